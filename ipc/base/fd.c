@@ -1,0 +1,110 @@
+#include "ipc/base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
+#endif
+
+#define SEALS_FINAL (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW)
+
+int fd_close(int fd)
+{
+	int saved = errno;
+
+	if (fd >= 0)
+		(void)close(fd); /* Linux frees the descriptor even when close() reports an error */
+	errno = saved;
+	return -1;
+}
+
+int fd_memfd(const char *name, uint64_t size, int *ret_fd)
+{
+	cleanup(fd_closep) int fd = -1;
+
+	if (size > INT64_MAX)
+		return -EFBIG;
+	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	if (fd < 0 && errno == EINVAL) /* a kernel that does not know the flag */
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)size) < 0)
+		return -errno;
+	*ret_fd = take_fd(fd);
+	return 0;
+}
+
+static int write_all(int fd, const void *data, uint64_t size)
+{
+	const char *p = data;
+
+	while (size > 0) {
+		ssize_t n = write(fd, p, size);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		p += n;
+		size -= (uint64_t)n;
+	}
+	return 0;
+}
+
+int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_fd)
+{
+	cleanup(fd_closep) int fd = -1;
+	int r;
+
+	r = fd_memfd(name, 0, &fd);
+	if (r < 0)
+		return r;
+	r = write_all(fd, data, size);
+	if (r < 0)
+		return r;
+	if (fcntl(fd, F_ADD_SEALS, SEALS_FINAL | F_SEAL_SEAL) < 0)
+		return -errno;
+	return fd_reopen_readonly(fd, ret_fd);
+}
+
+int fd_reopen_readonly(int fd, int *ret_fd)
+{
+	char path[40];
+	int new_fd;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	new_fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (new_fd < 0)
+		return -errno;
+	*ret_fd = new_fd;
+	return 0;
+}
+
+bool fd_is_sealed(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS); /* EINVAL for whatever is no memfd */
+
+	return seals >= 0 && (seals & SEALS_FINAL) == SEALS_FINAL;
+}
+
+int fd_size(int fd, uint64_t *ret_size, bool *ret_whole)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return -EBADF;
+	*ret_size = (uint64_t)st.st_size;
+	if (ret_whole)
+		*ret_whole = (uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size;
+	return 0;
+}

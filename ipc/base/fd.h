@@ -1,0 +1,35 @@
+/*
+ * File descriptors
+ *
+ * Every descriptor is close-on-exec from birth, and -1 means none.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Closes fd unless it is negative, keeps errno, returns -1 for fd = fd_close(fd). */
+int fd_close(int fd);
+
+static inline void fd_closep(int *fd)
+{
+	*fd = fd_close(*fd);
+}
+
+/* A sealable, non-executable memfd of `size` bytes, all of it a hole. */
+int fd_memfd(const char *name, uint64_t size, int *ret_fd);
+
+/*
+ * A memfd with these bytes, sealed against every change, opened read-only. For what travels by
+ * descriptor because it has no fixed length.
+ */
+int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_fd);
+
+/* The same file behind a new read-only descriptor. Needs /proc, and read permission on the file. */
+int fd_reopen_readonly(int fd, int *ret_fd);
+
+/* True when fd is a memfd that nobody can write, shrink or grow any more. */
+bool fd_is_sealed(int fd);
+
+/* Size in bytes and, if asked for, whether every block of the file is present (no holes). */
+int fd_size(int fd, uint64_t *ret_size, bool *ret_whole);

@@ -1,0 +1,213 @@
+/*
+ * Every message is a row: its size, its descriptors, and what of it can be wrong by itself.
+ */
+#include "ipc/codec.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "ipc/base/num.h"
+
+/* Terminated, and nothing behind the terminator. */
+static bool string_ok(const char *field, size_t size)
+{
+	size_t n = strnlen(field, size);
+
+	if (n == size)
+		return false;
+	for (; n < size; n++)
+		if (field[n])
+			return false;
+	return true;
+}
+
+#define STRING_OK(field) string_ok(field, sizeof(field))
+
+static bool target_ok(const char name[WIRE_NAME_SIZE], const char device[WIRE_DEVICE_SIZE])
+{
+	return string_ok(name, WIRE_NAME_SIZE) && string_ok(device, WIRE_DEVICE_SIZE);
+}
+
+static bool hello_ok(const struct wire_request *m)
+{
+	return STRING_OK(m->hello.program) && !m->hello.pad;
+}
+
+static bool create_ok(const struct wire_request *m)
+{
+	return target_ok(m->create.name, m->create.device) && !m->create.pad &&
+	       !(m->create.flags & ~WIRE_CREATE_NEW_LAYOUT);
+}
+
+static bool publish_ok(const struct wire_request *m)
+{
+	return !m->publish.pad && !(m->publish.flags & ~WIRE_PUBLISH_DIGEST);
+}
+
+static bool attach_ok(const struct wire_request *m)
+{
+	return target_ok(m->attach.name, m->attach.device) && !m->attach.pad &&
+	       !(m->attach.flags & ~WIRE_ATTACH_CHECK_LAYOUT);
+}
+
+static bool wait_ok(const struct wire_request *m)
+{
+	return target_ok(m->wait.name, m->wait.device) && m->wait.timeout_ms <= INT32_MAX;
+}
+
+static bool list_ok(const struct wire_request *m)
+{
+	return target_ok(m->list.name, m->list.device) && !m->list.pad;
+}
+
+static bool drop_ok(const struct wire_request *m)
+{
+	return target_ok(m->drop.name, m->drop.device);
+}
+
+static const struct {
+	uint32_t size;
+	uint32_t n_fds;
+	bool (*ok)(const struct wire_request *m);
+} requests[WIRE_OP_END] = {
+	[WIRE_HELLO] = {sizeof(struct wire_hello), 0, hello_ok},
+	[WIRE_PING] = {0, 0, NULL},
+	[WIRE_CREATE] = {sizeof(struct wire_create), 1, create_ok},
+	[WIRE_PUBLISH] = {sizeof(struct wire_publish), 0, publish_ok},
+	[WIRE_ABORT] = {sizeof(struct wire_id), 0, NULL},
+	[WIRE_ATTACH] = {sizeof(struct wire_attach), 0, attach_ok},
+	[WIRE_DETACH] = {sizeof(struct wire_id), 0, NULL},
+	[WIRE_WAIT] = {sizeof(struct wire_wait), 0, wait_ok},
+	[WIRE_LIST] = {sizeof(struct wire_list), 0, list_ok},
+	[WIRE_DROP] = {sizeof(struct wire_drop), 0, drop_ok},
+};
+
+static bool error_reply_ok(const struct wire_reply *m)
+{
+	return STRING_OK(m->error.text) && m->error.error < 0 && m->error.error > -4096;
+}
+
+static bool hello_reply_ok(const struct wire_reply *m)
+{
+	return STRING_OK(m->hello.release);
+}
+
+static bool ping_reply_ok(const struct wire_reply *m)
+{
+	return STRING_OK(m->ping.release);
+}
+
+static const struct {
+	uint32_t size;
+	uint32_t n_fds;
+	bool (*ok)(const struct wire_reply *m);
+} replies[WIRE_OP_END] = {
+	[WIRE_HELLO] = {sizeof(struct wire_hello_reply), 0, hello_reply_ok},
+	[WIRE_PING] = {sizeof(struct wire_ping_reply), 0, ping_reply_ok},
+	[WIRE_CREATE] = {sizeof(struct wire_create_reply), 2, NULL},
+	[WIRE_PUBLISH] = {sizeof(struct wire_publish_reply), 0, NULL},
+	[WIRE_ABORT] = {0, 0, NULL},
+	[WIRE_ATTACH] = {sizeof(struct wire_attach_reply), 3, NULL},
+	[WIRE_DETACH] = {0, 0, NULL},
+	[WIRE_WAIT] = {sizeof(struct wire_wait_reply), 0, NULL},
+	[WIRE_LIST] = {sizeof(struct wire_list_reply), 1, NULL},
+	[WIRE_DROP] = {0, 0, NULL},
+};
+
+int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct wire_request *ret)
+{
+	struct wire_request m = {0};
+
+	if (size < sizeof(m.header) || size > sizeof(m))
+		return -EBADMSG;
+	memcpy(&m, data, size);
+	if (m.header.size != size || m.header.n_fds != n_fds)
+		return -EBADMSG;
+	if (m.header.op < WIRE_HELLO || m.header.op >= WIRE_OP_END)
+		return -EBADMSG;
+	if (size != sizeof(m.header) + requests[m.header.op].size || n_fds != requests[m.header.op].n_fds)
+		return -EBADMSG;
+	if (requests[m.header.op].ok && !requests[m.header.op].ok(&m))
+		return -EBADMSG;
+	*ret = m;
+	return 0;
+}
+
+static int decode_error(const struct wire_reply *m, size_t size, unsigned n_fds)
+{
+	if (size != sizeof(m->header) + sizeof(m->error) || n_fds || !error_reply_ok(m))
+		return -EBADMSG;
+	return 0;
+}
+
+int codec_decode_reply(const void *data, size_t size, unsigned n_fds, struct wire_reply *ret)
+{
+	struct wire_reply m = {0};
+	uint16_t op;
+
+	if (size < sizeof(m.header) || size > sizeof(m))
+		return -EBADMSG;
+	memcpy(&m, data, size);
+	if (m.header.size != size || m.header.n_fds != n_fds || !(m.header.op & WIRE_REPLY))
+		return -EBADMSG;
+	op = m.header.op & (uint16_t)~WIRE_REPLY;
+	if (op == WIRE_ERROR) {
+		int r = decode_error(&m, size, n_fds);
+
+		if (r < 0)
+			return r;
+		*ret = m;
+		return 0;
+	}
+	if (op < WIRE_HELLO || op >= WIRE_OP_END)
+		return -EBADMSG;
+	if (size != sizeof(m.header) + replies[op].size || n_fds != replies[op].n_fds)
+		return -EBADMSG;
+	if (replies[op].ok && !replies[op].ok(&m))
+		return -EBADMSG;
+	*ret = m;
+	return 0;
+}
+
+size_t codec_seal_request(struct wire_request *m, enum wire_op op, uint64_t serial)
+{
+	assert(op >= WIRE_HELLO && op < WIRE_OP_END);
+	m->header = (struct wire_header){
+		.size = (uint32_t)sizeof(m->header) + requests[op].size,
+		.op = (uint16_t)op,
+		.n_fds = (uint16_t)requests[op].n_fds,
+		.serial = serial,
+	};
+	return m->header.size;
+}
+
+size_t codec_seal_reply(struct wire_reply *m, enum wire_op op, uint64_t serial)
+{
+	uint32_t size = sizeof(m->error);
+	uint32_t n_fds = 0;
+
+	if (op != WIRE_ERROR) {
+		assert(op >= WIRE_HELLO && op < WIRE_OP_END);
+		size = replies[op].size;
+		n_fds = replies[op].n_fds;
+	}
+	m->header = (struct wire_header){
+		.size = (uint32_t)sizeof(m->header) + size,
+		.op = (uint16_t)((unsigned)op | WIRE_REPLY),
+		.n_fds = (uint16_t)n_fds,
+		.serial = serial,
+	};
+	return m->header.size;
+}
+
+int codec_put_string(char *field, size_t field_size, const char *s)
+{
+	size_t n = strlen(s);
+
+	if (n >= field_size)
+		return -ENAMETOOLONG;
+	memset(field, 0, field_size);
+	memcpy(field, s, n);
+	return 0;
+}

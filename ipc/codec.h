@@ -1,0 +1,56 @@
+/*
+ * Encoding and decoding
+ *
+ * A packet becomes a struct here or nowhere: exact size, exact number of descriptors, terminated
+ * strings, zero padding, known flags. What passes is safe to read; what it means is for the caller.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ipc/wire.h"
+
+struct wire_request {
+	struct wire_header header;
+	union {
+		struct wire_hello hello;
+		struct wire_create create;
+		struct wire_publish publish;
+		struct wire_id abort;
+		struct wire_attach attach;
+		struct wire_id detach;
+		struct wire_wait wait;
+		struct wire_list list;
+		struct wire_drop drop;
+	};
+};
+
+struct wire_reply {
+	struct wire_header header;
+	union {
+		struct wire_error error;
+		struct wire_hello_reply hello;
+		struct wire_ping_reply ping;
+		struct wire_create_reply create;
+		struct wire_publish_reply publish;
+		struct wire_attach_reply attach;
+		struct wire_wait_reply wait;
+		struct wire_list_reply list;
+	};
+};
+
+/*
+ * Checks `size` bytes with `n_fds` descriptors and copies them out. -EBADMSG for anything that is not
+ * exactly one message of the protocol.
+ */
+int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct wire_request *ret);
+int codec_decode_reply(const void *data, size_t size, unsigned n_fds, struct wire_reply *ret);
+
+/* Fills the header for operation `op` and returns the size of the whole message. */
+size_t codec_seal_request(struct wire_request *m, enum wire_op op, uint64_t serial);
+size_t codec_seal_reply(struct wire_reply *m, enum wire_op op, uint64_t serial);
+
+/* Copies a string into a field, NUL-padded. -ENAMETOOLONG. */
+int codec_put_string(char *field, size_t field_size, const char *s);
+#define CODEC_PUT_STRING(field, s) codec_put_string(field, sizeof(field), s)
