@@ -1,0 +1,45 @@
+#include "server/access.h"
+
+#include <unistd.h>
+
+#define OVERFLOW_UID 65534u
+
+static bool is_root(const struct channel_peer *peer)
+{
+	return peer->uid == 0 || peer->uid == geteuid();
+}
+
+static bool in_group(const struct channel_peer *peer, gid_t gid)
+{
+	if (peer->gid == gid)
+		return true;
+	for (unsigned i = 0; i < peer->n_groups; i++)
+		if (peer->groups[i] == gid)
+			return true;
+	return false;
+}
+
+bool access_may_own(const struct channel_peer *peer)
+{
+	return peer->uid != OVERFLOW_UID || geteuid() == OVERFLOW_UID;
+}
+
+bool access_allows(const struct access *a, const struct channel_peer *peer, unsigned want)
+{
+	unsigned bits = a->mode & 7;
+
+	if (is_root(peer))
+		return true;
+	if (access_may_own(peer)) {
+		if (peer->uid == a->uid)
+			bits = a->mode >> 6 & 7;
+		else if (in_group(peer, a->gid))
+			bits = a->mode >> 3 & 7;
+	}
+	return (bits & want) == want;
+}
+
+bool access_owns(const struct access *a, const struct channel_peer *peer)
+{
+	return is_root(peer) || (access_may_own(peer) && peer->uid == a->uid);
+}

@@ -1,0 +1,27 @@
+/*
+ * Access
+ *
+ * A buffer has uid, gid and permission bits like a file: r attaches, w writes, the owner and root
+ * remove. The overflow uid stands for every user this user namespace cannot name: it never owns.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "ipc/channel.h"
+
+#define ACCESS_READ 4u
+#define ACCESS_WRITE 2u
+
+struct access {
+	uid_t uid;
+	gid_t gid;
+	mode_t mode; /* permission bits */
+};
+
+bool access_allows(const struct access *a, const struct channel_peer *peer, unsigned want);
+bool access_owns(const struct access *a, const struct channel_peer *peer);
+
+/* False for the overflow uid, unless that is who the server itself is. */
+bool access_may_own(const struct channel_peer *peer);

@@ -1,0 +1,169 @@
+#include "server/backend/headroom.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+/* Where the two generations of cgroups keep what we need. */
+static const struct hierarchy {
+	const char *root;
+	const char *limit, *usage, *inactive, *active;
+} hierarchies[] = {
+	{"/sys/fs/cgroup", "memory.max", "memory.current", "\ninactive_file ", "\nactive_file "},
+	{"/sys/fs/cgroup/unified", "memory.max", "memory.current", "\ninactive_file ",
+	 "\nactive_file "},
+	{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+	 "\ntotal_inactive_file ", "\ntotal_active_file "},
+};
+
+static uint64_t reserve_bytes;
+
+static int read_file(const char *path, char *buf, size_t size)
+{
+	cleanup(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -errno;
+	buf[0] = '\n'; /* so that every line starts behind one */
+	n = read(fd, buf + 1, size - 2);
+	if (n < 0)
+		return -errno;
+	buf[n + 1] = '\0';
+	return 0;
+}
+
+/* The number behind `key`, 0 when it is not there. */
+static uint64_t field(const char *text, const char *key)
+{
+	const char *p = strstr(text, key);
+
+	return p ? strtoull(p + strlen(key), NULL, 10) : 0;
+}
+
+static int meminfo(uint64_t *ret_total, uint64_t *ret_available)
+{
+	char text[4096];
+	int r = read_file("/proc/meminfo", text, sizeof(text));
+
+	if (r < 0)
+		return r;
+	*ret_total = field(text, "\nMemTotal:") * KIB;
+	*ret_available = field(text, "\nMemAvailable:") * KIB;
+	return 0;
+}
+
+void headroom_init(uint64_t reserve)
+{
+	uint64_t total = 0, available;
+
+	reserve_bytes = reserve;
+	if (reserve != HEADROOM_RESERVE_DEFAULT)
+		return;
+	(void)meminfo(&total, &available); /* every headroom_bytes() will report it */
+	reserve_bytes = total / 16 < 512 * MIB ? total / 16 : 512 * MIB;
+}
+
+static int read_cgroup_file(const struct hierarchy *h, const char *group, const char *file, char *buf,
+			    size_t size)
+{
+	char path[4096];
+	int n = snprintf(path, sizeof(path), "%s%s/%s", h->root, group, file);
+
+	if (n < 0 || (size_t)n >= sizeof(path))
+		return -ENAMETOOLONG;
+	return read_file(path, buf, size);
+}
+
+/* What one cgroup still allows; page cache in it can be dropped and does not count. */
+static uint64_t group_left(const struct hierarchy *h, const char *group)
+{
+	char text[8192];
+	uint64_t limit, usage, cache;
+
+	if (read_cgroup_file(h, group, h->limit, text, sizeof(text)) < 0 || text[1] < '0' ||
+	    text[1] > '9') /* "max" */
+		return UINT64_MAX;
+	limit = strtoull(text + 1, NULL, 10);
+	if (read_cgroup_file(h, group, h->usage, text, sizeof(text)) < 0)
+		return UINT64_MAX;
+	usage = strtoull(text + 1, NULL, 10);
+	if (read_cgroup_file(h, group, "memory.stat", text, sizeof(text)) < 0)
+		text[0] = '\0';
+	cache = field(text, h->inactive) + field(text, h->active);
+	usage = usage > cache ? usage - cache : 0;
+	return limit > usage ? limit - usage : 0;
+}
+
+/* The least that any cgroup from `group` up to the root allows. */
+static uint64_t ancestors_left(const struct hierarchy *h, const char *group)
+{
+	uint64_t least = UINT64_MAX;
+	char path[2048];
+
+	(void)snprintf(path, sizeof(path), "%s", group);
+	for (;;) {
+		uint64_t left = group_left(h, path);
+		char *slash = strrchr(path, '/');
+
+		if (left < least)
+			least = left;
+		if (!slash)
+			return least;
+		*slash = '\0';
+	}
+}
+
+/* Lines of /proc/self/cgroup: "0::/path" of the unified hierarchy, "4:memory:/path" of the older. */
+static uint64_t cgroups_left(void)
+{
+	uint64_t least = UINT64_MAX;
+	char text[8192], *save = NULL;
+
+	if (read_file("/proc/self/cgroup", text, sizeof(text)) < 0)
+		return least;
+	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		char *controllers = strchr(line, ':');
+		char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+		bool v2;
+
+		if (!group)
+			continue;
+		*group++ = '\0';
+		v2 = !strcmp(controllers, ":");
+		if (!v2 && !strstr(controllers, "memory"))
+			continue;
+		for (size_t i = 0; i < ARRAY_LEN(hierarchies); i++) {
+			uint64_t left;
+
+			if (v2 != !strcmp(hierarchies[i].limit, "memory.max"))
+				continue;
+			left = ancestors_left(&hierarchies[i], group);
+			if (left < least)
+				least = left;
+		}
+	}
+	return least;
+}
+
+int headroom_bytes(uint64_t *ret)
+{
+	uint64_t total, available, cgroups;
+	int r = meminfo(&total, &available);
+
+	if (r < 0)
+		return r;
+	cgroups = cgroups_left();
+	if (cgroups < available)
+		available = cgroups;
+	*ret = available > reserve_bytes ? available - reserve_bytes : 0;
+	return 0;
+}

@@ -1,0 +1,17 @@
+/*
+ * Headroom
+ *
+ * How many bytes can be taken before something is killed: what the machine has available and what every
+ * cgroup above us still allows, less a reserve.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#define HEADROOM_RESERVE_DEFAULT UINT64_MAX /* a sixteenth of the memory, 512 MiB at most */
+
+/* Bytes to leave to everybody else. To be called before the worker runs. */
+void headroom_init(uint64_t reserve);
+
+/* A negative errno when /proc/meminfo cannot be read; cgroups that cannot be read do not limit. */
+int headroom_bytes(uint64_t *ret);

@@ -1,0 +1,50 @@
+#include "server/lease.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "server/buffer.h"
+#include "server/server.h"
+#include "server/session.h"
+
+int lease_new(struct session *session, struct version *version, uint64_t id, struct lease **ret)
+{
+	struct server *server = session->server;
+	struct lease *l = calloc(1, sizeof(*l));
+	int r;
+
+	if (!l)
+		return -ENOMEM;
+	r = quota_charge(&server->quota, session->peer.uid, QUOTA_LEASES, 1, &l->charge);
+	if (r != 0) {
+		free(l);
+		return r;
+	}
+	l->session = session;
+	l->version = version;
+	l->id = id;
+	version_pin(version);
+	list_append(&session->leases, &l->link);
+	server->n_leases++;
+	*ret = l;
+	return 0;
+}
+
+void lease_free(struct lease *l)
+{
+	list_remove(&l->link);
+	l->session->server->n_leases--;
+	version_unpin(l->version);
+	quota_refund(&l->charge);
+	free(l);
+}
+
+struct lease *lease_find(struct session *session, uint64_t id)
+{
+	struct lease *l;
+
+	list_for_each(l, &session->leases, link)
+		if (l->id == id)
+			return l;
+	return NULL;
+}

@@ -1,0 +1,32 @@
+/*
+ * The listener
+ *
+ * The socket clients connect to: passed on by systemd, or made at a path. A path is held by a lock on
+ * PATH.lock for as long as the daemon lives, so the socket of a live daemon is never removed and that of
+ * a dead one always is.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "server/loop.h"
+
+struct listener {
+	struct source source;
+	struct timer pause; /* runs while there are no descriptors for new clients */
+	int fd;
+	int lock_fd;
+	char *path; /* of the socket we made; NULL when it was passed on */
+};
+
+/*
+ * `path` NULL: the socket passed on by systemd, else $WEIGHTD_SOCKET, else /run/weightd.sock for root
+ * and $XDG_RUNTIME_DIR/weightd.sock for a user. Logs its failures.
+ */
+int listener_init(struct listener *l, struct loop *loop, const char *path, mode_t mode);
+/* Removes the socket it made. */
+void listener_deinit(struct listener *l);
+
+/* A descriptor became free. */
+void listener_resume(struct listener *l);

@@ -1,0 +1,26 @@
+/*
+ * The log
+ *
+ * Lines on stderr: with the journal's level prefix where the journal reads them, for people otherwise.
+ * Whoever decides logs, once, with the cause; helpers return errors and stay silent.
+ */
+#pragma once
+
+enum log_level {
+	LOG_LEVEL_ERROR = 3, /* the numbers of syslog */
+	LOG_LEVEL_WARNING = 4,
+	LOG_LEVEL_INFO = 6,
+	LOG_LEVEL_DEBUG = 7,
+};
+
+void log_init(enum log_level max_level);
+
+/* "error", "warning", "info", "debug". -EINVAL. */
+int log_parse_level(const char *name, enum log_level *ret);
+
+__attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const char *fmt, ...);
+
+#define log_error(...) log_line(LOG_LEVEL_ERROR, __VA_ARGS__)
+#define log_warning(...) log_line(LOG_LEVEL_WARNING, __VA_ARGS__)
+#define log_info(...) log_line(LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_debug(...) log_line(LOG_LEVEL_DEBUG, __VA_ARGS__)

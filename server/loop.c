@@ -1,0 +1,133 @@
+#include "server/loop.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+int loop_init(struct loop *l)
+{
+	*l = (struct loop){.epoll_fd = epoll_create1(EPOLL_CLOEXEC)};
+	list_init(&l->timers);
+	return l->epoll_fd < 0 ? -errno : 0;
+}
+
+void loop_deinit(struct loop *l)
+{
+	assert(list_empty(&l->timers));
+	l->epoll_fd = fd_close(l->epoll_fd);
+}
+
+int loop_add(struct loop *l, struct source *s, int fd, uint32_t events,
+	     void (*fn)(struct source *, uint32_t))
+{
+	struct epoll_event e = {.events = events, .data.ptr = s};
+
+	assert(!s->loop);
+	if (epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &e) < 0)
+		return -errno;
+	*s = (struct source){.fd = fd, .events = events, .fn = fn, .loop = l};
+	return 0;
+}
+
+void loop_modify(struct source *s, uint32_t events)
+{
+	struct epoll_event e = {.events = events, .data.ptr = s};
+	int r;
+
+	if (s->events == events)
+		return;
+	r = epoll_ctl(s->loop->epoll_fd, EPOLL_CTL_MOD, s->fd, &e);
+	assert(r == 0); /* the descriptor is in the set, or we lost track of it */
+	s->events = events;
+}
+
+void loop_remove(struct source *s)
+{
+	struct loop *l = s->loop;
+
+	if (!l)
+		return;
+	(void)epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
+	/* It may stand further down in the round that is being dispatched. */
+	for (int i = 0; i < l->n_batch; i++)
+		if (l->batch[i].data.ptr == s)
+			l->batch[i].data.ptr = NULL;
+	s->loop = NULL;
+}
+
+void timer_init(struct timer *t, void (*fn)(struct timer *))
+{
+	*t = (struct timer){.fn = fn};
+	list_init(&t->link);
+}
+
+void timer_start(struct loop *l, struct timer *t, uint64_t deadline_ns)
+{
+	struct timer *before;
+
+	list_remove(&t->link);
+	t->deadline_ns = deadline_ns;
+	list_for_each(before, &l->timers, link)
+		if (before->deadline_ns > deadline_ns)
+			break;
+	/* In front of `before`, which is the list's head when no timer is later. */
+	list_append(&before->link, &t->link);
+}
+
+void timer_stop(struct timer *t)
+{
+	list_remove(&t->link);
+}
+
+static void fire_timers(struct loop *l)
+{
+	uint64_t now = num_now_ns();
+	struct timer *t;
+
+	while ((t = list_first(&l->timers, struct timer, link)) && t->deadline_ns <= now) {
+		list_remove(&t->link);
+		t->fn(t);
+	}
+}
+
+static int next_timeout_ms(struct loop *l)
+{
+	struct timer *t = list_first(&l->timers, struct timer, link);
+	uint64_t now = num_now_ns();
+	uint64_t ms;
+
+	if (!t)
+		return -1;
+	if (t->deadline_ns <= now)
+		return 0;
+	ms = (t->deadline_ns - now + 999999) / 1000000;
+	return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+int loop_run(struct loop *l)
+{
+	while (!l->quit) {
+		int n = epoll_wait(l->epoll_fd, l->batch, LOOP_BATCH, next_timeout_ms(l));
+
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		l->n_batch = n < 0 ? 0 : n;
+		for (int i = 0; i < l->n_batch; i++) {
+			struct source *s = l->batch[i].data.ptr;
+
+			if (s)
+				s->fn(s, l->batch[i].events);
+		}
+		l->n_batch = 0;
+		fire_timers(l);
+	}
+	return 0;
+}
+
+void loop_quit(struct loop *l)
+{
+	l->quit = true;
+}

@@ -1,0 +1,56 @@
+/*
+ * The loop
+ *
+ * One thread, one epoll set, all state. A source is embedded in what it belongs to and dispatched with
+ * the events that are ready; a timer fires once at its deadline. Callbacks never block, and may add and
+ * remove any source or timer, their own included.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/epoll.h>
+
+#include "ipc/base/list.h"
+
+struct loop;
+
+struct source {
+	int fd; /* borrowed */
+	uint32_t events;
+	void (*fn)(struct source *source, uint32_t events);
+	struct loop *loop; /* NULL while not added */
+};
+
+struct timer {
+	struct list link; /* loop::timers, by deadline */
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC */
+	void (*fn)(struct timer *timer);
+};
+
+#define LOOP_BATCH 64
+
+struct loop {
+	int epoll_fd;
+	bool quit;
+	struct list timers;
+	struct epoll_event batch[LOOP_BATCH];
+	int n_batch; /* of the round being dispatched */
+};
+
+int loop_init(struct loop *l);
+void loop_deinit(struct loop *l);
+
+int loop_add(struct loop *l, struct source *s, int fd, uint32_t events,
+	     void (*fn)(struct source *, uint32_t));
+void loop_modify(struct source *s, uint32_t events);
+/* Does nothing to a source that was not added. */
+void loop_remove(struct source *s);
+
+void timer_init(struct timer *t, void (*fn)(struct timer *));
+void timer_start(struct loop *l, struct timer *t, uint64_t deadline_ns);
+void timer_stop(struct timer *t);
+
+/* Dispatches until loop_quit(). 0 or a negative errno of epoll itself. */
+int loop_run(struct loop *l);
+void loop_quit(struct loop *l);

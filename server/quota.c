@@ -1,0 +1,88 @@
+#include "server/quota.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+static const struct {
+	const char *name;
+	uint64_t limit;
+} kinds[QUOTA_KINDS] = {
+	[QUOTA_SESSIONS] = {"sessions", 4096},
+	[QUOTA_LEASES] = {"leases", 65536},
+	[QUOTA_BUFFERS] = {"buffers", 2048},
+	[QUOTA_VERSIONS] = {"versions", 4096},
+	[QUOTA_BYTES] = {"bytes", UINT64_MAX},
+};
+
+void quota_init(struct quota *q)
+{
+	*q = (struct quota){0};
+	list_init(&q->accounts);
+	for (int i = 0; i < QUOTA_KINDS; i++)
+		q->limits[i] = kinds[i].limit;
+}
+
+void quota_deinit(struct quota *q)
+{
+	assert(list_empty(&q->accounts));
+}
+
+static struct account *account_get(struct quota *q, uid_t uid)
+{
+	struct account *a;
+
+	list_for_each(a, &q->accounts, link)
+		if (a->uid == uid)
+			return a;
+	a = calloc(1, sizeof(*a));
+	if (!a)
+		return NULL;
+	a->uid = uid;
+	list_append(&q->accounts, &a->link);
+	return a;
+}
+
+static void account_put(struct account *a)
+{
+	if (a->n_charges > 0)
+		return;
+	list_remove(&a->link);
+	free(a);
+}
+
+int quota_charge(struct quota *q, uid_t uid, enum quota_kind kind, uint64_t amount,
+		 struct charge *charge)
+{
+	struct account *a = account_get(q, uid);
+
+	assert(!charge->account);
+	if (!a)
+		return -ENOMEM;
+	if (amount > q->limits[kind] - a->used[kind]) {
+		account_put(a);
+		return QUOTA_EXCEEDED;
+	}
+	a->used[kind] += amount;
+	a->n_charges++;
+	*charge = (struct charge){.account = a, .kind = kind, .amount = amount};
+	return 0;
+}
+
+void quota_refund(struct charge *charge)
+{
+	struct account *a = charge->account;
+
+	if (!a)
+		return;
+	assert(a->used[charge->kind] >= charge->amount);
+	a->used[charge->kind] -= charge->amount;
+	a->n_charges--;
+	*charge = (struct charge){0};
+	account_put(a);
+}
+
+const char *quota_kind_name(enum quota_kind kind)
+{
+	return kinds[kind].name;
+}

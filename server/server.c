@@ -1,0 +1,123 @@
+#include "server/server.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/buffer.h"
+#include "server/log.h"
+#include "server/notify.h"
+#include "server/session.h"
+
+static void on_signal(struct source *source, uint32_t events)
+{
+	struct server *s = container_of(source, struct server, signals);
+	struct signalfd_siginfo info;
+
+	(void)events;
+	if (read(source->fd, &info, sizeof(info)) != sizeof(info))
+		return;
+	log_info("stopping: %s", strsignal((int)info.ssi_signo));
+	loop_quit(&s->loop);
+}
+
+static int catch_signals(struct server *s)
+{
+	sigset_t set;
+	int fd, r;
+
+	(void)sigemptyset(&set);
+	(void)sigaddset(&set, SIGTERM);
+	(void)sigaddset(&set, SIGINT);
+	(void)sigprocmask(SIG_BLOCK, &set, NULL);
+	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	r = loop_add(&s->loop, &s->signals, fd, EPOLLIN, on_signal);
+	if (r < 0)
+		(void)fd_close(fd);
+	return r;
+}
+
+static void release_signals(struct server *s)
+{
+	loop_remove(&s->signals);
+	s->signals.fd = fd_close(s->signals.fd);
+}
+
+int server_init(struct server *s, const struct server_options *options)
+{
+	int r;
+
+	*s = (struct server){.started_ns = num_now_ns()};
+	list_init(&s->sessions);
+	list_init(&s->buffers);
+	list_init(&s->waiters);
+	quota_init(&s->quota);
+	if (getrandom(&s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
+		return -EIO;
+	r = loop_init(&s->loop);
+	if (r < 0) {
+		log_error("cannot make an event loop: %s", strerror(-r));
+		return r;
+	}
+	r = catch_signals(s);
+	if (r < 0) {
+		log_error("cannot catch signals: %s", strerror(-r));
+		goto fail_loop;
+	}
+	r = worker_init(&s->worker, &s->loop);
+	if (r < 0) {
+		log_error("cannot start the worker: %s", strerror(-r));
+		goto fail_signals;
+	}
+	r = listener_init(&s->listener, &s->loop, options->socket, options->socket_mode);
+	if (r == 0)
+		return 0;
+	worker_deinit(&s->worker);
+fail_signals:
+	release_signals(s);
+fail_loop:
+	loop_deinit(&s->loop);
+	return r;
+}
+
+void server_deinit(struct server *s)
+{
+	struct session *session;
+	struct buffer *buffer;
+
+	listener_deinit(&s->listener);
+	while ((session = list_first(&s->sessions, struct session, link)))
+		session_close(session);
+	while ((buffer = list_first(&s->buffers, struct buffer, link)))
+		buffer_drop(buffer);
+	worker_deinit(&s->worker);
+	assert(list_empty(&s->waiters) && s->n_slot_bytes == 0);
+	release_signals(s);
+	loop_deinit(&s->loop);
+	quota_deinit(&s->quota);
+}
+
+int server_run(struct server *s)
+{
+	int r;
+
+	notify_ready();
+	r = loop_run(&s->loop);
+	if (r < 0)
+		log_error("the event loop failed: %s", strerror(-r));
+	notify_stopping();
+	return r;
+}
+
+uint64_t server_next_id(struct server *s)
+{
+	return ++s->last_id;
+}

@@ -1,0 +1,51 @@
+/*
+ * The server
+ *
+ * What everything else hangs on: the loop and the worker, who is connected, which buffers have a name,
+ * and the counters. All of it belongs to the loop's thread.
+ */
+#pragma once
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ipc/base/list.h"
+#include "server/listener.h"
+#include "server/loop.h"
+#include "server/quota.h"
+#include "server/worker.h"
+
+#define SERVER_RELEASE "0.1.0"
+
+struct server {
+	struct loop loop;
+	struct worker worker;
+	struct listener listener;
+	struct source signals;
+	struct quota quota;
+	struct list sessions;
+	struct list buffers;
+	struct list waiters;
+	uint64_t instance; /* random */
+	uint64_t started_ns;
+	uint64_t last_id;
+	uint64_t n_sessions;
+	uint64_t n_buffers;
+	uint64_t n_leases;
+	uint64_t n_slot_bytes;
+};
+
+struct server_options {
+	const char *socket; /* NULL: see listener_init() */
+	mode_t socket_mode;
+};
+
+/* Logs its failures. */
+int server_init(struct server *s, const struct server_options *options);
+void server_deinit(struct server *s);
+
+/* Serves until SIGTERM or SIGINT. */
+int server_run(struct server *s);
+
+/* Ids of buffers, slots, writers and leases: never twice in the life of a server. */
+uint64_t server_next_id(struct server *s);

@@ -1,0 +1,182 @@
+#include "server/session.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "server/lease.h"
+#include "server/log.h"
+#include "server/request.h"
+#include "server/server.h"
+#include "server/waiter.h"
+#include "server/writer.h"
+
+static void fill_error(struct wire_reply *reply, int error, const char *fmt, va_list args)
+{
+	reply->error = (struct wire_error){.error = error};
+	(void)vsnprintf(reply->error.text, sizeof(reply->error.text), fmt, args); /* cut when long */
+}
+
+/* For a client that has no session. */
+__attribute__((format(printf, 3, 4))) static void turn_away(int fd, int error, const char *fmt, ...)
+{
+	struct wire_reply reply = {0};
+	va_list args;
+
+	va_start(args, fmt);
+	fill_error(&reply, error, fmt, args);
+	va_end(args);
+	/* It is told if it listens; either way it is closed. */
+	(void)channel_send(fd, &reply, codec_seal_reply(&reply, WIRE_ERROR, 0), NULL, 0);
+}
+
+static void doom(struct session *s, const char *why)
+{
+	if (s->doomed)
+		return;
+	log_info("session of pid %d uid %u closed: %s", s->peer.pid, s->peer.uid, why);
+	s->doomed = true;
+	loop_modify(&s->source, 0);
+	(void)shutdown(s->source.fd, SHUT_RDWR); /* comes back as EPOLLHUP, at a safe point */
+}
+
+static void receive_request(struct session *s)
+{
+	struct channel_packet packet;
+	struct wire_request request;
+	int r = channel_receive(s->source.fd, MSG_DONTWAIT, &packet);
+
+	if (r == -EAGAIN)
+		return;
+	if (r == 0 || r == -ECONNRESET) {
+		session_close(s);
+		return;
+	}
+	if (r < 0) {
+		doom(s, r == -EMFILE ? "it sent too many descriptors" : strerror(-r));
+		return;
+	}
+	if (codec_decode_request(packet.data, packet.size, packet.n_fds, &request) < 0) {
+		doom(s, "it sent something that is not a request");
+	} else {
+		s->serial = request.header.serial;
+		s->pending = true;
+		if (request_handle(s, &request, packet.fds) < 0)
+			doom(s, "its request was out of order");
+		else if (s->pending && !s->doomed)
+			loop_modify(&s->source, 0); /* a hang-up is reported all the same */
+	}
+	channel_packet_deinit(&packet);
+}
+
+static void on_io(struct source *source, uint32_t events)
+{
+	struct session *s = container_of(source, struct session, source);
+
+	if (s->doomed || (s->pending && events & (EPOLLHUP | EPOLLERR)))
+		session_close(s);
+	else if (!s->pending)
+		receive_request(s);
+}
+
+void session_new(struct server *server, int fd)
+{
+	cleanup(fd_closep) int owned_fd = fd;
+	cleanup(freep) struct session *s = calloc(1, sizeof(*s));
+	int r = s ? channel_peer(fd, &s->peer) : -ENOMEM;
+
+	if (r < 0) {
+		turn_away(fd, r, "weightd cannot serve this connection: %s", strerror(-r));
+		return;
+	}
+	s->server = server;
+	list_init(&s->leases);
+	list_init(&s->writers);
+	r = quota_charge(&server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge);
+	if (r == QUOTA_EXCEEDED)
+		turn_away(fd, -EDQUOT, "uid %u has too many connections; close some", s->peer.uid);
+	else if (r == 0)
+		r = loop_add(&server->loop, &s->source, fd, EPOLLIN, on_io);
+	if (r != 0) {
+		log_warning("connection of pid %d uid %u refused: %s", s->peer.pid, s->peer.uid,
+			    r > 0 ? "too many connections" : strerror(-r));
+		quota_refund(&s->charge);
+		channel_peer_deinit(&s->peer);
+		return;
+	}
+	(void)take_fd(owned_fd);
+	list_append(&server->sessions, &s->link);
+	server->n_sessions++;
+	s = NULL; /* the server's list has it */
+}
+
+void session_close(struct session *s)
+{
+	struct lease *lease;
+	struct writer *writer;
+
+	if (s->waiter)
+		waiter_free(s->waiter);
+	while ((writer = list_first(&s->writers, struct writer, link)))
+		writer_abandon(writer);
+	while ((lease = list_first(&s->leases, struct lease, link)))
+		lease_free(lease);
+	list_remove(&s->link);
+	s->server->n_sessions--;
+	loop_remove(&s->source);
+	(void)fd_close(s->source.fd);
+	quota_refund(&s->charge);
+	channel_peer_deinit(&s->peer);
+	listener_resume(&s->server->listener);
+	free(s);
+}
+
+static int send_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,
+		      unsigned n_fds)
+{
+	size_t size = codec_seal_reply(reply, op, s->serial);
+	int r;
+
+	assert(reply->header.n_fds == n_fds);
+	s->pending = false;
+	if (s->doomed)
+		return -ECONNRESET;
+	loop_modify(&s->source, EPOLLIN);
+	r = channel_send(s->source.fd, reply, size, fds, n_fds);
+	if (r == -EAGAIN)
+		doom(s, "it does not read its replies");
+	return r;
+}
+
+int session_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,
+		  unsigned n_fds)
+{
+	size_t unread;
+	int r;
+
+	/* Descriptors in flight count against all clients together: one reply with some, until read. */
+	if (n_fds > 0 && channel_unread(s->source.fd, &unread) == 0 && unread > 0) {
+		doom(s, "it asks for descriptors and does not read its replies");
+		return -EAGAIN;
+	}
+	r = send_reply(s, op, reply, fds, n_fds);
+	if (r == -ETOOMANYREFS || r == -EMFILE)
+		session_fail(s, r, "too many descriptors are in flight; try again");
+	return r;
+}
+
+void session_fail(struct session *s, int error, const char *fmt, ...)
+{
+	struct wire_reply reply = {0};
+	va_list args;
+
+	va_start(args, fmt);
+	fill_error(&reply, error, fmt, args);
+	va_end(args);
+	(void)send_reply(s, WIRE_ERROR, &reply, NULL, 0); /* who cannot be told is being closed */
+}

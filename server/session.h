@@ -1,0 +1,50 @@
+/*
+ * Sessions
+ *
+ * One connected client. It asks and is answered strictly in turn: while an answer is owed nothing more
+ * is read from it. It owns its leases and writers, which end with it. Whoever breaks the protocol, or
+ * does not read what it asked for, loses the connection; nobody else notices.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ipc/base/list.h"
+#include "ipc/channel.h"
+#include "ipc/codec.h"
+#include "server/loop.h"
+#include "server/quota.h"
+
+struct server;
+struct waiter;
+
+struct session {
+	struct list link; /* server::sessions */
+	struct server *server;
+	struct source source; /* of the socket, which the session owns */
+	struct channel_peer peer;
+	uint64_t serial; /* of the request being answered */
+	bool greeted;
+	bool pending; /* an answer is owed */
+	bool doomed; /* to be closed when the loop comes round */
+	struct list leases;
+	struct list writers;
+	struct waiter *waiter;
+	struct charge charge;
+};
+
+/* Takes the socket in any case. A client over its limits is told so and gets no session. */
+void session_new(struct server *server, int fd);
+void session_close(struct session *s);
+
+/*
+ * Answers the request at hand; the descriptors stay the caller's. On failure the client was told or is
+ * gone, and what the answer promised must be taken back.
+ */
+int session_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,
+		  unsigned n_fds);
+
+/* Answers the request at hand with an error and its sentence. */
+__attribute__((format(printf, 3, 4))) void session_fail(struct session *s, int error, const char *fmt,
+							...);

@@ -1,0 +1,33 @@
+/*
+ * Waiters
+ *
+ * A session that asked for a version which is not there yet. It gets its answer when the version is
+ * published or its time is up; until then its connection stays silent.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "ipc/base/list.h"
+#include "ipc/wire.h"
+#include "server/loop.h"
+
+struct buffer;
+struct server;
+struct session;
+
+struct waiter {
+	struct list link; /* server::waiters */
+	struct session *session;
+	struct timer timer;
+	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
+	uint64_t version;
+};
+
+/* The session must not be waiting already. */
+int waiter_new(struct session *session, const struct wire_wait *wait);
+void waiter_free(struct waiter *w);
+
+/* Answers who waits for what `b` now has. */
+void waiters_notify(struct buffer *b);
