@@ -1,0 +1,247 @@
+/*
+ * An attached version: three read-only mappings and a lease. What only looks at them needs neither the
+ * connection nor a lock, since nothing in them changes but the head page, which is made for that.
+ */
+#include "libclient/buffer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "ipc/digest.h"
+#include "libclient/mapping.h"
+#include "libclient/tensor.h"
+
+static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HASH_SIZE,
+	      "digest sizes are ABI");
+
+static struct weightd_buffer *buffer_free(struct weightd_buffer *b)
+{
+	mapping_free((void *)b->data, b->slot_size);
+	mapping_free((void *)b->image, b->image_size);
+	mapping_free((void *)b->head, HEAD_SIZE);
+	free(b->name);
+	free(b->device);
+	client_unref(b->w);
+	free(b);
+	return NULL;
+}
+CLEANUP_POINTER(struct weightd_buffer, buffer_free);
+
+/* A whole file that must be as long as the server said, or reading it could fault. */
+static int map_checked(int fd, uint64_t size, const void **ret)
+{
+	uint64_t file_size;
+	void *p;
+	int r = fd_size(fd, &file_size, NULL);
+
+	if (r == 0 && file_size < size)
+		r = -EBADMSG;
+	if (r == 0)
+		r = mapping_new(fd, size, PROT_READ, NULL, &p);
+	if (r == 0)
+		*ret = p;
+	return r;
+}
+
+static int map_all(struct weightd_buffer *b, const int fds[3])
+{
+	const void *head;
+	int r = fd_size(fds[0], &b->image_size, NULL);
+
+	if (r == 0)
+		r = map_checked(fds[0], b->image_size, &b->image);
+	if (r == 0)
+		r = layout_open(b->image, b->image_size, &b->layout);
+	if (r == 0)
+		r = map_checked(fds[1], HEAD_SIZE, &head);
+	if (r < 0)
+		return r;
+	b->head = head;
+	if (!head_ok(b->head, b->id) || b->layout.header->data_size != b->data_size ||
+	    b->data_size > DIGEST_DATA_MAX || digest_slot_size(b->data_size) != b->slot_size)
+		return -EBADMSG;
+	return map_checked(fds[2], b->slot_size, &b->data);
+}
+
+static int attach_once(struct weightd *w, const struct wire_attach *attach, struct weightd_buffer **ret)
+{
+	cleanup(buffer_freep) struct weightd_buffer *b = calloc(1, sizeof(*b));
+	struct client_call call = {.op = WIRE_ATTACH, .request.attach = *attach};
+	const struct wire_attach_reply *reply = &call.reply.attach;
+	int r;
+
+	if (!b)
+		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
+	b->name = strdup(attach->name);
+	b->device = strdup(attach->device);
+	if (!b->name || !b->device)
+		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
+	r = client_call(w, &call);
+	if (r < 0)
+		return r;
+	b->lease = reply->lease;
+	b->id = reply->buffer;
+	b->version = reply->version;
+	b->data_size = reply->data_size;
+	b->slot_size = reply->slot_size;
+	b->has_digest = reply->flags & WIRE_VERSION_DIGEST;
+	memcpy(b->layout_hash, reply->layout_hash, HASH_SIZE);
+	memcpy(b->digest, reply->digest, HASH_SIZE);
+	b->w = client_ref(w);
+	r = map_all(b, call.reply_fds);
+	client_call_deinit(&call); /* the mappings keep the files */
+	if (r < 0) {
+		client_end(w, WIRE_DETACH, b->lease);
+		return sentence_set(&w->sentence, r, "'%s@%" PRIu64 "' on %s cannot be mapped: %s",
+				    b->name, b->version, b->device, strerror(-r));
+	}
+	*ret = take_ptr(b);
+	return 0;
+}
+
+int weightd_attach(struct weightd *w, const char *name, const struct weightd_attach_options *options,
+		   struct weightd_buffer **ret)
+{
+	struct weightd_attach_options o = {0};
+	struct wire_attach attach = {0};
+	uint64_t deadline;
+	int r;
+
+	if (options)
+		memcpy(&o, options, options->size < sizeof(o) ? options->size : sizeof(o));
+	r = client_put_target(w, name, o.device, attach.name, attach.device);
+	if (r < 0)
+		return r;
+	attach.version = o.version;
+	if (o.layout_hash) {
+		attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
+		memcpy(attach.layout_hash, o.layout_hash, HASH_SIZE);
+	}
+	deadline = num_now_ns() + (uint64_t)(o.timeout_ms < 0 ? 0 : o.timeout_ms) * 1000000;
+	/* What was waited for may be gone before it is attached: then once more, up to the deadline. */
+	for (;;) {
+		uint64_t now;
+		int left_ms = -1;
+
+		r = attach_once(w, &attach, ret);
+		if (o.timeout_ms == 0 || (r != -ENODATA && r != -ENOENT))
+			return r;
+		now = num_now_ns();
+		if (o.timeout_ms > 0)
+			left_ms = now < deadline ? (int)((deadline - now) / 1000000) : 0;
+		r = weightd_wait(w, attach.name, attach.device, attach.version, left_ms, NULL);
+		if (r < 0)
+			return r;
+		if (attach.version && attach_once(w, &attach, ret) == 0)
+			return 0;
+		if (attach.version)
+			return -ENOENT; /* the buffer is past that version */
+	}
+}
+
+void weightd_detach(struct weightd_buffer *b)
+{
+	if (!b)
+		return;
+	/* Unmapped first: when the server frees the version nobody is left who maps it. */
+	mapping_free((void *)b->data, b->slot_size);
+	b->data = NULL;
+	client_end(b->w, WIRE_DETACH, b->lease);
+	buffer_free(b);
+}
+
+const char *weightd_buffer_name(const struct weightd_buffer *b)
+{
+	return b->name;
+}
+
+const char *weightd_buffer_device(const struct weightd_buffer *b)
+{
+	return b->device;
+}
+
+uint64_t weightd_buffer_version(const struct weightd_buffer *b)
+{
+	return b->version;
+}
+
+const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_size)
+{
+	if (ret_size)
+		*ret_size = b->data_size;
+	return b->data;
+}
+
+const uint8_t *weightd_buffer_layout_hash(const struct weightd_buffer *b)
+{
+	return b->layout_hash;
+}
+
+const uint8_t *weightd_buffer_digest(const struct weightd_buffer *b)
+{
+	return b->has_digest ? b->digest : NULL;
+}
+
+uint32_t weightd_buffer_n_tensors(const struct weightd_buffer *b)
+{
+	return b->layout.header->n_tensors;
+}
+
+int weightd_buffer_tensor(const struct weightd_buffer *b, uint32_t index, struct weightd_tensor *ret)
+{
+	return tensor_get(&b->layout, b->data, index, ret);
+}
+
+int weightd_buffer_find(const struct weightd_buffer *b, const char *name, struct weightd_tensor *ret)
+{
+	return tensor_find(&b->layout, b->data, name, ret);
+}
+
+int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret)
+{
+	struct wire_attach attach = {.buffer = b->id};
+	uint64_t newest;
+	int r = weightd_buffer_latest(b, &newest);
+
+	if (r < 0)
+		return sentence_set(&b->w->sentence, r, "'%s' on %s was removed", b->name, b->device);
+	if (newest == b->version)
+		return 0;
+	r = client_put_target(b->w, b->name, b->device, attach.name, attach.device);
+	if (r == 0)
+		r = attach_once(b->w, &attach, ret);
+	return r < 0 ? r : 1;
+}
+
+int weightd_buffer_verify(struct weightd_buffer *b)
+{
+	const uint8_t(*leaves)[HASH_SIZE] = (const void *)((const char *)b->data +
+							   digest_leaves_offset(b->data_size));
+	uint64_t n = digest_n_leaves(b->data_size);
+	uint8_t hash[HASH_SIZE];
+
+	if (!b->has_digest)
+		return sentence_set(&b->w->sentence, -ENODATA,
+				    "'%s@%" PRIu64 "' on %s was published without a digest", b->name,
+				    b->version, b->device);
+	digest_root(leaves, n, hash);
+	if (memcmp(hash, b->digest, HASH_SIZE))
+		return sentence_set(&b->w->sentence, -EILSEQ,
+				    "'%s@%" PRIu64 "' on %s: its table of digests is not the one published",
+				    b->name, b->version, b->device);
+	for (uint64_t i = 0; i < n; i++) {
+		digest_leaf(b->data, b->data_size, i, hash);
+		if (memcmp(hash, leaves[i], HASH_SIZE))
+			return sentence_set(&b->w->sentence, -EILSEQ,
+					    "'%s@%" PRIu64 "' on %s: the bytes from %" PRIu64 " to %" PRIu64
+					    " are not those published",
+					    b->name, b->version, b->device, i * DIGEST_LEAF_SIZE,
+					    (i + 1) * DIGEST_LEAF_SIZE);
+	}
+	return 0;
+}

@@ -1,0 +1,412 @@
+/*
+ * weightd.h: share model weights between the processes of one machine, without copies
+ *
+ * A server, weightd, owns one flat buffer of bytes per model and device. A *writer* creates a new
+ * version of a buffer from a layout (the ordered tensor table), fills it and publishes it; from then
+ * on nobody, the writer included, can change it. *Readers* attach a published version and find its
+ * tensors by name or index, at their final place in memory that all readers share.
+ *
+ * Errors. A function that can fail returns 0 or a positive result, or a negative errno. The sentence
+ * that goes with the last failure on a connection is weightd_error(). Outputs are written on success
+ * only. Codes with a fixed meaning here:
+ *	-ENOENT		no such buffer, version or tensor
+ *	-ENODATA	the buffer exists, but no version of it has been published
+ *	-ESTALE		the buffer was removed (and perhaps made again since)
+ *	-EACCES		the permissions of the buffer do not allow it
+ *	-EBUSY		another writer is at work on the buffer, or published bytes are still mapped writable
+ *	-ENOMEM		this machine has no room for the bytes; the sentence says how much is missing
+ *	-EDQUOT		a limit of the user or of the server is reached
+ *	-EPROTOTYPE	the layout is not the one asked for
+ *	-EBADMSG	a file, layout or message breaks its format
+ *	-EILSEQ		bytes differ from their digest
+ *	-ETIMEDOUT	the deadline passed
+ *	-ENOTCONN	not connected, or the server went away
+ *	-ECHILD		the connection belongs to the process that forked this one; connect again
+ *	-ECANCELED	a progress callback asked to stop
+ *
+ * Threads. A connection and what was made from it (writers, attach and detach, lists) may be used by
+ * one thread at a time; threads that want to work side by side connect once each. What only looks at
+ * an attached buffer (every function here that takes a `const struct weightd_buffer *`) may be called
+ * from any number of threads at once.
+ *
+ * Processes. After fork() the child may read the buffers its parent had attached, and nothing more:
+ * calls that talk to the server return -ECHILD there.
+ *
+ * The library never prints, never exits and installs no signal handlers.
+ */
+#ifndef WEIGHTD_H
+#define WEIGHTD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEIGHTD_VERSION_MAJOR 0
+#define WEIGHTD_VERSION_MINOR 1
+#define WEIGHTD_VERSION_PATCH 0
+
+/* The release of the library in use, "0.1.0". */
+const char *weightd_release(void);
+
+/*
+ * Limits. Names of buffers are 1 to WEIGHTD_NAME_MAX of [A-Za-z0-9._/:-] and start with a letter or a
+ * digit; names of tensors are 1 to WEIGHTD_TENSOR_NAME_MAX bytes of UTF-8 without NUL.
+ */
+#define WEIGHTD_NAME_MAX 127
+#define WEIGHTD_DEVICE_MAX 63
+#define WEIGHTD_TENSOR_NAME_MAX 1024
+#define WEIGHTD_TENSORS_MAX 4194304
+#define WEIGHTD_DIMS_MAX 32
+#define WEIGHTD_DIGEST_SIZE 16
+#define WEIGHTD_LEAF_SIZE 1048576 /* bytes of one digest leaf */
+
+/* Element types, those of safetensors. */
+enum weightd_dtype {
+	WEIGHTD_BOOL = 1,
+	WEIGHTD_F4, /* two to a byte */
+	WEIGHTD_F6_E2M3, /* four to three bytes */
+	WEIGHTD_F6_E3M2,
+	WEIGHTD_U8,
+	WEIGHTD_I8,
+	WEIGHTD_F8_E5M2,
+	WEIGHTD_F8_E4M3,
+	WEIGHTD_F8_E8M0,
+	WEIGHTD_F8_E4M3FNUZ,
+	WEIGHTD_F8_E5M2FNUZ,
+	WEIGHTD_I16,
+	WEIGHTD_U16,
+	WEIGHTD_F16,
+	WEIGHTD_BF16,
+	WEIGHTD_I32,
+	WEIGHTD_U32,
+	WEIGHTD_F32,
+	WEIGHTD_C64, /* two F32 */
+	WEIGHTD_F64,
+	WEIGHTD_I64,
+	WEIGHTD_U64,
+};
+
+/* "BF16"; NULL for an unknown code. */
+const char *weightd_dtype_name(enum weightd_dtype dtype);
+/* The code of "BF16"; -EINVAL for an unknown name. */
+int weightd_dtype_parse(const char *name);
+/* Bits of one element; 0 for an unknown code. */
+unsigned weightd_dtype_bits(enum weightd_dtype dtype);
+
+/* What a tensor is to the module it belongs to. */
+enum weightd_role {
+	WEIGHTD_PARAM = 1, /* shared by readers as it is */
+	WEIGHTD_BUFFER, /* mutable or non-parameter state: readers take a private copy */
+};
+
+#define WEIGHTD_NOT_TIED UINT32_MAX
+
+/*
+ * One tensor. `size` is sizeof(struct weightd_tensor) as the caller knows it, set by the caller before
+ * each call that fills one; strings and shape belong to the buffer or writer it came from.
+ */
+struct weightd_tensor {
+	size_t size;
+	const char *name; /* NUL-terminated */
+	const char *unit; /* module block, e.g. "encoder.layer.3"; "" when it has none */
+	const uint64_t *shape; /* n_dims of them, outermost first; row-major and contiguous */
+	void *data; /* read-only in an attached or published buffer */
+	uint64_t offset; /* bytes from the start of the buffer; data == base + offset */
+	uint64_t n_bytes;
+	uint32_t index;
+	uint32_t tied_to; /* index of the tensor whose bytes this name shares, or WEIGHTD_NOT_TIED */
+	uint32_t n_dims; /* 0 for a scalar */
+	enum weightd_dtype dtype;
+	enum weightd_role role;
+};
+
+/* --- Connections ------------------------------------------------------------------------------- */
+
+struct weightd;
+
+/* A connection object, not yet connected; it exists so that a failure to connect has a sentence. */
+int weightd_new(struct weightd **ret);
+
+/*
+ * Connects to the socket `path`; NULL means $WEIGHTD_SOCKET, else /run/weightd.sock for root and
+ * $XDG_RUNTIME_DIR/weightd.sock for a user. Also connects anew after the server went away. Blocks for
+ * the handshake (5 s at most).
+ */
+int weightd_connect(struct weightd *w, const char *path);
+
+/*
+ * Drops the caller's hold; NULL is fine. Buffers and writers made from the connection keep it open
+ * until they are gone too.
+ */
+void weightd_close(struct weightd *w);
+
+/* The sentence of the last failure, for a person; "" if there was none. Valid until the next call. */
+const char *weightd_error(const struct weightd *w);
+
+/* The socket path in use or last tried. */
+const char *weightd_socket(const struct weightd *w);
+
+struct weightd_server {
+	size_t size; /* set by the caller */
+	uint64_t instance; /* random, new at each start */
+	uint64_t uptime_ns;
+	uint64_t n_buffers;
+	uint64_t n_sessions;
+	uint64_t n_leases;
+	uint64_t n_bytes; /* in slots, of all versions */
+	uint32_t pid;
+	char release[32];
+};
+
+/* Asks the server who it is. */
+int weightd_ping(struct weightd *w, struct weightd_server *ret);
+
+/* --- Reading ----------------------------------------------------------------------------------- */
+
+struct weightd_buffer;
+
+struct weightd_attach_options {
+	size_t size; /* set by the caller */
+	const char *device; /* NULL: "host" */
+	uint64_t version; /* 0: the newest */
+	const uint8_t *layout_hash; /* 16 bytes the layout must hash to, else -EPROTOTYPE; NULL: any */
+	int timeout_ms; /* how long to wait for the first version: 0 not at all, < 0 for ever */
+};
+
+/* Maps a published version; `options` may be NULL. The caller owns the result. */
+int weightd_attach(struct weightd *w, const char *name, const struct weightd_attach_options *options,
+		   struct weightd_buffer **ret);
+
+/* Unmaps and tells the server, ending the lease; NULL is fine. Tensor pointers are dead afterwards. */
+void weightd_detach(struct weightd_buffer *b);
+
+const char *weightd_buffer_name(const struct weightd_buffer *b);
+const char *weightd_buffer_device(const struct weightd_buffer *b);
+/* The version this attachment reads; it does not change. */
+uint64_t weightd_buffer_version(const struct weightd_buffer *b);
+/* Start of the bytes, and their number if `ret_size` is given. */
+const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_size);
+/* 16 bytes, owned by the buffer. */
+const uint8_t *weightd_buffer_layout_hash(const struct weightd_buffer *b);
+/* 16 bytes, owned by the buffer; NULL when the writer published without a digest. */
+const uint8_t *weightd_buffer_digest(const struct weightd_buffer *b);
+uint32_t weightd_buffer_n_tensors(const struct weightd_buffer *b);
+
+/* Tensor `index` of the table, in the order of the layout. -ENOENT. Constant time. */
+int weightd_buffer_tensor(const struct weightd_buffer *b, uint32_t index, struct weightd_tensor *ret);
+/* The tensor of that name. -ENOENT. Constant time: a hash table inside the mapped layout. */
+int weightd_buffer_find(const struct weightd_buffer *b, const char *name, struct weightd_tensor *ret);
+
+/*
+ * The newest published version of the buffer: one atomic load, no system call. -ESTALE once the buffer
+ * was removed.
+ */
+int weightd_buffer_latest(const struct weightd_buffer *b, uint64_t *ret_version);
+
+/*
+ * Blocks until a version newer than `version` is published. timeout_ms < 0: for ever. -ETIMEDOUT,
+ * -ESTALE. Needs no connection.
+ */
+int weightd_buffer_wait(const struct weightd_buffer *b, uint64_t version, int timeout_ms,
+			uint64_t *ret_version);
+
+/*
+ * Maps the newest version beside the one `b` reads. Returns 1 and the new attachment (to be detached
+ * like any other; `b` stays valid until it is detached), or 0 when `b` is the newest already.
+ */
+int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret);
+
+/*
+ * Computes the digest of the mapped bytes and compares it with the one that was published. 0: equal;
+ * -EILSEQ: they differ (the sentence names the first bad range); -ENODATA: published without a digest.
+ */
+int weightd_buffer_verify(struct weightd_buffer *b);
+
+/* --- Layouts ----------------------------------------------------------------------------------- */
+
+struct weightd_layout;
+
+/*
+ * An empty layout. `alignment` is that of every tensor's offset in bytes, a power of two from 64 to
+ * 2 MiB; 0 means 256.
+ */
+int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret);
+void weightd_layout_free(struct weightd_layout *l);
+
+/*
+ * Appends a tensor at the next aligned offset. `unit` may be NULL. Returns 0, -EINVAL (name, shape or
+ * dtype out of bounds), -EEXIST (the name is taken), -EOVERFLOW, -ENOMEM.
+ */
+int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_dtype dtype,
+		       uint32_t n_dims, const uint64_t *shape, enum weightd_role role,
+		       const char *unit);
+
+/* Appends another name for the bytes of tensor `index`, with its dtype, shape and role. */
+int weightd_layout_tie(struct weightd_layout *l, const char *name, uint32_t index, const char *unit);
+
+uint32_t weightd_layout_n_tensors(const struct weightd_layout *l);
+/* Bytes of the flat buffer. */
+uint64_t weightd_layout_n_bytes(const struct weightd_layout *l);
+/* As weightd_buffer_tensor(), with data == NULL. Pointers live until the layout changes. */
+int weightd_layout_tensor(const struct weightd_layout *l, uint32_t index, struct weightd_tensor *ret);
+/* The hash that weightd will know the layout by. Reads the whole table. */
+int weightd_layout_hash(const struct weightd_layout *l, uint8_t ret_hash[WEIGHTD_DIGEST_SIZE]);
+
+/* --- Writing ----------------------------------------------------------------------------------- */
+
+struct weightd_writer;
+
+struct weightd_create_options {
+	size_t size; /* set by the caller */
+	const char *device; /* NULL: "host" */
+	uint32_t mode; /* permission bits of a new buffer; 0: 0640 */
+	uint32_t keep; /* versions to keep, the newest included; 0: 2. More are kept while read. */
+	bool new_layout; /* allow a layout that differs from the newest version's */
+};
+
+/*
+ * Starts the next version of buffer `name`, creating the buffer if there is none. Blocks while the
+ * server provides the memory. The bytes are zero. -EBUSY while somebody else is writing the buffer,
+ * -EPROTOTYPE when the layout differs from the newest version's and new_layout is not set.
+ */
+int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
+		   const struct weightd_create_options *options, struct weightd_writer **ret);
+
+/* Start of the bytes, and their number if `ret_size` is given. Writable until published. */
+void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size);
+uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr);
+int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index, struct weightd_tensor *ret);
+int weightd_writer_find(const struct weightd_writer *wr, const char *name, struct weightd_tensor *ret);
+
+/*
+ * Tells that leaf `leaf` (bytes [leaf, leaf + 1) x WEIGHTD_LEAF_SIZE) will not change any more, and
+ * digests it now, while it is hot. Optional: publish digests what is left. May be called by several
+ * threads at once for different leaves.
+ */
+void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf);
+
+/*
+ * Makes the bytes a version: digests them, makes the mapping read-only in place (pointers and views
+ * stay valid), lets the server seal the memory and flip to it. After a failure the writer can write on
+ * and try again, unless the sentence says otherwise. -EBUSY names who still maps the bytes writable.
+ */
+int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version);
+
+/*
+ * Unmaps. A version that was not published is dropped, leaving no trace; NULL is fine.
+ */
+void weightd_writer_free(struct weightd_writer *wr);
+
+/* --- Loading files ----------------------------------------------------------------------------- */
+
+/* `phase` is "plan", "memory", "read" or "publish"; a return value other than 0 cancels the load. */
+typedef int (*weightd_progress_fn)(void *userdata, const char *phase, uint64_t done, uint64_t total);
+
+struct weightd_load_options {
+	size_t size; /* set by the caller */
+	struct weightd_create_options create; /* create.size set by the caller too */
+	unsigned n_threads; /* 0: as many as there are cores, 4 at most */
+	weightd_progress_fn progress; /* may be NULL; called from the calling thread, at most every 50 ms */
+	void *userdata;
+};
+
+struct weightd_load_result {
+	size_t size; /* set by the caller */
+	uint64_t version;
+	uint64_t n_bytes; /* of tensor data, read from files */
+	uint64_t n_tensors;
+	uint64_t n_files;
+	uint64_t elapsed_ns; /* from the call to the publish */
+	uint64_t memory_ns; /* of them, waiting for the server's memory */
+	uint64_t read_ns; /* of them, reading and digesting */
+	uint8_t digest[WEIGHTD_DIGEST_SIZE];
+};
+
+/*
+ * Loads safetensors into the next version of `name` and publishes it. Each path is a .safetensors file,
+ * an index (*.safetensors.index.json), or a directory with model.safetensors.index.json or with
+ * .safetensors files. Files are opened with the caller's permissions. On any failure nothing is left
+ * behind and the previous version is untouched. `options` and `ret` may be NULL.
+ */
+int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
+		 const struct weightd_load_options *options, struct weightd_load_result *ret);
+
+/* --- Managing ---------------------------------------------------------------------------------- */
+
+/* The state of a buffer. */
+enum weightd_state {
+	WEIGHTD_EMPTY, /* nothing published yet */
+	WEIGHTD_READY,
+};
+
+struct weightd_buffer_info {
+	size_t size; /* of this struct as the library knows it */
+	const char *name;
+	const char *device;
+	enum weightd_state state;
+	bool writing; /* a writer is at work on the next version */
+	uint32_t uid, gid, mode;
+	uint32_t keep;
+	uint32_t n_versions;
+	uint32_t n_readers; /* leases on all versions */
+	uint64_t version; /* the newest, 0 for none */
+	uint64_t n_tensors;
+	uint64_t n_bytes; /* of the newest version's flat range */
+	uint64_t slot_bytes; /* memory in slots, of all versions */
+	uint64_t huge_bytes; /* of them, in huge pages */
+	uint64_t published_ns; /* CLOCK_REALTIME of the newest version, 0 for none */
+	uint8_t layout_hash[WEIGHTD_DIGEST_SIZE];
+	uint8_t digest[WEIGHTD_DIGEST_SIZE]; /* all zero: published without one */
+};
+
+struct weightd_version_info {
+	size_t size; /* of this struct as the library knows it */
+	uint64_t version;
+	uint64_t n_tensors;
+	uint64_t n_bytes;
+	uint64_t slot_bytes;
+	uint64_t huge_bytes;
+	uint64_t published_ns; /* CLOCK_REALTIME */
+	uint32_t n_readers;
+	uint32_t uid; /* who published it */
+	bool current;
+	uint8_t layout_hash[WEIGHTD_DIGEST_SIZE];
+	uint8_t digest[WEIGHTD_DIGEST_SIZE];
+};
+
+struct weightd_list;
+
+/* All buffers, or those called `name`, ordered by name and device. The caller frees the result. */
+int weightd_list(struct weightd *w, const char *name, struct weightd_list **ret);
+/* The versions of one buffer that exist, oldest first. `device` NULL: "host". */
+int weightd_list_versions(struct weightd *w, const char *name, const char *device,
+			  struct weightd_list **ret);
+void weightd_list_free(struct weightd_list *l);
+size_t weightd_list_count(const struct weightd_list *l);
+/* NULL when `i` is out of range or the list holds the other kind. Owned by the list. */
+const struct weightd_buffer_info *weightd_list_buffer(const struct weightd_list *l, size_t i);
+const struct weightd_version_info *weightd_list_version(const struct weightd_list *l, size_t i);
+
+/*
+ * Blocks until version `version` or a later one of the buffer is published (0: any); the buffer need
+ * not exist yet. timeout_ms < 0: for ever. -ETIMEDOUT.
+ */
+int weightd_wait(struct weightd *w, const char *name, const char *device, uint64_t version,
+		 int timeout_ms, uint64_t *ret_version);
+
+/*
+ * Removes a buffer (`version` 0) or one old version of it. Who has it attached keeps reading it; the
+ * memory is freed when the last of them lets go. -EBUSY for the newest version: publish another one or
+ * remove the buffer.
+ */
+int weightd_drop(struct weightd *w, const char *name, const char *device, uint64_t version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

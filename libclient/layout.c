@@ -1,0 +1,345 @@
+/*
+ * Building layouts: the sections of an image as growing arrays, with the name index kept along the way,
+ * so that the same calls always give the same image and the same hash.
+ */
+#include "libclient/layout.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/num.h"
+#include "ipc/digest.h"
+#include "libclient/tensor.h"
+#include "weightd.h"
+
+#define BUCKETS_MIN 16
+/* Names that collide on purpose are refused rather than given a table of any size. */
+#define SPARSEST 64
+
+struct weightd_layout {
+	uint64_t end; /* of the last tensor */
+	uint64_t strings_size;
+	uint32_t alignment;
+	uint32_t n_tensors, n_dims, n_units, n_buckets;
+	size_t tensors_room, dims_room, units_room, strings_room;
+	struct layout_tensor *tensors;
+	uint64_t *dims;
+	struct layout_unit *units;
+	uint32_t *buckets;
+	char *strings;
+};
+
+/* Room for n + more items. */
+static int reserve(void *array, size_t item_size, size_t n, size_t more, size_t *room)
+{
+	size_t want = *room ? *room : 64;
+	void **p = array, *grown;
+
+	while (want < n + more)
+		want *= 2;
+	if (want == *room)
+		return 0;
+	grown = reallocarray(*p, want, item_size);
+	if (!grown)
+		return -ENOMEM;
+	*p = grown;
+	*room = want;
+	return 0;
+}
+
+int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret)
+{
+	struct weightd_layout *l;
+
+	if (alignment == 0)
+		alignment = LAYOUT_ALIGNMENT_DEFAULT;
+	if (!num_is_power_of_two(alignment) || alignment < LAYOUT_ALIGNMENT_MIN ||
+	    alignment > LAYOUT_ALIGNMENT_MAX)
+		return -EINVAL;
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return -ENOMEM;
+	l->alignment = (uint32_t)alignment;
+	l->n_buckets = BUCKETS_MIN;
+	l->buckets = malloc(BUCKETS_MIN * sizeof(*l->buckets));
+	if (!l->buckets) {
+		free(l);
+		return -ENOMEM;
+	}
+	memset(l->buckets, 0xff, BUCKETS_MIN * sizeof(*l->buckets)); /* LAYOUT_NONE */
+	*ret = l;
+	return 0;
+}
+
+void weightd_layout_free(struct weightd_layout *l)
+{
+	if (!l)
+		return;
+	free(l->tensors);
+	free(l->dims);
+	free(l->units);
+	free(l->buckets);
+	free(l->strings);
+	free(l);
+}
+
+/* The bucket for a new name: -EEXIST when it is taken, -E2BIG when the chain is too long. */
+static int free_bucket(const struct weightd_layout *l, const uint32_t *buckets, uint32_t n_buckets,
+		       const char *name, size_t size, uint32_t *ret)
+{
+	uint32_t bucket = layout_bucket(name, size, n_buckets);
+
+	for (unsigned i = 0; i < LAYOUT_PROBES_MAX; i++) {
+		uint32_t at = (bucket + i) & (n_buckets - 1);
+		const struct layout_tensor *t;
+
+		if (buckets[at] == LAYOUT_NONE) {
+			*ret = at;
+			return 0;
+		}
+		t = &l->tensors[buckets[at]];
+		if (t->name_size == size && !memcmp(l->strings + t->name, name, size))
+			return -EEXIST;
+	}
+	return -E2BIG;
+}
+
+static int rehash(struct weightd_layout *l, uint32_t n_buckets)
+{
+	cleanup(freep) uint32_t *buckets = malloc(n_buckets * sizeof(*buckets));
+
+	if (!buckets)
+		return -ENOMEM;
+	memset(buckets, 0xff, n_buckets * sizeof(*buckets));
+	for (uint32_t i = 0; i < l->n_tensors; i++) {
+		const struct layout_tensor *t = &l->tensors[i];
+		uint32_t at;
+		int r = free_bucket(l, buckets, n_buckets, l->strings + t->name, t->name_size, &at);
+
+		if (r < 0)
+			return r;
+		buckets[at] = i;
+	}
+	free(l->buckets);
+	l->buckets = take_ptr(buckets);
+	l->n_buckets = n_buckets;
+	return 0;
+}
+
+/* Makes room in the index for one more name, at most half full, and finds its bucket. */
+static int index_name(struct weightd_layout *l, const char *name, size_t size, uint32_t *ret)
+{
+	uint32_t n_buckets = l->n_buckets;
+	int r = 0;
+
+	if (n_buckets / 2 < l->n_tensors + 1)
+		r = rehash(l, n_buckets *= 2);
+	if (r == 0)
+		r = free_bucket(l, l->buckets, l->n_buckets, name, size, ret);
+	while (r == -E2BIG && n_buckets / SPARSEST <= l->n_tensors) {
+		r = rehash(l, n_buckets *= 2);
+		if (r == 0)
+			r = free_bucket(l, l->buckets, l->n_buckets, name, size, ret);
+	}
+	return r == -E2BIG ? -EINVAL : r;
+}
+
+/* Appends a string and its NUL; room was made. */
+static uint64_t put_string(struct weightd_layout *l, const char *s, size_t size)
+{
+	uint64_t at = l->strings_size;
+
+	memcpy(l->strings + at, s, size);
+	l->strings[at + size] = '\0';
+	l->strings_size += size + 1;
+	return at;
+}
+
+/* The module block: one entry for a run of tensors that share it. */
+static uint32_t put_unit(struct weightd_layout *l, const char *unit, size_t size)
+{
+	struct layout_unit *last = l->n_units ? &l->units[l->n_units - 1] : NULL;
+
+	if (size == 0)
+		return LAYOUT_NONE;
+	if (!last || last->name_size != size || memcmp(l->strings + last->name, unit, size))
+		l->units[l->n_units++] = (struct layout_unit){
+			.name = put_string(l, unit, size),
+			.name_size = (uint32_t)size,
+		};
+	return l->n_units - 1;
+}
+
+/* Everything that can fail, before anything changes. */
+static int prepare(struct weightd_layout *l, const char *name, const char *unit, uint32_t n_dims,
+		   uint32_t *ret_bucket)
+{
+	size_t name_size = strlen(name), unit_size = strlen(unit);
+	int r;
+
+	if (!layout_name_ok(name, name_size) || (unit_size && !layout_name_ok(unit, unit_size)) ||
+	    n_dims > LAYOUT_DIMS_MAX)
+		return -EINVAL;
+	if (l->n_tensors >= LAYOUT_TENSORS_MAX)
+		return -EOVERFLOW;
+	r = reserve(&l->tensors, sizeof(*l->tensors), l->n_tensors, 1, &l->tensors_room);
+	if (r == 0)
+		r = reserve(&l->dims, sizeof(*l->dims), l->n_dims, n_dims, &l->dims_room);
+	if (r == 0)
+		r = reserve(&l->units, sizeof(*l->units), l->n_units, 1, &l->units_room);
+	if (r == 0)
+		r = reserve(&l->strings, 1, l->strings_size, name_size + unit_size + 2, &l->strings_room);
+	if (r == 0)
+		r = index_name(l, name, name_size, ret_bucket);
+	return r;
+}
+
+static void append(struct weightd_layout *l, const char *name, const char *unit, uint32_t bucket,
+		   struct layout_tensor t)
+{
+	t.unit = put_unit(l, unit, strlen(unit));
+	t.name_size = (uint32_t)strlen(name);
+	t.name = put_string(l, name, t.name_size);
+	l->buckets[bucket] = l->n_tensors;
+	l->tensors[l->n_tensors++] = t;
+}
+
+int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_dtype dtype,
+		       uint32_t n_dims, const uint64_t *shape, enum weightd_role role, const char *unit)
+{
+	struct layout_tensor t = {
+		.tied_to = LAYOUT_NONE,
+		.dtype = (uint8_t)dtype,
+		.role = (uint8_t)role,
+		.n_dims = (uint8_t)n_dims,
+	};
+	uint64_t end;
+	uint32_t bucket;
+	int r;
+
+	if (role < WEIGHTD_PARAM || role > WEIGHTD_BUFFER || n_dims > LAYOUT_DIMS_MAX ||
+	    !dtype_bits((unsigned)dtype))
+		return -EINVAL;
+	r = dtype_tensor_size((unsigned)dtype, n_dims, shape, &t.n_bytes);
+	if (r < 0)
+		return r;
+	if (!num_align_up(l->end, l->alignment, &t.offset) ||
+	    __builtin_add_overflow(t.offset, t.n_bytes, &end) ||
+	    end > DIGEST_DATA_MAX - LAYOUT_ALIGNMENT_MAX)
+		return -EOVERFLOW;
+	r = prepare(l, name, unit ? unit : "", n_dims, &bucket);
+	if (r < 0)
+		return r;
+	t.dims = l->n_dims;
+	if (n_dims)
+		memcpy(l->dims + l->n_dims, shape, n_dims * sizeof(*shape));
+	l->n_dims += n_dims;
+	l->end = end;
+	append(l, name, unit ? unit : "", bucket, t);
+	return 0;
+}
+
+int weightd_layout_tie(struct weightd_layout *l, const char *name, uint32_t index, const char *unit)
+{
+	struct layout_tensor t;
+	uint32_t bucket;
+	int r;
+
+	if (index >= l->n_tensors)
+		return -EINVAL;
+	r = prepare(l, name, unit ? unit : "", 0, &bucket);
+	if (r < 0)
+		return r;
+	t = l->tensors[index];
+	if (t.tied_to == LAYOUT_NONE)
+		t.tied_to = index;
+	append(l, name, unit ? unit : "", bucket, t);
+	return 0;
+}
+
+uint32_t weightd_layout_n_tensors(const struct weightd_layout *l)
+{
+	return l->n_tensors;
+}
+
+uint64_t weightd_layout_n_bytes(const struct weightd_layout *l)
+{
+	return (l->end + l->alignment - 1) & ~(uint64_t)(l->alignment - 1);
+}
+
+static struct layout_header make_header(const struct weightd_layout *l)
+{
+	return (struct layout_header){
+		.magic = LAYOUT_MAGIC,
+		.abi = LAYOUT_ABI,
+		.data_size = weightd_layout_n_bytes(l),
+		.strings_size = l->strings_size,
+		.alignment = l->alignment,
+		.n_tensors = l->n_tensors,
+		.n_dims = l->n_dims,
+		.n_units = l->n_units,
+		.n_buckets = l->n_buckets,
+	};
+}
+
+int weightd_layout_tensor(const struct weightd_layout *l, uint32_t index, struct weightd_tensor *ret)
+{
+	struct layout_header header = make_header(l);
+	struct layout view = {
+		.header = &header,
+		.tensors = l->tensors,
+		.dims = l->dims,
+		.units = l->units,
+		.buckets = l->buckets,
+		.strings = l->strings,
+	};
+
+	return tensor_get(&view, NULL, index, ret);
+}
+
+static void *put(void *at, const void *data, size_t size)
+{
+	if (size)
+		memcpy(at, data, size);
+	return (char *)at + size;
+}
+
+int layout_build(const struct weightd_layout *l, void **ret_image, uint64_t *ret_size)
+{
+	struct layout_header header = make_header(l);
+	cleanup(freep) char *image = NULL;
+	uint64_t size;
+	void *p;
+
+	if (l->n_tensors == 0)
+		return -EINVAL;
+	if (!layout_image_size(&header, &size))
+		return -EOVERFLOW;
+	image = malloc(size);
+	if (!image)
+		return -ENOMEM;
+	header.total_size = size;
+	p = put(image, &header, sizeof(header));
+	p = put(p, l->tensors, l->n_tensors * sizeof(*l->tensors));
+	p = put(p, l->dims, l->n_dims * sizeof(*l->dims));
+	p = put(p, l->units, l->n_units * sizeof(*l->units));
+	p = put(p, l->buckets, l->n_buckets * sizeof(*l->buckets));
+	(void)put(p, l->strings, l->strings_size);
+	layout_hash(image, size, ((struct layout_header *)image)->hash);
+	*ret_image = take_ptr(image);
+	*ret_size = size;
+	return 0;
+}
+
+int weightd_layout_hash(const struct weightd_layout *l, uint8_t ret_hash[WEIGHTD_DIGEST_SIZE])
+{
+	cleanup(freep) void *image = NULL;
+	uint64_t size;
+	int r = layout_build(l, &image, &size);
+
+	if (r == 0)
+		memcpy(ret_hash, ((struct layout_header *)image)->hash, HASH_SIZE);
+	return r;
+}

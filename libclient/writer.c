@@ -1,0 +1,239 @@
+/*
+ * A version in the making: the slot mapped writable, by this process alone. Publishing replaces the
+ * mapping in place by one of a descriptor that cannot write, since the kernel seals the memory only when
+ * nobody maps it writable; pointers into it, and the numpy and torch views on them, stay valid.
+ */
+#include "libclient/writer.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/digest.h"
+#include "libclient/client.h"
+#include "libclient/holders.h"
+#include "libclient/layout.h"
+#include "libclient/mapping.h"
+#include "libclient/tensor.h"
+#include "weightd.h"
+
+struct weightd_writer {
+	struct weightd *w; /* referenced */
+	uint64_t id; /* on the server: of the writer, then of the lease */
+	uint64_t version; /* 0 until published */
+	void *data;
+	uint64_t data_size;
+	uint64_t slot_size;
+	int fd; /* writable; -1 once published */
+	int reader_fd;
+	void *image; /* of the layout */
+	uint64_t image_size;
+	struct layout layout;
+	uint64_t n_leaves;
+	_Atomic bool *leaf_done; /* its digest stands behind the data */
+	uint8_t digest[HASH_SIZE];
+};
+
+static struct weightd_writer *writer_free(struct weightd_writer *wr)
+{
+	mapping_free(wr->data, wr->slot_size);
+	mapping_free(wr->image, wr->image_size);
+	(void)fd_close(wr->fd);
+	(void)fd_close(wr->reader_fd);
+	free(wr->leaf_done);
+	client_unref(wr->w);
+	free(wr);
+	return NULL;
+}
+CLEANUP_POINTER(struct weightd_writer, writer_free);
+
+/* Puts the layout into a sealed memfd, which is sent, and mapped for our own look-ups. */
+static int seal_layout(struct weightd_writer *wr, const struct weightd_layout *layout, int *ret_fd)
+{
+	cleanup(fd_closep) int fd = -1;
+	cleanup(freep) void *image = NULL;
+	int r = layout_build(layout, &image, &wr->image_size);
+
+	if (r == 0)
+		r = fd_sealed_copy("weightd-layout", image, wr->image_size, &fd);
+	if (r == 0)
+		r = mapping_new(fd, wr->image_size, PROT_READ, NULL, &wr->image);
+	if (r == 0)
+		r = layout_open(wr->image, wr->image_size, &wr->layout);
+	if (r == 0)
+		*ret_fd = take_fd(fd);
+	return r;
+}
+
+/* In the mapping of a child the bytes would stay writable, and publish would find them so. */
+static int map_writable(struct weightd_writer *wr)
+{
+	int r = mapping_new(wr->fd, wr->slot_size, PROT_READ | PROT_WRITE, wr->data, &wr->data);
+
+	if (r == 0 && madvise(wr->data, wr->slot_size, MADV_DONTFORK) < 0)
+		r = -errno;
+	return r;
+}
+
+static int take_slot(struct weightd_writer *wr, struct client_call *call)
+{
+	const struct wire_create_reply *reply = &call->reply.create;
+
+	wr->id = reply->writer;
+	wr->data_size = reply->data_size;
+	wr->slot_size = reply->slot_size;
+	wr->fd = take_fd(call->reply_fds[0]);
+	wr->reader_fd = take_fd(call->reply_fds[1]);
+	if (wr->data_size != wr->layout.header->data_size || digest_slot_size(wr->data_size) != wr->slot_size)
+		return -EBADMSG;
+	wr->n_leaves = digest_n_leaves(wr->data_size);
+	wr->leaf_done = calloc(wr->n_leaves + 1, sizeof(*wr->leaf_done));
+	if (!wr->leaf_done)
+		return -ENOMEM;
+	return map_writable(wr);
+}
+
+int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
+		   const struct weightd_create_options *options, struct weightd_writer **ret)
+{
+	cleanup(writer_freep) struct weightd_writer *wr = calloc(1, sizeof(*wr));
+	cleanup(fd_closep) int layout_fd = -1;
+	/* Providing the memory takes as long as it takes. */
+	struct client_call call = {.op = WIRE_CREATE, .timeout_ms = -1, .fds = &layout_fd};
+	struct wire_create *create = &call.request.create;
+	struct weightd_create_options o = {0};
+	int r;
+
+	if (!wr)
+		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
+	wr->w = client_ref(w);
+	wr->fd = -1;
+	wr->reader_fd = -1;
+	if (options)
+		memcpy(&o, options, options->size < sizeof(o) ? options->size : sizeof(o));
+	r = client_put_target(w, name, o.device, create->name, create->device);
+	if (r < 0)
+		return r;
+	create->mode = o.mode;
+	create->keep = o.keep;
+	create->flags = o.new_layout ? WIRE_CREATE_NEW_LAYOUT : 0;
+	r = seal_layout(wr, layout, &layout_fd);
+	if (r < 0)
+		return sentence_set(&w->sentence, r, "the layout of '%s' cannot be made: %s", name,
+				    r == -EINVAL ? "it has no tensors" : strerror(-r));
+	r = client_call(w, &call);
+	if (r < 0)
+		return r;
+	r = take_slot(wr, &call);
+	client_call_deinit(&call);
+	if (r < 0) {
+		client_end(w, WIRE_ABORT, wr->id);
+		return sentence_set(&w->sentence, r, "the memory of '%s' cannot be mapped: %s", name,
+				    strerror(-r));
+	}
+	*ret = take_ptr(wr);
+	return 0;
+}
+
+void weightd_writer_free(struct weightd_writer *wr)
+{
+	if (!wr)
+		return;
+	mapping_free(wr->data, wr->slot_size);
+	wr->data = NULL;
+	client_end(wr->w, wr->version ? WIRE_DETACH : WIRE_ABORT, wr->id);
+	writer_free(wr);
+}
+
+void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size)
+{
+	if (ret_size)
+		*ret_size = wr->data_size;
+	return wr->data;
+}
+
+uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr)
+{
+	return wr->layout.header->n_tensors;
+}
+
+int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index, struct weightd_tensor *ret)
+{
+	return tensor_get(&wr->layout, wr->data, index, ret);
+}
+
+int weightd_writer_find(const struct weightd_writer *wr, const char *name, struct weightd_tensor *ret)
+{
+	return tensor_find(&wr->layout, wr->data, name, ret);
+}
+
+static uint8_t (*leaf_table(const struct weightd_writer *wr))[HASH_SIZE]
+{
+	return (void *)((char *)wr->data + digest_leaves_offset(wr->data_size));
+}
+
+const uint8_t *writer_digest(const struct weightd_writer *wr)
+{
+	return wr->digest;
+}
+
+void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf)
+{
+	if (leaf >= wr->n_leaves || wr->version)
+		return;
+	digest_leaf(wr->data, wr->data_size, leaf, leaf_table(wr)[leaf]);
+	wr->leaf_done[leaf] = true;
+}
+
+/* What went wrong between making the mapping read-only and being published: write on as before. */
+static int undo_publish(struct weightd_writer *wr, int r)
+{
+	struct sentence *s = &wr->w->sentence;
+
+	if (r == -EBUSY) {
+		char holders[SENTENCE_MAX / 2];
+		struct sentence said = *s;
+
+		holders_of(wr->fd, holders, sizeof(holders));
+		if (holders[0])
+			(void)sentence_set(s, r, "%.250s; it is mapped writable by %s", said.text, holders);
+	}
+	for (uint64_t i = 0; i < wr->n_leaves; i++)
+		wr->leaf_done[i] = false;
+	(void)map_writable(wr); /* EPERM once it is sealed: it stays read-only, and can only be freed */
+	return r;
+}
+
+int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version)
+{
+	struct client_call call = {.op = WIRE_PUBLISH, .timeout_ms = -1};
+	struct wire_publish *publish = &call.request.publish;
+	struct sentence *s = &wr->w->sentence;
+	int r;
+
+	if (wr->version)
+		return sentence_set(s, -EALREADY, "this writer has published already; create another");
+	for (uint64_t i = 0; i < wr->n_leaves; i++)
+		if (!wr->leaf_done[i])
+			weightd_writer_digest_leaf(wr, i);
+	publish->writer = wr->id;
+	publish->flags = WIRE_PUBLISH_DIGEST;
+	digest_root((const void *)leaf_table(wr), wr->n_leaves, wr->digest);
+	memcpy(publish->digest, wr->digest, HASH_SIZE);
+	r = mapping_new(wr->reader_fd, wr->slot_size, PROT_READ, wr->data, &wr->data);
+	if (r < 0)
+		return sentence_set(s, r, "the bytes cannot be made read-only: %s", strerror(-r));
+	r = client_call(wr->w, &call);
+	if (r < 0)
+		return undo_publish(wr, r);
+	wr->version = call.reply.publish.version;
+	wr->fd = fd_close(wr->fd);
+	if (ret_version)
+		*ret_version = wr->version;
+	return 0;
+}
