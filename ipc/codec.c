@@ -126,7 +126,8 @@ int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct w
 		return -EBADMSG;
 	if (m.header.op < WIRE_HELLO || m.header.op >= WIRE_OP_END)
 		return -EBADMSG;
-	if (size != sizeof(m.header) + requests[m.header.op].size || n_fds != requests[m.header.op].n_fds)
+	if (size != sizeof(m.header) + requests[m.header.op].size ||
+	    n_fds != requests[m.header.op].n_fds)
 		return -EBADMSG;
 	if (requests[m.header.op].ok && !requests[m.header.op].ok(&m))
 		return -EBADMSG;

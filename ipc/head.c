@@ -46,7 +46,8 @@ uint64_t head_wait(const struct head *h, uint64_t seen, int timeout_ms)
 	uint64_t deadline = num_now_ns() + (uint64_t)(timeout_ms < 0 ? 0 : timeout_ms) * 1000000;
 
 	for (;;) {
-		uint32_t hint = atomic_load_explicit(&((struct head *)h)->futex, memory_order_acquire);
+		uint32_t hint = atomic_load_explicit(&((struct head *)h)->futex,
+						     memory_order_acquire);
 		uint64_t current = head_current(h);
 		uint64_t left_ns = HEAD_RECHECK_MS * 1000000ull;
 		uint64_t now;

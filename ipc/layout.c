@@ -128,8 +128,9 @@ static size_t utf8_sequence(const unsigned char *p, size_t left)
 		unsigned char lead_min, lead_max, second_min, second_max;
 		size_t n;
 	} forms[] = {
-		{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
-		{0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+		{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
+		{0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
+		{0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
 		{0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
 	};
 
@@ -241,7 +242,8 @@ static int check_place(struct layout_check *c, uint32_t at, const struct layout_
 		const struct layout_tensor *to = &c->layout.tensors[t->tied_to];
 
 		if (t->tied_to >= at || to->tied_to != LAYOUT_NONE)
-			return wrong(c, at, "it is tied to a tensor that is not an earlier, untied one");
+			return wrong(c, at,
+				     "it is tied to a tensor that is not an earlier, untied one");
 		if (t->offset != to->offset || t->n_bytes != to->n_bytes || t->dtype != to->dtype)
 			return wrong(c, at, "it differs from the tensor it is tied to");
 		return 0;
@@ -301,7 +303,8 @@ static int check_units(struct layout_check *c)
 
 		if (u->pad || !string_ok(&c->layout, u->name, u->name_size) ||
 		    !layout_name_ok(c->layout.strings + u->name, u->name_size))
-			return wrong(c, at, "a unit's name is not 1 to 1024 bytes of UTF-8 without NUL");
+			return wrong(c, at,
+				     "a unit's name is not 1 to 1024 bytes of UTF-8 without NUL");
 	}
 	return 0;
 }

@@ -68,7 +68,8 @@ static int map_all(struct weightd_buffer *b, const int fds[3])
 	return map_checked(fds[2], b->slot_size, &b->data);
 }
 
-static int attach_once(struct weightd *w, const struct wire_attach *attach, struct weightd_buffer **ret)
+static int attach_once(struct weightd *w, const struct wire_attach *attach,
+		       struct weightd_buffer **ret)
 {
 	cleanup(buffer_freep) struct weightd_buffer *b = calloc(1, sizeof(*b));
 	struct client_call call = {.op = WIRE_ATTACH, .request.attach = *attach};
@@ -104,8 +105,8 @@ static int attach_once(struct weightd *w, const struct wire_attach *attach, stru
 	return 0;
 }
 
-int weightd_attach(struct weightd *w, const char *name, const struct weightd_attach_options *options,
-		   struct weightd_buffer **ret)
+int weightd_attach(struct weightd *w, const char *name,
+		   const struct weightd_attach_options *options, struct weightd_buffer **ret)
 {
 	struct weightd_attach_options o = {0};
 	struct wire_attach attach = {0};
@@ -209,7 +210,8 @@ int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret
 	int r = weightd_buffer_latest(b, &newest);
 
 	if (r < 0)
-		return sentence_set(&b->w->sentence, r, "'%s' on %s was removed", b->name, b->device);
+		return sentence_set(&b->w->sentence, r, "'%s' on %s was removed", b->name,
+				    b->device);
 	if (newest == b->version)
 		return 0;
 	r = client_put_target(b->w, b->name, b->device, attach.name, attach.device);
@@ -227,19 +229,20 @@ int weightd_buffer_verify(struct weightd_buffer *b)
 
 	if (!b->has_digest)
 		return sentence_set(&b->w->sentence, -ENODATA,
-				    "'%s@%" PRIu64 "' on %s was published without a digest", b->name,
-				    b->version, b->device);
+				    "'%s@%" PRIu64 "' on %s was published without a digest",
+				    b->name, b->version, b->device);
 	digest_root(leaves, n, hash);
 	if (memcmp(hash, b->digest, HASH_SIZE))
 		return sentence_set(&b->w->sentence, -EILSEQ,
-				    "'%s@%" PRIu64 "' on %s: its table of digests is not the one published",
+				    "'%s@%" PRIu64
+				    "' on %s: its table of digests is not the one published",
 				    b->name, b->version, b->device);
 	for (uint64_t i = 0; i < n; i++) {
 		digest_leaf(b->data, b->data_size, i, hash);
 		if (memcmp(hash, leaves[i], HASH_SIZE))
 			return sentence_set(&b->w->sentence, -EILSEQ,
-					    "'%s@%" PRIu64 "' on %s: the bytes from %" PRIu64 " to %" PRIu64
-					    " are not those published",
+					    "'%s@%" PRIu64 "' on %s: the bytes from %" PRIu64
+					    " to %" PRIu64 " are not those published",
 					    b->name, b->version, b->device, i * DIGEST_LEAF_SIZE,
 					    (i + 1) * DIGEST_LEAF_SIZE);
 	}

@@ -87,8 +87,9 @@ static int choose_path(struct weightd *w, const char *path)
 	else if (geteuid() == 0)
 		chosen = strdup("/run/weightd.sock");
 	else if (!dir || !dir[0])
-		return sentence_set(&w->sentence, -EINVAL,
-				    "which socket? Set WEIGHTD_SOCKET or XDG_RUNTIME_DIR, or give a path");
+		return sentence_set(
+			&w->sentence, -EINVAL,
+			"which socket? Set WEIGHTD_SOCKET or XDG_RUNTIME_DIR, or give a path");
 	else if (asprintf(&chosen, "%s/weightd.sock", dir) < 0)
 		chosen = NULL;
 	if (!chosen)
@@ -105,8 +106,8 @@ static int open_socket(struct weightd *w)
 	int r = channel_address(w->path, &address);
 
 	if (r < 0)
-		return sentence_set(&w->sentence, r, "%s cannot be a socket: a path has 1 to 107 bytes",
-				    w->path);
+		return sentence_set(&w->sentence, r,
+				    "%s cannot be a socket: a path has 1 to 107 bytes", w->path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return sentence_set(&w->sentence, -errno, "no socket: %s", strerror(errno));
@@ -115,10 +116,11 @@ static int open_socket(struct weightd *w)
 	while (r < 0 && errno == EINTR);
 	if (r < 0) {
 		r = -errno;
-		return sentence_set(&w->sentence, r,
-				    "no weightd answers at %s: %s; start one (weightd --socket %s), or name "
-				    "another socket with --socket or WEIGHTD_SOCKET",
-				    w->path, strerror(-r), w->path);
+		return sentence_set(
+			&w->sentence, r,
+			"no weightd answers at %s: %s; start one (weightd --socket %s), or name "
+			"another socket with --socket or WEIGHTD_SOCKET",
+			w->path, strerror(-r), w->path);
 	}
 	w->fd = take_fd(fd);
 	w->owner = getpid();
@@ -180,10 +182,11 @@ static int lost(struct weightd *w, int r)
 	if (r == -ETIMEDOUT)
 		return sentence_set(&w->sentence, r, "weightd at %s does not answer", w->path);
 	if (r == -EBADMSG || r == -EMSGSIZE)
-		return sentence_set(&w->sentence, -EBADMSG,
-				    "weightd at %s sent something that is not a reply; use the same release "
-				    "of both",
-				    w->path);
+		return sentence_set(
+			&w->sentence, -EBADMSG,
+			"weightd at %s sent something that is not a reply; use the same release "
+			"of both",
+			w->path);
 	return sentence_set(&w->sentence, -ENOTCONN,
 			    "the connection to weightd at %s is lost (%s); connect again", w->path,
 			    r ? strerror(-r) : "it was closed");
@@ -224,7 +227,8 @@ static int receive_reply(struct weightd *w, struct client_call *call)
 		return lost(w, r);
 	}
 	if (call->reply.header.op == (WIRE_ERROR | WIRE_REPLY))
-		return sentence_set(&w->sentence, call->reply.error.error, "%s", call->reply.error.text);
+		return sentence_set(&w->sentence, call->reply.error.error, "%s",
+				    call->reply.error.text);
 	for (unsigned i = 0; i < packet.n_fds; i++)
 		call->reply_fds[i] = packet.fds[i];
 	return 0;
@@ -238,7 +242,8 @@ int client_call(struct weightd *w, struct client_call *call)
 	for (int i = 0; i < WIRE_FDS_MAX; i++)
 		call->reply_fds[i] = -1;
 	if (w->fd < 0)
-		return sentence_set(&w->sentence, -ENOTCONN, "not connected to weightd; connect first");
+		return sentence_set(&w->sentence, -ENOTCONN,
+				    "not connected to weightd; connect first");
 	if (w->owner != getpid())
 		return sentence_set(&w->sentence, -ECHILD,
 				    "this connection belongs to the parent process; connect again");

@@ -20,9 +20,10 @@ static bool maps_writable(const char *line, const struct stat *st)
 	unsigned major_no, minor_no;
 	uint64_t inode;
 
-	return sscanf(line, "%*x-%*x %4s %*x %x:%x %" SCNu64, perms, &major_no, &minor_no, &inode) == 4 &&
-	       inode == st->st_ino && major_no == major(st->st_dev) && minor_no == minor(st->st_dev) &&
-	       perms[1] == 'w' && perms[3] == 's';
+	return sscanf(line, "%*x-%*x %4s %*x %x:%x %" SCNu64, perms, &major_no, &minor_no,
+		      &inode) == 4 &&
+	       inode == st->st_ino && major_no == major(st->st_dev) &&
+	       minor_no == minor(st->st_dev) && perms[1] == 'w' && perms[3] == 's';
 }
 
 static bool process_maps_writable(const char *pid, const struct stat *st)
@@ -75,11 +76,12 @@ void holders_of(int fd, char *buf, size_t size)
 		char name[32];
 		int n;
 
-		if (!isdigit((unsigned char)entry->d_name[0]) || !process_maps_writable(entry->d_name, &st))
+		if (!isdigit((unsigned char)entry->d_name[0]) ||
+		    !process_maps_writable(entry->d_name, &st))
 			continue;
 		process_name(entry->d_name, name, sizeof(name));
-		n = snprintf(buf + used, size - used, "%spid %s (%s)", used ? ", " : "", entry->d_name,
-			     name);
+		n = snprintf(buf + used, size - used, "%spid %s (%s)", used ? ", " : "",
+			     entry->d_name, name);
 		used += n > 0 ? (size_t)n : 0;
 	}
 	(void)closedir(proc);

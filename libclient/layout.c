@@ -190,7 +190,8 @@ static int prepare(struct weightd_layout *l, const char *name, const char *unit,
 	if (r == 0)
 		r = reserve(&l->units, sizeof(*l->units), l->n_units, 1, &l->units_room);
 	if (r == 0)
-		r = reserve(&l->strings, 1, l->strings_size, name_size + unit_size + 2, &l->strings_room);
+		r = reserve(&l->strings, 1, l->strings_size, name_size + unit_size + 2,
+			    &l->strings_room);
 	if (r == 0)
 		r = index_name(l, name, name_size, ret_bucket);
 	return r;
@@ -207,7 +208,8 @@ static void append(struct weightd_layout *l, const char *name, const char *unit,
 }
 
 int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_dtype dtype,
-		       uint32_t n_dims, const uint64_t *shape, enum weightd_role role, const char *unit)
+		       uint32_t n_dims, const uint64_t *shape, enum weightd_role role,
+		       const char *unit)
 {
 	struct layout_tensor t = {
 		.tied_to = LAYOUT_NONE,

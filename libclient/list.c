@@ -54,7 +54,8 @@ static int fetch(struct weightd *w, enum wire_list_kind kind, const char *name, 
 	int r = 0;
 
 	if (name)
-		r = client_put_target(w, name, device, call.request.list.name, call.request.list.device);
+		r = client_put_target(w, name, device, call.request.list.name,
+				      call.request.list.device);
 	if (r == 0)
 		r = client_call(w, &call);
 	if (r < 0)
@@ -70,7 +71,8 @@ static int fetch(struct weightd *w, enum wire_list_kind kind, const char *name, 
 	}
 	client_call_deinit(&call);
 	if (r < 0)
-		return sentence_set(&w->sentence, r, "weightd's list cannot be read: %s", strerror(-r));
+		return sentence_set(&w->sentence, r, "weightd's list cannot be read: %s",
+				    strerror(-r));
 	l->n = n;
 	return 0;
 }

@@ -21,7 +21,8 @@ int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret)
 		*ret = mapped;
 		return 0;
 	}
-	area = mmap(NULL, size + HUGE_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	area = mmap(NULL, size + HUGE_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		    -1, 0);
 	if (area == MAP_FAILED)
 		return -errno;
 	p = (char *)(((uintptr_t)area + HUGE_SIZE - 1) & ~(uintptr_t)(HUGE_SIZE - 1));

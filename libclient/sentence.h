@@ -17,7 +17,8 @@ struct sentence {
 };
 
 /* Writes the sentence and returns `r`, a negative errno: return sentence_set(s, -EINVAL, ...). */
-__attribute__((format(printf, 3, 4))) int sentence_set(struct sentence *s, int r, const char *fmt, ...);
+__attribute__((format(printf, 3, 4))) int sentence_set(struct sentence *s, int r, const char *fmt,
+						       ...);
 int sentence_vset(struct sentence *s, int r, const char *fmt, va_list args)
 	__attribute__((format(printf, 3, 0)));
 

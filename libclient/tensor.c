@@ -11,7 +11,8 @@ static_assert((int)WEIGHTD_BOOL == (int)DTYPE_BOOL && (int)WEIGHTD_U8 == (int)DT
 static_assert((int)WEIGHTD_PARAM == (int)LAYOUT_PARAM && (int)WEIGHTD_BUFFER == (int)LAYOUT_BUFFER,
 	      "role codes are ABI");
 static_assert(WEIGHTD_NOT_TIED == LAYOUT_NONE && WEIGHTD_TENSORS_MAX == LAYOUT_TENSORS_MAX &&
-		      WEIGHTD_DIMS_MAX == LAYOUT_DIMS_MAX && WEIGHTD_TENSOR_NAME_MAX == LAYOUT_NAME_MAX,
+		      WEIGHTD_DIMS_MAX == LAYOUT_DIMS_MAX &&
+		      WEIGHTD_TENSOR_NAME_MAX == LAYOUT_NAME_MAX,
 	      "limits are ABI");
 
 const char *weightd_dtype_name(enum weightd_dtype dtype)
@@ -58,7 +59,8 @@ int tensor_get(const struct layout *l, const void *base, uint32_t index, struct 
 	return 0;
 }
 
-int tensor_find(const struct layout *l, const void *base, const char *name, struct weightd_tensor *ret)
+int tensor_find(const struct layout *l, const void *base, const char *name,
+		struct weightd_tensor *ret)
 {
 	uint32_t index;
 	int r = layout_find(l, name, strlen(name), &index);

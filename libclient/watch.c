@@ -58,7 +58,9 @@ int weightd_wait(struct weightd *w, const char *name, const char *device, uint64
 		return r;
 	wait->version = version;
 	wait->timeout_ms = timeout_ms;
-	call.timeout_ms = timeout_ms < 0 || timeout_ms > INT32_MAX - GRACE_MS ? -1 : timeout_ms + GRACE_MS;
+	call.timeout_ms = timeout_ms < 0 || timeout_ms > INT32_MAX - GRACE_MS
+				  ? -1
+				  : timeout_ms + GRACE_MS;
 	r = client_call(w, &call);
 	if (r == 0 && ret_version)
 		*ret_version = call.reply.wait.version;

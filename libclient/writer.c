@@ -89,7 +89,8 @@ static int take_slot(struct weightd_writer *wr, struct client_call *call)
 	wr->slot_size = reply->slot_size;
 	wr->fd = take_fd(call->reply_fds[0]);
 	wr->reader_fd = take_fd(call->reply_fds[1]);
-	if (wr->data_size != wr->layout.header->data_size || digest_slot_size(wr->data_size) != wr->slot_size)
+	if (wr->data_size != wr->layout.header->data_size ||
+	    digest_slot_size(wr->data_size) != wr->slot_size)
 		return -EBADMSG;
 	wr->n_leaves = digest_n_leaves(wr->data_size);
 	wr->leaf_done = calloc(wr->n_leaves + 1, sizeof(*wr->leaf_done));
@@ -133,8 +134,8 @@ int weightd_create(struct weightd *w, const char *name, const struct weightd_lay
 	client_call_deinit(&call);
 	if (r < 0) {
 		client_end(w, WIRE_ABORT, wr->id);
-		return sentence_set(&w->sentence, r, "the memory of '%s' cannot be mapped: %s", name,
-				    strerror(-r));
+		return sentence_set(&w->sentence, r, "the memory of '%s' cannot be mapped: %s",
+				    name, strerror(-r));
 	}
 	*ret = take_ptr(wr);
 	return 0;
@@ -162,12 +163,14 @@ uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr)
 	return wr->layout.header->n_tensors;
 }
 
-int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index, struct weightd_tensor *ret)
+int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index,
+			  struct weightd_tensor *ret)
 {
 	return tensor_get(&wr->layout, wr->data, index, ret);
 }
 
-int weightd_writer_find(const struct weightd_writer *wr, const char *name, struct weightd_tensor *ret)
+int weightd_writer_find(const struct weightd_writer *wr, const char *name,
+			struct weightd_tensor *ret)
 {
 	return tensor_find(&wr->layout, wr->data, name, ret);
 }
@@ -201,11 +204,13 @@ static int undo_publish(struct weightd_writer *wr, int r)
 
 		holders_of(wr->fd, holders, sizeof(holders));
 		if (holders[0])
-			(void)sentence_set(s, r, "%.250s; it is mapped writable by %s", said.text, holders);
+			(void)sentence_set(s, r, "%.250s; it is mapped writable by %s", said.text,
+					   holders);
 	}
 	for (uint64_t i = 0; i < wr->n_leaves; i++)
 		wr->leaf_done[i] = false;
-	(void)map_writable(wr); /* EPERM once it is sealed: it stays read-only, and can only be freed */
+	(void)map_writable(
+		wr); /* EPERM once it is sealed: it stays read-only, and can only be freed */
 	return r;
 }
 
@@ -217,7 +222,8 @@ int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version)
 	int r;
 
 	if (wr->version)
-		return sentence_set(s, -EALREADY, "this writer has published already; create another");
+		return sentence_set(s, -EALREADY,
+				    "this writer has published already; create another");
 	for (uint64_t i = 0; i < wr->n_leaves; i++)
 		if (!wr->leaf_done[i])
 			weightd_writer_digest_leaf(wr, i);

@@ -48,7 +48,8 @@ static bool watch_child(pid_t pid, int *ret_status)
 			continue; /* EINTR */
 		if (info.si_signo != SIGCHLD) {
 			stopping = true;
-			(void)kill(pid, info.si_signo); /* it may be gone already: then SIGCHLD follows */
+			(void)kill(pid,
+				   info.si_signo); /* it may be gone already: then SIGCHLD follows */
 		} else if (waitpid(pid, ret_status, WNOHANG) == pid) {
 			return stopping;
 		}

@@ -63,7 +63,8 @@ static int default_path(char **ret)
 	else if (geteuid() == 0)
 		*ret = strdup("/run/weightd.sock");
 	else if (!dir || !dir[0]) {
-		log_error("where to listen? Give --socket PATH, or set WEIGHTD_SOCKET or XDG_RUNTIME_DIR");
+		log_error(
+			"where to listen? Give --socket PATH, or set WEIGHTD_SOCKET or XDG_RUNTIME_DIR");
 		return -EINVAL;
 	} else if (asprintf(ret, "%s/weightd.sock", dir) < 0) {
 		*ret = NULL;
@@ -85,7 +86,8 @@ static int take_lock(struct listener *l)
 		return -errno;
 	}
 	if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-		log_error("another weightd listens on %s; stop it, or give another --socket", l->path);
+		log_error("another weightd listens on %s; stop it, or give another --socket",
+			  l->path);
 		return -EADDRINUSE;
 	}
 	return 0;
@@ -94,7 +96,8 @@ static int take_lock(struct listener *l)
 /* A daemon without our lock may listen there all the same: then connecting works. */
 static bool socket_answers(const struct sockaddr_un *address)
 {
-	cleanup(fd_closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	cleanup(fd_closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+					   0);
 
 	if (fd < 0)
 		return true;
@@ -190,7 +193,8 @@ void listener_deinit(struct listener *l)
 	loop_remove(&l->source);
 	l->fd = fd_close(l->fd);
 	if (l->path)
-		(void)unlink(l->path); /* the lock says that it is ours; PATH.lock stays, or it would not lock */
+		(void)unlink(
+			l->path); /* the lock says that it is ours; PATH.lock stays, or it would not lock */
 	l->lock_fd = fd_close(l->lock_fd);
 	free(take_ptr(l->path));
 }

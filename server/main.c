@@ -118,7 +118,8 @@ static int parse(int argc, char **argv, struct arguments *ret)
 		}
 	}
 	if (optind < argc) {
-		fprintf(stderr, "weightd: what is '%s'? There are only options; see weightd --help\n",
+		fprintf(stderr,
+			"weightd: what is '%s'? There are only options; see weightd --help\n",
 			argv[optind]);
 		return -EINVAL;
 	}
@@ -147,7 +148,8 @@ static int run_keeper(int argc, char **argv)
 	if (!child)
 		return 1;
 	for (int i = 0; i < argc; i++)
-		if (strncmp(argv[i], "--k", 3)) /* getopt takes abbreviations, no other option has a k */
+		if (strncmp(argv[i], "--k",
+			    3)) /* getopt takes abbreviations, no other option has a k */
 			child[n++] = argv[i];
 	status = keeper_run(child);
 	free(child);

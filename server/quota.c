@@ -8,10 +8,8 @@ static const struct {
 	const char *name;
 	uint64_t limit;
 } kinds[QUOTA_KINDS] = {
-	[QUOTA_SESSIONS] = {"sessions", 4096},
-	[QUOTA_LEASES] = {"leases", 65536},
-	[QUOTA_BUFFERS] = {"buffers", 2048},
-	[QUOTA_VERSIONS] = {"versions", 4096},
+	[QUOTA_SESSIONS] = {"sessions", 4096}, [QUOTA_LEASES] = {"leases", 65536},
+	[QUOTA_BUFFERS] = {"buffers", 2048},   [QUOTA_VERSIONS] = {"versions", 4096},
 	[QUOTA_BYTES] = {"bytes", UINT64_MAX},
 };
 

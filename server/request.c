@@ -25,16 +25,18 @@ static const char *device_or_host(const char *device)
 }
 
 /* The named buffer, if the client may do that with it; else the client is told, and NULL. */
-static struct buffer *find_for(struct session *s, const char *name, const char *device, unsigned want)
+static struct buffer *find_for(struct session *s, const char *name, const char *device,
+			       unsigned want)
 {
 	struct buffer *b = buffer_find(s->server, name, device_or_host(device));
 
 	if (!b)
-		session_fail(s, -ENOENT, "there is no buffer '%s' on %s", name, device_or_host(device));
+		session_fail(s, -ENOENT, "there is no buffer '%s' on %s", name,
+			     device_or_host(device));
 	else if (!access_allows(&b->access, &s->peer, want))
 		session_fail(s, -EACCES, "uid %u may not %s '%s' (owner uid %u, gid %u, mode %04o)",
-			     s->peer.uid, want == ACCESS_READ ? "read" : "write", name, b->access.uid,
-			     b->access.gid, b->access.mode);
+			     s->peer.uid, want == ACCESS_READ ? "read" : "write", name,
+			     b->access.uid, b->access.gid, b->access.mode);
 	else
 		return b;
 	return NULL;
@@ -64,15 +66,16 @@ static void on_ping(struct session *s, const struct wire_request *m, const int *
 {
 	struct server *server = s->server;
 	struct wire_reply reply = {
-		.ping = {
-			.instance = server->instance,
-			.uptime_ns = num_now_ns() - server->started_ns,
-			.n_buffers = server->n_buffers,
-			.n_sessions = server->n_sessions,
-			.n_leases = server->n_leases,
-			.n_bytes = server->n_slot_bytes,
-			.pid = (uint32_t)getpid(),
-		},
+		.ping =
+			{
+				.instance = server->instance,
+				.uptime_ns = num_now_ns() - server->started_ns,
+				.n_buffers = server->n_buffers,
+				.n_sessions = server->n_sessions,
+				.n_leases = server->n_leases,
+				.n_bytes = server->n_slot_bytes,
+				.pid = (uint32_t)getpid(),
+			},
 	};
 
 	(void)m;
@@ -101,9 +104,10 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 	else if (backend_find(device, &backend) < 0)
 		session_fail(s, -ENODEV, "this weightd has no such device; it has: host");
 	else if (!access_may_own(&s->peer))
-		session_fail(s, -EPERM,
-			     "uid %u stands for every user that this weightd cannot name, and owns nothing",
-			     s->peer.uid);
+		session_fail(
+			s, -EPERM,
+			"uid %u stands for every user that this weightd cannot name, and owns nothing",
+			s->peer.uid);
 	else if ((r = buffer_new(s->server, create->name, device, backend, &access, &b)) == 0)
 		return b;
 	else if (r == QUOTA_EXCEEDED)
@@ -123,8 +127,8 @@ static void on_create(struct session *s, const struct wire_request *m, const int
 	if (b) {
 		b = find_for(s, create->name, device, ACCESS_WRITE);
 		if (b && b->writer) {
-			session_fail(s, -EBUSY, "'%s' on %s is being written by another writer", b->name,
-				     b->device);
+			session_fail(s, -EBUSY, "'%s' on %s is being written by another writer",
+				     b->name, b->device);
 			return;
 		}
 	} else {
@@ -163,7 +167,8 @@ static void on_abort(struct session *s, const struct wire_request *m, const int 
 }
 
 /* The version an attach asks for. NULL: the client was told why not. */
-static struct version *find_version(struct session *s, struct buffer *b, const struct wire_attach *attach)
+static struct version *find_version(struct session *s, struct buffer *b,
+				    const struct wire_attach *attach)
 {
 	struct version *v = attach->version ? buffer_version(b, attach->version) : buffer_newest(b);
 
@@ -173,12 +178,13 @@ static struct version *find_version(struct session *s, struct buffer *b, const s
 		session_fail(s, -ENOENT, "'%s' on %s has no version %" PRIu64, b->name, b->device,
 			     attach->version);
 	else if (!v)
-		session_fail(s, -ENODATA, "'%s' on %s has not been published yet", b->name, b->device);
+		session_fail(s, -ENODATA, "'%s' on %s has not been published yet", b->name,
+			     b->device);
 	else if (attach->flags & WIRE_ATTACH_CHECK_LAYOUT &&
 		 memcmp(attach->layout_hash, v->layout_hash, WIRE_HASH_SIZE))
 		session_fail(s, -EPROTOTYPE,
-			     "the layout of '%s@%" PRIu64 "' on %s is not the one asked for", b->name,
-			     v->number, b->device);
+			     "the layout of '%s@%" PRIu64 "' on %s is not the one asked for",
+			     b->name, v->number, b->device);
 	else
 		return v;
 	return NULL;
@@ -249,7 +255,8 @@ static void on_wait(struct session *s, const struct wire_request *m, const int *
 		(void)session_reply(s, WIRE_WAIT, &reply, NULL, 0);
 		return;
 	}
-	(void)CODEC_PUT_STRING(wait.device, device_or_host(m->wait.device)); /* it was as long before */
+	(void)CODEC_PUT_STRING(wait.device,
+			       device_or_host(m->wait.device)); /* it was as long before */
 	r = waiter_new(s, &wait);
 	if (r < 0)
 		session_fail(s, r, "weightd is out of memory");
@@ -325,7 +332,8 @@ static void list_buffers(struct session *s, const char *name)
 	}
 	list_for_each(b, &s->server->buffers, link)
 		if ((!name[0] || !strcmp(b->name, name)) &&
-		    (access_allows(&b->access, &s->peer, ACCESS_READ) || access_owns(&b->access, &s->peer)))
+		    (access_allows(&b->access, &s->peer, ACCESS_READ) ||
+		     access_owns(&b->access, &s->peer)))
 			fill_buffer_record(b, &records[n++]);
 	send_records(s, records, n, sizeof(*records));
 }
@@ -377,20 +385,21 @@ static void on_drop(struct session *s, const struct wire_request *m, const int *
 		return;
 	}
 	if (!access_owns(&b->access, &s->peer)) {
-		session_fail(s, -EACCES, "uid %u may not remove '%s'; its owner is uid %u", s->peer.uid,
-			     b->name, b->access.uid);
+		session_fail(s, -EACCES, "uid %u may not remove '%s'; its owner is uid %u",
+			     s->peer.uid, b->name, b->access.uid);
 		return;
 	}
 	if (m->drop.version) {
 		v = buffer_version(b, m->drop.version);
 		if (!v) {
-			session_fail(s, -ENOENT, "'%s' on %s has no version %" PRIu64, b->name, b->device,
-				     m->drop.version);
+			session_fail(s, -ENOENT, "'%s' on %s has no version %" PRIu64, b->name,
+				     b->device, m->drop.version);
 			return;
 		}
 		if (v == buffer_newest(b)) {
 			session_fail(s, -EBUSY,
-				     "'%s@%" PRIu64 "' is what readers attach; publish another version, or "
+				     "'%s@%" PRIu64
+				     "' is what readers attach; publish another version, or "
 				     "remove the buffer (weightctl rm %s)",
 				     b->name, v->number, b->name);
 			return;
@@ -404,10 +413,11 @@ static void on_drop(struct session *s, const struct wire_request *m, const int *
 	(void)session_reply(s, WIRE_DROP, &reply, NULL, 0);
 }
 
-static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *, const int *) = {
-	[WIRE_HELLO] = on_hello,     [WIRE_PING] = on_ping,	[WIRE_CREATE] = on_create,
-	[WIRE_PUBLISH] = on_publish, [WIRE_ABORT] = on_abort,	[WIRE_ATTACH] = on_attach,
-	[WIRE_DETACH] = on_detach,   [WIRE_WAIT] = on_wait,	[WIRE_LIST] = on_list,
+static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
+					   const int *) = {
+	[WIRE_HELLO] = on_hello,     [WIRE_PING] = on_ping,   [WIRE_CREATE] = on_create,
+	[WIRE_PUBLISH] = on_publish, [WIRE_ABORT] = on_abort, [WIRE_ATTACH] = on_attach,
+	[WIRE_DETACH] = on_detach,   [WIRE_WAIT] = on_wait,   [WIRE_LIST] = on_list,
 	[WIRE_DROP] = on_drop,
 };
 

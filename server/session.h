@@ -46,5 +46,5 @@ int session_reply(struct session *s, enum wire_op op, struct wire_reply *reply, 
 		  unsigned n_fds);
 
 /* Answers the request at hand with an error and its sentence. */
-__attribute__((format(printf, 3, 4))) void session_fail(struct session *s, int error, const char *fmt,
-							...);
+__attribute__((format(printf, 3, 4))) void session_fail(struct session *s, int error,
+							const char *fmt, ...);

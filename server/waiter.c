@@ -21,8 +21,8 @@ static void on_deadline(struct timer *timer)
 	memcpy(name, w->name, sizeof(name));
 	memcpy(device, w->device, sizeof(device));
 	waiter_free(w);
-	session_fail(session, -ETIMEDOUT, "'%s' on %s did not reach version %" PRIu64 " in time", name,
-		     device, version ? version : 1);
+	session_fail(session, -ETIMEDOUT, "'%s' on %s did not reach version %" PRIu64 " in time",
+		     name, device, version ? version : 1);
 }
 
 int waiter_new(struct session *session, const struct wire_wait *wait)

@@ -196,10 +196,11 @@ static void check_done(struct job *job, int r)
 		return;
 	if (r < 0) {
 		if (w->check.why)
-			session_fail(w->session, r, "the layout is refused at entry %u: %s", w->check.at,
-				     w->check.why);
+			session_fail(w->session, r, "the layout is refused at entry %u: %s",
+				     w->check.at, w->check.why);
 		else
-			session_fail(w->session, r, "the layout cannot be checked: %s", strerror(-r));
+			session_fail(w->session, r, "the layout cannot be checked: %s",
+				     strerror(-r));
 		writer_free(w);
 		return;
 	}
@@ -258,15 +259,16 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
 	list_append(&session->writers, &w->link);
 	r = quota_charge(&server->quota, session->peer.uid, QUOTA_VERSIONS, 1, &w->charge);
 	if (r != 0) {
-		session_fail(session, r > 0 ? -EDQUOT : r, "uid %u has too many versions; remove some",
-			     session->peer.uid);
+		session_fail(session, r > 0 ? -EDQUOT : r,
+			     "uid %u has too many versions; remove some", session->peer.uid);
 		return;
 	}
 	r = map_layout(w, layout_fd);
 	if (r < 0) {
-		session_fail(session, r,
-			     "the layout must come as a sealed memfd of at most 1 GiB, without holes: %s",
-			     strerror(-r));
+		session_fail(
+			session, r,
+			"the layout must come as a sealed memfd of at most 1 GiB, without holes: %s",
+			strerror(-r));
 		return;
 	}
 	submit(w, check_step, check_done);
@@ -302,11 +304,12 @@ static void fail_to_seal(struct writer *w, int r)
 	const char *name = w->buffer->name;
 
 	if (r == -EBUSY)
-		session_fail(w->session, r,
-			     "'%s' cannot be published: its bytes are still mapped writable, or pinned "
-			     "by I/O in flight, by the writer or a child of it; unmap them and publish "
-			     "again",
-			     name);
+		session_fail(
+			w->session, r,
+			"'%s' cannot be published: its bytes are still mapped writable, or pinned "
+			"by I/O in flight, by the writer or a child of it; unmap them and publish "
+			"again",
+			name);
 	else if (r == -EPERM)
 		session_fail(w->session, r,
 			     "'%s' cannot be published: the writer has forbidden seals on its memory; "
@@ -333,8 +336,8 @@ static void commit(struct writer *w)
 	int r = v ? lease_new(session, v, w->id, &lease) : -ENOMEM;
 
 	if (r != 0) {
-		session_fail(session, r > 0 ? -EDQUOT : r, "uid %u has too many leases; detach some",
-			     session->peer.uid);
+		session_fail(session, r > 0 ? -EDQUOT : r,
+			     "uid %u has too many leases; detach some", session->peer.uid);
 		return;
 	}
 	list_init(&v->link);
@@ -354,7 +357,8 @@ static void commit(struct writer *w)
 		 session->peer.pid, session->peer.uid);
 	v = NULL; /* the buffer has it */
 	writer_free(w);
-	(void)session_reply(session, WIRE_PUBLISH, &reply, NULL, 0); /* the version stands either way */
+	(void)session_reply(session, WIRE_PUBLISH, &reply, NULL,
+			    0); /* the version stands either way */
 	waiters_notify(b);
 }
 
@@ -376,7 +380,8 @@ static void seal_done(struct job *job, int r)
 void writer_publish(struct writer *w, const struct wire_publish *publish)
 {
 	if (w->spoiled || !buffer_has_name(w->buffer)) {
-		session_fail(w->session, -ESTALE, "'%s' was removed, or its memory spoiled; create it again",
+		session_fail(w->session, -ESTALE,
+			     "'%s' was removed, or its memory spoiled; create it again",
 			     w->buffer->name);
 		return;
 	}

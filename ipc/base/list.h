@@ -9,14 +9,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define container_of(ptr, type, member)                                                            \
-	((type *)((char *)(ptr) - offsetof(type, member)))
+#define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 struct list {
 	struct list *next, *prev;
 };
-
-#define LIST_INIT(l) {&(l), &(l)}
 
 static inline void list_init(struct list *l)
 {
@@ -44,11 +41,9 @@ static inline void list_remove(struct list *link)
 	list_init(link);
 }
 
-#define list_first(l, type, member)                                                                \
-	(list_empty(l) ? NULL : container_of((l)->next, type, member))
+#define list_first(l, type, member) (list_empty(l) ? NULL : container_of((l)->next, type, member))
 
-#define list_last(l, type, member)                                                                 \
-	(list_empty(l) ? NULL : container_of((l)->prev, type, member))
+#define list_last(l, type, member) (list_empty(l) ? NULL : container_of((l)->prev, type, member))
 
 #define list_for_each(pos, l, member)                                                              \
 	for ((pos) = container_of((l)->next, __typeof__(*(pos)), member); &(pos)->member != (l);   \

@@ -178,8 +178,8 @@ struct weightd_attach_options {
 };
 
 /* Maps a published version; `options` may be NULL. The caller owns the result. */
-int weightd_attach(struct weightd *w, const char *name, const struct weightd_attach_options *options,
-		   struct weightd_buffer **ret);
+int weightd_attach(struct weightd *w, const char *name,
+		   const struct weightd_attach_options *options, struct weightd_buffer **ret);
 
 /* Unmaps and tells the server, ending the lease; NULL is fine. Tensor pointers are dead afterwards. */
 void weightd_detach(struct weightd_buffer *b);
@@ -197,9 +197,11 @@ const uint8_t *weightd_buffer_digest(const struct weightd_buffer *b);
 uint32_t weightd_buffer_n_tensors(const struct weightd_buffer *b);
 
 /* Tensor `index` of the table, in the order of the layout. -ENOENT. Constant time. */
-int weightd_buffer_tensor(const struct weightd_buffer *b, uint32_t index, struct weightd_tensor *ret);
+int weightd_buffer_tensor(const struct weightd_buffer *b, uint32_t index,
+			  struct weightd_tensor *ret);
 /* The tensor of that name. -ENOENT. Constant time: a hash table inside the mapped layout. */
-int weightd_buffer_find(const struct weightd_buffer *b, const char *name, struct weightd_tensor *ret);
+int weightd_buffer_find(const struct weightd_buffer *b, const char *name,
+			struct weightd_tensor *ret);
 
 /*
  * The newest published version of the buffer: one atomic load, no system call. -ESTALE once the buffer
@@ -252,7 +254,8 @@ uint32_t weightd_layout_n_tensors(const struct weightd_layout *l);
 /* Bytes of the flat buffer. */
 uint64_t weightd_layout_n_bytes(const struct weightd_layout *l);
 /* As weightd_buffer_tensor(), with data == NULL. Pointers live until the layout changes. */
-int weightd_layout_tensor(const struct weightd_layout *l, uint32_t index, struct weightd_tensor *ret);
+int weightd_layout_tensor(const struct weightd_layout *l, uint32_t index,
+			  struct weightd_tensor *ret);
 /* The hash that weightd will know the layout by. Reads the whole table. */
 int weightd_layout_hash(const struct weightd_layout *l, uint8_t ret_hash[WEIGHTD_DIGEST_SIZE]);
 
@@ -279,8 +282,10 @@ int weightd_create(struct weightd *w, const char *name, const struct weightd_lay
 /* Start of the bytes, and their number if `ret_size` is given. Writable until published. */
 void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size);
 uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr);
-int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index, struct weightd_tensor *ret);
-int weightd_writer_find(const struct weightd_writer *wr, const char *name, struct weightd_tensor *ret);
+int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index,
+			  struct weightd_tensor *ret);
+int weightd_writer_find(const struct weightd_writer *wr, const char *name,
+			struct weightd_tensor *ret);
 
 /*
  * Tells that leaf `leaf` (bytes [leaf, leaf + 1) x WEIGHTD_LEAF_SIZE) will not change any more, and

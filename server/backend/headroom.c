@@ -72,8 +72,8 @@ void headroom_init(uint64_t reserve)
 	reserve_bytes = total / 16 < 512 * MIB ? total / 16 : 512 * MIB;
 }
 
-static int read_cgroup_file(const struct hierarchy *h, const char *group, const char *file, char *buf,
-			    size_t size)
+static int read_cgroup_file(const struct hierarchy *h, const char *group, const char *file,
+			    char *buf, size_t size)
 {
 	char path[4096];
 	int n = snprintf(path, sizeof(path), "%s%s/%s", h->root, group, file);

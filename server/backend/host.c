@@ -3,7 +3,7 @@
  *
  * A slot is a memfd that cannot shrink or grow. Its pages are huge where the kernel gives them: one byte
  * of each 2 MiB is touched and the range collapsed, which works whatever shmem_enabled says and makes
- * the page before it is filled (0.07 s a GiB here; collapsing pages that fallocate had made took 1.8 s,
+ * the page before it is filled (0.07 s a GiB here; collapsing pages that fallocate had made took 0.5 s,
  * since it copies them). fallocate comes second and fills what was left, so that no block is missing.
  */
 #include <errno.h>

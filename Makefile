@@ -1,0 +1,276 @@
+# weightd. `make help` lists what this file can do.
+#
+# One pass of wildcards finds the sources; a new .c file in a known folder needs no line here. Parts
+# that need a library which may be absent are chosen by file, and named once at the end of the build.
+
+V ?= 0
+SAN ?=
+B := build$(if $(SAN),-$(SAN))
+
+PREFIX ?= /usr/local
+bindir ?= $(PREFIX)/bin
+sbindir ?= $(PREFIX)/sbin
+libdir ?= $(PREFIX)/lib
+includedir ?= $(PREFIX)/include
+mandir ?= $(PREFIX)/share/man
+unitdir ?= $(PREFIX)/lib/systemd/system
+sysusersdir ?= $(PREFIX)/lib/sysusers.d
+completiondir ?= $(PREFIX)/share/bash-completion/completions
+pythondir ?= $(PREFIX)/lib/python3/dist-packages
+
+CC = gcc
+CLANG ?= clang
+PYTHON ?= /usr/bin/python3
+CFLAGS ?= -O2 -g
+FUZZ_SECONDS ?= 60
+MODEL ?= build/model
+
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition \
+	-Wvla -Wformat=2 -Wundef -Wpointer-arith -Wwrite-strings -Wconversion -Wsign-conversion
+# -fPIC throughout, so that every file is compiled once. What the library exports is written in one
+# place, libclient/libweightd.map, hence no -fvisibility.
+BASE := -std=gnu17 -D_GNU_SOURCE -I. -Ilibclient/include -fPIC -fno-semantic-interposition -pthread \
+	$(shell pkg-config --cflags-only-I jansson smartcols 2>/dev/null)
+SAN_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+SAN_thread := -fsanitize=thread -fno-omit-frame-pointer
+ifneq ($(SAN),)
+SANFLAGS := $(or $(SAN_$(SAN)),$(error SAN is 'address' or 'thread', not '$(SAN)'))
+endif
+ALL_CFLAGS := $(BASE) $(CFLAGS) $(CPPFLAGS) $(WARN) $(if $(WERROR),-Werror) $(SANFLAGS)
+ALL_LDFLAGS := -pthread -Wl,--as-needed $(LDFLAGS) $(SANFLAGS)
+
+version = $(shell sed -n 's/^.define WEIGHTD_VERSION_$(1) //p' libclient/include/weightd.h)
+SOVERSION := $(call version,MAJOR)
+VERSION := $(SOVERSION).$(call version,MINOR).$(call version,PATCH)
+
+# --- What this machine has ----------------------------------------------------------------------
+
+has_pkg = $(shell pkg-config --exists $(1) 2>/dev/null && echo yes)
+has_program = $(shell command -v $(1) 2>/dev/null)
+libs = $(shell pkg-config --libs $(1) 2>/dev/null)
+
+HAVE_SYSTEMD := $(call has_pkg,libsystemd)
+HAVE_CMOCKA := $(call has_pkg,cmocka)
+HAVE_SCDOC := $(call has_program,scdoc)
+HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
+	$(shell $(CLANG) -print-file-name=lib/linux 2>/dev/null)/libclang_rt.fuzzer-*.a))
+
+MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,libxxhash),,libxxhash-dev) \
+	$(if $(call has_pkg,smartcols),,libsmartcols-dev)
+WITHOUT := $(if $(HAVE_SYSTEMD),,'socket activation and sd_notify (libsystemd-dev)') \
+	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
+	$(if $(HAVE_SCDOC),,'man pages (scdoc)') \
+	$(if $(HAVE_FUZZER),,'fuzz targets (clang libclang-rt-14-dev)')
+
+# --- Sources ------------------------------------------------------------------------------------
+
+NOTIFY := server/notify-$(if $(HAVE_SYSTEMD),systemd,none).c
+objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
+
+IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
+SERVER := $(call objects,$(filter-out server/notify-%,$(wildcard server/*.c server/backend/*.c)) \
+	$(wildcard $(NOTIFY)))
+CLIENT := $(call objects,$(wildcard libclient/*.c libclient/load/*.c))
+WEIGHTCTL := $(call objects,$(wildcard libclient/weightctl/*.c))
+MAP := libclient/libweightd.map
+
+LIB := $(B)/libweightd.so
+PROGRAMS := $(B)/weightd $(B)/weightctl
+MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
+UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(wildcard tests/unit/test_*.c)))
+# A .c file with a header beside it is a part of every program in its folder, the others are programs.
+parts = $(filter $(patsubst %.h,%.c,$(wildcard tests/$(1)/*.h)),$(wildcard tests/$(1)/*.c))
+programs = $(filter-out $(call parts,$(1)),$(wildcard tests/$(1)/*.c))
+DEMO := $(patsubst tests/%.c,$(B)/%,$(call programs,demo))
+BENCHES := $(patsubst tests/%.c,$(B)/%,$(call programs,bench))
+FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+
+ifeq ($(V),0)
+Q := @
+say = @printf '  %-7s %s\n' '$(1)' '$@';
+endif
+
+# --- Build --------------------------------------------------------------------------------------
+
+.PHONY: all programs unit demos benches man required
+.DELETE_ON_ERROR:
+
+all: programs demos man
+	@for part in $(WITHOUT); do echo "weightd: built without $$part"; done
+
+programs: $(PROGRAMS) $(LIB)
+unit: $(UNIT)
+demos: $(DEMO)
+benches: $(BENCHES)
+man: $(MAN)
+
+required:
+	@$(if $(strip $(MISSING)),echo 'weightd: needs $(strip $(MISSING)); run packaging/install-deps' >&2; false)
+
+$(B)/obj/%.o: %.c Makefile | required
+	$(call say,CC)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(B)/weightd: $(SERVER) $(IPC)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(if $(HAVE_SYSTEMD),$(call libs,libsystemd))
+
+$(LIB).$(VERSION): $(CLIENT) $(IPC) $(MAP)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
+		-Wl,--version-script=$(MAP) $(if $(SAN),,-Wl,--no-undefined) \
+		-o $@ $(filter %.o,$^) $(call libs,jansson)
+
+$(LIB): $(LIB).$(VERSION)
+	$(Q)ln -sf $(<F) $(LIB).$(SOVERSION) && ln -sf $(LIB:$(B)/%=%).$(SOVERSION) $@
+
+WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd $(call libs,smartcols) -lm
+
+$(B)/weightctl: $(WEIGHTCTL) $(LIB)
+	$(call say,LINK)$(WEIGHTCTL_LINK) -Wl,-rpath,'$$ORIGIN'
+
+# The one that is installed finds the library where the system does.
+$(B)/install/weightctl: $(WEIGHTCTL) $(LIB)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(WEIGHTCTL_LINK)
+
+$(B)/man/%: packaging/man/%.scd
+	$(call say,MAN)mkdir -p $(@D)
+	$(Q)scdoc <$< >$@
+
+# Programs of the demo and the benches know weightd.h and nothing else.
+$(DEMO): $(call objects,$(call parts,demo))
+$(BENCHES): $(call objects,$(call parts,bench))
+$(DEMO) $(BENCHES): $(B)/%: $(B)/obj/tests/%.o $(LIB)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..' -lm
+
+$(B)/obj/tests/demo/%.o $(B)/obj/tests/bench/%.o: ALL_CFLAGS += -O3
+
+# --- Tests --------------------------------------------------------------------------------------
+
+.PHONY: check check-san lint format demo bench fuzz deps model
+
+UNDER_TEST := $(IPC) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER))
+TEST_LIBS = $(call libs,jansson) $(if $(HAVE_SYSTEMD),$(call libs,libsystemd))
+
+$(UNIT): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)
+
+PYTEST = WEIGHTD_BUILD=$(abspath $(B)) WEIGHTD_LIBRARY=$(abspath build/libweightd.so) \
+	WEIGHTD_MODEL=$(abspath $(MODEL)) $(PYTHON) -m pytest
+
+# What install-deps brings changes what pkg-config finds, hence the second make.
+check: deps
+	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
+	$(Q)$(MAKE) --no-print-directory all unit benches
+	$(Q)$(PYTEST) tests/lint tests/unit tests/integration
+
+# Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
+# the daemon, weightctl and every C program of the tests are sanitized.
+check-san: deps
+	$(Q)$(MAKE) --no-print-directory model || true
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)$(MAKE) --no-print-directory SAN=address all unit
+	$(Q)$(MAKE) --no-print-directory SAN=address pytest ARGS='-m "not measures" tests/unit tests/integration'
+	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
+	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/integration'
+
+# make pytest ARGS='-k seal tests/integration': no install, no build.
+.PHONY: pytest
+pytest:
+	$(Q)$(if $(filter thread,$(SAN)),setarch -R) env $(PYTEST) $(ARGS)
+
+lint:
+	$(Q)$(PYTEST) tests/lint
+
+C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]')
+format:
+	$(Q)$(or $(call has_program,clang-format-14),clang-format) -i $(C_FILES)
+
+demo: deps model
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/demo/run
+
+bench: deps model
+	$(Q)$(MAKE) --no-print-directory all benches
+	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)
+
+deps:
+	$(Q)packaging/install-deps
+
+# Only into its own place, never into a folder that the user named.
+model: | deps
+	$(Q)$(if $(filter build/model,$(MODEL)),packaging/fetch-model $(MODEL))
+
+# --- Fuzz targets: clang, objects of their own --------------------------------------------------
+
+F := build/fuzz
+FUZZ_CFLAGS := $(BASE) -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+FUZZ_OBJECTS := $(UNDER_TEST:$(B)/obj/%=$(F)/obj/%)
+FUZZ_PROGRAMS := $(FUZZ:%=$(F)/fuzz_%)
+
+$(F)/obj/%.o: %.c Makefile | required
+	$(call say,CLANG)mkdir -p $(@D)
+	$(Q)$(CLANG) $(FUZZ_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(FUZZ_PROGRAMS): $(F)/%: $(F)/obj/tests/fuzz/%.o $(FUZZ_OBJECTS)
+	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(TEST_LIBS)
+
+.PHONY: fuzz-programs $(FUZZ:%=fuzz-%)
+fuzz-programs: $(FUZZ_PROGRAMS)
+fuzz: $(FUZZ:%=fuzz-%)
+
+# New finds stay in the build tree; the ones worth keeping are copied to the corpus by hand.
+$(FUZZ:%=fuzz-%): fuzz-%: $(F)/fuzz_%
+	$(Q)mkdir -p $(F)/new/$*
+	$(Q)$< -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+		-artifact_prefix=$(F)/$*- $(F)/new/$* $(wildcard tests/fuzz/corpus/$*) >$(F)/$*.log 2>&1 || \
+		{ tail -n 60 $(F)/$*.log; echo 'fuzz: $* failed'; exit 1; }
+	@sed -n 's/^Done \([0-9]*\) runs in \([0-9]*\).*/fuzz: $* survived \1 runs in \2 s/p' $(F)/$*.log
+
+# --- Install ------------------------------------------------------------------------------------
+
+.PHONY: install uninstall clean help
+
+install: programs man $(B)/install/weightctl
+	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
+		$(mandir)/man1 $(mandir)/man8 $(unitdir) $(sysusersdir) $(completiondir) $(pythondir)/weightd)
+	install -m 755 $(B)/weightd $(DESTDIR)$(sbindir)/
+	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
+	install -m 644 $(LIB).$(VERSION) $(DESTDIR)$(libdir)/
+	ln -sf libweightd.so.$(VERSION) $(DESTDIR)$(libdir)/libweightd.so.$(SOVERSION)
+	ln -sf libweightd.so.$(SOVERSION) $(DESTDIR)$(libdir)/libweightd.so
+	install -m 644 libclient/include/weightd.h $(DESTDIR)$(includedir)/
+	sed 's|@includedir@|$(includedir)|; s|@libdir@|$(libdir)|; s|@version@|$(VERSION)|' \
+		packaging/weightd.pc.in >$(DESTDIR)$(libdir)/pkgconfig/weightd.pc
+	for page in $(MAN); do \
+		install -m 644 $$page $(DESTDIR)$(mandir)/man$${page##*.}/ || exit; done
+	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd.service >$(DESTDIR)$(unitdir)/weightd.service
+	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
+	install -m 644 packaging/systemd/weightd.sysusers $(DESTDIR)$(sysusersdir)/weightd.conf
+	for file in $(wildcard packaging/completions/*); do \
+		install -m 644 $$file $(DESTDIR)$(completiondir)/ || exit; done
+	install -m 644 $(wildcard libclient/python/weightd/*.py) $(DESTDIR)$(pythondir)/weightd/
+
+uninstall:
+	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(bindir)/weightctl $(includedir)/weightd.h \
+		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
+		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(completiondir)/weightctl \
+		$(mandir)/man1/weightctl.1 $(mandir)/man8/weightd.8)
+	rm -rf $(DESTDIR)$(pythondir)/weightd
+
+# The model stays: it is a download, not a product.
+clean:
+	rm -rf build-address build-thread $(filter-out build/model,$(wildcard build/*))
+
+help:
+	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
+	@echo 'make demo       install what is missing, build, share a real model (MODEL=path) between processes'
+	@echo 'make check      install what is missing, build, run every test this machine can run'
+	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree'
+	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
+	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
+	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
+	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
+
+-include $(shell find $(B) $(F) -name '*.d' 2>/dev/null)

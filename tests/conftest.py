@@ -1,0 +1,28 @@
+"""Fixtures of all tests."""
+import features
+import pytest
+
+
+@pytest.fixture
+def require():
+    """require("root"): skips, or fails where WEIGHTD_REQUIRE forbids the skip."""
+    return features.require
+
+
+@pytest.fixture(scope="session")
+def root():
+    """The top of the source tree."""
+    return features.ROOT
+
+
+@pytest.fixture(scope="session")
+def build():
+    """Where the programs under test are."""
+    return features.BUILD
+
+
+@pytest.fixture
+def model():
+    """The folder of a real model, all-MiniLM-L6-v2."""
+    features.require("model")
+    return features.MODEL

@@ -1,0 +1,63 @@
+"""What a test may need and a machine may lack.
+
+require() skips the test with the reason, or fails it when WEIGHTD_REQUIRE (a list with commas, set
+by CI) says that this machine must not lack the feature.
+"""
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+
+import cgroup
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("WEIGHTD_BUILD", ROOT / "build")).resolve()
+LIBRARY = pathlib.Path(os.environ.get("WEIGHTD_LIBRARY", ROOT / "build/libweightd.so")).resolve()
+MODEL = pathlib.Path(os.environ.get("WEIGHTD_MODEL", ROOT / "build/model")).resolve()
+
+
+def package_flags(name, question="--exists"):
+    """What pkg-config answers, as a list of words; None where it knows no such package."""
+    if not shutil.which("pkg-config"):
+        return None
+    done = subprocess.run(["pkg-config", question, name], stdout=subprocess.PIPE, text=True)
+    return done.stdout.split() if done.returncode == 0 else None
+
+
+def clang_format():
+    """The formatter of the version that .clang-format is written for: others differ in details."""
+    for name in ("clang-format-14", "clang-format"):
+        path = shutil.which(name)
+        if path and " 14." in subprocess.run([path, "--version"], capture_output=True, text=True).stdout:
+            return path
+    return None
+
+
+def is_linked_with_systemd():
+    return (BUILD / "weightd").exists() and b"libsystemd.so" in (BUILD / "weightd").read_bytes()
+
+
+FEATURES = {  # name: (is it here?, what to say when it is not)
+    "cgroup": (cgroup.is_available, "no memory cgroup that this user may create"),
+    "clang-format": (lambda: clang_format() is not None, "no clang-format 14 (apt-get install clang-format-14)"),
+    "cmocka": (lambda: package_flags("cmocka") is not None, "no cmocka (apt-get install libcmocka-dev)"),
+    "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
+    "libsystemd": (is_linked_with_systemd, "weightd was built without libsystemd (libsystemd-dev)"),
+    "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
+    "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
+    "root": (lambda: os.geteuid() == 0, "needs root"),
+    "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
+    "torch": (lambda: bool(importlib.util.find_spec("torch")), "no torch (python3-torch)"),
+}
+
+
+def require(feature, reason=None, available=None):
+    """Goes on if the feature is here. A feature outside FEATURES is told with `available`."""
+    probe, missing = FEATURES.get(feature, (None, f"no {feature}"))
+    if probe() if available is None else available:
+        return
+    if feature in os.environ.get("WEIGHTD_REQUIRE", "").split(","):
+        pytest.fail(f"{reason or missing}, and WEIGHTD_REQUIRE has {feature}", pytrace=False)
+    pytest.skip(reason or missing)

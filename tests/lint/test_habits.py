@@ -1,0 +1,42 @@
+"""Rules of the house that a search can check."""
+import difflib
+import os
+import subprocess
+
+import features
+import sources
+from features import ROOT
+
+TOP = {"Makefile", "README.md", "LICENSE", "server", "libclient", "ipc", "bpf", "tests", "packaging",
+       "build", "build-address", "build-thread"}
+
+
+def test_top_level_holds_nothing_new():
+    assert [n for n in sorted(os.listdir(ROOT)) if n not in TOP and not n.startswith(".")] == []
+
+
+def test_c_files_are_formatted():
+    features.require("clang-format")
+    wrong = []
+    for path in map(str, sources.files()):
+        before = sources.text(path)
+        after = subprocess.run([features.clang_format(), path], cwd=ROOT, check=True, text=True,
+                               stdout=subprocess.PIPE).stdout
+        wrong += difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, n=0, lineterm="")
+    assert not wrong, "make format would do this:\n" + "\n".join(wrong)
+
+
+def test_a_file_is_a_noun():
+    bad = {"util", "utils", "common", "misc", "helper", "helpers"}
+    assert [str(p) for p in sources.files() if p.stem in bad] == []
+
+
+def test_nothing_waits_by_sleeping_or_runs_a_shell():
+    calls = r"\b(system|popen|sleep|usleep|nanosleep|clock_nanosleep)[ \t]*\("
+    assert sources.matches(calls, sources.files("server", "libclient", "ipc")) == []
+
+
+def test_library_never_prints_exits_or_handles_signals():
+    paths = [p for p in sources.files("libclient", "ipc") if "weightctl" not in p.parts]
+    calls = r"\b(v?f?printf|puts|perror|_?exit|abort|signal|sigaction|setlocale)[ \t]*\("
+    assert sources.matches(calls, paths) == []

@@ -1,0 +1,32 @@
+"""A header compiles alone, and the public one in whatever language includes it."""
+import shutil
+import subprocess
+
+import features
+import pytest
+import sources
+from features import ROOT
+
+FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-I.", "-Ilibclient/include",
+         *(features.package_flags("smartcols", "--cflags-only-I") or [])]
+PUBLIC = "libclient/include/weightd.h"
+
+
+def compile_alone(compiler, header, *flags):
+    return subprocess.run([compiler, *FLAGS, *flags, "-"], input=f'#include "{header}"\n', cwd=ROOT,
+                          stderr=subprocess.PIPE, text=True).stderr
+
+
+def test_each_header_compiles_alone():
+    wrong = []
+    for header in sources.files("ipc", "server", "libclient", "tests", suffixes=(".h",)):
+        wrong.append(compile_alone("gcc", header, "-xc", "-std=gnu17", "-D_GNU_SOURCE"))
+    assert not any(wrong), "".join(wrong)
+
+
+@pytest.mark.parametrize("standard", ["c99", "c11", "c17", "c++11", "c++17"])
+def test_public_header_compiles_as(standard):
+    compiler = "g++" if "++" in standard else "gcc"
+    features.require(compiler, f"no {compiler} (apt-get install {compiler})", shutil.which(compiler))
+    language = "-xc++" if "++" in standard else "-xc"
+    assert not compile_alone(compiler, PUBLIC, language, f"-std={standard}", "-pedantic")

@@ -1,0 +1,96 @@
+"""Who may include whom: the table of DESIGN section 3."""
+import os
+import pathlib
+import re
+
+import sources
+from features import ROOT
+
+# A file belongs to the longest folder that matches; it may include its own folder and these.
+MAY_INCLUDE = {
+    "ipc/base": [],
+    "ipc": ["ipc/base"],
+    "server": ["ipc", "ipc/base"],
+    "server/cuda": ["ipc", "ipc/base"],
+    "server/sync": ["libclient/include"],
+    "libclient/include": [],
+    "libclient": ["libclient/include", "ipc", "ipc/base"],
+    "libclient/weightctl": ["libclient/include"],
+    "bpf": ["ipc/base"],
+    "tests": ["server", "libclient", "libclient/include", "ipc", "ipc/base", "bpf"],
+    "tests/demo": ["libclient/include"],
+    "tests/bench": ["libclient/include"],
+}
+
+# Headers of other projects, and the only places that may know them.
+THIRD_PARTY = {
+    r"xxhash\.h": ["ipc/hash.c"],
+    r"jansson\.h": ["libclient/load/"],
+    r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],
+    r"systemd/.*": ["server/notify-systemd.c"],
+    r"liburing\.h": ["libclient/load/"],
+    r"cuda.*\.h": [],
+    r"nccl\.h": [],
+    r"bpf/.*": ["bpf/"],
+    r"(cmocka|setjmp)\.h": ["tests/unit/"],
+}
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
+
+
+def zone(path):
+    return max((z for z in MAY_INCLUDE if path.startswith(z + "/")), key=len, default=None)
+
+
+def resolve(path, kind, name):
+    """The path of one of our headers, relative to the top, or None."""
+    folders = [ROOT, ROOT / "libclient/include"]
+    for folder in [ROOT / path.parent] * (kind == '"') + folders:
+        if (folder / name).is_file():
+            return os.path.relpath(folder / name, ROOT)
+    return None
+
+
+def includes():
+    for path in sources.files():
+        for kind, name in INCLUDE.findall(sources.code(path, keep_strings=True)):
+            yield path, kind, name
+
+
+def test_our_folders_include_only_those_below_them():
+    wrong = []
+    for path, kind, name in includes():
+        header = resolve(path, kind, name)
+        if kind == '"' and header is None:
+            wrong.append(f'{path}: "{name}" is none of our headers')
+        if header is None:
+            continue
+        here, there = zone(str(path)), zone(header)
+        if there != here and there not in MAY_INCLUDE[here]:
+            wrong.append(f"{path}: {here} may not include {there} ({header})")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_third_party_header_stays_where_it_belongs():
+    wrong = []
+    for path, kind, name in includes():
+        for pattern, places in THIRD_PARTY.items():
+            if kind == "<" and re.fullmatch(pattern, name) and not str(path).startswith(tuple(places)):
+                wrong.append(f"{path}: <{name}> belongs to {' '.join(places) or 'nobody'}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_own_header_comes_first():
+    wrong = []
+    for path in sources.files(suffixes=(".c",)):
+        header = path.with_suffix(".h")
+        found = [resolve(path, *i) for i in INCLUDE.findall(sources.code(path, True))]
+        if (ROOT / header).exists() and str(header) in found and found[0] != str(header):
+            wrong.append(f"{path}: {header} has to be its first include")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_table_names_only_known_folders():
+    for here, others in MAY_INCLUDE.items():
+        assert set(others) <= set(MAY_INCLUDE), here
+        assert pathlib.Path(here).parts[0] in ("ipc", "server", "libclient", "bpf", "tests"), here

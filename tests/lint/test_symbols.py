@@ -1,0 +1,50 @@
+"""Names: what the library exports, and who may name what belongs to others."""
+import re
+import subprocess
+
+import features
+import sources
+from features import LIBRARY, ROOT
+
+HEADER = "libclient/include/weightd.h"
+MAP = ROOT / "libclient/libweightd.map"
+
+
+def declared():
+    """The functions of weightd.h; types of functions end with _fn."""
+    names = re.findall(r"\b(weightd_\w+)\(", sources.code(HEADER))
+    return sorted(n for n in set(names) if not n.endswith("_fn"))
+
+
+def test_symbol_map_lists_the_functions_of_the_header_in_order():
+    assert re.findall(r"^\t(weightd_\w+);$", MAP.read_text(), re.M) == declared()
+
+
+def test_library_exports_the_functions_of_the_header_and_nothing_else():
+    features.require("library")
+    listing = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], check=True, text=True,
+                             stdout=subprocess.PIPE).stdout
+    exported = sorted(line.split()[-1] for line in listing.splitlines() if " A " not in line)
+    assert exported == [f"{name}@@WEIGHTD_0" for name in declared()]
+
+
+def test_only_public_functions_have_the_public_prefix():
+    names = set()
+    for path in sources.files("libclient", "ipc", "server"):
+        if str(path) != HEADER:
+            names |= set(re.findall(r"^[a-z].*?\b(weightd_\w+)\([^;]*$", sources.code(path), re.M))
+    assert sorted(names - set(declared())) == []
+
+
+def test_cuda_is_named_by_its_drivers_alone():
+    paths = [p for p in sources.files() if p.stem != "cuda_driver"]
+    assert sources.matches(r"\bcu[A-Z]\w*", paths) == []
+
+
+def test_nccl_is_named_by_the_sync_engine_alone():
+    paths = [p for p in sources.files() if str(p) != "server/sync/nccl.c"]
+    assert sources.matches(r"\bnccl[A-Z]\w*", paths) == []
+
+
+def test_libraries_are_opened_by_soname():
+    assert sources.matches(r'"lib[\w+-]+\.so"', sources.files(), keep_strings=True) == []

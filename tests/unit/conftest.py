@@ -1,0 +1,52 @@
+"""Each tests/unit/test_*.c is one test: its program under build/unit has to exit with 0.
+
+A program that cannot run here says why in its last line and exits with 77.
+"""
+import subprocess
+
+import features
+import pytest
+
+SKIP = 77
+
+
+def pytest_collect_file(file_path, parent):
+    if file_path.suffix == ".c" and file_path.name.startswith("test_"):
+        return UnitFile.from_parent(parent, path=file_path)
+    return None
+
+
+class UnitFile(pytest.File):
+    def collect(self):
+        yield UnitProgram.from_parent(self, name=self.path.stem)
+
+
+class UnitFailure(Exception):
+    pass
+
+
+class UnitProgram(pytest.Item):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.add_marker("threads")
+
+    def runtest(self):
+        features.require("cmocka")
+        program = features.BUILD / "unit" / self.name
+        if not program.exists():
+            raise UnitFailure(f"{program} is not there: make unit")
+        done = subprocess.run([program], cwd=features.ROOT, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100)
+        output = done.stdout.decode(errors="replace")
+        if done.returncode == SKIP:
+            pytest.skip(output.strip().rsplit("\n", 1)[-1])
+        if done.returncode:
+            raise UnitFailure(f"{output}\n{program} exited with {done.returncode}")
+
+    def repr_failure(self, excinfo):
+        if isinstance(excinfo.value, UnitFailure):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo)
+
+    def reportinfo(self):
+        return self.path, None, self.name
