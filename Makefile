@@ -147,7 +147,7 @@ $(B)/obj/tests/demo/%.o $(B)/obj/tests/bench/%.o: ALL_CFLAGS += -O3
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san lint format demo bench fuzz deps model
+.PHONY: check check-san lint format demo bench fuzz deps model torch2
 
 UNDER_TEST := $(IPC) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER))
 TEST_LIBS = $(call libs,jansson) $(if $(HAVE_SYSTEMD),$(call libs,libsystemd))
@@ -157,7 +157,8 @@ $(UNIT): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)
 
 PYTEST = WEIGHTD_BUILD=$(abspath $(B)) WEIGHTD_LIBRARY=$(abspath build/libweightd.so) \
-	WEIGHTD_MODEL=$(abspath $(MODEL)) $(PYTHON) -m pytest
+	WEIGHTD_MODEL=$(abspath $(MODEL)) WEIGHTD_PYTHON_TORCH2=$(abspath $(wildcard build/torch2/bin/python)) \
+	$(PYTHON) -m pytest
 
 # What install-deps brings changes what pkg-config finds, hence the second make.
 check: deps
@@ -201,6 +202,10 @@ deps:
 # Only into its own place, never into a folder that the user named.
 model: | deps
 	$(Q)$(if $(filter build/model,$(MODEL)),packaging/fetch-model $(MODEL))
+
+# Only where asked for (CI does): 6 GB for the tests that run on both major versions of torch.
+torch2: | deps
+	$(Q)packaging/fetch-torch2 build/torch2
 
 # --- Fuzz targets: clang, objects of their own --------------------------------------------------
 
@@ -259,9 +264,9 @@ uninstall:
 		$(mandir)/man1/weightctl.1 $(mandir)/man8/weightd.8)
 	rm -rf $(DESTDIR)$(pythondir)/weightd
 
-# The model stays: it is a download, not a product.
+# What was downloaded stays: it is no product.
 clean:
-	rm -rf build-address build-thread $(filter-out build/model,$(wildcard build/*))
+	rm -rf build-address build-thread $(filter-out build/model build/torch2,$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
@@ -270,7 +275,8 @@ help:
 	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
+	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'
 	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
--include $(shell find $(B) $(F) -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(F)/obj -name '*.d' 2>/dev/null)

@@ -15,6 +15,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("WEIGHTD_BUILD", ROOT / "build")).resolve()
 LIBRARY = pathlib.Path(os.environ.get("WEIGHTD_LIBRARY", ROOT / "build/libweightd.so")).resolve()
+TORCH2 = os.environ.get("WEIGHTD_PYTHON_TORCH2", "")
 MODEL = pathlib.Path(os.environ.get("WEIGHTD_MODEL", ROOT / "build/model")).resolve()
 
 
@@ -50,6 +51,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "root": (lambda: os.geteuid() == 0, "needs root"),
     "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
     "torch": (lambda: bool(importlib.util.find_spec("torch")), "no torch (python3-torch)"),
+    "torch2": (lambda: os.path.exists(TORCH2), "no Python with torch 2 (make torch2)"),
 }
 
 
