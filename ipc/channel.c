@@ -14,7 +14,7 @@
 #define SO_PEERGROUPS 59
 #endif
 
-/* Takes all descriptors out of the control data: those beyond the packet's room are closed. */
+/* Takes all descriptors out of the control data. */
 static int collect_fds(struct msghdr *msg, struct channel_packet *p)
 {
 	int r = msg->msg_flags & MSG_CTRUNC ? -EMFILE : 0;
@@ -28,12 +28,8 @@ static int collect_fds(struct msghdr *msg, struct channel_packet *p)
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-			if (p->n_fds < WIRE_FDS_MAX) {
-				p->fds[p->n_fds++] = fd;
-				continue;
-			}
-			(void)fd_close(fd);
-			r = -EMFILE;
+			assert(p->n_fds < WIRE_FDS_MAX); /* the control buffer has no room for more */
+			p->fds[p->n_fds++] = fd;
 		}
 	}
 	return r;
@@ -63,14 +59,8 @@ int channel_receive(int fd, int flags, struct channel_packet *ret)
 	if (r == 0 && msg.msg_flags & MSG_TRUNC)
 		r = -EMSGSIZE;
 	ret->size = (size_t)n;
-	if (r < 0) {
-		channel_packet_deinit(ret);
-		return r;
-	}
-	/* A packet of no bytes looks like the end; nobody of ours sends one. */
-	if (n == 0)
-		channel_packet_deinit(ret);
-	return n > 0;
+	return r < 0 ? r
+		     : n > 0; /* a packet of no bytes looks like the end: nobody of ours sends one */
 }
 
 void channel_packet_deinit(struct channel_packet *p)

@@ -22,8 +22,8 @@ struct channel_packet {
 /*
  * Receives one packet, without blocking if `flags` says MSG_DONTWAIT. 1: a packet; 0: the peer closed
  * the connection. -EAGAIN; -EMSGSIZE when it was longer than WIRE_MESSAGE_MAX; -EMFILE when not all of
- * its descriptors could be received (the receiver is out of them, or there were too many): those that
- * arrived are closed, the bytes are there.
+ * its descriptors could be received (the receiver is out of them, or there were too many). Whatever is
+ * returned, the descriptors that did arrive are in the packet and the caller's to dispose of.
  */
 int channel_receive(int fd, int flags, struct channel_packet *ret);
 

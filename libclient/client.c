@@ -214,6 +214,8 @@ static int receive_reply(struct weightd *w, struct client_call *call)
 	struct channel_packet packet;
 	int r = channel_receive(w->fd, MSG_DONTWAIT, &packet);
 
+	if (r <= 0)
+		channel_packet_deinit(&packet);
 	if (r == -EMFILE)
 		return give_back(w, call->op, &packet);
 	if (r <= 0)

@@ -4,13 +4,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
-static const struct {
-	const char *name;
-	uint64_t limit;
-} kinds[QUOTA_KINDS] = {
-	[QUOTA_SESSIONS] = {"sessions", 4096}, [QUOTA_LEASES] = {"leases", 65536},
-	[QUOTA_BUFFERS] = {"buffers", 2048},   [QUOTA_VERSIONS] = {"versions", 4096},
-	[QUOTA_BYTES] = {"bytes", UINT64_MAX},
+#include "ipc/base/num.h"
+
+static const uint64_t limits[QUOTA_KINDS] = {
+	[QUOTA_SESSIONS] = 4096, [QUOTA_LEASES] = 65536,     [QUOTA_BUFFERS] = 2048,
+	[QUOTA_VERSIONS] = 4096, [QUOTA_BYTES] = UINT64_MAX, [QUOTA_LISTS] = 256 * MIB,
+	[QUOTA_CLOSING] = 64,
 };
 
 void quota_init(struct quota *q)
@@ -18,7 +17,7 @@ void quota_init(struct quota *q)
 	*q = (struct quota){0};
 	list_init(&q->accounts);
 	for (int i = 0; i < QUOTA_KINDS; i++)
-		q->limits[i] = kinds[i].limit;
+		q->limits[i] = limits[i];
 }
 
 void quota_deinit(struct quota *q)
@@ -80,7 +79,12 @@ void quota_refund(struct charge *charge)
 	account_put(a);
 }
 
-const char *quota_kind_name(enum quota_kind kind)
+uint64_t quota_left(const struct quota *q, uid_t uid, enum quota_kind kind)
 {
-	return kinds[kind].name;
+	const struct account *a;
+
+	list_for_each(a, &q->accounts, link)
+		if (a->uid == uid)
+			return q->limits[kind] - a->used[kind];
+	return q->limits[kind];
 }

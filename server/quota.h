@@ -17,6 +17,8 @@ enum quota_kind {
 	QUOTA_BUFFERS,
 	QUOTA_VERSIONS,
 	QUOTA_BYTES,
+	QUOTA_LISTS, /* bytes of listings that were sent and perhaps not read */
+	QUOTA_CLOSING, /* descriptors in the closer */
 	QUOTA_KINDS,
 };
 
@@ -48,5 +50,5 @@ int quota_charge(struct quota *q, uid_t uid, enum quota_kind kind, uint64_t amou
 		 struct charge *charge);
 void quota_refund(struct charge *charge);
 
-/* "sessions" */
-const char *quota_kind_name(enum quota_kind kind);
+/* How much more may be charged. */
+uint64_t quota_left(const struct quota *q, uid_t uid, enum quota_kind kind);

@@ -311,8 +311,16 @@ static void send_records(struct session *s, const void *records, size_t n, size_
 		.list = {.n_records = n, .record_size = (uint32_t)record_size},
 	};
 	cleanup(fd_closep) int fd = -1;
-	int r = fd_sealed_copy("weightd-list", records, n * record_size, &fd);
+	int r = quota_charge(&s->server->quota, s->peer.uid, QUOTA_LISTS, n * record_size,
+			     &s->list_charge);
 
+	if (r > 0) {
+		session_fail(s, -EDQUOT, "uid %u has too many listings unread; read or close some",
+			     s->peer.uid);
+		return;
+	}
+	if (r == 0)
+		r = fd_sealed_copy("weightd-list", records, n * record_size, &fd);
 	if (r < 0)
 		session_fail(s, r, "no room for a list: %s", strerror(-r));
 	else

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
@@ -77,9 +78,16 @@ int server_init(struct server *s, const struct server_options *options)
 		log_error("cannot start the worker: %s", strerror(-r));
 		goto fail_signals;
 	}
+	r = closer_init(&s->closer, &s->loop, &s->quota);
+	if (r < 0) {
+		log_error("cannot start the closer: %s", strerror(-r));
+		goto fail_worker;
+	}
 	r = listener_init(&s->listener, &s->loop, options->socket, options->socket_mode);
 	if (r == 0)
 		return 0;
+	(void)closer_deinit(&s->closer); /* nobody has sent anything yet */
+fail_worker:
 	worker_deinit(&s->worker);
 fail_signals:
 	release_signals(s);
@@ -92,6 +100,7 @@ void server_deinit(struct server *s)
 {
 	struct session *session;
 	struct buffer *buffer;
+	bool nothing_stuck;
 
 	listener_deinit(&s->listener);
 	while ((session = list_first(&s->sessions, struct session, link)))
@@ -99,10 +108,12 @@ void server_deinit(struct server *s)
 	while ((buffer = list_first(&s->buffers, struct buffer, link)))
 		buffer_drop(buffer);
 	worker_deinit(&s->worker);
+	nothing_stuck = closer_deinit(&s->closer);
 	assert(list_empty(&s->waiters) && s->n_slot_bytes == 0);
 	release_signals(s);
 	loop_deinit(&s->loop);
-	quota_deinit(&s->quota);
+	if (nothing_stuck)
+		quota_deinit(&s->quota);
 }
 
 int server_run(struct server *s)

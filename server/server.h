@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
+#include "server/closer.h"
 #include "server/listener.h"
 #include "server/loop.h"
 #include "server/quota.h"
@@ -20,6 +21,7 @@
 struct server {
 	struct loop loop;
 	struct worker worker;
+	struct closer closer;
 	struct listener listener;
 	struct source signals;
 	struct quota quota;

@@ -45,33 +45,36 @@ static void doom(struct session *s, const char *why)
 	(void)shutdown(s->source.fd, SHUT_RDWR); /* comes back as EPOLLHUP, at a safe point */
 }
 
+static void handle_packet(struct session *s, const struct channel_packet *packet)
+{
+	struct wire_request request;
+
+	if (codec_decode_request(packet->data, packet->size, packet->n_fds, &request) < 0) {
+		doom(s, "it sent something that is not a request");
+		return;
+	}
+	s->serial = request.header.serial;
+	s->pending = true;
+	quota_refund(&s->list_charge); /* who asks again has read the last answer */
+	if (request_handle(s, &request, packet->fds) < 0)
+		doom(s, "its request was out of order");
+	else if (s->pending && !s->doomed)
+		loop_modify(&s->source, 0); /* a hang-up is reported all the same */
+}
+
 static void receive_request(struct session *s)
 {
 	struct channel_packet packet;
-	struct wire_request request;
 	int r = channel_receive(s->source.fd, MSG_DONTWAIT, &packet);
 
-	if (r == -EAGAIN)
-		return;
-	if (r == 0 || r == -ECONNRESET) {
+	if (r > 0)
+		handle_packet(s, &packet);
+	while (packet.n_fds > 0)
+		closer_close(&s->server->closer, s->peer.uid, packet.fds[--packet.n_fds]);
+	if (r == 0 || r == -ECONNRESET)
 		session_close(s);
-		return;
-	}
-	if (r < 0) {
+	else if (r < 0 && r != -EAGAIN)
 		doom(s, r == -EMFILE ? "it sent too many descriptors" : strerror(-r));
-		return;
-	}
-	if (codec_decode_request(packet.data, packet.size, packet.n_fds, &request) < 0) {
-		doom(s, "it sent something that is not a request");
-	} else {
-		s->serial = request.header.serial;
-		s->pending = true;
-		if (request_handle(s, &request, packet.fds) < 0)
-			doom(s, "its request was out of order");
-		else if (s->pending && !s->doomed)
-			loop_modify(&s->source, 0); /* a hang-up is reported all the same */
-	}
-	channel_packet_deinit(&packet);
 }
 
 static void on_io(struct source *source, uint32_t events)
@@ -98,6 +101,8 @@ void session_new(struct server *server, int fd)
 	list_init(&s->leases);
 	list_init(&s->writers);
 	r = quota_charge(&server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge);
+	if (r == 0 && !closer_trusts(&server->closer, s->peer.uid))
+		r = QUOTA_EXCEEDED;
 	if (r == QUOTA_EXCEEDED)
 		turn_away(fd, -EDQUOT, "uid %u has too many connections; close some", s->peer.uid);
 	else if (r == 0)
@@ -130,6 +135,7 @@ void session_close(struct session *s)
 	s->server->n_sessions--;
 	loop_remove(&s->source);
 	(void)fd_close(s->source.fd);
+	quota_refund(&s->list_charge);
 	quota_refund(&s->charge);
 	channel_peer_deinit(&s->peer);
 	listener_resume(&s->server->listener);

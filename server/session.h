@@ -32,6 +32,7 @@ struct session {
 	struct list writers;
 	struct waiter *waiter;
 	struct charge charge;
+	struct charge list_charge; /* of the last listing, which the client may not have read */
 };
 
 /* Takes the socket in any case. A client over its limits is told so and gets no session. */
