@@ -1,0 +1,79 @@
+/*
+ * weightctl cat: the bytes of one tensor, as they are, to standard output.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/verb.h"
+
+/* From the shared mapping straight to the descriptor. */
+static int write_all(int fd, const char *data, uint64_t size)
+{
+	while (size) {
+		ssize_t n = write(fd, data, size); /* the kernel cuts it at 2 GiB */
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		data += n;
+		size -= (uint64_t)n;
+	}
+	return 0;
+}
+
+static int print(const struct weightd_buffer *b, const char *name)
+{
+	struct weightd_tensor tensor = {.size = sizeof(tensor)};
+	int r;
+
+	r = weightd_buffer_find(b, name, &tensor);
+	if (r < 0)
+		return cli_error("%s@%" PRIu64 " has no tensor '%s'; 'weightctl tensors %s' lists "
+				 "those it has",
+				 weightd_buffer_name(b), weightd_buffer_version(b), name,
+				 weightd_buffer_name(b));
+	r = write_all(STDOUT_FILENO, tensor.data, tensor.n_bytes);
+	if (r == -EPIPE) /* the reader has had enough; only seen where SIGPIPE is ignored */
+		return EXIT_FAILED;
+	if (r < 0)
+		return cli_error("cannot write to standard output: %s", strerror(-r));
+	return 0;
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"force", no_argument, NULL, 'f'},
+		OPTIONS_DEVICE,
+		OPTIONS_COMMON,
+		{},
+	};
+	cleanup(cli_detachp) struct weightd_buffer *b = NULL;
+	struct target target;
+	bool force = false;
+
+	while (cli_option(cli, argc, argv, LETTERS_COMMON "f", longs) >= 0)
+		force = true;
+	if (argc - optind != 2)
+		cli_usage(cli, "'cat' wants the name of a buffer and that of a tensor");
+	target = cli_target(cli, argv[optind]);
+	if (!force && isatty(STDOUT_FILENO))
+		return cli_error("raw bytes would disturb the terminal; send them to a file or a "
+				 "pipe, or use --force");
+	if (cli_connect(cli) || cli_attach(cli, &target, &b))
+		return EXIT_FAILED;
+	return print(b, argv[optind + 1]);
+}
+
+const struct verb verb_cat = {
+	.name = "cat",
+	.args = "NAME[@VERSION] TENSOR",
+	.summary = "Write the raw bytes of a tensor to standard output",
+	.options = " -f, --force            even if standard output is a terminal\n" HELP_DEVICE,
+	.run = run,
+};

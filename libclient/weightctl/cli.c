@@ -1,0 +1,245 @@
+/*
+ * What every verb shares. An error is one sentence on standard error; text in it that came from
+ * elsewhere is escaped here, once, whatever the library did to it.
+ */
+#include "libclient/weightctl/cli.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libclient/weightctl/column.h"
+#include "libclient/weightctl/escape.h"
+
+static void tell(const char *fmt, va_list args)
+{
+	char *text;
+
+	if (vasprintf(&text, fmt, args) < 0)
+		cli_out_of_memory();
+	(void)fflush(stdout); /* so that both come in order on a terminal */
+	(void)fputs("weightctl: ", stderr);
+	escape_text(stderr, text);
+	(void)fputc('\n', stderr);
+	free(text);
+}
+
+int cli_error(const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	tell(fmt, args);
+	va_end(args);
+	return EXIT_FAILED;
+}
+
+int cli_fail(const struct cli *cli, int r)
+{
+	const char *sentence = weightd_error(cli->w);
+
+	return cli_error("%s", *sentence ? sentence : strerror(-r));
+}
+
+void cli_usage(const struct cli *cli, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	tell(fmt, args);
+	va_end(args);
+	(void)fprintf(stderr, "Try 'weightctl %s%s--help'.\n", cli->verb ? cli->verb->name : "",
+		      cli->verb ? " " : "");
+	exit(EXIT_USAGE);
+}
+
+/* Not left to getopt, which would write the argument as it stands. */
+void cli_wrong_option(const struct cli *cli, int option, char *argv[])
+{
+	char letter[] = {'-', (char)optopt, '\0'};
+	const char *name = optopt > 0 && optopt <= CHAR_MAX ? letter : argv[optind - 1];
+
+	cli_usage(cli, option == ':' ? "option '%s' wants an argument" : "wrong option '%s'", name);
+}
+
+void cli_out_of_memory(void)
+{
+	(void)fputs("weightctl: out of memory\n", stderr);
+	exit(EXIT_FAILED);
+}
+
+static void help_columns(const struct column *columns)
+{
+	size_t width = 0;
+
+	(void)puts("\nColumns (* shown if -o does not choose; JSON has all of them):");
+	for (const struct column *c = columns; c->name; c++)
+		if (strlen(c->name) > width)
+			width = strlen(c->name);
+	for (const struct column *c = columns; c->name; c++)
+		(void)printf(" %c %-*s  %s\n", c->shown ? '*' : ' ', (int)width, c->name, c->help);
+}
+
+void cli_help(const struct verb *verb)
+{
+	(void)printf("Usage: weightctl %s [options]%s%s\n\n%s.\n\nOptions:\n", verb->name,
+		     *verb->args ? " " : "", verb->args, verb->summary);
+	(void)printf("%s%s%s", verb->options ? verb->options : "",
+		     "     --socket PATH      socket of the server\n",
+		     " -h, --help             this text\n");
+	if (verb->columns)
+		help_columns(verb->columns);
+}
+
+int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
+	       const struct option *options)
+{
+	int option;
+
+	while ((option = getopt_long(argc, argv, letters, options, NULL)) >= 0) {
+		switch (option) {
+		case OPTION_SOCKET:
+			cli->socket = optarg;
+			break;
+		case OPTION_DEVICE:
+			cli->device = optarg;
+			break;
+		case 'J':
+			cli->json = true;
+			break;
+		case 'o':
+			cli->columns = optarg;
+			break;
+		case 'n':
+			cli->noheadings = true;
+			break;
+		case 'b':
+			cli->bytes = true;
+			break;
+		case 'h':
+			cli_help(cli->verb);
+			exit(EXIT_SUCCESS); /* main's atexit handler looks after write errors */
+		case '?':
+		case ':':
+			cli_wrong_option(cli, option, argv);
+		default:
+			return option;
+		}
+	}
+	return -1;
+}
+
+static int parse_number(const char *arg, int base, uint64_t *ret)
+{
+	unsigned long long n;
+	char *end;
+
+	if (!isdigit((unsigned char)*arg)) /* strtoull() takes signs and spaces */
+		return -EINVAL;
+	errno = 0;
+	n = strtoull(arg, &end, base);
+	if (errno || *end)
+		return -EINVAL;
+	*ret = n;
+	return 0;
+}
+
+uint64_t cli_number(const struct cli *cli, const char *what, const char *arg, int base,
+		    uint64_t min, uint64_t max)
+{
+	uint64_t n = 0;
+
+	if (parse_number(arg, base, &n) < 0 || n < min || n > max)
+		cli_usage(cli,
+			  base == 8 ? "%s wants an octal number from %" PRIo64 " to %" PRIo64
+				      ", not '%s'"
+				    : "%s wants a number from %" PRIu64 " to %" PRIu64 ", not '%s'",
+			  what, min, max, arg);
+	return n;
+}
+
+const char *cli_device(const struct cli *cli)
+{
+	return cli->device ? cli->device : "host";
+}
+
+/* Nobody listens: the one failure to connect whose way out is known here. */
+static bool nobody_there(int r)
+{
+	return r == -ENOENT || r == -ECONNREFUSED;
+}
+
+int cli_connect(struct cli *cli)
+{
+	const char *path;
+	int r;
+
+	r = weightd_new(&cli->w);
+	if (r < 0)
+		return cli_error("%s", strerror(-r));
+	r = weightd_connect(cli->w, cli->socket);
+	if (r >= 0)
+		return 0;
+	path = weightd_socket(cli->w);
+	if (!nobody_there(r) || !path || !*path)
+		return cli_fail(cli, r);
+	return cli_error("no weightd answers on %s (%s); start one with 'weightd --socket %s', or "
+			 "say where it is with --socket or WEIGHTD_SOCKET",
+			 path, strerror(-r), path);
+}
+
+struct target cli_target(const struct cli *cli, char *arg)
+{
+	struct target target = {.name = arg};
+	char *at = strrchr(arg, '@');
+
+	if (!at)
+		return target;
+	*at = '\0';
+	if (parse_number(at + 1, 10, &target.version) < 0 || !target.version)
+		cli_usage(cli, "'%s@%s' has no version behind the '@'; those are numbers from 1",
+			  arg, at + 1);
+	return target;
+}
+
+struct target *cli_targets(const struct cli *cli, int argc, char *argv[], size_t *ret_n)
+{
+	size_t n = (size_t)(argc - optind);
+	struct target *targets;
+
+	if (!n)
+		cli_usage(cli, "'%s' wants at least one name", cli->verb->name);
+	targets = calloc(n, sizeof(*targets));
+	if (!targets)
+		cli_out_of_memory();
+	for (size_t i = 0; i < n; i++)
+		targets[i] = cli_target(cli, argv[optind + (int)i]);
+	*ret_n = n;
+	return targets;
+}
+
+const char *cli_name(const struct cli *cli, const char *arg)
+{
+	if (strchr(arg, '@'))
+		cli_usage(cli, "'%s' takes the name of a buffer without a version, not '%s'",
+			  cli->verb->name, arg);
+	return arg;
+}
+
+int cli_attach(struct cli *cli, const struct target *target, struct weightd_buffer **ret)
+{
+	const struct weightd_attach_options options = {
+		.size = sizeof(options),
+		.device = cli->device,
+		.version = target->version,
+	};
+	int r;
+
+	r = weightd_attach(cli->w, target->name, &options, ret);
+	return r < 0 ? cli_fail(cli, r) : 0;
+}

@@ -1,0 +1,143 @@
+/*
+ * What every verb shares: the options it was given, the connection, and how it fails
+ */
+#pragma once
+
+#include <getopt.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "weightd.h"
+
+#define cleanup(fn) __attribute__((cleanup(fn)))
+
+enum {
+	EXIT_FAILED = 1, /* refused or failed */
+	EXIT_USAGE = 2,
+	EXIT_SIGNAL = 128, /* plus the number of the signal */
+};
+
+struct column;
+struct cli;
+
+/* One verb, one file; main.c has the table. */
+struct verb {
+	const char *name;
+	const char *args; /* "NAME PATH..." */
+	const char *summary;
+	const char *options; /* help of its options, a line each; may be NULL */
+	const struct column *columns; /* what -o can choose from; NULL without a table */
+	int (*run)(struct cli *cli, int argc, char *argv[]);
+};
+
+struct cli {
+	struct weightd *w;
+	const struct verb *verb;
+	const char *socket;
+	const char *device; /* NULL: not given */
+	const char *columns; /* -o, NULL: not given */
+	bool json;
+	bool noheadings;
+	bool bytes;
+};
+
+/* Long options without a letter; those of a verb count from OPTION_OWN. */
+enum {
+	OPTION_SOCKET = 256,
+	OPTION_DEVICE,
+	OPTION_OWN,
+};
+
+/* clang-format off */
+#define OPTIONS_COMMON                                                                             \
+	{ "socket", required_argument, NULL, OPTION_SOCKET },                                      \
+	{ "help", no_argument, NULL, 'h' }
+#define OPTIONS_DEVICE                                                                             \
+	{ "device", required_argument, NULL, OPTION_DEVICE }
+#define OPTIONS_JSON                                                                               \
+	{ "json", no_argument, NULL, 'J' }
+#define OPTIONS_TABLE                                                                              \
+	OPTIONS_JSON,                                                                              \
+	{ "output", required_argument, NULL, 'o' },                                                \
+	{ "noheadings", no_argument, NULL, 'n' },                                                  \
+	{ "bytes", no_argument, NULL, 'b' }
+/* clang-format on */
+
+#define LETTERS_COMMON ":h" /* the colon: a missing argument is told apart */
+#define LETTERS_JSON LETTERS_COMMON "J"
+#define LETTERS_TABLE LETTERS_JSON "o:nb"
+
+#define HELP_DEVICE "     --device DEVICE    device of the buffer, 'host' if not given\n"
+#define HELP_JSON " -J, --json             write JSON\n"
+#define HELP_TABLE                                                                                 \
+	HELP_JSON                                                                                  \
+	" -o, --output COLUMNS   columns to show, by commas; +COLUMNS adds to the usual\n"         \
+	" -n, --noheadings       leave out the headings\n"                                         \
+	" -b, --bytes            sizes in bytes\n"
+
+/*
+ * The next option of a verb, or -1 after the last. Shared ones are handled inside; a wrong one ends
+ * the program with EXIT_USAGE, --help with 0.
+ */
+int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
+	       const struct option *options);
+
+/* The number in `arg`, or the end of the program. `what` names the argument: "--keep". */
+uint64_t cli_number(const struct cli *cli, const char *what, const char *arg, int base,
+		    uint64_t min, uint64_t max);
+
+/* Ends the program, for what getopt_long() returned: '?' or ':'. */
+_Noreturn void cli_wrong_option(const struct cli *cli, int option, char *argv[]);
+/* Ends the program with EXIT_USAGE. */
+_Noreturn __attribute__((format(printf, 2, 3))) void cli_usage(const struct cli *cli,
+							       const char *fmt, ...);
+/* Tells a person what went wrong. Returns EXIT_FAILED: return cli_error(...). */
+__attribute__((format(printf, 1, 2))) int cli_error(const char *fmt, ...);
+/* The same with the sentence of the connection, for the failure `r`. */
+int cli_fail(const struct cli *cli, int r);
+_Noreturn void cli_out_of_memory(void);
+
+/* The device asked for. */
+const char *cli_device(const struct cli *cli);
+
+/* 0, or EXIT_FAILED after telling how to start a server. */
+int cli_connect(struct cli *cli);
+
+/* NAME or NAME@VERSION. */
+struct target {
+	const char *name;
+	uint64_t version; /* 0: none given */
+};
+
+/* Cuts `arg` at its '@'; a wrong version ends the program. */
+struct target cli_target(const struct cli *cli, char *arg);
+/*
+ * All that is left of the arguments, at least one: nothing is done for the first before the last is
+ * understood. The caller frees it.
+ */
+struct target *cli_targets(const struct cli *cli, int argc, char *argv[], size_t *ret_n);
+/* `arg` as a name that cannot carry a version. */
+const char *cli_name(const struct cli *cli, const char *arg);
+
+/* Attaches the target on the device asked for. 0, or EXIT_FAILED after telling why. */
+int cli_attach(struct cli *cli, const struct target *target, struct weightd_buffer **ret);
+
+static inline void cli_detachp(struct weightd_buffer **b)
+{
+	weightd_detach(*b);
+}
+
+static inline void cli_list_freep(struct weightd_list **l)
+{
+	weightd_list_free(*l);
+}
+
+static inline void cli_freep(void *p)
+{
+	free(*(void **)p);
+}
+
+/* The help of one verb, to standard output. */
+void cli_help(const struct verb *verb);

@@ -1,0 +1,21 @@
+/*
+ * Text that came from a file or from another user, on its way to a terminal
+ */
+#pragma once
+
+#include <stdio.h>
+
+/*
+ * Writes `s` with everything that could move a cursor, change a mode or reorder a line as \xNN, byte by
+ * byte: control characters, invisible and bidirectional format characters, broken UTF-8, and in a
+ * locale that is not UTF-8 all that is not ASCII.
+ */
+void escape_text(FILE *f, const char *s);
+/* The same for a name on its own: backslashes too, so that no two names look alike. */
+void escape_name(FILE *f, const char *s);
+
+/*
+ * Writes `s` as a JSON string with its quotes. A reader of the JSON gets exactly `s` back, broken UTF-8
+ * aside, which becomes U+FFFD; what escape_text() would hide is written as \uNNNN.
+ */
+void escape_json(FILE *f, const char *s);

@@ -1,0 +1,25 @@
+/*
+ * JSON, written as it comes
+ *
+ * libsmartcols prints flat rows only and needs all of them in memory; weightctl also writes objects
+ * with lists inside, and lists of millions.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct json {
+	FILE *file;
+	unsigned depth;
+	bool comma; /* something stands before in the innermost object or list */
+};
+
+/* `key` is NULL inside of a list and at the top. `kind` is '{' or '['. */
+void json_open(struct json *j, const char *key, char kind);
+void json_close(struct json *j, char kind);
+void json_string(struct json *j, const char *key, const char *s);
+void json_number(struct json *j, const char *key, uint64_t n);
+void json_bool(struct json *j, const char *key, bool b);
+void json_null(struct json *j, const char *key);

@@ -1,0 +1,190 @@
+/*
+ * weightctl load: files into the next version of a buffer.
+ *
+ * A signal only raises a flag; the next call of the progress function asks the library to stop, which
+ * leaves nothing behind. A second signal kills, and weightd cleans up after us.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/column.h"
+#include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/size.h"
+#include "libclient/weightctl/verb.h"
+
+enum {
+	OPTION_MODE = OPTION_OWN,
+	OPTION_KEEP,
+	OPTION_THREADS,
+	OPTION_NEW_LAYOUT,
+};
+
+struct loaded {
+	const char *name;
+	const char *device;
+	struct weightd_load_result result;
+};
+
+#define RESULT(member) offsetof(struct loaded, result.member)
+
+static const struct column columns[] = {
+	COLUMN("NAME", COLUMN_TEXT, offsetof(struct loaded, name)),
+	COLUMN("DEVICE", COLUMN_TEXT, offsetof(struct loaded, device)),
+	COLUMN("VERSION", COLUMN_U64, RESULT(version)),
+	COLUMN("TENSORS", COLUMN_U64, RESULT(n_tensors)),
+	COLUMN("FILES", COLUMN_U64, RESULT(n_files)),
+	COLUMN("SIZE", COLUMN_SIZE, RESULT(n_bytes)),
+	COLUMN("ELAPSED", COLUMN_DURATION, RESULT(elapsed_ns)),
+	COLUMN("MEMORY", COLUMN_DURATION, RESULT(memory_ns)),
+	COLUMN("READ", COLUMN_DURATION, RESULT(read_ns)),
+	COLUMN("DIGEST", COLUMN_DIGEST, RESULT(digest)),
+	{},
+};
+
+/* The signal that asked us to stop. The handler writes it, load_progress() reads it. */
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int signal)
+{
+	stop_signal = signal;
+}
+
+static void catch_signals(void)
+{
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+	const struct sigaction action = {
+		.sa_handler = on_signal,
+		.sa_flags = SA_RESTART | (int)SA_RESETHAND,
+	};
+	struct sigaction old;
+
+	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
+		(void)sigaction(signals[i], NULL, &old); /* cannot fail for these */
+		if (old.sa_handler != SIG_IGN) /* nohup */
+			(void)sigaction(signals[i], &action, NULL);
+	}
+}
+
+static int load_progress(void *userdata, const char *phase, uint64_t done, uint64_t total)
+{
+	progress_update(userdata, phase, done, total);
+	return stop_signal;
+}
+
+static void print_result(const struct loaded *l)
+{
+	char size[SIZE_TEXT_MAX], time[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
+	char digest[COLUMN_DIGEST_MAX];
+	const struct weightd_load_result *r = &l->result;
+
+	(void)printf("%s@%" PRIu64 " on %s: %" PRIu64 " tensor%s, %s in %s (%s), digest %s\n",
+		     l->name, r->version, l->device, r->n_tensors, r->n_tensors == 1 ? "" : "s",
+		     size_text(size, r->n_bytes), size_duration(time, r->elapsed_ns),
+		     size_rate(rate, r->n_bytes, r->elapsed_ns), column_digest(digest, r->digest));
+}
+
+static int load_fail(const struct cli *cli, int r)
+{
+	if (r == -ECANCELED && stop_signal) {
+		(void)cli_error("interrupted; nothing was published and nothing is left behind");
+		return EXIT_SIGNAL + stop_signal;
+	}
+	return cli_fail(cli, r);
+}
+
+static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
+		struct weightd_load_options *options, bool quiet)
+{
+	struct loaded loaded = {
+		.name = name,
+		.device = cli_device(cli),
+		.result = {.size = sizeof(loaded.result)},
+	};
+	struct progress progress;
+	int r;
+
+	if (cli_connect(cli))
+		return EXIT_FAILED;
+	options->create.device = cli->device;
+	options->progress = load_progress;
+	options->userdata = &progress;
+	progress_init(&progress, name, quiet);
+	catch_signals();
+	r = weightd_load(cli->w, name, (const char *const *)paths, (size_t)n_paths, options,
+			 &loaded.result);
+	progress_finish(&progress);
+	if (r < 0)
+		return load_fail(cli, r);
+	if (cli->json)
+		column_json_object(columns, &loaded);
+	else if (!quiet)
+		print_result(&loaded);
+	return 0;
+}
+
+/* 0 would be the library's word for "not given". */
+static uint32_t option_u32(const struct cli *cli, const char *name, int base, uint32_t max)
+{
+	return (uint32_t)cli_number(cli, name, optarg, base, 1, max);
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"mode", required_argument, NULL, OPTION_MODE},
+		{"keep", required_argument, NULL, OPTION_KEEP},
+		{"threads", required_argument, NULL, OPTION_THREADS},
+		{"new-layout", no_argument, NULL, OPTION_NEW_LAYOUT},
+		{"quiet", no_argument, NULL, 'q'},
+		OPTIONS_DEVICE,
+		OPTIONS_JSON,
+		OPTIONS_COMMON,
+		{},
+	};
+	struct weightd_load_options options = {
+		.size = sizeof(options),
+		.create = {.size = sizeof(options.create)},
+	};
+	bool quiet = false;
+	int option;
+
+	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "q", longs)) >= 0) {
+		switch (option) {
+		case OPTION_MODE:
+			options.create.mode = option_u32(cli, "--mode", 8, 0777);
+			break;
+		case OPTION_KEEP:
+			options.create.keep = option_u32(cli, "--keep", 10, UINT32_MAX);
+			break;
+		case OPTION_THREADS:
+			options.n_threads = option_u32(cli, "--threads", 10, 1024);
+			break;
+		case OPTION_NEW_LAYOUT:
+			options.create.new_layout = true;
+			break;
+		case 'q':
+			quiet = true;
+			break;
+		}
+	}
+	if (argc - optind < 2)
+		cli_usage(cli, "'load' wants a name and at least one path");
+	return load(cli, cli_name(cli, argv[optind]), argv + optind + 1, argc - optind - 1,
+		    &options, quiet);
+}
+
+const struct verb verb_load = {
+	.name = "load",
+	.args = "NAME PATH...",
+	.summary = "Load safetensors files as the next version of a buffer",
+	.options = "     --mode MODE        permissions of a new buffer, octal (0640)\n"
+		   "     --keep N           versions to keep, the newest included (2)\n"
+		   "     --threads N        threads that read (one a core, 4 at most)\n"
+		   "     --new-layout       allow other tensors than those of the newest version\n"
+		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
+	.run = run,
+};

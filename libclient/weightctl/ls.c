@@ -1,0 +1,99 @@
+/*
+ * weightctl ls: the buffers of the server, a line each.
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/table.h"
+#include "libclient/weightctl/verb.h"
+
+#define INFO(member) offsetof(struct weightd_buffer_info, member)
+
+/*
+ * A program wants to know whether the buffer can be attached, and has "writing" beside; a person looks
+ * at one word.
+ */
+static const char *state(const void *row, bool json)
+{
+	const struct weightd_buffer_info *info = row;
+
+	if (info->writing && !json)
+		return "writing";
+	return info->state == WEIGHTD_READY ? "ready" : "empty";
+}
+
+const struct column ls_columns[] = {
+	{"NAME", COLUMN_TEXT, INFO(name), .help = "name of the buffer", .shown = true, .cut = true,
+	 .width = 0.2},
+	{"DEVICE", COLUMN_TEXT, INFO(device), .help = "where its memory is", .shown = true,
+	 .cut = true, .width = 0.1},
+	{"VERSION", COLUMN_VERSION, INFO(version), .help = "newest version", .shown = true},
+	{"STATE", COLUMN_WORD, .word = state, .help = "empty, ready, or writing the next version",
+	 .shown = true},
+	{"WRITING", COLUMN_BOOL, INFO(writing), .help = "a writer is at work on the next version"},
+	{"TENSORS", COLUMN_U64, INFO(n_tensors), .help = "tensors of the newest version",
+	 .shown = true},
+	{"SIZE", COLUMN_SIZE, INFO(n_bytes), .help = "size of the newest version", .shown = true},
+	{"READERS", COLUMN_U32, INFO(n_readers), .help = "attachments, of all versions",
+	 .shown = true},
+	{"AGE", COLUMN_AGE, INFO(published_ns),
+	 .help = "time since the newest version was published", .shown = true},
+	{"PUBLISHED", COLUMN_TIME, INFO(published_ns), .help = "when that was (UTC)"},
+	{"KEPT", COLUMN_U32, INFO(n_versions), .help = "versions that exist"},
+	{"KEEP", COLUMN_U32, INFO(keep), .help = "versions to keep, the newest included"},
+	{"MEMORY", COLUMN_SIZE, INFO(slot_bytes), .help = "memory of all versions"},
+	{"HUGE", COLUMN_SIZE, INFO(huge_bytes), .help = "of it, in huge pages"},
+	{"UID", COLUMN_U32, INFO(uid), .help = "owner"},
+	{"GID", COLUMN_U32, INFO(gid), .help = "group"},
+	{"MODE", COLUMN_MODE, INFO(mode), .help = "permissions"},
+	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of the newest version's layout"},
+	{"DIGEST", COLUMN_DIGEST, INFO(digest), .help = "digest of the newest version's bytes"},
+	{},
+};
+
+static int print(const struct cli *cli, struct table *table, const struct weightd_list *list)
+{
+	struct json json = {.file = stdout};
+	const struct weightd_buffer_info *info;
+	int r;
+
+	if (cli->json)
+		json_open(&json, NULL, '{');
+	table_begin(table, &json, "buffers");
+	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++)
+		if (!cli->device || !strcmp(info->device, cli->device))
+			table_row(table, info);
+	r = table_end(table);
+	if (cli->json)
+		json_close(&json, '}');
+	return r;
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
+	cleanup(cli_list_freep) struct weightd_list *list = NULL;
+	cleanup(table_deinit) struct table table = {};
+	int r;
+
+	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
+	if (argc - optind > 0)
+		cli_usage(cli, "'ls' takes no arguments; one buffer is shown by 'show'");
+	table_init(&table, cli, ls_columns);
+	if (cli_connect(cli))
+		return EXIT_FAILED;
+	r = weightd_list(cli->w, NULL, &list);
+	if (r < 0)
+		return cli_fail(cli, r);
+	return print(cli, &table, list);
+}
+
+const struct verb verb_ls = {
+	.name = "ls",
+	.args = "",
+	.summary = "List the buffers",
+	.options = HELP_TABLE "     --device DEVICE    only buffers on this device\n",
+	.columns = ls_columns,
+	.run = run,
+};

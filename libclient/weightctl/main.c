@@ -1,0 +1,125 @@
+/*
+ * weightctl: the command line of weightd
+ *
+ * It knows the library through weightd.h alone: what it can do, any program can. One verb is one file
+ * and one row of `verbs`. Output that could not be written is a failure, found at exit.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/verb.h"
+
+static const struct verb *const verbs[] = {
+	&verb_load,   &verb_ls, &verb_show, &verb_tensors, &verb_cat,
+	&verb_verify, &verb_rm, &verb_wait, &verb_ping,    &verb_version,
+};
+
+#define N_VERBS (sizeof(verbs) / sizeof(*verbs))
+
+/*
+ * A standard descriptor that the caller closed must not become the connection's. What takes its place
+ * fails like a closed one: input cannot be read, output cannot be written.
+ */
+static void hold_standard_descriptors(void)
+{
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			(void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+static void close_stdout(void)
+{
+	bool failed = ferror(stdout);
+
+	errno = 0;
+	if (fclose(stdout) < 0)
+		failed = true;
+	if (!failed)
+		return;
+	if (errno != EPIPE) /* who reads no further knows why */
+		(void)cli_error("cannot write to standard output%s%s", errno ? ": " : "",
+				errno ? strerror(errno) : "");
+	_exit(EXIT_FAILED);
+}
+
+static void help(void)
+{
+	(void)puts("Usage: weightctl [--socket PATH] VERB [options] [arguments]\n\n"
+		   "Load, list and check the model weights that weightd shares between processes.\n\n"
+		   "Verbs:");
+	for (size_t i = 0; i < N_VERBS; i++)
+		(void)printf(" %-8s  %s\n", verbs[i]->name, verbs[i]->summary);
+	(void)puts("\nOptions:\n"
+		   "     --socket PATH  socket of the server; else $WEIGHTD_SOCKET, else\n"
+		   "                    /run/weightd.sock for root, $XDG_RUNTIME_DIR/weightd.sock\n"
+		   " -h, --help         this text; after a verb, that of the verb\n"
+		   " -V, --version      the version of weightctl\n\n"
+		   "Exit codes: 0 done, 1 refused or failed, 2 usage, 130 load interrupted.\n"
+		   "weightctl(1) has the details.");
+}
+
+static const struct verb *find(const char *name)
+{
+	for (size_t i = 0; i < N_VERBS; i++)
+		if (!strcmp(verbs[i]->name, name))
+			return verbs[i];
+	return NULL;
+}
+
+/* Options that stand before the verb. */
+static void global_options(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"version", no_argument, NULL, 'V'},
+		OPTIONS_COMMON,
+		{},
+	};
+	int option;
+
+	/* '+': the first argument that is no option is the verb */
+	while ((option = getopt_long(argc, argv, "+:hV", longs, NULL)) >= 0) {
+		switch (option) {
+		case OPTION_SOCKET:
+			cli->socket = optarg;
+			break;
+		case 'h':
+			help();
+			exit(EXIT_SUCCESS);
+		case 'V':
+			(void)printf("weightctl %s\n", weightd_release());
+			exit(EXIT_SUCCESS);
+		default:
+			cli_wrong_option(cli, option, argv);
+		}
+	}
+}
+
+int main(int argc, char *argv[])
+{
+	struct cli cli = {};
+	int status;
+
+	hold_standard_descriptors();
+	(void)atexit(close_stdout);
+	opterr = 0;
+	(void)setlocale(LC_CTYPE, ""); /* only what can be printed; numbers stay as they are */
+	global_options(&cli, argc, argv);
+	if (optind >= argc)
+		cli_usage(&cli, "no verb was given");
+	cli.verb = find(argv[optind]);
+	if (!cli.verb)
+		cli_usage(&cli, "there is no verb '%s'", argv[optind]);
+
+	argc -= optind; /* the verb takes the place of the program's name */
+	argv += optind;
+	optind = 0; /* glibc: start anew */
+	status = cli.verb->run(&cli, argc, argv);
+	weightd_close(cli.w);
+	return status;
+}

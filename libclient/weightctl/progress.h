@@ -1,0 +1,28 @@
+/*
+ * How far a load is, on standard error: a bar on a terminal, a line for each tenth elsewhere
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct progress {
+	const char *name; /* what is loaded */
+	bool quiet;
+	bool bar;
+	bool drawn; /* the terminal's line is ours at the moment */
+	uint64_t drawn_ns;
+	char phase[16];
+	uint64_t phase_ns; /* when it began */
+	uint64_t phase_done; /* and how much was done then */
+	uint64_t phase_total;
+	unsigned tenths; /* of the phase, told */
+};
+
+void progress_init(struct progress *p, const char *name, bool quiet);
+void progress_update(struct progress *p, const char *phase, uint64_t done, uint64_t total);
+/* Leaves the terminal as it was. Before anything else is printed; once or more often. */
+void progress_finish(struct progress *p);
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+uint64_t progress_now_ns(void);

@@ -1,0 +1,119 @@
+/*
+ * weightctl show: all that is known about one buffer, and its versions.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/table.h"
+#include "libclient/weightctl/verb.h"
+
+#define INFO(member) offsetof(struct weightd_version_info, member)
+
+static const struct column columns[] = {
+	{"VERSION", COLUMN_VERSION, INFO(version), .help = "number of the version", .shown = true},
+	{"CURRENT", COLUMN_BOOL, INFO(current), .help = "it is the one that attach returns",
+	 .shown = true},
+	{"TENSORS", COLUMN_U64, INFO(n_tensors), .help = "number of tensors", .shown = true},
+	{"SIZE", COLUMN_SIZE, INFO(n_bytes), .help = "size of its flat range", .shown = true},
+	{"READERS", COLUMN_U32, INFO(n_readers), .help = "attachments", .shown = true},
+	{"AGE", COLUMN_AGE, INFO(published_ns), .help = "time since it was published", .shown = true},
+	{"PUBLISHED", COLUMN_TIME, INFO(published_ns), .help = "when that was (UTC)"},
+	{"MEMORY", COLUMN_SIZE, INFO(slot_bytes), .help = "memory it takes", .shown = true},
+	{"HUGE", COLUMN_SIZE, INFO(huge_bytes), .help = "of it, in huge pages", .shown = true},
+	{"UID", COLUMN_U32, INFO(uid), .help = "who published it", .shown = true},
+	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of its layout"},
+	{"DIGEST", COLUMN_DIGEST, INFO(digest), .help = "digest of its bytes"},
+	{},
+};
+
+/* The buffer on the device asked for; NULL, and where else there is one of that name. */
+static const struct weightd_buffer_info *find(const struct weightd_list *list, const char *device,
+					      const char **ret_elsewhere)
+{
+	const struct weightd_buffer_info *info;
+
+	*ret_elsewhere = NULL;
+	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++) {
+		if (!strcmp(info->device, device))
+			return info;
+		*ret_elsewhere = info->device;
+	}
+	return NULL;
+}
+
+static int not_found(const char *name, const char *device, const char *elsewhere)
+{
+	if (elsewhere)
+		return cli_error("there is no buffer '%s' on %s, but one on %s (--device %s)", name,
+				 device, elsewhere, elsewhere);
+	return cli_error("there is no buffer '%s' on %s; 'weightctl ls' lists those there are",
+			 name, device);
+}
+
+static int print(const struct cli *cli, struct table *table, const struct weightd_buffer_info *info,
+		 const struct weightd_list *versions)
+{
+	struct json json = {.file = stdout};
+	const struct weightd_version_info *version;
+	int r;
+
+	if (cli->json) {
+		json_open(&json, NULL, '{');
+		column_json_all(ls_columns, info, &json);
+	} else {
+		column_text_all(ls_columns, info, cli->bytes, stdout);
+		if (weightd_list_count(versions))
+			(void)fputc('\n', stdout);
+	}
+	table_begin(table, &json, "versions");
+	for (size_t i = 0; (version = weightd_list_version(versions, i)); i++)
+		table_row(table, version);
+	r = table_end(table);
+	if (cli->json)
+		json_close(&json, '}');
+	return r;
+}
+
+static int show(struct cli *cli, struct table *table, const char *name)
+{
+	cleanup(cli_list_freep) struct weightd_list *buffers = NULL, *versions = NULL;
+	const struct weightd_buffer_info *info;
+	const char *elsewhere;
+	int r;
+
+	if (cli_connect(cli))
+		return EXIT_FAILED;
+	r = weightd_list(cli->w, name, &buffers);
+	if (r < 0)
+		return cli_fail(cli, r);
+	info = find(buffers, cli_device(cli), &elsewhere);
+	if (!info)
+		return not_found(name, cli_device(cli), elsewhere);
+	r = weightd_list_versions(cli->w, name, info->device, &versions);
+	if (r < 0)
+		return cli_fail(cli, r);
+	return print(cli, table, info, versions);
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
+	cleanup(table_deinit) struct table table = {};
+
+	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
+	if (argc - optind != 1)
+		cli_usage(cli, "'show' wants one name");
+	table_init(&table, cli, columns);
+	return show(cli, &table, cli_name(cli, argv[optind]));
+}
+
+const struct verb verb_show = {
+	.name = "show",
+	.args = "NAME",
+	.summary = "Show a buffer and its versions",
+	.options = HELP_TABLE HELP_DEVICE,
+	.columns = columns,
+	.run = run,
+};

@@ -1,0 +1,31 @@
+/*
+ * A table of structs: columns chosen by -o, printed by libsmartcols or as a JSON list
+ */
+#pragma once
+
+#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/column.h"
+#include "libclient/weightctl/json.h"
+
+#define TABLE_COLUMNS_MAX 32
+
+struct table {
+	const struct cli *cli;
+	const struct column *columns[TABLE_COLUMNS_MAX];
+	size_t n_columns;
+	struct libscols_table *rows; /* NULL for JSON, whose rows are written at once */
+	FILE *cell; /* the text of one cell */
+	char *cell_text;
+	size_t cell_size;
+	struct json *json;
+};
+
+/* Chooses the columns; a wrong -o ends the program. Before anything is done, so that it can. */
+void table_init(struct table *t, const struct cli *cli, const struct column *columns);
+void table_deinit(struct table *t);
+
+/* With --json the rows become the list `key` of the object open in `j`, else `j` may be NULL. */
+void table_begin(struct table *t, struct json *j, const char *key);
+void table_row(struct table *t, const void *row);
+/* 0, or EXIT_FAILED after saying why. */
+int table_end(struct table *t);

@@ -1,0 +1,21 @@
+/*
+ * The verbs, each in a file of its name
+ */
+#pragma once
+
+#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/column.h"
+
+extern const struct verb verb_cat;
+extern const struct verb verb_load;
+extern const struct verb verb_ls;
+extern const struct verb verb_ping;
+extern const struct verb verb_rm;
+extern const struct verb verb_show;
+extern const struct verb verb_tensors;
+extern const struct verb verb_verify;
+extern const struct verb verb_version;
+extern const struct verb verb_wait;
+
+/* What ls and show tell of a struct weightd_buffer_info; in ls.c. */
+extern const struct column ls_columns[];
