@@ -1,0 +1,74 @@
+"""The README's tour and snippets, run as they are printed."""
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from features import ROOT, require
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
+
+
+def without_figures(text):
+    """Times, rates and paddings differ from run to run; everything else is printed as promised."""
+    text = re.sub(r"\d+(\.\d+)? (ms|s|[kMGT]?B/s)\b", "N", text)
+    return re.sub(r" +", " ", text)
+
+
+def tour():
+    """(command, expected output) of the console blocks, without building, starting and stopping."""
+    steps = []
+    for block in blocks("console"):
+        for step in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
+            steps.append(step)
+    return [s for s in steps if not re.match(r"make$|export |weightd |kill ", s[0])]
+
+
+def run_python(daemon, snippet):
+    env = daemon.env | {"PYTHONPATH": str(ROOT / "libclient/python")}
+    done = subprocess.run([sys.executable, "-c", snippet], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_tour_prints_what_the_readme_shows(daemon, build, model):
+    require("torch")
+    env = daemon.env | {"PATH": f"{build}:{os.environ['PATH']}"}
+    outputs = []
+    for command, expected in tour():
+        if command.startswith("weightctl rm"):  # of what the Python snippets make
+            for snippet in blocks("python"):
+                outputs.append(run_python(daemon, snippet))
+        done = subprocess.run(["bash", "-c", command.replace("build/model", str(model))], env=env,
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert without_figures(done.stdout) == without_figures(expected), command
+    assert outputs[0].startswith("F32 (384,) [")
+    assert outputs[1] == "1 1048576.0\n"
+    assert outputs[2] == "1024.0\n"
+    assert daemon.ctl("ls", "--noheadings").stdout == ""
+
+
+def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
+    """With the plain library: the snippet is a program of a user, not of ours."""
+    library = ROOT / "build"
+    require("library")
+    (source,) = blocks("c")
+    (tmp_path / "tour.c").write_text(source)
+    subprocess.run(["cc", "-Wall", "-Werror", "-I", ROOT / "libclient/include", "-o", tmp_path / "tour",
+                    tmp_path / "tour.c", "-L", library, f"-Wl,-rpath,{library}", "-lweightd"], check=True)
+    refused = subprocess.run([tmp_path / "tour"], env=daemon.env, capture_output=True, text=True)
+    assert refused.returncode == 1 and "minilm" in refused.stderr
+    daemon.ctl("load", "minilm", model)
+    done = subprocess.run([tmp_path / "tour"], env=daemon.env, capture_output=True, text=True)
+    assert re.fullmatch(r"F32 1536 bytes, the first is -?[\d.e-]+\n", done.stdout), (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("page", ["weightd.8.scd", "weightctl.1.scd"])
+def test_the_pages_that_the_readme_names_exist(page):
+    assert (ROOT / "packaging/man" / page).exists()
