@@ -5,7 +5,9 @@
 #include "libclient/client.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,26 +155,36 @@ int weightd_connect(struct weightd *w, const char *path)
 	return r;
 }
 
-/* 0 when there is something to read. */
-static int wait_for_reply(int fd, int timeout_ms)
+/* How long to poll: to the deadline, but no longer than to the next tick. -1: for ever. */
+static int poll_ms(uint64_t now_ns, uint64_t deadline_ns, bool ticking)
 {
-	uint64_t deadline = num_now_ns() + (uint64_t)(timeout_ms < 0 ? 0 : timeout_ms) * 1000000;
+	uint64_t ms = UINT64_MAX;
+
+	if (deadline_ns)
+		ms = now_ns < deadline_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
+	if (ticking && ms > CLIENT_TICK_MS)
+		ms = CLIENT_TICK_MS;
+	return ms > INT_MAX ? -1 : (int)ms;
+}
+
+/* 0 when there is something to read. */
+static int wait_for_reply(int fd, const struct client_call *call)
+{
+	uint64_t timeout_ms = (uint64_t)(call->timeout_ms ? call->timeout_ms : CLIENT_TIMEOUT_MS);
+	uint64_t deadline = call->timeout_ms < 0 ? 0 : num_now_ns() + timeout_ms * 1000000;
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 
 	for (;;) {
-		uint64_t now = num_now_ns();
-		int left_ms = -1;
-		int n;
+		int n = poll(&p, 1, poll_ms(num_now_ns(), deadline, call->tick != NULL));
 
-		if (timeout_ms >= 0)
-			left_ms = now < deadline ? (int)((deadline - now + 999999) / 1000000) : 0;
-		n = poll(&p, 1, left_ms);
 		if (n > 0)
 			return 0;
-		if (n == 0)
-			return -ETIMEDOUT;
-		if (errno != EINTR)
+		if (n < 0 && errno != EINTR)
 			return -errno;
+		if (call->tick && call->tick(call->userdata) < 0)
+			return -ECANCELED;
+		if (deadline && num_now_ns() >= deadline)
+			return -ETIMEDOUT;
 	}
 }
 
@@ -181,6 +193,8 @@ static int lost(struct weightd *w, int r)
 	w->fd = fd_close(w->fd);
 	if (r == -ETIMEDOUT)
 		return sentence_set(&w->sentence, r, "weightd at %s does not answer", w->path);
+	if (r == -ECANCELED)
+		return sentence_set(&w->sentence, r, "cancelled");
 	if (r == -EBADMSG || r == -EMSGSIZE)
 		return sentence_set(
 			&w->sentence, -EBADMSG,
@@ -254,7 +268,7 @@ int client_call(struct weightd *w, struct client_call *call)
 	/* A server that turned us away has said why before it closed: that is read below. */
 	if (r < 0 && r != -EPIPE && r != -ECONNRESET)
 		return lost(w, r);
-	r = wait_for_reply(w->fd, call->timeout_ms ? call->timeout_ms : CLIENT_TIMEOUT_MS);
+	r = wait_for_reply(w->fd, call);
 	if (r < 0)
 		return lost(w, r);
 	return receive_reply(w, call);

@@ -10,6 +10,7 @@
 #include "libclient/sentence.h"
 
 #define CLIENT_TIMEOUT_MS 30000 /* for an answer that the server owes at once */
+#define CLIENT_TICK_MS 50
 
 struct weightd {
 	unsigned n_refs; /* the caller's, and one of each buffer and writer */
@@ -33,6 +34,9 @@ struct client_call {
 	enum wire_op op;
 	int timeout_ms; /* < 0: for ever; 0: CLIENT_TIMEOUT_MS */
 	const int *fds; /* to send, borrowed: as many as the operation takes */
+	/* Asked every CLIENT_TICK_MS while waiting; < 0 gives up: the connection is closed, -ECANCELED. */
+	int (*tick)(void *userdata);
+	void *userdata;
 	struct wire_request request;
 	struct wire_reply reply;
 	int reply_fds[WIRE_FDS_MAX]; /* the caller's afterwards; -1 where there is none */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -25,6 +26,8 @@
 struct weightd_writer {
 	struct weightd *w; /* referenced */
 	uint64_t id; /* on the server: of the writer, then of the lease */
+	pid_t owner; /* the process that maps the bytes writable: in its children they are not mapped */
+	bool aborted;
 	uint64_t version; /* 0 until published */
 	void *data;
 	uint64_t data_size;
@@ -85,6 +88,7 @@ static int take_slot(struct weightd_writer *wr, struct client_call *call)
 	const struct wire_create_reply *reply = &call->reply.create;
 
 	wr->id = reply->writer;
+	wr->owner = getpid();
 	wr->data_size = reply->data_size;
 	wr->slot_size = reply->slot_size;
 	wr->fd = take_fd(call->reply_fds[0]);
@@ -99,13 +103,20 @@ static int take_slot(struct weightd_writer *wr, struct client_call *call)
 	return map_writable(wr);
 }
 
-int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
-		   const struct weightd_create_options *options, struct weightd_writer **ret)
+int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
+		  const struct weightd_create_options *options, int (*tick)(void *userdata),
+		  void *userdata, struct weightd_writer **ret)
 {
 	cleanup(writer_freep) struct weightd_writer *wr = calloc(1, sizeof(*wr));
 	cleanup(fd_closep) int layout_fd = -1;
 	/* Providing the memory takes as long as it takes. */
-	struct client_call call = {.op = WIRE_CREATE, .timeout_ms = -1, .fds = &layout_fd};
+	struct client_call call = {
+		.op = WIRE_CREATE,
+		.timeout_ms = -1,
+		.fds = &layout_fd,
+		.tick = tick,
+		.userdata = userdata,
+	};
 	struct wire_create *create = &call.request.create;
 	struct weightd_create_options o = {0};
 	int r;
@@ -141,14 +152,39 @@ int weightd_create(struct weightd *w, const char *name, const struct weightd_lay
 	return 0;
 }
 
+int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
+		   const struct weightd_create_options *options, struct weightd_writer **ret)
+{
+	return writer_create(w, name, layout, options, NULL, NULL, ret);
+}
+
 void weightd_writer_free(struct weightd_writer *wr)
 {
 	if (!wr)
 		return;
-	mapping_free(wr->data, wr->slot_size);
+	/* What a parent has published is mapped in its children, what it was writing is not. */
+	if (wr->version || wr->owner == getpid())
+		mapping_free(wr->data, wr->slot_size);
 	wr->data = NULL;
-	client_end(wr->w, wr->version ? WIRE_DETACH : WIRE_ABORT, wr->id);
+	if (!wr->aborted)
+		client_end(wr->w, wr->version ? WIRE_DETACH : WIRE_ABORT, wr->id);
 	writer_free(wr);
+}
+
+int weightd_writer_abort(struct weightd_writer *wr)
+{
+	struct client_call call = {.op = WIRE_ABORT, .request.abort.id = wr->id};
+	int r;
+
+	if (wr->version || wr->aborted)
+		return sentence_set(&wr->w->sentence, -EALREADY,
+				    "this writer has published or was aborted already");
+	r = client_call(wr->w, &call);
+	/* Without its connection the version is gone all the same. */
+	if (r < 0 && r != -ENOTCONN && r != -ENOENT)
+		return r;
+	wr->aborted = true;
+	return 0;
 }
 
 void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size)
@@ -221,9 +257,12 @@ int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version)
 	struct sentence *s = &wr->w->sentence;
 	int r;
 
-	if (wr->version)
-		return sentence_set(s, -EALREADY,
-				    "this writer has published already; create another");
+	if (wr->version || wr->aborted)
+		return sentence_set(
+			s, -EALREADY,
+			"this writer has published or was aborted already; create another");
+	if (wr->owner != getpid())
+		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
 	for (uint64_t i = 0; i < wr->n_leaves; i++)
 		if (!wr->leaf_done[i])
 			weightd_writer_digest_leaf(wr, i);

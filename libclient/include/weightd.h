@@ -174,7 +174,7 @@ struct weightd_attach_options {
 	const char *device; /* NULL: "host" */
 	uint64_t version; /* 0: the newest */
 	const uint8_t *layout_hash; /* 16 bytes the layout must hash to, else -EPROTOTYPE; NULL: any */
-	int timeout_ms; /* how long to wait for the first version: 0 not at all, < 0 for ever */
+	int timeout_ms; /* how long to wait for that version: 0 not at all, < 0 for ever */
 };
 
 /* Maps a published version; `options` may be NULL. The caller owns the result. */
@@ -302,8 +302,12 @@ void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf);
 int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version);
 
 /*
- * Unmaps. A version that was not published is dropped, leaving no trace; NULL is fine.
+ * Drops the version that was not published, and lets another writer in. The bytes stay mapped, for
+ * nobody else, until the writer is freed. -EALREADY.
  */
+int weightd_writer_abort(struct weightd_writer *wr);
+
+/* Unmaps. What was not published is dropped, leaving no trace; NULL is fine. */
 void weightd_writer_free(struct weightd_writer *wr);
 
 /* --- Loading files ----------------------------------------------------------------------------- */
