@@ -1,0 +1,38 @@
+"""
+weightd: share model weights between the processes of one machine, without copies.
+
+    with weightd.attach("llama-8b") as weights:     # one request, however many tensors
+        w = weights["lm_head.weight"].numpy()       # a view of memory that all readers share
+
+    layout = weightd.Layout()
+    layout.add("w", "F32", (1024, 1024))
+    with weightd.create("mine", layout) as writer:
+        writer["w"].numpy()[:] = 1
+        version = writer.publish()                  # from now on nobody can change it
+
+Modules of torch: weightd.torch. Neither numpy nor torch is needed until a tensor is asked for one.
+
+Threads. Everything here may be called from any thread. Calls that are answered at once share one
+connection per process and socket; those that take long (create, load, wait) have one each. After
+fork() the child reads what the parent had attached, and connects by itself for everything else. When
+weightd went away, the next call connects anew.
+
+Lifetime. Tensors, arrays and capsules keep the memory mapped, in whatever order things are closed.
+"""
+from ._abi import lib as _lib
+from ._buffer import Buffer, attach, wait
+from ._errors import (Denied, DigestMismatch, Disconnected, Error, LayoutMismatch, NotFound,
+                      NotPublished, Removed, Timeout)
+from ._layout import Layout
+from ._manage import BufferInfo, ServerInfo, VersionInfo, drop, ls, ping, versions
+from ._tensor import Entry, Tensor
+from ._writer import LoadResult, Writer, create, load
+
+__version__ = _lib.weightd_release().decode()
+
+__all__ = [
+    "Buffer", "BufferInfo", "Denied", "DigestMismatch", "Disconnected", "Entry", "Error", "Layout",
+    "LayoutMismatch", "LoadResult", "NotFound", "NotPublished", "Removed", "ServerInfo", "Tensor",
+    "Timeout", "VersionInfo", "Writer", "attach", "create", "drop", "load", "ls", "ping", "versions",
+    "wait",
+]

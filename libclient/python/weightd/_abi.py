@@ -1,0 +1,168 @@
+"""libweightd and the declarations of weightd.h, one to one."""
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_size_t,
+                    c_ubyte, c_uint, c_uint32, c_uint64, c_void_p)
+
+HASH_SIZE = 16
+NOT_TIED = 2**32 - 1
+ROLES = {1: "param", 2: "buffer"}
+STATES = {0: "empty", 1: "ready"}
+
+Progress = CFUNCTYPE(c_int, c_void_p, c_char_p, c_uint64, c_uint64)
+Hash = c_ubyte * HASH_SIZE
+
+
+class Sized(Structure):
+    """A struct whose first member tells the library its size as the caller knows it."""
+
+    def __init__(self, **fields):
+        super().__init__(size=ctypes.sizeof(self), **fields)
+
+
+class Tensor(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("unit", c_char_p),
+                ("shape", POINTER(c_uint64)), ("data", c_void_p), ("offset", c_uint64),
+                ("n_bytes", c_uint64), ("index", c_uint32), ("tied_to", c_uint32),
+                ("n_dims", c_uint32), ("dtype", c_int), ("role", c_int)]
+
+
+class Server(Sized):
+    _fields_ = [("size", c_size_t), ("instance", c_uint64), ("uptime_ns", c_uint64),
+                ("n_buffers", c_uint64), ("n_sessions", c_uint64), ("n_leases", c_uint64),
+                ("n_bytes", c_uint64), ("pid", c_uint32), ("release", c_char * 32)]
+
+
+class AttachOptions(Sized):
+    _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64),
+                ("layout_hash", POINTER(c_ubyte)), ("timeout_ms", c_int)]
+
+
+class CreateOptions(Sized):
+    _fields_ = [("size", c_size_t), ("device", c_char_p), ("mode", c_uint32), ("keep", c_uint32),
+                ("new_layout", c_bool)]
+
+
+class LoadOptions(Sized):
+    _fields_ = [("size", c_size_t), ("create", CreateOptions), ("n_threads", c_uint),
+                ("progress", Progress), ("userdata", c_void_p)]
+
+
+class LoadResult(Sized):
+    _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_bytes", c_uint64),
+                ("n_tensors", c_uint64), ("n_files", c_uint64), ("elapsed_ns", c_uint64),
+                ("memory_ns", c_uint64), ("read_ns", c_uint64), ("digest", Hash)]
+
+
+class BufferInfo(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("device", c_char_p), ("state", c_int),
+                ("writing", c_bool), ("uid", c_uint32), ("gid", c_uint32), ("mode", c_uint32),
+                ("keep", c_uint32), ("n_versions", c_uint32), ("n_readers", c_uint32),
+                ("version", c_uint64), ("n_tensors", c_uint64), ("n_bytes", c_uint64),
+                ("slot_bytes", c_uint64), ("huge_bytes", c_uint64), ("published_ns", c_uint64),
+                ("layout_hash", Hash), ("digest", Hash)]
+
+
+class VersionInfo(Sized):
+    _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_tensors", c_uint64),
+                ("n_bytes", c_uint64), ("slot_bytes", c_uint64), ("huge_bytes", c_uint64),
+                ("published_ns", c_uint64), ("n_readers", c_uint32), ("uid", c_uint32),
+                ("current", c_bool), ("layout_hash", Hash), ("digest", Hash)]
+
+
+# Pointers to opaque structs, in and out, are c_void_p.
+FUNCTIONS = {  # name: (result, *arguments)
+    "weightd_release": (c_char_p,),
+    "weightd_dtype_name": (c_char_p, c_int),
+    "weightd_dtype_parse": (c_int, c_char_p),
+    "weightd_dtype_bits": (c_uint, c_int),
+    "weightd_new": (c_int, POINTER(c_void_p)),
+    "weightd_connect": (c_int, c_void_p, c_char_p),
+    "weightd_close": (None, c_void_p),
+    "weightd_error": (c_char_p, c_void_p),
+    "weightd_socket": (c_char_p, c_void_p),
+    "weightd_ping": (c_int, c_void_p, POINTER(Server)),
+    "weightd_attach": (c_int, c_void_p, c_char_p, POINTER(AttachOptions), POINTER(c_void_p)),
+    "weightd_detach": (None, c_void_p),
+    "weightd_buffer_name": (c_char_p, c_void_p),
+    "weightd_buffer_device": (c_char_p, c_void_p),
+    "weightd_buffer_version": (c_uint64, c_void_p),
+    "weightd_buffer_data": (c_void_p, c_void_p, POINTER(c_uint64)),
+    "weightd_buffer_layout_hash": (c_void_p, c_void_p),
+    "weightd_buffer_digest": (c_void_p, c_void_p),
+    "weightd_buffer_n_tensors": (c_uint32, c_void_p),
+    "weightd_buffer_tensor": (c_int, c_void_p, c_uint32, POINTER(Tensor)),
+    "weightd_buffer_find": (c_int, c_void_p, c_char_p, POINTER(Tensor)),
+    "weightd_buffer_latest": (c_int, c_void_p, POINTER(c_uint64)),
+    "weightd_buffer_wait": (c_int, c_void_p, c_uint64, c_int, POINTER(c_uint64)),
+    "weightd_buffer_refresh": (c_int, c_void_p, POINTER(c_void_p)),
+    "weightd_buffer_verify": (c_int, c_void_p),
+    "weightd_layout_new": (c_int, c_uint64, POINTER(c_void_p)),
+    "weightd_layout_free": (None, c_void_p),
+    "weightd_layout_add": (c_int, c_void_p, c_char_p, c_int, c_uint32, POINTER(c_uint64), c_int,
+                           c_char_p),
+    "weightd_layout_tie": (c_int, c_void_p, c_char_p, c_uint32, c_char_p),
+    "weightd_layout_n_tensors": (c_uint32, c_void_p),
+    "weightd_layout_n_bytes": (c_uint64, c_void_p),
+    "weightd_layout_tensor": (c_int, c_void_p, c_uint32, POINTER(Tensor)),
+    "weightd_layout_hash": (c_int, c_void_p, POINTER(c_ubyte)),
+    "weightd_create": (c_int, c_void_p, c_char_p, c_void_p, POINTER(CreateOptions),
+                       POINTER(c_void_p)),
+    "weightd_writer_data": (c_void_p, c_void_p, POINTER(c_uint64)),
+    "weightd_writer_n_tensors": (c_uint32, c_void_p),
+    "weightd_writer_tensor": (c_int, c_void_p, c_uint32, POINTER(Tensor)),
+    "weightd_writer_find": (c_int, c_void_p, c_char_p, POINTER(Tensor)),
+    "weightd_writer_digest_leaf": (None, c_void_p, c_uint64),
+    "weightd_writer_publish": (c_int, c_void_p, POINTER(c_uint64)),
+    "weightd_writer_abort": (c_int, c_void_p),
+    "weightd_writer_free": (None, c_void_p),
+    "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
+                     POINTER(LoadResult)),
+    "weightd_list": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
+    "weightd_list_versions": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_void_p)),
+    "weightd_list_free": (None, c_void_p),
+    "weightd_list_count": (c_size_t, c_void_p),
+    "weightd_list_buffer": (POINTER(BufferInfo), c_void_p, c_size_t),
+    "weightd_list_version": (POINTER(VersionInfo), c_void_p, c_size_t),
+    "weightd_wait": (c_int, c_void_p, c_char_p, c_char_p, c_uint64, c_int, POINTER(c_uint64)),
+    "weightd_drop": (c_int, c_void_p, c_char_p, c_char_p, c_uint64),
+}
+
+
+def _library_path() -> str:
+    tree = pathlib.Path(__file__).resolve().parents[3]
+    built = tree / "build/libweightd.so.0"
+    is_source_tree = (tree / "libclient/include/weightd.h").exists()
+    return os.environ.get("WEIGHTD_LIBRARY") or (str(built) if is_source_tree and built.exists()
+                                                 else "libweightd.so.0")
+
+
+def _load() -> ctypes.CDLL:
+    path = _library_path()
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as e:
+        raise ImportError(f"weightd needs libweightd: {e}; install it, or set WEIGHTD_LIBRARY") from e
+    for name, (result, *arguments) in FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+lib = _load()
+
+
+def text(value: str) -> bytes:
+    """UTF-8 for C. ValueError: a NUL, at which C would cut it off, or a lone surrogate."""
+    encoded = value.encode()
+    if b"\0" in encoded:
+        raise ValueError(f"{value!r} holds a NUL")
+    return encoded
+
+
+def hash_at(address: int | None) -> bytes | None:
+    """The 16 bytes there; None for NULL."""
+    return ctypes.string_at(address, HASH_SIZE) if address else None

@@ -1,0 +1,135 @@
+"""
+Connections to weightd: one that the process shares for what is answered at once, others for what
+takes long (loading, waiting, writing), so that no thread waits for another one's model.
+
+libweightd lets one thread at a time use a connection; a lock here sees to it. Finalizers run in any
+thread at any time, also in one that holds the lock, and hence never wait for it: see free().
+"""
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import errno
+import math
+import os
+import threading
+import time
+import weakref
+from typing import Callable, Iterator, TypeVar
+
+from ._abi import lib
+from ._errors import Denied, Disconnected, Timeout, error
+
+SLICE_S = 0.25  # Python sees Ctrl-C between calls only
+
+T = TypeVar("T")
+
+
+class Connection:
+    def __init__(self, socket: str | None = None):
+        """Connects; `socket` as in attach(). Disconnected, Denied."""
+        self.handle = ctypes.c_void_p()
+        self._lock = threading.Lock()  # all use of self.handle and of what was made from it
+        self._ended: collections.deque = collections.deque()  # (function, handle): see free()
+        self._path = None if socket is None else os.fsencode(socket)
+        self._pid = os.getpid()
+        code = -lib.weightd_new(ctypes.byref(self.handle))
+        if code:
+            raise error(code, os.strerror(code))
+        _all.add(self)
+        with self.use():
+            self._connect()
+
+    def __del__(self):
+        for function, handle in self._ended:
+            function(handle)
+        lib.weightd_close(self.handle)
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[None]:
+        """Around each use of the connection and of what was made from it."""
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._free_ended()
+
+    def is_parents(self) -> bool:
+        return self._pid != os.getpid()
+
+    def _connect(self) -> None:
+        code = -lib.weightd_connect(self.handle, self._path)
+        if code:
+            kind = Denied if code == errno.EACCES else Disconnected
+            raise kind(code, self._sentence(code))
+
+    def _sentence(self, code: int) -> str:
+        return lib.weightd_error(self.handle).decode(errors="replace") or os.strerror(code)
+
+    def call(self, function: Callable[..., int], *args, again: bool = True) -> int:
+        """
+        function(*args), which must not be negative: Error. When the server went away since the last
+        call and `again` is set, connects anew and calls once more.
+        """
+        with self.use():
+            r = function(*args)
+            if r == -errno.ENOTCONN and again:
+                self._connect()
+                r = function(*args)
+            if r < 0:
+                raise error(-r, self._sentence(-r))
+        return r
+
+    def free(self, function: Callable[[ctypes.c_void_p], None], handle: ctypes.c_void_p) -> None:
+        """function(handle) now, or as soon as the connection is not in use; never waits."""
+        self._ended.append((function, handle))
+        self._free_ended()
+
+    def _free_ended(self) -> None:
+        # What is added while somebody holds the lock is seen by the second look, after the release.
+        while self._ended and self._lock.acquire(blocking=False):
+            try:
+                while self._ended:
+                    function, handle = self._ended.popleft()
+                    function(handle)
+            finally:
+                self._lock.release()
+
+
+_guard = threading.Lock()  # _shared
+_shared: dict[str | None, Connection] = {}  # by socket path
+_all: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def shared(socket: str | None = None) -> Connection:
+    """The connection that this process shares for that socket path; made at the first use."""
+    path = socket or os.environ.get("WEIGHTD_SOCKET")
+    with _guard:
+        if path not in _shared:
+            _shared[path] = Connection(path)
+        return _shared[path]
+
+
+def _forget_the_parents() -> None:
+    """In a child: threads that held locks are not here, and connections are the parent's."""
+    global _guard
+    _guard = threading.Lock()
+    for connection in list(_all):
+        connection._lock = threading.Lock()
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents)
+
+
+def patiently(wait: Callable[[int], T], timeout: float | None) -> T:
+    """wait(timeout_ms), which raises Timeout, in slices for `timeout` seconds; None: for ever."""
+    end = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        left = end - time.monotonic()
+        try:
+            return wait(max(0, math.ceil(min(left, SLICE_S) * 1000)))
+        except Timeout:
+            if left <= 0:
+                raise

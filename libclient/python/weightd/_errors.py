@@ -1,0 +1,62 @@
+"""Errors: the errno and the sentence of libweightd, as exceptions."""
+from __future__ import annotations
+
+import errno
+
+
+class Error(OSError):
+    """What libweightd refused or failed at: `errno` as in weightd.h; str() is its sentence."""
+
+    def __str__(self) -> str:
+        return self.strerror or ""
+
+
+class NotFound(Error, FileNotFoundError):
+    """ENOENT: no such buffer or version."""
+
+
+class NotPublished(Error):
+    """ENODATA: the buffer has no version yet, or the version no digest."""
+
+
+class Removed(Error):
+    """ESTALE: the buffer was removed (and perhaps made again since)."""
+
+
+class Denied(Error, PermissionError):
+    """EACCES, EPERM: the permissions of the buffer or the socket do not allow it."""
+
+
+class LayoutMismatch(Error):
+    """EPROTOTYPE: the tensors are not the ones asked for."""
+
+
+class DigestMismatch(Error):
+    """EILSEQ: bytes differ from their digest."""
+
+
+class Timeout(Error, TimeoutError):
+    """ETIMEDOUT: the deadline passed."""
+
+
+class Disconnected(Error, ConnectionError):
+    """ENOTCONN or errors of connect: no server, or it went away. ECHILD: after a fork."""
+
+
+_CLASSES = {
+    errno.ENOENT: NotFound,
+    errno.ENODATA: NotPublished,
+    errno.ESTALE: Removed,
+    errno.EACCES: Denied,
+    errno.EPERM: Denied,
+    errno.EPROTOTYPE: LayoutMismatch,
+    errno.EILSEQ: DigestMismatch,
+    errno.ETIMEDOUT: Timeout,
+    errno.ENOTCONN: Disconnected,
+    errno.ECHILD: Disconnected,
+}
+
+
+def error(code: int, sentence: str) -> Error:
+    """The exception for a positive errno."""
+    return _CLASSES.get(code, Error)(code, sentence)

@@ -1,0 +1,94 @@
+"""Layouts: the ordered tensor table of a buffer to be."""
+from __future__ import annotations
+
+import ctypes
+import errno
+import operator
+import os
+from typing import Iterable, Iterator
+
+from . import _abi, _dtype
+from ._abi import lib
+from ._errors import error
+from ._tensor import Entry
+
+_ROLES = {name: code for code, name in _abi.ROLES.items()}
+
+
+class Layout:
+    """
+    An ordered tensor table, written by add() and tie() and read as a sequence of Entry. Each offset is a
+    multiple of `alignment` bytes, a power of two from 64 to 2 MiB. One thread at a time.
+    """
+
+    def __init__(self, alignment: int = 256):
+        """ValueError: the alignment."""
+        self._handle = ctypes.c_void_p()
+        self._index: dict[str, int] = {}
+        _check(lib.weightd_layout_new(alignment, ctypes.byref(self._handle)), f"alignment {alignment}")
+
+    def __del__(self):
+        lib.weightd_layout_free(self._handle)
+
+    def add(self, name: str, dtype: str, shape: Iterable[int], role: str = "param",
+            unit: str = "") -> int:
+        """
+        Appends a tensor and returns its index. `dtype` as in safetensors ("BF16"); `shape` outermost
+        first; `role` "param" or "buffer". ValueError: a bound of these, or the name is taken.
+        """
+        dims = [operator.index(dim) for dim in shape]
+        if any(not 0 <= dim < 2**64 for dim in dims) or role not in _ROLES:
+            raise ValueError(f"{name!r}: shape {dims} or role {role!r} is none")
+        r = lib.weightd_layout_add(self._handle, _abi.text(name), _dtype.code(dtype), len(dims),
+                                   (ctypes.c_uint64 * len(dims))(*dims), _ROLES[role],
+                                   _abi.text(unit))
+        return self._added(r, name, f"{dtype} {dims}")
+
+    def tie(self, name: str, to: int | str, unit: str = "") -> int:
+        """Appends another name for the bytes of tensor `to`, an index or a name. ValueError."""
+        index = self._index.get(to, -1) if isinstance(to, str) else operator.index(to)
+        if not 0 <= index < len(self):
+            raise ValueError(f"{name!r} cannot be tied to {to!r}: no such tensor")
+        r = lib.weightd_layout_tie(self._handle, _abi.text(name), index, _abi.text(unit))
+        return self._added(r, name, f"tied to {to!r}")
+
+    def _added(self, r: int, name: str, what: str) -> int:
+        _check(r, f"{name!r}, {what}")
+        self._index[name] = len(self) - 1
+        return len(self) - 1
+
+    def __len__(self) -> int:
+        return lib.weightd_layout_n_tensors(self._handle)
+
+    def __getitem__(self, index: int) -> Entry:
+        """IndexError."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"no tensor {index} in a layout of {len(self)}")
+        row = _abi.Tensor()
+        _check(lib.weightd_layout_tensor(self._handle, index, ctypes.byref(row)), f"tensor {index}")
+        return Entry(row)
+
+    def __iter__(self) -> Iterator[Entry]:
+        for index in range(len(self)):
+            yield self[index]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the flat buffer."""
+        return lib.weightd_layout_n_bytes(self._handle)
+
+    @property
+    def hash(self) -> bytes:
+        """The 16 bytes that weightd will know the layout by. Reads the whole table."""
+        found = _abi.Hash()
+        _check(lib.weightd_layout_hash(self._handle, found), "hash")
+        return bytes(found)
+
+
+def _check(r: int, what: str) -> None:
+    if r == -errno.EEXIST:
+        raise ValueError(f"{what}: the name is taken")
+    if r in (-errno.EINVAL, -errno.EOVERFLOW):
+        raise ValueError(f"{what}: out of bounds")
+    if r < 0:
+        raise error(-r, f"layout: {what}: {os.strerror(-r)}")

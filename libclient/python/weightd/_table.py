@@ -1,0 +1,91 @@
+"""What an attached buffer and a writer have in common: a lazy mapping of names to tensors."""
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Mapping
+from typing import Callable, Iterator
+
+from . import _abi
+from ._errors import error
+from ._memory import Memory
+from ._tensor import Tensor
+
+
+class Table(Mapping):
+    """
+    Mapping of name (str) to Tensor, in the order of the layout. Nothing is made before it is asked for:
+    a look-up costs the same in a layout of one and of a million tensors. Equal only to itself.
+
+    name      of the buffer
+    device    "host"
+    nbytes    bytes of the flat range
+    """
+
+    _find: Callable[..., int]
+    _row: Callable[..., int]
+
+    def __init__(self, name: str, device: str, memory: Memory, n_tensors: int):
+        self.name, self.device, self.nbytes = name, device, memory.size
+        self._memory: Memory | None = memory
+        self._n_tensors = n_tensors
+
+    def _open(self) -> Memory:
+        """To be held in a local variable through a call, so that no other thread's close() unmaps it."""
+        if self._memory is None:
+            raise ValueError(f"{self!r} is closed")
+        return self._memory
+
+    def _look(self, function: Callable[..., int], memory: Memory,
+              key: bytes | int) -> _abi.Tensor | None:
+        row = _abi.Tensor()
+        r = function(memory.handle, key, ctypes.byref(row))
+        if r == -errno.ENOENT:
+            return None
+        if r < 0:
+            raise error(-r, f"{self!r}: tensor {key!r}: {os.strerror(-r)}")
+        return row
+
+    def __getitem__(self, name: str) -> Tensor:
+        """KeyError. ValueError after close()."""
+        memory = self._open()
+        try:
+            key = _abi.text(name)
+        except (AttributeError, ValueError):  # no str, a NUL in it, half a surrogate pair
+            raise KeyError(name) from None
+        row = self._look(self._find, memory, key)
+        if row is None:
+            raise KeyError(name)
+        return Tensor(row, memory)
+
+    def tensor(self, index: int) -> Tensor:
+        """Number `index` of the layout, from 0. IndexError. ValueError after close()."""
+        memory = self._open()
+        row = self._look(self._row, memory, index) if 0 <= index < len(self) else None
+        if row is None:
+            raise IndexError(f"{self!r} has no tensor {index}")
+        return Tensor(row, memory)
+
+    def __iter__(self) -> Iterator[str]:
+        for index in range(len(self)):
+            yield self.tensor(index).name
+
+    def __len__(self) -> int:
+        return self._n_tensors
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def close(self) -> None:
+        """
+        Lets go. The memory is unmapped when the last tensor and the last view of it are gone too; until
+        then they stay as they are. May be called twice.
+        """
+        self._memory = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()

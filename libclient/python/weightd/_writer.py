@@ -1,0 +1,152 @@
+"""Writers: the next version of a buffer, writable until published; and loading, which is one."""
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Callable, NamedTuple
+
+from . import _abi
+from ._abi import lib
+from ._connection import Connection
+from ._errors import Error
+from ._layout import Layout
+from ._memory import Memory
+from ._table import Table
+
+
+class Writer(Table):
+    """
+    The next version of a buffer, not published yet: a lazy mapping of names to writable tensors, all
+    bytes zero at first. From create(). As a context manager it drops the version at the end of the
+    block unless publish() was called in it, by exception or not.
+
+    A dropped version lets another writer in at once; views of it stay valid and belong to nobody else.
+    A writer and its views are not there in a forked child.
+
+    version   None; the number of the version once it is published
+    """
+
+    _find = staticmethod(lib.weightd_writer_find)
+    _row = staticmethod(lib.weightd_writer_tensor)
+
+    def __init__(self, connection: Connection, handle: ctypes.c_void_p, name: str, device: str):
+        size = ctypes.c_uint64()
+        address = lib.weightd_writer_data(handle, ctypes.byref(size))
+        memory = Memory(connection, handle, address, size.value, lib.weightd_writer_free, writable=True)
+        super().__init__(name, device, memory, lib.weightd_writer_n_tensors(handle))
+        self.version: int | None = None
+
+    def _look(self, function: Callable[..., int], memory: Memory,
+              key: bytes | int) -> _abi.Tensor | None:
+        with memory.connection.use():
+            return super()._look(function, memory, key)
+
+    def __repr__(self) -> str:
+        state = "unpublished" if self.version is None else f"version {self.version}"
+        return f"<Writer {self.name!r} on {self.device}, {state}, {len(self)} tensors>"
+
+    def publish(self) -> int:
+        """
+        Makes the bytes a version and returns its number. Blocks while it digests them (a few GB/s). From
+        then on nobody can change them. Views made before stay valid and read the published bytes;
+        numpy still calls them writable and torch knows no read-only memory, but a write through them
+        is a SIGSEGV. After an Error one can write on and try again, unless its sentence says otherwise.
+        """
+        memory, version = self._open(), ctypes.c_uint64()
+        memory.connection.call(lib.weightd_writer_publish, memory.handle, ctypes.byref(version),
+                               again=False)
+        memory.writable = False
+        self.version = version.value
+        return self.version
+
+
+    def close(self) -> None:
+        """Drops the version unless it was published. The memory is unmapped with its last view."""
+        memory = self._memory
+        super().close()
+        if memory and self.version is None and not memory.connection.is_parents():
+            memory.connection.call(lib.weightd_writer_abort, memory.handle, again=False)
+
+
+class LoadResult(NamedTuple):
+    """`n_bytes` of tensors, read from files; `memory_ns` and `read_ns` are parts of `elapsed_ns`."""
+
+    version: int
+    n_bytes: int
+    n_tensors: int
+    n_files: int
+    elapsed_ns: int
+    memory_ns: int
+    read_ns: int
+    digest: bytes
+
+
+def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 2,
+           new_layout: bool = False, socket: str | None = None) -> Writer:
+    """
+    Starts the next version of buffer `name`, making the buffer if there is none; blocks while weightd
+    provides the memory.
+
+    mode        permission bits of a new buffer: r attaches, w writes
+    keep        versions to keep, the newest included
+    new_layout  allow a layout that differs from the newest version's; else LayoutMismatch
+
+    Error: EBUSY while somebody else writes it, ENOMEM, EDQUOT. Denied, Disconnected.
+    """
+    options = _create_options(device, mode, keep, new_layout)
+    connection, handle = Connection(socket), ctypes.c_void_p()
+    connection.call(lib.weightd_create, connection.handle, _abi.text(name), layout._handle,
+                    ctypes.byref(options), ctypes.byref(handle), again=False)
+    return Writer(connection, handle, name, device)
+
+
+def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int = 0o640,
+         keep: int = 2, new_layout: bool = False, threads: int = 0,
+         progress: Callable[[str, int, int], object] | None = None,
+         socket: str | None = None) -> LoadResult:
+    """
+    Loads safetensors into the next version of `name` and publishes it. A path is a .safetensors file,
+    an index of some, or a directory with either. On any failure nothing is left behind.
+
+    threads   that read; 0: libweightd's choice
+    progress  called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
+              "memory", "read" or "publish"; what it raises cancels the load and comes out here
+
+    Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
+    """
+    raised: list[BaseException] = []
+
+    @_abi.Progress
+    def report(_, phase: bytes, done: int, total: int) -> int:
+        try:
+            if progress:
+                progress(phase.decode(), done, total)
+            return 0
+        except BaseException as e:  # KeyboardInterrupt too: Python delivers it here
+            raised.append(e)
+            return 1
+
+    options = _abi.LoadOptions(create=_create_options(device, mode, keep, new_layout),
+                               n_threads=threads, progress=report)
+    files = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
+    connection, result = Connection(socket), _abi.LoadResult()
+    try:
+        connection.call(lib.weightd_load, connection.handle, _abi.text(name), files, len(files),
+                        ctypes.byref(options), ctypes.byref(result), again=False)
+    except Error:
+        if raised:
+            raise raised[0] from None
+        raise
+    return LoadResult(result.version, result.n_bytes, result.n_tensors, result.n_files,
+                      result.elapsed_ns, result.memory_ns, result.read_ns, bytes(result.digest))
+
+
+def _create_options(device: str, mode: int, keep: int, new_layout: bool) -> _abi.CreateOptions:
+    return _abi.CreateOptions(device=_abi.text(device), mode=mode, keep=keep, new_layout=new_layout)
+
+
+def _path(path: str | os.PathLike) -> bytes:
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise ValueError(f"{path!r} holds a NUL")
+    return encoded
