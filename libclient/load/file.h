@@ -1,0 +1,53 @@
+/*
+ * Input files
+ *
+ * A file to load from, its descriptor, and what it was when it was opened. Whoever saves a checkpoint
+ * properly renames a new file over the old one; who writes into the old one while it is read would give
+ * a mix of both, so each file is looked at again after the last byte was read.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "libclient/sentence.h"
+
+/* What changes when a file is written, cut, replaced or given another owner. */
+struct file_identity {
+	dev_t dev;
+	ino_t ino;
+	uint64_t size;
+	struct timespec mtime;
+	struct timespec ctime;
+};
+
+struct file {
+	char *path;
+	int fd;
+	bool is_directory;
+	struct file_identity identity;
+};
+
+#define FILE_INIT                                                                                  \
+	{                                                                                          \
+		.fd = -1                                                                           \
+	}
+
+/* Opens a regular file or a directory, and nothing else; never blocks on a FIFO or a device. */
+int file_open(const char *path, struct file *ret, struct sentence *s);
+void file_deinit(struct file *f);
+
+/* Reads all of the range; its end before the file's end is an error too. */
+int file_read(const struct file *f, void *buffer, uint64_t size, uint64_t offset,
+	      struct sentence *s);
+
+/* The file, and what its path leads to, are what they were. -EBADMSG otherwise. */
+int file_check_unchanged(const struct file *f, struct sentence *s);
+
+/* The sentences of a failed read: `r` is that of the system call, 0 for an end that came too soon. */
+int file_read_failed(const struct file *f, uint64_t offset, int r, struct sentence *s);
+
+/* The path in quotes; the beginning of a long one goes, since its end tells more. Returns q->text. */
+const char *file_quote(struct sentence_quote *q, const char *path);

@@ -1,0 +1,111 @@
+/*
+ * A load is a writer like any other: it plans, asks for memory, fills it and publishes. Whatever fails
+ * before the publish frees the writer, and with it every trace of the load.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/num.h"
+#include "libclient/client.h"
+#include "libclient/load/plan.h"
+#include "libclient/load/progress.h"
+#include "libclient/load/reader.h"
+#include "libclient/sentence.h"
+#include "libclient/writer.h"
+#include "weightd.h"
+
+CLEANUP_POINTER(struct weightd_writer, weightd_writer_free);
+
+/* Callers built against an older header know a shorter struct, those against a newer one a longer one. */
+static size_t smaller(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+static int check_progress(struct progress *p, const char *phase, uint64_t total, struct sentence *s)
+{
+	int r = progress_report(p, phase, 0, total);
+
+	return r < 0 ? sentence_set(s, r, "the load was cancelled") : 0;
+}
+
+/* Asks for the memory and fills it. */
+static int fill(struct weightd *w, const char *name, const struct plan *plan,
+		const struct weightd_load_options *o, struct progress *progress,
+		struct weightd_load_result *result, struct weightd_writer **ret)
+{
+	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
+	struct sentence *s = client_sentence(w);
+	uint64_t start = num_now_ns();
+	int r;
+
+	r = check_progress(progress, "memory", weightd_layout_n_bytes(plan->layout), s);
+	if (r < 0)
+		return r;
+	r = weightd_create(w, name, plan->layout, o->create.size ? &o->create : NULL, &wr);
+	if (r < 0)
+		return r;
+	result->memory_ns = num_now_ns() - start;
+	r = reader_run(plan, wr, o->n_threads, progress, s);
+	if (r < 0)
+		return r;
+	result->read_ns = num_now_ns() - start - result->memory_ns;
+	*ret = take_ptr(wr);
+	return 0;
+}
+
+static int load(struct weightd *w, const char *name, const struct plan *plan,
+		const struct weightd_load_options *o, struct progress *progress,
+		struct weightd_load_result *result)
+{
+	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
+	struct sentence *s = client_sentence(w);
+	int r;
+
+	r = fill(w, name, plan, o, progress, result, &wr);
+	if (r < 0)
+		return r;
+	r = plan_check_unchanged(plan, s);
+	if (r < 0)
+		return r;
+	r = check_progress(progress, "publish", plan->n_bytes, s);
+	if (r < 0)
+		return r;
+	r = weightd_writer_publish(wr, &result->version);
+	if (r < 0)
+		return r;
+	result->n_bytes = plan->n_bytes;
+	result->n_tensors = weightd_layout_n_tensors(plan->layout);
+	result->n_files = plan->n_files;
+	memcpy(result->digest, writer_digest(wr), sizeof(result->digest));
+	return 0;
+}
+
+int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
+		 const struct weightd_load_options *options, struct weightd_load_result *ret)
+{
+	cleanup(plan_deinit) struct plan plan = {0};
+	struct weightd_load_options o = {0};
+	struct weightd_load_result result = {0};
+	struct progress progress;
+	uint64_t start = num_now_ns();
+	int r;
+
+	if (options)
+		memcpy(&o, options, smaller(options->size, sizeof(o)));
+	progress = (struct progress){.fn = o.progress, .userdata = o.userdata};
+	r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
+	if (r < 0)
+		return r;
+	r = load(w, name, &plan, &o, &progress, &result);
+	if (r < 0)
+		return r;
+	result.elapsed_ns = num_now_ns() - start;
+	if (ret) {
+		result.size = ret->size;
+		memcpy(ret, &result, smaller(ret->size, sizeof(result)));
+	}
+	return 0;
+}

@@ -1,0 +1,299 @@
+/*
+ * Every source is opened and parsed in turn, its tensors are laid out behind those of the one before,
+ * and what has to be copied is written down. Nothing of the data is read here.
+ */
+#include "libclient/load/plan.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libclient/load/array.h"
+#include "libclient/load/safetensors.h"
+
+struct planner {
+	struct plan plan;
+	bool *taken; /* for each entry of the index at work: its tensor was found */
+	struct progress *progress;
+	struct sentence *s;
+	size_t files_max, pieces_max; /* allocated */
+};
+
+#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
+#define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
+
+static int out_of_memory(struct planner *p)
+{
+	return sentence_set(p->s, -ENOMEM, "there is not enough memory for the plan");
+}
+
+const char *plan_unit_of(const char *name, char ret[PLAN_UNIT_MAX])
+{
+	const char *end = strrchr(name, '.');
+
+	for (const char *p = name; *p;) {
+		size_t n = strcspn(p, ".");
+
+		if (n > 0 && strspn(p, "0123456789") >= n) {
+			end = p + n;
+			break;
+		}
+		p += n;
+		p += *p == '.';
+	}
+	(void)snprintf(ret, PLAN_UNIT_MAX, "%.*s", end ? (int)(end - name) : 0, name);
+	return ret;
+}
+
+/* The tensor's name is taken. By whom matters only now, so it is looked for and not remembered. */
+static int refuse_duplicate(struct planner *p, const char *name)
+{
+	const struct plan *plan = &p->plan;
+	struct weightd_tensor t = {.size = sizeof(t)};
+	uint32_t i = 0;
+	size_t owner = 0;
+
+	while (weightd_layout_tensor(plan->layout, i, &t) == 0 && strcmp(t.name, name) != 0)
+		i++;
+	while (owner + 1 < plan->n_files && plan->files[owner + 1].first_tensor <= i)
+		owner++;
+	return sentence_set(p->s, -EBADMSG,
+			    "tensor %s is in both %s and %s; name the files of one model",
+			    QUOTE(name), QUOTE_PATH(plan->files[owner].file.path),
+			    QUOTE_PATH(plan->files[plan->n_files - 1].file.path));
+}
+
+static int refuse_tensor(struct planner *p, const char *name, int r)
+{
+	const char *path = p->plan.files[p->plan.n_files - 1].file.path;
+
+	if (r == -EEXIST)
+		return refuse_duplicate(p, name);
+	if (r == -ENOMEM)
+		return out_of_memory(p);
+	return sentence_set(p->s, r, "tensor %s of %s does not fit into a layout: %s", QUOTE(name),
+			    QUOTE_PATH(path), strerror(-r));
+}
+
+/* Appends bytes to copy, to the last piece if they follow it on both sides. */
+static int add_piece(struct planner *p, struct plan_piece piece)
+{
+	struct plan *plan = &p->plan;
+	struct plan_piece *last = plan->n_pieces ? &plan->pieces[plan->n_pieces - 1] : NULL;
+
+	plan->n_bytes += piece.size; /* the layout adds the same sizes and checks */
+	if (last && last->file == piece.file && last->offset + last->size == piece.offset &&
+	    last->dest + last->size == piece.dest) {
+		last->size += piece.size;
+		return 0;
+	}
+	if (!array_reserve(plan->pieces, plan->n_pieces, p->pieces_max))
+		return out_of_memory(p);
+	plan->pieces[plan->n_pieces++] = piece;
+	return 0;
+}
+
+static int add_tensor(struct planner *p, const struct safetensors *st,
+		      const struct safetensors_tensor *t)
+{
+	struct plan *plan = &p->plan;
+	struct weightd_tensor added = {.size = sizeof(added)};
+	char unit[PLAN_UNIT_MAX];
+	int r;
+
+	r = weightd_layout_add(plan->layout, t->name, t->dtype, t->n_dims, safetensors_shape(st, t),
+			       WEIGHTD_PARAM, plan_unit_of(t->name, unit));
+	if (r == 0)
+		r = weightd_layout_tensor(plan->layout, weightd_layout_n_tensors(plan->layout) - 1,
+					  &added);
+	if (r < 0)
+		return refuse_tensor(p, t->name, r);
+	if (t->end == t->begin)
+		return 0;
+	return add_piece(p, (struct plan_piece){
+				    .dest = added.offset,
+				    .offset = st->data_offset + t->begin,
+				    .size = t->end - t->begin,
+				    .file = (uint32_t)plan->n_files - 1,
+			    });
+}
+
+/* Whether the index, if there is one, says that the tensor of this name is the one in this file. */
+static bool take(struct planner *p, const struct source *source, const struct source_index *index,
+		 const struct safetensors_tensor *t)
+{
+	uint32_t entry;
+
+	if (!index)
+		return true;
+	if (!names_find(&index->index.tensors, t->name, t->name_size, &entry) ||
+	    index->index.entries[entry].file != source->index_file)
+		return false;
+	p->taken[entry] = true;
+	return true;
+}
+
+static int open_source(struct planner *p, const struct source *source,
+		       const struct source_index *index)
+{
+	struct plan *plan = &p->plan;
+	struct plan_file *f;
+	int r;
+
+	if (!array_reserve(plan->files, plan->n_files, p->files_max))
+		return out_of_memory(p);
+	f = &plan->files[plan->n_files];
+	*f = (struct plan_file){.first_tensor = weightd_layout_n_tensors(plan->layout)};
+	r = file_open(source->path, &f->file, p->s);
+	if (r == -ENOENT && index)
+		return sentence_set(p->s, r, "the index %s wants the file %s, which is not there",
+				    QUOTE_PATH(index->file.path),
+				    QUOTE(index->index.files[source->index_file]));
+	if (r < 0)
+		return r;
+	plan->n_files++;
+	if (f->file.is_directory)
+		return sentence_set(p->s, -EBADMSG, "%s is a directory", QUOTE_PATH(source->path));
+	return 0;
+}
+
+static int read_source(struct planner *p, const struct source *source,
+		       const struct source_index *index)
+{
+	struct safetensors st = {0};
+	int r;
+
+	r = open_source(p, source, index);
+	if (r < 0)
+		return r;
+	r = safetensors_read(&p->plan.files[p->plan.n_files - 1].file, &st, p->s);
+	for (size_t i = 0; r == 0 && i < st.n_tensors; i++)
+		if (take(p, source, index, &st.tensors[i]))
+			r = add_tensor(p, &st, &st.tensors[i]);
+	safetensors_deinit(&st);
+	return r;
+}
+
+/* A mapped tensor that its file does not have: the index is older or younger than the files. */
+static int check_taken(struct planner *p, const struct source_index *index)
+{
+	const struct index *ix = &index->index;
+
+	for (size_t i = 0; i < ix->n_entries; i++)
+		if (!p->taken[i])
+			return sentence_set(
+				p->s, -EBADMSG,
+				"the index %s maps tensor %s to %s, which does not have it: the "
+				"index and the files do not belong together",
+				QUOTE_PATH(index->file.path), QUOTE(ix->entries[i].tensor),
+				QUOTE(ix->files[ix->entries[i].file]));
+	return 0;
+}
+
+static int begin_index(struct planner *p, const struct source_index *index)
+{
+	free(p->taken);
+	p->taken = calloc(index->index.n_entries, sizeof(*p->taken));
+	return p->taken ? 0 : out_of_memory(p);
+}
+
+/* The sources of one index stand side by side: what it maps is checked when the last was read. */
+static int read_sources(struct planner *p)
+{
+	const struct sources *ss = &p->plan.sources;
+	const struct source_index *index;
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < ss->n; i++) {
+		const struct source *source = &ss->list[i];
+
+		index = source->index == SOURCE_NO_INDEX ? NULL : &ss->indexes[source->index];
+		if (progress_report(p->progress, "plan", i, ss->n) < 0)
+			return sentence_set(p->s, -ECANCELED, "the load was cancelled");
+		if (index && (i == 0 || source[-1].index != source->index))
+			r = begin_index(p, index);
+		if (r == 0)
+			r = read_source(p, source, index);
+		if (r == 0 && index && (i + 1 == ss->n || source[1].index != source->index))
+			r = check_taken(p, index);
+	}
+	return r;
+}
+
+/* --- Plans -------------------------------------------------------------------------------------- */
+
+static int make(struct planner *p, const char *const *paths, size_t n_paths)
+{
+	int r;
+
+	if (n_paths == 0)
+		return sentence_set(p->s, -EINVAL, "no file to load was named");
+	for (size_t i = 0; i < n_paths; i++) {
+		r = sources_add(&p->plan.sources, paths[i], p->s);
+		if (r < 0)
+			return r;
+	}
+	if (weightd_layout_new(0, &p->plan.layout) < 0)
+		return out_of_memory(p);
+	r = read_sources(p);
+	if (r < 0)
+		return r;
+	if (weightd_layout_n_tensors(p->plan.layout) == 0)
+		return sentence_set(p->s, -EBADMSG, "%s has no tensors", QUOTE_PATH(paths[0]));
+	return 0;
+}
+
+int plan_make(const char *const *paths, size_t n_paths, struct progress *progress, struct plan *ret,
+	      struct sentence *s)
+{
+	struct planner p = {.progress = progress, .s = s};
+	int r;
+
+	r = make(&p, paths, n_paths);
+	free(p.taken);
+	if (r < 0) {
+		plan_deinit(&p.plan);
+		return r;
+	}
+	*ret = p.plan;
+	return 0;
+}
+
+void plan_deinit(struct plan *p)
+{
+	for (size_t i = 0; i < p->n_files; i++)
+		file_deinit(&p->files[i].file);
+	free(p->files);
+	free(p->pieces);
+	weightd_layout_free(p->layout);
+	sources_deinit(&p->sources);
+	*p = (struct plan){0};
+}
+
+int plan_check_unchanged(const struct plan *p, struct sentence *s)
+{
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < p->sources.n_indexes; i++)
+		r = file_check_unchanged(&p->sources.indexes[i].file, s);
+	for (size_t i = 0; r == 0 && i < p->n_files; i++)
+		r = file_check_unchanged(&p->files[i].file, s);
+	return r;
+}
+
+size_t plan_find_piece(const struct plan *p, uint64_t dest)
+{
+	size_t low = 0, high = p->n_pieces;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (p->pieces[middle].dest + p->pieces[middle].size <= dest)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}

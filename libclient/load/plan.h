@@ -1,0 +1,63 @@
+/*
+ * Plans
+ *
+ * What a load will do, known before any memory is asked for: the files, the layout of the buffer, and
+ * which bytes of which file go where. Tensors keep the order they have in the files.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libclient/load/file.h"
+#include "libclient/load/progress.h"
+#include "libclient/load/source.h"
+#include "libclient/sentence.h"
+#include "weightd.h"
+
+/* Room for the unit of any tensor. */
+#define PLAN_UNIT_MAX (WEIGHTD_TENSOR_NAME_MAX + 1)
+
+struct plan_file {
+	struct file file;
+	uint32_t first_tensor; /* of the layout; those of the next file begin at its first_tensor */
+};
+
+/* Bytes to copy. Pieces stand in the order of their destination. */
+struct plan_piece {
+	uint64_t dest; /* in the buffer */
+	uint64_t offset; /* in the file */
+	uint64_t size; /* never 0 */
+	uint32_t file;
+};
+
+struct plan {
+	struct sources sources;
+	struct plan_file *files;
+	size_t n_files;
+	struct plan_piece *pieces;
+	size_t n_pieces;
+	struct weightd_layout *layout;
+	uint64_t n_bytes; /* of all pieces */
+};
+
+/*
+ * Opens what the paths name (.safetensors files, indexes, directories with either), parses it and lays
+ * it out. All descriptors stay open in the plan.
+ */
+int plan_make(const char *const *paths, size_t n_paths, struct progress *progress, struct plan *ret,
+	      struct sentence *s);
+void plan_deinit(struct plan *p);
+
+/* After the last byte was read: -EBADMSG when a file is not what it was when it was opened. */
+int plan_check_unchanged(const struct plan *p, struct sentence *s);
+
+/* The first piece that ends behind `dest`; n_pieces when there is none. */
+size_t plan_find_piece(const struct plan *p, uint64_t dest);
+
+/*
+ * The module block a tensor belongs to, by its name: up to the first component that is a number
+ * ("encoder.layer.3" of "encoder.layer.3.output.weight"), else up to the last dot, else "". Returns
+ * `ret`, for a name of at most WEIGHTD_TENSOR_NAME_MAX bytes.
+ */
+const char *plan_unit_of(const char *name, char ret[PLAN_UNIT_MAX]);

@@ -1,0 +1,274 @@
+/*
+ * Work is cut by destination, not by file: a leaf belongs to one thread from its first byte to its
+ * digest, so threads share nothing but the counter of leaves. Tensors that stand side by side in a file
+ * and padded apart in the buffer are read by one preadv.
+ */
+#include "libclient/load/reader.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "ipc/base/num.h"
+
+#define THREADS_DEFAULT_MAX 4
+#define THREADS_MAX 64
+#define RUN_PARTS_MAX 256 /* at the default alignment a leaf may have 4096 tensors */
+
+struct reader {
+	const struct plan *plan;
+	struct weightd_writer *wr;
+	char *data;
+	uint64_t size, n_leaves;
+	pthread_t threads[THREADS_MAX];
+	unsigned n_threads;
+
+	_Atomic uint64_t next_leaf;
+	_Atomic uint64_t n_done; /* bytes */
+	_Atomic bool stop; /* a thread failed or the caller said so */
+
+	pthread_mutex_t lock; /* protects the rest */
+	pthread_cond_t changed; /* n_running fell or r was set */
+	unsigned n_running;
+	int r; /* of the first failure */
+	struct sentence sentence;
+};
+
+/* Bytes that stand side by side in a file and not in the buffer. */
+struct run {
+	const struct file *file;
+	uint64_t offset, end; /* in the file */
+	struct iovec parts[RUN_PARTS_MAX];
+	int n_parts;
+};
+
+static int stopped(void)
+{
+	return -ECANCELED; /* not told to anybody: who stopped the threads has told why */
+}
+
+/* Takes `n` bytes off the front. */
+static void run_advance(struct run *run, int *first, size_t n)
+{
+	run->offset += n;
+	while (n > 0 && n >= run->parts[*first].iov_len)
+		n -= run->parts[(*first)++].iov_len;
+	if (n > 0) {
+		run->parts[*first].iov_base = (char *)run->parts[*first].iov_base + n;
+		run->parts[*first].iov_len -= n;
+	}
+}
+
+static int run_read(struct reader *reader, struct run *run, struct sentence *s)
+{
+	int first = 0;
+
+	while (run->offset < run->end) {
+		ssize_t n;
+
+		if (atomic_load_explicit(&reader->stop, memory_order_relaxed))
+			return stopped();
+		n = preadv(run->file->fd, run->parts + first, run->n_parts - first,
+			   (off_t)run->offset);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return file_read_failed(run->file, run->offset, n < 0 ? -errno : 0, s);
+		run_advance(run, &first, (size_t)n);
+		atomic_fetch_add_explicit(&reader->n_done, (uint64_t)n, memory_order_relaxed);
+	}
+	run->n_parts = 0;
+	return 0;
+}
+
+static bool run_continues(const struct run *run, const struct file *file, uint64_t offset)
+{
+	return run->n_parts > 0 && run->n_parts < RUN_PARTS_MAX && run->file == file &&
+	       run->end == offset;
+}
+
+static int read_leaf(struct reader *reader, uint64_t leaf, struct sentence *s)
+{
+	const struct plan *plan = reader->plan;
+	uint64_t begin = leaf * WEIGHTD_LEAF_SIZE, end = begin + WEIGHTD_LEAF_SIZE;
+	struct run run = {0};
+	int r;
+
+	for (size_t i = plan_find_piece(plan, begin); i < plan->n_pieces; i++) {
+		const struct plan_piece *piece = &plan->pieces[i];
+		const struct file *file = &plan->files[piece->file].file;
+		uint64_t skip = piece->dest < begin ? begin - piece->dest : 0;
+		uint64_t offset = piece->offset + skip, size = piece->size - skip;
+		uint64_t dest = piece->dest + skip;
+
+		if (dest >= end)
+			break;
+		if (size > end - dest)
+			size = end - dest;
+		if (!run_continues(&run, file, offset)) {
+			r = run_read(reader, &run, s);
+			if (r < 0)
+				return r;
+			run.file = file;
+			run.offset = run.end = offset;
+		}
+		run.parts[run.n_parts++] = (struct iovec){reader->data + dest, size};
+		run.end += size;
+	}
+	return run_read(reader, &run, s);
+}
+
+static void fail(struct reader *reader, int r, const struct sentence *s)
+{
+	(void)pthread_mutex_lock(&reader->lock);
+	if (reader->r == 0) {
+		reader->r = r;
+		reader->sentence = *s;
+	}
+	(void)pthread_mutex_unlock(&reader->lock);
+	atomic_store_explicit(&reader->stop, true, memory_order_relaxed);
+}
+
+static void *thread_main(void *arg)
+{
+	struct reader *reader = arg;
+	struct sentence s;
+	uint64_t leaf;
+	int r = 0;
+
+	while (r == 0) {
+		leaf = atomic_fetch_add_explicit(&reader->next_leaf, 1, memory_order_relaxed);
+		if (leaf >= reader->n_leaves)
+			break;
+		r = read_leaf(reader, leaf, &s);
+		if (r == 0)
+			weightd_writer_digest_leaf(reader->wr, leaf);
+	}
+	if (r < 0 && !atomic_load_explicit(&reader->stop, memory_order_relaxed))
+		fail(reader, r, &s);
+	(void)pthread_mutex_lock(&reader->lock);
+	reader->n_running--;
+	(void)pthread_cond_signal(&reader->changed);
+	(void)pthread_mutex_unlock(&reader->lock);
+	return NULL;
+}
+
+static unsigned threads_wanted(unsigned n, uint64_t n_leaves)
+{
+	cpu_set_t cpus;
+
+	if (n == 0) {
+		n = sched_getaffinity(0, sizeof(cpus), &cpus) < 0 ? 1 : (unsigned)CPU_COUNT(&cpus);
+		if (n > THREADS_DEFAULT_MAX)
+			n = THREADS_DEFAULT_MAX;
+	}
+	if (n > THREADS_MAX)
+		n = THREADS_MAX;
+	return n < n_leaves ? n : (unsigned)n_leaves;
+}
+
+/* Fewer threads than wanted will do, none will not. They take no signals: those are the caller's. */
+static int start(struct reader *reader, unsigned n_wanted)
+{
+	sigset_t all, before;
+	int r = 0;
+
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_BLOCK, &all, &before);
+	(void)pthread_mutex_lock(&reader->lock);
+	while (r == 0 && reader->n_threads < n_wanted) {
+		r = pthread_create(&reader->threads[reader->n_threads], NULL, thread_main, reader);
+		if (r == 0) {
+			reader->n_threads++;
+			reader->n_running++;
+		}
+	}
+	(void)pthread_mutex_unlock(&reader->lock);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return n_wanted > 0 && reader->n_threads == 0 ? -r : 0;
+}
+
+static void wait_for_change(struct reader *reader, bool with_progress)
+{
+	struct timespec until;
+
+	if (!with_progress) {
+		(void)pthread_cond_wait(&reader->changed, &reader->lock);
+		return;
+	}
+	(void)clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += PROGRESS_INTERVAL_MS * 1000000L;
+	if (until.tv_nsec >= 1000000000L) {
+		until.tv_nsec -= 1000000000L;
+		until.tv_sec++;
+	}
+	(void)pthread_cond_timedwait(&reader->changed, &reader->lock, &until);
+}
+
+/* Waits until all threads have ended, telling how far they are. */
+static void wait_for_end(struct reader *reader, struct progress *progress)
+{
+	struct sentence cancelled;
+
+	(void)sentence_set(&cancelled, 0, "the load was cancelled");
+	(void)pthread_mutex_lock(&reader->lock);
+	while (reader->n_running > 0) {
+		int r = 0;
+
+		wait_for_change(reader, progress->fn != NULL);
+		(void)pthread_mutex_unlock(&reader->lock);
+		if (!atomic_load(&reader->stop))
+			r = progress_report(progress, "read", atomic_load(&reader->n_done),
+					    reader->plan->n_bytes);
+		if (r < 0)
+			fail(reader, r, &cancelled);
+		(void)pthread_mutex_lock(&reader->lock);
+	}
+	(void)pthread_mutex_unlock(&reader->lock);
+	for (unsigned i = 0; i < reader->n_threads; i++)
+		(void)pthread_join(reader->threads[i], NULL);
+}
+
+/* The condition variable waits by the clock that does not jump. */
+static void init_locks(struct reader *reader)
+{
+	pthread_condattr_t attr;
+
+	(void)pthread_mutex_init(&reader->lock, NULL);
+	(void)pthread_condattr_init(&attr);
+	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	(void)pthread_cond_init(&reader->changed, &attr);
+	(void)pthread_condattr_destroy(&attr);
+}
+
+int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_threads,
+	       struct progress *progress, struct sentence *s)
+{
+	struct reader reader = {.plan = plan, .wr = wr};
+	int r;
+
+	reader.data = weightd_writer_data(wr, &reader.size);
+	reader.n_leaves = reader.size / WEIGHTD_LEAF_SIZE + (reader.size % WEIGHTD_LEAF_SIZE != 0);
+	assert(reader.size >= weightd_layout_n_bytes(plan->layout));
+	init_locks(&reader);
+	r = start(&reader, threads_wanted(n_threads, reader.n_leaves));
+	if (r < 0)
+		(void)sentence_set(&reader.sentence, r, "cannot start a thread to read with: %s",
+				   strerror(-r));
+	wait_for_end(&reader, progress);
+	if (r == 0)
+		r = reader.r;
+	if (r < 0)
+		*s = reader.sentence;
+	(void)pthread_cond_destroy(&reader.changed);
+	(void)pthread_mutex_destroy(&reader.lock);
+	return r;
+}

@@ -1,0 +1,19 @@
+/*
+ * Readers
+ *
+ * The threads that carry out a plan: each takes the next leaf of the buffer, reads every byte of it and
+ * digests it while it is hot.
+ */
+#pragma once
+
+#include "libclient/load/plan.h"
+#include "libclient/load/progress.h"
+#include "libclient/sentence.h"
+#include "weightd.h"
+
+/*
+ * Fills the writer and tells progress from the calling thread. n_threads 0: as many as there are cores,
+ * 4 at most. When it returns no thread is left, whatever happened.
+ */
+int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_threads,
+	       struct progress *progress, struct sentence *s);

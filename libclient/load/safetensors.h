@@ -1,0 +1,80 @@
+/*
+ * One safetensors file
+ *
+ *	| header size, u64 little endian | header, JSON | data |
+ *
+ * Accepts what the reference implementation accepts and nothing that readers of the format disagree
+ * about. Every tensor of an accepted header lies inside the data, and together they cover all of it.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libclient/load/file.h"
+#include "libclient/sentence.h"
+#include "weightd.h"
+
+#define SAFETENSORS_PREFIX_SIZE 8
+#define SAFETENSORS_HEADER_MAX 100000000u /* as in the reference */
+
+/* Which rule a file breaks; behind it, the name the reference gives the error. */
+enum safetensors_refusal {
+	SAFETENSORS_TOO_SMALL = 1, /* HeaderTooSmall */
+	SAFETENSORS_HEADER_TOO_LARGE, /* HeaderTooLarge */
+	SAFETENSORS_HEADER_LENGTH, /* InvalidHeaderLength */
+	SAFETENSORS_UTF8, /* InvalidHeader */
+	SAFETENSORS_JSON, /* InvalidHeaderDeserialization */
+	SAFETENSORS_METADATA, /* InvalidHeaderDeserialization */
+	SAFETENSORS_ENTRY, /* InvalidHeaderDeserialization: dtype, shape or data_offsets */
+	SAFETENSORS_DTYPE, /* InvalidHeaderDeserialization: an unknown element type */
+	SAFETENSORS_DUPLICATE, /* accepted there: the last one wins */
+	SAFETENSORS_NAME, /* accepted there: empty, too long, NUL */
+	SAFETENSORS_LIMIT, /* accepted there: too many tensors or dimensions */
+	SAFETENSORS_OFFSET, /* InvalidOffset: a hole, an overlap, an end before the begin */
+	SAFETENSORS_OVERFLOW, /* ValidationOverflow */
+	SAFETENSORS_MISALIGNED, /* MisalignedSlice */
+	SAFETENSORS_SIZE, /* TensorInvalidInfo */
+	SAFETENSORS_INCOMPLETE, /* MetadataIncompleteBuffer */
+};
+
+struct safetensors_tensor {
+	const char *name; /* NUL-terminated, in safetensors::text */
+	uint64_t begin, end; /* in the data */
+	uint64_t first_dim; /* in safetensors::dims */
+	uint32_t name_size;
+	uint32_t n_dims;
+	enum weightd_dtype dtype;
+};
+
+struct safetensors {
+	struct safetensors_tensor *tensors; /* in the order of their bytes */
+	size_t n_tensors;
+	uint64_t *dims;
+	size_t n_dims;
+	char *text;
+	uint64_t data_offset; /* of the data in the file, set by safetensors_read() */
+};
+
+/*
+ * Reads the eight bytes that every file begins with: the size of the header behind them. Nothing is
+ * allocated before they were compared with the file. 0, or which rule they break.
+ */
+int safetensors_parse_prefix(const uint8_t prefix[SAFETENSORS_PREFIX_SIZE], uint64_t file_size,
+			     uint64_t *ret_header_size, struct sentence *s);
+
+/* Parses a header in front of `data_size` bytes of data. 0, which rule it breaks, or -ENOMEM. */
+int safetensors_parse(const char *header, uint64_t size, uint64_t data_size,
+		      struct safetensors *ret, struct sentence *s);
+
+/* Reads and parses the header of a file. A broken rule is -EBADMSG here; the sentence names the file. */
+int safetensors_read(const struct file *f, struct safetensors *ret, struct sentence *s);
+
+void safetensors_deinit(struct safetensors *st);
+
+/* t->n_dims of them. */
+static inline const uint64_t *safetensors_shape(const struct safetensors *st,
+						const struct safetensors_tensor *t)
+{
+	return t->n_dims ? st->dims + t->first_dim : NULL;
+}

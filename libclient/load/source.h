@@ -1,0 +1,42 @@
+/*
+ * Sources
+ *
+ * The safetensors files that the paths of a load lead to, each with the index that speaks for it, if
+ * there is one. The files themselves are not opened here.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libclient/load/file.h"
+#include "libclient/load/index.h"
+#include "libclient/sentence.h"
+
+#define SOURCE_NO_INDEX UINT32_MAX
+
+struct source {
+	char *path;
+	uint32_t index; /* in sources::indexes, or SOURCE_NO_INDEX */
+	uint32_t index_file; /* which of the files of that index it is */
+};
+
+struct source_index {
+	struct file file; /* stays open, to see whether it changes */
+	struct index index;
+};
+
+struct sources {
+	struct source *list; /* those of one index stand side by side */
+	size_t n, max;
+	struct source_index *indexes;
+	size_t n_indexes, max_indexes;
+};
+
+/*
+ * Adds what `path` leads to: a file as it is; the files of an index; of a directory those of its
+ * model.safetensors.index.json or of its only index, and without one all *.safetensors by name.
+ */
+int sources_add(struct sources *ss, const char *path, struct sentence *s);
+
+void sources_deinit(struct sources *ss);

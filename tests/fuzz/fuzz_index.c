@@ -1,0 +1,48 @@
+/* Any bytes as an index: what is accepted maps each tensor once, to a file in the same directory. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libclient/load/index.h"
+
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			abort();                                                                   \
+	} while (0)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_accepted(const struct index *ix)
+{
+	uint32_t entry;
+
+	MUST(ix->n_entries > 0 && ix->n_files > 0);
+	for (size_t i = 0; i < ix->n_files; i++) {
+		MUST(ix->files[i][0] && !strchr(ix->files[i], '/'));
+		MUST(strcmp(ix->files[i], ".") != 0 && strcmp(ix->files[i], "..") != 0);
+		MUST(i == 0 || strcmp(ix->files[i - 1], ix->files[i]) < 0);
+	}
+	for (size_t i = 0; i < ix->n_entries; i++) {
+		const struct index_entry *e = &ix->entries[i];
+
+		MUST(e->file < ix->n_files);
+		MUST(names_find(&ix->tensors, e->tensor, e->tensor_size, &entry) && entry == i);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct sentence s = {0};
+	struct index ix;
+
+	if (index_parse((const char *)data, size, &ix, &s) < 0) {
+		MUST(s.text[0] && memchr(s.text, '\0', sizeof(s.text)));
+		for (const char *p = s.text; *p; p++)
+			MUST((unsigned char)*p >= 0x20 && *p != 0x7f);
+		return 0;
+	}
+	check_accepted(&ix);
+	index_deinit(&ix);
+	return 0;
+}

@@ -1,0 +1,84 @@
+/*
+ * Any bytes as a safetensors file. What is accepted has to keep every promise that the loader relies
+ * on; what is refused needs a sentence that can be printed.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/dtype.h"
+#include "libclient/load/safetensors.h"
+
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			abort();                                                                   \
+	} while (0)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_tensor(const struct safetensors *st, const struct safetensors_tensor *t)
+{
+	uint64_t size;
+
+	MUST(t->name_size > 0 && t->name_size <= WEIGHTD_TENSOR_NAME_MAX);
+	MUST(strlen(t->name) == t->name_size);
+	MUST(t->n_dims <= WEIGHTD_DIMS_MAX && t->first_dim + t->n_dims <= st->n_dims);
+	MUST(dtype_tensor_size(t->dtype, t->n_dims, safetensors_shape(st, t), &size) == 0);
+	MUST(size == t->end - t->begin);
+}
+
+static void check_accepted(const struct safetensors *st, uint64_t data_size)
+{
+	uint64_t end = 0;
+
+	for (size_t i = 0; i < st->n_tensors; i++) {
+		MUST(st->tensors[i].begin == end);
+		check_tensor(st, &st->tensors[i]);
+		end = st->tensors[i].end;
+		for (size_t k = 0; k < i && st->n_tensors < 100; k++)
+			MUST(strcmp(st->tensors[k].name, st->tensors[i].name) != 0);
+	}
+	MUST(end == data_size);
+}
+
+static void check_sentence(const struct sentence *s)
+{
+	MUST(s->text[0] && memchr(s->text, '\0', sizeof(s->text)));
+	for (const char *p = s->text; *p; p++)
+		MUST((unsigned char)*p >= 0x20 && *p != 0x7f);
+}
+
+static void parse(const char *header, uint64_t n, uint64_t data_size)
+{
+	struct safetensors st;
+	struct sentence s = {0};
+	int r;
+
+	r = safetensors_parse(header, n, data_size, &st, &s);
+	if (r) {
+		check_sentence(&s);
+		return;
+	}
+	check_accepted(&st, data_size);
+	safetensors_deinit(&st);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	uint8_t prefix[SAFETENSORS_PREFIX_SIZE] = {0};
+	struct sentence s = {0};
+	uint64_t n;
+
+	memcpy(prefix, data, size < sizeof(prefix) ? size : sizeof(prefix));
+	if (safetensors_parse_prefix(prefix, size, &n, &s) == 0) {
+		parse((const char *)data + sizeof(prefix), n, size - sizeof(prefix) - n);
+		return 0;
+	}
+	/* A fuzzer rarely gets the eight bytes right: what stands behind them is tried all the same. */
+	check_sentence(&s);
+	if (size >= sizeof(prefix))
+		parse((const char *)data + sizeof(prefix), size - sizeof(prefix), prefix[0]);
+	return 0;
+}
