@@ -250,6 +250,17 @@ static int receive_reply(struct weightd *w, struct client_call *call)
 	return 0;
 }
 
+static int check_usable(struct weightd *w)
+{
+	if (w->fd < 0)
+		return sentence_set(&w->sentence, -ENOTCONN,
+				    "not connected to weightd; connect first");
+	if (w->owner != getpid())
+		return sentence_set(&w->sentence, -ECHILD,
+				    "this connection belongs to the parent process; connect again");
+	return 0;
+}
+
 int client_call(struct weightd *w, struct client_call *call)
 {
 	size_t size;
@@ -257,12 +268,9 @@ int client_call(struct weightd *w, struct client_call *call)
 
 	for (int i = 0; i < WIRE_FDS_MAX; i++)
 		call->reply_fds[i] = -1;
-	if (w->fd < 0)
-		return sentence_set(&w->sentence, -ENOTCONN,
-				    "not connected to weightd; connect first");
-	if (w->owner != getpid())
-		return sentence_set(&w->sentence, -ECHILD,
-				    "this connection belongs to the parent process; connect again");
+	r = check_usable(w);
+	if (r < 0)
+		return r;
 	size = codec_seal_request(&call->request, call->op, ++w->serial);
 	r = channel_send(w->fd, &call->request, size, call->fds, call->request.header.n_fds);
 	/* A server that turned us away has said why before it closed: that is read below. */
@@ -272,6 +280,25 @@ int client_call(struct weightd *w, struct client_call *call)
 	if (r < 0)
 		return lost(w, r);
 	return receive_reply(w, call);
+}
+
+int client_twin(struct weightd *w, struct weightd **ret)
+{
+	cleanup(client_unrefp) struct weightd *twin = NULL;
+	int r = check_usable(w);
+
+	if (r < 0)
+		return r;
+	r = weightd_new(&twin);
+	if (r < 0)
+		return sentence_set(&w->sentence, r, "out of memory");
+	r = weightd_connect(twin, w->path);
+	if (r < 0) {
+		w->sentence = twin->sentence;
+		return r;
+	}
+	*ret = take_ptr(twin);
+	return 0;
 }
 
 void client_call_deinit(struct client_call *call)

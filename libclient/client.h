@@ -23,6 +23,9 @@ struct weightd {
 
 struct sentence *client_sentence(struct weightd *w);
 
+/* A second connection to where `w` is connected. The sentence of a failure is on `w`. */
+int client_twin(struct weightd *w, struct weightd **ret);
+
 struct weightd *client_ref(struct weightd *w);
 void client_unref(struct weightd *w);
 static inline void client_unrefp(struct weightd **w)

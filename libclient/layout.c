@@ -106,7 +106,8 @@ static int free_bucket(const struct weightd_layout *l, const uint32_t *buckets, 
 	return -E2BIG;
 }
 
-static int rehash(struct weightd_layout *l, uint32_t n_buckets)
+/* A table of this size with all tensors in it. */
+static int make_buckets(const struct weightd_layout *l, uint32_t n_buckets, uint32_t **ret)
 {
 	cleanup(freep) uint32_t *buckets = malloc(n_buckets * sizeof(*buckets));
 
@@ -122,26 +123,32 @@ static int rehash(struct weightd_layout *l, uint32_t n_buckets)
 			return r;
 		buckets[at] = i;
 	}
-	free(l->buckets);
-	l->buckets = take_ptr(buckets);
-	l->n_buckets = n_buckets;
+	*ret = take_ptr(buckets);
 	return 0;
 }
 
-/* Makes room in the index for one more name, at most half full, and finds its bucket. */
+/*
+ * Makes room in the index for one more name, at most half full, and finds its bucket. A name that is
+ * refused changes nothing: the size of the table is a part of the hash.
+ */
 static int index_name(struct weightd_layout *l, const char *name, size_t size, uint32_t *ret)
 {
+	cleanup(freep) uint32_t *grown = NULL;
 	uint32_t n_buckets = l->n_buckets;
-	int r = 0;
+	int r = free_bucket(l, l->buckets, n_buckets, name, size, ret);
 
-	if (n_buckets / 2 < l->n_tensors + 1)
-		r = rehash(l, n_buckets *= 2);
-	if (r == 0)
-		r = free_bucket(l, l->buckets, l->n_buckets, name, size, ret);
+	if (r == 0 && n_buckets / 2 < l->n_tensors + 1)
+		r = -E2BIG;
 	while (r == -E2BIG && n_buckets / SPARSEST <= l->n_tensors) {
-		r = rehash(l, n_buckets *= 2);
+		free(take_ptr(grown));
+		r = make_buckets(l, n_buckets *= 2, &grown);
 		if (r == 0)
-			r = free_bucket(l, l->buckets, l->n_buckets, name, size, ret);
+			r = free_bucket(l, grown, n_buckets, name, size, ret);
+	}
+	if (r == 0 && grown) {
+		free(l->buckets);
+		l->buckets = take_ptr(grown);
+		l->n_buckets = n_buckets;
 	}
 	return r == -E2BIG ? -EINVAL : r;
 }

@@ -312,14 +312,17 @@ void weightd_writer_free(struct weightd_writer *wr);
 
 /* --- Loading files ----------------------------------------------------------------------------- */
 
-/* `phase` is "plan", "memory", "read" or "publish"; a return value other than 0 cancels the load. */
+/*
+ * Told when a phase begins, when one ends whose end is known, and at most every 50 ms in between. `phase`
+ * is "plan", "memory", "read" or "publish"; a return value other than 0 cancels the load.
+ */
 typedef int (*weightd_progress_fn)(void *userdata, const char *phase, uint64_t done, uint64_t total);
 
 struct weightd_load_options {
 	size_t size; /* set by the caller */
-	struct weightd_create_options create; /* create.size set by the caller too */
+	const struct weightd_create_options *create; /* NULL: the defaults */
 	unsigned n_threads; /* 0: as many as there are cores, 4 at most */
-	weightd_progress_fn progress; /* may be NULL; called from the calling thread, at most every 50 ms */
+	weightd_progress_fn progress; /* may be NULL; called from the calling thread */
 	void *userdata;
 };
 
@@ -339,7 +342,8 @@ struct weightd_load_result {
  * Loads safetensors into the next version of `name` and publishes it. Each path is a .safetensors file,
  * an index (*.safetensors.index.json), or a directory with model.safetensors.index.json or with
  * .safetensors files. Files are opened with the caller's permissions. On any failure nothing is left
- * behind and the previous version is untouched. `options` and `ret` may be NULL.
+ * behind and the previous version is untouched. A file that changes meanwhile is -EBADMSG. Uses a
+ * connection of its own to the same server. `options` and `ret` may be NULL.
  */
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);

@@ -31,20 +31,36 @@ static int check_progress(struct progress *p, const char *phase, uint64_t total,
 	return r < 0 ? sentence_set(s, r, "the load was cancelled") : 0;
 }
 
+struct memory_wait {
+	struct progress *progress;
+	uint64_t total;
+};
+
+/* While the server provides the memory: it may take long, and nobody knows how far it is. */
+static int memory_tick(void *userdata)
+{
+	struct memory_wait *wait = userdata;
+
+	return progress_report(wait->progress, "memory", 0, wait->total);
+}
+
 /* Asks for the memory and fills it. */
 static int fill(struct weightd *w, const char *name, const struct plan *plan,
 		const struct weightd_load_options *o, struct progress *progress,
 		struct weightd_load_result *result, struct weightd_writer **ret)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
+	struct memory_wait wait = {progress, weightd_layout_n_bytes(plan->layout)};
 	struct sentence *s = client_sentence(w);
 	uint64_t start = num_now_ns();
 	int r;
 
-	r = check_progress(progress, "memory", weightd_layout_n_bytes(plan->layout), s);
+	r = check_progress(progress, "memory", wait.total, s);
 	if (r < 0)
 		return r;
-	r = weightd_create(w, name, plan->layout, o->create.size ? &o->create : NULL, &wr);
+	r = writer_create(w, name, plan->layout, o->create, memory_tick, &wait, &wr);
+	if (r == -ECANCELED)
+		return sentence_set(s, r, "the load was cancelled");
 	if (r < 0)
 		return r;
 	result->memory_ns = num_now_ns() - start;
@@ -83,6 +99,25 @@ static int load(struct weightd *w, const char *name, const struct plan *plan,
 	return 0;
 }
 
+/*
+ * On a connection of its own, since giving up an unanswered request costs the connection, and with it
+ * all leases of the caller's.
+ */
+static int load_alone(struct weightd *w, const char *name, const struct plan *plan,
+		      const struct weightd_load_options *o, struct progress *progress,
+		      struct weightd_load_result *result)
+{
+	cleanup(client_unrefp) struct weightd *own = NULL;
+	int r = client_twin(w, &own);
+
+	if (r < 0)
+		return r;
+	r = load(own, name, plan, o, progress, result);
+	if (r < 0)
+		*client_sentence(w) = *client_sentence(own);
+	return r;
+}
+
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret)
 {
@@ -99,7 +134,7 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 	r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
 	if (r < 0)
 		return r;
-	r = load(w, name, &plan, &o, &progress, &result);
+	r = load_alone(w, name, &plan, &o, &progress, &result);
 	if (r < 0)
 		return r;
 	result.elapsed_ns = num_now_ns() - start;

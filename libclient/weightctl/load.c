@@ -97,8 +97,9 @@ static int load_fail(const struct cli *cli, int r)
 }
 
 static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
-		struct weightd_load_options *options, bool quiet)
+		const struct weightd_load_options *given, bool quiet)
 {
+	struct weightd_load_options options = *given;
 	struct loaded loaded = {
 		.name = name,
 		.device = cli_device(cli),
@@ -109,12 +110,11 @@ static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
 
 	if (cli_connect(cli))
 		return EXIT_FAILED;
-	options->create.device = cli->device;
-	options->progress = load_progress;
-	options->userdata = &progress;
+	options.progress = load_progress;
+	options.userdata = &progress;
 	progress_init(&progress, name, quiet);
 	catch_signals();
-	r = weightd_load(cli->w, name, (const char *const *)paths, (size_t)n_paths, options,
+	r = weightd_load(cli->w, name, (const char *const *)paths, (size_t)n_paths, &options,
 			 &loaded.result);
 	progress_finish(&progress);
 	if (r < 0)
@@ -145,9 +145,10 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_COMMON,
 		{},
 	};
+	struct weightd_create_options create = {.size = sizeof(create)};
 	struct weightd_load_options options = {
 		.size = sizeof(options),
-		.create = {.size = sizeof(options.create)},
+		.create = &create,
 	};
 	bool quiet = false;
 	int option;
@@ -155,16 +156,16 @@ static int run(struct cli *cli, int argc, char *argv[])
 	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "q", longs)) >= 0) {
 		switch (option) {
 		case OPTION_MODE:
-			options.create.mode = option_u32(cli, "--mode", 8, 0777);
+			create.mode = option_u32(cli, "--mode", 8, 0777);
 			break;
 		case OPTION_KEEP:
-			options.create.keep = option_u32(cli, "--keep", 10, UINT32_MAX);
+			create.keep = option_u32(cli, "--keep", 10, UINT32_MAX);
 			break;
 		case OPTION_THREADS:
 			options.n_threads = option_u32(cli, "--threads", 10, 1024);
 			break;
 		case OPTION_NEW_LAYOUT:
-			options.create.new_layout = true;
+			create.new_layout = true;
 			break;
 		case 'q':
 			quiet = true;
@@ -173,6 +174,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind < 2)
 		cli_usage(cli, "'load' wants a name and at least one path");
+	create.device = cli->device;
 	return load(cli, cli_name(cli, argv[optind]), argv + optind + 1, argc - optind - 1,
 		    &options, quiet);
 }

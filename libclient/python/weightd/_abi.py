@@ -47,7 +47,7 @@ class CreateOptions(Sized):
 
 
 class LoadOptions(Sized):
-    _fields_ = [("size", c_size_t), ("create", CreateOptions), ("n_threads", c_uint),
+    _fields_ = [("size", c_size_t), ("create", POINTER(CreateOptions)), ("n_threads", c_uint),
                 ("progress", Progress), ("userdata", c_void_p)]
 
 

@@ -126,8 +126,9 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
             raised.append(e)
             return 1
 
-    options = _abi.LoadOptions(create=_create_options(device, mode, keep, new_layout),
-                               n_threads=threads, progress=report)
+    create_options = _create_options(device, mode, keep, new_layout)
+    options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
+                               progress=report)
     files = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     connection, result = Connection(socket), _abi.LoadResult()
     try:
