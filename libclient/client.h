@@ -11,6 +11,7 @@
 
 #define CLIENT_TIMEOUT_MS 30000 /* for an answer that the server owes at once */
 #define CLIENT_TICK_MS 50
+#define CLIENT_SPIN_NS 50000
 
 struct weightd {
 	unsigned n_refs; /* the caller's, and one of each buffer and writer */
