@@ -266,7 +266,7 @@ uninstall:
 
 # What was downloaded stays: it is no product.
 clean:
-	rm -rf build-address build-thread $(filter-out build/model build/torch2,$(wildcard build/*))
+	rm -rf build-address build-thread $(filter-out $(addprefix build/,model torch2 bench-venv bench-safetensors),$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'

@@ -1,0 +1,143 @@
+"""Attach: from no connection to all tensors addressable by name, beside what else shares tensors.
+
+A round is one consumer, already running, that connects, gets at the tensors of a buffer, finds the last
+one by name and loads its first byte. Nothing of the previous round is left. Peers do the same in the
+fastest way that their documentation shows.
+
+weightd           libweightd from C
+weightd-one-core  the same with client and server on one core: without what it costs to wake the core of
+                  the other, which on an idle virtual machine is half of all
+weightd-first     the same in a process that just started: cold caches, unbound symbols
+weightd-python    the Python package
+shared_memory     multiprocessing.shared_memory: the bytes, and a pickled table of names in a second
+                  segment; "-views" also makes a numpy array of every tensor
+torch             torch.multiprocessing, file_descriptor strategy, by build/torch2 (make torch2) if it
+                  is there and else by the system's torch: a dictionary of tensors that share
+                  one storage; "-storages": each has its own; "-flat": one tensor and a table of names
+vineyard          one object of many tensors, each a blob; "-flat": one blob and a table of names
+"""
+import contextlib
+import os
+import subprocess
+import sys
+
+import features
+from daemon import Daemon
+
+import buffers
+import figures
+import machine
+import programs
+from report import say
+
+SIZE = 4 * machine.GIB
+COUNTS = (1, 1_000, 100_000)
+RUNS, ROUNDS, FIRST = 5, 500, 20
+VINEYARD = "vineyard==0.24.2"
+NAME = "bench/attach"
+
+
+def measure(report):
+    size = machine.affordable(SIZE)
+    if size < SIZE:
+        say(f"attach: only {size >> 20} MiB a buffer, for want of memory")
+    with contextlib.closing(Daemon("--log-level", "warning")) as d:
+        p50s = [measure_weightd(report, d, count, size) for count in COUNTS]
+    measure_peers(report, size)
+    compare(report)
+    report.line(name="ratio", max_over_min_p50=max(p50s) / min(p50s))
+
+
+# --- weightd -----------------------------------------------------------------------------------------
+
+
+def measure_weightd(report, d, count, size):
+    n_bytes, last = buffers.publish(d, NAME, size, count)
+    with machine.Others() as others:
+        runs = [programs.bench("attach", NAME, last, ROUNDS, env=d.env) for _ in range(RUNS)]
+    facts = {"tensors": count, "buffer_bytes": n_bytes}
+    noise = {"other_cpu": others.share}
+    totals = figures.latency_us([[sum(row[:3]) for row in run] for run in runs])
+    report.line(name="weightd", **facts, **totals, **noise)
+    for column, part in enumerate(("connect", "attach", "find", "detach")):
+        report.line(name=f"weightd-{part}", **facts,
+                    **figures.latency_us([[row[column] for row in run] for run in runs]), **noise)
+
+    with machine.Others() as others, one_core(d):
+        runs = [programs.bench("attach", NAME, last, ROUNDS, env=d.env) for _ in range(RUNS)]
+    report.line(name="weightd-one-core", **facts,
+                **figures.latency_us([[sum(row[:3]) for row in run] for run in runs]),
+                other_cpu=others.share)
+    with machine.Others() as others:
+        firsts = [sum(programs.numbers("attach", NAME, last, 1, env=d.env)[:3]) for _ in range(FIRST)]
+    report.line(name="weightd-first", **facts, **figures.latency_us([firsts]), other_cpu=others.share)
+    run_peer(report, "weightd", sys.executable, n_bytes, [count], NAME, last, env=d.env)
+    d.ctl("rm", NAME)
+    return totals["p50_us"]
+
+
+@contextlib.contextmanager
+def one_core(d):
+    """For the server's loop, for us and for whom we start meanwhile."""
+    cores = os.sched_getaffinity(0)
+    try:
+        for pid in (0, d.pid):
+            os.sched_setaffinity(pid, {min(cores)})
+        yield
+    finally:
+        for pid in (0, d.pid):
+            os.sched_setaffinity(pid, cores)
+
+
+# --- Peers -------------------------------------------------------------------------------------------
+
+
+def measure_peers(report, size):
+    run_peer(report, "shared_memory", sys.executable, size, COUNTS, size)
+    newer = features.BUILD / "torch2/bin/python"  # make torch2
+    run_peer(report, "torch", newer if newer.exists() else sys.executable, size, COUNTS, size)
+    try:
+        python = vineyard_python()
+    except (OSError, subprocess.CalledProcessError):
+        report.line(name="vineyard", skipped=f"pip cannot bring {VINEYARD}")
+        return
+    run_peer(report, "vineyard", python, size, COUNTS, size)
+
+
+def vineyard_python():
+    """An interpreter that knows vineyard, made at the first call: 450 MB."""
+    folder = features.BUILD / "bench-venv"
+    python = folder / "bin/python"
+    if not (folder / "complete").exists():
+        say(f"pip install {VINEYARD} into {folder}")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, stdout=sys.stderr)
+        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check",
+                        "--retries", "1", VINEYARD], check=True, stdout=sys.stderr)
+        (folder / "complete").touch()
+    return python
+
+
+def run_peer(report, script, python, n_bytes, counts, *args, env=None):
+    """The counts reach the script behind its own arguments; its samples become lines."""
+    with machine.Others() as others:
+        lines = programs.peer(f"{script}_peer", python, *args, *counts, env=env)
+    for line in lines:
+        if "skipped" in line:
+            report.line(**line)
+            continue
+        report.line(name=line["name"], tensors=line["tensors"], buffer_bytes=n_bytes,
+                    **figures.latency_us([line["samples_ns"]]), other_cpu=others.share,
+                    **{k: v for k, v in line.items() if k == "torch"})
+
+
+def compare(report):
+    """The fastest peer at each count, whatever it is, over weightd from C and from Python."""
+    timed = [line for line in report.lines if "p50_us" in line]
+    for count in COUNTS:
+        lines = {line["name"]: line["p50_us"] for line in timed if line["tensors"] == count}
+        peers = {name: us for name, us in lines.items() if not name.startswith("weightd")}
+        if peers and "weightd-python" in lines:
+            fastest = min(peers, key=peers.get)
+            report.line(name="fastest-peer", peer=fastest, tensors=count, p50_us=peers[fastest],
+                        over_weightd=peers[fastest] / lines["weightd"],
+                        over_weightd_python=peers[fastest] / lines["weightd-python"])

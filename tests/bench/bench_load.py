@@ -1,0 +1,172 @@
+"""Load: safetensors in the page cache into shared memory, beside the ceiling and what others do.
+
+weightd            weightctl load: memory, reading, digests, publish; "read_gb_s" is reading and digests
+ceiling-existing   a bare program: pread by all cores into huge pages that are there, XXH3-128 fused
+ceiling-fresh      the same, and each huge page is made just before it is filled: the bound of a load
+torch              torch.UntypedStorage.from_file and a clone of every tensor: private memory, no digest
+safetensors        safetensors.torch.load_file and a clone of every tensor (it maps lazily), likewise
+numpy              readinto of an array, likewise
+
+Contenders take turns, and ratios are of one turn. Each takes fresh memory, except for ceiling-existing.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+
+import features
+import weightd
+from daemon import Daemon
+
+import buffers
+import figures
+import machine
+import programs
+from report import say
+
+ROUNDS, RETRIES, QUIET = 7, 4, 0.2  # rounds in which others took more are replaced, if that helps
+BASELINE_ROUNDS = 3
+SAFETENSORS = "safetensors==0.6.2"
+NAME = "bench/load"
+
+
+def measure(report):
+    size = machine.affordable(machine.GIB, copies=4)
+    model = pathlib.Path(os.environ.get("MODEL") or features.BUILD / "model")
+    model = model / "model.safetensors" if model.is_dir() else model
+    with tempfile.TemporaryDirectory(prefix="weightd-bench-") as folder, baselines() as load:
+        files = {f"{n:,} tensors": make_file(folder, n, size) for n in (64, 20_000)}
+        if model.exists():
+            files[model.parent.name if model.name == "model.safetensors" else model.name] = model
+        with contextlib.closing(Daemon("--log-level", "warning")) as d:
+            for label, path in files.items():
+                measure_file(report, d, load, label, path)
+
+
+def make_file(folder, n_tensors, size):
+    """Random bytes, F16, written out and in the page cache; the header ends at no round number."""
+    each = size // n_tensors // 1024 * 1024
+    header = {buffers.tensor_name(i): {
+        "dtype": "F16", "shape": [each // 1024, 512], "data_offsets": [i * each, (i + 1) * each]}
+        for i in range(n_tensors)}
+    text = json.dumps({"__metadata__": {"made": "by bench"}} | header).encode()
+    text += b" " * ((8 - len(text)) % 8)
+    block = random.Random(n_tensors).randbytes(16 << 20)
+    path = pathlib.Path(folder, f"{n_tensors}.safetensors")
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for start in range(0, n_tensors * each, len(block)):
+            f.write(block[:n_tensors * each - start])
+        f.flush()
+        os.fsync(f.fileno())  # or it is written out while we measure
+    return path
+
+
+# --- Contenders --------------------------------------------------------------------------------------
+
+
+def load_weightd(d, path):
+    """The object that weightctl prints, in ns; the memory is free again afterwards."""
+    done = d.ctl("load", "--json", "--quiet", "--keep", 1, NAME, path)
+    d.ctl("rm", NAME)
+    while weightd.ping(socket=d.socket).n_bytes:
+        pass  # the server frees what was removed as soon as it can
+    return json.loads(done.stdout)
+
+
+@contextlib.contextmanager
+def baselines():
+    """A running baseline.py, as a function from (way, path) to ns, or a reason why not."""
+    env = os.environ | {"PYTHONPATH": str(safetensors_folder())}
+    command = [sys.executable, pathlib.Path(__file__).parent / "baseline.py"]
+    with programs.spawn(command, env=env, text=True, stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE) as process:
+        def load(way, path):
+            process.stdin.write(json.dumps([way, str(path)]) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield load
+
+
+def safetensors_folder():
+    """Where pip puts the real safetensors at the first call, for the system's torch."""
+    folder = features.BUILD / "bench-safetensors"
+    if not folder.exists():
+        say(f"pip install {SAFETENSORS} into {folder}")
+        subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder,
+                        "--disable-pip-version-check", "--retries", "1", SAFETENSORS], stdout=sys.stderr)
+    return folder
+
+
+# --- Rounds ------------------------------------------------------------------------------------------
+
+
+def measure_file(report, d, load, label, path):
+    size = path.stat().st_size
+    contenders = {
+        "weightd": lambda: load_weightd(d, path),
+        "ceiling-existing": lambda: programs.numbers("ceiling", "existing", path)[0],
+        "ceiling-fresh": lambda: programs.numbers("ceiling", "fresh", path)[0],
+    }
+    rounds, counts = take_turns(contenders, size)
+    loads = [r["weightd"] for r in rounds]
+    digests = {l["digest"] for l in loads}
+    assert len(digests) == 1, f"the same file has the digests {digests}"
+    facts = {"file": label, "bytes": size}
+    elapsed = [l["elapsed_ns"] for l in loads]
+    report.line(name="weightd", **facts, **rates(size, elapsed), **counts,
+                read_gb_s=rates(size, [l["read_ns"] for l in loads])["gb_s"],
+                elapsed_ms=figures.median(elapsed) / 1e6,
+                **{f"{part}_ms": figures.median(l[f"{part}_ns"] for l in loads) / 1e6
+                   for part in ("memory", "read")})
+    for name in ("ceiling-existing", "ceiling-fresh"):
+        report.line(name=name, **facts, **rates(size, [r[name] for r in rounds]), **counts)
+    for way in ("torch", "safetensors", "numpy"):
+        measure_baseline(report, load, way, path, facts)
+    for part, bound in (("read", "ceiling-existing"), ("elapsed", "ceiling-fresh")):
+        ratios = [r[bound] / r["weightd"][f"{part}_ns"] for r in rounds]
+        report.line(name="ratio", file=label, of=part, over=bound, median=figures.median(ratios),
+                    min=min(ratios), max=max(ratios))
+
+
+def take_turns(contenders, size):
+    """The rounds, less those in which others were at work if enough are left, and how many of both."""
+    quiet, noisy = [], []
+    order = list(contenders)
+    while len(quiet) < ROUNDS and len(quiet) + len(noisy) < ROUNDS + RETRIES:
+        order = order[1:] + order[:1]
+        with machine.Others() as others:
+            done = {}
+            for name in order:
+                machine.warm(size)
+                done[name] = contenders[name]()
+        (quiet if others.share <= QUIET else noisy).append(done)
+    rounds = quiet if len(quiet) >= 3 else quiet + noisy
+    return rounds, {"rounds": len(rounds), "quiet_rounds": len(quiet)}
+
+
+def measure_baseline(report, load, way, path, facts):
+    samples, n_quiet = [], 0
+    for _ in range(BASELINE_ROUNDS):
+        machine.warm(facts["bytes"])
+        with machine.Others() as others:
+            sample = load(way, path)
+        if isinstance(sample, str):
+            report.line(name=way, file=facts["file"], skipped=sample)
+            return
+        samples.append(sample)
+        n_quiet += others.share <= QUIET
+    report.line(name=way, **facts, **rates(facts["bytes"], samples), rounds=len(samples),
+                quiet_rounds=n_quiet)
+
+
+def rates(size, samples):
+    return {"gb_s": figures.rate_gb_s(size, figures.median(samples)),
+            "gb_s_min": figures.rate_gb_s(size, max(samples)),
+            "gb_s_max": figures.rate_gb_s(size, min(samples))}

@@ -1,0 +1,135 @@
+/*
+ * ceiling existing|fresh FILE: how fast a file in the page cache gets into huge pages and is digested
+ *
+ * What any loader can hope for: one thread a core (4 at most) takes block after block, reads it by pread
+ * and digests it by XXH3-128 while it is hot. "existing": into pages that are there already. "fresh":
+ * each block's pages are made first, by the thread that fills them. Prints the nanoseconds that passed
+ * and those of the processors.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/bench/slab.h"
+#include "tests/bench/stopwatch.h"
+
+#define LEAF ((uint64_t)1 << 20) /* what weightd digests at a time */
+#define THREADS_MAX 4
+
+/* XXH3_128bits() of libxxhash, which weightd's own code does not share. */
+struct hash {
+	uint64_t low, high;
+};
+typedef struct hash (*hash_fn)(const void *data, size_t size);
+
+struct work {
+	int fd;
+	char *to;
+	uint64_t size;
+	bool fresh;
+	hash_fn hash;
+	_Atomic uint64_t next; /* the first byte that no thread has taken */
+	_Atomic uint64_t sum; /* of the digests, so that they are computed */
+};
+
+static hash_fn find_hash(void)
+{
+	void *library = dlopen("libxxhash.so.0", RTLD_NOW);
+	hash_fn hash = NULL;
+	void *found = library ? dlsym(library, "XXH3_128bits") : NULL;
+
+	if (!found)
+		stopwatch_fail("%s (apt-get install libxxhash0)", dlerror());
+	memcpy(&hash, &found, sizeof(hash)); /* ISO C has no cast for that */
+	return hash;
+}
+
+static void read_leaf(struct work *w, uint64_t at, uint64_t size)
+{
+	struct hash hash;
+
+	for (uint64_t done = 0; done < size;) {
+		ssize_t n = pread(w->fd, w->to + at + done, size - done, (off_t)(at + done));
+
+		if (n <= 0)
+			stopwatch_fail("the file cannot be read: %s", strerror(n < 0 ? errno : EIO));
+		done += (uint64_t)n;
+	}
+	hash = w->hash(w->to + at, size);
+	atomic_fetch_add_explicit(&w->sum, hash.low ^ hash.high, memory_order_relaxed);
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static void *thread_main(void *arg)
+{
+	struct work *w = arg;
+	uint64_t block;
+
+	while ((block = atomic_fetch_add_explicit(&w->next, SLAB_HUGE, memory_order_relaxed)) <
+	       w->size) {
+		uint64_t end = smaller(block + SLAB_HUGE, w->size);
+
+		if (w->fresh)
+			(void)slab_provide(w->to + block, SLAB_HUGE);
+		for (uint64_t at = block; at < end; at += LEAF)
+			read_leaf(w, at, smaller(LEAF, end - at));
+	}
+	return NULL;
+}
+
+static void run(struct work *w)
+{
+	pthread_t threads[THREADS_MAX];
+	cpu_set_t cpus;
+	int n = sched_getaffinity(0, sizeof(cpus), &cpus) < 0 ? 1 : CPU_COUNT(&cpus);
+
+	if (n > THREADS_MAX)
+		n = THREADS_MAX;
+	for (int i = 0; i < n; i++)
+		if (pthread_create(&threads[i], NULL, thread_main, w))
+			stopwatch_fail("no thread");
+	for (int i = 0; i < n; i++)
+		(void)pthread_join(threads[i], NULL);
+}
+
+int main(int argc, char **argv)
+{
+	struct work w = {.hash = find_hash()};
+	uint64_t room, started, cpu_started;
+	struct stat st;
+
+	if (argc != 3 || (strcmp(argv[1], "existing") && strcmp(argv[1], "fresh")))
+		stopwatch_fail("wants existing|fresh FILE");
+	w.fresh = !strcmp(argv[1], "fresh");
+	w.fd = open(argv[2], O_RDONLY | O_CLOEXEC);
+	if (w.fd < 0 || fstat(w.fd, &st) < 0)
+		stopwatch_fail("%s: %s", argv[2], strerror(errno));
+	w.size = (uint64_t)st.st_size;
+	room = (w.size + SLAB_HUGE - 1) & ~(SLAB_HUGE - 1);
+	w.to = slab_new(room);
+	if (!w.fresh) {
+		(void)slab_provide(w.to, room);
+		memset(w.to, 1, room);
+	}
+
+	started = stopwatch_ns();
+	cpu_started = stopwatch_cpu_ns();
+	run(&w);
+	(void)printf("%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", stopwatch_ns() - started,
+		     stopwatch_cpu_ns() - cpu_started, w.sum);
+	slab_free(w.to, room);
+	return 0;
+}

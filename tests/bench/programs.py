@@ -1,0 +1,57 @@
+"""Running the C programs of this folder and the scripts of peers/."""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+import features
+
+PEERS = pathlib.Path(__file__).resolve().parent / "peers"
+LIMIT_S = 120
+
+
+def bench(name, *args, env=None):
+    """The lines that a C program printed, as lists of numbers."""
+    done = subprocess.run([features.BUILD / "bench" / name, *map(str, args)], env=env, text=True,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=LIMIT_S)
+    if done.returncode:
+        raise RuntimeError(f"{name} {' '.join(map(str, args))} ended with {done.returncode}")
+    return [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+
+
+def numbers(name, *args, env=None):
+    """The one line of a C program."""
+    (line,) = bench(name, *args, env=env)
+    return line
+
+
+@contextlib.contextmanager
+def spawn(command, **kw):
+    """A process with its descendants, which are gone when the block ends."""
+    process = subprocess.Popen(command, start_new_session=True, **kw)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def peer(script, python, *args, env=None):
+    """The JSON lines that a script of peers/ printed; one that says why it could not, if it failed."""
+    with spawn([python, PEERS / f"{script}.py", *map(str, args)], env=env, text=True,
+               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            out, errors = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            out, errors = "", f"no result after {LIMIT_S} s"
+        finally:
+            for left in pathlib.Path("/dev/shm").glob(f"weightd-bench-{process.pid}*"):
+                left.unlink()
+    lines = [json.loads(line) for line in out.splitlines()]
+    if process.returncode:
+        reason = errors.strip().splitlines()[-1:] or [f"ended with {process.returncode}"]
+        lines.append({"name": script, "skipped": reason[0]})
+    return lines

@@ -1,0 +1,43 @@
+"""The lines of a bench: JSON for programs on standard output, tables for people on standard error."""
+import json
+import sys
+
+
+def say(text):
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+class Report:
+    """The lines of one bench. Every line has a `name`; figures have their unit in the key."""
+
+    def __init__(self, bench):
+        self.bench = bench
+        self.lines = []
+
+    def line(self, **fields):
+        fields = {k: round(v, 4) if isinstance(v, float) else v for k, v in fields.items()}
+        self.lines.append(fields)
+        print(json.dumps({"bench": self.bench} | fields), flush=True)
+
+    def print_tables(self):
+        """Lines that have the same keys share a table."""
+        tables = {}
+        for line in self.lines:
+            tables.setdefault(tuple(line), []).append(line)
+        print(f"\n{self.bench}", file=sys.stderr)
+        for keys, lines in tables.items():
+            rows = [keys, *([_text(line[k]) for k in keys] for line in lines)]
+            widths = [max(len(row[i]) for row in rows) for i in range(len(keys))]
+            print("", file=sys.stderr)
+            for row in rows:
+                cells = [cell.ljust(w) if isinstance(lines[0][key], str) else cell.rjust(w)
+                         for cell, w, key in zip(row, widths, keys)]
+                print("  " + "  ".join(cells).rstrip(), file=sys.stderr)
+
+
+def _text(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, float) and abs(value) < 100:
+        return f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}"
+    return f"{value:,.0f}"
