@@ -85,7 +85,8 @@ static const struct {
 
 static bool error_reply_ok(const struct wire_reply *m)
 {
-	return STRING_OK(m->error.text) && m->error.error < 0 && m->error.error > -4096;
+	return STRING_OK(m->error.text) && !m->error.pad && m->error.error < 0 &&
+	       m->error.error > -4096;
 }
 
 static bool hello_reply_ok(const struct wire_reply *m)
@@ -95,7 +96,17 @@ static bool hello_reply_ok(const struct wire_reply *m)
 
 static bool ping_reply_ok(const struct wire_reply *m)
 {
-	return STRING_OK(m->ping.release);
+	return STRING_OK(m->ping.release) && !m->ping.pad;
+}
+
+static bool attach_reply_ok(const struct wire_reply *m)
+{
+	return !m->attach.pad && !(m->attach.flags & ~WIRE_VERSION_DIGEST);
+}
+
+static bool list_reply_ok(const struct wire_reply *m)
+{
+	return !m->list.pad;
 }
 
 static const struct {
@@ -108,10 +119,10 @@ static const struct {
 	[WIRE_CREATE] = {sizeof(struct wire_create_reply), 2, NULL},
 	[WIRE_PUBLISH] = {sizeof(struct wire_publish_reply), 0, NULL},
 	[WIRE_ABORT] = {0, 0, NULL},
-	[WIRE_ATTACH] = {sizeof(struct wire_attach_reply), 3, NULL},
+	[WIRE_ATTACH] = {sizeof(struct wire_attach_reply), 3, attach_reply_ok},
 	[WIRE_DETACH] = {0, 0, NULL},
 	[WIRE_WAIT] = {sizeof(struct wire_wait_reply), 0, NULL},
-	[WIRE_LIST] = {sizeof(struct wire_list_reply), 1, NULL},
+	[WIRE_LIST] = {sizeof(struct wire_list_reply), 1, list_reply_ok},
 	[WIRE_DROP] = {0, 0, NULL},
 };
 

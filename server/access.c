@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #define OVERFLOW_UID 65534u
+#define OVERFLOW_GID 65534u
 
 static bool is_root(const struct channel_peer *peer)
 {
@@ -11,6 +12,8 @@ static bool is_root(const struct channel_peer *peer)
 
 static bool in_group(const struct channel_peer *peer, gid_t gid)
 {
+	if (gid == OVERFLOW_GID)
+		return false;
 	if (peer->gid == gid)
 		return true;
 	for (unsigned i = 0; i < peer->n_groups; i++)

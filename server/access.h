@@ -2,7 +2,8 @@
  * Access
  *
  * A buffer has uid, gid and permission bits like a file: r attaches, w writes, the owner and root
- * remove. The overflow uid stands for every user this user namespace cannot name: it never owns.
+ * remove. The overflow uid stands for every user this user namespace cannot name: it never owns. Nor has
+ * the overflow gid members.
  */
 #pragma once
 

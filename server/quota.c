@@ -48,6 +48,12 @@ static void account_put(struct account *a)
 	free(a);
 }
 
+/* A limit may have been lowered below what is used. */
+static uint64_t left(const struct quota *q, const struct account *a, enum quota_kind kind)
+{
+	return q->limits[kind] > a->used[kind] ? q->limits[kind] - a->used[kind] : 0;
+}
+
 int quota_charge(struct quota *q, uid_t uid, enum quota_kind kind, uint64_t amount,
 		 struct charge *charge)
 {
@@ -56,7 +62,7 @@ int quota_charge(struct quota *q, uid_t uid, enum quota_kind kind, uint64_t amou
 	assert(!charge->account);
 	if (!a)
 		return -ENOMEM;
-	if (amount > q->limits[kind] - a->used[kind]) {
+	if (amount > left(q, a, kind)) {
 		account_put(a);
 		return QUOTA_EXCEEDED;
 	}
@@ -85,6 +91,6 @@ uint64_t quota_left(const struct quota *q, uid_t uid, enum quota_kind kind)
 
 	list_for_each(a, &q->accounts, link)
 		if (a->uid == uid)
-			return q->limits[kind] - a->used[kind];
+			return left(q, a, kind);
 	return q->limits[kind];
 }

@@ -1,0 +1,174 @@
+#!/usr/bin/python3
+"""Writes the corpora of fuzz_codec and fuzz_layout: tests/fuzz/seeds.py
+
+One small input for each thing that the targets should know from the start; what fuzzing finds and is
+worth keeping stands beside them. The first byte of an input is for the target, see its opening.
+"""
+import pathlib
+import struct
+
+CORPUS = pathlib.Path(__file__).resolve().parent / "corpus"
+
+# --- codec: ipc/wire.h ---
+
+REPLY = 0x8000
+ERROR = 0x7FFF
+
+
+def text(s, size):
+    return s.encode().ljust(size, b"\0")
+
+
+def packet(op, body=b"", n_fds=0):
+    """The first byte, which says the direction and the descriptors, and the packet."""
+    how = n_fds << 4 | bool(op & REPLY)
+    return struct.pack("<BIHHQ", how, 16 + len(body), op, n_fds, 7) + body
+
+
+TARGET = text("llama-8b", 128) + text("host", 64)
+HASH = bytes(range(16))
+
+MESSAGES = {
+    "hello": packet(1, struct.pack("<IIQ", 1, 0, 0) + text("weightctl", 32)),
+    "ping": packet(2),
+    "create": packet(3, TARGET + struct.pack("<IIII", 0o640, 2, 1, 0), 1),
+    "publish": packet(4, struct.pack("<QII", 9, 1, 0) + HASH),
+    "abort": packet(5, struct.pack("<Q", 9)),
+    "attach": packet(6, TARGET + struct.pack("<QQII", 3, 4, 1, 0) + HASH),
+    "detach": packet(7, struct.pack("<Q", 9)),
+    "wait": packet(8, TARGET + struct.pack("<Qq", 3, -1)),
+    "list": packet(9, TARGET + struct.pack("<II", 1, 0)),
+    "drop": packet(10, TARGET + struct.pack("<Q", 3)),
+    "hello-reply": packet(REPLY | 1, struct.pack("<IIQQ", 1, 77, 0, 5) + text("0.1.0", 32)),
+    "ping-reply": packet(REPLY | 2, struct.pack("<QQQQQQII", 5, 6, 7, 8, 9, 10, 77, 0) + text("0.1.0", 32)),
+    "create-reply": packet(REPLY | 3, struct.pack("<QQQQQ", 1, 2, 3, 4096, 8192), 2),
+    "publish-reply": packet(REPLY | 4, struct.pack("<Q", 3)),
+    "abort-reply": packet(REPLY | 5),
+    "attach-reply": packet(REPLY | 6, struct.pack("<QQQQQII", 1, 2, 3, 4096, 8192, 1, 0) + HASH + HASH, 3),
+    "detach-reply": packet(REPLY | 7),
+    "wait-reply": packet(REPLY | 8, struct.pack("<Q", 3)),
+    "list-reply": packet(REPLY | 9, struct.pack("<QII", 2, 304, 0), 1),
+    "drop-reply": packet(REPLY | 10),
+    "error": packet(REPLY | ERROR, struct.pack("<iI", -2, 0) + text("no such buffer", 512)),
+}
+
+
+def changed(message, at, value):
+    """With other bytes at an offset into the packet."""
+    return message[:1 + at] + value + message[1 + at + len(value):]
+
+
+WRONG_MESSAGES = {
+    "nothing": b"\0",
+    "half-a-header": MESSAGES["ping"][:9],
+    "truncated": MESSAGES["attach"][:100],
+    "one-byte-more": MESSAGES["abort"] + b"\0",
+    "size-of-another": changed(MESSAGES["attach"], 0, struct.pack("<I", 4096)),
+    "unknown-op": changed(MESSAGES["ping"], 4, struct.pack("<H", 11)),
+    "op-0": changed(MESSAGES["ping"], 4, struct.pack("<H", 0)),
+    "too-many-descriptors": b"\xf0" + MESSAGES["attach"][1:],
+    "no-terminator": changed(MESSAGES["drop"], 16, b"x" * 128),
+    "behind-the-terminator": changed(MESSAGES["drop"], 16 + 126, b"x"),
+    "padding": changed(MESSAGES["list"], 16 + 196, b"\1"),
+    "unknown-flag": changed(MESSAGES["publish"], 16 + 8, struct.pack("<I", 2)),
+    "wait-too-long": changed(MESSAGES["wait"], 16 + 200, struct.pack("<q", 1 << 31)),
+    "error-0": changed(MESSAGES["error"], 16, struct.pack("<i", 0)),
+    "fixed-header": b"\2" + bytes(4) + MESSAGES["wait"][5:],
+}
+
+# --- layout: ipc/layout.h ---
+
+FIX = 7  # sizes, index and hash are made right by the target, which has XXH3
+BUILD = 8
+NONE = 0xFFFFFFFF
+U8, F32, BF16 = 5, 18, 15
+SIZES = {U8: 1, F32: 4, BF16: 2}
+
+
+def image(tensors, how=FIX, alignment=256, header=None):
+    """tensors: (name, dtype, shape, unit, tied_to or None). `header` changes fields of the header."""
+    rows, dims, units, strings = b"", [], {}, b""
+    places, end = [], 0
+    for name, dtype, shape, unit, tied_to in tensors:
+        n_bytes = SIZES[dtype]
+        for n in shape:
+            n_bytes *= n
+        place = (end + alignment - 1) // alignment * alignment, n_bytes
+        if tied_to is not None:
+            place = places[tied_to]
+        else:
+            end = sum(place)
+        places.append(place)
+        if unit and unit not in units:
+            units[unit] = struct.pack("<QII", len(strings), len(unit), 0)
+            strings += unit + b"\0"
+        rows += struct.pack("<QQQIIIIBBB5x", *place, len(strings), len(name), len(dims),
+                            list(units).index(unit) if unit else NONE, NONE if tied_to is None else tied_to,
+                            dtype, 1, len(shape))
+        dims += shape
+        strings += name + b"\0"
+    n_buckets = 2
+    while n_buckets // 2 < len(tensors):
+        n_buckets *= 2
+    body = rows + struct.pack(f"<{len(dims)}Q", *dims) + b"".join(units.values()) + b"\xff" * 4 * n_buckets + strings
+    fields = {"magic": 0x54554F59414C4457, "abi": 1, "total": 80 + len(body),
+              "data": (end + alignment - 1) // alignment * alignment, "strings": len(strings),
+              "alignment": alignment, "tensors": len(tensors), "dims": len(dims), "units": len(units),
+              "buckets": n_buckets, **(header or {})}
+    return struct.pack("<BQII16xQQQIIIIII", how, fields["magic"], fields["abi"], 0, fields["total"], fields["data"],
+                       fields["strings"], fields["alignment"], fields["tensors"], fields["dims"],
+                       fields["units"], fields["buckets"], 0) + body
+
+
+def call(name, dtype, shape, unit=b"", how=2):
+    """A call of the builder: bit 0 of `how` ties to the index `dtype`, then the role, bit 3 wide dims."""
+    width = ">%dQ" if how & 8 else ">%dB"
+    return (bytes([len(name)]) + name + bytes([len(unit)]) + unit + bytes([how, len(shape), dtype]) +
+            struct.pack(width % len(shape), *shape))
+
+
+ONE = [(b"weight", F32, [3, 5], b"", None)]
+SEVERAL = [(b"a.weight", F32, [3, 100], b"a", None), (b"a.bias", F32, [3], b"a", None),
+           (b"b.weight", BF16, [64, 32], b"b", None), (b"empty", U8, [0, 7], b"", None),
+           (b"scalar", F32, [], b"", None), (b"head", F32, [3, 100], b"head", 0)]
+
+LAYOUTS = {
+    "one": image(ONE),
+    "several": image(SEVERAL),
+    "several-as-they-are": image(SEVERAL, how=0),
+    "several-without-index": image(SEVERAL, how=5),
+    "several-without-hash": image(SEVERAL, how=3),
+    "many": image([(b"t%d" % i, U8, [i], b"u%d" % (i // 4), None) for i in range(20)], alignment=64),
+    "utf-8": image([("ä€😀".encode(), U8, [1], "ü".encode(), None)]),
+    "overlong": image([(b"\xc0\x80", U8, [1], b"", None)]),
+    "surrogate": image([(b"\xed\xa0\x80", U8, [1], b"", None)]),
+    "nul-in-name": image([(b"a\0b", U8, [1], b"", None)]),
+    "twice": image([(b"a", U8, [1], b"", None), (b"a", U8, [1], b"", None)]),
+    "tied-to-itself": image([(b"a", U8, [1], b"", None), (b"b", U8, [1], b"", 0)]).replace(
+        struct.pack("<II", NONE, 0), struct.pack("<II", NONE, 1)),
+    "rank-32": image([(b"a", U8, [1] * 32, b"", None)]),
+    "rank-33": image([(b"a", U8, [1] * 33, b"", None)]),
+    "dims-overflow": image([(b"a", U8, [1 << 63, 4, 0], b"", None)]),
+    "no-tensors": image([]),
+    "data-size-huge": image(ONE, header={"data": 1 << 63}),
+    "tensors-huge": image(ONE, header={"tensors": 0xFFFFFFFF}),
+    "buckets-odd": image(ONE, header={"buckets": 3}),
+    "half-a-header": image(ONE)[:50],
+    "cut": image(SEVERAL)[:-5],
+    "build": bytes([BUILD, 8]) + call(b"a.weight", F32, [3, 100], b"a") + call(b"a.bias", F32, [3], b"a") +
+             call(b"head", 0, [], b"head", how=3) + call(b"step", U8, [], how=4),
+    "build-refused": bytes([BUILD, 6]) + call(b"", F32, [3]) + call(b"\xff", F32, [3]) + call(b"a", 0, [3]) +
+                     call(b"b", U8, [1 << 63, 4], how=10) + call(b"c", 9, [], how=3) + call(b"d", U8, [1] * 33),
+    "build-twice": bytes([BUILD, 8]) + b"".join(call(b"t%d" % (i % 9), U8, [i]) for i in range(12)),
+}
+
+
+def main():
+    for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS}.items():
+        (CORPUS / target).mkdir(parents=True, exist_ok=True)
+        for name, data in seeds.items():
+            (CORPUS / target / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
