@@ -28,7 +28,8 @@ static int collect_fds(struct msghdr *msg, struct channel_packet *p)
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-			assert(p->n_fds < WIRE_FDS_MAX); /* the control buffer has no room for more */
+			assert(p->n_fds <
+			       CHANNEL_FDS_MAX); /* the control buffer has no room for more */
 			p->fds[p->n_fds++] = fd;
 		}
 	}
@@ -37,7 +38,7 @@ static int collect_fds(struct msghdr *msg, struct channel_packet *p)
 
 int channel_receive(int fd, int flags, struct channel_packet *ret)
 {
-	char control[CMSG_SPACE(sizeof(int) * WIRE_FDS_MAX)] __attribute__((aligned(8)));
+	char control[CMSG_SPACE(sizeof(int) * CHANNEL_FDS_MAX)] __attribute__((aligned(8)));
 	struct iovec iov = {.iov_base = ret->data, .iov_len = sizeof(ret->data)};
 	struct msghdr msg = {
 		.msg_iov = &iov,
@@ -50,9 +51,10 @@ int channel_receive(int fd, int flags, struct channel_packet *ret)
 
 	ret->size = 0;
 	ret->n_fds = 0;
+	/* A peer that closed without reading all is a reset, told once, before what it sent and the end. */
 	do
 		n = recvmsg(fd, &msg, flags | MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
+	while (n < 0 && (errno == EINTR || errno == ECONNRESET));
 	if (n < 0)
 		return -errno;
 	r = collect_fds(&msg, ret);
@@ -61,6 +63,20 @@ int channel_receive(int fd, int flags, struct channel_packet *ret)
 	ret->size = (size_t)n;
 	return r < 0 ? r
 		     : n > 0; /* a packet of no bytes looks like the end: nobody of ours sends one */
+}
+
+bool channel_has_packets(int fd)
+{
+	char byte;
+	struct iovec iov = {.iov_base = &byte, .iov_len = sizeof(byte)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	ssize_t n;
+
+	do
+		n = recvmsg(fd, &msg, MSG_PEEK | MSG_DONTWAIT);
+	while (n < 0 &&
+	       (errno == EINTR || errno == ECONNRESET)); /* a reset is told once, before them */
+	return n > 0 || (n == 0 && msg.msg_flags & MSG_CTRUNC);
 }
 
 void channel_packet_deinit(struct channel_packet *p)

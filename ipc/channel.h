@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -12,20 +13,32 @@
 
 #include "ipc/wire.h"
 
+/*
+ * As many as the kernel passes on. A packet has room for all of them, since a descriptor for which there
+ * is none is closed by the kernel during the receive, and closing may block.
+ */
+#define CHANNEL_FDS_MAX 253
+
 struct channel_packet {
 	size_t size;
 	unsigned n_fds;
-	int fds[WIRE_FDS_MAX]; /* owned by the packet */
+	int fds[CHANNEL_FDS_MAX]; /* owned by the packet */
 	char data[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
 };
 
 /*
  * Receives one packet, without blocking if `flags` says MSG_DONTWAIT. 1: a packet; 0: the peer closed
  * the connection. -EAGAIN; -EMSGSIZE when it was longer than WIRE_MESSAGE_MAX; -EMFILE when not all of
- * its descriptors could be received (the receiver is out of them, or there were too many). Whatever is
- * returned, the descriptors that did arrive are in the packet and the caller's to dispose of.
+ * its descriptors could be received, since this process is out of them. Whatever is returned, the
+ * descriptors that did arrive are in the packet and the caller's to dispose of; so are the bytes.
  */
 int channel_receive(int fd, int flags, struct channel_packet *ret);
+
+/*
+ * True when packets wait that nobody has received, of which closing the socket closes the descriptors.
+ * May say so of a socket that has none.
+ */
+bool channel_has_packets(int fd);
 
 /* Closes the descriptors that are still the packet's. */
 void channel_packet_deinit(struct channel_packet *p);

@@ -141,7 +141,7 @@ static void version_free(struct version *v)
 	struct buffer *b = v->buffer;
 
 	slot_free(v->slot);
-	(void)fd_close(v->layout_fd);
+	closer_close_memfd(&b->server->closer, v->layout_fd);
 	quota_refund(&v->charge);
 	free(v);
 	buffer_unref(b);
@@ -155,13 +155,18 @@ static void version_unlink(struct version *v)
 		version_free(v);
 }
 
-/* The oldest version that only its place in the list holds. */
-static struct version *oldest_unread(const struct buffer *b)
+/* True for a version that only its place in the list holds, and that is not the newest. */
+static bool is_only_kept(const struct version *v)
+{
+	return v->n_leases == 0 && v != buffer_newest(v->buffer);
+}
+
+static struct version *oldest_kept(const struct buffer *b)
 {
 	struct version *v;
 
 	list_for_each(v, &b->versions, link)
-		if (v->n_leases == 0 && v != buffer_newest(b))
+		if (is_only_kept(v))
 			return v;
 	return NULL;
 }
@@ -181,7 +186,7 @@ static void buffer_trim(struct buffer *b)
 	unsigned n = count_versions(b);
 	struct version *v;
 
-	for (; n > b->keep && (v = oldest_unread(b)); n--)
+	for (; n > b->keep && (v = oldest_kept(b)); n--)
 		version_unlink(v);
 }
 
@@ -216,13 +221,28 @@ void buffer_drop(struct buffer *b)
 	buffer_unref(b);
 }
 
-bool buffers_evict(struct server *server)
+static uint64_t kept_bytes(const struct server *server)
+{
+	struct version *v;
+	struct buffer *b;
+	uint64_t size = 0;
+
+	list_for_each(b, &server->buffers, link)
+		list_for_each(v, &b->versions, link)
+			if (is_only_kept(v))
+				size += v->slot->size;
+	return size;
+}
+
+bool buffers_evict(struct server *server, uint64_t missing)
 {
 	struct version *oldest = NULL;
 	struct buffer *b;
 
+	if (kept_bytes(server) < missing)
+		return false;
 	list_for_each(b, &server->buffers, link) {
-		struct version *v = oldest_unread(b);
+		struct version *v = oldest_kept(b);
 
 		if (v && (!oldest || v->published_ns < oldest->published_ns))
 			oldest = v;

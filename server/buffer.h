@@ -83,8 +83,11 @@ struct version *buffer_version(const struct buffer *b, uint64_t number);
 /* Makes `v`, filled in by the caller but for buffer and number, the newest version. */
 void buffer_publish(struct buffer *b, struct version *v);
 
-/* Frees the oldest version of all that is only kept, to make room. False: there is none. */
-bool buffers_evict(struct server *server);
+/*
+ * Frees the oldest version of all that is only kept, to make room. False: there is none, or all of them
+ * together would not make up for the `missing` bytes.
+ */
+bool buffers_evict(struct server *server, uint64_t missing);
 
 /* A version is held by its leases and by its place in the buffer. */
 void version_pin(struct version *v);

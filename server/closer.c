@@ -4,16 +4,22 @@
 #include <stdlib.h>
 
 #include "ipc/base/fd.h"
+#include "ipc/base/num.h"
 #include "server/quota.h"
+
+/* A burst of clients that die may well fill the closer for a moment. */
+#define STUCK_NS 1000000000u
 
 struct closing {
 	struct job job;
+	struct closer *closer;
 	int fd;
 	struct charge charge;
 };
 
-int closer_init(struct closer *c, struct loop *l, struct quota *quota)
+int closer_init(struct closer *c, struct loop *l, struct quota *quota, struct worker *memfd_worker)
 {
+	c->memfd_worker = memfd_worker;
 	c->quota = quota;
 	return worker_init(&c->worker, l);
 }
@@ -36,31 +42,65 @@ static int close_step(struct job *job)
 	return JOB_DONE;
 }
 
+static void memfd_done(struct job *job, int r)
+{
+	(void)r; /* closing does not fail */
+	free(container_of(job, struct closing, job));
+}
+
 static void close_done(struct job *job, int r)
 {
 	struct closing *closing = container_of(job, struct closing, job);
 
-	(void)r; /* closing does not fail */
+	closing->closer->progress_ns = num_now_ns();
 	quota_refund(&closing->charge);
-	free(closing);
+	memfd_done(job, r);
+}
+
+/* NULL: there is no memory, and the descriptor is closed. */
+static struct closing *closing_new(struct closer *c, int fd)
+{
+	struct closing *closing = calloc(1, sizeof(*closing));
+
+	if (!closing) {
+		(void)fd_close(fd);
+		return NULL;
+	}
+	closing->closer = c;
+	closing->fd = fd;
+	return closing;
 }
 
 void closer_close(struct closer *c, uid_t uid, int fd)
 {
-	/* Only memfds and their like know seals, and nothing of theirs blocks. */
-	struct closing *closing = fcntl(fd, F_GET_SEALS) < 0 ? calloc(1, sizeof(*closing)) : NULL;
+	struct closing *closing;
 
-	if (!closing) {
-		(void)fd_close(fd);
+	/* Only memfds and their like know seals. */
+	if (fcntl(fd, F_GET_SEALS) >= 0) {
+		closer_close_memfd(c, fd);
 		return;
 	}
-	closing->fd = fd;
+	closing = closing_new(c, fd);
+	if (!closing)
+		return;
 	/* Past the limit it is closed all the same; the limit is for closer_trusts(). */
 	(void)quota_charge(c->quota, uid, QUOTA_CLOSING, 1, &closing->charge);
+	if (c->worker.n_jobs == 0)
+		c->progress_ns = num_now_ns();
 	worker_submit(&c->worker, &closing->job, close_step, close_done);
+}
+
+void closer_close_memfd(struct closer *c, int fd)
+{
+	struct closing *closing = fd < 0 ? NULL : closing_new(c, fd);
+
+	if (closing)
+		worker_submit(c->memfd_worker, &closing->job, close_step, memfd_done);
 }
 
 bool closer_trusts(const struct closer *c, uid_t uid)
 {
-	return quota_left(c->quota, uid, QUOTA_CLOSING) > 0;
+	bool stuck = c->worker.n_jobs > 0 && num_now_ns() - c->progress_ns > STUCK_NS;
+
+	return !stuck || quota_left(c->quota, uid, QUOTA_CLOSING) > 0;
 }

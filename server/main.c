@@ -26,7 +26,7 @@ static const char usage[] =
 	"                       $XDG_RUNTIME_DIR/weightd.sock as a user)\n"
 	"  --socket-mode MODE   permissions of that socket, octal (default 0660)\n"
 	"  --reserve SIZE       memory to leave to everybody else, e.g. 2G (default: a\n"
-	"                       sixteenth of the machine's, 512M at most)\n"
+	"                       sixteenth of what there is, 512M at most)\n"
 	"  --keeper             run as a parent that restarts the daemon when it dies\n"
 	"  --log-level LEVEL    error, warning, info (default) or debug\n"
 	"  --version            print the release and exit\n"

@@ -136,8 +136,6 @@ static void on_create(struct session *s, const struct wire_request *m, const int
 	}
 	if (!b)
 		return;
-	if (create->keep)
-		b->keep = create->keep;
 	writer_new(s, b, create, fds[0]);
 }
 

@@ -63,6 +63,7 @@ int server_init(struct server *s, const struct server_options *options)
 	quota_init(&s->quota);
 	if (getrandom(&s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
 		return -EIO;
+	s->last_id = s->instance >> 1; /* so that an id of an earlier server names nothing here */
 	r = loop_init(&s->loop);
 	if (r < 0) {
 		log_error("cannot make an event loop: %s", strerror(-r));
@@ -78,7 +79,7 @@ int server_init(struct server *s, const struct server_options *options)
 		log_error("cannot start the worker: %s", strerror(-r));
 		goto fail_signals;
 	}
-	r = closer_init(&s->closer, &s->loop, &s->quota);
+	r = closer_init(&s->closer, &s->loop, &s->quota, &s->worker);
 	if (r < 0) {
 		log_error("cannot start the closer: %s", strerror(-r));
 		goto fail_worker;

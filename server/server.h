@@ -49,5 +49,5 @@ void server_deinit(struct server *s);
 /* Serves until SIGTERM or SIGINT. */
 int server_run(struct server *s);
 
-/* Ids of buffers, slots, writers and leases: never twice in the life of a server. */
+/* Ids of buffers, slots, writers and leases: never twice, also not after a restart. */
 uint64_t server_next_id(struct server *s);

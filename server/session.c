@@ -62,6 +62,22 @@ static void handle_packet(struct session *s, const struct channel_packet *packet
 		loop_modify(&s->source, 0); /* a hang-up is reported all the same */
 }
 
+/* Not all that a client sent could be received: for lack of our descriptors, which is not its fault. */
+static void fail_for_descriptors(struct session *s, const struct channel_packet *packet)
+{
+	struct wire_request request;
+	struct wire_header header;
+
+	memcpy(&header, packet->data, sizeof(header)); /* the packet has room for more than that */
+	if (!s->greeted ||
+	    codec_decode_request(packet->data, packet->size, header.n_fds, &request) < 0) {
+		doom(s, "it sent something that is not a request");
+		return;
+	}
+	s->serial = header.serial;
+	session_fail(s, -EMFILE, "weightd is out of descriptors; try again");
+}
+
 static void receive_request(struct session *s)
 {
 	struct channel_packet packet;
@@ -71,10 +87,12 @@ static void receive_request(struct session *s)
 		handle_packet(s, &packet);
 	while (packet.n_fds > 0)
 		closer_close(&s->server->closer, s->peer.uid, packet.fds[--packet.n_fds]);
-	if (r == 0 || r == -ECONNRESET)
+	if (r == 0)
 		session_close(s);
+	else if (r == -EMFILE)
+		fail_for_descriptors(s, &packet);
 	else if (r < 0 && r != -EAGAIN)
-		doom(s, r == -EMFILE ? "it sent too many descriptors" : strerror(-r));
+		doom(s, strerror(-r));
 }
 
 static void on_io(struct source *source, uint32_t events)
@@ -134,7 +152,10 @@ void session_close(struct session *s)
 	list_remove(&s->link);
 	s->server->n_sessions--;
 	loop_remove(&s->source);
-	(void)fd_close(s->source.fd);
+	if (channel_has_packets(s->source.fd))
+		closer_close(&s->server->closer, s->peer.uid, s->source.fd);
+	else
+		(void)fd_close(s->source.fd);
 	quota_refund(&s->list_charge);
 	quota_refund(&s->charge);
 	channel_peer_deinit(&s->peer);

@@ -39,7 +39,7 @@ static struct writer *writer_free(struct writer *w)
 	assert(!w->busy);
 	list_remove(&w->link);
 	unmap_layout(w);
-	(void)fd_close(w->layout_fd);
+	closer_close_memfd(&b->server->closer, w->layout_fd);
 	slot_free(w->slot);
 	quota_refund(&w->charge);
 	if (b) {
@@ -117,7 +117,7 @@ static void provide_done(struct job *job, int r)
 
 	if (!w)
 		return;
-	if (r == -ENOMEM && buffers_evict(w->buffer->server)) {
+	if (r == -ENOMEM && buffers_evict(w->buffer->server, w->slot->progress.missing)) {
 		submit(w, provide_step, provide_done); /* behind the freeing of what was evicted */
 		return;
 	}
@@ -173,56 +173,64 @@ static int start_providing(struct writer *w)
 
 /* --- checking --- */
 
+static int check_layout(struct writer *w)
+{
+	int r;
+
+	if (w->check.leaves)
+		return layout_check_step(&w->check);
+	/* Or reading it would take memory of ours, and past a cgroup's limit the kernel kills. */
+	if (!fd_is_written(w->layout_fd, w->layout_size)) {
+		w->check.why = "it has holes";
+		return -EBADMSG;
+	}
+	r = layout_check_init(&w->check, w->layout_image, w->layout_size);
+	return r < 0 ? r : JOB_AGAIN;
+}
+
 static int check_step(struct job *job)
 {
 	struct writer *w = container_of(job, struct writer, job);
-	int r;
+	int r = job->cancelled ? -ECANCELED : check_layout(w);
 
-	if (job->cancelled)
-		return -ECANCELED;
-	if (!w->check.leaves) {
-		r = layout_check_init(&w->check, w->layout_image, w->layout_size);
-		return r < 0 ? r : JOB_AGAIN;
+	if (r > 0)
+		return r;
+	if (r == 0) {
+		const struct layout_header *h = w->check.layout.header;
+
+		w->n_tensors = h->n_tensors;
+		w->data_size = h->data_size;
+		memcpy(w->layout_hash, h->hash, WIRE_HASH_SIZE);
 	}
-	return layout_check_step(&w->check);
+	unmap_layout(w); /* here, since that takes long for a big one */
+	return r;
 }
 
 static void check_done(struct job *job, int r)
 {
 	struct writer *w = take_back(job);
-	const struct layout_header *h;
 
 	if (!w)
 		return;
-	if (r < 0) {
-		if (w->check.why)
-			session_fail(w->session, r, "the layout is refused at entry %u: %s",
-				     w->check.at, w->check.why);
-		else
-			session_fail(w->session, r, "the layout cannot be checked: %s",
-				     strerror(-r));
-		writer_free(w);
-		return;
-	}
-	h = w->check.layout.header;
-	w->n_tensors = h->n_tensors;
-	w->data_size = h->data_size;
-	memcpy(w->layout_hash, h->hash, WIRE_HASH_SIZE);
-	unmap_layout(w);
-	if (start_providing(w) < 0)
+	if (r == 0)
+		r = start_providing(w);
+	else if (w->check.why)
+		session_fail(w->session, r, "the layout is refused at entry %u: %s", w->check.at,
+			     w->check.why);
+	else
+		session_fail(w->session, r, "the layout cannot be checked: %s", strerror(-r));
+	if (r < 0)
 		writer_free(w);
 }
 
-/* Sealed, so that it cannot change under us; whole, so that reading it takes none of our memory. */
+/* Sealed, so that it cannot change under us. */
 static int map_layout(struct writer *w, int fd)
 {
 	uint64_t size;
-	bool whole;
 	void *image;
 	int r;
 
-	if (!fd_is_sealed(fd) || fd_size(fd, &size, &whole) < 0 || !whole || size == 0 ||
-	    size > LAYOUT_SIZE_MAX)
+	if (!fd_is_sealed(fd) || fd_size(fd, &size, NULL) < 0 || size == 0 || size > LAYOUT_SIZE_MAX)
 		return -EBADMSG;
 	r = fd_reopen_readonly(fd, &w->layout_fd);
 	if (r < 0)
@@ -253,6 +261,7 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
 	w->id = server_next_id(server);
 	w->layout_fd = -1;
 	w->buffer = buffer;
+	w->keep = create->keep;
 	w->new_layout = create->flags & WIRE_CREATE_NEW_LAYOUT;
 	buffer_ref(buffer);
 	buffer->writer = w;
@@ -265,10 +274,9 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
 	}
 	r = map_layout(w, layout_fd);
 	if (r < 0) {
-		session_fail(
-			session, r,
-			"the layout must come as a sealed memfd of at most 1 GiB, without holes: %s",
-			strerror(-r));
+		session_fail(session, r,
+			     "the layout must come as a sealed memfd of at most 1 GiB: %s",
+			     strerror(-r));
 		return;
 	}
 	submit(w, check_step, check_done);
@@ -351,6 +359,8 @@ static void commit(struct writer *w)
 	memcpy(v->digest, w->digest, sizeof(v->digest));
 	v->charge = w->charge;
 	w->charge = (struct charge){0};
+	if (w->keep)
+		b->keep = w->keep;
 	buffer_publish(b, v);
 	reply.publish.version = v->number;
 	log_info("'%s@%" PRIu64 "' on %s published by pid %d uid %u", b->name, v->number, b->device,

@@ -33,6 +33,7 @@ struct writer {
 	struct slot *slot;
 	struct job job;
 	bool busy; /* the job has us */
+	uint32_t keep; /* of the buffer, from this version on; 0: as before */
 	bool new_layout; /* the layout may differ from the newest version's */
 	bool spoiled; /* sealed and not whole: fit for nothing but the end */
 

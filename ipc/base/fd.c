@@ -108,3 +108,8 @@ int fd_size(int fd, uint64_t *ret_size, bool *ret_whole)
 		*ret_whole = (uint64_t)st.st_blocks * 512 >= (uint64_t)st.st_size;
 	return 0;
 }
+
+bool fd_is_written(int fd, uint64_t size)
+{
+	return size <= INT64_MAX && lseek(fd, 0, SEEK_HOLE) == (off_t)size;
+}

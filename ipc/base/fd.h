@@ -33,3 +33,9 @@ bool fd_is_sealed(int fd);
 
 /* Size in bytes and, if asked for, whether every block of the file is present (no holes). */
 int fd_size(int fd, uint64_t *ret_size, bool *ret_whole);
+
+/*
+ * True when all `size` bytes were written, so that reading them takes no more memory. Blocks alone do not
+ * say so: they may lie behind the end of the file. Takes some milliseconds for a GiB.
+ */
+bool fd_is_written(int fd, uint64_t size);

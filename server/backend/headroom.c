@@ -61,17 +61,6 @@ static int meminfo(uint64_t *ret_total, uint64_t *ret_available)
 	return 0;
 }
 
-void headroom_init(uint64_t reserve)
-{
-	uint64_t total = 0, available;
-
-	reserve_bytes = reserve;
-	if (reserve != HEADROOM_RESERVE_DEFAULT)
-		return;
-	(void)meminfo(&total, &available); /* every headroom_bytes() will report it */
-	reserve_bytes = total / 16 < 512 * MIB ? total / 16 : 512 * MIB;
-}
-
 static int read_cgroup_file(const struct hierarchy *h, const char *group, const char *file,
 			    char *buf, size_t size)
 {
@@ -83,17 +72,25 @@ static int read_cgroup_file(const struct hierarchy *h, const char *group, const 
 	return read_file(path, buf, size);
 }
 
-/* What one cgroup still allows; page cache in it can be dropped and does not count. */
-static uint64_t group_left(const struct hierarchy *h, const char *group)
+/* UINT64_MAX for none, and for what is no cgroup. */
+static uint64_t group_limit(const struct hierarchy *h, const char *group)
 {
-	char text[8192];
-	uint64_t limit, usage, cache;
+	char text[64];
 
 	if (read_cgroup_file(h, group, h->limit, text, sizeof(text)) < 0 || text[1] < '0' ||
 	    text[1] > '9') /* "max" */
 		return UINT64_MAX;
-	limit = strtoull(text + 1, NULL, 10);
-	if (read_cgroup_file(h, group, h->usage, text, sizeof(text)) < 0)
+	return strtoull(text + 1, NULL, 10);
+}
+
+/* What one cgroup still allows; page cache in it can be dropped and does not count. */
+static uint64_t group_left(const struct hierarchy *h, const char *group)
+{
+	uint64_t limit = group_limit(h, group);
+	char text[8192];
+	uint64_t usage, cache;
+
+	if (limit == UINT64_MAX || read_cgroup_file(h, group, h->usage, text, sizeof(text)) < 0)
 		return UINT64_MAX;
 	usage = strtoull(text + 1, NULL, 10);
 	if (read_cgroup_file(h, group, "memory.stat", text, sizeof(text)) < 0)
@@ -103,19 +100,21 @@ static uint64_t group_left(const struct hierarchy *h, const char *group)
 	return limit > usage ? limit - usage : 0;
 }
 
-/* The least that any cgroup from `group` up to the root allows. */
-static uint64_t ancestors_left(const struct hierarchy *h, const char *group)
+typedef uint64_t (*group_fn)(const struct hierarchy *h, const char *group);
+
+/* The least that fn finds from `group` up to the root. */
+static uint64_t least_of_ancestors(const struct hierarchy *h, const char *group, group_fn fn)
 {
 	uint64_t least = UINT64_MAX;
 	char path[2048];
 
 	(void)snprintf(path, sizeof(path), "%s", group);
 	for (;;) {
-		uint64_t left = group_left(h, path);
+		uint64_t n = fn(h, path);
 		char *slash = strrchr(path, '/');
 
-		if (left < least)
-			least = left;
+		if (n < least)
+			least = n;
 		if (!slash)
 			return least;
 		*slash = '\0';
@@ -123,7 +122,7 @@ static uint64_t ancestors_left(const struct hierarchy *h, const char *group)
 }
 
 /* Lines of /proc/self/cgroup: "0::/path" of the unified hierarchy, "4:memory:/path" of the older. */
-static uint64_t cgroups_left(void)
+static uint64_t least_of_cgroups(group_fn fn)
 {
 	uint64_t least = UINT64_MAX;
 	char text[8192], *save = NULL;
@@ -142,16 +141,30 @@ static uint64_t cgroups_left(void)
 		if (!v2 && !strstr(controllers, "memory"))
 			continue;
 		for (size_t i = 0; i < ARRAY_LEN(hierarchies); i++) {
-			uint64_t left;
+			uint64_t n;
 
 			if (v2 != !strcmp(hierarchies[i].limit, "memory.max"))
 				continue;
-			left = ancestors_left(&hierarchies[i], group);
-			if (left < least)
-				least = left;
+			n = least_of_ancestors(&hierarchies[i], group, fn);
+			if (n < least)
+				least = n;
 		}
 	}
 	return least;
+}
+
+void headroom_init(uint64_t reserve)
+{
+	uint64_t total = 0, available, limit;
+
+	reserve_bytes = reserve;
+	if (reserve != HEADROOM_RESERVE_DEFAULT)
+		return;
+	(void)meminfo(&total, &available); /* every headroom_bytes() will report it */
+	limit = least_of_cgroups(group_limit);
+	if (limit < total)
+		total = limit;
+	reserve_bytes = total / 16 < 512 * MIB ? total / 16 : 512 * MIB;
 }
 
 int headroom_bytes(uint64_t *ret)
@@ -161,7 +174,7 @@ int headroom_bytes(uint64_t *ret)
 
 	if (r < 0)
 		return r;
-	cgroups = cgroups_left();
+	cgroups = least_of_cgroups(group_left);
 	if (cgroups < available)
 		available = cgroups;
 	*ret = available > reserve_bytes ? available - reserve_bytes : 0;

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define HEADROOM_RESERVE_DEFAULT UINT64_MAX /* a sixteenth of the memory, 512 MiB at most */
+#define HEADROOM_RESERVE_DEFAULT UINT64_MAX /* a sixteenth of what there is, 512 MiB at most */
 
 /* Bytes to leave to everybody else. To be called before the worker runs. */
 void headroom_init(uint64_t reserve);

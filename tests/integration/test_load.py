@@ -7,12 +7,14 @@ import re
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import time
 
 import features
 import pytest
+from integration import wire
 
 DEADLINE_S = 30
 MIB = 1 << 20
@@ -403,3 +405,28 @@ def test_errors_about_such_names_do_not_disturb_a_terminal(clean, tmp_path, writ
     write(tmp_path)
     done = clean.ctl("load", "m", tmp_path, check=False)
     check_refused(done)
+
+
+def test_cancel_is_heard_while_the_server_provides_memory(daemon, one_file, tmp_path):
+    """A server that never answers the create: only the client can give up."""
+    header, hello = struct.Struct("<IHHQ"), struct.Struct("<IIQQ32s")
+    path = str(tmp_path / "mute.sock")
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listener.bind(path)
+        listener.listen()
+        load = daemon.spawn("--socket", path, "load", "m", one_file[0])
+        op, sockets = None, [listener]
+        while op != wire.CREATE:
+            (ready, *_), _, _ = select.select(sockets, [], [], DEADLINE_S)
+            if ready is listener:
+                sockets.append(stack.enter_context(listener.accept()[0]))
+                continue
+            _, op, _, serial = header.unpack(ready.recv(4096)[:header.size])
+            if op == wire.HELLO:
+                ready.send(header.pack(header.size + hello.size, op | wire.REPLY, 0, serial)
+                           + hello.pack(wire.VERSION, 1, 0, 1, b""))
+        load.send_signal(signal.SIGINT)
+        _, errors = load.communicate(timeout=DEADLINE_S)
+    assert load.returncode == 130, errors
+    assert b"nothing was published" in errors

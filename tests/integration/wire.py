@@ -1,0 +1,385 @@
+"""
+The protocol of ipc/wire.h without libweightd: for clients that misbehave, and for those that look on.
+
+    with Wire(daemon.socket) as wire:
+        slot = wire.create("m", image([("t", 4096)]))
+        slot.map()[:4] = b"abcd"
+        wire.publish(slot.writer)
+
+Requests raise Refused for an error reply and Closed when the server hangs up. Descriptors that replies
+carry are closed with the connection.
+"""
+import array
+import contextlib
+import ctypes
+import errno
+import fcntl
+import functools
+import mmap
+import os
+import signal
+import socket
+import struct
+import time
+from typing import NamedTuple
+
+import features
+from integration.programs import compiled
+
+HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1, 11)
+OPS = range(HELLO, DROP + 1)
+REPLY = 0x8000
+ERROR = 0x7fff | REPLY
+VERSION = 1
+
+HEADER = struct.Struct("<IHHQ")
+BODIES = {  # of requests
+    HELLO: struct.Struct("<II Q 32s"), PING: struct.Struct(""), CREATE: struct.Struct("<128s 64s IIII"),
+    PUBLISH: struct.Struct("<Q II 16s"), ABORT: struct.Struct("<Q"),
+    ATTACH: struct.Struct("<128s 64s QQ II 16s"), DETACH: struct.Struct("<Q"),
+    WAIT: struct.Struct("<128s 64s Qq"), LIST: struct.Struct("<128s 64s II"),
+    DROP: struct.Struct("<128s 64s Q"),
+}
+N_FDS = {op: int(op == CREATE) for op in OPS}
+
+NEW_LAYOUT = 1  # in create
+DIGEST = 1  # in publish
+LEAF = 1 << 20
+PATIENCE_S = 20
+
+
+class Refused(Exception):
+    """An error reply: errno, as a positive number, and the sentence."""
+
+    def __init__(self, code, sentence):
+        super().__init__(code, sentence)
+        self.errno, self.sentence = code, sentence
+
+    def __str__(self):
+        return f"{errno.errorcode.get(self.errno, self.errno)}: {self.sentence}"
+
+
+class Closed(Exception):
+    """The server has closed the connection."""
+
+
+class Message(NamedTuple):
+    op: int
+    serial: int
+    body: bytes
+    fds: list
+
+
+class Server(NamedTuple):
+    """The answer to a ping."""
+    instance: int
+    uptime_ns: int
+    n_buffers: int
+    n_sessions: int
+    n_leases: int
+    n_bytes: int
+    pid: int
+
+
+class Slot(NamedTuple):
+    """What a writer gets."""
+    writer: int
+    buffer: int
+    version: int
+    data_size: int
+    slot_size: int
+    fd: int
+    reader_fd: int
+
+    def map(self):
+        return mmap.mmap(self.fd, self.slot_size)
+
+
+class Lease(NamedTuple):
+    """What a reader gets."""
+    lease: int
+    buffer: int
+    version: int
+    data_size: int
+    slot_size: int
+    layout_fd: int
+    head_fd: int
+    slot_fd: int
+
+    def map(self):
+        return mmap.mmap(self.slot_fd, self.slot_size, prot=mmap.PROT_READ)
+
+    def bytes(self):
+        with self.map() as m:
+            return m[:self.data_size]
+
+
+class Wire:
+    """One connection. greet=False leaves the hello to the caller."""
+
+    def __init__(self, path, greet=True, timeout=PATIENCE_S):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.serial = 0
+        self.fds = []
+        try:
+            self.socket.settimeout(timeout)
+            self.socket.connect(path)
+            if greet:
+                self.hello()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.socket.close()
+        while self.fds:
+            os.close(self.fds.pop())
+
+    def forget(self, fds):
+        for fd in fds:
+            self.fds.remove(fd)
+            os.close(fd)
+
+    # --- messages ---
+
+    def send_raw(self, data, fds=()):
+        """One packet, whatever is in it. Closed."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            self.socket.sendmsg([data], rights)
+        except (BrokenPipeError, ConnectionResetError):
+            raise Closed from None
+
+    def send(self, op, body=b"", fds=()):
+        self.serial += 1
+        self.send_raw(message(op, body, len(fds), self.serial), fds)
+
+    def receive(self):
+        """The next message of the server. Closed."""
+        arguments = 8192, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC
+        try:
+            data, rights, flags, _ = self.socket.recvmsg(*arguments)
+        except ConnectionResetError:  # told once, before what the server has sent and the end
+            data, rights, flags, _ = self.socket.recvmsg(*arguments)
+        if not data:
+            raise Closed
+        fds = [fd for _, _, raw in rights for fd in array.array("i", raw[:len(raw) & ~3])]
+        self.fds += fds
+        assert not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC), f"truncated reply, flags {flags:#x}"
+        size, op, n_fds, serial = HEADER.unpack_from(data)
+        assert (size, n_fds) == (len(data), len(fds)), (size, n_fds, len(data), len(fds))
+        return Message(op, serial, data[HEADER.size:], fds)
+
+    def ask(self, op, *values, fds=()):
+        """Sends a request and waits for its reply. Refused, Closed."""
+        with contextlib.suppress(Closed):  # a server that turned us away has said why
+            self.send(op, BODIES[op].pack(*values), fds)
+        return self.answer(op)
+
+    def answer(self, op):
+        """Waits for the reply to the request sent last. Refused, Closed."""
+        reply = self.receive()
+        if reply.op == ERROR:
+            raise refusal(reply)
+        assert (reply.op, reply.serial) == (op | REPLY, self.serial), reply
+        return reply
+
+    def hang_up(self):
+        """Waits until the server has closed the connection, whatever it says before."""
+        try:
+            while True:
+                self.receive()
+        except Closed:
+            pass
+
+    # --- requests ---
+
+    def hello(self, version=VERSION):
+        return self.ask(HELLO, version, 0, 0, b"test")
+
+    def ping(self):
+        return Server(*struct.unpack_from("<6QI", self.ask(PING).body))
+
+    def create(self, name, layout, mode=0, keep=0, flags=0, device=""):
+        """`layout` is an image, or a descriptor of one."""
+        fd = memfd(layout) if isinstance(layout, bytes) else layout
+        try:
+            reply = self.ask(CREATE, name.encode(), device.encode(), mode, keep, flags, 0, fds=[fd])
+        finally:
+            if isinstance(layout, bytes):
+                os.close(fd)
+        return self.slot(reply)
+
+    @staticmethod
+    def slot(reply):
+        return Slot(*struct.unpack("<5Q", reply.body), *reply.fds)
+
+    def publish(self, writer, root=None):
+        reply = self.ask(PUBLISH, writer, DIGEST if root else 0, 0, root or b"")
+        return struct.unpack("<Q", reply.body)[0]
+
+    def abort(self, writer):
+        self.ask(ABORT, writer)
+
+    def attach(self, name, version=0, buffer=0):
+        reply = self.ask(ATTACH, name.encode(), b"", version, buffer, 0, 0, b"")
+        return Lease(*struct.unpack_from("<5Q", reply.body), *reply.fds)
+
+    def detach(self, lease):
+        self.ask(DETACH, lease)
+
+    def wait(self, name, version=0, timeout_ms=-1):
+        reply = self.ask(WAIT, name.encode(), b"", version, timeout_ms)
+        return struct.unpack("<Q", reply.body)[0]
+
+    def records(self):
+        """struct wire_buffer_record of each buffer by name, those without a version included."""
+        reply = self.ask(LIST, b"", b"", 1, 0)
+        n_records, size = struct.unpack_from("<QI", reply.body)
+        table = os.pread(reply.fds[0], n_records * size, 0)
+        self.forget(reply.fds)
+        rows = [table[at:at + size] for at in range(0, len(table), size)]
+        return {row[:128].rstrip(b"\0").decode(): row for row in rows}
+
+    def names(self):
+        return sorted(self.records())
+
+    def drop(self, name, version=0):
+        self.ask(DROP, name.encode(), b"", version)
+
+
+def message(op, body=b"", n_fds=0, serial=1, size=None):
+    """A packet; a `size` that is not its own is a lie."""
+    return HEADER.pack(HEADER.size + len(body) if size is None else size, op, n_fds, serial) + body
+
+
+def refusal(reply):
+    code, _, text = struct.unpack("<iI512s", reply.body)
+    return Refused(-code, text.rstrip(b"\0").decode())
+
+
+def until(condition, what, seconds=PATIENCE_S):
+    """
+    Asks again and again until condition() holds. Each question is a request or a look into /proc, so
+    this waits for the daemon and not for a time.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not after {seconds} s: {what() if callable(what) else what}"
+        os.sched_yield()
+
+
+@contextlib.contextmanager
+def stopped(daemon):
+    """The daemon does nothing during the block; what is sent to it meanwhile waits."""
+    daemon.proc.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: "State:\tT" in daemon.status(), "it has stopped")
+        yield
+    finally:
+        daemon.proc.send_signal(signal.SIGCONT)
+
+
+# --- layouts ----------------------------------------------------------------------------------------
+
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+LAYOUT_HEADER = struct.Struct("<QII 16s QQQ IIIIII")
+LAYOUT_TENSOR = struct.Struct("<QQQ IIII BBB 5s")
+LAYOUT_UNIT = struct.Struct("<QII")
+NONE = 2**32 - 1
+U8, PARAM = 5, 1
+
+
+@functools.cache
+def _library():
+    """The functions of ipc that hash."""
+    sources = tuple(features.ROOT / f"ipc/{n}.c" for n in ("layout", "digest", "hash", "dtype", "base/num"))
+    library = ctypes.CDLL(compiled("ipc", sources, "-shared"))
+    library.layout_hash.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p]
+    library.layout_bucket.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
+    library.hash128.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p]
+    return library
+
+
+def _hash(data):
+    found = ctypes.create_string_buffer(16)
+    _library().hash128(data, len(data), found)
+    return found.raw
+
+
+def hash_image(raw):
+    """The image with the hash that belongs to its bytes."""
+    found = ctypes.create_string_buffer(16)
+    _library().layout_hash(raw, len(raw), found)
+    return raw[:16] + found.raw + raw[32:]
+
+
+def image(tensors, padding=0, **fields):
+    """
+    A layout of U8 tensors: (name, size) each, or with a dict of members of struct layout_tensor that
+    shall be otherwise. `padding` zeros stand behind the strings; `fields` replaces members of the header;
+    the hash is always right.
+    """
+    rows, dims, strings, offset = [], [], b"", 0
+    n_buckets = 2
+    while n_buckets < 2 * len(tensors):
+        n_buckets *= 2
+    buckets = [NONE] * n_buckets
+    for i, (name, size, *other) in enumerate(tensors):
+        name = name if isinstance(name, bytes) else name.encode()
+        row = dict(offset=offset, n_bytes=size, name=len(strings), name_size=len(name), dims=len(dims),
+                   unit=NONE, tied_to=NONE, dtype=U8, role=PARAM, n_dims=1, pad=b"") | dict(*other)
+        rows.append(LAYOUT_TENSOR.pack(*row.values()))
+        dims.append(size)
+        strings += name + b"\0"
+        offset += -(-size // 64) * 64
+        at = _library().layout_bucket(name, len(name), n_buckets)
+        while buckets[at] != NONE:
+            at = (at + 1) % n_buckets
+        buckets[at] = i
+    strings += bytes(padding)
+    body = b"".join(rows) + struct.pack(f"<{len(dims)}Q", *dims) + \
+        struct.pack(f"<{n_buckets}I", *buckets) + strings
+    header = dict(magic=0x54554f59414c4457, abi=1, pad=0, hash=b"", total_size=80 + len(body),
+                  data_size=offset, strings_size=len(strings), alignment=64, n_tensors=len(rows), n_dims=len(dims), n_units=0,
+                  n_buckets=n_buckets, pad2=0)
+    assert header.keys() >= fields.keys()
+    return hash_image(LAYOUT_HEADER.pack(*(header | fields).values()) + body)
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
+
+
+def fallocate(fd, mode, at, size):
+    """OSError."""
+    if libc.fallocate(fd, mode, at, size) < 0:
+        raise OSError(ctypes.get_errno(), f"fallocate: {os.strerror(ctypes.get_errno())}")
+
+
+def memfd(data=b"", seals=SEALS, size=None):
+    """A memfd with these bytes (and a hole up to `size`), sealed."""
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(fd, "wb", closefd=False) as f:
+        f.write(data)
+    if size is not None:
+        os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def fill(slot, pattern):
+    """Writes the data and the table of digests, by write(), and returns the root for publish()."""
+    data = (pattern * (slot.data_size // len(pattern) + 1))[:slot.data_size]
+    leaves = b"".join(_hash(data[at:at + LEAF]) for at in range(0, len(data), LEAF))
+    os.pwrite(slot.fd, data, 0)
+    os.pwrite(slot.fd, leaves, -(-slot.data_size // 4096) * 4096)
+    return _hash(leaves)
