@@ -1,6 +1,12 @@
 """Fixtures of all tests."""
+import signal
+
 import features
 import pytest
+
+# A shell ignores SIGINT for what it starts in the background, and programs inherit that: the tests that
+# interrupt one would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
