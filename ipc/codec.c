@@ -9,17 +9,22 @@
 
 #include "ipc/base/num.h"
 
+static bool is_zero(const void *data, size_t size)
+{
+	const char *p = data;
+
+	for (size_t i = 0; i < size; i++)
+		if (p[i])
+			return false;
+	return true;
+}
+
 /* Terminated, and nothing behind the terminator. */
 static bool string_ok(const char *field, size_t size)
 {
 	size_t n = strnlen(field, size);
 
-	if (n == size)
-		return false;
-	for (; n < size; n++)
-		if (field[n])
-			return false;
-	return true;
+	return n < size && is_zero(field + n, size - n);
 }
 
 #define STRING_OK(field) string_ok(field, sizeof(field))
@@ -106,7 +111,10 @@ static bool attach_reply_ok(const struct wire_reply *m)
 
 static bool list_reply_ok(const struct wire_reply *m)
 {
-	return !m->list.pad;
+	uint64_t used = (uint64_t)m->list.n_records * m->list.record_size;
+
+	return used <= sizeof(m->list.records) && !(m->list.n_records && !m->list.record_size) &&
+	       is_zero(m->list.records + used, sizeof(m->list.records) - used);
 }
 
 static const struct {
@@ -122,7 +130,7 @@ static const struct {
 	[WIRE_ATTACH] = {sizeof(struct wire_attach_reply), 3, attach_reply_ok},
 	[WIRE_DETACH] = {0, 0, NULL},
 	[WIRE_WAIT] = {sizeof(struct wire_wait_reply), 0, NULL},
-	[WIRE_LIST] = {sizeof(struct wire_list_reply), 1, list_reply_ok},
+	[WIRE_LIST] = {sizeof(struct wire_list_reply), 0, list_reply_ok},
 	[WIRE_DROP] = {0, 0, NULL},
 };
 

@@ -3,7 +3,8 @@
  *
  * SOCK_SEQPACKET on a Unix socket: one message is one packet, a header and one fixed-size body, with at
  * most WIRE_FDS_MAX descriptors beside it. The client asks, the server answers, strictly in turn; the
- * first request is WIRE_HELLO. What has no fixed length (layouts, listings) travels as a sealed memfd.
+ * first request is WIRE_HELLO. A layout travels as a sealed memfd, which the client made and pays for; a
+ * listing comes in pages, since a memfd of the server's would be its memory for as long as a client likes.
  *
  * Integers are little-endian like every machine weightd runs on; strings are NUL-padded to their field
  * and always terminated; padding is zero. A changed meaning is a new opcode. Unknown opcode, wrong
@@ -106,7 +107,7 @@ struct wire_create_reply {
 	uint64_t buffer;
 	uint64_t version; /* the number it will get */
 	uint64_t data_size; /* bytes of the flat range */
-	uint64_t slot_size; /* data, then the digest leaves; see slot_leaves_offset() */
+	uint64_t slot_size; /* data, then the digest leaves; see digest_leaves_offset() */
 };
 static_assert(sizeof(struct wire_create_reply) == 40, "wire_create_reply is ABI");
 
@@ -172,7 +173,7 @@ struct wire_wait_reply {
 	uint64_t version;
 };
 
-/* --- list: the reply carries a sealed memfd of records --- */
+/* --- list: the reply carries as many records as it has room for, and where to go on --- */
 enum wire_list_kind {
 	WIRE_LIST_BUFFERS = 1, /* of all names, or of `name` on all devices */
 	WIRE_LIST_VERSIONS = 2, /* of one buffer */
@@ -181,16 +182,21 @@ enum wire_list_kind {
 struct wire_list {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
+	uint64_t after; /* `next` of the reply before; 0: from the start */
 	uint32_t kind;
 	uint32_t pad;
 };
-static_assert(sizeof(struct wire_list) == 200, "wire_list is ABI");
+static_assert(sizeof(struct wire_list) == 208, "wire_list is ABI");
+
+#define WIRE_LIST_SIZE 4032
 
 struct wire_list_reply {
-	uint64_t n_records;
+	uint32_t n_records;
 	uint32_t record_size;
-	uint32_t pad;
+	uint64_t next; /* 0: that was all */
+	uint8_t records[WIRE_LIST_SIZE]; /* zero behind the last */
 };
+static_assert(sizeof(struct wire_list_reply) == 4048, "wire_list_reply is ABI");
 
 struct wire_buffer_record {
 	char name[WIRE_NAME_SIZE];

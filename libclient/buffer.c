@@ -37,7 +37,7 @@ static int map_checked(int fd, uint64_t size, const void **ret)
 {
 	uint64_t file_size;
 	void *p;
-	int r = fd_size(fd, &file_size, NULL);
+	int r = fd_size(fd, &file_size);
 
 	if (r == 0 && file_size < size)
 		r = -EBADMSG;
@@ -51,7 +51,7 @@ static int map_checked(int fd, uint64_t size, const void **ret)
 static int map_all(struct weightd_buffer *b, const int fds[3])
 {
 	const void *head;
-	int r = fd_size(fds[0], &b->image_size, NULL);
+	int r = fd_size(fds[0], &b->image_size);
 
 	if (r == 0)
 		r = map_checked(fds[0], b->image_size, &b->image);
@@ -113,8 +113,12 @@ int weightd_attach(struct weightd *w, const char *name,
 	uint64_t deadline;
 	int r;
 
-	if (options)
-		memcpy(&o, options, options->size < sizeof(o) ? options->size : sizeof(o));
+	if (options) {
+		r = client_copy_options(w, options, offsetof(struct weightd_attach_options, version),
+					&o, sizeof(o));
+		if (r < 0)
+			return r;
+	}
 	r = client_put_target(w, name, o.device, attach.name, attach.device);
 	if (r < 0)
 		return r;
@@ -138,10 +142,8 @@ int weightd_attach(struct weightd *w, const char *name,
 		r = weightd_wait(w, attach.name, attach.device, attach.version, left_ms, NULL);
 		if (r < 0)
 			return r;
-		if (attach.version && attach_once(w, &attach, ret) == 0)
-			return 0;
 		if (attach.version)
-			return -ENOENT; /* the buffer is past that version */
+			return attach_once(w, &attach, ret); /* -ENOENT: the buffer is past it */
 	}
 }
 

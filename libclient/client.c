@@ -9,10 +9,12 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -104,6 +106,7 @@ static int choose_path(struct weightd *w, const char *path)
 
 static int open_socket(struct weightd *w)
 {
+	const struct timeval timeout = {.tv_sec = CONNECT_TIMEOUT_MS / 1000};
 	cleanup(fd_closep) int fd = -1;
 	struct sockaddr_un address;
 	int r = channel_address(w->path, &address);
@@ -114,11 +117,13 @@ static int open_socket(struct weightd *w)
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return sentence_set(&w->sentence, -errno, "no socket: %s", strerror(errno));
+	/* Where the server is stopped and its backlog full, connect() waits too. */
+	(void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
 	do
 		r = connect(fd, (const struct sockaddr *)&address, sizeof(address));
 	while (r < 0 && errno == EINTR);
 	if (r < 0) {
-		r = -errno;
+		r = errno == EAGAIN ? -ETIMEDOUT : -errno;
 		return sentence_set(
 			&w->sentence, r,
 			"no weightd answers at %s: %s; start one (weightd --socket %s), or name "
@@ -327,6 +332,25 @@ void client_call_deinit(struct client_call *call)
 		call->reply_fds[i] = fd_close(call->reply_fds[i]);
 }
 
+int client_copy_options(struct weightd *w, const void *options, size_t min, void *ret, size_t size)
+{
+	const char *tail = options;
+	size_t theirs;
+
+	memcpy(&theirs, options, sizeof(theirs));
+	if (theirs < min)
+		return sentence_set(&w->sentence, -EINVAL,
+				    "a struct of options does not say its size (set .size)");
+	for (size_t i = size; i < theirs; i++)
+		if (tail[i])
+			return sentence_set(
+				&w->sentence, -E2BIG,
+				"this libweightd (%s) is too old for an option that was given",
+				weightd_release());
+	memcpy(ret, options, theirs < size ? theirs : size);
+	return 0;
+}
+
 int client_put_target(struct weightd *w, const char *name, const char *device,
 		      char name_field[WIRE_NAME_SIZE], char device_field[WIRE_DEVICE_SIZE])
 {
@@ -358,8 +382,12 @@ int weightd_ping(struct weightd *w, struct weightd_server *ret)
 	const struct wire_ping_reply *p = &call.reply.ping;
 	struct weightd_server s;
 	size_t size = ret->size < sizeof(s) ? ret->size : sizeof(s);
-	int r = client_call(w, &call);
+	int r;
 
+	if (ret->size < offsetof(struct weightd_server, uptime_ns))
+		return sentence_set(&w->sentence, -EINVAL,
+				    "a struct weightd_server does not say its size (set .size)");
+	r = client_call(w, &call);
 	if (r < 0)
 		return r;
 	s = (struct weightd_server){

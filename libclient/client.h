@@ -53,6 +53,12 @@ struct client_call {
 int client_call(struct weightd *w, struct client_call *call);
 void client_call_deinit(struct client_call *call);
 
+/*
+ * Copies a struct of options whose first member is its size, as the caller knows it: shorter than ours,
+ * and the rest is zero; longer, and what we do not know must be. -EINVAL below `min`; -E2BIG.
+ */
+int client_copy_options(struct weightd *w, const void *options, size_t min, void *ret, size_t size);
+
 /* Copies buffer name and device (NULL: "host") into request fields; sets the sentence on failure. */
 int client_put_target(struct weightd *w, const char *name, const char *device,
 		      char name_field[WIRE_NAME_SIZE], char device_field[WIRE_DEVICE_SIZE]);

@@ -1,13 +1,11 @@
 /*
- * Listings: the server's records, copied out of their memfd into structs of this library's release.
+ * Listings: the server's records, copied into structs of this library's release.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ipc/base/cleanup.h"
-#include "ipc/base/fd.h"
 #include "libclient/client.h"
 #include "weightd.h"
 
@@ -29,51 +27,50 @@ void weightd_list_free(struct weightd_list *l)
 }
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
-static int read_all(int fd, void *data, size_t size)
+/* Appends the records of a reply to those there are. */
+static int append(struct weightd_list *l, const struct wire_list_reply *reply, size_t record_size)
 {
-	char *p = data;
+	char *records = reallocarray(l->records, l->n + reply->n_records + 1, record_size);
 
-	for (size_t at = 0; at < size;) {
-		ssize_t n = pread(fd, p + at, size - at, (off_t)at);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EBADMSG;
-		at += (size_t)n;
-	}
+	if (!records)
+		return -ENOMEM;
+	memcpy(records + l->n * record_size, reply->records, reply->n_records * record_size);
+	l->records = records;
+	l->n += reply->n_records;
 	return 0;
 }
 
-/* Asks, and reads the records into `l`. */
+/* Asks page by page, and collects the records in `l`. */
 static int fetch(struct weightd *w, enum wire_list_kind kind, const char *name, const char *device,
 		 size_t record_size, struct weightd_list *l)
 {
-	struct client_call call = {.op = WIRE_LIST, .request.list.kind = kind};
-	uint64_t n, size, file_size;
-	int r = 0;
+	uint64_t after = 0;
 
-	if (name)
-		r = client_put_target(w, name, device, call.request.list.name,
-				      call.request.list.device);
-	if (r == 0)
-		r = client_call(w, &call);
-	if (r < 0)
-		return r;
-	n = call.reply.list.n_records;
-	r = fd_size(call.reply_fds[0], &file_size, NULL);
-	if (r == 0 && (call.reply.list.record_size != record_size ||
-		       __builtin_mul_overflow(n, record_size, &size) || size != file_size))
-		r = -EBADMSG;
-	if (r == 0) {
-		l->records = malloc(size + 1);
-		r = l->records ? read_all(call.reply_fds[0], l->records, size) : -ENOMEM;
-	}
-	client_call_deinit(&call);
-	if (r < 0)
-		return sentence_set(&w->sentence, r, "weightd's list cannot be read: %s",
-				    strerror(-r));
-	l->n = n;
+	do {
+		struct client_call call = {
+			.op = WIRE_LIST,
+			.request.list = {.kind = kind, .after = after},
+		};
+		const struct wire_list_reply *reply = &call.reply.list;
+		int r = 0;
+
+		if (name)
+			r = client_put_target(w, name, device, call.request.list.name,
+					      call.request.list.device);
+		if (r == 0)
+			r = client_call(w, &call);
+		if (r < 0)
+			return r;
+		if ((reply->n_records && reply->record_size != record_size) ||
+		    (reply->next && reply->next <= after))
+			r = -EBADMSG;
+		else
+			r = append(l, reply, record_size);
+		if (r < 0)
+			return sentence_set(&w->sentence, r, "weightd's list cannot be read: %s",
+					    strerror(-r));
+		after = reply->next;
+	} while (after);
 	return 0;
 }
 

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -126,8 +127,12 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 	wr->w = client_ref(w);
 	wr->fd = -1;
 	wr->reader_fd = -1;
-	if (options)
-		memcpy(&o, options, options->size < sizeof(o) ? options->size : sizeof(o));
+	if (options) {
+		r = client_copy_options(w, options, offsetof(struct weightd_create_options, mode),
+					&o, sizeof(o));
+		if (r < 0)
+			return r;
+	}
 	r = client_put_target(w, name, o.device, create->name, create->device);
 	if (r < 0)
 		return r;
@@ -243,10 +248,12 @@ static int undo_publish(struct weightd_writer *wr, int r)
 			(void)sentence_set(s, r, "%.250s; it is mapped writable by %s", said.text,
 					   holders);
 	}
+	/* Sealed before it failed: nothing can be written any more, and trying again needs no digests. */
+	if (fd_is_sealed(wr->fd))
+		return r;
 	for (uint64_t i = 0; i < wr->n_leaves; i++)
 		wr->leaf_done[i] = false;
-	(void)map_writable(
-		wr); /* EPERM once it is sealed: it stays read-only, and can only be freed */
+	(void)map_writable(wr); /* a failure leaves it read-only: who writes then has been told */
 	return r;
 }
 

@@ -151,6 +151,7 @@ static void version_free(struct version *v)
 static void version_unlink(struct version *v)
 {
 	list_remove(&v->link);
+	v->buffer->n_versions--;
 	if (v->n_leases == 0)
 		version_free(v);
 }
@@ -171,22 +172,11 @@ static struct version *oldest_kept(const struct buffer *b)
 	return NULL;
 }
 
-static unsigned count_versions(const struct buffer *b)
-{
-	struct version *v;
-	unsigned n = 0;
-
-	list_for_each(v, &b->versions, link)
-		n++;
-	return n;
-}
-
 static void buffer_trim(struct buffer *b)
 {
-	unsigned n = count_versions(b);
 	struct version *v;
 
-	for (; n > b->keep && (v = oldest_kept(b)); n--)
+	while (b->n_versions > b->keep && (v = oldest_kept(b)))
 		version_unlink(v);
 }
 
@@ -205,6 +195,7 @@ void buffer_publish(struct buffer *b, struct version *v)
 	v->buffer = b;
 	buffer_ref(b);
 	list_append(&b->versions, &v->link);
+	b->n_versions++;
 	head_publish(b->head, &record);
 	buffer_trim(b);
 }

@@ -36,6 +36,7 @@ struct buffer {
 	uint32_t keep;
 	uint64_t next_version;
 	struct list versions; /* oldest first */
+	unsigned n_versions;
 	struct writer *writer; /* who makes the next version, NULL for nobody */
 	struct head *head;
 	int head_fd; /* read-only, for readers */

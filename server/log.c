@@ -1,7 +1,9 @@
 #include "server/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +42,28 @@ int log_parse_level(const char *name, enum log_level *ret)
 	return -EINVAL;
 }
 
+/* In one write, so that lines of several processes do not mix; never waiting for who does not read. */
+static void write_line(const char *line, size_t size)
+{
+	static _Atomic unsigned n_lost;
+	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+	char lost[64];
+	int n;
+
+	if (poll(&p, 1, 0) <= 0 || !(p.revents & POLLOUT)) {
+		n_lost++;
+		return;
+	}
+	if (n_lost > 0) {
+		n = snprintf(lost, sizeof(lost), "weightd: %u lines of the log were lost\n", n_lost);
+		n_lost = 0;
+		if (write(STDERR_FILENO, lost, (size_t)n) < 0)
+			n_lost++;
+	}
+	if (write(STDERR_FILENO, line, size) < 0)
+		n_lost++; /* nowhere else to report it to */
+}
+
 void log_line(enum log_level level, const char *fmt, ...)
 {
 	int saved = errno;
@@ -57,8 +81,6 @@ void log_line(enum log_level level, const char *fmt, ...)
 	if (n > (int)sizeof(line) - 2)
 		n = (int)sizeof(line) - 2;
 	line[n] = '\n';
-	/* One write, so that lines of several processes do not mix; nowhere to report a failure to. */
-	if (write(STDERR_FILENO, line, (size_t)n + 1) < 0)
-		(void)0;
+	write_line(line, (size_t)n + 1);
 	errno = saved;
 }

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -159,12 +160,13 @@ static int run_keeper(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	struct arguments a;
-	struct server server;
+	static struct server server; /* a closer that is stuck outlives server_deinit() */
 	int r = parse(argc, argv, &a);
 
 	if (r != 0)
 		return r < 0 ? EXIT_USAGE : EXIT_SUCCESS;
 	log_init(a.log_level);
+	(void)signal(SIGPIPE, SIG_IGN); /* who reads the log may go before us */
 	if (a.keeper)
 		return run_keeper(argc, argv);
 	raise_descriptor_limit();

@@ -8,8 +8,7 @@
 
 static const uint64_t limits[QUOTA_KINDS] = {
 	[QUOTA_SESSIONS] = 4096, [QUOTA_LEASES] = 65536,     [QUOTA_BUFFERS] = 2048,
-	[QUOTA_VERSIONS] = 4096, [QUOTA_BYTES] = UINT64_MAX, [QUOTA_LISTS] = 256 * MIB,
-	[QUOTA_CLOSING] = 64,
+	[QUOTA_VERSIONS] = 4096, [QUOTA_BYTES] = UINT64_MAX, [QUOTA_CLOSING] = 64,
 };
 
 void quota_init(struct quota *q)

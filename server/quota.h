@@ -17,7 +17,6 @@ enum quota_kind {
 	QUOTA_BUFFERS,
 	QUOTA_VERSIONS,
 	QUOTA_BYTES,
-	QUOTA_LISTS, /* bytes of listings that were sent and perhaps not read */
 	QUOTA_CLOSING, /* descriptors in the closer */
 	QUOTA_KINDS,
 };

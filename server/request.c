@@ -55,6 +55,8 @@ static void on_hello(struct session *s, const struct wire_request *m, const int 
 		return;
 	}
 	s->greeted = true;
+	log_debug("session of pid %d uid %u: %s", s->peer.pid, s->peer.uid,
+		  buffer_name_ok(m->hello.program) ? m->hello.program : "(a program)");
 	reply.hello.version = WIRE_VERSION;
 	reply.hello.pid = (uint32_t)getpid();
 	reply.hello.instance = s->server->instance;
@@ -202,8 +204,7 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 		return;
 	r = lease_new(s, v, server_next_id(s->server), &lease);
 	if (r != 0) {
-		session_fail(s, r > 0 ? -EDQUOT : r, "uid %u has too many leases; detach some",
-			     s->peer.uid);
+		session_fail_quota(s, r, "leases; detach some");
 		return;
 	}
 	reply.attach = (struct wire_attach_reply){
@@ -303,75 +304,84 @@ static void fill_version_record(const struct version *v, struct wire_version_rec
 	memcpy(rec->digest, v->digest, WIRE_HASH_SIZE);
 }
 
-static void send_records(struct session *s, const void *records, size_t n, size_t record_size)
-{
-	struct wire_reply reply = {
-		.list = {.n_records = n, .record_size = (uint32_t)record_size},
-	};
-	cleanup(fd_closep) int fd = -1;
-	int r = quota_charge(&s->server->quota, s->peer.uid, QUOTA_LISTS, n * record_size,
-			     &s->list_charge);
+/* A page of a list in the making. */
+struct page {
+	struct wire_reply reply;
+	uint64_t last; /* id of the last record in it */
+};
 
-	if (r > 0) {
-		session_fail(s, -EDQUOT, "uid %u has too many listings unread; read or close some",
-			     s->peer.uid);
-		return;
-	}
-	if (r == 0)
-		r = fd_sealed_copy("weightd-list", records, n * record_size, &fd);
-	if (r < 0)
-		session_fail(s, r, "no room for a list: %s", strerror(-r));
-	else
-		(void)session_reply(s, WIRE_LIST, &reply, &fd, 1);
+static void page_init(struct page *p, size_t record_size)
+{
+	*p = (struct page){.reply.list.record_size = (uint32_t)record_size};
 }
 
-/* All buffers that the client may read or owns, or those of one name. */
-static void list_buffers(struct session *s, const char *name)
+/* Room for the record `id`, zeroed. NULL when the page is full: the list goes on behind the last one. */
+static void *page_add(struct page *p, uint64_t id)
 {
-	size_t max = s->server->n_buffers, n = 0;
-	cleanup(freep) struct wire_buffer_record *records = calloc(max + 1, sizeof(*records));
-	struct buffer *b;
+	struct wire_list_reply *list = &p->reply.list;
 
-	if (!records) {
-		session_fail(s, -ENOMEM, "weightd is out of memory");
-		return;
+	if (list->n_records == sizeof(list->records) / list->record_size) {
+		list->next = p->last;
+		return NULL;
 	}
-	list_for_each(b, &s->server->buffers, link)
-		if ((!name[0] || !strcmp(b->name, name)) &&
-		    (access_allows(&b->access, &s->peer, ACCESS_READ) ||
-		     access_owns(&b->access, &s->peer)))
-			fill_buffer_record(b, &records[n++]);
-	send_records(s, records, n, sizeof(*records));
+	p->last = id;
+	return list->records + list->n_records++ * (size_t)list->record_size;
+}
+
+/* All buffers that the client may read or owns, or those of one name; in the order of their ids. */
+static void list_buffers(struct session *s, const struct wire_list *list)
+{
+	struct wire_buffer_record rec;
+	struct buffer *b;
+	struct page page;
+	void *room;
+
+	page_init(&page, sizeof(rec));
+	list_for_each(b, &s->server->buffers, link) {
+		if (b->id <= list->after || (list->name[0] && strcmp(b->name, list->name)))
+			continue;
+		if (!access_allows(&b->access, &s->peer, ACCESS_READ) &&
+		    !access_owns(&b->access, &s->peer))
+			continue;
+		room = page_add(&page, b->id);
+		if (!room)
+			break;
+		rec = (struct wire_buffer_record){0};
+		fill_buffer_record(b, &rec);
+		memcpy(room, &rec, sizeof(rec));
+	}
+	(void)session_reply(s, WIRE_LIST, &page.reply, NULL, 0);
 }
 
 static void list_versions(struct session *s, const struct wire_list *list)
 {
 	struct buffer *b = find_for(s, list->name, list->device, ACCESS_READ);
-	struct wire_version_record *records;
+	struct wire_version_record rec;
 	struct version *v;
-	size_t n = 0;
+	struct page page;
+	void *room;
 
 	if (!b)
 		return;
-	list_for_each(v, &b->versions, link)
-		n++;
-	records = calloc(n + 1, sizeof(*records));
-	if (!records) {
-		session_fail(s, -ENOMEM, "weightd is out of memory");
-		return;
+	page_init(&page, sizeof(rec));
+	list_for_each(v, &b->versions, link) {
+		if (v->number <= list->after)
+			continue;
+		room = page_add(&page, v->number);
+		if (!room)
+			break;
+		rec = (struct wire_version_record){0};
+		fill_version_record(v, &rec);
+		memcpy(room, &rec, sizeof(rec));
 	}
-	n = 0;
-	list_for_each(v, &b->versions, link)
-		fill_version_record(v, &records[n++]);
-	send_records(s, records, n, sizeof(*records));
-	free(records);
+	(void)session_reply(s, WIRE_LIST, &page.reply, NULL, 0);
 }
 
 static void on_list(struct session *s, const struct wire_request *m, const int *fds)
 {
 	(void)fds;
 	if (m->list.kind == WIRE_LIST_BUFFERS)
-		list_buffers(s, m->list.name);
+		list_buffers(s, &m->list);
 	else if (m->list.kind == WIRE_LIST_VERSIONS)
 		list_versions(s, &m->list);
 	else

@@ -79,15 +79,22 @@ int server_init(struct server *s, const struct server_options *options)
 		log_error("cannot start the worker: %s", strerror(-r));
 		goto fail_signals;
 	}
+	r = worker_init(&s->sealer, &s->loop);
+	if (r < 0) {
+		log_error("cannot start the sealer: %s", strerror(-r));
+		goto fail_worker;
+	}
 	r = closer_init(&s->closer, &s->loop, &s->quota, &s->worker);
 	if (r < 0) {
 		log_error("cannot start the closer: %s", strerror(-r));
-		goto fail_worker;
+		goto fail_sealer;
 	}
 	r = listener_init(&s->listener, &s->loop, options->socket, options->socket_mode);
 	if (r == 0)
 		return 0;
 	(void)closer_deinit(&s->closer); /* nobody has sent anything yet */
+fail_sealer:
+	worker_deinit(&s->sealer);
 fail_worker:
 	worker_deinit(&s->worker);
 fail_signals:
@@ -108,6 +115,7 @@ void server_deinit(struct server *s)
 		session_close(session);
 	while ((buffer = list_first(&s->buffers, struct buffer, link)))
 		buffer_drop(buffer);
+	worker_deinit(&s->sealer); /* first: what it ends, the worker frees */
 	worker_deinit(&s->worker);
 	nothing_stuck = closer_deinit(&s->closer);
 	assert(list_empty(&s->waiters) && s->n_slot_bytes == 0);

@@ -21,6 +21,7 @@
 struct server {
 	struct loop loop;
 	struct worker worker;
+	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
 	struct closer closer;
 	struct listener listener;
 	struct source signals;

@@ -35,6 +35,19 @@ __attribute__((format(printf, 3, 4))) static void turn_away(int fd, int error, c
 	(void)channel_send(fd, &reply, codec_seal_reply(&reply, WIRE_ERROR, 0), NULL, 0);
 }
 
+/*
+ * Takes a socket. Closing it closes the descriptors in packets that nobody has received, which may block;
+ * after the shutdown no more can come.
+ */
+static void hang_up(struct server *server, uid_t uid, int fd)
+{
+	(void)shutdown(fd, SHUT_RDWR);
+	if (channel_has_packets(fd))
+		closer_close(&server->closer, uid, fd);
+	else
+		(void)fd_close(fd);
+}
+
 static void doom(struct session *s, const char *why)
 {
 	if (s->doomed)
@@ -55,7 +68,6 @@ static void handle_packet(struct session *s, const struct channel_packet *packet
 	}
 	s->serial = request.header.serial;
 	s->pending = true;
-	quota_refund(&s->list_charge); /* who asks again has read the last answer */
 	if (request_handle(s, &request, packet->fds) < 0)
 		doom(s, "its request was out of order");
 	else if (s->pending && !s->doomed)
@@ -81,8 +93,13 @@ static void fail_for_descriptors(struct session *s, const struct channel_packet 
 static void receive_request(struct session *s)
 {
 	struct channel_packet packet;
-	int r = channel_receive(s->source.fd, MSG_DONTWAIT, &packet);
+	int r;
 
+	if (!closer_trusts(&s->server->closer, s->peer.uid)) {
+		doom(s, "descriptors that its user sent cannot be closed");
+		return;
+	}
+	r = channel_receive(s->source.fd, MSG_DONTWAIT, &packet);
 	if (r > 0)
 		handle_packet(s, &packet);
 	while (packet.n_fds > 0)
@@ -105,37 +122,46 @@ static void on_io(struct source *source, uint32_t events)
 		receive_request(s);
 }
 
+static const char *refuse(struct session *s)
+{
+	if (!closer_trusts(&s->server->closer, s->peer.uid))
+		return "descriptors that this user sent cannot be closed";
+	if (quota_charge(&s->server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge) != 0)
+		return "this user has too many connections; close some";
+	if (loop_add(&s->server->loop, &s->source, s->source.fd, EPOLLIN, on_io) < 0)
+		return "weightd is out of memory";
+	return NULL;
+}
+
 void session_new(struct server *server, int fd)
 {
-	cleanup(fd_closep) int owned_fd = fd;
-	cleanup(freep) struct session *s = calloc(1, sizeof(*s));
-	int r = s ? channel_peer(fd, &s->peer) : -ENOMEM;
+	struct session *s = calloc(1, sizeof(*s));
+	const char *why = s ? NULL : "weightd is out of memory";
+	uid_t uid = (uid_t)-1;
 
-	if (r < 0) {
-		turn_away(fd, r, "weightd cannot serve this connection: %s", strerror(-r));
+	if (s && channel_peer(fd, &s->peer) < 0)
+		why = "weightd cannot tell who this is";
+	if (!why) {
+		s->server = server;
+		s->source.fd = fd;
+		uid = s->peer.uid;
+		list_init(&s->leases);
+		list_init(&s->writers);
+		why = refuse(s);
+	}
+	if (!why) {
+		list_append(&server->sessions, &s->link);
+		server->n_sessions++;
 		return;
 	}
-	s->server = server;
-	list_init(&s->leases);
-	list_init(&s->writers);
-	r = quota_charge(&server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge);
-	if (r == 0 && !closer_trusts(&server->closer, s->peer.uid))
-		r = QUOTA_EXCEEDED;
-	if (r == QUOTA_EXCEEDED)
-		turn_away(fd, -EDQUOT, "uid %u has too many connections; close some", s->peer.uid);
-	else if (r == 0)
-		r = loop_add(&server->loop, &s->source, fd, EPOLLIN, on_io);
-	if (r != 0) {
-		log_warning("connection of pid %d uid %u refused: %s", s->peer.pid, s->peer.uid,
-			    r > 0 ? "too many connections" : strerror(-r));
+	log_warning("connection of uid %u refused: %s", uid, why);
+	turn_away(fd, -EDQUOT, "%s", why);
+	hang_up(server, uid, fd);
+	if (s) {
 		quota_refund(&s->charge);
 		channel_peer_deinit(&s->peer);
-		return;
+		free(s);
 	}
-	(void)take_fd(owned_fd);
-	list_append(&server->sessions, &s->link);
-	server->n_sessions++;
-	s = NULL; /* the server's list has it */
 }
 
 void session_close(struct session *s)
@@ -152,11 +178,7 @@ void session_close(struct session *s)
 	list_remove(&s->link);
 	s->server->n_sessions--;
 	loop_remove(&s->source);
-	if (channel_has_packets(s->source.fd))
-		closer_close(&s->server->closer, s->peer.uid, s->source.fd);
-	else
-		(void)fd_close(s->source.fd);
-	quota_refund(&s->list_charge);
+	hang_up(s->server, s->peer.uid, s->source.fd);
 	quota_refund(&s->charge);
 	channel_peer_deinit(&s->peer);
 	listener_resume(&s->server->listener);
@@ -175,8 +197,8 @@ static int send_reply(struct session *s, enum wire_op op, struct wire_reply *rep
 		return -ECONNRESET;
 	loop_modify(&s->source, EPOLLIN);
 	r = channel_send(s->source.fd, reply, size, fds, n_fds);
-	if (r == -EAGAIN)
-		doom(s, "it does not read its replies");
+	if (r < 0 && r != -ETOOMANYREFS && r != -EMFILE)
+		doom(s, r == -EAGAIN ? "it does not read its replies" : strerror(-r));
 	return r;
 }
 
@@ -206,4 +228,12 @@ void session_fail(struct session *s, int error, const char *fmt, ...)
 	fill_error(&reply, error, fmt, args);
 	va_end(args);
 	(void)send_reply(s, WIRE_ERROR, &reply, NULL, 0); /* who cannot be told is being closed */
+}
+
+void session_fail_quota(struct session *s, int r, const char *what)
+{
+	if (r == QUOTA_EXCEEDED)
+		session_fail(s, -EDQUOT, "uid %u has too many %s", s->peer.uid, what);
+	else
+		session_fail(s, r, "weightd is out of memory");
 }

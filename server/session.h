@@ -32,7 +32,6 @@ struct session {
 	struct list writers;
 	struct waiter *waiter;
 	struct charge charge;
-	struct charge list_charge; /* of the last listing, which the client may not have read */
 };
 
 /* Takes the socket in any case. A client over its limits is told so and gets no session. */
@@ -49,3 +48,6 @@ int session_reply(struct session *s, enum wire_op op, struct wire_reply *reply, 
 /* Answers the request at hand with an error and its sentence. */
 __attribute__((format(printf, 3, 4))) void session_fail(struct session *s, int error,
 							const char *fmt, ...);
+
+/* Likewise for a charge that failed: `what` there are too many of, and the way out. */
+void session_fail_quota(struct session *s, int r, const char *what);

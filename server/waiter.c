@@ -63,8 +63,7 @@ void waiters_notify(struct buffer *b)
 	list_init(&ready);
 	list_for_each_safe(w, tmp, &b->server->waiters, link) {
 		if (strcmp(w->name, b->name) || strcmp(w->device, b->device) ||
-		    w->version > newest->number ||
-		    !access_allows(&b->access, &w->session->peer, ACCESS_READ))
+		    w->version > newest->number)
 			continue;
 		list_remove(&w->link);
 		list_append(&ready, &w->link);
@@ -74,6 +73,10 @@ void waiters_notify(struct buffer *b)
 		struct wire_reply reply = {.wait = {.version = newest->number}};
 
 		waiter_free(w);
-		(void)session_reply(session, WIRE_WAIT, &reply, NULL, 0);
+		if (access_allows(&b->access, &session->peer, ACCESS_READ))
+			(void)session_reply(session, WIRE_WAIT, &reply, NULL, 0);
+		else
+			session_fail(session, -EACCES, "uid %u may not read '%s'",
+				     session->peer.uid, b->name);
 	}
 }

@@ -42,12 +42,10 @@ static struct writer *writer_free(struct writer *w)
 	closer_close_memfd(&b->server->closer, w->layout_fd);
 	slot_free(w->slot);
 	quota_refund(&w->charge);
-	if (b) {
-		b->writer = NULL;
-		if (buffer_has_name(b) && !buffer_newest(b))
-			buffer_drop(b); /* it was made for this writer alone */
-		buffer_unref(b);
-	}
+	b->writer = NULL;
+	if (buffer_has_name(b) && !buffer_newest(b))
+		buffer_drop(b); /* it was made for this writer alone */
+	buffer_unref(b);
 	free(w);
 	return NULL;
 }
@@ -74,10 +72,11 @@ struct writer *writer_find(struct session *session, uint64_t id)
 	return NULL;
 }
 
-static void submit(struct writer *w, int (*step)(struct job *), void (*done)(struct job *, int))
+static void submit(struct writer *w, struct worker *worker, int (*step)(struct job *),
+		   void (*done)(struct job *, int))
 {
 	w->busy = true;
-	worker_submit(&w->buffer->server->worker, &w->job, step, done);
+	worker_submit(worker, &w->job, step, done);
 }
 
 /* The job is over. NULL when nobody waits for it any more, and then the writer is gone too. */
@@ -118,7 +117,8 @@ static void provide_done(struct job *job, int r)
 	if (!w)
 		return;
 	if (r == -ENOMEM && buffers_evict(w->buffer->server, w->slot->progress.missing)) {
-		submit(w, provide_step, provide_done); /* behind the freeing of what was evicted */
+		submit(w, &w->buffer->server->worker, provide_step,
+		       provide_done); /* behind the freeing of what was evicted */
 		return;
 	}
 	if (r < 0) {
@@ -167,7 +167,7 @@ static int start_providing(struct writer *w)
 			     strerror(-r));
 		return r;
 	}
-	submit(w, provide_step, provide_done);
+	submit(w, &w->buffer->server->worker, provide_step, provide_done);
 	return 0;
 }
 
@@ -230,7 +230,7 @@ static int map_layout(struct writer *w, int fd)
 	void *image;
 	int r;
 
-	if (!fd_is_sealed(fd) || fd_size(fd, &size, NULL) < 0 || size == 0 || size > LAYOUT_SIZE_MAX)
+	if (!fd_is_sealed(fd) || fd_size(fd, &size) < 0 || size == 0 || size > LAYOUT_SIZE_MAX)
 		return -EBADMSG;
 	r = fd_reopen_readonly(fd, &w->layout_fd);
 	if (r < 0)
@@ -268,8 +268,7 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
 	list_append(&session->writers, &w->link);
 	r = quota_charge(&server->quota, session->peer.uid, QUOTA_VERSIONS, 1, &w->charge);
 	if (r != 0) {
-		session_fail(session, r > 0 ? -EDQUOT : r,
-			     "uid %u has too many versions; remove some", session->peer.uid);
+		session_fail_quota(session, r, "versions; remove some (weightctl rm)");
 		return;
 	}
 	r = map_layout(w, layout_fd);
@@ -279,7 +278,7 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
 			     strerror(-r));
 		return;
 	}
-	submit(w, check_step, check_done);
+	submit(w, &server->worker, check_step, check_done);
 	w = NULL; /* the session's list has it */
 }
 
@@ -344,8 +343,7 @@ static void commit(struct writer *w)
 	int r = v ? lease_new(session, v, w->id, &lease) : -ENOMEM;
 
 	if (r != 0) {
-		session_fail(session, r > 0 ? -EDQUOT : r,
-			     "uid %u has too many leases; detach some", session->peer.uid);
+		session_fail_quota(session, r, "leases; detach some");
 		return;
 	}
 	list_init(&v->link);
@@ -400,5 +398,5 @@ void writer_publish(struct writer *w, const struct wire_publish *publish)
 	if (w->has_digest)
 		memcpy(w->digest, publish->digest, sizeof(w->digest));
 	w->seal_deadline_ns = num_now_ns() + SEAL_DEADLINE_NS;
-	submit(w, seal_step, seal_done);
+	submit(w, &w->buffer->server->sealer, seal_step, seal_done);
 }

@@ -4,9 +4,10 @@ import signal
 import features
 import pytest
 
-# A shell ignores SIGINT for what it starts in the background, and programs inherit that: the tests that
-# interrupt one would wait for ever.
+# A shell ignores SIGINT for what it starts in the background, and nohup SIGHUP; programs inherit that, and
+# the tests that interrupt one would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

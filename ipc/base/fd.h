@@ -25,14 +25,17 @@ int fd_memfd(const char *name, uint64_t size, int *ret_fd);
  */
 int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_fd);
 
-/* The same file behind a new read-only descriptor. Needs /proc, and read permission on the file. */
+/*
+ * The same file behind a new read-only descriptor, without waiting: -EAGAIN when somebody holds a lease on
+ * it. Needs /proc, and read permission on the file.
+ */
 int fd_reopen_readonly(int fd, int *ret_fd);
 
 /* True when fd is a memfd that nobody can write, shrink or grow any more. */
 bool fd_is_sealed(int fd);
 
-/* Size in bytes and, if asked for, whether every block of the file is present (no holes). */
-int fd_size(int fd, uint64_t *ret_size, bool *ret_whole);
+/* Size in bytes. -EBADF for what is no regular file. */
+int fd_size(int fd, uint64_t *ret_size);
 
 /*
  * True when all `size` bytes were written, so that reading them takes no more memory. Blocks alone do not

@@ -7,23 +7,6 @@
 #include <string.h>
 #include <time.h>
 
-int num_parse_u64(const char *s, uint64_t *ret)
-{
-	unsigned long long v;
-	char *end;
-
-	if (!isdigit((unsigned char)*s))
-		return -EINVAL;
-	errno = 0;
-	v = strtoull(s, &end, 10);
-	if (errno)
-		return -errno;
-	if (*end)
-		return -EINVAL;
-	*ret = v;
-	return 0;
-}
-
 int num_parse_size(const char *s, uint64_t *ret)
 {
 	static const char suffixes[] = "KMGT";

@@ -32,6 +32,10 @@
  * Processes. After fork() the child may read the buffers its parent had attached, and nothing more:
  * calls that talk to the server return -ECHILD there.
  *
+ * Structs that cross the call begin with their size, set by the caller; what the caller does not set must
+ * be zero (struct weightd_create_options o = {.size = sizeof(o)}). Options of a later release that are not
+ * zero are refused with -E2BIG, rather than ignored, by a library that does not know them.
+ *
  * The library never prints, never exits and installs no signal handlers.
  */
 #ifndef WEIGHTD_H
@@ -211,7 +215,7 @@ int weightd_buffer_latest(const struct weightd_buffer *b, uint64_t *ret_version)
 
 /*
  * Blocks until a version newer than `version` is published. timeout_ms < 0: for ever. -ETIMEDOUT,
- * -ESTALE. Needs no connection.
+ * -ESTALE. Needs no connection, and hence does not notice that the server has ended.
  */
 int weightd_buffer_wait(const struct weightd_buffer *b, uint64_t version, int timeout_ms,
 			uint64_t *ret_version);
@@ -267,7 +271,7 @@ struct weightd_create_options {
 	size_t size; /* set by the caller */
 	const char *device; /* NULL: "host" */
 	uint32_t mode; /* permission bits of a new buffer; 0: 0640 */
-	uint32_t keep; /* versions to keep, the newest included; 0: 2. More are kept while read. */
+	uint32_t keep; /* versions to keep, the newest included; 0: as before, 2 for a new buffer */
 	bool new_layout; /* allow a layout that differs from the newest version's */
 };
 

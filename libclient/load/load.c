@@ -128,8 +128,12 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 	uint64_t start = num_now_ns();
 	int r;
 
-	if (options)
-		memcpy(&o, options, smaller(options->size, sizeof(o)));
+	if (options) {
+		r = client_copy_options(w, options, offsetof(struct weightd_load_options, n_threads),
+					&o, sizeof(o));
+		if (r < 0)
+			return r;
+	}
 	progress = (struct progress){.fn = o.progress, .userdata = o.userdata};
 	r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
 	if (r < 0)

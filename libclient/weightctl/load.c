@@ -162,7 +162,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 			create.keep = option_u32(cli, "--keep", 10, UINT32_MAX);
 			break;
 		case OPTION_THREADS:
-			options.n_threads = option_u32(cli, "--threads", 10, 1024);
+			options.n_threads = option_u32(cli, "--threads", 10, 64);
 			break;
 		case OPTION_NEW_LAYOUT:
 			create.new_layout = true;
@@ -184,7 +184,7 @@ const struct verb verb_load = {
 	.args = "NAME PATH...",
 	.summary = "Load safetensors files as the next version of a buffer",
 	.options = "     --mode MODE        permissions of a new buffer, octal (0640)\n"
-		   "     --keep N           versions to keep, the newest included (2)\n"
+		   "     --keep N           versions to keep, the newest included (2 at first)\n"
 		   "     --threads N        threads that read (one a core, 4 at most)\n"
 		   "     --new-layout       allow other tensors than those of the newest version\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,

@@ -60,7 +60,7 @@ static void help(void)
 		   "                    /run/weightd.sock for root, $XDG_RUNTIME_DIR/weightd.sock\n"
 		   " -h, --help         this text; after a verb, that of the verb\n"
 		   " -V, --version      the version of weightctl\n\n"
-		   "Exit codes: 0 done, 1 refused or failed, 2 usage, 130 load interrupted.\n"
+		   "Exit codes: 0 done, 1 refused or failed, 2 usage, 128+N load ended by signal N.\n"
 		   "weightctl(1) has the details.");
 }
 

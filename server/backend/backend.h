@@ -16,8 +16,6 @@ struct backend_progress {
 };
 
 struct backend {
-	const char *name;
-
 	/* True for the spelling of a device of this backend: "host". */
 	bool (*has_device)(const char *device);
 

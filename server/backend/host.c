@@ -126,7 +126,6 @@ static int host_seal(int fd, uint64_t size)
 }
 
 const struct backend backend_host = {
-	.name = "host",
 	.has_device = host_has_device,
 	.allocate = host_allocate,
 	.provide = host_provide,

@@ -102,6 +102,8 @@ static void decode_reply(const uint8_t *packet, size_t size, unsigned n_fds)
 		MUST_END(m.error.text);
 		MUST(m.error.error < 0);
 	}
+	if (op == WIRE_LIST && m.list.n_records)
+		MUST(m.list.n_records <= sizeof(m.list.records) / m.list.record_size);
 	again = m;
 	memset(&again.header, 0xff, sizeof(again.header));
 	MUST(codec_seal_reply(&again, op, m.header.serial) == size);

@@ -431,3 +431,26 @@ def test_the_keeper_can_be_told_to_end_between_two_tries(start, tmp_path):
             break
     started = time.monotonic()
     assert end(keeper) == 0 and time.monotonic() - started < 0.3
+
+
+# --- The log ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("reader", ["is gone", "does not read"])
+def test_a_log_that_nobody_reads_holds_up_nobody(tmp_path, reader):
+    path, (read_end, write_end) = str(tmp_path / "s"), os.pipe()
+    if reader == "does not read":
+        os.set_blocking(write_end, False)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(write_end, bytes(4096)):
+                pass
+        os.set_blocking(write_end, True)
+    else:
+        os.close(read_end)
+    with subprocess.Popen([features.BUILD / "weightd", "--socket", path], env=environment(),
+                          stdin=subprocess.DEVNULL, stderr=write_end) as proc:
+        os.close(write_end)
+        await_service(path, proc)
+        with Wire(path) as w:
+            w.publish(w.create("m", image([("t", 64)])).writer)  # a line of the log
+            assert w.names() == ["m"]
+        assert end(proc) == 0

@@ -26,7 +26,7 @@ def tour():
     for block in blocks("console"):
         for step in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
             steps.append(step)
-    return [s for s in steps if not re.match(r"make$|export |weightd |kill ", s[0])]
+    return [s for s in steps if not re.match(r"make |export |weightd |kill ", s[0])]
 
 
 def run_python(daemon, snippet):

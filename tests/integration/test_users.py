@@ -239,7 +239,7 @@ def test_a_user_with_too_many_connections_is_told_so_and_others_connect(daemon, 
         pipe.send("connected")
 
     with Child(connect_too_often, uid=OWNER) as child:
-        assert child.hear() == {(errno.EDQUOT, f"uid {OWNER} has too many connections; close some")}
+        assert child.hear() == {(errno.EDQUOT, "this user has too many connections; close some")}
         with Wire(daemon.socket) as other:
             assert other.ping().n_sessions == MAX_SESSIONS + 1
             child.say("close one")
@@ -302,3 +302,15 @@ def test_a_layout_that_the_daemon_may_not_open_is_refused(make_daemon):
             return outcome(w.create, "new", fd), w.names()
 
     assert run_as(OTHER, create) == (errno.EACCES, [])
+
+
+def test_a_wait_for_what_one_may_not_read_is_refused(daemon):
+    def body(pipe):
+        with Wire(daemon.socket) as w:
+            pipe.send("waits")
+            pipe.send(outcome(w.wait, "m"))
+
+    with Child(body, uid=OTHER) as child:
+        assert child.hear() == "waits"
+        publish(daemon.socket, "m", mode=0o600)
+        assert child.hear() == errno.EACCES

@@ -37,7 +37,7 @@ BODIES = {  # of requests
     HELLO: struct.Struct("<II Q 32s"), PING: struct.Struct(""), CREATE: struct.Struct("<128s 64s IIII"),
     PUBLISH: struct.Struct("<Q II 16s"), ABORT: struct.Struct("<Q"),
     ATTACH: struct.Struct("<128s 64s QQ II 16s"), DETACH: struct.Struct("<Q"),
-    WAIT: struct.Struct("<128s 64s Qq"), LIST: struct.Struct("<128s 64s II"),
+    WAIT: struct.Struct("<128s 64s Qq"), LIST: struct.Struct("<128s 64s Q II"),
     DROP: struct.Struct("<128s 64s Q"),
 }
 N_FDS = {op: int(op == CREATE) for op in OPS}
@@ -240,12 +240,13 @@ class Wire:
 
     def records(self):
         """struct wire_buffer_record of each buffer by name, those without a version included."""
-        reply = self.ask(LIST, b"", b"", 1, 0)
-        n_records, size = struct.unpack_from("<QI", reply.body)
-        table = os.pread(reply.fds[0], n_records * size, 0)
-        self.forget(reply.fds)
-        rows = [table[at:at + size] for at in range(0, len(table), size)]
-        return {row[:128].rstrip(b"\0").decode(): row for row in rows}
+        rows, after = [], 0
+        while True:
+            body = self.ask(LIST, b"", b"", after, 1, 0).body
+            n_records, size, after = struct.unpack_from("<IIQ", body)
+            rows += [body[16 + i * size:][:size] for i in range(n_records)]
+            if not after:
+                return {row[:128].rstrip(b"\0").decode(): row for row in rows}
 
     def names(self):
         return sorted(self.records())
@@ -348,8 +349,8 @@ def image(tensors, padding=0, **fields):
     body = b"".join(rows) + struct.pack(f"<{len(dims)}Q", *dims) + \
         struct.pack(f"<{n_buckets}I", *buckets) + strings
     header = dict(magic=0x54554f59414c4457, abi=1, pad=0, hash=b"", total_size=80 + len(body),
-                  data_size=offset, strings_size=len(strings), alignment=64, n_tensors=len(rows), n_dims=len(dims), n_units=0,
-                  n_buckets=n_buckets, pad2=0)
+                  data_size=offset, strings_size=len(strings), alignment=64, n_tensors=len(rows),
+                  n_dims=len(dims), n_units=0, n_buckets=n_buckets, pad2=0)
     assert header.keys() >= fields.keys()
     return hash_image(LAYOUT_HEADER.pack(*(header | fields).values()) + body)
 

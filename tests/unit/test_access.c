@@ -113,6 +113,28 @@ static void who_the_server_runs_as_is_like_root(void **state)
 	assert_true(access_owns(&access, &peer));
 }
 
+static void root_is_root_whoever_the_server_runs_as(void **state)
+{
+	const struct who bob = {BOB, GUESTS, {0}, 0};
+	const struct access access = {ALICE, STAFF, 0};
+	struct channel_peer peer = make_peer(&root), self = make_peer(&bob);
+	bool root_may, root_owns, self_may;
+
+	(void)state;
+	if (seteuid(BOB) < 0) {
+		print_message("needs root\n");
+		skip();
+	}
+	root_may = access_allows(&access, &peer, R | W);
+	root_owns = access_owns(&access, &peer);
+	self_may = access_allows(&access, &self, R | W);
+	assert_int_equal(seteuid(getuid()), 0);
+	assert_true(root_may);
+	assert_true(root_owns);
+	assert_true(self_may);
+	assert_false(access_allows(&access, &self, R));
+}
+
 static void every_user_with_a_name_may_own(void **state)
 {
 	const struct who *users[] = {&owner, &member, &root, &alice_in_nogroup};
@@ -149,6 +171,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_table_holds),
 		cmocka_unit_test(who_the_server_runs_as_is_like_root),
+		cmocka_unit_test(root_is_root_whoever_the_server_runs_as),
 		cmocka_unit_test(every_user_with_a_name_may_own),
 		cmocka_unit_test(nobody_owns_unless_the_server_is_nobody),
 	};

@@ -218,6 +218,16 @@ static void a_peer_that_closes_is_the_end_behind_its_last_packet(void **state)
 	assert_int_equal(packet.n_fds, 0);
 }
 
+static void a_peer_that_closes_without_reading_all_is_the_end_all_the_same(void **state)
+{
+	(void)state;
+	send_text("last");
+	assert_int_equal(channel_send(pair.here, "unread", 6, NULL, 0), 0);
+	pair.there = fd_close(pair.there);
+	expect_text("last");
+	assert_int_equal(channel_receive(pair.here, 0, &packet), 0);
+}
+
 static void an_empty_packet_looks_like_the_end(void **state)
 {
 	(void)state;
@@ -634,6 +644,7 @@ int main(void)
 		TEST(a_packet_that_is_too_long_still_hands_over_its_descriptors),
 		TEST(nothing_to_receive_is_eagain),
 		TEST(a_peer_that_closes_is_the_end_behind_its_last_packet),
+		TEST(a_peer_that_closes_without_reading_all_is_the_end_all_the_same),
 		TEST(an_empty_packet_looks_like_the_end),
 		TEST(what_is_no_socket_cannot_be_received_from),
 		TEST(signals_do_not_end_a_receive),

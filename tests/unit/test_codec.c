@@ -40,7 +40,31 @@ struct message {
 	size_t flags_at; /* of 32 bits, when there are known_flags */
 	bool has_flags;
 	uint32_t known_flags;
+	void (*fill)(char *body); /* the numbers that have bounds */
 };
+
+static void fill_wait(char *body)
+{
+	((struct wire_wait *)body)->timeout_ms = -5;
+}
+
+static void fill_error(char *body)
+{
+	((struct wire_error *)body)->error = -ENOENT;
+}
+
+#define N_RECORDS 13
+#define RECORD_SIZE 304
+
+static void fill_list_reply(char *body)
+{
+	struct wire_list_reply *list = (struct wire_list_reply *)body;
+
+	list->n_records = N_RECORDS;
+	list->record_size = RECORD_SIZE;
+	memset(list->records + N_RECORDS * RECORD_SIZE, 0,
+	       sizeof(list->records) - N_RECORDS * RECORD_SIZE);
+}
 
 static const struct message requests[] = {
 	{
@@ -88,6 +112,7 @@ static const struct message requests[] = {
 		.op = WIRE_WAIT,
 		.body_size = sizeof(struct wire_wait),
 		.strings = {FIELD(wire_wait, name), FIELD(wire_wait, device)},
+		.fill = fill_wait,
 	},
 	{
 		.name = "list",
@@ -141,9 +166,8 @@ static const struct message replies[] = {
 	{
 		.name = "list reply",
 		.op = WIRE_LIST,
-		.n_fds = 1,
 		.body_size = sizeof(struct wire_list_reply),
-		.paddings = {FIELD(wire_list_reply, pad)},
+		.fill = fill_list_reply,
 	},
 	{.name = "drop reply", .op = WIRE_DROP},
 	{
@@ -152,6 +176,7 @@ static const struct message replies[] = {
 		.body_size = sizeof(struct wire_error),
 		.strings = {FIELD(wire_error, text)},
 		.paddings = {FIELD(wire_error, pad)},
+		.fill = fill_error,
 	},
 };
 
@@ -221,10 +246,8 @@ static size_t make_message(const struct direction *d, const struct message *m,
 	}
 	if (m->has_flags)
 		memcpy(body + m->flags_at, &m->known_flags, sizeof(m->known_flags));
-	if (m == &requests[7]) /* wait, the one with a number that has bounds */
-		((struct wire_wait *)body)->timeout_ms = -5;
-	if (m->op == WIRE_ERROR)
-		((struct wire_error *)body)->error = -ENOENT;
+	if (m->fill)
+		m->fill(body);
 	return header.size;
 }
 
@@ -559,6 +582,50 @@ static void an_error_is_a_negative_errno(void **state)
 	}
 }
 
+static void a_listing_fits_and_has_zeros_behind_its_last_record(void **state)
+{
+	static const struct {
+		uint32_t n_records, record_size;
+		bool ok;
+	} cases[] = {
+		{0, 0, true},
+		{0, 1, true},
+		{0, RECORD_SIZE, true},
+		{0, UINT32_MAX, true},
+		{1, WIRE_LIST_SIZE, true},
+		{WIRE_LIST_SIZE, 1, true},
+		{WIRE_LIST_SIZE / 96, 96, true},
+		{1, 0, false},
+		{1, WIRE_LIST_SIZE + 1, false},
+		{WIRE_LIST_SIZE + 1, 1, false},
+		{WIRE_LIST_SIZE / 96 + 1, 96, false},
+		{1u << 31, 2, false},
+		{UINT32_MAX, UINT32_MAX, false},
+	};
+	const struct direction *d = &directions[1];
+	const struct message *m = &replies[WIRE_LIST - WIRE_HELLO];
+	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+	size_t size = make_message(d, m, packet);
+	struct wire_list_reply *list = (struct wire_list_reply *)(packet +
+								  sizeof(struct wire_header));
+
+	(void)state;
+	for (size_t i = N_RECORDS * RECORD_SIZE; i < sizeof(list->records); i++) {
+		list->records[i] = 1;
+		refuse(d, m, packet, size, 0, "bytes behind the last record");
+		list->records[i] = 0;
+	}
+	memset(list->records, 0, sizeof(list->records));
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		list->n_records = cases[i].n_records;
+		list->record_size = cases[i].record_size;
+		if (cases[i].ok)
+			accept(d, m, packet, size, "a listing that fits");
+		else
+			refuse(d, m, packet, size, 0, "a listing that does not fit");
+	}
+}
+
 static void a_decoded_struct_is_zero_behind_its_message(void **state)
 {
 	struct wire_header header = make_header(directions, &requests[1]);
@@ -607,6 +674,7 @@ int main(void)
 		cmocka_unit_test(only_known_flags_are_accepted),
 		cmocka_unit_test(a_wait_ends_within_int_milliseconds_or_never),
 		cmocka_unit_test(an_error_is_a_negative_errno),
+		cmocka_unit_test(a_listing_fits_and_has_zeros_behind_its_last_record),
 		cmocka_unit_test(a_decoded_struct_is_zero_behind_its_message),
 		cmocka_unit_test(a_string_is_put_with_zeros_behind_it_or_not_at_all),
 	};

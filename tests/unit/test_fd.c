@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,9 @@ static void closing_keeps_errno_and_returns_none(void **state)
 	assert_int_equal(errno, ENOENT);
 	assert_false(is_open(fd));
 	errno = ENOENT;
+	assert_int_equal(fd_close(fd), -1); /* EBADF, to nobody's knowledge */
+	assert_int_equal(errno, ENOENT);
+	errno = ENOENT;
 	assert_int_equal(fd_close(-1), -1);
 	assert_int_equal(errno, ENOENT);
 }
@@ -58,13 +62,12 @@ static void a_memfd_is_a_hole_of_its_size_that_can_be_sealed(void **state)
 {
 	cleanup(fd_closep) int fd = memfd(3 * MIB + 1);
 	uint64_t size = 0;
-	bool whole = true;
 
 	(void)state;
 	check_cloexec(fd);
-	assert_int_equal(fd_size(fd, &size, &whole), 0);
+	assert_int_equal(fd_size(fd, &size), 0);
 	assert_int_equal(size, 3 * MIB + 1);
-	assert_false(whole);
+	assert_false(fd_is_written(fd, size));
 	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
 }
 
@@ -152,7 +155,6 @@ static void a_sealed_copy_of_megabytes_is_whole(void **state)
 	cleanup(freep) char *got = malloc(n);
 	cleanup(fd_closep) int fd = -1;
 	uint64_t size;
-	bool whole;
 
 	(void)state;
 	assert_non_null(data);
@@ -160,9 +162,9 @@ static void a_sealed_copy_of_megabytes_is_whole(void **state)
 	for (size_t i = 0; i < n; i++)
 		data[i] = (char)(i * 7919 >> 5);
 	assert_int_equal(fd_sealed_copy("test", data, n, &fd), 0);
-	assert_int_equal(fd_size(fd, &size, &whole), 0);
+	assert_int_equal(fd_size(fd, &size), 0);
 	assert_int_equal(size, n);
-	assert_true(whole);
+	assert_true(fd_is_written(fd, n));
 	assert_int_equal(pread(fd, got, n, 0), n);
 	assert_memory_equal(got, data, n);
 }
@@ -174,7 +176,7 @@ static void an_empty_sealed_copy_is_possible(void **state)
 
 	(void)state;
 	assert_int_equal(fd_sealed_copy("test", NULL, 0, &fd), 0);
-	assert_int_equal(fd_size(fd, &size, NULL), 0);
+	assert_int_equal(fd_size(fd, &size), 0);
 	assert_int_equal(size, 0);
 	assert_true(fd_is_sealed(fd));
 }
@@ -239,20 +241,50 @@ static void reopening_none_is_refused(void **state)
 	assert_int_equal(reader, UNTOUCHED);
 }
 
-static void a_file_is_whole_when_no_block_is_missing(void **state)
+static void a_hole_anywhere_is_not_written(void **state)
 {
-	cleanup(fd_closep) int fd = memfd(1 * MIB);
-	uint64_t size;
-	bool whole;
+	static const off_t places[] = {0, 4096, MIB - 4096};
 
 	(void)state;
-	assert_int_equal(fallocate(fd, 0, 0, MIB), 0);
-	assert_int_equal(fd_size(fd, &size, &whole), 0);
-	assert_true(whole);
-	assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096), 0);
-	assert_int_equal(fd_size(fd, &size, &whole), 0);
-	assert_false(whole);
-	assert_int_equal(size, MIB);
+	for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+		cleanup(fd_closep) int fd = memfd(MIB);
+
+		assert_false(fd_is_written(fd, MIB));
+		assert_int_equal(fallocate(fd, 0, 0, MIB), 0);
+		assert_int_equal(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+					   places[i], 4096),
+				 0);
+		assert_false(fd_is_written(fd, MIB));
+	}
+}
+
+static void blocks_behind_the_end_do_not_make_up_for_a_hole(void **state)
+{
+	cleanup(fd_closep) int fd = memfd(8192);
+
+	(void)state;
+	assert_int_equal(fallocate(fd, FALLOC_FL_KEEP_SIZE, 8192, MIB), 0);
+	assert_int_equal(pwrite(fd, "x", 1, 4096), 1);
+	assert_false(fd_is_written(fd, 8192));
+	assert_int_equal(pwrite(fd, "x", 1, 0), 1);
+	assert_true(fd_is_written(fd, 8192));
+}
+
+static void a_lease_on_the_file_is_not_waited_for(void **state)
+{
+	cleanup(fd_closep) int fd = memfd(4096);
+	cleanup(fd_closep) int holder = -1;
+	int reader = UNTOUCHED;
+
+	(void)state;
+	(void)signal(SIGIO, SIG_IGN); /* tells the holder that somebody wants in */
+	assert_int_equal(fd_reopen_readonly(fd, &holder), 0);
+	assert_int_equal(fcntl(holder, F_SETLEASE, F_WRLCK), 0);
+	assert_int_equal(fd_reopen_readonly(fd, &reader), -EAGAIN);
+	assert_int_equal(reader, UNTOUCHED);
+	assert_int_equal(fcntl(holder, F_SETLEASE, F_UNLCK), 0);
+	assert_int_equal(fd_reopen_readonly(fd, &reader), 0);
+	fd_close(reader);
 }
 
 static void only_files_have_a_size(void **state)
@@ -264,12 +296,12 @@ static void only_files_have_a_size(void **state)
 
 	(void)state;
 	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-	assert_int_equal(fd_size(directory, &size, NULL), -EBADF);
-	assert_int_equal(fd_size(device, &size, NULL), -EBADF);
-	assert_int_equal(fd_size(fds[0], &size, NULL), -EBADF);
+	assert_int_equal(fd_size(directory, &size), -EBADF);
+	assert_int_equal(fd_size(device, &size), -EBADF);
+	assert_int_equal(fd_size(fds[0], &size), -EBADF);
 	fd_close(fds[0]);
 	fd_close(fds[1]);
-	assert_int_equal(fd_size(fds[0], &size, NULL), -EBADF);
+	assert_int_equal(fd_size(fds[0], &size), -EBADF);
 	assert_int_equal(size, 77);
 }
 
@@ -309,7 +341,9 @@ int main(void)
 		cmocka_unit_test(only_memfds_are_sealed),
 		cmocka_unit_test(a_descriptor_reopened_readonly_cannot_write),
 		cmocka_unit_test(reopening_none_is_refused),
-		cmocka_unit_test(a_file_is_whole_when_no_block_is_missing),
+		cmocka_unit_test(a_hole_anywhere_is_not_written),
+		cmocka_unit_test(blocks_behind_the_end_do_not_make_up_for_a_hole),
+		cmocka_unit_test(a_lease_on_the_file_is_not_waited_for),
 		cmocka_unit_test(only_files_have_a_size),
 		cmocka_unit_test(what_is_taken_is_not_closed),
 	};

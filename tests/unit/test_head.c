@@ -178,6 +178,22 @@ static void a_wait_without_a_change_ends_with_its_timeout_and_not_before(void **
 	}
 }
 
+static void a_short_timeout_does_not_wait_for_the_next_look(void **state)
+{
+	uint64_t seen = head_current(reader_head), shortest = UINT64_MAX;
+
+	(void)state;
+	for (int i = 0; i < 5; i++) {
+		uint64_t start = num_now_ns(), ns;
+
+		(void)head_wait(reader_head, seen, 1);
+		ns = num_now_ns() - start;
+		if (ns < shortest)
+			shortest = ns;
+	}
+	assert_in_range(shortest, 1 * MS, HEAD_RECHECK_MS * MS / 2);
+}
+
 struct waiter {
 	pthread_t thread;
 	uint64_t seen;
@@ -252,8 +268,9 @@ static void a_waiter_notices_a_changed_hint_without_a_change(void **state)
 
 static void a_waiter_that_was_requeued_still_finds_the_change(void **state)
 {
-	struct waiter w;
 	static uint32_t elsewhere;
+	uint64_t start;
+	struct waiter w;
 
 	(void)state;
 	publish(1);
@@ -261,8 +278,10 @@ static void a_waiter_that_was_requeued_still_finds_the_change(void **state)
 	/* Wakes nobody and moves one to a word that nobody will wake. */
 	while (futex((uint32_t *)&head->futex, FUTEX_REQUEUE, 0, 1, &elsewhere) != 1)
 		(void)sched_yield();
+	start = num_now_ns();
 	publish(2);
 	expect_end(&w, 2);
+	assert_in_range(num_now_ns() - start, 0, 7ull * HEAD_RECHECK_MS * MS);
 }
 
 static void a_waiter_that_nobody_wakes_still_finds_the_change(void **state)
@@ -406,6 +425,7 @@ int main(void)
 		TEST(versions_of_56_bits_have_room),
 		TEST(waiting_for_what_is_there_already_returns_it),
 		TEST(a_wait_without_a_change_ends_with_its_timeout_and_not_before),
+		TEST(a_short_timeout_does_not_wait_for_the_next_look),
 		TEST(a_waiter_survives_wakes_for_nothing),
 		TEST(a_waiter_notices_a_changed_hint_without_a_change),
 		TEST(a_waiter_that_was_requeued_still_finds_the_change),

@@ -154,6 +154,20 @@ static void the_reserve_is_a_sixteenth_and_512_mib_at_most(void **state)
 	assert_int_equal(headroom(), 512 * MIB - 64 * MIB);
 }
 
+static void a_cgroup_with_little_memory_keeps_a_small_reserve(void **state)
+{
+	(void)state;
+	put(CGROUP, "0::/a/b\n4:memory:/c\n");
+	put_v2("/a/b", "max\n", "0\n", "");
+	put_v2("/a", "1600000\n", "0\n", "");
+	put_v1("/memory/c", V1_MAX, "0\n", "");
+	headroom_init(HEADROOM_RESERVE_DEFAULT);
+	assert_int_equal(headroom(), 1500000);
+	put_v2("/a", "max\n", "0\n", "");
+	headroom_init(HEADROOM_RESERVE_DEFAULT);
+	assert_int_equal(headroom(), 8 * GIB - 512 * MIB);
+}
+
 static void what_is_not_told_to_be_available_is_not(void **state)
 {
 	(void)state;
@@ -298,6 +312,7 @@ int main(void)
 		FAKED(without_cgroups_what_is_available_counts),
 		FAKED(the_reserve_is_taken_off),
 		FAKED(the_reserve_is_a_sixteenth_and_512_mib_at_most),
+		FAKED(a_cgroup_with_little_memory_keeps_a_small_reserve),
 		FAKED(what_is_not_told_to_be_available_is_not),
 		FAKED(a_cgroup_of_either_generation_limits),
 		FAKED(in_a_mixed_hierarchy_the_least_counts),

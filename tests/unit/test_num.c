@@ -32,28 +32,6 @@ static void check_all(int (*parse)(const char *, uint64_t *), const struct spell
 	}
 }
 
-static void a_u64_is_decimal_digits_and_nothing_else(void **state)
-{
-	static const struct spelling spellings[] = {
-		{"0", 0, 0},
-		{"007", 0, 7},
-		{"18446744073709551615", 0, UINT64_MAX},
-		{"18446744073709551616", -ERANGE, 0},
-		{"99999999999999999999999", -ERANGE, 0},
-		{"", -EINVAL, 0},
-		{"-1", -EINVAL, 0},
-		{"+1", -EINVAL, 0},
-		{" 1", -EINVAL, 0},
-		{"1 ", -EINVAL, 0},
-		{"1x", -EINVAL, 0},
-		{"0x10", -EINVAL, 0},
-		{"1.0", -EINVAL, 0},
-	};
-
-	(void)state;
-	check_all(num_parse_u64, spellings, ARRAY_LEN(spellings));
-}
-
 static void a_size_has_a_suffix_of_powers_of_1024(void **state)
 {
 	static const struct spelling spellings[] = {
@@ -167,7 +145,6 @@ static void the_clock_does_not_go_back(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_u64_is_decimal_digits_and_nothing_else),
 		cmocka_unit_test(a_size_has_a_suffix_of_powers_of_1024),
 		cmocka_unit_test(sizes_for_a_person_are_powers_of_1000),
 		cmocka_unit_test(aligning_up_reaches_the_next_multiple_or_says_that_there_is_none),

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ipc/base/num.h"
 #include "server/worker.h"
@@ -262,7 +263,50 @@ static void a_worker_that_waits_for_a_time_takes_a_new_job_before_it(void **stat
 	assert_string_equal(ends, "|ba");
 }
 
-static void the_earliest_of_several_times_is_waited_for(void **state)
+static void the_earliest_of_several_times_is_waited_for_first(void **state)
+{
+	struct task a, b;
+
+	(void)state;
+	close_gate();
+	submit_later(&a, 'a', 2, 300);
+	submit_later(&b, 'b', 2, 20);
+	open_gate();
+	run_until(3);
+	assert_string_equal(ends, "|ba");
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec ts;
+
+	(void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void waiting_for_a_time_takes_no_time_of_the_processor(void **state)
+{
+	uint64_t before = cpu_ns();
+	struct task t;
+
+	(void)state;
+	submit_later(&t, 'a', 2, 200);
+	run_until(1);
+	assert_in_range(cpu_ns() - before, 0, 100 * MS);
+}
+
+static void a_submitted_job_may_start_at_once(void **state)
+{
+	struct task t = {0};
+
+	(void)state;
+	t.job.not_before_ns = UINT64_MAX; /* of an earlier life */
+	submit(&t, 'a', 1, JOB_DONE);
+	run_until(1);
+	assert_int_equal(t.n_done, 1);
+}
+
+static void jobs_for_later_end_in_the_order_of_their_times(void **state)
 {
 	struct task tasks[3];
 
@@ -451,7 +495,10 @@ int main(void)
 		TEST(a_job_for_later_steps_not_before_its_time),
 		TEST(a_job_for_later_holds_up_nobody),
 		TEST(a_worker_that_waits_for_a_time_takes_a_new_job_before_it),
-		TEST(the_earliest_of_several_times_is_waited_for),
+		TEST(the_earliest_of_several_times_is_waited_for_first),
+		TEST(waiting_for_a_time_takes_no_time_of_the_processor),
+		TEST(a_submitted_job_may_start_at_once),
+		TEST(jobs_for_later_end_in_the_order_of_their_times),
 		TEST(a_time_counts_for_one_turn),
 		TEST(a_cancelled_job_sees_it_and_still_ends_on_the_loop),
 		TEST(a_job_submitted_again_is_no_longer_cancelled),

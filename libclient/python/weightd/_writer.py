@@ -81,14 +81,14 @@ class LoadResult(NamedTuple):
     digest: bytes
 
 
-def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 2,
+def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 0,
            new_layout: bool = False, socket: str | None = None) -> Writer:
     """
     Starts the next version of buffer `name`, making the buffer if there is none; blocks while weightd
     provides the memory.
 
     mode        permission bits of a new buffer: r attaches, w writes
-    keep        versions to keep, the newest included
+    keep        versions to keep, the newest included; 0: as before, 2 for a new buffer
     new_layout  allow a layout that differs from the newest version's; else LayoutMismatch
 
     Error: EBUSY while somebody else writes it, ENOMEM, EDQUOT. Denied, Disconnected.
@@ -101,7 +101,7 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
 
 
 def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int = 0o640,
-         keep: int = 2, new_layout: bool = False, threads: int = 0,
+         keep: int = 0, new_layout: bool = False, threads: int = 0,
          progress: Callable[[str, int, int], object] | None = None,
          socket: str | None = None) -> LoadResult:
     """
