@@ -16,11 +16,13 @@ mandir ?= $(PREFIX)/share/man
 unitdir ?= $(PREFIX)/lib/systemd/system
 sysusersdir ?= $(PREFIX)/lib/sysusers.d
 completiondir ?= $(PREFIX)/share/bash-completion/completions
-pythondir ?= $(PREFIX)/lib/python3/dist-packages
+# Debian's Python looks in /usr/lib/python3/dist-packages, and under other prefixes in one of its version.
+pythondir ?= $(PREFIX)/lib/python$(if $(filter /usr,$(PREFIX)),3,$(python_version))/dist-packages
 
 CC = gcc
 CLANG ?= clang
 PYTHON ?= /usr/bin/python3
+python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 CFLAGS ?= -O2 -g
 FUZZ_SECONDS ?= 60
 MODEL ?= build/model
@@ -255,7 +257,9 @@ install: programs man $(B)/install/weightctl
 	install -m 644 packaging/systemd/weightd.sysusers $(DESTDIR)$(sysusersdir)/weightd.conf
 	for file in $(wildcard packaging/completions/*); do \
 		install -m 644 $$file $(DESTDIR)$(completiondir)/ || exit; done
-	install -m 644 $(wildcard libclient/python/weightd/*.py) $(DESTDIR)$(pythondir)/weightd/
+	install -m 644 $(wildcard libclient/python/weightd/*.py) libclient/python/weightd/py.typed \
+		$(DESTDIR)$(pythondir)/weightd/
+	$(if $(DESTDIR),,ldconfig)
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(bindir)/weightctl $(includedir)/weightd.h \
