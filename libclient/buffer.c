@@ -21,9 +21,9 @@ static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HA
 
 static struct weightd_buffer *buffer_free(struct weightd_buffer *b)
 {
-	mapping_free((void *)b->data, b->slot_size);
-	mapping_free((void *)b->image, b->image_size);
-	mapping_free((void *)b->head, HEAD_SIZE);
+	mapping_free(b->data, b->slot_size);
+	mapping_free(b->image, b->image_size);
+	mapping_free(b->head, HEAD_SIZE);
 	free(b->name);
 	free(b->device);
 	client_unref(b->w);
@@ -32,40 +32,36 @@ static struct weightd_buffer *buffer_free(struct weightd_buffer *b)
 }
 CLEANUP_POINTER(struct weightd_buffer, buffer_free);
 
-/* A whole file that must be as long as the server said, or reading it could fault. */
-static int map_checked(int fd, uint64_t size, const void **ret)
+/* Shorter than the server said, and reading it would fault. */
+static int check_size(int fd, uint64_t size)
 {
 	uint64_t file_size;
-	void *p;
 	int r = fd_size(fd, &file_size);
 
-	if (r == 0 && file_size < size)
-		r = -EBADMSG;
-	if (r == 0)
-		r = mapping_new(fd, size, PROT_READ, NULL, &p);
-	if (r == 0)
-		*ret = p;
-	return r;
+	return r == 0 && file_size < size ? -EBADMSG : r;
 }
 
 static int map_all(struct weightd_buffer *b, const int fds[3])
 {
-	const void *head;
 	int r = fd_size(fds[0], &b->image_size);
 
 	if (r == 0)
-		r = map_checked(fds[0], b->image_size, &b->image);
+		r = mapping_new_plain(fds[0], b->image_size, &b->image);
 	if (r == 0)
 		r = layout_open(b->image, b->image_size, &b->layout);
 	if (r == 0)
-		r = map_checked(fds[1], HEAD_SIZE, &head);
+		r = check_size(fds[1], HEAD_SIZE);
+	if (r == 0)
+		r = mapping_new_plain(fds[1], HEAD_SIZE, &b->head);
 	if (r < 0)
 		return r;
-	b->head = head;
 	if (!head_ok(b->head, b->id) || b->layout.header->data_size != b->data_size ||
 	    b->data_size > DIGEST_DATA_MAX || digest_slot_size(b->data_size) != b->slot_size)
 		return -EBADMSG;
-	return map_checked(fds[2], b->slot_size, &b->data);
+	r = check_size(fds[2], b->slot_size);
+	if (r == 0)
+		r = mapping_new(fds[2], b->slot_size, PROT_READ, NULL, &b->data);
+	return r;
 }
 
 static int attach_once(struct weightd *w, const struct wire_attach *attach,
@@ -152,7 +148,7 @@ void weightd_detach(struct weightd_buffer *b)
 	if (!b)
 		return;
 	/* Unmapped first: when the server frees the version nobody is left who maps it. */
-	mapping_free((void *)b->data, b->slot_size);
+	mapping_free(b->data, b->slot_size);
 	b->data = NULL;
 	client_end(b->w, WIRE_DETACH, b->lease);
 	buffer_free(b);

@@ -13,13 +13,13 @@ struct weightd_buffer {
 	uint64_t id; /* of the buffer, on this server */
 	uint64_t lease;
 	uint64_t version;
-	const void *data;
+	void *data; /* read-only, like the other two */
 	uint64_t data_size;
 	uint64_t slot_size; /* with the table of leaf digests */
-	const void *image; /* of the layout */
+	void *image; /* of the layout */
 	uint64_t image_size;
 	struct layout layout;
-	const struct head *head;
+	void *head; /* struct head */
 	bool has_digest;
 	uint8_t layout_hash[HASH_SIZE];
 	uint8_t digest[HASH_SIZE];

@@ -8,6 +8,16 @@
 
 #define HUGE_SIZE (2 * MIB)
 
+int mapping_new_plain(int fd, uint64_t size, void **ret)
+{
+	void *mapped = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+
+	if (mapped == MAP_FAILED)
+		return -errno;
+	*ret = mapped;
+	return 0;
+}
+
 int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret)
 {
 	int flags = MAP_SHARED | (at ? MAP_FIXED : 0);

@@ -1,12 +1,15 @@
 /*
- * Mappings of slots
+ * Mappings
  *
- * At addresses that allow huge pages, also where the kernel would not choose such an address by itself.
+ * Those of slots at addresses that allow huge pages, also where the kernel would not choose such an address by itself.
  */
 #pragma once
 
 #include <stdint.h>
 
-/* Maps the file whole, shared; -errno of mmap. `at` NULL: anywhere; else over what is mapped there. */
+/* Maps a small file whole, shared and read-only; -errno of mmap. */
+int mapping_new_plain(int fd, uint64_t size, void **ret);
+
+/* Maps a slot whole, shared; -errno of mmap. `at` NULL: anywhere; else over what is mapped there. */
 int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret);
 void mapping_free(void *p, uint64_t size);

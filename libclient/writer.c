@@ -66,7 +66,7 @@ static int seal_layout(struct weightd_writer *wr, const struct weightd_layout *l
 	if (r == 0)
 		r = fd_sealed_copy("weightd-layout", image, wr->image_size, &fd);
 	if (r == 0)
-		r = mapping_new(fd, wr->image_size, PROT_READ, NULL, &wr->image);
+		r = mapping_new_plain(fd, wr->image_size, &wr->image);
 	if (r == 0)
 		r = layout_open(wr->image, wr->image_size, &wr->layout);
 	if (r == 0)
