@@ -756,3 +756,13 @@ def test_listings_take_no_memory_of_the_daemons(make_scene):
         for _ in range(100):
             offender.names()
     assert scene.daemon.rss() - rss < 1 << 20
+
+
+def test_the_server_stops_with_a_descriptor_stuck(daemon, stuck_fd):
+    fd, _ = stuck_fd
+    with Wire(daemon.socket) as offender:
+        with stopped(daemon):
+            offender.send_raw(b"not a request", [fd])
+            os.close(fd)  # the server's is the last one now
+        offender.hang_up()
+    daemon.stop()
