@@ -41,8 +41,10 @@ static bool hello_ok(const struct wire_request *m)
 
 static bool create_ok(const struct wire_request *m)
 {
-	return target_ok(m->create.name, m->create.device) && !m->create.pad &&
-	       !(m->create.flags & ~WIRE_CREATE_NEW_LAYOUT);
+	return target_ok(m->create.name, m->create.device) && m->create.cookie &&
+	       m->create.timeout_ms <= INT32_MAX && m->create.policy <= WIRE_POLICY_KILL &&
+	       !(m->create.flags & ~(WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
+				     WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE));
 }
 
 static bool publish_ok(const struct wire_request *m)
@@ -71,6 +73,27 @@ static bool drop_ok(const struct wire_request *m)
 	return target_ok(m->drop.name, m->drop.device);
 }
 
+static bool rollback_ok(const struct wire_request *m)
+{
+	return target_ok(m->rollback.name, m->rollback.device);
+}
+
+static bool access_ok(const struct wire_request *m)
+{
+	return target_ok(m->access.name, m->access.device) &&
+	       !(m->access.flags & ~(WIRE_ACCESS_MODE | WIRE_ACCESS_UID | WIRE_ACCESS_GID));
+}
+
+static bool pause_ok(const struct wire_request *m)
+{
+	return m->pause.timeout_ms <= INT32_MAX;
+}
+
+static bool events_ok(const struct wire_request *m)
+{
+	return m->events.timeout_ms <= INT32_MAX;
+}
+
 static const struct {
 	uint32_t size;
 	uint32_t n_fds;
@@ -86,6 +109,13 @@ static const struct {
 	[WIRE_WAIT] = {sizeof(struct wire_wait), 0, wait_ok},
 	[WIRE_LIST] = {sizeof(struct wire_list), 0, list_ok},
 	[WIRE_DROP] = {sizeof(struct wire_drop), 0, drop_ok},
+	[WIRE_RESUME] = {sizeof(struct wire_id), 0, NULL},
+	[WIRE_RENEW] = {sizeof(struct wire_renew), 0, NULL},
+	[WIRE_ROLLBACK] = {sizeof(struct wire_rollback), 0, rollback_ok},
+	[WIRE_ACCESS] = {sizeof(struct wire_access), 0, access_ok},
+	[WIRE_PAUSE] = {sizeof(struct wire_pause), 0, pause_ok},
+	[WIRE_EVENTS] = {sizeof(struct wire_events), 0, events_ok},
+	[WIRE_STAT] = {0, 0, NULL},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -104,9 +134,20 @@ static bool ping_reply_ok(const struct wire_reply *m)
 	return STRING_OK(m->ping.release) && !m->ping.pad;
 }
 
+static bool create_reply_ok(const struct wire_reply *m)
+{
+	return !m->create.pad &&
+	       !(m->create.flags & ~(WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE));
+}
+
 static bool attach_reply_ok(const struct wire_reply *m)
 {
-	return !m->attach.pad && !(m->attach.flags & ~WIRE_VERSION_DIGEST);
+	return !m->attach.pad && !(m->attach.flags & ~(WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE));
+}
+
+static bool pause_reply_ok(const struct wire_reply *m)
+{
+	return !m->pause.pad && !(m->pause.flags & ~(WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE));
 }
 
 static bool list_reply_ok(const struct wire_reply *m)
@@ -124,7 +165,7 @@ static const struct {
 } replies[WIRE_OP_END] = {
 	[WIRE_HELLO] = {sizeof(struct wire_hello_reply), 0, hello_reply_ok},
 	[WIRE_PING] = {sizeof(struct wire_ping_reply), 0, ping_reply_ok},
-	[WIRE_CREATE] = {sizeof(struct wire_create_reply), 2, NULL},
+	[WIRE_CREATE] = {sizeof(struct wire_create_reply), 2, create_reply_ok},
 	[WIRE_PUBLISH] = {sizeof(struct wire_publish_reply), 0, NULL},
 	[WIRE_ABORT] = {0, 0, NULL},
 	[WIRE_ATTACH] = {sizeof(struct wire_attach_reply), 3, attach_reply_ok},
@@ -132,6 +173,13 @@ static const struct {
 	[WIRE_WAIT] = {sizeof(struct wire_wait_reply), 0, NULL},
 	[WIRE_LIST] = {sizeof(struct wire_list_reply), 0, list_reply_ok},
 	[WIRE_DROP] = {0, 0, NULL},
+	[WIRE_RESUME] = {sizeof(struct wire_resume_reply), 0, NULL},
+	[WIRE_RENEW] = {sizeof(struct wire_renew_reply), 0, NULL},
+	[WIRE_ROLLBACK] = {sizeof(struct wire_rollback_reply), 0, NULL},
+	[WIRE_ACCESS] = {0, 0, NULL},
+	[WIRE_PAUSE] = {sizeof(struct wire_pause_reply), 0, pause_reply_ok},
+	[WIRE_EVENTS] = {sizeof(struct wire_list_reply), 0, list_reply_ok},
+	[WIRE_STAT] = {sizeof(struct wire_stat_reply), 0, NULL},
 };
 
 int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct wire_request *ret)

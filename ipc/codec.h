@@ -23,6 +23,12 @@ struct wire_request {
 		struct wire_wait wait;
 		struct wire_list list;
 		struct wire_drop drop;
+		struct wire_id resume;
+		struct wire_renew renew;
+		struct wire_rollback rollback;
+		struct wire_access access;
+		struct wire_pause pause;
+		struct wire_events events;
 	};
 };
 
@@ -36,7 +42,12 @@ struct wire_reply {
 		struct wire_publish_reply publish;
 		struct wire_attach_reply attach;
 		struct wire_wait_reply wait;
-		struct wire_list_reply list;
+		struct wire_list_reply list; /* and of events */
+		struct wire_resume_reply resume;
+		struct wire_renew_reply renew;
+		struct wire_rollback_reply rollback;
+		struct wire_pause_reply pause;
+		struct wire_stat_reply stat;
 	};
 };
 

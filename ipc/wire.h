@@ -37,6 +37,13 @@ enum wire_op {
 	WIRE_WAIT = 8,
 	WIRE_LIST = 9,
 	WIRE_DROP = 10,
+	WIRE_RESUME = 11,
+	WIRE_RENEW = 12,
+	WIRE_ROLLBACK = 13,
+	WIRE_ACCESS = 14,
+	WIRE_PAUSE = 15,
+	WIRE_EVENTS = 16,
+	WIRE_STAT = 17,
 	WIRE_OP_END,
 
 	WIRE_ERROR = 0x7fff, /* with WIRE_REPLY: the answer to any request that failed */
@@ -58,10 +65,13 @@ struct wire_error {
 static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 
 /* --- hello: who speaks, and in which version --- */
+#define WIRE_FEATURE_SURVIVES                                                                      \
+	1u /* the server's: when it dies it is started again, with all it had */
+
 struct wire_hello {
 	uint32_t version;
 	uint32_t pad;
-	uint64_t features; /* bits both ends know; none yet */
+	uint64_t features; /* bits both ends know */
 	char program[32];
 };
 static_assert(sizeof(struct wire_hello) == 48, "wire_hello is ABI");
@@ -89,18 +99,34 @@ struct wire_ping_reply {
 };
 static_assert(sizeof(struct wire_ping_reply) == 88, "wire_ping_reply is ABI");
 
-/* --- create: descriptor 0 is the sealed layout. The reply carries the slot: writable, read-only --- */
+/*
+ * --- create: descriptor 0 is the sealed layout. The reply carries the slot: writable, read-only. ---
+ * Of an exclusive buffer that exists, and with WIRE_CREATE_REPLACE, the reply comes once the readers have
+ * paused. A create whose reply was lost with the connection is sent again with the same cookie.
+ */
 #define WIRE_CREATE_NEW_LAYOUT 1u /* the layout may differ from the newest version's */
+#define WIRE_CREATE_EXCLUSIVE 2u /* of a new buffer: one slot, written in place */
+#define WIRE_CREATE_REUSABLE 4u /* of a new buffer: slots are not sealed, and used again */
+#define WIRE_CREATE_REPLACE 8u /* free the version there is first, for want of room */
+
+/* What becomes of a reader that has not paused when the time is up. */
+enum wire_policy {
+	WIRE_POLICY_WAIT = 0, /* the writer gets -ETIMEDOUT, and nothing happened */
+	WIRE_POLICY_EVICT = 1, /* it loses its lease: what it reads is torn */
+	WIRE_POLICY_KILL = 2, /* ... and its process gets SIGKILL, if the writer may send it one */
+};
 
 struct wire_create {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
+	uint64_t cookie; /* random, never 0 */
+	int64_t timeout_ms; /* for readers to pause; < 0: for ever */
 	uint32_t mode; /* of a new buffer */
 	uint32_t keep; /* 0: the server's default */
 	uint32_t flags;
-	uint32_t pad;
+	uint32_t policy;
 };
-static_assert(sizeof(struct wire_create) == 208, "wire_create is ABI");
+static_assert(sizeof(struct wire_create) == 224, "wire_create is ABI");
 
 struct wire_create_reply {
 	uint64_t writer; /* id of the unpublished version, for publish, abort and detach */
@@ -108,8 +134,13 @@ struct wire_create_reply {
 	uint64_t version; /* the number it will get */
 	uint64_t data_size; /* bytes of the flat range */
 	uint64_t slot_size; /* data, then the digest leaves; see digest_leaves_offset() */
+	uint32_t flags; /* of the buffer: WIRE_BUFFER_* */
+	uint32_t pad;
 };
-static_assert(sizeof(struct wire_create_reply) == 40, "wire_create_reply is ABI");
+static_assert(sizeof(struct wire_create_reply) == 48, "wire_create_reply is ABI");
+
+#define WIRE_BUFFER_EXCLUSIVE 1u
+#define WIRE_BUFFER_REUSABLE 2u
 
 /* --- publish: afterwards the writer's id is a lease on the version --- */
 #define WIRE_PUBLISH_DIGEST 1u /* digest is valid and the leaves stand behind the data */
@@ -146,6 +177,7 @@ struct wire_attach {
 static_assert(sizeof(struct wire_attach) == 232, "wire_attach is ABI");
 
 #define WIRE_VERSION_DIGEST 1u /* the version was published with a digest */
+#define WIRE_VERSION_MUTABLE 2u /* it is of an exclusive buffer: read it between begin and retry */
 
 struct wire_attach_reply {
 	uint64_t lease;
@@ -173,10 +205,115 @@ struct wire_wait_reply {
 	uint64_t version;
 };
 
+/* --- resume: takes up a writer whose connection ended with the server --- */
+struct wire_resume_reply {
+	uint64_t buffer;
+	uint64_t version; /* 0: not published yet, go on; else it is, and the id is a lease on it */
+};
+static_assert(sizeof(struct wire_resume_reply) == 16, "wire_resume_reply is ABI");
+
+/* --- renew: a new lease on what the client still maps, after its connection ended with the server --- */
+struct wire_renew {
+	uint64_t buffer;
+	uint64_t version;
+};
+
+struct wire_renew_reply {
+	uint64_t lease;
+};
+
+/* --- rollback: makes a kept version the current one. Not relative: sent twice it does the same --- */
+struct wire_rollback {
+	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
+	uint64_t version; /* 0: the newest that is older than the current one */
+};
+static_assert(sizeof(struct wire_rollback) == 200, "wire_rollback is ABI");
+
+struct wire_rollback_reply {
+	uint64_t version;
+};
+
+/* --- access: chmod and chown --- */
+#define WIRE_ACCESS_MODE 1u
+#define WIRE_ACCESS_UID 2u
+#define WIRE_ACCESS_GID 4u
+
+struct wire_access {
+	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
+	uint32_t flags; /* which of the three to set */
+	uint32_t mode, uid, gid;
+};
+static_assert(sizeof(struct wire_access) == 208, "wire_access is ABI");
+
+/*
+ * --- pause: a reader that was asked to (the head says UPDATING) has stopped reading. ---
+ * The reply comes when it may go on, with the version to go on with; -ETIMEDOUT before, and the pause holds
+ * still. Asked when nothing is being updated, it is answered at once.
+ */
+struct wire_pause {
+	uint64_t lease;
+	int64_t timeout_ms; /* < 0: for ever */
+};
+static_assert(sizeof(struct wire_pause) == 16, "wire_pause is ABI");
+
+struct wire_pause_reply {
+	uint64_t version;
+	uint32_t flags; /* WIRE_VERSION_* */
+	uint32_t pad;
+	uint8_t layout_hash[WIRE_HASH_SIZE];
+	uint8_t digest[WIRE_HASH_SIZE];
+};
+static_assert(sizeof(struct wire_pause_reply) == 48, "wire_pause_reply is ABI");
+
+/*
+ * --- events: what happened since, as pages of wire_event_record; waits when there is nothing yet. ---
+ * The server remembers the last WIRE_EVENTS_KEPT. Events of buffers the client may neither read nor owns
+ * are left out, which is why `next` can move without a record.
+ */
+#define WIRE_EVENTS_KEPT 1024
+
+struct wire_events {
+	uint64_t after; /* `next` of the reply before; 0: what is remembered; UINT64_MAX: from now on */
+	int64_t timeout_ms; /* < 0: for ever; then -ETIMEDOUT */
+};
+static_assert(sizeof(struct wire_events) == 16, "wire_events is ABI");
+
+enum wire_event {
+	WIRE_EVENT_CREATED = 1, /* the buffer */
+	WIRE_EVENT_PUBLISHED,
+	WIRE_EVENT_ROLLED_BACK, /* `version` is current again */
+	WIRE_EVENT_VERSION_GONE, /* for the reason `why` */
+	WIRE_EVENT_REMOVED, /* the buffer */
+	WIRE_EVENT_UPDATING, /* readers are asked to pause */
+	WIRE_EVENT_TORN,
+	WIRE_EVENT_ACCESS, /* mode or owner changed */
+	WIRE_EVENT_EVICTED, /* a reader that did not pause */
+	WIRE_EVENT_MISSED, /* the server does not remember all since `after` */
+	WIRE_EVENT_END,
+};
+
+struct wire_event_record {
+	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
+	uint64_t serial;
+	uint64_t time_ns; /* CLOCK_REALTIME */
+	uint64_t version;
+	uint32_t event;
+	uint32_t why; /* enum wire_end */
+	uint32_t uid; /* who did it */
+	uint32_t pid;
+};
+static_assert(sizeof(struct wire_event_record) == 232, "wire_event_record is ABI");
+
 /* --- list: the reply carries as many records as it has room for, and where to go on --- */
 enum wire_list_kind {
 	WIRE_LIST_BUFFERS = 1, /* of all names, or of `name` on all devices */
-	WIRE_LIST_VERSIONS = 2, /* of one buffer */
+	WIRE_LIST_VERSIONS = 2, /* of one buffer: those there are */
+	WIRE_LIST_HISTORY = 3, /* of one buffer: also those that were, as far as it remembers */
+	WIRE_LIST_SLOTS = 4, /* all memory of buffers the client may read or owns */
+	WIRE_LIST_USERS = 5, /* what is charged to each user, as far as the client may know: its own */
 };
 
 struct wire_list {
@@ -201,7 +338,7 @@ static_assert(sizeof(struct wire_list_reply) == 4048, "wire_list_reply is ABI");
 struct wire_buffer_record {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
-	uint64_t version; /* newest, 0 for none */
+	uint64_t version; /* current, 0 for none */
 	uint64_t n_tensors;
 	uint64_t data_size;
 	uint64_t slot_bytes;
@@ -212,11 +349,25 @@ struct wire_buffer_record {
 	uint32_t keep;
 	uint32_t n_versions;
 	uint32_t n_leases;
+	uint32_t flags; /* WIRE_BUFFER_* */
+	uint32_t state; /* enum head_state */
 	uint32_t pad;
+	uint64_t newest; /* greater than `version` after a rollback */
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 	uint8_t digest[WIRE_HASH_SIZE];
 };
-static_assert(sizeof(struct wire_buffer_record) == 304, "wire_buffer_record is ABI");
+static_assert(sizeof(struct wire_buffer_record) == 320, "wire_buffer_record is ABI");
+
+/* Why a version is no more. */
+enum wire_end {
+	WIRE_END_NONE, /* it is there */
+	WIRE_END_KEEP, /* there were more than the buffer keeps */
+	WIRE_END_MEMORY, /* its memory was needed */
+	WIRE_END_DROPPED, /* somebody removed it */
+	WIRE_END_REWRITTEN, /* in place, or replaced */
+	WIRE_END_LOST, /* its memory did not come back with the server */
+	WIRE_END_END,
+};
 
 struct wire_version_record {
 	uint64_t version;
@@ -225,14 +376,74 @@ struct wire_version_record {
 	uint64_t slot_bytes;
 	uint64_t huge_bytes;
 	uint64_t published_ns;
+	uint64_t ended_ns; /* 0: it is there */
 	uint32_t n_leases;
-	uint32_t uid;
+	uint32_t uid; /* who published it */
+	uint32_t pid;
 	uint32_t current;
-	uint32_t pad;
+	uint32_t why; /* enum wire_end */
+	uint32_t flags; /* WIRE_VERSION_* */
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 	uint8_t digest[WIRE_HASH_SIZE];
 };
-static_assert(sizeof(struct wire_version_record) == 96, "wire_version_record is ABI");
+static_assert(sizeof(struct wire_version_record) == 112, "wire_version_record is ABI");
+
+enum wire_slot_state {
+	WIRE_SLOT_WRITING = 1,
+	WIRE_SLOT_CURRENT,
+	WIRE_SLOT_KEPT,
+	WIRE_SLOT_LEAVING, /* dropped, and a lease or mapping holds it */
+	WIRE_SLOT_ORPHAN, /* dropped, no lease, and the kernel says that somebody maps it or has it open */
+	WIRE_SLOT_END,
+};
+
+struct wire_slot_record {
+	char name[WIRE_NAME_SIZE]; /* of the buffer, also after it was removed */
+	char device[WIRE_DEVICE_SIZE];
+	uint64_t slot; /* id */
+	uint64_t version; /* 0: not published */
+	uint64_t size;
+	uint64_t allocated; /* bytes that have memory, by fstat */
+	uint64_t huge_bytes; /* of them, in huge pages, when they were made */
+	uint32_t state; /* enum wire_slot_state */
+	uint32_t n_leases;
+	uint32_t uid; /* who is charged */
+	uint32_t removed; /* the buffer has lost its name */
+};
+static_assert(sizeof(struct wire_slot_record) == 248, "wire_slot_record is ABI");
+
+/* In the order of the limits in weightd.conf. */
+enum wire_charge {
+	WIRE_CHARGE_CONNECTIONS,
+	WIRE_CHARGE_LEASES,
+	WIRE_CHARGE_BUFFERS,
+	WIRE_CHARGE_VERSIONS,
+	WIRE_CHARGE_BYTES,
+	WIRE_CHARGE_DESCRIPTORS,
+	WIRE_CHARGE_END,
+};
+
+struct wire_user_record {
+	uint32_t uid;
+	uint32_t pad;
+	uint64_t used[WIRE_CHARGE_END];
+	uint64_t limit[WIRE_CHARGE_END]; /* UINT64_MAX: none */
+};
+static_assert(sizeof(struct wire_user_record) == 104, "wire_user_record is ABI");
+
+/* --- stat: the server's memory as a whole --- */
+struct wire_stat_reply {
+	uint64_t headroom; /* bytes that may still be handed out, now */
+	uint64_t slot_bytes; /* in slots, whatever their state */
+	uint64_t kept_bytes; /* of them, given up when a create needs them */
+	uint64_t leaving_bytes; /* of them, held by leases on versions that were dropped */
+	uint64_t orphan_bytes; /* of them, held by mappings without a lease */
+	uint64_t layout_bytes;
+	uint64_t n_quarantined; /* descriptors that came back and match nothing */
+	uint64_t store_used; /* descriptors kept by the service manager */
+	uint64_t store_max; /* 0: nobody keeps any */
+};
+static_assert(sizeof(struct wire_stat_reply) == 72, "wire_stat_reply is ABI");
 
 /* --- drop --- */
 struct wire_drop {

@@ -17,12 +17,20 @@
  *	-ENOMEM		this machine has no room for the bytes; the sentence says how much is missing
  *	-EDQUOT		a limit of the user or of the server is reached
  *	-EPROTOTYPE	the layout is not the one asked for
+ *	-EAGAIN		the buffer is being updated in place; wait for the next version
+ *	-EUCLEAN	an exclusive buffer is torn, since its writer died in the middle of an update; update it again
+ *	-ECONNABORTED	the server was started anew while it answered: whether it did what was asked is unknown
  *	-EBADMSG	a file, layout or message breaks its format
  *	-EILSEQ		bytes differ from their digest
  *	-ETIMEDOUT	the deadline passed
  *	-ENOTCONN	not connected, or the server went away
  *	-ECHILD		the connection belongs to the process that forked this one; connect again
  *	-ECANCELED	a progress callback asked to stop
+ *
+ * Restarts. Where the server survives its own death (under systemd, or `weightd --keeper`) a call that finds
+ * the connection lost waits for the server to come back, for weightd_set_restart_timeout() at most, takes
+ * its leases and writers up again and goes on. A call that cannot be asked twice and whose answer was lost
+ * returns -ECONNABORTED. Attached bytes, their head pages and waits on them do not need the server.
  *
  * Threads. A connection and what was made from it (writers, attach and detach, lists) may be used by
  * one thread at a time; threads that want to work side by side connect once each. What only looks at
@@ -151,6 +159,12 @@ void weightd_close(struct weightd *w);
 /* The sentence of the last failure, for a person; "" if there was none. Valid until the next call. */
 const char *weightd_error(const struct weightd *w);
 
+/*
+ * How long a call waits for a server that is being started again: < 0 for ever, 0 not at all. Default:
+ * 30 s. Only a server that survives is waited for.
+ */
+void weightd_set_restart_timeout(struct weightd *w, int timeout_ms);
+
 /* The socket path in use or last tried. */
 const char *weightd_socket(const struct weightd *w);
 
@@ -190,7 +204,7 @@ void weightd_detach(struct weightd_buffer *b);
 
 const char *weightd_buffer_name(const struct weightd_buffer *b);
 const char *weightd_buffer_device(const struct weightd_buffer *b);
-/* The version this attachment reads; it does not change. */
+/* The version this attachment reads; only weightd_buffer_swap() and weightd_buffer_pause() change it. */
 uint64_t weightd_buffer_version(const struct weightd_buffer *b);
 /* Start of the bytes, and their number if `ret_size` is given. */
 const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_size);
@@ -225,6 +239,46 @@ int weightd_buffer_wait(const struct weightd_buffer *b, uint64_t version, int ti
  * like any other; `b` stays valid until it is detached), or 0 when `b` is the newest already.
  */
 int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret);
+
+/*
+ * As weightd_buffer_refresh(), at the same address: the new version's memory takes the place of the old
+ * one's, so that pointers, views and captured graphs stay valid. To be called at a safe point, where no
+ * thread of the process reads the buffer. 1: swapped, 0: `b` has the current version already; -EPROTOTYPE
+ * when the layout differs: attach anew. On a failure `b` goes on with the version it has.
+ */
+int weightd_buffer_swap(struct weightd_buffer *b);
+
+/* The state of a buffer. */
+enum weightd_state {
+	WEIGHTD_EMPTY, /* nothing published yet, or being replaced */
+	WEIGHTD_READY,
+	WEIGHTD_UPDATING, /* a writer waits for the readers to pause, or writes in place */
+	WEIGHTD_TORN, /* the writer died in the middle of an update in place */
+	WEIGHTD_GONE, /* removed */
+};
+
+/* State and current version: one atomic load, no system call. `ret_version` may be NULL. */
+enum weightd_state weightd_buffer_state(const struct weightd_buffer *b, uint64_t *ret_version);
+
+/*
+ * For readers of an exclusive buffer that cannot pause: what was read between a begin and a retry that
+ * returns false is of one version, whole. begin: 0; -EAGAIN while the buffer is updated (to be tried
+ * again, or weightd_buffer_wait()), -EUCLEAN, -ESTALE, and for an evicted reader -EUCLEAN too.
+ */
+int weightd_read_begin(const struct weightd_buffer *b, uint64_t *ret_ticket);
+bool weightd_read_retry(const struct weightd_buffer *b, uint64_t ticket);
+
+/*
+ * A safe point for readers that can pause: where WEIGHTD_UPDATING stands, tells the server that this
+ * process does not read, and waits until it may go on. 0: nobody asked; 1: paused, and going on, with
+ * another version perhaps, at the same addresses; -ETIMEDOUT: still paused, to be called again;
+ * -EUCLEAN, -ESTALE. Where the buffer is being replaced the memory is given back meanwhile. No thread of
+ * the process may read the buffer during the call.
+ */
+int weightd_buffer_pause(struct weightd_buffer *b, int timeout_ms);
+
+/* True when the bytes can change in place: those of an exclusive buffer. */
+bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 
 /*
  * Computes the digest of the mapped bytes and compares it with the one that was published. 0: equal;
@@ -267,12 +321,31 @@ int weightd_layout_hash(const struct weightd_layout *l, uint8_t ret_hash[WEIGHTD
 
 struct weightd_writer;
 
+/* What becomes of a reader that has not paused in time. */
+enum weightd_policy {
+	WEIGHTD_WAIT, /* the writer gets -ETIMEDOUT, and nothing happened */
+	WEIGHTD_EVICT, /* its lease ends: what it reads is torn, and the library tells it so */
+	WEIGHTD_KILL, /* ... and its process is killed, if the writer's user may do that */
+};
+
 struct weightd_create_options {
 	size_t size; /* set by the caller */
 	const char *device; /* NULL: "host" */
 	uint32_t mode; /* permission bits of a new buffer; 0: 0640 */
 	uint32_t keep; /* versions to keep, the newest included; 0: as before, 2 for a new buffer */
 	bool new_layout; /* allow a layout that differs from the newest version's */
+	/*
+	 * Of a new buffer. Exclusive: one slot, never sealed, which the next create hands out again once its
+	 * readers have paused: for what does not fit twice. Reusable: the slots of versions that are gone are
+	 * used again, not sealed, not zeroed: for writers that are trusted and publish often.
+	 */
+	bool exclusive;
+	bool reusable;
+	/* Of a buffer that is neither: ask the readers to let go and free the version there is, first. */
+	bool replace;
+	/* With exclusive and replace: how long readers may take to pause (< 0: for ever; 0: 10 s), and then. */
+	int pause_timeout_ms;
+	enum weightd_policy policy;
 };
 
 /*
@@ -354,12 +427,6 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 
 /* --- Managing ---------------------------------------------------------------------------------- */
 
-/* The state of a buffer. */
-enum weightd_state {
-	WEIGHTD_EMPTY, /* nothing published yet */
-	WEIGHTD_READY,
-};
-
 struct weightd_buffer_info {
 	size_t size; /* of this struct as the library knows it */
 	const char *name;
@@ -370,15 +437,31 @@ struct weightd_buffer_info {
 	uint32_t keep;
 	uint32_t n_versions;
 	uint32_t n_readers; /* leases on all versions */
-	uint64_t version; /* the newest, 0 for none */
+	uint64_t version; /* the current one, 0 for none */
 	uint64_t n_tensors;
-	uint64_t n_bytes; /* of the newest version's flat range */
+	uint64_t n_bytes; /* of the current version's flat range */
 	uint64_t slot_bytes; /* memory in slots, of all versions */
 	uint64_t huge_bytes; /* of them, in huge pages */
-	uint64_t published_ns; /* CLOCK_REALTIME of the newest version, 0 for none */
+	uint64_t published_ns; /* CLOCK_REALTIME of the current version, 0 for none */
 	uint8_t layout_hash[WEIGHTD_DIGEST_SIZE];
 	uint8_t digest[WEIGHTD_DIGEST_SIZE]; /* all zero: published without one */
+	uint64_t newest; /* greater than `version` after a rollback */
+	bool exclusive;
+	bool reusable;
 };
+
+/* Why a version is no more. */
+enum weightd_end {
+	WEIGHTD_END_NONE, /* it is there */
+	WEIGHTD_END_KEEP, /* there were more than the buffer keeps */
+	WEIGHTD_END_MEMORY, /* its memory was needed */
+	WEIGHTD_END_DROPPED, /* somebody removed it */
+	WEIGHTD_END_REWRITTEN, /* in place, or replaced */
+	WEIGHTD_END_LOST, /* its memory did not come back with the server */
+};
+
+/* "keep", "memory", "dropped", "rewritten", "lost"; "" for NONE. */
+const char *weightd_end_name(enum weightd_end end);
 
 struct weightd_version_info {
 	size_t size; /* of this struct as the library knows it */
@@ -393,6 +476,47 @@ struct weightd_version_info {
 	bool current;
 	uint8_t layout_hash[WEIGHTD_DIGEST_SIZE];
 	uint8_t digest[WEIGHTD_DIGEST_SIZE];
+	uint32_t pid; /* who published it, then */
+	enum weightd_end end;
+	uint64_t ended_ns; /* CLOCK_REALTIME; 0: it is there */
+};
+
+/* What memory is for. */
+enum weightd_slot_state {
+	WEIGHTD_SLOT_WRITING = 1,
+	WEIGHTD_SLOT_CURRENT,
+	WEIGHTD_SLOT_KEPT,
+	WEIGHTD_SLOT_LEAVING, /* its version was dropped; readers hold it */
+	WEIGHTD_SLOT_ORPHAN, /* ... without a lease: the kernel says that somebody maps it or has it open */
+};
+
+struct weightd_slot_info {
+	size_t size; /* of this struct as the library knows it */
+	const char *name; /* of the buffer, also after it was removed */
+	const char *device;
+	uint64_t slot; /* id */
+	uint64_t version; /* 0: not published */
+	uint64_t n_bytes; /* of the slot */
+	uint64_t allocated; /* of them, with memory behind them */
+	uint64_t huge_bytes; /* of them, in huge pages, when they were made */
+	enum weightd_slot_state state;
+	uint32_t n_readers;
+	uint32_t uid; /* who is charged */
+	bool removed; /* the buffer is gone */
+};
+
+#define WEIGHTD_UNLIMITED UINT64_MAX
+
+/* What a user holds, and may. */
+struct weightd_user_info {
+	size_t size; /* of this struct as the library knows it */
+	uint32_t uid;
+	uint64_t n_connections, max_connections;
+	uint64_t n_readers, max_readers;
+	uint64_t n_buffers, max_buffers;
+	uint64_t n_versions, max_versions;
+	uint64_t n_bytes, max_bytes; /* of slots and layouts */
+	uint64_t n_descriptors, max_descriptors; /* kept by the service manager */
 };
 
 struct weightd_list;
@@ -402,11 +526,39 @@ int weightd_list(struct weightd *w, const char *name, struct weightd_list **ret)
 /* The versions of one buffer that exist, oldest first. `device` NULL: "host". */
 int weightd_list_versions(struct weightd *w, const char *name, const char *device,
 			  struct weightd_list **ret);
+/*
+ * The versions of one buffer that are there and those that were, oldest first, as far as the server
+ * remembers (the last 64).
+ */
+int weightd_list_history(struct weightd *w, const char *name, const char *device,
+			 struct weightd_list **ret);
+/* All slots of buffers that the caller may read or owns; all of one buffer for a `name`. */
+int weightd_list_slots(struct weightd *w, const char *name, struct weightd_list **ret);
+/* What is charged to the caller; to everybody, for administrators. */
+int weightd_list_users(struct weightd *w, struct weightd_list **ret);
 void weightd_list_free(struct weightd_list *l);
 size_t weightd_list_count(const struct weightd_list *l);
 /* NULL when `i` is out of range or the list holds the other kind. Owned by the list. */
 const struct weightd_buffer_info *weightd_list_buffer(const struct weightd_list *l, size_t i);
 const struct weightd_version_info *weightd_list_version(const struct weightd_list *l, size_t i);
+const struct weightd_slot_info *weightd_list_slot(const struct weightd_list *l, size_t i);
+const struct weightd_user_info *weightd_list_user(const struct weightd_list *l, size_t i);
+
+/* The memory of the server as a whole; an engine may size its caches by it. */
+struct weightd_stat {
+	size_t size; /* set by the caller */
+	uint64_t headroom; /* bytes that the server would still hand out, now */
+	uint64_t slot_bytes; /* in slots, whatever their state */
+	uint64_t kept_bytes; /* of them, of old versions that go as soon as a create needs the room */
+	uint64_t leaving_bytes; /* of them, of versions that were dropped and are still read */
+	uint64_t orphan_bytes; /* of them, of versions that were dropped and are still mapped, without a lease */
+	uint64_t layout_bytes;
+	uint64_t n_quarantined; /* descriptors that came back from the service manager and match nothing */
+	uint64_t store_used; /* descriptors that the service manager keeps */
+	uint64_t store_max; /* 0: nobody keeps any: the weights end with the server */
+};
+
+int weightd_stat(struct weightd *w, struct weightd_stat *ret);
 
 /*
  * Blocks until version `version` or a later one of the buffer is published (0: any); the buffer need
@@ -421,6 +573,57 @@ int weightd_wait(struct weightd *w, const char *name, const char *device, uint64
  * remove the buffer.
  */
 int weightd_drop(struct weightd *w, const char *name, const char *device, uint64_t version);
+
+/*
+ * Makes version `version`, which the buffer still keeps, the current one; 0: the newest that is older than
+ * the current one. Needs permission to write. The next publish is newer than all. -ENOENT when it is gone.
+ */
+int weightd_rollback(struct weightd *w, const char *name, const char *device, uint64_t version,
+		     uint64_t *ret_version);
+
+/*
+ * Changes who may do what: the owner and administrators may change mode and gid (to a group the caller is
+ * in), administrators also the uid. -1 leaves what there is. In force from the next attach on.
+ */
+int weightd_set_access(struct weightd *w, const char *name, const char *device, int64_t mode,
+		       int64_t uid, int64_t gid);
+
+enum weightd_event_kind {
+	WEIGHTD_EVENT_CREATED = 1, /* the buffer */
+	WEIGHTD_EVENT_PUBLISHED,
+	WEIGHTD_EVENT_ROLLED_BACK, /* `version` is current again */
+	WEIGHTD_EVENT_VERSION_GONE,
+	WEIGHTD_EVENT_REMOVED, /* the buffer */
+	WEIGHTD_EVENT_UPDATING, /* readers are asked to pause */
+	WEIGHTD_EVENT_TORN,
+	WEIGHTD_EVENT_ACCESS, /* mode or owner changed */
+	WEIGHTD_EVENT_EVICTED, /* a reader that did not pause */
+	WEIGHTD_EVENT_MISSED, /* too slow: events before this one are not known */
+	WEIGHTD_EVENT_RESTARTED, /* the server; events of the time between are not known */
+};
+
+/* "created", "published", "rolled-back", ... */
+const char *weightd_event_name(enum weightd_event_kind kind);
+
+struct weightd_event {
+	size_t size; /* set by the caller */
+	enum weightd_event_kind kind;
+	const char *name; /* of the buffer; "" for MISSED and RESTARTED; valid until the next call */
+	const char *device;
+	uint64_t serial;
+	uint64_t time_ns; /* CLOCK_REALTIME */
+	uint64_t version;
+	enum weightd_end end; /* of VERSION_GONE */
+	uint32_t uid, pid; /* who did it */
+};
+
+struct weightd_watch;
+
+/* Watches the buffers that the caller may read or owns, from now on, on a connection of its own. */
+int weightd_watch_new(struct weightd *w, struct weightd_watch **ret);
+/* Waits for the next event. timeout_ms < 0: for ever. -ETIMEDOUT. */
+int weightd_watch_next(struct weightd_watch *watch, int timeout_ms, struct weightd_event *ret);
+void weightd_watch_free(struct weightd_watch *watch);
 
 #ifdef __cplusplus
 }
