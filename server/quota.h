@@ -17,6 +17,7 @@ enum quota_kind {
 	QUOTA_BUFFERS,
 	QUOTA_VERSIONS,
 	QUOTA_BYTES,
+	QUOTA_DESCRIPTORS, /* that the service manager's store keeps for a restart */
 	QUOTA_CLOSING, /* descriptors in the closer */
 	QUOTA_KINDS,
 };
@@ -30,9 +31,18 @@ struct account {
 	uint64_t used[QUOTA_KINDS];
 };
 
+/* What one user may hold where that differs from what each may. */
+struct quota_override {
+	uid_t uid;
+	unsigned kinds; /* bit 1 << kind: limits[kind] holds for the user */
+	uint64_t limits[QUOTA_KINDS];
+};
+
 struct quota {
-	struct list accounts;
+	struct list accounts; /* of everybody who holds something; for statistics */
 	uint64_t limits[QUOTA_KINDS]; /* of each user */
+	struct quota_override *overrides;
+	unsigned n_overrides;
 };
 
 struct charge {
@@ -44,10 +54,22 @@ struct charge {
 void quota_init(struct quota *q);
 void quota_deinit(struct quota *q);
 
+/* Takes `overrides`, from malloc(). Who holds more than the new limits keeps it, and gets no more. */
+void quota_set_limits(struct quota *q, const uint64_t limits[QUOTA_KINDS],
+		      struct quota_override *overrides, unsigned n_overrides);
+
 /* 0, QUOTA_EXCEEDED or -ENOMEM. `charge` must hold nothing. */
 int quota_charge(struct quota *q, uid_t uid, enum quota_kind kind, uint64_t amount,
 		 struct charge *charge);
 void quota_refund(struct charge *charge);
 
-/* How much more may be charged. */
+/*
+ * Charges beyond the limit too: for what is there already and must not be lost, such as what a restart
+ * finds again. New charges are refused until the use has sunk below the limit. 0 or -ENOMEM.
+ */
+int quota_charge_anyway(struct quota *q, uid_t uid, enum quota_kind kind, uint64_t amount,
+			struct charge *charge);
+
+/* What the user may hold, and how much of that is left to be charged. */
+uint64_t quota_limit(const struct quota *q, uid_t uid, enum quota_kind kind);
 uint64_t quota_left(const struct quota *q, uid_t uid, enum quota_kind kind);

@@ -3,6 +3,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -10,6 +12,7 @@
 
 #define ALICE 4001
 #define BOB 4002
+#define CAROL 4003
 
 static struct quota quota;
 
@@ -186,6 +189,99 @@ static void refunding_twice_or_nothing_is_harmless(void **state)
 	quota_refund(&held);
 }
 
+/* --- Limits of one user --- */
+
+static void set_overrides(const struct quota_override *overrides, unsigned n)
+{
+	const size_t size = n * sizeof(*overrides);
+	struct quota_override *copy = size ? malloc(size) : NULL;
+	uint64_t limits[QUOTA_KINDS];
+
+	if (copy)
+		memcpy(copy, overrides, size);
+	assert_true(copy || n == 0);
+	for (int k = 0; k < QUOTA_KINDS; k++)
+		limits[k] = 10;
+	quota_set_limits(&quota, limits, copy, n);
+}
+
+static void an_override_is_for_one_user_and_one_kind(void **state)
+{
+	const struct quota_override overrides[] = {
+		{ALICE, 1u << QUOTA_BYTES | 1u << QUOTA_LEASES, {[QUOTA_BYTES] = 3}},
+		{BOB, 1u << QUOTA_BYTES, {[QUOTA_BYTES] = UINT64_MAX}},
+	};
+	struct charge alice, bob, more;
+
+	(void)state;
+	set_overrides(overrides, 2);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_BYTES), 3);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_LEASES), 0);
+	assert_int_equal(quota_limit(&quota, ALICE, QUOTA_BUFFERS), 10);
+	assert_int_equal(quota_limit(&quota, CAROL, QUOTA_BYTES), 10);
+	assert_int_equal(quota_left(&quota, ALICE, QUOTA_BYTES), 3); /* without an account */
+	assert_int_equal(charge(ALICE, QUOTA_BYTES, 4, &more), QUOTA_EXCEEDED);
+	assert_int_equal(charge(ALICE, QUOTA_BYTES, 3, &alice), 0);
+	assert_int_equal(charge(ALICE, QUOTA_LEASES, 1, &more), QUOTA_EXCEEDED);
+	assert_int_equal(charge(BOB, QUOTA_BYTES, UINT64_MAX, &bob), 0);
+	assert_int_equal(charge(CAROL, QUOTA_BYTES, 11, &more), QUOTA_EXCEEDED);
+	quota_refund(&alice);
+	quota_refund(&bob);
+}
+
+static void new_limits_hold_at_once_and_take_nothing_away(void **state)
+{
+	const struct quota_override tight = {ALICE, 1u << QUOTA_BYTES, {[QUOTA_BYTES] = 4}};
+	struct charge held, more;
+
+	(void)state;
+	quota.limits[QUOTA_BYTES] = 8;
+	assert_int_equal(charge(ALICE, QUOTA_BYTES, 8, &held), 0);
+	set_overrides(&tight, 1);
+	assert_int_equal(charge(ALICE, QUOTA_BYTES, 1, &more), QUOTA_EXCEEDED);
+	quota_refund(&held);
+	assert_int_equal(quota_left(&quota, ALICE, QUOTA_BYTES), 4);
+	set_overrides(NULL, 0);
+	assert_int_equal(quota_left(&quota, ALICE, QUOTA_BYTES), 10);
+}
+
+/* --- Charges that cannot be refused --- */
+
+static void what_must_not_be_lost_is_charged_beyond_the_limit(void **state)
+{
+	struct charge found, more, last;
+
+	(void)state;
+	quota.limits[QUOTA_BYTES] = 100;
+	found = more = last = (struct charge){0};
+	assert_int_equal(quota_charge_anyway(&quota, ALICE, QUOTA_BYTES, 99, &found), 0);
+	assert_int_equal(quota_charge_anyway(&quota, ALICE, QUOTA_BYTES, 50, &more), 0);
+	assert_int_equal(quota_left(&quota, ALICE, QUOTA_BYTES), 0);
+	assert_int_equal(charge(ALICE, QUOTA_BYTES, 1, &last), QUOTA_EXCEEDED);
+	quota_refund(&more);
+	assert_int_equal(charge(ALICE, QUOTA_BYTES, 1, &last), 0); /* to the limit, and no further */
+	assert_int_equal(charge(ALICE, QUOTA_BYTES, 1, &more), QUOTA_EXCEEDED);
+	quota_refund(&found);
+	quota_refund(&last);
+	assert_int_equal(count_accounts(), 0);
+}
+
+static void a_charge_beyond_the_limit_is_refunded_exactly(void **state)
+{
+	struct charge found = {0};
+
+	(void)state;
+	quota.limits[QUOTA_DESCRIPTORS] = 0;
+	assert_int_equal(quota_charge_anyway(&quota, BOB, QUOTA_DESCRIPTORS, 7, &found), 0);
+	assert_int_equal(list_first(&quota.accounts, struct account, link)->used[QUOTA_DESCRIPTORS],
+			 7);
+	quota.limits[QUOTA_DESCRIPTORS] = 9;
+	assert_int_equal(quota_left(&quota, BOB, QUOTA_DESCRIPTORS), 2);
+	quota_refund(&found);
+	assert_int_equal(quota_left(&quota, BOB, QUOTA_DESCRIPTORS), 9);
+	assert_int_equal(count_accounts(), 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -201,6 +297,10 @@ int main(void)
 		TEST(an_account_lives_as_long_as_something_is_charged_to_it),
 		TEST(a_refusal_leaves_no_account_behind),
 		TEST(refunding_twice_or_nothing_is_harmless),
+		TEST(an_override_is_for_one_user_and_one_kind),
+		TEST(new_limits_hold_at_once_and_take_nothing_away),
+		TEST(what_must_not_be_lost_is_charged_beyond_the_limit),
+		TEST(a_charge_beyond_the_limit_is_refunded_exactly),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
