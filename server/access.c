@@ -5,10 +5,7 @@
 #define OVERFLOW_UID 65534u
 #define OVERFLOW_GID 65534u
 
-static bool is_root(const struct channel_peer *peer)
-{
-	return peer->uid == 0 || peer->uid == geteuid();
-}
+static gid_t admin_gid = (gid_t)-1; /* configuration; the loop's */
 
 static bool in_group(const struct channel_peer *peer, gid_t gid)
 {
@@ -22,6 +19,18 @@ static bool in_group(const struct channel_peer *peer, gid_t gid)
 	return false;
 }
 
+void access_set_admins(gid_t gid)
+{
+	admin_gid = gid;
+}
+
+bool access_is_admin(const struct channel_peer *peer)
+{
+	if (peer->uid == 0 || peer->uid == geteuid())
+		return true;
+	return admin_gid != (gid_t)-1 && access_may_own(peer) && in_group(peer, admin_gid);
+}
+
 bool access_may_own(const struct channel_peer *peer)
 {
 	return peer->uid != OVERFLOW_UID || geteuid() == OVERFLOW_UID;
@@ -31,7 +40,7 @@ bool access_allows(const struct access *a, const struct channel_peer *peer, unsi
 {
 	unsigned bits = a->mode & 7;
 
-	if (is_root(peer))
+	if (access_is_admin(peer))
 		return true;
 	if (access_may_own(peer)) {
 		if (peer->uid == a->uid)
@@ -44,5 +53,5 @@ bool access_allows(const struct access *a, const struct channel_peer *peer, unsi
 
 bool access_owns(const struct access *a, const struct channel_peer *peer)
 {
-	return is_root(peer) || (access_may_own(peer) && peer->uid == a->uid);
+	return access_is_admin(peer) || (access_may_own(peer) && peer->uid == a->uid);
 }

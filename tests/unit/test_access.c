@@ -102,6 +102,44 @@ static void the_table_holds(void **state)
 	}
 }
 
+static void members_of_the_admin_group_are_like_root(void **state)
+{
+	const struct access access = {ALICE, GUESTS, 0};
+	const struct who *members[] = {&member, &late_member};
+	const struct who *others[] = {&owner, &other, &nobody_in_staff};
+
+	(void)state;
+	for (int on = 1; on >= 0; on--) {
+		access_set_admins(on ? STAFF : (gid_t)-1);
+		for (size_t i = 0; i < ARRAY_LEN(members); i++) {
+			struct channel_peer peer = make_peer(members[i]);
+
+			assert_int_equal(access_is_admin(&peer), on);
+			assert_int_equal(access_allows(&access, &peer, R | W), on);
+			assert_int_equal(access_owns(&access, &peer), on);
+		}
+		for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+			struct channel_peer peer = make_peer(others[i]);
+
+			assert_false(access_is_admin(&peer));
+			assert_false(access_allows(&access, &peer, R));
+		}
+	}
+}
+
+static void the_groups_that_are_none_have_no_administrators(void **state)
+{
+	const struct who in_no_group = {BOB, (gid_t)-1, {(gid_t)-1}, 1};
+	const struct access access = {ALICE, STAFF, 0};
+	struct channel_peer lost = make_peer(&bob_in_nogroup), none = make_peer(&in_no_group);
+
+	(void)state;
+	access_set_admins(NOBODY); /* the group of whoever has one that cannot be named */
+	assert_false(access_owns(&access, &lost));
+	access_set_admins((gid_t)-1);
+	assert_false(access_owns(&access, &none));
+}
+
 static void who_the_server_runs_as_is_like_root(void **state)
 {
 	const struct who self = {geteuid(), GUESTS, {0}, 0};
@@ -170,6 +208,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_table_holds),
+		cmocka_unit_test(members_of_the_admin_group_are_like_root),
+		cmocka_unit_test(the_groups_that_are_none_have_no_administrators),
 		cmocka_unit_test(who_the_server_runs_as_is_like_root),
 		cmocka_unit_test(root_is_root_whoever_the_server_runs_as),
 		cmocka_unit_test(every_user_with_a_name_may_own),
