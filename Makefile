@@ -13,6 +13,7 @@ sbindir ?= $(PREFIX)/sbin
 libdir ?= $(PREFIX)/lib
 includedir ?= $(PREFIX)/include
 mandir ?= $(PREFIX)/share/man
+docdir ?= $(PREFIX)/share/doc/weightd
 unitdir ?= $(PREFIX)/lib/systemd/system
 sysusersdir ?= $(PREFIX)/lib/sysusers.d
 completiondir ?= $(PREFIX)/share/bash-completion/completions
@@ -52,6 +53,7 @@ has_program = $(shell command -v $(1) 2>/dev/null)
 libs = $(shell pkg-config --libs $(1) 2>/dev/null)
 
 HAVE_SYSTEMD := $(call has_pkg,libsystemd)
+HAVE_INIH := $(call has_pkg,inih)
 HAVE_CMOCKA := $(call has_pkg,cmocka)
 HAVE_SCDOC := $(call has_program,scdoc)
 HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
@@ -60,18 +62,21 @@ HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
 MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,libxxhash),,libxxhash-dev) \
 	$(if $(call has_pkg,smartcols),,libsmartcols-dev)
 WITHOUT := $(if $(HAVE_SYSTEMD),,'socket activation and sd_notify (libsystemd-dev)') \
+	$(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
 	$(if $(HAVE_SCDOC),,'man pages (scdoc)') \
 	$(if $(HAVE_FUZZER),,'fuzz targets (clang libclang-rt-14-dev)')
 
 # --- Sources ------------------------------------------------------------------------------------
 
+# Of the files of a variant, NOUN-*.c, one is built.
 NOTIFY := server/notify-$(if $(HAVE_SYSTEMD),systemd,none).c
+INI := server/ini-$(if $(HAVE_INIH),inih,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
-SERVER := $(call objects,$(filter-out server/notify-%,$(wildcard server/*.c server/backend/*.c)) \
-	$(wildcard $(NOTIFY)))
+SERVER := $(call objects,$(filter-out server/notify-% server/ini-%,$(wildcard server/*.c server/backend/*.c)) \
+	$(wildcard $(NOTIFY) $(INI)))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/load/*.c))
 WEIGHTCTL := $(call objects,$(wildcard libclient/weightctl/*.c))
 MAP := libclient/libweightd.map
@@ -113,8 +118,10 @@ $(B)/obj/%.o: %.c Makefile | required
 	$(call say,CC)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
+SERVER_LIBS = $(call libs,$(if $(HAVE_SYSTEMD),libsystemd) $(if $(HAVE_INIH),inih))
+
 $(B)/weightd: $(SERVER) $(IPC)
-	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(if $(HAVE_SYSTEMD),$(call libs,libsystemd))
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS)
 
 $(LIB).$(VERSION): $(CLIENT) $(IPC) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
@@ -152,7 +159,7 @@ $(B)/obj/tests/demo/%.o $(B)/obj/tests/bench/%.o: ALL_CFLAGS += -O3
 .PHONY: check check-san lint format demo bench fuzz deps model torch2
 
 UNDER_TEST := $(IPC) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER))
-TEST_LIBS = $(call libs,jansson) $(if $(HAVE_SYSTEMD),$(call libs,libsystemd))
+TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS)
 
 $(UNIT): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
@@ -241,7 +248,7 @@ $(FUZZ:%=fuzz-%): fuzz-%: $(F)/fuzz_%
 
 install: programs man $(B)/install/weightctl
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
-		$(mandir)/man1 $(mandir)/man8 $(unitdir) $(sysusersdir) $(completiondir) $(pythondir)/weightd)
+		$(mandir)/man1 $(mandir)/man5 $(mandir)/man8 $(docdir) $(unitdir) $(sysusersdir) $(completiondir) $(pythondir)/weightd)
 	install -m 755 $(B)/weightd $(DESTDIR)$(sbindir)/
 	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
 	install -m 644 $(LIB).$(VERSION) $(DESTDIR)$(libdir)/
@@ -253,6 +260,7 @@ install: programs man $(B)/install/weightctl
 	for page in $(MAN); do \
 		install -m 644 $$page $(DESTDIR)$(mandir)/man$${page##*.}/ || exit; done
 	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd.service >$(DESTDIR)$(unitdir)/weightd.service
+	install -m 644 packaging/weightd.conf $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/weightd.sysusers $(DESTDIR)$(sysusersdir)/weightd.conf
 	for file in $(wildcard packaging/completions/*); do \
@@ -265,7 +273,8 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(bindir)/weightctl $(includedir)/weightd.h \
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(completiondir)/weightctl \
-		$(mandir)/man1/weightctl.1 $(mandir)/man8/weightd.8)
+		$(docdir)/weightd.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
+		$(mandir)/man8/weightd.8)
 	rm -rf $(DESTDIR)$(pythondir)/weightd
 
 # What was downloaded stays: it is no product.

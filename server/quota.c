@@ -8,7 +8,7 @@
 
 #include "ipc/base/cleanup.h"
 
-static const uint64_t default_limits[QUOTA_KINDS] = {
+const uint64_t quota_default_limits[QUOTA_KINDS] = {
 	[QUOTA_SESSIONS] = 4096, [QUOTA_LEASES] = 65536,     [QUOTA_BUFFERS] = 2048,
 	[QUOTA_VERSIONS] = 4096, [QUOTA_BYTES] = UINT64_MAX, [QUOTA_DESCRIPTORS] = 6000,
 	[QUOTA_CLOSING] = 64,
@@ -19,7 +19,7 @@ void quota_init(struct quota *q)
 	*q = (struct quota){0};
 	list_init(&q->accounts);
 	for (int i = 0; i < QUOTA_KINDS; i++)
-		q->limits[i] = default_limits[i];
+		q->limits[i] = quota_default_limits[i];
 }
 
 void quota_deinit(struct quota *q)

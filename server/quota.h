@@ -51,6 +51,8 @@ struct charge {
 	uint64_t amount;
 };
 
+extern const uint64_t quota_default_limits[QUOTA_KINDS];
+
 void quota_init(struct quota *q);
 void quota_deinit(struct quota *q);
 

@@ -36,8 +36,8 @@ def clang_format():
     return None
 
 
-def is_linked_with_systemd():
-    return (BUILD / "weightd").exists() and b"libsystemd.so" in (BUILD / "weightd").read_bytes()
+def is_linked_with(library):
+    return (BUILD / "weightd").exists() and library in (BUILD / "weightd").read_bytes()
 
 
 FEATURES = {  # name: (is it here?, what to say when it is not)
@@ -45,7 +45,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "clang-format": (lambda: clang_format() is not None, "no clang-format 14 (apt-get install clang-format-14)"),
     "cmocka": (lambda: package_flags("cmocka") is not None, "no cmocka (apt-get install libcmocka-dev)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
-    "libsystemd": (is_linked_with_systemd, "weightd was built without libsystemd (libsystemd-dev)"),
+    "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
+    "libsystemd": (lambda: is_linked_with(b"libsystemd.so"), "weightd was built without libsystemd (libsystemd-dev)"),
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),

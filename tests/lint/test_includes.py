@@ -27,6 +27,7 @@ THIRD_PARTY = {
     r"xxhash\.h": ["ipc/hash.c"],
     r"jansson\.h": ["libclient/load/"],
     r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],
+    r"ini\.h": ["server/ini-inih.c"],
     r"systemd/.*": ["server/notify-systemd.c"],
     r"liburing\.h": ["libclient/load/"],
     r"cuda.*\.h": [],

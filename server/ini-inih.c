@@ -1,0 +1,67 @@
+/*
+ * Lines by inih
+ *
+ * inih is asked line by line. Given a whole file it tells no line numbers but that of the first error,
+ * says nothing about a section without entries, cuts lines that are long and ignores what stands behind
+ * a section's name; and what of that can be changed differs between distributions.
+ */
+#include <errno.h>
+#include <ini.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/ini.h"
+
+#define PROBE "\n*=" /* an entry behind a section's line, since inih reports entries alone */
+
+static int on_entry(void *user, const char *section, const char *name, const char *value)
+{
+	struct ini_line *line = user;
+
+	if (!name || !value)
+		return 1; /* only other builds of inih come here */
+	if (line->kind == INI_SECTION) {
+		(void)snprintf(line->name, sizeof(line->name), "%s", section);
+		return 1;
+	}
+	line->kind = INI_ENTRY;
+	(void)snprintf(line->name, sizeof(line->name), "%s", name);
+	(void)snprintf(line->value, sizeof(line->value), "%s", value);
+	return 1;
+}
+
+/* Behind [name] there is room for a comment. */
+static int check_section(const char *line, const struct ini_line *parsed)
+{
+	const char *behind = strchr(line, ']');
+
+	if (!behind)
+		return -EBADMSG;
+	behind += 1 + strspn(behind + 1, " \t");
+	if (*behind && !strchr(";#", *behind))
+		return -EBADMSG;
+	return strlen(parsed->name) > INI_SECTION_MAX ? -E2BIG : 0;
+}
+
+int ini_line_read(const char *line, struct ini_line *ret)
+{
+	struct ini_line parsed = {.kind = INI_NOTHING};
+	char text[INI_LINE_MAX + sizeof(PROBE)];
+	int r;
+
+	line += strspn(line, " \t"); /* or inih takes the line for the rest of the one before */
+	if (!*line || strchr(";#", *line)) {
+		*ret = parsed;
+		return 0;
+	}
+	if (strlen(line) > INI_LINE_MAX)
+		return -E2BIG;
+	parsed.kind = *line == '[' ? INI_SECTION : INI_ENTRY;
+	(void)snprintf(text, sizeof(text), "%s%s", line, *line == '[' ? PROBE : "");
+	if (ini_parse_string(text, on_entry, &parsed) != 0)
+		return -EBADMSG;
+	r = parsed.kind == INI_SECTION ? check_section(line, &parsed) : 0;
+	if (r == 0)
+		*ret = parsed;
+	return r;
+}
