@@ -12,13 +12,18 @@
 
 #include "ipc/base/num.h"
 
-static enum log_level max_level = LOG_LEVEL_INFO;
+static _Atomic enum log_level max_level = LOG_LEVEL_INFO; /* read by every thread */
 static bool to_journal;
 
 void log_init(enum log_level level)
 {
 	max_level = level;
 	to_journal = getenv("JOURNAL_STREAM") != NULL;
+}
+
+void log_set_level(enum log_level level)
+{
+	max_level = level;
 }
 
 int log_parse_level(const char *name, enum log_level *ret)

@@ -14,6 +14,7 @@ enum log_level {
 };
 
 void log_init(enum log_level max_level);
+void log_set_level(enum log_level max_level);
 
 /* "error", "warning", "info", "debug". -EINVAL. */
 int log_parse_level(const char *name, enum log_level *ret);

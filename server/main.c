@@ -1,6 +1,7 @@
 /*
  * weightd: owns the weight buffers of a machine and hands out their descriptors
  */
+#include <assert.h>
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -10,8 +11,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "ipc/base/num.h"
 #include "server/backend/headroom.h"
+#include "server/config.h"
 #include "server/keeper.h"
 #include "server/log.h"
 #include "server/server.h"
@@ -22,6 +23,10 @@ static const char usage[] =
 	"Usage: weightd [OPTIONS]\n"
 	"Own one flat buffer of model weights per device and share it between processes.\n"
 	"\n"
+	"  --config PATH        read this file (default: " CONFIG_PATH ",\n"
+	"                       if it is there); options here come before what it says\n"
+	"  --check-config [PATH]\n"
+	"                       say what is wrong in that file, and exit\n"
 	"  --socket PATH        listen there (default: the socket passed by systemd, else\n"
 	"                       $WEIGHTD_SOCKET, else /run/weightd.sock as root and\n"
 	"                       $XDG_RUNTIME_DIR/weightd.sock as a user)\n"
@@ -34,16 +39,20 @@ static const char usage[] =
 	"  --help               print this and exit\n";
 
 enum option_code {
-	OPTION_SOCKET = 256,
-	OPTION_SOCKET_MODE,
+	OPTION_SOCKET_MODE = 256,
 	OPTION_RESERVE,
-	OPTION_KEEPER,
 	OPTION_LOG_LEVEL,
+	OPTION_SOCKET,
+	OPTION_CONFIG,
+	OPTION_CHECK_CONFIG,
+	OPTION_KEEPER,
 	OPTION_VERSION,
 	OPTION_HELP,
 };
 
 static const struct option options[] = {
+	{"config", required_argument, NULL, OPTION_CONFIG},
+	{"check-config", optional_argument, NULL, OPTION_CHECK_CONFIG},
 	{"socket", required_argument, NULL, OPTION_SOCKET},
 	{"socket-mode", required_argument, NULL, OPTION_SOCKET_MODE},
 	{"reserve", required_argument, NULL, OPTION_RESERVE},
@@ -55,22 +64,11 @@ static const struct option options[] = {
 };
 
 struct arguments {
-	struct server_options server;
-	uint64_t reserve;
-	enum log_level log_level;
+	const char *socket; /* not among `source.given`: an empty one is an error of its own */
+	struct config_source source;
+	bool check;
 	bool keeper;
 };
-
-static int parse_mode(const char *s, mode_t *ret)
-{
-	char *end;
-	unsigned long v = strtoul(s, &end, 8);
-
-	if (!*s || *end || v > 0777)
-		return -EINVAL;
-	*ret = (mode_t)v;
-	return 0;
-}
 
 static int bad_value(const char *option, const char *value)
 {
@@ -78,35 +76,58 @@ static int bad_value(const char *option, const char *value)
 	return -EINVAL;
 }
 
+/* The value is tried here, so that a wrong one is reported whatever the file says. */
+static int give(struct config_source *source, const char *key, const char *value)
+{
+	struct config trial = {0};
+	unsigned i = 0;
+
+	if (config_set(&trial, key, value) < 0)
+		return bad_value(key, value);
+	while (source->given[i].key && strcmp(source->given[i].key, key) != 0)
+		i++;
+	assert(i < CONFIG_GIVEN_MAX);
+	source->given[i].key = key;
+	source->given[i].value = value;
+	return 0;
+}
+
+/* getopt knows optional arguments only as --check-config=PATH. */
+static const char *optional_path(int argc, char **argv)
+{
+	if (optarg || optind >= argc || argv[optind][0] == '-')
+		return optarg;
+	return argv[optind++];
+}
+
 /* 0: run; 1: done, all was said; -EINVAL: likewise, and it was wrong. */
 static int parse(int argc, char **argv, struct arguments *ret)
 {
-	struct arguments a = {
-		.server.socket_mode = 0660,
-		.reserve = HEADROOM_RESERVE_DEFAULT,
-		.log_level = LOG_LEVEL_INFO,
-	};
-	int c;
+	struct arguments a = {0};
+	const char *path;
+	int c, index = 0;
 
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+	while ((c = getopt_long(argc, argv, "", options, &index)) != -1) {
 		switch (c) {
-		case OPTION_SOCKET:
-			a.server.socket = optarg;
-			break;
 		case OPTION_SOCKET_MODE:
-			if (parse_mode(optarg, &a.server.socket_mode) < 0)
-				return bad_value("socket-mode", optarg);
-			break;
 		case OPTION_RESERVE:
-			if (num_parse_size(optarg, &a.reserve) < 0)
-				return bad_value("reserve", optarg);
+		case OPTION_LOG_LEVEL:
+			if (give(&a.source, options[index].name, optarg) < 0)
+				return -EINVAL;
+			break;
+		case OPTION_SOCKET:
+			a.socket = optarg;
+			break;
+		case OPTION_CONFIG:
+			a.source.path = optarg;
+			break;
+		case OPTION_CHECK_CONFIG:
+			path = optional_path(argc, argv);
+			a.source.path = path ? path : a.source.path;
+			a.check = true;
 			break;
 		case OPTION_KEEPER:
 			a.keeper = true;
-			break;
-		case OPTION_LOG_LEVEL:
-			if (log_parse_level(optarg, &a.log_level) < 0)
-				return bad_value("log-level", optarg);
 			break;
 		case OPTION_VERSION:
 			puts("weightd " SERVER_RELEASE);
@@ -157,24 +178,39 @@ static int run_keeper(int argc, char **argv)
 	return status;
 }
 
-int main(int argc, char **argv)
+static int serve(struct arguments *a, struct config *config)
 {
-	struct arguments a;
 	static struct server server; /* a closer that is stuck outlives server_deinit() */
-	int r = parse(argc, argv, &a);
+	struct server_options o = {.socket = a->socket, .config = config, .source = a->source};
+	int r;
 
-	if (r != 0)
-		return r < 0 ? EXIT_USAGE : EXIT_SUCCESS;
-	log_init(a.log_level);
-	(void)signal(SIGPIPE, SIG_IGN); /* who reads the log may go before us */
-	if (a.keeper)
-		return run_keeper(argc, argv);
 	raise_descriptor_limit();
-	headroom_init(a.reserve);
-	r = server_init(&server, &a.server);
+	headroom_init(config->reserve);
+	r = server_init(&server, &o);
 	if (r < 0)
 		return r == -EINVAL || r == -ENAMETOOLONG ? EXIT_USAGE : EXIT_FAILURE;
 	r = server_run(&server);
 	server_deinit(&server);
 	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+	struct config config;
+	struct arguments a;
+	int r = parse(argc, argv, &a);
+
+	if (r != 0)
+		return r < 0 ? EXIT_USAGE : EXIT_SUCCESS;
+	config_init(&config);
+	config_give(&config, &a.source);
+	log_init(config.log_level);
+	(void)signal(SIGPIPE, SIG_IGN); /* who reads the log may go before us */
+	if (a.keeper && !a.check)
+		return run_keeper(argc, argv);
+	if (config_load(&a.source, &config) < 0)
+		return EXIT_USAGE;
+	r = a.check ? EXIT_SUCCESS : serve(&a, &config);
+	config_deinit(&config);
+	return r;
 }

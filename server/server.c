@@ -9,8 +9,10 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/access.h"
 #include "server/buffer.h"
 #include "server/log.h"
 #include "server/notify.h"
@@ -24,6 +26,10 @@ static void on_signal(struct source *source, uint32_t events)
 	(void)events;
 	if (read(source->fd, &info, sizeof(info)) != sizeof(info))
 		return;
+	if (info.ssi_signo == SIGHUP) {
+		reload_start(s);
+		return;
+	}
 	log_info("stopping: %s", strsignal((int)info.ssi_signo));
 	loop_quit(&s->loop);
 }
@@ -36,6 +42,7 @@ static int catch_signals(struct server *s)
 	(void)sigemptyset(&set);
 	(void)sigaddset(&set, SIGTERM);
 	(void)sigaddset(&set, SIGINT);
+	(void)sigaddset(&set, SIGHUP);
 	(void)sigprocmask(SIG_BLOCK, &set, NULL);
 	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (fd < 0)
@@ -52,15 +59,38 @@ static void release_signals(struct server *s)
 	s->signals.fd = fd_close(s->signals.fd);
 }
 
+void server_apply_config(struct server *s, struct config *c)
+{
+	quota_set_limits(&s->quota, s->config.limits, take_ptr(c->overrides), c->n_overrides);
+	c->n_overrides = 0;
+	access_set_admins(s->config.admin_gid);
+	log_set_level(s->config.log_level);
+}
+
+/* The path on the command line, that of the file, or NULL for what the environment says. */
+static const char *socket_path(const struct server *s, const struct server_options *options)
+{
+	if (options->socket)
+		return options->socket;
+	return s->config.socket[0] ? s->config.socket : NULL;
+}
+
 int server_init(struct server *s, const struct server_options *options)
 {
 	int r;
 
-	*s = (struct server){.started_ns = num_now_ns()};
+	*s = (struct server){
+		.started_ns = num_now_ns(),
+		.config = *options->config,
+		.source = options->source,
+	};
+	s->config.overrides = NULL;
+	s->config.n_overrides = 0;
 	list_init(&s->sessions);
 	list_init(&s->buffers);
 	list_init(&s->waiters);
 	quota_init(&s->quota);
+	server_apply_config(s, options->config);
 	if (getrandom(&s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
 		return -EIO;
 	s->last_id = s->instance >> 1; /* so that an id of an earlier server names nothing here */
@@ -89,7 +119,8 @@ int server_init(struct server *s, const struct server_options *options)
 		log_error("cannot start the closer: %s", strerror(-r));
 		goto fail_sealer;
 	}
-	r = listener_init(&s->listener, &s->loop, options->socket, options->socket_mode);
+	r = listener_init(&s->listener, &s->loop, socket_path(s, options),
+			  (mode_t)s->config.socket_mode);
 	if (r == 0)
 		return 0;
 	(void)closer_deinit(&s->closer); /* nobody has sent anything yet */

@@ -11,9 +11,11 @@
 
 #include "ipc/base/list.h"
 #include "server/closer.h"
+#include "server/config.h"
 #include "server/listener.h"
 #include "server/loop.h"
 #include "server/quota.h"
+#include "server/reload.h"
 #include "server/worker.h"
 
 #define SERVER_RELEASE "0.1.0"
@@ -25,6 +27,9 @@ struct server {
 	struct closer closer;
 	struct listener listener;
 	struct source signals;
+	struct config config; /* its overrides are the quota's */
+	struct config_source source;
+	struct reload reload;
 	struct quota quota;
 	struct list sessions;
 	struct list buffers;
@@ -39,16 +44,20 @@ struct server {
 };
 
 struct server_options {
-	const char *socket; /* NULL: see listener_init() */
-	mode_t socket_mode;
+	const char *socket; /* NULL: that of the configuration */
+	struct config *config; /* whose overrides the server takes */
+	struct config_source source; /* to read it again */
 };
 
 /* Logs its failures. */
 int server_init(struct server *s, const struct server_options *options);
 void server_deinit(struct server *s);
 
-/* Serves until SIGTERM or SIGINT. */
+/* Serves until SIGTERM or SIGINT; SIGHUP reads the configuration again. */
 int server_run(struct server *s);
+
+/* Makes server::config hold from now on, with the overrides of `c`, which are taken. */
+void server_apply_config(struct server *s, struct config *c);
 
 /* Ids of buffers, slots, writers and leases: never twice, also not after a restart. */
 uint64_t server_next_id(struct server *s);

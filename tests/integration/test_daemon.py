@@ -73,7 +73,8 @@ def end(proc, sig=signal.SIGTERM):
 def test_help_and_version_say_what_they_are_asked():
     done = run("--help")
     assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("Usage: weightd [OPTIONS]\n")
-    for option in "--socket", "--socket-mode", "--reserve", "--keeper", "--log-level", "--version", "--help":
+    for option in ("--config", "--check-config", "--socket", "--socket-mode", "--reserve", "--keeper",
+                   "--log-level", "--version", "--help"):
         assert f"  {option} " in done.stdout
     done = run("--version")
     assert (done.returncode, done.stderr) == (0, "") and re.fullmatch(r"weightd \d+\.\d+\.\d+\n", done.stdout)
