@@ -84,7 +84,7 @@ int buffer_new(struct server *server, const char *name, const char *device,
 	b->id = server_next_id(server);
 	b->backend = backend;
 	b->access = *access;
-	b->keep = BUFFER_KEEP_DEFAULT;
+	b->keep = (uint32_t)server->config.keep;
 	b->next_version = 1;
 	b->head_fd = -1;
 	list_init(&b->link);

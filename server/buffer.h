@@ -21,9 +21,6 @@
 struct server;
 struct writer;
 
-#define BUFFER_KEEP_DEFAULT 2
-#define BUFFER_MODE_DEFAULT 0640
-
 struct buffer {
 	struct list link; /* server::buffers while it has its name */
 	struct server *server;

@@ -93,7 +93,7 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 	struct access access = {
 		.uid = s->peer.uid,
 		.gid = s->peer.gid,
-		.mode = create->mode ? create->mode & 0666 : BUFFER_MODE_DEFAULT,
+		.mode = create->mode ? create->mode & 0666 : (mode_t)s->server->config.mode,
 	};
 	const struct backend *backend;
 	struct buffer *b;

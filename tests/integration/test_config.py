@@ -1,5 +1,6 @@
 """weightd.conf: errors with their lines, limits of users at their exact values, administrators, reloading."""
 import errno
+import json
 import os
 import pathlib
 import signal
@@ -194,6 +195,17 @@ def test_the_file_comes_before_the_environment(conf, tmp_path):
         proc.terminate()
         said = proc.communicate(timeout=STOP_S)[1]
     assert (proc.returncode, said) == (0, "")
+
+
+def test_the_defaults_of_a_new_buffer_are_those_of_the_file(make_configured):
+    daemon = make_configured("[defaults]\nmode = 0604\nkeep = 3\n")
+    with Wire(daemon.socket) as w:
+        for _ in range(5):
+            publish(w, "m")
+        publish(w, "own", mode=0o600, keep=1)
+    rows = {row["name"]: row for row in json.loads(daemon.ctl("ls", "--json").stdout)["buffers"]}
+    assert (rows["m"]["mode"], rows["m"]["keep"], rows["m"]["kept"]) == ("0604", 3, 3)
+    assert (rows["own"]["mode"], rows["own"]["keep"]) == ("0600", 1)
 
 
 # --- Limits, as ALICE has them, and others not ------------------------------------------------------
