@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ipc/base/num.h"
@@ -15,10 +16,26 @@
 static _Atomic enum log_level max_level = LOG_LEVEL_INFO; /* read by every thread */
 static bool to_journal;
 
+/* The variable alone is inherited by whoever a service starts, also with another stderr. */
+static bool is_journal(int fd)
+{
+	const char *stream = getenv("JOURNAL_STREAM");
+	unsigned long long device, inode;
+	struct stat st;
+
+	return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 && fstat(fd, &st) == 0 &&
+	       st.st_dev == device && st.st_ino == inode;
+}
+
 void log_init(enum log_level level)
 {
 	max_level = level;
-	to_journal = getenv("JOURNAL_STREAM") != NULL;
+	to_journal = is_journal(STDERR_FILENO);
+}
+
+bool log_is_journal(void)
+{
+	return to_journal;
 }
 
 void log_set_level(enum log_level level)

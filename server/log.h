@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 enum log_level {
 	LOG_LEVEL_ERROR = 3, /* the numbers of syslog */
 	LOG_LEVEL_WARNING = 4,
@@ -15,6 +17,9 @@ enum log_level {
 
 void log_init(enum log_level max_level);
 void log_set_level(enum log_level max_level);
+
+/* True when stderr is the journal's, as log_init() found it. */
+bool log_is_journal(void);
 
 /* "error", "warning", "info", "debug". -EINVAL. */
 int log_parse_level(const char *name, enum log_level *ret);

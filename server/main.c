@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "server/audit.h"
 #include "server/backend/headroom.h"
 #include "server/config.h"
 #include "server/keeper.h"
@@ -184,6 +185,7 @@ static int serve(struct arguments *a, struct config *config)
 	struct server_options o = {.socket = a->socket, .config = config, .source = a->source};
 	int r;
 
+	audit_init();
 	raise_descriptor_limit();
 	headroom_init(config->reserve);
 	r = server_init(&server, &o);

@@ -1,0 +1,65 @@
+/*
+ * Audit lines
+ *
+ * Who did what to which version, and who was refused: one line each, with structured fields where the
+ * journal reads us, so that `journalctl WEIGHTD_BUFFER=llama-8b` tells the story of a buffer. weightd(8)
+ * lists the fields.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ipc/channel.h"
+#include "server/log.h"
+
+enum audit_action {
+	AUDIT_CREATE,
+	AUDIT_PUBLISH,
+	AUDIT_ROLLBACK,
+	AUDIT_DROP,
+	AUDIT_CHMOD,
+	AUDIT_CHOWN,
+	AUDIT_UPDATE_BEGIN,
+	AUDIT_TORN,
+	AUDIT_EVICT_READER, /* the peer is the reader */
+	AUDIT_RECOVER,
+	AUDIT_QUARANTINE,
+	AUDIT_REFUSE, /* for lack of permission, or over a limit */
+	AUDIT_ACTIONS,
+};
+
+struct audit {
+	enum audit_action action;
+	const struct channel_peer *peer; /* NULL: weightd by itself */
+	const char *buffer; /* NULL: none, as for a connection; likewise the device */
+	const char *device;
+	uint64_t version; /* 0: none */
+	int result; /* 0 or a negative errno */
+	const char *detail; /* what else is to be said, or NULL */
+};
+
+struct audit_kind {
+	const char *name;
+	const char *message_id; /* for ever the same */
+	enum log_level level;
+	const char *did; /* of the sentence, and the word that leads to the peer */
+	const char *preposition;
+};
+
+extern const struct audit_kind audit_kinds[AUDIT_ACTIONS];
+
+/* To be called once, after log_init(). */
+void audit_init(void);
+
+/* Never blocks. On the loop's thread. */
+void audit(const struct audit *a);
+
+#define AUDIT_MESSAGE_SIZE 768
+#define AUDIT_FIELDS_SIZE 2048
+
+/* The sentence, without control characters. Returns `buf`. */
+const char *audit_message(const struct audit *a, char buf[AUDIT_MESSAGE_SIZE]);
+
+/* The journal's fields, FIELD=value in a line each. Returns their size. */
+size_t audit_fields(const struct audit *a, char buf[AUDIT_FIELDS_SIZE]);
