@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,15 +31,19 @@ static void flip(struct head *h, uint64_t version, enum head_state state)
 	(void)syscall(SYS_futex, &h->futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void head_publish(struct head *h, const struct head_record *record)
+void head_publish(struct head *h, const struct head_record *record, enum head_state state)
 {
-	h->records[record->version % HEAD_RECORDS] = *record;
-	flip(h, record->version, HEAD_READY);
+	struct head_record *mine = &h->records[record->version % HEAD_RECORDS];
+
+	/* A record that is there already is left alone: somebody may read it. */
+	if (memcmp(mine, record, sizeof(*mine)))
+		*mine = *record;
+	flip(h, record->version, state);
 }
 
-void head_set_state(struct head *h, enum head_state state)
+void head_set(struct head *h, uint64_t version, enum head_state state)
 {
-	flip(h, head_version(head_current(h)), state);
+	flip(h, version, state);
 }
 
 uint64_t head_wait(const struct head *h, uint64_t seen, int timeout_ms)

@@ -66,11 +66,11 @@ void head_init(struct head *h, uint64_t buffer);
 /* True for a page that head_init() made, of a buffer of this id. */
 bool head_ok(const struct head *h, uint64_t buffer);
 
-/* Publishes: the record first, then the word, then the wake-up. */
-void head_publish(struct head *h, const struct head_record *record);
+/* Puts version and state in force: the record first, then the word, then the wake-up. */
+void head_publish(struct head *h, const struct head_record *record, enum head_state state);
 
-/* Changes the state and keeps the version. */
-void head_set_state(struct head *h, enum head_state state);
+/* Changes the word alone, where there is no record. */
+void head_set(struct head *h, uint64_t version, enum head_state state);
 
 static inline uint64_t head_current(const struct head *h)
 {

@@ -7,7 +7,7 @@
 
 static gid_t admin_gid = (gid_t)-1; /* configuration; the loop's */
 
-static bool in_group(const struct channel_peer *peer, gid_t gid)
+bool access_in_group(const struct channel_peer *peer, gid_t gid)
 {
 	if (gid == OVERFLOW_GID)
 		return false;
@@ -28,7 +28,7 @@ bool access_is_admin(const struct channel_peer *peer)
 {
 	if (peer->uid == 0 || peer->uid == geteuid())
 		return true;
-	return admin_gid != (gid_t)-1 && access_may_own(peer) && in_group(peer, admin_gid);
+	return admin_gid != (gid_t)-1 && access_may_own(peer) && access_in_group(peer, admin_gid);
 }
 
 bool access_may_own(const struct channel_peer *peer)
@@ -45,7 +45,7 @@ bool access_allows(const struct access *a, const struct channel_peer *peer, unsi
 	if (access_may_own(peer)) {
 		if (peer->uid == a->uid)
 			bits = a->mode >> 6 & 7;
-		else if (in_group(peer, a->gid))
+		else if (access_in_group(peer, a->gid))
 			bits = a->mode >> 3 & 7;
 	}
 	return (bits & want) == want;

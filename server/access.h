@@ -33,3 +33,5 @@ bool access_is_admin(const struct channel_peer *peer);
 
 /* False for the overflow uid, unless that is who the server itself is. */
 bool access_may_own(const struct channel_peer *peer);
+
+bool access_in_group(const struct channel_peer *peer, gid_t gid);

@@ -7,11 +7,19 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/codec.h"
+#include "server/event.h"
+#include "server/fault.h"
+#include "server/reaper.h"
+#include "server/recycle.h"
 #include "server/server.h"
+#include "server/slot.h"
+#include "server/table.h"
+#include "server/writer.h"
 
 static bool name_char_ok(char c)
 {
@@ -28,6 +36,14 @@ bool buffer_name_ok(const char *name)
 	return true;
 }
 
+uint64_t buffer_now_ns(void)
+{
+	struct timespec ts;
+
+	(void)clock_gettime(CLOCK_REALTIME, &ts); /* cannot fail for this clock */
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
 struct buffer *buffer_find(struct server *server, const char *name, const char *device)
 {
 	struct buffer *b;
@@ -38,69 +54,181 @@ struct buffer *buffer_find(struct server *server, const char *name, const char *
 	return NULL;
 }
 
-/* The page is ours to write through the mapping; all descriptors that leave are read-only. */
-static int head_new(struct buffer *b)
+struct buffer *buffer_find_id(struct server *server, uint64_t id)
 {
-	cleanup(fd_closep) int fd = -1;
-	void *page;
-	int r = fd_memfd("weightd-head", HEAD_SIZE, &fd);
+	struct buffer *b;
 
-	if (r < 0)
-		return r;
-	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0 || fchmod(fd, 0400) < 0)
-		return -errno;
-	r = fd_reopen_readonly(fd, &b->head_fd);
-	if (r < 0)
-		return r;
-	page = mmap(NULL, HEAD_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	list_for_each(b, &server->buffers, link)
+		if (b->id == id)
+			return b;
+	return NULL;
+}
+
+/* --- making and freeing --- */
+
+static int map_head(struct buffer *b)
+{
+	void *page = mmap(NULL, HEAD_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, b->head_fd, 0);
+
 	if (page == MAP_FAILED)
 		return -errno;
 	b->head = page;
-	head_init(b->head, b->id);
 	return 0;
+}
+
+/* The page is ours to write through the mapping; all descriptors that leave are read-only. */
+static int head_new(struct buffer *b)
+{
+	int r = fd_memfd("weightd-head", HEAD_SIZE, &b->head_fd);
+
+	if (r < 0)
+		return r;
+	if (fcntl(b->head_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0 ||
+	    fchmod(b->head_fd, 0400) < 0)
+		return -errno;
+	r = fd_reopen_readonly(b->head_fd, &b->head_reader_fd);
+	if (r == 0)
+		r = map_head(b);
+	if (r == 0)
+		head_init(b->head, b->id);
+	return r;
 }
 
 static struct buffer *buffer_free(struct buffer *b)
 {
-	assert(list_empty(&b->versions) && !b->writer);
+	assert(list_empty(&b->versions) && list_empty(&b->leaving) && !b->writer);
+	list_remove(&b->link);
+	if (b->kept) {
+		/* The manifest goes last: while it is there, recovery knows what the rest is. */
+		store_remove(&b->server->store, STORE_HEAD, b->id);
+		store_remove(&b->server->store, STORE_MANIFEST, b->id);
+	}
 	if (b->head)
 		(void)munmap(b->head, HEAD_SIZE);
+	(void)manifest_free(b->manifest);
+	(void)fd_close(b->manifest_fd);
 	(void)fd_close(b->head_fd);
+	(void)fd_close(b->head_reader_fd);
 	quota_refund(&b->charge);
+	quota_refund(&b->descriptors);
 	free(b);
 	return NULL;
 }
 CLEANUP_POINTER(struct buffer, buffer_free);
 
+static struct buffer *buffer_blank(struct server *server, uint64_t id)
+{
+	struct buffer *b = calloc(1, sizeof(*b));
+
+	if (!b)
+		return NULL;
+	b->server = server;
+	b->id = id;
+	b->next_version = 1;
+	b->manifest_fd = -1;
+	b->head_fd = -1;
+	b->head_reader_fd = -1;
+	list_init(&b->link);
+	list_init(&b->versions);
+	list_init(&b->leaving);
+	return b;
+}
+
+static void give_name(struct buffer *b)
+{
+	b->n_refs = 1;
+	list_append(&b->server->buffers, &b->link);
+	b->server->n_buffers++;
+}
+
 int buffer_new(struct server *server, const char *name, const char *device,
 	       const struct backend *backend, const struct access *access, struct buffer **ret)
 {
-	cleanup(buffer_freep) struct buffer *b = calloc(1, sizeof(*b));
+	cleanup(buffer_freep) struct buffer *b = buffer_blank(server, server_next_id(server));
 	int r;
 
 	if (!b)
 		return -ENOMEM;
-	b->server = server;
-	b->id = server_next_id(server);
 	b->backend = backend;
 	b->access = *access;
 	b->keep = (uint32_t)server->config.keep;
-	b->next_version = 1;
-	b->head_fd = -1;
-	list_init(&b->link);
-	list_init(&b->versions);
 	r = CODEC_PUT_STRING(b->name, name);
 	if (r == 0)
 		r = CODEC_PUT_STRING(b->device, device);
 	if (r == 0)
 		r = quota_charge(&server->quota, access->uid, QUOTA_BUFFERS, 1, &b->charge);
 	if (r == 0)
+		r = quota_charge(&server->quota, access->uid, QUOTA_DESCRIPTORS, 2, &b->descriptors);
+	if (r == 0)
 		r = head_new(b);
+	if (r == 0)
+		r = manifest_new(b->id, &b->manifest, &b->manifest_fd);
 	if (r != 0)
 		return r;
-	b->n_refs = 1;
-	list_append(&server->buffers, &b->link);
-	server->n_buffers++;
+	give_name(b);
+	*ret = take_ptr(b);
+	return 0;
+}
+
+/* The memory of a head page, whatever it says: it is written anew. */
+static int recover_head(struct buffer *b, int head_fd)
+{
+	int seals = fcntl(head_fd, F_GET_SEALS);
+	uint64_t size;
+	int r = fd_size(head_fd, &size);
+
+	if (r < 0)
+		return r;
+	if (size != HEAD_SIZE || seals < 0 || !(seals & F_SEAL_SHRINK))
+		return -EBADMSG;
+	b->head_fd = head_fd;
+	r = fd_reopen_readonly(head_fd, &b->head_reader_fd);
+	if (r == 0)
+		r = map_head(b);
+	if (r == 0)
+		r = head_ok(b->head, b->id) ? 0 : -EBADMSG;
+	b->head_fd = -1; /* the caller's until all is well; the mapping keeps the page */
+	return r;
+}
+
+static void read_record(struct buffer *b, const struct manifest_record *r)
+{
+	memcpy(b->name, r->name, sizeof(b->name));
+	memcpy(b->device, r->device, sizeof(b->device));
+	b->access = (struct access){.uid = r->uid, .gid = r->gid, .mode = r->mode & 0777};
+	b->generation = r->generation;
+	b->keep = r->keep;
+	b->exclusive = r->flags & MANIFEST_EXCLUSIVE;
+	b->reusable = r->flags & MANIFEST_REUSABLE;
+	b->removed = r->flags & MANIFEST_REMOVED;
+	b->state = (enum head_state)r->state;
+	b->next_version = r->next_version;
+	b->current = r->current;
+}
+
+int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int head_fd,
+		   struct buffer **ret)
+{
+	cleanup(buffer_freep) struct buffer *b = buffer_blank(server, id);
+	int r;
+
+	if (!b)
+		return -ENOMEM;
+	read_record(b, manifest_current(m));
+	r = buffer_name_ok(b->name) ? backend_find(b->device, &b->backend) : -EBADMSG;
+	if (r == 0)
+		r = recover_head(b, head_fd);
+	if (r == 0)
+		r = quota_charge_anyway(&server->quota, b->access.uid, QUOTA_BUFFERS, 1, &b->charge);
+	if (r == 0)
+		r = quota_charge_anyway(&server->quota, b->access.uid, QUOTA_DESCRIPTORS, 2,
+					&b->descriptors);
+	if (r < 0)
+		return r;
+	b->manifest = m;
+	b->kept = true;
+	give_name(b);
+	(void)fd_close(head_fd);
 	*ret = take_ptr(b);
 	return 0;
 }
@@ -118,8 +246,23 @@ void buffer_unref(struct buffer *b)
 
 bool buffer_has_name(const struct buffer *b)
 {
-	return !list_empty(&b->link);
+	return !b->removed;
 }
+
+void buffer_keep(struct buffer *b)
+{
+	struct store *store = &b->server->store;
+
+	if (b->kept)
+		return;
+	b->kept = true;
+	(void)store_put(store, STORE_MANIFEST, b->id, b->manifest_fd); /* the barrier behind tells */
+	(void)store_put(store, STORE_HEAD, b->id, b->head_fd);
+	b->manifest_fd = fd_close(b->manifest_fd);
+	b->head_fd = fd_close(b->head_fd);
+}
+
+/* --- versions --- */
 
 struct version *buffer_newest(const struct buffer *b)
 {
@@ -136,30 +279,14 @@ struct version *buffer_version(const struct buffer *b, uint64_t number)
 	return NULL;
 }
 
-static void version_free(struct version *v)
+struct version *buffer_current(const struct buffer *b)
 {
-	struct buffer *b = v->buffer;
-
-	slot_free(v->slot);
-	closer_close_memfd(&b->server->closer, v->layout_fd);
-	quota_refund(&v->charge);
-	free(v);
-	buffer_unref(b);
+	return b->current ? buffer_version(b, b->current) : NULL;
 }
 
-/* Takes the version out of the list, and frees it unless somebody reads it. */
-static void version_unlink(struct version *v)
+bool buffer_only_keeps(const struct buffer *b, const struct version *v)
 {
-	list_remove(&v->link);
-	v->buffer->n_versions--;
-	if (v->n_leases == 0)
-		version_free(v);
-}
-
-/* True for a version that only its place in the list holds, and that is not the newest. */
-static bool is_only_kept(const struct version *v)
-{
-	return v->n_leases == 0 && v != buffer_newest(v->buffer);
+	return v->n_leases == 0 && v->number != b->current;
 }
 
 static struct version *oldest_kept(const struct buffer *b)
@@ -167,61 +294,138 @@ static struct version *oldest_kept(const struct buffer *b)
 	struct version *v;
 
 	list_for_each(v, &b->versions, link)
-		if (is_only_kept(v))
+		if (buffer_only_keeps(b, v))
 			return v;
 	return NULL;
 }
 
-static void buffer_trim(struct buffer *b)
+/* Ends versions beyond `keep`; the caller saves. True when there were some. */
+static bool trim(struct buffer *b)
 {
 	struct version *v;
+	bool some = false;
 
-	while (b->n_versions > b->keep && (v = oldest_kept(b)))
-		version_unlink(v);
+	while (b->n_versions > b->keep && (v = oldest_kept(b))) {
+		version_end(v, WIRE_END_KEEP);
+		some = true;
+	}
+	return some;
+}
+
+static void reap_or_wait(struct buffer *b)
+{
+	if (buffer_reap(b))
+		reaper_start(&b->server->reaper);
+}
+
+void buffer_trim(struct buffer *b)
+{
+	if (!trim(b))
+		return;
+	buffer_save(b);
+	reap_or_wait(b);
+}
+
+bool buffer_reap(struct buffer *b)
+{
+	struct version *v, *tmp;
+	bool waits = false;
+
+	buffer_ref(b);
+	list_for_each_safe(v, tmp, &b->leaving, link)
+		if (!version_reap(v))
+			waits |= v->n_leases == 0;
+	buffer_unref(b);
+	return waits;
 }
 
 void buffer_publish(struct buffer *b, struct version *v)
 {
-	struct head_record record = {
-		.version = b->next_version++,
-		.slot = v->slot->id,
-		.data_size = v->slot->data_size,
-		.published_ns = v->published_ns,
-	};
+	v->number = b->next_version++;
+	v->generation = b->generation;
+	version_add(v, b);
+	b->current = v->number;
+	b->state = HEAD_READY;
+	(void)trim(b);
+	fault_point("publish-sealed");
+	buffer_save(b);
+	fault_point("publish-committed");
+	buffer_flip(b);
+	fault_point("publish-flipped");
+	event_of_version(b->server, WIRE_EVENT_PUBLISHED, v);
+	reap_or_wait(b);
+}
 
-	memcpy(record.layout_hash, v->layout_hash, sizeof(record.layout_hash));
-	memcpy(record.digest, v->digest, sizeof(record.digest));
-	v->number = record.version;
-	v->buffer = b;
-	buffer_ref(b);
-	list_append(&b->versions, &v->link);
-	b->n_versions++;
-	head_publish(b->head, &record);
-	buffer_trim(b);
+void buffer_rollback(struct buffer *b, struct version *v)
+{
+	b->current = v->number;
+	fault_point("rollback-begun");
+	buffer_save(b);
+	fault_point("rollback-committed");
+	buffer_flip(b);
+	event_of_version(b->server, WIRE_EVENT_ROLLED_BACK, v);
+}
+
+void buffer_drop_version(struct buffer *b, struct version *v, enum wire_end why)
+{
+	version_end(v, why);
+	fault_point("drop-begun");
+	buffer_save(b);
+	fault_point("drop-committed");
+	reap_or_wait(b);
+}
+
+void buffer_rewrite(struct buffer *b, struct version *v)
+{
+	v->number = b->next_version++;
+	b->current = v->number;
+	b->state = HEAD_READY;
+	fault_point("rewrite-finished");
+	buffer_save(b);
+	fault_point("rewrite-committed");
+	buffer_flip(b);
+	event_of_version(b->server, WIRE_EVENT_PUBLISHED, v);
+}
+
+enum head_state buffer_shown_state(const struct buffer *b)
+{
+	return b->writer && b->writer->pausing && !b->removed ? HEAD_UPDATING : b->state;
 }
 
 void buffer_drop(struct buffer *b)
 {
 	struct version *v, *tmp;
 
+	b->removed = true;
 	list_remove(&b->link);
+	list_append(&b->server->removed, &b->link);
 	b->server->n_buffers--;
-	head_set_state(b->head, HEAD_GONE);
+	event_of_buffer(b->server, WIRE_EVENT_REMOVED, b);
 	list_for_each_safe(v, tmp, &b->versions, link)
-		version_unlink(v);
+		version_end(v, WIRE_END_DROPPED);
+	b->state = HEAD_GONE;
+	recycle_forget(b);
+	fault_point("remove-begun");
+	buffer_save(b);
+	fault_point("remove-committed");
+	buffer_flip(b);
+	reap_or_wait(b);
 	buffer_unref(b);
 }
 
-static uint64_t kept_bytes(const struct server *server)
+uint64_t buffers_kept_bytes(const struct server *server)
 {
 	struct version *v;
 	struct buffer *b;
 	uint64_t size = 0;
 
-	list_for_each(b, &server->buffers, link)
+	list_for_each(b, &server->buffers, link) {
 		list_for_each(v, &b->versions, link)
-			if (is_only_kept(v))
+			if (buffer_only_keeps(b, v))
 				size += v->slot->size;
+		if (b->spare)
+			size += b->spare->slot->size;
+	}
 	return size;
 }
 
@@ -230,8 +434,10 @@ bool buffers_evict(struct server *server, uint64_t missing)
 	struct version *oldest = NULL;
 	struct buffer *b;
 
-	if (kept_bytes(server) < missing)
+	if (buffers_kept_bytes(server) < missing)
 		return false;
+	if (recycle_evict(server))
+		return true;
 	list_for_each(b, &server->buffers, link) {
 		struct version *v = oldest_kept(b);
 
@@ -240,27 +446,137 @@ bool buffers_evict(struct server *server, uint64_t missing)
 	}
 	if (!oldest)
 		return false;
-	version_unlink(oldest);
+	buffer_drop_version(oldest->buffer, oldest, WIRE_END_MEMORY);
 	return true;
 }
 
-void version_pin(struct version *v)
+/* --- the manifest and the head --- */
+
+static struct version *find_by_slot(const struct buffer *b, uint64_t slot)
 {
-	v->n_leases++;
+	struct version *v;
+
+	list_for_each(v, &b->leaving, link)
+		if (v->slot->id == slot)
+			return v;
+	list_for_each(v, &b->versions, link)
+		if (v->slot->id == slot)
+			return v;
+	return NULL;
 }
 
-void version_unpin(struct version *v)
+/* What the manifest remembers of versions that have no memory any more. The oldest are forgotten. */
+static void copy_history(const struct buffer *b, const struct manifest_record *old,
+			 struct manifest_record *r)
 {
-	assert(v->n_leases > 0);
-	if (--v->n_leases > 0)
+	unsigned room = MANIFEST_VERSIONS - b->n_versions - b->n_leaving;
+	const struct manifest_version *from[MANIFEST_VERSIONS];
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < old->n_versions; i++) {
+		const struct manifest_version *e = &old->versions[i];
+		const struct version *v = e->flags & MANIFEST_HELD ? find_by_slot(b, e->slot) : NULL;
+
+		/* In place the same slot goes on under another number. */
+		if (e->number && !(v && v->number == e->number))
+			from[n++] = e;
+	}
+	for (unsigned i = n > room ? n - room : 0; i < n; i++) {
+		struct manifest_version *e = &r->versions[r->n_versions++];
+
+		*e = *from[i];
+		e->flags &= ~MANIFEST_HELD;
+		if (!e->ended_ns) {
+			e->ended_ns = buffer_now_ns();
+			e->why = WIRE_END_REWRITTEN;
+		}
+	}
+}
+
+static void copy_version(const struct version *v, struct manifest_record *r)
+{
+	struct manifest_version *e = &r->versions[r->n_versions++];
+
+	*e = (struct manifest_version){
+		.number = v->number,
+		.slot = v->slot->id,
+		.table = v->table->id,
+		.writer = v->writer,
+		.data_size = v->slot->data_size,
+		.huge_bytes = v->slot->progress.huge,
+		.n_tensors = v->table->n_tensors,
+		.published_ns = v->published_ns,
+		.ended_ns = v->ended_ns,
+		.flags = MANIFEST_HELD | (v->has_digest ? MANIFEST_DIGEST : 0),
+		.why = v->why,
+		.uid = v->uid,
+		.pid = (uint32_t)v->pid,
+		.generation = v->generation,
+	};
+	memcpy(e->layout_hash, v->table->hash, sizeof(e->layout_hash));
+	memcpy(e->digest, v->digest, sizeof(e->digest));
+}
+
+/* By number. Nearly sorted already: the newest comes last. */
+static void sort_versions(struct manifest_record *r)
+{
+	for (unsigned i = 1; i < r->n_versions; i++)
+		for (unsigned j = i; j > 0 && r->versions[j].number < r->versions[j - 1].number;
+		     j--) {
+			struct manifest_version swapped = r->versions[j];
+
+			r->versions[j] = r->versions[j - 1];
+			r->versions[j - 1] = swapped;
+		}
+}
+
+void buffer_save(struct buffer *b)
+{
+	const struct manifest_record *old = manifest_current(b->manifest);
+	struct manifest_record *r = manifest_begin(b->manifest);
+	struct version *v;
+
+	memcpy(r->name, b->name, sizeof(r->name));
+	memcpy(r->device, b->device, sizeof(r->device));
+	r->current = b->current;
+	r->next_version = b->next_version;
+	r->uid = b->access.uid;
+	r->gid = b->access.gid;
+	r->mode = b->access.mode;
+	r->generation = b->generation;
+	r->keep = b->keep;
+	r->flags = (b->removed ? MANIFEST_REMOVED : 0) | (b->exclusive ? MANIFEST_EXCLUSIVE : 0) |
+		   (b->reusable ? MANIFEST_REUSABLE : 0);
+	r->state = b->state;
+	r->writer = (struct manifest_writer){0};
+	if (b->writer)
+		writer_save(b->writer, &r->writer);
+	copy_history(b, old, r);
+	list_for_each(v, &b->leaving, link)
+		copy_version(v, r);
+	list_for_each(v, &b->versions, link)
+		copy_version(v, r);
+	sort_versions(r);
+	manifest_commit(b->manifest);
+}
+
+void buffer_flip(struct buffer *b)
+{
+	const struct version *v = buffer_current(b);
+	enum head_state state = buffer_shown_state(b);
+	struct head_record record;
+
+	if (!v) {
+		head_set(b->head, b->current, state);
 		return;
-	if (list_empty(&v->link))
-		version_free(v);
-	else
-		buffer_trim(v->buffer);
-}
-
-void version_drop(struct version *v)
-{
-	version_unlink(v);
+	}
+	record = (struct head_record){
+		.version = v->number,
+		.slot = v->slot->id,
+		.data_size = v->slot->data_size,
+		.published_ns = v->published_ns,
+	};
+	memcpy(record.layout_hash, v->table->hash, sizeof(record.layout_hash));
+	memcpy(record.digest, v->digest, sizeof(record.digest));
+	head_publish(b->head, &record, state);
 }

@@ -1,10 +1,10 @@
 /*
- * Buffers and their versions
+ * Buffers
  *
- * A buffer is a name on a device; its versions are what was published under it. The newest version is
- * what attach gets. An older one lives while it is among the `keep` newest or somebody reads it; a
- * version that was dropped lives only for its readers. A buffer object outlives its name: it goes with
- * its last version and its writer.
+ * A name on a device, and its versions. One of them is current: it is what attach gets. The others live
+ * while they are among the `keep` newest or somebody reads them. What a buffer is stands in its manifest:
+ * whatever changes it ends in buffer_save(), and nothing is told to anybody before that. A buffer object
+ * outlives its name: it goes with its last version and its writer.
  */
 #pragma once
 
@@ -15,14 +15,20 @@
 #include "ipc/head.h"
 #include "ipc/wire.h"
 #include "server/access.h"
+#include "server/manifest.h"
 #include "server/quota.h"
-#include "server/slot.h"
+#include "server/version.h"
 
+struct inherit;
 struct server;
 struct writer;
 
+#define BUFFER_KEEP_MAX 32
+/* That exist or leave: what a manifest has room for, less one that is in the making. */
+#define BUFFER_VERSIONS_MAX (MANIFEST_VERSIONS - 2)
+
 struct buffer {
-	struct list link; /* server::buffers while it has its name */
+	struct list link; /* server::buffers while it has its name, then server::removed */
 	struct server *server;
 	unsigned n_refs; /* its name, its versions, its writer */
 	uint64_t id;
@@ -30,41 +36,49 @@ struct buffer {
 	char device[WIRE_DEVICE_SIZE];
 	const struct backend *backend;
 	struct access access;
+	unsigned generation; /* of access: grows when it changes */
 	uint32_t keep;
+	bool exclusive; /* one slot, never sealed, written in place */
+	bool reusable; /* slots are not sealed, and are used again */
+	bool removed;
+	enum head_state state;
 	uint64_t next_version;
-	struct list versions; /* oldest first */
+	uint64_t current; /* 0: nothing published */
+	struct list versions; /* those there are, oldest first */
+	struct list leaving; /* those that ended and have memory still */
 	unsigned n_versions;
+	unsigned n_leaving;
+	struct version *spare; /* one that left, whose slot is used again; NULL for none */
+	uint64_t grace_ns; /* until then readers may come back that were here before us; see update.c */
 	struct writer *writer; /* who makes the next version, NULL for nobody */
+	struct manifest *manifest;
+	int manifest_fd; /* until it is kept */
 	struct head *head;
-	int head_fd; /* read-only, for readers */
+	int head_fd; /* writable, until it is kept */
+	int head_reader_fd; /* read-only, for readers */
+	bool kept; /* head and manifest are in the store */
 	struct charge charge;
-};
-
-struct version {
-	struct list link; /* buffer::versions; alone once dropped */
-	struct buffer *buffer;
-	uint64_t number;
-	struct slot *slot;
-	int layout_fd;
-	uint64_t n_tensors;
-	uint64_t published_ns; /* CLOCK_REALTIME */
-	uid_t uid; /* who published it */
-	unsigned n_leases;
-	bool has_digest;
-	uint8_t layout_hash[WIRE_HASH_SIZE];
-	uint8_t digest[WIRE_HASH_SIZE];
-	struct charge charge;
+	struct charge descriptors;
 };
 
 /* 1 to 127 of [A-Za-z0-9._/:-], the first a letter or a digit. */
 bool buffer_name_ok(const char *name);
 
-/* The buffer of that name, NULL for none. */
+/* The buffer of that name, NULL for none; or of that id. */
 struct buffer *buffer_find(struct server *server, const char *name, const char *device);
+struct buffer *buffer_find_id(struct server *server, uint64_t id);
 
 /* Makes a buffer without versions and gives it its name. 0, QUOTA_EXCEEDED or a negative errno. */
 int buffer_new(struct server *server, const char *name, const char *device,
 	       const struct backend *backend, const struct access *access, struct buffer **ret);
+
+/*
+ * For a manifest that came back from the store, whose memory it takes on success; and the head. The buffer
+ * has neither versions nor writer yet, and its head has not been rewritten. -EBADMSG, -ENODEV and others.
+ */
+int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int head_fd,
+		   struct buffer **ret);
+
 void buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);
 
@@ -74,12 +88,43 @@ void buffer_drop(struct buffer *b);
 /* True until buffer_drop(). */
 bool buffer_has_name(const struct buffer *b);
 
-/* The version attach gets, NULL before the first publish; or the one of that number. */
+/* The version attach gets, NULL before the first publish; the latest there is; the one of that number. */
+struct version *buffer_current(const struct buffer *b);
 struct version *buffer_newest(const struct buffer *b);
 struct version *buffer_version(const struct buffer *b, uint64_t number);
 
-/* Makes `v`, filled in by the caller but for buffer and number, the newest version. */
+/* True for a version that only its place in the list holds. */
+bool buffer_only_keeps(const struct buffer *b, const struct version *v);
+
+/* Makes `v`, filled in by the caller but for buffer and number, the newest version and the current one. */
 void buffer_publish(struct buffer *b, struct version *v);
+
+/* Makes a version that is there the current one. */
+void buffer_rollback(struct buffer *b, struct version *v);
+
+/* Takes an old version out. */
+void buffer_drop_version(struct buffer *b, struct version *v, enum wire_end why);
+
+/* Gives the current version, whose memory was written in place, the next number. */
+void buffer_rewrite(struct buffer *b, struct version *v);
+
+/* What readers are told: also that they are asked to pause, which is not committed. */
+enum head_state buffer_shown_state(const struct buffer *b);
+
+/* Commits what the buffer is to its manifest. */
+void buffer_save(struct buffer *b);
+
+/* Puts what the manifest says into the head page, and wakes who waits. */
+void buffer_flip(struct buffer *b);
+
+/* Puts manifest and head into the store, if they are not there already. */
+void buffer_keep(struct buffer *b);
+
+/* Ends versions beyond `keep`. */
+void buffer_trim(struct buffer *b);
+
+/* Frees what left and is not held any more. True when something waits for the clock. */
+bool buffer_reap(struct buffer *b);
 
 /*
  * Frees the oldest version of all that is only kept, to make room. False: there is none, or all of them
@@ -87,9 +132,8 @@ void buffer_publish(struct buffer *b, struct version *v);
  */
 bool buffers_evict(struct server *server, uint64_t missing);
 
-/* A version is held by its leases and by its place in the buffer. */
-void version_pin(struct version *v);
-void version_unpin(struct version *v);
+/* Bytes that buffers_evict() could free. */
+uint64_t buffers_kept_bytes(const struct server *server);
 
-/* Takes an old version out of its buffer. */
-void version_drop(struct version *v);
+/* CLOCK_REALTIME. */
+uint64_t buffer_now_ns(void);

@@ -6,6 +6,7 @@
 #include "server/buffer.h"
 #include "server/server.h"
 #include "server/session.h"
+#include "server/update.h"
 
 int lease_new(struct session *session, struct version *version, uint64_t id, struct lease **ret)
 {
@@ -25,6 +26,7 @@ int lease_new(struct session *session, struct version *version, uint64_t id, str
 	l->id = id;
 	version_pin(version);
 	list_append(&session->leases, &l->link);
+	list_append(&version->leases, &l->version_link);
 	server->n_leases++;
 	*ret = l;
 	return 0;
@@ -32,9 +34,15 @@ int lease_new(struct session *session, struct version *version, uint64_t id, str
 
 void lease_free(struct lease *l)
 {
+	struct buffer *b = l->version->buffer;
+
 	list_remove(&l->link);
+	list_remove(&l->version_link);
 	l->session->server->n_leases--;
+	buffer_ref(b);
 	version_unpin(l->version);
+	update_check(b); /* perhaps it was the last one that an update waited for */
+	buffer_unref(b);
 	quota_refund(&l->charge);
 	free(l);
 }

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ipc/base/list.h"
@@ -16,9 +17,12 @@ struct version;
 
 struct lease {
 	struct list link; /* session::leases */
+	struct list version_link; /* version::leases */
 	struct session *session;
 	struct version *version;
 	uint64_t id;
+	bool paused; /* its reader does not read until it is told to go on */
+	bool evicted; /* its reader did not pause when it had to */
 	struct charge charge;
 };
 

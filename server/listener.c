@@ -14,10 +14,11 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "ipc/channel.h"
+#include "server/inherit.h"
 #include "server/log.h"
-#include "server/notify.h"
 #include "server/server.h"
 #include "server/session.h"
+#include "server/store.h"
 
 #define BACKLOG 1024
 #define PAUSE_NS 100000000u
@@ -147,12 +148,52 @@ static int listen_at_path(struct listener *l, mode_t mode)
 	return r;
 }
 
-static int open_socket(struct listener *l, const char *path, mode_t mode)
+/* Both are in the store under one name each: a path has one socket. */
+#define STORE_ID 0
+
+static bool is_bound_to(int fd, const char *path)
+{
+	struct sockaddr_un address;
+	socklen_t size = sizeof(address);
+	struct stat st;
+
+	memset(&address, 0, sizeof(address));
+	return getsockname(fd, (struct sockaddr *)&address, &size) == 0 &&
+	       !strncmp(address.sun_path, path, sizeof(address.sun_path)) &&
+	       lstat(path, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
+/* True when socket and lock of an earlier weightd came back for this very path. */
+static bool take_up(struct listener *l, struct inherit *in, struct store *store)
+{
+	int fd = inherit_take(in, STORE_SOCKET, STORE_ID);
+	int lock_fd = inherit_take(in, STORE_LOCK, STORE_ID);
+
+	if (fd >= 0)
+		store_adopt(store);
+	if (lock_fd >= 0)
+		store_adopt(store);
+	if (fd >= 0 && lock_fd >= 0 && is_bound_to(fd, l->path)) {
+		l->fd = fd;
+		l->lock_fd = lock_fd;
+		return true;
+	}
+	if (fd >= 0)
+		store_remove(store, STORE_SOCKET, STORE_ID);
+	if (lock_fd >= 0)
+		store_remove(store, STORE_LOCK, STORE_ID);
+	(void)fd_close(fd);
+	(void)fd_close(lock_fd);
+	return false;
+}
+
+static int open_socket(struct listener *l, struct inherit *in, struct store *store,
+		       const char *path, mode_t mode)
 {
 	int r;
 
 	if (!path) {
-		r = notify_listen_fd(&l->fd);
+		r = inherit_take_listener(in, &l->fd);
 		if (r == -EINVAL)
 			log_error("the service manager must pass on one SOCK_SEQPACKET socket");
 		if (r != -ENOENT)
@@ -165,16 +206,25 @@ static int open_socket(struct listener *l, const char *path, mode_t mode)
 		if (!l->path)
 			return -ENOMEM;
 	}
-	return listen_at_path(l, mode);
+	if (take_up(l, in, store))
+		return 0;
+	r = listen_at_path(l, mode);
+	if (r < 0)
+		return r;
+	(void)store_put(store, STORE_LOCK, STORE_ID,
+			l->lock_fd); /* without, clients are refused a while */
+	(void)store_put(store, STORE_SOCKET, STORE_ID, l->fd);
+	return 0;
 }
 
-int listener_init(struct listener *l, struct loop *loop, const char *path, mode_t mode)
+int listener_init(struct listener *l, struct loop *loop, struct inherit *in, struct store *store,
+		  const char *path, mode_t mode)
 {
 	int r;
 
 	*l = (struct listener){.fd = -1, .lock_fd = -1};
 	timer_init(&l->pause, on_pause_over);
-	r = open_socket(l, path, mode);
+	r = open_socket(l, in, store, path, mode);
 	if (r == 0)
 		r = loop_add(loop, &l->source, l->fd, EPOLLIN, on_connection);
 	if (r < 0) {
@@ -187,12 +237,12 @@ int listener_init(struct listener *l, struct loop *loop, const char *path, mode_
 	return 0;
 }
 
-void listener_deinit(struct listener *l)
+void listener_deinit(struct listener *l, bool stay)
 {
 	timer_stop(&l->pause);
 	loop_remove(&l->source);
 	l->fd = fd_close(l->fd);
-	if (l->path)
+	if (l->path && !stay)
 		(void)unlink(
 			l->path); /* the lock says that it is ours; PATH.lock stays, or it would not lock */
 	l->lock_fd = fd_close(l->lock_fd);

@@ -12,6 +12,9 @@
 
 #include "server/loop.h"
 
+struct inherit;
+struct store;
+
 struct listener {
 	struct source source;
 	struct timer pause; /* runs while there are no descriptors for new clients */
@@ -22,11 +25,13 @@ struct listener {
 
 /*
  * `path` NULL: the socket passed on by systemd, else $WEIGHTD_SOCKET, else /run/weightd.sock for root
- * and $XDG_RUNTIME_DIR/weightd.sock for a user. Logs its failures.
+ * and $XDG_RUNTIME_DIR/weightd.sock for a user. A socket that an earlier weightd made there and left in the
+ * store is taken up again, so that nobody is refused in between. Logs its failures.
  */
-int listener_init(struct listener *l, struct loop *loop, const char *path, mode_t mode);
-/* Removes the socket it made. */
-void listener_deinit(struct listener *l);
+int listener_init(struct listener *l, struct loop *loop, struct inherit *in, struct store *store,
+		  const char *path, mode_t mode);
+/* Closes it; removes the socket it made, unless that is to stay. */
+void listener_deinit(struct listener *l, bool stay);
 
 /* A descriptor became free. */
 void listener_resume(struct listener *l);

@@ -1,14 +1,36 @@
 /*
  * The service manager
  *
- * Readiness, the end, a line of status, and the listening socket it may have opened for us. Two files
- * stand behind this page: notify-systemd.c, and notify-none.c where libsystemd is absent.
+ * What we tell systemd, or a keeper, by sd_notify's protocol: one datagram a message, in order. Not
+ * through libsystemd, whose sd_notify() waits while the manager's queue is full: here messages wait in a
+ * queue of ours, and the loop goes on. Pings of the watchdog overtake them.
  */
 #pragma once
 
-/* Each does nothing without a service manager. */
-void notify_ready(void);
-void notify_stopping(void);
+#include <stdbool.h>
+#include <stdint.h>
 
-/* The one listening socket that was passed on. -ENOENT: none; -EINVAL: several, or no SEQPACKET one. */
-int notify_listen_fd(int *ret_fd);
+#include "server/loop.h"
+
+struct notify {
+	struct loop *loop;
+	struct source source; /* of the socket, which is ours; fd -1 without a service manager */
+	struct list queue; /* messages the manager had no room for */
+	struct timer retry;
+	struct timer watchdog;
+	uint64_t watchdog_ns; /* between two pings; 0: none are expected */
+	bool gone; /* nobody receives them any more */
+};
+
+/* Reads NOTIFY_SOCKET and WATCHDOG_USEC. Logs what is wrong with them, which is no failure. */
+void notify_init(struct notify *n, struct loop *l);
+void notify_deinit(struct notify *n);
+
+/* True when there is a service manager that receives messages. */
+bool notify_works(const struct notify *n);
+
+/* Sends a message of lines, now or soon, with `fd` (borrowed) unless it is -1. -ENOTCONN, -ENOMEM, -EMFILE. */
+int notify_send(struct notify *n, const char *text, int fd);
+
+/* READY=1: starts the pings too. */
+void notify_ready(struct notify *n, const char *status);

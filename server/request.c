@@ -12,10 +12,17 @@
 #include "server/access.h"
 #include "server/backend/backend.h"
 #include "server/buffer.h"
+#include "server/event.h"
+#include "server/fault.h"
 #include "server/lease.h"
+#include "server/listing.h"
 #include "server/log.h"
+#include "server/recycle.h"
 #include "server/server.h"
 #include "server/session.h"
+#include "server/slot.h"
+#include "server/table.h"
+#include "server/update.h"
 #include "server/waiter.h"
 #include "server/writer.h"
 
@@ -25,8 +32,7 @@ static const char *device_or_host(const char *device)
 }
 
 /* The named buffer, if the client may do that with it; else the client is told, and NULL. */
-static struct buffer *find_for(struct session *s, const char *name, const char *device,
-			       unsigned want)
+struct buffer *request_find(struct session *s, const char *name, const char *device, unsigned want)
 {
 	struct buffer *b = buffer_find(s->server, name, device_or_host(device));
 
@@ -60,6 +66,7 @@ static void on_hello(struct session *s, const struct wire_request *m, const int 
 	reply.hello.version = WIRE_VERSION;
 	reply.hello.pid = (uint32_t)getpid();
 	reply.hello.instance = s->server->instance;
+	reply.hello.features = store_works(&s->server->store) ? WIRE_FEATURE_SURVIVES : 0;
 	(void)CODEC_PUT_STRING(reply.hello.release, SERVER_RELEASE);
 	(void)session_reply(s, WIRE_HELLO, &reply, NULL, 0);
 }
@@ -120,24 +127,61 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 	return NULL;
 }
 
+/* True for a create that is sent again, since its first answer was lost; which is answered then. */
+static bool answer_again(struct session *s, struct writer *w, const struct wire_create *create)
+{
+	if (!w || w->cookie != create->cookie || !writer_adopt(w, s))
+		return false;
+	writer_answer(w);
+	return true;
+}
+
+static bool options_ok(struct session *s, const struct wire_create *create, const struct buffer *b)
+{
+	bool exclusive = create->flags & WIRE_CREATE_EXCLUSIVE;
+	bool reusable = create->flags & WIRE_CREATE_REUSABLE;
+
+	if (create->keep > BUFFER_KEEP_MAX)
+		session_fail(s, -EINVAL, "a buffer keeps 1 to %d versions", BUFFER_KEEP_MAX);
+	else if (exclusive && (reusable || create->flags & WIRE_CREATE_REPLACE))
+		session_fail(s, -EINVAL,
+			     "an exclusive buffer has one slot: it is neither reusable nor replaced");
+	else if (b && ((exclusive && !b->exclusive) || (reusable && !b->reusable)))
+		session_fail(s, -EINVAL,
+			     "'%s' on %s was made neither exclusive nor reusable, or the other of the "
+			     "two; remove it first (weightctl rm %s)",
+			     b->name, b->device, b->name);
+	else
+		return true;
+	return false;
+}
+
 static void on_create(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_create *create = &m->create;
 	const char *device = device_or_host(create->device);
 	struct buffer *b = buffer_find(s->server, create->name, device);
 
-	if (b) {
-		b = find_for(s, create->name, device, ACCESS_WRITE);
-		if (b && b->writer) {
-			session_fail(s, -EBUSY, "'%s' on %s is being written by another writer",
-				     b->name, b->device);
-			return;
-		}
-	} else {
-		b = make_buffer(s, create);
-	}
-	if (!b)
+	if (b && !request_find(s, create->name, device, ACCESS_WRITE))
 		return;
+	if (b && answer_again(s, b->writer, create))
+		return;
+	if (b && b->writer) {
+		session_fail(s, -EBUSY, "'%s' on %s is being written by another writer (pid %d)%s",
+			     b->name, b->device, b->writer->pid,
+			     b->writer->session ? "" : ", who has some time to come back");
+		return;
+	}
+	if (!options_ok(s, create, b))
+		return;
+	if (!b) {
+		b = make_buffer(s, create);
+		if (!b)
+			return;
+		b->exclusive = create->flags & WIRE_CREATE_EXCLUSIVE;
+		b->reusable = create->flags & WIRE_CREATE_REUSABLE;
+		event_of_buffer(s->server, WIRE_EVENT_CREATED, b);
+	}
 	writer_new(s, b, create, fds[0]);
 }
 
@@ -166,14 +210,34 @@ static void on_abort(struct session *s, const struct wire_request *m, const int 
 	(void)session_reply(s, WIRE_ABORT, &reply, NULL, 0);
 }
 
+/* Whether what the buffer holds may be read at all now. Else the client was told why not. */
+static bool is_readable(struct session *s, const struct buffer *b)
+{
+	enum head_state state = buffer_shown_state(b);
+
+	if (state == HEAD_UPDATING)
+		session_fail(s, -EAGAIN, "'%s' on %s is being updated; wait for its next version",
+			     b->name, b->device);
+	else if (state == HEAD_TORN)
+		session_fail(s, -EUCLEAN,
+			     "'%s' on %s is torn: its writer died in the middle of an update; update it "
+			     "again, or remove it (weightctl rm %s)",
+			     b->name, b->device, b->name);
+	else
+		return true;
+	return false;
+}
+
 /* The version an attach asks for. NULL: the client was told why not. */
 static struct version *find_version(struct session *s, struct buffer *b,
 				    const struct wire_attach *attach)
 {
-	struct version *v = attach->version ? buffer_version(b, attach->version) : buffer_newest(b);
+	struct version *v = attach->version ? buffer_version(b, attach->version) : buffer_current(b);
 
 	if (attach->buffer && attach->buffer != b->id)
 		session_fail(s, -ESTALE, "'%s' on %s was removed and made anew", b->name, b->device);
+	else if (!is_readable(s, b))
+		return NULL;
 	else if (!v && attach->version)
 		session_fail(s, -ENOENT, "'%s' on %s has no version %" PRIu64, b->name, b->device,
 			     attach->version);
@@ -181,7 +245,7 @@ static struct version *find_version(struct session *s, struct buffer *b,
 		session_fail(s, -ENODATA, "'%s' on %s has not been published yet", b->name,
 			     b->device);
 	else if (attach->flags & WIRE_ATTACH_CHECK_LAYOUT &&
-		 memcmp(attach->layout_hash, v->layout_hash, WIRE_HASH_SIZE))
+		 memcmp(attach->layout_hash, v->table->hash, WIRE_HASH_SIZE))
 		session_fail(s, -EPROTOTYPE,
 			     "the layout of '%s@%" PRIu64 "' on %s is not the one asked for",
 			     b->name, v->number, b->device);
@@ -192,7 +256,7 @@ static struct version *find_version(struct session *s, struct buffer *b,
 
 static void on_attach(struct session *s, const struct wire_request *m, const int *fds)
 {
-	struct buffer *b = find_for(s, m->attach.name, m->attach.device, ACCESS_READ);
+	struct buffer *b = request_find(s, m->attach.name, m->attach.device, ACCESS_READ);
 	struct version *v = b ? find_version(s, b, &m->attach) : NULL;
 	struct wire_reply reply = {0};
 	struct lease *lease;
@@ -213,12 +277,14 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 		.version = v->number,
 		.data_size = v->slot->data_size,
 		.slot_size = v->slot->size,
-		.flags = v->has_digest ? WIRE_VERSION_DIGEST : 0,
+		.flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
+			 (b->exclusive ? WIRE_VERSION_MUTABLE : 0),
 	};
-	memcpy(reply.attach.layout_hash, v->layout_hash, WIRE_HASH_SIZE);
+	memcpy(reply.attach.layout_hash, v->table->hash, WIRE_HASH_SIZE);
 	memcpy(reply.attach.digest, v->digest, WIRE_HASH_SIZE);
-	out[0] = v->layout_fd;
-	out[1] = b->head_fd;
+	fault_point("attach-leased");
+	out[0] = v->table->fd;
+	out[1] = b->head_reader_fd;
 	out[2] = v->slot->reader_fd;
 	if (session_reply(s, WIRE_ATTACH, &reply, out, 3) < 0)
 		lease_free(lease);
@@ -241,16 +307,15 @@ static void on_detach(struct session *s, const struct wire_request *m, const int
 static void on_wait(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct buffer *b = buffer_find(s->server, m->wait.name, device_or_host(m->wait.device));
-	struct version *newest = b ? buffer_newest(b) : NULL;
 	struct wire_wait wait = m->wait;
 	struct wire_reply reply = {0};
 	int r;
 
 	(void)fds;
-	if (b && !find_for(s, b->name, b->device, ACCESS_READ))
+	if (b && !request_find(s, b->name, b->device, ACCESS_READ))
 		return;
-	if (newest && newest->number >= m->wait.version) {
-		reply.wait.version = newest->number;
+	if (b && waiter_is_served(b, m->wait.version)) {
+		reply.wait.version = b->current;
 		(void)session_reply(s, WIRE_WAIT, &reply, NULL, 0);
 		return;
 	}
@@ -261,131 +326,10 @@ static void on_wait(struct session *s, const struct wire_request *m, const int *
 		session_fail(s, r, "weightd is out of memory");
 }
 
-static void fill_buffer_record(const struct buffer *b, struct wire_buffer_record *rec)
-{
-	const struct version *newest = buffer_newest(b);
-	const struct version *v;
-
-	memcpy(rec->name, b->name, sizeof(rec->name));
-	memcpy(rec->device, b->device, sizeof(rec->device));
-	rec->writing = b->writer != NULL;
-	rec->uid = b->access.uid;
-	rec->gid = b->access.gid;
-	rec->mode = b->access.mode;
-	rec->keep = b->keep;
-	list_for_each(v, &b->versions, link) {
-		rec->n_versions++;
-		rec->n_leases += v->n_leases;
-		rec->slot_bytes += v->slot->size;
-		rec->huge_bytes += v->slot->progress.huge;
-	}
-	if (!newest)
-		return;
-	rec->version = newest->number;
-	rec->n_tensors = newest->n_tensors;
-	rec->data_size = newest->slot->data_size;
-	rec->published_ns = newest->published_ns;
-	memcpy(rec->layout_hash, newest->layout_hash, WIRE_HASH_SIZE);
-	memcpy(rec->digest, newest->digest, WIRE_HASH_SIZE);
-}
-
-static void fill_version_record(const struct version *v, struct wire_version_record *rec)
-{
-	rec->version = v->number;
-	rec->n_tensors = v->n_tensors;
-	rec->data_size = v->slot->data_size;
-	rec->slot_bytes = v->slot->size;
-	rec->huge_bytes = v->slot->progress.huge;
-	rec->published_ns = v->published_ns;
-	rec->n_leases = v->n_leases;
-	rec->uid = v->uid;
-	rec->current = v == buffer_newest(v->buffer);
-	memcpy(rec->layout_hash, v->layout_hash, WIRE_HASH_SIZE);
-	memcpy(rec->digest, v->digest, WIRE_HASH_SIZE);
-}
-
-/* A page of a list in the making. */
-struct page {
-	struct wire_reply reply;
-	uint64_t last; /* id of the last record in it */
-};
-
-static void page_init(struct page *p, size_t record_size)
-{
-	*p = (struct page){.reply.list.record_size = (uint32_t)record_size};
-}
-
-/* Room for the record `id`, zeroed. NULL when the page is full: the list goes on behind the last one. */
-static void *page_add(struct page *p, uint64_t id)
-{
-	struct wire_list_reply *list = &p->reply.list;
-
-	if (list->n_records == sizeof(list->records) / list->record_size) {
-		list->next = p->last;
-		return NULL;
-	}
-	p->last = id;
-	return list->records + list->n_records++ * (size_t)list->record_size;
-}
-
-/* All buffers that the client may read or owns, or those of one name; in the order of their ids. */
-static void list_buffers(struct session *s, const struct wire_list *list)
-{
-	struct wire_buffer_record rec;
-	struct buffer *b;
-	struct page page;
-	void *room;
-
-	page_init(&page, sizeof(rec));
-	list_for_each(b, &s->server->buffers, link) {
-		if (b->id <= list->after || (list->name[0] && strcmp(b->name, list->name)))
-			continue;
-		if (!access_allows(&b->access, &s->peer, ACCESS_READ) &&
-		    !access_owns(&b->access, &s->peer))
-			continue;
-		room = page_add(&page, b->id);
-		if (!room)
-			break;
-		rec = (struct wire_buffer_record){0};
-		fill_buffer_record(b, &rec);
-		memcpy(room, &rec, sizeof(rec));
-	}
-	(void)session_reply(s, WIRE_LIST, &page.reply, NULL, 0);
-}
-
-static void list_versions(struct session *s, const struct wire_list *list)
-{
-	struct buffer *b = find_for(s, list->name, list->device, ACCESS_READ);
-	struct wire_version_record rec;
-	struct version *v;
-	struct page page;
-	void *room;
-
-	if (!b)
-		return;
-	page_init(&page, sizeof(rec));
-	list_for_each(v, &b->versions, link) {
-		if (v->number <= list->after)
-			continue;
-		room = page_add(&page, v->number);
-		if (!room)
-			break;
-		rec = (struct wire_version_record){0};
-		fill_version_record(v, &rec);
-		memcpy(room, &rec, sizeof(rec));
-	}
-	(void)session_reply(s, WIRE_LIST, &page.reply, NULL, 0);
-}
-
 static void on_list(struct session *s, const struct wire_request *m, const int *fds)
 {
 	(void)fds;
-	if (m->list.kind == WIRE_LIST_BUFFERS)
-		list_buffers(s, &m->list);
-	else if (m->list.kind == WIRE_LIST_VERSIONS)
-		list_versions(s, &m->list);
-	else
-		session_fail(s, -EINVAL, "there is no list of kind %u", m->list.kind);
+	listing_answer(s, &m->list);
 }
 
 static void on_drop(struct session *s, const struct wire_request *m, const int *fds)
@@ -412,15 +356,15 @@ static void on_drop(struct session *s, const struct wire_request *m, const int *
 				     b->device, m->drop.version);
 			return;
 		}
-		if (v == buffer_newest(b)) {
+		if (v->number == b->current) {
 			session_fail(s, -EBUSY,
 				     "'%s@%" PRIu64
-				     "' is what readers attach; publish another version, or "
-				     "remove the buffer (weightctl rm %s)",
+				     "' is what readers attach; publish another version or roll back "
+				     "first, or remove the buffer (weightctl rm %s)",
 				     b->name, v->number, b->name);
 			return;
 		}
-		version_drop(v);
+		buffer_drop_version(b, v, WIRE_END_DROPPED);
 	} else {
 		log_info("'%s' on %s removed by pid %d uid %u", b->name, b->device, s->peer.pid,
 			 s->peer.uid);
@@ -429,12 +373,207 @@ static void on_drop(struct session *s, const struct wire_request *m, const int *
 	(void)session_reply(s, WIRE_DROP, &reply, NULL, 0);
 }
 
+/* A writer's connection ended with the server before us. */
+static void on_resume(struct session *s, const struct wire_request *m, const int *fds)
+{
+	uint64_t id = m->resume.id;
+	struct wire_reply reply = {0};
+	struct lease *lease;
+	struct buffer *b;
+	struct version *v;
+
+	(void)fds;
+	list_for_each(b, &s->server->buffers, link) {
+		if (b->writer && b->writer->id == id && writer_adopt(b->writer, s)) {
+			reply.resume.buffer = b->id;
+			(void)session_reply(s, WIRE_RESUME, &reply, NULL, 0);
+			return;
+		}
+		list_for_each(v, &b->versions, link) {
+			int r;
+
+			if (v->writer != id || v->uid != s->peer.uid)
+				continue;
+			r = lease_new(s, v, id, &lease);
+			if (r != 0) {
+				session_fail_quota(s, r, "leases; detach some");
+				return;
+			}
+			reply.resume.buffer = b->id;
+			reply.resume.version = v->number;
+			(void)session_reply(s, WIRE_RESUME, &reply, NULL, 0);
+			return;
+		}
+	}
+	session_fail(s, -ESTALE,
+		     "what this writer made is not there any more: it was removed, or the writer was "
+		     "away for too long; create it again");
+}
+
+/* A reader's likewise. What it maps may have ended meanwhile: it holds it all the same. */
+static struct version *find_mapped(const struct buffer *b, uint64_t number)
+{
+	struct list *lists[] = {(struct list *)&b->versions, (struct list *)&b->leaving};
+	struct version *v;
+
+	if (b->exclusive)
+		return buffer_newest(b); /* there is one slot, whatever its number was */
+	for (int i = 0; i < 2; i++)
+		list_for_each(v, lists[i], link)
+			if (v->number == number && v != b->spare)
+				return v;
+	return NULL;
+}
+
+static void on_renew(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct buffer *b = buffer_find_id(s->server, m->renew.buffer);
+	struct version *v = b && m->renew.version ? find_mapped(b, m->renew.version) : NULL;
+	struct wire_reply reply = {0};
+	struct lease *lease;
+	int r;
+
+	(void)fds;
+	if (!v) {
+		session_fail(s, -ESTALE, "what is mapped is not there any more: attach anew");
+		return;
+	}
+	if (!access_allows(&b->access, &s->peer, ACCESS_READ)) {
+		session_fail(s, -EACCES, "uid %u may not read '%s' any more", s->peer.uid, b->name);
+		return;
+	}
+	r = lease_new(s, v, server_next_id(s->server), &lease);
+	if (r != 0) {
+		session_fail_quota(s, r, "leases; detach some");
+		return;
+	}
+	reply.renew.lease = lease->id;
+	(void)session_reply(s, WIRE_RENEW, &reply, NULL, 0);
+}
+
+/* The newest version older than the current one. */
+static struct version *one_before(const struct buffer *b)
+{
+	struct version *v, *found = NULL;
+
+	list_for_each(v, &b->versions, link)
+		if (v->number < b->current)
+			found = v;
+	return found;
+}
+
+static void on_rollback(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct buffer *b = request_find(s, m->rollback.name, m->rollback.device, ACCESS_WRITE);
+	uint64_t number = m->rollback.version;
+	struct wire_reply reply = {0};
+	struct version *v;
+
+	(void)fds;
+	if (!b)
+		return;
+	v = number ? buffer_version(b, number) : one_before(b);
+	if (!v && number) {
+		session_fail(s, -ENOENT, "'%s' on %s does not keep version %" PRIu64 " (any more)",
+			     b->name, b->device, number);
+		return;
+	}
+	if (!v) {
+		session_fail(s, -ENOENT, "'%s' on %s keeps no version older than %" PRIu64, b->name,
+			     b->device, b->current);
+		return;
+	}
+	if (buffer_shown_state(b) != HEAD_READY) {
+		session_fail(s, -EAGAIN, "'%s' on %s is being updated; try again", b->name,
+			     b->device);
+		return;
+	}
+	if (v->number != b->current) {
+		log_info("'%s' on %s rolled back from version %" PRIu64 " to %" PRIu64
+			 " by pid %d uid %u",
+			 b->name, b->device, b->current, v->number, s->peer.pid, s->peer.uid);
+		buffer_rollback(b, v);
+	}
+	reply.rollback.version = v->number;
+	(void)session_reply(s, WIRE_ROLLBACK, &reply, NULL, 0);
+	waiters_notify(b);
+}
+
+static bool may_change_access(struct session *s, const struct buffer *b, const struct wire_access *a)
+{
+	if (!access_owns(&b->access, &s->peer))
+		session_fail(s, -EACCES, "uid %u may not change '%s'; its owner is uid %u",
+			     s->peer.uid, b->name, b->access.uid);
+	else if (a->flags & WIRE_ACCESS_UID && a->uid != b->access.uid && !access_is_admin(&s->peer))
+		session_fail(s, -EPERM, "only an administrator may give '%s' to another user",
+			     b->name);
+	else if (a->flags & WIRE_ACCESS_GID && a->gid != b->access.gid &&
+		 !access_is_admin(&s->peer) && !access_in_group(&s->peer, a->gid))
+		session_fail(s, -EPERM, "uid %u is not in group %u", s->peer.uid, a->gid);
+	else if (a->flags & WIRE_ACCESS_MODE && a->mode & ~0666u)
+		session_fail(s, -EINVAL, "a buffer's mode has r and w bits only: up to 0666");
+	else
+		return true;
+	return false;
+}
+
+/* The memory stays charged to who made it. In force from the next attach on. */
+static void on_access(struct session *s, const struct wire_request *m, const int *fds)
+{
+	const struct wire_access *a = &m->access;
+	const char *device = device_or_host(a->device);
+	struct buffer *b = buffer_find(s->server, a->name, device);
+	struct wire_reply reply = {0};
+
+	(void)fds;
+	if (!b) {
+		session_fail(s, -ENOENT, "there is no buffer '%s' on %s", a->name, device);
+		return;
+	}
+	if (!may_change_access(s, b, a))
+		return;
+	if (a->flags & WIRE_ACCESS_MODE)
+		b->access.mode = a->mode;
+	if (a->flags & WIRE_ACCESS_UID)
+		b->access.uid = a->uid;
+	if (a->flags & WIRE_ACCESS_GID)
+		b->access.gid = a->gid;
+	b->generation++;
+	buffer_save(b);
+	recycle_forget(b);
+	event_of_buffer(s->server, WIRE_EVENT_ACCESS, b);
+	log_info("'%s' on %s is now of uid %u, gid %u, mode %04o, says pid %d uid %u", b->name,
+		 b->device, b->access.uid, b->access.gid, b->access.mode, s->peer.pid, s->peer.uid);
+	(void)session_reply(s, WIRE_ACCESS, &reply, NULL, 0);
+}
+
+static void on_pause(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	update_pause(s, &m->pause);
+}
+
+static void on_events(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	events_ask(s, &m->events);
+}
+
+static void on_stat(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)m;
+	(void)fds;
+	listing_stat(s);
+}
+
 static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
 					   const int *) = {
-	[WIRE_HELLO] = on_hello,     [WIRE_PING] = on_ping,   [WIRE_CREATE] = on_create,
-	[WIRE_PUBLISH] = on_publish, [WIRE_ABORT] = on_abort, [WIRE_ATTACH] = on_attach,
-	[WIRE_DETACH] = on_detach,   [WIRE_WAIT] = on_wait,   [WIRE_LIST] = on_list,
-	[WIRE_DROP] = on_drop,
+	[WIRE_HELLO] = on_hello,       [WIRE_PING] = on_ping,     [WIRE_CREATE] = on_create,
+	[WIRE_PUBLISH] = on_publish,   [WIRE_ABORT] = on_abort,   [WIRE_ATTACH] = on_attach,
+	[WIRE_DETACH] = on_detach,     [WIRE_WAIT] = on_wait,     [WIRE_LIST] = on_list,
+	[WIRE_DROP] = on_drop,         [WIRE_RESUME] = on_resume, [WIRE_RENEW] = on_renew,
+	[WIRE_ROLLBACK] = on_rollback, [WIRE_ACCESS] = on_access, [WIRE_PAUSE] = on_pause,
+	[WIRE_EVENTS] = on_events,     [WIRE_STAT] = on_stat,
 };
 
 int request_handle(struct session *s, const struct wire_request *m, const int *fds)

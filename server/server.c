@@ -2,8 +2,10 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
@@ -14,9 +16,11 @@
 #include "ipc/base/num.h"
 #include "server/access.h"
 #include "server/buffer.h"
+#include "server/inherit.h"
 #include "server/log.h"
-#include "server/notify.h"
+#include "server/recovery.h"
 #include "server/session.h"
+#include "server/version.h"
 
 static void on_signal(struct source *source, uint32_t events)
 {
@@ -75,6 +79,54 @@ static const char *socket_path(const struct server *s, const struct server_optio
 	return s->config.socket[0] ? s->config.socket : NULL;
 }
 
+/* Threads and all that hangs on the loop. */
+static int start_workers(struct server *s)
+{
+	int r = worker_init(&s->worker, &s->loop);
+
+	if (r < 0) {
+		log_error("cannot start the worker: %s", strerror(-r));
+		return r;
+	}
+	r = worker_init(&s->sealer, &s->loop);
+	if (r < 0) {
+		log_error("cannot start the sealer: %s", strerror(-r));
+		goto fail_worker;
+	}
+	r = closer_init(&s->closer, &s->loop, &s->quota, &s->worker);
+	if (r == 0)
+		return 0;
+	log_error("cannot start the closer: %s", strerror(-r));
+	worker_deinit(&s->sealer);
+fail_worker:
+	worker_deinit(&s->worker);
+	return r;
+}
+
+/* Takes up what an earlier weightd has left, and then lets clients in. */
+static int take_over(struct server *s, const struct server_options *options)
+{
+	struct recovery result;
+	struct inherit in;
+	int r = inherit_init(&in);
+
+	if (r < 0)
+		return r;
+	r = listener_init(&s->listener, &s->loop, &in, &s->store, socket_path(s, options),
+			  (mode_t)s->config.socket_mode);
+	if (r == 0) {
+		recovery_run(s, &in, &result);
+		s->n_quarantined = result.n_quarantined;
+		if (result.n_buffers || result.n_quarantined)
+			log_info("recovered: %u buffers, %u versions, %u of them being written; %u "
+				 "descriptors quarantined",
+				 result.n_buffers, result.n_versions, result.n_writers,
+				 result.n_quarantined);
+	}
+	inherit_deinit(&in);
+	return r;
+}
+
 int server_init(struct server *s, const struct server_options *options)
 {
 	int r;
@@ -88,51 +140,73 @@ int server_init(struct server *s, const struct server_options *options)
 	s->config.n_overrides = 0;
 	list_init(&s->sessions);
 	list_init(&s->buffers);
+	list_init(&s->removed);
 	list_init(&s->waiters);
+	list_init(&s->pausers);
 	quota_init(&s->quota);
 	server_apply_config(s, options->config);
+	reaper_init(&s->reaper, s);
 	if (getrandom(&s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
 		return -EIO;
 	s->last_id = s->instance >> 1; /* so that an id of an earlier server names nothing here */
+	r = events_init(&s->events);
+	if (r < 0)
+		return r;
 	r = loop_init(&s->loop);
 	if (r < 0) {
 		log_error("cannot make an event loop: %s", strerror(-r));
-		return r;
+		goto fail_events;
 	}
 	r = catch_signals(s);
 	if (r < 0) {
 		log_error("cannot catch signals: %s", strerror(-r));
 		goto fail_loop;
 	}
-	r = worker_init(&s->worker, &s->loop);
-	if (r < 0) {
-		log_error("cannot start the worker: %s", strerror(-r));
+	r = start_workers(s);
+	if (r < 0)
 		goto fail_signals;
-	}
-	r = worker_init(&s->sealer, &s->loop);
-	if (r < 0) {
-		log_error("cannot start the sealer: %s", strerror(-r));
-		goto fail_worker;
-	}
-	r = closer_init(&s->closer, &s->loop, &s->quota, &s->worker);
-	if (r < 0) {
-		log_error("cannot start the closer: %s", strerror(-r));
-		goto fail_sealer;
-	}
-	r = listener_init(&s->listener, &s->loop, socket_path(s, options),
-			  (mode_t)s->config.socket_mode);
+	notify_init(&s->notify, &s->loop);
+	store_init(&s->store, &s->loop, &s->notify, (unsigned)s->config.store_max);
+	r = take_over(s, options);
 	if (r == 0)
 		return 0;
+	notify_deinit(&s->notify);
 	(void)closer_deinit(&s->closer); /* nobody has sent anything yet */
-fail_sealer:
 	worker_deinit(&s->sealer);
-fail_worker:
 	worker_deinit(&s->worker);
 fail_signals:
 	release_signals(s);
 fail_loop:
 	loop_deinit(&s->loop);
+fail_events:
+	events_deinit(&s->events);
 	return r;
+}
+
+/* What is in the store is our successor's: clients go, and all else is left as it is. */
+static void leave(struct server *s)
+{
+	struct session *session;
+
+	s->stopping = true;
+	while ((session = list_first(&s->sessions, struct session, link)))
+		session_close(session);
+	worker_deinit(&s->sealer);
+	worker_deinit(&s->worker);
+	notify_deinit(&s->notify);
+}
+
+static void free_all(struct list *buffers)
+{
+	struct buffer *b, *tmp;
+	struct version *v;
+
+	list_for_each_safe(b, tmp, buffers, link) {
+		buffer_ref(b);
+		while ((v = list_first(&b->leaving, struct version, link)))
+			version_free(v); /* whoever maps it: nobody is left to count it */
+		buffer_unref(b);
+	}
 }
 
 void server_deinit(struct server *s)
@@ -141,15 +215,23 @@ void server_deinit(struct server *s)
 	struct buffer *buffer;
 	bool nothing_stuck;
 
-	listener_deinit(&s->listener);
+	listener_deinit(&s->listener, store_works(&s->store));
+	if (store_works(&s->store)) {
+		leave(s);
+		return;
+	}
 	while ((session = list_first(&s->sessions, struct session, link)))
 		session_close(session);
 	while ((buffer = list_first(&s->buffers, struct buffer, link)))
 		buffer_drop(buffer);
 	worker_deinit(&s->sealer); /* first: what it ends, the worker frees */
+	free_all(&s->removed);
 	worker_deinit(&s->worker);
+	reaper_deinit(&s->reaper);
+	notify_deinit(&s->notify);
 	nothing_stuck = closer_deinit(&s->closer);
-	assert(list_empty(&s->waiters) && s->n_slot_bytes == 0);
+	assert(list_empty(&s->waiters) && list_empty(&s->removed) && s->n_slot_bytes == 0);
+	events_deinit(&s->events);
 	release_signals(s);
 	loop_deinit(&s->loop);
 	if (nothing_stuck)
@@ -158,13 +240,15 @@ void server_deinit(struct server *s)
 
 int server_run(struct server *s)
 {
+	char status[128];
 	int r;
 
-	notify_ready();
+	(void)snprintf(status, sizeof(status), "serving %" PRIu64 " buffers", s->n_buffers);
+	notify_ready(&s->notify, status);
 	r = loop_run(&s->loop);
 	if (r < 0)
 		log_error("the event loop failed: %s", strerror(-r));
-	notify_stopping();
+	(void)notify_send(&s->notify, "STOPPING=1", -1); /* nobody to tell that nobody listens */
 	return r;
 }
 

@@ -6,16 +6,22 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
 #include "server/closer.h"
 #include "server/config.h"
+#include "server/event.h"
+#include "server/inherit.h"
 #include "server/listener.h"
 #include "server/loop.h"
+#include "server/notify.h"
 #include "server/quota.h"
+#include "server/reaper.h"
 #include "server/reload.h"
+#include "server/store.h"
 #include "server/worker.h"
 
 #define SERVER_RELEASE "0.1.0"
@@ -25,15 +31,23 @@ struct server {
 	struct worker worker;
 	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
 	struct closer closer;
+	struct notify notify;
+	struct store store;
 	struct listener listener;
 	struct source signals;
 	struct config config; /* its overrides are the quota's */
 	struct config_source source;
 	struct reload reload;
 	struct quota quota;
+	struct reaper reaper;
+	struct events events;
 	struct list sessions;
-	struct list buffers;
+	struct list buffers; /* with a name */
+	struct list removed; /* without one, and not free yet */
 	struct list waiters;
+	struct list pausers; /* see update.c */
+	struct session *actor; /* whose doing what happens now is; NULL: nobody's */
+	bool stopping; /* and all that survives us is to be left as it is */
 	uint64_t instance; /* random */
 	uint64_t started_ns;
 	uint64_t last_id;
@@ -41,6 +55,8 @@ struct server {
 	uint64_t n_buffers;
 	uint64_t n_leases;
 	uint64_t n_slot_bytes;
+	uint64_t n_table_bytes;
+	uint64_t n_quarantined; /* descriptors that came back and match nothing */
 };
 
 struct server_options {

@@ -9,10 +9,12 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "server/event.h"
 #include "server/lease.h"
 #include "server/log.h"
 #include "server/request.h"
 #include "server/server.h"
+#include "server/update.h"
 #include "server/waiter.h"
 #include "server/writer.h"
 
@@ -68,10 +70,12 @@ static void handle_packet(struct session *s, const struct channel_packet *packet
 	}
 	s->serial = request.header.serial;
 	s->pending = true;
+	s->server->actor = s;
 	if (request_handle(s, &request, packet->fds) < 0)
 		doom(s, "its request was out of order");
 	else if (s->pending && !s->doomed)
 		loop_modify(&s->source, 0); /* a hang-up is reported all the same */
+	s->server->actor = NULL;
 }
 
 /* Not all that a client sent could be received: for lack of our descriptors, which is not its fault. */
@@ -171,6 +175,8 @@ void session_close(struct session *s)
 
 	if (s->waiter)
 		waiter_free(s->waiter);
+	update_forget(s);
+	events_forget(s);
 	while ((writer = list_first(&s->writers, struct writer, link)))
 		writer_abandon(writer);
 	while ((lease = list_first(&s->leases, struct lease, link)))

@@ -17,7 +17,9 @@
 #include "server/quota.h"
 
 struct server;
+struct pauser;
 struct waiter;
+struct watcher;
 
 struct session {
 	struct list link; /* server::sessions */
@@ -30,7 +32,9 @@ struct session {
 	bool doomed; /* to be closed when the loop comes round */
 	struct list leases;
 	struct list writers;
-	struct waiter *waiter;
+	struct waiter *waiter; /* at most one of these three */
+	struct pauser *pauser;
+	struct watcher *watcher;
 	struct charge charge;
 };
 

@@ -1,12 +1,16 @@
 /*
  * Slots
  *
- * The memory of one version: allocated empty, provided step by step, filled by one writer, sealed, and
- * from then on only read. Steps run on the worker; between them a slot has one owner, a writer or a
- * version. Freeing may take long and goes through the worker too.
+ * The memory of one version: allocated empty, provided step by step, filled by one writer, sealed unless
+ * its buffer has it otherwise, and from then on only read. Steps run on the worker; between them a slot
+ * has one owner, a writer or a version. Freeing may take long and goes through the worker too.
+ *
+ * Three descriptors lead to it. `probe_fd` is read-only, ours alone and what the store has: while any
+ * other is left somewhere, or a mapping made from one, the kernel refuses it a lease, and so we know.
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "server/backend/backend.h"
@@ -21,10 +25,15 @@ struct slot {
 	uint64_t id;
 	uint64_t data_size; /* the flat range */
 	uint64_t size; /* with the digest leaves behind it */
-	int fd; /* writable; -1 once sealed */
-	int reader_fd;
+	int fd; /* writable; -1 once published */
+	int reader_fd; /* for readers; -1 once there will be no more of them */
+	int probe_fd;
+	uid_t uid; /* who is charged */
+	bool kept; /* in the store */
+	bool sealed;
 	struct backend_progress progress;
 	struct charge charge;
+	struct charge descriptor;
 	struct job free_job;
 };
 
@@ -32,11 +41,36 @@ struct slot {
 int slot_new(struct server *server, const struct backend *backend, uid_t uid, uint64_t data_size,
 	     struct slot **ret);
 
-/* Takes a slot that nobody's job works on; NULL is fine. */
+/*
+ * For memory that came back from the store. Takes `probe_fd` on success; charges in any case. -EBADMSG when
+ * it is not what it should be.
+ */
+int slot_recover(struct server *server, const struct backend *backend, uid_t uid, uint64_t id,
+		 uint64_t data_size, int probe_fd, struct slot **ret);
+
+/* Takes a slot that nobody's job works on; NULL is fine. It leaves the store. */
 void slot_free(struct slot *s);
+
+/* Puts it into the store. */
+void slot_keep(struct slot *s);
 
 /* On the worker: as backend::provide. */
 int slot_provide(struct slot *s);
 
+/* Makes sure of `fd`, for a slot that is not sealed. */
+int slot_open(struct slot *s);
+
+/* Gives up `fd`. */
+void slot_shut(struct slot *s);
+
 /* On the worker: seals the slot and gives up the writable descriptor. As backend::seal. */
 int slot_seal(struct slot *s);
+
+/* On the worker: likewise without the seal, for buffers that have it so. -ENODATA. */
+int slot_finish(struct slot *s);
+
+/*
+ * For a slot that will get no more readers: true while somebody has it open or mapped. Where the kernel
+ * cannot tell, who let go of his lease is believed.
+ */
+bool slot_in_use(struct slot *s);

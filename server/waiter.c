@@ -53,9 +53,13 @@ void waiter_free(struct waiter *w)
 	free(w);
 }
 
+bool waiter_is_served(const struct buffer *b, uint64_t version)
+{
+	return b->current && b->current >= version && buffer_shown_state(b) == HEAD_READY;
+}
+
 void waiters_notify(struct buffer *b)
 {
-	struct version *newest = buffer_newest(b);
 	struct waiter *w, *tmp;
 	struct list ready;
 
@@ -63,14 +67,14 @@ void waiters_notify(struct buffer *b)
 	list_init(&ready);
 	list_for_each_safe(w, tmp, &b->server->waiters, link) {
 		if (strcmp(w->name, b->name) || strcmp(w->device, b->device) ||
-		    w->version > newest->number)
+		    !waiter_is_served(b, w->version))
 			continue;
 		list_remove(&w->link);
 		list_append(&ready, &w->link);
 	}
 	while ((w = list_first(&ready, struct waiter, link))) {
 		struct session *session = w->session;
-		struct wire_reply reply = {.wait = {.version = newest->number}};
+		struct wire_reply reply = {.wait = {.version = b->current}};
 
 		waiter_free(w);
 		if (access_allows(&b->access, &session->peer, ACCESS_READ))

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ipc/base/list.h"
@@ -31,3 +32,6 @@ void waiter_free(struct waiter *w);
 
 /* Answers who waits for what `b` now has. */
 void waiters_notify(struct buffer *b);
+
+/* True when the current version is `version` or a later one, and may be read. */
+bool waiter_is_served(const struct buffer *b, uint64_t version);

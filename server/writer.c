@@ -7,17 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/buffer.h"
+#include "server/event.h"
+#include "server/fault.h"
 #include "server/lease.h"
 #include "server/log.h"
+#include "server/reaper.h"
+#include "server/recycle.h"
 #include "server/server.h"
 #include "server/session.h"
 #include "server/slot.h"
+#include "server/table.h"
+#include "server/update.h"
 #include "server/waiter.h"
 
 /* io_uring lets go of registered buffers up to 300 ms after its ring was closed. */
@@ -32,34 +37,100 @@ static void unmap_layout(struct writer *w)
 	w->layout_image = NULL;
 }
 
-static struct writer *writer_free(struct writer *w)
+static bool is_in_place(const struct writer *w)
+{
+	return w->buffer->exclusive && w->slot && buffer_current(w->buffer) &&
+	       w->slot == buffer_current(w->buffer)->slot;
+}
+
+/*
+ * The memory of a version that will never be: the client may still have it mapped, and so it leaves like
+ * any other.
+ */
+static void let_slot_go(struct writer *w)
+{
+	struct version *v = w->version;
+
+	if (!w->slot)
+		return;
+	if (!w->handed_out) {
+		slot_free(take_ptr(w->slot));
+		return;
+	}
+	w->version = NULL;
+	v->slot = take_ptr(w->slot);
+	v->table = take_ptr(w->table);
+	v->writer = w->id;
+	v->uid = w->uid;
+	v->pid = w->pid;
+	v->ended_ns = buffer_now_ns();
+	v->why = WIRE_END_DROPPED;
+	v->charge = w->charge;
+	w->charge = (struct charge){0};
+	version_add(v, w->buffer);
+}
+
+/* It has written in place, who knows what. */
+static void tear(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 
+	slot_shut(w->slot);
+	w->slot = NULL;
+	if (!buffer_has_name(b) || !w->handed_out)
+		return;
+	b->state = HEAD_TORN;
+	log_warning("'%s' on %s is torn: its writer ended in the middle of an update", b->name,
+		    b->device);
+	event_of_buffer(b->server, WIRE_EVENT_TORN, b);
+}
+
+static void writer_destroy(struct writer *w)
+{
+	closer_close_memfd(&w->buffer->server->closer, w->layout_fd);
+	table_unref(w->table);
+	quota_refund(&w->charge);
+	free(w->version);
+	free(w);
+}
+
+static struct writer *writer_free(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	bool updated = w->pausing, kept = w->kept;
+
 	assert(!w->busy);
 	list_remove(&w->link);
+	timer_stop(&w->timer);
 	unmap_layout(w);
-	closer_close_memfd(&b->server->closer, w->layout_fd);
-	slot_free(w->slot);
-	quota_refund(&w->charge);
+	if (is_in_place(w))
+		tear(w);
 	b->writer = NULL;
-	if (buffer_has_name(b) && !buffer_newest(b))
+	let_slot_go(w);
+	writer_destroy(w);
+	if (kept || updated)
+		buffer_save(b);
+	if (updated) {
+		buffer_flip(b);
+		update_over(b);
+	}
+	if (buffer_reap(b))
+		reaper_start(&b->server->reaper);
+	if (buffer_has_name(b) && b->next_version == 1)
 		buffer_drop(b); /* it was made for this writer alone */
 	buffer_unref(b);
-	free(w);
 	return NULL;
 }
 CLEANUP_POINTER(struct writer, writer_free);
 
 void writer_abandon(struct writer *w)
 {
-	if (!w->busy) {
-		writer_free(w);
-		return;
-	}
 	list_remove(&w->link);
 	w->session = NULL;
 	w->job.cancelled = true;
+	/* What survives us waits for its client in our successor. */
+	if (!w->busy && !w->buffer->server->stopping)
+		writer_free(w);
 }
 
 struct writer *writer_find(struct session *session, uint64_t id)
@@ -79,13 +150,98 @@ static void submit(struct writer *w, struct worker *worker, int (*step)(struct j
 	worker_submit(worker, &w->job, step, done);
 }
 
-/* The job is over. NULL when nobody waits for it any more, and then the writer is gone too. */
-static struct writer *take_back(struct job *job)
+/* What was done for it is over. NULL when nobody waits for it any more, and then the writer is gone too. */
+static struct writer *take_back(struct writer *w)
 {
-	struct writer *w = container_of(job, struct writer, job);
-
 	w->busy = false;
-	return w->session ? w : writer_free(w);
+	if (w->session)
+		return w;
+	return w->buffer->server->stopping ? NULL : writer_free(w);
+}
+
+/* --- keeping --- */
+
+void writer_save(const struct writer *w, struct manifest_writer *ret)
+{
+	if (!w->kept)
+		return;
+	*ret = (struct manifest_writer){
+		.id = w->id,
+		.cookie = w->cookie,
+		.slot = w->slot ? w->slot->id : 0,
+		.table = w->table ? w->table->id : 0,
+		.data_size = w->slot ? w->slot->data_size : 0,
+		.huge_bytes = w->slot ? w->slot->progress.huge : 0,
+		.uid = w->uid,
+		.pid = (uint32_t)w->pid,
+		.keep = w->keep,
+		.in_place = is_in_place(w),
+	};
+}
+
+void writer_answer(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	struct wire_reply reply = {
+		.create =
+			{
+				.writer = w->id,
+				.buffer = b->id,
+				.version = b->next_version,
+				.data_size = w->slot->data_size,
+				.slot_size = w->slot->size,
+				.flags = (b->exclusive ? WIRE_BUFFER_EXCLUSIVE : 0) |
+					 (b->reusable ? WIRE_BUFFER_REUSABLE : 0),
+			},
+	};
+	int fds[2] = {w->slot->fd, w->slot->reader_fd};
+
+	if (session_reply(w->session, WIRE_CREATE, &reply, fds, 2) < 0)
+		writer_free(w);
+}
+
+static void on_kept(struct barrier *barrier, int r)
+{
+	struct writer *w = take_back(container_of(barrier, struct writer, barrier));
+
+	if (!w)
+		return;
+	fault_point("create-kept");
+	if (r < 0) {
+		session_fail(w->session, r,
+			     "the service manager does not keep the memory of '%s' (%s): without that "
+			     "nothing is made",
+			     w->buffer->name, strerror(-r));
+		writer_free(w);
+		return;
+	}
+	writer_answer(w);
+}
+
+/* In this order, so that recovery knows all that it finds. */
+static void keep(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	int r;
+
+	w->kept = true;
+	w->handed_out = true; /* from here on we cannot know */
+	if (is_in_place(w))
+		b->state = HEAD_UPDATING;
+	fault_point("create-provided");
+	buffer_save(b);
+	fault_point("create-saved");
+	buffer_keep(b);
+	table_keep(w->table);
+	slot_keep(w->slot);
+	fault_point("create-stored");
+	r = barrier_start(&w->barrier, &b->server->store, on_kept);
+	w->busy = r == 0;
+	if (r == 0)
+		return;
+	session_fail(w->session, r, "the service manager cannot be asked to keep '%s': %s", b->name,
+		     strerror(-r));
+	writer_free(w);
 }
 
 /* --- providing --- */
@@ -101,18 +257,18 @@ static void fail_for_memory(struct writer *w)
 {
 	char needs[NUM_SIZE_MAX], missing[NUM_SIZE_MAX];
 
-	session_fail(w->session, -ENOMEM,
-		     "'%s' on %s needs %s, %s more than this machine has free; remove a buffer or an old "
-		     "version (weightctl rm), or give weightd more memory",
-		     w->buffer->name, w->buffer->device, num_format_size(needs, w->slot->size),
-		     num_format_size(missing, w->slot->progress.missing));
+	session_fail(
+		w->session, -ENOMEM,
+		"'%s' on %s needs %s, %s more than this machine has free; remove a buffer or an old "
+		"version (weightctl rm), write in place of the current one (--replace), or give "
+		"weightd more memory",
+		w->buffer->name, w->buffer->device, num_format_size(needs, w->slot->size),
+		num_format_size(missing, w->slot->progress.missing));
 }
 
 static void provide_done(struct job *job, int r)
 {
-	struct writer *w = take_back(job);
-	struct wire_reply reply = {0};
-	int fds[2];
+	struct writer *w = take_back(container_of(job, struct writer, job));
 
 	if (!w)
 		return;
@@ -121,45 +277,80 @@ static void provide_done(struct job *job, int r)
 		       provide_done); /* behind the freeing of what was evicted */
 		return;
 	}
-	if (r < 0) {
-		if (r == -ENOMEM)
-			fail_for_memory(w);
-		else
-			session_fail(w->session, r, "no memory for '%s' on %s: %s", w->buffer->name,
-				     w->buffer->device, strerror(-r));
-		writer_free(w);
+	if (r == 0) {
+		keep(w);
 		return;
 	}
-	reply.create = (struct wire_create_reply){
-		.writer = w->id,
-		.buffer = w->buffer->id,
-		.version = w->buffer->next_version,
-		.data_size = w->slot->data_size,
-		.slot_size = w->slot->size,
-	};
-	fds[0] = w->slot->fd;
-	fds[1] = w->slot->reader_fd;
-	if (session_reply(w->session, WIRE_CREATE, &reply, fds, 2) < 0)
-		writer_free(w);
+	if (r == -ENOMEM)
+		fail_for_memory(w);
+	else
+		session_fail(w->session, r, "no memory for '%s' on %s: %s", w->buffer->name,
+			     w->buffer->device, strerror(-r));
+	writer_free(w);
+}
+
+/* The buffer's own layout, if it is the same: then one memfd serves both. */
+static int take_table(struct writer *w)
+{
+	const struct layout_header *h = &w->header;
+	struct version *newest = buffer_newest(w->buffer);
+	struct server *server = w->buffer->server;
+	int r;
+
+	if (newest && !memcmp(newest->table->hash, h->hash, WIRE_HASH_SIZE) &&
+	    newest->table->data_size == h->data_size) {
+		w->table = table_ref(newest->table);
+		closer_close_memfd(&server->closer, take_fd(w->layout_fd));
+		return 0;
+	}
+	r = table_new(server, w->uid, w->layout_fd, w->layout_size, &w->table);
+	if (r != 0)
+		return r;
+	w->layout_fd = -1;
+	w->table->n_tensors = h->n_tensors;
+	w->table->data_size = h->data_size;
+	memcpy(w->table->hash, h->hash, WIRE_HASH_SIZE);
+	return 0;
+}
+
+/* Room in the store for two more, and for a new buffer's own two. */
+static int make_store_room(struct writer *w)
+{
+	struct store *store = &w->buffer->server->store;
+	unsigned n = w->buffer->kept ? 2 : 4;
+
+	if (store_is_expected(store) && !store_works(store)) {
+		session_fail(w->session, -ENOTRECOVERABLE,
+			     "the service manager that kept the memory of this weightd is gone: nothing "
+			     "new is made; start weightd anew");
+		return -ENOTRECOVERABLE;
+	}
+	while (!store_has_room(store, n) && buffers_evict(w->buffer->server, 0))
+		;
+	if (store_has_room(store, n))
+		return 0;
+	session_fail(w->session, -EDQUOT,
+		     "the service manager keeps %u descriptors for weightd already, of %u; remove a "
+		     "buffer (weightctl rm), or raise FileDescriptorStoreMax= and [store] max",
+		     store->n_kept, store->max);
+	return -EDQUOT;
 }
 
 static int start_providing(struct writer *w)
 {
 	struct buffer *b = w->buffer;
-	struct version *newest = buffer_newest(b);
-	int r;
+	int r = make_store_room(w);
 
-	if (newest && !w->new_layout && memcmp(newest->layout_hash, w->layout_hash, WIRE_HASH_SIZE)) {
-		session_fail(w->session, -EPROTOTYPE,
-			     "the layout differs from that of '%s@%" PRIu64 "' on %s; ask for a new "
-			     "layout (weightctl load --new-layout), or remove the buffer first",
-			     b->name, newest->number, b->device);
-		return -EPROTOTYPE;
+	if (r < 0)
+		return r;
+	if (recycle_slot(b, w->uid, w->table->data_size, &w->slot)) {
+		keep(w);
+		return 0;
 	}
-	r = slot_new(b->server, b->backend, w->session->peer.uid, w->data_size, &w->slot);
+	r = slot_new(b->server, b->backend, w->uid, w->table->data_size, &w->slot);
 	if (r == QUOTA_EXCEEDED) {
-		session_fail(w->session, -EDQUOT, "uid %u may not hold that many bytes",
-			     w->session->peer.uid);
+		session_fail(w->session, -EDQUOT,
+			     "uid %u may not hold that many bytes or descriptors", w->uid);
 		return -EDQUOT;
 	}
 	if (r < 0) {
@@ -167,8 +358,82 @@ static int start_providing(struct writer *w)
 			     strerror(-r));
 		return r;
 	}
-	submit(w, &w->buffer->server->worker, provide_step, provide_done);
+	submit(w, &b->server->worker, provide_step, provide_done);
 	return 0;
+}
+
+/* --- pausing, see update.c --- */
+
+void writer_go_on(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+
+	timer_stop(&w->timer);
+	if (b->exclusive) {
+		int r;
+
+		w->slot = buffer_current(b)->slot;
+		r = slot_open(w->slot);
+		if (r < 0) {
+			w->slot = NULL;
+			writer_give_up(w, r, strerror(-r));
+			return;
+		}
+		keep(w);
+		return;
+	}
+	if (start_providing(w) < 0)
+		writer_free(w);
+}
+
+void writer_give_up(struct writer *w, int error, const char *why)
+{
+	if (w->session)
+		session_fail(w->session, error, "'%s' on %s cannot be updated: %s", w->buffer->name,
+			     w->buffer->device, why);
+	writer_free(w);
+}
+
+static int fail_for_layout(struct writer *w, const struct version *newest)
+{
+	struct buffer *b = w->buffer;
+
+	session_fail(w->session, -EPROTOTYPE,
+		     b->exclusive
+			     ? "the layout differs from that of '%s@%" PRIu64 "' on %s, which is "
+			       "written in place; remove the buffer first"
+			     : "the layout differs from that of '%s@%" PRIu64
+			       "' on %s; ask for a new "
+			       "layout (weightctl load --new-layout), or remove the buffer first",
+		     b->name, newest->number, b->device);
+	return -EPROTOTYPE;
+}
+
+/* The layout is fine. 0, or the client was told why not. */
+static int proceed(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	struct version *newest = buffer_newest(b);
+	int r = take_table(w);
+
+	if (r != 0) {
+		session_fail_quota(w->session, r, "bytes or descriptors");
+		return -EDQUOT;
+	}
+	if (newest && newest->table != w->table &&
+	    (b->exclusive || !(w->flags & WIRE_CREATE_NEW_LAYOUT)))
+		return fail_for_layout(w, newest);
+	if (b->n_versions + b->n_leaving >= BUFFER_VERSIONS_MAX) {
+		session_fail(w->session, -EDQUOT,
+			     "%u versions of '%s' are held by readers; let some go",
+			     b->n_versions + b->n_leaving, b->name);
+		return -EDQUOT;
+	}
+	if (newest && (b->exclusive || w->flags & WIRE_CREATE_REPLACE)) {
+		update_start(w);
+		return 0;
+	}
+	return start_providing(w);
 }
 
 /* --- checking --- */
@@ -195,25 +460,20 @@ static int check_step(struct job *job)
 
 	if (r > 0)
 		return r;
-	if (r == 0) {
-		const struct layout_header *h = w->check.layout.header;
-
-		w->n_tensors = h->n_tensors;
-		w->data_size = h->data_size;
-		memcpy(w->layout_hash, h->hash, WIRE_HASH_SIZE);
-	}
+	if (r == 0)
+		w->header = *w->check.layout.header;
 	unmap_layout(w); /* here, since that takes long for a big one */
 	return r;
 }
 
 static void check_done(struct job *job, int r)
 {
-	struct writer *w = take_back(job);
+	struct writer *w = take_back(container_of(job, struct writer, job));
 
 	if (!w)
 		return;
 	if (r == 0)
-		r = start_providing(w);
+		r = proceed(w);
 	else if (w->check.why)
 		session_fail(w->session, r, "the layout is refused at entry %u: %s", w->check.at,
 			     w->check.why);
@@ -243,28 +503,51 @@ static int map_layout(struct writer *w, int fd)
 	return 0;
 }
 
+/* NULL: out of memory. Belongs to the buffer, and to nobody else yet. */
+static struct writer *writer_blank(struct buffer *b, uint64_t id)
+{
+	struct writer *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return NULL;
+	w->version = version_blank();
+	if (!w->version) {
+		free(w);
+		return NULL;
+	}
+	list_init(&w->link);
+	timer_init(&w->timer, NULL);
+	w->id = id;
+	w->layout_fd = -1;
+	w->buffer = b;
+	buffer_ref(b);
+	b->writer = w;
+	return w;
+}
+
 void writer_new(struct session *session, struct buffer *buffer, const struct wire_create *create,
 		int layout_fd)
 {
-	cleanup(writer_freep) struct writer *w = calloc(1, sizeof(*w));
 	struct server *server = session->server;
+	cleanup(writer_freep) struct writer *w = NULL;
 	int r;
 
 	assert(!buffer->writer);
+	w = writer_blank(buffer, server_next_id(server));
 	if (!w) {
 		session_fail(session, -ENOMEM, "weightd is out of memory");
-		if (!buffer_newest(buffer))
+		if (buffer->next_version == 1)
 			buffer_drop(buffer);
 		return;
 	}
 	w->session = session;
-	w->id = server_next_id(server);
-	w->layout_fd = -1;
-	w->buffer = buffer;
+	w->cookie = create->cookie;
+	w->uid = session->peer.uid;
+	w->pid = session->peer.pid;
 	w->keep = create->keep;
-	w->new_layout = create->flags & WIRE_CREATE_NEW_LAYOUT;
-	buffer_ref(buffer);
-	buffer->writer = w;
+	w->flags = create->flags;
+	w->policy = create->policy;
+	w->timeout_ms = create->timeout_ms;
 	list_append(&session->writers, &w->link);
 	r = quota_charge(&server->quota, session->peer.uid, QUOTA_VERSIONS, 1, &w->charge);
 	if (r != 0) {
@@ -282,6 +565,59 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
 	w = NULL; /* the session's list has it */
 }
 
+/* --- coming back --- */
+
+static void on_not_back(struct timer *timer)
+{
+	struct writer *w = container_of(timer, struct writer, timer);
+
+	log_warning("the writer of '%s' on %s (pid %d uid %u) did not come back in time",
+		    w->buffer->name, w->buffer->device, w->pid, w->uid);
+	writer_free(w);
+}
+
+int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
+		   struct table *table)
+{
+	struct server *server = buffer->server;
+	struct writer *w = writer_blank(buffer, saved->id);
+	int r;
+
+	if (!w)
+		return -ENOMEM;
+	r = quota_charge_anyway(&server->quota, saved->uid, QUOTA_VERSIONS, 1, &w->charge);
+	if (r < 0) {
+		buffer->writer = NULL;
+		writer_destroy(w);
+		buffer_unref(buffer);
+		return r;
+	}
+	w->cookie = saved->cookie;
+	w->uid = saved->uid;
+	w->pid = (pid_t)saved->pid;
+	w->keep = saved->keep;
+	w->slot = slot;
+	w->table = table;
+	w->kept = true;
+	w->handed_out = true;
+	w->pausing = saved->in_place;
+	timer_init(&w->timer, on_not_back);
+	timer_start(&server->loop, &w->timer,
+		    num_now_ns() + server->config.resume_timeout_s * 1000000000);
+	return 0;
+}
+
+bool writer_adopt(struct writer *w, struct session *session)
+{
+	if (w->session || w->busy || w->uid != session->peer.uid || slot_open(w->slot) < 0)
+		return false;
+	timer_stop(&w->timer);
+	w->session = session;
+	w->pid = session->peer.pid;
+	list_append(&session->writers, &w->link);
+	return true;
+}
+
 /* --- sealing --- */
 
 static int seal_step(struct job *job)
@@ -291,19 +627,11 @@ static int seal_step(struct job *job)
 
 	if (job->cancelled)
 		return -ECANCELED;
-	r = slot_seal(w->slot);
+	r = w->buffer->exclusive || w->buffer->reusable ? slot_finish(w->slot) : slot_seal(w->slot);
 	if (r != -EBUSY || num_now_ns() > w->seal_deadline_ns)
 		return r;
 	job->not_before_ns = num_now_ns() + SEAL_RETRY_NS;
 	return JOB_LATER;
-}
-
-static uint64_t realtime_ns(void)
-{
-	struct timespec ts;
-
-	(void)clock_gettime(CLOCK_REALTIME, &ts); /* cannot fail for this clock */
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
 static void fail_to_seal(struct writer *w, int r)
@@ -332,47 +660,67 @@ static void fail_to_seal(struct writer *w, int r)
 	w->spoiled = r != -EBUSY;
 }
 
+/* What the writer made, as a version; in place it is the one there is. */
+static struct version *fill_version(struct writer *w)
+{
+	struct version *v = is_in_place(w) ? buffer_current(w->buffer) : take_ptr(w->version);
+
+	v->writer = w->id;
+	v->published_ns = buffer_now_ns();
+	v->uid = w->uid;
+	v->pid = w->pid;
+	v->has_digest = w->has_digest;
+	memcpy(v->digest, w->digest, sizeof(v->digest));
+	if (v->slot) {
+		w->slot = NULL;
+		return v;
+	}
+	v->slot = take_ptr(w->slot);
+	v->table = take_ptr(w->table);
+	v->charge = w->charge;
+	w->charge = (struct charge){0};
+	return v;
+}
+
 /* Everything that can fail comes before buffer_publish(), which is the flip. */
 static void commit(struct writer *w)
 {
 	struct session *session = w->session;
 	struct buffer *b = w->buffer;
-	cleanup(freep) struct version *v = calloc(1, sizeof(*v));
+	bool in_place = is_in_place(w);
+	struct version *v = in_place ? buffer_current(b) : w->version;
 	struct wire_reply reply = {0};
 	struct lease *lease;
-	int r = v ? lease_new(session, v, w->id, &lease) : -ENOMEM;
+	int r = lease_new(session, v, w->id, &lease);
 
 	if (r != 0) {
 		session_fail_quota(session, r, "leases; detach some");
 		return;
 	}
-	list_init(&v->link);
-	v->slot = take_ptr(w->slot);
-	v->layout_fd = take_fd(w->layout_fd);
-	v->n_tensors = w->n_tensors;
-	v->published_ns = realtime_ns();
-	v->uid = session->peer.uid;
-	v->has_digest = w->has_digest;
-	memcpy(v->layout_hash, w->layout_hash, sizeof(v->layout_hash));
-	memcpy(v->digest, w->digest, sizeof(v->digest));
-	v->charge = w->charge;
-	w->charge = (struct charge){0};
+	(void)fill_version(w);
 	if (w->keep)
 		b->keep = w->keep;
-	buffer_publish(b, v);
+	b->writer = NULL; /* one commit ends the writer and begins the version */
+	w->kept = false;
+	if (in_place)
+		buffer_rewrite(b, v);
+	else
+		buffer_publish(b, v);
 	reply.publish.version = v->number;
 	log_info("'%s@%" PRIu64 "' on %s published by pid %d uid %u", b->name, v->number, b->device,
 		 session->peer.pid, session->peer.uid);
-	v = NULL; /* the buffer has it */
-	writer_free(w);
+	w->pausing = false;
+	(void)writer_free(w);
+	fault_point("publish-answered");
 	(void)session_reply(session, WIRE_PUBLISH, &reply, NULL,
 			    0); /* the version stands either way */
+	update_over(b);
 	waiters_notify(b);
 }
 
 static void seal_done(struct job *job, int r)
 {
-	struct writer *w = take_back(job);
+	struct writer *w = take_back(container_of(job, struct writer, job));
 
 	if (!w)
 		return;
@@ -398,5 +746,6 @@ void writer_publish(struct writer *w, const struct wire_publish *publish)
 	if (w->has_digest)
 		memcpy(w->digest, publish->digest, sizeof(w->digest));
 	w->seal_deadline_ns = num_now_ns() + SEAL_DEADLINE_NS;
+	fault_point("publish-begun");
 	submit(w, &w->buffer->server->sealer, seal_step, seal_done);
 }

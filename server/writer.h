@@ -3,11 +3,14 @@
  *
  * A version in the making, and the session that makes it:
  *
- *	checking (the layout) -> providing (the memory) -> filling (by the client) -> sealing -> a version
+ *	checking (the layout) -> [pausing (the readers)] -> providing (the memory) -> keeping (it in the
+ *	store) -> filling (by the client) -> sealing -> a version
  *
- * All but filling is a job on the worker, during which the writer belongs to the job: a session that
- * ends meanwhile abandons the writer, and the job's end frees it. A writer that ends before it became a
- * version takes its memory with it, and its buffer too if it never held anything.
+ * All but filling and pausing is work on a thread or a question to the service manager, during which the
+ * writer belongs to it: a session that ends meanwhile abandons the writer, and the end of the work frees
+ * it. A writer that ends before it became a version takes its memory with it, and its buffer too if that
+ * never held anything. From keeping on it is in the manifest: a restart leaves it without a session, which
+ * has some time to come back.
  */
 #pragma once
 
@@ -17,33 +20,48 @@
 #include "ipc/base/list.h"
 #include "ipc/layout.h"
 #include "ipc/wire.h"
+#include "server/loop.h"
 #include "server/quota.h"
+#include "server/store.h"
 #include "server/worker.h"
 
-struct backend;
 struct buffer;
+struct manifest_writer;
 struct session;
 struct slot;
+struct table;
+struct version;
 
 struct writer {
 	struct list link; /* session::writers */
-	struct session *session; /* NULL once abandoned */
+	struct session *session; /* NULL: abandoned, or not back yet */
+	struct timer timer; /* for the session to come back; or for readers to pause */
 	uint64_t id;
+	uint64_t cookie; /* the client's name for it, until it knows the id */
+	uid_t uid;
+	pid_t pid;
 	struct buffer *buffer;
-	struct slot *slot;
+	struct slot *slot; /* in place: the current version's, borrowed */
+	struct table *table;
+	struct version *version; /* room for what this becomes */
 	struct job job;
-	bool busy; /* the job has us */
+	struct barrier barrier;
+	bool busy; /* the job or the barrier has us */
+	bool kept; /* in the manifest */
+	bool handed_out; /* the client has, or had, the writable descriptor */
+	uint32_t flags; /* WIRE_CREATE_* */
+	enum wire_policy policy;
+	int64_t timeout_ms; /* for readers to pause */
+	bool pausing; /* they are asked to; in place, until the update is over */
+	uint64_t pause_deadline_ns; /* 0: none */
 	uint32_t keep; /* of the buffer, from this version on; 0: as before */
-	bool new_layout; /* the layout may differ from the newest version's */
 	bool spoiled; /* sealed and not whole: fit for nothing but the end */
 
-	int layout_fd;
+	int layout_fd; /* until it is a table */
 	const void *layout_image; /* mapped while it is checked */
 	uint64_t layout_size;
 	struct layout_check check;
-	uint8_t layout_hash[WIRE_HASH_SIZE];
-	uint64_t n_tensors;
-	uint64_t data_size;
+	struct layout_header header; /* of a layout that passed */
 
 	uint64_t seal_deadline_ns;
 	bool has_digest;
@@ -55,11 +73,29 @@ struct writer {
 void writer_new(struct session *session, struct buffer *buffer, const struct wire_create *create,
 		int layout_fd);
 
+/*
+ * For a writer that the manifest knows: it waits for its session. Takes slot and table (in place the slot is
+ * the current version's) on success.
+ */
+int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
+		   struct table *table);
+void writer_save(const struct writer *w, struct manifest_writer *ret);
+
 /* Answers the session's publish, later. */
 void writer_publish(struct writer *w, const struct wire_publish *publish);
 
-/* Ends the writer; a job that has it is told to stop and ends it then. */
+/* Ends the writer; what works for it is told to stop, and ends it then. */
 void writer_abandon(struct writer *w);
 
 /* NULL: the session has no such writer. */
 struct writer *writer_find(struct session *session, uint64_t id);
+
+/* Gives a writer without a session to this one, which has the same user. False: it is not for it. */
+bool writer_adopt(struct writer *w, struct session *session);
+
+/* Answers the create of a writer that was adopted: its client never got the first answer. */
+void writer_answer(struct writer *w);
+
+/* The readers have paused: goes on. Or they have not, in time: gives up. For update.c. */
+void writer_go_on(struct writer *w);
+void writer_give_up(struct writer *w, int error, const char *why);

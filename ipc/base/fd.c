@@ -75,18 +75,46 @@ int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_f
 	return fd_reopen_readonly(fd, ret_fd);
 }
 
-int fd_reopen_readonly(int fd, int *ret_fd)
+static int reopen(int fd, int flags, int *ret_fd)
 {
 	char path[40];
 	int new_fd;
 
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	/* Or a lease that its sender has taken on the file would make us wait for 45 seconds. */
-	new_fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	new_fd = open(path, flags | O_CLOEXEC | O_NONBLOCK);
 	if (new_fd < 0)
 		return -errno;
 	*ret_fd = new_fd;
 	return 0;
+}
+
+int fd_reopen_readonly(int fd, int *ret_fd)
+{
+	return reopen(fd, O_RDONLY, ret_fd);
+}
+
+int fd_reopen_writable(int fd, int *ret_fd)
+{
+	int new_fd = -1, r;
+
+	if (fchmod(fd, 0600) < 0)
+		return -errno;
+	r = reopen(fd, O_RDWR, &new_fd);
+	if (fchmod(fd, 0400) < 0 && r == 0) {
+		r = -errno;
+		(void)fd_close(new_fd);
+	}
+	if (r == 0)
+		*ret_fd = new_fd;
+	return r;
+}
+
+int fd_is_open_elsewhere(int fd)
+{
+	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
+		return errno == EAGAIN ? 1 : -errno;
+	return fcntl(fd, F_SETLEASE, F_UNLCK) < 0 ? -errno : 0;
 }
 
 bool fd_is_sealed(int fd)

@@ -31,6 +31,19 @@ int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_f
  */
 int fd_reopen_readonly(int fd, int *ret_fd);
 
+/*
+ * The same file behind a new descriptor that can write it, for the file's owner, whatever its mode: which is
+ * 0600 for a moment and then 0400.
+ */
+int fd_reopen_writable(int fd, int *ret_fd);
+
+/*
+ * Whether any other open file description of this file is left, mappings included: 1, or 0 when `fd`,
+ * which must be read-only, is the only one. By trying a write lease, which the kernel grants only then;
+ * negative where it cannot tell.
+ */
+int fd_is_open_elsewhere(int fd);
+
 /* True when fd is a memfd that nobody can write, shrink or grow any more. */
 bool fd_is_sealed(int fd);
 

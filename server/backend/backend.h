@@ -31,6 +31,18 @@ struct backend {
 	/* A descriptor of the same memory that cannot be used to write it. */
 	int (*reader)(int fd, int *ret_fd);
 
+	/* For a descriptor of reader(): one that can write, for memory that is not sealed. */
+	int (*writable)(int fd, int *ret_fd);
+
+	/* Whether somebody but `fd`, one of reader(), has the memory open or mapped: 1, 0, or negative: unknown. */
+	int (*in_use)(int fd);
+
+	/* How many bytes have memory behind them; whether it is immutable. For what came back after a restart. */
+	int (*describe)(int fd, uint64_t *ret_size, uint64_t *ret_allocated, bool *ret_sealed);
+
+	/* Checks that nothing was taken out of memory that is not going to be sealed. 0, -ENODATA. */
+	int (*is_whole)(int fd, uint64_t size);
+
 	/*
 	 * Makes the memory immutable, blocking for up to 160 ms. -EBUSY while somebody maps it writable;
 	 * -EPERM when the writer has forbidden seals; -ENODATA when parts of it were taken out.

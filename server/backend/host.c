@@ -125,10 +125,34 @@ static int host_seal(int fd, uint64_t size)
 	return is_whole(fd, size) ? 0 : -ENODATA;
 }
 
+static int host_is_whole(int fd, uint64_t size)
+{
+	return is_whole(fd, size) ? 0 : -ENODATA;
+}
+
+static int host_describe(int fd, uint64_t *ret_size, uint64_t *ret_allocated, bool *ret_sealed)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat st;
+
+	if (seals < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	if (!(seals & F_SEAL_SHRINK) || !(seals & F_SEAL_GROW))
+		return -EBADF;
+	*ret_size = (uint64_t)st.st_size;
+	*ret_allocated = (uint64_t)st.st_blocks * 512;
+	*ret_sealed = seals & F_SEAL_WRITE;
+	return 0;
+}
+
 const struct backend backend_host = {
 	.has_device = host_has_device,
 	.allocate = host_allocate,
 	.provide = host_provide,
 	.reader = fd_reopen_readonly,
+	.writable = fd_reopen_writable,
+	.in_use = fd_is_open_elsewhere,
+	.describe = host_describe,
+	.is_whole = host_is_whole,
 	.seal = host_seal,
 };

@@ -1,0 +1,37 @@
+/*
+ * Events
+ *
+ * What happened to buffers, in order, for those who watch. A ring of the last ones is remembered; a session
+ * that asks for more than there is waits for the next.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "ipc/wire.h"
+#include "server/loop.h"
+
+struct buffer;
+struct server;
+struct session;
+struct version;
+
+struct events {
+	struct wire_event_record *ring; /* serial n at n % WIRE_EVENTS_KEPT */
+	uint64_t last; /* serial of the latest, 0 before the first */
+	struct list watchers;
+	struct timer tell; /* them, in the loop's next round */
+};
+
+/* -ENOMEM. */
+int events_init(struct events *e);
+void events_deinit(struct events *e);
+
+/* By whom: server::actor, whose request is being handled or has just been done; or nobody. */
+void event_of_buffer(struct server *server, enum wire_event event, const struct buffer *b);
+void event_of_version(struct server *server, enum wire_event event, const struct version *v);
+
+/* Answers the session's request, now or later. */
+void events_ask(struct session *s, const struct wire_events *ask);
+/* The session ends: it does not wait any more. */
+void events_forget(struct session *s);

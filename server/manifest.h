@@ -1,0 +1,112 @@
+/*
+ * Manifests
+ *
+ * What a buffer is, in a form that outlives us: one memfd per buffer, in the store, mapped by us alone.
+ * It holds two records with checksums. A commit writes the one that is not in force and then puts it in
+ * force by one atomic store; whoever kills us in between kills nothing. Nothing that is committed was
+ * promised to anybody before, and nothing is promised that is not committed.
+ */
+#pragma once
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "ipc/wire.h"
+
+#define MANIFEST_MAGIC 0x4e414d444847574bull
+#define MANIFEST_ABI 1 /* a later weightd that changes what follows changes this */
+#define MANIFEST_SIZE 32768
+#define MANIFEST_VERSIONS 64
+
+/* A version, or one that was. */
+#define MANIFEST_HELD 1u /* its slot and its table are in the store */
+#define MANIFEST_DIGEST 2u
+struct manifest_version {
+	uint64_t number; /* 0: never published, and on its way out */
+	uint64_t slot; /* ids of what is in the store */
+	uint64_t table;
+	uint64_t writer; /* id of who made it: then of a lease on it */
+	uint64_t data_size;
+	uint64_t huge_bytes;
+	uint64_t n_tensors;
+	uint64_t published_ns;
+	uint64_t ended_ns; /* 0: it is there */
+	uint32_t flags;
+	uint32_t why; /* enum wire_end */
+	uint32_t uid, pid; /* who published it */
+	uint32_t generation; /* of the permissions when it was published */
+	uint32_t pad;
+	uint8_t layout_hash[WIRE_HASH_SIZE];
+	uint8_t digest[WIRE_HASH_SIZE];
+};
+static_assert(sizeof(struct manifest_version) == 128, "manifest_version is ABI");
+
+/* A version in the making. */
+struct manifest_writer {
+	uint64_t id; /* 0: nobody is writing */
+	uint64_t cookie;
+	uint64_t slot;
+	uint64_t table;
+	uint64_t data_size;
+	uint64_t huge_bytes;
+	uint32_t uid, pid;
+	uint32_t keep;
+	uint32_t in_place; /* the slot is that of the current version, and the writer has it */
+};
+static_assert(sizeof(struct manifest_writer) == 64, "manifest_writer is ABI");
+
+#define MANIFEST_REMOVED 1u
+#define MANIFEST_EXCLUSIVE 2u
+#define MANIFEST_REUSABLE 4u
+
+struct manifest_record {
+	uint8_t checksum[WIRE_HASH_SIZE]; /* of the rest, up to the last version */
+	uint64_t serial; /* grows by one at each commit */
+	uint64_t current; /* version that attach gets, 0 for none */
+	uint64_t next_version;
+	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
+	uint32_t uid, gid, mode;
+	uint32_t generation; /* of these three */
+	uint32_t keep;
+	uint32_t flags;
+	uint32_t state; /* enum head_state */
+	uint32_t n_versions;
+	struct manifest_writer writer;
+	struct manifest_version versions[MANIFEST_VERSIONS]; /* oldest first */
+};
+
+struct manifest {
+	uint64_t magic;
+	uint32_t abi;
+	uint32_t pad;
+	uint64_t buffer; /* id */
+	_Atomic uint64_t active; /* the serial in force: its record is records[serial & 1] */
+	uint8_t reserved[4096 - 32];
+	struct manifest_record records[2];
+};
+static_assert(sizeof(struct manifest) <= MANIFEST_SIZE, "a manifest has room for both records");
+
+/* Makes one with an empty record in force, mapped, and its descriptor, which is the caller's. */
+int manifest_new(uint64_t buffer, struct manifest **ret, int *ret_fd);
+
+/*
+ * Maps one that came back. -EBADF: it is no manifest's memory; -EBADMSG: it is none of this buffer, or the
+ * record in force is not what was committed; -EPROTONOSUPPORT: a later weightd has written it, and
+ * *ret_abi is what it calls itself.
+ */
+int manifest_open(int fd, uint64_t buffer, struct manifest **ret, uint32_t *ret_abi);
+
+struct manifest *manifest_free(struct manifest *m);
+
+/* The record in force. */
+const struct manifest_record *manifest_current(const struct manifest *m);
+
+/*
+ * The other record, as a copy of the one in force without its versions and writer: to be filled in and
+ * committed.
+ */
+struct manifest_record *manifest_begin(struct manifest *m);
+/* Puts it in force: this is the commit. */
+void manifest_commit(struct manifest *m);

@@ -1,0 +1,252 @@
+#include "server/notify.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/log.h"
+
+#define RETRY_NS 10000000u
+
+struct message {
+	struct list link; /* notify::queue */
+	int fd; /* ours; -1: none */
+	char text[];
+};
+
+static void message_free(struct message *m)
+{
+	list_remove(&m->link);
+	(void)fd_close(m->fd);
+	free(m);
+}
+
+static int send_now(const struct notify *n, const char *text, int fd)
+{
+	union {
+		struct cmsghdr align;
+		char data[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec iov = {.iov_base = (void *)text, .iov_len = strlen(text)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	if (fd >= 0) {
+		struct cmsghdr *c;
+
+		msg.msg_control = control.data;
+		msg.msg_controllen = sizeof(control.data);
+		c = CMSG_FIRSTHDR(&msg);
+		c->cmsg_level = SOL_SOCKET;
+		c->cmsg_type = SCM_RIGHTS;
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &fd, sizeof(int));
+	}
+	if (sendmsg(n->source.fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+		return -errno;
+	return 0;
+}
+
+static void give_up(struct notify *n, int r)
+{
+	struct message *m;
+
+	if (!n->gone)
+		log_error("the service manager is gone (%s): what is here will not survive a restart",
+			  strerror(-r));
+	n->gone = true;
+	timer_stop(&n->retry);
+	timer_stop(&n->watchdog);
+	loop_modify(&n->source, 0);
+	while ((m = list_first(&n->queue, struct message, link)))
+		message_free(m);
+}
+
+/* Sends what waits, as far as there is room. */
+static void flush(struct notify *n)
+{
+	struct message *m;
+
+	while ((m = list_first(&n->queue, struct message, link))) {
+		int r = send_now(n, m->text, m->fd);
+
+		if (r == -EAGAIN || r == -EINTR) {
+			loop_modify(&n->source, EPOLLOUT);
+			return;
+		}
+		if (r == -ETOOMANYREFS || r == -ENOBUFS || r == -ENOMEM) {
+			loop_modify(&n->source, 0); /* no event tells when that is over */
+			timer_start(n->loop, &n->retry, num_now_ns() + RETRY_NS);
+			return;
+		}
+		if (r < 0) {
+			give_up(n, r);
+			return;
+		}
+		message_free(m);
+	}
+	loop_modify(&n->source, 0);
+}
+
+static void on_room(struct source *source, uint32_t events)
+{
+	(void)events;
+	flush(container_of(source, struct notify, source));
+}
+
+static void on_retry(struct timer *timer)
+{
+	flush(container_of(timer, struct notify, retry));
+}
+
+/* In front of what waits: storing much must not look like hanging. */
+static void on_watchdog(struct timer *timer)
+{
+	struct notify *n = container_of(timer, struct notify, watchdog);
+	int r = send_now(n, "WATCHDOG=1", -1);
+
+	if (r == -ECONNREFUSED || r == -ENOENT || r == -EPIPE) {
+		give_up(n, r);
+		return;
+	}
+	timer_start(n->loop, &n->watchdog, num_now_ns() + (r == 0 ? n->watchdog_ns : RETRY_NS));
+}
+
+static uint64_t ping_interval_ns(void)
+{
+	const char *usec = getenv("WATCHDOG_USEC");
+	const char *pid = getenv("WATCHDOG_PID");
+
+	if (!usec || (pid && strtol(pid, NULL, 10) != getpid()))
+		return 0;
+	return strtoull(usec, NULL, 10) * 1000 / 4;
+}
+
+static int connect_to(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	size_t size = strlen(path);
+	int fd;
+
+	if ((path[0] != '/' && path[0] != '@') || size >= sizeof(address.sun_path))
+		return -EINVAL;
+	memcpy(address.sun_path, path, size);
+	if (path[0] == '@')
+		address.sun_path[0] = '\0';
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)&address,
+		    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size)) < 0) {
+		int r = -errno;
+
+		(void)fd_close(fd);
+		return r;
+	}
+	return fd;
+}
+
+void notify_init(struct notify *n, struct loop *l)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	int fd, r;
+
+	*n = (struct notify){.loop = l, .source.fd = -1};
+	list_init(&n->queue);
+	timer_init(&n->retry, on_retry);
+	timer_init(&n->watchdog, on_watchdog);
+	if (!path || !path[0])
+		return;
+	fd = connect_to(path);
+	r = fd < 0 ? fd : loop_add(l, &n->source, fd, 0, on_room);
+	if (r < 0) {
+		log_error("NOTIFY_SOCKET=%s: %s", path, strerror(-r));
+		n->source.fd = -1;
+		if (fd >= 0)
+			(void)fd_close(fd);
+		return;
+	}
+	n->watchdog_ns = ping_interval_ns();
+	(void)unsetenv("NOTIFY_SOCKET"); /* what we start must not speak for us */
+}
+
+void notify_deinit(struct notify *n)
+{
+	struct message *m;
+
+	timer_stop(&n->watchdog);
+	timer_stop(&n->retry);
+	/* What waits is of use even now: removals, above all. */
+	while ((m = list_first(&n->queue, struct message, link))) {
+		if (!n->gone && send_now(n, m->text, m->fd) < 0)
+			log_warning("the service manager was too busy to hear: %s", m->text);
+		message_free(m);
+	}
+	loop_remove(&n->source);
+	n->source.fd = fd_close(n->source.fd);
+}
+
+bool notify_works(const struct notify *n)
+{
+	return n->source.fd >= 0 && !n->gone;
+}
+
+static int enqueue(struct notify *n, const char *text, int fd)
+{
+	size_t size = strlen(text) + 1;
+	struct message *m = malloc(sizeof(*m) + size);
+
+	if (!m)
+		return -ENOMEM;
+	list_init(&m->link);
+	m->fd = -1;
+	memcpy(m->text, text, size);
+	if (fd >= 0) {
+		m->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+		if (m->fd < 0) {
+			int r = -errno;
+
+			message_free(m);
+			return r;
+		}
+	}
+	list_append(&n->queue, &m->link);
+	return 0;
+}
+
+int notify_send(struct notify *n, const char *text, int fd)
+{
+	int r = -EAGAIN;
+
+	if (!notify_works(n))
+		return -ENOTCONN;
+	if (list_empty(&n->queue))
+		r = send_now(n, text, fd);
+	if (r == 0)
+		return 0;
+	if (r == -ECONNREFUSED || r == -ENOENT || r == -EPIPE || r == -ENOTCONN) {
+		give_up(n, r);
+		return -ENOTCONN;
+	}
+	r = enqueue(n, text, fd);
+	if (r == 0)
+		flush(n);
+	return r;
+}
+
+void notify_ready(struct notify *n, const char *status)
+{
+	char text[256];
+
+	(void)snprintf(text, sizeof(text), "READY=1\nSTATUS=%s", status);
+	(void)notify_send(n, text, -1); /* nobody to tell that nobody listens */
+	if (n->watchdog_ns && notify_works(n))
+		timer_start(n->loop, &n->watchdog, num_now_ns() + n->watchdog_ns);
+}

@@ -1,0 +1,52 @@
+#include "server/reaper.h"
+
+#include "ipc/base/num.h"
+#include "server/buffer.h"
+#include "server/server.h"
+
+#define DELAY_MIN_NS 2000000u
+#define DELAY_MAX_NS 1000000000u
+
+static void plan(struct reaper *r)
+{
+	timer_start(&r->server->loop, &r->timer, num_now_ns() + r->delay_ns);
+}
+
+/* True when something is left that waits for the clock: what has a lease does not. */
+static bool reap_list(struct list *buffers)
+{
+	struct buffer *b, *tmp;
+	bool waits = false;
+
+	list_for_each_safe(b, tmp, buffers, link)
+		waits |= buffer_reap(b);
+	return waits;
+}
+
+static void on_time(struct timer *timer)
+{
+	struct reaper *r = container_of(timer, struct reaper, timer);
+	bool waits = reap_list(&r->server->buffers);
+
+	waits |= reap_list(&r->server->removed);
+	r->delay_ns = r->delay_ns * 2 < DELAY_MAX_NS ? r->delay_ns * 2 : DELAY_MAX_NS;
+	if (waits)
+		plan(r);
+}
+
+void reaper_init(struct reaper *r, struct server *server)
+{
+	r->server = server;
+	timer_init(&r->timer, on_time);
+}
+
+void reaper_deinit(struct reaper *r)
+{
+	timer_stop(&r->timer);
+}
+
+void reaper_start(struct reaper *r)
+{
+	r->delay_ns = DELAY_MIN_NS;
+	plan(r);
+}

@@ -1,0 +1,23 @@
+/*
+ * The reaper
+ *
+ * Frees versions that have ended as soon as nobody holds them. A lease that ends says so; a mapping
+ * without a lease does not, and is asked for by the clock: soon at first, then once a second.
+ */
+#pragma once
+
+#include "server/loop.h"
+
+struct server;
+
+struct reaper {
+	struct timer timer;
+	struct server *server;
+	uint64_t delay_ns;
+};
+
+void reaper_init(struct reaper *r, struct server *server);
+void reaper_deinit(struct reaper *r);
+
+/* Something leaves that somebody holds still. */
+void reaper_start(struct reaper *r);

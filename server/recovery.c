@@ -1,0 +1,338 @@
+#include "server/recovery.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/buffer.h"
+#include "server/fault.h"
+#include "server/inherit.h"
+#include "server/log.h"
+#include "server/reaper.h"
+#include "server/server.h"
+#include "server/slot.h"
+#include "server/table.h"
+#include "server/writer.h"
+
+/* A buffer that is being recovered. */
+struct patient {
+	struct server *server;
+	struct inherit *in;
+	struct recovery *result;
+	struct buffer *buffer;
+	const struct manifest_record *record;
+};
+
+/* Each table once, however many versions have it. */
+static int find_table(struct patient *p, uint64_t id, uid_t uid, struct table **ret)
+{
+	struct list *lists[] = {&p->buffer->versions, &p->buffer->leaving};
+	struct version *v;
+	int fd, r;
+
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+		list_for_each(v, lists[i], link)
+			if (v->table->id == id) {
+				*ret = table_ref(v->table);
+				return 0;
+			}
+	fd = inherit_take(p->in, STORE_TABLE, id);
+	if (fd < 0)
+		return -ENOENT;
+	r = table_recover(p->server, uid, id, fd, ret);
+	if (r < 0)
+		inherit_give_back(p->in, STORE_TABLE, id, fd);
+	else
+		store_adopt(&p->server->store);
+	return r;
+}
+
+static int find_slot(struct patient *p, uint64_t id, uint64_t data_size, uid_t uid,
+		     struct slot **ret)
+{
+	int fd = inherit_take(p->in, STORE_SLOT, id);
+	int r;
+
+	if (fd < 0)
+		return -ENOENT;
+	r = slot_recover(p->server, p->buffer->backend, uid, id, data_size, fd, ret);
+	if (r < 0)
+		inherit_give_back(p->in, STORE_SLOT, id, fd);
+	else
+		store_adopt(&p->server->store);
+	return r;
+}
+
+/* Back into the store's keeping: for what came back and cannot be used. */
+static void return_slot(struct patient *p, struct slot *s)
+{
+	inherit_give_back(p->in, STORE_SLOT, s->id, take_fd(s->probe_fd));
+	s->kept = false;
+	p->server->store.n_kept--;
+	slot_free(s);
+}
+
+static void return_table(struct patient *p, struct table *t)
+{
+	if (t && t->n_refs == 1) {
+		inherit_give_back(p->in, STORE_TABLE, t->id, take_fd(t->fd));
+		t->kept = false;
+		p->server->store.n_kept--;
+	}
+	table_unref(t);
+}
+
+/* What was published must be sealed, unless its buffer has it otherwise; and be of its layout. */
+static int check_version(const struct patient *p, const struct manifest_version *e,
+			 const struct slot *s, const struct table *t)
+{
+	bool unsealed_ok = p->buffer->exclusive || p->buffer->reusable || e->number == 0;
+
+	if (!s->sealed && !unsealed_ok)
+		return -EBADMSG;
+	if (t->data_size != s->data_size || memcmp(t->hash, e->layout_hash, sizeof(t->hash)))
+		return -EBADMSG;
+	return 0;
+}
+
+static int recover_version(struct patient *p, const struct manifest_version *e)
+{
+	struct server *server = p->server;
+	struct version *v = version_blank();
+	int r;
+
+	if (!v)
+		return -ENOMEM;
+	r = find_slot(p, e->slot, e->data_size, e->uid, &v->slot);
+	if (r == 0)
+		r = find_table(p, e->table, e->uid, &v->table);
+	if (r == 0)
+		r = check_version(p, e, v->slot, v->table);
+	if (r == 0)
+		r = quota_charge_anyway(&server->quota, e->uid, QUOTA_VERSIONS, 1, &v->charge);
+	if (r < 0) {
+		if (v->slot)
+			return_slot(p, v->slot);
+		return_table(p, v->table);
+		free(v);
+		return r;
+	}
+	v->number = e->number;
+	v->writer = e->writer;
+	v->slot->progress.huge = e->huge_bytes;
+	v->published_ns = e->published_ns;
+	v->ended_ns = e->ended_ns;
+	v->why = (enum wire_end)e->why;
+	v->uid = e->uid;
+	v->pid = (pid_t)e->pid;
+	v->generation = e->generation;
+	v->has_digest = e->flags & MANIFEST_DIGEST;
+	memcpy(v->digest, e->digest, sizeof(v->digest));
+	version_add(v, p->buffer);
+	return 0;
+}
+
+static void lose_version(struct patient *p, const struct manifest_version *e, int r)
+{
+	const struct buffer *b = p->buffer;
+
+	if (r == -ENOENT && e->ended_ns)
+		return; /* it was being freed */
+	log_error("'%s@%" PRIu64 "' on %s is lost: %s", b->name, e->number, b->device,
+		  r == -ENOENT ? "the service manager has not kept all of it; was its store's size "
+				 "(FileDescriptorStoreMax=) lowered?"
+		  : r == -EBADMSG ? "what came back is not what was published"
+				  : strerror(-r));
+}
+
+static void recover_versions(struct patient *p)
+{
+	for (unsigned i = 0; i < p->record->n_versions; i++) {
+		const struct manifest_version *e = &p->record->versions[i];
+		int r = e->flags & MANIFEST_HELD ? recover_version(p, e) : 0;
+
+		if (r < 0)
+			lose_version(p, e, r);
+		else if (e->flags & MANIFEST_HELD && !e->ended_ns)
+			p->result->n_versions++;
+	}
+}
+
+/* A version in the making: if it is not all there, it was not acknowledged, and is nothing. */
+static void recover_writer(struct patient *p)
+{
+	const struct manifest_writer *saved = &p->record->writer;
+	struct version *current = buffer_current(p->buffer);
+	struct slot *slot = NULL;
+	struct table *table = NULL;
+	int r;
+
+	if (!saved->id)
+		return;
+	if (saved->in_place)
+		r = current && current->slot->id == saved->slot ? 0 : -ENOENT;
+	else
+		r = find_slot(p, saved->slot, saved->data_size, saved->uid, &slot);
+	if (r == 0)
+		r = find_table(p, saved->table, saved->uid, &table);
+	if (r == 0)
+		r = writer_recover(p->buffer, saved, saved->in_place ? current->slot : slot, table);
+	if (r == 0) {
+		p->result->n_writers++;
+		return;
+	}
+	slot_free(slot);
+	table_unref(table);
+	/* Its other half may have been on the way to the store, or out of it. */
+	inherit_drop(p->in, &p->server->store, STORE_TABLE, saved->table);
+}
+
+/* The current version may be the one that did not come back: the latest that did takes its place. */
+static void choose_current(struct buffer *b)
+{
+	struct version *newest = buffer_newest(b);
+
+	if (!b->current || buffer_current(b) || b->removed)
+		return;
+	b->current = newest ? newest->number : 0;
+	b->state = newest ? HEAD_READY : HEAD_EMPTY;
+	if (newest)
+		log_error("'%s@%" PRIu64 "' on %s is served instead", b->name, newest->number,
+			  b->device);
+}
+
+/* In place, and the writer is gone: nobody knows what is there now. */
+static void check_state(struct buffer *b)
+{
+	if (b->state != HEAD_UPDATING || b->writer)
+		return;
+	b->state = HEAD_TORN;
+	log_warning("'%s' on %s is torn: its writer did not come back", b->name, b->device);
+}
+
+/* Of versions that were being freed: their slot is out of the store already, their table perhaps not yet. */
+static void drop_rest(struct patient *p)
+{
+	for (unsigned i = 0; i < p->record->n_versions; i++) {
+		const struct manifest_version *e = &p->record->versions[i];
+
+		if (e->flags & MANIFEST_HELD && e->ended_ns)
+			inherit_drop(p->in, &p->server->store, STORE_TABLE, e->table);
+	}
+}
+
+static void settle(struct patient *p)
+{
+	struct server *server = p->server;
+	struct buffer *b = p->buffer;
+
+	choose_current(b);
+	check_state(b);
+	if (b->exclusive)
+		b->grace_ns = num_now_ns() + server->config.resume_timeout_s * 1000000000;
+	fault_point("recovery-before-save");
+	buffer_save(b);
+	fault_point("recovery-before-head");
+	buffer_flip(b);
+	reaper_start(&server->reaper);
+	if (b->removed || (b->next_version == 1 && !b->writer))
+		buffer_drop(b); /* once more: it was going */
+	else
+		p->result->n_buffers++;
+}
+
+static void quarantine(uint64_t id, const char *name, int r, uint32_t abi)
+{
+	if (r == -EPROTONOSUPPORT)
+		log_error("a buffer's manifest (%016" PRIx64
+			  ") has format %u and this weightd knows %d: "
+			  "it is kept and not served; start the release that wrote it",
+			  id, abi, MANIFEST_ABI);
+	else if (name)
+		log_error("buffer '%s' (%016" PRIx64 ") is kept and not served: %s", name, id,
+			  r == -ENOENT   ? "its head page did not come back"
+			  : r == -EEXIST ? "there is another one of that name"
+					 : strerror(-r));
+	else
+		log_error("a buffer's manifest (%016" PRIx64 ") is kept and not served: %s", id,
+			  r == -EBADMSG ? "it is damaged" : strerror(-r));
+}
+
+/* 0, or what is wrong with it: then nothing of it was taken. */
+static int recover_buffer(struct patient *p, uint64_t id, struct manifest *m)
+{
+	const struct manifest_record *record = manifest_current(m);
+	int head_fd, r;
+
+	if (!(record->flags & MANIFEST_REMOVED) &&
+	    buffer_find(p->server, record->name, record->device))
+		return -EEXIST;
+	head_fd = inherit_take(p->in, STORE_HEAD, id);
+	if (head_fd < 0)
+		return -ENOENT;
+	r = buffer_recover(p->server, id, m, head_fd, &p->buffer);
+	if (r < 0) {
+		inherit_give_back(p->in, STORE_HEAD, id, head_fd);
+		return r;
+	}
+	store_adopt(&p->server->store);
+	store_adopt(&p->server->store);
+	p->record = record;
+	recover_versions(p);
+	recover_writer(p);
+	drop_rest(p);
+	settle(p);
+	return 0;
+}
+
+/* Made, or removed, when we were killed: its manifest is first in the store and last out of it. */
+static bool is_going(const struct manifest_record *record)
+{
+	return record->next_version == 1 || record->flags & MANIFEST_REMOVED;
+}
+
+static void recover_manifest(struct patient *p, uint64_t id, int fd)
+{
+	struct manifest *m = NULL;
+	uint32_t abi = 0;
+	int r = manifest_open(fd, id, &m, &abi);
+
+	if (r == 0)
+		r = recover_buffer(p, id, m);
+	if (r == 0) {
+		(void)fd_close(fd);
+		return;
+	}
+	if (r == -ENOENT && is_going(manifest_current(m))) {
+		(void)manifest_free(m);
+		(void)fd_close(fd);
+		store_adopt(&p->server->store);
+		store_remove(&p->server->store, STORE_MANIFEST, id);
+		return;
+	}
+	quarantine(id, m ? manifest_current(m)->name : NULL, r, abi);
+	(void)manifest_free(m);
+	inherit_give_back(p->in, STORE_MANIFEST, id, fd);
+}
+
+void recovery_run(struct server *server, struct inherit *in, struct recovery *ret)
+{
+	*ret = (struct recovery){0};
+	for (unsigned i = 0; i < in->n; i++) {
+		struct patient p = {.server = server, .in = in, .result = ret};
+		enum store_kind kind;
+		uint64_t id;
+
+		if (in->items[i].fd < 0 || !store_parse_name(in->items[i].name, &kind, &id) ||
+		    kind != STORE_MANIFEST)
+			continue;
+		fault_point("recovery-buffer");
+		recover_manifest(&p, id, take_fd(in->items[i].fd));
+	}
+	ret->n_quarantined = inherit_leave(in, &server->store);
+}

@@ -1,0 +1,28 @@
+/*
+ * Slots that are used again
+ *
+ * A reusable buffer does not free the slot of the version that left last: the next writer gets it, without
+ * waiting for pages, and with its old bytes. Only within one buffer, whose permissions have not changed since the
+ * slot was published; only to the user who wrote it; and only once the kernel says that nobody else has it
+ * open or mapped.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct buffer;
+struct server;
+struct slot;
+struct version;
+
+/* True when `v`, which nobody holds, is to be used again, and so not to be freed now. */
+bool recycle_keep(struct version *v);
+
+/* Takes the slot that waits, if it fits and may be given to `uid`. */
+bool recycle_slot(struct buffer *b, uid_t uid, uint64_t data_size, struct slot **ret);
+
+/* Frees what waits: of a buffer, or the first there is. True when there was something. */
+void recycle_forget(struct buffer *b);
+bool recycle_evict(struct server *server);

@@ -1,0 +1,69 @@
+/*
+ * The store
+ *
+ * The service manager's store of file descriptors, where everything that must outlive us lies. A
+ * descriptor there has a name of one letter and an id. The manager tells neither what it keeps nor how
+ * much it would: we count. What was handed over is safe once a barrier behind it has come through.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/loop.h"
+
+struct notify;
+
+enum store_kind {
+	STORE_MANIFEST = 'm',
+	STORE_HEAD = 'h',
+	STORE_SLOT = 's',
+	STORE_TABLE = 't',
+	STORE_SOCKET = 'w', /* the listening socket that we made ourselves */
+	STORE_LOCK = 'k', /* ... and the lock on its path */
+};
+
+#define STORE_NAME_MAX 20 /* bytes: LISTEN_FDNAMES of 6,000 must be one string of 128 KiB */
+#define STORE_MAX_DEFAULT 6000
+
+struct store {
+	struct notify *notify;
+	struct loop *loop;
+	unsigned n_kept;
+	unsigned max; /* 0: there is no store */
+};
+
+void store_init(struct store *s, struct loop *l, struct notify *notify, unsigned max);
+
+/* True while what is handed over survives us. */
+bool store_works(const struct store *s);
+/* True where that was so at the start: what cannot be kept any more must not be made. */
+bool store_is_expected(const struct store *s);
+
+/* True when `n` more descriptors may be kept; always true without a store. */
+bool store_has_room(const struct store *s, unsigned n);
+
+/* Hands over a descriptor, which stays the caller's as well. Counts also if it fails. */
+int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd);
+/* Counts one that came back from the store at our start. */
+void store_adopt(struct store *s);
+void store_remove(struct store *s, enum store_kind kind, uint64_t id);
+
+/* Writes "s0123456789abcdef". */
+void store_name(enum store_kind kind, uint64_t id, char ret[STORE_NAME_MAX + 1]);
+/* True for such a name. */
+bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret_id);
+
+/* Tells when all that was handed over before is kept. */
+struct barrier {
+	struct source source; /* of the reading end of a pipe */
+	struct timer timer;
+	struct store *store;
+	void (*fn)(struct barrier *b,
+		   int r); /* 0; -ETIMEDOUT, -ENOTCONN: the manager does not answer */
+};
+
+/* Calls fn later, never at once; without a store in the next round. Negative: it will not be called. */
+int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier *, int));
+/* Does nothing to one that is not running, if zeroed or over. */
+void barrier_stop(struct barrier *b);

@@ -1,0 +1,358 @@
+#include "server/update.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/buffer.h"
+#include "server/event.h"
+#include "server/fault.h"
+#include "server/lease.h"
+#include "server/log.h"
+#include "server/recycle.h"
+#include "server/server.h"
+#include "server/session.h"
+#include "server/slot.h"
+#include "server/table.h"
+#include "server/writer.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+#define LOOK_AGAIN_NS 10000000u
+
+/* A session that has paused and waits to be told to go on. */
+struct pauser {
+	struct list link; /* server::pausers */
+	struct session *session;
+	struct lease *lease;
+	struct timer timer;
+};
+
+static void pauser_free(struct pauser *p)
+{
+	timer_stop(&p->timer);
+	list_remove(&p->link);
+	p->session->pauser = NULL;
+	free(p);
+}
+
+void update_forget(struct session *s)
+{
+	if (s->pauser)
+		pauser_free(s->pauser);
+}
+
+/* --- the readers' side --- */
+
+static void answer(struct session *s, struct lease *lease)
+{
+	const struct version *v = lease->version;
+	const struct buffer *b = v->buffer;
+	struct wire_reply reply = {0};
+
+	lease->paused = false;
+	if (lease->evicted) {
+		session_fail(s, -EUCLEAN,
+			     "'%s' on %s was updated while this process read it: it did not pause in "
+			     "time; attach it anew",
+			     b->name, b->device);
+		return;
+	}
+	if (b->state == HEAD_TORN) {
+		session_fail(s, -EUCLEAN, "'%s' on %s is torn: its writer died; update it again",
+			     b->name, b->device);
+		return;
+	}
+	if (b->removed) {
+		session_fail(s, -ESTALE, "'%s' on %s was removed", b->name, b->device);
+		return;
+	}
+	reply.pause = (struct wire_pause_reply){
+		.version = v->number,
+		.flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
+			 (b->exclusive ? WIRE_VERSION_MUTABLE : 0),
+	};
+	memcpy(reply.pause.layout_hash, v->table->hash, WIRE_HASH_SIZE);
+	memcpy(reply.pause.digest, v->digest, WIRE_HASH_SIZE);
+	(void)session_reply(s, WIRE_PAUSE, &reply, NULL, 0);
+}
+
+static void on_pause_timeout(struct timer *timer)
+{
+	struct pauser *p = container_of(timer, struct pauser, timer);
+	struct session *s = p->session;
+	const struct buffer *b = p->lease->version->buffer;
+
+	pauser_free(p); /* the lease stays paused: its reader will ask again */
+	session_fail(s, -ETIMEDOUT, "'%s' on %s is still being updated", b->name, b->device);
+}
+
+void update_pause(struct session *s, const struct wire_pause *pause)
+{
+	struct lease *lease = lease_find(s, pause->lease);
+	struct pauser *p;
+	struct buffer *b;
+
+	if (!lease) {
+		session_fail(s, -ENOENT, "this connection has no such lease");
+		return;
+	}
+	b = lease->version->buffer;
+	if (buffer_shown_state(b) != HEAD_UPDATING) {
+		answer(s, lease);
+		return;
+	}
+	p = calloc(1, sizeof(*p));
+	if (!p) {
+		session_fail(s, -ENOMEM, "weightd is out of memory");
+		return;
+	}
+	p->session = s;
+	p->lease = lease;
+	timer_init(&p->timer, on_pause_timeout);
+	if (pause->timeout_ms >= 0)
+		timer_start(&s->server->loop, &p->timer,
+			    num_now_ns() + (uint64_t)pause->timeout_ms * 1000000);
+	list_append(&s->server->pausers, &p->link);
+	s->pauser = p;
+	lease->paused = true;
+	fault_point("pause-taken");
+	update_check(b);
+}
+
+void update_over(struct buffer *b)
+{
+	struct list ready;
+	struct pauser *p, *tmp;
+
+	/* Answering may end a session, which frees its pauser: so first pick, then answer. */
+	list_init(&ready);
+	list_for_each_safe(p, tmp, &b->server->pausers, link) {
+		if (p->lease->version->buffer != b)
+			continue;
+		list_remove(&p->link);
+		list_append(&ready, &p->link);
+	}
+	while ((p = list_first(&ready, struct pauser, link))) {
+		struct session *s = p->session;
+		struct lease *lease = p->lease;
+
+		pauser_free(p);
+		answer(s, lease);
+	}
+}
+
+/* --- the writer's side --- */
+
+/*
+ * Whether a reader has not made room yet. In place they pause; else they let go. The writer knows of itself:
+ * it cannot do either while it waits.
+ */
+static bool is_in_the_way(const struct buffer *b, const struct lease *l)
+{
+	return !l->evicted && !(b->exclusive && l->paused) && l->session != b->writer->session;
+}
+
+static unsigned n_in_the_way(const struct buffer *b)
+{
+	const struct version *v;
+	const struct lease *l;
+	unsigned n = 0;
+
+	list_for_each(v, &b->versions, link)
+		list_for_each(l, &v->leases, version_link)
+			n += is_in_the_way(b, l);
+	return n;
+}
+
+/* Whether somebody has the slot open or mapped, lease or not. */
+static bool is_held(struct slot *s)
+{
+	bool held;
+
+	s->reader_fd = fd_close(s->reader_fd);
+	held = s->backend->in_use(s->probe_fd) > 0;
+	(void)s->backend->reader(s->probe_fd, &s->reader_fd); /* attach fails without, and says so */
+	return held;
+}
+
+/* True while readers may be at work that were here before a restart and have not come back. */
+static bool may_have_strangers(struct buffer *b)
+{
+	struct version *v = buffer_current(b);
+
+	if (b->grace_ns <= num_now_ns())
+		return false;
+	/* Those who have come back hold it too: that looks the same, and is waited for. */
+	return v && is_held(v->slot);
+}
+
+static bool anybody_holds(struct buffer *b)
+{
+	struct version *v;
+
+	list_for_each(v, &b->versions, link)
+		if (is_held(v->slot))
+			return true;
+	return false;
+}
+
+/* Ends all versions: what is to come takes their room. */
+static void clear(struct buffer *b)
+{
+	struct version *v, *tmp;
+
+	list_for_each_safe(v, tmp, &b->versions, link)
+		version_end(v, WIRE_END_REWRITTEN);
+	b->current = 0;
+	b->state = HEAD_EMPTY;
+	fault_point("replace-begun");
+	buffer_save(b);
+	fault_point("replace-committed");
+	(void)buffer_reap(b);
+}
+
+static void go_on(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+
+	if (b->exclusive) {
+		fault_point("update-paused");
+	} else {
+		w->pausing = false;
+		recycle_forget(b);
+		clear(b);
+		buffer_flip(b);
+	}
+	writer_go_on(w);
+}
+
+static void describe_readers(const struct buffer *b, char *text, size_t size)
+{
+	const struct version *v;
+	const struct lease *l;
+	size_t n = 0;
+
+	text[0] = '\0';
+	list_for_each(v, &b->versions, link)
+		list_for_each(l, &v->leases, version_link)
+			if (is_in_the_way(b, l) && n + 40 < size)
+				n += (size_t)snprintf(text + n, size - n, "%spid %d of uid %u",
+						      n ? ", " : "", l->session->peer.pid,
+						      l->session->peer.uid);
+}
+
+/* weightd may signal its own user's processes, and everybody's as root; else the reader is only evicted. */
+static void kill_reader(const struct writer *w, const struct lease *l)
+{
+	socklen_t size = sizeof(int);
+	int pidfd = -1;
+
+	if (w->uid != 0 && w->uid != l->session->peer.uid)
+		return;
+	if (l->session->peer.pid == w->pid ||
+	    getsockopt(l->session->source.fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) < 0)
+		return;
+	if (syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) < 0)
+		log_warning("pid %d of uid %u cannot be killed: %s", l->session->peer.pid,
+			    l->session->peer.uid, strerror(errno));
+	(void)fd_close(pidfd);
+}
+
+static void evict(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	struct version *v;
+	struct lease *l;
+
+	list_for_each(v, &b->versions, link)
+		list_for_each(l, &v->leases, version_link) {
+			if (!is_in_the_way(b, l))
+				continue;
+			l->evicted = true;
+			log_warning("'%s' on %s: pid %d of uid %u did not pause in time", b->name,
+				    b->device, l->session->peer.pid, l->session->peer.uid);
+			event_of_version(b->server, WIRE_EVENT_EVICTED, v);
+			if (w->policy == WIRE_POLICY_KILL)
+				kill_reader(w, l);
+		}
+}
+
+static void time_is_up(struct writer *w)
+{
+	char readers[256], why[320];
+
+	if (w->policy != WIRE_POLICY_WAIT) {
+		evict(w);
+		go_on(w);
+		return;
+	}
+	describe_readers(w->buffer, readers, sizeof(readers));
+	(void)snprintf(why, sizeof(why), "its readers did not %s in time: %s",
+		       w->buffer->exclusive ? "pause" : "let go",
+		       readers[0] ? readers : "processes that have it mapped without a lease");
+	writer_give_up(w, -ETIMEDOUT, why);
+}
+
+static bool is_time_up(const struct writer *w)
+{
+	return w->pause_deadline_ns && num_now_ns() >= w->pause_deadline_ns;
+}
+
+static void look(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	uint64_t next = num_now_ns() + LOOK_AGAIN_NS;
+
+	if (n_in_the_way(b) == 0 && !(b->exclusive ? may_have_strangers(b) : anybody_holds(b))) {
+		go_on(w);
+		return;
+	}
+	if (is_time_up(w)) {
+		time_is_up(w);
+		return;
+	}
+	/* A lease that ends tells; a mapping does not. */
+	if (n_in_the_way(b) > 0 && w->pause_deadline_ns)
+		next = w->pause_deadline_ns;
+	if (n_in_the_way(b) == 0 || w->pause_deadline_ns)
+		timer_start(&b->server->loop, &w->timer, next);
+}
+
+static void on_time(struct timer *timer)
+{
+	look(container_of(timer, struct writer, timer));
+}
+
+void update_check(struct buffer *b)
+{
+	struct writer *w = b->writer;
+
+	/* Not within the request that is being answered: it may be the writer's own. */
+	if (w && w->pausing && !w->slot && w->session)
+		timer_start(&b->server->loop, &w->timer, 0);
+}
+
+void update_start(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+
+	w->pausing = true;
+	w->pause_deadline_ns = w->timeout_ms < 0 ? 0
+						 : num_now_ns() + (uint64_t)w->timeout_ms * 1000000;
+	timer_init(&w->timer, on_time);
+	event_of_buffer(b->server, WIRE_EVENT_UPDATING, b);
+	buffer_flip(b);
+	fault_point("update-asked");
+	timer_start(&b->server->loop, &w->timer, 0);
+}

@@ -1,0 +1,35 @@
+/*
+ * Updates that readers must make room for
+ *
+ * Of an exclusive buffer, which is written in place: its readers pause, and go on afterwards. Of a sealed one
+ * that does not fit twice: its readers let go, the version is freed, and the next one gets its room. Readers
+ * learn of it from the head page and answer with WIRE_PAUSE or WIRE_DETACH; who has not when the time is up
+ * is waited for in vain, evicted or killed, as the writer has asked.
+ *
+ * After a restart readers may be at work whose leases are not here yet. The kernel tells whether there can
+ * be any, and if so an update waits until they have had their time to come back.
+ */
+#pragma once
+
+#include <stdint.h>
+
+struct buffer;
+struct lease;
+struct session;
+struct wire_pause;
+struct writer;
+
+/* Asks the readers of the writer's buffer. Ends in writer_go_on() or writer_give_up(), perhaps at once. */
+void update_start(struct writer *w);
+
+/* A reader paused, or its lease ended: perhaps it was the last. */
+void update_check(struct buffer *b);
+
+/* Answers a session's pause, now or later. */
+void update_pause(struct session *s, const struct wire_pause *pause);
+
+/* The session ends: it does not wait any more. */
+void update_forget(struct session *s);
+
+/* Readers may go on: answers who waits. */
+void update_over(struct buffer *b);

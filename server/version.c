@@ -1,0 +1,103 @@
+#include "server/version.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "server/buffer.h"
+#include "server/event.h"
+#include "server/fault.h"
+#include "server/reaper.h"
+#include "server/recycle.h"
+#include "server/server.h"
+#include "server/slot.h"
+#include "server/table.h"
+
+struct version *version_blank(void)
+{
+	struct version *v = calloc(1, sizeof(*v));
+
+	if (!v)
+		return NULL;
+	list_init(&v->link);
+	list_init(&v->leases);
+	return v;
+}
+
+void version_add(struct version *v, struct buffer *b)
+{
+	v->buffer = b;
+	buffer_ref(b);
+	if (v->ended_ns) {
+		list_append(&b->leaving, &v->link);
+		b->n_leaving++;
+	} else {
+		list_append(&b->versions, &v->link);
+		b->n_versions++;
+	}
+}
+
+void version_end(struct version *v, enum wire_end why)
+{
+	struct buffer *b = v->buffer;
+
+	assert(!v->ended_ns);
+	v->ended_ns = buffer_now_ns();
+	v->why = why;
+	list_remove(&v->link);
+	b->n_versions--;
+	list_append(&b->leaving, &v->link);
+	b->n_leaving++;
+	if (buffer_has_name(b))
+		event_of_version(b->server, WIRE_EVENT_VERSION_GONE, v);
+}
+
+void version_free(struct version *v)
+{
+	struct buffer *b = v->buffer;
+
+	assert(v->n_leases == 0);
+	list_remove(&v->link);
+	if (v->ended_ns)
+		b->n_leaving--;
+	else
+		b->n_versions--;
+	if (b->spare == v)
+		b->spare = NULL;
+	/* Out of the store, then out of the manifest: what recovery finds in neither never was. */
+	slot_free(v->slot);
+	table_unref(v->table);
+	fault_point("free-removed");
+	buffer_save(b);
+	quota_refund(&v->charge);
+	free(v);
+	buffer_unref(b);
+}
+
+bool version_reap(struct version *v)
+{
+	if (v->n_leases > 0 || slot_in_use(v->slot))
+		return false;
+	if (!recycle_keep(v))
+		version_free(v);
+	return true;
+}
+
+void version_pin(struct version *v)
+{
+	v->n_leases++;
+}
+
+void version_unpin(struct version *v)
+{
+	struct buffer *b = v->buffer;
+
+	assert(v->n_leases > 0);
+	if (--v->n_leases > 0 || b->server->stopping)
+		return;
+	if (v->ended_ns) {
+		if (!version_reap(v))
+			reaper_start(&b->server->reaper);
+	} else {
+		buffer_trim(b);
+	}
+}
