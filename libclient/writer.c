@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -104,6 +105,17 @@ static int take_slot(struct weightd_writer *wr, struct client_call *call)
 	return map_writable(wr);
 }
 
+/* What tells the server that a create it gets again, after a restart, is the one it has seen. */
+static uint64_t new_cookie(void)
+{
+	uint64_t cookie = 0;
+
+	while (!cookie)
+		if (getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie))
+			cookie = 0; /* interrupted by a signal */
+	return cookie;
+}
+
 int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		  const struct weightd_create_options *options, int (*tick)(void *userdata),
 		  void *userdata, struct weightd_writer **ret)
@@ -136,6 +148,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 	r = client_put_target(w, name, o.device, create->name, create->device);
 	if (r < 0)
 		return r;
+	create->cookie = new_cookie();
 	create->mode = o.mode;
 	create->keep = o.keep;
 	create->flags = o.new_layout ? WIRE_CREATE_NEW_LAYOUT : 0;

@@ -62,6 +62,14 @@ static void check_strings(const struct wire_request *m)
 		MUST_END(m->drop.name);
 		MUST_END(m->drop.device);
 		break;
+	case WIRE_ROLLBACK:
+		MUST_END(m->rollback.name);
+		MUST_END(m->rollback.device);
+		break;
+	case WIRE_ACCESS:
+		MUST_END(m->access.name);
+		MUST_END(m->access.device);
+		break;
 	default:
 		break;
 	}
@@ -102,7 +110,7 @@ static void decode_reply(const uint8_t *packet, size_t size, unsigned n_fds)
 		MUST_END(m.error.text);
 		MUST(m.error.error < 0);
 	}
-	if (op == WIRE_LIST && m.list.n_records)
+	if ((op == WIRE_LIST || op == WIRE_EVENTS) && m.list.n_records)
 		MUST(m.list.n_records <= sizeof(m.list.records) / m.list.record_size);
 	again = m;
 	memset(&again.header, 0xff, sizeof(again.header));

@@ -240,7 +240,7 @@ def test_a_signal_ends_the_daemon_whatever_its_clients_do(daemon, sig):
         with slot.map():  # which keeps the publish busy
             publisher.send(wire.PUBLISH, wire.BODIES[wire.PUBLISH].pack(slot.writer, 0, 0, b""))
             fd = wire.memfd(image([("t", 1 << 30)]))
-            maker.send(wire.CREATE, wire.BODIES[wire.CREATE].pack(b"big", b"", 0, 0, 0, 0), [fd])
+            maker.send(wire.CREATE, wire.create_body("big"), [fd])
             os.close(fd)
             daemon.kill(sig)
         assert daemon.proc.returncode == 0, daemon.log

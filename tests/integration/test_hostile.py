@@ -93,10 +93,12 @@ def make_scene(make_daemon):
 def valid(op):
     """A body that the server accepts and answers at once."""
     name, device = b"m", b""
-    values = {wire.HELLO: (1, 0, 0, b"x"), wire.PING: (), wire.CREATE: (b"new", device, 0, 0, 0, 0),
+    values = {wire.HELLO: (1, 0, 0, b"x"), wire.PING: (), wire.CREATE: (b"new", device, 9, 0, 0, 0, 0, 0),
               wire.PUBLISH: (77, 0, 0, b""), wire.ABORT: (77,), wire.ATTACH: (name, device, 0, 0, 0, 0, b""),
               wire.DETACH: (77,), wire.WAIT: (name, device, 1, 0), wire.LIST: (b"", device, 0, 1, 0),
-              wire.DROP: (b"none", device, 0)}
+              wire.DROP: (b"none", device, 0), wire.RESUME: (77,), wire.RENEW: (77, 1),
+              wire.ROLLBACK: (b"none", device, 0), wire.ACCESS: (b"none", device, 0, 0, 0, 0),
+              wire.PAUSE: (77, 0), wire.EVENTS: (0, 0), wire.STAT: ()}
     return wire.BODIES[op].pack(*values[op])
 
 
@@ -147,7 +149,7 @@ def test_messages_of_another_size_close_their_sender(scene, op, layout_fd):
             scene.leave()
 
 
-@pytest.mark.parametrize("op", [0, 11, 99, 0x7fff, 0x8002, 0xffff])
+@pytest.mark.parametrize("op", [0, 18, 99, 0x7fff, 0x8002, 0xffff])
 def test_unknown_opcodes_close_their_sender(scene, op):
     offender = scene.connect()
     offender.send(op)
@@ -609,7 +611,7 @@ class Erratic:
         name, id_ = self.rng.choice([b"a", b"b", b"c"]), self.rng.choice(self.ids)
         version = self.rng.choice([0, 0, 1, 2, 3])
         op, values = self.rng.choice([
-            (wire.CREATE, (name, b"", 0, self.rng.randrange(4), self.rng.randrange(2), 0)),
+            (wire.CREATE, (name, b"", self.rng.randrange(1, 1 << 64), 0, 0, self.rng.randrange(4), self.rng.randrange(2), 0)),
             (wire.PUBLISH, (id_, 0, 0, b"")), (wire.PUBLISH, (self.ids[-1], 0, 0, b"")), (wire.ABORT, (id_,)),
             (wire.ATTACH, (name, b"", version, 0, 0, 0, b"")), (wire.DETACH, (id_,)),
             (wire.WAIT, (name, b"", version, self.rng.choice([0, 0, 0, 1, 5, -1]))),

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import threading
 import time
@@ -48,7 +47,7 @@ def versions(daemon, name):
 def newest(witness, name):
     """Number of the newest version; 0: there is no such buffer; -1: nothing of it is published."""
     record = witness.records().get(name)
-    return 0 if record is None else struct.unpack_from("<Q", record, 192)[0] or -1
+    return 0 if record is None else record.version or -1
 
 
 def assert_refused(code, match, act, *args, **kw):
@@ -83,7 +82,7 @@ def write_up_to(pipe, step, daemon):
 
     with Wire(daemon.socket, timeout=None) as w:
         reached("connected")
-        send("create sent", wire.CREATE, wire.BODIES[wire.CREATE].pack(b"m", b"", 0, 0, 0, 0),
+        send("create sent", wire.CREATE, wire.create_body("m"),
              fds=[wire.memfd(BIG)])
         slot = w.slot(w.answer(wire.CREATE))
         reached("created")

@@ -27,23 +27,32 @@ import features
 from integration.programs import compiled
 
 HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1, 11)
-OPS = range(HELLO, DROP + 1)
+RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT = range(11, 18)
+OPS = range(HELLO, STAT + 1)
 REPLY = 0x8000
 ERROR = 0x7fff | REPLY
 VERSION = 1
 
 HEADER = struct.Struct("<IHHQ")
 BODIES = {  # of requests
-    HELLO: struct.Struct("<II Q 32s"), PING: struct.Struct(""), CREATE: struct.Struct("<128s 64s IIII"),
+    HELLO: struct.Struct("<II Q 32s"), PING: struct.Struct(""), CREATE: struct.Struct("<128s 64s Qq IIII"),
     PUBLISH: struct.Struct("<Q II 16s"), ABORT: struct.Struct("<Q"),
     ATTACH: struct.Struct("<128s 64s QQ II 16s"), DETACH: struct.Struct("<Q"),
     WAIT: struct.Struct("<128s 64s Qq"), LIST: struct.Struct("<128s 64s Q II"),
-    DROP: struct.Struct("<128s 64s Q"),
+    DROP: struct.Struct("<128s 64s Q"), RESUME: struct.Struct("<Q"), RENEW: struct.Struct("<QQ"),
+    ROLLBACK: struct.Struct("<128s 64s Q"), ACCESS: struct.Struct("<128s 64s IIII"),
+    PAUSE: struct.Struct("<Qq"), EVENTS: struct.Struct("<Qq"), STAT: struct.Struct(""),
 }
 N_FDS = {op: int(op == CREATE) for op in OPS}
 
-NEW_LAYOUT = 1  # in create
-DIGEST = 1  # in publish
+SURVIVES = 1  # a feature, in the answer to hello
+NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE = 1, 2, 4, 8  # in create
+WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
+DIGEST = 1  # in publish, and in the answers to attach and pause
+MUTABLE = 2  # in the answers to attach and pause
+MODE, UID, GID = 1, 2, 4  # in access
+BUFFERS, VERSIONS, HISTORY, SLOTS, USERS = range(1, 6)  # kinds of lists
+FROM_NOW_ON = 2**64 - 1  # in events
 LEAF = 1 << 20
 PATIENCE_S = 20
 
@@ -81,6 +90,14 @@ class Server(NamedTuple):
     pid: int
 
 
+class Greeting(NamedTuple):
+    """The answer to a hello."""
+    version: int
+    pid: int
+    features: int
+    instance: int
+
+
 class Slot(NamedTuple):
     """What a writer gets."""
     writer: int
@@ -88,6 +105,7 @@ class Slot(NamedTuple):
     version: int
     data_size: int
     slot_size: int
+    flags: int
     fd: int
     reader_fd: int
 
@@ -102,6 +120,7 @@ class Lease(NamedTuple):
     version: int
     data_size: int
     slot_size: int
+    flags: int
     layout_fd: int
     head_fd: int
     slot_fd: int
@@ -112,6 +131,61 @@ class Lease(NamedTuple):
     def bytes(self):
         with self.map() as m:
             return m[:self.data_size]
+
+
+class Pause(NamedTuple):
+    """How a reader that has paused goes on."""
+    version: int
+    flags: int
+    layout_hash: bytes
+    digest: bytes
+
+
+class Stat(NamedTuple):
+    """The server's memory as a whole."""
+    headroom: int
+    slot_bytes: int
+    kept_bytes: int
+    leaving_bytes: int
+    orphan_bytes: int
+    layout_bytes: int
+    n_quarantined: int
+    store_used: int
+    store_max: int
+
+
+def text(raw):
+    return raw.rstrip(b"\0").decode()
+
+
+def record(name, layout, fields, texts=()):
+    """A class of struct wire_NAME_record, with unpack()."""
+    shape = struct.Struct("<" + layout)
+    kind = NamedTuple(name, [(field, object) for field in fields.split()])
+
+    def unpack(raw):
+        row = kind(*shape.unpack(raw))
+        return row._replace(**{t: text(getattr(row, t)) for t in texts})
+
+    kind.unpack, kind.size = staticmethod(unpack), shape.size
+    return kind
+
+
+TARGET = ("name", "device")
+Buffer = record("Buffer", "128s 64s 6Q 10I Q 16s 16s",
+                "name device version n_tensors data_size slot_bytes huge_bytes published_ns writing uid gid mode "
+                "keep n_versions n_leases flags state pad newest layout_hash digest", TARGET)
+Version = record("Version", "7Q 6I 16s 16s",
+                 "version n_tensors data_size slot_bytes huge_bytes published_ns ended_ns n_leases uid pid current "
+                 "why flags layout_hash digest")
+SlotRecord = record("SlotRecord", "128s 64s 5Q 4I",
+                    "name device slot version size allocated huge_bytes state n_leases uid removed", TARGET)
+CHARGES = "connections leases buffers versions bytes descriptors".split()
+User = record("User", "II 12Q", " ".join(["uid pad", *(f"used_{c}" for c in CHARGES), *(f"max_{c}" for c in CHARGES)]))
+Event = record("Event", "128s 64s 3Q 4I", "name device serial time_ns version event why uid pid", TARGET)
+RECORDS = {BUFFERS: Buffer, VERSIONS: Version, HISTORY: Version, SLOTS: SlotRecord, USERS: User}
+EVENTS_BY_NAME = dict(zip("created published rolled-back version-gone removed updating torn access evicted missed".split(),
+                          range(1, 11)))
 
 
 class Wire:
@@ -201,24 +275,23 @@ class Wire:
     # --- requests ---
 
     def hello(self, version=VERSION):
-        return self.ask(HELLO, version, 0, 0, b"test")
+        return Greeting(*struct.unpack_from("<IIQQ", self.ask(HELLO, version, 0, 0, b"test").body))
 
     def ping(self):
         return Server(*struct.unpack_from("<6QI", self.ask(PING).body))
 
-    def create(self, name, layout, mode=0, keep=0, flags=0, device=""):
-        """`layout` is an image, or a descriptor of one."""
+    def create(self, name, layout, **kw):
+        """`layout` is an image, or a descriptor of one; the rest is for create_body()."""
         fd = memfd(layout) if isinstance(layout, bytes) else layout
-        try:
-            reply = self.ask(CREATE, name.encode(), device.encode(), mode, keep, flags, 0, fds=[fd])
-        finally:
-            if isinstance(layout, bytes):
-                os.close(fd)
-        return self.slot(reply)
+        with contextlib.suppress(Closed):
+            self.send(CREATE, create_body(name, **kw), [fd])
+        if isinstance(layout, bytes):
+            os.close(fd)
+        return self.slot(self.answer(CREATE))
 
     @staticmethod
     def slot(reply):
-        return Slot(*struct.unpack("<5Q", reply.body), *reply.fds)
+        return Slot(*struct.unpack_from("<5QI", reply.body), *reply.fds)
 
     def publish(self, writer, root=None):
         reply = self.ask(PUBLISH, writer, DIGEST if root else 0, 0, root or b"")
@@ -229,7 +302,7 @@ class Wire:
 
     def attach(self, name, version=0, buffer=0):
         reply = self.ask(ATTACH, name.encode(), b"", version, buffer, 0, 0, b"")
-        return Lease(*struct.unpack_from("<5Q", reply.body), *reply.fds)
+        return Lease(*struct.unpack_from("<5QI", reply.body), *reply.fds)
 
     def detach(self, lease):
         self.ask(DETACH, lease)
@@ -238,15 +311,45 @@ class Wire:
         reply = self.ask(WAIT, name.encode(), b"", version, timeout_ms)
         return struct.unpack("<Q", reply.body)[0]
 
-    def records(self):
-        """struct wire_buffer_record of each buffer by name, those without a version included."""
+    def resume(self, writer):
+        """The version, 0 while it is not published."""
+        return struct.unpack("<QQ", self.ask(RESUME, writer).body)[1]
+
+    def renew(self, buffer, version):
+        """The lease."""
+        return struct.unpack("<Q", self.ask(RENEW, buffer, version).body)[0]
+
+    def rollback(self, name, version=0):
+        return struct.unpack("<Q", self.ask(ROLLBACK, name.encode(), b"", version).body)[0]
+
+    def access(self, name, mode=None, uid=None, gid=None):
+        flags = MODE * (mode is not None) | UID * (uid is not None) | GID * (gid is not None)
+        self.ask(ACCESS, name.encode(), b"", flags, mode or 0, uid or 0, gid or 0)
+
+    def pause(self, lease, timeout_ms=-1):
+        version, flags, _, layout_hash, digest = struct.unpack("<QII16s16s", self.ask(PAUSE, lease, timeout_ms).body)
+        return Pause(version, flags, layout_hash, digest)
+
+    def stat(self):
+        return Stat(*struct.unpack("<9Q", self.ask(STAT).body))
+
+    def events(self, after=0, timeout_ms=0):
+        """The next page of events, and where to go on."""
+        rows, after = page(self.ask(EVENTS, after, timeout_ms).body)
+        return [Event.unpack(row) for row in rows], after
+
+    def list(self, kind, name=""):
+        """The records of a list."""
         rows, after = [], 0
         while True:
-            body = self.ask(LIST, b"", b"", after, 1, 0).body
-            n_records, size, after = struct.unpack_from("<IIQ", body)
-            rows += [body[16 + i * size:][:size] for i in range(n_records)]
+            more, after = page(self.ask(LIST, name.encode(), b"", after, kind, 0).body)
+            rows += [RECORDS[kind].unpack(row) for row in more]
             if not after:
-                return {row[:128].rstrip(b"\0").decode(): row for row in rows}
+                return rows
+
+    def records(self):
+        """struct wire_buffer_record of each buffer by name, those without a version included."""
+        return {row.name: row for row in self.list(BUFFERS)}
 
     def names(self):
         return sorted(self.records())
@@ -258,6 +361,19 @@ class Wire:
 def message(op, body=b"", n_fds=0, serial=1, size=None):
     """A packet; a `size` that is not its own is a lie."""
     return HEADER.pack(HEADER.size + len(body) if size is None else size, op, n_fds, serial) + body
+
+
+def create_body(name, mode=0, keep=0, flags=0, policy=0, timeout_ms=0, cookie=None, device=""):
+    """Of a request, with a cookie of its own unless told one."""
+    cookie = cookie or int.from_bytes(os.urandom(8), "little") | 1
+    name = name if isinstance(name, bytes) else name.encode()
+    return BODIES[CREATE].pack(name, device.encode(), cookie, timeout_ms, mode, keep, flags, policy)
+
+
+def page(body):
+    """The records in the answer to a list, as bytes, and where to go on."""
+    n_records, size, after = struct.unpack_from("<IIQ", body)
+    return [body[16 + i * size:][:size] for i in range(n_records)], after
 
 
 def refusal(reply):

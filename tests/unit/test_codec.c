@@ -48,6 +48,22 @@ static void fill_wait(char *body)
 	((struct wire_wait *)body)->timeout_ms = -5;
 }
 
+static void fill_create(char *body)
+{
+	((struct wire_create *)body)->timeout_ms = -5;
+	((struct wire_create *)body)->policy = WIRE_POLICY_KILL;
+}
+
+static void fill_pause(char *body)
+{
+	((struct wire_pause *)body)->timeout_ms = INT32_MAX;
+}
+
+static void fill_events(char *body)
+{
+	((struct wire_events *)body)->timeout_ms = INT32_MAX;
+}
+
 static void fill_error(char *body)
 {
 	((struct wire_error *)body)->error = -ENOENT;
@@ -81,10 +97,11 @@ static const struct message requests[] = {
 		.n_fds = 1,
 		.body_size = sizeof(struct wire_create),
 		.strings = {FIELD(wire_create, name), FIELD(wire_create, device)},
-		.paddings = {FIELD(wire_create, pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create, flags),
-		.known_flags = WIRE_CREATE_NEW_LAYOUT,
+		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
+			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE,
+		.fill = fill_create,
 	},
 	{
 		.name = "publish",
@@ -127,6 +144,36 @@ static const struct message requests[] = {
 		.body_size = sizeof(struct wire_drop),
 		.strings = {FIELD(wire_drop, name), FIELD(wire_drop, device)},
 	},
+	{.name = "resume", .op = WIRE_RESUME, .body_size = sizeof(struct wire_id)},
+	{.name = "renew", .op = WIRE_RENEW, .body_size = sizeof(struct wire_renew)},
+	{
+		.name = "rollback",
+		.op = WIRE_ROLLBACK,
+		.body_size = sizeof(struct wire_rollback),
+		.strings = {FIELD(wire_rollback, name), FIELD(wire_rollback, device)},
+	},
+	{
+		.name = "access",
+		.op = WIRE_ACCESS,
+		.body_size = sizeof(struct wire_access),
+		.strings = {FIELD(wire_access, name), FIELD(wire_access, device)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_access, flags),
+		.known_flags = WIRE_ACCESS_MODE | WIRE_ACCESS_UID | WIRE_ACCESS_GID,
+	},
+	{
+		.name = "pause",
+		.op = WIRE_PAUSE,
+		.body_size = sizeof(struct wire_pause),
+		.fill = fill_pause,
+	},
+	{
+		.name = "events",
+		.op = WIRE_EVENTS,
+		.body_size = sizeof(struct wire_events),
+		.fill = fill_events,
+	},
+	{.name = "stat", .op = WIRE_STAT},
 };
 
 static const struct message replies[] = {
@@ -148,6 +195,10 @@ static const struct message replies[] = {
 		.op = WIRE_CREATE,
 		.n_fds = 2,
 		.body_size = sizeof(struct wire_create_reply),
+		.paddings = {FIELD(wire_create_reply, pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_create_reply, flags),
+		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE,
 	},
 	{.name = "publish reply", .op = WIRE_PUBLISH, .body_size = sizeof(struct wire_publish_reply)},
 	{.name = "abort reply", .op = WIRE_ABORT},
@@ -159,7 +210,7 @@ static const struct message replies[] = {
 		.paddings = {FIELD(wire_attach_reply, pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_attach_reply, flags),
-		.known_flags = WIRE_VERSION_DIGEST,
+		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE,
 	},
 	{.name = "detach reply", .op = WIRE_DETACH},
 	{.name = "wait reply", .op = WIRE_WAIT, .body_size = sizeof(struct wire_wait_reply)},
@@ -170,6 +221,30 @@ static const struct message replies[] = {
 		.fill = fill_list_reply,
 	},
 	{.name = "drop reply", .op = WIRE_DROP},
+	{.name = "resume reply", .op = WIRE_RESUME, .body_size = sizeof(struct wire_resume_reply)},
+	{.name = "renew reply", .op = WIRE_RENEW, .body_size = sizeof(struct wire_renew_reply)},
+	{
+		.name = "rollback reply",
+		.op = WIRE_ROLLBACK,
+		.body_size = sizeof(struct wire_rollback_reply),
+	},
+	{.name = "access reply", .op = WIRE_ACCESS},
+	{
+		.name = "pause reply",
+		.op = WIRE_PAUSE,
+		.body_size = sizeof(struct wire_pause_reply),
+		.paddings = {FIELD(wire_pause_reply, pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_pause_reply, flags),
+		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE,
+	},
+	{
+		.name = "events reply",
+		.op = WIRE_EVENTS,
+		.body_size = sizeof(struct wire_list_reply),
+		.fill = fill_list_reply,
+	},
+	{.name = "stat reply", .op = WIRE_STAT, .body_size = sizeof(struct wire_stat_reply)},
 	{
 		.name = "error",
 		.op = WIRE_ERROR,
@@ -545,20 +620,53 @@ static void a_wait_ends_within_int_milliseconds_or_never(void **state)
 {
 	static const int64_t good[] = {INT64_MIN, -1, 0, 1, INT32_MAX};
 	static const int64_t bad[] = {(int64_t)INT32_MAX + 1, INT64_MAX};
-	const struct message *m = &requests[WIRE_WAIT - WIRE_HELLO];
-	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
-	size_t size = make_message(directions, m, packet);
-	struct wire_wait *wait = (struct wire_wait *)(packet + sizeof(struct wire_header));
+	static const struct {
+		enum wire_op op;
+		size_t at;
+	} places[] = {
+		{WIRE_WAIT, offsetof(struct wire_wait, timeout_ms)},
+		{WIRE_CREATE, offsetof(struct wire_create, timeout_ms)},
+		{WIRE_PAUSE, offsetof(struct wire_pause, timeout_ms)},
+		{WIRE_EVENTS, offsetof(struct wire_events, timeout_ms)},
+	};
 
 	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
-		wait->timeout_ms = good[i];
-		accept(directions, m, packet, size, "a good time");
+	for (size_t k = 0; k < ARRAY_LEN(places); k++) {
+		const struct message *m = &requests[places[k].op - WIRE_HELLO];
+		char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+		size_t size = make_message(directions, m, packet);
+		char *timeout = packet + sizeof(struct wire_header) + places[k].at;
+
+		for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+			memcpy(timeout, &good[i], sizeof(good[i]));
+			accept(directions, m, packet, size, "a good time");
+		}
+		for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+			memcpy(timeout, &bad[i], sizeof(bad[i]));
+			refuse(directions, m, packet, size, m->n_fds, "a time that is too long");
+		}
 	}
-	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-		wait->timeout_ms = bad[i];
-		refuse(directions, m, packet, size, 0, "a time that is too long");
+}
+
+static void a_create_has_a_cookie_and_a_policy_that_is_known(void **state)
+{
+	const struct message *m = &requests[WIRE_CREATE - WIRE_HELLO];
+	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+	size_t size = make_message(directions, m, packet);
+	struct wire_create *create = (struct wire_create *)(packet + sizeof(struct wire_header));
+
+	(void)state;
+	create->cookie = 0;
+	refuse(directions, m, packet, size, m->n_fds, "no cookie");
+	create->cookie = 1ull << 63;
+	for (uint32_t policy = 0; policy <= WIRE_POLICY_KILL; policy++) {
+		create->policy = policy;
+		accept(directions, m, packet, size, "a known policy");
 	}
+	create->policy = WIRE_POLICY_KILL + 1;
+	refuse(directions, m, packet, size, m->n_fds, "an unknown policy");
+	create->policy = UINT32_MAX;
+	refuse(directions, m, packet, size, m->n_fds, "an unknown policy");
 }
 
 static void an_error_is_a_negative_errno(void **state)
@@ -603,26 +711,30 @@ static void a_listing_fits_and_has_zeros_behind_its_last_record(void **state)
 		{UINT32_MAX, UINT32_MAX, false},
 	};
 	const struct direction *d = &directions[1];
-	const struct message *m = &replies[WIRE_LIST - WIRE_HELLO];
-	char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
-	size_t size = make_message(d, m, packet);
-	struct wire_list_reply *list = (struct wire_list_reply *)(packet +
-								  sizeof(struct wire_header));
+	static const enum wire_op ops[] = {WIRE_LIST, WIRE_EVENTS};
 
 	(void)state;
-	for (size_t i = N_RECORDS * RECORD_SIZE; i < sizeof(list->records); i++) {
-		list->records[i] = 1;
-		refuse(d, m, packet, size, 0, "bytes behind the last record");
-		list->records[i] = 0;
-	}
-	memset(list->records, 0, sizeof(list->records));
-	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-		list->n_records = cases[i].n_records;
-		list->record_size = cases[i].record_size;
-		if (cases[i].ok)
-			accept(d, m, packet, size, "a listing that fits");
-		else
-			refuse(d, m, packet, size, 0, "a listing that does not fit");
+	for (size_t k = 0; k < ARRAY_LEN(ops); k++) {
+		const struct message *m = &replies[ops[k] - WIRE_HELLO];
+		char packet[WIRE_MESSAGE_MAX] __attribute__((aligned(8)));
+		size_t size = make_message(d, m, packet);
+		struct wire_list_reply *list =
+			(struct wire_list_reply *)(packet + sizeof(struct wire_header));
+
+		for (size_t i = N_RECORDS * RECORD_SIZE; i < sizeof(list->records); i++) {
+			list->records[i] = 1;
+			refuse(d, m, packet, size, 0, "bytes behind the last record");
+			list->records[i] = 0;
+		}
+		memset(list->records, 0, sizeof(list->records));
+		for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+			list->n_records = cases[i].n_records;
+			list->record_size = cases[i].record_size;
+			if (cases[i].ok)
+				accept(d, m, packet, size, "a listing that fits");
+			else
+				refuse(d, m, packet, size, 0, "a listing that does not fit");
+		}
 	}
 }
 
@@ -673,6 +785,7 @@ int main(void)
 		cmocka_unit_test(padding_is_zero),
 		cmocka_unit_test(only_known_flags_are_accepted),
 		cmocka_unit_test(a_wait_ends_within_int_milliseconds_or_never),
+		cmocka_unit_test(a_create_has_a_cookie_and_a_policy_that_is_known),
 		cmocka_unit_test(an_error_is_a_negative_errno),
 		cmocka_unit_test(a_listing_fits_and_has_zeros_behind_its_last_record),
 		cmocka_unit_test(a_decoded_struct_is_zero_behind_its_message),
