@@ -21,6 +21,7 @@ static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HA
 
 static struct weightd_buffer *buffer_free(struct weightd_buffer *b)
 {
+	list_remove(&b->link);
 	mapping_free(b->data, b->slot_size);
 	mapping_free(b->image, b->image_size);
 	mapping_free(b->head, HEAD_SIZE);
@@ -41,7 +42,7 @@ static int check_size(int fd, uint64_t size)
 	return r == 0 && file_size < size ? -EBADMSG : r;
 }
 
-static int map_all(struct weightd_buffer *b, const int fds[3])
+static int map_all(struct weightd_buffer *b, const int fds[3], void *at)
 {
 	int r = fd_size(fds[0], &b->image_size);
 
@@ -60,12 +61,12 @@ static int map_all(struct weightd_buffer *b, const int fds[3])
 		return -EBADMSG;
 	r = check_size(fds[2], b->slot_size);
 	if (r == 0)
-		r = mapping_new(fds[2], b->slot_size, PROT_READ, NULL, &b->data);
+		r = mapping_new(fds[2], b->slot_size, PROT_READ, at, &b->data);
 	return r;
 }
 
-static int attach_once(struct weightd *w, const struct wire_attach *attach,
-		       struct weightd_buffer **ret)
+int buffer_attach(struct weightd *w, const struct wire_attach *attach, void *at,
+		  struct weightd_buffer **ret)
 {
 	cleanup(buffer_freep) struct weightd_buffer *b = calloc(1, sizeof(*b));
 	struct client_call call = {.op = WIRE_ATTACH, .request.attach = *attach};
@@ -74,6 +75,7 @@ static int attach_once(struct weightd *w, const struct wire_attach *attach,
 
 	if (!b)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
+	list_init(&b->link);
 	b->name = strdup(attach->name);
 	b->device = strdup(attach->device);
 	if (!b->name || !b->device)
@@ -87,17 +89,36 @@ static int attach_once(struct weightd *w, const struct wire_attach *attach,
 	b->data_size = reply->data_size;
 	b->slot_size = reply->slot_size;
 	b->has_digest = reply->flags & WIRE_VERSION_DIGEST;
+	b->is_mutable = reply->flags & WIRE_VERSION_MUTABLE;
 	memcpy(b->layout_hash, reply->layout_hash, HASH_SIZE);
 	memcpy(b->digest, reply->digest, HASH_SIZE);
 	b->w = client_ref(w);
-	r = map_all(b, call.reply_fds);
+	r = map_all(b, call.reply_fds, at);
 	client_call_deinit(&call); /* the mappings keep the files */
 	if (r < 0) {
 		client_end(w, WIRE_DETACH, b->lease);
 		return sentence_set(&w->sentence, r, "'%s@%" PRIu64 "' on %s cannot be mapped: %s",
 				    b->name, b->version, b->device, strerror(-r));
 	}
+	list_append(&w->buffers, &b->link);
 	*ret = take_ptr(b);
+	return 0;
+}
+
+int buffer_renew(struct weightd_buffer *b, const struct restart_patience *p)
+{
+	struct client_call call = {.op = WIRE_RENEW, .tick = p->tick, .userdata = p->userdata};
+	int r;
+
+	if (b->lease == 0)
+		return 0;
+	call.request.renew.buffer = b->id;
+	call.request.renew.version = b->version;
+	r = client_ask(b->w, &call);
+	if (b->w->fd < 0)
+		return r; /* to be tried again, on the next connection */
+	/* Refused: it is mapped, and can be read for as long as it is, but nobody counts on that. */
+	b->lease = r == 0 ? call.reply.renew.lease : 0;
 	return 0;
 }
 
@@ -107,6 +128,7 @@ int weightd_attach(struct weightd *w, const char *name,
 	struct weightd_attach_options o = {0};
 	struct wire_attach attach = {0};
 	uint64_t deadline;
+	bool is_updated;
 	int r;
 
 	if (options) {
@@ -129,8 +151,9 @@ int weightd_attach(struct weightd *w, const char *name,
 		uint64_t now;
 		int left_ms = -1;
 
-		r = attach_once(w, &attach, ret);
-		if (o.timeout_ms == 0 || (r != -ENODATA && r != -ENOENT))
+		r = buffer_attach(w, &attach, NULL, ret);
+		is_updated = r == -EAGAIN;
+		if (o.timeout_ms == 0 || (r != -ENODATA && r != -ENOENT && !is_updated))
 			return r;
 		now = num_now_ns();
 		if (o.timeout_ms > 0)
@@ -138,8 +161,9 @@ int weightd_attach(struct weightd *w, const char *name,
 		r = weightd_wait(w, attach.name, attach.device, attach.version, left_ms, NULL);
 		if (r < 0)
 			return r;
-		if (attach.version)
-			return attach_once(w, &attach, ret); /* -ENOENT: the buffer is past it */
+		if (attach.version && !is_updated)
+			return buffer_attach(w, &attach, NULL,
+					     ret); /* -ENOENT: the buffer is past it */
 	}
 }
 
@@ -201,24 +225,74 @@ int weightd_buffer_find(const struct weightd_buffer *b, const char *name, struct
 	return tensor_find(&b->layout, b->data, name, ret);
 }
 
-int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret)
+int buffer_request(struct weightd_buffer *b, struct wire_attach *ret)
 {
-	struct wire_attach attach = {.buffer = b->id};
-	uint64_t newest;
-	int r = weightd_buffer_latest(b, &newest);
+	*ret = (struct wire_attach){.buffer = b->id};
+	return client_put_target(b->w, b->name, b->device, ret->name, ret->device);
+}
+
+/* 1: there is another current version than the one attached. */
+static int is_outdated(struct weightd_buffer *b)
+{
+	uint64_t current;
+	int r = weightd_buffer_latest(b, &current);
 
 	if (r < 0)
 		return sentence_set(&b->w->sentence, r, "'%s' on %s was removed", b->name,
 				    b->device);
-	if (newest == b->version)
-		return 0;
-	r = client_put_target(b->w, b->name, b->device, attach.name, attach.device);
+	return current != b->version;
+}
+
+int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret)
+{
+	struct wire_attach attach;
+	int r = is_outdated(b);
+
+	if (r <= 0)
+		return r;
+	r = buffer_request(b, &attach);
 	if (r == 0)
-		r = attach_once(b->w, &attach, ret);
+		r = buffer_attach(b->w, &attach, NULL, ret);
 	return r < 0 ? r : 1;
 }
 
-int weightd_buffer_verify(struct weightd_buffer *b)
+void buffer_become(struct weightd_buffer *b, struct weightd_buffer *n)
+{
+	uint64_t lease = b->lease;
+
+	b->lease = n->lease;
+	b->version = n->version;
+	b->has_digest = n->has_digest;
+	b->was_evicted = false;
+	b->has_let_go = false;
+	memcpy(b->digest, n->digest, HASH_SIZE);
+	/* Tensors point into the layout that `b` has, which is equal; the head page is the same. */
+	n->data = NULL;
+	n->lease = lease;
+	weightd_detach(n);
+}
+
+int weightd_buffer_swap(struct weightd_buffer *b)
+{
+	struct weightd_buffer *n;
+	struct wire_attach attach;
+	int r = b->has_let_go ? 1 : is_outdated(b);
+
+	if (r <= 0)
+		return r;
+	r = buffer_request(b, &attach);
+	if (r < 0)
+		return r;
+	attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
+	memcpy(attach.layout_hash, b->layout_hash, HASH_SIZE);
+	r = buffer_attach(b->w, &attach, b->data, &n);
+	if (r < 0)
+		return r;
+	buffer_become(b, n);
+	return 1;
+}
+
+static int verify(struct weightd_buffer *b)
 {
 	const uint8_t(*leaves)[HASH_SIZE] = (const void *)((const char *)b->data +
 							   digest_leaves_offset(b->data_size));
@@ -245,4 +319,27 @@ int weightd_buffer_verify(struct weightd_buffer *b)
 					    (i + 1) * DIGEST_LEAF_SIZE);
 	}
 	return 0;
+}
+
+int weightd_buffer_verify(struct weightd_buffer *b)
+{
+	uint64_t ticket;
+	int r;
+
+	if (!b->is_mutable)
+		return verify(b);
+	r = weightd_read_begin(b, &ticket);
+	if (r == -EUCLEAN || r == -ESTALE)
+		return sentence_set(&b->w->sentence, r, "'%s' on %s %s", b->name, b->device,
+				    r == -ESTALE ? "was removed" : "is torn");
+	if (r == 0 && head_version(ticket) == b->version) {
+		r = verify(b);
+		if (!weightd_read_retry(b, ticket))
+			return r;
+	}
+	/* Another version's bytes say nothing about the digest of this one. */
+	return sentence_set(&b->w->sentence, -EAGAIN,
+			    "'%s' on %s is not at version %" PRIu64
+			    " any more: it is updated in place",
+			    b->name, b->device, b->version);
 }

@@ -6,14 +6,15 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
-#include "libclient/client.h"
+#include "ipc/base/num.h"
+#include "libclient/call.h"
 #include "weightd.h"
 
 struct weightd_list {
+	enum wire_list_kind kind;
 	size_t n;
 	void *records; /* the server's; strings point into it */
-	struct weightd_buffer_info *buffers; /* one of the two, n of them */
-	struct weightd_version_info *versions;
+	void *infos; /* n of the library's structs */
 };
 
 void weightd_list_free(struct weightd_list *l)
@@ -21,8 +22,7 @@ void weightd_list_free(struct weightd_list *l)
 	if (!l)
 		return;
 	free(l->records);
-	free(l->buffers);
-	free(l->versions);
+	free(l->infos);
 	free(l);
 }
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
@@ -74,13 +74,21 @@ static int fetch(struct weightd *w, enum wire_list_kind kind, const char *name, 
 	return 0;
 }
 
-static void fill_buffer(const struct wire_buffer_record *rec, struct weightd_buffer_info *info)
+/* For a string that the server did not end. */
+#define END_STRING(field) ((field)[sizeof(field) - 1] = '\0')
+
+static void fill_buffer(void *record, void *ret)
 {
+	struct wire_buffer_record *rec = record;
+	struct weightd_buffer_info *info = ret;
+
+	END_STRING(rec->name);
+	END_STRING(rec->device);
 	*info = (struct weightd_buffer_info){
 		.size = sizeof(*info),
 		.name = rec->name,
 		.device = rec->device,
-		.state = rec->version ? WEIGHTD_READY : WEIGHTD_EMPTY,
+		.state = (enum weightd_state)rec->state,
 		.writing = rec->writing,
 		.uid = rec->uid,
 		.gid = rec->gid,
@@ -94,13 +102,19 @@ static void fill_buffer(const struct wire_buffer_record *rec, struct weightd_buf
 		.slot_bytes = rec->slot_bytes,
 		.huge_bytes = rec->huge_bytes,
 		.published_ns = rec->published_ns,
+		.newest = rec->newest,
+		.exclusive = rec->flags & WIRE_BUFFER_EXCLUSIVE,
+		.reusable = rec->flags & WIRE_BUFFER_REUSABLE,
 	};
 	memcpy(info->layout_hash, rec->layout_hash, sizeof(info->layout_hash));
 	memcpy(info->digest, rec->digest, sizeof(info->digest));
 }
 
-static void fill_version(const struct wire_version_record *rec, struct weightd_version_info *info)
+static void fill_version(void *record, void *ret)
 {
+	const struct wire_version_record *rec = record;
+	struct weightd_version_info *info = ret;
+
 	*info = (struct weightd_version_info){
 		.size = sizeof(*info),
 		.version = rec->version,
@@ -112,65 +126,140 @@ static void fill_version(const struct wire_version_record *rec, struct weightd_v
 		.n_readers = rec->n_leases,
 		.uid = rec->uid,
 		.current = rec->current,
+		.pid = rec->pid,
+		.end = (enum weightd_end)rec->why,
+		.ended_ns = rec->ended_ns,
 	};
 	memcpy(info->layout_hash, rec->layout_hash, sizeof(info->layout_hash));
 	memcpy(info->digest, rec->digest, sizeof(info->digest));
 }
 
+static void fill_slot(void *record, void *ret)
+{
+	struct wire_slot_record *rec = record;
+
+	END_STRING(rec->name);
+	END_STRING(rec->device);
+	*(struct weightd_slot_info *)ret = (struct weightd_slot_info){
+		.size = sizeof(struct weightd_slot_info),
+		.name = rec->name,
+		.device = rec->device,
+		.slot = rec->slot,
+		.version = rec->version,
+		.n_bytes = rec->size,
+		.allocated = rec->allocated,
+		.huge_bytes = rec->huge_bytes,
+		.state = (enum weightd_slot_state)rec->state,
+		.n_readers = rec->n_leases,
+		.uid = rec->uid,
+		.removed = rec->removed,
+	};
+}
+
+static void fill_user(void *record, void *ret)
+{
+	const struct wire_user_record *rec = record;
+
+	*(struct weightd_user_info *)ret = (struct weightd_user_info){
+		.size = sizeof(struct weightd_user_info),
+		.uid = rec->uid,
+		.n_connections = rec->used[WIRE_CHARGE_CONNECTIONS],
+		.max_connections = rec->limit[WIRE_CHARGE_CONNECTIONS],
+		.n_readers = rec->used[WIRE_CHARGE_LEASES],
+		.max_readers = rec->limit[WIRE_CHARGE_LEASES],
+		.n_buffers = rec->used[WIRE_CHARGE_BUFFERS],
+		.max_buffers = rec->limit[WIRE_CHARGE_BUFFERS],
+		.n_versions = rec->used[WIRE_CHARGE_VERSIONS],
+		.max_versions = rec->limit[WIRE_CHARGE_VERSIONS],
+		.n_bytes = rec->used[WIRE_CHARGE_BYTES],
+		.max_bytes = rec->limit[WIRE_CHARGE_BYTES],
+		.n_descriptors = rec->used[WIRE_CHARGE_DESCRIPTORS],
+		.max_descriptors = rec->limit[WIRE_CHARGE_DESCRIPTORS],
+	};
+}
+
 static int by_name_and_device(const void *a, const void *b)
 {
 	const struct wire_buffer_record *x = a, *y = b;
-	int order = strcmp(x->name, y->name);
+	int order = strncmp(x->name, y->name, sizeof(x->name));
 
-	return order ? order : strcmp(x->device, y->device);
+	return order ? order : strncmp(x->device, y->device, sizeof(x->device));
 }
 
-int weightd_list(struct weightd *w, const char *name, struct weightd_list **ret)
+static int by_version(const void *a, const void *b)
+{
+	const struct wire_version_record *x = a, *y = b;
+
+	return x->version < y->version ? -1 : x->version > y->version;
+}
+
+static const struct {
+	size_t record_size, info_size;
+	void (*fill)(void *record, void *ret);
+	int (*order)(const void *a, const void *b); /* of records; NULL: the server's */
+} kinds[] = {
+	[WIRE_LIST_BUFFERS] = {sizeof(struct wire_buffer_record),
+			       sizeof(struct weightd_buffer_info), fill_buffer, by_name_and_device},
+	[WIRE_LIST_VERSIONS] = {sizeof(struct wire_version_record),
+				sizeof(struct weightd_version_info), fill_version, by_version},
+	[WIRE_LIST_HISTORY] = {sizeof(struct wire_version_record),
+			       sizeof(struct weightd_version_info), fill_version, by_version},
+	[WIRE_LIST_SLOTS] = {sizeof(struct wire_slot_record), sizeof(struct weightd_slot_info),
+			     fill_slot, NULL},
+	[WIRE_LIST_USERS] = {sizeof(struct wire_user_record), sizeof(struct weightd_user_info),
+			     fill_user, NULL},
+};
+
+static int list_new(struct weightd *w, enum wire_list_kind kind, const char *name,
+		    const char *device, struct weightd_list **ret)
 {
 	cleanup(weightd_list_freep) struct weightd_list *l = calloc(1, sizeof(*l));
-	struct wire_buffer_record *records;
+	const size_t record_size = kinds[kind].record_size, info_size = kinds[kind].info_size;
 	int r;
 
 	if (!l)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	r = fetch(w, WIRE_LIST_BUFFERS, name, NULL, sizeof(*records), l);
+	l->kind = kind;
+	r = fetch(w, kind, name, device, record_size, l);
 	if (r < 0)
 		return r;
-	records = l->records;
-	l->buffers = calloc(l->n + 1, sizeof(*l->buffers));
-	if (!l->buffers)
+	l->infos = calloc(l->n + 1, info_size);
+	if (!l->infos)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	for (size_t i = 0; i < l->n; i++) { /* for strings that the server did not end */
-		records[i].name[sizeof(records[i].name) - 1] = '\0';
-		records[i].device[sizeof(records[i].device) - 1] = '\0';
-	}
-	qsort(records, l->n, sizeof(*records), by_name_and_device);
+	if (kinds[kind].order)
+		qsort(l->records, l->n, record_size, kinds[kind].order);
 	for (size_t i = 0; i < l->n; i++)
-		fill_buffer(&records[i], &l->buffers[i]);
+		kinds[kind].fill((char *)l->records + i * record_size,
+				 (char *)l->infos + i * info_size);
 	*ret = take_ptr(l);
 	return 0;
+}
+
+int weightd_list(struct weightd *w, const char *name, struct weightd_list **ret)
+{
+	return list_new(w, WIRE_LIST_BUFFERS, name, NULL, ret);
 }
 
 int weightd_list_versions(struct weightd *w, const char *name, const char *device,
 			  struct weightd_list **ret)
 {
-	cleanup(weightd_list_freep) struct weightd_list *l = calloc(1, sizeof(*l));
-	const struct wire_version_record *records;
-	int r;
+	return list_new(w, WIRE_LIST_VERSIONS, name, device, ret);
+}
 
-	if (!l)
-		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	r = fetch(w, WIRE_LIST_VERSIONS, name, device, sizeof(*records), l);
-	if (r < 0)
-		return r;
-	records = l->records;
-	l->versions = calloc(l->n + 1, sizeof(*l->versions));
-	if (!l->versions)
-		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	for (size_t i = 0; i < l->n; i++)
-		fill_version(&records[i], &l->versions[i]);
-	*ret = take_ptr(l);
-	return 0;
+int weightd_list_history(struct weightd *w, const char *name, const char *device,
+			 struct weightd_list **ret)
+{
+	return list_new(w, WIRE_LIST_HISTORY, name, device, ret);
+}
+
+int weightd_list_slots(struct weightd *w, const char *name, struct weightd_list **ret)
+{
+	return list_new(w, WIRE_LIST_SLOTS, name, NULL, ret);
+}
+
+int weightd_list_users(struct weightd *w, struct weightd_list **ret)
+{
+	return list_new(w, WIRE_LIST_USERS, NULL, NULL, ret);
 }
 
 size_t weightd_list_count(const struct weightd_list *l)
@@ -178,12 +267,44 @@ size_t weightd_list_count(const struct weightd_list *l)
 	return l->n;
 }
 
+/* NULL where there is none, of a list of other records too. */
+static const void *info_at(const struct weightd_list *l, enum wire_list_kind kind, size_t i)
+{
+	if (kinds[l->kind].fill != kinds[kind].fill || i >= l->n)
+		return NULL;
+	return (const char *)l->infos + i * kinds[kind].info_size;
+}
+
 const struct weightd_buffer_info *weightd_list_buffer(const struct weightd_list *l, size_t i)
 {
-	return l->buffers && i < l->n ? &l->buffers[i] : NULL;
+	return info_at(l, WIRE_LIST_BUFFERS, i);
 }
 
 const struct weightd_version_info *weightd_list_version(const struct weightd_list *l, size_t i)
 {
-	return l->versions && i < l->n ? &l->versions[i] : NULL;
+	return info_at(l, WIRE_LIST_VERSIONS, i);
+}
+
+const struct weightd_slot_info *weightd_list_slot(const struct weightd_list *l, size_t i)
+{
+	return info_at(l, WIRE_LIST_SLOTS, i);
+}
+
+const struct weightd_user_info *weightd_list_user(const struct weightd_list *l, size_t i)
+{
+	return info_at(l, WIRE_LIST_USERS, i);
+}
+
+const char *weightd_end_name(enum weightd_end end)
+{
+	static const char *const names[] = {
+		[WEIGHTD_END_NONE] = "",
+		[WEIGHTD_END_KEEP] = "keep",
+		[WEIGHTD_END_MEMORY] = "memory",
+		[WEIGHTD_END_DROPPED] = "dropped",
+		[WEIGHTD_END_REWRITTEN] = "rewritten",
+		[WEIGHTD_END_LOST] = "lost",
+	};
+
+	return (unsigned)end < ARRAY_LEN(names) ? names[end] : NULL;
 }

@@ -1,68 +1,207 @@
 /*
- * Waiting for versions: on the head page of an attached buffer, without the server; or by asking the
- * server, for a buffer that need not exist yet.
+ * Events, as pages of records that are handed out one by one. The server numbers them from its start: when
+ * it is another one, all that it has to tell is new.
  */
 #include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
+#include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-#include "libclient/buffer.h"
+#include "libclient/call.h"
+#include "weightd.h"
 
-/* Beyond the time the server was given to answer. */
-#define GRACE_MS 5000
+struct weightd_watch {
+	struct weightd *user; /* referenced: whose sentence says what failed */
+	struct weightd *w; /* referenced: a connection of its own, since it waits */
+	uint64_t instance; /* of the server that `after` is a number of */
+	uint64_t after;
+	struct wire_list_reply page;
+	uint32_t n_told; /* records of the page */
+	struct wire_event_record told; /* what the caller's strings point into */
+};
 
-int weightd_buffer_latest(const struct weightd_buffer *b, uint64_t *ret_version)
+static_assert((int)WEIGHTD_EVENT_CREATED == (int)WIRE_EVENT_CREATED &&
+		      (int)WEIGHTD_EVENT_VERSION_GONE == (int)WIRE_EVENT_VERSION_GONE &&
+		      (int)WEIGHTD_EVENT_EVICTED == (int)WIRE_EVENT_EVICTED &&
+		      (int)WEIGHTD_EVENT_MISSED == (int)WIRE_EVENT_MISSED &&
+		      (int)WEIGHTD_EVENT_RESTARTED == (int)WIRE_EVENT_END,
+	      "events are ABI; RESTARTED is the library's own");
+static_assert((int)WEIGHTD_END_NONE == (int)WIRE_END_NONE &&
+		      (int)WEIGHTD_END_DROPPED == (int)WIRE_END_DROPPED &&
+		      (int)WEIGHTD_END_LOST == (int)WIRE_END_LOST,
+	      "ends are ABI");
+
+const char *weightd_event_name(enum weightd_event_kind kind)
 {
-	uint64_t current = head_current(b->head);
+	static const char *const names[] = {
+		[WEIGHTD_EVENT_CREATED] = "created",
+		[WEIGHTD_EVENT_PUBLISHED] = "published",
+		[WEIGHTD_EVENT_ROLLED_BACK] = "rolled-back",
+		[WEIGHTD_EVENT_VERSION_GONE] = "version-gone",
+		[WEIGHTD_EVENT_REMOVED] = "removed",
+		[WEIGHTD_EVENT_UPDATING] = "updating",
+		[WEIGHTD_EVENT_TORN] = "torn",
+		[WEIGHTD_EVENT_ACCESS] = "access",
+		[WEIGHTD_EVENT_EVICTED] = "evicted",
+		[WEIGHTD_EVENT_MISSED] = "missed",
+		[WEIGHTD_EVENT_RESTARTED] = "restarted",
+	};
 
-	if (head_state(current) == HEAD_GONE)
-		return -ESTALE;
-	*ret_version = head_version(current);
-	return 0;
+	return (unsigned)kind < ARRAY_LEN(names) ? names[kind] : NULL;
 }
 
-int weightd_buffer_wait(const struct weightd_buffer *b, uint64_t version, int timeout_ms,
-			uint64_t *ret_version)
+void weightd_watch_free(struct weightd_watch *watch)
 {
-	uint64_t deadline = num_now_ns() + (uint64_t)(timeout_ms < 0 ? 0 : timeout_ms) * 1000000;
-	uint64_t current = head_current(b->head);
+	if (!watch)
+		return;
+	client_unref(watch->w);
+	client_unref(watch->user);
+	free(watch);
+}
+CLEANUP_POINTER(struct weightd_watch, weightd_watch_free);
 
-	for (;;) {
-		uint64_t now;
-		int left_ms = -1;
+/* On a connection to another server the question is another one. */
+static int events_again(struct weightd *w, struct client_call *call)
+{
+	const struct weightd_watch *watch = call->subject;
 
-		if (head_state(current) == HEAD_GONE)
-			return -ESTALE;
-		if (head_version(current) > version)
-			break;
-		if (timeout_ms >= 0) {
-			now = num_now_ns();
-			if (now >= deadline)
-				return -ETIMEDOUT;
-			left_ms = (int)((deadline - now + 999999) / 1000000);
-		}
-		current = head_wait(b->head, current, left_ms);
-	}
-	if (ret_version)
-		*ret_version = head_version(current);
-	return 0;
+	return w->instance != watch->instance;
 }
 
-int weightd_wait(struct weightd *w, const char *name, const char *device, uint64_t version,
-		 int timeout_ms, uint64_t *ret_version)
+/* The next page. 1: the server is another one, and none was asked for. */
+static int fetch(struct weightd_watch *watch, int timeout_ms)
 {
-	struct client_call call = {.op = WIRE_WAIT};
-	struct wire_wait *wait = &call.request.wait;
-	int r = client_put_target(w, name, device, wait->name, wait->device);
+	struct client_call call = {
+		.op = WIRE_EVENTS,
+		.timeout_ms = timeout_ms,
+		.again = events_again,
+		.subject = watch,
+		.request.events.after = watch->after,
+	};
+	const struct wire_list_reply *reply = &call.reply.list;
+	int r = client_call(watch->w, &call);
 
 	if (r < 0)
 		return r;
-	wait->version = version;
-	wait->timeout_ms = timeout_ms;
-	call.timeout_ms = timeout_ms < 0 || timeout_ms > INT32_MAX - GRACE_MS
-				  ? -1
-				  : timeout_ms + GRACE_MS;
-	r = client_call(w, &call);
-	if (r == 0 && ret_version)
-		*ret_version = call.reply.wait.version;
-	return r;
+	if (watch->w->instance != watch->instance) {
+		watch->instance = watch->w->instance;
+		watch->after = 0;
+		return 1;
+	}
+	if (reply->n_records && reply->record_size != sizeof(struct wire_event_record))
+		return sentence_set(&watch->w->sentence, -EBADMSG,
+				    "weightd's events cannot be read; use the same release of both");
+	watch->page = *reply;
+	watch->after = reply->next;
+	watch->n_told = 0;
+	return 0;
+}
+
+/* Where "from now on" begins: behind all that is remembered. */
+static int skip_past(struct weightd_watch *watch)
+{
+	int r;
+
+	do
+		r = fetch(watch, 0);
+	while (r >= 0);
+	watch->page.n_records = 0;
+	return r == -ETIMEDOUT ? 0 : r;
+}
+
+int weightd_watch_new(struct weightd *w, struct weightd_watch **ret)
+{
+	cleanup(weightd_watch_freep) struct weightd_watch *watch = calloc(1, sizeof(*watch));
+	int r;
+
+	if (!watch)
+		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
+	watch->user = client_ref(w);
+	r = client_twin(w, &watch->w);
+	if (r < 0)
+		return r;
+	watch->instance = watch->w->instance;
+	r = skip_past(watch);
+	if (r < 0) {
+		w->sentence = watch->w->sentence;
+		return r;
+	}
+	*ret = take_ptr(watch);
+	return 0;
+}
+
+static void tell(struct weightd_watch *watch, struct weightd_event *ret)
+{
+	struct wire_event_record *rec = &watch->told;
+	const struct weightd_event event = {
+		.size = ret->size < sizeof(event) ? ret->size : sizeof(event),
+		.kind = (enum weightd_event_kind)rec->event,
+		.name = rec->name,
+		.device = rec->device,
+		.serial = rec->serial,
+		.time_ns = rec->time_ns,
+		.version = rec->version,
+		.end = (enum weightd_end)rec->why,
+		.uid = rec->uid,
+		.pid = rec->pid,
+	};
+
+	rec->name[sizeof(rec->name) - 1] = '\0'; /* for strings that the server did not end */
+	rec->device[sizeof(rec->device) - 1] = '\0';
+	memcpy(ret, &event, event.size);
+}
+
+static void tell_restart(struct weightd_watch *watch, struct weightd_event *ret)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_REALTIME, &now);
+	watch->told = (struct wire_event_record){
+		.event = WEIGHTD_EVENT_RESTARTED,
+		.time_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
+	};
+	watch->page.n_records = 0;
+	watch->n_told = 0;
+	tell(watch, ret);
+}
+
+/* Until `deadline_ns`, in whole milliseconds; -1: for ever. */
+static int left_ms(uint64_t deadline_ns)
+{
+	uint64_t now = num_now_ns();
+
+	if (deadline_ns == UINT64_MAX)
+		return -1;
+	return now < deadline_ns ? (int)((deadline_ns - now + 999999) / 1000000) : 0;
+}
+
+int weightd_watch_next(struct weightd_watch *watch, int timeout_ms, struct weightd_event *ret)
+{
+	uint64_t deadline_ns = UINT64_MAX;
+	int r;
+
+	if (ret->size < offsetof(struct weightd_event, device))
+		return sentence_set(&watch->user->sentence, -EINVAL,
+				    "a struct weightd_event does not say its size (set .size)");
+	if (timeout_ms >= 0)
+		deadline_ns = num_now_ns() + (uint64_t)timeout_ms * 1000000;
+	/* A page can be empty: what has happened was not for us to see. */
+	while (watch->n_told == watch->page.n_records) {
+		r = fetch(watch, left_ms(deadline_ns));
+		if (r < 0) {
+			watch->user->sentence = watch->w->sentence;
+			return r;
+		}
+		if (r > 0) {
+			tell_restart(watch, ret);
+			return 0;
+		}
+	}
+	memcpy(&watch->told, watch->page.records + watch->n_told++ * sizeof(watch->told),
+	       sizeof(watch->told));
+	tell(watch, ret);
+	return 0;
 }

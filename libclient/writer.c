@@ -6,8 +6,6 @@
 #include "libclient/writer.h"
 
 #include <errno.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,34 +16,23 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/digest.h"
-#include "libclient/client.h"
+#include "libclient/call.h"
 #include "libclient/holders.h"
 #include "libclient/layout.h"
 #include "libclient/mapping.h"
 #include "libclient/tensor.h"
 #include "weightd.h"
 
-struct weightd_writer {
-	struct weightd *w; /* referenced */
-	uint64_t id; /* on the server: of the writer, then of the lease */
-	pid_t owner; /* the process that maps the bytes writable: in its children they are not mapped */
-	bool aborted;
-	uint64_t version; /* 0 until published */
-	void *data;
-	uint64_t data_size;
-	uint64_t slot_size;
-	int fd; /* writable; -1 once published */
-	int reader_fd;
-	void *image; /* of the layout */
-	uint64_t image_size;
-	struct layout layout;
-	uint64_t n_leaves;
-	_Atomic bool *leaf_done; /* its digest stands behind the data */
-	uint8_t digest[HASH_SIZE];
-};
+#define PAUSE_TIMEOUT_MS 10000
+
+static_assert((int)WEIGHTD_WAIT == (int)WIRE_POLICY_WAIT &&
+		      (int)WEIGHTD_EVICT == (int)WIRE_POLICY_EVICT &&
+		      (int)WEIGHTD_KILL == (int)WIRE_POLICY_KILL,
+	      "policies are ABI");
 
 static struct weightd_writer *writer_free(struct weightd_writer *wr)
 {
+	list_remove(&wr->link);
 	mapping_free(wr->data, wr->slot_size);
 	mapping_free(wr->image, wr->image_size);
 	(void)fd_close(wr->fd);
@@ -90,6 +77,7 @@ static int take_slot(struct weightd_writer *wr, struct client_call *call)
 	const struct wire_create_reply *reply = &call->reply.create;
 
 	wr->id = reply->writer;
+	wr->buffer = reply->buffer;
 	wr->owner = getpid();
 	wr->data_size = reply->data_size;
 	wr->slot_size = reply->slot_size;
@@ -116,6 +104,13 @@ static uint64_t new_cookie(void)
 	return cookie;
 }
 
+static uint32_t create_flags(const struct weightd_create_options *o)
+{
+	return (o->new_layout ? WIRE_CREATE_NEW_LAYOUT : 0) |
+	       (o->exclusive ? WIRE_CREATE_EXCLUSIVE : 0) |
+	       (o->reusable ? WIRE_CREATE_REUSABLE : 0) | (o->replace ? WIRE_CREATE_REPLACE : 0);
+}
+
 int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		  const struct weightd_create_options *options, int (*tick)(void *userdata),
 		  void *userdata, struct weightd_writer **ret)
@@ -136,6 +131,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 
 	if (!wr)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
+	list_init(&wr->link);
 	wr->w = client_ref(w);
 	wr->fd = -1;
 	wr->reader_fd = -1;
@@ -145,13 +141,17 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 		if (r < 0)
 			return r;
 	}
+	if ((unsigned)o.policy > WEIGHTD_KILL)
+		return sentence_set(&w->sentence, -EINVAL, "there is no policy %d", (int)o.policy);
 	r = client_put_target(w, name, o.device, create->name, create->device);
 	if (r < 0)
 		return r;
 	create->cookie = new_cookie();
 	create->mode = o.mode;
 	create->keep = o.keep;
-	create->flags = o.new_layout ? WIRE_CREATE_NEW_LAYOUT : 0;
+	create->timeout_ms = o.pause_timeout_ms ? o.pause_timeout_ms : PAUSE_TIMEOUT_MS;
+	create->policy = (uint32_t)o.policy;
+	create->flags = create_flags(&o);
 	r = seal_layout(wr, layout, &layout_fd);
 	if (r < 0)
 		return sentence_set(&w->sentence, r, "the layout of '%s' cannot be made: %s", name,
@@ -166,6 +166,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 		return sentence_set(&w->sentence, r, "the memory of '%s' cannot be mapped: %s",
 				    name, strerror(-r));
 	}
+	list_append(&w->writers, &wr->link);
 	*ret = take_ptr(wr);
 	return 0;
 }
@@ -176,6 +177,106 @@ int weightd_create(struct weightd *w, const char *name, const struct weightd_lay
 	return writer_create(w, name, layout, options, NULL, NULL, ret);
 }
 
+static void lose(struct weightd_writer *wr, const char *why)
+{
+	wr->lost = true;
+	wr->id = 0;
+	(void)sentence_set(&wr->why_lost, 0, "%s", why);
+}
+
+static int lost(struct weightd_writer *wr)
+{
+	return sentence_set(&wr->w->sentence, -ESTALE,
+			    "what was written was lost with the connection to weightd (%.300s); create "
+			    "another writer",
+			    wr->why_lost.text);
+}
+
+void writer_forget(struct weightd_writer *wr)
+{
+	if (wr->version || wr->committed)
+		wr->id = 0;
+	else if (!wr->aborted && wr->owner == getpid())
+		lose(wr, "it was connected anew");
+}
+
+static int renew(struct weightd_writer *wr, struct client_call *call)
+{
+	int r;
+
+	call->op = WIRE_RENEW;
+	call->request.renew.buffer = wr->buffer;
+	call->request.renew.version = wr->version ? wr->version : wr->committed;
+	r = client_ask(wr->w, call);
+	if (wr->w->fd < 0)
+		return r;
+	wr->id = r == 0 ? call->reply.renew.lease : 0;
+	return 0;
+}
+
+int writer_resume(struct weightd_writer *wr, const struct restart_patience *p)
+{
+	struct client_call call = {.tick = p->tick, .userdata = p->userdata};
+	int r;
+
+	if (wr->id == 0 || wr->aborted || wr->owner != getpid())
+		return 0;
+	if (wr->version || wr->committed)
+		return renew(wr, &call);
+	call.op = WIRE_RESUME;
+	call.request.resume.id = wr->id;
+	r = client_ask(wr->w, &call);
+	if (wr->w->fd < 0)
+		return r;
+	if (r < 0)
+		lose(wr, wr->w->sentence.text);
+	else
+		wr->committed = call.reply.resume.version;
+	return 0;
+}
+
+static int abort_again(struct weightd *w, struct client_call *call)
+{
+	const struct weightd_writer *wr = call->subject;
+
+	if (wr->committed)
+		return sentence_set(&w->sentence, -EALREADY, "this writer has published already");
+	return wr->lost;
+}
+
+int weightd_writer_abort(struct weightd_writer *wr)
+{
+	struct client_call call = {
+		.op = WIRE_ABORT,
+		.again = abort_again,
+		.subject = wr,
+		.request.abort.id = wr->id,
+	};
+	int r;
+
+	if (wr->version || wr->committed || wr->aborted)
+		return sentence_set(&wr->w->sentence, -EALREADY,
+				    "this writer has published or was aborted already");
+	r = wr->lost ? 0 : client_call(wr->w, &call);
+	/* Without its connection the version is gone all the same. */
+	if (r < 0 && r != -ENOTCONN && r != -ENOENT)
+		return r;
+	wr->aborted = true;
+	return 0;
+}
+
+/* On the server. Of a writer a restarted one would keep the memory for a while, for us to resume it. */
+static void end(struct weightd_writer *wr)
+{
+	struct sentence saved = wr->w->sentence;
+
+	if (!wr->version && !wr->committed && !wr->aborted && wr->w->fd >= 0)
+		(void)weightd_writer_abort(wr);
+	if (!wr->aborted)
+		client_end(wr->w, WIRE_DETACH, wr->id);
+	wr->w->sentence = saved;
+}
+
 void weightd_writer_free(struct weightd_writer *wr)
 {
 	if (!wr)
@@ -184,25 +285,8 @@ void weightd_writer_free(struct weightd_writer *wr)
 	if (wr->version || wr->owner == getpid())
 		mapping_free(wr->data, wr->slot_size);
 	wr->data = NULL;
-	if (!wr->aborted)
-		client_end(wr->w, wr->version ? WIRE_DETACH : WIRE_ABORT, wr->id);
+	end(wr);
 	writer_free(wr);
-}
-
-int weightd_writer_abort(struct weightd_writer *wr)
-{
-	struct client_call call = {.op = WIRE_ABORT, .request.abort.id = wr->id};
-	int r;
-
-	if (wr->version || wr->aborted)
-		return sentence_set(&wr->w->sentence, -EALREADY,
-				    "this writer has published or was aborted already");
-	r = client_call(wr->w, &call);
-	/* Without its connection the version is gone all the same. */
-	if (r < 0 && r != -ENOTCONN && r != -ENOENT)
-		return r;
-	wr->aborted = true;
-	return 0;
 }
 
 void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size)
@@ -270,10 +354,57 @@ static int undo_publish(struct weightd_writer *wr, int r)
 	return r;
 }
 
+/* What there is to do on a connection that was made anew. */
+static int publish_again(struct weightd *w, struct client_call *call)
+{
+	struct weightd_writer *wr = call->subject;
+
+	(void)w;
+	if (wr->lost)
+		return lost(wr);
+	call->reply.publish.version = wr->committed;
+	return wr->committed != 0;
+}
+
+static void fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
+{
+	for (uint64_t i = 0; i < wr->n_leaves; i++)
+		if (!wr->leaf_done[i])
+			weightd_writer_digest_leaf(wr, i);
+	publish->writer = wr->id;
+	publish->flags = WIRE_PUBLISH_DIGEST;
+	digest_root((const void *)leaf_table(wr), wr->n_leaves, wr->digest);
+	memcpy(publish->digest, wr->digest, HASH_SIZE);
+}
+
+static int publish(struct weightd_writer *wr)
+{
+	struct client_call call = {
+		.op = WIRE_PUBLISH,
+		.timeout_ms = -1,
+		.again = publish_again,
+		.subject = wr,
+	};
+	int r;
+
+	if (!wr->committed)
+		fill_publish(wr, &call.request.publish);
+	r = mapping_new(wr->reader_fd, wr->slot_size, PROT_READ, wr->data, &wr->data);
+	if (r < 0)
+		return sentence_set(&wr->w->sentence, r, "the bytes cannot be made read-only: %s",
+				    strerror(-r));
+	if (!wr->committed) {
+		r = client_call(wr->w, &call);
+		if (r < 0)
+			return undo_publish(wr, r);
+	}
+	wr->version = wr->committed ? wr->committed : call.reply.publish.version;
+	wr->fd = fd_close(wr->fd);
+	return 0;
+}
+
 int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version)
 {
-	struct client_call call = {.op = WIRE_PUBLISH, .timeout_ms = -1};
-	struct wire_publish *publish = &call.request.publish;
 	struct sentence *s = &wr->w->sentence;
 	int r;
 
@@ -283,22 +414,10 @@ int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version)
 			"this writer has published or was aborted already; create another");
 	if (wr->owner != getpid())
 		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
-	for (uint64_t i = 0; i < wr->n_leaves; i++)
-		if (!wr->leaf_done[i])
-			weightd_writer_digest_leaf(wr, i);
-	publish->writer = wr->id;
-	publish->flags = WIRE_PUBLISH_DIGEST;
-	digest_root((const void *)leaf_table(wr), wr->n_leaves, wr->digest);
-	memcpy(publish->digest, wr->digest, HASH_SIZE);
-	r = mapping_new(wr->reader_fd, wr->slot_size, PROT_READ, wr->data, &wr->data);
-	if (r < 0)
-		return sentence_set(s, r, "the bytes cannot be made read-only: %s", strerror(-r));
-	r = client_call(wr->w, &call);
-	if (r < 0)
-		return undo_publish(wr, r);
-	wr->version = call.reply.publish.version;
-	wr->fd = fd_close(wr->fd);
-	if (ret_version)
+	if (wr->lost)
+		return lost(wr);
+	r = publish(wr);
+	if (r == 0 && ret_version)
 		*ret_version = wr->version;
-	return 0;
+	return r;
 }

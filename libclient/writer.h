@@ -1,11 +1,34 @@
 #pragma once
 
-#include <stdint.h>
+#include <stdatomic.h>
 
-struct weightd;
-struct weightd_create_options;
-struct weightd_layout;
-struct weightd_writer;
+#include "ipc/layout.h"
+#include "libclient/restart.h"
+#include "weightd.h"
+
+struct weightd_writer {
+	struct weightd *w; /* referenced */
+	struct list link; /* weightd::writers */
+	uint64_t id; /* on the server: of the writer, then of the lease; 0: of none any more */
+	uint64_t buffer;
+	pid_t owner; /* the process that maps the bytes writable: in its children they are not mapped */
+	bool aborted;
+	bool lost; /* the server does not know it any more */
+	struct sentence why_lost;
+	uint64_t committed; /* the version, by what a restarted server said */
+	uint64_t version; /* 0 until published */
+	void *data;
+	uint64_t data_size;
+	uint64_t slot_size;
+	int fd; /* writable; -1 once published */
+	int reader_fd;
+	void *image; /* of the layout */
+	uint64_t image_size;
+	struct layout layout;
+	uint64_t n_leaves;
+	_Atomic bool *leaf_done; /* its digest stands behind the data */
+	uint8_t digest[HASH_SIZE];
+};
 
 /*
  * As weightd_create(), asking `tick` every now and then while the server provides the memory; < 0 gives
@@ -17,3 +40,9 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 
 /* The digest that was published: 16 bytes, owned by the writer. */
 const uint8_t *writer_digest(const struct weightd_writer *wr);
+
+/* Takes it up on a new connection; or learns that it was published, or that it is lost. */
+int writer_resume(struct weightd_writer *wr, const struct restart_patience *p);
+
+/* The connection it belongs to is another one now. */
+void writer_forget(struct weightd_writer *wr);

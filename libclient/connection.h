@@ -1,0 +1,13 @@
+/*
+ * Connections: how a server is reached
+ */
+#pragma once
+
+#include "libclient/client.h"
+#include "libclient/restart.h"
+
+/* Connects to w->path. `wait`: 5 s, for a server that is too busy to take us; else -EAGAIN. */
+int connection_open(struct weightd *w, bool wait);
+
+/* Says hello, and learns whom. `p` has the tick; may be NULL. A failure leaves the connection as it is. */
+int connection_greet(struct weightd *w, int timeout_ms, const struct restart_patience *p);

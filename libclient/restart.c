@@ -1,0 +1,165 @@
+/*
+ * While a server is started again there is its socket, with nobody behind it, or no socket at all: both end
+ * with an event in its folder, or with none where somebody else holds the socket. So connecting is tried
+ * at each event, and every now and then.
+ */
+#include "libclient/restart.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "libclient/buffer.h"
+#include "libclient/connection.h"
+#include "libclient/writer.h"
+
+#define RECHECK_MS 50
+#define HELLO_MS 5000
+#define HELLO_LEAST_MS                                                                             \
+	100 /* also of a call that has no time: else it would never find the server again */
+
+bool restart_is_awaited(const struct weightd *w)
+{
+	return w->survives && w->restart_timeout_ms != 0;
+}
+
+uint64_t restart_until(const struct weightd *w)
+{
+	if (w->restart_timeout_ms < 0)
+		return UINT64_MAX;
+	return num_now_ns() + (uint64_t)w->restart_timeout_ms * 1000000;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t end_of(const struct restart_patience *p)
+{
+	return smaller(p->until_ns, p->deadline_ns);
+}
+
+static int hello_ms(const struct restart_patience *p)
+{
+	uint64_t now = num_now_ns();
+	uint64_t left_ms = end_of(p) > now ? (end_of(p) - now) / 1000000 : 0;
+
+	if (left_ms < HELLO_LEAST_MS)
+		return HELLO_LEAST_MS;
+	return (int)smaller(left_ms, HELLO_MS);
+}
+
+int restart_take_up(struct weightd *w, const struct restart_patience *p)
+{
+	struct weightd_buffer *b;
+	struct weightd_writer *wr;
+	int r;
+
+	list_for_each(b, &w->buffers, link) {
+		r = buffer_renew(b, p);
+		if (w->fd < 0)
+			return r;
+	}
+	list_for_each(wr, &w->writers, link) {
+		r = writer_resume(wr, p);
+		if (w->fd < 0)
+			return r;
+	}
+	return 0;
+}
+
+void restart_forget(struct weightd *w)
+{
+	struct weightd_buffer *b;
+	struct weightd_writer *wr;
+
+	list_for_each(b, &w->buffers, link)
+		b->lease = 0;
+	list_for_each(wr, &w->writers, link)
+		writer_forget(wr);
+}
+
+/* Those that pass when the server is there. EACCES: of a socket that was just made. */
+static bool is_passing(int r)
+{
+	return r == -ECONNREFUSED || r == -ENOENT || r == -EAGAIN || r == -EACCES ||
+	       r == -ENOTCONN || r == -ECONNRESET || r == -EPIPE || r == -ETIMEDOUT;
+}
+
+static int try_once(struct weightd *w, const struct restart_patience *p)
+{
+	int r = connection_open(w, false);
+
+	if (r == 0)
+		r = connection_greet(w, hello_ms(p), p);
+	if (r == 0)
+		r = restart_take_up(w, p);
+	if (r < 0)
+		w->fd = fd_close(w->fd);
+	return r;
+}
+
+/* The folder of the socket; -1 when it cannot be watched, and then only time passes. */
+static int watch_folder(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	size_t n = slash ? (size_t)(slash - path) : 0;
+	cleanup(fd_closep) int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+	cleanup(freep) char *folder = slash ? strndup(path, n ? n : 1) : strdup(".");
+
+	if (fd < 0 || !folder ||
+	    inotify_add_watch(fd, folder, IN_CREATE | IN_MOVED_TO | IN_ATTRIB) < 0)
+		return -1;
+	return take_fd(fd);
+}
+
+/* True when something has happened in the folder. */
+static bool wait_for_event(int watch, int timeout_ms)
+{
+	char events[4096] __attribute__((aligned(8)));
+	struct pollfd p = {.fd = watch, .events = POLLIN};
+
+	return poll(&p, 1, timeout_ms) > 0 && read(watch, events, sizeof(events)) > 0;
+}
+
+static int too_late(struct weightd *w, const struct restart_patience *p)
+{
+	if (num_now_ns() >= p->deadline_ns)
+		return sentence_set(&w->sentence, -ETIMEDOUT,
+				    "the time was over before weightd at %s had come back", w->path);
+	return sentence_set(
+		&w->sentence, -ENOTCONN,
+		"weightd at %s has not come back in %d ms; see why (journalctl -u weightd)",
+		w->path, w->restart_timeout_ms);
+}
+
+int restart_wait(struct weightd *w, const struct restart_patience *p)
+{
+	cleanup(fd_closep) int watch = watch_folder(w->path);
+	int pause_ms = 1;
+
+	for (;;) {
+		int r = try_once(w, p);
+		uint64_t now;
+
+		if (!is_passing(r))
+			return r;
+		now = num_now_ns();
+		if (now >= end_of(p))
+			return too_late(w, p);
+		/* At first often: a socket that is just made refuses until its owner listens. */
+		if (wait_for_event(watch, (int)smaller((uint64_t)pause_ms,
+						       (end_of(p) - now + 999999) / 1000000)))
+			pause_ms = 1;
+		else
+			pause_ms = (int)smaller(2 * (uint64_t)pause_ms, RECHECK_MS);
+		if (p->tick && p->tick(p->userdata) < 0)
+			return sentence_set(&w->sentence, -ECANCELED, "cancelled");
+	}
+}
