@@ -11,7 +11,7 @@
  * only. Codes with a fixed meaning here:
  *	-ENOENT		no such buffer, version or tensor
  *	-ENODATA	the buffer exists, but no version of it has been published
- *	-ESTALE		the buffer was removed (and perhaps made again since)
+ *	-ESTALE		the buffer was removed (and perhaps made again since); what a writer wrote is lost
  *	-EACCES		the permissions of the buffer do not allow it
  *	-EBUSY		another writer is at work on the buffer, or published bytes are still mapped writable
  *	-ENOMEM		this machine has no room for the bytes; the sentence says how much is missing
@@ -29,8 +29,10 @@
  *
  * Restarts. Where the server survives its own death (under systemd, or `weightd --keeper`) a call that finds
  * the connection lost waits for the server to come back, for weightd_set_restart_timeout() at most, takes
- * its leases and writers up again and goes on. A call that cannot be asked twice and whose answer was lost
- * returns -ECONNABORTED. Attached bytes, their head pages and waits on them do not need the server.
+ * its leases and writers up again and goes on: an attachment keeps its memory in any case, and a writer that
+ * had not published can go on filling. A call that cannot be asked twice (weightd_drop(), weightd_rollback() to
+ * version 0) and whose answer was lost returns -ECONNABORTED. The time of a call that has one goes on meanwhile.
+ * Attached bytes, their head pages and waits on them do not need the server; detaching does not wait for it.
  *
  * Threads. A connection and what was made from it (writers, attach and detach, lists) may be used by
  * one thread at a time; threads that want to work side by side connect once each. What only looks at
@@ -145,8 +147,10 @@ int weightd_new(struct weightd **ret);
 
 /*
  * Connects to the socket `path`; NULL means $WEIGHTD_SOCKET, else /run/weightd.sock for root and
- * $XDG_RUNTIME_DIR/weightd.sock for a user. Also connects anew after the server went away. Blocks for
- * the handshake (5 s at most).
+ * $XDG_RUNTIME_DIR/weightd.sock for a user. Also connects anew after the server went away; to the same
+ * socket of a server that survives, leases and writers are taken up again, else what is attached stays
+ * readable without a lease, and what is being written is lost (-ESTALE). Blocks for the handshake (5 s at
+ * most).
  */
 int weightd_connect(struct weightd *w, const char *path);
 
@@ -192,7 +196,7 @@ struct weightd_attach_options {
 	const char *device; /* NULL: "host" */
 	uint64_t version; /* 0: the newest */
 	const uint8_t *layout_hash; /* 16 bytes the layout must hash to, else -EPROTOTYPE; NULL: any */
-	int timeout_ms; /* how long to wait for that version: 0 not at all, < 0 for ever */
+	int timeout_ms; /* how long to wait for that version, or for an update: 0 not at all, < 0 for ever */
 };
 
 /* Maps a published version; `options` may be NULL. The caller owns the result. */
@@ -222,8 +226,8 @@ int weightd_buffer_find(const struct weightd_buffer *b, const char *name,
 			struct weightd_tensor *ret);
 
 /*
- * The newest published version of the buffer: one atomic load, no system call. -ESTALE once the buffer
- * was removed.
+ * The current version of the buffer, which is the newest but after a rollback: one atomic load, no system
+ * call. -ESTALE once the buffer was removed.
  */
 int weightd_buffer_latest(const struct weightd_buffer *b, uint64_t *ret_version);
 
@@ -235,8 +239,8 @@ int weightd_buffer_wait(const struct weightd_buffer *b, uint64_t version, int ti
 			uint64_t *ret_version);
 
 /*
- * Maps the newest version beside the one `b` reads. Returns 1 and the new attachment (to be detached
- * like any other; `b` stays valid until it is detached), or 0 when `b` is the newest already.
+ * Maps the current version beside the one `b` reads. Returns 1 and the new attachment (to be detached
+ * like any other; `b` stays valid until it is detached), or 0 when `b` is the current one already.
  */
 int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret);
 
@@ -244,7 +248,8 @@ int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret
  * As weightd_buffer_refresh(), at the same address: the new version's memory takes the place of the old
  * one's, so that pointers, views and captured graphs stay valid. To be called at a safe point, where no
  * thread of the process reads the buffer. 1: swapped, 0: `b` has the current version already; -EPROTOTYPE
- * when the layout differs: attach anew. On a failure `b` goes on with the version it has.
+ * when the layout differs: attach anew. On a failure `b` goes on with the version it has. What
+ * weightd_buffer_tensor() had told stays true but for the bytes.
  */
 int weightd_buffer_swap(struct weightd_buffer *b);
 
@@ -262,8 +267,10 @@ enum weightd_state weightd_buffer_state(const struct weightd_buffer *b, uint64_t
 
 /*
  * For readers of an exclusive buffer that cannot pause: what was read between a begin and a retry that
- * returns false is of one version, whole. begin: 0; -EAGAIN while the buffer is updated (to be tried
- * again, or weightd_buffer_wait()), -EUCLEAN, -ESTALE, and for an evicted reader -EUCLEAN too.
+ * returns false is of one version, whole; what was read before a retry that returns true may be torn, and
+ * must not have been believed. begin: 0; -EAGAIN while the buffer is updated (to be tried again, or
+ * weightd_buffer_wait()), -EUCLEAN, -ESTALE, and -EUCLEAN too once weightd_buffer_pause() has told this reader
+ * that it was evicted. What is sealed is always whole. Two loads, no system call.
  */
 int weightd_read_begin(const struct weightd_buffer *b, uint64_t *ret_ticket);
 bool weightd_read_retry(const struct weightd_buffer *b, uint64_t ticket);
@@ -271,9 +278,13 @@ bool weightd_read_retry(const struct weightd_buffer *b, uint64_t ticket);
 /*
  * A safe point for readers that can pause: where WEIGHTD_UPDATING stands, tells the server that this
  * process does not read, and waits until it may go on. 0: nobody asked; 1: paused, and going on, with
- * another version perhaps, at the same addresses; -ETIMEDOUT: still paused, to be called again;
- * -EUCLEAN, -ESTALE. Where the buffer is being replaced the memory is given back meanwhile. No thread of
- * the process may read the buffer during the call.
+ * another version perhaps, at the same addresses; -ETIMEDOUT: still paused, to be called again; -EUCLEAN:
+ * the buffer is torn, or this reader was evicted: attach anew; -ESTALE; -EPROTOTYPE: the next version has
+ * another layout: attach anew. No thread of the process may read the buffer during the call.
+ *
+ * Where the buffer is being replaced its memory is given back meanwhile and the addresses are kept: until
+ * the call returns 1 a read of them faults, after -ETIMEDOUT and other failures too, and `b` is good for
+ * another call of this function and for weightd_detach() only.
  */
 int weightd_buffer_pause(struct weightd_buffer *b, int timeout_ms);
 
@@ -282,7 +293,8 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 
 /*
  * Computes the digest of the mapped bytes and compares it with the one that was published. 0: equal;
- * -EILSEQ: they differ (the sentence names the first bad range); -ENODATA: published without a digest.
+ * -EILSEQ: they differ (the sentence names the first bad range); -ENODATA: published without a digest;
+ * -EAGAIN: an exclusive buffer has been updated since `b` was attached or paused last.
  */
 int weightd_buffer_verify(struct weightd_buffer *b);
 
@@ -350,8 +362,10 @@ struct weightd_create_options {
 
 /*
  * Starts the next version of buffer `name`, creating the buffer if there is none. Blocks while the
- * server provides the memory. The bytes are zero. -EBUSY while somebody else is writing the buffer,
- * -EPROTOTYPE when the layout differs from the newest version's and new_layout is not set.
+ * server provides the memory, and for readers to pause. The bytes are zero; of an exclusive buffer they are
+ * the version there was, of a reusable one an older version's. -EBUSY while somebody else is writing the
+ * buffer, -EPROTOTYPE when the layout differs from the newest version's and new_layout is not set. A
+ * writer that has published holds a lease like a reader: free it before the next update in place.
  */
 int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		   const struct weightd_create_options *options, struct weightd_writer **ret);
@@ -374,17 +388,20 @@ void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf);
 /*
  * Makes the bytes a version: digests them, makes the mapping read-only in place (pointers and views
  * stay valid), lets the server seal the memory and flip to it. After a failure the writer can write on
- * and try again, unless the sentence says otherwise. -EBUSY names who still maps the bytes writable.
+ * and try again, unless the sentence says otherwise. -EBUSY names who still maps the bytes writable. The
+ * memory of exclusive and reusable buffers is not sealed: there the writer is trusted. -ESTALE: what was
+ * written did not survive the server.
  */
 int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version);
 
 /*
  * Drops the version that was not published, and lets another writer in. The bytes stay mapped, for
- * nobody else, until the writer is freed. -EALREADY.
+ * nobody else, until the writer is freed. An exclusive buffer whose memory was handed out is torn then,
+ * until it is updated again. -EALREADY.
  */
 int weightd_writer_abort(struct weightd_writer *wr);
 
-/* Unmaps. What was not published is dropped, leaving no trace; NULL is fine. */
+/* Unmaps. What was not published is dropped as by weightd_writer_abort(); NULL is fine. */
 void weightd_writer_free(struct weightd_writer *wr);
 
 /* --- Loading files ----------------------------------------------------------------------------- */
@@ -419,8 +436,8 @@ struct weightd_load_result {
  * Loads safetensors into the next version of `name` and publishes it. Each path is a .safetensors file,
  * an index (*.safetensors.index.json), or a directory with model.safetensors.index.json or with
  * .safetensors files. Files are opened with the caller's permissions. On any failure nothing is left
- * behind and the previous version is untouched. A file that changes meanwhile is -EBADMSG. Uses a
- * connection of its own to the same server. `options` and `ret` may be NULL.
+ * behind and the previous version is untouched, but for an exclusive buffer: it is torn. A file that changes
+ * meanwhile is -EBADMSG. Uses a connection of its own to the same server. `options` and `ret` may be NULL.
  */
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);
@@ -460,7 +477,7 @@ enum weightd_end {
 	WEIGHTD_END_LOST, /* its memory did not come back with the server */
 };
 
-/* "keep", "memory", "dropped", "rewritten", "lost"; "" for NONE. */
+/* "keep", "memory", "dropped", "rewritten", "lost"; "" for NONE; NULL for an unknown one. */
 const char *weightd_end_name(enum weightd_end end);
 
 struct weightd_version_info {
@@ -602,7 +619,7 @@ enum weightd_event_kind {
 	WEIGHTD_EVENT_RESTARTED, /* the server; events of the time between are not known */
 };
 
-/* "created", "published", "rolled-back", ... */
+/* "created", "published", "rolled-back", ...; NULL for an unknown one. */
 const char *weightd_event_name(enum weightd_event_kind kind);
 
 struct weightd_event {
@@ -621,7 +638,10 @@ struct weightd_watch;
 
 /* Watches the buffers that the caller may read or owns, from now on, on a connection of its own. */
 int weightd_watch_new(struct weightd *w, struct weightd_watch **ret);
-/* Waits for the next event. timeout_ms < 0: for ever. -ETIMEDOUT. */
+/*
+ * Waits for the next event. timeout_ms < 0: for ever. -ETIMEDOUT. The sentence of a failure is on the
+ * connection that the watch was made from.
+ */
 int weightd_watch_next(struct weightd_watch *watch, int timeout_ms, struct weightd_event *ret);
 void weightd_watch_free(struct weightd_watch *watch);
 
