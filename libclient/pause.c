@@ -74,7 +74,6 @@ bool weightd_read_retry(const struct weightd_buffer *b, uint64_t ticket)
 static int evicted(struct weightd_buffer *b)
 {
 	b->was_evicted = true;
-	b->lease = 0;
 	return sentence_set(
 		&b->w->sentence, -EUCLEAN,
 		"'%s' on %s was updated in place without waiting for this reader, and what it "
@@ -104,6 +103,9 @@ static int pause_mutable(struct weightd_buffer *b, int timeout_ms)
 	const struct wire_pause_reply *reply = &call.reply.pause;
 	int r = b->lease ? client_call(b->w, &call) : -ENOENT;
 
+	/* Said of a torn buffer and of an evicted reader, whose lease has then lost its meaning. */
+	if (r == -EUCLEAN && head_state(head_current(b->head)) != HEAD_TORN)
+		b->was_evicted = true;
 	if (r == -ENOENT)
 		return evicted(b);
 	if (r < 0)

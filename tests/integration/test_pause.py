@@ -219,16 +219,29 @@ def test_an_update_that_was_not_noticed_is_caught_up_with(reader):
     assert asked.result(PATIENCE_S) == 1 and r.buffer.version == 4
 
 
-def test_a_reader_that_was_evicted_is_told(reader):
+@pytest.mark.parametrize("code", [errno.EUCLEAN, errno.ENOENT])
+def test_a_reader_that_was_evicted_is_told(reader, code):
     r = reader(mutable=True)
     asked = paused(r)
-    r.peer.fail(errno.ENOENT)
+    r.peer.fail(code)
     assert failure(asked.result, PATIENCE_S) == errno.EUCLEAN
     r.memory.flip(2, READY)
     assert failure(r.buffer.read_begin) == errno.EUCLEAN
     assert failure(r.buffer.pause) == errno.EUCLEAN
-    r.buffer.detach()  # and has no lease to end
     assert r.peer.is_silent()
+
+
+def test_a_reader_of_a_torn_buffer_goes_on_after_its_repair(reader):
+    r = reader(mutable=True)
+    asked = paused(r)
+    r.memory.flip(1, TORN)
+    r.peer.fail(errno.EUCLEAN)
+    assert failure(asked.result, PATIENCE_S) == errno.EUCLEAN
+    r.memory.flip(2, READY)
+    asked = later(r.buffer.pause)
+    r.peer.request(wire.PAUSE)
+    go_on(r)
+    assert asked.result(PATIENCE_S) == 1 and not r.buffer.read_retry(r.buffer.read_begin())
 
 
 def test_a_pause_across_a_restart(reader):
