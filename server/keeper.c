@@ -1,101 +1,572 @@
+/*
+ * The keeper holds what must not be lost, so there is little here that could fail: no thread, no memory
+ * that grows, nothing read but notices of its own child. One poll waits for signals, notices and the one
+ * deadline that there is in each phase.
+ *
+ * Its descriptors lie in this order: 0 to 2, the sockets it was itself started with, what the child keeps
+ * here, a gap up to the most that may be kept, and behind it the keeper's own.
+ */
 #include "server/keeper.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/keepsake.h"
 #include "server/log.h"
+#include "server/notice.h"
+
+#define LISTEN_FDS_START 3
+#define SOCKETS_MAX 1024
+#define OWN_FDS 16 /* signals, notices, the program; the rest is air */
 
 #define DELAY_MIN_MS 50
 #define DELAY_MAX_MS 5000
 #define STEADY_NS 10000000000u /* who lived that long is restarted at once again */
+#define STOP_MS 90000 /* for a child to end when told to, as systemd has it */
+#define ABORT_MS 5000 /* for one that is aborted, to write its core */
+#define NOTICES_MAX 4096 /* in one go; a queue is shorter (net.unix.max_dgram_qlen) */
+
+/* One variable of the environment may take 128 KiB in all. */
+#define NAMES_SIZE (128 * KIB - sizeof("LISTEN_FDNAMES=") + 1)
+
+enum phase {
+	PHASE_DOWN, /* no child; the deadline starts one */
+	PHASE_RUNNING, /* the deadline is the watchdog's, once the child is ready */
+	PHASE_ENDING, /* the child was told to end; the deadline kills it */
+};
+
+struct keeper {
+	const struct keeper_options *options;
+	char *const *argv;
+	char program[PATH_MAX];
+	int program_fd; /* as it was at the start, should the one at the path not run */
+	int signal_fd;
+	struct notice_socket notices;
+	struct keepsakes kept;
+	unsigned n_sockets; /* passed by who started us, passed on to each child */
+	enum phase phase;
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
+	uint64_t started_ns;
+	unsigned delay_ms;
+	pid_t pid; /* of the child; -1: none */
+	bool is_stopping; /* the keeper ends with this child */
+	bool is_replacing; /* this child ends for the next one */
+	bool is_surplus_told;
+	bool is_done;
+	int status; /* the keeper's own */
+};
 
 static sigset_t watched;
+/* Names of the sockets; a child appends those of what was kept. Pages that were never used take no memory. */
+static char names[NAMES_SIZE];
 
-static pid_t start_child(char *const argv[])
+static void set_deadline(struct keeper *k, unsigned ms)
 {
-	pid_t parent = getpid();
-	pid_t pid = fork();
+	k->deadline_ns = num_now_ns() + (uint64_t)ms * 1000000;
+}
 
-	if (pid != 0)
-		return pid;
-	/* The daemon must not outlive its keeper unseen: nothing would restart it. */
-	(void)prctl(PR_SET_PDEATHSIG, SIGTERM);
-	if (getppid() != parent)
-		_exit(1);
+static void finish(struct keeper *k, int status)
+{
+	k->is_done = true;
+	k->status = status;
+}
+
+/* --- Starting a child ------------------------------------------------------------------------ */
+
+static void set_number(const char *name, uint64_t value)
+{
+	char s[24];
+
+	(void)snprintf(s, sizeof(s), "%llu", (unsigned long long)value);
+	(void)setenv(name, s, 1);
+}
+
+static void set_environment(const struct keeper *k)
+{
+	uint64_t pid = (uint64_t)getpid();
+
+	set_number("FDSTORE", k->kept.max);
+	if (k->options->watchdog_ms > 0) {
+		set_number("WATCHDOG_USEC", (uint64_t)k->options->watchdog_ms * 1000);
+		set_number("WATCHDOG_PID", pid);
+	}
+	if (k->n_sockets + k->kept.n == 0)
+		return;
+	keepsakes_append_names(&k->kept, names);
+	set_number("LISTEN_FDS", k->n_sockets + k->kept.n);
+	set_number("LISTEN_PID", pid);
+	(void)setenv("LISTEN_FDNAMES", k->n_sockets > 0 ? names : names + 1, 1);
+}
+
+/* In the child, which is a process of one thread like its parent, and may do what it likes. */
+_Noreturn static void become_daemon(const struct keeper *k)
+{
+	set_environment(k);
+	keepsakes_pass(&k->kept);
 	(void)sigprocmask(SIG_UNBLOCK, &watched, NULL);
-	execv("/proc/self/exe", argv);
+	(void)execv(k->program, k->argv);
+	log_warning("cannot execute %s: %s; taking the program that was there when the keeper started",
+		    k->program, strerror(errno));
+	(void)fexecve(k->program_fd, k->argv, environ);
 	log_error("cannot start the daemon: %s", strerror(errno));
 	_exit(127);
 }
 
-/* Waits for the child's end, passing signals on. True when it was asked to end. */
-static bool watch_child(pid_t pid, int *ret_status)
+static void start_later(struct keeper *k)
 {
-	bool stopping = false;
+	k->phase = PHASE_DOWN;
+	set_deadline(k, k->delay_ms);
+	k->delay_ms = k->delay_ms * 2 < DELAY_MAX_MS ? k->delay_ms * 2 : DELAY_MAX_MS;
+}
 
-	for (;;) {
-		siginfo_t info;
+static void start(struct keeper *k)
+{
+	pid_t pid = fork();
 
-		if (sigwaitinfo(&watched, &info) < 0)
-			continue; /* EINTR */
-		if (info.si_signo != SIGCHLD) {
-			stopping = true;
-			(void)kill(pid,
-				   info.si_signo); /* it may be gone already: then SIGCHLD follows */
-		} else if (waitpid(pid, ret_status, WNOHANG) == pid) {
-			return stopping;
-		}
+	if (pid == 0)
+		become_daemon(k);
+	if (pid < 0) {
+		log_error("cannot fork: %s; trying again in %u ms", strerror(errno), k->delay_ms);
+		start_later(k);
+		return;
+	}
+	k->pid = pid;
+	k->phase = PHASE_RUNNING;
+	k->deadline_ns = 0;
+	k->started_ns = num_now_ns();
+}
+
+/* --- Notices of the child -------------------------------------------------------------------- */
+
+static void keep(struct keeper *k, const char *name, int fd)
+{
+	int r = keepsakes_add(&k->kept, name, fd);
+
+	if (r == 0 || k->is_surplus_told)
+		return;
+	k->is_surplus_told = true;
+	if (r == -ENOSPC)
+		log_error("'%s' is not kept: %u descriptors are, and no more may be", name,
+			  k->kept.n);
+	else if (r == -E2BIG)
+		log_error("'%s' is not kept: the names of %u descriptors fill LISTEN_FDNAMES", name,
+			  k->kept.n);
+	else
+		log_error("'%s' is not kept: %s", name, strerror(-r));
+}
+
+static void take_keepsakes(struct keeper *k, struct notice *n)
+{
+	if (!n->name[0]) {
+		log_error("a descriptor to keep needs a name of 1 to %d characters",
+			  KEEPSAKE_NAME_MAX);
+		return;
+	}
+	if (n->words & NOTICE_REMOVE) {
+		keepsakes_remove(&k->kept, n->name);
+		k->is_surplus_told = false;
+	}
+	if (!(n->words & NOTICE_STORE))
+		return;
+	for (unsigned i = 0; i < n->n_fds; i++) {
+		keep(k, n->name, n->fds[i]);
+		n->fds[i] = -1;
 	}
 }
 
-/* Waits before the next start. True when the keeper was asked to end meanwhile. */
-static bool delay(unsigned ms)
+static void take_notice(struct keeper *k, struct notice *n)
 {
-	struct timespec ts = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-	sigset_t set = watched;
-
-	(void)sigdelset(&set, SIGCHLD);
-	return sigtimedwait(&set, NULL, &ts) > 0;
+	/* A barrier's descriptor has done its service when it is closed, after all that came before. */
+	if (n->pid != k->pid || n->words & NOTICE_BARRIER)
+		return;
+	if (!n->is_whole) {
+		log_error("a notice of the daemon came in part, and nothing of it was taken");
+		return;
+	}
+	if (n->words & (NOTICE_STORE | NOTICE_REMOVE))
+		take_keepsakes(k, n);
+	if (k->phase != PHASE_RUNNING)
+		return;
+	if (n->words & NOTICE_STOPPING) {
+		k->phase = PHASE_ENDING;
+		set_deadline(k, STOP_MS);
+	} else if (k->options->watchdog_ms > 0 &&
+		   (n->words & NOTICE_READY || (n->words & NOTICE_WATCHDOG && k->deadline_ns))) {
+		set_deadline(k, k->options->watchdog_ms);
+	}
 }
 
-int keeper_run(char *const argv[])
+static void take_notices(struct keeper *k)
 {
-	unsigned delay_ms = DELAY_MIN_MS;
+	struct notice n;
+
+	for (unsigned i = 0; i < NOTICES_MAX && notice_receive(k->notices.fd, &n) == 0; i++) {
+		take_notice(k, &n);
+		notice_deinit(&n);
+	}
+}
+
+/* --- The end of a child ---------------------------------------------------------------------- */
+
+static void on_end(struct keeper *k, int status)
+{
+	bool is_exit = WIFEXITED(status);
+	int code = is_exit ? WEXITSTATUS(status) : WTERMSIG(status);
+	pid_t pid = k->pid;
+
+	k->pid = -1;
+	if (k->is_stopping) {
+		finish(k, is_exit ? code : 1);
+		return;
+	}
+	if (k->is_replacing) {
+		k->is_replacing = false;
+		k->delay_ms = DELAY_MIN_MS;
+		start(k);
+		return;
+	}
+	/*
+	 * 0: it ended by its own will; 2: it was called wrongly, and would be again. But a new release that
+	 * does not know our options shall not cost what the old one left here.
+	 */
+	if (is_exit && (code == 0 || (code == 2 && k->kept.n == 0))) {
+		finish(k, code);
+		return;
+	}
+	if (num_now_ns() - k->started_ns > STEADY_NS)
+		k->delay_ms = DELAY_MIN_MS;
+	log_warning("the daemon (pid %d) ended with %s %d; starting it again in %u ms, %u descriptors "
+		    "are kept",
+		    pid, is_exit ? "status" : "signal", code, k->delay_ms, k->kept.n);
+	start_later(k);
+}
+
+/* As the first process of a container we also inherit the dead of others. */
+static void reap(struct keeper *k)
+{
+	siginfo_t info = {0};
+	int status;
+
+	while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid > 0) {
+		bool is_ours = info.si_pid == k->pid;
+
+		/* What it sent before it died counts, and nobody else has its pid before it is reaped. */
+		if (is_ours)
+			take_notices(k);
+		if (waitpid(info.si_pid, &status, 0) < 0)
+			return;
+		if (is_ours)
+			on_end(k, status);
+		info.si_pid = 0;
+	}
+}
+
+/* --- Signals and deadlines ------------------------------------------------------------------- */
+
+static void end_child(struct keeper *k, int signo)
+{
+	if (k->phase == PHASE_RUNNING) {
+		k->phase = PHASE_ENDING;
+		set_deadline(k, STOP_MS);
+	}
+	(void)kill(k->pid, signo); /* it may be dead already: then SIGCHLD follows */
+}
+
+static void stop(struct keeper *k, int signo)
+{
+	k->is_stopping = true;
+	if (k->phase == PHASE_DOWN)
+		finish(k, 0);
+	else
+		end_child(k, signo);
+}
+
+static void replace(struct keeper *k)
+{
+	if (k->is_stopping)
+		return;
+	log_info("replacing the daemon by %s", k->program);
+	if (k->phase == PHASE_DOWN) {
+		k->delay_ms = DELAY_MIN_MS;
+		set_deadline(k, 0);
+		return;
+	}
+	k->is_replacing = true;
+	end_child(k, SIGTERM);
+}
+
+static void on_signal(struct keeper *k, int signo)
+{
+	switch (signo) {
+	case SIGCHLD:
+		reap(k);
+		break;
+	case SIGTERM:
+	case SIGINT:
+		stop(k, signo);
+		break;
+	case SIGHUP:
+		replace(k);
+		break;
+	default:
+		if (k->phase != PHASE_DOWN)
+			(void)kill(k->pid, signo);
+	}
+}
+
+static void on_deadline(struct keeper *k)
+{
+	k->deadline_ns = 0;
+	switch (k->phase) {
+	case PHASE_DOWN:
+		start(k);
+		break;
+	case PHASE_RUNNING:
+		log_error("the daemon (pid %d) was silent for %u ms: aborting it", k->pid,
+			  k->options->watchdog_ms);
+		end_child(k, SIGABRT);
+		set_deadline(k, ABORT_MS);
+		break;
+	case PHASE_ENDING:
+		log_error("the daemon (pid %d) does not end: killing it", k->pid);
+		(void)kill(k->pid, SIGKILL);
+		break;
+	}
+}
+
+static int timeout_ms(const struct keeper *k)
+{
+	uint64_t now = num_now_ns();
+
+	if (k->deadline_ns == 0)
+		return -1;
+	return k->deadline_ns <= now ? 0 : (int)((k->deadline_ns - now + 999999) / 1000000);
+}
+
+static void watch(struct keeper *k)
+{
+	struct pollfd p[] = {
+		{.fd = k->notices.fd, .events = POLLIN},
+		{.fd = k->signal_fd, .events = POLLIN},
+	};
+	struct signalfd_siginfo info;
+
+	if (poll(p, ARRAY_LEN(p), timeout_ms(k)) < 0)
+		return; /* interrupted: ask anew */
+	take_notices(k); /* before the deadline, which they may put off */
+	while (!k->is_done && read(k->signal_fd, &info, sizeof(info)) == sizeof(info))
+		on_signal(k, (int)info.ssi_signo);
+	if (!k->is_done && k->deadline_ns != 0 && k->deadline_ns <= num_now_ns())
+		on_deadline(k);
+}
+
+/* --- The keeper itself ----------------------------------------------------------------------- */
+
+/* The variable as a number, and gone: it was meant for us alone. */
+static unsigned long take_number(const char *name)
+{
+	const char *s = getenv(name);
+	unsigned long v = s ? strtoul(s, NULL, 10) : 0;
+
+	(void)unsetenv(name);
+	return v;
+}
+
+static bool are_open(unsigned long n)
+{
+	if (n > SOCKETS_MAX)
+		return false;
+	for (int fd = LISTEN_FDS_START; fd < LISTEN_FDS_START + (int)n; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			return false;
+	return true;
+}
+
+static unsigned count_names(const char *s)
+{
+	unsigned n = 1;
+
+	while ((s = strchr(s, ':'))) {
+		s++;
+		n++;
+	}
+	return n;
+}
+
+/* The sockets that were passed to us, and their names; "unknown" is what systemd calls those without. */
+static unsigned take_sockets(void)
+{
+	const char *given = getenv("LISTEN_FDNAMES");
+	bool is_ours = take_number("LISTEN_PID") == (unsigned long)getpid();
+	unsigned long n = take_number("LISTEN_FDS");
+	char *end = names;
+
+	if (!is_ours || n == 0) {
+		n = 0;
+	} else if (!are_open(n)) {
+		log_warning("LISTEN_FDS says %lu, which are not there: ignored", n);
+		n = 0;
+	} else if (given && count_names(given) == n && strlen(given) < sizeof(names) / 2) {
+		(void)stpcpy(names, given);
+	} else {
+		for (unsigned long i = 0; i < n; i++)
+			end = stpcpy(end, i > 0 ? ":unknown" : "unknown");
+	}
+	(void)unsetenv("LISTEN_FDNAMES");
+	return (unsigned)n;
+}
+
+/* As many as were asked for, or as the limit on descriptors has room for. */
+static unsigned store_max(unsigned wanted, unsigned n_sockets)
+{
+	uint64_t others = LISTEN_FDS_START + n_sockets + OWN_FDS + NOTICE_FDS_MAX;
+	struct rlimit limit;
+	uint64_t room;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return wanted;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+		log_warning("cannot raise the limit on descriptors: %s", strerror(errno));
+	(void)getrlimit(RLIMIT_NOFILE, &limit);
+	room = limit.rlim_cur > others ? limit.rlim_cur - others : 0;
+	if (room >= wanted)
+		return wanted;
+	log_warning("%llu descriptors can be kept instead of %u: the hard limit on open ones is %llu; "
+		    "raise it to %llu (ulimit -Hn)",
+		    (unsigned long long)room, wanted, (unsigned long long)limit.rlim_cur,
+		    (unsigned long long)(others + wanted));
+	return (unsigned)room;
+}
+
+/* What we keep begins at 3, and descriptors from elsewhere are nobody's. */
+static void tidy_descriptors(unsigned n_sockets)
+{
+	int fd;
+
+	(void)close_range(LISTEN_FDS_START + n_sockets, ~0U, 0);
+	do
+		fd = open("/dev/null", O_RDWR); /* in place of a missing 0, 1 or 2 */
+	while (fd >= 0 && fd < LISTEN_FDS_START);
+	(void)fd_close(fd);
+}
+
+/* Behind all that may be kept. */
+static int move_up(const struct keeper *k, int *fd)
+{
+	int new_fd = fcntl(*fd, F_DUPFD_CLOEXEC, k->kept.first_fd + (int)k->kept.max);
+
+	if (new_fd < 0)
+		return -errno;
+	(void)fd_close(*fd);
+	*fd = new_fd;
+	return 0;
+}
+
+static int find_program(struct keeper *k)
+{
+	const char *path = k->options->program ?: "/proc/self/exe";
+	ssize_t n;
+
+	if (k->options->program) {
+		if (!realpath(path, k->program))
+			return -errno;
+	} else {
+		/* The path now: " (deleted)" is part of it once the file was replaced. */
+		n = readlink(path, k->program, sizeof(k->program) - 1);
+		if (n < 0)
+			return -errno;
+		k->program[n] = '\0';
+	}
+	k->program_fd = open(path, O_PATH | O_CLOEXEC);
+	return k->program_fd < 0 ? -errno : move_up(k, &k->program_fd);
+}
+
+static int catch_signals(struct keeper *k)
+{
+	static const int signals[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 	(void)sigemptyset(&watched);
-	(void)sigaddset(&watched, SIGCHLD);
-	(void)sigaddset(&watched, SIGTERM);
-	(void)sigaddset(&watched, SIGINT);
+	for (size_t i = 0; i < ARRAY_LEN(signals); i++)
+		(void)sigaddset(&watched, signals[i]);
 	(void)sigprocmask(SIG_BLOCK, &watched, NULL);
-	for (;;) {
-		uint64_t started_ns = num_now_ns();
-		pid_t pid = start_child(argv);
-		int status = 0;
+	k->signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+	return k->signal_fd < 0 ? -errno : move_up(k, &k->signal_fd);
+}
 
-		if (pid < 0) {
-			log_error("cannot fork: %s", strerror(errno));
-			return 1;
-		}
-		if (watch_child(pid, &status))
-			return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-		/* 0: it ended by its own will; 2: it was called wrongly, and would be again. */
-		if (WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 2))
-			return WEXITSTATUS(status);
-		if (num_now_ns() - started_ns > STEADY_NS)
-			delay_ms = DELAY_MIN_MS;
-		log_warning("the daemon (pid %d) ended with %s %d; starting it again in %u ms", pid,
-			    WIFEXITED(status) ? "status" : "signal",
-			    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status), delay_ms);
-		if (delay(delay_ms))
-			return 0;
-		delay_ms = delay_ms * 2 < DELAY_MAX_MS ? delay_ms * 2 : DELAY_MAX_MS;
+static int listen_for_notices(struct keeper *k)
+{
+	int r = notice_socket_init(&k->notices);
+
+	if (r < 0)
+		return r;
+	(void)setenv("NOTIFY_SOCKET", k->notices.address, 1);
+	return move_up(k, &k->notices.fd);
+}
+
+static int init(struct keeper *k)
+{
+	int r;
+
+	k->n_sockets = take_sockets();
+	(void)take_number("WATCHDOG_USEC"); /* of a manager above us, who shall not hear our child */
+	(void)take_number("WATCHDOG_PID");
+	tidy_descriptors(k->n_sockets);
+	r = keepsakes_init(&k->kept, LISTEN_FDS_START + (int)k->n_sockets,
+			   store_max(k->options->store_max, k->n_sockets),
+			   sizeof(names) - 1 - strlen(names));
+	if (r == 0)
+		r = find_program(k);
+	if (r == 0)
+		r = catch_signals(k);
+	if (r == 0)
+		r = listen_for_notices(k);
+	return r;
+}
+
+static void deinit(struct keeper *k)
+{
+	notice_socket_deinit(&k->notices);
+	k->signal_fd = fd_close(k->signal_fd);
+	k->program_fd = fd_close(k->program_fd);
+	keepsakes_deinit(&k->kept);
+}
+
+int keeper_run(char *const argv[], const struct keeper_options *options)
+{
+	struct keeper k = {
+		.options = options,
+		.argv = argv,
+		.program_fd = -1,
+		.signal_fd = -1,
+		.notices.fd = -1,
+		.pid = -1,
+		.delay_ms = DELAY_MIN_MS,
+	};
+	int r = init(&k);
+
+	if (r < 0) {
+		log_error("cannot start the keeper: %s", strerror(-r));
+		finish(&k, 1);
+	} else {
+		start(&k);
 	}
+	while (!k.is_done)
+		watch(&k);
+	deinit(&k);
+	return k.status;
 }

@@ -2,9 +2,25 @@
  * The keeper
  *
  * A parent that starts the daemon and starts it again when it dies, for machines and containers without
- * a service manager. It passes SIGTERM and SIGINT on, and ends when the daemon ends by its own will.
+ * a service manager. It speaks the protocol of systemd to its child: what the child hands in with FDSTORE=1
+ * (under a name of at most 20 characters, and never polled) the next child finds in LISTEN_FDS. So the
+ * weights survive every death but the keeper's own.
+ *
+ * SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 are passed on. SIGHUP ends the child and starts the program that is
+ * to be found at its path by then.
  */
 #pragma once
 
-/* Runs `argv`, which must not ask for a keeper. Returns the exit status for the process. */
-int keeper_run(char *const argv[]);
+#define KEEPER_STORE_MAX 6000
+
+struct keeper_options {
+	const char *program; /* path; NULL: the one that is running */
+	unsigned store_max; /* descriptors; the child is told of it in $FDSTORE */
+	unsigned watchdog_ms; /* a child that is silent for so long is killed; 0: never */
+};
+
+/*
+ * Runs the program with `argv`, which must not ask for a keeper, and returns the exit status for the
+ * process: that of a child which ended by its own will, or was told to.
+ */
+int keeper_run(char *const argv[], const struct keeper_options *options);

@@ -165,6 +165,7 @@ static void raise_descriptor_limit(void)
 /* The same command without --keeper, for the child. */
 static int run_keeper(int argc, char **argv)
 {
+	static const struct keeper_options keeper = {.store_max = KEEPER_STORE_MAX};
 	char **child = calloc((size_t)argc + 1, sizeof(*child));
 	int n = 0, status;
 
@@ -174,7 +175,7 @@ static int run_keeper(int argc, char **argv)
 		if (strncmp(argv[i], "--k",
 			    3)) /* getopt takes abbreviations, no other option has a k */
 			child[n++] = argv[i];
-	status = keeper_run(child);
+	status = keeper_run(child, &keeper);
 	free(child);
 	return status;
 }

@@ -398,10 +398,17 @@ def test_the_keeper_ends_with_a_daemon_that_was_asked_to(make_daemon):
     assert daemon.proc.wait(STOP_S) == 0
 
 
-def test_a_daemon_does_not_outlive_its_keeper(make_daemon):
+def test_a_daemon_serves_on_without_its_keeper(make_daemon):
     daemon = make_daemon("--keeper")
     pid = serves(daemon.socket).pid
+    environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    folder = next(pathlib.Path(os.fsdecode(e)).parent for e in environ if e.startswith(b"NOTIFY_SOCKET="))
     daemon.kill(signal.SIGKILL)
+    try:
+        assert serves(daemon.socket).pid == pid
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        shutil.rmtree(str(folder).removeprefix("NOTIFY_SOCKET="))  # nobody was left to do it
     until(lambda: is_gone(pid), "the daemon is gone")
     assert not os.path.exists(daemon.socket)
 
