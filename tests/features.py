@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import subprocess
 
+import box
 import cgroup
 import pytest
 
@@ -51,6 +52,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
     "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
+    "systemd": (box.is_available, "cannot boot a systemd: needs root, systemd-nspawn (apt-get install "
+                "systemd-container) and cgroups of version 2, on their own or beside version 1"),
     "torch": (lambda: bool(importlib.util.find_spec("torch")), "no torch (python3-torch)"),
     "torch2": (lambda: os.path.exists(TORCH2), "no Python with torch 2 (make torch2)"),
 }

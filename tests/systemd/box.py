@@ -1,0 +1,203 @@
+"""
+A throw-away machine: a real systemd as PID 1, on an overlay of this machine's own root.
+
+It lives in name spaces of its own, so that nothing of it can stay behind: its mounts exist in no other
+mount name space, and its processes are in a PID name space whose first one dies when this process does,
+however that ends. Only empty cgroups can be left, by a process that was killed; the next box removes them.
+"""
+import contextlib
+import errno
+import itertools
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+BOOT_S = 30
+PATIENCE_S = 60
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+PREFIX = "weightd-box-"
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+_serial = itertools.count()
+
+# Runs as the first process of the new name spaces. /run becomes an empty one: nspawn's own traces go there,
+# and an overlay over / has to have its upper half on another file system. Pure cgroup v2 inside, whatever
+# there is outside, for a service manager of today. No timers: apt's would wake up.
+INSIDE = """
+set -e
+name=$1 files=$2
+shift 2
+for group; do echo 0 >"$group/cgroup.procs"; done
+mount -t tmpfs -o mode=755,size=2g weightd-box /run
+mkdir /run/upper /run/work /run/root
+mount -t overlay -o lowerdir=/,upperdir=/run/upper,workdir=/run/work weightd-box /run/root
+[ -z "$files" ] || cp -a "$files"/* /run/root/
+rm -f /run/root/usr/sbin/policy-rc.d /run/root/etc/machine-id
+: >/run/root/etc/machine-id
+SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 exec systemd-nspawn --quiet --boot --notify-ready=yes --register=no \\
+	--keep-unit --machine="$name" --directory=/run/root --console=pipe --private-network \\
+	systemd.unit=basic.target systemd.mask=timers.target
+"""
+
+
+def hierarchies():
+    """Where a box needs a cgroup: of the two that systemd wants, or of the one there is."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return [CGROUPS / "systemd", CGROUPS / "unified"]
+
+
+def is_available():
+    programs = "systemd-nspawn", "systemctl", "unshare", "nsenter", "setpriv"
+    return os.geteuid() == 0 and all(shutil.which(p, path=PATH) for p in programs) and \
+        pathlib.Path("/lib/systemd/systemd").exists() and \
+        all(os.access(h / "cgroup.procs", os.W_OK) for h in hierarchies())
+
+
+def cgroups(name):
+    return [h / name for h in hierarchies()]
+
+
+def remove_cgroup(path):
+    """With all below it. Its processes have ended, but the kernel may still be at it: nothing tells when not."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            for folder, _, _ in os.walk(path, topdown=False):
+                os.rmdir(folder)
+            return
+        except OSError as e:
+            if e.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.002)
+
+
+def remove_stale_cgroups():
+    """What runs that were killed have left: they put their PID into the name."""
+    for path in itertools.chain.from_iterable(h.glob(PREFIX + "*") for h in hierarchies()):
+        if not pathlib.Path("/proc", path.name.removeprefix(PREFIX).split("-")[0]).exists():
+            with contextlib.suppress(FileNotFoundError):  # another run sees it too
+                remove_cgroup(path)
+
+
+def child_of(pid):
+    return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+class Box:
+    """
+    with Box(files) as box:
+        box.run("systemctl", "start", "weightd.service")
+
+    `files` is a folder whose content is put over the root. name: of its cgroups, too. leader: PID of its
+    systemd, as seen from here. To be made by a thread that lives as long as it, as the main thread does:
+    the box ends with the thread.
+    """
+
+    def __init__(self, files=None):
+        self.name = f"{PREFIX}{os.getpid()}-{next(_serial)}"
+        self.proc = self.init = self.leader = None
+        remove_stale_cgroups()
+        try:
+            self.boot(files)
+        except BaseException:
+            self.close()
+            raise
+
+    def boot(self, files):
+        for group in cgroups(self.name):
+            group.mkdir()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, tempfile.TemporaryFile("w+") as log:
+            notify.bind("\0" + self.name)
+            self.proc = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL",
+                 "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+                 "sh", "-c", INSIDE, "sh", self.name, files or "", *cgroups(self.name)],
+                env={"PATH": PATH, "LANG": "C.UTF-8", "NOTIFY_SOCKET": "@" + self.name},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+            booted = self.wait_for_boot(notify)
+            log.seek(0)
+            assert booted, f"{self.name} does not boot:\n{log.read()}"
+        self.init = child_of(self.proc.pid)
+        self.leader = child_of(self.init)
+
+    def wait_for_boot(self, notify):
+        """Until its systemd has started all; False if it ends before, or takes too long."""
+        deadline = time.monotonic() + BOOT_S
+        poll = select.poll()
+        poll.register(notify, select.POLLIN)
+        end = os.pidfd_open(self.proc.pid)
+        try:
+            poll.register(end, select.POLLIN)
+            while (left := deadline - time.monotonic()) > 0:
+                ready = [fd for fd, _ in poll.poll(left * 1000)]
+                if notify.fileno() in ready and b"READY=1" in notify.recv(4096).split(b"\n"):
+                    return True
+                if end in ready:
+                    return False
+            return False
+        finally:
+            os.close(end)
+
+    def close(self):
+        """Pulls the plug. All of its processes have ended when the first one has."""
+        if self.proc and self.proc.poll() is None:
+            os.kill(self.init or self.proc.pid, signal.SIGKILL)
+            self.proc.wait(PATIENCE_S)
+        for group in cgroups(self.name):
+            if group.exists():
+                remove_cgroup(group)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def command(self, *args, user="root"):
+        """What runs a command in the box, as a user of the box with all groups it has there."""
+        enter = ["nsenter", "-t", self.leader, "-m", "-u", "-i", "-n", "-p", "-C", "--",
+                 "env", "-i", "-C", "/", f"PATH={PATH}", "LANG=C.UTF-8", "WEIGHTD_SOCKET=/run/weightd.sock"]
+        become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--"]
+        return [str(a) for a in (*enter, *(become if user != "root" else ()), *args)]
+
+    def run(self, *args, user="root", check=True, timeout=PATIENCE_S, **kw):
+        """Runs a command in the box to its end. A failure shows both outputs and the journal."""
+        kw = {"text": True, "stdin": subprocess.DEVNULL} | ({} if "input" not in kw else {"stdin": None}) | kw
+        done = subprocess.run(self.command(*args, user=user), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=timeout, **kw)
+        assert not check or done.returncode == 0, \
+            f"{' '.join(map(str, args))} exited with {done.returncode}:\n{done.stdout}\n{done.stderr}\n" \
+            f"The journal says:\n{self.journal_text()}"
+        return done
+
+    def spawn(self, *args, user="root", **kw):
+        """Starts a command in the box and leaves it running, to the end of the box at most."""
+        kw = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | kw
+        return subprocess.Popen(self.command(*args, user=user), **kw)
+
+    def path(self, inside):
+        """The same file, seen from here."""
+        return pathlib.Path(f"/proc/{self.leader}/root") / inside.lstrip("/")
+
+    def show(self, unit, prop):
+        """A property of a unit, as text."""
+        return self.run("systemctl", "show", "--value", "-p", prop, unit).stdout.strip()
+
+    def journal(self, *match):
+        """Entries as dicts, e.g. of "_SYSTEMD_UNIT=weightd.service"."""
+        self.run("journalctl", "--sync")
+        lines = self.run("journalctl", "-o", "json", "--all", *match).stdout.splitlines()
+        return [json.loads(line) for line in lines]
+
+    def journal_text(self, n_lines=60):
+        done = subprocess.run(self.command("journalctl", "-o", "short-monotonic", "-n", n_lines),
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S)
+        return done.stdout + done.stderr
