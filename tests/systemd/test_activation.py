@@ -1,0 +1,120 @@
+"""weightd as a service: started by its socket, as its own user, for the members of a group."""
+import json
+import struct
+
+import pytest
+
+CAP_SYS_RESOURCE = 24
+BYTES = bytes(range(256)) * 4096  # of the one tensor
+READ = "import sys, weightd; sys.stdout.buffer.write(bytes(weightd.attach(sys.argv[1])['w'].numpy()))"
+
+
+@pytest.fixture
+def service(shared_service):
+    return shared_service
+
+
+def write_model(box, path, data):
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
+    box.path(path).write_bytes(struct.pack("<Q", len(header)) + header + data)
+
+
+def main_pid(box):
+    return box.show("weightd.service", "MainPID")
+
+
+def status(box, pid):
+    return dict(line.split(":\t", 1) for line in box.run("cat", f"/proc/{pid}/status").stdout.splitlines())
+
+
+def test_the_first_connection_starts_it(make_service):
+    with make_service() as box:
+        assert box.show("weightd.service", "ActiveState") == "inactive"
+        box.run("weightctl", "ping", user="alice")
+        assert box.show("weightd.service", "ActiveState") == "active"
+        assert box.show("weightd.service", "StatusText") == "serving"
+
+
+def test_it_runs_as_its_own_user_with_no_rights(service):
+    service.run("weightctl", "ping")
+    uid, gid = (service.run("id", f"-{what}", "weightd").stdout.strip() for what in "ug")
+    now = status(service, main_pid(service))
+    assert now["Uid"].split() == [uid] * 4 and now["Gid"].split() == [gid] * 4
+    assert {now[cap].strip("0") for cap in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {""}
+    assert now["NoNewPrivs"] == "1" and now["Seccomp"] == "2"
+    assert int(uid) != 0
+
+
+def n_files(box, pid):
+    """The soft and the hard limit on descriptors."""
+    limits = box.run("cat", f"/proc/{pid}/limits").stdout
+    return [int(limit) for limit in limits.split("Max open files")[1].split()[:2]]
+
+
+def test_the_limits_are_those_of_the_unit(service):
+    """A manager without CAP_SYS_RESOURCE grants what it has itself, and says nothing."""
+    service.run("weightctl", "ping")
+    may_grant = int(status(service, 1)["CapEff"], 16) >> CAP_SYS_RESOURCE & 1
+    limit = int(service.show("weightd.service", "LimitNOFILE"))
+    if not may_grant:
+        limit = min(limit, n_files(service, 1)[1])
+    assert n_files(service, main_pid(service)) == [limit, limit]
+    if may_grant:
+        assert service.run("cat", f"/proc/{main_pid(service)}/oom_score_adj").stdout.strip() == \
+            service.show("weightd.service", "OOMScoreAdjust")
+
+
+def test_the_socket_is_for_the_group_and_stays_so(service):
+    def owner():
+        return service.run("stat", "-c", "%U:%G %a %F", "/run/weightd.sock").stdout
+
+    assert owner() == "root:weightd 660 socket\n"
+    for unit in "weightd.service", "weightd.socket":
+        service.run("systemctl", "restart", unit)
+        service.run("weightctl", "ping")
+        assert owner() == "root:weightd 660 socket\n", f"after a restart of {unit}"
+
+
+def test_strangers_are_not_let_in(service):
+    done = service.run("weightctl", "ping", user="mallory", check=False)
+    assert done.returncode != 0 and "Permission denied" in done.stderr, done.stderr
+    service.run("weightctl", "ping", user="bob")
+
+
+def test_one_user_loads_and_another_reads(service):
+    write_model(service, "/srv/m.safetensors", BYTES)
+    service.run("weightctl", "load", "--quiet", "--mode", "0644", "shared", "/srv/m.safetensors", user="alice")
+    assert service.run("python3", "-c", READ, "shared", user="bob", text=False).stdout == BYTES
+    service.run("weightctl", "verify", "shared", user="bob")
+
+
+def test_what_a_user_keeps_to_himself_another_does_not_read(service):
+    write_model(service, "/srv/p.safetensors", BYTES)
+    service.run("weightctl", "load", "--quiet", "--mode", "0600", "private", "/srv/p.safetensors", user="alice")
+    done = service.run("weightctl", "verify", "private", user="bob", check=False)
+    assert done.returncode != 0 and "may not read 'private'" in done.stderr, done.stderr
+    assert service.run("python3", "-c", READ, "private", user="alice", text=False).stdout == BYTES
+
+
+def test_the_daemon_sees_no_home_and_no_network(service):
+    """What the unit takes away is away for this daemon, not only in the unit's text."""
+    service.run("weightctl", "ping")
+    root = service.path(f"/proc/{main_pid(service)}")
+    assert list((root / "root/home").iterdir()) == []
+    interfaces = (root / "net/dev").read_text()
+    assert [line.split(":")[0].strip() for line in interfaces.splitlines()[2:]] == ["lo"]
+
+
+def test_a_daemon_that_was_killed_is_started_anew(service):
+    service.run("weightctl", "ping")
+    before = main_pid(service)
+    service.run("kill", "-KILL", before)
+    service.run("weightctl", "ping", user="bob")
+    assert main_pid(service) not in (before, "0")
+
+
+def test_its_lines_reach_the_journal_with_their_level(service):
+    service.run("weightctl", "ping")
+    lines = service.journal("_SYSTEMD_UNIT=weightd.service", "SYSLOG_IDENTIFIER=weightd")
+    assert "listening on the socket of the service manager" in [line["MESSAGE"] for line in lines]
+    assert {line["PRIORITY"] for line in lines} == {"6"}

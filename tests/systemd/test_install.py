@@ -1,0 +1,86 @@
+"""What is installed, and what systemd says of the units."""
+import re
+import shutil
+import stat
+import subprocess
+
+import pytest
+from features import ROOT
+
+SECURITY_MAX = 5  # tenths; what it is: 0.4
+
+
+def wanted():
+    """Path: permissions, or where a link leads."""
+    version = re.findall(r"#define WEIGHTD_VERSION_\w+ (\d+)", (ROOT / "libclient/include/weightd.h").read_text())
+    library = "libweightd.so." + ".".join(version)
+    files = {
+        "bin/weightctl": 0o755,
+        "sbin/weightd": 0o755,
+        "include/weightd.h": 0o644,
+        "lib/libweightd.so": f"libweightd.so.{version[0]}",
+        f"lib/libweightd.so.{version[0]}": library,
+        f"lib/{library}": 0o644,
+        "lib/pkgconfig/weightd.pc": 0o644,
+        "lib/systemd/system/weightd.service": 0o644,
+        "lib/systemd/system/weightd.socket": 0o644,
+        "lib/sysusers.d/weightd.conf": 0o644,
+        "share/bash-completion/completions/weightctl": 0o644,
+    }
+    if shutil.which("scdoc"):
+        for page in (ROOT / "packaging/man").glob("*.scd"):
+            files[f"share/man/man{page.stem[-1]}/{page.stem}"] = 0o644
+    for module in [*(ROOT / "libclient/python/weightd").glob("*.py"), ROOT / "libclient/python/weightd/py.typed"]:
+        files[f"lib/python3/dist-packages/weightd/{module.name}"] = 0o644
+    return files
+
+
+def found(folder):
+    return {str(p.relative_to(folder)): str(p.readlink()) if p.is_symlink() else stat.S_IMODE(p.stat().st_mode)
+            for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()}
+
+
+def test_install_brings_these_files_and_no_others(installed):
+    assert found(installed) == {f"usr/{path}": what for path, what in wanted().items()}
+
+
+def test_uninstall_removes_every_file(make, tmp_path):
+    make("install", tmp_path)
+    make("uninstall", tmp_path)
+    assert found(tmp_path) == {}
+
+
+def test_what_is_installed_names_the_places_it_is_used_at(installed):
+    for path in installed.rglob("*"):
+        if path.is_file() and path.parent.name in ("system", "pkgconfig", "sysusers.d"):
+            text = path.read_text()
+            assert not re.search(rf"{installed}|{ROOT}|@\w+@", text), path
+
+
+def test_systemd_finds_nothing_wrong_with_the_units(shared_service):
+    done = shared_service.run("systemd-analyze", "verify", "weightd.service", "weightd.socket", check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_service_is_hardened(installed):
+    unit = installed / "usr/lib/systemd/system/weightd.service"
+    done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager",
+                           f"--threshold={SECURITY_MAX}", unit], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("section, key, value", [
+    # Any other of these lets systemd 252 drop the descriptors of the store sooner or later.
+    ("Service", "Restart", "always"),
+    ("Unit", "StartLimitIntervalSec", "0"),
+    # Descriptors of the daemon's own helpers would be no weights.
+    ("Service", "NotifyAccess", "main"),
+    # It would show every client's uid as the overflow uid.
+    ("Service", "PrivateUsers", None),
+    # dh_installsystemd would restart the socket with the service.
+    ("Install", "Also", None),
+])
+def test_the_service_keeps_to_the_rules_of_the_descriptor_store(installed, section, key, value):
+    unit = (installed / "usr/lib/systemd/system/weightd.service").read_text()
+    text = re.search(rf"^\[{section}\]\n(.*?)(?=^\[|\Z)", unit, re.M | re.S).group(1)
+    assert re.findall(rf"^{key}=(.*)$", text, re.M) == ([value] if value is not None else [])
