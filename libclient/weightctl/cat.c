@@ -1,30 +1,12 @@
 /*
  * weightctl cat: the bytes of one tensor, as they are, to standard output.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/verb.h"
-
-/* From the shared mapping straight to the descriptor. */
-static int write_all(int fd, const char *data, uint64_t size)
-{
-	while (size) {
-		ssize_t n = write(fd, data, size); /* the kernel cuts it at 2 GiB */
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		data += n;
-		size -= (uint64_t)n;
-	}
-	return 0;
-}
 
 static int print(const struct weightd_buffer *b, const char *name)
 {
@@ -37,12 +19,7 @@ static int print(const struct weightd_buffer *b, const char *name)
 				 "those it has",
 				 weightd_buffer_name(b), weightd_buffer_version(b), name,
 				 weightd_buffer_name(b));
-	r = write_all(STDOUT_FILENO, tensor.data, tensor.n_bytes);
-	if (r == -EPIPE) /* the reader has had enough; only seen where SIGPIPE is ignored */
-		return EXIT_FAILED;
-	if (r < 0)
-		return cli_error("cannot write to standard output: %s", strerror(-r));
-	return 0;
+	return cli_write(tensor.data, tensor.n_bytes); /* straight from the shared mapping */
 }
 
 static int run(struct cli *cli, int argc, char *argv[])

@@ -8,10 +8,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/escape.h"
@@ -163,6 +166,16 @@ uint64_t cli_number(const struct cli *cli, const char *what, const char *arg, in
 	return n;
 }
 
+int cli_seconds(const struct cli *cli, const char *what, const char *arg)
+{
+	char *end;
+	double s = strtod(arg, &end);
+
+	if (end == arg || *end || !(s >= 0) || s > INT_MAX / 1000)
+		cli_usage(cli, "%s wants seconds from 0 to %d, not '%s'", what, INT_MAX / 1000, arg);
+	return (int)ceil(s * 1000);
+}
+
 const char *cli_device(const struct cli *cli)
 {
 	return cli->device ? cli->device : "host";
@@ -229,6 +242,44 @@ const char *cli_name(const struct cli *cli, const char *arg)
 		cli_usage(cli, "'%s' takes the name of a buffer without a version, not '%s'",
 			  cli->verb->name, arg);
 	return arg;
+}
+
+int cli_say_version(const struct cli *cli, const char *name, uint64_t version)
+{
+	struct said {
+		const char *name;
+		const char *device;
+		uint64_t version;
+	} said = {name, cli_device(cli), version};
+	static const struct column columns[] = {
+		COLUMN("NAME", COLUMN_TEXT, offsetof(struct said, name)),
+		COLUMN("DEVICE", COLUMN_TEXT, offsetof(struct said, device)),
+		COLUMN("VERSION", COLUMN_U64, offsetof(struct said, version)),
+		{},
+	};
+
+	if (cli->json)
+		column_json_object(columns, &said);
+	else
+		(void)printf("%s@%" PRIu64 " on %s\n", said.name, said.version, said.device);
+	return 0;
+}
+
+int cli_write(const char *data, uint64_t size)
+{
+	while (size) {
+		ssize_t n = write(STDOUT_FILENO, data, size); /* the kernel cuts it at 2 GiB */
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno == EPIPE) /* only seen where SIGPIPE is ignored */
+			return EXIT_FAILED;
+		if (n < 0)
+			return cli_error("cannot write to standard output: %s", strerror(errno));
+		data += n;
+		size -= (uint64_t)n;
+	}
+	return 0;
 }
 
 int cli_attach(struct cli *cli, const struct target *target, struct weightd_buffer **ret)

@@ -88,6 +88,9 @@ int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
 uint64_t cli_number(const struct cli *cli, const char *what, const char *arg, int base,
 		    uint64_t min, uint64_t max);
 
+/* The seconds in `arg` as milliseconds, rounded up, or the end of the program. */
+int cli_seconds(const struct cli *cli, const char *what, const char *arg);
+
 /* Ends the program, for what getopt_long() returned: '?' or ':'. */
 _Noreturn void cli_wrong_option(const struct cli *cli, int option, char *argv[]);
 /* Ends the program with EXIT_USAGE. */
@@ -120,6 +123,15 @@ struct target cli_target(const struct cli *cli, char *arg);
 struct target *cli_targets(const struct cli *cli, int argc, char *argv[], size_t *ret_n);
 /* `arg` as a name that cannot carry a version. */
 const char *cli_name(const struct cli *cli, const char *arg);
+
+/* Tells which version of the buffer it is now, as a line or as JSON. Returns 0. */
+int cli_say_version(const struct cli *cli, const char *name, uint64_t version);
+
+/*
+ * Writes to standard output past stdio: what a reader has to see at once. 0, or EXIT_FAILED after telling
+ * why; without a word where the reader of a pipe went away.
+ */
+int cli_write(const char *data, uint64_t size);
 
 /* Attaches the target on the device asked for. 0, or EXIT_FAILED after telling why. */
 int cli_attach(struct cli *cli, const struct target *target, struct weightd_buffer **ret);
