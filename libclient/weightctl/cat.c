@@ -22,6 +22,23 @@ static int print(const struct weightd_buffer *b, const char *name)
 	return cli_write(tensor.data, tensor.n_bytes); /* straight from the shared mapping */
 }
 
+/* Bytes that can change in place may have done so meanwhile; who took them must know. */
+static int print_mutable(const struct cli *cli, const struct weightd_buffer *b, const char *name)
+{
+	uint64_t ticket;
+	int r;
+
+	r = weightd_read_begin(b, &ticket);
+	if (r < 0)
+		return cli_fail(cli, r);
+	r = print(b, name);
+	if (!r && weightd_read_retry(b, ticket))
+		return cli_error("'%s' was updated in place meanwhile; what was written is of no one "
+				 "version, read it again",
+				 weightd_buffer_name(b));
+	return r;
+}
+
 static int run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
@@ -44,6 +61,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 				 "pipe, or use --force");
 	if (cli_connect(cli) || cli_attach(cli, &target, &b))
 		return EXIT_FAILED;
+	if (weightd_buffer_is_mutable(b))
+		return print_mutable(cli, b, argv[optind + 1]);
 	return print(b, argv[optind + 1]);
 }
 

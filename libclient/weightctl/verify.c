@@ -49,7 +49,7 @@ static int verify(struct cli *cli, const struct target *target, struct json *jso
 	cleanup(cli_detachp) struct weightd_buffer *b = NULL;
 	struct verified v = {};
 	const uint8_t *digest;
-	uint64_t start;
+	uint64_t start, ticket = 0;
 	int r;
 
 	if (cli_attach(cli, target, &b))
@@ -61,9 +61,14 @@ static int verify(struct cli *cli, const struct target *target, struct json *jso
 	digest = weightd_buffer_digest(b);
 	if (digest)
 		memcpy(v.digest, digest, sizeof(v.digest));
+	if (weightd_buffer_is_mutable(b) && (r = weightd_read_begin(b, &ticket)) < 0)
+		return cli_fail(cli, r);
 	start = progress_now_ns();
 	r = weightd_buffer_verify(b);
 	v.elapsed_ns = progress_now_ns() - start;
+	if (weightd_buffer_is_mutable(b) && weightd_read_retry(b, ticket))
+		return cli_error("'%s' on %s was updated in place meanwhile; verify it again",
+				 v.name, v.device);
 	v.equal = r >= 0;
 	if (cli->json && (!r || r == -EILSEQ)) {
 		json_open(json, NULL, '{');
