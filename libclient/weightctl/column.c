@@ -109,6 +109,53 @@ static bool size_column_text(const void *v, bool bytes, FILE *f)
 	return true;
 }
 
+static bool percent_text(const void *v, bool bytes, FILE *f)
+{
+	(void)bytes;
+	(void)fprintf(f, "%" PRIu32 "%%", u32(v));
+	return true;
+}
+
+static bool used_text(const void *v, bool bytes, FILE *f)
+{
+	const uint64_t *n = v;
+
+	(void)u64_text(&n[0], bytes, f);
+	(void)fputc('/', f);
+	if (n[1] == WEIGHTD_UNLIMITED)
+		(void)fputc('-', f);
+	else
+		(void)u64_text(&n[1], bytes, f);
+	return true;
+}
+
+static bool used_size_text(const void *v, bool bytes, FILE *f)
+{
+	const uint64_t *n = v;
+
+	(void)size_column_text(&n[0], bytes, f);
+	(void)fputc('/', f);
+	if (n[1] == WEIGHTD_UNLIMITED)
+		(void)fputc('-', f);
+	else
+		(void)size_column_text(&n[1], bytes, f);
+	return true;
+}
+
+static bool used_json(const void *v, const char *key, struct json *j)
+{
+	const uint64_t *n = v;
+
+	json_open(j, key, '{');
+	json_number(j, "used", n[0]);
+	if (n[1] == WEIGHTD_UNLIMITED)
+		json_null(j, "max");
+	else
+		json_number(j, "max", n[1]);
+	json_close(j, '}');
+	return true;
+}
+
 /* 0 for a time to come: another clock may have written it. */
 static uint64_t ago_ns(uint64_t realtime_ns)
 {
@@ -318,6 +365,9 @@ static const struct kind kinds[] = {
 	[COLUMN_VERSION] = {true, version_text, version_json, NULL},
 	[COLUMN_INDEX] = {true, index_text, index_json, NULL},
 	[COLUMN_SIZE] = {true, size_column_text, u64_json, NULL},
+	[COLUMN_PERCENT] = {true, percent_text, u32_json, "_percent"},
+	[COLUMN_USED] = {true, used_text, used_json, NULL},
+	[COLUMN_USED_SIZE] = {true, used_size_text, used_json, NULL},
 	[COLUMN_AGE] = {true, age_text, age_json, "_ns"},
 	[COLUMN_TIME] = {false, time_text, time_json, NULL},
 	[COLUMN_DURATION] = {true, duration_text, u64_json, "_ns"},

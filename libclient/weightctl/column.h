@@ -20,6 +20,9 @@ enum column_kind {
 	COLUMN_VERSION, /* u64; 0 is none */
 	COLUMN_INDEX, /* u32; UINT32_MAX is none */
 	COLUMN_SIZE, /* u64 of bytes */
+	COLUMN_PERCENT, /* u32 */
+	COLUMN_USED, /* two u64: how many, and how many there may be, WEIGHTD_UNLIMITED is no limit */
+	COLUMN_USED_SIZE, /* the same in bytes */
 	COLUMN_AGE, /* u64 of ns, CLOCK_REALTIME; 0 is none; how long ago that was */
 	COLUMN_TIME, /* the same as a date */
 	COLUMN_DURATION, /* u64 of ns */
@@ -32,7 +35,7 @@ enum column_kind {
 };
 
 struct column {
-	const char *name; /* NULL ends a list; in JSON lower case, with "_ns" if it counts those */
+	const char *name; /* NULL ends a list; in JSON lower case, with its unit, "_ns" */
 	enum column_kind kind;
 	size_t offset; /* in the struct */
 	const char *help;

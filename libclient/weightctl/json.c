@@ -1,6 +1,6 @@
 /*
  * JSON, written as it comes: the outer two levels one member a line, what is deeper on the line of its
- * parent, so that a row of a table stays a line. Write errors stay in the stream for main() to find.
+ * parent, so that a row of a table stays a line; or all of it on one. Write errors stay in the stream for main() to find.
  */
 #include "libclient/weightctl/json.h"
 
@@ -12,7 +12,7 @@
 
 static void new_line(struct json *j)
 {
-	if (j->depth && j->depth <= DEPTH_BROKEN)
+	if (j->depth && j->depth <= DEPTH_BROKEN && !j->is_line)
 		(void)fprintf(j->file, "\n%*s", (int)j->depth * 3, "");
 	else if (j->depth)
 		(void)fputs(j->comma ? " " : "", j->file);
@@ -43,7 +43,7 @@ void json_close(struct json *j, char kind)
 	bool empty = !j->comma;
 
 	j->depth--;
-	if (!empty && j->depth < DEPTH_BROKEN)
+	if (!empty && j->depth < DEPTH_BROKEN && !j->is_line)
 		(void)fprintf(j->file, "\n%*s", (int)j->depth * 3, "");
 	(void)fputc(kind, j->file);
 	if (!j->depth)

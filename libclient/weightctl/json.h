@@ -13,6 +13,7 @@
 struct json {
 	FILE *file;
 	unsigned depth;
+	bool is_line; /* all of a document on one */
 	bool comma; /* something stands before in the innermost object or list */
 };
 

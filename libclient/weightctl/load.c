@@ -21,6 +21,11 @@ enum {
 	OPTION_KEEP,
 	OPTION_THREADS,
 	OPTION_NEW_LAYOUT,
+	OPTION_EXCLUSIVE,
+	OPTION_REUSABLE,
+	OPTION_REPLACE,
+	OPTION_POLICY,
+	OPTION_PAUSE_TIMEOUT,
 };
 
 struct loaded {
@@ -132,6 +137,40 @@ static uint32_t option_u32(const struct cli *cli, const char *name, int base, ui
 	return (uint32_t)cli_number(cli, name, optarg, base, 1, max);
 }
 
+static enum weightd_policy option_policy(const struct cli *cli)
+{
+	static const struct {
+		const char *name;
+		enum weightd_policy policy;
+	} policies[] = {{"wait", WEIGHTD_WAIT}, {"evict", WEIGHTD_EVICT}, {"kill", WEIGHTD_KILL}};
+
+	for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++)
+		if (!strcmp(policies[i].name, optarg))
+			return policies[i].policy;
+	cli_usage(cli, "--policy wants wait, evict or kill, not '%s'", optarg);
+}
+
+/* 0 would be the library's word for "not given". */
+static int option_pause_timeout(const struct cli *cli)
+{
+	int ms;
+
+	if (!strcmp(optarg, "forever"))
+		return -1;
+	ms = cli_seconds(cli, "--pause-timeout", optarg);
+	return ms ? ms : 1;
+}
+
+/* What a buffer is made as, and what goes with which. */
+static void option_kind(const struct cli *cli, int option, struct weightd_create_options *create)
+{
+	create->exclusive |= option == OPTION_EXCLUSIVE;
+	create->reusable |= option == OPTION_REUSABLE;
+	create->replace |= option == OPTION_REPLACE;
+	if (create->exclusive + create->reusable + create->replace > 1)
+		cli_usage(cli, "of --exclusive, --reusable and --replace only one makes sense");
+}
+
 static int run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
@@ -139,6 +178,11 @@ static int run(struct cli *cli, int argc, char *argv[])
 		{"keep", required_argument, NULL, OPTION_KEEP},
 		{"threads", required_argument, NULL, OPTION_THREADS},
 		{"new-layout", no_argument, NULL, OPTION_NEW_LAYOUT},
+		{"exclusive", no_argument, NULL, OPTION_EXCLUSIVE},
+		{"reusable", no_argument, NULL, OPTION_REUSABLE},
+		{"replace", no_argument, NULL, OPTION_REPLACE},
+		{"policy", required_argument, NULL, OPTION_POLICY},
+		{"pause-timeout", required_argument, NULL, OPTION_PAUSE_TIMEOUT},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_JSON,
@@ -167,9 +211,17 @@ static int run(struct cli *cli, int argc, char *argv[])
 		case OPTION_NEW_LAYOUT:
 			create.new_layout = true;
 			break;
+		case OPTION_POLICY:
+			create.policy = option_policy(cli);
+			break;
+		case OPTION_PAUSE_TIMEOUT:
+			create.pause_timeout_ms = option_pause_timeout(cli);
+			break;
 		case 'q':
 			quiet = true;
 			break;
+		default:
+			option_kind(cli, option, &create);
 		}
 	}
 	if (argc - optind < 2)
@@ -183,10 +235,18 @@ const struct verb verb_load = {
 	.name = "load",
 	.args = "NAME PATH...",
 	.summary = "Load safetensors files as the next version of a buffer",
-	.options = "     --mode MODE        permissions of a new buffer, octal (0640)\n"
-		   "     --keep N           versions to keep, the newest included (2 at first)\n"
-		   "     --threads N        threads that read (one a core, 4 at most)\n"
-		   "     --new-layout       allow other tensors than those of the newest version\n"
-		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
+	.options =
+		"     --mode MODE        permissions of a new buffer, octal (0640)\n"
+		"     --keep N           versions to keep, the newest included (2 at first)\n"
+		"     --threads N        threads that read (one a core, 4 at most)\n"
+		"     --new-layout       allow other tensors than those of the newest version\n"
+		"     --exclusive        new buffer: updated in place, for what does not fit twice\n"
+		"     --reusable         new buffer: its memory is used again, not sealed\n"
+		"     --replace          free the current version first; readers let go of it\n"
+		"     --policy POLICY    of readers that do not pause: wait (and give up), evict\n"
+		"                        or kill\n"
+		"     --pause-timeout SECONDS\n"
+		"                        time that readers have to pause, or 'forever' (10)\n"
+		" -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
 	.run = run,
 };

@@ -18,9 +18,25 @@ static const char *state(const void *row, bool json)
 {
 	const struct weightd_buffer_info *info = row;
 
+	if (info->state == WEIGHTD_UPDATING)
+		return "updating";
+	if (info->state == WEIGHTD_TORN)
+		return "torn";
 	if (info->writing && !json)
 		return "writing";
-	return info->state == WEIGHTD_READY ? "ready" : "empty";
+	if (info->state != WEIGHTD_READY)
+		return "empty";
+	return info->version < info->newest && !json ? "rolled-back" : "ready";
+}
+
+static const char *kind(const void *row, bool json)
+{
+	const struct weightd_buffer_info *info = row;
+
+	(void)json;
+	if (info->exclusive)
+		return "exclusive";
+	return info->reusable ? "reusable" : "sealed";
 }
 
 const struct column ls_columns[] = {
@@ -28,17 +44,19 @@ const struct column ls_columns[] = {
 	 .width = 0.2},
 	{"DEVICE", COLUMN_TEXT, INFO(device), .help = "where its memory is", .shown = true,
 	 .cut = true, .width = 0.1},
-	{"VERSION", COLUMN_VERSION, INFO(version), .help = "newest version", .shown = true},
-	{"STATE", COLUMN_WORD, .word = state, .help = "empty, ready, or writing the next version",
-	 .shown = true},
+	{"VERSION", COLUMN_VERSION, INFO(version), .help = "current version", .shown = true},
+	{"STATE", COLUMN_WORD, .word = state,
+	 .help = "empty, ready, rolled-back, writing, updating or torn", .shown = true},
+	{"KIND", COLUMN_WORD, .word = kind, .help = "sealed, reusable or exclusive"},
+	{"NEWEST", COLUMN_VERSION, INFO(newest), .help = "newest version: a rollback goes before it"},
 	{"WRITING", COLUMN_BOOL, INFO(writing), .help = "a writer is at work on the next version"},
-	{"TENSORS", COLUMN_U64, INFO(n_tensors), .help = "tensors of the newest version",
+	{"TENSORS", COLUMN_U64, INFO(n_tensors), .help = "tensors of the current version",
 	 .shown = true},
-	{"SIZE", COLUMN_SIZE, INFO(n_bytes), .help = "size of the newest version", .shown = true},
+	{"SIZE", COLUMN_SIZE, INFO(n_bytes), .help = "size of the current version", .shown = true},
 	{"READERS", COLUMN_U32, INFO(n_readers), .help = "attachments, of all versions",
 	 .shown = true},
 	{"AGE", COLUMN_AGE, INFO(published_ns),
-	 .help = "time since the newest version was published", .shown = true},
+	 .help = "time since the current version was published", .shown = true},
 	{"PUBLISHED", COLUMN_TIME, INFO(published_ns), .help = "when that was (UTC)"},
 	{"KEPT", COLUMN_U32, INFO(n_versions), .help = "versions that exist"},
 	{"KEEP", COLUMN_U32, INFO(keep), .help = "versions to keep, the newest included"},
@@ -47,8 +65,8 @@ const struct column ls_columns[] = {
 	{"UID", COLUMN_U32, INFO(uid), .help = "owner"},
 	{"GID", COLUMN_U32, INFO(gid), .help = "group"},
 	{"MODE", COLUMN_MODE, INFO(mode), .help = "permissions"},
-	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of the newest version's layout"},
-	{"DIGEST", COLUMN_DIGEST, INFO(digest), .help = "digest of the newest version's bytes"},
+	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of the current version's layout"},
+	{"DIGEST", COLUMN_DIGEST, INFO(digest), .help = "digest of the current version's bytes"},
 	{},
 };
 

@@ -7,15 +7,21 @@
 #include "libclient/weightctl/column.h"
 
 extern const struct verb verb_cat;
+extern const struct verb verb_chmod;
+extern const struct verb verb_chown;
+extern const struct verb verb_history;
 extern const struct verb verb_load;
 extern const struct verb verb_ls;
 extern const struct verb verb_ping;
 extern const struct verb verb_rm;
+extern const struct verb verb_rollback;
 extern const struct verb verb_show;
+extern const struct verb verb_stat;
 extern const struct verb verb_tensors;
 extern const struct verb verb_verify;
 extern const struct verb verb_version;
 extern const struct verb verb_wait;
+extern const struct verb verb_watch;
 
 /* What ls and show tell of a struct weightd_buffer_info; in ls.c. */
 extern const struct column ls_columns[];

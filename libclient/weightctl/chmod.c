@@ -1,0 +1,35 @@
+/*
+ * weightctl chmod: who may attach and write buffers. Like chmod(1): all that can be changed is.
+ */
+#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/verb.h"
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_COMMON, {}};
+	int status = 0, r;
+	uint32_t mode;
+
+	(void)cli_option(cli, argc, argv, LETTERS_COMMON, longs);
+	if (argc - optind < 2)
+		cli_usage(cli, "'chmod' wants a mode and at least one name");
+	mode = (uint32_t)cli_number(cli, "MODE", argv[optind], 8, 0, 0777);
+	for (int i = optind + 1; i < argc; i++)
+		(void)cli_name(cli, argv[i]);
+	if (cli_connect(cli))
+		return EXIT_FAILED;
+	for (int i = optind + 1; i < argc; i++) {
+		r = weightd_set_access(cli->w, argv[i], cli->device, mode, -1, -1);
+		if (r < 0)
+			status = cli_fail(cli, r);
+	}
+	return status;
+}
+
+const struct verb verb_chmod = {
+	.name = "chmod",
+	.args = "MODE NAME...",
+	.summary = "Change who may attach (r) and write (w) buffers; MODE is octal, 0640",
+	.options = HELP_DEVICE,
+	.run = run,
+};
