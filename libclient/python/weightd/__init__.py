@@ -13,26 +13,33 @@ weightd: share model weights between the processes of one machine, without copie
 Modules of torch: weightd.torch. Neither numpy nor torch is needed until a tensor is asked for one.
 
 Threads. Everything here may be called from any thread. Calls that are answered at once share one
-connection per process and socket; those that take long (create, load, wait) have one each. After
+connection per process and socket; those that take long (create, load, wait, watch) have one each. After
 fork() the child reads what the parent had attached, and connects by itself for everything else. When
-weightd went away, the next call connects anew.
+weightd went away, the next call connects anew; a server that survives is waited for, see
+set_restart_timeout().
 
 Lifetime. Tensors, arrays and capsules keep the memory mapped, in whatever order things are closed.
 """
 from ._abi import lib as _lib
 from ._buffer import Buffer, attach, wait
+from ._connection import set_restart_timeout
 from ._errors import (Denied, DigestMismatch, Disconnected, Error, LayoutMismatch, NotFound,
-                      NotPublished, Removed, Timeout)
+                      NotPublished, Removed, Restarted, Timeout, Torn, Updating)
 from ._layout import Layout
-from ._manage import BufferInfo, ServerInfo, VersionInfo, drop, ls, ping, versions
+from ._manage import (BufferInfo, ServerInfo, VersionInfo, drop, history, ls, ping, rollback,
+                      set_access, versions)
+from ._stat import SlotInfo, Stat, UserInfo, slots, stat, users
 from ._tensor import Entry, Tensor
+from ._watch import Event, Watch, watch
 from ._writer import LoadResult, Writer, create, load
 
 __version__ = _lib.weightd_release().decode()
 
 __all__ = [
-    "Buffer", "BufferInfo", "Denied", "DigestMismatch", "Disconnected", "Entry", "Error", "Layout",
-    "LayoutMismatch", "LoadResult", "NotFound", "NotPublished", "Removed", "ServerInfo", "Tensor",
-    "Timeout", "VersionInfo", "Writer", "attach", "create", "drop", "load", "ls", "ping", "versions",
-    "wait",
+    "Buffer", "BufferInfo", "Denied", "DigestMismatch", "Disconnected", "Entry", "Error", "Event",
+    "Layout", "LayoutMismatch", "LoadResult", "NotFound", "NotPublished", "Removed", "Restarted",
+    "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating", "UserInfo",
+    "VersionInfo", "Watch", "Writer", "attach", "create", "drop", "history", "load", "ls", "ping",
+    "rollback", "set_access", "set_restart_timeout", "slots", "stat", "users", "versions", "wait",
+    "watch",
 ]

@@ -4,13 +4,16 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_size_t,
-                    c_ubyte, c_uint, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_int, c_int64,
+                    c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p)
 
 HASH_SIZE = 16
 NOT_TIED = 2**32 - 1
 ROLES = {1: "param", 2: "buffer"}
-STATES = {0: "empty", 1: "ready"}
+STATES = {0: "empty", 1: "ready", 2: "updating", 3: "torn", 4: "gone"}
+SLOT_STATES = {1: "writing", 2: "current", 3: "kept", 4: "leaving", 5: "orphan"}
+POLICIES = {"wait": 0, "evict": 1, "kill": 2}
+UNLIMITED = 2**64 - 1
 
 Progress = CFUNCTYPE(c_int, c_void_p, c_char_p, c_uint64, c_uint64)
 Hash = c_ubyte * HASH_SIZE
@@ -43,7 +46,8 @@ class AttachOptions(Sized):
 
 class CreateOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("mode", c_uint32), ("keep", c_uint32),
-                ("new_layout", c_bool)]
+                ("new_layout", c_bool), ("exclusive", c_bool), ("reusable", c_bool),
+                ("replace", c_bool), ("pause_timeout_ms", c_int), ("policy", c_int)]
 
 
 class LoadOptions(Sized):
@@ -63,14 +67,44 @@ class BufferInfo(Sized):
                 ("keep", c_uint32), ("n_versions", c_uint32), ("n_readers", c_uint32),
                 ("version", c_uint64), ("n_tensors", c_uint64), ("n_bytes", c_uint64),
                 ("slot_bytes", c_uint64), ("huge_bytes", c_uint64), ("published_ns", c_uint64),
-                ("layout_hash", Hash), ("digest", Hash)]
+                ("layout_hash", Hash), ("digest", Hash), ("newest", c_uint64),
+                ("exclusive", c_bool), ("reusable", c_bool)]
 
 
 class VersionInfo(Sized):
     _fields_ = [("size", c_size_t), ("version", c_uint64), ("n_tensors", c_uint64),
                 ("n_bytes", c_uint64), ("slot_bytes", c_uint64), ("huge_bytes", c_uint64),
                 ("published_ns", c_uint64), ("n_readers", c_uint32), ("uid", c_uint32),
-                ("current", c_bool), ("layout_hash", Hash), ("digest", Hash)]
+                ("current", c_bool), ("layout_hash", Hash), ("digest", Hash), ("pid", c_uint32),
+                ("end", c_int), ("ended_ns", c_uint64)]
+
+
+class SlotInfo(Sized):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), ("device", c_char_p), ("slot", c_uint64),
+                ("version", c_uint64), ("n_bytes", c_uint64), ("allocated", c_uint64),
+                ("huge_bytes", c_uint64), ("state", c_int), ("n_readers", c_uint32),
+                ("uid", c_uint32), ("removed", c_bool)]
+
+
+class UserInfo(Sized):
+    _fields_ = [("size", c_size_t), ("uid", c_uint32), ("n_connections", c_uint64),
+                ("max_connections", c_uint64), ("n_readers", c_uint64), ("max_readers", c_uint64),
+                ("n_buffers", c_uint64), ("max_buffers", c_uint64), ("n_versions", c_uint64),
+                ("max_versions", c_uint64), ("n_bytes", c_uint64), ("max_bytes", c_uint64),
+                ("n_descriptors", c_uint64), ("max_descriptors", c_uint64)]
+
+
+class Stat(Sized):
+    _fields_ = [("size", c_size_t), ("headroom", c_uint64), ("slot_bytes", c_uint64),
+                ("kept_bytes", c_uint64), ("leaving_bytes", c_uint64), ("orphan_bytes", c_uint64),
+                ("layout_bytes", c_uint64), ("n_quarantined", c_uint64), ("store_used", c_uint64),
+                ("store_max", c_uint64)]
+
+
+class Event(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_int), ("name", c_char_p), ("device", c_char_p),
+                ("serial", c_uint64), ("time_ns", c_uint64), ("version", c_uint64), ("end", c_int),
+                ("uid", c_uint32), ("pid", c_uint32)]
 
 
 # Pointers to opaque structs, in and out, are c_void_p.
@@ -83,6 +117,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_connect": (c_int, c_void_p, c_char_p),
     "weightd_close": (None, c_void_p),
     "weightd_error": (c_char_p, c_void_p),
+    "weightd_set_restart_timeout": (None, c_void_p, c_int),
     "weightd_socket": (c_char_p, c_void_p),
     "weightd_ping": (c_int, c_void_p, POINTER(Server)),
     "weightd_attach": (c_int, c_void_p, c_char_p, POINTER(AttachOptions), POINTER(c_void_p)),
@@ -99,6 +134,12 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_latest": (c_int, c_void_p, POINTER(c_uint64)),
     "weightd_buffer_wait": (c_int, c_void_p, c_uint64, c_int, POINTER(c_uint64)),
     "weightd_buffer_refresh": (c_int, c_void_p, POINTER(c_void_p)),
+    "weightd_buffer_swap": (c_int, c_void_p),
+    "weightd_buffer_state": (c_int, c_void_p, POINTER(c_uint64)),
+    "weightd_read_begin": (c_int, c_void_p, POINTER(c_uint64)),
+    "weightd_read_retry": (c_bool, c_void_p, c_uint64),
+    "weightd_buffer_pause": (c_int, c_void_p, c_int),
+    "weightd_buffer_is_mutable": (c_bool, c_void_p),
     "weightd_buffer_verify": (c_int, c_void_p),
     "weightd_layout_new": (c_int, c_uint64, POINTER(c_void_p)),
     "weightd_layout_free": (None, c_void_p),
@@ -121,14 +162,27 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_free": (None, c_void_p),
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
+    "weightd_end_name": (c_char_p, c_int),
     "weightd_list": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
     "weightd_list_versions": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_void_p)),
+    "weightd_list_history": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_void_p)),
+    "weightd_list_slots": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
+    "weightd_list_users": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_list_free": (None, c_void_p),
     "weightd_list_count": (c_size_t, c_void_p),
     "weightd_list_buffer": (POINTER(BufferInfo), c_void_p, c_size_t),
     "weightd_list_version": (POINTER(VersionInfo), c_void_p, c_size_t),
+    "weightd_list_slot": (POINTER(SlotInfo), c_void_p, c_size_t),
+    "weightd_list_user": (POINTER(UserInfo), c_void_p, c_size_t),
+    "weightd_stat": (c_int, c_void_p, POINTER(Stat)),
     "weightd_wait": (c_int, c_void_p, c_char_p, c_char_p, c_uint64, c_int, POINTER(c_uint64)),
     "weightd_drop": (c_int, c_void_p, c_char_p, c_char_p, c_uint64),
+    "weightd_rollback": (c_int, c_void_p, c_char_p, c_char_p, c_uint64, POINTER(c_uint64)),
+    "weightd_set_access": (c_int, c_void_p, c_char_p, c_char_p, c_int64, c_int64, c_int64),
+    "weightd_event_name": (c_char_p, c_int),
+    "weightd_watch_new": (c_int, c_void_p, POINTER(c_void_p)),
+    "weightd_watch_next": (c_int, c_void_p, c_int, POINTER(Event)),
+    "weightd_watch_free": (None, c_void_p),
 }
 
 

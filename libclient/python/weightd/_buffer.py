@@ -1,27 +1,39 @@
-"""Attached buffers: one published version each, read-only."""
+"""Attached buffers: a published version each, read-only."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
+import time
+from typing import Callable, TypeVar
 
 from . import _abi
 from ._abi import lib
-from ._connection import Connection, patiently, shared
-from ._errors import error
+from ._connection import SLICE_S, Connection, patiently, shared
+from ._errors import Timeout, Updating, error
 from ._layout import Layout
 from ._memory import Memory
 from ._table import Table
+
+T = TypeVar("T")
 
 
 class Buffer(Table):
     """
     A published version, attached: a lazy mapping of names to tensors that all readers share. From
-    attach() and refresh(). Any thread may look up and wait; refresh() and verify() wait for each other.
+    attach() and refresh(). Any thread may look up and wait; calls that talk to the server wait for each
+    other.
 
-    version      of these bytes; it does not change
+    Another version can take the place of this one, at the same addresses: swap() and pause(). Tensors,
+    arrays and captured graphs stay valid and show the new bytes. Both want a safe point: a moment when no
+    thread of the process reads the buffer.
+
+    version      of these bytes; only swap() and pause() change it
     layout_hash  16 bytes
     digest       16 bytes, or None when it was published without
+    is_mutable   True for an exclusive buffer, whose bytes can change in place: pause() regularly, or read
+                 through read_consistent()
     """
 
     _find = staticmethod(lib.weightd_buffer_find)
@@ -34,8 +46,12 @@ class Buffer(Table):
         super().__init__(lib.weightd_buffer_name(handle).decode(),
                          lib.weightd_buffer_device(handle).decode(), memory,
                          lib.weightd_buffer_n_tensors(handle))
-        self.version: int = lib.weightd_buffer_version(handle)
         self.layout_hash = _abi.hash_at(lib.weightd_buffer_layout_hash(handle))
+        self.is_mutable: bool = lib.weightd_buffer_is_mutable(handle)
+        self._look_again(handle)
+
+    def _look_again(self, handle: ctypes.c_void_p) -> None:
+        self.version: int = lib.weightd_buffer_version(handle)
         self.digest = _abi.hash_at(lib.weightd_buffer_digest(handle))
 
     def __repr__(self) -> str:
@@ -62,12 +78,29 @@ class Buffer(Table):
 
         return patiently(wait, timeout)
 
-    def _check(self, r: int, timed_out: str) -> None:
+    @property
+    def state(self) -> str:
+        """
+        "ready"; "updating": readers are asked to pause(), or a writer writes in place; "torn": it died
+        meanwhile; "empty": being replaced; "gone": removed. One load from shared memory.
+        """
+        return self._state()[0]
+
+    def _state(self) -> tuple[str, int]:
+        memory, version = self._open(), ctypes.c_uint64()
+        state = lib.weightd_buffer_state(memory.handle, ctypes.byref(version))
+        return _abi.STATES[state], version.value
+
+    def _check(self, r: int, timed_out: str = "") -> None:
         # These functions are open to all threads at once and leave no sentence.
         if r == -errno.ETIMEDOUT:
             raise error(-r, f"'{self.name}' on {self.device} {timed_out}")
         if r == -errno.ESTALE:
             raise error(-r, f"'{self.name}' on {self.device} was removed")
+        if r == -errno.EAGAIN:
+            raise error(-r, f"'{self.name}' on {self.device} is being updated in place")
+        if r == -errno.EUCLEAN:
+            raise error(-r, f"'{self.name}' on {self.device} is torn, or this reader was evicted")
         if r < 0:
             raise error(-r, f"'{self.name}' on {self.device}: {os.strerror(-r)}")
 
@@ -77,6 +110,75 @@ class Buffer(Table):
         is_newer = memory.connection.call(lib.weightd_buffer_refresh, memory.handle,
                                           ctypes.byref(handle))
         return Buffer(memory.connection, handle) if is_newer else None
+
+    def swap(self) -> bool:
+        """
+        Puts the current version where this one is, at the same addresses, at a safe point (see above):
+        True, or False when this is it. After an error the buffer goes on with the version it has:
+        LayoutMismatch when the tensors differ (attach anew), Removed, Error.
+        """
+        memory = self._open()
+        swapped = memory.connection.call(lib.weightd_buffer_swap, memory.handle)
+        self._look_again(memory.handle)
+        return bool(swapped)
+
+    def pause(self, timeout: float | None = None) -> bool:
+        """
+        A safe point (see above) for a reader of a buffer that is updated in place or replaced. False, after
+        one load from shared memory, when nobody asked. Otherwise tells the server that this process does
+        not read, waits for `timeout` seconds at most (None: for ever) and returns True, with another
+        version perhaps. Timeout: still paused, nobody may read yet, to be called again. Torn, Removed.
+        """
+        memory = self._open()
+
+        def pause(timeout_ms: int) -> bool:
+            return bool(memory.connection.call(lib.weightd_buffer_pause, memory.handle, timeout_ms))
+
+        try:
+            return patiently(pause, timeout)
+        finally:
+            self._look_again(memory.handle)
+
+    def read_begin(self) -> int:
+        """
+        A ticket for read_retry(): what is read in between is of one version if that returns False. Of
+        interest where the buffer is_mutable. Updating, Torn (also for a reader that was evicted), Removed.
+        """
+        memory, ticket = self._open(), ctypes.c_uint64()
+        self._check(lib.weightd_read_begin(memory.handle, ctypes.byref(ticket)))
+        return ticket.value
+
+    def read_retry(self, ticket: int) -> bool:
+        """True when the bytes changed since read_begin(): what was read is of no use."""
+        memory = self._open()
+        return lib.weightd_read_retry(memory.handle, ticket)
+
+    def read_consistent(self, read: Callable[[Buffer], T], timeout: float | None = None) -> T:
+        """
+        What read(buffer) returns, called until it saw the bytes of one version. It may see a mix before,
+        and has to return copies: views go on changing. Waits while the buffer is updated. Timeout (in
+        seconds; None: never), Torn, Removed.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                ticket = self.read_begin()
+                result = read(self)
+                if not self.read_retry(ticket):
+                    return result
+            except Updating:
+                self._wait_for_the_update(end)
+            if end is not None and time.monotonic() >= end:
+                raise Timeout(errno.ETIMEDOUT, f"'{self.name}' on {self.device} was not at rest "
+                                               f"for one read in {timeout} s")
+
+    def _wait_for_the_update(self, end: float | None) -> None:
+        # The writer may also give up, and no newer version come of it: not for long.
+        left = SLICE_S if end is None else min(SLICE_S, max(0.0, end - time.monotonic()))
+        state, version = self._state()
+        if state == "updating":
+            with contextlib.suppress(Timeout):
+                self.wait(version, left)
 
     def verify(self) -> None:
         """

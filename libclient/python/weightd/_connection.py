@@ -23,6 +23,8 @@ from ._errors import Denied, Disconnected, Timeout, error
 
 SLICE_S = 0.25  # Python sees Ctrl-C between calls only
 
+_restart_timeout_ms: int | None = None  # None: the library's own
+
 T = TypeVar("T")
 
 
@@ -38,7 +40,9 @@ class Connection:
         if code:
             raise error(code, os.strerror(code))
         _all.add(self)
+        self._restart_timeout_ms: int | None = None  # what the library knows
         with self.use():
+            self._set_restart_timeout()
             self._connect()
 
     def __del__(self):
@@ -64,6 +68,12 @@ class Connection:
             kind = Denied if code == errno.EACCES else Disconnected
             raise kind(code, self._sentence(code))
 
+    def _set_restart_timeout(self) -> None:
+        timeout_ms = _restart_timeout_ms
+        if timeout_ms is not None and timeout_ms != self._restart_timeout_ms:
+            lib.weightd_set_restart_timeout(self.handle, timeout_ms)
+            self._restart_timeout_ms = timeout_ms
+
     def _sentence(self, code: int) -> str:
         return lib.weightd_error(self.handle).decode(errors="replace") or os.strerror(code)
 
@@ -73,6 +83,7 @@ class Connection:
         call and `again` is set, connects anew and calls once more.
         """
         with self.use():
+            self._set_restart_timeout()
             r = function(*args)
             if r == -errno.ENOTCONN and again:
                 self._connect()
@@ -95,6 +106,21 @@ class Connection:
                     function(handle)
             finally:
                 self._lock.release()
+
+
+def set_restart_timeout(timeout: float | None) -> None:
+    """
+    How many seconds calls of this process wait for a server that is being started again; None: for ever,
+    0: not at all, 30 by default. Then Disconnected. Only a server that survives is waited for. Python
+    sees Ctrl-C after that wait.
+    """
+    global _restart_timeout_ms
+    _restart_timeout_ms = milliseconds(timeout)
+
+
+def milliseconds(timeout: float | None) -> int:
+    """Seconds as the library counts them, rounded up; -1 for None: for ever."""
+    return -1 if timeout is None else max(0, min(math.ceil(timeout * 1000), 2**31 - 1))
 
 
 _guard = threading.Lock()  # _shared

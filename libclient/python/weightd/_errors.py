@@ -31,6 +31,17 @@ class LayoutMismatch(Error):
     """EPROTOTYPE: the tensors are not the ones asked for."""
 
 
+class Torn(Error):
+    """
+    EUCLEAN: an exclusive buffer whose writer died in the middle of an update, or a reader of one that was
+    evicted. Another update repairs the buffer.
+    """
+
+
+class Updating(Error, BlockingIOError):
+    """EAGAIN: the buffer is being updated in place; wait for the next version."""
+
+
 class DigestMismatch(Error):
     """EILSEQ: bytes differ from their digest."""
 
@@ -43,6 +54,10 @@ class Disconnected(Error, ConnectionError):
     """ENOTCONN or errors of connect: no server, or it went away. ECHILD: after a fork."""
 
 
+class Restarted(Error, ConnectionAbortedError):
+    """ECONNABORTED: the server was started anew meanwhile; whether it did what was asked is unknown."""
+
+
 _CLASSES = {
     errno.ENOENT: NotFound,
     errno.ENODATA: NotPublished,
@@ -50,10 +65,13 @@ _CLASSES = {
     errno.EACCES: Denied,
     errno.EPERM: Denied,
     errno.EPROTOTYPE: LayoutMismatch,
+    errno.EUCLEAN: Torn,
+    errno.EAGAIN: Updating,
     errno.EILSEQ: DigestMismatch,
     errno.ETIMEDOUT: Timeout,
     errno.ENOTCONN: Disconnected,
     errno.ECHILD: Disconnected,
+    errno.ECONNABORTED: Restarted,
 }
 
 

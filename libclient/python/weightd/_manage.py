@@ -1,19 +1,21 @@
-"""What is there, and removing it."""
+"""What buffers and versions are there, and changing that."""
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, NamedTuple
+from typing import NamedTuple
 
 from . import _abi
 from ._abi import lib
 from ._connection import shared
+from ._rows import named, take
 
 
 class BufferInfo(NamedTuple):
     """
-    A buffer. Sizes in bytes; `n_bytes` of the newest version, `slot_bytes` of all, `huge_bytes` of them
+    A buffer. Sizes in bytes; `n_bytes` of the current version, `slot_bytes` of all, `huge_bytes` of them
     in huge pages; `published_ns` since 1970. `version`, `published_ns` 0: nothing published; `digest`
-    None: published without. `state`: "empty" or "ready"; `writing`: the next version is being written.
+    None: published without. `state`: "empty", "ready", "updating" or "torn"; `writing`: the next version
+    is being written. `newest` is greater than `version` after a rollback.
     """
 
     name: str
@@ -34,10 +36,18 @@ class BufferInfo(NamedTuple):
     published_ns: int
     layout_hash: bytes
     digest: bytes | None
+    newest: int
+    exclusive: bool
+    reusable: bool
 
 
 class VersionInfo(NamedTuple):
-    """A version of a buffer, as in BufferInfo. `uid` published it; `current`: it is the newest."""
+    """
+    A version of a buffer, as in BufferInfo. `uid` published it, from process `pid`; `current`: it is what
+    attach() returns. `end`: why it is no more: "keep" (there were more than the buffer keeps), "memory"
+    (it was needed), "dropped", "rewritten" (in place, or replaced), "lost" (with the server), and
+    `ended_ns` since 1970; "" and 0 while it is there.
+    """
 
     version: int
     n_tensors: int
@@ -50,6 +60,9 @@ class VersionInfo(NamedTuple):
     current: bool
     layout_hash: bytes
     digest: bytes | None
+    pid: int
+    end: str
+    ended_ns: int
 
 
 class ServerInfo(NamedTuple):
@@ -70,7 +83,7 @@ def ls(name: str | None = None, socket: str | None = None) -> list[BufferInfo]:
     connection, found = shared(socket), ctypes.c_void_p()
     connection.call(lib.weightd_list, connection.handle, None if name is None else _abi.text(name),
                     ctypes.byref(found))
-    return _take(found, lib.weightd_list_buffer, BufferInfo)
+    return take(found, lib.weightd_list_buffer, BufferInfo)
 
 
 def versions(name: str, device: str = "host", socket: str | None = None) -> list[VersionInfo]:
@@ -78,7 +91,15 @@ def versions(name: str, device: str = "host", socket: str | None = None) -> list
     connection, found = shared(socket), ctypes.c_void_p()
     connection.call(lib.weightd_list_versions, connection.handle, _abi.text(name), _abi.text(device),
                     ctypes.byref(found))
-    return _take(found, lib.weightd_list_version, VersionInfo)
+    return take(found, lib.weightd_list_version, VersionInfo)
+
+
+def history(name: str, device: str = "host", socket: str | None = None) -> list[VersionInfo]:
+    """The versions that exist and those that did, oldest first: the last 64. NotFound."""
+    connection, found = shared(socket), ctypes.c_void_p()
+    connection.call(lib.weightd_list_history, connection.handle, _abi.text(name), _abi.text(device),
+                    ctypes.byref(found))
+    return take(found, lib.weightd_list_version, VersionInfo)
 
 
 def drop(name: str, version: int | None = None, device: str = "host",
@@ -92,29 +113,39 @@ def drop(name: str, version: int | None = None, device: str = "host",
                     version or 0)
 
 
+def rollback(name: str, version: int | None = None, device: str = "host",
+             socket: str | None = None) -> int:
+    """
+    Makes `version`, which the buffer still keeps, the current one (None: the newest that is older than the
+    current one) and returns its number. The next publish is newer than all. NotFound, Denied.
+    """
+    connection, current = shared(socket), ctypes.c_uint64()
+    connection.call(lib.weightd_rollback, connection.handle, _abi.text(name), _abi.text(device),
+                    version or 0, ctypes.byref(current))
+    return current.value
+
+
+def set_access(name: str, mode: int | None = None, uid: int | None = None, gid: int | None = None,
+               device: str = "host", socket: str | None = None) -> None:
+    """
+    Changes the permission bits, owner and group of a buffer; None: stays. The owner may change mode and
+    gid (to a group he is in), administrators everything. In force from the next attach on. NotFound,
+    Denied.
+    """
+    given = [-1 if value is None else _checked(value) for value in (mode, uid, gid)]
+    connection = shared(socket)
+    connection.call(lib.weightd_set_access, connection.handle, _abi.text(name), _abi.text(device),
+                    *given)
+
+
+def _checked(value: int) -> int:
+    if not 0 <= value < 2**32 - 1:
+        raise ValueError(f"{value} is no mode and no id")
+    return value
+
+
 def ping(socket: str | None = None) -> ServerInfo:
     """Asks the server who it is. Disconnected."""
     connection, server = shared(socket), _abi.Server()
     connection.call(lib.weightd_ping, connection.handle, ctypes.byref(server))
-    return _named(ServerInfo, server)
-
-
-def _take(found: ctypes.c_void_p, get: Callable, kind: Any) -> list:
-    try:
-        return [_named(kind, get(found, i).contents) for i in range(lib.weightd_list_count(found))]
-    finally:
-        lib.weightd_list_free(found)
-
-
-def _named(kind: Any, struct: ctypes.Structure) -> Any:
-    return kind(**{field: _plain(field, getattr(struct, field)) for field in kind._fields})
-
-
-def _plain(field: str, value):
-    if field == "state":
-        return _abi.STATES.get(value, str(value))
-    if field == "digest" and not any(value):
-        return None
-    if isinstance(value, bytes):
-        return value.decode()
-    return bytes(value) if isinstance(value, ctypes.Array) else value
+    return named(ServerInfo, server)

@@ -7,7 +7,7 @@ from typing import Callable, NamedTuple
 
 from . import _abi
 from ._abi import lib
-from ._connection import Connection
+from ._connection import Connection, milliseconds
 from ._errors import Error
 from ._layout import Layout
 from ._memory import Memory
@@ -82,18 +82,30 @@ class LoadResult(NamedTuple):
 
 
 def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 0,
-           new_layout: bool = False, socket: str | None = None) -> Writer:
+           new_layout: bool = False, exclusive: bool = False, reusable: bool = False,
+           replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
+           socket: str | None = None) -> Writer:
     """
     Starts the next version of buffer `name`, making the buffer if there is none; blocks while weightd
     provides the memory.
 
-    mode        permission bits of a new buffer: r attaches, w writes
-    keep        versions to keep, the newest included; 0: as before, 2 for a new buffer
-    new_layout  allow a layout that differs from the newest version's; else LayoutMismatch
+    mode           permission bits of a new buffer: r attaches, w writes
+    keep           versions to keep, the newest included; 0: as before, 2 for a new buffer
+    new_layout     allow a layout that differs from the newest version's; else LayoutMismatch
+    exclusive      a new buffer is updated in place, for what does not fit twice: its memory is never
+                   sealed, and the next create() writes over it once its readers have paused
+    reusable       a new buffer uses memory again, not sealed and not zeroed, that nobody maps any more:
+                   for writers that are trusted and publish often
+    replace        of a buffer that is neither: ask the readers to let go and free the current version first
+    policy         what becomes of readers that have not paused in time: "wait": Timeout, and nothing
+                   happened; "evict": what they read is torn, and they are told; "kill": their processes
+                   are killed as well, where this user may
+    pause_timeout  seconds they have, for exclusive buffers and with `replace`; None: for ever
 
-    Error: EBUSY while somebody else writes it, ENOMEM, EDQUOT. Denied, Disconnected.
+    Error: EBUSY while somebody else writes it, ENOMEM, EDQUOT. Denied, Disconnected, Restarted.
     """
-    options = _create_options(device, mode, keep, new_layout)
+    options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace, policy,
+                              pause_timeout)
     connection, handle = Connection(socket), ctypes.c_void_p()
     connection.call(lib.weightd_create, connection.handle, _abi.text(name), layout._handle,
                     ctypes.byref(options), ctypes.byref(handle), again=False)
@@ -101,8 +113,9 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
 
 
 def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int = 0o640,
-         keep: int = 0, new_layout: bool = False, threads: int = 0,
-         progress: Callable[[str, int, int], object] | None = None,
+         keep: int = 0, new_layout: bool = False, exclusive: bool = False, reusable: bool = False,
+         replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
+         threads: int = 0, progress: Callable[[str, int, int], object] | None = None,
          socket: str | None = None) -> LoadResult:
     """
     Loads safetensors into the next version of `name` and publishes it. A path is a .safetensors file,
@@ -126,7 +139,8 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
             raised.append(e)
             return 1
 
-    create_options = _create_options(device, mode, keep, new_layout)
+    create_options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace,
+                                     policy, pause_timeout)
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
                                progress=report)
     files = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
@@ -142,8 +156,16 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
                       result.elapsed_ns, result.memory_ns, result.read_ns, bytes(result.digest))
 
 
-def _create_options(device: str, mode: int, keep: int, new_layout: bool) -> _abi.CreateOptions:
-    return _abi.CreateOptions(device=_abi.text(device), mode=mode, keep=keep, new_layout=new_layout)
+def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusive: bool,
+                    reusable: bool, replace: bool, policy: str,
+                    pause_timeout: float | None) -> _abi.CreateOptions:
+    if policy not in _abi.POLICIES:
+        raise ValueError(f"policy {policy!r} is none of {', '.join(_abi.POLICIES)}")
+    # 0 is the library's word for "not given".
+    return _abi.CreateOptions(device=_abi.text(device), mode=mode, keep=keep, new_layout=new_layout,
+                              exclusive=exclusive, reusable=reusable, replace=replace,
+                              pause_timeout_ms=milliseconds(pause_timeout) or 1,
+                              policy=_abi.POLICIES[policy])
 
 
 def _path(path: str | os.PathLike) -> bytes:

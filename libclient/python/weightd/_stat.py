@@ -1,0 +1,98 @@
+"""Where the memory is."""
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+from . import _abi
+from ._abi import lib
+from ._connection import shared
+from ._rows import named, take
+
+
+class Stat(NamedTuple):
+    """
+    The memory of the server as a whole, in bytes. An engine may size its caches by `headroom`: what the
+    server would still hand out, now.
+
+    slot_bytes     in slots, whatever their state; of them:
+    kept_bytes     of old versions, which go as soon as a create needs the room
+    leaving_bytes  of versions that were dropped and are still read
+    orphan_bytes   of versions that were dropped and are still mapped, without an attachment: the kernel
+                   says so
+    layout_bytes   of tensor tables
+    n_quarantined  descriptors that came back from the service manager and match nothing
+    store_used     descriptors that the service manager keeps; `store_max` 0: it keeps none, and the weights
+                   end with the server
+    """
+
+    headroom: int
+    slot_bytes: int
+    kept_bytes: int
+    leaving_bytes: int
+    orphan_bytes: int
+    layout_bytes: int
+    n_quarantined: int
+    store_used: int
+    store_max: int
+
+
+class SlotInfo(NamedTuple):
+    """
+    The memory of one version. `name` of the buffer, also after it was `removed`; `version` 0: not published.
+    `n_bytes` of the slot, `allocated` of them with memory behind them, `huge_bytes` of them in huge pages
+    when they were made. `state`: "writing", "current", "kept", "leaving" (dropped, and read), "orphan"
+    (dropped, and mapped without an attachment). `uid` is charged.
+    """
+
+    name: str
+    device: str
+    slot: int
+    version: int
+    n_bytes: int
+    allocated: int
+    huge_bytes: int
+    state: str
+    n_readers: int
+    uid: int
+    removed: bool
+
+
+class UserInfo(NamedTuple):
+    """What a user holds, and may: `max_` None is no limit. `n_bytes` of slots and layouts."""
+
+    uid: int
+    n_connections: int
+    max_connections: int | None
+    n_readers: int
+    max_readers: int | None
+    n_buffers: int
+    max_buffers: int | None
+    n_versions: int
+    max_versions: int | None
+    n_bytes: int
+    max_bytes: int | None
+    n_descriptors: int
+    max_descriptors: int | None
+
+
+def stat(socket: str | None = None) -> Stat:
+    """The memory of the server as a whole."""
+    connection, found = shared(socket), _abi.Stat()
+    connection.call(lib.weightd_stat, connection.handle, ctypes.byref(found))
+    return named(Stat, found)
+
+
+def slots(name: str | None = None, socket: str | None = None) -> list[SlotInfo]:
+    """The slots of all buffers that the caller may read or owns, or of those called `name`."""
+    connection, found = shared(socket), ctypes.c_void_p()
+    connection.call(lib.weightd_list_slots, connection.handle,
+                    None if name is None else _abi.text(name), ctypes.byref(found))
+    return take(found, lib.weightd_list_slot, SlotInfo)
+
+
+def users(socket: str | None = None) -> list[UserInfo]:
+    """What is charged to the caller; to everybody, for administrators."""
+    connection, found = shared(socket), ctypes.c_void_p()
+    connection.call(lib.weightd_list_users, connection.handle, ctypes.byref(found))
+    return take(found, lib.weightd_list_user, UserInfo)
