@@ -1,6 +1,9 @@
 """Fixtures of the tests that drive the real programs."""
 import os
+import subprocess
+import sys
 
+import features
 import pytest
 from daemon import Daemon
 from features import LIBRARY
@@ -31,3 +34,34 @@ def make_daemon():
 def daemon(make_daemon):
     """A weightd with no options but its socket."""
     return make_daemon()
+
+
+@pytest.fixture
+def weightd(daemon, monkeypatch):
+    """The package, led to a daemon of this test's own."""
+    features.require("library")
+    monkeypatch.setenv("WEIGHTD_SOCKET", daemon.socket)
+    import weightd
+    return weightd
+
+
+@pytest.fixture
+def numpy():
+    features.require("numpy")
+    import numpy
+    return numpy
+
+
+@pytest.fixture
+def python(daemon):
+    """python(code): runs it in another interpreter that finds the package and the daemon."""
+    features.require("library")
+
+    def run(code, check=True):
+        path = str(features.ROOT / "libclient/python")
+        done = subprocess.run([sys.executable, "-c", code], env=daemon.env | {"PYTHONPATH": path},
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert not check or done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
+        return done
+
+    return run

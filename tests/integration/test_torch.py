@@ -1,6 +1,7 @@
 """weightd.torch: modules on shared memory. In-process with one torch, and once more with the other."""
 import errno
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -10,7 +11,8 @@ import features
 import pytest
 
 HAS_TORCH = features.FEATURES["torch"][0]()
-FILES = "test_torch.py", "test_flat.py", "test_python.py"
+FILES = ["test_torch.py", "test_flat.py",
+         *sorted(file.name for file in pathlib.Path(__file__).parent.glob("test_python*.py"))]
 WIDTH, VOCABULARY = 8, 16
 
 if HAS_TORCH:

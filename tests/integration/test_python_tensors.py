@@ -1,0 +1,320 @@
+"""The Python package: layouts, tensors, their views, and how long memory stays."""
+import ctypes
+import gc
+import random
+import threading
+import time
+
+import features
+import pytest
+from integration.package import MANY_KINDS, is_mapped, layout_of, publish
+
+
+# --- Layouts -----------------------------------------------------------------------------------------
+
+
+def test_layout_tells_what_was_put_into_it(weightd):
+    layout = weightd.Layout(alignment=512)
+    assert layout.add("a", "BF16", (3, 5), unit="block.0") == 0
+    assert layout.add("state", "I64", (), role="buffer") == 1
+    assert layout.tie("b", "a") == 2 and layout.tie("c", 0, unit="head") == 3
+    rows = [(e.name, e.dtype, e.shape, e.offset, e.nbytes, e.role, e.unit, e.index, e.tied_to)
+            for e in layout]
+    assert rows == [("a", "BF16", (3, 5), 0, 30, "param", "block.0", 0, None),
+                    ("state", "I64", (), 512, 8, "buffer", "", 1, None),
+                    ("b", "BF16", (3, 5), 0, 30, "param", "", 2, 0),
+                    ("c", "BF16", (3, 5), 0, 30, "param", "head", 3, 0)]
+    assert len(layout) == 4 and layout.nbytes >= 520
+
+
+def test_hash_of_a_layout_depends_on_each_dimension(weightd):
+    shapes = (2, 6), (2, 6), (6, 2), (12,), (2, 7)
+    hashes = {layout_of(weightd, ("F32", shape)).hash for shape in shapes}
+    assert len(hashes) == 4 and all(len(found) == 16 for found in hashes)
+
+
+@pytest.mark.parametrize("arguments", [
+    ("a", "F32", (2,)), ("", "F32", (2,)), ("n", "F33", (2,)), ("n", "F32", (-1,)),
+    ("n", "F32", (2**64,)), ("n", "F32", (2**40, 2**40)), ("n", "F32", (1,) * 33),
+    ("n", "F32", (2,), "weights"), ("n\0a", "F32", (2,)), ("n" * 1025, "F32", (2,)), ("\ud800", "F32", (2,))])
+def test_layout_refuses_a_tensor_that_is_none(weightd, arguments):
+    layout = weightd.Layout()
+    layout.add("a", "F32", (2,))
+    with pytest.raises(ValueError):
+        layout.add(*arguments)
+    assert [entry.name for entry in layout] == ["a"]
+
+
+def test_layout_refuses_wrong_alignments_ties_and_indices(weightd):
+    layout = layout_of(weightd)
+    for alignment in (32, 100, 2**22):
+        with pytest.raises(ValueError):
+            weightd.Layout(alignment)
+    for target in ("nothing", 1, -1):
+        with pytest.raises(ValueError):
+            layout.tie("b", target)
+    with pytest.raises(IndexError):
+        layout[1]
+
+
+# --- Reading -----------------------------------------------------------------------------------------
+
+
+def test_tensors_are_found_by_name_and_index_in_order(weightd):
+    publish(weightd, tensors=MANY_KINDS)
+    with weightd.attach("m") as buffer:
+        assert list(buffer) == [f"t{i}" for i in range(len(buffer))]
+        assert [(t.dtype, t.shape) for t in buffer.values()] == list(MANY_KINDS)
+        assert buffer.tensor(1).name == "t1" == buffer["t1"].name
+        assert buffer["t1"].offset == 256 and buffer.nbytes == layout_of(weightd, *MANY_KINDS).nbytes
+        assert buffer.version == 1 and buffer.name == "m" and buffer.device == "host"
+        assert buffer.layout_hash == layout_of(weightd, *MANY_KINDS).hash and len(buffer.digest) == 16
+        assert buffer == buffer and buffer != weightd.attach("m") and len({buffer, buffer}) == 1
+
+
+@pytest.mark.parametrize("name", ["nothing", "", "t0\0", "\ud800", b"t0", 0, None])
+def test_a_name_that_is_not_there_is_a_key_error(weightd, name):
+    publish(weightd)
+    buffer = weightd.attach("m")
+    assert name not in buffer and buffer.get(name) is None
+    with pytest.raises(KeyError):
+        buffer[name]
+
+
+def test_an_index_that_is_not_there_is_an_index_error(weightd):
+    publish(weightd)
+    for index in (1, -1, 2**32):
+        with pytest.raises(IndexError):
+            weightd.attach("m").tensor(index)
+
+
+@pytest.mark.parametrize("dtype, kind, shape, seen", [
+    ("F32", "float32", (2, 3), (2, 3)), ("F16", "float16", (4,), (4,)), ("BOOL", "bool", (3,), (3,)),
+    ("C64", "complex64", (2,), (2,)), ("I8", "int8", (3,), (3,)), ("U64", "uint64", (), ()),
+    ("BF16", "uint16", (2, 3), (2, 3)), ("F8_E5M2", "uint8", (5,), (5,)),
+    ("F4", "uint8", (2, 6), (2, 3)), ("F4", "uint8", (2, 3), (3,)),
+    ("F6_E3M2", "uint8", (2, 4), (2, 3)), ("F64", "float64", (0, 4), (0, 4))])
+def test_array_has_the_type_or_the_bits_of_the_tensor(weightd, numpy, dtype, kind, shape, seen):
+    publish(weightd, tensors=[("U8", (1,)), (dtype, shape)])
+    buffer = weightd.attach("m")
+    array = buffer["t1"].numpy()
+    assert (array.dtype, array.shape) == (numpy.dtype(kind), seen)
+    assert array.nbytes == buffer["t1"].nbytes and array.tobytes() == b"\1" * array.nbytes
+    assert array.ctypes.data - buffer["t0"].numpy().ctypes.data == 256 or not array.size
+
+
+def test_views_of_published_bytes_are_read_only(weightd, numpy):
+    publish(weightd)
+    tensor = weightd.attach("m")["t0"]
+    assert tensor.memoryview().readonly and not tensor.numpy().flags.writeable
+    with pytest.raises(ValueError):
+        tensor.numpy()[:] = 0
+    with pytest.raises(ValueError):
+        tensor.numpy().flags.writeable = True
+    with pytest.raises(TypeError):
+        tensor.memoryview()[0] = 0
+
+
+def test_asarray_converts_numbers_and_refuses_bits(weightd, numpy):
+    publish(weightd, fill=0, tensors=[("F32", (2,)), ("BF16", (2,))])
+    buffer = weightd.attach("m")
+    assert numpy.shares_memory(numpy.asarray(buffer["t0"]), buffer["t0"].numpy())
+    assert numpy.asarray(buffer["t0"], dtype="float64").dtype == "float64"
+    assert numpy.array(buffer["t0"], copy=True).flags.writeable
+    assert numpy.add(buffer["t0"], 1).tolist() == [1, 1]
+    assert numpy.asarray(buffer["t1"]).dtype == "uint16"
+    with pytest.raises(TypeError, match="BF16"):
+        numpy.asarray(buffer["t1"], dtype="float32")
+
+
+@pytest.mark.measures
+def test_attach_costs_the_same_for_one_and_for_a_hundred_thousand_tensors(weightd):
+    many = weightd.Layout()
+    for i in range(100_000):
+        many.add(f"model.layers.{i // 10}.tensor.{i % 10}.weight", "U8", (1,))
+    for name, layout in (("one", layout_of(weightd)), ("many", many)):
+        with weightd.create(name, layout) as writer:
+            writer.publish()
+
+    def cost(name):
+        times = []
+        for _ in range(200):
+            start = time.perf_counter()
+            weightd.attach(name)
+            times.append(time.perf_counter() - start)
+        return sorted(times)[len(times) // 2]
+
+    cost("one")
+    one, hundred_thousand = cost("one"), cost("many")
+    assert hundred_thousand < 3 * one, f"{one * 1e6:.0f} us, {hundred_thousand * 1e6:.0f} us"
+    buffer = weightd.attach("many")
+    assert buffer["model.layers.9999.tensor.9.weight"].index == 99_999
+    names = iter(buffer)
+    assert next(names) == "model.layers.0.tensor.0.weight"
+
+
+# --- DLPack ------------------------------------------------------------------------------------------
+
+
+def test_numpy_takes_a_tensor_by_dlpack_without_a_copy(weightd, numpy):
+    features.require("numpy-1.23", "numpy has no from_dlpack", hasattr(numpy, "from_dlpack"))
+    publish(weightd, tensors=[("F32", (2, 3)), ("F32", ()), ("F32", (0, 3)), ("F8_E4M3", (4,))])
+    for tensor in weightd.attach("m").values():
+        array = numpy.from_dlpack(tensor)
+        assert array.shape == tensor.shape
+        assert array.tobytes() == tensor.memoryview().tobytes()
+        assert array.ctypes.data == tensor.numpy().ctypes.data or not array.size
+
+
+def dltensor(capsule):
+    from weightd import _dlpack
+
+    return _dlpack.dl_tensor(capsule)
+
+
+def test_capsule_tells_type_shape_and_address(weightd, numpy):
+    publish(weightd, tensors=[("U8", (1,)), ("BF16", (2, 3)), ("BOOL", (4,)), ("F16", (2,))])
+    buffer = weightd.attach("m")
+    base = buffer["t0"].numpy().ctypes.data
+    for name, code, bits, shape in (("t1", 4, 16, [2, 3]), ("t2", 6, 8, [4]), ("t3", 2, 16, [2])):
+        capsule = buffer[name].__dlpack__(stream=None)
+        found = dltensor(capsule)
+        assert (found.code, found.bits, found.lanes) == (code, bits, 1), name
+        assert list((ctypes.c_int64 * found.ndim).from_address(found.shape)) == shape
+        assert found.data + found.byte_offset == base + buffer[name].offset
+        assert (found.device_type, found.device_id) == buffer[name].__dlpack_device__() == (1, 0)
+
+
+def test_versioned_capsule_says_that_the_memory_is_read_only(weightd, numpy):
+    major, minor = map(int, numpy.__version__.split(".")[:2])
+    features.require("numpy-2.1", "numpy has no versioned DLPack", (major, minor) >= (2, 1))
+    from weightd import _dlpack
+
+    publish(weightd, tensors=[("BF16", (2,))])
+    capsule = weightd.attach("m")["t0"].__dlpack__(max_version=(1, 1))
+    pointer = _dlpack._pointer(capsule, b"dltensor_versioned")
+    found = _dlpack.DLManagedTensorVersioned.from_address(pointer)
+    assert (found.major, found.flags & 1, found.dl_tensor.code, found.dl_tensor.bits) == (1, 1, 4, 16)
+    publish(weightd, "n")
+    assert not numpy.from_dlpack(weightd.attach("n")["t0"]).flags.writeable
+
+
+def test_dlpack_copies_when_asked_and_refuses_another_device(weightd, numpy):
+    publish(weightd)
+    tensor = weightd.attach("m")["t0"]
+    assert dltensor(tensor.__dlpack__(copy=True)).data != tensor.numpy().ctypes.data
+    assert dltensor(tensor.__dlpack__(dl_device=(1, 0), copy=False)).data == tensor.numpy().ctypes.data
+    with pytest.raises(BufferError):
+        tensor.__dlpack__(dl_device=(2, 0))
+
+
+def test_capsule_that_nobody_takes_lets_go_of_the_memory(weightd, numpy):
+    publish(weightd, tensors=[("BF16", (8,))])
+    buffer = weightd.attach("m")
+    address = buffer["t0"].numpy().ctypes.data
+    capsule = buffer["t0"].__dlpack__()
+    del buffer
+    assert is_mapped(address)
+    del capsule
+    assert not is_mapped(address)
+
+
+def test_capsule_that_a_consumer_refuses_lets_go_of_the_memory(weightd, numpy):
+    features.require("numpy-1.23", "numpy has no from_dlpack", hasattr(numpy, "from_dlpack"))
+    publish(weightd, tensors=[("BF16", (8,))])
+    buffer = weightd.attach("m")
+    address = buffer["t0"].numpy().ctypes.data
+    with pytest.raises((RuntimeError, BufferError)):  # numpy's own sentence, not a broken capsule's
+        numpy.from_dlpack(buffer["t0"])
+    del buffer
+    gc.collect()
+    assert not is_mapped(address)
+
+
+# --- How long memory stays ---------------------------------------------------------------------------
+
+
+def views(tensor):
+    """All kinds of views of a tensor; none holds the tensor itself."""
+    yield tensor.memoryview()
+    yield tensor.numpy()
+    yield tensor.numpy().reshape(-1)[1:]
+    yield tensor.__dlpack__()
+    if features.FEATURES["torch"][0]():
+        yield tensor.torch()
+        yield tensor.torch()[0].detach()
+
+
+def test_each_kind_of_view_outlives_buffer_and_close(weightd, numpy):
+    publish(weightd, fill=5)
+    for i in range(len(list(views(weightd.attach("m")["t0"])))):
+        buffer = weightd.attach("m")
+        address = buffer["t0"].numpy().ctypes.data
+        view = list(views(buffer["t0"]))[i]
+        assert weightd.ping().n_leases == 1
+        buffer.close()
+        buffer.close()
+        del buffer
+        gc.collect()
+        assert is_mapped(address) and weightd.ping().n_leases == 1, type(view)
+        assert ctypes.string_at(address, 64) == bytes([5]) * 64
+        del view
+        assert not is_mapped(address) and weightd.ping().n_leases == 0
+
+
+def test_closed_buffer_refuses_and_its_tensors_go_on(weightd):
+    publish(weightd, fill=3)
+    with weightd.attach("m") as buffer:
+        tensor = buffer["t0"]
+    assert bytes(tensor.memoryview()) == bytes([3]) * 64
+    for use in (lambda: buffer["t0"], lambda: buffer.tensor(0), lambda: list(buffer), buffer.latest,
+                buffer.refresh, buffer.verify, buffer.wait):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+    assert (len(buffer), buffer.version) == (1, 1)
+
+
+def test_views_die_in_any_order_in_any_thread(weightd, numpy):
+    for version in range(1, 4):
+        publish(weightd, fill=version, keep=8)
+    wrong = []
+
+    def torture(seed):
+        rng, held = random.Random(seed), []
+        for _ in range(300):
+            buffer = weightd.attach("m", version=rng.randint(1, 3))
+            held.append((buffer.version, rng.choice(list(views(buffer["t0"]))[:3])))
+            if rng.random() < 0.3:
+                buffer.close()
+            if rng.random() < 0.2:
+                held.append((buffer, buffer))  # cycles, for the collector
+                buffer.__dict__["self"] = buffer
+            rng.shuffle(held)
+            for version, view in held[10:]:
+                if isinstance(version, int) and bytes(view)[:1] != bytes([version]):
+                    wrong.append((version, bytes(view)[:1]))
+            del held[10:]
+
+    threads = [threading.Thread(target=torture, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert wrong == [] and weightd.ping().n_leases == 0
+
+
+def test_finalizer_in_the_middle_of_a_call_does_not_lock_up(weightd):
+    publish(weightd)
+    from weightd import _connection
+
+    held = [weightd.attach("m")]
+
+    def collect():
+        with _connection.shared().use():  # as if the collector ran while this thread asks something
+            held.clear()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and weightd.ping().n_leases == 0
