@@ -16,8 +16,9 @@ import pytest
 
 from features import BUILD, ROOT
 
-VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "rm", "wait", "ping", "version"]
-NEED_NAME = {"show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
+VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback", "chmod", "chown", "rm",
+         "wait", "watch", "stat", "ping", "version"]
+NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
 NEED_SERVER = [v for v in VERBS if v != "version"]
 
@@ -363,7 +364,7 @@ def test_columns_choose_the_keys_of_json(loaded):
 
 
 def test_help_lists_each_column(loaded):
-    for verb in ("ls", "show", "tensors"):
+    for verb in ("ls", "show", "tensors", "history", "stat"):
         text = loaded.ctl(verb, "--help").stdout
         names = re.findall(r"^ [* ] ([A-Z]+) ", text.split("\nColumns")[1], re.M)
         table = [line.split() for line in
@@ -388,7 +389,16 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["tensors", "m@99999999999999999999"], ["cat", "m"], ["cat", "m", "t", "u"], ["verify"], ["rm"],
          ["wait"], ["wait", "m", "--timeout", "-1"], ["wait", "m", "--timeout", "nan"],
          ["wait", "m", "--timeout", "1e300"], ["wait", "m", "--timeout", "soon"],
-         ["wait", "m@1", "--version", "2"], ["ping", "-c", "0"], ["ping", "extra"], ["version", "extra"]]
+         ["wait", "m@1", "--version", "2"], ["history"], ["history", "m@1"],
+         ["history", "a", "b"], ["rollback"], ["rollback", "m@1", "2"], ["rollback", "m", "0"],
+         ["rollback", "m", "x"], ["rollback", "m", "1", "2"], ["chmod", "600"], ["chmod", "1777", "m"],
+         ["chmod", "u+r", "m"], ["chmod", "600", "m@1"], ["chown", "root"], ["chown", "", "m"],
+         ["chown", ":", "m"], ["chown", "no-such-user", "m"], ["chown", ":no-such-group", "m"],
+         ["chown", "root", "m@1"], ["chown", "4294967295", "m"], ["chown", "-1", "m"], ["watch", "m@1"],
+         ["watch", "-c", "0"], ["watch", "--timeout", "x"], ["stat", "a", "b"], ["stat", "m@1"],
+         ["stat", "-o", "NOPE"], ["load", "--policy", "ask", "m", "f"], ["load", "--policy"],
+         ["load", "--pause-timeout", "-1", "m", "f"], ["load", "--exclusive", "--reusable", "m", "f"],
+         ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["version", "extra"]]
 
 
 @pytest.mark.parametrize("args", USAGE, ids=lambda a: ascii(" ".join(a)))
@@ -480,7 +490,7 @@ def test_a_socket_left_behind_is_no_server(daemon):
 
 PRINTING = [["ls"], ["ls", "--json"], ["show", "m"], ["show", "m", "--json"], ["tensors", "m"],
             ["tensors", "m", "--json"], ["cat", "m", "plain"], ["verify", "m"], ["verify", "m", "--json"],
-            ["wait", "m"], ["ping"], ["version"], ["--help"], ["ls", "--help"], ["--version"]]
+            ["wait", "m"], ["history", "m"], ["rollback", "m@1"], ["stat"], ["stat", "--json"], ["ping"], ["version"], ["--help"], ["ls", "--help"], ["--version"]]
 
 
 @pytest.mark.parametrize("args", PRINTING, ids=" ".join)
@@ -521,7 +531,7 @@ def test_cat_ends_quietly_when_its_reader_goes_away(loaded, tmp_path, ignored):
 
 
 def test_a_missing_name_is_told_once_and_on_one_line(loaded):
-    for verb in ("show", "tensors", "verify", "rm"):
+    for verb in ("show", "tensors", "verify", "rm", "history", "rollback", "stat"):
         done = loaded.ctl(verb, "nope", check=False)
         assert done.returncode == 1
         assert re.fullmatch("weightctl: [^\n]*'nope'[^\n]*\n", done.stderr), done.stderr
