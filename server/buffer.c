@@ -44,6 +44,16 @@ uint64_t buffer_now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+void buffer_audit(const struct buffer *b, enum audit_action action, const struct channel_peer *peer,
+		  uint64_t version)
+{
+	audit(&(struct audit){.action = action,
+			      .peer = peer,
+			      .buffer = b->name,
+			      .device = b->device,
+			      .version = version});
+}
+
 struct buffer *buffer_find(struct server *server, const char *name, const char *device)
 {
 	struct buffer *b;

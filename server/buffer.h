@@ -15,6 +15,7 @@
 #include "ipc/head.h"
 #include "ipc/wire.h"
 #include "server/access.h"
+#include "server/audit.h"
 #include "server/manifest.h"
 #include "server/quota.h"
 #include "server/version.h"
@@ -134,6 +135,10 @@ bool buffers_evict(struct server *server, uint64_t missing);
 
 /* Bytes that buffers_evict() could free. */
 uint64_t buffers_kept_bytes(const struct server *server);
+
+/* Puts into the audit what was done to it, by whom; NULL: by weightd itself. */
+void buffer_audit(const struct buffer *b, enum audit_action action, const struct channel_peer *peer,
+		  uint64_t version);
 
 /* CLOCK_REALTIME. */
 uint64_t buffer_now_ns(void);

@@ -212,7 +212,7 @@ static void check_state(struct buffer *b)
 	if (b->state != HEAD_UPDATING || b->writer)
 		return;
 	b->state = HEAD_TORN;
-	log_warning("'%s' on %s is torn: its writer did not come back", b->name, b->device);
+	buffer_audit(b, AUDIT_TORN, NULL, b->current);
 }
 
 /* Of versions that were being freed: their slot is out of the store already, their table perhaps not yet. */
@@ -239,6 +239,7 @@ static void settle(struct patient *p)
 	buffer_save(b);
 	fault_point("recovery-before-head");
 	buffer_flip(b);
+	buffer_audit(b, AUDIT_RECOVER, NULL, b->current);
 	reaper_start(&server->reaper);
 	if (b->removed || (b->next_version == 1 && !b->writer))
 		buffer_drop(b); /* once more: it was going */
@@ -248,6 +249,7 @@ static void settle(struct patient *p)
 
 static void quarantine(uint64_t id, const char *name, int r, uint32_t abi)
 {
+	audit(&(struct audit){.action = AUDIT_QUARANTINE, .buffer = name, .result = r});
 	if (r == -EPROTONOSUPPORT)
 		log_error("a buffer's manifest (%016" PRIx64
 			  ") has format %u and this weightd knows %d: "

@@ -10,6 +10,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/access.h"
+#include "server/audit.h"
 #include "server/backend/backend.h"
 #include "server/buffer.h"
 #include "server/event.h"
@@ -31,20 +32,32 @@ static const char *device_or_host(const char *device)
 	return device[0] ? device : "host";
 }
 
+static void record_refusal(const struct session *s, const struct buffer *b, const char *what)
+{
+	audit(&(struct audit){.action = AUDIT_REFUSE,
+			      .peer = &s->peer,
+			      .buffer = b->name,
+			      .device = b->device,
+			      .result = -EACCES,
+			      .detail = what});
+}
+
 /* The named buffer, if the client may do that with it; else the client is told, and NULL. */
 struct buffer *request_find(struct session *s, const char *name, const char *device, unsigned want)
 {
 	struct buffer *b = buffer_find(s->server, name, device_or_host(device));
+	const char *what = want == ACCESS_READ ? "read" : "write";
 
-	if (!b)
+	if (!b) {
 		session_fail(s, -ENOENT, "there is no buffer '%s' on %s", name,
 			     device_or_host(device));
-	else if (!access_allows(&b->access, &s->peer, want))
-		session_fail(s, -EACCES, "uid %u may not %s '%s' (owner uid %u, gid %u, mode %04o)",
-			     s->peer.uid, want == ACCESS_READ ? "read" : "write", name,
-			     b->access.uid, b->access.gid, b->access.mode);
-	else
+		return NULL;
+	}
+	if (access_allows(&b->access, &s->peer, want))
 		return b;
+	record_refusal(s, b, what);
+	session_fail(s, -EACCES, "uid %u may not %s '%s' (owner uid %u, gid %u, mode %04o)",
+		     s->peer.uid, what, name, b->access.uid, b->access.gid, b->access.mode);
 	return NULL;
 }
 
@@ -117,9 +130,10 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 			s, -EPERM,
 			"uid %u stands for every user that this weightd cannot name, and owns nothing",
 			s->peer.uid);
-	else if ((r = buffer_new(s->server, create->name, device, backend, &access, &b)) == 0)
+	else if ((r = buffer_new(s->server, create->name, device, backend, &access, &b)) == 0) {
+		buffer_audit(b, AUDIT_CREATE, &s->peer, 0);
 		return b;
-	else if (r == QUOTA_EXCEEDED)
+	} else if (r == QUOTA_EXCEEDED)
 		session_fail(s, -EDQUOT, "uid %u has too many buffers; remove some (weightctl rm)",
 			     s->peer.uid);
 	else
@@ -345,6 +359,7 @@ static void on_drop(struct session *s, const struct wire_request *m, const int *
 		return;
 	}
 	if (!access_owns(&b->access, &s->peer)) {
+		record_refusal(s, b, "remove");
 		session_fail(s, -EACCES, "uid %u may not remove '%s'; its owner is uid %u",
 			     s->peer.uid, b->name, b->access.uid);
 		return;
@@ -364,10 +379,10 @@ static void on_drop(struct session *s, const struct wire_request *m, const int *
 				     b->name, v->number, b->name);
 			return;
 		}
+		buffer_audit(b, AUDIT_DROP, &s->peer, v->number);
 		buffer_drop_version(b, v, WIRE_END_DROPPED);
 	} else {
-		log_info("'%s' on %s removed by pid %d uid %u", b->name, b->device, s->peer.pid,
-			 s->peer.uid);
+		buffer_audit(b, AUDIT_DROP, &s->peer, 0);
 		buffer_drop(b);
 	}
 	(void)session_reply(s, WIRE_DROP, &reply, NULL, 0);
@@ -489,10 +504,8 @@ static void on_rollback(struct session *s, const struct wire_request *m, const i
 		return;
 	}
 	if (v->number != b->current) {
-		log_info("'%s' on %s rolled back from version %" PRIu64 " to %" PRIu64
-			 " by pid %d uid %u",
-			 b->name, b->device, b->current, v->number, s->peer.pid, s->peer.uid);
 		buffer_rollback(b, v);
+		buffer_audit(b, AUDIT_ROLLBACK, &s->peer, v->number);
 	}
 	reply.rollback.version = v->number;
 	(void)session_reply(s, WIRE_ROLLBACK, &reply, NULL, 0);
@@ -501,10 +514,11 @@ static void on_rollback(struct session *s, const struct wire_request *m, const i
 
 static bool may_change_access(struct session *s, const struct buffer *b, const struct wire_access *a)
 {
-	if (!access_owns(&b->access, &s->peer))
+	if (!access_owns(&b->access, &s->peer)) {
+		record_refusal(s, b, "change");
 		session_fail(s, -EACCES, "uid %u may not change '%s'; its owner is uid %u",
 			     s->peer.uid, b->name, b->access.uid);
-	else if (a->flags & WIRE_ACCESS_UID && a->uid != b->access.uid && !access_is_admin(&s->peer))
+	} else if (a->flags & WIRE_ACCESS_UID && a->uid != b->access.uid && !access_is_admin(&s->peer))
 		session_fail(s, -EPERM, "only an administrator may give '%s' to another user",
 			     b->name);
 	else if (a->flags & WIRE_ACCESS_GID && a->gid != b->access.gid &&
@@ -542,8 +556,10 @@ static void on_access(struct session *s, const struct wire_request *m, const int
 	buffer_save(b);
 	recycle_forget(b);
 	event_of_buffer(s->server, WIRE_EVENT_ACCESS, b);
-	log_info("'%s' on %s is now of uid %u, gid %u, mode %04o, says pid %d uid %u", b->name,
-		 b->device, b->access.uid, b->access.gid, b->access.mode, s->peer.pid, s->peer.uid);
+	if (a->flags & WIRE_ACCESS_MODE)
+		buffer_audit(b, AUDIT_CHMOD, &s->peer, 0);
+	if (a->flags & (WIRE_ACCESS_UID | WIRE_ACCESS_GID))
+		buffer_audit(b, AUDIT_CHOWN, &s->peer, 0);
 	(void)session_reply(s, WIRE_ACCESS, &reply, NULL, 0);
 }
 

@@ -9,6 +9,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "server/audit.h"
 #include "server/event.h"
 #include "server/lease.h"
 #include "server/log.h"
@@ -22,6 +23,12 @@ static void fill_error(struct wire_reply *reply, int error, const char *fmt, va_
 {
 	reply->error = (struct wire_error){.error = error};
 	(void)vsnprintf(reply->error.text, sizeof(reply->error.text), fmt, args); /* cut when long */
+}
+
+/* Whatever went over a limit of a user comes through here; who may not do what, its caller records. */
+static void record_refusal(const struct channel_peer *peer, const char *why)
+{
+	audit(&(struct audit){.action = AUDIT_REFUSE, .peer = peer, .result = -EDQUOT, .detail = why});
 }
 
 /* For a client that has no session. */
@@ -158,7 +165,10 @@ void session_new(struct server *server, int fd)
 		server->n_sessions++;
 		return;
 	}
-	log_warning("connection of uid %u refused: %s", uid, why);
+	if (uid != (uid_t)-1)
+		record_refusal(&s->peer, why);
+	else
+		log_warning("a connection was refused: %s", why);
 	turn_away(fd, -EDQUOT, "%s", why);
 	hang_up(server, uid, fd);
 	if (s) {
@@ -233,6 +243,8 @@ void session_fail(struct session *s, int error, const char *fmt, ...)
 	va_start(args, fmt);
 	fill_error(&reply, error, fmt, args);
 	va_end(args);
+	if (error == -EDQUOT)
+		record_refusal(&s->peer, reply.error.text);
 	(void)send_reply(s, WIRE_ERROR, &reply, NULL, 0); /* who cannot be told is being closed */
 }
 

@@ -280,8 +280,7 @@ static void evict(struct writer *w)
 			if (!is_in_the_way(b, l))
 				continue;
 			l->evicted = true;
-			log_warning("'%s' on %s: pid %d of uid %u did not pause in time", b->name,
-				    b->device, l->session->peer.pid, l->session->peer.uid);
+			buffer_audit(b, AUDIT_EVICT_READER, &l->session->peer, v->number);
 			event_of_version(b->server, WIRE_EVENT_EVICTED, v);
 			if (w->policy == WIRE_POLICY_KILL)
 				kill_reader(w, l);
@@ -352,6 +351,7 @@ void update_start(struct writer *w)
 						 : num_now_ns() + (uint64_t)w->timeout_ms * 1000000;
 	timer_init(&w->timer, on_time);
 	event_of_buffer(b->server, WIRE_EVENT_UPDATING, b);
+	buffer_audit(b, AUDIT_UPDATE_BEGIN, &w->session->peer, b->current);
 	buffer_flip(b);
 	fault_point("update-asked");
 	timer_start(&b->server->loop, &w->timer, 0);

@@ -11,6 +11,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/audit.h"
 #include "server/buffer.h"
 #include "server/event.h"
 #include "server/fault.h"
@@ -80,8 +81,7 @@ static void tear(struct writer *w)
 	if (!buffer_has_name(b) || !w->handed_out)
 		return;
 	b->state = HEAD_TORN;
-	log_warning("'%s' on %s is torn: its writer ended in the middle of an update", b->name,
-		    b->device);
+	buffer_audit(b, AUDIT_TORN, w->session ? &w->session->peer : NULL, b->current);
 	event_of_buffer(b->server, WIRE_EVENT_TORN, b);
 }
 
@@ -707,8 +707,7 @@ static void commit(struct writer *w)
 	else
 		buffer_publish(b, v);
 	reply.publish.version = v->number;
-	log_info("'%s@%" PRIu64 "' on %s published by pid %d uid %u", b->name, v->number, b->device,
-		 session->peer.pid, session->peer.uid);
+	buffer_audit(b, AUDIT_PUBLISH, &session->peer, v->number);
 	w->pausing = false;
 	(void)writer_free(w);
 	fault_point("publish-answered");

@@ -69,7 +69,7 @@ static void publish(uint64_t version)
 {
 	const struct head_record r = make_record(version);
 
-	head_publish(head, &r);
+	head_publish(head, &r, HEAD_READY);
 }
 
 static void expect(const struct head *h, uint64_t version, enum head_state state)
@@ -129,14 +129,14 @@ static void the_newest_records_are_kept(void **state)
 	}
 }
 
-static void a_state_keeps_the_version(void **state)
+static void a_state_changes_without_its_version(void **state)
 {
 	static const enum head_state states[] = {HEAD_UPDATING, HEAD_TORN, HEAD_READY, HEAD_GONE};
 
 	(void)state;
 	publish(7);
 	for (size_t i = 0; i < ARRAY_LEN(states); i++) {
-		head_set_state(head, states[i]);
+		head_set(head, 7, states[i]);
 		expect(reader_head, 7, states[i]);
 	}
 }
@@ -421,7 +421,7 @@ int main(void)
 		TEST(only_the_head_of_that_buffer_is_ok),
 		TEST(publishing_shows_the_version_and_its_record),
 		TEST(the_newest_records_are_kept),
-		TEST(a_state_keeps_the_version),
+		TEST(a_state_changes_without_its_version),
 		TEST(versions_of_56_bits_have_room),
 		TEST(waiting_for_what_is_there_already_returns_it),
 		TEST(a_wait_without_a_change_ends_with_its_timeout_and_not_before),
