@@ -148,7 +148,7 @@ static void versions_of_56_bits_have_room(void **state)
 	(void)state;
 	publish(most);
 	expect(reader_head, most, HEAD_READY);
-	head_set_state(head, HEAD_GONE);
+	head_set(head, most, HEAD_GONE);
 	expect(reader_head, most, HEAD_GONE);
 }
 
@@ -304,7 +304,7 @@ static void a_change_of_state_ends_a_wait(void **state)
 	publish(1);
 	start_waiter(&w);
 	wake_for_nothing(1);
-	head_set_state(head, HEAD_GONE);
+	head_set(head, 1, HEAD_GONE);
 	expect_end(&w, 1);
 	assert_int_equal(head_state(w.got), HEAD_GONE);
 }
