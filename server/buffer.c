@@ -410,6 +410,7 @@ void buffer_drop(struct buffer *b)
 	list_remove(&b->link);
 	list_append(&b->server->removed, &b->link);
 	b->server->n_buffers--;
+	quota_refund(&b->charge); /* its descriptors stay charged until they are free */
 	event_of_buffer(b->server, WIRE_EVENT_REMOVED, b);
 	list_for_each_safe(v, tmp, &b->versions, link)
 		version_end(v, WIRE_END_DROPPED);

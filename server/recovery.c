@@ -113,7 +113,7 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 		r = find_table(p, e->table, e->uid, &v->table);
 	if (r == 0)
 		r = check_version(p, e, v->slot, v->table);
-	if (r == 0)
+	if (r == 0 && !e->ended_ns)
 		r = quota_charge_anyway(&server->quota, e->uid, QUOTA_VERSIONS, 1, &v->charge);
 	if (r < 0) {
 		if (v->slot)

@@ -43,6 +43,7 @@ void version_end(struct version *v, enum wire_end why)
 	assert(!v->ended_ns);
 	v->ended_ns = buffer_now_ns();
 	v->why = why;
+	quota_refund(&v->charge); /* its bytes stay charged until they are free */
 	list_remove(&v->link);
 	b->n_versions--;
 	list_append(&b->leaving, &v->link);

@@ -66,8 +66,6 @@ static void let_slot_go(struct writer *w)
 	v->pid = w->pid;
 	v->ended_ns = buffer_now_ns();
 	v->why = WIRE_END_DROPPED;
-	v->charge = w->charge;
-	w->charge = (struct charge){0};
 	version_add(v, w->buffer);
 }
 
