@@ -299,12 +299,13 @@ bool buffer_only_keeps(const struct buffer *b, const struct version *v)
 	return v->n_leases == 0 && v->number != b->current;
 }
 
-static struct version *oldest_kept(const struct buffer *b)
+/* The oldest that may go, and whose memory that would free if `free` says so. */
+static struct version *oldest_kept(const struct buffer *b, bool free)
 {
 	struct version *v;
 
 	list_for_each(v, &b->versions, link)
-		if (buffer_only_keeps(b, v))
+		if (buffer_only_keeps(b, v) && !(free && slot_is_held(v->slot)))
 			return v;
 	return NULL;
 }
@@ -315,7 +316,7 @@ static bool trim(struct buffer *b)
 	struct version *v;
 	bool some = false;
 
-	while (b->n_versions > b->keep && (v = oldest_kept(b))) {
+	while (b->n_versions > b->keep && (v = oldest_kept(b, false))) {
 		version_end(v, WIRE_END_KEEP);
 		some = true;
 	}
@@ -356,14 +357,14 @@ void buffer_publish(struct buffer *b, struct version *v)
 	version_add(v, b);
 	b->current = v->number;
 	b->state = HEAD_READY;
+	event_of_version(WIRE_EVENT_PUBLISHED, v); /* told in the next round, when it is true */
 	(void)trim(b);
 	fault_point("publish-sealed");
 	buffer_save(b);
 	fault_point("publish-committed");
 	buffer_flip(b);
 	fault_point("publish-flipped");
-	event_of_version(b->server, WIRE_EVENT_PUBLISHED, v);
-	reap_or_wait(b);
+	reaper_soon(&b->server->reaper); /* not now: the writer waits for its answer */
 }
 
 void buffer_rollback(struct buffer *b, struct version *v)
@@ -373,7 +374,7 @@ void buffer_rollback(struct buffer *b, struct version *v)
 	buffer_save(b);
 	fault_point("rollback-committed");
 	buffer_flip(b);
-	event_of_version(b->server, WIRE_EVENT_ROLLED_BACK, v);
+	event_of_version(WIRE_EVENT_ROLLED_BACK, v);
 }
 
 void buffer_drop_version(struct buffer *b, struct version *v, enum wire_end why)
@@ -387,6 +388,9 @@ void buffer_drop_version(struct buffer *b, struct version *v, enum wire_end why)
 
 void buffer_rewrite(struct buffer *b, struct version *v)
 {
+	v->why = WIRE_END_REWRITTEN; /* the number that was, not the memory */
+	event_of_version(WIRE_EVENT_VERSION_GONE, v);
+	v->why = WIRE_END_NONE;
 	v->number = b->next_version++;
 	b->current = v->number;
 	b->state = HEAD_READY;
@@ -394,7 +398,7 @@ void buffer_rewrite(struct buffer *b, struct version *v)
 	buffer_save(b);
 	fault_point("rewrite-committed");
 	buffer_flip(b);
-	event_of_version(b->server, WIRE_EVENT_PUBLISHED, v);
+	event_of_version(WIRE_EVENT_PUBLISHED, v);
 }
 
 enum head_state buffer_shown_state(const struct buffer *b)
@@ -411,7 +415,7 @@ void buffer_drop(struct buffer *b)
 	list_append(&b->server->removed, &b->link);
 	b->server->n_buffers--;
 	quota_refund(&b->charge); /* its descriptors stay charged until they are free */
-	event_of_buffer(b->server, WIRE_EVENT_REMOVED, b);
+	event_of_buffer(WIRE_EVENT_REMOVED, b);
 	list_for_each_safe(v, tmp, &b->versions, link)
 		version_end(v, WIRE_END_DROPPED);
 	b->state = HEAD_GONE;
@@ -450,7 +454,7 @@ bool buffers_evict(struct server *server, uint64_t missing)
 	if (recycle_evict(server))
 		return true;
 	list_for_each(b, &server->buffers, link) {
-		struct version *v = oldest_kept(b);
+		struct version *v = oldest_kept(b, true);
 
 		if (v && (!oldest || v->published_ns < oldest->published_ns))
 			oldest = v;
@@ -488,7 +492,6 @@ static void copy_history(const struct buffer *b, const struct manifest_record *o
 		const struct manifest_version *e = &old->versions[i];
 		const struct version *v = e->flags & MANIFEST_HELD ? find_by_slot(b, e->slot) : NULL;
 
-		/* In place the same slot goes on under another number. */
 		if (e->number && !(v && v->number == e->number))
 			from[n++] = e;
 	}
@@ -496,11 +499,12 @@ static void copy_history(const struct buffer *b, const struct manifest_record *o
 		struct manifest_version *e = &r->versions[r->n_versions++];
 
 		*e = *from[i];
-		e->flags &= ~MANIFEST_HELD;
 		if (!e->ended_ns) {
 			e->ended_ns = buffer_now_ns();
-			e->why = WIRE_END_REWRITTEN;
+			/* In place the same slot goes on under another number. */
+			e->why = find_by_slot(b, e->slot) ? WIRE_END_REWRITTEN : WIRE_END_LOST;
 		}
+		e->flags &= ~MANIFEST_HELD;
 	}
 }
 

@@ -9,6 +9,7 @@
 #include "server/buffer.h"
 #include "server/server.h"
 #include "server/session.h"
+#include "server/writer.h"
 
 /* A session that waits for the next event. */
 struct watcher {
@@ -30,14 +31,9 @@ void events_forget(struct session *s)
 	free(w);
 }
 
-/* Whoever may not even list the buffer learns nothing of it, also when it is gone by now. */
-static bool may_see(struct session *s, const struct wire_event_record *e)
+static bool may_see(struct session *s, const struct event *e)
 {
-	const struct buffer *b = buffer_find(s->server, e->name, e->device);
-
-	if (!b)
-		return s->peer.uid == e->uid || access_is_admin(&s->peer);
-	return access_allows(&b->access, &s->peer, ACCESS_READ) || access_owns(&b->access, &s->peer);
+	return access_allows(&e->access, &s->peer, ACCESS_READ) || access_owns(&e->access, &s->peer);
 }
 
 /* A page of what happened after `after`. False when there is nothing to tell. */
@@ -56,13 +52,13 @@ static bool fill_page(struct session *s, uint64_t after, struct wire_reply *repl
 		list->n_records = 1;
 	}
 	for (uint64_t n = after < oldest ? oldest : after + 1; n <= e->last; n++) {
-		const struct wire_event_record *record = &e->ring[n % WIRE_EVENTS_KEPT];
+		const struct event *event = &e->ring[n % WIRE_EVENTS_KEPT];
 
-		if (may_see(s, record)) {
+		if (may_see(s, event)) {
 			if (list->n_records == room)
 				break;
-			memcpy(list->records + list->n_records++ * sizeof(*record), record,
-			       sizeof(*record));
+			memcpy(list->records + list->n_records++ * sizeof(event->record),
+			       &event->record, sizeof(event->record));
 		}
 		list->next = n;
 	}
@@ -152,38 +148,45 @@ void events_deinit(struct events *e)
 	e->ring = NULL;
 }
 
-static void append(struct server *server, struct wire_event_record *record)
+static void append(const struct buffer *b, struct wire_event_record *record)
 {
+	struct server *server = b->server;
 	struct events *e = &server->events;
 
 	record->serial = ++e->last;
 	record->time_ns = buffer_now_ns();
+	memcpy(record->name, b->name, sizeof(record->name));
+	memcpy(record->device, b->device, sizeof(record->device));
 	if (server->actor) {
 		record->uid = server->actor->peer.uid;
 		record->pid = (uint32_t)server->actor->peer.pid;
 	}
-	e->ring[e->last % WIRE_EVENTS_KEPT] = *record;
+	e->ring[e->last % WIRE_EVENTS_KEPT] = (struct event){.record = *record, .access = b->access};
 	/* Not now: whoever makes events is in the middle of something. */
 	if (!list_empty(&e->watchers))
 		timer_start(&server->loop, &e->tell, 0);
 }
 
-void event_of_buffer(struct server *server, enum wire_event event, const struct buffer *b)
+void event_of_buffer(enum wire_event event, const struct buffer *b)
 {
 	struct wire_event_record record = {.event = event, .version = b->current};
 
-	memcpy(record.name, b->name, sizeof(record.name));
-	memcpy(record.device, b->device, sizeof(record.device));
-	append(server, &record);
+	if (b->writer) {
+		record.uid = b->writer->uid;
+		record.pid = (uint32_t)b->writer->pid;
+	}
+	append(b, &record);
 }
 
-void event_of_version(struct server *server, enum wire_event event, const struct version *v)
+void event_of_version(enum wire_event event, const struct version *v)
 {
 	struct wire_event_record record = {.event = event, .version = v->number};
 
-	memcpy(record.name, v->buffer->name, sizeof(record.name));
-	memcpy(record.device, v->buffer->device, sizeof(record.device));
 	if (event == WIRE_EVENT_VERSION_GONE)
 		record.why = v->why;
-	append(server, &record);
+	if (event == WIRE_EVENT_PUBLISHED) {
+		record.uid = v->uid;
+		record.pid = (uint32_t)v->pid;
+	}
+	append(v->buffer, &record);
 }

@@ -9,15 +9,21 @@
 #include <stdint.h>
 
 #include "ipc/wire.h"
+#include "server/access.h"
 #include "server/loop.h"
 
 struct buffer;
-struct server;
 struct session;
 struct version;
 
+/* One that is remembered, and who may know of it: who could see the buffer then, or can now. */
+struct event {
+	struct wire_event_record record;
+	struct access access;
+};
+
 struct events {
-	struct wire_event_record *ring; /* serial n at n % WIRE_EVENTS_KEPT */
+	struct event *ring; /* serial n at n % WIRE_EVENTS_KEPT */
 	uint64_t last; /* serial of the latest, 0 before the first */
 	struct list watchers;
 	struct timer tell; /* them, in the loop's next round */
@@ -27,9 +33,9 @@ struct events {
 int events_init(struct events *e);
 void events_deinit(struct events *e);
 
-/* By whom: server::actor, whose request is being handled or has just been done; or nobody. */
-void event_of_buffer(struct server *server, enum wire_event event, const struct buffer *b);
-void event_of_version(struct server *server, enum wire_event event, const struct version *v);
+/* By whom: server::actor, whose request is being handled; else who published it, or is writing it. */
+void event_of_buffer(enum wire_event event, const struct buffer *b);
+void event_of_version(enum wire_event event, const struct version *v);
 
 /* Answers the session's request, now or later. */
 void events_ask(struct session *s, const struct wire_events *ask);

@@ -45,6 +45,12 @@ void reaper_deinit(struct reaper *r)
 	timer_stop(&r->timer);
 }
 
+void reaper_soon(struct reaper *r)
+{
+	r->delay_ns = DELAY_MIN_NS;
+	timer_start(&r->server->loop, &r->timer, 0);
+}
+
 void reaper_start(struct reaper *r)
 {
 	r->delay_ns = DELAY_MIN_NS;

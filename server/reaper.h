@@ -19,5 +19,8 @@ struct reaper {
 void reaper_init(struct reaper *r, struct server *server);
 void reaper_deinit(struct reaper *r);
 
+/* Something leaves: looks in the loop's next round. */
+void reaper_soon(struct reaper *r);
+
 /* Something leaves that somebody holds still. */
 void reaper_start(struct reaper *r);

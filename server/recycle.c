@@ -2,7 +2,6 @@
 
 #include <stddef.h>
 
-#include "ipc/base/cleanup.h"
 #include "server/buffer.h"
 #include "server/server.h"
 #include "server/slot.h"
@@ -20,26 +19,17 @@ bool recycle_keep(struct version *v)
 	return true;
 }
 
-/* Opens again what slot_in_use() has closed for good. */
-static bool reopen(struct slot *s)
-{
-	return s->backend->reader(s->probe_fd, &s->reader_fd) == 0 && slot_open(s) == 0;
-}
-
-bool recycle_slot(struct buffer *b, uid_t uid, uint64_t data_size, struct slot **ret)
+struct version *recycle_find(struct buffer *b, uid_t uid, uint64_t data_size)
 {
 	struct version *v = b->spare;
 
 	if (!v)
-		return false;
-	if (v->slot->data_size != data_size || v->uid != uid || v->slot->uid != uid ||
-	    v->generation != b->generation || slot_in_use(v->slot) || !reopen(v->slot)) {
-		recycle_forget(b);
-		return false;
-	}
-	*ret = take_ptr(v->slot);
-	version_free(v);
-	return true;
+		return NULL;
+	if (v->slot->data_size == data_size && v->uid == uid && v->slot->uid == uid &&
+	    v->generation == b->generation && !slot_in_use(v->slot) && slot_open(v->slot) == 0)
+		return v;
+	recycle_forget(b);
+	return NULL;
 }
 
 void recycle_forget(struct buffer *b)

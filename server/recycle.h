@@ -14,14 +14,13 @@
 
 struct buffer;
 struct server;
-struct slot;
 struct version;
 
 /* True when `v`, which nobody holds, is to be used again, and so not to be freed now. */
 bool recycle_keep(struct version *v);
 
-/* Takes the slot that waits, if it fits and may be given to `uid`. */
-bool recycle_slot(struct buffer *b, uid_t uid, uint64_t data_size, struct slot **ret);
+/* The version whose slot waits, open for writing, if it fits and may be given to `uid`; else NULL. */
+struct version *recycle_find(struct buffer *b, uid_t uid, uint64_t data_size);
 
 /* Frees what waits: of a buffer, or the first there is. True when there was something. */
 void recycle_forget(struct buffer *b);

@@ -194,7 +194,7 @@ static void on_create(struct session *s, const struct wire_request *m, const int
 			return;
 		b->exclusive = create->flags & WIRE_CREATE_EXCLUSIVE;
 		b->reusable = create->flags & WIRE_CREATE_REUSABLE;
-		event_of_buffer(s->server, WIRE_EVENT_CREATED, b);
+		event_of_buffer(WIRE_EVENT_CREATED, b);
 	}
 	writer_new(s, b, create, fds[0]);
 }
@@ -280,6 +280,11 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 	(void)fds;
 	if (!v)
 		return;
+	out[2] = slot_reader(v->slot);
+	if (out[2] < 0) {
+		session_fail(s, -EMFILE, "weightd is out of descriptors; try again");
+		return;
+	}
 	r = lease_new(s, v, server_next_id(s->server), &lease);
 	if (r != 0) {
 		session_fail_quota(s, r, "leases; detach some");
@@ -299,7 +304,6 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 	fault_point("attach-leased");
 	out[0] = v->table->fd;
 	out[1] = b->head_reader_fd;
-	out[2] = v->slot->reader_fd;
 	if (session_reply(s, WIRE_ATTACH, &reply, out, 3) < 0)
 		lease_free(lease);
 }
@@ -518,7 +522,8 @@ static bool may_change_access(struct session *s, const struct buffer *b, const s
 		record_refusal(s, b, "change");
 		session_fail(s, -EACCES, "uid %u may not change '%s'; its owner is uid %u",
 			     s->peer.uid, b->name, b->access.uid);
-	} else if (a->flags & WIRE_ACCESS_UID && a->uid != b->access.uid && !access_is_admin(&s->peer))
+	} else if (a->flags & WIRE_ACCESS_UID && a->uid != b->access.uid &&
+		   !access_is_admin(&s->peer))
 		session_fail(s, -EPERM, "only an administrator may give '%s' to another user",
 			     b->name);
 	else if (a->flags & WIRE_ACCESS_GID && a->gid != b->access.gid &&
@@ -555,7 +560,7 @@ static void on_access(struct session *s, const struct wire_request *m, const int
 	b->generation++;
 	buffer_save(b);
 	recycle_forget(b);
-	event_of_buffer(s->server, WIRE_EVENT_ACCESS, b);
+	event_of_buffer(WIRE_EVENT_ACCESS, b);
 	if (a->flags & WIRE_ACCESS_MODE)
 		buffer_audit(b, AUDIT_CHMOD, &s->peer, 0);
 	if (a->flags & (WIRE_ACCESS_UID | WIRE_ACCESS_GID))

@@ -167,9 +167,21 @@ int slot_finish(struct slot *s)
 	return r;
 }
 
+int slot_reader(struct slot *s)
+{
+	int r = s->reader_fd >= 0 ? 0 : s->backend->reader(s->probe_fd, &s->reader_fd);
+
+	return r < 0 ? r : s->reader_fd;
+}
+
+bool slot_is_held(struct slot *s)
+{
+	s->reader_fd = fd_close(s->reader_fd);
+	return s->backend->in_use(s->probe_fd) > 0;
+}
+
 bool slot_in_use(struct slot *s)
 {
 	slot_shut(s);
-	s->reader_fd = fd_close(s->reader_fd);
-	return s->backend->in_use(s->probe_fd) > 0;
+	return slot_is_held(s);
 }

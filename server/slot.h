@@ -26,7 +26,7 @@ struct slot {
 	uint64_t data_size; /* the flat range */
 	uint64_t size; /* with the digest leaves behind it */
 	int fd; /* writable; -1 once published */
-	int reader_fd; /* for readers; -1 once there will be no more of them */
+	int reader_fd; /* for readers; see slot_reader() */
 	int probe_fd;
 	uid_t uid; /* who is charged */
 	bool kept; /* in the store */
@@ -68,6 +68,12 @@ int slot_seal(struct slot *s);
 
 /* On the worker: likewise without the seal, for buffers that have it so. -ENODATA. */
 int slot_finish(struct slot *s);
+
+/* The descriptor for readers, opened again if it was given up. -EMFILE and the like. */
+int slot_reader(struct slot *s);
+
+/* True while somebody but us has it open or mapped, also if it goes on having readers. */
+bool slot_is_held(struct slot *s);
 
 /*
  * For a slot that will get no more readers: true while somebody has it open or mapped. Where the kernel

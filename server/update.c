@@ -22,6 +22,7 @@
 #include "server/session.h"
 #include "server/slot.h"
 #include "server/table.h"
+#include "server/waiter.h"
 #include "server/writer.h"
 
 #ifndef SO_PEERPIDFD
@@ -150,6 +151,7 @@ void update_over(struct buffer *b)
 		pauser_free(p);
 		answer(s, lease);
 	}
+	waiters_notify(b);
 }
 
 /* --- the writer's side --- */
@@ -175,17 +177,6 @@ static unsigned n_in_the_way(const struct buffer *b)
 	return n;
 }
 
-/* Whether somebody has the slot open or mapped, lease or not. */
-static bool is_held(struct slot *s)
-{
-	bool held;
-
-	s->reader_fd = fd_close(s->reader_fd);
-	held = s->backend->in_use(s->probe_fd) > 0;
-	(void)s->backend->reader(s->probe_fd, &s->reader_fd); /* attach fails without, and says so */
-	return held;
-}
-
 /* True while readers may be at work that were here before a restart and have not come back. */
 static bool may_have_strangers(struct buffer *b)
 {
@@ -194,7 +185,7 @@ static bool may_have_strangers(struct buffer *b)
 	if (b->grace_ns <= num_now_ns())
 		return false;
 	/* Those who have come back hold it too: that looks the same, and is waited for. */
-	return v && is_held(v->slot);
+	return v && slot_is_held(v->slot);
 }
 
 static bool anybody_holds(struct buffer *b)
@@ -202,7 +193,7 @@ static bool anybody_holds(struct buffer *b)
 	struct version *v;
 
 	list_for_each(v, &b->versions, link)
-		if (is_held(v->slot))
+		if (slot_is_held(v->slot))
 			return true;
 	return false;
 }
@@ -281,7 +272,7 @@ static void evict(struct writer *w)
 				continue;
 			l->evicted = true;
 			buffer_audit(b, AUDIT_EVICT_READER, &l->session->peer, v->number);
-			event_of_version(b->server, WIRE_EVENT_EVICTED, v);
+			event_of_version(WIRE_EVENT_EVICTED, v);
 			if (w->policy == WIRE_POLICY_KILL)
 				kill_reader(w, l);
 		}
@@ -313,6 +304,10 @@ static void look(struct writer *w)
 	struct buffer *b = w->buffer;
 	uint64_t next = num_now_ns() + LOOK_AGAIN_NS;
 
+	if (b->removed) {
+		writer_give_up(w, -ESTALE, "it was removed");
+		return;
+	}
 	if (n_in_the_way(b) == 0 && !(b->exclusive ? may_have_strangers(b) : anybody_holds(b))) {
 		go_on(w);
 		return;
@@ -350,7 +345,7 @@ void update_start(struct writer *w)
 	w->pause_deadline_ns = w->timeout_ms < 0 ? 0
 						 : num_now_ns() + (uint64_t)w->timeout_ms * 1000000;
 	timer_init(&w->timer, on_time);
-	event_of_buffer(b->server, WIRE_EVENT_UPDATING, b);
+	event_of_buffer(WIRE_EVENT_UPDATING, b);
 	buffer_audit(b, AUDIT_UPDATE_BEGIN, &w->session->peer, b->current);
 	buffer_flip(b);
 	fault_point("update-asked");

@@ -49,7 +49,7 @@ void version_end(struct version *v, enum wire_end why)
 	list_append(&b->leaving, &v->link);
 	b->n_leaving++;
 	if (buffer_has_name(b))
-		event_of_version(b->server, WIRE_EVENT_VERSION_GONE, v);
+		event_of_version(WIRE_EVENT_VERSION_GONE, v);
 }
 
 void version_free(struct version *v)
@@ -76,7 +76,7 @@ void version_free(struct version *v)
 
 bool version_reap(struct version *v)
 {
-	if (v->n_leases > 0 || slot_in_use(v->slot))
+	if (v->n_leases > 0 || v->rewriting || slot_in_use(v->slot))
 		return false;
 	if (!recycle_keep(v))
 		version_free(v);

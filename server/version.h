@@ -35,6 +35,7 @@ struct version {
 	unsigned generation; /* of the buffer's permissions then */
 	struct list leases; /* on it */
 	unsigned n_leases;
+	bool rewriting; /* a writer has its slot */
 	bool has_digest;
 	uint8_t digest[WIRE_HASH_SIZE];
 	struct charge charge;

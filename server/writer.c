@@ -38,12 +38,6 @@ static void unmap_layout(struct writer *w)
 	w->layout_image = NULL;
 }
 
-static bool is_in_place(const struct writer *w)
-{
-	return w->buffer->exclusive && w->slot && buffer_current(w->buffer) &&
-	       w->slot == buffer_current(w->buffer)->slot;
-}
-
 /*
  * The memory of a version that will never be: the client may still have it mapped, and so it leaves like
  * any other.
@@ -69,18 +63,26 @@ static void let_slot_go(struct writer *w)
 	version_add(v, w->buffer);
 }
 
+/* The version that was written in place is readers' again. */
+static void leave_target(struct writer *w)
+{
+	slot_shut(w->slot);
+	w->slot = NULL;
+	w->target->rewriting = false;
+	w->target = NULL;
+}
+
 /* It has written in place, who knows what. */
 static void tear(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 
-	slot_shut(w->slot);
-	w->slot = NULL;
+	leave_target(w);
 	if (!buffer_has_name(b) || !w->handed_out)
 		return;
 	b->state = HEAD_TORN;
 	buffer_audit(b, AUDIT_TORN, w->session ? &w->session->peer : NULL, b->current);
-	event_of_buffer(b->server, WIRE_EVENT_TORN, b);
+	event_of_buffer(WIRE_EVENT_TORN, b);
 }
 
 static void writer_destroy(struct writer *w)
@@ -101,7 +103,7 @@ static struct writer *writer_free(struct writer *w)
 	list_remove(&w->link);
 	timer_stop(&w->timer);
 	unmap_layout(w);
-	if (is_in_place(w))
+	if (w->target)
 		tear(w);
 	b->writer = NULL;
 	let_slot_go(w);
@@ -173,7 +175,7 @@ void writer_save(const struct writer *w, struct manifest_writer *ret)
 		.uid = w->uid,
 		.pid = (uint32_t)w->pid,
 		.keep = w->keep,
-		.in_place = is_in_place(w),
+		.in_place = w->target != NULL,
 	};
 }
 
@@ -192,7 +194,7 @@ void writer_answer(struct writer *w)
 					 (b->reusable ? WIRE_BUFFER_REUSABLE : 0),
 			},
 	};
-	int fds[2] = {w->slot->fd, w->slot->reader_fd};
+	int fds[2] = {w->slot->fd, slot_reader(w->slot)};
 
 	if (session_reply(w->session, WIRE_CREATE, &reply, fds, 2) < 0)
 		writer_free(w);
@@ -224,7 +226,7 @@ static void keep(struct writer *w)
 
 	w->kept = true;
 	w->handed_out = true; /* from here on we cannot know */
-	if (is_in_place(w))
+	if (w->target)
 		b->state = HEAD_UPDATING;
 	fault_point("create-provided");
 	buffer_save(b);
@@ -337,11 +339,16 @@ static int make_store_room(struct writer *w)
 static int start_providing(struct writer *w)
 {
 	struct buffer *b = w->buffer;
+	struct version *spare;
 	int r = make_store_room(w);
 
 	if (r < 0)
 		return r;
-	if (recycle_slot(b, w->uid, w->table->data_size, &w->slot)) {
+	spare = recycle_find(b, w->uid, w->table->data_size);
+	if (spare) {
+		w->slot = take_ptr(spare->slot);
+		w->kept = true; /* with it, in one commit: the slot is in the store and must be somebody's */
+		version_free(spare);
 		keep(w);
 		return 0;
 	}
@@ -362,6 +369,13 @@ static int start_providing(struct writer *w)
 
 /* --- pausing, see update.c --- */
 
+static void aim(struct writer *w, struct version *target)
+{
+	w->target = target;
+	w->target->rewriting = true;
+	w->slot = target->slot;
+}
+
 void writer_go_on(struct writer *w)
 {
 	struct buffer *b = w->buffer;
@@ -370,10 +384,10 @@ void writer_go_on(struct writer *w)
 	if (b->exclusive) {
 		int r;
 
-		w->slot = buffer_current(b)->slot;
+		aim(w, buffer_current(b));
 		r = slot_open(w->slot);
 		if (r < 0) {
-			w->slot = NULL;
+			leave_target(w);
 			writer_give_up(w, r, strerror(-r));
 			return;
 		}
@@ -386,10 +400,15 @@ void writer_go_on(struct writer *w)
 
 void writer_give_up(struct writer *w, int error, const char *why)
 {
-	if (w->session)
-		session_fail(w->session, error, "'%s' on %s cannot be updated: %s", w->buffer->name,
-			     w->buffer->device, why);
-	writer_free(w);
+	struct session *session = w->session;
+	struct buffer *b = w->buffer;
+
+	buffer_ref(b);
+	writer_free(w); /* first: who is told finds the buffer as it was */
+	if (session)
+		session_fail(session, error, "'%s' on %s cannot be updated: %s", b->name, b->device,
+			     why);
+	buffer_unref(b);
 }
 
 static int fail_for_layout(struct writer *w, const struct version *newest)
@@ -598,7 +617,10 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 	w->table = table;
 	w->kept = true;
 	w->handed_out = true;
-	w->pausing = saved->in_place;
+	if (saved->in_place) {
+		w->pausing = true;
+		aim(w, buffer_current(buffer));
+	}
 	timer_init(&w->timer, on_not_back);
 	timer_start(&server->loop, &w->timer,
 		    num_now_ns() + server->config.resume_timeout_s * 1000000000);
@@ -661,7 +683,7 @@ static void fail_to_seal(struct writer *w, int r)
 /* What the writer made, as a version; in place it is the one there is. */
 static struct version *fill_version(struct writer *w)
 {
-	struct version *v = is_in_place(w) ? buffer_current(w->buffer) : take_ptr(w->version);
+	struct version *v = w->target ? w->target : take_ptr(w->version);
 
 	v->writer = w->id;
 	v->published_ns = buffer_now_ns();
@@ -669,8 +691,8 @@ static struct version *fill_version(struct writer *w)
 	v->pid = w->pid;
 	v->has_digest = w->has_digest;
 	memcpy(v->digest, w->digest, sizeof(v->digest));
-	if (v->slot) {
-		w->slot = NULL;
+	if (w->target) {
+		leave_target(w);
 		return v;
 	}
 	v->slot = take_ptr(w->slot);
@@ -685,8 +707,8 @@ static void commit(struct writer *w)
 {
 	struct session *session = w->session;
 	struct buffer *b = w->buffer;
-	bool in_place = is_in_place(w);
-	struct version *v = in_place ? buffer_current(b) : w->version;
+	bool in_place = w->target;
+	struct version *v = in_place ? w->target : w->version;
 	struct wire_reply reply = {0};
 	struct lease *lease;
 	int r = lease_new(session, v, w->id, &lease);

@@ -41,7 +41,8 @@ struct writer {
 	uid_t uid;
 	pid_t pid;
 	struct buffer *buffer;
-	struct slot *slot; /* in place: the current version's, borrowed */
+	struct slot *slot; /* in place: the target's, borrowed */
+	struct version *target; /* which is written in place; NULL: a new one is made */
 	struct table *table;
 	struct version *version; /* room for what this becomes */
 	struct job job;
