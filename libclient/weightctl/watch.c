@@ -196,39 +196,27 @@ static void *look_after_ends(void *userdata)
 	_exit(EXIT_FAILED);
 }
 
-/* 0, or EXIT_FAILED after telling why. Signals that the caller ignores stay ignored: nohup. */
-static int catch_ends(int *fd)
+/* What the caller ignores stays ignored: nohup. */
+static void block_signals(sigset_t *ret)
 {
 	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 	struct sigaction old;
-	pthread_t thread;
-	sigset_t set;
-	int r;
 
-	(void)sigemptyset(&set);
+	(void)sigemptyset(ret);
 	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
 		(void)sigaction(signals[i], NULL, &old); /* cannot fail for these */
 		if (old.sa_handler != SIG_IGN)
-			(void)sigaddset(&set, signals[i]);
+			(void)sigaddset(ret, signals[i]);
 	}
-	(void)pthread_sigmask(SIG_BLOCK, &set, NULL);
-	*fd = signalfd(-1, &set, SFD_CLOEXEC);
-	if (*fd < 0)
-		return cli_error("cannot watch for signals: %s", strerror(errno));
-	r = pthread_create(&thread, NULL, look_after_ends, fd);
-	if (r)
-		return cli_error("cannot start a thread: %s", strerror(r));
-	(void)pthread_detach(thread);
-	return 0;
+	(void)pthread_sigmask(SIG_BLOCK, ret, NULL);
 }
 
-static int run_watch(struct watch *watch, bool quiet)
+static int connect_and_stream(struct watch *watch, bool quiet)
 {
-	static int signal_fd; /* the thread's, to the end of the process */
 	struct weightd_watch *source;
 	int r;
 
-	if (catch_ends(&signal_fd) || cli_connect(watch->cli))
+	if (cli_connect(watch->cli))
 		return EXIT_FAILED;
 	r = weightd_watch_new(watch->cli->w, &source);
 	if (r < 0)
@@ -237,6 +225,29 @@ static int run_watch(struct watch *watch, bool quiet)
 		(void)fputs("weightctl: watching\n", stderr); /* what happens now is not missed */
 	r = stream(watch, source);
 	weightd_watch_free(source);
+	return r;
+}
+
+static int run_watch(struct watch *watch, bool quiet)
+{
+	pthread_t thread;
+	sigset_t set;
+	int fd, r;
+
+	block_signals(&set);
+	fd = signalfd(-1, &set, SFD_CLOEXEC);
+	if (fd < 0)
+		return cli_error("cannot watch for signals: %s", strerror(errno));
+	r = pthread_create(&thread, NULL, look_after_ends, &fd);
+	if (r) {
+		(void)close(fd);
+		return cli_error("cannot start a thread: %s", strerror(r));
+	}
+	r = connect_and_stream(watch, quiet);
+	/* Before standard output is closed, which looks like a reader that went away. */
+	(void)pthread_cancel(thread);
+	(void)pthread_join(thread, NULL);
+	(void)close(fd);
 	return r;
 }
 
