@@ -13,6 +13,7 @@ import features
 import pytest
 from integration.child import Child
 from integration.package import MANY_KINDS, layout_of, publish
+from integration.wire import until
 
 TIMEOUT = 60
 
@@ -362,7 +363,8 @@ def test_stat_slots_and_users_add_up(weightd):
     assert weightd.stat().leaving_bytes == left.n_bytes
     buffer.close()
     del buffer
-    assert weightd.slots("m") == [] and weightd.users()[0].n_bytes == 0
+    until(lambda: weightd.users()[0].n_bytes == 0, "the worker has freed the memory")
+    assert weightd.slots("m") == [] and weightd.stat().leaving_bytes == 0
 
 
 # --- Events ------------------------------------------------------------------------------------------
@@ -424,3 +426,23 @@ def test_a_server_that_does_not_survive_is_not_waited_for(weightd, daemon):
         assert time.monotonic() - start < TIMEOUT / 2
     finally:
         weightd.set_restart_timeout(30)
+
+
+def test_a_server_that_survives_is_waited_for(make_daemon, monkeypatch):
+    features.require("library")
+    monkeypatch.setenv("WEIGHTD_SOCKET", make_daemon("--keeper").socket)
+    import weightd
+    publish(weightd, fill=1)
+    buffer, watch, server = weightd.attach("m"), weightd.watch(), weightd.ping()
+    os.kill(server.pid, signal.SIGKILL)
+    assert buffer.latest() == 1 and buffer["t0"].memoryview()[0] == 1
+    assert weightd.ping().pid != server.pid and weightd.versions("m")[0].n_readers == 1
+    assert publish(weightd, fill=2) == 2 and buffer.swap() and buffer["t0"].memoryview()[0] == 2
+    assert watch.next(TIMEOUT).kind == "restarted"
+    assert [v.version for v in weightd.history("m")] == [1, 2]
+
+
+def test_what_a_restart_leaves_open_is_an_error_of_its_own():
+    from weightd._errors import Restarted, error
+    e = error(errno.ECONNABORTED, "unknown")
+    assert isinstance(e, Restarted) and isinstance(e, ConnectionError) and str(e) == "unknown"

@@ -266,6 +266,19 @@ def test_watch_ends_when_its_reader_goes_away_though_nothing_happens(daemon, ign
     assert proc.stderr.read() == ""
 
 
+def test_watch_tells_that_the_server_was_started_anew_and_goes_on(make_daemon, file):
+    daemon = make_daemon("--keeper")
+    daemon.ctl("load", "-q", "m", file)
+    proc = watch(daemon, "--json", "m")
+    os.kill(ctl_json(daemon, "ping")["pid"], signal.SIGKILL)
+    restarted = json.loads(proc.stdout.readline())
+    assert restarted["event"] == "restarted"
+    assert [restarted[key] for key in ("name", "device", "version", "reason", "user")] == [None] * 5
+    daemon.ctl("load", "-q", "m", file)
+    told = json.loads(proc.stdout.readline())
+    assert (told["event"], told["version"]) == ("published", 2)
+
+
 def test_watch_into_a_full_disk_is_a_failure(versions):
     daemon = versions(1)
     with open("/dev/full", "w") as full:
