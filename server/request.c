@@ -180,6 +180,8 @@ static void on_create(struct session *s, const struct wire_request *m, const int
 		return;
 	if (b && answer_again(s, b->writer, create))
 		return;
+	if (b && b->writer && writer_bury(b->writer))
+		b = buffer_find(s->server, create->name, device); /* it may have gone too */
 	if (b && b->writer) {
 		session_fail(s, -EBUSY, "'%s' on %s is being written by another writer (pid %d)%s",
 			     b->name, b->device, b->writer->pid,

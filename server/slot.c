@@ -174,6 +174,11 @@ int slot_reader(struct slot *s)
 	return r < 0 ? r : s->reader_fd;
 }
 
+bool slot_has_writer(const struct slot *s)
+{
+	return s->backend->has_writer(s->probe_fd) != 0;
+}
+
 bool slot_is_held(struct slot *s)
 {
 	s->reader_fd = fd_close(s->reader_fd);

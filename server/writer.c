@@ -200,6 +200,15 @@ void writer_answer(struct writer *w)
 		writer_free(w);
 }
 
+static void fail_to_keep(struct writer *w, int r)
+{
+	session_fail(w->session, r == -ENOTCONN ? -ENOTRECOVERABLE : r,
+		     "the service manager does not keep the memory of '%s' (%s), and without that nothing "
+		     "is made; start weightd anew",
+		     w->buffer->name, r == -ENOTCONN ? "it is gone" : strerror(-r));
+	writer_free(w);
+}
+
 static void on_kept(struct barrier *barrier, int r)
 {
 	struct writer *w = take_back(container_of(barrier, struct writer, barrier));
@@ -208,11 +217,7 @@ static void on_kept(struct barrier *barrier, int r)
 		return;
 	fault_point("create-kept");
 	if (r < 0) {
-		session_fail(w->session, r,
-			     "the service manager does not keep the memory of '%s' (%s): without that "
-			     "nothing is made",
-			     w->buffer->name, strerror(-r));
-		writer_free(w);
+		fail_to_keep(w, r);
 		return;
 	}
 	writer_answer(w);
@@ -239,9 +244,7 @@ static void keep(struct writer *w)
 	w->busy = r == 0;
 	if (r == 0)
 		return;
-	session_fail(w->session, r, "the service manager cannot be asked to keep '%s': %s", b->name,
-		     strerror(-r));
-	writer_free(w);
+	fail_to_keep(w, r);
 }
 
 /* --- providing --- */
@@ -625,6 +628,14 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 	timer_start(&server->loop, &w->timer,
 		    num_now_ns() + server->config.resume_timeout_s * 1000000000);
 	return 0;
+}
+
+bool writer_bury(struct writer *w)
+{
+	if (w->session || w->busy || slot_has_writer(w->slot))
+		return false;
+	writer_free(w);
+	return true;
 }
 
 bool writer_adopt(struct writer *w, struct session *session)

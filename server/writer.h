@@ -94,6 +94,9 @@ struct writer *writer_find(struct session *session, uint64_t id);
 /* Gives a writer without a session to this one, which has the same user. False: it is not for it. */
 bool writer_adopt(struct writer *w, struct session *session);
 
+/* Ends a writer without a session if its client is dead, which the kernel knows. True: it is gone. */
+bool writer_bury(struct writer *w);
+
 /* Answers the create of a writer that was adopted: its client never got the first answer. */
 void writer_answer(struct writer *w);
 

@@ -110,11 +110,22 @@ int fd_reopen_writable(int fd, int *ret_fd)
 	return r;
 }
 
-int fd_is_open_elsewhere(int fd)
+/* A lease that is granted is given back at once: it was only to learn that it would be. */
+static int try_lease(int fd, int type)
 {
-	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
+	if (fcntl(fd, F_SETLEASE, type) < 0)
 		return errno == EAGAIN ? 1 : -errno;
 	return fcntl(fd, F_SETLEASE, F_UNLCK) < 0 ? -errno : 0;
+}
+
+int fd_is_open_elsewhere(int fd)
+{
+	return try_lease(fd, F_WRLCK);
+}
+
+int fd_is_open_for_writing(int fd)
+{
+	return try_lease(fd, F_RDLCK);
 }
 
 bool fd_is_sealed(int fd)

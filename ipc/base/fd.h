@@ -44,6 +44,9 @@ int fd_reopen_writable(int fd, int *ret_fd);
  */
 int fd_is_open_elsewhere(int fd);
 
+/* Likewise whether any is left that can write; `fd` must be read-only. */
+int fd_is_open_for_writing(int fd);
+
 /* True when fd is a memfd that nobody can write, shrink or grow any more. */
 bool fd_is_sealed(int fd);
 

@@ -37,6 +37,9 @@ struct backend {
 	/* Whether somebody but `fd`, one of reader(), has the memory open or mapped: 1, 0, or negative: unknown. */
 	int (*in_use)(int fd);
 
+	/* Likewise whether somebody can write it. */
+	int (*has_writer)(int fd);
+
 	/* How many bytes have memory behind them; whether it is immutable. For what came back after a restart. */
 	int (*describe)(int fd, uint64_t *ret_size, uint64_t *ret_allocated, bool *ret_sealed);
 

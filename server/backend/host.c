@@ -152,6 +152,7 @@ const struct backend backend_host = {
 	.reader = fd_reopen_readonly,
 	.writable = fd_reopen_writable,
 	.in_use = fd_is_open_elsewhere,
+	.has_writer = fd_is_open_for_writing,
 	.describe = host_describe,
 	.is_whole = host_is_whole,
 	.seal = host_seal,
