@@ -85,6 +85,13 @@ static void finish(struct keeper *k, int status)
 	k->status = status;
 }
 
+/* Only ever the child: 0 and -1 would mean our group, and every process there is. */
+static void signal_child(const struct keeper *k, int signo)
+{
+	if (k->pid > 0)
+		(void)kill(k->pid, signo); /* it may be dead already: then SIGCHLD follows */
+}
+
 /* --- Starting a child ------------------------------------------------------------------------ */
 
 static void set_number(const char *name, uint64_t value)
@@ -283,7 +290,7 @@ static void end_child(struct keeper *k, int signo)
 		k->phase = PHASE_ENDING;
 		set_deadline(k, STOP_MS);
 	}
-	(void)kill(k->pid, signo); /* it may be dead already: then SIGCHLD follows */
+	signal_child(k, signo);
 }
 
 static void stop(struct keeper *k, int signo)
@@ -323,8 +330,7 @@ static void on_signal(struct keeper *k, int signo)
 		replace(k);
 		break;
 	default:
-		if (k->phase != PHASE_DOWN)
-			(void)kill(k->pid, signo);
+		signal_child(k, signo);
 	}
 }
 
@@ -343,7 +349,7 @@ static void on_deadline(struct keeper *k)
 		break;
 	case PHASE_ENDING:
 		log_error("the daemon (pid %d) does not end: killing it", k->pid);
-		(void)kill(k->pid, SIGKILL);
+		signal_child(k, SIGKILL);
 		break;
 	}
 }
