@@ -181,7 +181,7 @@ class Client:
             return writer.publish()
 
     def load(self, name, path, progress=None):
-        options = LoadOptions(progress=PROGRESS(lambda _, phase, done, total: progress(phase)) if progress else PROGRESS())
+        options = LoadOptions(progress=PROGRESS(lambda _, phase, done, total: progress(phase.decode())) if progress else PROGRESS())
         self.check(lib.weightd_load(self.w, name.encode(), (c_char_p * 1)(str(path).encode()), 1, byref(options), None))
 
     def n_listed(self, function, *arguments):

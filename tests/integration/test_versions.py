@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import signal
+import struct
 import threading
 
 import pytest
@@ -133,14 +134,41 @@ def test_calls_go_on_while_the_server_dies(kept):
                 n += 1
         return n
 
-    writing, reading, more = later(write), later(read), later(read)
+    def come_and_go():
+        n = 0
+        while not over.is_set():
+            with Client(kept.daemon.socket) as client, client.attach("m"):
+                n += 1
+        return n
+
+    writing, reading, coming = later(write), later(read), later(come_and_go)
     killer = kept.connect()
     for _ in range(5):  # the keeper waits longer each time
         before = killer.ping()
         os.kill(before.pid, signal.SIGKILL)
         until(lambda before=before: killer.ping().instance != before.instance, "it is back")
     over.set()
-    assert writing.result(PATIENCE_S) > 0 and reading.result(PATIENCE_S) and more.result(PATIENCE_S)
+    assert writing.result(PATIENCE_S) > 1 and reading.result(PATIENCE_S) and coming.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("phase", ["memory", "read", "publish"])
+def test_a_load_goes_on_while_the_server_dies(kept, tmp_path, phase):
+    header = b'{"t":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (SIZE, SIZE)
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data(b"file"))
+    killed = []
+
+    def progress(now):
+        if now == phase and not killed:
+            killed.append(now)
+            kept.kill()
+        return 0
+
+    client = kept.connect()
+    client.load("m", tmp_path / "m.safetensors", progress)
+    assert killed
+    with client.attach("m") as buffer:
+        assert buffer.version == 1 and buffer.bytes() == data(b"file")
+        buffer.verify()
 
 
 # --- Going back ---------------------------------------------------------------------------------------------
@@ -212,7 +240,8 @@ def test_a_reader_that_does_not_pause_is_waited_for_or_evicted(kept):
     buffer = kept.owned(reader.attach("x"))
     ticket = buffer.read_begin()
     assert failure(author.create, "x", SIZE, pause_timeout_ms=50) == errno.ETIMEDOUT
-    assert buffer.state() == (READY, 1) and not buffer.read_retry(ticket)
+    until(lambda: buffer.state() == (READY, 1), "the update is called off")
+    assert not buffer.read_retry(ticket)
     with author.create("x", SIZE, pause_timeout_ms=50, policy=wire.EVICT) as writer:
         assert buffer.read_retry(ticket)
         writer.write(data(b"two"))
