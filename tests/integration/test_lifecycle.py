@@ -464,13 +464,16 @@ def test_a_list_of_many_pages_has_each_buffer_once(daemon):
     assert [b.name for b in weightd.ls(socket=daemon.socket)] == names
 
 
-def test_versions_of_many_pages_are_listed_once(daemon):
-    """A page of the protocol holds forty-two."""
+def test_a_history_of_many_pages_has_each_version_once(daemon):
+    """A page of the protocol holds thirty-six; a buffer keeps 32 versions at most and remembers 64."""
     with Wire(daemon.socket) as w:
         for _ in range(100):
-            w.publish(w.create("m", image([("t", 64)]), keep=1000).writer)
+            slot = w.create("m", SMALL, keep=32)
+            w.publish(slot.writer)
+            w.detach(slot.writer)
+    assert [v.version for v in weightd.history("m", socket=daemon.socket)] == list(range(37, 101))
     listed = json.loads(daemon.ctl("show", "m", "--json").stdout)["versions"]
-    assert [v["version"] for v in listed] == list(range(1, 101))
+    assert [v["version"] for v in listed] == list(range(69, 101))
 
 
 def test_a_writer_that_does_not_say_leaves_keep_as_it_was(daemon):

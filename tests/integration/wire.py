@@ -195,6 +195,7 @@ class Wire:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.serial = 0
         self.fds = []
+        self.held = {}  # the descriptors that came with a writer or lease, by its id
         try:
             self.socket.settimeout(timeout)
             self.socket.connect(path)
@@ -217,8 +218,9 @@ class Wire:
 
     def forget(self, fds):
         for fd in fds:
-            self.fds.remove(fd)
-            os.close(fd)
+            if fd in self.fds:
+                self.fds.remove(fd)
+                os.close(fd)
 
     # --- messages ---
 
@@ -289,23 +291,29 @@ class Wire:
             os.close(fd)
         return self.slot(self.answer(CREATE))
 
-    @staticmethod
-    def slot(reply):
-        return Slot(*struct.unpack_from("<5QI", reply.body), *reply.fds)
+    def slot(self, reply):
+        slot = Slot(*struct.unpack_from("<5QI", reply.body), *reply.fds)
+        self.held[slot.writer] = reply.fds
+        return slot
 
     def publish(self, writer, root=None):
         reply = self.ask(PUBLISH, writer, DIGEST if root else 0, 0, root or b"")
         return struct.unpack("<Q", reply.body)[0]
 
     def abort(self, writer):
+        """And closes what came with it, like detach(): memory is not freed while somebody has it open."""
         self.ask(ABORT, writer)
+        self.forget(self.held.pop(writer, []))
 
     def attach(self, name, version=0, buffer=0):
         reply = self.ask(ATTACH, name.encode(), b"", version, buffer, 0, 0, b"")
-        return Lease(*struct.unpack_from("<5QI", reply.body), *reply.fds)
+        lease = Lease(*struct.unpack_from("<5QI", reply.body), *reply.fds)
+        self.held[lease.lease] = reply.fds
+        return lease
 
     def detach(self, lease):
         self.ask(DETACH, lease)
+        self.forget(self.held.pop(lease, []))
 
     def wait(self, name, version=0, timeout_ms=-1):
         reply = self.ask(WAIT, name.encode(), b"", version, timeout_ms)
