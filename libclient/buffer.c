@@ -65,11 +65,16 @@ static int map_all(struct weightd_buffer *b, const int fds[3], void *at)
 	return r;
 }
 
-int buffer_attach(struct weightd *w, const struct wire_attach *attach, void *at,
-		  struct weightd_buffer **ret)
+/* At `at` if that is not NULL, over what is mapped there. */
+static int attach_once(struct weightd *w, const struct wire_attach *attach, void *at,
+		       uint64_t deadline_ns, struct weightd_buffer **ret)
 {
 	cleanup(buffer_freep) struct weightd_buffer *b = calloc(1, sizeof(*b));
-	struct client_call call = {.op = WIRE_ATTACH, .request.attach = *attach};
+	struct client_call call = {
+		.op = WIRE_ATTACH,
+		.deadline_ns = deadline_ns,
+		.request.attach = *attach,
+	};
 	const struct wire_attach_reply *reply = &call.reply.attach;
 	int r;
 
@@ -127,7 +132,7 @@ int weightd_attach(struct weightd *w, const char *name,
 {
 	struct weightd_attach_options o = {0};
 	struct wire_attach attach = {0};
-	uint64_t deadline;
+	uint64_t deadline = 0;
 	bool is_updated;
 	int r;
 
@@ -145,13 +150,14 @@ int weightd_attach(struct weightd *w, const char *name,
 		attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
 		memcpy(attach.layout_hash, o.layout_hash, HASH_SIZE);
 	}
-	deadline = num_now_ns() + (uint64_t)(o.timeout_ms < 0 ? 0 : o.timeout_ms) * 1000000;
+	if (o.timeout_ms > 0)
+		deadline = num_now_ns() + (uint64_t)o.timeout_ms * 1000000;
 	/* What was waited for may be gone before it is attached: then once more, up to the deadline. */
 	for (;;) {
 		uint64_t now;
 		int left_ms = -1;
 
-		r = buffer_attach(w, &attach, NULL, ret);
+		r = attach_once(w, &attach, NULL, deadline, ret);
 		is_updated = r == -EAGAIN;
 		if (o.timeout_ms == 0 || (r != -ENODATA && r != -ENOENT && !is_updated))
 			return r;
@@ -161,9 +167,9 @@ int weightd_attach(struct weightd *w, const char *name,
 		r = weightd_wait(w, attach.name, attach.device, attach.version, left_ms, NULL);
 		if (r < 0)
 			return r;
+		/* -ENOENT: the buffer is past it. */
 		if (attach.version && !is_updated)
-			return buffer_attach(w, &attach, NULL,
-					     ret); /* -ENOENT: the buffer is past it */
+			return attach_once(w, &attach, NULL, deadline, ret);
 	}
 }
 
@@ -225,7 +231,7 @@ int weightd_buffer_find(const struct weightd_buffer *b, const char *name, struct
 	return tensor_find(&b->layout, b->data, name, ret);
 }
 
-int buffer_request(struct weightd_buffer *b, struct wire_attach *ret)
+static int request_current(struct weightd_buffer *b, struct wire_attach *ret)
 {
 	*ret = (struct wire_attach){.buffer = b->id};
 	return client_put_target(b->w, b->name, b->device, ret->name, ret->device);
@@ -250,13 +256,14 @@ int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret
 
 	if (r <= 0)
 		return r;
-	r = buffer_request(b, &attach);
+	r = request_current(b, &attach);
 	if (r == 0)
-		r = buffer_attach(b->w, &attach, NULL, ret);
+		r = attach_once(b->w, &attach, NULL, 0, ret);
 	return r < 0 ? r : 1;
 }
 
-void buffer_become(struct weightd_buffer *b, struct weightd_buffer *n)
+/* Takes over what `n` has attached at the same address, and ends with `n` what there was before. */
+static void become(struct weightd_buffer *b, struct weightd_buffer *n)
 {
 	uint64_t lease = b->lease;
 
@@ -272,7 +279,7 @@ void buffer_become(struct weightd_buffer *b, struct weightd_buffer *n)
 	weightd_detach(n);
 }
 
-int weightd_buffer_swap(struct weightd_buffer *b)
+int buffer_swap_until(struct weightd_buffer *b, uint64_t deadline_ns)
 {
 	struct weightd_buffer *n;
 	struct wire_attach attach;
@@ -280,16 +287,21 @@ int weightd_buffer_swap(struct weightd_buffer *b)
 
 	if (r <= 0)
 		return r;
-	r = buffer_request(b, &attach);
+	r = request_current(b, &attach);
 	if (r < 0)
 		return r;
 	attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
 	memcpy(attach.layout_hash, b->layout_hash, HASH_SIZE);
-	r = buffer_attach(b->w, &attach, b->data, &n);
+	r = attach_once(b->w, &attach, b->data, deadline_ns, &n);
 	if (r < 0)
 		return r;
-	buffer_become(b, n);
+	become(b, n);
 	return 1;
+}
+
+int weightd_buffer_swap(struct weightd_buffer *b)
+{
+	return buffer_swap_until(b, 0);
 }
 
 static int verify(struct weightd_buffer *b)

@@ -30,15 +30,8 @@ struct weightd_buffer {
 	uint8_t digest[HASH_SIZE];
 };
 
-/* Attaches, at `at` if that is not NULL, over what is mapped there. */
-int buffer_attach(struct weightd *w, const struct wire_attach *attach, void *at,
-		  struct weightd_buffer **ret);
-
-/* What attaches the version of the same buffer, and of the same layout, that is current. */
-int buffer_request(struct weightd_buffer *b, struct wire_attach *ret);
-
-/* Takes over what `n` has attached at the same address, and ends with `n` what there was before. */
-void buffer_become(struct weightd_buffer *b, struct weightd_buffer *n);
+/* As weightd_buffer_swap(), up to a deadline if the server is away; 0: none. */
+int buffer_swap_until(struct weightd_buffer *b, uint64_t deadline_ns);
 
 /* A lease again, on a new connection; none when the server will not give one. */
 int buffer_renew(struct weightd_buffer *b, const struct restart_patience *p);

@@ -200,7 +200,7 @@ static void start_patience(const struct weightd *w, struct client_call *call,
 	*ret = (struct restart_patience){
 		.has_lost = w->fd < 0,
 		.until_ns = restart_until(w),
-		.deadline_ns = UINT64_MAX,
+		.deadline_ns = call->deadline_ns ? call->deadline_ns : UINT64_MAX,
 		.tick = call->tick,
 		.userdata = call->userdata,
 	};

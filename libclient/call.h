@@ -18,6 +18,7 @@ struct client_call {
 	 * Of others: for the answer, each time it is asked for; 0: CALL_TIMEOUT_MS. < 0: for ever.
 	 */
 	int timeout_ms;
+	uint64_t deadline_ns; /* of others: the caller's, for a restart; 0: none */
 	const int *fds; /* to send, borrowed: as many as the operation takes */
 	/* Asked every CALL_TICK_MS while waiting; < 0 gives up: the connection is closed, -ECANCELED. */
 	int (*tick)(void *userdata);

@@ -173,7 +173,7 @@ static int pause_replaced(struct weightd_buffer *b, int timeout_ms)
 		r = wait_for_version(b, deadline_ns);
 		if (r < 0)
 			break;
-		r = weightd_buffer_swap(b);
+		r = buffer_swap_until(b, deadline_ns);
 		/* Replaced once more before it was attached. */
 		if (r == -EAGAIN || r == -ENODATA)
 			r = 0;

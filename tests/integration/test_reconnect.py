@@ -261,6 +261,17 @@ def test_the_time_of_a_wait_includes_the_restart(server, meet, server_is):
         assert failure(asked).errno == errno.ETIMEDOUT
 
 
+def test_the_time_of_an_attach_includes_the_restart(server, meet):
+    client, peer = meet()
+    asked = later(client.attach, "m", timeout_ms=300)
+    peer.request(wire.ATTACH)
+    server.stop()
+    started = time.monotonic()
+    peer.close()
+    assert failure(asked).errno == errno.ETIMEDOUT
+    assert time.monotonic() - started < 2
+
+
 def test_a_wait_without_time_still_finds_a_new_server(server, meet):
     client, peer = meet()
     peer.close()
