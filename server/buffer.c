@@ -236,6 +236,8 @@ int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int h
 	if (r < 0)
 		return r;
 	b->manifest = m;
+	m->n_strangers += m->n_leases;
+	m->n_leases = 0;
 	b->kept = true;
 	give_name(b);
 	(void)fd_close(head_fd);

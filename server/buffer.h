@@ -50,7 +50,7 @@ struct buffer {
 	unsigned n_versions;
 	unsigned n_leaving;
 	struct version *spare; /* one that left, whose slot is used again; NULL for none */
-	uint64_t grace_ns; /* until then readers may come back that were here before us; see update.c */
+	uint64_t grace_ns; /* until then readers who were here before us may come back; see update.c */
 	struct writer *writer; /* who makes the next version, NULL for nobody */
 	struct manifest *manifest;
 	int manifest_fd; /* until it is kept */

@@ -28,6 +28,7 @@ int lease_new(struct session *session, struct version *version, uint64_t id, str
 	list_append(&session->leases, &l->link);
 	list_append(&version->leases, &l->version_link);
 	server->n_leases++;
+	version->buffer->manifest->n_leases++;
 	*ret = l;
 	return 0;
 }
@@ -39,6 +40,8 @@ void lease_free(struct lease *l)
 	list_remove(&l->link);
 	list_remove(&l->version_link);
 	l->session->server->n_leases--;
+	if (!b->server->stopping) /* or our successor would expect nobody */
+		b->manifest->n_leases--;
 	buffer_ref(b);
 	version_unpin(l->version);
 	update_check(b); /* perhaps it was the last one that an update waited for */

@@ -235,7 +235,7 @@ static void settle(struct patient *p)
 
 	choose_current(b);
 	check_state(b);
-	if (b->exclusive)
+	if (b->manifest->n_strangers > 0)
 		b->grace_ns = num_now_ns() + server->config.resume_timeout_s * 1000000000;
 	fault_point("recovery-before-save");
 	buffer_save(b);

@@ -468,6 +468,8 @@ static void on_renew(struct session *s, const struct wire_request *m, const int 
 		session_fail_quota(s, r, "leases; detach some");
 		return;
 	}
+	if (b->manifest->n_strangers > 0)
+		b->manifest->n_strangers--;
 	reply.renew.lease = lease->id;
 	(void)session_reply(s, WIRE_RENEW, &reply, NULL, 0);
 }

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +12,30 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/log.h"
 #include "server/notify.h"
 
 #define BARRIER_NS 10000000000u
 
+/* Newer managers, and our keeper, tell how much they keep. */
+static unsigned long managers_max(void)
+{
+	const char *max = getenv("FDSTORE");
+
+	return max && isdigit((unsigned char)max[0]) ? strtoul(max, NULL, 10) : ULONG_MAX;
+}
+
 void store_init(struct store *s, struct loop *l, struct notify *notify, unsigned max)
 {
+	unsigned long theirs = managers_max();
+
 	*s = (struct store){.loop = l, .notify = notify};
-	if (notify_works(notify))
-		s->max = max;
+	if (!notify_works(notify))
+		return;
+	s->max = theirs < max ? (unsigned)theirs : max;
+	if (s->max < max)
+		log_warning("the service manager keeps %lu descriptors, not the %u of [store] max",
+			    theirs, max);
 }
 
 bool store_works(const struct store *s)

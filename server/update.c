@@ -183,9 +183,9 @@ static bool may_have_strangers(struct buffer *b)
 	struct version *v = buffer_current(b);
 
 	if (b->grace_ns <= num_now_ns())
-		return false;
-	/* Those who have come back hold it too: that looks the same, and is waited for. */
-	return v && slot_is_held(v->slot);
+		b->manifest->n_strangers = 0;
+	/* Those who have come back hold it too: where some are dead, that looks as if they lived. */
+	return b->manifest->n_strangers > 0 && v && slot_is_held(v->slot);
 }
 
 static bool anybody_holds(struct buffer *b)

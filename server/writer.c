@@ -536,6 +536,7 @@ static struct writer *writer_blank(struct buffer *b, uint64_t id)
 		return NULL;
 	}
 	list_init(&w->link);
+	w->version->buffer = b; /* whose reference it gets when it is one */
 	timer_init(&w->timer, NULL);
 	w->id = id;
 	w->layout_fd = -1;

@@ -42,11 +42,12 @@ static int host_allocate(uint64_t size, int *ret_fd)
 		return r;
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
 		return -errno;
-	/* So that no other user can open it for writing through /proc, whoever passes it on. */
-	if (fchmod(fd, 0400) < 0)
-		return -errno;
-	*ret_fd = take_fd(fd);
-	return 0;
+	/*
+	 * The descriptor of memfd_create() does not count as one that is open for writing, and so a lease
+	 * would be granted while a writer has it. One that was opened does. Its mode of 0400 keeps other users
+	 * from doing the same through /proc, whoever passes it on.
+	 */
+	return fd_reopen_writable(fd, ret_fd);
 }
 
 /* Makes huge pages of [start, start + size) where that works, and returns how many bytes that was. */
