@@ -262,6 +262,7 @@ install: programs man $(B)/install/weightctl
 	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd.service >$(DESTDIR)$(unitdir)/weightd.service
 	install -m 644 packaging/weightd.conf $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
+	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.sysusers $(DESTDIR)$(sysusersdir)/weightd.conf
 	for file in $(wildcard packaging/completions/*); do \
 		install -m 644 $$file $(DESTDIR)$(completiondir)/ || exit; done
@@ -273,7 +274,7 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(bindir)/weightctl $(includedir)/weightd.h \
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(completiondir)/weightctl \
-		$(docdir)/weightd.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
+		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8)
 	rm -rf $(DESTDIR)$(pythondir)/weightd
 

@@ -26,6 +26,8 @@ def wanted():
         "lib/systemd/system/weightd.socket": 0o644,
         "lib/sysusers.d/weightd.conf": 0o644,
         "share/bash-completion/completions/weightctl": 0o644,
+        "share/doc/weightd/preserve.conf": 0o644,
+        "share/doc/weightd/weightd.conf": 0o644,
     }
     if shutil.which("scdoc"):
         for page in (ROOT / "packaging/man").glob("*.scd"):
@@ -69,9 +71,20 @@ def test_the_service_is_hardened(installed):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def unit_value(folder, key):
+    unit = (folder / "usr/lib/systemd/system/weightd.service").read_text()
+    return re.search(rf"^{key}=(.*)$", unit, re.M).group(1)
+
+
+def test_the_service_may_hold_what_its_store_holds(installed):
+    """And the connections of as many clients as a test of this size may want."""
+    assert int(unit_value(installed, "LimitNOFILE")) >= int(unit_value(installed, "FileDescriptorStoreMax")) + 10000
+
+
 @pytest.mark.parametrize("section, key, value", [
     # Any other of these lets systemd 252 drop the descriptors of the store sooner or later.
     ("Service", "Restart", "always"),
+    ("Service", "FileDescriptorStoreMax", "6000"),
     ("Unit", "StartLimitIntervalSec", "0"),
     # Descriptors of the daemon's own helpers would be no weights.
     ("Service", "NotifyAccess", "main"),
