@@ -1,0 +1,96 @@
+"""Weights in a box: made, and looked at from all sides."""
+import contextlib
+import json
+import os
+import pathlib
+import random
+import struct
+import time
+
+from box import PATIENCE_S
+
+SERVICE = "weightd.service"
+
+
+def write_model(box, path, data):
+    """A file of one tensor, "w"."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
+    box.path(path).write_bytes(struct.pack("<Q", len(header)) + header + data)
+
+
+def load(box, name, size, seed=0, user="alice", check=True):
+    """Publishes a version of random bytes, of which no copy stays."""
+    path = f"/srv/{name}.safetensors"
+    write_model(box, path, random.Random(seed).randbytes(size))
+    try:
+        return box.run("weightctl", "load", "--quiet", "--mode", "0644", name, path, user=user, check=check)
+    finally:
+        box.path(path).unlink()
+
+
+def ask(box, *args):
+    """What weightctl says, as root, in JSON."""
+    return json.loads(box.run("weightctl", *args, "--json").stdout)
+
+
+def instance(box):
+    return ask(box, "ping")["instance"]
+
+
+def main_pid(box):
+    return int(box.show(SERVICE, "MainPID"))
+
+
+def names(box):
+    return [b["name"] for b in ask(box, "ls")["buffers"]]
+
+
+def show(box):
+    """name: all that is known about that buffer."""
+    return {name: ask(box, "show", name) for name in names(box)}
+
+
+def lasting(shown):
+    """Of what show() tells, that which time and readers do not change."""
+    if isinstance(shown, dict):
+        return {k: lasting(v) for k, v in shown.items() if k not in ("age", "age_ns", "readers")}
+    return [lasting(v) for v in shown] if isinstance(shown, list) else shown
+
+
+def readers(shown):
+    """(buffer, version): attachments."""
+    return {(name, v["version"]): v["readers"] for name, buffer in shown.items() for v in buffer["versions"]}
+
+
+def contents(box):
+    return lasting(show(box))
+
+
+def kept(box):
+    """
+    The memory files of weightd that the service manager holds: their names and inodes. Memory that was read
+    anew would be another inode, what was kept twice would be there twice.
+    """
+    found = []
+    for fd in pathlib.Path(f"/proc/{box.leader}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            name = os.readlink(fd).split()[0]
+            if name.startswith("/memfd:weightd-"):
+                found.append((name.removeprefix("/memfd:"), fd.stat().st_ino))
+    return sorted(found)
+
+
+def wait_for_kept(box, n):
+    """Until the service manager holds `n` files: it hears later than clients that there are fewer."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(kept(box)) != n:
+        assert time.monotonic() < deadline, f"the service manager keeps {kept(box)}, instead of {n}"
+        box.run("weightctl", "ping")
+
+
+def verify(box, shown=None):
+    """That all bytes of all versions are those that were published; tells how many versions there are."""
+    targets = [f"{name}@{version}" for name, version in readers(shown or show(box))]
+    if targets:
+        box.run("weightctl", "verify", *targets)
+    return len(targets)
