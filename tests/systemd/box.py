@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import select
 import shutil
 import signal
@@ -196,6 +197,29 @@ class Box:
         self.run("journalctl", "--sync")
         lines = self.run("journalctl", "-o", "json", "--all", *match).stdout.splitlines()
         return [json.loads(line) for line in lines]
+
+    @contextlib.contextmanager
+    def expect(self, pattern):
+        """At the end of the block, waits until the journal has such a line, written since its beginning."""
+        self.run("journalctl", "--sync")
+        start = self.run("journalctl", "-n", "1", "-o", "json", "--output-fields=MESSAGE").stdout
+        yield
+        with self.spawn("journalctl", "--follow", "--no-tail", "-o", "cat",
+                        "--after-cursor", json.loads(start)["__CURSOR"], bufsize=0, text=False) as proc:
+            deadline, seen = time.monotonic() + PATIENCE_S, b""
+            while not re.search(pattern.encode(), seen):
+                left = max(0, deadline - time.monotonic())
+                assert select.select([proc.stdout], [], [], left)[0], \
+                    f"nothing like {pattern!r} in the journal:\n{self.journal_text()}"
+                seen += os.read(proc.stdout.fileno(), 65536)
+            proc.kill()
+
+    def drop_in(self, unit, text):
+        """Makes this the only drop-in of a unit, by us; none if there is no text."""
+        path = self.path(f"/etc/systemd/system/{unit}.d/test.conf")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        self.run("systemctl", "daemon-reload")
 
     def journal_text(self, n_lines=60):
         done = subprocess.run(self.command("journalctl", "-o", "short-monotonic", "-n", n_lines),

@@ -3,6 +3,7 @@ import os
 import subprocess
 
 import box
+import crowd
 import features
 import pytest
 
@@ -44,11 +45,20 @@ def installed(make, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def make_service(installed):
+def programs(installed, tmp_path_factory):
+    """The programs of crowd.py, in a folder."""
+    folder = tmp_path_factory.mktemp("programs")
+    crowd.build(installed, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_service(installed, programs):
     """make_service(): a box with weightd installed and its socket enabled, to be closed by the caller."""
     def boot():
         machine = box.Box(installed)
         try:
+            crowd.install(programs, machine)
             machine.path("/usr/lib/sysusers.d/weightd-test.conf").write_text(USERS)
             machine.run("systemd-sysusers")
             machine.run("systemctl", "enable", "--now", "weightd.socket")

@@ -1,0 +1,45 @@
+"""Who did what to which weights: lines of the journal that a program can ask for."""
+import pytest
+import weights
+
+
+@pytest.fixture
+def service(shared_service):
+    return shared_service
+
+
+def entries(box, action, name):
+    return box.journal(f"WEIGHTD_ACTION={action}", f"WEIGHTD_BUFFER={name}")
+
+
+def test_a_publish_is_written_down(service):
+    weights.load(service, "audited", 4096)
+    weights.load(service, "audited", 4096, seed=1, user="root")
+    uid = service.run("id", "-u", "alice").stdout.strip()
+    found = entries(service, "publish", "audited")
+    assert [(e["WEIGHTD_VERSION"], e["WEIGHTD_UID"], e["WEIGHTD_DEVICE"]) for e in found] == \
+        [("1", uid, "host"), ("2", "0", "host")]
+    assert all(int(e["WEIGHTD_PID"]) > 0 and "audited" in e["MESSAGE"] for e in found)
+    assert {e["SYSLOG_IDENTIFIER"] for e in found} == {"weightd"}
+
+
+def test_a_removal_is_written_down(service):
+    weights.load(service, "removed", 4096)
+    service.run("weightctl", "rm", "removed", user="alice")
+    uid = service.run("id", "-u", "alice").stdout.strip()
+    assert [e["WEIGHTD_UID"] for e in entries(service, "drop", "removed")] == [uid]
+
+
+def test_a_refusal_is_written_down_as_a_warning(service):
+    weights.load(service, "private", 4096)
+    service.run("weightctl", "rm", "private", user="bob", check=False)
+    uid = service.run("id", "-u", "bob").stdout.strip()
+    found = entries(service, "refuse", "private")
+    assert [(e["WEIGHTD_UID"], e["PRIORITY"], e["WEIGHTD_RESULT"]) for e in found] == [(uid, "4", "EACCES")]
+
+
+def test_what_came_back_after_a_restart_is_written_down(service):
+    weights.load(service, "back", 4096)
+    service.run("systemctl", "restart", weights.SERVICE)
+    assert weights.verify(service) > 0
+    assert [e["WEIGHTD_DEVICE"] for e in entries(service, "recover", "back")] == ["host"]

@@ -1,0 +1,190 @@
+"""What the weights outlive, in the hands of 300 clients that come and go, and of readers that stay."""
+import contextlib
+import shutil
+from typing import Callable, NamedTuple
+
+import pytest
+import weights
+from crowd import Reader, Visitors
+from weights import SERVICE
+
+ROUNDS = 3
+VISITORS = 300
+SIZE = 256 * 1024
+BINARY = "/usr/sbin/weightd"
+
+
+def signalled(number):
+    def send(box):
+        box.run("kill", f"-{number}", weights.main_pid(box))
+    return send
+
+
+def systemctl(*args):
+    def call(box):
+        box.run("systemctl", *args)
+    return call
+
+
+def hangs(box):
+    """Stopped, so that it cannot tell that it lives."""
+    with box.expect(f"{SERVICE}: Watchdog timeout"):
+        signalled("STOP")(box)
+
+
+def is_replaced(box):
+    """As a package does: by another file of that name."""
+    path = box.path(BINARY)
+    before = path.stat().st_ino
+    shutil.copyfile(path, f"{path}.new")
+    path.with_name("weightd.new").chmod(0o755)
+    path.with_name("weightd.new").rename(path)
+    box.run("systemctl", "restart", SERVICE)
+    assert box.path(f"/proc/{weights.main_pid(box)}/exe").stat().st_ino == path.stat().st_ino != before
+
+
+def cannot_start_for_a_while(box):
+    path = box.path(BINARY)
+    path.chmod(0o644)
+    with box.expect(r"status=203/EXEC(?s:.*)status=203/EXEC"):
+        signalled("KILL")(box)
+    path.chmod(0o755)
+
+
+class Way(NamedTuple):
+    happens: Callable
+    restarts: bool = True  # the daemon
+    drop_in: str = ""  # of the service
+    refuses: bool = False  # connections, while there is no socket
+
+
+WAYS = {
+    "killed": Way(signalled("KILL")),
+    "aborted": Way(signalled("ABRT")),
+    "hung": Way(hangs, drop_in="[Service]\nWatchdogSec=1s\n"),
+    "restart": Way(systemctl("restart", SERVICE)),
+    "reload": Way(systemctl("reload", SERVICE), restarts=False),
+    "daemon-reload": Way(systemctl("daemon-reload"), restarts=False),
+    "daemon-reexec": Way(systemctl("daemon-reexec"), restarts=False),
+    "replaced": Way(is_replaced),
+    "broken": Way(cannot_start_for_a_while),
+    "socket-restart": Way(systemctl("restart", "weightd.socket"), refuses=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_weights_outlive(way, service):
+    if way.drop_in:
+        service.drop_in(SERVICE, way.drop_in)
+    weights.load(service, "read", SIZE, seed=1)
+    weights.load(service, "read", SIZE, seed=2)
+    weights.load(service, "visited", SIZE, seed=3)
+    contents, kept = weights.contents(service), weights.kept(service)
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(Reader(service, "read", version, "bob")) for version in (1, 2, 2)]
+        visitors = stack.enter_context(Visitors(service, "visited", VISITORS, "bob"))
+        visitors.all_came()
+        for _ in range(ROUNDS):
+            instance, n_passes = weights.instance(service), [r.read_on() for r in readers]
+            way.happens(service)
+            _, refused = visitors.all_came()
+            assert way.refuses or refused == 0, f"{visitors.said()}\n{service.journal_text()}"
+            assert (weights.instance(service) != instance) == way.restarts
+            assert all(r.read_on() > n for r, n in zip(readers, n_passes))
+            shown = weights.show(service)
+            counts = weights.readers(shown)
+            assert weights.lasting(shown) == contents and weights.kept(service) == kept
+            assert weights.verify(service, shown) == 3
+            assert (counts["read", 1], counts["read", 2]) == (1, 2)
+    assert set(weights.readers(weights.show(service)).values()) == {0}
+    if not way.restarts:  # the manager may have ordered its store anew
+        signalled("KILL")(service)
+        assert weights.contents(service) == contents and weights.verify(service) == 3
+
+
+def test_it_says_what_came_back(service):
+    weights.load(service, "a", SIZE, seed=1)
+    weights.load(service, "a", SIZE, seed=2)
+    weights.load(service, "b", SIZE, seed=3)
+    with service.expect("recovered: 2 buffers, 3 versions, 0 .* 0 descriptors quarantined"):
+        service.run("systemctl", "restart", SERVICE)
+    assert service.show(SERVICE, "StatusText") == "serving 2 buffers"
+
+
+def test_an_orderly_end_is_no_stop(service):
+    """It exits with 0, and is started again all the same."""
+    weights.load(service, "a", SIZE)
+    before, instance = weights.contents(service), weights.instance(service)
+    with service.expect("Scheduled restart job"):
+        signalled("TERM")(service)
+    assert weights.contents(service) == before and weights.verify(service) == 1
+    assert weights.instance(service) != instance
+
+
+def test_a_new_version_after_a_restart_has_the_next_number(service):
+    weights.load(service, "a", SIZE, seed=1)
+    service.run("systemctl", "restart", SERVICE)
+    weights.load(service, "a", SIZE, seed=2)
+    service.run("systemctl", "restart", SERVICE)
+    assert [v["version"] for v in weights.ask(service, "show", "a")["versions"]] == [1, 2]
+    assert weights.verify(service) == 2
+
+
+def test_what_was_removed_stays_removed(service):
+    weights.load(service, "a", SIZE)
+    weights.load(service, "b", SIZE)
+    service.run("weightctl", "rm", "a")
+    service.run("systemctl", "restart", SERVICE)
+    assert weights.names(service) == ["b"]
+    service.run("weightctl", "rm", "b")
+    service.run("systemctl", "restart", SERVICE)
+    assert weights.names(service) == []
+    weights.wait_for_kept(service, 0)
+
+
+def test_what_was_removed_stays_until_its_reader_has_gone(service):
+    """Also if the reader goes while nobody is there to see it."""
+    weights.load(service, "a", SIZE)
+    reader = Reader(service, "a", 1, "bob")
+    service.run("weightctl", "rm", "a")
+    service.run("systemctl", "restart", SERVICE)
+    reader.read_on()
+    assert weights.names(service) == [] and "weightd-slot" in dict(weights.kept(service))
+    service.path(BINARY).chmod(0o644)
+    with service.expect("status=203/EXEC"):
+        signalled("KILL")(service)
+    reader.kill()
+    service.path(BINARY).chmod(0o755)
+    weights.wait_for_kept(service, 0)
+
+
+def stops_and_starts(box):
+    box.run("systemctl", "stop", SERVICE)
+    box.run("systemctl", "start", SERVICE)
+
+
+def test_a_stop_frees_everything_but_what_is_being_read(service):
+    weights.load(service, "a", SIZE)
+    with Reader(service, "a", 1, "bob") as reader:
+        n = reader.read_on()
+        service.run("systemctl", "stop", SERVICE)
+        assert weights.kept(service) == []
+        service.run("systemctl", "start", SERVICE)
+        assert weights.names(service) == []
+        assert reader.check(reader.ask()) > n
+
+
+def systemd_version(box):
+    return int(box.run("systemctl", "--version").stdout.split()[1])
+
+
+def test_a_drop_in_keeps_them_also_while_it_is_stopped(service, root):
+    """With systemd 254 or newer; an older one goes on without."""
+    preserves = systemd_version(service) >= 254
+    service.drop_in(SERVICE, (root / "packaging/systemd/preserve.conf").read_text())
+    weights.load(service, "a", SIZE)
+    contents = weights.contents(service)
+    service.run("systemctl", "restart", SERVICE)
+    assert weights.contents(service) == contents
+    stops_and_starts(service)
+    assert weights.contents(service) == (contents if preserves else {})
