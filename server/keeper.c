@@ -35,7 +35,6 @@
 
 #define DELAY_MIN_MS 50
 #define DELAY_MAX_MS 5000
-#define STEADY_NS 10000000000u /* who lived that long is restarted at once again */
 #define STOP_MS 90000 /* for a child to end when told to, as systemd has it */
 #define ABORT_MS 5000 /* for one that is aborted, to write its core */
 #define NOTICES_MAX 4096 /* in one go; a queue is shorter (net.unix.max_dgram_qlen) */
@@ -60,7 +59,6 @@ struct keeper {
 	unsigned n_sockets; /* passed by who started us, passed on to each child */
 	enum phase phase;
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
-	uint64_t started_ns;
 	unsigned delay_ms;
 	pid_t pid; /* of the child; -1: none */
 	bool is_stopping; /* the keeper ends with this child */
@@ -154,7 +152,6 @@ static void start(struct keeper *k)
 	k->pid = pid;
 	k->phase = PHASE_RUNNING;
 	k->deadline_ns = 0;
-	k->started_ns = num_now_ns();
 }
 
 /* --- Notices of the child -------------------------------------------------------------------- */
@@ -206,6 +203,9 @@ static void take_notice(struct keeper *k, struct notice *n)
 	}
 	if (n->words & (NOTICE_STORE | NOTICE_REMOVE))
 		take_keepsakes(k, n);
+	if (n->words & NOTICE_READY)
+		k->delay_ms =
+			DELAY_MIN_MS; /* what keeps dying before that is waited for longer and longer */
 	if (k->phase != PHASE_RUNNING)
 		return;
 	if (n->words & NOTICE_STOPPING) {
@@ -254,8 +254,6 @@ static void on_end(struct keeper *k, int status)
 		finish(k, code);
 		return;
 	}
-	if (num_now_ns() - k->started_ns > STEADY_NS)
-		k->delay_ms = DELAY_MIN_MS;
 	log_warning("the daemon (pid %d) ended with %s %d; starting it again in %u ms, %u descriptors "
 		    "are kept",
 		    pid, is_exit ? "status" : "signal", code, k->delay_ms, k->kept.n);

@@ -426,6 +426,19 @@ def test_a_replaced_program_is_started_by(make_keeper, tmp_path, by):
         assert keeper.ask("version") == version and keeper.ask("intact()") == len(NAMES)
 
 
+def test_only_a_start_that_fails_is_waited_for_longer(keeper):
+    """Who serves is started at once again, however often it is killed: each delay is one for readers."""
+    for _ in range(4):
+        assert keeper.ask("notify('READY=1')")
+        keeper.kill_child()
+    for _ in range(2):
+        keeper.kill_child()
+    assert keeper.ask("notify('READY=1')")
+    keeper.kill_child()
+    delays = re.findall(r"starting it again in (\d+) ms", keeper.log)
+    assert delays == ["50"] * 4 + ["100", "200"] + ["50"]
+
+
 def test_a_replacement_is_not_held_up_by_earlier_deaths(make_keeper, tmp_path):
     keeper = make_keeper(command=[script(tmp_path / "program", 1)])
     assert keeper.ask("store_files('a')")
