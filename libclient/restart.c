@@ -139,7 +139,8 @@ static int too_late(struct weightd *w, const struct restart_patience *p)
 		w->path, w->restart_timeout_ms);
 }
 
-int restart_wait(struct weightd *w, const struct restart_patience *p)
+/* With what it takes to hear of a server that makes its socket anew. */
+static int watch_and_wait(struct weightd *w, const struct restart_patience *p)
 {
 	cleanup(fd_closep) int watch = watch_folder(w->path);
 	int pause_ms = 1;
@@ -162,4 +163,17 @@ int restart_wait(struct weightd *w, const struct restart_patience *p)
 		if (p->tick && p->tick(p->userdata) < 0)
 			return sentence_set(&w->sentence, -ECANCELED, "cancelled");
 	}
+}
+
+int restart_wait(struct weightd *w, const struct restart_patience *p)
+{
+	/*
+	 * Where somebody holds the socket, connecting works before anybody listens. Then without a watch: to
+	 * close one takes up to 20 ms, in which the kernel waits for all who may still look at it.
+	 */
+	int r = try_once(w, p);
+
+	if (!is_passing(r))
+		return r;
+	return num_now_ns() < end_of(p) ? watch_and_wait(w, p) : too_late(w, p);
 }
