@@ -108,7 +108,7 @@ all: programs demos man
 programs: $(PROGRAMS) $(LIB)
 unit: $(UNIT)
 demos: $(DEMO)
-benches: $(BENCHES)
+benches: $(BENCHES) $(B)/unit/tool_flip
 man: $(MAN)
 
 required:
@@ -164,6 +164,11 @@ TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS)
 $(UNIT): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)
+
+# A bench that looks inside the server.
+$(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(TEST_LIBS)
 
 PYTEST = WEIGHTD_BUILD=$(abspath $(B)) WEIGHTD_LIBRARY=$(abspath build/libweightd.so) \
 	WEIGHTD_MODEL=$(abspath $(MODEL)) WEIGHTD_PYTHON_TORCH2=$(abspath $(wildcard build/torch2/bin/python)) \

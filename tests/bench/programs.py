@@ -14,10 +14,16 @@ LIMIT_S = 120
 
 def bench(name, *args, env=None):
     """The lines that a C program printed, as lists of numbers."""
-    done = subprocess.run([features.BUILD / "bench" / name, *map(str, args)], env=env, text=True,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=LIMIT_S)
+    return run([features.BUILD / "bench" / name, *args], env)
+
+
+def run(command, env=None):
+    """Likewise of any program."""
+    command = [*map(str, command)]
+    done = subprocess.run(command, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          timeout=LIMIT_S)
     if done.returncode:
-        raise RuntimeError(f"{name} {' '.join(map(str, args))} ended with {done.returncode}")
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}")
     return [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
 
 
