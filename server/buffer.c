@@ -192,9 +192,7 @@ static int recover_head(struct buffer *b, int head_fd)
 	if (size != HEAD_SIZE || seals < 0 || !(seals & F_SEAL_SHRINK))
 		return -EBADMSG;
 	b->head_fd = head_fd;
-	r = fd_reopen_readonly(head_fd, &b->head_reader_fd);
-	if (r == 0)
-		r = map_head(b);
+	r = map_head(b);
 	if (r == 0)
 		r = head_ok(b->head, b->id) ? 0 : -EBADMSG;
 	b->head_fd = -1; /* the caller's until all is well; the mapping keeps the page */
@@ -239,10 +237,23 @@ int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int h
 	m->n_strangers += m->n_leases;
 	m->n_leases = 0;
 	b->kept = true;
+	b->head_fd = head_fd;
 	give_name(b);
-	(void)fd_close(head_fd);
 	*ret = take_ptr(b);
 	return 0;
+}
+
+int buffer_head(struct buffer *b)
+{
+	int r;
+
+	if (b->head_reader_fd >= 0)
+		return b->head_reader_fd;
+	r = fd_reopen_readonly(b->head_fd, &b->head_reader_fd);
+	if (r < 0)
+		return r;
+	b->head_fd = fd_close(b->head_fd); /* the store has it */
+	return b->head_reader_fd;
 }
 
 void buffer_ref(struct buffer *b)

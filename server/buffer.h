@@ -55,8 +55,8 @@ struct buffer {
 	struct manifest *manifest;
 	int manifest_fd; /* until it is kept */
 	struct head *head;
-	int head_fd; /* writable, until it is kept */
-	int head_reader_fd; /* read-only, for readers */
+	int head_fd; /* writable, until it is kept; after a restart until there is a reader */
+	int head_reader_fd; /* read-only, see buffer_head() */
 	bool kept; /* head and manifest are in the store */
 	struct charge charge;
 	struct charge descriptors;
@@ -79,6 +79,12 @@ int buffer_new(struct server *server, const char *name, const char *device,
  */
 int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int head_fd,
 		   struct buffer **ret);
+
+/*
+ * The read-only descriptor of the head page, for readers. Opened when the first one comes: a thousand
+ * buffers are to be there at once after a restart. Negative where that fails.
+ */
+int buffer_head(struct buffer *b);
 
 void buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);

@@ -282,8 +282,9 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 	(void)fds;
 	if (!v)
 		return;
+	out[1] = buffer_head(b);
 	out[2] = slot_reader(v->slot);
-	if (out[2] < 0) {
+	if (out[1] < 0 || out[2] < 0) {
 		session_fail(s, -EMFILE, "weightd is out of descriptors; try again");
 		return;
 	}
@@ -305,7 +306,6 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 	memcpy(reply.attach.digest, v->digest, WIRE_HASH_SIZE);
 	fault_point("attach-leased");
 	out[0] = v->table->fd;
-	out[1] = b->head_reader_fd;
 	if (session_reply(s, WIRE_ATTACH, &reply, out, 3) < 0)
 		lease_free(lease);
 }

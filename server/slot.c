@@ -77,8 +77,6 @@ int slot_recover(struct server *server, const struct backend *backend, uid_t uid
 	if (r == 0 && (size != s->size || allocated < size))
 		r = -EBADMSG;
 	if (r == 0)
-		r = backend->reader(probe_fd, &s->reader_fd);
-	if (r == 0)
 		r = quota_charge_anyway(&server->quota, uid, QUOTA_BYTES, s->size, &s->charge);
 	if (r == 0)
 		r = quota_charge_anyway(&server->quota, uid, QUOTA_DESCRIPTORS, 1, &s->descriptor);

@@ -1,0 +1,52 @@
+"""What a restarted weightd does before it serves, and what it leaves for later."""
+import os
+import pathlib
+import re
+import signal
+
+import features
+
+N = 20
+
+
+def publish(weightd, name, byte):
+    layout = weightd.Layout()
+    layout.add("t", "U8", (4096,))
+    with weightd.create(name, layout) as writer:
+        writer["t"].memoryview()[:] = bytes([byte]) * 4096
+        writer.publish()
+
+
+def access_modes(pid, kind):
+    """Of the files of that kind that the process has open, as often as it has."""
+    proc = pathlib.Path(f"/proc/{pid}")
+    fds = [fd.name for fd in (proc / "fd").iterdir() if f"/memfd:weightd-{kind}" in os.readlink(fd)]
+    flags = [re.search(r"flags:\s+(\d+)", (proc / "fdinfo" / fd).read_text())[1] for fd in fds]
+    return [int(f, 8) & os.O_ACCMODE for f in flags]
+
+
+def n_open(pid):
+    return [len(access_modes(pid, kind)) for kind in ("head", "slot")]
+
+
+def test_what_readers_need_is_opened_when_the_first_one_comes(make_daemon, monkeypatch):
+    """Opening it for all of a thousand buffers is a third of what a restart takes."""
+    features.require("library")
+    monkeypatch.setenv("WEIGHTD_SOCKET", make_daemon("--keeper").socket)
+    import weightd
+    for i in range(N):
+        publish(weightd, f"b{i}", i + 1)
+    killed = weightd.ping().pid
+    os.kill(killed, signal.SIGKILL)
+    pid = weightd.ping().pid
+    assert pid != killed
+    assert n_open(pid) == [N, N]
+    with weightd.attach("b3") as buffer:
+        assert bytes(buffer["t"].memoryview()) == bytes([4]) * 4096
+        assert n_open(pid) == [N, N + 1]
+        with weightd.attach("b3"):
+            assert n_open(pid) == [N, N + 1]
+    assert sorted(access_modes(pid, "head")) == [os.O_RDONLY] + [os.O_RDWR] * (N - 1)
+    publish(weightd, "b3", 99)
+    with weightd.attach("b3") as buffer:
+        assert buffer["t"].memoryview()[0] == 99
