@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -162,23 +161,12 @@ static bool is_listener(int fd)
 	       getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens;
 }
 
-static bool is_socket(int fd)
-{
-	struct stat st;
-
-	return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode);
-}
-
 int inherit_take_listener(struct inherit *in, int *ret_fd)
 {
 	struct inherited *found = NULL;
 
 	for (unsigned i = 0; i < in->n; i++) {
-		enum store_kind kind;
-		uint64_t id;
-
-		if (in->items[i].fd < 0 || store_parse_name(in->items[i].name, &kind, &id) ||
-		    !is_socket(in->items[i].fd))
+		if (in->items[i].fd < 0 || store_is_name(in->items[i].name))
 			continue;
 		if (found || !is_listener(in->items[i].fd))
 			return -EINVAL;

@@ -58,16 +58,23 @@ void store_name(enum store_kind kind, uint64_t id, char ret[STORE_NAME_MAX + 1])
 	(void)snprintf(ret, STORE_NAME_MAX + 1, "%c%016" PRIx64, (char)kind, id);
 }
 
+bool store_is_name(const char *name)
+{
+	if (strlen(name) != 17 || name[0] < 'a' || name[0] > 'z')
+		return false;
+	for (const char *p = name + 1; *p; p++)
+		if (!isdigit((unsigned char)*p) && (*p < 'a' || *p > 'f'))
+			return false;
+	return true;
+}
+
 bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret_id)
 {
 	static const char kinds[] = {STORE_MANIFEST, STORE_HEAD,   STORE_SLOT,
 				     STORE_TABLE,    STORE_SOCKET, STORE_LOCK};
 
-	if (strlen(name) != 17 || !memchr(kinds, name[0], sizeof(kinds)))
+	if (!store_is_name(name) || !memchr(kinds, name[0], sizeof(kinds)))
 		return false;
-	for (const char *p = name + 1; *p; p++)
-		if (!isdigit((unsigned char)*p) && (*p < 'a' || *p > 'f'))
-			return false;
 	*ret_kind = (enum store_kind)name[0];
 	*ret_id = strtoull(name + 1, NULL, 16);
 	return true;

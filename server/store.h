@@ -51,7 +51,9 @@ void store_remove(struct store *s, enum store_kind kind, uint64_t id);
 
 /* Writes "s0123456789abcdef". */
 void store_name(enum store_kind kind, uint64_t id, char ret[STORE_NAME_MAX + 1]);
-/* True for such a name. */
+/* True for such a name, also of a kind that only a later weightd knows. */
+bool store_is_name(const char *name);
+/* True for such a name of a kind that we know. */
 bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret_id);
 
 /* Tells when all that was handed over before is kept. */

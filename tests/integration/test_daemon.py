@@ -325,6 +325,16 @@ def test_another_socket_that_was_passed_on_is_refused(activate, tmp_path, kind):
         assert not (tmp_path / "other").exists()
 
 
+def test_what_a_later_weightd_has_stored_is_not_listened_on(activate, tmp_path):
+    with listening(tmp_path / "s") as s, listening(tmp_path / "later") as later:
+        names = "weightd.socket:x" + 16 * "0"
+        proc = activate([s, later], env={"LISTEN_FDNAMES": names})
+        assert await_service(tmp_path / "s", proc).pid == proc.pid
+        with Wire(str(tmp_path / "s")) as w:
+            assert w.stat().n_quarantined == 1
+        assert end(proc) == 0 and f"descriptor 'x{16 * '0'}' came back and belongs to nothing" in proc.stderr.read()
+
+
 def test_sockets_meant_for_another_process_are_not_taken(start, tmp_path):
     env = {"LISTEN_FDS": "1", "LISTEN_PID": "1", "WEIGHTD_SOCKET": str(tmp_path / "s")}
     assert await_service(tmp_path / "s", start(WEIGHTD, env=env))
