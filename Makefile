@@ -52,7 +52,6 @@ has_pkg = $(shell pkg-config --exists $(1) 2>/dev/null && echo yes)
 has_program = $(shell command -v $(1) 2>/dev/null)
 libs = $(shell pkg-config --libs $(1) 2>/dev/null)
 
-HAVE_SYSTEMD := $(call has_pkg,libsystemd)
 HAVE_INIH := $(call has_pkg,inih)
 HAVE_CMOCKA := $(call has_pkg,cmocka)
 HAVE_SCDOC := $(call has_program,scdoc)
@@ -61,8 +60,7 @@ HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
 
 MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,libxxhash),,libxxhash-dev) \
 	$(if $(call has_pkg,smartcols),,libsmartcols-dev)
-WITHOUT := $(if $(HAVE_SYSTEMD),,'socket activation and sd_notify (libsystemd-dev)') \
-	$(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
+WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
 	$(if $(HAVE_SCDOC),,'man pages (scdoc)') \
 	$(if $(HAVE_FUZZER),,'fuzz targets (clang libclang-rt-14-dev)')
@@ -70,13 +68,11 @@ WITHOUT := $(if $(HAVE_SYSTEMD),,'socket activation and sd_notify (libsystemd-de
 # --- Sources ------------------------------------------------------------------------------------
 
 # Of the files of a variant, NOUN-*.c, one is built.
-NOTIFY := server/notify-$(if $(HAVE_SYSTEMD),systemd,none).c
 INI := server/ini-$(if $(HAVE_INIH),inih,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
-SERVER := $(call objects,$(filter-out server/notify-% server/ini-%,$(wildcard server/*.c server/backend/*.c)) \
-	$(wildcard $(NOTIFY) $(INI)))
+SERVER := $(call objects,$(filter-out server/ini-%,$(wildcard server/*.c server/backend/*.c)) $(INI))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/load/*.c))
 WEIGHTCTL := $(call objects,$(wildcard libclient/weightctl/*.c))
 MAP := libclient/libweightd.map
@@ -118,7 +114,7 @@ $(B)/obj/%.o: %.c Makefile | required
 	$(call say,CC)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-SERVER_LIBS = $(call libs,$(if $(HAVE_SYSTEMD),libsystemd) $(if $(HAVE_INIH),inih))
+SERVER_LIBS = $(call libs,$(if $(HAVE_INIH),inih))
 
 $(B)/weightd: $(SERVER) $(IPC)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS)

@@ -47,7 +47,6 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "cmocka": (lambda: package_flags("cmocka") is not None, "no cmocka (apt-get install libcmocka-dev)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
     "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
-    "libsystemd": (lambda: is_linked_with(b"libsystemd.so"), "weightd was built without libsystemd (libsystemd-dev)"),
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
