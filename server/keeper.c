@@ -291,13 +291,14 @@ static void end_child(struct keeper *k, int signo)
 	signal_child(k, signo);
 }
 
-static void stop(struct keeper *k, int signo)
+/* SIGINT says that nobody comes after: what is kept here ends with us. */
+static void stop(struct keeper *k)
 {
 	k->is_stopping = true;
 	if (k->phase == PHASE_DOWN)
 		finish(k, 0);
 	else
-		end_child(k, signo);
+		end_child(k, SIGINT);
 }
 
 static void replace(struct keeper *k)
@@ -322,7 +323,7 @@ static void on_signal(struct keeper *k, int signo)
 		break;
 	case SIGTERM:
 	case SIGINT:
-		stop(k, signo);
+		stop(k);
 		break;
 	case SIGHUP:
 		replace(k);

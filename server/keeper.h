@@ -6,8 +6,9 @@
  * (under a name of at most 20 characters, and never polled) the next child finds in LISTEN_FDS. So the
  * weights survive every death but the keeper's own.
  *
- * SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 are passed on. SIGHUP ends the child and starts the program that is
- * to be found at its path by then.
+ * SIGTERM and SIGINT end both; the child gets SIGINT then, for the end is final, and SIGTERM when it ends for
+ * a successor: at SIGHUP, which starts the program that is to be found at its path by then. SIGUSR1 and
+ * SIGUSR2 are passed on.
  */
 #pragma once
 

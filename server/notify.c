@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include "server/log.h"
 
 #define RETRY_NS 10000000u
+#define PARTING_MS 1000 /* for what still waits at our end */
 
 struct message {
 	struct list link; /* notify::queue */
@@ -177,18 +179,38 @@ void notify_init(struct notify *n, struct loop *l)
 	(void)unsetenv("NOTIFY_SOCKET"); /* what we start must not speak for us */
 }
 
+/* What waits is of use even now: removals, above all. No client is left to be held up. */
+static void send_rest(const struct notify *n)
+{
+	uint64_t deadline_ns = num_now_ns() + PARTING_MS * 1000000u;
+	struct message *m;
+
+	list_for_each(m, &n->queue, link) {
+		int r = n->gone ? -EPIPE : send_now(n, m->text, m->fd);
+
+		while (r == -EAGAIN && num_now_ns() < deadline_ns) {
+			struct pollfd room = {.fd = n->source.fd, .events = POLLOUT};
+
+			(void)poll(&room, 1, RETRY_NS / 1000000);
+			r = send_now(n, m->text, m->fd);
+		}
+		if (r < 0) {
+			log_warning("the service manager did not hear all there was to tell: %s",
+				    strerror(-r));
+			return;
+		}
+	}
+}
+
 void notify_deinit(struct notify *n)
 {
 	struct message *m;
 
 	timer_stop(&n->watchdog);
 	timer_stop(&n->retry);
-	/* What waits is of use even now: removals, above all. */
-	while ((m = list_first(&n->queue, struct message, link))) {
-		if (!n->gone && send_now(n, m->text, m->fd) < 0)
-			log_warning("the service manager was too busy to hear: %s", m->text);
+	send_rest(n);
+	while ((m = list_first(&n->queue, struct message, link)))
 		message_free(m);
-	}
 	loop_remove(&n->source);
 	n->source.fd = fd_close(n->source.fd);
 }

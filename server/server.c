@@ -21,6 +21,7 @@
 #include "server/recovery.h"
 #include "server/session.h"
 #include "server/version.h"
+#include "server/writer.h"
 
 static void on_signal(struct source *source, uint32_t events)
 {
@@ -35,6 +36,7 @@ static void on_signal(struct source *source, uint32_t events)
 		return;
 	}
 	log_info("stopping: %s", strsignal((int)info.ssi_signo));
+	s->final = info.ssi_signo == SIGINT;
 	loop_quit(&s->loop);
 }
 
@@ -196,6 +198,16 @@ static void leave(struct server *s)
 	notify_deinit(&s->notify);
 }
 
+/* Who waits for a client to come back, or for the store, waits no more. */
+static void end_writers(struct list *buffers)
+{
+	struct buffer *b, *tmp;
+
+	list_for_each_safe(b, tmp, buffers, link)
+		if (b->writer)
+			writer_end(b->writer);
+}
+
 static void free_all(struct list *buffers)
 {
 	struct buffer *b, *tmp;
@@ -213,15 +225,17 @@ void server_deinit(struct server *s)
 {
 	struct session *session;
 	struct buffer *buffer;
-	bool nothing_stuck;
+	bool nothing_stuck, survives = store_works(&s->store) && !s->final;
 
-	listener_deinit(&s->listener, store_works(&s->store));
-	if (store_works(&s->store)) {
+	listener_deinit(&s->listener, survives);
+	if (survives) {
 		leave(s);
 		return;
 	}
 	while ((session = list_first(&s->sessions, struct session, link)))
 		session_close(session);
+	end_writers(&s->buffers);
+	end_writers(&s->removed);
 	while ((buffer = list_first(&s->buffers, struct buffer, link)))
 		buffer_drop(buffer);
 	worker_deinit(&s->sealer); /* first: what it ends, the worker frees */

@@ -48,6 +48,7 @@ struct server {
 	struct list pausers; /* see update.c */
 	struct session *actor; /* whose doing what happens now is; NULL: nobody's */
 	bool stopping; /* and all that survives us is to be left as it is */
+	bool final; /* nothing is to survive us: there will be no successor */
 	uint64_t instance; /* random */
 	uint64_t started_ns;
 	uint64_t last_id;
@@ -69,7 +70,10 @@ struct server_options {
 int server_init(struct server *s, const struct server_options *options);
 void server_deinit(struct server *s);
 
-/* Serves until SIGTERM or SIGINT; SIGHUP reads the configuration again. */
+/*
+ * Serves until SIGTERM, behind which a successor may take up what is in the store, or SIGINT, behind which
+ * nobody will. SIGHUP reads the configuration again.
+ */
 int server_run(struct server *s);
 
 /* Makes server::config hold from now on, with the overrides of `c`, which are taken. */

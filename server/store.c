@@ -112,7 +112,7 @@ void store_remove(struct store *s, enum store_kind kind, uint64_t id)
 
 static void end(struct barrier *b, int r)
 {
-	barrier_stop(b);
+	(void)barrier_stop(b);
 	b->fn(b, r);
 }
 
@@ -137,9 +137,10 @@ int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier 
 	int ends[2];
 	int r;
 
-	*b = (struct barrier){.source.fd = -1, .store = s, .fn = fn};
+	*b = (struct barrier){.source.fd = -1, .fn = fn};
 	timer_init(&b->timer, on_timeout);
 	if (s->max == 0) {
+		b->store = s;
 		timer_start(s->loop, &b->timer, 0);
 		return 0;
 	}
@@ -153,15 +154,18 @@ int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier 
 		(void)fd_close(ends[0]);
 		return r;
 	}
+	b->store = s;
 	timer_start(s->loop, &b->timer, num_now_ns() + BARRIER_NS);
 	return 0;
 }
 
-void barrier_stop(struct barrier *b)
+bool barrier_stop(struct barrier *b)
 {
 	if (!b->store)
-		return;
+		return false;
+	b->store = NULL;
 	timer_stop(&b->timer);
 	loop_remove(&b->source);
 	b->source.fd = fd_close(b->source.fd);
+	return true;
 }

@@ -60,12 +60,12 @@ bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret
 struct barrier {
 	struct source source; /* of the reading end of a pipe */
 	struct timer timer;
-	struct store *store;
+	struct store *store; /* NULL while it is not running */
 	void (*fn)(struct barrier *b,
 		   int r); /* 0; -ETIMEDOUT, -ENOTCONN: the manager does not answer */
 };
 
 /* Calls fn later, never at once; without a store in the next round. Negative: it will not be called. */
 int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier *, int));
-/* Does nothing to one that is not running, if zeroed or over. */
-void barrier_stop(struct barrier *b);
+/* True when it was running; one that is zeroed or over was not. */
+bool barrier_stop(struct barrier *b);

@@ -133,6 +133,15 @@ void writer_abandon(struct writer *w)
 		writer_free(w);
 }
 
+void writer_end(struct writer *w)
+{
+	assert(!w->session);
+	if (barrier_stop(&w->barrier))
+		w->busy = false;
+	if (!w->busy)
+		writer_free(w);
+}
+
 struct writer *writer_find(struct session *session, uint64_t id)
 {
 	struct writer *w;

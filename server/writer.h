@@ -88,6 +88,9 @@ void writer_publish(struct writer *w, const struct wire_publish *publish);
 /* Ends the writer; what works for it is told to stop, and ends it then. */
 void writer_abandon(struct writer *w);
 
+/* For one without a session: likewise, and waits neither for its client to come back nor for the store. */
+void writer_end(struct writer *w);
+
 /* NULL: the session has no such writer. */
 struct writer *writer_find(struct session *session, uint64_t id);
 

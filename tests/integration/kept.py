@@ -107,7 +107,8 @@ def on_signal(signo, _):
 test = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 for signo in signal.SIGUSR1, signal.SIGUSR2:
     signal.signal(signo, on_signal)
-signal.signal(signal.SIGTERM, lambda *_: os._exit(int(os.environ.get("KEPT_STATUS", "0"))))
+for signo in signal.SIGTERM, signal.SIGINT:
+    signal.signal(signo, lambda *_: os._exit(int(os.environ.get("KEPT_STATUS", "0"))))
 test.connect(os.environ["KEPT_TEST"])
 test.send(json.dumps(os.getpid()).encode())
 while packet := test.recv(65536):

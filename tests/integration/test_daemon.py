@@ -20,6 +20,7 @@ from integration.wire import Closed, Wire, image, until
 
 WEIGHTD = features.BUILD / "weightd"
 LAYOUT = image([("t", 4096)])
+HEAD_STATE, READY, GONE = 24, 1, 4  # the lowest byte of head::current, and enum head_state
 
 
 def run(*args, env=None, **kw):
@@ -398,18 +399,57 @@ def test_the_keeper_starts_a_dead_daemon_again(make_daemon, option):
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
-def test_the_keeper_passes_signals_on_and_ends_with_its_daemon(make_daemon, sig):
-    daemon = make_daemon("--keeper")
+@pytest.mark.parametrize("options", [[], ["--keeper"]])
+def test_an_end_for_good_is_told_to_readers_and_leaves_no_socket(make_daemon, options, sig):
+    daemon = make_daemon(*options)
     pid = serves(daemon.socket).pid
-    daemon.kill(sig)
-    assert daemon.proc.returncode == 0
+    with Wire(daemon.socket) as w:
+        for i in range(50):  # more than a queue of notices has room for
+            slot = w.create(f"m{i}", LAYOUT)
+            w.publish(slot.writer)
+            w.forget(slot.fds)
+        w.create("unfinished", LAYOUT)
+        with w.attach("m0").head() as head:
+            assert head[HEAD_STATE] == READY
+            daemon.kill(sig)
+            assert head[HEAD_STATE] == GONE
+    assert daemon.proc.returncode == 0 and "did not hear" not in daemon.log, daemon.log
     assert is_gone(pid) and not os.path.exists(daemon.socket)
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+def test_a_writer_that_has_not_come_back_holds_up_no_end(make_daemon, sig):
+    daemon = make_daemon("--keeper")
+    with Wire(daemon.socket) as w:
+        w.create("unfinished", LAYOUT)
+        pid = w.ping().pid
+        os.kill(pid, signal.SIGKILL)
+        w.hang_up()
+    until(lambda: serves(daemon.socket) and serves(daemon.socket).pid != pid, "it serves again")
+    assert "1 of them being written" in daemon.log
+    daemon.kill(sig)
+    assert daemon.proc.returncode == 0 and not os.path.exists(daemon.socket), daemon.log
+
+
+def test_an_end_for_a_successor_leaves_the_socket_and_heads_as_they_are(make_daemon):
+    daemon = make_daemon("--keeper")
+    inode, pid = os.stat(daemon.socket).st_ino, serves(daemon.socket).pid
+    with Wire(daemon.socket) as w:
+        w.publish(w.create("m", LAYOUT).writer)
+        with w.attach("m").head() as head:
+            daemon.proc.send_signal(signal.SIGHUP)
+            until(lambda: serves(daemon.socket) and serves(daemon.socket).pid != pid, "the next one serves")
+            assert head[HEAD_STATE] == READY
+    assert os.stat(daemon.socket).st_ino == inode
+    with Wire(daemon.socket) as w:
+        assert w.names() == ["m"]
 
 
 def test_the_keeper_ends_with_a_daemon_that_was_asked_to(make_daemon):
     daemon = make_daemon("--keeper")
-    os.kill(serves(daemon.socket).pid, signal.SIGTERM)
+    os.kill(serves(daemon.socket).pid, signal.SIGINT)
     assert daemon.proc.wait(STOP_S) == 0
+    assert not os.path.exists(daemon.socket)
 
 
 def test_a_daemon_serves_on_without_its_keeper(make_daemon):

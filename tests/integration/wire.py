@@ -109,6 +109,11 @@ class Slot(NamedTuple):
     fd: int
     reader_fd: int
 
+    @property
+    def fds(self):
+        """For Wire.forget(): while they are open, the memory is not free."""
+        return self.fd, self.reader_fd
+
     def map(self):
         return mmap.mmap(self.fd, self.slot_size)
 
@@ -124,6 +129,14 @@ class Lease(NamedTuple):
     layout_fd: int
     head_fd: int
     slot_fd: int
+
+    @property
+    def fds(self):
+        """For Wire.forget(): while they are open, the memory is not free."""
+        return self.layout_fd, self.head_fd, self.slot_fd
+
+    def head(self):
+        return mmap.mmap(self.head_fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
 
     def map(self):
         return mmap.mmap(self.slot_fd, self.slot_size, prot=mmap.PROT_READ)
