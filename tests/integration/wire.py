@@ -17,6 +17,7 @@ import fcntl
 import functools
 import mmap
 import os
+import select
 import signal
 import socket
 import struct
@@ -47,12 +48,17 @@ N_FDS = {op: int(op == CREATE) for op in OPS}
 
 SURVIVES = 1  # a feature, in the answer to hello
 NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE = 1, 2, 4, 8  # in create
+IS_EXCLUSIVE, IS_REUSABLE = 1, 2  # in the answer to create, and in the record of a buffer
 WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
 DIGEST = 1  # in publish, and in the answers to attach and pause
 MUTABLE = 2  # in the answers to attach and pause
 MODE, UID, GID = 1, 2, 4  # in access
 BUFFERS, VERSIONS, HISTORY, SLOTS, USERS = range(1, 6)  # kinds of lists
 FROM_NOW_ON = 2**64 - 1  # in events
+EMPTY, READY, UPDATING, TORN, GONE = range(5)  # states of a buffer, in its record and on its head page
+BY_KEEP, BY_MEMORY, BY_DROP, REWRITTEN, LOST = range(1, 6)  # why a version is no more
+WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of a slot
+PAGE = 4096
 LEAF = 1 << 20
 PATIENCE_S = 20
 
@@ -144,6 +150,12 @@ class Lease(NamedTuple):
     def bytes(self):
         with self.map() as m:
             return m[:self.data_size]
+
+    def head(self):
+        """Version and state in the head page, as any reader sees them."""
+        with mmap.mmap(self.head_fd, PAGE, prot=mmap.PROT_READ) as m:
+            word, = struct.unpack_from("<Q", m, 24)
+        return word >> 8, word & 0xff
 
 
 class Pause(NamedTuple):
@@ -279,6 +291,10 @@ class Wire:
         assert (reply.op, reply.serial) == (op | REPLY, self.serial), reply
         return reply
 
+    def is_silent(self):
+        """Whether the server has nothing to say yet: a ping of another connection makes sure that it could have."""
+        return not select.select([self.socket], [], [], 0)[0]
+
     def hang_up(self):
         """Waits until the server has closed the connection, whatever it says before."""
         try:
@@ -297,12 +313,16 @@ class Wire:
 
     def create(self, name, layout, **kw):
         """`layout` is an image, or a descriptor of one; the rest is for create_body()."""
+        self.send_create(name, layout, **kw)
+        return self.slot(self.answer(CREATE))
+
+    def send_create(self, name, layout, **kw):
+        """Likewise without the answer, which comes when the readers have paused."""
         fd = memfd(layout) if isinstance(layout, bytes) else layout
         with contextlib.suppress(Closed):
             self.send(CREATE, create_body(name, **kw), [fd])
         if isinstance(layout, bytes):
             os.close(fd)
-        return self.slot(self.answer(CREATE))
 
     def slot(self, reply):
         slot = Slot(*struct.unpack_from("<5QI", reply.body), *reply.fds)
@@ -348,7 +368,15 @@ class Wire:
         self.ask(ACCESS, name.encode(), b"", flags, mode or 0, uid or 0, gid or 0)
 
     def pause(self, lease, timeout_ms=-1):
-        version, flags, _, layout_hash, digest = struct.unpack("<QII16s16s", self.ask(PAUSE, lease, timeout_ms).body)
+        self.send_pause(lease, timeout_ms)
+        return self.paused()
+
+    def send_pause(self, lease, timeout_ms=-1):
+        self.send(PAUSE, BODIES[PAUSE].pack(lease, timeout_ms))
+
+    def paused(self):
+        """The answer to send_pause(), which comes when the update is over."""
+        version, flags, _, layout_hash, digest = struct.unpack("<QII16s16s", self.answer(PAUSE).body)
         return Pause(version, flags, layout_hash, digest)
 
     def stat(self):

@@ -1,0 +1,447 @@
+"""Updates that readers make room for: in place of an exclusive buffer, and replacing a sealed one."""
+import errno
+import os
+import signal
+
+import pytest
+from integration import wire
+from integration.child import Child, run_as
+from integration.scene import LAYOUT, PAGE, SLOT, Scene, finish, ledger, let_go, publish, refusal, repeated
+from integration.wire import (EMPTY, EVICT, EXCLUSIVE, KILL, MUTABLE, NEW_LAYOUT, READY, REPLACE, REUSABLE, TORN,
+                              UPDATING, Refused, Wire, image, until)
+
+OWNER, OTHER = 12345, 12346
+
+
+@pytest.fixture
+def scene(make_daemon):
+    with Scene(make_daemon("--socket-mode", "0666")) as s:
+        yield s
+
+
+@pytest.fixture
+def limited(make_daemon, require, tmp_path):
+    """limited("bytes = 1"): a scene in which every user has these limits."""
+    require("inih")
+
+    def make(limits):
+        path = tmp_path / "w.conf"
+        path.write_text(f"[server]\nsocket-mode = 0666\n[limits]\n{limits}\n")
+        scenes.append(Scene(make_daemon("--config", path)))
+        return scenes[-1]
+
+    scenes = []
+    yield make
+    for s in scenes:
+        s.__exit__(None)
+
+
+@pytest.fixture
+def exclusive(scene):
+    """One with an exclusive buffer 'm' of version 1."""
+    publish(scene.watcher, pattern=b"old", flags=EXCLUSIVE)
+    scene.events()
+    return scene
+
+
+@pytest.fixture
+def sealed(scene):
+    """One with a sealed buffer 'm' of version 1."""
+    publish(scene.watcher, pattern=b"old")
+    scene.events()
+    return scene
+
+
+def ask(scene, name="m", **kw):
+    """A connection whose update has asked the readers."""
+    w = scene.connect()
+    w.send_create(name, LAYOUT, **({"timeout_ms": -1} | kw))
+    until(lambda: scene.state(name)[1] == UPDATING, "readers are asked")
+    return w
+
+
+def begin(scene, name="m", **kw):
+    """A connection that updates, and the slot it writes."""
+    w = scene.connect()
+    return w, w.create(name, LAYOUT, **({"timeout_ms": -1} | kw))
+
+
+def read(w, lease):
+    """What another reader gets, who attaches now."""
+    fresh = w.attach("m")
+    found = fresh.bytes()
+    let_go(w, fresh)
+    assert fresh.version == lease.head()[0]
+    return found
+
+
+# --- In place ---------------------------------------------------------------------------------------
+
+
+def test_an_update_waits_for_every_reader_and_all_go_on_with_it(exclusive):
+    readers = exclusive.connect(3)
+    leases = [r.attach("m") for r in readers]
+    assert all(lease.flags & MUTABLE for lease in leases)
+    w = ask(exclusive)
+    assert exclusive.events() == [("updating", 1)] and leases[0].head() == (1, UPDATING)
+    assert refusal(exclusive.watcher.attach, "m") == errno.EAGAIN
+    for reader, lease in zip(readers, leases):
+        assert exclusive.is_silent(w)
+        reader.send_pause(lease.lease)
+    slot = w.slot(w.answer(wire.CREATE))
+    assert slot.flags == wire.IS_EXCLUSIVE and slot.version == 2
+    assert os.pread(slot.fd, 3, 0) == b"old", "it is the memory that readers map"
+    root = wire.fill(slot, b"new")
+    assert all(map(exclusive.is_silent, readers))
+    assert w.publish(slot.writer, root) == 2
+    for reader, lease in zip(readers, leases):
+        told = reader.paused()
+        assert (told.version, told.digest) == (2, root) and told.flags & MUTABLE
+        assert lease.head() == (2, READY) and lease.bytes() == repeated(b"new")
+    assert exclusive.events() == [("version-gone", 1), ("published", 2)]
+
+
+def test_an_update_starts_at_once_where_nobody_reads(exclusive):
+    w = exclusive.connect()
+    lease = w.attach("m")
+    let_go(w, lease)
+    assert publish(w, pattern=b"new", timeout_ms=0) == 2
+    assert w.attach("m").bytes() == repeated(b"new")
+
+
+@pytest.mark.parametrize("leave", [lambda w, lease: w.detach(lease.lease), lambda w, lease: w.close()],
+                         ids=["detaches", "hangs up"])
+def test_a_reader_that_leaves_makes_room_too(exclusive, leave):
+    reader = exclusive.connect()
+    lease = reader.attach("m")
+    w = ask(exclusive)
+    assert exclusive.is_silent(w)
+    leave(reader, lease)
+    w.publish(w.slot(w.answer(wire.CREATE)).writer)
+    assert exclusive.state() == (2, READY)
+
+
+def test_a_paused_reader_that_hangs_up_is_forgotten(exclusive):
+    reader, other = exclusive.connect(2)
+    lease, still = reader.attach("m"), other.attach("m")
+    w = ask(exclusive)
+    reader.send_pause(lease.lease)
+    assert exclusive.is_silent(w)
+    reader.close()
+    assert exclusive.is_silent(w)
+    other.send_pause(still.lease)
+    w.publish(w.slot(w.answer(wire.CREATE)).writer)
+    assert other.paused().version == 2
+
+
+def test_who_pauses_when_nothing_is_updated_goes_on_at_once(exclusive):
+    w = exclusive.connect()
+    assert w.pause(w.attach("m").lease).version == 1
+    assert refusal(w.pause, 12345) == errno.ENOENT
+    publish(w, "sealed")
+    assert w.pause(w.attach("sealed").lease).version == 1
+
+
+def test_a_pause_holds_when_its_time_is_up(exclusive):
+    reader = exclusive.connect()
+    lease = reader.attach("m")
+    w = ask(exclusive)
+    for _ in range(3):
+        assert refusal(reader.pause, lease.lease, 0) == errno.ETIMEDOUT
+    slot = w.slot(w.answer(wire.CREATE))
+    reader.send_pause(lease.lease)
+    finish(w, slot, b"new")
+    assert reader.paused().version == 2
+    w = ask(exclusive)
+    assert exclusive.is_silent(w), "it reads again"
+    assert refusal(reader.pause, lease.lease, 0) == errno.ETIMEDOUT
+    finish(w, w.slot(w.answer(wire.CREATE)))
+    ask(exclusive).answer(wire.CREATE)  # it has not asked whether it may go on, and so it does not read
+
+
+def test_an_update_without_success_changes_nothing(exclusive):
+    reader, paused = exclusive.connect(2)
+    lease, held = reader.attach("m"), paused.attach("m")
+    w = ask(exclusive, timeout_ms=300)
+    paused.send_pause(held.lease)
+    with pytest.raises(Refused) as failed:
+        w.answer(wire.CREATE)
+    assert failed.value.errno == errno.ETIMEDOUT
+    assert failed.value.sentence == \
+        f"'m' on host cannot be updated: its readers did not pause in time: pid {os.getpid()} of uid 0"
+    assert paused.paused().version == 1
+    assert exclusive.state() == lease.head() == (1, READY) and lease.bytes() == repeated(b"old")
+
+
+def test_a_writer_that_dies_while_it_waits_changes_nothing(exclusive):
+    reader, paused = exclusive.connect(2)
+    lease, held = reader.attach("m"), paused.attach("m")
+    w = ask(exclusive)
+    paused.send_pause(held.lease)
+    assert exclusive.is_silent(paused)
+    w.close()
+    assert paused.paused().version == 1
+    assert exclusive.state() == lease.head() == (1, READY)
+    assert [name for name, _ in exclusive.events()] == ["updating"]
+
+
+
+def test_nobody_waits_for_a_reader_that_was_evicted_before(exclusive):
+    reader = exclusive.connect()
+    lease = reader.attach("m")
+    w, slot = begin(exclusive, timeout_ms=0, policy=EVICT)
+    finish(w, slot)
+    assert publish(exclusive.connect(), timeout_ms=-1) == 3
+    assert refusal(reader.pause, lease.lease) == errno.EUCLEAN
+
+
+def hold(pipe, path):
+    """A reader that does not pause."""
+    with Wire(path) as w:
+        pipe.send(w.attach("m").version)
+        pipe.recv()
+
+
+def test_a_reader_that_does_not_pause_is_killed_if_the_writer_may(exclusive):
+    with Child(hold, exclusive.daemon.socket) as reader:
+        reader.hear()
+        w, slot = begin(exclusive, timeout_ms=0, policy=KILL)
+        assert reader.end() == -signal.SIGKILL
+        finish(w, slot)
+        until(lambda: exclusive.watcher.records()["m"].n_leases == 0, "its lease is over")
+
+
+
+def test_an_update_leaves_the_layout_as_it_is(exclusive):
+    w = exclusive.connect()
+    other = image([("other", PAGE)])
+    assert refusal(w.create, "m", other) == errno.EPROTOTYPE
+    assert refusal(w.create, "m", other, flags=NEW_LAYOUT) == errno.EPROTOTYPE
+    assert exclusive.state() == (1, READY) and exclusive.events() == []
+
+
+def test_what_a_buffer_is_cannot_be_asked_for_otherwise(exclusive):
+    w = exclusive.connect()
+    publish(w, "sealed")
+    publish(w, "reusable", flags=REUSABLE)
+    for name, flags in (("sealed", EXCLUSIVE), ("sealed", REUSABLE), ("reusable", EXCLUSIVE), ("m", REUSABLE),
+                        ("m", EXCLUSIVE | REPLACE), ("new", EXCLUSIVE | REUSABLE)):
+        assert refusal(w.create, name, LAYOUT, flags=flags) == errno.EINVAL
+    assert publish(w, "m", flags=REPLACE) == 2  # which it is anyway
+
+
+def test_a_second_writer_is_refused_while_readers_are_asked(exclusive):
+    reader, second = exclusive.connect(2)
+    reader.attach("m")
+    w = ask(exclusive)
+    assert refusal(second.create, "m", LAYOUT) == errno.EBUSY
+    w.close()
+    until(lambda: exclusive.state() == (1, READY), "the update is over")
+
+
+# --- Torn -------------------------------------------------------------------------------------------
+
+DIE = {"dies": lambda w, slot: w.close(), "aborts": lambda w, slot: w.abort(slot.writer)}
+
+
+@pytest.mark.parametrize("die", DIE)
+def test_a_writer_that_ends_while_it_writes_leaves_a_torn_buffer_until_its_repair(exclusive, die):
+    reader, waiter = exclusive.connect(2)
+    lease = reader.attach("m")
+    w = ask(exclusive)
+    reader.send_pause(lease.lease)
+    slot = w.slot(w.answer(wire.CREATE))
+    os.pwrite(slot.fd, b"half", 0)
+    assert exclusive.is_silent(reader)
+    DIE[die](w, slot)
+    with pytest.raises(Refused) as failed:
+        reader.paused()
+    assert failed.value.errno == errno.EUCLEAN
+    assert exclusive.state() == lease.head() == (1, TORN)
+    assert exclusive.events() == [("updating", 1), ("torn", 1)]
+    assert refusal(reader.pause, lease.lease) == refusal(waiter.attach, "m") == errno.EUCLEAN
+    assert refusal(waiter.wait, "m", timeout_ms=0) == errno.ETIMEDOUT
+    waiter.send(wire.WAIT, wire.BODIES[wire.WAIT].pack(b"m", b"", 0, -1))
+
+    w = ask(exclusive)
+    reader.send_pause(lease.lease)
+    slot = w.slot(w.answer(wire.CREATE))
+    assert exclusive.is_silent(waiter)
+    w.publish(slot.writer, wire.fill(slot, b"repaired"))
+    assert reader.paused().version == 2
+    waiter.answer(wire.WAIT)
+    assert lease.head() == (2, READY) and read(waiter, lease) == repeated(b"repaired")
+
+
+def test_a_repair_that_comes_to_nothing_leaves_it_torn(exclusive):
+    reader = exclusive.connect()
+    lease = reader.attach("m")
+    w, slot = begin(exclusive, timeout_ms=0, policy=EVICT)
+    w.close()
+    until(lambda: exclusive.state() == (1, TORN), "it is torn")
+    reader.detach(lease.lease)
+    w, slot = begin(exclusive)
+    w.abort(slot.writer)
+    assert exclusive.state() == lease.head() == (1, TORN)
+
+
+def test_a_torn_buffer_can_be_removed(exclusive):
+    w, slot = begin(exclusive)
+    w.abort(slot.writer)
+    w.drop("m")
+    assert publish(w, flags=EXCLUSIVE) == 1
+
+
+# --- Removed meanwhile ------------------------------------------------------------------------------
+
+
+
+
+def test_permissions_may_change_during_an_update(exclusive):
+    reader = exclusive.connect()
+    lease = reader.attach("m")
+    w = ask(exclusive)
+    exclusive.watcher.access("m", mode=0o600)
+    assert lease.head() == (1, UPDATING)
+    reader.send_pause(lease.lease)
+    w.publish(w.slot(w.answer(wire.CREATE)).writer)
+    assert reader.paused().version == 2
+
+
+# --- Replaced ---------------------------------------------------------------------------------------
+
+
+def test_a_replacement_waits_until_all_have_let_go(sealed):
+    reader = sealed.connect()
+    lease = reader.attach("m")
+    old, = sealed.slots("slot")
+    head_fd = os.dup(lease.head_fd)
+    w = ask(sealed, flags=REPLACE)
+    assert lease.head() == (1, UPDATING) and refusal(sealed.watcher.attach, "m") == errno.EAGAIN
+    mapping = lease.map()
+    let_go(reader, lease)
+    assert sealed.is_silent(w), "it is still mapped"
+    assert mapping[:3] == b"old"
+    mapping.close()
+    slot = w.slot(w.answer(wire.CREATE))
+    lease = lease._replace(head_fd=head_fd)
+    assert lease.head() == (0, EMPTY) and refusal(sealed.watcher.attach, "m") == errno.ENODATA
+    new, = sealed.slots("slot")
+    assert new != old and slot.version == 2
+    finish(w, slot, b"new")
+    assert lease.head() == (2, READY) and sealed.watcher.attach("m").bytes() == repeated(b"new")
+    os.close(head_fd)
+    assert sealed.events() == [("updating", 1), ("version-gone", 1), ("published", 2)]
+    assert [(v.version, v.why) for v in sealed.watcher.list(wire.HISTORY, "m")] == [(1, wire.REWRITTEN), (2, 0)]
+
+
+def test_a_replacement_takes_all_versions(scene):
+    w = scene.connect()
+    for n in range(3):
+        publish(w, keep=3)
+    finish(*begin(scene, flags=REPLACE))
+    assert [v.version for v in w.list(wire.VERSIONS, "m")] == [4]
+    assert [s.version for s in scene.slots()] == [4]
+
+
+def test_a_mapping_without_a_lease_is_in_the_way(sealed):
+    reader = sealed.connect()
+    lease = reader.attach("m")
+    with lease.map():
+        let_go(reader, lease)
+        w = ask(sealed, flags=REPLACE, timeout_ms=100)
+        with pytest.raises(Refused, match="its readers did not let go in time: processes that have it mapped without "
+                                          "a lease$") as failed:
+            w.answer(wire.CREATE)
+        assert failed.value.errno == errno.ETIMEDOUT and sealed.state() == (1, READY)
+
+
+def test_a_pause_does_not_let_go(sealed):
+    reader = sealed.connect()
+    lease = reader.attach("m")
+    w = ask(sealed, flags=REPLACE, timeout_ms=200)
+    reader.send_pause(lease.lease)
+    assert refusal(w.answer, wire.CREATE) == errno.ETIMEDOUT
+    assert reader.paused().version == 1
+
+
+
+
+
+def test_nothing_is_replaced_where_nothing_is(scene):
+    w = scene.connect()
+    assert publish(w, "new", flags=REPLACE, timeout_ms=0) == 1
+    w, slot = begin(scene, name="new", flags=REPLACE)
+    w.close()
+    until(lambda: scene.state("new") == (0, EMPTY) and not scene.watcher.records()["new"].writing, "the writer is gone")
+    w = scene.connect()
+    assert refusal(w.attach, "new") == errno.ENODATA
+    assert publish(w, "new", flags=REPLACE, timeout_ms=0) == 2
+
+
+def test_two_replacements_come_one_after_the_other(sealed):
+    reader, second = sealed.connect(2)
+    lease = reader.attach("m")
+    w = ask(sealed, flags=REPLACE)
+    assert refusal(second.create, "m", LAYOUT, flags=REPLACE) == errno.EBUSY
+    let_go(reader, lease)
+    slot = w.slot(w.answer(wire.CREATE))
+    assert refusal(second.create, "m", LAYOUT, flags=REPLACE) == errno.EBUSY
+    finish(w, slot)
+    assert publish(second, flags=REPLACE, timeout_ms=-1) == 3
+
+
+
+def test_a_rollback_waits_for_an_update(scene):
+    w = scene.connect()
+    publish(w)
+    publish(w)
+    lease = w.attach("m")
+    ask(scene, flags=REPLACE)
+    assert refusal(w.rollback, "m") == errno.EAGAIN
+    assert lease.head() == (2, UPDATING)
+
+
+# --- At the exact limit -----------------------------------------------------------------------------
+
+
+
+@pytest.mark.parametrize("limit", [f"bytes = {SLOT + len(LAYOUT)}", "descriptors = 4"])
+def test_an_update_in_place_needs_nothing_more(limited, limit):
+    scene = limited(limit)
+    w = scene.connect()
+    publish(w, flags=EXCLUSIVE)
+    before = ledger(w)
+    assert publish(w, pattern=b"new") == 2
+    assert refusal(w.create, "other", LAYOUT) == errno.EDQUOT
+    assert ledger(w) == before and w.names() == ["m"]
+
+
+# --- The session ends -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [0, EXCLUSIVE, REUSABLE, REPLACE])
+def test_a_session_may_end_at_any_moment(scene, flags):
+    """Whatever the server is doing for it: nothing is left of what was not published, and nobody else notices."""
+    reader = scene.connect()
+    first = publish(reader, flags=flags & ~REPLACE, keep=1)
+    lease = reader.attach("m")
+    for n_pings in range(12):
+        w = scene.connect()
+        w.send_create("m", LAYOUT, flags=flags & REPLACE, timeout_ms=0, policy=EVICT)
+        for _ in range(n_pings):
+            scene.watcher.ping()
+        w.close()
+        until(lambda: not scene.watcher.records()["m"].writing, "it is gone")
+    for n_pings in range(12):
+        w = scene.connect()
+        slot = w.create("m", LAYOUT, flags=flags & REPLACE, timeout_ms=0, policy=EVICT)
+        w.send(wire.PUBLISH, wire.BODIES[wire.PUBLISH].pack(slot.writer, 0, 0, b""))
+        for _ in range(n_pings):
+            scene.watcher.ping()
+        w.close()
+        until(lambda: not scene.watcher.records()["m"].writing, "it is gone")
+    version = publish(reader, pattern=b"after", timeout_ms=0, policy=EVICT, flags=flags & REPLACE)
+    assert version > first
+    reader.detach(lease.lease)
+    assert reader.attach("m").bytes() == repeated(b"after")
