@@ -19,6 +19,7 @@
 #include "server/server.h"
 #include "server/slot.h"
 #include "server/table.h"
+#include "server/update.h"
 #include "server/writer.h"
 
 static bool name_char_ok(char c)
@@ -396,6 +397,7 @@ void buffer_drop_version(struct buffer *b, struct version *v, enum wire_end why)
 	fault_point("drop-begun");
 	buffer_save(b);
 	fault_point("drop-committed");
+	update_check(b);
 	reap_or_wait(b);
 }
 
@@ -437,6 +439,8 @@ void buffer_drop(struct buffer *b)
 	buffer_save(b);
 	fault_point("remove-committed");
 	buffer_flip(b);
+	update_over(b); /* there is nothing to wait for any more */
+	update_check(b);
 	reap_or_wait(b);
 	buffer_unref(b);
 }

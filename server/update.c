@@ -17,6 +17,7 @@
 #include "server/fault.h"
 #include "server/lease.h"
 #include "server/log.h"
+#include "server/reaper.h"
 #include "server/recycle.h"
 #include "server/server.h"
 #include "server/session.h"
@@ -109,7 +110,7 @@ void update_pause(struct session *s, const struct wire_pause *pause)
 		return;
 	}
 	b = lease->version->buffer;
-	if (buffer_shown_state(b) != HEAD_UPDATING) {
+	if (buffer_shown_state(b) != HEAD_UPDATING || lease->evicted) {
 		answer(s, lease);
 		return;
 	}
@@ -210,7 +211,8 @@ static void clear(struct buffer *b)
 	fault_point("replace-begun");
 	buffer_save(b);
 	fault_point("replace-committed");
-	(void)buffer_reap(b);
+	if (buffer_reap(b))
+		reaper_start(&b->server->reaper);
 }
 
 static void go_on(struct writer *w)
@@ -224,6 +226,7 @@ static void go_on(struct writer *w)
 		recycle_forget(b);
 		clear(b);
 		buffer_flip(b);
+		update_over(b); /* whoever paused instead of letting go was evicted */
 	}
 	writer_go_on(w);
 }

@@ -22,7 +22,7 @@ struct writer;
 /* Asks the readers of the writer's buffer. Ends in writer_go_on() or writer_give_up(), perhaps at once. */
 void update_start(struct writer *w);
 
-/* A reader paused, or its lease ended: perhaps it was the last. */
+/* A reader paused, or its lease or its version ended: perhaps it was the last. Or the buffer was removed. */
 void update_check(struct buffer *b);
 
 /* Answers a session's pause, now or later. */

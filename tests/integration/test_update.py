@@ -7,7 +7,7 @@ import pytest
 from integration import wire
 from integration.child import Child, run_as
 from integration.scene import LAYOUT, PAGE, SLOT, Scene, finish, ledger, let_go, publish, refusal, repeated
-from integration.wire import (EMPTY, EVICT, EXCLUSIVE, KILL, MUTABLE, NEW_LAYOUT, READY, REPLACE, REUSABLE, TORN,
+from integration.wire import (EMPTY, EVICT, EXCLUSIVE, GONE, KILL, MUTABLE, NEW_LAYOUT, READY, REPLACE, REUSABLE, TORN,
                               UPDATING, Refused, Wire, image, until)
 
 OWNER, OTHER = 12345, 12346
@@ -185,6 +185,24 @@ def test_a_writer_that_dies_while_it_waits_changes_nothing(exclusive):
     assert [name for name, _ in exclusive.events()] == ["updating"]
 
 
+def test_a_reader_that_does_not_pause_is_evicted(exclusive):
+    reader, paused = exclusive.connect(2)
+    lease, held = reader.attach("m"), paused.attach("m")
+    w = ask(exclusive, timeout_ms=300, policy=EVICT)
+    paused.send_pause(held.lease)
+    slot = w.slot(w.answer(wire.CREATE))
+    assert exclusive.events() == [("updating", 1), ("evicted", 1)]
+    reader.send_pause(lease.lease)
+    with pytest.raises(Refused) as failed:  # at once: it has nothing to wait for
+        reader.paused()
+    assert failed.value.errno == errno.EUCLEAN
+    w.publish(slot.writer, wire.fill(slot, b"new"))
+    assert paused.paused().version == 2
+    assert refusal(reader.pause, lease.lease) == errno.EUCLEAN
+    w.detach(slot.writer)
+    reader.detach(lease.lease)
+    assert reader.pause(reader.attach("m").lease).version == 2
+
 
 def test_nobody_waits_for_a_reader_that_was_evicted_before(exclusive):
     reader = exclusive.connect()
@@ -295,6 +313,33 @@ def test_a_torn_buffer_can_be_removed(exclusive):
 # --- Removed meanwhile ------------------------------------------------------------------------------
 
 
+def test_a_removal_ends_an_update_that_waits(exclusive):
+    reader, paused = exclusive.connect(2)
+    lease, held = reader.attach("m"), paused.attach("m")
+    w = ask(exclusive)
+    paused.send_pause(held.lease)
+    exclusive.settle()
+    exclusive.watcher.drop("m")
+    for waits, op in (paused, wire.PAUSE), (w, wire.CREATE):
+        with pytest.raises(Refused) as failed:
+            waits.answer(op)
+        assert failed.value.errno == errno.ESTALE
+    assert lease.head() == (1, GONE)
+    assert refusal(reader.pause, lease.lease) == errno.ESTALE
+
+
+def test_a_removal_sends_paused_readers_on_while_the_writer_writes(exclusive):
+    reader = exclusive.connect()
+    lease = reader.attach("m")
+    w = ask(exclusive)
+    reader.send_pause(lease.lease)
+    slot = w.slot(w.answer(wire.CREATE))
+    exclusive.watcher.drop("m")
+    with pytest.raises(Refused) as failed:
+        reader.paused()
+    assert failed.value.errno == errno.ESTALE
+    assert refusal(w.publish, slot.writer) == errno.ESTALE
+    assert lease.head() == (1, GONE)
 
 
 def test_permissions_may_change_during_an_update(exclusive):
@@ -365,7 +410,48 @@ def test_a_pause_does_not_let_go(sealed):
     assert reader.paused().version == 1
 
 
+def test_a_reader_that_does_not_let_go_is_evicted_and_its_memory_leaves_with_it(sealed):
+    reader, pausing = sealed.connect(2)
+    lease, held = reader.attach("m"), pausing.attach("m")
+    w = ask(sealed, flags=REPLACE, timeout_ms=300, policy=EVICT)
+    pausing.send_pause(held.lease)
+    slot = w.slot(w.answer(wire.CREATE))
+    assert sealed.slots("version", "state") == [(1, wire.LEAVING), (0, wire.WRITING)]
+    with pytest.raises(Refused) as failed:  # at once: whether this update succeeds is nothing to it
+        pausing.paused()
+    assert failed.value.errno == errno.EUCLEAN
+    assert lease.bytes() == repeated(b"old"), "sealed bytes stay what they are"
+    w.abort(slot.writer)
+    assert refusal(reader.pause, lease.lease) == errno.EUCLEAN
+    w.forget([slot.fd, slot.reader_fd])
+    let_go(pausing, held)
+    let_go(reader, lease)
+    until(lambda: sealed.slots() == [], "all is free")
+    assert sealed.state() == (0, EMPTY)
 
+
+def test_memory_that_was_mapped_without_a_lease_is_freed_while_the_next_is_written(sealed):
+    reader = sealed.connect()
+    lease = reader.attach("m")
+    mapping = lease.map()
+    let_go(reader, lease)
+    w, slot = begin(sealed, flags=REPLACE, timeout_ms=0, policy=EVICT)
+    assert sealed.slots("version", "state") == [(1, wire.ORPHAN), (0, wire.WRITING)]
+    mapping.close()
+    until(lambda: sealed.watcher.ping().n_bytes == slot.slot_size, "the orphan is free")
+    finish(w, slot)
+
+
+def test_a_version_in_the_way_that_is_removed_is_not_waited_for(scene):
+    reader = scene.connect()
+    publish(reader)
+    lease = reader.attach("m")
+    publish(reader)
+    w = ask(scene, flags=REPLACE)
+    assert scene.is_silent(w)
+    scene.watcher.drop("m", 1)
+    finish(w, w.slot(w.answer(wire.CREATE)))
+    assert lease.bytes() == repeated(b"data")
 
 
 def test_nothing_is_replaced_where_nothing_is(scene):
@@ -390,6 +476,14 @@ def test_two_replacements_come_one_after_the_other(sealed):
     finish(w, slot)
     assert publish(second, flags=REPLACE, timeout_ms=-1) == 3
 
+
+def test_the_removal_of_a_buffer_ends_its_replacement(sealed):
+    reader = sealed.connect()
+    lease = reader.attach("m")
+    w = ask(sealed, flags=REPLACE)
+    sealed.watcher.drop("m")
+    assert refusal(w.answer, wire.CREATE) == errno.ESTALE
+    assert lease.bytes() == repeated(b"old")
 
 
 def test_a_rollback_waits_for_an_update(scene):
