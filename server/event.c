@@ -167,14 +167,19 @@ static void append(const struct buffer *b, struct wire_event_record *record)
 		timer_start(&server->loop, &e->tell, 0);
 }
 
+static void name_writer(struct wire_event_record *record, const struct writer *w)
+{
+	if (!w)
+		return;
+	record->uid = w->uid;
+	record->pid = (uint32_t)w->pid;
+}
+
 void event_of_buffer(enum wire_event event, const struct buffer *b)
 {
 	struct wire_event_record record = {.event = event, .version = b->current};
 
-	if (b->writer) {
-		record.uid = b->writer->uid;
-		record.pid = (uint32_t)b->writer->pid;
-	}
+	name_writer(&record, b->writer);
 	append(b, &record);
 }
 
@@ -184,6 +189,8 @@ void event_of_version(enum wire_event event, const struct version *v)
 
 	if (event == WIRE_EVENT_VERSION_GONE)
 		record.why = v->why;
+	if (event == WIRE_EVENT_EVICTED)
+		name_writer(&record, v->buffer->writer);
 	if (event == WIRE_EVENT_PUBLISHED) {
 		record.uid = v->uid;
 		record.pid = (uint32_t)v->pid;

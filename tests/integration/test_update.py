@@ -229,6 +229,27 @@ def test_a_reader_that_does_not_pause_is_killed_if_the_writer_may(exclusive):
         until(lambda: exclusive.watcher.records()["m"].n_leases == 0, "its lease is over")
 
 
+def test_a_writer_kills_nobody_of_another_user(scene, require):
+    require("root")
+    path = scene.daemon.socket
+
+    def create():
+        with Wire(path) as w:
+            return publish(w, flags=EXCLUSIVE, mode=0o666)
+
+    def update():
+        with Wire(path) as w:
+            return publish(w, timeout_ms=0, policy=KILL)
+
+    run_as(OWNER, create)
+    with Child(hold, path, uid=OTHER) as other, Child(hold, path, uid=OWNER) as own:
+        assert other.hear() == own.hear() == 1
+        assert run_as(OWNER, update) == 2
+        assert own.end() == -signal.SIGKILL
+        other.say("end")
+        assert other.end() == 0
+    assert [(e.uid, e.version) for e in scene.events("evicted")] == [(OWNER, 1)] * 2
+
 
 def test_an_update_leaves_the_layout_as_it_is(exclusive):
     w = exclusive.connect()
