@@ -506,11 +506,8 @@ static void on_rollback(struct session *s, const struct wire_request *m, const i
 			     b->device, b->current);
 		return;
 	}
-	if (buffer_shown_state(b) != HEAD_READY) {
-		session_fail(s, -EAGAIN, "'%s' on %s is being updated; try again", b->name,
-			     b->device);
+	if (!is_readable(s, b))
 		return;
-	}
 	if (v->number != b->current) {
 		buffer_rollback(b, v);
 		buffer_audit(b, AUDIT_ROLLBACK, &s->peer, v->number);

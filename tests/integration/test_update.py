@@ -299,6 +299,7 @@ def test_a_writer_that_ends_while_it_writes_leaves_a_torn_buffer_until_its_repai
     assert exclusive.state() == lease.head() == (1, TORN)
     assert exclusive.events() == [("updating", 1), ("torn", 1)]
     assert refusal(reader.pause, lease.lease) == refusal(waiter.attach, "m") == errno.EUCLEAN
+    assert refusal(waiter.rollback, "m", 1) == errno.EUCLEAN
     assert refusal(waiter.wait, "m", timeout_ms=0) == errno.ETIMEDOUT
     waiter.send(wire.WAIT, wire.BODIES[wire.WAIT].pack(b"m", b"", 0, -1))
 
