@@ -348,6 +348,43 @@ static int make_store_room(struct writer *w)
 	return -EDQUOT;
 }
 
+/* 0, or the client was told why not. */
+static int allocate(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	int r;
+
+	r = slot_new(b->server, b->backend, w->uid, w->table->data_size, &w->slot);
+	if (r == QUOTA_EXCEEDED) {
+		session_fail(w->session, -EDQUOT,
+			     "uid %u may not hold that many bytes or descriptors", w->uid);
+		return -EDQUOT;
+	}
+	if (r < 0) {
+		session_fail(w->session, r, "no memory for '%s' on %s: %s", b->name, b->device,
+			     strerror(-r));
+		return r;
+	}
+	submit(w, &b->server->worker, provide_step, provide_done);
+	return 0;
+}
+
+static int free_step(struct job *job)
+{
+	(void)job; /* the worker frees one thing after the other: all before us is free */
+	return JOB_DONE;
+}
+
+static void free_done(struct job *job, int r)
+{
+	struct writer *w = take_back(container_of(job, struct writer, job));
+
+	(void)r; /* there was nothing to do */
+	if (w && allocate(w) < 0)
+		writer_free(w);
+}
+
+/* 0, or the client was told why not. */
 static int start_providing(struct writer *w)
 {
 	struct buffer *b = w->buffer;
@@ -364,18 +401,8 @@ static int start_providing(struct writer *w)
 		keep(w);
 		return 0;
 	}
-	r = slot_new(b->server, b->backend, w->uid, w->table->data_size, &w->slot);
-	if (r == QUOTA_EXCEEDED) {
-		session_fail(w->session, -EDQUOT,
-			     "uid %u may not hold that many bytes or descriptors", w->uid);
-		return -EDQUOT;
-	}
-	if (r < 0) {
-		session_fail(w->session, r, "no memory for '%s' on %s: %s", b->name, b->device,
-			     strerror(-r));
-		return r;
-	}
-	submit(w, &b->server->worker, provide_step, provide_done);
+	/* What made room for it is charged to its owner until it is free. */
+	submit(w, &b->server->worker, free_step, free_done);
 	return 0;
 }
 

@@ -521,6 +521,17 @@ def test_a_rollback_waits_for_an_update(scene):
 # --- At the exact limit -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("limit", [f"bytes = {SLOT + len(LAYOUT)}", "descriptors = 4"])
+def test_a_replacement_needs_no_more_than_what_it_replaces(limited, limit):
+    scene = limited(limit)
+    w = scene.connect()
+    publish(w, pattern=b"old")
+    assert refusal(w.create, "m", LAYOUT) == errno.EDQUOT
+    before = ledger(w)
+    for n in range(2, 30):
+        assert publish(w, flags=REPLACE, timeout_ms=-1) == n
+        assert ledger(w) == before
+
 
 @pytest.mark.parametrize("limit", [f"bytes = {SLOT + len(LAYOUT)}", "descriptors = 4"])
 def test_an_update_in_place_needs_nothing_more(limited, limit):
