@@ -582,6 +582,16 @@ static struct writer *writer_blank(struct buffer *b, uint64_t id)
 	return w;
 }
 
+/* For the version it is to become; in place that is the one there is. */
+static int charge_version(struct writer *w)
+{
+	const struct buffer *b = w->buffer;
+
+	if (b->exclusive && buffer_newest(b))
+		return 0;
+	return quota_charge(&b->server->quota, w->uid, QUOTA_VERSIONS, 1, &w->charge);
+}
+
 void writer_new(struct session *session, struct buffer *buffer, const struct wire_create *create,
 		int layout_fd)
 {
@@ -606,7 +616,7 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
 	w->policy = create->policy;
 	w->timeout_ms = create->timeout_ms;
 	list_append(&session->writers, &w->link);
-	r = quota_charge(&server->quota, session->peer.uid, QUOTA_VERSIONS, 1, &w->charge);
+	r = charge_version(w);
 	if (r != 0) {
 		session_fail_quota(session, r, "versions; remove some (weightctl rm)");
 		return;
@@ -642,7 +652,9 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 
 	if (!w)
 		return -ENOMEM;
-	r = quota_charge_anyway(&server->quota, saved->uid, QUOTA_VERSIONS, 1, &w->charge);
+	r = saved->in_place ? 0
+			    : quota_charge_anyway(&server->quota, saved->uid, QUOTA_VERSIONS, 1,
+						  &w->charge);
 	if (r < 0) {
 		buffer->writer = NULL;
 		writer_destroy(w);

@@ -533,7 +533,7 @@ def test_a_replacement_needs_no_more_than_what_it_replaces(limited, limit):
         assert ledger(w) == before
 
 
-@pytest.mark.parametrize("limit", [f"bytes = {SLOT + len(LAYOUT)}", "descriptors = 4"])
+@pytest.mark.parametrize("limit", [f"bytes = {SLOT + len(LAYOUT)}", "descriptors = 4", "versions = 1"])
 def test_an_update_in_place_needs_nothing_more(limited, limit):
     scene = limited(limit)
     w = scene.connect()
