@@ -43,6 +43,9 @@ struct manifest_version {
 static_assert(sizeof(struct manifest_version) == 128, "manifest_version is ABI");
 
 /* A version in the making. */
+#define MANIFEST_IN_PLACE 1u /* the slot is that of the current version, and the writer has it */
+#define MANIFEST_RECYCLED 2u /* the slot was one before, whose bytes may still be in it */
+#define MANIFEST_SPOILED 4u /* it is fit for nothing but the end */
 struct manifest_writer {
 	uint64_t id; /* 0: nobody is writing */
 	uint64_t cookie;
@@ -52,7 +55,7 @@ struct manifest_writer {
 	uint64_t huge_bytes;
 	uint32_t uid, pid;
 	uint32_t keep;
-	uint32_t in_place; /* the slot is that of the current version, and the writer has it */
+	uint32_t flags; /* the three above */
 };
 static_assert(sizeof(struct manifest_writer) == 64, "manifest_writer is ABI");
 

@@ -167,6 +167,7 @@ static void recover_versions(struct patient *p)
 static void recover_writer(struct patient *p)
 {
 	const struct manifest_writer *saved = &p->record->writer;
+	bool in_place = saved->flags & MANIFEST_IN_PLACE;
 	struct version *current = buffer_current(p->buffer);
 	struct slot *slot = NULL;
 	struct table *table = NULL;
@@ -174,7 +175,7 @@ static void recover_writer(struct patient *p)
 
 	if (!saved->id)
 		return;
-	if (saved->in_place)
+	if (in_place)
 		r = current && current->slot->id == saved->slot ? 0 : -ENOENT;
 	else
 		r = find_slot(p, saved->slot, saved->data_size, saved->uid, &slot);
@@ -183,7 +184,7 @@ static void recover_writer(struct patient *p)
 	if (r == 0)
 		r = find_table(p, saved->table, saved->uid, &table);
 	if (r == 0)
-		r = writer_recover(p->buffer, saved, saved->in_place ? current->slot : slot, table);
+		r = writer_recover(p->buffer, saved, in_place ? current->slot : slot, table);
 	if (r == 0) {
 		p->result->n_writers++;
 		return;

@@ -559,6 +559,8 @@ static void on_access(struct session *s, const struct wire_request *m, const int
 	if (a->flags & WIRE_ACCESS_GID)
 		b->access.gid = a->gid;
 	b->generation++;
+	if (b->writer)
+		writer_distrust(b->writer);
 	buffer_save(b);
 	recycle_forget(b);
 	event_of_buffer(WIRE_EVENT_ACCESS, b);

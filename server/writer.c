@@ -184,8 +184,14 @@ void writer_save(const struct writer *w, struct manifest_writer *ret)
 		.uid = w->uid,
 		.pid = (uint32_t)w->pid,
 		.keep = w->keep,
-		.in_place = w->target != NULL,
+		.flags = (w->target ? MANIFEST_IN_PLACE : 0) |
+			 (w->recycled ? MANIFEST_RECYCLED : 0) | (w->spoiled ? MANIFEST_SPOILED : 0),
 	};
+}
+
+void writer_distrust(struct writer *w)
+{
+	w->spoiled |= w->recycled;
 }
 
 void writer_answer(struct writer *w)
@@ -396,6 +402,7 @@ static int start_providing(struct writer *w)
 	spare = recycle_find(b, w->uid, w->table->data_size);
 	if (spare) {
 		w->slot = take_ptr(spare->slot);
+		w->recycled = true;
 		w->kept = true; /* with it, in one commit: the slot is in the store and must be somebody's */
 		version_free(spare);
 		keep(w);
@@ -648,13 +655,14 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 {
 	struct server *server = buffer->server;
 	struct writer *w = writer_blank(buffer, saved->id);
+	bool in_place = saved->flags & MANIFEST_IN_PLACE;
 	int r;
 
 	if (!w)
 		return -ENOMEM;
-	r = saved->in_place ? 0
-			    : quota_charge_anyway(&server->quota, saved->uid, QUOTA_VERSIONS, 1,
-						  &w->charge);
+	r = in_place
+		    ? 0
+		    : quota_charge_anyway(&server->quota, saved->uid, QUOTA_VERSIONS, 1, &w->charge);
 	if (r < 0) {
 		buffer->writer = NULL;
 		writer_destroy(w);
@@ -669,7 +677,9 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 	w->table = table;
 	w->kept = true;
 	w->handed_out = true;
-	if (saved->in_place) {
+	w->recycled = saved->flags & MANIFEST_RECYCLED;
+	w->spoiled = saved->flags & MANIFEST_SPOILED;
+	if (in_place) {
 		w->pausing = true;
 		aim(w, buffer_current(buffer));
 	}
@@ -797,6 +807,18 @@ static void commit(struct writer *w)
 	waiters_notify(b);
 }
 
+/* Else the client was told why not. */
+static bool can_be_published(struct writer *w)
+{
+	if (!w->spoiled && buffer_has_name(w->buffer))
+		return true;
+	session_fail(w->session, -ESTALE,
+		     "'%s' was removed while it was written, or got other permissions, or its memory "
+		     "is spoiled; create it again",
+		     w->buffer->name);
+	return false;
+}
+
 static void seal_done(struct job *job, int r)
 {
 	struct writer *w = take_back(container_of(job, struct writer, job));
@@ -805,21 +827,14 @@ static void seal_done(struct job *job, int r)
 		return;
 	if (r < 0)
 		fail_to_seal(w, r);
-	else if (!buffer_has_name(w->buffer))
-		session_fail(w->session, -ESTALE, "'%s' was removed while it was written",
-			     w->buffer->name);
-	else
+	else if (can_be_published(w))
 		commit(w);
 }
 
 void writer_publish(struct writer *w, const struct wire_publish *publish)
 {
-	if (w->spoiled || !buffer_has_name(w->buffer)) {
-		session_fail(w->session, -ESTALE,
-			     "'%s' was removed, or its memory spoiled; create it again",
-			     w->buffer->name);
+	if (!can_be_published(w))
 		return;
-	}
 	w->has_digest = publish->flags & WIRE_PUBLISH_DIGEST;
 	memset(w->digest, 0, sizeof(w->digest));
 	if (w->has_digest)

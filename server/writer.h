@@ -56,7 +56,8 @@ struct writer {
 	bool pausing; /* they are asked to; in place, until the update is over */
 	uint64_t pause_deadline_ns; /* 0: none */
 	uint32_t keep; /* of the buffer, from this version on; 0: as before */
-	bool spoiled; /* sealed and not whole: fit for nothing but the end */
+	bool recycled; /* the slot's old bytes may still be in it */
+	bool spoiled; /* sealed and not whole, or distrusted: fit for nothing but the end */
 
 	int layout_fd; /* until it is a table */
 	const void *layout_image; /* mapped while it is checked */
@@ -99,6 +100,12 @@ bool writer_adopt(struct writer *w, struct session *session);
 
 /* Ends a writer without a session if its client is dead, which the kernel knows. True: it is gone. */
 bool writer_bury(struct writer *w);
+
+/*
+ * The buffer's permissions change, and whoever may read it then must not find what a recycled slot held
+ * before. The caller saves the buffer.
+ */
+void writer_distrust(struct writer *w);
 
 /* Answers the create of a writer that was adopted: its client never got the first answer. */
 void writer_answer(struct writer *w);

@@ -2,6 +2,9 @@
 Several connections to one weightd, all of this process or of forks of it, and the proof that in the end
 nothing is left of what they did: no memory, no charge.
 """
+import os
+import signal
+
 from integration import wire
 from integration.wire import Wire, image, until
 
@@ -42,6 +45,14 @@ class Scene:
             return [self.connect() for _ in range(n)]
         self.wires.append(Wire(self.daemon.socket))
         return self.wires[-1]
+
+    def restart(self):
+        """Kills a weightd that has a keeper; all connections but a new watcher are gone."""
+        os.kill(self.watcher.ping().pid, signal.SIGKILL)
+        for w in self.wires:
+            w.close()
+        self.watcher = self.connect()
+        self.seen = 0
 
     def clean_up(self):
         with Wire(self.daemon.socket) as w:
