@@ -446,12 +446,12 @@ def test_a_replacement_is_not_held_up_by_earlier_deaths(make_keeper, tmp_path):
     (tmp_path / "bad").chmod(0o755)
     os.replace(tmp_path / "bad", tmp_path / "program")
     os.kill(keeper.pid, signal.SIGKILL)
-    keeper.await_log("starting it again in 1600 ms")
+    keeper.await_log("starting it again in 5000 ms")
     script(tmp_path / "program", 2)
     started = time.monotonic()
     keeper.proc.send_signal(signal.SIGHUP)
     assert keeper.await_child().ask("[version, intact()]") == [2, 1]
-    assert time.monotonic() - started < 1.4
+    assert time.monotonic() - started < 4.5
 
 
 @pytest.mark.parametrize("flaw", ["garbage", "missing", "forbidden", "a folder"])
