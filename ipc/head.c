@@ -23,27 +23,31 @@ bool head_ok(const struct head *h, uint64_t buffer)
 	return h->magic == HEAD_MAGIC && h->abi == HEAD_ABI && h->buffer == buffer;
 }
 
-static void flip(struct head *h, uint64_t version, enum head_state state)
+bool head_set(struct head *h, uint64_t version, enum head_state state)
 {
-	atomic_store_explicit(&h->current, version << 8 | state, memory_order_release);
+	uint64_t word = version << 8 | state;
+
+	if (head_current(h) == word)
+		return false;
+	atomic_store_explicit(&h->current, word, memory_order_release);
 	atomic_fetch_add_explicit(&h->futex, 1, memory_order_release);
-	/* Readers map the page in other processes: not FUTEX_PRIVATE. A failure to wake loses a hint. */
-	(void)syscall(SYS_futex, &h->futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	return true;
 }
 
-void head_publish(struct head *h, const struct head_record *record, enum head_state state)
+bool head_publish(struct head *h, const struct head_record *record, enum head_state state)
 {
 	struct head_record *mine = &h->records[record->version % HEAD_RECORDS];
 
 	/* A record that is there already is left alone: somebody may read it. */
 	if (memcmp(mine, record, sizeof(*mine)))
 		*mine = *record;
-	flip(h, record->version, state);
+	return head_set(h, record->version, state);
 }
 
-void head_set(struct head *h, uint64_t version, enum head_state state)
+void head_wake(struct head *h)
 {
-	flip(h, version, state);
+	/* Readers map the page in other processes: not FUTEX_PRIVATE. A failure to wake loses a hint. */
+	(void)syscall(SYS_futex, &h->futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 uint64_t head_wait(const struct head *h, uint64_t seen, int timeout_ms)

@@ -66,11 +66,14 @@ void head_init(struct head *h, uint64_t buffer);
 /* True for a page that head_init() made, of a buffer of this id. */
 bool head_ok(const struct head *h, uint64_t buffer);
 
-/* Puts version and state in force: the record first, then the word, then the wake-up. */
-void head_publish(struct head *h, const struct head_record *record, enum head_state state);
+/* Puts version and state in force: the record first, then the word. True: it changed, and who sleeps is to be woken. */
+bool head_publish(struct head *h, const struct head_record *record, enum head_state state);
 
-/* Changes the word alone, where there is no record. */
-void head_set(struct head *h, uint64_t version, enum head_state state);
+/* Likewise the word alone, where there is no record. */
+bool head_set(struct head *h, uint64_t version, enum head_state state);
+
+/* Wakes who sleeps: some microseconds for each. From any thread. */
+void head_wake(struct head *h);
 
 static inline uint64_t head_current(const struct head *h)
 {

@@ -599,7 +599,8 @@ void buffer_flip(struct buffer *b)
 	struct head_record record;
 
 	if (!v) {
-		head_set(b->head, b->current, state);
+		if (head_set(b->head, b->current, state))
+			wake_readers(b);
 		return;
 	}
 	record = (struct head_record){
@@ -610,5 +611,6 @@ void buffer_flip(struct buffer *b)
 	};
 	memcpy(record.layout_hash, v->table->hash, sizeof(record.layout_hash));
 	memcpy(record.digest, v->digest, sizeof(record.digest));
-	head_publish(b->head, &record, state);
+	if (head_publish(b->head, &record, state))
+		wake_readers(b);
 }

@@ -19,6 +19,7 @@
 #include "server/manifest.h"
 #include "server/quota.h"
 #include "server/version.h"
+#include "server/waker.h"
 
 struct inherit;
 struct server;
@@ -56,6 +57,7 @@ struct buffer {
 	int manifest_fd; /* until it is kept */
 	struct head *head;
 	int head_fd; /* writable, until it is kept; after a restart until there is a reader */
+	struct wake wake; /* who sleeps on the head */
 	int head_reader_fd; /* read-only, see buffer_head() */
 	bool kept; /* head and manifest are in the store */
 	struct charge charge;

@@ -81,27 +81,24 @@ static const char *socket_path(const struct server *s, const struct server_optio
 	return s->config.socket[0] ? s->config.socket : NULL;
 }
 
-/* Threads and all that hangs on the loop. */
+/* Threads. */
 static int start_workers(struct server *s)
 {
-	int r = worker_init(&s->worker, &s->loop);
+	struct worker *workers[] = {&s->worker, &s->sealer, &s->waker};
+	unsigned n = 0;
+	int r = 0;
 
-	if (r < 0) {
-		log_error("cannot start the worker: %s", strerror(-r));
-		return r;
-	}
-	r = worker_init(&s->sealer, &s->loop);
-	if (r < 0) {
-		log_error("cannot start the sealer: %s", strerror(-r));
-		goto fail_worker;
-	}
-	r = closer_init(&s->closer, &s->loop, &s->quota, &s->worker);
+	while (r == 0 && n < ARRAY_LEN(workers))
+		r = worker_init(workers[n++], &s->loop);
+	if (r == 0)
+		r = closer_init(&s->closer, &s->loop, &s->quota, &s->worker);
+	else
+		n--;
 	if (r == 0)
 		return 0;
-	log_error("cannot start the closer: %s", strerror(-r));
-	worker_deinit(&s->sealer);
-fail_worker:
-	worker_deinit(&s->worker);
+	log_error("cannot start a thread: %s", strerror(-r));
+	while (n > 0)
+		worker_deinit(workers[--n]);
 	return r;
 }
 
@@ -174,6 +171,7 @@ int server_init(struct server *s, const struct server_options *options)
 		return 0;
 	notify_deinit(&s->notify);
 	(void)closer_deinit(&s->closer); /* nobody has sent anything yet */
+	worker_deinit(&s->waker);
 	worker_deinit(&s->sealer);
 	worker_deinit(&s->worker);
 fail_signals:
@@ -193,6 +191,7 @@ static void leave(struct server *s)
 	s->stopping = true;
 	while ((session = list_first(&s->sessions, struct session, link)))
 		session_close(session);
+	worker_deinit(&s->waker);
 	worker_deinit(&s->sealer);
 	worker_deinit(&s->worker);
 	notify_deinit(&s->notify);
@@ -238,7 +237,8 @@ void server_deinit(struct server *s)
 	end_writers(&s->removed);
 	while ((buffer = list_first(&s->buffers, struct buffer, link)))
 		buffer_drop(buffer);
-	worker_deinit(&s->sealer); /* first: what it ends, the worker frees */
+	worker_deinit(&s->waker);
+	worker_deinit(&s->sealer); /* before the worker, which frees what it ends */
 	free_all(&s->removed);
 	worker_deinit(&s->worker);
 	reaper_deinit(&s->reaper);

@@ -29,6 +29,7 @@
 struct server {
 	struct loop loop;
 	struct worker worker;
+	struct worker waker; /* wakes who sleeps on head pages */
 	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
 	struct closer closer;
 	struct notify notify;

@@ -136,7 +136,13 @@ void update_over(struct buffer *b)
 {
 	struct list ready;
 	struct pauser *p, *tmp;
+	struct version *v;
+	struct lease *l;
 
+	/* A pause was for this update: the next one asks again. */
+	list_for_each(v, &b->versions, link)
+		list_for_each(l, &v->leases, version_link)
+			l->paused = false;
 	/* Answering may end a session, which frees its pauser: so first pick, then answer. */
 	list_init(&ready);
 	list_for_each_safe(p, tmp, &b->server->pausers, link) {
@@ -309,6 +315,14 @@ static void look(struct writer *w)
 
 	if (b->removed) {
 		writer_give_up(w, -ESTALE, "it was removed");
+		return;
+	}
+	/* An earlier writer whose time was up, or whose connection ended, and who goes on writing. */
+	if (b->exclusive && slot_has_writer(buffer_current(b)->slot)) {
+		if (is_time_up(w))
+			writer_give_up(w, -EBUSY, "an earlier writer still has it mapped writable");
+		else
+			timer_start(&b->server->loop, &w->timer, next);
 		return;
 	}
 	if (n_in_the_way(b) == 0 && !(b->exclusive ? may_have_strangers(b) : anybody_holds(b))) {

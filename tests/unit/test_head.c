@@ -69,7 +69,8 @@ static void publish(uint64_t version)
 {
 	const struct head_record r = make_record(version);
 
-	head_publish(head, &r, HEAD_READY);
+	if (head_publish(head, &r, HEAD_READY))
+		head_wake(head);
 }
 
 static void expect(const struct head *h, uint64_t version, enum head_state state)
@@ -136,7 +137,8 @@ static void a_state_changes_without_its_version(void **state)
 	(void)state;
 	publish(7);
 	for (size_t i = 0; i < ARRAY_LEN(states); i++) {
-		head_set(head, 7, states[i]);
+		assert_int_equal(head_set(head, 7, states[i]), true);
+		assert_int_equal(head_set(head, 7, states[i]), false);
 		expect(reader_head, 7, states[i]);
 	}
 }
@@ -148,7 +150,7 @@ static void versions_of_56_bits_have_room(void **state)
 	(void)state;
 	publish(most);
 	expect(reader_head, most, HEAD_READY);
-	head_set(head, most, HEAD_GONE);
+	assert_true(head_set(head, most, HEAD_GONE));
 	expect(reader_head, most, HEAD_GONE);
 }
 
@@ -304,7 +306,8 @@ static void a_change_of_state_ends_a_wait(void **state)
 	publish(1);
 	start_waiter(&w);
 	wake_for_nothing(1);
-	head_set(head, 1, HEAD_GONE);
+	assert_true(head_set(head, 1, HEAD_GONE));
+	head_wake(head);
 	expect_end(&w, 1);
 	assert_int_equal(head_state(w.got), HEAD_GONE);
 }

@@ -1,0 +1,23 @@
+/*
+ * The waker
+ *
+ * Wakes the readers that sleep on a head page, on a thread of its own: the kernel takes some microseconds
+ * for each of them, and there may be hundreds. The flip itself is the loop's, and done before.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "server/worker.h"
+
+struct buffer;
+
+/* A buffer's part in it. */
+struct wake {
+	struct job job;
+	bool running; /* and the buffer is referenced for it */
+	bool again; /* it was flipped meanwhile */
+};
+
+/* Wakes who sleeps on the buffer's head page, soon. */
+void wake_readers(struct buffer *b);
