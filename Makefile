@@ -174,7 +174,7 @@ PYTEST = WEIGHTD_BUILD=$(abspath $(B)) WEIGHTD_LIBRARY=$(abspath build/libweight
 check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
 	$(Q)$(MAKE) --no-print-directory all unit benches
-	$(Q)$(PYTEST) tests/lint tests/unit tests/integration tests/systemd
+	$(Q)$(PYTEST) tests/lint tests/unit tests/model tests/integration tests/systemd
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
 # the daemon, weightctl and every C program of the tests are sanitized.

@@ -53,6 +53,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
     "systemd": (box.is_available, "cannot boot a systemd: needs root, systemd-nspawn (apt-get install "
                 "systemd-container) and cgroups of version 2, on their own or beside version 1"),
+    "spin": (lambda: bool(shutil.which("spin") and shutil.which("gcc")), "no spin, or no gcc (apt-get install spin gcc)"),
     "torch": (lambda: bool(importlib.util.find_spec("torch")), "no torch (python3-torch)"),
     "torch2": (lambda: os.path.exists(TORCH2), "no Python with torch 2 (make torch2)"),
 }
