@@ -17,6 +17,7 @@ WEIGHTD = features.BUILD / "weightd"
 LAYOUT = image([("t", 4096)])
 PAGE = 4096
 SLOT = 2 * PAGE  # of LAYOUT: the page of bytes, and the one of their digest
+EACH = SLOT + len(LAYOUT)  # what the first version of a buffer is charged
 
 ALICE, BOB, CAROL = 12345, 12346, 12347
 STAFF = 23456
@@ -279,8 +280,8 @@ class TestLimits:
 
     @pytest.mark.parametrize("short", [0, 1])
     def test_bytes(self, make_configured, short):
-        """Three slots fit exactly; with one byte less, two."""
-        daemon = make_configured(FEW + f"bytes = {3 * SLOT - short}\n")
+        """Three slots and layouts fit exactly; with one byte less, two."""
+        daemon = make_configured(FEW + f"bytes = {3 * EACH - short}\n")
         fits = 3 - short
 
         def create():
@@ -288,7 +289,9 @@ class TestLimits:
                 slots = [w.create(f"m{i}", LAYOUT) for i in range(fits)]
                 assert {slot.slot_size for slot in slots} == {SLOT}
                 refused = outcome(w.create, "more", LAYOUT)
-                w.abort(slots[0].writer)
+                with slots[0].map():
+                    w.abort(slots[0].writer)
+                    assert w.ping().n_bytes == fits * SLOT and outcome(w.create, "held", LAYOUT) == errno.EDQUOT
                 until(lambda: w.ping().n_bytes == (fits - 1) * SLOT, "its memory is free")
                 return refused, outcome(w.create, "again", LAYOUT), outcome(w.create, "more", LAYOUT)
 

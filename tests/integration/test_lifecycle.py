@@ -5,6 +5,7 @@ wire themselves, to stop between any two steps; what libweightd adds is at the e
 import ctypes
 import errno
 import json
+import mmap
 import os
 import re
 import signal
@@ -285,6 +286,56 @@ def test_a_buffer_removed_while_it_is_written_cannot_be_published(daemon, witnes
         until(lambda: witness.ping().n_bytes == 12288, "what it wrote is freed")
 
 
+# --- What somebody still holds ----------------------------------------------------------------------
+
+
+def hold_descriptor(fd):
+    return os.fdopen(os.dup(fd), "rb", buffering=0).close
+
+
+def hold_mapping(fd):
+    return mmap.mmap(fd, 8192, prot=mmap.PROT_READ).close
+
+
+def hold_in_a_fork(fd):
+    """All that this process has open, and so `fd`."""
+    return Child(lambda pipe: signal.pause()).kill
+
+
+HOLDS = {"a descriptor": hold_descriptor, "a mapping": hold_mapping, "a fork": hold_in_a_fork}
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("kind", HOLDS)
+@pytest.mark.parametrize("end", ["of a version", "of a removed buffer", "of a writer"])
+def test_memory_is_an_orphan_until_who_held_it_lets_go(daemon, witness, request, end, kind):
+    publish(daemon.socket, "m", b"old", keep=1)
+    held = witness.create("m", SMALL) if end == "of a writer" else witness.attach("m")
+    let_go = HOLDS[kind](held.fd if end == "of a writer" else held.slot_fd)
+    request.addfinalizer(let_go)
+    if end == "of a writer":
+        witness.abort(held.writer)
+    elif end == "of a version":
+        publish(daemon.socket, "m", b"new")
+        witness.detach(held.lease)
+    else:
+        witness.drop("m")
+        [slot] = [s for s in witness.list(wire.SLOTS) if s.state == wire.LEAVING]
+        assert (slot.n_leases, witness.stat().leaving_bytes) == (1, 8192)
+        witness.detach(held.lease)
+    publish(daemon.socket, "other", b"more")  # time for the daemon to make a mistake
+    [slot] = [s for s in witness.list(wire.SLOTS) if s.state == wire.ORPHAN]
+    assert (slot.name, slot.size, slot.n_leases) == ("m", 8192, 0)
+    assert slot.removed == (end == "of a removed buffer") and slot.version == (end != "of a writer")
+    assert witness.stat().orphan_bytes == 8192
+    [before] = witness.list(wire.USERS)
+    let_go()
+    until(lambda: witness.stat().orphan_bytes == 0, "who held it has let go")
+    until(lambda: witness.list(wire.USERS)[0].used_bytes <= before.used_bytes - 8192, "its bytes are given back")
+    assert witness.list(wire.USERS)[0].used_descriptors < before.used_descriptors
+    assert all(s.state == wire.CURRENT for s in witness.list(wire.SLOTS))
+
+
 # --- Writing ----------------------------------------------------------------------------------------
 
 
@@ -474,6 +525,18 @@ def test_a_history_of_many_pages_has_each_version_once(daemon):
     assert [v.version for v in weightd.history("m", socket=daemon.socket)] == list(range(37, 101))
     listed = json.loads(daemon.ctl("show", "m", "--json").stdout)["versions"]
     assert [v["version"] for v in listed] == list(range(69, 101))
+
+
+def test_versions_that_are_held_are_listed_once_and_62_at_most(daemon):
+    """A page of the protocol holds thirty-six, and a writer that has published holds what it made."""
+    with Wire(daemon.socket) as w:
+        for _ in range(62):
+            w.publish(w.create("m", image([("t", 64)]), keep=1).writer)
+        assert_refused(errno.EDQUOT, "62 versions of 'm' are held by readers; let some go", w.create, "m",
+                       image([("t", 64)]))
+        listed = json.loads(daemon.ctl("show", "m", "--json").stdout)["versions"]
+        assert [v["version"] for v in listed] == list(range(1, 63))
+        assert [v.version for v in w.list(wire.HISTORY, "m")] == list(range(1, 63))
 
 
 def test_a_writer_that_does_not_say_leaves_keep_as_it_was(daemon):

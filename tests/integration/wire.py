@@ -54,6 +54,7 @@ DIGEST = 1  # in publish, and in the answers to attach and pause
 MUTABLE = 2  # in the answers to attach and pause
 MODE, UID, GID = 1, 2, 4  # in access
 BUFFERS, VERSIONS, HISTORY, SLOTS, USERS = range(1, 6)  # kinds of lists
+WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of slots
 FROM_NOW_ON = 2**64 - 1  # in events
 EMPTY, READY, UPDATING, TORN, GONE = range(5)  # states of a buffer, in its record and on its head page
 BY_KEEP, BY_MEMORY, BY_DROP, REWRITTEN, LOST = range(1, 6)  # why a version is no more
@@ -192,7 +193,7 @@ def record(name, layout, fields, texts=()):
         row = kind(*shape.unpack(raw))
         return row._replace(**{t: text(getattr(row, t)) for t in texts})
 
-    kind.unpack, kind.size = staticmethod(unpack), shape.size
+    kind.unpack = staticmethod(unpack)
     return kind
 
 
