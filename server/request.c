@@ -134,8 +134,12 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 		buffer_audit(b, AUDIT_CREATE, &s->peer, 0);
 		return b;
 	} else if (r == QUOTA_EXCEEDED)
-		session_fail(s, -EDQUOT, "uid %u has too many buffers; remove some (weightctl rm)",
-			     s->peer.uid);
+		session_fail(s, -EDQUOT,
+			     "uid %u has too many %s; remove some buffers (weightctl rm)",
+			     s->peer.uid,
+			     quota_left(&s->server->quota, s->peer.uid, QUOTA_BUFFERS) == 0
+				     ? "buffers"
+				     : "descriptors");
 	else
 		session_fail(s, r, "no room for another buffer: %s", strerror(-r));
 	return NULL;

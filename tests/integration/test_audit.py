@@ -167,7 +167,7 @@ def test_over_a_limit_is_told(make_daemon, make_journal, require, tmp_path):
     told = [(e["WEIGHTD_ACTION"], e["WEIGHTD_RESULT"], e["WEIGHTD_UID"], e["MESSAGE"].split(": ")[1])
             for e in journal.entries()[1:]]
     assert told == [
-        ("refuse", "EDQUOT", str(ALICE), f"uid {ALICE} has too many buffers; remove some (weightctl rm)"),
+        ("refuse", "EDQUOT", str(ALICE), f"uid {ALICE} has too many buffers; remove some buffers (weightctl rm)"),
         ("refuse", "EDQUOT", str(ALICE), "this user has too many connections; close some")]
 
 

@@ -10,6 +10,7 @@ import tempfile
 import features
 import pytest
 from daemon import STOP_S, environment
+from integration import wire
 from integration.child import Child, daemon_prefix, run_as
 from integration.wire import Refused, Wire, image, until
 
@@ -300,6 +301,24 @@ class TestLimits:
             with Wire(daemon.socket) as w:
                 until(lambda: w.ping().n_bytes == 0, "all is freed")
         assert run_as(BOB, lambda: outcome(Wire(daemon.socket).create, "big", image([("t", 1 << 20)]))) == 0
+
+    @pytest.mark.parametrize("short", [0, 1])
+    def test_descriptors(self, make_configured, short):
+        """Two for a buffer, one for its layout, one for each version: nine are two buffers and a version."""
+        daemon = make_configured(FEW + f"descriptors = {9 - short}\n")
+
+        def create():
+            with Wire(daemon.socket) as w:
+                for name in "m", "n":
+                    publish(w, name)
+                again = outcome(publish, w, "m")
+                with pytest.raises(Refused, match=f"uid {ALICE} has too many descriptors; remove some buffers"):
+                    w.create("more", LAYOUT)
+                w.drop("n")
+                until(lambda: w.list(wire.USERS)[0].used_descriptors == 5 - (again != 0), "its memory is free")
+                return again, outcome(publish, w, "more"), outcome(publish, w, "m")
+
+        assert run_as(ALICE, create) == (errno.EDQUOT * short, 0, errno.EDQUOT)
 
     def test_one_user_may_have_more_than_each(self, make_configured):
         daemon = make_configured(f"[limits:{ALICE}]\nbytes = unlimited\n[limits]\nbytes = 0\n")

@@ -246,7 +246,12 @@ def test_a_user_with_too_many_connections_is_told_so_and_others_connect(daemon, 
             assert child.hear() == "connected"
 
 
-def test_a_user_with_too_many_buffers_is_told_so_and_others_create(daemon, many_descriptors):
+def test_a_user_with_too_many_buffers_is_told_so_and_others_create(make_daemon, many_descriptors, require,
+                                                                   tmp_path):
+    require("inih")
+    (tmp_path / "w.conf").write_text("[limits]\ndescriptors = unlimited\n")  # they run out earlier
+    daemon = make_daemon("--socket-mode", "0666", "--config", tmp_path / "w.conf")
+
     def create_too_many(pipe):
         with Wire(daemon.socket) as w:
             for i in range(MAX_BUFFERS):
@@ -263,7 +268,7 @@ def test_a_user_with_too_many_buffers_is_told_so_and_others_create(daemon, many_
             pipe.recv()
 
     with Child(create_too_many, uid=OWNER) as child, Wire(daemon.socket) as other:
-        assert child.hear() == (errno.EDQUOT, f"uid {OWNER} has too many buffers; remove some (weightctl rm)")
+        assert child.hear() == (errno.EDQUOT, f"uid {OWNER} has too many buffers; remove some buffers (weightctl rm)")
         other.create("mine", LAYOUT)
         child.say("remove one")
         assert child.hear() == "created"
