@@ -83,8 +83,8 @@ void closer_close(struct closer *c, uid_t uid, int fd)
 	closing = closing_new(c, fd);
 	if (!closing)
 		return;
-	/* Past the limit it is closed all the same; the limit is for closer_trusts(). */
-	(void)quota_charge(c->quota, uid, QUOTA_CLOSING, 1, &closing->charge);
+	/* Past the limit it is closed all the same, and counted; the limit is for closer_trusts(). */
+	(void)quota_charge_anyway(c->quota, uid, QUOTA_CLOSING, 1, &closing->charge);
 	if (c->worker.n_jobs == 0)
 		c->progress_ns = num_now_ns();
 	worker_submit(&c->worker, &closing->job, close_step, close_done);
