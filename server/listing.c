@@ -8,6 +8,7 @@
 #include "server/access.h"
 #include "server/backend/headroom.h"
 #include "server/buffer.h"
+#include "server/reaper.h"
 #include "server/request.h"
 #include "server/server.h"
 #include "server/session.h"
@@ -279,6 +280,7 @@ static void list_slots(struct session *s, const struct wire_list *list)
 	uint64_t after = list->after;
 	struct page page;
 
+	(void)reaper_look(&s->server->reaper); /* what is told to be an orphan is one */
 	page_init(&page, list, sizeof(rec));
 	while (next_slot(s, list->name, after, &rec) && page_add(&page, rec.slot, &rec))
 		after = rec.slot;
@@ -367,6 +369,7 @@ void listing_stat(struct session *s)
 	struct version *v;
 	struct buffer *b;
 
+	(void)reaper_look(&server->reaper); /* likewise */
 	for (int i = 0; i < 2; i++)
 		list_for_each(b, all[i], link)
 			list_for_each(v, &b->leaving, link) {

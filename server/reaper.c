@@ -23,12 +23,18 @@ static bool reap_list(struct list *buffers)
 	return waits;
 }
 
+bool reaper_look(struct reaper *r)
+{
+	bool waits = reap_list(&r->server->buffers);
+
+	return reap_list(&r->server->removed) || waits;
+}
+
 static void on_time(struct timer *timer)
 {
 	struct reaper *r = container_of(timer, struct reaper, timer);
-	bool waits = reap_list(&r->server->buffers);
+	bool waits = reaper_look(r);
 
-	waits |= reap_list(&r->server->removed);
 	r->delay_ns = r->delay_ns * 2 < DELAY_MAX_NS ? r->delay_ns * 2 : DELAY_MAX_NS;
 	if (waits)
 		plan(r);

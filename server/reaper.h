@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 #include "server/loop.h"
 
 struct server;
@@ -18,6 +20,9 @@ struct reaper {
 
 void reaper_init(struct reaper *r, struct server *server);
 void reaper_deinit(struct reaper *r);
+
+/* Looks now. True when something is left: somebody holds it without a lease. */
+bool reaper_look(struct reaper *r);
 
 /* Something leaves: looks in the loop's next round. */
 void reaper_soon(struct reaper *r);

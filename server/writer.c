@@ -479,6 +479,7 @@ static int proceed(struct writer *w)
 	struct version *newest = buffer_newest(b);
 	int r = take_table(w);
 
+	(void)reaper_look(&b->server->reaper); /* what nobody holds any more is not in the way */
 	if (r != 0) {
 		session_fail_quota(w->session, r, "bytes or descriptors");
 		return -EDQUOT;
