@@ -215,7 +215,6 @@ static void fill_slot_record(const struct buffer *b, const struct slot *slot,
 	rec->slot = slot->id;
 	rec->size = slot->size;
 	rec->allocated = fstat(slot->probe_fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
-	rec->huge_bytes = slot->progress.huge;
 	rec->uid = slot->uid;
 	rec->removed = b->removed;
 }
@@ -265,8 +264,11 @@ static bool next_slot(struct session *s, const char *name, uint64_t after,
 	if (writer) {
 		fill_slot_record(writer->buffer, writer->slot, ret);
 		ret->state = WIRE_SLOT_WRITING;
+		if (writer->kept) /* else the worker may be counting them */
+			ret->huge_bytes = writer->slot->progress.huge;
 	} else {
 		fill_slot_record(found->buffer, found->slot, ret);
+		ret->huge_bytes = found->slot->progress.huge;
 		ret->version = found->number;
 		ret->n_leases = found->n_leases;
 		ret->state = state_of(found->buffer, found);
