@@ -223,6 +223,8 @@ static enum wire_slot_state state_of(const struct buffer *b, const struct versio
 {
 	if (b->spare == v)
 		return WIRE_SLOT_KEPT;
+	if (v->rewriting)
+		return WIRE_SLOT_WRITING;
 	if (v->ended_ns)
 		return v->n_leases > 0 ? WIRE_SLOT_LEAVING : WIRE_SLOT_ORPHAN;
 	return v->number == b->current ? WIRE_SLOT_CURRENT : WIRE_SLOT_KEPT;
