@@ -181,6 +181,26 @@ int buffer_new(struct server *server, const char *name, const char *device,
 	return 0;
 }
 
+int buffer_chown(struct buffer *b, uid_t uid)
+{
+	struct quota *q = &b->server->quota;
+	struct charge buffer = {0}, descriptors = {0};
+	int r = quota_charge_anyway(q, uid, QUOTA_BUFFERS, 1, &buffer);
+
+	if (r == 0)
+		r = quota_charge_anyway(q, uid, QUOTA_DESCRIPTORS, 2, &descriptors);
+	if (r < 0) {
+		quota_refund(&buffer);
+		return r;
+	}
+	quota_refund(&b->charge);
+	quota_refund(&b->descriptors);
+	b->charge = buffer;
+	b->descriptors = descriptors;
+	b->access.uid = uid;
+	return 0;
+}
+
 /* The memory of a head page, whatever it says: it is written anew. */
 static int recover_head(struct buffer *b, int head_fd)
 {

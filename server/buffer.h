@@ -88,6 +88,9 @@ int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int h
  */
 int buffer_head(struct buffer *b);
 
+/* Another owner, who is charged for it whatever its limits; the caller saves. -ENOMEM. */
+int buffer_chown(struct buffer *b, uid_t uid);
+
 void buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);
 

@@ -541,7 +541,7 @@ static bool may_change_access(struct session *s, const struct buffer *b, const s
 	return false;
 }
 
-/* The memory stays charged to who made it. In force from the next attach on. */
+/* The memory of its versions stays charged to who made it. In force from the next attach on. */
 static void on_access(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_access *a = &m->access;
@@ -556,10 +556,12 @@ static void on_access(struct session *s, const struct wire_request *m, const int
 	}
 	if (!may_change_access(s, b, a))
 		return;
+	if (a->flags & WIRE_ACCESS_UID && buffer_chown(b, a->uid) < 0) {
+		session_fail(s, -ENOMEM, "weightd is out of memory");
+		return;
+	}
 	if (a->flags & WIRE_ACCESS_MODE)
 		b->access.mode = a->mode;
-	if (a->flags & WIRE_ACCESS_UID)
-		b->access.uid = a->uid;
 	if (a->flags & WIRE_ACCESS_GID)
 		b->access.gid = a->gid;
 	b->generation++;
