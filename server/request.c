@@ -464,7 +464,8 @@ static void on_renew(struct session *s, const struct wire_request *m, const int 
 		return;
 	}
 	if (!access_allows(&b->access, &s->peer, ACCESS_READ)) {
-		session_fail(s, -EACCES, "uid %u may not read '%s' any more", s->peer.uid, b->name);
+		/* Without its name: ids can be guessed. */
+		session_fail(s, -EACCES, "uid %u may not read what it maps any more", s->peer.uid);
 		return;
 	}
 	r = lease_new(s, v, server_next_id(s->server), &lease);
