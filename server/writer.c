@@ -72,14 +72,18 @@ static void leave_target(struct writer *w)
 	w->target = NULL;
 }
 
-/* It has written in place, who knows what. */
+/* It has written in place, who knows what; if it could. */
 static void tear(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 
 	leave_target(w);
-	if (!buffer_has_name(b) || !w->handed_out)
+	if (!buffer_has_name(b))
 		return;
+	if (!w->handed_out) {
+		b->state = w->state_before;
+		return;
+	}
 	b->state = HEAD_TORN;
 	buffer_audit(b, AUDIT_TORN, w->session ? &w->session->peer : NULL, b->current);
 	event_of_buffer(WIRE_EVENT_TORN, b);
@@ -213,6 +217,8 @@ void writer_answer(struct writer *w)
 
 	if (session_reply(w->session, WIRE_CREATE, &reply, fds, 2) < 0)
 		writer_free(w);
+	else
+		w->handed_out = true;
 }
 
 static void fail_to_keep(struct writer *w, int r)
@@ -244,10 +250,11 @@ static void keep(struct writer *w)
 	struct buffer *b = w->buffer;
 	int r;
 
-	w->kept = true;
-	w->handed_out = true; /* from here on we cannot know */
-	if (w->target)
+	w->kept = true; /* who recovers it cannot know whether it was handed out */
+	if (w->target) {
+		w->state_before = b->state;
 		b->state = HEAD_UPDATING;
+	}
 	fault_point("create-provided");
 	buffer_save(b);
 	fault_point("create-saved");

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "ipc/base/list.h"
+#include "ipc/head.h"
 #include "ipc/layout.h"
 #include "ipc/wire.h"
 #include "server/loop.h"
@@ -50,6 +51,7 @@ struct writer {
 	bool busy; /* the job or the barrier has us */
 	bool kept; /* in the manifest */
 	bool handed_out; /* the client has, or had, the writable descriptor */
+	enum head_state state_before; /* of the buffer that is written in place */
 	uint32_t flags; /* WIRE_CREATE_* */
 	enum wire_policy policy;
 	int64_t timeout_ms; /* for readers to pause */

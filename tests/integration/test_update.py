@@ -1,7 +1,9 @@
 """Updates that readers make room for: in place of an exclusive buffer, and replacing a sealed one."""
 import errno
 import os
+import select
 import signal
+import socket
 
 import pytest
 from integration import wire
@@ -330,6 +332,83 @@ def test_a_torn_buffer_can_be_removed(exclusive):
     w.abort(slot.writer)
     w.drop("m")
     assert publish(w, flags=EXCLUSIVE) == 1
+
+
+class Manager:
+    """A service manager who takes what it is to keep, and tells so when it is allowed to."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.barriers = []
+
+    def is_asked(self):
+        while select.select([self.socket], [], [], 0)[0]:
+            lines, fds, _, _ = socket.recv_fds(self.socket, 4096, 8)
+            if b"BARRIER=1" in lines:
+                self.barriers += fds
+            else:
+                for fd in fds:
+                    os.close(fd)
+        return bool(self.barriers)
+
+    def answer(self):
+        until(self.is_asked, "it is asked whether all is kept")
+        while self.barriers:
+            os.close(self.barriers.pop())
+
+
+@pytest.fixture
+def managed(make_daemon, tmp_path):
+    """A scene with an exclusive buffer 'm' of version 1, and its manager."""
+    manager = Manager(tmp_path / "notify")
+    with Scene(make_daemon(env={"NOTIFY_SOCKET": manager.path})) as s:
+        s.watcher.send_create("m", LAYOUT, flags=EXCLUSIVE)
+        manager.answer()
+        finish(s.watcher, s.watcher.slot(s.watcher.answer(wire.CREATE)), b"old")
+        s.events()
+        yield s, manager
+        manager.is_asked()
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_writer_that_ends_before_it_has_the_memory_changes_nothing(managed, torn):
+    scene, manager = managed
+    if torn:
+        w = scene.connect()
+        w.send_create("m", LAYOUT)
+        manager.answer()
+        w.abort(w.slot(w.answer(wire.CREATE)).writer)
+        scene.events()
+    before = scene.state()
+    reader, w = scene.connect(2)
+    w.send_create("m", LAYOUT, timeout_ms=-1)
+    until(manager.is_asked, "it is about to get it")
+    assert scene.state() == (1, UPDATING)
+    w.close()
+    scene.settle()
+    manager.answer()
+    until(lambda: scene.state() == before, scene.state)
+    assert before == (1, TORN if torn else READY)
+    assert [name for name, _ in scene.events()] == ["updating"]
+    w = scene.connect()
+    w.send_create("m", LAYOUT)
+    manager.answer()
+    finish(w, w.slot(w.answer(wire.CREATE)), b"new")
+    assert reader.attach("m").bytes() == repeated(b"new")
+
+
+def test_a_new_version_whose_writer_ends_before_it_has_the_memory_is_free_at_once(managed):
+    scene, manager = managed
+    w = scene.connect()
+    w.send_create("other", LAYOUT)
+    until(manager.is_asked, "it is about to get it")
+    w.close()
+    scene.settle()
+    manager.answer()
+    until(lambda: scene.watcher.names() == ["m"], "its writer is gone")
+    assert [s.name for s in scene.slots()] == ["m"]
 
 
 # --- Removed meanwhile ------------------------------------------------------------------------------
