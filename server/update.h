@@ -31,5 +31,5 @@ void update_pause(struct session *s, const struct wire_pause *pause);
 /* The session ends: it does not wait any more. */
 void update_forget(struct session *s);
 
-/* Readers may go on: answers who waits. */
+/* Readers may go on: answers who has paused, and who waits for the version. */
 void update_over(struct buffer *b);

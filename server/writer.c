@@ -24,7 +24,6 @@
 #include "server/slot.h"
 #include "server/table.h"
 #include "server/update.h"
-#include "server/waiter.h"
 
 /* io_uring lets go of registered buffers up to 300 ms after its ring was closed. */
 #define SEAL_DEADLINE_NS 1000000000u
@@ -759,7 +758,7 @@ static void fail_to_seal(struct writer *w, int r)
 }
 
 /* What the writer made, as a version; in place it is the one there is. */
-static struct version *fill_version(struct writer *w)
+static void fill_version(struct writer *w)
 {
 	struct version *v = w->target ? w->target : take_ptr(w->version);
 
@@ -771,13 +770,12 @@ static struct version *fill_version(struct writer *w)
 	memcpy(v->digest, w->digest, sizeof(v->digest));
 	if (w->target) {
 		leave_target(w);
-		return v;
+		return;
 	}
 	v->slot = take_ptr(w->slot);
 	v->table = take_ptr(w->table);
 	v->charge = w->charge;
 	w->charge = (struct charge){0};
-	return v;
 }
 
 /* Everything that can fail comes before buffer_publish(), which is the flip. */
@@ -795,7 +793,7 @@ static void commit(struct writer *w)
 		session_fail_quota(session, r, "leases; detach some");
 		return;
 	}
-	(void)fill_version(w);
+	fill_version(w);
 	if (w->keep)
 		b->keep = w->keep;
 	b->writer = NULL; /* one commit ends the writer and begins the version */
@@ -812,7 +810,6 @@ static void commit(struct writer *w)
 	(void)session_reply(session, WIRE_PUBLISH, &reply, NULL,
 			    0); /* the version stands either way */
 	update_over(b);
-	waiters_notify(b);
 }
 
 /* Else the client was told why not. */
