@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "ipc/base/num.h"
 #include "server/access.h"
 #include "server/backend/headroom.h"
 #include "server/buffer.h"
@@ -230,51 +231,67 @@ static enum wire_slot_state state_of(const struct buffer *b, const struct versio
 	return v->number == b->current ? WIRE_SLOT_CURRENT : WIRE_SLOT_KEPT;
 }
 
+/* A slot, and whose it is. */
+struct found {
+	const struct slot *slot; /* NULL: none */
+	const struct version *version; /* NULL: it is the writer's */
+	const struct writer *writer;
+};
+
+/* Takes the one with the lower id behind `after`. */
+static void choose_slot(struct found *best, uint64_t after, struct found other)
+{
+	if (other.slot->id > after && (!best->slot || other.slot->id < best->slot->id))
+		*best = other;
+}
+
+static void choose_slot_of(const struct buffer *b, uint64_t after, struct found *best)
+{
+	const struct writer *w = b->writer;
+	const struct version *v;
+
+	list_for_each(v, &b->versions, link)
+		choose_slot(best, after, (struct found){.slot = v->slot, .version = v});
+	list_for_each(v, &b->leaving, link)
+		choose_slot(best, after, (struct found){.slot = v->slot, .version = v});
+	if (w && w->slot) /* in place it is that of a version */
+		choose_slot(best, after, (struct found){.slot = w->slot, .writer = w});
+}
+
+static void fill_found(const struct found *f, struct wire_slot_record *rec)
+{
+	const struct version *v = f->version;
+
+	if (!v) {
+		fill_slot_record(f->writer->buffer, f->slot, rec);
+		rec->state = WIRE_SLOT_WRITING;
+		if (f->writer->kept) /* else the worker may be counting them */
+			rec->huge_bytes = f->slot->progress.huge;
+		return;
+	}
+	fill_slot_record(v->buffer, f->slot, rec);
+	rec->huge_bytes = f->slot->progress.huge;
+	rec->version = v->number;
+	rec->n_leases = v->n_leases;
+	rec->state = state_of(v->buffer, v);
+}
+
 /* The slot behind `after` with the lowest id, since they come in no order. False: there is none. */
 static bool next_slot(struct session *s, const char *name, uint64_t after,
 		      struct wire_slot_record *ret)
 {
 	struct list *all[] = {&s->server->buffers, &s->server->removed};
-	const struct version *found = NULL;
-	const struct writer *writer = NULL;
-	uint64_t best = UINT64_MAX;
+	struct found best = {0};
 	struct buffer *b;
 
-	for (int i = 0; i < 2; i++)
-		list_for_each(b, all[i], link) {
-			struct list *lists[] = {&b->versions, &b->leaving};
-			const struct version *v;
-
-			if (!may_list(s, b) || (name[0] && strcmp(name, b->name)))
-				continue;
-			for (int k = 0; k < 2; k++)
-				list_for_each(v, lists[k], link)
-					if (v->slot->id > after && v->slot->id < best) {
-						best = v->slot->id;
-						found = v;
-						writer = NULL;
-					}
-			if (b->writer && b->writer->slot && b->writer->slot->id > after &&
-			    b->writer->slot->id < best) {
-				best = b->writer->slot->id;
-				writer = b->writer;
-			}
-		}
-	if (best == UINT64_MAX)
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		list_for_each(b, all[i], link)
+			if (may_list(s, b) && (!name[0] || !strcmp(name, b->name)))
+				choose_slot_of(b, after, &best);
+	if (!best.slot)
 		return false;
 	*ret = (struct wire_slot_record){0};
-	if (writer) {
-		fill_slot_record(writer->buffer, writer->slot, ret);
-		ret->state = WIRE_SLOT_WRITING;
-		if (writer->kept) /* else the worker may be counting them */
-			ret->huge_bytes = writer->slot->progress.huge;
-	} else {
-		fill_slot_record(found->buffer, found->slot, ret);
-		ret->huge_bytes = found->slot->progress.huge;
-		ret->version = found->number;
-		ret->n_leases = found->n_leases;
-		ret->state = state_of(found->buffer, found);
-	}
+	fill_found(&best, ret);
 	return true;
 }
 
