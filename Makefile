@@ -5,7 +5,8 @@
 
 V ?= 0
 SAN ?=
-B := build$(if $(SAN),-$(SAN))
+FAULTS ?=
+B := build$(if $(SAN),-$(SAN))$(if $(FAULTS),-faults)
 
 PREFIX ?= /usr/local
 bindir ?= $(PREFIX)/bin
@@ -39,7 +40,8 @@ SAN_thread := -fsanitize=thread -fno-omit-frame-pointer
 ifneq ($(SAN),)
 SANFLAGS := $(or $(SAN_$(SAN)),$(error SAN is 'address' or 'thread', not '$(SAN)'))
 endif
-ALL_CFLAGS := $(BASE) $(CFLAGS) $(CPPFLAGS) $(WARN) $(if $(WERROR),-Werror) $(SANFLAGS)
+ALL_CFLAGS := $(BASE) $(CFLAGS) $(CPPFLAGS) $(WARN) $(if $(WERROR),-Werror) $(SANFLAGS) \
+	$(if $(FAULTS),-DWEIGHTD_FAULTS)
 ALL_LDFLAGS := -pthread -Wl,--as-needed $(LDFLAGS) $(SANFLAGS)
 
 version = $(shell sed -n 's/^.define WEIGHTD_VERSION_$(1) //p' libclient/include/weightd.h)
@@ -72,7 +74,8 @@ INI := server/ini-$(if $(HAVE_INIH),inih,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
-SERVER := $(call objects,$(filter-out server/ini-%,$(wildcard server/*.c server/backend/*.c)) $(INI))
+CHOSEN := server/ini-% $(if $(FAULTS),,server/fault.c)
+SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c)) $(INI))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/load/*.c))
 WEIGHTCTL := $(call objects,$(wildcard libclient/weightctl/*.c))
 MAP := libclient/libweightd.map
@@ -174,6 +177,7 @@ PYTEST = WEIGHTD_BUILD=$(abspath $(B)) WEIGHTD_LIBRARY=$(abspath build/libweight
 check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
 	$(Q)$(MAKE) --no-print-directory all unit benches
+	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
 	$(Q)$(PYTEST) tests/lint tests/unit tests/model tests/integration tests/systemd
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
@@ -182,7 +186,9 @@ check-san: deps
 	$(Q)$(MAKE) --no-print-directory model || true
 	$(Q)$(MAKE) --no-print-directory all
 	$(Q)$(MAKE) --no-print-directory SAN=address all unit
-	$(Q)$(MAKE) --no-print-directory SAN=address pytest ARGS='-m "not measures" tests/unit tests/integration'
+	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
+	$(Q)WEIGHTD_KILLS=1 $(MAKE) --no-print-directory SAN=address pytest \
+		ARGS='-m "not measures" tests/unit tests/integration'
 	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
 	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/integration'
 
@@ -281,13 +287,14 @@ uninstall:
 
 # What was downloaded stays: it is no product.
 clean:
-	rm -rf build-address build-thread $(filter-out $(addprefix build/,model torch2 bench-venv bench-safetensors),$(wildcard build/*))
+	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 bench-venv bench-safetensors),$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
 	@echo 'make demo       install what is missing, build, share a real model (MODEL=path) between processes'
 	@echo 'make check      install what is missing, build, run every test this machine can run'
-	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree'
+	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree,'
+	@echo '                FAULTS=1 one of programs that die where they are told to'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'

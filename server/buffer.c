@@ -367,7 +367,9 @@ void buffer_trim(struct buffer *b)
 {
 	if (!trim(b))
 		return;
+	fault_point("trim-begun");
 	buffer_save(b);
+	fault_point("trim-committed");
 	reap_or_wait(b);
 }
 
@@ -408,6 +410,7 @@ void buffer_rollback(struct buffer *b, struct version *v)
 	buffer_save(b);
 	fault_point("rollback-committed");
 	buffer_flip(b);
+	fault_point("rollback-flipped");
 	event_of_version(WIRE_EVENT_ROLLED_BACK, v);
 }
 
@@ -433,6 +436,7 @@ void buffer_rewrite(struct buffer *b, struct version *v)
 	buffer_save(b);
 	fault_point("rewrite-committed");
 	buffer_flip(b);
+	fault_point("rewrite-flipped");
 	event_of_version(WIRE_EVENT_PUBLISHED, v);
 }
 

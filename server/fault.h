@@ -1,9 +1,13 @@
 /*
  * Faults
  *
- * Named points where a test can kill the daemon, in builds for tests only (-DWEIGHTD_FAULTS). With
- * WEIGHTD_FAULT=NAME:N the N-th passage of the point is the end, by SIGKILL. Every point is named in
- * points[] of fault.c, which is what tests go through, and which asserts that it is.
+ * Named points where a test can kill the daemon, in builds for tests only (make FAULTS=1). The points are
+ * listed in fault.c, which is what tests go through, and which knows no others.
+ *
+ *	WEIGHTD_FAULT=list		names the points, one a line, and ends
+ *	WEIGHTD_FAULT=NAME:N		the N-th passage of that point is the end, by SIGKILL
+ *	WEIGHTD_FAULT_STATE=PATH	where passages are counted, one uint64_t for each point in the order of
+ *					the list: so that a daemon started again counts on, and lives
  */
 #pragma once
 

@@ -156,6 +156,7 @@ static void recover_versions(struct patient *p)
 		const struct manifest_version *e = &p->record->versions[i];
 		int r = e->flags & MANIFEST_HELD ? recover_version(p, e) : 0;
 
+		fault_point("recovery-version");
 		if (r < 0)
 			lose_version(p, e, r);
 		else if (e->flags & MANIFEST_HELD && !e->ended_ns)
@@ -290,6 +291,7 @@ static int recover_buffer(struct patient *p, uint64_t id, struct manifest *m)
 	p->record = record;
 	recover_versions(p);
 	recover_writer(p);
+	fault_point("recovery-writer");
 	drop_rest(p);
 	settle(p);
 	return 0;

@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "server/buffer.h"
+#include "server/fault.h"
 #include "server/server.h"
 #include "server/slot.h"
 
@@ -16,6 +17,7 @@ bool recycle_keep(struct version *v)
 	    v->generation != b->generation)
 		return false;
 	b->spare = v;
+	fault_point("recycle-kept");
 	return true;
 }
 

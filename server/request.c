@@ -202,6 +202,7 @@ static void on_create(struct session *s, const struct wire_request *m, const int
 		b->reusable = create->flags & WIRE_CREATE_REUSABLE;
 		event_of_buffer(WIRE_EVENT_CREATED, b);
 	}
+	fault_point("create-begun");
 	writer_new(s, b, create, fds[0]);
 }
 
@@ -312,6 +313,7 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 	out[0] = v->table->fd;
 	if (session_reply(s, WIRE_ATTACH, &reply, out, 3) < 0)
 		lease_free(lease);
+	fault_point("attach-answered");
 }
 
 static void on_detach(struct session *s, const struct wire_request *m, const int *fds)
@@ -325,6 +327,7 @@ static void on_detach(struct session *s, const struct wire_request *m, const int
 		return;
 	}
 	lease_free(lease);
+	fault_point("detach-freed");
 	(void)session_reply(s, WIRE_DETACH, &reply, NULL, 0);
 }
 
@@ -411,6 +414,7 @@ static void on_resume(struct session *s, const struct wire_request *m, const int
 	list_for_each(b, &s->server->buffers, link) {
 		if (b->writer && b->writer->id == id && writer_adopt(b->writer, s)) {
 			reply.resume.buffer = b->id;
+			fault_point("resume-adopted");
 			(void)session_reply(s, WIRE_RESUME, &reply, NULL, 0);
 			return;
 		}
@@ -426,6 +430,7 @@ static void on_resume(struct session *s, const struct wire_request *m, const int
 			}
 			reply.resume.buffer = b->id;
 			reply.resume.version = v->number;
+			fault_point("resume-published");
 			(void)session_reply(s, WIRE_RESUME, &reply, NULL, 0);
 			return;
 		}
@@ -476,6 +481,7 @@ static void on_renew(struct session *s, const struct wire_request *m, const int 
 	if (b->manifest->n_strangers > 0)
 		b->manifest->n_strangers--;
 	reply.renew.lease = lease->id;
+	fault_point("renew-leased");
 	(void)session_reply(s, WIRE_RENEW, &reply, NULL, 0);
 }
 
@@ -568,7 +574,9 @@ static void on_access(struct session *s, const struct wire_request *m, const int
 	b->generation++;
 	if (b->writer)
 		writer_distrust(b->writer);
+	fault_point("access-begun");
 	buffer_save(b);
+	fault_point("access-saved");
 	recycle_forget(b);
 	event_of_buffer(WIRE_EVENT_ACCESS, b);
 	if (a->flags & WIRE_ACCESS_MODE)

@@ -16,6 +16,7 @@
 #include "ipc/base/num.h"
 #include "server/access.h"
 #include "server/buffer.h"
+#include "server/fault.h"
 #include "server/inherit.h"
 #include "server/log.h"
 #include "server/recovery.h"
@@ -37,6 +38,7 @@ static void on_signal(struct source *source, uint32_t events)
 	}
 	log_info("stopping: %s", strsignal((int)info.ssi_signo));
 	s->final = info.ssi_signo == SIGINT;
+	fault_point("stop-begun");
 	loop_quit(&s->loop);
 }
 
@@ -111,10 +113,13 @@ static int take_over(struct server *s, const struct server_options *options)
 
 	if (r < 0)
 		return r;
+	fault_point("start-inherited");
 	r = listener_init(&s->listener, &s->loop, &in, &s->store, socket_path(s, options),
 			  (mode_t)s->config.socket_mode);
 	if (r == 0) {
+		fault_point("start-listening");
 		recovery_run(s, &in, &result);
+		fault_point("start-recovered");
 		s->n_quarantined = result.n_quarantined;
 		if (result.n_buffers || result.n_quarantined)
 			log_info("recovered: %u buffers, %u versions, %u of them being written; %u "
@@ -194,6 +199,7 @@ static void leave(struct server *s)
 	worker_deinit(&s->waker);
 	worker_deinit(&s->sealer);
 	worker_deinit(&s->worker);
+	fault_point("stop-left");
 	notify_deinit(&s->notify);
 }
 

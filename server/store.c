@@ -12,6 +12,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/fault.h"
 #include "server/log.h"
 #include "server/notify.h"
 
@@ -83,6 +84,7 @@ bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret
 int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd)
 {
 	char name[STORE_NAME_MAX + 1], text[128];
+	int r;
 
 	if (s->max == 0)
 		return 0;
@@ -90,7 +92,9 @@ int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd)
 	store_name(kind, id, name);
 	/* FDPOLL=0: a descriptor whose peer hung up would be thrown out. */
 	(void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
-	return notify_send(s->notify, text, fd);
+	r = notify_send(s->notify, text, fd);
+	fault_point("store-put");
+	return r;
 }
 
 void store_adopt(struct store *s)
@@ -108,6 +112,7 @@ void store_remove(struct store *s, enum store_kind kind, uint64_t id)
 	store_name(kind, id, name);
 	(void)snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
 	(void)notify_send(s->notify, text, -1); /* who keeps nothing has nothing to remove */
+	fault_point("store-removed");
 }
 
 static void end(struct barrier *b, int r)
@@ -155,6 +160,7 @@ int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier 
 		return r;
 	}
 	b->store = s;
+	fault_point("store-barrier");
 	timer_start(s->loop, &b->timer, num_now_ns() + BARRIER_NS);
 	return 0;
 }

@@ -157,6 +157,7 @@ void update_over(struct buffer *b)
 
 		pauser_free(p);
 		answer(s, lease);
+		fault_point("pause-answered");
 	}
 	waiters_notify(b);
 }
@@ -280,6 +281,7 @@ static void evict(struct writer *w)
 			if (!is_in_the_way(b, l))
 				continue;
 			l->evicted = true;
+			fault_point("update-evicted");
 			buffer_audit(b, AUDIT_EVICT_READER, &l->session->peer, v->number);
 			event_of_version(WIRE_EVENT_EVICTED, v);
 			if (w->policy == WIRE_POLICY_KILL)

@@ -69,6 +69,7 @@ void version_free(struct version *v)
 	table_unref(v->table);
 	fault_point("free-removed");
 	buffer_save(b);
+	fault_point("free-saved");
 	quota_refund(&v->charge);
 	free(v);
 	buffer_unref(b);

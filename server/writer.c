@@ -84,6 +84,7 @@ static void tear(struct writer *w)
 		return;
 	}
 	b->state = HEAD_TORN;
+	fault_point("torn-begun");
 	buffer_audit(b, AUDIT_TORN, w->session ? &w->session->peer : NULL, b->current);
 	event_of_buffer(WIRE_EVENT_TORN, b);
 }
@@ -111,8 +112,11 @@ static struct writer *writer_free(struct writer *w)
 	b->writer = NULL;
 	let_slot_go(w);
 	writer_destroy(w);
-	if (kept || updated)
+	if (kept || updated) {
+		fault_point("abort-begun");
 		buffer_save(b);
+		fault_point("abort-saved");
+	}
 	if (updated) {
 		buffer_flip(b);
 		update_over(b);
@@ -241,6 +245,7 @@ static void on_kept(struct barrier *barrier, int r)
 		return;
 	}
 	writer_answer(w);
+	fault_point("create-answered");
 }
 
 /* In this order, so that recovery knows all that it finds. */
@@ -411,6 +416,7 @@ static int start_providing(struct writer *w)
 		w->recycled = true;
 		w->kept = true; /* with it, in one commit: the slot is in the store and must be somebody's */
 		version_free(spare);
+		fault_point("recycle-taken");
 		keep(w);
 		return 0;
 	}
@@ -725,6 +731,7 @@ static int seal_step(struct job *job)
 	if (job->cancelled)
 		return -ECANCELED;
 	r = w->buffer->exclusive || w->buffer->reusable ? slot_finish(w->slot) : slot_seal(w->slot);
+	fault_point("publish-slot-sealed");
 	if (r != -EBUSY || num_now_ns() > w->seal_deadline_ns)
 		return r;
 	job->not_before_ns = num_now_ns() + SEAL_RETRY_NS;

@@ -8,7 +8,7 @@ import sources
 from features import ROOT
 
 TOP = {"Makefile", "README.md", "LICENSE", "server", "libclient", "ipc", "bpf", "tests", "packaging",
-       "build", "build-address", "build-thread"}
+       "build", "build-address", "build-thread", "build-faults", "build-address-faults"}
 
 
 def test_top_level_holds_nothing_new():
