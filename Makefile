@@ -88,6 +88,7 @@ UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(wildcard tests/unit/te
 parts = $(filter $(patsubst %.h,%.c,$(wildcard tests/$(1)/*.h)),$(wildcard tests/$(1)/*.c))
 programs = $(filter-out $(call parts,$(1)),$(wildcard tests/$(1)/*.c))
 DEMO := $(patsubst tests/%.c,$(B)/%,$(call programs,demo))
+SOAK := $(patsubst tests/%.c,$(B)/%,$(call programs,soak))
 BENCHES := $(patsubst tests/%.c,$(B)/%,$(call programs,bench))
 FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
@@ -98,7 +99,7 @@ endif
 
 # --- Build --------------------------------------------------------------------------------------
 
-.PHONY: all programs unit demos benches man required
+.PHONY: all programs unit demos benches soaks man required
 .DELETE_ON_ERROR:
 
 all: programs demos man
@@ -108,6 +109,7 @@ programs: $(PROGRAMS) $(LIB)
 unit: $(UNIT)
 demos: $(DEMO)
 benches: $(BENCHES) $(B)/unit/tool_flip
+soaks: $(SOAK)
 man: $(MAN)
 
 required:
@@ -144,18 +146,19 @@ $(B)/man/%: packaging/man/%.scd
 	$(call say,MAN)mkdir -p $(@D)
 	$(Q)scdoc <$< >$@
 
-# Programs of the demo and the benches know weightd.h and nothing else.
+# Programs of the demo, the benches and the soak know weightd.h and nothing else.
 $(DEMO): $(call objects,$(call parts,demo))
 $(BENCHES): $(call objects,$(call parts,bench))
-$(DEMO) $(BENCHES): $(B)/%: $(B)/obj/tests/%.o $(LIB)
+$(SOAK): $(call objects,$(call parts,soak))
+$(DEMO) $(BENCHES) $(SOAK): $(B)/%: $(B)/obj/tests/%.o $(LIB)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..' -lm
 
-$(B)/obj/tests/demo/%.o $(B)/obj/tests/bench/%.o: ALL_CFLAGS += -O3
+$(B)/obj/tests/demo/%.o $(B)/obj/tests/bench/%.o $(B)/obj/tests/soak/%.o: ALL_CFLAGS += -O3
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san lint format demo bench fuzz deps model torch2
+.PHONY: check check-san lint format demo bench soak fuzz deps model torch2
 
 UNDER_TEST := $(IPC) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER))
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS)
@@ -176,9 +179,9 @@ PYTEST = WEIGHTD_BUILD=$(abspath $(B)) WEIGHTD_LIBRARY=$(abspath build/libweight
 # What install-deps brings changes what pkg-config finds, hence the second make.
 check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
-	$(Q)$(MAKE) --no-print-directory all unit benches
+	$(Q)$(MAKE) --no-print-directory all unit benches soaks
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
-	$(Q)$(PYTEST) tests/lint tests/unit tests/model tests/integration tests/systemd
+	$(Q)$(PYTEST) tests/lint tests/unit tests/model tests/integration tests/systemd tests/soak
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
 # the daemon, weightctl and every C program of the tests are sanitized.
@@ -211,6 +214,9 @@ demo: deps model
 bench: deps model
 	$(Q)$(MAKE) --no-print-directory all benches
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)
+
+soak: all soaks
+	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) tests/soak
 
 deps:
 	$(Q)packaging/install-deps
@@ -296,6 +302,7 @@ help:
 	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree,'
 	@echo '                FAULTS=1 one of programs that die where they are told to'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
+	@echo 'make soak       random deaths of weightd, writers and readers for SECONDS=300, and a count of what went wrong'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'
 	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'

@@ -20,6 +20,7 @@ MAY_INCLUDE = {
     "tests": ["server", "libclient", "libclient/include", "ipc", "ipc/base", "bpf"],
     "tests/demo": ["libclient/include"],
     "tests/bench": ["libclient/include"],
+    "tests/soak": ["libclient/include"],
 }
 
 # Headers of other projects, and the only places that may know them.
