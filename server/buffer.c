@@ -232,6 +232,7 @@ static void read_record(struct buffer *b, const struct manifest_record *r)
 	b->removed = r->flags & MANIFEST_REMOVED;
 	b->state = (enum head_state)r->state;
 	b->next_version = r->next_version;
+	b->passed_over = r->passed_over;
 	b->current = r->current;
 }
 
@@ -596,6 +597,7 @@ void buffer_save(struct buffer *b)
 	memcpy(r->device, b->device, sizeof(r->device));
 	r->current = b->current;
 	r->next_version = b->next_version;
+	r->passed_over = b->passed_over;
 	r->uid = b->access.uid;
 	r->gid = b->access.gid;
 	r->mode = b->access.mode;

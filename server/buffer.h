@@ -46,6 +46,7 @@ struct buffer {
 	enum head_state state;
 	uint64_t next_version;
 	uint64_t current; /* 0: nothing published */
+	uint64_t passed_over; /* that was written over without waiting for all its readers; 0: none */
 	struct list versions; /* those there are, oldest first */
 	struct list leaving; /* those that ended and have memory still */
 	unsigned n_versions;

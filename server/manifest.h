@@ -68,6 +68,7 @@ struct manifest_record {
 	uint64_t serial; /* grows by one at each commit */
 	uint64_t current; /* version that attach gets, 0 for none */
 	uint64_t next_version;
+	uint64_t passed_over; /* version whose readers were not all waited for; 0: none */
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
 	uint32_t uid, gid, mode;

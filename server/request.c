@@ -478,6 +478,7 @@ static void on_renew(struct session *s, const struct wire_request *m, const int 
 		session_fail_quota(s, r, "leases; detach some");
 		return;
 	}
+	lease->evicted = b->exclusive && m->renew.version <= b->passed_over;
 	if (b->manifest->n_strangers > 0)
 		b->manifest->n_strangers--;
 	reply.renew.lease = lease->id;

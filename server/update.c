@@ -227,6 +227,9 @@ static void go_on(struct writer *w)
 	struct buffer *b = w->buffer;
 
 	if (b->exclusive) {
+		/* Some may not have come back since a restart, and read on: who comes later shall hear it. */
+		if (b->grace_ns)
+			b->passed_over = b->current;
 		fault_point("update-paused");
 	} else {
 		w->pausing = false;
@@ -276,6 +279,7 @@ static void evict(struct writer *w)
 	struct version *v;
 	struct lease *l;
 
+	b->passed_over = b->current; /* what is in leases alone would be forgotten in a restart */
 	list_for_each(v, &b->versions, link)
 		list_for_each(l, &v->leases, version_link) {
 			if (!is_in_the_way(b, l))
