@@ -34,7 +34,7 @@ static const char *const points[] = {
 	"drop-begun", "drop-committed", "trim-begun", "trim-committed", "remove-begun", "remove-committed",
 	"free-removed", "free-saved", "recycle-kept", "recycle-taken",
 	"replace-begun", "replace-committed",
-	"update-asked", "update-paused", "update-evicted", "pause-taken", "pause-answered",
+	"update-asked", "update-paused", "update-evicted", "update-committed", "pause-taken", "pause-answered",
 	"rewrite-finished", "rewrite-committed", "rewrite-flipped",
 	"access-begun", "access-saved",
 };

@@ -233,6 +233,21 @@ static void fail_to_keep(struct writer *w, int r)
 	writer_free(w);
 }
 
+/* In place, what the client has is torn if it dies, and what it has not is as it was: so that is committed. */
+static void hand_out(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+
+	if (w->target) {
+		w->state_before = b->state;
+		b->state = HEAD_UPDATING;
+		buffer_save(b);
+		fault_point("update-committed");
+	}
+	writer_answer(w);
+	fault_point("create-answered");
+}
+
 static void on_kept(struct barrier *barrier, int r)
 {
 	struct writer *w = take_back(container_of(barrier, struct writer, barrier));
@@ -244,8 +259,7 @@ static void on_kept(struct barrier *barrier, int r)
 		fail_to_keep(w, r);
 		return;
 	}
-	writer_answer(w);
-	fault_point("create-answered");
+	hand_out(w);
 }
 
 /* In this order, so that recovery knows all that it finds. */
@@ -254,11 +268,7 @@ static void keep(struct writer *w)
 	struct buffer *b = w->buffer;
 	int r;
 
-	w->kept = true; /* who recovers it cannot know whether it was handed out */
-	if (w->target) {
-		w->state_before = b->state;
-		b->state = HEAD_UPDATING;
-	}
+	w->kept = true;
 	fault_point("create-provided");
 	buffer_save(b);
 	fault_point("create-saved");
