@@ -239,7 +239,6 @@ static void hand_out(struct writer *w)
 	struct buffer *b = w->buffer;
 
 	if (w->target) {
-		w->state_before = b->state;
 		b->state = HEAD_UPDATING;
 		buffer_save(b);
 		fault_point("update-committed");
@@ -442,6 +441,7 @@ static void aim(struct writer *w, struct version *target)
 	w->target = target;
 	w->target->rewriting = true;
 	w->slot = target->slot;
+	w->state_before = w->buffer->state;
 }
 
 void writer_go_on(struct writer *w)
