@@ -48,10 +48,10 @@ class Scene:
         return self.wires[-1]
 
     def restart(self):
-        """Kills a weightd that has a keeper; all connections but a new watcher are gone."""
+        """Kills a weightd that has a keeper. All connections but a new watcher are gone, not what came with them."""
         os.kill(self.watcher.ping().pid, signal.SIGKILL)
         for w in self.wires:
-            w.close()
+            w.socket.close()
         self.watcher = self.connect()
         self.seen = 0
 
@@ -116,14 +116,7 @@ def finish(w, slot, pattern=b"data"):
     """Fills and publishes what was created, and lets go of everything. The version."""
     version = w.publish(slot.writer, wire.fill(slot, pattern))
     w.detach(slot.writer)
-    w.forget([slot.fd, slot.reader_fd])
     return version
-
-
-def let_go(w, lease):
-    """Ends a lease and closes all descriptors that came with it."""
-    w.detach(lease.lease)
-    w.forget([lease.layout_fd, lease.head_fd, lease.slot_fd])
 
 
 def refusal(act, *args, **kw):

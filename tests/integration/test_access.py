@@ -5,8 +5,8 @@ import os
 import pytest
 from integration import wire
 from integration.child import Child, run_as
-from integration.scene import LAYOUT, NOTHING, Scene, finish, ledger, let_go, publish, refusal, repeated
-from integration.wire import EXCLUSIVE, Refused, Wire, until
+from integration.scene import LAYOUT, NOTHING, Scene, finish, ledger, publish, refusal
+from integration.wire import Refused, Wire, until
 
 OWNER, MEMBER, OTHER, ADMIN = 12345, 12346, 12347, 12348
 GROUP, STAFF = 23456, 23457

@@ -6,7 +6,7 @@ import socket
 import pytest
 from integration import wire
 from integration.child import run_as
-from integration.scene import LAYOUT, PAGE, SLOT, Scene, finish, ledger, let_go, publish, refusal, repeated
+from integration.scene import LAYOUT, PAGE, SLOT, Scene, finish, ledger, publish, refusal, repeated
 from integration.wire import EXCLUSIVE, NEW_LAYOUT, REPLACE, REUSABLE, Wire, image, until
 
 OWNER, OTHER = 12345, 12346
@@ -75,7 +75,7 @@ def test_two_slots_are_enough_for_ever(spare):
         assert publish(w, pattern=b"n%d " % n) == n
         lease = w.attach("m")
         assert lease.bytes() == repeated(b"n%d " % n)
-        let_go(w, lease)
+        w.detach(lease.lease)
         assert {s.slot for s in spare.slots()} == known
     assert ledger(w) == before
 
@@ -220,7 +220,7 @@ def test_a_slot_that_somebody_holds_without_a_lease_is_not_used_again(scene, hol
     publish(w, pattern=b"secret", flags=REUSABLE, keep=1)
     lease = w.attach("m")
     release = HOLDS[hold](lease)
-    let_go(w, lease)
+    w.detach(lease.lease)
     publish(w, pattern=b"new")
     scene.settle()
     assert scene.slots("version", "state") == [(1, wire.ORPHAN), (2, wire.CURRENT)]
@@ -234,7 +234,7 @@ def test_who_still_has_it_open_for_writing_holds_it_too(scene):
     w = scene.connect()
     first = w.create("m", LAYOUT, flags=REUSABLE, keep=1)
     w.publish(first.writer, wire.fill(first, b"secret"))
-    w.detach(first.writer)
+    w.ask(wire.DETACH, first.writer)
     publish(w)
     scene.settle()
     assert create_anew(scene.daemon.socket) == ZEROS
@@ -249,7 +249,7 @@ def test_a_lease_keeps_it_from_being_used_again(scene):
     for n in range(2, 6):
         publish(w, pattern=b"new")
         assert lease.bytes() == SECRET
-    let_go(reader, lease)
+    reader.detach(lease.lease)
 
 
 def test_what_waits_to_be_used_again_cannot_be_had_back(spare):

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 from integration import wire
-from integration.scene import LAYOUT, Scene, finish, let_go, publish, refusal, repeated
+from integration.scene import LAYOUT, Scene, finish, publish, refusal, repeated
 from integration.wire import CURRENT, EXCLUSIVE, KEPT, LEAVING, READY, Refused, until
 
 
@@ -37,7 +37,7 @@ def ended(scene):
 def content(scene, version=0):
     lease = scene.watcher.attach("m", version)
     found = lease.bytes()
-    let_go(scene.watcher, lease)
+    scene.watcher.detach(lease.lease)
     return found
 
 
@@ -49,7 +49,7 @@ def test_a_rollback_goes_one_back_and_another_one_more(kept):
     for n in 4, 3, 2, 1:
         assert kept.watcher.rollback("m") == n
         assert content(kept) == repeated(b"v%d " % n)
-        assert lease.head() == (n, READY) and versions(kept) == ([1, 2, 3, 4, 5], n)
+        assert lease.shown() == (n, READY) and versions(kept) == ([1, 2, 3, 4, 5], n)
     assert refusal(kept.watcher.rollback, "m") == errno.ENOENT
     assert lease.bytes() == repeated(b"v5 "), "who reads a version goes on reading it"
     assert kept.events() == [("rolled-back", n) for n in (4, 3, 2, 1)]
@@ -141,7 +141,7 @@ def test_a_removed_version_lives_on_with_its_readers(kept):
     assert (2, LEAVING) in kept.slots("version", "state") and lease.bytes() == repeated(b"v2 ")
     row, = (v for v in kept.watcher.list(wire.HISTORY, "m") if v.version == 2)
     assert (row.n_leases, row.why, row.slot_bytes) == (1, wire.BY_DROP, lease.slot_size)
-    let_go(reader, lease)
+    reader.detach(lease.lease)
     until(lambda: len(kept.slots()) == 4, "it is free")
     row, = (v for v in kept.watcher.list(wire.HISTORY, "m") if v.version == 2)
     assert (row.n_leases, row.why, row.slot_bytes) == (0, wire.BY_DROP, 0)
@@ -188,7 +188,7 @@ def test_readers_pin_what_they_read_beyond_that(scene):
     assert versions(scene) == ([1, 2, 3, 4, 5, 6], 6)
     for n in 3, 1, 2, 4, 5:
         assert leases[n - 1].bytes() == repeated(b"v%d " % n)
-        let_go(readers[n - 1], leases[n - 1])
+        readers[n - 1].detach(leases[n - 1].lease)
     assert versions(scene) == ([5, 6], 6)
     assert scene.slots("version", "state") == [(5, KEPT), (6, CURRENT)]
     assert [version for name, version in scene.events() if name == "version-gone"] == [3, 1, 2, 4]
@@ -200,7 +200,7 @@ def test_the_current_version_is_kept_however_old(kept):
     lease = reader.attach("m", 2)
     for n in 3, 4, 5:
         kept.watcher.drop("m", n)
-    let_go(reader, lease)
+    reader.detach(lease.lease)
     assert versions(kept) == ([1, 2], 1) and content(kept) == repeated(b"v1 ")
 
 

@@ -6,7 +6,7 @@ import socket
 import pytest
 from integration import wire
 from integration.child import Child, run_as
-from integration.scene import LAYOUT, NOTHING, PAGE, SLOT, Scene, finish, ledger, let_go, publish, repeated
+from integration.scene import LAYOUT, NOTHING, PAGE, SLOT, Scene, finish, ledger, publish
 from integration.wire import (CURRENT, EXCLUSIVE, KEPT, LEAVING, ORPHAN, REUSABLE, WRITING, Wire, image, until)
 
 OWNER, OTHER, STRANGER = 12345, 12346, 12347
@@ -62,7 +62,7 @@ def test_a_slot_goes_through_all_states(scene):
     w.drop("m", 1)
     assert scene.slots("version", "state", "n_leases") == [(1, LEAVING, 1), (2, CURRENT, 0)]
     assert totals(scene) == (2 * SLOT, 0, SLOT, 0)
-    reader.detach(lease.lease)
+    reader.ask(wire.DETACH, lease.lease)
     assert scene.slots("version", "state", "n_leases") == [(1, ORPHAN, 0), (2, CURRENT, 0)]
     assert totals(scene) == (2 * SLOT, 0, 0, SLOT)
     reader.forget([lease.layout_fd, lease.head_fd, lease.slot_fd])
@@ -107,7 +107,7 @@ def test_slots_of_a_removed_buffer_are_still_told(scene):
     assert scene.slots("name", "version", "state", "removed") == [("m", 1, LEAVING, 1)]
     publish(reader)
     assert sorted(scene.slots("name", "version", "state", "removed")) == [("m", 1, CURRENT, 0), ("m", 1, LEAVING, 1)]
-    let_go(reader, lease)
+    reader.detach(lease.lease)
     assert scene.slots("name", "version", "state", "removed") == [("m", 1, CURRENT, 0)]
 
 
@@ -143,7 +143,7 @@ def keep_mapped(pipe, path):
     w = Wire(path)
     lease = w.attach("m")
     mapping = lease.map()
-    let_go(w, lease)
+    w.detach(lease.lease)
     w.close()
     pipe.send("detached")
     pipe.recv()
@@ -172,7 +172,7 @@ def test_a_forked_child_holds_what_its_parent_let_go(scene):
     mapping = lease.map()
     with Child(lambda pipe: pipe.recv()) as child:
         mapping.close()
-        let_go(reader, lease)
+        reader.detach(lease.lease)
         scene.watcher.drop("m")
         assert scene.slots("state") == [(ORPHAN,)]
         child.say("end")
@@ -186,7 +186,7 @@ def test_a_descriptor_in_flight_holds_it_and_nobody_has_it(scene):
     lease = reader.attach("m")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [lease.slot_fd]))])
-    let_go(reader, lease)
+    reader.detach(lease.lease)
     scene.watcher.drop("m")
     assert scene.slots("state") == [(ORPHAN,)]
     theirs.close()
@@ -209,7 +209,7 @@ def test_what_an_aborted_writer_keeps_is_an_orphan(scene):
     w = scene.connect()
     publish(w)
     slot = w.create("m", LAYOUT)
-    w.abort(slot.writer)
+    w.ask(wire.ABORT, slot.writer)
     assert scene.slots("version", "state") == [(1, CURRENT), (0, ORPHAN)]
     w.forget([slot.fd, slot.reader_fd])
     assert scene.slots("version", "state") == [(1, CURRENT)]

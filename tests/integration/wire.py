@@ -152,9 +152,9 @@ class Lease(NamedTuple):
         with self.map() as m:
             return m[:self.data_size]
 
-    def head(self):
+    def shown(self):
         """Version and state in the head page, as any reader sees them."""
-        with mmap.mmap(self.head_fd, PAGE, prot=mmap.PROT_READ) as m:
+        with self.head() as m:
             word, = struct.unpack_from("<Q", m, 24)
         return word >> 8, word & 0xff
 
