@@ -235,18 +235,17 @@ const struct verb verb_load = {
 	.name = "load",
 	.args = "NAME PATH...",
 	.summary = "Load safetensors files as the next version of a buffer",
-	.options =
-		"     --mode MODE        permissions of a new buffer, octal (0640)\n"
-		"     --keep N           versions to keep, the newest included (2 at first)\n"
-		"     --threads N        threads that read (one a core, 4 at most)\n"
-		"     --new-layout       allow other tensors than those of the newest version\n"
-		"     --exclusive        new buffer: updated in place, for what does not fit twice\n"
-		"     --reusable         new buffer: its memory is used again, not sealed\n"
-		"     --replace          free the current version first; readers let go of it\n"
-		"     --policy POLICY    of readers that do not pause: wait (and give up), evict\n"
-		"                        or kill\n"
-		"     --pause-timeout SECONDS\n"
-		"                        time that readers have to pause, or 'forever' (10)\n"
-		" -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
+	.options = "     --mode MODE        permissions of a new buffer, octal (0640)\n"
+		   "     --keep N           versions to keep, the newest included (2 at first)\n"
+		   "     --threads N        threads that read (one a core, 4 at most)\n"
+		   "     --new-layout       allow other tensors than those of the newest version\n"
+		   "     --exclusive        new buffer: updated in place, if two do not fit\n"
+		   "     --reusable         new buffer: its memory is used again, not sealed\n"
+		   "     --replace          free the current version first; readers let go of it\n"
+		   "     --policy POLICY    of readers that do not pause: wait (and give up), evict\n"
+		   "                        or kill\n"
+		   "     --pause-timeout SECONDS\n"
+		   "                        time that readers have to pause, or 'forever' (10)\n"
+		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
 	.run = run,
 };
