@@ -145,10 +145,16 @@ static struct buffer *buffer_blank(struct server *server, uint64_t id)
 	return b;
 }
 
+/* In the order of ids, in which they are listed, page by page. After a restart new ids may be the lower ones. */
 static void give_name(struct buffer *b)
 {
+	struct list *at = &b->server->buffers;
+
+	while (at->prev != &b->server->buffers &&
+	       container_of(at->prev, struct buffer, link)->id > b->id)
+		at = at->prev;
+	list_append(at, &b->link);
 	b->n_refs = 1;
-	list_append(&b->server->buffers, &b->link);
 	b->server->n_buffers++;
 }
 

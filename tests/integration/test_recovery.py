@@ -5,6 +5,7 @@ import re
 import signal
 
 import features
+from integration.wire import BUFFERS, Wire, image
 
 N = 20
 
@@ -27,6 +28,20 @@ def access_modes(pid, kind):
 
 def n_open(pid):
     return [len(access_modes(pid, kind)) for kind in ("head", "slot")]
+
+
+def test_a_list_of_several_pages_has_buffers_of_before_and_after(make_daemon):
+    daemon = make_daemon("--keeper")
+    layout = image([("t", 64)])
+    for i in range(5):  # several times, since ids begin anywhere
+        with Wire(daemon.socket) as w:
+            for k in range(N):
+                w.publish(w.create(f"b{i}-{k}", layout).writer)
+            made = sorted(f"b{j}-{k}" for j in range(i + 1) for k in range(N))
+            assert sorted(row.name for row in w.list(BUFFERS)) == made
+            if i < 4:
+                os.kill(w.ping().pid, signal.SIGKILL)
+                w.hang_up()
 
 
 def test_what_readers_need_is_opened_when_the_first_one_comes(make_daemon, monkeypatch):
