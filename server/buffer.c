@@ -528,7 +528,10 @@ static struct version *find_by_slot(const struct buffer *b, uint64_t slot)
 	return NULL;
 }
 
-/* What the manifest remembers of versions that have no memory any more. The oldest are forgotten. */
+/*
+ * What the manifest remembers of versions that have no memory any more. The oldest are forgotten; those that
+ * never were published at once, unless the store has not heard yet that they are gone.
+ */
 static void copy_history(const struct buffer *b, const struct manifest_record *old,
 			 struct manifest_record *r)
 {
@@ -540,7 +543,8 @@ static void copy_history(const struct buffer *b, const struct manifest_record *o
 		const struct manifest_version *e = &old->versions[i];
 		const struct version *v = e->flags & MANIFEST_HELD ? find_by_slot(b, e->slot) : NULL;
 
-		if (e->number && !(v && v->number == e->number))
+		if (!(v && v->number == e->number) &&
+		    (e->number || store_is_behind(&b->server->store)))
 			from[n++] = e;
 	}
 	for (unsigned i = n > room ? n - room : 0; i < n; i++) {

@@ -192,7 +192,9 @@ static void recover_writer(struct patient *p)
 	}
 	slot_free(slot);
 	table_unref(table);
-	/* Its other half may have been on the way to the store, or out of it. */
+	/* Its other half may have been on the way to the store, or out of it; or it was spoiled. */
+	if (!in_place)
+		inherit_drop(p->in, &p->server->store, STORE_SLOT, saved->slot);
 	inherit_drop(p->in, &p->server->store, STORE_TABLE, saved->table);
 }
 
@@ -219,14 +221,33 @@ static void check_state(struct buffer *b)
 	buffer_audit(b, AUDIT_TORN, NULL, b->current);
 }
 
-/* Of versions that were being freed: their slot is out of the store already, their table perhaps not yet. */
-static void drop_rest(struct patient *p)
+/* Whether a version that should be there, and is not, has this slot: then it stays where it is. */
+static bool is_missed(const struct patient *p, uint64_t slot)
 {
 	for (unsigned i = 0; i < p->record->n_versions; i++) {
 		const struct manifest_version *e = &p->record->versions[i];
 
-		if (e->flags & MANIFEST_HELD && e->ended_ns)
-			inherit_drop(p->in, &p->server->store, STORE_TABLE, e->table);
+		if (e->slot == slot && (!e->ended_ns || e->why == WIRE_END_LOST))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Of versions that had ended: what we told the service manager last, it may not have heard. What a version
+ * that is there needs has been taken before.
+ */
+static void drop_rest(struct patient *p)
+{
+	struct store *store = &p->server->store;
+
+	for (unsigned i = 0; i < p->record->n_versions; i++) {
+		const struct manifest_version *e = &p->record->versions[i];
+
+		if (!e->ended_ns || is_missed(p, e->slot))
+			continue;
+		inherit_drop(p->in, store, STORE_SLOT, e->slot);
+		inherit_drop(p->in, store, STORE_TABLE, e->table);
 	}
 }
 

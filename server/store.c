@@ -49,6 +49,11 @@ bool store_is_expected(const struct store *s)
 	return s->max > 0;
 }
 
+bool store_is_behind(const struct store *s)
+{
+	return s->max > 0 && !list_empty(&s->notify->queue);
+}
+
 bool store_has_room(const struct store *s, unsigned n)
 {
 	return s->max == 0 || s->n_kept + n <= s->max;

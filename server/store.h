@@ -40,6 +40,9 @@ bool store_works(const struct store *s);
 /* True where that was so at the start: what cannot be kept any more must not be made. */
 bool store_is_expected(const struct store *s);
 
+/* True while something that was handed over or removed waits to be told. */
+bool store_is_behind(const struct store *s);
+
 /* True when `n` more descriptors may be kept; always true without a store. */
 bool store_has_room(const struct store *s, unsigned n);
 

@@ -47,7 +47,7 @@ static void let_slot_go(struct writer *w)
 
 	if (!w->slot)
 		return;
-	if (!w->handed_out) {
+	if (!w->kept) {
 		slot_free(take_ptr(w->slot));
 		return;
 	}

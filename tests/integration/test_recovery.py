@@ -5,9 +5,11 @@ import re
 import signal
 
 import features
-from integration.wire import BUFFERS, Wire, image
+import pytest
+from integration.wire import BUFFERS, Wire, image, until
 
 N = 20
+LAYOUT = image([("t", 4096)])
 
 
 def publish(weightd, name, byte):
@@ -65,3 +67,35 @@ def test_what_readers_need_is_opened_when_the_first_one_comes(make_daemon, monke
     publish(weightd, "b3", 99)
     with weightd.attach("b3") as buffer:
         assert buffer["t"].memoryview()[0] == 99
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_what_the_keeper_was_too_busy_to_hear_is_forgotten_all_the_same(make_daemon, published):
+    """Its socket holds ten messages, the rest waits in weightd and dies with it."""
+    daemon = make_daemon("--keeper")
+    with Wire(daemon.socket) as w:
+        pid, slots = w.ping().pid, []
+        before = w.stat().store_used
+        for i in range(20):
+            if published:
+                made = w.create(f"b{i}", LAYOUT)
+                w.publish(made.writer)
+                w.detach(made.writer)
+            slots.append(w.create(f"b{i}", LAYOUT))
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            for slot in slots:
+                w.abort(slot.writer)
+            until(lambda: w.stat().slot_bytes == 8192 * 20 * published, "what was aborted is free")
+            if published:
+                for i in range(20):
+                    w.drop(f"b{i}")
+                until(lambda: w.stat().slot_bytes == 0, "what was published is free")
+            os.kill(pid, signal.SIGKILL)
+            w.hang_up()
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+    with Wire(daemon.socket) as w:
+        assert w.names() == []
+        until(lambda: w.stat().store_used == before, "nothing is kept for nobody")
+        assert w.stat().n_quarantined == 0 and "quarantined" not in daemon.log.replace("0 descriptors q", "")
