@@ -103,11 +103,14 @@ def searches(request, tmp_path_factory):
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         futures = {}
         for item in request.session.items:
-            case = item.callspec.params if hasattr(item, "callspec") else {}
+            test = getattr(item, "function", None)  # items of other folders may have none
+            if test not in (test_protocol_holds, test_sabotage_is_found):
+                continue
+            case = item.callspec.params
             folder = tmp_path_factory.mktemp("spin")
-            if item.function is test_protocol_holds:
+            if test is test_protocol_holds:
                 futures[case["name"]] = pool.submit(search, folder, *CONFIGURATIONS[case["name"]])
-            elif item.function is test_sabotage_is_found:
+            else:
                 rule, model, switches, found = case["sabotage"]
                 futures[case["sabotage"]] = pool.submit(
                     search, folder, model, f"{switches} BUG_{rule}", found == ENDLESS, "-O0")
