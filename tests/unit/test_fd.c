@@ -325,6 +325,94 @@ static void what_is_taken_is_not_closed(void **state)
 	assert_false(is_open(given));
 }
 
+/* A memfd as host memory is: known by a read-only descriptor, `ret_writer` the only one that can write. */
+static int probe_of(int *ret_writer)
+{
+	int fd = memfd(4096), probe = -1;
+
+	assert_int_equal(fd_reopen_writable(fd, ret_writer), 0);
+	assert_int_equal(fd_reopen_readonly(fd, &probe), 0);
+	(void)fd_close(fd);
+	return probe;
+}
+
+static mode_t mode_of(int fd)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	return st.st_mode & 0777;
+}
+
+static void a_descriptor_reopened_writable_writes_and_leaves_the_file_unwritable(void **state)
+{
+	cleanup(fd_closep) int writer = -1, probe = probe_of(&writer);
+
+	(void)state;
+	check_cloexec(writer);
+	assert_int_equal(pwrite(writer, "x", 1, 0), 1);
+	assert_int_equal(mode_of(probe), 0400);
+}
+
+static void the_only_one_who_has_it_open_is_told_so(void **state)
+{
+	cleanup(fd_closep) int writer = -1, probe = probe_of(&writer);
+	cleanup(fd_closep) int reader = -1;
+
+	(void)state;
+	assert_int_equal(fd_is_open_elsewhere(probe), 1);
+	assert_int_equal(fd_is_open_for_writing(probe), 1);
+	writer = fd_close(writer);
+	assert_int_equal(fd_is_open_elsewhere(probe), 0);
+	assert_int_equal(fd_is_open_for_writing(probe), 0);
+	assert_int_equal(fd_reopen_readonly(probe, &reader), 0);
+	assert_int_equal(fd_is_open_elsewhere(probe), 1);
+	assert_int_equal(fd_is_open_for_writing(probe), 0);
+	reader = fd_close(reader);
+	assert_int_equal(fd_is_open_elsewhere(probe), 0); /* and no lease is left of the asking */
+}
+
+static void a_mapping_has_it_open_too(void **state)
+{
+	static const int prots[] = {PROT_READ, PROT_READ | PROT_WRITE};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(prots); i++) {
+		cleanup(fd_closep) int writer = -1, probe = probe_of(&writer);
+		void *p = mmap(NULL, 4096, prots[i], MAP_SHARED, writer, 0);
+
+		assert_true(p != MAP_FAILED);
+		writer = fd_close(writer);
+		assert_int_equal(fd_is_open_elsewhere(probe), 1);
+		assert_int_equal(fd_is_open_for_writing(probe),
+				 1); /* the descriptor could, whatever the mapping */
+		assert_int_equal(munmap(p, 4096), 0);
+		assert_int_equal(fd_is_open_elsewhere(probe), 0);
+	}
+}
+
+/* Why host memory is opened anew before anybody gets it. */
+static void the_kernel_does_not_count_what_memfd_create_returns(void **state)
+{
+	cleanup(fd_closep) int fd = memfd(4096), probe = -1;
+
+	(void)state;
+	assert_int_equal(fd_reopen_readonly(fd, &probe), 0);
+	assert_int_equal(fd_is_open_elsewhere(probe), 0);
+	assert_int_equal(fd_is_open_for_writing(probe), 0);
+}
+
+static void what_is_no_file_cannot_tell(void **state)
+{
+	int ends[2];
+
+	(void)state;
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	assert_true(fd_is_open_elsewhere(ends[0]) < 0);
+	(void)fd_close(ends[0]);
+	(void)fd_close(ends[1]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -346,6 +434,12 @@ int main(void)
 		cmocka_unit_test(a_lease_on_the_file_is_not_waited_for),
 		cmocka_unit_test(only_files_have_a_size),
 		cmocka_unit_test(what_is_taken_is_not_closed),
+		cmocka_unit_test(
+			a_descriptor_reopened_writable_writes_and_leaves_the_file_unwritable),
+		cmocka_unit_test(the_only_one_who_has_it_open_is_told_so),
+		cmocka_unit_test(a_mapping_has_it_open_too),
+		cmocka_unit_test(the_kernel_does_not_count_what_memfd_create_returns),
+		cmocka_unit_test(what_is_no_file_cannot_tell),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
