@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -28,14 +27,6 @@
 /* io_uring lets go of registered buffers up to 300 ms after its ring was closed. */
 #define SEAL_DEADLINE_NS 1000000000u
 #define SEAL_RETRY_NS 10000000u
-
-static void unmap_layout(struct writer *w)
-{
-	layout_check_deinit(&w->check);
-	if (w->layout_image)
-		(void)munmap((void *)w->layout_image, w->layout_size);
-	w->layout_image = NULL;
-}
 
 /*
  * The memory of a version that will never be: the client may still have it mapped, and so it leaves like
@@ -91,7 +82,7 @@ static void tear(struct writer *w)
 
 static void writer_destroy(struct writer *w)
 {
-	closer_close_memfd(&w->buffer->server->closer, w->layout_fd);
+	closer_close_memfd(&w->buffer->server->closer, w->layout.fd);
 	table_unref(w->table);
 	quota_refund(&w->charge);
 	free(w->version);
@@ -106,7 +97,7 @@ static struct writer *writer_free(struct writer *w)
 	assert(!w->busy);
 	list_remove(&w->link);
 	timer_stop(&w->timer);
-	unmap_layout(w);
+	inspection_deinit(&w->layout);
 	if (w->target)
 		tear(w);
 	b->writer = NULL;
@@ -330,7 +321,7 @@ static void provide_done(struct job *job, int r)
 /* The buffer's own layout, if it is the same: then one memfd serves both. */
 static int take_table(struct writer *w)
 {
-	const struct layout_header *h = &w->header;
+	const struct layout_header *h = &w->layout.header;
 	struct version *newest = buffer_newest(w->buffer);
 	struct server *server = w->buffer->server;
 	int r;
@@ -338,13 +329,13 @@ static int take_table(struct writer *w)
 	if (newest && !memcmp(newest->table->hash, h->hash, WIRE_HASH_SIZE) &&
 	    newest->table->data_size == h->data_size) {
 		w->table = table_ref(newest->table);
-		closer_close_memfd(&server->closer, take_fd(w->layout_fd));
+		closer_close_memfd(&server->closer, take_fd(w->layout.fd));
 		return 0;
 	}
-	r = table_new(server, w->uid, w->layout_fd, w->layout_size, &w->table);
+	r = table_new(server, w->uid, w->layout.fd, w->layout.size, &w->table);
 	if (r != 0)
 		return r;
-	w->layout_fd = -1;
+	w->layout.fd = -1;
 	w->table->n_tensors = h->n_tensors;
 	w->table->data_size = h->data_size;
 	memcpy(w->table->hash, h->hash, WIRE_HASH_SIZE);
@@ -524,32 +515,11 @@ static int proceed(struct writer *w)
 
 /* --- checking --- */
 
-static int check_layout(struct writer *w)
-{
-	int r;
-
-	if (w->check.leaves)
-		return layout_check_step(&w->check);
-	/* Or reading it would take memory of ours, and past a cgroup's limit the kernel kills. */
-	if (!fd_is_written(w->layout_fd, w->layout_size)) {
-		w->check.why = "it has holes";
-		return -EBADMSG;
-	}
-	r = layout_check_init(&w->check, w->layout_image, w->layout_size);
-	return r < 0 ? r : JOB_AGAIN;
-}
-
 static int check_step(struct job *job)
 {
 	struct writer *w = container_of(job, struct writer, job);
-	int r = job->cancelled ? -ECANCELED : check_layout(w);
 
-	if (r > 0)
-		return r;
-	if (r == 0)
-		w->header = *w->check.layout.header;
-	unmap_layout(w); /* here, since that takes long for a big one */
-	return r;
+	return job->cancelled ? -ECANCELED : inspection_step(&w->layout);
 }
 
 static void check_done(struct job *job, int r)
@@ -560,33 +530,13 @@ static void check_done(struct job *job, int r)
 		return;
 	if (r == 0)
 		r = proceed(w);
-	else if (w->check.why)
-		session_fail(w->session, r, "the layout is refused at entry %u: %s", w->check.at,
-			     w->check.why);
+	else if (w->layout.check.why)
+		session_fail(w->session, r, "the layout is refused at entry %u: %s",
+			     w->layout.check.at, w->layout.check.why);
 	else
 		session_fail(w->session, r, "the layout cannot be checked: %s", strerror(-r));
 	if (r < 0)
 		writer_free(w);
-}
-
-/* Sealed, so that it cannot change under us. */
-static int map_layout(struct writer *w, int fd)
-{
-	uint64_t size;
-	void *image;
-	int r;
-
-	if (!fd_is_sealed(fd) || fd_size(fd, &size) < 0 || size == 0 || size > LAYOUT_SIZE_MAX)
-		return -EBADMSG;
-	r = fd_reopen_readonly(fd, &w->layout_fd);
-	if (r < 0)
-		return r;
-	image = mmap(NULL, size, PROT_READ, MAP_SHARED, w->layout_fd, 0);
-	if (image == MAP_FAILED)
-		return -errno;
-	w->layout_image = image;
-	w->layout_size = size;
-	return 0;
 }
 
 /* NULL: out of memory. Belongs to the buffer, and to nobody else yet. */
@@ -605,7 +555,7 @@ static struct writer *writer_blank(struct buffer *b, uint64_t id)
 	w->version->buffer = b; /* whose reference it gets when it is one */
 	timer_init(&w->timer, NULL);
 	w->id = id;
-	w->layout_fd = -1;
+	inspection_init(&w->layout);
 	w->buffer = b;
 	buffer_ref(b);
 	b->writer = w;
@@ -651,7 +601,7 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
 		session_fail_quota(session, r, "versions; remove some (weightctl rm)");
 		return;
 	}
-	r = map_layout(w, layout_fd);
+	r = inspection_open(&w->layout, layout_fd);
 	if (r < 0) {
 		session_fail(session, r,
 			     "the layout must come as a sealed memfd of at most 1 GiB: %s",

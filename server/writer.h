@@ -19,8 +19,8 @@
 
 #include "ipc/base/list.h"
 #include "ipc/head.h"
-#include "ipc/layout.h"
 #include "ipc/wire.h"
+#include "server/inspection.h"
 #include "server/loop.h"
 #include "server/quota.h"
 #include "server/store.h"
@@ -61,11 +61,7 @@ struct writer {
 	bool recycled; /* the slot's old bytes may still be in it */
 	bool spoiled; /* sealed and not whole, or distrusted: fit for nothing but the end */
 
-	int layout_fd; /* until it is a table */
-	const void *layout_image; /* mapped while it is checked */
-	uint64_t layout_size;
-	struct layout_check check;
-	struct layout_header header; /* of a layout that passed */
+	struct inspection layout; /* until it is a table */
 
 	uint64_t seal_deadline_ns;
 	bool has_digest;

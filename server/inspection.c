@@ -1,0 +1,67 @@
+#include "server/inspection.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+#include "ipc/base/fd.h"
+#include "server/worker.h"
+
+void inspection_init(struct inspection *i)
+{
+	*i = (struct inspection){.fd = -1};
+}
+
+void inspection_deinit(struct inspection *i)
+{
+	layout_check_deinit(&i->check);
+	if (i->image)
+		(void)munmap((void *)i->image, i->size);
+	i->image = NULL;
+}
+
+/* Sealed, so that it cannot change under us. */
+int inspection_open(struct inspection *i, int fd)
+{
+	void *image;
+	int r;
+
+	if (!fd_is_sealed(fd) || fd_size(fd, &i->size) < 0 || i->size == 0 ||
+	    i->size > LAYOUT_SIZE_MAX)
+		return -EBADMSG;
+	r = fd_reopen_readonly(fd, &i->fd);
+	if (r < 0)
+		return r;
+	image = mmap(NULL, i->size, PROT_READ, MAP_SHARED, i->fd, 0);
+	if (image == MAP_FAILED)
+		return -errno;
+	i->image = image;
+	return 0;
+}
+
+static int check(struct inspection *i)
+{
+	int r;
+
+	if (i->check.leaves)
+		return layout_check_step(&i->check);
+	/* Or reading it would take memory of ours, and past a cgroup's limit the kernel kills. */
+	if (!fd_is_written(i->fd, i->size)) {
+		i->check.why = "it has holes";
+		return -EBADMSG;
+	}
+	r = layout_check_init(&i->check, i->image, i->size);
+	return r < 0 ? r : JOB_AGAIN;
+}
+
+int inspection_step(struct inspection *i)
+{
+	int r = check(i);
+
+	if (r > 0)
+		return r;
+	if (r == 0)
+		i->header = *i->check.layout.header;
+	inspection_deinit(i); /* here, since that takes long for a big one */
+	return r;
+}

@@ -1,0 +1,29 @@
+/*
+ * Inspections
+ *
+ * Of a layout that a client sent, in a sealed memfd: once, in steps on the worker, since a big one takes
+ * long. What passes is a table's from then on, and never looked into again.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "ipc/layout.h"
+
+struct inspection {
+	int fd; /* read-only; -1 once somebody took it */
+	uint64_t size;
+	const void *image; /* mapped while it is checked */
+	struct layout_check check; /* says what is wrong with it, and where */
+	struct layout_header header; /* of one that passed */
+};
+
+void inspection_init(struct inspection *i);
+/* Unmaps; the descriptor is the caller's to close, since that may take long. */
+void inspection_deinit(struct inspection *i);
+
+/* Opens what a client sent, which stays his: -EBADMSG for what is no sealed memfd of at most 1 GiB. */
+int inspection_open(struct inspection *i, int fd);
+
+/* On the worker: a job's step. JOB_AGAIN, JOB_DONE or what is wrong. */
+int inspection_step(struct inspection *i);
