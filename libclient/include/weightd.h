@@ -13,16 +13,20 @@
  *	-ENODATA	the buffer exists, but no version of it has been published
  *	-ESTALE		the buffer was removed (and perhaps made again since); what a writer wrote is lost
  *	-EACCES		the permissions of the buffer do not allow it
- *	-EBUSY		another writer is at work on the buffer, or published bytes are still mapped writable
+ *	-EPERM		... nor would others: it is for administrators, or this user owns nothing
+ *	-EBUSY		another writer is at work on the buffer, or bytes are still mapped writable
  *	-ENOMEM		this machine has no room for the bytes; the sentence says how much is missing
  *	-EDQUOT		a limit of the user or of the server is reached
  *	-EPROTOTYPE	the layout is not the one asked for
  *	-EAGAIN		the buffer is being updated in place; wait for the next version
  *	-EUCLEAN	an exclusive buffer is torn, since its writer died in the middle of an update; update it again
+ *	-EALREADY	this writer has published or was aborted
  *	-ECONNABORTED	the server was started anew while it answered: whether it did what was asked is unknown
+ *	-ENOTRECOVERABLE the service manager or keeper that the server survives with is gone: nothing new is made
  *	-EBADMSG	a file, layout or message breaks its format
  *	-EILSEQ		bytes differ from their digest
- *	-ETIMEDOUT	the deadline passed
+ *	-EMFILE		this process, or the server, is out of descriptors
+ *	-ETIMEDOUT	the deadline passed; of a create: readers did not pause
  *	-ENOTCONN	not connected, or the server went away
  *	-ECHILD		the connection belongs to the process that forked this one; connect again
  *	-ECANCELED	a progress callback asked to stop
@@ -30,7 +34,9 @@
  * Restarts. Where the server survives its own death (under systemd, or `weightd --keeper`) a call that finds
  * the connection lost waits for the server to come back, for weightd_set_restart_timeout() at most, takes
  * its leases and writers up again and goes on: an attachment keeps its memory in any case, and a writer that
- * had not published can go on filling. A call that cannot be asked twice (weightd_drop(), weightd_rollback() to
+ * had not published can go on filling. The server waits for both only so long ([store] resume-timeout in
+ * weightd.conf(5)): a writer that comes later gets -ESTALE, a reader keeps what it maps, without a lease and
+ * uncounted. A call that cannot be asked twice (weightd_drop(), weightd_rollback() to
  * version 0) and whose answer was lost returns -ECONNABORTED. The time of a call that has one goes on meanwhile.
  * Attached bytes, their head pages and waits on them do not need the server; detaching does not wait for it.
  *
@@ -232,8 +238,8 @@ int weightd_buffer_find(const struct weightd_buffer *b, const char *name,
 int weightd_buffer_latest(const struct weightd_buffer *b, uint64_t *ret_version);
 
 /*
- * Blocks until a version newer than `version` is published. timeout_ms < 0: for ever. -ETIMEDOUT,
- * -ESTALE. Needs no connection, and hence does not notice that the server has ended.
+ * Blocks until the current version is newer than `version`. timeout_ms < 0: for ever. -ETIMEDOUT, -ESTALE.
+ * Needs no connection, and hence does not notice that the server has ended.
  */
 int weightd_buffer_wait(const struct weightd_buffer *b, uint64_t version, int timeout_ms,
 			uint64_t *ret_version);
@@ -279,8 +285,12 @@ bool weightd_read_retry(const struct weightd_buffer *b, uint64_t ticket);
  * A safe point for readers that can pause: where WEIGHTD_UPDATING stands, tells the server that this
  * process does not read, and waits until it may go on. 0: nobody asked; 1: paused, and going on, with
  * another version perhaps, at the same addresses; -ETIMEDOUT: still paused, to be called again; -EUCLEAN:
- * the buffer is torn, or this reader was evicted: attach anew; -ESTALE; -EPROTOTYPE: the next version has
- * another layout: attach anew. No thread of the process may read the buffer during the call.
+ * this reader was evicted: attach anew; or the buffer is torn, which weightd_buffer_state() tells: detach, or
+ * call again, since its repair waits for this reader too; -ESTALE; -EPROTOTYPE: the next version has another
+ * layout: attach anew. No thread of the process may read the buffer during the call.
+ *
+ * A pause is for one update only: the next one asks again. Who was told -ETIMEDOUT and reads without another
+ * call may hence read in the midst of either.
  *
  * Where the buffer is being replaced its memory is given back meanwhile and the addresses are kept: until
  * the call returns 1 a read of them faults, after -ETIMEDOUT and other failures too, and `b` is good for
@@ -294,7 +304,7 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 /*
  * Computes the digest of the mapped bytes and compares it with the one that was published. 0: equal;
  * -EILSEQ: they differ (the sentence names the first bad range); -ENODATA: published without a digest;
- * -EAGAIN: an exclusive buffer has been updated since `b` was attached or paused last.
+ * -EAGAIN: an exclusive buffer has been updated since `b` was attached or paused last; -EUCLEAN, -ESTALE.
  */
 int weightd_buffer_verify(struct weightd_buffer *b);
 
@@ -336,8 +346,16 @@ struct weightd_writer;
 /* What becomes of a reader that has not paused in time. */
 enum weightd_policy {
 	WEIGHTD_WAIT, /* the writer gets -ETIMEDOUT, and nothing happened */
-	WEIGHTD_EVICT, /* its lease ends: what it reads is torn, and the library tells it so */
-	WEIGHTD_KILL, /* ... and its process is killed, if the writer's user may do that */
+	/*
+	 * It is not waited for any longer. What it reads in place is torn, and the library tells it so; what is
+	 * replaced it keeps, with its memory, until it lets go.
+	 */
+	WEIGHTD_EVICT,
+	/*
+	 * ... and its process is killed, if it is one of the writer's user, or the writer is root; and if
+	 * weightd can: as root, or as that user; from Linux 6.5 on.
+	 */
+	WEIGHTD_KILL,
 };
 
 struct weightd_create_options {
@@ -353,7 +371,10 @@ struct weightd_create_options {
 	 */
 	bool exclusive;
 	bool reusable;
-	/* Of a buffer that is neither: ask the readers to let go and free the version there is, first. */
+	/*
+	 * Of a buffer that is neither: ask the readers to let go and free the versions there are, first. A
+	 * writer that then fails leaves none.
+	 */
 	bool replace;
 	/* With exclusive and replace: how long readers may take to pause (< 0: for ever; 0: 10 s), and then. */
 	int pause_timeout_ms;
@@ -363,9 +384,14 @@ struct weightd_create_options {
 /*
  * Starts the next version of buffer `name`, creating the buffer if there is none. Blocks while the
  * server provides the memory, and for readers to pause. The bytes are zero; of an exclusive buffer they are
- * the version there was, of a reusable one an older version's. -EBUSY while somebody else is writing the
- * buffer, -EPROTOTYPE when the layout differs from the newest version's and new_layout is not set. A
- * writer that has published holds a lease like a reader: free it before the next update in place.
+ * the version there was, of a reusable one an older version's perhaps. -EBUSY while somebody else is writing
+ * the buffer, -EPROTOTYPE when the layout differs from the newest version's and new_layout is not set;
+ * -ENOTRECOVERABLE.
+ *
+ * In place and with replace: a writer that has published holds a lease like a reader, and does not pause: free
+ * it first. What is attached on this very connection is not waited for in place, since it cannot pause. A
+ * writer that was aborted, or whose process goes on without its connection, must be freed: while it maps the
+ * bytes writable the next update waits, and fails with -EBUSY.
  */
 int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		   const struct weightd_create_options *options, struct weightd_writer **ret);
@@ -390,14 +416,15 @@ void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf);
  * stay valid), lets the server seal the memory and flip to it. After a failure the writer can write on
  * and try again, unless the sentence says otherwise. -EBUSY names who still maps the bytes writable. The
  * memory of exclusive and reusable buffers is not sealed: there the writer is trusted. -ESTALE: what was
- * written did not survive the server.
+ * written did not survive the server, or the buffer was removed; or it is a reusable one whose permissions
+ * have changed meanwhile, and its memory was used before. -EALREADY.
  */
 int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version);
 
 /*
  * Drops the version that was not published, and lets another writer in. The bytes stay mapped, for
- * nobody else, until the writer is freed. An exclusive buffer whose memory was handed out is torn then,
- * until it is updated again. -EALREADY.
+ * nobody else, until the writer is freed. An exclusive buffer is torn then, until it is updated again, which
+ * waits for the writer to be freed. -EALREADY.
  */
 int weightd_writer_abort(struct weightd_writer *wr);
 
@@ -436,8 +463,9 @@ struct weightd_load_result {
  * Loads safetensors into the next version of `name` and publishes it. Each path is a .safetensors file,
  * an index (*.safetensors.index.json), or a directory with model.safetensors.index.json or with
  * .safetensors files. Files are opened with the caller's permissions. On any failure nothing is left
- * behind and the previous version is untouched, but for an exclusive buffer: it is torn. A file that changes
- * meanwhile is -EBADMSG. Uses a connection of its own to the same server. `options` and `ret` may be NULL.
+ * behind and the previous version is untouched; but an exclusive buffer is torn once its memory was handed
+ * out, and one that is replaced is left without a version. A file that changes meanwhile is -EBADMSG. Uses a
+ * connection of its own to the same server. `options` and `ret` may be NULL.
  */
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);
@@ -578,29 +606,31 @@ struct weightd_stat {
 int weightd_stat(struct weightd *w, struct weightd_stat *ret);
 
 /*
- * Blocks until version `version` or a later one of the buffer is published (0: any); the buffer need
- * not exist yet. timeout_ms < 0: for ever. -ETIMEDOUT.
+ * Blocks until version `version` of the buffer or a later one is the current one, and can be attached (0: any);
+ * the buffer need not exist yet. timeout_ms < 0: for ever. -ETIMEDOUT.
  */
 int weightd_wait(struct weightd *w, const char *name, const char *device, uint64_t version,
 		 int timeout_ms, uint64_t *ret_version);
 
 /*
- * Removes a buffer (`version` 0) or one old version of it. Who has it attached keeps reading it; the
- * memory is freed when the last of them lets go. -EBUSY for the newest version: publish another one or
- * remove the buffer.
+ * Removes a buffer (`version` 0) or one version of it. For its owner and administrators. Who has it attached
+ * keeps reading it; the memory is freed when the last of them lets go. -EBUSY for the current version:
+ * publish another one, roll back, or remove the buffer.
  */
 int weightd_drop(struct weightd *w, const char *name, const char *device, uint64_t version);
 
 /*
  * Makes version `version`, which the buffer still keeps, the current one; 0: the newest that is older than
- * the current one. Needs permission to write. The next publish is newer than all. -ENOENT when it is gone.
+ * the current one. Needs permission to write. The next publish is newer than all. -ENOENT when it is gone,
+ * -EAGAIN and -EUCLEAN as for weightd_attach().
  */
 int weightd_rollback(struct weightd *w, const char *name, const char *device, uint64_t version,
 		     uint64_t *ret_version);
 
 /*
  * Changes who may do what: the owner and administrators may change mode and gid (to a group the caller is
- * in), administrators also the uid. -1 leaves what there is. In force from the next attach on.
+ * in), administrators also the uid; a mode is 0666 at most. -1 leaves what there is. In force from the next
+ * attach on.
  */
 int weightd_set_access(struct weightd *w, const char *name, const char *device, int64_t mode,
 		       int64_t uid, int64_t gid);
