@@ -140,18 +140,6 @@ unsigned inherit_leave(struct inherit *in, struct store *store)
 	return n;
 }
 
-int inherit_take_any(struct inherit *in, enum store_kind kind, uint64_t *ret_id)
-{
-	for (unsigned i = 0; i < in->n; i++) {
-		enum store_kind its_kind;
-
-		if (in->items[i].fd >= 0 &&
-		    store_parse_name(in->items[i].name, &its_kind, ret_id) && its_kind == kind)
-			return take_fd(in->items[i].fd);
-	}
-	return -1;
-}
-
 static bool is_listener(int fd)
 {
 	int type, listens;

@@ -38,8 +38,5 @@ void inherit_drop(struct inherit *in, struct store *store, enum store_kind kind,
 /* Names what nobody took, in the log, and counts it in the store, where it stays. Returns how many. */
 unsigned inherit_leave(struct inherit *in, struct store *store);
 
-/* Any of that kind, with its id; -1: there is none. */
-int inherit_take_any(struct inherit *in, enum store_kind kind, uint64_t *ret_id);
-
 /* The listening socket that the service manager made. -ENOENT: none; -EINVAL: several, or no SEQPACKET one. */
 int inherit_take_listener(struct inherit *in, int *ret_fd);

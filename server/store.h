@@ -24,7 +24,6 @@ enum store_kind {
 };
 
 #define STORE_NAME_MAX 20 /* bytes: LISTEN_FDNAMES of 6,000 must be one string of 128 KiB */
-#define STORE_MAX_DEFAULT 6000
 
 struct store {
 	struct notify *notify;
