@@ -4,10 +4,8 @@
 #include "libclient/client.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ipc/base/fd.h"
 #include "weightd.h"

@@ -13,7 +13,6 @@
  */
 #include "server/audit.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>

@@ -2,7 +2,6 @@
  * weightctl cat: the bytes of one tensor, as they are, to standard output.
  */
 #include <inttypes.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #include "libclient/weightctl/cli.h"

@@ -1,7 +1,6 @@
 /*
  * weightctl ping: does the server answer, how fast, and who is it?
  */
-#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

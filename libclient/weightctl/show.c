@@ -1,7 +1,6 @@
 /*
  * weightctl show: all that is known about one buffer, and its versions.
  */
-#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>

@@ -4,12 +4,10 @@
  */
 #include "libclient/weightctl/table.h"
 
-#include <errno.h>
 #include <libsmartcols/libsmartcols.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 static void choose(struct table *t, const struct column *c)
 {
