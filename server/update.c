@@ -263,10 +263,10 @@ static void kill_reader(const struct writer *w, const struct lease *l)
 
 	if (w->uid != 0 && w->uid != l->session->peer.uid)
 		return;
-	if (l->session->peer.pid == w->pid ||
-	    getsockopt(l->session->source.fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) < 0)
+	if (l->session->peer.pid == w->pid)
 		return;
-	if (syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) < 0)
+	if (getsockopt(l->session->source.fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) < 0 ||
+	    syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) < 0)
 		log_warning("pid %d of uid %u cannot be killed: %s", l->session->peer.pid,
 			    l->session->peer.uid, strerror(errno));
 	(void)fd_close(pidfd);
