@@ -95,7 +95,7 @@ static void print_result(const struct loaded *l)
 static int load_fail(const struct cli *cli, int r)
 {
 	if (r == -ECANCELED && stop_signal) {
-		(void)cli_error("interrupted; nothing was published and nothing is left behind");
+		(void)cli_error("interrupted; nothing was published");
 		return EXIT_SIGNAL + stop_signal;
 	}
 	return cli_fail(cli, r);

@@ -119,7 +119,8 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          socket: str | None = None) -> LoadResult:
     """
     Loads safetensors into the next version of `name` and publishes it. A path is a .safetensors file,
-    an index of some, or a directory with either. On any failure nothing is left behind.
+    an index of some, or a directory with either. On any failure nothing is left behind, and the previous
+    version stays as it was, unless it was being replaced, or written in place: then the buffer is torn.
 
     threads   that read; 0: libweightd's choice
     progress  called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
