@@ -13,6 +13,7 @@
 #pragma once
 
 #define KEEPER_STORE_MAX 6000
+#define KEEPER_WATCHDOG_MS 10000 /* as WatchdogSec= of weightd.service */
 
 struct keeper_options {
 	const char *program; /* path; NULL: the one that is running */

@@ -165,7 +165,10 @@ static void raise_descriptor_limit(void)
 /* The same command without --keeper, for the child. */
 static int run_keeper(int argc, char **argv)
 {
-	static const struct keeper_options keeper = {.store_max = KEEPER_STORE_MAX};
+	static const struct keeper_options keeper = {
+		.store_max = KEEPER_STORE_MAX,
+		.watchdog_ms = KEEPER_WATCHDOG_MS,
+	};
 	char **child = calloc((size_t)argc + 1, sizeof(*child));
 	int n = 0, status;
 

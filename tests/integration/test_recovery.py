@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import select
 import signal
 
 import features
@@ -67,6 +68,22 @@ def test_what_readers_need_is_opened_when_the_first_one_comes(make_daemon, monke
     publish(weightd, "b3", 99)
     with weightd.attach("b3") as buffer:
         assert buffer["t"].memoryview()[0] == 99
+
+
+def test_a_daemon_that_hangs_is_replaced_by_its_keeper(make_daemon):
+    """Stopped, so that it cannot tell that it lives; nor hear that it is to be aborted."""
+    daemon = make_daemon("--keeper")
+    with Wire(daemon.socket) as w:
+        w.publish(w.create("m", LAYOUT).writer)
+        w.detach(w.attach("m").lease)
+        pid = w.ping().pid
+    hung = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGSTOP)
+    assert select.select([hung], [], [], 60)[0], "nobody ends it"
+    os.close(hung)
+    with Wire(daemon.socket) as w:
+        assert w.ping().pid != pid and w.names() == ["m"]
+    assert "was silent for 10000 ms: aborting it" in daemon.log
 
 
 @pytest.mark.parametrize("published", [False, True])
