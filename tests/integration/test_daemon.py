@@ -1,5 +1,6 @@
 """The daemon as a program: its options, its socket, its service manager and its keeper."""
 import contextlib
+import errno
 import os
 import pathlib
 import re
@@ -16,7 +17,7 @@ import features
 import pytest
 from daemon import STOP_S, environment
 from integration import wire
-from integration.wire import Closed, Wire, image, until
+from integration.wire import Closed, Refused, Wire, image, until
 
 WEIGHTD = features.BUILD / "weightd"
 LAYOUT = image([("t", 4096)])
@@ -363,6 +364,54 @@ def test_the_service_manager_is_told_of_start_and_stop(start, tmp_path, address)
         assert proc.wait(STOP_S) == 0
 
 
+def hear_stored(manager):
+    """The names of what is handed over up to a barrier, and the barrier."""
+    names = []
+    while True:
+        said, fds, _, _ = socket.recv_fds(manager, 4096, 8)
+        assert len(fds) == 1
+        if said == b"BARRIER=1":
+            return names, fds[0]
+        os.close(fds[0])
+        said = said.decode().splitlines()
+        assert [line.partition("=")[0] for line in said] == ["FDSTORE", "FDNAME", "FDPOLL"], said
+        assert (said[0], said[2]) == ("FDSTORE=1", "FDPOLL=0")
+        names.append(said[1].removeprefix("FDNAME="))
+        assert 0 < len(names[-1]) <= 20
+
+
+def test_what_a_create_makes_is_stored_first_and_a_publish_stores_nothing(start, tmp_path):
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(STOP_S)
+        start(WEIGHTD, "--socket", path, env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        await_notice(manager, "READY=1")
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.recv(4096)
+        manager.settimeout(STOP_S)
+        with Wire(path) as w, Wire(path) as other:
+            w.send_create("m", LAYOUT)
+            names, barrier = hear_stored(manager)
+            assert "".join(sorted(name[0] for name in names)) == "hmst" and len(set(names)) == 4
+            assert other.ping() and w.is_silent(), "it waits for the barrier, and nobody else does"
+            os.close(barrier)
+            slot = w.slot(w.answer(wire.CREATE))
+            w.publish(slot.writer)
+            other.detach(other.attach("m").lease)
+            manager.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                manager.recv(4096)
+            manager.settimeout(STOP_S)
+            w.drop("m")
+            w.close()
+            other.close()
+            gone = [manager.recv(4096).decode() for _ in names]
+        assert sorted(gone) == sorted(f"FDSTOREREMOVE=1\nFDNAME={name}" for name in names)
+        assert gone[-1].partition("FDNAME=")[2][0] == "m", "while the manifest is there the rest is known"
+
+
 def test_a_failed_start_is_not_ready(tmp_path):
     (tmp_path / "s").write_text("")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -452,13 +501,22 @@ def test_the_keeper_ends_with_a_daemon_that_was_asked_to(make_daemon):
 
 
 def test_a_daemon_serves_on_without_its_keeper(make_daemon):
+    """But it makes nothing that would not survive."""
     daemon = make_daemon("--keeper")
     pid = serves(daemon.socket).pid
+    with Wire(daemon.socket) as w:
+        w.publish(w.create("m", LAYOUT).writer)
     environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     folder = next(pathlib.Path(os.fsdecode(e)).parent for e in environ if e.startswith(b"NOTIFY_SOCKET="))
     daemon.kill(signal.SIGKILL)
     try:
         assert serves(daemon.socket).pid == pid
+        with Wire(daemon.socket) as w:
+            for name in "m", "n", "n":
+                with pytest.raises(Refused, match="start weightd anew") as failed:
+                    w.create(name, LAYOUT)
+                assert failed.value.errno == errno.ENOTRECOVERABLE
+            assert w.names() == ["m"] and w.attach("m").version == 1
     finally:
         os.kill(pid, signal.SIGTERM)
         shutil.rmtree(str(folder).removeprefix("NOTIFY_SOCKET="))  # nobody was left to do it
