@@ -441,6 +441,7 @@ void buffer_rewrite(struct buffer *b, struct version *v)
 	b->state = HEAD_READY;
 	fault_point("rewrite-finished");
 	buffer_save(b);
+	b->manifest->n_strangers = 0; /* passed_over, just committed, knows them */
 	fault_point("rewrite-committed");
 	buffer_flip(b);
 	fault_point("rewrite-flipped");

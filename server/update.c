@@ -185,14 +185,13 @@ static unsigned n_in_the_way(const struct buffer *b)
 }
 
 /* True while readers may be at work that were here before a restart and have not come back. */
-static bool may_have_strangers(struct buffer *b)
+static bool may_have_strangers(const struct buffer *b)
 {
-	struct version *v = buffer_current(b);
+	const struct version *v = buffer_current(b);
 
-	if (b->grace_ns <= num_now_ns())
-		b->manifest->n_strangers = 0;
 	/* Those who have come back hold it too: where some are dead, that looks as if they lived. */
-	return b->manifest->n_strangers > 0 && v && slot_is_held(v->slot);
+	return b->manifest->n_strangers > 0 && num_now_ns() < b->grace_ns && v &&
+	       slot_is_held(v->slot);
 }
 
 static bool anybody_holds(struct buffer *b)
@@ -227,7 +226,7 @@ static void go_on(struct writer *w)
 
 	if (b->exclusive) {
 		/* Some may not have come back since a restart, and read on: who comes later shall hear it. */
-		if (b->grace_ns)
+		if (b->manifest->n_strangers > 0)
 			b->passed_over = b->current;
 		fault_point("update-paused");
 	} else {

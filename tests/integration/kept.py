@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -104,13 +105,23 @@ def on_signal(signo, _):
     test.send(json.dumps(["signal", signo]).encode())
 
 
+def hear():
+    """A signal that comes just before recv() would be handled after it only: it makes `awake` readable too."""
+    while test not in select.select([test, awake], [], [])[0]:
+        awake.recv(64)
+    return test.recv(65536)
+
+
 test = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+awake, alarm = socket.socketpair()
+alarm.setblocking(False)
+signal.set_wakeup_fd(alarm.fileno())
 for signo in signal.SIGUSR1, signal.SIGUSR2:
     signal.signal(signo, on_signal)
 for signo in signal.SIGTERM, signal.SIGINT:
     signal.signal(signo, lambda *_: os._exit(int(os.environ.get("KEPT_STATUS", "0"))))
 test.connect(os.environ["KEPT_TEST"])
 test.send(json.dumps(os.getpid()).encode())
-while packet := test.recv(65536):
+while packet := hear():
     test.send(json.dumps(eval(packet)).encode())
 sys.exit(9)  # the test has gone
