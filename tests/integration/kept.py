@@ -6,10 +6,10 @@ import ctypes
 import hashlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
+import threading
 
 FIRST = 3
 libc = ctypes.CDLL(None)
@@ -101,27 +101,32 @@ def orphan():
     return in_a_fork(act)
 
 
-def on_signal(signo, _):
+def tell(signo):
     test.send(json.dumps(["signal", signo]).encode())
 
 
-def hear():
-    """A signal that comes just before recv() would be handled after it only: it makes `awake` readable too."""
-    while test not in select.select([test, awake], [], [])[0]:
-        awake.recv(64)
-    return test.recv(65536)
+def end(signo):
+    os._exit(int(os.environ.get("KEPT_STATUS", "0")))
 
 
+def be_killed(signo):
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signo])
+    os.kill(os.getpid(), signo)
+
+
+def hear_signals():
+    """On a thread: a handler would run after the recv() that its signal came right before."""
+    while True:
+        signo = signal.sigwait(on)
+        on[signo](signo)
+
+
+on = {signal.SIGUSR1: tell, signal.SIGUSR2: tell, signal.SIGTERM: end, signal.SIGINT: end}
+signal.pthread_sigmask(signal.SIG_BLOCK, on)
 test = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-awake, alarm = socket.socketpair()
-alarm.setblocking(False)
-signal.set_wakeup_fd(alarm.fileno())
-for signo in signal.SIGUSR1, signal.SIGUSR2:
-    signal.signal(signo, on_signal)
-for signo in signal.SIGTERM, signal.SIGINT:
-    signal.signal(signo, lambda *_: os._exit(int(os.environ.get("KEPT_STATUS", "0"))))
+threading.Thread(target=hear_signals, daemon=True).start()
 test.connect(os.environ["KEPT_TEST"])
 test.send(json.dumps(os.getpid()).encode())
-while packet := hear():
+while packet := test.recv(65536):
     test.send(json.dumps(eval(packet)).encode())
 sys.exit(9)  # the test has gone

@@ -523,7 +523,7 @@ def test_signals_are_passed_on(keeper, sig):
     assert keeper.hear() == ["signal", sig] and keeper.ask("os.getpid()") == keeper.pid
 
 
-END = "str(signal.signal(signal.%s, lambda signo, _: os._exit(signo)))"
+END = "on.update({signal.%s: os._exit}) or 1"
 
 
 @pytest.mark.parametrize("status", [0, 1, 7])
@@ -543,14 +543,14 @@ def test_an_end_for_good_is_told_from_one_before_a_successor(keeper, sig):
 
 def test_an_end_before_a_successor_is_told_by_sigterm(keeper):
     assert keeper.ask("store_files('a')")
-    keeper.ask("str(signal.signal(signal.SIGINT, signal.SIG_IGN))")
-    keeper.ask("str(signal.signal(signal.SIGTERM, lambda *_: store('testament', memfd(b'x')) and os._exit(0)))")
+    keeper.ask("on.update({signal.SIGINT: id}) or 1")
+    keeper.ask("on.update({signal.SIGTERM: lambda _: store('testament', memfd(b'x')) and os._exit(0)}) or 1")
     keeper.proc.send_signal(signal.SIGHUP)
     assert keeper.await_child().ask("names()") == ["a", "testament"]
 
 
 def test_the_keeper_tells_of_a_child_that_a_signal_ended(keeper):
-    keeper.ask("str(signal.signal(signal.SIGINT, signal.SIG_DFL))")
+    keeper.ask("str(signal.signal(signal.SIGINT, signal.SIG_DFL)) and on.update({signal.SIGINT: be_killed}) or 1")
     keeper.proc.send_signal(signal.SIGINT)
     assert keeper.wait() == 1
 
@@ -568,7 +568,7 @@ def test_a_child_called_wrongly_does_not_cost_what_is_kept(keeper):
 
 
 def test_an_end_during_a_replacement_wins(keeper):
-    keeper.ask("str(signal.signal(signal.SIGTERM, signal.SIG_IGN))")
+    keeper.ask("on.update({signal.SIGTERM: id}) or 1")
     keeper.proc.send_signal(signal.SIGHUP)
     keeper.await_log("replacing the daemon")
     keeper.proc.terminate()
