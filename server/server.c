@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -23,6 +24,8 @@
 #include "server/session.h"
 #include "server/version.h"
 #include "server/writer.h"
+
+#define DESCRIPTORS_SPARE 256 /* our own, and some clients' */
 
 static void on_signal(struct source *source, uint32_t events)
 {
@@ -104,6 +107,19 @@ static int start_workers(struct server *s)
 	return r;
 }
 
+/* All that is kept must be passed to us at the next start, and clients want some too. */
+static void check_descriptor_limit(const struct server *s)
+{
+	struct rlimit limit;
+
+	if (store_is_expected(&s->store) && getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+	    limit.rlim_cur < s->store.max + DESCRIPTORS_SPARE)
+		log_warning(
+			"%lu descriptors may be open here, which is too few for the %u that may be "
+			"kept and for clients: raise LimitNOFILE= (ulimit -n), or lower [store] max",
+			(unsigned long)limit.rlim_cur, s->store.max);
+}
+
 /* Takes up what an earlier weightd has left, and then lets clients in. */
 static int take_over(struct server *s, const struct server_options *options)
 {
@@ -171,6 +187,7 @@ int server_init(struct server *s, const struct server_options *options)
 		goto fail_signals;
 	notify_init(&s->notify, &s->loop);
 	store_init(&s->store, &s->loop, &s->notify, (unsigned)s->config.store_max);
+	check_descriptor_limit(s);
 	r = take_over(s, options);
 	if (r == 0)
 		return 0;

@@ -412,6 +412,16 @@ def test_what_a_create_makes_is_stored_first_and_a_publish_stores_nothing(start,
         assert gone[-1].partition("FDNAME=")[2][0] == "m", "while the manifest is there the rest is known"
 
 
+@pytest.mark.parametrize("limit, is_too_few", [(6000, True), (7000, False)])
+def test_a_limit_on_descriptors_that_cannot_take_back_what_is_kept_is_told(make_daemon, tmp_path, limit, is_too_few):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:  # one that does not tell how much it keeps
+        manager.bind(str(tmp_path / "notify"))
+        daemon = make_daemon(prefix=("prlimit", f"--nofile={limit}:{limit}"),
+                             env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        warning = "6000 descriptors may be open here, which is too few for the 6000 that may be kept"
+        assert (warning in daemon.log) == is_too_few and ("LimitNOFILE=" in daemon.log) == is_too_few
+
+
 def test_a_failed_start_is_not_ready(tmp_path):
     (tmp_path / "s").write_text("")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
