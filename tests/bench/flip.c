@@ -33,6 +33,7 @@
 
 #include <weightd.h>
 
+#include "tests/bench/connection.h"
 #include "tests/bench/slab.h"
 #include "tests/bench/stopwatch.h"
 
@@ -69,18 +70,6 @@ static uint64_t real_ns(void)
 
 	(void)clock_gettime(CLOCK_REALTIME, &ts); /* cannot fail for this clock */
 	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
-static struct weightd *connect_anew(void)
-{
-	struct weightd *w;
-	int r = weightd_new(&w);
-
-	if (r < 0)
-		stopwatch_fail("no connection: %s", strerror(-r));
-	if (weightd_connect(w, NULL) < 0)
-		stopwatch_fail("%s", weightd_error(w));
-	return w;
 }
 
 /* --- Taking turns ------------------------------------------------------------------------------ */

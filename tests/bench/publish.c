@@ -16,6 +16,7 @@
 
 #include <weightd.h>
 
+#include "tests/bench/connection.h"
 #include "tests/bench/stopwatch.h"
 
 #define WAIT_MS 30000
@@ -23,18 +24,6 @@
 struct round {
 	uint64_t digest_ns, publish_ns, called_ns; /* the last is a point in time */
 };
-
-static struct weightd *connect_anew(void)
-{
-	struct weightd *w;
-	int r = weightd_new(&w);
-
-	if (r < 0)
-		stopwatch_fail("no connection: %s", strerror(-r));
-	if (weightd_connect(w, NULL) < 0)
-		stopwatch_fail("%s", weightd_error(w));
-	return w;
-}
 
 /* --- The reader -------------------------------------------------------------------------------- */
 

@@ -16,19 +16,8 @@
 
 #include <weightd.h>
 
+#include "tests/bench/connection.h"
 #include "tests/bench/stopwatch.h"
-
-static struct weightd *connect_anew(void)
-{
-	struct weightd *w;
-	int r = weightd_new(&w);
-
-	if (r < 0)
-		stopwatch_fail("no connection: %s", strerror(-r));
-	if (weightd_connect(w, NULL) < 0)
-		stopwatch_fail("%s", weightd_error(w));
-	return w;
-}
 
 static struct weightd_buffer *attach(struct weightd *w, const char *name)
 {
