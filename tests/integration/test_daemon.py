@@ -438,7 +438,7 @@ def test_a_failed_start_is_not_ready(tmp_path):
 def is_gone(pid):
     try:
         return "State:\tZ" in pathlib.Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter between opening and reading
         return True
 
 
