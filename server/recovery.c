@@ -180,7 +180,7 @@ static void recover_writer(struct patient *p)
 		r = current && current->slot->id == saved->slot ? 0 : -ENOENT;
 	else
 		r = find_slot(p, saved->slot, saved->data_size, saved->uid, &slot);
-	if (r == 0 && !slot_has_writer(slot ? slot : current->slot))
+	if (r == 0 && slot_has_writer(slot ? slot : current->slot) == 0)
 		r = -ESRCH; /* whoever could write it is dead */
 	if (r == 0)
 		r = find_table(p, saved->table, saved->uid, &table);

@@ -172,9 +172,9 @@ int slot_reader(struct slot *s)
 	return r < 0 ? r : s->reader_fd;
 }
 
-bool slot_has_writer(const struct slot *s)
+int slot_has_writer(const struct slot *s)
 {
-	return s->backend->has_writer(s->probe_fd) != 0;
+	return s->backend->has_writer(s->probe_fd);
 }
 
 bool slot_is_held(struct slot *s)

@@ -72,8 +72,8 @@ int slot_finish(struct slot *s);
 /* The descriptor for readers, opened again if it was given up. -EMFILE and the like. */
 int slot_reader(struct slot *s);
 
-/* For one that we have not open for writing: true unless nobody has. */
-bool slot_has_writer(const struct slot *s);
+/* For one that we have not open for writing: whether somebody has, 1 or 0; negative: the kernel cannot tell. */
+int slot_has_writer(const struct slot *s);
 
 /* True while somebody but us has it open or mapped, also if it goes on having readers. */
 bool slot_is_held(struct slot *s);

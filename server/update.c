@@ -322,7 +322,7 @@ static void look(struct writer *w)
 		return;
 	}
 	/* An earlier writer whose time was up, or whose connection ended, and who goes on writing. */
-	if (b->exclusive && slot_has_writer(buffer_current(b)->slot)) {
+	if (b->exclusive && slot_has_writer(buffer_current(b)->slot) > 0) {
 		if (is_time_up(w))
 			writer_give_up(w, -EBUSY, "an earlier writer still has it mapped writable");
 		else

@@ -208,6 +208,11 @@ void writer_answer(struct writer *w)
 	};
 	int fds[2] = {w->slot->fd, slot_reader(w->slot)};
 
+	if (fds[1] < 0) {
+		session_fail(w->session, -EMFILE, "weightd is out of descriptors; try again");
+		writer_free(w);
+		return;
+	}
 	if (session_reply(w->session, WIRE_CREATE, &reply, fds, 2) < 0)
 		writer_free(w);
 	else
@@ -663,7 +668,7 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 
 bool writer_bury(struct writer *w)
 {
-	if (w->session || w->busy || slot_has_writer(w->slot))
+	if (w->session || w->busy || slot_has_writer(w->slot) != 0)
 		return false;
 	writer_free(w);
 	return true;
