@@ -340,13 +340,13 @@ bool buffer_only_keeps(const struct buffer *b, const struct version *v)
 	return v->n_leases == 0 && v->number != b->current;
 }
 
-/* The oldest that may go, and whose memory that would free if `free` says so. */
-static struct version *oldest_kept(const struct buffer *b, bool free)
+/* The oldest that may go; if `must_free` says so, one whose memory nobody holds. */
+static struct version *oldest_kept(const struct buffer *b, bool must_free)
 {
 	struct version *v;
 
 	list_for_each(v, &b->versions, link)
-		if (buffer_only_keeps(b, v) && !(free && slot_is_held(v->slot)))
+		if (buffer_only_keeps(b, v) && !(must_free && slot_is_held(v->slot)))
 			return v;
 	return NULL;
 }
