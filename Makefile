@@ -74,6 +74,8 @@ INI := server/ini-$(if $(HAVE_INIH),inih,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
+# For clients and weightd-cuda; weightd does without.
+CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
 CHOSEN := server/ini-% $(if $(FAULTS),,server/fault.c)
 SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c)) $(INI))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/load/*.c))
@@ -124,7 +126,7 @@ SERVER_LIBS = $(call libs,$(if $(HAVE_INIH),inih))
 $(B)/weightd: $(SERVER) $(IPC)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS)
 
-$(LIB).$(VERSION): $(CLIENT) $(IPC) $(MAP)
+$(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
 		-Wl,--version-script=$(MAP) $(if $(SAN),,-Wl,--no-undefined) \
 		-o $@ $(filter %.o,$^) $(call libs,jansson)
@@ -160,7 +162,7 @@ $(B)/obj/tests/demo/%.o $(B)/obj/tests/bench/%.o $(B)/obj/tests/soak/%.o: ALL_CF
 
 .PHONY: check check-san lint format demo bench soak fuzz deps model torch2
 
-UNDER_TEST := $(IPC) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER))
+UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER))
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS)
 
 $(UNIT): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
