@@ -44,7 +44,7 @@ static bool create_ok(const struct wire_request *m)
 	return target_ok(m->create.name, m->create.device) && m->create.cookie &&
 	       m->create.timeout_ms <= INT32_MAX && m->create.policy <= WIRE_POLICY_KILL &&
 	       !(m->create.flags & ~(WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
-				     WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE));
+				     WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC));
 }
 
 static bool publish_ok(const struct wire_request *m)
@@ -134,15 +134,25 @@ static bool ping_reply_ok(const struct wire_reply *m)
 	return STRING_OK(m->ping.release) && !m->ping.pad;
 }
 
+static bool location_ok(const struct wire_location *l, uint64_t slot_size)
+{
+	if (l->memory >= WIRE_MEMORY_END || l->pad || l->map_size < slot_size)
+		return false;
+	if (l->memory != WIRE_MEMORY_CUDA_IPC && !is_zero(l->handle, sizeof(l->handle)))
+		return false;
+	return l->memory != WIRE_MEMORY_HOST || is_zero(l->uuid, sizeof(l->uuid));
+}
+
 static bool create_reply_ok(const struct wire_reply *m)
 {
-	return !m->create.pad &&
-	       !(m->create.flags & ~(WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE));
+	return !m->create.pad && location_ok(&m->create.location, m->create.slot_size) &&
+	       !(m->create.flags & ~(WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC));
 }
 
 static bool attach_reply_ok(const struct wire_reply *m)
 {
-	return !m->attach.pad && !(m->attach.flags & ~(WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE));
+	return !m->attach.pad && location_ok(&m->attach.location, m->attach.slot_size) &&
+	       !(m->attach.flags & ~(WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE));
 }
 
 static bool pause_reply_ok(const struct wire_reply *m)

@@ -108,6 +108,8 @@ static_assert(sizeof(struct wire_ping_reply) == 88, "wire_ping_reply is ABI");
 #define WIRE_CREATE_EXCLUSIVE 2u /* of a new buffer: one slot, written in place */
 #define WIRE_CREATE_REUSABLE 4u /* of a new buffer: slots are not sealed, and used again */
 #define WIRE_CREATE_REPLACE 8u /* free the version there is first, for want of room */
+#define WIRE_CREATE_IPC                                                                            \
+	16u /* of a new buffer: GPU memory of the older kind, WIRE_MEMORY_CUDA_IPC */
 
 /* What becomes of a reader that has not paused when the time is up. */
 enum wire_policy {
@@ -128,6 +130,31 @@ struct wire_create {
 };
 static_assert(sizeof(struct wire_create) == 224, "wire_create is ABI");
 
+/*
+ * Where the bytes of a slot are, and how its descriptor leads to them. A device is "host" or
+ * "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>" here: ordinals mean something else in each process, and are the
+ * client's to translate.
+ */
+enum wire_memory {
+	WIRE_MEMORY_HOST = 0, /* the descriptor is a memfd, to be mapped */
+	WIRE_MEMORY_CUDA = 1, /* it is a handle of GPU memory, to be imported */
+	WIRE_MEMORY_CUDA_IPC =
+		2, /* it reads as ended once the memory is lost; `handle` is to be opened */
+	WIRE_MEMORY_END,
+};
+
+#define WIRE_UUID_SIZE 16
+#define WIRE_HANDLE_SIZE 64
+
+struct wire_location {
+	uint32_t memory; /* enum wire_memory */
+	uint32_t pad;
+	uint64_t map_size; /* bytes of the allocation: the slot's, rounded up to what the device maps */
+	uint8_t uuid[WIRE_UUID_SIZE]; /* of the GPU, or of the part of one; zero for host memory */
+	uint8_t handle[WIRE_HANDLE_SIZE]; /* of CUDA_IPC: a cudaIpcMemHandle_t; else zero */
+};
+static_assert(sizeof(struct wire_location) == 96, "wire_location is ABI");
+
 struct wire_create_reply {
 	uint64_t writer; /* id of the unpublished version, for publish, abort and detach */
 	uint64_t buffer;
@@ -136,11 +163,13 @@ struct wire_create_reply {
 	uint64_t slot_size; /* data, then the digest leaves; see digest_leaves_offset() */
 	uint32_t flags; /* of the buffer: WIRE_BUFFER_* */
 	uint32_t pad;
+	struct wire_location location;
 };
-static_assert(sizeof(struct wire_create_reply) == 48, "wire_create_reply is ABI");
+static_assert(sizeof(struct wire_create_reply) == 144, "wire_create_reply is ABI");
 
 #define WIRE_BUFFER_EXCLUSIVE 1u
 #define WIRE_BUFFER_REUSABLE 2u
+#define WIRE_BUFFER_IPC 4u
 
 /* --- publish: afterwards the writer's id is a lease on the version --- */
 #define WIRE_PUBLISH_DIGEST 1u /* digest is valid and the leaves stand behind the data */
@@ -189,8 +218,9 @@ struct wire_attach_reply {
 	uint32_t pad;
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 	uint8_t digest[WIRE_HASH_SIZE];
+	struct wire_location location;
 };
-static_assert(sizeof(struct wire_attach_reply) == 80, "wire_attach_reply is ABI");
+static_assert(sizeof(struct wire_attach_reply) == 176, "wire_attach_reply is ABI");
 
 /* --- wait: the reply comes with the version, or with -ETIMEDOUT --- */
 struct wire_wait {
@@ -314,6 +344,7 @@ enum wire_list_kind {
 	WIRE_LIST_HISTORY = 3, /* of one buffer: also those that were, as far as it remembers */
 	WIRE_LIST_SLOTS = 4, /* all memory of buffers the client may read or owns */
 	WIRE_LIST_USERS = 5, /* what is charged to each user, as far as the client may know: its own */
+	WIRE_LIST_DEVICES = 6, /* where memory can be; waits for the allocator of GPU memory */
 };
 
 struct wire_list {
@@ -393,7 +424,7 @@ enum wire_slot_state {
 	WIRE_SLOT_CURRENT,
 	WIRE_SLOT_KEPT,
 	WIRE_SLOT_LEAVING, /* dropped, and a lease or mapping holds it */
-	WIRE_SLOT_ORPHAN, /* dropped, no lease, and the kernel says that somebody maps it or has it open */
+	WIRE_SLOT_ORPHAN, /* dropped, no lease, and yet somebody maps it: by the kernel, or by what a GPU has free */
 	WIRE_SLOT_END,
 };
 
@@ -430,6 +461,26 @@ struct wire_user_record {
 	uint64_t limit[WIRE_CHARGE_END]; /* UINT64_MAX: none */
 };
 static_assert(sizeof(struct wire_user_record) == 104, "wire_user_record is ABI");
+
+#define WIRE_DEVICE_CUDA 1u /* WIRE_MEMORY_CUDA can be made there */
+#define WIRE_DEVICE_IPC 2u /* likewise WIRE_MEMORY_CUDA_IPC */
+#define WIRE_DEVICE_FABRIC 4u /* handles reach other nodes, over NVLink */
+#define WIRE_DEVICE_RDMA 8u /* what is made can be registered with a network card */
+#define WIRE_DEVICE_MIG 16u /* it is a part of a GPU */
+
+struct wire_device_record {
+	char device[WIRE_DEVICE_SIZE]; /* "host", "cuda:GPU-..."; "cuda" with a `why`: there is none */
+	char name[WIRE_NAME_SIZE]; /* "NVIDIA H100 80GB HBM3" */
+	char why[WIRE_TEXT_SIZE / 2]; /* not empty: it cannot be used, and this is the reason */
+	uint64_t total, free; /* bytes, of everybody's */
+	uint64_t ours; /* bytes in slots */
+	uint64_t granularity; /* bytes: allocations are multiples of it */
+	uint32_t index; /* its number for nvidia-smi, in the order of PCI addresses; 0 for "host" */
+	uint32_t flags; /* WIRE_DEVICE_* */
+	uint32_t driver; /* the CUDA version the driver knows, 13000 for 13.0 */
+	uint32_t capability; /* 90 for 9.0 */
+};
+static_assert(sizeof(struct wire_device_record) == 496, "wire_device_record is ABI");
 
 /* --- stat: the server's memory as a whole --- */
 struct wire_stat_reply {

@@ -306,6 +306,7 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 		.slot_size = v->slot->size,
 		.flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
 			 (b->exclusive ? WIRE_VERSION_MUTABLE : 0),
+		.location = {.map_size = v->slot->size},
 	};
 	memcpy(reply.attach.layout_hash, v->table->hash, WIRE_HASH_SIZE);
 	memcpy(reply.attach.digest, v->digest, WIRE_HASH_SIZE);

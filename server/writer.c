@@ -204,6 +204,7 @@ void writer_answer(struct writer *w)
 				.slot_size = w->slot->size,
 				.flags = (b->exclusive ? WIRE_BUFFER_EXCLUSIVE : 0) |
 					 (b->reusable ? WIRE_BUFFER_REUSABLE : 0),
+				.location = {.map_size = w->slot->size},
 			},
 	};
 	int fds[2] = {w->slot->fd, slot_reader(w->slot)};

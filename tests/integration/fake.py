@@ -147,15 +147,15 @@ class Peer:
     def give_lease(self, version, lease=7, at=None):
         """Answers an attach with a version."""
         v = version
-        self.reply("5QII16s16s", lease, v.memory.buffer, at or v.number, v.data_size, v.slot_size, v.flags, 0,
-                   v.layout_hash, bytes(16), fds=[v.memory.layout_fd, v.memory.head_fd, v.slot_fd])
+        self.reply("5QII16s16s96s", lease, v.memory.buffer, at or v.number, v.data_size, v.slot_size, v.flags, 0,
+                   v.layout_hash, bytes(16), wire.location(v.slot_size), fds=[v.memory.layout_fd, v.memory.head_fd, v.slot_fd])
 
     def give_slot(self, version, writer=9, flags=0):
         """Answers a create with a slot."""
         v = version
         with wire_reader(v.slot_fd) as reader:
-            self.reply("5QII", writer, v.memory.buffer, v.number, v.data_size, v.slot_size, flags, 0,
-                       fds=[v.slot_fd, reader])
+            self.reply("5QII96s", writer, v.memory.buffer, v.number, v.data_size, v.slot_size, flags, 0,
+                       wire.location(v.slot_size), fds=[v.slot_fd, reader])
 
 
 class wire_reader:

@@ -64,6 +64,11 @@ LEAF = 1 << 20
 PATIENCE_S = 20
 
 
+def location(map_size, memory=0, uuid=b"", handle=b""):
+    """A struct wire_location."""
+    return struct.pack("<IIQ16s64s", memory, 0, map_size, uuid, handle)
+
+
 class Refused(Exception):
     """An error reply: errno, as a positive number, and the sentence."""
 

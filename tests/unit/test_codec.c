@@ -69,6 +69,23 @@ static void fill_error(char *body)
 	((struct wire_error *)body)->error = -ENOENT;
 }
 
+static void fill_location(struct wire_location *l)
+{
+	*l = (struct wire_location){.memory = WIRE_MEMORY_CUDA_IPC, .map_size = UINT64_MAX};
+	memset(l->uuid, 1, sizeof(l->uuid));
+	memset(l->handle, 2, sizeof(l->handle));
+}
+
+static void fill_create_reply(char *body)
+{
+	fill_location(&((struct wire_create_reply *)body)->location);
+}
+
+static void fill_attach_reply(char *body)
+{
+	fill_location(&((struct wire_attach_reply *)body)->location);
+}
+
 #define N_RECORDS 13
 #define RECORD_SIZE 304
 
@@ -100,7 +117,7 @@ static const struct message requests[] = {
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create, flags),
 		.known_flags = WIRE_CREATE_NEW_LAYOUT | WIRE_CREATE_EXCLUSIVE |
-			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE,
+			       WIRE_CREATE_REUSABLE | WIRE_CREATE_REPLACE | WIRE_CREATE_IPC,
 		.fill = fill_create,
 	},
 	{
@@ -195,10 +212,11 @@ static const struct message replies[] = {
 		.op = WIRE_CREATE,
 		.n_fds = 2,
 		.body_size = sizeof(struct wire_create_reply),
-		.paddings = {FIELD(wire_create_reply, pad)},
+		.paddings = {FIELD(wire_create_reply, pad), FIELD(wire_create_reply, location.pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_create_reply, flags),
-		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE,
+		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
+		.fill = fill_create_reply,
 	},
 	{.name = "publish reply", .op = WIRE_PUBLISH, .body_size = sizeof(struct wire_publish_reply)},
 	{.name = "abort reply", .op = WIRE_ABORT},
@@ -207,10 +225,11 @@ static const struct message replies[] = {
 		.op = WIRE_ATTACH,
 		.n_fds = 3,
 		.body_size = sizeof(struct wire_attach_reply),
-		.paddings = {FIELD(wire_attach_reply, pad)},
+		.paddings = {FIELD(wire_attach_reply, pad), FIELD(wire_attach_reply, location.pad)},
 		.has_flags = true,
 		.flags_at = offsetof(struct wire_attach_reply, flags),
 		.known_flags = WIRE_VERSION_DIGEST | WIRE_VERSION_MUTABLE,
+		.fill = fill_attach_reply,
 	},
 	{.name = "detach reply", .op = WIRE_DETACH},
 	{.name = "wait reply", .op = WIRE_WAIT, .body_size = sizeof(struct wire_wait_reply)},
@@ -751,6 +770,34 @@ static void a_decoded_struct_is_zero_behind_its_message(void **state)
 		assert_int_equal(p[i], 0);
 }
 
+/* Where the bytes are said to be must make sense. */
+static void a_wrong_location_is_refused(void **state)
+{
+	static const struct {
+		const char *what;
+		struct wire_location location;
+	} wrong[] = {
+		{"unknown memory", {.memory = WIRE_MEMORY_END, .map_size = 4096}},
+		{"an allocation smaller than its slot", {.map_size = 4095}},
+		{"host memory with a UUID", {.map_size = 4096, .uuid = {[15] = 1}}},
+		{"a handle where a descriptor is one",
+		 {.memory = WIRE_MEMORY_CUDA, .map_size = 4096, .handle = {[63] = 1}}},
+	};
+	struct wire_reply m = {.create.slot_size = 4096}, got;
+	size_t size;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+		m.create.location = wrong[i].location;
+		size = codec_seal_reply(&m, WIRE_CREATE, SERIAL);
+		if (codec_decode_reply(&m, size, 2, &got) != -EBADMSG)
+			fail_msg("%s passed", wrong[i].what);
+	}
+	m.create.location = (struct wire_location){.memory = WIRE_MEMORY_CUDA, .map_size = 4096};
+	size = codec_seal_reply(&m, WIRE_CREATE, SERIAL);
+	assert_int_equal(codec_decode_reply(&m, size, 2, &got), 0);
+}
+
 static void a_string_is_put_with_zeros_behind_it_or_not_at_all(void **state)
 {
 	char field[8], untouched[8];
@@ -789,6 +836,7 @@ int main(void)
 		cmocka_unit_test(an_error_is_a_negative_errno),
 		cmocka_unit_test(a_listing_fits_and_has_zeros_behind_its_last_record),
 		cmocka_unit_test(a_decoded_struct_is_zero_behind_its_message),
+		cmocka_unit_test(a_wrong_location_is_refused),
 		cmocka_unit_test(a_string_is_put_with_zeros_behind_it_or_not_at_all),
 	};
 

@@ -1,0 +1,89 @@
+/*
+ * Memory
+ *
+ * The bytes of a slot as this process reaches them. A kind of memory is a const table and a row in kinds[]:
+ * what mmap() does for host memory, the CUDA driver does for a GPU's. Addresses stay what they are from the
+ * first map to free: publishing, swapping and giving the memory back for a while change what is behind them.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ipc/hash.h"
+#include "ipc/wire.h"
+#include "libclient/sentence.h"
+
+#define MEMORY_ALL_STREAMS ((void *)-1)
+
+enum memory_access {
+	MEMORY_READ,
+	MEMORY_WRITE, /* and read */
+};
+
+struct memory {
+	const struct memory_kind *kind;
+	struct wire_location location;
+	void *data; /* NULL: never mapped. For a GPU an address of the GPU's */
+	uint64_t size; /* of the slot: data, and behind it the table of leaf digests */
+	bool is_mapped; /* else `data` is only kept */
+	enum memory_access access;
+	int device; /* ordinal of the GPU that maps it, in this process; -1: host memory */
+	void *state; /* the kind's own, NULL where it has none */
+};
+
+struct memory_request {
+	struct wire_location location;
+	uint64_t size;
+	enum memory_access access;
+	int fd; /* what came with the location; the caller's */
+	int device; /* the GPU that is to map it; -1: the one that has it */
+};
+
+struct memory_kind {
+	/* Maps it where there is room. */
+	int (*map)(struct memory *m, const struct memory_request *q, struct sentence *s);
+
+	/*
+	 * Maps other memory of the same size and kind at the address of `m`, whether that is mapped or only kept.
+	 * On a failure `m` is what it was.
+	 */
+	int (*replace)(struct memory *m, const struct memory_request *q, struct sentence *s);
+
+	/* Gives the memory back and keeps the address. */
+	int (*let_go)(struct memory *m, struct sentence *s);
+
+	/* Ends it, whatever state it is in. */
+	void (*unmap)(struct memory *m);
+
+	/* Copies bytes out and in, blocking until they are there. */
+	int (*read)(const struct memory *m, uint64_t offset, void *to, uint64_t n,
+		    struct sentence *s);
+	int (*write)(struct memory *m, uint64_t offset, const void *from, uint64_t n,
+		     struct sentence *s);
+
+	/*
+	 * The digests of leaves [first, first + n) of the `data_size` bytes at the start, where the bytes are:
+	 * by the GPU for its own.
+	 */
+	int (*digest)(const struct memory *m, uint64_t data_size, uint64_t first, uint64_t n,
+		      uint8_t (*ret)[HASH_SIZE], struct sentence *s);
+
+	/* Waits until `stream` (or all streams of the process on that GPU) has done what was asked of it so far. */
+	int (*synchronize)(const struct memory *m, void *stream, struct sentence *s);
+};
+
+/* The kind that a location names, by row; NULL: none that we know. */
+const struct memory_kind *memory_kind_of(const struct wire_location *location);
+
+/* The functions of the kind; all return 0 or a negative errno with its sentence, unless said otherwise. */
+int memory_map(struct memory *m, const struct memory_request *q, struct sentence *s);
+int memory_replace(struct memory *m, const struct memory_request *q, struct sentence *s);
+int memory_let_go(struct memory *m, struct sentence *s);
+void memory_unmap(struct memory *m); /* a zeroed one is fine; afterwards it is zeroed */
+int memory_read(const struct memory *m, uint64_t offset, void *to, uint64_t n, struct sentence *s);
+int memory_write(struct memory *m, uint64_t offset, const void *from, uint64_t n,
+		 struct sentence *s);
+int memory_digest(const struct memory *m, uint64_t data_size, uint64_t first, uint64_t n,
+		  uint8_t (*ret)[HASH_SIZE], struct sentence *s);
+int memory_synchronize(const struct memory *m, void *stream, struct sentence *s);
