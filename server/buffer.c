@@ -251,7 +251,9 @@ int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int h
 	if (!b)
 		return -ENOMEM;
 	read_record(b, manifest_current(m));
-	r = buffer_name_ok(b->name) ? backend_find(b->device, &b->backend) : -EBADMSG;
+	r = buffer_name_ok(b->name)
+		    ? backend_find(b->device, manifest_current(m)->flags & MANIFEST_IPC, &b->backend)
+		    : -EBADMSG;
 	if (r == 0)
 		r = recover_head(b, head_fd);
 	if (r == 0)
@@ -282,6 +284,13 @@ int buffer_head(struct buffer *b)
 		return r;
 	b->head_fd = fd_close(b->head_fd); /* the store has it */
 	return b->head_reader_fd;
+}
+
+uint32_t buffer_flags(const struct buffer *b)
+{
+	return (b->exclusive ? WIRE_BUFFER_EXCLUSIVE : 0) |
+	       (b->reusable ? WIRE_BUFFER_REUSABLE : 0) |
+	       (b->backend->memory == WIRE_MEMORY_CUDA_IPC ? WIRE_BUFFER_IPC : 0);
 }
 
 void buffer_ref(struct buffer *b)
@@ -477,13 +486,20 @@ void buffer_drop(struct buffer *b)
 	buffer_unref(b);
 }
 
-uint64_t buffers_kept_bytes(const struct server *server)
+static bool is_on(const struct buffer *b, const char *device)
+{
+	return !device || !strcmp(b->device, device);
+}
+
+uint64_t buffers_kept_bytes(const struct server *server, const char *device)
 {
 	struct version *v;
 	struct buffer *b;
 	uint64_t size = 0;
 
 	list_for_each(b, &server->buffers, link) {
+		if (!is_on(b, device))
+			continue;
 		list_for_each(v, &b->versions, link)
 			if (buffer_only_keeps(b, v))
 				size += v->slot->size;
@@ -493,17 +509,17 @@ uint64_t buffers_kept_bytes(const struct server *server)
 	return size;
 }
 
-bool buffers_evict(struct server *server, uint64_t missing)
+bool buffers_evict(struct server *server, const char *device, uint64_t missing)
 {
 	struct version *oldest = NULL;
 	struct buffer *b;
 
-	if (buffers_kept_bytes(server) < missing)
+	if (buffers_kept_bytes(server, device) < missing)
 		return false;
-	if (recycle_evict(server))
+	if (recycle_evict(server, device))
 		return true;
 	list_for_each(b, &server->buffers, link) {
-		struct version *v = oldest_kept(b, true);
+		struct version *v = is_on(b, device) ? oldest_kept(b, true) : NULL;
 
 		if (v && (!oldest || v->published_ns < oldest->published_ns))
 			oldest = v;
@@ -571,7 +587,7 @@ static void copy_version(const struct version *v, struct manifest_record *r)
 		.table = v->table->id,
 		.writer = v->writer,
 		.data_size = v->slot->data_size,
-		.huge_bytes = v->slot->progress.huge,
+		.huge_bytes = v->slot->memory.progress.huge,
 		.n_tensors = v->table->n_tensors,
 		.published_ns = v->published_ns,
 		.ended_ns = v->ended_ns,
@@ -580,7 +596,9 @@ static void copy_version(const struct version *v, struct manifest_record *r)
 		.uid = v->uid,
 		.pid = (uint32_t)v->pid,
 		.generation = v->generation,
+		.map_size = v->slot->memory.location.map_size,
 	};
+	memcpy(e->handle, v->slot->memory.location.handle, sizeof(e->handle));
 	memcpy(e->layout_hash, v->table->hash, sizeof(e->layout_hash));
 	memcpy(e->digest, v->digest, sizeof(e->digest));
 }
@@ -615,7 +633,8 @@ void buffer_save(struct buffer *b)
 	r->generation = b->generation;
 	r->keep = b->keep;
 	r->flags = (b->removed ? MANIFEST_REMOVED : 0) | (b->exclusive ? MANIFEST_EXCLUSIVE : 0) |
-		   (b->reusable ? MANIFEST_REUSABLE : 0);
+		   (b->reusable ? MANIFEST_REUSABLE : 0) |
+		   (b->backend->memory == WIRE_MEMORY_CUDA_IPC ? MANIFEST_IPC : 0);
 	r->state = b->state;
 	r->writer = (struct manifest_writer){0};
 	if (b->writer)

@@ -140,17 +140,20 @@ void buffer_trim(struct buffer *b);
 bool buffer_reap(struct buffer *b);
 
 /*
- * Frees the oldest version of all that is only kept, to make room. False: there is none, or all of them
+ * Frees the oldest version of all on the device that is only kept, to make room; NULL: on any. False: there is none, or all of them
  * together would not make up for the `missing` bytes.
  */
-bool buffers_evict(struct server *server, uint64_t missing);
+bool buffers_evict(struct server *server, const char *device, uint64_t missing);
 
 /* Bytes that buffers_evict() could free. */
-uint64_t buffers_kept_bytes(const struct server *server);
+uint64_t buffers_kept_bytes(const struct server *server, const char *device);
 
 /* Puts into the audit what was done to it, by whom; NULL: by weightd itself. */
 void buffer_audit(const struct buffer *b, enum audit_action action, const struct channel_peer *peer,
 		  uint64_t version);
+
+/* WIRE_BUFFER_*. */
+uint32_t buffer_flags(const struct buffer *b);
 
 /* CLOCK_REALTIME. */
 uint64_t buffer_now_ns(void);

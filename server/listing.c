@@ -72,14 +72,13 @@ static void fill_buffer_record(const struct buffer *b, struct wire_buffer_record
 	rec->gid = b->access.gid;
 	rec->mode = b->access.mode;
 	rec->keep = b->keep;
-	rec->flags = (b->exclusive ? WIRE_BUFFER_EXCLUSIVE : 0) |
-		     (b->reusable ? WIRE_BUFFER_REUSABLE : 0);
+	rec->flags = buffer_flags(b);
 	rec->state = buffer_shown_state(b);
 	list_for_each(v, &b->versions, link) {
 		rec->n_versions++;
 		rec->n_leases += v->n_leases;
 		rec->slot_bytes += v->slot->size;
-		rec->huge_bytes += v->slot->progress.huge;
+		rec->huge_bytes += v->slot->memory.progress.huge;
 	}
 	if (!current)
 		return;
@@ -98,7 +97,7 @@ static void fill_version_record(const struct version *v, struct wire_version_rec
 	rec->n_tensors = v->table->n_tensors;
 	rec->data_size = v->slot->data_size;
 	rec->slot_bytes = v->slot->size;
-	rec->huge_bytes = v->slot->progress.huge;
+	rec->huge_bytes = v->slot->memory.progress.huge;
 	rec->published_ns = v->published_ns;
 	rec->n_leases = v->n_leases;
 	rec->uid = v->uid;
@@ -215,7 +214,10 @@ static void fill_slot_record(const struct buffer *b, const struct slot *slot,
 	memcpy(rec->device, b->device, sizeof(rec->device));
 	rec->slot = slot->id;
 	rec->size = slot->size;
-	rec->allocated = fstat(slot->probe_fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
+	if (slot->backend->opaque)
+		rec->allocated = slot->memory.location.map_size;
+	else if (fstat(slot->probe_fd, &st) == 0)
+		rec->allocated = (uint64_t)st.st_blocks * 512;
 	rec->uid = slot->uid;
 	rec->removed = b->removed;
 }
@@ -266,11 +268,11 @@ static void fill_found(const struct found *f, struct wire_slot_record *rec)
 		fill_slot_record(f->writer->buffer, f->slot, rec);
 		rec->state = WIRE_SLOT_WRITING;
 		if (f->writer->kept) /* else the worker may be counting them */
-			rec->huge_bytes = f->slot->progress.huge;
+			rec->huge_bytes = f->slot->memory.progress.huge;
 		return;
 	}
 	fill_slot_record(v->buffer, f->slot, rec);
-	rec->huge_bytes = f->slot->progress.huge;
+	rec->huge_bytes = f->slot->memory.progress.huge;
 	rec->version = v->number;
 	rec->n_leases = v->n_leases;
 	rec->state = state_of(v->buffer, v);
@@ -404,7 +406,7 @@ void listing_stat(struct session *s)
 	if (headroom_bytes(&stat->headroom) < 0)
 		stat->headroom = 0;
 	stat->slot_bytes = server->n_slot_bytes;
-	stat->kept_bytes = buffers_kept_bytes(server);
+	stat->kept_bytes = buffers_kept_bytes(server, NULL);
 	stat->layout_bytes = server->n_table_bytes;
 	stat->n_quarantined = server->n_quarantined;
 	stat->store_used = server->store.n_kept;

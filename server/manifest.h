@@ -15,7 +15,7 @@
 #include "ipc/wire.h"
 
 #define MANIFEST_MAGIC 0x4e414d444847574bull
-#define MANIFEST_ABI 1 /* a later weightd that changes what follows changes this */
+#define MANIFEST_ABI 2 /* a later weightd that changes what follows changes this */
 #define MANIFEST_SIZE 32768
 #define MANIFEST_VERSIONS 64
 
@@ -39,8 +39,10 @@ struct manifest_version {
 	uint32_t pad;
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 	uint8_t digest[WIRE_HASH_SIZE];
+	uint64_t map_size; /* of the slot's location, as the next; the rest of it is the buffer's device */
+	uint8_t handle[WIRE_HANDLE_SIZE];
 };
-static_assert(sizeof(struct manifest_version) == 128, "manifest_version is ABI");
+static_assert(sizeof(struct manifest_version) == 200, "manifest_version is ABI");
 
 /* A version in the making. */
 #define MANIFEST_IN_PLACE 1u /* the slot is that of the current version, and the writer has it */
@@ -56,12 +58,15 @@ struct manifest_writer {
 	uint32_t uid, pid;
 	uint32_t keep;
 	uint32_t flags; /* the three above */
+	uint64_t map_size; /* likewise */
+	uint8_t handle[WIRE_HANDLE_SIZE];
 };
-static_assert(sizeof(struct manifest_writer) == 64, "manifest_writer is ABI");
+static_assert(sizeof(struct manifest_writer) == 136, "manifest_writer is ABI");
 
 #define MANIFEST_REMOVED 1u
 #define MANIFEST_EXCLUSIVE 2u
 #define MANIFEST_REUSABLE 4u
+#define MANIFEST_IPC 8u /* its memory is of the older kind */
 
 struct manifest_record {
 	uint8_t checksum[WIRE_HASH_SIZE]; /* of the rest, up to the last version */

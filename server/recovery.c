@@ -52,17 +52,16 @@ static int find_table(struct patient *p, uint64_t id, uid_t uid, struct table **
 	return r;
 }
 
-static int find_slot(struct patient *p, uint64_t id, uint64_t data_size, uid_t uid,
-		     struct slot **ret)
+static int find_slot(struct patient *p, const struct slot_saved *saved, struct slot **ret)
 {
-	int fd = inherit_take(p->in, STORE_SLOT, id);
+	int fd = inherit_take(p->in, STORE_SLOT, saved->id);
 	int r;
 
 	if (fd < 0)
 		return -ENOENT;
-	r = slot_recover(p->server, p->buffer->backend, uid, id, data_size, fd, ret);
+	r = slot_recover(p->buffer, saved, fd, ret);
 	if (r < 0)
-		inherit_give_back(p->in, STORE_SLOT, id, fd);
+		inherit_give_back(p->in, STORE_SLOT, saved->id, fd);
 	else
 		store_adopt(&p->server->store);
 	return r;
@@ -93,7 +92,7 @@ static int check_version(const struct patient *p, const struct manifest_version 
 {
 	bool unsealed_ok = p->buffer->exclusive || p->buffer->reusable || e->number == 0;
 
-	if (!s->sealed && !unsealed_ok)
+	if (!s->sealed && !s->backend->opaque && !unsealed_ok)
 		return -EBADMSG;
 	if (t->data_size != s->data_size || memcmp(t->hash, e->layout_hash, sizeof(t->hash)))
 		return -EBADMSG;
@@ -104,11 +103,19 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 {
 	struct server *server = p->server;
 	struct version *v = version_blank();
+	struct slot_saved saved = {
+		.id = e->slot,
+		.data_size = e->data_size,
+		.huge_bytes = e->huge_bytes,
+		.map_size = e->map_size,
+		.handle = e->handle,
+		.uid = e->uid,
+	};
 	int r;
 
 	if (!v)
 		return -ENOMEM;
-	r = find_slot(p, e->slot, e->data_size, e->uid, &v->slot);
+	r = find_slot(p, &saved, &v->slot);
 	if (r == 0)
 		r = find_table(p, e->table, e->uid, &v->table);
 	if (r == 0)
@@ -124,7 +131,6 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	}
 	v->number = e->number;
 	v->writer = e->writer;
-	v->slot->progress.huge = e->huge_bytes;
 	v->published_ns = e->published_ns;
 	v->ended_ns = e->ended_ns;
 	v->why = (enum wire_end)e->why;
@@ -168,6 +174,14 @@ static void recover_versions(struct patient *p)
 static void recover_writer(struct patient *p)
 {
 	const struct manifest_writer *saved = &p->record->writer;
+	struct slot_saved of_slot = {
+		.id = saved->slot,
+		.data_size = saved->data_size,
+		.huge_bytes = saved->huge_bytes,
+		.map_size = saved->map_size,
+		.handle = saved->handle,
+		.uid = saved->uid,
+	};
 	bool in_place = saved->flags & MANIFEST_IN_PLACE;
 	struct version *current = buffer_current(p->buffer);
 	struct slot *slot = NULL;
@@ -179,7 +193,7 @@ static void recover_writer(struct patient *p)
 	if (in_place)
 		r = current && current->slot->id == saved->slot ? 0 : -ENOENT;
 	else
-		r = find_slot(p, saved->slot, saved->data_size, saved->uid, &slot);
+		r = find_slot(p, &of_slot, &slot);
 	if (r == 0 && slot_has_writer(slot ? slot : current->slot) == 0)
 		r = -ESRCH; /* whoever could write it is dead */
 	if (r == 0)

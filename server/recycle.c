@@ -1,6 +1,7 @@
 #include "server/recycle.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #include "server/buffer.h"
 #include "server/fault.h"
@@ -43,12 +44,12 @@ void recycle_forget(struct buffer *b)
 		version_free(v);
 }
 
-bool recycle_evict(struct server *server)
+bool recycle_evict(struct server *server, const char *device)
 {
 	struct buffer *b;
 
 	list_for_each(b, &server->buffers, link)
-		if (b->spare) {
+		if (b->spare && (!device || !strcmp(b->device, device))) {
 			recycle_forget(b);
 			return true;
 		}

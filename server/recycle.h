@@ -22,6 +22,6 @@ bool recycle_keep(struct version *v);
 /* The version whose slot waits, open for writing, if it fits and may be given to `uid`; else NULL. */
 struct version *recycle_find(struct buffer *b, uid_t uid, uint64_t data_size);
 
-/* Frees what waits: of a buffer, or the first there is. True when there was something. */
+/* Frees what waits: of a buffer, or the first there is on a device, NULL for any. True when there was something. */
 void recycle_forget(struct buffer *b);
-bool recycle_evict(struct server *server);
+bool recycle_evict(struct server *server, const char *device);

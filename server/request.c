@@ -115,6 +115,7 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 		.gid = s->peer.gid,
 		.mode = create->mode ? create->mode & 0666 : (mode_t)s->server->config.mode,
 	};
+	bool is_ipc = create->flags & WIRE_CREATE_IPC;
 	const struct backend *backend;
 	struct buffer *b;
 	int r;
@@ -123,8 +124,14 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 		session_fail(s, -EINVAL,
 			     "a buffer's name is 1 to 127 of A-Z a-z 0-9 . _ / : - and starts with a "
 			     "letter or a digit");
-	else if (backend_find(device, &backend) < 0)
-		session_fail(s, -ENODEV, "this weightd has no such device; it has: host");
+	else if ((r = backend_find(device, is_ipc, &backend)) == -EOPNOTSUPP)
+		session_fail(s, r,
+			     is_ipc ? "%s has no memory that cudaIpcMemHandle_t leads to; ask for the "
+				      "usual kind (without --handle ipc)"
+				    : "%s has no memory of the usual kind",
+			     device);
+	else if (r < 0)
+		session_fail(s, r, "this weightd has no such device; it has: host");
 	else if (!access_may_own(&s->peer))
 		session_fail(
 			s, -EPERM,
@@ -168,6 +175,11 @@ static bool options_ok(struct session *s, const struct wire_create *create, cons
 		session_fail(s, -EINVAL,
 			     "'%s' on %s was made neither exclusive nor reusable, or the other of the "
 			     "two; remove it first (weightctl rm %s)",
+			     b->name, b->device, b->name);
+	else if (b && create->flags & WIRE_CREATE_IPC && !(buffer_flags(b) & WIRE_BUFFER_IPC))
+		session_fail(s, -EINVAL,
+			     "'%s' on %s is not memory that cudaIpcMemHandle_t leads to (--handle ipc), "
+			     "and stays what it is; remove it first (weightctl rm %s)",
 			     b->name, b->device, b->name);
 	else
 		return true;
@@ -306,7 +318,7 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 		.slot_size = v->slot->size,
 		.flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
 			 (b->exclusive ? WIRE_VERSION_MUTABLE : 0),
-		.location = {.map_size = v->slot->size},
+		.location = v->slot->memory.location,
 	};
 	memcpy(reply.attach.layout_hash, v->table->hash, WIRE_HASH_SIZE);
 	memcpy(reply.attach.digest, v->digest, WIRE_HASH_SIZE);

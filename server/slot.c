@@ -2,15 +2,18 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "ipc/device.h"
 #include "ipc/digest.h"
+#include "server/buffer.h"
 #include "server/server.h"
 
 static void slot_destroy(struct slot *s)
 {
-	(void)fd_close(s->fd);
+	(void)fd_close(s->memory.fd);
 	(void)fd_close(s->reader_fd);
 	(void)fd_close(s->probe_fd);
 	quota_refund(&s->charge);
@@ -19,42 +22,68 @@ static void slot_destroy(struct slot *s)
 }
 CLEANUP_POINTER(struct slot, slot_destroy);
 
-static struct slot *slot_blank(struct server *server, const struct backend *backend, uid_t uid,
-			       uint64_t data_size)
+/* Where its bytes are, as far as the buffer says. -EINVAL: not in this buffer's device. */
+static int locate(struct slot *s, const struct buffer *buffer)
+{
+	struct wire_location *location = &s->memory.location;
+	struct device device;
+	int r = device_parse(buffer->device, &device);
+
+	if (r < 0)
+		return r;
+	location->memory = buffer->backend->memory;
+	memcpy(location->uuid, device.uuid, sizeof(location->uuid));
+	return 0;
+}
+
+static struct slot *slot_blank(const struct buffer *buffer, uid_t uid, uint64_t data_size)
 {
 	struct slot *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return NULL;
-	s->server = server;
-	s->backend = backend;
+	s->server = buffer->server;
+	s->backend = buffer->backend;
 	s->uid = uid;
 	s->data_size = data_size;
 	s->size = digest_slot_size(data_size);
-	s->fd = -1;
+	s->memory.server = s->server;
+	s->memory.size = s->size;
+	s->memory.fd = -1;
 	s->reader_fd = -1;
 	s->probe_fd = -1;
 	return s;
 }
 
-int slot_new(struct server *server, const struct backend *backend, uid_t uid, uint64_t data_size,
-	     struct slot **ret)
+/* The two that cannot write, once there is memory to lead to. */
+static int open_others(struct slot *s)
 {
-	cleanup(slot_destroyp) struct slot *s = slot_blank(server, backend, uid, data_size);
+	int r = 0;
+
+	if (s->memory.fd < 0 || s->probe_fd >= 0)
+		return 0;
+	r = s->backend->reader(s->memory.fd, &s->probe_fd);
+	return r < 0 ? r : s->backend->reader(s->memory.fd, &s->reader_fd);
+}
+
+int slot_new(const struct buffer *buffer, uid_t uid, uint64_t data_size, struct slot **ret)
+{
+	cleanup(slot_destroyp) struct slot *s = slot_blank(buffer, uid, data_size);
+	struct server *server = buffer->server;
 	int r;
 
 	if (!s)
 		return -ENOMEM;
 	s->id = server_next_id(server);
-	r = quota_charge(&server->quota, uid, QUOTA_BYTES, s->size, &s->charge);
+	r = locate(s, buffer);
+	if (r == 0)
+		r = quota_charge(&server->quota, uid, QUOTA_BYTES, s->size, &s->charge);
 	if (r == 0)
 		r = quota_charge(&server->quota, uid, QUOTA_DESCRIPTORS, 1, &s->descriptor);
 	if (r == 0)
-		r = backend->allocate(s->size, &s->fd);
+		r = s->backend->allocate(&s->memory);
 	if (r == 0)
-		r = backend->reader(s->fd, &s->probe_fd);
-	if (r == 0)
-		r = backend->reader(s->fd, &s->reader_fd);
+		r = open_others(s);
 	if (r != 0)
 		return r;
 	server->n_slot_bytes += s->size;
@@ -62,28 +91,46 @@ int slot_new(struct server *server, const struct backend *backend, uid_t uid, ui
 	return 0;
 }
 
-int slot_recover(struct server *server, const struct backend *backend, uid_t uid, uint64_t id,
-		 uint64_t data_size, int probe_fd, struct slot **ret)
+/* What the descriptor itself says; of an opaque one all is believed. */
+static int check(struct slot *s, int probe_fd)
 {
-	cleanup(slot_destroyp) struct slot *s = slot_blank(server, backend, uid, data_size);
 	uint64_t size, allocated;
+	int r;
+
+	if (s->backend->opaque)
+		return s->memory.location.map_size < s->size ? -EBADMSG : 0;
+	r = s->backend->describe(probe_fd, &size, &allocated, &s->sealed);
+	if (r < 0)
+		return r;
+	return size != s->size || allocated < size ? -EBADMSG : 0;
+}
+
+int slot_recover(const struct buffer *buffer, const struct slot_saved *saved, int probe_fd,
+		 struct slot **ret)
+{
+	cleanup(slot_destroyp) struct slot *s = slot_blank(buffer, saved->uid, saved->data_size);
+	struct server *server = buffer->server;
 	int r;
 
 	if (!s)
 		return -ENOMEM;
-	s->id = id;
+	s->id = saved->id;
 	s->kept = true;
-	r = backend->describe(probe_fd, &size, &allocated, &s->sealed);
-	if (r == 0 && (size != s->size || allocated < size))
-		r = -EBADMSG;
+	s->memory.location.map_size = saved->map_size;
+	memcpy(s->memory.location.handle, saved->handle, WIRE_HANDLE_SIZE);
+	r = locate(s, buffer);
 	if (r == 0)
-		r = quota_charge_anyway(&server->quota, uid, QUOTA_BYTES, s->size, &s->charge);
+		r = check(s, probe_fd);
 	if (r == 0)
-		r = quota_charge_anyway(&server->quota, uid, QUOTA_DESCRIPTORS, 1, &s->descriptor);
+		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_BYTES, s->size, &s->charge);
+	if (r == 0)
+		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_DESCRIPTORS, 1,
+					&s->descriptor);
 	if (r < 0)
 		return r;
 	s->probe_fd = probe_fd;
-	s->progress.done = s->size;
+	s->memory.progress.done = s->size;
+	s->memory.progress.huge = saved->huge_bytes;
 	server->n_slot_bytes += s->size;
 	*ret = take_ptr(s);
 	return 0;
@@ -94,7 +141,7 @@ static int free_step(struct job *job)
 	struct slot *s = container_of(job, struct slot, free_job);
 
 	/* The last close frees the pages. */
-	s->fd = fd_close(s->fd);
+	s->memory.fd = fd_close(s->memory.fd);
 	s->reader_fd = fd_close(s->reader_fd);
 	s->probe_fd = fd_close(s->probe_fd);
 	return JOB_DONE;
@@ -115,7 +162,8 @@ void slot_free(struct slot *s)
 		return;
 	if (s->kept)
 		store_remove(&s->server->store, STORE_SLOT, s->id);
-	worker_submit(&s->server->worker, &s->free_job, free_step, free_done);
+	/* The last close may take as long as the making. What has memory got it from a worker. */
+	worker_submit(s->backend->worker(s->server), &s->free_job, free_step, free_done);
 }
 
 void slot_keep(struct slot *s)
@@ -129,26 +177,29 @@ void slot_keep(struct slot *s)
 
 int slot_provide(struct slot *s)
 {
-	return s->backend->provide(s->fd, s->size, &s->progress);
+	int r = s->backend->provide(&s->memory);
+
+	return r == JOB_DONE ? open_others(s) : r;
 }
 
 int slot_open(struct slot *s)
 {
-	return s->fd >= 0 ? 0 : s->backend->writable(s->probe_fd, &s->fd);
+	return s->memory.fd >= 0 ? 0 : s->backend->writable(s->probe_fd, &s->memory.fd);
 }
 
 void slot_shut(struct slot *s)
 {
-	s->fd = fd_close(s->fd);
+	s->memory.fd = fd_close(s->memory.fd);
 }
 
 int slot_seal(struct slot *s)
 {
 	int r;
 
-	if (s->fd < 0)
+	if (s->memory.fd < 0)
 		return 0; /* sealed before, and then something else failed */
-	r = s->sealed ? s->backend->is_whole(s->fd, s->size) : s->backend->seal(s->fd, s->size);
+	r = s->sealed ? s->backend->is_whole(s->memory.fd, s->size)
+		      : s->backend->seal(s->memory.fd, s->size);
 	if (r == 0) {
 		s->sealed = true;
 		slot_shut(s);
@@ -158,7 +209,7 @@ int slot_seal(struct slot *s)
 
 int slot_finish(struct slot *s)
 {
-	int r = s->fd < 0 ? 0 : s->backend->is_whole(s->fd, s->size);
+	int r = s->memory.fd < 0 ? 0 : s->backend->is_whole(s->memory.fd, s->size);
 
 	if (r == 0)
 		slot_shut(s);

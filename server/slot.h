@@ -17,6 +17,7 @@
 #include "server/quota.h"
 #include "server/worker.h"
 
+struct buffer;
 struct server;
 
 struct slot {
@@ -25,28 +26,36 @@ struct slot {
 	uint64_t id;
 	uint64_t data_size; /* the flat range */
 	uint64_t size; /* with the digest leaves behind it */
-	int fd; /* writable; -1 once published */
+	struct backend_memory memory; /* its descriptor is -1 once published */
 	int reader_fd; /* for readers; see slot_reader() */
 	int probe_fd;
 	uid_t uid; /* who is charged */
 	bool kept; /* in the store */
 	bool sealed;
-	struct backend_progress progress;
 	struct charge charge;
 	struct charge descriptor;
 	struct job free_job;
 };
 
 /* Allocates and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno. */
-int slot_new(struct server *server, const struct backend *backend, uid_t uid, uint64_t data_size,
-	     struct slot **ret);
+int slot_new(const struct buffer *buffer, uid_t uid, uint64_t data_size, struct slot **ret);
+
+/* What the manifest knows of a slot. */
+struct slot_saved {
+	uint64_t id;
+	uint64_t data_size;
+	uint64_t huge_bytes;
+	uint64_t map_size;
+	const uint8_t *handle; /* WIRE_HANDLE_SIZE bytes */
+	uid_t uid;
+};
 
 /*
  * For memory that came back from the store. Takes `probe_fd` on success; charges in any case. -EBADMSG when
  * it is not what it should be.
  */
-int slot_recover(struct server *server, const struct backend *backend, uid_t uid, uint64_t id,
-		 uint64_t data_size, int probe_fd, struct slot **ret);
+int slot_recover(const struct buffer *buffer, const struct slot_saved *saved, int probe_fd,
+		 struct slot **ret);
 
 /* Takes a slot that nobody's job works on; NULL is fine. It leaves the store. */
 void slot_free(struct slot *s);
@@ -54,13 +63,13 @@ void slot_free(struct slot *s);
 /* Puts it into the store. */
 void slot_keep(struct slot *s);
 
-/* On the worker: as backend::provide. */
+/* On the backend's worker: as backend::provide. */
 int slot_provide(struct slot *s);
 
-/* Makes sure of `fd`, for a slot that is not sealed. */
+/* Makes sure of the writable descriptor, for a slot that is not sealed. */
 int slot_open(struct slot *s);
 
-/* Gives up `fd`. */
+/* Gives it up. */
 void slot_shut(struct slot *s);
 
 /* On the worker: seals the slot and gives up the writable descriptor. As backend::seal. */

@@ -177,13 +177,16 @@ void writer_save(const struct writer *w, struct manifest_writer *ret)
 		.slot = w->slot ? w->slot->id : 0,
 		.table = w->table ? w->table->id : 0,
 		.data_size = w->slot ? w->slot->data_size : 0,
-		.huge_bytes = w->slot ? w->slot->progress.huge : 0,
+		.huge_bytes = w->slot ? w->slot->memory.progress.huge : 0,
 		.uid = w->uid,
 		.pid = (uint32_t)w->pid,
 		.keep = w->keep,
 		.flags = (w->target ? MANIFEST_IN_PLACE : 0) |
 			 (w->recycled ? MANIFEST_RECYCLED : 0) | (w->spoiled ? MANIFEST_SPOILED : 0),
+		.map_size = w->slot ? w->slot->memory.location.map_size : 0,
 	};
+	if (w->slot)
+		memcpy(ret->handle, w->slot->memory.location.handle, sizeof(ret->handle));
 }
 
 void writer_distrust(struct writer *w)
@@ -202,12 +205,11 @@ void writer_answer(struct writer *w)
 				.version = b->next_version,
 				.data_size = w->slot->data_size,
 				.slot_size = w->slot->size,
-				.flags = (b->exclusive ? WIRE_BUFFER_EXCLUSIVE : 0) |
-					 (b->reusable ? WIRE_BUFFER_REUSABLE : 0),
-				.location = {.map_size = w->slot->size},
+				.flags = buffer_flags(b),
+				.location = w->slot->memory.location,
 			},
 	};
-	int fds[2] = {w->slot->fd, slot_reader(w->slot)};
+	int fds[2] = {w->slot->memory.fd, slot_reader(w->slot)};
 
 	if (fds[1] < 0) {
 		session_fail(w->session, -EMFILE, "weightd is out of descriptors; try again");
@@ -289,15 +291,29 @@ static int provide_step(struct job *job)
 
 static void fail_for_memory(struct writer *w)
 {
+	const struct backend_memory *m = &w->slot->memory;
 	char needs[NUM_SIZE_MAX], missing[NUM_SIZE_MAX];
 
+	if (m->why[0]) {
+		session_fail(w->session, -ENOMEM,
+			     "'%s' on %s %s; remove a buffer or an old version there (weightctl rm), "
+			     "write in place of the current one (--replace), or end a program that "
+			     "uses that GPU",
+			     w->buffer->name, w->buffer->device, m->why);
+		return;
+	}
 	session_fail(
 		w->session, -ENOMEM,
 		"'%s' on %s needs %s, %s more than this machine has free; remove a buffer or an old "
 		"version (weightctl rm), write in place of the current one (--replace), or give "
 		"weightd more memory",
 		w->buffer->name, w->buffer->device, num_format_size(needs, w->slot->size),
-		num_format_size(missing, w->slot->progress.missing));
+		num_format_size(missing, m->progress.missing));
+}
+
+static struct worker *providing_worker(const struct writer *w)
+{
+	return w->buffer->backend->worker(w->buffer->server);
 }
 
 static void provide_done(struct job *job, int r)
@@ -306,8 +322,9 @@ static void provide_done(struct job *job, int r)
 
 	if (!w)
 		return;
-	if (r == -ENOMEM && buffers_evict(w->buffer->server, w->slot->progress.missing)) {
-		submit(w, &w->buffer->server->worker, provide_step,
+	if (r == -ENOMEM &&
+	    buffers_evict(w->buffer->server, w->buffer->device, w->slot->memory.progress.missing)) {
+		submit(w, providing_worker(w), provide_step,
 		       provide_done); /* behind the freeing of what was evicted */
 		return;
 	}
@@ -319,7 +336,8 @@ static void provide_done(struct job *job, int r)
 		fail_for_memory(w);
 	else
 		session_fail(w->session, r, "no memory for '%s' on %s: %s", w->buffer->name,
-			     w->buffer->device, strerror(-r));
+			     w->buffer->device,
+			     w->slot->memory.why[0] ? w->slot->memory.why : strerror(-r));
 	writer_free(w);
 }
 
@@ -359,7 +377,7 @@ static int make_store_room(struct writer *w)
 			     "new is made; start weightd anew");
 		return -ENOTRECOVERABLE;
 	}
-	while (!store_has_room(store, n) && buffers_evict(w->buffer->server, 0))
+	while (!store_has_room(store, n) && buffers_evict(w->buffer->server, NULL, 0))
 		;
 	if (store_has_room(store, n))
 		return 0;
@@ -376,7 +394,7 @@ static int allocate(struct writer *w)
 	struct buffer *b = w->buffer;
 	int r;
 
-	r = slot_new(b->server, b->backend, w->uid, w->table->data_size, &w->slot);
+	r = slot_new(b, w->uid, w->table->data_size, &w->slot);
 	if (r == QUOTA_EXCEEDED) {
 		session_fail(w->session, -EDQUOT,
 			     "uid %u may not hold that many bytes or descriptors", w->uid);
@@ -387,7 +405,7 @@ static int allocate(struct writer *w)
 			     strerror(-r));
 		return r;
 	}
-	submit(w, &b->server->worker, provide_step, provide_done);
+	submit(w, providing_worker(w), provide_step, provide_done);
 	return 0;
 }
 
@@ -415,6 +433,10 @@ static int start_providing(struct writer *w)
 
 	if (r < 0)
 		return r;
+	if (!providing_worker(w)) {
+		session_fail(w->session, -EAGAIN, "weightd cannot start another thread; try again");
+		return -EAGAIN;
+	}
 	spare = recycle_find(b, w->uid, w->table->data_size);
 	if (spare) {
 		w->slot = take_ptr(spare->slot);
@@ -426,7 +448,7 @@ static int start_providing(struct writer *w)
 		return 0;
 	}
 	/* What made room for it is charged to its owner until it is free. */
-	submit(w, &b->server->worker, free_step, free_done);
+	submit(w, providing_worker(w), free_step, free_done);
 	return 0;
 }
 

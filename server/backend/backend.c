@@ -9,13 +9,18 @@ static const struct backend *const backends[] = {
 	&backend_host,
 };
 
-int backend_find(const char *device, const struct backend **ret)
+int backend_find(const char *device, bool is_ipc, const struct backend **ret)
 {
+	int r = -ENODEV;
+
 	for (size_t i = 0; i < ARRAY_LEN(backends); i++) {
-		if (backends[i]->has_device(device)) {
+		if (!backends[i]->has_device(device))
+			continue;
+		if ((backends[i]->memory == WIRE_MEMORY_CUDA_IPC) == is_ipc) {
 			*ret = backends[i];
 			return 0;
 		}
+		r = -EOPNOTSUPP;
 	}
-	return -ENODEV;
+	return r;
 }

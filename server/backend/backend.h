@@ -2,33 +2,63 @@
  * Backends
  *
  * Where the bytes of a slot live. A backend is a const table and a row in backends[]; a slot's memory
- * is always one descriptor, which keeps it alive.
+ * is always one descriptor, which keeps it alive. Memory is made on the backend's own worker, so that
+ * a device which is slow, or hangs, holds up no other.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ipc/wire.h"
+
+struct server;
+struct worker;
+
+#define BACKEND_WHY_SIZE 320
+
 struct backend_progress {
 	uint64_t done; /* bytes that have their memory */
 	uint64_t huge; /* of them, in huge pages */
-	uint64_t missing; /* with -ENOMEM: how much more the machine would have to have free */
+	uint64_t missing; /* with -ENOMEM: how much more the device would have to have free */
+};
+
+/* The memory of one slot, in the making and made. */
+struct backend_memory {
+	struct server *server; /* whose state a backend may have */
+	uint64_t size;
+	int fd; /* writable; -1: none yet, or given up */
+	struct wire_location location;
+	struct backend_progress progress;
+	char why[BACKEND_WHY_SIZE]; /* of a failure: a sentence's end for a person, may be empty */
 };
 
 struct backend {
+	enum wire_memory memory; /* what clients are told */
+
+	/*
+	 * Descriptors of such memory do not tell who has it, nor what is in it: leases are believed, and
+	 * what came back after a restart.
+	 */
+	bool opaque;
+
 	/* True for the spelling of a device of this backend: "host". */
 	bool (*has_device)(const char *device);
 
-	/* A descriptor, writable, for `size` bytes that have no memory yet. */
-	int (*allocate)(uint64_t size, int *ret_fd);
+	/* Where its blocking work is done. NULL: no thread can be had. */
+	struct worker *(*worker)(struct server *server);
+
+	/* Makes `m->fd`, for bytes that have no memory yet, without blocking; or leaves that to provide. */
+	int (*allocate)(struct backend_memory *m);
 
 	/*
-	 * Gives memory to the next part, blocking for some milliseconds. JOB_AGAIN, JOB_DONE or -ENOMEM:
-	 * decided before the memory is touched, since past a cgroup's limit the kernel kills.
+	 * On the worker: gives memory to the next part, blocking for some milliseconds; until a deadline
+	 * where a device has to answer. JOB_AGAIN; JOB_DONE, and then there is `m->fd`; -ENOMEM, decided
+	 * before the memory is touched, since past a cgroup's limit the kernel kills; or another errno.
 	 */
-	int (*provide)(int fd, uint64_t size, struct backend_progress *progress);
+	int (*provide)(struct backend_memory *m);
 
-	/* A descriptor of the same memory that cannot be used to write it. */
+	/* A descriptor of the same memory that cannot be used to write it, where there is such a thing. */
 	int (*reader)(int fd, int *ret_fd);
 
 	/* For a descriptor of reader(): one that can write, for memory that is not sealed. */
@@ -40,7 +70,10 @@ struct backend {
 	/* Likewise whether somebody can write it. */
 	int (*has_writer)(int fd);
 
-	/* How many bytes have memory behind them; whether it is immutable. For what came back after a restart. */
+	/*
+	 * How many bytes have memory behind them; whether it is immutable. For what came back after a
+	 * restart, unless the backend is opaque.
+	 */
 	int (*describe)(int fd, uint64_t *ret_size, uint64_t *ret_allocated, bool *ret_sealed);
 
 	/* Checks that nothing was taken out of memory that is not going to be sealed. 0, -ENODATA. */
@@ -55,5 +88,8 @@ struct backend {
 
 extern const struct backend backend_host;
 
-/* The backend of a device. -ENODEV. */
-int backend_find(const char *device, const struct backend **ret);
+/*
+ * The backend of a device, for memory of the older kind (WIRE_CREATE_IPC) if `is_ipc`. -ENODEV: there is no
+ * such device; -EOPNOTSUPP: it has no memory of that kind.
+ */
+int backend_find(const char *device, bool is_ipc, const struct backend **ret);

@@ -18,7 +18,7 @@
 #include "ipc/base/num.h"
 #include "server/backend/backend.h"
 #include "server/backend/headroom.h"
-#include "server/worker.h"
+#include "server/server.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
@@ -32,10 +32,15 @@ static bool host_has_device(const char *device)
 	return !strcmp(device, "host");
 }
 
-static int host_allocate(uint64_t size, int *ret_fd)
+static struct worker *host_worker(struct server *server)
+{
+	return &server->worker;
+}
+
+static int host_allocate(struct backend_memory *m)
 {
 	cleanup(fd_closep) int fd = -1;
-	int r = fd_memfd("weightd-slot", size, &fd);
+	int r = fd_memfd("weightd-slot", m->size, &fd);
 
 	if (r < 0)
 		return r;
@@ -46,7 +51,8 @@ static int host_allocate(uint64_t size, int *ret_fd)
 	 * would be granted while a writer has it. One that was opened does. Its mode of 0400 keeps other users
 	 * from doing the same through /proc, whoever passes it on.
 	 */
-	return fd_reopen_writable(fd, ret_fd);
+	m->location.map_size = m->size;
+	return fd_reopen_writable(fd, &m->fd);
 }
 
 /* Makes huge pages of [start, start + size) where that works, and returns how many bytes that was. */
@@ -71,9 +77,10 @@ static uint64_t collapse(int fd, uint64_t start, uint64_t size)
 	return huge;
 }
 
-static int host_provide(int fd, uint64_t size, struct backend_progress *progress)
+static int host_provide(struct backend_memory *m)
 {
-	uint64_t start = progress->done;
+	struct backend_progress *progress = &m->progress;
+	uint64_t start = progress->done, size = m->size;
 	uint64_t n = size - start < STEP_SIZE ? size - start : STEP_SIZE;
 	uint64_t headroom;
 	int r;
@@ -88,9 +95,9 @@ static int host_provide(int fd, uint64_t size, struct backend_progress *progress
 		progress->missing = size - start - headroom;
 		return -ENOMEM;
 	}
-	progress->huge += collapse(fd, start, n & ~(HUGE_SIZE - 1));
+	progress->huge += collapse(m->fd, start, n & ~(HUGE_SIZE - 1));
 	do
-		r = fallocate(fd, 0, (off_t)start, (off_t)n);
+		r = fallocate(m->fd, 0, (off_t)start, (off_t)n);
 	while (r < 0 && errno == EINTR);
 	if (r < 0) {
 		progress->missing = n;
@@ -146,7 +153,9 @@ static int host_describe(int fd, uint64_t *ret_size, uint64_t *ret_allocated, bo
 }
 
 const struct backend backend_host = {
+	.memory = WIRE_MEMORY_HOST,
 	.has_device = host_has_device,
+	.worker = host_worker,
 	.allocate = host_allocate,
 	.provide = host_provide,
 	.reader = fd_reopen_readonly,
