@@ -178,6 +178,33 @@ static void fill_user(void *record, void *ret)
 	};
 }
 
+static void fill_device(void *record, void *ret)
+{
+	struct wire_device_record *rec = record;
+
+	END_STRING(rec->device);
+	END_STRING(rec->name);
+	END_STRING(rec->why);
+	*(struct weightd_device_info *)ret = (struct weightd_device_info){
+		.size = sizeof(struct weightd_device_info),
+		.device = rec->device,
+		.name = rec->name,
+		.why = rec->why,
+		.total = rec->total,
+		.free = rec->free,
+		.ours = rec->ours,
+		.granularity = rec->granularity,
+		.index = rec->index,
+		.driver = rec->driver,
+		.capability = rec->capability,
+		.vmm = rec->flags & WIRE_DEVICE_CUDA,
+		.ipc = rec->flags & WIRE_DEVICE_IPC,
+		.fabric = rec->flags & WIRE_DEVICE_FABRIC,
+		.rdma = rec->flags & WIRE_DEVICE_RDMA,
+		.mig = rec->flags & WIRE_DEVICE_MIG,
+	};
+}
+
 static int by_name_and_device(const void *a, const void *b)
 {
 	const struct wire_buffer_record *x = a, *y = b;
@@ -208,6 +235,8 @@ static const struct {
 			     fill_slot, NULL},
 	[WIRE_LIST_USERS] = {sizeof(struct wire_user_record), sizeof(struct weightd_user_info),
 			     fill_user, NULL},
+	[WIRE_LIST_DEVICES] = {sizeof(struct wire_device_record),
+			       sizeof(struct weightd_device_info), fill_device, NULL},
 };
 
 static int list_new(struct weightd *w, enum wire_list_kind kind, const char *name,
@@ -262,6 +291,11 @@ int weightd_list_users(struct weightd *w, struct weightd_list **ret)
 	return list_new(w, WIRE_LIST_USERS, NULL, NULL, ret);
 }
 
+int weightd_list_devices(struct weightd *w, struct weightd_list **ret)
+{
+	return list_new(w, WIRE_LIST_DEVICES, NULL, NULL, ret);
+}
+
 size_t weightd_list_count(const struct weightd_list *l)
 {
 	return l->n;
@@ -293,6 +327,11 @@ const struct weightd_slot_info *weightd_list_slot(const struct weightd_list *l, 
 const struct weightd_user_info *weightd_list_user(const struct weightd_list *l, size_t i)
 {
 	return info_at(l, WIRE_LIST_USERS, i);
+}
+
+const struct weightd_device_info *weightd_list_device(const struct weightd_list *l, size_t i)
+{
+	return info_at(l, WIRE_LIST_DEVICES, i);
 }
 
 const char *weightd_end_name(enum weightd_end end)

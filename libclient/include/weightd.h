@@ -532,7 +532,11 @@ enum weightd_slot_state {
 	WEIGHTD_SLOT_CURRENT,
 	WEIGHTD_SLOT_KEPT,
 	WEIGHTD_SLOT_LEAVING, /* its version was dropped; readers hold it */
-	WEIGHTD_SLOT_ORPHAN, /* ... without a lease: the kernel says that somebody maps it or has it open */
+	/*
+	 * ... without a lease: the kernel says that somebody maps it or has it open; of a GPU's memory, what the
+	 * GPU has free, since it did not come back.
+	 */
+	WEIGHTD_SLOT_ORPHAN,
 };
 
 struct weightd_slot_info {
@@ -564,6 +568,25 @@ struct weightd_user_info {
 	uint64_t n_descriptors, max_descriptors; /* kept by the service manager */
 };
 
+/* Where memory can be. */
+struct weightd_device_info {
+	size_t size; /* of this struct as the library knows it */
+	const char *device; /* "host", "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"; "cuda" with a `why`: there is none */
+	const char *name; /* "NVIDIA H100 80GB HBM3" */
+	const char *why; /* "", or why it cannot be used, as a sentence */
+	uint64_t total, free; /* bytes, of everybody's */
+	uint64_t ours; /* of them, in the server's slots */
+	uint64_t granularity; /* bytes: memory comes in multiples of it */
+	uint32_t index; /* of a GPU: its number for nvidia-smi, in the order of PCI addresses */
+	uint32_t driver; /* the newest CUDA that the driver knows, 13000 for 13.0; 0 for the host */
+	uint32_t capability; /* of the GPU, 90 for 9.0 */
+	bool vmm; /* buffers can be made there, */
+	bool ipc; /* ... of the older kind, for a consumer that opens a cudaIpcMemHandle_t */
+	bool fabric; /* handles reach other nodes, over NVLink */
+	bool rdma; /* network cards can reach what is made there */
+	bool mig; /* it is a part of a GPU */
+};
+
 struct weightd_list;
 
 /* All buffers, or those called `name`, ordered by name and device. The caller frees the result. */
@@ -581,6 +604,11 @@ int weightd_list_history(struct weightd *w, const char *name, const char *device
 int weightd_list_slots(struct weightd *w, const char *name, struct weightd_list **ret);
 /* What is charged to the caller; to everybody, for administrators. */
 int weightd_list_users(struct weightd *w, struct weightd_list **ret);
+/*
+ * The host, then the GPUs in the order of their indices; where GPUs cannot be used, one record that says why.
+ * Blocks while the server asks the driver.
+ */
+int weightd_list_devices(struct weightd *w, struct weightd_list **ret);
 void weightd_list_free(struct weightd_list *l);
 size_t weightd_list_count(const struct weightd_list *l);
 /* NULL when `i` is out of range or the list holds the other kind. Owned by the list. */
@@ -588,6 +616,7 @@ const struct weightd_buffer_info *weightd_list_buffer(const struct weightd_list 
 const struct weightd_version_info *weightd_list_version(const struct weightd_list *l, size_t i);
 const struct weightd_slot_info *weightd_list_slot(const struct weightd_list *l, size_t i);
 const struct weightd_user_info *weightd_list_user(const struct weightd_list *l, size_t i);
+const struct weightd_device_info *weightd_list_device(const struct weightd_list *l, size_t i);
 
 /* The memory of the server as a whole; an engine may size its caches by it. */
 struct weightd_stat {
