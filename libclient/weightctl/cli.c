@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "libclient/weightctl/column.h"
+#include "libclient/weightctl/device.h"
 #include "libclient/weightctl/escape.h"
 
 static void tell(const char *fmt, va_list args)
@@ -197,7 +198,7 @@ int cli_connect(struct cli *cli)
 		return cli_error("%s", strerror(-r));
 	r = weightd_connect(cli->w, cli->socket);
 	if (r >= 0)
-		return 0;
+		return device_resolve(cli);
 	path = weightd_socket(cli->w);
 	if (!nobody_there(r) || !path || !*path)
 		return cli_fail(cli, r);
@@ -244,7 +245,7 @@ const char *cli_name(const struct cli *cli, const char *arg)
 	return arg;
 }
 
-int cli_say_version(const struct cli *cli, const char *name, uint64_t version)
+int cli_say_version(struct cli *cli, const char *name, uint64_t version)
 {
 	struct said {
 		const char *name;
@@ -261,7 +262,8 @@ int cli_say_version(const struct cli *cli, const char *name, uint64_t version)
 	if (cli->json)
 		column_json_object(columns, &said);
 	else
-		(void)printf("%s@%" PRIu64 " on %s\n", said.name, said.version, said.device);
+		(void)printf("%s@%" PRIu64 " on %s\n", said.name, said.version,
+			     device_short(cli, said.device));
 	return 0;
 }
 

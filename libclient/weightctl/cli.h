@@ -36,7 +36,9 @@ struct cli {
 	struct weightd *w;
 	const struct verb *verb;
 	const char *socket;
-	const char *device; /* NULL: not given */
+	const char *device; /* NULL: not given; once connected as the server calls it */
+	struct weightd_list *devices; /* NULL: not asked for yet; see device.h */
+	bool without_devices; /* it was, and failed */
 	const char *columns; /* -o, NULL: not given */
 	bool json;
 	bool noheadings;
@@ -69,7 +71,7 @@ enum {
 #define LETTERS_JSON LETTERS_COMMON "J"
 #define LETTERS_TABLE LETTERS_JSON "o:nb"
 
-#define HELP_DEVICE "     --device DEVICE    device of the buffer, 'host' if not given\n"
+#define HELP_DEVICE "     --device DEVICE    device of the buffer: host, or cuda:0 (host)\n"
 #define HELP_JSON " -J, --json             write JSON\n"
 #define HELP_TABLE                                                                                 \
 	HELP_JSON                                                                                  \
@@ -105,7 +107,7 @@ _Noreturn void cli_out_of_memory(void);
 /* The device asked for. */
 const char *cli_device(const struct cli *cli);
 
-/* 0, or EXIT_FAILED after telling how to start a server. */
+/* 0, or EXIT_FAILED after telling how to start a server, or that it has no such device. */
 int cli_connect(struct cli *cli);
 
 /* NAME or NAME@VERSION. */
@@ -125,7 +127,7 @@ struct target *cli_targets(const struct cli *cli, int argc, char *argv[], size_t
 const char *cli_name(const struct cli *cli, const char *arg);
 
 /* Tells which version of the buffer it is now, as a line or as JSON. Returns 0. */
-int cli_say_version(const struct cli *cli, const char *name, uint64_t version);
+int cli_say_version(struct cli *cli, const char *name, uint64_t version);
 
 /*
  * Writes to standard output past stdio: what a reader has to see at once. 0, or EXIT_FAILED after telling

@@ -12,6 +12,7 @@
 
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/column.h"
+#include "libclient/weightctl/device.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/verb.h"
@@ -80,16 +81,17 @@ static int load_progress(void *userdata, const char *phase, uint64_t done, uint6
 	return stop_signal;
 }
 
-static void print_result(const struct loaded *l)
+static void print_result(struct cli *cli, const struct loaded *l)
 {
 	char size[SIZE_TEXT_MAX], time[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
 	char digest[COLUMN_DIGEST_MAX];
 	const struct weightd_load_result *r = &l->result;
 
 	(void)printf("%s@%" PRIu64 " on %s: %" PRIu64 " tensor%s, %s in %s (%s), digest %s\n",
-		     l->name, r->version, l->device, r->n_tensors, r->n_tensors == 1 ? "" : "s",
-		     size_text(size, r->n_bytes), size_duration(time, r->elapsed_ns),
-		     size_rate(rate, r->n_bytes, r->elapsed_ns), column_digest(digest, r->digest));
+		     l->name, r->version, device_short(cli, l->device), r->n_tensors,
+		     r->n_tensors == 1 ? "" : "s", size_text(size, r->n_bytes),
+		     size_duration(time, r->elapsed_ns), size_rate(rate, r->n_bytes, r->elapsed_ns),
+		     column_digest(digest, r->digest));
 }
 
 static int load_fail(const struct cli *cli, int r)
@@ -105,9 +107,9 @@ static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
 		const struct weightd_load_options *given, bool quiet)
 {
 	struct weightd_load_options options = *given;
+	struct weightd_create_options create = *given->create;
 	struct loaded loaded = {
 		.name = name,
-		.device = cli_device(cli),
 		.result = {.size = sizeof(loaded.result)},
 	};
 	struct progress progress;
@@ -115,6 +117,9 @@ static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
 
 	if (cli_connect(cli))
 		return EXIT_FAILED;
+	create.device = cli->device; /* resolved now */
+	options.create = &create;
+	loaded.device = cli_device(cli);
 	options.progress = load_progress;
 	options.userdata = &progress;
 	progress_init(&progress, name, quiet);
@@ -127,7 +132,7 @@ static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
 	if (cli->json)
 		column_json_object(columns, &loaded);
 	else if (!quiet)
-		print_result(&loaded);
+		print_result(cli, &loaded);
 	return 0;
 }
 
@@ -226,7 +231,6 @@ static int run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind < 2)
 		cli_usage(cli, "'load' wants a name and at least one path");
-	create.device = cli->device;
 	return load(cli, cli_name(cli, argv[optind]), argv + optind + 1, argc - optind - 1,
 		    &options, quiet);
 }

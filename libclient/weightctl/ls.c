@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libclient/weightctl/device.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
 
@@ -70,7 +71,7 @@ const struct column ls_columns[] = {
 	{},
 };
 
-static int print(const struct cli *cli, struct table *table, const struct weightd_list *list)
+static int print(struct cli *cli, struct table *table, const struct weightd_list *list)
 {
 	struct json json = {.file = stdout};
 	const struct weightd_buffer_info *info;
@@ -79,9 +80,15 @@ static int print(const struct cli *cli, struct table *table, const struct weight
 	if (cli->json)
 		json_open(&json, NULL, '{');
 	table_begin(table, &json, "buffers");
-	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++)
-		if (!cli->device || !strcmp(info->device, cli->device))
-			table_row(table, info);
+	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++) {
+		struct weightd_buffer_info row = *info;
+
+		if (cli->device && strcmp(info->device, cli->device))
+			continue;
+		if (!cli->json)
+			row.device = device_short(cli, info->device);
+		table_row(table, &row);
+	}
 	r = table_end(table);
 	if (cli->json)
 		json_close(&json, '}');
@@ -111,7 +118,7 @@ const struct verb verb_ls = {
 	.name = "ls",
 	.args = "",
 	.summary = "List the buffers",
-	.options = HELP_TABLE "     --device DEVICE    only buffers on this device\n",
+	.options = HELP_TABLE "     --device DEVICE    only buffers on this device: host, cuda:0\n",
 	.columns = ls_columns,
 	.run = run,
 };

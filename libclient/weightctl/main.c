@@ -16,9 +16,9 @@
 #include "libclient/weightctl/verb.h"
 
 static const struct verb *const verbs[] = {
-	&verb_load,    &verb_ls,       &verb_show,  &verb_tensors, &verb_cat, &verb_verify,
-	&verb_history, &verb_rollback, &verb_chmod, &verb_chown,   &verb_rm,  &verb_wait,
-	&verb_watch,   &verb_stat,     &verb_ping,  &verb_version,
+	&verb_load,    &verb_ls,       &verb_show,    &verb_tensors, &verb_cat,     &verb_verify,
+	&verb_history, &verb_rollback, &verb_chmod,   &verb_chown,   &verb_rm,      &verb_wait,
+	&verb_watch,   &verb_stat,     &verb_devices, &verb_ping,    &verb_version,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))
@@ -121,6 +121,7 @@ int main(int argc, char *argv[])
 	argv += optind;
 	optind = 0; /* glibc: start anew */
 	status = cli.verb->run(&cli, argc, argv);
+	weightd_list_free(cli.devices);
 	weightd_close(cli.w);
 	return status;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libclient/weightctl/device.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
 
@@ -51,9 +52,10 @@ static int not_found(const char *name, const char *device, const char *elsewhere
 			 name, device);
 }
 
-static int print(const struct cli *cli, struct table *table, const struct weightd_buffer_info *info,
+static int print(struct cli *cli, struct table *table, const struct weightd_buffer_info *info,
 		 const struct weightd_list *versions)
 {
+	struct weightd_buffer_info row = *info;
 	struct json json = {.file = stdout};
 	const struct weightd_version_info *version;
 	int r;
@@ -62,7 +64,8 @@ static int print(const struct cli *cli, struct table *table, const struct weight
 		json_open(&json, NULL, '{');
 		column_json_all(ls_columns, info, &json);
 	} else {
-		column_text_all(ls_columns, info, cli->bytes, stdout);
+		row.device = device_short(cli, info->device);
+		column_text_all(ls_columns, &row, cli->bytes, stdout);
 		if (weightd_list_count(versions))
 			(void)fputc('\n', stdout);
 	}
@@ -89,7 +92,8 @@ static int show(struct cli *cli, struct table *table, const char *name)
 		return cli_fail(cli, r);
 	info = find(buffers, cli_device(cli), &elsewhere);
 	if (!info)
-		return not_found(name, cli_device(cli), elsewhere);
+		return not_found(name, device_short(cli, cli_device(cli)),
+				 elsewhere ? device_short(cli, elsewhere) : NULL);
 	r = weightd_list_versions(cli->w, name, info->device, &versions);
 	if (r < 0)
 		return cli_fail(cli, r);

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "libclient/weightctl/device.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
@@ -137,7 +138,8 @@ static int ask(struct cli *cli, struct memory *m)
 	return 0;
 }
 
-static int print_slots(struct table *table, struct json *json, const struct weightd_list *list)
+static int print_slots(struct cli *cli, struct table *table, struct json *json,
+		       const struct weightd_list *list)
 {
 	const struct weightd_slot_info *info;
 
@@ -145,6 +147,8 @@ static int print_slots(struct table *table, struct json *json, const struct weig
 	for (size_t i = 0; (info = weightd_list_slot(list, i)); i++) {
 		struct slot slot = {.info = *info};
 
+		if (!cli->json)
+			slot.info.device = device_short(cli, info->device);
 		if (info->n_bytes)
 			slot.huge_percent = (uint32_t)((double)info->huge_bytes * 100 /
 						       (double)info->n_bytes);
@@ -168,7 +172,7 @@ static int print_users(const struct cli *cli, struct json *json, const struct we
 	return table_end(&table);
 }
 
-static int print(const struct cli *cli, struct table *table, const struct memory *m)
+static int print(struct cli *cli, struct table *table, const struct memory *m)
 {
 	struct json json = {.file = stdout};
 	int r;
@@ -181,7 +185,7 @@ static int print(const struct cli *cli, struct table *table, const struct memory
 		if (weightd_list_count(m->slots))
 			(void)fputc('\n', stdout);
 	}
-	r = print_slots(table, &json, m->slots);
+	r = print_slots(cli, table, &json, m->slots);
 	if (!r && m->with_users) {
 		if (!cli->json)
 			(void)fputc('\n', stdout);

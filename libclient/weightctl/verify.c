@@ -9,6 +9,7 @@
 
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/column.h"
+#include "libclient/weightctl/device.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/verb.h"
@@ -34,14 +35,15 @@ static const struct column columns[] = {
 	{},
 };
 
-static void print(const struct verified *v)
+static void print(struct cli *cli, const struct verified *v)
 {
 	char size[SIZE_TEXT_MAX], time[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
 	char digest[COLUMN_DIGEST_MAX];
 
-	(void)printf("%s@%" PRIu64 " on %s: matches digest %s, %s in %s (%s)\n", v->name, v->version,
-		     v->device, column_digest(digest, v->digest), size_text(size, v->n_bytes),
-		     size_duration(time, v->elapsed_ns), size_rate(rate, v->n_bytes, v->elapsed_ns));
+	(void)printf("%s@%" PRIu64 " on %s: matches digest %s, %s in %s (%s)\n", v->name,
+		     v->version, device_short(cli, v->device), column_digest(digest, v->digest),
+		     size_text(size, v->n_bytes), size_duration(time, v->elapsed_ns),
+		     size_rate(rate, v->n_bytes, v->elapsed_ns));
 }
 
 static int verify(struct cli *cli, const struct target *target, struct json *json)
@@ -68,14 +70,14 @@ static int verify(struct cli *cli, const struct target *target, struct json *jso
 	v.elapsed_ns = progress_now_ns() - start;
 	if (weightd_buffer_is_mutable(b) && weightd_read_retry(b, ticket))
 		return cli_error("'%s' on %s was updated in place meanwhile; verify it again",
-				 v.name, v.device);
+				 v.name, device_short(cli, v.device));
 	v.equal = r >= 0;
 	if (cli->json && (!r || r == -EILSEQ)) {
 		json_open(json, NULL, '{');
 		column_json_all(columns, &v, json);
 		json_close(json, '}');
 	} else if (r >= 0) {
-		print(&v);
+		print(cli, &v);
 	}
 	return r < 0 ? cli_fail(cli, r) : 0;
 }

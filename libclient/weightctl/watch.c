@@ -18,6 +18,7 @@
 
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/column.h"
+#include "libclient/weightctl/device.h"
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/user.h"
@@ -89,7 +90,7 @@ static const struct column columns[] = {
 };
 
 /* "2026-11-21T06:35:37Z  version-gone  m@1 on host (keep), by root, process 4711" */
-static void line_text(FILE *f, const struct weightd_event *event)
+static void line_text(struct cli *cli, FILE *f, const struct weightd_event *event)
 {
 	column_text(&columns[0], event, false, f);
 	(void)fprintf(f, *event->name ? "  %-12s  " : "  %s", weightd_event_name(event->kind));
@@ -98,7 +99,7 @@ static void line_text(FILE *f, const struct weightd_event *event)
 		if (event->version)
 			(void)fprintf(f, "@%" PRIu64, event->version);
 		(void)fputs(" on ", f);
-		escape_name(f, event->device);
+		escape_name(f, device_short(cli, event->device));
 	}
 	if (event->end != WEIGHTD_END_NONE)
 		(void)fprintf(f, " (%s)", weightd_end_name(event->end));
@@ -122,7 +123,10 @@ static void line_json(FILE *f, const struct weightd_event *event)
 static int print(struct watch *watch, const struct weightd_event *event)
 {
 	rewind(watch->line);
-	(watch->cli->json ? line_json : line_text)(watch->line, event);
+	if (watch->cli->json)
+		line_json(watch->line, event);
+	else
+		line_text(watch->cli, watch->line, event);
 	if (fflush(watch->line) < 0)
 		cli_out_of_memory();
 	return cli_write(watch->text, (uint64_t)ftell(watch->line));

@@ -1,0 +1,144 @@
+/*
+ * How devices are called. A server is asked only when something has a name that can be shortened, or a number
+ * that needs a name: it may have to start a program that looks for GPUs.
+ */
+#include "libclient/weightctl/device.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int device_list(struct cli *cli, const struct weightd_list **ret)
+{
+	int r;
+
+	if (!cli->devices) {
+		r = weightd_list_devices(cli->w, &cli->devices);
+		if (r < 0)
+			return r;
+	}
+	*ret = cli->devices;
+	return 0;
+}
+
+static bool is_gpu(const struct weightd_device_info *info)
+{
+	return !strncmp(info->device, "cuda:", 5);
+}
+
+/* The number behind "cuda:", 0 of "cuda"; -1: it is none. */
+static long number_of(const char *device)
+{
+	char *end;
+	long n;
+
+	if (!strcmp(device, "cuda"))
+		return 0;
+	if (strncmp(device, "cuda:", 5) != 0 || !isdigit((unsigned char)device[5]))
+		return -1;
+	n = strtol(device + 5, &end, 10);
+	return *end || n > UINT16_MAX ? -1 : n;
+}
+
+/* How many GPUs, or parts of one, have the number; and the last of them. */
+static size_t count(const struct weightd_list *list, long number,
+		    const struct weightd_device_info **ret)
+{
+	const struct weightd_device_info *info;
+	size_t n = 0;
+
+	for (size_t i = 0; (info = weightd_list_device(list, i)); i++) {
+		if (!is_gpu(info) || info->index != number)
+			continue;
+		*ret = info;
+		n++;
+	}
+	return n;
+}
+
+static const struct weightd_device_info *find(const struct weightd_list *list, const char *device)
+{
+	const struct weightd_device_info *info;
+
+	for (size_t i = 0; (info = weightd_list_device(list, i)); i++)
+		if (!strcmp(info->device, device))
+			return info;
+	return NULL;
+}
+
+/* Room for the short names that are in use at once, which are those of one line. */
+#define N_SHORT 4
+
+const char *device_short(struct cli *cli, const char *device)
+{
+	static char shorts[N_SHORT][WEIGHTD_DEVICE_MAX + 1];
+	static size_t next;
+	const struct weightd_device_info *info;
+	const struct weightd_list *list;
+	char *ret = shorts[next++ % N_SHORT];
+
+	if (strncmp(device, "cuda:", 5) != 0 || cli->without_devices)
+		return device;
+	if (device_list(cli, &list) < 0) {
+		cli->without_devices = true; /* not asked again for each line */
+		return device;
+	}
+	info = find(list, device);
+	if (!info || count(list, info->index, &info) != 1)
+		return device;
+	(void)snprintf(ret, sizeof(shorts[0]), "cuda:%u", (unsigned)info->index);
+	return ret;
+}
+
+/* "cuda" of the list says why there are no GPUs. */
+static int not_there(const struct weightd_list *list, const char *device)
+{
+	const struct weightd_device_info *none = find(list, "cuda");
+
+	if (none)
+		return cli_error("there is no %s: %s", device, none->why);
+	return cli_error("there is no %s; 'weightctl devices' lists those there are", device);
+}
+
+/* Letters of a UUID count in either case; the server writes small ones. */
+static const char *with_small_letters(const char *device)
+{
+	static char text[WEIGHTD_DEVICE_MAX + 1];
+	size_t i;
+
+	if (strncmp(device, "cuda:GPU-", 9) && strncmp(device, "cuda:MIG-", 9))
+		return device;
+	if (strlen(device) >= sizeof(text))
+		return device; /* the library refuses it */
+	for (i = 0; device[i]; i++)
+		text[i] = (char)(i < 9 ? device[i] : tolower((unsigned char)device[i]));
+	text[i] = '\0';
+	return text;
+}
+
+int device_resolve(struct cli *cli)
+{
+	const struct weightd_device_info *info = NULL;
+	const struct weightd_list *list;
+	long number = cli->device ? number_of(cli->device) : -1;
+	size_t n;
+	int r;
+
+	if (cli->device)
+		cli->device = with_small_letters(cli->device);
+	if (number < 0)
+		return 0;
+	r = device_list(cli, &list);
+	if (r < 0)
+		return cli_fail(cli, r);
+	n = count(list, number, &info);
+	if (n == 0)
+		return not_there(list, cli->device);
+	if (n > 1)
+		return cli_error("%s is in parts, each of which is a device; name one by its UUID, "
+				 "which 'weightctl devices' lists",
+				 cli->device);
+	cli->device = info->device;
+	return 0;
+}
