@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
@@ -16,13 +15,15 @@
 #include "libclient/mapping.h"
 #include "libclient/tensor.h"
 
+#define VERIFY_LEAVES 1024 /* digested at a time */
+
 static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HASH_SIZE,
 	      "digest sizes are ABI");
 
 static struct weightd_buffer *buffer_free(struct weightd_buffer *b)
 {
 	list_remove(&b->link);
-	mapping_free(b->data, b->slot_size);
+	memory_unmap(&b->memory);
 	mapping_free(b->image, b->image_size);
 	mapping_free(b->head, HEAD_SIZE);
 	free(b->name);
@@ -42,7 +43,7 @@ static int check_size(int fd, uint64_t size)
 	return r == 0 && file_size < size ? -EBADMSG : r;
 }
 
-static int map_all(struct weightd_buffer *b, const int fds[3], void *at)
+static int map_tables(struct weightd_buffer *b, const int fds[2], uint64_t slot_size)
 {
 	int r = fd_size(fds[0], &b->image_size);
 
@@ -57,17 +58,45 @@ static int map_all(struct weightd_buffer *b, const int fds[3], void *at)
 	if (r < 0)
 		return r;
 	if (!head_ok(b->head, b->id) || b->layout.header->data_size != b->data_size ||
-	    b->data_size > DIGEST_DATA_MAX || digest_slot_size(b->data_size) != b->slot_size)
+	    b->data_size > DIGEST_DATA_MAX || digest_slot_size(b->data_size) != slot_size)
 		return -EBADMSG;
-	r = check_size(fds[2], b->slot_size);
-	if (r == 0)
-		r = mapping_new(fds[2], b->slot_size, PROT_READ, at, &b->data);
-	return r;
+	return 0;
 }
 
-/* At `at` if that is not NULL, over what is mapped there. */
-static int attach_once(struct weightd *w, const struct wire_attach *attach, void *at,
-		       uint64_t deadline_ns, struct weightd_buffer **ret)
+/* Into the memory of `over` if that is not NULL, in the place of what is there. */
+static int map_all(struct weightd_buffer *b, struct weightd_buffer *over,
+		   const struct client_call *call)
+{
+	const struct wire_attach_reply *reply = &call->reply.attach;
+	const struct memory_request q = {
+		.location = reply->location,
+		.size = reply->slot_size,
+		.access = MEMORY_READ,
+		.fd = call->reply_fds[2],
+		.device = -1,
+	};
+	struct sentence *s = &b->w->sentence;
+	int r = map_tables(b, call->reply_fds, reply->slot_size);
+
+	if (r < 0)
+		(void)sentence_set(s, r, "%s", strerror(-r));
+	else if (over)
+		r = memory_replace(&over->memory, &q, s);
+	else
+		r = memory_map(&b->memory, &q, s);
+	if (r < 0)
+		return sentence_set(s, r, "'%s@%" PRIu64 "' on %s cannot be mapped: %s", b->name,
+				    b->version, b->device, s->text);
+	return 0;
+}
+
+/*
+ * A new attachment, with memory of its own; or without, when what was asked for took the place of the memory
+ * of `over`, if that is not NULL.
+ */
+static int attach_once(struct weightd *w, const struct wire_attach *attach,
+		       struct weightd_buffer *over, uint64_t deadline_ns,
+		       struct weightd_buffer **ret)
 {
 	cleanup(buffer_freep) struct weightd_buffer *b = calloc(1, sizeof(*b));
 	struct client_call call = {
@@ -92,18 +121,16 @@ static int attach_once(struct weightd *w, const struct wire_attach *attach, void
 	b->id = reply->buffer;
 	b->version = reply->version;
 	b->data_size = reply->data_size;
-	b->slot_size = reply->slot_size;
 	b->has_digest = reply->flags & WIRE_VERSION_DIGEST;
 	b->is_mutable = reply->flags & WIRE_VERSION_MUTABLE;
 	memcpy(b->layout_hash, reply->layout_hash, HASH_SIZE);
 	memcpy(b->digest, reply->digest, HASH_SIZE);
 	b->w = client_ref(w);
-	r = map_all(b, call.reply_fds, at);
+	r = map_all(b, over, &call);
 	client_call_deinit(&call); /* the mappings keep the files */
 	if (r < 0) {
 		client_end(w, WIRE_DETACH, b->lease);
-		return sentence_set(&w->sentence, r, "'%s@%" PRIu64 "' on %s cannot be mapped: %s",
-				    b->name, b->version, b->device, strerror(-r));
+		return r;
 	}
 	list_append(&w->buffers, &b->link);
 	*ret = take_ptr(b);
@@ -178,8 +205,7 @@ void weightd_detach(struct weightd_buffer *b)
 	if (!b)
 		return;
 	/* Unmapped first: when the server frees the version nobody is left who maps it. */
-	mapping_free(b->data, b->slot_size);
-	b->data = NULL;
+	memory_unmap(&b->memory);
 	client_end(b->w, WIRE_DETACH, b->lease);
 	buffer_free(b);
 }
@@ -203,7 +229,7 @@ const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_si
 {
 	if (ret_size)
 		*ret_size = b->data_size;
-	return b->data;
+	return b->memory.data;
 }
 
 const uint8_t *weightd_buffer_layout_hash(const struct weightd_buffer *b)
@@ -223,12 +249,12 @@ uint32_t weightd_buffer_n_tensors(const struct weightd_buffer *b)
 
 int weightd_buffer_tensor(const struct weightd_buffer *b, uint32_t index, struct weightd_tensor *ret)
 {
-	return tensor_get(&b->layout, b->data, index, ret);
+	return tensor_get(&b->layout, b->memory.data, index, ret);
 }
 
 int weightd_buffer_find(const struct weightd_buffer *b, const char *name, struct weightd_tensor *ret)
 {
-	return tensor_find(&b->layout, b->data, name, ret);
+	return tensor_find(&b->layout, b->memory.data, name, ret);
 }
 
 static int request_current(struct weightd_buffer *b, struct wire_attach *ret)
@@ -262,7 +288,7 @@ int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret
 	return r < 0 ? r : 1;
 }
 
-/* Takes over what `n` has attached at the same address, and ends with `n` what there was before. */
+/* Takes over what `n` has attached in our memory's place, and ends with `n` what there was before. */
 static void become(struct weightd_buffer *b, struct weightd_buffer *n)
 {
 	uint64_t lease = b->lease;
@@ -271,10 +297,8 @@ static void become(struct weightd_buffer *b, struct weightd_buffer *n)
 	b->version = n->version;
 	b->has_digest = n->has_digest;
 	b->was_evicted = false;
-	b->has_let_go = false;
 	memcpy(b->digest, n->digest, HASH_SIZE);
 	/* Tensors point into the layout that `b` has, which is equal; the head page is the same. */
-	n->data = NULL;
 	n->lease = lease;
 	weightd_detach(n);
 }
@@ -283,7 +307,7 @@ int buffer_swap_until(struct weightd_buffer *b, uint64_t deadline_ns)
 {
 	struct weightd_buffer *n;
 	struct wire_attach attach;
-	int r = b->has_let_go ? 1 : is_outdated(b);
+	int r = b->memory.is_mapped ? is_outdated(b) : 1;
 
 	if (r <= 0)
 		return r;
@@ -292,7 +316,7 @@ int buffer_swap_until(struct weightd_buffer *b, uint64_t deadline_ns)
 		return r;
 	attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
 	memcpy(attach.layout_hash, b->layout_hash, HASH_SIZE);
-	r = attach_once(b->w, &attach, b->data, deadline_ns, &n);
+	r = attach_once(b->w, &attach, b, deadline_ns, &n);
 	if (r < 0)
 		return r;
 	become(b, n);
@@ -304,33 +328,64 @@ int weightd_buffer_swap(struct weightd_buffer *b)
 	return buffer_swap_until(b, 0);
 }
 
+/* The digests of leaves [first, first + n) that were published and those of the bytes that there are. */
+static int verify_run(struct weightd_buffer *b, uint64_t first, uint64_t n,
+		      const uint8_t (*published)[HASH_SIZE], uint8_t (*found)[HASH_SIZE])
+{
+	struct sentence *s = &b->w->sentence;
+	int r = memory_digest(&b->memory, b->data_size, first, n, found, s);
+
+	if (r < 0)
+		return sentence_set(s, r, "'%s@%" PRIu64 "' on %s cannot be digested: %s", b->name,
+				    b->version, b->device, s->text);
+	for (uint64_t i = 0; i < n; i++)
+		if (memcmp(found[i], published[first + i], HASH_SIZE) != 0)
+			return sentence_set(s, -EILSEQ,
+					    "'%s@%" PRIu64 "' on %s: the bytes from %" PRIu64
+					    " to %" PRIu64 " are not those published",
+					    b->name, b->version, b->device,
+					    (first + i) * DIGEST_LEAF_SIZE,
+					    (first + i + 1) * DIGEST_LEAF_SIZE);
+	return 0;
+}
+
+static int read_leaves(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+{
+	struct sentence *s = &b->w->sentence;
+	uint8_t hash[HASH_SIZE];
+	int r = memory_read(&b->memory, digest_leaves_offset(b->data_size), ret, n * HASH_SIZE, s);
+
+	if (r < 0)
+		return sentence_set(s, r, "'%s@%" PRIu64 "' on %s cannot be read: %s", b->name,
+				    b->version, b->device, s->text);
+	digest_root((const void *)ret, n, hash);
+	if (memcmp(hash, b->digest, HASH_SIZE) != 0)
+		return sentence_set(s, -EILSEQ,
+				    "'%s@%" PRIu64
+				    "' on %s: its table of digests is not the one published",
+				    b->name, b->version, b->device);
+	return 0;
+}
+
 static int verify(struct weightd_buffer *b)
 {
-	const uint8_t(*leaves)[HASH_SIZE] = (const void *)((const char *)b->data +
-							   digest_leaves_offset(b->data_size));
 	uint64_t n = digest_n_leaves(b->data_size);
-	uint8_t hash[HASH_SIZE];
+	cleanup(freep) uint8_t(*leaves)[HASH_SIZE] = NULL;
+	uint8_t found[VERIFY_LEAVES][HASH_SIZE];
+	int r;
 
 	if (!b->has_digest)
 		return sentence_set(&b->w->sentence, -ENODATA,
 				    "'%s@%" PRIu64 "' on %s was published without a digest",
 				    b->name, b->version, b->device);
-	digest_root(leaves, n, hash);
-	if (memcmp(hash, b->digest, HASH_SIZE))
-		return sentence_set(&b->w->sentence, -EILSEQ,
-				    "'%s@%" PRIu64
-				    "' on %s: its table of digests is not the one published",
-				    b->name, b->version, b->device);
-	for (uint64_t i = 0; i < n; i++) {
-		digest_leaf(b->data, b->data_size, i, hash);
-		if (memcmp(hash, leaves[i], HASH_SIZE))
-			return sentence_set(&b->w->sentence, -EILSEQ,
-					    "'%s@%" PRIu64 "' on %s: the bytes from %" PRIu64
-					    " to %" PRIu64 " are not those published",
-					    b->name, b->version, b->device, i * DIGEST_LEAF_SIZE,
-					    (i + 1) * DIGEST_LEAF_SIZE);
-	}
-	return 0;
+	leaves = calloc(n + 1, sizeof(*leaves));
+	if (!leaves)
+		return sentence_set(&b->w->sentence, -ENOMEM, "out of memory");
+	r = read_leaves(b, n, leaves);
+	for (uint64_t i = 0; r == 0 && i < n; i += VERIFY_LEAVES)
+		r = verify_run(b, i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES,
+			       (const void *)leaves, found);
+	return r;
 }
 
 int weightd_buffer_verify(struct weightd_buffer *b)

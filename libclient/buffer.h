@@ -4,6 +4,7 @@
 #include "ipc/head.h"
 #include "ipc/layout.h"
 #include "libclient/call.h"
+#include "libclient/memory.h"
 #include "libclient/restart.h"
 #include "weightd.h"
 
@@ -15,9 +16,8 @@ struct weightd_buffer {
 	uint64_t id; /* of the buffer, on this server */
 	uint64_t lease; /* 0: none, since the server has none for us, or while we have let go */
 	uint64_t version;
-	void *data; /* read-only, like the other two */
+	struct memory memory; /* read-only, like the other two */
 	uint64_t data_size;
-	uint64_t slot_size; /* with the table of leaf digests */
 	void *image; /* of the layout */
 	uint64_t image_size;
 	struct layout layout;
@@ -25,7 +25,6 @@ struct weightd_buffer {
 	bool has_digest;
 	bool is_mutable; /* of an exclusive buffer */
 	bool was_evicted; /* from it: what is read may be torn */
-	bool has_let_go; /* its memory is gone for another to come: at `data` there is nothing */
 	uint8_t layout_hash[HASH_SIZE];
 	uint8_t digest[HASH_SIZE];
 };

@@ -22,9 +22,9 @@ enum memory_access {
 };
 
 struct memory {
-	const struct memory_kind *kind;
+	const struct memory_kind *kind; /* NULL: there is none, and never was */
 	struct wire_location location;
-	void *data; /* NULL: never mapped. For a GPU an address of the GPU's */
+	void *data; /* for a GPU an address of the GPU's */
 	uint64_t size; /* of the slot: data, and behind it the table of leaf digests */
 	bool is_mapped; /* else `data` is only kept */
 	enum memory_access access;
@@ -37,9 +37,11 @@ struct memory_request {
 	uint64_t size;
 	enum memory_access access;
 	int fd; /* what came with the location; the caller's */
-	int device; /* the GPU that is to map it; -1: the one that has it */
+	int device; /* of map: the GPU that is to map it; -1: the one that has it */
+	void *stream; /* of replace: waited for when all that can fail has been done; the old memory goes then */
 };
 
+/* The sentence of a failure is a clause, "out of memory": who calls knows what the memory is of. */
 struct memory_kind {
 	/* Maps it where there is room. */
 	int (*map)(struct memory *m, const struct memory_request *q, struct sentence *s);
@@ -49,6 +51,9 @@ struct memory_kind {
 	 * On a failure `m` is what it was.
 	 */
 	int (*replace)(struct memory *m, const struct memory_request *q, struct sentence *s);
+
+	/* Maps what is mapped with another access, in place, by a descriptor that allows it. Likewise. */
+	int (*protect)(struct memory *m, const struct memory_request *q, struct sentence *s);
 
 	/* Gives the memory back and keeps the address. */
 	int (*let_go)(struct memory *m, struct sentence *s);
@@ -64,7 +69,7 @@ struct memory_kind {
 
 	/*
 	 * The digests of leaves [first, first + n) of the `data_size` bytes at the start, where the bytes are:
-	 * by the GPU for its own.
+	 * by the GPU for its own. From any thread, also from several at once.
 	 */
 	int (*digest)(const struct memory *m, uint64_t data_size, uint64_t first, uint64_t n,
 		      uint8_t (*ret)[HASH_SIZE], struct sentence *s);
@@ -73,12 +78,16 @@ struct memory_kind {
 	int (*synchronize)(const struct memory *m, void *stream, struct sentence *s);
 };
 
-/* The kind that a location names, by row; NULL: none that we know. */
-const struct memory_kind *memory_kind_of(const struct wire_location *location);
+/* A kind for each enum wire_memory, by that index. */
+extern const struct memory_kind host_memory;
 
-/* The functions of the kind; all return 0 or a negative errno with its sentence, unless said otherwise. */
+/*
+ * The functions of the kind; all return 0 or a negative errno with its clause. -EADDRNOTAVAIL: the memory was
+ * given back, and only the address is kept; -ERANGE: not within it.
+ */
 int memory_map(struct memory *m, const struct memory_request *q, struct sentence *s);
 int memory_replace(struct memory *m, const struct memory_request *q, struct sentence *s);
+int memory_protect(struct memory *m, const struct memory_request *q, struct sentence *s);
 int memory_let_go(struct memory *m, struct sentence *s);
 void memory_unmap(struct memory *m); /* a zeroed one is fine; afterwards it is zeroed */
 int memory_read(const struct memory *m, uint64_t offset, void *to, uint64_t n, struct sentence *s);

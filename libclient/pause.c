@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "ipc/base/num.h"
 #include "libclient/buffer.h"
@@ -123,14 +122,12 @@ static int pause_mutable(struct weightd_buffer *b, int timeout_ms)
 /* Gives the memory back and keeps the addresses. */
 static int let_go(struct weightd_buffer *b)
 {
-	void *p = mmap(b->data, b->slot_size, PROT_NONE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	struct sentence *s = &b->w->sentence;
+	int r = memory_let_go(&b->memory, s);
 
-	if (p == MAP_FAILED)
-		return sentence_set(&b->w->sentence, -errno,
-				    "the memory of '%s' on %s cannot be given back: %s", b->name,
-				    b->device, strerror(errno));
-	b->has_let_go = true;
+	if (r < 0)
+		return sentence_set(s, r, "the memory of '%s' on %s cannot be given back: %s",
+				    b->name, b->device, s->text);
 	client_end(b->w, WIRE_DETACH, b->lease);
 	b->lease = 0;
 	return 0;
@@ -167,7 +164,7 @@ static int pause_replaced(struct weightd_buffer *b, int timeout_ms)
 
 	if (timeout_ms >= 0)
 		deadline_ns = num_now_ns() + (uint64_t)timeout_ms * 1000000;
-	if (!b->has_let_go)
+	if (b->memory.is_mapped)
 		r = let_go(b);
 	while (r == 0) {
 		r = wait_for_version(b, deadline_ns);
@@ -195,5 +192,5 @@ int weightd_buffer_pause(struct weightd_buffer *b, int timeout_ms)
 		return state == HEAD_READY && head_version(current) == b->version
 			       ? 0
 			       : pause_mutable(b, timeout_ms);
-	return state == HEAD_READY && !b->has_let_go ? 0 : pause_replaced(b, timeout_ms);
+	return state == HEAD_READY && b->memory.is_mapped ? 0 : pause_replaced(b, timeout_ms);
 }

@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -33,11 +32,12 @@ static_assert((int)WEIGHTD_WAIT == (int)WIRE_POLICY_WAIT &&
 static struct weightd_writer *writer_free(struct weightd_writer *wr)
 {
 	list_remove(&wr->link);
-	mapping_free(wr->data, wr->slot_size);
+	memory_unmap(&wr->memory);
 	mapping_free(wr->image, wr->image_size);
 	(void)fd_close(wr->fd);
 	(void)fd_close(wr->reader_fd);
 	free(wr->leaf_done);
+	free(wr->leaves);
 	client_unref(wr->w);
 	free(wr);
 	return NULL;
@@ -62,35 +62,44 @@ static int seal_layout(struct weightd_writer *wr, const struct weightd_layout *l
 	return r;
 }
 
-/* In the mapping of a child the bytes would stay writable, and publish would find them so. */
-static int map_writable(struct weightd_writer *wr)
+static struct memory_request request_of(const struct weightd_writer *wr, enum memory_access access)
 {
-	int r = mapping_new(wr->fd, wr->slot_size, PROT_READ | PROT_WRITE, wr->data, &wr->data);
-
-	if (r == 0 && madvise(wr->data, wr->slot_size, MADV_DONTFORK) < 0)
-		r = -errno;
-	return r;
+	return (struct memory_request){
+		.location = wr->memory.location,
+		.size = wr->memory.size,
+		.access = access,
+		.fd = access == MEMORY_WRITE ? wr->fd : wr->reader_fd,
+		.device = -1,
+	};
 }
 
 static int take_slot(struct weightd_writer *wr, struct client_call *call)
 {
 	const struct wire_create_reply *reply = &call->reply.create;
+	const struct memory_request q = {
+		.location = reply->location,
+		.size = reply->slot_size,
+		.access = MEMORY_WRITE,
+		.fd = call->reply_fds[0],
+		.device = -1,
+	};
+	struct sentence *s = &wr->w->sentence;
 
 	wr->id = reply->writer;
 	wr->buffer = reply->buffer;
 	wr->owner = getpid();
 	wr->data_size = reply->data_size;
-	wr->slot_size = reply->slot_size;
 	wr->fd = take_fd(call->reply_fds[0]);
 	wr->reader_fd = take_fd(call->reply_fds[1]);
 	if (wr->data_size != wr->layout.header->data_size ||
-	    digest_slot_size(wr->data_size) != wr->slot_size)
-		return -EBADMSG;
+	    digest_slot_size(wr->data_size) != reply->slot_size)
+		return sentence_set(s, -EBADMSG, "%s", strerror(EBADMSG));
 	wr->n_leaves = digest_n_leaves(wr->data_size);
 	wr->leaf_done = calloc(wr->n_leaves + 1, sizeof(*wr->leaf_done));
-	if (!wr->leaf_done)
-		return -ENOMEM;
-	return map_writable(wr);
+	wr->leaves = calloc(wr->n_leaves + 1, sizeof(*wr->leaves));
+	if (!wr->leaf_done || !wr->leaves)
+		return sentence_set(s, -ENOMEM, "out of memory");
+	return memory_map(&wr->memory, &q, s);
 }
 
 /* What tells the server that a create it gets again, after a restart, is the one it has seen. */
@@ -164,7 +173,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 	if (r < 0) {
 		client_end(w, WIRE_ABORT, wr->id);
 		return sentence_set(&w->sentence, r, "the memory of '%s' cannot be mapped: %s",
-				    name, strerror(-r));
+				    name, w->sentence.text);
 	}
 	list_append(&w->writers, &wr->link);
 	*ret = take_ptr(wr);
@@ -283,8 +292,8 @@ void weightd_writer_free(struct weightd_writer *wr)
 		return;
 	/* What a parent has published is mapped in its children, what it was writing is not. */
 	if (wr->version || wr->owner == getpid())
-		mapping_free(wr->data, wr->slot_size);
-	wr->data = NULL;
+		memory_unmap(&wr->memory);
+	wr->memory = (struct memory){0};
 	end(wr);
 	writer_free(wr);
 }
@@ -293,7 +302,7 @@ void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size)
 {
 	if (ret_size)
 		*ret_size = wr->data_size;
-	return wr->data;
+	return wr->memory.data;
 }
 
 uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr)
@@ -304,18 +313,13 @@ uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr)
 int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index,
 			  struct weightd_tensor *ret)
 {
-	return tensor_get(&wr->layout, wr->data, index, ret);
+	return tensor_get(&wr->layout, wr->memory.data, index, ret);
 }
 
 int weightd_writer_find(const struct weightd_writer *wr, const char *name,
 			struct weightd_tensor *ret)
 {
-	return tensor_find(&wr->layout, wr->data, name, ret);
-}
-
-static uint8_t (*leaf_table(const struct weightd_writer *wr))[HASH_SIZE]
-{
-	return (void *)((char *)wr->data + digest_leaves_offset(wr->data_size));
+	return tensor_find(&wr->layout, wr->memory.data, name, ret);
 }
 
 const uint8_t *writer_digest(const struct weightd_writer *wr)
@@ -325,20 +329,23 @@ const uint8_t *writer_digest(const struct weightd_writer *wr)
 
 void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf)
 {
+	struct sentence ignored; /* publish finds out again, and says it */
+
 	if (leaf >= wr->n_leaves || wr->version)
 		return;
-	digest_leaf(wr->data, wr->data_size, leaf, leaf_table(wr)[leaf]);
-	wr->leaf_done[leaf] = true;
+	if (memory_digest(&wr->memory, wr->data_size, leaf, 1, &wr->leaves[leaf], &ignored) == 0)
+		wr->leaf_done[leaf] = true;
 }
 
 /* What went wrong between making the mapping read-only and being published: write on as before. */
 static int undo_publish(struct weightd_writer *wr, int r)
 {
+	const struct memory_request q = request_of(wr, MEMORY_WRITE);
 	struct sentence *s = &wr->w->sentence;
+	struct sentence said = *s;
 
 	if (r == -EBUSY) {
 		char holders[SENTENCE_MAX / 2];
-		struct sentence said = *s;
 
 		holders_of(wr->fd, holders, sizeof(holders));
 		if (holders[0])
@@ -350,7 +357,10 @@ static int undo_publish(struct weightd_writer *wr, int r)
 		return r;
 	for (uint64_t i = 0; i < wr->n_leaves; i++)
 		wr->leaf_done[i] = false;
-	(void)map_writable(wr); /* a failure leaves it read-only: who writes then has been told */
+	said = *s;
+	/* A failure leaves it read-only: who writes then has been told. */
+	(void)memory_protect(&wr->memory, &q, s);
+	*s = said;
 	return r;
 }
 
@@ -366,15 +376,40 @@ static int publish_again(struct weightd *w, struct client_call *call)
 	return wr->committed != 0;
 }
 
-static void fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
+/* Those that nobody asked for, in runs: a GPU is fast where it is given many at once. */
+static int digest_rest(struct weightd_writer *wr, struct sentence *s)
 {
-	for (uint64_t i = 0; i < wr->n_leaves; i++)
-		if (!wr->leaf_done[i])
-			weightd_writer_digest_leaf(wr, i);
+	uint64_t first = 0, end;
+	int r = 0;
+
+	for (; r == 0 && first < wr->n_leaves; first = end) {
+		end = first;
+		while (end < wr->n_leaves && !wr->leaf_done[end])
+			end++;
+		r = memory_digest(&wr->memory, wr->data_size, first, end - first,
+				  wr->leaves + first, s);
+		while (end < wr->n_leaves && wr->leaf_done[end])
+			end++;
+	}
+	return r;
+}
+
+static int fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
+{
+	struct sentence *s = &wr->w->sentence;
+	int r = digest_rest(wr, s);
+
+	/* Read-only: another publish has put them there, and the bytes are the same since. */
+	if (r == 0 && wr->memory.access == MEMORY_WRITE)
+		r = memory_write(&wr->memory, digest_leaves_offset(wr->data_size), wr->leaves,
+				 wr->n_leaves * HASH_SIZE, s);
+	if (r < 0)
+		return sentence_set(s, r, "the bytes cannot be digested: %s", s->text);
 	publish->writer = wr->id;
 	publish->flags = WIRE_PUBLISH_DIGEST;
-	digest_root((const void *)leaf_table(wr), wr->n_leaves, wr->digest);
+	digest_root((const void *)wr->leaves, wr->n_leaves, wr->digest);
 	memcpy(publish->digest, wr->digest, HASH_SIZE);
+	return 0;
 }
 
 static int publish(struct weightd_writer *wr)
@@ -385,14 +420,15 @@ static int publish(struct weightd_writer *wr)
 		.again = publish_again,
 		.subject = wr,
 	};
-	int r;
+	const struct memory_request q = request_of(wr, MEMORY_READ);
+	struct sentence *s = &wr->w->sentence;
+	int r = wr->committed ? 0 : fill_publish(wr, &call.request.publish);
 
-	if (!wr->committed)
-		fill_publish(wr, &call.request.publish);
-	r = mapping_new(wr->reader_fd, wr->slot_size, PROT_READ, wr->data, &wr->data);
 	if (r < 0)
-		return sentence_set(&wr->w->sentence, r, "the bytes cannot be made read-only: %s",
-				    strerror(-r));
+		return r;
+	r = memory_protect(&wr->memory, &q, s);
+	if (r < 0)
+		return sentence_set(s, r, "the bytes cannot be made read-only: %s", s->text);
 	if (!wr->committed) {
 		r = client_call(wr->w, &call);
 		if (r < 0)

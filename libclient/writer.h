@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 
 #include "ipc/layout.h"
+#include "libclient/memory.h"
 #include "libclient/restart.h"
 #include "weightd.h"
 
@@ -17,16 +18,16 @@ struct weightd_writer {
 	struct sentence why_lost;
 	uint64_t committed; /* the version, by what a restarted server said */
 	uint64_t version; /* 0 until published */
-	void *data;
+	struct memory memory;
 	uint64_t data_size;
-	uint64_t slot_size;
 	int fd; /* writable; -1 once published */
 	int reader_fd;
 	void *image; /* of the layout */
 	uint64_t image_size;
 	struct layout layout;
 	uint64_t n_leaves;
-	_Atomic bool *leaf_done; /* its digest stands behind the data */
+	_Atomic bool *leaf_done; /* its digest stands in `leaves` */
+	uint8_t (*leaves)[HASH_SIZE]; /* put behind the data by publish */
 	uint8_t digest[HASH_SIZE];
 };
 

@@ -144,6 +144,20 @@ struct weightd_tensor {
 	enum weightd_role role;
 };
 
+/* How bytes come to a process. */
+enum weightd_memory {
+	WEIGHTD_MEMORY_HOST,
+	WEIGHTD_MEMORY_CUDA, /* an allocation of a GPU's, mapped by its virtual memory management */
+	WEIGHTD_MEMORY_CUDA_IPC, /* one of the older kind, cudaIpcMemHandle_t */
+};
+
+struct weightd_location {
+	size_t size; /* set by the caller */
+	enum weightd_memory memory;
+	int device; /* the GPU that maps it, by its number in this process; -1: host memory */
+	uint8_t uuid[16]; /* of the GPU that has it, or of the part of one; zero for host memory */
+};
+
 /* --- Connections ------------------------------------------------------------------------------- */
 
 struct weightd;
@@ -218,6 +232,13 @@ const char *weightd_buffer_device(const struct weightd_buffer *b);
 uint64_t weightd_buffer_version(const struct weightd_buffer *b);
 /* Start of the bytes, and their number if `ret_size` is given. */
 const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_size);
+/* Where it is, and the GPU that maps it. -EINVAL: `ret->size` was not set. */
+int weightd_buffer_location(const struct weightd_buffer *b, struct weightd_location *ret);
+/*
+ * Copies `n` bytes from `offset` on into host memory, wherever they are; blocks until they are there. -EINVAL:
+ * not within the buffer.
+ */
+int weightd_buffer_read(struct weightd_buffer *b, uint64_t offset, void *to, uint64_t n);
 /* 16 bytes, owned by the buffer. */
 const uint8_t *weightd_buffer_layout_hash(const struct weightd_buffer *b);
 /* 16 bytes, owned by the buffer; NULL when the writer published without a digest. */
@@ -403,6 +424,10 @@ int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index,
 			  struct weightd_tensor *ret);
 int weightd_writer_find(const struct weightd_writer *wr, const char *name,
 			struct weightd_tensor *ret);
+/* As for buffers. -EALREADY: a published one is not written. */
+int weightd_writer_location(const struct weightd_writer *wr, struct weightd_location *ret);
+int weightd_writer_read(struct weightd_writer *wr, uint64_t offset, void *to, uint64_t n);
+int weightd_writer_write(struct weightd_writer *wr, uint64_t offset, const void *from, uint64_t n);
 
 /*
  * Tells that leaf `leaf` (bytes [leaf, leaf + 1) x WEIGHTD_LEAF_SIZE) will not change any more, and

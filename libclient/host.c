@@ -1,0 +1,118 @@
+/*
+ * Host memory: a memfd, mapped shared. It has no streams: who calls has done what he did.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/digest.h"
+#include "libclient/mapping.h"
+#include "libclient/memory.h"
+
+static int say(struct sentence *s, int r)
+{
+	return r < 0 ? sentence_set(s, r, "%s", strerror(-r)) : r;
+}
+
+/* At the address that there is, over what is mapped there, else where there is room. */
+static int map_at(struct memory *m, const struct memory_request *q)
+{
+	bool is_writable = q->access == MEMORY_WRITE;
+	uint64_t file_size;
+	int r = fd_size(q->fd, &file_size);
+
+	/* Shorter than the server said, and reading it would fault. */
+	if (r == 0 && file_size < m->size)
+		r = -EBADMSG;
+	if (r == 0)
+		r = mapping_new(q->fd, m->size, PROT_READ | (is_writable ? PROT_WRITE : 0), m->data,
+				&m->data);
+	return r;
+}
+
+/* In the mapping of a child the bytes would stay writable, and publish would find them so. */
+static int keep_from_children(const struct memory *m)
+{
+	return madvise(m->data, m->size, MADV_DONTFORK) < 0 ? -errno : 0;
+}
+
+static int host_map(struct memory *m, const struct memory_request *q, struct sentence *s)
+{
+	int r = map_at(m, q);
+
+	if (r == 0 && q->access == MEMORY_WRITE) {
+		r = keep_from_children(m);
+		if (r < 0)
+			mapping_free(m->data, m->size);
+	}
+	return say(s, r);
+}
+
+static int host_replace(struct memory *m, const struct memory_request *q, struct sentence *s)
+{
+	int r = map_at(m, q);
+
+	if (r == 0 && q->access == MEMORY_WRITE)
+		r = keep_from_children(m);
+	return say(s, r);
+}
+
+static int host_let_go(struct memory *m, struct sentence *s)
+{
+	void *p = mmap(m->data, m->size, PROT_NONE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+	return say(s, p == MAP_FAILED ? -errno : 0);
+}
+
+static void host_unmap(struct memory *m)
+{
+	mapping_free(m->data, m->size);
+}
+
+static int host_read(const struct memory *m, uint64_t offset, void *to, uint64_t n,
+		     struct sentence *s)
+{
+	(void)s;
+	memcpy(to, (const char *)m->data + offset, n);
+	return 0;
+}
+
+static int host_write(struct memory *m, uint64_t offset, const void *from, uint64_t n,
+		      struct sentence *s)
+{
+	if (m->access != MEMORY_WRITE)
+		return say(s, -EACCES);
+	memcpy((char *)m->data + offset, from, n);
+	return 0;
+}
+
+static int host_digest(const struct memory *m, uint64_t data_size, uint64_t first, uint64_t n,
+		       uint8_t (*ret)[HASH_SIZE], struct sentence *s)
+{
+	(void)s;
+	for (uint64_t i = 0; i < n; i++)
+		digest_leaf(m->data, data_size, first + i, ret[i]);
+	return 0;
+}
+
+static int host_synchronize(const struct memory *m, void *stream, struct sentence *s)
+{
+	(void)m;
+	(void)stream;
+	(void)s;
+	return 0;
+}
+
+const struct memory_kind host_memory = {
+	.map = host_map,
+	.replace = host_replace,
+	.protect = host_replace,
+	.let_go = host_let_go,
+	.unmap = host_unmap,
+	.read = host_read,
+	.write = host_write,
+	.digest = host_digest,
+	.synchronize = host_synchronize,
+};
