@@ -94,6 +94,11 @@ SOAK := $(patsubst tests/%.c,$(B)/%,$(call programs,soak))
 BENCHES := $(patsubst tests/%.c,$(B)/%,$(call programs,bench))
 FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
+# A stand-in for the driver, which the tests put in its place: never sanitized, so that every program, plain
+# or not, can open it.
+FAKE := build/fake/libcuda.so.1
+FAKE_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,$(wildcard tests/fake/*.c ipc/base/*.c))
+
 ifeq ($(V),0)
 Q := @
 say = @printf '  %-7s %s\n' '$(1)' '$@';
@@ -101,7 +106,7 @@ endif
 
 # --- Build --------------------------------------------------------------------------------------
 
-.PHONY: all programs unit demos benches soaks man required
+.PHONY: all programs unit demos benches soaks fakes man required
 .DELETE_ON_ERROR:
 
 all: programs demos man
@@ -112,6 +117,7 @@ unit: $(UNIT)
 demos: $(DEMO)
 benches: $(BENCHES) $(B)/unit/tool_flip
 soaks: $(SOAK)
+fakes: $(FAKE)
 man: $(MAN)
 
 required:
@@ -158,6 +164,14 @@ $(DEMO) $(BENCHES) $(SOAK): $(B)/%: $(B)/obj/tests/%.o $(LIB)
 
 $(B)/obj/tests/demo/%.o $(B)/obj/tests/bench/%.o $(B)/obj/tests/soak/%.o: ALL_CFLAGS += -O3
 
+build/fake/obj/%.o: %.c Makefile
+	$(call say,CC)mkdir -p $(@D)
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(CPPFLAGS) $(WARN) $(if $(WERROR),-Werror) -MMD -MP -c -o $@ $<
+
+$(FAKE): $(FAKE_OBJECTS) tests/fake/libcuda.map
+	$(call say,LINK)$(CC) -pthread -shared -Wl,-soname,$(@F) -Wl,--version-script=tests/fake/libcuda.map \
+		-Wl,--no-undefined -o $@ $(FAKE_OBJECTS)
+
 # --- Tests --------------------------------------------------------------------------------------
 
 .PHONY: check check-san lint format demo bench soak fuzz deps model torch2
@@ -181,7 +195,7 @@ PYTEST = WEIGHTD_BUILD=$(abspath $(B)) WEIGHTD_LIBRARY=$(abspath build/libweight
 # What install-deps brings changes what pkg-config finds, hence the second make.
 check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
-	$(Q)$(MAKE) --no-print-directory all unit benches soaks
+	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
 	$(Q)$(PYTEST) tests/lint tests/unit tests/model tests/integration tests/systemd tests/soak
 
@@ -189,7 +203,7 @@ check: deps
 # the daemon, weightctl and every C program of the tests are sanitized.
 check-san: deps
 	$(Q)$(MAKE) --no-print-directory model || true
-	$(Q)$(MAKE) --no-print-directory all
+	$(Q)$(MAKE) --no-print-directory all fakes
 	$(Q)$(MAKE) --no-print-directory SAN=address all unit
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
 	$(Q)WEIGHTD_KILLS=1 $(MAKE) --no-print-directory SAN=address pytest \
@@ -305,9 +319,10 @@ help:
 	@echo '                FAULTS=1 one of programs that die where they are told to'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
 	@echo 'make soak       random deaths of weightd, writers and readers for SECONDS=300, and a count of what went wrong'
+	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'
 	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
--include $(shell find $(B)/obj $(F)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(F)/obj build/fake/obj -name '*.d' 2>/dev/null)

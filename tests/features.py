@@ -45,6 +45,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "cgroup": (cgroup.is_available, "no memory cgroup that this user may create"),
     "clang-format": (lambda: clang_format() is not None, "no clang-format 14 (apt-get install clang-format-14)"),
     "cmocka": (lambda: package_flags("cmocka") is not None, "no cmocka (apt-get install libcmocka-dev)"),
+    "fakes": ((ROOT / "build/fake/libcuda.so.1").exists, "the stand-in for libcuda is not built (make fakes)"),
     "faults": (lambda: BUILD.with_name(BUILD.name + "-faults").exists(),
                "the daemon that dies where it is told to is not built (make FAULTS=1)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),

@@ -7,6 +7,7 @@ import features
 import pytest
 from daemon import Daemon
 from features import LIBRARY
+from gpus import Gpus
 
 os.environ["WEIGHTD_LIBRARY"] = str(LIBRARY)  # for the Python package in this very process
 
@@ -34,6 +35,28 @@ def make_daemon():
 def daemon(make_daemon):
     """A weightd with no options but its socket."""
     return make_daemon()
+
+
+@pytest.fixture
+def make_gpus():
+    """make_gpus(devices=2, memory="64M"): fake GPUs, which end with the test."""
+    features.require("fakes")
+    made = []
+
+    def make(**kw):
+        made.append(Gpus(**kw))
+        return made[-1]
+
+    yield make
+    for gpus in made:
+        gpus.heal()
+        gpus.close()
+
+
+@pytest.fixture
+def gpu(make_gpus):
+    """One fake GPU with 1 GiB: make_daemon(env=gpu.env) is a weightd that has it."""
+    return make_gpus()
 
 
 @pytest.fixture

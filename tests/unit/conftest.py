@@ -1,11 +1,15 @@
 """Each tests/unit/test_*.c is one test: its program under build/unit has to exit with 0.
 
+Programs that open libcuda find the stand-in of tests/fake, and one GPU in it.
+
 A program that cannot run here says why in its last line and exits with 77.
 """
+import os
 import subprocess
 
 import features
 import pytest
+from gpus import Gpus
 
 SKIP = 77
 
@@ -35,8 +39,13 @@ class UnitProgram(pytest.Item):
         program = features.BUILD / "unit" / self.name
         if not program.exists():
             raise UnitFailure(f"{program} is not there: make unit")
-        done = subprocess.run([program], cwd=features.ROOT, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100)
+        gpus = Gpus()
+        try:
+            done = subprocess.run([program], cwd=features.ROOT, stdin=subprocess.DEVNULL,
+                                  env=os.environ | gpus.env,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100)
+        finally:
+            gpus.close()
         output = done.stdout.decode(errors="replace")
         if done.returncode == SKIP:
             pytest.skip(output.strip().rsplit("\n", 1)[-1])

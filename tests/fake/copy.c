@@ -1,0 +1,143 @@
+/*
+ * Copies and fills
+ *
+ * Addresses are looked at when the call is made, as the real driver does, and again when it is done: memory
+ * that was unmapped in between spoils the context.
+ */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fake/address.h"
+#include "tests/fake/call.h"
+#include "tests/fake/context.h"
+#include "tests/fake/stream.h"
+
+/* One of `to`, `from` is an address of the host, or neither. */
+struct copy {
+	struct work work;
+	int gpu;
+	cu_ptr to, from;
+	void *to_host;
+	const void *from_host;
+	bool is_fill;
+	uint8_t value;
+	size_t size;
+};
+
+/* Some of it, as much as lies in one allocation on either side; 0: there is nothing at the address. */
+static size_t copy_some(const struct copy *c, size_t done)
+{
+	struct allocation *from_hold = NULL, *to_hold = NULL;
+	const char *from = c->from_host;
+	char *to = c->to_host;
+	uint64_t n = c->size - done;
+
+	to = to ? to + done : address_hold(c->to + done, n, c->gpu, ADDRESS_COPY_TO, &n, &to_hold);
+	if (to && !c->is_fill)
+		from = from ? from + done
+			    : address_hold(c->from + done, n, c->gpu, ADDRESS_COPY_FROM, &n,
+					   &from_hold);
+	if (!to || (!from && !c->is_fill))
+		n = 0;
+	else if (c->is_fill)
+		memset(to, c->value, n);
+	else
+		memmove(to, from, n);
+	allocation_unref(to_hold);
+	allocation_unref(from_hold);
+	return n;
+}
+
+static cu_result run_copy(struct work *w)
+{
+	const struct copy *c = (struct copy *)w;
+
+	for (size_t done = 0, n; done < c->size; done += n) {
+		n = copy_some(c, done);
+		if (!n)
+			return CUDA_ERROR_ILLEGAL_ADDRESS;
+	}
+	return CUDA_SUCCESS;
+}
+
+static void end_copy(struct work *w)
+{
+	free(w);
+}
+
+static bool is_possible(const struct copy *c)
+{
+	if (c->to_host ? address_is_gpu(c->to_host)
+		       : !address_is_usable(c->to, c->size, c->gpu, ADDRESS_COPY_TO))
+		return false;
+	if (c->is_fill)
+		return true;
+	return c->from_host ? !address_is_gpu(c->from_host)
+			    : address_is_usable(c->from, c->size, c->gpu, ADDRESS_COPY_FROM);
+}
+
+static cu_result start(struct copy like, bool is_async, cu_stream wanted)
+{
+	struct cu_stream *s = NULL;
+	struct copy *c;
+	cu_result r;
+
+	like.gpu = context_gpu();
+	like.work = (struct work){.run = run_copy, .end = end_copy};
+	if (is_async) {
+		r = stream_find(wanted, &s);
+		if (r)
+			return r;
+	}
+	if (!is_possible(&like))
+		return CUDA_ERROR_INVALID_VALUE;
+	c = malloc(sizeof(*c));
+	if (!c)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*c = like;
+	return is_async ? stream_submit(s, &c->work, NULL) : stream_run_now(&c->work);
+}
+
+CALL(cuMemcpyHtoD_v2, cu_ptr to, const void *from, size_t size)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	return start((struct copy){.to = to, .from_host = from, .size = size}, false, NULL);
+}
+
+CALL(cuMemcpyDtoH_v2, void *to, cu_ptr from, size_t size)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	return start((struct copy){.to_host = to, .from = from, .size = size}, false, NULL);
+}
+
+CALL(cuMemcpyDtoD_v2, cu_ptr to, cu_ptr from, size_t size)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	return start((struct copy){.to = to, .from = from, .size = size}, false, NULL);
+}
+
+CALL(cuMemcpyHtoDAsync_v2, cu_ptr to, const void *from, size_t size, cu_stream s)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	return start((struct copy){.to = to, .from_host = from, .size = size}, true, s);
+}
+
+CALL(cuMemcpyDtoHAsync_v2, void *to, cu_ptr from, size_t size, cu_stream s)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	return start((struct copy){.to_host = to, .from = from, .size = size}, true, s);
+}
+
+CALL(cuMemsetD8_v2, cu_ptr p, uint8_t value, size_t size)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	return start((struct copy){.to = p, .is_fill = true, .value = value, .size = size}, false,
+		     NULL);
+}
+
+CALL(cuMemsetD8Async, cu_ptr p, uint8_t value, size_t size, cu_stream s)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	return start((struct copy){.to = p, .is_fill = true, .value = value, .size = size}, true, s);
+}

@@ -1,0 +1,156 @@
+#include "tests/fake/module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fake/address.h"
+#include "tests/fake/context.h"
+#include "tests/fake/device.h"
+#include "tests/fake/kernels.h"
+#include "tests/fake/stream.h"
+
+#define ELF_MAGIC "\177ELF"
+#define FATBIN_MAGIC "\x50\xed\x55\xba"
+#define BLOCK_MAX 1024u
+
+/* {name, function, number of parameters, {sizes}} */
+static const struct kernel kernels[] = {
+	{"fake_fill", kernel_fill, 3, {8, 8, 1}},
+};
+
+struct cu_module {
+	char *ptx; /* NULL: code, which is not looked into */
+};
+
+struct running {
+	struct work work;
+	const struct kernel *kernel;
+	struct launch launch;
+	char values[KERNEL_N_PARAMETERS_MAX][64];
+};
+
+void *kernel_bytes(struct launch *l, cu_ptr p, uint64_t size, bool writes)
+{
+	enum address_use use = writes ? ADDRESS_KERNEL_WRITE : ADDRESS_KERNEL_READ;
+	struct allocation *hold;
+	uint64_t n;
+	char *at;
+
+	if (l->n_holds == KERNEL_N_HOLDS_MAX)
+		return NULL;
+	at = address_hold(p, size, l->gpu, use, &n, &hold);
+	if (!at)
+		return NULL;
+	l->holds[l->n_holds++] = hold;
+	return n == size ? at : NULL;
+}
+
+static cu_result run_kernel(struct work *w)
+{
+	struct running *k = (struct running *)w;
+	cu_result r = k->kernel->run(&k->launch);
+
+	while (k->launch.n_holds)
+		allocation_unref(k->launch.holds[--k->launch.n_holds]);
+	return r;
+}
+
+static void end_kernel(struct work *w)
+{
+	free(w);
+}
+
+/* ".target sm_90" has to be what the GPU can do, at most. */
+static cu_result check_ptx(const char *ptx)
+{
+	const char *target = strstr(ptx, ".target sm_");
+	int gpu = context_gpu();
+	int capability = device_attribute(gpu, DEVICE_ATTRIBUTE_CAPABILITY_MAJOR) * 10 +
+			 device_attribute(gpu, DEVICE_ATTRIBUTE_CAPABILITY_MINOR);
+
+	if (!target || !strstr(ptx, ".version"))
+		return CUDA_ERROR_INVALID_PTX;
+	return atoi(target + 11) <= capability ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+
+CALL(cuModuleLoadData, cu_module *ret, const void *image)
+{
+	struct cu_module *m;
+	bool is_code;
+	cu_result r;
+
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	if (!image)
+		return CUDA_ERROR_INVALID_VALUE;
+	is_code = !memcmp(image, ELF_MAGIC, 4) || !memcmp(image, FATBIN_MAGIC, 4);
+	r = is_code ? CUDA_SUCCESS : check_ptx(image);
+	if (r)
+		return r;
+	m = calloc(1, sizeof(*m));
+	if (m && !is_code)
+		m->ptx = strdup(image);
+	if (!m || (!is_code && !m->ptx)) {
+		free(m);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*ret = m;
+	return CUDA_SUCCESS;
+}
+
+CALL(cuModuleUnload, cu_module m)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	if (!m)
+		return CUDA_ERROR_INVALID_HANDLE;
+	(void)context_wait();
+	free(m->ptx);
+	free(m);
+	return CUDA_SUCCESS;
+}
+
+CALL(cuModuleGetFunction, cu_function *ret, cu_module m, const char *name)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	if (m->ptx && !strstr(m->ptx, name))
+		return CUDA_ERROR_NOT_FOUND;
+	for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
+		if (!strcmp(kernels[i].name, name)) {
+			*ret = (struct cu_function *)&kernels[i];
+			return CUDA_SUCCESS;
+		}
+	return CUDA_ERROR_NOT_FOUND;
+}
+
+CALL(cuLaunchKernel, cu_function f, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, cu_stream wanted,
+     void **parameters, void **extra)
+{
+	const struct kernel *kernel = (const struct kernel *)f;
+	struct cu_stream *s;
+	struct running *k;
+	cu_result r;
+
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	if (!f || extra || !grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z ||
+	    (uint64_t)block_x * block_y * block_z > BLOCK_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	r = stream_find(wanted, &s);
+	if (r)
+		return r;
+	k = calloc(1, sizeof(*k));
+	if (!k)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	k->work = (struct work){.run = run_kernel, .end = end_kernel};
+	k->kernel = kernel;
+	k->launch = (struct launch){
+		.gpu = context_gpu(),
+		.grid = {grid_x, grid_y, grid_z},
+		.block = {block_x, block_y, block_z},
+		.shared_bytes = shared_bytes,
+	};
+	for (size_t i = 0; i < kernel->n_parameters; i++) {
+		memcpy(k->values[i], parameters[i], kernel->sizes[i]);
+		k->launch.parameters[i] = k->values[i];
+	}
+	return stream_submit(s, &k->work, NULL);
+}
