@@ -1,8 +1,10 @@
 #include "tests/fake/module.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/list.h"
 #include "tests/fake/address.h"
 #include "tests/fake/context.h"
 #include "tests/fake/device.h"
@@ -18,7 +20,11 @@ static const struct kernel kernels[] = {
 	{"fake_fill", kernel_fill, 3, {8, 8, 1}},
 };
 
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* modules */
+static struct list modules = {&modules, &modules};
+
 struct cu_module {
+	struct list link; /* modules */
 	char *ptx; /* NULL: code, which is not looked into */
 };
 
@@ -93,6 +99,9 @@ CALL(cuModuleLoadData, cu_module *ret, const void *image)
 		free(m);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	(void)pthread_mutex_lock(&mutex);
+	list_append(&modules, &m->link);
+	(void)pthread_mutex_unlock(&mutex);
 	*ret = m;
 	return CUDA_SUCCESS;
 }
@@ -103,6 +112,9 @@ CALL(cuModuleUnload, cu_module m)
 	if (!m)
 		return CUDA_ERROR_INVALID_HANDLE;
 	(void)context_wait();
+	(void)pthread_mutex_lock(&mutex);
+	list_remove(&m->link);
+	(void)pthread_mutex_unlock(&mutex);
 	free(m->ptx);
 	free(m);
 	return CUDA_SUCCESS;
