@@ -77,13 +77,16 @@ IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
 # For clients and weightd-cuda; weightd does without.
 CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
 CHOSEN := server/ini-% $(if $(FAULTS),,server/fault.c)
-SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c)) $(INI))
+# Both ends of what weightd and weightd-cuda say to each other.
+PROTOCOL := $(call objects,server/cuda/protocol.c)
+SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c)) $(INI)) $(PROTOCOL)
+ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/load/*.c))
 WEIGHTCTL := $(call objects,$(wildcard libclient/weightctl/*.c))
 MAP := libclient/libweightd.map
 
 LIB := $(B)/libweightd.so
-PROGRAMS := $(B)/weightd $(B)/weightctl
+PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(wildcard tests/unit/test_*.c)))
 # A .c file with a header beside it is a part of every program in its folder, the others are programs.
@@ -131,6 +134,9 @@ SERVER_LIBS = $(call libs,$(if $(HAVE_INIH),inih))
 
 $(B)/weightd: $(SERVER) $(IPC)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SERVER_LIBS)
+
+$(B)/weightd-cuda: $(ALLOCATOR) $(IPC) $(CUDA)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^
 
 $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
@@ -278,7 +284,7 @@ $(FUZZ:%=fuzz-%): fuzz-%: $(F)/fuzz_%
 install: programs man $(B)/install/weightctl
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
 		$(mandir)/man1 $(mandir)/man5 $(mandir)/man8 $(docdir) $(unitdir) $(sysusersdir) $(completiondir) $(pythondir)/weightd)
-	install -m 755 $(B)/weightd $(DESTDIR)$(sbindir)/
+	install -m 755 $(B)/weightd $(B)/weightd-cuda $(DESTDIR)$(sbindir)/
 	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
 	install -m 644 $(LIB).$(VERSION) $(DESTDIR)$(libdir)/
 	ln -sf libweightd.so.$(VERSION) $(DESTDIR)$(libdir)/libweightd.so.$(SOVERSION)
@@ -300,7 +306,7 @@ install: programs man $(B)/install/weightctl
 	$(if $(DESTDIR),,ldconfig)
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(bindir)/weightctl $(includedir)/weightd.h \
+	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(completiondir)/weightctl \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \

@@ -61,6 +61,17 @@ const struct config_key config_keys[] = {
 	      .help = "memory of those versions"),
 	LIMIT("descriptors", CONFIG_COUNT, QUOTA_DESCRIPTORS, .fallback = "6000",
 	      .help = "descriptors the store keeps for one user"),
+	KEY("cuda", "enabled", CONFIG_BOOL, cuda_enabled, .fallback = "yes",
+	    .help = "whether buffers may be on GPUs"),
+	KEY("cuda", "allocator", CONFIG_TEXT, cuda_allocator,
+	    .max = sizeof(((struct config *)0)->cuda_allocator), .fallback = "",
+	    .help = "the program that allocates GPU memory"),
+	KEY("cuda", "reserve", CONFIG_SIZE, cuda_reserve, .max = INT64_MAX, .fallback = "256M",
+	    .help = "memory of each GPU to leave to everybody else"),
+	KEY("cuda", "timeout", CONFIG_COUNT, cuda_timeout_s, .min = 1, .max = 3600,
+	    .fallback = "30", .help = "seconds after which a GPU that does not answer hangs"),
+	KEY("cuda", "idle-timeout", CONFIG_COUNT, cuda_idle_timeout_s, .max = 86400,
+	    .fallback = "10", .help = "seconds until an allocator that nobody needs is ended"),
 	KEY("defaults", "mode", CONFIG_MODE, mode, .max = 0666, .fallback = "0640", .reloads = true,
 	    .help = "permission bits of a buffer whose writer names none"),
 	KEY("defaults", "keep", CONFIG_COUNT, keep, .min = 1, .max = 32, .fallback = "2",
@@ -164,6 +175,14 @@ static int parse_text(const struct config_key *key, const char *value, char *ret
 	return 0;
 }
 
+static int parse_bool(const char *s, bool *ret)
+{
+	if (strcmp(s, "yes") != 0 && strcmp(s, "no") != 0)
+		return -EINVAL;
+	*ret = !strcmp(s, "yes");
+	return 0;
+}
+
 /* `to` is where the key's value belongs. */
 static int parse_value(const struct config_key *key, const char *value, void *to)
 {
@@ -178,6 +197,8 @@ static int parse_value(const struct config_key *key, const char *value, void *to
 		return log_parse_level(value, to);
 	case CONFIG_GROUP:
 		return parse_group(value, to);
+	case CONFIG_BOOL:
+		return parse_bool(value, to);
 	}
 	return -EINVAL;
 }
@@ -209,6 +230,9 @@ static void describe(const struct config_key *key, char *buf, size_t size)
 		break;
 	case CONFIG_GROUP:
 		(void)snprintf(buf, size, "the name of a group there is, or a number");
+		break;
+	case CONFIG_BOOL:
+		(void)snprintf(buf, size, "yes or no");
 		break;
 	}
 }
@@ -330,7 +354,7 @@ static void on_section(struct parser *p, const char *name)
 	if (!p->section)
 		report(p,
 		       "there is no section [%s]; there are [server], [store], [limits], "
-		       "[limits:USER] and [defaults]",
+		       "[limits:USER], [cuda] and [defaults]",
 		       name);
 }
 
@@ -565,6 +589,8 @@ static size_t value_size(const struct config_key *key)
 		return sizeof(enum log_level);
 	case CONFIG_GROUP:
 		return sizeof(gid_t);
+	case CONFIG_BOOL:
+		return sizeof(bool);
 	default:
 		return sizeof(uint64_t);
 	}

@@ -29,6 +29,11 @@ struct config {
 	uint64_t limits[QUOTA_KINDS]; /* of each user */
 	struct quota_override *overrides;
 	unsigned n_overrides;
+	bool cuda_enabled;
+	char cuda_allocator[512]; /* "": weightd-cuda, beside weightd's own program */
+	uint64_t cuda_reserve; /* bytes of each GPU */
+	uint64_t cuda_timeout_s;
+	uint64_t cuda_idle_timeout_s;
 	uint64_t mode; /* of a new buffer */
 	uint64_t keep;
 };
@@ -49,6 +54,7 @@ enum config_type {
 	CONFIG_COUNT,
 	CONFIG_LEVEL,
 	CONFIG_GROUP,
+	CONFIG_BOOL, /* yes or no */
 };
 
 struct config_key {

@@ -9,6 +9,7 @@
 #include "server/access.h"
 #include "server/backend/headroom.h"
 #include "server/buffer.h"
+#include "server/inquiry.h"
 #include "server/reaper.h"
 #include "server/request.h"
 #include "server/server.h"
@@ -377,6 +378,9 @@ void listing_answer(struct session *s, const struct wire_list *list)
 		break;
 	case WIRE_LIST_USERS:
 		list_users(s, list);
+		break;
+	case WIRE_LIST_DEVICES:
+		inquiry_new(s, list);
 		break;
 	default:
 		session_fail(s, -EINVAL, "there is no list of kind %u", list->kind);

@@ -9,6 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "ipc/device.h"
 #include "server/access.h"
 #include "server/audit.h"
 #include "server/backend/backend.h"
@@ -131,7 +132,10 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 				    : "%s has no memory of the usual kind",
 			     device);
 	else if (r < 0)
-		session_fail(s, r, "this weightd has no such device; it has: host");
+		session_fail(s, r,
+			     "there is no device '%s'; there are host and the GPUs that weightctl devices "
+			     "lists",
+			     device);
 	else if (!access_may_own(&s->peer))
 		session_fail(
 			s, -EPERM,
@@ -629,10 +633,49 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_EVENTS] = on_events,     [WIRE_STAT] = on_stat,
 };
 
+/* What a request names as its device; NULL for one that names none. */
+static const char *device_of(const struct wire_request *m)
+{
+	switch (m->header.op) {
+	case WIRE_CREATE:
+		return m->create.device;
+	case WIRE_ATTACH:
+		return m->attach.device;
+	case WIRE_WAIT:
+		return m->wait.device;
+	case WIRE_LIST:
+		return m->list.device;
+	case WIRE_DROP:
+		return m->drop.device;
+	case WIRE_ROLLBACK:
+		return m->rollback.device;
+	case WIRE_ACCESS:
+		return m->access.device;
+	default:
+		return NULL;
+	}
+}
+
+/* True where a GPU goes by another name than the one that is the same for everybody: the client is told. */
+static bool refuse_spelling(struct session *s, const struct wire_request *m)
+{
+	const char *device = device_of(m);
+	struct device parsed;
+
+	if (!device || device_parse(device, &parsed) < 0 || device_is_canonical(device))
+		return false;
+	session_fail(s, -EINVAL,
+		     "'%s' is a name that each process gives a meaning of its own: the client has to ask "
+		     "for cuda:GPU-<uuid>, in lower case (weightctl devices lists them)",
+		     device);
+	return true;
+}
+
 int request_handle(struct session *s, const struct wire_request *m, const int *fds)
 {
 	if (s->greeted == (m->header.op == WIRE_HELLO))
 		return -EPROTO; /* hello comes first, and once */
-	handlers[m->header.op](s, m, fds);
+	if (!refuse_spelling(s, m))
+		handlers[m->header.op](s, m, fds);
 	return 0;
 }

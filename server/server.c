@@ -99,8 +99,12 @@ static int start_workers(struct server *s)
 		r = closer_init(&s->closer, &s->loop, &s->quota, &s->worker);
 	else
 		n--;
-	if (r == 0)
-		return 0;
+	if (r == 0) {
+		r = cuda_init(&s->cuda, s);
+		if (r == 0)
+			return 0;
+		(void)closer_deinit(&s->closer); /* nobody has sent anything yet */
+	}
 	log_error("cannot start a thread: %s", strerror(-r));
 	while (n > 0)
 		worker_deinit(workers[--n]);
@@ -193,6 +197,7 @@ int server_init(struct server *s, const struct server_options *options)
 		return 0;
 	notify_deinit(&s->notify);
 	(void)closer_deinit(&s->closer); /* nobody has sent anything yet */
+	cuda_deinit(&s->cuda);
 	worker_deinit(&s->waker);
 	worker_deinit(&s->sealer);
 	worker_deinit(&s->worker);
@@ -215,6 +220,7 @@ static void leave(struct server *s)
 		session_close(session);
 	worker_deinit(&s->waker);
 	worker_deinit(&s->sealer);
+	cuda_deinit(&s->cuda);
 	worker_deinit(&s->worker);
 	fault_point("stop-left");
 	notify_deinit(&s->notify);
@@ -262,6 +268,7 @@ void server_deinit(struct server *s)
 		buffer_drop(buffer);
 	worker_deinit(&s->waker);
 	worker_deinit(&s->sealer); /* before the worker, which frees what it ends */
+	cuda_deinit(&s->cuda); /* likewise */
 	free_all(&s->removed);
 	worker_deinit(&s->worker);
 	reaper_deinit(&s->reaper);

@@ -11,6 +11,7 @@
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
+#include "server/backend/cuda.h"
 #include "server/closer.h"
 #include "server/config.h"
 #include "server/event.h"
@@ -32,6 +33,7 @@ struct server {
 	struct worker waker; /* wakes who sleeps on head pages */
 	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
 	struct closer closer;
+	struct cuda cuda;
 	struct notify notify;
 	struct store store;
 	struct listener listener;

@@ -11,6 +11,7 @@
 #include "ipc/base/fd.h"
 #include "server/audit.h"
 #include "server/event.h"
+#include "server/inquiry.h"
 #include "server/lease.h"
 #include "server/log.h"
 #include "server/request.h"
@@ -187,6 +188,7 @@ void session_close(struct session *s)
 		waiter_free(s->waiter);
 	update_forget(s);
 	events_forget(s);
+	inquiry_forget(s);
 	while ((writer = list_first(&s->writers, struct writer, link)))
 		writer_abandon(writer);
 	while ((lease = list_first(&s->leases, struct lease, link)))

@@ -16,6 +16,7 @@
 #include "server/loop.h"
 #include "server/quota.h"
 
+struct inquiry;
 struct server;
 struct pauser;
 struct waiter;
@@ -32,9 +33,10 @@ struct session {
 	bool doomed; /* to be closed when the loop comes round */
 	struct list leases;
 	struct list writers;
-	struct waiter *waiter; /* at most one of these three */
+	struct waiter *waiter; /* at most one of these four */
 	struct pauser *pauser;
 	struct watcher *watcher;
+	struct inquiry *inquiry;
 	struct charge charge;
 };
 

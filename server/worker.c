@@ -17,7 +17,7 @@ static struct job *next_job(struct worker *w, uint64_t *ret_deadline_ns)
 
 	*ret_deadline_ns = 0;
 	list_for_each(job, &w->queue, link) {
-		if (job->not_before_ns <= now)
+		if (job->not_before_ns <= now || job->cancelled)
 			return job;
 		if (!*ret_deadline_ns || job->not_before_ns < *ret_deadline_ns)
 			*ret_deadline_ns = job->not_before_ns;

@@ -26,7 +26,7 @@ struct job {
 	void (*done)(struct job *job, int r); /* on the loop's thread; may free the job */
 	uint64_t not_before_ns;
 	int result;
-	_Atomic bool cancelled; /* asks the step to give up soon with -ECANCELED */
+	_Atomic bool cancelled; /* asks the step to give up soon with -ECANCELED, whatever it waits for */
 };
 
 struct worker {

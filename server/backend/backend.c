@@ -7,6 +7,7 @@
 
 static const struct backend *const backends[] = {
 	&backend_host,
+	&backend_cuda,
 };
 
 int backend_find(const char *device, bool is_ipc, const struct backend **ret)

@@ -167,6 +167,18 @@ void headroom_init(uint64_t reserve)
 	reserve_bytes = total / 16 < 512 * MIB ? total / 16 : 512 * MIB;
 }
 
+int headroom_total(uint64_t *ret)
+{
+	uint64_t total, available, limit;
+	int r = meminfo(&total, &available);
+
+	if (r < 0)
+		return r;
+	limit = least_of_cgroups(group_limit);
+	*ret = limit < total ? limit : total;
+	return 0;
+}
+
 int headroom_bytes(uint64_t *ret)
 {
 	uint64_t total, available, cgroups;

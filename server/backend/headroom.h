@@ -13,5 +13,8 @@
 /* Bytes to leave to everybody else. To be called before the worker runs. */
 void headroom_init(uint64_t reserve);
 
+/* What this machine has, or its cgroups allow. */
+int headroom_total(uint64_t *ret);
+
 /* A negative errno when /proc/meminfo cannot be read; cgroups that cannot be read do not limit. */
 int headroom_bytes(uint64_t *ret);

@@ -94,7 +94,7 @@ ERRORS = """\
 weightd: {0}:2: 'socket-mode' (permission bits of the socket) does not take 'rw'; it takes octal digits up to 0777
 weightd: {0}:3: [server] has no key 'sokcet'; it has socket, socket-mode, reserve, log-level, admin-group
 weightd: {0}:7: 'bytes' was given in line 6; give it once
-weightd: {0}:8: there is no section [limit:alice]; there are [server], [store], [limits], [limits:USER] and [defaults]
+weightd: {0}:8: there is no section [limit:alice]; there are [server], [store], [limits], [limits:USER], [cuda] and [defaults]
 weightd: {0}:11: 'keep' (versions a buffer keeps whose writer names no number) does not take '99'; it takes 1 to 32
 """
 

@@ -11,7 +11,7 @@ MAY_INCLUDE = {
     "ipc/base": [],
     "ipc": ["ipc/base"],
     "ipc/cuda": ["ipc", "ipc/base"],
-    "server": ["ipc", "ipc/base"],
+    "server": ["ipc", "ipc/base", "server/cuda"],
     "server/cuda": ["ipc", "ipc/base", "ipc/cuda"],
     "server/sync": ["libclient/include"],
     "libclient/include": [],

@@ -1,0 +1,45 @@
+/*
+ * The allocator
+ *
+ * weightd-cuda, as weightd sees it: started for the first question, asked one thing at a time, killed when it
+ * does not answer in time, and ended when nobody has asked for a while, since its contexts take memory of
+ * the GPUs. What it did not answer has failed; the next question starts it anew, though not at once when it
+ * goes on dying. All of it is one worker's thread's.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/backend/child.h"
+#include "server/cuda/protocol.h"
+
+struct allocator {
+	struct child child;
+	const char *path; /* "": beside weightd's own program */
+	uint64_t timeout_ns;
+	int stop_fd; /* an eventfd: no more questions, and none that is being asked */
+	uint64_t serial;
+	uint64_t used_ns; /* when it answered last */
+	unsigned n_deaths; /* in a row */
+	uint64_t not_before_ns; /* of the next start */
+};
+
+int allocator_init(struct allocator *a, const char *path, uint64_t timeout_s);
+/* Its thread is over. */
+void allocator_deinit(struct allocator *a);
+
+/* From another thread: whoever asks it, and will, gets -ECANCELED. */
+void allocator_stop(struct allocator *a);
+
+/*
+ * Asks; protocol and serial are filled in. 0 or the error that it answered or that befell it, with a clause
+ * why in the reply in any case. *ret_fd is only there for ALLOCATE.
+ */
+int allocator_ask(struct allocator *a, struct allocator_request *q, struct allocator_reply *ret,
+		  int *ret_fd);
+
+bool allocator_is_running(const struct allocator *a);
+
+/* Ends it: when it is used again, it is started again. */
+void allocator_rest(struct allocator *a);

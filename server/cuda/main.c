@@ -1,0 +1,199 @@
+/*
+ * weightd-cuda
+ *
+ * The allocator of GPU memory: the only program of the server's side that loads libcuda. weightd starts it
+ * when it is needed and ends it when it is not, or when it does not answer; it holds nothing that anybody
+ * would miss.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "ipc/channel.h"
+#include "ipc/device.h"
+#include "server/cuda/allocation.h"
+#include "server/cuda/gpu.h"
+#include "server/cuda/protocol.h"
+
+#define RELEASE "0.1.0"
+#define EXIT_USAGE 2
+
+static const char usage[] =
+	"usage: weightd-cuda --probe | --help | --version\n"
+	"\n"
+	"The allocator of GPU memory. weightd starts it when it needs one; nobody else\n"
+	"has to. The GPUs it offers are those that CUDA_VISIBLE_DEVICES leaves.\n"
+	"\n"
+	"  --probe    print the GPUs it sees, and what can be had from them\n"
+	"  --help     print this\n"
+	"  --version  print the version\n";
+
+/* --- for weightd --- */
+
+static void describe(struct gpus *g, const struct allocator_request *q, struct allocator_reply *ret)
+{
+	if (q->index >= g->n) {
+		ret->error = -ENOENT;
+		return;
+	}
+	gpu_describe(g, &g->gpus[q->index], &ret->device);
+}
+
+static void tell_free(struct gpus *g, struct gpu *gpu, struct allocator_reply *ret)
+{
+	memcpy(ret->name, gpu->name, sizeof(ret->name));
+	ret->error = gpu_enter(g, gpu, ret->why);
+	if (ret->error < 0)
+		return;
+	ret->error = gpu_memory(g, &ret->free, &ret->total, ret->why);
+	gpu_leave(g);
+}
+
+static void answer(struct gpus *g, const struct allocator_request *q, struct allocator_reply *ret,
+		   int *ret_fd)
+{
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	struct gpu *gpu;
+
+	ret->error = gpus_open(g, ret->why);
+	if (ret->error < 0)
+		return;
+	if (q->op == ALLOCATOR_DEVICE) {
+		describe(g, q, ret);
+		return;
+	}
+	gpu = gpus_find(g, q->uuid);
+	if (!gpu) {
+		ret->error = -ENODEV;
+		(void)snprintf(
+			ret->why, sizeof(ret->why),
+			"weightd sees no such GPU%s%.60s%s; weightctl devices lists those it sees",
+			visible ? " (its CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "",
+			visible ? "')" : "");
+	} else if (q->op == ALLOCATOR_ALLOCATE) {
+		allocation_make(g, gpu, q, ret, ret_fd);
+	} else {
+		tell_free(g, gpu, ret);
+	}
+}
+
+static int serve_one(struct gpus *g, const struct channel_packet *packet)
+{
+	struct allocator_reply reply = {.protocol = ALLOCATOR_PROTOCOL};
+	struct allocator_request q;
+	cleanup(fd_closep) int fd = -1;
+
+	if (!allocator_request_ok(packet->data, packet->size, packet->n_fds))
+		return -EPROTO;
+	memcpy(&q, packet->data, sizeof(q));
+	reply.op = q.op;
+	reply.serial = q.serial;
+	answer(g, &q, &reply, &fd);
+	return channel_send(ALLOCATOR_FD, &reply, sizeof(reply), &fd, fd >= 0);
+}
+
+/* Whoever protects weightd from the kernel's killer does not mean us: we are the one to go. */
+static void be_killed_first(void)
+{
+	cleanup(fd_closep) int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+	if (fd >= 0)
+		(void)!write(fd, "0", 1); /* it stays protected then, which does little harm */
+}
+
+static int serve(struct gpus *g)
+{
+	struct channel_packet packet;
+	int r;
+
+	/* Also when we hang in the driver, and would not see weightd close its end. */
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	be_killed_first();
+	if (fcntl(ALLOCATOR_FD, F_SETFD, FD_CLOEXEC) < 0) {
+		fputs("weightd-cuda: descriptor 3 is not there: it is weightd that starts this with "
+		      "--serve\n",
+		      stderr);
+		return EXIT_USAGE;
+	}
+	while ((r = channel_receive(ALLOCATOR_FD, 0, &packet)) > 0) {
+		r = serve_one(g, &packet);
+		channel_packet_deinit(&packet);
+		if (r < 0)
+			break;
+	}
+	if (r == 0 || r == -EPIPE || r == -ECONNRESET)
+		return EXIT_SUCCESS;
+	fprintf(stderr, "weightd-cuda: %s\n",
+		r == -EPROTO ? "weightd speaks another protocol; start it anew" : strerror(-r));
+	return EXIT_FAILURE;
+}
+
+/* --- for a person --- */
+
+static void print_gpu(const struct wire_device_record *d)
+{
+	char total[NUM_SIZE_MAX], free[NUM_SIZE_MAX], granularity[NUM_SIZE_MAX];
+
+	printf("%u: %.76s\n   %s\n", d->index, d->name, d->device);
+	printf("   %s, %s free, granularity %s; capability %u.%u, CUDA %u.%u\n",
+	       num_format_size(total, d->total), num_format_size(free, d->free),
+	       num_format_size(granularity, d->granularity), d->capability / 10, d->capability % 10,
+	       d->driver / 1000, d->driver % 1000 / 10);
+	printf("   descriptors %s, ipc %s, fabric %s, rdma %s%s\n",
+	       d->flags & WIRE_DEVICE_CUDA ? "yes" : "no", d->flags & WIRE_DEVICE_IPC ? "yes" : "no",
+	       d->flags & WIRE_DEVICE_FABRIC ? "yes" : "no",
+	       d->flags & WIRE_DEVICE_RDMA ? "yes" : "no",
+	       d->flags & WIRE_DEVICE_MIG ? ", a part of a GPU (MIG)" : "");
+	if (d->why[0])
+		printf("   cannot be used: %s\n", d->why);
+}
+
+static int probe(struct gpus *g)
+{
+	char why[CUDA_WHY_SIZE];
+
+	if (gpus_open(g, why) < 0) {
+		fprintf(stderr, "weightd-cuda: no GPU can be used: %s\n", why);
+		return EXIT_FAILURE;
+	}
+	for (unsigned i = 0; i < g->n; i++) {
+		struct wire_device_record record;
+
+		gpu_describe(g, &g->gpus[i], &record);
+		print_gpu(&record);
+	}
+	return EXIT_SUCCESS;
+}
+
+int main(int argc, char **argv)
+{
+	static struct gpus g;
+	const char *what = argc == 2 ? argv[1] : "";
+
+	/* So that the numbers are those of nvidia-smi; the default puts the fastest first. */
+	if (setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1) < 0)
+		return EXIT_FAILURE;
+	if (!strcmp(what, "--serve"))
+		return serve(&g);
+	if (!strcmp(what, "--probe"))
+		return probe(&g);
+	if (!strcmp(what, "--version")) {
+		puts("weightd-cuda " RELEASE);
+		return EXIT_SUCCESS;
+	}
+	if (!strcmp(what, "--help")) {
+		fputs(usage, stdout);
+		return EXIT_SUCCESS;
+	}
+	fputs(usage, stderr);
+	return EXIT_USAGE;
+}

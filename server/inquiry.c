@@ -1,0 +1,140 @@
+#include "server/inquiry.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ipc/base/num.h"
+#include "server/backend/cuda.h"
+#include "server/backend/headroom.h"
+#include "server/buffer.h"
+#include "server/server.h"
+#include "server/session.h"
+#include "server/slot.h"
+#include "server/writer.h"
+
+struct inquiry {
+	struct session *session; /* NULL: it has ended */
+	struct server *server;
+	struct job job;
+	uint64_t after;
+	unsigned n_gpus;
+	struct wire_device_record gpus[CUDA_DEVICES_MAX];
+};
+
+static uint64_t slot_bytes(const struct slot *s, const char *device, const struct buffer *b)
+{
+	if (!s || strcmp(b->device, device) != 0)
+		return 0;
+	/* Nothing of a GPU before there is memory, and then what it takes there. */
+	return s->backend->opaque ? s->memory.location.map_size : s->size;
+}
+
+/* What slots take on a device, whatever their state. */
+static uint64_t our_bytes(struct server *server, const char *device)
+{
+	struct list *all[] = {&server->buffers, &server->removed};
+	const struct version *v;
+	const struct buffer *b;
+	uint64_t size = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		list_for_each(b, all[i], link) {
+			list_for_each(v, &b->versions, link)
+				size += slot_bytes(v->slot, device, b);
+			list_for_each(v, &b->leaving, link)
+				size += slot_bytes(v->slot, device, b);
+			if (b->writer && !b->writer->target && b->writer->kept)
+				size += slot_bytes(b->writer->slot, device, b);
+		}
+	return size;
+}
+
+static void describe_host(struct server *server, struct wire_device_record *ret)
+{
+	*ret = (struct wire_device_record){
+		.device = "host",
+		.name = "host memory",
+		.ours = our_bytes(server, "host"),
+		.granularity = (uint64_t)sysconf(_SC_PAGESIZE),
+	};
+	if (headroom_total(&ret->total) < 0 || headroom_bytes(&ret->free) < 0)
+		memcpy(ret->why, "/proc/meminfo cannot be read",
+		       sizeof("/proc/meminfo cannot be read"));
+}
+
+/* A page from `after` on: of the host, which is the first, and the GPUs behind it. */
+static void answer(struct inquiry *q)
+{
+	struct wire_reply reply = {.list.record_size = sizeof(struct wire_device_record)};
+	struct wire_list_reply *list = &reply.list;
+
+	for (uint64_t i = q->after; i <= q->n_gpus; i++) {
+		struct wire_device_record record;
+
+		if (list->n_records == sizeof(list->records) / sizeof(record)) {
+			list->next = i;
+			break;
+		}
+		if (i == 0) {
+			describe_host(q->server, &record);
+		} else {
+			record = q->gpus[i - 1];
+			record.ours = our_bytes(q->server, record.device);
+		}
+		memcpy(list->records + list->n_records++ * sizeof(record), &record, sizeof(record));
+	}
+	(void)session_reply(q->session, WIRE_LIST, &reply, NULL,
+			    0); /* who cannot be told is being closed */
+}
+
+static int ask_step(struct job *job)
+{
+	struct inquiry *q = container_of(job, struct inquiry, job);
+
+	if (job->cancelled)
+		return -ECANCELED;
+	q->n_gpus = cuda_list(&q->server->cuda, q->gpus);
+	return JOB_DONE;
+}
+
+static void ask_done(struct job *job, int r)
+{
+	struct inquiry *q = container_of(job, struct inquiry, job);
+
+	if (q->session) {
+		q->session->inquiry = NULL;
+		if (r == 0)
+			answer(q);
+		else
+			session_fail(q->session, r, "weightd is stopping");
+	}
+	free(q);
+}
+
+void inquiry_new(struct session *session, const struct wire_list *list)
+{
+	struct worker *worker = cuda_worker(session->server);
+	struct inquiry *q = worker ? calloc(1, sizeof(*q)) : NULL;
+
+	if (!q) {
+		session_fail(session, -ENOMEM, "weightd is out of memory");
+		return;
+	}
+	q->session = session;
+	q->server = session->server;
+	q->after = list->after;
+	session->inquiry = q;
+	worker_submit(worker, &q->job, ask_step, ask_done);
+}
+
+void inquiry_forget(struct session *session)
+{
+	if (!session->inquiry)
+		return;
+	session->inquiry->session = NULL;
+	session->inquiry->job.cancelled = true;
+	session->inquiry = NULL;
+}
