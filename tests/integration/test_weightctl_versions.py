@@ -234,7 +234,7 @@ def test_watch_of_some_leaves_out_the_others(versions, file):
 
 def test_watch_of_another_device_sees_nothing(versions):
     daemon = versions(1)
-    proc = watch(daemon, "--device", "cuda:0", "--timeout", "0.5")
+    proc = watch(daemon, "--device", "cuda:GPU-00000000-0000-4000-8000-000000000000", "--timeout", "0.5")
     versions(1)
     assert proc.communicate(timeout=60) == ("", "") and proc.returncode == 0
 
