@@ -9,10 +9,12 @@ import re
 import socket
 import struct
 import subprocess
+import sys
 import threading
 
+import features
 import pytest
-from features import BUILD
+from features import BUILD, ROOT
 from integration import wire
 from integration.fake import FakeServer
 from integration.test_weightctl import in_terminal
@@ -244,3 +246,17 @@ def test_devices_are_completed(play):
     server = play(devices=[HOST, h100(0), h100(1)])
     assert complete(server, "weightctl ls --device ho") == ["host"]
     assert complete(server, "weightctl ls --device cuda:") == ["0", "1"]  # readline cuts at the colon
+
+
+def test_the_package_lists_them(play):
+    features.require("library")
+    server = play(devices=[HOST, h100(1, flags=CUDA | MIG, kind="MIG")])
+    code = f"""if True:
+        import weightd
+        host, part = weightd.devices()
+        assert (host.device, host.total, host.why, host.vmm) == ("host", {135 << 30}, "", False), host
+        assert part == weightd.DeviceInfo("{gpu(1, "MIG")}", "{H100}", "", 85_520_809_984, 84_000_000_000,
+            16_100_000_000, {2 << 20}, 1, 13000, 90, True, False, False, False, True), part"""
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=60,
+                          env=server.env | {"PYTHONPATH": str(ROOT / "libclient/python")})
+    assert (done.returncode, done.stderr) == (0, "")

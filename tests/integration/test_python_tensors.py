@@ -1,5 +1,6 @@
 """The Python package: layouts, tensors, their views, and how long memory stays."""
 import ctypes
+import errno
 import gc
 import random
 import threading
@@ -229,6 +230,54 @@ def test_capsule_that_a_consumer_refuses_lets_go_of_the_memory(weightd, numpy):
     del buffer
     gc.collect()
     assert not is_mapped(address)
+
+
+# --- Copies ------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_copied_out_of_any_place(weightd):
+    publish(weightd, fill=3, tensors=[("U8", (300,)), ("F32", (0,)), ("BF16", (4,))])
+    with weightd.attach("m") as buffer:
+        assert buffer["t0"].read() == bytes([3]) * 300 and buffer["t1"].read() == b""
+        assert buffer.read(buffer["t2"].offset, 8) == buffer["t2"].read() == bytes([3]) * 8
+        assert len(buffer.read()) == buffer.nbytes and len(buffer.read(buffer.nbytes)) == 0
+        into = bytearray(8)
+        assert buffer["t2"].read(into) is into and into == bytes([3]) * 8
+        for wrong in (lambda: buffer["t2"].read(bytearray(7)), lambda: buffer.read(0, 9, into)):
+            with pytest.raises(ValueError, match="bytes do not go into"):
+                wrong()
+        with pytest.raises(weightd.Error) as e:
+            buffer.read(buffer.nbytes - 4, 8)
+        assert e.value.errno == errno.EINVAL
+
+
+def test_bytes_are_copied_in_until_published(weightd, numpy):
+    with weightd.create("m", layout_of(weightd, ("F32", (2, 3)), ("U8", (5,)))) as writer:
+        array = numpy.arange(6, dtype="f4").reshape(2, 3)
+        array.flags.writeable = False
+        writer["t0"].write(array)
+        writer["t1"].write(bytearray(b"abcde"))
+        writer.write(writer["t1"].offset + 1, b"X")
+        assert writer["t1"].read() == b"aXcde"
+        for wrong in (b"abcd", b"abcdef", numpy.zeros(3)):
+            with pytest.raises(ValueError, match="has 5 bytes"):
+                writer["t1"].write(wrong)
+        with pytest.raises(weightd.Error):
+            writer.write(writer.nbytes, b"X")
+        writer.publish()
+        with pytest.raises(weightd.Denied):
+            writer["t1"].write(b"abcde")
+    with weightd.attach("m") as buffer:
+        assert (buffer["t0"].numpy() == array).all()
+        with pytest.raises(weightd.Denied):
+            buffer["t1"].write(b"abcde")
+
+
+def test_host_memory_is_on_no_gpu(weightd):
+    publish(weightd)
+    buffer = weightd.attach("m")
+    assert buffer.location == ("host", None, None) and not hasattr(buffer["t0"], "__cuda_array_interface__")
+    assert weightd.create("n", layout_of(weightd)).location.memory == "host"
 
 
 # --- How long memory stays ---------------------------------------------------------------------------

@@ -10,7 +10,8 @@ weightd: share model weights between the processes of one machine, without copie
         writer["w"].numpy()[:] = 1
         version = writer.publish()                  # from now on nobody can change it
 
-Modules of torch: weightd.torch. Neither numpy nor torch is needed until a tensor is asked for one.
+On GPUs: device="cuda:0", as this process counts. Modules of torch: weightd.torch. Neither numpy nor torch is
+needed until a tensor is asked for one.
 
 Threads. Everything here may be called from any thread. Calls that are answered at once share one
 connection per process and socket; those that take long (create, load, wait, watch) have one each. After
@@ -26,8 +27,9 @@ from ._connection import set_restart_timeout
 from ._errors import (Denied, DigestMismatch, Disconnected, Error, LayoutMismatch, NotFound,
                       NotPublished, Removed, Restarted, Timeout, Torn, Updating)
 from ._layout import Layout
-from ._manage import (BufferInfo, ServerInfo, VersionInfo, drop, history, ls, ping, rollback,
-                      set_access, versions)
+from ._manage import (BufferInfo, DeviceInfo, ServerInfo, VersionInfo, devices, drop, history, ls,
+                      ping, rollback, set_access, versions)
+from ._memory import Location
 from ._stat import SlotInfo, Stat, UserInfo, slots, stat, users
 from ._tensor import Entry, Tensor
 from ._watch import Event, Watch, watch
@@ -36,10 +38,10 @@ from ._writer import LoadResult, Writer, create, load
 __version__ = _lib.weightd_release().decode()
 
 __all__ = [
-    "Buffer", "BufferInfo", "Denied", "DigestMismatch", "Disconnected", "Entry", "Error", "Event",
-    "Layout", "LayoutMismatch", "LoadResult", "NotFound", "NotPublished", "Removed", "Restarted",
-    "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating", "UserInfo",
-    "VersionInfo", "Watch", "Writer", "attach", "create", "drop", "history", "load", "ls", "ping",
-    "rollback", "set_access", "set_restart_timeout", "slots", "stat", "users", "versions", "wait",
-    "watch",
+    "Buffer", "BufferInfo", "Denied", "DeviceInfo", "DigestMismatch", "Disconnected", "Entry", "Error",
+    "Event", "Layout", "LayoutMismatch", "LoadResult", "Location", "NotFound", "NotPublished",
+    "Removed", "Restarted", "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating",
+    "UserInfo", "VersionInfo", "Watch", "Writer", "attach", "create", "devices", "drop", "history",
+    "load", "ls", "ping", "rollback", "set_access", "set_restart_timeout", "slots", "stat",
+    "users", "versions", "wait", "watch",
 ]

@@ -13,6 +13,7 @@ ROLES = {1: "param", 2: "buffer"}
 STATES = {0: "empty", 1: "ready", 2: "updating", 3: "torn", 4: "gone"}
 SLOT_STATES = {1: "writing", 2: "current", 3: "kept", 4: "leaving", 5: "orphan"}
 POLICIES = {"wait": 0, "evict": 1, "kill": 2}
+MEMORIES = {0: "host", 1: "cuda", 2: "cuda-ipc"}
 UNLIMITED = 2**64 - 1
 
 Progress = CFUNCTYPE(c_int, c_void_p, c_char_p, c_uint64, c_uint64)
@@ -31,6 +32,10 @@ class Tensor(Sized):
                 ("shape", POINTER(c_uint64)), ("data", c_void_p), ("offset", c_uint64),
                 ("n_bytes", c_uint64), ("index", c_uint32), ("tied_to", c_uint32),
                 ("n_dims", c_uint32), ("dtype", c_int), ("role", c_int)]
+
+
+class Location(Sized):
+    _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", c_ubyte * 16)]
 
 
 class Server(Sized):
@@ -94,6 +99,13 @@ class UserInfo(Sized):
                 ("n_descriptors", c_uint64), ("max_descriptors", c_uint64)]
 
 
+class DeviceInfo(Sized):
+    _fields_ = [("size", c_size_t), ("device", c_char_p), ("name", c_char_p), ("why", c_char_p),
+                ("total", c_uint64), ("free", c_uint64), ("ours", c_uint64), ("granularity", c_uint64),
+                ("index", c_uint32), ("driver", c_uint32), ("capability", c_uint32), ("vmm", c_bool),
+                ("ipc", c_bool), ("fabric", c_bool), ("rdma", c_bool), ("mig", c_bool)]
+
+
 class Stat(Sized):
     _fields_ = [("size", c_size_t), ("headroom", c_uint64), ("slot_bytes", c_uint64),
                 ("kept_bytes", c_uint64), ("leaving_bytes", c_uint64), ("orphan_bytes", c_uint64),
@@ -126,6 +138,8 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_device": (c_char_p, c_void_p),
     "weightd_buffer_version": (c_uint64, c_void_p),
     "weightd_buffer_data": (c_void_p, c_void_p, POINTER(c_uint64)),
+    "weightd_buffer_location": (c_int, c_void_p, POINTER(Location)),
+    "weightd_buffer_read": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
     "weightd_buffer_layout_hash": (c_void_p, c_void_p),
     "weightd_buffer_digest": (c_void_p, c_void_p),
     "weightd_buffer_n_tensors": (c_uint32, c_void_p),
@@ -156,6 +170,9 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_n_tensors": (c_uint32, c_void_p),
     "weightd_writer_tensor": (c_int, c_void_p, c_uint32, POINTER(Tensor)),
     "weightd_writer_find": (c_int, c_void_p, c_char_p, POINTER(Tensor)),
+    "weightd_writer_location": (c_int, c_void_p, POINTER(Location)),
+    "weightd_writer_read": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
+    "weightd_writer_write": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
     "weightd_writer_digest_leaf": (None, c_void_p, c_uint64),
     "weightd_writer_publish": (c_int, c_void_p, POINTER(c_uint64)),
     "weightd_writer_abort": (c_int, c_void_p),
@@ -168,12 +185,14 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_list_history": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_void_p)),
     "weightd_list_slots": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
     "weightd_list_users": (c_int, c_void_p, POINTER(c_void_p)),
+    "weightd_list_devices": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_list_free": (None, c_void_p),
     "weightd_list_count": (c_size_t, c_void_p),
     "weightd_list_buffer": (POINTER(BufferInfo), c_void_p, c_size_t),
     "weightd_list_version": (POINTER(VersionInfo), c_void_p, c_size_t),
     "weightd_list_slot": (POINTER(SlotInfo), c_void_p, c_size_t),
     "weightd_list_user": (POINTER(UserInfo), c_void_p, c_size_t),
+    "weightd_list_device": (POINTER(DeviceInfo), c_void_p, c_size_t),
     "weightd_stat": (c_int, c_void_p, POINTER(Stat)),
     "weightd_wait": (c_int, c_void_p, c_char_p, c_char_p, c_uint64, c_int, POINTER(c_uint64)),
     "weightd_drop": (c_int, c_void_p, c_char_p, c_char_p, c_uint64),

@@ -13,7 +13,7 @@ from ._abi import lib
 from ._connection import SLICE_S, Connection, patiently, shared
 from ._errors import Timeout, Updating, error
 from ._layout import Layout
-from ._memory import Memory
+from ._memory import BUFFER, Memory
 from ._table import Table
 
 T = TypeVar("T")
@@ -29,6 +29,10 @@ class Buffer(Table):
     arrays and captured graphs stay valid and show the new bytes. Both want a safe point: a moment when no
     thread of the process reads the buffer.
 
+    On a GPU. Addresses are the GPU's, tensors go to torch() and to whatever knows DLPack or
+    __cuda_array_interface__, read() copies bytes to the host. libweightd maps published bytes read-only; torch
+    and DLPack consumers may not know, and must not write.
+
     version      of these bytes; only swap() and pause() change it
     layout_hash  16 bytes
     digest       16 bytes, or None when it was published without
@@ -40,9 +44,7 @@ class Buffer(Table):
     _row = staticmethod(lib.weightd_buffer_tensor)
 
     def __init__(self, connection: Connection, handle: ctypes.c_void_p):
-        size = ctypes.c_uint64()
-        address = lib.weightd_buffer_data(handle, ctypes.byref(size))
-        memory = Memory(connection, handle, address, size.value, lib.weightd_detach, writable=False)
+        memory = Memory(connection, handle, BUFFER, writable=False)
         super().__init__(lib.weightd_buffer_name(handle).decode(),
                          lib.weightd_buffer_device(handle).decode(), memory,
                          lib.weightd_buffer_n_tensors(handle))
@@ -182,8 +184,8 @@ class Buffer(Table):
 
     def verify(self) -> None:
         """
-        Digests the mapped bytes (a few GB/s) and compares. DigestMismatch; NotPublished when there is
-        no digest. Other threads' calls over this connection wait meanwhile.
+        Digests the mapped bytes (a few GB/s; a GPU does its own) and compares. DigestMismatch; NotPublished
+        when there is no digest. Other threads' calls over this connection wait meanwhile.
         """
         memory = self._open()
         memory.connection.call(lib.weightd_buffer_verify, memory.handle)
@@ -194,6 +196,7 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     """
     Maps a published version.
 
+    device   "host"; "cuda:0", as this process counts, like torch; "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"
     version  None: the newest
     timeout  seconds to wait until it is published; None: for ever
     layout   what the tensors must be: a Layout or the hash of one; else LayoutMismatch

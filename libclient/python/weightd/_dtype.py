@@ -37,6 +37,12 @@ def name(code: int) -> str:
     return lib.weightd_dtype_name(code).decode()
 
 
+def typestr(name: str) -> str:
+    """What numpy.dtype.str says of the numpy type."""
+    kind = NUMPY[name]
+    return "|b1" if kind == "?" else kind if kind[0] == "<" else f"|{kind}"
+
+
 def packed(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     """
     The shape in whole elements of the numpy type: the same, except for elements below a byte, where the

@@ -65,6 +65,33 @@ class VersionInfo(NamedTuple):
     ended_ns: int
 
 
+class DeviceInfo(NamedTuple):
+    """
+    Where memory can be: `device` "host", "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>"; "cuda", with `why`: there is no
+    GPU. `why` is "", or the reason why it cannot be used. Bytes: `total`, `free` (of everybody's), `ours` (in slots)
+    and `granularity`, of which allocations are multiples. `index`: the number for nvidia-smi; `driver`: the newest
+    CUDA it knows, 13000 for 13.0; `capability`: 90 for 9.0. `vmm`: buffers can be made there, `ipc`: those of
+    create(handle="ipc"), `fabric`: other nodes reach it over NVLink, `rdma`: network cards reach it, `mig`: it is a
+    part of a GPU.
+    """
+
+    device: str
+    name: str
+    why: str
+    total: int
+    free: int
+    ours: int
+    granularity: int
+    index: int
+    driver: int
+    capability: int
+    vmm: bool
+    ipc: bool
+    fabric: bool
+    rdma: bool
+    mig: bool
+
+
 class ServerInfo(NamedTuple):
     """The server. `instance` is new at each start; `n_bytes` in slots, of all versions."""
 
@@ -84,6 +111,13 @@ def ls(name: str | None = None, socket: str | None = None) -> list[BufferInfo]:
     connection.call(lib.weightd_list, connection.handle, None if name is None else _abi.text(name),
                     ctypes.byref(found))
     return take(found, lib.weightd_list_buffer, BufferInfo)
+
+
+def devices(socket: str | None = None) -> list[DeviceInfo]:
+    """The host, then the GPUs; where GPUs cannot be used, one that says why. Blocks while the driver is asked."""
+    connection, found = shared(socket), ctypes.c_void_p()
+    connection.call(lib.weightd_list_devices, connection.handle, ctypes.byref(found))
+    return take(found, lib.weightd_list_device, DeviceInfo)
 
 
 def versions(name: str, device: str = "host", socket: str | None = None) -> list[VersionInfo]:

@@ -2,9 +2,44 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Callable
+import errno
+import os
+from typing import Any, Callable, NamedTuple
 
+from . import _abi
+from ._abi import lib
 from ._connection import Connection
+from ._errors import error
+
+_CHUNK = 16 << 20  # of what has to be copied on its way
+
+
+class Location(NamedTuple):
+    """
+    Where bytes are. `memory`: "host"; "cuda": an allocation of a GPU's; "cuda-ipc": one of the older kind.
+    `device`: the GPU that maps it, by its number in this process, as in torch; None: host memory. `uuid` of
+    the GPU, or of the part of one, that has it: "8e2a4d5c-..."; None: host memory.
+    """
+
+    memory: str
+    device: int | None
+    uuid: str | None
+
+
+class Kind(NamedTuple):
+    """The functions of attachments, or of writers."""
+
+    data: Callable[..., int | None]
+    location: Callable[..., int]
+    read: Callable[..., int]
+    write: Callable[..., int] | None
+    free: Callable[[ctypes.c_void_p], None]
+
+
+BUFFER = Kind(lib.weightd_buffer_data, lib.weightd_buffer_location, lib.weightd_buffer_read, None,
+              lib.weightd_detach)
+WRITER = Kind(lib.weightd_writer_data, lib.weightd_writer_location, lib.weightd_writer_read,
+              lib.weightd_writer_write, lib.weightd_writer_free)
 
 
 class Memory:
@@ -13,29 +48,79 @@ class Memory:
     Memory, the Memory holds no view: the last one to go unmaps it, in whatever order and thread.
 
     handle    the C object
-    address   of the first byte
+    address   of the first byte: one of a GPU's, where it is not in host memory
     size      bytes
+    location  Location
     writable  whether views made from now on may be written
     """
 
-    def __init__(self, connection: Connection, handle: ctypes.c_void_p, address: int | None, size: int,
-                 free: Callable[[ctypes.c_void_p], None], writable: bool):
-        self.connection, self.handle = connection, handle
-        self.address, self.size, self.writable = address or 0, size, writable
-        self._free = free
-        self._pages = ctypes.c_ubyte * size
+    def __init__(self, connection: Connection, handle: ctypes.c_void_p, kind: Kind, writable: bool):
+        size = ctypes.c_uint64()
+        self.connection, self.handle, self._kind, self.writable = connection, handle, kind, writable
+        self.address = kind.data(handle, ctypes.byref(size)) or 0
+        self.size = size.value
+        self.location = _location(kind, handle)
+        self._free = kind.free
+        self._pages = ctypes.c_ubyte * self.size
 
     def __del__(self):
-        # In a child the bytes of a writer are not mapped: something else may be where they were.
-        if not (self.writable and self.connection.is_parents()):
+        if not self._is_parents():
             self.connection.free(self._free, self.handle)
+
+    def _is_parents(self) -> bool:
+        # In a child the bytes of a writer are not mapped: something else may be where they were. Nor is
+        # what a parent has on a GPU: no child may use the CUDA of its parent.
+        return (self.writable or self.is_on_gpu) and self.connection.is_parents()
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self.location.device is not None
 
     def view(self, writable: bool | None = None) -> memoryview:
         """
         All bytes, format "B". `writable` overrides the flag: consumers that know no read-only memory
-        want it so. A write to published bytes is a SIGSEGV then.
+        want it so. A write to published bytes is a SIGSEGV then, as is every look at those of a GPU: they
+        are only for who passes the address on.
         """
         pages = self._pages.from_address(self.address)
         pages.memory = self  # type: ignore[attr-defined]
         view = memoryview(pages).cast("B")
         return view if (self.writable if writable is None else writable) else view.toreadonly()
+
+    def read(self, offset: int, size: int, into: Any = None) -> Any:
+        """Copies bytes to host memory: a new bytearray, or what `into` is, which has that size."""
+        found = bytearray(size) if into is None else into
+        view = memoryview(found)
+        if view.nbytes != size:
+            raise ValueError(f"{size} bytes do not go into {view.nbytes}")
+        if size:
+            to = (ctypes.c_char * size).from_buffer(view.cast("B"))
+            self.connection.call(self._kind.read, self.handle, offset, to, size)
+        return found
+
+    def write(self, offset: int, data: Any) -> None:
+        """Copies bytes of host memory, of anything that lends them contiguous."""
+        if self._kind.write is None or not self.writable:
+            raise error(errno.EACCES, "what is published cannot be written")
+        view = memoryview(data)
+        if not view.nbytes:
+            return
+        view = view.cast("B")
+        step = _CHUNK if view.readonly else view.nbytes
+        for at in range(0, view.nbytes, step):
+            piece = view[at:at + step]
+            # ctypes borrows writable memory only.
+            lent = bytes(piece) if view.readonly else (ctypes.c_char * piece.nbytes).from_buffer(piece)
+            self.connection.call(self._kind.write, self.handle, offset + at, lent, piece.nbytes)
+
+
+def _location(kind: Kind, handle: ctypes.c_void_p) -> Location:
+    found = _abi.Location()
+    r = kind.location(handle, ctypes.byref(found))
+    if r < 0:
+        raise error(-r, f"where the memory is cannot be told: {os.strerror(-r)}")
+    if found.device < 0:
+        return Location(_abi.MEMORIES[found.memory], None, None)
+    digits = bytes(found.uuid).hex()
+    uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return Location(_abi.MEMORIES[found.memory], found.device, uuid)

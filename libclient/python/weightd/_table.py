@@ -19,7 +19,8 @@ class Table(Mapping):
     a look-up costs the same in a layout of one and of a million tensors. Equal only to itself.
 
     name      of the buffer
-    device    "host"
+    device    "host", or a GPU: "cuda:GPU-<uuid>"
+    location  Location: what kind of memory, and for which GPU of this process
     nbytes    bytes of the flat range
     """
 
@@ -28,6 +29,7 @@ class Table(Mapping):
 
     def __init__(self, name: str, device: str, memory: Memory, n_tensors: int):
         self.name, self.device, self.nbytes = name, device, memory.size
+        self.location = memory.location
         self._memory: Memory | None = memory
         self._n_tensors = n_tensors
 
@@ -66,6 +68,14 @@ class Table(Mapping):
         if row is None:
             raise IndexError(f"{self!r} has no tensor {index}")
         return Tensor(row, memory)
+
+    def read(self, offset: int = 0, size: int | None = None, into=None):
+        """
+        Copies `size` bytes (None: all that are left) from `offset` on to the host: a new bytearray, or
+        `into`, anything writable of that size. Works for all kinds of memory. Error.
+        """
+        memory = self._open()
+        return memory.read(offset, self.nbytes - offset if size is None else size, into)
 
     def __iter__(self) -> Iterator[str]:
         for index in range(len(self)):

@@ -50,7 +50,7 @@ class Entry:
 class Tensor(Entry):
     """
     A tensor in mapped memory. It and every view made from it keep the memory mapped. No method copies,
-    unless it says so. Tensors of a published version are read-only, those of a writer writable until it
+    unless it says so. On a GPU there are torch(), DLPack and __cuda_array_interface__, and read() for a copy. Tensors of a published version are read-only, those of a writer writable until it
     publishes; afterwards the memory itself is read-only, and a write through a view made before (or
     through torch and old DLPack consumers, which know no read-only memory) ends in SIGSEGV.
     """
@@ -61,19 +61,42 @@ class Tensor(Entry):
         super().__init__(row)
         self._memory = memory
 
+    def read(self, into=None):
+        """A copy of the bytes on the host: a new bytearray, or `into`, anything writable of that size. Error."""
+        return self._memory.read(self.offset, self.nbytes, into)
+
+    def write(self, data) -> None:
+        """
+        Copies the bytes of `data` from the host, to a GPU too: of anything of that size that lends them in one
+        piece, bytes, numpy's arrays. ValueError; Denied when it is published.
+        """
+        size = memoryview(data).nbytes
+        if size != self.nbytes:
+            raise ValueError(f"{self.name!r} has {self.nbytes} bytes, not {size}")
+        self._memory.write(self.offset, data)
+
+    def _on_host(self) -> None:
+        """TypeError."""
+        if self._memory.is_on_gpu:
+            raise TypeError(f"{self.name!r} is on cuda:{self._memory.location.device}: use torch(), "
+                            "cupy.from_dlpack(), or read() for a copy on the host")
+
     def memoryview(self) -> memoryview:
-        """The bytes, flat: format "B"."""
+        """The bytes, flat: format "B". TypeError: they are on a GPU."""
+        self._on_host()
         return self._memory.view()[self.offset:self.offset + self.nbytes]
 
     def numpy(self) -> ndarray:
         """
         An array of this shape. BF16 and F8_* come as the unsigned integer that holds their bits (`dtype`
         tells which they are), F4 and F6_* as bytes: the last dimension counts bytes, and the array is
-        flat when a row does not end with one.
+        flat when a row does not end with one. TypeError: it is on a GPU.
         """
+        self._on_host()
         return self._array()
 
     def _array(self, kind: str | None = None, writable: bool | None = None) -> ndarray:
+        """On a GPU too: an array that nobody may look into."""
         import numpy
         shape, element = _dtype.packed(self.shape, self.dtype), kind or _dtype.NUMPY[self.dtype]
         if not self.nbytes:
@@ -95,32 +118,68 @@ class Tensor(Entry):
 
     def torch(self) -> TorchTensor:
         """
-        A CPU tensor of this shape (F4: torch's type holds two elements, its last dimension is half as
-        long). data_ptr() is the address in the shared memory; torch knows no read-only memory.
-        TypeError: this torch has no such type.
+        A tensor of this shape, on the CPU or the GPU that maps it (F4: torch's type holds two elements, its
+        last dimension is half as long). data_ptr() is the address in the shared memory; torch knows no
+        read-only memory. TypeError: this torch has no such type.
         """
+        if not self._memory.is_on_gpu:
+            return self._torch_view()
+        import torch
+        if not self.nbytes:
+            return self._torch_view().to(torch.device("cuda", self._memory.location.device))
+        return self._torch_shaped(torch.from_dlpack(_dlpack.Bytes(self)))
+
+    def _torch_view(self) -> TorchTensor:
+        """On a GPU too: a CPU tensor that nobody may look into."""
+        if self.nbytes:
+            return self._torch_shaped(self._torch_bytes())
+        import torch
+        return torch.empty(_dtype.packed(self.shape, self.dtype), dtype=self._torch_type())
+
+    def _torch_bytes(self) -> TorchTensor:
+        """Likewise, flat. Not of no bytes."""
+        import torch
+        return torch.frombuffer(self._memory.view(writable=True), dtype=torch.uint8, count=self.nbytes,
+                                offset=self.offset)
+
+    def _torch_shaped(self, bits: TorchTensor) -> TorchTensor:
+        return bits.view(self._torch_type()).view(_dtype.packed(self.shape, self.dtype))
+
+    def _torch_type(self):
+        """TypeError."""
         import torch
         kind = getattr(torch, _dtype.TORCH.get(self.dtype, ""), None)
         if kind is None:
             raise TypeError(f"torch {torch.__version__} has no type for {self.dtype} ({self.name!r}); "
-                            "numpy() and memoryview() have its bits")
-        shape = _dtype.packed(self.shape, self.dtype)
-        if not self.nbytes:
-            return torch.empty(shape, dtype=kind)
-        bits = torch.frombuffer(self._memory.view(writable=True), dtype=torch.uint8,
-                                count=self.nbytes, offset=self.offset)
-        return bits.view(kind).view(shape)
+                            "numpy() and memoryview() have its bits, and read()")
+        return kind
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        """
+        Version 3, on a GPU only. The types are those of numpy(), and what is published is read-only: numba
+        and cupy take that, torch wants torch(). AttributeError.
+        """
+        if not self._memory.is_on_gpu:
+            raise AttributeError(f"{self.name!r} is in host memory")
+        # `stream` None: there is nothing to wait for that libweightd has not waited for.
+        return {"shape": _dtype.packed(self.shape, self.dtype), "typestr": _dtype.typestr(self.dtype),
+                "data": (self._memory.address + self.offset if self.nbytes else 0,
+                         not self._memory.writable),
+                "strides": None, "stream": None, "version": 3}
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(kDLCPU, 0)"""
-        return _dlpack.CPU
+        """(kDLCPU, 0), or (kDLCUDA, the number of the GPU in this process)."""
+        return _dlpack.device(self._memory)
 
     def __dlpack__(self, *, stream=None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object:
         """
         A DLPack capsule. BOOL and BF16 as such, F8_* and smaller as in numpy(). With max_version >=
-        (1, 0) and numpy >= 2.1 it says that the memory is read-only. Needs numpy or torch. BufferError.
+        (1, 0) and numpy >= 2.1 it says that the memory is read-only. `stream` has nothing to wait for. Needs
+        numpy or torch, and for a copy on a GPU torch. BufferError.
         """
-        if dl_device is not None and tuple(dl_device) != _dlpack.CPU:
-            raise BufferError(f"{self.name!r} is in host memory, not on {tuple(dl_device)}")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"{self.name!r} is on {self.__dlpack_device__()}, not on {tuple(dl_device)}; "
+                              "read() copies it to the host")
         return _dlpack.capsule(self, max_version is not None and max_version[0] >= 1, bool(copy))

@@ -3,14 +3,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from . import _abi
 from ._abi import lib
 from ._connection import Connection, milliseconds
 from ._errors import Error
 from ._layout import Layout
-from ._memory import Memory
+from ._memory import WRITER, Memory
 from ._table import Table
 
 
@@ -30,9 +30,7 @@ class Writer(Table):
     _row = staticmethod(lib.weightd_writer_tensor)
 
     def __init__(self, connection: Connection, handle: ctypes.c_void_p, name: str, device: str):
-        size = ctypes.c_uint64()
-        address = lib.weightd_writer_data(handle, ctypes.byref(size))
-        memory = Memory(connection, handle, address, size.value, lib.weightd_writer_free, writable=True)
+        memory = Memory(connection, handle, WRITER, writable=True)
         super().__init__(name, device, memory, lib.weightd_writer_n_tensors(handle))
         self.version: int | None = None
 
@@ -45,10 +43,17 @@ class Writer(Table):
         state = "unpublished" if self.version is None else f"version {self.version}"
         return f"<Writer {self.name!r} on {self.device}, {state}, {len(self)} tensors>"
 
+    def write(self, offset: int, data: Any) -> None:
+        """
+        Copies bytes of the host to `offset`, to a GPU too: of anything that lends them in one piece, bytes,
+        numpy's arrays. Error.
+        """
+        self._open().write(offset, data)
+
     def publish(self) -> int:
         """
-        Makes the bytes a version and returns its number. Blocks while it digests them (a few GB/s). From
-        then on nobody can change them. Views made before stay valid and read the published bytes;
+        Makes the bytes a version and returns its number. Blocks while the bytes are digested (a few GB/s; a
+        GPU does its own). From then on nobody can change them. Views made before stay valid and read the published bytes;
         numpy still calls them writable and torch knows no read-only memory, but a write through them
         is a SIGSEGV. After an Error one can write on and try again, unless its sentence says otherwise.
         """
@@ -58,7 +63,6 @@ class Writer(Table):
         memory.writable = False
         self.version = version.value
         return self.version
-
 
     def close(self) -> None:
         """Drops the version unless it was published. The memory is unmapped with its last view."""
@@ -89,6 +93,7 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     Starts the next version of buffer `name`, making the buffer if there is none; blocks while weightd
     provides the memory.
 
+    device         "host"; "cuda:0", as this process counts, like torch; "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"
     mode           permission bits of a new buffer: r attaches, w writes
     keep           versions to keep, the newest included; 0: as before, 2 for a new buffer
     new_layout     allow a layout that differs from the newest version's; else LayoutMismatch
@@ -106,10 +111,10 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     """
     options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace, policy,
                               pause_timeout)
-    connection, handle = Connection(socket), ctypes.c_void_p()
+    connection, made = Connection(socket), ctypes.c_void_p()
     connection.call(lib.weightd_create, connection.handle, _abi.text(name), layout._handle,
-                    ctypes.byref(options), ctypes.byref(handle), again=False)
-    return Writer(connection, handle, name, device)
+                    ctypes.byref(options), ctypes.byref(made), again=False)
+    return Writer(connection, made, name, device)
 
 
 def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int = 0o640,
