@@ -23,6 +23,7 @@ pythondir ?= $(PREFIX)/lib/python$(if $(filter /usr,$(PREFIX)),3,$(python_versio
 
 CC = gcc
 CLANG ?= clang
+NVCC ?= $(or $(call has_program,nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 PYTHON ?= /usr/bin/python3
 python_version = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 CFLAGS ?= -O2 -g
@@ -81,9 +82,11 @@ CHOSEN := server/ini-% $(if $(FAULTS),,server/fault.c)
 PROTOCOL := $(call objects,server/cuda/protocol.c)
 SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c)) $(INI)) $(PROTOCOL)
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
-CLIENT := $(call objects,$(wildcard libclient/*.c libclient/load/*.c))
+CLIENT := $(call objects,$(wildcard libclient/*.c libclient/cuda/*.c libclient/load/*.c))
 WEIGHTCTL := $(call objects,$(wildcard libclient/weightctl/*.c))
 MAP := libclient/libweightd.map
+
+PTX := libclient/cuda/digest.ptx
 
 LIB := $(B)/libweightd.so
 PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl
@@ -129,6 +132,8 @@ required:
 $(B)/obj/%.o: %.c Makefile | required
 	$(call say,CC)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(B)/obj/libclient/cuda/digest_ptx.o: $(PTX) # as gcc does not tell
 
 SERVER_LIBS = $(call libs,$(if $(HAVE_INIH),inih))
 
@@ -178,6 +183,18 @@ $(FAKE): $(FAKE_OBJECTS) tests/fake/libcuda.map
 	$(call say,LINK)$(CC) -pthread -shared -Wl,-soname,$(@F) -Wl,--version-script=tests/fake/libcuda.map \
 		-Wl,--no-undefined -o $@ $(FAKE_OBJECTS)
 
+# Committed, so that nobody needs nvcc to build. A driver refuses what is written in a newer version of PTX
+# than its own, whatever is in it: nothing in it is newer than 6.0 and Volta, which ptxas checks.
+.PHONY: ptx
+ptx: libclient/cuda/digest.cu
+	$(if $(NVCC),,$(error nvcc is not here; name one by NVCC=))
+	$(call say,NVCC)mkdir -p $(B)
+	$(Q)$(NVCC) -ptx -arch=compute_75 -o $(B)/nvcc.ptx $<
+	$(Q){ echo "// sha256 of digest.cu: $$(sha256sum $< | cut -d' ' -f1)"; \
+		echo "// by 'make ptx', nvcc $$($(NVCC) --version | sed -n 's/.* V//p')"; \
+		sed '/^\/\//d; /^$$/d; s/^\.version.*/.version 6.0/; s/^\.target.*/.target sm_70/' $(B)/nvcc.ptx; } >$(PTX)
+	$(Q)$(NVCC) -cubin -arch=sm_90 -o $(B)/digest.cubin $(PTX)
+
 # --- Tests --------------------------------------------------------------------------------------
 
 .PHONY: check check-san lint format demo bench soak fuzz deps model torch2
@@ -225,7 +242,7 @@ pytest:
 lint:
 	$(Q)$(PYTEST) tests/lint
 
-C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]')
+C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]' -o -name '*.cu')
 format:
 	$(Q)$(or $(call has_program,clang-format-14),clang-format) -i $(C_FILES)
 
@@ -328,6 +345,7 @@ help:
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'
+	@echo 'make ptx        libclient/cuda/digest.ptx anew, by nvcc'
 	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
