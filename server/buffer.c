@@ -509,6 +509,38 @@ uint64_t buffers_kept_bytes(const struct server *server, const char *device)
 	return size;
 }
 
+static uint64_t bytes_of(const struct slot *s)
+{
+	if (!s || release_has_begun(s))
+		return 0;
+	/* On a GPU nothing before there is memory, and then what it takes there. */
+	return s->backend->opaque ? s->memory.location.map_size : s->size;
+}
+
+static uint64_t bytes_of_all(const struct list *buffers, const char *device)
+{
+	const struct version *v;
+	const struct buffer *b;
+	uint64_t size = 0;
+
+	list_for_each(b, buffers, link) {
+		if (!is_on(b, device))
+			continue;
+		list_for_each(v, &b->versions, link)
+			size += bytes_of(v->slot);
+		list_for_each(v, &b->leaving, link)
+			size += bytes_of(v->slot);
+		if (b->writer && !b->writer->target && b->writer->kept)
+			size += bytes_of(b->writer->slot);
+	}
+	return size;
+}
+
+uint64_t buffers_bytes(const struct server *server, const char *device)
+{
+	return bytes_of_all(&server->buffers, device) + bytes_of_all(&server->removed, device);
+}
+
 bool buffers_evict(struct server *server, const char *device, uint64_t missing)
 {
 	struct version *oldest = NULL;

@@ -152,6 +152,9 @@ uint64_t buffers_kept_bytes(const struct server *server, const char *device);
 void buffer_audit(const struct buffer *b, enum audit_action action, const struct channel_peer *peer,
 		  uint64_t version);
 
+/* What slots take on a device, but for those that are on their way out. */
+uint64_t buffers_bytes(const struct server *server, const char *device);
+
 /* WIRE_BUFFER_*. */
 uint32_t buffer_flags(const struct buffer *b);
 

@@ -32,7 +32,7 @@ static const char *const points[] = {
 	"attach-leased", "attach-answered", "renew-leased", "detach-freed",
 	"rollback-begun", "rollback-committed", "rollback-flipped",
 	"drop-begun", "drop-committed", "trim-begun", "trim-committed", "remove-begun", "remove-committed",
-	"free-removed", "free-saved", "recycle-kept", "recycle-taken",
+	"free-removed", "free-saved", "release-begun", "recycle-kept", "recycle-taken",
 	"replace-begun", "replace-committed",
 	"update-asked", "update-paused", "update-evicted", "update-committed", "pause-taken", "pause-answered",
 	"rewrite-finished", "rewrite-committed", "rewrite-flipped",

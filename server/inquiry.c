@@ -12,8 +12,6 @@
 #include "server/buffer.h"
 #include "server/server.h"
 #include "server/session.h"
-#include "server/slot.h"
-#include "server/writer.h"
 
 struct inquiry {
 	struct session *session; /* NULL: it has ended */
@@ -24,40 +22,12 @@ struct inquiry {
 	struct wire_device_record gpus[CUDA_DEVICES_MAX];
 };
 
-static uint64_t slot_bytes(const struct slot *s, const char *device, const struct buffer *b)
-{
-	if (!s || strcmp(b->device, device) != 0)
-		return 0;
-	/* Nothing of a GPU before there is memory, and then what it takes there. */
-	return s->backend->opaque ? s->memory.location.map_size : s->size;
-}
-
-/* What slots take on a device, whatever their state. */
-static uint64_t our_bytes(struct server *server, const char *device)
-{
-	struct list *all[] = {&server->buffers, &server->removed};
-	const struct version *v;
-	const struct buffer *b;
-	uint64_t size = 0;
-
-	for (size_t i = 0; i < ARRAY_LEN(all); i++)
-		list_for_each(b, all[i], link) {
-			list_for_each(v, &b->versions, link)
-				size += slot_bytes(v->slot, device, b);
-			list_for_each(v, &b->leaving, link)
-				size += slot_bytes(v->slot, device, b);
-			if (b->writer && !b->writer->target && b->writer->kept)
-				size += slot_bytes(b->writer->slot, device, b);
-		}
-	return size;
-}
-
 static void describe_host(struct server *server, struct wire_device_record *ret)
 {
 	*ret = (struct wire_device_record){
 		.device = "host",
 		.name = "host memory",
-		.ours = our_bytes(server, "host"),
+		.ours = buffers_bytes(server, "host"),
 		.granularity = (uint64_t)sysconf(_SC_PAGESIZE),
 	};
 	if (headroom_total(&ret->total) < 0 || headroom_bytes(&ret->free) < 0)
@@ -82,7 +52,7 @@ static void answer(struct inquiry *q)
 			describe_host(q->server, &record);
 		} else {
 			record = q->gpus[i - 1];
-			record.ours = our_bytes(q->server, record.device);
+			record.ours = buffers_bytes(q->server, record.device);
 		}
 		memcpy(list->records + list->n_records++ * sizeof(record), &record, sizeof(record));
 	}

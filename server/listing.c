@@ -230,7 +230,8 @@ static enum wire_slot_state state_of(const struct buffer *b, const struct versio
 	if (v->rewriting)
 		return WIRE_SLOT_WRITING;
 	if (v->ended_ns)
-		return v->n_leases > 0 ? WIRE_SLOT_LEAVING : WIRE_SLOT_ORPHAN;
+		return v->n_leases == 0 && release_is_orphan(v->slot) ? WIRE_SLOT_ORPHAN
+								      : WIRE_SLOT_LEAVING;
 	return v->number == b->current ? WIRE_SLOT_CURRENT : WIRE_SLOT_KEPT;
 }
 
@@ -402,7 +403,7 @@ void listing_stat(struct session *s)
 			list_for_each(v, &b->leaving, link) {
 				if (v == b->spare)
 					continue;
-				if (v->n_leases > 0)
+				if (v->n_leases > 0 || !release_is_orphan(v->slot))
 					stat->leaving_bytes += v->slot->size;
 				else
 					stat->orphan_bytes += v->slot->size;

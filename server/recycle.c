@@ -14,8 +14,8 @@ bool recycle_keep(struct version *v)
 
 	if (b->spare == v)
 		return true;
-	if (!b->reusable || b->removed || b->spare || v->slot->sealed || !v->number ||
-	    v->generation != b->generation)
+	if (!b->reusable || b->removed || b->spare || v->slot->sealed ||
+	    release_has_begun(v->slot) || !v->number || v->generation != b->generation)
 		return false;
 	b->spare = v;
 	fault_point("recycle-kept");
@@ -40,7 +40,7 @@ void recycle_forget(struct buffer *b)
 	struct version *v = b->spare;
 
 	b->spare = NULL;
-	if (v)
+	if (v && release_run(v->slot))
 		version_free(v);
 }
 

@@ -13,9 +13,7 @@
 
 static void slot_destroy(struct slot *s)
 {
-	(void)fd_close(s->memory.fd);
-	(void)fd_close(s->reader_fd);
-	(void)fd_close(s->probe_fd);
+	slot_close(s);
 	quota_refund(&s->charge);
 	quota_refund(&s->descriptor);
 	free(s);
@@ -44,6 +42,7 @@ static struct slot *slot_blank(const struct buffer *buffer, uid_t uid, uint64_t 
 		return NULL;
 	s->server = buffer->server;
 	s->backend = buffer->backend;
+	s->device = buffer->device;
 	s->uid = uid;
 	s->data_size = data_size;
 	s->size = digest_slot_size(data_size);
@@ -136,14 +135,17 @@ int slot_recover(const struct buffer *buffer, const struct slot_saved *saved, in
 	return 0;
 }
 
-static int free_step(struct job *job)
+void slot_close(struct slot *s)
 {
-	struct slot *s = container_of(job, struct slot, free_job);
-
 	/* The last close frees the pages. */
 	s->memory.fd = fd_close(s->memory.fd);
 	s->reader_fd = fd_close(s->reader_fd);
 	s->probe_fd = fd_close(s->probe_fd);
+}
+
+static int free_step(struct job *job)
+{
+	slot_close(container_of(job, struct slot, free_job));
 	return JOB_DONE;
 }
 
@@ -156,12 +158,22 @@ static void free_done(struct job *job, int r)
 	slot_destroy(s);
 }
 
+void slot_forget(struct slot *s)
+{
+	if (s->kept)
+		store_remove(&s->server->store, STORE_SLOT, s->id);
+	s->kept = false;
+}
+
 void slot_free(struct slot *s)
 {
 	if (!s)
 		return;
-	if (s->kept)
-		store_remove(&s->server->store, STORE_SLOT, s->id);
+	slot_forget(s);
+	if (s->probe_fd < 0) { /* released before, or there was nothing yet */
+		free_done(&s->free_job, 0);
+		return;
+	}
 	/* The last close may take as long as the making. What has memory got it from a worker. */
 	worker_submit(s->backend->worker(s->server), &s->free_job, free_step, free_done);
 }

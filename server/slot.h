@@ -15,6 +15,7 @@
 
 #include "server/backend/backend.h"
 #include "server/quota.h"
+#include "server/release.h"
 #include "server/worker.h"
 
 struct buffer;
@@ -35,6 +36,8 @@ struct slot {
 	struct charge charge;
 	struct charge descriptor;
 	struct job free_job;
+	struct release release;
+	const char *device; /* the buffer's, which outlives it */
 };
 
 /* Allocates and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno. */
@@ -62,6 +65,12 @@ void slot_free(struct slot *s);
 
 /* Puts it into the store. */
 void slot_keep(struct slot *s);
+
+/* Takes it out of the store. */
+void slot_forget(struct slot *s);
+
+/* On the backend's worker: closes all descriptors. */
+void slot_close(struct slot *s);
 
 /* On the backend's worker: as backend::provide. */
 int slot_provide(struct slot *s);

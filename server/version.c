@@ -79,8 +79,11 @@ bool version_reap(struct version *v)
 {
 	if (v->n_leases > 0 || v->rewriting || slot_in_use(v->slot))
 		return false;
-	if (!recycle_keep(v))
-		version_free(v);
+	if (recycle_keep(v))
+		return true;
+	if (!release_run(v->slot))
+		return false;
+	version_free(v);
 	return true;
 }
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -13,6 +14,7 @@
 
 #define PROGRAM "weightd-cuda"
 #define SECOND_NS ((uint64_t)1000000000)
+#define PAUSE_MS 10
 #define DEATHS_FREE 2 /* before it has to wait */
 #define WAIT_MAX_S 32
 
@@ -49,6 +51,13 @@ void allocator_rest(struct allocator *a)
 
 	(void)child_end(&a->child,
 			how); /* what the driver holds on to is looked at when it is used next */
+}
+
+void allocator_pause(struct allocator *a)
+{
+	struct pollfd p = {.fd = a->stop_fd, .events = POLLIN};
+
+	(void)poll(&p, 1, PAUSE_MS);
 }
 
 static bool is_stopped(const struct allocator *a)
@@ -105,6 +114,8 @@ static int fail(struct allocator *a, int r, char *why)
 	pid_t pid = a->child.pid;
 	char how[CHILD_WHY_SIZE];
 
+	if (r != -EPIPE)
+		child_kill(&a->child);
 	if (child_end(&a->child, how) < 0)
 		(void)snprintf(how, sizeof(how), "nothing: it hangs in the driver");
 	if (r == -ECANCELED) {

@@ -39,6 +39,9 @@ void allocator_stop(struct allocator *a);
 int allocator_ask(struct allocator *a, struct allocator_request *q, struct allocator_reply *ret,
 		  int *ret_fd);
 
+/* Lets some milliseconds pass, unless it is stopped. */
+void allocator_pause(struct allocator *a);
+
 bool allocator_is_running(const struct allocator *a);
 
 /* Ends it: when it is used again, it is started again. */

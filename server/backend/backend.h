@@ -58,6 +58,14 @@ struct backend {
 	 */
 	int (*provide)(struct backend_memory *m);
 
+	/*
+	 * On the worker, for memory whose end no descriptor shows: asks how many bytes the device has free,
+	 * until they are as many as wanted. 0; -EBUSY when they are not by the deadline; or another errno.
+	 * NULL: closing the descriptors shows it.
+	 */
+	int (*await_free)(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
+			  uint64_t *ret_free);
+
 	/* A descriptor of the same memory that cannot be used to write it, where there is such a thing. */
 	int (*reader)(int fd, int *ret_fd);
 

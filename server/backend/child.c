@@ -196,6 +196,12 @@ static bool is_over(const struct child *c, uint64_t for_ns)
 	return poll(&p, 1, (int)(for_ns / 1000000)) > 0;
 }
 
+void child_kill(const struct child *c)
+{
+	if (c->pid)
+		(void)kill(c->pid, SIGKILL); /* it is ours until we wait for it */
+}
+
 int child_end(struct child *c, char ret_how[CHILD_WHY_SIZE])
 {
 	int status = 0;
@@ -205,7 +211,7 @@ int child_end(struct child *c, char ret_how[CHILD_WHY_SIZE])
 		return 0;
 	c->fd = fd_close(c->fd);
 	if (!is_over(c, GO_NS)) {
-		(void)kill(c->pid, SIGKILL); /* it is ours until we wait for it */
+		child_kill(c);
 		if (!is_over(c, GO_NS))
 			return -EBUSY;
 	}

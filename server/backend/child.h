@@ -37,6 +37,9 @@ int child_start(struct child *c, const char *path, const char *name, const char 
 int child_call(struct child *c, const void *request, size_t size, uint64_t deadline_ns, int stop_fd,
 	       struct channel_packet *ret);
 
+/* Kills it at once. */
+void child_kill(const struct child *c);
+
 /*
  * Hangs up, kills it if it does not go within a second, and says how it went: "signal 9". -EBUSY: it cannot
  * be killed yet, the driver has it; call it again later.

@@ -172,6 +172,31 @@ static int cuda_provide(struct backend_memory *m)
 	return JOB_DONE;
 }
 
+/* There is no event for it: freed memory is seen by asking. */
+static int cuda_await_free(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
+			   uint64_t *ret_free)
+{
+	struct allocator *a = &m->server->cuda.allocator;
+	struct allocator_request q = {.op = ALLOCATOR_FREE};
+	struct allocator_reply reply;
+	int fd = -1, r;
+
+	if (!m->server->config.cuda_enabled)
+		return -ENODEV;
+	memcpy(q.uuid, m->location.uuid, sizeof(q.uuid));
+	for (;;) {
+		r = allocator_ask(a, &q, &reply, &fd);
+		if (r < 0)
+			return r;
+		*ret_free = reply.free;
+		if (reply.free >= wanted)
+			return 0;
+		if (num_now_ns() >= deadline_ns)
+			return -EBUSY;
+		allocator_pause(a);
+	}
+}
+
 /* A second descriptor of the same open file: opening it anew would lead to the driver, not to the memory. */
 static int cuda_duplicate(int fd, int *ret_fd)
 {
@@ -204,6 +229,7 @@ const struct backend backend_cuda = {
 	.worker = cuda_worker,
 	.allocate = cuda_allocate,
 	.provide = cuda_provide,
+	.await_free = cuda_await_free,
 	.reader = cuda_duplicate,
 	.writable = cuda_duplicate,
 	.in_use = cuda_unknown,

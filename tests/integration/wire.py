@@ -47,13 +47,13 @@ BODIES = {  # of requests
 N_FDS = {op: int(op == CREATE) for op in OPS}
 
 SURVIVES = 1  # a feature, in the answer to hello
-NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE = 1, 2, 4, 8  # in create
-IS_EXCLUSIVE, IS_REUSABLE = 1, 2  # in the answer to create, and in the record of a buffer
+NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC = 1, 2, 4, 8, 16  # in create
+IS_EXCLUSIVE, IS_REUSABLE, IS_IPC = 1, 2, 4  # in the answer to create, and in the record of a buffer
 WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
 DIGEST = 1  # in publish, and in the answers to attach and pause
 MUTABLE = 2  # in the answers to attach and pause
 MODE, UID, GID = 1, 2, 4  # in access
-BUFFERS, VERSIONS, HISTORY, SLOTS, USERS = range(1, 6)  # kinds of lists
+BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES = range(1, 7)  # kinds of lists
 WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of slots
 FROM_NOW_ON = 2**64 - 1  # in events
 EMPTY, READY, UPDATING, TORN, GONE = range(5)  # states of a buffer, in its record and on its head page
@@ -67,6 +67,19 @@ PATIENCE_S = 20
 def location(map_size, memory=0, uuid=b"", handle=b""):
     """A struct wire_location."""
     return struct.pack("<IIQ16s64s", memory, 0, map_size, uuid, handle)
+
+
+class Location(NamedTuple):
+    """Where the bytes of a slot are, in the answers to create and attach."""
+    memory: int
+    map_size: int
+    uuid: bytes
+    handle: bytes
+
+    @staticmethod
+    def of(reply):
+        memory, _, *rest = struct.unpack("<IIQ16s64s", reply.body[-96:])
+        return Location(memory, *rest)
 
 
 class Refused(Exception):
@@ -214,7 +227,9 @@ SlotRecord = record("SlotRecord", "128s 64s 5Q 4I",
 CHARGES = "connections leases buffers versions bytes descriptors".split()
 User = record("User", "II 12Q", " ".join(["uid pad", *(f"used_{c}" for c in CHARGES), *(f"max_{c}" for c in CHARGES)]))
 Event = record("Event", "128s 64s 3Q 4I", "name device serial time_ns version event why uid pid", TARGET)
-RECORDS = {BUFFERS: Buffer, VERSIONS: Version, HISTORY: Version, SLOTS: SlotRecord, USERS: User}
+Device = record("Device", "64s 128s 256s 4Q 4I", "device name why total free ours granularity index flags driver capability",
+                ("device", "name", "why"))
+RECORDS = {DEVICES: Device, BUFFERS: Buffer, VERSIONS: Version, HISTORY: Version, SLOTS: SlotRecord, USERS: User}
 EVENTS_BY_NAME = dict(zip("created published rolled-back version-gone removed updating torn access evicted missed".split(),
                           range(1, 11)))
 
@@ -226,6 +241,7 @@ class Wire:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.serial = 0
         self.fds = []
+        self.location = None  # in the last answer that had one
         self.held = {}  # the descriptors that came with a writer or lease, by its id
         try:
             self.socket.settimeout(timeout)
@@ -332,6 +348,7 @@ class Wire:
 
     def slot(self, reply):
         slot = Slot(*struct.unpack_from("<5QI", reply.body), *reply.fds)
+        self.location = Location.of(reply)
         self.held[slot.writer] = reply.fds
         return slot
 
@@ -344,9 +361,10 @@ class Wire:
         self.ask(ABORT, writer)
         self.forget(self.held.pop(writer, []))
 
-    def attach(self, name, version=0, buffer=0):
-        reply = self.ask(ATTACH, name.encode(), b"", version, buffer, 0, 0, b"")
+    def attach(self, name, version=0, buffer=0, device=""):
+        reply = self.ask(ATTACH, name.encode(), device.encode(), version, buffer, 0, 0, b"")
         lease = Lease(*struct.unpack_from("<5QI", reply.body), *reply.fds)
+        self.location = Location.of(reply)
         self.held[lease.lease] = reply.fds
         return lease
 
@@ -409,8 +427,12 @@ class Wire:
     def names(self):
         return sorted(self.records())
 
-    def drop(self, name, version=0):
-        self.ask(DROP, name.encode(), b"", version)
+    def devices(self):
+        """By name."""
+        return {row.device: row for row in self.list(DEVICES)}
+
+    def drop(self, name, version=0, device=""):
+        self.ask(DROP, name.encode(), device.encode(), version)
 
 
 def message(op, body=b"", n_fds=0, serial=1, size=None):

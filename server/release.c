@@ -1,0 +1,128 @@
+#include "server/release.h"
+
+#include <errno.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/buffer.h"
+#include "server/fault.h"
+#include "server/log.h"
+#include "server/server.h"
+#include "server/slot.h"
+
+#define SECOND_NS ((uint64_t)1000000000)
+#define DELAY_MAX_NS (60 * SECOND_NS)
+
+/* Nobody waits for what is over: its version goes, and with it the slot. */
+static void end(struct slot *s)
+{
+	struct server *server = s->server;
+
+	s->release.state = RELEASE_OVER;
+	if (!server->stopping)
+		(void)reaper_look(&server->reaper); /* it is at work until nothing is left */
+}
+
+/* What a driver keeps back for itself of a big allocation does not make it an orphan. */
+static uint64_t expected(const struct slot *s)
+{
+	return s->memory.location.map_size - s->memory.location.map_size / 8;
+}
+
+static int close_step(struct job *job)
+{
+	struct slot *s = container_of(job, struct slot, release.job);
+	uint64_t before = 0;
+	int r = s->backend->await_free(&s->memory, 0, 0, &before);
+
+	slot_close(s);
+	return r < 0 ? r
+		     : s->backend->await_free(&s->memory, before + expected(s),
+					      num_now_ns() + SECOND_NS, &s->release.free);
+}
+
+static int look_step(struct job *job)
+{
+	struct slot *s = container_of(job, struct slot, release.job);
+
+	return s->backend->await_free(&s->memory, 0, 0, &s->release.free);
+}
+
+/* What the GPU would have free without us: this slot apart, which is none of ours any more. */
+static uint64_t left_by_others(const struct slot *s)
+{
+	return s->release.free + buffers_bytes(s->server, s->device);
+}
+
+static void plan_look(struct slot *s)
+{
+	struct release *r = &s->release;
+
+	r->delay_ns = !r->delay_ns                     ? SECOND_NS
+		      : r->delay_ns * 2 < DELAY_MAX_NS ? r->delay_ns * 2
+						       : DELAY_MAX_NS;
+	r->next_ns = num_now_ns() + r->delay_ns;
+}
+
+static void close_done(struct job *job, int r)
+{
+	struct slot *s = container_of(job, struct slot, release.job);
+
+	if (r != -EBUSY) {
+		end(s); /* also where the GPU does not say: nobody would ever know */
+		return;
+	}
+	log_warning("memory on %s that nobody has a lease on is still taken: some process maps it",
+		    s->device);
+	s->release.state = RELEASE_ORPHAN;
+	s->release.others = left_by_others(s);
+	plan_look(s);
+}
+
+static void look_done(struct job *job, int r)
+{
+	struct slot *s = container_of(job, struct slot, release.job);
+	uint64_t others = left_by_others(s);
+
+	s->release.looking = false;
+	if (r == 0 && others >= s->release.others + expected(s)) {
+		end(s);
+		return;
+	}
+	if (r == 0 && others < s->release.others)
+		s->release.others = others;
+	plan_look(s);
+}
+
+bool release_run(struct slot *s)
+{
+	struct release *r = &s->release;
+	struct worker *worker;
+
+	if (!s->backend->await_free || r->state == RELEASE_OVER)
+		return true;
+	if (r->state == RELEASE_CLOSING || r->looking ||
+	    (r->state == RELEASE_ORPHAN && num_now_ns() < r->next_ns))
+		return false;
+	worker = s->backend->worker(s->server);
+	if (r->state == RELEASE_ORPHAN) {
+		r->looking = true;
+		worker_submit(worker, &r->job, look_step, look_done);
+		return false;
+	}
+	r->state = RELEASE_CLOSING;
+	slot_forget(s);
+	fault_point("release-begun");
+	worker_submit(worker, &r->job, close_step, close_done);
+	return false;
+}
+
+bool release_has_begun(const struct slot *s)
+{
+	return s->release.state != RELEASE_HELD;
+}
+
+bool release_is_orphan(const struct slot *s)
+{
+	return !s->backend->await_free || s->release.state == RELEASE_ORPHAN;
+}

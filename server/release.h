@@ -1,0 +1,49 @@
+/*
+ * Releases
+ *
+ * How memory goes of which descriptors tell nothing: GPU memory, when nobody has a lease on it any more. Its
+ * descriptors are closed, and the GPU is asked whether it has more free. Where it has not within a second,
+ * somebody maps the memory without a lease, an orphan; it is looked at again, less and less often, until it
+ * has come back.
+ *
+ * What a GPU has free says nothing about who took it. Another program that takes as much in the same second
+ * makes an orphan of what is free, until as much is given back; one that gives back as much, or a reader
+ * whose context goes with it, hides an orphan. Our own slots that come and go meanwhile are counted out.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/worker.h"
+
+struct slot;
+
+enum release_state {
+	RELEASE_HELD, /* we have its descriptors */
+	RELEASE_CLOSING, /* the worker has it */
+	RELEASE_ORPHAN,
+	RELEASE_OVER, /* the memory is free, or nobody can say */
+};
+
+struct release {
+	struct job job;
+	enum release_state state;
+	bool looking; /* the worker is, at an orphan */
+	uint64_t free; /* bytes of the GPU, when it was looked at last */
+	uint64_t others; /* the least that all but us have left of it since */
+	uint64_t delay_ns;
+	uint64_t next_ns; /* of the next look */
+};
+
+/*
+ * Begins the release of a slot, or goes on with it: true when it is over, at once where closing frees. Else it
+ * is to be asked again.
+ */
+bool release_run(struct slot *s);
+
+/* True for one that has begun: the slot is good for nothing any more. */
+bool release_has_begun(const struct slot *s);
+
+/* True when the memory should be free and is not. */
+bool release_is_orphan(const struct slot *s);

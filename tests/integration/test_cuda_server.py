@@ -1,0 +1,478 @@
+"""GPU memory as weightd hands it out: on stand-ins for GPUs, which prove nothing about real ones."""
+import errno
+import os
+import pathlib
+import re
+import signal
+import subprocess
+
+import features
+import pytest
+from integration import wire
+from integration.wire import ORPHAN, Refused, Wire, image, until
+
+MIB = 1 << 20
+GRANULE = 2 * MIB
+LAYOUT = image([("t", 4096)])
+CUDA = 1  # where a slot is
+OUT_OF_MEMORY = 2
+UNKNOWN = 999
+
+
+def layout(size):
+    return image([("t", size)])
+
+
+@pytest.fixture
+def serve(make_daemon, tmp_path):
+    """serve(gpu, "timeout = 1"): a weightd on these GPUs, with lines for [cuda]."""
+    def make(gpu, *lines, args=(), env=None):
+        config = tmp_path / f"{len(list(tmp_path.iterdir()))}.conf"
+        config.write_text("\n".join(["[cuda]", *lines, ""]))
+        return make_daemon("--config", str(config), *args, env=(gpu.env if gpu else {}) | (env or {}))
+    return make
+
+
+def allocators(daemon):
+    """The pids of the weightd-cuda that this weightd, or the one under its keeper, has started."""
+    found = []
+    for folder in pathlib.Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                name = (folder / "comm").read_text().strip()
+                env = (folder / "environ").read_bytes()
+                state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if name == "weightd-cuda" and state != "Z" and daemon.env["FAKE_CUDA_STATE"].encode() in env:
+                found.append(int(folder.name))
+    return found
+
+
+def publish(w, device, name="m", size=4096, **kw):
+    slot = w.create(name, layout(size), device=device, **kw)
+    w.publish(slot.writer)
+    w.detach(slot.writer)
+    return slot
+
+
+def refused(code, w, *args, **kw):
+    with pytest.raises(Refused) as e:
+        w.create(*args, **kw)
+    assert e.value.errno == code, e.value
+    return e.value.sentence
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+def test_a_slot_on_a_gpu_is_scrubbed_and_its_descriptor_is_all_that_is_left(gpu, serve):
+    daemon = serve(gpu, "idle-timeout = 0")
+    with Wire(daemon.socket) as w:
+        slot = w.create("m", LAYOUT, device=gpu.device())
+        assert w.location == (CUDA, GRANULE, bytes.fromhex(gpu.uuid().replace("-", "")), bytes(64))
+        until(lambda: not allocators(daemon), "the allocator is gone")
+        file, = gpu.files()
+        assert gpu.used() == GRANULE and file.read_bytes()[:GRANULE] == bytes(GRANULE)
+        assert w.publish(slot.writer) == 1
+        lease = w.attach("m", device=gpu.device())
+        assert w.location.memory == CUDA and lease.slot_size == slot.slot_size
+        assert w.records()["m"].slot_bytes == slot.slot_size
+        w.drop("m", device=gpu.device())
+        w.detach(slot.writer)
+        assert gpu.used() == GRANULE
+        w.detach(lease.lease)
+        until(lambda: gpu.used() == 0, lambda: f"free again: {gpu.used()}")
+        until(lambda: w.stat().slot_bytes == 0, lambda: f"{w.stat()}")
+
+
+def test_weightd_itself_never_loads_the_driver(gpu, serve):
+    daemon = serve(gpu)
+    with Wire(daemon.socket) as w:
+        publish(w, gpu.device())
+    assert "libcuda" not in pathlib.Path(f"/proc/{daemon.pid}/maps").read_text()
+    names = subprocess.run(["nm", features.BUILD / "weightd"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert " main" in names and not re.search(r"cuda_driver|dlopen", names), "weightd links what opens libcuda"
+
+
+def test_the_allocator_inherits_nothing_but_its_socket(gpu, serve):
+    daemon = serve(gpu, args=["--keeper"])
+    with Wire(daemon.socket) as w:
+        publish(w, gpu.device())
+        pid, = allocators(daemon)
+        fds = {int(p.name): os.readlink(p) for p in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
+        ours = {fd: to for fd, to in fds.items() if "fake-gpus" not in to}
+        assert sorted(ours) == [0, 1, 2, 3] and ours[3].startswith("socket:"), fds
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        for mask in "SigBlk", "SigIgn":  # but for those of the C library
+            assert int(re.search(rf"{mask}:\s+(\w+)", status)[1], 16) & 0x7fffffff == 0, status
+        environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"NOTIFY_SOCKET" not in environ and b"FDSTORE" not in environ
+        os.kill(w.ping().pid, signal.SIGKILL)
+    until(lambda: pid not in allocators(daemon), "the allocator goes with weightd")
+
+
+def test_what_does_not_fit_is_refused_with_numbers(make_gpus, serve):
+    gpu = make_gpus(memory="256M")
+    with Wire(serve(gpu, "reserve = 64M").socket) as w:
+        sentence = refused(errno.ENOMEM, w, "llama", layout(200 * MIB), device=gpu.device())
+        assert re.fullmatch(rf"'llama' on {gpu.device()} \(Fake GPU\) needs 211.8 MB, [\d.]+ MB are free \(67.1 MB of them "
+                            r"in reserve\); remove a buffer or an old version there \(weightctl rm\), write in place of "
+                            r"the current one \(--replace\), or end a program that uses that GPU", sentence), sentence
+        assert w.names() == [] and gpu.used() == 0
+        publish(w, gpu.device(), size=100 * MIB)
+
+
+def test_a_driver_out_of_memory_is_told_like_too_little_of_it(gpu, serve):
+    with Wire(serve(gpu).socket) as w:
+        gpu.fail("cuMemCreate", OUT_OF_MEMORY)
+        assert "(Fake GPU) needs 2.1 MB" in refused(errno.ENOMEM, w, "m", LAYOUT, device=gpu.device())
+        gpu.heal()
+        publish(w, gpu.device())
+
+
+@pytest.mark.parametrize("symbol", ["cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemsetD8",
+                                    "cuCtxSynchronize", "cuMemUnmap", "cuMemExportToShareableHandle", "cuMemRelease"])
+def test_a_call_that_fails_fails_one_request_and_leaves_nothing(gpu, serve, symbol):
+    with Wire(serve(gpu).socket) as w:
+        gpu.fail(symbol, UNKNOWN)
+        sentence = refused(errno.EIO, w, "m", LAYOUT, device=gpu.device())
+        assert sentence.startswith(f"no memory for 'm' on {gpu.device()}: its") or "it gives no memory" in sentence
+        assert "CUDA_ERROR_UNKNOWN" in sentence
+        gpu.heal()
+        until(lambda: gpu.used() == 0, lambda: f"{gpu.used()} bytes are left")
+        publish(w, gpu.device())
+
+
+def test_eviction_makes_room_on_the_same_device_only(make_gpus, serve):
+    gpu = make_gpus(devices=2, memory="96M")
+    with Wire(serve(gpu, "reserve = 0").socket) as w:
+        for device in gpu.device(0), gpu.device(1), "host":
+            for _ in range(2):
+                publish(w, device, size=20 * MIB)
+        assert {r.device: r.n_versions for r in w.list(wire.BUFFERS)} == dict.fromkeys([gpu.device(0), gpu.device(1), "host"], 2)
+        publish(w, gpu.device(0), "big", size=60 * MIB)
+        assert {(r.name, r.device): r.n_versions for r in w.list(wire.BUFFERS)} == {
+            ("m", gpu.device(0)): 1, ("m", gpu.device(1)): 2, ("m", "host"): 2, ("big", gpu.device(0)): 1}
+
+
+def test_one_gpu_that_is_full_does_not_concern_the_other(make_gpus, serve):
+    gpu = make_gpus(devices=2, memory="96M")
+    with Wire(serve(gpu, "reserve = 0").socket) as w:
+        publish(w, gpu.device(0), size=80 * MIB)
+        refused(errno.ENOMEM, w, "n", layout(80 * MIB), device=gpu.device(0))
+        publish(w, gpu.device(1), "n", size=80 * MIB)
+
+
+@pytest.mark.parametrize("flags", [wire.EXCLUSIVE, wire.REUSABLE])
+def test_memory_is_written_again_where_the_buffer_has_it_so(gpu, serve, flags):
+    with Wire(serve(gpu).socket) as w:
+        for version in range(1, 6):
+            slot = w.create("m", LAYOUT, device=gpu.device(), flags=flags, keep=1)
+            assert w.publish(slot.writer) == version
+            w.detach(slot.writer)
+        assert gpu.used() <= 2 * GRANULE
+
+
+# --- the allocator --------------------------------------------------------------------------------
+
+def test_an_allocator_that_dies_fails_one_request(gpu, serve):
+    daemon = serve(gpu)
+    with Wire(daemon.socket) as w:
+        gpu.fail("cuMemsetD8", "die", count=1)
+        gpu.fail("cuMemsetD8_v2", "die", count=1)
+        sentence = refused(errno.EIO, w, "m", LAYOUT, device=gpu.device())
+        assert sentence == f"no memory for 'm' on {gpu.device()}: weightd-cuda died (signal 9)"
+        gpu.heal()
+        assert gpu.used() == 0 and w.names() == []
+        publish(w, gpu.device())
+
+
+def test_an_allocator_that_is_killed_while_idle_is_not_missed(gpu, serve):
+    daemon = serve(gpu)
+    with Wire(daemon.socket) as w:
+        publish(w, gpu.device())
+        os.kill(allocators(daemon)[0], signal.SIGKILL)
+        publish(w, gpu.device(), "n")
+
+
+def test_an_allocator_that_hangs_is_killed_and_holds_up_no_host_memory(gpu, serve):
+    daemon = serve(gpu, "timeout = 1")
+    with Wire(daemon.socket) as w, Wire(daemon.socket) as other:
+        gpu.fail("cuMemCreate", "hang")
+        w.send_create("m", LAYOUT, device=gpu.device())
+        publish(other, "host")
+        with pytest.raises(Refused) as e:
+            w.answer(wire.CREATE)
+        assert e.value.errno == errno.ETIMEDOUT and "did not answer within 1 s and was killed" in e.value.sentence
+        gpu.heal()
+        publish(w, gpu.device())
+
+
+def test_a_hang_does_not_keep_weightd_from_stopping(gpu, serve):
+    daemon = serve(gpu, "timeout = 3600")
+    with Wire(daemon.socket) as w:
+        gpu.fail("cuMemCreate", "hang")
+        w.send_create("m", LAYOUT, device=gpu.device())
+        until(lambda: allocators(daemon), "it was started")
+        daemon.stop()
+    assert not allocators(daemon)
+
+
+def test_a_client_that_goes_while_a_gpu_hangs_leaves_nothing(gpu, serve):
+    daemon = serve(gpu, "timeout = 2")
+    gpu.fail("cuMemCreate", "hang")
+    with Wire(daemon.socket) as w:
+        w.send_create("m", LAYOUT, device=gpu.device())
+        until(lambda: allocators(daemon), "it was started")
+    with Wire(daemon.socket) as w:
+        until(lambda: w.ping().n_buffers == 0, "the buffer goes with its writer")
+        gpu.heal()
+        publish(w, gpu.device())
+
+
+def test_an_allocator_that_goes_on_dying_is_started_less_often(gpu, serve):
+    with Wire(serve(gpu).socket) as w:
+        gpu.fail("cuInit", "die")
+        for _ in range(3):
+            assert "weightd-cuda died" in refused(errno.EIO, w, "m", LAYOUT, device=gpu.device())
+        sentence = refused(errno.EAGAIN, w, "m", LAYOUT, device=gpu.device())
+        assert re.search(r"weightd-cuda died 3 times in a row; it is started again in \d s", sentence), sentence
+
+
+@pytest.mark.parametrize("path", ["/nonexistent/weightd-cuda", "/bin/true"])
+def test_a_program_that_is_no_allocator_is_named(gpu, serve, path):
+    with Wire(serve(gpu, f"allocator = {path}").socket) as w:
+        sentence = refused(errno.ENOENT if "none" in path else errno.EIO, w, "m", LAYOUT, device=gpu.device())
+        assert ("/nonexistent/weightd-cuda cannot be started: No such file" in sentence or
+                "weightd-cuda died (exit status 0)" in sentence), sentence
+
+
+def test_without_the_driver_the_reason_is_told(gpu, serve):
+    with Wire(serve(None).socket) as w:
+        sentence = refused(errno.ENODEV, w, "m", LAYOUT, device=gpu.device())
+        assert "libcuda.so.1 cannot be opened" in sentence or "the CUDA driver does not start" in sentence, sentence
+        assert w.devices()["cuda"].why in sentence
+
+
+def test_without_a_gpu_the_reason_is_told(make_gpus, serve):
+    gpu = make_gpus(devices=0)
+    with Wire(serve(gpu).socket) as w:
+        assert "CUDA_ERROR_NO_DEVICE" in refused(errno.ENODEV, w, "m", LAYOUT, device=gpu.device())
+        assert "CUDA_ERROR_NO_DEVICE" in w.devices()["cuda"].why
+
+
+def test_a_driver_that_is_too_old_is_named(gpu, serve, tmp_path):
+    source, folder = tmp_path / "old.c", tmp_path / "old"
+    folder.mkdir()
+    source.write_text("int cuInit(unsigned f) { (void)f; return 0; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "libcuda.so.1", source], check=True)
+    with Wire(serve(gpu, env={"LD_LIBRARY_PATH": str(folder)}).socket) as w:
+        assert "the driver is too old" in refused(errno.ENOSYS, w, "m", LAYOUT, device=gpu.device())
+
+
+def test_switched_off_gpus_are_left_alone(gpu, serve):
+    daemon = serve(gpu, "enabled = no")
+    with Wire(daemon.socket) as w:
+        assert "[cuda] enabled" in refused(errno.ENODEV, w, "m", LAYOUT, device=gpu.device())
+        assert "[cuda] enabled" in w.devices()["cuda"].why
+        assert not allocators(daemon)
+
+
+def test_an_idle_allocator_is_ended_and_started_again(gpu, serve):
+    daemon = serve(gpu, "idle-timeout = 1")
+    with Wire(daemon.socket) as w:
+        publish(w, gpu.device())
+        first = allocators(daemon)
+        until(lambda: not allocators(daemon), "it is ended")
+        assert gpu.n_contexts() == 0
+        publish(w, gpu.device(), "n")
+        assert allocators(daemon) != first
+
+
+# --- names and lists ------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:GPU-FA4E0000-1234-4567-89AB-CDEF00000000"])
+def test_a_name_with_another_meaning_elsewhere_is_refused(gpu, serve, device):
+    with Wire(serve(gpu).socket) as w:
+        assert "the client has to ask for cuda:GPU-<uuid>" in refused(errno.EINVAL, w, "m", LAYOUT, device=device)
+        with pytest.raises(Refused, match="the client has to ask for"):
+            w.attach("m", device=device)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "host:0"])
+def test_a_device_that_is_none_is_refused(daemon, device):
+    with Wire(daemon.socket) as w:
+        assert f"there is no device '{device}'" in refused(errno.ENODEV, w, "m", LAYOUT, device=device)
+
+
+def test_a_gpu_that_is_not_there_is_told_from_one_that_is(gpu, serve):
+    with Wire(serve(gpu).socket) as w:
+        assert "weightd sees no such GPU" in refused(errno.ENODEV, w, "m", LAYOUT, device=gpu.device(7))
+
+
+def test_memory_of_the_older_kind_is_not_mixed_up(gpu, serve):
+    with Wire(serve(gpu).socket) as w:
+        assert "host has no memory that cudaIpcMemHandle_t leads to" in \
+            refused(errno.EOPNOTSUPP, w, "m", LAYOUT, flags=wire.IPC)
+        publish(w, gpu.device())
+        assert "remove it first" in refused(errno.EINVAL, w, "m", LAYOUT, device=gpu.device(), flags=wire.IPC)
+
+
+def test_devices_are_listed_with_what_can_be_had(make_gpus, serve):
+    gpu = make_gpus(devices=2, memory="512M")
+    with Wire(serve(gpu).socket) as w:
+        publish(w, gpu.device(1))
+        publish(w, "host")
+        rows = w.devices()
+        assert list(rows) == ["host", gpu.device(0), gpu.device(1)]
+        assert [r.ours for r in rows.values()] == [8192, 0, GRANULE]
+        assert rows["host"].total > rows["host"].free > 0 and rows["host"].granularity == wire.PAGE
+        for i in range(2):
+            r = rows[gpu.device(i)]
+            assert (r.name, r.why, r.index, r.total, r.granularity) == ("Fake GPU", "", i, 512 * MIB, GRANULE)
+            assert r.free < r.total and r.flags & 3 == 3 and r.driver >= 11000 and r.capability >= 50, r
+
+
+def test_a_list_of_many_devices_comes_in_pages(make_gpus, serve):
+    gpu = make_gpus(devices=12)
+    with Wire(serve(gpu).socket) as w:
+        assert [r.device for r in w.list(wire.DEVICES)] == ["host", *(gpu.device(i) for i in range(12))]
+
+
+def test_a_part_of_a_gpu_is_named_as_one(make_gpus, serve):
+    gpu = make_gpus(mig=True)
+    with Wire(serve(gpu).socket) as w:
+        assert w.devices()[gpu.device()].flags & 16 and gpu.device().startswith("cuda:MIG-")
+        publish(w, gpu.device())
+
+
+def test_the_visible_devices_of_weightd_limit_what_it_offers(make_gpus, serve):
+    gpu = make_gpus(devices=2)
+    with Wire(serve(gpu, env={"CUDA_VISIBLE_DEVICES": "1"}).socket) as w:
+        assert list(w.devices()) == ["host", gpu.device(1)]
+        sentence = refused(errno.ENODEV, w, "m", LAYOUT, device=gpu.device(0))
+        assert "(its CUDA_VISIBLE_DEVICES is '1')" in sentence, sentence
+        publish(w, gpu.device(1))
+
+
+def test_a_list_that_waits_holds_up_its_own_connection_only(gpu, serve):
+    daemon = serve(gpu, "timeout = 1")
+    with Wire(daemon.socket) as w, Wire(daemon.socket) as gone, Wire(daemon.socket) as other:
+        gpu.fail("cuMemGetInfo", "hang")
+        body = wire.BODIES[wire.LIST].pack(b"", b"", 0, wire.DEVICES, 0)
+        for each in w, gone:
+            each.send(wire.LIST, body)
+        w.send(wire.PING)
+        gone.close()
+        publish(other, "host")
+        answers = [w.receive(), w.receive()]
+        assert [a.op for a in answers] == [wire.LIST | wire.REPLY, wire.PING | wire.REPLY]
+        assert "did not answer within 1 s" in wire.Device.unpack(wire.page(answers[0].body)[0][1]).why
+        gpu.heal()
+        assert list(w.devices()) == ["host", gpu.device()]
+
+
+# --- surviving ------------------------------------------------------------------------------------
+
+def restart(daemon, w):
+    os.kill(w.ping().pid, signal.SIGKILL)
+    w.hang_up()
+    return Wire(daemon.socket)
+
+
+def test_gpu_memory_survives_weightd_and_the_allocator(gpu, serve):
+    daemon = serve(gpu, args=["--keeper"])
+    with Wire(daemon.socket) as w:
+        publish(w, gpu.device())
+        before = w.attach("m", device=gpu.device())
+        location = w.location
+        file, = gpu.files()
+        with open(file, "r+b") as f:
+            f.write(b"weights")
+        os.kill(allocators(daemon)[0], signal.SIGKILL)
+        gpu.fail("*", "die")  # nothing of what follows needs a GPU
+        with restart(daemon, w) as again:
+            lease = again.attach("m", device=gpu.device())
+            assert again.location == location and lease[1:6] == before[1:6]
+            assert gpu.files() == [file] and file.read_bytes()[:8] == b"weights\0"
+            row = again.records()["m"]
+            assert (row.device, row.version, row.n_versions) == (gpu.device(), 1, 1)
+
+
+def test_a_writer_goes_on_after_a_restart(gpu, serve):
+    daemon = serve(gpu, args=["--keeper"])
+    with Wire(daemon.socket) as w:
+        slot = w.create("m", LAYOUT, device=gpu.device())
+        with restart(daemon, w) as again:
+            again.resume(slot.writer)
+            assert again.publish(slot.writer) == 1
+            again.attach("m", device=gpu.device())
+
+
+def test_reusable_memory_survives(gpu, serve):
+    daemon = serve(gpu, args=["--keeper"])
+    with Wire(daemon.socket) as w:
+        for _ in range(3):
+            publish(w, gpu.device(), flags=wire.REUSABLE, keep=1)
+        with restart(daemon, w) as again:
+            publish(again, gpu.device(), flags=wire.REUSABLE)
+            assert again.attach("m", device=gpu.device()).version == 4
+
+
+def test_an_allocator_killed_with_weightd_leaves_no_memory(gpu, serve):
+    daemon = serve(gpu, args=["--keeper"])
+    with Wire(daemon.socket) as w:
+        gpu.fail("cuMemSetAccess", "hang")
+        w.send_create("m", LAYOUT, device=gpu.device())
+        until(lambda: gpu.used() == GRANULE, "the memory is made")
+        with Wire(daemon.socket) as other:
+            os.kill(other.ping().pid, signal.SIGKILL)
+        w.hang_up()
+        until(lambda: gpu.used() == 0, lambda: f"{gpu.used()} bytes are left")
+        gpu.heal()
+        with Wire(daemon.socket) as again:
+            assert again.names() == []
+            publish(again, gpu.device())
+
+
+# --- freeing --------------------------------------------------------------------------------------
+
+def test_memory_that_somebody_keeps_is_an_orphan_until_he_lets_go(gpu, serve):
+    with Wire(serve(gpu).socket) as w:
+        publish(w, gpu.device(), size=40 * MIB)
+        lease = w.attach("m", device=gpu.device())
+        kept = os.dup(lease.slot_fd)
+        size = lease.slot_size
+        w.drop("m", device=gpu.device())
+        w.detach(lease.lease)
+        assert w.list(wire.SLOTS)[0].state == wire.LEAVING  # it has a second
+        until(lambda: [r.state for r in w.list(wire.SLOTS)] == [ORPHAN], lambda: w.list(wire.SLOTS))
+        assert w.stat().orphan_bytes == size and w.list(wire.SLOTS)[0].n_leases == 0
+        os.close(kept)
+        until(lambda: w.list(wire.SLOTS) == [] and w.stat().orphan_bytes == 0, lambda: w.list(wire.SLOTS))
+        assert w.stat().slot_bytes == 0
+
+
+def test_our_own_memory_that_comes_and_goes_hides_no_orphan(gpu, serve):
+    with Wire(serve(gpu).socket) as w:
+        publish(w, gpu.device(), size=40 * MIB)
+        publish(w, gpu.device(), "n", size=100 * MIB)
+        lease = w.attach("m", device=gpu.device())
+        kept = os.dup(lease.slot_fd)
+        w.drop("m", device=gpu.device())
+        w.detach(lease.lease)
+        until(lambda: ORPHAN in [r.state for r in w.list(wire.SLOTS)], lambda: w.list(wire.SLOTS))
+        w.drop("n", device=gpu.device())
+        until(lambda: "n" not in [r.name for r in w.list(wire.SLOTS)], lambda: w.list(wire.SLOTS))
+        with pytest.raises(AssertionError):
+            until(lambda: not w.list(wire.SLOTS), "it goes on being one", seconds=2)
+        os.close(kept)
+        until(lambda: not w.list(wire.SLOTS), lambda: w.list(wire.SLOTS))
+
+
+def test_an_old_version_is_freed_and_the_memory_is_there_again(gpu, serve):
+    with Wire(serve(gpu).socket) as w:
+        for _ in range(4):
+            publish(w, gpu.device(), size=40 * MIB, keep=1)
+        until(lambda: len(w.list(wire.SLOTS)) == 1, lambda: w.list(wire.SLOTS))
+        assert gpu.used() == 42 * MIB
