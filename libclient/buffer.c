@@ -12,10 +12,9 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
+#include "libclient/cuda/gpu.h"
 #include "libclient/mapping.h"
 #include "libclient/tensor.h"
-
-#define VERIFY_LEAVES 1024 /* digested at a time */
 
 static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HASH_SIZE,
 	      "digest sizes are ABI");
@@ -63,8 +62,7 @@ static int map_tables(struct weightd_buffer *b, const int fds[2], uint64_t slot_
 	return 0;
 }
 
-/* Into the memory of `over` if that is not NULL, in the place of what is there. */
-static int map_all(struct weightd_buffer *b, struct weightd_buffer *over,
+static int map_all(struct weightd_buffer *b, const struct attaching *a,
 		   const struct client_call *call)
 {
 	const struct wire_attach_reply *reply = &call->reply.attach;
@@ -73,15 +71,16 @@ static int map_all(struct weightd_buffer *b, struct weightd_buffer *over,
 		.size = reply->slot_size,
 		.access = MEMORY_READ,
 		.fd = call->reply_fds[2],
-		.device = -1,
+		.device = a->map_device,
+		.stream = a->stream,
 	};
 	struct sentence *s = &b->w->sentence;
 	int r = map_tables(b, call->reply_fds, reply->slot_size);
 
 	if (r < 0)
 		(void)sentence_set(s, r, "%s", strerror(-r));
-	else if (over)
-		r = memory_replace(&over->memory, &q, s);
+	else if (a->over)
+		r = memory_replace(&a->over->memory, &q, s);
 	else
 		r = memory_map(&b->memory, &q, s);
 	if (r < 0)
@@ -90,18 +89,14 @@ static int map_all(struct weightd_buffer *b, struct weightd_buffer *over,
 	return 0;
 }
 
-/*
- * A new attachment, with memory of its own; or without, when what was asked for took the place of the memory
- * of `over`, if that is not NULL.
- */
-static int attach_once(struct weightd *w, const struct wire_attach *attach,
-		       struct weightd_buffer *over, uint64_t deadline_ns,
-		       struct weightd_buffer **ret)
+/* Without memory when what was asked for took the place of what `over` had. */
+static int attach_once(struct weightd *w, const struct attaching *a, struct weightd_buffer **ret)
 {
+	const struct wire_attach *attach = &a->attach;
 	cleanup(buffer_freep) struct weightd_buffer *b = calloc(1, sizeof(*b));
 	struct client_call call = {
 		.op = WIRE_ATTACH,
-		.deadline_ns = deadline_ns,
+		.deadline_ns = a->deadline_ns,
 		.request.attach = *attach,
 	};
 	const struct wire_attach_reply *reply = &call.reply.attach;
@@ -110,6 +105,7 @@ static int attach_once(struct weightd *w, const struct wire_attach *attach,
 	if (!b)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
 	list_init(&b->link);
+	b->map_device = a->map_device;
 	b->name = strdup(attach->name);
 	b->device = strdup(attach->device);
 	if (!b->name || !b->device)
@@ -126,7 +122,7 @@ static int attach_once(struct weightd *w, const struct wire_attach *attach,
 	memcpy(b->layout_hash, reply->layout_hash, HASH_SIZE);
 	memcpy(b->digest, reply->digest, HASH_SIZE);
 	b->w = client_ref(w);
-	r = map_all(b, over, &call);
+	r = map_all(b, a, &call);
 	client_call_deinit(&call); /* the mappings keep the files */
 	if (r < 0) {
 		client_end(w, WIRE_DETACH, b->lease);
@@ -135,6 +131,33 @@ static int attach_once(struct weightd *w, const struct wire_attach *attach,
 	list_append(&w->buffers, &b->link);
 	*ret = take_ptr(b);
 	return 0;
+}
+
+/* Takes over what `n` has attached in our memory's place, and ends with `n` what there was before. */
+static void become(struct weightd_buffer *b, struct weightd_buffer *n)
+{
+	uint64_t lease = b->lease;
+
+	b->lease = n->lease;
+	b->version = n->version;
+	b->has_digest = n->has_digest;
+	b->was_evicted = false;
+	b->is_asleep = false;
+	memcpy(b->digest, n->digest, HASH_SIZE);
+	/* Tensors point into the layout that `b` has, which is equal; the head page is the same. */
+	n->lease = lease;
+	buffer_end(n);
+}
+
+int buffer_attach(struct weightd *w, const struct attaching *a, struct weightd_buffer **ret)
+{
+	int r = attach_once(w, a, ret);
+
+	if (r == 0 && a->over) {
+		become(a->over, *ret);
+		*ret = a->over;
+	}
+	return r;
 }
 
 int buffer_renew(struct weightd_buffer *b, const struct restart_patience *p)
@@ -154,12 +177,53 @@ int buffer_renew(struct weightd_buffer *b, const struct restart_patience *p)
 	return 0;
 }
 
+/* The GPU that is to map it, which is this process's own business. */
+static int choose_map_device(struct weightd *w, const char *spelling, struct attaching *a)
+{
+	const struct cuda_driver *d;
+	struct sentence *s = &w->sentence;
+	int r;
+
+	if (!spelling)
+		return 0;
+	if (!strcmp(a->attach.device, "host"))
+		return sentence_set(s, -EINVAL,
+				    "'%s' on host cannot be mapped by a GPU; say on which one the "
+				    "buffer is (device)",
+				    a->attach.name);
+	r = gpu_driver(&d, s);
+	if (r == 0)
+		r = gpu_number(d, spelling, &a->map_device, s);
+	return r < 0 ? sentence_set(s, r, "'%s' cannot be mapped on '%.64s': %s", a->attach.name,
+				    spelling, s->text)
+		     : 0;
+}
+
+static int start_attaching(struct weightd *w, const char *name,
+			   const struct weightd_attach_options *o, struct attaching *ret)
+{
+	struct wire_attach *attach = &ret->attach;
+	int r;
+
+	*ret = (struct attaching){.map_device = -1};
+	r = client_put_target(w, name, o->device, attach->name, attach->device);
+	if (r < 0)
+		return r;
+	attach->version = o->version;
+	if (o->layout_hash) {
+		attach->flags = WIRE_ATTACH_CHECK_LAYOUT;
+		memcpy(attach->layout_hash, o->layout_hash, HASH_SIZE);
+	}
+	if (o->timeout_ms > 0)
+		ret->deadline_ns = num_now_ns() + (uint64_t)o->timeout_ms * 1000000;
+	return choose_map_device(w, o->map_device, ret);
+}
+
 int weightd_attach(struct weightd *w, const char *name,
 		   const struct weightd_attach_options *options, struct weightd_buffer **ret)
 {
 	struct weightd_attach_options o = {0};
-	struct wire_attach attach = {0};
-	uint64_t deadline = 0;
+	struct attaching a;
 	bool is_updated;
 	int r;
 
@@ -169,41 +233,32 @@ int weightd_attach(struct weightd *w, const char *name,
 		if (r < 0)
 			return r;
 	}
-	r = client_put_target(w, name, o.device, attach.name, attach.device);
+	r = start_attaching(w, name, &o, &a);
 	if (r < 0)
 		return r;
-	attach.version = o.version;
-	if (o.layout_hash) {
-		attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
-		memcpy(attach.layout_hash, o.layout_hash, HASH_SIZE);
-	}
-	if (o.timeout_ms > 0)
-		deadline = num_now_ns() + (uint64_t)o.timeout_ms * 1000000;
 	/* What was waited for may be gone before it is attached: then once more, up to the deadline. */
 	for (;;) {
 		uint64_t now;
 		int left_ms = -1;
 
-		r = attach_once(w, &attach, NULL, deadline, ret);
+		r = buffer_attach(w, &a, ret);
 		is_updated = r == -EAGAIN;
 		if (o.timeout_ms == 0 || (r != -ENODATA && r != -ENOENT && !is_updated))
 			return r;
 		now = num_now_ns();
 		if (o.timeout_ms > 0)
-			left_ms = now < deadline ? (int)((deadline - now) / 1000000) : 0;
-		r = weightd_wait(w, attach.name, attach.device, attach.version, left_ms, NULL);
+			left_ms = now < a.deadline_ns ? (int)((a.deadline_ns - now) / 1000000) : 0;
+		r = weightd_wait(w, a.attach.name, a.attach.device, a.attach.version, left_ms, NULL);
 		if (r < 0)
 			return r;
 		/* -ENOENT: the buffer is past it. */
-		if (attach.version && !is_updated)
-			return attach_once(w, &attach, NULL, deadline, ret);
+		if (a.attach.version && !is_updated)
+			return buffer_attach(w, &a, ret);
 	}
 }
 
-void weightd_detach(struct weightd_buffer *b)
+void buffer_end(struct weightd_buffer *b)
 {
-	if (!b)
-		return;
 	/* Unmapped first: when the server frees the version nobody is left who maps it. */
 	memory_unmap(&b->memory);
 	client_end(b->w, WIRE_DETACH, b->lease);
@@ -257,7 +312,7 @@ int weightd_buffer_find(const struct weightd_buffer *b, const char *name, struct
 	return tensor_find(&b->layout, b->memory.data, name, ret);
 }
 
-static int request_current(struct weightd_buffer *b, struct wire_attach *ret)
+int buffer_request_current(struct weightd_buffer *b, struct wire_attach *ret)
 {
 	*ret = (struct wire_attach){.buffer = b->id};
 	return client_put_target(b->w, b->name, b->device, ret->name, ret->device);
@@ -277,136 +332,57 @@ static int is_outdated(struct weightd_buffer *b)
 
 int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret)
 {
-	struct wire_attach attach;
+	struct attaching a = {.map_device = b->map_device};
+	struct sentence *s = &b->w->sentence;
 	int r = is_outdated(b);
 
+	/* Nothing newer, and what there is is no more. */
+	if (r == 0 && b->memory.is_mapped) {
+		r = memory_check(&b->memory, s);
+		if (r < 0)
+			return sentence_set(s, r, "'%s@%" PRIu64 "' on %s: %s", b->name, b->version,
+					    b->device, s->text);
+	}
 	if (r <= 0)
 		return r;
-	r = request_current(b, &attach);
+	r = buffer_request_current(b, &a.attach);
 	if (r == 0)
-		r = attach_once(b->w, &attach, NULL, 0, ret);
+		r = buffer_attach(b->w, &a, ret);
 	return r < 0 ? r : 1;
 }
 
-/* Takes over what `n` has attached in our memory's place, and ends with `n` what there was before. */
-static void become(struct weightd_buffer *b, struct weightd_buffer *n)
+int buffer_swap_until(struct weightd_buffer *b, void *stream, uint64_t deadline_ns)
 {
-	uint64_t lease = b->lease;
-
-	b->lease = n->lease;
-	b->version = n->version;
-	b->has_digest = n->has_digest;
-	b->was_evicted = false;
-	memcpy(b->digest, n->digest, HASH_SIZE);
-	/* Tensors point into the layout that `b` has, which is equal; the head page is the same. */
-	n->lease = lease;
-	weightd_detach(n);
-}
-
-int buffer_swap_until(struct weightd_buffer *b, uint64_t deadline_ns)
-{
-	struct weightd_buffer *n;
-	struct wire_attach attach;
+	struct attaching a = {
+		.over = b,
+		.stream = stream,
+		.map_device = b->map_device,
+		.deadline_ns = deadline_ns,
+	};
 	int r = b->memory.is_mapped ? is_outdated(b) : 1;
 
 	if (r <= 0)
 		return r;
-	r = request_current(b, &attach);
+	r = buffer_request_current(b, &a.attach);
 	if (r < 0)
 		return r;
-	attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
-	memcpy(attach.layout_hash, b->layout_hash, HASH_SIZE);
-	r = attach_once(b->w, &attach, b, deadline_ns, &n);
-	if (r < 0)
-		return r;
-	become(b, n);
-	return 1;
+	a.attach.flags = WIRE_ATTACH_CHECK_LAYOUT;
+	memcpy(a.attach.layout_hash, b->layout_hash, HASH_SIZE);
+	r = buffer_attach(b->w, &a, &b);
+	return r < 0 ? r : 1;
+}
+
+int weightd_buffer_swap_on(struct weightd_buffer *b, void *stream)
+{
+	if (b->is_asleep)
+		return sentence_set(&b->w->sentence, -EADDRNOTAVAIL,
+				    "'%s' on %s gave its memory back; take it again "
+				    "(weightd_buffer_reacquire())",
+				    b->name, b->device);
+	return buffer_swap_until(b, stream, 0);
 }
 
 int weightd_buffer_swap(struct weightd_buffer *b)
 {
-	return buffer_swap_until(b, 0);
-}
-
-/* The digests of leaves [first, first + n) that were published and those of the bytes that there are. */
-static int verify_run(struct weightd_buffer *b, uint64_t first, uint64_t n,
-		      const uint8_t (*published)[HASH_SIZE], uint8_t (*found)[HASH_SIZE])
-{
-	struct sentence *s = &b->w->sentence;
-	int r = memory_digest(&b->memory, b->data_size, first, n, found, s);
-
-	if (r < 0)
-		return sentence_set(s, r, "'%s@%" PRIu64 "' on %s cannot be digested: %s", b->name,
-				    b->version, b->device, s->text);
-	for (uint64_t i = 0; i < n; i++)
-		if (memcmp(found[i], published[first + i], HASH_SIZE) != 0)
-			return sentence_set(s, -EILSEQ,
-					    "'%s@%" PRIu64 "' on %s: the bytes from %" PRIu64
-					    " to %" PRIu64 " are not those published",
-					    b->name, b->version, b->device,
-					    (first + i) * DIGEST_LEAF_SIZE,
-					    (first + i + 1) * DIGEST_LEAF_SIZE);
-	return 0;
-}
-
-static int read_leaves(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
-{
-	struct sentence *s = &b->w->sentence;
-	uint8_t hash[HASH_SIZE];
-	int r = memory_read(&b->memory, digest_leaves_offset(b->data_size), ret, n * HASH_SIZE, s);
-
-	if (r < 0)
-		return sentence_set(s, r, "'%s@%" PRIu64 "' on %s cannot be read: %s", b->name,
-				    b->version, b->device, s->text);
-	digest_root((const void *)ret, n, hash);
-	if (memcmp(hash, b->digest, HASH_SIZE) != 0)
-		return sentence_set(s, -EILSEQ,
-				    "'%s@%" PRIu64
-				    "' on %s: its table of digests is not the one published",
-				    b->name, b->version, b->device);
-	return 0;
-}
-
-static int verify(struct weightd_buffer *b)
-{
-	uint64_t n = digest_n_leaves(b->data_size);
-	cleanup(freep) uint8_t(*leaves)[HASH_SIZE] = NULL;
-	uint8_t found[VERIFY_LEAVES][HASH_SIZE];
-	int r;
-
-	if (!b->has_digest)
-		return sentence_set(&b->w->sentence, -ENODATA,
-				    "'%s@%" PRIu64 "' on %s was published without a digest",
-				    b->name, b->version, b->device);
-	leaves = calloc(n + 1, sizeof(*leaves));
-	if (!leaves)
-		return sentence_set(&b->w->sentence, -ENOMEM, "out of memory");
-	r = read_leaves(b, n, leaves);
-	for (uint64_t i = 0; r == 0 && i < n; i += VERIFY_LEAVES)
-		r = verify_run(b, i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES,
-			       (const void *)leaves, found);
-	return r;
-}
-
-int weightd_buffer_verify(struct weightd_buffer *b)
-{
-	uint64_t ticket;
-	int r;
-
-	if (!b->is_mutable)
-		return verify(b);
-	r = weightd_read_begin(b, &ticket);
-	if (r == -EUCLEAN || r == -ESTALE)
-		return sentence_set(&b->w->sentence, r, "'%s' on %s %s", b->name, b->device,
-				    r == -ESTALE ? "was removed" : "is torn");
-	if (r == 0 && head_version(ticket) == b->version) {
-		r = verify(b);
-		if (!weightd_read_retry(b, ticket))
-			return r;
-	}
-	/* Another version's bytes say nothing about the digest of this one. */
-	return sentence_set(&b->w->sentence, -EAGAIN,
-			    "'%s' on %s is not at version %" PRIu64
-			    " any more: it is updated in place",
-			    b->name, b->device, b->version);
+	return weightd_buffer_swap_on(b, WEIGHTD_ALL_STREAMS);
 }

@@ -21,16 +21,36 @@ struct weightd_buffer {
 	void *image; /* of the layout */
 	uint64_t image_size;
 	struct layout layout;
+	int map_device; /* as asked for: a number of a GPU; -1: the one that has it */
 	void *head; /* struct head */
 	bool has_digest;
 	bool is_mutable; /* of an exclusive buffer */
 	bool was_evicted; /* from it: what is read may be torn */
+	bool is_asleep; /* it has no memory, until it is woken */
+	bool is_leaving; /* detached: only what a stream still does with it is waited for */
 	uint8_t layout_hash[HASH_SIZE];
 	uint8_t digest[HASH_SIZE];
 };
 
-/* As weightd_buffer_swap(), up to a deadline if the server is away; 0: none. */
-int buffer_swap_until(struct weightd_buffer *b, uint64_t deadline_ns);
+struct attaching {
+	struct wire_attach attach;
+	struct weightd_buffer *over; /* whose memory it takes the place of; NULL: it has memory of its own */
+	void *stream; /* of `over`: waited for before what is there goes */
+	int map_device;
+	uint64_t deadline_ns; /* if the server is away; 0: none */
+};
+
+/* A new attachment; of one over another, `over` itself, and what it had is ended. */
+int buffer_attach(struct weightd *w, const struct attaching *a, struct weightd_buffer **ret);
+
+/* Asks for the current version of what `b` is attached to. */
+int buffer_request_current(struct weightd_buffer *b, struct wire_attach *ret);
+
+/* As weightd_buffer_swap_on(), up to a deadline if the server is away; 0: none. */
+int buffer_swap_until(struct weightd_buffer *b, void *stream, uint64_t deadline_ns);
+
+/* Ends it, whatever a GPU still does with it. */
+void buffer_end(struct weightd_buffer *b);
 
 /* A lease again, on a new connection; none when the server will not give one. */
 int buffer_renew(struct weightd_buffer *b, const struct restart_patience *p);

@@ -15,6 +15,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "ipc/channel.h"
+#include "libclient/leave.h"
 #include "libclient/restart.h"
 
 #define GRACE_MS 5000 /* beyond the time that the server was given to answer */
@@ -183,11 +184,20 @@ int client_ask(struct weightd *w, struct client_call *call)
 	return receive_reply(w, call);
 }
 
+int client_check_owner(struct weightd *w)
+{
+	if (!w->owner || w->owner == getpid())
+		return 0;
+	return sentence_set(&w->sentence, -ECHILD,
+			    "this connection belongs to the parent process; connect again");
+}
+
 int client_check_usable(struct weightd *w)
 {
-	if (w->owner && w->owner != getpid())
-		return sentence_set(&w->sentence, -ECHILD,
-				    "this connection belongs to the parent process; connect again");
+	int r = client_check_owner(w);
+
+	if (r < 0)
+		return r;
 	if (w->fd < 0 && !restart_is_awaited(w))
 		return sentence_set(&w->sentence, -ENOTCONN,
 				    "not connected to weightd; connect first");
@@ -238,6 +248,7 @@ int client_call(struct weightd *w, struct client_call *call)
 	forget_fds(call);
 	if (r < 0)
 		return r;
+	(void)leave_look(w, false);
 	start_patience(w, call, &patience);
 	for (;;) {
 		if (w->fd < 0) {

@@ -43,6 +43,9 @@ struct client_call {
 int client_call(struct weightd *w, struct client_call *call);
 void client_call_deinit(struct client_call *call);
 
+/* -ECHILD: the connection is a parent's. */
+int client_check_owner(struct weightd *w);
+
 /* -ECHILD, -ENOTCONN: a call would not get as far as the server. */
 int client_check_usable(struct weightd *w);
 

@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "ipc/base/fd.h"
+#include "libclient/device.h"
+#include "libclient/leave.h"
 #include "weightd.h"
 
 #define STRING(x) #x
@@ -52,6 +54,10 @@ void client_unref(struct weightd *w)
 
 void weightd_close(struct weightd *w)
 {
+	if (!w)
+		return;
+	(void)leave_look(w, true);
+	w->is_closed = true;
 	client_unref(w);
 }
 
@@ -103,5 +109,5 @@ int client_put_target(struct weightd *w, const char *name, const char *device,
 	if (codec_put_string(device_field, WIRE_DEVICE_SIZE, device ? device : "host") < 0)
 		return sentence_set(&w->sentence, -EINVAL, "a device's name has at most %d bytes",
 				    WEIGHTD_DEVICE_MAX);
-	return 0;
+	return device_translate(w, name, device_field);
 }

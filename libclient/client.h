@@ -20,7 +20,9 @@ struct weightd {
 	bool survives; /* it has said that it comes back when it dies */
 	int restart_timeout_ms;
 	char *path;
+	bool is_closed; /* by the caller */
 	struct list buffers; /* weightd_buffer::link */
+	int n_leaving; /* of them, detached and still in use by a stream */
 	struct list writers; /* weightd_writer::link */
 	struct sentence sentence;
 };
@@ -43,6 +45,9 @@ static inline void client_unrefp(struct weightd **w)
  */
 int client_copy_options(struct weightd *w, const void *options, size_t min, void *ret, size_t size);
 
-/* Copies buffer name and device (NULL: "host") into request fields; sets the sentence on failure. */
+/*
+ * Copies buffer name and device (NULL: "host"; see device_translate()) into request fields; sets the sentence on
+ * failure.
+ */
 int client_put_target(struct weightd *w, const char *name, const char *device,
 		      char name_field[WIRE_NAME_SIZE], char device_field[WIRE_DEVICE_SIZE]);

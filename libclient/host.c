@@ -105,6 +105,18 @@ static int host_synchronize(const struct memory *m, void *stream, struct sentenc
 	return 0;
 }
 
+static int host_mark(struct memory *m, void *stream, struct sentence *s)
+{
+	return host_synchronize(m, stream, s);
+}
+
+static bool host_has_passed(const struct memory *m, bool wait)
+{
+	(void)m;
+	(void)wait;
+	return true;
+}
+
 const struct memory_kind host_memory = {
 	.map = host_map,
 	.replace = host_replace,
@@ -115,4 +127,6 @@ const struct memory_kind host_memory = {
 	.write = host_write,
 	.digest = host_digest,
 	.synchronize = host_synchronize,
+	.mark = host_mark,
+	.has_passed = host_has_passed,
 };

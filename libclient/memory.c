@@ -12,6 +12,8 @@
 
 static const struct memory_kind *const kinds[] = {
 	[WIRE_MEMORY_HOST] = &host_memory,
+	[WIRE_MEMORY_CUDA] = &cuda_memory,
+	[WIRE_MEMORY_CUDA_IPC] = &cuda_ipc_memory,
 };
 
 static const struct memory_kind *kind_of(const struct wire_location *location)
@@ -58,17 +60,18 @@ int memory_replace(struct memory *m, const struct memory_request *q, struct sent
 	return 0;
 }
 
-static int check_mapped(const struct memory *m, struct sentence *s)
+int memory_check(const struct memory *m, struct sentence *s)
 {
-	return m->is_mapped ? 0
-			    : sentence_set(s, -EADDRNOTAVAIL,
-					   "its memory was given back; take it again first");
+	if (!m->is_mapped)
+		return sentence_set(s, -EADDRNOTAVAIL,
+				    "its memory was given back; take it again first");
+	return m->kind->check ? m->kind->check(m, s) : 0;
 }
 
 static int check_range(const struct memory *m, uint64_t offset, uint64_t n, struct sentence *s)
 {
 	uint64_t end;
-	int r = check_mapped(m, s);
+	int r = memory_check(m, s);
 
 	if (r < 0)
 		return r;
@@ -79,7 +82,7 @@ static int check_range(const struct memory *m, uint64_t offset, uint64_t n, stru
 
 int memory_protect(struct memory *m, const struct memory_request *q, struct sentence *s)
 {
-	int r = check_mapped(m, s);
+	int r = memory_check(m, s);
 
 	if (r == 0)
 		r = m->kind->protect(m, q, s);
@@ -137,4 +140,14 @@ int memory_digest(const struct memory *m, uint64_t data_size, uint64_t first, ui
 int memory_synchronize(const struct memory *m, void *stream, struct sentence *s)
 {
 	return m->is_mapped ? m->kind->synchronize(m, stream, s) : 0;
+}
+
+int memory_mark(struct memory *m, void *stream, struct sentence *s)
+{
+	return m->is_mapped ? m->kind->mark(m, stream, s) : 0;
+}
+
+bool memory_has_passed(const struct memory *m, bool wait)
+{
+	return !m->is_mapped || m->kind->has_passed(m, wait);
 }

@@ -13,8 +13,7 @@
 #include "ipc/hash.h"
 #include "ipc/wire.h"
 #include "libclient/sentence.h"
-
-#define MEMORY_ALL_STREAMS ((void *)-1)
+#include "weightd.h"
 
 enum memory_access {
 	MEMORY_READ,
@@ -76,10 +75,19 @@ struct memory_kind {
 
 	/* Waits until `stream` (or all streams of the process on that GPU) has done what was asked of it so far. */
 	int (*synchronize)(const struct memory *m, void *stream, struct sentence *s);
+
+	/* Sets a mark behind what was asked of `stream` so far, and asks of it; or waits for it. */
+	int (*mark)(struct memory *m, void *stream, struct sentence *s);
+	bool (*has_passed)(const struct memory *m, bool wait);
+
+	/* -EIO when it has ended behind our back. NULL: that does not happen. */
+	int (*check)(const struct memory *m, struct sentence *s);
 };
 
-/* A kind for each enum wire_memory, by that index. */
+/* A kind for each enum wire_memory. */
 extern const struct memory_kind host_memory;
+extern const struct memory_kind cuda_memory;
+extern const struct memory_kind cuda_ipc_memory;
 
 /*
  * The functions of the kind; all return 0 or a negative errno with its clause. -EADDRNOTAVAIL: the memory was
@@ -96,3 +104,6 @@ int memory_write(struct memory *m, uint64_t offset, const void *from, uint64_t n
 int memory_digest(const struct memory *m, uint64_t data_size, uint64_t first, uint64_t n,
 		  uint8_t (*ret)[HASH_SIZE], struct sentence *s);
 int memory_synchronize(const struct memory *m, void *stream, struct sentence *s);
+int memory_mark(struct memory *m, void *stream, struct sentence *s);
+bool memory_has_passed(const struct memory *m, bool wait);
+int memory_check(const struct memory *m, struct sentence *s);

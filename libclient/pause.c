@@ -51,6 +51,8 @@ int weightd_read_begin(const struct weightd_buffer *b, uint64_t *ret_ticket)
 	uint64_t current = head_current(b->head); /* acquire: the bytes are read after it */
 	int r = 0;
 
+	if (!b->memory.is_mapped)
+		return -EADDRNOTAVAIL;
 	if (b->was_evicted)
 		return -EUCLEAN;
 	if (b->is_mutable) /* what is sealed is whole, whatever the head says */
@@ -100,7 +102,14 @@ static int pause_mutable(struct weightd_buffer *b, int timeout_ms)
 		.request.pause.lease = b->lease,
 	};
 	const struct wire_pause_reply *reply = &call.reply.pause;
-	int r = b->lease ? client_call(b->w, &call) : -ENOENT;
+	struct sentence *s = &b->w->sentence;
+	/* What was queued on a GPU reads it too. */
+	int r = memory_synchronize(&b->memory, WEIGHTD_ALL_STREAMS, s);
+
+	if (r < 0)
+		return sentence_set(s, r, "'%s' on %s cannot pause: %s", b->name, b->device,
+				    s->text);
+	r = b->lease ? client_call(b->w, &call) : -ENOENT;
 
 	/* Said of a torn buffer and of an evicted reader, whose lease has then lost its meaning. */
 	if (r == -EUCLEAN && head_state(head_current(b->head)) != HEAD_TORN)
@@ -123,8 +132,10 @@ static int pause_mutable(struct weightd_buffer *b, int timeout_ms)
 static int let_go(struct weightd_buffer *b)
 {
 	struct sentence *s = &b->w->sentence;
-	int r = memory_let_go(&b->memory, s);
+	int r = memory_synchronize(&b->memory, WEIGHTD_ALL_STREAMS, s);
 
+	if (r == 0)
+		r = memory_let_go(&b->memory, s);
 	if (r < 0)
 		return sentence_set(s, r, "the memory of '%s' on %s cannot be given back: %s",
 				    b->name, b->device, s->text);
@@ -170,7 +181,7 @@ static int pause_replaced(struct weightd_buffer *b, int timeout_ms)
 		r = wait_for_version(b, deadline_ns);
 		if (r < 0)
 			break;
-		r = buffer_swap_until(b, deadline_ns);
+		r = buffer_swap_until(b, WEIGHTD_ALL_STREAMS, deadline_ns);
 		/* Replaced once more before it was attached. */
 		if (r == -EAGAIN || r == -ENODATA)
 			r = 0;
@@ -183,6 +194,10 @@ int weightd_buffer_pause(struct weightd_buffer *b, int timeout_ms)
 	uint64_t current = head_current(b->head);
 	enum head_state state = head_state(current);
 
+	if (b->is_asleep)
+		return sentence_set(&b->w->sentence, -EADDRNOTAVAIL,
+				    "'%s' on %s sleeps, and nobody waits for it", b->name,
+				    b->device);
 	if (b->was_evicted)
 		return evicted(b);
 	if (state == HEAD_GONE || (b->is_mutable && state == HEAD_TORN))

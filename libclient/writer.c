@@ -117,7 +117,8 @@ static uint32_t create_flags(const struct weightd_create_options *o)
 {
 	return (o->new_layout ? WIRE_CREATE_NEW_LAYOUT : 0) |
 	       (o->exclusive ? WIRE_CREATE_EXCLUSIVE : 0) |
-	       (o->reusable ? WIRE_CREATE_REUSABLE : 0) | (o->replace ? WIRE_CREATE_REPLACE : 0);
+	       (o->reusable ? WIRE_CREATE_REUSABLE : 0) | (o->replace ? WIRE_CREATE_REPLACE : 0) |
+	       (o->handle == WEIGHTD_HANDLE_IPC ? WIRE_CREATE_IPC : 0);
 }
 
 int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
@@ -152,6 +153,8 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 	}
 	if ((unsigned)o.policy > WEIGHTD_KILL)
 		return sentence_set(&w->sentence, -EINVAL, "there is no policy %d", (int)o.policy);
+	if ((unsigned)o.handle > WEIGHTD_HANDLE_IPC)
+		return sentence_set(&w->sentence, -EINVAL, "there is no handle %d", (int)o.handle);
 	r = client_put_target(w, name, o.device, create->name, create->device);
 	if (r < 0)
 		return r;
@@ -288,9 +291,13 @@ static void end(struct weightd_writer *wr)
 
 void weightd_writer_free(struct weightd_writer *wr)
 {
+	struct sentence ignored; /* after a failure nothing runs any more */
+
 	if (!wr)
 		return;
 	/* What a parent has published is mapped in its children, what it was writing is not. */
+	if (wr->version || wr->owner == getpid())
+		(void)memory_synchronize(&wr->memory, WEIGHTD_ALL_STREAMS, &ignored);
 	if (wr->version || wr->owner == getpid())
 		memory_unmap(&wr->memory);
 	wr->memory = (struct memory){0};
@@ -344,7 +351,7 @@ static int undo_publish(struct weightd_writer *wr, int r)
 	struct sentence *s = &wr->w->sentence;
 	struct sentence said = *s;
 
-	if (r == -EBUSY) {
+	if (r == -EBUSY && wr->memory.location.memory == WIRE_MEMORY_HOST) {
 		char holders[SENTENCE_MAX / 2];
 
 		holders_of(wr->fd, holders, sizeof(holders));
@@ -439,7 +446,7 @@ static int publish(struct weightd_writer *wr)
 	return 0;
 }
 
-int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version)
+int weightd_writer_publish_on(struct weightd_writer *wr, void *stream, uint64_t *ret_version)
 {
 	struct sentence *s = &wr->w->sentence;
 	int r;
@@ -452,8 +459,16 @@ int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version)
 		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
 	if (wr->lost)
 		return lost(wr);
+	r = memory_synchronize(&wr->memory, stream, s);
+	if (r < 0)
+		return sentence_set(s, r, "the bytes are perhaps not whole: %s", s->text);
 	r = publish(wr);
 	if (r == 0 && ret_version)
 		*ret_version = wr->version;
 	return r;
+}
+
+int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version)
+{
+	return weightd_writer_publish_on(wr, WEIGHTD_ALL_STREAMS, ret_version);
 }

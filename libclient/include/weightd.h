@@ -30,6 +30,11 @@
  *	-ENOTCONN	not connected, or the server went away
  *	-ECHILD		the connection belongs to the process that forked this one; connect again
  *	-ECANCELED	a progress callback asked to stop
+ *	-ENODEV		this process has no such GPU, or no driver for one
+ *	-ENOSYS		its CUDA driver is too old
+ *	-EOPNOTSUPP	this kind of memory, or these two GPUs, cannot do that
+ *	-EADDRNOTAVAIL	the memory was given back, and only its addresses are kept
+ *	-EIO		the GPU or its driver fails; of cuda-ipc memory: it is lost with the process that held it
  *
  * Restarts. Where the server survives its own death (under systemd, or `weightd --keeper`) a call that finds
  * the connection lost waits for the server to come back, for weightd_set_restart_timeout() at most, takes
@@ -45,8 +50,28 @@
  * an attached buffer (every function here that takes a `const struct weightd_buffer *`) may be called
  * from any number of threads at once.
  *
- * Processes. After fork() the child may read the buffers its parent had attached, and nothing more:
- * calls that talk to the server return -ECHILD there.
+ * Processes. After fork() the child may read the buffers its parent had attached in host memory, and nothing
+ * more: calls that talk to the server return -ECHILD there, and so does every use of GPU memory.
+ *
+ * Devices. A buffer is on "host", or on a GPU: "cuda:N", counted as this process counts (CUDA_VISIBLE_DEVICES, as
+ * torch does; "cuda" is "cuda:0"), or "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>", which mean the same to everybody.
+ * Where this process has no CUDA driver, "cuda:N" is the N of nvidia-smi, to ask about a buffer by. Several GPUs
+ * in one process are fine. What is told of a device is always its UUID; weightd_buffer_location() has the
+ * number. Addresses of buffers and tensors on a GPU are addresses of the GPU's: they go to kernels and copies, and
+ * are not to be followed.
+ *
+ * Contexts. libcuda.so.1 is opened when a GPU is first named, and never before. Calls about GPU memory are made in
+ * the current context where that is one of this GPU, else in its primary context (that of the CUDA runtime
+ * and of torch), which is held for as long as a buffer or writer on it is; what was current before a call is
+ * current after it. The first such call of a process may take a second, to make the context.
+ *
+ * Streams. Bytes on a GPU are read and written in an order that only the caller knows. Calls that make bytes
+ * immutable or take them away wait first: those whose name ends with _on for the work that was queued, up to
+ * the call, in one stream (a CUstream or cudaStream_t of the context named above; NULL is its default stream), the
+ * others as with WEIGHTD_ALL_STREAMS: for all work of this process on that GPU, in the primary context and in the
+ * current one. Work that is queued meanwhile, or in other contexts, is the caller's to hold back. For host memory
+ * there is nothing to wait for, and streams are ignored. None of them may be called while the stream is
+ * captured into a graph.
  *
  * Structs that cross the call begin with their size, set by the caller; what the caller does not set must
  * be zero (struct weightd_create_options o = {.size = sizeof(o)}). Options of a later release that are not
@@ -158,6 +183,9 @@ struct weightd_location {
 	uint8_t uuid[16]; /* of the GPU that has it, or of the part of one; zero for host memory */
 };
 
+/* In the place of a stream. */
+#define WEIGHTD_ALL_STREAMS ((void *)-1)
+
 /* --- Connections ------------------------------------------------------------------------------- */
 
 struct weightd;
@@ -176,7 +204,7 @@ int weightd_connect(struct weightd *w, const char *path);
 
 /*
  * Drops the caller's hold; NULL is fine. Buffers and writers made from the connection keep it open
- * until they are gone too.
+ * until they are gone too. Waits for what weightd_detach_on() left.
  */
 void weightd_close(struct weightd *w);
 
@@ -217,16 +245,42 @@ struct weightd_attach_options {
 	uint64_t version; /* 0: the newest */
 	const uint8_t *layout_hash; /* 16 bytes the layout must hash to, else -EPROTOTYPE; NULL: any */
 	int timeout_ms; /* how long to wait for that version, or for an update: 0 not at all, < 0 for ever */
+	/*
+	 * Of a buffer on a GPU: the GPU of this process that is to map it, over NVLink or PCIe; NULL: the one that
+	 * has it. -EOPNOTSUPP where the two do not reach each other. Both must be visible to this process.
+	 */
+	const char *map_device;
 };
 
-/* Maps a published version; `options` may be NULL. The caller owns the result. */
+/*
+ * Maps a published version; `options` may be NULL. The caller owns the result.
+ *
+ * On a GPU the mapping is read-only too: a kernel that writes through it fails, with its context (an illegal
+ * address). A driver that does not know such mappings gives one that can be written, as cuda-ipc memory always
+ * is: then it is by good will alone that the bytes stay, and weightd_buffer_verify() tells whether they have.
+ */
 int weightd_attach(struct weightd *w, const char *name,
 		   const struct weightd_attach_options *options, struct weightd_buffer **ret);
 
-/* Unmaps and tells the server, ending the lease; NULL is fine. Tensor pointers are dead afterwards. */
+/*
+ * Unmaps and tells the server, ending the lease; NULL is fine. Tensor pointers are dead afterwards. Waits for
+ * all streams on the GPU that maps it.
+ */
 void weightd_detach(struct weightd_buffer *b);
 
+/*
+ * As weightd_detach(), but returns at once: the memory stays mapped and the lease held until the work that is now
+ * queued in `stream` is done, which each later call on the connection that talks to the server looks at, and
+ * weightd_reap(). `b` is not to be used any more; the stream may be destroyed. With WEIGHTD_ALL_STREAMS, for a
+ * stream that takes no event, and after weightd_close(), it waits.
+ */
+void weightd_detach_on(struct weightd_buffer *b, void *stream);
+
+/* Ends what weightd_detach_on() left and its stream has passed. How many are left. Does not wait. */
+int weightd_reap(struct weightd *w);
+
 const char *weightd_buffer_name(const struct weightd_buffer *b);
+/* As the server calls it: a GPU by its UUID. */
 const char *weightd_buffer_device(const struct weightd_buffer *b);
 /* The version this attachment reads; only weightd_buffer_swap() and weightd_buffer_pause() change it. */
 uint64_t weightd_buffer_version(const struct weightd_buffer *b);
@@ -235,8 +289,8 @@ const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_si
 /* Where it is, and the GPU that maps it. -EINVAL: `ret->size` was not set. */
 int weightd_buffer_location(const struct weightd_buffer *b, struct weightd_location *ret);
 /*
- * Copies `n` bytes from `offset` on into host memory, wherever they are; blocks until they are there. -EINVAL:
- * not within the buffer.
+ * Copies `n` bytes from `offset` on into host memory, wherever they are; blocks until they are there, on a GPU
+ * also for the work of its default stream. -EINVAL: not within the buffer. -EADDRNOTAVAIL, -EIO.
  */
 int weightd_buffer_read(struct weightd_buffer *b, uint64_t offset, void *to, uint64_t n);
 /* 16 bytes, owned by the buffer. */
@@ -267,7 +321,8 @@ int weightd_buffer_wait(const struct weightd_buffer *b, uint64_t version, int ti
 
 /*
  * Maps the current version beside the one `b` reads. Returns 1 and the new attachment (to be detached
- * like any other; `b` stays valid until it is detached), or 0 when `b` is the current one already.
+ * like any other; `b` stays valid until it is detached), or 0 when `b` is the current one already. -EIO: it is,
+ * and its memory is lost.
  */
 int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret);
 
@@ -277,8 +332,34 @@ int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret
  * thread of the process reads the buffer. 1: swapped, 0: `b` has the current version already; -EPROTOTYPE
  * when the layout differs: attach anew. On a failure `b` goes on with the version it has. What
  * weightd_buffer_tensor() had told stays true but for the bytes.
+ *
+ * On a GPU the new memory is imported first; then the streams are waited for, and what is queued after the call
+ * reads the new version. Should the driver then map neither the new nor again the old memory, -EIO says so, and `b`
+ * has none until another swap succeeds. -EOPNOTSUPP for cuda-ipc memory, whose address is the driver's choice:
+ * refresh there. -EADDRNOTAVAIL after weightd_buffer_release().
  */
 int weightd_buffer_swap(struct weightd_buffer *b);
+int weightd_buffer_swap_on(struct weightd_buffer *b, void *stream);
+
+/*
+ * Sleep: gives memory and lease back, once `stream` has passed, and keeps the addresses, for an engine that frees
+ * its GPU while it has nothing to do. Until weightd_buffer_reacquire() reads fault, and what needs the bytes
+ * (weightd_buffer_read(), weightd_buffer_verify(), weightd_read_begin(), weightd_buffer_swap(),
+ * weightd_buffer_pause()) returns -EADDRNOTAVAIL; what looks at the layout or the head page
+ * (weightd_buffer_latest(), weightd_buffer_wait(), weightd_buffer_state()) works, and so do weightd_buffer_refresh(),
+ * which attaches the current version beside it if that is another one, and weightd_detach(). The server may free
+ * the version meanwhile: nobody waits for a sleeper. Asleep already: 0. -EOPNOTSUPP for cuda-ipc memory. Does
+ * not need the server.
+ */
+int weightd_buffer_release(struct weightd_buffer *b, void *stream);
+
+/*
+ * Wake: memory at the same addresses again, so that pointers and captured graphs are valid again. 0: the version
+ * there was, or it was not asleep; 1: the current one, since that was gone. After a failure it sleeps on: -ESTALE:
+ * the buffer was removed; -EPROTOTYPE: its versions have another layout now: attach anew; -ENODATA, -EAGAIN and
+ * -EUCLEAN as for weightd_attach(); -ENOMEM and others of the GPU.
+ */
+int weightd_buffer_reacquire(struct weightd_buffer *b);
 
 /* The state of a buffer. */
 enum weightd_state {
@@ -308,7 +389,8 @@ bool weightd_read_retry(const struct weightd_buffer *b, uint64_t ticket);
  * another version perhaps, at the same addresses; -ETIMEDOUT: still paused, to be called again; -EUCLEAN:
  * this reader was evicted: attach anew; or the buffer is torn, which weightd_buffer_state() tells: detach, or
  * call again, since its repair waits for this reader too; -ESTALE; -EPROTOTYPE: the next version has another
- * layout: attach anew. No thread of the process may read the buffer during the call.
+ * layout: attach anew. No thread of the process may read the buffer during the call; all streams on
+ * the GPU that maps it are waited for first.
  *
  * A pause is for one update only: the next one asks again. Who was told -ETIMEDOUT and reads without another
  * call may hence read in the midst of either.
@@ -325,7 +407,8 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 /*
  * Computes the digest of the mapped bytes and compares it with the one that was published. 0: equal;
  * -EILSEQ: they differ (the sentence names the first bad range); -ENODATA: published without a digest;
- * -EAGAIN: an exclusive buffer has been updated since `b` was attached or paused last; -EUCLEAN, -ESTALE.
+ * -EAGAIN: an exclusive buffer has been updated since `b` was attached or paused last; -EUCLEAN, -ESTALE,
+ * -EADDRNOTAVAIL, -EIO.
  */
 int weightd_buffer_verify(struct weightd_buffer *b);
 
@@ -379,6 +462,16 @@ enum weightd_policy {
 	WEIGHTD_KILL,
 };
 
+/* How a buffer on a GPU is shared. */
+enum weightd_handle {
+	WEIGHTD_HANDLE_VMM, /* by a descriptor: the memory lives for as long as anybody has it */
+	/*
+	 * By a cudaIpcMemHandle_t, for consumers that can open nothing else: the memory lives in a process of the
+	 * server's and is lost with it, nothing is ever read-only, and addresses do not stay.
+	 */
+	WEIGHTD_HANDLE_IPC,
+};
+
 struct weightd_create_options {
 	size_t size; /* set by the caller */
 	const char *device; /* NULL: "host" */
@@ -400,6 +493,7 @@ struct weightd_create_options {
 	/* With exclusive and replace: how long readers may take to pause (< 0: for ever; 0: 10 s), and then. */
 	int pause_timeout_ms;
 	enum weightd_policy policy;
+	enum weightd_handle handle; /* of a new buffer on a GPU */
 };
 
 /*
@@ -443,8 +537,13 @@ void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf);
  * memory of exclusive and reusable buffers is not sealed: there the writer is trusted. -ESTALE: what was
  * written did not survive the server, or the buffer was removed; or it is a reusable one whose permissions
  * have changed meanwhile, and its memory was used before. -EALREADY.
+ *
+ * On a GPU the streams are waited for first: what was queued is part of the version, what is queued later fails,
+ * with its context. Nothing is sealed there: a writer that keeps a writable mapping of its own making, with the
+ * driver's calls, is not found out but by weightd_buffer_verify().
  */
 int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version);
+int weightd_writer_publish_on(struct weightd_writer *wr, void *stream, uint64_t *ret_version);
 
 /*
  * Drops the version that was not published, and lets another writer in. The bytes stay mapped, for
@@ -453,7 +552,10 @@ int weightd_writer_publish(struct weightd_writer *wr, uint64_t *ret_version);
  */
 int weightd_writer_abort(struct weightd_writer *wr);
 
-/* Unmaps. What was not published is dropped as by weightd_writer_abort(); NULL is fine. */
+/*
+ * Unmaps, once all streams on the GPU have passed. What was not published is dropped as by
+ * weightd_writer_abort(); NULL is fine.
+ */
 void weightd_writer_free(struct weightd_writer *wr);
 
 /* --- Loading files ----------------------------------------------------------------------------- */

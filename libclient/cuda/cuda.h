@@ -1,0 +1,31 @@
+/*
+ * GPU memory
+ *
+ * What its kinds have in common: the place it is used at, copies, digests and streams.
+ */
+#pragma once
+
+#include "libclient/cuda/place.h"
+#include "libclient/memory.h"
+
+/* memory::state. */
+struct cuda_state {
+	struct place place;
+	cu_device owner; /* the GPU that has the memory */
+	cu_event mark; /* NULL: none */
+	cu_handle handle; /* of what is mapped; the older kind has none */
+	int fd; /* of the older kind: reads as ended once the memory is lost; else -1 */
+};
+
+/* The place for a request: of the GPU that has the memory, or of the one that is to map it. */
+int cuda_state_new(const struct memory_request *q, struct cuda_state **ret, struct sentence *s);
+struct cuda_state *cuda_state_free(struct cuda_state *state);
+
+/* Functions of both kinds' rows. */
+int cuda_read(const struct memory *m, uint64_t offset, void *to, uint64_t n, struct sentence *s);
+int cuda_write(struct memory *m, uint64_t offset, const void *from, uint64_t n, struct sentence *s);
+int cuda_digest(const struct memory *m, uint64_t data_size, uint64_t first, uint64_t n,
+		uint8_t (*ret)[HASH_SIZE], struct sentence *s);
+int cuda_synchronize(const struct memory *m, void *stream, struct sentence *s);
+int cuda_mark(struct memory *m, void *stream, struct sentence *s);
+bool cuda_has_passed(const struct memory *m, bool wait);

@@ -1,0 +1,36 @@
+/*
+ * Places
+ *
+ * A GPU as memory is used on it. Calls of the driver are made in a context: in the caller's, where the current
+ * one is of that GPU, else in the GPU's primary context, the one of the CUDA runtime and of torch, which is
+ * held for as long as there is memory. What was current before a call is current after it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "libclient/cuda/gpu.h"
+
+struct place {
+	const struct cuda_driver *driver;
+	cu_device device;
+	cu_context primary;
+	pid_t owner; /* a child of it has the addresses, and nothing of the GPU behind them */
+};
+
+/* Makes the primary context if nobody has yet, which takes a second and some memory of the GPU's. */
+int place_init(struct place *p, const struct cuda_driver *d, cu_device device, struct sentence *s);
+void place_deinit(struct place *p);
+
+struct visit {
+	const struct place *place; /* NULL: it has ended, or never began */
+	bool has_pushed;
+};
+
+/* -ECHILD: in a process forked from the one whose memory it is. */
+int place_enter(const struct place *p, struct visit *ret, struct sentence *s);
+void place_leave(struct visit *v);
+
+/* Waits for all streams of this process on the GPU: of its primary context, and of the current one. */
+int place_synchronize(const struct place *p, struct sentence *s);

@@ -1,0 +1,55 @@
+/*
+ * Detaching. What a GPU still reads must stay where it is: it is waited for, here and now, or behind a mark in
+ * the caller's stream, which later calls on the connection look at.
+ */
+#include "libclient/leave.h"
+
+#include "libclient/buffer.h"
+
+void weightd_detach(struct weightd_buffer *b)
+{
+	struct sentence ignored; /* after a failure nothing runs any more */
+
+	if (!b)
+		return;
+	(void)memory_synchronize(&b->memory, WEIGHTD_ALL_STREAMS, &ignored);
+	buffer_end(b);
+}
+
+void weightd_detach_on(struct weightd_buffer *b, void *stream)
+{
+	struct sentence ignored;
+
+	if (!b)
+		return;
+	if (stream == WEIGHTD_ALL_STREAMS || memory_mark(&b->memory, stream, &ignored) < 0) {
+		weightd_detach(b);
+	} else if (b->w->is_closed || memory_has_passed(&b->memory, false)) {
+		/* Once closed, nobody is left who would look later. */
+		(void)memory_has_passed(&b->memory, true);
+		buffer_end(b);
+	} else {
+		b->is_leaving = true;
+		b->w->n_leaving++;
+	}
+}
+
+int leave_look(struct weightd *w, bool wait)
+{
+	struct weightd_buffer *b, *tmp;
+
+	if (w->n_leaving == 0)
+		return 0;
+	list_for_each_safe(b, tmp, &w->buffers, link) {
+		if (!b->is_leaving || !memory_has_passed(&b->memory, wait))
+			continue;
+		w->n_leaving--;
+		buffer_end(b);
+	}
+	return w->n_leaving;
+}
+
+int weightd_reap(struct weightd *w)
+{
+	return leave_look(w, false);
+}

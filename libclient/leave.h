@@ -1,0 +1,6 @@
+#pragma once
+
+#include "libclient/client.h"
+
+/* Ends the attachments whose streams have passed; `wait`: all. How many are left. */
+int leave_look(struct weightd *w, bool wait);

@@ -1,0 +1,96 @@
+/*
+ * Whether the bytes are those that were published: their leaves against the table behind them, and the table
+ * against the digest that the server keeps.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/digest.h"
+#include "libclient/buffer.h"
+
+#define VERIFY_LEAVES 1024 /* digested at a time */
+
+/* The digests of leaves [first, first + n) that were published and those of the bytes that there are. */
+static int verify_run(struct weightd_buffer *b, uint64_t first, uint64_t n,
+		      const uint8_t (*published)[HASH_SIZE], uint8_t (*found)[HASH_SIZE])
+{
+	struct sentence *s = &b->w->sentence;
+	int r = memory_digest(&b->memory, b->data_size, first, n, found, s);
+
+	if (r < 0)
+		return sentence_set(s, r, "'%s@%" PRIu64 "' on %s cannot be digested: %s", b->name,
+				    b->version, b->device, s->text);
+	for (uint64_t i = 0; i < n; i++)
+		if (memcmp(found[i], published[first + i], HASH_SIZE) != 0)
+			return sentence_set(s, -EILSEQ,
+					    "'%s@%" PRIu64 "' on %s: the bytes from %" PRIu64
+					    " to %" PRIu64 " are not those published",
+					    b->name, b->version, b->device,
+					    (first + i) * DIGEST_LEAF_SIZE,
+					    (first + i + 1) * DIGEST_LEAF_SIZE);
+	return 0;
+}
+
+static int read_leaves(struct weightd_buffer *b, uint64_t n, uint8_t (*ret)[HASH_SIZE])
+{
+	struct sentence *s = &b->w->sentence;
+	uint8_t hash[HASH_SIZE];
+	int r = memory_read(&b->memory, digest_leaves_offset(b->data_size), ret, n * HASH_SIZE, s);
+
+	if (r < 0)
+		return sentence_set(s, r, "'%s@%" PRIu64 "' on %s cannot be read: %s", b->name,
+				    b->version, b->device, s->text);
+	digest_root((const void *)ret, n, hash);
+	if (memcmp(hash, b->digest, HASH_SIZE) != 0)
+		return sentence_set(s, -EILSEQ,
+				    "'%s@%" PRIu64
+				    "' on %s: its table of digests is not the one published",
+				    b->name, b->version, b->device);
+	return 0;
+}
+
+static int verify(struct weightd_buffer *b)
+{
+	uint64_t n = digest_n_leaves(b->data_size);
+	cleanup(freep) uint8_t(*leaves)[HASH_SIZE] = NULL;
+	uint8_t found[VERIFY_LEAVES][HASH_SIZE];
+	int r;
+
+	if (!b->has_digest)
+		return sentence_set(&b->w->sentence, -ENODATA,
+				    "'%s@%" PRIu64 "' on %s was published without a digest",
+				    b->name, b->version, b->device);
+	leaves = calloc(n + 1, sizeof(*leaves));
+	if (!leaves)
+		return sentence_set(&b->w->sentence, -ENOMEM, "out of memory");
+	r = read_leaves(b, n, leaves);
+	for (uint64_t i = 0; r == 0 && i < n; i += VERIFY_LEAVES)
+		r = verify_run(b, i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES,
+			       (const void *)leaves, found);
+	return r;
+}
+
+int weightd_buffer_verify(struct weightd_buffer *b)
+{
+	uint64_t ticket;
+	int r;
+
+	if (!b->is_mutable)
+		return verify(b);
+	r = weightd_read_begin(b, &ticket);
+	if (r == -EUCLEAN || r == -ESTALE)
+		return sentence_set(&b->w->sentence, r, "'%s' on %s %s", b->name, b->device,
+				    r == -ESTALE ? "was removed" : "is torn");
+	if (r == 0 && head_version(ticket) == b->version) {
+		r = verify(b);
+		if (!weightd_read_retry(b, ticket))
+			return r;
+	}
+	/* Another version's bytes say nothing about the digest of this one. */
+	return sentence_set(&b->w->sentence, -EAGAIN,
+			    "'%s' on %s is not at version %" PRIu64
+			    " any more: it is updated in place",
+			    b->name, b->device, b->version);
+}
