@@ -150,7 +150,7 @@ static void a_group_is_a_name_or_a_number_or_nobody(void **state)
 	assert_true(c.admin_gid == (gid_t)-1);
 }
 
-#define SECTIONS "there are [server], [store], [limits], [limits:USER] and [defaults]\n"
+#define SECTIONS "there are [server], [store], [limits], [limits:USER], [cuda] and [defaults]\n"
 #define NO_LINE "this is no [section], no 'key = value' and no '# comment'\n"
 #define LIMIT_KEYS "connections, leases, buffers, versions, bytes, descriptors\n"
 
