@@ -16,7 +16,7 @@ def wanted():
     library = "libweightd.so." + ".".join(version)
     files = {
         "bin/weightctl": 0o755,
-        "sbin/weightd": 0o755,
+        "sbin/weightd": 0o755, "sbin/weightd-cuda": 0o755,
         "include/weightd.h": 0o644,
         "lib/libweightd.so": f"libweightd.so.{version[0]}",
         f"lib/libweightd.so.{version[0]}": library,
