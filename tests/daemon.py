@@ -36,12 +36,12 @@ class Daemon:
     env     an environment that leads weightctl and libweightd to it
     """
 
-    def __init__(self, *args, prefix=(), env=None):
+    def __init__(self, *args, prefix=(), env=None, program=None):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weightd-"))
         self.folder.chmod(0o711)
         self.socket = str(self.folder / "weightd.sock")
         self.env = environment(WEIGHTD_SOCKET=self.socket, **(env or {}))
-        self.command = [*prefix, features.BUILD / "weightd", "--socket", self.socket, *args]
+        self.command = [*prefix, program or features.BUILD / "weightd", "--socket", self.socket, *args]
         self.started = []
         self.proc = None
         try:

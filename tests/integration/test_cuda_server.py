@@ -1,4 +1,5 @@
 """GPU memory as weightd hands it out: on stand-ins for GPUs, which prove nothing about real ones."""
+import contextlib
 import errno
 import os
 import pathlib
@@ -26,10 +27,10 @@ def layout(size):
 @pytest.fixture
 def serve(make_daemon, tmp_path):
     """serve(gpu, "timeout = 1"): a weightd on these GPUs, with lines for [cuda]."""
-    def make(gpu, *lines, args=(), env=None):
-        config = tmp_path / f"{len(list(tmp_path.iterdir()))}.conf"
+    def make(gpu, *lines, args=(), env=None, **kw):
+        config = tmp_path / "weightd.conf"
         config.write_text("\n".join(["[cuda]", *lines, ""]))
-        return make_daemon("--config", str(config), *args, env=(gpu.env if gpu else {}) | (env or {}))
+        return make_daemon("--config", str(config), *args, env=(gpu.env if gpu else {}) | (env or {}), **kw)
     return make
 
 
@@ -54,6 +55,11 @@ def publish(w, device, name="m", size=4096, **kw):
     w.publish(slot.writer)
     w.detach(slot.writer)
     return slot
+
+
+def versions(w, gpu):
+    reply = w.ask(wire.LIST, b"m", gpu.device().encode(), 0, wire.VERSIONS, 0)
+    return [wire.Version.unpack(row) for row in wire.page(reply.body)[0]]
 
 
 def refused(code, w, *args, **kw):
@@ -433,6 +439,53 @@ def test_an_allocator_killed_with_weightd_leaves_no_memory(gpu, serve):
         with Wire(daemon.socket) as again:
             assert again.names() == []
             publish(again, gpu.device())
+
+
+def insist(daemon, act):
+    """Does act(connection) again while weightd dies of it."""
+    while True:
+        try:
+            with Wire(daemon.socket) as w:
+                return act(w)
+        except wire.Closed:
+            continue
+
+
+@pytest.mark.parametrize("point", [
+    "create-begun", "create-provided", "create-saved", "create-stored", "create-kept", "create-answered", "publish-begun",
+    "publish-slot-sealed", "publish-committed", "publish-flipped", "publish-answered", "manifest-commit", "store-put",
+    "drop-committed", "remove-committed", "release-begun", "free-removed", "free-saved", "abort-saved"])
+def test_a_death_at_each_point_loses_and_leaks_nothing(gpu, serve, require, tmp_path, point):
+    """The same points as those of test_kill_matrix.py, for memory that is somewhere else."""
+    require("faults")
+    faulty = features.BUILD.with_name(features.BUILD.name + "-faults") / "weightd"
+    daemon = serve(gpu, "[store]", "resume-timeout = 1", args=["--keeper"], program=faulty,
+                   env={"WEIGHTD_FAULT": f"{point}:1", "WEIGHTD_FAULT_STATE": str(tmp_path / "passages")})
+    published = set()
+
+    def publish_one(w):
+        with contextlib.suppress(Refused):  # its writer may have been left behind by the death
+            until(lambda: not any(row.writing for row in w.records().values()), lambda: w.records())
+        slot = w.create("m", LAYOUT, device=gpu.device(), keep=2)
+        number = w.publish(slot.writer)
+        published.add(number)
+        w.detach(slot.writer)
+
+    def is_there(w):
+        row = w.records()["m"]
+        assert row.version >= max(published) and row.state == wire.READY, (row, published)
+        assert gpu.used() >= row.n_versions * GRANULE
+
+    for _ in range(4):
+        insist(daemon, publish_one)
+        insist(daemon, is_there)
+    insist(daemon, lambda w: w.abort(w.create("m", LAYOUT, device=gpu.device()).writer))
+    insist(daemon, lambda w: [w.drop("m", v.version, device=gpu.device()) for v in versions(w, gpu) if not v.current])
+    insist(daemon, is_there)
+    insist(daemon, lambda w: "m" in w.names() and w.drop("m", device=gpu.device()))
+    insist(daemon, lambda w: until(lambda: w.stat().slot_bytes == 0, lambda: w.stat()))
+    until(lambda: gpu.used() == 0, lambda: f"{gpu.used()} bytes are left")
+    assert f"killed at {point}:1" in daemon.log
 
 
 # --- freeing --------------------------------------------------------------------------------------

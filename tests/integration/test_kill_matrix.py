@@ -49,6 +49,7 @@ def points():
 
 
 POINTS = points()
+ON_GPUS = {"release-begun"}  # where only memory of theirs passes: see test_cuda_server.py
 
 
 def content(name, number):
@@ -592,7 +593,7 @@ def table(request):
         print("%-24s %8d %8d %8d %8d" % ("all", *(sum(row[i] for row in rows) for i in range(1, 5))))
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [p for p in POINTS if p not in ON_GPUS])
 def test_a_death_loses_nothing(point, table, require):
     require("faults")
     n_rounds, n_restarts, n_checks, losses = 0, 0, 0, []
