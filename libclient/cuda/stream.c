@@ -2,8 +2,6 @@
  * The order of work. Streams are the caller's, of the context that is current or of the primary one; of a
  * mark made in one it is asked later whether the work before it has been done.
  */
-#include <unistd.h>
-
 #include "ipc/base/cleanup.h"
 #include "libclient/cuda/cuda.h"
 
@@ -44,8 +42,10 @@ bool cuda_has_passed(const struct memory *m, bool wait)
 {
 	const struct cuda_state *state = m->state;
 	const struct cuda_driver *d = state->place.driver;
+	cleanup(place_leave) struct visit visit = {0};
+	struct sentence ignored;
 
-	if (!state->mark || state->place.owner != getpid())
+	if (!state->mark || place_enter(&state->place, &visit, &ignored) < 0)
 		return true;
 	/* After a failure nothing runs any more. */
 	return (wait ? d->event_synchronize(state->mark) : d->event_query(state->mark)) !=

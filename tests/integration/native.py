@@ -14,6 +14,8 @@ from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_int64, c_size_t, c
 import features
 
 EMPTY, READY, UPDATING, TORN, GONE = range(5)
+HOST, CUDA, CUDA_IPC = range(3)
+ALL_STREAMS = c_void_p(-1)
 U8, PARAM = 5, 1
 
 
@@ -43,13 +45,17 @@ class Server(Sized):
 
 class AttachOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64), ("layout_hash", c_char_p),
-                ("timeout_ms", c_int)]
+                ("timeout_ms", c_int), ("map_device", c_char_p)]
 
 
 class CreateOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("mode", c_uint32), ("keep", c_uint32),
                 ("new_layout", c_bool), ("exclusive", c_bool), ("reusable", c_bool), ("replace", c_bool),
-                ("pause_timeout_ms", c_int), ("policy", c_int)]
+                ("pause_timeout_ms", c_int), ("policy", c_int), ("handle", c_int)]
+
+
+class Location(Sized):
+    _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", ctypes.c_uint8 * 16)]
 
 
 PROGRESS = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_uint64, c_uint64)
@@ -84,6 +90,13 @@ SIGNATURES = {
     "buffer_digest": (c_void_p, HANDLE), "buffer_is_mutable": (c_bool, HANDLE),
     "buffer_state": (c_int, HANDLE, POINTER(c_uint64)), "buffer_verify": (c_int, HANDLE),
     "buffer_refresh": (c_int, HANDLE, HANDLES), "buffer_swap": (c_int, HANDLE),
+    "buffer_swap_on": (c_int, HANDLE, c_void_p), "buffer_device": (c_char_p, HANDLE),
+    "buffer_location": (c_int, HANDLE, POINTER(Location)), "writer_location": (c_int, HANDLE, POINTER(Location)),
+    "buffer_read": (c_int, HANDLE, c_uint64, c_void_p, c_uint64),
+    "writer_read": (c_int, HANDLE, c_uint64, c_void_p, c_uint64),
+    "writer_write": (c_int, HANDLE, c_uint64, c_void_p, c_uint64),
+    "detach_on": (None, HANDLE, c_void_p), "reap": (c_int, HANDLE),
+    "buffer_release": (c_int, HANDLE, c_void_p), "buffer_reacquire": (c_int, HANDLE),
     "buffer_wait": (c_int, HANDLE, c_uint64, c_int, POINTER(c_uint64)),
     "buffer_pause": (c_int, HANDLE, c_int), "read_begin": (c_int, HANDLE, POINTER(c_uint64)),
     "read_retry": (c_bool, HANDLE, c_uint64),
@@ -92,6 +105,7 @@ SIGNATURES = {
     "create": (c_int, HANDLE, c_char_p, HANDLE, POINTER(CreateOptions), HANDLES),
     "writer_data": (c_void_p, HANDLE, POINTER(c_uint64)),
     "writer_publish": (c_int, HANDLE, POINTER(c_uint64)), "writer_abort": (c_int, HANDLE),
+    "writer_publish_on": (c_int, HANDLE, c_void_p, POINTER(c_uint64)),
     "writer_free": (None, HANDLE),
     "load": (c_int, HANDLE, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions), c_void_p),
     "list": (c_int, HANDLE, c_char_p, HANDLES), "list_free": (None, HANDLE), "list_count": (c_size_t, HANDLE),
@@ -197,14 +211,17 @@ class Client:
     def wait(self, name, version=0, timeout_ms=-1):
         return self.number(lib.weightd_wait, self.w, name.encode(), None, version, timeout_ms)
 
-    def drop(self, name, version=0):
-        self.check(lib.weightd_drop(self.w, name.encode(), None, version))
+    def drop(self, name, version=0, device=None):
+        self.check(lib.weightd_drop(self.w, name.encode(), device and device.encode(), version))
 
     def rollback(self, name, version=0):
         return self.number(lib.weightd_rollback, self.w, name.encode(), None, version)
 
     def set_access(self, name, mode=-1, uid=-1, gid=-1):
         self.check(lib.weightd_set_access(self.w, name.encode(), None, mode, uid, gid))
+
+    def reap(self):
+        return self.check(lib.weightd_reap(self.w))
 
     def watch(self):
         return Watch(self, self.new(lib.weightd_watch_new, self.w))
@@ -224,6 +241,10 @@ class Buffer:
         lib.weightd_detach(self.handle)
         self.handle = c_void_p()
 
+    def detach_on(self, stream):
+        lib.weightd_detach_on(self.handle, stream)
+        self.handle = c_void_p()
+
     @property
     def version(self):
         return lib.weightd_buffer_version(self.handle)
@@ -240,6 +261,30 @@ class Buffer:
         size = c_uint64()
         return ctypes.string_at(lib.weightd_buffer_data(self.handle, byref(size)), size.value)
 
+    @property
+    def device(self):
+        return lib.weightd_buffer_device(self.handle).decode()
+
+    @property
+    def location(self):
+        ret = Location()
+        self.client.check(lib.weightd_buffer_location(self.handle, byref(ret)))
+        return ret.memory, ret.device, bytes(ret.uuid)
+
+    def read(self, offset=0, n=None):
+        """As bytes() does, wherever they are."""
+        size = c_uint64()
+        lib.weightd_buffer_data(self.handle, byref(size))
+        to = ctypes.create_string_buffer(size.value - offset if n is None else n)
+        self.client.check(lib.weightd_buffer_read(self.handle, offset, to, len(to)))
+        return to.raw
+
+    def release(self, stream=ALL_STREAMS):
+        self.client.check(lib.weightd_buffer_release(self.handle, stream))
+
+    def reacquire(self):
+        return self.client.check(lib.weightd_buffer_reacquire(self.handle))
+
     def state(self):
         version = c_uint64()
         return lib.weightd_buffer_state(self.handle, byref(version)), version.value
@@ -251,6 +296,9 @@ class Buffer:
 
     def swap(self):
         return self.client.check(lib.weightd_buffer_swap(self.handle))
+
+    def swap_on(self, stream):
+        return self.client.check(lib.weightd_buffer_swap_on(self.handle, stream))
 
     def pause(self, timeout_ms=-1):
         return self.client.check(lib.weightd_buffer_pause(self.handle, timeout_ms))
@@ -288,6 +336,28 @@ class Writer:
     def bytes(self):
         size = c_uint64()
         return ctypes.string_at(lib.weightd_writer_data(self.handle, byref(size)), size.value)
+
+    @property
+    def address(self):
+        return lib.weightd_writer_data(self.handle, None)
+
+    @property
+    def location(self):
+        ret = Location()
+        self.client.check(lib.weightd_writer_location(self.handle, byref(ret)))
+        return ret.memory, ret.device, bytes(ret.uuid)
+
+    def read(self, offset, n):
+        to = ctypes.create_string_buffer(n)
+        self.client.check(lib.weightd_writer_read(self.handle, offset, to, n))
+        return to.raw
+
+    def put(self, data, offset=0):
+        """As write() does, wherever the bytes are."""
+        self.client.check(lib.weightd_writer_write(self.handle, offset, data, len(data)))
+
+    def publish_on(self, stream):
+        return self.client.number(lib.weightd_writer_publish_on, self.handle, stream)
 
     def publish(self):
         return self.client.number(lib.weightd_writer_publish, self.handle)
