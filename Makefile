@@ -103,7 +103,8 @@ FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 # A stand-in for the driver, which the tests put in its place: never sanitized, so that every program, plain
 # or not, can open it.
 FAKE := build/fake/libcuda.so.1
-FAKE_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,$(wildcard tests/fake/*.c ipc/base/*.c))
+FAKE_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,\
+	$(wildcard tests/fake/*.c ipc/base/*.c) ipc/digest.c ipc/hash.c)
 
 ifeq ($(V),0)
 Q := @

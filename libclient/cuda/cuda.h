@@ -5,8 +5,12 @@
  */
 #pragma once
 
+#include <pthread.h>
+
 #include "libclient/cuda/place.h"
 #include "libclient/memory.h"
+
+struct digester;
 
 /* memory::state. */
 struct cuda_state {
@@ -15,6 +19,9 @@ struct cuda_state {
 	cu_event mark; /* NULL: none */
 	cu_handle handle; /* of what is mapped; the older kind has none */
 	int fd; /* of the older kind: reads as ended once the memory is lost; else -1 */
+	pthread_mutex_t lock; /* protects what follows, and the digester's work */
+	bool has_digester; /* it was tried to make one */
+	struct digester *digester; /* NULL: none */
 };
 
 /* The place for a request: of the GPU that has the memory, or of the one that is to map it. */

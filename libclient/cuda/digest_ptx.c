@@ -2,7 +2,7 @@
  * The digest kernel as PTX, which the driver makes code for its GPU of. The assembler reads the file,
  * which `make ptx` wrote.
  */
-#include "libclient/cuda/digest.h"
+#include "libclient/cuda/digester.h"
 
 __asm__(".pushsection .rodata\n"
 	".global digest_ptx\n"

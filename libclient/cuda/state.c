@@ -5,6 +5,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "libclient/cuda/cuda.h"
+#include "libclient/cuda/digester.h"
 
 struct cuda_state *cuda_state_free(struct cuda_state *state)
 {
@@ -13,7 +14,10 @@ struct cuda_state *cuda_state_free(struct cuda_state *state)
 	/* An event goes with its context, if that was another one. */
 	if (state->mark && state->place.owner == getpid())
 		(void)state->place.driver->event_destroy(state->mark);
+	if (state->place.owner == getpid())
+		(void)digester_free(state->digester);
 	(void)fd_close(state->fd);
+	(void)pthread_mutex_destroy(&state->lock);
 	place_deinit(&state->place);
 	free(state);
 	return NULL;
@@ -54,6 +58,7 @@ int cuda_state_new(const struct memory_request *q, struct cuda_state **ret, stru
 	if (!state)
 		return sentence_set(s, -ENOMEM, "out of memory");
 	state->fd = -1;
+	(void)pthread_mutex_init(&state->lock, NULL);
 	state->owner = owner;
 	r = place_init(&state->place, d, device, s);
 	if (r < 0)

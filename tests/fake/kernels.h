@@ -1,9 +1,12 @@
 /*
- * Twins of the kernels that only tests launch
+ * Twins of kernels
  */
 #pragma once
 
 #include "tests/fake/module.h"
 
-/* fake_fill(address, size, value) */
+/* Of tests alone: fake_fill(address, size, value) */
 cu_result kernel_fill(struct launch *l);
+
+/* Of libclient/cuda/digest.cu: weightd_digest(data, data_size, first_leaf, n_leaves, out). */
+cu_result kernel_digest(struct launch *l);

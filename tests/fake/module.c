@@ -18,6 +18,7 @@
 /* {name, function, number of parameters, {sizes}} */
 static const struct kernel kernels[] = {
 	{"fake_fill", kernel_fill, 3, {8, 8, 1}},
+	{"weightd_digest", kernel_digest, 5, {8, 8, 8, 8, 8}},
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* modules */

@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "libclient/weightctl": ["libclient/include"],
     "bpf": ["ipc/base"],
     "tests": ["server", "libclient", "libclient/include", "ipc", "ipc/base", "ipc/cuda", "bpf"],
-    "tests/fake": ["ipc/base"],
+    "tests/fake": ["ipc", "ipc/base"],
     "tests/demo": ["libclient/include"],
     "tests/bench": ["libclient/include"],
     "tests/soak": ["libclient/include"],

@@ -1,0 +1,109 @@
+/*
+ * The kernel, its stream and the table that it writes to, all of the primary context. The stream is one of
+ * its own: it waits for nobody's work, and whoever wrote what is digested has waited for that.
+ */
+#include "libclient/cuda/digester.h"
+
+#include <stdlib.h>
+
+#define TABLE_LEAVES 16384u /* of one launch */
+#define BLOCK_THREADS 256u /* as digest.cu has it */
+
+struct digester {
+	const struct place *place;
+	cu_module module;
+	cu_function function;
+	cu_stream stream;
+	cu_event done;
+	cu_ptr table; /* 0: none */
+};
+
+static cu_result make(struct digester *g)
+{
+	const struct cuda_driver *d = g->place->driver;
+	cu_result result = d->module_load(&g->module, digest_ptx);
+
+	if (result == CU_OK)
+		result = d->module_function(&g->function, g->module, "weightd_digest");
+	if (result == CU_OK)
+		result = d->stream_create(&g->stream, CU_STREAM_NON_BLOCKING);
+	if (result == CU_OK)
+		result = d->event_create(&g->done, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
+	if (result == CU_OK)
+		result = d->mem_alloc(&g->table, (size_t)TABLE_LEAVES * HASH_SIZE);
+	return result;
+}
+
+static void unmake(struct digester *g)
+{
+	const struct cuda_driver *d = g->place->driver;
+
+	if (g->table)
+		(void)d->mem_free(g->table);
+	if (g->done)
+		(void)d->event_destroy(g->done);
+	if (g->stream)
+		(void)d->stream_destroy(g->stream);
+	if (g->module)
+		(void)d->module_unload(g->module);
+}
+
+struct digester *digester_new(const struct place *p)
+{
+	struct digester *g = calloc(1, sizeof(*g));
+
+	if (!g)
+		return NULL;
+	g->place = p;
+	if (make(g) == CU_OK)
+		return g;
+	unmake(g);
+	free(g);
+	return NULL;
+}
+
+struct digester *digester_free(struct digester *g)
+{
+	const struct cuda_driver *d;
+	cu_context popped;
+
+	if (!g)
+		return NULL;
+	d = g->place->driver;
+	/* Without the context nothing of it is left. */
+	if (d->ctx_push(g->place->primary) == CU_OK) {
+		unmake(g);
+		(void)d->ctx_pop(&popped);
+	}
+	free(g);
+	return NULL;
+}
+
+/* The thread sleeps while the GPU works: a copy to memory that is not pinned would keep it busy. */
+static cu_result run(struct digester *g, cu_ptr data, uint64_t data_size, uint64_t first,
+		     uint64_t n, uint8_t (*ret)[HASH_SIZE])
+{
+	const struct cuda_driver *d = g->place->driver;
+	void *parameters[] = {&data, &data_size, &first, &n, &g->table};
+	cu_result result = d->launch(g->function, (unsigned)n, 1, 1, BLOCK_THREADS, 1, 1, 0,
+				     g->stream, parameters, NULL);
+
+	if (result == CU_OK)
+		result = d->event_record(g->done, g->stream);
+	if (result == CU_OK)
+		result = d->event_synchronize(g->done);
+	if (result == CU_OK)
+		result = d->memcpy_to_host_async(ret, g->table, n * HASH_SIZE, g->stream);
+	return result == CU_OK ? d->stream_synchronize(g->stream) : result;
+}
+
+int digester_run(struct digester *g, cu_ptr data, uint64_t data_size, uint64_t first, uint64_t n,
+		 uint8_t (*ret)[HASH_SIZE], struct sentence *s)
+{
+	cu_result result = CU_OK;
+
+	for (uint64_t i = 0; result == CU_OK && i < n; i += TABLE_LEAVES)
+		result = run(g, data, data_size, first + i,
+			     n - i < TABLE_LEAVES ? n - i : TABLE_LEAVES, ret + i);
+	return result ? gpu_error(g->place->driver, result, "the GPU does not digest it", s) : 0;
+}
