@@ -405,7 +405,8 @@ int weightd_buffer_pause(struct weightd_buffer *b, int timeout_ms);
 bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 
 /*
- * Computes the digest of the mapped bytes and compares it with the one that was published. 0: equal;
+ * Computes the digest of the mapped bytes and compares it with the one that was published; a GPU does it for
+ * memory of its own, beside what else it does, and no more than 16 bytes of each leaf come back. 0: equal;
  * -EILSEQ: they differ (the sentence names the first bad range); -ENODATA: published without a digest;
  * -EAGAIN: an exclusive buffer has been updated since `b` was attached or paused last; -EUCLEAN, -ESTALE,
  * -EADDRNOTAVAIL, -EIO.
@@ -562,14 +563,15 @@ void weightd_writer_free(struct weightd_writer *wr);
 
 /*
  * Told when a phase begins, when one ends whose end is known, and at most every 50 ms in between. `phase`
- * is "plan", "memory", "read" or "publish"; a return value other than 0 cancels the load.
+ * is "plan", "memory", "read", "verify" (of a GPU: that what arrived is what was read) or "publish"; a return
+ * value other than 0 cancels the load.
  */
 typedef int (*weightd_progress_fn)(void *userdata, const char *phase, uint64_t done, uint64_t total);
 
 struct weightd_load_options {
 	size_t size; /* set by the caller */
 	const struct weightd_create_options *create; /* NULL: the defaults */
-	unsigned n_threads; /* 0: as many as there are cores, 4 at most */
+	unsigned n_threads; /* 0: as many as there are cores, 4 at most, or 8 to a GPU */
 	weightd_progress_fn progress; /* may be NULL; called from the calling thread */
 	void *userdata;
 };
@@ -582,7 +584,7 @@ struct weightd_load_result {
 	uint64_t n_files;
 	uint64_t elapsed_ns; /* from the call to the publish */
 	uint64_t memory_ns; /* of them, waiting for the server's memory */
-	uint64_t read_ns; /* of them, reading and digesting */
+	uint64_t read_ns; /* of them, reading and digesting, and copying to a GPU */
 	uint8_t digest[WEIGHTD_DIGEST_SIZE];
 };
 

@@ -1,6 +1,6 @@
 /*
- * Work is cut by destination, not by file: a leaf belongs to one thread from its first byte to its
- * digest, so threads share nothing but the counter of leaves. Tensors that stand side by side in a file
+ * Work is cut by destination, not by file: a stretch of some leaves belongs to one thread from its first byte
+ * to its digests, so threads share nothing but the counter of them. Tensors that stand side by side in a file
  * and padded apart in the buffer are read by one preadv.
  */
 #include "libclient/load/reader.h"
@@ -17,20 +17,21 @@
 #include <time.h>
 
 #include "ipc/base/num.h"
+#include "libclient/load/sink.h"
 
-#define THREADS_DEFAULT_MAX 4
 #define THREADS_MAX 64
 #define RUN_PARTS_MAX 256 /* at the default alignment a leaf may have 4096 tensors */
 
 struct reader {
 	const struct plan *plan;
 	struct weightd_writer *wr;
-	char *data;
-	uint64_t size, n_leaves;
+	struct sink sink;
+	uint64_t n_stretches;
 	pthread_t threads[THREADS_MAX];
 	unsigned n_threads;
 
-	_Atomic uint64_t next_leaf;
+	_Atomic unsigned n_begun; /* threads */
+	_Atomic uint64_t next_stretch;
 	_Atomic uint64_t n_done; /* bytes */
 	_Atomic bool stop; /* a thread failed or the caller said so */
 
@@ -94,10 +95,20 @@ static bool run_continues(const struct run *run, const struct file *file, uint64
 	       run->end == offset;
 }
 
-static int read_leaf(struct reader *reader, uint64_t leaf, struct sentence *s)
+/* In memory that is used again the bytes between tensors are what was there. */
+static void zero(const struct reader *reader, char *at, uint64_t n)
+{
+	if (reader->sink.kind->is_used_again)
+		memset(at, 0, n);
+}
+
+/* To `at`, up to where the next leaf or the end is. */
+static int read_leaf(struct reader *reader, uint64_t leaf, char *at, struct sentence *s)
 {
 	const struct plan *plan = reader->plan;
-	uint64_t begin = leaf * WEIGHTD_LEAF_SIZE, end = begin + WEIGHTD_LEAF_SIZE;
+	const uint64_t begin = leaf * WEIGHTD_LEAF_SIZE, left = reader->wr->data_size - begin;
+	const uint64_t end = begin + (left < WEIGHTD_LEAF_SIZE ? left : WEIGHTD_LEAF_SIZE);
+	uint64_t filled = begin;
 	struct run run = {0};
 	int r;
 
@@ -119,10 +130,36 @@ static int read_leaf(struct reader *reader, uint64_t leaf, struct sentence *s)
 			run.file = file;
 			run.offset = run.end = offset;
 		}
-		run.parts[run.n_parts++] = (struct iovec){reader->data + dest, size};
+		zero(reader, at + (filled - begin), dest - filled);
+		run.parts[run.n_parts++] = (struct iovec){at + (dest - begin), size};
 		run.end += size;
+		filled = dest + size;
 	}
+	zero(reader, at + (filled - begin), end - filled);
 	return run_read(reader, &run, s);
+}
+
+static int read_stretch(struct reader *reader, unsigned thread, uint64_t first, struct sentence *s)
+{
+	struct sink *sink = &reader->sink;
+	const uint64_t n_leaves = reader->wr->n_leaves, begin = first * WEIGHTD_LEAF_SIZE;
+	uint64_t end = first + sink->kind->n_leaves, size;
+	char *at;
+	int r = sink->kind->begin(sink, thread, first, &at, s);
+
+	if (end > n_leaves)
+		end = n_leaves;
+	for (uint64_t leaf = first; r == 0 && leaf < end; leaf++) {
+		char *bytes = at + (leaf - first) * WEIGHTD_LEAF_SIZE;
+
+		r = read_leaf(reader, leaf, bytes, s);
+		if (r == 0)
+			writer_digest_bytes(reader->wr, leaf, bytes);
+	}
+	if (r < 0)
+		return r;
+	size = end == n_leaves ? reader->wr->data_size - begin : (end - first) * WEIGHTD_LEAF_SIZE;
+	return sink->kind->end(sink, thread, first, size, s);
 }
 
 static void fail(struct reader *reader, int r, const struct sentence *s)
@@ -139,17 +176,16 @@ static void fail(struct reader *reader, int r, const struct sentence *s)
 static void *thread_main(void *arg)
 {
 	struct reader *reader = arg;
+	unsigned thread = atomic_fetch_add(&reader->n_begun, 1);
 	struct sentence s;
-	uint64_t leaf;
+	uint64_t stretch;
 	int r = 0;
 
 	while (r == 0) {
-		leaf = atomic_fetch_add_explicit(&reader->next_leaf, 1, memory_order_relaxed);
-		if (leaf >= reader->n_leaves)
+		stretch = atomic_fetch_add_explicit(&reader->next_stretch, 1, memory_order_relaxed);
+		if (stretch >= reader->n_stretches)
 			break;
-		r = read_leaf(reader, leaf, &s);
-		if (r == 0)
-			weightd_writer_digest_leaf(reader->wr, leaf);
+		r = read_stretch(reader, thread, stretch * reader->sink.kind->n_leaves, &s);
 	}
 	if (r < 0 && !atomic_load_explicit(&reader->stop, memory_order_relaxed))
 		fail(reader, r, &s);
@@ -160,18 +196,18 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-static unsigned threads_wanted(unsigned n, uint64_t n_leaves)
+static unsigned threads_wanted(unsigned n, unsigned n_default, uint64_t n_stretches)
 {
 	cpu_set_t cpus;
 
 	if (n == 0) {
 		n = sched_getaffinity(0, sizeof(cpus), &cpus) < 0 ? 1 : (unsigned)CPU_COUNT(&cpus);
-		if (n > THREADS_DEFAULT_MAX)
-			n = THREADS_DEFAULT_MAX;
+		if (n > n_default)
+			n = n_default;
 	}
 	if (n > THREADS_MAX)
 		n = THREADS_MAX;
-	return n < n_leaves ? n : (unsigned)n_leaves;
+	return n < n_stretches ? n : (unsigned)n_stretches;
 }
 
 /* Fewer threads than wanted will do, none will not. They take no signals: those are the caller's. */
@@ -248,26 +284,40 @@ static void init_locks(struct reader *reader)
 	(void)pthread_condattr_destroy(&attr);
 }
 
+/* With the sink open. */
+static int run(struct reader *reader, unsigned n_threads, struct progress *progress)
+{
+	int r;
+
+	init_locks(reader);
+	r = start(reader, n_threads);
+	if (r < 0)
+		(void)sentence_set(&reader->sentence, r, "cannot start a thread to read with: %s",
+				   strerror(-r));
+	wait_for_end(reader, progress);
+	(void)pthread_cond_destroy(&reader->changed);
+	(void)pthread_mutex_destroy(&reader->lock);
+	return r < 0 ? r : reader->r;
+}
+
 int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_threads,
 	       struct progress *progress, struct sentence *s)
 {
 	struct reader reader = {.plan = plan, .wr = wr};
+	const struct sink_kind *kind = sink_kind_of(wr);
 	int r;
 
-	reader.data = weightd_writer_data(wr, &reader.size);
-	reader.n_leaves = reader.size / WEIGHTD_LEAF_SIZE + (reader.size % WEIGHTD_LEAF_SIZE != 0);
-	assert(reader.size >= weightd_layout_n_bytes(plan->layout));
-	init_locks(&reader);
-	r = start(&reader, threads_wanted(n_threads, reader.n_leaves));
-	if (r < 0)
-		(void)sentence_set(&reader.sentence, r, "cannot start a thread to read with: %s",
-				   strerror(-r));
-	wait_for_end(&reader, progress);
+	assert(wr->data_size >= weightd_layout_n_bytes(plan->layout));
+	reader.n_stretches = (wr->n_leaves + kind->n_leaves - 1) / kind->n_leaves;
+	n_threads = threads_wanted(n_threads, kind->n_threads, reader.n_stretches);
+	r = sink_open(&reader.sink, wr, n_threads, s);
+	if (r == 0) {
+		r = run(&reader, n_threads, progress);
+		if (r < 0)
+			*s = reader.sentence;
+	}
 	if (r == 0)
-		r = reader.r;
-	if (r < 0)
-		*s = reader.sentence;
-	(void)pthread_cond_destroy(&reader.changed);
-	(void)pthread_mutex_destroy(&reader.lock);
+		r = kind->finish(&reader.sink, progress, s);
+	sink_close(&reader.sink);
 	return r;
 }

@@ -1,8 +1,8 @@
 /*
  * Readers
  *
- * The threads that carry out a plan: each takes the next leaf of the buffer, reads every byte of it and
- * digests it while it is hot.
+ * The threads that carry out a plan: each takes the next leaves of the buffer, reads every byte of them and
+ * digests them while they are hot.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 
 /*
  * Fills the writer and tells progress from the calling thread. n_threads 0: as many as there are cores,
- * 4 at most. When it returns no thread is left, whatever happened.
+ * 4 at most, or 8 into a GPU. When it returns no thread is left, whatever happened.
  */
 int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_threads,
 	       struct progress *progress, struct sentence *s);

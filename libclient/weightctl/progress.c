@@ -25,9 +25,8 @@ static const struct phase {
 	const char *text;
 	bool bytes; /* it counts bytes, so a rate makes sense */
 } phases[] = {
-	{"plan", "planning", false},
-	{"memory", "reserving", true},
-	{"read", "reading", true},
+	{"plan", "planning", false},      {"memory", "reserving", true},
+	{"read", "reading", true},        {"verify", "verifying", true}, /* on a GPU */
 	{"publish", "publishing", false},
 };
 

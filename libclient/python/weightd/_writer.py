@@ -129,7 +129,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
 
     threads   that read; 0: libweightd's choice
     progress  called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
-              "memory", "read" or "publish"; what it raises cancels the load and comes out here
+              "memory", "read", "verify" (on a GPU) or "publish"; what it raises cancels the load and comes out here
 
     Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
     """

@@ -1,0 +1,49 @@
+/*
+ * Sinks
+ *
+ * Where the bytes of a load go: to their place, or, where no file can be read to it, to memory in between
+ * and from there to the GPU while the next ones are read. A kind of sink is a const table.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libclient/load/progress.h"
+#include "libclient/sentence.h"
+#include "libclient/writer.h"
+
+struct sink {
+	const struct sink_kind *kind; /* NULL: not open */
+	struct weightd_writer *wr;
+	void *state; /* the kind's own, NULL where it has none */
+};
+
+struct sink_kind {
+	unsigned n_threads; /* that read at most, unless the caller says otherwise */
+	unsigned n_leaves; /* of a stretch, which one thread reads, digests and hands over */
+	bool is_used_again; /* what a stretch is read to: bytes that belong to no tensor are to be zeroed */
+
+	int (*open)(struct sink *k, unsigned n_threads, struct sentence *s);
+
+	/* Where the stretch that begins at `leaf` is to be read to; waits until there is room. By thread `thread`. */
+	int (*begin)(struct sink *k, unsigned thread, uint64_t leaf, char **ret, struct sentence *s);
+
+	/* It is there, `size` bytes, its leaves are digested. */
+	int (*end)(struct sink *k, unsigned thread, uint64_t leaf, uint64_t size,
+		   struct sentence *s);
+
+	/* All of it was handed over: waits until it has arrived, and checks that it did. */
+	int (*finish)(struct sink *k, struct progress *progress, struct sentence *s);
+
+	/* Whatever was begun and not ended, or ended and not finished. */
+	void (*close)(struct sink *k);
+};
+
+extern const struct sink_kind sink_host, sink_cuda;
+
+/* The kind for the memory of a writer. */
+const struct sink_kind *sink_kind_of(const struct weightd_writer *wr);
+
+int sink_open(struct sink *k, struct weightd_writer *wr, unsigned n_threads, struct sentence *s);
+void sink_close(struct sink *k);
