@@ -92,13 +92,13 @@ const char *device_short(struct cli *cli, const char *device)
 }
 
 /* "cuda" of the list says why there are no GPUs. */
-static int not_there(const struct weightd_list *list, const char *device)
+static int not_there(const struct weightd_list *list, long number)
 {
 	const struct weightd_device_info *none = find(list, "cuda");
 
 	if (none)
-		return cli_error("there is no %s: %s", device, none->why);
-	return cli_error("there is no %s; 'weightctl devices' lists those there are", device);
+		return cli_error("there is no cuda:%ld: %s", number, none->why);
+	return cli_error("there is no cuda:%ld; 'weightctl devices' lists those there are", number);
 }
 
 /* Letters of a UUID count in either case; the server writes small ones. */
@@ -134,7 +134,7 @@ int device_resolve(struct cli *cli)
 		return cli_fail(cli, r);
 	n = count(list, number, &info);
 	if (n == 0)
-		return not_there(list, cli->device);
+		return not_there(list, number);
 	if (n > 1)
 		return cli_error("%s is in parts, each of which is a device; name one by its UUID, "
 				 "which 'weightctl devices' lists",

@@ -27,6 +27,7 @@ enum {
 	OPTION_REPLACE,
 	OPTION_POLICY,
 	OPTION_PAUSE_TIMEOUT,
+	OPTION_HANDLE,
 };
 
 struct loaded {
@@ -155,6 +156,15 @@ static enum weightd_policy option_policy(const struct cli *cli)
 	cli_usage(cli, "--policy wants wait, evict or kill, not '%s'", optarg);
 }
 
+static enum weightd_handle option_handle(const struct cli *cli)
+{
+	if (!strcmp(optarg, "vmm"))
+		return WEIGHTD_HANDLE_VMM;
+	if (!strcmp(optarg, "ipc"))
+		return WEIGHTD_HANDLE_IPC;
+	cli_usage(cli, "--handle wants vmm or ipc, not '%s'", optarg);
+}
+
 /* 0 would be the library's word for "not given". */
 static int option_pause_timeout(const struct cli *cli)
 {
@@ -188,6 +198,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		{"replace", no_argument, NULL, OPTION_REPLACE},
 		{"policy", required_argument, NULL, OPTION_POLICY},
 		{"pause-timeout", required_argument, NULL, OPTION_PAUSE_TIMEOUT},
+		{"handle", required_argument, NULL, OPTION_HANDLE},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_DEVICE,
 		OPTIONS_JSON,
@@ -222,6 +233,9 @@ static int run(struct cli *cli, int argc, char *argv[])
 		case OPTION_PAUSE_TIMEOUT:
 			create.pause_timeout_ms = option_pause_timeout(cli);
 			break;
+		case OPTION_HANDLE:
+			create.handle = option_handle(cli);
+			break;
 		case 'q':
 			quiet = true;
 			break;
@@ -250,6 +264,8 @@ const struct verb verb_load = {
 		   "                        or kill\n"
 		   "     --pause-timeout SECONDS\n"
 		   "                        time that readers have to pause, or 'forever' (10)\n"
+		   "     --handle HANDLE    new buffer on a GPU: vmm, or ipc for consumers that can\n"
+		   "                        open a cudaIpcMemHandle_t only\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
 	.run = run,
 };

@@ -386,7 +386,7 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["ls", "--no\x1b[2J"], ["ls", "-\x1b"], ["--\x1b"], ["ls", "-o", "NAME,"], ["ls", "-o", ""], ["load"], ["load", "m"], ["load", "m@1", "f"],
          ["load", "--mode", "9", "m", "f"], ["load", "--mode", "1777", "m", "f"],
          ["load", "--keep", "0", "m", "f"], ["load", "--keep", "-1", "m", "f"],
-         ["load", "--threads", "x", "m", "f"], ["load", "--keep"], ["show"], ["show", "m@1"],
+         ["load", "--threads", "x", "m", "f"], ["load", "--handle", "fabric", "m", "f"], ["load", "--keep"], ["show"], ["show", "m@1"],
          ["show", "a", "b"], ["tensors"], ["tensors", "m@"], ["tensors", "m@0"], ["tensors", "m@-1"],
          ["tensors", "m@99999999999999999999"], ["cat", "m"], ["cat", "m", "t", "u"], ["verify"], ["rm"],
          ["wait"], ["wait", "m", "--timeout", "-1"], ["wait", "m", "--timeout", "nan"],
