@@ -22,7 +22,7 @@ set_restart_timeout().
 Lifetime. Tensors, arrays and capsules keep the memory mapped, in whatever order things are closed.
 """
 from ._abi import lib as _lib
-from ._buffer import Buffer, attach, wait
+from ._buffer import Buffer, attach, reap, wait
 from ._connection import set_restart_timeout
 from ._errors import (Denied, DigestMismatch, Disconnected, Error, LayoutMismatch, NotFound,
                       NotPublished, Removed, Restarted, Timeout, Torn, Updating)
@@ -42,6 +42,6 @@ __all__ = [
     "Event", "Layout", "LayoutMismatch", "LoadResult", "Location", "NotFound", "NotPublished",
     "Removed", "Restarted", "ServerInfo", "SlotInfo", "Stat", "Tensor", "Timeout", "Torn", "Updating",
     "UserInfo", "VersionInfo", "Watch", "Writer", "attach", "create", "devices", "drop", "history",
-    "load", "ls", "ping", "rollback", "set_access", "set_restart_timeout", "slots", "stat",
+    "load", "ls", "ping", "reap", "rollback", "set_access", "set_restart_timeout", "slots", "stat",
     "users", "versions", "wait", "watch",
 ]

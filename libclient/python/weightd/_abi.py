@@ -13,6 +13,7 @@ ROLES = {1: "param", 2: "buffer"}
 STATES = {0: "empty", 1: "ready", 2: "updating", 3: "torn", 4: "gone"}
 SLOT_STATES = {1: "writing", 2: "current", 3: "kept", 4: "leaving", 5: "orphan"}
 POLICIES = {"wait": 0, "evict": 1, "kill": 2}
+HANDLES = {"vmm": 0, "ipc": 1}
 MEMORIES = {0: "host", 1: "cuda", 2: "cuda-ipc"}
 UNLIMITED = 2**64 - 1
 
@@ -46,13 +47,13 @@ class Server(Sized):
 
 class AttachOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64),
-                ("layout_hash", POINTER(c_ubyte)), ("timeout_ms", c_int)]
+                ("layout_hash", POINTER(c_ubyte)), ("timeout_ms", c_int), ("map_device", c_char_p)]
 
 
 class CreateOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("mode", c_uint32), ("keep", c_uint32),
                 ("new_layout", c_bool), ("exclusive", c_bool), ("reusable", c_bool),
-                ("replace", c_bool), ("pause_timeout_ms", c_int), ("policy", c_int)]
+                ("replace", c_bool), ("pause_timeout_ms", c_int), ("policy", c_int), ("handle", c_int)]
 
 
 class LoadOptions(Sized):
@@ -134,6 +135,8 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_ping": (c_int, c_void_p, POINTER(Server)),
     "weightd_attach": (c_int, c_void_p, c_char_p, POINTER(AttachOptions), POINTER(c_void_p)),
     "weightd_detach": (None, c_void_p),
+    "weightd_detach_on": (None, c_void_p, c_void_p),
+    "weightd_reap": (c_int, c_void_p),
     "weightd_buffer_name": (c_char_p, c_void_p),
     "weightd_buffer_device": (c_char_p, c_void_p),
     "weightd_buffer_version": (c_uint64, c_void_p),
@@ -149,6 +152,9 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_wait": (c_int, c_void_p, c_uint64, c_int, POINTER(c_uint64)),
     "weightd_buffer_refresh": (c_int, c_void_p, POINTER(c_void_p)),
     "weightd_buffer_swap": (c_int, c_void_p),
+    "weightd_buffer_swap_on": (c_int, c_void_p, c_void_p),
+    "weightd_buffer_release": (c_int, c_void_p, c_void_p),
+    "weightd_buffer_reacquire": (c_int, c_void_p),
     "weightd_buffer_state": (c_int, c_void_p, POINTER(c_uint64)),
     "weightd_read_begin": (c_int, c_void_p, POINTER(c_uint64)),
     "weightd_read_retry": (c_bool, c_void_p, c_uint64),
@@ -175,6 +181,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_write": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
     "weightd_writer_digest_leaf": (None, c_void_p, c_uint64),
     "weightd_writer_publish": (c_int, c_void_p, POINTER(c_uint64)),
+    "weightd_writer_publish_on": (c_int, c_void_p, c_void_p, POINTER(c_uint64)),
     "weightd_writer_abort": (c_int, c_void_p),
     "weightd_writer_free": (None, c_void_p),
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),

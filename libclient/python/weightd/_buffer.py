@@ -6,9 +6,9 @@ import ctypes
 import errno
 import os
 import time
-from typing import Callable, TypeVar
+from typing import Any, Callable, TypeVar
 
-from . import _abi
+from . import _abi, _stream
 from ._abi import lib
 from ._connection import SLICE_S, Connection, patiently, shared
 from ._errors import Timeout, Updating, error
@@ -30,8 +30,10 @@ class Buffer(Table):
     thread of the process reads the buffer.
 
     On a GPU. Addresses are the GPU's, tensors go to torch() and to whatever knows DLPack or
-    __cuda_array_interface__, read() copies bytes to the host. libweightd maps published bytes read-only; torch
-    and DLPack consumers may not know, and must not write.
+    __cuda_array_interface__, read() copies bytes to the host. What the GPU has still to read is asked by
+    stream: a `stream` is torch's, cupy's, or a cudaStream_t as int; None: all of this process on that GPU. In
+    host memory it means nothing. libweightd maps published bytes read-only; torch and DLPack
+    consumers may not know, and must not write: the kernel would fail, and its context with it.
 
     version      of these bytes; only swap() and pause() change it
     layout_hash  16 bytes
@@ -113,14 +115,16 @@ class Buffer(Table):
                                           ctypes.byref(handle))
         return Buffer(memory.connection, handle) if is_newer else None
 
-    def swap(self) -> bool:
+    def swap(self, stream: Any = None) -> bool:
         """
         Puts the current version where this one is, at the same addresses, at a safe point (see above):
         True, or False when this is it. After an error the buffer goes on with the version it has:
-        LayoutMismatch when the tensors differ (attach anew), Removed, Error.
+        LayoutMismatch when the tensors differ (attach anew), Removed, Error. On a GPU it waits for what
+        `stream` was asked to do so far; captured graphs replay on the new bytes.
         """
         memory = self._open()
-        swapped = memory.connection.call(lib.weightd_buffer_swap, memory.handle)
+        swapped = memory.connection.call(lib.weightd_buffer_swap_on, memory.handle,
+                                         _stream.handle(stream))
         self._look_again(memory.handle)
         return bool(swapped)
 
@@ -182,6 +186,35 @@ class Buffer(Table):
             with contextlib.suppress(Timeout):
                 self.wait(version, left)
 
+    def release(self, stream: Any = None) -> None:
+        """
+        Gives the memory back, for one who is idle, and keeps the addresses: until reacquire() nobody may read
+        the buffer, which is a SIGSEGV, or the end of the context on a GPU, where it waits for `stream`. Error.
+        """
+        memory = self._open()
+        memory.connection.call(lib.weightd_buffer_release, memory.handle, _stream.handle(stream))
+
+    def reacquire(self) -> bool:
+        """
+        Takes memory again after release(), at the same addresses. True: with another version, the current
+        one, since what it had is gone. LayoutMismatch (attach anew), Removed, Error: still without memory.
+        """
+        memory = self._open()
+        try:
+            return bool(memory.connection.call(lib.weightd_buffer_reacquire, memory.handle))
+        finally:
+            self._look_again(memory.handle)
+
+    def detach(self, stream: Any = None) -> None:
+        """
+        close(), but on a GPU: when the last view goes the memory is not unmapped before `stream` has done what
+        it was asked by then, and nobody waits: a later call does it, see reap(). None waits for all streams, as
+        close() does.
+        """
+        if self._memory is not None:
+            self._memory.free_behind(stream)
+        self.close()
+
     def verify(self) -> None:
         """
         Digests the mapped bytes (a few GB/s; a GPU does its own) and compares. DigestMismatch; NotPublished
@@ -192,15 +225,17 @@ class Buffer(Table):
 
 
 def attach(name: str, device: str = "host", version: int | None = None, timeout: float | None = 0.0,
-           layout: Layout | bytes | None = None, socket: str | None = None) -> Buffer:
+           layout: Layout | bytes | None = None, socket: str | None = None,
+           map_device: str | None = None) -> Buffer:
     """
     Maps a published version.
 
-    device   "host"; "cuda:0", as this process counts, like torch; "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"
-    version  None: the newest
-    timeout  seconds to wait until it is published; None: for ever
-    layout   what the tensors must be: a Layout or the hash of one; else LayoutMismatch
-    socket   path; default: $WEIGHTD_SOCKET, else /run/weightd.sock or $XDG_RUNTIME_DIR/weightd.sock
+    device      "host"; "cuda:0", as this process counts, like torch; "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"
+    version     None: the newest
+    timeout     seconds to wait until it is published; None: for ever
+    layout      what the tensors must be: a Layout or the hash of one; else LayoutMismatch
+    map_device  the GPU that is to read it, by peer access, where that is not the one that has it
+    socket      path; default: $WEIGHTD_SOCKET, else /run/weightd.sock or $XDG_RUNTIME_DIR/weightd.sock
 
     NotFound, NotPublished, Timeout, LayoutMismatch, Denied, Disconnected, Error.
     """
@@ -210,11 +245,21 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     if wanted is not None and len(wanted) != _abi.HASH_SIZE:
         raise ValueError(f"a layout's hash has {_abi.HASH_SIZE} bytes, not {len(wanted)}")
     options = _abi.AttachOptions(device=_abi.text(device), version=version or 0,
-                                 layout_hash=wanted and _abi.Hash.from_buffer_copy(wanted))
+                                 layout_hash=wanted and _abi.Hash.from_buffer_copy(wanted),
+                                 map_device=None if map_device is None else _abi.text(map_device))
     connection, handle = shared(socket), ctypes.c_void_p()
     connection.call(lib.weightd_attach, connection.handle, _abi.text(name), ctypes.byref(options),
                     ctypes.byref(handle))
     return Buffer(connection, handle)
+
+
+def reap(socket: str | None = None) -> int:
+    """
+    Unmaps what was detached on GPUs and whose streams have passed, as each call does, and returns how many
+    attachments still wait.
+    """
+    connection = shared(socket)
+    return connection.call(lib.weightd_reap, connection.handle)
 
 
 def wait(name: str, version: int = 0, timeout: float | None = None, device: str = "host",

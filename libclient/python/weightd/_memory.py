@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Any, Callable, NamedTuple
 
-from . import _abi
+from . import _abi, _stream
 from ._abi import lib
 from ._connection import Connection
 from ._errors import error
@@ -75,6 +75,11 @@ class Memory:
     @property
     def is_on_gpu(self) -> bool:
         return self.location.device is not None
+
+    def free_behind(self, stream: Any) -> None:
+        """The last one to go does not wait for all streams, but for that one."""
+        wanted = _stream.handle(stream)
+        self._free = lambda handle: lib.weightd_detach_on(handle, wanted)
 
     def view(self, writable: bool | None = None) -> memoryview:
         """

@@ -5,7 +5,7 @@ import ctypes
 import os
 from typing import Any, Callable, NamedTuple
 
-from . import _abi
+from . import _abi, _stream
 from ._abi import lib
 from ._connection import Connection, milliseconds
 from ._errors import Error
@@ -50,16 +50,18 @@ class Writer(Table):
         """
         self._open().write(offset, data)
 
-    def publish(self) -> int:
+    def publish(self, stream: Any = None) -> int:
         """
-        Makes the bytes a version and returns its number. Blocks while the bytes are digested (a few GB/s; a
-        GPU does its own). From then on nobody can change them. Views made before stay valid and read the published bytes;
+        Makes the bytes a version and returns its number. On a GPU it waits for what `stream` was asked to do
+        so far (torch's, cupy's, a cudaStream_t as int; None: all of this process on that GPU), which must
+        be all that writes. Blocks while the bytes are digested (a few GB/s; a GPU does its own). From
+        then on nobody can change them. Views made before stay valid and read the published bytes;
         numpy still calls them writable and torch knows no read-only memory, but a write through them
         is a SIGSEGV. After an Error one can write on and try again, unless its sentence says otherwise.
         """
         memory, version = self._open(), ctypes.c_uint64()
-        memory.connection.call(lib.weightd_writer_publish, memory.handle, ctypes.byref(version),
-                               again=False)
+        memory.connection.call(lib.weightd_writer_publish_on, memory.handle, _stream.handle(stream),
+                               ctypes.byref(version), again=False)
         memory.writable = False
         self.version = version.value
         return self.version
@@ -88,7 +90,7 @@ class LoadResult(NamedTuple):
 def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, keep: int = 0,
            new_layout: bool = False, exclusive: bool = False, reusable: bool = False,
            replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
-           socket: str | None = None) -> Writer:
+           socket: str | None = None, handle: str = "vmm") -> Writer:
     """
     Starts the next version of buffer `name`, making the buffer if there is none; blocks while weightd
     provides the memory.
@@ -106,11 +108,12 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
                    happened; "evict": what they read is torn, and they are told; "kill": their processes
                    are killed as well, where this user may
     pause_timeout  seconds they have, for exclusive buffers and with `replace`; None: for ever
+    handle         of a new buffer on a GPU: "vmm", or "ipc" for consumers that want a cudaIpcMemHandle_t
 
     Error: EBUSY while somebody else writes it, ENOMEM, EDQUOT. Denied, Disconnected, Restarted.
     """
     options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace, policy,
-                              pause_timeout)
+                              pause_timeout, handle)
     connection, made = Connection(socket), ctypes.c_void_p()
     connection.call(lib.weightd_create, connection.handle, _abi.text(name), layout._handle,
                     ctypes.byref(options), ctypes.byref(made), again=False)
@@ -121,7 +124,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          keep: int = 0, new_layout: bool = False, exclusive: bool = False, reusable: bool = False,
          replace: bool = False, policy: str = "wait", pause_timeout: float | None = 10.0,
          threads: int = 0, progress: Callable[[str, int, int], object] | None = None,
-         socket: str | None = None) -> LoadResult:
+         socket: str | None = None, handle: str = "vmm") -> LoadResult:
     """
     Loads safetensors into the next version of `name` and publishes it. A path is a .safetensors file,
     an index of some, or a directory with either. On any failure nothing is left behind, and the previous
@@ -146,7 +149,7 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
             return 1
 
     create_options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace,
-                                     policy, pause_timeout)
+                                     policy, pause_timeout, handle)
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
                                progress=report)
     files = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
@@ -163,15 +166,17 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
 
 
 def _create_options(device: str, mode: int, keep: int, new_layout: bool, exclusive: bool,
-                    reusable: bool, replace: bool, policy: str,
-                    pause_timeout: float | None) -> _abi.CreateOptions:
+                    reusable: bool, replace: bool, policy: str, pause_timeout: float | None,
+                    handle: str) -> _abi.CreateOptions:
+    if handle not in _abi.HANDLES:
+        raise ValueError(f"handle {handle!r} is none of {', '.join(_abi.HANDLES)}")
     if policy not in _abi.POLICIES:
         raise ValueError(f"policy {policy!r} is none of {', '.join(_abi.POLICIES)}")
     # 0 is the library's word for "not given".
     return _abi.CreateOptions(device=_abi.text(device), mode=mode, keep=keep, new_layout=new_layout,
                               exclusive=exclusive, reusable=reusable, replace=replace,
                               pause_timeout_ms=milliseconds(pause_timeout) or 1,
-                              policy=_abi.POLICIES[policy])
+                              policy=_abi.POLICIES[policy], handle=_abi.HANDLES[handle])
 
 
 def _path(path: str | os.PathLike) -> bytes:

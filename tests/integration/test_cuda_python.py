@@ -1,0 +1,291 @@
+"""
+The Python package with weightd, on fake GPUs: in processes of their own, since libcuda is opened once. Addresses of
+a fake GPU cannot be looked at, so bytes are seen through read(), and the torch that would compute on them is
+not there: what it is handed is in test_python_gpu.py.
+"""
+import features
+import pytest
+
+PREAMBLE = """
+import ctypes, errno, gc, os
+import weightd
+layout = weightd.Layout()
+layout.add("t", "F32", (4, 4))
+layout.add("u", "BF16", (3,))
+layout.add("none", "F32", (0, 2))
+
+def publish(fill=1, name="m", device="cuda:0", **options):
+    with weightd.create(name, layout, device=device, **options) as writer:
+        writer.write(0, bytes([fill]) * writer.nbytes)
+        return writer.publish()
+
+def fails(kind, act, code=None, says=""):
+    try:
+        act()
+    except kind as e:
+        assert code in (None, getattr(e, "errno", None)) and says in str(e), repr(e)
+        return
+    raise AssertionError("it did not fail")
+"""
+
+
+@pytest.fixture
+def play(make_gpus, make_daemon):
+    """play(code, devices=2): runs it in a Python that sees a weightd with these GPUs; returns the GPUs."""
+    features.require("library")
+    gpus = {}
+
+    def run(code, env=(), **kw):
+        if "gpus" not in gpus:
+            gpus["gpus"] = make_gpus(**kw)
+            gpus["daemon"] = make_daemon(env=gpus["gpus"].env)
+        where = {"WEIGHTD_SOCKET": gpus["daemon"].socket, "WEIGHTD_LIBRARY": str(features.LIBRARY)}
+        gpus["said"] = gpus["gpus"].python(PREAMBLE + code, env=where | dict(env)).stdout
+        return gpus["gpus"]
+
+    run.said = lambda: gpus["said"]
+    run.daemon = lambda: gpus["daemon"]
+    return run
+
+
+def test_a_gpu_holds_what_was_written(play):
+    gpus = play("""
+with weightd.create("m", layout, device="cuda:1") as writer:
+    assert writer.location.memory == "cuda" and writer.location.device == 1
+    writer["t"].write(bytes(range(64)))
+    writer["u"].write(bytearray(b"abcdef"))
+    writer["none"].write(b"")
+    assert writer["t"].read() == bytes(range(64))
+    assert writer.publish() == 1 and writer.version == 1
+    fails(weightd.Denied, lambda: writer["t"].write(bytes(64)))
+buffer = weightd.attach("m", device="cuda:1")
+assert buffer.location == writer.location, buffer.location
+assert buffer["t"].read() == bytes(range(64)) and buffer["u"].read() == b"abcdef" and buffer["none"].read() == b""
+into = bytearray(4)
+assert buffer.read(60, 4, into) is into and into == bytes(range(60, 64))
+fails(weightd.Error, lambda: buffer.read(buffer.nbytes, 1), errno.EINVAL)
+buffer.verify()
+print(buffer.device, buffer.location.uuid)
+""", devices=2)
+    assert play.said().split() == [gpus.device(1), gpus.uuid(1)]
+
+
+def test_all_spellings_of_a_gpu_are_the_same_one(play, make_gpus):
+    gpus = play("print(publish(3))", devices=2)
+    for spelling in ("cuda", "cuda:0", gpus.device(0), gpus.device(0).replace("fa4e", "FA4E")):
+        play(f"assert weightd.attach('m', device={spelling!r})['t'].read() == bytes([3]) * 64")
+    play("""
+fails(weightd.NotFound, lambda: weightd.attach("m", device="cuda:1"))
+fails(weightd.NotFound, lambda: weightd.attach("m"))
+fails(weightd.Error, lambda: weightd.attach("m", device="cuda:2"), errno.ENODEV)
+""")
+
+
+def test_a_number_is_that_of_the_process(play):
+    play("publish(7, device='cuda:1')", devices=2)
+    play("""
+buffer = weightd.attach("m", device="cuda:0")
+assert buffer.location.device == 0 and buffer["t"].read() == bytes([7]) * 64
+""", env={"CUDA_VISIBLE_DEVICES": "1"})
+
+
+def test_tensors_are_handed_on_with_their_address_and_gpu(play):
+    play("""
+publish(5, device="cuda:1")
+buffer = weightd.attach("m", device="cuda:1")
+tensor = buffer["u"]
+assert tensor.__dlpack_device__() == (2, 1)
+found = tensor.__cuda_array_interface__
+assert found["shape"] == (3,) and found["typestr"] == "<u2" and found["version"] == 3 and found["data"][1], found
+assert found["data"][0] == buffer["t"].__cuda_array_interface__["data"][0] + tensor.offset
+from weightd import _dlpack
+try:
+    import numpy
+except ImportError:
+    pass
+else:
+    capsule = tensor.__dlpack__(stream=-1)
+    made = _dlpack.dl_tensor(capsule)
+    assert (made.device_type, made.device_id, made.code, made.bits) == (2, 1, 4, 16)
+    assert made.data + made.byte_offset == found["data"][0]
+    fails(TypeError, tensor.numpy, says="is on cuda:1: use torch()")
+    fails(TypeError, lambda: numpy.asarray(tensor), says="read() for a copy on the host")
+fails(TypeError, tensor.memoryview, says="cuda:1")
+""", devices=2)
+
+
+def test_a_capsule_holds_the_memory_of_the_gpu_until_it_goes(play):
+    features.require("numpy")
+    gpus = play("""
+publish()
+buffer = weightd.attach("m", device="cuda:0")
+capsule = buffer["t"].__dlpack__()
+buffer.close()
+del buffer
+gc.collect()
+assert weightd.ls("m")[0].n_readers == 1
+del capsule
+assert weightd.ls("m")[0].n_readers == 0
+weightd.drop("m", device="cuda:0")
+assert weightd.ls() == []
+""")
+    gpus.wait_used(0)
+
+
+def test_the_current_version_comes_to_the_same_address(play):
+    play("""
+publish(1)
+buffer = weightd.attach("m", device="cuda:0")
+at = buffer["t"].__cuda_array_interface__["data"]
+assert buffer.swap() is False
+publish(2)
+assert buffer.swap(stream=0) is True and buffer.version == 2
+assert buffer["t"].__cuda_array_interface__["data"] == at and buffer["t"].read() == bytes([2]) * 64
+publish(3)
+newer = buffer.refresh()
+assert newer["t"].read() == bytes([3]) * 64 and newer["t"].__cuda_array_interface__["data"] != at
+assert buffer["t"].read() == bytes([2]) * 64
+""")
+
+
+def test_a_sleeper_has_its_addresses_again(play):
+    play("""
+publish(1)
+buffer = weightd.attach("m", device="cuda:0")
+at = buffer["t"].__cuda_array_interface__["data"]
+buffer.release(stream=0)
+assert weightd.ls("m")[0].n_readers == 0
+fails(weightd.Error, buffer["t"].read, errno.EADDRNOTAVAIL)
+assert buffer.reacquire() is False and buffer["t"].read() == bytes([1]) * 64
+buffer.release()
+for fill in (2, 3, 4):
+    publish(fill)
+assert buffer.reacquire() is True and buffer.version == 4
+assert buffer["t"].read() == bytes([4]) * 64 and buffer["t"].__cuda_array_interface__["data"] == at
+""")
+
+
+def test_a_sleeper_in_host_memory_too(play):
+    play("""
+publish(1, device="host")
+buffer = weightd.attach("m")
+view = buffer["t"].memoryview()
+buffer.release()
+fails(weightd.Error, buffer["t"].read, errno.EADDRNOTAVAIL)
+assert buffer.reacquire() is False and bytes(view) == bytes([1]) * 64
+""")
+
+
+STREAM = """
+cuda = ctypes.CDLL("libcuda.so.1")
+stream = ctypes.c_void_p()
+context = ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxPushCurrent_v2(context) == 0
+assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+at = ctypes.c_uint64(buffer["t"].__cuda_array_interface__["data"][0])
+gate = os.path.join(os.environ["FAKE_CUDA_STATE"], "gate")
+host = (ctypes.c_ubyte * 64)()
+class Stream:  # as torch has them
+    cuda_stream = stream.value
+"""
+
+
+def test_what_is_detached_stays_until_its_stream_has_passed(play):
+    play("""
+publish(9)
+buffer = weightd.attach("m", device="cuda:0")
+""" + STREAM + """
+open(gate, "w").close()
+assert cuda.cuMemcpyDtoHAsync_v2(host, at, 64, stream) == 0
+buffer.detach(Stream)
+del buffer
+gc.collect()
+assert weightd.reap() == 1 and weightd.ls("m")[0].n_readers == 1, "a copy still reads it"
+os.unlink(gate)
+assert cuda.cuStreamSynchronize(stream) == 0
+assert weightd.reap() == 0 and weightd.ls("m")[0].n_readers == 0
+assert bytes(host) == bytes([9]) * 64
+""")
+
+
+def test_a_publish_waits_for_the_stream_that_writes(play):
+    play("""
+writer = weightd.create("m", layout, device="cuda:0")
+buffer = writer
+""" + STREAM + """
+host[:] = bytes([8]) * 64
+open(gate, "w").close()
+assert cuda.cuMemcpyHtoDAsync_v2(at, host, 64, stream) == 0
+import threading
+published = []
+thread = threading.Thread(target=lambda: published.append(writer.publish(stream=Stream)))
+thread.start()
+thread.join(0.2)
+assert published == [] and thread.is_alive(), "it waits"
+os.unlink(gate)
+thread.join(30)
+assert published == [1] and weightd.attach("m", device="cuda:0")["t"].read() == bytes([8]) * 64
+""")
+
+
+def test_streams_of_all_makes_and_none_else(play):
+    play("""
+from weightd import _stream
+class Torch: cuda_stream = 7
+class Cupy: ptr = 8
+class Any:
+    def __cuda_stream__(self): return (0, 9)
+assert [_stream.handle(s) for s in (0, 5, Torch(), Cupy(), Any(), None)] == [0, 5, 7, 8, 9, 2**64 - 1]
+for wrong in (True, "default", 1.5, object()):
+    fails(TypeError, lambda: _stream.handle(wrong), says="is no stream")
+fails(ValueError, lambda: _stream.handle(-1))
+""")
+
+
+def test_another_gpu_reads_it_by_peer_access(play):
+    play("""
+publish(6, device="cuda:0")
+buffer = weightd.attach("m", device="cuda:0", map_device="cuda:1")
+assert buffer.location.device == 1 and buffer["t"].__dlpack_device__() == (2, 1)
+assert buffer["t"].read() == bytes([6]) * 64
+""", devices=2)
+
+
+def test_a_child_of_a_reader_leaves_the_gpu_alone(play):
+    play("""
+publish(4)
+buffer = weightd.attach("m", device="cuda:0")
+child = os.fork()
+if not child:
+    try:
+        fails(weightd.Disconnected, buffer["t"].read)
+        del buffer
+        gc.collect()
+        os._exit(0)
+    except BaseException as e:
+        print(repr(e), flush=True)
+        os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+assert buffer["t"].read() == bytes([4]) * 64
+""")
+
+
+def test_devices_are_listed_with_what_is_ours(play):
+    gpus = play("""
+publish()
+host, gpu = weightd.devices()
+assert host.device == "host" and gpu.vmm and not gpu.why and gpu.index == 0, gpu
+assert gpu.total == 1 << 30 and gpu.free < gpu.total and gpu.ours == gpu.granularity > 0, gpu
+print(gpu.device)
+""")
+    assert play.said().split() == [gpus.device(0)]
+
+
+def test_without_a_gpu_the_reason_is_told(play):
+    play("""
+host, none = weightd.devices()
+assert host.device == "host" and none.device == "cuda" and none.why, none
+fails(weightd.Error, publish, errno.ENODEV)
+fails(weightd.Error, lambda: weightd.attach("m", device="cuda:0"), errno.ENODEV)
+fails(weightd.NotFound, lambda: weightd.attach("m"))
+""", devices=0)
