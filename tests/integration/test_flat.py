@@ -192,3 +192,32 @@ def test_processes_whose_layouts_differ_in_one_dimension_are_refused_by_hash(wei
         with pytest.raises(weightd.LayoutMismatch):
             use()
     assert weightd.versions("m")[0].version == 1
+
+
+# --- Filling by hand ----------------------------------------------------------------------------------
+
+
+def test_a_state_fills_a_writer(weightd):
+    net = Net()
+    with weightd.create("m", weightd.torch.layout_of(net)) as writer:
+        state = net.state_dict()
+        del state["head.weight"]  # tied: one name is enough
+        weightd.torch.fill(writer, state)
+        assert weightd.torch.publish(writer) == writer.version == 1
+    replica = weightd.torch.bind(Net("meta"), weightd.attach("m")).eval()
+    assert torch.equal(replica(tokens()), net.eval()(tokens()))
+
+
+@pytest.mark.parametrize("change,says", [
+    (lambda state: state.pop("gain"), "not given: gain"),
+    (lambda state: state.update(other=torch.ones(1)), "not in the layout: other"),
+    (lambda state: state.update(gain=torch.ones(2)), r"other type or shape: gain is F32 \[\], not F32 \[2\]"),
+    (lambda state: state.update(gain=torch.ones((), dtype=torch.half)), r"gain is F32 \[\], not F16 \[\]")])
+def test_a_state_that_does_not_fit_fills_nothing(weightd, change, says):
+    net = Net()
+    with weightd.create("m", weightd.torch.layout_of(net)) as writer:
+        state = net.state_dict()
+        change(state)
+        with pytest.raises(weightd.LayoutMismatch, match=says):
+            weightd.torch.fill(writer, state)
+        assert not any(writer.read())

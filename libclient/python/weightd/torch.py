@@ -9,11 +9,19 @@ Modules of torch on flat buffers.
     ...                                                     # fill or train them
     flat.publish()
 
+    with weightd.create("mine", layout, device="cuda:0") as writer:
+        weightd.torch.fill(writer, model.state_dict())      # from GPU to GPU, on the current stream
+        weightd.torch.publish(writer)                       # behind it
+
 What counts is what the module says of a tensor: a parameter is shared, a persistent buffer (running
 statistics) is state of which each module has its own copy, whatever role the loaded file gave them.
 Non-persistent buffers are in no state_dict and in no layout.
 
 Torch knows no read-only memory: a write to a parameter of a published version ends in SIGSEGV.
+
+On a GPU all of this is the same, with tensors of device "cuda". Their memory is weightd's, not that of torch's
+allocator, whose settings (PYTORCH_CUDA_ALLOC_CONF, expandable_segments) do not matter for it; nor does
+torch.cuda.empty_cache() free it, which Buffer.close() and release() do.
 """
 from __future__ import annotations
 
@@ -112,10 +120,10 @@ class Flat(Mapping):
 
     def publish(self) -> int:
         """
-        Writer.publish(): returns the version. The module still computes, on memory that is read-only
+        publish() of the writer: returns the version. The module still computes, on memory that is read-only
         now; to train on, call flat() again, which copies the values and keeps the Parameter objects.
         """
-        return self.writer.publish()
+        return publish(self.writer)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.writer[name]
@@ -143,7 +151,8 @@ def flat(module: torch.nn.Module, name: str, alignment: int = 256, **options) ->
     objects with the same requires_grad) and are zero; others keep their object, value and gradient, so
     that an optimizer made before goes on. Gradients are ordinary memory.
 
-    `options` as in weightd.create(), whose errors come out. ValueError: a non-persistent buffer is still
+    `options` as in weightd.create(), whose errors come out; with device="cuda:0" the module moves to the GPU,
+    its gradients, if it has any, do not: module.cuda() first. ValueError: a non-persistent buffer is still
     on the meta device, or a type that weightd has not.
     """
     _refuse_unmade(module)
@@ -152,6 +161,55 @@ def flat(module: torch.nn.Module, name: str, alignment: int = 256, **options) ->
         for places in _groups(module):
             _lay(places, writer[places[0].name].torch())
     return Flat(module, writer)
+
+
+def fill(writer: Writer, tensors: Mapping[str, torch.Tensor]) -> None:
+    """
+    Copies tensors (a state_dict) into those of the same names, on the current streams of torch: from GPU to GPU
+    without a detour, and without waiting, so that what is copied stays as it is until publish(). Of tied
+    names one is enough. LayoutMismatch: other names, types or shapes; nothing is copied then.
+    """
+    matches, missing, different, known = [], [], [], set()
+    for names in _tied(writer):
+        known.update(names)
+        found = next((name for name in names if name in tensors), None)
+        if found is None:
+            missing.append(names[0])
+            continue
+        wanted, given = writer[found], _describe(found, tensors[found])
+        if given != (wanted.dtype, wanted.shape):
+            different.append(_difference(wanted, *given))
+        matches.append((wanted, tensors[found]))
+    _refuse(f"{writer!r} does not fit the tensors", ("other type or shape", different),
+            ("not given", missing), ("not in the layout", [name for name in tensors if name not in known]))
+    with torch.no_grad():
+        for wanted, tensor in matches:
+            wanted.torch().copy_(tensor, non_blocking=True)
+
+
+def publish(writer: Writer) -> int:
+    """Writer.publish(), on a GPU behind the current stream of torch there, which must be all that writes."""
+    on = writer.location.device
+    return writer.publish(None if on is None else torch.cuda.current_stream(on))
+
+
+def _tied(table: Table) -> list[list[str]]:
+    """The names of each tensor."""
+    groups: dict[int, list[str]] = {}
+    for tensor in table.values():
+        groups.setdefault(tensor.index if tensor.tied_to is None else tensor.tied_to, []).append(tensor.name)
+    return list(groups.values())
+
+
+def _difference(found: Tensor, dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{found.name} is {found.dtype} {list(found.shape)}, not {dtype} {list(shape)}"
+
+
+def _refuse(what: str, *problems: tuple[str, list[str]]) -> None:
+    """LayoutMismatch, if there is any."""
+    said = [f"{problem}: {_some(names)}" for problem, names in problems if names]
+    if said:
+        raise LayoutMismatch(errno.EPROTOTYPE, f"{what}: {'; '.join(said)}")
 
 
 def _lay(places: list[_Place], view: torch.Tensor) -> None:
@@ -228,16 +286,11 @@ def _match(module: torch.nn.Module, buffer: Table,
             continue
         dtype, shape = _describe(places[0].name, places[0].tensor)
         if (found.dtype, found.shape) != (dtype, shape):
-            different.append(f"{found.name} is {found.dtype} {list(found.shape)}, "
-                             f"not {dtype} {list(shape)}")
+            different.append(_difference(found, dtype, shape))
         matches.append((places, found))
     extra = [name for name in buffer if name not in known] if strict else []
-    problems = [f"{what}: {_some(names)}" for what, names in (
-        ("other type or shape", different), ("missing in the buffer", missing if strict else []),
-        ("not in the module", extra)) if names]
-    if problems:
-        raise LayoutMismatch(errno.EPROTOTYPE,
-                             f"{buffer!r} does not fit the module: {'; '.join(problems)}")
+    _refuse(f"{buffer!r} does not fit the module", ("other type or shape", different),
+            ("missing in the buffer", missing if strict else []), ("not in the module", extra))
     return matches
 
 
