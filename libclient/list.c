@@ -77,6 +77,13 @@ static int fetch(struct weightd *w, enum wire_list_kind kind, const char *name, 
 /* For a string that the server did not end. */
 #define END_STRING(field) ((field)[sizeof(field) - 1] = '\0')
 
+static enum weightd_memory memory_of(const struct wire_buffer_record *rec)
+{
+	if (!strcmp(rec->device, "host"))
+		return WEIGHTD_MEMORY_HOST;
+	return rec->flags & WIRE_BUFFER_IPC ? WEIGHTD_MEMORY_CUDA_IPC : WEIGHTD_MEMORY_CUDA;
+}
+
 static void fill_buffer(void *record, void *ret)
 {
 	struct wire_buffer_record *rec = record;
@@ -105,6 +112,7 @@ static void fill_buffer(void *record, void *ret)
 		.newest = rec->newest,
 		.exclusive = rec->flags & WIRE_BUFFER_EXCLUSIVE,
 		.reusable = rec->flags & WIRE_BUFFER_REUSABLE,
+		.memory = memory_of(rec),
 	};
 	memcpy(info->layout_hash, rec->layout_hash, sizeof(info->layout_hash));
 	memcpy(info->digest, rec->digest, sizeof(info->digest));

@@ -622,6 +622,7 @@ struct weightd_buffer_info {
 	uint64_t newest; /* greater than `version` after a rollback */
 	bool exclusive;
 	bool reusable;
+	enum weightd_memory memory;
 };
 
 /* Why a version is no more. */

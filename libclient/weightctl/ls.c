@@ -40,6 +40,21 @@ static const char *kind(const void *row, bool json)
 	return info->reusable ? "reusable" : "sealed";
 }
 
+static const char *handle(const void *row, bool json)
+{
+	const struct weightd_buffer_info *info = row;
+
+	(void)json;
+	switch (info->memory) {
+	case WEIGHTD_MEMORY_CUDA:
+		return "vmm";
+	case WEIGHTD_MEMORY_CUDA_IPC:
+		return "ipc";
+	default:
+		return NULL;
+	}
+}
+
 const struct column ls_columns[] = {
 	{"NAME", COLUMN_TEXT, INFO(name), .help = "name of the buffer", .shown = true, .cut = true,
 	 .width = 0.2},
@@ -49,6 +64,8 @@ const struct column ls_columns[] = {
 	{"STATE", COLUMN_WORD, .word = state,
 	 .help = "empty, ready, rolled-back, writing, updating or torn", .shown = true},
 	{"KIND", COLUMN_WORD, .word = kind, .help = "sealed, reusable or exclusive"},
+	{"HANDLE", COLUMN_WORD, .word = handle,
+	 .help = "of one on a GPU: vmm or ipc, as load has it"},
 	{"NEWEST", COLUMN_VERSION, INFO(newest), .help = "newest version: a rollback goes before it"},
 	{"WRITING", COLUMN_BOOL, INFO(writing), .help = "a writer is at work on the next version"},
 	{"TENSORS", COLUMN_U64, INFO(n_tensors), .help = "tensors of the current version",

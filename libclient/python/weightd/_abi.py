@@ -74,7 +74,7 @@ class BufferInfo(Sized):
                 ("version", c_uint64), ("n_tensors", c_uint64), ("n_bytes", c_uint64),
                 ("slot_bytes", c_uint64), ("huge_bytes", c_uint64), ("published_ns", c_uint64),
                 ("layout_hash", Hash), ("digest", Hash), ("newest", c_uint64),
-                ("exclusive", c_bool), ("reusable", c_bool)]
+                ("exclusive", c_bool), ("reusable", c_bool), ("memory", c_int)]
 
 
 class VersionInfo(Sized):

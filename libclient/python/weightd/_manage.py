@@ -15,7 +15,8 @@ class BufferInfo(NamedTuple):
     A buffer. Sizes in bytes; `n_bytes` of the current version, `slot_bytes` of all, `huge_bytes` of them
     in huge pages; `published_ns` since 1970. `version`, `published_ns` 0: nothing published; `digest`
     None: published without. `state`: "empty", "ready", "updating" or "torn"; `writing`: the next version
-    is being written. `newest` is greater than `version` after a rollback.
+    is being written. `newest` is greater than `version` after a rollback. `memory`: "host", "cuda" or "cuda-ipc", as in
+    Location.
     """
 
     name: str
@@ -39,6 +40,7 @@ class BufferInfo(NamedTuple):
     newest: int
     exclusive: bool
     reusable: bool
+    memory: str
 
 
 class VersionInfo(NamedTuple):

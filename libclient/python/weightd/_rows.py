@@ -25,6 +25,8 @@ def _plain(struct: ctypes.Structure, field: str, value):
     if field == "state":
         names = _abi.SLOT_STATES if isinstance(struct, _abi.SlotInfo) else _abi.STATES
         return names.get(value, str(value))
+    if field == "memory":
+        return _abi.MEMORIES.get(value, str(value))
     if field == "kind":
         return (lib.weightd_event_name(value) or b"").decode()
     if field == "end":
