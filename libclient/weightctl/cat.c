@@ -7,8 +7,32 @@
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/verb.h"
 
-static int print(const struct weightd_buffer *b, const char *name)
+#define CHUNK (16u << 20) /* of what is copied from a GPU */
+
+/* Of a GPU the address is not for us to follow. */
+static int print_from_gpu(const struct cli *cli, struct weightd_buffer *b,
+			  const struct weightd_tensor *tensor)
 {
+	cleanup(cli_freep) char *chunk = malloc(CHUNK);
+	uint64_t n;
+	int r;
+
+	if (!chunk)
+		cli_out_of_memory();
+	for (uint64_t at = 0; at < tensor->n_bytes; at += n) {
+		n = tensor->n_bytes - at < CHUNK ? tensor->n_bytes - at : CHUNK;
+		r = weightd_buffer_read(b, tensor->offset + at, chunk, n);
+		if (r < 0)
+			return cli_fail(cli, r);
+		if (cli_write(chunk, n))
+			return EXIT_FAILED;
+	}
+	return 0;
+}
+
+static int print(const struct cli *cli, struct weightd_buffer *b, const char *name)
+{
+	struct weightd_location location = {.size = sizeof(location)};
 	struct weightd_tensor tensor = {.size = sizeof(tensor)};
 	int r;
 
@@ -18,11 +42,16 @@ static int print(const struct weightd_buffer *b, const char *name)
 				 "those it has",
 				 weightd_buffer_name(b), weightd_buffer_version(b), name,
 				 weightd_buffer_name(b));
+	r = weightd_buffer_location(b, &location);
+	if (r < 0)
+		return cli_fail(cli, r);
+	if (location.memory != WEIGHTD_MEMORY_HOST)
+		return print_from_gpu(cli, b, &tensor);
 	return cli_write(tensor.data, tensor.n_bytes); /* straight from the shared mapping */
 }
 
 /* Bytes that can change in place may have done so meanwhile; who took them must know. */
-static int print_mutable(const struct cli *cli, const struct weightd_buffer *b, const char *name)
+static int print_mutable(const struct cli *cli, struct weightd_buffer *b, const char *name)
 {
 	uint64_t ticket;
 	int r;
@@ -30,7 +59,7 @@ static int print_mutable(const struct cli *cli, const struct weightd_buffer *b, 
 	r = weightd_read_begin(b, &ticket);
 	if (r < 0)
 		return cli_fail(cli, r);
-	r = print(b, name);
+	r = print(cli, b, name);
 	if (!r && weightd_read_retry(b, ticket))
 		return cli_error("'%s' was updated in place meanwhile; what was written is of no one "
 				 "version, read it again",
@@ -62,7 +91,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		return EXIT_FAILED;
 	if (weightd_buffer_is_mutable(b))
 		return print_mutable(cli, b, argv[optind + 1]);
-	return print(b, argv[optind + 1]);
+	return print(cli, b, argv[optind + 1]);
 }
 
 const struct verb verb_cat = {

@@ -112,6 +112,8 @@ static bool size_column_text(const void *v, bool bytes, FILE *f)
 static bool percent_text(const void *v, bool bytes, FILE *f)
 {
 	(void)bytes;
+	if (u32(v) == UINT32_MAX)
+		return false;
 	(void)fprintf(f, "%" PRIu32 "%%", u32(v));
 	return true;
 }
@@ -365,7 +367,7 @@ static const struct kind kinds[] = {
 	[COLUMN_VERSION] = {true, version_text, version_json, NULL},
 	[COLUMN_INDEX] = {true, index_text, index_json, NULL},
 	[COLUMN_SIZE] = {true, size_column_text, u64_json, NULL},
-	[COLUMN_PERCENT] = {true, percent_text, u32_json, "_percent"},
+	[COLUMN_PERCENT] = {true, percent_text, index_json, "_percent"},
 	[COLUMN_USED] = {true, used_text, used_json, NULL},
 	[COLUMN_USED_SIZE] = {true, used_size_text, used_json, NULL},
 	[COLUMN_AGE] = {true, age_text, age_json, "_ns"},

@@ -6,6 +6,7 @@
  */
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/table.h"
@@ -32,7 +33,7 @@ static const struct column totals[] = {
 
 struct slot {
 	struct weightd_slot_info info;
-	uint32_t huge_percent;
+	uint32_t huge_percent; /* UINT32_MAX: it is not the host's memory */
 };
 
 #define SLOT(member) offsetof(struct slot, info.member)
@@ -149,7 +150,9 @@ static int print_slots(struct cli *cli, struct table *table, struct json *json,
 
 		if (!cli->json)
 			slot.info.device = device_short(cli, info->device);
-		if (info->n_bytes)
+		if (strcmp(info->device, "host") != 0)
+			slot.huge_percent = UINT32_MAX;
+		else if (info->n_bytes)
 			slot.huge_percent = (uint32_t)((double)info->huge_bytes * 100 /
 						       (double)info->n_bytes);
 		table_row(table, &slot);
