@@ -97,6 +97,7 @@ parts = $(filter $(patsubst %.h,%.c,$(wildcard tests/$(1)/*.h)),$(wildcard tests
 programs = $(filter-out $(call parts,$(1)),$(wildcard tests/$(1)/*.c))
 DEMO := $(patsubst tests/%.c,$(B)/%,$(call programs,demo))
 SOAK := $(patsubst tests/%.c,$(B)/%,$(call programs,soak))
+GPU := $(patsubst tests/%.c,$(B)/%,$(call programs,gpu))
 BENCHES := $(patsubst tests/%.c,$(B)/%,$(call programs,bench))
 FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 
@@ -113,7 +114,7 @@ endif
 
 # --- Build --------------------------------------------------------------------------------------
 
-.PHONY: all programs unit demos benches soaks fakes man required
+.PHONY: all programs unit demos benches soaks fakes gpu-programs man required
 .DELETE_ON_ERROR:
 
 all: programs demos man
@@ -125,6 +126,7 @@ demos: $(DEMO)
 benches: $(BENCHES) $(B)/unit/tool_flip
 soaks: $(SOAK)
 fakes: $(FAKE)
+gpu-programs: $(GPU)
 man: $(MAN)
 
 required:
@@ -174,6 +176,11 @@ $(DEMO) $(BENCHES) $(SOAK): $(B)/%: $(B)/obj/tests/%.o $(LIB)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..' -lm
 
+# Those of the GPU know the driver, too.
+$(GPU): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,gpu)) $(CUDA) $(IPC) $(LIB)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd -Wl,-rpath,'$$ORIGIN/..'
+
 $(B)/obj/tests/demo/%.o $(B)/obj/tests/bench/%.o $(B)/obj/tests/soak/%.o: ALL_CFLAGS += -O3
 
 build/fake/obj/%.o: %.c Makefile
@@ -219,7 +226,7 @@ PYTEST = WEIGHTD_BUILD=$(abspath $(B)) WEIGHTD_LIBRARY=$(abspath build/libweight
 # What install-deps brings changes what pkg-config finds, hence the second make.
 check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
-	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes
+	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes gpu-programs
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
 	$(Q)$(PYTEST) tests/lint tests/unit tests/model tests/integration tests/systemd tests/soak
 
@@ -228,7 +235,7 @@ check: deps
 check-san: deps
 	$(Q)$(MAKE) --no-print-directory model || true
 	$(Q)$(MAKE) --no-print-directory all fakes
-	$(Q)$(MAKE) --no-print-directory SAN=address all unit
+	$(Q)$(MAKE) --no-print-directory SAN=address all unit gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
 	$(Q)WEIGHTD_KILLS=1 $(MAKE) --no-print-directory SAN=address pytest \
 		ARGS='-m "not measures" tests/unit tests/integration'

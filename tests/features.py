@@ -49,6 +49,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "faults": (lambda: BUILD.with_name(BUILD.name + "-faults").exists(),
                "the daemon that dies where it is told to is not built (make FAULTS=1)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
+    "gpu-programs": ((BUILD / "gpu/agent").exists, "the programs of tests/gpu are not built (make gpu-programs)"),
     "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),

@@ -13,9 +13,8 @@ import sys
 import tempfile
 import time
 
-import features
-
-FAKE = features.ROOT / "build/fake"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FAKE = ROOT / "build/fake"
 PAGE = 4096
 DEADLINE_S = 30
 
@@ -152,8 +151,9 @@ class Gpus:
 
     def python(self, code, env=None, check=True):
         """Runs code in a Python of its own, which sees the GPUs and finds the package."""
-        path = str(features.ROOT / "libclient/python")
-        done = subprocess.run([sys.executable, "-c", code], env=os.environ | self.env | {"PYTHONPATH": path} | (env or {}),
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+        path = str(ROOT / "libclient/python")
+        env = os.environ | self.env | {"PYTHONPATH": path} | (env or {})
+        done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, timeout=60)
         assert not check or done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
         return done

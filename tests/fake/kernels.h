@@ -10,3 +10,9 @@ cu_result kernel_fill(struct launch *l);
 
 /* Of libclient/cuda/digest.cu: weightd_digest(data, data_size, first_leaf, n_leaves, out). */
 cu_result kernel_digest(struct launch *l);
+
+/* Those of tests/gpu/kernels.h. */
+cu_result kernel_gpu_fill(struct launch *l);
+cu_result kernel_gpu_sum(struct launch *l);
+cu_result kernel_gpu_spin(struct launch *l);
+cu_result kernel_gpu_poke(struct launch *l);

@@ -19,6 +19,10 @@
 static const struct kernel kernels[] = {
 	{"fake_fill", kernel_fill, 3, {8, 8, 1}},
 	{"weightd_digest", kernel_digest, 5, {8, 8, 8, 8, 8}},
+	{"gpu_fill", kernel_gpu_fill, 3, {8, 8, 4}},
+	{"gpu_sum", kernel_gpu_sum, 3, {8, 8, 8}},
+	{"gpu_spin", kernel_gpu_spin, 4, {8, 8, 8, 8}},
+	{"gpu_poke", kernel_gpu_poke, 2, {8, 4}},
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* modules */

@@ -180,7 +180,8 @@ print(can.value)
 def test_addresses_of_a_gpu_cannot_be_touched(gpu):
     done = gpu.python(BEGIN + "do('cuInit', 0); context(); ctypes.string_at(alloc().value, 1)", check=False)
     assert done.returncode == -signal.SIGSEGV
-    run(gpu, "do('cuInit', 0); context(); print(ctypes.string_at(alloc().value, 1))", r"b'\xa5'", FAKE_CUDA_TOUCHABLE="1")
+    run(gpu, "do('cuInit', 0); context(); print(ctypes.string_at(alloc().value, 1))", r"b'\xa5'",
+        FAKE_CUDA_TOUCHABLE="1")
 
 
 def test_a_call_that_hangs_goes_on_when_healed(gpu, start):

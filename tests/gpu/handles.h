@@ -1,0 +1,29 @@
+/*
+ * The other ways to share tensors of a GPU, one handle for each: as weightd would have to be used, were there no
+ * flat buffer. One agent makes them, another one opens them and says how long that took.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tests/gpu/gpu.h"
+
+/* Each replies by itself. */
+void handles_make_ipc(struct gpu *gpu, size_t n, uint64_t size, const char *path);
+void handles_time_ipc(struct gpu *gpu, const char *path);
+
+/* Listens on a socket at `path`; then gives the descriptors to one who connects. */
+void handles_make_vmm(struct gpu *gpu, size_t n, uint64_t size, const char *path);
+void handles_serve_vmm(struct gpu *gpu);
+void handles_time_vmm(struct gpu *gpu, size_t n, uint64_t size, const char *path);
+
+/* What poll and epoll say of a handle as a descriptor, while there is memory behind it. */
+void handles_poll(struct gpu *gpu);
+
+/*
+ * Changes 4 bytes at an offset of memory that another process holds a descriptor of, and lets nobody write: takes
+ * the descriptor from there, which needs the rights to. Of those that can be imported, the one whose first word
+ * is `word`.
+ */
+void handles_tamper(struct gpu *gpu, int pid, uint32_t word, uint64_t offset);

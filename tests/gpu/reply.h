@@ -1,0 +1,25 @@
+/*
+ * Replies of the agent: one JSON object a line, {"ok": true, ...} or {"ok": false, "error": "...", "code": -22}
+ */
+#pragma once
+
+#include <stdint.h>
+#include <time.h>
+
+#include "ipc/cuda/cuda_driver.h"
+
+void reply_ok(void);
+/* With members, each beginning with a comma: reply_done(", \"version\": %d", 3) */
+void reply_done(const char *members, ...) __attribute__((format(printf, 1, 2)));
+void reply_failed(int code, const char *why, ...) __attribute__((format(printf, 2, 3)));
+
+/* Of a call of the driver. */
+void reply_result(const struct cuda_driver *cuda, cu_result r);
+
+static inline uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}

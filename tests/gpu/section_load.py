@@ -1,0 +1,147 @@
+"""File to GPU, against the slower of disk and PCIe in the same run, and against other ways."""
+import json
+import mmap
+import os
+import struct
+import subprocess
+import time
+
+from lab import GIB, MIB, Skip
+
+N_TENSORS = 64
+CHUNK = 16 * MIB
+
+PEER = """
+import json, sys, time, torch
+torch.cuda.init(); torch.zeros(1, device="cuda:0"); torch.cuda.synchronize()
+way, path = sys.argv[1:]
+begin = time.monotonic()
+if way == "safetensors":
+    from safetensors.torch import load_file
+    tensors = load_file(path, device="cuda:0")
+else:
+    tensors = {k: v.to("cuda:0") for k, v in torch.load(path, mmap=True, map_location="cpu").items()}
+torch.cuda.synchronize()
+print(json.dumps({"s": time.monotonic() - begin, "bytes": sum(t.numel() * t.element_size() for t in tensors.values())}))
+"""
+
+SAVE = """
+import json, sys, torch
+from safetensors.torch import load_file
+torch.save(load_file(sys.argv[1]), sys.argv[2])
+print(json.dumps({}))
+"""
+
+
+def measure(lab, results):
+    def tell(name, value=None, unit="", ok=None, **more):
+        results.line("load", name, value, unit, ok, **more)
+
+    size = lab.size(4 * GIB, 16 * MIB)
+    path = lab.folder / "model.safetensors"
+    write_model(path, size)
+    with lab.weightd(), lab.agents(1) as (agent,):
+        rates = agent.run(f"rates {lab.size(1024, 4)}")
+        pcie, memory = rates["from_host"], rates["on_device"]
+        tell("pinned memory to GPU", pcie / 1e9, "GB/s")
+        tell("on the GPU, read and written", memory / 1e9, "GB/s")
+        disk = disk_rate(path)
+        tell("disk", disk / 1e9, "GB/s")
+        for name, bound, prepare in (("cold", min(disk, pcie), drop), ("warm", pcie, warm)):
+            prepare(path)
+            with_weightctl(lab, tell, path, size, name, bound)
+        digest(lab, tell, agent, size, memory)
+        peers(lab, tell, path, pcie)
+
+
+def write_model(path, size):
+    each = size // N_TENSORS
+    table = {f"layers.{i}.weight": {"dtype": "BF16", "shape": [each // 2], "data_offsets": [i * each, (i + 1) * each]}
+             for i in range(N_TENSORS)}
+    header = json.dumps(table).encode()
+    header += b" " * (-len(header) % 4096 - 8 % 4096)
+    block = os.urandom(CHUNK)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(header)) + header)
+        for _ in range(0, size, CHUNK):
+            f.write(block)
+            block = block[4097:] + block[:4097]
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def drop(path):
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def warm(path):
+    with open(path, "rb", buffering=0) as f:
+        while f.read(CHUNK):
+            pass
+
+
+def disk_rate(path):
+    """Around the page cache where that can be, in one thread."""
+    buffer = mmap.mmap(-1, CHUNK)
+    drop(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECT", 0))
+    except OSError:
+        fd = os.open(path, os.O_RDONLY)
+    begin, n = time.monotonic(), 0
+    try:
+        while (got := os.preadv(fd, [buffer], n)) > 0:
+            n += got
+            if got % 4096:
+                break
+    finally:
+        os.close(fd)
+    return n / (time.monotonic() - begin)
+
+
+def with_weightctl(lab, tell, path, size, name, bound):
+    begin = time.monotonic()
+    done = subprocess.run([lab.build / "weightctl", "load", "--json", "--device", lab.device, f"loaded-{name}", path],
+                          env=lab.env, capture_output=True, text=True, timeout=240)
+    took = time.monotonic() - begin
+    if done.returncode:
+        return tell(f"weightctl load, {name}", ok=False, why=done.stderr.strip())
+    said = json.loads(done.stdout)
+    said = said[0] if isinstance(said, list) else said
+    tell(f"weightctl load, {name}", size / took / 1e9, "GB/s", share=round(size / took / bound, 3), s=round(took, 3),
+         said=said)
+
+
+def digest(lab, tell, agent, size, memory):
+    lab.publish(agent, "digested", lab.size(8 * GIB, size), 9)
+    agent.run(f"attach digested {lab.device}")
+    best = min(agent.run("verify", 120)["ns"] for _ in range(3))
+    rate = lab.size(8 * GIB, size) / best * 1e9
+    tell("digest on the GPU", rate / 1e9, "GB/s")
+    # What a copy moves, it reads and writes; a digest only reads.
+    enough = rate >= 0.6 * memory
+    tell("digest, of the GPU's memory bandwidth", rate / memory, ok=None if lab.fake else enough)
+
+
+def peers(lab, tell, path, pcie):
+    if lab.fake:
+        return
+    try:
+        import torch
+    except ImportError:
+        raise Skip("no torch to compare with") from None
+    del torch
+    for way in ("safetensors", "torch"):
+        try:
+            file = path
+            if way == "torch":
+                file = lab.folder / "model.pt"
+                lab.python(SAVE, path, file)
+            warm(file)
+            said = lab.python(PEER, way, file)
+            rate = said["bytes"] / said["s"]
+            tell(f"{way}'s own way, warm", rate / 1e9, "GB/s", share=round(rate / pcie, 3))
+        except AssertionError as e:
+            tell(f"{way}'s own way, warm", why=str(e)[-300:])

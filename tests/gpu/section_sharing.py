@@ -1,0 +1,65 @@
+"""N readers cost one copy; written by one, read by another, bit for bit; a module that computes on it."""
+from lab import GIB, MIB, Skip
+
+TORCH = """
+import json, sys, torch, weightd, weightd.torch
+torch.manual_seed(5)
+device = torch.device("cuda:0")
+
+def make():
+    layer = torch.nn.TransformerEncoderLayer(d_model=768, nhead=12, dim_feedforward=3072, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, num_layers=6, enable_nested_tensor=False).eval()
+
+x = torch.randn(4, 128, 768, device=device)
+if sys.argv[1] == "write":
+    model = make().to(device)
+    flat = weightd.torch.flat(model, "encoder", device="cuda:0")
+    flat.publish()
+else:
+    with torch.device("meta"):
+        model = make()
+    before = torch.cuda.memory_allocated()
+    weightd.torch.bind(model, weightd.attach("encoder", device="cuda:0"))
+    assert torch.cuda.memory_allocated() - before < 1 << 20, "torch has copied the weights"
+with torch.inference_mode():
+    y = model(x)
+torch.cuda.synchronize()
+import hashlib
+print(json.dumps({"digest": hashlib.sha256(y.cpu().numpy().tobytes()).hexdigest(), "sum": float(y.double().sum())}))
+"""
+
+
+def measure(lab, results):
+    def tell(name, value=None, unit="", ok=None, **more):
+        results.line("sharing", name, value, unit, ok, **more)
+
+    size, n = lab.size(4 * GIB, 16 * MIB), 4
+    with lab.weightd(), lab.agents(n + 1) as (writer, *readers):
+        lab.publish(writer, "m", size, 7, 10)
+        before = writer.free()
+        for reader in readers:
+            reader.run(f"attach m {lab.device}")
+        cost = before - writer.free()
+        tell(f"{n} readers of {size >> 20} MiB cost", cost, "bytes", ok=cost < size // 8)
+        wrong = sum(reader.run("compare 7")["wrong"] for reader in readers[:2])
+        tell("words that differ, copied back", wrong, ok=wrong == 0)
+        sums = [reader.run("sum")["sum"] for reader in readers]
+        tell("sums by kernels of all readers are equal", len(set(sums)) == 1, ok=len(set(sums)) == 1)
+        verified = [reader.code("verify") for reader in readers]
+        tell("verified on the device", verified.count(0), ok=not any(verified))
+        compute(lab, tell)
+
+
+def compute(lab, tell):
+    if lab.fake:
+        return tell("a model in torch", ok=None, why="the stand-in computes nothing")
+    try:
+        import torch
+    except ImportError:
+        raise Skip("no torch") from None
+    if not torch.cuda.is_available():
+        raise Skip("this torch sees no GPU")
+    outputs = [lab.python(TORCH, what) for what in ("write", "read", "read")]
+    same = len({o["digest"] for o in outputs}) == 1
+    tell("a transformer computes the same over shared weights", outputs[0]["sum"], ok=same, torch=torch.__version__,
+         outputs=outputs)

@@ -1,0 +1,108 @@
+"""What is left of GPU memory when only the keeper has its descriptor; what restrictions do to libcuda."""
+import ctypes
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from lab import MIB, ROOT, Agent, AgentFailed
+from section_probe import nvidia_smi
+
+UNIT = "systemd, and all of the unit but devices"
+PR_SET_MDWE, MDWE_REFUSE_EXEC_GAIN = 65, 1
+
+
+def measure(lab, results):
+    def tell(name, value=None, unit="", ok=None, **more):
+        results.line("survive", name, value, unit, ok, **more)
+
+    size = lab.size(1024 * MIB, 8 * MIB)
+    with lab.weightd(keeper=True) as weightd:
+        with lab.agents(2) as (writer, reader):
+            lab.publish(writer, "m", size, 3, 5)
+            reader.run(f"attach m {lab.device}")
+            weightd.kill()
+            tell("a reader goes on when weightd and its allocator are killed", ok=reader.code("compare 3") == 0)
+            with lab.agents(1) as (other,):
+                tell("another one attaches after the restart", **after_restart(lab, other))
+        # Now no process of ours has a context; what other users of the GPU do is told beside it.
+        tell("other CUDA processes", nvidia_smi_apps(), persistence=nvidia_smi("persistence_mode"))
+        weightd.kill()
+        with lab.agents(1) as (other,):
+            tell("the bytes are there when nobody had a context meanwhile", **after_restart(lab, other))
+            weightd.ctl("rm", "m", "--device", lab.device)
+
+    with lab.weightd(), lab.agents(1) as (agent,):
+        said = agent.run("poll-handle")
+        tell("poll says of a handle", said["poll"], mode=oct(said["mode"]))
+        tell("epoll says of a handle", said["epoll"], can_epoll=said["can_epoll"],
+             hup=bool(said["epoll"] & 0x10 or said["poll"] & 0x10))
+    restrictions(lab, tell)
+
+
+def after_restart(lab, agent):
+    try:
+        agent.run(f"attach m {lab.device}")
+        wrong = agent.run("compare 3")["wrong"]
+        return {"value": wrong, "unit": "words differ", "ok": wrong == 0}
+    except AgentFailed as e:
+        return {"ok": False, "why": str(e)}
+
+
+def nvidia_smi_apps():
+    if not shutil.which("nvidia-smi"):
+        return "unknown"
+    done = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,name", "--format=csv,noheader"],
+                          capture_output=True, text=True, timeout=30)
+    return done.stdout.strip().replace("\n", "; ") or "none"
+
+
+def forbid_new_code():
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_MDWE, MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "this kernel has no PR_SET_MDWE (6.3)")
+
+
+def restrictions(lab, tell):
+    """Each alone, on an agent, which uses a driver as weightd-cuda does; then all that the unit has."""
+    here = pathlib.Path(__file__).resolve()
+    ways = {"MemoryDenyWriteExecute": [sys.executable, here, "--forbid-new-code"]}
+    if os.geteuid() == 0 and shutil.which("unshare"):
+        mount = "mount -t proc -o subset=pid proc /proc && exec \"$@\""
+        ways["ProcSubset=pid"] = ["unshare", "-m", "sh", "-c", mount, "sh"]
+        ways["no rights of root"] = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+    if pathlib.Path("/run/systemd/system").is_dir() and os.geteuid() == 0:
+        ways[UNIT] = systemd_run(lab)
+    for name, prefix in ways.items():
+        tell(f"the driver works with {name}", **attempt(lab, prefix))
+    if UNIT not in ways:
+        tell("the driver works with the unit's restrictions", why="no systemd here, or not root: those above alone")
+
+
+def systemd_run(lab):
+    """Not what hides the programs (they are in somebody's home) or the devices, which a drop-in must allow."""
+    text = (ROOT / "packaging/systemd/weightd.service").read_text()
+    wanted = ("Capability", "NoNew", "Protect", "LockPersonality", "MemoryDeny", "Restrict", "SystemCall")
+    options = [f"-p{line}" for line in text.splitlines()
+               if line.startswith(wanted) and not line.startswith(("ProtectHome", "ProtectProc"))]
+    keep = [f"-E{name}={value}" for name, value in lab.env.items()
+            if name.startswith(("FAKE_", "LD_", "CUDA", "WEIGHTD"))]
+    return ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", *keep, *options]
+
+
+def attempt(lab, prefix):
+    agent = Agent(lab, prefix=prefix)
+    try:
+        agent.run("open 0")
+        agent.run("poll-handle")
+        return {"value": "yes", "ok": None}
+    except (AgentFailed, TimeoutError, BrokenPipeError) as e:
+        return {"value": "no", "why": str(e)}
+    finally:
+        agent.kill()
+
+
+if __name__ == "__main__":
+    forbid_new_code()
+    os.execvp(sys.argv[2], sys.argv[2:])
