@@ -396,7 +396,7 @@ enum wire_end {
 	WIRE_END_MEMORY, /* its memory was needed */
 	WIRE_END_DROPPED, /* somebody removed it */
 	WIRE_END_REWRITTEN, /* in place, or replaced */
-	WIRE_END_LOST, /* its memory did not come back with the server */
+	WIRE_END_LOST, /* its memory did not come back with the server, or died with its holder */
 	WIRE_END_END,
 };
 

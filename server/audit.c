@@ -45,6 +45,8 @@ const struct audit_kind audit_kinds[AUDIT_ACTIONS] = {
 			"torn in an update", "by"},
 	[AUDIT_EVICT_READER] = {"evict-reader", "7d1c332f15a9453290678607a94ab6d6",
 				LOG_LEVEL_WARNING, "taken away", "from"},
+	[AUDIT_LOSE] = {"lose", "d8fec385b3f84c11a3ac2744a07ecd40", LOG_LEVEL_ERROR,
+			"lost with the process that held its memory", "of"},
 	[AUDIT_RECOVER] = {"recover", "94b39648786e4cc994648ee08086603f", LOG_LEVEL_INFO,
 			   "found again after a restart", "of"},
 	[AUDIT_QUARANTINE] = {"quarantine", "16a9f2ca60c749738fea439a69d2dc79", LOG_LEVEL_ERROR,

@@ -13,6 +13,7 @@
 #include "server/fault.h"
 #include "server/inherit.h"
 #include "server/log.h"
+#include "server/loss.h"
 #include "server/reaper.h"
 #include "server/server.h"
 #include "server/slot.h"
@@ -26,6 +27,7 @@ struct patient {
 	struct recovery *result;
 	struct buffer *buffer;
 	const struct manifest_record *record;
+	bool is_dead[MANIFEST_VERSIONS]; /* of the record's versions: their memory died with its holder */
 };
 
 /* Each table once, however many versions have it. */
@@ -140,6 +142,7 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	v->has_digest = e->flags & MANIFEST_DIGEST;
 	memcpy(v->digest, e->digest, sizeof(v->digest));
 	version_add(v, p->buffer);
+	(void)loss_watch(v->slot); /* else a loss is seen by who attaches */
 	return 0;
 }
 
@@ -147,8 +150,12 @@ static void lose_version(struct patient *p, const struct manifest_version *e, in
 {
 	const struct buffer *b = p->buffer;
 
-	if (r == -ENOENT && e->ended_ns)
+	if ((r == -ENOENT || r == -EOWNERDEAD) && e->ended_ns)
 		return; /* it was being freed */
+	if (r == -EOWNERDEAD) {
+		buffer_audit(b, AUDIT_LOSE, NULL, e->number);
+		return;
+	}
 	log_error("'%s@%" PRIu64 "' on %s is lost: %s", b->name, e->number, b->device,
 		  r == -ENOENT ? "the service manager has not kept all of it; was its store's size "
 				 "(FileDescriptorStoreMax=) lowered?"
@@ -163,6 +170,7 @@ static void recover_versions(struct patient *p)
 		int r = e->flags & MANIFEST_HELD ? recover_version(p, e) : 0;
 
 		fault_point("recovery-version");
+		p->is_dead[i] = r == -EOWNERDEAD;
 		if (r < 0)
 			lose_version(p, e, r);
 		else if (e->flags & MANIFEST_HELD && !e->ended_ns)
@@ -201,6 +209,7 @@ static void recover_writer(struct patient *p)
 	if (r == 0)
 		r = writer_recover(p->buffer, saved, in_place ? current->slot : slot, table);
 	if (r == 0) {
+		(void)loss_watch(in_place ? current->slot : slot);
 		p->result->n_writers++;
 		return;
 	}
@@ -210,20 +219,6 @@ static void recover_writer(struct patient *p)
 	if (!in_place)
 		inherit_drop(p->in, &p->server->store, STORE_SLOT, saved->slot);
 	inherit_drop(p->in, &p->server->store, STORE_TABLE, saved->table);
-}
-
-/* The current version may be the one that did not come back: the latest that did takes its place. */
-static void choose_current(struct buffer *b)
-{
-	struct version *newest = buffer_newest(b);
-
-	if (!b->current || buffer_current(b) || b->removed)
-		return;
-	b->current = newest ? newest->number : 0;
-	b->state = newest ? HEAD_READY : HEAD_EMPTY;
-	if (newest)
-		log_error("'%s@%" PRIu64 "' on %s is served instead", b->name, newest->number,
-			  b->device);
 }
 
 /* In place, and the writer is gone: nobody knows what is there now. */
@@ -258,7 +253,7 @@ static void drop_rest(struct patient *p)
 	for (unsigned i = 0; i < p->record->n_versions; i++) {
 		const struct manifest_version *e = &p->record->versions[i];
 
-		if (!e->ended_ns || is_missed(p, e->slot))
+		if (!p->is_dead[i] && (!e->ended_ns || is_missed(p, e->slot)))
 			continue;
 		inherit_drop(p->in, store, STORE_SLOT, e->slot);
 		inherit_drop(p->in, store, STORE_TABLE, e->table);
@@ -270,7 +265,7 @@ static void settle(struct patient *p)
 	struct server *server = p->server;
 	struct buffer *b = p->buffer;
 
-	choose_current(b);
+	loss_fall_back(b);
 	check_state(b);
 	if (b->manifest->n_strangers > 0)
 		b->grace_ns = num_now_ns() + server->config.resume_timeout_s * 1000000000;

@@ -101,6 +101,8 @@ bool release_run(struct slot *s)
 
 	if (!s->backend->await_free || r->state == RELEASE_OVER)
 		return true;
+	if (r->state == RELEASE_HELD && slot_is_lost(s))
+		return true; /* it is free already */
 	if (r->state == RELEASE_CLOSING || r->looking ||
 	    (r->state == RELEASE_ORPHAN && num_now_ns() < r->next_ns))
 		return false;

@@ -19,6 +19,7 @@
 #include "server/lease.h"
 #include "server/listing.h"
 #include "server/log.h"
+#include "server/loss.h"
 #include "server/recycle.h"
 #include "server/server.h"
 #include "server/session.h"
@@ -265,12 +266,19 @@ static bool is_readable(struct session *s, const struct buffer *b)
 	return false;
 }
 
+static struct version *wanted_version(const struct buffer *b, uint64_t number)
+{
+	return number ? buffer_version(b, number) : buffer_current(b);
+}
+
 /* The version an attach asks for. NULL: the client was told why not. */
 static struct version *find_version(struct session *s, struct buffer *b,
 				    const struct wire_attach *attach)
 {
-	struct version *v = attach->version ? buffer_version(b, attach->version) : buffer_current(b);
+	struct version *v = wanted_version(b, attach->version);
 
+	if (v && loss_check(v->slot))
+		v = wanted_version(b, attach->version);
 	if (attach->buffer && attach->buffer != b->id)
 		session_fail(s, -ESTALE, "'%s' on %s was removed and made anew", b->name, b->device);
 	else if (!is_readable(s, b))
@@ -279,8 +287,10 @@ static struct version *find_version(struct session *s, struct buffer *b,
 		session_fail(s, -ENOENT, "'%s' on %s has no version %" PRIu64, b->name, b->device,
 			     attach->version);
 	else if (!v)
-		session_fail(s, -ENODATA, "'%s' on %s has not been published yet", b->name,
-			     b->device);
+		session_fail(s, -ENODATA,
+			     b->next_version > 1 ? "'%s' on %s has no version any more; load it again"
+						 : "'%s' on %s has not been published yet",
+			     b->name, b->device);
 	else if (attach->flags & WIRE_ATTACH_CHECK_LAYOUT &&
 		 memcmp(attach->layout_hash, v->table->hash, WIRE_HASH_SIZE))
 		session_fail(s, -EPROTOTYPE,

@@ -9,6 +9,7 @@
 #include "ipc/device.h"
 #include "ipc/digest.h"
 #include "server/buffer.h"
+#include "server/loss.h"
 #include "server/server.h"
 
 static void slot_destroy(struct slot *s)
@@ -96,6 +97,8 @@ static int check(struct slot *s, int probe_fd)
 	uint64_t size, allocated;
 	int r;
 
+	if (s->backend->mortal && loss_is_seen(probe_fd))
+		return -EOWNERDEAD;
 	if (s->backend->opaque)
 		return s->memory.location.map_size < s->size ? -EBADMSG : 0;
 	r = s->backend->describe(probe_fd, &size, &allocated, &s->sealed);
@@ -160,6 +163,7 @@ static void free_done(struct job *job, int r)
 
 void slot_forget(struct slot *s)
 {
+	loss_unwatch(s);
 	if (s->kept)
 		store_remove(&s->server->store, STORE_SLOT, s->id);
 	s->kept = false;
@@ -185,6 +189,7 @@ void slot_keep(struct slot *s)
 	s->kept = true;
 	(void)store_put(&s->server->store, STORE_SLOT, s->id,
 			s->probe_fd); /* the barrier behind it tells */
+	(void)loss_watch(s); /* else a loss is seen by who attaches */
 }
 
 int slot_provide(struct slot *s)
@@ -238,6 +243,11 @@ int slot_reader(struct slot *s)
 int slot_has_writer(const struct slot *s)
 {
 	return s->backend->has_writer(s->probe_fd);
+}
+
+bool slot_is_lost(const struct slot *s)
+{
+	return s->backend->mortal && loss_is_seen(s->probe_fd);
 }
 
 bool slot_is_held(struct slot *s)

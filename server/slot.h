@@ -30,6 +30,7 @@ struct slot {
 	struct backend_memory memory; /* its descriptor is -1 once published */
 	int reader_fd; /* for readers; see slot_reader() */
 	int probe_fd;
+	struct source hangup; /* of probe_fd; see loss.h */
 	uid_t uid; /* who is charged */
 	bool kept; /* in the store */
 	bool sealed;
@@ -55,7 +56,7 @@ struct slot_saved {
 
 /*
  * For memory that came back from the store. Takes `probe_fd` on success; charges in any case. -EBADMSG when
- * it is not what it should be.
+ * it is not what it should be; -EOWNERDEAD when it died with the process that held it.
  */
 int slot_recover(const struct buffer *buffer, const struct slot_saved *saved, int probe_fd,
 		 struct slot **ret);
@@ -92,6 +93,9 @@ int slot_reader(struct slot *s);
 
 /* For one that we have not open for writing: whether somebody has, 1 or 0; negative: the kernel cannot tell. */
 int slot_has_writer(const struct slot *s);
+
+/* True when its memory is no more, whatever leads to it. */
+bool slot_is_lost(const struct slot *s);
 
 /* True while somebody but us has it open or mapped, also if it goes on having readers. */
 bool slot_is_held(struct slot *s);

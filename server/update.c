@@ -1,6 +1,7 @@
 #include "server/update.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +68,12 @@ static void answer(struct session *s, struct lease *lease)
 			     "'%s' on %s was updated while this process read it: it did not pause in "
 			     "time; attach it anew",
 			     b->name, b->device);
+		return;
+	}
+	if (v->why == WIRE_END_LOST) {
+		session_fail(s, -EOWNERDEAD,
+			     "'%s@%" PRIu64 "' on %s is lost: the process that held its memory died",
+			     b->name, v->number, b->device);
 		return;
 	}
 	if (b->state == HEAD_TORN) {
@@ -319,6 +326,11 @@ static void look(struct writer *w)
 
 	if (b->removed) {
 		writer_give_up(w, -ESTALE, "it was removed");
+		return;
+	}
+	if (b->exclusive && !buffer_current(b)) {
+		writer_give_up(w, -EOWNERDEAD,
+			       "its memory was lost with the process that held it; create it again");
 		return;
 	}
 	/* An earlier writer whose time was up, or whose connection ended, and who goes on writing. */

@@ -65,9 +65,10 @@ static void leave_target(struct writer *w)
 static void tear(struct writer *w)
 {
 	struct buffer *b = w->buffer;
+	bool ended = w->target->ended_ns; /* its memory was lost */
 
 	leave_target(w);
-	if (!buffer_has_name(b))
+	if (!buffer_has_name(b) || ended)
 		return;
 	if (!w->handed_out) {
 		b->state = w->state_before;
@@ -231,6 +232,14 @@ static void fail_to_keep(struct writer *w, int r)
 	writer_free(w);
 }
 
+static void fail_for_loss(struct writer *w)
+{
+	session_fail(
+		w->session, -EOWNERDEAD,
+		"the memory of '%s' on %s was lost with the process that held it; create it again",
+		w->buffer->name, w->buffer->device);
+}
+
 /* In place, what the client has is torn if it dies, and what it has not is as it was: so that is committed. */
 static void hand_out(struct writer *w)
 {
@@ -254,6 +263,11 @@ static void on_kept(struct barrier *barrier, int r)
 	fault_point("create-kept");
 	if (r < 0) {
 		fail_to_keep(w, r);
+		return;
+	}
+	if (slot_is_lost(w->slot)) {
+		fail_for_loss(w);
+		writer_free(w);
 		return;
 	}
 	hand_out(w);
@@ -809,6 +823,10 @@ static void commit(struct writer *w)
 /* Else the client was told why not. */
 static bool can_be_published(struct writer *w)
 {
+	if (slot_is_lost(w->slot)) {
+		fail_for_loss(w);
+		return false;
+	}
 	if (!w->spoiled && buffer_has_name(w->buffer))
 		return true;
 	session_fail(w->session, -ESTALE,

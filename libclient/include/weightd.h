@@ -632,7 +632,7 @@ enum weightd_end {
 	WEIGHTD_END_MEMORY, /* its memory was needed */
 	WEIGHTD_END_DROPPED, /* somebody removed it */
 	WEIGHTD_END_REWRITTEN, /* in place, or replaced */
-	WEIGHTD_END_LOST, /* its memory did not come back with the server */
+	WEIGHTD_END_LOST, /* its memory did not come back with the server, or died with its holder */
 };
 
 /* "keep", "memory", "dropped", "rewritten", "lost"; "" for NONE; NULL for an unknown one. */

@@ -42,6 +42,9 @@ struct backend {
 	 */
 	bool opaque;
 
+	/* Such memory dies with the process that holds it: its descriptor hangs up then. See loss.h. */
+	bool mortal;
+
 	/* True for the spelling of a device of this backend: "host". */
 	bool (*has_device)(const char *device);
 

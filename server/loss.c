@@ -1,0 +1,119 @@
+#include "server/loss.h"
+
+#include <inttypes.h>
+#include <poll.h>
+
+#include "ipc/base/num.h"
+#include "server/buffer.h"
+#include "server/log.h"
+#include "server/reaper.h"
+#include "server/recycle.h"
+#include "server/server.h"
+#include "server/slot.h"
+#include "server/update.h"
+#include "server/writer.h"
+
+bool loss_is_seen(int fd)
+{
+	struct pollfd p = {.fd = fd};
+
+	return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
+}
+
+void loss_fall_back(struct buffer *b)
+{
+	struct version *newest = buffer_newest(b);
+
+	if (!b->current || buffer_current(b) || b->removed)
+		return;
+	b->current = newest ? newest->number : 0;
+	b->state = newest ? HEAD_READY : HEAD_EMPTY;
+	if (newest)
+		log_error("'%s@%" PRIu64 "' on %s is served instead", b->name, newest->number,
+			  b->device);
+	else
+		log_error("'%s' on %s has no version any more; load it again", b->name, b->device);
+}
+
+static void lose_version(struct version *v)
+{
+	struct buffer *b = v->buffer;
+	bool was_current = v->number == b->current;
+
+	if (v->ended_ns) {
+		if (b->spare == v)
+			recycle_forget(b);
+		return; /* who maps it holds it still, but nobody comes to it any more */
+	}
+	version_end(v, WIRE_END_LOST);
+	buffer_audit(b, AUDIT_LOSE, NULL, v->number);
+	loss_fall_back(b);
+	buffer_save(b);
+	if (was_current)
+		buffer_flip(b);
+	update_check(b);
+	reaper_soon(&b->server->reaper);
+}
+
+static bool find_in(struct list *versions, const struct slot *s)
+{
+	struct version *v;
+
+	list_for_each(v, versions, link)
+		if (v->slot == s) {
+			lose_version(v);
+			return true;
+		}
+	return false;
+}
+
+static bool find_in_buffer(struct buffer *b, const struct slot *s)
+{
+	if (b->writer && !b->writer->target && b->writer->slot == s) {
+		/* It is told when it wants to publish, or by the descriptor. */
+		log_error("what is being written to '%s' on %s is lost: the process that held its memory "
+			  "is dead",
+			  b->name, b->device);
+		return true;
+	}
+	return find_in(&b->versions, s) || find_in(&b->leaving, s);
+}
+
+static void take_notice(struct slot *s)
+{
+	struct list *lists[] = {&s->server->buffers, &s->server->removed};
+	struct buffer *b;
+
+	loss_unwatch(s);
+	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+		list_for_each(b, lists[i], link)
+			if (find_in_buffer(b, s))
+				return;
+}
+
+static void on_hangup(struct source *source, uint32_t events)
+{
+	(void)events; /* nothing is ever written */
+	take_notice(container_of(source, struct slot, hangup));
+}
+
+bool loss_check(struct slot *s)
+{
+	if (!slot_is_lost(s))
+		return false;
+	if (s->hangup.loop)
+		take_notice(s);
+	return true;
+}
+
+int loss_watch(struct slot *s)
+{
+	return s->backend->mortal && !s->hangup.loop
+		       ? loop_add(&s->server->loop, &s->hangup, s->probe_fd, 0, on_hangup)
+		       : 0;
+}
+
+void loss_unwatch(struct slot *s)
+{
+	loop_remove(&s->hangup);
+}

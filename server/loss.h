@@ -1,0 +1,26 @@
+/*
+ * Losses
+ *
+ * Memory that lives in another process dies with it, whoever has its descriptor: that hangs up then. A
+ * version whose memory is lost is no more. It is never served again: the newest that is left takes its place,
+ * and readers who map it are told by the head page, and by the descriptor itself.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+struct buffer;
+struct slot;
+
+/* Looks after memory that may be lost, until loss_unwatch(); does nothing for memory that may not. */
+int loss_watch(struct slot *s);
+void loss_unwatch(struct slot *s);
+
+/* True when what the descriptor of such memory leads to is lost. */
+bool loss_is_seen(int fd);
+
+/* Takes notice of it now, before the loop comes to it. True when the memory is lost. */
+bool loss_check(struct slot *s);
+
+/* The current version may be one that was lost: the newest there is takes its place. The caller saves. */
+void loss_fall_back(struct buffer *b);
