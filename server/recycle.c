@@ -14,9 +14,8 @@ bool recycle_keep(struct version *v)
 
 	if (b->spare == v)
 		return true;
-	if (!b->reusable || b->removed || b->spare || v->slot->sealed ||
-	    release_has_begun(v->slot) || !v->number || v->generation != b->generation ||
-	    slot_is_lost(v->slot))
+	if (!b->reusable || b->removed || b->spare || v->slot->sealed || release_has_begun(v->slot) ||
+	    !v->number || v->generation != b->generation || slot_is_lost(v->slot))
 		return false;
 	b->spare = v;
 	fault_point("recycle-kept");

@@ -49,8 +49,11 @@ void allocator_rest(struct allocator *a)
 {
 	char how[CHILD_WHY_SIZE];
 
-	(void)child_end(&a->child,
-			how); /* what the driver holds on to is looked at when it is used next */
+	if (a->has_held)
+		child_leave(&a->child);
+	else
+		(void)child_end(&a->child,
+				how); /* what the driver holds on to is looked at when it is used next */
 }
 
 void allocator_pause(struct allocator *a)
@@ -87,7 +90,9 @@ static int start(struct allocator *a, char *why)
 	char how[CHILD_WHY_SIZE];
 	int r;
 
-	if (child_end(&a->child, how) < 0) {
+	if (a->has_held) {
+		child_leave(&a->child);
+	} else if (child_end(&a->child, how) < 0) {
 		(void)snprintf(why, ALLOCATOR_WHY_SIZE,
 			       PROGRAM " (pid %d) hangs in the driver and cannot be killed; look at "
 				       "dmesg and nvidia-smi",
@@ -101,9 +106,10 @@ static int start(struct allocator *a, char *why)
 			       a->n_deaths, (a->not_before_ns - now) / SECOND_NS + 1);
 		return -EAGAIN;
 	}
-	r = child_start(&a->child, a->path, PROGRAM, "--serve", why);
+	r = child_start(&a->child, a->path, PROGRAM, a->holds ? "--hold" : "--serve", why);
 	if (r < 0)
 		return r;
+	a->has_held = false;
 	log_debug(PROGRAM " was started: pid %d", a->child.pid);
 	return 0;
 }
@@ -112,9 +118,12 @@ static int start(struct allocator *a, char *why)
 static int fail(struct allocator *a, int r, char *why)
 {
 	pid_t pid = a->child.pid;
-	char how[CHILD_WHY_SIZE];
+	bool is_left = a->has_held && r != -EPIPE;
+	char how[CHILD_WHY_SIZE] = "nothing";
 
-	if (r != -EPIPE)
+	if (is_left)
+		child_leave(&a->child);
+	else if (r != -EPIPE)
 		child_kill(&a->child);
 	if (child_end(&a->child, how) < 0)
 		(void)snprintf(how, sizeof(how), "nothing: it hangs in the driver");
@@ -126,8 +135,9 @@ static int fail(struct allocator *a, int r, char *why)
 	if (r == -ETIMEDOUT)
 		(void)snprintf(why, ALLOCATOR_WHY_SIZE,
 			       PROGRAM " did not answer within %" PRIu64
-				       " s and was killed: the GPU or its driver hangs",
-			       a->timeout_ns / SECOND_NS);
+				       " s and %s: the GPU or its driver hangs",
+			       a->timeout_ns / SECOND_NS,
+			       is_left ? "keeps what it holds" : "was killed");
 	else if (r == -EPROTO)
 		(void)snprintf(why, ALLOCATOR_WHY_SIZE,
 			       PROGRAM " is of another release; start weightd anew");
@@ -188,6 +198,7 @@ int allocator_ask(struct allocator *a, struct allocator_request *q, struct alloc
 		return fail(a, r, ret->why);
 	a->used_ns = num_now_ns();
 	a->n_deaths = 0;
+	a->has_held |= q->op == ALLOCATOR_HOLD && ret->error == 0;
 	if (ret->error == -EIO || ret->error == -ENODEV)
 		allocator_rest(a); /* a context that has failed goes on failing; a driver may come */
 	return ret->error;

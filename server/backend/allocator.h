@@ -5,6 +5,8 @@
  * does not answer in time, and ended when nobody has asked for a while, since its contexts take memory of
  * the GPUs. What it did not answer has failed; the next question starts it anew, though not at once when it
  * goes on dying. All of it is one worker's thread's.
+ *
+ * One that holds memory for readers is left alone instead of killed, and ends by itself.
  */
 #pragma once
 
@@ -16,6 +18,8 @@
 
 struct allocator {
 	struct child child;
+	bool holds; /* see holder.h: it is not killed while it may hold something */
+	bool has_held; /* since it was started */
 	const char *path; /* "": beside weightd's own program */
 	uint64_t timeout_ns;
 	int stop_fd; /* an eventfd: no more questions, and none that is being asked */
@@ -34,7 +38,7 @@ void allocator_stop(struct allocator *a);
 
 /*
  * Asks; protocol and serial are filled in. 0 or the error that it answered or that befell it, with a clause
- * why in the reply in any case. *ret_fd is only there for ALLOCATE.
+ * why in the reply in any case. *ret_fd is only there for ALLOCATE and HOLD.
  */
 int allocator_ask(struct allocator *a, struct allocator_request *q, struct allocator_reply *ret,
 		  int *ret_fd);

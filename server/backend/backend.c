@@ -8,6 +8,7 @@
 static const struct backend *const backends[] = {
 	&backend_host,
 	&backend_cuda,
+	&backend_cuda_ipc,
 };
 
 int backend_find(const char *device, bool is_ipc, const struct backend **ret)

@@ -99,6 +99,7 @@ struct backend {
 
 extern const struct backend backend_host;
 extern const struct backend backend_cuda;
+extern const struct backend backend_cuda_ipc;
 
 /*
  * The backend of a device, for memory of the older kind (WIRE_CREATE_IPC) if `is_ipc`. -ENODEV: there is no

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,4 +224,32 @@ int child_end(struct child *c, char ret_how[CHILD_WHY_SIZE])
 	c->pidfd = fd_close(c->pidfd);
 	c->pid = 0;
 	return 0;
+}
+
+void child_leave(struct child *c)
+{
+	c->fd = fd_close(c->fd);
+	c->pidfd = fd_close(c->pidfd);
+	for (unsigned i = 0; c->pid && i < CHILD_LEFT_MAX; i++)
+		if (!c->left[i]) {
+			c->left[i] = c->pid;
+			break;
+		}
+	c->pid = 0;
+}
+
+bool child_look(struct child *c)
+{
+	char how[CHILD_WHY_SIZE];
+	bool some = false;
+
+	for (unsigned i = 0; i < CHILD_LEFT_MAX; i++) {
+		if (c->left[i] && waitpid(c->left[i], NULL, WNOHANG) != 0)
+			c->left[i] = 0;
+		some |= c->left[i] != 0;
+	}
+	if (c->pid && is_over(c, 0))
+		(void)child_end(
+			c, how); /* it ended by its own will, or what it had is known to be lost */
+	return some || c->pid;
 }

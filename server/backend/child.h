@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -14,11 +15,14 @@
 #include "ipc/channel.h"
 
 #define CHILD_WHY_SIZE 256
+#define CHILD_LEFT_MAX                                                                             \
+	8 /* more of them, when they end, are waited for by who comes after weightd */
 
 struct child {
 	pid_t pid; /* 0: there is none */
 	int pidfd;
 	int fd; /* our end of the socket; its own is descriptor 3 */
+	pid_t left[CHILD_LEFT_MAX]; /* by child_leave(), and not over yet; 0: none */
 };
 
 void child_init(struct child *c);
@@ -45,3 +49,9 @@ void child_kill(const struct child *c);
  * be killed yet, the driver has it; call it again later.
  */
 int child_end(struct child *c, char ret_how[CHILD_WHY_SIZE]);
+
+/* Hangs up and lets it live: others need it. */
+void child_leave(struct child *c);
+
+/* Waits, without blocking, for those that were left; and for this one, if it is over. True: some are not. */
+bool child_look(struct child *c);

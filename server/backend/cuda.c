@@ -11,6 +11,7 @@
 #include "server/backend/backend.h"
 #include "server/server.h"
 
+#define LOOK_NS 1000000000u /* at holders, where the allocator rests at once */
 #define SWITCHED_OFF "GPUs are switched off ([cuda] enabled in weightd.conf)"
 
 /* --- the worker --- */
@@ -20,6 +21,7 @@ int cuda_init(struct cuda *c, struct server *server)
 	const struct config *config = &server->config;
 
 	*c = (struct cuda){.server = server};
+	list_init(&c->holders);
 	return allocator_init(&c->allocator, config->cuda_allocator, config->cuda_timeout_s);
 }
 
@@ -30,6 +32,7 @@ void cuda_deinit(struct cuda *c)
 	if (c->has_worker)
 		worker_deinit(&c->worker);
 	c->has_worker = false;
+	cuda_ipc_deinit(c);
 	allocator_deinit(&c->allocator);
 }
 
@@ -50,7 +53,10 @@ static int idle_step(struct job *job)
 		return JOB_LATER;
 	}
 	allocator_rest(&c->allocator);
-	return JOB_DONE;
+	if (!cuda_ipc_look(c))
+		return JOB_DONE;
+	job->not_before_ns = now + (idle_ns ? idle_ns : LOOK_NS);
+	return JOB_LATER;
 }
 
 static void watch_idle(struct cuda *c);
@@ -120,12 +126,12 @@ unsigned cuda_list(struct cuda *c, struct wire_device_record ret[CUDA_DEVICES_MA
 
 /* --- the backend --- */
 
-static bool cuda_has_device(const char *device)
+bool cuda_has_device(const char *device)
 {
 	return strcmp(device, "host") != 0 && device_is_canonical(device);
 }
 
-static int cuda_allocate(struct backend_memory *m)
+int cuda_allocate(struct backend_memory *m)
 {
 	(void)m; /* that blocks, and is left to cuda_provide() */
 	return 0;
@@ -143,13 +149,14 @@ static void explain_refusal(struct backend_memory *m, const struct allocator_rep
 		       num_format_size(free, reply->free), num_format_size(reserved, reserve));
 }
 
-static int cuda_provide(struct backend_memory *m)
+int cuda_ask(struct backend_memory *m, struct allocator *a, enum allocator_op op)
 {
 	const struct config *config = &m->server->config;
 	struct allocator_request q = {
-		.op = ALLOCATOR_ALLOCATE,
+		.op = op,
 		.size = m->size,
 		.reserve = config->cuda_reserve,
+		.idle_s = (uint32_t)config->cuda_idle_timeout_s,
 	};
 	struct allocator_reply reply;
 	int r;
@@ -159,7 +166,7 @@ static int cuda_provide(struct backend_memory *m)
 		return -ENODEV;
 	}
 	memcpy(q.uuid, m->location.uuid, sizeof(q.uuid));
-	r = allocator_ask(&m->server->cuda.allocator, &q, &reply, &m->fd);
+	r = allocator_ask(a, &q, &reply, &m->fd);
 	if (r == -ENOMEM && reply.needed > 0) {
 		explain_refusal(m, &reply, q.reserve);
 		return r;
@@ -168,13 +175,19 @@ static int cuda_provide(struct backend_memory *m)
 	if (r < 0)
 		return r;
 	m->location.map_size = reply.needed;
+	memcpy(m->location.handle, reply.handle, sizeof(m->location.handle));
 	m->progress.done = m->size;
 	return JOB_DONE;
 }
 
+static int cuda_provide(struct backend_memory *m)
+{
+	return cuda_ask(m, &m->server->cuda.allocator, ALLOCATOR_ALLOCATE);
+}
+
 /* There is no event for it: freed memory is seen by asking. */
-static int cuda_await_free(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
-			   uint64_t *ret_free)
+int cuda_await_free(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
+		    uint64_t *ret_free)
 {
 	struct allocator *a = &m->server->cuda.allocator;
 	struct allocator_request q = {.op = ALLOCATOR_FREE};
@@ -198,7 +211,7 @@ static int cuda_await_free(struct backend_memory *m, uint64_t wanted, uint64_t d
 }
 
 /* A second descriptor of the same open file: opening it anew would lead to the driver, not to the memory. */
-static int cuda_duplicate(int fd, int *ret_fd)
+int cuda_duplicate(int fd, int *ret_fd)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 
@@ -208,14 +221,14 @@ static int cuda_duplicate(int fd, int *ret_fd)
 	return 0;
 }
 
-static int cuda_unknown(int fd)
+int cuda_unknown(int fd)
 {
 	(void)fd;
 	return -EOPNOTSUPP;
 }
 
 /* Nothing seals GPU memory, and nothing can be taken out of it. */
-static int cuda_nothing_to_do(int fd, uint64_t size)
+int cuda_nothing_to_do(int fd, uint64_t size)
 {
 	(void)fd;
 	(void)size;

@@ -14,6 +14,7 @@
 #include "server/backend/allocator.h"
 #include "server/worker.h"
 
+struct backend_memory;
 struct server;
 
 struct cuda {
@@ -23,6 +24,7 @@ struct cuda {
 	struct allocator allocator;
 	struct job idle; /* looks whether the allocator is needed still */
 	bool idle_submitted;
+	struct list holders; /* one for each GPU that has memory of the older kind; see cuda-ipc.c */
 };
 
 int cuda_init(struct cuda *c, struct server *server);
@@ -39,3 +41,22 @@ struct worker *cuda_worker(struct server *server);
  * record "cuda" that says why. Returns how many.
  */
 unsigned cuda_list(struct cuda *c, struct wire_device_record ret[CUDA_DEVICES_MAX]);
+
+/* --- for cuda-ipc.c --- */
+
+/* Asks an allocator for memory, by ALLOCATE or HOLD. As backend::provide. */
+int cuda_ask(struct backend_memory *m, struct allocator *a, enum allocator_op op);
+
+/* What both backends do alike; see struct backend. */
+bool cuda_has_device(const char *device);
+int cuda_allocate(struct backend_memory *m);
+int cuda_await_free(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
+		    uint64_t *ret_free);
+int cuda_duplicate(int fd, int *ret_fd);
+int cuda_unknown(int fd);
+int cuda_nothing_to_do(int fd, uint64_t size);
+
+void cuda_ipc_deinit(struct cuda *c);
+
+/* On the worker: waits for holders that are over. True: some are not. */
+bool cuda_ipc_look(struct cuda *c);

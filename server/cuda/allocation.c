@@ -111,10 +111,10 @@ static int make(const struct gpus *g, const struct gpu *gpu, size_t size, char *
 }
 
 /* As nvidia-smi sees it: other programs may take memory between this and the allocation, which then fails. */
-static int admit(struct gpus *g, const struct gpu *gpu, const struct allocator_request *q,
-		 struct allocator_reply *ret)
+int allocation_admit(struct gpus *g, uint64_t granularity, const struct allocator_request *q,
+		     struct allocator_reply *ret)
 {
-	uint64_t granularity = allocation_granularity(g, gpu), wanted;
+	uint64_t wanted;
 	int r;
 
 	if (!num_is_power_of_two(granularity) || !num_align_up(q->size, granularity, &ret->needed) ||
@@ -133,7 +133,7 @@ void allocation_make(struct gpus *g, struct gpu *gpu, const struct allocator_req
 	ret->error = gpu_enter(g, gpu, ret->why);
 	if (ret->error < 0)
 		return;
-	ret->error = admit(g, gpu, q, ret);
+	ret->error = allocation_admit(g, allocation_granularity(g, gpu), q, ret);
 	if (ret->error == 0)
 		ret->error = make(g, gpu, ret->needed, ret->why, ret_fd);
 	gpu_leave(g);

@@ -3,7 +3,7 @@
  *
  * The allocator of GPU memory: the only program of the server's side that loads libcuda. weightd starts it
  * when it is needed and ends it when it is not, or when it does not answer; it holds nothing that anybody
- * would miss.
+ * would miss. With --hold it does hold memory, of the older kind, and outlives weightd: see holder.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +22,7 @@
 #include "ipc/device.h"
 #include "server/cuda/allocation.h"
 #include "server/cuda/gpu.h"
+#include "server/cuda/holder.h"
 #include "server/cuda/protocol.h"
 
 #define RELEASE "0.1.0"
@@ -58,8 +59,9 @@ static void tell_free(struct gpus *g, struct gpu *gpu, struct allocator_reply *r
 	gpu_leave(g);
 }
 
-static void answer(struct gpus *g, const struct allocator_request *q, struct allocator_reply *ret,
-		   int *ret_fd)
+/* `holder` is NULL in one that holds nothing, which is not asked to. */
+static void answer(struct gpus *g, struct holder *holder, const struct allocator_request *q,
+		   struct allocator_reply *ret, int *ret_fd)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	struct gpu *gpu;
@@ -81,12 +83,14 @@ static void answer(struct gpus *g, const struct allocator_request *q, struct all
 			visible ? "')" : "");
 	} else if (q->op == ALLOCATOR_ALLOCATE) {
 		allocation_make(g, gpu, q, ret, ret_fd);
+	} else if (q->op == ALLOCATOR_HOLD) {
+		holder_make(holder, gpu, q, ret, ret_fd);
 	} else {
 		tell_free(g, gpu, ret);
 	}
 }
 
-static int serve_one(struct gpus *g, const struct channel_packet *packet)
+static int serve_one(struct gpus *g, struct holder *holder, const struct channel_packet *packet)
 {
 	struct allocator_reply reply = {.protocol = ALLOCATOR_PROTOCOL};
 	struct allocator_request q;
@@ -95,9 +99,11 @@ static int serve_one(struct gpus *g, const struct channel_packet *packet)
 	if (!allocator_request_ok(packet->data, packet->size, packet->n_fds))
 		return -EPROTO;
 	memcpy(&q, packet->data, sizeof(q));
+	if (!holder && q.op == ALLOCATOR_HOLD)
+		return -EPROTO;
 	reply.op = q.op;
 	reply.serial = q.serial;
-	answer(g, &q, &reply, &fd);
+	answer(g, holder, &q, &reply, &fd);
 	return channel_send(ALLOCATOR_FD, &reply, sizeof(reply), &fd, fd >= 0);
 }
 
@@ -110,31 +116,63 @@ static void be_killed_first(void)
 		(void)!write(fd, "0", 1); /* it stays protected then, which does little harm */
 }
 
-static int serve(struct gpus *g)
+static bool is_started_by_weightd(const char *option)
+{
+	if (fcntl(ALLOCATOR_FD, F_SETFD, FD_CLOEXEC) == 0)
+		return true;
+	fprintf(stderr,
+		"weightd-cuda: descriptor 3 is not there: it is weightd that starts this with %s\n",
+		option);
+	return false;
+}
+
+/* Answers the next request. 0: weightd will not ask any more; negative: likewise, and it was told why. */
+static int receive(struct gpus *g, struct holder *holder)
 {
 	struct channel_packet packet;
+	int r = channel_receive(ALLOCATOR_FD, 0, &packet);
+
+	if (r > 0) {
+		r = serve_one(g, holder, &packet);
+		channel_packet_deinit(&packet);
+		r = r < 0 ? r : 1;
+	}
+	if (r == -EPIPE || r == -ECONNRESET)
+		return 0;
+	if (r < 0)
+		fprintf(stderr, "weightd-cuda: %s\n",
+			r == -EPROTO ? "weightd speaks another protocol; start it anew"
+				     : strerror(-r));
+	return r;
+}
+
+static int serve(struct gpus *g)
+{
 	int r;
 
 	/* Also when we hang in the driver, and would not see weightd close its end. */
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	be_killed_first();
-	if (fcntl(ALLOCATOR_FD, F_SETFD, FD_CLOEXEC) < 0) {
-		fputs("weightd-cuda: descriptor 3 is not there: it is weightd that starts this with "
-		      "--serve\n",
-		      stderr);
+	if (!is_started_by_weightd("--serve"))
 		return EXIT_USAGE;
-	}
-	while ((r = channel_receive(ALLOCATOR_FD, 0, &packet)) > 0) {
-		r = serve_one(g, &packet);
-		channel_packet_deinit(&packet);
-		if (r < 0)
-			break;
-	}
-	if (r == 0 || r == -EPIPE || r == -ECONNRESET)
-		return EXIT_SUCCESS;
-	fprintf(stderr, "weightd-cuda: %s\n",
-		r == -EPROTO ? "weightd speaks another protocol; start it anew" : strerror(-r));
-	return EXIT_FAILURE;
+	while ((r = receive(g, NULL)) > 0)
+		;
+	return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* What is held goes on being held when weightd is gone: others use it. */
+static int hold(struct gpus *g)
+{
+	struct holder h;
+	int fd = ALLOCATOR_FD, r;
+
+	holder_init(&h, g);
+	if (!is_started_by_weightd("--hold"))
+		return EXIT_USAGE;
+	while ((r = holder_wait(&h, fd)) > 0)
+		if (receive(g, &h) <= 0)
+			fd = fd_close(fd);
+	return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 /* --- for a person --- */
@@ -184,6 +222,8 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	if (!strcmp(what, "--serve"))
 		return serve(&g);
+	if (!strcmp(what, "--hold"))
+		return hold(&g);
 	if (!strcmp(what, "--probe"))
 		return probe(&g);
 	if (!strcmp(what, "--version")) {

@@ -14,7 +14,7 @@ bool allocator_request_ok(const void *data, size_t size, unsigned n_fds)
 	if (size != sizeof(q) || n_fds > 0)
 		return false;
 	memcpy(&q, data, sizeof(q));
-	return q.protocol == ALLOCATOR_PROTOCOL && q.op > 0 && q.op < ALLOCATOR_OP_END && !q.pad;
+	return q.protocol == ALLOCATOR_PROTOCOL && q.op > 0 && q.op < ALLOCATOR_OP_END;
 }
 
 bool allocator_reply_ok(const void *data, size_t size, unsigned n_fds)
@@ -25,7 +25,7 @@ bool allocator_reply_ok(const void *data, size_t size, unsigned n_fds)
 	if (size != sizeof(a))
 		return false;
 	memcpy(&a, data, sizeof(a));
-	has_memory = a.op == ALLOCATOR_ALLOCATE && a.error == 0;
+	has_memory = (a.op == ALLOCATOR_ALLOCATE || a.op == ALLOCATOR_HOLD) && a.error == 0;
 	return a.protocol == ALLOCATOR_PROTOCOL && a.op > 0 && a.op < ALLOCATOR_OP_END && !a.pad &&
 	       a.error <= 0 && n_fds == has_memory && text_ok(a.name, sizeof(a.name)) &&
 	       text_ok(a.why, sizeof(a.why)) && text_ok(a.device.device, sizeof(a.device.device)) &&

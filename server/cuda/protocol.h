@@ -14,13 +14,14 @@
 
 #include "ipc/wire.h"
 
-#define ALLOCATOR_PROTOCOL 1
+#define ALLOCATOR_PROTOCOL 2
 #define ALLOCATOR_FD 3
 #define ALLOCATOR_WHY_SIZE 256
 
 enum allocator_op {
 	ALLOCATOR_DEVICE = 1, /* describes the GPU `index`; -ENOENT past the last */
 	ALLOCATOR_ALLOCATE, /* `size` bytes of zeros; the reply carries their descriptor */
+	ALLOCATOR_HOLD, /* likewise, of the older kind: its pipe and its handle; see holder.h */
 	ALLOCATOR_FREE, /* how much memory the GPU has free */
 	ALLOCATOR_OP_END,
 };
@@ -32,7 +33,7 @@ struct allocator_request {
 	uint64_t size;
 	uint64_t reserve; /* bytes that must be left free */
 	uint32_t index;
-	uint32_t pad;
+	uint32_t idle_s; /* of HOLD: it ends when it has held nothing for so long */
 	uint8_t uuid[WIRE_UUID_SIZE]; /* of the GPU, but for DEVICE */
 };
 static_assert(sizeof(struct allocator_request) == 56, "both ends agree on allocator_request");
@@ -43,13 +44,15 @@ struct allocator_reply {
 	uint64_t serial;
 	int32_t error; /* 0 or a negative errno, and then there is a `why` */
 	uint32_t pad;
-	uint64_t free, total; /* bytes of the GPU: of FREE, of ALLOCATE and of its -ENOMEM */
+	uint64_t free,
+		total; /* bytes of the GPU: of FREE, of ALLOCATE and HOLD and of their -ENOMEM */
 	uint64_t needed; /* bytes the allocation takes of them: its size, rounded up */
 	char name[WIRE_NAME_SIZE]; /* of the GPU, likewise */
+	uint8_t handle[WIRE_HANDLE_SIZE]; /* of HOLD */
 	char why[ALLOCATOR_WHY_SIZE]; /* a clause for a person */
 	struct wire_device_record device; /* of DEVICE */
 };
-static_assert(sizeof(struct allocator_reply) == 928, "both ends agree on allocator_reply");
+static_assert(sizeof(struct allocator_reply) == 992, "both ends agree on allocator_reply");
 
 /* Whether a packet is one: of that size, with that many descriptors, and all fields within their bounds. */
 bool allocator_request_ok(const void *data, size_t size, unsigned n_fds);
