@@ -143,7 +143,13 @@ static void explain_refusal(struct backend_memory *m, const struct allocator_rep
 	char needs[NUM_SIZE_MAX], free[NUM_SIZE_MAX], reserved[NUM_SIZE_MAX];
 	uint64_t wanted = reply->needed + reserve;
 
-	m->progress.missing = wanted > reply->free ? wanted - reply->free : reply->needed;
+	if (wanted <= reply->free) { /* another program was faster, or it is in pieces */
+		m->progress.missing = reply->needed;
+		(void)snprintf(m->why, sizeof(m->why), "(%.76s) cannot have %s: %.200s",
+			       reply->name, num_format_size(needs, reply->needed), reply->why);
+		return;
+	}
+	m->progress.missing = wanted - reply->free;
 	(void)snprintf(m->why, sizeof(m->why), "(%s) needs %s, %s are free (%s of them in reserve)",
 		       reply->name, num_format_size(needs, reply->needed),
 		       num_format_size(free, reply->free), num_format_size(reserved, reserve));
