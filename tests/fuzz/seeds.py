@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the corpora of fuzz_codec and fuzz_layout: tests/fuzz/seeds.py
+"""Writes the corpora of fuzz_codec, fuzz_layout and fuzz_allocator: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
@@ -183,8 +183,29 @@ LAYOUTS = {
 }
 
 
+# --- allocator: server/cuda/protocol.h ---
+
+
+def request(op, protocol=2, size=4096):
+    return b"\0" + struct.pack("<IIQQQII16s", protocol, op, 7, size, 0, 0, 10, HASH)
+
+
+def reply(op, error=0, n_fds=0, why="", name="GPU"):
+    device = text("cuda:GPU-", 64) + text(name, 128) + text("", 256) + bytes(48)
+    return bytes([n_fds]) + struct.pack("<IIQiIQQQ", 2, op, 7, error, 0, 1, 2, 3) + text(name, 128) + bytes(64) + text(why, 256) + device
+
+
+ALLOCATOR = {
+    "device": request(1), "allocate": request(2), "hold": request(3), "free": request(4), "op-0": request(0), "op-5": request(5),
+    "other-release": request(1, protocol=1),
+    "device-reply": reply(1), "allocate-reply": reply(2, n_fds=1), "hold-reply": reply(3, n_fds=1),
+    "free-reply": reply(4),
+    "refusal": reply(2, error=-12, why="no"), "memory-without-fd": reply(2), "no-end": reply(1, name="x" * 128),
+}
+
+
 def main():
-    for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS}.items():
+    for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)

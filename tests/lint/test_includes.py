@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "libclient": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
     "libclient/weightctl": ["libclient/include"],
     "bpf": ["ipc/base"],
-    "tests": ["server", "libclient", "libclient/include", "ipc", "ipc/base", "ipc/cuda", "bpf"],
+    "tests": ["server", "server/cuda", "libclient", "libclient/include", "ipc", "ipc/base", "ipc/cuda", "bpf"],
     "tests/fake": ["ipc", "ipc/base"],
     "tests/gpu": ["libclient/include", "ipc/base", "ipc/cuda"],
     "tests/demo": ["libclient/include"],

@@ -465,6 +465,26 @@ static void deinit_runs_what_is_queued_to_its_end(void **state)
 	assert_int_equal(worker_init(&worker, &loop), 0);
 }
 
+static int never_step(struct job *job)
+{
+	if (job->cancelled)
+		return -ECANCELED;
+	job->not_before_ns = UINT64_MAX;
+	return JOB_LATER;
+}
+
+static void deinit_waits_for_no_time_of_a_cancelled_job(void **state)
+{
+	struct task t = {0};
+
+	(void)state;
+	worker_submit(&worker, &t.job, never_step, task_done);
+	t.job.cancelled = true;
+	worker_deinit(&worker);
+	assert_int_equal(t.got, -ECANCELED);
+	assert_int_equal(worker_init(&worker, &loop), 0); /* for tear_down() */
+}
+
 static void deinit_runs_what_a_done_submits(void **state)
 {
 	struct task first = {0}, second = {0}, third = {0};
@@ -506,6 +526,7 @@ int main(void)
 		TEST(the_thread_leaves_signals_to_the_loop),
 		TEST(without_jobs_it_comes_and_goes),
 		TEST(deinit_runs_what_is_queued_to_its_end),
+		TEST(deinit_waits_for_no_time_of_a_cancelled_job),
 		TEST(deinit_runs_what_a_done_submits),
 	};
 
