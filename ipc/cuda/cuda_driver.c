@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SONAME "libcuda.so.1"
 
@@ -13,6 +14,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 /* What opening it came to: written once. */
 static struct {
 	int r;
+	pid_t owner; /* who did it */
 	char why[CUDA_WHY_SIZE];
 	struct cuda_driver driver;
 } opened;
@@ -69,12 +71,19 @@ static int open_driver(void)
 
 static void open_once(void)
 {
+	opened.owner = getpid();
 	opened.r = open_driver();
 }
 
 int cuda_driver_open(const struct cuda_driver **ret, char ret_why[CUDA_WHY_SIZE])
 {
 	(void)pthread_once(&once, open_once);
+	if (opened.r == 0 && opened.owner != getpid()) {
+		(void)snprintf(ret_why, CUDA_WHY_SIZE,
+			       "CUDA cannot be used in a process forked from one that uses it; "
+			       "spawn it instead");
+		return -ECHILD;
+	}
 	if (opened.r < 0)
 		memcpy(ret_why, opened.why, CUDA_WHY_SIZE);
 	else

@@ -179,7 +179,8 @@ struct cuda_driver {
 
 /*
  * Opens the driver and initialises it, once for the process: what it said is said again. May take a second
- * and may hang with the driver. 0; -ENODEV: no libcuda.so.1, or no GPU in it; -ENOSYS: it is too old; -EIO.
+ * and may hang with the driver. 0; -ENODEV: no libcuda.so.1, or no GPU in it; -ENOSYS: it is too old; -EIO;
+ * -ECHILD: it was opened by the process that forked this one, and is of no use here.
  * `ret_why` gets a clause for a person on failure: "libcuda.so.1 cannot be opened: ...".
  */
 int cuda_driver_open(const struct cuda_driver **ret, char ret_why[CUDA_WHY_SIZE]);
