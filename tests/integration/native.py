@@ -208,8 +208,8 @@ class Client:
     def list(self, name=None):
         return self.n_listed(lib.weightd_list, name and name.encode())
 
-    def wait(self, name, version=0, timeout_ms=-1):
-        return self.number(lib.weightd_wait, self.w, name.encode(), None, version, timeout_ms)
+    def wait(self, name, version=0, timeout_ms=-1, device=None):
+        return self.number(lib.weightd_wait, self.w, name.encode(), device and device.encode(), version, timeout_ms)
 
     def drop(self, name, version=0, device=None):
         self.check(lib.weightd_drop(self.w, name.encode(), device and device.encode(), version))
