@@ -1,0 +1,207 @@
+/* Memory as buffers and writers see it, of the kind that every machine has. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "ipc/digest.h"
+#include "libclient/memory.h"
+
+#define SIZE (3 * MIB + 4096)
+
+/* A slot of bytes that are all `value`, and what asks for it. */
+static struct memory_request request(char value, enum memory_access access)
+{
+	struct memory_request q = {
+		.location.map_size = SIZE,
+		.size = SIZE,
+		.access = access,
+		.fd = -1,
+		.device = -1,
+	};
+	cleanup(freep) char *bytes = malloc(SIZE);
+
+	assert_non_null(bytes);
+	memset(bytes, value, SIZE);
+	assert_int_equal(fd_memfd("slot", SIZE, &q.fd), 0);
+	assert_int_equal(pwrite(q.fd, bytes, SIZE, 0), SIZE);
+	return q;
+}
+
+static struct memory mapped(struct memory_request *q)
+{
+	struct memory m = {0};
+	struct sentence s;
+
+	assert_int_equal(memory_map(&m, q, &s), 0);
+	assert_true(m.is_mapped);
+	assert_int_equal(m.device, -1);
+	return m;
+}
+
+static char first_byte(const struct memory *m)
+{
+	struct sentence s;
+	char byte;
+
+	assert_int_equal(memory_read(m, 0, &byte, 1, &s), 0);
+	return byte;
+}
+
+/* The status of a child that reads the memory. */
+static int read_in_child(const struct memory *m)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		(void)signal(SIGSEGV, SIG_DFL); /* cmocka has a handler */
+		_exit(*(volatile char *)m->data);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+static void another_slot_takes_its_place_at_the_same_address(void **state)
+{
+	struct memory_request a = request(1, MEMORY_READ), b = request(2, MEMORY_READ);
+	struct memory m = mapped(&a);
+	void *data = m.data;
+	struct sentence s;
+
+	(void)state;
+	assert_int_equal(memory_replace(&m, &b, &s), 0);
+	assert_ptr_equal(m.data, data);
+	assert_int_equal(first_byte(&m), 2);
+	b.size -= 4096;
+	assert_int_equal(memory_replace(&m, &b, &s), -EBADMSG);
+	b.size += 4096;
+	assert_int_equal(ftruncate(b.fd, SIZE - 1), 0);
+	assert_int_equal(memory_replace(&m, &b, &s), -EBADMSG);
+	memory_unmap(&m);
+	assert_null(m.data);
+	memory_unmap(&m);
+	fd_close(a.fd);
+	fd_close(b.fd);
+}
+
+static void what_was_given_back_is_asked_for_nothing_until_it_is_there_again(void **state)
+{
+	struct memory_request q = request(1, MEMORY_READ);
+	struct memory m = mapped(&q);
+	uint8_t hash[1][HASH_SIZE];
+	void *data = m.data;
+	struct sentence s;
+	char byte = 0;
+
+	(void)state;
+	assert_int_equal(memory_let_go(&m, &s), 0);
+	assert_int_equal(memory_let_go(&m, &s), 0);
+	assert_ptr_equal(m.data, data);
+	assert_int_equal(memory_read(&m, 0, &byte, 1, &s), -EADDRNOTAVAIL);
+	assert_int_equal(memory_write(&m, 0, &byte, 1, &s), -EADDRNOTAVAIL);
+	assert_int_equal(memory_digest(&m, SIZE, 0, 1, hash, &s), -EADDRNOTAVAIL);
+	assert_int_equal(memory_protect(&m, &q, &s), -EADDRNOTAVAIL);
+	assert_int_equal(memory_check(&m, &s), -EADDRNOTAVAIL);
+	assert_int_equal(memory_synchronize(&m, NULL, &s), 0);
+	assert_int_equal(memory_mark(&m, NULL, &s), 0);
+	assert_true(memory_has_passed(&m, true));
+	assert_true(WIFSIGNALED(read_in_child(&m)));
+	assert_int_equal(memory_replace(&m, &q, &s), 0);
+	assert_ptr_equal(m.data, data);
+	assert_int_equal(first_byte(&m), 1);
+	memory_unmap(&m);
+	fd_close(q.fd);
+}
+
+static void writable_memory_is_hidden_from_children_until_it_is_read_only(void **state)
+{
+	struct memory_request q = request(1, MEMORY_WRITE);
+	struct memory m = mapped(&q);
+	void *data = m.data;
+	struct sentence s;
+
+	(void)state;
+	assert_true(WIFSIGNALED(read_in_child(&m)));
+	assert_int_equal(memory_write(&m, 0, "\3", 1, &s), 0);
+	q.access = MEMORY_READ;
+	assert_int_equal(memory_protect(&m, &q, &s), 0);
+	assert_ptr_equal(m.data, data);
+	assert_int_equal(memory_write(&m, 0, "\4", 1, &s), -EACCES);
+	assert_int_equal(WEXITSTATUS(read_in_child(&m)), 3);
+	q.access = MEMORY_WRITE;
+	assert_int_equal(memory_protect(&m, &q, &s), 0);
+	assert_int_equal(memory_write(&m, 0, "\4", 1, &s), 0);
+	assert_int_equal(first_byte(&m), 4);
+	memory_unmap(&m);
+	fd_close(q.fd);
+}
+
+static void nothing_beyond_the_bytes_is_read_written_or_digested(void **state)
+{
+	static const struct {
+		uint64_t offset, n;
+	} outside[] = {{SIZE, 1}, {SIZE - 1, 2}, {0, SIZE + 1}, {1, UINT64_MAX}, {UINT64_MAX, 1}};
+	struct memory_request q = request(1, MEMORY_WRITE);
+	struct memory m = mapped(&q);
+	uint8_t hashes[4][HASH_SIZE], hash[HASH_SIZE];
+	struct sentence s;
+	char byte;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(outside); i++) {
+		assert_int_equal(memory_read(&m, outside[i].offset, &byte, outside[i].n, &s),
+				 -ERANGE);
+		assert_int_equal(memory_write(&m, outside[i].offset, &byte, outside[i].n, &s),
+				 -ERANGE);
+	}
+	assert_int_equal(memory_read(&m, SIZE, &byte, 0, &s), 0);
+	assert_int_equal(memory_digest(&m, SIZE, 1, 4, hashes, &s), -ERANGE);
+	assert_int_equal(memory_digest(&m, SIZE, UINT64_MAX, 2, hashes, &s), -ERANGE);
+	assert_int_equal(memory_digest(&m, SIZE + 1, 0, 1, hashes, &s), -ERANGE);
+	assert_int_equal(memory_digest(&m, SIZE, 1, 3, hashes, &s), 0);
+	for (uint64_t i = 1; i < 4; i++) {
+		digest_leaf(m.data, SIZE, i, hash);
+		assert_memory_equal(hashes[i - 1], hash, HASH_SIZE);
+	}
+	memory_unmap(&m);
+	fd_close(q.fd);
+}
+
+static void a_kind_that_nobody_knows_is_refused(void **state)
+{
+	struct memory_request q = request(1, MEMORY_READ);
+	struct memory m = {0};
+	struct sentence s;
+
+	(void)state;
+	q.location.memory = WIRE_MEMORY_END;
+	assert_int_equal(memory_map(&m, &q, &s), -EOPNOTSUPP);
+	assert_null(m.kind);
+	fd_close(q.fd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(another_slot_takes_its_place_at_the_same_address),
+		cmocka_unit_test(what_was_given_back_is_asked_for_nothing_until_it_is_there_again),
+		cmocka_unit_test(writable_memory_is_hidden_from_children_until_it_is_read_only),
+		cmocka_unit_test(nothing_beyond_the_bytes_is_read_written_or_digested),
+		cmocka_unit_test(a_kind_that_nobody_knows_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
