@@ -5,7 +5,6 @@
 #include "libclient/memory.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
@@ -47,9 +46,7 @@ int memory_replace(struct memory *m, const struct memory_request *q, struct sent
 {
 	int r;
 
-	if (q->location.memory != m->location.memory || q->size != m->size ||
-	    q->location.map_size != m->location.map_size ||
-	    memcmp(q->location.uuid, m->location.uuid, WIRE_UUID_SIZE) != 0)
+	if (q->location.memory != m->location.memory || q->size != m->size)
 		return sentence_set(s, -EBADMSG, "it is not of the size and kind that it was");
 	r = m->kind->replace(m, q, s);
 	if (r < 0)

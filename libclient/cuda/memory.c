@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "ipc/base/cleanup.h"
 #include "libclient/cuda/cuda.h"
@@ -173,8 +174,12 @@ static int vmm_replace(struct memory *m, const struct memory_request *q, struct 
 	const struct cuda_driver *d = state->place.driver;
 	cleanup(place_leave) struct visit visit = {0};
 	cu_handle handle;
-	int r = place_enter(&state->place, &visit, s);
+	int r;
 
+	if (q->location.map_size != m->location.map_size ||
+	    memcmp(q->location.uuid, m->location.uuid, WIRE_UUID_SIZE) != 0)
+		return sentence_set(s, -EBADMSG, "it is not of the size that it was, or elsewhere");
+	r = place_enter(&state->place, &visit, s);
 	if (r == 0)
 		r = import(q, state, &handle, s);
 	if (r < 0)
