@@ -25,8 +25,10 @@ static const struct phase {
 	const char *text;
 	bool bytes; /* it counts bytes, so a rate makes sense */
 } phases[] = {
-	{"plan", "planning", false},      {"memory", "reserving", true},
-	{"read", "reading", true},        {"verify", "verifying", true}, /* on a GPU */
+	{"plan", "planning", false}, /* how much there is, is still to be found */
+	{"memory", "reserving", true}, /* while the server provides it */
+	{"read", "reading", true}, /* and digesting */
+	{"verify", "verifying", true}, /* on a GPU */
 	{"publish", "publishing", false},
 };
 
