@@ -6,6 +6,7 @@ ceiling-fresh      the same, and each huge page is made just before it is filled
 torch              torch.UntypedStorage.from_file and a clone of every tensor: private memory, no digest
 safetensors        safetensors.torch.load_file and a clone of every tensor (it maps lazily), likewise
 numpy              readinto of an array, likewise
+weightd-gpu        weightctl load to the first GPU, if there is one: "read" is reading, digests on both sides and copies
 
 Contenders take turns, and ratios are of one turn. Each takes fresh memory, except for ceiling-existing.
 """
@@ -44,8 +45,11 @@ def measure(report):
         if model.exists():
             files[model.parent.name if model.name == "model.safetensors" else model.name] = model
         with contextlib.closing(Daemon("--log-level", "warning")) as d:
+            gpu = first_gpu(d)
             for label, path in files.items():
                 measure_file(report, d, load, label, path)
+                if gpu:
+                    measure_gpu(report, d, gpu, label, path)
 
 
 def make_file(folder, n_tensors, size):
@@ -70,10 +74,10 @@ def make_file(folder, n_tensors, size):
 # --- Contenders --------------------------------------------------------------------------------------
 
 
-def load_weightd(d, path):
+def load_weightd(d, path, device="host"):
     """The object that weightctl prints, in ns; the memory is free again afterwards."""
-    done = d.ctl("load", "--json", "--quiet", "--keep", 1, NAME, path)
-    d.ctl("rm", NAME)
+    done = d.ctl("load", "--json", "--quiet", "--device", device, "--keep", 1, NAME, path)
+    d.ctl("rm", "--device", device, NAME)
     while weightd.ping(socket=d.socket).n_bytes:
         pass  # the server frees what was removed as soon as it can
     return json.loads(done.stdout)
@@ -102,6 +106,15 @@ def safetensors_folder():
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder,
                         "--disable-pip-version-check", "--retries", "1", SAFETENSORS], stdout=sys.stderr)
     return folder
+
+
+def first_gpu(d):
+    """Its name on the wire; None, and it is said why."""
+    gpus = [g for g in json.loads(d.ctl("devices", "--json").stdout)["devices"] if g["device"] != "host"]
+    usable = [g["device"] for g in gpus if not g["why"]]
+    if not usable:
+        say(f"nothing is loaded to a GPU: {gpus[0]['why'] if gpus else 'there is none'}")
+    return usable[0] if usable else None
 
 
 # --- Rounds ------------------------------------------------------------------------------------------
@@ -133,6 +146,17 @@ def measure_file(report, d, load, label, path):
         ratios = [r[bound] / r["weightd"][f"{part}_ns"] for r in rounds]
         report.line(name="ratio", file=label, of=part, over=bound, median=figures.median(ratios),
                     min=min(ratios), max=max(ratios))
+
+
+def measure_gpu(report, d, gpu, label, path):
+    size = path.stat().st_size
+    rounds, counts = take_turns({"weightd-gpu": lambda: load_weightd(d, path, gpu)}, size)
+    loads = [r["weightd-gpu"] for r in rounds]
+    assert len({l["digest"] for l in loads}) == 1, f"the same file has the digests {[l['digest'] for l in loads]}"
+    report.line(name="weightd-gpu", file=label, bytes=size, **rates(size, [l["elapsed_ns"] for l in loads]), **counts,
+                read_gb_s=rates(size, [l["read_ns"] for l in loads])["gb_s"],
+                **{f"{part}_ms": figures.median(l[f"{part}_ns"] for l in loads) / 1e6
+                   for part in ("elapsed", "memory", "read")})
 
 
 def take_turns(contenders, size):
