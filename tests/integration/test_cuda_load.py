@@ -194,3 +194,34 @@ def test_a_driver_that_makes_no_code_of_the_kernel_copies_the_model_back(gpu_dae
     load(gpu_daemon, path)
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
     check_bytes(gpu_daemon, gpu, tensors)
+
+
+def test_what_a_program_writes_is_digested_by_the_gpu(gpu_daemon, gpu):
+    write = """
+import weightd
+layout = weightd.Layout()
+layout.add("t", "U8", [5 << 20])
+with weightd.create("m", layout, device="cuda:0") as writer:
+    writer.write(0, bytes(range(256)) * (20 << 10))
+    try:
+        print(writer.publish())
+    except weightd.Error as e:
+        print(e)
+"""
+    gpu.fail("cuLaunchKernel", ILLEGAL_ADDRESS, count=1)
+    done = gpu.python(write, env={"WEIGHTD_SOCKET": gpu_daemon.socket})
+    assert "the GPU does not digest it: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout
+    gpu.heal()
+    done = gpu.python(write, env={"WEIGHTD_SOCKET": gpu_daemon.socket})
+    assert done.stdout == "1\n"
+    gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
+
+
+def test_memory_of_the_older_kind_is_loaded_and_verified_alike(gpu_daemon, gpu, model):
+    path, tensors = model
+    load(gpu_daemon, path, "--handle", "ipc")
+    check_bytes(gpu_daemon, gpu, tensors)
+    gpu.fail("cuLaunchKernel", ILLEGAL_ADDRESS, skip=1)
+    gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
+    done = gpu_daemon.ctl("verify", "--device", "cuda:0", "m", check=False)
+    assert "the GPU does not digest it" in done.stderr
