@@ -4,10 +4,20 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
+#include "ipc/device.h"
 #include "libclient/cuda/gpu.h"
 #include "weightd.h"
 
+static_assert(WEIGHTD_DEVICE_MAX + 1 == WIRE_DEVICE_SIZE, "names of devices are ABI");
+
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
+
+static int tell(struct sentence *s, int r, const char *name, int number, const char *why)
+{
+	if (!name)
+		return sentence_set(s, r, "cuda:%d: %s", number, why);
+	return sentence_set(s, r, "'%s' on cuda:%d: %s", name, number, why);
+}
 
 /* By the numbers of nvidia-smi. */
 static int ask_server(struct weightd *w, const char *name, int number, char ret[WIRE_DEVICE_SIZE])
@@ -32,7 +42,7 @@ static int ask_server(struct weightd *w, const char *name, int number, char ret[
 		why = "that GPU is partitioned, and each part has a name of its own; weightctl "
 		      "devices lists them";
 	if (n != 1)
-		return sentence_set(&w->sentence, -ENODEV, "'%s' on cuda:%d: %s", name, number, why);
+		return tell(&w->sentence, -ENODEV, name, number, why);
 	return codec_put_string(ret, WIRE_DEVICE_SIZE, found->device);
 }
 
@@ -52,5 +62,23 @@ int device_translate(struct weightd *w, const char *name, char device[WIRE_DEVIC
 	if (gpu_driver(&driver, s) < 0)
 		return ask_server(w, name, d.ordinal, device);
 	r = gpu_name(driver, d.ordinal, device, s);
-	return r < 0 ? sentence_set(s, r, "'%s' on cuda:%d: %s", name, d.ordinal, s->text) : 0;
+	return r < 0 ? tell(s, r, name, d.ordinal, s->text) : 0;
+}
+
+int weightd_device_name(struct weightd *w, const char *device, char ret[WEIGHTD_DEVICE_MAX + 1])
+{
+	char name[WIRE_DEVICE_SIZE];
+	struct device d;
+	int r;
+
+	if (device_parse(device, &d) < 0 || codec_put_string(name, sizeof(name), device) < 0)
+		return sentence_set(&w->sentence, -EINVAL,
+				    "'%s' is no device; those are host, cuda:0 with the number of "
+				    "a GPU, cuda:GPU-<uuid> and cuda:MIG-<uuid>",
+				    device);
+	r = device_translate(w, NULL, name);
+	if (r < 0)
+		return r;
+	memcpy(ret, name, sizeof(name));
+	return 0;
 }

@@ -717,6 +717,12 @@ struct weightd_device_info {
 	bool mig; /* it is a part of a GPU */
 };
 
+/*
+ * How the server calls the device of any spelling, to compare with what listings and events have. -EINVAL: it is
+ * no device; -ENODEV: there is no such GPU.
+ */
+int weightd_device_name(struct weightd *w, const char *device, char ret[WEIGHTD_DEVICE_MAX + 1]);
+
 struct weightd_list;
 
 /* All buffers, or those called `name`, ordered by name and device. The caller frees the result. */

@@ -289,3 +289,23 @@ fails(weightd.Error, publish, errno.ENODEV)
 fails(weightd.Error, lambda: weightd.attach("m", device="cuda:0"), errno.ENODEV)
 fails(weightd.NotFound, lambda: weightd.attach("m"))
 """, devices=0)
+
+
+def test_a_watch_of_a_gpu_sees_what_happens_there(play):
+    play("""
+with weightd.watch(device="cuda:1") as watch, weightd.watch(device="cuda") as other:
+    publish(device="cuda:1")
+    event = watch.next(30)
+    assert (event.kind, event.name, event.device) == ("created", "m", weightd.ls()[0].device), event
+    fails(weightd.Timeout, lambda: other.next(0.05))
+fails(weightd.Error, lambda: weightd.watch(device="cuda:2"), errno.ENODEV, "cuda:2: ")
+fails(weightd.Error, lambda: weightd.watch(device="tpu"), errno.EINVAL, "'tpu' is no device; those are host, cuda:0")
+""", devices=2)
+
+
+def test_a_writer_is_called_as_its_buffer_will_be(play):
+    play("""
+writer = weightd.create("m", layout, device="cuda")
+writer.publish()
+assert writer.device == weightd.ls()[0].device == weightd.attach("m", device="cuda:0").device
+""")

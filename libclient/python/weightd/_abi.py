@@ -8,6 +8,7 @@ from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_i
                     c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p)
 
 HASH_SIZE = 16
+DEVICE_MAX = 63
 NOT_TIED = 2**32 - 1
 ROLES = {1: "param", 2: "buffer"}
 STATES = {0: "empty", 1: "ready", 2: "updating", 3: "torn", 4: "gone"}
@@ -186,6 +187,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_free": (None, c_void_p),
     "weightd_load": (c_int, c_void_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(LoadOptions),
                      POINTER(LoadResult)),
+    "weightd_device_name": (c_int, c_void_p, c_char_p, c_char_p),
     "weightd_end_name": (c_char_p, c_int),
     "weightd_list": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
     "weightd_list_versions": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_void_p)),

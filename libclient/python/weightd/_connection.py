@@ -18,7 +18,7 @@ import time
 import weakref
 from typing import Callable, Iterator, TypeVar
 
-from ._abi import lib
+from ._abi import DEVICE_MAX, lib, text
 from ._errors import Denied, Disconnected, Timeout, error
 
 SLICE_S = 0.25  # Python sees Ctrl-C between calls only
@@ -91,6 +91,12 @@ class Connection:
             if r < 0:
                 raise error(-r, self._sentence(-r))
         return r
+
+    def device_name(self, device: str) -> str:
+        """How the server calls it: "cuda:GPU-..." for "cuda:0". Error."""
+        found = ctypes.create_string_buffer(DEVICE_MAX + 1)
+        self.call(lib.weightd_device_name, self.handle, text(device), found)
+        return found.value.decode()
 
     def free(self, function: Callable[[ctypes.c_void_p], None], handle: ctypes.c_void_p) -> None:
         """function(handle) now, or as soon as the connection is not in use; never waits."""

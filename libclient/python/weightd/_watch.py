@@ -19,7 +19,7 @@ class Event(NamedTuple):
              reader that did not pause); "missed" and "restarted": not all events before this one are known,
              since they came too fast or while the server was started anew
     name     of the buffer; "" for "missed" and "restarted"
-    device   "host"
+    device   "host", or a GPU: "cuda:GPU-<uuid>"
     serial   number of the event
     time_ns  since 1970
     version  0 where none is concerned
@@ -46,8 +46,9 @@ class Watch:
 
     def __init__(self, names: tuple[str, ...], device: str | None, socket: str | None):
         self._handle: ctypes.c_void_p | None = None
-        self._names, self._device = frozenset(names), device
         self._connection, handle = Connection(socket), ctypes.c_void_p()
+        self._names = frozenset(names)
+        self._device = None if device is None else self._connection.device_name(device)
         self._connection.call(lib.weightd_watch_new, self._connection.handle, ctypes.byref(handle))
         self._handle = handle
 
@@ -98,6 +99,6 @@ def watch(*names: str, device: str | None = None, socket: str | None = None) -> 
         for event in weightd.watch("llama-8b"):
             if event.kind == "published": ...
 
-    `device` None: any. Uses a connection of its own. Disconnected.
+    `device` None: any; "host"; "cuda:0", as this process counts. Uses a connection of its own. Disconnected.
     """
     return Watch(names, device, socket)

@@ -115,6 +115,7 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace, policy,
                               pause_timeout, handle)
     connection, made = Connection(socket), ctypes.c_void_p()
+    device = connection.device_name(device)
     connection.call(lib.weightd_create, connection.handle, _abi.text(name), layout._handle,
                     ctypes.byref(options), ctypes.byref(made), again=False)
     return Writer(connection, made, name, device)
