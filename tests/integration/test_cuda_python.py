@@ -5,6 +5,7 @@ not there: what it is handed is in test_python_gpu.py.
 """
 import features
 import pytest
+from integration.test_load import write_model
 
 PREAMBLE = """
 import ctypes, errno, gc, os
@@ -308,4 +309,42 @@ def test_a_writer_is_called_as_its_buffer_will_be(play):
 writer = weightd.create("m", layout, device="cuda")
 writer.publish()
 assert writer.device == weightd.ls()[0].device == weightd.attach("m", device="cuda:0").device
+""")
+
+
+@pytest.mark.parametrize("handle,memory", [("vmm", "cuda"), ("ipc", "cuda-ipc")])
+def test_files_are_loaded_to_a_gpu(play, tmp_path, handle, memory):
+    data = bytes(range(256)) * 5000
+    path = tmp_path / "model.safetensors"
+    write_model(path, {"a": ("U8", (len(data),), data), "b": ("F32", (2,), b"abcdefgh")})
+    play(f"""
+phases = []
+done = weightd.load("m", {str(path)!r}, device="cuda:1", handle={handle!r}, progress=lambda *told: phases.append(told))
+assert done.version == 1 and done.n_tensors == 2 and phases
+buffer = weightd.attach("m", device="cuda:1")
+assert buffer.location.memory == weightd.ls()[0].memory == {memory!r}, buffer.location
+assert buffer["a"].read() == bytes(range(256)) * 5000 and buffer["b"].read() == b"abcdefgh"
+assert buffer.digest == done.digest
+buffer.verify()
+""", devices=2)
+
+
+def test_memory_of_the_older_kind_does_not_keep_its_address(play):
+    play("""
+publish(1, handle="ipc")
+buffer = weightd.attach("m", device="cuda:0")
+assert buffer["t"].__dlpack_device__() == (2, 0) and buffer["t"].read() == bytes([1]) * 64
+fails(weightd.Error, buffer.release, errno.EOPNOTSUPP)
+publish(2)
+fails(weightd.Error, buffer.swap, errno.EOPNOTSUPP, "refresh")
+assert buffer.refresh()["t"].read() == bytes([2]) * 64
+fails(ValueError, lambda: publish(handle="fabric"), says="is none of vmm, ipc")
+""")
+
+
+def test_a_gpu_that_is_full_says_so(play):
+    play("""
+layout.add("big", "U8", (2 << 30,))
+fails(weightd.Error, publish, errno.ENOMEM, "are free")
+assert weightd.ls() == []
 """)

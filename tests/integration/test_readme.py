@@ -70,6 +70,18 @@ def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
     assert re.fullmatch(r"F32 1536 bytes, the first is -?[\d.e-]+\n", done.stdout), (done.stdout, done.stderr)
 
 
+def test_the_section_on_gpus_runs_on_a_stand_in(make_daemon, gpu, build, model):
+    """Its commands; of its Python, which wants a torch that has a GPU, only that it is Python."""
+    daemon = make_daemon(env=gpu.env)
+    env = daemon.env | {"PATH": f"{build}:{os.environ['PATH']}"}
+    (commands,), (snippet,) = blocks("sh"), blocks("py")
+    for command in commands.splitlines():
+        done = subprocess.run(["bash", "-c", command.replace("build/model", str(model))], env=env,
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "cuda:0" in done.stdout, f"{command}: {done}"
+    compile(snippet, "README.md", "exec")
+
+
 @pytest.mark.parametrize("page", ["weightd.8.scd", "weightd.conf.5.scd", "weightctl.1.scd"])
 def test_the_pages_that_the_readme_names_exist(page):
     assert (ROOT / "packaging/man" / page).exists()
