@@ -149,11 +149,11 @@ class Gpus:
 
     # --- programs ---
 
-    def python(self, code, env=None, check=True):
-        """Runs code in a Python of its own, which sees the GPUs and finds the package."""
+    def python(self, code, env=None, check=True, program=None):
+        """Runs code in a Python of its own (`program`; None: such as this one), which sees the GPUs and finds the package."""
         path = str(ROOT / "libclient/python")
         env = os.environ | self.env | {"PYTHONPATH": path} | (env or {})
-        done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE,
+        done = subprocess.run([program or sys.executable, "-c", code], env=env, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, timeout=60)
         assert not check or done.returncode == 0, f"{done.returncode}: {done.stdout}{done.stderr}"
         return done

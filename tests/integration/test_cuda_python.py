@@ -36,12 +36,12 @@ def play(make_gpus, make_daemon):
     features.require("library")
     gpus = {}
 
-    def run(code, env=(), **kw):
+    def run(code, env=(), python=None, **kw):
         if "gpus" not in gpus:
             gpus["gpus"] = make_gpus(**kw)
             gpus["daemon"] = make_daemon(env=gpus["gpus"].env)
         where = {"WEIGHTD_SOCKET": gpus["daemon"].socket, "WEIGHTD_LIBRARY": str(features.LIBRARY)}
-        gpus["said"] = gpus["gpus"].python(PREAMBLE + code, env=where | dict(env)).stdout
+        gpus["said"] = gpus["gpus"].python(PREAMBLE + code, env=where | dict(env), program=python).stdout
         return gpus["gpus"]
 
     run.said = lambda: gpus["said"]
@@ -348,3 +348,52 @@ layout.add("big", "U8", (2 << 30,))
 fails(weightd.Error, publish, errno.ENOMEM, "are free")
 assert weightd.ls() == []
 """)
+
+
+def test_a_torch_built_for_cuda_makes_its_tensors_of_them(play):
+    """A real one, but for its start of CUDA, which would not find a GPU: it makes tensors and views, and computes nothing."""
+    features.require("torch2")
+    play("""
+import torch, weightd.torch
+if torch.version.cuda is None:
+    print("this torch 2 is not built for CUDA")
+    raise SystemExit
+class Stream: cuda_stream = 0
+torch.cuda._lazy_init, torch.cuda.current_stream = lambda: None, lambda device=None: Stream
+
+def at(tensor):
+    return tensor.__cuda_array_interface__["data"][0]
+
+model = torch.nn.Linear(4, 4, device="meta")
+layout = weightd.torch.layout_of(model)
+for name in ("BF16", "F16", "F64", "I64", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "C64"):
+    layout.add(name, name, (2, 3))
+with weightd.create("m", layout, device="cuda:1") as writer:
+    assert writer["weight"].torch().data_ptr() == at(writer["weight"])
+    assert weightd.torch.publish(writer) == 1
+buffer = weightd.attach("m", device="cuda:1")
+for tensor in buffer.values():
+    found = tensor.torch()
+    assert str(found.device) == "cuda:1" and tuple(found.shape) == tensor.shape and found.data_ptr() == at(tensor)
+assert torch.from_dlpack(buffer["BF16"]).dtype == torch.bfloat16
+weightd.torch.bind(model, buffer, strict=False)
+assert isinstance(model.weight, torch.nn.Parameter) and str(model.weight.device) == "cuda:1"
+assert model.weight.data_ptr() == at(buffer["weight"]) and model.bias.data_ptr() == at(buffer["bias"])
+with weightd.torch.flat(torch.nn.Linear(2, 2, device="meta"), "flat", device="cuda:0") as flat:
+    assert str(flat.module.weight.device) == "cuda:0" and flat.module.weight.data_ptr() == at(flat["weight"])
+    weights = flat.module.weight
+    assert flat.publish() == 1
+    with weightd.create("flat", weightd.torch.layout_of(flat.module), device="cuda:0") as writer:
+        weightd.torch.publish(writer)
+    newer = weightd.attach("flat", device="cuda:0")
+    weightd.torch.refresh(flat.module, newer)
+    assert flat.module.weight is weights and weights.data_ptr() == at(newer["weight"])
+del tensor, found, writer, flat, newer, weights
+buffer.close()
+gc.collect()
+assert weightd.ls("m")[0].n_readers == 1, "the module reads it"
+del model
+gc.collect()
+assert [found.n_readers for found in weightd.ls()] == [0, 0]
+""", devices=2, python=features.TORCH2)
+    features.require("torch2", play.said().strip(), not play.said())
