@@ -388,12 +388,13 @@ static void run_verify(struct agent *a, char **words)
 		reply_done(", \"ns\": %lu", now_ns() - begin);
 }
 
+/* swap [on]: waits for all streams, or for the one in which sums are made */
 static void run_swap(struct agent *a, char **words)
 {
+	void *stream = words[1] ? (void *)a->gpu.stream : WEIGHTD_ALL_STREAMS;
 	uint64_t begin = now_ns();
-	int r = weightd_buffer_swap_on(a->buffer, a->gpu.stream);
+	int r = weightd_buffer_swap_on(a->buffer, stream);
 
-	(void)words;
 	if (r < 0)
 		reply_weightd(a, r);
 	else
@@ -469,7 +470,8 @@ static void run_poll_handle(struct agent *a, char **words)
 
 static void run_tamper(struct agent *a, char **words)
 {
-	handles_tamper(&a->gpu, (int)number(words[1]), (uint32_t)number(words[2]), number(words[3]));
+	handles_tamper(&a->gpu, (int)number(words[1]), (uint32_t)number(words[2]), number(words[3]),
+		       number(words[4]));
 }
 
 struct command {
@@ -494,7 +496,7 @@ static const struct command commands[] = {
 	{"ipc-make", 4, run_ipc_make}, {"ipc-time", 2, run_ipc_time},
 	{"vmm-make", 4, run_vmm_make}, {"vmm-serve", 1, run_vmm_serve},
 	{"vmm-time", 4, run_vmm_time}, {"poll-handle", 1, run_poll_handle},
-	{"tamper", 4, run_tamper},
+	{"tamper", 5, run_tamper},
 };
 
 static void run_line(struct agent *a, char *line)

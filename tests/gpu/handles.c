@@ -1,6 +1,7 @@
 #include "tests/gpu/handles.h"
 
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "ipc/base/fd.h"
 #include "tests/gpu/reply.h"
 
+#define GRANULARITY ((size_t)2 << 20)
 #define N_FDS_MAX 128 /* in one message; the kernel takes 253 */
 
 /* What this process made, which lives as long as it does. */
@@ -249,7 +251,7 @@ void handles_poll(struct gpu *gpu)
 	struct stat st = {0};
 	int can_watch;
 
-	if (make_one(gpu, 2 << 20, &fd) < 0)
+	if (make_one(gpu, GRANULARITY, &fd) < 0)
 		return;
 	p.fd = fd;
 	(void)poll(&p, 1, 0);
@@ -260,43 +262,47 @@ void handles_poll(struct gpu *gpu)
 		   can_watch ? "true" : "false", got.events, st.st_mode);
 }
 
-/* 1: it was the one; 0: it is another; a result below zero is none of the driver's. */
-static int tamper_one(struct gpu *gpu, int fd, uint32_t word, uint64_t offset)
+/* Memory of this size behind the handle, mapped whole and changed if it is the one. */
+static bool tamper_mapped(struct gpu *gpu, cu_handle h, size_t size, uint32_t word, uint64_t offset)
 {
 	struct cu_access access = {{CU_LOCATION_DEVICE, gpu->ordinal}, CU_ACCESS_READWRITE};
 	const struct cuda_driver *cuda = gpu->cuda;
-	size_t size = offset / (2 << 20) * (2 << 20) + (2 << 20);
 	uint32_t first = 0, new = ~word;
-	cu_handle h;
-	cu_ptr p = 0;
-	int r = 0;
+	bool done = false;
+	cu_ptr p;
 
-	if (cuda->mem_import(&h, (void *)(intptr_t)fd, CU_HANDLE_POSIX_FD))
-		return 0;
-	if (!cuda->mem_reserve(&p, size, 0, 0, 0) && !cuda->mem_map(p, size, 0, h, 0) &&
-	    !cuda->mem_set_access(p, size, &access, 1) &&
-	    !cuda->memcpy_to_host(&first, p, sizeof(first)) && first == word)
-		r = !cuda->memcpy_to_device(p + offset, &new, sizeof(new));
-	(void)cuda->mem_unmap(p, size);
+	if (cuda->mem_reserve(&p, size, 0, 0, 0))
+		return false;
+	if (!cuda->mem_map(p, size, 0, h, 0)) {
+		done = !cuda->mem_set_access(p, size, &access, 1) &&
+		       !cuda->memcpy_to_host(&first, p, sizeof(first)) && first == word &&
+		       !cuda->memcpy_to_device(p + offset, &new, sizeof(new));
+		(void)cuda->mem_unmap(p, size);
+	}
 	(void)cuda->mem_unreserve(p, size);
-	(void)cuda->mem_release(h);
-	return r;
+	return done;
 }
 
-void handles_tamper(struct gpu *gpu, int pid, uint32_t word, uint64_t offset)
+void handles_tamper(struct gpu *gpu, int pid, uint32_t word, uint64_t offset, uint64_t data_size)
 {
 	cleanup(fd_closep) int process = (int)syscall(SYS_pidfd_open, pid, 0);
-	int n = 0, n_taken = 0;
+	/* Behind the data stand 16 bytes for each MiB, and the whole is in units of 2 MiB. */
+	size_t size = (data_size + (data_size >> 16) + 16 + GRANULARITY - 1) & ~(GRANULARITY - 1);
+	bool done = false;
+	int n_taken = 0;
 
-	/* Handles have no name to go by: all that there are. */
-	for (int number = 3; number < 4096 && process >= 0 && !n; number++) {
+	/* Handles have no name to go by: all descriptors that there are. */
+	for (int number = 3; number < 4096 && process >= 0 && !done; number++) {
 		cleanup(fd_closep) int fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+		cu_handle h;
 
 		n_taken += fd >= 0;
-		if (fd >= 0)
-			n = tamper_one(gpu, fd, word, offset);
+		if (fd < 0 || gpu->cuda->mem_import(&h, (void *)(intptr_t)fd, CU_HANDLE_POSIX_FD))
+			continue;
+		done = tamper_mapped(gpu, h, size, word, offset);
+		(void)gpu->cuda->mem_release(h);
 	}
-	if (n)
+	if (done)
 		reply_ok();
 	else
 		reply_failed(-1, "none of %d descriptors of process %d leads to that memory",

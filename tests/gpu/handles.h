@@ -24,6 +24,6 @@ void handles_poll(struct gpu *gpu);
 /*
  * Changes 4 bytes at an offset of memory that another process holds a descriptor of, and lets nobody write: takes
  * the descriptor from there, which needs the rights to. Of those that can be imported, the one whose first word
- * is `word`.
+ * is `word`. `data_size` is the buffer's.
  */
-void handles_tamper(struct gpu *gpu, int pid, uint32_t word, uint64_t offset);
+void handles_tamper(struct gpu *gpu, int pid, uint32_t word, uint64_t offset, uint64_t data_size);

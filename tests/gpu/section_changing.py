@@ -20,16 +20,20 @@ def measure(lab, results):
 def flip(lab, tell, size, writer, reader, other):
     lab.publish(writer, "m", size, 1)
     reader.run(f"attach m {lab.device}")
-    reader.run(f"spin {lab.size(3000, 400)}")
+    reader.run(f"spin {lab.size(6000, 600)}")
     published = lab.publish(writer, "m", size, 2)
     tell("publish while a kernel reads the version before", published["ns"] / 1e6, "ms", ok=reader.run("query")["busy"])
     wrong = reader.run("compare 1")["wrong"]
     tell("words of the old version that changed meanwhile", wrong, ok=wrong == 0)
-    swapped = reader.run("swap")
+    other.run(f"attach m {lab.device}")
+    reader.run("swap")
+    tell("a swap waits for the kernel that reads, which ends well", ok=reader.code("sync") == 0)
     wrong = reader.run("compare 2")["wrong"]
-    tell("swap to the new version, same address", swapped["ns"] / 1e6, "ms", ok=swapped["value"] == 1 and wrong == 0)
-    tell("the kernel that ran meanwhile", ok=reader.code("sync") == 0)
-    del other
+    tell("and leads to the new version", wrong, "words differ", ok=wrong == 0)
+    lab.publish(writer, "m", size, 3)
+    swapped = reader.run("swap on")
+    wrong = reader.run("compare 3")["wrong"]
+    tell("swap, same address, where nothing runs", swapped["ns"] / 1e6, "ms", ok=swapped["value"] == 1 and wrong == 0)
 
 
 def graph(lab, tell, size, writer, reader, other):
@@ -42,7 +46,7 @@ def graph(lab, tell, size, writer, reader, other):
         return tell("a graph across a swap", ok=None if lab.fake else False, why=str(e))
     before = reader.run("replay")["sum"] == other.run("sum")["sum"]
     lab.publish(writer, "m", size, 2)
-    reader.run("swap")
+    reader.run("swap on")
     other.run(f"attach m {lab.device}")
     after = reader.run("replay")["sum"] == other.run("sum")["sum"]
     tell("a graph replays before and after a swap", ok=before and after)

@@ -59,7 +59,7 @@ def write_model(path, size):
     table = {f"layers.{i}.weight": {"dtype": "BF16", "shape": [each // 2], "data_offsets": [i * each, (i + 1) * each]}
              for i in range(N_TENSORS)}
     header = json.dumps(table).encode()
-    header += b" " * (-len(header) % 4096 - 8 % 4096)
+    header += b" " * (-(8 + len(header)) % 4096)
     block = os.urandom(CHUNK)
     with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(header)) + header)

@@ -23,7 +23,7 @@ def measure(lab, results):
         # Memory is shared by descriptors that carry no rights: who has one of weightd's can write.
         try:
             other.run("verify")
-            other.run(f"tamper {weightd.pid} 5 {size // 2}")
+            other.run(f"tamper {weightd.pid} 5 {size // 2} {size}")
         except AgentFailed as e:
             return tell("verify finds a changed word", ok=None, why=str(e))
         code = other.code("verify")

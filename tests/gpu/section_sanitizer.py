@@ -4,7 +4,8 @@ import subprocess
 
 from lab import MIB, Skip
 
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+ONLY_TOLD = "initcheck"  # it cannot know what another process, or another mapping, has written
 
 
 def measure(lab, results):
@@ -13,7 +14,7 @@ def measure(lab, results):
         raise Skip("the stand-in has no kernels to look at")
     if not program:
         raise Skip("no compute-sanitizer")
-    size = 64 * MIB
+    size = 32 * MIB
     commands = f"open 0\ncreate m {lab.device} {size} 3\nfill 1\npublish\nattach m {lab.device}\nsum\nverify\ndetach\n"
     for tool in TOOLS:
         with lab.weightd():
@@ -22,4 +23,4 @@ def measure(lab, results):
         summary = [line for line in done.stdout.splitlines() if "ERROR SUMMARY" in line or "RACECHECK SUMMARY" in line]
         failed = [line for line in done.stdout.splitlines() if '"ok": false' in line]
         results.line("sanitizer", tool, (summary or ["no summary"])[-1].lstrip("= "),
-                     ok=done.returncode == 0 and not failed, why=" ".join(failed))
+                     ok=None if tool == ONLY_TOLD else done.returncode == 0 and not failed, why=" ".join(failed))

@@ -71,6 +71,7 @@ def restrictions(lab, tell):
     if os.geteuid() == 0 and shutil.which("unshare"):
         mount = "mount -t proc -o subset=pid proc /proc && exec \"$@\""
         ways["ProcSubset=pid"] = ["unshare", "-m", "sh", "-c", mount, "sh"]
+    if os.geteuid() == 0 and shutil.which("setpriv"):
         ways["no rights of root"] = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     if pathlib.Path("/run/systemd/system").is_dir() and os.geteuid() == 0:
         ways[UNIT] = systemd_run(lab)
