@@ -49,7 +49,7 @@ def measure(lab, results):
         tell("disk", disk / 1e9, "GB/s")
         for name, bound, prepare in (("cold", min(disk, pcie), drop), ("warm", pcie, warm)):
             prepare(path)
-            with_weightctl(lab, tell, path, size, name, bound)
+            with_weightctl(lab, tell, agent, path, size, name, bound)
         digest(lab, tell, agent, size, memory)
         peers(lab, tell, path, pcie)
 
@@ -101,7 +101,7 @@ def disk_rate(path):
     return n / (time.monotonic() - begin)
 
 
-def with_weightctl(lab, tell, path, size, name, bound):
+def with_weightctl(lab, tell, agent, path, size, name, bound):
     begin = time.monotonic()
     done = subprocess.run([lab.build / "weightctl", "load", "--json", "--device", lab.device, f"loaded-{name}", path],
                           env=lab.env, capture_output=True, text=True, timeout=240)
@@ -110,8 +110,10 @@ def with_weightctl(lab, tell, path, size, name, bound):
         return tell(f"weightctl load, {name}", ok=False, why=done.stderr.strip())
     said = json.loads(done.stdout)
     said = said[0] if isinstance(said, list) else said
+    agent.run(f"attach loaded-{name} {lab.device}")
     tell(f"weightctl load, {name}", size / took / 1e9, "GB/s", share=round(size / took / bound, 3), s=round(took, 3),
-         said=said)
+         said=said, ok=agent.code("verify") == 0)
+    agent.run("detach")
 
 
 def digest(lab, tell, agent, size, memory):
