@@ -57,6 +57,7 @@ BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES = range(1, 7)  # kinds of list
 WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of slots
 FROM_NOW_ON = 2**64 - 1  # in events
 EMPTY, READY, UPDATING, TORN, GONE = range(5)  # states of a buffer, in its record and on its head page
+VERSION_GONE = 4  # an event
 BY_KEEP, BY_MEMORY, BY_DROP, REWRITTEN, LOST = range(1, 6)  # why a version is no more
 WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of a slot
 PAGE = 4096
@@ -411,11 +412,11 @@ class Wire:
         rows, after = page(self.ask(EVENTS, after, timeout_ms).body)
         return [Event.unpack(row) for row in rows], after
 
-    def list(self, kind, name=""):
+    def list(self, kind, name="", device=""):
         """The records of a list."""
         rows, after = [], 0
         while True:
-            more, after = page(self.ask(LIST, name.encode(), b"", after, kind, 0).body)
+            more, after = page(self.ask(LIST, name.encode(), device.encode(), after, kind, 0).body)
             rows += [RECORDS[kind].unpack(row) for row in more]
             if not after:
                 return rows
