@@ -41,6 +41,20 @@ int weightd_writer_location(const struct weightd_writer *wr, struct weightd_loca
 	return put_location(&wr->memory, ret);
 }
 
+int weightd_buffer_ipc_handle(const struct weightd_buffer *b, uint8_t ret_handle[64])
+{
+	struct sentence unsaid; /* any thread may ask */
+	int r;
+
+	static_assert(WIRE_HANDLE_SIZE == 64, "handles are CUDA's");
+	if (b->memory.location.memory != WIRE_MEMORY_CUDA_IPC)
+		return -EOPNOTSUPP;
+	r = memory_check(&b->memory, &unsaid);
+	if (r == 0)
+		memcpy(ret_handle, b->memory.location.handle, WIRE_HANDLE_SIZE);
+	return r;
+}
+
 static int check_range(struct weightd *w, uint64_t size, uint64_t offset, uint64_t n)
 {
 	if (offset <= size && n <= size - offset)

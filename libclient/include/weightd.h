@@ -289,6 +289,14 @@ const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_si
 /* Where it is, and the GPU that maps it. -EINVAL: `ret->size` was not set. */
 int weightd_buffer_location(const struct weightd_buffer *b, struct weightd_location *ret);
 /*
+ * The 64 bytes of the cudaIpcMemHandle_t of a buffer of the older kind, for a program of this machine that opens it
+ * itself: the buffer's bytes begin at the start of what it gets. It is good for as long as this attachment
+ * is there, and so to be closed before weightd_detach(); and not behind weightd_buffer_refresh(), which attaches
+ * another allocation. Nothing keeps who opens it from writing. -EOPNOTSUPP: memory of another kind; -EIO: it is
+ * lost with the process that held it, and does not open any more.
+ */
+int weightd_buffer_ipc_handle(const struct weightd_buffer *b, uint8_t ret_handle[64]);
+/*
  * Copies `n` bytes from `offset` on into host memory, wherever they are; blocks until they are there, on a GPU
  * also for the work of its default stream. -EINVAL: not within the buffer. -EADDRNOTAVAIL, -EIO.
  */

@@ -12,16 +12,59 @@ import pytest
 from features import ROOT
 from integration.wire import HISTORY, LOST, VERSION_GONE, Wire, until
 
-PRELUDE = ("from integration.cuda import *\nimport hashlib, json, sys\n"
-           "def data(seed, n=3 << 20): return hashlib.shake_128(str(seed).encode()).digest(n)\n"
-           "def put(name, seed, device='cuda:0', **kw): return publish(name, data(seed), device, handle=1, **kw)\n"
-           "held = {}\n"
-           "def take(name, device='cuda:0', **kw): held[name] = attach(name, device, **kw); return held[name].version\n"
-           "def seed(b): return next((s for s in range(9) if b.read() == data(s)), None)\n"
-           "def check(f, *a):\n"
-           "    try: f(*a)\n"
-           "    except Failed as e: return [e.errno, e.sentence]\n")
-LOOP = "for line in sys.stdin: print(json.dumps(eval(line)), flush=True)\n"
+PROGRAM = """
+from integration.cuda import *
+import hashlib, json, sys
+
+SIZE = 3 << 20
+held = {}
+
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * 64)]
+
+def data(seed):
+    return hashlib.shake_128(str(seed).encode()).digest(SIZE)
+
+def put(name, seed, device="cuda:0", **kw):
+    return publish(name, data(seed), device, handle=1, **kw)
+
+def take(name, device="cuda:0"):
+    held[name] = attach(name, device)
+    return held[name].version
+
+def seed(found):
+    return next((s for s in range(9) if found == data(s)), None)
+
+def check(f, *arguments):
+    try:
+        f(*arguments)
+    except Failed as e:
+        return [e.errno, e.sentence]
+
+def refuses_handle(name):
+    import weightd
+    try:
+        weightd.attach(name, "cuda:0").ipc_handle()
+    except weightd.Error as e:
+        return e.errno
+
+def handle(name):
+    import weightd
+    held[name] = weightd.attach(name, "cuda:0")
+    return held[name].ipc_handle().hex()
+
+def open_handle(text, wanted=0):
+    context()
+    p, to = ctypes.c_uint64(), ctypes.create_string_buffer(SIZE)
+    do("cuIpcOpenMemHandle_v2", ctypes.byref(p), Handle.from_buffer_copy(bytes.fromhex(text)), 1, wanted=wanted)
+    if not wanted:
+        do("cuMemcpyDtoH_v2", to, p, ctypes.c_size_t(SIZE))
+        do("cuIpcCloseMemHandle", p)
+        return seed(to.raw)
+
+for line in sys.stdin:
+    print(json.dumps(eval(line)), flush=True)
+"""
 IPC = 2  # enum weightd_memory
 
 
@@ -29,7 +72,7 @@ class Program:
     """A process of libweightd's that evaluates what it is told."""
 
     def __init__(self, scene):
-        self.proc = subprocess.Popen([sys.executable, "-c", PRELUDE + LOOP], env=scene.env, text=True,
+        self.proc = subprocess.Popen([sys.executable, "-c", PROGRAM], env=scene.env, text=True,
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def __call__(self, expression):
@@ -47,7 +90,7 @@ class Program:
 class Scene:
     def __init__(self, gpus, daemon):
         self.gpus, self.daemon, self.programs = gpus, daemon, []
-        self.env = os.environ | gpus.env | {"PYTHONPATH": f"{ROOT}/tests:{ROOT}/tests/systemd",
+        self.env = os.environ | gpus.env | {"PYTHONPATH": f"{ROOT}/tests:{ROOT}/tests/systemd:{ROOT}/libclient/python",
                                             "WEIGHTD_SOCKET": daemon.socket}
 
     def program(self):
@@ -73,6 +116,7 @@ class Scene:
     def kill_holder(self):
         pid, = self.holders()
         os.kill(pid, signal.SIGKILL)
+        self.wait_holders(0)
 
     def history(self, name="m"):
         """{version: why it is no more; 0: it is there}"""
@@ -106,8 +150,18 @@ def test_what_one_process_writes_another_reads(scene):
     assert writer("put('m', 1)") == 1
     assert reader("take('m')") == 1
     assert reader("list(held['m'].location[:2])") == [IPC, 0]
-    assert reader("seed(held['m'])") == 1
+    assert reader("seed(held['m'].read())") == 1
     assert len(scene.holders()) == 1
+
+
+def test_a_program_without_libweightd_opens_the_handle(scene):
+    owner, foreign = scene.program(), scene.program()
+    owner("put('m', 1)")
+    handle = owner("handle('m')")
+    assert len(handle) == 128
+    assert foreign(f"open_handle('{handle}')") == 1
+    scene.kill_holder()
+    foreign(f"open_handle('{handle}', wanted=400)")
 
 
 def test_fresh_memory_is_zero(scene):
@@ -128,11 +182,11 @@ def test_one_process_holds_all_versions_of_a_gpu_and_frees_each_when_the_last_le
     reader("take('a')")
     writer("client.drop('a', device='cuda:0')")
     scene.gpus.wait_used(2 * each)  # the reader has one of them still
-    assert reader("seed(held['a'])") == 2
+    assert reader("seed(held['a'].read())") == 2
     reader("held['a'].detach()")
     scene.gpus.wait_used(each)
     reader("take('b')")
-    assert reader("seed(held['b'])") == 3
+    assert reader("seed(held['b'].read())") == 3
     assert scene.holders() == [holder]
 
 
@@ -158,7 +212,7 @@ def test_a_holder_that_has_nothing_ends_and_comes_again(make_scene, tmp_path):
     assert scene.gpus.used() == 0
     program("put('m', 2)")
     program("take('m')")
-    assert program("seed(held['m'])") == 2 and scene.holders() != [first]
+    assert program("seed(held['m'].read())") == 2 and scene.holders() != [first]
 
 
 def test_what_a_dead_holder_held_is_lost_and_said_to_be(scene):
@@ -181,7 +235,7 @@ def test_what_a_dead_holder_held_is_lost_and_said_to_be(scene):
     assert writer("put('m', 3)") == 3
     assert reader("held['m'].detach()") is None
     assert reader("take('m')") == 3
-    assert reader("seed(held['m'])") == 3
+    assert reader("seed(held['m'].read())") == 3
     assert scene.history() == {1: LOST, 2: LOST, 3: 0}
 
 
@@ -205,7 +259,7 @@ def test_an_update_in_place_of_what_died_is_refused(scene):
     program("held['w'].free()")
     assert program("put('m', 2)") == 2
     program("take('m')")
-    assert program("seed(held['m'])") == 2
+    assert program("seed(held['m'].read())") == 2
 
 
 def kill_daemon(scene):
@@ -226,9 +280,9 @@ def test_memory_survives_weightd(make_scene):
     before = scene.holders(), scene.gpus.used()
     kill_daemon(scene)
     assert (scene.holders(), scene.gpus.used()) == before
-    assert reader("seed(held['m'])") == 1
+    assert reader("seed(held['m'].read())") == 1
     assert writer("take('m')") == 1
-    assert writer("seed(held['m'])") == 1
+    assert writer("seed(held['m'].read())") == 1
     assert writer("list(held['m'].location[:1])") == [IPC]
     for program in (reader, writer):
         program("held['m'].detach()")
@@ -245,13 +299,13 @@ def test_what_is_left_is_served_when_the_newest_is_lost(make_scene):
     kill_daemon(scene)
     writer("put('m', 2)")
     reader("take('m')")
-    assert reader("seed(held['m'])") == 2
+    assert reader("seed(held['m'].read())") == 2
     second, = set(scene.holders()) - {first}
     os.kill(second, signal.SIGKILL)
     until(lambda: scene.history() == {1: 0, 2: LOST}, "the newest is lost")
     reader("held['m'].detach()")
     assert reader("take('m')") == 1
-    assert reader("seed(held['m'])") == 1
+    assert reader("seed(held['m'].read())") == 1
     assert f"'m@1' on {scene.gpus.device()} is served instead" in scene.daemon.log
     assert writer("put('m', 3)") == 3
 
@@ -275,7 +329,7 @@ def test_what_died_while_there_was_no_weightd_is_lost(make_scene):
     assert f"'n@1' on {scene.gpus.device()} lost with the process that held its memory" in scene.daemon.log
     assert program("put('m', 3)") == 2
     program("take('m')")
-    assert program("seed(held['m'])") == 3
+    assert program("seed(held['m'].read())") == 3
     with Wire(scene.daemon.socket) as w:
         assert w.stat().store_used == kept + 2  # slot and table
 
@@ -291,7 +345,7 @@ def test_each_gpu_has_its_own(make_scene):
     os.kill(first, signal.SIGKILL)
     until(lambda: program("check(attach, 'm', 'cuda:0')"), "it is lost")
     program("take('m', 'cuda:1')")
-    assert program("seed(held['m'])") == 2
+    assert program("seed(held['m'].read())") == 2
     assert program("put('m', 3, 'cuda:0')") == 2
 
 
@@ -306,7 +360,7 @@ def test_a_holder_that_hangs_keeps_what_it_has(make_scene, tmp_path):
     code, sentence = program("check(put, 'n', 2)")
     assert code == errno.ETIMEDOUT and "did not answer within 1 s and keeps what it holds" in sentence
     program("take('m')")
-    assert program("seed(held['m'])") == 1
+    assert program("seed(held['m'].read())") == 1
     scene.gpus.heal()
     assert program("put('n', 3)") == 1
     assert first in scene.holders() and len(scene.holders()) == 2
@@ -359,6 +413,7 @@ def test_host_memory_and_buffers_of_the_usual_kind_have_no_such_handle(scene):
     code, sentence = program("check(lambda: create('m', 5000, 'host', handle=1))")
     assert code == errno.EOPNOTSUPP and "host has no memory that cudaIpcMemHandle_t leads to" in sentence
     program("publish('m', data(1))")
+    assert program("refuses_handle('m')") == errno.EOPNOTSUPP
     code, sentence = program("check(put, 'm', 2)")
     assert code == errno.EINVAL and "remove it first (weightctl rm m)" in sentence
     program("put('n', 3)")

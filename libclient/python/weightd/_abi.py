@@ -143,6 +143,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_version": (c_uint64, c_void_p),
     "weightd_buffer_data": (c_void_p, c_void_p, POINTER(c_uint64)),
     "weightd_buffer_location": (c_int, c_void_p, POINTER(Location)),
+    "weightd_buffer_ipc_handle": (c_int, c_void_p, c_char_p),
     "weightd_buffer_read": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
     "weightd_buffer_layout_hash": (c_void_p, c_void_p),
     "weightd_buffer_digest": (c_void_p, c_void_p),

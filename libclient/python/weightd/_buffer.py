@@ -108,6 +108,17 @@ class Buffer(Table):
         if r < 0:
             raise error(-r, f"'{self.name}' on {self.device}: {os.strerror(-r)}")
 
+    def ipc_handle(self) -> bytes:
+        """
+        The cudaIpcMemHandle_t, 64 bytes, of a buffer of the older kind (location.memory is "cuda-ipc"), for a
+        program of this machine that opens it itself: the buffer's bytes begin at the start of what it gets. It
+        must have closed it before this buffer is. Nothing keeps it from writing. Error: memory of another
+        kind, or lost with the process that held it.
+        """
+        memory, handle = self._open(), ctypes.create_string_buffer(64)
+        self._check(lib.weightd_buffer_ipc_handle(memory.handle, handle))
+        return handle.raw
+
     def refresh(self) -> Buffer | None:
         """The newest version, attached beside this one, or None when this is the newest. Error."""
         memory, handle = self._open(), ctypes.c_void_p()
