@@ -169,6 +169,7 @@ static int hold(struct gpus *g)
 	holder_init(&h, g);
 	if (!is_started_by_weightd("--hold"))
 		return EXIT_USAGE;
+	(void)setsid(); /* what is typed at weightd's terminal is not for us; a leader of a group stays one */
 	while ((r = holder_wait(&h, fd)) > 0)
 		if (receive(g, &h) <= 0)
 			fd = fd_close(fd);

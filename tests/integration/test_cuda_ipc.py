@@ -10,7 +10,7 @@ import sys
 import features
 import pytest
 from features import ROOT
-from integration.wire import HISTORY, LOST, VERSION_GONE, Wire, until
+from integration.wire import BY_MEMORY, HISTORY, LOST, VERSION_GONE, Wire, until
 
 PROGRAM = """
 from integration.cuda import *
@@ -31,6 +31,10 @@ def put(name, seed, device="cuda:0", **kw):
 def take(name, device="cuda:0"):
     held[name] = attach(name, device)
     return held[name].version
+
+def publish_blank(name, size):
+    with create(name, size, handle=1) as writer:
+        return writer.publish()
 
 def seed(found):
     return next((s for s in range(9) if found == data(s)), None)
@@ -166,7 +170,7 @@ def test_a_program_without_libweightd_opens_the_handle(scene):
 
 def test_fresh_memory_is_zero(scene):
     program = scene.program()
-    assert program("create('m', 5000, handle=1).publish()") == 1
+    assert program("publish_blank('m', 5000)") == 1
     program("take('m')")
     assert program("not any(held['m'].read())")
 
@@ -291,6 +295,18 @@ def test_memory_survives_weightd(make_scene):
     scene.wait_holders(0)  # nobody asks it any more
 
 
+def test_a_reader_keeps_what_it_has_when_weightd_is_stopped(scene):
+    writer, reader = scene.program(), scene.program()
+    writer("put('m', 1)")
+    reader("take('m')")
+    scene.daemon.stop()
+    assert reader("seed(held['m'].read())") == 1
+    reader("held['m'].detach()")
+    scene.gpus.wait_used(0)
+    scene.wait_holders(0)
+    scene.daemon.start()
+
+
 def test_what_is_left_is_served_when_the_newest_is_lost(make_scene):
     scene = make_scene("--keeper")
     writer, reader = scene.program(), scene.program()
@@ -398,14 +414,15 @@ def test_a_refusal_says_why_and_leaves_nothing(scene, symbol, result, says):
     assert program("put('n', 2)") == 1
 
 
-def test_what_does_not_fit_is_refused_and_what_is_only_kept_makes_room(make_scene):
-    scene = make_scene(memory="1G")
+def test_what_does_not_fit_is_refused_and_what_is_only_kept_makes_room(make_scene, tmp_path):
+    (tmp_path / "conf").write_text("[cuda]\nreserve = 0\n")
+    scene = make_scene("--config", tmp_path / "conf", memory="84M")  # contexts of 8 MiB among it
     program = scene.program()
-    code, sentence = program("check(lambda: create('m', 900 << 20, handle=1))")
+    code, sentence = program("check(lambda: create('m', 80 << 20, handle=1))")
     assert code == errno.ENOMEM and "are free" in sentence
-    for _ in range(4):
-        program("put('m', 1)")
-    assert scene.history()[4] == 0
+    for version in (1, 2, 3):
+        assert program("publish_blank('m', 24 << 20)") == version
+    assert scene.history() == {1: BY_MEMORY, 2: 0, 3: 0}
 
 
 def test_host_memory_and_buffers_of_the_usual_kind_have_no_such_handle(scene):
