@@ -34,6 +34,8 @@ class Buffer(Table):
     stream: a `stream` is torch's, cupy's, or a cudaStream_t as int; None: all of this process on that GPU. In
     host memory it means nothing. libweightd maps published bytes read-only; torch and DLPack
     consumers may not know, and must not write: the kernel would fail, and its context with it.
+    When the last view goes, the memory is unmapped once all streams on that GPU have passed, which is waited
+    for; detach() names one, and waits for none.
 
     version      of these bytes; only swap() and pause() change it
     layout_hash  16 bytes
