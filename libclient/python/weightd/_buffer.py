@@ -33,7 +33,7 @@ class Buffer(Table):
     __cuda_array_interface__, read() copies bytes to the host. What the GPU has still to read is asked by
     stream: a `stream` is torch's, cupy's, or a cudaStream_t as int; None: all of this process on that GPU. In
     host memory it means nothing. libweightd maps published bytes read-only; torch and DLPack
-    consumers may not know, and must not write: the kernel would fail, and its context with it.
+    consumers may not know, and must not write; see weightd_attach() in weightd.h for what would come of it.
     When the last view goes, the memory is unmapped once all streams on that GPU have passed, which is waited
     for; detach() names one, and waits for none.
 
