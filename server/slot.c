@@ -258,6 +258,8 @@ bool slot_is_held(struct slot *s)
 
 bool slot_in_use(struct slot *s)
 {
+	if (release_has_begun(s))
+		return false; /* its descriptors are the worker's */
 	slot_shut(s);
 	return slot_is_held(s);
 }
