@@ -19,7 +19,7 @@ struct inquiry {
 	struct job job;
 	uint64_t after;
 	unsigned n_gpus;
-	struct wire_device_record gpus[CUDA_DEVICES_MAX];
+	struct wire_device_record *gpus; /* from the step that asked: many may wait, with little memory */
 };
 
 static void describe_host(struct server *server, struct wire_device_record *ret)
@@ -66,6 +66,9 @@ static int ask_step(struct job *job)
 
 	if (job->cancelled)
 		return -ECANCELED;
+	q->gpus = calloc(CUDA_DEVICES_MAX, sizeof(*q->gpus));
+	if (!q->gpus)
+		return -ENOMEM;
 	q->n_gpus = cuda_list(&q->server->cuda, q->gpus);
 	return JOB_DONE;
 }
@@ -79,8 +82,11 @@ static void ask_done(struct job *job, int r)
 		if (r == 0)
 			answer(q);
 		else
-			session_fail(q->session, r, "weightd is stopping");
+			session_fail(q->session, r,
+				     r == -ENOMEM ? "weightd is out of memory"
+						  : "weightd is stopping");
 	}
+	free(q->gpus);
 	free(q);
 }
 
