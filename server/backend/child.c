@@ -128,6 +128,20 @@ static int spawn(const char *program, const char *argument, int fd, pid_t *ret)
 	return -r;
 }
 
+/* What tells when it is over (Linux 5.3). Where there is none it goes again: it is in no driver yet. */
+static int watch(struct child *c)
+{
+	int r = 0;
+
+	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
+	if (c->pidfd < 0) {
+		r = -errno;
+		(void)kill(c->pid, SIGKILL);
+		(void)waitpid(c->pid, NULL, 0);
+	}
+	return r;
+}
+
 int child_start(struct child *c, const char *path, const char *name, const char *argument,
 		char ret_why[CHILD_WHY_SIZE])
 {
@@ -140,6 +154,8 @@ int child_start(struct child *c, const char *path, const char *name, const char 
 	if (r == 0) {
 		r = spawn(program, argument, ends[1], &c->pid);
 		(void)fd_close(ends[1]);
+		if (r == 0)
+			r = watch(c);
 		if (r < 0)
 			(void)fd_close(ends[0]);
 	}
@@ -150,7 +166,6 @@ int child_start(struct child *c, const char *path, const char *name, const char 
 		return r;
 	}
 	c->fd = ends[0];
-	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0); /* Linux 5.3; it is ours, so not reaped */
 	return 0;
 }
 
