@@ -122,6 +122,26 @@ def test_a_swap_that_cannot_be_undone_says_so_and_may_be_tried_again(one):
     """)
 
 
+def test_nothing_is_held_of_versions_that_were_read(one):
+    one.run("""
+        context()
+        publish("other", DATA)  # weightd-cuda has its context now, for a while
+        before = free()
+        publish("m", DATA, keep=1)
+        with attach("m") as buffer:
+            for i in range(5):
+                publish("m", OTHER)
+                with buffer.refresh() as new:
+                    new.verify()
+                assert buffer.swap() == 1
+                buffer.release()
+                buffer.reacquire()
+        client.drop("m", device="cuda:0")
+        while free() < before:
+            look()
+    """)
+
+
 def test_a_publish_that_fails_leaves_a_writer_that_can_write(one):
     one.run("""
         writer = create("m", len(DATA))

@@ -109,8 +109,11 @@ def test_a_gpu_that_is_lost_is_an_error_of_the_call(one):
     ("cuMemMap", "EIO"), ("cuMemSetAccess", "EIO"), ("cuCtxPushCurrent", "EIO")])
 def test_what_cannot_be_mapped_leaves_nothing_behind(one, symbol, code):
     one.run(f"""
+        context()
+        publish("other", DATA)  # weightd-cuda has its context now, for a while
+        before = free()
+        new("cuCtxPopCurrent_v2")
         publish("m", DATA)
-        init()
         for act in (attach, "m"), (create, "m", len(DATA)):
             fail({symbol!r}, 999)
             e = refused(*act)
@@ -119,7 +122,12 @@ def test_what_cannot_be_mapped_leaves_nothing_behind(one, symbol, code):
         with create("m", len(DATA)) as writer:
             writer.put(OTHER)
             assert writer.publish() == 2
-        attach("m").verify()
+        with attach("m") as buffer:
+            buffer.verify()
+        client.drop("m", device="cuda:0")
+        context()
+        while free() < before:
+            look()
     """)
 
 
