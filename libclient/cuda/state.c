@@ -9,11 +9,14 @@
 
 struct cuda_state *cuda_state_free(struct cuda_state *state)
 {
+	struct visit visit = {0};
+	struct sentence ignored; /* nothing can be done about it */
+
 	if (!state)
 		return NULL;
-	/* An event goes with its context, if that was another one. */
-	if (state->mark && state->place.owner == getpid())
+	if (state->mark && place_enter(&state->place, &visit, &ignored) == 0)
 		(void)state->place.driver->event_destroy(state->mark);
+	place_leave(&visit);
 	if (state->place.owner == getpid())
 		(void)digester_free(state->digester);
 	(void)fd_close(state->fd);
