@@ -6,7 +6,7 @@ import struct
 import subprocess
 import time
 
-from lab import GIB, MIB, Skip
+from lab import GIB, MIB, ROOT, Skip
 
 N_TENSORS = 64
 CHUNK = 16 * MIB
@@ -50,6 +50,7 @@ def measure(lab, results):
         for name, bound, prepare in (("cold", min(disk, pcie), drop), ("warm", pcie, warm)):
             prepare(path)
             with_weightctl(lab, tell, agent, path, size, name, bound)
+        kernel(lab, tell)
         digest(lab, tell, agent, size, memory)
         peers(lab, tell, path, pcie)
 
@@ -114,6 +115,19 @@ def with_weightctl(lab, tell, agent, path, size, name, bound):
     tell(f"weightctl load, {name}", size / took / 1e9, "GB/s", share=round(size / took / bound, 3), s=round(took, 3),
          said=said, ok=agent.code("verify") == 0)
     agent.run("detach")
+
+
+def kernel(lab, tell):
+    """The kernel that verify and load use, alone: its digests of all kinds of lengths, and its rate."""
+    command = [lab.build / "gpu/digest", ROOT / "libclient/cuda/digest.ptx", lab.size(8192, 8)]
+    done = subprocess.run(list(map(str, command)), env=lab.env, capture_output=True, text=True, timeout=120)
+    said = json.loads(done.stdout or '{"ok": false, "error": "it said nothing"}')
+    if not said["ok"]:
+        return tell("digest kernel", ok=False, why=said["error"])
+    tell("digests of the kernel that are not the host's", said["wrong"], ok=said["wrong"] == 0, of=said["checked"])
+    share = said["digest"] / said["on_device"] if said["on_device"] else 0
+    tell("digest kernel alone", said["digest"] / 1e9, "GB/s")
+    tell("digest kernel alone, of the GPU's memory bandwidth", share, ok=None if lab.fake else share >= 0.6)
 
 
 def digest(lab, tell, agent, size, memory):

@@ -20,7 +20,7 @@ MAY_INCLUDE = {
     "bpf": ["ipc/base"],
     "tests": ["server", "server/cuda", "libclient", "libclient/include", "ipc", "ipc/base", "ipc/cuda", "bpf"],
     "tests/fake": ["ipc", "ipc/base"],
-    "tests/gpu": ["libclient/include", "ipc/base", "ipc/cuda"],
+    "tests/gpu": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
     "tests/demo": ["libclient/include"],
     "tests/bench": ["libclient/include"],
     "tests/soak": ["libclient/include"],
