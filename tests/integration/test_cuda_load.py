@@ -66,6 +66,7 @@ def check_nothing_is_left(daemon, gpu):
 
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_what_is_on_the_gpu_is_what_the_file_holds(gpu_daemon, gpu, model, threads):
     path, tensors = model
@@ -101,6 +102,7 @@ def test_progress_tells_of_the_digests_on_the_gpu(gpu_daemon, model):
 
 # --- What goes wrong ---------------------------------------------------------------------------------
 
+@pytest.mark.threads
 @pytest.mark.parametrize("skip", [0, 3, 9])
 def test_a_copy_that_fails_ends_the_load(gpu_daemon, gpu, model, skip):
     gpu.fail("cuMemcpyHtoDAsync", ILLEGAL_ADDRESS, skip=skip)
