@@ -474,6 +474,11 @@ static void run_tamper(struct agent *a, char **words)
 		       number(words[4]));
 }
 
+static void run_steal(struct agent *a, char **words)
+{
+	handles_steal(&a->gpu, (int)number(words[1]), (uint32_t)number(words[2]), number(words[3]));
+}
+
 struct command {
 	const char *name;
 	int n_words; /* at least, with the name */
@@ -496,7 +501,7 @@ static const struct command commands[] = {
 	{"ipc-make", 4, run_ipc_make}, {"ipc-time", 2, run_ipc_time},
 	{"vmm-make", 4, run_vmm_make}, {"vmm-serve", 1, run_vmm_serve},
 	{"vmm-time", 4, run_vmm_time}, {"poll-handle", 1, run_poll_handle},
-	{"tamper", 5, run_tamper},
+	{"tamper", 5, run_tamper},     {"steal", 4, run_steal},
 };
 
 static void run_line(struct agent *a, char *line)

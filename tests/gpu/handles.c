@@ -262,28 +262,31 @@ void handles_poll(struct gpu *gpu)
 		   can_watch ? "true" : "false", got.events, st.st_mode);
 }
 
-/* Memory of this size behind the handle, mapped whole and changed if it is the one. */
-static bool tamper_mapped(struct gpu *gpu, cu_handle h, size_t size, uint32_t word, uint64_t offset)
+/* Whether what is behind the handle begins with `word`; changes it at an offset, if not negative, then. */
+static bool is_it(struct gpu *gpu, cu_handle h, size_t size, uint32_t word, int64_t offset)
 {
 	struct cu_access access = {{CU_LOCATION_DEVICE, gpu->ordinal}, CU_ACCESS_READWRITE};
 	const struct cuda_driver *cuda = gpu->cuda;
 	uint32_t first = 0, new = ~word;
-	bool done = false;
+	bool found = false;
 	cu_ptr p;
 
 	if (cuda->mem_reserve(&p, size, 0, 0, 0))
 		return false;
 	if (!cuda->mem_map(p, size, 0, h, 0)) {
-		done = !cuda->mem_set_access(p, size, &access, 1) &&
-		       !cuda->memcpy_to_host(&first, p, sizeof(first)) && first == word &&
-		       !cuda->memcpy_to_device(p + offset, &new, sizeof(new));
+		found = !cuda->mem_set_access(p, size, &access, 1) &&
+			!cuda->memcpy_to_host(&first, p, sizeof(first)) && first == word;
+		if (found && offset >= 0)
+			found = !cuda->memcpy_to_device(p + (cu_ptr)offset, &new, sizeof(new));
 		(void)cuda->mem_unmap(p, size);
 	}
 	(void)cuda->mem_unreserve(p, size);
-	return done;
+	return found;
 }
 
-void handles_tamper(struct gpu *gpu, int pid, uint32_t word, uint64_t offset, uint64_t data_size)
+/* Replies. */
+static void take(struct gpu *gpu, int pid, uint32_t word, int64_t offset, uint64_t data_size,
+		 bool keep)
 {
 	cleanup(fd_closep) int process = (int)syscall(SYS_pidfd_open, pid, 0);
 	/* Behind the data stand 16 bytes for each MiB, and the whole is in units of 2 MiB. */
@@ -299,12 +302,23 @@ void handles_tamper(struct gpu *gpu, int pid, uint32_t word, uint64_t offset, ui
 		n_taken += fd >= 0;
 		if (fd < 0 || gpu->cuda->mem_import(&h, (void *)(intptr_t)fd, CU_HANDLE_POSIX_FD))
 			continue;
-		done = tamper_mapped(gpu, h, size, word, offset);
-		(void)gpu->cuda->mem_release(h);
+		done = is_it(gpu, h, size, word, offset);
+		if (!done || !keep)
+			(void)gpu->cuda->mem_release(h);
 	}
 	if (done)
 		reply_ok();
 	else
 		reply_failed(-1, "none of %d descriptors of process %d leads to that memory",
 			     n_taken, pid);
+}
+
+void handles_tamper(struct gpu *gpu, int pid, uint32_t word, uint64_t offset, uint64_t data_size)
+{
+	take(gpu, pid, word, (int64_t)offset, data_size, false);
+}
+
+void handles_steal(struct gpu *gpu, int pid, uint32_t word, uint64_t data_size)
+{
+	take(gpu, pid, word, -1, data_size, true);
 }

@@ -22,8 +22,9 @@ void handles_time_vmm(struct gpu *gpu, size_t n, uint64_t size, const char *path
 void handles_poll(struct gpu *gpu);
 
 /*
- * Changes 4 bytes at an offset of memory that another process holds a descriptor of, and lets nobody write: takes
- * the descriptor from there, which needs the rights to. Of those that can be imported, the one whose first word
- * is `word`. `data_size` is the buffer's.
+ * What a process with the rights to can do to weightd: takes a descriptor of memory from process `pid`. Of those
+ * that can be imported, the one whose first word is `word`, in a buffer of `data_size` bytes. tamper changes 4
+ * bytes at an offset, though nobody may write there; steal keeps it, without a lease.
  */
 void handles_tamper(struct gpu *gpu, int pid, uint32_t word, uint64_t offset, uint64_t data_size);
+void handles_steal(struct gpu *gpu, int pid, uint32_t word, uint64_t data_size);
