@@ -47,6 +47,12 @@ def test_a_section_that_fails_does_not_stop_the_others(tmp_path):
     assert done.returncode == 1, done.stderr
 
 
+def test_a_machine_without_a_gpu_is_told_so(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = run(features.BUILD)
+    assert (done.returncode, "nothing can be shown here: open 0: " in done.stderr) == (2, True), done.stderr
+
+
 def test_nothing_built_is_said(tmp_path):
     done = run(tmp_path)
     assert (done.returncode, "has no weightd, weightd-cuda" in done.stderr) == (2, True), done.stderr
