@@ -355,6 +355,7 @@ help:
 	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'
 	@echo 'make ptx        libclient/cuda/digest.ptx anew, by nvcc'
 	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
+	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
 -include $(shell find $(B)/obj $(F)/obj build/fake/obj -name '*.d' 2>/dev/null)

@@ -9,6 +9,7 @@
  * FAKE_CUDA_MIG       parts of a GPU: a process sees the first, unless it names another
  * FAKE_CUDA_ORDER     "1,0": how the driver numbers them unless CUDA_DEVICE_ORDER=PCI_BUS_ID
  * FAKE_CUDA_ATTRIBUTES "102=0,110=1": attributes that differ from what device.c says
+ * FAKE_CUDA_CHANNEL   memory can be made for fabric handles; that the GPU can do them is attribute 128
  * FAKE_CUDA_NO_PEERS  no GPU reaches another's memory
  * CUDA_VISIBLE_DEVICES as for the real driver
  */

@@ -14,6 +14,7 @@
 #include "tests/fake/call.h"
 #include "tests/fake/context.h"
 #include "tests/fake/device.h"
+#include "tests/fake/state.h"
 
 #define LOCATION_DEVICE 1
 #define TYPE_PINNED 1
@@ -119,6 +120,12 @@ CALL(cuMemGetAllocationGranularity, size_t *ret, const struct properties *p, int
 	return r;
 }
 
+/* Fabric handles want a channel of the import and export daemon, whatever the GPU says. */
+static bool has_channel(void)
+{
+	return state_number("FAKE_CUDA_CHANNEL", 0) != 0;
+}
+
 CALL(cuMemCreate, cu_handle *ret, size_t size, const struct properties *p, uint64_t flags)
 {
 	struct allocation *a;
@@ -128,6 +135,8 @@ CALL(cuMemCreate, cu_handle *ret, size_t size, const struct properties *p, uint6
 	r = check_properties(p);
 	if (!r && (!size || size % DEVICE_GRANULARITY || flags))
 		r = CUDA_ERROR_INVALID_VALUE;
+	if (!r && (p->handle_types & HANDLE_FABRIC) && !has_channel())
+		r = CUDA_ERROR_NOT_PERMITTED;
 	if (!r)
 		r = allocation_new(ALLOCATION_VMM, device_gpu(p->location.id), size,
 				   p->handle_types, p->flags.rdma_capable, &a);
@@ -173,8 +182,6 @@ CALL(cuMemExportToShareableHandle, void *ret, cu_handle h, int type, uint64_t fl
 		return r;
 	if (!flags && type == HANDLE_POSIX_FD && (a->handle_types & type))
 		r = allocation_export(a, ret);
-	else if (!flags && type == HANDLE_FABRIC && (a->handle_types & type))
-		r = CUDA_ERROR_NOT_PERMITTED; /* as where no import-export channel is set up */
 	allocation_unref(a);
 	return r;
 }

@@ -177,6 +177,16 @@ print(can.value)
 """, "0")
 
 
+def test_fabric_handles_want_a_channel_too(make_gpus):
+    code = """
+do('cuInit', 0); like, h = properties(), U64(); like.handle_types = 9
+do('cuMemCreate', ctypes.byref(h), ALL, ctypes.byref(like), U64(0), wanted=%d)
+"""
+    run(make_gpus(), code % 801)
+    run(make_gpus(attributes="128=1"), code % 800)
+    run(make_gpus(attributes="128=1", channel=1), code % 0)
+
+
 def test_addresses_of_a_gpu_cannot_be_touched(gpu):
     done = gpu.python(BEGIN + "do('cuInit', 0); context(); ctypes.string_at(alloc().value, 1)", check=False)
     assert done.returncode == -signal.SIGSEGV
