@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import struct
 import subprocess
 import sys
 
@@ -437,3 +438,22 @@ def test_host_memory_and_buffers_of_the_usual_kind_have_no_such_handle(scene):
     assert program("publish('n', data(4))") == 2  # a buffer stays what it is
     program("take('n')")
     assert program("held['n'].location[0]") == IPC
+
+
+def test_weightctl_loads_it_and_tells_what_became_of_it(scene, tmp_path):
+    header = json.dumps({"t": {"dtype": "U8", "shape": [3 << 20], "data_offsets": [0, 3 << 20]}}).encode()
+    program = scene.program()
+    data = bytes.fromhex(program("data(5).hex()"))
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + data)
+    load = "load", "--device", "cuda:0", "--handle", "ipc", "m", tmp_path / "m.safetensors"
+    scene.daemon.ctl(*load)
+    program("take('m')")
+    assert program("seed(held['m'].read())") == 5
+    scene.daemon.ctl("verify", "--device", "cuda:0", "m")
+    row, = json.loads(scene.daemon.ctl("ls", "--json").stdout)["buffers"]
+    assert row["handle"] == "ipc"
+    scene.kill_holder()
+    until(lambda: scene.history() == {1: LOST}, "it is lost")
+    assert "lost" in scene.daemon.ctl("history", "--device", "cuda:0", "m").stdout
+    scene.daemon.ctl(*load)
+    scene.daemon.ctl("verify", "--device", "cuda:0", "m")
