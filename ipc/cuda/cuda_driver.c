@@ -51,7 +51,12 @@ static int open_driver(void)
 	cu_result result;
 
 	if (!library) {
-		(void)snprintf(why, sizeof(why), SONAME " cannot be opened: %s", dlerror());
+		const char *text = dlerror();
+
+		if (!strncmp(text, SONAME ": ", sizeof(SONAME ": ") - 1))
+			text += sizeof(SONAME ": ") - 1;
+		(void)snprintf(why, sizeof(why),
+			       SONAME " cannot be opened: %s; it comes with NVIDIA's driver", text);
 		return fail(-ENODEV, why);
 	}
 	r = load_functions(library);
