@@ -77,10 +77,7 @@ void version_free(struct version *v)
 
 bool version_reap(struct version *v)
 {
-	if (v->n_leases > 0 || v->rewriting)
-		return false;
-	/* Once the release has begun its descriptors are the worker's to close. */
-	if (!release_has_begun(v->slot) && slot_in_use(v->slot))
+	if (v->n_leases > 0 || v->rewriting || slot_in_use(v->slot))
 		return false;
 	if (recycle_keep(v))
 		return true;
