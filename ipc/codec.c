@@ -65,7 +65,7 @@ static bool wait_ok(const struct wire_request *m)
 
 static bool list_ok(const struct wire_request *m)
 {
-	return target_ok(m->list.name, m->list.device) && !m->list.pad;
+	return target_ok(m->list.name, m->list.device) && !(m->list.flags & ~WIRE_LIST_KNOWN);
 }
 
 static bool drop_ok(const struct wire_request *m)

@@ -344,15 +344,18 @@ enum wire_list_kind {
 	WIRE_LIST_HISTORY = 3, /* of one buffer: also those that were, as far as it remembers */
 	WIRE_LIST_SLOTS = 4, /* all memory of buffers the client may read or owns */
 	WIRE_LIST_USERS = 5, /* what is charged to each user, as far as the client may know: its own */
-	WIRE_LIST_DEVICES = 6, /* where memory can be; waits for the allocator of GPU memory */
+	WIRE_LIST_DEVICES = 6, /* where memory can be; may wait for the allocator of GPU memory */
 };
+
+#define WIRE_LIST_KNOWN                                                                            \
+	1u /* of DEVICES: as they were found before will do; what is free may be old */
 
 struct wire_list {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
 	uint64_t after; /* `next` of the reply before; 0: from the start */
 	uint32_t kind;
-	uint32_t pad;
+	uint32_t flags;
 };
 static_assert(sizeof(struct wire_list) == 208, "wire_list is ABI");
 

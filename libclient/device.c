@@ -26,7 +26,7 @@ static int ask_server(struct weightd *w, const char *name, int number, char ret[
 	const struct weightd_device_info *info, *found = NULL;
 	const char *why = "weightd has no such GPU; weightctl devices lists those there are";
 	size_t n = 0;
-	int r = weightd_list_devices(w, &list);
+	int r = weightd_list_devices(w, false, &list);
 
 	if (r < 0)
 		return r;

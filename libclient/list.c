@@ -41,15 +41,15 @@ static int append(struct weightd_list *l, const struct wire_list_reply *reply, s
 }
 
 /* Asks page by page, and collects the records in `l`. */
-static int fetch(struct weightd *w, enum wire_list_kind kind, const char *name, const char *device,
-		 size_t record_size, struct weightd_list *l)
+static int fetch(struct weightd *w, enum wire_list_kind kind, uint32_t flags, const char *name,
+		 const char *device, size_t record_size, struct weightd_list *l)
 {
 	uint64_t after = 0;
 
 	do {
 		struct client_call call = {
 			.op = WIRE_LIST,
-			.request.list = {.kind = kind, .after = after},
+			.request.list = {.kind = kind, .flags = flags, .after = after},
 		};
 		const struct wire_list_reply *reply = &call.reply.list;
 		int r = 0;
@@ -247,7 +247,7 @@ static const struct {
 			       sizeof(struct weightd_device_info), fill_device, NULL},
 };
 
-static int list_new(struct weightd *w, enum wire_list_kind kind, const char *name,
+static int list_new(struct weightd *w, enum wire_list_kind kind, uint32_t flags, const char *name,
 		    const char *device, struct weightd_list **ret)
 {
 	cleanup(weightd_list_freep) struct weightd_list *l = calloc(1, sizeof(*l));
@@ -257,7 +257,7 @@ static int list_new(struct weightd *w, enum wire_list_kind kind, const char *nam
 	if (!l)
 		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
 	l->kind = kind;
-	r = fetch(w, kind, name, device, record_size, l);
+	r = fetch(w, kind, flags, name, device, record_size, l);
 	if (r < 0)
 		return r;
 	l->infos = calloc(l->n + 1, info_size);
@@ -274,34 +274,34 @@ static int list_new(struct weightd *w, enum wire_list_kind kind, const char *nam
 
 int weightd_list(struct weightd *w, const char *name, struct weightd_list **ret)
 {
-	return list_new(w, WIRE_LIST_BUFFERS, name, NULL, ret);
+	return list_new(w, WIRE_LIST_BUFFERS, 0, name, NULL, ret);
 }
 
 int weightd_list_versions(struct weightd *w, const char *name, const char *device,
 			  struct weightd_list **ret)
 {
-	return list_new(w, WIRE_LIST_VERSIONS, name, device, ret);
+	return list_new(w, WIRE_LIST_VERSIONS, 0, name, device, ret);
 }
 
 int weightd_list_history(struct weightd *w, const char *name, const char *device,
 			 struct weightd_list **ret)
 {
-	return list_new(w, WIRE_LIST_HISTORY, name, device, ret);
+	return list_new(w, WIRE_LIST_HISTORY, 0, name, device, ret);
 }
 
 int weightd_list_slots(struct weightd *w, const char *name, struct weightd_list **ret)
 {
-	return list_new(w, WIRE_LIST_SLOTS, name, NULL, ret);
+	return list_new(w, WIRE_LIST_SLOTS, 0, name, NULL, ret);
 }
 
 int weightd_list_users(struct weightd *w, struct weightd_list **ret)
 {
-	return list_new(w, WIRE_LIST_USERS, NULL, NULL, ret);
+	return list_new(w, WIRE_LIST_USERS, 0, NULL, NULL, ret);
 }
 
-int weightd_list_devices(struct weightd *w, struct weightd_list **ret)
+int weightd_list_devices(struct weightd *w, bool now, struct weightd_list **ret)
 {
-	return list_new(w, WIRE_LIST_DEVICES, NULL, NULL, ret);
+	return list_new(w, WIRE_LIST_DEVICES, now ? 0 : WIRE_LIST_KNOWN, NULL, NULL, ret);
 }
 
 size_t weightd_list_count(const struct weightd_list *l)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "server/backend/cuda.h"
 #include "server/backend/headroom.h"
@@ -36,12 +37,13 @@ static void describe_host(struct server *server, struct wire_device_record *ret)
 }
 
 /* A page from `after` on: of the host, which is the first, and the GPUs behind it. */
-static void answer(struct inquiry *q)
+static void answer(struct session *s, uint64_t after, const struct wire_device_record *gpus,
+		   unsigned n_gpus)
 {
 	struct wire_reply reply = {.list.record_size = sizeof(struct wire_device_record)};
 	struct wire_list_reply *list = &reply.list;
 
-	for (uint64_t i = q->after; i <= q->n_gpus; i++) {
+	for (uint64_t i = after; i <= n_gpus; i++) {
 		struct wire_device_record record;
 
 		if (list->n_records == sizeof(list->records) / sizeof(record)) {
@@ -49,15 +51,14 @@ static void answer(struct inquiry *q)
 			break;
 		}
 		if (i == 0) {
-			describe_host(q->server, &record);
+			describe_host(s->server, &record);
 		} else {
-			record = q->gpus[i - 1];
-			record.ours = buffers_bytes(q->server, record.device);
+			record = gpus[i - 1];
+			record.ours = buffers_bytes(s->server, record.device);
 		}
 		memcpy(list->records + list->n_records++ * sizeof(record), &record, sizeof(record));
 	}
-	(void)session_reply(q->session, WIRE_LIST, &reply, NULL,
-			    0); /* who cannot be told is being closed */
+	(void)session_reply(s, WIRE_LIST, &reply, NULL, 0); /* who cannot be told is being closed */
 }
 
 static int ask_step(struct job *job)
@@ -73,6 +74,18 @@ static int ask_step(struct job *job)
 	return JOB_DONE;
 }
 
+/* Names and numbers stay what they are; a reason why there are none may not. */
+static void remember(struct inquiry *q)
+{
+	struct cuda *c = &q->server->cuda;
+
+	if (q->server->stopping || q->gpus[0].why[0])
+		return;
+	free(c->known);
+	c->known = take_ptr(q->gpus);
+	c->n_known = q->n_gpus;
+}
+
 static void ask_done(struct job *job, int r)
 {
 	struct inquiry *q = container_of(job, struct inquiry, job);
@@ -80,20 +93,30 @@ static void ask_done(struct job *job, int r)
 	if (q->session) {
 		q->session->inquiry = NULL;
 		if (r == 0)
-			answer(q);
+			answer(q->session, q->after, q->gpus, q->n_gpus);
 		else
 			session_fail(q->session, r,
 				     r == -ENOMEM ? "weightd is out of memory"
 						  : "weightd is stopping");
 	}
+	if (r == 0)
+		remember(q);
 	free(q->gpus);
 	free(q);
 }
 
 void inquiry_new(struct session *session, const struct wire_list *list)
 {
-	struct worker *worker = cuda_worker(session->server);
-	struct inquiry *q = worker ? calloc(1, sizeof(*q)) : NULL;
+	const struct cuda *cuda = &session->server->cuda;
+	struct worker *worker;
+	struct inquiry *q;
+
+	if (list->flags & WIRE_LIST_KNOWN && cuda->known) {
+		answer(session, list->after, cuda->known, cuda->n_known);
+		return;
+	}
+	worker = cuda_worker(session->server);
+	q = worker ? calloc(1, sizeof(*q)) : NULL;
 
 	if (!q) {
 		session_fail(session, -ENOMEM, "weightd is out of memory");

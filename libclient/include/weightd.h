@@ -750,9 +750,11 @@ int weightd_list_slots(struct weightd *w, const char *name, struct weightd_list 
 int weightd_list_users(struct weightd *w, struct weightd_list **ret);
 /*
  * The host, then the GPUs in the order of their indices; where GPUs cannot be used, one record that says why.
- * Blocks while the server asks the driver.
+ * Blocks while the server asks the driver, for which it may have to start a program that takes some of each
+ * GPU's memory. Unless it is to be asked `now`, it tells what it has found out before, where it has: the GPUs
+ * are the same, what is free in them may be old.
  */
-int weightd_list_devices(struct weightd *w, struct weightd_list **ret);
+int weightd_list_devices(struct weightd *w, bool now, struct weightd_list **ret);
 void weightd_list_free(struct weightd_list *l);
 size_t weightd_list_count(const struct weightd_list *l);
 /* NULL when `i` is out of range or the list holds the other kind. Owned by the list. */

@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-int device_list(struct cli *cli, const struct weightd_list **ret)
+int device_list(struct cli *cli, bool now, const struct weightd_list **ret)
 {
 	int r;
 
 	if (!cli->devices) {
-		r = weightd_list_devices(cli->w, &cli->devices);
+		r = weightd_list_devices(cli->w, now, &cli->devices);
 		if (r < 0)
 			return r;
 	}
@@ -80,7 +80,7 @@ const char *device_short(struct cli *cli, const char *device)
 
 	if (strncmp(device, "cuda:", 5) != 0 || cli->without_devices)
 		return device;
-	if (device_list(cli, &list) < 0) {
+	if (device_list(cli, false, &list) < 0) {
 		cli->without_devices = true; /* not asked again for each line */
 		return device;
 	}
@@ -129,7 +129,7 @@ int device_resolve(struct cli *cli)
 		cli->device = with_small_letters(cli->device);
 	if (number < 0)
 		return 0;
-	r = device_list(cli, &list);
+	r = device_list(cli, false, &list);
 	if (r < 0)
 		return cli_fail(cli, r);
 	n = count(list, number, &info);

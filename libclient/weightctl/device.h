@@ -10,7 +10,7 @@
 #include "libclient/weightctl/cli.h"
 
 /* The server's devices, asked for once; owned by `cli`. Needs a connection. 0, or a negative errno. */
-int device_list(struct cli *cli, const struct weightd_list **ret);
+int device_list(struct cli *cli, bool now, const struct weightd_list **ret);
 
 /* "cuda:0" of "cuda:GPU-..."; `device` itself where there is no shorter name, or none is known. */
 const char *device_short(struct cli *cli, const char *device);

@@ -173,7 +173,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	table_init(&table, cli, columns);
 	if (cli_connect(cli))
 		return EXIT_FAILED;
-	r = device_list(cli, &list);
+	r = device_list(cli, true, &list);
 	return r < 0 ? cli_fail(cli, r) : print(cli, &table, list);
 }
 

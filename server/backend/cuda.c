@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ipc/base/num.h"
@@ -34,6 +35,8 @@ void cuda_deinit(struct cuda *c)
 	c->has_worker = false;
 	cuda_ipc_deinit(c);
 	allocator_deinit(&c->allocator);
+	free(c->known);
+	c->known = NULL;
 }
 
 static int idle_step(struct job *job)

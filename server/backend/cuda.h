@@ -24,6 +24,8 @@ struct cuda {
 	struct allocator allocator;
 	struct job idle; /* looks whether the allocator is needed still */
 	bool idle_submitted;
+	unsigned n_known; /* GPUs, as the worker found them last */
+	struct wire_device_record *known; /* the loop's */
 	struct list holders; /* one for each GPU that has memory of the older kind; see cuda-ipc.c */
 };
 

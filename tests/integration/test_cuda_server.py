@@ -295,6 +295,17 @@ def test_an_idle_allocator_is_ended_and_started_again(gpu, serve):
         assert allocators(daemon) != first
 
 
+def test_numbers_are_known_without_asking_the_gpus_again(gpu, serve):
+    daemon = serve(gpu, "idle-timeout = 1")
+    with Wire(daemon.socket) as w:
+        publish(w, gpu.device())
+    assert "cuda:0" in daemon.ctl("devices").stdout
+    until(lambda: not allocators(daemon), "it is ended")
+    gpu.fail("cuInit", "hang")
+    row = daemon.ctl("ls", "-n", "-o", "NAME,DEVICE").stdout.split()
+    assert row == ["m", "cuda:0"] and not allocators(daemon)
+
+
 # --- names and lists ------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:GPU-FA4E0000-1234-4567-89AB-CDEF00000000"])

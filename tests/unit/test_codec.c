@@ -153,7 +153,9 @@ static const struct message requests[] = {
 		.op = WIRE_LIST,
 		.body_size = sizeof(struct wire_list),
 		.strings = {FIELD(wire_list, name), FIELD(wire_list, device)},
-		.paddings = {FIELD(wire_list, pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_list, flags),
+		.known_flags = WIRE_LIST_KNOWN,
 	},
 	{
 		.name = "drop",

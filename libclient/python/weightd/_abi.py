@@ -195,7 +195,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_list_history": (c_int, c_void_p, c_char_p, c_char_p, POINTER(c_void_p)),
     "weightd_list_slots": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
     "weightd_list_users": (c_int, c_void_p, POINTER(c_void_p)),
-    "weightd_list_devices": (c_int, c_void_p, POINTER(c_void_p)),
+    "weightd_list_devices": (c_int, c_void_p, c_bool, POINTER(c_void_p)),
     "weightd_list_free": (None, c_void_p),
     "weightd_list_count": (c_size_t, c_void_p),
     "weightd_list_buffer": (POINTER(BufferInfo), c_void_p, c_size_t),

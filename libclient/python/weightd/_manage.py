@@ -118,7 +118,7 @@ def ls(name: str | None = None, socket: str | None = None) -> list[BufferInfo]:
 def devices(socket: str | None = None) -> list[DeviceInfo]:
     """The host, then the GPUs; where GPUs cannot be used, one that says why. Blocks while the driver is asked."""
     connection, found = shared(socket), ctypes.c_void_p()
-    connection.call(lib.weightd_list_devices, connection.handle, ctypes.byref(found))
+    connection.call(lib.weightd_list_devices, connection.handle, True, ctypes.byref(found))
     return take(found, lib.weightd_list_device, DeviceInfo)
 
 
