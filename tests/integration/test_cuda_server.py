@@ -458,7 +458,7 @@ def insist(daemon, act):
         try:
             with Wire(daemon.socket) as w:
                 return act(w)
-        except (wire.Closed, ConnectionRefusedError):  # or before its socket was kept
+        except (wire.Closed, ConnectionRefusedError, FileNotFoundError):  # or before its socket was kept
             continue
 
 
