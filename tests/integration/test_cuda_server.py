@@ -115,6 +115,7 @@ def test_the_allocator_inherits_nothing_but_its_socket(gpu, serve):
         assert b"NOTIFY_SOCKET" not in environ and b"FDSTORE" not in environ
         os.kill(w.ping().pid, signal.SIGKILL)
     until(lambda: pid not in allocators(daemon), "the allocator goes with weightd")
+    insist(daemon, lambda w: w.ping())  # a keeper told to end while its child starts tells of the signal
 
 
 def test_what_does_not_fit_is_refused_with_numbers(make_gpus, serve):

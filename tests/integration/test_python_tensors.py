@@ -139,14 +139,15 @@ def test_attach_costs_the_same_for_one_and_for_a_hundred_thousand_tensors(weight
 
     def cost(name):
         times = []
-        for _ in range(200):
+        for _ in range(50):
             start = time.perf_counter()
             weightd.attach(name)
             times.append(time.perf_counter() - start)
         return sorted(times)[len(times) // 2]
 
-    cost("one")
-    one, hundred_thousand = cost("one"), cost("many")
+    # In turn, and the quietest round of each: others are at work on this machine.
+    rounds = [(cost("one"), cost("many")) for _ in range(8)]
+    one, hundred_thousand = map(min, zip(*rounds))
     assert hundred_thousand < 3 * one, f"{one * 1e6:.0f} us, {hundred_thousand * 1e6:.0f} us"
     buffer = weightd.attach("many")
     assert buffer["model.layers.9999.tensor.9.weight"].index == 99_999
