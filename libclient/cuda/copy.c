@@ -35,5 +35,8 @@ int cuda_write(struct memory *m, uint64_t offset, const void *from, uint64_t n, 
 	if (r < 0)
 		return r;
 	result = d->memcpy_to_device((cu_ptr)(uintptr_t)m->data + offset, from, n);
+	/* That returns with the bytes on their way, and neither other streams nor other processes wait. */
+	if (result == CU_OK)
+		result = d->stream_synchronize(NULL);
 	return result ? gpu_error(d, result, "the GPU's memory cannot be written", s) : 0;
 }

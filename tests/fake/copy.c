@@ -20,6 +20,7 @@ struct copy {
 	cu_ptr to, from;
 	void *to_host;
 	const void *from_host;
+	void *staged; /* a copy of our own of what is at from_host */
 	bool is_fill;
 	uint8_t value;
 	size_t size;
@@ -63,6 +64,7 @@ static cu_result run_copy(struct work *w)
 
 static void end_copy(struct work *w)
 {
+	free(((struct copy *)w)->staged);
 	free(w);
 }
 
@@ -85,24 +87,32 @@ static cu_result start(struct copy like, bool is_async, cu_stream wanted)
 
 	like.gpu = context_gpu();
 	like.work = (struct work){.run = run_copy, .end = end_copy};
-	if (is_async) {
-		r = stream_find(wanted, &s);
-		if (r)
-			return r;
+	r = is_async ? stream_find(wanted, &s) : CUDA_SUCCESS;
+	if (!r && !is_possible(&like))
+		r = CUDA_ERROR_INVALID_VALUE;
+	c = r ? NULL : malloc(sizeof(*c));
+	if (!c) {
+		free(like.staged);
+		return r ? r : CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	if (!is_possible(&like))
-		return CUDA_ERROR_INVALID_VALUE;
-	c = malloc(sizeof(*c));
-	if (!c)
-		return CUDA_ERROR_OUT_OF_MEMORY;
 	*c = like;
 	return is_async ? stream_submit(s, &c->work, NULL) : stream_run_now(&c->work);
 }
 
+/* It returns when it has the bytes, which may be before the GPU has them ("API synchronization behavior"). */
 CALL(cuMemcpyHtoD_v2, cu_ptr to, const void *from, size_t size)
 {
+	void *staged;
+
 	CALL_ENTER(CALL_NEEDS_CONTEXT);
-	return start((struct copy){.to = to, .from_host = from, .size = size}, false, NULL);
+	if (address_is_gpu(from))
+		return CUDA_ERROR_INVALID_VALUE;
+	staged = malloc(size);
+	if (!staged)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	memcpy(staged, from, size);
+	return start((struct copy){.to = to, .from_host = staged, .staged = staged, .size = size},
+		     true, NULL);
 }
 
 CALL(cuMemcpyDtoH_v2, void *to, cu_ptr from, size_t size)

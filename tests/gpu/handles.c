@@ -277,7 +277,8 @@ static bool is_it(struct gpu *gpu, cu_handle h, size_t size, uint32_t word, int6
 		found = !cuda->mem_set_access(p, size, &access, 1) &&
 			!cuda->memcpy_to_host(&first, p, sizeof(first)) && first == word;
 		if (found && offset >= 0)
-			found = !cuda->memcpy_to_device(p + (cu_ptr)offset, &new, sizeof(new));
+			found = !cuda->memcpy_to_device(p + (cu_ptr)offset, &new, sizeof(new)) &&
+				!cuda->ctx_synchronize(); /* else it may be on its way */
 		(void)cuda->mem_unmap(p, size);
 	}
 	(void)cuda->mem_unreserve(p, size);

@@ -119,6 +119,26 @@ static void it_is_swapped_given_back_and_taken_again_at_one_address(void **state
 	fd_close(b.fd);
 }
 
+/* Also for a stream that waits for nobody, such as the digester's. */
+static void what_is_written_is_there_when_the_call_returns(void **state)
+{
+	struct memory_request q = request(MEMORY_WRITE);
+	struct sentence s;
+
+	(void)state;
+	for (unsigned round = 1; round <= N_ROUNDS; round++) {
+		cleanup(freep) char *bytes = some_bytes(round);
+		uint8_t found[HASH_SIZE], wanted[HASH_SIZE];
+		struct memory m = filled(&q, bytes);
+
+		check(memory_digest(&m, SIZE, 3, 1, &found, &s), &s);
+		digest_leaf(bytes, SIZE, 3, wanted);
+		assert_memory_equal(found, wanted, HASH_SIZE);
+		memory_unmap(&m);
+	}
+	fd_close(q.fd);
+}
+
 struct shared {
 	const struct memory *memory;
 	const char *bytes;
@@ -193,6 +213,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(it_is_swapped_given_back_and_taken_again_at_one_address),
+		cmocka_unit_test(what_is_written_is_there_when_the_call_returns),
 		cmocka_unit_test(several_threads_read_and_digest_it_at_once),
 		cmocka_unit_test(what_is_not_the_memory_that_was_promised_is_refused),
 	};
