@@ -99,7 +99,10 @@ static cu_result start(struct copy like, bool is_async, cu_stream wanted)
 	return is_async ? stream_submit(s, &c->work, NULL) : stream_run_now(&c->work);
 }
 
-/* It returns when it has the bytes, which may be before the GPU has them ("API synchronization behavior"). */
+/*
+ * Those that are not called asynchronous are so nevertheless, but for copies to the host ("API synchronization
+ * behavior"): this one returns when it has the bytes, which may be before the GPU has them.
+ */
 CALL(cuMemcpyHtoD_v2, cu_ptr to, const void *from, size_t size)
 {
 	void *staged;
@@ -124,7 +127,7 @@ CALL(cuMemcpyDtoH_v2, void *to, cu_ptr from, size_t size)
 CALL(cuMemcpyDtoD_v2, cu_ptr to, cu_ptr from, size_t size)
 {
 	CALL_ENTER(CALL_NEEDS_CONTEXT);
-	return start((struct copy){.to = to, .from = from, .size = size}, false, NULL);
+	return start((struct copy){.to = to, .from = from, .size = size}, true, NULL);
 }
 
 CALL(cuMemcpyHtoDAsync_v2, cu_ptr to, const void *from, size_t size, cu_stream s)
@@ -142,7 +145,7 @@ CALL(cuMemcpyDtoHAsync_v2, void *to, cu_ptr from, size_t size, cu_stream s)
 CALL(cuMemsetD8_v2, cu_ptr p, uint8_t value, size_t size)
 {
 	CALL_ENTER(CALL_NEEDS_CONTEXT);
-	return start((struct copy){.to = p, .is_fill = true, .value = value, .size = size}, false,
+	return start((struct copy){.to = p, .is_fill = true, .value = value, .size = size}, true,
 		     NULL);
 }
 

@@ -211,7 +211,7 @@ static void run_replay(struct agent *a, char **words)
 		reply_failed(-ENOSYS, "nothing was captured");
 		return;
 	}
-	if (!(r = a->gpu.cuda->memset8(a->gpu.out, 0, sizeof(sum))) &&
+	if (!(r = a->gpu.cuda->memset8_async(a->gpu.out, 0, sizeof(sum), a->gpu.stream)) &&
 	    !(r = launch(a->graph, a->gpu.stream)) &&
 	    !(r = a->gpu.cuda->stream_synchronize(a->gpu.stream)))
 		r = a->gpu.cuda->memcpy_to_host(&sum, a->gpu.out, sizeof(sum));

@@ -64,7 +64,7 @@ cu_result gpu_sum(struct gpu *gpu, cu_ptr p, uint64_t size, uint64_t *ret)
 {
 	cu_result r;
 
-	if ((r = gpu->cuda->memset8(gpu->out, 0, sizeof(*ret))) ||
+	if ((r = gpu->cuda->memset8_async(gpu->out, 0, sizeof(*ret), gpu->stream)) ||
 	    (r = gpu_queue_sum(gpu, p, size, gpu->stream)) ||
 	    (r = gpu->cuda->stream_synchronize(gpu->stream)))
 		return r;

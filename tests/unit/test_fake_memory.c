@@ -193,6 +193,7 @@ static void test_memory_lives_until_the_last_of_handle_mapping_and_descriptor(vo
 	p = map(h, SIZE, CU_ACCESS_READWRITE);
 	assert_int_equal(free_memory(), before - SIZE);
 	assert_done(cuda->memset8(p, 3, SIZE));
+	assert_done(cuda->ctx_synchronize());
 	unmap(p, SIZE);
 	assert_int_equal(free_memory(), before - SIZE);
 	fd = fd_close(fd);
@@ -312,6 +313,7 @@ static void test_calls_fail_where_the_script_says_so(void **state)
 	assert_result(cuda->memset8(p, 0, SIZE), 999);
 	assert_result(cuda->memset8(p, 0, SIZE), 999);
 	assert_done(cuda->memset8(p, 0, SIZE));
+	assert_done(cuda->ctx_synchronize());
 	for (int i = 0; i < 3; i++) {
 		cu_handle h;
 

@@ -68,6 +68,7 @@ static int set_up(void **state)
 	assert_done(cuda->ctx_push(c));
 	assert_done(cuda->mem_alloc(&memory, SIZE));
 	assert_done(cuda->memset8(memory, 0, SIZE));
+	assert_done(cuda->ctx_synchronize());
 	return 0;
 }
 
