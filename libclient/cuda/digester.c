@@ -64,17 +64,14 @@ struct digester *digester_new(const struct place *p)
 
 struct digester *digester_free(struct digester *g)
 {
-	const struct cuda_driver *d;
-	cu_context popped;
+	struct visit visit = {0};
+	struct sentence ignored; /* without the context nothing of it is left */
 
 	if (!g)
 		return NULL;
-	d = g->place->driver;
-	/* Without the context nothing of it is left. */
-	if (d->ctx_push(g->place->primary) == CU_OK) {
+	if (place_enter_primary(g->place, &visit, &ignored) == 0)
 		unmake(g);
-		(void)d->ctx_pop(&popped);
-	}
+	place_leave(&visit);
 	free(g);
 	return NULL;
 }

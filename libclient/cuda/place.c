@@ -49,10 +49,14 @@ static cu_context current_there(const struct place *p)
 	return current;
 }
 
-static int push(const struct place *p, struct visit *ret, struct sentence *s)
+int place_enter_primary(const struct place *p, struct visit *ret, struct sentence *s)
 {
-	cu_result result = p->driver->ctx_push(p->primary);
+	cu_result result;
+	int r = check_owner(p, s);
 
+	if (r < 0)
+		return r;
+	result = p->driver->ctx_push(p->primary);
 	if (result)
 		return gpu_error(p->driver, result, "the context of the GPU cannot be used", s);
 	*ret = (struct visit){.place = p, .has_pushed = true};
@@ -66,7 +70,7 @@ int place_enter(const struct place *p, struct visit *ret, struct sentence *s)
 	if (r < 0)
 		return r;
 	if (!current_there(p))
-		return push(p, ret, s);
+		return place_enter_primary(p, ret, s);
 	*ret = (struct visit){.place = p};
 	return 0;
 }
@@ -93,7 +97,7 @@ int place_synchronize(const struct place *p, struct sentence *s)
 	if (current && current != p->primary)
 		result = p->driver->ctx_synchronize();
 	if (result == CU_OK) {
-		r = push(p, &visit, s);
+		r = place_enter_primary(p, &visit, s);
 		if (r < 0)
 			return r;
 		result = p->driver->ctx_synchronize();

@@ -30,6 +30,8 @@ struct visit {
 
 /* -ECHILD: in a process forked from the one whose memory it is. */
 int place_enter(const struct place *p, struct visit *ret, struct sentence *s);
+/* Likewise, in the primary context whatever is current. */
+int place_enter_primary(const struct place *p, struct visit *ret, struct sentence *s);
 void place_leave(struct visit *v);
 
 /* Waits for all streams of this process on the GPU: of its primary context, and of the current one. */

@@ -1,6 +1,5 @@
 #include <errno.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -17,8 +16,7 @@ struct cuda_state *cuda_state_free(struct cuda_state *state)
 	if (state->mark && place_enter(&state->place, &visit, &ignored) == 0)
 		(void)state->place.driver->event_destroy(state->mark);
 	place_leave(&visit);
-	if (state->place.owner == getpid())
-		(void)digester_free(state->digester);
+	(void)digester_free(state->digester);
 	(void)fd_close(state->fd);
 	(void)pthread_mutex_destroy(&state->lock);
 	place_deinit(&state->place);

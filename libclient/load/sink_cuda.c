@@ -37,21 +37,6 @@ struct ring {
 	struct lane lanes[];
 };
 
-static int enter(const struct place *place, struct sentence *s)
-{
-	cu_result result = place->driver->ctx_push(place->primary);
-
-	return result ? gpu_error(place->driver, result, "the context of the GPU cannot be used", s)
-		      : 0;
-}
-
-static void leave(const struct place *place)
-{
-	cu_context popped;
-
-	(void)place->driver->ctx_pop(&popped);
-}
-
 static int make_ring(struct ring *ring, struct sentence *s)
 {
 	const struct cuda_driver *d = ring->place->driver;
@@ -83,6 +68,7 @@ static int cuda_open(struct sink *k, unsigned n_threads, struct sentence *s)
 {
 	const struct cuda_state *state = k->wr->memory.state;
 	struct ring *ring = calloc(1, sizeof(*ring) + n_threads * sizeof(*ring->lanes));
+	cleanup(place_leave) struct visit visit = {0};
 	int r;
 
 	if (!ring)
@@ -90,12 +76,8 @@ static int cuda_open(struct sink *k, unsigned n_threads, struct sentence *s)
 	ring->place = &state->place;
 	ring->n_lanes = n_threads;
 	k->state = ring;
-	r = enter(ring->place, s);
-	if (r < 0)
-		return r;
-	r = make_ring(ring, s);
-	leave(ring->place);
-	return r;
+	r = place_enter_primary(ring->place, &visit, s);
+	return r < 0 ? r : make_ring(ring, s);
 }
 
 static int copies_failed(const struct ring *ring, cu_result result, struct sentence *s)
@@ -108,7 +90,8 @@ static int cuda_begin(struct sink *k, unsigned thread, uint64_t leaf, char **ret
 	struct ring *ring = k->state;
 	struct lane *lane = &ring->lanes[thread];
 	struct bounce *bounce = &lane->bounces[lane->turn];
-	int r = enter(ring->place, s);
+	cleanup(place_leave) struct visit visit = {0};
+	int r = place_enter_primary(ring->place, &visit, s);
 	cu_result result;
 
 	(void)leaf;
@@ -116,7 +99,6 @@ static int cuda_begin(struct sink *k, unsigned thread, uint64_t leaf, char **ret
 		return r;
 	/* At once for an event that was never recorded. */
 	result = ring->place->driver->event_synchronize(bounce->copied);
-	leave(ring->place);
 	if (result)
 		return copies_failed(ring, result, s);
 	*ret = bounce->data;
@@ -131,7 +113,8 @@ static int cuda_end(struct sink *k, unsigned thread, uint64_t leaf, uint64_t siz
 	struct lane *lane = &ring->lanes[thread];
 	struct bounce *bounce = &lane->bounces[lane->turn];
 	cu_ptr to = (cu_ptr)(uintptr_t)k->wr->memory.data + leaf * DIGEST_LEAF_SIZE;
-	int r = enter(ring->place, s);
+	cleanup(place_leave) struct visit visit = {0};
+	int r = place_enter_primary(ring->place, &visit, s);
 	cu_result result;
 
 	if (r < 0)
@@ -139,7 +122,6 @@ static int cuda_end(struct sink *k, unsigned thread, uint64_t leaf, uint64_t siz
 	result = d->memcpy_to_device_async(to, bounce->data, size, ring->stream);
 	if (result == CU_OK)
 		result = d->event_record(bounce->copied, ring->stream);
-	leave(ring->place);
 	lane->turn ^= 1;
 	return result ? copies_failed(ring, result, s) : 0;
 }
@@ -147,15 +129,15 @@ static int cuda_end(struct sink *k, unsigned thread, uint64_t leaf, uint64_t siz
 /* Of all copies, those of threads that have ended included. */
 static int wait_for_copies(struct ring *ring, struct sentence *s)
 {
+	cleanup(place_leave) struct visit visit = {0};
+	int r = place_enter_primary(ring->place, &visit, s);
 	cu_result result = CU_OK;
-	int r = enter(ring->place, s);
 
 	if (r < 0)
 		return r;
 	for (unsigned i = 0; result == CU_OK && i < 2 * ring->n_lanes; i++)
 		result = ring->place->driver->event_synchronize(
 			ring->lanes[i / 2].bounces[i % 2].copied);
-	leave(ring->place);
 	return result ? copies_failed(ring, result, s) : 0;
 }
 
@@ -218,14 +200,14 @@ static void free_ring(struct ring *ring)
 static void cuda_close(struct sink *k)
 {
 	struct ring *ring = k->state;
+	struct visit visit = {0};
 	struct sentence ignored; /* what failed before has been told */
 
 	if (!ring)
 		return;
-	if (enter(ring->place, &ignored) == 0) {
+	if (place_enter_primary(ring->place, &visit, &ignored) == 0)
 		free_ring(ring);
-		leave(ring->place);
-	}
+	place_leave(&visit);
 	free(ring);
 }
 
