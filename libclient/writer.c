@@ -296,10 +296,10 @@ void weightd_writer_free(struct weightd_writer *wr)
 	if (!wr)
 		return;
 	/* What a parent has published is mapped in its children, what it was writing is not. */
-	if (wr->version || wr->owner == getpid())
+	if (wr->version || wr->owner == getpid()) {
 		(void)memory_synchronize(&wr->memory, WEIGHTD_ALL_STREAMS, &ignored);
-	if (wr->version || wr->owner == getpid())
 		memory_unmap(&wr->memory);
+	}
 	wr->memory = (struct memory){0};
 	end(wr);
 	writer_free(wr);
