@@ -57,6 +57,7 @@ typedef struct cu_function *cu_function;
 #define CU_ACCESS_READWRITE 3
 
 #define CU_STREAM_NON_BLOCKING 1
+#define CU_CAPTURE_RELAXED 2
 #define CU_EVENT_BLOCKING_SYNC 1
 #define CU_EVENT_DISABLE_TIMING 2
 #define CU_HOST_ALLOC_PORTABLE 1
@@ -154,6 +155,7 @@ struct cu_uuid {
 	X(stream_synchronize, "cuStreamSynchronize", (cu_stream s))                                 \
 	X(stream_query, "cuStreamQuery", (cu_stream s))                                             \
 	X(stream_wait_event, "cuStreamWaitEvent", (cu_stream s, cu_event e, unsigned flags))        \
+	X(capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                           \
 	X(event_create, "cuEventCreate", (cu_event * ret, unsigned flags))                          \
 	X(event_destroy, "cuEventDestroy_v2", (cu_event e))                                         \
 	X(event_record, "cuEventRecord", (cu_event e, cu_stream s))                                 \

@@ -49,6 +49,14 @@ static cu_context current_there(const struct place *p)
 	return current;
 }
 
+static struct visit begin(const struct place *p, bool has_pushed)
+{
+	struct visit v = {.place = p, .has_pushed = has_pushed, .capture_mode = CU_CAPTURE_RELAXED};
+
+	(void)p->driver->capture_mode(&v.capture_mode); /* it is exchanged, or stays what it is */
+	return v;
+}
+
 int place_enter_primary(const struct place *p, struct visit *ret, struct sentence *s)
 {
 	cu_result result;
@@ -59,7 +67,7 @@ int place_enter_primary(const struct place *p, struct visit *ret, struct sentenc
 	result = p->driver->ctx_push(p->primary);
 	if (result)
 		return gpu_error(p->driver, result, "the context of the GPU cannot be used", s);
-	*ret = (struct visit){.place = p, .has_pushed = true};
+	*ret = begin(p, true);
 	return 0;
 }
 
@@ -71,7 +79,7 @@ int place_enter(const struct place *p, struct visit *ret, struct sentence *s)
 		return r;
 	if (!current_there(p))
 		return place_enter_primary(p, ret, s);
-	*ret = (struct visit){.place = p};
+	*ret = begin(p, false);
 	return 0;
 }
 
@@ -79,7 +87,10 @@ void place_leave(struct visit *v)
 {
 	cu_context popped;
 
-	if (v->place && v->has_pushed)
+	if (!v->place)
+		return;
+	(void)v->place->driver->capture_mode(&v->capture_mode);
+	if (v->has_pushed)
 		(void)v->place->driver->ctx_pop(&popped);
 	v->place = NULL;
 }

@@ -3,7 +3,8 @@
  *
  * A GPU as memory is used on it. Calls of the driver are made in a context: in the caller's, where the current
  * one is of that GPU, else in the GPU's primary context, the one of the CUDA runtime and of torch, which is
- * held for as long as there is memory. What was current before a call is current after it.
+ * held for as long as there is memory. What was current before a call is current after it. Meanwhile the thread
+ * may do what, by default, would spoil a capture of another thread's that it has nothing to do with.
  */
 #pragma once
 
@@ -26,6 +27,7 @@ void place_deinit(struct place *p);
 struct visit {
 	const struct place *place; /* NULL: it has ended, or never began */
 	bool has_pushed;
+	int capture_mode; /* of the thread, before */
 };
 
 /* -ECHILD: in a process forked from the one whose memory it is. */

@@ -41,6 +41,8 @@ typedef struct cu_function *cu_function;
 	X(719, ERROR_LAUNCH_FAILED, "unspecified launch failure")                                  \
 	X(800, ERROR_NOT_PERMITTED, "operation not permitted")                                     \
 	X(801, ERROR_NOT_SUPPORTED, "operation not supported")                                     \
+	X(900, ERROR_STREAM_CAPTURE_UNSUPPORTED,                                                   \
+	  "operation not permitted when stream is capturing")                                      \
 	X(999, ERROR_UNKNOWN, "unknown error")
 
 enum {

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "tests/fake/call.h"
+#include "tests/fake/capture.h"
 #include "tests/fake/context.h"
 #include "tests/fake/stream.h"
 
@@ -131,6 +132,8 @@ CALL(cuEventQuery, cu_event e)
 	CALL_ENTER(CALL_NEEDS_CONTEXT);
 	if (!is_event(e))
 		return CUDA_ERROR_INVALID_HANDLE;
+	if (capture_forbids())
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	return stream_has_passed(&e->moment) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 

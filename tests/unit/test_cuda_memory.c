@@ -7,10 +7,12 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -139,6 +141,46 @@ static void what_is_written_is_there_when_the_call_returns(void **state)
 	fd_close(q.fd);
 }
 
+/* Of the stand-in: "gate", "capture". */
+static void set_state(const char *name, bool on)
+{
+	char path[4096];
+
+	(void)snprintf(path, sizeof(path), "%s/%s", getenv("FAKE_CUDA_STATE"), name);
+	if (on)
+		(void)fd_close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+	else
+		(void)unlink(path);
+}
+
+static void a_mark_is_looked_at_while_another_thread_captures_a_graph(void **state)
+{
+	struct memory_request q = request(MEMORY_WRITE);
+	struct memory m = {0};
+	struct sentence s;
+	bool has_passed;
+	cu_context c;
+
+	(void)state;
+	check(memory_map(&m, &q, &s), &s);
+	assert_int_equal(cuda->primary_ctx_retain(&c, 0), CU_OK);
+	assert_int_equal(cuda->ctx_push(c), CU_OK);
+	set_state("gate", true);
+	assert_int_equal(cuda->memset8_async((cu_ptr)(uintptr_t)m.data, 1, SIZE, NULL), CU_OK);
+	check(memory_mark(&m, NULL, &s), &s);
+	set_state("capture", true);
+	has_passed = memory_has_passed(&m, false);
+	set_state("gate", false);
+	assert_false(has_passed);
+	assert_true(memory_has_passed(&m, true));
+	assert_true(memory_has_passed(&m, false));
+	set_state("capture", false);
+	memory_unmap(&m);
+	assert_int_equal(cuda->ctx_pop(&c), CU_OK);
+	assert_int_equal(cuda->primary_ctx_release(0), CU_OK);
+	fd_close(q.fd);
+}
+
 struct shared {
 	const struct memory *memory;
 	const char *bytes;
@@ -214,6 +256,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(it_is_swapped_given_back_and_taken_again_at_one_address),
 		cmocka_unit_test(what_is_written_is_there_when_the_call_returns),
+		cmocka_unit_test(a_mark_is_looked_at_while_another_thread_captures_a_graph),
 		cmocka_unit_test(several_threads_read_and_digest_it_at_once),
 		cmocka_unit_test(what_is_not_the_memory_that_was_promised_is_refused),
 	};
