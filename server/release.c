@@ -107,6 +107,8 @@ bool release_run(struct slot *s)
 	    (r->state == RELEASE_ORPHAN && num_now_ns() < r->next_ns))
 		return false;
 	worker = s->backend->worker(s->server);
+	if (!worker)
+		return false; /* there may be one the next time */
 	if (r->state == RELEASE_ORPHAN) {
 		r->looking = true;
 		worker_submit(worker, &r->job, look_step, look_done);

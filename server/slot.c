@@ -171,6 +171,8 @@ void slot_forget(struct slot *s)
 
 void slot_free(struct slot *s)
 {
+	struct worker *worker;
+
 	if (!s)
 		return;
 	slot_forget(s);
@@ -178,8 +180,9 @@ void slot_free(struct slot *s)
 		free_done(&s->free_job, 0);
 		return;
 	}
-	/* The last close may take as long as the making. What has memory got it from a worker. */
-	worker_submit(s->backend->worker(s->server), &s->free_job, free_step, free_done);
+	/* The last close may take as long as the making. */
+	worker = s->backend->worker(s->server);
+	worker_submit(worker ? worker : &s->server->worker, &s->free_job, free_step, free_done);
 }
 
 void slot_keep(struct slot *s)
