@@ -77,7 +77,8 @@ static int cuda_open(struct sink *k, unsigned n_threads, struct sentence *s)
 	ring->n_lanes = n_threads;
 	k->state = ring;
 	r = place_enter_primary(ring->place, &visit, s);
-	return r < 0 ? r : make_ring(ring, s);
+	/* A model without a byte has nobody to read it. */
+	return r < 0 || n_threads == 0 ? r : make_ring(ring, s);
 }
 
 static int copies_failed(const struct ring *ring, cu_result result, struct sentence *s)

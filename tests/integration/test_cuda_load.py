@@ -66,6 +66,14 @@ def check_nothing_is_left(daemon, gpu):
 
 
 
+def test_a_model_without_a_byte_is_loaded_like_any_other(gpu_daemon, tmp_path):
+    path = tmp_path / "empty.safetensors"
+    write_model(path, {"nothing": u8(b"")})
+    load(gpu_daemon, path)
+    assert listing(gpu_daemon)["nothing"]["shape"] == [0]
+    gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
+
+
 @pytest.mark.threads
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_what_is_on_the_gpu_is_what_the_file_holds(gpu_daemon, gpu, model, threads):
