@@ -140,8 +140,8 @@ void buffer_trim(struct buffer *b);
 bool buffer_reap(struct buffer *b);
 
 /*
- * Frees the oldest version of all on the device that is only kept, to make room; NULL: on any. False: there is none, or all of them
- * together would not make up for the `missing` bytes.
+ * Frees the oldest version of all on the device that is only kept, to make room; NULL: on any. False: there is
+ * none, or all of them together would not make up for the `missing` bytes.
  */
 bool buffers_evict(struct server *server, const char *device, uint64_t missing);
 

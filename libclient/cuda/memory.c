@@ -52,8 +52,9 @@ static int import(const struct memory_request *q, const struct cuda_state *state
 }
 
 /*
- * For the GPU that maps it, and the one that has it, whose engines may do the copies. A driver that knows no read-only mappings gives one that can be
- * written: what nobody may write is then kept so by everybody's good will, and checked by verify.
+ * For the GPU that maps it, and the one that has it, whose engines may do the copies. A driver that knows no
+ * read-only mappings gives one that can be written: what nobody may write is then kept so by everybody's good
+ * will, and checked by verify.
  */
 static cu_result set_access(const struct memory *m, const struct cuda_state *state,
 			    enum memory_access access)
