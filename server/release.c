@@ -108,7 +108,7 @@ bool release_run(struct slot *s)
 		return false;
 	worker = s->backend->worker(s->server);
 	if (!worker)
-		return false; /* there may be one the next time */
+		return false; /* what came back after a restart is the first to need one */
 	if (r->state == RELEASE_ORPHAN) {
 		r->looking = true;
 		worker_submit(worker, &r->job, look_step, look_done);

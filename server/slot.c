@@ -180,7 +180,7 @@ void slot_free(struct slot *s)
 		free_done(&s->free_job, 0);
 		return;
 	}
-	/* The last close may take as long as the making. */
+	/* The last close may take as long as the making. What came back after a restart may be without a worker. */
 	worker = s->backend->worker(s->server);
 	worker_submit(worker ? worker : &s->server->worker, &s->free_job, free_step, free_done);
 }

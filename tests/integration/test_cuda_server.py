@@ -4,6 +4,7 @@ import errno
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 
@@ -498,6 +499,27 @@ def test_a_death_at_each_point_loses_and_leaks_nothing(gpu, serve, require, tmp_
     insist(daemon, lambda w: until(lambda: w.stat().slot_bytes == 0, lambda: w.stat()))
     until(lambda: gpu.used() == 0, lambda: f"{gpu.used()} bytes are left")
     assert f"killed at {point}:1" in daemon.log
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_what_survived_is_freed_once_there_are_descriptors_for_it(gpu, serve, is_published):
+    daemon = serve(gpu, "[store]", "resume-timeout = 1", args=["--keeper"])
+    with Wire(daemon.socket) as w:
+        slot = w.create("m", LAYOUT, device=gpu.device())
+        if is_published:
+            w.publish(slot.writer)
+        with restart(daemon, w) as again:
+            pid = again.ping().pid
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+            if is_published:
+                again.drop("m", device=gpu.device())
+            w.close()  # what it has of the memory
+            until(lambda: not again.names(), again.names)  # the writer does not come back
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+            until(lambda: again.stat().slot_bytes == 0, lambda: again.stat())
+            until(lambda: gpu.used() == 0, lambda: f"{gpu.used()} bytes are left")
+            assert again.ping().pid == pid
 
 
 # --- freeing --------------------------------------------------------------------------------------
