@@ -30,6 +30,7 @@ struct release {
 	struct job job;
 	enum release_state state;
 	bool looking; /* the worker is, at an orphan */
+	uint64_t begun_ns;
 	uint64_t free; /* bytes of the GPU, when it was looked at last */
 	uint64_t others; /* the least that all but us have left of it since */
 	uint64_t delay_ns;

@@ -540,6 +540,24 @@ def test_memory_that_somebody_keeps_is_an_orphan_until_he_lets_go(gpu, serve):
         assert w.stat().slot_bytes == 0
 
 
+def test_who_keeps_much_holds_up_others_no_longer_than_who_keeps_little(gpu, serve):
+    daemon = serve(gpu)
+    with Wire(daemon.socket) as w, Wire(daemon.socket, timeout=4) as other:
+        kept = []
+        for i in range(8):
+            publish(w, gpu.device(), f"m{i}")
+            lease = w.attach(f"m{i}", device=gpu.device())
+            kept.append(os.dup(lease.slot_fd))
+            w.detach(lease.lease)
+        for i in range(8):
+            w.drop(f"m{i}", device=gpu.device())
+        publish(other, gpu.device())
+        until(lambda: [r.state for r in w.list(wire.SLOTS)].count(ORPHAN) == 8, lambda: w.list(wire.SLOTS))
+        for fd in kept:
+            os.close(fd)
+        until(lambda: len(w.list(wire.SLOTS)) == 1, lambda: w.list(wire.SLOTS))
+
+
 def test_our_own_memory_that_comes_and_goes_hides_no_orphan(gpu, serve):
     with Wire(serve(gpu).socket) as w:
         publish(w, gpu.device(), size=40 * MIB)
