@@ -194,6 +194,12 @@ int allocator_ask(struct allocator *a, struct allocator_request *q, struct alloc
 			return r;
 		r = ask(a, q, ret, ret_fd);
 	}
+	if (r == -EMFILE) {
+		/* What it sent is lost on the way, and freed with that: it is none the worse for it. */
+		(void)snprintf(ret->why, sizeof(ret->why),
+			       "weightd is out of descriptors; try again");
+		return r;
+	}
 	if (r < 0)
 		return fail(a, r, ret->why);
 	a->used_ns = num_now_ns();

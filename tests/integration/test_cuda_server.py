@@ -195,6 +195,25 @@ def test_an_allocator_that_dies_fails_one_request(gpu, serve):
         publish(w, gpu.device())
 
 
+def test_what_weightd_has_no_descriptor_for_is_no_fault_of_the_allocator(gpu, serve):
+    daemon = serve(gpu)
+    with Wire(daemon.socket) as w:
+        gpu.fail("cuMemCreate", "hang")
+        w.send_create("m", LAYOUT, device=gpu.device())
+        until(lambda: gpu.n_contexts() == 1, "it is being made")
+        soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (3, hard))
+        before = allocators(daemon)
+        gpu.heal()
+        with pytest.raises(Refused, match="weightd is out of descriptors; try again") as e:
+            w.answer(wire.CREATE)
+        assert e.value.errno == errno.EMFILE
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        until(lambda: gpu.used() == 0, lambda: f"{gpu.used()} bytes are left")
+        publish(w, gpu.device())
+        assert allocators(daemon) == before
+
+
 def test_an_allocator_that_is_killed_while_idle_is_not_missed(gpu, serve):
     daemon = serve(gpu)
     with Wire(daemon.socket) as w:
