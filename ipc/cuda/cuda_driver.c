@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -46,6 +47,7 @@ static int load_functions(void *library)
 static int open_driver(void)
 {
 	void *library = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL);
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	char why[CUDA_WHY_SIZE], said[CUDA_WHY_SIZE];
 	int n = 0, r;
 	cu_result result;
@@ -70,7 +72,11 @@ static int open_driver(void)
 	if (result == CU_OK)
 		return 0;
 	cuda_driver_explain(&opened.driver, result, said);
-	(void)snprintf(why, sizeof(why), "the CUDA driver does not start: %.200s", said);
+	if (result != CU_NO_DEVICE)
+		visible = NULL;
+	(void)snprintf(why, sizeof(why), "the CUDA driver does not start: %.120s%s%.60s%s", said,
+		       visible ? " (CUDA_VISIBLE_DEVICES is '" : "", visible ? visible : "",
+		       visible ? "')" : "");
 	return fail(result == CU_NO_DEVICE ? -ENODEV : -EIO, why);
 }
 

@@ -73,6 +73,12 @@ def test_without_a_gpu_likewise(one):
     without(one, errno.ENODEV, "the CUDA driver does not start: CUDA_ERROR_NO_DEVICE", CUDA_VISIBLE_DEVICES="")
 
 
+@pytest.mark.parametrize("visible", ["", "7", "none"])
+def test_a_choice_that_leaves_no_gpu_is_named(one, visible):
+    without(one, errno.ENODEV, f"no CUDA-capable device is detected (CUDA_VISIBLE_DEVICES is '{visible}')",
+            CUDA_VISIBLE_DEVICES=visible)
+
+
 def test_with_a_driver_that_is_too_old_likewise(one, tmp_path):
     features.require("gcc", "no gcc", shutil.which("gcc"))
     subprocess.run(["gcc", "-shared", "-fPIC", "-xc", "-", "-o", tmp_path / "libcuda.so.1"], check=True,
