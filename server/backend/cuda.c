@@ -110,6 +110,7 @@ unsigned cuda_list(struct cuda *c, struct wire_device_record ret[CUDA_DEVICES_MA
 {
 	struct allocator_request q = {.op = ALLOCATOR_DEVICE};
 	struct allocator_reply reply;
+	bool has_failed = false;
 	unsigned n = 0;
 	int fd = -1, r;
 
@@ -122,8 +123,11 @@ unsigned cuda_list(struct cuda *c, struct wire_device_record ret[CUDA_DEVICES_MA
 			break;
 		if (r < 0)
 			return list_none(reply.why, ret); /* also one that hangs half way */
+		has_failed |= !reply.device.total;
 		ret[n++] = reply.device;
 	}
+	if (has_failed)
+		allocator_rest(&c->allocator); /* as after an allocation: its contexts go on failing */
 	return n;
 }
 

@@ -18,6 +18,7 @@ GRANULE = 2 * MIB
 LAYOUT = image([("t", 4096)])
 CUDA = 1  # where a slot is
 OUT_OF_MEMORY = 2
+DEVICE_LOST = 702
 UNKNOWN = 999
 
 
@@ -325,6 +326,21 @@ def test_numbers_are_known_without_asking_the_gpus_again(gpu, serve):
     gpu.fail("cuInit", "hang")
     row = daemon.ctl("ls", "-n", "-o", "NAME,DEVICE").stdout.split()
     assert row == ["m", "cuda:0"] and not allocators(daemon)
+
+
+@pytest.mark.parametrize("symbol", ["cuMemGetInfo", "cuDevicePrimaryCtxRetain"])
+def test_a_gpu_that_has_failed_is_looked_at_by_another_allocator(make_gpus, serve, symbol):
+    gpu = make_gpus(devices=2)
+    daemon = serve(gpu)
+    with Wire(daemon.socket) as w:
+        assert all(not row.why for row in w.devices().values())
+        before = allocators(daemon)
+        os.kill(before[0], signal.SIGKILL)
+        gpu.fail(symbol, DEVICE_LOST, count=1)
+        assert [bool(row.why) for row in w.devices().values()] == [False, True, False]
+        failed = allocators(daemon)
+        assert all(not row.why for row in w.devices().values())
+        assert not set(failed) & set(allocators(daemon)), "what has failed there goes on failing"
 
 
 # --- names and lists ------------------------------------------------------------------------------
