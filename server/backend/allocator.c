@@ -155,7 +155,7 @@ static int ask(struct allocator *a, const struct allocator_request *q, struct al
 			   &packet);
 
 	if (r < 0)
-		return r;
+		return r == -EMSGSIZE ? -EPROTO : r;
 	if (!allocator_reply_ok(packet.data, packet.size, packet.n_fds)) {
 		channel_packet_deinit(&packet);
 		return -EPROTO;

@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 
 import features
 import pytest
@@ -273,6 +274,16 @@ def test_a_program_that_is_no_allocator_is_named(gpu, serve, path):
         sentence = refused(errno.ENOENT if "none" in path else errno.EIO, w, "m", LAYOUT, device=gpu.device())
         assert ("/nonexistent/weightd-cuda cannot be started: No such file" in sentence or
                 "weightd-cuda died (exit status 0)" in sentence), sentence
+
+
+@pytest.mark.parametrize("n", [1, 992, 9000])
+def test_an_answer_that_is_none_is_told_as_one(gpu, serve, tmp_path, n):
+    program = tmp_path / "allocator"
+    program.write_text(f"#!{sys.executable}\nimport socket\ns = socket.socket(fileno=3)\n"
+                       f"s.recv(4096)\ns.send(bytes({n}))\ns.recv(1)\n")
+    program.chmod(0o755)
+    with Wire(serve(gpu, f"allocator = {program}").socket) as w:
+        assert "weightd-cuda is of another release" in refused(errno.EPROTO, w, "m", LAYOUT, device=gpu.device())
 
 
 def test_without_the_driver_the_reason_is_told(gpu, serve):
