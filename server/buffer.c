@@ -509,15 +509,15 @@ uint64_t buffers_kept_bytes(const struct server *server, const char *device)
 	return size;
 }
 
-static uint64_t bytes_of(const struct slot *s)
+static uint64_t bytes_of(const struct slot *s, bool in_release)
 {
-	if (!s || release_has_begun(s))
+	if (!s || release_is_over(s) || release_has_begun(s) != in_release)
 		return 0;
 	/* On a GPU nothing before there is memory, and then what it takes there. */
 	return s->backend->opaque ? s->memory.location.map_size : s->size;
 }
 
-static uint64_t bytes_of_all(const struct list *buffers, const char *device)
+static uint64_t bytes_in(const struct list *buffers, const char *device, bool in_release)
 {
 	const struct version *v;
 	const struct buffer *b;
@@ -527,18 +527,23 @@ static uint64_t bytes_of_all(const struct list *buffers, const char *device)
 		if (!is_on(b, device))
 			continue;
 		list_for_each(v, &b->versions, link)
-			size += bytes_of(v->slot);
+			size += bytes_of(v->slot, in_release);
 		list_for_each(v, &b->leaving, link)
-			size += bytes_of(v->slot);
+			size += bytes_of(v->slot, in_release);
 		if (b->writer && !b->writer->target && b->writer->kept)
-			size += bytes_of(b->writer->slot);
+			size += bytes_of(b->writer->slot, in_release);
 	}
 	return size;
 }
 
 uint64_t buffers_bytes(const struct server *server, const char *device)
 {
-	return bytes_of_all(&server->buffers, device) + bytes_of_all(&server->removed, device);
+	return bytes_in(&server->buffers, device, false) + bytes_in(&server->removed, device, false);
+}
+
+uint64_t buffers_bytes_in_release(const struct server *server, const char *device)
+{
+	return bytes_in(&server->buffers, device, true) + bytes_in(&server->removed, device, true);
 }
 
 bool buffers_evict(struct server *server, const char *device, uint64_t missing)

@@ -155,6 +155,9 @@ void buffer_audit(const struct buffer *b, enum audit_action action, const struct
 /* What slots take on a device, but for those that are on their way out. */
 uint64_t buffers_bytes(const struct server *server, const char *device);
 
+/* What those take, or did, until it is known that it is free. */
+uint64_t buffers_bytes_in_release(const struct server *server, const char *device);
+
 /* WIRE_BUFFER_*. */
 uint32_t buffer_flags(const struct buffer *b);
 

@@ -52,10 +52,14 @@ static int look_step(struct job *job)
 	return s->backend->await_free(&s->memory, 0, 0, &s->release.free);
 }
 
-/* What the GPU would have free without us: this slot apart, which is none of ours any more. */
+/*
+ * What the GPU would have free without us. The slots that are being released count as ours until they are over:
+ * the one that is let go adds to this, once, until its release is seen to be over.
+ */
 static uint64_t left_by_others(const struct slot *s)
 {
-	return s->release.free + buffers_bytes(s->server, s->device);
+	return s->release.free + buffers_bytes(s->server, s->device) +
+	       buffers_bytes_in_release(s->server, s->device);
 }
 
 static void plan_look(struct slot *s)
@@ -129,6 +133,11 @@ bool release_run(struct slot *s)
 bool release_has_begun(const struct slot *s)
 {
 	return s->release.state != RELEASE_HELD;
+}
+
+bool release_is_over(const struct slot *s)
+{
+	return s->release.state == RELEASE_OVER;
 }
 
 bool release_is_orphan(const struct slot *s)

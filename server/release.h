@@ -46,5 +46,8 @@ bool release_run(struct slot *s);
 /* True for one that has begun: the slot is good for nothing any more. */
 bool release_has_begun(const struct slot *s);
 
+/* True when that is known to be free, or nobody can say. */
+bool release_is_over(const struct slot *s);
+
 /* True when the memory should be free and is not. */
 bool release_is_orphan(const struct slot *s);

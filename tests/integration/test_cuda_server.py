@@ -604,6 +604,28 @@ def test_who_keeps_much_holds_up_others_no_longer_than_who_keeps_little(gpu, ser
         until(lambda: len(w.list(wire.SLOTS)) == 1, lambda: w.list(wire.SLOTS))
 
 
+def test_an_orphan_that_is_let_go_hides_no_other(gpu, serve):
+    def left():
+        return sorted(r.name for r in w.list(wire.SLOTS))
+
+    with Wire(serve(gpu).socket) as w:
+        kept = {}
+        for name in "a", "b", "c":
+            publish(w, gpu.device(), name, size=40 * MIB)
+            lease = w.attach(name, device=gpu.device())
+            kept[name] = os.dup(lease.slot_fd)
+            w.drop(name, device=gpu.device())
+            w.detach(lease.lease)
+        until(lambda: [r.state for r in w.list(wire.SLOTS)] == [ORPHAN] * 3, lambda: w.list(wire.SLOTS))
+        os.close(kept.pop("a"))
+        until(lambda: len(left()) == 2, left)  # which of them nobody can tell
+        with pytest.raises(AssertionError):
+            until(lambda: len(left()) < 2, "they go on being orphans", seconds=3)
+        for fd in kept.values():
+            os.close(fd)
+        until(lambda: not left(), left)
+
+
 def test_our_own_memory_that_comes_and_goes_hides_no_orphan(gpu, serve):
     with Wire(serve(gpu).socket) as w:
         publish(w, gpu.device(), size=40 * MIB)
