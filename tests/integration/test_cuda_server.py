@@ -12,6 +12,7 @@ import sys
 import features
 import pytest
 from integration import wire
+from integration.cuda_scene import command, environment
 from integration.wire import ORPHAN, Refused, Wire, image, until
 
 MIB = 1 << 20
@@ -602,6 +603,42 @@ def test_who_keeps_much_holds_up_others_no_longer_than_who_keeps_little(gpu, ser
         for fd in kept:
             os.close(fd)
         until(lambda: len(w.list(wire.SLOTS)) == 1, lambda: w.list(wire.SLOTS))
+
+
+OTHER_PROGRAM = f"""
+context()
+for size in 20 * {MIB}, 0:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    size and new("cuMemAlloc_v2", ctypes.c_size_t(size))
+"""
+
+
+def test_what_another_program_takes_meanwhile_makes_no_lasting_orphan(gpu, serve):
+    def has_it():
+        memory = os.readlink(f"/proc/self/fd/{kept}")
+        with contextlib.suppress(FileNotFoundError):  # one that is being closed
+            return memory in [os.readlink(fd) for fd in pathlib.Path(f"/proc/{daemon.pid}/fd").iterdir()]
+        return True
+
+    daemon = serve(gpu)
+    other = subprocess.Popen(command(OTHER_PROGRAM), env=environment(gpu), stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    with other, Wire(daemon.socket) as w:
+        assert other.stdout.readline() == "ready\n"
+        publish(w, gpu.device(), size=40 * MIB)
+        lease = w.attach("m", device=gpu.device())
+        kept = os.dup(lease.slot_fd)
+        w.drop("m", device=gpu.device())
+        w.detach(lease.lease)
+        until(lambda: not has_it(), "weightd has closed it")
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "ready\n"
+        os.close(kept)
+        until(lambda: [r.state for r in w.list(wire.SLOTS)] == [ORPHAN], lambda: w.list(wire.SLOTS))  # as it looks
+        other.stdin.close()
+        until(lambda: not w.list(wire.SLOTS), lambda: w.list(wire.SLOTS))
 
 
 def test_an_orphan_that_is_let_go_hides_no_other(gpu, serve):
