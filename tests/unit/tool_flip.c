@@ -18,6 +18,7 @@
 
 #include "ipc/base/num.h"
 #include "ipc/head.h"
+#include "server/backend/backend.h"
 #include "server/buffer.h"
 #include "server/server.h"
 #include "server/slot.h"
@@ -44,7 +45,7 @@ static struct buffer *make_buffer(void)
 	list_init(&server.removed);
 	quota_init(&server.quota);
 	server.config.keep = 2;
-	if (buffer_new(&server, "bench/flip", "host", NULL, &access, &b) != 0)
+	if (buffer_new(&server, "bench/flip", "host", &backend_host, &access, &b) != 0)
 		fail("no buffer");
 	return b;
 }
