@@ -8,7 +8,8 @@
 
 void weightd_detach(struct weightd_buffer *b)
 {
-	struct sentence ignored; /* after a failure nothing runs any more */
+	/* After a failure nothing runs any more; but for one in a capture, where weightd.h forbids the call. */
+	struct sentence ignored;
 
 	if (!b)
 		return;
