@@ -122,6 +122,9 @@ _Noreturn static void become_daemon(const struct keeper *k)
 {
 	set_environment(k);
 	keepsakes_pass(&k->kept);
+	/* Not SIGTERM and SIGINT: the daemon reads them from a descriptor, also what came before it had one. */
+	(void)sigdelset(&watched, SIGTERM);
+	(void)sigdelset(&watched, SIGINT);
 	(void)sigprocmask(SIG_UNBLOCK, &watched, NULL);
 	(void)execv(k->program, k->argv);
 	log_warning("cannot execute %s: %s; taking the program that was there when the keeper started",

@@ -533,6 +533,19 @@ def test_the_keeper_ends_with_the_status_of_a_child_told_to_end(make_keeper, sta
     assert keeper.wait() == status
 
 
+def test_an_end_before_the_child_can_hear_of_it_waits_for_the_child():
+    program = f"""if True:
+        import os, signal
+        os.kill(os.getppid(), signal.SIGTERM)
+        while signal.SIGINT not in signal.sigpending():
+            os.sched_yield()
+        os.execv({PYTHON!r}, [{PYTHON!r}, "-S", {KEPT!r}])
+    """
+    keeper = Keeper(command=(PYTHON, "-S", "-c", program), env={"KEPT_STATUS": "7"})
+    with contextlib.closing(keeper):
+        assert keeper.wait() == 7
+
+
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
 def test_an_end_for_good_is_told_from_one_before_a_successor(keeper, sig):
     for signo in "SIGTERM", "SIGINT":
