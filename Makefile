@@ -71,16 +71,16 @@ WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 # --- Sources ------------------------------------------------------------------------------------
 
 # Of the files of a variant, NOUN-*.c, one is built.
-INI := server/ini-$(if $(HAVE_INIH),inih,none).c
+INI := server/base/ini-$(if $(HAVE_INIH),inih,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
 # For clients and weightd-cuda; weightd does without.
 CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
-CHOSEN := server/ini-% $(if $(FAULTS),,server/fault.c)
+CHOSEN := server/base/ini-% $(if $(FAULTS),,server/fault.c)
 # Both ends of what weightd and weightd-cuda say to each other.
 PROTOCOL := $(call objects,server/cuda/protocol.c)
-SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c)) $(INI)) $(PROTOCOL)
+SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c server/base/*.c)) $(INI)) $(PROTOCOL)
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/cuda/*.c libclient/load/*.c))
 WEIGHTCTL := $(call objects,$(wildcard libclient/weightctl/*.c))

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "ipc/channel.h"
-#include "server/log.h"
+#include "server/base/log.h"
 
 enum audit_action {
 	AUDIT_CREATE,

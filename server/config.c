@@ -17,7 +17,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/ini.h"
+#include "server/base/ini.h"
 
 #define FILE_SIZE_MAX (256 * KIB)
 #define ERRORS_MAX 20

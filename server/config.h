@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "server/log.h"
+#include "server/base/log.h"
 #include "server/quota.h"
 
 #define CONFIG_PATH "/etc/weightd/weightd.conf"

@@ -10,7 +10,7 @@
 
 #include "ipc/wire.h"
 #include "server/access.h"
-#include "server/loop.h"
+#include "server/base/loop.h"
 
 struct buffer;
 struct session;

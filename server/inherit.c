@@ -10,7 +10,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
-#include "server/log.h"
+#include "server/base/log.h"
 
 #define FIRST_FD 3
 #define LEFT_NAMED 10

@@ -25,8 +25,8 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/base/log.h"
 #include "server/keepsake.h"
-#include "server/log.h"
 #include "server/notice.h"
 
 #define LISTEN_FDS_START 3

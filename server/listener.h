@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "server/loop.h"
+#include "server/base/loop.h"
 
 struct inherit;
 struct store;

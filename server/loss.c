@@ -4,8 +4,8 @@
 #include <poll.h>
 
 #include "ipc/base/num.h"
+#include "server/base/log.h"
 #include "server/buffer.h"
-#include "server/log.h"
 #include "server/reaper.h"
 #include "server/recycle.h"
 #include "server/server.h"

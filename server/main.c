@@ -13,9 +13,9 @@
 
 #include "server/audit.h"
 #include "server/backend/headroom.h"
+#include "server/base/log.h"
 #include "server/config.h"
 #include "server/keeper.h"
-#include "server/log.h"
 #include "server/server.h"
 
 #define EXIT_USAGE 2

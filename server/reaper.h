@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "server/loop.h"
+#include "server/base/loop.h"
 
 struct server;
 

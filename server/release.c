@@ -4,9 +4,9 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/base/log.h"
 #include "server/buffer.h"
 #include "server/fault.h"
-#include "server/log.h"
 #include "server/server.h"
 #include "server/slot.h"
 

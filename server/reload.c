@@ -1,7 +1,7 @@
 #include "server/reload.h"
 
 #include "server/access.h"
-#include "server/log.h"
+#include "server/base/log.h"
 #include "server/server.h"
 
 static struct server *server_of(struct job *job)

@@ -13,7 +13,7 @@
 #include "ipc/base/list.h"
 #include "ipc/channel.h"
 #include "ipc/codec.h"
-#include "server/loop.h"
+#include "server/base/loop.h"
 #include "server/quota.h"
 
 struct inquiry;

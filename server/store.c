@@ -12,9 +12,9 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/base/log.h"
+#include "server/base/notify.h"
 #include "server/fault.h"
-#include "server/log.h"
-#include "server/notify.h"
 
 #define BARRIER_NS 10000000000u
 

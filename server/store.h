@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/loop.h"
+#include "server/base/loop.h"
 
 struct notify;
 

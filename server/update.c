@@ -12,11 +12,11 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/base/log.h"
 #include "server/buffer.h"
 #include "server/event.h"
 #include "server/fault.h"
 #include "server/lease.h"
-#include "server/log.h"
 #include "server/reaper.h"
 #include "server/recycle.h"
 #include "server/server.h"

@@ -11,7 +11,7 @@
 
 #include "ipc/base/list.h"
 #include "ipc/wire.h"
-#include "server/loop.h"
+#include "server/base/loop.h"
 
 struct buffer;
 struct server;

@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "server/loop.h"
+#include "server/base/loop.h"
 
 enum {
 	JOB_DONE = 0,

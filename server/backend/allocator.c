@@ -10,7 +10,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/log.h"
+#include "server/base/log.h"
 
 #define PROGRAM "weightd-cuda"
 #define SECOND_NS ((uint64_t)1000000000)

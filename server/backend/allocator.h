@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/backend/child.h"
+#include "server/base/child.h"
 #include "server/cuda/protocol.h"
 
 struct allocator {

@@ -14,8 +14,8 @@
 
 #include "ipc/base/num.h"
 #include "server/backend/headroom.h"
+#include "server/base/ini.h"
 #include "server/config.h"
-#include "server/ini.h"
 
 #define SAID_MAX 8192
 #define SKIP 77

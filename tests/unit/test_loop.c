@@ -17,7 +17,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/loop.h"
+#include "server/base/loop.h"
 
 #define MS 1000000u
 

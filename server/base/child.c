@@ -1,4 +1,4 @@
-#include "server/backend/child.h"
+#include "server/base/child.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 #include <errno.h>
 
-#include "server/ini.h"
+#include "server/base/ini.h"
 
 int ini_line_read(const char *line, struct ini_line *ret)
 {

@@ -15,6 +15,9 @@ enum log_level {
 	LOG_LEVEL_DEBUG = 7,
 };
 
+/* What lines for people begin with, "weightd" if nobody says it; a literal. */
+void log_set_name(const char *name);
+
 void log_init(enum log_level max_level);
 void log_set_level(enum log_level max_level);
 

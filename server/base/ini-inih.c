@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/ini.h"
+#include "server/base/ini.h"
 
 #define PROBE "\n*=" /* an entry behind a section's line, since inih reports entries alone */
 

@@ -1,4 +1,4 @@
-#include "server/log.h"
+#include "server/base/log.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -15,6 +15,7 @@
 
 static _Atomic enum log_level max_level = LOG_LEVEL_INFO; /* read by every thread */
 static bool to_journal;
+static const char *program = "weightd";
 
 /* The variable alone is inherited by whoever a service starts, also with another stderr. */
 static bool is_journal(int fd)
@@ -25,6 +26,11 @@ static bool is_journal(int fd)
 
 	return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 && fstat(fd, &st) == 0 &&
 	       st.st_dev == device && st.st_ino == inode;
+}
+
+void log_set_name(const char *name)
+{
+	program = name;
 }
 
 void log_init(enum log_level level)
@@ -77,7 +83,8 @@ static void write_line(const char *line, size_t size)
 		return;
 	}
 	if (n_lost > 0) {
-		n = snprintf(lost, sizeof(lost), "weightd: %u lines of the log were lost\n", n_lost);
+		n = snprintf(lost, sizeof(lost), "%s: %u lines of the log were lost\n", program,
+			     n_lost);
 		n_lost = 0;
 		if (write(STDERR_FILENO, lost, (size_t)n) < 0)
 			n_lost++;
@@ -96,7 +103,7 @@ void log_line(enum log_level level, const char *fmt, ...)
 	if (level > max_level)
 		return;
 	n = to_journal ? snprintf(line, sizeof(line), "<%d>", level)
-		       : snprintf(line, sizeof(line), "weightd: ");
+		       : snprintf(line, sizeof(line), "%s: ", program);
 	va_start(args, fmt);
 	n += vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, args);
 	va_end(args);

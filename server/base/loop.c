@@ -1,4 +1,4 @@
-#include "server/loop.h"
+#include "server/base/loop.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "server/notify.h"
+#include "server/base/notify.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/log.h"
+#include "server/base/log.h"
 
 #define RETRY_NS 10000000u
 #define PARTING_MS 1000 /* for what still waits at our end */
