@@ -35,7 +35,7 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-st
 # -fPIC throughout, so that every file is compiled once. What the library exports is written in one
 # place, libclient/libweightd.map, hence no -fvisibility.
 BASE := -std=gnu17 -D_GNU_SOURCE -I. -Ilibclient/include -fPIC -fno-semantic-interposition -pthread \
-	$(shell pkg-config --cflags-only-I jansson smartcols 2>/dev/null)
+	$(shell pkg-config --cflags-only-I jansson smartcols openssl 2>/dev/null)
 SAN_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 SAN_thread := -fsanitize=thread -fno-omit-frame-pointer
 ifneq ($(SAN),)
@@ -56,6 +56,7 @@ has_program = $(shell command -v $(1) 2>/dev/null)
 libs = $(shell pkg-config --libs $(1) 2>/dev/null)
 
 HAVE_INIH := $(call has_pkg,inih)
+HAVE_OPENSSL := $(call has_pkg,openssl)
 HAVE_CMOCKA := $(call has_pkg,cmocka)
 HAVE_SCDOC := $(call has_program,scdoc)
 HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
@@ -64,6 +65,7 @@ HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
 MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,libxxhash),,libxxhash-dev) \
 	$(if $(call has_pkg,smartcols),,libsmartcols-dev)
 WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
+	$(if $(HAVE_OPENSSL),,'weightd-sync and weightctl pki (libssl-dev)') \
 	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
 	$(if $(HAVE_SCDOC),,'man pages (scdoc)') \
 	$(if $(HAVE_FUZZER),,'fuzz targets (clang libclang-rt-14-dev)')
@@ -80,18 +82,29 @@ CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
 CHOSEN := server/base/ini-% $(if $(FAULTS),,server/fault.c)
 # Both ends of what weightd and weightd-cuda say to each other.
 PROTOCOL := $(call objects,server/cuda/protocol.c)
-SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c server/base/*.c)) $(INI)) $(PROTOCOL)
+BASE_OBJECTS := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/base/*.c)) $(INI))
+SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c))) $(BASE_OBJECTS) $(PROTOCOL)
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/cuda/*.c libclient/load/*.c))
-WEIGHTCTL := $(call objects,$(wildcard libclient/weightctl/*.c))
+WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/pki-%,$(wildcard libclient/weightctl/*.c)) \
+	$(wildcard libclient/weightctl/pki-$(if $(HAVE_OPENSSL),openssl,none).c))
+# What the agent and the processes that work for it share.
+SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
+SYNC := $(call objects,$(wildcard server/sync/*.c))
+SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c))
+SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
 MAP := libclient/libweightd.map
 
 PTX := libclient/cuda/digest.ptx
 
 LIB := $(B)/libweightd.so
-PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl
+SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,$(if $(wildcard server/sync/main.c),weightd-sync) \
+	$(if $(wildcard server/sync/local/main.c),weightd-sync-local) $(if $(wildcard server/sync/tcp/main.c),weightd-sync-tcp)))
+PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(SYNC_PROGRAMS)
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
-UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(wildcard tests/unit/test_*.c)))
+UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
+	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%),$(wildcard tests/unit/test_*.c))))
+UNIT_SYNC := $(filter $(B)/unit/test_sync_%,$(UNIT))
 # A .c file with a header beside it is a part of every program in its folder, the others are programs.
 parts = $(filter $(patsubst %.h,%.c,$(wildcard tests/$(1)/*.h)),$(wildcard tests/$(1)/*.c))
 programs = $(filter-out $(call parts,$(1)),$(wildcard tests/$(1)/*.c))
@@ -146,6 +159,18 @@ $(B)/weightd: $(SERVER) $(IPC)
 $(B)/weightd-cuda: $(ALLOCATOR) $(IPC) $(CUDA)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^
 
+SYNC_LIBS = $(call libs,jansson openssl)
+
+$(B)/weightd-sync: $(SYNC) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
+
+# In a build tree, it finds the library beside it.
+$(B)/weightd-sync-local: $(SYNC_LOCAL) $(SYNC_BASE) $(IPC) $(LIB)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd $(SYNC_LIBS) -Wl,-rpath,'$$ORIGIN'
+
+$(B)/weightd-sync-tcp: $(SYNC_TCP) $(SYNC_BASE) $(IPC)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS)
+
 $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
 		-Wl,--version-script=$(MAP) $(if $(SAN),,-Wl,--no-undefined) \
@@ -154,7 +179,8 @@ $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 $(LIB): $(LIB).$(VERSION)
 	$(Q)ln -sf $(<F) $(LIB).$(SOVERSION) && ln -sf $(LIB:$(B)/%=%).$(SOVERSION) $@
 
-WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd $(call libs,smartcols) -lm
+WEIGHTCTL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(WEIGHTCTL) -L$(B) -lweightd \
+	$(call libs,smartcols jansson $(if $(HAVE_OPENSSL),libcrypto)) -lm
 
 $(B)/weightctl: $(WEIGHTCTL) $(LIB)
 	$(call say,LINK)$(WEIGHTCTL_LINK) -Wl,-rpath,'$$ORIGIN'
@@ -209,10 +235,16 @@ ptx: libclient/cuda/digest.cu
 
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER))
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS)
+# Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
+UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
 
-$(UNIT): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
+$(filter-out $(UNIT_SYNC),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)
+
+$(UNIT_SYNC): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,unit)) $(UNDER_SYNC_TEST)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(SYNC_LIBS) $(SERVER_LIBS)
 
 # A bench that looks inside the server.
 $(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
@@ -287,8 +319,12 @@ $(F)/obj/%.o: %.c Makefile | required
 	$(call say,CLANG)mkdir -p $(@D)
 	$(Q)$(CLANG) $(FUZZ_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(FUZZ_PROGRAMS): $(F)/%: $(F)/obj/tests/fuzz/%.o $(FUZZ_OBJECTS)
+FUZZ_SYNC := $(filter $(F)/fuzz_sync_%,$(FUZZ_PROGRAMS))
+$(filter-out $(FUZZ_SYNC),$(FUZZ_PROGRAMS)): $(F)/%: $(F)/obj/tests/fuzz/%.o $(FUZZ_OBJECTS)
 	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(TEST_LIBS)
+
+$(FUZZ_SYNC): $(F)/%: $(F)/obj/tests/fuzz/%.o $(UNDER_SYNC_TEST:$(B)/obj/%=$(F)/obj/%)
+	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
 
 .PHONY: fuzz-programs $(FUZZ:%=fuzz-%)
 fuzz-programs: $(FUZZ_PROGRAMS)

@@ -11,6 +11,7 @@ import subprocess
 
 import box
 import cgroup
+import netns
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -52,9 +53,11 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "gpu-programs": ((BUILD / "gpu/agent").exists, "the programs of tests/gpu are not built (make gpu-programs)"),
     "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
+    "netns": (netns.is_available, "cannot make network namespaces: needs root and ip (apt-get install iproute2)"),
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
     "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
+    "sync": ((BUILD / "weightd-sync").exists, "weightd-sync was built without OpenSSL (apt-get install libssl-dev)"),
     "systemd": (box.is_available, "cannot boot a systemd: needs root, systemd-nspawn (apt-get install "
                 "systemd-container) and cgroups of version 2, on their own or beside version 1"),
     "spin": (lambda: bool(shutil.which("spin") and shutil.which("gcc")), "no spin, or no gcc (apt-get install spin gcc)"),

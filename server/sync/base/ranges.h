@@ -1,0 +1,48 @@
+/*
+ * Ranges
+ *
+ * A set of bytes of a flat buffer, as disjoint ranges in ascending order, none empty and no two touching.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RANGES_MAX 4096 /* in a set; one that would need more is widened until it fits */
+
+struct range {
+	uint64_t offset;
+	uint64_t size;
+};
+
+struct ranges {
+	struct range *at;
+	size_t n;
+};
+
+void ranges_init(struct ranges *r);
+void ranges_deinit(struct ranges *r);
+
+/* `size` bytes from `offset` become members. -ENOMEM; -EOVERFLOW: it ends beyond UINT64_MAX. */
+int ranges_add(struct ranges *r, uint64_t offset, uint64_t size);
+/* All of `others` become members. */
+int ranges_add_all(struct ranges *r, const struct ranges *others);
+/* All of `others` leave the set. Here no range is ever widened: what does not fit is -E2BIG. */
+int ranges_remove_all(struct ranges *r, const struct ranges *others);
+int ranges_copy(struct ranges *to, const struct ranges *from);
+
+/* Bytes in the set. */
+uint64_t ranges_total(const struct ranges *r);
+
+/*
+ * The members that come first in ascending order, `n_bytes` of them: what a stream of the set has carried
+ * after so many bytes.
+ */
+int ranges_prefix(const struct ranges *r, uint64_t n_bytes, struct ranges *ret);
+
+/* [[offset, size], ...] */
+json_t *ranges_to_json(const struct ranges *r);
+/* From somebody else: ascending, disjoint, none empty, within `n_bytes`, at most RANGES_MAX. -EBADMSG. */
+int ranges_from_json(const json_t *from, uint64_t n_bytes, struct ranges *ret);

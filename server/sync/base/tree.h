@@ -1,0 +1,33 @@
+/*
+ * The tree
+ *
+ * What a publisher signs instead of bytes: SHA-256 of each leaf of 1 MiB, and of the table of leaves behind
+ * their number of bytes. XXH3 finds accidents; this cannot be forged.
+ *
+ *	leaf i	SHA-256(0x00 | the leaf's bytes; the last one may be shorter)
+ *	root	SHA-256(0x01 | n_bytes, 8 bytes big-endian | leaf 0 | leaf 1 | ...)
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TREE_LEAF_SIZE ((uint64_t)1 << 20)
+#define TREE_HASH_SIZE 32
+
+static inline uint64_t tree_n_leaves(uint64_t n_bytes)
+{
+	return n_bytes / TREE_LEAF_SIZE + (n_bytes % TREE_LEAF_SIZE != 0);
+}
+
+/* SHA-256 of a blob. */
+void tree_hash(const void *data, size_t size, uint8_t ret[TREE_HASH_SIZE]);
+
+/* Leaf `leaf` of `n_bytes` bytes at `data`. */
+void tree_leaf(const void *data, uint64_t n_bytes, uint64_t leaf, uint8_t ret[TREE_HASH_SIZE]);
+
+/* All leaves into `ret`, tree_n_leaves() of them, on as many threads as there are cores, 8 at most. */
+int tree_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[TREE_HASH_SIZE]);
+
+void tree_root(uint64_t n_bytes, const uint8_t (*leaves)[TREE_HASH_SIZE],
+	       uint8_t ret[TREE_HASH_SIZE]);

@@ -1,0 +1,86 @@
+/*
+ * The edge
+ *
+ * All that an agent needs of the world, as functions, and all that the world tells an agent. The agent itself
+ * is a state machine without a clock, a socket, a process or a file, so that a thousand of them run in one
+ * test. Peers are known by their index in the configuration; nothing here blocks, and nothing calls back into
+ * the agent before it returned.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct agent;
+struct job; /* a process that works for the agent; the world's */
+
+enum job_kind {
+	JOB_SOURCE, /* weightd-sync-local: lends a version of the local weightd, and digests it */
+	JOB_SINK, /* weightd-sync-local: makes the next version of the local weightd */
+	JOB_ENGINE, /* weightd-sync-tcp: carries the bytes of one epoch */
+};
+
+#define WHY_SIZE 512 /* of a sentence for people */
+
+struct edge {
+	uint64_t (*now_ns)(void *world); /* CLOCK_MONOTONIC */
+	uint64_t (*time_ns)(void *world); /* CLOCK_REALTIME */
+	void (*random)(void *world, void *ret, size_t size);
+
+	/* agent_on_timer() comes then, once; a later call replaces it, 0 forgets it. */
+	void (*set_timer)(void *world, uint64_t deadline_ns);
+
+	/* Queues a message. -ENOTCONN; -ENOBUFS: the peer does not read, and is hung up on. */
+	int (*send)(void *world, unsigned peer, const json_t *message);
+	/* Queues `size` bytes of `fd`, which is duplicated, as the blob that this hash names. */
+	int (*send_blob)(void *world, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+	/* Hangs up, for what it said: agent_on_peer_down() follows later. */
+	void (*hang_up)(void *world, unsigned peer, const char *why);
+
+	/* Starts a process, whose messages come with `owner`. -errno with a sentence. */
+	int (*job_start)(void *world, enum job_kind kind, void *owner, struct job **ret,
+			 char why[WHY_SIZE]);
+	/* Descriptors are duplicated. A failure shows as the job's end. */
+	void (*job_tell)(void *world, struct job *job, const json_t *message, const int *fds,
+			 unsigned n_fds);
+	/* Kills it; nothing of it is heard any more, and `job` is gone. */
+	void (*job_end)(void *world, struct job *job);
+
+	/* Writes the record of this node, durably, before it returns. */
+	int (*save)(void *world, const json_t *record);
+
+	/* Signs a document with this node's key: base64. -errno. */
+	int (*sign)(void *world, const char *text, char *ret_signature, size_t size);
+	/* This node's certificate, PEM. */
+	const char *(*certificate)(void *world);
+	/*
+	 * Whether `signature` over `text` is of the owner of `certificate` (PEM), whose name is `name` and which
+	 * our CA issued and which was valid at `time_ns`. -EKEYREJECTED with a sentence.
+	 */
+	int (*check)(void *world, const char *text, const char *signature, const char *certificate,
+		     const char *name, uint64_t time_ns, char why[WHY_SIZE]);
+
+	/* A sealed memfd with these bytes. */
+	int (*memory)(void *world, const void *data, size_t size, int *ret_fd);
+
+	/* Something for weightctl sync watch, history and the journal: see `event` in the agent's opening. */
+	void (*event)(void *world, const json_t *event);
+};
+
+/* --- What the world tells ---------------------------------------------------------------------- */
+
+/* The peer proved its name; messages of an earlier connection do not come any more. */
+void agent_on_peer_up(struct agent *a, unsigned peer);
+void agent_on_peer_down(struct agent *a, unsigned peer, const char *why);
+void agent_on_message(struct agent *a, unsigned peer, const json_t *message);
+/* A blob came whole and its hash is right; `fd` is a sealed memfd, borrowed. */
+void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+/* How large a blob of this hash may be that the peer sends next; 0: none is expected, and the peer is hung up on. */
+uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
+void agent_on_timer(struct agent *a);
+/* A job said something; the descriptors it takes it sets to -1. */
+void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds, unsigned n_fds);
+/* A job ended by itself, or could not be told something; `how`: "signal 9". The handle is gone. */
+void agent_on_job_end(struct agent *a, void *owner, const char *how);
