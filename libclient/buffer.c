@@ -123,6 +123,8 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 	memcpy(b->digest, reply->digest, HASH_SIZE);
 	b->w = client_ref(w);
 	r = map_all(b, a, &call);
+	if (r == 0 && a->ret_fd)
+		*a->ret_fd = take_fd(call.reply_fds[2]);
 	client_call_deinit(&call); /* the mappings keep the files */
 	if (r < 0) {
 		client_end(w, WIRE_DETACH, b->lease);
@@ -199,6 +201,17 @@ static int choose_map_device(struct weightd *w, const char *spelling, struct att
 		     : 0;
 }
 
+/* What it is for, the engines that carry bytes between machines, knows host memory only. */
+static int check_ret_fd(struct weightd *w, const struct attaching *a)
+{
+	if (!a->ret_fd || !strcmp(a->attach.device, "host"))
+		return 0;
+	return sentence_set(
+		&w->sentence, -EOPNOTSUPP,
+		"'%s' on %s is memory of a GPU, and only host memory has a descriptor to give",
+		a->attach.name, a->attach.device);
+}
+
 static int start_attaching(struct weightd *w, const char *name,
 			   const struct weightd_attach_options *o, struct attaching *ret)
 {
@@ -216,7 +229,9 @@ static int start_attaching(struct weightd *w, const char *name,
 	}
 	if (o->timeout_ms > 0)
 		ret->deadline_ns = num_now_ns() + (uint64_t)o->timeout_ms * 1000000;
-	return choose_map_device(w, o->map_device, ret);
+	ret->ret_fd = o->ret_fd;
+	r = check_ret_fd(w, ret);
+	return r < 0 ? r : choose_map_device(w, o->map_device, ret);
 }
 
 int weightd_attach(struct weightd *w, const char *name,
@@ -290,6 +305,13 @@ const void *weightd_buffer_data(const struct weightd_buffer *b, uint64_t *ret_si
 const uint8_t *weightd_buffer_layout_hash(const struct weightd_buffer *b)
 {
 	return b->layout_hash;
+}
+
+const void *weightd_buffer_layout_image(const struct weightd_buffer *b, uint64_t *ret_size)
+{
+	if (ret_size)
+		*ret_size = b->image_size;
+	return b->image;
 }
 
 const uint8_t *weightd_buffer_digest(const struct weightd_buffer *b)

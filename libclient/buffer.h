@@ -37,6 +37,7 @@ struct attaching {
 	struct weightd_buffer *over; /* whose memory it takes the place of; NULL: it has memory of its own */
 	void *stream; /* of `over`: waited for before what is there goes */
 	int map_device;
+	int *ret_fd; /* where the caller wants the descriptor of the bytes; NULL: nowhere */
 	uint64_t deadline_ns; /* if the server is away; 0: none */
 };
 

@@ -31,6 +31,8 @@ struct weightd_layout {
 	char *strings;
 };
 
+CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
+
 /* Room for n + more items. */
 static int reserve(void *array, size_t item_size, size_t n, size_t more, size_t *room)
 {
@@ -73,6 +75,83 @@ int weightd_layout_new(uint64_t alignment, struct weightd_layout **ret)
 	return 0;
 }
 
+static int check_image(const void *image, uint64_t size, uint64_t *ret_end)
+{
+	struct layout_check c;
+	int r = layout_check_init(&c, image, size);
+
+	if (r == 0)
+		do
+			r = layout_check_step(&c);
+		while (r == 1);
+	*ret_end = c.end;
+	layout_check_deinit(&c);
+	return r;
+}
+
+/* A copy of a section, as an array that can grow. */
+static int take_section(void *array, const void *section, size_t item_size, size_t n, size_t *room)
+{
+	int r = n ? reserve(array, item_size, 0, n, room) : 0;
+
+	if (r == 0 && n)
+		memcpy(*(void **)array, section, n * item_size);
+	return r;
+}
+
+static int take_sections(struct weightd_layout *l, const struct layout *from)
+{
+	const struct layout_header *h = from->header;
+	size_t strings_size = h->strings_size;
+	int r = take_section(&l->tensors, from->tensors, sizeof(*l->tensors), h->n_tensors,
+			     &l->tensors_room);
+
+	if (r == 0)
+		r = take_section(&l->dims, from->dims, sizeof(*l->dims), h->n_dims, &l->dims_room);
+	if (r == 0)
+		r = take_section(&l->units, from->units, sizeof(*l->units), h->n_units,
+				 &l->units_room);
+	if (r == 0)
+		r = take_section(&l->strings, from->strings, 1, strings_size, &l->strings_room);
+	if (r < 0)
+		return r;
+	l->buckets = malloc(h->n_buckets * sizeof(*l->buckets));
+	if (!l->buckets)
+		return -ENOMEM;
+	memcpy(l->buckets, from->buckets, h->n_buckets * sizeof(*l->buckets));
+	l->strings_size = strings_size;
+	l->alignment = h->alignment;
+	l->n_tensors = h->n_tensors;
+	l->n_dims = h->n_dims;
+	l->n_units = h->n_units;
+	l->n_buckets = h->n_buckets;
+	return 0;
+}
+
+int weightd_layout_parse(const void *image, uint64_t size, struct weightd_layout **ret)
+{
+	cleanup(weightd_layout_freep) struct weightd_layout *l = NULL;
+	cleanup(freep) void *copy = NULL;
+	struct layout view;
+	int r;
+
+	if (size == 0 || size > LAYOUT_SIZE_MAX)
+		return -EBADMSG;
+	copy = malloc(size);
+	l = calloc(1, sizeof(*l));
+	if (!copy || !l)
+		return -ENOMEM;
+	memcpy(copy, image, size);
+	r = check_image(copy, size, &l->end);
+	if (r == 0)
+		r = layout_open(copy, size, &view);
+	if (r == 0)
+		r = take_sections(l, &view);
+	if (r == 0)
+		*ret = take_ptr(l);
+	return r;
+}
+
 void weightd_layout_free(struct weightd_layout *l)
 {
 	if (!l)
@@ -95,7 +174,8 @@ static int free_bucket(const struct weightd_layout *l, const uint32_t *buckets, 
 		uint32_t at = (bucket + i) & (n_buckets - 1);
 		const struct layout_tensor *t;
 
-		if (buckets[at] == LAYOUT_NONE) {
+		/* A layout that was parsed may have anything there, as long as every name is found. */
+		if (buckets[at] >= l->n_tensors) {
 			*ret = at;
 			return 0;
 		}

@@ -6,6 +6,7 @@
 #include "libclient/writer.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,7 +197,7 @@ static void lose(struct weightd_writer *wr, const char *why)
 	(void)sentence_set(&wr->why_lost, 0, "%s", why);
 }
 
-static int lost(struct weightd_writer *wr)
+static int lost(const struct weightd_writer *wr)
 {
 	return sentence_set(&wr->w->sentence, -ESTALE,
 			    "what was written was lost with the connection to weightd (%.300s); create "
@@ -310,6 +311,32 @@ void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size)
 	if (ret_size)
 		*ret_size = wr->data_size;
 	return wr->memory.data;
+}
+
+int weightd_writer_fd(const struct weightd_writer *wr, int *ret_fd)
+{
+	struct sentence *s = &wr->w->sentence;
+	int fd;
+
+	if (wr->memory.location.memory != WIRE_MEMORY_HOST)
+		return sentence_set(s, -EOPNOTSUPP,
+				    "the bytes are memory of a GPU, and only host memory has a "
+				    "descriptor to give");
+	if (wr->version || wr->committed || wr->aborted)
+		return sentence_set(
+			s, -EALREADY,
+			"this writer has published or was aborted already; create another");
+	if (wr->owner != getpid())
+		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
+	if (wr->lost)
+		return lost(wr);
+	fd = fcntl(wr->fd, F_DUPFD_CLOEXEC, 0);
+	if (fd < 0)
+		return sentence_set(s, -errno,
+				    "the descriptor of the bytes cannot be duplicated: %s",
+				    strerror(errno));
+	*ret_fd = fd;
+	return 0;
 }
 
 uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr)

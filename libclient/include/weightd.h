@@ -250,6 +250,13 @@ struct weightd_attach_options {
 	 * has it. -EOPNOTSUPP where the two do not reach each other. Both must be visible to this process.
 	 */
 	const char *map_device;
+	/*
+	 * Of host memory: gets a read-only descriptor of the bytes, which begin at its offset 0, for sendfile() or a
+	 * process that is to map them; the caller closes it. Its file position is shared with others: use calls that
+	 * name an offset. The attachment's lease is what keeps a reusable buffer's memory from being written again,
+	 * the descriptor does not; and while it is open the memory is not free. -EOPNOTSUPP on a GPU. NULL: none.
+	 */
+	int *ret_fd;
 };
 
 /*
@@ -303,6 +310,11 @@ int weightd_buffer_ipc_handle(const struct weightd_buffer *b, uint8_t ret_handle
 int weightd_buffer_read(struct weightd_buffer *b, uint64_t offset, void *to, uint64_t n);
 /* 16 bytes, owned by the buffer. */
 const uint8_t *weightd_buffer_layout_hash(const struct weightd_buffer *b);
+/*
+ * The layout as one range of bytes that does not change, owned by the buffer; weightd_layout_parse() makes a
+ * layout of it again, in another process or on another machine.
+ */
+const void *weightd_buffer_layout_image(const struct weightd_buffer *b, uint64_t *ret_size);
 /* 16 bytes, owned by the buffer; NULL when the writer published without a digest. */
 const uint8_t *weightd_buffer_digest(const struct weightd_buffer *b);
 uint32_t weightd_buffer_n_tensors(const struct weightd_buffer *b);
@@ -440,6 +452,13 @@ int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_
 		       uint32_t n_dims, const uint64_t *shape, enum weightd_role role,
 		       const char *unit);
 
+/*
+ * The layout that weightd_buffer_layout_image() has written down, and which has the same hash. The image is
+ * copied and then checked, as the server checks it: it may come from anybody. -EBADMSG, also for an image of
+ * more than 1 GiB; -ENOMEM. Reads the whole table. To be freed like one of weightd_layout_new().
+ */
+int weightd_layout_parse(const void *image, uint64_t size, struct weightd_layout **ret);
+
 /* Appends another name for the bytes of tensor `index`, with its dtype, shape and role. */
 int weightd_layout_tie(struct weightd_layout *l, const char *name, uint32_t index, const char *unit);
 
@@ -531,6 +550,18 @@ int weightd_writer_find(const struct weightd_writer *wr, const char *name,
 int weightd_writer_location(const struct weightd_writer *wr, struct weightd_location *ret);
 int weightd_writer_read(struct weightd_writer *wr, uint64_t offset, void *to, uint64_t n);
 int weightd_writer_write(struct weightd_writer *wr, uint64_t offset, const void *from, uint64_t n);
+
+/*
+ * A writable descriptor of the bytes, which begin at its offset 0, for a process that is to write them; the caller
+ * closes it. Of host memory: -EOPNOTSUPP on a GPU; -EALREADY: published or aborted; -ESTALE; -ECHILD.
+ *
+ * Before weightd_writer_publish() whoever got it must have unmapped and stopped writing: publish waits a second for
+ * writable mappings to go and then fails with -EBUSY, and what is written while it digests the bytes is in the
+ * version and perhaps not in its digest. The memory of a buffer that is neither exclusive nor reusable is sealed
+ * then, and the descriptor writes no more. What other processes have written into a leaf after
+ * weightd_writer_digest_leaf() must be digested again.
+ */
+int weightd_writer_fd(const struct weightd_writer *wr, int *ret_fd);
 
 /*
  * Tells that leaf `leaf` (bytes [leaf, leaf + 1) x WEIGHTD_LEAF_SIZE) will not change any more, and

@@ -1,6 +1,7 @@
 /*
  * Any bytes as a layout. Whatever opens can be used without a check: nothing is read outside. What passes
- * the check keeps every promise that readers rely on. And what the library builds, from any calls, passes.
+ * the check keeps every promise that readers rely on, and it alone is parsed into a layout, which is the same
+ * again. And what the library builds, from any calls, passes.
  *
  * The first byte is not a part of the image. Its bits make right what a fuzzer rarely gets right, so that
  * it comes to what stands behind: the sizes in the header, the name index, the hash. With BUILD the rest
@@ -132,6 +133,31 @@ static void check_passed(const struct layout *l)
 	MUST(!memcmp(hash, l->header->hash, HASH_SIZE));
 }
 
+/* What is parsed is what passes, and is written down again as it was. */
+static void parse(const void *image, uint64_t size, bool is_right)
+{
+	struct weightd_layout *l = NULL;
+	uint64_t again_size;
+	void *again;
+	int r = weightd_layout_parse(image, size, &l);
+
+	MUST(is_right ? r == 0 : r == -EBADMSG && !l);
+	if (!is_right)
+		return;
+	MUST(layout_build(l, &again, &again_size) == 0);
+	MUST(again_size == size && !memcmp(again, image, size));
+	free(again);
+	/* A name that is new, one that is not, and whatever the image had in its empty buckets. */
+	for (char name[] = "a"; name[0] <= 'z'; name[0]++) {
+		r = weightd_layout_tie(l, name, 0, name);
+		MUST(r == 0 || r == -EEXIST || r == -EINVAL || r == -EOVERFLOW);
+	}
+	MUST(layout_build(l, &again, &again_size) == 0);
+	MUST(passes(again, again_size));
+	free(again);
+	weightd_layout_free(l);
+}
+
 static void judge(uint8_t how, uint8_t *image, uint64_t size)
 {
 	struct layout l;
@@ -148,6 +174,7 @@ static void judge(uint8_t how, uint8_t *image, uint64_t size)
 		if (how & FIX_HASH)
 			layout_hash(image, size, ((struct layout_header *)image)->hash);
 	}
+	parse(image, size, passes(image, size));
 	if (!passes(image, size))
 		return;
 	MUST(opens);

@@ -45,7 +45,7 @@ class Server(Sized):
 
 class AttachOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64), ("layout_hash", c_char_p),
-                ("timeout_ms", c_int), ("map_device", c_char_p)]
+                ("timeout_ms", c_int), ("map_device", c_char_p), ("ret_fd", POINTER(c_int))]
 
 
 class CreateOptions(Sized):
@@ -96,6 +96,9 @@ SIGNATURES = {
     "writer_read": (c_int, HANDLE, c_uint64, c_void_p, c_uint64),
     "writer_write": (c_int, HANDLE, c_uint64, c_void_p, c_uint64),
     "detach_on": (None, HANDLE, c_void_p), "reap": (c_int, HANDLE),
+    "buffer_layout_image": (c_void_p, HANDLE, POINTER(c_uint64)), "buffer_layout_hash": (c_void_p, HANDLE),
+    "layout_parse": (c_int, c_char_p, c_uint64, HANDLES), "layout_hash": (c_int, HANDLE, c_char_p),
+    "writer_fd": (c_int, HANDLE, POINTER(c_int)), "writer_digest_leaf": (None, HANDLE, c_uint64),
     "buffer_release": (c_int, HANDLE, c_void_p), "buffer_reacquire": (c_int, HANDLE),
     "buffer_wait": (c_int, HANDLE, c_uint64, c_int, POINTER(c_uint64)),
     "buffer_pause": (c_int, HANDLE, c_int), "read_begin": (c_int, HANDLE, POINTER(c_uint64)),
@@ -361,6 +364,11 @@ class Writer:
 
     def publish(self):
         return self.client.number(lib.weightd_writer_publish, self.handle)
+
+    def fd(self):
+        fd = c_int(-1)
+        self.client.check(lib.weightd_writer_fd(self.handle, byref(fd)))
+        return fd.value
 
     def abort(self):
         self.client.check(lib.weightd_writer_abort(self.handle))

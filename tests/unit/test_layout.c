@@ -254,6 +254,100 @@ static void the_largest_rank_and_the_longest_name_pass(void **state)
 	assert_int_equal(weightd_layout_n_tensors(l), 1);
 }
 
+/* --- Images that are parsed ----------------------------------------------------------------------- */
+
+static void a_parsed_image_is_written_down_as_it_was(void **state)
+{
+	static const uint32_t numbers[] = {1, 9, 30000};
+
+	(void)state;
+	for (size_t i = 0; i <= ARRAY_LEN(numbers); i++) {
+		cleanup(weightd_layout_freep) struct weightd_layout *l =
+			i < ARRAY_LEN(numbers) ? numbered_layout(numbers[i]) : sample_layout();
+		cleanup(weightd_layout_freep) struct weightd_layout *parsed = NULL;
+		cleanup(image_free) struct image image = build(l);
+
+		assert_int_equal(weightd_layout_parse(image.bytes, image.size, &parsed), 0);
+		cleanup(image_free) struct image again = build(parsed);
+
+		assert_int_equal(again.size, image.size);
+		assert_memory_equal(again.bytes, image.bytes, image.size);
+		assert_int_equal(weightd_layout_n_bytes(parsed), weightd_layout_n_bytes(l));
+	}
+}
+
+static void a_parsed_layout_grows_like_the_one_it_came_from(void **state)
+{
+	cleanup(weightd_layout_freep) struct weightd_layout *l = sample_layout();
+	cleanup(weightd_layout_freep) struct weightd_layout *parsed = NULL;
+	cleanup(image_free) struct image image = build(l);
+
+	(void)state;
+	assert_int_equal(weightd_layout_parse(image.bytes, image.size, &parsed), 0);
+	memset(image.bytes, 0xff, image.size); /* nothing in it is needed any more */
+	ADD(l, "new", F32, PARAM, "a", 1000);
+	ADD(parsed, "new", F32, PARAM, "a", 1000);
+	for (uint32_t i = 0; i < 100; i++) {
+		char name[16];
+
+		(void)snprintf(name, sizeof(name), "tied.%u", i);
+		assert_int_equal(weightd_layout_tie(l, name, i % N_SAMPLE, "b"), 0);
+		assert_int_equal(weightd_layout_tie(parsed, name, i % N_SAMPLE, "b"), 0);
+		assert_int_equal(weightd_layout_tie(parsed, name, i % N_SAMPLE, "b"), -EEXIST);
+	}
+	cleanup(image_free) struct image a = build(l);
+	cleanup(image_free) struct image b = build(parsed);
+
+	accept(&b, "a layout that grew");
+	assert_int_equal(a.size, b.size);
+	assert_memory_equal(a.bytes, b.bytes, a.size);
+}
+
+/* The check takes whatever is in a bucket that no look-up needs; growing must not follow it. */
+static void a_parsed_layout_with_rubbish_in_its_empty_buckets_grows(void **state)
+{
+	cleanup(weightd_layout_freep) struct weightd_layout *parsed = NULL;
+	cleanup(image_free) struct image image = sample();
+	struct layout view = open_image(&image);
+	uint32_t *buckets = (uint32_t *)view.buckets;
+
+	(void)state;
+	for (uint32_t i = 0; i < view.header->n_buckets; i++)
+		if (buckets[i] == LAYOUT_NONE)
+			buckets[i] = 0x00ffffff + i;
+	make_hash(&image);
+	accept(&image, "rubbish in empty buckets");
+	assert_int_equal(weightd_layout_parse(image.bytes, image.size, &parsed), 0);
+	for (char name[] = "A"; name[0] <= 'Z'; name[0]++)
+		assert_int_equal(weightd_layout_tie(parsed, name, 0, NULL), 0);
+	cleanup(image_free) struct image grown = build(parsed);
+
+	accept(&grown, "what grew from it");
+}
+
+static void an_image_that_the_server_refuses_is_not_parsed(void **state)
+{
+	struct weightd_layout *none = (struct weightd_layout *)1;
+	cleanup(image_free) struct image image = sample();
+	cleanup(freep) char *shifted = malloc(image.size + 1);
+
+	(void)state;
+	assert_non_null(shifted);
+	for (uint64_t size = 0; size < image.size; size++)
+		assert_int_equal(weightd_layout_parse(image.bytes, size, &none), -EBADMSG);
+	assert_int_equal(weightd_layout_parse(image.bytes, LAYOUT_SIZE_MAX + 1, &none), -EBADMSG);
+	tensor_of(&image, B_WEIGHT)->offset += 64;
+	assert_int_equal(weightd_layout_parse(image.bytes, image.size, &none), -EBADMSG);
+	make_hash(&image);
+	assert_int_equal(weightd_layout_parse(image.bytes, image.size, &none), -EBADMSG);
+	tensor_of(&image, B_WEIGHT)->offset -= 64;
+	make_hash(&image);
+	assert_ptr_equal(none, (struct weightd_layout *)1);
+	memcpy(shifted + 1, image.bytes, image.size);
+	assert_int_equal(weightd_layout_parse(shifted + 1, image.size, &none), 0);
+	weightd_layout_free(none);
+}
+
 /* --- Hashes --------------------------------------------------------------------------------------- */
 
 static void the_same_calls_give_the_same_image(void **state)
@@ -496,6 +590,10 @@ int main(void)
 		cmocka_unit_test(alignment_is_of_the_callers_choice),
 		cmocka_unit_test(a_layout_of_empty_tensors_has_no_bytes),
 		cmocka_unit_test(the_largest_rank_and_the_longest_name_pass),
+		cmocka_unit_test(a_parsed_image_is_written_down_as_it_was),
+		cmocka_unit_test(a_parsed_layout_grows_like_the_one_it_came_from),
+		cmocka_unit_test(a_parsed_layout_with_rubbish_in_its_empty_buckets_grows),
+		cmocka_unit_test(an_image_that_the_server_refuses_is_not_parsed),
 		cmocka_unit_test(the_same_calls_give_the_same_image),
 		cmocka_unit_test(a_refused_call_leaves_no_trace_in_the_image),
 		cmocka_unit_test(one_difference_is_another_hash),

@@ -48,7 +48,8 @@ class Server(Sized):
 
 class AttachOptions(Sized):
     _fields_ = [("size", c_size_t), ("device", c_char_p), ("version", c_uint64),
-                ("layout_hash", POINTER(c_ubyte)), ("timeout_ms", c_int), ("map_device", c_char_p)]
+                ("layout_hash", POINTER(c_ubyte)), ("timeout_ms", c_int), ("map_device", c_char_p),
+                ("ret_fd", POINTER(c_int))]
 
 
 class CreateOptions(Sized):
@@ -146,6 +147,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_ipc_handle": (c_int, c_void_p, c_char_p),
     "weightd_buffer_read": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
     "weightd_buffer_layout_hash": (c_void_p, c_void_p),
+    "weightd_buffer_layout_image": (c_void_p, c_void_p, POINTER(c_uint64)),
     "weightd_buffer_digest": (c_void_p, c_void_p),
     "weightd_buffer_n_tensors": (c_uint32, c_void_p),
     "weightd_buffer_tensor": (c_int, c_void_p, c_uint32, POINTER(Tensor)),
@@ -165,6 +167,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_verify": (c_int, c_void_p),
     "weightd_layout_new": (c_int, c_uint64, POINTER(c_void_p)),
     "weightd_layout_free": (None, c_void_p),
+    "weightd_layout_parse": (c_int, c_void_p, c_uint64, POINTER(c_void_p)),
     "weightd_layout_add": (c_int, c_void_p, c_char_p, c_int, c_uint32, POINTER(c_uint64), c_int,
                            c_char_p),
     "weightd_layout_tie": (c_int, c_void_p, c_char_p, c_uint32, c_char_p),
@@ -181,6 +184,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_location": (c_int, c_void_p, POINTER(Location)),
     "weightd_writer_read": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
     "weightd_writer_write": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
+    "weightd_writer_fd": (c_int, c_void_p, POINTER(c_int)),
     "weightd_writer_digest_leaf": (None, c_void_p, c_uint64),
     "weightd_writer_publish": (c_int, c_void_p, POINTER(c_uint64)),
     "weightd_writer_publish_on": (c_int, c_void_p, c_void_p, POINTER(c_uint64)),

@@ -1,0 +1,197 @@
+"""Descriptors of the bytes and images of layouts, for programs that carry them somewhere else."""
+import ctypes
+import errno
+import mmap
+import os
+from ctypes import byref, c_int, c_uint64
+
+import pytest
+from integration.child import Child
+from integration.cuda_scene import make_scene, one  # noqa: F401
+from integration.native import Client, Failed, lib
+from integration.wire import SLOTS, WRITING, Wire, image
+
+LEAF = 1 << 20
+SIZE = 2 * LEAF + 4096
+BYTES = bytes(range(1, 251)) * (SIZE // 250) + bytes(SIZE % 250)
+
+
+@pytest.fixture
+def client(daemon):
+    with Client(daemon.socket) as c:
+        yield c
+
+
+def attach(client, name="m", **options):
+    """An attachment and the descriptor of its bytes."""
+    fd = c_int(-1)
+    buffer = client.attach(name, ret_fd=ctypes.pointer(fd), **options)
+    return buffer, fd.value
+
+
+def refused(act, *arguments, **kw):
+    with pytest.raises(Failed) as e:
+        act(*arguments, **kw)
+    return e.value
+
+
+def image_of(buffer):
+    size = c_uint64()
+    address = lib.weightd_buffer_layout_image(buffer.handle, byref(size))
+    return ctypes.string_at(address, size.value)
+
+
+# --- Of a buffer ---
+
+
+def test_the_descriptor_of_a_buffer_reads_its_bytes_and_writes_none(client):
+    client.publish("m", BYTES)
+    buffer, fd = attach(client)
+    try:
+        assert os.pread(fd, SIZE, 0) == BYTES
+        assert not os.get_inheritable(fd)
+        with pytest.raises(OSError) as e:
+            os.pwrite(fd, b"x", 0)
+        assert e.value.errno in (errno.EBADF, errno.EPERM)
+        with pytest.raises(OSError):
+            mmap.mmap(fd, SIZE)
+        buffer.detach()
+        assert os.pread(fd, SIZE, 0) == BYTES, "without a lease, but there"
+    finally:
+        os.close(fd)
+
+
+def test_the_descriptor_is_of_the_version_that_was_attached(client):
+    client.publish("m", BYTES)
+    client.publish("m", bytes(SIZE))
+    for version, data in (1, BYTES), (2, bytes(SIZE)), (0, bytes(SIZE)):
+        buffer, fd = attach(client, version=version)
+        with buffer:
+            assert os.pread(fd, SIZE, 0) == data, version
+        os.close(fd)
+
+
+def test_an_attach_that_fails_gives_no_descriptor(client):
+    fd = c_int(-7)
+    assert refused(client.attach, "m", ret_fd=ctypes.pointer(fd)).errno == errno.ENOENT
+    assert fd.value == -7
+
+
+def test_memory_of_a_gpu_has_no_descriptor(one):
+    one.run("""
+        import ctypes
+        with create("m", 4096) as writer:
+            e = refused(writer.fd)
+            assert e.errno == errno.EOPNOTSUPP and "only host memory" in e.sentence, e
+            writer.publish()
+        fd = ctypes.c_int(-7)
+        e = refused(attach, "m", ret_fd=ctypes.pointer(fd))
+        assert e.errno == errno.EOPNOTSUPP and "only host memory" in e.sentence, e
+        assert fd.value == -7
+        attach("m")
+    """)
+
+
+def test_the_memory_stays_until_the_descriptor_is_closed(client, daemon):
+    client.publish("m", BYTES)
+    buffer, fd = attach(client)
+    buffer.detach()
+    client.drop("m")
+    with Wire(daemon.socket) as w:
+        assert os.pread(fd, SIZE, 0) == BYTES
+        os.close(fd)
+        assert w.names() == []
+
+
+# --- Of a writer ---
+
+
+def test_what_a_child_writes_through_the_descriptor_is_published_with_its_digest(client):
+    with client.create("m", SIZE) as writer:
+        fd = writer.fd()
+        with Child(write_all, fd) as child:
+            assert child.end() == 0
+        version = writer.publish()
+        with client.attach("m", version=version) as buffer:
+            assert buffer.bytes() == BYTES
+            buffer.verify()
+        with pytest.raises(OSError) as e:
+            os.pwrite(fd, b"x", 0)
+        assert e.value.errno == errno.EPERM, "sealed"
+        os.close(fd)
+
+
+def write_all(_, fd):
+    with mmap.mmap(fd, SIZE) as m:
+        m[:] = BYTES
+
+
+def test_what_changes_behind_a_leaf_that_was_digested_is_digested_again_when_asked(client):
+    with client.create("m", SIZE) as writer:
+        fd = writer.fd()
+        for leaf in range(3):
+            lib.weightd_writer_digest_leaf(writer.handle, leaf)
+        os.pwrite(fd, BYTES, 0)
+        for leaf in range(3):
+            lib.weightd_writer_digest_leaf(writer.handle, leaf)
+        os.close(fd)
+        writer.publish()
+    with client.attach("m") as buffer:
+        buffer.verify()
+
+
+def test_a_mapping_through_the_descriptor_is_in_the_way_of_publish_until_it_is_gone(client):
+    with client.create("m", SIZE) as writer:
+        fd = writer.fd()
+        with mmap.mmap(fd, SIZE) as m:
+            m[:4] = b"once"
+            assert refused(writer.publish).errno == errno.EBUSY
+            m[:5] = b"twice"
+        os.close(fd)
+        writer.publish()
+    with client.attach("m") as buffer:
+        assert buffer.bytes()[:5] == b"twice"
+        buffer.verify()
+
+
+def test_a_writer_that_is_done_gives_no_descriptor(client):
+    with client.create("m") as writer:
+        writer.publish()
+        assert refused(writer.fd).errno == errno.EALREADY
+    with client.create("m") as writer:
+        lib.weightd_writer_abort(writer.handle)
+        assert refused(writer.fd).errno == errno.EALREADY
+
+
+def test_a_descriptor_does_not_keep_another_writer_out(client, daemon):
+    writer = client.create("m")
+    fd = writer.fd()
+    writer.free()
+    with client.create("m") as again, Wire(daemon.socket) as w:
+        assert len([s for s in w.list(SLOTS) if s.state == WRITING]) == 1
+        again.publish()
+    os.close(fd)
+
+
+# --- Layouts ---
+
+
+def test_the_image_of_a_layout_is_parsed_into_the_same_layout(client, daemon):
+    with Wire(daemon.socket) as w:
+        raw = image([("a", 4096), ("b", 300), ("c", LEAF)])
+        w.publish(w.create("m", raw).writer)
+    with client.attach("m") as buffer:
+        assert image_of(buffer) == raw
+        layout = client.new(lib.weightd_layout_parse, raw, len(raw))
+        found = ctypes.create_string_buffer(16)
+        assert lib.weightd_layout_hash(layout, found) == 0
+        assert found.raw == ctypes.string_at(lib.weightd_buffer_layout_hash(buffer.handle), 16)
+        lib.weightd_layout_free(layout)
+
+
+def test_an_image_that_is_wrong_is_not_parsed(client):
+    raw = image([("a", 4096)])
+    handle = ctypes.c_void_p()
+    for wrong in b"", raw[:-1], raw + b"\0", raw[:-2] + b"xx", b"\xff" * len(raw), bytes(len(raw)):
+        assert lib.weightd_layout_parse(wrong, len(wrong), byref(handle)) == -errno.EBADMSG, wrong
+        assert not handle.value
