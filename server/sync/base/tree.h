@@ -26,8 +26,12 @@ void tree_hash(const void *data, size_t size, uint8_t ret[TREE_HASH_SIZE]);
 /* Leaf `leaf` of `n_bytes` bytes at `data`. */
 void tree_leaf(const void *data, uint64_t n_bytes, uint64_t leaf, uint8_t ret[TREE_HASH_SIZE]);
 
-/* All leaves into `ret`, tree_n_leaves() of them, on as many threads as there are cores, 8 at most. */
-int tree_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[TREE_HASH_SIZE]);
+/*
+ * All leaves into `ret`, tree_n_leaves() of them, on as many threads as there are cores, 8 at most. `each` is called
+ * by one of them beside each leaf, while it is hot; NULL: nothing is.
+ */
+void tree_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[TREE_HASH_SIZE],
+		 void (*each)(void *userdata, uint64_t leaf), void *userdata);
 
 void tree_root(uint64_t n_bytes, const uint8_t (*leaves)[TREE_HASH_SIZE],
 	       uint8_t ret[TREE_HASH_SIZE]);

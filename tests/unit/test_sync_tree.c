@@ -1,0 +1,156 @@
+/* The tree of SHA-256: what Python's hashlib makes of the same bytes, by whatever number of threads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/num.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/base/tree.h"
+
+/*
+ * Of bytes (31 i + 7 (i >> 8) + 13 (i >> 20)) mod 256, by
+ *
+ *	leaf = lambda b: hashlib.sha256(b"\0" + b).digest()
+ *	root = hashlib.sha256(b"\1" + n.to_bytes(8, "big") + b"".join(leaves))
+ */
+static const struct {
+	uint64_t n_bytes;
+	const char *last_leaf, *root;
+} known[] = {
+	{0, "", "a536aa3cede6ea3c1f3e0357c3c60e0f216a8c89b853df13b29daa8f85065dfb"},
+	{1, "96a296d224f285c67bee93c30f8a309157f0daa35dc5b87e410b78630a09cfc7",
+	 "02f3f8576d25ea3dbec7eaf938a12b5cfa25139bd4c211037b04135a9903296d"},
+	{3, "444012aec1c29113abf85026795cb33340b6783608e5e4edbe4a600d06dde7c0",
+	 "303aff8c58eebb905eeecdd742535a743a6ff5ba50df87e0d2009060754bcb3b"},
+	{1048575, "8853f7bc8c7d26dcecbd23a999b15ca3f6dd6cf293666b5e275f68404a184250",
+	 "5fa5ff77681afde601c04b08e21c93877ec6f9b4dce8890603338a6d17bb03ac"},
+	{1048576, "fd9225da9f19b17bd43b088f33c806d27b3517550423dfbb1b5310c2d33adff0",
+	 "c2dd64266c708b4b0f1953db55b1f338575afc5d48ecfc97b16143947bd69209"},
+	{1048577, "a1f386a0ecb061b3c46a038616212779858ba7258b2eccb818a64986c97282da",
+	 "1fb5b4603a295cddc69993a08283e6f2a7a7aa0260f9a9b334a3e13913e8d025"},
+	{3145728, "05aa30647dceca83527a1b6cf55252e1dc2344d86d1cdec85811558542700f75",
+	 "a0c17614ee2cb798ac2907fbb7fe82504258f41db32a7fee69009dfc8f700548"},
+	{20983865, "ea8ce529515fb688563dad2f594335e4f8ad2769a62d31dda97e669631adb854",
+	 "809ab095aa40d31211404a421f47a0f503557999e561f75c0b9f4502a3c4297e"},
+};
+
+/* Exactly n_bytes of them, so that ASan sees a read past the end. */
+static uint8_t *pattern(uint64_t n_bytes)
+{
+	uint8_t *p = malloc(n_bytes ? n_bytes : 1);
+
+	assert_non_null(p);
+	for (uint64_t i = 0; i < n_bytes; i++)
+		p[i] = (uint8_t)(31 * i + 7 * (i >> 8) + 13 * (i >> 20));
+	return p;
+}
+
+static void expect_hash(const uint8_t hash[TREE_HASH_SIZE], const char *wanted)
+{
+	char found[2 * TREE_HASH_SIZE + 1];
+
+	assert_string_equal(field_hex(hash, TREE_HASH_SIZE, found), wanted);
+}
+
+static void a_blob_has_its_sha256(void **state)
+{
+	uint8_t hash[TREE_HASH_SIZE];
+
+	(void)state;
+	tree_hash("", 0, hash);
+	expect_hash(hash, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+	tree_hash("abc", 3, hash);
+	expect_hash(hash, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+static void leaves_and_root_are_those_of_hashlib(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+		uint64_t n_bytes = known[i].n_bytes, n = tree_n_leaves(n_bytes);
+		cleanup(freep) uint8_t *data = pattern(n_bytes);
+		cleanup(freep) uint8_t(*leaves)[TREE_HASH_SIZE] = calloc(n + 1, sizeof(*leaves));
+		uint8_t hash[TREE_HASH_SIZE];
+
+		tree_leaves(data, n_bytes, leaves, NULL, NULL);
+		tree_root(n_bytes, (const void *)leaves, hash);
+		expect_hash(hash, known[i].root);
+		if (n == 0)
+			continue;
+		expect_hash(leaves[n - 1], known[i].last_leaf);
+		tree_leaf(data, n_bytes, n - 1, hash);
+		expect_hash(hash, known[i].last_leaf);
+	}
+}
+
+static void as_many_leaves_as_bytes_need(void **state)
+{
+	(void)state;
+	assert_int_equal(tree_n_leaves(0), 0);
+	assert_int_equal(tree_n_leaves(1), 1);
+	assert_int_equal(tree_n_leaves(TREE_LEAF_SIZE), 1);
+	assert_int_equal(tree_n_leaves(TREE_LEAF_SIZE + 1), 2);
+	assert_int_equal(tree_n_leaves(UINT64_MAX), (uint64_t)1 << 44);
+}
+
+/* Neither bytes for leaves, nor bytes that end elsewhere, are mistaken for one another. */
+static void what_is_cut_otherwise_has_another_root(void **state)
+{
+	uint8_t leaf[2][TREE_HASH_SIZE], a[TREE_HASH_SIZE], b[TREE_HASH_SIZE];
+
+	(void)state;
+	tree_leaf("x", 1, 0, leaf[0]);
+	tree_root(1, (const void *)leaf, a);
+	tree_root(2, (const void *)leaf, b);
+	assert_memory_not_equal(a, b, TREE_HASH_SIZE);
+	tree_hash("x", 1, b);
+	assert_memory_not_equal(leaf[0], b, TREE_HASH_SIZE);
+	tree_leaf(leaf, TREE_HASH_SIZE, 0, b);
+	assert_memory_not_equal(a, b, TREE_HASH_SIZE);
+}
+
+#define N_EACH 100
+
+static void count(void *userdata, uint64_t leaf)
+{
+	_Atomic unsigned *n = userdata;
+
+	atomic_fetch_add(&n[leaf < N_EACH ? leaf : N_EACH], 1);
+}
+
+static void each_leaf_is_told_once(void **state)
+{
+	cleanup(freep) uint8_t *data = calloc(N_EACH, TREE_LEAF_SIZE);
+	static uint8_t leaves[N_EACH][TREE_HASH_SIZE];
+	static _Atomic unsigned n[N_EACH + 1]; /* the last one: of leaves that there are not */
+
+	(void)state;
+	assert_non_null(data);
+	tree_leaves(data, N_EACH * TREE_LEAF_SIZE - 1, leaves, count, n);
+	for (uint64_t i = 0; i < N_EACH; i++)
+		if (n[i] != 1)
+			fail_msg("leaf %" PRIu64 " was told %u times", i, n[i]);
+	assert_int_equal(n[N_EACH], 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_blob_has_its_sha256),
+		cmocka_unit_test(leaves_and_root_are_those_of_hashlib),
+		cmocka_unit_test(as_many_leaves_as_bytes_need),
+		cmocka_unit_test(what_is_cut_otherwise_has_another_root),
+		cmocka_unit_test(each_leaf_is_told_once),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
