@@ -2,6 +2,7 @@
  * Ranges
  *
  * A set of bytes of a flat buffer, as disjoint ranges in ascending order, none empty and no two touching.
+ * Sets that are written to were initialized before, and lose what they held; on failure they keep it.
  */
 #pragma once
 
@@ -10,7 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RANGES_MAX 4096 /* in a set; one that would need more is widened until it fits */
+/*
+ * In a set; one that would need more is widened until it fits. In JSON a range takes 42 bytes at most, and so
+ * any set fits into one packet of talk.h.
+ */
+#define RANGES_MAX 1024
 
 struct range {
 	uint64_t offset;
