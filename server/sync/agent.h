@@ -1,0 +1,123 @@
+/*
+ * The agent
+ *
+ * What one node knows of the others and does with them: pushes versions to the members of a group, takes
+ * versions that others push, and catches up with what it missed. A state machine: all that it needs of the
+ * world is struct edge, all that happens comes through agent_on_...() there, and nothing here blocks.
+ *
+ * Events (edge.event), each an object:
+ *
+ *	{"event":"phase", "sync", "kind":"push"|"repair", "buffer", "group", "role":"publisher"|"member",
+ *	 "node", "phase", "epoch", "done", "expected", "rate", "why"|null}
+ *		a node of a sync that we coordinate, or we as a member of one, went a step on; phases are those of
+ *		agent_status()
+ *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed", "term", "number",
+ *	 "bytes", "started_ns", "ended_ns", "nodes":[{"node", "state", "version"|null, "why"|null}],
+ *	 "error": a sentence, on failure}
+ *		the last one of a sync; a node's state is "committed", "failed", "absent" or "unknown"
+ *	{"event":"log", "level":"error"|"warning"|"info"|"debug", "text"}
+ *		a sentence for the journal
+ */
+#pragma once
+
+#include <jansson.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ipc/base/cleanup.h"
+#include "server/sync/edge.h"
+
+#define NODE_MAX 63 /* bytes of a node's name */
+#define GROUP_MAX 63 /* and of a group's */
+#define SYNC_ID_SIZE 17 /* 16 hexadecimal digits and a NUL */
+#define MEMBERS_MAX 1024 /* of a group */
+#define AGENT_SELF UINT_MAX /* where a peer is asked for: this node */
+
+enum policy {
+	POLICY_ALL, /* every member has it, or none does */
+	POLICY_QUORUM, /* more than half of the members, the publisher among them */
+	POLICY_EACH, /* whoever verified it serves it */
+};
+
+struct group {
+	const char *name;
+	const char *const *members;
+	unsigned n_members;
+	const char *const *publishers; /* who may push */
+	unsigned n_publishers;
+	const char *buffers; /* a pattern of fnmatch() */
+	enum policy policy;
+};
+
+/* Lives at least as long as the agent. */
+struct agent_config {
+	const char *name; /* of this node */
+	const char *const *peers; /* names: the index is the peer's number in struct edge */
+	unsigned n_peers;
+	const char *const *peer_addresses; /* as configured, for agent_status() and sentences */
+	const struct group *groups;
+	unsigned n_groups;
+	const char *weightd_socket; /* NULL: where libweightd finds it */
+	const char *data_address; /* where our engines listen */
+	bool tls; /* of engines; the world adds the descriptors to what an engine's open has */
+	uint64_t prepare_ns; /* to answer PREPARE, and for any other answer that moves no bytes */
+	uint64_t stall_ns; /* without a byte, or without an answer of a connected peer */
+	uint64_t max_bytes; /* of one version; 0: as many as weightd admits */
+};
+
+/* -ENOMEM. */
+int agent_new(const struct edge *edge, void *world, const struct agent_config *config,
+	      struct agent **ret);
+/* Ends its jobs. NULL is fine. */
+struct agent *agent_free(struct agent *a);
+CLEANUP_POINTER(struct agent, agent_free);
+
+/*
+ * Once, before anything else happens: what edge.save() was last given, or NULL where there is no record yet.
+ * -EBADMSG with a sentence: it is none of ours, and whoever repairs it by hand should look at it first.
+ */
+int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE]);
+
+/* --- What operators ask ------------------------------------------------------------------------- */
+
+/*
+ * The group of a buffer: the one of that name, or, where `name` is NULL, the only one whose pattern fits.
+ * NULL with a sentence.
+ */
+const struct group *agent_group(const struct agent *a, const char *buffer, const char *name,
+				char why[WHY_SIZE]);
+
+/*
+ * Pushes {buffer, group|null, version, policy|null, max_rate} and returns at once: the outcome is the event
+ * "end" of the sync. With a sentence: -EBADMSG a field is wrong, -ENOENT no such group, -EPERM this node is no
+ * publisher of the group, -EBUSY there is a sync of the buffer already, -ENOMEM, or what starting a job gave.
+ */
+int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+	       char why[WHY_SIZE]);
+
+/* -ENOENT: we coordinate no such sync; -EALREADY: its commit was decided. With a sentence. */
+int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE]);
+
+/* The group of a sync that is under way here, or NULL. */
+const char *agent_sync_group(const struct agent *a, const char *sync);
+
+/* --- What they see; arrays of rows, the caller's ------------------------------------------------- */
+
+/*
+ * A row per (sync, node) of what is under way, and of the last syncs that ended; all of them where `sync` is
+ * NULL. {sync, kind, buffer, group, term, number, role, node, phase, done, expected, rate, epoch, why, from,
+ * slow}. Phases: "attach", "prepare", "ready", "open", "bytes", "moved", "verify", "verified", "commit",
+ * "committed", "failed", "absent".
+ */
+json_t *agent_status(const struct agent *a, const char *sync);
+
+/* The last `n` syncs, youngest first: {sync, kind, buffer, group, term, number, started_ns, ended_ns, state,
+ * nodes, bytes, why}. */
+json_t *agent_history(const struct agent *a, unsigned n);
+
+/*
+ * The newest committed version of each buffer that a node told of: {buffer, group, term, number, root}; ours
+ * also {version, state:"serving"|"behind"|"unverified"}.
+ */
+json_t *agent_heads(const struct agent *a, unsigned peer_or_self);
