@@ -29,7 +29,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_chmod = {
 	.name = "chmod",
 	.args = "MODE NAME...",
-	.summary = "Change who may attach (r) and write (w) buffers; MODE is octal, 0640",
+	.summary = "Change who may attach (r) and write (w) buffers; MODE is octal",
 	.options = HELP_DEVICE,
 	.run = run,
 };

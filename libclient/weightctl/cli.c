@@ -91,10 +91,14 @@ static void help_columns(const struct column *columns)
 
 void cli_help(const struct verb *verb)
 {
+	static const char *const peer_options[] = {
+		[PEER_SERVER] = "     --socket PATH      socket of the server\n",
+		[PEER_NONE] = "",
+	};
+
 	(void)printf("Usage: weightctl %s [options]%s%s\n\n%s.\n\nOptions:\n", verb->name,
 		     *verb->args ? " " : "", verb->args, verb->summary);
-	(void)printf("%s%s%s", verb->options ? verb->options : "",
-		     "     --socket PATH      socket of the server\n",
+	(void)printf("%s%s%s", verb->options ? verb->options : "", peer_options[verb->peer],
 		     " -h, --help             this text\n");
 	if (verb->columns)
 		help_columns(verb->columns);

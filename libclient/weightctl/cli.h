@@ -22,13 +22,20 @@ enum {
 struct column;
 struct cli;
 
+/* Whom a verb talks to, and hence which socket it can be told. */
+enum verb_peer {
+	PEER_SERVER,
+	PEER_NONE,
+};
+
 /* One verb, one file; main.c has the table. */
 struct verb {
-	const char *name;
+	const char *name; /* "ls"; or "pki ca", one of the family "pki" */
 	const char *args; /* "NAME PATH..." */
 	const char *summary;
 	const char *options; /* help of its options, a line each; may be NULL */
 	const struct column *columns; /* what -o can choose from; NULL without a table */
+	enum verb_peer peer;
 	int (*run)(struct cli *cli, int argc, char *argv[]);
 };
 
@@ -53,9 +60,11 @@ enum {
 };
 
 /* clang-format off */
+#define OPTION_HELP                                                                                \
+	{ "help", no_argument, NULL, 'h' }
 #define OPTIONS_COMMON                                                                             \
 	{ "socket", required_argument, NULL, OPTION_SOCKET },                                      \
-	{ "help", no_argument, NULL, 'h' }
+	OPTION_HELP
 #define OPTIONS_DEVICE                                                                             \
 	{ "device", required_argument, NULL, OPTION_DEVICE }
 #define OPTIONS_JSON                                                                               \

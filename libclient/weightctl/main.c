@@ -2,7 +2,7 @@
  * weightctl: the command line of weightd
  *
  * It knows the library through weightd.h alone: what it can do, any program can. One verb is one file
- * and one row of `verbs`. Output that could not be written is a failure, found at exit.
+ * and one row of `verbs`; those whose names begin with the same word are a family and share one. Output that could not be written is a failure, found at exit.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,9 +16,10 @@
 #include "libclient/weightctl/verb.h"
 
 static const struct verb *const verbs[] = {
-	&verb_load,    &verb_ls,       &verb_show,    &verb_tensors, &verb_cat,     &verb_verify,
-	&verb_history, &verb_rollback, &verb_chmod,   &verb_chown,   &verb_rm,      &verb_wait,
-	&verb_watch,   &verb_stat,     &verb_devices, &verb_ping,    &verb_version,
+	&verb_load,   &verb_ls,      &verb_show,     &verb_tensors,  &verb_cat,
+	&verb_verify, &verb_history, &verb_rollback, &verb_chmod,    &verb_chown,
+	&verb_rm,     &verb_wait,    &verb_watch,    &verb_stat,     &verb_devices,
+	&verb_ping,   &verb_version, &verb_pki_ca,   &verb_pki_node, &verb_pki_show,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))
@@ -55,7 +56,7 @@ static void help(void)
 		   "Load, list and check the model weights that weightd shares between processes.\n\n"
 		   "Verbs:");
 	for (size_t i = 0; i < N_VERBS; i++)
-		(void)printf(" %-8s  %s\n", verbs[i]->name, verbs[i]->summary);
+		(void)printf(" %-12s  %s\n", verbs[i]->name, verbs[i]->summary);
 	(void)puts("\nOptions:\n"
 		   "     --socket PATH  socket of the server; else $WEIGHTD_SOCKET, else\n"
 		   "                    /run/weightd.sock for root, $XDG_RUNTIME_DIR/weightd.sock\n"
@@ -65,12 +66,61 @@ static void help(void)
 		   "weightctl(1) has the details.");
 }
 
-static const struct verb *find(const char *name)
+/* What stands behind the first word of the verb's name, if that is `word`: "" where it is all of it. */
+static const char *rest_of_name(const struct verb *verb, const char *word)
 {
+	size_t n = strcspn(verb->name, " ");
+
+	if (strncmp(verb->name, word, n) || word[n])
+		return NULL;
+	return verb->name + n + (verb->name[n] == ' ');
+}
+
+static void help_family(const char *family)
+{
+	const char *rest;
+
+	(void)printf("Usage: weightctl %s VERB [options] [arguments]\n\nVerbs:\n", family);
 	for (size_t i = 0; i < N_VERBS; i++)
-		if (!strcmp(verbs[i]->name, name))
-			return verbs[i];
-	return NULL;
+		if ((rest = rest_of_name(verbs[i], family)))
+			(void)printf(" %-8s  %s\n", rest, verbs[i]->summary);
+	(void)printf("\n'weightctl %s VERB --help' has the options of one.\n", family);
+}
+
+/* Ends the program: `argv` begins with the name of a family, and no verb of it follows. */
+_Noreturn static void end_in_family(struct cli *cli, char *argv[])
+{
+	const struct verb family = {.name = argv[0]};
+
+	if (argv[1] && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+		help_family(argv[0]);
+		exit(EXIT_SUCCESS);
+	}
+	cli->verb = &family;
+	if (!argv[1])
+		cli_usage(cli, "'%s' wants to know what to do", argv[0]);
+	cli_usage(cli, "'%s' cannot do '%s'", argv[0], argv[1]);
+}
+
+/* The verb that `argv` begins with, and of how many words. No verb ends the program. */
+static const struct verb *find(struct cli *cli, char *argv[], int *ret_words)
+{
+	const char *rest;
+	bool is_family = false;
+
+	for (size_t i = 0; i < N_VERBS; i++) {
+		rest = rest_of_name(verbs[i], argv[0]);
+		if (!rest)
+			continue;
+		is_family = *rest;
+		if (*rest && (!argv[1] || strcmp(rest, argv[1]) != 0))
+			continue;
+		*ret_words = *rest ? 2 : 1;
+		return verbs[i];
+	}
+	if (is_family)
+		end_in_family(cli, argv);
+	cli_usage(cli, "there is no verb '%s'", argv[0]);
 }
 
 /* Options that stand before the verb. */
@@ -104,7 +154,7 @@ static void global_options(struct cli *cli, int argc, char *argv[])
 int main(int argc, char *argv[])
 {
 	struct cli cli = {};
-	int status;
+	int status, words;
 
 	hold_standard_descriptors();
 	(void)atexit(close_stdout);
@@ -113,10 +163,9 @@ int main(int argc, char *argv[])
 	global_options(&cli, argc, argv);
 	if (optind >= argc)
 		cli_usage(&cli, "no verb was given");
-	cli.verb = find(argv[optind]);
-	if (!cli.verb)
-		cli_usage(&cli, "there is no verb '%s'", argv[optind]);
+	cli.verb = find(&cli, argv + optind, &words);
 
+	optind += words - 1;
 	argc -= optind; /* the verb takes the place of the program's name */
 	argv += optind;
 	optind = 0; /* glibc: start anew */

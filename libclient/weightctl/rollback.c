@@ -40,7 +40,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_rollback = {
 	.name = "rollback",
 	.args = "NAME[@VERSION] | NAME VERSION",
-	.summary = "Make an old version current again, the one before if none is given",
+	.summary = "Make an old version current again; without one, the one before",
 	.options = HELP_JSON HELP_DEVICE,
 	.run = run,
 };

@@ -111,7 +111,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_verify = {
 	.name = "verify",
 	.args = "NAME[@VERSION]...",
-	.summary = "Compute the digest of a version and compare it with the published one",
+	.summary = "Compare the digest of a version with the one that was published",
 	.options = HELP_JSON HELP_DEVICE,
 	.run = run,
 };

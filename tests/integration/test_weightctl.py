@@ -18,10 +18,11 @@ from features import BUILD, ROOT
 from integration.wire import until
 
 VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback", "chmod", "chown", "rm",
-         "wait", "watch", "stat", "devices", "ping", "version"]
+         "wait", "watch", "stat", "devices", "ping", "version", "pki ca", "pki node", "pki show"]
+FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
-NEED_SERVER = [v for v in VERBS if v != "version"]
+NEED_SERVER = [v for v in VERBS if v != "version" and " " not in v]
 ELSEWHERE = "cuda:GPU-00000000-0000-4000-8000-000000000000"
 
 # Controls (C0, DEL, C1), a newline, a quote, a backslash, a right-to-left override, a literal "\x1b".
@@ -400,7 +401,11 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["watch", "-c", "0"], ["watch", "--timeout", "x"], ["stat", "a", "b"], ["stat", "m@1"],
          ["stat", "-o", "NOPE"], ["load", "--policy", "ask", "m", "f"], ["load", "--policy"],
          ["load", "--pause-timeout", "-1", "m", "f"], ["load", "--exclusive", "--reusable", "m", "f"],
-         ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["version", "extra"]]
+         ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["version", "extra"],
+         ["pki"], ["pki", "nonsense"], ["pki", "--json"], ["pki", "no\x1b"], ["pki", "ca"], ["pki", "ca", "a", "b"],
+         ["pki", "node", "d"], ["pki", "node", "d", "A"], ["pki", "node", "d", ""], ["pki", "node", "d", ".a"],
+         ["pki", "node", "d", "../a"], ["pki", "node", "d", "a" * 64], ["pki", "node", "d", "a", "--days", "0"],
+         ["pki", "node", "d", "a", "--days", "3651"], ["pki", "show"], ["pki", "show", "a", "b"]]
 
 
 @pytest.mark.parametrize("args", USAGE, ids=lambda a: ascii(" ".join(a)))
@@ -408,25 +413,29 @@ def test_wrong_usage_exits_with_2(loaded, args):
     done = loaded.ctl(*args, check=False, timeout=10)
     assert done.returncode == 2 and done.stdout == ""
     assert not UNPRINTABLE.search(done.stderr)
-    assert re.search(r"^weightctl: .*\nTry 'weightctl (\w+ )?--help'\.\n$", done.stderr)
+    assert re.search(r"^weightctl: .*\nTry 'weightctl (\w+ )*--help'\.\n$", done.stderr)
     assert len(ctl_json(loaded, "ls")["buffers"]) == 1
 
 
-@pytest.mark.parametrize("verb", ["", *VERBS])
+@pytest.mark.parametrize("verb", ["", *VERBS, *FAMILIES])
 def test_help_fits_and_needs_no_server(daemon, verb):
-    text = daemon.ctl(*filter(None, [verb]), "--help", env={"WEIGHTD_SOCKET": "/nonexistent"}).stdout
+    text = daemon.ctl(*verb.split(), "--help", env={"WEIGHTD_SOCKET": "/nonexistent"}).stdout
     assert text.startswith("Usage: weightctl")
     assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
 def test_help_names_every_verb(daemon):
-    assert re.findall(r"^ (\w+)  ", daemon.ctl("--help").stdout, re.M) == VERBS
+    assert re.findall(r"^ (\w+(?: \w+)?)  ", daemon.ctl("--help").stdout, re.M) == VERBS
+    for family in FAMILIES:
+        text = daemon.ctl(family, "--help").stdout
+        assert [f"{family} {v}" for v in re.findall(r"^ (\w+)  ", text, re.M)] == \
+            [v for v in VERBS if v.startswith(f"{family} ")]
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_man_page_has_every_verb_and_option(daemon, verb):
     page = (ROOT / "packaging/man/weightctl.1.scd").read_text()
-    text = daemon.ctl(verb, "--help").stdout
+    text = daemon.ctl(*verb.split(), "--help").stdout
     assert f"\n*{verb}* " in page
     wanted = set(re.findall(r"^ (?:-\w, |    )(--[\w-]+)", text, re.M))
     wanted |= set(re.findall(r"^ [* ] ([A-Z]+) ", text.partition("\nColumns")[2], re.M))
@@ -453,7 +462,7 @@ def complete(daemon, line):
 
 def test_completion(loaded, file):
     loaded.ctl("load", "-q", "llama:8b", file)
-    assert set(VERBS) < set(complete(loaded, "weightctl "))
+    assert {v.split()[0] for v in VERBS} < set(complete(loaded, "weightctl "))
     assert complete(loaded, "weightctl ver") == ["verify", "version"]
     assert complete(loaded, "weightctl show ") == ["llama:8b", "m"]
     assert complete(loaded, "weightctl rm m ll") == ["llama:8b"]
@@ -461,8 +470,11 @@ def test_completion(loaded, file):
     assert complete(loaded, "weightctl ls -o NAME,DI") == ["NAME,DIGEST"]
     assert complete(loaded, f"weightctl --socket {loaded.socket} cat m pl") == ["plain"]
     assert complete(loaded, "weightctl wait --timeout ") == [""]
+    for family in FAMILIES:
+        assert [f"{family} {v}" for v in complete(loaded, f"weightctl {family} ")] == \
+            sorted(v for v in VERBS if v.startswith(f"{family} "))
     for verb in VERBS:
-        helped = set(re.findall(r"(--[\w-]+)", loaded.ctl(verb, "--help").stdout))
+        helped = set(re.findall(r"(--[\w-]+)", loaded.ctl(*verb.split(), "--help").stdout))
         assert set(complete(loaded, f"weightctl {verb} --")) == helped, verb
 
 

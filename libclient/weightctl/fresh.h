@@ -1,0 +1,26 @@
+/*
+ * Files that are made once: complete or not there at all, with the mode that was asked for, and never in
+ * the place of another.
+ */
+#pragma once
+
+#include <sys/types.h>
+
+struct fresh {
+	int dir_fd;
+	const char *name;
+	char temporary[300]; /* "": nothing to remove */
+};
+
+/* Writes `text` to a temporary file in the folder, down to the disk. A negative errno leaves nothing. */
+int fresh_write(int dir_fd, const char *name, mode_t mode, const char *text, struct fresh *ret);
+/* Gives it its name. -EEXIST: something has that name. */
+int fresh_keep(struct fresh *f);
+/* Removes what was not kept. */
+void fresh_deinit(struct fresh *f);
+
+/* The folder, made for its owner alone if it is not there. The descriptor or a negative errno. */
+int fresh_folder(const char *path);
+
+/* The text of a regular file of at most `max` bytes and its mode; the caller frees it. -EINVAL: no such file. */
+int fresh_read(int dir_fd, const char *name, size_t max, char **ret, mode_t *ret_mode);

@@ -1,0 +1,392 @@
+/*
+ * weightctl pki: a CA and certificates of nodes, for people who have none.
+ *
+ * A private key is in a file of its owner's alone before its first byte is in it, and nothing is ever
+ * overwritten: an agent may live by it.
+ */
+#include "libclient/weightctl/pki.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/fresh.h"
+#include "libclient/weightctl/json.h"
+#include "libclient/weightctl/verb.h"
+
+#define FILE_MAX 65536
+#define NODE_MAX 63
+#define DAYS 365
+
+enum {
+	OPTION_DAYS = OPTION_OWN,
+	OPTION_OUT,
+	OPTION_CA,
+};
+
+void pki_pair_deinit(struct pki_pair *pair)
+{
+	if (pair->key)
+		explicit_bzero(pair->key, strlen(pair->key));
+	free(pair->key);
+	free(pair->certificate);
+	*pair = (struct pki_pair){};
+}
+
+bool pki_name_is_valid(const char *name)
+{
+	size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789.-");
+
+	return n > 0 && n <= NODE_MAX && !name[n] && *name != '.' && *name != '-';
+}
+
+/* A folder that stays open while files are made in it, or read. */
+struct folder {
+	const char *path;
+	int fd;
+};
+
+static void folder_deinit(struct folder *f)
+{
+	if (f->fd >= 0)
+		(void)close(f->fd);
+}
+
+static int say_written(const struct folder *folder, const char *name, int r)
+{
+	if (r == -EEXIST)
+		return cli_error("%s/%s is there already, and is not overwritten; name another folder, "
+				 "or remove it when nothing uses it any more",
+				 folder->path, name);
+	return cli_error("cannot write %s/%s: %s", folder->path, name, strerror(-r));
+}
+
+static int open_folder(struct folder *f)
+{
+	f->fd = fresh_folder(f->path);
+	return f->fd < 0 ? cli_error("cannot use the folder %s: %s", f->path, strerror(-f->fd)) : 0;
+}
+
+/* Both files or neither. */
+static int write_pair(const struct folder *folder, const char *name, const struct pki_pair *pair)
+{
+	char key_name[NODE_MAX + 8], certificate_name[NODE_MAX + 8];
+	cleanup(fresh_deinit) struct fresh key = {};
+	cleanup(fresh_deinit) struct fresh certificate = {};
+	int r;
+
+	(void)snprintf(key_name, sizeof(key_name), "%s.key", name);
+	(void)snprintf(certificate_name, sizeof(certificate_name), "%s.crt", name);
+	r = fresh_write(folder->fd, key_name, 0600, pair->key, &key);
+	if (r >= 0)
+		r = fresh_write(folder->fd, certificate_name, 0644, pair->certificate, &certificate);
+	if (r >= 0)
+		r = fresh_keep(&key);
+	if (r < 0)
+		return say_written(folder, key_name, r);
+	r = fresh_keep(&certificate);
+	if (r >= 0)
+		return 0;
+	(void)unlinkat(folder->fd, key_name, 0); /* the one made above */
+	return say_written(folder, certificate_name, r);
+}
+
+static void say_pair(const struct folder *folder, const char *name, const char *of_certificate,
+		     const char *of_key)
+{
+	escape_text(stdout, folder->path);
+	(void)printf("/%s.crt: %s\n", name, of_certificate);
+	escape_text(stdout, folder->path);
+	(void)printf("/%s.key: %s\n", name, of_key);
+}
+
+static int run_ca(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {OPTION_HELP, {}};
+	cleanup(folder_deinit) struct folder folder = {.fd = -1};
+	cleanup(pki_pair_deinit) struct pki_pair pair = {};
+	char why[PKI_WHY_SIZE];
+
+	(void)cli_option(cli, argc, argv, LETTERS_COMMON, longs);
+	if (argc - optind != 1)
+		cli_usage(cli, "'%s' wants a folder", cli->verb->name);
+	folder.path = argv[optind];
+	if (pki_make_ca(&pair, why) < 0)
+		return cli_error("%s", why);
+	if (open_folder(&folder) || write_pair(&folder, "ca", &pair))
+		return EXIT_FAILED;
+	say_pair(&folder, "ca", "certificate of the CA, for every node",
+		 "its private key, for 'weightctl pki node' alone: keep it where no agent runs");
+	return 0;
+}
+
+static int read_file(const struct folder *folder, const char *name, char **ret, mode_t *ret_mode)
+{
+	int r = fresh_read(folder->fd, name, FILE_MAX, ret, ret_mode);
+
+	if (r == -ENOENT)
+		return cli_error("%s/%s is not there; 'weightctl pki ca %s' makes a CA",
+				 folder->path, name, folder->path);
+	if (r == -EINVAL)
+		return cli_error("%s/%s is no file of text", folder->path, name);
+	return r < 0 ? cli_error("cannot read %s/%s: %s", folder->path, name, strerror(-r)) : 0;
+}
+
+static int read_ca(const char *path, struct pki_pair *ret)
+{
+	cleanup(folder_deinit) struct folder folder = {.path = path, .fd = -1};
+	mode_t mode;
+
+	folder.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (folder.fd < 0)
+		return cli_error("cannot use the folder %s: %s", path, strerror(errno));
+	if (read_file(&folder, "ca.crt", &ret->certificate, &mode) ||
+	    read_file(&folder, "ca.key", &ret->key, &mode))
+		return EXIT_FAILED;
+	if (mode & 077)
+		return cli_error("%s/ca.key can be read by others (mode %04o), who may have it by now; "
+				 "make a new CA, or 'chmod 600 %s/ca.key' if nobody has",
+				 path, (unsigned)mode, path);
+	return 0;
+}
+
+static int make_node(const char *ca_path, const char *name, unsigned days, const char *out)
+{
+	cleanup(folder_deinit) struct folder folder = {.path = out, .fd = -1};
+	cleanup(pki_pair_deinit) struct pki_pair ca = {};
+	cleanup(pki_pair_deinit) struct pki_pair pair = {};
+	char why[PKI_WHY_SIZE];
+	bool cut = false;
+
+	if (read_ca(ca_path, &ca))
+		return EXIT_FAILED;
+	if (pki_make_node(&ca, name, days, &pair, &cut, why) < 0)
+		return cli_error("cannot issue a certificate by the CA in %s: %s", ca_path, why);
+	if (open_folder(&folder) || write_pair(&folder, name, &pair))
+		return EXIT_FAILED;
+	if (cut)
+		(void)fprintf(stderr,
+			      "weightctl: the certificate ends with its CA, before %u days\n", days);
+	say_pair(&folder, name, "certificate of the node", "its private key, for that node alone");
+	return 0;
+}
+
+static int run_node(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"days", required_argument, NULL, OPTION_DAYS},
+		{"out", required_argument, NULL, OPTION_OUT},
+		OPTION_HELP,
+		{},
+	};
+	const char *out = NULL, *name;
+	unsigned days = DAYS;
+	int option;
+
+	while ((option = cli_option(cli, argc, argv, LETTERS_COMMON, longs)) >= 0) {
+		if (option == OPTION_DAYS)
+			days = (unsigned)cli_number(cli, "--days", optarg, 10, 1, PKI_DAYS_MAX);
+		else
+			out = optarg;
+	}
+	if (argc - optind != 2)
+		cli_usage(cli, "'%s' wants the folder of a CA and the name of a node",
+			  cli->verb->name);
+	name = argv[optind + 1];
+	if (!pki_name_is_valid(name))
+		cli_usage(cli,
+			  "'%s' cannot be a node; names are 1 to %d of a-z, 0-9, '.' and '-', "
+			  "and begin with a letter or a digit",
+			  name, NODE_MAX);
+	return make_node(argv[optind], name, days, out ? out : argv[optind]);
+}
+
+/* --- show --------------------------------------------------------------------------------------- */
+
+static const char *kind(const void *row, bool json)
+{
+	const struct pki_certificate *c = row;
+
+	(void)json;
+	return c->is_ca ? "ca" : "node";
+}
+
+/* Those that are arrays inside of the struct. */
+#define WORD(member_)                                                                              \
+	static const char *member_(const void *row, bool json)                                     \
+	{                                                                                          \
+		(void)json;                                                                        \
+		return ((const struct pki_certificate *)row)->member_;                             \
+	}
+
+WORD(name)
+WORD(issuer)
+WORD(from)
+WORD(until)
+WORD(fingerprint)
+
+static const struct column columns[] = {
+	{"KIND", COLUMN_WORD, .word = kind},
+	{"NAME", COLUMN_WORD, .word = name},
+	{"ISSUER", COLUMN_WORD, .word = issuer},
+	{"FROM", COLUMN_WORD, .word = from},
+	{"UNTIL", COLUMN_WORD, .word = until},
+	{"FINGERPRINT", COLUMN_WORD, .word = fingerprint},
+	{},
+};
+
+static void print_text(const struct pki_certificate *c)
+{
+	column_text_all(columns, c, false, stdout);
+	for (size_t i = 0; i < c->n_wrong; i++) {
+		(void)fputs("WRONG        ", stdout);
+		escape_text(stdout, c->wrong[i]);
+		(void)fputc('\n', stdout);
+	}
+}
+
+static void print_json(struct json *j, const struct pki_certificate *c)
+{
+	json_open(j, NULL, '{');
+	column_json_all(columns, c, j);
+	json_open(j, "wrong", '[');
+	for (size_t i = 0; i < c->n_wrong; i++)
+		json_string(j, NULL, c->wrong[i]);
+	json_close(j, ']');
+	json_close(j, '}');
+}
+
+struct shown {
+	struct pki_certificate *certificates;
+	size_t n;
+};
+
+static void shown_deinit(struct shown *s)
+{
+	free(s->certificates);
+}
+
+/* All of them, before anything is printed. */
+static int read_all(const char *path, const char *pem, const char *ca, struct shown *ret)
+{
+	struct pki_certificate c, *more;
+	char why[PKI_WHY_SIZE];
+	const char *at = pem;
+	int r;
+
+	while ((r = pki_read(&at, ca, &c, why)) == 0) {
+		more = realloc(ret->certificates, (ret->n + 1) * sizeof(c));
+		if (!more)
+			cli_out_of_memory();
+		ret->certificates = more;
+		ret->certificates[ret->n++] = c;
+	}
+	if (r < 0)
+		return cli_error("%s: %s", path, why);
+	if (ret->n)
+		return 0;
+	return cli_error(strstr(pem, "PRIVATE KEY-----")
+				 ? "%s holds a private key; its certificate is the file beside it "
+				   "that ends with .crt"
+				 : "%s holds no certificate in PEM",
+			 path);
+}
+
+static int print(const struct cli *cli, const struct shown *shown)
+{
+	struct json json = {.file = stdout};
+	bool wrong = false;
+
+	if (cli->json) {
+		json_open(&json, NULL, '{');
+		json_open(&json, "certificates", '[');
+	}
+	for (size_t i = 0; i < shown->n; i++) {
+		const struct pki_certificate *c = &shown->certificates[i];
+
+		wrong |= c->n_wrong > 0;
+		if (cli->json)
+			print_json(&json, c);
+		else if (i && fputc('\n', stdout) != EOF)
+			print_text(c);
+		else
+			print_text(c);
+	}
+	if (cli->json) {
+		json_close(&json, ']');
+		json_close(&json, '}');
+	}
+	return wrong ? EXIT_FAILED : 0;
+}
+
+static int read_text(const char *path, char **ret)
+{
+	mode_t mode;
+	int r = fresh_read(AT_FDCWD, path, FILE_MAX, ret, &mode);
+
+	if (r == -EINVAL)
+		return cli_error("%s is no file of text; certificates are in PEM here", path);
+	return r < 0 ? cli_error("cannot read %s: %s", path, strerror(-r)) : 0;
+}
+
+static void wipe(char **text)
+{
+	if (*text)
+		explicit_bzero(*text, strlen(*text)); /* it may be a key by mistake */
+	free(*text);
+}
+
+static int run_show(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"ca", required_argument, NULL, OPTION_CA},
+		OPTIONS_JSON,
+		OPTION_HELP,
+		{},
+	};
+	cleanup(wipe) char *pem = NULL;
+	cleanup(wipe) char *ca = NULL;
+	cleanup(shown_deinit) struct shown shown = {};
+	const char *ca_path = NULL;
+
+	while (cli_option(cli, argc, argv, LETTERS_JSON, longs) >= 0)
+		ca_path = optarg;
+	if (argc - optind != 1)
+		cli_usage(cli, "'%s' wants a file", cli->verb->name);
+	if (read_text(argv[optind], &pem) || (ca_path && read_text(ca_path, &ca)) ||
+	    read_all(argv[optind], pem, ca, &shown))
+		return EXIT_FAILED;
+	return print(cli, &shown);
+}
+
+const struct verb verb_pki_ca = {
+	.name = "pki ca",
+	.args = "DIR",
+	.summary = "Make a CA of one's own, for certificates of nodes",
+	.peer = PEER_NONE,
+	.run = run_ca,
+};
+
+const struct verb verb_pki_node = {
+	.name = "pki node",
+	.args = "DIR NAME",
+	.summary = "Issue the certificate of a node, by the CA in DIR",
+	.options = "     --days DAYS        how long it is good (365), not longer than its CA\n"
+		   "     --out DIR          where it is written; DIR of the CA if not given\n",
+	.peer = PEER_NONE,
+	.run = run_node,
+};
+
+const struct verb verb_pki_show = {
+	.name = "pki show",
+	.args = "FILE",
+	.summary = "Show certificates, and what is wrong with them",
+	.options = "     --ca FILE          certificate of the CA that is to vouch for it\n" HELP_JSON,
+	.peer = PEER_NONE,
+	.run = run_show,
+};

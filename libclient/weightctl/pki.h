@@ -1,0 +1,47 @@
+/*
+ * Certificates of nodes
+ *
+ * A CA of one's own and what it issues, as PEM in memory; files are the business of pki.c. One variant is
+ * built: pki-openssl.c, or pki-none.c, which can do nothing and says so.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define PKI_WHY_SIZE 256
+#define PKI_TEXT_MAX 256
+#define PKI_WRONG_MAX 8
+#define PKI_DAYS_MAX 3650 /* of a CA; a node has at most what is left of its CA's */
+
+/* PEM. What has a private key is wiped when it is freed. */
+struct pki_pair {
+	char *key;
+	char *certificate;
+};
+
+struct pki_certificate {
+	char name[PKI_TEXT_MAX]; /* of the node, or the subject of what is none's */
+	char issuer[PKI_TEXT_MAX];
+	char from[32], until[32]; /* ISO 8601, UTC */
+	char fingerprint[80]; /* "sha256:" and digits */
+	bool is_ca;
+	char wrong[PKI_WRONG_MAX][PKI_WHY_SIZE]; /* why weightd-sync would not take it */
+	size_t n_wrong;
+};
+
+/* In pki.c. */
+void pki_pair_deinit(struct pki_pair *pair);
+/* Whether weightd-sync takes `name` for that of a node: [a-z0-9.-], 1 to 63 of them, the first no '.' or '-'. */
+bool pki_name_is_valid(const char *name);
+
+/* These return 0, or -1 and a sentence in `why`, which may quote what it was given. */
+int pki_make_ca(struct pki_pair *ret, char why[PKI_WHY_SIZE]);
+/* *ret_cut: it would outlive its CA, and was shortened. */
+int pki_make_node(const struct pki_pair *ca, const char *name, unsigned days, struct pki_pair *ret,
+		  bool *ret_cut, char why[PKI_WHY_SIZE]);
+/*
+ * Reads the certificate that stands at `*pem`, and moves `*pem` behind it; 1: there is none any more. `ca` is
+ * the PEM of those that may have issued it, or NULL to not look.
+ */
+int pki_read(const char **pem, const char *ca, struct pki_certificate *ret, char why[PKI_WHY_SIZE]);
