@@ -1,0 +1,435 @@
+#include "server/sync/control.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "ipc/channel.h"
+#include "server/base/log.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/base/talk.h"
+#include "server/sync/operators.h"
+
+#define CLIENTS_MAX 256
+#define QUEUE_MAX 8192 /* packets that a client has not read */
+#define HISTORY_MAX 256
+#define PAUSE_NS 100000000u
+
+struct packet {
+	struct list link; /* client::queue */
+	json_t *json;
+};
+
+struct client {
+	struct list link; /* control::clients */
+	struct control *control;
+	struct source source;
+	struct list queue; /* struct packet */
+	unsigned n_queue;
+	uid_t uid;
+	bool is_operator;
+	bool watches;
+	char sync[SYNC_ID_SIZE]; /* whose end it waits for; "": none's */
+	bool doomed;
+};
+
+static void client_free(struct client *c)
+{
+	struct packet *p, *next;
+
+	list_for_each_safe(p, next, &c->queue, link) {
+		list_remove(&p->link);
+		json_decref(p->json);
+		free(p);
+	}
+	loop_remove(&c->source);
+	(void)fd_close(c->source.fd);
+	list_remove(&c->link);
+	c->control->n_clients--;
+	free(c);
+}
+
+/* It is freed from the loop: whoever says this is in the middle of something. */
+static void doom(struct client *c)
+{
+	c->doomed = true;
+	(void)shutdown(c->source.fd, SHUT_RDWR);
+}
+
+static void flush(struct client *c)
+{
+	struct packet *p, *next;
+
+	list_for_each_safe(p, next, &c->queue, link) {
+		int r = talk_send(c->source.fd, p->json, NULL, 0);
+
+		if (r == -EAGAIN)
+			break;
+		if (r < 0) {
+			doom(c);
+			return;
+		}
+		list_remove(&p->link);
+		json_decref(p->json);
+		free(p);
+		c->n_queue--;
+	}
+	loop_modify(&c->source, c->n_queue > 0 ? EPOLLOUT : EPOLLIN);
+}
+
+/* Takes `json`. */
+static void say(struct client *c, json_t *json)
+{
+	struct packet *p = c->doomed || !json || c->n_queue >= QUEUE_MAX ? NULL : malloc(sizeof(*p));
+
+	if (!p) {
+		json_decref(json);
+		doom(c);
+		return;
+	}
+	p->json = json;
+	list_append(&c->queue, &p->link);
+	c->n_queue++;
+	flush(c);
+}
+
+static void say_end(struct client *c)
+{
+	say(c, json_pack("{sb}", "end", 1));
+}
+
+static void refuse(struct client *c, const char *code, const char *why)
+{
+	say(c, json_pack("{sbssss}", "end", 1, "code", code, "error", why));
+}
+
+/* Takes `rows`. */
+static void say_rows(struct client *c, json_t *rows)
+{
+	size_t i;
+	json_t *row;
+
+	if (!rows) {
+		doom(c);
+		return;
+	}
+	json_array_foreach(rows, i, row) say(c, json_incref(row));
+	json_decref(rows);
+	say_end(c);
+}
+
+static const char *code_of(int r)
+{
+	switch (r) {
+	case -EBADMSG:
+		return "request";
+	case -ENOENT:
+		return "unknown";
+	case -EPERM:
+		return "permission";
+	case -EBUSY:
+		return "busy";
+	case -EALREADY:
+		return "decided";
+	default:
+		return "failed";
+	}
+}
+
+static bool may_operate(struct client *c)
+{
+	const char *group = c->control->options->operators;
+	char why[WHY_SIZE];
+
+	if (c->is_operator)
+		return true;
+	if (group)
+		(void)snprintf(
+			why, sizeof(why),
+			"uid %u may look, not push: only root, the agent's own user and members of the "
+			"group '%s' may",
+			c->uid, group);
+	else
+		(void)snprintf(
+			why, sizeof(why),
+			"uid %u may look, not push: only root and the agent's own user may, and members "
+			"of the group that sync.conf names by operators under [access]",
+			c->uid);
+	refuse(c, "permission", why);
+	return false;
+}
+
+/* --- Requests ------------------------------------------------------------------------------------- */
+
+static void answer_nodes(struct client *c, const json_t *request)
+{
+	(void)request;
+	say_rows(c, c->control->options->nodes(c->control->options->userdata));
+}
+
+static void answer_push(struct client *c, const json_t *request)
+{
+	char sync[SYNC_ID_SIZE], why[WHY_SIZE] = "";
+	bool wait;
+	int r;
+
+	if (!may_operate(c))
+		return;
+	if (field_bool_or(request, "wait", true, &wait) < 0) {
+		refuse(c, "request", "'wait' is true or false");
+		return;
+	}
+	r = agent_push(c->control->options->agent, request, sync, why);
+	if (r < 0) {
+		refuse(c, code_of(r), why);
+		return;
+	}
+	log_info("sync %s: a push of '%s' was asked for by uid %u", sync,
+		 json_string_value(json_object_get(request, "buffer")), c->uid);
+	if (wait)
+		memcpy(c->sync, sync, sizeof(c->sync));
+	say(c, wait ? json_pack("{ss}", "sync", sync) : json_pack("{sssb}", "sync", sync, "end", 1));
+}
+
+static void answer_cancel(struct client *c, const json_t *request)
+{
+	char why[WHY_SIZE] = "";
+	const char *sync;
+	int r;
+
+	if (!may_operate(c))
+		return;
+	if (field_string(request, "sync", SYNC_ID_SIZE - 1, &sync) < 0) {
+		refuse(c, "request", "'sync' names the sync to cancel, by its 16 digits");
+		return;
+	}
+	r = agent_cancel(c->control->options->agent, sync, why);
+	if (r < 0) {
+		refuse(c, code_of(r), why);
+		return;
+	}
+	log_info("sync %s: cancelled by uid %u", sync, c->uid);
+	say_end(c);
+}
+
+static void answer_status(struct client *c, const json_t *request)
+{
+	const char *sync;
+
+	if (field_string_or_null(request, "sync", SYNC_ID_SIZE - 1, &sync) < 0)
+		refuse(c, "request", "'sync' names a sync, by its 16 digits");
+	else
+		say_rows(c, agent_status(c->control->options->agent, sync));
+}
+
+static void answer_history(struct client *c, const json_t *request)
+{
+	uint64_t n;
+
+	if (field_number_or(request, "n", HISTORY_MAX, HISTORY_MAX, &n) < 0)
+		refuse(c, "request", "'n' is a number of syncs, 256 at most");
+	else
+		say_rows(c, agent_history(c->control->options->agent, (unsigned)n));
+}
+
+static void answer_watch(struct client *c, const json_t *request)
+{
+	(void)request;
+	c->watches = true;
+	say(c, json_pack("{ss}", "event", "watching")); /* what comes from here on is seen */
+}
+
+static const struct {
+	const char *op;
+	void (*answer)(struct client *c, const json_t *request);
+} requests[] = {
+	{"nodes", answer_nodes},   {"push", answer_push},       {"cancel", answer_cancel},
+	{"status", answer_status}, {"history", answer_history}, {"watch", answer_watch},
+};
+
+static void answer(struct client *c, const json_t *request)
+{
+	char why[WHY_SIZE];
+	const char *op;
+
+	if (field_string(request, "op", 32, &op) < 0) {
+		refuse(c, "request", "a request names what it wants by 'op'");
+		return;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(requests); i++)
+		if (!strcmp(op, requests[i].op)) {
+			requests[i].answer(c, request);
+			return;
+		}
+	(void)snprintf(why, sizeof(why), "this agent knows no request '%s'", op);
+	refuse(c, "request", why);
+}
+
+/* --- Clients --------------------------------------------------------------------------------------- */
+
+/* One request a round; while it has not read the answer to one, no other is taken. */
+static void on_client(struct source *source, uint32_t events)
+{
+	struct client *c = container_of(source, struct client, source);
+	struct talk t;
+	int r;
+
+	if (!c->doomed && events & EPOLLOUT)
+		flush(c);
+	if (!c->doomed && c->n_queue == 0 && events & (EPOLLIN | EPOLLHUP)) {
+		r = talk_receive(source->fd, MSG_DONTWAIT, &t);
+		if (r == 0) {
+			answer(c, t.message);
+			talk_deinit(&t);
+		} else if (r != -EAGAIN) {
+			c->doomed = true;
+		}
+	}
+	if (c->doomed || events & (EPOLLHUP | EPOLLERR))
+		client_free(c);
+}
+
+static void client_new(struct control *control, int fd)
+{
+	cleanup(freep) struct client *c = calloc(1, sizeof(*c));
+	struct channel_peer peer;
+	int r = c ? channel_peer(fd, &peer) : -ENOMEM;
+
+	if (r == 0) {
+		c->control = control;
+		c->uid = peer.uid;
+		c->is_operator = operators_have(control->options->operators_gid, &peer);
+		channel_peer_deinit(&peer);
+		list_init(&c->queue);
+		r = loop_add(control->loop, &c->source, fd, EPOLLIN, on_client);
+	}
+	if (r < 0) {
+		log_warning("a client of the control socket is turned away: %s", strerror(-r));
+		(void)fd_close(fd);
+		return;
+	}
+	list_append(&control->clients, &c->link);
+	control->n_clients++;
+	c = NULL;
+}
+
+static void on_connection(struct source *source, uint32_t events)
+{
+	struct control *c = container_of(source, struct control, listener);
+	int fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+	(void)events;
+	if (fd >= 0 && c->n_clients < CLIENTS_MAX) {
+		client_new(c, fd);
+		return;
+	}
+	if (fd >= 0) {
+		log_warning("a client of the control socket is turned away: there are %u",
+			    c->n_clients);
+		(void)fd_close(fd);
+		return;
+	}
+	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
+		return; /* the client gave up */
+	log_warning("no new clients of the control socket for the moment: %s", strerror(errno));
+	loop_modify(source, 0);
+	timer_start(c->loop, &c->pause, num_now_ns() + PAUSE_NS);
+}
+
+static void on_pause_over(struct timer *timer)
+{
+	loop_modify(&container_of(timer, struct control, pause)->listener, EPOLLIN);
+}
+
+/* --- The socket ------------------------------------------------------------------------------------ */
+
+/* True when somebody answers there, who is not to be robbed of it. */
+static bool is_alive(const struct sockaddr_un *at)
+{
+	cleanup(fd_closep) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+					   0);
+
+	return fd >= 0 &&
+	       (connect(fd, (const struct sockaddr *)at, sizeof(*at)) == 0 || errno == EAGAIN);
+}
+
+static int listen_at(const char *path, int *ret)
+{
+	cleanup(fd_closep) int fd = -1;
+	struct sockaddr_un at;
+	int r = channel_address(path, &at);
+
+	if (r < 0)
+		return r;
+	if (is_alive(&at))
+		return -EADDRINUSE;
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || (unlink(path) < 0 && errno != ENOENT) ||
+	    bind(fd, (const struct sockaddr *)&at, sizeof(at)) < 0 || chmod(path, 0666) < 0 ||
+	    listen(fd, CLIENTS_MAX) < 0)
+		return -errno;
+	*ret = take_fd(fd);
+	return 0;
+}
+
+int control_init(struct control *c, struct loop *l, const struct control_options *options,
+		 char why[WHY_SIZE])
+{
+	int fd = -1, r;
+
+	*c = (struct control){.options = options, .loop = l, .listener.fd = -1};
+	list_init(&c->clients);
+	timer_init(&c->pause, on_pause_over);
+	r = listen_at(options->path, &fd);
+	if (r == 0)
+		r = loop_add(l, &c->listener, fd, EPOLLIN, on_connection);
+	if (r < 0) {
+		(void)fd_close(fd);
+		(void)snprintf(why, WHY_SIZE, "cannot listen on %s: %s%s", options->path,
+			       strerror(-r),
+			       r == -EADDRINUSE ? "; another weightd-sync answers there" : "");
+	}
+	return r;
+}
+
+void control_deinit(struct control *c)
+{
+	struct client *client, *next;
+
+	list_for_each_safe(client, next, &c->clients, link)
+		client_free(client);
+	timer_stop(&c->pause);
+	if (!c->listener.loop)
+		return;
+	loop_remove(&c->listener);
+	c->listener.fd = fd_close(c->listener.fd);
+	(void)unlink(c->options->path);
+}
+
+void control_tell(struct control *c, const json_t *event)
+{
+	const char *sync = json_string_value(json_object_get(event, "sync"));
+	const char *kind = json_string_value(json_object_get(event, "event"));
+	bool is_end = kind && !strcmp(kind, "end");
+	struct client *client;
+
+	list_for_each(client, &c->clients, link) {
+		bool waits = sync && !strcmp(client->sync, sync);
+		json_t *copy;
+
+		if (client->doomed || (!waits && !client->watches))
+			continue;
+		copy = json_copy((json_t *)event); /* shallow: the end is this client's alone */
+		if (waits && is_end && copy) {
+			(void)json_object_set_new(copy, "end", json_true());
+			client->sync[0] = '\0';
+		}
+		say(client, copy);
+	}
+}
