@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the corpora of fuzz_codec, fuzz_layout and fuzz_allocator: tests/fuzz/seeds.py
+"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator and fuzz_sync_preamble: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
@@ -203,9 +203,24 @@ ALLOCATOR = {
     "refusal": reply(2, error=-12, why="no"), "memory-without-fd": reply(2), "no-end": reply(1, name="x" * 128),
 }
 
+# --- sync_preamble: server/sync/base/preamble.h ---
+
+
+def preamble(magic=b"weightd\1", from_=b"a", to=b"b"):
+    return magic + bytes(range(8)) + struct.pack(">Q", 1) + HASH * 2 + struct.pack(">Q", 1 << 30) + \
+        from_.ljust(64, b"\0") + to.ljust(64, b"\0")
+
+
+PREAMBLES = {
+    "whole": preamble(), "longest-names": preamble(from_=b"a" * 63, to=b"rack-1.b" * 7), "cut": preamble()[:100],
+    "other-release": preamble(magic=b"weightd\2"), "no-end": preamble(to=b"b" * 64), "no-name": preamble(from_=b""),
+    "behind-the-end": preamble(to=b"b\0c"), "dot-first": preamble(from_=b".a"), "upper-case": preamble(to=b"B"),
+}
+
 
 def main():
-    for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR}.items():
+    for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR,
+                          "sync_preamble": PREAMBLES}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)
