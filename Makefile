@@ -168,8 +168,8 @@ $(B)/weightd-sync: $(SYNC) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
 $(B)/weightd-sync-local: $(SYNC_LOCAL) $(SYNC_BASE) $(IPC) $(LIB)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd $(SYNC_LIBS) -Wl,-rpath,'$$ORIGIN'
 
-$(B)/weightd-sync-tcp: $(SYNC_TCP) $(SYNC_BASE) $(IPC)
-	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS)
+$(B)/weightd-sync-tcp: $(SYNC_TCP) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
 
 $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \

@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "server/sync/base": ["ipc/base"],
     "server/sync": ["server/sync/base", "server/base", "ipc", "ipc/base"],
     "server/sync/local": ["server/sync/base", "libclient/include", "ipc/base"],
-    "server/sync/tcp": ["server/sync/base", "ipc/base"],
+    "server/sync/tcp": ["server/sync/base", "server/base", "ipc/base"],
     "libclient/include": [],
     "libclient": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
     "libclient/weightctl": ["libclient/include"],

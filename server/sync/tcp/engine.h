@@ -1,0 +1,64 @@
+/*
+ * The engine
+ *
+ * One node's part in one epoch: takes a stream from the node before it, keeps it in the agent's memory, and
+ * passes it on while it comes. Whatever goes wrong is said to the agent once, with the link and who is to
+ * blame; then the sockets stay open and silent until the agent ends this process, so that neighbours do not
+ * take us for the cause.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/base/loop.h"
+#include "server/sync/tcp/gate.h"
+#include "server/sync/tcp/inbound.h"
+#include "server/sync/tcp/memory.h"
+#include "server/sync/tcp/order.h"
+#include "server/sync/tcp/outbound.h"
+
+/* Whose fault something is. */
+enum engine_side {
+	ENGINE_HERE,
+	ENGINE_IN,
+	ENGINE_OUT,
+};
+
+struct engine {
+	struct loop loop;
+	struct source agent; /* the socket of whom we work for */
+	struct timer tick;
+	bool is_open;
+	bool is_started;
+	uint64_t started_ns;
+	struct order order;
+	struct next next;
+	struct memory memory;
+	SSL_CTX *tls; /* NULL: security none */
+	struct gate gate;
+	struct inbound in;
+	struct outbound out;
+	uint64_t arrived; /* bytes of the stream in memory */
+	uint64_t told_arrived, told_sent;
+	json_t *end; /* what was decided; nothing happens any more */
+	bool is_end_told;
+};
+
+int engine_init(struct engine *e);
+void engine_deinit(struct engine *e);
+
+/* What an epoch's state says to its agent: decided once, told as soon as it listens. */
+__attribute__((format(printf, 3, 4))) void engine_fail(struct engine *e, enum engine_side side,
+						       const char *fmt, ...);
+bool engine_is_over(const struct engine *e);
+
+/* The first `n_bytes` of the stream are in memory. */
+void engine_arrived(struct engine *e, uint64_t n_bytes);
+/* Says that it is done, if it is. */
+void engine_look(struct engine *e);
+
+/* Compares what a link carried with the plan and with the kernel. False: the engine failed. */
+bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
+		  uint64_t planned_received, uint64_t planned_sent, struct traffic *ret);

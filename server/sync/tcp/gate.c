@@ -1,0 +1,206 @@
+#include "server/sync/tcp/gate.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/base/log.h"
+#include "server/sync/tcp/engine.h"
+#include "server/sync/tcp/tls.h"
+
+#define LOGGED_MAX 8 /* refusals; whoever can connect could fill a disk */
+#define BACKLOG 64
+
+void gate_init(struct gate *g)
+{
+	*g = (struct gate){.fd = -1};
+	for (size_t i = 0; i < GATE_GUESTS; i++)
+		link_init(&g->guests[i].link);
+}
+
+static void send_away(struct guest *g)
+{
+	loop_remove(&g->source);
+	link_close(&g->link);
+}
+
+void gate_close(struct gate *g)
+{
+	for (size_t i = 0; i < GATE_GUESTS; i++)
+		send_away(&g->guests[i]);
+	loop_remove(&g->source);
+	g->fd = fd_close(g->fd);
+}
+
+static void name_guest(const struct guest *g, char *ret, size_t size)
+{
+	struct sockaddr_storage at;
+	socklen_t at_size = sizeof(at);
+	char host[64], port[16];
+
+	(void)snprintf(ret, size, "somebody");
+	if (getpeername(g->link.fd, (struct sockaddr *)&at, &at_size) == 0 &&
+	    getnameinfo((struct sockaddr *)&at, at_size, host, sizeof(host), port, sizeof(port),
+			NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+		(void)snprintf(ret, size, "%s port %s", host, port);
+}
+
+static void refuse(struct guest *g, const char *why)
+{
+	static const uint8_t refused = PREAMBLE_REFUSED;
+	struct gate *gate = &g->engine->gate;
+	char who[96];
+
+	(void)snprintf(gate->last, sizeof(gate->last), "%s", why);
+	if (gate->n_refused++ < LOGGED_MAX) {
+		name_guest(g, who, sizeof(who));
+		log_warning("%s: the stream of %s is refused: %s", g->engine->order.node, who, why);
+	}
+	if (g->is_secured)
+		(void)link_write(&g->link, &refused, 1); /* it hears it, or that we hung up */
+	send_away(g);
+}
+
+/* What is wrong with this preamble; NULL: nothing. The token first, which must not be guessed in pieces. */
+static const char *judge(const struct order *o, const struct preamble *p)
+{
+	if (CRYPTO_memcmp(p->token, o->token, sizeof(o->token)) != 0)
+		return "it has another token";
+	if (memcmp(p->sync, o->sync, sizeof(o->sync)) != 0)
+		return "it is of another sync";
+	if (p->epoch != o->epoch)
+		return "it is of another epoch";
+	if (strcmp(p->from, o->from) != 0 || strcmp(p->to, o->node) != 0)
+		return "it is of another link";
+	if (p->n_bytes != o->total)
+		return "it brings another number of bytes";
+	return NULL;
+}
+
+static void on_preamble(struct guest *g)
+{
+	struct preamble p;
+	const char *why;
+	struct link link;
+
+	if (preamble_decode(g->preamble, &p) < 0) {
+		refuse(g, "it does not speak our protocol");
+		return;
+	}
+	why = judge(&g->engine->order, &p);
+	if (why) {
+		refuse(g, why);
+		return;
+	}
+	loop_remove(&g->source);
+	link = g->link;
+	link_init(&g->link);
+	gate_close(&g->engine->gate);
+	inbound_accept(g->engine, link);
+}
+
+static void on_guest(struct source *source, uint32_t events)
+{
+	struct guest *g = container_of(source, struct guest, source);
+	char why[GATE_WHY_SIZE];
+	ssize_t n = 0;
+
+	(void)events;
+	if (!g->is_secured) {
+		n = link_handshake(&g->link);
+		if (n == -EAGAIN)
+			return;
+		if (n < 0) {
+			tls_explain(g->link.tls, why, sizeof(why));
+			refuse(g, why);
+			return;
+		}
+		g->is_secured = true;
+	}
+	while (g->n_read < PREAMBLE_SIZE) {
+		n = link_read(&g->link, g->preamble + g->n_read, PREAMBLE_SIZE - g->n_read);
+		if (n < 0)
+			break;
+		g->n_read += (size_t)n;
+	}
+	if (g->n_read == PREAMBLE_SIZE)
+		on_preamble(g);
+	else if (n != -EAGAIN)
+		refuse(g, "it hung up before it said what it brings");
+}
+
+static struct guest *find_room(struct gate *gate)
+{
+	struct guest *oldest = &gate->guests[0];
+
+	for (size_t i = 0; i < GATE_GUESTS; i++) {
+		struct guest *g = &gate->guests[i];
+
+		if (g->link.fd < 0)
+			return g;
+		if (g->since_ns < oldest->since_ns)
+			oldest = g;
+	}
+	refuse(oldest, "others came while it said nothing");
+	return oldest;
+}
+
+static void on_connection(struct source *source, uint32_t events)
+{
+	struct engine *e = container_of(source, struct engine, gate.source);
+	int fd = accept4(e->gate.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	struct guest *g;
+	SSL *tls = NULL;
+
+	(void)events;
+	if (fd < 0)
+		return; /* it is gone again */
+	if (e->tls && !(tls = tls_session(e->tls, fd, true, e->order.from))) {
+		(void)fd_close(fd);
+		return;
+	}
+	link_tune(fd, e->order.stall_ns, 0);
+	g = find_room(&e->gate);
+	*g = (struct guest){.engine = e, .since_ns = num_now_ns(), .is_secured = !tls};
+	link_open(&g->link, fd, tls, false);
+	if (loop_add(&e->loop, &g->source, fd, EPOLLIN, on_guest) < 0)
+		send_away(g);
+}
+
+int gate_open(struct engine *e, uint16_t *ret_port)
+{
+	const struct address *a = &e->order.address;
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	} at;
+	socklen_t size = sizeof(at);
+	int r = 0;
+
+	e->gate.fd = socket(a->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (e->gate.fd < 0)
+		return -errno;
+	if (bind(e->gate.fd, (const struct sockaddr *)&a->at, a->size) < 0 ||
+	    listen(e->gate.fd, BACKLOG) < 0 || getsockname(e->gate.fd, &at.any, &size) < 0)
+		r = -errno;
+	if (r == 0)
+		r = loop_add(&e->loop, &e->gate.source, e->gate.fd, EPOLLIN, on_connection);
+	if (r == 0)
+		*ret_port = ntohs(at.any.sa_family == AF_INET ? at.v4.sin_port : at.v6.sin6_port);
+	return r;
+}
+
+void gate_look(struct engine *e, uint64_t now_ns)
+{
+	for (size_t i = 0; i < GATE_GUESTS; i++) {
+		struct guest *g = &e->gate.guests[i];
+
+		if (g->link.fd >= 0 && now_ns > g->since_ns + e->order.stall_ns)
+			refuse(g, "it did not say in time what it brings");
+	}
+}

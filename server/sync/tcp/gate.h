@@ -1,0 +1,43 @@
+/*
+ * The gate
+ *
+ * Where the node before this one connects, and anybody else. Who comes has to prove who it is before anything
+ * is done for it; there are a few such guests at a time, each for a while, and the oldest leaves for a new one,
+ * so that whoever only sits there keeps nobody out. The one that proves it gets through, once, and then the gate
+ * closes.
+ */
+#pragma once
+
+#include "server/base/loop.h"
+#include "server/sync/base/preamble.h"
+#include "server/sync/tcp/link.h"
+
+#define GATE_GUESTS 16
+#define GATE_WHY_SIZE 192
+
+struct engine;
+
+struct guest {
+	struct engine *engine;
+	struct source source;
+	struct link link; /* descriptor -1: nobody is here */
+	bool is_secured;
+	uint64_t since_ns;
+	uint8_t preamble[PREAMBLE_SIZE];
+	size_t n_read;
+};
+
+struct gate {
+	int fd;
+	struct source source;
+	struct guest guests[GATE_GUESTS];
+	uint64_t n_refused;
+	char last[GATE_WHY_SIZE]; /* why the last one was refused, "" if none was */
+};
+
+void gate_init(struct gate *g);
+/* Listens on the order's address. -errno. */
+int gate_open(struct engine *e, uint16_t *ret_port);
+void gate_close(struct gate *g);
+/* Sends away who is there for too long. */
+void gate_look(struct engine *e, uint64_t now_ns);

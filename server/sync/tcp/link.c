@@ -1,0 +1,216 @@
+#include "server/sync/tcp/link.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ipc/base/fd.h"
+
+#define AT_ONCE_MAX ((uint64_t)1 << 30)
+
+/* What tcpi_state is after the peer's FIN; <netinet/tcp.h>, which has the names, has an old tcp_info, too. */
+enum {
+	STATE_TIME_WAIT = 6,
+	STATE_CLOSE_WAIT = 8,
+	STATE_LAST_ACK = 9,
+	STATE_CLOSING = 11,
+};
+
+void link_init(struct link *l)
+{
+	*l = (struct link){.fd = -1};
+}
+
+void link_open(struct link *l, int fd, SSL *tls, bool is_ours)
+{
+	*l = (struct link){.fd = fd, .tls = tls, .is_ours = is_ours};
+}
+
+void link_close(struct link *l)
+{
+	SSL_free(l->tls);
+	l->tls = NULL;
+	l->fd = fd_close(l->fd);
+}
+
+void link_tune(int fd, uint64_t stall_ns, uint64_t max_rate)
+{
+	unsigned timeout_ms = (unsigned)(stall_ns / 1000000);
+	int on = 1;
+
+	/* Without these it works as well, only later. */
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
+	if (max_rate)
+		(void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &max_rate, sizeof(max_rate));
+}
+
+static int of_errno(void)
+{
+	switch (errno) {
+	case EAGAIN:
+	case EINTR:
+		return -EAGAIN;
+	case ECONNRESET:
+	case ECONNABORTED:
+	case EPIPE:
+		return -EPIPE;
+	default:
+		return -errno;
+	}
+}
+
+static int of_tls(const struct link *l, int r)
+{
+	switch (SSL_get_error(l->tls, r)) {
+	case SSL_ERROR_WANT_READ:
+	case SSL_ERROR_WANT_WRITE:
+		return -EAGAIN;
+	case SSL_ERROR_ZERO_RETURN:
+		return -EPIPE;
+	case SSL_ERROR_SYSCALL:
+		return errno ? of_errno() : -EPIPE;
+	default:
+		/* An end without a farewell is one of 3.0's errors, and no fault of the protocol here. */
+		if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
+			return -EPIPE;
+		return -EPROTO;
+	}
+}
+
+int link_handshake(struct link *l)
+{
+	int r;
+
+	if (!l->tls)
+		return 0;
+	ERR_clear_error();
+	errno = 0;
+	r = SSL_do_handshake(l->tls);
+	return r == 1 ? 0 : of_tls(l, r);
+}
+
+ssize_t link_read(struct link *l, void *to, uint64_t size)
+{
+	size_t n_tls = 0;
+	ssize_t n;
+	int r;
+
+	size = size < AT_ONCE_MAX ? size : AT_ONCE_MAX;
+	if (l->tls) {
+		ERR_clear_error();
+		errno = 0;
+		r = SSL_read_ex(l->tls, to, size, &n_tls);
+		return r == 1 ? (ssize_t)n_tls : of_tls(l, r);
+	}
+	n = recv(l->fd, to, size, MSG_DONTWAIT);
+	if (n < 0)
+		return of_errno();
+	l->read += (uint64_t)n;
+	return n ? n : -EPIPE;
+}
+
+static ssize_t write_tls(struct link *l, const void *from, uint64_t size)
+{
+	size_t n = 0;
+	int r;
+
+	ERR_clear_error();
+	errno = 0;
+	r = SSL_write_ex(l->tls, from, size, &n);
+	return r == 1 ? (ssize_t)n : of_tls(l, r);
+}
+
+ssize_t link_write(struct link *l, const void *from, uint64_t size)
+{
+	ssize_t n;
+
+	if (l->tls)
+		return write_tls(l, from, size);
+	n = send(l->fd, from, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (n < 0)
+		return of_errno();
+	l->written += (uint64_t)n;
+	return n;
+}
+
+ssize_t link_write_memory(struct link *l, const struct memory *m, uint64_t offset, uint64_t size)
+{
+	off_t at = (off_t)offset;
+	ssize_t n;
+
+	size = size < AT_ONCE_MAX ? size : AT_ONCE_MAX;
+	if (l->tls)
+		return write_tls(l, m->map + offset, size);
+	n = sendfile(l->fd, m->fd, &at, size);
+	if (n < 0)
+		return of_errno();
+	l->written += (uint64_t)n;
+	return n ? n : -EIO; /* the memory ended before its size */
+}
+
+static int read_info(const struct link *l, struct tcp_info *ret)
+{
+	socklen_t size = sizeof(*ret);
+
+	*ret = (struct tcp_info){0};
+	return getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, ret, &size) < 0 ? -errno : 0;
+}
+
+uint64_t link_acknowledged(const struct link *l)
+{
+	struct tcp_info info;
+
+	return read_info(l, &info) < 0 ? 0 : info.tcpi_bytes_acked;
+}
+
+bool link_is_queued(const struct link *l)
+{
+	int n = 0;
+
+	return ioctl(l->fd, SIOCOUTQ, &n) == 0 && n > 0;
+}
+
+static bool has_peers_fin(const struct tcp_info *info)
+{
+	static const unsigned states = 1u << STATE_TIME_WAIT | 1u << STATE_CLOSE_WAIT |
+				       1u << STATE_LAST_ACK | 1u << STATE_CLOSING;
+
+	return states >> info->tcpi_state & 1;
+}
+
+/*
+ * bytes_acked has our SYN in it where we connected, and would have our FIN, but this is asked before there is
+ * one; bytes_received has the peer's FIN. What was written and is not acknowledged yet is in the queue, which
+ * has to be the same before and after.
+ */
+int link_traffic(const struct link *l, struct traffic *ret)
+{
+	struct tcp_info info;
+	int before, after, r;
+
+	do {
+		if (ioctl(l->fd, SIOCOUTQ, &before) < 0)
+			return -errno;
+		r = read_info(l, &info);
+		if (r < 0)
+			return r;
+		if (ioctl(l->fd, SIOCOUTQ, &after) < 0)
+			return -errno;
+	} while (before != after);
+	*ret = (struct traffic){
+		.received = l->tls ? BIO_number_read(SSL_get_rbio(l->tls)) : l->read,
+		.sent = l->tls ? BIO_number_written(SSL_get_wbio(l->tls)) : l->written,
+		.kernel_received = (uint64_t)info.tcpi_bytes_received -
+				   (has_peers_fin(&info) ? 1u : 0u),
+		.kernel_sent = (uint64_t)info.tcpi_bytes_acked + (uint64_t)after -
+			       (l->is_ours ? 1u : 0u),
+	};
+	return 0;
+}

@@ -1,0 +1,19 @@
+/*
+ * The memory
+ *
+ * A memfd of the agent's, whose bytes go out or come in. It cannot shrink: who gave it sealed it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct memory {
+	int fd; /* borrowed */
+	uint8_t *map; /* NULL: nobody needs it mapped */
+	uint64_t size;
+};
+
+/* A source is only read, and without TLS the kernel does that by itself. -errno. */
+int memory_init(struct memory *m, int fd, uint64_t size, bool is_source, bool tls);
+void memory_deinit(struct memory *m);

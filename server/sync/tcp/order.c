@@ -1,0 +1,168 @@
+#include "server/sync/tcp/order.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/sync/base/fields.h"
+
+#define CHUNK_MIN (64 * KIB)
+#define CHUNK_MAX GIB
+#define STALL_MAX_MS 3600000
+
+void order_init(struct order *o)
+{
+	*o = (struct order){.memory_fd = -1, .pem_fds = {-1, -1, -1}};
+}
+
+void order_deinit(struct order *o)
+{
+	ranges_deinit(&o->ranges);
+	o->memory_fd = fd_close(o->memory_fd);
+	for (size_t i = 0; i < ARRAY_LEN(o->pem_fds); i++)
+		o->pem_fds[i] = fd_close(o->pem_fds[i]);
+}
+
+static int wrong(char why[ORDER_WHY_SIZE], const char *what)
+{
+	(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: %s", what);
+	return -EBADMSG;
+}
+
+static int read_name(const json_t *o, const char *key, char ret[PREAMBLE_NAME_SIZE])
+{
+	const char *name;
+
+	if (field_string_or_null(o, key, PREAMBLE_NAME_SIZE - 1, &name) < 0)
+		return -EBADMSG;
+	if (name && !preamble_is_name(name))
+		return -EBADMSG;
+	(void)snprintf(ret, PREAMBLE_NAME_SIZE, "%s", name ? name : "");
+	return 0;
+}
+
+static int read_address(const json_t *o, uint64_t port, struct address *ret)
+{
+	const char *text;
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
+
+	if (field_string(o, "address", INET6_ADDRSTRLEN, &text) < 0)
+		return -EBADMSG;
+	*ret = (struct address){0};
+	if (inet_pton(AF_INET, text, &v4.sin_addr) == 1) {
+		memcpy(&ret->at, &v4, sizeof(v4));
+		ret->size = sizeof(v4);
+	} else if (inet_pton(AF_INET6, text, &v6.sin6_addr) == 1) {
+		memcpy(&ret->at, &v6, sizeof(v6));
+		ret->size = sizeof(v6);
+	} else {
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+static int read_names(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
+{
+	if (read_name(m, "node", o->node) < 0 || !o->node[0])
+		return wrong(why, "`node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
+	if (read_name(m, "from", o->from) < 0)
+		return wrong(why, "`from` has to be the name of a node, or null");
+	if (!strcmp(o->node, o->from))
+		return wrong(why, "a node cannot send to itself");
+	if (field_bytes(m, "sync", o->sync, sizeof(o->sync)) < 0)
+		return wrong(why, "`sync` has to be 16 hexadecimal digits");
+	if (field_number(m, "epoch", INT64_MAX, &o->epoch) < 0)
+		return wrong(why, "`epoch` has to be a number");
+	if (o->from[0] && field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
+		return wrong(why, "`token` has to be 64 hexadecimal digits");
+	if (o->from[0] && read_address(m, 0, &o->address) < 0)
+		return wrong(why, "`address` has to be one of IPv4 or IPv6, in digits");
+	return 0;
+}
+
+static int read_numbers(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
+{
+	const char *security;
+	uint64_t stall_ms;
+
+	if (field_number(m, "n_bytes", INT64_MAX, &o->n_bytes) < 0)
+		return wrong(why, "`n_bytes` has to be a number");
+	if (ranges_from_json(json_object_get(m, "ranges"), o->n_bytes, &o->ranges) < 0)
+		return wrong(why, "`ranges` has to be [[offset, size], ...] within `n_bytes`");
+	o->total = ranges_total(&o->ranges);
+	if (field_number(m, "chunk", CHUNK_MAX, &o->chunk) < 0 || o->chunk < CHUNK_MIN)
+		return wrong(why, "`chunk` has to be 64 KiB to 1 GiB");
+	if (field_number(m, "stall_ms", STALL_MAX_MS, &stall_ms) < 0 || stall_ms == 0)
+		return wrong(why, "`stall_ms` has to be 1 to 3600000");
+	o->stall_ns = stall_ms * 1000000;
+	if (field_string(m, "security", 4, &security) < 0 ||
+	    (strcmp(security, "none") != 0 && strcmp(security, "tls") != 0))
+		return wrong(why, "`security` has to be \"none\" or \"tls\"");
+	o->tls = !strcmp(security, "tls");
+	return 0;
+}
+
+static int take_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+{
+	uint64_t size;
+
+	if (t->n_fds != (o->tls ? 4 : 1))
+		return wrong(why, o->tls ? "memory, CA, certificate and key have to come with it"
+					 : "the memory has to come with it, and nothing else");
+	o->memory_fd = take_fd(t->fds[0]);
+	for (unsigned i = 1; i < t->n_fds; i++)
+		o->pem_fds[i - 1] = take_fd(t->fds[i]);
+	if (fd_size(o->memory_fd, &size) < 0 || size < o->n_bytes)
+		return wrong(why, "the memory is smaller than `n_bytes`");
+	return 0;
+}
+
+int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE])
+{
+	struct order o;
+	int r;
+
+	order_init(&o);
+	r = read_names(t->message, &o, why);
+	if (r == 0)
+		r = read_numbers(t->message, &o, why);
+	if (r == 0)
+		r = take_fds(t, &o, why);
+	if (r < 0) {
+		order_deinit(&o);
+		return r;
+	}
+	*ret = o;
+	return 0;
+}
+
+int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE])
+{
+	const json_t *to = json_object_get(message, "next");
+	struct next n = {0};
+	uint64_t port;
+
+	if (field_number_or(message, "max_rate", INT64_MAX, 0, &n.max_rate) < 0 ||
+	    (n.max_rate && n.max_rate < ORDER_RATE_MIN))
+		return wrong(why, "`max_rate` has to be 0 or at least 65536 bytes a second");
+	if (!to)
+		return wrong(why, "`next` has to be there, or null");
+	if (json_is_null(to)) {
+		*ret = n;
+		return 0;
+	}
+	if (read_name(to, "node", n.node) < 0 || !n.node[0])
+		return wrong(why, "`next.node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
+	if (field_number(to, "port", UINT16_MAX, &port) < 0 || port == 0)
+		return wrong(why, "`next.port` has to be 1 to 65535");
+	if (read_address(to, port, &n.address) < 0)
+		return wrong(why, "`next.address` has to be one of IPv4 or IPv6, in digits");
+	if (field_bytes(to, "token", n.token, sizeof(n.token)) < 0)
+		return wrong(why, "`next.token` has to be 64 hexadecimal digits");
+	*ret = n;
+	return 0;
+}

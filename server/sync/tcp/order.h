@@ -1,0 +1,54 @@
+/*
+ * Orders
+ *
+ * What the agent tells an engine: which epoch it is, which memory, who is before it, and, later, who is next.
+ */
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "server/sync/base/preamble.h"
+#include "server/sync/base/ranges.h"
+#include "server/sync/base/talk.h"
+
+#define ORDER_WHY_SIZE 512
+#define ORDER_RATE_MIN                                                                             \
+	65536 /* slower than this, a stream at its rate would look like one that stalls */
+
+struct address {
+	struct sockaddr_storage at;
+	socklen_t size;
+};
+
+struct order {
+	char node[PREAMBLE_NAME_SIZE];
+	char from[PREAMBLE_NAME_SIZE]; /* "": the source */
+	uint8_t sync[PREAMBLE_SYNC_SIZE];
+	uint64_t epoch;
+	struct address address; /* with port 0 */
+	uint8_t token[PREAMBLE_TOKEN_SIZE];
+	uint64_t n_bytes; /* of the memory */
+	struct ranges ranges;
+	uint64_t total; /* bytes in the ranges */
+	uint64_t chunk; /* bytes that one direction moves before the other has its turn */
+	uint64_t stall_ns;
+	bool tls;
+	int memory_fd;
+	int pem_fds[3]; /* CA, certificate, key; -1 without TLS */
+};
+
+struct next {
+	char node[PREAMBLE_NAME_SIZE]; /* "": this engine is the last one */
+	struct address address;
+	uint8_t token[PREAMBLE_TOKEN_SIZE];
+	uint64_t max_rate; /* bytes a second, 0: as fast as it goes */
+};
+
+void order_init(struct order *o);
+void order_deinit(struct order *o);
+
+/* Reads "open", and takes the descriptors. -EBADMSG with a sentence. */
+int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE]);
+/* Reads "start". */
+int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE]);

@@ -1,0 +1,233 @@
+"""
+weightd-sync-tcp without weightd-sync: what the agent would tell it, over descriptor 3.
+
+    with Chain(["a", "b"], Memory(data), ranges=[[0, 100]]) as chain:
+        chain.start()
+        chain.await_done()
+        assert chain.memories[1].read() == data
+"""
+import array
+import contextlib
+import json
+import mmap
+import os
+import secrets
+import select
+import signal
+import socket
+import tempfile
+import time
+
+import features
+
+PATIENCE_S = 60
+PROGRAM = features.BUILD / "weightd-sync-tcp"
+PREAMBLE, WORD = 192, 8
+CHUNK = 1 << 20
+
+
+def planned(n_bytes):
+    """tcp_planned() of server/sync/base/planned.h."""
+    return PREAMBLE + n_bytes + WORD
+
+
+class Memory:
+    """A memfd of these bytes, or of this size."""
+
+    def __init__(self, content):
+        self.size = content if isinstance(content, int) else len(content)
+        self.fd = os.memfd_create("engine-test")
+        os.ftruncate(self.fd, self.size)
+        if not isinstance(content, int):
+            self.write(0, content)
+
+    def write(self, offset, data):
+        while data:
+            n = os.pwrite(self.fd, data, offset)
+            offset, data = offset + n, data[n:]
+
+    def read(self):
+        if self.size == 0:
+            return b""
+        with mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ) as m:
+            return m[:]
+
+    def lend(self):
+        """The same memory behind a descriptor that cannot write it, as weightd gives it away."""
+        lent = Memory.__new__(Memory)
+        lent.fd, lent.size = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY), self.size
+        return lent
+
+    def close(self):
+        os.close(self.fd)
+
+
+class Engine:
+    """
+    One process. Orders that are not given are those of a small test.
+
+    port    where it listens, once it is open
+    """
+
+    def __init__(self, prefix=()):
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.log = tempfile.TemporaryFile()
+        command = [*map(str, prefix), str(PROGRAM)]
+        # Popen cannot give a child a descriptor by number.
+        self.pid = os.posix_spawnp(command[0], command, os.environ, file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, self.log.fileno(), 1),
+            (os.POSIX_SPAWN_DUP2, self.log.fileno(), 2), (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)])
+        self.pidfd = os.pidfd_open(self.pid)
+        theirs.close()
+        self.status, self.rusage, self.port = None, None, None
+        self.progress = []
+
+    def send(self, packet, fds=()):
+        self.socket.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
+
+    def tell(self, message, fds=()):
+        self.send(json.dumps(message).encode(), fds)
+
+    def hear(self, patience_s=PATIENCE_S):
+        """The next message; EOFError when it is gone."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        assert poll.poll(patience_s * 1000), f"the engine says nothing for {patience_s} s: {self.read_log()}"
+        packet = self.socket.recv(1 << 17)
+        if not packet:
+            raise EOFError(self.read_log())
+        return json.loads(packet)
+
+    def hear_end(self, patience_s=PATIENCE_S):
+        """What comes after the progress, which is kept."""
+        deadline = time.monotonic() + patience_s
+        while (message := self.hear(max(0, deadline - time.monotonic())))["op"] == "progress":
+            self.progress.append(message)
+        return message
+
+    def await_progress(self, n_bytes):
+        while not self.progress or self.progress[-1]["done"] < n_bytes:
+            message = self.hear()
+            assert message["op"] == "progress", message
+            self.progress.append(message)
+
+    def open(self, memory, ranges=None, fds=(), **changes):
+        """Tells it to open, and takes the port. `memory` is a Memory or a descriptor."""
+        self.tell_open(memory, ranges, fds, **changes)
+        answer = self.hear()
+        assert answer["op"] == "opened", f"{answer} {self.read_log()}"
+        self.port = answer["port"]
+
+    def tell_open(self, memory, ranges=None, fds=(), **changes):
+        order = {"op": "open", "node": "b", "from": "a", "sync": "00112233445566ff", "epoch": 1,
+                 "address": "127.0.0.1", "token": "11" * 32, "n_bytes": memory.size,
+                 "ranges": ranges if ranges is not None else [[0, memory.size]] if memory.size else [],
+                 "chunk": CHUNK, "stall_ms": 30_000, "security": "tls" if fds else "none"} | changes
+        self.tell({k: v for k, v in order.items() if v is not ...}, [memory.fd, *fds])
+
+    def start(self, next=None, max_rate=0):
+        self.tell({"op": "start", "next": next, "max_rate": max_rate})
+
+    def kill(self, sig=signal.SIGKILL):
+        signal.pidfd_send_signal(self.pidfd, sig)
+
+    def wait(self, patience_s=PATIENCE_S):
+        """Its wait status, and the processor time that it took."""
+        if self.status is None:
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            assert poll.poll(patience_s * 1000), f"the engine does not end: {self.read_log()}"
+            _, self.status, self.rusage = os.wait4(self.pid, 0)
+        return self.status
+
+    def read_log(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
+
+    def hang_up(self):
+        self.socket.close()
+
+    def close(self):
+        """Hangs up, as its agent does; it has to end by itself, and well, unless somebody killed it."""
+        self.hang_up()
+        with contextlib.suppress(ProcessLookupError):
+            self.kill(signal.SIGCONT)
+        try:
+            status = self.wait()
+        except AssertionError:
+            self.kill()
+            os.waitpid(self.pid, 0)
+            raise
+        finally:
+            os.close(self.pidfd)
+        log = self.read_log()
+        self.log.close()
+        assert status in (0, signal.SIGKILL), f"the engine ended with {status}: {log}"
+
+
+class Chain:
+    """
+    Engines of these names, the first one the source of `memory`, on loopback or in the nodes of a Net.
+
+    engines, memories   by place in the chain
+    """
+
+    def __init__(self, names, memory, ranges=None, net=None, fds=None, **orders):
+        self.names, self.fds = names, fds or {}
+        self.ranges = ranges if ranges is not None else [[0, memory.size]] if memory.size else []
+        self.n_bytes = sum(size for _, size in self.ranges)
+        self.orders, self.net = orders, net
+        self.tokens = [None] + [secrets.token_hex(32) for _ in names[1:]]
+        self.memories = [memory] + [Memory(memory.size) for _ in names[1:]]
+        self.engines = []
+
+    def __enter__(self):
+        try:
+            for i in range(len(self.names)):
+                self._open(i)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _open(self, i):
+        prefix = ("nsenter", f"--net=/run/netns/{self.net.nodes[i].name}", "--") if self.net else ()
+        self.engines.append(Engine(prefix))
+        memory = self.memories[i] if i else self.memories[0].lend()
+        self.engines[i].open(memory, self.ranges, self.fds.get(self.names[i], ()), **(
+            {"node": self.names[i], "from": self.names[i - 1] if i else None, "token": self.tokens[i],
+             "address": self.address(i)} | self.orders))
+        if i == 0:
+            memory.close()
+
+    def address(self, i):
+        return self.net.nodes[i].address if self.net else "127.0.0.1"
+
+    def next(self, i):
+        """What engine i is told about the one behind it."""
+        if i + 1 == len(self.names):
+            return None
+        return {"node": self.names[i + 1], "address": self.address(i + 1), "port": self.engines[i + 1].port,
+                "token": self.tokens[i + 1]}
+
+    def start(self, max_rate=0, places=None):
+        """The last one first; those at `places` only."""
+        for i in reversed(range(len(self.names)) if places is None else places):
+            self.engines[i].start(self.next(i), max_rate)
+
+    def await_done(self, patience_s=PATIENCE_S):
+        """What each of them said at its end, which has to be "done"."""
+        ends = [engine.hear_end(patience_s) for engine in self.engines]
+        assert [end["op"] for end in ends] == ["done"] * len(ends), ends
+        return ends
+
+    def __exit__(self, kind, *_):
+        errors = []
+        for engine in self.engines:
+            try:
+                engine.close()
+            except AssertionError as e:
+                errors.append(str(e))
+        for memory in self.memories[1:]:
+            memory.close()
+        assert kind or not errors, "\n".join(errors)
