@@ -8,6 +8,8 @@ import pytest
 from daemon import Daemon
 from features import LIBRARY
 from gpus import Gpus
+from nodes import Cluster
+from pki import Authority
 
 os.environ["WEIGHTD_LIBRARY"] = str(LIBRARY)  # for the Python package in this very process
 
@@ -66,6 +68,35 @@ def weightd(daemon, monkeypatch):
     monkeypatch.setenv("WEIGHTD_SOCKET", daemon.socket)
     import weightd
     return weightd
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory):
+    """The CA of all nodes."""
+    features.require("sync")
+    return Authority(tmp_path_factory.mktemp("pki") / "ca")
+
+
+@pytest.fixture
+def make_nodes(authority):
+    """make_nodes(4): a Cluster, which ends with the test, with a check unless that failed before."""
+    features.require("library")
+    made = []
+
+    def make(*args, **kw):
+        made.append(Cluster(authority, *args, **kw))
+        return made[-1]
+
+    yield make
+    errors = []
+    for cluster in made:
+        try:
+            cluster.close()
+        except AssertionError as e:
+            errors.append(str(e))
+        finally:
+            cluster.destroy()
+    assert not errors, "\n".join(errors)
 
 
 @pytest.fixture

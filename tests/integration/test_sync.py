@@ -1,0 +1,375 @@
+"""Nodes that push versions to each other: every bit arrives, all at once, and whoever was away catches up."""
+import hashlib
+import json
+
+import pytest
+from nodes import MIB, Failed, content
+from pki import openssl
+from witness import Witness
+
+NONE = {"data": {"security": "none"}}
+
+
+def sha(seed, served):
+    return hashlib.sha256(content(seed, served.size)).hexdigest()
+
+
+def bytes_of(node, sync):
+    """The row of its history, when it has been written."""
+    return next(row for row in node.history() if row["sync"] == sync)
+
+
+# --- Pushes ----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("security", ["tls", "none"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_push_arrives_bit_for_bit(make_nodes, n, security):
+    nodes = make_nodes(n + 1, settings={"data": {"security": security}})
+    nodes["a"].publish("m", seed=1)
+    end = nodes["a"].push("m")
+    assert {node["node"]: node["state"] for node in end["nodes"]} == {node.name: "committed" for node in nodes}, end
+    served = nodes.assert_equal("m")
+    assert served.sha256 == sha(1, served)
+    for node in nodes:
+        node.daemon.ctl("verify", "m")
+
+
+def test_one_tensor_of_few_bytes_arrives(make_nodes):
+    nodes = make_nodes(2, settings=NONE)
+    nodes["a"].publish("m", seed=1, size=128, tensors=1)
+    nodes["a"].push("m")
+    nodes.settle("m", seed=1)
+
+
+def test_a_version_without_bytes_arrives(make_nodes):
+    nodes = make_nodes(2)
+    nodes["a"].publish("m", seed=1, size=0)
+    nodes["a"].push("m")
+    nodes.settle("m", seed=1)
+
+
+def test_a_buffer_may_change_its_shape(make_nodes):
+    nodes = make_nodes(3)
+    for seed, tensors in ((1, 3), (2, 40), (3, 1)):
+        nodes["a"].publish("m", seed=seed, tensors=tensors, size=2 * MIB)
+        nodes["a"].push("m")
+        nodes.settle("m", seed=seed)
+        for node in nodes:
+            listed = json.loads(node.daemon.ctl("tensors", "m", "--json").stdout)["tensors"]
+            assert [t["name"] for t in listed] == [f"blocks.{i}.weight" for i in range(tensors)]
+
+
+def test_an_older_version_can_be_pushed(make_nodes):
+    nodes = make_nodes(2)
+    first = nodes["a"].publish("m", seed=1)
+    nodes["a"].publish("m", seed=2)
+    nodes["a"].push("m", version=first)
+    served = nodes["b"].serves("m")
+    assert served.sha256 == sha(1, served)
+
+
+def test_the_number_grows_with_every_push(make_nodes):
+    nodes = make_nodes(2)
+    ends = []
+    for seed in (1, 2, 3):
+        nodes["a"].publish("m", seed=seed)
+        ends.append(nodes["a"].push("m"))
+    pairs = [(end["term"], end["number"]) for end in ends]
+    assert pairs == sorted(set(pairs)) and len({term for term, _ in pairs}) == 1, pairs
+    nodes.settle("m", seed=3)
+    nodes.wait(lambda: {node.head("m") for node in nodes} == {pairs[-1]}, f"all know of {pairs[-1]}")
+
+
+def test_the_term_grows_with_the_publisher(make_nodes):
+    nodes = make_nodes(3, publishers="ab")
+    pairs = []
+    for who, seed in (("a", 1), ("b", 2), ("a", 3)):
+        nodes[who].publish("m", seed=seed)
+        end = nodes[who].push("m")
+        pairs.append((end["term"], end["number"]))
+        nodes.settle("m", seed=seed)
+    assert pairs == sorted(pairs) and len({term for term, _ in pairs}) == 3, pairs
+
+
+def test_buffers_do_not_wait_for_each_other(make_nodes):
+    nodes = make_nodes(2)
+    for seed, name in enumerate(("m", "n", "o")):
+        nodes["a"].publish(name, seed=seed, size=MIB)
+    pushes = [nodes["a"].start_push(name) for name in ("m", "n", "o")]
+    for push in pushes:
+        push.committed()
+    for seed, name in enumerate(("m", "n", "o")):
+        nodes.settle(name, seed=seed)
+
+
+# --- Bytes -----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("security", ["tls", "none"])
+def test_bytes_are_those_planned_and_those_of_the_kernel(make_nodes, security):
+    nodes = make_nodes(3, settings={"data": {"security": security}})
+    nodes["a"].publish("m", seed=1)
+    size = nodes["a"].serves("m").size
+    end = nodes["a"].push("m")
+    for node in nodes:
+        links = nodes.wait(lambda node=node: bytes_of(node, end["sync"])["bytes"], f"{node} counted")
+        links = [link for link in (links if isinstance(links, list) else [links])]
+        for link in links:
+            assert link["counted"] == link["kernel"] >= size, (node, links)
+            assert security == "tls" or link["planned"] == link["counted"], (node, links)
+
+
+# --- Policies --------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("policy, commits", [("all", False), ("quorum", True), ("each", True)])
+def test_a_member_that_is_absent(make_nodes, policy, commits):
+    nodes = make_nodes(3, absent="c")
+    nodes["a"].publish("m", seed=1)
+    push = nodes["a"].start_push("m", policy=policy)
+    if commits:
+        end = push.committed()
+        assert {node["node"]: node["state"] for node in end["nodes"]}["c"] == "absent", end
+        nodes.settle("m", seed=1, names="ab")
+    else:
+        sentence = push.failed()
+        assert "c" in sentence.split() and "m@" in sentence, sentence
+        assert nodes["b"].serves("m") is None
+
+
+def test_a_quorum_is_more_than_half(make_nodes):
+    nodes = make_nodes(4, absent="cd")
+    nodes["a"].publish("m", seed=1)
+    sentence = nodes["a"].start_push("m", policy="quorum").failed()
+    assert "2" in sentence and "4" in sentence, sentence
+    assert nodes["b"].serves("m") is None
+
+
+# --- What is refused -------------------------------------------------------------------------------
+
+def test_who_is_no_publisher_may_not_push(make_nodes):
+    nodes = make_nodes(2)
+    nodes["b"].publish("m", seed=1)
+    with pytest.raises(Failed, match="main") as failed:
+        nodes["b"].push("m")
+    assert "b" in failed.value.sentence and "publish" in failed.value.sentence, failed.value
+
+
+def test_who_only_says_to_be_a_publisher_is_refused_by_the_others(make_nodes):
+    nodes = make_nodes(2)
+    nodes.groups["main"]["publishers"] = "a b"
+    nodes.configure(nodes["b"])
+    nodes["b"].restart()
+    nodes.wait_connected()
+    nodes["b"].publish("m", seed=1)
+    sentence = nodes["b"].start_push("m").failed()
+    assert "publish" in sentence and "b" in sentence, sentence
+    assert nodes["a"].serves("m") is None
+
+
+@pytest.mark.parametrize("buffer, request_, words", [
+    ("nothing", {}, ["nothing"]),
+    ("m", {"version": 99}, ["m", "99"]),
+    ("m", {"group": "other"}, ["other"]),
+    ("m", {"policy": "most"}, ["most"]),
+])
+def test_a_push_of_what_is_not_there(make_nodes, buffer, request_, words):
+    nodes = make_nodes(2)
+    nodes["a"].publish("m", seed=1)
+    try:
+        sentence = nodes["a"].start_push(buffer, **request_).failed()
+    except Failed as failed:
+        sentence = failed.sentence
+    assert all(word in sentence for word in words), sentence
+    assert nodes["b"].serves("m") is None
+
+
+def test_a_buffer_that_no_group_has(make_nodes):
+    nodes = make_nodes(2, group={"buffers": "llama-*"})
+    for name in ("m", "llama-8b"):
+        nodes["a"].publish(name, seed=1, size=MIB)
+    with pytest.raises(Failed, match="'?m'?"):
+        nodes["a"].push("m")
+    nodes["a"].push("llama-8b")
+    nodes.settle("llama-8b", seed=1)
+
+
+def test_a_push_that_is_too_large(make_nodes):
+    nodes = make_nodes(2, settings={"limits": {"max-bytes": "1M", "stall-timeout": 3, "prepare-timeout": 5}})
+    nodes["a"].publish("m", seed=1, size=2 * MIB)
+    try:
+        sentence = nodes["a"].start_push("m").failed()
+    except Failed as failed:
+        sentence = failed.sentence
+    assert "max-bytes" in sentence, sentence
+    assert nodes["b"].serves("m") is None
+
+
+def test_two_pushes_of_a_buffer_at_once(make_nodes):
+    nodes = make_nodes(2)
+    nodes["a"].publish("m", seed=1, size=8 * MIB)
+    push = nodes["a"].start_push("m", max_rate=2 * MIB)
+    with pytest.raises(Failed, match="m") as failed:
+        nodes["a"].push("m")
+    assert push.sync in failed.value.sentence or "push" in failed.value.sentence, failed.value
+    nodes["a"].ask("cancel", sync=push.sync)
+    push.failed()
+
+
+# --- Cancelling ------------------------------------------------------------------------------------
+
+def test_a_push_that_is_cancelled_leaves_nothing(make_nodes):
+    nodes = make_nodes(3)
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m")
+    nodes["a"].publish("m", seed=2, size=8 * MIB)
+    push = nodes["a"].start_push("m", max_rate=2 * MIB)
+    push.moving("c", MIB)
+    nodes["a"].ask("cancel", sync=push.sync)
+    sentence = push.failed()
+    assert "cancel" in sentence, sentence
+    for name in "bc":
+        assert nodes[name].has("m", seed=1), nodes.story()
+        nodes.wait(lambda name=name: not nodes[name].children("weightd-sync-local"), f"{name} let go of its memory")
+    nodes["a"].push("m")
+    nodes.settle("m", seed=2)
+
+
+# --- Who was away ----------------------------------------------------------------------------------
+
+def test_a_late_joiner_catches_up(make_nodes):
+    nodes = make_nodes(3, absent="c")
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m", policy="quorum")
+    nodes["c"].start()
+    nodes.settle("m", seed=1)
+    nodes.wait(lambda: any(row["kind"] == "repair" and row["state"] == "committed" for row in nodes["c"].history()),
+               "the history of c shows a repair")
+
+
+def test_a_late_joiner_needs_no_publisher(make_nodes):
+    nodes = make_nodes(3, absent="c")
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m", policy="each")
+    nodes["a"].stop()
+    nodes["c"].start()
+    nodes.settle("m", seed=1, names="bc")
+    nodes["a"].start()
+    nodes.wait_connected()
+
+
+def test_a_restarted_node_catches_up(make_nodes):
+    nodes = make_nodes(3)
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m")
+    nodes["c"].stop()
+    nodes["a"].publish("m", seed=2)
+    end = nodes["a"].push("m", policy="quorum")
+    assert nodes["c"].has("m", seed=1)
+    nodes["c"].start()
+    nodes.settle("m", seed=2)
+    nodes.wait(lambda: nodes["c"].head("m") == (end["term"], end["number"]), "c knows what it serves")
+
+
+def test_a_node_whose_weightd_was_emptied_catches_up(make_nodes):
+    nodes = make_nodes(3)
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m")
+    nodes["b"].kill()
+    nodes["b"].empty()
+    assert nodes["b"].serves("m") is None
+    nodes["b"].start()
+    nodes.settle("m", seed=1)
+
+
+def test_a_publisher_whose_weightd_was_emptied_catches_up(make_nodes):
+    nodes = make_nodes(3)
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m")
+    nodes["a"].kill()
+    nodes["a"].empty()
+    nodes["a"].start()
+    nodes.settle("m", seed=1)
+    nodes["a"].publish("m", seed=2)
+    nodes["a"].push("m")
+    nodes.settle("m", seed=2)
+
+
+def test_all_agents_start_again_and_know_what_they_did(make_nodes):
+    nodes = make_nodes(3)
+    nodes["a"].publish("m", seed=1)
+    before = nodes["a"].push("m")
+    for node in nodes:
+        node.restart()
+    nodes.wait_connected()
+    assert {node.head("m") for node in nodes} == {(before["term"], before["number"])}, nodes.story()
+    nodes["a"].publish("m", seed=2)
+    after = nodes["a"].push("m")
+    assert (after["term"], after["number"]) == (before["term"], before["number"] + 1)
+    nodes.settle("m", seed=2)
+
+
+# --- Readers ---------------------------------------------------------------------------------------
+
+def test_readers_never_see_a_mixed_version(make_nodes):
+    nodes = make_nodes(3)
+    seeds = range(1, 5)
+    nodes["a"].publish("m", seed=1)
+    whole = {sha(seed, nodes["a"].serves("m")) for seed in seeds}
+    nodes["a"].push("m")
+    witnesses = [Witness(node, "m", nice=10) for node in nodes]
+    try:
+        for seed in seeds[1:]:
+            nodes["a"].publish("m", seed=seed)
+            nodes["a"].push("m")
+        nodes.settle("m", seed=seeds[-1])
+        last = sha(seeds[-1], nodes["a"].serves("m"))
+        for witness in witnesses:
+            nodes.wait(lambda w=witness: last in {digest for _, digest in w.saw()}, f"{witness.node} reads the last")
+    finally:
+        looks = [witness.end() for witness in witnesses]
+    for witness in witnesses:
+        assert {digest for _, digest in witness.saw()} <= whole, (witness.node, witness.saw())
+        assert len(dict(witness.saw())) == len(witness.saw()), "a version has one content"
+    assert all(looks), looks
+
+
+# --- What people see -------------------------------------------------------------------------------
+
+def test_weightctl_shows_and_does_all_of_it(make_nodes, tmp_path):
+    nodes = make_nodes(2)
+    a, b = nodes["a"], nodes["b"]
+    path = tmp_path / "model.safetensors"
+    header = json.dumps({"w": {"dtype": "U8", "shape": [MIB], "data_offsets": [0, MIB]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content(7, MIB))
+    a.ctl("load", "m", path)
+    shown = a.ctl("nodes").stdout
+    assert "a" in shown and b.address in shown, shown
+    rows = json.loads(a.ctl("nodes", "--json").stdout)["nodes"]
+    assert {row["node"]: row["state"] for row in rows} == {"a": "self", "b": "up"}, rows
+    pushed = a.ctl("sync", "push", "m")
+    assert "m" in pushed.stdout + pushed.stderr
+    assert b.ctl("cat", "m", "w", text=False).stdout == content(7, MIB)
+    sync = a.history(1)[0]["sync"]
+    assert sync in a.ctl("sync", "history").stdout
+    assert "m" in a.ctl("sync", "history", "--json").stdout
+    assert sync[:4] in a.ctl("sync", "status", sync).stdout
+    refused = b.ctl("sync", "push", "m", check=False)
+    assert refused.returncode == 1 and "publish" in refused.stderr, refused
+    refused = a.ctl("sync", "cancel", sync, check=False)
+    assert refused.returncode == 1 and sync in refused.stderr, refused
+
+
+def test_certificates_of_weightctl_pki_are_taken(make_nodes, tmp_path):
+    nodes = make_nodes(2, start=False)
+    pki = tmp_path / "pki"
+    nodes["a"].ctl("pki", "ca", pki)
+    for node in nodes:
+        node.ctl("pki", "node", pki, node.name)
+        node.ca, node.certificate, node.key = pki / "ca.crt", pki / f"{node.name}.crt", pki / f"{node.name}.key"
+        assert f"{node.name}.weightd" in node.ctl("pki", "show", node.certificate).stdout
+        openssl("verify", "-CAfile", node.ca, node.certificate)
+        nodes.configure(node)
+        node.start()
+    nodes.wait_connected()
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m")
+    nodes.settle("m", seed=1)
