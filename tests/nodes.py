@@ -26,6 +26,7 @@ import features
 from daemon import REPORT, Daemon, environment
 
 MIB = 1 << 20
+SIZE = 4 * MIB  # of a version that nobody says more about
 PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
 STOP_S = 30
 CONTROL_PORT = 7400
@@ -49,6 +50,20 @@ def until(condition, what, timeout=PATIENCE_S):
 def content(seed, size):
     """Bytes that no other seed has."""
     return random.Random(seed).randbytes(size)
+
+
+def layout_of(size, tensors=3):
+    """About `size` bytes in so many tensors, with gaps between them now and then."""
+    import weightd
+    layout = weightd.Layout()
+    for i in range(tensors):
+        layout.add(f"blocks.{i}.weight", "BF16", (size // tensors // 2 // 64, 64))
+    return layout
+
+
+def digest_of(seed, size, tensors=3):
+    """SHA-256 of what publish() writes."""
+    return hashlib.sha256(content(seed, layout_of(size, tensors).nbytes)).hexdigest()
 
 
 class Control:
@@ -251,7 +266,7 @@ class Node:
 
     def thaw(self):
         while self.frozen:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(KeyError, ProcessLookupError):  # a timer may do the same
                 os.kill(self.frozen.pop(), signal.SIGCONT)
 
     def stop(self):
@@ -316,13 +331,10 @@ class Node:
 
     # --- what its weightd has ---------------------------------------------------------------------
 
-    def publish(self, buffer, seed, size=4 * MIB, tensors=3, **options):
+    def publish(self, buffer, seed, size=SIZE, tensors=3, **options):
         """A version whose flat range is content(seed, ...), as somebody on this node would publish it."""
         import weightd
-        layout = weightd.Layout()
-        for i in range(tensors):
-            layout.add(f"blocks.{i}.weight", "BF16", (size // tensors // 2 // 64, 64))
-        with weightd.create(buffer, layout, socket=self.daemon.socket, **{"new_layout": True} | options) as writer:
+        with weightd.create(buffer, layout_of(size, tensors), socket=self.daemon.socket, **{"new_layout": True} | options) as writer:
             writer.write(0, content(seed, writer.nbytes))
             return writer.publish()
 
@@ -435,8 +447,9 @@ class Cluster:
         names = set(names or [node.name for node in self.running()])
 
         def look():
-            return all(node.peers()[other]["state"] == "up" for node in self if node.name in names
-                       for other in names - {node.name})
+            with contextlib.suppress(OSError):  # one that does not serve yet
+                return all(node.peers()[other]["state"] == "up" for node in self if node.name in names
+                           for other in names - {node.name})
 
         self.wait(look, f"{sorted(names)} are connected")
 

@@ -1,17 +1,12 @@
 """Nodes that push versions to each other: every bit arrives, all at once, and whoever was away catches up."""
-import hashlib
 import json
 
 import pytest
-from nodes import MIB, Failed, content
+from nodes import MIB, SIZE, Failed, content, digest_of
 from pki import openssl
 from witness import Witness
 
 NONE = {"data": {"security": "none"}}
-
-
-def sha(seed, served):
-    return hashlib.sha256(content(seed, served.size)).hexdigest()
 
 
 def bytes_of(node, sync):
@@ -29,7 +24,7 @@ def test_a_push_arrives_bit_for_bit(make_nodes, n, security):
     end = nodes["a"].push("m")
     assert {node["node"]: node["state"] for node in end["nodes"]} == {node.name: "committed" for node in nodes}, end
     served = nodes.assert_equal("m")
-    assert served.sha256 == sha(1, served)
+    assert served.sha256 == digest_of(1, SIZE)
     for node in nodes:
         node.daemon.ctl("verify", "m")
 
@@ -65,7 +60,7 @@ def test_an_older_version_can_be_pushed(make_nodes):
     nodes["a"].publish("m", seed=2)
     nodes["a"].push("m", version=first)
     served = nodes["b"].serves("m")
-    assert served.sha256 == sha(1, served)
+    assert served.sha256 == digest_of(1, SIZE)
 
 
 def test_the_number_grows_with_every_push(make_nodes):
@@ -108,8 +103,8 @@ def test_buffers_do_not_wait_for_each_other(make_nodes):
 def test_bytes_are_those_planned_and_those_of_the_kernel(make_nodes, security):
     nodes = make_nodes(3, settings={"data": {"security": security}})
     nodes["a"].publish("m", seed=1)
-    size = nodes["a"].serves("m").size
     end = nodes["a"].push("m")
+    size = nodes["a"].serves("m").size
     for node in nodes:
         links = nodes.wait(lambda node=node: bytes_of(node, end["sync"])["bytes"], f"{node} counted")
         links = [link for link in (links if isinstance(links, list) else [links])]
@@ -312,8 +307,8 @@ def test_all_agents_start_again_and_know_what_they_did(make_nodes):
 def test_readers_never_see_a_mixed_version(make_nodes):
     nodes = make_nodes(3)
     seeds = range(1, 5)
+    whole = {digest_of(seed, SIZE) for seed in seeds}
     nodes["a"].publish("m", seed=1)
-    whole = {sha(seed, nodes["a"].serves("m")) for seed in seeds}
     nodes["a"].push("m")
     witnesses = [Witness(node, "m", nice=10) for node in nodes]
     try:
@@ -321,7 +316,7 @@ def test_readers_never_see_a_mixed_version(make_nodes):
             nodes["a"].publish("m", seed=seed)
             nodes["a"].push("m")
         nodes.settle("m", seed=seeds[-1])
-        last = sha(seeds[-1], nodes["a"].serves("m"))
+        last = digest_of(seeds[-1], SIZE)
         for witness in witnesses:
             nodes.wait(lambda w=witness: last in {digest for _, digest in w.saw()}, f"{witness.node} reads the last")
     finally:

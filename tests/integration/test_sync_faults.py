@@ -1,0 +1,404 @@
+"""
+What happens to a push when something breaks in the middle of it: each node goes on to serve a whole version,
+the old one or the new one; the operator is told who, where and when; nothing waits beyond what was said; and
+once it is mended, all have the same.
+
+WEIGHTD_SYNC_ROUNDS=20 does each of it so many times. With pytest -s a line of JSON says how long things took.
+"""
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import time
+
+import features
+import pytest
+from netns import Net
+from nodes import MIB, Cluster, Failed, hostile_programs
+from pki import Authority
+
+ROUNDS = int(os.environ.get("WEIGHTD_SYNC_ROUNDS", 1))
+SIZE = 8 * MIB
+RATE = 4 * MIB  # two seconds of moving bytes, to be broken into
+STALL_S, SILENCE_S, PREPARE_S = 3, 5, 5  # as in the configuration of Cluster
+SLACK_S = 30  # of a machine that has other things to do
+NONE = {"data": {"security": "none"}}
+
+
+@pytest.fixture(autouse=True, params=range(ROUNDS))
+def round_of(request):
+    return request.param
+
+
+@pytest.fixture
+def figures(request, record_property):
+    """figures(seconds=...): for whoever wants to know; never asserted on."""
+    def show(**values):
+        for name, value in values.items():
+            record_property(name, value)
+        print(json.dumps({"name": request.node.name} | values))
+
+    return show
+
+
+def with_old(nodes):
+    """All serve version 1, and there is a version 2 at a."""
+    nodes["a"].publish("m", seed=1, size=SIZE)
+    nodes["a"].push("m")
+    nodes.settle("m", seed=1)
+    nodes["a"].publish("m", seed=2, size=SIZE)
+    return nodes
+
+
+@pytest.fixture
+def nodes(make_nodes):
+    return with_old(make_nodes(4))
+
+
+def under_way(nodes, at="d", **request):
+    """A push of version 2 in the middle of its bytes."""
+    push = nodes["a"].start_push("m", max_rate=RATE, **request)
+    push.moving(at, MIB // 2)
+    return push
+
+
+def ends(push, within):
+    """Its last packet, which must come soon enough."""
+    begun = time.monotonic()
+    end = push.end()
+    push.waited = time.monotonic() - begun
+    assert push.waited < within + SLACK_S, f"{push.waited} s, said were {within}: {end}\n{push.node.cluster.story()}"
+    return end
+
+
+def assert_told(end, *patterns):
+    """The operator's sentence says what each of these wants, and what was kept."""
+    assert end["state"] == "failed", end
+    for pattern in (r"\bm@", *patterns):
+        assert re.search(pattern, end["error"]), (pattern, end["error"])
+
+
+def assert_old(nodes, names):
+    """None of these took a version that was not committed."""
+    for name in names:
+        assert nodes[name].has("m", seed=1), f"{name} serves {nodes[name].serves('m')}\n{nodes.story()}"
+    nodes.assert_equal("m", names)
+
+
+def mended(nodes):
+    """What was to be pushed arrives everywhere, at last. How long that took."""
+    begun = time.monotonic()
+    nodes.wait_connected()
+    if not all(node.has("m", seed=2) for node in nodes):
+        if not nodes["a"].has("m", seed=2):
+            nodes["a"].publish("m", seed=2, size=SIZE)
+        with contextlib.suppress(Failed):
+            nodes["a"].start_push("m").end()
+    nodes.settle("m", seed=2)
+    for node in nodes:
+        nodes.wait(lambda node=node: not node.children("weightd-sync-tcp"), f"{node} needs no engine any more")
+    return round(time.monotonic() - begun, 2)
+
+
+# --- Deaths ----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("who", ["a", "b", "d"], ids=["root", "relay", "tail"])
+def test_an_engine_is_killed(nodes, figures, who):
+    push = under_way(nodes)
+    epochs = {row["epoch"] for row in nodes["a"].status(push.sync)}
+    killed = time.monotonic()
+    os.kill(nodes[who].engine(), signal.SIGKILL)
+    nodes.wait(lambda: {row["epoch"] for row in nodes["a"].status(push.sync)} - epochs, "there is another epoch")
+    reformed = time.monotonic() - killed
+    end = ends(push, SIZE / RATE + STALL_S)
+    assert end["state"] == "committed", end
+    nodes.settle("m", seed=2)
+    figures(reform_s=round(reformed, 2), end_s=round(push.waited, 2), state=end["state"])
+
+
+@pytest.mark.parametrize("policy", ["all", "quorum"])
+def test_the_agent_of_a_member_is_killed(nodes, figures, policy):
+    push = under_way(nodes, policy=policy)
+    nodes["b"].kill()
+    end = ends(push, SIZE / RATE + SILENCE_S)
+    survivors = ["c", "d"]
+    if policy == "all":
+        assert_told(end, r"\bb\b", "bytes moved")
+        assert_old(nodes, survivors)
+    else:
+        assert end["state"] == "committed", f"{end}\n{nodes.story()}"
+        nodes.settle("m", seed=2, names=["a", *survivors])
+    assert nodes["b"].has("m", seed=1)
+    nodes["b"].start()
+    figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"), mended_s=mended(nodes))
+
+
+def test_the_agent_of_the_publisher_is_killed(nodes, figures):
+    under_way(nodes).control.socket.close()
+    nodes["a"].kill()
+    killed = time.monotonic()
+    for name in "bcd":
+        nodes.wait(lambda name=name: not nodes[name].children("weightd-sync-tcp")
+                   and not nodes[name].children("weightd-sync-local"), f"{name} gave up")
+    gave_up = time.monotonic() - killed
+    assert gave_up < SILENCE_S + SLACK_S
+    assert_old(nodes, "bcd")
+    nodes["a"].start()
+    figures(end_s=round(gave_up, 2), mended_s=mended(nodes))
+
+
+def test_the_weightd_of_a_member_is_killed(nodes, figures):
+    push = under_way(nodes)
+    nodes["c"].empty()
+    end = ends(push, SIZE / RATE + SILENCE_S)
+    if end["state"] == "failed":  # it may also have been made again in time
+        assert_told(end, r"\bc\b")
+        assert_old(nodes, "bd")
+    figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"), mended_s=mended(nodes))
+
+
+def test_the_weightd_of_the_publisher_is_killed(nodes, figures):
+    push = under_way(nodes)
+    nodes["a"].empty()
+    end = ends(push, SIZE / RATE + SILENCE_S)
+    if end["state"] == "failed":
+        assert_told(end, r"\ba\b")
+        assert_old(nodes, "bcd")
+    figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"), mended_s=mended(nodes))
+
+
+# --- Silence ---------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("who", ["a", "b", "d"], ids=["root", "relay", "tail"])
+def test_an_engine_is_frozen(nodes, figures, who):
+    push = under_way(nodes)
+    nodes[who].freeze(nodes[who].engine())
+    end = ends(push, SIZE / RATE + 2 * STALL_S + SILENCE_S)
+    if end["state"] == "failed":
+        assert_told(end, rf"\b{who}\b")
+        assert_old(nodes, "bcd")
+    nodes[who].thaw()
+    figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"), mended_s=mended(nodes))
+
+
+@pytest.mark.parametrize("policy", ["all", "quorum"])
+def test_the_agent_of_a_member_is_frozen(nodes, figures, policy):
+    push = under_way(nodes, policy=policy)
+    nodes["c"].freeze()
+    end = ends(push, SIZE / RATE + SILENCE_S + STALL_S)
+    if policy == "all":
+        assert_told(end, r"\bc\b")
+        assert_old(nodes, "bd")
+    else:
+        assert end["state"] == "committed", f"{end}\n{nodes.story()}"
+        nodes.settle("m", seed=2, names="abd")
+    assert nodes["c"].has("m", seed=1)
+    nodes["c"].thaw()
+    figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"), mended_s=mended(nodes))
+
+
+def test_the_agent_of_the_publisher_is_frozen(nodes, figures):
+    push = under_way(nodes)
+    nodes["a"].freeze()
+    frozen = time.monotonic()
+    for name in "bcd":
+        nodes.wait(lambda name=name: not nodes[name].children("weightd-sync-local"), f"{name} gave up")
+    gave_up = time.monotonic() - frozen
+    assert gave_up < SILENCE_S + SLACK_S
+    assert_old(nodes, "bcd")
+    nodes["a"].thaw()
+    end = ends(push, SIZE / RATE + SILENCE_S)
+    assert_told(end)
+    figures(end_s=round(gave_up, 2), told=end["error"], mended_s=mended(nodes))
+
+
+def test_a_member_never_joins(make_nodes, figures):
+    nodes = make_nodes(4, absent="d")
+    nodes["a"].publish("m", seed=2, size=SIZE)
+    end = ends(nodes["a"].start_push("m"), PREPARE_S)
+    assert_told(end, r"\bd\b")
+    push = nodes["a"].start_push("m", policy="quorum")
+    assert ends(push, PREPARE_S + SIZE / RATE)["state"] == "committed"
+    nodes.settle("m", seed=2)
+    nodes["d"].start()
+    figures(end_s=round(push.waited, 2), told=end["error"], mended_s=mended(nodes))
+
+
+# --- Memory ----------------------------------------------------------------------------------------
+
+@pytest.fixture
+def little(tmp_path):
+    """Arguments of a weightd that gives nobody more than one version of SIZE."""
+    features.require("inih")
+    (tmp_path / "weightd.conf").write_text(f"[limits]\nbytes = {SIZE + SIZE // 2}\n")
+    return "--config", str(tmp_path / "weightd.conf")
+
+
+@pytest.mark.parametrize("policy", ["all", "quorum"])
+def test_a_member_has_no_memory_left(make_nodes, little, figures, policy):
+    nodes = with_old(make_nodes(3, daemons={"c": little}))
+    push = nodes["a"].start_push("m", policy=policy)
+    end = ends(push, PREPARE_S + SIZE / RATE)
+    if policy == "all":
+        assert_told(end, r"\bc\b", "limit|quota|memory|bytes")
+        assert_old(nodes, "bc")
+    else:
+        assert end["state"] == "committed", f"{end}\n{nodes.story()}"
+        nodes.settle("m", seed=2, names="ab")
+        row = next(node for node in end["nodes"] if node["node"] == "c")
+        assert row["state"] == "failed" and re.search("limit|quota|memory|bytes", row["why"]), row
+        assert nodes["c"].has("m", seed=1)
+    figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"))
+
+
+# --- Other bytes -----------------------------------------------------------------------------------
+
+def make_hostile(make_nodes, folder, settings=None, **habits):
+    """Four nodes, of which c has an engine that does such things once there is a version 1 everywhere."""
+    programs = hostile_programs(folder / "hostile")
+    nodes = with_old(make_nodes(4, settings=settings, programs={"c": programs}))
+    path = programs / "hostile.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | habits))
+    return nodes
+
+
+@pytest.mark.parametrize("security", ["none", "tls"])
+@pytest.mark.parametrize("what", ["wire", "memory"])
+def test_a_byte_that_changed_once_is_sent_again(make_nodes, tmp_path, figures, what, security):
+    nodes = make_hostile(make_nodes, tmp_path, {"data": {"security": security}}, **{what: 1})
+    push = nodes["a"].start_push("m")
+    end = ends(push, SIZE / RATE + STALL_S)
+    assert (tmp_path / f"hostile/{what}-0").exists(), f"nothing was changed\n{nodes.story()}"
+    assert end["state"] == "committed", f"{end}\n{nodes.story()}"
+    nodes.settle("m", seed=2)
+    figures(end_s=round(push.waited, 2))
+
+
+@pytest.mark.parametrize("what", ["wire", "memory"])
+@pytest.mark.parametrize("policy", ["all", "quorum"])
+def test_bytes_that_change_every_time_are_never_served(make_nodes, tmp_path, figures, what, policy):
+    nodes = make_hostile(make_nodes, tmp_path, NONE, **{what: 1000})
+    push = nodes["a"].start_push("m", policy=policy)
+    end = ends(push, 8 * (SIZE / RATE + STALL_S))
+    if policy == "all":
+        assert_told(end, r"\bc\b")
+        assert_old(nodes, "bc")
+    else:
+        assert end["state"] == "committed", f"{end}\n{nodes.story()}"
+        nodes.settle("m", seed=2, names="ab")
+    assert nodes["c"].has("m", seed=1)
+    nodes["c"].stop()
+    (tmp_path / "hostile/hostile.json").write_text(json.dumps({"real": str(features.BUILD / "weightd-sync-tcp")}))
+    nodes["c"].start()
+    figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"), mended_s=mended(nodes))
+
+
+def test_an_engine_never_answers(make_nodes, tmp_path, figures):
+    nodes = make_hostile(make_nodes, tmp_path, deaf=True)
+    push = nodes["a"].start_push("m")
+    end = ends(push, PREPARE_S + 2 * STALL_S + SILENCE_S)
+    assert_told(end, r"\bc\b")
+    assert_old(nodes, "bcd")
+    figures(end_s=round(push.waited, 2), told=end["error"])
+
+
+# --- Certificates ----------------------------------------------------------------------------------
+
+def bad_certificate(cluster, node, kind, folder):
+    """(certificate, key, words that tell what is wrong with it)"""
+    if kind == "expired":
+        return *cluster.authority.node(node.name, days=-1, stem=f"{cluster.folder.name}-expired"), "expire"
+    if kind == "of another name":
+        return *cluster.authority.node("x", stem=f"{cluster.folder.name}-x"), r"\bx\b"
+    return *Authority(folder / "other").node(node.name), "issue|sign|authority|CA|chain|trust"
+
+
+@pytest.mark.parametrize("kind", ["expired", "of another CA", "of another name"])
+def test_a_certificate_that_is(make_nodes, figures, tmp_path, kind):
+    nodes = make_nodes(3, start=False)
+    c = nodes["c"]
+    good = c.certificate.read_bytes(), c.key.read_bytes()
+    certificate, key, words = bad_certificate(nodes, c, kind, tmp_path)
+    shutil.copy(certificate, c.certificate)
+    shutil.copy(key, c.key)
+    for node in nodes:
+        node.start(wait=node is not c)
+    nodes.wait_connected("ab")
+    nodes["a"].publish("m", seed=1, size=SIZE)
+    push = nodes["a"].start_push("m")
+    end = ends(push, PREPARE_S)
+    assert_told(end, r"\bc\b")
+    assert nodes["b"].serves("m") is None
+
+    def why():
+        row = nodes["a"].peers()["c"]
+        return row["state"] == "down" and re.search(words, str(row["why"]))
+
+    nodes.wait(why, f"a says what is wrong with the certificate of c: {words}")
+    c.certificate.write_bytes(good[0])
+    c.key.write_bytes(good[1])
+    if c.proc.poll() is None:
+        c.proc.send_signal(signal.SIGHUP)
+    else:  # it may well refuse to start with it
+        c.start()
+    begun = time.monotonic()
+    nodes.wait_connected()
+    mended_s = time.monotonic() - begun
+    nodes["a"].push("m")
+    nodes.settle("m", seed=1)
+    figures(end_s=round(push.waited, 2), told=end["error"], mended_s=round(mended_s, 2))
+
+
+# --- Links -----------------------------------------------------------------------------------------
+
+@pytest.fixture
+def linked(authority):
+    """(nodes, net): four nodes with cables."""
+    features.require("netns")
+    features.require("library")
+    with Net(4) as net:
+        spaces = {name: net.nodes[i].name for i, name in enumerate("abcd")}
+        settings = {"data": {"trusted": "10.0.0.0/8"}}
+        with Cluster(authority, 4, settings=settings, addresses=[node.address for node in net.nodes],
+                     prefix=lambda node: ("nsenter", f"--net=/run/netns/{spaces[node.name]}", "--")) as cluster:
+            yield with_old(cluster), net
+
+
+@pytest.mark.parametrize("policy", ["all", "quorum"])
+def test_a_link_goes_down(linked, figures, policy):
+    nodes, net = linked
+    push = under_way(nodes, policy=policy)
+    net.down(2)
+    end = ends(push, SIZE / RATE + SILENCE_S + 2 * STALL_S)
+    if policy == "all":
+        assert_told(end, r"\bc\b")
+        assert_old(nodes, "bd")
+    else:
+        assert end["state"] == "committed", f"{end}\n{nodes.story()}"
+        nodes.settle("m", seed=2, names="abd")
+    assert nodes["c"].has("m", seed=1)
+    net.up(2)
+    figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"), mended_s=mended(nodes))
+
+
+def test_the_link_of_the_publisher_goes_down(linked, figures):
+    nodes, net = linked
+    push = under_way(nodes)
+    net.down(0)
+    end = ends(push, SIZE / RATE + SILENCE_S + 2 * STALL_S)
+    assert_told(end)
+    assert_old(nodes, "bcd")
+    net.up(0)
+    figures(end_s=round(push.waited, 2), told=end["error"], mended_s=mended(nodes))
+
+
+def test_a_link_is_slow(linked, figures):
+    nodes, net = linked
+    net.rate(1, "20mbit")
+    push = nodes["a"].start_push("m")
+    end = ends(push, 3 * SIZE / (20e6 / 8))
+    assert end["state"] == "committed", f"{end}\n{nodes.story()}"
+    nodes.settle("m", seed=2)
+    figures(end_s=round(push.waited, 2))
