@@ -185,14 +185,19 @@ class Node:
         self.folder.mkdir(mode=0o711)
         self.conf = self.folder / "sync.conf"
         self.control_socket = str(self.folder / "sync.sock")
-        self.certificate, self.key = cluster.authority.node(name, stem=f"{cluster.folder.name}-{name}")
-        self.ca = cluster.authority.certificate
+        self.ca, self.certificate, self.key = (self.folder / end for end in ("ca.crt", "node.crt", "node.key"))
+        self.trust(cluster.authority.certificate, *cluster.authority.node(name))
         self.daemon, self.proc, self.frozen = None, None, set()
         self.env = environment(**{MARK: str(cluster.folder)}, WEIGHTD_SYNC_SOCKET=self.control_socket)
         self.env.pop("STATE_DIRECTORY", None)
 
     def __repr__(self):
         return self.name
+
+    def trust(self, ca, certificate, key):
+        """Puts copies of these where its sync.conf says."""
+        for source, target in ((ca, self.ca), (certificate, self.certificate), (key, self.key)):
+            shutil.copy(source, target)
 
     # --- its programs -----------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import time
 
@@ -306,23 +305,22 @@ def test_an_engine_never_answers(make_nodes, tmp_path, figures):
 
 # --- Certificates ----------------------------------------------------------------------------------
 
-def bad_certificate(cluster, node, kind, folder):
-    """(certificate, key, words that tell what is wrong with it)"""
+def bad_certificate(authority, kind, folder):
+    """(CA, certificate, key) for node c, and words that tell what is wrong with that."""
     if kind == "expired":
-        return *cluster.authority.node(node.name, days=-1, stem=f"{cluster.folder.name}-expired"), "expire"
+        return (authority.certificate, *authority.odd("expired", ["c.weightd"], days=-1)), "expire"
     if kind == "of another name":
-        return *cluster.authority.node("x", stem=f"{cluster.folder.name}-x"), r"\bx\b"
-    return *Authority(folder / "other").node(node.name), "issue|sign|authority|CA|chain|trust"
+        return (authority.certificate, *authority.node("x")), r"\bx\b"
+    other = Authority(folder / "other")
+    return (authority.certificate, *other.node("c")), "issue|sign|authority|CA|chain|trust"
 
 
 @pytest.mark.parametrize("kind", ["expired", "of another CA", "of another name"])
 def test_a_certificate_that_is(make_nodes, figures, tmp_path, kind):
     nodes = make_nodes(3, start=False)
     c = nodes["c"]
-    good = c.certificate.read_bytes(), c.key.read_bytes()
-    certificate, key, words = bad_certificate(nodes, c, kind, tmp_path)
-    shutil.copy(certificate, c.certificate)
-    shutil.copy(key, c.key)
+    bad, words = bad_certificate(nodes.authority, kind, tmp_path)
+    c.trust(*bad)
     for node in nodes:
         node.start(wait=node is not c)
     nodes.wait_connected("ab")
@@ -337,8 +335,7 @@ def test_a_certificate_that_is(make_nodes, figures, tmp_path, kind):
         return row["state"] == "down" and re.search(words, str(row["why"]))
 
     nodes.wait(why, f"a says what is wrong with the certificate of c: {words}")
-    c.certificate.write_bytes(good[0])
-    c.key.write_bytes(good[1])
+    c.trust(nodes.authority.certificate, *nodes.authority.node("c"))
     if c.proc.poll() is None:
         c.proc.send_signal(signal.SIGHUP)
     else:  # it may well refuse to start with it
