@@ -206,10 +206,9 @@ static int check_ret_fd(struct weightd *w, const struct attaching *a)
 {
 	if (!a->ret_fd || !strcmp(a->attach.device, "host"))
 		return 0;
-	return sentence_set(
-		&w->sentence, -EOPNOTSUPP,
-		"'%s' on %s is memory of a GPU, and only host memory has a descriptor to give",
-		a->attach.name, a->attach.device);
+	return sentence_set(&w->sentence, -EOPNOTSUPP,
+			    "only host memory has a descriptor to give, and '%s' on %s is none",
+			    a->attach.name, a->attach.device);
 }
 
 static int start_attaching(struct weightd *w, const char *name,
