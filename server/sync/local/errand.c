@@ -1,0 +1,105 @@
+/* Beginning, answering, failing and ending: what both kinds of errands do alike. */
+#include "server/sync/local/errand.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ipc/base/num.h"
+#include "server/sync/base/fields.h"
+
+static const char *code_of(int r)
+{
+	static const struct {
+		int error;
+		const char *code;
+	} codes[] = {
+		{-ENOENT, "absent"},        {-ENODATA, "empty"},     {-EACCES, "permission"},
+		{-EPERM, "permission"},     {-EBUSY, "busy"},        {-ENOMEM, "memory"},
+		{-EDQUOT, "quota"},         {-EPROTOTYPE, "layout"}, {-EAGAIN, "updating"},
+		{-EUCLEAN, "torn"},         {-EILSEQ, "corrupt"},    {-EOPNOTSUPP, "unsupported"},
+		{-EBADMSG, "malformed"},    {-ESTALE, "lost"},       {-ENOTCONN, "weightd"},
+		{-ECONNREFUSED, "weightd"},
+	};
+
+	for (size_t i = 0; i < ARRAY_LEN(codes); i++)
+		if (codes[i].error == r)
+			return codes[i].code;
+	return "failed";
+}
+
+int fault_set(struct fault *f, int r, const char *format, ...)
+{
+	va_list arguments;
+
+	f->code = code_of(r);
+	va_start(arguments, format);
+	(void)vsnprintf(f->why, sizeof(f->why), format, arguments); /* what is too long is cut */
+	va_end(arguments);
+	for (char *c = f->why; *c; c++)
+		if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7f)
+			*c = '?'; /* names are ASCII; what was cut in a path or an op would be no JSON */
+	return r;
+}
+
+int fault_set_weightd(struct fault *f, int r, const struct weightd *w)
+{
+	return fault_set(f, r, "%s", weightd_error(w));
+}
+
+int fault_set_message(struct fault *f, const struct talk *t, const char *what)
+{
+	const char *op = json_string_value(json_object_get(t->message, "op"));
+
+	return fault_set(
+		f, -EBADMSG,
+		"weightd-sync said '%.40s' with %u descriptors to weightd-sync-local, which %s; "
+		"use the same release of both",
+		op ? op : "", t->n_fds, what);
+}
+
+static int read_target(const struct talk *t, struct target *ret)
+{
+	int r = field_string_or_null(t->message, "socket", TALK_SIZE_MAX, &ret->socket);
+
+	if (r == 0)
+		r = field_string(t->message, "buffer", WEIGHTD_NAME_MAX, &ret->buffer);
+	if (r == 0)
+		r = field_string(t->message, "device", WEIGHTD_DEVICE_MAX, &ret->device);
+	return r;
+}
+
+int errand_begin(struct errand *e, const struct talk *t, struct target *ret, struct fault *f)
+{
+	int r = read_target(t, ret);
+
+	if (r < 0)
+		return fault_set_message(f, t, "misses a buffer, a device or a socket in it");
+	r = weightd_new(&e->w);
+	if (r < 0)
+		return fault_set(f, r, "out of memory");
+	r = weightd_connect(e->w, ret->socket);
+	if (r < 0) {
+		(void)fault_set_weightd(f, r, e->w);
+		f->code = "weightd"; /* it is not a buffer that is absent */
+	}
+	return r;
+}
+
+void errand_end(struct errand *e)
+{
+	weightd_writer_free(e->writer);
+	weightd_detach(e->buffer);
+	weightd_close(e->w);
+	blob_deinit(&e->leaves);
+	*e = (struct errand){.stage = STAGE_OVER};
+}
+
+int errand_say(json_t *message, const int *fds, unsigned n_fds, struct fault *f)
+{
+	cleanup(json_freep) json_t *m = message;
+	int r = m ? talk_send_wait(TALK_FD, m, fds, n_fds) : -ENOMEM;
+
+	return r < 0 ? fault_set(f, r, "weightd-sync cannot be answered: %s", strerror(-r)) : 0;
+}

@@ -1,0 +1,68 @@
+/*
+ * Errands
+ *
+ * What one process does for the agent between its start and its hangup: one version of the local weightd, lent or
+ * made. It ends in what was asked for or in one failure, which is told and leaves nothing in weightd.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <weightd.h>
+
+#include "server/sync/base/talk.h"
+#include "server/sync/base/tree.h"
+#include "server/sync/local/blob.h"
+
+#define FAULT_WHY_SIZE 512
+
+/* Why it cannot go on: a word for the agent and a sentence for people. */
+struct fault {
+	const char *code;
+	char why[FAULT_WHY_SIZE];
+};
+
+/* Sets the sentence, and the code that belongs to the errno `r`. Returns `r`. */
+__attribute__((format(printf, 3, 4))) int fault_set(struct fault *f, int r, const char *format, ...);
+/* With what libweightd says of its last failure. */
+int fault_set_weightd(struct fault *f, int r, const struct weightd *w);
+/* -EBADMSG: the agent has sent something that this process does not understand, or not now. */
+int fault_set_message(struct fault *f, const struct talk *t, const char *what);
+
+enum stage {
+	STAGE_NEW,
+	STAGE_AT_WORK, /* attached, or created and not verified */
+	STAGE_VERIFIED,
+	STAGE_OVER,
+};
+
+struct errand {
+	enum stage stage;
+	struct weightd *w;
+	struct weightd_buffer *buffer; /* of a source */
+	struct weightd_writer *writer; /* of a sink */
+	uint64_t n_bytes;
+	uint8_t root[TREE_HASH_SIZE]; /* that the bytes of a sink must have */
+	struct blob leaves; /* of a sink: the table that the root is of */
+};
+
+/* What the first message names; strings are the message's. */
+struct target {
+	const char *socket; /* NULL: where libweightd finds it */
+	const char *buffer;
+	const char *device;
+};
+
+/* Reads the target from the first message and connects to the weightd that it names. */
+int errand_begin(struct errand *e, const struct talk *t, struct target *ret, struct fault *f);
+
+/* Lets go of all that it has in weightd. */
+void errand_end(struct errand *e);
+
+/* Answers the agent, waiting for room. Takes the reference to the message; the descriptors stay the caller's. */
+int errand_say(json_t *message, const int *fds, unsigned n_fds, struct fault *f);
+
+/* What the two kinds of errands do with a message of the agent; a failure ends them. */
+int source_take(struct errand *e, const struct talk *t, struct fault *f);
+int sink_take(struct errand *e, const struct talk *t, struct fault *f);

@@ -1,0 +1,255 @@
+/*
+ * A sink makes the next version of a buffer: weightd's memory for it goes to the agent, whose engines write it
+ * through mappings of their own, and is published only when it has, leaf for leaf, the tree that was signed. Every
+ * verify digests for weightd what it has just hashed: so it is the bytes that were verified, and no later ones,
+ * that the version's digest is of.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/local/errand.h"
+
+#define N_BYTES_MAX ((uint64_t)1 << 50) /* weightd's own limit */
+#define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* likewise */
+#define RANGES_SAID_MAX 1024 /* what fits into a packet, whatever the numbers are */
+/* An engine that was killed may take longer to go than the second that weightd waits for its mapping. */
+#define PUBLISH_TRIES 5
+
+CLEANUP_POINTER(struct weightd_layout, weightd_layout_free);
+CLEANUP_POINTER(struct weightd_list, weightd_list_free);
+
+static void blob_deinitp(struct blob *b)
+{
+	blob_deinit(b);
+}
+
+static bool is_hash_of(const struct blob *b, const uint8_t wanted[TREE_HASH_SIZE])
+{
+	uint8_t found[TREE_HASH_SIZE];
+
+	tree_hash(b->data, b->size, found);
+	return !memcmp(found, wanted, sizeof(found));
+}
+
+/* The table is of the root that was signed: what it says about a leaf is then true. */
+static int take_leaves(struct errand *e, const struct talk *t, struct fault *f)
+{
+	uint64_t size = tree_n_leaves(e->n_bytes) * TREE_HASH_SIZE;
+	uint8_t root[TREE_HASH_SIZE];
+	int r = blob_map(t->fds[1], size, &e->leaves);
+
+	if (r < 0 || e->leaves.size != size)
+		return fault_set_message(f, t, "gets no sealed table of so many leaves");
+	tree_root(e->n_bytes, e->leaves.data, root);
+	if (memcmp(root, e->root, sizeof(root)) != 0)
+		return fault_set(f, -EILSEQ,
+				 "the table of leaves is not the one that the root was made of");
+	return 0;
+}
+
+static int take_layout(const struct errand *e, const struct talk *t, struct weightd_layout **ret,
+		       struct fault *f)
+{
+	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
+	cleanup(blob_deinitp) struct blob image = {0};
+	uint8_t hash[TREE_HASH_SIZE];
+	int r;
+
+	if (field_bytes(t->message, "layout", hash, sizeof(hash)) < 0 ||
+	    blob_map(t->fds[0], LAYOUT_SIZE_MAX, &image) < 0)
+		return fault_set_message(f, t, "gets no sealed layout with its hash");
+	if (!is_hash_of(&image, hash))
+		return fault_set(f, -EILSEQ, "the layout is not the one that was announced");
+	r = weightd_layout_parse(image.data, image.size, &layout);
+	if (r < 0)
+		return fault_set(f, r, "the layout that was sent cannot be used: %s", strerror(-r));
+	if (weightd_layout_n_bytes(layout) != e->n_bytes)
+		return fault_set(f, -EBADMSG,
+				 "the layout that was sent is of %" PRIu64 " bytes, and %" PRIu64
+				 " were announced",
+				 weightd_layout_n_bytes(layout), e->n_bytes);
+	*ret = take_ptr(layout);
+	return 0;
+}
+
+static int take_announced(struct errand *e, const struct talk *t, struct fault *f)
+{
+	if (t->n_fds != 2 || field_number(t->message, "n_bytes", N_BYTES_MAX, &e->n_bytes) < 0 ||
+	    field_bytes(t->message, "root", e->root, sizeof(e->root)) < 0)
+		return fault_set_message(f, t, "misses a size, a root or a descriptor in it");
+	return take_leaves(e, t, f);
+}
+
+/* What is there must stay until the new version is whole: an exclusive buffer would be written in place. */
+static int check_target(const struct errand *e, const struct target *target, struct fault *f)
+{
+	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
+	const struct weightd_buffer_info *b;
+	int r;
+
+	if (strcmp(target->device, "host") != 0)
+		return fault_set(f, -EOPNOTSUPP,
+				 "'%s' on %.63s is memory of a GPU, which weightd-sync does not reach; "
+				 "receive it on host",
+				 target->buffer, target->device);
+	r = weightd_list(e->w, target->buffer, &list);
+	if (r < 0)
+		return fault_set_weightd(f, r, e->w);
+	for (size_t i = 0; (b = weightd_list_buffer(list, i)); i++)
+		if (b->exclusive && !strcmp(b->device, target->device))
+			return fault_set(f, -EOPNOTSUPP,
+					 "'%s' is exclusive here, and would be written in place with no "
+					 "way back; remove it first (weightctl rm %s)",
+					 target->buffer, target->buffer);
+	return 0;
+}
+
+static int say_created(const struct errand *e, struct fault *f)
+{
+	cleanup(fd_closep) int fd = -1;
+	int r = weightd_writer_fd(e->writer, &fd);
+
+	if (r < 0)
+		return fault_set_weightd(f, r, e->w);
+	return errand_say(json_pack("{s:s}", "op", "created"), &fd, 1, f);
+}
+
+static int create(struct errand *e, const struct talk *t, struct fault *f)
+{
+	const struct weightd_create_options o = {.size = sizeof(o), .new_layout = true};
+	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
+	struct target target;
+	int r = take_announced(e, t, f);
+
+	if (r == 0)
+		r = take_layout(e, t, &layout, f);
+	if (r == 0)
+		r = errand_begin(e, t, &target, f);
+	if (r == 0)
+		r = check_target(e, &target, f);
+	if (r < 0)
+		return r;
+	r = weightd_create(e->w, target.buffer, layout, &o, &e->writer);
+	if (r < 0)
+		return fault_set_weightd(f, r, e->w);
+	e->stage = STAGE_AT_WORK;
+	return say_created(e, f);
+}
+
+static void digest_leaf(void *writer, uint64_t leaf)
+{
+	weightd_writer_digest_leaf(writer, leaf);
+}
+
+/* The leaves that the memory has now. */
+static int hash(const struct errand *e, uint8_t (**ret)[TREE_HASH_SIZE], struct fault *f)
+{
+	uint8_t(*found)[TREE_HASH_SIZE] = calloc(tree_n_leaves(e->n_bytes) + 1, sizeof(*found));
+
+	if (!found)
+		return fault_set(f, -ENOMEM, "out of memory");
+	tree_leaves(weightd_writer_data(e->writer, NULL), e->n_bytes, found, digest_leaf, e->writer);
+	*ret = found;
+	return 0;
+}
+
+static bool is_right(const struct errand *e, const uint8_t (*found)[TREE_HASH_SIZE])
+{
+	uint8_t root[TREE_HASH_SIZE];
+
+	tree_root(e->n_bytes, found, root);
+	return !memcmp(root, e->root, sizeof(root));
+}
+
+/* The bytes of the leaves that differ; beyond RANGES_SAID_MAX the last range has good ones in it. */
+static json_t *bad_ranges(const struct errand *e, const uint8_t (*found)[TREE_HASH_SIZE])
+{
+	const uint8_t(*wanted)[TREE_HASH_SIZE] = e->leaves.data;
+	uint64_t starts[RANGES_SAID_MAX], ends[RANGES_SAID_MAX],
+		n_leaves = tree_n_leaves(e->n_bytes);
+	json_t *ranges = json_array();
+	size_t n = 0;
+
+	for (uint64_t i = 0; i < n_leaves; i++) {
+		uint64_t start = i * TREE_LEAF_SIZE, left = e->n_bytes - start;
+
+		if (!memcmp(found[i], wanted[i], TREE_HASH_SIZE))
+			continue;
+		if (n == 0 || (ends[n - 1] != start && n < RANGES_SAID_MAX))
+			starts[n++] = start;
+		ends[n - 1] = start + (left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
+	}
+	for (size_t i = 0; i < n; i++)
+		(void)json_array_append_new(ranges, json_pack("[I, I]", (json_int_t)starts[i],
+							      (json_int_t)(ends[i] - starts[i])));
+	return ranges;
+}
+
+static int verify(struct errand *e, struct fault *f)
+{
+	cleanup(freep) uint8_t(*found)[TREE_HASH_SIZE] = NULL;
+	char hex[2 * TREE_HASH_SIZE + 1];
+	int r;
+
+	e->stage = STAGE_AT_WORK;
+	r = hash(e, &found, f);
+	if (r < 0)
+		return r;
+	if (!is_right(e, (const void *)found))
+		return errand_say(json_pack("{s:s, s:o}", "op", "corrupt", "ranges",
+					    bad_ranges(e, (const void *)found)),
+				  NULL, 0, f);
+	e->stage = STAGE_VERIFIED;
+	return errand_say(json_pack("{s:s, s:s}", "op", "verified", "root",
+				    field_hex(e->root, sizeof(e->root), hex)),
+			  NULL, 0, f);
+}
+
+/* Whoever was in the way may have written: what is published then must be verified once more. */
+static int verify_again(const struct errand *e, struct fault *f)
+{
+	cleanup(freep) uint8_t(*found)[TREE_HASH_SIZE] = NULL;
+	int r = hash(e, &found, f);
+
+	if (r < 0 || is_right(e, (const void *)found))
+		return r;
+	return fault_set(f, -EILSEQ,
+			 "the bytes changed after they were verified; somebody still writes them");
+}
+
+static int publish(struct errand *e, struct fault *f)
+{
+	uint64_t version;
+	int r = weightd_writer_publish(e->writer, &version);
+
+	for (unsigned i = 1; r == -EBUSY && i < PUBLISH_TRIES; i++) {
+		r = verify_again(e, f);
+		if (r < 0)
+			return r;
+		r = weightd_writer_publish(e->writer, &version);
+	}
+	if (r < 0)
+		return fault_set_weightd(f, r, e->w);
+	errand_end(e);
+	return errand_say(json_pack("{s:s, s:I}", "op", "published", "version", (json_int_t)version),
+			  NULL, 0, f);
+}
+
+int sink_take(struct errand *e, const struct talk *t, struct fault *f)
+{
+	const char *op = json_string_value(json_object_get(t->message, "op"));
+
+	if (op && !strcmp(op, "create") && e->stage == STAGE_NEW)
+		return create(e, t, f);
+	if (op && t->n_fds == 0 && !strcmp(op, "verify") && e->writer)
+		return verify(e, f);
+	if (op && t->n_fds == 0 && !strcmp(op, "publish") && e->stage == STAGE_VERIFIED)
+		return publish(e, f);
+	return fault_set_message(f, t,
+				 "expects create, then verify until that succeeds, then publish");
+}

@@ -1,0 +1,94 @@
+/*
+ * A source lends a published version: its layout and a descriptor of its bytes at once, so that receivers prepare
+ * themselves, and the tree over the bytes as soon as they are hashed. The lease lasts until the agent hangs up.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/local/errand.h"
+
+static int attach(struct errand *e, const struct talk *t, int *ret_fd, struct fault *f)
+{
+	struct weightd_attach_options o = {.size = sizeof(o), .ret_fd = ret_fd};
+	struct target target;
+	int r;
+
+	if (field_number_or(t->message, "version", INT64_MAX, 0, &o.version) < 0)
+		return fault_set_message(f, t, "misses a version in it");
+	r = errand_begin(e, t, &target, f);
+	if (r < 0)
+		return r;
+	o.device = target.device;
+	r = weightd_attach(e->w, target.buffer, &o, &e->buffer);
+	if (r < 0)
+		return fault_set_weightd(f, r, e->w);
+	if (weightd_buffer_is_mutable(e->buffer))
+		return fault_set(
+			f, -EOPNOTSUPP,
+			"'%s' is exclusive, which is written in place: it could change while it is "
+			"sent; load it anew without --exclusive",
+			target.buffer);
+	return 0;
+}
+
+static int say_attached(const struct errand *e, int data_fd, struct fault *f)
+{
+	uint64_t layout_size;
+	const void *image = weightd_buffer_layout_image(e->buffer, &layout_size);
+	cleanup(fd_closep) int layout_fd = -1;
+	uint8_t hash[TREE_HASH_SIZE];
+	char hex[2 * TREE_HASH_SIZE + 1];
+	int r = fd_sealed_copy("weightd-sync-layout", image, layout_size, &layout_fd);
+
+	if (r < 0)
+		return fault_set(f, r, "the layout cannot be copied: %s", strerror(-r));
+	tree_hash(image, layout_size, hash);
+	return errand_say(json_pack("{s:s, s:I, s:I, s:I, s:s}", "op", "attached", "version",
+				    (json_int_t)weightd_buffer_version(e->buffer), "n_bytes",
+				    (json_int_t)e->n_bytes, "layout_bytes", (json_int_t)layout_size,
+				    "layout", field_hex(hash, sizeof(hash), hex)),
+			  (const int[]){layout_fd, data_fd}, 2, f);
+}
+
+static int say_root(const struct errand *e, struct fault *f)
+{
+	uint64_t n = tree_n_leaves(e->n_bytes);
+	cleanup(freep) uint8_t(*leaves)[TREE_HASH_SIZE] = calloc(n + 1, sizeof(*leaves));
+	cleanup(fd_closep) int fd = -1;
+	uint8_t root[TREE_HASH_SIZE], table[TREE_HASH_SIZE];
+	char root_hex[2 * TREE_HASH_SIZE + 1], table_hex[2 * TREE_HASH_SIZE + 1];
+	int r;
+
+	if (!leaves)
+		return fault_set(f, -ENOMEM, "out of memory");
+	tree_leaves(weightd_buffer_data(e->buffer, NULL), e->n_bytes, leaves, NULL, NULL);
+	tree_root(e->n_bytes, (const void *)leaves, root);
+	tree_hash(leaves, n * sizeof(*leaves), table);
+	r = fd_sealed_copy("weightd-sync-leaves", leaves, n * sizeof(*leaves), &fd);
+	if (r < 0)
+		return fault_set(f, r, "the table of leaves cannot be made: %s", strerror(-r));
+	return errand_say(json_pack("{s:s, s:s, s:s}", "op", "root", "root",
+				    field_hex(root, sizeof(root), root_hex), "leaves",
+				    field_hex(table, sizeof(table), table_hex)),
+			  &fd, 1, f);
+}
+
+int source_take(struct errand *e, const struct talk *t, struct fault *f)
+{
+	const char *op = json_string_value(json_object_get(t->message, "op"));
+	cleanup(fd_closep) int data_fd = -1;
+	int r;
+
+	if (!op || strcmp(op, "attach") || t->n_fds || e->stage != STAGE_NEW)
+		return fault_set_message(f, t, "expects nothing but one attach");
+	r = attach(e, t, &data_fd, f);
+	if (r < 0)
+		return r;
+	e->stage = STAGE_AT_WORK;
+	(void)weightd_buffer_data(e->buffer, &e->n_bytes);
+	r = say_attached(e, data_fd, f);
+	return r < 0 ? r : say_root(e, f);
+}

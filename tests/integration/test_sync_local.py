@@ -1,0 +1,615 @@
+"""weightd-sync-local: a version of one weightd becomes a version of another, bit for bit, or nothing happens at all."""
+import mmap
+import os
+import random
+import signal
+import socket
+import subprocess
+
+import features
+import pytest
+from integration import wire
+from integration.errand import LEAF, PATIENCE_S, Errand, Tree, sha256
+from integration.scene import Scene
+from integration.wire import Wire, image, memfd, until
+
+SIZES = ("a", LEAF + 4096), ("b", 100), ("empty", 0), ("c", 2 * LEAF)
+LAYOUT = image(SIZES)
+N_BYTES = LEAF + 4096 + 128 + 2 * LEAF  # four leaves, the last one short
+DATA = random.Random(1).randbytes(N_BYTES)
+OTHER = random.Random(2).randbytes(N_BYTES)
+USER = 12345
+
+
+class Plan:
+    """What a create announces, and the descriptors that go with it."""
+
+    def __init__(self, data=DATA, layout=LAYOUT, name="m"):
+        self.data, self.layout, self.name = data, layout, name
+        self.tree = Tree(data)
+        self.fds = [memfd(layout), memfd(self.tree.leaves)]
+
+    def fields(self, daemon):
+        return {"socket": daemon.socket, "buffer": self.name, "device": "host", "n_bytes": len(self.data),
+                "root": self.tree.root, "layout": sha256(self.layout)}
+
+    def close(self):
+        while self.fds:
+            os.close(self.fds.pop())
+
+
+@pytest.fixture
+def plan():
+    p = Plan()
+    yield p
+    p.close()
+
+
+@pytest.fixture
+def errand(daemon):
+    """errand("sink"): all end with the test, well."""
+    features.require("weightd-sync-local", "weightd-sync-local was built without OpenSSL",
+                     (features.BUILD / "weightd-sync-local").exists())
+    made = []
+
+    def make(role, where=daemon, **kw):
+        made.append(Errand(where, role, **kw))
+        return made[-1]
+
+    yield make
+    for e in made:
+        e.__exit__()
+
+
+@pytest.fixture
+def scene(daemon):
+    """Connections, and the proof that nothing is left in the end."""
+    with Scene(daemon) as s:
+        yield s
+
+
+def publish(daemon, data=DATA, layout=LAYOUT, name="m", **kw):
+    """A version with these bytes. Its number."""
+    with Wire(daemon.socket) as w:
+        slot = w.create(name, layout, **kw)
+        return w.publish(slot.writer, wire.fill(slot, data) if data else None)
+
+
+def content(daemon, name="m", version=0):
+    """The bytes of a version, which are those that its digest is of."""
+    with Wire(daemon.socket) as w:
+        found = w.attach(name, version).bytes()
+    daemon.ctl("verify", f"{name}@{version}" if version else name)
+    return found
+
+
+def versions(daemon, name="m"):
+    with Wire(daemon.socket) as w:
+        return [v.version for v in w.list(wire.VERSIONS, name)]
+
+
+def nothing_is_left(daemon):
+    """No writer, no lease, no memory but that of versions."""
+    with Wire(daemon.socket) as w:
+        def left():
+            return [s for s in w.list(wire.SLOTS) if s.state not in (wire.CURRENT, wire.KEPT) or s.n_leases] + \
+                [r for r in w.records().values() if r.writing or not r.n_versions]
+
+        until(lambda: not left(), lambda: f"what a sink or source had is gone: {left()}", PATIENCE_S)
+
+
+# --- The source ---
+
+
+def test_a_source_lends_bytes_and_layout_and_says_what_they_hash_to(daemon, errand):
+    publish(daemon)
+    said, root = errand("source").attach(daemon)
+    assert (said["version"], said["n_bytes"], said["layout_bytes"]) == (1, N_BYTES, len(LAYOUT))
+    assert len(said.fds) == 2 and len(root.fds) == 1
+    layout, data = said.fds
+    assert os.pread(layout, len(LAYOUT) + 1, 0) == LAYOUT and said["layout"] == sha256(LAYOUT)
+    assert os.pread(data, N_BYTES, 0) == DATA
+    tree = Tree(DATA)
+    assert root["root"] == tree.root and root["leaves"] == sha256(tree.leaves)
+    assert os.pread(root.fds[0], len(tree.leaves) + 1, 0) == tree.leaves
+    for fd in layout, data, root.fds[0]:
+        with pytest.raises(OSError):
+            os.pwrite(fd, b"x", 0)
+
+
+def test_a_source_lends_the_version_that_was_asked_for(daemon, errand):
+    publish(daemon)
+    publish(daemon, OTHER)
+    for version, data in (1, DATA), (2, OTHER), (0, OTHER):
+        said, root = errand("source").attach(daemon, version=version)
+        assert (said["version"], root["root"]) == (version or 2, Tree(data).root)
+
+
+def test_a_source_holds_its_lease_until_the_agent_hangs_up(daemon, errand, scene):
+    publish(daemon)
+    source = errand("source")
+    source.attach(daemon)
+    assert scene.slots("state", "n_leases") == [(wire.CURRENT, 1)]
+    source.end()
+    nothing_is_left(daemon)
+    source.forget()
+
+
+def test_a_buffer_without_bytes_has_a_root(daemon, errand):
+    layout = image([("empty", 0)])
+    publish(daemon, b"", layout)
+    said, root = errand("source").attach(daemon)
+    assert said["n_bytes"] == 0 and root["root"] == Tree(b"").root
+
+
+@pytest.mark.parametrize("fields, code, sentence", [
+    ({"buffer": "none"}, "absent", "none"),
+    ({"version": 7}, "absent", "7"),
+    ({"buffer": "blank"}, "empty", "blank"),
+    ({"buffer": "exclusive"}, "unsupported", "exclusive"),
+    ({"device": "cuda:0"}, "unsupported", "only host memory"),
+    ({"device": "moon"}, "unsupported", "moon"),
+    ({"socket": "/none/weightd.sock"}, "weightd", "no weightd answers at /none"),
+    ({"socket": "/\u00fc" * 2000}, "weightd", "?"),
+])
+def test_a_source_that_cannot_lend_says_why(daemon, errand, fields, code, sentence):
+    publish(daemon)
+    publish(daemon, name="exclusive", flags=wire.EXCLUSIVE)
+    with Wire(daemon.socket) as w:
+        w.create("blank", LAYOUT)
+        source = errand("source")
+        source.tell("attach", **{"socket": daemon.socket, "buffer": "m", "device": "host", "version": 0} | fields)
+        found, why = source.failure()
+        if fields.get("device") != "cuda:0":  # with a driver here it is another sentence
+            assert found == code and sentence in why, (found, why)
+    source.tell("attach", socket=daemon.socket, buffer="m", device="host", version=0)
+    assert source.failure()[0] == "malformed", "one failure is the end"
+    nothing_is_left(daemon)
+
+
+# --- The sink ---
+
+
+def test_a_sink_makes_the_same_version_as_its_source(make_daemon, daemon, errand):
+    there = make_daemon()
+    publish(there)
+    source, sink = errand("source", there), errand("sink")
+    said, root = source.attach(there)
+    sink.tell("create", [said.fds[0], root.fds[0]], socket=daemon.socket, buffer="m", device="host",
+              n_bytes=said["n_bytes"], root=root["root"], layout=said["layout"])
+    memory, = sink.hear("created").fds
+    with mmap.mmap(memory, N_BYTES) as m:  # as an engine does, which goes before publish
+        m[:] = os.pread(said.fds[1], N_BYTES, 0)
+    assert sink.verify() == {"op": "verified", "root": root["root"]}
+    assert sink.publish() == 1
+    assert content(daemon) == DATA
+    with Wire(daemon.socket) as here, Wire(there.socket) as w:
+        a, b = here.records()["m"], w.records()["m"]
+        assert (a.layout_hash, a.digest, a.data_size, a.n_tensors) == (b.layout_hash, b.digest, b.data_size, b.n_tensors)
+
+
+def test_a_sink_is_done_when_it_has_published(daemon, errand, plan):
+    sink = errand("sink")
+    os.pwrite(sink.create(daemon, plan), DATA, 0)
+    assert sink.verify()["op"] == "verified"
+    sink.publish()
+    nothing_is_left(daemon)
+    sink.tell("verify")
+    assert sink.failure()[0] == "malformed"
+    assert content(daemon) == DATA
+
+
+def test_a_new_version_may_have_another_layout_and_keeps_what_the_buffer_keeps(daemon, errand, plan):
+    publish(daemon, b"old", image([("old", 4096)]), mode=0o644, keep=3)
+    for version in 2, 3, 4:
+        sink = errand("sink")
+        os.pwrite(sink.create(daemon, plan), DATA, 0)
+        assert sink.verify()["op"] == "verified"
+        assert sink.publish() == version
+        sink.end()
+        sink.forget()
+    until(lambda: versions(daemon) == [2, 3, 4], lambda: versions(daemon))
+    with Wire(daemon.socket) as w:
+        assert (w.records()["m"].keep, w.records()["m"].mode) == (3, 0o644)
+
+
+def test_a_version_of_no_bytes_is_made_too(daemon, errand):
+    p = Plan(b"", image([("empty", 0)]))
+    sink = errand("sink")
+    sink.create(daemon, p)
+    assert sink.verify()["op"] == "verified"
+    assert sink.publish() == 1
+    p.close()
+
+
+LAST = N_BYTES % LEAF
+
+
+@pytest.mark.parametrize("flipped, ranges", [
+    ([0], [[0, LEAF]]),
+    ([LEAF + 77], [[LEAF, LEAF]]),
+    ([N_BYTES - 1], [[3 * LEAF, LAST]]),
+    ([LEAF, 2 * LEAF], [[LEAF, 2 * LEAF]]),
+    ([5, 3 * LEAF], [[0, LEAF], [3 * LEAF, LAST]]),
+    ([2 * LEAF, 3 * LEAF], [[2 * LEAF, LEAF + LAST]]),
+    ([0, LEAF, 2 * LEAF, 3 * LEAF], [[0, N_BYTES]]),
+])
+def test_bytes_that_differ_are_named_and_can_be_sent_again(daemon, errand, plan, flipped, ranges):
+    sink = errand("sink")
+    memory = sink.create(daemon, plan)
+    os.pwrite(memory, DATA, 0)
+    for at in flipped:
+        os.pwrite(memory, bytes([DATA[at] ^ 1]), at)
+    assert sink.verify() == {"op": "corrupt", "ranges": ranges}
+    for offset, size in ranges:
+        os.pwrite(memory, DATA[offset:offset + size], offset)
+    assert sink.verify()["op"] == "verified"
+    assert sink.publish() == 1
+    assert content(daemon) == DATA, "and its digest is that of the bytes that were sent again"
+
+
+def test_what_was_corrupt_is_not_published(daemon, errand, plan):
+    publish(daemon, OTHER)
+    sink = errand("sink")
+    memory = sink.create(daemon, plan)
+    os.pwrite(memory, DATA, 0)
+    assert sink.verify()["op"] == "verified"
+    os.pwrite(memory, b"\xff" * 4096, LEAF)
+    assert sink.verify()["op"] == "corrupt"
+    sink.tell("publish")
+    assert sink.failure()[0] == "malformed"
+    sink.forget()
+    nothing_is_left(daemon)
+    assert versions(daemon) == [1] and content(daemon) == OTHER
+
+
+def test_what_changes_behind_a_verify_is_not_what_the_digest_is_of(daemon, errand, plan):
+    sink = errand("sink")
+    memory = sink.create(daemon, plan)
+    os.pwrite(memory, DATA, 0)
+    assert sink.verify()["op"] == "verified"
+    os.pwrite(memory, bytes([DATA[LEAF] ^ 1]), LEAF)
+    sink.publish()
+    done = daemon.ctl("verify", "m", check=False)
+    assert done.returncode and f"{LEAF} to {2 * LEAF}" in done.stderr, done
+
+
+def test_an_engine_that_goes_late_is_waited_for(daemon, errand, plan):
+    sink = errand("sink")
+    with mmap.mmap(sink.create(daemon, plan), N_BYTES) as m:
+        m[:] = DATA
+        assert sink.verify()["op"] == "verified"
+        sink.tell("publish")
+        with Wire(daemon.socket) as w:  # until it was refused once, and hashes again or asks again
+            until(lambda: sink.proc.poll() is None and w.ping(), "weightd answers")
+    assert sink.hear("published")["version"] == 1
+    assert content(daemon) == DATA
+
+
+def test_an_engine_that_does_not_go_is_an_error_that_names_it(daemon, errand, plan):
+    sink = errand("sink")
+    with mmap.mmap(sink.create(daemon, plan), N_BYTES) as m:
+        m[:] = DATA
+        assert sink.verify()["op"] == "verified"
+        sink.tell("publish")
+        code, why = sink.failure()
+        assert code == "busy" and str(os.getpid()) in why, (code, why)
+    sink.forget()
+    nothing_is_left(daemon)
+
+
+# --- Refusals ---
+
+
+def refused(errand, daemon, p, **kw):
+    sink = errand("sink")
+    sink.send_create(daemon, p, **kw)
+    said = sink.failure()
+    nothing_is_left(daemon)
+    return said
+
+
+def test_a_table_that_is_not_of_the_root_is_refused(daemon, errand, plan):
+    code, why = refused(errand, daemon, plan, root=Tree(OTHER).root)
+    assert code == "corrupt" and "table of leaves" in why, why
+
+
+def test_a_layout_that_is_not_the_announced_one_is_refused(daemon, errand, plan):
+    code, why = refused(errand, daemon, plan, layout=sha256(b"another"))
+    assert code == "corrupt" and "layout" in why, why
+
+
+@pytest.mark.parametrize("layout, sentence", [
+    (b"", "cannot be used"),
+    (b"\xff" * 4096, "cannot be used"),
+    (LAYOUT[:-1], "cannot be used"),
+    (LAYOUT[:100] + b"\1" + LAYOUT[101:], "cannot be used"),
+    (image([("a", 4096)]), "were announced"),
+    (image([("a", 2**49)]), "were announced"),
+], ids=["nothing", "rubbish", "cut", "changed", "small", "huge"])
+def test_a_layout_that_weightd_would_not_take_or_of_other_bytes_is_refused(daemon, errand, layout, sentence):
+    p = Plan(layout=layout)
+    code, why = refused(errand, daemon, p)
+    assert code == "malformed" and sentence in why, (code, why)
+    p.close()
+
+
+def test_a_limit_of_weightd_is_told(make_daemon, errand, plan, tmp_path):
+    (tmp_path / "w.conf").write_text(f"[limits]\nbytes = {N_BYTES // 2}\n")
+    daemon = make_daemon("--config", tmp_path / "w.conf")
+    code, why = refused(errand, daemon, plan)
+    assert code == "quota" and "may not hold" in why, (code, why)
+
+
+def test_missing_memory_is_told_with_how_much(make_daemon, errand):
+    daemon = make_daemon("--reserve", "4096T")
+    p = Plan()
+    code, why = refused(errand, daemon, p)
+    assert code == "memory" and "than this machine has free" in why, (code, why)
+    p.close()
+
+
+def test_a_buffer_of_another_user_is_not_touched(make_daemon, errand, plan, require):
+    require("root")
+    daemon = make_daemon("--socket-mode", "0666")
+    publish(daemon, OTHER, mode=0o644)
+    sink = errand("sink", daemon, uid=USER)
+    sink.send_create(daemon, plan)
+    assert sink.failure()[0] == "permission"
+    nothing_is_left(daemon)
+    assert content(daemon) == OTHER
+
+
+def test_two_do_not_write_one_buffer(daemon, errand, plan):
+    first = errand("sink")
+    first.create(daemon, plan)
+    second = errand("sink")
+    second.send_create(daemon, plan)
+    assert second.failure()[0] == "busy"
+
+
+def test_a_buffer_that_would_be_written_in_place_is_refused(daemon, errand, plan):
+    publish(daemon, OTHER, flags=wire.EXCLUSIVE)
+    code, why = refused(errand, daemon, plan)
+    assert code == "unsupported" and "weightctl rm m" in why, why
+    assert content(daemon) == OTHER
+
+
+def test_memory_of_a_gpu_is_refused(daemon, errand, plan):
+    code, why = refused(errand, daemon, plan, device="cuda:0")
+    assert code == "unsupported" and "cuda:0" in why, why
+
+
+# --- Hangups ---
+
+
+def started(sink, daemon, p):
+    pass
+
+
+def asked(sink, daemon, p):
+    sink.send_create(daemon, p)
+
+
+def created(sink, daemon, p):
+    sink.create(daemon, p)
+
+
+def written(sink, daemon, p):
+    os.pwrite(sink.create(daemon, p), DATA, 0)
+
+
+def hashing(sink, daemon, p):
+    written(sink, daemon, p)
+    sink.tell("verify")
+
+
+def verified(sink, daemon, p):
+    hashing(sink, daemon, p)
+    sink.hear("verified")
+
+
+def found_corrupt(sink, daemon, p):
+    created(sink, daemon, p)
+    assert sink.verify()["op"] == "corrupt"
+
+
+def failed(sink, daemon, p):
+    created(sink, daemon, p)
+    sink.tell("publish")
+    sink.failure()
+
+
+@pytest.mark.parametrize("step", [started, asked, created, written, hashing, verified, found_corrupt, failed])
+@pytest.mark.parametrize("how", ["hangup", "kill", "shutdown"])
+def test_nothing_is_left_when_it_ends_behind(daemon, errand, plan, scene, step, how):
+    publish(daemon, OTHER)
+    sink = Errand(daemon, "sink")
+    step(sink, daemon, plan)
+    if how == "kill":
+        sink.proc.kill()
+        sink.proc.wait()
+        sink.hang_up()
+    elif how == "shutdown":
+        sink.ours.shutdown(socket.SHUT_WR)
+        assert sink.proc.wait(PATIENCE_S) == 0
+        sink.hang_up()
+    else:
+        sink.end()
+    sink.forget()
+    nothing_is_left(daemon)
+    assert versions(daemon) == [1] and content(daemon) == OTHER
+    publish(daemon)  # and the next writer is let in
+
+
+def test_a_hangup_behind_publish_leaves_the_old_or_the_new_version_whole(daemon, errand, plan):
+    publish(daemon, OTHER)
+    sink = errand("sink")
+    verified(sink, daemon, plan)
+    sink.tell("publish")
+    sink.end()
+    sink.forget()
+    nothing_is_left(daemon)
+    assert content(daemon) == {1: OTHER, 2: DATA}[versions(daemon)[-1]]
+
+
+@pytest.mark.parametrize("role", ["source", "sink"])
+def test_a_hangup_ends_it_at_once_while_weightd_does_not_answer(daemon, errand, plan, role):
+    publish(daemon)
+    e = errand(role)
+    with wire.stopped(daemon):
+        if role == "sink":
+            e.send_create(daemon, plan)
+        else:
+            e.tell("attach", socket=daemon.socket, buffer="m", device="host", version=0)
+        e.end()
+    nothing_is_left(daemon)
+
+
+@pytest.mark.parametrize("step", [created, verified])
+def test_a_weightd_that_dies_is_told_of(daemon, errand, plan, step):
+    sink = errand("sink")
+    step(sink, daemon, plan)
+    daemon.kill()
+    daemon.start()
+    os.pwrite(sink.fds[0], DATA, 0)
+    if step is created:
+        assert sink.verify()["op"] == "verified", "which needs no weightd"
+    sink.tell("publish")
+    code, why = sink.failure()
+    assert code in ("weightd", "lost") and "weightd" in why, (code, why)
+    nothing_is_left(daemon)
+
+
+def test_a_sink_goes_on_with_a_weightd_that_survives_its_death(make_daemon, errand, plan):
+    daemon = make_daemon("--keeper")
+    sink = errand("sink", daemon)
+    verified(sink, daemon, plan)
+    with Wire(daemon.socket) as w:
+        os.kill(w.ping().pid, signal.SIGKILL)
+    assert sink.publish() == 1
+    assert content(daemon) == DATA
+
+
+def test_a_source_keeps_its_bytes_when_weightd_dies(daemon, errand):
+    publish(daemon)
+    source = errand("source")
+    said, _ = source.attach(daemon)
+    daemon.kill()
+    assert os.pread(said.fds[1], N_BYTES, 0) == DATA
+    source.end()
+    daemon.start()
+
+
+# --- Messages that are wrong ---
+
+
+@pytest.mark.parametrize("role", ["source", "sink"])
+@pytest.mark.parametrize("data", [b"", b"x", b"[]", b"{}", b"null", b'{"op":7}', b'{"op":"attach"}', b'{"op":"create"}',
+                                  b'{"op":"verify"}', b'{"op":"publish"}', b'{"op":"\xff"}', b'{"op":"' + "ü".encode() * 60 + b'"}',
+                                  b'{"op":"attach","op":"attach"}', b"[" * 60000, b"{" + b" " * 65535 + b"}"])
+def test_what_is_no_message_is_refused(daemon, errand, role, data):
+    e = errand(role)
+    pipe = os.pipe()
+    e.tell_raw(data, [pipe[0]])  # an empty packet without a descriptor would be a hangup
+    assert e.failure()[0] == "malformed"
+    assert e.is_silent() and e.proc.poll() is None
+    for fd in pipe:
+        os.close(fd)
+
+
+MISSING = object()
+
+
+@pytest.mark.parametrize("field, value", [
+    (field, value) for field in ("socket", "buffer", "device", "n_bytes", "root", "layout")
+    for value in (MISSING, None, 7, -1, 2**63 - 1, True, 1.5, "", "x\0y", "\n", [], {}, "f" * 63, "z" * 64, "f" * 65, "x" * 30000)
+    if not (field == "socket" and value in (MISSING, None, "f" * 63, "z" * 64, "f" * 65))
+    and not (field == "buffer" and value in ("f" * 63, "z" * 64, "f" * 65))])
+def test_a_create_with_a_field_that_is_wrong_is_refused(daemon, errand, plan, field, value):
+    fields = plan.fields(daemon) | {field: value}
+    if value is MISSING:
+        del fields[field]
+    sink = errand("sink")
+    sink.tell("create", plan.fds, **fields)
+    code, why = sink.failure()
+    assert code in ("malformed", "unsupported", "weightd", "failed"), (code, why)
+    if field not in ("device", "buffer", "socket"):
+        assert code == "malformed", (code, why)
+    nothing_is_left(daemon)
+
+
+@pytest.mark.parametrize("field, value", [("version", -1), ("version", "1"), ("version", 2**64), ("version", 1.0),
+                                          ("buffer", 1), ("buffer", "x" * 128), ("device", None), ("socket", 1)])
+def test_an_attach_with_a_field_that_is_wrong_is_refused(daemon, errand, field, value):
+    publish(daemon)
+    source = errand("source")
+    source.tell("attach", **{"socket": daemon.socket, "buffer": "m", "device": "host", "version": 0} | {field: value})
+    assert source.failure()[0] == "malformed"
+    nothing_is_left(daemon)
+
+
+def unsealed():
+    fd = os.memfd_create("unsealed", os.MFD_CLOEXEC)
+    os.write(fd, LAYOUT)
+    return fd
+
+
+def hole(size):
+    return lambda: memfd(size=size)
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda: os.open("/dev/zero", os.O_RDONLY), lambda: os.open("/", os.O_RDONLY), lambda: os.open("/proc/self/maps", os.O_RDONLY),
+    lambda: socket.socket(socket.AF_UNIX).detach(), unsealed, hole(0), hole(31), hole(129), hole(2**40),
+], ids=["device", "folder", "proc", "socket", "unsealed", "empty", "odd", "long", "huge"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_descriptor_of_something_else_is_refused(daemon, errand, plan, which, wrong):
+    fd = wrong()
+    fds = list(plan.fds)
+    fds[which] = fd
+    code, why = refused(errand, daemon, plan, fds=fds)
+    assert code in ("malformed", "corrupt"), (code, why)
+    os.close(fd)
+
+
+def test_a_pipe_is_refused_without_waiting_for_it(daemon, errand, plan):
+    ends = os.pipe()
+    for fds in [ends[0], plan.fds[1]], [plan.fds[0], ends[0]]:
+        assert refused(errand, daemon, plan, fds=fds)[0] == "malformed"
+    for fd in ends:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 8])
+def test_as_many_descriptors_as_there_should_be(daemon, errand, plan, n):
+    assert refused(errand, daemon, plan, fds=(plan.fds * 4)[:n])[0] == "malformed"
+
+
+def test_what_comes_at_the_wrong_time_ends_the_errand(daemon, errand, plan):
+    for steps in (["verify"], ["publish"], ["create", "create"], ["create", "publish"], ["create", "attach"]):
+        sink = errand("sink")
+        for step in steps[:-1]:
+            sink.create(daemon, plan)
+        if steps[-1] == "create":
+            sink.send_create(daemon, plan)
+        else:
+            sink.tell(steps[-1])
+        code, why = sink.failure()
+        assert code == "malformed" and steps[-1] in why, (code, why)
+        sink.forget()
+        nothing_is_left(daemon)
+    publish(daemon)
+    source = errand("source")
+    source.attach(daemon)
+    source.tell("attach", socket=daemon.socket, buffer="m", device="host", version=0)
+    assert source.failure()[0] == "malformed"
+
+
+@pytest.mark.parametrize("arguments", [[], ["source"], ["sink"], ["both"], ["source", "sink"], ["--help"]])
+def test_it_is_of_no_use_without_an_agent(build, arguments):
+    features.require("weightd-sync-local", "weightd-sync-local was built without OpenSSL",
+                     (build / "weightd-sync-local").exists())
+    done = subprocess.run([build / "weightd-sync-local", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 2 and "is started by weightd-sync" in done.stderr, done
