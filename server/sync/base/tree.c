@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #define THREADS_MAX 8
 
@@ -120,4 +121,27 @@ void tree_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[TREE_HASH_SI
 	(void)walk_leaves(&w); /* alone, where no thread could be made */
 	while (n_others > 0)
 		(void)pthread_join(others[--n_others], NULL);
+}
+
+int tree_difference(uint64_t n_bytes, const uint8_t (*a)[TREE_HASH_SIZE],
+		    const uint8_t (*b)[TREE_HASH_SIZE], size_t n_max, struct ranges *ret)
+{
+	uint64_t n = tree_n_leaves(n_bytes), start = 0,
+		 end = 0; /* of leaves that follow each other */
+
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t offset = i * TREE_LEAF_SIZE, left = n_bytes - offset;
+
+		if (!memcmp(a[i], b[i], TREE_HASH_SIZE))
+			continue;
+		if (offset != end && (end == 0 || ret->n + 1 < n_max)) {
+			int r = ranges_add(ret, start, end - start);
+
+			if (r < 0)
+				return r;
+			start = offset;
+		}
+		end = offset + (left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
+	}
+	return ranges_add(ret, start, end - start);
 }

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/sync/base/ranges.h"
+
 #define TREE_LEAF_SIZE ((uint64_t)1 << 20)
 #define TREE_HASH_SIZE 32
 
@@ -35,3 +37,10 @@ void tree_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[TREE_HASH_SI
 
 void tree_root(uint64_t n_bytes, const uint8_t (*leaves)[TREE_HASH_SIZE],
 	       uint8_t ret[TREE_HASH_SIZE]);
+
+/*
+ * The bytes of those leaves that are not equal are added to `ret`, an empty set, as at most `n_max` ranges: what
+ * would be more is one with the last of them, and with the good leaves between them. -ENOMEM.
+ */
+int tree_difference(uint64_t n_bytes, const uint8_t (*a)[TREE_HASH_SIZE],
+		    const uint8_t (*b)[TREE_HASH_SIZE], size_t n_max, struct ranges *ret);
