@@ -166,28 +166,16 @@ static bool is_right(const struct errand *e, const uint8_t (*found)[TREE_HASH_SI
 	return !memcmp(root, e->root, sizeof(root));
 }
 
-/* The bytes of the leaves that differ; beyond RANGES_SAID_MAX the last range has good ones in it. */
-static json_t *bad_ranges(const struct errand *e, const uint8_t (*found)[TREE_HASH_SIZE])
+static int say_corrupt(const struct errand *e, const uint8_t (*found)[TREE_HASH_SIZE],
+		       struct fault *f)
 {
-	const uint8_t(*wanted)[TREE_HASH_SIZE] = e->leaves.data;
-	uint64_t starts[RANGES_SAID_MAX], ends[RANGES_SAID_MAX],
-		n_leaves = tree_n_leaves(e->n_bytes);
-	json_t *ranges = json_array();
-	size_t n = 0;
+	cleanup(ranges_deinit) struct ranges bad = {0};
+	int r = tree_difference(e->n_bytes, found, e->leaves.data, RANGES_SAID_MAX, &bad);
 
-	for (uint64_t i = 0; i < n_leaves; i++) {
-		uint64_t start = i * TREE_LEAF_SIZE, left = e->n_bytes - start;
-
-		if (!memcmp(found[i], wanted[i], TREE_HASH_SIZE))
-			continue;
-		if (n == 0 || (ends[n - 1] != start && n < RANGES_SAID_MAX))
-			starts[n++] = start;
-		ends[n - 1] = start + (left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
-	}
-	for (size_t i = 0; i < n; i++)
-		(void)json_array_append_new(ranges, json_pack("[I, I]", (json_int_t)starts[i],
-							      (json_int_t)(ends[i] - starts[i])));
-	return ranges;
+	if (r < 0)
+		return fault_set(f, r, "out of memory");
+	return errand_say(json_pack("{s:s, s:o}", "op", "corrupt", "ranges", ranges_to_json(&bad)),
+			  NULL, 0, f);
 }
 
 static int verify(struct errand *e, struct fault *f)
@@ -201,9 +189,7 @@ static int verify(struct errand *e, struct fault *f)
 	if (r < 0)
 		return r;
 	if (!is_right(e, (const void *)found))
-		return errand_say(json_pack("{s:s, s:o}", "op", "corrupt", "ranges",
-					    bad_ranges(e, (const void *)found)),
-				  NULL, 0, f);
+		return say_corrupt(e, (const void *)found, f);
 	e->stage = STAGE_VERIFIED;
 	return errand_say(json_pack("{s:s, s:s}", "op", "verified", "root",
 				    field_hex(e->root, sizeof(e->root), hex)),
