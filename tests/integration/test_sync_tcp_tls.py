@@ -1,0 +1,243 @@
+"""weightd-sync-tcp under TLS: the two nodes of a link prove their names, and strangers wait outside."""
+import contextlib
+import random
+import select
+import socket
+import ssl
+import struct
+
+import features
+import pytest
+from engine import CHUNK, PATIENCE_S, Chain, Engine, Memory, planned
+from pki import Authority
+
+TOKEN = "11" * 32
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    features.require("sync", available=(features.BUILD / "weightd-sync-tcp").exists())
+    return Authority(tmp_path_factory.mktemp("pki") / "ca")
+
+
+@pytest.fixture(scope="module")
+def other_authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("other") / "ca")
+
+
+@pytest.fixture
+def fds():
+    """fds(CA, (certificate, key)): the three memfds that an agent gives to an engine."""
+    memories = []
+
+    def make(authority, pair):
+        three = [Memory(path.read_bytes()) for path in (authority.certificate, *pair)]
+        memories.extend(three)
+        return [memory.fd for memory in three]
+
+    yield make
+    for memory in memories:
+        memory.close()
+
+
+@pytest.mark.parametrize("n_bytes", (0, 1, 16_384, 3 * CHUNK + 7))
+@pytest.mark.parametrize("names", ("ab", "abcd"))
+def test_every_byte_arrives_and_the_kernel_counts_the_same(authority, fds, names, n_bytes):
+    data = random.Random(n_bytes).randbytes(n_bytes)
+    pems = {name: fds(authority, authority.node(name)) for name in names}
+    with Chain(list(names), Memory(data), fds=pems) as chain:
+        chain.start()
+        ends = chain.await_done()
+        for i in range(len(names) - 1):
+            assert chain.memories[i + 1].read() == data
+            assert ends[i]["out"] == ends[i + 1]["in"]
+            assert ends[i]["out"]["bytes"] == ends[i]["out"]["kernel"] > planned(n_bytes)
+
+
+def test_what_is_on_the_wire_is_not_what_is_in_memory(authority, fds):
+    """Seen by a relay that passes the records on, as somebody on the way would."""
+    secret = b"attack at dawn!!" * 64
+    pems = {name: fds(authority, authority.node(name)) for name in "ab"}
+    with Chain(["a", "b"], Memory(secret), fds=pems) as chain, \
+            contextlib.closing(socket.create_server(("127.0.0.1", 0))) as middle:
+        middle.settimeout(PATIENCE_S)
+        chain.engines[1].start()
+        chain.engines[0].start(chain.next(0) | {"port": middle.getsockname()[1]})
+        seen = pass_on(middle, chain.engines[1].port)
+        chain.await_done()
+        assert chain.memories[1].read() == secret
+    assert len(seen) > len(secret)
+    assert secret[:16] not in seen and bytes.fromhex(chain.tokens[1]) not in seen
+
+
+def pass_on(listener, port):
+    """Between the next connection and a port, until one hangs up. What went over it."""
+    seen = b""
+    client, _ = listener.accept()
+    with client, socket.create_connection(("127.0.0.1", port), PATIENCE_S) as server:
+        others = {client: server, server: client}
+        while True:
+            readable, _, _ = select.select(list(others), [], [], 2)
+            if not readable:
+                return seen
+            for s in readable:
+                data = s.recv(65536)
+                if not data:
+                    return seen
+                seen += data
+                others[s].sendall(data)
+
+
+def identities(authority, other_authority):
+    """Certificates that are not b's, or not now: what is wrong with them, as OpenSSL says it."""
+    return {
+        "another node's": (authority, authority.node("c"), "ostname mismatch"),
+        "a name without our suffix": (authority, authority.odd("bare", ["b"]), "ostname mismatch"),
+        "a wildcard": (authority, authority.odd("wild", ["*.weightd"]), "ostname mismatch"),
+        "expired": (authority, authority.odd("late", ["b.weightd"], days=-1), "expired"),
+        "another CA's": (other_authority, other_authority.node("b"), "certificate"),
+    }
+
+
+KINDS = ("another node's", "a name without our suffix", "a wildcard", "expired", "another CA's")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_receiver_that_is_another_is_sent_nothing(authority, other_authority, fds, kind):
+    _, pair, word = identities(authority, other_authority)[kind]
+    data = b"secret" * 1000
+    pems = {"a": fds(authority, authority.node("a")), "b": fds(authority, pair)}
+    with Chain(["a", "b"], Memory(data), fds=pems, stall_ms=2000) as chain:
+        chain.start()
+        end = chain.engines[0].hear_end()
+        assert (end["op"], end["from"], end["to"], end["who"]) == ("failed", "a", "b", "b"), end
+        assert word in end["why"], end
+        assert chain.engines[1].hear_end()["op"] == "failed"
+        assert chain.memories[1].read() == bytes(len(data))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sender_that_is_another_brings_nothing(authority, other_authority, fds, kind):
+    _, pair, word = identities(authority, other_authority)[kind]
+    if kind == "expired":
+        pair = authority.odd("late-a", ["a.weightd"], days=-1)
+    elif kind == "another CA's":
+        pair = other_authority.node("a")
+    pems = {"a": fds(authority, pair), "b": fds(authority, authority.node("b"))}
+    with Chain(["a", "b"], Memory(b"poison" * 1000), fds=pems, stall_ms=2000) as chain:
+        chain.start()
+        end = chain.engines[1].hear_end()
+        assert (end["op"], end["from"], end["who"]) == ("failed", "a", "a") and "did not come" in end["why"], end
+        assert word in end["why"], end
+        end = chain.engines[0].hear_end()
+        assert (end["op"], end["to"], end["who"]) == ("failed", "b", "b"), end
+        assert chain.memories[1].read() == bytes(6000)
+        assert word in chain.engines[1].read_log()
+
+
+@contextlib.contextmanager
+def receiver(authority, fds, n_bytes=10):
+    memory, engine = Memory(n_bytes), Engine()
+    try:
+        engine.open(memory, fds=fds(authority, authority.node("b")))
+        engine.start()
+        yield engine, memory
+    finally:
+        engine.close()
+        memory.close()
+
+
+def dial(engine, authority=None, pair=None, version=ssl.TLSVersion.TLSv1_3):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = version
+    if pair:
+        context.load_cert_chain(*map(str, pair))
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", engine.port), PATIENCE_S))
+
+
+def preamble(n_bytes, token=TOKEN):
+    return b"weightd\1" + bytes.fromhex("00112233445566ff") + struct.pack(">Q", 1) + bytes.fromhex(token) + \
+        struct.pack(">Q", n_bytes) + b"a".ljust(64, b"\0") + b"b".ljust(64, b"\0")
+
+
+def send_stream(engine, pair, data):
+    with dial(engine, pair=pair) as s:
+        s.sendall(preamble(len(data)))
+        assert s.recv(1) == b"\x06"
+        s.sendall(data + b"that-all")
+        assert s.recv(8) == b"is-there"
+
+
+def test_strangers_before_the_right_one_keep_it_from_nothing(authority, fds):
+    pair = authority.node("a")
+    with receiver(authority, fds) as (engine, memory), contextlib.ExitStack() as silent:
+        for i in range(40):  # more than there is room for
+            s = silent.enter_context(socket.create_connection(("127.0.0.1", engine.port), PATIENCE_S))
+            if i % 2:
+                s.sendall(b"\x16\x03\x01\x02\x00\x01\x00"[:i % 8])
+        with socket.create_connection(("127.0.0.1", engine.port), PATIENCE_S) as s:
+            s.sendall(preamble(10))  # without TLS
+        with contextlib.suppress(OSError), dial(engine) as s:  # without a certificate
+            s.sendall(preamble(10))
+            assert s.recv(1) == b""
+        with pytest.raises(OSError):
+            dial(engine, pair=pair, version=ssl.TLSVersion.TLSv1_2)
+        with dial(engine, pair=pair) as s:  # the right name, without the token
+            s.sendall(preamble(10, token="22" * 32))
+            assert s.recv(1) == b"\x15"
+        assert memory.read() == bytes(10)
+        send_stream(engine, pair, b"0123456789")
+        assert engine.hear_end()["op"] == "done"
+        assert memory.read() == b"0123456789"
+
+
+def test_records_that_were_changed_on_the_way_end_the_stream(authority, fds):
+    pems = {name: fds(authority, authority.node(name)) for name in "ab"}
+    with Chain(["a", "b"], Memory(bytes(1 << 20)), fds=pems) as chain, \
+            contextlib.closing(socket.create_server(("127.0.0.1", 0))) as middle:
+        middle.settimeout(PATIENCE_S)
+        chain.engines[1].start()
+        chain.engines[0].start(chain.next(0) | {"port": middle.getsockname()[1]})
+        client, _ = middle.accept()
+        with client, socket.create_connection(("127.0.0.1", chain.engines[1].port), PATIENCE_S) as server:
+            corrupt(client, server)
+            end = chain.engines[1].hear_end()
+            assert (end["op"], end["from"], end["who"]) == ("failed", "a", "a"), end
+            assert end["done"] < 1 << 20
+
+
+def corrupt(client, server):
+    """Both ways until a record is full of payload, in which one bit is turned."""
+    n = 0
+    while n < 100_000:
+        for s in select.select([client, server], [], [], PATIENCE_S)[0]:
+            data = bytearray(s.recv(65536))
+            if s is client:
+                n += len(data)
+                if n >= 100_000:
+                    data[-1] ^= 1
+            (server if s is client else client).sendall(data)
+    client.setblocking(False)
+    with contextlib.suppress(OSError):
+        while data := client.recv(1 << 20):
+            server.sendall(data)
+
+
+@pytest.mark.parametrize("place, words", ((0, "CA"), (1, "certificate"), (2, "key")))
+def test_pem_that_cannot_be_used_is_named(authority, fds, place, words):
+    good = fds(authority, authority.node("b"))
+    with contextlib.closing(Memory(b"-----BEGIN NONSENSE-----\n")) as bad, \
+            contextlib.closing(Memory(10)) as memory, contextlib.closing(Engine()) as engine:
+        engine.tell_open(memory, fds=good[:place] + [bad.fd] + good[place + 1:])
+        end = engine.hear()
+        assert end["op"] == "failed" and f"the PEM of the {words}" in end["why"], end
+
+
+def test_a_key_of_another_certificate_is_refused(authority, fds):
+    pair = authority.node("b")[0], authority.node("a")[1]
+    with contextlib.closing(Memory(10)) as memory, contextlib.closing(Engine()) as engine:
+        engine.tell_open(memory, fds=fds(authority, pair))
+        end = engine.hear()
+        assert end["op"] == "failed" and "the key" in end["why"], end
