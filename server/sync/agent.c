@@ -1,0 +1,485 @@
+/*
+ * What happens comes in here and goes to the noun that it is about:
+ *
+ *	heads		what is committed, here and elsewhere; the record
+ *	transactions	syncs that this node coordinates, in epochs
+ *	parties		syncs that it is a member of
+ *	repair		how it comes to what it lacks
+ *
+ * They change states and never wait. What ended is freed, and what became possible is begun, in settle(), at
+ * the end of each thing that happened, so that nobody loses the ground under its feet. There too the one timer
+ * is set to the first deadline of all.
+ */
+#include "server/sync/agent.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/group.h"
+#include "server/sync/history.h"
+#include "server/sync/party.h"
+#include "server/sync/repair.h"
+#include "server/sync/transaction.h"
+
+#define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
+#define MOVE_RATE ((uint64_t)8 << 20) /* of a link that was never measured */
+
+/* --- What its parts use -------------------------------------------------------------------------- */
+
+int agent_send(struct agent *a, unsigned peer, json_t *message)
+{
+	int r = message ? a->edge->send(a->world, peer, message) : -ENOMEM;
+
+	json_decref(message);
+	return r;
+}
+
+void agent_event(struct agent *a, json_t *event)
+{
+	if (event)
+		a->edge->event(a->world, event);
+	json_decref(event);
+}
+
+void agent_log(struct agent *a, const char *level, const char *format, ...)
+{
+	char text[2 * WHY_SIZE];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	agent_event(a, json_pack("{s:s, s:s, s:s}", "event", "log", "level", level, "text", text));
+}
+
+void agent_hang_up(struct agent *a, unsigned peer, const char *format, ...)
+{
+	char why[WHY_SIZE];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(why, sizeof(why), format, args);
+	va_end(args);
+	a->edge->hang_up(a->world, peer, why);
+}
+
+void agent_new_id(struct agent *a, char ret[SYNC_ID_SIZE])
+{
+	uint8_t id[(SYNC_ID_SIZE - 1) / 2];
+
+	a->edge->random(a->world, id, sizeof(id));
+	field_hex(id, sizeof(id), ret);
+}
+
+const char *agent_peer_name(const struct agent *a, unsigned peer_or_self)
+{
+	return peer_or_self == AGENT_SELF ? a->config->name : a->config->peers[peer_or_self];
+}
+
+unsigned agent_peer_number(const struct agent *a, const char *name)
+{
+	for (unsigned i = 0; i < a->config->n_peers; i++)
+		if (strcmp(a->config->peers[i], name) == 0)
+			return i;
+	return NO_PEER;
+}
+
+uint64_t agent_time_for(const struct agent *a, uint64_t n_bytes)
+{
+	return a->config->prepare_ns + (uint64_t)((double)n_bytes / (double)DIGEST_RATE * 1e9);
+}
+
+uint64_t agent_time_to_move(const struct agent *a, uint64_t n_bytes, uint64_t rate)
+{
+	uint64_t move = (uint64_t)(3 * (double)n_bytes / (double)(rate ? rate : MOVE_RATE) * 1e9);
+
+	if (move < 60 * SECOND)
+		move = 60 * SECOND;
+	return move + a->config->stall_ns + 4 * agent_time_for(a, n_bytes);
+}
+
+int work_start(struct agent *a, struct work *w, enum job_kind kind, char why[WHY_SIZE])
+{
+	return a->edge->job_start(a->world, kind, w, &w->job, why);
+}
+
+void work_tell(struct agent *a, struct work *w, json_t *message, const int *fds, unsigned n_fds)
+{
+	if (w->job && message)
+		a->edge->job_tell(a->world, w->job, message, fds, n_fds);
+	json_decref(message);
+}
+
+void work_end(struct agent *a, struct work *w)
+{
+	if (w->job)
+		a->edge->job_end(a->world, w->job);
+	w->job = NULL;
+}
+
+/* --- Life --------------------------------------------------------------------------------------- */
+
+int agent_new(const struct edge *edge, void *world, const struct agent_config *config,
+	      struct agent **ret)
+{
+	cleanup(agent_freep) struct agent *a = calloc(1, sizeof(*a));
+
+	if (!a)
+		return -ENOMEM;
+	a->edge = edge;
+	a->world = world;
+	a->config = config;
+	list_init(&a->heads);
+	list_init(&a->transactions);
+	list_init(&a->parties);
+	a->history = json_array();
+	a->peers = calloc(config->n_peers + 1, sizeof(*a->peers));
+	if (!a->history || !a->peers)
+		return -ENOMEM;
+	for (unsigned i = 0; i < config->n_peers; i++)
+		a->peers[i].since_ns = agent_now(a);
+	*ret = take_ptr(a);
+	return 0;
+}
+
+struct agent *agent_free(struct agent *a)
+{
+	struct transaction *t, *next_t;
+	struct party *p, *next_p;
+	struct head *h, *next_h;
+
+	if (!a)
+		return NULL;
+	list_for_each_safe(t, next_t, &a->transactions, link)
+		transaction_free(a, t);
+	list_for_each_safe(p, next_p, &a->parties, link)
+		party_free(a, p);
+	list_for_each_safe(h, next_h, &a->heads, link)
+		head_free(a, h);
+	for (unsigned i = 0; a->peers && i < a->config->n_peers; i++)
+		free(a->peers[i].claims);
+	json_decref(a->history);
+	free(a->peers);
+	free(a);
+	return NULL;
+}
+
+static void reap(struct agent *a)
+{
+	struct transaction *t, *next_t;
+	struct party *p, *next_p;
+
+	list_for_each_safe(t, next_t, &a->transactions, link)
+		if (t->phase == PHASE_ENDED)
+			transaction_free(a, t);
+	list_for_each_safe(p, next_p, &a->parties, link)
+		if (p->state == PARTY_ENDED)
+			party_free(a, p);
+}
+
+static void earlier(uint64_t *timer, uint64_t deadline)
+{
+	if (deadline && (!*timer || deadline < *timer))
+		*timer = deadline;
+}
+
+static void settle(struct agent *a)
+{
+	uint64_t timer = repair_step(a, agent_now(a));
+	struct transaction *t;
+	struct party *p;
+
+	reap(a);
+	list_for_each(t, &a->transactions, link)
+		earlier(&timer, transaction_deadline(t));
+	list_for_each(p, &a->parties, link)
+		earlier(&timer, party_deadline(p));
+	if (a->look_again)
+		timer = agent_now(a);
+	if (timer != a->timer_ns)
+		a->edge->set_timer(a->world, timer);
+	a->timer_ns = timer;
+}
+
+int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
+{
+	int r = record ? heads_load(a, record, why) : 0;
+
+	if (r < 0)
+		return r;
+	a->look_again = true;
+	settle(a);
+	return 0;
+}
+
+/* --- Operators ---------------------------------------------------------------------------------- */
+
+static int begin_push(struct agent *a, struct head *h, const struct group *g, uint64_t version,
+		      enum policy policy, uint64_t max_rate, struct transaction **ret,
+		      char why[WHY_SIZE])
+{
+	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
+	struct party *p = party_find_of_buffer(a, h->buffer);
+	int r;
+
+	if ((t && !t->is_repair) || (p && (!p->is_repair || p->state == PARTY_PUBLISHING))) {
+		snprintf(why, WHY_SIZE, "sync %s of %s is under way; wait for its end",
+			 t ? t->sync : p->sync, h->buffer);
+		return -EBUSY;
+	}
+	if (t)
+		transaction_fail(a, t, "a push of %s began", h->buffer);
+	if (p)
+		party_drop(a, p, "a push of %s began", h->buffer);
+	r = transaction_new(a, h, g, NO_PEER, version, ret, why);
+	if (r < 0)
+		return r;
+	(*ret)->policy = policy;
+	(*ret)->max_rate = max_rate;
+	return 0;
+}
+
+int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+	       char why[WHY_SIZE])
+{
+	const char *buffer, *group_name, *policy_text;
+	uint64_t version, max_rate;
+	const struct group *g;
+	struct transaction *t;
+	enum policy policy;
+	struct head *h;
+	int r;
+
+	if (field_string(request, "buffer", BUFFER_MAX, &buffer) < 0 ||
+	    field_string_or_null(request, "group", GROUP_MAX, &group_name) < 0 ||
+	    field_string_or_null(request, "policy", 16, &policy_text) < 0 ||
+	    field_number_or(request, "version", INT64_MAX, 0, &version) < 0 ||
+	    field_number_or(request, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
+		snprintf(why, WHY_SIZE, "a push has buffer, group, version, policy and max_rate");
+		return -EBADMSG;
+	}
+	g = agent_group(a, buffer, group_name, why);
+	if (!g)
+		return -ENOENT;
+	policy = g->policy;
+	if (policy_text && policy_parse(policy_text, &policy) < 0) {
+		snprintf(why, WHY_SIZE, "'%s' is no policy; there are all, quorum and each",
+			 policy_text);
+		return -EBADMSG;
+	}
+	if (!group_has_publisher(g, a->config->name)) {
+		snprintf(why, WHY_SIZE, "%s is no publisher of the group '%s'", a->config->name,
+			 g->name);
+		return -EPERM;
+	}
+	h = head_get(a, buffer, g->name);
+	if (!h) {
+		snprintf(why, WHY_SIZE, "there are too many buffers");
+		return -ENOMEM;
+	}
+	r = begin_push(a, h, g, version, policy, max_rate, &t, why);
+	if (r == 0)
+		memcpy(ret_sync, t->sync, SYNC_ID_SIZE);
+	settle(a);
+	return r;
+}
+
+int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE])
+{
+	struct transaction *t = transaction_find(a, sync);
+
+	if (!t) {
+		snprintf(why, WHY_SIZE, "%s coordinates no sync %s", a->config->name, sync);
+		return -ENOENT;
+	}
+	if (t->decided) {
+		snprintf(why, WHY_SIZE, "sync %s is decided: its version is being committed", sync);
+		return -EALREADY;
+	}
+	transaction_fail(a, t, "it was cancelled");
+	settle(a);
+	return 0;
+}
+
+const char *agent_sync_group(const struct agent *a, const char *sync)
+{
+	struct transaction *t;
+	struct party *p;
+
+	list_for_each(t, &a->transactions, link)
+		if (strcmp(t->sync, sync) == 0)
+			return t->group->name;
+	list_for_each(p, &a->parties, link)
+		if (strcmp(p->sync, sync) == 0)
+			return p->document->group;
+	return NULL;
+}
+
+static json_t *own_heads(const struct agent *a)
+{
+	static const char *const STATES[] = {
+		[HEAD_BEHIND] = "behind",
+		[HEAD_UNVERIFIED] = "unverified",
+		[HEAD_SERVING] = "serving",
+	};
+	json_t *rows = json_array();
+	struct head *h;
+
+	list_for_each(h, &a->heads, link) {
+		char root[65] = "";
+
+		if (!h->document)
+			continue;
+		json_array_append_new(rows,
+				      json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:s}", "buffer",
+						h->buffer, "group", h->group, "term",
+						(json_int_t)h->document->pair.term, "number",
+						(json_int_t)h->document->pair.number, "root",
+						field_hex(h->document->root, 32, root), "version",
+						(json_int_t)h->version, "state", STATES[h->state]));
+	}
+	return rows;
+}
+
+json_t *agent_heads(const struct agent *a, unsigned peer_or_self)
+{
+	json_t *rows;
+
+	if (peer_or_self == AGENT_SELF)
+		return own_heads(a);
+	rows = json_array();
+	for (unsigned i = 0; i < a->peers[peer_or_self].n_claims; i++) {
+		const struct claim *c = &a->peers[peer_or_self].claims[i];
+		char root[65];
+
+		if (!c->pair.number)
+			continue;
+		json_array_append_new(rows, json_pack("{s:s, s:s, s:I, s:I, s:s}", "buffer",
+						      c->head->buffer, "group", c->head->group,
+						      "term", (json_int_t)c->pair.term, "number",
+						      (json_int_t)c->pair.number, "root",
+						      field_hex(c->root, 32, root)));
+	}
+	return rows;
+}
+
+/* --- What happens ------------------------------------------------------------------------------- */
+
+void agent_on_peer_up(struct agent *a, unsigned peer)
+{
+	struct transaction *t;
+
+	a->peers[peer].up = true;
+	a->peers[peer].since_ns = agent_now(a);
+	heads_tell(a, peer);
+	list_for_each(t, &a->transactions, link)
+		transaction_on_peer_up(a, t, peer);
+	settle(a);
+}
+
+void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
+{
+	struct transaction *t;
+	struct party *p;
+
+	if (!a->peers[peer].up)
+		return;
+	a->peers[peer].up = false;
+	a->peers[peer].since_ns = agent_now(a);
+	a->peers[peer].n_claims = 0;
+	list_for_each(t, &a->transactions, link)
+		transaction_on_peer_down(a, t, peer, why);
+	list_for_each(p, &a->parties, link)
+		if (p->coordinator == peer)
+			party_on_peer_down(a, p, why);
+	repair_on_peer_down(a, peer);
+	settle(a);
+}
+
+static void on_sync_message(struct agent *a, unsigned peer, const char *type, const json_t *message)
+{
+	const char *sync;
+
+	if (field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0)
+		agent_hang_up(a, peer, "'%.32s' without a sync", type);
+	else if (!party_on_message(a, peer, sync, type, message) &&
+		 !transaction_on_message(a, peer, sync, type, message))
+		agent_log(a, "debug", "%s: '%.32s' of sync %s, which is over",
+			  agent_peer_name(a, peer), type, sync);
+}
+
+void agent_on_message(struct agent *a, unsigned peer, const json_t *message)
+{
+	static const struct {
+		const char *type;
+		void (*fn)(struct agent *a, unsigned peer, const json_t *message);
+	} MESSAGES[] = {
+		{"heads", head_on_message},
+		{"prepare", party_on_prepare},
+		{"catch-up", repair_on_catch_up},
+		{"cannot-repair", repair_on_refused},
+	};
+	const char *type;
+	unsigned i;
+
+	if (!a->peers[peer].up)
+		return;
+	if (field_string(message, "type", 64, &type) < 0) {
+		agent_hang_up(a, peer, "a message without a type");
+		return;
+	}
+	for (i = 0; i < sizeof(MESSAGES) / sizeof(MESSAGES[0]); i++)
+		if (strcmp(MESSAGES[i].type, type) == 0)
+			break;
+	if (i < sizeof(MESSAGES) / sizeof(MESSAGES[0]))
+		MESSAGES[i].fn(a, peer, message);
+	else
+		on_sync_message(a, peer, type, message);
+	settle(a);
+}
+
+void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+{
+	party_on_blob(a, peer, hash, fd, size);
+	settle(a);
+}
+
+uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
+{
+	return party_blob_limit(a, peer, hash);
+}
+
+void agent_on_timer(struct agent *a)
+{
+	uint64_t now = agent_now(a);
+	struct transaction *t;
+	struct party *p;
+
+	a->timer_ns = 0;
+	list_for_each(t, &a->transactions, link)
+		transaction_on_timer(a, t, now);
+	list_for_each(p, &a->parties, link)
+		party_on_timer(a, p, now);
+	settle(a);
+}
+
+void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds, unsigned n_fds)
+{
+	struct work *w = owner;
+
+	w->on_message(a, w, message, fds, n_fds);
+	settle(a);
+}
+
+void agent_on_job_end(struct agent *a, void *owner, const char *how)
+{
+	struct work *w = owner;
+
+	w->job = NULL;
+	w->on_end(a, w, how);
+	settle(a);
+}

@@ -1,0 +1,93 @@
+/*
+ * What an agent is made of, for its own files. The opening of agent.c says how they work together.
+ */
+#pragma once
+
+#include "ipc/base/list.h"
+#include "server/sync/agent.h"
+#include "server/sync/base/talk.h"
+#include "server/sync/edge.h"
+
+#define BUFFER_MAX 255 /* bytes of a buffer's name */
+#define HEADS_MAX 1024 /* rows in one message */
+#define NO_PEER UINT_MAX
+
+#define SECOND ((uint64_t)1000000000)
+
+/* How a version is ordered: by term, then by number. 0, 0 is before all of them. */
+struct pair {
+	uint64_t term;
+	uint64_t number;
+};
+
+static inline int pair_compare(struct pair a, struct pair b)
+{
+	if (a.term != b.term)
+		return a.term < b.term ? -1 : 1;
+	return a.number < b.number ? -1 : a.number > b.number;
+}
+
+/* A process that works for something here. */
+struct work {
+	struct job *job; /* NULL: none runs */
+	void (*on_message)(struct agent *a, struct work *w, const json_t *message, int *fds,
+			   unsigned n_fds);
+	void (*on_end)(struct agent *a, struct work *w, const char *how);
+};
+
+/* What a peer said that it holds. */
+struct claim {
+	struct head *head; /* ours of the same buffer; heads live as long as the agent */
+	struct pair pair;
+	uint8_t root[32];
+};
+
+struct peer {
+	bool up;
+	uint64_t since_ns;
+	uint64_t rate; /* bytes/s into it, as last measured; 0: never */
+	struct claim *claims;
+	unsigned n_claims;
+};
+
+struct agent {
+	const struct edge *edge;
+	void *world;
+	const struct agent_config *config;
+	struct peer *peers;
+	struct list heads;
+	unsigned n_heads;
+	struct list transactions;
+	struct list parties;
+	uint64_t timer_ns; /* as the world has it; 0: none */
+	bool look_again; /* somebody may have what we lack */
+	json_t *history; /* of what ended, oldest first: {"row":, "nodes":[rows]} */
+};
+
+static inline uint64_t agent_now(const struct agent *a)
+{
+	return a->edge->now_ns(a->world);
+}
+
+/* Steals `message`, which may be NULL where memory ran out. */
+int agent_send(struct agent *a, unsigned peer, json_t *message);
+/* Steals `event`. */
+void agent_event(struct agent *a, json_t *event);
+void agent_log(struct agent *a, const char *level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+void agent_hang_up(struct agent *a, unsigned peer, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+void agent_new_id(struct agent *a, char ret[SYNC_ID_SIZE]);
+const char *agent_peer_name(const struct agent *a, unsigned peer_or_self);
+/* NO_PEER: not configured; AGENT_SELF is NO_PEER, too, which callers tell apart by the name. */
+unsigned agent_peer_number(const struct agent *a, const char *name);
+
+int work_start(struct agent *a, struct work *w, enum job_kind kind, char why[WHY_SIZE]);
+/* Steals `message`. */
+void work_tell(struct agent *a, struct work *w, json_t *message, const int *fds, unsigned n_fds);
+void work_end(struct agent *a, struct work *w);
+
+/* How long something may take that reads, writes or makes this many bytes here: 256 MiB/s and an answer. */
+uint64_t agent_time_for(const struct agent *a, uint64_t n_bytes);
+/* How long bytes may move, at `rate` bytes per second where that is known; a sync as a whole, too. */
+uint64_t agent_time_to_move(const struct agent *a, uint64_t n_bytes, uint64_t rate);

@@ -1,0 +1,411 @@
+/*
+ * The chain goes from this node to those that lack something, in the order of the group; whoever stood at a link
+ * that broke, or was slow when last measured, comes last. A link's two ends accuse each other and nobody else
+ * saw it, so both are blamed: a link that cannot work ends up at the end of the chain, or apart.
+ *
+ * Engines count bytes of the epoch's ranges as a stream, so one number says what a member has. What it says at
+ * last, in done, broken or stopped, replaces what we thought that it lacks; lying hurts the liar alone, as its
+ * own digest decides.
+ */
+#include "server/sync/epoch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/history.h"
+
+#define CHUNK ((uint64_t)1 << 20)
+#define MEASURED_MIN ((uint64_t)8 << 20) /* bytes: fewer say nothing of a link */
+#define RATE_MIN ((uint64_t)256 << 10) /* what the deadline of the whole reckons with at least */
+
+json_t *epoch_open_engine(struct agent *a, const char *sync, uint64_t epoch, uint64_t n_bytes,
+			  const char *from, const char *token, const struct ranges *ranges)
+{
+	return json_pack("{s:s, s:s, s:s?, s:s, s:I, s:s, s:s?, s:I, s:o, s:I, s:I, s:s}", "op",
+			 "open", "node", a->config->name, "from", from, "sync", sync, "epoch",
+			 (json_int_t)epoch, "address", a->config->data_address, "token", token,
+			 "n_bytes", (json_int_t)n_bytes, "ranges", ranges_to_json(ranges), "chunk",
+			 (json_int_t)CHUNK, "stall_ms", (json_int_t)(a->config->stall_ns / 1000000),
+			 "security", a->config->tls ? "tls" : "none");
+}
+
+/* --- Our own engine ----------------------------------------------------------------------------- */
+
+static void engine_failed(struct agent *a, struct transaction *t, const char *why)
+{
+	if (!t->broke_why[0])
+		snprintf(t->broke_why, sizeof(t->broke_why), "%s", why);
+	epoch_stop(a, t);
+	transaction_step(a, t);
+}
+
+static void count_wire(struct transaction *t, const json_t *side)
+{
+	uint64_t bytes, kernel;
+
+	if (!json_is_object(side) || field_number(side, "bytes", INT64_MAX, &bytes) < 0 ||
+	    field_number(side, "kernel", INT64_MAX, &kernel) < 0)
+		return;
+	if (__builtin_add_overflow(t->bytes, bytes, &t->bytes) ||
+	    __builtin_add_overflow(t->kernel, kernel, &t->kernel))
+		t->bytes = t->kernel = 0;
+}
+
+static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			      unsigned n_fds)
+{
+	struct transaction *t = container_of(w, struct transaction, engine);
+	const char *op, *why = "its engine did not say why it failed";
+	uint64_t done;
+
+	(void)fds, (void)n_fds;
+	if (t->phase != PHASE_OPEN && t->phase != PHASE_BYTES)
+		return;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "opened") == 0 && t->phase == PHASE_OPEN) {
+		t->engine_is_open = true;
+	} else if (strcmp(op, "progress") == 0 && t->phase == PHASE_BYTES) {
+		if (field_number(message, "sent", INT64_MAX, &done) == 0 && done > t->engine_done) {
+			t->engine_done = done;
+			t->moved_ns = agent_now(a);
+		}
+	} else if (strcmp(op, "done") == 0 && t->phase == PHASE_BYTES) {
+		t->engine_is_done = true;
+		work_end(a, &t->engine);
+	} else {
+		(void)field_string(message, "why", WHY_SIZE - 1, &why);
+		engine_failed(a, t, why);
+		return;
+	}
+	transaction_step(a, t);
+}
+
+static void on_engine_end(struct agent *a, struct work *w, const char *how)
+{
+	struct transaction *t = container_of(w, struct transaction, engine);
+	char why[WHY_SIZE];
+
+	if (t->phase != PHASE_OPEN && t->phase != PHASE_BYTES)
+		return;
+	snprintf(why, sizeof(why), "the engine of %s ended (%s)", a->config->name, how);
+	engine_failed(a, t, why);
+}
+
+/* --- The chain ---------------------------------------------------------------------------------- */
+
+static int compare_rates(const void *x, const void *y)
+{
+	const uint64_t *a = x, *b = y;
+
+	return *a < *b ? -1 : *a > *b;
+}
+
+/* Of those that were ever measured; 0: nobody was. */
+static uint64_t median_rate(const struct agent *a, const struct transaction *t)
+{
+	uint64_t *rates = calloc(t->n_members + 1, sizeof(*rates)), median;
+	unsigned n = 0;
+
+	if (!rates)
+		return 0;
+	for (unsigned i = 0; i < t->n_members; i++)
+		if (t->members[i].peer != NO_PEER && a->peers[t->members[i].peer].rate)
+			rates[n++] = a->peers[t->members[i].peer].rate;
+	qsort(rates, n, sizeof(*rates), compare_rates);
+	median = rates[n / 2];
+	free(rates);
+	return median;
+}
+
+/* Larger comes later. */
+static unsigned rank(const struct agent *a, const struct member *m, uint64_t median)
+{
+	return 2 * m->n_blamed + (a->peers[m->peer].rate && a->peers[m->peer].rate * 2 < median);
+}
+
+/* Links those that lack something, and adds up what. */
+static int link_chain(struct agent *a, struct transaction *t)
+{
+	uint64_t median = median_rate(a, t);
+
+	t->first = NULL;
+	ranges_deinit(&t->ranges);
+	ranges_init(&t->ranges);
+	for (unsigned i = 0; i < t->n_members; i++) {
+		struct member *m = &t->members[i], **at = &t->first;
+
+		if (m->state != MEMBER_READY || !m->missing.n)
+			continue;
+		while (*at && rank(a, *at, median) <= rank(a, m, median))
+			at = &(*at)->next;
+		m->next = *at;
+		*at = m;
+		if (ranges_add_all(&t->ranges, &m->missing) < 0)
+			return -1;
+	}
+	/* What lies between the last ones goes along. */
+	if (t->ranges.n > EPOCH_RANGES_MAX) {
+		const struct range *from = &t->ranges.at[EPOCH_RANGES_MAX - 1];
+		const struct range *last = &t->ranges.at[t->ranges.n - 1];
+
+		if (ranges_add(&t->ranges, from->offset, last->offset + last->size - from->offset) <
+		    0)
+			return -1;
+	}
+	return 0;
+}
+
+static int open_ours(struct agent *a, struct transaction *t)
+{
+	char why[WHY_SIZE];
+
+	t->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
+	if (work_start(a, &t->engine, JOB_ENGINE, why) < 0) {
+		transaction_fail(a, t, "%s", why);
+		return -1;
+	}
+	work_tell(a, &t->engine,
+		  epoch_open_engine(a, t->sync, t->epoch, t->document->n_bytes, NULL, NULL,
+				    &t->ranges),
+		  &t->data_fd, 1);
+	return 0;
+}
+
+static void open_all(struct agent *a, struct transaction *t)
+{
+	cleanup(json_freep) json_t *ranges = ranges_to_json(&t->ranges);
+	const char *from = a->config->name;
+
+	/* The first that fails stops the epoch. */
+	for (struct member *m = t->first; m && t->phase == PHASE_OPEN; m = m->next) {
+		uint8_t token[32];
+
+		a->edge->random(a->world, token, sizeof(token));
+		field_hex(token, sizeof(token), m->token);
+		m->done = m->rate = 0;
+		member_set_state(a, t, m, MEMBER_OPENING);
+		member_tell(a, t, m, "open",
+			    json_pack("{s:I, s:s, s:s, s:O}", "epoch", (json_int_t)t->epoch,
+				      "token", m->token, "from", from, "ranges", ranges));
+		from = m->name;
+	}
+}
+
+int epoch_begin(struct agent *a, struct transaction *t)
+{
+	if (link_chain(a, t) < 0) {
+		transaction_fail(a, t, "out of memory");
+		return -1;
+	}
+	if (!t->first)
+		return 0;
+	if (t->epoch == EPOCHS_MAX) {
+		transaction_fail(a, t,
+				 "bytes did not get through in %u epochs; the last broke because %s",
+				 EPOCHS_MAX, t->broke_why[0] ? t->broke_why : "bytes were corrupt");
+		return -1;
+	}
+	t->epoch++;
+	t->expected = ranges_total(&t->ranges);
+	t->engine_is_open = t->engine_is_done = false;
+	t->engine_done = 0;
+	t->broke_why[0] = t->broke_link[0] = '\0';
+	t->phase = PHASE_OPEN;
+	/* A member has its prepare-timeout for the engine; what it says of that has to arrive, too. */
+	t->deadline_ns = agent_now(a) + a->config->prepare_ns + a->config->stall_ns;
+	if (open_ours(a, t) < 0)
+		return -1;
+	open_all(a, t);
+	return 1;
+}
+
+static json_t *next_of(const struct member *m)
+{
+	return m ? json_pack("{s:s, s:s, s:I, s:s}", "node", m->name, "address", m->address, "port",
+			     (json_int_t)m->port, "token", m->token)
+		 : json_null();
+}
+
+void epoch_start(struct agent *a, struct transaction *t)
+{
+	const char *from = a->config->name;
+
+	t->phase = PHASE_BYTES;
+	t->epoch_ns = t->moved_ns = agent_now(a);
+	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
+	for (struct member *m = t->first; m; m = m->next) {
+		member_set_state(a, t, m, MEMBER_MOVING);
+		member_tell(a, t, m, "start",
+			    json_pack("{s:I, s:o, s:s, s:I}", "epoch", (json_int_t)t->epoch, "next",
+				      next_of(m->next), "from", from, "max_rate",
+				      (json_int_t)t->max_rate));
+		from = m->name;
+	}
+	work_tell(a, &t->engine,
+		  json_pack("{s:s, s:o, s:I}", "op", "start", "next", next_of(t->first), "max_rate",
+			    (json_int_t)t->max_rate),
+		  NULL, 0);
+}
+
+void epoch_stop(struct agent *a, struct transaction *t)
+{
+	if (t->phase != PHASE_OPEN && t->phase != PHASE_BYTES)
+		return;
+	t->phase = PHASE_STOP;
+	t->deadline_ns = agent_now(a) + a->config->stall_ns;
+	work_end(a, &t->engine);
+	for (unsigned i = 0; i < t->n_members; i++) {
+		struct member *m = &t->members[i];
+
+		if (m->state != MEMBER_OPENING && m->state != MEMBER_OPEN &&
+		    m->state != MEMBER_MOVING)
+			continue;
+		member_set_state(a, t, m, MEMBER_STOPPING);
+		member_tell(a, t, m, "stop", json_pack("{s:I}", "epoch", (json_int_t)t->epoch));
+	}
+	agent_log(a, "warning", "sync %s: epoch %ju broke%s%s", t->sync, (uintmax_t)t->epoch,
+		  t->broke_why[0] ? ": " : "", t->broke_why);
+}
+
+/* --- What members say --------------------------------------------------------------------------- */
+
+static int take_missing(struct transaction *t, struct member *m, const json_t *message)
+{
+	struct ranges missing;
+
+	ranges_init(&missing);
+	if (ranges_from_json(json_object_get(message, "missing"), t->document->n_bytes, &missing) <
+	    0) {
+		ranges_deinit(&missing);
+		return -1;
+	}
+	ranges_deinit(&m->missing);
+	m->missing = missing;
+	return 0;
+}
+
+void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+{
+	const char *address;
+
+	if (m->state == MEMBER_STOPPING)
+		return; /* it crossed our stop */
+	if (m->state != MEMBER_OPENING ||
+	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0 ||
+	    field_number(message, "port", 65535, &m->port) < 0 || !m->port ||
+	    take_missing(t, m, message) < 0) {
+		member_is_wrong(a, t, m, "opened");
+		return;
+	}
+	snprintf(m->address, sizeof(m->address), "%s", address);
+	member_set_state(a, t, m, MEMBER_OPEN);
+}
+
+void epoch_on_progress(struct agent *a, struct transaction *t, struct member *m,
+		       const json_t *message)
+{
+	uint64_t done, rate;
+
+	if (m->state == MEMBER_STOPPING)
+		return;
+	if (m->state != MEMBER_MOVING || field_number(message, "done", t->expected, &done) < 0 ||
+	    field_number(message, "rate", INT64_MAX, &rate) < 0) {
+		member_is_wrong(a, t, m, "progress");
+		return;
+	}
+	if (done > m->done)
+		t->moved_ns = agent_now(a);
+	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
+	m->done = done;
+	m->rate = rate;
+	history_member_event(a, t, m);
+}
+
+/* What a link can do shows when nobody before it was slower: the best of late is the best guess. */
+static void measure(struct agent *a, const struct transaction *t, const struct member *m)
+{
+	struct peer *p = &a->peers[m->peer];
+	uint64_t took = agent_now(a) - t->epoch_ns;
+	uint64_t rate;
+
+	if (t->expected < MEASURED_MIN || !took || t->max_rate)
+		return;
+	rate = (uint64_t)((double)t->expected * 1e9 / (double)took);
+	if (p->rate)
+		rate = rate > p->rate ? rate : (rate + p->rate) / 2;
+	p->rate = rate > RATE_MIN ? rate : RATE_MIN;
+}
+
+void epoch_on_done(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+{
+	if (m->state != MEMBER_MOVING && m->state != MEMBER_STOPPING) {
+		member_is_wrong(a, t, m, "done");
+		return;
+	}
+	if (ranges_remove_all(&m->missing, &t->ranges) < 0) {
+		member_fail(a, t, m, "could not be noted: out of memory");
+		return;
+	}
+	m->done = t->expected;
+	t->moved_ns = agent_now(a);
+	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
+	count_wire(t, json_object_get(message, "in"));
+	measure(a, t, m);
+	member_set_state(a, t, m, MEMBER_READY);
+}
+
+static struct member *find_by_name(struct transaction *t, const char *name)
+{
+	for (unsigned i = 0; name && i < t->n_members; i++)
+		if (strcmp(t->members[i].name, name) == 0)
+			return &t->members[i];
+	return NULL;
+}
+
+/* Only the first report counts: the others follow from it. */
+static void blame(struct transaction *t, struct member *m, const json_t *message)
+{
+	const char *why = "it did not say why", *from = NULL, *to = NULL;
+	struct member *accused;
+
+	if (t->broke_why[0])
+		return;
+	(void)field_string(message, "why", WHY_SIZE / 2, &why);
+	(void)field_string_or_null(message, "from", NODE_MAX, &from);
+	(void)field_string_or_null(message, "to", NODE_MAX, &to);
+	if (from && to)
+		snprintf(t->broke_link, sizeof(t->broke_link), " (%s -> %s)", from, to);
+	snprintf(t->broke_why, sizeof(t->broke_why), "%s%s: %s", m->name, t->broke_link, why);
+	m->n_blamed++;
+	accused = find_by_name(t, from);
+	if (accused && accused != m)
+		accused->n_blamed++;
+	accused = find_by_name(t, to);
+	if (accused && accused != m)
+		accused->n_blamed++;
+}
+
+void epoch_on_broken(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+{
+	if (m->state < MEMBER_OPENING || m->state > MEMBER_STOPPING ||
+	    take_missing(t, m, message) < 0) {
+		member_is_wrong(a, t, m, "broken");
+		return;
+	}
+	if (t->phase != PHASE_STOP)
+		blame(t, m, message);
+	member_set_state(a, t, m, MEMBER_READY);
+	epoch_stop(a, t);
+}
+
+void epoch_on_stopped(struct agent *a, struct transaction *t, struct member *m,
+		      const json_t *message)
+{
+	if (m->state != MEMBER_STOPPING || take_missing(t, m, message) < 0)
+		member_is_wrong(a, t, m, "stopped");
+	else
+		member_set_state(a, t, m, MEMBER_READY);
+}

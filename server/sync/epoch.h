@@ -1,0 +1,31 @@
+/*
+ * Epochs
+ *
+ * One attempt to get bytes along the chain of those that lack some. When any part of it breaks, all of it
+ * is stopped and the next one carries what is still missing, in an order that has learnt from the last.
+ */
+#pragma once
+
+#include "server/sync/transaction.h"
+
+#define EPOCH_RANGES_MAX 1024 /* of one epoch, so that an engine is told in one packet */
+
+/* Begins the next one, if anybody lacks anything: 0 nobody does, 1 it began. Or the transaction failed: -1. */
+int epoch_begin(struct agent *a, struct transaction *t);
+/* All have opened. */
+void epoch_start(struct agent *a, struct transaction *t);
+void epoch_stop(struct agent *a, struct transaction *t);
+
+void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m,
+		     const json_t *message);
+void epoch_on_progress(struct agent *a, struct transaction *t, struct member *m,
+		       const json_t *message);
+void epoch_on_done(struct agent *a, struct transaction *t, struct member *m, const json_t *message);
+void epoch_on_broken(struct agent *a, struct transaction *t, struct member *m,
+		     const json_t *message);
+void epoch_on_stopped(struct agent *a, struct transaction *t, struct member *m,
+		      const json_t *message);
+
+/* What an engine is told first. `from` and `token` are NULL at the source. */
+json_t *epoch_open_engine(struct agent *a, const char *sync, uint64_t epoch, uint64_t n_bytes,
+			  const char *from, const char *token, const struct ranges *ranges);

@@ -1,0 +1,101 @@
+/*
+ * Groups are configuration, equal on every node or refused by those where it differs: nothing here changes.
+ */
+#include "server/sync/group.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ipc/base/num.h"
+#include "server/sync/agent_state.h"
+
+static const char *const POLICIES[] = {
+	[POLICY_ALL] = "all",
+	[POLICY_QUORUM] = "quorum",
+	[POLICY_EACH] = "each",
+};
+
+const char *policy_name(enum policy p)
+{
+	return POLICIES[p];
+}
+
+int policy_parse(const char *name, enum policy *ret)
+{
+	for (unsigned i = 0; i < ARRAY_LEN(POLICIES); i++) {
+		if (strcmp(POLICIES[i], name) == 0) {
+			*ret = (enum policy)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+const struct group *group_find(const struct agent_config *config, const char *name)
+{
+	for (unsigned i = 0; i < config->n_groups; i++)
+		if (strcmp(config->groups[i].name, name) == 0)
+			return &config->groups[i];
+	return NULL;
+}
+
+static bool has(const char *const *names, unsigned n, const char *name)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (strcmp(names[i], name) == 0)
+			return true;
+	return false;
+}
+
+bool group_has_member(const struct group *g, const char *node)
+{
+	return has(g->members, g->n_members, node);
+}
+
+bool group_has_publisher(const struct group *g, const char *node)
+{
+	return has(g->publishers, g->n_publishers, node);
+}
+
+bool group_knows(const struct group *g, const char *node)
+{
+	return group_has_publisher(g, node) || group_has_member(g, node);
+}
+
+bool group_has_buffer(const struct group *g, const char *buffer)
+{
+	return fnmatch(g->buffers, buffer, 0) == 0;
+}
+
+const struct group *agent_group(const struct agent *a, const char *buffer, const char *name,
+				char why[WHY_SIZE])
+{
+	const struct agent_config *config = a->config;
+	const struct group *found = NULL;
+
+	if (name) {
+		found = group_find(config, name);
+		if (!found)
+			snprintf(why, WHY_SIZE, "there is no group '%s' in sync.conf", name);
+		else if (!group_has_buffer(found, buffer))
+			snprintf(why, WHY_SIZE, "'%s' is no buffer of the group '%s', which has %s",
+				 buffer, name, found->buffers);
+		return found && group_has_buffer(found, buffer) ? found : NULL;
+	}
+	for (unsigned i = 0; i < config->n_groups; i++) {
+		if (!group_has_buffer(&config->groups[i], buffer))
+			continue;
+		if (found) {
+			snprintf(why, WHY_SIZE,
+				 "'%s' is in the groups '%s' and '%s'; name one with --group",
+				 buffer, found->name, config->groups[i].name);
+			return NULL;
+		}
+		found = &config->groups[i];
+	}
+	if (!found)
+		snprintf(why, WHY_SIZE, "no group of sync.conf has the buffer '%s'", buffer);
+	return found;
+}

@@ -1,0 +1,17 @@
+/*
+ * Groups: who is in one, who may push to it, and which buffers are its own.
+ */
+#pragma once
+
+#include "server/sync/agent.h"
+
+const struct group *group_find(const struct agent_config *config, const char *name);
+bool group_has_member(const struct group *g, const char *node);
+bool group_has_publisher(const struct group *g, const char *node);
+/* A member or a publisher: who may know what the group has, and bring it. */
+bool group_knows(const struct group *g, const char *node);
+bool group_has_buffer(const struct group *g, const char *buffer);
+
+const char *policy_name(enum policy p);
+/* -EINVAL */
+int policy_parse(const char *name, enum policy *ret);

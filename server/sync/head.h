@@ -1,0 +1,72 @@
+/*
+ * Heads
+ *
+ * One per buffer that this node ever heard of: the newest version that it knows to be committed, whether the
+ * local weightd has its bytes, and how new the versions are that others have.
+ */
+#pragma once
+
+#include "server/sync/document.h"
+
+enum head_state {
+	HEAD_BEHIND, /* the local weightd has not the bytes, or nothing was ever committed here */
+	HEAD_UNVERIFIED, /* the record says that it has them: they are looked at */
+	HEAD_SERVING,
+};
+
+struct head {
+	struct list link; /* agent::heads */
+	char buffer[BUFFER_MAX + 1];
+	char group[GROUP_MAX + 1];
+	enum head_state state;
+	struct document *document; /* what is committed; NULL: nothing is known to be */
+	uint64_t version; /* of the local weightd; 0: not known, the one it serves */
+	struct pair seen; /* the newest that anybody told of */
+
+	struct work look; /* source: whether the bytes are there */
+	uint64_t look_ns; /* its deadline, 0: none runs */
+	uint64_t look_version; /* what it attached */
+	bool look_is_vain; /* bytes of another root are there: looking again would show the same */
+
+	unsigned asked; /* the peer that should bring it; NO_PEER: nobody */
+	uint64_t asked_ns; /* until when it is waited for */
+	uint64_t retry_ns; /* when to look or to ask again; 0: as soon as there is a reason */
+	unsigned n_retries;
+};
+
+struct head *head_find(struct agent *a, const char *buffer);
+/* Finds or makes it. NULL: no memory, or too many of them. */
+struct head *head_get(struct agent *a, const char *buffer, const char *group);
+void head_free(struct agent *a, struct head *h);
+
+/* What was committed here, and what of that is here. */
+struct pair head_committed(const struct head *h);
+struct pair head_held(const struct head *h);
+
+/* The pair of the next version that this node publishes. -EOVERFLOW */
+int head_next(const struct agent *a, const struct head *h, struct pair *ret);
+
+/*
+ * A version is committed, and the record says so, durably, once this returned. Of `document` a copy is kept.
+ * After a failure all is as before.
+ */
+int head_commit(struct agent *a, struct head *h, const struct document *document, uint64_t version,
+		enum head_state state);
+
+/* The local weightd has the bytes, or has lost them. Everybody hears of it. */
+void head_set_serving(struct agent *a, struct head *h, uint64_t version);
+void head_set_lost(struct agent *a, struct head *h);
+
+/* What a peer claims. */
+void head_seen(struct agent *a, struct head *h, struct pair pair);
+struct claim *head_claim(struct agent *a, unsigned peer, const struct head *h);
+
+void head_on_message(struct agent *a, unsigned peer, const json_t *message);
+/* Tells one peer of all heads, or all peers of one. */
+void heads_tell(struct agent *a, unsigned peer);
+void head_tell_all(struct agent *a, const struct head *h);
+/* As refusals have it. */
+json_t *head_to_json(const struct head *h);
+
+int heads_save(struct agent *a);
+int heads_load(struct agent *a, const json_t *record, char why[WHY_SIZE]);

@@ -1,0 +1,294 @@
+/*
+ * All that people see of a sync is made here from its state, when they ask. What ended is kept as it was then:
+ * a row of each of the last syncs, and the rows of the nodes of the youngest.
+ */
+#include "server/sync/history.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define HISTORY_MAX 256
+#define HISTORY_WITH_NODES 8
+
+struct about {
+	const char *sync;
+	bool is_repair;
+	const struct head *head;
+	const struct document *document;
+	const char *role;
+};
+
+static struct about about_transaction(const struct transaction *t)
+{
+	return (struct about){t->sync, t->is_repair, t->head, t->document, "publisher"};
+}
+
+static struct about about_party(const struct party *p)
+{
+	return (struct about){p->sync, p->is_repair, p->head, p->document, "member"};
+}
+
+static json_t *row_of(const struct about *x)
+{
+	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "sync", x->sync, "kind",
+			 x->is_repair ? "repair" : "push", "buffer", x->head->buffer, "group",
+			 x->head->group, "term", (json_int_t)x->document->pair.term, "number",
+			 (json_int_t)x->document->pair.number, "role", x->role);
+}
+
+static void set_number(json_t *row, const char *key, uint64_t n)
+{
+	json_object_set_new(row, key, json_integer((json_int_t)n));
+}
+
+static void set_text(json_t *row, const char *key, const char *s)
+{
+	json_object_set_new(row, key, s && s[0] ? json_string(s) : json_null());
+}
+
+/* --- Rows --------------------------------------------------------------------------------------- */
+
+static int compare_rates(const void *x, const void *y)
+{
+	const uint64_t *a = x, *b = y;
+
+	return *a < *b ? -1 : *a > *b;
+}
+
+/* Slower than half of what half of them reach. */
+static uint64_t slow_below(const struct transaction *t)
+{
+	uint64_t *rates = calloc(t->n_members + 1, sizeof(*rates)), median;
+	unsigned n = 0;
+
+	if (!rates)
+		return 0;
+	for (unsigned i = 0; i < t->n_members; i++)
+		if (t->members[i].rate)
+			rates[n++] = t->members[i].rate;
+	qsort(rates, n, sizeof(*rates), compare_rates);
+	median = rates[n / 2];
+	free(rates);
+	return median / 2;
+}
+
+static const char *from_of(const struct agent *a, const struct transaction *t,
+			   const struct member *m)
+{
+	const char *from = a->config->name;
+
+	for (const struct member *at = t->first; at; at = at->next) {
+		if (at == m)
+			return from;
+		from = at->name;
+	}
+	return NULL;
+}
+
+/* Without `from` and `slow`, which cost a walk each. */
+static json_t *member_row(const struct transaction *t, const struct member *m)
+{
+	struct about x = about_transaction(t);
+	json_t *row = row_of(&x);
+
+	set_text(row, "node", m->name);
+	set_text(row, "phase", member_phase(m));
+	set_number(row, "done", m->done);
+	set_number(row, "expected", t->expected);
+	set_number(row, "rate", m->rate);
+	set_number(row, "epoch", t->epoch);
+	set_text(row, "why", m->why);
+	return row;
+}
+
+static const char *our_phase(const struct transaction *t)
+{
+	static const char *const NAMES[] = {
+		[PHASE_ATTACH] = "attach",   [PHASE_DIGEST] = "attach", [PHASE_PREPARE] = "prepare",
+		[PHASE_OPEN] = "open",       [PHASE_BYTES] = "bytes",   [PHASE_STOP] = "bytes",
+		[PHASE_VERIFY] = "verified", [PHASE_COMMIT] = "commit", [PHASE_ENDED] = "failed",
+	};
+
+	return t->phase == PHASE_ENDED && t->decided ? "committed" : NAMES[t->phase];
+}
+
+static void append_transaction(const struct agent *a, const struct transaction *t, json_t *rows)
+{
+	uint64_t slow = slow_below(t);
+	struct about x = about_transaction(t);
+	json_t *row = row_of(&x);
+
+	set_text(row, "node", a->config->name);
+	set_text(row, "phase", our_phase(t));
+	set_number(row, "done", t->engine_is_done ? t->expected : t->engine_done);
+	set_number(row, "expected", t->expected);
+	set_number(row, "rate", 0);
+	set_number(row, "epoch", t->epoch);
+	set_text(row, "why", t->why);
+	set_text(row, "from", NULL);
+	json_object_set_new(row, "slow", json_false());
+	json_array_append_new(rows, row);
+	for (unsigned i = 0; i < t->n_members; i++) {
+		const struct member *m = &t->members[i];
+
+		row = member_row(t, m);
+		set_text(row, "from", from_of(a, t, m));
+		json_object_set_new(row, "slow", json_boolean(m->rate && m->rate < slow));
+		json_array_append_new(rows, row);
+	}
+}
+
+static json_t *party_row(const struct agent *a, const struct party *p)
+{
+	struct about x = about_party(p);
+	json_t *row = row_of(&x);
+
+	set_text(row, "node", a->config->name);
+	set_text(row, "phase", party_phase(p));
+	set_number(row, "done", p->done);
+	set_number(row, "expected", p->expected);
+	set_number(row, "rate", p->rate);
+	set_number(row, "epoch", p->epoch);
+	set_text(row, "why", p->why);
+	set_text(row, "from", p->from);
+	json_object_set_new(row, "slow", json_false());
+	return row;
+}
+
+json_t *agent_status(const struct agent *a, const char *sync)
+{
+	json_t *rows = json_array(), *entry;
+	struct transaction *t;
+	struct party *p;
+	size_t i;
+
+	json_array_foreach(a->history, i, entry)
+	{
+		const char *id = json_string_value(
+			json_object_get(json_object_get(entry, "row"), "sync"));
+
+		if (!sync || strcmp(sync, id) == 0)
+			json_array_extend(rows, json_object_get(entry, "nodes"));
+	}
+	list_for_each(t, &a->transactions, link)
+		if (t->phase != PHASE_ENDED && (!sync || strcmp(sync, t->sync) == 0))
+			append_transaction(a, t, rows);
+	list_for_each(p, &a->parties, link)
+		if (p->state != PARTY_ENDED && (!sync || strcmp(sync, p->sync) == 0))
+			json_array_append_new(rows, party_row(a, p));
+	return rows;
+}
+
+json_t *agent_history(const struct agent *a, unsigned n)
+{
+	json_t *rows = json_array();
+	size_t size = json_array_size(a->history);
+
+	for (size_t i = 0; i < size && i < n; i++)
+		json_array_append(rows,
+				  json_object_get(json_array_get(a->history, size - 1 - i), "row"));
+	return rows;
+}
+
+/* --- Events ------------------------------------------------------------------------------------- */
+
+void history_member_event(struct agent *a, const struct transaction *t, const struct member *m)
+{
+	json_t *event = member_row(t, m);
+
+	json_object_set_new(event, "event", json_string("phase"));
+	agent_event(a, event);
+}
+
+void history_party_event(struct agent *a, const struct party *p)
+{
+	json_t *event = party_row(a, p);
+
+	json_object_set_new(event, "event", json_string("phase"));
+	agent_event(a, event);
+}
+
+/* Steals all three. */
+static void remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
+{
+	size_t size;
+
+	json_array_append_new(a->history, json_pack("{s:o, s:o}", "row", row, "nodes", rows));
+	if (json_array_size(a->history) > HISTORY_MAX)
+		json_array_remove(a->history, 0);
+	size = json_array_size(a->history);
+	if (size > HISTORY_WITH_NODES)
+		json_object_set_new(json_array_get(a->history, size - 1 - HISTORY_WITH_NODES),
+				    "nodes", json_array());
+	json_object_set_new(event, "event", json_string("end"));
+	agent_event(a, event);
+}
+
+static json_t *ended_row(struct agent *a, const struct about *x, bool committed,
+			 uint64_t started_ns, uint64_t bytes, const char *why)
+{
+	json_t *row = row_of(x);
+
+	set_number(row, "started_ns", started_ns);
+	set_number(row, "ended_ns", a->edge->time_ns(a->world));
+	set_text(row, "state", committed ? "committed" : "failed");
+	set_number(row, "bytes", bytes);
+	set_text(row, "why", why);
+	return row;
+}
+
+static json_t *node_row(const char *node, const char *state, uint64_t version, const char *why)
+{
+	json_t *row = json_object();
+
+	set_text(row, "node", node);
+	set_text(row, "state", state);
+	json_object_set_new(row, "version",
+			    version ? json_integer((json_int_t)version) : json_null());
+	set_text(row, "why", why);
+	return row;
+}
+
+/* An event is the row with the outcome of every node. */
+static json_t *end_event(json_t *row, json_t *nodes, bool committed, const char *why)
+{
+	json_t *event = json_copy(row);
+
+	json_object_set_new(event, "nodes", nodes);
+	if (!committed)
+		set_text(event, "error", why);
+	return event;
+}
+
+void history_transaction_end(struct agent *a, const struct transaction *t, bool committed)
+{
+	struct about x = about_transaction(t);
+	json_t *row = ended_row(a, &x, committed, t->started_ns, t->bytes, t->why);
+	json_t *rows = json_array(), *nodes = json_array(), *event;
+
+	json_array_append_new(nodes, node_row(a->config->name, committed ? "committed" : "failed",
+					      committed ? t->version : 0, NULL));
+	for (unsigned i = 0; i < t->n_members; i++) {
+		const struct member *m = &t->members[i];
+
+		json_array_append_new(nodes, node_row(m->name, member_phase(m), m->version, m->why));
+	}
+	event = end_event(row, nodes, committed, t->why);
+	set_number(event, "kernel", t->kernel);
+	set_number(row, "nodes", t->n_members + 1);
+	append_transaction(a, t, rows);
+	remember(a, row, rows, event);
+}
+
+void history_party_end(struct agent *a, const struct party *p)
+{
+	bool committed = strcmp(p->state_name, "committed") == 0;
+	struct about x = about_party(p);
+	json_t *row = ended_row(a, &x, committed, p->started_ns, p->moved, p->why);
+	json_t *event = end_event(
+		row, json_pack("[o]", node_row(a->config->name, p->state_name, p->version, p->why)),
+		committed, p->why);
+
+	set_number(row, "nodes", 1);
+	remember(a, row, json_pack("[o]", party_row(a, p)), event);
+}

@@ -1,0 +1,835 @@
+/*
+ * A member believes its coordinator nothing but where the bytes come from. What the version is, the publisher
+ * signed; that it is newer, the record says; that the bytes are right, the sink's own digest; that it may be
+ * read, the publisher's decision. Until that decision the sink only lends memory: whatever goes wrong, ending
+ * its process gives all back and leaves the old version as it was.
+ *
+ * A message of the wrong moment ends the connection, as only a broken or hostile coordinator sends it; one of
+ * another sync or of an epoch gone by is dropped, as it may have been under way for long.
+ */
+#include "server/sync/party.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/base/tree.h"
+#include "server/sync/epoch.h"
+#include "server/sync/group.h"
+#include "server/sync/history.h"
+#include "server/sync/repair.h"
+#include "server/sync/transaction.h"
+
+#define PUSH_AGE_MAX (15 * 60 * SECOND)
+#define PROGRESS_NS (SECOND / 4)
+#define EPOCH_MAX ((uint64_t)1 << 32)
+
+static const char *const PHASES[] = {
+	[PARTY_WANT] = "prepare",     [PARTY_CREATE] = "prepare",    [PARTY_READY] = "ready",
+	[PARTY_OPENING] = "open",     [PARTY_OPEN] = "open",         [PARTY_MOVING] = "bytes",
+	[PARTY_VERIFYING] = "verify", [PARTY_VERIFIED] = "verified", [PARTY_PUBLISHING] = "commit",
+};
+
+const char *party_phase(const struct party *p)
+{
+	return p->state == PARTY_ENDED ? p->state_name : PHASES[p->state];
+}
+
+struct party *party_find_of_buffer(struct agent *a, const char *buffer)
+{
+	struct party *p;
+
+	list_for_each(p, &a->parties, link)
+		if (p->state != PARTY_ENDED && strcmp(p->head->buffer, buffer) == 0)
+			return p;
+	return NULL;
+}
+
+static int tell(struct agent *a, const struct party *p, const char *type, json_t *fields)
+{
+	if (!fields)
+		fields = json_object();
+	json_object_set_new(fields, "type", json_string(type));
+	json_object_set_new(fields, "sync", json_string(p->sync));
+	return agent_send(a, p->coordinator, fields);
+}
+
+static void set_state(struct agent *a, struct party *p, enum party_state state, uint64_t wait_ns)
+{
+	p->state = state;
+	p->deadline_ns = wait_ns ? agent_now(a) + wait_ns : 0;
+	history_party_event(a, p);
+}
+
+static void end(struct agent *a, struct party *p, const char *state_name, const char *why)
+{
+	work_end(a, &p->engine);
+	work_end(a, &p->sink);
+	p->state = PARTY_ENDED;
+	p->state_name = state_name;
+	if (why && !p->why)
+		p->why = strdup(why);
+	history_party_end(a, p);
+	if (strcmp(state_name, "failed") == 0)
+		repair_retry_later(a, p->head);
+	a->look_again = true;
+}
+
+void party_drop(struct agent *a, struct party *p, const char *format, ...)
+{
+	char why[WHY_SIZE];
+	va_list args;
+
+	if (p->state == PARTY_PUBLISHING || p->state == PARTY_ENDED)
+		return;
+	va_start(args, format);
+	vsnprintf(why, sizeof(why), format, args);
+	va_end(args);
+	end(a, p, "failed", why);
+}
+
+/* Drops it and tells the coordinator: before READY by a refusal, and later by `failed`. */
+static void give_up(struct agent *a, struct party *p, const char *code, const char *why)
+{
+	bool before = p->state <= PARTY_CREATE;
+
+	tell(a, p, before ? "refuse" : "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
+	party_drop(a, p, "%s", why);
+}
+
+static void out_of_order(struct agent *a, struct party *p, const char *type)
+{
+	agent_hang_up(a, p->coordinator, "%s of sync %s came out of order", type, p->sync);
+	party_drop(a, p, "%s sent %s out of order", agent_peer_name(a, p->coordinator), type);
+}
+
+void party_free(struct agent *a, struct party *p)
+{
+	work_end(a, &p->engine);
+	work_end(a, &p->sink);
+	for (unsigned i = 0; i < N_BLOBS; i++)
+		if (p->blob_fds[i] >= 0)
+			close(p->blob_fds[i]);
+	if (p->memory_fd >= 0)
+		close(p->memory_fd);
+	ranges_deinit(&p->missing);
+	ranges_deinit(&p->ranges);
+	document_free(p->document);
+	list_remove(&p->link);
+	free(p->why);
+	free(p);
+}
+
+uint64_t party_deadline(const struct party *p)
+{
+	if (p->state == PARTY_ENDED)
+		return 0;
+	return p->deadline_ns && p->deadline_ns < p->whole_ns ? p->deadline_ns : p->whole_ns;
+}
+
+/* --- The sink ----------------------------------------------------------------------------------- */
+
+static void on_created(struct agent *a, struct party *p, int *fds, unsigned n_fds)
+{
+	if (p->state != PARTY_CREATE || n_fds != 1 ||
+	    ranges_add(&p->missing, 0, p->document->n_bytes) < 0) {
+		give_up(a, p, "failed", "the sink answered something else than was asked");
+		return;
+	}
+	p->memory_fd = take_fd(fds[0]);
+	set_state(a, p, PARTY_READY, 0);
+	tell(a, p, "ready", json_pack("{s:I}", "n_missing", (json_int_t)p->document->n_bytes));
+}
+
+static void on_verified(struct agent *a, struct party *p, const json_t *message)
+{
+	uint8_t root[32];
+	char hex[65];
+
+	if (p->state != PARTY_VERIFYING || field_bytes(message, "root", root, 32) < 0 ||
+	    memcmp(root, p->document->root, 32) != 0) {
+		give_up(a, p, "root", "the sink verified another version");
+		return;
+	}
+	ranges_deinit(&p->missing);
+	ranges_init(&p->missing);
+	set_state(a, p, PARTY_VERIFIED, 0);
+	tell(a, p, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
+}
+
+static void on_corrupt(struct agent *a, struct party *p, const json_t *message)
+{
+	struct ranges corrupt;
+
+	ranges_init(&corrupt);
+	if (p->state != PARTY_VERIFYING ||
+	    ranges_from_json(json_object_get(message, "ranges"), p->document->n_bytes, &corrupt) < 0 ||
+	    corrupt.n == 0) {
+		ranges_deinit(&corrupt);
+		give_up(a, p, "failed", "the sink answered something else than was asked");
+		return;
+	}
+	ranges_deinit(&p->missing);
+	p->missing = corrupt;
+	set_state(a, p, PARTY_READY, 0);
+	tell(a, p, "corrupt", json_pack("{s:o}", "ranges", ranges_to_json(&p->missing)));
+}
+
+static void on_published(struct agent *a, struct party *p, const json_t *message)
+{
+	uint64_t version;
+
+	if (p->state != PARTY_PUBLISHING ||
+	    field_number(message, "version", INT64_MAX, &version) < 0)
+		version = 0; /* that it was published is known all the same */
+	if (p->state != PARTY_PUBLISHING) {
+		give_up(a, p, "failed", "the sink published what it was not asked to");
+		return;
+	}
+	p->version = version;
+	tell(a, p, "committed", json_pack("{s:I}", "version", (json_int_t)version));
+	end(a, p, "committed", NULL);
+	head_set_serving(a, p->head, version);
+}
+
+/* The commit stands, by the record; the bytes will be fetched again. */
+static void on_sink_failed(struct agent *a, struct party *p, const char *code, const char *why)
+{
+	if (p->state == PARTY_PUBLISHING) {
+		tell(a, p, "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
+		end(a, p, "failed", why);
+		head_set_lost(a, p->head);
+	} else {
+		give_up(a, p, code, why);
+	}
+}
+
+static void on_sink_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			    unsigned n_fds)
+{
+	struct party *p = container_of(w, struct party, sink);
+	const char *op, *code = "failed", *why = "it did not say why";
+
+	if (p->state == PARTY_ENDED)
+		return;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "created") == 0) {
+		on_created(a, p, fds, n_fds);
+	} else if (strcmp(op, "verified") == 0) {
+		on_verified(a, p, message);
+	} else if (strcmp(op, "corrupt") == 0) {
+		on_corrupt(a, p, message);
+	} else if (strcmp(op, "published") == 0) {
+		on_published(a, p, message);
+	} else {
+		(void)field_string(message, "code", 32, &code);
+		(void)field_string(message, "why", WHY_SIZE, &why);
+		on_sink_failed(a, p, code, why);
+	}
+}
+
+static void on_sink_end(struct agent *a, struct work *w, const char *how)
+{
+	struct party *p = container_of(w, struct party, sink);
+	char why[WHY_SIZE];
+
+	if (p->state == PARTY_ENDED)
+		return;
+	snprintf(why, sizeof(why), "the sink process ended (%s)", how);
+	on_sink_failed(a, p, "failed", why);
+}
+
+static void create(struct agent *a, struct party *p)
+{
+	const struct document *d = p->document;
+	char why[WHY_SIZE], root[65], layout[65];
+
+	if (work_start(a, &p->sink, JOB_SINK, why) < 0) {
+		give_up(a, p, "failed", why);
+		return;
+	}
+	work_tell(a, &p->sink,
+		  json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s, s:s}", "op", "create", "socket",
+			    a->config->weightd_socket, "buffer", d->buffer, "device", "host",
+			    "n_bytes", (json_int_t)d->n_bytes, "root", field_hex(d->root, 32, root),
+			    "layout", field_hex(d->layout, 32, layout)),
+		  p->blob_fds, N_BLOBS);
+	set_state(a, p, PARTY_CREATE, agent_time_for(a, d->n_bytes));
+}
+
+/* --- Prepare ------------------------------------------------------------------------------------ */
+
+static const uint8_t *blob_hash(const struct document *d, enum party_blob blob)
+{
+	return blob == BLOB_LAYOUT ? d->layout : d->leaves;
+}
+
+static uint64_t blob_size(const struct document *d, enum party_blob blob)
+{
+	return blob == BLOB_LAYOUT ? d->layout_bytes : document_leaves_bytes(d);
+}
+
+static void refuse(struct agent *a, unsigned peer, const char *sync, const char *code,
+		   const struct head *h, const char *why)
+{
+	json_t *message = json_pack("{s:s, s:s, s:s, s:s}", "type", "refuse", "sync", sync, "code",
+				    code, "why", why);
+
+	if (h && h->document) {
+		struct pair committed = head_committed(h);
+		char root[65];
+
+		json_object_set_new(message, "heads",
+				    json_pack("[{s:s, s:s, s:I, s:I, s:s}]", "buffer", h->buffer,
+					      "group", h->group, "term", (json_int_t)committed.term,
+					      "number", (json_int_t)committed.number, "root",
+					      field_hex(h->document->root, 32, root)));
+	}
+	agent_send(a, peer, message);
+}
+
+/* Who may bring what, before a look at any signature. Returns the code of the refusal, or NULL. */
+static const char *refuse_sender(struct agent *a, const char *sender, const struct document *d,
+				 char why[WHY_SIZE])
+{
+	const struct group *g = group_find(a->config, d->group);
+
+	if (!g || !group_has_buffer(g, d->buffer)) {
+		snprintf(why, WHY_SIZE, "%s has no group '%s' with the buffer '%s'",
+			 a->config->name, d->group, d->buffer);
+		return "group";
+	}
+	if (!group_has_member(g, a->config->name) &&
+	    !(d->decision && group_knows(g, a->config->name))) {
+		snprintf(why, WHY_SIZE, "%s is no member of the group '%s'", a->config->name,
+			 g->name);
+		return "group";
+	}
+	if (!group_has_publisher(g, d->publisher)) {
+		snprintf(why, WHY_SIZE, "%s may not push to the group '%s', says %s", d->publisher,
+			 g->name, a->config->name);
+		return "publisher";
+	}
+	if (d->decision ? !group_knows(g, sender) : strcmp(sender, d->publisher) != 0) {
+		snprintf(why, WHY_SIZE, "%s brings what %s pushed to the group '%s'", sender,
+			 d->publisher, g->name);
+		return "publisher";
+	}
+	return NULL;
+}
+
+static const char *refuse_size_or_time(struct agent *a, const struct document *d, char why[WHY_SIZE])
+{
+	uint64_t now = a->edge->time_ns(a->world);
+	uint64_t age = now > d->time_ns ? now - d->time_ns : d->time_ns - now;
+
+	if (a->config->max_bytes && d->n_bytes > a->config->max_bytes) {
+		snprintf(why, WHY_SIZE, "it has %ju bytes, and max-bytes of %s is %ju",
+			 (uintmax_t)d->n_bytes, a->config->name, (uintmax_t)a->config->max_bytes);
+		return "size";
+	}
+	if (!d->decision && age > PUSH_AGE_MAX) {
+		snprintf(why, WHY_SIZE, "the clock of %s and that of %s differ by %ju s",
+			 d->publisher, a->config->name, (uintmax_t)(age / SECOND));
+		return "clock";
+	}
+	return NULL;
+}
+
+static const char *refuse_order(struct agent *a, const struct head *h, const struct document *d,
+				char why[WHY_SIZE])
+{
+	struct pair committed = head_committed(h);
+	int order = pair_compare(d->pair, committed);
+
+	if (order == 0 && memcmp(d->root, h->document->root, 32) == 0) {
+		if (h->state != HEAD_SERVING)
+			return NULL;
+		snprintf(why, WHY_SIZE, "%s serves it already", a->config->name);
+		return "there";
+	}
+	if (order > 0)
+		return NULL;
+	snprintf(why, WHY_SIZE, "%s has term %ju, number %ju of %s, which is not older",
+		 a->config->name, (uintmax_t)committed.term, (uintmax_t)committed.number, h->buffer);
+	return "fenced";
+}
+
+/*
+ * A push is more urgent than a repair, and a coordinator that prepares again has forgotten what it prepared
+ * before.
+ */
+static const char *refuse_busy(struct agent *a, unsigned peer, const struct head *h, bool is_repair,
+			       char why[WHY_SIZE])
+{
+	struct party *p = party_find_of_buffer(a, h->buffer);
+	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
+
+	if (p && p->state != PARTY_PUBLISHING &&
+	    (p->coordinator == peer || (p->is_repair && !is_repair))) {
+		tell(a, p, "aborted", NULL);
+		party_drop(a, p, "%s began another sync", agent_peer_name(a, peer));
+		p = NULL;
+	}
+	if (t && t->is_repair && !is_repair) {
+		transaction_fail(a, t, "a push of %s began", h->buffer);
+		t = NULL;
+	}
+	if (!p && !t)
+		return NULL;
+	snprintf(why, WHY_SIZE, "%s is in sync %s of %s", a->config->name, p ? p->sync : t->sync,
+		 h->buffer);
+	return "busy";
+}
+
+static void want(struct agent *a, struct party *p)
+{
+	json_t *blobs = json_array();
+	char hex[65];
+
+	for (unsigned i = 0; i < N_BLOBS; i++)
+		json_array_append_new(blobs,
+				      json_string(field_hex(blob_hash(p->document, i), 32, hex)));
+	set_state(a, p, PARTY_WANT, agent_time_for(a, p->document->n_bytes));
+	tell(a, p, "want", json_pack("{s:o}", "blobs", blobs));
+}
+
+static struct party *party_new(struct agent *a, unsigned peer, const char *sync, struct head *h,
+			       struct document *d)
+{
+	struct party *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return NULL;
+	snprintf(p->sync, sizeof(p->sync), "%s", sync);
+	p->coordinator = peer;
+	p->is_repair = d->decision;
+	p->head = h;
+	p->document = d;
+	for (unsigned i = 0; i < N_BLOBS; i++)
+		p->blob_fds[i] = -1;
+	p->memory_fd = -1;
+	p->sink = (struct work){.on_message = on_sink_message, .on_end = on_sink_end};
+	ranges_init(&p->missing);
+	ranges_init(&p->ranges);
+	p->started_ns = a->edge->time_ns(a->world);
+	p->begun_ns = agent_now(a);
+	p->whole_ns = p->begun_ns + 2 * agent_time_to_move(a, d->n_bytes, 0);
+	list_append(&a->parties, &p->link);
+	return p;
+}
+
+void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
+{
+	cleanup(document_freep) struct document *d = NULL;
+	const char *sync, *group, *code;
+	const char *sender = agent_peer_name(a, peer);
+	char why[WHY_SIZE] = "";
+	struct head *h = NULL;
+	struct party *p;
+
+	if (field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0 ||
+	    field_string(message, "group", GROUP_MAX, &group) < 0 ||
+	    document_parse(message, &d) < 0 || strcmp(group, d->group) != 0) {
+		agent_hang_up(a, peer, "PREPARE of another form");
+		return;
+	}
+	code = refuse_sender(a, sender, d, why);
+	if (!code)
+		code = refuse_size_or_time(a, d, why);
+	if (!code && document_check(a, d, why) < 0)
+		code = "signature";
+	if (!code) {
+		h = head_get(a, d->buffer, d->group);
+		snprintf(why, sizeof(why), "there are too many buffers on %s", a->config->name);
+		code = h ? refuse_order(a, h, d, why) : "buffers";
+	}
+	if (!code)
+		code = refuse_busy(a, peer, h, d->decision, why);
+	if (code) {
+		refuse(a, peer, sync, code, h, why);
+		return;
+	}
+	p = party_new(a, peer, sync, h, d);
+	if (!p) {
+		refuse(a, peer, sync, "memory", NULL, "out of memory");
+		return;
+	}
+	take_ptr(d);
+	h->asked = NO_PEER;
+	want(a, p);
+}
+
+uint64_t party_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
+{
+	struct party *p;
+
+	list_for_each(p, &a->parties, link) {
+		if (p->coordinator != peer || p->state != PARTY_WANT)
+			continue;
+		for (unsigned i = 0; i < N_BLOBS; i++)
+			if (p->blob_fds[i] < 0 && memcmp(blob_hash(p->document, i), hash, 32) == 0)
+				return blob_size(p->document, i);
+	}
+	return 0;
+}
+
+void party_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+{
+	struct party *p;
+
+	list_for_each(p, &a->parties, link) {
+		bool complete = true;
+
+		if (p->coordinator != peer || p->state != PARTY_WANT)
+			continue;
+		for (unsigned i = 0; i < N_BLOBS; i++) {
+			if (p->blob_fds[i] < 0 && blob_size(p->document, i) == size &&
+			    memcmp(blob_hash(p->document, i), hash, 32) == 0)
+				p->blob_fds[i] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+			complete &= p->blob_fds[i] >= 0;
+		}
+		if (complete)
+			create(a, p);
+	}
+}
+
+/* --- Epochs ------------------------------------------------------------------------------------- */
+
+/* What came is there, and the engine is gone. */
+static void engine_over(struct agent *a, struct party *p, uint64_t done)
+{
+	struct ranges came;
+
+	work_end(a, &p->engine);
+	ranges_init(&came);
+	/* Without memory, what came is asked for again. */
+	if (done <= p->expected && ranges_prefix(&p->ranges, done, &came) == 0 &&
+	    ranges_remove_all(&p->missing, &came) == 0)
+		p->moved += done;
+	ranges_deinit(&came);
+	set_state(a, p, PARTY_READY, 0);
+}
+
+static void broken(struct agent *a, struct party *p, uint64_t done, const char *from,
+		   const char *to, const char *why)
+{
+	engine_over(a, p, done);
+	tell(a, p, "broken",
+	     json_pack("{s:I, s:s, s:s?, s:s?, s:o}", "epoch", (json_int_t)p->epoch, "why", why,
+		       "from", from, "to", to, "missing", ranges_to_json(&p->missing)));
+}
+
+static void on_engine_opened(struct agent *a, struct party *p, const json_t *message)
+{
+	uint64_t port;
+
+	if (p->state != PARTY_OPENING || field_number(message, "port", 65535, &port) < 0 || !port) {
+		broken(a, p, 0, NULL, NULL, "the engine answered something else than was asked");
+		return;
+	}
+	set_state(a, p, PARTY_OPEN, 0);
+	tell(a, p, "opened",
+	     json_pack("{s:I, s:s, s:I, s:o}", "epoch", (json_int_t)p->epoch, "address",
+		       a->config->data_address, "port", (json_int_t)port, "missing",
+		       ranges_to_json(&p->missing)));
+}
+
+static void on_engine_progress(struct agent *a, struct party *p, const json_t *message)
+{
+	uint64_t now = agent_now(a), done, since = now - p->reported_ns;
+
+	if (p->state != PARTY_MOVING || field_number(message, "done", p->expected, &done) < 0 ||
+	    done < p->done)
+		return;
+	/* An engine may still have to send what it has: its `sent` is progress as well. */
+	p->deadline_ns = now + 2 * a->config->stall_ns;
+	p->done = done;
+	if (since < PROGRESS_NS || done == p->reported)
+		return;
+	p->rate = (uint64_t)((double)(done - p->reported) * 1e9 / (double)since);
+	p->reported = done;
+	p->reported_ns = now;
+	tell(a, p, "progress",
+	     json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)p->epoch, "done", (json_int_t)done,
+		       "rate", (json_int_t)p->rate));
+	history_party_event(a, p);
+}
+
+static void on_engine_done(struct agent *a, struct party *p, const json_t *message)
+{
+	json_t *in = json_object_get(message, "in"), *out = json_object_get(message, "out");
+
+	if (p->state != PARTY_MOVING) {
+		broken(a, p, 0, NULL, NULL, "the engine ended before it was started");
+		return;
+	}
+	p->done = p->expected;
+	engine_over(a, p, p->expected);
+	tell(a, p, "done",
+	     json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)p->epoch, "in", in, "out", out));
+}
+
+static void on_engine_failed(struct agent *a, struct party *p, const json_t *message)
+{
+	const char *why = "its engine failed", *from = NULL, *to = NULL;
+	uint64_t done;
+
+	(void)field_string(message, "why", WHY_SIZE - 1, &why);
+	(void)field_string_or_null(message, "from", NODE_MAX, &from);
+	(void)field_string_or_null(message, "to", NODE_MAX, &to);
+	if (field_number(message, "done", p->expected, &done) < 0 || done < p->done)
+		done = p->done;
+	broken(a, p, done, from, to, why);
+}
+
+static bool has_engine(const struct party *p)
+{
+	return p->state == PARTY_OPENING || p->state == PARTY_OPEN || p->state == PARTY_MOVING;
+}
+
+static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			      unsigned n_fds)
+{
+	struct party *p = container_of(w, struct party, engine);
+	const char *op;
+
+	(void)fds, (void)n_fds;
+	if (!has_engine(p))
+		return;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "opened") == 0)
+		on_engine_opened(a, p, message);
+	else if (strcmp(op, "progress") == 0)
+		on_engine_progress(a, p, message);
+	else if (strcmp(op, "done") == 0)
+		on_engine_done(a, p, message);
+	else
+		on_engine_failed(a, p, message);
+}
+
+static void on_engine_end(struct agent *a, struct work *w, const char *how)
+{
+	struct party *p = container_of(w, struct party, engine);
+	char why[WHY_SIZE];
+
+	if (!has_engine(p))
+		return;
+	snprintf(why, sizeof(why), "the engine of %s ended (%s)", a->config->name, how);
+	broken(a, p, p->done, NULL, NULL, why);
+}
+
+static int read_open(struct party *p, const json_t *message, uint64_t *ret_epoch,
+		     uint8_t ret_token[32], const char **ret_from, struct ranges *ret_ranges)
+{
+	if (field_number(message, "epoch", EPOCH_MAX, ret_epoch) < 0 ||
+	    field_bytes(message, "token", ret_token, 32) < 0 ||
+	    field_string(message, "from", NODE_MAX, ret_from) < 0)
+		return -EBADMSG;
+	if (ranges_from_json(json_object_get(message, "ranges"), p->document->n_bytes, ret_ranges) <
+	    0)
+		return -EBADMSG;
+	return ret_ranges->n && ret_ranges->n <= EPOCH_RANGES_MAX ? 0 : -EBADMSG;
+}
+
+static void on_open(struct agent *a, struct party *p, const json_t *message)
+{
+	struct ranges ranges;
+	uint8_t token[32];
+	char why[WHY_SIZE], hex[65];
+	const char *from;
+	uint64_t epoch;
+
+	ranges_init(&ranges);
+	if (p->state != PARTY_READY || read_open(p, message, &epoch, token, &from, &ranges) < 0 ||
+	    epoch <= p->epoch) {
+		ranges_deinit(&ranges);
+		out_of_order(a, p, "open");
+		return;
+	}
+	ranges_deinit(&p->ranges);
+	p->ranges = ranges;
+	p->expected = ranges_total(&ranges);
+	p->epoch = epoch;
+	p->done = p->reported = p->rate = 0;
+	snprintf(p->from, sizeof(p->from), "%s", from);
+	p->to[0] = '\0';
+	p->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
+	if (work_start(a, &p->engine, JOB_ENGINE, why) < 0) {
+		broken(a, p, 0, NULL, NULL, why);
+		return;
+	}
+	set_state(a, p, PARTY_OPENING, a->config->prepare_ns);
+	work_tell(a, &p->engine,
+		  epoch_open_engine(a, p->sync, epoch, p->document->n_bytes, from,
+				    field_hex(token, 32, hex), &p->ranges),
+		  &p->memory_fd, 1);
+}
+
+/* Where the bytes go on to: null, or all of it. */
+static int check_next(const json_t *next, const char **ret_node)
+{
+	const char *address;
+	uint8_t token[32];
+	uint64_t port;
+
+	*ret_node = NULL;
+	if (json_is_null(next))
+		return 0;
+	if (field_string(next, "node", NODE_MAX, ret_node) < 0 ||
+	    field_string(next, "address", 255, &address) < 0 ||
+	    field_number(next, "port", 65535, &port) < 0 || !port ||
+	    field_bytes(next, "token", token, 32) < 0)
+		return -EBADMSG;
+	return 0;
+}
+
+static void on_start(struct agent *a, struct party *p, const json_t *message)
+{
+	json_t *next = json_object_get(message, "next");
+	const char *to = NULL;
+	uint64_t max_rate, whole_ns = 0;
+
+	if (p->state != PARTY_OPEN || !next || check_next(next, &to) < 0 ||
+	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
+		out_of_order(a, p, "start");
+		return;
+	}
+	snprintf(p->to, sizeof(p->to), "%s", to ? to : "");
+	p->reported_ns = agent_now(a);
+	if (max_rate)
+		whole_ns = p->begun_ns + 2 * agent_time_to_move(a, p->document->n_bytes, max_rate);
+	p->whole_ns = whole_ns > p->whole_ns ? whole_ns : p->whole_ns;
+	set_state(a, p, PARTY_MOVING, 2 * a->config->stall_ns);
+	work_tell(a, &p->engine,
+		  json_pack("{s:s, s:O, s:I}", "op", "start", "next", next, "max_rate",
+			    (json_int_t)max_rate),
+		  NULL, 0);
+}
+
+static void on_stop(struct agent *a, struct party *p, const json_t *message)
+{
+	(void)message;
+	/* It may have been under way while we told that the epoch is done or broken. */
+	if (!has_engine(p))
+		return;
+	engine_over(a, p, p->done);
+	tell(a, p, "stopped",
+	     json_pack("{s:I, s:o}", "epoch", (json_int_t)p->epoch, "missing",
+		       ranges_to_json(&p->missing)));
+}
+
+/* --- The end ------------------------------------------------------------------------------------ */
+
+static void on_verify(struct agent *a, struct party *p, const json_t *message)
+{
+	(void)message;
+	if (p->state != PARTY_READY) {
+		out_of_order(a, p, "verify");
+		return;
+	}
+	set_state(a, p, PARTY_VERIFYING, agent_time_for(a, p->document->n_bytes));
+	work_tell(a, &p->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
+}
+
+static void on_commit(struct agent *a, struct party *p, const json_t *message)
+{
+	char why[WHY_SIZE];
+	int r;
+
+	if (p->state != PARTY_VERIFIED) {
+		out_of_order(a, p, "commit");
+		return;
+	}
+	if (document_take_decision(a, p->document, message, why) < 0) {
+		give_up(a, p, "decision", why);
+		return;
+	}
+	/* The fence first: the opening of head.c says why. */
+	r = head_commit(a, p->head, p->document, 0, HEAD_BEHIND);
+	if (r < 0) {
+		snprintf(why, sizeof(why), "the record of %s could not be written: %s",
+			 a->config->name, strerror(-r));
+		give_up(a, p, "record", why);
+		return;
+	}
+	/* Its old version, which others may have been told of, is not its newest any more. */
+	set_state(a, p, PARTY_PUBLISHING, agent_time_for(a, p->document->n_bytes));
+	work_tell(a, &p->sink, json_pack("{s:s}", "op", "publish"), NULL, 0);
+}
+
+static void on_abort(struct agent *a, struct party *p, const json_t *message)
+{
+	const char *why;
+
+	if (p->state == PARTY_PUBLISHING)
+		return; /* it was decided */
+	if (field_string(message, "why", WHY_SIZE, &why) < 0)
+		why = "its coordinator gave no reason";
+	tell(a, p, "aborted", NULL);
+	party_drop(a, p, "%s", why);
+}
+
+static const struct {
+	const char *type;
+	bool of_epoch; /* dropped where its epoch is another one */
+	void (*fn)(struct agent *a, struct party *p, const json_t *message);
+} MESSAGES[] = {
+	{"open", false, on_open},     {"start", true, on_start},    {"stop", true, on_stop},
+	{"verify", false, on_verify}, {"commit", false, on_commit}, {"abort", false, on_abort},
+};
+
+bool party_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
+		      const json_t *message)
+{
+	struct party *p, *found = NULL;
+	uint64_t epoch;
+
+	list_for_each(p, &a->parties, link)
+		if (p->state != PARTY_ENDED && p->coordinator == peer && strcmp(p->sync, sync) == 0)
+			found = p;
+	if (!found)
+		return false;
+	for (unsigned i = 0; i < sizeof(MESSAGES) / sizeof(MESSAGES[0]); i++) {
+		if (strcmp(MESSAGES[i].type, type) != 0)
+			continue;
+		if (MESSAGES[i].of_epoch && field_number(message, "epoch", EPOCH_MAX, &epoch) < 0)
+			out_of_order(a, found, type);
+		else if (!MESSAGES[i].of_epoch || epoch == found->epoch)
+			MESSAGES[i].fn(a, found, message);
+		return true;
+	}
+	return false;
+}
+
+void party_on_peer_down(struct agent *a, struct party *p, const char *why)
+{
+	party_drop(a, p, "its coordinator %s went away: %s", agent_peer_name(a, p->coordinator),
+		   why);
+}
+
+void party_on_timer(struct agent *a, struct party *p, uint64_t now)
+{
+	char why[WHY_SIZE];
+
+	if (p->state == PARTY_ENDED || now < party_deadline(p))
+		return;
+	if (now >= p->whole_ns && p->state != PARTY_PUBLISHING) {
+		give_up(a, p, "deadline", "it took too long as a whole");
+	} else if (has_engine(p)) {
+		snprintf(why, sizeof(why), "the engine of %s moved nothing for %ju s",
+			 a->config->name, (uintmax_t)(2 * a->config->stall_ns / SECOND));
+		broken(a, p, p->done, p->from, p->to[0] ? p->to : NULL, why);
+	} else {
+		snprintf(why, sizeof(why), "the local weightd of %s did not answer in time (%s)",
+			 a->config->name, party_phase(p));
+		on_sink_failed(a, p, "deadline", why);
+	}
+}

@@ -1,0 +1,81 @@
+/*
+ * Parties
+ *
+ * This node as a member of one sync that another one coordinates: what it holds for it, and how far it is.
+ */
+#pragma once
+
+#include "server/sync/base/ranges.h"
+#include "server/sync/head.h"
+
+enum party_state {
+	PARTY_WANT, /* layout and leaves are on their way */
+	PARTY_CREATE, /* the sink asks the local weightd for memory */
+	PARTY_READY, /* no engine runs */
+	PARTY_OPENING, /* the engine was told to */
+	PARTY_OPEN, /* it listens */
+	PARTY_MOVING,
+	PARTY_VERIFYING,
+	PARTY_VERIFIED,
+	PARTY_PUBLISHING, /* the record has it: the coordinator is not needed any more */
+	PARTY_ENDED,
+};
+
+enum party_blob {
+	BLOB_LAYOUT,
+	BLOB_LEAVES,
+	N_BLOBS
+};
+
+struct party {
+	struct list link; /* agent::parties */
+	char sync[SYNC_ID_SIZE];
+	unsigned coordinator; /* a peer */
+	bool is_repair;
+	enum party_state state;
+	struct head *head;
+	struct document *document;
+	int blob_fds[N_BLOBS];
+
+	struct work sink;
+	int memory_fd;
+	struct ranges missing;
+
+	struct work engine;
+	uint64_t epoch; /* the last that was opened */
+	char from[NODE_MAX + 1];
+	char to[NODE_MAX + 1]; /* "": the last of the chain */
+	struct ranges ranges; /* what the epoch carries */
+	uint64_t expected;
+	uint64_t done;
+	uint64_t rate;
+	uint64_t reported; /* of done, to the coordinator */
+	uint64_t reported_ns;
+	uint64_t moved; /* bytes that came in all epochs */
+
+	uint64_t started_ns; /* CLOCK_REALTIME */
+	uint64_t begun_ns; /* CLOCK_MONOTONIC */
+	uint64_t whole_ns; /* deadline of all */
+	uint64_t deadline_ns; /* of what is waited for now; 0: for the coordinator, until whole_ns */
+	uint64_t version; /* once published */
+	const char *state_name; /* "committed" or "failed", once ended */
+	char *why;
+};
+
+struct party *party_find_of_buffer(struct agent *a, const char *buffer);
+
+void party_on_prepare(struct agent *a, unsigned peer, const json_t *message);
+/* Any other message with a sync: whether it was of one that this node is a member of. */
+bool party_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
+		      const json_t *message);
+void party_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+uint64_t party_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
+void party_on_peer_down(struct agent *a, struct party *p, const char *why);
+void party_on_timer(struct agent *a, struct party *p, uint64_t now);
+uint64_t party_deadline(const struct party *p);
+
+/* Gives back all that it holds; unless it is publishing, or has ended. */
+void party_drop(struct agent *a, struct party *p, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+void party_free(struct agent *a, struct party *p);
+const char *party_phase(const struct party *p);

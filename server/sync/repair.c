@@ -1,0 +1,284 @@
+/*
+ * A head that is not served is, at any time, one of: looked at by a source job, asked for and waited for, about
+ * to be retried, or without anybody who has it. All of these end by a deadline, an answer, or news of a
+ * peer. Retries double from a fifth of a second to ten, with a random part, as a thousand nodes may lack the
+ * same; whoever is served serves the next, one at a time.
+ */
+#include "server/sync/repair.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/group.h"
+#include "server/sync/party.h"
+#include "server/sync/transaction.h"
+
+#define RETRY_MIN (SECOND / 5)
+#define RETRY_MAX (10 * SECOND)
+#define LOOKS_MAX 2 /* at a time: each reads all bytes of a version */
+#define PAIR_MAX ((uint64_t)1 << 53)
+
+void repair_retry_later(struct agent *a, struct head *h)
+{
+	uint64_t wait = RETRY_MIN << (h->n_retries < 6 ? h->n_retries : 6);
+	uint32_t part;
+
+	a->edge->random(a->world, &part, sizeof(part));
+	wait = wait > RETRY_MAX ? RETRY_MAX : wait;
+	h->n_retries++;
+	h->asked = NO_PEER;
+	h->retry_ns = agent_now(a) + wait / 2 + wait / 2 * (part % 1024) / 1024;
+}
+
+/* --- Looking ------------------------------------------------------------------------------------ */
+
+static void look_failed(struct agent *a, struct head *h, bool is_vain)
+{
+	work_end(a, &h->look);
+	h->look_ns = 0;
+	h->look_is_vain = is_vain;
+	head_set_lost(a, h);
+}
+
+static void on_look_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			    unsigned n_fds)
+{
+	struct head *h = container_of(w, struct head, look);
+	uint64_t n_bytes, version;
+	const char *op;
+	uint8_t root[32];
+
+	(void)fds, (void)n_fds;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "attached") == 0 &&
+	    field_number(message, "n_bytes", INT64_MAX, &n_bytes) == 0 &&
+	    field_number(message, "version", INT64_MAX, &version) == 0) {
+		if (n_bytes != h->document->n_bytes) {
+			look_failed(a, h, true);
+			return;
+		}
+		h->look_version = version;
+		h->look_ns = agent_now(a) + agent_time_for(a, n_bytes);
+		work_tell(a, w, json_pack("{s:s}", "op", "root"), NULL, 0);
+	} else if (strcmp(op, "root") == 0 && field_bytes(message, "root", root, 32) == 0) {
+		if (memcmp(root, h->document->root, 32) != 0) {
+			look_failed(a, h, true);
+			return;
+		}
+		work_end(a, w);
+		h->look_ns = 0;
+		head_set_serving(a, h, h->look_version);
+	} else {
+		look_failed(a, h, false);
+	}
+}
+
+static void on_look_end(struct agent *a, struct work *w, const char *how)
+{
+	(void)how;
+	look_failed(a, container_of(w, struct head, look), false);
+}
+
+static unsigned n_looks(struct agent *a)
+{
+	struct head *h;
+	unsigned n = 0;
+
+	list_for_each(h, &a->heads, link)
+		n += h->look_ns != 0;
+	return n;
+}
+
+/* Whether the local weightd has what the record says, or had published it when we died. */
+static bool look(struct agent *a, struct head *h)
+{
+	char why[WHY_SIZE];
+
+	if (!h->document || h->look_is_vain)
+		return false;
+	h->look = (struct work){.on_message = on_look_message, .on_end = on_look_end};
+	if (work_start(a, &h->look, JOB_SOURCE, why) < 0) {
+		agent_log(a, "error", "%s", why);
+		return false;
+	}
+	h->look_ns = agent_now(a) + a->config->prepare_ns;
+	work_tell(a, &h->look,
+		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
+			    a->config->weightd_socket, "buffer", h->buffer, "device", "host",
+			    "version", (json_int_t)h->version),
+		  NULL, 0);
+	return true;
+}
+
+/* --- Asking ------------------------------------------------------------------------------------- */
+
+/* One of those that claim the newest, newer than what we hold and not older than the record. */
+static unsigned choose(struct agent *a, const struct head *h)
+{
+	struct pair newest = head_held(h);
+	unsigned n = 0, chosen = NO_PEER;
+	uint32_t random;
+
+	a->edge->random(a->world, &random, sizeof(random));
+	for (unsigned i = 0; i < a->config->n_peers; i++) {
+		struct claim *c = a->peers[i].up ? head_claim(a, i, h) : NULL;
+		int order;
+
+		if (!c || pair_compare(c->pair, head_committed(h)) < 0)
+			continue;
+		order = pair_compare(c->pair, newest);
+		if (order < 0 || (order == 0 && chosen == NO_PEER))
+			continue;
+		n = order > 0 ? 1 : n + 1;
+		newest = c->pair;
+		/* Each of the n with the same chance. */
+		random = random * 1664525 + 1013904223;
+		if ((random >> 8) % n == 0)
+			chosen = i;
+	}
+	return chosen;
+}
+
+static void ask(struct agent *a, struct head *h, unsigned peer, uint64_t now)
+{
+	struct pair held = head_held(h);
+
+	h->asked = peer;
+	/* It digests the version before it prepares. */
+	h->asked_ns = now + 3 * a->config->prepare_ns + 60 * SECOND;
+	agent_send(a, peer,
+		   json_pack("{s:s, s:s, s:s, s:I, s:I}", "type", "catch-up", "buffer", h->buffer,
+			     "group", h->group, "term", (json_int_t)held.term, "number",
+			     (json_int_t)held.number));
+}
+
+static bool is_ours(const struct agent *a, const struct head *h)
+{
+	const struct group *g = group_find(a->config, h->group);
+
+	return g && group_knows(g, a->config->name) && group_has_buffer(g, h->buffer);
+}
+
+static void step(struct agent *a, struct head *h, uint64_t now)
+{
+	unsigned peer;
+
+	if (h->look_ns) {
+		if (now < h->look_ns)
+			return;
+		look_failed(a, h, false);
+	}
+	if (h->asked != NO_PEER && now < h->asked_ns)
+		return;
+	if (h->asked != NO_PEER)
+		repair_retry_later(a, h);
+	if (h->retry_ns > now)
+		return;
+	h->retry_ns = 0;
+	/* Their ends come back here. */
+	if (!is_ours(a, h) || party_find_of_buffer(a, h->buffer) ||
+	    transaction_find_of_buffer(a, h->buffer))
+		return;
+	if (h->state == HEAD_UNVERIFIED && (n_looks(a) >= LOOKS_MAX || look(a, h)))
+		return;
+	h->state = h->state == HEAD_UNVERIFIED ? HEAD_BEHIND : h->state;
+	peer = choose(a, h);
+	if (peer != NO_PEER) {
+		ask(a, h, peer, now);
+		return;
+	}
+	/* Nobody has it: a weightd that was away may come back with it. */
+	if (h->state == HEAD_BEHIND && h->document && !h->look_is_vain) {
+		repair_retry_later(a, h);
+		h->state = HEAD_UNVERIFIED;
+	}
+}
+
+uint64_t repair_step(struct agent *a, uint64_t now)
+{
+	uint64_t next = 0;
+	bool all = a->look_again;
+	struct head *h;
+
+	a->look_again = false;
+	list_for_each(h, &a->heads, link) {
+		uint64_t at = h->look_ns            ? h->look_ns
+			      : h->asked != NO_PEER ? h->asked_ns
+						    : h->retry_ns;
+
+		if (all || (at && now >= at))
+			step(a, h, now);
+		at = h->look_ns ? h->look_ns : h->asked != NO_PEER ? h->asked_ns : h->retry_ns;
+		if (at && (!next || at < next))
+			next = at;
+	}
+	return next;
+}
+
+void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
+{
+	const char *buffer, *code, *why;
+	struct head *h;
+
+	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
+	    field_string(message, "code", 32, &code) < 0 ||
+	    field_string(message, "why", WHY_SIZE, &why) < 0) {
+		agent_hang_up(a, peer, "cannot-repair of another form");
+		return;
+	}
+	h = head_find(a, buffer);
+	if (!h || h->asked != peer)
+		return;
+	agent_log(a, "debug", "%s: %s does not repair it: %s", buffer, agent_peer_name(a, peer),
+		  why);
+	repair_retry_later(a, h);
+}
+
+void repair_on_peer_down(struct agent *a, unsigned peer)
+{
+	struct head *h;
+
+	list_for_each(h, &a->heads, link)
+		if (h->asked == peer)
+			repair_retry_later(a, h);
+}
+
+/* --- Being asked -------------------------------------------------------------------------------- */
+
+void repair_refuse(struct agent *a, unsigned peer, const char *buffer, const char *code,
+		   const char *why)
+{
+	agent_send(a, peer,
+		   json_pack("{s:s, s:s, s:s, s:s}", "type", "cannot-repair", "buffer", buffer,
+			     "code", code, "why", why));
+}
+
+void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
+{
+	const char *buffer, *group_name;
+	const struct group *g;
+	char why[WHY_SIZE];
+	struct transaction *t;
+	struct pair pair;
+	struct head *h;
+
+	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
+	    field_string(message, "group", GROUP_MAX, &group_name) < 0 ||
+	    field_number(message, "term", PAIR_MAX, &pair.term) < 0 ||
+	    field_number(message, "number", PAIR_MAX, &pair.number) < 0) {
+		agent_hang_up(a, peer, "catch-up of another form");
+		return;
+	}
+	g = group_find(a->config, group_name);
+	h = head_find(a, buffer);
+	if (!g || !group_knows(g, agent_peer_name(a, peer)) || !h ||
+	    strcmp(h->group, g->name) != 0 || pair_compare(head_held(h), pair) <= 0)
+		repair_refuse(a, peer, buffer, "nothing", "nothing newer is here");
+	else if (transaction_find_of_buffer(a, buffer) || party_find_of_buffer(a, buffer))
+		repair_refuse(a, peer, buffer, "busy", "a sync of it is under way here");
+	else if (transaction_new(a, h, g, peer, h->version, &t, why) < 0)
+		repair_refuse(a, peer, buffer, "failed", why);
+}

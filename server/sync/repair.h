@@ -1,0 +1,21 @@
+/*
+ * Repair
+ *
+ * How a node that lacks a committed version comes to it: it looks whether it has the bytes after all, and asks
+ * one that has them.
+ */
+#pragma once
+
+#include "server/sync/head.h"
+
+/* Whether anything should be looked at or asked for now, and when to come again; 0: there is no need. */
+uint64_t repair_step(struct agent *a, uint64_t now);
+
+void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message);
+void repair_on_refused(struct agent *a, unsigned peer, const json_t *message);
+/* Something came to nothing: a while, longer each time, before the next attempt. */
+void repair_retry_later(struct agent *a, struct head *h);
+void repair_on_peer_down(struct agent *a, unsigned peer);
+/* Answers a catch-up that comes to nothing. */
+void repair_refuse(struct agent *a, unsigned peer, const char *buffer, const char *code,
+		   const char *why);

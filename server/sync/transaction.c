@@ -1,0 +1,933 @@
+/*
+ * A transaction is a phase and a state per member. Whatever happens changes the state of a member, and
+ * transaction_step() looks whether the phase is over: nobody is waited for who has no deadline, as each phase
+ * has one, at which those that it waits for are lost to the sync. What a loss means, the policy says, at once.
+ *
+ * The point of no return is decide(): before it, ending the sync leaves every node as it was; after it, the
+ * record of this node holds the version and nothing takes it back. Members that miss COMMIT then are repaired.
+ */
+#include "server/sync/transaction.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/base/tree.h"
+#include "server/sync/epoch.h"
+#include "server/sync/group.h"
+#include "server/sync/history.h"
+#include "server/sync/repair.h"
+
+static void settle_votes(struct agent *a, struct transaction *t);
+
+struct transaction *transaction_find(struct agent *a, const char *sync)
+{
+	struct transaction *t;
+
+	list_for_each(t, &a->transactions, link)
+		if (t->phase != PHASE_ENDED && strcmp(t->sync, sync) == 0)
+			return t;
+	return NULL;
+}
+
+struct transaction *transaction_find_of_buffer(struct agent *a, const char *buffer)
+{
+	struct transaction *t;
+
+	list_for_each(t, &a->transactions, link)
+		if (t->phase != PHASE_ENDED && strcmp(t->head->buffer, buffer) == 0)
+			return t;
+	return NULL;
+}
+
+uint64_t transaction_deadline(const struct transaction *t)
+{
+	if (t->phase == PHASE_ENDED)
+		return 0;
+	return t->deadline_ns < t->whole_ns ? t->deadline_ns : t->whole_ns;
+}
+
+static void set_phase(struct agent *a, struct transaction *t, enum phase phase, uint64_t wait_ns)
+{
+	t->phase = phase;
+	t->deadline_ns = agent_now(a) + wait_ns;
+}
+
+unsigned transaction_count(const struct transaction *t, enum member_state state)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < t->n_members; i++)
+		n += t->members[i].state == state;
+	return n;
+}
+
+/* --- Members ------------------------------------------------------------------------------------ */
+
+static const char *const STATES[] = {
+	[MEMBER_AWAITED] = "prepare",     [MEMBER_ASKED] = "prepare",
+	[MEMBER_READY] = "ready",         [MEMBER_OPENING] = "open",
+	[MEMBER_OPEN] = "open",           [MEMBER_MOVING] = "bytes",
+	[MEMBER_STOPPING] = "bytes",      [MEMBER_VERIFYING] = "verify",
+	[MEMBER_VERIFIED] = "verified",   [MEMBER_COMMITTING] = "commit",
+	[MEMBER_COMMITTED] = "committed", [MEMBER_FAILED] = "failed",
+	[MEMBER_ABSENT] = "absent",       [MEMBER_UNKNOWN] = "unknown",
+};
+
+const char *member_phase(const struct member *m)
+{
+	return m->state == MEMBER_READY && m->missing.n == 0 ? "moved" : STATES[m->state];
+}
+
+bool member_is_final(const struct member *m)
+{
+	return m->state >= MEMBER_COMMITTED;
+}
+
+void member_set_state(struct agent *a, struct transaction *t, struct member *m,
+		      enum member_state state)
+{
+	m->state = state;
+	history_member_event(a, t, m);
+}
+
+int member_tell(struct agent *a, struct transaction *t, struct member *m, const char *type,
+		json_t *fields)
+{
+	if (!fields)
+		fields = json_object();
+	json_object_set_new(fields, "type", json_string(type));
+	json_object_set_new(fields, "sync", json_string(t->sync));
+	return agent_send(a, m->peer, fields);
+}
+
+static const char *doing(const struct member *m)
+{
+	static const char *const WORDS[] = {
+		[MEMBER_AWAITED] = "and could not be asked",
+		[MEMBER_ASKED] = "while it prepared",
+		[MEMBER_READY] = "while bytes moved",
+		[MEMBER_OPENING] = "while links were opened",
+		[MEMBER_OPEN] = "while links were opened",
+		[MEMBER_MOVING] = "while bytes moved",
+		[MEMBER_STOPPING] = "while bytes moved",
+		[MEMBER_VERIFYING] = "while it verified",
+		[MEMBER_VERIFIED] = "after it had verified",
+		[MEMBER_COMMITTING] = "while it committed",
+		[MEMBER_UNKNOWN] = "",
+	};
+
+	return WORDS[m->state];
+}
+
+/* "while bytes moved (a -> b, 312 of 1024 MiB)" */
+static void describe(const struct agent *a, const struct transaction *t, const struct member *m,
+		     char *ret, size_t size)
+{
+	const char *from = a->config->name;
+
+	if (m->state < MEMBER_OPENING || m->state > MEMBER_STOPPING) {
+		snprintf(ret, size, "%s", doing(m));
+		return;
+	}
+	for (const struct member *before = t->first; before && before != m; before = before->next)
+		from = before->name;
+	snprintf(ret, size, "%s (%s -> %s, %ju of %ju MiB)", doing(m), from, m->name,
+		 (uintmax_t)(m->done >> 20), (uintmax_t)(t->expected >> 20));
+}
+
+void member_fail(struct agent *a, struct transaction *t, struct member *m, const char *format, ...)
+{
+	bool in_epoch = m->state >= MEMBER_OPENING && m->state <= MEMBER_STOPPING;
+	char what[WHY_SIZE / 2], where[WHY_SIZE / 2], *why;
+	va_list args;
+
+	if (member_is_final(m) || t->phase == PHASE_ENDED)
+		return;
+	va_start(args, format);
+	vsnprintf(what, sizeof(what), format, args);
+	va_end(args);
+	describe(a, t, m, where, sizeof(where));
+	if (asprintf(&why, "%s %s %s", m->name, what, where) >= 0) {
+		free(m->why);
+		m->why = why;
+	}
+	if (m->state != MEMBER_AWAITED && m->state != MEMBER_COMMITTING)
+		member_tell(a, t, m, "abort", json_pack("{s:s}", "why", m->why ? m->why : what));
+	member_set_state(a, t, m,
+			 m->state == MEMBER_AWAITED      ? MEMBER_ABSENT
+			 : m->state == MEMBER_COMMITTING ? MEMBER_UNKNOWN
+							 : MEMBER_FAILED);
+	settle_votes(a, t);
+	if (t->phase != PHASE_ENDED && in_epoch)
+		epoch_stop(a, t);
+}
+
+void member_is_wrong(struct agent *a, struct transaction *t, struct member *m, const char *type)
+{
+	agent_hang_up(a, m->peer, "%s of sync %s came out of order, or of another form", type,
+		      t->sync);
+	member_fail(a, t, m, "sent a wrong '%s'", type);
+}
+
+/* --- The end ------------------------------------------------------------------------------------ */
+
+static void end(struct agent *a, struct transaction *t, bool committed)
+{
+	for (unsigned i = 0; i < t->n_members; i++) {
+		struct member *m = &t->members[i];
+
+		if (member_is_final(m))
+			continue;
+		if (m->state != MEMBER_AWAITED)
+			member_tell(a, t, m, "abort",
+				    json_pack("{s:s}", "why", t->why ? t->why : "the sync ended"));
+		m->state = m->state == MEMBER_AWAITED      ? MEMBER_ABSENT
+			   : m->state == MEMBER_COMMITTING ? MEMBER_UNKNOWN
+							   : MEMBER_FAILED;
+	}
+	work_end(a, &t->engine);
+	work_end(a, &t->source);
+	t->phase = PHASE_ENDED;
+	history_transaction_end(a, t, committed);
+	a->look_again = true;
+	if (committed && !t->is_repair)
+		head_tell_all(a, t->head);
+}
+
+void transaction_fail(struct agent *a, struct transaction *t, const char *format, ...)
+{
+	char cause[WHY_SIZE], what[WHY_SIZE], kept[WHY_SIZE];
+	va_list args;
+	char *why;
+
+	if (t->phase == PHASE_ENDED)
+		return;
+	va_start(args, format);
+	vsnprintf(cause, sizeof(cause), format, args);
+	va_end(args);
+	if (t->document->pair.number)
+		snprintf(what, sizeof(what), "%s@%ju", t->head->buffer,
+			 (uintmax_t)t->document->pair.number);
+	else
+		snprintf(what, sizeof(what), "%s", t->head->buffer);
+	if (t->is_repair)
+		snprintf(kept, sizeof(kept), "it serves what it had");
+	else if (t->before.number)
+		snprintf(kept, sizeof(kept), "every node still serves %s@%ju", t->head->buffer,
+			 (uintmax_t)t->before.number);
+	else
+		snprintf(kept, sizeof(kept), "no node serves any version of it");
+	if (asprintf(&why, "sync %s: %s was not committed%s: %s; %s", t->sync, what,
+		     t->decided ? " everywhere" : "", cause,
+		     t->decided ? "whoever missed it will fetch it" : kept) >= 0) {
+		free(t->why);
+		t->why = why;
+	}
+	end(a, t, t->decided);
+}
+
+/* --- Policy ------------------------------------------------------------------------------------- */
+
+/* Members that may still commit, or did. */
+static unsigned n_alive(const struct transaction *t)
+{
+	unsigned n = t->n_members;
+
+	n -= transaction_count(t, MEMBER_FAILED) + transaction_count(t, MEMBER_ABSENT);
+	return n;
+}
+
+static bool is_enough(const struct transaction *t, unsigned n_votes)
+{
+	unsigned n_all = t->n_members + t->counts_us, n = n_votes + t->counts_us;
+
+	switch (t->policy) {
+	case POLICY_ALL:
+		return n == n_all;
+	case POLICY_QUORUM:
+		return 2 * n > n_all;
+	case POLICY_EACH:
+		return n_votes > 0 || t->n_members == 0;
+	}
+	return false;
+}
+
+/* A member was lost: whether the rest is still enough. */
+static void settle_votes(struct agent *a, struct transaction *t)
+{
+	const char *why = NULL;
+
+	if (t->phase == PHASE_ENDED || t->decided || is_enough(t, n_alive(t)))
+		return;
+	for (unsigned i = 0; i < t->n_members && !why; i++)
+		if (t->members[i].state == MEMBER_FAILED || t->members[i].state == MEMBER_ABSENT)
+			why = t->members[i].why;
+	if (t->policy == POLICY_ALL || t->n_members == 1)
+		transaction_fail(a, t, "%s", why ? why : "a member was lost");
+	else
+		transaction_fail(
+			a, t,
+			"%u of %u members are left, which the policy '%s' is not content with: %s",
+			n_alive(t) + t->counts_us, t->n_members + t->counts_us,
+			policy_name(t->policy), why ? why : "members were lost");
+}
+
+/* Durable before anybody is told: the opening of head.c says why. */
+static bool decide(struct agent *a, struct transaction *t)
+{
+	char why[WHY_SIZE];
+	int r;
+
+	if (t->is_repair)
+		t->decided = true; /* by its publisher, when it was pushed */
+	if (t->decided)
+		return true;
+	if (document_decide(a, t->document, why) < 0) {
+		transaction_fail(a, t, "%s", why);
+		return false;
+	}
+	r = head_commit(a, t->head, t->document, t->version, HEAD_SERVING);
+	if (r < 0) {
+		transaction_fail(a, t, "the record of %s could not be written: %s", a->config->name,
+				 strerror(-r));
+		return false;
+	}
+	t->decided = true;
+	return true;
+}
+
+static void commit(struct agent *a, struct transaction *t, struct member *m)
+{
+	member_set_state(a, t, m, MEMBER_COMMITTING);
+	member_tell(a, t, m, "commit", json_pack("{s:s}", "decision", t->document->decision));
+}
+
+static void commit_all(struct agent *a, struct transaction *t)
+{
+	if (!decide(a, t))
+		return;
+	set_phase(a, t, PHASE_COMMIT, agent_time_for(a, t->document->n_bytes));
+	for (unsigned i = 0; i < t->n_members; i++)
+		if (t->members[i].state == MEMBER_VERIFIED)
+			commit(a, t, &t->members[i]);
+	transaction_step(a, t);
+}
+
+/* --- Steps -------------------------------------------------------------------------------------- */
+
+static void verify_all(struct agent *a, struct transaction *t)
+{
+	set_phase(a, t, PHASE_VERIFY, agent_time_for(a, t->document->n_bytes));
+	for (unsigned i = 0; i < t->n_members; i++) {
+		struct member *m = &t->members[i];
+
+		if (m->state != MEMBER_READY)
+			continue;
+		member_set_state(a, t, m, MEMBER_VERIFYING);
+		member_tell(a, t, m, "verify", NULL);
+	}
+	transaction_step(a, t);
+}
+
+static void move_or_verify(struct agent *a, struct transaction *t)
+{
+	if (epoch_begin(a, t) == 0)
+		verify_all(a, t);
+}
+
+/* With `each`, nobody waits for others. */
+static void on_vote(struct agent *a, struct transaction *t, struct member *m)
+{
+	if (t->policy == POLICY_EACH && decide(a, t))
+		commit(a, t, m);
+}
+
+void transaction_step(struct agent *a, struct transaction *t)
+{
+	switch (t->phase) {
+	case PHASE_PREPARE:
+		if (!transaction_count(t, MEMBER_AWAITED) && !transaction_count(t, MEMBER_ASKED))
+			move_or_verify(a, t);
+		break;
+	case PHASE_OPEN:
+		if (t->engine_is_open && !transaction_count(t, MEMBER_OPENING))
+			epoch_start(a, t);
+		break;
+	case PHASE_BYTES:
+		if (t->engine_is_done && !transaction_count(t, MEMBER_MOVING))
+			move_or_verify(a, t);
+		break;
+	case PHASE_STOP:
+		if (!transaction_count(t, MEMBER_STOPPING))
+			move_or_verify(a, t);
+		break;
+	case PHASE_VERIFY:
+		if (transaction_count(t, MEMBER_VERIFYING))
+			break;
+		if (transaction_count(t, MEMBER_READY))
+			move_or_verify(a, t);
+		else
+			commit_all(a, t);
+		break;
+	case PHASE_COMMIT:
+		if (!transaction_count(t, MEMBER_COMMITTING))
+			end(a, t, true);
+		break;
+	case PHASE_ATTACH:
+	case PHASE_DIGEST:
+	case PHASE_ENDED:
+		break;
+	}
+}
+
+/* --- What members say --------------------------------------------------------------------------- */
+
+static void send_blobs(struct agent *a, struct transaction *t, struct member *m,
+		       const json_t *wanted)
+{
+	const struct document *d = t->document;
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(wanted, i, row)
+	{
+		const char *hex = json_string_value(row);
+		char layout[65], leaves[65];
+
+		if (hex && strcmp(hex, field_hex(d->layout, 32, layout)) == 0)
+			a->edge->send_blob(a->world, m->peer, d->layout, t->layout_fd,
+					   d->layout_bytes);
+		else if (hex && strcmp(hex, field_hex(d->leaves, 32, leaves)) == 0)
+			a->edge->send_blob(a->world, m->peer, d->leaves, t->leaves_fd,
+					   document_leaves_bytes(d));
+	}
+}
+
+static void on_want(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+{
+	json_t *blobs;
+
+	if (m->state != MEMBER_ASKED || field_array(message, "blobs", 2, &blobs) < 0)
+		member_is_wrong(a, t, m, "want");
+	else
+		send_blobs(a, t, m, blobs);
+}
+
+static void on_ready(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+{
+	(void)message;
+	if (m->state != MEMBER_ASKED) {
+		member_is_wrong(a, t, m, "ready");
+		return;
+	}
+	if (ranges_add(&m->missing, 0, t->document->n_bytes) < 0)
+		member_fail(a, t, m, "could not be noted: out of memory");
+	else
+		member_set_state(a, t, m, MEMBER_READY);
+}
+
+static void on_refuse(struct agent *a, struct transaction *t, struct member *m,
+		      const json_t *message)
+{
+	const char *code = "", *why = "it did not say why";
+
+	(void)field_string(message, "code", 32, &code);
+	(void)field_string(message, "why", WHY_SIZE / 2 - 1, &why);
+	if (m->state != MEMBER_ASKED) {
+		member_is_wrong(a, t, m, "refuse");
+		return;
+	}
+	if (json_object_get(message, "heads"))
+		head_on_message(a, m->peer, message);
+	if (strcmp(code, "there") == 0)
+		member_set_state(a, t, m, MEMBER_COMMITTED);
+	else
+		member_fail(a, t, m, "refused: %s,", why);
+}
+
+static void on_verified(struct agent *a, struct transaction *t, struct member *m,
+			const json_t *message)
+{
+	uint8_t root[32];
+
+	if (m->state != MEMBER_VERIFYING || field_bytes(message, "root", root, 32) < 0 ||
+	    memcmp(root, t->document->root, 32) != 0) {
+		member_is_wrong(a, t, m, "verified");
+		return;
+	}
+	member_set_state(a, t, m, MEMBER_VERIFIED);
+	on_vote(a, t, m);
+}
+
+static void on_corrupt(struct agent *a, struct transaction *t, struct member *m,
+		       const json_t *message)
+{
+	struct ranges ranges;
+
+	ranges_init(&ranges);
+	if (m->state != MEMBER_VERIFYING ||
+	    ranges_from_json(json_object_get(message, "ranges"), t->document->n_bytes, &ranges) < 0 ||
+	    !ranges.n) {
+		ranges_deinit(&ranges);
+		member_is_wrong(a, t, m, "corrupt");
+		return;
+	}
+	ranges_deinit(&m->missing);
+	m->missing = ranges;
+	agent_log(a, "warning", "sync %s: %ju bytes at %s are not those that were signed", t->sync,
+		  (uintmax_t)ranges_total(&ranges), m->name);
+	if (++m->n_corrupt == CORRUPT_MAX)
+		member_fail(a, t, m, "got other bytes than were signed %u times", CORRUPT_MAX);
+	else
+		member_set_state(a, t, m, MEMBER_READY);
+}
+
+static void on_committed(struct agent *a, struct transaction *t, struct member *m,
+			 const json_t *message)
+{
+	if (m->state != MEMBER_COMMITTING ||
+	    field_number(message, "version", INT64_MAX, &m->version) < 0)
+		member_is_wrong(a, t, m, "committed");
+	else
+		member_set_state(a, t, m, MEMBER_COMMITTED);
+}
+
+static void on_failed(struct agent *a, struct transaction *t, struct member *m,
+		      const json_t *message)
+{
+	const char *why = "it did not say why";
+
+	(void)field_string(message, "why", WHY_SIZE / 2 - 1, &why);
+	member_fail(a, t, m, "failed: %s,", why);
+}
+
+static void on_aborted(struct agent *a, struct transaction *t, struct member *m,
+		       const json_t *message)
+{
+	(void)message;
+	member_fail(a, t, m, "left for another sync");
+}
+
+static const struct {
+	const char *type;
+	bool of_epoch;
+	void (*fn)(struct agent *a, struct transaction *t, struct member *m, const json_t *message);
+} MESSAGES[] = {
+	{"progress", true, epoch_on_progress},
+	{"want", false, on_want},
+	{"ready", false, on_ready},
+	{"refuse", false, on_refuse},
+	{"opened", true, epoch_on_opened},
+	{"done", true, epoch_on_done},
+	{"broken", true, epoch_on_broken},
+	{"stopped", true, epoch_on_stopped},
+	{"verified", false, on_verified},
+	{"corrupt", false, on_corrupt},
+	{"committed", false, on_committed},
+	{"failed", false, on_failed},
+	{"aborted", false, on_aborted},
+};
+
+static struct member *find_member(struct transaction *t, unsigned peer)
+{
+	for (unsigned i = 0; i < t->n_members; i++)
+		if (t->members[i].peer == peer)
+			return &t->members[i];
+	return NULL;
+}
+
+bool transaction_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
+			    const json_t *message)
+{
+	struct transaction *t = transaction_find(a, sync);
+	struct member *m = t ? find_member(t, peer) : NULL;
+	uint64_t epoch = 0;
+
+	if (!m)
+		return false;
+	if (member_is_final(m))
+		return true;
+	for (unsigned i = 0; i < sizeof(MESSAGES) / sizeof(MESSAGES[0]); i++) {
+		if (strcmp(MESSAGES[i].type, type) != 0)
+			continue;
+		if (MESSAGES[i].of_epoch && field_number(message, "epoch", INT64_MAX, &epoch) < 0)
+			member_is_wrong(a, t, m, type);
+		else if (!MESSAGES[i].of_epoch || epoch == t->epoch)
+			MESSAGES[i].fn(a, t, m, message);
+		transaction_step(a, t);
+		return true;
+	}
+	return false;
+}
+
+/* --- Prepare ------------------------------------------------------------------------------------ */
+
+static void ask(struct agent *a, struct transaction *t, struct member *m, json_t *message)
+{
+	if (agent_send(a, m->peer, message) == 0)
+		member_set_state(a, t, m, MEMBER_ASKED);
+	/* Those who are away are waited for less than those who make room for it. */
+	if (!transaction_count(t, MEMBER_AWAITED))
+		t->deadline_ns = agent_now(a) + a->config->prepare_ns +
+				 agent_time_for(a, t->document->n_bytes);
+}
+
+static json_t *prepare_message(struct transaction *t)
+{
+	json_t *message = document_to_json(t->document);
+
+	json_object_set_new(message, "type", json_string("prepare"));
+	json_object_set_new(message, "sync", json_string(t->sync));
+	json_object_set_new(message, "group", json_string(t->group->name));
+	return message;
+}
+
+/* Who has been down for long already is not waited for again. */
+static bool is_waited_for(const struct agent *a, const struct member *m)
+{
+	const struct peer *p = m->peer == NO_PEER ? NULL : &a->peers[m->peer];
+
+	return p && (p->up || agent_now(a) - p->since_ns < a->config->prepare_ns);
+}
+
+static void prepare(struct agent *a, struct transaction *t)
+{
+	cleanup(json_freep) json_t *message = prepare_message(t);
+	uint64_t rate = t->max_rate;
+
+	for (unsigned i = 0; i < t->n_members; i++) {
+		const struct member *m = &t->members[i];
+		uint64_t measured = m->peer == NO_PEER ? 0 : a->peers[m->peer].rate;
+
+		if (measured && (!rate || measured < rate))
+			rate = measured;
+	}
+	t->whole_ns = agent_now(a) + agent_time_to_move(a, t->document->n_bytes, rate);
+	set_phase(a, t, PHASE_PREPARE, a->config->prepare_ns);
+	for (unsigned i = 0; i < t->n_members && t->phase == PHASE_PREPARE; i++) {
+		struct member *m = &t->members[i];
+
+		if (m->peer != NO_PEER && a->peers[m->peer].up)
+			ask(a, t, m, json_incref(message));
+	}
+	for (unsigned i = 0; i < t->n_members && t->phase == PHASE_PREPARE; i++) {
+		struct member *m = &t->members[i];
+
+		if (m->state == MEMBER_AWAITED && !is_waited_for(a, m))
+			member_fail(a, t, m, "is not connected");
+	}
+	transaction_step(a, t);
+}
+
+void transaction_on_peer_up(struct agent *a, struct transaction *t, unsigned peer)
+{
+	struct member *m = find_member(t, peer);
+
+	if (t->phase == PHASE_PREPARE && m && m->state == MEMBER_AWAITED)
+		ask(a, t, m, prepare_message(t));
+}
+
+void transaction_on_peer_down(struct agent *a, struct transaction *t, unsigned peer, const char *why)
+{
+	struct member *m = find_member(t, peer);
+
+	if (t->phase == PHASE_ENDED || !m || m->state == MEMBER_AWAITED)
+		return;
+	member_fail(a, t, m, "%s", why);
+	transaction_step(a, t);
+}
+
+/* --- The source --------------------------------------------------------------------------------- */
+
+static void source_failed(struct agent *a, struct transaction *t, const char *why)
+{
+	if (t->is_repair && t->phase <= PHASE_DIGEST) {
+		head_set_lost(a, t->head);
+		repair_refuse(a, t->members[0].peer, t->head->buffer, "lost", why);
+	}
+	transaction_fail(a, t, "%s", why);
+}
+
+static void on_attached(struct agent *a, struct transaction *t, const json_t *message, int *fds,
+			unsigned n_fds)
+{
+	struct document *d = t->document;
+
+	if (t->phase != PHASE_ATTACH || n_fds != 2 ||
+	    field_number(message, "version", INT64_MAX, &t->version) < 0 ||
+	    field_number(message, "n_bytes", INT64_MAX, &d->n_bytes) < 0 ||
+	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
+	    field_bytes(message, "layout", d->layout, 32) < 0 || !d->n_bytes) {
+		source_failed(a, t, "the source job answered something else than was asked");
+		return;
+	}
+	if (a->config->max_bytes && d->n_bytes > a->config->max_bytes) {
+		transaction_fail(a, t, "it has %ju bytes, and max-bytes of %s is %ju",
+				 (uintmax_t)d->n_bytes, a->config->name,
+				 (uintmax_t)a->config->max_bytes);
+		return;
+	}
+	t->layout_fd = take_fd(fds[0]);
+	t->data_fd = take_fd(fds[1]);
+	set_phase(a, t, PHASE_DIGEST, agent_time_for(a, d->n_bytes));
+	t->whole_ns = t->deadline_ns;
+	work_tell(a, &t->source, json_pack("{s:s}", "op", "root"), NULL, 0);
+}
+
+static bool is_as_recorded(const struct document *d, const struct document *recorded)
+{
+	return d->n_bytes == recorded->n_bytes && memcmp(d->root, recorded->root, 32) == 0 &&
+	       d->layout_bytes == recorded->layout_bytes &&
+	       memcmp(d->layout, recorded->layout, 32) == 0 &&
+	       memcmp(d->leaves, recorded->leaves, 32) == 0;
+}
+
+static void take_recorded(struct agent *a, struct transaction *t)
+{
+	struct document *recorded = t->head->document ? document_copy(t->head->document) : NULL;
+
+	if (!recorded || !is_as_recorded(t->document, recorded)) {
+		document_free(recorded);
+		source_failed(a, t, "the local weightd has other bytes than the record says");
+		return;
+	}
+	document_free(t->document);
+	t->document = recorded;
+	prepare(a, t);
+}
+
+static void write_document(struct agent *a, struct transaction *t)
+{
+	struct document *d = t->document;
+	char why[WHY_SIZE];
+
+	snprintf(d->group, sizeof(d->group), "%s", t->group->name);
+	snprintf(d->buffer, sizeof(d->buffer), "%s", t->head->buffer);
+	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
+	d->time_ns = a->edge->time_ns(a->world);
+	if (head_next(a, t->head, &d->pair) < 0) {
+		transaction_fail(a, t, "there are no numbers left after those of %s",
+				 t->head->buffer);
+	} else if (document_sign(a, d, why) < 0) {
+		transaction_fail(a, t, "%s", why);
+	} else {
+		prepare(a, t);
+	}
+}
+
+static void on_root(struct agent *a, struct transaction *t, const json_t *message, int *fds,
+		    unsigned n_fds)
+{
+	struct document *d = t->document;
+
+	if (t->phase != PHASE_DIGEST || n_fds != 1 || field_bytes(message, "root", d->root, 32) < 0 ||
+	    field_bytes(message, "leaves", d->leaves, 32) < 0) {
+		source_failed(a, t, "the source job answered something else than was asked");
+		return;
+	}
+	t->leaves_fd = take_fd(fds[0]);
+	if (t->is_repair)
+		take_recorded(a, t);
+	else
+		write_document(a, t);
+}
+
+static void on_source_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+			      unsigned n_fds)
+{
+	struct transaction *t = container_of(w, struct transaction, source);
+	const char *op, *why = "the source job did not say why it failed";
+
+	if (t->phase == PHASE_ENDED)
+		return;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "attached") == 0) {
+		on_attached(a, t, message, fds, n_fds);
+	} else if (strcmp(op, "root") == 0) {
+		on_root(a, t, message, fds, n_fds);
+	} else {
+		(void)field_string(message, "why", WHY_SIZE / 2 - 1, &why);
+		source_failed(a, t, why);
+	}
+}
+
+static void on_source_end(struct agent *a, struct work *w, const char *how)
+{
+	struct transaction *t = container_of(w, struct transaction, source);
+	char why[WHY_SIZE];
+
+	if (t->phase == PHASE_ENDED)
+		return;
+	snprintf(why, sizeof(why), "the source process on %s ended (%s)", a->config->name, how);
+	source_failed(a, t, why);
+}
+
+/* --- Beginning ---------------------------------------------------------------------------------- */
+
+static int add_members(struct agent *a, struct transaction *t, unsigned repair_of)
+{
+	const struct group *g = t->group;
+
+	t->members = calloc(t->is_repair ? 1 : g->n_members + 1, sizeof(*t->members));
+	if (!t->members)
+		return -ENOMEM;
+	if (t->is_repair) {
+		t->members[0].peer = repair_of;
+		t->members[0].name = agent_peer_name(a, repair_of);
+		ranges_init(&t->members[0].missing);
+		t->n_members = 1;
+		return 0;
+	}
+	for (unsigned i = 0; i < g->n_members; i++) {
+		struct member *m = &t->members[t->n_members];
+
+		if (strcmp(g->members[i], a->config->name) == 0) {
+			t->counts_us = true;
+			continue;
+		}
+		m->peer = agent_peer_number(a, g->members[i]);
+		m->name = g->members[i];
+		ranges_init(&m->missing);
+		t->n_members++;
+	}
+	return 0;
+}
+
+int transaction_new(struct agent *a, struct head *h, const struct group *g, unsigned repair_of,
+		    uint64_t version, struct transaction **ret, char why[WHY_SIZE])
+{
+	struct transaction *t = calloc(1, sizeof(*t));
+	int r;
+
+	snprintf(why, WHY_SIZE, "out of memory");
+	if (!t)
+		return -ENOMEM;
+	list_init(&t->link);
+	t->is_repair = repair_of != NO_PEER;
+	t->head = h;
+	t->group = g;
+	t->policy = t->is_repair ? POLICY_ALL : g->policy;
+	t->before = head_committed(h);
+	t->layout_fd = t->data_fd = t->leaves_fd = -1;
+	t->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
+	ranges_init(&t->ranges);
+	agent_new_id(a, t->sync);
+	t->started_ns = a->edge->time_ns(a->world);
+	t->document = calloc(1, sizeof(*t->document));
+	r = t->document ? add_members(a, t, repair_of) : -ENOMEM;
+	if (r == 0)
+		r = work_start(a, &t->source, JOB_SOURCE, why);
+	if (r < 0) {
+		transaction_free(a, t);
+		return r;
+	}
+	set_phase(a, t, PHASE_ATTACH, a->config->prepare_ns);
+	t->whole_ns = t->deadline_ns;
+	list_append(&a->transactions, &t->link);
+	work_tell(a, &t->source,
+		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
+			    a->config->weightd_socket, "buffer", h->buffer, "device", "host",
+			    "version", (json_int_t)version),
+		  NULL, 0);
+	*ret = t;
+	return 0;
+}
+
+void transaction_free(struct agent *a, struct transaction *t)
+{
+	work_end(a, &t->engine);
+	work_end(a, &t->source);
+	for (unsigned i = 0; i < t->n_members; i++) {
+		ranges_deinit(&t->members[i].missing);
+		free(t->members[i].why);
+	}
+	free(t->members);
+	if (t->layout_fd >= 0)
+		close(t->layout_fd);
+	if (t->data_fd >= 0)
+		close(t->data_fd);
+	if (t->leaves_fd >= 0)
+		close(t->leaves_fd);
+	ranges_deinit(&t->ranges);
+	document_free(t->document);
+	free(t->why);
+	list_remove(&t->link);
+	free(t);
+}
+
+/* --- Deadlines ---------------------------------------------------------------------------------- */
+
+static void lose_all_in(struct agent *a, struct transaction *t, enum member_state state,
+			uint64_t wait_ns)
+{
+	for (unsigned i = 0; i < t->n_members && t->phase != PHASE_ENDED; i++)
+		if (t->members[i].state == state)
+			member_fail(a, t, &t->members[i], "did not answer for %ju s",
+				    (uintmax_t)(wait_ns / SECOND));
+}
+
+static void lose_absent(struct agent *a, struct transaction *t)
+{
+	for (unsigned i = 0; i < t->n_members && t->phase != PHASE_ENDED; i++)
+		if (t->members[i].state == MEMBER_AWAITED)
+			member_fail(a, t, &t->members[i], "is not connected");
+}
+
+void transaction_on_timer(struct agent *a, struct transaction *t, uint64_t now)
+{
+	const struct agent_config *c = a->config;
+	uint64_t for_bytes = agent_time_for(a, t->document->n_bytes);
+
+	if (t->phase == PHASE_ENDED || now < transaction_deadline(t))
+		return;
+	if (now >= t->whole_ns && t->phase > PHASE_DIGEST && t->phase != PHASE_COMMIT) {
+		transaction_fail(a, t, "it took longer than it may as a whole%s%s",
+				 t->broke_why[0] ? "; an epoch broke before: " : "", t->broke_why);
+		return;
+	}
+	switch (t->phase) {
+	case PHASE_ATTACH:
+	case PHASE_DIGEST:
+		source_failed(a, t, "the local weightd did not answer in time");
+		break;
+	case PHASE_PREPARE:
+		if (transaction_count(t, MEMBER_AWAITED)) {
+			lose_absent(a, t);
+			t->deadline_ns = now + for_bytes;
+		} else {
+			lose_all_in(a, t, MEMBER_ASKED, c->prepare_ns + for_bytes);
+		}
+		break;
+	case PHASE_OPEN:
+		lose_all_in(a, t, MEMBER_OPENING, c->prepare_ns + c->stall_ns);
+		if (t->phase == PHASE_OPEN && !t->engine_is_open) {
+			snprintf(t->broke_why, sizeof(t->broke_why),
+				 "the engine of %s did not open", c->name);
+			epoch_stop(a, t);
+		}
+		break;
+	case PHASE_BYTES:
+		snprintf(t->broke_why, sizeof(t->broke_why), "no byte moved for %ju s",
+			 (uintmax_t)(3 * c->stall_ns / SECOND));
+		epoch_stop(a, t);
+		break;
+	case PHASE_STOP:
+		lose_all_in(a, t, MEMBER_STOPPING, c->stall_ns);
+		break;
+	case PHASE_VERIFY:
+		lose_all_in(a, t, MEMBER_VERIFYING, for_bytes);
+		break;
+	case PHASE_COMMIT:
+		lose_all_in(a, t, MEMBER_COMMITTING, for_bytes);
+		break;
+	case PHASE_ENDED:
+		break;
+	}
+	transaction_step(a, t);
+}

@@ -1,0 +1,145 @@
+/*
+ * Transactions
+ *
+ * One version on its way from this node to members of a group: all of them for a push, a single one for a
+ * repair. This node coordinates it and is the source of its bytes.
+ */
+#pragma once
+
+#include "server/sync/base/ranges.h"
+#include "server/sync/head.h"
+
+#define EPOCHS_MAX 8
+#define CORRUPT_MAX 3 /* times that a member may find other bytes than were signed */
+
+enum phase {
+	PHASE_ATTACH, /* the source job borrows the version */
+	PHASE_DIGEST, /* and reads it */
+	PHASE_PREPARE,
+	PHASE_OPEN, /* engines of an epoch */
+	PHASE_BYTES,
+	PHASE_STOP, /* of an epoch that broke */
+	PHASE_VERIFY,
+	PHASE_COMMIT, /* decided; the last members answer */
+	PHASE_ENDED,
+};
+
+enum member_state {
+	MEMBER_AWAITED, /* not connected, yet */
+	MEMBER_ASKED, /* has PREPARE */
+	MEMBER_READY, /* has memory; in no epoch */
+	MEMBER_OPENING,
+	MEMBER_OPEN,
+	MEMBER_MOVING,
+	MEMBER_STOPPING,
+	MEMBER_VERIFYING,
+	MEMBER_VERIFIED,
+	MEMBER_COMMITTING,
+	/* These are final. */
+	MEMBER_COMMITTED,
+	MEMBER_FAILED,
+	MEMBER_ABSENT,
+	MEMBER_UNKNOWN, /* has COMMIT, and was lost before it answered */
+};
+
+struct member {
+	unsigned peer; /* NO_PEER: no configured one */
+	const char *name;
+	enum member_state state;
+	struct ranges missing;
+	unsigned n_corrupt;
+	unsigned n_blamed; /* for links that broke */
+	uint64_t version;
+	char *why;
+
+	/* of this epoch */
+	char address[256];
+	uint64_t port;
+	char token[65];
+	struct member *next; /* of the chain; NULL: the last one */
+	uint64_t done;
+	uint64_t rate;
+};
+
+struct transaction {
+	struct list link; /* agent::transactions */
+	char sync[SYNC_ID_SIZE];
+	bool is_repair;
+	enum phase phase;
+	struct head *head;
+	const struct group *group;
+	enum policy policy;
+	uint64_t max_rate;
+	struct document *document;
+	struct pair before; /* what this node had committed then: what stays after a failure */
+	struct member *members; /* without this node */
+	unsigned n_members;
+	bool counts_us; /* as a member */
+	bool decided;
+
+	struct work source;
+	uint64_t version; /* of the local weightd */
+	int layout_fd;
+	int data_fd;
+	int leaves_fd;
+
+	struct work engine;
+	uint64_t epoch;
+	struct member *first; /* of the chain */
+	struct ranges ranges; /* of the epoch */
+	uint64_t expected;
+	bool engine_is_open;
+	bool engine_is_done;
+	uint64_t engine_done; /* bytes */
+	uint64_t epoch_ns; /* when its bytes began to move */
+	uint64_t moved_ns; /* when any did last */
+	char broke_why[WHY_SIZE];
+	char broke_link[2 * NODE_MAX + 8]; /* "a -> b" */
+
+	uint64_t bytes; /* that members got over the wire, as they counted */
+	uint64_t kernel; /* as their kernels did */
+	uint64_t started_ns; /* CLOCK_REALTIME */
+	uint64_t deadline_ns; /* of the phase */
+	uint64_t whole_ns;
+	char *why;
+};
+
+struct transaction *transaction_find(struct agent *a, const char *sync);
+struct transaction *transaction_find_of_buffer(struct agent *a, const char *buffer);
+
+/*
+ * A push, or a repair of the one peer, whose document is the head's. `version` is the local weightd's, 0 the
+ * newest. -errno with a sentence.
+ */
+int transaction_new(struct agent *a, struct head *h, const struct group *g, unsigned repair_of,
+		    uint64_t version, struct transaction **ret, char why[WHY_SIZE]);
+void transaction_free(struct agent *a, struct transaction *t);
+
+/* From any member with a sync that this node coordinates: whether it was one. */
+bool transaction_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
+			    const json_t *message);
+void transaction_on_peer_up(struct agent *a, struct transaction *t, unsigned peer);
+void transaction_on_peer_down(struct agent *a, struct transaction *t, unsigned peer,
+			      const char *why);
+void transaction_on_timer(struct agent *a, struct transaction *t, uint64_t now);
+uint64_t transaction_deadline(const struct transaction *t);
+
+/* Ends it, for a reason; what was decided stays decided. */
+void transaction_fail(struct agent *a, struct transaction *t, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* A member is lost to it. */
+void member_fail(struct agent *a, struct transaction *t, struct member *m, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
+void member_set_state(struct agent *a, struct transaction *t, struct member *m,
+		      enum member_state state);
+int member_tell(struct agent *a, struct transaction *t, struct member *m, const char *type,
+		json_t *fields);
+bool member_is_final(const struct member *m);
+const char *member_phase(const struct member *m);
+/* A protocol error: hangs up, and it is lost to this sync. */
+void member_is_wrong(struct agent *a, struct transaction *t, struct member *m, const char *type);
+
+unsigned transaction_count(const struct transaction *t, enum member_state state);
+/* Goes to whatever follows from the states of its members. */
+void transaction_step(struct agent *a, struct transaction *t);
