@@ -1,0 +1,83 @@
+/*
+ * Peers
+ *
+ * The other nodes, and the one connection with each of them: the node whose name is lower dials. Who dials us is a
+ * stranger until his name and his hello are known; strangers are few, have little time, and make room for others.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <openssl/ssl.h>
+
+#include "server/base/loop.h"
+#include "server/sync/config.h"
+#include "server/sync/connection.h"
+#include "server/sync/dialer.h"
+#include "server/sync/refusal.h"
+#include "server/sync/resolver.h"
+
+#define PEERS_STRANGERS_MAX 64
+
+/* As in server/sync/edge.h. */
+struct peer_events {
+	void (*on_up)(struct agent *a, unsigned peer);
+	void (*on_down)(struct agent *a, unsigned peer, const char *why);
+	void (*on_message)(struct agent *a, unsigned peer, const json_t *message);
+	void (*on_blob)(struct agent *a, unsigned peer, const uint8_t hash[32], int fd,
+			uint64_t size);
+	uint64_t (*blob_limit)(const struct agent *a, unsigned peer, const uint8_t hash[32]);
+	/* How many are up has changed. */
+	void (*on_change)(void *world);
+};
+
+struct peers;
+
+struct peer {
+	struct peers *peers;
+	unsigned index;
+	const struct config_peer *config;
+	bool we_dial;
+	struct dialer dialer;
+	struct connection *dialled; /* on its way to a hello */
+	struct connection *up;
+	struct connection *next; /* takes over once `up` has ended */
+	uint64_t since_ns; /* CLOCK_REALTIME, of its state */
+	char why[WHY_SIZE]; /* it is down; or who pretends to be it */
+};
+
+struct peers {
+	const struct config *config;
+	SSL_CTX *const *tls; /* of today's certificate */
+	const struct peer_events *events;
+	struct agent *agent;
+	void *world;
+	struct connection_manner manner;
+	struct resolver resolver;
+	struct peer *at;
+	unsigned n, n_up;
+	struct list strangers; /* connections, oldest first */
+	unsigned n_strangers;
+	struct refusals refusals;
+};
+
+int peers_init(struct peers *p, struct loop *loop, const struct config *config, SSL_CTX *const *tls,
+	       const struct peer_events *events, void *world);
+/* Hangs up on all of them, for what `why` says; the agent hears nothing of it. */
+void peers_deinit(struct peers *p, const char *why);
+
+/* Begins to dial; `agent` hears of what happens from now on. */
+void peers_start(struct peers *p, struct agent *agent);
+
+/* Somebody dialled; `fd` is taken. */
+void peers_accept(struct peers *p, int fd, const struct address *address);
+
+/* As in server/sync/edge.h. */
+int peers_send(struct peers *p, unsigned peer, const json_t *message);
+int peers_send_blob(struct peers *p, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
+void peers_hang_up(struct peers *p, unsigned peer, const char *why);
+
+/* True when nothing waits to be sent. */
+bool peers_are_flushed(const struct peers *p);
+
+/* {node, address, state, since_ns, why, rtt_us}, without what it serves. */
+json_t *peer_row(const struct peers *p, unsigned peer);
