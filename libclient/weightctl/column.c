@@ -42,7 +42,7 @@ static bool u32_text(const void *v, bool bytes, FILE *f)
 
 static bool u32_json(const void *v, const char *key, struct json *j)
 {
-	json_number(j, key, u32(v));
+	json_put_number(j, key, u32(v));
 	return true;
 }
 
@@ -55,7 +55,7 @@ static bool u64_text(const void *v, bool bytes, FILE *f)
 
 static bool u64_json(const void *v, const char *key, struct json *j)
 {
-	json_number(j, key, u64(v));
+	json_put_number(j, key, u64(v));
 	return true;
 }
 
@@ -95,7 +95,7 @@ static bool string_json(const void *v, const char *key, struct json *j)
 	const char *s = *(const char *const *)v;
 
 	if (s)
-		json_string(j, key, s);
+		json_put_string(j, key, s);
 	return s;
 }
 
@@ -149,11 +149,11 @@ static bool used_json(const void *v, const char *key, struct json *j)
 	const uint64_t *n = v;
 
 	json_open(j, key, '{');
-	json_number(j, "used", n[0]);
+	json_put_number(j, "used", n[0]);
 	if (n[1] == WEIGHTD_UNLIMITED)
-		json_null(j, "max");
+		json_put_null(j, "max");
 	else
-		json_number(j, "max", n[1]);
+		json_put_number(j, "max", n[1]);
 	json_close(j, '}');
 	return true;
 }
@@ -183,7 +183,7 @@ static bool age_text(const void *v, bool bytes, FILE *f)
 static bool age_json(const void *v, const char *key, struct json *j)
 {
 	if (u64(v))
-		json_number(j, key, ago_ns(u64(v)));
+		json_put_number(j, key, ago_ns(u64(v)));
 	return u64(v);
 }
 
@@ -213,7 +213,7 @@ static bool time_json(const void *v, const char *key, struct json *j)
 
 	if (!time_format(buf, sizeof(buf), u64(v)))
 		return false;
-	json_string(j, key, buf);
+	json_put_string(j, key, buf);
 	return true;
 }
 
@@ -235,7 +235,7 @@ static bool bool_text(const void *v, bool bytes, FILE *f)
 
 static bool bool_json(const void *v, const char *key, struct json *j)
 {
-	json_bool(j, key, *(const bool *)v);
+	json_put_bool(j, key, *(const bool *)v);
 	return true;
 }
 
@@ -251,7 +251,7 @@ static bool mode_json(const void *v, const char *key, struct json *j)
 	char buf[16];
 
 	(void)snprintf(buf, sizeof(buf), "%04" PRIo32, u32(v));
-	json_string(j, key, buf);
+	json_put_string(j, key, buf);
 	return true;
 }
 
@@ -292,7 +292,7 @@ static bool digest_json(const void *v, const char *key, struct json *j)
 
 	if (digest_is_none(v))
 		return false;
-	json_string(j, key, column_digest(buf, v));
+	json_put_string(j, key, column_digest(buf, v));
 	return true;
 }
 
@@ -315,7 +315,7 @@ static bool hash_json(const void *v, const char *key, struct json *j)
 	if (digest_is_none(v))
 		return false;
 	(void)put_hex(buf, v);
-	json_string(j, key, buf);
+	json_put_string(j, key, buf);
 	return true;
 }
 
@@ -332,7 +332,7 @@ static bool hex_json(const void *v, const char *key, struct json *j)
 	char buf[24];
 
 	(void)snprintf(buf, sizeof(buf), "%016" PRIx64, u64(v));
-	json_string(j, key, buf);
+	json_put_string(j, key, buf);
 	return true;
 }
 
@@ -354,7 +354,7 @@ static bool shape_json(const void *v, const char *key, struct json *j)
 
 	json_open(j, key, '[');
 	for (uint32_t i = 0; i < t->n_dims; i++)
-		json_number(j, NULL, t->shape[i]);
+		json_put_number(j, NULL, t->shape[i]);
 	json_close(j, ']');
 	return true;
 }
@@ -409,7 +409,7 @@ void column_json(const struct column *c, const void *row, struct json *j)
 		key[i] = (char)tolower((unsigned char)c->name[i]);
 	(void)strcpy(key + i, kind->suffix ? kind->suffix : "");
 	if (!kind->json(value(c, row, true, &room), key, j))
-		json_null(j, key);
+		json_put_null(j, key);
 }
 
 bool column_is_number(const struct column *c)

@@ -60,8 +60,8 @@ static int print(const struct cli *cli, struct table *table, const char *name,
 
 	if (cli->json) {
 		json_open(&json, NULL, '{');
-		json_string(&json, "name", name);
-		json_string(&json, "device", cli_device(cli));
+		json_put_string(&json, "name", name);
+		json_put_string(&json, "device", cli_device(cli));
 	}
 	table_begin(table, &json, "versions");
 	for (size_t i = 0; (version = weightd_list_version(list, i)); i++)

@@ -51,25 +51,25 @@ void json_close(struct json *j, char kind)
 	j->comma = true;
 }
 
-void json_string(struct json *j, const char *key, const char *s)
+void json_put_string(struct json *j, const char *key, const char *s)
 {
 	begin(j, key);
 	escape_json(j->file, s);
 }
 
-void json_number(struct json *j, const char *key, uint64_t n)
+void json_put_number(struct json *j, const char *key, uint64_t n)
 {
 	begin(j, key);
 	(void)fprintf(j->file, "%" PRIu64, n);
 }
 
-void json_bool(struct json *j, const char *key, bool b)
+void json_put_bool(struct json *j, const char *key, bool b)
 {
 	begin(j, key);
 	(void)fputs(b ? "true" : "false", j->file);
 }
 
-void json_null(struct json *j, const char *key)
+void json_put_null(struct json *j, const char *key)
 {
 	begin(j, key);
 	(void)fputs("null", j->file);

@@ -256,7 +256,7 @@ static void print_json(struct json *j, const struct pki_certificate *c)
 	column_json_all(columns, c, j);
 	json_open(j, "wrong", '[');
 	for (size_t i = 0; i < c->n_wrong; i++)
-		json_string(j, NULL, c->wrong[i]);
+		json_put_string(j, NULL, c->wrong[i]);
 	json_close(j, ']');
 	json_close(j, '}');
 }

@@ -52,9 +52,9 @@ static int print(const struct cli *cli, struct table *table, const struct weight
 
 	if (cli->json) {
 		json_open(&json, NULL, '{');
-		json_string(&json, "name", weightd_buffer_name(b));
-		json_string(&json, "device", weightd_buffer_device(b));
-		json_number(&json, "version", weightd_buffer_version(b));
+		json_put_string(&json, "name", weightd_buffer_name(b));
+		json_put_string(&json, "device", weightd_buffer_device(b));
+		json_put_number(&json, "version", weightd_buffer_version(b));
 	}
 	table_begin(table, &json, "tensors");
 	for (uint32_t i = 0; weightd_buffer_tensor(b, i, &tensor) >= 0; i++)

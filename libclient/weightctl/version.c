@@ -27,13 +27,13 @@ static void print_json(const struct weightd *w, const struct weightd_server *ser
 	struct json json = {.file = stdout};
 
 	json_open(&json, NULL, '{');
-	json_string(&json, "weightctl", RELEASE);
-	json_string(&json, "libweightd", weightd_release());
+	json_put_string(&json, "weightctl", RELEASE);
+	json_put_string(&json, "libweightd", weightd_release());
 	if (server)
-		json_string(&json, "weightd", server->release);
+		json_put_string(&json, "weightd", server->release);
 	else
-		json_null(&json, "weightd");
-	json_string(&json, "socket", weightd_socket(w));
+		json_put_null(&json, "weightd");
+	json_put_string(&json, "socket", weightd_socket(w));
 	json_close(&json, '}');
 }
 
