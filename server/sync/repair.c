@@ -62,7 +62,6 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 		}
 		h->look_version = version;
 		h->look_ns = agent_now(a) + agent_time_for(a, n_bytes);
-		work_tell(a, w, json_pack("{s:s}", "op", "root"), NULL, 0);
 	} else if (strcmp(op, "root") == 0 && field_bytes(message, "root", root, 32) == 0) {
 		if (memcmp(root, h->document->root, 32) != 0) {
 			look_failed(a, h, true);

@@ -676,7 +676,6 @@ static void on_attached(struct agent *a, struct transaction *t, const json_t *me
 	t->data_fd = take_fd(fds[1]);
 	set_phase(a, t, PHASE_DIGEST, agent_time_for(a, d->n_bytes));
 	t->whole_ns = t->deadline_ns;
-	work_tell(a, &t->source, json_pack("{s:s}", "op", "root"), NULL, 0);
 }
 
 static bool is_as_recorded(const struct document *d, const struct document *recorded)
