@@ -12,7 +12,8 @@
  *		a node of a sync that we coordinate, or we as a member of one, went a step on; phases are those of
  *		agent_status()
  *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed", "term", "number",
- *	 "bytes", "started_ns", "ended_ns", "nodes":[{"node", "state", "version"|null, "why"|null}],
+ *	 "planned"|null, "bytes", "kernel", "started_ns", "ended_ns",
+ *	 "nodes":[{"node", "state", "version"|null, "why"|null}],
  *	 "error": a sentence, on failure}
  *		the last one of a sync; a node's state is "committed", "failed", "absent" or "unknown"
  *	{"event":"log", "level":"error"|"warning"|"info"|"debug", "text"}
@@ -113,7 +114,7 @@ const char *agent_sync_group(const struct agent *a, const char *sync);
 json_t *agent_status(const struct agent *a, const char *sync);
 
 /* The last `n` syncs, youngest first: {sync, kind, buffer, group, term, number, started_ns, ended_ns, state,
- * nodes, bytes, why}. */
+ * nodes, planned|null, bytes, kernel, why}: bytes of the wire, see tally.h. */
 json_t *agent_history(const struct agent *a, unsigned n);
 
 /*

@@ -41,18 +41,6 @@ static void engine_failed(struct agent *a, struct transaction *t, const char *wh
 	transaction_step(a, t);
 }
 
-static void count_wire(struct transaction *t, const json_t *side)
-{
-	uint64_t bytes, kernel;
-
-	if (!json_is_object(side) || field_number(side, "bytes", INT64_MAX, &bytes) < 0 ||
-	    field_number(side, "kernel", INT64_MAX, &kernel) < 0)
-		return;
-	if (__builtin_add_overflow(t->bytes, bytes, &t->bytes) ||
-	    __builtin_add_overflow(t->kernel, kernel, &t->kernel))
-		t->bytes = t->kernel = 0;
-}
-
 static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
 			      unsigned n_fds)
 {
@@ -352,7 +340,7 @@ void epoch_on_done(struct agent *a, struct transaction *t, struct member *m, con
 	m->done = t->expected;
 	t->moved_ns = agent_now(a);
 	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
-	count_wire(t, json_object_get(message, "in"));
+	tally_add(&t->tally, t->expected, a->config->tls, json_object_get(message, "in"));
 	measure(a, t, m);
 	member_set_state(a, t, m, MEMBER_READY);
 }

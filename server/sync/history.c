@@ -225,14 +225,14 @@ static void remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
 }
 
 static json_t *ended_row(struct agent *a, const struct about *x, bool committed,
-			 uint64_t started_ns, uint64_t bytes, const char *why)
+			 uint64_t started_ns, const struct tally *tally, const char *why)
 {
 	json_t *row = row_of(x);
 
 	set_number(row, "started_ns", started_ns);
 	set_number(row, "ended_ns", a->edge->time_ns(a->world));
 	set_text(row, "state", committed ? "committed" : "failed");
-	set_number(row, "bytes", bytes);
+	tally_show(tally, row);
 	set_text(row, "why", why);
 	return row;
 }
@@ -263,7 +263,7 @@ static json_t *end_event(json_t *row, json_t *nodes, bool committed, const char 
 void history_transaction_end(struct agent *a, const struct transaction *t, bool committed)
 {
 	struct about x = about_transaction(t);
-	json_t *row = ended_row(a, &x, committed, t->started_ns, t->bytes, t->why);
+	json_t *row = ended_row(a, &x, committed, t->started_ns, &t->tally, t->why);
 	json_t *rows = json_array(), *nodes = json_array(), *event;
 
 	json_array_append_new(nodes, node_row(a->config->name, committed ? "committed" : "failed",
@@ -274,7 +274,6 @@ void history_transaction_end(struct agent *a, const struct transaction *t, bool 
 		json_array_append_new(nodes, node_row(m->name, member_phase(m), m->version, m->why));
 	}
 	event = end_event(row, nodes, committed, t->why);
-	set_number(event, "kernel", t->kernel);
 	set_number(row, "nodes", t->n_members + 1);
 	append_transaction(a, t, rows);
 	remember(a, row, rows, event);
@@ -284,7 +283,7 @@ void history_party_end(struct agent *a, const struct party *p)
 {
 	bool committed = strcmp(p->state_name, "committed") == 0;
 	struct about x = about_party(p);
-	json_t *row = ended_row(a, &x, committed, p->started_ns, p->moved, p->why);
+	json_t *row = ended_row(a, &x, committed, p->started_ns, &p->tally, p->why);
 	json_t *event = end_event(
 		row, json_pack("[o]", node_row(a->config->name, p->state_name, p->version, p->why)),
 		committed, p->why);

@@ -510,9 +510,8 @@ static void engine_over(struct agent *a, struct party *p, uint64_t done)
 	work_end(a, &p->engine);
 	ranges_init(&came);
 	/* Without memory, what came is asked for again. */
-	if (done <= p->expected && ranges_prefix(&p->ranges, done, &came) == 0 &&
-	    ranges_remove_all(&p->missing, &came) == 0)
-		p->moved += done;
+	if (done <= p->expected && ranges_prefix(&p->ranges, done, &came) == 0)
+		(void)ranges_remove_all(&p->missing, &came);
 	ranges_deinit(&came);
 	set_state(a, p, PARTY_READY, 0);
 }
@@ -571,6 +570,7 @@ static void on_engine_done(struct agent *a, struct party *p, const json_t *messa
 		return;
 	}
 	p->done = p->expected;
+	tally_add(&p->tally, p->expected, a->config->tls, in);
 	engine_over(a, p, p->expected);
 	tell(a, p, "done",
 	     json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)p->epoch, "in", in, "out", out));

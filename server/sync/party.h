@@ -7,6 +7,7 @@
 
 #include "server/sync/base/ranges.h"
 #include "server/sync/head.h"
+#include "server/sync/tally.h"
 
 enum party_state {
 	PARTY_WANT, /* layout and leaves are on their way */
@@ -51,7 +52,7 @@ struct party {
 	uint64_t rate;
 	uint64_t reported; /* of done, to the coordinator */
 	uint64_t reported_ns;
-	uint64_t moved; /* bytes that came in all epochs */
+	struct tally tally;
 
 	uint64_t started_ns; /* CLOCK_REALTIME */
 	uint64_t begun_ns; /* CLOCK_MONOTONIC */

@@ -662,8 +662,14 @@ static void on_attached(struct agent *a, struct transaction *t, const json_t *me
 	    field_number(message, "version", INT64_MAX, &t->version) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX, &d->n_bytes) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
-	    field_bytes(message, "layout", d->layout, 32) < 0 || !d->n_bytes) {
+	    field_bytes(message, "layout", d->layout, 32) < 0) {
 		source_failed(a, t, "the source job answered something else than was asked");
+		return;
+	}
+	if (!d->n_bytes) {
+		transaction_fail(a, t,
+				 "version %ju of it has no bytes, and so there is nothing to push",
+				 (uintmax_t)t->version);
 		return;
 	}
 	if (a->config->max_bytes && d->n_bytes > a->config->max_bytes) {

@@ -8,6 +8,7 @@
 
 #include "server/sync/base/ranges.h"
 #include "server/sync/head.h"
+#include "server/sync/tally.h"
 
 #define EPOCHS_MAX 8
 #define CORRUPT_MAX 3 /* times that a member may find other bytes than were signed */
@@ -96,8 +97,7 @@ struct transaction {
 	char broke_why[WHY_SIZE];
 	char broke_link[2 * NODE_MAX + 8]; /* "a -> b" */
 
-	uint64_t bytes; /* that members got over the wire, as they counted */
-	uint64_t kernel; /* as their kernels did */
+	struct tally tally; /* of all members */
 	uint64_t started_ns; /* CLOCK_REALTIME */
 	uint64_t deadline_ns; /* of the phase */
 	uint64_t whole_ns;

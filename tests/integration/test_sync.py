@@ -8,9 +8,12 @@ from witness import Witness
 NONE = {"data": {"security": "none"}}
 
 
-def bytes_of(node, sync):
-    """The row of its history, when it has been written."""
-    return next(row for row in node.history() if row["sync"] == sync)
+COUNTS = "planned", "bytes", "kernel"
+
+
+def row_of(node, sync):
+    """Of its history; None: it does not remember that sync."""
+    return next((row for row in node.history() if row["sync"] == sync), None)
 
 
 # --- Pushes ----------------------------------------------------------------------------------------
@@ -31,13 +34,6 @@ def test_a_push_arrives_bit_for_bit(make_nodes, n, security):
 def test_one_tensor_of_few_bytes_arrives(make_nodes):
     nodes = make_nodes(2, settings=NONE)
     nodes["a"].publish("m", seed=1, size=128, tensors=1)
-    nodes["a"].push("m")
-    nodes.settle("m", seed=1)
-
-
-def test_a_version_without_bytes_arrives(make_nodes):
-    nodes = make_nodes(2)
-    nodes["a"].publish("m", seed=1, size=0)
     nodes["a"].push("m")
     nodes.settle("m", seed=1)
 
@@ -100,16 +96,16 @@ def test_buffers_do_not_wait_for_each_other(make_nodes):
 
 @pytest.mark.parametrize("security", ["tls", "none"])
 def test_bytes_are_those_planned_and_those_of_the_kernel(make_nodes, security):
-    nodes = make_nodes(3, settings={"data": {"security": security}})
+    nodes = make_nodes(4, settings={"data": {"security": security}})
     nodes["a"].publish("m", seed=1)
-    end = nodes["a"].push("m")
     size = nodes["a"].serves("m").size
-    for node in nodes:
-        links = nodes.wait(lambda node=node: bytes_of(node, end["sync"])["bytes"], f"{node} counted")
-        links = [link for link in (links if isinstance(links, list) else [links])]
-        for link in links:
-            assert link["counted"] == link["kernel"] >= size, (node, links)
-            assert security == "tls" or link["planned"] == link["counted"], (node, links)
+    end = nodes["a"].push("m")
+    assert end["bytes"] == end["kernel"] > 3 * size, end
+    assert end["planned"] == (end["bytes"] if security == "none" else None), end
+    assert {key: row_of(nodes["a"], end["sync"])[key] for key in COUNTS} == {key: end[key] for key in COUNTS}
+    rows = [nodes.wait(lambda name=name: row_of(nodes[name], end["sync"]), f"{name} remembers") for name in "bcd"]
+    assert sum(row["bytes"] for row in rows) == end["bytes"], rows
+    assert all(row["bytes"] == row["kernel"] > size for row in rows), rows
 
 
 # --- Policies --------------------------------------------------------------------------------------
@@ -206,6 +202,13 @@ def test_two_pushes_of_a_buffer_at_once(make_nodes):
     assert push.sync in failed.value.sentence or "push" in failed.value.sentence, failed.value
     nodes["a"].ask("cancel", sync=push.sync)
     push.failed()
+
+
+def test_a_version_without_bytes(make_nodes):
+    nodes = make_nodes(2)
+    nodes["a"].publish("m", seed=1, size=0)
+    assert "no bytes" in nodes["a"].start_push("m").failed()
+    assert nodes["b"].serves("m") is None
 
 
 # --- Cancelling ------------------------------------------------------------------------------------

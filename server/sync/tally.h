@@ -1,0 +1,23 @@
+/*
+ * Tallies
+ *
+ * Bytes on the wire of one link, or of several: planned before they moved, counted by the engines that got them,
+ * and counted by those engines' kernels. Of epochs that were done; one that broke is no link's any more.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct tally {
+	uint64_t planned; /* 0: unknown, as TLS decides later how many records there are */
+	uint64_t bytes;
+	uint64_t kernel;
+};
+
+/* Adds what an engine said of the epoch in which it received `n_bytes` bytes of memory. */
+void tally_add(struct tally *t, uint64_t n_bytes, bool tls, const json_t *in);
+
+/* Puts "planned", null where it is unknown, "bytes" and "kernel" into a row. */
+void tally_show(const struct tally *t, json_t *row);
