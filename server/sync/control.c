@@ -17,6 +17,8 @@
 #include "server/sync/operators.h"
 
 #define CLIENTS_MAX 256
+#define CLIENTS_OF_USER_MAX                                                                        \
+	64 /* or one of them could keep all others out; root has no such limit */
 #define QUEUE_MAX 8192 /* packets that a client has not read */
 #define HISTORY_MAX 256
 #define PAUSE_NS 100000000u
@@ -295,12 +297,26 @@ static void on_client(struct source *source, uint32_t events)
 		client_free(c);
 }
 
+static bool has_too_many(const struct control *control, uid_t uid)
+{
+	const struct client *c;
+	unsigned n = 0;
+
+	list_for_each(c, &control->clients, link)
+		n += c->uid == uid;
+	return uid != 0 && n >= CLIENTS_OF_USER_MAX;
+}
+
 static void client_new(struct control *control, int fd)
 {
 	cleanup(freep) struct client *c = calloc(1, sizeof(*c));
 	struct channel_peer peer;
 	int r = c ? channel_peer(fd, &peer) : -ENOMEM;
 
+	if (r == 0 && has_too_many(control, peer.uid)) {
+		channel_peer_deinit(&peer);
+		r = -EUSERS;
+	}
 	if (r == 0) {
 		c->control = control;
 		c->uid = peer.uid;

@@ -33,6 +33,7 @@ struct job {
 	struct list queue; /* struct message */
 	unsigned n_queue;
 	bool forgotten; /* by job_end(): nobody is told anything of it */
+	char how[CHILD_WHY_SIZE]; /* why it was ended by job_fail(); "": it has to say itself */
 };
 
 void jobs_init(struct jobs *j, struct loop *l, const struct jobs_events *events, void *userdata)
@@ -125,7 +126,7 @@ static void bury(struct job *job)
 	loop_remove(&job->end); /* its number may be another's as soon as it is closed */
 	(void)child_end(&job->child, how); /* waits for nothing: it is over */
 	if (!job->forgotten)
-		j->events->on_end(j->userdata, job->owner, how);
+		j->events->on_end(j->userdata, job->owner, job->how[0] ? job->how : how);
 	job_free(job);
 }
 
@@ -221,6 +222,12 @@ void job_tell(struct job *job, const json_t *message, const int *fds, unsigned n
 		r = queue(job, message, fds, n_fds);
 	if (r < 0)
 		stop_talking(job);
+}
+
+void job_fail(struct job *job, const char *how)
+{
+	(void)snprintf(job->how, sizeof(job->how), "%s", how);
+	stop_talking(job);
 }
 
 void job_end(struct job *job)

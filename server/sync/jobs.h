@@ -37,5 +37,7 @@ int job_start(struct jobs *j, const char *program, const char *argument, void *o
 	      struct job **ret, char why[WHY_SIZE]);
 /* Descriptors are duplicated. A failure ends the job, and shows as its end. */
 void job_tell(struct job *job, const json_t *message, const int *fds, unsigned n_fds);
+/* Kills it for a reason of ours, which is told as its end. */
+void job_fail(struct job *job, const char *how);
 /* Kills it; nothing of it is heard any more. */
 void job_end(struct job *job);

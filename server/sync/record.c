@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -34,6 +35,37 @@ static int check_writable(int folder)
 		return -errno;
 	(void)fd_close(fd);
 	return unlinkat(folder, NAME_NEW, 0) < 0 ? -errno : 0;
+}
+
+int record_lock(const char *folder, int *ret_fd, char why[WHY_SIZE])
+{
+	cleanup(fd_closep) int fd = -1;
+	struct stat st;
+	int r = open_folder(folder, &fd);
+
+	if (r == 0 && fstat(fd, &st) < 0)
+		r = -errno;
+	if (r < 0) {
+		(void)snprintf(why, WHY_SIZE, "[node] state (%.300s) cannot be used: %s", folder,
+			       strerror(-r));
+		return r;
+	}
+	if (st.st_mode & (S_IWGRP | S_IWOTH)) {
+		(void)snprintf(why, WHY_SIZE,
+			       "[node] state (%.200s): others than its owner may write there (chmod 700 "
+			       "%.200s)",
+			       folder, folder);
+		return -EPERM;
+	}
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		(void)snprintf(why, WHY_SIZE,
+			       "another weightd-sync keeps its record in %.250s; stop it, or give this "
+			       "one another [node] state",
+			       folder);
+		return -EBUSY;
+	}
+	*ret_fd = take_fd(fd);
+	return 0;
 }
 
 int record_load(const char *folder, json_t **ret, char why[WHY_SIZE])

@@ -11,7 +11,13 @@
 
 #include "server/sync/edge.h"
 
-/* NULL where there is none yet. -errno with a sentence. Makes the folder if its parent is there. */
+/*
+ * Takes the folder for this process alone, for as long as the descriptor is open: of two agents, each would forget
+ * what the other one wrote. -errno with a sentence. Makes the folder if its parent is there.
+ */
+int record_lock(const char *folder, int *ret_fd, char why[WHY_SIZE]);
+
+/* NULL where there is none yet. -errno with a sentence. */
 int record_load(const char *folder, json_t **ret, char why[WHY_SIZE]);
 
 /* Durably. Waits for the disk, which is why it is asked for at decisions only. */

@@ -1,0 +1,655 @@
+#include "server/sync/world.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/base/log.h"
+#include "server/base/loop.h"
+#include "server/base/notify.h"
+#include "server/sync/acceptor.h"
+#include "server/sync/agent.h"
+#include "server/sync/base/talk.h"
+#include "server/sync/control.h"
+#include "server/sync/jobs.h"
+#include "server/sync/peer.h"
+#include "server/sync/record.h"
+#include "server/sync/tls.h"
+#include "server/sync/trust.h"
+
+#define STOP_NS 2000000000u /* for the others to hear that we stop */
+#define STOP_LOOK_NS 10000000u
+#define ROW_SIZE_MAX (TALK_SIZE_MAX - 1024)
+
+struct world {
+	const struct config *config;
+	struct loop loop;
+	struct notify notify;
+	struct trust trust;
+	SSL_CTX *tls;
+	struct peers peers;
+	struct acceptor acceptor;
+	struct jobs jobs;
+	struct control control;
+	struct control_options control_options;
+	struct agent *agent;
+	struct agent_config agent_config;
+	struct timer agent_timer;
+	struct source signals;
+	struct timer stop; /* looks whether all has been said */
+	uint64_t stop_ns; /* when that has to be; 0: we do not stop */
+	uint64_t since_ns; /* CLOCK_REALTIME */
+	int lock_fd; /* of the record */
+};
+
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec t;
+
+	(void)clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* --- The edge ------------------------------------------------------------------------------------- */
+
+static uint64_t edge_now_ns(void *world)
+{
+	(void)world;
+	return num_now_ns();
+}
+
+static uint64_t edge_time_ns(void *world)
+{
+	(void)world;
+	return clock_ns(CLOCK_REALTIME);
+}
+
+static void edge_random(void *world, void *ret, size_t size)
+{
+	ssize_t n = getrandom(ret, size, 0);
+
+	(void)world;
+	assert(n == (ssize_t)size); /* up to 256 bytes it gives all, once it gives any */
+}
+
+static void on_agent_timer(struct timer *timer)
+{
+	agent_on_timer(container_of(timer, struct world, agent_timer)->agent);
+}
+
+static void edge_set_timer(void *world, uint64_t deadline_ns)
+{
+	struct world *w = world;
+
+	if (deadline_ns)
+		timer_start(&w->loop, &w->agent_timer, deadline_ns);
+	else
+		timer_stop(&w->agent_timer);
+}
+
+static int edge_send(void *world, unsigned peer, const json_t *message)
+{
+	return peers_send(&((struct world *)world)->peers, peer, message);
+}
+
+static int edge_send_blob(void *world, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+{
+	return peers_send_blob(&((struct world *)world)->peers, peer, hash, fd, size);
+}
+
+static void edge_hang_up(void *world, unsigned peer, const char *why)
+{
+	peers_hang_up(&((struct world *)world)->peers, peer, why);
+}
+
+static int edge_job_start(void *world, enum job_kind kind, void *owner, struct job **ret,
+			  char why[WHY_SIZE])
+{
+	static const struct {
+		const char *program;
+		const char *argument;
+	} kinds[] = {
+		[JOB_SOURCE] = {"weightd-sync-local", "source"},
+		[JOB_SINK] = {"weightd-sync-local", "sink"},
+		[JOB_ENGINE] = {"weightd-sync-tcp", NULL},
+	};
+	struct world *w = world;
+
+	return job_start(&w->jobs, kinds[kind].program, kinds[kind].argument, owner, ret, why);
+}
+
+static bool is_op(const json_t *message, const char *op)
+{
+	const char *is = json_string_value(json_object_get(message, "op"));
+
+	return is && !strcmp(is, op);
+}
+
+/* False, with the reason, where an engine would send weights in the clear to where they should not go. */
+static bool may_dial(const struct world *w, const json_t *start, char why[WHY_SIZE])
+{
+	const json_t *next = json_object_get(start, "next");
+	const char *text = json_string_value(json_object_get(next, "address"));
+	const char *node = json_string_value(json_object_get(next, "node"));
+	struct address address;
+
+	if (!text || w->config->data_tls)
+		return true;
+	if (address_from_digits(text, 1, &address))
+		return config_trusts(w->config, (const struct sockaddr *)&address.at,
+				     node ? node : "the next node", why);
+	(void)snprintf(why, WHY_SIZE, "it was to dial '%.100s', which is no address in digits",
+		       text);
+	return false;
+}
+
+/* Only engines open and start; under TLS they need to be who we are. */
+static void edge_job_tell(void *world, struct job *job, const json_t *message, const int *fds,
+			  unsigned n_fds)
+{
+	const struct world *w = world;
+	int all[TALK_FDS_MAX];
+	char why[WHY_SIZE];
+
+	if (is_op(message, "start") && !may_dial(w, message, why)) {
+		job_fail(job, why);
+		return;
+	}
+	assert(n_fds + 3 <= TALK_FDS_MAX);
+	if (n_fds > 0)
+		memcpy(all, fds, n_fds * sizeof(*fds));
+	if (w->config->data_tls && is_op(message, "open")) {
+		memcpy(all + n_fds, w->trust.fds, sizeof(w->trust.fds));
+		n_fds += 3;
+	}
+	job_tell(job, message, all, n_fds);
+}
+
+static void edge_job_end(void *world, struct job *job)
+{
+	(void)world;
+	job_end(job);
+}
+
+static int edge_save(void *world, const json_t *record)
+{
+	struct world *w = world;
+	int r = record_save(w->config->state, record);
+
+	if (r < 0)
+		log_error("what this node commits cannot be written to %s: %s", w->config->state,
+			  strerror(-r));
+	return r;
+}
+
+static int edge_sign(void *world, const char *text, char *ret_signature, size_t size)
+{
+	return trust_sign(&((struct world *)world)->trust, text, ret_signature, size);
+}
+
+static const char *edge_certificate(void *world)
+{
+	return ((struct world *)world)->trust.certificate_pem;
+}
+
+static int edge_check(void *world, const char *text, const char *signature, const char *certificate,
+		      const char *name, uint64_t time_ns, char why[WHY_SIZE])
+{
+	return trust_check(&((struct world *)world)->trust, text, signature, certificate, name,
+			   time_ns, why);
+}
+
+static int edge_memory(void *world, const void *data, size_t size, int *ret_fd)
+{
+	(void)world;
+	return fd_sealed_copy("weightd-sync", data, size, ret_fd);
+}
+
+static void log_end(const json_t *event)
+{
+	const char *error = json_string_value(json_object_get(event, "error"));
+	const char *sync = json_string_value(json_object_get(event, "sync"));
+	const char *kind = json_string_value(json_object_get(event, "kind"));
+	const char *buffer = json_string_value(json_object_get(event, "buffer"));
+	const char *state = json_string_value(json_object_get(event, "state"));
+
+	if (error)
+		log_warning("%s", error);
+	else
+		log_info("sync %s: %s of %s: %s", sync ? sync : "?", kind ? kind : "?",
+			 buffer ? buffer : "?", state ? state : "?");
+}
+
+static void edge_event(void *world, const json_t *event)
+{
+	const char *what = json_string_value(json_object_get(event, "event"));
+	struct world *w = world;
+	enum log_level level;
+
+	if (what && !strcmp(what, "log")) {
+		const char *name = json_string_value(json_object_get(event, "level"));
+		const char *text = json_string_value(json_object_get(event, "text"));
+
+		if (name && text && log_parse_level(name, &level) == 0)
+			log_line(level, "%s", text);
+		return;
+	}
+	if (what && !strcmp(what, "end"))
+		log_end(event);
+	control_tell(&w->control, event);
+}
+
+static const struct edge edge = {
+	.now_ns = edge_now_ns,
+	.time_ns = edge_time_ns,
+	.random = edge_random,
+	.set_timer = edge_set_timer,
+	.send = edge_send,
+	.send_blob = edge_send_blob,
+	.hang_up = edge_hang_up,
+	.job_start = edge_job_start,
+	.job_tell = edge_job_tell,
+	.job_end = edge_job_end,
+	.save = edge_save,
+	.sign = edge_sign,
+	.certificate = edge_certificate,
+	.check = edge_check,
+	.memory = edge_memory,
+	.event = edge_event,
+};
+
+/* --- What happens --------------------------------------------------------------------------------- */
+
+static void on_said(void *world, void *owner, const json_t *message, int *fds, unsigned n_fds)
+{
+	agent_on_job(((struct world *)world)->agent, owner, message, fds, n_fds);
+}
+
+static void on_job_end(void *world, void *owner, const char *how)
+{
+	agent_on_job_end(((struct world *)world)->agent, owner, how);
+}
+
+static const struct jobs_events jobs_events = {.on_said = on_said, .on_end = on_job_end};
+
+static void format_status(const struct world *w, char *buf, size_t size)
+{
+	(void)snprintf(buf, size, "%u of %u peers are up", w->peers.n_up, w->peers.n);
+}
+
+static void on_change(void *world)
+{
+	struct world *w = world;
+	char status[64], text[80];
+
+	format_status(w, status, sizeof(status));
+	(void)snprintf(text, sizeof(text), "STATUS=%s", status);
+	(void)notify_send(&w->notify, text, -1); /* where nobody listens, nobody misses it */
+}
+
+static const struct peer_events peer_events = {
+	.on_up = agent_on_peer_up,
+	.on_down = agent_on_peer_down,
+	.on_message = agent_on_message,
+	.on_blob = agent_on_blob,
+	.blob_limit = agent_blob_limit,
+	.on_change = on_change,
+};
+
+static void on_call(void *world, int fd, const struct address *address)
+{
+	peers_accept(&((struct world *)world)->peers, fd, address);
+}
+
+/* Takes both. What would not fit into a packet is left out, and that is said. */
+static void append_row(json_t *rows, json_t *row, json_t *heads)
+{
+	size_t n = json_array_size(heads);
+
+	if (row && heads) {
+		(void)json_object_set(row, "heads", heads);
+		if (json_dumpb(row, NULL, 0, JSON_COMPACT) > ROW_SIZE_MAX) {
+			(void)json_object_set_new(row, "heads", json_array());
+			(void)json_object_set_new(row, "n_heads", json_integer((json_int_t)n));
+		}
+	}
+	json_decref(heads);
+	if (row)
+		(void)json_array_append_new(rows, row);
+}
+
+static json_t *nodes(void *world)
+{
+	const struct world *w = world;
+	json_t *rows = json_array();
+	char why[WHY_SIZE];
+	bool warn = trust_warn(&w->trust, why);
+
+	append_row(rows,
+		   json_pack("{s:s, s:s, s:s, s:I, s:s?, s:n}", "node", w->config->name, "address",
+			     w->config->listen, "state", "self", "since_ns",
+			     (json_int_t)w->since_ns, "why", warn ? why : NULL, "rtt_us"),
+		   agent_heads(w->agent, AGENT_SELF));
+	for (unsigned i = 0; i < w->peers.n; i++)
+		append_row(rows, peer_row(&w->peers, i), agent_heads(w->agent, i));
+	return rows;
+}
+
+/* --- Signals -------------------------------------------------------------------------------------- */
+
+/* Of those that we coordinate, whoever waits is told why they end; members see it by themselves. */
+static bool cancel_pushes(struct world *w)
+{
+	json_t *rows = agent_status(w->agent, NULL), *row;
+	bool some = false;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		const char *sync = json_string_value(json_object_get(row, "sync"));
+		const char *role = json_string_value(json_object_get(row, "role"));
+		char why[WHY_SIZE];
+
+		if (!sync || !role || strcmp(role, "publisher") != 0 ||
+		    !agent_sync_group(w->agent, sync))
+			continue;
+		some = true;
+		if (agent_cancel(w->agent, sync, why) == 0)
+			log_warning("sync %s is aborted: weightd-sync stops", sync);
+	}
+	json_decref(rows);
+	return some;
+}
+
+static void on_stop(struct timer *timer)
+{
+	struct world *w = container_of(timer, struct world, stop);
+	bool busy = cancel_pushes(w) || !peers_are_flushed(&w->peers);
+
+	if (busy && num_now_ns() < w->stop_ns)
+		timer_start(&w->loop, &w->stop, num_now_ns() + STOP_LOOK_NS);
+	else
+		loop_quit(&w->loop);
+}
+
+static void stop(struct world *w)
+{
+	if (w->stop_ns) {
+		loop_quit(&w->loop); /* asked for twice */
+		return;
+	}
+	(void)notify_send(&w->notify, "STOPPING=1", -1);
+	w->stop_ns = num_now_ns() + STOP_NS;
+	on_stop(&w->stop);
+}
+
+static int load_trust(const struct config *c, struct trust *ret, SSL_CTX **ret_tls,
+		      char why[WHY_SIZE])
+{
+	const struct trust_files files = {
+		.ca = c->ca,
+		.certificate = c->certificate,
+		.key = c->key,
+	};
+	struct trust t;
+	int r = trust_load(&files, c->name, &t, why);
+
+	if (r < 0)
+		return r;
+	r = tls_context_new(&t, ret_tls, why);
+	if (r < 0)
+		trust_deinit(&t);
+	else
+		*ret = t;
+	return r;
+}
+
+static void warn_of_certificate(const struct world *w)
+{
+	char why[WHY_SIZE];
+
+	if (trust_warn(&w->trust, why))
+		log_warning("%s", why);
+}
+
+/* Connections that there are go on with what they have proven. */
+static void reload(struct world *w)
+{
+	char why[WHY_SIZE];
+	struct trust t;
+	SSL_CTX *tls;
+
+	if (load_trust(w->config, &t, &tls, why) < 0) {
+		log_error("the certificates stay as they are: %s", why);
+		return;
+	}
+	SSL_CTX_free(w->tls);
+	trust_deinit(&w->trust);
+	w->trust = t;
+	w->tls = tls;
+	refusals_forget(&w->peers.refusals);
+	log_info("the certificates were read again");
+	warn_of_certificate(w);
+}
+
+static void on_signal(struct source *source, uint32_t events)
+{
+	struct world *w = container_of(source, struct world, signals);
+	struct signalfd_siginfo info;
+
+	(void)events;
+	if (read(source->fd, &info, sizeof(info)) != sizeof(info))
+		return;
+	if (info.ssi_signo == SIGHUP)
+		reload(w);
+	else
+		stop(w);
+}
+
+/* Before there is a thread: it would take signals, too. */
+static int watch_signals(struct world *w)
+{
+	sigset_t set;
+	int fd, r;
+
+	(void)sigemptyset(&set);
+	(void)sigaddset(&set, SIGTERM);
+	(void)sigaddset(&set, SIGINT);
+	(void)sigaddset(&set, SIGHUP);
+	(void)sigprocmask(SIG_BLOCK, &set, NULL);
+	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	r = fd < 0 ? -errno : loop_add(&w->loop, &w->signals, fd, EPOLLIN, on_signal);
+	if (r < 0)
+		(void)fd_close(fd);
+	return r;
+}
+
+/* --- Beginning and end ---------------------------------------------------------------------------- */
+
+static int fill_agent_config(struct world *w)
+{
+	const struct config *c = w->config;
+	size_t n = c->n_peers ? c->n_peers : 1;
+	const char **names = calloc(n, sizeof(*names)), **addresses = calloc(n, sizeof(*addresses));
+
+	w->agent_config = (struct agent_config){
+		.name = c->name,
+		.peers = names,
+		.n_peers = c->n_peers,
+		.peer_addresses = addresses,
+		.groups = c->groups,
+		.n_groups = c->n_groups,
+		.weightd_socket = c->weightd,
+		.data_address = c->data_address,
+		.tls = c->data_tls,
+		.prepare_ns = c->prepare_ns,
+		.stall_ns = c->stall_ns,
+		.max_bytes = c->max_bytes,
+	};
+	for (unsigned i = 0; names && addresses && i < c->n_peers; i++) {
+		names[i] = c->peers[i].name;
+		addresses[i] = c->peers[i].address;
+	}
+	return names && addresses ? 0 : -ENOMEM;
+}
+
+static int start_agent(struct world *w, char why[WHY_SIZE])
+{
+	json_t *record = NULL;
+	int r = record_lock(w->config->state, &w->lock_fd, why);
+
+	if (r == 0)
+		r = record_load(w->config->state, &record, why);
+	if (r < 0)
+		return r;
+	(void)snprintf(why, WHY_SIZE, "out of memory");
+	r = fill_agent_config(w);
+	if (r == 0)
+		r = agent_new(&edge, w, &w->agent_config, &w->agent);
+	if (r == 0)
+		r = agent_load(w->agent, record, why);
+	json_decref(record);
+	return r;
+}
+
+static int listen_for_nodes(struct world *w, char why[WHY_SIZE])
+{
+	int r = acceptor_init(&w->acceptor, &w->loop, &w->config->listen_at, on_call, w);
+
+	if (r < 0)
+		(void)snprintf(why, WHY_SIZE, "cannot listen on %s ([node] listen): %s",
+			       w->config->listen, strerror(-r));
+	return r;
+}
+
+static int open_control(struct world *w, char why[WHY_SIZE])
+{
+	w->control_options = (struct control_options){
+		.path = w->config->socket,
+		.operators = w->config->operators,
+		.operators_gid = w->config->operators_gid,
+		.agent = w->agent,
+		.nodes = nodes,
+		.userdata = w,
+	};
+	return control_init(&w->control, &w->loop, &w->control_options, why);
+}
+
+static void init(struct world *w, const struct config *config)
+{
+	*w = (struct world){.config = config, .lock_fd = -1, .since_ns = clock_ns(CLOCK_REALTIME)};
+	w->loop.epoll_fd = -1;
+	list_init(&w->loop.timers);
+	w->notify.source.fd = -1;
+	list_init(&w->notify.queue);
+	w->acceptor.fd = -1;
+	w->signals.fd = -1;
+	list_init(&w->control.clients);
+	trust_init(&w->trust);
+	timer_init(&w->agent_timer, on_agent_timer);
+	timer_init(&w->stop, on_stop);
+	timer_init(&w->acceptor.pause, NULL);
+	timer_init(&w->control.pause, NULL);
+	timer_init(&w->notify.watchdog, NULL);
+	timer_init(&w->notify.retry, NULL);
+	jobs_init(&w->jobs, &w->loop, &jobs_events, w);
+}
+
+/* All that must succeed; what did is undone by deinit(). */
+static int start(struct world *w, char why[WHY_SIZE])
+{
+	int r = load_trust(w->config, &w->trust, &w->tls, why);
+
+	if (r < 0)
+		return r;
+	(void)snprintf(why, WHY_SIZE, "cannot start");
+	r = loop_init(&w->loop);
+	if (r == 0)
+		r = watch_signals(w);
+	if (r < 0)
+		return r;
+	notify_init(&w->notify, &w->loop);
+	r = start_agent(w, why);
+	if (r < 0)
+		return r;
+	(void)snprintf(why, WHY_SIZE, "cannot start");
+	r = peers_init(&w->peers, &w->loop, w->config, &w->tls, &peer_events, w);
+	if (r == 0)
+		r = listen_for_nodes(w, why);
+	if (r == 0)
+		r = open_control(w, why);
+	return r;
+}
+
+static void deinit(struct world *w)
+{
+	if (w->control.options)
+		control_deinit(&w->control);
+	acceptor_deinit(&w->acceptor);
+	w->agent = agent_free(w->agent);
+	peers_deinit(&w->peers, "weightd-sync stops there");
+	jobs_deinit(&w->jobs);
+	timer_stop(&w->agent_timer);
+	timer_stop(&w->stop);
+	notify_deinit(&w->notify);
+	loop_remove(&w->signals);
+	(void)fd_close(w->signals.fd);
+	loop_deinit(&w->loop);
+	(void)fd_close(w->lock_fd);
+	SSL_CTX_free(w->tls);
+	trust_deinit(&w->trust);
+	free((void *)w->agent_config.peers);
+	free((void *)w->agent_config.peer_addresses);
+}
+
+int world_run(const struct config *config)
+{
+	char why[WHY_SIZE], status[64];
+	struct world w;
+	int r;
+
+	init(&w, config);
+	r = start(&w, why);
+	if (r < 0) {
+		log_error("%s", why);
+	} else {
+		warn_of_certificate(&w);
+		log_info("node %s listens on %s for %u peers, and on %s", config->name,
+			 config->listen, config->n_peers, config->socket);
+		peers_start(&w.peers, w.agent);
+		format_status(&w, status, sizeof(status));
+		notify_ready(&w.notify, status);
+		r = loop_run(&w.loop);
+		log_info("node %s stops", config->name);
+	}
+	deinit(&w);
+	return r;
+}
+
+int world_check(const struct config *config)
+{
+	char why[WHY_SIZE];
+	struct trust trust;
+	SSL_CTX *tls;
+	int r = load_trust(config, &trust, &tls, why);
+
+	if (r < 0) {
+		log_error("%s", why);
+		return r;
+	}
+	if (trust_warn(&trust, why))
+		log_warning("%s", why);
+	SSL_CTX_free(tls);
+	trust_deinit(&trust);
+	return 0;
+}
