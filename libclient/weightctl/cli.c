@@ -93,6 +93,7 @@ void cli_help(const struct verb *verb)
 {
 	static const char *const peer_options[] = {
 		[PEER_SERVER] = "     --socket PATH      socket of the server\n",
+		[PEER_AGENT] = "     --sync-socket PATH socket of weightd-sync\n",
 		[PEER_NONE] = "",
 	};
 
@@ -113,6 +114,9 @@ int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
 		switch (option) {
 		case OPTION_SOCKET:
 			cli->socket = optarg;
+			break;
+		case OPTION_SYNC_SOCKET:
+			cli->sync_socket = optarg;
 			break;
 		case OPTION_DEVICE:
 			cli->device = optarg;
@@ -168,6 +172,24 @@ uint64_t cli_number(const struct cli *cli, const char *what, const char *arg, in
 				      ", not '%s'"
 				    : "%s wants a number from %" PRIu64 " to %" PRIu64 ", not '%s'",
 			  what, min, max, arg);
+	return n;
+}
+
+uint64_t cli_bytes(const struct cli *cli, const char *what, const char *arg)
+{
+	static const char units[] = "kMGT";
+	size_t n_digits = strspn(arg, "0123456789");
+	const char *unit = arg[n_digits] ? strchr(units, arg[n_digits]) : NULL;
+	uint64_t n = 0, factor = 1;
+	char digits[24];
+
+	for (const char *u = units; unit && u <= unit; u++)
+		factor *= 1000;
+	(void)snprintf(digits, sizeof(digits), "%.*s", (int)(n_digits < 23 ? n_digits : 23), arg);
+	if (parse_number(digits, 10, &n) < 0 || arg[n_digits + (unit != NULL)] ||
+	    __builtin_mul_overflow(n, factor, &n) || !n || n > INT64_MAX)
+		cli_usage(cli, "%s wants a number of bytes, such as 500M or 2G, not '%s'", what,
+			  arg);
 	return n;
 }
 

@@ -25,6 +25,7 @@ struct cli;
 /* Whom a verb talks to, and hence which socket it can be told. */
 enum verb_peer {
 	PEER_SERVER,
+	PEER_AGENT,
 	PEER_NONE,
 };
 
@@ -43,6 +44,7 @@ struct cli {
 	struct weightd *w;
 	const struct verb *verb;
 	const char *socket;
+	const char *sync_socket; /* of the agent */
 	const char *device; /* NULL: not given; once connected as the server calls it */
 	struct weightd_list *devices; /* NULL: not asked for yet; see device.h */
 	bool without_devices; /* it was, and failed */
@@ -55,6 +57,7 @@ struct cli {
 /* Long options without a letter; those of a verb count from OPTION_OWN. */
 enum {
 	OPTION_SOCKET = 256,
+	OPTION_SYNC_SOCKET,
 	OPTION_DEVICE,
 	OPTION_OWN,
 };
@@ -64,6 +67,9 @@ enum {
 	{ "help", no_argument, NULL, 'h' }
 #define OPTIONS_COMMON                                                                             \
 	{ "socket", required_argument, NULL, OPTION_SOCKET },                                      \
+	OPTION_HELP
+#define OPTIONS_AGENT                                                                              \
+	{ "sync-socket", required_argument, NULL, OPTION_SYNC_SOCKET },                            \
 	OPTION_HELP
 #define OPTIONS_DEVICE                                                                             \
 	{ "device", required_argument, NULL, OPTION_DEVICE }
@@ -98,6 +104,9 @@ int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
 /* The number in `arg`, or the end of the program. `what` names the argument: "--keep". */
 uint64_t cli_number(const struct cli *cli, const char *what, const char *arg, int base,
 		    uint64_t min, uint64_t max);
+
+/* The same for bytes, which may end with k, M, G or T: powers of 1000. */
+uint64_t cli_bytes(const struct cli *cli, const char *what, const char *arg);
 
 /* The seconds in `arg` as milliseconds, rounded up, or the end of the program. */
 int cli_seconds(const struct cli *cli, const char *what, const char *arg);

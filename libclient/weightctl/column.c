@@ -222,8 +222,37 @@ static bool duration_text(const void *v, bool bytes, FILE *f)
 	char buf[SIZE_TEXT_MAX];
 
 	(void)bytes;
+	if (u64(v) == UINT64_MAX)
+		return false;
 	(void)fputs(size_duration(buf, u64(v)), f);
 	return true;
+}
+
+static bool clock_text(const void *v, bool bytes, FILE *f)
+{
+	char buf[SIZE_TEXT_MAX];
+
+	(void)bytes;
+	if (u64(v) == UINT64_MAX)
+		return false;
+	(void)fputs(size_clock(buf, u64(v)), f);
+	return true;
+}
+
+static bool duration_json(const void *v, const char *key, struct json *j)
+{
+	return u64(v) != UINT64_MAX && u64_json(v, key, j);
+}
+
+static bool rate_text(const void *v, bool bytes, FILE *f)
+{
+	char buf[SIZE_TEXT_MAX];
+
+	if (bytes)
+		return version_text(v, bytes, f);
+	if (u64(v))
+		(void)fputs(size_rate(buf, u64(v), 1000000000), f);
+	return u64(v);
 }
 
 static bool bool_text(const void *v, bool bytes, FILE *f)
@@ -372,7 +401,9 @@ static const struct kind kinds[] = {
 	[COLUMN_USED_SIZE] = {true, used_size_text, used_json, NULL},
 	[COLUMN_AGE] = {true, age_text, age_json, "_ns"},
 	[COLUMN_TIME] = {false, time_text, time_json, NULL},
-	[COLUMN_DURATION] = {true, duration_text, u64_json, "_ns"},
+	[COLUMN_DURATION] = {true, duration_text, duration_json, "_ns"},
+	[COLUMN_CLOCK] = {true, clock_text, duration_json, "_ns"},
+	[COLUMN_RATE] = {true, rate_text, version_json, NULL},
 	[COLUMN_BOOL] = {false, bool_text, bool_json, NULL},
 	[COLUMN_MODE] = {false, mode_text, mode_json, NULL},
 	[COLUMN_DIGEST] = {false, digest_text, digest_json, NULL},

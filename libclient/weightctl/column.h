@@ -25,7 +25,9 @@ enum column_kind {
 	COLUMN_USED_SIZE, /* the same in bytes */
 	COLUMN_AGE, /* u64 of ns, CLOCK_REALTIME; 0 is none; how long ago that was */
 	COLUMN_TIME, /* the same as a date */
-	COLUMN_DURATION, /* u64 of ns */
+	COLUMN_DURATION, /* u64 of ns; UINT64_MAX is none */
+	COLUMN_CLOCK, /* the same in whole seconds: "1:02" */
+	COLUMN_RATE, /* u64 of bytes a second; 0 is none */
 	COLUMN_BOOL,
 	COLUMN_MODE, /* u32 of permission bits */
 	COLUMN_DIGEST, /* 16 bytes; all zero is none */

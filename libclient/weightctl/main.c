@@ -16,10 +16,12 @@
 #include "libclient/weightctl/verb.h"
 
 static const struct verb *const verbs[] = {
-	&verb_load,   &verb_ls,      &verb_show,     &verb_tensors,  &verb_cat,
-	&verb_verify, &verb_history, &verb_rollback, &verb_chmod,    &verb_chown,
-	&verb_rm,     &verb_wait,    &verb_watch,    &verb_stat,     &verb_devices,
-	&verb_ping,   &verb_version, &verb_pki_ca,   &verb_pki_node, &verb_pki_show,
+	&verb_load,         &verb_ls,          &verb_show,       &verb_tensors,   &verb_cat,
+	&verb_verify,       &verb_history,     &verb_rollback,   &verb_chmod,     &verb_chown,
+	&verb_rm,           &verb_wait,        &verb_watch,      &verb_stat,      &verb_devices,
+	&verb_ping,         &verb_version,     &verb_nodes,      &verb_sync_push, &verb_sync_status,
+	&verb_sync_history, &verb_sync_cancel, &verb_sync_watch, &verb_pki_ca,    &verb_pki_node,
+	&verb_pki_show,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))
@@ -60,9 +62,12 @@ static void help(void)
 	(void)puts("\nOptions:\n"
 		   "     --socket PATH  socket of the server; else $WEIGHTD_SOCKET, else\n"
 		   "                    /run/weightd.sock for root, $XDG_RUNTIME_DIR/weightd.sock\n"
+		   "     --sync-socket PATH\n"
+		   "                    socket of weightd-sync; else $WEIGHTD_SYNC_SOCKET, else\n"
+		   "                    /run/weightd-sync/sync.sock\n"
 		   " -h, --help         this text; after a verb, that of the verb\n"
 		   " -V, --version      the version of weightctl\n\n"
-		   "Exit codes: 0 done, 1 refused or failed, 2 usage, 128+N load ended by signal N.\n"
+		   "Exit codes: 0 done, 1 refused or failed, 2 usage, 128+N ended by signal N.\n"
 		   "weightctl(1) has the details.");
 }
 
@@ -128,7 +133,8 @@ static void global_options(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"version", no_argument, NULL, 'V'},
-		OPTIONS_COMMON,
+		{"socket", required_argument, NULL, OPTION_SOCKET},
+		OPTIONS_AGENT,
 		{},
 	};
 	int option;
@@ -138,6 +144,9 @@ static void global_options(struct cli *cli, int argc, char *argv[])
 		switch (option) {
 		case OPTION_SOCKET:
 			cli->socket = optarg;
+			break;
+		case OPTION_SYNC_SOCKET:
+			cli->sync_socket = optarg;
 			break;
 		case 'h':
 			help();

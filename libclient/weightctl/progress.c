@@ -1,5 +1,5 @@
 /*
- * How far a load is. The bar is one line, redrawn in place by one write() each, never wider than the
+ * How far a load or a push is. The bar is one line, redrawn in place by one write() each, never wider than the
  * terminal and made of ASCII only: nothing to restore if the program is killed in between.
  */
 #include "libclient/weightctl/progress.h"
@@ -29,7 +29,7 @@ static const struct phase {
 	{"memory", "reserving", true}, /* while the server provides it */
 	{"read", "reading", true}, /* and digesting */
 	{"verify", "verifying", true}, /* on a GPU */
-	{"publish", "publishing", false},
+	{"publish", "publishing", false}, {PROGRESS_SEND, "sending", true}, /* to other nodes */
 };
 
 uint64_t progress_now_ns(void)

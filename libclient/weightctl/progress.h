@@ -1,13 +1,16 @@
 /*
- * How far a load is, on standard error: a bar on a terminal, a line for each tenth elsewhere
+ * How far a load or a push is, on standard error: a bar on a terminal, a line for each tenth elsewhere
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The phase of a push in which bytes move; its others have none to count. */
+#define PROGRESS_SEND "send"
+
 struct progress {
-	const char *name; /* what is loaded */
+	const char *name; /* what is loaded or pushed */
 	bool quiet;
 	bool bar;
 	bool drawn; /* the terminal's line is ours at the moment */

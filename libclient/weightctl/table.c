@@ -133,6 +133,8 @@ int table_end(struct table *t)
 		json_close(t->json, ']');
 		return 0;
 	}
+	if (t->out)
+		(void)scols_table_set_stream(t->rows, t->out);
 	r = scols_print_table(t->rows);
 	return r < 0 ? cli_error("cannot print the table: %s", strerror(-r)) : 0;
 }

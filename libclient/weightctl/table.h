@@ -18,6 +18,7 @@ struct table {
 	char *cell_text;
 	size_t cell_size;
 	struct json *json;
+	FILE *out; /* NULL: standard output */
 };
 
 /* Chooses the columns; a wrong -o ends the program. Before anything is done, so that it can. */

@@ -13,7 +13,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "libclient/weightctl/cli.h"
@@ -21,6 +20,7 @@
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
 
@@ -200,21 +200,6 @@ static void *look_after_ends(void *userdata)
 	_exit(EXIT_FAILED);
 }
 
-/* What the caller ignores stays ignored: nohup. */
-static void block_signals(sigset_t *ret)
-{
-	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-	struct sigaction old;
-
-	(void)sigemptyset(ret);
-	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
-		(void)sigaction(signals[i], NULL, &old); /* cannot fail for these */
-		if (old.sa_handler != SIG_IGN)
-			(void)sigaddset(ret, signals[i]);
-	}
-	(void)pthread_sigmask(SIG_BLOCK, ret, NULL);
-}
-
 static int connect_and_stream(struct watch *watch, bool quiet)
 {
 	struct weightd_watch *source;
@@ -235,13 +220,11 @@ static int connect_and_stream(struct watch *watch, bool quiet)
 static int run_watch(struct watch *watch, bool quiet)
 {
 	pthread_t thread;
-	sigset_t set;
 	int fd, r;
 
-	block_signals(&set);
-	fd = signalfd(-1, &set, SFD_CLOEXEC);
+	fd = signals_open();
 	if (fd < 0)
-		return cli_error("cannot watch for signals: %s", strerror(errno));
+		return cli_error("cannot watch for signals: %s", strerror(-fd));
 	r = pthread_create(&thread, NULL, look_after_ends, &fd);
 	if (r) {
 		(void)close(fd);

@@ -18,11 +18,12 @@ from features import BUILD, ROOT
 from integration.wire import until
 
 VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback", "chmod", "chown", "rm",
-         "wait", "watch", "stat", "devices", "ping", "version", "pki ca", "pki node", "pki show"]
+         "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync status", "sync history",
+         "sync cancel", "sync watch", "pki ca", "pki node", "pki show"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
-NEED_SERVER = [v for v in VERBS if v != "version" and " " not in v]
+NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes") and " " not in v]
 ELSEWHERE = "cuda:GPU-00000000-0000-4000-8000-000000000000"
 
 # Controls (C0, DEL, C1), a newline, a quote, a backslash, a right-to-left override, a literal "\x1b".
@@ -402,7 +403,14 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["stat", "-o", "NOPE"], ["load", "--policy", "ask", "m", "f"], ["load", "--policy"],
          ["load", "--pause-timeout", "-1", "m", "f"], ["load", "--exclusive", "--reusable", "m", "f"],
          ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["version", "extra"],
-         ["pki"], ["pki", "nonsense"], ["pki", "--json"], ["pki", "no\x1b"], ["pki", "ca"], ["pki", "ca", "a", "b"],
+         ["nodes", "a"], ["nodes", "-o", "NOPE"], ["sync"], ["sync", "nonsense"], ["sync", "push"],
+         ["sync", "push", "m", "n"], ["sync", "push", "m@x"], ["sync", "push", "m", "--policy", "most"],
+         ["sync", "push", "m", "--max-rate", "0"], ["sync", "push", "m", "--max-rate", "1X"],
+         ["sync", "push", "m", "--max-rate", "99999999T"], ["sync", "push", "m", "--max-rate", "1GG"],
+         ["sync", "push", "m", "--max-rate", ""], ["sync", "status", "xyz"], ["sync", "status", ""],
+         ["sync", "status", "0" * 17], ["sync", "status", "1", "2"], ["sync", "status", "-o", "NOPE"],
+         ["sync", "cancel"], ["sync", "cancel", "no\x1b"], ["sync", "history", "1"], ["sync", "history", "-c", "0"],
+         ["sync", "watch", "1"], ["pki"], ["pki", "nonsense"], ["pki", "--json"], ["pki", "no\x1b"], ["pki", "ca"], ["pki", "ca", "a", "b"],
          ["pki", "node", "d"], ["pki", "node", "d", "A"], ["pki", "node", "d", ""], ["pki", "node", "d", ".a"],
          ["pki", "node", "d", "../a"], ["pki", "node", "d", "a" * 64], ["pki", "node", "d", "a", "--days", "0"],
          ["pki", "node", "d", "a", "--days", "3651"], ["pki", "show"], ["pki", "show", "a", "b"]]
@@ -471,8 +479,8 @@ def test_completion(loaded, file):
     assert complete(loaded, f"weightctl --socket {loaded.socket} cat m pl") == ["plain"]
     assert complete(loaded, "weightctl wait --timeout ") == [""]
     for family in FAMILIES:
-        assert [f"{family} {v}" for v in complete(loaded, f"weightctl {family} ")] == \
-            sorted(v for v in VERBS if v.startswith(f"{family} "))
+        assert {f"{family} {v}" for v in complete(loaded, f"weightctl {family} ")} == \
+            {v for v in VERBS if v.startswith(f"{family} ")}
     for verb in VERBS:
         helped = set(re.findall(r"(--[\w-]+)", loaded.ctl(*verb.split(), "--help").stdout))
         assert set(complete(loaded, f"weightctl {verb} --")) == helped, verb

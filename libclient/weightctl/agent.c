@@ -1,0 +1,249 @@
+/*
+ * The agent of this node. Nothing is waited for without an end: an agent that hangs is one more thing that
+ * a person wants to be told.
+ */
+#include "libclient/weightctl/agent.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/progress.h"
+
+#define ANSWER_S 10
+#define PACKET_MAX 65536
+#define ROWS_BYTES_MAX (64 << 20) /* of one answer */
+
+static const char *path_of(const struct cli *cli)
+{
+	const char *path = cli->sync_socket ? cli->sync_socket : getenv("WEIGHTD_SYNC_SOCKET");
+
+	return path && *path ? path : AGENT_SOCKET;
+}
+
+static int cannot_connect(const char *path, int r)
+{
+	if (r == -ENOENT || r == -ECONNREFUSED)
+		return cli_error("no weightd-sync answers on %s (%s); start it with 'systemctl start "
+				 "weightd-sync' or 'weightd-sync --config FILE', or say where it is "
+				 "with --sync-socket or WEIGHTD_SYNC_SOCKET",
+				 path, strerror(-r));
+	if (r == -EACCES)
+		return cli_error("%s may not be used by this user: %s", path, strerror(-r));
+	if (r == -EPROTOTYPE)
+		return cli_error("%s is a socket of something else than weightd-sync", path);
+	if (r == -EAGAIN)
+		return cli_error("weightd-sync on %s takes no connection for %d s; is it stopped? "
+				 "'systemctl status weightd-sync' and its journal say more",
+				 path, ANSWER_S);
+	return cli_error("cannot connect to weightd-sync on %s: %s", path, strerror(-r));
+}
+
+/* Blocking, but connect() and send() give up in time. */
+static int connect_to(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const struct timeval patience = {.tv_sec = ANSWER_S};
+	int fd, r;
+
+	if (strlen(path) >= sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	(void)strcpy(address.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0 ||
+	    connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0) {
+		r = -errno;
+		(void)close(fd);
+		return r;
+	}
+	return fd;
+}
+
+int agent_open(const struct cli *cli, struct agent *ret)
+{
+	struct agent a = {.path = path_of(cli)};
+
+	a.fd = connect_to(a.path);
+	if (a.fd < 0)
+		return cannot_connect(a.path, a.fd);
+	a.packet = malloc(PACKET_MAX);
+	if (!a.packet)
+		cli_out_of_memory();
+	*ret = a;
+	return 0;
+}
+
+void agent_deinit(struct agent *a)
+{
+	if (a->fd >= 0)
+		(void)close(a->fd);
+	free(a->packet);
+	*a = (struct agent){.fd = -1};
+}
+
+static int is_silent(const struct agent *a)
+{
+	return cli_error("weightd-sync on %s did not answer within %d s; 'systemctl status "
+			 "weightd-sync' and its journal say what it does",
+			 a->path, ANSWER_S);
+}
+
+static int is_gone(const struct agent *a)
+{
+	return cli_error("weightd-sync on %s hung up before its answer was complete; its journal "
+			 "says why",
+			 a->path);
+}
+
+static int is_strange(const struct agent *a, const char *what)
+{
+	return cli_error("weightd-sync on %s says %s; is it of another release?", a->path, what);
+}
+
+int agent_ask(struct agent *a, json_t *request)
+{
+	char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
+	ssize_t n;
+
+	json_decref(request);
+	if (!text)
+		cli_out_of_memory();
+	do
+		n = send(a->fd, text, strlen(text), MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	free(text);
+	if (n >= 0 || errno == EPIPE || errno == ECONNRESET) /* its last words may be there */
+		return 0;
+	return errno == EAGAIN
+		       ? is_silent(a)
+		       : cli_error("cannot ask weightd-sync on %s: %s", a->path, strerror(errno));
+}
+
+int agent_take(struct agent *a, json_t **ret)
+{
+	json_t *packet;
+	ssize_t n;
+
+	do
+		n = recv(a->fd, a->packet, PACKET_MAX, MSG_DONTWAIT | MSG_TRUNC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0 && errno == EAGAIN)
+		return -EAGAIN;
+	if (n < 0 && errno != ECONNRESET)
+		return cli_error("cannot hear weightd-sync on %s: %s", a->path, strerror(errno));
+	if (n <= 0)
+		return is_gone(a);
+	if (n > PACKET_MAX)
+		return is_strange(a, "more in one packet than it should");
+	a->n_bytes += (uint64_t)n;
+	packet = json_loadb(a->packet, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+	if (!json_is_object(packet)) {
+		json_decref(packet);
+		return is_strange(a, "what is no object of JSON");
+	}
+	*ret = packet;
+	return 0;
+}
+
+static int next_before(struct agent *a, uint64_t deadline_ns, json_t **ret)
+{
+	struct pollfd p = {.fd = a->fd, .events = POLLIN};
+	int r;
+
+	while ((r = agent_take(a, ret)) == -EAGAIN) {
+		uint64_t now = progress_now_ns();
+
+		if (now >= deadline_ns)
+			return is_silent(a);
+		(void)poll(&p, 1, (int)((deadline_ns - now) / 1000000) + 1);
+	}
+	return r;
+}
+
+static uint64_t deadline(void)
+{
+	return progress_now_ns() + (uint64_t)ANSWER_S * 1000000000;
+}
+
+int agent_next(struct agent *a, json_t **ret)
+{
+	return next_before(a, deadline(), ret);
+}
+
+bool agent_is_end(const json_t *packet)
+{
+	return json_is_true(json_object_get(packet, "end"));
+}
+
+const char *agent_error(const json_t *packet)
+{
+	return agent_text(packet, "error");
+}
+
+/* All of the rows before `deadline_ns`, and no more than fit: a row a second for ever is no answer, either. */
+static int read_rows(struct agent *a, uint64_t deadline_ns, json_t *rows)
+{
+	uint64_t before = a->n_bytes;
+
+	for (;;) {
+		json_t *packet;
+		int r;
+
+		r = next_before(a, deadline_ns, &packet);
+		if (r)
+			return r;
+		if (agent_error(packet))
+			r = cli_error("%s", agent_error(packet));
+		else if (a->n_bytes - before > ROWS_BYTES_MAX)
+			r = is_strange(a, "more rows than anybody could read");
+		if (r || agent_is_end(packet)) {
+			json_decref(packet);
+			return r;
+		}
+		if (json_array_append_new(rows, packet) < 0)
+			cli_out_of_memory();
+	}
+}
+
+int agent_rows(const struct cli *cli, json_t *request, json_t **ret)
+{
+	cleanup(agent_deinit) struct agent a = {.fd = -1};
+	cleanup(agent_decrefp) json_t *rows = json_array();
+
+	if (!rows)
+		cli_out_of_memory();
+	if (agent_open(cli, &a)) {
+		json_decref(request);
+		return EXIT_FAILED;
+	}
+	if (agent_ask(&a, request) || read_rows(&a, deadline(), rows))
+		return EXIT_FAILED;
+	*ret = json_incref(rows);
+	return 0;
+}
+
+const char *agent_text(const json_t *o, const char *key)
+{
+	const char *text = json_string_value(json_object_get(o, key));
+
+	return text && *text ? text : NULL;
+}
+
+uint64_t agent_number(const json_t *o, const char *key, uint64_t otherwise)
+{
+	const json_t *n = json_object_get(o, key);
+
+	return json_is_integer(n) && json_integer_value(n) >= 0 ? (uint64_t)json_integer_value(n)
+								: otherwise;
+}
+
+bool agent_bool(const json_t *o, const char *key)
+{
+	return json_is_true(json_object_get(o, key));
+}

@@ -1,0 +1,52 @@
+/*
+ * The agent of this node, weightd-sync, on its control socket: JSON objects, one a packet
+ *
+ * What it says is believed no more than a file from elsewhere: bounded here, escaped where it is shown. A
+ * field that is missing or of another type is none.
+ */
+#pragma once
+
+#include <jansson.h>
+
+#include "libclient/weightctl/cli.h"
+
+#define AGENT_SOCKET "/run/weightd-sync/sync.sock"
+
+/* What was heard is the last packet of an answer. */
+#define AGENT_END 1000
+
+struct agent {
+	int fd;
+	const char *path;
+	char *packet;
+	uint64_t n_bytes; /* heard */
+};
+
+/* All of these return 0, or EXIT_FAILED after telling why. */
+
+int agent_open(const struct cli *cli, struct agent *ret);
+/* Steals `request`, which may be NULL where memory ran out. */
+int agent_ask(struct agent *a, json_t *request);
+/* The next packet, within the time that any answer may take. */
+int agent_next(struct agent *a, json_t **ret);
+/* The same without waiting: -EAGAIN. */
+int agent_take(struct agent *a, json_t **ret);
+/* One request and the rows of its answer, an array. Steals `request`. */
+int agent_rows(const struct cli *cli, json_t *request, json_t **ret);
+
+void agent_deinit(struct agent *a);
+
+/* Whether the packet is the last one of an answer. */
+bool agent_is_end(const json_t *packet);
+/* The sentence of a refusal or a failure in it, or NULL. */
+const char *agent_error(const json_t *packet);
+
+/* NULL: none. */
+const char *agent_text(const json_t *o, const char *key);
+uint64_t agent_number(const json_t *o, const char *key, uint64_t otherwise);
+bool agent_bool(const json_t *o, const char *key);
+
+static inline void agent_decrefp(json_t **p)
+{
+	json_decref(*p);
+}

@@ -1,0 +1,19 @@
+/*
+ * A text that is drawn again in its own place
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct screen {
+	size_t n_lines; /* drawn, above the cursor */
+};
+
+/* Whether standard output is a terminal that can do that. */
+bool screen_is_there(void);
+/*
+ * Draws the lines of `text` in place of those of the last call: cut to the width of the terminal, and to its
+ * height with a last line that tells how many are not shown. 0, or EXIT_FAILED after telling why.
+ */
+int screen_draw(struct screen *s, const char *text);

@@ -1,0 +1,80 @@
+/*
+ * What the verbs of the family sync share.
+ */
+#include "libclient/weightctl/sync.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/escape.h"
+
+struct sync_version sync_version_of(const json_t *o)
+{
+	return (struct sync_version){
+		.term = agent_number(o, "term", 0),
+		.number = agent_number(o, "number", 0),
+	};
+}
+
+const char *sync_version_text(struct sync_version v)
+{
+	static char text[48];
+
+	if (!v.term && !v.number)
+		return NULL;
+	(void)snprintf(text, sizeof(text), "%" PRIu64 ".%" PRIu64, v.term, v.number);
+	return text;
+}
+
+/* The one id among `rows` that begins with `arg`. */
+static int find_among(const json_t *rows, const char *arg, char ret[SYNC_ID_MAX])
+{
+	const char *found = NULL;
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		const char *id = agent_text(row, "sync");
+
+		if (!id || strlen(id) != SYNC_ID_MAX - 1 || strncmp(id, arg, strlen(arg)) != 0)
+			continue;
+		if (found && strcmp(found, id) != 0)
+			return cli_error("several syncs begin with '%s', such as %s and %s; give more "
+					 "of it",
+					 arg, found, id);
+		found = id;
+	}
+	if (!found)
+		return cli_error("no sync begins with '%s'; 'weightctl sync status' lists those under "
+				 "way",
+				 arg);
+	(void)strcpy(ret, found);
+	return 0;
+}
+
+int sync_find(const struct cli *cli, const char *arg, char ret[SYNC_ID_MAX])
+{
+	cleanup(agent_decrefp) json_t *rows = NULL;
+	size_t n = strspn(arg, "0123456789abcdef");
+
+	if (!n || arg[n] || n >= SYNC_ID_MAX)
+		cli_usage(cli, "'%s' cannot be a sync; those are up to %d hexadecimal digits", arg,
+			  SYNC_ID_MAX - 1);
+	if (n == SYNC_ID_MAX - 1) {
+		(void)strcpy(ret, arg);
+		return 0;
+	}
+	if (agent_rows(cli, json_pack("{s:s, s:n}", "op", "status", "sync"), &rows))
+		return EXIT_FAILED;
+	return find_among(rows, arg, ret);
+}
+
+void sync_say(FILE *f, const char *what, const char *sentence)
+{
+	escape_text(f, what ? what : "-");
+	(void)fputs(": ", f);
+	escape_text(f, sentence);
+	(void)fputc('\n', f);
+}

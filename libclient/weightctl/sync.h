@@ -1,0 +1,27 @@
+/*
+ * What the verbs of the family sync share
+ */
+#pragma once
+
+#include "libclient/weightctl/agent.h"
+
+#define SYNC_ID_MAX 17 /* 16 hexadecimal digits and a NUL */
+
+/* How nodes order versions of a buffer: by term, then by number. 0, 0 is none. */
+struct sync_version {
+	uint64_t term;
+	uint64_t number;
+};
+
+struct sync_version sync_version_of(const json_t *o);
+/* "1.7"; NULL for none. Valid until the next call. */
+const char *sync_version_text(struct sync_version v);
+
+/*
+ * The sync that `arg` names, by all of its digits or the first few: among those that the agent knows. 0, or
+ * EXIT_FAILED after telling why; what cannot be one ends the program.
+ */
+int sync_find(const struct cli *cli, const char *arg, char ret[SYNC_ID_MAX]);
+
+/* Writes "WHAT: SENTENCE" with both escaped, and a line feed. */
+void sync_say(FILE *f, const char *what, const char *sentence);

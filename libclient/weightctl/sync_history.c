@@ -1,0 +1,155 @@
+/*
+ * weightctl sync history: what was pushed and repaired, and how it ended.
+ */
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/sync.h"
+#include "libclient/weightctl/table.h"
+#include "libclient/weightctl/verb.h"
+
+#define COUNT 20
+#define COUNT_MAX 100000
+
+struct past {
+	const char *sync;
+	const char *kind;
+	const char *buffer;
+	const char *group;
+	const char *state;
+	const char *why;
+	struct sync_version version;
+	uint64_t n_nodes;
+	uint64_t n_bytes;
+	uint64_t started_ns;
+	uint64_t ended_ns;
+	uint64_t took_ns; /* UINT64_MAX: unknown */
+};
+
+#define PAST(member) offsetof(struct past, member)
+
+static const char *version(const void *row, bool json)
+{
+	(void)json;
+	return sync_version_text(((const struct past *)row)->version);
+}
+
+static const struct column columns[] = {
+	{"SYNC", COLUMN_TEXT, PAST(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
+	{"KIND", COLUMN_TEXT, PAST(kind), .help = "push, or repair of a node that was behind",
+	 .shown = true},
+	{"BUFFER", COLUMN_TEXT, PAST(buffer), .help = "name of the buffer", .shown = true,
+	 .cut = true, .width = 0.2},
+	{"GROUP", COLUMN_TEXT, PAST(group), .help = "of nodes"},
+	{"VERSION", COLUMN_WORD, .word = version, .help = "TERM.NUMBER, the same on every node",
+	 .shown = true},
+	{"TERM", COLUMN_U64, PAST(version.term), .help = "grows with each change of publisher"},
+	{"NUMBER", COLUMN_U64, PAST(version.number), .help = "grows with each push"},
+	{"STATE", COLUMN_TEXT, PAST(state), .help = "committed or failed", .shown = true},
+	{"NODES", COLUMN_U64, PAST(n_nodes), .help = "that took part", .shown = true},
+	{"SIZE", COLUMN_SIZE, PAST(n_bytes), .help = "of the version", .shown = true},
+	{"STARTED", COLUMN_TIME, PAST(started_ns), .help = "when it began (UTC)"},
+	{"ENDED", COLUMN_TIME, PAST(ended_ns), .help = "when it ended (UTC)"},
+	{"AGE", COLUMN_AGE, PAST(ended_ns), .help = "time since it ended", .shown = true},
+	{"TOOK", COLUMN_DURATION, PAST(took_ns), .help = "from beginning to end", .shown = true},
+	{"WHY", COLUMN_TEXT, PAST(why), .help = "it failed; below the table, too"},
+	{},
+};
+
+/* How many, or a list of them. */
+static uint64_t count_of(const json_t *o, const char *key)
+{
+	const json_t *list = json_object_get(o, key);
+
+	return json_is_array(list) ? json_array_size(list) : agent_number(o, key, 0);
+}
+
+static struct past past_of(const json_t *row)
+{
+	struct past p = {
+		.sync = agent_text(row, "sync"),
+		.kind = agent_text(row, "kind"),
+		.buffer = agent_text(row, "buffer"),
+		.group = agent_text(row, "group"),
+		.state = agent_text(row, "state"),
+		.why = agent_text(row, "why"),
+		.version = sync_version_of(row),
+		.n_nodes = count_of(row, "nodes"),
+		.n_bytes = agent_number(row, "bytes", 0),
+		.started_ns = agent_number(row, "started_ns", 0),
+		.ended_ns = agent_number(row, "ended_ns", 0),
+		.took_ns = UINT64_MAX,
+	};
+
+	if (p.started_ns && p.ended_ns >= p.started_ns)
+		p.took_ns = p.ended_ns - p.started_ns;
+	return p;
+}
+
+static int print(const struct cli *cli, struct table *table, const json_t *rows)
+{
+	struct json json = {.file = stdout};
+	bool any = false;
+	const json_t *row;
+	size_t i;
+	int r;
+
+	if (cli->json)
+		json_open(&json, NULL, '{');
+	table_begin(table, &json, "syncs");
+	json_array_foreach(rows, i, row)
+	{
+		const struct past p = past_of(row);
+
+		table_row(table, &p);
+	}
+	r = table_end(table);
+	if (cli->json)
+		json_close(&json, '}');
+	if (r || cli->json || cli->columns || cli->noheadings)
+		return r;
+	json_array_foreach(rows, i, row)
+	{
+		if (!agent_text(row, "why"))
+			continue;
+		if (!any)
+			any = fputc('\n', stdout) != EOF;
+		sync_say(stdout, agent_text(row, "sync"), agent_text(row, "why"));
+	}
+	return 0;
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"count", required_argument, NULL, 'c'},
+		OPTIONS_TABLE,
+		OPTIONS_AGENT,
+		{},
+	};
+	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(table_deinit) struct table table = {};
+	uint64_t count = COUNT;
+
+	while (cli_option(cli, argc, argv, LETTERS_TABLE "c:", longs) >= 0)
+		count = cli_number(cli, "--count", optarg, 10, 1, COUNT_MAX);
+	if (argc - optind > 0)
+		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
+	table_init(&table, cli, columns);
+	if (agent_rows(cli, json_pack("{s:s, s:I}", "op", "history", "n", (json_int_t)count), &rows))
+		return EXIT_FAILED;
+	return print(cli, &table, rows);
+}
+
+const struct verb verb_sync_history = {
+	.name = "sync history",
+	.args = "",
+	.summary = "Show what was pushed and repaired, the latest first",
+	.options = " -c, --count COUNT      how many of them (20)\n" HELP_TABLE,
+	.columns = columns,
+	.peer = PEER_AGENT,
+	.run = run,
+};

@@ -1,0 +1,439 @@
+/*
+ * weightctl sync push: a version of this node to every node of a group.
+ *
+ * The agent does it, whether anybody waits or not: whoever stops waiting is told how to find it again, and
+ * how to end it.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/signals.h"
+#include "libclient/weightctl/size.h"
+#include "libclient/weightctl/sync.h"
+#include "libclient/weightctl/verb.h"
+
+#define NODES_MAX 4096
+
+enum {
+	OPTION_GROUP = OPTION_OWN,
+	OPTION_POLICY,
+	OPTION_MAX_RATE,
+	OPTION_NO_WAIT,
+};
+
+struct push {
+	const struct cli *cli;
+	struct agent agent;
+	struct target target;
+	const char *group; /* NULL: the only one that the buffer belongs to */
+	const char *policy; /* NULL: that of the group */
+	uint64_t max_rate; /* 0: none */
+	bool no_wait;
+	bool quiet;
+	char sync[SYNC_ID_MAX];
+	json_t *nodes; /* by name: what was last heard of each */
+	json_t *outcome; /* NULL: not yet */
+	uint64_t started_ns;
+	struct progress progress;
+};
+
+static void push_deinit(struct push *p)
+{
+	agent_deinit(&p->agent);
+	json_decref(p->nodes);
+	json_decref(p->outcome);
+}
+
+/* What the nodes go through, in this order; those at the same step have the same text. */
+static const struct step {
+	const char *phase;
+	const char *text; /* as progress_update() takes it */
+} steps[] = {
+	{"attach", "digesting"},     {"prepare", "preparing"}, {"ready", "preparing"},
+	{"open", "connecting"},      {"bytes", PROGRESS_SEND}, {"moved", PROGRESS_SEND},
+	{"verify", "checking"},      {"verified", "checking"}, {"commit", "committing"},
+	{"committed", "committing"},
+};
+
+#define N_STEPS (sizeof(steps) / sizeof(*steps))
+
+static size_t step_of(const char *phase)
+{
+	size_t i = 0;
+
+	while (phase && i < N_STEPS && strcmp(steps[i].phase, phase) != 0)
+		i++;
+	return phase ? i : N_STEPS;
+}
+
+static const char *policy(const struct cli *cli, const char *arg)
+{
+	if (strcmp(arg, "all") != 0 && strcmp(arg, "quorum") != 0 && strcmp(arg, "each") != 0)
+		cli_usage(cli, "--policy wants all, quorum or each, not '%s'", arg);
+	return arg;
+}
+
+static bool is_lost(const char *phase)
+{
+	return phase && (!strcmp(phase, "failed") || !strcmp(phase, "absent"));
+}
+
+/*
+ * As far as the last of the nodes that are still in it, and how many bytes a node has, in the mean: what moves
+ * along a chain of them has the rate of one link.
+ */
+static void show(struct push *p)
+{
+	double n = 0, done = 0, expected = 0;
+	size_t step = N_STEPS;
+	const char *name;
+	json_t *node;
+
+	json_object_foreach(p->nodes, name, node)
+	{
+		size_t s = step_of(agent_text(node, "phase"));
+
+		if (s == N_STEPS)
+			continue;
+		step = s < step ? s : step;
+		n++;
+		done += (double)agent_number(node, "done", 0);
+		expected += (double)agent_number(node, "expected", 0);
+	}
+	if (step == N_STEPS)
+		return;
+	if (strcmp(steps[step].text, PROGRESS_SEND) != 0)
+		progress_update(&p->progress, steps[step].text, 0, 0);
+	else
+		progress_update(&p->progress, PROGRESS_SEND, (uint64_t)(done / n),
+				(uint64_t)(expected / n));
+}
+
+static void on_phase(struct push *p, json_t *event)
+{
+	const char *node = agent_text(event, "node"), *phase = agent_text(event, "phase");
+	const char *why = agent_text(event, "why");
+	json_t *before;
+
+	if (!node || (json_object_size(p->nodes) >= NODES_MAX && !json_object_get(p->nodes, node)))
+		return;
+	before = json_object_get(p->nodes, node);
+	if (is_lost(phase) && !is_lost(agent_text(before, "phase")) && !p->quiet) {
+		progress_finish(&p->progress);
+		(void)cli_error("%s: %s", node, why ? why : phase);
+	}
+	if (json_object_set(p->nodes, node, event) < 0)
+		cli_out_of_memory();
+	show(p);
+}
+
+/* The packet is the caller's. 0: there is more to come; AGENT_END; or EXIT_FAILED. */
+static int on_packet(struct push *p, json_t *packet)
+{
+	const char *sync = agent_text(packet, "sync"), *event = agent_text(packet, "event");
+
+	if (sync && !*p->sync)
+		(void)snprintf(p->sync, sizeof(p->sync), "%s", sync);
+	if (agent_text(packet, "state") &&
+	    (agent_is_end(packet) || (event && !strcmp(event, "end")))) {
+		json_decref(p->outcome);
+		p->outcome = json_incref(packet);
+	} else if (agent_error(packet)) {
+		progress_finish(&p->progress);
+		return cli_error("%s", agent_error(packet));
+	} else if (event && !strcmp(event, "phase")) {
+		on_phase(p, packet);
+	}
+	return agent_is_end(packet) ? AGENT_END : 0;
+}
+
+/* Whoever asked goes away; the agent does not mind. */
+static int leave(struct push *p, int signal)
+{
+	progress_finish(&p->progress);
+	(void)cli_error("the push goes on; 'weightctl sync status %s' shows how far it is, "
+			"'weightctl sync cancel %s' ends it",
+			p->sync, p->sync);
+	return EXIT_SIGNAL + signal;
+}
+
+static int wait_for_end(struct push *p, int signal_fd)
+{
+	struct pollfd fds[] = {
+		{.fd = p->agent.fd, .events = POLLIN},
+		{.fd = signal_fd, .events = POLLIN},
+	};
+	int r = 0, signal;
+
+	while (r == 0) {
+		cleanup(agent_decrefp) json_t *packet = NULL;
+
+		(void)poll(fds, 2, -1);
+		signal = signals_take(signal_fd);
+		if (signal)
+			return leave(p, signal);
+		r = agent_take(&p->agent, &packet);
+		if (r == 0)
+			r = on_packet(p, packet);
+		else if (r == -EAGAIN)
+			r = 0;
+		else
+			(void)cli_error(
+				"it may go on without; 'weightctl sync history' will tell how %s ended",
+				p->sync);
+	}
+	return r;
+}
+
+static json_t *request_of(const struct push *p)
+{
+	return json_pack("{s:s, s:s, s:s?, s:I, s:s?, s:I, s:b}", "op", "push", "buffer",
+			 p->target.name, "group", p->group, "version",
+			 (json_int_t)p->target.version, "policy", p->policy, "max_rate",
+			 (json_int_t)p->max_rate, "wait", !p->no_wait);
+}
+
+/* Until the agent gave it a name. AGENT_END: it said no more than that. */
+static int begin(struct push *p)
+{
+	int r = 0;
+
+	if (agent_open(p->cli, &p->agent) || agent_ask(&p->agent, request_of(p)))
+		return EXIT_FAILED;
+	while (r == 0 && !*p->sync) {
+		cleanup(agent_decrefp) json_t *packet = NULL;
+
+		r = agent_next(&p->agent, &packet);
+		if (r == 0)
+			r = on_packet(p, packet);
+	}
+	return r;
+}
+
+/* --- How it ended ------------------------------------------------------------------------------- */
+
+struct pushed {
+	const char *sync;
+	const char *state;
+	const char *buffer;
+	const char *group;
+	struct sync_version version;
+	uint64_t n_bytes;
+	uint64_t elapsed_ns;
+};
+
+static const char *version(const void *row, bool json)
+{
+	(void)json;
+	return sync_version_text(((const struct pushed *)row)->version);
+}
+
+#define PUSHED(member) offsetof(struct pushed, member)
+
+static const struct column columns[] = {
+	COLUMN("SYNC", COLUMN_TEXT, PUSHED(sync)),
+	COLUMN("STATE", COLUMN_TEXT, PUSHED(state)),
+	COLUMN("BUFFER", COLUMN_TEXT, PUSHED(buffer)),
+	COLUMN("GROUP", COLUMN_TEXT, PUSHED(group)),
+	{"VERSION", COLUMN_WORD, .word = version},
+	COLUMN("TERM", COLUMN_U64, PUSHED(version.term)),
+	COLUMN("NUMBER", COLUMN_U64, PUSHED(version.number)),
+	COLUMN("BYTES", COLUMN_SIZE, PUSHED(n_bytes)),
+	COLUMN("ELAPSED", COLUMN_DURATION, PUSHED(elapsed_ns)),
+	{},
+};
+
+struct reached {
+	const char *node;
+	const char *state;
+	const char *why;
+	uint64_t version; /* of the weightd there; 0: none */
+};
+
+#define REACHED(member) offsetof(struct reached, member)
+
+static const struct column node_columns[] = {
+	COLUMN("NODE", COLUMN_TEXT, REACHED(node)),
+	COLUMN("STATE", COLUMN_TEXT, REACHED(state)),
+	COLUMN("VERSION", COLUMN_VERSION, REACHED(version)),
+	COLUMN("WHY", COLUMN_TEXT, REACHED(why)),
+	{},
+};
+
+static struct reached reached_of(const json_t *node)
+{
+	return (struct reached){
+		.node = agent_text(node, "node"),
+		.state = agent_text(node, "state"),
+		.why = agent_text(node, "why"),
+		.version = agent_number(node, "version", 0),
+	};
+}
+
+static bool is_committed(const char *state)
+{
+	return state && !strcmp(state, "committed");
+}
+
+static void print_json(const struct pushed *pushed, const json_t *nodes)
+{
+	struct json json = {.file = stdout};
+	const json_t *node;
+	size_t i;
+
+	json_open(&json, NULL, '{');
+	column_json_all(columns, pushed, &json);
+	json_open(&json, "nodes", '[');
+	json_array_foreach(nodes, i, node)
+	{
+		const struct reached reached = reached_of(node);
+
+		json_open(&json, NULL, '{');
+		column_json_all(node_columns, &reached, &json);
+		json_close(&json, '}');
+	}
+	json_close(&json, ']');
+	json_close(&json, '}');
+}
+
+/* "llama 1.7 on 3 of 3 nodes in 9.1 s", and a line for each that has it not. */
+static void print_text(const struct pushed *pushed, const json_t *nodes)
+{
+	char text[SIZE_TEXT_MAX];
+	const char *v = version(pushed, false);
+	size_t i, n = 0;
+	const json_t *node;
+
+	json_array_foreach(nodes, i, node) n += is_committed(agent_text(node, "state"));
+	escape_name(stdout, pushed->buffer);
+	(void)printf(" %s on %zu of %zu nodes in %s\n", v ? v : "-", n, json_array_size(nodes),
+		     size_duration(text, pushed->elapsed_ns));
+	json_array_foreach(nodes, i, node)
+	{
+		const struct reached reached = reached_of(node);
+
+		if (!is_committed(reached.state))
+			sync_say(stdout, reached.node,
+				 reached.why     ? reached.why
+				 : reached.state ? reached.state
+						 : "unknown");
+	}
+}
+
+static int finish(struct push *p)
+{
+	const struct pushed pushed = {
+		.sync = p->sync,
+		.state = agent_text(p->outcome, "state"),
+		.buffer = p->target.name,
+		.group = agent_text(p->outcome, "group"),
+		.version = sync_version_of(p->outcome),
+		.n_bytes = agent_number(p->outcome, "bytes", 0),
+		.elapsed_ns = progress_now_ns() - p->started_ns,
+	};
+	const json_t *nodes = json_object_get(p->outcome, "nodes");
+	const char *error = agent_error(p->outcome);
+
+	progress_finish(&p->progress);
+	if (!is_committed(pushed.state))
+		return cli_error("%s", error ? error
+					     : "the push failed, and weightd-sync does not say why");
+	if (p->cli->json)
+		print_json(&pushed, nodes);
+	else if (!p->quiet)
+		print_text(&pushed, nodes);
+	return 0;
+}
+
+/* Nobody waits: its name is all there is. */
+static int say_begun(const struct push *p)
+{
+	struct json json = {.file = stdout};
+
+	if (p->cli->json) {
+		json_open(&json, NULL, '{');
+		json_put_string(&json, "sync", p->sync);
+		json_close(&json, '}');
+	} else if (!p->quiet) {
+		escape_text(stdout, p->sync);
+		(void)fputc('\n', stdout);
+	}
+	return 0;
+}
+
+static int push(struct push *p)
+{
+	int signal_fd, r;
+
+	p->nodes = json_object();
+	if (!p->nodes)
+		cli_out_of_memory();
+	p->started_ns = progress_now_ns();
+	r = begin(p);
+	if (r != 0 && !(r == AGENT_END && *p->sync))
+		return r == AGENT_END ? cli_error("weightd-sync began no push, and does not say why")
+				      : r;
+	if (p->no_wait)
+		return say_begun(p);
+	if (r == 0) {
+		signal_fd = signals_open();
+		if (signal_fd < 0)
+			return cli_error("cannot watch for signals: %s", strerror(-signal_fd));
+		r = wait_for_end(p, signal_fd);
+		(void)close(signal_fd);
+	}
+	return r == AGENT_END ? finish(p) : r;
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"group", required_argument, NULL, OPTION_GROUP},
+		{"policy", required_argument, NULL, OPTION_POLICY},
+		{"max-rate", required_argument, NULL, OPTION_MAX_RATE},
+		{"no-wait", no_argument, NULL, OPTION_NO_WAIT},
+		{"quiet", no_argument, NULL, 'q'},
+		OPTIONS_JSON,
+		OPTIONS_AGENT,
+		{},
+	};
+	cleanup(push_deinit) struct push p = {.cli = cli, .agent.fd = -1};
+	int option;
+
+	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "q", longs)) >= 0) {
+		if (option == OPTION_GROUP)
+			p.group = optarg;
+		else if (option == OPTION_POLICY)
+			p.policy = policy(cli, optarg);
+		else if (option == OPTION_MAX_RATE)
+			p.max_rate = cli_bytes(cli, "--max-rate", optarg);
+		else if (option == OPTION_NO_WAIT)
+			p.no_wait = true;
+		else
+			p.quiet = true;
+	}
+	if (argc - optind != 1)
+		cli_usage(cli, "'%s' wants one buffer", cli->verb->name);
+	p.target = cli_target(cli, argv[optind]);
+	progress_init(&p.progress, p.target.name, p.quiet);
+	return push(&p);
+}
+
+const struct verb verb_sync_push = {
+	.name = "sync push",
+	.args = "BUFFER[@VERSION]",
+	.summary = "Push a version to every node of a group, all or none",
+	.options = "     --group GROUP      the group; the only one it fits into if not given\n"
+		   "     --policy POLICY    who must have it: all, quorum or each (the group's)\n"
+		   "     --max-rate BYTES   a second over each link at most, such as 500M or 1G\n"
+		   "     --no-wait          print the name of the sync, and do not wait for its end\n"
+		   " -q, --quiet            no progress and no closing line\n" HELP_JSON,
+	.peer = PEER_AGENT,
+	.run = run,
+};
