@@ -170,6 +170,7 @@ def test_a_source_that_cannot_lend_says_why(daemon, errand, fields, code, senten
 # --- The sink ---
 
 
+@pytest.mark.threads
 def test_a_sink_makes_the_same_version_as_its_source(make_daemon, daemon, errand):
     there = make_daemon()
     publish(there)
@@ -208,7 +209,7 @@ def test_a_new_version_may_have_another_layout_and_keeps_what_the_buffer_keeps(d
         assert sink.publish() == version
         sink.end()
         sink.forget()
-    until(lambda: versions(daemon) == [2, 3, 4], lambda: versions(daemon))
+    until(lambda: versions(daemon) == [2, 3, 4], lambda: versions(daemon), PATIENCE_S)
     with Wire(daemon.socket) as w:
         assert (w.records()["m"].keep, w.records()["m"].mode) == (3, 0o644)
 
@@ -225,6 +226,7 @@ def test_a_version_of_no_bytes_is_made_too(daemon, errand):
 LAST = N_BYTES % LEAF
 
 
+@pytest.mark.threads
 @pytest.mark.parametrize("flipped, ranges", [
     ([0], [[0, LEAF]]),
     ([LEAF + 77], [[LEAF, LEAF]]),
@@ -274,14 +276,21 @@ def test_what_changes_behind_a_verify_is_not_what_the_digest_is_of(daemon, erran
     assert done.returncode and f"{LEAF} to {2 * LEAF}" in done.stderr, done
 
 
+def accesses(sink):
+    """How a sink maps the memory of its version."""
+    with open(f"/proc/{sink.proc.pid}/maps") as maps:
+        return {line.split()[1] for line in maps if "weightd-slot" in line}
+
+
 def test_an_engine_that_goes_late_is_waited_for(daemon, errand, plan):
     sink = errand("sink")
     with mmap.mmap(sink.create(daemon, plan), N_BYTES) as m:
         m[:] = DATA
         assert sink.verify()["op"] == "verified"
         sink.tell("publish")
-        with Wire(daemon.socket) as w:  # until it was refused once, and hashes again or asks again
-            until(lambda: sink.proc.poll() is None and w.ping(), "weightd answers")
+        # While weightd looks for who is in the way the sink's own mapping is read-only; then it was refused.
+        for access in "r--s", "rw-s":
+            until(lambda: access in accesses(sink), lambda: f"it is {accesses(sink)}, not {access}", PATIENCE_S)
     assert sink.hear("published")["version"] == 1
     assert content(daemon) == DATA
 
@@ -479,6 +488,15 @@ def test_a_weightd_that_dies_is_told_of(daemon, errand, plan, step):
     code, why = sink.failure()
     assert code in ("weightd", "lost") and "weightd" in why, (code, why)
     nothing_is_left(daemon)
+
+
+def test_a_weightd_that_dies_while_it_is_asked_is_told_of(daemon, errand, plan):
+    sink = errand("sink")
+    with wire.stopped(daemon):
+        sink.send_create(daemon, plan)
+        daemon.kill()
+        assert sink.failure()[0] == "weightd"
+    daemon.start()
 
 
 def test_a_sink_goes_on_with_a_weightd_that_survives_its_death(make_daemon, errand, plan):
