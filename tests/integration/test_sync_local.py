@@ -48,7 +48,7 @@ def plan():
 @pytest.fixture
 def errand(daemon):
     """errand("sink"): all end with the test, well."""
-    features.require("weightd-sync-local", "weightd-sync-local was built without OpenSSL",
+    features.require("sync", "weightd-sync-local is not built: no OpenSSL (apt-get install libssl-dev)",
                      (features.BUILD / "weightd-sync-local").exists())
     made = []
 
@@ -626,7 +626,7 @@ def test_what_comes_at_the_wrong_time_ends_the_errand(daemon, errand, plan):
 
 @pytest.mark.parametrize("arguments", [[], ["source"], ["sink"], ["both"], ["source", "sink"], ["--help"]])
 def test_it_is_of_no_use_without_an_agent(build, arguments):
-    features.require("weightd-sync-local", "weightd-sync-local was built without OpenSSL",
+    features.require("sync", "weightd-sync-local is not built: no OpenSSL (apt-get install libssl-dev)",
                      (build / "weightd-sync-local").exists())
     done = subprocess.run([build / "weightd-sync-local", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
