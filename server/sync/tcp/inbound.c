@@ -48,6 +48,8 @@ static ssize_t read_body(struct engine *e)
 			break;
 		cursor_advance(&in->cursor, (uint64_t)n);
 		room -= (uint64_t)n;
+		if (!in->link.tls && (uint64_t)n < size)
+			break; /* there is no more: to ask again would only be a call */
 		/* What lies in TLS's own buffer wakes nobody up. */
 		if (room == 0 && in->link.tls && SSL_has_pending(in->link.tls))
 			room = e->order.chunk;

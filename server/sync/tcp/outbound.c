@@ -271,18 +271,15 @@ static int check_connection(struct engine *e)
 	return -error;
 }
 
-/*
- * Reads before it writes: what the other end said before it hung up says more than that it hung up. And again
- * afterwards: its answer may be there already.
- */
-static void advance(struct engine *e)
+/* Reads before it writes: what the other end said before it hung up says more than that it hung up. */
+static void advance(struct engine *e, bool is_readable)
 {
 	struct outbound *out = &e->out;
 	ssize_t r = 0;
 
 	if (out->state == OUTBOUND_HANDSHAKE)
 		r = handshake(out);
-	if (r == 0 && out->state > OUTBOUND_PREAMBLE) {
+	if (r == 0 && is_readable && out->state > OUTBOUND_PREAMBLE) {
 		r = read_more(e);
 		r = r == -EAGAIN ? 0 : r;
 	}
@@ -300,7 +297,6 @@ static void on_event(struct source *source, uint32_t events)
 {
 	struct engine *e = container_of(source, struct engine, out.source);
 
-	(void)events;
 	if (e->out.state == OUTBOUND_CONNECTING) {
 		int r = check_connection(e);
 
@@ -309,13 +305,13 @@ static void on_event(struct source *source, uint32_t events)
 			return;
 		}
 	}
-	advance(e);
+	advance(e, events & ~(uint32_t)EPOLLOUT);
 }
 
 void outbound_push(struct engine *e)
 {
 	if (e->out.state == OUTBOUND_BODY && !e->out.is_full)
-		advance(e);
+		advance(e, false);
 }
 
 /* Whether the next node has something to do that it has not done. */
