@@ -291,6 +291,7 @@ demo: deps model
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/demo/run
 
 bench: deps model
+	$(Q)$(if $(filter sync,$(or $(BENCH),sync)),packaging/install-deps bench)
 	$(Q)$(MAKE) --no-print-directory all benches
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)
 

@@ -51,6 +51,10 @@ class Memory:
         with mmap.mmap(self.fd, self.size, prot=mmap.PROT_READ) as m:
             return m[:]
 
+    def provide(self):
+        """Makes its pages, as weightd does before it gives memory to a writer."""
+        os.posix_fallocate(self.fd, 0, self.size)
+
     def lend(self):
         """The same memory behind a descriptor that cannot write it, as weightd gives it away."""
         lent = Memory.__new__(Memory)
