@@ -102,6 +102,14 @@ uint64_t agent_time_to_move(const struct agent *a, uint64_t n_bytes, uint64_t ra
 	return move + a->config->stall_ns + 4 * agent_time_for(a, n_bytes);
 }
 
+bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_self)
+{
+	size_t width = a->config->n_peers + 1;
+	size_t row = (size_t)(g - a->config->groups);
+
+	return a->knows[row * width + (peer_or_self == AGENT_SELF ? width - 1 : peer_or_self)];
+}
+
 int work_start(struct agent *a, struct work *w, enum job_kind kind, char why[WHY_SIZE])
 {
 	return a->edge->job_start(a->world, kind, w, &w->job, why);
@@ -138,8 +146,13 @@ int agent_new(const struct edge *edge, void *world, const struct agent_config *c
 	list_init(&a->parties);
 	a->history = json_array();
 	a->peers = calloc(config->n_peers + 1, sizeof(*a->peers));
-	if (!a->history || !a->peers)
+	a->knows = calloc((size_t)config->n_groups * (config->n_peers + 1) + 1, sizeof(*a->knows));
+	if (!a->history || !a->peers || !a->knows)
 		return -ENOMEM;
+	for (unsigned i = 0; i < config->n_groups; i++)
+		if (group_fill_row(&config->groups[i], config,
+				   &a->knows[(size_t)i * (config->n_peers + 1)]) < 0)
+			return -ENOMEM;
 	for (unsigned i = 0; i < config->n_peers; i++)
 		a->peers[i].since_ns = agent_now(a);
 	*ret = take_ptr(a);
@@ -163,6 +176,7 @@ struct agent *agent_free(struct agent *a)
 	for (unsigned i = 0; a->peers && i < a->config->n_peers; i++)
 		free(a->peers[i].claims);
 	json_decref(a->history);
+	free(a->knows);
 	free(a->peers);
 	free(a);
 	return NULL;

@@ -55,6 +55,7 @@ struct agent {
 	void *world;
 	const struct agent_config *config;
 	struct peer *peers;
+	bool *knows; /* per group and peer, this node as the last: see agent_knows() */
 	struct list heads;
 	unsigned n_heads;
 	struct list transactions;
@@ -81,6 +82,9 @@ void agent_new_id(struct agent *a, char ret[SYNC_ID_SIZE]);
 const char *agent_peer_name(const struct agent *a, unsigned peer_or_self);
 /* NO_PEER: not configured; AGENT_SELF is NO_PEER, too, which callers tell apart by the name. */
 unsigned agent_peer_number(const struct agent *a, const char *name);
+
+/* Whether it is a member or a publisher of the group: who may know what the group has, and bring it. */
+bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_self);
 
 int work_start(struct agent *a, struct work *w, enum job_kind kind, char why[WHY_SIZE]);
 /* Steals `message`. */

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ipc/base/num.h"
@@ -59,9 +60,29 @@ bool group_has_publisher(const struct group *g, const char *node)
 	return has(g->publishers, g->n_publishers, node);
 }
 
-bool group_knows(const struct group *g, const char *node)
+static int compare_names(const void *x, const void *y)
 {
-	return group_has_publisher(g, node) || group_has_member(g, node);
+	const char *const *a = x, *const *b = y;
+
+	return strcmp(*a, *b);
+}
+
+int group_fill_row(const struct group *g, const struct agent_config *config, bool *ret)
+{
+	size_t n = g->n_members + g->n_publishers;
+	cleanup(freep) const char **names = calloc(n + 1, sizeof(*names));
+
+	if (!names)
+		return -ENOMEM;
+	memcpy(names, g->members, g->n_members * sizeof(*names));
+	memcpy(names + g->n_members, g->publishers, g->n_publishers * sizeof(*names));
+	qsort(names, n, sizeof(*names), compare_names);
+	for (unsigned i = 0; i <= config->n_peers; i++) {
+		const char *name = i < config->n_peers ? config->peers[i] : config->name;
+
+		ret[i] = bsearch(&name, names, n, sizeof(*names), compare_names);
+	}
+	return 0;
 }
 
 bool group_has_buffer(const struct group *g, const char *buffer)

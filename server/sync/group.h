@@ -8,8 +8,8 @@
 const struct group *group_find(const struct agent_config *config, const char *name);
 bool group_has_member(const struct group *g, const char *node);
 bool group_has_publisher(const struct group *g, const char *node);
-/* A member or a publisher: who may know what the group has, and bring it. */
-bool group_knows(const struct group *g, const char *node);
+/* A row of one bool per peer, and one for this node: who is a member or a publisher. -ENOMEM. */
+int group_fill_row(const struct group *g, const struct agent_config *config, bool *ret);
 bool group_has_buffer(const struct group *g, const char *buffer);
 
 const char *policy_name(enum policy p);

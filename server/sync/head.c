@@ -198,24 +198,26 @@ static int read_row(struct agent *a, unsigned peer, const json_t *row)
 	const char *buffer, *group_name;
 	const struct group *g;
 	uint8_t root[32];
+	struct pair pair, fence;
 	struct head *h;
-	struct pair pair;
 
 	if (field_string(row, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(row, "group", GROUP_MAX, &group_name) < 0 ||
 	    field_number(row, "term", PAIR_MAX, &pair.term) < 0 ||
 	    field_number(row, "number", PAIR_MAX, &pair.number) < 0 ||
+	    field_number_or(row, "fence_term", PAIR_MAX, pair.term, &fence.term) < 0 ||
+	    field_number_or(row, "fence_number", PAIR_MAX, pair.number, &fence.number) < 0 ||
 	    field_bytes(row, "root", root, 32) < 0)
 		return -EBADMSG;
 	g = group_find(a->config, group_name);
-	if (!g || !group_has_buffer(g, buffer) || !group_knows(g, agent_peer_name(a, peer)) ||
-	    !group_knows(g, a->config->name))
+	if (!g || !group_has_buffer(g, buffer) || !agent_knows(a, g, peer) ||
+	    !agent_knows(a, g, AGENT_SELF))
 		return 0; /* no business of ours */
 	h = head_get(a, buffer, group_name);
 	if (!h)
 		return 0;
 	set_claim(a, peer, h, pair, root);
-	head_seen(a, h, pair);
+	head_seen(a, h, fence);
 	if (pair_compare(pair, head_held(h)) > 0)
 		a->look_again = true;
 	return 0;
@@ -239,34 +241,37 @@ void head_on_message(struct agent *a, unsigned peer, const json_t *message)
 	}
 }
 
+/* What it has the bytes of, and, behind it, what it refuses to take anything older than. */
 json_t *head_to_json(const struct head *h)
 {
 	static const uint8_t NOTHING[32];
-	struct pair pair = head_held(h);
+	struct pair held = head_held(h), fence = head_committed(h);
 	char root[65];
 
-	return json_pack("{s:s, s:s, s:I, s:I, s:s}", "buffer", h->buffer, "group", h->group,
-			 "term", (json_int_t)pair.term, "number", (json_int_t)pair.number, "root",
-			 field_hex(pair.number ? h->document->root : NOTHING, 32, root));
+	return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "buffer", h->buffer, "group",
+			 h->group, "term", (json_int_t)held.term, "number", (json_int_t)held.number,
+			 "root", field_hex(held.number ? h->document->root : NOTHING, 32, root),
+			 "fence_term", (json_int_t)fence.term, "fence_number",
+			 (json_int_t)fence.number);
 }
 
 static bool concerns(const struct agent *a, const struct head *h, unsigned peer)
 {
 	const struct group *g = group_find(a->config, h->group);
 
-	return g && group_knows(g, agent_peer_name(a, peer)) && group_knows(g, a->config->name);
+	return g && agent_knows(a, g, peer) && agent_knows(a, g, AGENT_SELF);
 }
 
 void heads_tell(struct agent *a, unsigned peer)
 {
-	json_t *rows = json_array();
+	cleanup(json_freep) json_t *rows = json_array();
 	struct head *h;
 
 	list_for_each(h, &a->heads, link)
-		if (h->state == HEAD_SERVING && concerns(a, h, peer) &&
-		    json_array_size(rows) < HEADS_MAX)
+		if (h->document && concerns(a, h, peer) && json_array_size(rows) < HEADS_MAX)
 			json_array_append_new(rows, head_to_json(h));
-	agent_send(a, peer, json_pack("{s:s, s:o}", "type", "heads", "heads", rows));
+	if (json_array_size(rows))
+		agent_send(a, peer, json_pack("{s:s, s:O}", "type", "heads", "heads", rows));
 }
 
 void head_tell_all(struct agent *a, const struct head *h)

@@ -65,7 +65,7 @@ void head_on_message(struct agent *a, unsigned peer, const json_t *message);
 /* Tells one peer of all heads, or all peers of one. */
 void heads_tell(struct agent *a, unsigned peer);
 void head_tell_all(struct agent *a, const struct head *h);
-/* As refusals have it. */
+/* A row of the message. */
 json_t *head_to_json(const struct head *h);
 
 int heads_save(struct agent *a);

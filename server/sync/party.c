@@ -281,24 +281,17 @@ static void refuse(struct agent *a, unsigned peer, const char *sync, const char 
 	json_t *message = json_pack("{s:s, s:s, s:s, s:s}", "type", "refuse", "sync", sync, "code",
 				    code, "why", why);
 
-	if (h && h->document) {
-		struct pair committed = head_committed(h);
-		char root[65];
-
-		json_object_set_new(message, "heads",
-				    json_pack("[{s:s, s:s, s:I, s:I, s:s}]", "buffer", h->buffer,
-					      "group", h->group, "term", (json_int_t)committed.term,
-					      "number", (json_int_t)committed.number, "root",
-					      field_hex(h->document->root, 32, root)));
-	}
+	if (h && h->document)
+		json_object_set_new(message, "heads", json_pack("[o]", head_to_json(h)));
 	agent_send(a, peer, message);
 }
 
 /* Who may bring what, before a look at any signature. Returns the code of the refusal, or NULL. */
-static const char *refuse_sender(struct agent *a, const char *sender, const struct document *d,
+static const char *refuse_sender(struct agent *a, unsigned peer, const struct document *d,
 				 char why[WHY_SIZE])
 {
 	const struct group *g = group_find(a->config, d->group);
+	const char *sender = agent_peer_name(a, peer);
 
 	if (!g || !group_has_buffer(g, d->buffer)) {
 		snprintf(why, WHY_SIZE, "%s has no group '%s' with the buffer '%s'",
@@ -306,7 +299,7 @@ static const char *refuse_sender(struct agent *a, const char *sender, const stru
 		return "group";
 	}
 	if (!group_has_member(g, a->config->name) &&
-	    !(d->decision && group_knows(g, a->config->name))) {
+	    !(d->decision && agent_knows(a, g, AGENT_SELF))) {
 		snprintf(why, WHY_SIZE, "%s is no member of the group '%s'", a->config->name,
 			 g->name);
 		return "group";
@@ -316,7 +309,7 @@ static const char *refuse_sender(struct agent *a, const char *sender, const stru
 			 g->name, a->config->name);
 		return "publisher";
 	}
-	if (d->decision ? !group_knows(g, sender) : strcmp(sender, d->publisher) != 0) {
+	if (d->decision ? !agent_knows(a, g, peer) : strcmp(sender, d->publisher) != 0) {
 		snprintf(why, WHY_SIZE, "%s brings what %s pushed to the group '%s'", sender,
 			 d->publisher, g->name);
 		return "publisher";
@@ -429,7 +422,6 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 {
 	cleanup(document_freep) struct document *d = NULL;
 	const char *sync, *group, *code;
-	const char *sender = agent_peer_name(a, peer);
 	char why[WHY_SIZE] = "";
 	struct head *h = NULL;
 	struct party *p;
@@ -440,7 +432,7 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 		agent_hang_up(a, peer, "PREPARE of another form");
 		return;
 	}
-	code = refuse_sender(a, sender, d, why);
+	code = refuse_sender(a, peer, d, why);
 	if (!code)
 		code = refuse_size_or_time(a, d, why);
 	if (!code && document_check(a, d, why) < 0)

@@ -158,7 +158,7 @@ static bool is_ours(const struct agent *a, const struct head *h)
 {
 	const struct group *g = group_find(a->config, h->group);
 
-	return g && group_knows(g, a->config->name) && group_has_buffer(g, h->buffer);
+	return g && agent_knows(a, g, AGENT_SELF) && group_has_buffer(g, h->buffer);
 }
 
 static void step(struct agent *a, struct head *h, uint64_t now)
@@ -273,8 +273,8 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 	}
 	g = group_find(a->config, group_name);
 	h = head_find(a, buffer);
-	if (!g || !group_knows(g, agent_peer_name(a, peer)) || !h ||
-	    strcmp(h->group, g->name) != 0 || pair_compare(head_held(h), pair) <= 0)
+	if (!g || !agent_knows(a, g, peer) || !h || strcmp(h->group, g->name) != 0 ||
+	    pair_compare(head_held(h), pair) <= 0)
 		repair_refuse(a, peer, buffer, "nothing", "nothing newer is here");
 	else if (transaction_find_of_buffer(a, buffer) || party_find_of_buffer(a, buffer))
 		repair_refuse(a, peer, buffer, "busy", "a sync of it is under way here");
