@@ -1,0 +1,125 @@
+/*
+ * A world for agents: any number of them in one process and in virtual time, with connections that delay, are
+ * cut and come back, with jobs that model weightd's versions and the engines of a chain, and with records
+ * that survive a death. The same seed gives the same world.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ipc/base/list.h"
+#include "server/sync/agent.h"
+#include "server/sync/base/ranges.h"
+
+#define SIM_SECOND ((uint64_t)1000000000)
+#define SIM_BUFFER "llama"
+
+struct sim;
+
+/* A version of one node's weightd. Content 0 is none. */
+struct sim_version {
+	uint64_t number;
+	uint64_t content;
+	uint64_t n_bytes;
+};
+
+struct sim_node {
+	struct sim *sim;
+	unsigned index;
+	char name[16];
+	struct agent_config config;
+	const char **peers;
+	struct agent *agent; /* NULL: it is dead */
+	json_t *record; /* what it saved last */
+	uint64_t clock_skew_ns; /* its clock is ahead */
+	uint64_t rate; /* bytes/s into it */
+
+	struct sim_version versions[8]; /* the last ones, of weightd */
+	unsigned n_versions;
+	uint64_t last_number;
+
+	struct list jobs;
+	uint64_t timer_ns;
+	bool is_dying; /* in the middle of a call into its agent */
+	unsigned n_saves;
+	unsigned die_at_save; /* the how-manieth; 0: none */
+	bool die_before_it; /* is written */
+	bool saves_fail;
+	bool jobs_hang; /* what they are told from now on they do not do */
+	bool engines_hang; /* open, but move nothing */
+	unsigned n_corrupt; /* epochs whose bytes arrive wrong, from now on */
+	bool sinks_fail; /* no memory */
+	bool is_silent; /* whatever it says is lost, while its kernel answers */
+
+	uint64_t n_received; /* bytes, over all engines */
+	uint64_t n_received_again; /* that it had already */
+	char why[WHY_SIZE]; /* of the last sync that ended here */
+	char outcome[16];
+	json_t *end; /* the event */
+};
+
+struct sim_options {
+	unsigned n_nodes;
+	unsigned n_publishers; /* the first ones; 0: one */
+	enum policy policy;
+	uint64_t n_bytes; /* of a version; 0: 64 MiB */
+	uint64_t seed;
+	bool is_quiet; /* without delays at random */
+};
+
+struct sim {
+	struct sim_options options;
+	uint64_t random;
+	uint64_t now_ns;
+	struct sim_node *nodes;
+	struct group group;
+	const char **names;
+	uint8_t *links; /* n * n */
+	uint64_t n_messages;
+	uint64_t n_ids;
+	uint64_t n_contents;
+	uint64_t n_decided;
+	uint64_t decided[4096]; /* contents that a publisher's record has */
+	uint64_t pairs[4096][2]; /* of contents */
+	/* Hears of each message before it arrives; false: it is lost. */
+	bool (*on_message)(struct sim *s, unsigned from, unsigned to, const json_t *message);
+	void *userdata;
+	struct sim_queue *queue;
+	struct list engines;
+	bool ticks;
+};
+
+struct sim *sim_new(const struct sim_options *options);
+void sim_free(struct sim *s);
+
+/* Random, below n. */
+uint64_t sim_random(struct sim *s, uint64_t n);
+
+void sim_start(struct sim *s, unsigned node);
+void sim_kill(struct sim *s, unsigned node);
+/* No packet passes between two nodes. */
+void sim_cut(struct sim *s, unsigned i, unsigned j, bool is_cut);
+/* Ends one of a node's jobs of this kind, if there is any. */
+bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind);
+/* A node's weightd forgets everything. */
+void sim_lose_data(struct sim *s, unsigned node);
+
+/* Makes a version at a node and pushes it. -errno of agent_push(). */
+int sim_push(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE]);
+
+/* For so long. */
+void sim_run(struct sim *s, uint64_t ns);
+/* Until it is true; false: it was not for so long. */
+bool sim_run_until(struct sim *s, bool (*is_true)(struct sim *s), uint64_t ns);
+
+/* What a node's weightd serves: its content. */
+uint64_t sim_serves(const struct sim *s, unsigned node);
+/* Nothing runs: no jobs anywhere. */
+bool sim_is_idle(struct sim *s);
+/* A sync ended at node 0 since its `end` was forgotten. */
+bool sim_ended(struct sim *s);
+void sim_forget_end(struct sim *s, unsigned node);
+/* All that live serve the same, and are idle. */
+bool sim_is_converged(struct sim *s);
