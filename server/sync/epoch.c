@@ -111,7 +111,9 @@ static uint64_t median_rate(const struct agent *a, const struct transaction *t)
 /* Larger comes later. */
 static unsigned rank(const struct agent *a, const struct member *m, uint64_t median)
 {
-	return 2 * m->n_blamed + (a->peers[m->peer].rate && a->peers[m->peer].rate * 2 < median);
+	uint64_t rate = a->peers[m->peer].rate;
+
+	return 3 * m->n_blamed + (!rate ? 0 : rate * 2 < median ? 2 : 1);
 }
 
 /* Links those that lack something, and adds up what. */
@@ -173,7 +175,7 @@ static void open_all(struct agent *a, struct transaction *t)
 
 		a->edge->random(a->world, token, sizeof(token));
 		field_hex(token, sizeof(token), m->token);
-		m->done = m->rate = 0;
+		m->done = m->rate = m->measured = 0;
 		member_set_state(a, t, m, MEMBER_OPENING);
 		member_tell(a, t, m, "open",
 			    json_pack("{s:I, s:s, s:s, s:O}", "epoch", (json_int_t)t->epoch,
@@ -292,6 +294,37 @@ void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, c
 	member_set_state(a, t, m, MEMBER_OPEN);
 }
 
+static struct member *before(const struct transaction *t, const struct member *m)
+{
+	struct member *at = t->first;
+
+	while (at && at->next != m)
+		at = at->next;
+	return at;
+}
+
+/*
+ * Once it has all. Who was as slow as the one before it in the chain was held up by that one: what it could
+ * do shows another time, when it comes before those that were measured.
+ */
+static void measure(struct agent *a, const struct transaction *t, struct member *m)
+{
+	struct peer *p = &a->peers[m->peer];
+	uint64_t took = agent_now(a) - t->epoch_ns, rate;
+	const struct member *from = before(t, m);
+
+	if (m->measured || t->expected < MEASURED_MIN || !took || t->max_rate)
+		return;
+	rate = (uint64_t)((double)t->expected * 1e9 / (double)took);
+	m->measured = rate;
+	if (rate < RATE_MIN)
+		rate = RATE_MIN;
+	if (!from || (from->measured && rate < from->measured / 2))
+		p->rate = rate;
+	else if (p->rate && rate > p->rate)
+		p->rate = rate;
+}
+
 void epoch_on_progress(struct agent *a, struct transaction *t, struct member *m,
 		       const json_t *message)
 {
@@ -309,22 +342,9 @@ void epoch_on_progress(struct agent *a, struct transaction *t, struct member *m,
 	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
 	m->done = done;
 	m->rate = rate;
+	if (done == t->expected)
+		measure(a, t, m);
 	history_member_event(a, t, m);
-}
-
-/* What a link can do shows when nobody before it was slower: the best of late is the best guess. */
-static void measure(struct agent *a, const struct transaction *t, const struct member *m)
-{
-	struct peer *p = &a->peers[m->peer];
-	uint64_t took = agent_now(a) - t->epoch_ns;
-	uint64_t rate;
-
-	if (t->expected < MEASURED_MIN || !took || t->max_rate)
-		return;
-	rate = (uint64_t)((double)t->expected * 1e9 / (double)took);
-	if (p->rate)
-		rate = rate > p->rate ? rate : (rate + p->rate) / 2;
-	p->rate = rate > RATE_MIN ? rate : RATE_MIN;
 }
 
 void epoch_on_done(struct agent *a, struct transaction *t, struct member *m, const json_t *message)

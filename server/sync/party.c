@@ -542,7 +542,7 @@ static void on_engine_progress(struct agent *a, struct party *p, const json_t *m
 	/* An engine may still have to send what it has: its `sent` is progress as well. */
 	p->deadline_ns = now + 2 * a->config->stall_ns;
 	p->done = done;
-	if (since < PROGRESS_NS || done == p->reported)
+	if ((since < PROGRESS_NS && done != p->expected) || done == p->reported || !since)
 		return;
 	p->rate = (uint64_t)((double)(done - p->reported) * 1e9 / (double)since);
 	p->reported = done;

@@ -60,6 +60,7 @@ struct member {
 	struct member *next; /* of the chain; NULL: the last one */
 	uint64_t done;
 	uint64_t rate;
+	uint64_t measured; /* bytes/s over all of the epoch; 0: it has not all, yet */
 };
 
 struct transaction {

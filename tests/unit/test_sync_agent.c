@@ -534,6 +534,118 @@ static void test_a_cancelled_push_leaves_the_old_version(void **state)
 	sim_free(s);
 }
 
+/* --- Hostile peers ------------------------------------------------------------------------------ */
+
+struct tap {
+	json_t *prepare; /* the first that was sent */
+	char code[32]; /* of the last refusal */
+};
+
+static bool listen_in(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	struct tap *tap = s->userdata;
+	const char *type = json_string_value(json_object_get(message, "type"));
+
+	(void)from, (void)to;
+	if (strcmp(type, "prepare") == 0 && !tap->prepare)
+		tap->prepare = json_deep_copy(message);
+	if (strcmp(type, "refuse") == 0)
+		snprintf(tap->code, sizeof(tap->code), "%s",
+			 json_string_value(json_object_get(message, "code")));
+	return true;
+}
+
+/* What node 1 says to a PREPARE of one of its peers, 0 or 2. */
+static const char *answer_to(struct sim *s, unsigned from, const char *decision)
+{
+	struct tap *tap = s->userdata;
+
+	tap->code[0] = '\0';
+	if (decision)
+		json_object_set_new(tap->prepare, "decision", json_string(decision));
+	else
+		json_object_del(tap->prepare, "decision");
+	json_object_set_new(tap->prepare, "sync", json_string("00112233445566aa"));
+	agent_on_message(s->nodes[1].agent, from ? 1 : 0, tap->prepare);
+	sim_run(s, S);
+	return tap->code;
+}
+
+static void test_what_was_signed_but_not_decided_is_taken_from_nobody(void **state)
+{
+	struct sim *s = world(3, POLICY_ALL);
+	struct tap tap = {0};
+
+	(void)state;
+	s->on_message = listen_in;
+	s->userdata = &tap;
+	s->nodes[2].sinks_fail = true;
+	push_and_wait(s, "failed");
+	assert_string_equal(answer_to(s, 2, NULL), "publisher");
+	assert_string_equal(answer_to(s, 2, "0123456789abcdef"), "signature");
+	assert_string_equal(answer_to(s, 0, "0123456789abcdef"), "signature");
+	assert_int_equal(sim_serves(s, 1), 0);
+	json_decref(tap.prepare);
+	sim_free(s);
+}
+
+static void test_what_is_older_than_the_record_is_fenced(void **state)
+{
+	struct sim *s = world(3, POLICY_ALL);
+	struct tap tap = {0};
+
+	(void)state;
+	s->on_message = listen_in;
+	s->userdata = &tap;
+	push_and_wait(s, "committed");
+	assert_string_equal(answer_to(s, 0, NULL), "there");
+	push_and_wait(s, "committed");
+	assert_string_equal(answer_to(s, 0, NULL), "fenced");
+	json_object_set_new(tap.prepare, "document", json_string("{\"protocol\":1}"));
+	assert_string_equal(answer_to(s, 0, NULL), ""); /* hung up on */
+	sim_run(s, 5 * S);
+	push_and_wait(s, "committed");
+	assert_converges(s, 3);
+	json_decref(tap.prepare);
+	sim_free(s);
+}
+
+static bool n1_is_last(struct sim *s)
+{
+	cleanup(json_freep) json_t *rows = agent_status(s->nodes[0].agent, NULL);
+	bool moves = false, sends = false;
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		const char *from = json_string_value(json_object_get(row, "from"));
+
+		if (!from || strcmp(json_string_value(json_object_get(row, "phase")), "bytes") != 0)
+			continue;
+		moves |= strcmp(json_string_value(json_object_get(row, "node")), "n0001") == 0;
+		sends |= strcmp(from, "n0001") == 0;
+	}
+	return moves && !sends;
+}
+
+static void test_a_slow_node_comes_last_in_the_next_chain(void **state)
+{
+	struct sim *s = world(4, POLICY_ALL);
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	s->nodes[1].rate = 16 * MIB;
+	push_and_wait(s, "committed");
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(sim_push(s, 0, sync), 0);
+		assert_true(sim_run_until(s, n1_is_last, 10 * S));
+		assert_true(sim_run_until(s, sim_ended, 60 * S));
+		assert_string_equal(s->nodes[0].outcome, "committed");
+	}
+	sim_free(s);
+}
+
 /* Each of these a member sends where it makes no sense: nobody falls over, and nobody else notices. */
 static void test_messages_without_sense_do_no_harm(void **state)
 {
@@ -742,6 +854,9 @@ int main(void)
 		cmocka_unit_test(test_a_publisher_that_forgot_everything_learns_it_from_others),
 		cmocka_unit_test(test_only_publishers_push_and_one_sync_is_at_a_time),
 		cmocka_unit_test(test_a_cancelled_push_leaves_the_old_version),
+		cmocka_unit_test(test_what_was_signed_but_not_decided_is_taken_from_nobody),
+		cmocka_unit_test(test_what_is_older_than_the_record_is_fenced),
+		cmocka_unit_test(test_a_slow_node_comes_last_in_the_next_chain),
 		cmocka_unit_test(test_messages_without_sense_do_no_harm),
 		cmocka_unit_test(test_random_trouble_ends_with_the_newest_everywhere),
 		cmocka_unit_test(test_a_thousand_agents_take_one_push),
