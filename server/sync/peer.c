@@ -43,9 +43,12 @@ static struct peer *peer_of(const struct connection *c)
 /* What is told by `weightctl nodes`, and in the log where it is news. */
 static void note(struct peer *p, const char *why)
 {
+	char who[NODE_MAX + 32];
+
 	if (!p->up)
 		(void)snprintf(p->why, sizeof(p->why), "%s", why);
-	refusals_log(&p->peers->refusals, p->config->name, why);
+	(void)snprintf(who, sizeof(who), "node %s is down", p->config->name);
+	refusals_log(&p->peers->refusals, who, why);
 }
 
 static void come_up(struct peer *p, struct connection *c)
@@ -166,13 +169,15 @@ static void on_name(struct connection *c)
 static void end_stranger(struct peers *peers, struct connection *c)
 {
 	const char *name = c->name[0] ? c->name : c->tls.claimed;
-	char host[ADDRESS_TEXT_SIZE], who[ADDRESS_TEXT_SIZE + NODE_MAX + 32], why[2 * WHY_SIZE];
+	char host[ADDRESS_TEXT_SIZE], who[ADDRESS_TEXT_SIZE + NODE_MAX + 48], why[2 * WHY_SIZE];
 	struct peer *p = name[0] ? find(peers, name) : NULL;
 
 	forget_stranger(peers, c);
 	(void)address_format_host((const struct sockaddr *)&c->address.at, host);
 	(void)snprintf(who, sizeof(who),
-		       name[0] ? "who calls from %s as '%s'" : "who calls from %s", host, name);
+		       name[0] ? "who calls from %s as '%s' is refused"
+			       : "who calls from %s is refused",
+		       host, name);
 	refusals_log(&peers->refusals, who, c->why);
 	if (!p || p->up)
 		return;
@@ -307,7 +312,7 @@ void peers_accept(struct peers *p, int fd, const struct address *address)
 		make_room(p);
 	r = connection_new(&p->manner, *p->tls, fd, address, false, p, &c);
 	if (r < 0) {
-		refusals_log(&p->refusals, "who calls", strerror(-r));
+		refusals_log(&p->refusals, "who calls is refused", strerror(-r));
 		return;
 	}
 	list_append(&p->strangers, &c->link);

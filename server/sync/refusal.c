@@ -37,10 +37,10 @@ void refusals_log(struct refusals *r, const char *who, const char *why)
 		r->n_logged = 0;
 	}
 	if (++r->n_logged <= LOGGED_MAX)
-		log_warning("%s is refused: %s", who, why);
+		log_warning("%s: %s", who, why);
 	else if (r->n_logged == LOGGED_MAX + 1)
 		log_warning(
-			"more is refused than the log should hold; the rest of this minute is left out");
+			"more connections fail than the log should hold; the rest of this minute is left out");
 }
 
 void refusals_forget(struct refusals *r)

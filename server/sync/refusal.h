@@ -17,7 +17,7 @@ struct refusals {
 	unsigned n_logged; /* ... so many were logged */
 };
 
-/* Logs it, unless it was logged before and not forgotten since. `who`: an address or a name. */
+/* Logs it, unless it was logged before and not forgotten since. `who`: a clause, "node b is down". */
 void refusals_log(struct refusals *r, const char *who, const char *why);
 
 /* All of them are news again. */

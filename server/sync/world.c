@@ -624,8 +624,9 @@ int world_run(const struct config *config)
 		log_error("%s", why);
 	} else {
 		warn_of_certificate(&w);
-		log_info("node %s listens on %s for %u peers, and on %s", config->name,
-			 config->listen, config->n_peers, config->socket);
+		log_info("node %s listens on %s for %u peer%s, and on %s", config->name,
+			 config->listen, config->n_peers, config->n_peers == 1 ? "" : "s",
+			 config->socket);
 		peers_start(&w.peers, w.agent);
 		format_status(&w, status, sizeof(status));
 		notify_ready(&w.notify, status);
