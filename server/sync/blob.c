@@ -19,20 +19,22 @@ void blob_deinit(struct blob *b)
 	blob_init(b);
 }
 
-int blob_begin(struct blob *b, const struct frame *part)
+int blob_begin(struct blob *b, const struct frame *part, bool keep)
 {
-	int r;
+	int r = 0;
 
 	blob_init(b);
 	if (part->offset != 0)
 		return -EBADMSG;
-	r = fd_memfd("weightd-sync-blob", part->blob_size, &b->fd);
-	if (r < 0)
-		return r;
-	b->digest = EVP_MD_CTX_new();
-	if (!b->digest || EVP_DigestInit_ex(b->digest, EVP_sha256(), NULL) != 1) {
+	if (keep) {
+		r = fd_memfd("weightd-sync-blob", part->blob_size, &b->fd);
+		b->digest = r < 0 ? NULL : EVP_MD_CTX_new();
+		if (r == 0 && (!b->digest || EVP_DigestInit_ex(b->digest, EVP_sha256(), NULL) != 1))
+			r = -ENOMEM;
+	}
+	if (r < 0) {
 		blob_deinit(b);
-		return -ENOMEM;
+		return r;
 	}
 	memcpy(b->hash, part->hash, sizeof(b->hash));
 	b->size = part->blob_size;
@@ -63,6 +65,10 @@ int blob_take(struct blob *b, const struct frame *part)
 	if (memcmp(part->hash, b->hash, sizeof(b->hash)) != 0 || part->blob_size != b->size ||
 	    part->offset != b->n)
 		return -EBADMSG;
+	if (b->fd < 0) {
+		b->n += part->size;
+		return b->n == b->size;
+	}
 	r = write_all(b->fd, part->data, part->size, b->n);
 	if (r < 0)
 		return r;

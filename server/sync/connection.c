@@ -372,17 +372,16 @@ static void on_part(struct connection *c, const struct frame *f)
 		connection_doom(c, "it sent a blob before its hello");
 		return;
 	}
-	if (c->blob.fd < 0) {
+	if (c->blob.size == 0) {
 		limit = c->manner->events->blob_limit(c, f->hash);
 		if (c->state == CONNECTION_DOOMED)
 			return;
-		if (f->blob_size > limit) {
-			connection_doom(c, "it sent a blob %s",
-					limit ? "that is longer than it said"
-					      : "that nobody asked for");
+		if (limit > 0 && f->blob_size > limit) {
+			connection_doom(c, "it sent a blob that is longer than it said");
 			return;
 		}
-		r = blob_begin(&c->blob, f);
+		/* What nobody waits for any more may have been on its way before that was known. */
+		r = blob_begin(&c->blob, f, limit > 0);
 	}
 	if (r == 0)
 		r = blob_take(&c->blob, f);
@@ -390,7 +389,8 @@ static void on_part(struct connection *c, const struct frame *f)
 		struct blob whole = c->blob;
 
 		blob_init(&c->blob);
-		c->manner->events->on_blob(c, whole.hash, whole.fd, whole.size);
+		if (whole.fd >= 0)
+			c->manner->events->on_blob(c, whole.hash, whole.fd, whole.size);
 		blob_deinit(&whole);
 	} else if (r == -EBADMSG) {
 		connection_doom(c, "it sent parts of blobs out of order");

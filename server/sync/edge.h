@@ -77,7 +77,7 @@ void agent_on_peer_down(struct agent *a, unsigned peer, const char *why);
 void agent_on_message(struct agent *a, unsigned peer, const json_t *message);
 /* A blob came whole and its hash is right; `fd` is a sealed memfd, borrowed. */
 void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
-/* How large a blob of this hash may be that the peer sends next; 0: none is expected, and the peer is hung up on. */
+/* How large a blob of this hash may be that the peer sends next; 0: none is expected, and what comes is thrown away. */
 uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32]);
 void agent_on_timer(struct agent *a);
 /* A job said something; the descriptors it takes it sets to -1. */

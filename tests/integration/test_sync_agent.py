@@ -636,7 +636,8 @@ def part(size, blob_size, offset=0):
     (lambda p: (p.hello(), p.say(n=1)), "a message of it has no type"),
     (lambda p: (p.hello(), p.send(3, b"x")), "it sent a frame of a kind that there is not"),
     (lambda p: (p.hello(), p.tls.sendall(b"\xff\xff\xff\xff\x01")), "it sent a frame that is too long"),
-    (lambda p: (p.hello(), p.send(PART, part(10, 10))), "it sent a blob that nobody asked for"),
+    (lambda p: (p.hello(), p.send(PART, part(10, 20, offset=10))), "it sent parts of blobs out of order"),
+    (lambda p: (p.hello(), p.send(PART, part(10, 20)), p.send(PART, part(10, 30))), "it sent parts of blobs out of order"),
     (lambda p: (p.hello(), p.send(PART, part(10, 9))), "it sent a part that lies beyond its blob"),
 ])
 def test_what_is_said_wrong_ends_the_connection_with_the_reason(b, as_a, act, why):
@@ -654,6 +655,18 @@ def test_a_type_that_nobody_knows_is_left_out(b, as_a):
         peer.say(type="what-next", sync="0123456789abcdef")
         peer.say(type="ping", n=77)
         assert peer.until("pong")["n"] == 77
+
+
+def test_a_blob_that_nobody_waits_for_is_thrown_away(b, as_a):
+    """Whoever aborted a sync cannot call back what was on its way to it."""
+    with as_a(b) as peer:
+        peer.hello()
+        for _ in range(3):
+            peer.send(PART, part(1000, 3000))
+            peer.say(type="ping", n=4)
+            peer.send(PART, part(2000, 3000, offset=1000))
+        assert [peer.until("pong")["n"] for _ in range(3)] == [4, 4, 4]
+        b.sees("a", "up")
 
 
 def test_one_connection_is_enough_while_it_answers(b, as_a):
