@@ -164,9 +164,15 @@ SYNC_LIBS = $(call libs,jansson openssl)
 $(B)/weightd-sync: $(SYNC) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
 
-# In a build tree, it finds the library beside it.
+SYNC_LOCAL_LINK = $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd $(SYNC_LIBS)
+
+# In a build tree, it finds the library beside it; the one that is installed, where the system does.
 $(B)/weightd-sync-local: $(SYNC_LOCAL) $(SYNC_BASE) $(IPC) $(LIB)
-	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) -L$(B) -lweightd $(SYNC_LIBS) -Wl,-rpath,'$$ORIGIN'
+	$(call say,LINK)$(SYNC_LOCAL_LINK) -Wl,-rpath,'$$ORIGIN'
+
+$(B)/install/weightd-sync-local: $(SYNC_LOCAL) $(SYNC_BASE) $(IPC) $(LIB)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(SYNC_LOCAL_LINK)
 
 $(B)/weightd-sync-tcp: $(SYNC_TCP) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
@@ -343,10 +349,14 @@ $(FUZZ:%=fuzz-%): fuzz-%: $(F)/fuzz_%
 
 .PHONY: install uninstall clean help
 
-install: programs man $(B)/install/weightctl
+# What is there with OpenSSL alone.
+SYNC_INSTALLED := $(SYNC_PROGRAMS:$(B)/weightd-sync-local=$(B)/install/weightd-sync-local)
+
+install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
 		$(mandir)/man1 $(mandir)/man5 $(mandir)/man8 $(docdir) $(unitdir) $(sysusersdir) $(completiondir) $(pythondir)/weightd)
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(DESTDIR)$(sbindir)/
+	$(if $(SYNC_INSTALLED),install -m 755 $(SYNC_INSTALLED) $(DESTDIR)$(sbindir)/)
 	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
 	install -m 644 $(LIB).$(VERSION) $(DESTDIR)$(libdir)/
 	ln -sf libweightd.so.$(VERSION) $(DESTDIR)$(libdir)/libweightd.so.$(SOVERSION)
@@ -357,7 +367,9 @@ install: programs man $(B)/install/weightctl
 	for page in $(MAN); do \
 		install -m 644 $$page $(DESTDIR)$(mandir)/man$${page##*.}/ || exit; done
 	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd.service >$(DESTDIR)$(unitdir)/weightd.service
-	install -m 644 packaging/weightd.conf $(DESTDIR)$(docdir)/
+	$(if $(SYNC_INSTALLED),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-sync.service \
+		>$(DESTDIR)$(unitdir)/weightd-sync.service)
+	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.sysusers $(DESTDIR)$(sysusersdir)/weightd.conf
@@ -368,6 +380,8 @@ install: programs man $(B)/install/weightctl
 	$(if $(DESTDIR),,ldconfig)
 
 uninstall:
+	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp) $(DESTDIR)$(unitdir)/weightd-sync.service \
+		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(completiondir)/weightctl \

@@ -339,6 +339,13 @@ def test_bytes_in_the_clear_are_fine_inside_trusted_networks(make):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_the_example_is_good(root):
+    """But for the certificates, which are not there."""
+    done = run_sync("--check", "--config", root / "packaging/weightd-sync.conf")
+    assert done.stderr.startswith("weightd-sync: [tls] ca (/etc/weightd/pki/ca.crt) cannot be read"), done.stderr
+    assert len(done.stderr.splitlines()) == 1 and done.returncode == 2
+
+
 def key_of_others(agent, authority, stranger):
     (agent.folder / "node.key").chmod(0o640)
 
