@@ -141,7 +141,7 @@ static void fail(struct connection *c, int r)
 	else if (r == -EPIPE)
 		connection_doom(c, "it hung up");
 	else
-		connection_doom(c, "the connection broke: %s", strerror(-r));
+		connection_doom(c, "it lost the connection: %s", strerror(-r));
 }
 
 bool connection_is_silent(const struct connection *c)
@@ -168,7 +168,7 @@ static void write_out(struct connection *c)
 	while (c->state != CONNECTION_DOOMED && done < ROUND_SIZE) {
 		r = outbox_next(&c->out, &data, &n);
 		if (r < 0) {
-			connection_doom(c, "a blob for it cannot be read: %s", strerror(-r));
+			connection_doom(c, "it cannot be sent a blob: %s", strerror(-r));
 			return;
 		}
 		if (r == 0)
@@ -226,7 +226,7 @@ static void say_hello(struct connection *c)
 					  (json_int_t)c->manner->incarnation);
 
 	if (!hello || put(c, hello, false) < 0)
-		connection_doom(c, "out of memory");
+		connection_doom(c, "it cannot be talked to: out of memory");
 }
 
 static void ping(struct connection *c, const char *type, uint64_t n)
@@ -235,7 +235,7 @@ static void ping(struct connection *c, const char *type, uint64_t n)
 		json_t *message = json_pack("{s:s, s:I}", "type", type, "n", (json_int_t)n);
 
 	if (!message || put(c, message, true) == -ENOMEM)
-		connection_doom(c, "out of memory");
+		connection_doom(c, "it cannot be talked to: out of memory");
 }
 
 /* --- Time ----------------------------------------------------------------------------------------- */
@@ -247,7 +247,7 @@ static void beat(struct connection *c, uint64_t now)
 	if (late > heartbeat_ns)
 		c->heard_ns += late; /* it was us who slept */
 	if (c->heard_ns < now && now - c->heard_ns > SILENCE_BEATS * heartbeat_ns) {
-		connection_doom(c, "did not answer for %g s",
+		connection_doom(c, "it did not answer for %g s",
 				(double)SILENCE_BEATS * (double)heartbeat_ns / 1e9);
 		return;
 	}
@@ -284,7 +284,7 @@ static void on_hello(struct connection *c, const json_t *m)
 	if (field_string(m, "node", NODE_MAX, &node) < 0 ||
 	    field_number(m, "protocol", INT64_MAX, &protocol) < 0 ||
 	    field_number(m, "incarnation", INT64_MAX, &incarnation) < 0) {
-		connection_doom(c, "its hello lacks a field");
+		connection_doom(c, "it sent a hello that lacks a field");
 		return;
 	}
 	if (protocol != PROTOCOL) {
@@ -320,7 +320,7 @@ static void on_pong(struct connection *c, const json_t *m)
 	uint64_t n, now = num_now_ns();
 
 	if (field_number(m, "n", INT64_MAX, &n) < 0) {
-		connection_doom(c, "its pong lacks a field");
+		connection_doom(c, "it sent a pong that lacks a field");
 	} else if (n == c->ping) {
 		c->rtt_us = (now - n) / 1000 + 1;
 		c->ping = 0;
@@ -333,7 +333,7 @@ static void on_message(struct connection *c, const json_t *m)
 	uint64_t n;
 
 	if (field_string(m, "type", TYPE_MAX, &type) < 0)
-		connection_doom(c, "a message of it has no type");
+		connection_doom(c, "it sent a message without a type");
 	else if (!strcmp(type, "bye"))
 		on_bye(c, m);
 	else if (c->state == CONNECTION_HELLO && !strcmp(type, "hello"))
@@ -345,7 +345,7 @@ static void on_message(struct connection *c, const json_t *m)
 	else if (strcmp(type, "ping") != 0)
 		c->manner->events->on_message(c, m);
 	else if (field_number(m, "n", INT64_MAX, &n) < 0)
-		connection_doom(c, "its ping lacks a field");
+		connection_doom(c, "it sent a ping that lacks a field");
 	else
 		ping(c, "pong", n);
 }
@@ -397,7 +397,7 @@ static void on_part(struct connection *c, const struct frame *f)
 	} else if (r == -EILSEQ) {
 		connection_doom(c, "it sent a blob that is not what its hash says");
 	} else if (r < 0) {
-		connection_doom(c, "a blob of it has no room here: %s", strerror(-r));
+		connection_doom(c, "it sent a blob that has no room here: %s", strerror(-r));
 	}
 }
 
@@ -429,7 +429,7 @@ static void read_in(struct connection *c)
 	       (done < ROUND_SIZE || tls_has_more(&c->tls))) {
 		r = frame_decoder_room(&c->in, &room, &n);
 		if (r < 0) {
-			connection_doom(c, "out of memory");
+			connection_doom(c, "it cannot be talked to: out of memory");
 			return;
 		}
 		r = tls_read(&c->tls, room, n, &n);

@@ -79,7 +79,9 @@ static void go_down(struct peer *p, struct connection *c)
 	log_warning("node %s is down: %s", p->config->name, c->why);
 	if (num_now_ns() - c->opened_ns > LASTING_NS && p->we_dial)
 		dialer_reset(&p->dialer);
-	p->peers->events->on_down(p->peers->agent, p->index, p->why);
+	/* The agent puts the name where we say "it". */
+	p->peers->events->on_down(p->peers->agent, p->index,
+				  strncmp(p->why, "it ", 3) ? p->why : p->why + 3);
 	p->peers->events->on_change(p->peers->world);
 	if (next)
 		come_up(p, next);

@@ -98,7 +98,7 @@ static void explain(struct tls *t)
 		 reason == SSL_R_BAD_RECORD_TYPE || reason == SSL_R_PACKET_LENGTH_TOO_LONG)
 		(void)snprintf(t->why, sizeof(t->why), "it does not speak TLS");
 	else
-		(void)snprintf(t->why, sizeof(t->why), "TLS failed: %s",
+		(void)snprintf(t->why, sizeof(t->why), "it failed at TLS: %s",
 			       text ? text : "unknown error");
 }
 

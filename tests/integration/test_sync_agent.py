@@ -484,7 +484,7 @@ def test_a_node_that_hangs_is_down_and_up_again(make):
     a.sees("b", "up")
     b.proc.send_signal(signal.SIGSTOP)
     try:
-        a.logs("node b is down: did not answer for 1 s")
+        a.logs("node b is down: it did not answer for 1 s")
     finally:
         b.proc.send_signal(signal.SIGCONT)
     a.sees("b", "up")
@@ -635,12 +635,12 @@ def part(size, blob_size, offset=0):
 @pytest.mark.parametrize("act, why", [
     (lambda p: p.hello(node="c"), "it says to be 'c', and its certificate is of 'a'"),
     (lambda p: p.hello(protocol=2), "it speaks protocol 2 and this node 1: update the older of them"),
-    (lambda p: p.say(type="hello"), "its hello lacks a field"),
+    (lambda p: p.say(type="hello"), "it sent a hello that lacks a field"),
     (lambda p: p.say(type="ping", n=1), "it said 'ping' where hello comes first, and once"),
     (lambda p: p.send(JSON, b"[]"), "it sent what is no JSON object, or too long for a hello"),
     (lambda p: (p.hello(), p.hello()), "it said 'hello' where hello comes first, and once"),
     (lambda p: (p.hello(), p.send(JSON, b"{")), "it sent what is no JSON object"),
-    (lambda p: (p.hello(), p.say(n=1)), "a message of it has no type"),
+    (lambda p: (p.hello(), p.say(n=1)), "it sent a message without a type"),
     (lambda p: (p.hello(), p.send(3, b"x")), "it sent a frame of a kind that there is not"),
     (lambda p: (p.hello(), p.tls.sendall(b"\xff\xff\xff\xff\x01")), "it sent a frame that is too long"),
     (lambda p: (p.hello(), p.send(PART, part(10, 20, offset=10))), "it sent parts of blobs out of order"),
