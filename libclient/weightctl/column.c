@@ -109,6 +109,16 @@ static bool size_column_text(const void *v, bool bytes, FILE *f)
 	return true;
 }
 
+static bool counted_text(const void *v, bool bytes, FILE *f)
+{
+	return u64(v) != UINT64_MAX && size_column_text(v, bytes, f);
+}
+
+static bool counted_json(const void *v, const char *key, struct json *j)
+{
+	return u64(v) != UINT64_MAX && u64_json(v, key, j);
+}
+
 static bool percent_text(const void *v, bool bytes, FILE *f)
 {
 	(void)bytes;
@@ -237,11 +247,6 @@ static bool clock_text(const void *v, bool bytes, FILE *f)
 		return false;
 	(void)fputs(size_clock(buf, u64(v)), f);
 	return true;
-}
-
-static bool duration_json(const void *v, const char *key, struct json *j)
-{
-	return u64(v) != UINT64_MAX && u64_json(v, key, j);
 }
 
 static bool rate_text(const void *v, bool bytes, FILE *f)
@@ -396,13 +401,14 @@ static const struct kind kinds[] = {
 	[COLUMN_VERSION] = {true, version_text, version_json, NULL},
 	[COLUMN_INDEX] = {true, index_text, index_json, NULL},
 	[COLUMN_SIZE] = {true, size_column_text, u64_json, NULL},
+	[COLUMN_COUNTED] = {true, counted_text, counted_json, NULL},
 	[COLUMN_PERCENT] = {true, percent_text, index_json, "_percent"},
 	[COLUMN_USED] = {true, used_text, used_json, NULL},
 	[COLUMN_USED_SIZE] = {true, used_size_text, used_json, NULL},
 	[COLUMN_AGE] = {true, age_text, age_json, "_ns"},
 	[COLUMN_TIME] = {false, time_text, time_json, NULL},
-	[COLUMN_DURATION] = {true, duration_text, duration_json, "_ns"},
-	[COLUMN_CLOCK] = {true, clock_text, duration_json, "_ns"},
+	[COLUMN_DURATION] = {true, duration_text, counted_json, "_ns"},
+	[COLUMN_CLOCK] = {true, clock_text, counted_json, "_ns"},
 	[COLUMN_RATE] = {true, rate_text, version_json, NULL},
 	[COLUMN_BOOL] = {false, bool_text, bool_json, NULL},
 	[COLUMN_MODE] = {false, mode_text, mode_json, NULL},

@@ -6,13 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/sync.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
 
 #define COUNT 20
-#define COUNT_MAX 100000
+#define COUNT_MAX 256 /* as many as an agent remembers */
 
 struct past {
 	const char *sync;
@@ -23,7 +22,7 @@ struct past {
 	const char *why;
 	struct sync_version version;
 	uint64_t n_nodes;
-	uint64_t n_bytes;
+	uint64_t planned, bytes, kernel; /* on the wire; UINT64_MAX: unknown */
 	uint64_t started_ns;
 	uint64_t ended_ns;
 	uint64_t took_ns; /* UINT64_MAX: unknown */
@@ -50,7 +49,10 @@ static const struct column columns[] = {
 	{"NUMBER", COLUMN_U64, PAST(version.number), .help = "grows with each push"},
 	{"STATE", COLUMN_TEXT, PAST(state), .help = "committed or failed", .shown = true},
 	{"NODES", COLUMN_U64, PAST(n_nodes), .help = "that took part", .shown = true},
-	{"SIZE", COLUMN_SIZE, PAST(n_bytes), .help = "of the version", .shown = true},
+	{"BYTES", COLUMN_COUNTED, PAST(bytes), .help = "on the wire, as the nodes counted them",
+	 .shown = true},
+	{"KERNEL", COLUMN_COUNTED, PAST(kernel), .help = "the same, as their kernels did"},
+	{"PLANNED", COLUMN_COUNTED, PAST(planned), .help = "the same before any moved; not of TLS"},
 	{"STARTED", COLUMN_TIME, PAST(started_ns), .help = "when it began (UTC)"},
 	{"ENDED", COLUMN_TIME, PAST(ended_ns), .help = "when it ended (UTC)"},
 	{"AGE", COLUMN_AGE, PAST(ended_ns), .help = "time since it ended", .shown = true},
@@ -78,7 +80,9 @@ static struct past past_of(const json_t *row)
 		.why = agent_text(row, "why"),
 		.version = sync_version_of(row),
 		.n_nodes = count_of(row, "nodes"),
-		.n_bytes = agent_number(row, "bytes", 0),
+		.planned = agent_number(row, "planned", UINT64_MAX),
+		.bytes = agent_number(row, "bytes", UINT64_MAX),
+		.kernel = agent_number(row, "kernel", UINT64_MAX),
 		.started_ns = agent_number(row, "started_ns", 0),
 		.ended_ns = agent_number(row, "ended_ns", 0),
 		.took_ns = UINT64_MAX,

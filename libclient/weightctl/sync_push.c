@@ -224,7 +224,7 @@ struct pushed {
 	const char *buffer;
 	const char *group;
 	struct sync_version version;
-	uint64_t n_bytes;
+	uint64_t planned, bytes, kernel; /* on the wire; UINT64_MAX: unknown */
 	uint64_t elapsed_ns;
 };
 
@@ -244,7 +244,9 @@ static const struct column columns[] = {
 	{"VERSION", COLUMN_WORD, .word = version},
 	COLUMN("TERM", COLUMN_U64, PUSHED(version.term)),
 	COLUMN("NUMBER", COLUMN_U64, PUSHED(version.number)),
-	COLUMN("BYTES", COLUMN_SIZE, PUSHED(n_bytes)),
+	COLUMN("PLANNED", COLUMN_COUNTED, PUSHED(planned)),
+	COLUMN("BYTES", COLUMN_COUNTED, PUSHED(bytes)),
+	COLUMN("KERNEL", COLUMN_COUNTED, PUSHED(kernel)),
 	COLUMN("ELAPSED", COLUMN_DURATION, PUSHED(elapsed_ns)),
 	{},
 };
@@ -334,7 +336,9 @@ static int finish(struct push *p)
 		.buffer = p->target.name,
 		.group = agent_text(p->outcome, "group"),
 		.version = sync_version_of(p->outcome),
-		.n_bytes = agent_number(p->outcome, "bytes", 0),
+		.planned = agent_number(p->outcome, "planned", UINT64_MAX),
+		.bytes = agent_number(p->outcome, "bytes", UINT64_MAX),
+		.kernel = agent_number(p->outcome, "kernel", UINT64_MAX),
 		.elapsed_ns = progress_now_ns() - p->started_ns,
 	};
 	const json_t *nodes = json_object_get(p->outcome, "nodes");

@@ -23,6 +23,7 @@
 struct sync_watch {
 	struct cli *cli;
 	struct agent agent;
+	bool quiet;
 	FILE *line;
 	char *text;
 	size_t size;
@@ -106,11 +107,17 @@ static int print(struct sync_watch *w, const json_t *event)
 /* A refusal is the last packet; so is anything else that says so. */
 static int on_packet(struct sync_watch *w, const json_t *packet)
 {
+	const char *event = agent_text(packet, "event");
+
 	if (agent_is_end(packet) && agent_error(packet))
 		return cli_error("%s", agent_error(packet));
 	if (agent_is_end(packet))
 		return AGENT_END;
-	return print(w, packet);
+	if (!event || strcmp(event, "watching") != 0)
+		return print(w, packet);
+	if (!w->quiet)
+		(void)fputs("weightctl: watching\n", stderr); /* what happens now is not missed */
+	return 0;
 }
 
 static int stream(struct sync_watch *w, int signal_fd)
@@ -139,18 +146,15 @@ static int stream(struct sync_watch *w, int signal_fd)
 	return r == AGENT_END ? 0 : r;
 }
 
-static int watch(struct sync_watch *w, bool quiet)
+static int watch(struct sync_watch *w)
 {
 	int fd = signals_open(), r = EXIT_FAILED;
 
 	if (fd < 0)
 		return cli_error("cannot watch for signals: %s", strerror(-fd));
 	if (!agent_open(w->cli, &w->agent) &&
-	    !agent_ask(&w->agent, json_pack("{s:s}", "op", "watch"))) {
-		if (!quiet)
-			(void)fputs("weightctl: watching\n", stderr);
+	    !agent_ask(&w->agent, json_pack("{s:s}", "op", "watch")))
 		r = stream(w, fd);
-	}
 	(void)close(fd);
 	return r;
 }
@@ -164,17 +168,16 @@ static int run(struct cli *cli, int argc, char *argv[])
 		{},
 	};
 	struct sync_watch w = {.cli = cli, .agent.fd = -1};
-	bool quiet = false;
 	int r;
 
 	while (cli_option(cli, argc, argv, LETTERS_JSON "q", longs) >= 0)
-		quiet = true;
+		w.quiet = true;
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
 	w.line = open_memstream(&w.text, &w.size);
 	if (!w.line)
 		cli_out_of_memory();
-	r = watch(&w, quiet);
+	r = watch(&w);
 	agent_deinit(&w.agent);
 	(void)fclose(w.line);
 	free(w.text);

@@ -43,7 +43,8 @@ def phase(node, name, done=0, expected=0, **more):
 
 def outcome(state="committed", nodes=("a", "b", "c"), **more):
     return {"event": "end", "sync": SYNC, "kind": "push", "buffer": "llama", "group": "main", "role": "publisher",
-            "state": state, "term": 1, "number": 7, "bytes": GIB, "started_ns": NOW_NS - 10**9, "ended_ns": NOW_NS,
+            "state": state, "term": 1, "number": 7, "planned": None, "bytes": GIB, "kernel": GIB,
+            "started_ns": NOW_NS - 10**9, "ended_ns": NOW_NS,
             "nodes": [{"node": n, "state": state, "version": 3, "why": None} for n in nodes], "end": True} | more
 
 
@@ -220,7 +221,7 @@ def test_history(make_agent):
     agent = make_agent(history=[PAST, failed, END])
     text = ctl(agent, "sync", "history").stdout
     head, first, second = [line.split() for line in text.partition("\n\n")[0].splitlines()]
-    assert head == ["SYNC", "KIND", "BUFFER", "VERSION", "STATE", "NODES", "SIZE", "AGE", "TOOK"]
+    assert head == ["SYNC", "KIND", "BUFFER", "VERSION", "STATE", "NODES", "BYTES", "AGE", "TOOK"]
     assert first[:8] == [SYNC, "push", "llama", "1.7", "committed", "4", "1.1", "GB"] and first[-2:] == ["9.0", "s"]
     assert second[4:6] == ["failed", "2"]
     assert text.endswith(f"\n\n{OTHER}: b did not answer for 5 s\n")
@@ -233,12 +234,13 @@ def test_cancel_tells_why_not(make_agent):
     assert refused(agent, "sync", "cancel", SYNC) == "weightctl: sync is for members of the group weightd-ops\n"
 
 
+WATCHING = {"event": "watching"}
 EVENTS = [phase("b", "bytes", GIB // 4, GIB, rate=118_000_000), {"event": "log", "level": "warning", "text": "c is slow"},
           {**outcome("failed", error="b is gone"), "end": None}, {"event": "new", "what": "埋\x1b"}]
 
 
 def watch(connection, _):
-    for event in EVENTS:
+    for event in (WATCHING, *EVENTS):
         connection.send(pack(event))
 
 
@@ -295,7 +297,8 @@ def test_push_defaults_are_left_to_the_agent(make_agent):
 def test_push_json(make_agent):
     said = ctl_json(make_agent(push=PUSHED), "sync", "push", "llama")
     assert said["nodes"] == [{"node": n, "state": "committed", "version": 3, "why": None} for n in "abc"]
-    assert (said["sync"], said["version"], said["group"], said["bytes"]) == (SYNC, "1.7", "main", GIB)
+    assert (said["sync"], said["version"], said["group"]) == (SYNC, "1.7", "main")
+    assert (said["planned"], said["bytes"], said["kernel"]) == (None, GIB, GIB)
 
 
 def test_push_draws_one_line(make_agent):
