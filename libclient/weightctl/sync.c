@@ -71,10 +71,20 @@ int sync_find(const struct cli *cli, const char *arg, char ret[SYNC_ID_MAX])
 	return find_among(rows, arg, ret);
 }
 
+bool sync_begins_with(const char *sentence, const char *what)
+{
+	size_t n = strlen(what);
+
+	sentence += strncmp(sentence, "sync ", 5) ? 0 : 5;
+	return !strncmp(sentence, what, n) && (sentence[n] == ' ' || sentence[n] == ':');
+}
+
 void sync_say(FILE *f, const char *what, const char *sentence)
 {
-	escape_text(f, what ? what : "-");
-	(void)fputs(": ", f);
+	if (!what || !sync_begins_with(sentence, what)) {
+		escape_text(f, what ? what : "-");
+		(void)fputs(": ", f);
+	}
 	escape_text(f, sentence);
 	(void)fputc('\n', f);
 }

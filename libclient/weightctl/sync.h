@@ -23,5 +23,7 @@ const char *sync_version_text(struct sync_version v);
  */
 int sync_find(const struct cli *cli, const char *arg, char ret[SYNC_ID_MAX]);
 
-/* Writes "WHAT: SENTENCE" with both escaped, and a line feed. */
+/* Writes "WHAT: SENTENCE" with both escaped, and a line feed; without WHAT where the sentence begins with it. */
 void sync_say(FILE *f, const char *what, const char *sentence);
+/* Whether the sentence names `what`, a node or a sync, first. */
+bool sync_begins_with(const char *sentence, const char *what);

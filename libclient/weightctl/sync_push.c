@@ -126,7 +126,10 @@ static void on_phase(struct push *p, json_t *event)
 	before = json_object_get(p->nodes, node);
 	if (is_lost(phase) && !is_lost(agent_text(before, "phase")) && !p->quiet) {
 		progress_finish(&p->progress);
-		(void)cli_error("%s: %s", node, why ? why : phase);
+		if (why && sync_begins_with(why, node))
+			(void)cli_error("%s", why);
+		else
+			(void)cli_error("%s: %s", node, why ? why : phase);
 	}
 	if (json_object_set(p->nodes, node, event) < 0)
 		cli_out_of_memory();

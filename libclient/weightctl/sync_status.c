@@ -124,10 +124,42 @@ static bool are_over(const json_t *rows)
 	return true;
 }
 
+/*
+ * What to show of all that the agent remembers, where no sync was named: those under way, and those that
+ * were in an earlier round; else the last one. `shown` has their names.
+ */
+static void choose(json_t *rows, json_t *shown)
+{
+	const char *last = NULL;
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		const struct part p = part_of(row);
+
+		last = p.sync ? p.sync : last;
+		if (p.sync && !is_over(&p) && json_object_set_new(shown, p.sync, json_true()) < 0)
+			cli_out_of_memory();
+	}
+	if (last && !json_object_size(shown) && json_object_set_new(shown, last, json_true()) < 0)
+		cli_out_of_memory();
+	for (i = json_array_size(rows); i > 0; i--) {
+		const char *sync = agent_text(json_array_get(rows, i - 1), "sync");
+
+		if (sync && !json_object_get(shown, sync))
+			(void)json_array_remove(rows, i - 1);
+	}
+}
+
 static void say(FILE *f, const struct part *p, const char *sentence)
 {
 	char what[128];
 
+	if (p->sync && sync_begins_with(sentence, p->sync)) {
+		sync_say(f, p->sync, sentence);
+		return;
+	}
 	(void)snprintf(what, sizeof(what), "%.20s %.80s", p->sync ? p->sync : "-",
 		       p->node ? p->node : "-");
 	sync_say(f, what, sentence);
@@ -201,25 +233,34 @@ static int draw(const struct cli *cli, struct screen *screen, const json_t *rows
 	return r;
 }
 
-static int ask(const struct cli *cli, const char *sync, json_t **ret)
+/* `sync` is "" for those that choose() takes. */
+static int ask(const struct cli *cli, const char *sync, json_t *shown, json_t **ret)
 {
-	return agent_rows(cli, json_pack("{s:s, s:s?}", "op", "status", "sync", *sync ? sync : NULL),
-			  ret);
+	int r = agent_rows(cli,
+			   json_pack("{s:s, s:s?}", "op", "status", "sync", *sync ? sync : NULL),
+			   ret);
+
+	if (!r && !*sync)
+		choose(*ret, shown);
+	return r;
 }
 
 /* Until all have ended or a signal comes; what no terminal shows is only printed then. */
 static int follow(const struct cli *cli, const char *sync, int signal_fd)
 {
 	struct pollfd p = {.fd = signal_fd, .events = POLLIN};
+	cleanup(agent_decrefp) json_t *shown = json_object();
 	const bool can_draw = screen_is_there() && !cli->json;
 	struct screen screen = {};
 	bool over = false;
 	int r;
 
+	if (!shown)
+		cli_out_of_memory();
 	do {
 		cleanup(agent_decrefp) json_t *rows = NULL;
 
-		r = ask(cli, sync, &rows);
+		r = ask(cli, sync, shown, &rows);
 		if (r)
 			return r;
 		over = are_over(rows);
@@ -242,6 +283,16 @@ static int watch(const struct cli *cli, const char *sync)
 	return r;
 }
 
+static int show(const struct cli *cli, const char *sync)
+{
+	cleanup(agent_decrefp) json_t *shown = json_object();
+	cleanup(agent_decrefp) json_t *rows = NULL;
+
+	if (!shown)
+		cli_out_of_memory();
+	return ask(cli, sync, shown, &rows) ? EXIT_FAILED : print(cli, stdout, rows);
+}
+
 static int run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
@@ -250,7 +301,6 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_AGENT,
 		{},
 	};
-	cleanup(agent_decrefp) json_t *rows = NULL;
 	cleanup(table_deinit) struct table table = {};
 	char sync[SYNC_ID_MAX] = "";
 	bool watching = false;
@@ -264,9 +314,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		return EXIT_FAILED;
 	if (watching)
 		return watch(cli, sync);
-	if (ask(cli, sync, &rows))
-		return EXIT_FAILED;
-	return print(cli, stdout, rows);
+	return show(cli, sync);
 }
 
 const struct verb verb_sync_status = {

@@ -151,6 +151,16 @@ def test_status(make_agent):
     assert agent.requests == [{"op": "status", "sync": None}]
 
 
+def test_status_shows_what_is_under_way_else_the_last(make_agent):
+    over = [part(phase="committed"), part("c", phase="absent", why="c is not connected")]
+    agent = make_agent(status=[*over, part(sync=OTHER), END])
+    assert [row["sync"] for row in ctl_json(agent, "sync", "status")["syncs"]] == [OTHER]
+    agent.answers["status"] = [part(sync=OTHER, phase="failed", why=f"sync {OTHER}: x was not committed"), *over, END]
+    assert [row["node"] for row in ctl_json(agent, "sync", "status")["syncs"]] == ["b", "c"]
+    assert ctl(agent, "sync", "status").stdout.endswith(f"\n\n{SYNC} c: c is not connected\n")
+    assert f"\n\nsync {OTHER}: x was not committed\n" in ctl(agent, "sync", "status", OTHER).stdout
+
+
 def test_status_json(make_agent):
     agent = make_agent(status=[part(why="it is slow"), END])
     [said] = ctl_json(agent, "sync", "status", SYNC)["syncs"]
@@ -311,11 +321,11 @@ def test_push_draws_one_line(make_agent):
 def test_push_tells_who_is_missing(make_agent):
     end = outcome()
     end["nodes"][2] |= {"state": "absent", "version": None, "why": "it is not connected"}
-    agent = make_agent(push=[{"sync": SYNC}, phase("c", "absent", why="it is not connected"),
-                             phase("c", "absent", why="it is not connected"), end])
+    agent = make_agent(push=[{"sync": SYNC}, phase("c", "absent", why="c is not connected"),
+                             phase("c", "absent", why="c is not connected"), end])
     done = ctl(agent, "sync", "push", "llama")
     assert re.fullmatch(r"llama 1\.7 on 2 of 3 nodes in .*\nc: it is not connected\n", done.stdout)
-    assert done.stderr == "weightctl: c: it is not connected\n"
+    assert done.stderr == "weightctl: c is not connected\n"
 
 
 def test_push_that_fails_says_why(make_agent):
