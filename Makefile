@@ -386,7 +386,7 @@ uninstall:
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(completiondir)/weightctl \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
-		$(mandir)/man8/weightd.8)
+		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man5/weightd-sync.conf.5)
 	rm -rf $(DESTDIR)$(pythondir)/weightd
 
 # What was downloaded stays: it is no product.

@@ -1,10 +1,12 @@
 """The README's tour and snippets, run as they are printed."""
 import os
+import random
 import re
 import subprocess
 import sys
 
 import pytest
+from daemon import environment
 from features import ROOT, require
 
 README = (ROOT / "README.md").read_text()
@@ -68,6 +70,20 @@ def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
     daemon.ctl("load", "minilm", model)
     done = subprocess.run([tmp_path / "tour"], env=daemon.env, capture_output=True, text=True)
     assert re.fullmatch(r"F32 1536 bytes, the first is -?[\d.e-]+\n", done.stdout), (done.stdout, done.stderr)
+
+
+def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path):
+    """Its commands, on addresses that no other test has."""
+    require("sync")
+    (script,) = blocks("bash")
+    net = f"127.{random.randrange(1, 255)}.{random.randrange(256)}."
+    script = re.sub("^make .*\n", "", script, flags=re.M).replace("127.0.0.", net)
+    env = environment(PATH=f"{build}:{os.environ['PATH']}", TMPDIR=str(tmp_path), model=str(model))
+    done = subprocess.run(["bash", "-euc", script], env=env, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^minilm 1\.1 on 2 of 2 nodes in ", done.stdout, re.M), done.stdout + done.stderr
+    assert re.search(r"^minilm@1 on host: matches digest xxh3:", done.stdout, re.M), done.stdout
+    assert re.search(r" push minilm 1\.1 +committed +2 ", done.stdout), done.stdout
 
 
 def test_the_section_on_gpus_runs_on_a_stand_in(make_daemon, gpu, build, model):
