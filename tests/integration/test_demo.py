@@ -196,6 +196,8 @@ def test_demo_shows_the_model_and_leaves_nothing_behind(build, model, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert done.stdout.count("version 1 -> 2") == 8, done.stdout
+    if (build / "weightd-sync").exists():
+        assert "minilm 1.1 on 2 of 2 nodes" in done.stdout and "match their digest" in done.stdout, done.stdout
     after_the_paths = done.stdout[done.stdout.index("\n2. "):]
     assert max(map(len, after_the_paths.splitlines())) <= 80, done.stdout
     assert list(tmp_path.iterdir()) == []
