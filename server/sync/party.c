@@ -472,24 +472,29 @@ uint64_t party_blob_limit(const struct agent *a, unsigned peer, const uint8_t ha
 	return 0;
 }
 
+/* Two syncs may want the same layout, and each is sent its own: the first that lacks it takes it. */
+static bool take_blob(struct party *p, const uint8_t hash[32], int fd, uint64_t size)
+{
+	for (unsigned i = 0; i < N_BLOBS; i++)
+		if (p->blob_fds[i] < 0 && blob_size(p->document, i) == size &&
+		    memcmp(blob_hash(p->document, i), hash, 32) == 0) {
+			p->blob_fds[i] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+			return true;
+		}
+	return false;
+}
+
 void party_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
 	struct party *p;
 
-	list_for_each(p, &a->parties, link) {
-		bool complete = true;
-
-		if (p->coordinator != peer || p->state != PARTY_WANT)
-			continue;
-		for (unsigned i = 0; i < N_BLOBS; i++) {
-			if (p->blob_fds[i] < 0 && blob_size(p->document, i) == size &&
-			    memcmp(blob_hash(p->document, i), hash, 32) == 0)
-				p->blob_fds[i] = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-			complete &= p->blob_fds[i] >= 0;
+	list_for_each(p, &a->parties, link)
+		if (p->coordinator == peer && p->state == PARTY_WANT &&
+		    take_blob(p, hash, fd, size)) {
+			if (p->blob_fds[BLOB_LAYOUT] >= 0 && p->blob_fds[BLOB_LEAVES] >= 0)
+				create(a, p);
+			return;
 		}
-		if (complete)
-			create(a, p);
-	}
 }
 
 /* --- Epochs ------------------------------------------------------------------------------------- */
