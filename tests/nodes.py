@@ -366,8 +366,8 @@ class Node:
 def hostile_programs(folder, **habits):
     """A folder of programs whose engine does what these say: see hostile_engine.py."""
     folder.mkdir()
-    for name in ("weightd-sync", "weightd-sync-local"):
-        shutil.copy(features.BUILD / name, folder / name)  # a link would lead it back to its own folder
+    shutil.copy(features.BUILD / "weightd-sync", folder)  # a link would lead it back to its own folder
+    (folder / "weightd-sync-local").symlink_to(features.BUILD / "weightd-sync-local")  # and this to its library
     engine = folder / "weightd-sync-tcp"
     shutil.copy(features.ROOT / "tests/hostile_engine.py", engine)
     engine.chmod(0o755)

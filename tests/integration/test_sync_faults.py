@@ -305,24 +305,28 @@ def test_an_engine_never_answers(make_nodes, tmp_path, figures):
 
 # --- Certificates ----------------------------------------------------------------------------------
 
-def bad_certificate(authority, kind, folder):
-    """(CA, certificate, key) for node c, and words that tell what is wrong with that."""
+def believe(node, kind, folder):
+    """Gives a node a certificate that is wrong for the others, not for itself. Words that tell what is wrong."""
+    authority = node.cluster.authority
     if kind == "expired":
-        return (authority.certificate, *authority.odd("expired", ["c.weightd"], days=-1)), "expire"
+        node.trust(authority.certificate, *authority.odd("expired", [f"{node.name}.weightd"], days=-1))
+        return "expire"
     if kind == "of another name":
-        return (authority.certificate, *authority.node("x")), r"\bx\b"
+        node.trust(authority.certificate, *authority.node("x"))
+        node.cluster.configure(node, node={"name": "x"})
+        return r"\bx\b"
     other = Authority(folder / "other")
-    return (authority.certificate, *other.node("c")), "issue|sign|authority|CA|chain|trust"
+    node.trust(other.certificate, *other.node(node.name))
+    return "issue|sign|authority|CA|chain|trust"
 
 
 @pytest.mark.parametrize("kind", ["expired", "of another CA", "of another name"])
 def test_a_certificate_that_is(make_nodes, figures, tmp_path, kind):
     nodes = make_nodes(3, start=False)
     c = nodes["c"]
-    bad, words = bad_certificate(nodes.authority, kind, tmp_path)
-    c.trust(*bad)
+    words = believe(c, kind, tmp_path)
     for node in nodes:
-        node.start(wait=node is not c)
+        node.start()
     nodes.wait_connected("ab")
     nodes["a"].publish("m", seed=1, size=SIZE)
     push = nodes["a"].start_push("m")
@@ -330,22 +334,24 @@ def test_a_certificate_that_is(make_nodes, figures, tmp_path, kind):
     assert_told(end, r"\bc\b")
     assert nodes["b"].serves("m") is None
 
-    def why():
+    def is_told():
         row = nodes["a"].peers()["c"]
         return row["state"] == "down" and re.search(words, str(row["why"]))
 
-    nodes.wait(why, f"a says what is wrong with the certificate of c: {words}")
+    nodes.wait(is_told, f"a says what is wrong with the certificate of c: {words}")
+    why = nodes["a"].peers()["c"]["why"]
     c.trust(nodes.authority.certificate, *nodes.authority.node("c"))
-    if c.proc.poll() is None:
+    nodes.configure(c)
+    if kind == "expired":
         c.proc.send_signal(signal.SIGHUP)
-    else:  # it may well refuse to start with it
-        c.start()
+    else:
+        c.restart()
     begun = time.monotonic()
     nodes.wait_connected()
     mended_s = time.monotonic() - begun
     nodes["a"].push("m")
     nodes.settle("m", seed=1)
-    figures(end_s=round(push.waited, 2), told=end["error"], mended_s=round(mended_s, 2))
+    figures(end_s=round(push.waited, 2), told=end["error"], why=why, mended_s=round(mended_s, 2))
 
 
 # --- Links -----------------------------------------------------------------------------------------
