@@ -418,12 +418,12 @@ class Cluster:
             self.destroy()
             raise
 
-    def configure(self, node, **settings):
-        """Writes the node's sync.conf; `settings` on top of the cluster's."""
+    def configure(self, node, /, groups=None, **settings):
+        """Writes the node's sync.conf; `settings` on top of the cluster's, and `groups` instead of its."""
         merged = {section: self.heartbeat.get(section, {}) | self.settings.get(section, {}) | settings.get(section, {})
                   for section in SECTIONS}
         peers = {p.name: f"{p.address}:{CONTROL_PORT}" for p in self if p is not node}
-        node.configure(merged, peers, self.groups)
+        node.configure(merged, peers, groups or self.groups)
 
     def __getitem__(self, name):
         return self.nodes[name]

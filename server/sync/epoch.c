@@ -113,7 +113,7 @@ static unsigned rank(const struct agent *a, const struct member *m, uint64_t med
 {
 	uint64_t rate = a->peers[m->peer].rate;
 
-	return 3 * m->n_blamed + (!rate ? 0 : rate * 2 < median ? 2 : 1);
+	return 3 * (m->n_blamed + m->n_corrupt) + (!rate ? 0 : rate * 2 < median ? 2 : 1);
 }
 
 /* Links those that lack something, and adds up what. */
@@ -184,19 +184,34 @@ static void open_all(struct agent *a, struct transaction *t)
 	}
 }
 
+static bool is_anybody_behind(const struct transaction *t)
+{
+	for (unsigned i = 0; i < t->n_members; i++)
+		if (t->members[i].state == MEMBER_READY && t->members[i].missing.n)
+			return true;
+	return false;
+}
+
+/* The policy says what their loss means. */
+static void lose_all(struct agent *a, struct transaction *t)
+{
+	for (struct member *m = t->first; m && t->phase != PHASE_ENDED; m = m->next)
+		member_fail(a, t, m,
+			    "did not get its bytes in %u epochs, of which the last broke: %s,",
+			    EPOCHS_MAX, t->broke_why[0] ? t->broke_why : "they were corrupt");
+}
+
 int epoch_begin(struct agent *a, struct transaction *t)
 {
+	if (!is_anybody_behind(t))
+		return 0;
 	if (link_chain(a, t) < 0) {
 		transaction_fail(a, t, "out of memory");
 		return -1;
 	}
-	if (!t->first)
-		return 0;
 	if (t->epoch == EPOCHS_MAX) {
-		transaction_fail(a, t,
-				 "bytes did not get through in %u epochs; the last broke because %s",
-				 EPOCHS_MAX, t->broke_why[0] ? t->broke_why : "bytes were corrupt");
-		return -1;
+		lose_all(a, t);
+		return t->phase == PHASE_ENDED ? -1 : 0;
 	}
 	t->epoch++;
 	t->expected = ranges_total(&t->ranges);
@@ -388,6 +403,8 @@ static void blame(struct transaction *t, struct member *m, const json_t *message
 		snprintf(t->broke_link, sizeof(t->broke_link), " (%s -> %s)", from, to);
 	snprintf(t->broke_why, sizeof(t->broke_why), "%s%s: %s", m->name, t->broke_link, why);
 	m->n_blamed++;
+	if (!from && !to)
+		m->n_faults++;
 	accused = find_by_name(t, from);
 	if (accused && accused != m)
 		accused->n_blamed++;
@@ -406,7 +423,11 @@ void epoch_on_broken(struct agent *a, struct transaction *t, struct member *m, c
 	if (t->phase != PHASE_STOP)
 		blame(t, m, message);
 	member_set_state(a, t, m, MEMBER_READY);
-	epoch_stop(a, t);
+	if (m->n_faults == FAULTS_MAX)
+		member_fail(a, t, m, "broke %u epochs by itself; the last: %s,", FAULTS_MAX,
+			    t->broke_why);
+	if (t->phase != PHASE_ENDED)
+		epoch_stop(a, t);
 }
 
 void epoch_on_stopped(struct agent *a, struct transaction *t, struct member *m,

@@ -823,7 +823,11 @@ void party_on_timer(struct agent *a, struct party *p, uint64_t now)
 	} else if (has_engine(p)) {
 		snprintf(why, sizeof(why), "the engine of %s moved nothing for %ju s",
 			 a->config->name, (uintmax_t)(2 * a->config->stall_ns / SECOND));
-		broken(a, p, p->done, p->from, p->to[0] ? p->to : NULL, why);
+		/* One that never listened has no link that could be at fault. */
+		if (p->state == PARTY_MOVING)
+			broken(a, p, p->done, p->from, p->to[0] ? p->to : NULL, why);
+		else
+			broken(a, p, p->done, NULL, NULL, why);
 	} else {
 		snprintf(why, sizeof(why), "the local weightd of %s did not answer in time (%s)",
 			 a->config->name, party_phase(p));

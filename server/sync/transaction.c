@@ -347,6 +347,8 @@ static void on_vote(struct agent *a, struct transaction *t, struct member *m)
 		commit(a, t, m);
 }
 
+static void blame_first_corrupt(struct agent *a, struct transaction *t);
+
 void transaction_step(struct agent *a, struct transaction *t)
 {
 	switch (t->phase) {
@@ -370,8 +372,10 @@ void transaction_step(struct agent *a, struct transaction *t)
 		if (transaction_count(t, MEMBER_VERIFYING))
 			break;
 		if (transaction_count(t, MEMBER_READY))
+			blame_first_corrupt(a, t);
+		if (t->phase == PHASE_VERIFY && transaction_count(t, MEMBER_READY))
 			move_or_verify(a, t);
-		else
+		else if (t->phase == PHASE_VERIFY)
 			commit_all(a, t);
 		break;
 	case PHASE_COMMIT:
@@ -481,10 +485,23 @@ static void on_corrupt(struct agent *a, struct transaction *t, struct member *m,
 	m->missing = ranges;
 	agent_log(a, "warning", "sync %s: %ju bytes at %s are not those that were signed", t->sync,
 		  (uintmax_t)ranges_total(&ranges), m->name);
-	if (++m->n_corrupt == CORRUPT_MAX)
-		member_fail(a, t, m, "got other bytes than were signed %u times", CORRUPT_MAX);
-	else
-		member_set_state(a, t, m, MEMBER_READY);
+	member_set_state(a, t, m, MEMBER_READY);
+}
+
+/*
+ * Those behind it in the chain got their bytes from the first that found other ones, which says nothing of
+ * them: next time it stands behind all of them.
+ */
+static void blame_first_corrupt(struct agent *a, struct transaction *t)
+{
+	struct member *m = t->first;
+
+	while (m && (m->state != MEMBER_READY || !m->missing.n))
+		m = m->next;
+	if (!m || ++m->n_corrupt < CORRUPT_MAX)
+		return;
+	m->state = MEMBER_VERIFYING; /* where it showed, for the sentence */
+	member_fail(a, t, m, "got other bytes than were signed %u times", CORRUPT_MAX);
 }
 
 static void on_committed(struct agent *a, struct transaction *t, struct member *m,

@@ -11,6 +11,7 @@
 #include "server/sync/tally.h"
 
 #define EPOCHS_MAX 8
+#define FAULTS_MAX 3 /* epochs that a member may break by itself */
 #define CORRUPT_MAX 3 /* times that a member may find other bytes than were signed */
 
 enum phase {
@@ -50,6 +51,7 @@ struct member {
 	struct ranges missing;
 	unsigned n_corrupt;
 	unsigned n_blamed; /* for links that broke */
+	unsigned n_faults; /* epochs that it broke alone, as by the death of its engine */
 	uint64_t version;
 	char *why;
 
@@ -87,7 +89,7 @@ struct transaction {
 
 	struct work engine;
 	uint64_t epoch;
-	struct member *first; /* of the chain */
+	struct member *first; /* of the last epoch's chain */
 	struct ranges ranges; /* of the epoch */
 	uint64_t expected;
 	bool engine_is_open;

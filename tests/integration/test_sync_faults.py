@@ -313,7 +313,7 @@ def believe(node, kind, folder):
         return "expire"
     if kind == "of another name":
         node.trust(authority.certificate, *authority.node("x"))
-        node.cluster.configure(node, node={"name": "x"})
+        node.cluster.configure(node, groups={"main": {"members": "a b", "publishers": "a"}}, node={"name": "x"})
         return r"\bx\b"
     other = Authority(folder / "other")
     node.trust(other.certificate, *other.node(node.name))
