@@ -1,0 +1,476 @@
+/*
+ * Bytes are not stored: a memory knows of which content it is, and which of its ranges are right. Descriptors
+ * are real ones, as agents duplicate and close them, of files that hold the address of what they stand for.
+ */
+#include "sim_jobs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "ipc/base/num.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/base/talk.h"
+
+#define TICK (20 * MS)
+
+/* --- Descriptors -------------------------------------------------------------------------------- */
+
+int sim_dup_fd(int fd)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+
+	assert_true(copy >= 0);
+	return copy;
+}
+
+int sim_file_of(const void *pointer)
+{
+	int fd = memfd_create("sim", MFD_CLOEXEC);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, &pointer, sizeof(pointer), 0), sizeof(pointer));
+	return fd;
+}
+
+static void *pointer_of(int fd)
+{
+	void *pointer;
+
+	assert_int_equal(pread(fd, &pointer, sizeof(pointer), 0), sizeof(pointer));
+	return pointer;
+}
+
+/* --- Contents ----------------------------------------------------------------------------------- */
+
+static void root_of(uint64_t content, uint8_t ret[32])
+{
+	memset(ret, 0x5a, 32);
+	memcpy(ret, &content, sizeof(content));
+}
+
+uint64_t sim_content_of(const uint8_t root[32])
+{
+	uint64_t content;
+
+	memcpy(&content, root, sizeof(content));
+	return content;
+}
+
+static struct memory *memory_new(uint64_t content, uint64_t n_bytes, bool is_right)
+{
+	struct memory *m = calloc(1, sizeof(*m));
+
+	assert_non_null(m);
+	m->content = content;
+	m->n_bytes = n_bytes;
+	m->n_refs = 1;
+	ranges_init(&m->wrong);
+	if (!is_right)
+		assert_int_equal(ranges_add(&m->wrong, 0, n_bytes), 0);
+	return m;
+}
+
+static void memory_unref(struct memory *m)
+{
+	if (!m || --m->n_refs)
+		return;
+	ranges_deinit(&m->wrong);
+	free(m);
+}
+
+struct sim_version *sim_newest(struct sim_node *n)
+{
+	return n->n_versions ? &n->versions[n->n_versions - 1] : NULL;
+}
+
+void sim_add_version(struct sim_node *n, uint64_t content, uint64_t n_bytes)
+{
+	if (n->n_versions == ARRAY_LEN(n->versions)) {
+		memmove(n->versions, n->versions + 1, sizeof(n->versions) - sizeof(n->versions[0]));
+		n->n_versions--;
+	}
+	n->versions[n->n_versions++] = (struct sim_version){++n->last_number, content, n_bytes};
+}
+
+uint64_t sim_serves(const struct sim *s, unsigned node)
+{
+	struct sim_version *v = sim_newest(&s->nodes[node]);
+
+	return v ? v->content : 0;
+}
+
+bool sim_is_decided(const struct sim *s, uint64_t content)
+{
+	for (uint64_t i = 0; i < s->n_decided; i++)
+		if (s->decided[i] == content)
+			return true;
+	return false;
+}
+
+/* The promise of all this: nothing is read that its publisher did not decide on, and nothing older. */
+void sim_publish(struct job *j)
+{
+	struct sim_node *n = j->node;
+	struct sim *s = n->sim;
+	const struct sim_version *before = sim_newest(n);
+
+	assert_true(sim_is_decided(s, j->content));
+	assert_int_equal(j->memory->wrong.n, 0);
+	if (before && s->pairs[before->content][0]) {
+		const uint64_t *x = s->pairs[before->content], *y = s->pairs[j->content];
+
+		assert_true(x[0] < y[0] || (x[0] == y[0] && x[1] <= y[1]));
+	}
+	sim_add_version(n, j->content, j->n_bytes);
+}
+
+/* --- Jobs --------------------------------------------------------------------------------------- */
+
+static void say(struct job *j, uint64_t delay, json_t *message, int fd0, int fd1)
+{
+	struct event e = {.at_ns = j->node->sim->now_ns + delay,
+			  .kind = EVENT_JOB,
+			  .to = j->node->index,
+			  .id = j->id,
+			  .json = message};
+
+	assert_non_null(message);
+	if (fd0 >= 0)
+		e.fds[e.n_fds++] = fd0;
+	if (fd1 >= 0)
+		e.fds[e.n_fds++] = fd1;
+	sim_queue_push(j->node->sim, e);
+}
+
+/* What an engine got is in the memory of its node. */
+static void land(struct job *j)
+{
+	struct ranges came;
+	struct memory *m = j->memory;
+	uint64_t before, after;
+
+	if (j->kind != JOB_ENGINE || j->is_source || !j->is_started || !m || j->is_over)
+		return;
+	j->is_over = true;
+	ranges_init(&came);
+	assert_int_equal(ranges_prefix(&j->ranges, j->done, &came), 0);
+	before = ranges_total(&m->wrong);
+	j->node->n_received += j->done;
+	if (j->node->n_corrupt && j->done) {
+		struct ranges first;
+
+		j->node->n_corrupt--;
+		ranges_init(&first);
+		assert_int_equal(ranges_prefix(&came, MIB, &first), 0);
+		assert_int_equal(ranges_remove_all(&came, &first), 0);
+		ranges_deinit(&first);
+	}
+	assert_int_equal(ranges_remove_all(&m->wrong, &came), 0);
+	after = ranges_total(&m->wrong);
+	j->node->n_received_again += ranges_total(&came) - (before - after);
+	ranges_deinit(&came);
+}
+
+void sim_job_free(struct job *j)
+{
+	land(j);
+	memory_unref(j->memory);
+	ranges_deinit(&j->ranges);
+	list_remove(&j->link);
+	list_remove(&j->engine_link);
+	free(j);
+}
+
+struct job *sim_job_find(struct sim_node *n, uint64_t id)
+{
+	struct job *j;
+
+	list_for_each(j, &n->jobs, link)
+		if (j->id == id)
+			return j;
+	return NULL;
+}
+
+const char *sim_text(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+
+	assert_non_null(s);
+	return s;
+}
+
+uint64_t sim_number(const json_t *o, const char *key)
+{
+	assert_true(json_is_integer(json_object_get(o, key)));
+	return (uint64_t)json_integer_value(json_object_get(o, key));
+}
+
+/* What it lends, and, once it has read it, what that is. */
+void sim_source_told(struct job *j, const json_t *message)
+{
+	struct sim_node *n = j->node;
+	const struct sim_version *found = NULL;
+	uint64_t wanted = sim_number(message, "version"), delay = sim_jitter(n->sim, 5 * MS);
+	uint8_t layout[32], root[32], leaves[32];
+	char hex[65], leaves_hex[65];
+
+	for (unsigned i = 0; i < n->n_versions; i++)
+		if (!wanted || n->versions[i].number == wanted)
+			found = &n->versions[i];
+	if (!found) {
+		say(j, delay,
+		    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "not-found", "why",
+			      "there is no such version"),
+		    -1, -1);
+		return;
+	}
+	j->content = found->content;
+	j->n_bytes = found->n_bytes;
+	j->memory = memory_new(found->content, found->n_bytes, true);
+	root_of(0, layout);
+	root_of(found->content, root);
+	root_of(found->content, leaves);
+	leaves[31] = 1;
+	say(j, delay,
+	    json_pack("{s:s, s:I, s:I, s:I, s:s}", "op", "attached", "version",
+		      (json_int_t)found->number, "n_bytes", (json_int_t)found->n_bytes,
+		      "layout_bytes", (json_int_t)1000, "layout", field_hex(layout, 32, hex)),
+	    sim_file_of(NULL), sim_file_of(j->memory));
+	say(j, delay + sim_jitter(n->sim, 50 * MS),
+	    json_pack("{s:s, s:s, s:s}", "op", "root", "root", field_hex(root, 32, hex), "leaves",
+		      field_hex(leaves, 32, leaves_hex)),
+	    sim_file_of(NULL), -1);
+}
+
+void sim_sink_told(struct job *j, const json_t *message, unsigned n_fds)
+{
+	struct sim *s = j->node->sim;
+	const char *op = sim_text(message, "op");
+	uint8_t root[32];
+	char hex[65];
+
+	if (strcmp(op, "create") == 0) {
+		assert_int_equal(n_fds, 2);
+		if (j->node->sinks_fail) {
+			say(j, sim_jitter(s, 5 * MS),
+			    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "memory", "why",
+				      "host needs 64 MiB more than there are"),
+			    -1, -1);
+			return;
+		}
+		assert_int_equal(field_bytes(message, "root", root, 32), 0);
+		j->content = sim_content_of(root);
+		j->n_bytes = sim_number(message, "n_bytes");
+		j->memory = memory_new(j->content, j->n_bytes, false);
+		say(j, sim_jitter(s, 20 * MS), json_pack("{s:s}", "op", "created"),
+		    sim_file_of(j->memory), -1);
+	} else if (strcmp(op, "verify") == 0) {
+		root_of(j->content, root);
+		if (j->memory->wrong.n)
+			say(j, sim_jitter(s, 50 * MS),
+			    json_pack("{s:s, s:o}", "op", "corrupt", "ranges",
+				      ranges_to_json(&j->memory->wrong)),
+			    -1, -1);
+		else
+			say(j, sim_jitter(s, 50 * MS),
+			    json_pack("{s:s, s:s}", "op", "verified", "root",
+				      field_hex(root, 32, hex)),
+			    -1, -1);
+	} else {
+		j->is_publishing = true;
+		say(j, sim_jitter(s, 20 * MS), json_pack("{s:s}", "op", "published"), -1, -1);
+	}
+}
+
+static void tick_later(struct sim *s)
+{
+	if (s->ticks)
+		return;
+	s->ticks = true;
+	sim_queue_push(s, (struct event){.at_ns = s->now_ns + TICK, .kind = EVENT_TICK});
+}
+
+void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
+{
+	struct sim *s = j->node->sim;
+	const json_t *next, *token;
+
+	if (strcmp(sim_text(message, "op"), "open") == 0) {
+		assert_int_equal(n_fds, 1);
+		j->memory = pointer_of(fds[0]);
+		j->memory->n_refs++;
+		j->n_bytes = sim_number(message, "n_bytes");
+		j->is_source = json_is_null(json_object_get(message, "from"));
+		token = json_object_get(message, "token");
+		snprintf(j->token, sizeof(j->token), "%s",
+			 json_is_string(token) ? json_string_value(token) : "");
+		if (!j->is_source)
+			snprintf(j->from, sizeof(j->from), "%s", sim_text(message, "from"));
+		assert_int_equal(ranges_from_json(json_object_get(message, "ranges"), j->n_bytes,
+						  &j->ranges),
+				 0);
+		j->expected = ranges_total(&j->ranges);
+		j->stall_ns = sim_number(message, "stall_ms") * MS;
+		say(j, sim_jitter(s, 5 * MS),
+		    json_pack("{s:s, s:I}", "op", "opened", "port",
+			      (json_int_t)(j->is_source ? 0 : 1 + j->id % 65535)),
+		    -1, -1);
+		return;
+	}
+	j->is_started = true;
+	j->moved_ns = s->now_ns;
+	next = json_object_get(message, "next");
+	j->has_next = json_is_object(next);
+	if (j->has_next) {
+		snprintf(j->next_name, sizeof(j->next_name), "%s", sim_text(next, "node"));
+		snprintf(j->next_token, sizeof(j->next_token), "%s", sim_text(next, "token"));
+	}
+	if (j->is_source)
+		j->done = j->expected;
+	tick_later(s);
+}
+
+/* --- Engines move ------------------------------------------------------------------------------- */
+
+static unsigned index_of(const struct sim *s, const char *name)
+{
+	(void)s;
+	return (unsigned)atoi(name + 1);
+}
+
+static struct job *next_engine(struct sim *s, struct job *j)
+{
+	struct sim_node *n = &s->nodes[index_of(s, j->next_name)];
+	struct job *to;
+
+	list_for_each(to, &n->jobs, link)
+		if (to->kind == JOB_ENGINE && strcmp(to->token, j->next_token) == 0)
+			return to;
+	return NULL;
+}
+
+static void engine_fail(struct job *j, const char *why, const char *from, const char *to)
+{
+	if (j->is_over && !j->is_source)
+		return;
+	land(j);
+	j->is_over = true;
+	say(j, sim_jitter(j->node->sim, 2 * MS),
+	    json_pack("{s:s, s:s, s:s?, s:s?, s:I}", "op", "failed", "why", why, "from", from, "to",
+		      to, "done", (json_int_t)j->done),
+	    -1, -1);
+}
+
+static void wire(struct job *j, json_t **ret_in, json_t **ret_out)
+{
+	*ret_in = j->is_source ? json_null()
+			       : json_pack("{s:I, s:I}", "bytes", (json_int_t)j->expected, "kernel",
+					   (json_int_t)j->expected);
+	*ret_out = !j->has_next ? json_null()
+				: json_pack("{s:I, s:I}", "bytes", (json_int_t)j->expected,
+					    "kernel", (json_int_t)j->expected);
+}
+
+/* Everything of this one is there, and passed on. */
+static void engine_done(struct job *j)
+{
+	json_t *in, *out;
+
+	land(j);
+	j->is_over = true;
+	wire(j, &in, &out);
+	say(j, sim_jitter(j->node->sim, 2 * MS),
+	    json_pack("{s:s, s:o, s:o}", "op", "done", "in", in, "out", out), -1, -1);
+}
+
+static void engine_move(struct sim *s, struct job *j)
+{
+	struct job *to = j->has_next ? next_engine(s, j) : NULL;
+	uint64_t room;
+
+	if (!j->is_started || j->is_over || j->hangs || j->node->engines_hang)
+		return;
+	if (!j->has_next) {
+		if (j->done == j->expected)
+			engine_done(j);
+		return;
+	}
+	if (sim_is_cut(s, j->node->index, index_of(s, j->next_name))) {
+		/* silence */
+	} else if (!to) {
+		engine_fail(j, "connection reset", j->node->name, j->next_name);
+		return;
+	} else if (to->is_started && !to->is_over && !to->hangs && !to->node->engines_hang &&
+		   to->done < j->done) {
+		room = j->done - to->done;
+		to->done += to->node->rate / (SIM_SECOND / TICK) < room
+				    ? to->node->rate / (SIM_SECOND / TICK)
+				    : room;
+		to->moved_ns = j->moved_ns = s->now_ns;
+	}
+	if (to && to->done == j->expected && j->done == j->expected)
+		engine_done(j);
+	else if (s->now_ns - j->moved_ns > j->stall_ns)
+		engine_fail(j, "no byte moved for 5 s", j->node->name, j->next_name);
+}
+
+/* Whoever waits for bytes notices that the one before it is gone. */
+static void engine_listen(struct sim *s, struct job *j)
+{
+	struct job *other;
+	bool has_from = false;
+
+	if (!j->is_started || j->is_over || j->is_source || j->hangs || j->done == j->expected)
+		return;
+	list_for_each(other, &s->nodes[index_of(s, j->from)].jobs, link)
+		has_from |= other->kind == JOB_ENGINE &&
+			    (!other->is_started || strcmp(other->next_token, j->token) == 0);
+	if (sim_is_cut(s, j->node->index, index_of(s, j->from)))
+		has_from = true;
+	if (!has_from)
+		engine_fail(j, "connection reset", j->from, j->node->name);
+	else if (s->now_ns - j->moved_ns > j->stall_ns)
+		engine_fail(j, "no byte came for 5 s", j->from, j->node->name);
+}
+
+static void engine_turn(struct sim *s, struct job *j)
+{
+	if (j->turn_ns == s->now_ns)
+		return;
+	j->turn_ns = s->now_ns;
+	engine_move(s, j);
+	engine_listen(s, j);
+	if (!j->is_started || j->is_over || j->last_said == j->done)
+		return;
+	j->last_said = j->done;
+	say(j, 1,
+	    json_pack("{s:s, s:I, s:I}", "op", "progress", "done", (json_int_t)j->done, "sent",
+		      (json_int_t)j->done),
+	    -1, -1);
+}
+
+/* Along each chain first, so that its length costs no time. */
+void sim_tick(struct sim *s)
+{
+	struct job *j, *at;
+
+	s->ticks = false;
+	list_for_each(j, &s->engines, engine_link)
+		if (j->is_source)
+			for (at = j; at; at = at->has_next ? next_engine(s, at) : NULL)
+				engine_turn(s, at);
+	list_for_each(j, &s->engines, engine_link)
+		engine_turn(s, j);
+	if (!list_empty(&s->engines))
+		tick_later(s);
+}
