@@ -29,6 +29,7 @@ MIB = 1 << 20
 SIZE = 4 * MIB  # of a version that nobody says more about
 PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
 STOP_S = 30
+STALL_S, PREPARE_S = 3, 3  # of the nodes; shorter than anybody's own, as tests wait for them
 CONTROL_PORT = 7400
 PACKET_MAX = 1 << 17
 SECTIONS = ("node", "tls", "data", "limits", "access")
@@ -396,7 +397,7 @@ class Cluster:
         self.folder.chmod(0o711)
         self.nodes = {}
         self.settings = settings or {}
-        self.heartbeat = {"limits": {"stall-timeout": 3, "prepare-timeout": 5}}
+        self.limits = {"limits": {"stall-timeout": STALL_S, "prepare-timeout": PREPARE_S}}
         try:
             names = [chr(ord("a") + i) for i in range(n)]
             net = f"127.{random.randrange(1, 255)}.{random.randrange(256)}"
@@ -420,7 +421,7 @@ class Cluster:
 
     def configure(self, node, /, groups=None, **settings):
         """Writes the node's sync.conf; `settings` on top of the cluster's, and `groups` instead of its."""
-        merged = {section: self.heartbeat.get(section, {}) | self.settings.get(section, {}) | settings.get(section, {})
+        merged = {section: self.limits.get(section, {}) | self.settings.get(section, {}) | settings.get(section, {})
                   for section in SECTIONS}
         peers = {p.name: f"{p.address}:{CONTROL_PORT}" for p in self if p is not node}
         node.configure(merged, peers, groups or self.groups)

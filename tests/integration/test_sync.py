@@ -181,7 +181,7 @@ def test_a_buffer_that_no_group_has(make_nodes):
 
 
 def test_a_push_that_is_too_large(make_nodes):
-    nodes = make_nodes(2, settings={"limits": {"max-bytes": "1M", "stall-timeout": 3, "prepare-timeout": 5}})
+    nodes = make_nodes(2, settings={"limits": {"max-bytes": "1M"}})
     nodes["a"].publish("m", seed=1, size=2 * MIB)
     try:
         sentence = nodes["a"].start_push("m").failed()
