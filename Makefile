@@ -98,8 +98,7 @@ MAP := libclient/libweightd.map
 PTX := libclient/cuda/digest.ptx
 
 LIB := $(B)/libweightd.so
-SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,$(if $(wildcard server/sync/main.c),weightd-sync) \
-	$(if $(wildcard server/sync/local/main.c),weightd-sync-local) $(if $(wildcard server/sync/tcp/main.c),weightd-sync-tcp)))
+SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp))
 PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(SYNC_PROGRAMS)
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
@@ -266,7 +265,9 @@ check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
 	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes gpu-programs
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
-	$(Q)$(PYTEST) tests/lint tests/unit tests/model tests/integration tests/systemd tests/soak
+	$(Q)$(MAKE) --no-print-directory -j2 --output-sync=target ARGS='-m "not measures"' \
+		FOLDERS='tests/lint tests/unit tests/model tests/integration tests/systemd tests/soak' lane-node lane-sync
+	$(Q)$(PYTEST) -m measures tests/unit tests/integration
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
 # the daemon, weightctl and every C program of the tests are sanitized.
@@ -275,10 +276,19 @@ check-san: deps
 	$(Q)$(MAKE) --no-print-directory all fakes
 	$(Q)$(MAKE) --no-print-directory SAN=address all unit gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
-	$(Q)WEIGHTD_KILLS=1 $(MAKE) --no-print-directory SAN=address pytest \
-		ARGS='-m "not measures" tests/unit tests/integration'
+	$(Q)WEIGHTD_KILLS=1 $(MAKE) --no-print-directory -j2 --output-sync=target SAN=address ARGS='-m "not measures"' \
+		FOLDERS='tests/unit tests/integration' lane-node lane-sync
 	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
 	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/integration'
+
+# Tests of several nodes mostly wait for timers: they run beside those of one node, but for what measures.
+SYNC_TESTS := $(wildcard tests/unit/test_sync_*.c tests/integration/test_sync*.py tests/soak/test_sync*.py) \
+	$(addprefix tests/integration/test_,pki.py weightctl_sync.py descriptors.py)
+.PHONY: lane-node lane-sync
+lane-node:
+	$(Q)env $(PYTEST) $(ARGS) $(FOLDERS) $(SYNC_TESTS:%=--ignore=%)
+lane-sync:
+	$(Q)env $(PYTEST) $(ARGS) $(filter $(FOLDERS:%=%/%),$(SYNC_TESTS))
 
 # make pytest ARGS='-k seal tests/integration': no install, no build.
 .PHONY: pytest
