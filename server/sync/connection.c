@@ -194,8 +194,7 @@ static int put(struct connection *c, const json_t *message, bool urgent)
 		return -ENOTCONN;
 	r = outbox_put(&c->out, message, urgent);
 	if (r == -ENOBUFS)
-		connection_doom(c, "it does not read: %zu MiB of messages wait for it",
-				OUTBOX_BYTES_MAX >> 20);
+		connection_doom(c, "it does not read: too many messages wait for it");
 	watch(c);
 	return r;
 }

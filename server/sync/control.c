@@ -285,7 +285,7 @@ static void on_client(struct source *source, uint32_t events)
 	if (!c->doomed && events & EPOLLOUT)
 		flush(c);
 	if (!c->doomed && c->n_queue == 0 && events & (EPOLLIN | EPOLLHUP)) {
-		r = talk_receive(source->fd, MSG_DONTWAIT, &t);
+		r = talk_receive_plain(source->fd, MSG_DONTWAIT, &t);
 		if (r == 0) {
 			answer(c, t.message);
 			talk_deinit(&t);

@@ -50,6 +50,19 @@ void outbox_deinit(struct outbox *o)
 		parcel_free(o, p);
 }
 
+static unsigned count_urgent(const struct outbox *o)
+{
+	struct parcel *p;
+	unsigned n = 0;
+
+	list_for_each(p, &o->parcels, link) {
+		if (!p->urgent && !p->begun)
+			break;
+		n++;
+	}
+	return n;
+}
+
 /* Behind all that is urgent, too, and behind the frame that is on its way. */
 static void put_in_front(struct outbox *o, struct parcel *parcel)
 {
@@ -70,7 +83,8 @@ int outbox_put(struct outbox *o, const json_t *message, bool urgent)
 		return -ENOMEM;
 	if (size > FRAME_JSON_MAX)
 		return -EMSGSIZE;
-	if (o->n_bytes + FRAME_HEAD_SIZE + size > OUTBOX_BYTES_MAX)
+	if (o->n_bytes + FRAME_HEAD_SIZE + size > OUTBOX_BYTES_MAX ||
+	    (urgent && count_urgent(o) >= OUTBOX_URGENT_MAX))
 		return -ENOBUFS;
 	p = calloc(1, sizeof(*p));
 	if (p)

@@ -14,6 +14,8 @@
 #include "ipc/base/list.h"
 
 #define OUTBOX_BYTES_MAX ((size_t)16 << 20) /* of messages */
+#define OUTBOX_URGENT_MAX                                                                          \
+	64 /* messages that overtake others: who asks for more and reads none is hung up on */
 #define OUTBOX_BLOBS_MAX 64
 
 struct outbox {

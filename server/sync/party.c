@@ -129,6 +129,8 @@ uint64_t party_deadline(const struct party *p)
 {
 	if (p->state == PARTY_ENDED)
 		return 0;
+	if (p->state == PARTY_PUBLISHING)
+		return p->deadline_ns; /* committed: nothing as a whole can take that back */
 	return p->deadline_ns && p->deadline_ns < p->whole_ns ? p->deadline_ns : p->whole_ns;
 }
 

@@ -664,6 +664,18 @@ def test_a_type_that_nobody_knows_is_left_out(b, as_a):
         assert peer.until("pong")["n"] == 77
 
 
+def test_who_pings_and_reads_no_answer_is_hung_up_on(b, as_a):
+    with as_a(b) as peer:
+        peer.hello()
+        assert peer.until("hello")
+        pings = b"".join(struct.pack(">IB", 1 + len(text), JSON) + text for text in [b'{"type":"ping","n":1}'] * 10000)
+        with pytest.raises((OSError, ssl.SSLError)):
+            while True:
+                peer.tls.sendall(pings)
+    b.logs("it does not read")
+    let_in(b, as_a)
+
+
 def test_a_blob_that_nobody_waits_for_is_thrown_away(b, as_a):
     """Whoever aborted a sync cannot call back what was on its way to it."""
     with as_a(b) as peer:
@@ -751,6 +763,16 @@ def test_what_is_no_request_ends_the_connection(b):
             c.socket.send(data)
             assert c.hear() is None
     assert b.ask(op="history")[-1] == {"end": True}
+
+
+def test_a_client_that_sends_descriptors_is_hung_up_on(b):
+    """They do not even arrive: closing one may wait for whoever serves its file system."""
+    n = len(os.listdir(f"/proc/{b.proc.pid}/fd"))
+    with Control(b.socket) as c, open("/dev/null", "rb") as file:
+        socket.send_fds(c.socket, [b'{"op":"nodes"}'], [file.fileno()] * 8)
+        assert c.hear() is None
+    assert b.ask(op="nodes")[-1] == {"end": True}
+    until(lambda: len(os.listdir(f"/proc/{b.proc.pid}/fd")) == n, "nothing stays open")
 
 
 ASK = """

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -55,7 +56,7 @@ static void take_fds(struct msghdr *m, struct talk *ret)
 	}
 }
 
-int talk_receive(int fd, int flags, struct talk *ret)
+static int receive(int fd, int flags, bool with_fds, struct talk *ret)
 {
 	cleanup(freep) char *text = malloc(TALK_SIZE_MAX);
 	union {
@@ -66,8 +67,8 @@ int talk_receive(int fd, int flags, struct talk *ret)
 	struct msghdr m = {
 		.msg_iov = &bytes,
 		.msg_iovlen = 1,
-		.msg_control = &control,
-		.msg_controllen = sizeof(control),
+		.msg_control = with_fds ? &control : NULL,
+		.msg_controllen = with_fds ? sizeof(control) : 0,
 	};
 	ssize_t n;
 
@@ -88,6 +89,16 @@ int talk_receive(int fd, int flags, struct talk *ret)
 		return 0;
 	talk_deinit(ret);
 	return -EBADMSG;
+}
+
+int talk_receive(int fd, int flags, struct talk *ret)
+{
+	return receive(fd, flags, true, ret);
+}
+
+int talk_receive_plain(int fd, int flags, struct talk *ret)
+{
+	return receive(fd, flags, false, ret);
 }
 
 void talk_deinit(struct talk *t)

@@ -37,4 +37,10 @@ int talk_send_wait(int fd, const json_t *message, const int *fds, unsigned n_fds
  */
 int talk_receive(int fd, int flags, struct talk *ret);
 
+/*
+ * The same from a stranger, whose descriptors do not even arrive: closing one may wait for ever, if it is of a
+ * file system that does not answer. -EBADMSG, if there were any.
+ */
+int talk_receive_plain(int fd, int flags, struct talk *ret);
+
 void talk_deinit(struct talk *t);

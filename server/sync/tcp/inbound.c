@@ -8,15 +8,19 @@
 #include "server/sync/tcp/engine.h"
 #include "server/sync/tcp/tls.h"
 
+static void on_again(struct timer *timer);
+
 void inbound_init(struct inbound *in)
 {
 	*in = (struct inbound){0};
+	timer_init(&in->again, on_again);
 	link_init(&in->link);
 }
 
 void inbound_deinit(struct inbound *in)
 {
 	loop_remove(&in->source);
+	timer_stop(&in->again);
 	link_close(&in->link);
 }
 
@@ -50,10 +54,10 @@ static ssize_t read_body(struct engine *e)
 		room -= (uint64_t)n;
 		if (!in->link.tls && (uint64_t)n < size)
 			break; /* there is no more: to ask again would only be a call */
-		/* What lies in TLS's own buffer wakes nobody up. */
-		if (room == 0 && in->link.tls && SSL_has_pending(in->link.tls))
-			room = e->order.chunk;
 	}
+	/* A turn has to end, however fast bytes come: they are to be passed on, and told of. */
+	if (n >= 0 && room == 0 && in->link.tls && SSL_has_pending(in->link.tls))
+		timer_start(&e->loop, &in->again, num_now_ns());
 	if (in->cursor.at == e->order.total)
 		in->state = INBOUND_END;
 	return n < 0 ? n : 0;
@@ -121,6 +125,14 @@ static void on_event(struct source *source, uint32_t events)
 {
 	(void)events;
 	take(container_of(source, struct engine, in.source));
+}
+
+static void on_again(struct timer *timer)
+{
+	struct engine *e = container_of(timer, struct engine, in.again);
+
+	if (e->in.source.loop)
+		take(e);
 }
 
 void inbound_accept(struct engine *e, struct link link)

@@ -23,6 +23,7 @@ enum inbound_state {
 struct inbound {
 	enum inbound_state state;
 	struct source source;
+	struct timer again; /* the next turn, where TLS holds bytes that wake nobody up */
 	struct link link;
 	struct cursor cursor;
 	uint64_t heard_ns; /* when something came */
