@@ -99,7 +99,8 @@ PTX := libclient/cuda/digest.ptx
 
 LIB := $(B)/libweightd.so
 SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp))
-PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(SYNC_PROGRAMS)
+# Nothing of weightd-sync dies where it is told to.
+PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(if $(FAULTS),,$(SYNC_PROGRAMS))
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
 	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%),$(wildcard tests/unit/test_*.c))))
@@ -265,8 +266,8 @@ check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
 	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes gpu-programs
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
-	$(Q)$(MAKE) --no-print-directory -j2 --output-sync=target ARGS='-m "not measures"' \
-		FOLDERS='tests/lint tests/unit tests/model tests/integration tests/systemd tests/soak' lane-node lane-sync
+	$(Q)$(MAKE) --no-print-directory -j2 --output-sync=target ARGS='-m "not measures"' lane-rest lane-beside \
+		BESIDE='$(SYNC_TESTS) tests/lint tests/model tests/systemd tests/soak/test_soak.py'
 	$(Q)$(PYTEST) -m measures tests/unit tests/integration
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
@@ -277,18 +278,19 @@ check-san: deps
 	$(Q)$(MAKE) --no-print-directory SAN=address all unit gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
 	$(Q)WEIGHTD_KILLS=1 $(MAKE) --no-print-directory -j2 --output-sync=target SAN=address ARGS='-m "not measures"' \
-		FOLDERS='tests/unit tests/integration' lane-node lane-sync
+		lane-rest lane-beside \
+		BESIDE='$(filter-out tests/soak/%,$(SYNC_TESTS)) $(wildcard tests/integration/test_cuda_*.py)'
 	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
 	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/integration'
 
-# Tests of several nodes mostly wait for timers: they run beside those of one node, but for what measures.
+# Tests of several nodes mostly wait for timers: they run, with others, beside the rest; what measures runs alone.
 SYNC_TESTS := $(wildcard tests/unit/test_sync_*.c tests/integration/test_sync*.py tests/soak/test_sync*.py) \
 	$(addprefix tests/integration/test_,pki.py weightctl_sync.py descriptors.py)
-.PHONY: lane-node lane-sync
-lane-node:
-	$(Q)env $(PYTEST) $(ARGS) $(FOLDERS) $(SYNC_TESTS:%=--ignore=%)
-lane-sync:
-	$(Q)env $(PYTEST) $(ARGS) $(filter $(FOLDERS:%=%/%),$(SYNC_TESTS))
+.PHONY: lane-rest lane-beside
+lane-rest:
+	$(Q)env $(PYTEST) $(ARGS) tests/unit tests/integration $(BESIDE:%=--ignore=%)
+lane-beside:
+	$(Q)env $(PYTEST) $(ARGS) $(BESIDE)
 
 # make pytest ARGS='-k seal tests/integration': no install, no build.
 .PHONY: pytest
