@@ -62,9 +62,6 @@ struct edge {
 	int (*check)(void *world, const char *text, const char *signature, const char *certificate,
 		     const char *name, uint64_t time_ns, char why[WHY_SIZE]);
 
-	/* A sealed memfd with these bytes. */
-	int (*memory)(void *world, const void *data, size_t size, int *ret_fd);
-
 	/* Something for weightctl sync watch, history and the journal: see `event` in the agent's opening. */
 	void (*event)(void *world, const json_t *event);
 };

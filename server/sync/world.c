@@ -209,12 +209,6 @@ static int edge_check(void *world, const char *text, const char *signature, cons
 			   time_ns, why);
 }
 
-static int edge_memory(void *world, const void *data, size_t size, int *ret_fd)
-{
-	(void)world;
-	return fd_sealed_copy("weightd-sync", data, size, ret_fd);
-}
-
 static void log_end(const json_t *event)
 {
 	const char *error = json_string_value(json_object_get(event, "error"));
@@ -264,7 +258,6 @@ static const struct edge edge = {
 	.sign = edge_sign,
 	.certificate = edge_certificate,
 	.check = edge_check,
-	.memory = edge_memory,
 	.event = edge_event,
 };
 

@@ -362,13 +362,6 @@ static int edge_check(void *world, const char *text, const char *signature, cons
 	return -EKEYREJECTED;
 }
 
-static int edge_memory(void *world, const void *data, size_t size, int *ret_fd)
-{
-	(void)world, (void)data, (void)size;
-	*ret_fd = sim_file_of(NULL);
-	return 0;
-}
-
 static void edge_event(void *world, const json_t *event)
 {
 	struct sim_node *n = world;
@@ -398,7 +391,6 @@ static const struct edge EDGE = {
 	.sign = edge_sign,
 	.certificate = edge_certificate,
 	.check = edge_check,
-	.memory = edge_memory,
 	.event = edge_event,
 };
 
