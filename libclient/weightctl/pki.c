@@ -20,7 +20,7 @@
 #include "libclient/weightctl/verb.h"
 
 #define FILE_MAX 65536
-#define NODE_MAX 63
+#define NODE_MAX 42 /* of weightd-sync: what a line [group NAME] of its sync.conf has room for */
 #define DAYS 365
 
 enum {

@@ -32,7 +32,7 @@ struct pki_certificate {
 
 /* In pki.c. */
 void pki_pair_deinit(struct pki_pair *pair);
-/* Whether weightd-sync takes `name` for that of a node: [a-z0-9.-], 1 to 63 of them, the first no '.' or '-'. */
+/* Whether weightd-sync takes `name` for that of a node: [a-z0-9.-], 1 to 42 of them, the first no '.' or '-'. */
 bool pki_name_is_valid(const char *name);
 
 /* These return 0, or -1 and a sentence in `why`, which may quote what it was given. */
