@@ -3,6 +3,7 @@ import errno
 import json
 import os
 import pathlib
+import select
 import signal
 import struct
 import subprocess
@@ -119,9 +120,14 @@ class Scene:
         until(lambda: len(self.holders()) == n, f"{n} holders, not {self.holders()}")
 
     def kill_holder(self):
+        """And waits until all that it held is let go of: its command line is gone before that."""
         pid, = self.holders()
-        os.kill(pid, signal.SIGKILL)
-        self.wait_holders(0)
+        end = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(end, signal.SIGKILL)
+            assert select.select([end], [], [], 20)[0], f"holder {pid} does not die"
+        finally:
+            os.close(end)
 
     def history(self, name="m"):
         """{version: why it is no more; 0: it is there}"""
