@@ -61,6 +61,17 @@ def publish(w, device, name="m", size=4096, **kw):
     return slot
 
 
+def publish_in_time(w, *args, **kw):
+    """With a timeout so short that a program may not even have started before it is over, as often as that is so."""
+    def is_published():
+        try:
+            return publish(w, *args, **kw)
+        except Refused as e:
+            assert e.errno in (errno.ETIMEDOUT, errno.EAGAIN), e  # or it has to wait, having been so too often
+            return None
+    until(is_published, "what does not hang answers in time")
+
+
 def versions(w, gpu):
     reply = w.ask(wire.LIST, b"m", gpu.device().encode(), 0, wire.VERSIONS, 0)
     return [wire.Version.unpack(row) for row in wire.page(reply.body)[0]]
@@ -104,14 +115,22 @@ def test_weightd_itself_never_loads_the_driver(gpu, serve):
     assert " main" in names and not re.search(r"cuda_driver|dlopen", names), "weightd links what opens libcuda"
 
 
+def own_fds(pid):
+    """What the descriptors of an allocator lead to, those of the stand-in aside."""
+    found = {}
+    for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed while we look
+            found[int(path.name)] = os.readlink(path)
+    return {fd: to for fd, to in found.items() if "fake-gpus" not in to}
+
+
 def test_the_allocator_inherits_nothing_but_its_socket(gpu, serve):
     daemon = serve(gpu, args=["--keeper"])
     with Wire(daemon.socket) as w:
         publish(w, gpu.device())
         pid, = allocators(daemon)
-        fds = {int(p.name): os.readlink(p) for p in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
-        ours = {fd: to for fd, to in fds.items() if "fake-gpus" not in to}
-        assert sorted(ours) == [0, 1, 2, 3] and ours[3].startswith("socket:"), fds
+        until(lambda: sorted(own_fds(pid)) == [0, 1, 2, 3], lambda: own_fds(pid))  # and what it gave away is closed
+        assert own_fds(pid)[3].startswith("socket:")
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
         for mask in "SigBlk", "SigIgn":  # but for those of the C library
             assert int(re.search(rf"{mask}:\s+(\w+)", status)[1], 16) & 0x7fffffff == 0, status
@@ -235,7 +254,7 @@ def test_an_allocator_that_hangs_is_killed_and_holds_up_no_host_memory(gpu, serv
             w.answer(wire.CREATE)
         assert e.value.errno == errno.ETIMEDOUT and "did not answer within 1 s and was killed" in e.value.sentence
         gpu.heal()
-        publish(w, gpu.device())
+        publish_in_time(w, gpu.device())
 
 
 def test_a_hang_does_not_keep_weightd_from_stopping(gpu, serve):
@@ -257,16 +276,21 @@ def test_a_client_that_goes_while_a_gpu_hangs_leaves_nothing(gpu, serve):
     with Wire(daemon.socket) as w:
         until(lambda: w.ping().n_buffers == 0, "the buffer goes with its writer")
         gpu.heal()
-        publish(w, gpu.device())
+        publish_in_time(w, gpu.device())
 
 
 def test_an_allocator_that_goes_on_dying_is_started_less_often(gpu, serve):
     with Wire(serve(gpu).socket) as w:
         gpu.fail("cuInit", "die")
-        for _ in range(3):
-            assert "weightd-cuda died" in refused(errno.EIO, w, "m", LAYOUT, device=gpu.device())
-        sentence = refused(errno.EAGAIN, w, "m", LAYOUT, device=gpu.device())
-        assert re.search(r"weightd-cuda died 3 times in a row; it is started again in \d s", sentence), sentence
+        n_deaths, told = 0, errno.EIO
+        while told == errno.EIO:  # after the third it is seconds later each time, which a test may oversleep
+            with pytest.raises(Refused) as e:
+                w.create("m", LAYOUT, device=gpu.device())
+            told, sentence = e.value.errno, e.value.sentence
+            assert "weightd-cuda died" in sentence
+            n_deaths += told == errno.EIO
+        assert told == errno.EAGAIN and n_deaths >= 3, sentence
+        assert re.search(rf"weightd-cuda died {n_deaths} times in a row; it is started again in \d+ s", sentence), sentence
 
 
 @pytest.mark.parametrize("path", ["/nonexistent/weightd-cuda", "/bin/true"])
@@ -326,7 +350,7 @@ def test_an_idle_allocator_is_ended_and_started_again(gpu, serve):
         until(lambda: not allocators(daemon), "it is ended")
         until(lambda: gpu.n_contexts() == 0, lambda: f"{gpu.n_contexts()} contexts are left")
         publish(w, gpu.device(), "n")
-        assert allocators(daemon) != first
+        assert not set(first) & set(allocators(daemon))
 
 
 def test_numbers_are_known_without_asking_the_gpus_again(gpu, serve):
@@ -435,7 +459,7 @@ def test_a_list_that_waits_holds_up_its_own_connection_only(gpu, serve):
         assert [a.op for a in answers] == [wire.LIST | wire.REPLY, wire.PING | wire.REPLY]
         assert "did not answer within 1 s" in wire.Device.unpack(wire.page(answers[0].body)[0][1]).why
         gpu.heal()
-        assert list(w.devices()) == ["host", gpu.device()]
+        until(lambda: list(w.devices()) == ["host", gpu.device()], "what does not hang answers in time")
 
 
 # --- surviving ------------------------------------------------------------------------------------
@@ -577,9 +601,11 @@ def test_memory_that_somebody_keeps_is_an_orphan_until_he_lets_go(gpu, serve):
         lease = w.attach("m", device=gpu.device())
         kept = os.dup(lease.slot_fd)
         size = lease.slot_size
+        gpu.fail("cuMemGetInfo", "hang")
         w.drop("m", device=gpu.device())
         w.detach(lease.lease)
-        assert w.list(wire.SLOTS)[0].state == wire.LEAVING  # it has a second
+        assert w.list(wire.SLOTS)[0].state == wire.LEAVING  # nobody knows yet whether the GPU has it back
+        gpu.heal()
         until(lambda: [r.state for r in w.list(wire.SLOTS)] == [ORPHAN], lambda: w.list(wire.SLOTS))
         assert w.stat().orphan_bytes == size and w.list(wire.SLOTS)[0].n_leases == 0
         os.close(kept)
@@ -588,18 +614,18 @@ def test_memory_that_somebody_keeps_is_an_orphan_until_he_lets_go(gpu, serve):
 
 
 def test_who_keeps_much_holds_up_others_no_longer_than_who_keeps_little(gpu, serve):
-    daemon = serve(gpu)
-    with Wire(daemon.socket) as w, Wire(daemon.socket, timeout=4) as other:
+    n, daemon = 40, serve(gpu)
+    with Wire(daemon.socket) as w, Wire(daemon.socket, timeout=n / 2) as other:  # a second for each would be too long
         kept = []
-        for i in range(8):
+        for i in range(n):
             publish(w, gpu.device(), f"m{i}")
             lease = w.attach(f"m{i}", device=gpu.device())
             kept.append(os.dup(lease.slot_fd))
             w.detach(lease.lease)
-        for i in range(8):
+        for i in range(n):
             w.drop(f"m{i}", device=gpu.device())
         publish(other, gpu.device())
-        until(lambda: [r.state for r in w.list(wire.SLOTS)].count(ORPHAN) == 8, lambda: w.list(wire.SLOTS))
+        until(lambda: [r.state for r in w.list(wire.SLOTS)].count(ORPHAN) == n, lambda: w.list(wire.SLOTS))
         for fd in kept:
             os.close(fd)
         until(lambda: len(w.list(wire.SLOTS)) == 1, lambda: w.list(wire.SLOTS))
