@@ -66,6 +66,13 @@ class Gpus:
             f.write(f"{symbol} {result} {skip}{'' if count is None else f' {count}'}\n")
         (self.folder / "fail").chmod(0o666)
 
+    def wait_failed(self):
+        """Until everything that was to go wrong so many times has."""
+        deadline = time.monotonic() + DEADLINE_S
+        while script := (self.folder / "fail").read_text():
+            assert time.monotonic() < deadline, f"still to come: {script}"
+            time.sleep(0.005)
+
     def heal(self):
         """Nothing goes wrong any more; what hangs goes on."""
         with self._locked(), contextlib.suppress(FileNotFoundError):
@@ -99,11 +106,21 @@ class Gpus:
         with self._locked():
             return sum(self._size_if_held(p) > 0 for p in self.files(i, True) if p.name.startswith("context"))
 
-    def wait_used(self, wanted, i=0):
+    def wait_used(self, wanted, i=0, contexts=False):
         """Until so many bytes are taken: what a process held goes a moment after it."""
         deadline = time.monotonic() + DEADLINE_S
-        while (used := self.used(i)) != wanted:
+        while (used := self.used(i, contexts)) != wanted:
             assert time.monotonic() < deadline, f"{used} bytes are taken, not {wanted}"
+            time.sleep(0.005)
+
+    def wait_let_go(self, pid):
+        """
+        Until nothing holds what this process made as its maker. It may be a moment after its end, if somebody
+        looks into its /proc meanwhile: who does has its address space, too.
+        """
+        deadline = time.monotonic() + DEADLINE_S
+        while self._is_maker(pid):
+            assert time.monotonic() < deadline, f"{pid} has not let go of its memory"
             time.sleep(0.005)
 
     def files(self, i=0, contexts=False):
@@ -114,7 +131,8 @@ class Gpus:
     def poke(self, needle, replacement, i=0):
         """Changes the only place of the GPU's memory that holds these bytes, behind everybody's back."""
         assert len(needle) == len(replacement)
-        found = [(p, p.read_bytes()) for p in self.files(i)]
+        with self._locked():  # who counts removes files
+            found = [(p, p.read_bytes()) for p in self.files(i)]
         found = [(p, data.index(needle)) for p, data in found if needle in data[:-PAGE]]
         assert len(found) == 1, f"{len(found)} allocations hold these bytes"
         with open(found[0][0], "r+b") as f:
@@ -125,6 +143,16 @@ class Gpus:
         text = self.env["FAKE_CUDA_MEMORY"]
         unit = {"K": 10, "M": 20, "G": 30}.get(text[-1])
         return int(text[:-1]) << unit if unit else int(text, 0)
+
+    def _is_maker(self, pid):
+        with self._locked():
+            for path in (self.folder / "memory").glob(f"*-*-{pid}-*"):
+                with open(path) as f:
+                    try:
+                        fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        return True
+        return False
 
     @staticmethod
     def _size_if_held(path):

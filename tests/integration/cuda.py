@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import ctypes
 import errno  # noqa: F401
+import fcntl
 import os
 import pathlib
 import sys  # noqa: F401
@@ -85,13 +86,21 @@ def free():
 
 # --- what goes wrong ---
 
+@contextlib.contextmanager
+def locked():
+    """Nobody counts down a script of failures meanwhile, and writes back what it was."""
+    with open(STATE / "lock") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
 def fail(symbol, result, skip=0, count=1):
-    with open(STATE / "fail", "a") as f:
+    with locked(), open(STATE / "fail", "a") as f:
         f.write(f"{symbol} {result} {skip} {count}\n")
 
 
 def heal():
-    with contextlib.suppress(FileNotFoundError):
+    with locked(), contextlib.suppress(FileNotFoundError):
         os.unlink(STATE / "fail")
 
 
