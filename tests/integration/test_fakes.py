@@ -112,7 +112,7 @@ def test_memory_of_a_killed_process_is_free_again(gpu, start):
     assert gpu.n_contexts() == 1
     proc.kill()
     proc.wait()
-    assert gpu.used() == 0
+    gpu.wait_used(0, contexts=True)
     assert gpu.free() == 1 << 30
 
 
@@ -120,6 +120,7 @@ def test_linear_memory_opens_while_its_process_lives(gpu, start):
     proc, handle = start("""
 do('cuInit', 0); context(); p = alloc(); h = Handle()
 do('cuMemsetD8_v2', p, 7, ALL)
+do('cuCtxSynchronize')
 do('cuIpcGetMemHandle', ctypes.byref(h), p)
 print(bytes(h.bytes).hex())
 """)
@@ -142,6 +143,7 @@ do('cuIpcOpenMemHandle_v2', ctypes.byref(p), h, 1)
 """)
     proc.kill()
     proc.wait()
+    gpu.wait_let_go(proc.pid)
     run(gpu, f"""
 do('cuInit', 0); context(); h = Handle.from_buffer_copy(bytes.fromhex('{handle}')); p = U64()
 do('cuIpcOpenMemHandle_v2', ctypes.byref(p), h, 1, wanted=400)
@@ -149,7 +151,7 @@ do('cuIpcOpenMemHandle_v2', ctypes.byref(p), h, 1, wanted=400)
     assert gpu.used() == 4 << 20, "the one that had opened it holds it still"
     holder.kill()
     holder.wait()
-    assert gpu.used() == 0
+    gpu.wait_used(0)
 
 
 def test_each_gpu_has_access_of_its_own(make_gpus):
