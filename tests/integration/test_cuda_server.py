@@ -268,11 +268,11 @@ def test_a_hang_does_not_keep_weightd_from_stopping(gpu, serve):
 
 
 def test_a_client_that_goes_while_a_gpu_hangs_leaves_nothing(gpu, serve):
-    daemon = serve(gpu, "timeout = 2")
-    gpu.fail("cuMemCreate", "hang")
+    daemon = serve(gpu, "timeout = 1")
+    gpu.fail("cuMemCreate", "hang", count=1)
     with Wire(daemon.socket) as w:
         w.send_create("m", LAYOUT, device=gpu.device())
-        until(lambda: allocators(daemon), "it was started")
+        gpu.wait_failed()
     with Wire(daemon.socket) as w:
         until(lambda: w.ping().n_buffers == 0, "the buffer goes with its writer")
         gpu.heal()
