@@ -366,5 +366,5 @@ def test_finalizer_in_the_middle_of_a_call_does_not_lock_up(weightd):
 
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive() and weightd.ping().n_leases == 0

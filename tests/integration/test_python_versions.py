@@ -60,7 +60,7 @@ def test_waits_end_at_their_deadline(weightd, wait):
     start = time.monotonic()
     with pytest.raises(TimeoutError) as e:
         wait(weightd)
-    assert isinstance(e.value, weightd.Timeout) and str(e.value) and time.monotonic() - start < 5
+    assert isinstance(e.value, weightd.Timeout) and str(e.value) and time.monotonic() - start < TIMEOUT
 
 
 @pytest.mark.parametrize("wait", ['weightd.attach("m").wait()', 'weightd.wait("n")'])
@@ -73,7 +73,7 @@ def test_ctrl_c_ends_a_wait(weightd, daemon, wait):
         assert proc.stdout.readline() == "up\n"
         time.sleep(0.1)  # into the wait; nothing tells when
         proc.send_signal(signal.SIGINT)
-        assert "KeyboardInterrupt" in proc.communicate(timeout=10)[1]
+        assert "KeyboardInterrupt" in proc.communicate(timeout=TIMEOUT)[1]
 
 
 def test_drop_is_seen_by_who_has_it_attached(weightd):
@@ -410,7 +410,7 @@ def test_ctrl_c_ends_a_watch(daemon):
                           stderr=subprocess.PIPE) as proc:
         assert proc.stdout.readline() == "up\n"
         proc.send_signal(signal.SIGINT)
-        assert "KeyboardInterrupt" in proc.communicate(timeout=10)[1]
+        assert "KeyboardInterrupt" in proc.communicate(timeout=TIMEOUT)[1]
 
 
 # --- Restarts ----------------------------------------------------------------------------------------
