@@ -236,18 +236,47 @@ static void a_job_for_later_steps_not_before_its_time(void **state)
 	assert_in_range(num_now_ns() - start, 40 * MS, UINT64_MAX);
 }
 
+/* Waits for a time that does not come, however late this process is, until it is cancelled. */
+static int never_step(struct job *job)
+{
+	struct task *t = container_of(job, struct task, job);
+
+	steps[strlen(steps)] = t->letter;
+	if (job->cancelled)
+		return -ECANCELED;
+	job->not_before_ns = UINT64_MAX;
+	return JOB_LATER;
+}
+
+static void submit_never(struct task *t, char letter)
+{
+	*t = (struct task){.letter = letter};
+	worker_submit(&worker, &t->job, never_step, task_done);
+}
+
+static void cancel(struct task *t)
+{
+	struct task wakes_the_worker = {0};
+
+	t->job.cancelled = true;
+	submit(&wakes_the_worker, '|', 1, JOB_DONE);
+	run_until(2);
+	assert_int_equal(t->got, -ECANCELED);
+}
+
 static void a_job_for_later_holds_up_nobody(void **state)
 {
 	struct task a, b = {0};
 
 	(void)state;
 	close_gate();
-	submit_later(&a, 'a', 2, 20);
+	submit_never(&a, 'a');
 	submit(&b, 'b', 5, JOB_DONE);
 	open_gate();
-	run_until(3);
-	assert_string_equal(steps, "abbbbba");
-	assert_string_equal(ends, "|ba");
+	run_until(2);
+	assert_string_equal(steps, "abbbbb");
+	assert_string_equal(ends, "|b");
+	cancel(&a);
 }
 
 static void a_worker_that_waits_for_a_time_takes_a_new_job_before_it(void **state)
@@ -255,12 +284,13 @@ static void a_worker_that_waits_for_a_time_takes_a_new_job_before_it(void **stat
 	struct task a, b = {0};
 
 	(void)state;
-	submit_later(&a, 'a', 2, 300);
+	submit_never(&a, 'a');
 	close_gate(); /* that it closes is half of the test */
 	open_gate();
 	submit(&b, 'b', 1, JOB_DONE);
-	run_until(3);
-	assert_string_equal(ends, "|ba");
+	run_until(2);
+	assert_string_equal(ends, "|b");
+	cancel(&a);
 }
 
 static void the_earliest_of_several_times_is_waited_for_first(void **state)
@@ -269,11 +299,12 @@ static void the_earliest_of_several_times_is_waited_for_first(void **state)
 
 	(void)state;
 	close_gate();
-	submit_later(&a, 'a', 2, 300);
+	submit_never(&a, 'a');
 	submit_later(&b, 'b', 2, 20);
 	open_gate();
-	run_until(3);
-	assert_string_equal(ends, "|ba");
+	run_until(2);
+	assert_string_equal(ends, "|b");
+	cancel(&a);
 }
 
 static uint64_t cpu_ns(void)
@@ -452,7 +483,7 @@ static void deinit_runs_what_is_queued_to_its_end(void **state)
 	close_gate();
 	for (unsigned i = 0; i < 4; i++)
 		submit(&tasks[i], (char)('a' + i), 1 + i, -(int)i);
-	submit_later(&waiting, 'w', 2, 20);
+	submit_later(&waiting, 'w', 5, 1); /* has more turns than any other, so that it is the last */
 	open_gate();
 	worker_deinit(&worker);
 	for (unsigned i = 0; i < 4; i++) {
@@ -465,20 +496,12 @@ static void deinit_runs_what_is_queued_to_its_end(void **state)
 	assert_int_equal(worker_init(&worker, &loop), 0);
 }
 
-static int never_step(struct job *job)
-{
-	if (job->cancelled)
-		return -ECANCELED;
-	job->not_before_ns = UINT64_MAX;
-	return JOB_LATER;
-}
-
 static void deinit_waits_for_no_time_of_a_cancelled_job(void **state)
 {
-	struct task t = {0};
+	struct task t;
 
 	(void)state;
-	worker_submit(&worker, &t.job, never_step, task_done);
+	submit_never(&t, 'a');
 	t.job.cancelled = true;
 	worker_deinit(&worker);
 	assert_int_equal(t.got, -ECANCELED);
