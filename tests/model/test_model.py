@@ -13,6 +13,7 @@ import subprocess
 import features
 import pytest
 
+pytestmark = pytest.mark.timeout(600)  # a search waits for those before it
 HERE = pathlib.Path(__file__).parent
 MEMORY_MB = 900  # of one search
 FLAGS = {  # of the compiler and of the search
