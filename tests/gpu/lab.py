@@ -170,9 +170,9 @@ class Lab:
         self.folder = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="weightd-gpu-")))
         if fake:
             from gpus import Gpus
-            gpus = Gpus(memory="512M")
-            self.stack.callback(gpus.close)
-            self.env |= gpus.env
+            self.gpus = Gpus(memory="512M")
+            self.stack.callback(self.gpus.close)
+            self.env |= self.gpus.env
 
     def size(self, real, fake):
         return fake if self.fake else real
@@ -201,6 +201,10 @@ class Lab:
         finally:
             for agent in agents:
                 agent.kill()
+
+    def held(self, agent):
+        """On the stand-in nothing that the agent queues runs within it, however long that takes; a GPU is asked for enough."""
+        return self.gpus.gate(agent.pid) if self.fake else contextlib.nullcontext()
 
     def publish(self, agent, name, size, seed, n_tensors=1, options=""):
         agent.run(f"create {name} {self.device} {size} {n_tensors} {options}", 120)

@@ -24,7 +24,7 @@ def measure(lab, results):
                 maker.run("publish", 120)
                 took = reader.run(f"time-attach m {lab.device} {lab.size(20, 5)}", 120)
                 ms = took["ns"] / 1e6
-                tell(f"weightd, {n} tensors, {size / GIB:.3g} GiB", ms, "ms", ok=ms < TARGET_MS,
+                tell(f"weightd, {n} tensors, {size / GIB:.3g} GiB", ms, "ms", ok=lab.fake or ms < TARGET_MS,
                      max_ms=took["max_ns"] / 1e6)
                 reader.run("detach")
                 remove(lab)

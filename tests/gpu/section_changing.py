@@ -20,9 +20,11 @@ def measure(lab, results):
 def flip(lab, tell, size, writer, reader, other):
     lab.publish(writer, "m", size, 1)
     reader.run(f"attach m {lab.device}")
-    reader.run(f"spin {lab.size(6000, 600)}")
-    published = lab.publish(writer, "m", size, 2)
-    tell("publish while a kernel reads the version before", published["ns"] / 1e6, "ms", ok=reader.run("query")["busy"])
+    with lab.held(reader):
+        reader.run(f"spin {lab.size(6000, 200)}")
+        published = lab.publish(writer, "m", size, 2)
+        busy = reader.run("query")["busy"]
+    tell("publish while a kernel reads the version before", published["ns"] / 1e6, "ms", ok=busy)
     wrong = reader.run("compare 1")["wrong"]
     tell("words of the old version that changed meanwhile", wrong, ok=wrong == 0)
     other.run(f"attach m {lab.device}")

@@ -53,8 +53,8 @@ def nvidia_smi(key):
 
 
 def quick_idle(lab):
-    """Options of a weightd whose allocator ends after a second, where it can read a file that says so."""
+    """Options of a weightd whose allocator ends soon, not before it was looked at, where it can read a file that says so."""
     path = lab.folder / "quick.conf"
-    path.write_text("[cuda]\nidle-timeout = 1\n")
+    path.write_text("[cuda]\nidle-timeout = 4\n")
     checked = subprocess.run([lab.build / "weightd", "--check-config", path], env=lab.env, capture_output=True)
     return ["--config", str(path)] if checked.returncode == 0 else []
