@@ -19,7 +19,7 @@ from integration import wire
 
 HEAD_MAGIC = 0x0000444145484457
 HEAD_SIZE = 4096
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 pool = concurrent.futures.ThreadPoolExecutor(max_workers=4)
 

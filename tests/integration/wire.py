@@ -62,7 +62,7 @@ BY_KEEP, BY_MEMORY, BY_DROP, REWRITTEN, LOST = range(1, 6)  # why a version is n
 WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of a slot
 PAGE = 4096
 LEAF = 1 << 20
-PATIENCE_S = 20
+PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
 
 
 def location(map_size, memory=0, uuid=b"", handle=b""):

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 
-BOOT_S = 30
+BOOT_S = 60
 PATIENCE_S = 60
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 PREFIX = "weightd-box-"
