@@ -13,6 +13,7 @@ from integration.wire import (EMPTY, EVICT, EXCLUSIVE, GONE, KILL, MUTABLE, NEW_
                               UPDATING, Refused, Wire, image, until)
 
 OWNER, OTHER = 12345, 12346
+LONG_MS = 3000  # of an update that has to end by itself, but not before a reader has paused
 
 
 @pytest.fixture
@@ -55,10 +56,13 @@ def sealed(scene):
 
 
 def ask(scene, name="m", **kw):
-    """A connection whose update has asked the readers."""
+    """A connection whose update has asked the readers. One that has not all the time may be over already."""
     w = scene.connect()
-    w.send_create(name, LAYOUT, **({"timeout_ms": -1} | kw))
-    until(lambda: scene.state(name)[1] == UPDATING, "readers are asked")
+    with Wire(scene.daemon.socket) as watch:
+        watch.send(wire.EVENTS, wire.BODIES[wire.EVENTS].pack(wire.FROM_NOW_ON, -1))
+        w.send_create(name, LAYOUT, **({"timeout_ms": -1} | kw))
+        told, _ = wire.page(watch.answer(wire.EVENTS).body)
+    assert wire.Event.unpack(told[0]).event == wire.EVENTS_BY_NAME["updating"]
     return w
 
 
@@ -168,7 +172,7 @@ def test_a_pause_holds_when_its_time_is_up(exclusive):
 def test_an_update_without_success_changes_nothing(exclusive):
     reader, paused = exclusive.connect(2)
     lease, held = reader.attach("m"), paused.attach("m")
-    w = ask(exclusive, timeout_ms=300)
+    w = ask(exclusive, timeout_ms=LONG_MS)
     paused.send_pause(held.lease)
     with pytest.raises(Refused) as failed:
         w.answer(wire.CREATE)
@@ -194,7 +198,7 @@ def test_a_writer_that_dies_while_it_waits_changes_nothing(exclusive):
 def test_a_reader_that_does_not_pause_is_evicted(exclusive):
     reader, paused = exclusive.connect(2)
     lease, held = reader.attach("m"), paused.attach("m")
-    w = ask(exclusive, timeout_ms=300, policy=EVICT)
+    w = ask(exclusive, timeout_ms=LONG_MS, policy=EVICT)
     paused.send_pause(held.lease)
     slot = w.slot(w.answer(wire.CREATE))
     assert exclusive.events() == [("updating", 1), ("evicted", 1)]
