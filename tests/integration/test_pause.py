@@ -329,7 +329,7 @@ def test_a_replacement_that_takes_longer_than_the_pause(reader):
     asked = let_go(r, 50)
     started = time.monotonic()
     assert failure(asked.result, PATIENCE_S) == errno.ETIMEDOUT
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     assert mapping(r) == ("---p", 0)
     assert failure(r.buffer.pause, 0) == errno.ETIMEDOUT
     asked = later(r.buffer.pause)
