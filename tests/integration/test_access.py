@@ -6,7 +6,7 @@ import pytest
 from integration import wire
 from integration.child import Child, run_as
 from integration.scene import LAYOUT, NOTHING, Scene, finish, ledger, publish, refusal
-from integration.wire import Refused, Wire, until
+from integration.wire import Refused, Wire
 
 OWNER, MEMBER, OTHER, ADMIN = 12345, 12346, 12347, 12348
 GROUP, STAFF = 23456, 23457
@@ -169,12 +169,13 @@ def test_a_change_counts_from_the_next_attach_on(scene):
 def test_a_wait_ends_by_the_permissions_of_its_end(scene):
     def wait(pipe):
         with Wire(scene.daemon.socket) as w:
+            w.send(wire.WAIT, wire.BODIES[wire.WAIT].pack(b"m", b"", 2, -1))
             pipe.send("waits")
-            pipe.send(outcome(w.wait, "m", 2))
+            pipe.send(outcome(w.answer, wire.WAIT))
 
     with Child(wait, uid=MEMBER, gid=GROUP) as reader:
         reader.hear()
-        until(lambda: scene.watcher.ping().n_sessions == 2, "it is there")
+        scene.settle()
         scene.watcher.access("m", mode=0o600)
         publish(scene.watcher)
         assert reader.hear() == -errno.EACCES
@@ -343,13 +344,13 @@ def test_an_event_is_seen_with_the_permissions_of_its_time(scene):
 def test_a_watcher_is_not_woken_by_what_is_none_of_its_business(scene):
     def watch(pipe):
         with Wire(scene.daemon.socket) as w:
+            w.send(wire.EVENTS, wire.BODIES[wire.EVENTS].pack(wire.FROM_NOW_ON, -1))
             pipe.send("watches")
-            found, after = w.events(wire.FROM_NOW_ON, -1)
-            pipe.send([(e.name, wire_name(e.event)) for e in found])
+            found, _ = wire.page(w.answer(wire.EVENTS).body)
+            pipe.send([(e.name, wire_name(e.event)) for e in map(wire.Event.unpack, found)])
 
     with Child(watch, uid=OTHER) as watcher:
         watcher.hear()
-        until(lambda: scene.watcher.ping().n_sessions == 2, "it is there")
         scene.settle()
         for _ in range(50):
             publish(scene.watcher)
