@@ -1,4 +1,5 @@
 """What a restarted weightd does before it serves, and what it leaves for later."""
+import contextlib
 import os
 import pathlib
 import re
@@ -24,9 +25,12 @@ def publish(weightd, name, byte):
 def access_modes(pid, kind):
     """Of the files of that kind that the process has open, as often as it has."""
     proc = pathlib.Path(f"/proc/{pid}")
-    fds = [fd.name for fd in (proc / "fd").iterdir() if f"/memfd:weightd-{kind}" in os.readlink(fd)]
-    flags = [re.search(r"flags:\s+(\d+)", (proc / "fdinfo" / fd).read_text())[1] for fd in fds]
-    return [int(f, 8) & os.O_ACCMODE for f in flags]
+    found = []
+    for fd in (proc / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if f"/memfd:weightd-{kind}" in os.readlink(fd):
+                found.append(re.search(r"flags:\s+(\d+)", (proc / "fdinfo" / fd.name).read_text())[1])
+    return [int(flags, 8) & os.O_ACCMODE for flags in found]
 
 
 def n_open(pid):
