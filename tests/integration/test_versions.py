@@ -114,11 +114,13 @@ def test_a_reader_of_a_dropped_version_keeps_it_through_restarts(kept):
 
 def test_calls_go_on_while_the_server_dies(kept):
     """Writers, readers and lists by several clients, and kills in between: nobody gets an error."""
-    over = threading.Event()
+    over, begun = threading.Event(), threading.Barrier(4)
     kept.witness.publish("m", data(b"1"))
 
     def write():
-        client, n = kept.connect(), 1
+        client = kept.connect()
+        n = client.publish("m", data(b"2"))
+        begun.wait(PATIENCE_S)
         while not over.is_set():
             n = client.publish("m", data(b"%d" % (n + 1)))
         return n
@@ -132,6 +134,8 @@ def test_calls_go_on_while_the_server_dies(kept):
                 buffer.verify()
                 client.list()
                 n += 1
+                if n == 1:
+                    begun.wait(PATIENCE_S)
         return n
 
     def come_and_go():
@@ -139,10 +143,13 @@ def test_calls_go_on_while_the_server_dies(kept):
         while not over.is_set():
             with Client(kept.daemon.socket) as client, client.attach("m"):
                 n += 1
+            if n == 1:
+                begun.wait(PATIENCE_S)
         return n
 
     writing, reading, coming = later(write), later(read), later(come_and_go)
     killer = kept.connect()
+    begun.wait(PATIENCE_S)
     for _ in range(5):  # the keeper waits longer each time
         before = killer.ping()
         os.kill(before.pid, signal.SIGKILL)
