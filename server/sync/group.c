@@ -60,6 +60,17 @@ bool group_has_publisher(const struct group *g, const char *node)
 	return has(g->publishers, g->n_publishers, node);
 }
 
+uint64_t group_term(const struct group *g, const char *node, uint64_t least)
+{
+	uint64_t rank = 0, turn;
+
+	/* By name, as files may list them in another order each. */
+	for (unsigned i = 0; i < g->n_publishers; i++)
+		rank += strcmp(g->publishers[i], node) < 0;
+	turn = (rank + 1) % g->n_publishers;
+	return least + (turn + g->n_publishers - least % g->n_publishers) % g->n_publishers;
+}
+
 static int compare_names(const void *x, const void *y)
 {
 	const char *const *a = x, *const *b = y;

@@ -8,6 +8,8 @@
 const struct group *group_find(const struct agent_config *config, const char *name);
 bool group_has_member(const struct group *g, const char *node);
 bool group_has_publisher(const struct group *g, const char *node);
+/* The first term from `least` on in which `node`, a publisher, mints numbers: no two publishers have the same. */
+uint64_t group_term(const struct group *g, const char *node, uint64_t least);
 /* A row of one bool per peer, and one for this node: who is a member or a publisher. -ENOMEM. */
 int group_fill_row(const struct group *g, const struct agent_config *config, bool *ret);
 bool group_has_buffer(const struct group *g, const char *buffer);

@@ -76,7 +76,7 @@ struct pair head_held(const struct head *h)
 	return h->state == HEAD_SERVING ? head_committed(h) : (struct pair){0};
 }
 
-int head_next(const struct agent *a, const struct head *h, struct pair *ret)
+int head_next(const struct agent *a, const struct head *h, const struct group *g, struct pair *ret)
 {
 	struct pair highest = head_committed(h);
 	bool ours = h->document && strcmp(h->document->publisher, a->config->name) == 0;
@@ -85,8 +85,8 @@ int head_next(const struct agent *a, const struct head *h, struct pair *ret)
 		highest = h->seen;
 		ours = false;
 	}
-	if (!ours)
-		highest.term++;
+	/* Two publishers that do not see each other must not mint one pair for two versions. */
+	highest.term = group_term(g, a->config->name, ours ? highest.term : highest.term + 1);
 	highest.number++;
 	if (highest.term > PAIR_MAX || highest.number > PAIR_MAX)
 		return -EOVERFLOW;

@@ -43,8 +43,8 @@ void head_free(struct agent *a, struct head *h);
 struct pair head_committed(const struct head *h);
 struct pair head_held(const struct head *h);
 
-/* The pair of the next version that this node publishes. -EOVERFLOW */
-int head_next(const struct agent *a, const struct head *h, struct pair *ret);
+/* The pair of the next version that this node, a publisher of the group, pushes to it. -EOVERFLOW */
+int head_next(const struct agent *a, const struct head *h, const struct group *g, struct pair *ret);
 
 /*
  * A version is committed, and the record says so, durably, once this returned. Of `document` a copy is kept.

@@ -732,7 +732,7 @@ static void write_document(struct agent *a, struct transaction *t)
 	snprintf(d->buffer, sizeof(d->buffer), "%s", t->head->buffer);
 	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
 	d->time_ns = a->edge->time_ns(a->world);
-	if (head_next(a, t->head, &d->pair) < 0) {
+	if (head_next(a, t->head, t->group, &d->pair) < 0) {
 		transaction_fail(a, t, "there are no numbers left after those of %s",
 				 t->head->buffer);
 	} else if (document_sign(a, d, why) < 0) {
