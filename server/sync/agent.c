@@ -404,7 +404,7 @@ void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 		return;
 	a->peers[peer].up = false;
 	a->peers[peer].since_ns = agent_now(a);
-	a->peers[peer].n_claims = 0;
+	heads_forget_claims(a, peer);
 	list_for_each(t, &a->transactions, link)
 		transaction_on_peer_down(a, t, peer, why);
 	list_for_each(p, &a->parties, link)

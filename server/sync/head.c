@@ -14,7 +14,8 @@
  * is told that we have it.
  *
  * What peers say of their heads is a claim without proof. It makes us ask, and it makes the next number that
- * we mint; so that nobody exhausts the numbers, a leap is not believed.
+ * we mint; so that nobody exhausts the numbers, a leap is not believed, and so that nobody fills the table with names
+ * that it invents, each peer has a share of it, and what was only heard of makes room for what was signed.
  */
 #include "server/sync/head.h"
 
@@ -25,8 +26,11 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/group.h"
+#include "server/sync/party.h"
+#include "server/sync/transaction.h"
 
 #define N_HEADS_MAX 4096
+#define N_HEARD_MAX 256 /* heads of which nothing was committed here, by what one peer claims */
 #define LEAP_MAX ((uint64_t)1 << 20)
 #define PAIR_MAX ((uint64_t)1 << 53)
 
@@ -40,12 +44,56 @@ struct head *head_find(struct agent *a, const char *buffer)
 	return NULL;
 }
 
+static bool is_used(const struct agent *a, const struct head *h)
+{
+	struct transaction *t;
+	struct party *p;
+
+	if (h->document)
+		return true;
+	list_for_each(t, &a->transactions, link)
+		if (t->head == h)
+			return true;
+	list_for_each(p, &a->parties, link)
+		if (p->head == h)
+			return true;
+	return false;
+}
+
+static void drop_claims(struct agent *a, const struct head *h)
+{
+	for (unsigned i = 0; i < a->config->n_peers; i++) {
+		struct claim *c = head_claim(a, i, h);
+
+		if (c)
+			*c = a->peers[i].claims[--a->peers[i].n_claims];
+	}
+}
+
+/* The one that was heard of first. */
+static void make_room(struct agent *a)
+{
+	struct head *h, *next;
+
+	list_for_each_safe(h, next, &a->heads, link) {
+		if (is_used(a, h))
+			continue;
+		drop_claims(a, h);
+		head_free(a, h);
+		return;
+	}
+}
+
 struct head *head_get(struct agent *a, const char *buffer, const char *group)
 {
 	struct head *h = head_find(a, buffer);
 
-	if (h || a->n_heads == N_HEADS_MAX)
+	if (h)
 		return h;
+	if (a->n_heads == N_HEADS_MAX)
+		make_room(a);
+	if (a->n_heads == N_HEADS_MAX)
+		return NULL;
 	h = calloc(1, sizeof(*h));
 	if (!h)
 		return NULL;
@@ -187,10 +235,44 @@ static void set_claim(struct agent *a, unsigned peer, struct head *h, struct pai
 			return;
 		p->claims = more;
 		c = &more[p->n_claims++];
-		c->head = h;
+		*c = (struct claim){.head = h};
 	}
 	c->pair = pair;
 	memcpy(c->root, root, 32);
+}
+
+void heads_forget_claims(struct agent *a, unsigned peer)
+{
+	struct peer *p = &a->peers[peer];
+
+	for (unsigned i = 0; i < p->n_claims; i++)
+		p->claims[i].pair = (struct pair){0};
+}
+
+static unsigned n_heard(const struct peer *p)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < p->n_claims; i++)
+		n += !p->claims[i].head->document;
+	return n;
+}
+
+/* What says nothing, or too much, makes no head. */
+static struct head *head_of_claim(struct agent *a, unsigned peer, const char *buffer,
+				  const char *group, bool is_of_none)
+{
+	struct head *h = head_find(a, buffer);
+
+	if (h && !h->document && !head_claim(a, peer, h) && n_heard(&a->peers[peer]) >= N_HEARD_MAX)
+		return NULL;
+	if (h || is_of_none)
+		return h;
+	if (a->n_heads < N_HEADS_MAX && n_heard(&a->peers[peer]) < N_HEARD_MAX)
+		return head_get(a, buffer, group);
+	agent_log(a, "debug", "%s tells of more buffers than are listened to; the first is %s",
+		  agent_peer_name(a, peer), buffer);
+	return NULL;
 }
 
 static int read_row(struct agent *a, unsigned peer, const json_t *row)
@@ -213,7 +295,7 @@ static int read_row(struct agent *a, unsigned peer, const json_t *row)
 	if (!g || !group_has_buffer(g, buffer) || !agent_knows(a, g, peer) ||
 	    !agent_knows(a, g, AGENT_SELF))
 		return 0; /* no business of ours */
-	h = head_get(a, buffer, group_name);
+	h = head_of_claim(a, peer, buffer, group_name, !pair.number && !fence.number);
 	if (!h)
 		return 0;
 	set_claim(a, peer, h, pair, root);

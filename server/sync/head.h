@@ -35,7 +35,10 @@ struct head {
 };
 
 struct head *head_find(struct agent *a, const char *buffer);
-/* Finds or makes it. NULL: no memory, or too many of them. */
+/*
+ * Finds or makes it, in the place of one that was only heard of where there are too many. NULL: no memory, or
+ * too many that are more than that.
+ */
 struct head *head_get(struct agent *a, const char *buffer, const char *group);
 void head_free(struct agent *a, struct head *h);
 
@@ -60,6 +63,8 @@ void head_set_lost(struct agent *a, struct head *h);
 /* What a peer claims. */
 void head_seen(struct agent *a, struct head *h, struct pair pair);
 struct claim *head_claim(struct agent *a, unsigned peer, const struct head *h);
+/* The peer is down. */
+void heads_forget_claims(struct agent *a, unsigned peer);
 
 void head_on_message(struct agent *a, unsigned peer, const json_t *message);
 /* Tells one peer of all heads, or all peers of one. */

@@ -75,6 +75,8 @@ static void end(struct agent *a, struct party *p, const char *state_name, const 
 	if (why && !p->why)
 		p->why = strdup(why);
 	history_party_end(a, p);
+	if (strcmp(state_name, "failed") == 0 && p->is_repair)
+		repair_in_vain(a, p->head, p->coordinator);
 	if (strcmp(state_name, "failed") == 0)
 		repair_retry_later(a, p->head);
 	a->look_again = true;
@@ -196,6 +198,7 @@ static void on_published(struct agent *a, struct party *p, const json_t *message
 	p->version = version;
 	tell(a, p, "committed", json_pack("{s:I}", "version", (json_int_t)version));
 	end(a, p, "committed", NULL);
+	repair_kept_word(a, p->head, p->coordinator);
 	head_set_serving(a, p->head, version);
 }
 

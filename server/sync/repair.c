@@ -3,6 +3,9 @@
  * to be retried, or without anybody who has it. All of these end by a deadline, an answer, or news of a
  * peer. Retries double from a fifth of a second to ten, with a random part, as a thousand nodes may lack the
  * same; whoever is served serves the next, one at a time.
+ *
+ * What a peer claims to have may not be true. Whom we asked in vain is asked behind all others that have anything
+ * newer than what we hold, and another one that appears is not kept waiting for it.
  */
 #include "server/sync/repair.h"
 
@@ -19,6 +22,8 @@
 #define RETRY_MAX (10 * SECOND)
 #define LOOKS_MAX 2 /* at a time: each reads all bytes of a version */
 #define PAIR_MAX ((uint64_t)1 << 53)
+#define VAIN_STEP 4 /* as bad as so many answers that it is busy */
+#define VAIN_MAX (16 * VAIN_STEP)
 
 void repair_retry_later(struct agent *a, struct head *h)
 {
@@ -114,10 +119,44 @@ static bool look(struct agent *a, struct head *h)
 
 /* --- Asking ------------------------------------------------------------------------------------- */
 
-/* One of those that claim the newest, newer than what we hold and not older than the record. */
+static void note_vain(struct agent *a, struct head *h, unsigned peer, unsigned weight)
+{
+	struct claim *c = head_claim(a, peer, h);
+
+	if (c && c->n_vain < VAIN_MAX)
+		c->n_vain += weight;
+}
+
+void repair_in_vain(struct agent *a, struct head *h, unsigned peer)
+{
+	note_vain(a, h, peer, VAIN_STEP);
+}
+
+void repair_kept_word(struct agent *a, struct head *h, unsigned peer)
+{
+	struct claim *c = head_claim(a, peer, h);
+
+	if (c)
+		c->n_vain = 0;
+}
+
+/* Positive: x is to be asked before y. */
+static int compare_claims(const struct claim *x, const struct claim *y)
+{
+	unsigned vain_x = x->n_vain / VAIN_STEP, vain_y = y->n_vain / VAIN_STEP;
+
+	if (vain_x != vain_y)
+		return vain_x < vain_y ? 1 : -1;
+	return pair_compare(x->pair, y->pair);
+}
+
+/*
+ * One of those that claim what is newer than what we hold and not older than the record: the newest, of those
+ * that were asked in vain least.
+ */
 static unsigned choose(struct agent *a, const struct head *h)
 {
-	struct pair newest = head_held(h);
+	const struct claim *best = NULL;
 	unsigned n = 0, chosen = NO_PEER;
 	uint32_t random;
 
@@ -126,13 +165,14 @@ static unsigned choose(struct agent *a, const struct head *h)
 		struct claim *c = a->peers[i].up ? head_claim(a, i, h) : NULL;
 		int order;
 
-		if (!c || pair_compare(c->pair, head_committed(h)) < 0)
+		if (!c || pair_compare(c->pair, head_committed(h)) < 0 ||
+		    pair_compare(c->pair, head_held(h)) <= 0)
 			continue;
-		order = pair_compare(c->pair, newest);
-		if (order < 0 || (order == 0 && chosen == NO_PEER))
+		order = best ? compare_claims(c, best) : 1;
+		if (order < 0)
 			continue;
 		n = order > 0 ? 1 : n + 1;
-		newest = c->pair;
+		best = c;
 		/* Each of the n with the same chance. */
 		random = random * 1664525 + 1013904223;
 		if ((random >> 8) % n == 0)
@@ -154,6 +194,16 @@ static void ask(struct agent *a, struct head *h, unsigned peer, uint64_t now)
 			     (json_int_t)held.number));
 }
 
+/* Whether somebody is there who did not fail as often as whom we wait for. */
+static bool is_another_better(struct agent *a, const struct head *h)
+{
+	const struct claim *asked = head_claim(a, h->asked, h), *c;
+	unsigned peer = choose(a, h);
+
+	c = peer == NO_PEER ? NULL : head_claim(a, peer, h);
+	return asked && c && c->n_vain / VAIN_STEP < asked->n_vain / VAIN_STEP;
+}
+
 static bool is_ours(const struct agent *a, const struct head *h)
 {
 	const struct group *g = group_find(a->config, h->group);
@@ -170,10 +220,13 @@ static void step(struct agent *a, struct head *h, uint64_t now)
 			return;
 		look_failed(a, h, false);
 	}
-	if (h->asked != NO_PEER && now < h->asked_ns)
-		return;
-	if (h->asked != NO_PEER)
+	if (h->asked != NO_PEER && now >= h->asked_ns) {
+		repair_in_vain(a, h, h->asked);
 		repair_retry_later(a, h);
+	} else if (h->asked != NO_PEER && !is_another_better(a, h)) {
+		return;
+	}
+	h->asked = NO_PEER;
 	if (h->retry_ns > now)
 		return;
 	h->retry_ns = 0;
@@ -233,6 +286,7 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 		return;
 	agent_log(a, "debug", "%s: %s does not repair it: %s", buffer, agent_peer_name(a, peer),
 		  why);
+	note_vain(a, h, peer, strcmp(code, "busy") == 0 ? 1 : VAIN_STEP);
 	repair_retry_later(a, h);
 }
 
@@ -241,8 +295,10 @@ void repair_on_peer_down(struct agent *a, unsigned peer)
 	struct head *h;
 
 	list_for_each(h, &a->heads, link)
-		if (h->asked == peer)
+		if (h->asked == peer) {
+			repair_in_vain(a, h, peer);
 			repair_retry_later(a, h);
+		}
 }
 
 /* --- Being asked -------------------------------------------------------------------------------- */

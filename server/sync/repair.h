@@ -15,6 +15,9 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message);
 void repair_on_refused(struct agent *a, unsigned peer, const json_t *message);
 /* Something came to nothing: a while, longer each time, before the next attempt. */
 void repair_retry_later(struct agent *a, struct head *h);
+/* What this peer was asked for came to nothing: others are asked before it is asked again. */
+void repair_in_vain(struct agent *a, struct head *h, unsigned peer);
+void repair_kept_word(struct agent *a, struct head *h, unsigned peer);
 void repair_on_peer_down(struct agent *a, unsigned peer);
 /* Answers a catch-up that comes to nothing. */
 void repair_refuse(struct agent *a, unsigned peer, const char *buffer, const char *code,

@@ -83,11 +83,133 @@ static void test_publishers_that_do_not_see_each_other_mint_other_pairs(void **s
 	sim_free(s);
 }
 
+/* --- What peers claim --------------------------------------------------------------------------- */
+
+/* As if node `from` had said so: `n` buffers of these names, from `first` on, at this pair. */
+static void claim(struct sim *s, unsigned to, unsigned from, const char *name, unsigned n,
+		  unsigned number)
+{
+	json_t *rows = json_array();
+	cleanup(json_freep)
+		json_t *message = json_pack("{s:s, s:o}", "type", "heads", "heads", rows);
+	char buffer[64], root[65];
+
+	memset(root, '7', 64);
+	root[64] = '\0';
+	for (unsigned i = 0; i < n; i++) {
+		snprintf(buffer, sizeof(buffer), n > 1 ? "%s%u" : "%s", name, i);
+		json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:i, s:s}", "buffer", buffer,
+						      "group", "main", "term", number, "number",
+						      number, "root", root));
+	}
+	agent_on_message(s->nodes[to].agent, from < to ? from : from - 1, message);
+}
+
+static size_t n_claims(struct sim *s, unsigned of, unsigned from)
+{
+	cleanup(json_freep)
+		json_t *rows = agent_heads(s->nodes[of].agent, from < of ? from : from - 1);
+
+	return json_array_size(rows);
+}
+
+static void test_invented_names_keep_no_version_out(void **state)
+{
+	struct sim *s = sim_new(
+		&(struct sim_options){.n_nodes = 24, .policy = POLICY_ALL, .seed = 5});
+	char sync[SYNC_ID_SIZE], name[16];
+
+	(void)state;
+	sim_run(s, S);
+	for (unsigned from = 2; from < 24; from++) {
+		snprintf(name, sizeof(name), "%u-", from);
+		claim(s, 1, from, name, 1024, 1);
+		assert_in_range(n_claims(s, 1, from), 0, 256);
+	}
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	sim_run(s, 30 * S);
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	sim_free(s);
+}
+
+static void test_who_has_nothing_of_a_buffer_makes_nobody_remember_its_name(void **state)
+{
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 3, .policy = POLICY_ALL, .seed = 5});
+
+	(void)state;
+	sim_run(s, S);
+	claim(s, 1, 2, "nothing", 1024, 0);
+	claim(s, 1, 2, "something", 100, 1);
+	assert_int_equal(n_claims(s, 1, 2), 100);
+	sim_free(s);
+}
+
+struct liar {
+	unsigned node;
+	unsigned n_asked;
+};
+
+/* It claims what nobody has, and does not answer when it is asked for it. */
+static bool lie(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	struct liar *l = s->userdata;
+	const char *type = json_string_value(json_object_get(message, "type"));
+
+	if (from == l->node && strcmp(type, "heads") == 0) {
+		claim(s, to, from, SIM_BUFFER, 1, 1000);
+		return false;
+	}
+	l->n_asked += to == l->node && strcmp(type, "catch-up") == 0;
+	return to != l->node || strcmp(type, "catch-up") != 0;
+}
+
+static bool n3_serves_the_newest(struct sim *s)
+{
+	return sim_serves(s, 3) == s->n_contents;
+}
+
+static void test_who_claims_what_it_does_not_bring_is_asked_last(void **state)
+{
+	struct sim *s = sim_new(
+		&(struct sim_options){.n_nodes = 4, .policy = POLICY_QUORUM, .seed = 5});
+	struct liar liar = {.node = 2};
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	sim_run(s, S);
+	sim_kill(s, 3);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	sim_run(s, 30 * S);
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	s->on_message = lie;
+	s->userdata = &liar;
+	sim_start(s, 3);
+	sim_run(s, S);
+	claim(s, 3, 2, SIM_BUFFER, 1, 1000);
+	assert_true(sim_run_until(s, n3_serves_the_newest, 120 * S));
+	/* Again, and it is known by now. */
+	sim_cut(s, 0, 3, true);
+	sim_cut(s, 1, 3, true);
+	sim_run(s, 20 * S);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	sim_run(s, 30 * S);
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	assert_int_equal(sim_serves(s, 3), 1);
+	sim_cut(s, 0, 3, false);
+	sim_cut(s, 1, 3, false);
+	assert_true(sim_run_until(s, n3_serves_the_newest, 10 * S));
+	assert_in_range(liar.n_asked, 1, 4);
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_no_two_publishers_have_the_same_term),
 		cmocka_unit_test(test_publishers_that_do_not_see_each_other_mint_other_pairs),
+		cmocka_unit_test(test_invented_names_keep_no_version_out),
+		cmocka_unit_test(test_who_has_nothing_of_a_buffer_makes_nobody_remember_its_name),
+		cmocka_unit_test(test_who_claims_what_it_does_not_bring_is_asked_last),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
