@@ -1,7 +1,9 @@
 /*
  * The chain goes from this node to those that lack something, in the order of the group; whoever stood at a link
  * that broke, or was slow when last measured, comes last. A link's two ends accuse each other and nobody else
- * saw it, so both are blamed: a link that cannot work ends up at the end of the chain, or apart.
+ * saw it: the receiver is blamed, and a sender that is accused again. Two that a link broke between are not
+ * neighbours again where there is any other order; where there is none, and it broke twice, one of them waits for
+ * the next epoch.
  *
  * Engines count bytes of the epoch's ranges as a stream, so one number says what a member has. What it says at
  * last, in done, broken or stopped, replaces what we thought that it lacks; lying hurts the liar alone, as its
@@ -18,6 +20,7 @@
 
 #define CHUNK ((uint64_t)1 << 20)
 #define MEASURED_MIN ((uint64_t)8 << 20) /* bytes: fewer say nothing of a link */
+#define LAG_MIN ((uint64_t)8 << 20) /* bytes that a member may have and not have told of */
 #define RATE_MIN ((uint64_t)256 << 10) /* what the deadline of the whole reckons with at least */
 
 json_t *epoch_open_engine(struct agent *a, const char *sync, uint64_t epoch, uint64_t n_bytes,
@@ -116,14 +119,80 @@ static unsigned rank(const struct agent *a, const struct member *m, uint64_t med
 	return 3 * (m->n_blamed + m->n_corrupt) + (!rate ? 0 : rate * 2 < median ? 2 : 1);
 }
 
-/* Links those that lack something, and adds up what. */
-static int link_chain(struct agent *a, struct transaction *t)
+/* How often the link between these two broke, whichever way. */
+static unsigned n_breaks(const struct transaction *t, const struct member *x, const struct member *y)
+{
+	for (unsigned i = 0; i < t->n_broken; i++) {
+		const struct broken *b = &t->broken[i];
+
+		if ((b->ends[0] == x && b->ends[1] == y) || (b->ends[0] == y && b->ends[1] == x))
+			return b->n_times;
+	}
+	return 0;
+}
+
+static unsigned n_breaks_of(const struct transaction *t, const struct member *m)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < t->n_broken; i++)
+		if (t->broken[i].ends[0] == m || t->broken[i].ends[1] == m)
+			n += t->broken[i].n_times;
+	return n;
+}
+
+/* The last place between two that it can talk to, the end being one; NULL: there is none. */
+static struct member **find_place(struct transaction *t, const struct member *m)
+{
+	struct member **place = NULL, *before = NULL;
+
+	for (struct member **at = &t->first;; at = &before->next) {
+		if (!n_breaks(t, before, m) && (!*at || !n_breaks(t, m, *at)))
+			place = at;
+		if (!*at)
+			return place;
+		before = *at;
+	}
+}
+
+/* Puts the chain into an order in which nobody is behind whom it could not talk to. */
+static void go_around_broken(struct transaction *t)
+{
+	struct member *rest = t->first, *last = NULL, **at;
+
+	t->first = NULL;
+	for (struct member **end = &t->first; rest; end = &last->next) {
+		for (at = &rest; *at && n_breaks(t, last, *at);)
+			at = &(*at)->next;
+		if (!*at)
+			break;
+		last = *at;
+		*at = last->next;
+		last->next = NULL;
+		*end = last;
+	}
+	while (rest) {
+		struct member *m = rest;
+
+		rest = m->next;
+		at = find_place(t, m);
+		if (!at && last && n_breaks_of(t, m) > 1)
+			continue; /* it waits */
+		if (!at)
+			at = last ? &last->next : &t->first;
+		m->next = *at;
+		*at = m;
+		for (last = m; last->next;)
+			last = last->next;
+	}
+}
+
+/* Links those that lack something. */
+static void link_chain(struct agent *a, struct transaction *t)
 {
 	uint64_t median = median_rate(a, t);
 
 	t->first = NULL;
-	ranges_deinit(&t->ranges);
-	ranges_init(&t->ranges);
 	for (unsigned i = 0; i < t->n_members; i++) {
 		struct member *m = &t->members[i], **at = &t->first;
 
@@ -133,9 +202,19 @@ static int link_chain(struct agent *a, struct transaction *t)
 			at = &(*at)->next;
 		m->next = *at;
 		*at = m;
+	}
+	if (t->n_broken)
+		go_around_broken(t);
+}
+
+/* What those in the chain lack. */
+static int add_ranges(struct transaction *t)
+{
+	ranges_deinit(&t->ranges);
+	ranges_init(&t->ranges);
+	for (const struct member *m = t->first; m; m = m->next)
 		if (ranges_add_all(&t->ranges, &m->missing) < 0)
 			return -1;
-	}
 	/* What lies between the last ones goes along. */
 	if (t->ranges.n > EPOCH_RANGES_MAX) {
 		const struct range *from = &t->ranges.at[EPOCH_RANGES_MAX - 1];
@@ -195,17 +274,54 @@ static bool is_anybody_behind(const struct transaction *t)
 /* The policy says what their loss means. */
 static void lose_all(struct agent *a, struct transaction *t)
 {
-	for (struct member *m = t->first; m && t->phase != PHASE_ENDED; m = m->next)
-		member_fail(a, t, m,
-			    "did not get its bytes in %u epochs, of which the last broke: %s,",
-			    EPOCHS_MAX, t->broke_why[0] ? t->broke_why : "they were corrupt");
+	for (unsigned i = 0; i < t->n_members && t->phase != PHASE_ENDED; i++)
+		if (t->members[i].state == MEMBER_READY && t->members[i].missing.n)
+			member_fail(
+				a, t, &t->members[i],
+				"did not get its bytes in %u epochs, of which the last broke: %s,",
+				EPOCHS_MAX, t->broke_why[0] ? t->broke_why : "they were corrupt");
+}
+
+static void note_broken(struct transaction *t, const struct member *from, const struct member *to)
+{
+	struct broken *b = t->broken;
+
+	while (b < t->broken + t->n_broken && (b->ends[0] != from || b->ends[1] != to))
+		b++;
+	if (b == t->broken + EPOCHS_MAX)
+		return;
+	t->n_broken += b == t->broken + t->n_broken;
+	*b = (struct broken){{from, to}, b->n_times + 1};
+}
+
+/* Once all have told what they know of the epoch that broke. */
+static void settle_blame(struct agent *a, struct transaction *t)
+{
+	struct culprit c = t->culprit;
+
+	t->culprit = (struct culprit){0};
+	if (c.by && !c.is_link) {
+		c.by->n_blamed++;
+		if (++c.by->n_faults == FAULTS_MAX)
+			member_fail(a, t, c.by, "broke %u epochs by itself; the last: %s,",
+				    FAULTS_MAX, t->broke_why);
+	} else if (c.by) {
+		c.ends[1]->n_blamed++;
+		if (c.ends[0])
+			c.ends[0]->n_blamed += c.ends[0]->n_accused++;
+		note_broken(t, c.ends[0], c.ends[1]);
+	}
 }
 
 int epoch_begin(struct agent *a, struct transaction *t)
 {
+	settle_blame(a, t);
+	if (t->phase == PHASE_ENDED)
+		return -1;
 	if (!is_anybody_behind(t))
 		return 0;
-	if (link_chain(a, t) < 0) {
+	link_chain(a, t);
+	if (add_ranges(t) < 0) {
 		transaction_fail(a, t, "out of memory");
 		return -1;
 	}
@@ -242,6 +358,7 @@ void epoch_start(struct agent *a, struct transaction *t)
 	t->epoch_ns = t->moved_ns = agent_now(a);
 	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
 	for (struct member *m = t->first; m; m = m->next) {
+		m->moved_ns = t->epoch_ns;
 		member_set_state(a, t, m, MEMBER_MOVING);
 		member_tell(a, t, m, "start",
 			    json_pack("{s:I, s:o, s:s, s:I}", "epoch", (json_int_t)t->epoch, "next",
@@ -353,7 +470,7 @@ void epoch_on_progress(struct agent *a, struct transaction *t, struct member *m,
 		return;
 	}
 	if (done > m->done)
-		t->moved_ns = agent_now(a);
+		m->moved_ns = t->moved_ns = agent_now(a);
 	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
 	m->done = done;
 	m->rate = rate;
@@ -388,29 +505,65 @@ static struct member *find_by_name(struct transaction *t, const char *name)
 	return NULL;
 }
 
-/* Only the first report counts: the others follow from it. */
-static void blame(struct transaction *t, struct member *m, const json_t *message)
+/* Whether nothing comes from the sender because it has nothing more itself. */
+static bool is_starved(const struct agent *a, const struct transaction *t,
+		       const struct member *sender, const struct member *receiver)
+{
+	uint64_t lag;
+
+	if (!sender || sender->done == t->expected ||
+	    agent_now(a) - receiver->moved_ns < a->config->stall_ns / 2)
+		return false;
+	lag = sender->rate / 2 > LAG_MIN ? sender->rate / 2 : LAG_MIN;
+	return sender->done <= receiver->done + lag;
+}
+
+/* What a member says of a link of its own; of any other, or of none, it has only itself to blame. */
+static struct culprit culprit_of(struct agent *a, struct transaction *t, struct member *m,
+				 const char *from, const char *to)
+{
+	struct member *sender = find_by_name(t, from), *receiver = find_by_name(t, to);
+	struct culprit c = {.by = m};
+
+	receiver = !to && from ? m : receiver;
+	sender = !from && to ? m : sender;
+	if (!receiver || (receiver != m && sender != m) || receiver == sender ||
+	    (!sender && strcmp(from, a->config->name) != 0))
+		return c;
+	while (is_starved(a, t, sender, receiver)) {
+		receiver = sender;
+		sender = before(t, receiver);
+	}
+	c.is_link = true;
+	c.ends[0] = sender;
+	c.ends[1] = receiver;
+	for (const struct member *at = t->first; at && at != receiver; at = at->next)
+		c.place++;
+	return c;
+}
+
+/*
+ * Several tell of the same break, in any order. Whose own engine failed is the cause of what its neighbours say, and
+ * a link is that of what those behind it say.
+ */
+static void blame(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
 {
 	const char *why = "it did not say why", *from = NULL, *to = NULL;
-	struct member *accused;
+	struct culprit c;
 
-	if (t->broke_why[0])
-		return;
 	(void)field_string(message, "why", WHY_SIZE / 2, &why);
 	(void)field_string_or_null(message, "from", NODE_MAX, &from);
 	(void)field_string_or_null(message, "to", NODE_MAX, &to);
-	if (from && to)
-		snprintf(t->broke_link, sizeof(t->broke_link), " (%s -> %s)", from, to);
+	c = culprit_of(a, t, m, from, to);
+	if (t->culprit.by ? !t->culprit.is_link || (c.is_link && c.place >= t->culprit.place)
+			  : t->broke_why[0])
+		return;
+	t->culprit = c;
+	t->broke_link[0] = '\0';
+	if (c.is_link)
+		snprintf(t->broke_link, sizeof(t->broke_link), " (%s -> %s)",
+			 c.ends[0] ? c.ends[0]->name : a->config->name, c.ends[1]->name);
 	snprintf(t->broke_why, sizeof(t->broke_why), "%s%s: %s", m->name, t->broke_link, why);
-	m->n_blamed++;
-	if (!from && !to)
-		m->n_faults++;
-	accused = find_by_name(t, from);
-	if (accused && accused != m)
-		accused->n_blamed++;
-	accused = find_by_name(t, to);
-	if (accused && accused != m)
-		accused->n_blamed++;
 }
 
 void epoch_on_broken(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
@@ -420,14 +573,9 @@ void epoch_on_broken(struct agent *a, struct transaction *t, struct member *m, c
 		member_is_wrong(a, t, m, "broken");
 		return;
 	}
-	if (t->phase != PHASE_STOP)
-		blame(t, m, message);
+	blame(a, t, m, message);
 	member_set_state(a, t, m, MEMBER_READY);
-	if (m->n_faults == FAULTS_MAX)
-		member_fail(a, t, m, "broke %u epochs by itself; the last: %s,", FAULTS_MAX,
-			    t->broke_why);
-	if (t->phase != PHASE_ENDED)
-		epoch_stop(a, t);
+	epoch_stop(a, t);
 }
 
 void epoch_on_stopped(struct agent *a, struct transaction *t, struct member *m,

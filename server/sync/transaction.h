@@ -51,6 +51,7 @@ struct member {
 	struct ranges missing;
 	unsigned n_corrupt;
 	unsigned n_blamed; /* for links that broke */
+	unsigned n_accused; /* as the sender of one */
 	unsigned n_faults; /* epochs that it broke alone, as by the death of its engine */
 	uint64_t version;
 	char *why;
@@ -61,6 +62,7 @@ struct member {
 	char token[65];
 	struct member *next; /* of the chain; NULL: the last one */
 	uint64_t done;
+	uint64_t moved_ns; /* when that grew */
 	uint64_t rate;
 	uint64_t measured; /* bytes/s over all of the epoch; 0: it has not all, yet */
 };
@@ -99,6 +101,17 @@ struct transaction {
 	uint64_t moved_ns; /* when any did last */
 	char broke_why[WHY_SIZE];
 	char broke_link[2 * NODE_MAX + 8]; /* "a -> b" */
+	struct culprit {
+		struct member *by; /* who told; NULL: nobody did */
+		bool is_link; /* or itself */
+		struct member *ends[2]; /* NULL: this node */
+		unsigned place; /* of the link in the chain */
+	} culprit; /* of the epoch that broke */
+	struct broken {
+		const struct member *ends[2];
+		unsigned n_times;
+	} broken[EPOCHS_MAX]; /* links, of all epochs */
+	unsigned n_broken;
 
 	struct tally tally; /* of all members */
 	uint64_t started_ns; /* CLOCK_REALTIME */

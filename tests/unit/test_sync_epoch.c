@@ -1,0 +1,98 @@
+/*
+ * Epochs: the order of a chain, and what it learns from one that broke.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/num.h"
+#include "server/sync/base/talk.h"
+#include "sim.h"
+
+#define S SIM_SECOND
+
+/* A version that takes longer than a stall: those before a broken link do not get it all in one epoch. */
+static struct sim *slow_world(unsigned n)
+{
+	struct sim *s = sim_new(&(struct sim_options){
+		.n_nodes = n, .policy = POLICY_ALL, .seed = n, .n_bytes = 4 * GIB});
+
+	for (unsigned i = 0; i < n; i++)
+		s->nodes[i].rate = 64 * MIB;
+	sim_run(s, S);
+	return s;
+}
+
+/* Those in the last row, of ours. */
+static uint64_t n_epochs(struct sim *s)
+{
+	cleanup(json_freep) json_t *rows = agent_status(s->nodes[0].agent, NULL);
+	const json_t *row = json_array_get(rows, json_array_size(rows) - 1);
+
+	return (uint64_t)json_integer_value(json_object_get(row, "epoch"));
+}
+
+static void assert_push_takes(struct sim *s, uint64_t n_epochs_max)
+{
+	char sync[SYNC_ID_SIZE];
+
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 2000 * S));
+	if (strcmp(s->nodes[0].outcome, "committed") != 0)
+		print_message("%s\n", s->nodes[0].why);
+	assert_string_equal(s->nodes[0].outcome, "committed");
+	assert_in_range(n_epochs(s), 1, n_epochs_max);
+}
+
+static void test_a_cut_between_two_members_is_gone_around(void **state)
+{
+	(void)state;
+	for (unsigned n = 4; n <= 7; n++) {
+		for (unsigned i = 1; i + 1 < n; i++) {
+			struct sim *s = slow_world(n);
+
+			sim_cut(s, i, i + 1, true);
+			assert_push_takes(s, 3);
+			sim_free(s);
+		}
+	}
+}
+
+static void test_two_that_no_order_can_part_take_turns(void **state)
+{
+	struct sim *s = slow_world(3);
+
+	(void)state;
+	sim_cut(s, 1, 2, true);
+	assert_push_takes(s, 4);
+	sim_free(s);
+}
+
+/* It hears everybody and nobody hears it: the last one of a chain has nobody to send to. */
+static void test_who_can_send_to_no_member_comes_last(void **state)
+{
+	struct sim *s = slow_world(5);
+
+	(void)state;
+	for (unsigned i = 2; i < 5; i++)
+		sim_cut(s, 1, i, true);
+	assert_push_takes(s, 6);
+	sim_free(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_cut_between_two_members_is_gone_around),
+		cmocka_unit_test(test_two_that_no_order_can_part_take_turns),
+		cmocka_unit_test(test_who_can_send_to_no_member_comes_last),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
