@@ -13,10 +13,10 @@
 #include <stdint.h>
 
 #include "server/base/loop.h"
+#include "server/sync/base/memory.h"
+#include "server/sync/base/order.h"
 #include "server/sync/tcp/gate.h"
 #include "server/sync/tcp/inbound.h"
-#include "server/sync/tcp/memory.h"
-#include "server/sync/tcp/order.h"
 #include "server/sync/tcp/outbound.h"
 
 /* Whose fault something is. */

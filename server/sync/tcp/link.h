@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "server/sync/tcp/memory.h"
+#include "server/sync/base/memory.h"
 
 struct link {
 	int fd;

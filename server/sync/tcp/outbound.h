@@ -6,8 +6,8 @@
 #pragma once
 
 #include "server/base/loop.h"
+#include "server/sync/base/cursor.h"
 #include "server/sync/base/preamble.h"
-#include "server/sync/tcp/cursor.h"
 #include "server/sync/tcp/link.h"
 
 struct engine;

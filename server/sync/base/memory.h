@@ -14,6 +14,6 @@ struct memory {
 	uint64_t size;
 };
 
-/* A source is only read, and without TLS the kernel does that by itself. -errno. */
-int memory_init(struct memory *m, int fd, uint64_t size, bool is_source, bool tls);
+/* A source is only read, and perhaps by the kernel alone. -errno. */
+int memory_init(struct memory *m, int fd, uint64_t size, bool is_source, bool is_read_here);
 void memory_deinit(struct memory *m);

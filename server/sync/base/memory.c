@@ -1,15 +1,15 @@
-#include "server/sync/tcp/memory.h"
+#include "server/sync/base/memory.h"
 
 #include <errno.h>
 #include <stddef.h>
 #include <sys/mman.h>
 
-int memory_init(struct memory *m, int fd, uint64_t size, bool is_source, bool tls)
+int memory_init(struct memory *m, int fd, uint64_t size, bool is_source, bool is_read_here)
 {
 	void *map;
 
 	*m = (struct memory){.fd = fd, .size = size};
-	if (size == 0 || (is_source && !tls))
+	if (size == 0 || (is_source && !is_read_here))
 		return 0;
 	map = mmap(NULL, size, is_source ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (map == MAP_FAILED)

@@ -1,4 +1,4 @@
-#include "server/sync/tcp/order.h"
+#include "server/sync/base/order.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -79,7 +79,7 @@ static int read_names(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE]
 		return wrong(why, "`epoch` has to be a number");
 	if (o->from[0] && field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
 		return wrong(why, "`token` has to be 64 hexadecimal digits");
-	if (o->from[0] && read_address(m, 0, &o->address) < 0)
+	if ((o->from[0] || json_object_get(m, "address")) && read_address(m, 0, &o->address) < 0)
 		return wrong(why, "`address` has to be one of IPv4 or IPv6, in digits");
 	return 0;
 }
