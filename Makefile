@@ -22,6 +22,7 @@ completiondir ?= $(PREFIX)/share/bash-completion/completions
 pythondir ?= $(PREFIX)/lib/python$(if $(filter /usr,$(PREFIX)),3,$(python_version))/dist-packages
 
 CC = gcc
+CXX = g++
 CLANG ?= clang
 NVCC ?= $(or $(call has_program,nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 PYTHON ?= /usr/bin/python3
@@ -43,6 +44,11 @@ SANFLAGS := $(or $(SAN_$(SAN)),$(error SAN is 'address' or 'thread', not '$(SAN)
 endif
 ALL_CFLAGS := $(BASE) $(CFLAGS) $(CPPFLAGS) $(WARN) $(if $(WERROR),-Werror) $(SANFLAGS) \
 	$(if $(FAULTS),-DWEIGHTD_FAULTS)
+# Gloo alone speaks C++, and asks for this much of it; today's release for gnu++20.
+CXXSTD ?= gnu++17
+ALL_CXXFLAGS := $(filter-out -std=%,$(BASE)) -std=$(CXXSTD) $(CFLAGS) $(CPPFLAGS) \
+	$(filter-out -Wstrict-prototypes -Wmissing-prototypes -Wold-style-definition,$(WARN)) \
+	$(if $(WERROR),-Werror) $(SANFLAGS)
 ALL_LDFLAGS := -pthread -Wl,--as-needed $(LDFLAGS) $(SANFLAGS)
 
 version = $(shell sed -n 's/^.define WEIGHTD_VERSION_$(1) //p' libclient/include/weightd.h)
@@ -57,6 +63,7 @@ libs = $(shell pkg-config --libs $(1) 2>/dev/null)
 
 HAVE_INIH := $(call has_pkg,inih)
 HAVE_OPENSSL := $(call has_pkg,openssl)
+HAVE_GLOO := $(and $(HAVE_OPENSSL),$(call has_program,$(CXX)),$(wildcard /usr/include/gloo/transport/tcp/device.h))
 HAVE_CMOCKA := $(call has_pkg,cmocka)
 HAVE_SCDOC := $(call has_program,scdoc)
 HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
@@ -66,6 +73,7 @@ MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,lib
 	$(if $(call has_pkg,smartcols),,libsmartcols-dev)
 WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_OPENSSL),,'weightd-sync and weightctl pki (libssl-dev)') \
+	$(if $(HAVE_GLOO),,'weightd-sync-gloo (libgloo-dev g++)') \
 	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
 	$(if $(HAVE_SCDOC),,'man pages (scdoc)') \
 	$(if $(HAVE_FUZZER),,'fuzz targets (clang libclang-rt-14-dev)')
@@ -93,12 +101,15 @@ SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
 SYNC := $(call objects,$(wildcard server/sync/*.c))
 SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c))
 SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
+SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
+	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc))
 MAP := libclient/libweightd.map
 
 PTX := libclient/cuda/digest.ptx
 
 LIB := $(B)/libweightd.so
-SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp))
+SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp)) \
+	$(if $(HAVE_GLOO),$(B)/weightd-sync-gloo)
 # Nothing of weightd-sync dies where it is told to.
 PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(if $(FAULTS),,$(SYNC_PROGRAMS))
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
@@ -149,6 +160,10 @@ $(B)/obj/%.o: %.c Makefile | required
 	$(call say,CC)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
+$(B)/obj/%.o: %.cc Makefile | required
+	$(call say,CXX)mkdir -p $(@D)
+	$(Q)$(CXX) $(ALL_CXXFLAGS) -MMD -MP -c -o $@ $<
+
 $(B)/obj/libclient/cuda/digest_ptx.o: $(PTX) # as gcc does not tell
 
 SERVER_LIBS = $(call libs,$(if $(HAVE_INIH),inih))
@@ -176,6 +191,9 @@ $(B)/install/weightd-sync-local: $(SYNC_LOCAL) $(SYNC_BASE) $(IPC) $(LIB)
 
 $(B)/weightd-sync-tcp: $(SYNC_TCP) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
+
+$(B)/weightd-sync-gloo: $(SYNC_GLOO) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
+	$(call say,LINK)$(CXX) $(ALL_LDFLAGS) -o $@ $^ -lgloo $(SYNC_LIBS) $(SERVER_LIBS)
 
 $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
@@ -300,7 +318,7 @@ pytest:
 lint:
 	$(Q)$(PYTEST) tests/lint
 
-C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]' -o -name '*.cu')
+C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cc')
 format:
 	$(Q)$(or $(call has_program,clang-format-14),clang-format) -i $(C_FILES)
 
@@ -392,7 +410,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	$(if $(DESTDIR),,ldconfig)
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp) $(DESTDIR)$(unitdir)/weightd-sync.service \
+	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo) $(DESTDIR)$(unitdir)/weightd-sync.service \
 		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \

@@ -1,5 +1,5 @@
 """
-weightd-sync-tcp without weightd-sync: what the agent would tell it, over descriptor 3.
+weightd-sync-tcp and weightd-sync-gloo without weightd-sync: what the agent would tell them, over descriptor 3.
 
     with Chain(["a", "b"], Memory(data), ranges=[[0, 100]]) as chain:
         chain.start()
@@ -20,14 +20,22 @@ import time
 import features
 
 PATIENCE_S = 60
-PROGRAM = features.BUILD / "weightd-sync-tcp"
 PREAMBLE, WORD = 192, 8
 CHUNK = 1 << 20
+
+
+def program(engine):
+    return features.BUILD / f"weightd-sync-{engine}"
 
 
 def planned(n_bytes):
     """tcp_planned() of server/sync/base/planned.h."""
     return PREAMBLE + n_bytes + WORD
+
+
+def gloo_planned(n_bytes, n_pieces):
+    """What a link of weightd-sync-gloo carries towards the receiver: see plan() of server/sync/gloo/chain.c."""
+    return 96 * (n_pieces + 1) + PREAMBLE + 16 + n_bytes + 48
 
 
 class Memory:
@@ -70,19 +78,20 @@ class Engine:
     One process. Orders that are not given are those of a small test.
 
     port    where it listens, once it is open
+    hello   what its neighbours have to be told of it, if it says one then
     """
 
-    def __init__(self, prefix=()):
+    def __init__(self, prefix=(), engine="tcp"):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = tempfile.TemporaryFile()
-        command = [*map(str, prefix), str(PROGRAM)]
+        command = [*map(str, prefix), str(program(engine))]
         # Popen cannot give a child a descriptor by number.
         self.pid = os.posix_spawnp(command[0], command, os.environ, file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, self.log.fileno(), 1),
             (os.POSIX_SPAWN_DUP2, self.log.fileno(), 2), (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)])
         self.pidfd = os.pidfd_open(self.pid)
         theirs.close()
-        self.status, self.rusage, self.port = None, None, None
+        self.status, self.rusage, self.port, self.hello = None, None, None, None
         self.is_stopped = False
         self.progress = []
 
@@ -120,7 +129,7 @@ class Engine:
         self.tell_open(memory, ranges, fds, **changes)
         answer = self.hear()
         assert answer["op"] == "opened", f"{answer} {self.read_log()}"
-        self.port = answer["port"]
+        self.port, self.hello = answer["port"], answer.get("hello")
 
     def tell_open(self, memory, ranges=None, fds=(), **changes):
         order = {"op": "open", "node": "b", "from": "a", "sync": "00112233445566ff", "epoch": 1,
@@ -129,8 +138,8 @@ class Engine:
                  "chunk": CHUNK, "stall_ms": 30_000, "security": "tls" if fds else "none"} | changes
         self.tell({k: v for k, v in order.items() if v is not ...}, [memory.fd, *fds])
 
-    def start(self, next=None, max_rate=0):
-        self.tell({"op": "start", "next": next, "max_rate": max_rate})
+    def start(self, next=None, max_rate=0, **more):
+        self.tell({"op": "start", "next": next, "max_rate": max_rate} | more)
 
     def kill(self, sig=signal.SIGKILL):
         self.is_stopped = sig == signal.SIGSTOP
@@ -177,8 +186,8 @@ class Chain:
     engines, memories   by place in the chain
     """
 
-    def __init__(self, names, memory, ranges=None, net=None, fds=None, **orders):
-        self.names, self.fds = names, fds or {}
+    def __init__(self, names, memory, ranges=None, net=None, fds=None, engine="tcp", **orders):
+        self.names, self.fds, self.engine = names, fds or {}, engine
         self.ranges = ranges if ranges is not None else [[0, memory.size]] if memory.size else []
         self.n_bytes = sum(size for _, size in self.ranges)
         self.orders, self.net = orders, net
@@ -197,7 +206,7 @@ class Chain:
 
     def _open(self, i):
         prefix = ("nsenter", f"--net=/run/netns/{self.net.nodes[i].name}", "--") if self.net else ()
-        self.engines.append(Engine(prefix))
+        self.engines.append(Engine(prefix, self.engine))
         memory = self.memories[i] if i else self.memories[0].lend()
         self.engines[i].open(memory, self.ranges, self.fds.get(self.names[i], ()), **(
             {"node": self.names[i], "from": self.names[i - 1] if i else None, "token": self.tokens[i],
@@ -212,13 +221,15 @@ class Chain:
         """What engine i is told about the one behind it."""
         if i + 1 == len(self.names):
             return None
-        return {"node": self.names[i + 1], "address": self.address(i + 1), "port": self.engines[i + 1].port,
-                "token": self.tokens[i + 1]}
+        following = self.engines[i + 1]
+        return {"node": self.names[i + 1], "address": self.address(i + 1), "port": following.port,
+                "token": self.tokens[i + 1]} | ({"hello": following.hello} if following.hello else {})
 
     def start(self, max_rate=0, places=None):
         """The last one first; those at `places` only."""
         for i in reversed(range(len(self.names)) if places is None else places):
-            self.engines[i].start(self.next(i), max_rate)
+            hello = self.engines[i - 1].hello if i else None
+            self.engines[i].start(self.next(i), max_rate, **({"from_hello": hello} if hello else {}))
 
     def await_done(self, patience_s=PATIENCE_S):
         """What each of them said at its end, which has to be "done"."""

@@ -7,7 +7,7 @@ from features import ROOT
 COMMENT_OR_STRING = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
 
 
-def files(*folders, suffixes=(".c", ".h")):
+def files(*folders, suffixes=(".c", ".cc", ".h")):
     """Paths relative to the top, such as PosixPath('ipc/wire.h')."""
     found = []
     for folder in folders or ("ipc", "server", "libclient", "bpf", "tests"):

@@ -18,6 +18,7 @@ MAY_INCLUDE = {
     "server/sync": ["server/sync/base", "server/base", "ipc", "ipc/base"],
     "server/sync/local": ["server/sync/base", "libclient/include", "ipc/base"],
     "server/sync/tcp": ["server/sync/base", "server/base", "ipc/base"],
+    "server/sync/gloo": ["server/sync/base", "server/base", "ipc/base"],
     "libclient/include": [],
     "libclient": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
     "libclient/weightctl": ["libclient/include"],
@@ -36,6 +37,7 @@ THIRD_PARTY = {
     r"xxhash\.h": ["ipc/hash.c"],
     r"jansson\.h": ["libclient/load/", "libclient/weightctl/", "server/sync/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/pki-openssl.c", "server/sync/", "tests/unit/"],
+    r"gloo/.*": ["server/sync/gloo/link.cc", "tests/bench/peers/"],
     r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],
     r"ini\.h": ["server/base/ini-inih.c"],
     r"systemd/.*": ["server/notify-systemd.c"],
@@ -93,7 +95,7 @@ def test_each_third_party_header_stays_where_it_belongs():
 
 def test_own_header_comes_first():
     wrong = []
-    for path in sources.files(suffixes=(".c",)):
+    for path in sources.files(suffixes=(".c", ".cc")):
         header = path.with_suffix(".h")
         found = [resolve(path, *i) for i in INCLUDE.findall(sources.code(path, True))]
         if (ROOT / header).exists() and str(header) in found and found[0] != str(header):

@@ -3,6 +3,7 @@
  *
  * Bytes that an engine puts on the wire, known before it runs: TCP's payload, without its headers, of one
  * link. Exact for security "none"; what TLS adds depends on how bytes come to be cut into records.
+ * Gloo puts a header before the bytes of a transfer, and each side sends one more to say that it is ready.
  */
 #pragma once
 
@@ -12,3 +13,7 @@
 uint64_t tcp_planned(uint64_t n_bytes);
 /* From the receiver to the sender. */
 uint64_t tcp_planned_back(void);
+
+/* From whoever sends in these transfers, together `n_bytes` long, to the other end; and what comes back. */
+uint64_t gloo_planned(uint64_t n_transfers, uint64_t n_bytes);
+uint64_t gloo_planned_back(uint64_t n_transfers);

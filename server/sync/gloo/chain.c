@@ -1,0 +1,352 @@
+#include "server/sync/gloo/chain.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/sync/base/cursor.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/base/planned.h"
+#include "server/sync/base/preamble.h"
+
+#define DEPTH 4 /* pieces under way, in each direction */
+#define HELLO_SIZE (2 * (1 + LINK_HELLO_MAX))
+
+/* Slots of a link. */
+enum {
+	SLOT_GREETING,
+	SLOT_THERE,
+	SLOT_PIECES,
+};
+
+/* Who sends says it first; numbers are big-endian. What differs here would be cut into other pieces there. */
+struct greeting {
+	uint8_t preamble[PREAMBLE_SIZE];
+	uint64_t chunk;
+	uint64_t n_pieces;
+};
+_Static_assert(sizeof(struct greeting) == PREAMBLE_SIZE + 16, "it goes over the wire");
+
+enum {
+	IN,
+	OUT,
+	N_WIRES,
+};
+
+struct chain {
+	struct wire wires[N_WIRES];
+	uint64_t n_pieces;
+};
+
+static struct chain *chain_of(const struct engine *e)
+{
+	return e->work;
+}
+
+static uint64_t count_pieces(const struct order *o)
+{
+	struct cursor c;
+	uint64_t n = 0, size, offset;
+
+	cursor_init(&c, &o->ranges);
+	while ((size = cursor_piece(&c, o->chunk, &offset)) > 0) {
+		cursor_advance(&c, size);
+		n++;
+	}
+	return n;
+}
+
+/* --- What comes -------------------------------------------------------------------------------- */
+
+static bool is_welcome(struct engine *e, const struct wire *w, const struct greeting *g)
+{
+	const struct order *o = &e->order;
+	const char *wrong = NULL;
+	struct preamble p;
+
+	if (preamble_decode(g->preamble, &p) < 0)
+		wrong = "no preamble of ours";
+	else if (memcmp(p.token, o->token, sizeof(p.token)) != 0)
+		wrong = "a wrong token";
+	else if (memcmp(p.sync, o->sync, sizeof(p.sync)) != 0 || p.epoch != o->epoch)
+		wrong = "another sync or epoch";
+	else if (strcmp(p.from, o->from) != 0 || strcmp(p.to, o->node) != 0)
+		wrong = "other names";
+	else if (p.n_bytes != o->total || be64toh(g->chunk) != o->chunk ||
+		 be64toh(g->n_pieces) != chain_of(e)->n_pieces)
+		wrong = "another size";
+	if (wrong)
+		engine_break(e, w, "the stream of %s begins with %s", w->node, wrong);
+	return !wrong;
+}
+
+/* Asks for the piece behind those that were asked for. None is left: nothing to wait for. */
+static bool ask(struct engine *e, struct cursor *c, uint64_t i, struct transfer **ret)
+{
+	uint64_t offset, size = cursor_piece(c, e->order.chunk, &offset);
+
+	if (size == 0)
+		return true;
+	cursor_advance(c, size);
+	return wire_receive(e, &chain_of(e)->wires[IN], SLOT_PIECES + i, e->memory.map + offset,
+			    size, ret);
+}
+
+static bool take_stream(struct engine *e)
+{
+	struct chain *chain = chain_of(e);
+	struct transfer *transfers[DEPTH] = {0};
+	struct cursor asked, there;
+	uint64_t n_asked = 0, offset, size;
+
+	cursor_init(&asked, &e->order.ranges);
+	cursor_init(&there, &e->order.ranges);
+	for (; n_asked < DEPTH; n_asked++)
+		if (!ask(e, &asked, n_asked, &transfers[n_asked]))
+			return false;
+	for (uint64_t i = 0; i < chain->n_pieces; i++, n_asked++) {
+		if (!wire_finish(e, &chain->wires[IN], &transfers[i % DEPTH]) ||
+		    !ask(e, &asked, n_asked, &transfers[i % DEPTH]))
+			return false;
+		size = cursor_piece(&there, e->order.chunk, &offset);
+		cursor_advance(&there, size);
+		engine_arrived(e, there.at);
+	}
+	return true;
+}
+
+static void *take(void *arg)
+{
+	struct engine *e = arg;
+	struct wire *in = &chain_of(e)->wires[IN];
+	struct greeting greeting;
+
+	if (!wire_connect(e, in) || !wire_hear(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
+	    !is_welcome(e, in, &greeting) || !take_stream(e) ||
+	    !wire_say(e, in, SLOT_THERE, STREAM_THERE, STREAM_WORD_SIZE))
+		return NULL;
+	atomic_store(&in->state, WIRE_DONE);
+	engine_thread_is_done(e);
+	return NULL;
+}
+
+/* --- What goes --------------------------------------------------------------------------------- */
+
+static void greet(const struct engine *e, struct greeting *ret)
+{
+	struct preamble p = {.epoch = e->order.epoch, .n_bytes = e->order.total};
+
+	memcpy(p.sync, e->order.sync, sizeof(p.sync));
+	memcpy(p.token, e->next.token, sizeof(p.token));
+	memcpy(p.from, e->order.node, sizeof(p.from));
+	memcpy(p.to, e->next.node, sizeof(p.to));
+	preamble_encode(&p, ret->preamble);
+	ret->chunk = htobe64(e->order.chunk);
+	ret->n_pieces = htobe64(chain_of(e)->n_pieces);
+}
+
+static bool give_stream(struct engine *e)
+{
+	struct chain *chain = chain_of(e);
+	struct transfer *transfers[DEPTH] = {0};
+	uint64_t sizes[DEPTH] = {0}, offset;
+	struct cursor c;
+
+	cursor_init(&c, &e->order.ranges);
+	/* DEPTH turns more than there are pieces: they only wait. */
+	for (uint64_t i = 0; i < chain->n_pieces + DEPTH; i++) {
+		struct transfer **t = &transfers[i % DEPTH];
+		uint64_t *size = &sizes[i % DEPTH];
+
+		if (!wire_finish(e, &chain->wires[OUT], t))
+			return false;
+		atomic_fetch_add(&e->sent, *size);
+		*size = cursor_piece(&c, e->order.chunk, &offset);
+		if (*size == 0)
+			continue;
+		cursor_advance(&c, *size);
+		engine_await(e, c.at);
+		if (!wire_send(e, &chain->wires[OUT], SLOT_PIECES + i, e->memory.map + offset,
+			       *size, t))
+			return false;
+	}
+	return true;
+}
+
+static void *give(void *arg)
+{
+	struct engine *e = arg;
+	struct wire *out = &chain_of(e)->wires[OUT];
+	struct greeting greeting;
+	char word[STREAM_WORD_SIZE];
+
+	greet(e, &greeting);
+	if (!wire_connect_to(e, out, &e->next.address, e->next.max_rate) ||
+	    !wire_say(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) || !give_stream(e) ||
+	    !wire_hear(e, out, SLOT_THERE, word, sizeof(word)))
+		return NULL;
+	if (memcmp(word, STREAM_THERE, sizeof(word)) != 0) {
+		engine_break(e, out, "%s does not speak our protocol", out->node);
+		return NULL;
+	}
+	atomic_store(&out->state, WIRE_DONE);
+	engine_thread_is_done(e);
+	return NULL;
+}
+
+/* --- The operation ----------------------------------------------------------------------------- */
+
+/* A hello: those of both links, of which the source has one, each with its length before it. */
+static size_t add_hello(const struct wire *w, uint8_t *to)
+{
+	to[0] = w->link ? (uint8_t)link_hello(w->link, to + 1) : 0;
+	return 1 + (size_t)to[0];
+}
+
+/* Takes the hello of the link that leads to us out of the one of a neighbour. */
+static int take_hello(const json_t *from, const char *key, struct wire *w)
+{
+	const char *hex = json_string_value(json_object_get(from, key));
+	uint8_t both[HELLO_SIZE] = {0}, *at = both;
+	size_t size = hex ? strlen(hex) / 2 : 0;
+
+	if (size < 2 || size > sizeof(both) || field_bytes(from, key, both, size) < 0)
+		return -EBADMSG;
+	if (w->way == WIRE_IN) /* the other end calls it its way out, which comes second */
+		at += 1 + at[0];
+	if (at >= both + size || at[0] == 0 || at[0] > LINK_HELLO_MAX ||
+	    at + 1 + at[0] > both + size)
+		return -EBADMSG;
+	w->hello_size = at[0];
+	memcpy(w->hello, at + 1, w->hello_size);
+	return 0;
+}
+
+static int open_wire(const struct engine *e, struct wire *w, char why[ORDER_WHY_SIZE])
+{
+	char reason[LINK_WHY_SIZE];
+
+	if (link_new(&e->order.address.at, w->way == WIRE_OUT, &w->link, reason) == 0)
+		return 0;
+	(void)snprintf(why, ORDER_WHY_SIZE, "%s cannot listen: %s", e->order.node, reason);
+	return -EIO;
+}
+
+static int open_chain(struct engine *e, const json_t *order, json_t *opened,
+		      char why[ORDER_WHY_SIZE])
+{
+	struct chain *chain = calloc(1, sizeof(*chain));
+	bool is_source = !e->order.from[0];
+	uint8_t hello[HELLO_SIZE];
+	char hex[2 * HELLO_SIZE + 1];
+	size_t size;
+	int r = chain ? memory_init(&e->memory, e->order.memory_fd, e->order.n_bytes, is_source,
+				    true)
+		      : -ENOMEM;
+
+	(void)order;
+	if (r < 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE, "the memory cannot be mapped: %s", strerror(-r));
+		free(chain);
+		return r;
+	}
+	e->work = chain;
+	e->wires = chain->wires;
+	e->n_wires = N_WIRES;
+	chain->wires[IN].way = WIRE_IN;
+	chain->wires[OUT].way = WIRE_OUT;
+	chain->n_pieces = count_pieces(&e->order);
+	memcpy(chain->wires[IN].node, e->order.from, sizeof(chain->wires[IN].node));
+	if (e->order.address.size == 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: `address` is missing");
+		return -EBADMSG;
+	}
+	if (is_source)
+		e->arrived = e->told_arrived = e->order.total;
+	else
+		r = open_wire(e, &chain->wires[IN], why);
+	if (r == 0)
+		r = open_wire(e, &chain->wires[OUT], why);
+	if (r < 0)
+		return r;
+	size = add_hello(&chain->wires[IN], hello);
+	size += add_hello(&chain->wires[OUT], hello + size);
+	if (json_object_set_new(opened, "hello", json_string(field_hex(hello, size, hex))) < 0 ||
+	    json_object_set_new(opened, "port",
+				json_integer(is_source ? 0 : link_port(chain->wires[IN].link))) < 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int start_wire(struct engine *e, struct wire *w, void *(*fn)(void *),
+		      char why[ORDER_WHY_SIZE])
+{
+	int r;
+
+	atomic_store(&w->state, WIRE_CONNECTING);
+	r = engine_run(e, fn, e);
+	if (r < 0)
+		(void)snprintf(why, ORDER_WHY_SIZE, "no thread: %s", strerror(-r));
+	return r;
+}
+
+static int start_chain(struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE])
+{
+	struct chain *chain = chain_of(e);
+	bool is_source = !chain->wires[IN].link, is_last;
+	int r = order_read_next(order, &e->next, why);
+
+	if (r < 0)
+		return r;
+	is_last = !e->next.node[0];
+	memcpy(chain->wires[OUT].node, e->next.node, sizeof(chain->wires[OUT].node));
+	if (!is_source && take_hello(order, "from_hello", &chain->wires[IN]) < 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE,
+			       "the order is wrong: `from_hello` has to be the `hello` of %s",
+			       chain->wires[IN].node);
+		return -EBADMSG;
+	}
+	if (!is_last && take_hello(json_object_get(order, "next"), "hello", &chain->wires[OUT]) < 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE,
+			       "the order is wrong: `next.hello` has to be the `hello` of %s",
+			       chain->wires[OUT].node);
+		return -EBADMSG;
+	}
+	if (!is_source)
+		r = start_wire(e, &chain->wires[IN], take, why);
+	if (r == 0 && !is_last)
+		r = start_wire(e, &chain->wires[OUT], give, why);
+	return r;
+}
+
+static bool is_owed(struct engine *e, const struct wire *w)
+{
+	uint64_t sent = atomic_load(&e->sent);
+
+	return w->way == WIRE_IN || sent == e->order.total || sent < atomic_load(&e->arrived) ||
+	       wire_is_queued(w);
+}
+
+static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_received,
+		 uint64_t *ret_sent)
+{
+	uint64_t n = chain_of(e)->n_pieces + 1;
+	uint64_t stream = gloo_planned(n, sizeof(struct greeting) + e->order.total) +
+			  gloo_planned_back(1);
+	uint64_t back = gloo_planned(1, STREAM_WORD_SIZE) + gloo_planned_back(n);
+
+	*ret_received = w->way == WIRE_IN ? stream : back;
+	*ret_sent = w->way == WIRE_IN ? back : stream;
+}
+
+const struct operation chain_operation = {
+	.name = "broadcast",
+	.open = open_chain,
+	.start = start_chain,
+	.is_owed = is_owed,
+	.plan = plan,
+};

@@ -1,0 +1,216 @@
+#include "server/sync/gloo/link.h"
+
+#include <arpa/inet.h>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <dirent.h>
+#include <fcntl.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/address.h>
+#include <gloo/transport/tcp/device.h>
+#include <memory>
+#include <netdb.h>
+#include <stdexcept>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+extern "C" {
+#include "server/sync/base/planned.h"
+}
+
+using gloo::transport::tcp::Address;
+
+/* Whether bytes move is watched from outside: to Gloo a wait that ends too early is a broken link. */
+static constexpr auto FOR_EVER = std::chrono::hours(24 * 90);
+
+struct link {
+	/* One for each link, which gives it a port by which its socket is found. */
+	std::shared_ptr<gloo::transport::Device> device;
+	std::shared_ptr<gloo::transport::Context> context;
+	int other; /* rank of the other end, of 0 and 1 */
+	std::vector<char> hello;
+	/* What the thread that connects and those that transfer say to the one that watches. */
+	std::atomic<int> fd{-1};
+	std::atomic<uint64_t> sent{0};
+	std::atomic<uint64_t> received{0};
+};
+
+struct transfer {
+	struct link *link;
+	std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+	bool is_send;
+};
+
+/* Runs `fn`; what it throws is the sentence. */
+template <typename F> static int attempt(char why[LINK_WHY_SIZE], int error, F fn)
+{
+	try {
+		fn();
+		return 0;
+	} catch (const std::exception &e) {
+		(void)snprintf(why, LINK_WHY_SIZE, "Gloo: %s", e.what());
+	} catch (...) {
+		(void)snprintf(why, LINK_WHY_SIZE, "Gloo threw something that is no exception");
+	}
+	return error;
+}
+
+static std::string digits_of(const struct sockaddr_storage &address)
+{
+	char host[NI_MAXHOST];
+	int r = getnameinfo((const struct sockaddr *)&address, sizeof(address), host, sizeof(host),
+			    nullptr, 0, NI_NUMERICHOST);
+
+	if (r != 0)
+		throw std::runtime_error(gai_strerror(r));
+	return host;
+}
+
+int link_new(const struct sockaddr_storage *address, bool is_first, struct link **ret,
+	     char why[LINK_WHY_SIZE])
+{
+	return attempt(why, -EIO, [&] {
+		auto l = std::make_unique<struct link>();
+		gloo::transport::tcp::attr attributes;
+
+		attributes.hostname = digits_of(*address);
+		l->other = is_first ? 1 : 0;
+		l->device = gloo::transport::tcp::CreateDevice(attributes);
+		l->context = l->device->createContext(1 - l->other, 2);
+		l->context->setTimeout(FOR_EVER);
+		l->hello = l->context->createPair(l->other)->address().bytes();
+		if (l->hello.size() > LINK_HELLO_MAX)
+			throw std::runtime_error("its addresses are longer than they were");
+		*ret = l.release();
+	});
+}
+
+size_t link_hello(const struct link *l, uint8_t ret[LINK_HELLO_MAX])
+{
+	memcpy(ret, l->hello.data(), l->hello.size());
+	return l->hello.size();
+}
+
+static uint16_t port_of(const struct sockaddr_storage &a)
+{
+	/* It lies at the same place in both families. */
+	return ntohs(((const struct sockaddr_in *)&a)->sin_port);
+}
+
+uint16_t link_port(const struct link *l)
+{
+	return port_of(Address(l->hello).getSockaddr());
+}
+
+static bool is_same_place(const struct sockaddr_storage &a, const struct sockaddr_storage &b)
+{
+	return a.ss_family == b.ss_family && port_of(a) == port_of(b) &&
+	       digits_of(a) == digits_of(b);
+}
+
+/* Gloo keeps its sockets to itself: the one of this link is connected, and has the port of one of the two ends. */
+static bool is_socket_of(int fd, const std::vector<char> &ours, const std::vector<char> &theirs)
+{
+	struct sockaddr_storage here = {}, there = {};
+	socklen_t here_size = sizeof(here), there_size = sizeof(there);
+
+	if (getsockname(fd, (struct sockaddr *)&here, &here_size) < 0 ||
+	    getpeername(fd, (struct sockaddr *)&there, &there_size) < 0 ||
+	    (here.ss_family != AF_INET && here.ss_family != AF_INET6))
+		return false;
+	return is_same_place(here, Address(ours).getSockaddr()) ||
+	       is_same_place(there, Address(theirs).getSockaddr());
+}
+
+static int find_socket(const std::vector<char> &ours, const std::vector<char> &theirs)
+{
+	std::unique_ptr<DIR, int (*)(DIR *)> folder(opendir("/proc/self/fd"), closedir);
+
+	while (const struct dirent *entry = folder ? readdir(folder.get()) : nullptr) {
+		int fd = atoi(entry->d_name);
+
+		if (entry->d_name[0] != '.' && is_socket_of(fd, ours, theirs))
+			return fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	}
+	return -1;
+}
+
+int link_connect(struct link *l, const uint8_t *hello, size_t size, char why[LINK_WHY_SIZE])
+{
+	return attempt(why, -EPIPE, [&] {
+		std::vector<char> theirs(hello, hello + size);
+		int fd;
+
+		if (theirs.size() != l->hello.size())
+			throw std::runtime_error("the other end has another release of it");
+		l->context->getPair(l->other)->connect(theirs);
+		fd = find_socket(l->hello, theirs);
+		if (fd < 0)
+			throw std::runtime_error("its socket cannot be found");
+		l->fd = fd;
+	});
+}
+
+int link_fd(const struct link *l)
+{
+	return l->fd;
+}
+
+int link_send(struct link *l, uint64_t slot, const void *from, size_t size, struct transfer **ret,
+	      char why[LINK_WHY_SIZE])
+{
+	return attempt(why, -EPIPE, [&] {
+		auto t = std::make_unique<struct transfer>();
+
+		t->link = l;
+		t->is_send = true;
+		/* It only reads what it sends, and knows no const. */
+		t->buffer = l->context->createUnboundBuffer(const_cast<void *>(from), size);
+		t->buffer->send(l->other, slot);
+		*ret = t.release();
+	});
+}
+
+int link_receive(struct link *l, uint64_t slot, void *to, size_t size, struct transfer **ret,
+		 char why[LINK_WHY_SIZE])
+{
+	return attempt(why, -EPIPE, [&] {
+		auto t = std::make_unique<struct transfer>();
+
+		t->link = l;
+		t->is_send = false;
+		t->buffer = l->context->createUnboundBuffer(to, size);
+		t->buffer->recv(l->other, slot);
+		*ret = t.release();
+	});
+}
+
+int transfer_finish(struct transfer *t, char why[LINK_WHY_SIZE])
+{
+	std::unique_ptr<struct transfer> owned(t);
+
+	return attempt(why, -EPIPE, [&] {
+		uint64_t size = t->buffer->size;
+
+		if (t->is_send ? !t->buffer->waitSend(FOR_EVER) : !t->buffer->waitRecv(FOR_EVER))
+			throw std::runtime_error("it was aborted");
+		t->link->sent += t->is_send ? gloo_planned(1, size) : gloo_planned_back(1);
+		t->link->received += t->is_send ? gloo_planned_back(1) : gloo_planned(1, size);
+	});
+}
+
+uint64_t link_sent(const struct link *l)
+{
+	return l->sent;
+}
+
+uint64_t link_received(const struct link *l)
+{
+	return l->received;
+}

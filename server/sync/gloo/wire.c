@@ -1,0 +1,200 @@
+#include "server/sync/gloo/wire.h"
+
+#include <errno.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+#include "server/sync/gloo/engine.h"
+
+/* What tcpi_state is after the peer's FIN; <netinet/tcp.h>, which has the names, has an old tcp_info, too. */
+enum {
+	STATE_TIME_WAIT = 6,
+	STATE_CLOSE = 7,
+	STATE_CLOSE_WAIT = 8,
+	STATE_LAST_ACK = 9,
+	STATE_CLOSING = 11,
+};
+
+static int read_info(const struct wire *w, struct tcp_info *ret)
+{
+	socklen_t size = sizeof(*ret);
+
+	*ret = (struct tcp_info){0};
+	return getsockopt(link_fd(w->link), IPPROTO_TCP, TCP_INFO, ret, &size) < 0 ? -errno : 0;
+}
+
+static bool has_peers_fin(const struct tcp_info *info)
+{
+	static const unsigned states = 1u << STATE_TIME_WAIT | 1u << STATE_CLOSE_WAIT |
+				       1u << STATE_LAST_ACK | 1u << STATE_CLOSING;
+
+	return states >> info->tcpi_state & 1;
+}
+
+/* --- For threads ------------------------------------------------------------------------------- */
+
+/* What Gloo says of a link whose other end is gone is about itself. */
+static bool broke(struct engine *e, struct wire *w, const char *why)
+{
+	struct tcp_info info;
+
+	if (link_fd(w->link) < 0)
+		engine_break(e, w, "%s cannot be connected to: %s", w->node, why);
+	else if (read_info(w, &info) == 0 && (has_peers_fin(&info) || info.tcpi_state == STATE_CLOSE))
+		engine_break(e, w, "%s hung up", w->node);
+	else
+		engine_break(e, w, "the link with %s broke: %s", w->node, why);
+	return false;
+}
+
+bool wire_connect(struct engine *e, struct wire *w)
+{
+	char why[LINK_WHY_SIZE];
+
+	if (link_connect(w->link, w->hello, w->hello_size, why) < 0)
+		return broke(e, w, why);
+	atomic_store(&w->state, WIRE_CONNECTED);
+	return true;
+}
+
+static bool is_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+	const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
+	const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;
+
+	if (a->ss_family != b->ss_family)
+		return false;
+	return a->ss_family == AF_INET
+		       ? a4->sin_addr.s_addr == b4->sin_addr.s_addr
+		       : memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
+}
+
+/* The agent trusts the network of this address, and whoever came first may be in another. */
+bool wire_connect_to(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate)
+{
+	struct sockaddr_storage there;
+	socklen_t size = sizeof(there);
+
+	if (!wire_connect(e, w))
+		return false;
+	if (getpeername(link_fd(w->link), (struct sockaddr *)&there, &size) < 0)
+		return broke(e, w, strerror(errno));
+	if (!is_host(&there, &at->at)) {
+		engine_break(e, w, "somebody else came, and not from the address of %s", w->node);
+		return false;
+	}
+	/* Without it, it works as well, only faster. */
+	if (max_rate)
+		(void)setsockopt(link_fd(w->link), SOL_SOCKET, SO_MAX_PACING_RATE, &max_rate,
+				 sizeof(max_rate));
+	return true;
+}
+
+bool wire_send(struct engine *e, struct wire *w, uint64_t slot, const void *from, size_t size,
+	       struct transfer **ret)
+{
+	char why[LINK_WHY_SIZE];
+
+	return link_send(w->link, slot, from, size, ret, why) == 0 || broke(e, w, why);
+}
+
+bool wire_receive(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t size,
+		  struct transfer **ret)
+{
+	char why[LINK_WHY_SIZE];
+
+	return link_receive(w->link, slot, to, size, ret, why) == 0 || broke(e, w, why);
+}
+
+bool wire_finish(struct engine *e, struct wire *w, struct transfer **t)
+{
+	struct transfer *finished = *t;
+	char why[LINK_WHY_SIZE];
+
+	*t = NULL;
+	return !finished || transfer_finish(finished, why) == 0 || broke(e, w, why);
+}
+
+bool wire_say(struct engine *e, struct wire *w, uint64_t slot, const void *from, size_t size)
+{
+	struct transfer *t;
+
+	return wire_send(e, w, slot, from, size, &t) && wire_finish(e, w, &t);
+}
+
+bool wire_hear(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t size)
+{
+	struct transfer *t;
+
+	return wire_receive(e, w, slot, to, size, &t) && wire_finish(e, w, &t);
+}
+
+/* --- For the loop ------------------------------------------------------------------------------ */
+
+uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns)
+{
+	struct tcp_info info;
+	uint64_t moved = 0, ago_ns = 0;
+
+	/* The kernel of a process that was stopped still acknowledges: who also sends is judged by that. */
+	if (link_fd(w->link) >= 0 && read_info(w, &info) == 0) {
+		moved = 1 + info.tcpi_bytes_received +
+			(w->way == WIRE_OUT ? info.tcpi_bytes_acked : 0);
+		ago_ns = w->way == WIRE_OUT ? 0 : info.tcpi_last_data_recv * 1000000ull;
+	}
+	if (!is_owed || !w->moved_ns) {
+		w->moved_ns = now_ns;
+	} else if (moved != w->seen && now_ns - ago_ns > w->moved_ns) {
+		w->moved_ns = now_ns - ago_ns;
+	}
+	w->seen = moved;
+	return now_ns - w->moved_ns;
+}
+
+bool wire_is_queued(const struct wire *w)
+{
+	int n = 0;
+
+	return ioctl(link_fd(w->link), SIOCOUTQ, &n) == 0 && n > 0;
+}
+
+/*
+ * bytes_acked has our SYN in it where we connected: Gloo does not say which end did, but a socket that was
+ * accepted has the port of our hello. There is no FIN of ours, whatever Gloo closes: our descriptor is open.
+ * bytes_received has the peer's.
+ */
+int wire_traffic(const struct wire *w, struct traffic *ret)
+{
+	struct tcp_info info;
+	struct sockaddr_storage here;
+	socklen_t size = sizeof(here);
+	int before, after, fd = link_fd(w->link), r;
+	bool is_ours;
+
+	if (getsockname(fd, (struct sockaddr *)&here, &size) < 0)
+		return -errno;
+	/* It lies at the same place in both families. */
+	is_ours = ntohs(((const struct sockaddr_in *)&here)->sin_port) != link_port(w->link);
+	do {
+		if (ioctl(fd, SIOCOUTQ, &before) < 0)
+			return -errno;
+		r = read_info(w, &info);
+		if (r < 0)
+			return r;
+		if (ioctl(fd, SIOCOUTQ, &after) < 0)
+			return -errno;
+	} while (before != after);
+	*ret = (struct traffic){
+		.received = link_received(w->link),
+		.sent = link_sent(w->link),
+		.kernel_received = (uint64_t)info.tcpi_bytes_received -
+				   (has_peers_fin(&info) ? 1u : 0u),
+		.kernel_sent = (uint64_t)info.tcpi_bytes_acked + (uint64_t)after -
+			       (is_ours ? 1u : 0u),
+	};
+	return 0;
+}

@@ -1,0 +1,71 @@
+/*
+ * A wire
+ *
+ * A link of the engine, with the name at its other end, and the watch over it: bytes move as the kernel counts
+ * them, however large a transfer is. A thread works with it, the loop watches it.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/sync/base/order.h"
+#include "server/sync/gloo/link.h"
+
+struct engine;
+
+enum wire_state {
+	WIRE_NONE, /* nobody is there, or nothing was started */
+	WIRE_CONNECTING,
+	WIRE_CONNECTED,
+	WIRE_DONE,
+};
+
+enum wire_way {
+	WIRE_IN, /* bytes come */
+	WIRE_OUT, /* bytes go */
+	WIRE_BOTH,
+};
+
+struct wire {
+	enum wire_way way;
+	struct link *link; /* NULL: nobody is there */
+	char node[PREAMBLE_NAME_SIZE]; /* at the other end */
+	uint8_t hello[LINK_HELLO_MAX]; /* of the other end */
+	size_t hello_size;
+	atomic_int state; /* enum wire_state; set by the thread that works with it */
+	uint64_t moved_ns; /* when bytes moved, or when none were owed; the loop's */
+	uint64_t seen;
+};
+
+/* Bytes of a link as counted here and as counted by the kernel. */
+struct traffic {
+	uint64_t received;
+	uint64_t sent;
+	uint64_t kernel_received;
+	uint64_t kernel_sent;
+};
+
+/* For a thread: blocks until both ends are connected. False: the engine was told why not. */
+bool wire_connect(struct engine *e, struct wire *w);
+/* The same for one whose other end has to be at this address. */
+bool wire_connect_to(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate);
+
+/* For a thread; both ends with the same slot. False: the engine was told why not. */
+bool wire_send(struct engine *e, struct wire *w, uint64_t slot, const void *from, size_t size,
+	       struct transfer **ret);
+bool wire_receive(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t size,
+		  struct transfer **ret);
+/* Waits for it. `*t` is NULL then; of NULL there is nothing to wait for. */
+bool wire_finish(struct engine *e, struct wire *w, struct transfer **t);
+/* Sends and waits; receives and waits. */
+bool wire_say(struct engine *e, struct wire *w, uint64_t slot, const void *from, size_t size);
+bool wire_hear(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t size);
+
+/* For the loop: for how long bytes were owed and none moved. */
+uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns);
+/* Whether some of what was written is not acknowledged. */
+bool wire_is_queued(const struct wire *w);
+/* Once it is done: FIN and SYN not counted. -errno. */
+int wire_traffic(const struct wire *w, struct traffic *ret);
