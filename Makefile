@@ -257,8 +257,9 @@ ptx: libclient/cuda/digest.cu
 
 .PHONY: check check-san lint format demo bench soak fuzz deps model torch2
 
-UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER))
-TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS)
+UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
+	$(B)/obj/libclient/weightctl/forecast.o
+TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
 # Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
 UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
 
