@@ -257,8 +257,8 @@ static int begin_push(struct agent *a, struct head *h, const struct group *g, ui
 	return 0;
 }
 
-int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
-	       char why[WHY_SIZE])
+static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sync[SYNC_ID_SIZE],
+		char why[WHY_SIZE])
 {
 	const char *buffer, *group_name, *policy_text;
 	uint64_t version, max_rate;
@@ -296,10 +296,24 @@ int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZ
 		return -ENOMEM;
 	}
 	r = begin_push(a, h, g, version, policy, max_rate, &t, why);
-	if (r == 0)
+	if (r == 0) {
+		t->is_dry = is_dry;
 		memcpy(ret_sync, t->sync, SYNC_ID_SIZE);
+	}
 	settle(a);
 	return r;
+}
+
+int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+	       char why[WHY_SIZE])
+{
+	return push(a, request, false, ret_sync, why);
+}
+
+int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+	       char why[WHY_SIZE])
+{
+	return push(a, request, true, ret_sync, why);
 }
 
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE])

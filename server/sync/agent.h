@@ -11,11 +11,18 @@
  *	 "node", "phase", "epoch", "done", "expected", "rate", "why"|null}
  *		a node of a sync that we coordinate, or we as a member of one, went a step on; phases are those of
  *		agent_status()
- *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed", "term", "number",
+ *	{"event":"plan", "sync", "kind", "buffer", "group", "role":"publisher", "term", "number", "epoch",
+ *	 "schedule":"chain", "size", "changed", "total", "planned"|null, "takes_ns"|null, "n_links",
+ *	 "links":[{"from", "to", "bytes", "planned"|null}]}
+ *		before an epoch: of the version's `size` bytes `changed` are missing somewhere, and go over each link;
+ *		`total` over all of them, `planned` on the wire, see tally.h; about how long, where rates were measured
+ *		or limited. Links come from this node on, in one event or, where they are many, in several
+ *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed"|"planned", "term", "number",
  *	 "planned"|null, "bytes", "kernel", "started_ns", "ended_ns",
  *	 "nodes":[{"node", "state", "version"|null, "why"|null}],
  *	 "error": a sentence, on failure}
- *		the last one of a sync; a node's state is "committed", "failed", "absent" or "unknown"
+ *		the last one of a sync; a node's state is "committed", "failed", "absent",
+ *		"unknown" or "planned"
  *	{"event":"log", "level":"error"|"warning"|"info"|"debug", "text"}
  *		a sentence for the journal
  */
@@ -97,6 +104,13 @@ const struct group *agent_group(const struct agent *a, const char *buffer, const
 int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 	       char why[WHY_SIZE]);
 
+/*
+ * The same up to PREPARE, which is for real, and the event "plan"; then all is given back, and it ends as
+ * "planned". It fails as the push would.
+ */
+int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+	       char why[WHY_SIZE]);
+
 /* -ENOENT: we coordinate no such sync; -EALREADY: its commit was decided. With a sentence. */
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE]);
 
@@ -109,7 +123,7 @@ const char *agent_sync_group(const struct agent *a, const char *sync);
  * A row per (sync, node) of what is under way, and of the last syncs that ended; all of them where `sync` is
  * NULL. {sync, kind, buffer, group, term, number, role, node, phase, done, expected, rate, epoch, why, from,
  * slow}. Phases: "attach", "prepare", "ready", "open", "bytes", "moved", "verify", "verified", "commit",
- * "committed", "failed", "absent".
+ * "committed", "failed", "absent", "unknown", "planned".
  */
 json_t *agent_status(const struct agent *a, const char *sync);
 

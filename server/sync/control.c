@@ -175,7 +175,9 @@ static void answer_nodes(struct client *c, const json_t *request)
 	say_rows(c, c->control->options->nodes(c->control->options->userdata));
 }
 
-static void answer_push(struct client *c, const json_t *request)
+static void begin(struct client *c, const json_t *request, const char *what,
+		  int (*fn)(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+			    char why[WHY_SIZE]))
 {
 	char sync[SYNC_ID_SIZE], why[WHY_SIZE] = "";
 	bool wait;
@@ -187,16 +189,27 @@ static void answer_push(struct client *c, const json_t *request)
 		refuse(c, "request", "'wait' is true or false");
 		return;
 	}
-	r = agent_push(c->control->options->agent, request, sync, why);
+	r = fn(c->control->options->agent, request, sync, why);
 	if (r < 0) {
 		refuse(c, code_of(r), why);
 		return;
 	}
-	log_info("sync %s: a push of '%s' was asked for by uid %u", sync,
+	log_info("sync %s: a %s of '%s' was asked for by uid %u", sync, what,
 		 json_string_value(json_object_get(request, "buffer")), c->uid);
 	if (wait)
 		memcpy(c->sync, sync, sizeof(c->sync));
 	say(c, wait ? json_pack("{ss}", "sync", sync) : json_pack("{sssb}", "sync", sync, "end", 1));
+}
+
+static void answer_push(struct client *c, const json_t *request)
+{
+	begin(c, request, "push", agent_push);
+}
+
+/* A request of its own: an agent that does not know it must not push instead. */
+static void answer_plan(struct client *c, const json_t *request)
+{
+	begin(c, request, "plan", agent_plan);
 }
 
 static void answer_cancel(struct client *c, const json_t *request)
@@ -251,8 +264,9 @@ static const struct {
 	const char *op;
 	void (*answer)(struct client *c, const json_t *request);
 } requests[] = {
-	{"nodes", answer_nodes},   {"push", answer_push},       {"cancel", answer_cancel},
-	{"status", answer_status}, {"history", answer_history}, {"watch", answer_watch},
+	{"nodes", answer_nodes},   {"push", answer_push},     {"plan", answer_plan},
+	{"cancel", answer_cancel}, {"status", answer_status}, {"history", answer_history},
+	{"watch", answer_watch},
 };
 
 static void answer(struct client *c, const json_t *request)

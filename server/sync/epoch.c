@@ -17,6 +17,7 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/history.h"
+#include "server/sync/plan.h"
 
 #define CHUNK ((uint64_t)1 << 20)
 #define MEASURED_MIN ((uint64_t)8 << 20) /* bytes: fewer say nothing of a link */
@@ -334,6 +335,7 @@ int epoch_begin(struct agent *a, struct transaction *t)
 	t->engine_is_open = t->engine_is_done = false;
 	t->engine_done = 0;
 	t->broke_why[0] = t->broke_link[0] = '\0';
+	plan_tell(a, t);
 	t->phase = PHASE_OPEN;
 	/* A member has its prepare-timeout for the engine; what it says of that has to arrive, too. */
 	t->deadline_ns = agent_now(a) + a->config->prepare_ns + a->config->stall_ns;
@@ -341,6 +343,18 @@ int epoch_begin(struct agent *a, struct transaction *t)
 		return -1;
 	open_all(a, t);
 	return 1;
+}
+
+int epoch_plan(struct agent *a, struct transaction *t)
+{
+	if (link_chain(a, t) < 0) {
+		transaction_fail(a, t, "out of memory");
+		return -1;
+	}
+	t->epoch++;
+	t->expected = ranges_total(&t->ranges);
+	plan_tell(a, t);
+	return 0;
 }
 
 static json_t *next_of(const struct member *m)

@@ -12,6 +12,8 @@
 
 /* Begins the next one, if anybody lacks anything: 0 nobody does, 1 it began. Or the transaction failed: -1. */
 int epoch_begin(struct agent *a, struct transaction *t);
+/* Only tells what it would send. Or the transaction failed: -1. */
+int epoch_plan(struct agent *a, struct transaction *t);
 /* All have opened. */
 void epoch_start(struct agent *a, struct transaction *t);
 void epoch_stop(struct agent *a, struct transaction *t);

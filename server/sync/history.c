@@ -109,6 +109,9 @@ static const char *our_phase(const struct transaction *t)
 		[PHASE_VERIFY] = "verified", [PHASE_COMMIT] = "commit", [PHASE_ENDED] = "failed",
 	};
 
+	if (t->is_planned)
+		return "planned";
+
 	return t->phase == PHASE_ENDED && t->decided ? "committed" : NAMES[t->phase];
 }
 
@@ -224,14 +227,14 @@ static void remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
 	agent_event(a, event);
 }
 
-static json_t *ended_row(struct agent *a, const struct about *x, bool committed,
+static json_t *ended_row(struct agent *a, const struct about *x, const char *state,
 			 uint64_t started_ns, const struct tally *tally, const char *why)
 {
 	json_t *row = row_of(x);
 
 	set_number(row, "started_ns", started_ns);
 	set_number(row, "ended_ns", a->edge->time_ns(a->world));
-	set_text(row, "state", committed ? "committed" : "failed");
+	set_text(row, "state", state);
 	tally_show(tally, row);
 	set_text(row, "why", why);
 	return row;
@@ -250,12 +253,12 @@ static json_t *node_row(const char *node, const char *state, uint64_t version, c
 }
 
 /* An event is the row with the outcome of every node. */
-static json_t *end_event(json_t *row, json_t *nodes, bool committed, const char *why)
+static json_t *end_event(json_t *row, json_t *nodes, const char *state, const char *why)
 {
 	json_t *event = json_copy(row);
 
 	json_object_set_new(event, "nodes", nodes);
-	if (!committed)
+	if (strcmp(state, "failed") == 0)
 		set_text(event, "error", why);
 	return event;
 }
@@ -263,17 +266,18 @@ static json_t *end_event(json_t *row, json_t *nodes, bool committed, const char 
 void history_transaction_end(struct agent *a, const struct transaction *t, bool committed)
 {
 	struct about x = about_transaction(t);
-	json_t *row = ended_row(a, &x, committed, t->started_ns, &t->tally, t->why);
+	const char *state = t->is_planned ? "planned" : committed ? "committed" : "failed";
+	json_t *row = ended_row(a, &x, state, t->started_ns, &t->tally, t->why);
 	json_t *rows = json_array(), *nodes = json_array(), *event;
 
-	json_array_append_new(nodes, node_row(a->config->name, committed ? "committed" : "failed",
-					      committed ? t->version : 0, NULL));
+	json_array_append_new(nodes,
+			      node_row(a->config->name, state, committed ? t->version : 0, NULL));
 	for (unsigned i = 0; i < t->n_members; i++) {
 		const struct member *m = &t->members[i];
 
 		json_array_append_new(nodes, node_row(m->name, member_phase(m), m->version, m->why));
 	}
-	event = end_event(row, nodes, committed, t->why);
+	event = end_event(row, nodes, state, t->why);
 	set_number(row, "nodes", t->n_members + 1);
 	append_transaction(a, t, rows);
 	remember(a, row, rows, event);
@@ -281,12 +285,11 @@ void history_transaction_end(struct agent *a, const struct transaction *t, bool 
 
 void history_party_end(struct agent *a, const struct party *p)
 {
-	bool committed = strcmp(p->state_name, "committed") == 0;
 	struct about x = about_party(p);
-	json_t *row = ended_row(a, &x, committed, p->started_ns, &p->tally, p->why);
+	json_t *row = ended_row(a, &x, p->state_name, p->started_ns, &p->tally, p->why);
 	json_t *event = end_event(
 		row, json_pack("[o]", node_row(a->config->name, p->state_name, p->version, p->why)),
-		committed, p->why);
+		p->state_name, p->why);
 
 	set_number(row, "nodes", 1);
 	remember(a, row, json_pack("[o]", party_row(a, p)), event);

@@ -769,6 +769,7 @@ static void on_commit(struct agent *a, struct party *p, const json_t *message)
 
 static void on_abort(struct agent *a, struct party *p, const json_t *message)
 {
+	bool is_planned;
 	const char *why;
 
 	if (p->state == PARTY_PUBLISHING)
@@ -776,7 +777,10 @@ static void on_abort(struct agent *a, struct party *p, const json_t *message)
 	if (field_string(message, "why", WHY_SIZE, &why) < 0)
 		why = "its coordinator gave no reason";
 	tell(a, p, "aborted", NULL);
-	party_drop(a, p, "%s", why);
+	if (field_bool_or(message, "planned", false, &is_planned) == 0 && is_planned)
+		end(a, p, "planned", NULL);
+	else
+		party_drop(a, p, "%s", why);
 }
 
 static const struct {

@@ -59,7 +59,7 @@ struct party {
 	uint64_t whole_ns; /* deadline of all */
 	uint64_t deadline_ns; /* of what is waited for now; 0: for the coordinator, until whole_ns */
 	uint64_t version; /* once published */
-	const char *state_name; /* "committed" or "failed", once ended */
+	const char *state_name; /* "committed", "planned" or "failed", once ended */
 	char *why;
 };
 

@@ -76,6 +76,7 @@ static const char *const STATES[] = {
 	[MEMBER_VERIFIED] = "verified",   [MEMBER_COMMITTING] = "commit",
 	[MEMBER_COMMITTED] = "committed", [MEMBER_FAILED] = "failed",
 	[MEMBER_ABSENT] = "absent",       [MEMBER_UNKNOWN] = "unknown",
+	[MEMBER_PLANNED] = "planned",
 };
 
 const char *member_phase(const struct member *m)
@@ -185,8 +186,10 @@ static void end(struct agent *a, struct transaction *t, bool committed)
 			continue;
 		if (m->state != MEMBER_AWAITED)
 			member_tell(a, t, m, "abort",
-				    json_pack("{s:s}", "why", t->why ? t->why : "the sync ended"));
-		m->state = m->state == MEMBER_AWAITED      ? MEMBER_ABSENT
+				    json_pack("{s:s, s:b}", "why", t->why ? t->why : "the sync ended",
+					      "planned", t->is_planned));
+		m->state = t->is_planned                   ? MEMBER_PLANNED
+			   : m->state == MEMBER_AWAITED    ? MEMBER_ABSENT
 			   : m->state == MEMBER_COMMITTING ? MEMBER_UNKNOWN
 							   : MEMBER_FAILED;
 	}
@@ -334,8 +337,21 @@ static void verify_all(struct agent *a, struct transaction *t)
 	transaction_step(a, t);
 }
 
+/* All that can be known before bytes move is known; nobody keeps anything. */
+static void plan(struct agent *a, struct transaction *t)
+{
+	if (epoch_plan(a, t) < 0)
+		return;
+	t->is_planned = true;
+	end(a, t, false);
+}
+
 static void move_or_verify(struct agent *a, struct transaction *t)
 {
+	if (t->is_dry) {
+		plan(a, t);
+		return;
+	}
 	if (epoch_begin(a, t) == 0)
 		verify_all(a, t);
 }

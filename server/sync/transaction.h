@@ -42,6 +42,7 @@ enum member_state {
 	MEMBER_FAILED,
 	MEMBER_ABSENT,
 	MEMBER_UNKNOWN, /* has COMMIT, and was lost before it answered */
+	MEMBER_PLANNED, /* was ready, and nothing more was wanted */
 };
 
 struct member {
@@ -71,6 +72,8 @@ struct transaction {
 	struct list link; /* agent::transactions */
 	char sync[SYNC_ID_SIZE];
 	bool is_repair;
+	bool is_dry; /* ends once it is planned */
+	bool is_planned; /* and did */
 	enum phase phase;
 	struct head *head;
 	const struct group *group;

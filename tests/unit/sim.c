@@ -362,11 +362,27 @@ static int edge_check(void *world, const char *text, const char *signature, cons
 	return -EKEYREJECTED;
 }
 
+static void take_plan(struct sim_node *n, const json_t *event)
+{
+	json_t *links = json_object_get(event, "links"), *before = json_object_get(n->plan, "links");
+	json_int_t n_links = json_integer_value(json_object_get(event, "n_links"));
+
+	if (before && (json_int_t)json_array_size(before) < n_links &&
+	    strcmp(sim_text(n->plan, "sync"), sim_text(event, "sync")) == 0) {
+		json_array_extend(before, links);
+		return;
+	}
+	json_decref(n->plan);
+	n->plan = json_deep_copy(event);
+}
+
 static void edge_event(void *world, const json_t *event)
 {
 	struct sim_node *n = world;
 	const char *why;
 
+	if (strcmp(sim_text(event, "event"), "plan") == 0)
+		take_plan(n, event);
 	if (strcmp(sim_text(event, "event"), "end") != 0)
 		return;
 	json_decref(n->end);
@@ -644,7 +660,9 @@ void sim_run(struct sim *s, uint64_t ns)
 	(void)sim_run_until(s, never, ns);
 }
 
-int sim_push(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE])
+static int begin(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE],
+		 int (*fn)(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+			   char why[WHY_SIZE]))
 {
 	struct sim_node *n = &s->nodes[node];
 	static const char REQUEST[] = "{\"buffer\":\"" SIM_BUFFER "\"}";
@@ -654,13 +672,23 @@ int sim_push(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE])
 
 	sim_forget_end(s, node);
 	sim_add_version(n, ++s->n_contents, s->options.n_bytes);
-	r = agent_push(n->agent, request, ret_sync, why);
+	r = fn(n->agent, request, ret_sync, why);
 	settle_death(n);
 	if (r < 0) {
 		n->n_versions--;
 		snprintf(n->why, sizeof(n->why), "%s", why);
 	}
 	return r;
+}
+
+int sim_push(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE])
+{
+	return begin(s, node, ret_sync, agent_push);
+}
+
+int sim_plan(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE])
+{
+	return begin(s, node, ret_sync, agent_plan);
 }
 
 bool sim_is_idle(struct sim *s)
@@ -772,6 +800,7 @@ void sim_free(struct sim *s)
 		sim_kill(s, i);
 		json_decref(s->nodes[i].record);
 		json_decref(s->nodes[i].end);
+		json_decref(s->nodes[i].plan);
 		free(s->nodes[i].peers);
 	}
 	while (s->queue->n) {

@@ -58,6 +58,7 @@ struct sim_node {
 	char why[WHY_SIZE]; /* of the last sync that ended here */
 	char outcome[16];
 	json_t *end; /* the event */
+	json_t *plan; /* the last one told, its pieces put together */
 };
 
 struct sim_options {
@@ -108,6 +109,8 @@ void sim_lose_data(struct sim *s, unsigned node);
 
 /* Makes a version at a node and pushes it. -errno of agent_push(). */
 int sim_push(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE]);
+/* The same for agent_plan(). */
+int sim_plan(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE]);
 
 /* For so long. */
 void sim_run(struct sim *s, uint64_t ns);
