@@ -47,7 +47,7 @@ static const struct column columns[] = {
 	 .shown = true},
 	{"TERM", COLUMN_U64, PAST(version.term), .help = "grows with each change of publisher"},
 	{"NUMBER", COLUMN_U64, PAST(version.number), .help = "grows with each push"},
-	{"STATE", COLUMN_TEXT, PAST(state), .help = "committed or failed", .shown = true},
+	{"STATE", COLUMN_TEXT, PAST(state), .help = "committed, failed or planned", .shown = true},
 	{"NODES", COLUMN_U64, PAST(n_nodes), .help = "that took part", .shown = true},
 	{"BYTES", COLUMN_COUNTED, PAST(bytes), .help = "on the wire, as the nodes counted them",
 	 .shown = true},

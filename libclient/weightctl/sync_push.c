@@ -13,6 +13,7 @@
 
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/push_plan.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/sync.h"
@@ -25,6 +26,7 @@ enum {
 	OPTION_POLICY,
 	OPTION_MAX_RATE,
 	OPTION_NO_WAIT,
+	OPTION_DRY_RUN,
 };
 
 struct push {
@@ -35,10 +37,12 @@ struct push {
 	const char *policy; /* NULL: that of the group */
 	uint64_t max_rate; /* 0: none */
 	bool no_wait;
+	bool is_dry;
 	bool quiet;
 	char sync[SYNC_ID_MAX];
 	json_t *nodes; /* by name: what was last heard of each */
 	json_t *outcome; /* NULL: not yet */
+	struct push_plan plan;
 	uint64_t started_ns;
 	struct progress progress;
 };
@@ -48,6 +52,7 @@ static void push_deinit(struct push *p)
 	agent_deinit(&p->agent);
 	json_decref(p->nodes);
 	json_decref(p->outcome);
+	push_plan_deinit(&p->plan);
 }
 
 /* What the nodes go through, in this order; those at the same step have the same text. */
@@ -152,6 +157,8 @@ static int on_packet(struct push *p, json_t *packet)
 		return cli_error("%s", agent_error(packet));
 	} else if (event && !strcmp(event, "phase")) {
 		on_phase(p, packet);
+	} else if (event && !strcmp(event, "plan")) {
+		push_plan_take(&p->plan, packet);
 	}
 	return agent_is_end(packet) ? AGENT_END : 0;
 }
@@ -196,8 +203,8 @@ static int wait_for_end(struct push *p, int signal_fd)
 
 static json_t *request_of(const struct push *p)
 {
-	return json_pack("{s:s, s:s, s:s?, s:I, s:s?, s:I, s:b}", "op", "push", "buffer",
-			 p->target.name, "group", p->group, "version",
+	return json_pack("{s:s, s:s, s:s?, s:I, s:s?, s:I, s:b}", "op", p->is_dry ? "plan" : "push",
+			 "buffer", p->target.name, "group", p->group, "version",
 			 (json_int_t)p->target.version, "policy", p->policy, "max_rate",
 			 (json_int_t)p->max_rate, "wait", !p->no_wait);
 }
@@ -254,6 +261,19 @@ static const struct column columns[] = {
 	{},
 };
 
+/* Of one that only was planned; the plan has the rest. */
+static const struct column planned_columns[] = {
+	COLUMN("SYNC", COLUMN_TEXT, PUSHED(sync)),
+	COLUMN("STATE", COLUMN_TEXT, PUSHED(state)),
+	COLUMN("BUFFER", COLUMN_TEXT, PUSHED(buffer)),
+	COLUMN("GROUP", COLUMN_TEXT, PUSHED(group)),
+	{"VERSION", COLUMN_WORD, .word = version},
+	COLUMN("TERM", COLUMN_U64, PUSHED(version.term)),
+	COLUMN("NUMBER", COLUMN_U64, PUSHED(version.number)),
+	COLUMN("ELAPSED", COLUMN_DURATION, PUSHED(elapsed_ns)),
+	{},
+};
+
 struct reached {
 	const char *node;
 	const char *state;
@@ -286,14 +306,22 @@ static bool is_committed(const char *state)
 	return state && !strcmp(state, "committed");
 }
 
-static void print_json(const struct pushed *pushed, const json_t *nodes)
+/* As much as was wanted came out. */
+static bool is_good(const struct push *p, const char *state)
+{
+	return p->is_dry ? state && !strcmp(state, "planned") && p->plan.sums : is_committed(state);
+}
+
+static void print_json(const struct push *p, const struct pushed *pushed, const json_t *nodes)
 {
 	struct json json = {.file = stdout};
 	const json_t *node;
 	size_t i;
 
 	json_open(&json, NULL, '{');
-	column_json_all(columns, pushed, &json);
+	column_json_all(p->is_dry ? planned_columns : columns, pushed, &json);
+	if (p->is_dry)
+		push_plan_json(&p->plan, &json);
 	json_open(&json, "nodes", '[');
 	json_array_foreach(nodes, i, node)
 	{
@@ -348,11 +376,13 @@ static int finish(struct push *p)
 	const char *error = agent_error(p->outcome);
 
 	progress_finish(&p->progress);
-	if (!is_committed(pushed.state))
+	if (!is_good(p, pushed.state))
 		return cli_error("%s", error ? error
 					     : "the push failed, and weightd-sync does not say why");
 	if (p->cli->json)
-		print_json(&pushed, nodes);
+		print_json(p, &pushed, nodes);
+	else if (p->is_dry)
+		return push_plan_print(&p->plan, p->cli, p->target.name);
 	else if (!p->quiet)
 		print_text(&pushed, nodes);
 	return 0;
@@ -405,6 +435,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		{"policy", required_argument, NULL, OPTION_POLICY},
 		{"max-rate", required_argument, NULL, OPTION_MAX_RATE},
 		{"no-wait", no_argument, NULL, OPTION_NO_WAIT},
+		{"dry-run", no_argument, NULL, OPTION_DRY_RUN},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_JSON,
 		OPTIONS_AGENT,
@@ -422,11 +453,15 @@ static int run(struct cli *cli, int argc, char *argv[])
 			p.max_rate = cli_bytes(cli, "--max-rate", optarg);
 		else if (option == OPTION_NO_WAIT)
 			p.no_wait = true;
+		else if (option == OPTION_DRY_RUN)
+			p.is_dry = true;
 		else
 			p.quiet = true;
 	}
 	if (argc - optind != 1)
 		cli_usage(cli, "'%s' wants one buffer", cli->verb->name);
+	if (p.is_dry && p.no_wait)
+		cli_usage(cli, "--dry-run waits for its plan; --no-wait makes no sense with it");
 	p.target = cli_target(cli, argv[optind]);
 	progress_init(&p.progress, p.target.name, p.quiet);
 	return push(&p);
@@ -439,6 +474,7 @@ const struct verb verb_sync_push = {
 	.options = "     --group GROUP      the group; the only one it fits into if not given\n"
 		   "     --policy POLICY    who must have it: all, quorum or each (the group's)\n"
 		   "     --max-rate BYTES   a second over each link at most, such as 500M or 1G\n"
+		   "     --dry-run          prepare all nodes, print what would be sent, and undo it\n"
 		   "     --no-wait          print the name of the sync, and do not wait for its end\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON,
 	.peer = PEER_AGENT,

@@ -101,7 +101,7 @@ static struct part part_of(const json_t *row)
 /* Nothing will happen to it any more. */
 static bool is_over(const struct part *p)
 {
-	static const char *const over[] = {"committed", "failed", "absent", "unknown"};
+	static const char *const over[] = {"committed", "failed", "absent", "unknown", "planned"};
 
 	for (size_t i = 0; i < sizeof(over) / sizeof(*over); i++)
 		if (p->phase && !strcmp(p->phase, over[i]))

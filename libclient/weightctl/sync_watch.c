@@ -62,6 +62,18 @@ static void put_time(FILE *f)
 	column_text(&column, &ns, false, f);
 }
 
+/* A plan of many links comes in several events. */
+static void put_links(FILE *f, const json_t *event)
+{
+	const json_t *links = json_object_get(event, "links");
+	char text[SIZE_TEXT_MAX];
+
+	if (!json_is_array(links))
+		return;
+	(void)fprintf(f, "  plan, %s over each of %zu links",
+		      size_text(text, agent_number(event, "changed", 0)), json_array_size(links));
+}
+
 /* "2026-11-21T06:35:37Z  5f3a9c0011223344  llama 1.7  b: bytes, 312.0 MB of 1.0 GB, 118.0 MB/s" */
 static void line_text(FILE *f, const json_t *event)
 {
@@ -78,6 +90,7 @@ static void line_text(FILE *f, const json_t *event)
 		put(f, "  ", agent_text(event, "node"));
 		put(f, agent_text(event, "node") ? ": " : "  ",
 		    phase ? phase : agent_text(event, "state"));
+		put_links(f, event);
 		put_bytes(f, event);
 		put(f, ": ", agent_text(event, "why"));
 		put(f, ": ", agent_error(event));

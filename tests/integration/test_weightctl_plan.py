@@ -1,9 +1,15 @@
-"""weightctl sync plan: what the model says, as people and programs read it. The model itself: tests/unit/test_forecast.c."""
+"""
+What weightctl says of plans: sync plan, as people and programs read it (the model itself: tests/unit/test_forecast.c),
+and sync push --dry-run, against an agent that says whatever a test wants.
+"""
 import json
 import subprocess
 
 import pytest
 from features import BUILD
+
+from integration.test_weightctl import UNPRINTABLE, in_terminal, n_columns
+from integration.test_weightctl_sync import GIB, SYNC, Terminal, ctl, ctl_json, make_agent, outcome, refused  # noqa: F401
 
 SCHEDULES = ["chain", "tree", "binomial", "ring", "one-to-all"]
 GIVEN = ["--nodes", "1000", "--nic", "400G", "--size", "1TB"]
@@ -70,3 +76,81 @@ def test_sizes_are_decimal_unless_they_say_otherwise(size, n):
 def test_a_nic_is_in_bits(nic):
     said = plan_json(*GIVEN, "--nic", nic, "--efficiency", "100")
     assert (said["nic"], said["rate"]) == (10**9, 125_000_000)
+
+
+# --- sync push --dry-run ---------------------------------------------------------------------------
+
+
+LONG = "a-name-of-a-node-that-is-as-long-as-it-may-be.example.org"
+
+
+def plan_event(links, at=0, n_links=None, **more):
+    return {"event": "plan", "sync": SYNC, "kind": "push", "buffer": "llama", "group": "main", "role": "publisher", "term": 1,
+            "number": 8, "epoch": 1, "schedule": "chain", "size": 50 * GIB, "changed": GIB, "total": GIB * (n_links or len(links)),
+            "planned": None, "takes_ns": 9_100_000_000, "n_links": n_links or len(links),
+            "links": [{"from": a, "to": b, "bytes": GIB, "planned": GIB + 100} for a, b in links]} | more
+
+
+PLANNED = outcome("planned", number=8)
+
+
+def test_a_dry_run_prints_its_links(make_agent):
+    agent = make_agent(plan=[{"sync": SYNC}, plan_event([("a", "b"), ("b", "c")]), PLANNED])
+    done = ctl(agent, "sync", "push", "llama@3", "--dry-run")
+    table, _, line = done.stdout.partition("\n\n")
+    assert [row.split() for row in table.splitlines()] == [["FROM", "TO", "BYTES", "PLANNED"],
+                                                           ["a", "b", *["1.1", "GB"] * 2], ["b", "c", *["1.1", "GB"] * 2]]
+    assert line == "llama 1.8: 1.1 GB (2.0% of 53.7 GB) to each of 2 nodes, 2.1 GB in all, in about 9.1 s; nothing was sent\n"
+    assert agent.requests == [{"op": "plan", "buffer": "llama", "group": None, "version": 3, "policy": None, "max_rate": 0,
+                               "wait": True}]
+
+
+def test_a_dry_run_in_json_puts_the_pieces_together(make_agent):
+    chain = [(str(i), str(i + 1)) for i in range(300)]
+    agent = make_agent(plan=[{"sync": SYNC}, *(plan_event(chain[i:i + 128], n_links=300) for i in (0, 128, 256)), PLANNED])
+    said = ctl_json(agent, "sync", "push", "llama", "--dry-run")
+    assert [(link["from"], link["to"]) for link in said["links"]] == chain
+    assert {key: said[key] for key in ("sync", "state", "version", "schedule", "size", "changed", "total", "planned", "takes_ns")} == {
+        "sync": SYNC, "state": "planned", "version": "1.8", "schedule": "chain", "size": 50 * GIB, "changed": GIB,
+        "total": 300 * GIB, "planned": None, "takes_ns": 9_100_000_000}
+    assert [node["state"] for node in said["nodes"]] == ["planned"] * 3
+
+
+def test_a_dry_run_with_nothing_to_send_says_so(make_agent):
+    agent = make_agent(plan=[{"sync": SYNC}, plan_event([], changed=0, total=0, takes_ns=None), PLANNED])
+    assert ctl(agent, "sync", "push", "llama", "--dry-run").stdout == "llama 1.8: every node has all of it; nothing was sent\n"
+
+
+def test_an_agent_that_cannot_plan_does_not_push(make_agent):
+    agent = make_agent(plan=[{"end": True, "error": "this agent knows no request 'plan'", "code": "request"}])
+    assert refused(agent, "sync", "push", "llama", "--dry-run") == "weightctl: this agent knows no request 'plan'\n"
+
+
+@pytest.mark.parametrize("end", [outcome("committed"), outcome("failed", error="b is gone"), PLANNED],
+                         ids=["committed", "failed", "planned without a plan"])
+def test_a_dry_run_believes_only_a_plan(make_agent, end):
+    assert refused(make_agent(plan=[{"sync": SYNC}, end]), "sync", "push", "llama", "--dry-run")
+
+
+@pytest.mark.parametrize("columns", [80, 132])
+def test_a_dry_run_fits_a_terminal(make_agent, columns):
+    agent = make_agent(plan=[{"sync": SYNC}, plan_event([(LONG, f"埋{LONG}\x1b")]), PLANNED])
+    status, text = in_terminal(Terminal(agent), "sync", "push", "llama", "--dry-run", "-q", columns=columns)
+    table = text.split("\r\n\r\n")[0]
+    assert status == 0 and "FROM" in table and not UNPRINTABLE.search(table.replace("\r\n", "\n")), text
+    assert [line for line in table.split("\r\n") if n_columns(line) > columns] == []
+
+
+@pytest.mark.parametrize("value", [None, 7, -1, "x", [], {}, 1e308], ids=repr)
+def test_fields_of_a_plan_may_be_anything(make_agent, value):
+    for event in (plan_event([("a", "b")]) | dict.fromkeys(("changed", "size", "n_links", "total", "takes_ns", "schedule"), value),
+                  plan_event([]) | {"links": value, "n_links": 5},
+                  plan_event([]) | {"links": [value, {"from": value, "to": value, "bytes": value}], "n_links": 2}):
+        agent = make_agent(plan=[{"sync": SYNC}, event, PLANNED])
+        for more in ([], ["--json"]):
+            ctl(agent, "sync", "push", "llama", "--dry-run", *more, check=False)
+
+
+def test_watch_tells_of_a_plan(make_agent):
+    agent = make_agent(watch=[{"event": "watching"}, plan_event([("a", "b"), ("b", "c")]), {"end": True}])
+    assert ctl(agent, "sync", "watch", "-q").stdout.endswith("llama 1.8  plan, 1.1 GB over each of 2 links\n")
