@@ -347,7 +347,8 @@ int epoch_begin(struct agent *a, struct transaction *t)
 
 int epoch_plan(struct agent *a, struct transaction *t)
 {
-	if (link_chain(a, t) < 0) {
+	link_chain(a, t);
+	if (add_ranges(t) < 0) {
 		transaction_fail(a, t, "out of memory");
 		return -1;
 	}
