@@ -27,6 +27,7 @@
 
 #define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
 #define MOVE_RATE ((uint64_t)8 << 20) /* of a link that was never measured */
+#define PUSHES_MAX 32 /* at a time: each has two processes */
 
 /* --- What its parts use -------------------------------------------------------------------------- */
 
@@ -144,6 +145,7 @@ int agent_new(const struct edge *edge, void *world, const struct agent_config *c
 	list_init(&a->heads);
 	list_init(&a->transactions);
 	list_init(&a->parties);
+	list_init(&a->catch_ups);
 	a->history = json_array();
 	a->peers = calloc(config->n_peers + 1, sizeof(*a->peers));
 	a->knows = calloc((size_t)config->n_groups * (config->n_peers + 1) + 1, sizeof(*a->knows));
@@ -173,6 +175,7 @@ struct agent *agent_free(struct agent *a)
 		party_free(a, p);
 	list_for_each_safe(h, next_h, &a->heads, link)
 		head_free(a, h);
+	repair_forget(a, NO_PEER);
 	for (unsigned i = 0; a->peers && i < a->config->n_peers; i++)
 		free(a->peers[i].claims);
 	json_decref(a->history);
@@ -208,6 +211,8 @@ static void settle(struct agent *a)
 	struct party *p;
 
 	reap(a);
+	repair_serve_next(a);
+	party_begin_next(a);
 	list_for_each(t, &a->transactions, link)
 		earlier(&timer, transaction_deadline(t));
 	list_for_each(p, &a->parties, link)
@@ -232,6 +237,16 @@ int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
 
 /* --- Operators ---------------------------------------------------------------------------------- */
 
+static unsigned n_pushes(const struct agent *a)
+{
+	const struct transaction *t;
+	unsigned n = 0;
+
+	list_for_each(t, &a->transactions, link)
+		n += t->phase != PHASE_ENDED && !t->is_repair;
+	return n;
+}
+
 static int begin_push(struct agent *a, struct head *h, const struct group *g, uint64_t version,
 		      enum policy policy, uint64_t max_rate, struct transaction **ret,
 		      char why[WHY_SIZE])
@@ -249,6 +264,11 @@ static int begin_push(struct agent *a, struct head *h, const struct group *g, ui
 		transaction_fail(a, t, "a push of %s began", h->buffer);
 	if (p)
 		party_drop(a, p, "a push of %s began", h->buffer);
+	if (n_pushes(a) >= PUSHES_MAX) {
+		snprintf(why, WHY_SIZE, "%u pushes are under way; wait for the end of one",
+			 PUSHES_MAX);
+		return -EBUSY;
+	}
 	r = transaction_new(a, h, g, NO_PEER, version, ret, why);
 	if (r < 0)
 		return r;

@@ -99,7 +99,7 @@ const struct group *agent_group(const struct agent *a, const char *buffer, const
 /*
  * Pushes {buffer, group|null, version, policy|null, max_rate} and returns at once: the outcome is the event
  * "end" of the sync. With a sentence: -EBADMSG a field is wrong, -ENOENT no such group, -EPERM this node is no
- * publisher of the group, -EBUSY there is a sync of the buffer already, -ENOMEM, or what starting a job gave.
+ * publisher of the group, -EBUSY there is a sync of the buffer already, or too many of others, -ENOMEM, or what starting a job gave.
  */
 int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 	       char why[WHY_SIZE]);

@@ -49,6 +49,7 @@ struct peer {
 	uint64_t rate; /* bytes/s into it, as last measured; 0: never */
 	struct claim *claims;
 	unsigned n_claims;
+	unsigned n_asked; /* heads that it is to bring */
 };
 
 struct agent {
@@ -61,6 +62,7 @@ struct agent {
 	unsigned n_heads;
 	struct list transactions;
 	struct list parties;
+	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
 	uint64_t timer_ns; /* as the world has it; 0: none */
 	bool look_again; /* somebody may have what we lack */
 	json_t *history; /* of what ended, oldest first: {"row":, "nodes":[rows]} */

@@ -108,6 +108,7 @@ struct head *head_get(struct agent *a, const char *buffer, const char *group)
 void head_free(struct agent *a, struct head *h)
 {
 	work_end(a, &h->look);
+	head_set_asked(a, h, NO_PEER);
 	list_remove(&h->link);
 	a->n_heads--;
 	document_free(h->document);
@@ -179,7 +180,7 @@ void head_set_serving(struct agent *a, struct head *h, uint64_t version)
 	h->version = version;
 	h->n_retries = 0;
 	h->retry_ns = 0;
-	h->asked = NO_PEER;
+	head_set_asked(a, h, NO_PEER);
 	/* Its number only saves us from looking at another version after a restart. */
 	if (changed && heads_save(a) < 0)
 		agent_log(a, "warning", "%s: the record could not be written", h->buffer);
@@ -192,6 +193,15 @@ void head_set_lost(struct agent *a, struct head *h)
 	h->state = HEAD_BEHIND;
 	a->look_again = true;
 	head_tell_all(a, h);
+}
+
+void head_set_asked(struct agent *a, struct head *h, unsigned peer)
+{
+	if (h->asked != NO_PEER)
+		a->peers[h->asked].n_asked--;
+	if (peer != NO_PEER)
+		a->peers[peer].n_asked++;
+	h->asked = peer;
 }
 
 /* --- Peers -------------------------------------------------------------------------------------- */

@@ -60,6 +60,9 @@ int head_commit(struct agent *a, struct head *h, const struct document *document
 void head_set_serving(struct agent *a, struct head *h, uint64_t version);
 void head_set_lost(struct agent *a, struct head *h);
 
+/* From now on this peer is waited for; NO_PEER: nobody. */
+void head_set_asked(struct agent *a, struct head *h, unsigned peer);
+
 /* What a peer claims. */
 void head_seen(struct agent *a, struct head *h, struct pair pair);
 struct claim *head_claim(struct agent *a, unsigned peer, const struct head *h);

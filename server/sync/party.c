@@ -28,11 +28,19 @@
 #define PUSH_AGE_MAX (15 * 60 * SECOND)
 #define PROGRESS_NS (SECOND / 4)
 #define EPOCH_MAX ((uint64_t)1 << 32)
+/*
+ * At a time: each has two processes and memory, and their blobs, two each, have to fit into the outbox of one
+ * coordinator. A push does not wait for repairs.
+ */
+#define PUSHES_MAX 16
+#define REPAIRS_MAX 8
+#define QUEUED_MAX 64 /* of one coordinator: a document each */
 
 static const char *const PHASES[] = {
-	[PARTY_WANT] = "prepare",     [PARTY_CREATE] = "prepare",    [PARTY_READY] = "ready",
-	[PARTY_OPENING] = "open",     [PARTY_OPEN] = "open",         [PARTY_MOVING] = "bytes",
-	[PARTY_VERIFYING] = "verify", [PARTY_VERIFIED] = "verified", [PARTY_PUBLISHING] = "commit",
+	[PARTY_QUEUED] = "prepare",    [PARTY_WANT] = "prepare",     [PARTY_CREATE] = "prepare",
+	[PARTY_READY] = "ready",       [PARTY_OPENING] = "open",     [PARTY_OPEN] = "open",
+	[PARTY_MOVING] = "bytes",      [PARTY_VERIFYING] = "verify", [PARTY_VERIFIED] = "verified",
+	[PARTY_PUBLISHING] = "commit",
 };
 
 const char *party_phase(const struct party *p)
@@ -398,6 +406,34 @@ static void want(struct agent *a, struct party *p)
 	tell(a, p, "want", json_pack("{s:o}", "blobs", blobs));
 }
 
+void party_begin_next(struct agent *a)
+{
+	unsigned n[2] = {0};
+	struct party *p;
+
+	list_for_each(p, &a->parties, link)
+		n[p->is_repair] += p->state != PARTY_QUEUED && p->state != PARTY_ENDED;
+	list_for_each(p, &a->parties, link) {
+		if (p->state != PARTY_QUEUED ||
+		    n[p->is_repair] >= (p->is_repair ? REPAIRS_MAX : PUSHES_MAX))
+			continue;
+		n[p->is_repair]++;
+		p->begun_ns = agent_now(a);
+		p->whole_ns = p->begun_ns + 2 * agent_time_to_move(a, p->document->n_bytes, 0);
+		want(a, p);
+	}
+}
+
+static bool is_queue_full(const struct agent *a, unsigned coordinator)
+{
+	const struct party *p;
+	unsigned n = 0;
+
+	list_for_each(p, &a->parties, link)
+		n += p->state == PARTY_QUEUED && p->coordinator == coordinator;
+	return n >= QUEUED_MAX;
+}
+
 static struct party *party_new(struct agent *a, unsigned peer, const char *sync, struct head *h,
 			       struct document *d)
 {
@@ -449,6 +485,11 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 	}
 	if (!code)
 		code = refuse_busy(a, peer, h, d->decision, why);
+	if (!code && is_queue_full(a, peer)) {
+		snprintf(why, sizeof(why), "%u syncs of %s wait on %s", QUEUED_MAX,
+			 agent_peer_name(a, peer), a->config->name);
+		code = "busy";
+	}
 	if (code) {
 		refuse(a, peer, sync, code, h, why);
 		return;
@@ -459,8 +500,10 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 		return;
 	}
 	take_ptr(d);
-	h->asked = NO_PEER;
-	want(a, p);
+	head_set_asked(a, h, NO_PEER);
+	party_begin_next(a);
+	if (p->state == PARTY_QUEUED)
+		tell(a, p, "queued", NULL);
 }
 
 uint64_t party_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])

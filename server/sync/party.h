@@ -10,6 +10,7 @@
 #include "server/sync/tally.h"
 
 enum party_state {
+	PARTY_QUEUED, /* others go first */
 	PARTY_WANT, /* layout and leaves are on their way */
 	PARTY_CREATE, /* the sink asks the local weightd for memory */
 	PARTY_READY, /* no engine runs */
@@ -64,6 +65,9 @@ struct party {
 };
 
 struct party *party_find_of_buffer(struct agent *a, const char *buffer);
+
+/* Begins those that may, oldest first. */
+void party_begin_next(struct agent *a);
 
 void party_on_prepare(struct agent *a, unsigned peer, const json_t *message);
 /* Any other message with a sync: whether it was of one that this node is a member of. */

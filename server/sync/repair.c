@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "server/sync/base/fields.h"
@@ -20,8 +21,11 @@
 
 #define RETRY_MIN (SECOND / 5)
 #define RETRY_MAX (10 * SECOND)
+#define RETRY_BUSY SECOND
 #define LOOKS_MAX 2 /* at a time: each reads all bytes of a version */
 #define PAIR_MAX ((uint64_t)1 << 53)
+#define ASKED_MAX 8 /* heads that one peer is to bring at a time */
+#define SERVED_MAX 8 /* repairs at a time: each has two processes */
 #define VAIN_STEP 4 /* as bad as so many answers that it is busy */
 #define VAIN_MAX (16 * VAIN_STEP)
 
@@ -33,7 +37,7 @@ void repair_retry_later(struct agent *a, struct head *h)
 	a->edge->random(a->world, &part, sizeof(part));
 	wait = wait > RETRY_MAX ? RETRY_MAX : wait;
 	h->n_retries++;
-	h->asked = NO_PEER;
+	head_set_asked(a, h, NO_PEER);
 	h->retry_ns = agent_now(a) + wait / 2 + wait / 2 * (part % 1024) / 1024;
 }
 
@@ -152,9 +156,9 @@ static int compare_claims(const struct claim *x, const struct claim *y)
 
 /*
  * One of those that claim what is newer than what we hold and not older than the record: the newest, of those
- * that were asked in vain least.
+ * that were asked in vain least. NO_PEER: there is none, or all of them have enough to bring.
  */
-static unsigned choose(struct agent *a, const struct head *h)
+static unsigned choose(struct agent *a, const struct head *h, bool *ret_is_one_busy)
 {
 	const struct claim *best = NULL;
 	unsigned n = 0, chosen = NO_PEER;
@@ -168,6 +172,10 @@ static unsigned choose(struct agent *a, const struct head *h)
 		if (!c || pair_compare(c->pair, head_committed(h)) < 0 ||
 		    pair_compare(c->pair, head_held(h)) <= 0)
 			continue;
+		if (a->peers[i].n_asked >= ASKED_MAX) {
+			*ret_is_one_busy = true;
+			continue;
+		}
 		order = best ? compare_claims(c, best) : 1;
 		if (order < 0)
 			continue;
@@ -185,7 +193,7 @@ static void ask(struct agent *a, struct head *h, unsigned peer, uint64_t now)
 {
 	struct pair held = head_held(h);
 
-	h->asked = peer;
+	head_set_asked(a, h, peer);
 	/* It digests the version before it prepares. */
 	h->asked_ns = now + 3 * a->config->prepare_ns + 60 * SECOND;
 	agent_send(a, peer,
@@ -198,7 +206,8 @@ static void ask(struct agent *a, struct head *h, unsigned peer, uint64_t now)
 static bool is_another_better(struct agent *a, const struct head *h)
 {
 	const struct claim *asked = head_claim(a, h->asked, h), *c;
-	unsigned peer = choose(a, h);
+	bool is_one_busy = false; /* one that is no better choice now */
+	unsigned peer = choose(a, h, &is_one_busy);
 
 	c = peer == NO_PEER ? NULL : head_claim(a, peer, h);
 	return asked && c && c->n_vain / VAIN_STEP < asked->n_vain / VAIN_STEP;
@@ -213,6 +222,7 @@ static bool is_ours(const struct agent *a, const struct head *h)
 
 static void step(struct agent *a, struct head *h, uint64_t now)
 {
+	bool is_one_busy = false;
 	unsigned peer;
 
 	if (h->look_ns) {
@@ -226,7 +236,7 @@ static void step(struct agent *a, struct head *h, uint64_t now)
 	} else if (h->asked != NO_PEER && !is_another_better(a, h)) {
 		return;
 	}
-	h->asked = NO_PEER;
+	head_set_asked(a, h, NO_PEER);
 	if (h->retry_ns > now)
 		return;
 	h->retry_ns = 0;
@@ -237,9 +247,13 @@ static void step(struct agent *a, struct head *h, uint64_t now)
 	if (h->state == HEAD_UNVERIFIED && (n_looks(a) >= LOOKS_MAX || look(a, h)))
 		return;
 	h->state = h->state == HEAD_UNVERIFIED ? HEAD_BEHIND : h->state;
-	peer = choose(a, h);
+	peer = choose(a, h, &is_one_busy);
 	if (peer != NO_PEER) {
 		ask(a, h, peer, now);
+		return;
+	}
+	if (is_one_busy) {
+		h->retry_ns = now + RETRY_BUSY;
 		return;
 	}
 	/* Nobody has it: a weightd that was away may come back with it. */
@@ -294,6 +308,7 @@ void repair_on_peer_down(struct agent *a, unsigned peer)
 {
 	struct head *h;
 
+	repair_forget(a, peer);
 	list_for_each(h, &a->heads, link)
 		if (h->asked == peer) {
 			repair_in_vain(a, h, peer);
@@ -311,14 +326,87 @@ void repair_refuse(struct agent *a, unsigned peer, const char *buffer, const cha
 			     "code", code, "why", why));
 }
 
+struct catch_up {
+	struct list link; /* agent::catch_ups */
+	unsigned peer;
+	const struct group *group;
+	char buffer[BUFFER_MAX + 1];
+	struct pair pair; /* what the peer has */
+};
+
+static void catch_up_free(struct catch_up *c)
+{
+	list_remove(&c->link);
+	free(c);
+}
+
+static struct catch_up *find_catch_up(struct agent *a, unsigned peer, const char *buffer)
+{
+	struct catch_up *c;
+
+	list_for_each(c, &a->catch_ups, link)
+		if (c->peer == peer && strcmp(c->buffer, buffer) == 0)
+			return c;
+	return NULL;
+}
+
+void repair_forget(struct agent *a, unsigned peer_or_none)
+{
+	struct catch_up *c, *next;
+
+	list_for_each_safe(c, next, &a->catch_ups, link)
+		if (peer_or_none == NO_PEER || c->peer == peer_or_none)
+			catch_up_free(c);
+}
+
+static void serve(struct agent *a, const struct catch_up *c)
+{
+	struct head *h = head_find(a, c->buffer);
+	char why[WHY_SIZE];
+	struct transaction *t;
+
+	if (!agent_knows(a, c->group, c->peer) || !h || strcmp(h->group, c->group->name) != 0 ||
+	    pair_compare(head_held(h), c->pair) <= 0)
+		repair_refuse(a, c->peer, c->buffer, "nothing", "nothing newer is here");
+	else if (transaction_find_of_buffer(a, c->buffer) || party_find_of_buffer(a, c->buffer))
+		repair_refuse(a, c->peer, c->buffer, "busy", "a sync of it is under way here");
+	else if (transaction_new(a, h, c->group, c->peer, h->version, &t, why) < 0)
+		repair_refuse(a, c->peer, c->buffer, "failed", why);
+}
+
+void repair_serve_next(struct agent *a)
+{
+	struct catch_up *c, *next;
+	struct transaction *t;
+	unsigned n = 0;
+
+	list_for_each(t, &a->transactions, link)
+		n += t->is_repair && t->phase != PHASE_ENDED;
+	list_for_each_safe(c, next, &a->catch_ups, link) {
+		if (n >= SERVED_MAX)
+			return;
+		serve(a, c);
+		n += transaction_find_of_buffer(a, c->buffer) != NULL;
+		catch_up_free(c);
+	}
+}
+
+static unsigned n_waiting(struct agent *a, unsigned peer)
+{
+	struct catch_up *c;
+	unsigned n = 0;
+
+	list_for_each(c, &a->catch_ups, link)
+		n += c->peer == peer;
+	return n;
+}
+
 void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 {
 	const char *buffer, *group_name;
 	const struct group *g;
-	char why[WHY_SIZE];
-	struct transaction *t;
+	struct catch_up *c;
 	struct pair pair;
-	struct head *h;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string(message, "group", GROUP_MAX, &group_name) < 0 ||
@@ -328,12 +416,26 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 		return;
 	}
 	g = group_find(a->config, group_name);
-	h = head_find(a, buffer);
-	if (!g || !agent_knows(a, g, peer) || !h || strcmp(h->group, g->name) != 0 ||
-	    pair_compare(head_held(h), pair) <= 0)
+	c = find_catch_up(a, peer, buffer);
+	if (!g) {
 		repair_refuse(a, peer, buffer, "nothing", "nothing newer is here");
-	else if (transaction_find_of_buffer(a, buffer) || party_find_of_buffer(a, buffer))
-		repair_refuse(a, peer, buffer, "busy", "a sync of it is under way here");
-	else if (transaction_new(a, h, g, peer, h->version, &t, why) < 0)
-		repair_refuse(a, peer, buffer, "failed", why);
+		return;
+	}
+	if (c) {
+		c->pair = pair; /* it asks again, and keeps its place */
+		return;
+	}
+	if (n_waiting(a, peer) >= ASKED_MAX) {
+		repair_refuse(a, peer, buffer, "busy", "it asked for enough already");
+		return;
+	}
+	c = calloc(1, sizeof(*c));
+	if (!c) {
+		repair_refuse(a, peer, buffer, "failed", "out of memory");
+		return;
+	}
+	*c = (struct catch_up){.peer = peer, .group = g, .pair = pair};
+	snprintf(c->buffer, sizeof(c->buffer), "%s", buffer);
+	list_append(&a->catch_ups, &c->link);
+	repair_serve_next(a);
 }

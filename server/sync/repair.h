@@ -11,6 +11,11 @@
 /* Whether anything should be looked at or asked for now, and when to come again; 0: there is no need. */
 uint64_t repair_step(struct agent *a, uint64_t now);
 
+/* Serves those that wait, oldest first, as many as may be served at a time. */
+void repair_serve_next(struct agent *a);
+/* A peer's, or all, that wait. */
+void repair_forget(struct agent *a, unsigned peer_or_none);
+
 void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message);
 void repair_on_refused(struct agent *a, unsigned peer, const json_t *message);
 /* Something came to nothing: a while, longer each time, before the next attempt. */

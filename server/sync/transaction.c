@@ -412,6 +412,7 @@ static void send_blobs(struct agent *a, struct transaction *t, struct member *m,
 {
 	const struct document *d = t->document;
 	const json_t *row;
+	int r = 0;
 	size_t i;
 
 	json_array_foreach(wanted, i, row)
@@ -420,12 +421,26 @@ static void send_blobs(struct agent *a, struct transaction *t, struct member *m,
 		char layout[65], leaves[65];
 
 		if (hex && strcmp(hex, field_hex(d->layout, 32, layout)) == 0)
-			a->edge->send_blob(a->world, m->peer, d->layout, t->layout_fd,
-					   d->layout_bytes);
+			r = a->edge->send_blob(a->world, m->peer, d->layout, t->layout_fd,
+					       d->layout_bytes);
 		else if (hex && strcmp(hex, field_hex(d->leaves, 32, leaves)) == 0)
-			a->edge->send_blob(a->world, m->peer, d->leaves, t->leaves_fd,
-					   document_leaves_bytes(d));
+			r = a->edge->send_blob(a->world, m->peer, d->leaves, t->leaves_fd,
+					       document_leaves_bytes(d));
+		if (r < 0) {
+			member_fail(a, t, m, "could not be sent the layout: %s,", strerror(-r));
+			return;
+		}
 	}
+}
+
+static void on_queued(struct agent *a, struct transaction *t, struct member *m,
+		      const json_t *message)
+{
+	(void)message;
+	if (m->state != MEMBER_ASKED)
+		member_is_wrong(a, t, m, "queued");
+	else
+		m->is_queued = true;
 }
 
 static void on_want(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
@@ -436,6 +451,10 @@ static void on_want(struct agent *a, struct transaction *t, struct member *m, co
 		member_is_wrong(a, t, m, "want");
 	else
 		send_blobs(a, t, m, blobs);
+	if (m->is_queued && t->phase == PHASE_PREPARE)
+		t->deadline_ns = agent_now(a) + a->config->prepare_ns +
+				 agent_time_for(a, t->document->n_bytes);
+	m->is_queued = false;
 }
 
 static void on_ready(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
@@ -552,6 +571,7 @@ static const struct {
 	void (*fn)(struct agent *a, struct transaction *t, struct member *m, const json_t *message);
 } MESSAGES[] = {
 	{"progress", true, epoch_on_progress},
+	{"queued", false, on_queued},
 	{"want", false, on_want},
 	{"ready", false, on_ready},
 	{"refuse", false, on_refuse},
@@ -905,7 +925,7 @@ static void lose_all_in(struct agent *a, struct transaction *t, enum member_stat
 			uint64_t wait_ns)
 {
 	for (unsigned i = 0; i < t->n_members && t->phase != PHASE_ENDED; i++)
-		if (t->members[i].state == state)
+		if (t->members[i].state == state && !t->members[i].is_queued)
 			member_fail(a, t, &t->members[i], "did not answer for %ju s",
 				    (uintmax_t)(wait_ns / SECOND));
 }
@@ -939,6 +959,7 @@ void transaction_on_timer(struct agent *a, struct transaction *t, uint64_t now)
 			lose_absent(a, t);
 			t->deadline_ns = now + for_bytes;
 		} else {
+			t->deadline_ns = t->whole_ns; /* of those that are queued */
 			lose_all_in(a, t, MEMBER_ASKED, c->prepare_ns + for_bytes);
 		}
 		break;

@@ -49,6 +49,7 @@ struct member {
 	unsigned peer; /* NO_PEER: no configured one */
 	const char *name;
 	enum member_state state;
+	bool is_queued; /* it has others to prepare before, and said so */
 	struct ranges missing;
 	unsigned n_corrupt;
 	unsigned n_blamed; /* for links that broke */

@@ -36,7 +36,7 @@ struct sim_node {
 	uint64_t clock_skew_ns; /* its clock is ahead */
 	uint64_t rate; /* bytes/s into it */
 
-	struct sim_version versions[8]; /* the last ones, of weightd */
+	struct sim_version versions[64]; /* the last ones, of weightd */
 	unsigned n_versions;
 	uint64_t last_number;
 

@@ -116,18 +116,18 @@ static size_t n_claims(struct sim *s, unsigned of, unsigned from)
 static void test_invented_names_keep_no_version_out(void **state)
 {
 	struct sim *s = sim_new(
-		&(struct sim_options){.n_nodes = 24, .policy = POLICY_ALL, .seed = 5});
+		&(struct sim_options){.n_nodes = 18, .policy = POLICY_ALL, .seed = 5});
 	char sync[SYNC_ID_SIZE], name[16];
 
 	(void)state;
 	sim_run(s, S);
-	for (unsigned from = 2; from < 24; from++) {
+	for (unsigned from = 2; from < 18; from++) {
 		snprintf(name, sizeof(name), "%u-", from);
 		claim(s, 1, from, name, 1024, 1);
 		assert_in_range(n_claims(s, 1, from), 0, 256);
 	}
 	assert_int_equal(sim_push(s, 0, sync), 0);
-	sim_run(s, 30 * S);
+	assert_true(sim_run_until(s, sim_ended, 30 * S));
 	assert_true(has_outcome(&s->nodes[0], "committed"));
 	sim_free(s);
 }

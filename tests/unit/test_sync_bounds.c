@@ -1,0 +1,176 @@
+/*
+ * Bounds: how much an agent does at a time, whoever asks it to. What is too much waits, and has its turn.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/num.h"
+#include "server/sync/base/talk.h"
+#include "sim.h"
+#include "sim_jobs.h"
+
+#define S SIM_SECOND
+#define N_PUSHES 32 /* as many as an agent takes */
+
+struct most {
+	unsigned n_jobs; /* at one node */
+	unsigned n_wants; /* of one member, not answered by all blobs */
+	unsigned wants[8];
+};
+
+/* Looks at all nodes whenever a message arrives. */
+static bool count(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	const char *type = json_string_value(json_object_get(message, "type"));
+	struct most *most = s->userdata;
+
+	(void)to;
+	most->wants[from] += strcmp(type, "want") == 0;
+	most->wants[from] -= strcmp(type, "ready") == 0;
+	most->n_wants = most->wants[from] > most->n_wants ? most->wants[from] : most->n_wants;
+	for (unsigned i = 1; i < s->options.n_nodes; i++) {
+		unsigned n = 0;
+		struct job *j;
+
+		list_for_each(j, &s->nodes[i].jobs, link)
+			n++;
+		most->n_jobs = n > most->n_jobs ? n : most->n_jobs;
+	}
+	return true;
+}
+
+/* One of each of so many buffers, at once. */
+static int push_many(struct sim *s, unsigned n, char why[WHY_SIZE])
+{
+	int r = 0;
+
+	sim_add_version(&s->nodes[0], ++s->n_contents, s->options.n_bytes);
+	for (unsigned i = 0; i < n && r == 0; i++) {
+		char buffer[16], sync[SYNC_ID_SIZE];
+		cleanup(json_freep) json_t *request = NULL;
+
+		snprintf(buffer, sizeof(buffer), "b%u", i);
+		request = json_pack("{s:s}", "buffer", buffer);
+		r = agent_push(s->nodes[0].agent, request, sync, why);
+	}
+	return r;
+}
+
+static bool all_ended(struct sim *s)
+{
+	cleanup(json_freep) json_t *rows = agent_history(s->nodes[0].agent, 1000);
+
+	return json_array_size(rows) >= N_PUSHES && sim_is_idle(s);
+}
+
+static unsigned n_serving(struct sim *s, unsigned node)
+{
+	cleanup(json_freep) json_t *rows = agent_heads(s->nodes[node].agent, AGENT_SELF);
+	unsigned n = 0;
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+		n += strcmp(json_string_value(json_object_get(row, "state")), "serving") == 0;
+	return n;
+}
+
+static struct sim *world(enum policy policy, struct most *most)
+{
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 3, .policy = policy, .seed = 3});
+
+	sim_run(s, S);
+	s->on_message = count;
+	s->userdata = most;
+	return s;
+}
+
+static void test_many_pushes_have_their_turns_at_a_member(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_ALL, &most);
+	char why[WHY_SIZE] = "";
+
+	(void)state;
+	assert_int_equal(push_many(s, N_PUSHES, why), 0);
+	assert_true(sim_run_until(s, all_ended, 300 * S));
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(n_serving(s, i), N_PUSHES);
+	assert_in_range(most.n_jobs, 1, 2 * 16);
+	assert_in_range(most.n_wants, 1, 24); /* two blobs each, and an outbox has room for 64 */
+	sim_free(s);
+}
+
+/* Longer than PREPARE has to be answered within. */
+static void test_a_push_that_waits_for_its_turn_is_not_given_up(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_ALL, &most);
+	char why[WHY_SIZE] = "";
+	uint64_t began = s->now_ns;
+
+	(void)state;
+	s->nodes[1].rate = s->nodes[2].rate = 2 * MIB;
+	assert_int_equal(push_many(s, N_PUSHES, why), 0);
+	assert_true(sim_run_until(s, all_ended, 600 * S));
+	assert_true(s->now_ns - began > 40 * S);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(n_serving(s, i), N_PUSHES);
+	sim_free(s);
+}
+
+static void test_more_pushes_than_that_are_refused_with_a_sentence(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_ALL, &most);
+	char why[WHY_SIZE] = "";
+
+	(void)state;
+	assert_int_equal(push_many(s, N_PUSHES + 1, why), -EBUSY);
+	assert_string_equal(why, "32 pushes are under way; wait for the end of one");
+	sim_free(s);
+}
+
+static bool n2_has_all(struct sim *s)
+{
+	return n_serving(s, 2) == N_PUSHES && sim_is_idle(s);
+}
+
+static void test_who_missed_much_catches_up_a_few_at_a_time(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_QUORUM, &most);
+	char why[WHY_SIZE] = "";
+
+	(void)state;
+	sim_kill(s, 2);
+	sim_run(s, 30 * S);
+	assert_int_equal(push_many(s, N_PUSHES, why), 0);
+	assert_true(sim_run_until(s, all_ended, 300 * S));
+	most = (struct most){0};
+	sim_start(s, 2);
+	assert_true(sim_run_until(s, n2_has_all, 300 * S));
+	assert_in_range(most.n_jobs, 1, 2 * 8);
+	sim_free(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_many_pushes_have_their_turns_at_a_member),
+		cmocka_unit_test(test_a_push_that_waits_for_its_turn_is_not_given_up),
+		cmocka_unit_test(test_more_pushes_than_that_are_refused_with_a_sentence),
+		cmocka_unit_test(test_who_missed_much_catches_up_a_few_at_a_time),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
