@@ -122,8 +122,8 @@ def preamble(n_bytes, token=TOKEN, sync=SYNC, epoch=1, from_="a", to="b", magic=
         struct.pack(">Q", n_bytes) + from_.encode().ljust(64, b"\0") + to.encode().ljust(64, b"\0")
 
 
-def dial(engine):
-    s = socket.create_connection(("127.0.0.1", engine.port), PATIENCE_S)
+def dial(engine, host="127.0.0.1"):
+    s = socket.create_connection(("127.0.0.1", engine.port), PATIENCE_S, source_address=(host, 0))
     s.settimeout(PATIENCE_S)
     return contextlib.closing(s)
 
@@ -190,6 +190,18 @@ def test_those_who_say_nothing_keep_nobody_out():
             s = silent.enter_context(dial(engine))
             s.sendall(preamble(10)[:i])
         send_stream(engine, b"0123456789")
+        assert engine.hear_end()["op"] == "done"
+
+
+def test_a_host_that_comes_again_and_again_keeps_no_other_out():
+    with receiver() as (engine, _), contextlib.ExitStack() as silent:
+        with dial(engine) as s:
+            for _ in range(60):
+                silent.enter_context(dial(engine, "127.0.0.2"))
+            s.sendall(preamble(10))
+            assert receive(s, 1) == ACCEPTED
+            s.sendall(b"0123456789" + END)
+            assert receive(s, 8) == THERE
         assert engine.hear_end()["op"] == "done"
 
 

@@ -133,26 +133,53 @@ static void on_guest(struct source *source, uint32_t events)
 		refuse(g, "it hung up before it said what it brings");
 }
 
+/* Where all are somebody's. */
+static unsigned n_of_host(const struct gate *gate, const struct in6_addr *host)
+{
+	unsigned n = 0;
+
+	for (size_t i = 0; i < GATE_GUESTS; i++)
+		n += memcmp(&gate->guests[i].host, host, sizeof(*host)) == 0;
+	return n;
+}
+
 static struct guest *find_room(struct gate *gate)
 {
-	struct guest *oldest = &gate->guests[0];
+	struct guest *leaves = NULL;
+	unsigned n_most = 0;
 
 	for (size_t i = 0; i < GATE_GUESTS; i++) {
 		struct guest *g = &gate->guests[i];
+		unsigned n = n_of_host(gate, &g->host);
 
 		if (g->link.fd < 0)
 			return g;
-		if (g->since_ns < oldest->since_ns)
-			oldest = g;
+		if (!leaves || n > n_most || (n == n_most && g->since_ns < leaves->since_ns)) {
+			leaves = g;
+			n_most = n;
+		}
 	}
-	refuse(oldest, "others came while it said nothing");
-	return oldest;
+	refuse(leaves, "others came while it said nothing");
+	return leaves;
+}
+
+static struct in6_addr host_of(const struct sockaddr_storage *at)
+{
+	struct in6_addr host = {0};
+
+	if (at->ss_family == AF_INET6)
+		return ((const struct sockaddr_in6 *)at)->sin6_addr;
+	host.s6_addr[10] = host.s6_addr[11] = 0xff;
+	memcpy(&host.s6_addr[12], &((const struct sockaddr_in *)at)->sin_addr, 4);
+	return host;
 }
 
 static void on_connection(struct source *source, uint32_t events)
 {
 	struct engine *e = container_of(source, struct engine, gate.source);
-	int fd = accept4(e->gate.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	struct sockaddr_storage at = {0};
+	socklen_t at_size = sizeof(at);
+	int fd = accept4(e->gate.fd, (struct sockaddr *)&at, &at_size, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	struct guest *g;
 	SSL *tls = NULL;
 
@@ -165,7 +192,8 @@ static void on_connection(struct source *source, uint32_t events)
 	}
 	link_tune(fd, e->order.stall_ns, 0);
 	g = find_room(&e->gate);
-	*g = (struct guest){.engine = e, .since_ns = num_now_ns(), .is_secured = !tls};
+	*g = (struct guest){
+		.engine = e, .host = host_of(&at), .since_ns = num_now_ns(), .is_secured = !tls};
 	link_open(&g->link, fd, tls, false);
 	if (loop_add(&e->loop, &g->source, fd, EPOLLIN, on_guest) < 0)
 		send_away(g);

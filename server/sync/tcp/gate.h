@@ -2,11 +2,14 @@
  * The gate
  *
  * Where the node before this one connects, and anybody else. Who comes has to prove who it is before anything
- * is done for it; there are a few such guests at a time, each for a while, and the oldest leaves for a new one,
- * so that whoever only sits there keeps nobody out. The one that proves it gets through, once, and then the gate
+ * is done for it; there are a few such guests at a time, each for a while. For a new one leaves the oldest of the
+ * host that has sent most of them, so that neither whoever only sits there keeps anybody out, nor whoever comes
+ * again and again. The one that proves it gets through, once, and then the gate
  * closes.
  */
 #pragma once
+
+#include <netinet/in.h>
 
 #include "server/base/loop.h"
 #include "server/sync/base/preamble.h"
@@ -22,6 +25,7 @@ struct guest {
 	struct source source;
 	struct link link; /* descriptor -1: nobody is here */
 	bool is_secured;
+	struct in6_addr host; /* of IPv4, mapped */
 	uint64_t since_ns;
 	uint8_t preamble[PREAMBLE_SIZE];
 	size_t n_read;
