@@ -753,6 +753,12 @@ static void fill_in(struct parser *p)
 	c->path = keep(p, p->path);
 }
 
+/* No version that is larger is ever admitted, and what comes before it asks weightd is in proportion to it. */
+static uint64_t memory_of_all(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 int config_parse(const char *path, const char *text, size_t size, struct config *ret)
 {
 	struct parser p = {
@@ -761,6 +767,7 @@ int config_parse(const char *path, const char *text, size_t size, struct config 
 			{
 				.log_level = LOG_LEVEL_INFO,
 				.data_tls = true,
+				.max_bytes = memory_of_all(),
 				.prepare_ns = 10ull * SECOND_NS,
 				.stall_ns = 5ull * SECOND_NS,
 				.heartbeat_ns = SECOND_NS,

@@ -52,7 +52,7 @@ struct config {
 	struct group *groups;
 	unsigned n_groups;
 
-	uint64_t max_bytes; /* 0: no limit of ours */
+	uint64_t max_bytes; /* 0: no limit of ours; the memory of the machine if nothing is said */
 	uint64_t prepare_ns;
 	uint64_t stall_ns;
 	uint64_t heartbeat_ns;

@@ -34,6 +34,8 @@
  */
 #define PUSHES_MAX 16
 #define REPAIRS_MAX 8
+#define BLOBS_SHARE                                                                                \
+	8 /* of max-bytes, for what is taken before weightd admits anything: one part of so many */
 #define QUEUED_MAX 64 /* of one coordinator: a document each */
 
 static const char *const PHASES[] = {
@@ -299,6 +301,16 @@ static void refuse(struct agent *a, unsigned peer, const char *sync, const char 
 	agent_send(a, peer, message);
 }
 
+static uint64_t blobs_size(const struct document *d)
+{
+	return blob_size(d, BLOB_LAYOUT) + blob_size(d, BLOB_LEAVES);
+}
+
+static uint64_t blobs_max(const struct agent *a)
+{
+	return a->config->max_bytes ? a->config->max_bytes / BLOBS_SHARE : UINT64_MAX;
+}
+
 /* Who may bring what, before a look at any signature. Returns the code of the refusal, or NULL. */
 static const char *refuse_sender(struct agent *a, unsigned peer, const struct document *d,
 				 char why[WHY_SIZE])
@@ -338,6 +350,12 @@ static const char *refuse_size_or_time(struct agent *a, const struct document *d
 	if (a->config->max_bytes && d->n_bytes > a->config->max_bytes) {
 		snprintf(why, WHY_SIZE, "it has %ju bytes, and max-bytes of %s is %ju",
 			 (uintmax_t)d->n_bytes, a->config->name, (uintmax_t)a->config->max_bytes);
+		return "size";
+	}
+	if (blobs_size(d) > blobs_max(a)) {
+		snprintf(why, WHY_SIZE,
+			 "its layout has %ju bytes, and max-bytes of %s leaves %ju for those",
+			 (uintmax_t)d->layout_bytes, a->config->name, (uintmax_t)blobs_max(a));
 		return "size";
 	}
 	if (!d->decision && age > PUSH_AGE_MAX) {
@@ -409,14 +427,22 @@ static void want(struct agent *a, struct party *p)
 void party_begin_next(struct agent *a)
 {
 	unsigned n[2] = {0};
+	uint64_t blobs = 0;
 	struct party *p;
 
-	list_for_each(p, &a->parties, link)
-		n[p->is_repair] += p->state != PARTY_QUEUED && p->state != PARTY_ENDED;
+	list_for_each(p, &a->parties, link) {
+		if (p->state == PARTY_QUEUED || p->state == PARTY_ENDED)
+			continue;
+		n[p->is_repair]++;
+		blobs += blobs_size(p->document);
+	}
 	list_for_each(p, &a->parties, link) {
 		if (p->state != PARTY_QUEUED ||
 		    n[p->is_repair] >= (p->is_repair ? REPAIRS_MAX : PUSHES_MAX))
 			continue;
+		blobs += blobs_size(p->document);
+		if (blobs > blobs_max(a))
+			return; /* nobody smaller overtakes it */
 		n[p->is_repair]++;
 		p->begun_ns = agent_now(a);
 		p->whole_ns = p->begun_ns + 2 * agent_time_to_move(a, p->document->n_bytes, 0);

@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ipc/base/num.h"
 #include "server/sync/base/talk.h"
+#include "server/sync/config.h"
 #include "sim.h"
 #include "sim_jobs.h"
 
@@ -65,11 +67,16 @@ static int push_many(struct sim *s, unsigned n, char why[WHY_SIZE])
 	return r;
 }
 
-static bool all_ended(struct sim *s)
+static bool have_ended(struct sim *s, size_t n)
 {
 	cleanup(json_freep) json_t *rows = agent_history(s->nodes[0].agent, 1000);
 
-	return json_array_size(rows) >= N_PUSHES && sim_is_idle(s);
+	return json_array_size(rows) >= n && sim_is_idle(s);
+}
+
+static bool all_ended(struct sim *s)
+{
+	return have_ended(s, N_PUSHES);
 }
 
 static unsigned n_serving(struct sim *s, unsigned node)
@@ -163,6 +170,65 @@ static void test_who_missed_much_catches_up_a_few_at_a_time(void **state)
 	sim_free(s);
 }
 
+/* --- Before weightd is asked -------------------------------------------------------------------- */
+
+static bool four_ended(struct sim *s)
+{
+	return have_ended(s, 4);
+}
+
+/* A layout has 1,000 bytes here. */
+static void test_layouts_on_their_way_have_a_share_of_max_bytes(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_ALL, &most);
+	char why[WHY_SIZE] = "";
+
+	(void)state;
+	s->options.n_bytes = 4096;
+	s->nodes[1].config.max_bytes = s->nodes[2].config.max_bytes = 8 * 1100;
+	assert_int_equal(push_many(s, 4, why), 0);
+	assert_true(sim_run_until(s, four_ended, 300 * S));
+	assert_int_equal(n_serving(s, 1), 4);
+	assert_int_equal(most.n_wants, 1);
+	sim_free(s);
+}
+
+static void test_a_layout_out_of_proportion_is_refused(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_ALL, &most);
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	s->options.n_bytes = 4096;
+	s->nodes[1].config.max_bytes = 4096;
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 30 * S));
+	assert_non_null(strstr(s->nodes[0].why, "n0001 refused: its layout has 1000 bytes, and "
+						"max-bytes of n0001 leaves 512 for those"));
+	sim_free(s);
+}
+
+static void test_max_bytes_is_the_memory_of_the_machine_if_nothing_is_said(void **state)
+{
+	static const char TEXT[] = "[node]\nname = a\nlisten = 127.0.0.1:7400\n"
+				   "[tls]\nca = /c\ncertificate = /c\nkey = /k\n"
+				   "[group main]\nmembers = a\npublishers = a\n";
+	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	char text[256];
+	struct config c;
+
+	(void)state;
+	assert_int_equal(config_parse("sync.conf", TEXT, sizeof(TEXT) - 1, &c), 0);
+	assert_int_equal(c.max_bytes, memory);
+	config_deinit(&c);
+	snprintf(text, sizeof(text), "%s[limits]\nmax-bytes = unlimited\n", TEXT);
+	assert_int_equal(config_parse("sync.conf", text, strlen(text), &c), 0);
+	assert_int_equal(c.max_bytes, 0);
+	config_deinit(&c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -170,6 +236,9 @@ int main(void)
 		cmocka_unit_test(test_a_push_that_waits_for_its_turn_is_not_given_up),
 		cmocka_unit_test(test_more_pushes_than_that_are_refused_with_a_sentence),
 		cmocka_unit_test(test_who_missed_much_catches_up_a_few_at_a_time),
+		cmocka_unit_test(test_layouts_on_their_way_have_a_share_of_max_bytes),
+		cmocka_unit_test(test_a_layout_out_of_proportion_is_refused),
+		cmocka_unit_test(test_max_bytes_is_the_memory_of_the_machine_if_nothing_is_said),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
