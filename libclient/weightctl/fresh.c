@@ -1,5 +1,6 @@
 /*
- * Files that are made once. The name is given by link(), which unlike rename() replaces nothing.
+ * Files that are made once. The name is given by link(), which unlike rename() replaces nothing, unless something is
+ * to be replaced.
  */
 #include "libclient/weightctl/fresh.h"
 
@@ -70,6 +71,14 @@ int fresh_keep(struct fresh *f)
 	if (linkat(f->dir_fd, f->temporary, f->dir_fd, f->name, 0) < 0)
 		return -errno;
 	fresh_deinit(f);
+	return fsync(f->dir_fd) < 0 ? -errno : 0;
+}
+
+int fresh_replace(struct fresh *f)
+{
+	if (renameat(f->dir_fd, f->temporary, f->dir_fd, f->name) < 0)
+		return -errno;
+	*f->temporary = '\0';
 	return fsync(f->dir_fd) < 0 ? -errno : 0;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Files that are made once: complete or not there at all, with the mode that was asked for, and never in
- * the place of another.
+ * Files that are made once: complete or not there at all, with the mode that was asked for, and in the place of
+ * another only where that is asked for.
  */
 #pragma once
 
@@ -16,6 +16,8 @@ struct fresh {
 int fresh_write(int dir_fd, const char *name, mode_t mode, const char *text, struct fresh *ret);
 /* Gives it its name. -EEXIST: something has that name. */
 int fresh_keep(struct fresh *f);
+/* The same in the place of another, if there is one. Readers see either. */
+int fresh_replace(struct fresh *f);
 /* Removes what was not kept. */
 void fresh_deinit(struct fresh *f);
 

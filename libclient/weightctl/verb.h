@@ -24,6 +24,7 @@ extern const struct verb verb_show;
 extern const struct verb verb_stat;
 extern const struct verb verb_sync_cancel;
 extern const struct verb verb_sync_history;
+extern const struct verb verb_sync_metrics;
 extern const struct verb verb_sync_plan;
 extern const struct verb verb_sync_push;
 extern const struct verb verb_sync_status;

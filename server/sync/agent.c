@@ -149,7 +149,7 @@ int agent_new(const struct edge *edge, void *world, const struct agent_config *c
 	a->history = json_array();
 	a->peers = calloc(config->n_peers + 1, sizeof(*a->peers));
 	a->knows = calloc((size_t)config->n_groups * (config->n_peers + 1) + 1, sizeof(*a->knows));
-	if (!a->history || !a->peers || !a->knows)
+	if (!a->history || !a->peers || !a->knows || metrics_init(a) < 0)
 		return -ENOMEM;
 	for (unsigned i = 0; i < config->n_groups; i++)
 		if (group_fill_row(&config->groups[i], config,
@@ -178,6 +178,7 @@ struct agent *agent_free(struct agent *a)
 	repair_forget(a, NO_PEER);
 	for (unsigned i = 0; a->peers && i < a->config->n_peers; i++)
 		free(a->peers[i].claims);
+	metrics_deinit(a);
 	json_decref(a->history);
 	free(a->knows);
 	free(a->peers);
@@ -210,6 +211,7 @@ static void settle(struct agent *a)
 	struct transaction *t;
 	struct party *p;
 
+	metrics_step(a);
 	reap(a);
 	repair_serve_next(a);
 	party_begin_next(a);

@@ -132,6 +132,13 @@ json_t *agent_status(const struct agent *a, const char *sync);
 json_t *agent_history(const struct agent *a, unsigned n);
 
 /*
+ * What was counted since it began, and what can be measured now, as families of OpenMetrics: {metric, type:"counter"|
+ * "gauge", unit|null, help, samples:[{labels:{}, value | value_ns}]}. A long family comes in several rows, one
+ * behind the other.
+ */
+json_t *agent_metrics(const struct agent *a);
+
+/*
  * The newest committed version of each buffer that a node told of: {buffer, group, term, number, root}; ours
  * also {version, state:"serving"|"behind"|"unverified"}.
  */

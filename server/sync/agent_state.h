@@ -7,6 +7,7 @@
 #include "server/sync/agent.h"
 #include "server/sync/base/talk.h"
 #include "server/sync/edge.h"
+#include "server/sync/metrics.h"
 
 #define BUFFER_MAX 255 /* bytes of a buffer's name */
 #define HEADS_MAX 1024 /* rows in one message */
@@ -65,6 +66,7 @@ struct agent {
 	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
 	uint64_t timer_ns; /* as the world has it; 0: none */
 	bool look_again; /* somebody may have what we lack */
+	struct metrics metrics;
 	json_t *history; /* of what ended, oldest first: {"row":, "nodes":[rows]} */
 };
 

@@ -253,6 +253,12 @@ static void answer_history(struct client *c, const json_t *request)
 		say_rows(c, agent_history(c->control->options->agent, (unsigned)n));
 }
 
+static void answer_metrics(struct client *c, const json_t *request)
+{
+	(void)request;
+	say_rows(c, agent_metrics(c->control->options->agent));
+}
+
 static void answer_watch(struct client *c, const json_t *request)
 {
 	(void)request;
@@ -264,9 +270,9 @@ static const struct {
 	const char *op;
 	void (*answer)(struct client *c, const json_t *request);
 } requests[] = {
-	{"nodes", answer_nodes},   {"push", answer_push},     {"plan", answer_plan},
-	{"cancel", answer_cancel}, {"status", answer_status}, {"history", answer_history},
-	{"watch", answer_watch},
+	{"nodes", answer_nodes},   {"push", answer_push},       {"plan", answer_plan},
+	{"cancel", answer_cancel}, {"status", answer_status},   {"history", answer_history},
+	{"watch", answer_watch},   {"metrics", answer_metrics},
 };
 
 static void answer(struct client *c, const json_t *request)

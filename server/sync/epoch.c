@@ -66,6 +66,7 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 		}
 	} else if (strcmp(op, "done") == 0 && t->phase == PHASE_BYTES) {
 		t->engine_is_done = true;
+		metrics_on_sent(a, t->first->name, t->expected, json_object_get(message, "out"));
 		work_end(a, &t->engine);
 	} else {
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
@@ -331,6 +332,7 @@ int epoch_begin(struct agent *a, struct transaction *t)
 		return t->phase == PHASE_ENDED ? -1 : 0;
 	}
 	t->epoch++;
+	a->metrics.n_epochs++;
 	t->expected = ranges_total(&t->ranges);
 	t->engine_is_open = t->engine_is_done = false;
 	t->engine_done = 0;
@@ -392,6 +394,7 @@ void epoch_stop(struct agent *a, struct transaction *t)
 	if (t->phase != PHASE_OPEN && t->phase != PHASE_BYTES)
 		return;
 	t->phase = PHASE_STOP;
+	a->metrics.n_broken++;
 	t->deadline_ns = agent_now(a) + a->config->stall_ns;
 	work_end(a, &t->engine);
 	for (unsigned i = 0; i < t->n_members; i++) {

@@ -270,6 +270,7 @@ void history_transaction_end(struct agent *a, const struct transaction *t, bool 
 	json_t *row = ended_row(a, &x, state, t->started_ns, &t->tally, t->why);
 	json_t *rows = json_array(), *nodes = json_array(), *event;
 
+	metrics_on_end(a, ROLE_PUBLISHER, t->is_repair, state);
 	json_array_append_new(nodes,
 			      node_row(a->config->name, state, committed ? t->version : 0, NULL));
 	for (unsigned i = 0; i < t->n_members; i++) {
@@ -292,5 +293,6 @@ void history_party_end(struct agent *a, const struct party *p)
 		p->state_name, p->why);
 
 	set_number(row, "nodes", 1);
+	metrics_on_end(a, ROLE_MEMBER, p->is_repair, p->state_name);
 	remember(a, row, json_pack("[o]", party_row(a, p)), event);
 }

@@ -190,6 +190,7 @@ static void on_corrupt(struct agent *a, struct party *p, const json_t *message)
 	}
 	ranges_deinit(&p->missing);
 	p->missing = corrupt;
+	a->metrics.corrupt_bytes += ranges_total(&corrupt);
 	set_state(a, p, PARTY_READY, 0);
 	tell(a, p, "corrupt", json_pack("{s:o}", "ranges", ranges_to_json(&p->missing)));
 }
@@ -642,6 +643,9 @@ static void on_engine_done(struct agent *a, struct party *p, const json_t *messa
 	}
 	p->done = p->expected;
 	tally_add(&p->tally, p->expected, a->config->tls, in);
+	metrics_on_received(a, p->from, p->expected, in);
+	if (p->to[0])
+		metrics_on_sent(a, p->to, p->expected, out);
 	engine_over(a, p, p->expected);
 	tell(a, p, "done",
 	     json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)p->epoch, "in", in, "out", out));

@@ -54,6 +54,7 @@ struct party {
 	uint64_t reported; /* of done, to the coordinator */
 	uint64_t reported_ns;
 	struct tally tally;
+	struct metrics_stay stay;
 
 	uint64_t started_ns; /* CLOCK_REALTIME */
 	uint64_t begun_ns; /* CLOCK_MONOTONIC */

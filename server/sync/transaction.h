@@ -118,6 +118,7 @@ struct transaction {
 	unsigned n_broken;
 
 	struct tally tally; /* of all members */
+	struct metrics_stay stay;
 	uint64_t started_ns; /* CLOCK_REALTIME */
 	uint64_t deadline_ns; /* of the phase */
 	uint64_t whole_ns;

@@ -19,7 +19,7 @@ from integration.wire import until
 
 VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback", "chmod", "chown", "rm",
          "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync status", "sync history",
-         "sync cancel", "sync watch", "sync plan", "pki ca", "pki node", "pki show"]
+         "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki show"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
@@ -410,7 +410,7 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["sync", "push", "m", "--max-rate", ""], ["sync", "status", "xyz"], ["sync", "status", ""],
          ["sync", "status", "0" * 17], ["sync", "status", "1", "2"], ["sync", "status", "-o", "NOPE"],
          ["sync", "cancel"], ["sync", "cancel", "no\x1b"], ["sync", "history", "1"], ["sync", "history", "-c", "0"],
-         ["sync", "watch", "1"], ["sync", "plan"], *(["sync", "plan", "--nodes", "4", "--nic", "1G", "--size", "1G", *more] for more in (
+         ["sync", "watch", "1"], ["sync", "metrics", "1"], ["sync", "metrics", "--output"], ["sync", "plan"], *(["sync", "plan", "--nodes", "4", "--nic", "1G", "--size", "1G", *more] for more in (
              ["x"], ["--nodes", "1"], ["--nic", "0"], ["--nic", "1X"], ["--nic", "G"], ["--size", "0"], ["--size", "51TB"],
              ["--size", "1e9"], ["--schedule", "square"], ["--stragglers", "1"], ["--stragglers", "1:0.5"], ["--stragglers", "4:2"],
              ["--failures", "3"], ["--stall", "-1"], ["--efficiency", "1.2.3"], ["-o", "NOPE"])),
