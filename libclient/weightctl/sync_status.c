@@ -63,7 +63,7 @@ static const struct column columns[] = {
 	{"LEFT", COLUMN_CLOCK, PART(left_ns), .help = "time at that rate", .shown = true},
 	{"FROM", COLUMN_TEXT, PART(from), .help = "node that sends to it", .shown = true,
 	 .cut = true, .width = 4},
-	{"SLOW", COLUMN_BOOL, PART(slow), .help = "the others wait for it"},
+	{"SLOW", COLUMN_BOOL, PART(slow), .help = "its link is; those behind it in the chain wait"},
 	{"EPOCH", COLUMN_U64, PART(epoch), .help = "attempts to move the bytes, this one included"},
 	{"WHY", COLUMN_TEXT, PART(why), .help = "it is so; below the table, too"},
 	{},
@@ -165,6 +165,16 @@ static void say(FILE *f, const struct part *p, const char *sentence)
 	sync_say(f, what, sentence);
 }
 
+static void say_slow(FILE *f, const struct part *p)
+{
+	char sentence[256];
+
+	(void)snprintf(sentence, sizeof(sentence),
+		       "is slow to get it from %.63s; those behind it wait",
+		       p->from ? p->from : "the node before it");
+	say(f, p, sentence);
+}
+
 /* Below the table: what does not fit into it. */
 static void print_sentences(FILE *f, const json_t *rows)
 {
@@ -181,7 +191,7 @@ static void print_sentences(FILE *f, const json_t *rows)
 		if (!any)
 			any = fputc('\n', f) != EOF;
 		if (p.slow)
-			say(f, &p, "is slow, the others wait for it");
+			say_slow(f, &p);
 		if (p.why)
 			say(f, &p, p.why);
 	}

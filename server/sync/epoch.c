@@ -96,8 +96,7 @@ static int compare_rates(const void *x, const void *y)
 	return *a < *b ? -1 : *a > *b;
 }
 
-/* Of those that were ever measured; 0: nobody was. */
-static uint64_t median_rate(const struct agent *a, const struct transaction *t)
+uint64_t epoch_median_rate(const struct agent *a, const struct transaction *t)
 {
 	uint64_t *rates = calloc(t->n_members + 1, sizeof(*rates)), median;
 	unsigned n = 0;
@@ -192,7 +191,7 @@ static void go_around_broken(struct transaction *t)
 /* Links those that lack something. */
 static void link_chain(struct agent *a, struct transaction *t)
 {
-	uint64_t median = median_rate(a, t);
+	uint64_t median = epoch_median_rate(a, t);
 
 	t->first = NULL;
 	for (unsigned i = 0; i < t->n_members; i++) {

@@ -28,6 +28,9 @@ void epoch_on_broken(struct agent *a, struct transaction *t, struct member *m,
 void epoch_on_stopped(struct agent *a, struct transaction *t, struct member *m,
 		      const json_t *message);
 
+/* Bytes per second into its members, of those that were ever measured; 0: nobody was. */
+uint64_t epoch_median_rate(const struct agent *a, const struct transaction *t);
+
 /* What an engine is told first. `from` and `token` are NULL at the source. */
 json_t *epoch_open_engine(struct agent *a, const char *sync, uint64_t epoch, uint64_t n_bytes,
 			  const char *from, const char *token, const struct ranges *ranges);

@@ -4,11 +4,13 @@
  */
 #include "server/sync/history.h"
 
-#include <stdlib.h>
 #include <string.h>
+
+#include "server/sync/epoch.h"
 
 #define HISTORY_MAX 256
 #define HISTORY_WITH_NODES 8
+#define STALE_NS (2 * SECOND)
 
 struct about {
 	const char *sync;
@@ -48,45 +50,54 @@ static void set_text(json_t *row, const char *key, const char *s)
 
 /* --- Rows --------------------------------------------------------------------------------------- */
 
-static int compare_rates(const void *x, const void *y)
+/* The one before it in the chain; NULL: this node, or it is in none. */
+static const struct member *before(const struct transaction *t, const struct member *m)
 {
-	const uint64_t *a = x, *b = y;
+	const struct member *at = t->first;
 
-	return *a < *b ? -1 : *a > *b;
-}
-
-/* Slower than half of what half of them reach. */
-static uint64_t slow_below(const struct transaction *t)
-{
-	uint64_t *rates = calloc(t->n_members + 1, sizeof(*rates)), median;
-	unsigned n = 0;
-
-	if (!rates)
-		return 0;
-	for (unsigned i = 0; i < t->n_members; i++)
-		if (t->members[i].rate)
-			rates[n++] = t->members[i].rate;
-	qsort(rates, n, sizeof(*rates), compare_rates);
-	median = rates[n / 2];
-	free(rates);
-	return median / 2;
+	while (at && at->next != m)
+		at = at->next;
+	return at;
 }
 
 static const char *from_of(const struct agent *a, const struct transaction *t,
 			   const struct member *m)
 {
-	const char *from = a->config->name;
+	const struct member *from = before(t, m);
 
-	for (const struct member *at = t->first; at; at = at->next) {
-		if (at == m)
-			return from;
-		from = at->name;
-	}
-	return NULL;
+	return from ? from->name : m == t->first ? a->config->name : NULL;
+}
+
+/* What it said last, until it has said nothing for so long that this cannot be true any more. */
+static uint64_t rate_of(const struct agent *a, const struct member *m)
+{
+	return m->state == MEMBER_MOVING && agent_now(a) - m->moved_ns < STALE_NS ? m->rate : 0;
+}
+
+/*
+ * Whether its link is why it waits: it gets less than half of what it could, or nothing. It could get what the one
+ * before it in the chain got, as that is what is given on; or, as the first, what members got when they were last
+ * measured. Those behind it are as slow, and only wait.
+ */
+static bool is_slow(const struct agent *a, const struct transaction *t, const struct member *m)
+{
+	const struct member *from = before(t, m);
+	uint64_t could = epoch_median_rate(a, t);
+
+	if (m->state != MEMBER_MOVING || m->done == t->expected ||
+	    (from ? from->done : t->expected) <= m->done)
+		return false;
+	if (agent_now(a) - m->moved_ns >= STALE_NS)
+		return true;
+	if (from)
+		could = from->measured ? from->measured : rate_of(a, from);
+	else if (t->max_rate && t->max_rate < could)
+		could = t->max_rate;
+	return m->rate && m->rate < could / 2;
 }
 
 /* Without `from` and `slow`, which cost a walk each. */
-static json_t *member_row(const struct transaction *t, const struct member *m)
+static json_t *member_row(const struct agent *a, const struct transaction *t, const struct member *m)
 {
 	struct about x = about_transaction(t);
 	json_t *row = row_of(&x);
@@ -95,7 +106,7 @@ static json_t *member_row(const struct transaction *t, const struct member *m)
 	set_text(row, "phase", member_phase(m));
 	set_number(row, "done", m->done);
 	set_number(row, "expected", t->expected);
-	set_number(row, "rate", m->rate);
+	set_number(row, "rate", rate_of(a, m));
 	set_number(row, "epoch", t->epoch);
 	set_text(row, "why", m->why);
 	return row;
@@ -117,7 +128,6 @@ static const char *our_phase(const struct transaction *t)
 
 static void append_transaction(const struct agent *a, const struct transaction *t, json_t *rows)
 {
-	uint64_t slow = slow_below(t);
 	struct about x = about_transaction(t);
 	json_t *row = row_of(&x);
 
@@ -134,15 +144,16 @@ static void append_transaction(const struct agent *a, const struct transaction *
 	for (unsigned i = 0; i < t->n_members; i++) {
 		const struct member *m = &t->members[i];
 
-		row = member_row(t, m);
+		row = member_row(a, t, m);
 		set_text(row, "from", from_of(a, t, m));
-		json_object_set_new(row, "slow", json_boolean(m->rate && m->rate < slow));
+		json_object_set_new(row, "slow", json_boolean(is_slow(a, t, m)));
 		json_array_append_new(rows, row);
 	}
 }
 
 static json_t *party_row(const struct agent *a, const struct party *p)
 {
+	bool moves = p->state == PARTY_MOVING && agent_now(a) - p->reported_ns < STALE_NS;
 	struct about x = about_party(p);
 	json_t *row = row_of(&x);
 
@@ -150,7 +161,7 @@ static json_t *party_row(const struct agent *a, const struct party *p)
 	set_text(row, "phase", party_phase(p));
 	set_number(row, "done", p->done);
 	set_number(row, "expected", p->expected);
-	set_number(row, "rate", p->rate);
+	set_number(row, "rate", moves ? p->rate : 0);
 	set_number(row, "epoch", p->epoch);
 	set_text(row, "why", p->why);
 	set_text(row, "from", p->from);
@@ -197,7 +208,7 @@ json_t *agent_history(const struct agent *a, unsigned n)
 
 void history_member_event(struct agent *a, const struct transaction *t, const struct member *m)
 {
-	json_t *event = member_row(t, m);
+	json_t *event = member_row(a, t, m);
 
 	json_object_set_new(event, "event", json_string("phase"));
 	agent_event(a, event);

@@ -147,7 +147,7 @@ def test_status(make_agent):
     assert head == ["SYNC", "BUFFER", "VERSION", "NODE", "PHASE", "DONE", "EXPECTED", "RATE", "LEFT", "FROM"]
     assert first == [SYNC, "llama-8b-instruct", "1.7", "b", "bytes", "268.4", "MB", "1.1", "GB", "118.0", "MB/s", "0:07", "a"]
     assert second[-3:] == ["-", "-", "b"]
-    assert text.endswith(f"\n\n{SYNC} c: is slow, the others wait for it\n")
+    assert text.endswith(f"\n\n{SYNC} c: is slow to get it from b; those behind it wait\n")
     assert agent.requests == [{"op": "status", "sync": None}]
 
 

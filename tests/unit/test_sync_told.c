@@ -1,0 +1,255 @@
+/*
+ * What people are told of syncs, by agents in a world of their own: who is slow, what was counted, what failed and
+ * where, and what had been.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/sync/base/talk.h"
+#include "sim.h"
+
+#define S SIM_SECOND
+#define MIB ((uint64_t)1 << 20)
+
+static struct sim *world(unsigned n, enum policy policy)
+{
+	struct sim *s = sim_new(
+		&(struct sim_options){.n_nodes = n, .policy = policy, .seed = n + 177});
+
+	sim_run(s, S); /* they know each other */
+	return s;
+}
+
+static void push_and_wait(struct sim *s, const char *outcome)
+{
+	char sync[SYNC_ID_SIZE];
+
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 300 * S));
+	if (strcmp(s->nodes[0].outcome, outcome) != 0)
+		print_message("%s\n", s->nodes[0].why);
+	assert_string_equal(s->nodes[0].outcome, outcome);
+}
+
+static const char *text(const json_t *row, const char *key)
+{
+	const char *s = json_string_value(json_object_get(row, key));
+
+	return s ? s : "";
+}
+
+static json_int_t number(const json_t *row, const char *key)
+{
+	return json_integer_value(json_object_get(row, key));
+}
+
+/* --- Who is slow -------------------------------------------------------------------------------- */
+
+/* Of the status at node 0 the row of another, borrowed from `rows`. */
+static json_t *row_of(json_t *rows, const char *node)
+{
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row) if (strcmp(text(row, "node"), node) == 0 &&
+					     strcmp(text(row, "phase"), "bytes") == 0) return row;
+	return NULL;
+}
+
+static bool n2_is_slow(struct sim *s)
+{
+	cleanup(json_freep) json_t *rows = agent_status(s->nodes[0].agent, NULL);
+	json_t *row;
+	size_t i;
+
+	/* Nobody else is, ever: those behind it only wait. */
+	json_array_foreach(rows, i, row) if (json_is_true(json_object_get(row, "slow")))
+		assert_string_equal(text(row, "node"), "n0002");
+	return json_is_true(json_object_get(row_of(rows, "n0002"), "slow"));
+}
+
+static void test_the_link_that_holds_up_the_others_is_slow_and_no_other(void **state)
+{
+	struct sim *s = world(5, POLICY_ALL);
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	for (unsigned i = 1; i < 5; i++)
+		s->nodes[i].rate = (i == 2 ? 8 : 64) * MIB;
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, n2_is_slow, 10 * S));
+	assert_true(sim_run_until(s, sim_ended, 60 * S));
+	assert_false(n2_is_slow(s));
+	sim_free(s);
+}
+
+static bool n2_has_some(struct sim *s)
+{
+	cleanup(json_freep) json_t *rows = agent_status(s->nodes[0].agent, NULL);
+
+	return number(row_of(rows, "n0002"), "rate") > 0;
+}
+
+static bool n2_has_no_rate(struct sim *s)
+{
+	cleanup(json_freep) json_t *rows = agent_status(s->nodes[0].agent, NULL);
+	json_t *row = row_of(rows, "n0002");
+
+	return row && number(row, "rate") == 0 && json_is_true(json_object_get(row, "slow"));
+}
+
+static void test_what_stalled_has_no_rate(void **state)
+{
+	struct sim *s = world(4, POLICY_ALL);
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	for (unsigned i = 1; i < 4; i++)
+		s->nodes[i].rate = 32 * MIB;
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, n2_has_some, 10 * S));
+	s->nodes[2].engines_hang = true;
+	assert_true(sim_run_until(s, n2_has_no_rate, 4 * S));
+	sim_free(s);
+}
+
+/* --- What was counted --------------------------------------------------------------------------- */
+
+static bool has_labels(const json_t *sample, const char *role, const char *kind, const char *result)
+{
+	const json_t *labels = json_object_get(sample, "labels");
+
+	return (!role || strcmp(text(labels, "role"), role) == 0) &&
+	       (!kind || strcmp(text(labels, "kind"), kind) == 0) &&
+	       (!result || strcmp(text(labels, "result"), result) == 0);
+}
+
+/* The sum over all samples that have these labels, each of which may be NULL. */
+static json_int_t metric(struct sim *s, unsigned node, const char *name, const char *role,
+			 const char *kind, const char *result)
+{
+	cleanup(json_freep) json_t *rows = agent_metrics(s->nodes[node].agent);
+	json_int_t sum = 0;
+	json_t *row, *sample;
+	bool any = false;
+	size_t i, k;
+
+	json_array_foreach(rows, i, row)
+	{
+		if (strcmp(text(row, "metric") + strlen("weightd_sync_"), name) != 0)
+			continue;
+		json_array_foreach(json_object_get(row, "samples"), k,
+				   sample) if (has_labels(sample, role, kind, result))
+		{
+			sum += number(sample, "value") + number(sample, "value_ns");
+			any = true;
+		}
+	}
+	assert_true(any);
+	return sum;
+}
+
+static void test_repairs_and_failures_are_counted(void **state)
+{
+	struct sim *s = world(3, POLICY_QUORUM);
+
+	(void)state;
+	sim_kill(s, 2);
+	push_and_wait(s, "committed");
+	sim_start(s, 2);
+	assert_true(sim_run_until(s, sim_is_converged, 60 * S));
+	assert_int_equal(metric(s, 2, "syncs", "member", "repair", "committed"), 1);
+	assert_int_equal(metric(s, 0, "syncs", "publisher", "push", "committed"), 1);
+	assert_int_equal(metric(s, 0, "syncs", "publisher", "repair", "committed") +
+				 metric(s, 1, "syncs", "publisher", "repair", "committed"),
+			 1);
+	sim_kill(s, 1);
+	sim_kill(s, 2);
+	sim_run(s, 20 * S);
+	push_and_wait(s, "failed");
+	assert_int_equal(metric(s, 0, "syncs", "publisher", "push", "failed"), 1);
+	assert_int_equal(metric(s, 0, "syncs", "publisher", "push", "committed"), 1);
+	assert_int_equal(metric(s, 0, "active_syncs", NULL, NULL, NULL), 0);
+	assert_int_equal(metric(s, 0, "peer_up", NULL, NULL, NULL), 0);
+	sim_free(s);
+}
+
+static void test_bytes_that_were_wrong_and_epochs_that_broke_are_counted(void **state)
+{
+	struct sim *s = world(4, POLICY_ALL);
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	s->nodes[2].n_corrupt = 2;
+	push_and_wait(s, "committed");
+	assert_int_equal(metric(s, 2, "corrupt_bytes", NULL, NULL, NULL), 2 * MIB);
+	assert_int_equal(metric(s, 1, "corrupt_bytes", NULL, NULL, NULL), 0);
+	assert_int_equal(metric(s, 0, "epochs", NULL, NULL, NULL), 3);
+	assert_int_equal(metric(s, 0, "broken_epochs", NULL, NULL, NULL), 0);
+	for (unsigned i = 1; i < 4; i++)
+		s->nodes[i].rate = 32 * MIB;
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, n2_has_some, 10 * S));
+	assert_true(sim_kill_job(s, 1, JOB_ENGINE));
+	assert_true(sim_run_until(s, sim_ended, 60 * S));
+	assert_int_equal(metric(s, 0, "epochs", NULL, NULL, NULL), 5);
+	assert_int_equal(metric(s, 0, "broken_epochs", NULL, NULL, NULL), 1);
+	sim_free(s);
+}
+
+static void test_the_time_of_a_sync_is_in_its_phases(void **state)
+{
+	struct sim *s = world(3, POLICY_ALL);
+	json_int_t took, phases;
+
+	(void)state;
+	push_and_wait(s, "committed");
+	took = number(s->nodes[0].end, "ended_ns") - number(s->nodes[0].end, "started_ns");
+	phases = metric(s, 0, "phase_seconds", "publisher", NULL, NULL);
+	assert_true(took > 0);
+	assert_int_equal(phases, took);
+	assert_int_equal(metric(s, 0, "phase_seconds", "member", NULL, NULL), 0);
+	assert_true(metric(s, 1, "phase_seconds", "member", NULL, NULL) > took / 2);
+	sim_free(s);
+}
+
+/* Packets have 64 KiB. */
+static void test_a_thousand_peers_fit_into_packets(void **state)
+{
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 1000, .seed = 1, .is_quiet = true});
+	cleanup(json_freep) json_t *rows = agent_metrics(s->nodes[0].agent);
+	size_t i, n_up = 0;
+	json_t *row;
+
+	(void)state;
+	json_array_foreach(rows, i, row)
+	{
+		if (strcmp(text(row, "metric"), "weightd_sync_peer_up") == 0)
+			n_up += json_array_size(json_object_get(row, "samples"));
+		assert_in_range(json_dumpb(row, NULL, 0, JSON_COMPACT), 1, TALK_SIZE_MAX / 8);
+	}
+	assert_int_equal(n_up, 999);
+	sim_free(s);
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_link_that_holds_up_the_others_is_slow_and_no_other),
+		cmocka_unit_test(test_what_stalled_has_no_rate),
+		cmocka_unit_test(test_repairs_and_failures_are_counted),
+		cmocka_unit_test(test_bytes_that_were_wrong_and_epochs_that_broke_are_counted),
+		cmocka_unit_test(test_the_time_of_a_sync_is_in_its_phases),
+		cmocka_unit_test(test_a_thousand_peers_fit_into_packets),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
