@@ -234,7 +234,8 @@ static int open_ours(struct agent *a, struct transaction *t)
 
 	t->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
 	if (work_start(a, &t->engine, JOB_ENGINE, why) < 0) {
-		transaction_fail(a, t, "%s", why);
+		transaction_fail(a, t, "the engine of %s could not be started: %s", a->config->name,
+				 why);
 		return -1;
 	}
 	work_tell(a, &t->engine,
@@ -323,7 +324,7 @@ int epoch_begin(struct agent *a, struct transaction *t)
 		return 0;
 	link_chain(a, t);
 	if (add_ranges(t) < 0) {
-		transaction_fail(a, t, "out of memory");
+		transaction_fail(a, t, "%s ran out of memory", a->config->name);
 		return -1;
 	}
 	if (t->epoch == EPOCHS_MAX) {
@@ -350,7 +351,7 @@ int epoch_plan(struct agent *a, struct transaction *t)
 {
 	link_chain(a, t);
 	if (add_ranges(t) < 0) {
-		transaction_fail(a, t, "out of memory");
+		transaction_fail(a, t, "%s ran out of memory", a->config->name);
 		return -1;
 	}
 	t->epoch++;
@@ -443,7 +444,7 @@ void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, c
 	member_set_state(a, t, m, MEMBER_OPEN);
 }
 
-static struct member *before(const struct transaction *t, const struct member *m)
+struct member *epoch_before(const struct transaction *t, const struct member *m)
 {
 	struct member *at = t->first;
 
@@ -460,7 +461,7 @@ static void measure(struct agent *a, const struct transaction *t, struct member 
 {
 	struct peer *p = &a->peers[m->peer];
 	uint64_t took = agent_now(a) - t->epoch_ns, rate;
-	const struct member *from = before(t, m);
+	const struct member *from = epoch_before(t, m);
 
 	if (m->measured || t->expected < MEASURED_MIN || !took || t->max_rate)
 		return;
@@ -503,7 +504,7 @@ void epoch_on_done(struct agent *a, struct transaction *t, struct member *m, con
 		return;
 	}
 	if (ranges_remove_all(&m->missing, &t->ranges) < 0) {
-		member_fail(a, t, m, "could not be noted: out of memory");
+		member_fail(a, t, m, "is lost, as %s ran out of memory,", a->config->name);
 		return;
 	}
 	m->done = t->expected;
@@ -549,7 +550,7 @@ static struct culprit culprit_of(struct agent *a, struct transaction *t, struct 
 		return c;
 	while (is_starved(a, t, sender, receiver)) {
 		receiver = sender;
-		sender = before(t, receiver);
+		sender = epoch_before(t, receiver);
 	}
 	c.is_link = true;
 	c.ends[0] = sender;

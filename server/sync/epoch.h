@@ -28,6 +28,8 @@ void epoch_on_broken(struct agent *a, struct transaction *t, struct member *m,
 void epoch_on_stopped(struct agent *a, struct transaction *t, struct member *m,
 		      const json_t *message);
 
+/* The one before it in the chain; NULL: this node, or it is in none. */
+struct member *epoch_before(const struct transaction *t, const struct member *m);
 /* Bytes per second into its members, of those that were ever measured; 0: nobody was. */
 uint64_t epoch_median_rate(const struct agent *a, const struct transaction *t);
 

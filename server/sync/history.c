@@ -50,20 +50,10 @@ static void set_text(json_t *row, const char *key, const char *s)
 
 /* --- Rows --------------------------------------------------------------------------------------- */
 
-/* The one before it in the chain; NULL: this node, or it is in none. */
-static const struct member *before(const struct transaction *t, const struct member *m)
-{
-	const struct member *at = t->first;
-
-	while (at && at->next != m)
-		at = at->next;
-	return at;
-}
-
 static const char *from_of(const struct agent *a, const struct transaction *t,
 			   const struct member *m)
 {
-	const struct member *from = before(t, m);
+	const struct member *from = epoch_before(t, m);
 
 	return from ? from->name : m == t->first ? a->config->name : NULL;
 }
@@ -81,7 +71,7 @@ static uint64_t rate_of(const struct agent *a, const struct member *m)
  */
 static bool is_slow(const struct agent *a, const struct transaction *t, const struct member *m)
 {
-	const struct member *from = before(t, m);
+	const struct member *from = epoch_before(t, m);
 	uint64_t could = epoch_median_rate(a, t);
 
 	if (m->state != MEMBER_MOVING || m->done == t->expected ||

@@ -76,14 +76,68 @@ static void set_state(struct agent *a, struct party *p, enum party_state state, 
 	history_party_event(a, p);
 }
 
+/* "while bytes moved (a -> b, 312 of 1024 MiB)" */
+static void describe(const struct agent *a, const struct party *p, char *ret, size_t size)
+{
+	static const char *const WORDS[] = {
+		[PARTY_WANT] = "while it waited for the layout",
+		[PARTY_CREATE] = "while it made room",
+		[PARTY_READY] = "while it waited for its bytes",
+		[PARTY_OPENING] = "while links were opened",
+		[PARTY_OPEN] = "while links were opened",
+		[PARTY_MOVING] = "while bytes moved",
+		[PARTY_VERIFYING] = "while it verified",
+		[PARTY_VERIFIED] = "after it had verified",
+		[PARTY_PUBLISHING] = "while it published",
+	};
+
+	if (p->state < PARTY_OPENING || p->state > PARTY_MOVING)
+		snprintf(ret, size, "%s", WORDS[p->state]);
+	else
+		snprintf(ret, size, "%s (%s -> %s, %ju of %ju MiB)", WORDS[p->state], p->from,
+			 a->config->name, (uintmax_t)(p->done >> 20),
+			 (uintmax_t)(p->expected >> 20));
+}
+
+static void describe_kept(const struct agent *a, const struct party *p, char *ret, size_t size)
+{
+	struct pair held = head_held(p->head);
+
+	if (p->state == PARTY_PUBLISHING)
+		snprintf(ret, size, "%s will fetch it again", a->config->name);
+	else if (held.number)
+		snprintf(ret, size, "%s still serves %s@%ju", a->config->name, p->head->buffer,
+			 (uintmax_t)held.number);
+	else
+		snprintf(ret, size, "%s serves what it had", a->config->name);
+}
+
+/* The coordinator, who knows more, says all of it by itself. */
+static char *explain(const struct agent *a, const struct party *p, const char *why)
+{
+	char where[WHY_SIZE / 2] = "", kept[WHY_SIZE / 2 + BUFFER_MAX], *sentence;
+
+	if (strncmp(why, "sync ", 5) == 0)
+		return strdup(why);
+	if (!strstr(why, " while "))
+		describe(a, p, where, sizeof(where));
+	describe_kept(a, p, kept, sizeof(kept));
+	return asprintf(&sentence, "sync %s: %s@%ju was not %s on %s: %s%s%s; %s", p->sync,
+			p->head->buffer, (uintmax_t)p->document->pair.number,
+			p->state == PARTY_PUBLISHING ? "published" : "committed", a->config->name,
+			why, where[0] ? ", " : "", where, kept) < 0
+		       ? NULL
+		       : sentence;
+}
+
 static void end(struct agent *a, struct party *p, const char *state_name, const char *why)
 {
+	if (why && !p->why)
+		p->why = explain(a, p, why);
 	work_end(a, &p->engine);
 	work_end(a, &p->sink);
 	p->state = PARTY_ENDED;
 	p->state_name = state_name;
-	if (why && !p->why)
-		p->why = strdup(why);
 	history_party_end(a, p);
 	if (strcmp(state_name, "failed") == 0 && p->is_repair)
 		repair_in_vain(a, p->head, p->coordinator);

@@ -57,6 +57,12 @@ static void set_phase(struct agent *a, struct transaction *t, enum phase phase, 
 	t->deadline_ns = agent_now(a) + wait_ns;
 }
 
+/* Longer than a member waits for its weightd: what it says of that has to arrive, as it knows more. */
+static uint64_t time_to_answer(const struct agent *a, const struct transaction *t)
+{
+	return agent_time_for(a, t->document->n_bytes) + a->config->stall_ns;
+}
+
 unsigned transaction_count(const struct transaction *t, enum member_state state)
 {
 	unsigned n = 0;
@@ -125,20 +131,58 @@ static const char *doing(const struct member *m)
 	return WORDS[m->state];
 }
 
+static const char *from_name(const struct agent *a, const struct transaction *t,
+			     const struct member *m)
+{
+	const struct member *from = epoch_before(t, m);
+
+	return from ? from->name : a->config->name;
+}
+
 /* "while bytes moved (a -> b, 312 of 1024 MiB)" */
 static void describe(const struct agent *a, const struct transaction *t, const struct member *m,
 		     char *ret, size_t size)
 {
-	const char *from = a->config->name;
-
-	if (m->state < MEMBER_OPENING || m->state > MEMBER_STOPPING) {
+	if (m->state < MEMBER_OPENING || m->state > MEMBER_STOPPING)
 		snprintf(ret, size, "%s", doing(m));
-		return;
-	}
-	for (const struct member *before = t->first; before && before != m; before = before->next)
-		from = before->name;
-	snprintf(ret, size, "%s (%s -> %s, %ju of %ju MiB)", doing(m), from, m->name,
-		 (uintmax_t)(m->done >> 20), (uintmax_t)(t->expected >> 20));
+	else
+		snprintf(ret, size, "%s (%s -> %s, %ju of %ju MiB)", doing(m), from_name(a, t, m),
+			 m->name, (uintmax_t)(m->done >> 20), (uintmax_t)(t->expected >> 20));
+}
+
+/* The first that has not got what the one before it has: where the bytes hang. NULL: they do not. */
+static const struct member *held_up(const struct transaction *t)
+{
+	uint64_t could = t->expected;
+
+	for (const struct member *m = t->first; m; could = m->done, m = m->next)
+		if (m->state == MEMBER_MOVING && m->done < could)
+			return m;
+	return NULL;
+}
+
+/* What the sync did, as describe() says of a member. */
+static void describe_phase(const struct agent *a, const struct transaction *t, char *ret,
+			   size_t size)
+{
+	static const char *const WORDS[] = {
+		[PHASE_ATTACH] = "attached it",
+		[PHASE_DIGEST] = "digested it",
+		[PHASE_PREPARE] = "members prepared",
+		[PHASE_OPEN] = "links were opened",
+		[PHASE_BYTES] = "bytes moved",
+		[PHASE_STOP] = "an epoch that had broken was stopped",
+		[PHASE_VERIFY] = "members verified",
+		[PHASE_COMMIT] = "members committed",
+	};
+	const struct member *m = t->phase == PHASE_BYTES ? held_up(t) : NULL;
+
+	if (m)
+		describe(a, t, m, ret, size);
+	else if (t->phase <= PHASE_DIGEST)
+		snprintf(ret, size, "while %s %s", a->config->name, WORDS[t->phase]);
+	else
+		snprintf(ret, size, "while %s", WORDS[t->phase]);
 }
 
 void member_fail(struct agent *a, struct transaction *t, struct member *m, const char *format, ...)
@@ -202,36 +246,48 @@ static void end(struct agent *a, struct transaction *t, bool committed)
 		head_tell_all(a, t->head);
 }
 
+static void describe_kept(const struct transaction *t, char *ret, size_t size)
+{
+	if (t->decided && !t->is_repair)
+		snprintf(ret, size, "whoever missed it will fetch it");
+	else if (t->is_repair)
+		snprintf(ret, size, "%s serves what it had, and will ask again", t->members[0].name);
+	else if (t->before.number)
+		snprintf(ret, size, "every node still serves %s@%ju", t->head->buffer,
+			 (uintmax_t)t->before.number);
+	else
+		snprintf(ret, size, "no node serves any version of it");
+}
+
+/* `cause` says where it happened. */
+static void fail_by(struct agent *a, struct transaction *t, const char *cause)
+{
+	char number[24] = "", kept[WHY_SIZE], *why;
+
+	if (t->document->pair.number)
+		snprintf(number, sizeof(number), "@%ju", (uintmax_t)t->document->pair.number);
+	describe_kept(t, kept, sizeof(kept));
+	if (asprintf(&why, "sync %s: %s%s was not committed%s: %s; %s", t->sync, t->head->buffer,
+		     number, t->decided && !t->is_repair ? " everywhere" : "", cause, kept) >= 0) {
+		free(t->why);
+		t->why = why;
+	}
+	end(a, t, t->decided);
+}
+
 void transaction_fail(struct agent *a, struct transaction *t, const char *format, ...)
 {
-	char cause[WHY_SIZE], what[WHY_SIZE], kept[WHY_SIZE];
+	char cause[WHY_SIZE], where[WHY_SIZE], both[2 * WHY_SIZE + 2];
 	va_list args;
-	char *why;
 
 	if (t->phase == PHASE_ENDED)
 		return;
 	va_start(args, format);
 	vsnprintf(cause, sizeof(cause), format, args);
 	va_end(args);
-	if (t->document->pair.number)
-		snprintf(what, sizeof(what), "%s@%ju", t->head->buffer,
-			 (uintmax_t)t->document->pair.number);
-	else
-		snprintf(what, sizeof(what), "%s", t->head->buffer);
-	if (t->is_repair)
-		snprintf(kept, sizeof(kept), "it serves what it had");
-	else if (t->before.number)
-		snprintf(kept, sizeof(kept), "every node still serves %s@%ju", t->head->buffer,
-			 (uintmax_t)t->before.number);
-	else
-		snprintf(kept, sizeof(kept), "no node serves any version of it");
-	if (asprintf(&why, "sync %s: %s was not committed%s: %s; %s", t->sync, what,
-		     t->decided ? " everywhere" : "", cause,
-		     t->decided ? "whoever missed it will fetch it" : kept) >= 0) {
-		free(t->why);
-		t->why = why;
-	}
-	end(a, t, t->decided);
+	describe_phase(a, t, where, sizeof(where));
+	snprintf(both, sizeof(both), "%s, %s", cause, where);
+	fail_by(a, t, both);
 }
 
 /* --- Policy ------------------------------------------------------------------------------------- */
@@ -263,6 +319,7 @@ static bool is_enough(const struct transaction *t, unsigned n_votes)
 /* A member was lost: whether the rest is still enough. */
 static void settle_votes(struct agent *a, struct transaction *t)
 {
+	char few[2 * WHY_SIZE] = "";
 	const char *why = NULL;
 
 	if (t->phase == PHASE_ENDED || t->decided || is_enough(t, n_alive(t)))
@@ -270,14 +327,13 @@ static void settle_votes(struct agent *a, struct transaction *t)
 	for (unsigned i = 0; i < t->n_members && !why; i++)
 		if (t->members[i].state == MEMBER_FAILED || t->members[i].state == MEMBER_ABSENT)
 			why = t->members[i].why;
-	if (t->policy == POLICY_ALL || t->n_members == 1)
-		transaction_fail(a, t, "%s", why ? why : "a member was lost");
-	else
-		transaction_fail(
-			a, t,
-			"%u of %u members are left, which the policy '%s' is not content with: %s",
-			n_alive(t) + t->counts_us, t->n_members + t->counts_us,
-			policy_name(t->policy), why ? why : "members were lost");
+	why = why ? why : "members were lost";
+	if (t->policy != POLICY_ALL && t->n_members > 1)
+		snprintf(few, sizeof(few),
+			 "%u of %u members are left, which the policy '%s' is not content with: %s",
+			 n_alive(t) + t->counts_us, t->n_members + t->counts_us,
+			 policy_name(t->policy), why);
+	fail_by(a, t, few[0] ? few : why);
 }
 
 /* Durable before anybody is told: the opening of head.c says why. */
@@ -314,7 +370,7 @@ static void commit_all(struct agent *a, struct transaction *t)
 {
 	if (!decide(a, t))
 		return;
-	set_phase(a, t, PHASE_COMMIT, agent_time_for(a, t->document->n_bytes));
+	set_phase(a, t, PHASE_COMMIT, time_to_answer(a, t));
 	for (unsigned i = 0; i < t->n_members; i++)
 		if (t->members[i].state == MEMBER_VERIFIED)
 			commit(a, t, &t->members[i]);
@@ -325,7 +381,7 @@ static void commit_all(struct agent *a, struct transaction *t)
 
 static void verify_all(struct agent *a, struct transaction *t)
 {
-	set_phase(a, t, PHASE_VERIFY, agent_time_for(a, t->document->n_bytes));
+	set_phase(a, t, PHASE_VERIFY, time_to_answer(a, t));
 	for (unsigned i = 0; i < t->n_members; i++) {
 		struct member *m = &t->members[i];
 
@@ -465,7 +521,7 @@ static void on_ready(struct agent *a, struct transaction *t, struct member *m, c
 		return;
 	}
 	if (ranges_add(&m->missing, 0, t->document->n_bytes) < 0)
-		member_fail(a, t, m, "could not be noted: out of memory");
+		member_fail(a, t, m, "is lost, as %s ran out of memory,", a->config->name);
 	else
 		member_set_state(a, t, m, MEMBER_READY);
 }
@@ -536,7 +592,8 @@ static void blame_first_corrupt(struct agent *a, struct transaction *t)
 	if (!m || ++m->n_corrupt < CORRUPT_MAX)
 		return;
 	m->state = MEMBER_VERIFYING; /* where it showed, for the sentence */
-	member_fail(a, t, m, "got other bytes than were signed %u times", CORRUPT_MAX);
+	member_fail(a, t, m, "got other bytes than were signed %u times, the last from %s,",
+		    CORRUPT_MAX, from_name(a, t, m));
 }
 
 static void on_committed(struct agent *a, struct transaction *t, struct member *m,
@@ -940,7 +997,8 @@ static void lose_absent(struct agent *a, struct transaction *t)
 void transaction_on_timer(struct agent *a, struct transaction *t, uint64_t now)
 {
 	const struct agent_config *c = a->config;
-	uint64_t for_bytes = agent_time_for(a, t->document->n_bytes);
+	uint64_t for_bytes = time_to_answer(a, t);
+	const struct member *m;
 
 	if (t->phase == PHASE_ENDED || now < transaction_deadline(t))
 		return;
@@ -972,8 +1030,11 @@ void transaction_on_timer(struct agent *a, struct transaction *t, uint64_t now)
 		}
 		break;
 	case PHASE_BYTES:
-		snprintf(t->broke_why, sizeof(t->broke_why), "no byte moved for %ju s",
-			 (uintmax_t)(3 * c->stall_ns / SECOND));
+		m = held_up(t);
+		snprintf(t->broke_why, sizeof(t->broke_why), "no byte moved for %ju s%s%s%s%s%s",
+			 (uintmax_t)(3 * c->stall_ns / SECOND), m ? " (" : "",
+			 m ? from_name(a, t, m) : "", m ? " -> " : "", m ? m->name : "",
+			 m ? ")" : "");
 		epoch_stop(a, t);
 		break;
 	case PHASE_STOP:

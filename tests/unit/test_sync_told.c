@@ -9,10 +9,12 @@
 
 #include <cmocka.h>
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/num.h"
 #include "server/sync/base/talk.h"
 #include "sim.h"
 
@@ -240,6 +242,208 @@ static void test_a_thousand_peers_fit_into_packets(void **state)
 	sim_free(s);
 }
 
+/* --- What failed -------------------------------------------------------------------------------- */
+
+static char cancelled[SYNC_ID_SIZE];
+
+static void cancel(struct sim *s)
+{
+	char why[WHY_SIZE];
+
+	assert_int_equal(agent_cancel(s->nodes[0].agent, cancelled, why), 0);
+}
+
+static void lose_n3(struct sim *s)
+{
+	sim_kill(s, 3);
+	sim_run(s, 30 * S);
+}
+
+static void lose_n2_and_n3(struct sim *s)
+{
+	sim_kill(s, 2);
+	lose_n3(s);
+}
+
+static void cut_n2_off(struct sim *s)
+{
+	for (unsigned i = 0; i < 4; i++)
+		if (i != 2)
+			sim_cut(s, 2, i, true);
+}
+
+static void kill_n2(struct sim *s)
+{
+	sim_kill(s, 2);
+}
+
+static void fill_n2(struct sim *s)
+{
+	s->nodes[2].sinks_fail = true;
+}
+
+static void corrupt_n2(struct sim *s)
+{
+	s->nodes[2].n_corrupt = 3;
+}
+
+static void set_clock(struct sim *s)
+{
+	s->nodes[0].clock_skew_ns = 1000 * S;
+}
+
+static void hang_jobs_of_n0(struct sim *s)
+{
+	s->nodes[0].jobs_hang = true;
+}
+
+static void hang_jobs_of_n2(struct sim *s)
+{
+	s->nodes[2].jobs_hang = true;
+}
+
+static void hang_engine_of_n2(struct sim *s)
+{
+	s->nodes[2].engines_hang = true;
+}
+
+static void silence_n2(struct sim *s)
+{
+	s->nodes[2].is_silent = true;
+}
+
+static void fill_the_disk_of_n0(struct sim *s)
+{
+	s->nodes[0].saves_fail = true;
+}
+
+static void kill_source(struct sim *s)
+{
+	assert_true(sim_kill_job(s, 0, JOB_SOURCE));
+}
+
+static bool n2_verifies(struct sim *s)
+{
+	cleanup(json_freep) json_t *rows = agent_status(s->nodes[0].agent, NULL);
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row) if (strcmp(text(row, "node"), "n0002") == 0 &&
+					     strcmp(text(row, "phase"), "verify") == 0) return true;
+	return false;
+}
+
+/* "?" and "*" as for fnmatch(). Each names a node, a link where bytes moved, what it did, and what is served. */
+static const struct failure {
+	const char *name;
+	enum policy policy;
+	void (*trouble)(struct sim *s);
+	bool (*when)(struct sim *s); /* NULL: before it begins */
+	const char *at_n0;
+	const char *at_n2; /* NULL: it has nothing to say */
+} FAILURES[] = {
+	{"a member is absent", POLICY_ALL, lose_n3, NULL,
+	 "llama@2 was not committed: n0003 is not connected and could not be asked; every node still serves llama@1",
+	 "llama@2 was not committed: n0003 is not connected and could not be asked; every node still serves llama@1"},
+	{"too few are there", POLICY_QUORUM, lose_n2_and_n3, NULL,
+	 "llama@2 was not committed: 2 of 4 members are left, which the policy 'quorum' is not content with: n0002 is not "
+	 "connected and could not be asked; every node still serves llama@1",
+	 NULL},
+	{"a member has no room", POLICY_ALL, fill_n2, NULL,
+	 "llama@2 was not committed: n0002 refused: host needs *, while it prepared; every node still serves llama@1",
+	 "llama@2 was not committed on n0002: host needs *, while it made room; n0002 still serves llama@1"},
+	{"a clock is wrong", POLICY_ALL, set_clock, NULL,
+	 "llama@2 was not committed: n000? refused: the clock of n0000 and that of n000? differ by * s, while it prepared; "
+	 "every node still serves llama@1",
+	 NULL},
+	{"a cable is cut", POLICY_ALL, cut_n2_off, n2_has_some,
+	 "llama@2 was not committed: n0002 did not answer for 5 s while bytes moved (n000? -> n0002, * of 64 MiB); every "
+	 "node still serves llama@1",
+	 "llama@2 was not committed on n0002: its coordinator n0000 went away: did not answer for 5 s, while *; n0002 "
+	 "still serves llama@1"},
+	{"a member dies", POLICY_ALL, kill_n2, n2_has_some,
+	 "llama@2 was not committed: n0002 * while bytes moved (n000? -> n0002, * of 64 MiB); every node still serves llama@1",
+	 NULL},
+	{"an agent says nothing", POLICY_ALL, silence_n2, n2_verifies,
+	 "llama@2 was not committed: n0002 did not answer for * s while it verified; every node still serves llama@1",
+	 NULL},
+	{"an engine hangs", POLICY_ALL, hang_engine_of_n2, n2_has_some,
+	 "llama@2 was not committed: n0002 *while bytes moved*; every node still serves llama@1",
+	 "llama@2 was not committed*while bytes moved*serves llama@1"},
+	{"bytes are wrong", POLICY_ALL, corrupt_n2, NULL,
+	 "llama@2 was not committed: n0002 got other bytes than were signed 3 times, the last from n000?, while it verified; "
+	 "every node still serves llama@1",
+	 NULL},
+	{"a weightd hangs", POLICY_ALL, hang_jobs_of_n2, n2_verifies,
+	 "llama@2 was not committed: n0002 failed: the local weightd of n0002 did not answer in time (verify), while it "
+	 "verified; every node still serves llama@1",
+	 "llama@2 was not committed on n0002: the local weightd of n0002 did not answer in time (verify), while it verified; "
+	 "n0002 still serves llama@1"},
+	{"the publisher's weightd hangs", POLICY_ALL, hang_jobs_of_n0, NULL,
+	 "llama was not committed: the local weightd did not answer in time, while n0000 attached it; every node still serves "
+	 "llama@1",
+	 NULL},
+	{"the publisher loses its version", POLICY_ALL, kill_source, n2_has_some,
+	 "llama@2 was not committed: the source process on n0000 ended (*), while bytes moved (n000? -> n000?, * of 64 MiB); "
+	 "every node still serves llama@1",
+	 NULL},
+	{"the publisher's disk is full", POLICY_ALL, fill_the_disk_of_n0, n2_verifies,
+	 "llama@2 was not committed: the record of n0000 could not be written: No space left on device, while members "
+	 "verified; every node still serves llama@1",
+	 NULL},
+	{"somebody cancels", POLICY_ALL, cancel, n2_has_some,
+	 "llama@2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every node still "
+	 "serves llama@1",
+	 "llama@2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every node still "
+	 "serves llama@1"},
+};
+
+static unsigned n_wrong(const struct failure *f, unsigned node, const char *sentence,
+			const char *pattern)
+{
+	char whole[2048];
+
+	snprintf(whole, sizeof(whole), "sync ????????????????: %s", pattern);
+	if (fnmatch(whole, sentence, 0) == 0)
+		return 0;
+	print_message("%s: n%04u says\n\t%s\nand not\n\t%s\n", f->name, node, sentence, whole);
+	return 1;
+}
+
+static void test_a_failure_names_the_node_the_link_the_phase_and_what_was_kept(void **state)
+{
+	unsigned n = 0;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(FAILURES); i++) {
+		const struct failure *f = &FAILURES[i];
+		struct sim *s = world(4, f->policy);
+
+		push_and_wait(s, "committed");
+		assert_true(sim_run_until(s, sim_is_converged, 60 * S));
+		for (unsigned k = 1; k < 4; k++) {
+			s->nodes[k].rate = 32 * MIB;
+			sim_forget_end(s, k);
+		}
+		sim_forget_end(s, 0);
+		if (!f->when)
+			f->trouble(s);
+		assert_int_equal(sim_push(s, 0, cancelled), 0);
+		if (f->when) {
+			assert_true(sim_run_until(s, f->when, 60 * S));
+			f->trouble(s);
+		}
+		assert_true(sim_run_until(s, sim_ended, 300 * S));
+		assert_string_equal(s->nodes[0].outcome, "failed");
+		n += n_wrong(f, 0, s->nodes[0].why, f->at_n0);
+		sim_run(s, 10 * S);
+		if (f->at_n2)
+			n += n_wrong(f, 2, s->nodes[2].why, f->at_n2);
+		sim_free(s);
+	}
+	assert_int_equal(n, 0);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -249,6 +453,7 @@ int main(void)
 		cmocka_unit_test(test_bytes_that_were_wrong_and_epochs_that_broke_are_counted),
 		cmocka_unit_test(test_the_time_of_a_sync_is_in_its_phases),
 		cmocka_unit_test(test_a_thousand_peers_fit_into_packets),
+		cmocka_unit_test(test_a_failure_names_the_node_the_link_the_phase_and_what_was_kept),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
