@@ -148,9 +148,10 @@ static void each_leaf_is_told_once(void **state)
 #define N_CUT 10
 #define CUT_BYTES (N_CUT * TREE_LEAF_SIZE - 1000) /* the last leaf is short */
 
-static void difference_of_cut_is(const char *bad, size_t n_max, const char *wanted)
+/* `bad`: digits of leaves that differ; `n_others`: leaves of the other one. */
+static void difference_of_cut_is(const char *bad, uint64_t n_others, const char *wanted)
 {
-	static const uint8_t good[N_CUT][TREE_HASH_SIZE];
+	static const uint8_t good[2 * N_CUT][TREE_HASH_SIZE];
 	uint8_t found[N_CUT][TREE_HASH_SIZE] = {0};
 	cleanup(ranges_deinit) struct ranges ranges = {0};
 	char text[512] = "";
@@ -158,62 +159,70 @@ static void difference_of_cut_is(const char *bad, size_t n_max, const char *want
 
 	for (const char *c = bad; *c; c++)
 		found[*c - '0'][TREE_HASH_SIZE - 1] = 1;
-	assert_int_equal(tree_difference(CUT_BYTES, (const void *)found, good, n_max, &ranges), 0);
+	assert_int_equal(tree_difference(CUT_BYTES, (const void *)found, n_others, good, &ranges),
+			 0);
 	for (size_t i = 0; i < ranges.n; i++)
 		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%g+%g", i ? " " : "",
 				      (double)ranges.at[i].offset / (double)TREE_LEAF_SIZE,
 				      (double)((ranges.at[i].size + 1000) / TREE_LEAF_SIZE));
 	if (strcmp(text, wanted) != 0)
-		fail_msg("of leaves %s at most %zu ranges: '%s', not '%s'", bad, n_max, text,
-			 wanted);
+		fail_msg("of leaves %s beside %" PRIu64 " others: '%s', not '%s'", bad, n_others,
+			 text, wanted);
 }
 
 static void leaves_that_differ_are_ranges(void **state)
 {
 	(void)state;
-	difference_of_cut_is("", 8, "");
-	difference_of_cut_is("0", 8, "0+1");
-	difference_of_cut_is("4", 8, "4+1");
-	difference_of_cut_is("9", 8, "9+1");
-	difference_of_cut_is("012", 8, "0+3");
-	difference_of_cut_is("02389", 8, "0+1 2+2 8+2");
-	difference_of_cut_is("0123456789", 8, "0+10");
-	difference_of_cut_is("13579", 8, "1+1 3+1 5+1 7+1 9+1");
+	difference_of_cut_is("", N_CUT, "");
+	difference_of_cut_is("0", N_CUT, "0+1");
+	difference_of_cut_is("4", N_CUT, "4+1");
+	difference_of_cut_is("9", N_CUT, "9+1");
+	difference_of_cut_is("012", N_CUT, "0+3");
+	difference_of_cut_is("02389", N_CUT, "0+1 2+2 8+2");
+	difference_of_cut_is("0123456789", N_CUT, "0+10");
+	difference_of_cut_is("13579", N_CUT, "1+1 3+1 5+1 7+1 9+1");
 }
 
-static void more_ranges_than_wanted_become_one_with_the_last(void **state)
+static void leaves_that_the_other_one_has_not_differ(void **state)
 {
 	(void)state;
-	difference_of_cut_is("13579", 5, "1+1 3+1 5+1 7+1 9+1");
-	difference_of_cut_is("13579", 4, "1+1 3+1 5+1 7+3");
-	difference_of_cut_is("13579", 2, "1+1 3+7");
-	difference_of_cut_is("357", 1, "3+5");
-	difference_of_cut_is("02", 1, "0+3");
-	difference_of_cut_is("12", 1, "1+2");
+	difference_of_cut_is("", 0, "0+10");
+	difference_of_cut_is("", 7, "7+3");
+	difference_of_cut_is("06", 7, "0+1 6+4");
+	difference_of_cut_is("5", 7, "5+1 7+3");
+	difference_of_cut_is("", 2 * N_CUT, "");
+	difference_of_cut_is("3", 2 * N_CUT, "3+1");
 }
 
-/* A set of its own would be widened beyond RANGES_MAX, and is never that long. */
-static void of_very_many_leaves_the_first_ranges_are_exact(void **state)
+/* The last hundred lie three leaves apart, the others one. */
+static void of_very_many_leaves_the_nearest_become_one(void **state)
 {
-	const uint64_t n = 3 * RANGES_MAX;
+	const uint64_t n_near = 2 * RANGES_MAX, n_far = 100, n = 2 * n_near + 4 * n_far;
 	cleanup(freep) uint8_t(*a)[TREE_HASH_SIZE] = calloc(n, sizeof(*a));
 	cleanup(freep) uint8_t(*b)[TREE_HASH_SIZE] = calloc(n, sizeof(*b));
 	cleanup(ranges_deinit) struct ranges ranges = {0};
+	uint64_t bytes = n * TREE_LEAF_SIZE, lost = 0;
+	size_t at = 0;
 
 	(void)state;
 	assert_non_null(a);
 	assert_non_null(b);
-	for (uint64_t i = 1; i < n; i += 2)
+	for (uint64_t i = 1; i < n; i += i < 2 * n_near ? 2 : 4)
 		a[i][0] = 1;
-	assert_int_equal(tree_difference(n * TREE_LEAF_SIZE, (const void *)a, (const void *)b, 1024,
-					 &ranges),
-			 0);
-	assert_int_equal(ranges.n, 1024);
-	for (size_t i = 0; i < 1023; i++) {
-		assert_int_equal(ranges.at[i].offset, (2 * i + 1) * TREE_LEAF_SIZE);
-		assert_int_equal(ranges.at[i].size, TREE_LEAF_SIZE);
+	assert_int_equal(tree_difference(bytes, (const void *)a, n, (const void *)b, &ranges), 0);
+	assert_int_equal(ranges.n, RANGES_MAX);
+	for (uint64_t i = 0; i < n; i++) {
+		while (at < ranges.n &&
+		       ranges.at[at].offset + ranges.at[at].size <= i * TREE_LEAF_SIZE)
+			at++;
+		lost += a[i][0] && (at == ranges.n || ranges.at[at].offset > i * TREE_LEAF_SIZE);
 	}
-	assert_int_equal(ranges.at[1023].offset + ranges.at[1023].size, n * TREE_LEAF_SIZE);
+	assert_int_equal(lost, 0);
+	for (size_t i = RANGES_MAX - n_far; i < RANGES_MAX; i++)
+		assert_int_equal(ranges.at[i].size, TREE_LEAF_SIZE);
+	/* Each gap that had to be closed is of one leaf. */
+	assert_int_equal(ranges_total(&ranges),
+			 (2 * (n_near + n_far) - RANGES_MAX) * TREE_LEAF_SIZE);
 }
 
 int main(void)
@@ -225,8 +234,8 @@ int main(void)
 		cmocka_unit_test(what_is_cut_otherwise_has_another_root),
 		cmocka_unit_test(each_leaf_is_told_once),
 		cmocka_unit_test(leaves_that_differ_are_ranges),
-		cmocka_unit_test(more_ranges_than_wanted_become_one_with_the_last),
-		cmocka_unit_test(of_very_many_leaves_the_first_ranges_are_exact),
+		cmocka_unit_test(leaves_that_the_other_one_has_not_differ),
+		cmocka_unit_test(of_very_many_leaves_the_nearest_become_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,25 +38,50 @@ static void append(struct ranges *r, uint64_t offset, uint64_t end)
 		last->size = end - last->offset;
 }
 
-static uint64_t gap_behind(const struct ranges *r, size_t i)
+static int compare_numbers(const void *x, const void *y)
 {
-	return r->at[i + 1].offset - end_of(&r->at[i]);
+	const uint64_t *a = x, *b = y;
+
+	return *a < *b ? -1 : *a > *b;
+}
+
+/* The `n` smallest gaps are those below `*ret_limit`, and so many that are equal to it. */
+static int find_gaps(const struct ranges *r, size_t n, uint64_t *ret_limit, size_t *ret_n_equal)
+{
+	uint64_t *gaps = reallocarray(NULL, r->n - 1, sizeof(*gaps));
+
+	if (!gaps)
+		return -ENOMEM;
+	for (size_t i = 0; i + 1 < r->n; i++)
+		gaps[i] = r->at[i + 1].offset - end_of(&r->at[i]);
+	qsort(gaps, r->n - 1, sizeof(*gaps), compare_numbers);
+	*ret_limit = gaps[n - 1];
+	for (*ret_n_equal = 0; *ret_n_equal < n && gaps[n - 1 - *ret_n_equal] == *ret_limit;)
+		++*ret_n_equal;
+	free(gaps);
+	return 0;
 }
 
 /* Closes the smallest gaps: the fewest bytes that become members without having been asked for. */
-static void widen(struct ranges *r)
+static int widen(struct ranges *r)
 {
-	while (r->n > RANGES_MAX) {
-		size_t best = 0;
+	size_t last = 0, n_equal;
+	uint64_t limit;
 
-		for (size_t i = 1; i + 1 < r->n; i++)
-			if (gap_behind(r, i) < gap_behind(r, best))
-				best = i;
-		r->at[best].size = end_of(&r->at[best + 1]) - r->at[best].offset;
-		memmove(&r->at[best + 1], &r->at[best + 2],
-			(r->n - best - 2) * sizeof(struct range));
-		r->n--;
+	if (r->n <= RANGES_MAX)
+		return 0;
+	if (find_gaps(r, r->n - RANGES_MAX, &limit, &n_equal) < 0)
+		return -ENOMEM;
+	for (size_t i = 1; i < r->n; i++) {
+		uint64_t gap = r->at[i].offset - end_of(&r->at[last]);
+
+		if (gap < limit || (gap == limit && n_equal && n_equal--))
+			r->at[last].size = end_of(&r->at[i]) - r->at[last].offset;
+		else
+			r->at[++last] = r->at[i];
 	}
+	r->n = last + 1;
+	return 0;
 }
 
 void ranges_init(struct ranges *r)
@@ -84,9 +109,12 @@ int ranges_add_all(struct ranges *r, const struct ranges *others)
 
 		append(&sum, next->offset, end_of(next));
 	}
-	widen(&sum);
-	replace(r, sum);
-	return 0;
+	error = widen(&sum);
+	if (error < 0)
+		ranges_deinit(&sum);
+	else
+		replace(r, sum);
+	return error;
 }
 
 int ranges_add(struct ranges *r, uint64_t offset, uint64_t size)

@@ -6,22 +6,29 @@
 
 #include <assert.h>
 #include <endian.h>
+#include <errno.h>
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define THREADS_MAX 8
 
 struct walk {
-	const void *data;
-	uint64_t n_bytes;
-	uint64_t n_leaves;
-	uint8_t (*leaves)[TREE_HASH_SIZE];
+	uint64_t n;
 	void (*each)(void *userdata, uint64_t leaf);
 	void *userdata;
 	_Atomic uint64_t next; /* leaf that nobody has taken yet */
+};
+
+struct hashing {
+	const void *data;
+	uint64_t n_bytes;
+	uint8_t (*leaves)[TREE_HASH_SIZE];
+	void (*each)(void *userdata, uint64_t leaf);
+	void *userdata;
 };
 
 static EVP_MD_CTX *begin(void)
@@ -81,16 +88,13 @@ void tree_root(uint64_t n_bytes, const uint8_t (*leaves)[TREE_HASH_SIZE],
 }
 
 /* One leaf after the other, so that a thread which gets less of a processor takes fewer of them. */
-static void *walk_leaves(void *userdata)
+static void *walk(void *userdata)
 {
 	struct walk *w = userdata;
 	uint64_t leaf;
 
-	while ((leaf = atomic_fetch_add(&w->next, 1)) < w->n_leaves) {
-		tree_leaf(w->data, w->n_bytes, leaf, w->leaves[leaf]);
-		if (w->each)
-			w->each(w->userdata, leaf);
-	}
+	while ((leaf = atomic_fetch_add(&w->next, 1)) < w->n)
+		w->each(w->userdata, leaf);
 	return NULL;
 }
 
@@ -101,47 +105,60 @@ static unsigned n_cores(void)
 	return sched_getaffinity(0, sizeof(ours), &ours) == 0 ? (unsigned)CPU_COUNT(&ours) : 1;
 }
 
-void tree_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[TREE_HASH_SIZE],
-		 void (*each)(void *userdata, uint64_t leaf), void *userdata)
+void tree_each_leaf(uint64_t n_bytes, void (*each)(void *userdata, uint64_t leaf), void *userdata)
 {
-	struct walk w = {
-		.data = data,
-		.n_bytes = n_bytes,
-		.n_leaves = tree_n_leaves(n_bytes),
-		.leaves = ret,
-		.each = each,
-		.userdata = userdata,
-	};
+	struct walk w = {.n = tree_n_leaves(n_bytes), .each = each, .userdata = userdata};
 	pthread_t others[THREADS_MAX - 1];
 	unsigned n = n_cores() < THREADS_MAX ? n_cores() : THREADS_MAX, n_others = 0;
 
-	while (n_others + 1 < n && n_others + 1 < w.n_leaves &&
-	       pthread_create(&others[n_others], NULL, walk_leaves, &w) == 0)
+	while (n_others + 1 < n && n_others + 1 < w.n &&
+	       pthread_create(&others[n_others], NULL, walk, &w) == 0)
 		n_others++;
-	(void)walk_leaves(&w); /* alone, where no thread could be made */
+	(void)walk(&w); /* alone, where no thread could be made */
 	while (n_others > 0)
 		(void)pthread_join(others[--n_others], NULL);
 }
 
-int tree_difference(uint64_t n_bytes, const uint8_t (*a)[TREE_HASH_SIZE],
-		    const uint8_t (*b)[TREE_HASH_SIZE], size_t n_max, struct ranges *ret)
+static void hash_leaf(void *userdata, uint64_t leaf)
 {
-	uint64_t n = tree_n_leaves(n_bytes), start = 0,
-		 end = 0; /* of leaves that follow each other */
+	const struct hashing *h = userdata;
 
+	tree_leaf(h->data, h->n_bytes, leaf, h->leaves[leaf]);
+	if (h->each)
+		h->each(h->userdata, leaf);
+}
+
+void tree_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[TREE_HASH_SIZE],
+		 void (*each)(void *userdata, uint64_t leaf), void *userdata)
+{
+	tree_each_leaf(n_bytes, hash_leaf,
+		       &(struct hashing){.data = data,
+					 .n_bytes = n_bytes,
+					 .leaves = ret,
+					 .each = each,
+					 .userdata = userdata});
+}
+
+int tree_difference(uint64_t n_bytes, const uint8_t (*leaves)[TREE_HASH_SIZE], uint64_t n_others,
+		    const uint8_t (*others)[TREE_HASH_SIZE], struct ranges *ret)
+{
+	uint64_t n = tree_n_leaves(n_bytes), before = UINT64_MAX - 1;
+	struct ranges all = {.at = calloc(n / 2 + 1, sizeof(*all.at))};
+	int r;
+
+	if (!all.at)
+		return -ENOMEM;
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t offset = i * TREE_LEAF_SIZE, left = n_bytes - offset;
 
-		if (!memcmp(a[i], b[i], TREE_HASH_SIZE))
+		if (i < n_others && !memcmp(leaves[i], others[i], TREE_HASH_SIZE))
 			continue;
-		if (offset != end && (end == 0 || ret->n + 1 < n_max)) {
-			int r = ranges_add(ret, start, end - start);
-
-			if (r < 0)
-				return r;
-			start = offset;
-		}
-		end = offset + (left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
+		if (i != before + 1)
+			all.at[all.n++].offset = offset;
+		all.at[all.n - 1].size += left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE;
+		before = i;
 	}
-	return ranges_add(ret, start, end - start);
+	r = ranges_add_all(ret, &all);
+	ranges_deinit(&all);
+	return r;
 }

@@ -29,8 +29,13 @@ void tree_hash(const void *data, size_t size, uint8_t ret[TREE_HASH_SIZE]);
 void tree_leaf(const void *data, uint64_t n_bytes, uint64_t leaf, uint8_t ret[TREE_HASH_SIZE]);
 
 /*
- * All leaves into `ret`, tree_n_leaves() of them, on as many threads as there are cores, 8 at most. `each` is called
- * by one of them beside each leaf, while it is hot; NULL: nothing is.
+ * Calls `each` for every leaf, on as many threads as there are cores, 8 at most: several at once, in no order.
+ */
+void tree_each_leaf(uint64_t n_bytes, void (*each)(void *userdata, uint64_t leaf), void *userdata);
+
+/*
+ * All leaves into `ret`, tree_n_leaves() of them, likewise. `each` is called beside each leaf, while it is hot; NULL:
+ * nothing is.
  */
 void tree_leaves(const void *data, uint64_t n_bytes, uint8_t (*ret)[TREE_HASH_SIZE],
 		 void (*each)(void *userdata, uint64_t leaf), void *userdata);
@@ -39,8 +44,9 @@ void tree_root(uint64_t n_bytes, const uint8_t (*leaves)[TREE_HASH_SIZE],
 	       uint8_t ret[TREE_HASH_SIZE]);
 
 /*
- * The bytes of those leaves that are not equal are added to `ret`, an empty set, as at most `n_max` ranges: what
- * would be more is one with the last of them, and with the good leaves between them. -ENOMEM.
+ * The bytes of those leaves that `others`, a table of `n_others`, has not at the same place are added to `ret`; if that
+ * would be more than RANGES_MAX ranges, with what lies between the nearest of them. What the table is of may be larger
+ * or smaller: a leaf that is cut elsewhere hashes to something else. -ENOMEM.
  */
-int tree_difference(uint64_t n_bytes, const uint8_t (*a)[TREE_HASH_SIZE],
-		    const uint8_t (*b)[TREE_HASH_SIZE], size_t n_max, struct ranges *ret);
+int tree_difference(uint64_t n_bytes, const uint8_t (*leaves)[TREE_HASH_SIZE], uint64_t n_others,
+		    const uint8_t (*others)[TREE_HASH_SIZE], struct ranges *ret);

@@ -16,7 +16,6 @@
 
 #define N_BYTES_MAX ((uint64_t)1 << 50) /* weightd's own limit */
 #define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* likewise */
-#define RANGES_SAID_MAX 1024 /* what fits into a packet, whatever the numbers are */
 /* An engine that was killed may take longer to go than the second that weightd waits for its mapping. */
 #define PUBLISH_TRIES 5
 
@@ -170,7 +169,7 @@ static int say_corrupt(const struct errand *e, const uint8_t (*found)[TREE_HASH_
 		       struct fault *f)
 {
 	cleanup(ranges_deinit) struct ranges bad = {0};
-	int r = tree_difference(e->n_bytes, found, e->leaves.data, RANGES_SAID_MAX, &bad);
+	int r = tree_difference(e->n_bytes, found, tree_n_leaves(e->n_bytes), e->leaves.data, &bad);
 
 	if (r < 0)
 		return fault_set(f, r, "out of memory");
