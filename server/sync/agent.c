@@ -94,6 +94,11 @@ uint64_t agent_time_for(const struct agent *a, uint64_t n_bytes)
 	return a->config->prepare_ns + (uint64_t)((double)n_bytes / (double)DIGEST_RATE * 1e9);
 }
 
+uint64_t agent_time_to_verify(const struct agent *a, uint64_t n_bytes)
+{
+	return agent_time_for(a, 2 * n_bytes);
+}
+
 uint64_t agent_time_to_move(const struct agent *a, uint64_t n_bytes, uint64_t rate)
 {
 	uint64_t move = (uint64_t)(3 * (double)n_bytes / (double)(rate ? rate : MOVE_RATE) * 1e9);

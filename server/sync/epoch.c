@@ -320,13 +320,16 @@ int epoch_begin(struct agent *a, struct transaction *t)
 	settle_blame(a, t);
 	if (t->phase == PHASE_ENDED)
 		return -1;
-	if (!is_anybody_behind(t))
+	if (!is_anybody_behind(t)) {
+		t->changed = t->changed == UINT64_MAX ? 0 : t->changed;
 		return 0;
+	}
 	link_chain(a, t);
 	if (add_ranges(t) < 0) {
 		transaction_fail(a, t, "%s ran out of memory", a->config->name);
 		return -1;
 	}
+	t->changed = t->changed == UINT64_MAX ? ranges_total(&t->ranges) : t->changed;
 	if (t->epoch == EPOCHS_MAX) {
 		lose_all(a, t);
 		return t->phase == PHASE_ENDED ? -1 : 0;

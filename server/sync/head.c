@@ -20,9 +20,11 @@
 #include "server/sync/head.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "server/sync/base/fields.h"
 #include "server/sync/group.h"
@@ -100,6 +102,7 @@ struct head *head_get(struct agent *a, const char *buffer, const char *group)
 	snprintf(h->buffer, sizeof(h->buffer), "%s", buffer);
 	snprintf(h->group, sizeof(h->group), "%s", group);
 	h->asked = NO_PEER;
+	h->base.leaves_fd = -1;
 	list_append(&a->heads, &h->link);
 	a->n_heads++;
 	return h;
@@ -112,6 +115,8 @@ void head_free(struct agent *a, struct head *h)
 	list_remove(&h->link);
 	a->n_heads--;
 	document_free(h->document);
+	if (h->base.leaves_fd >= 0)
+		close(h->base.leaves_fd);
 	free(h);
 }
 
@@ -202,6 +207,17 @@ void head_set_asked(struct agent *a, struct head *h, unsigned peer)
 	if (peer != NO_PEER)
 		a->peers[peer].n_asked++;
 	h->asked = peer;
+}
+
+void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, int leaves_fd)
+{
+	if (h->base.leaves_fd >= 0)
+		close(h->base.leaves_fd);
+	h->base = (struct base){.leaves_fd = fcntl(leaves_fd, F_DUPFD_CLOEXEC, 3)};
+	if (h->base.leaves_fd < 0)
+		return; /* all of the next version travels */
+	h->base.version = version;
+	h->base.n_bytes = n_bytes;
 }
 
 /* --- Peers -------------------------------------------------------------------------------------- */

@@ -14,6 +14,18 @@ enum head_state {
 	HEAD_SERVING,
 };
 
+/*
+ * A version of the local weightd, and the leaves that it has: equal ones of the next version need not travel. The
+ * table is what came when the version was fetched, or what the source job found that read it for a push or a look
+ * after a start of ours; so it is nowhere stored, and until that look is over there is none. Reading is what takes
+ * the time of it, and the bytes are read then anyway.
+ */
+struct base {
+	uint64_t version; /* 0: there is none */
+	uint64_t n_bytes;
+	int leaves_fd;
+};
+
 struct head {
 	struct list link; /* agent::heads */
 	char buffer[BUFFER_MAX + 1];
@@ -21,6 +33,7 @@ struct head {
 	enum head_state state;
 	struct document *document; /* what is committed; NULL: nothing is known to be */
 	uint64_t version; /* of the local weightd; 0: not known, the one it serves */
+	struct base base;
 	struct pair seen; /* the newest that anybody told of */
 
 	struct work look; /* source: whether the bytes are there */
@@ -62,6 +75,9 @@ void head_set_lost(struct agent *a, struct head *h);
 
 /* From now on this peer is waited for; NO_PEER: nobody. */
 void head_set_asked(struct agent *a, struct head *h, unsigned peer);
+
+/* The local weightd has this version, with the leaves of this table, which is duplicated. */
+void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, int leaves_fd);
 
 /* What a peer claims. */
 void head_seen(struct agent *a, struct head *h, struct pair pair);

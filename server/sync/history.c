@@ -18,24 +18,31 @@ struct about {
 	const struct head *head;
 	const struct document *document;
 	const char *role;
+	uint64_t changed;
 };
 
 static struct about about_transaction(const struct transaction *t)
 {
-	return (struct about){t->sync, t->is_repair, t->head, t->document, "publisher"};
+	return (struct about){t->sync, t->is_repair, t->head, t->document, "publisher", t->changed};
 }
 
 static struct about about_party(const struct party *p)
 {
-	return (struct about){p->sync, p->is_repair, p->head, p->document, "member"};
+	return (struct about){p->sync, p->is_repair, p->head, p->document, "member", p->changed};
 }
 
+/* How many bytes the version has, and how many of them had to travel, where these are known. */
 static json_t *row_of(const struct about *x)
 {
-	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s}", "sync", x->sync, "kind",
+	uint64_t n_bytes = x->document->n_bytes;
+
+	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o}", "sync", x->sync, "kind",
 			 x->is_repair ? "repair" : "push", "buffer", x->head->buffer, "group",
 			 x->head->group, "term", (json_int_t)x->document->pair.term, "number",
-			 (json_int_t)x->document->pair.number, "role", x->role);
+			 (json_int_t)x->document->pair.number, "role", x->role, "n_bytes",
+			 n_bytes ? json_integer((json_int_t)n_bytes) : json_null(), "changed",
+			 x->changed == UINT64_MAX ? json_null()
+						  : json_integer((json_int_t)x->changed));
 }
 
 static void set_number(json_t *row, const char *key, uint64_t n)

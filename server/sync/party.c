@@ -202,16 +202,26 @@ uint64_t party_deadline(const struct party *p)
 
 /* --- The sink ----------------------------------------------------------------------------------- */
 
-static void on_created(struct agent *a, struct party *p, int *fds, unsigned n_fds)
+static void on_created(struct agent *a, struct party *p, const json_t *message, int *fds,
+		       unsigned n_fds)
 {
+	const char *why = NULL;
+
 	if (p->state != PARTY_CREATE || n_fds != 1 ||
-	    ranges_add(&p->missing, 0, p->document->n_bytes) < 0) {
+	    ranges_from_json(json_object_get(message, "missing"), p->document->n_bytes,
+			     &p->missing) < 0) {
 		give_up(a, p, "failed", "the sink answered something else than was asked");
 		return;
 	}
+	if (field_string(message, "why", WHY_SIZE, &why) == 0)
+		agent_log(a, "debug", "sync %s: all of %s travels: %s", p->sync, p->head->buffer,
+			  why);
 	p->memory_fd = take_fd(fds[0]);
+	p->changed = ranges_total(&p->missing);
 	set_state(a, p, PARTY_READY, 0);
-	tell(a, p, "ready", json_pack("{s:I}", "n_missing", (json_int_t)p->document->n_bytes));
+	tell(a, p, "ready",
+	     json_pack("{s:I, s:o}", "n_missing", (json_int_t)p->changed, "missing",
+		       ranges_to_json(&p->missing)));
 }
 
 static void on_verified(struct agent *a, struct party *p, const json_t *message)
@@ -264,6 +274,8 @@ static void on_published(struct agent *a, struct party *p, const json_t *message
 	tell(a, p, "committed", json_pack("{s:I}", "version", (json_int_t)version));
 	end(a, p, "committed", NULL);
 	repair_kept_word(a, p->head, p->coordinator);
+	if (version)
+		head_set_base(p->head, version, p->document->n_bytes, p->blob_fds[BLOB_LEAVES]);
 	head_set_serving(a, p->head, version);
 }
 
@@ -290,7 +302,7 @@ static void on_sink_message(struct agent *a, struct work *w, const json_t *messa
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
 	if (strcmp(op, "created") == 0) {
-		on_created(a, p, fds, n_fds);
+		on_created(a, p, message, fds, n_fds);
 	} else if (strcmp(op, "verified") == 0) {
 		on_verified(a, p, message);
 	} else if (strcmp(op, "corrupt") == 0) {
@@ -318,18 +330,24 @@ static void on_sink_end(struct agent *a, struct work *w, const char *how)
 static void create(struct agent *a, struct party *p)
 {
 	const struct document *d = p->document;
+	const struct base *base = &p->head->base;
+	int fds[] = {p->blob_fds[BLOB_LAYOUT], p->blob_fds[BLOB_LEAVES], base->leaves_fd};
 	char why[WHY_SIZE], root[65], layout[65];
+	json_t *message;
 
 	if (work_start(a, &p->sink, JOB_SINK, why) < 0) {
 		give_up(a, p, "failed", why);
 		return;
 	}
-	work_tell(a, &p->sink,
-		  json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s, s:s}", "op", "create", "socket",
+	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s, s:s}", "op", "create", "socket",
 			    a->config->weightd_socket, "buffer", d->buffer, "device", "host",
 			    "n_bytes", (json_int_t)d->n_bytes, "root", field_hex(d->root, 32, root),
-			    "layout", field_hex(d->layout, 32, layout)),
-		  p->blob_fds, N_BLOBS);
+			    "layout", field_hex(d->layout, 32, layout));
+	if (base->version)
+		json_object_set_new(message, "base",
+				    json_pack("{s:I, s:I}", "version", (json_int_t)base->version,
+					      "n_bytes", (json_int_t)base->n_bytes));
+	work_tell(a, &p->sink, message, fds, base->version ? 3 : 2);
 	set_state(a, p, PARTY_CREATE, agent_time_for(a, d->n_bytes));
 }
 
@@ -530,6 +548,7 @@ static struct party *party_new(struct agent *a, unsigned peer, const char *sync,
 	for (unsigned i = 0; i < N_BLOBS; i++)
 		p->blob_fds[i] = -1;
 	p->memory_fd = -1;
+	p->changed = UINT64_MAX;
 	p->sink = (struct work){.on_message = on_sink_message, .on_end = on_sink_end};
 	ranges_init(&p->missing);
 	ranges_init(&p->ranges);
@@ -864,7 +883,7 @@ static void on_verify(struct agent *a, struct party *p, const json_t *message)
 		out_of_order(a, p, "verify");
 		return;
 	}
-	set_state(a, p, PARTY_VERIFYING, agent_time_for(a, p->document->n_bytes));
+	set_state(a, p, PARTY_VERIFYING, agent_time_to_verify(a, p->document->n_bytes));
 	work_tell(a, &p->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 

@@ -42,6 +42,7 @@ struct party {
 	struct work sink;
 	int memory_fd;
 	struct ranges missing;
+	uint64_t changed; /* bytes that were missing when there was memory; UINT64_MAX: not known yet */
 
 	struct work engine;
 	uint64_t epoch; /* the last that was opened */

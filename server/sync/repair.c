@@ -59,7 +59,6 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 	const char *op;
 	uint8_t root[32];
 
-	(void)fds, (void)n_fds;
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
 	if (strcmp(op, "attached") == 0 &&
@@ -72,6 +71,9 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 		h->look_version = version;
 		h->look_ns = agent_now(a) + agent_time_for(a, n_bytes);
 	} else if (strcmp(op, "root") == 0 && field_bytes(message, "root", root, 32) == 0) {
+		/* Of the recorded version or another one that is as large. */
+		if (n_fds == 1)
+			head_set_base(h, h->look_version, h->document->n_bytes, fds[0]);
 		if (memcmp(root, h->document->root, 32) != 0) {
 			look_failed(a, h, true);
 			return;

@@ -21,7 +21,8 @@ void tally_add(struct tally *t, uint64_t n_bytes, bool tls, const json_t *in)
 void tally_show(const struct tally *t, json_t *row)
 {
 	json_object_set_new(row, "planned",
-			    t->planned ? json_integer((json_int_t)t->planned) : json_null());
+			    t->planned || !t->bytes ? json_integer((json_int_t)t->planned)
+						    : json_null());
 	json_object_set_new(row, "bytes", json_integer((json_int_t)t->bytes));
 	json_object_set_new(row, "kernel", json_integer((json_int_t)t->kernel));
 }

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct tally {
-	uint64_t planned; /* 0: unknown, as TLS decides later how many records there are */
+	uint64_t planned; /* 0 beside bytes: unknown, as TLS decides later how many records there are */
 	uint64_t bytes;
 	uint64_t kernel;
 };

@@ -63,6 +63,11 @@ static uint64_t time_to_answer(const struct agent *a, const struct transaction *
 	return agent_time_for(a, t->document->n_bytes) + a->config->stall_ns;
 }
 
+static uint64_t time_to_verify(const struct agent *a, const struct transaction *t)
+{
+	return agent_time_to_verify(a, t->document->n_bytes) + a->config->stall_ns;
+}
+
 unsigned transaction_count(const struct transaction *t, enum member_state state)
 {
 	unsigned n = 0;
@@ -357,6 +362,7 @@ static bool decide(struct agent *a, struct transaction *t)
 		return false;
 	}
 	t->decided = true;
+	head_set_base(t->head, t->version, t->document->n_bytes, t->leaves_fd);
 	return true;
 }
 
@@ -381,7 +387,7 @@ static void commit_all(struct agent *a, struct transaction *t)
 
 static void verify_all(struct agent *a, struct transaction *t)
 {
-	set_phase(a, t, PHASE_VERIFY, time_to_answer(a, t));
+	set_phase(a, t, PHASE_VERIFY, time_to_verify(a, t));
 	for (unsigned i = 0; i < t->n_members; i++) {
 		struct member *m = &t->members[i];
 
@@ -515,13 +521,9 @@ static void on_want(struct agent *a, struct transaction *t, struct member *m, co
 
 static void on_ready(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
 {
-	(void)message;
-	if (m->state != MEMBER_ASKED) {
+	if (m->state != MEMBER_ASKED || ranges_from_json(json_object_get(message, "missing"),
+							 t->document->n_bytes, &m->missing) < 0)
 		member_is_wrong(a, t, m, "ready");
-		return;
-	}
-	if (ranges_add(&m->missing, 0, t->document->n_bytes) < 0)
-		member_fail(a, t, m, "is lost, as %s ran out of memory,", a->config->name);
 	else
 		member_set_state(a, t, m, MEMBER_READY);
 }
@@ -930,6 +932,7 @@ int transaction_new(struct agent *a, struct head *h, const struct group *g, unsi
 	t->policy = t->is_repair ? POLICY_ALL : g->policy;
 	t->before = head_committed(h);
 	t->layout_fd = t->data_fd = t->leaves_fd = -1;
+	t->changed = UINT64_MAX;
 	t->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
 	ranges_init(&t->ranges);
 	agent_new_id(a, t->sync);
@@ -1041,7 +1044,7 @@ void transaction_on_timer(struct agent *a, struct transaction *t, uint64_t now)
 		lose_all_in(a, t, MEMBER_STOPPING, c->stall_ns);
 		break;
 	case PHASE_VERIFY:
-		lose_all_in(a, t, MEMBER_VERIFYING, for_bytes);
+		lose_all_in(a, t, MEMBER_VERIFYING, time_to_verify(a, t));
 		break;
 	case PHASE_COMMIT:
 		lose_all_in(a, t, MEMBER_COMMITTING, for_bytes);

@@ -96,6 +96,7 @@ struct transaction {
 	struct work engine;
 	uint64_t epoch;
 	struct member *first; /* of the last epoch's chain */
+	uint64_t changed; /* bytes that any member lacked once all had prepared; UINT64_MAX: not known yet */
 	struct ranges ranges; /* of the epoch */
 	uint64_t expected;
 	bool engine_is_open;

@@ -273,7 +273,7 @@ static void edge_job_tell(void *world, struct job *j, const json_t *message, con
 	if (j->kind == JOB_SOURCE)
 		sim_source_told(j, message);
 	else if (j->kind == JOB_SINK)
-		sim_sink_told(j, message, n_fds);
+		sim_sink_told(j, message, fds, n_fds);
 	else
 		sim_engine_told(j, message, fds, n_fds);
 }

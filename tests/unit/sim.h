@@ -66,6 +66,7 @@ struct sim_options {
 	unsigned n_publishers; /* the first ones; 0: one */
 	enum policy policy;
 	uint64_t n_bytes; /* of a version; 0: 64 MiB */
+	uint64_t n_changed; /* bytes of it that the one before had not; 0: all are others */
 	uint64_t seed;
 	bool is_quiet; /* without delays at random */
 };

@@ -66,7 +66,28 @@ uint64_t sim_content_of(const uint8_t root[32])
 	return content;
 }
 
-static struct memory *memory_new(uint64_t content, uint64_t n_bytes, bool is_right)
+/* What a content has that another one, which may be larger or smaller, has not at the same place. */
+static void differ(const struct sim *s, const struct sim_version *x, const struct sim_version *y,
+		   struct ranges *ret)
+{
+	uint64_t later = x->content > y->content ? x->content : y->content;
+	uint64_t earlier = x->content < y->content ? x->content : y->content;
+	uint64_t both = x->n_bytes < y->n_bytes ? x->n_bytes : y->n_bytes;
+
+	if (!s->options.n_changed && earlier != later)
+		both = 0;
+	assert_int_equal(ranges_add(ret, both, x->n_bytes - both), 0);
+	for (uint64_t i = earlier + 1; i <= later; i++) {
+		uint64_t offset = i * 7 * MIB % x->n_bytes, left = x->n_bytes - offset;
+
+		assert_int_equal(ranges_add(ret, offset,
+					    left < s->options.n_changed ? left
+									: s->options.n_changed),
+				 0);
+	}
+}
+
+static struct memory *memory_new(uint64_t content, uint64_t n_bytes)
 {
 	struct memory *m = calloc(1, sizeof(*m));
 
@@ -75,8 +96,6 @@ static struct memory *memory_new(uint64_t content, uint64_t n_bytes, bool is_rig
 	m->n_bytes = n_bytes;
 	m->n_refs = 1;
 	ranges_init(&m->wrong);
-	if (!is_right)
-		assert_int_equal(ranges_add(&m->wrong, 0, n_bytes), 0);
 	return m;
 }
 
@@ -236,7 +255,7 @@ void sim_source_told(struct job *j, const json_t *message)
 	}
 	j->content = found->content;
 	j->n_bytes = found->n_bytes;
-	j->memory = memory_new(found->content, found->n_bytes, true);
+	j->memory = memory_new(found->content, found->n_bytes);
 	root_of(0, layout);
 	root_of(found->content, root);
 	root_of(found->content, leaves);
@@ -249,10 +268,44 @@ void sim_source_told(struct job *j, const json_t *message)
 	say(j, delay + sim_jitter(n->sim, 50 * MS),
 	    json_pack("{s:s, s:s, s:s}", "op", "root", "root", field_hex(root, 32, hex), "leaves",
 		      field_hex(leaves, 32, leaves_hex)),
-	    sim_file_of(NULL), -1);
+	    sim_file_of((const void *)(uintptr_t)found->content), -1);
 }
 
-void sim_sink_told(struct job *j, const json_t *message, unsigned n_fds)
+static const struct sim_version *find_version(const struct sim_node *n, uint64_t number)
+{
+	for (unsigned i = 0; i < n->n_versions; i++)
+		if (n->versions[i].number == number)
+			return &n->versions[i];
+	return NULL;
+}
+
+/*
+ * New memory. What it has from a base, the base's table decides, and whether that is right, the version that is
+ * there now. Returns the ranges that are missing.
+ */
+static json_t *fill(struct job *j, const json_t *base, const int *fds)
+{
+	const struct sim_version whole = {.n_bytes = j->n_bytes, .content = j->content}, none = {0};
+	const struct sim_version *there = base ? find_version(j->node, sim_number(base, "version"))
+					       : NULL;
+	struct sim_version said = none;
+	struct ranges missing;
+	json_t *ret;
+
+	if (there && there->n_bytes == sim_number(base, "n_bytes")) {
+		said = *there;
+		said.content = (uintptr_t)pointer_of(fds[2]);
+	}
+	ranges_init(&missing);
+	differ(j->node->sim, &whole, &said, &missing);
+	differ(j->node->sim, &whole, said.content ? there : &none, &j->memory->wrong);
+	assert_int_equal(ranges_add_all(&j->memory->wrong, &missing), 0);
+	ret = ranges_to_json(&missing);
+	ranges_deinit(&missing);
+	return ret;
+}
+
+void sim_sink_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
 {
 	struct sim *s = j->node->sim;
 	const char *op = sim_text(message, "op");
@@ -260,7 +313,7 @@ void sim_sink_told(struct job *j, const json_t *message, unsigned n_fds)
 	char hex[65];
 
 	if (strcmp(op, "create") == 0) {
-		assert_int_equal(n_fds, 2);
+		assert_int_equal(n_fds, json_object_get(message, "base") ? 3 : 2);
 		if (j->node->sinks_fail) {
 			say(j, sim_jitter(s, 5 * MS),
 			    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "memory", "why",
@@ -271,8 +324,10 @@ void sim_sink_told(struct job *j, const json_t *message, unsigned n_fds)
 		assert_int_equal(field_bytes(message, "root", root, 32), 0);
 		j->content = sim_content_of(root);
 		j->n_bytes = sim_number(message, "n_bytes");
-		j->memory = memory_new(j->content, j->n_bytes, false);
-		say(j, sim_jitter(s, 20 * MS), json_pack("{s:s}", "op", "created"),
+		j->memory = memory_new(j->content, j->n_bytes);
+		say(j, sim_jitter(s, 20 * MS),
+		    json_pack("{s:s, s:o}", "op", "created", "missing",
+			      fill(j, json_object_get(message, "base"), fds)),
 		    sim_file_of(j->memory), -1);
 	} else if (strcmp(op, "verify") == 0) {
 		root_of(j->content, root);

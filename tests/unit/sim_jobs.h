@@ -82,7 +82,7 @@ void sim_job_free(struct job *j);
 /* What the sink has is a version of its node from now on. */
 void sim_publish(struct job *j);
 void sim_source_told(struct job *j, const json_t *message);
-void sim_sink_told(struct job *j, const json_t *message, unsigned n_fds);
+void sim_sink_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds);
 void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds);
 /* All engines move for a while. */
 void sim_tick(struct sim *s);

@@ -755,6 +755,7 @@ static void run_schedule(uint64_t seed)
 	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 2 + (unsigned)(seed % 4),
 						      .n_publishers = 2,
 						      .policy = (enum policy)(seed % 3),
+						      .n_changed = seed % 5 * 3 * MIB,
 						      .seed = seed});
 
 	/* sim.c asserts that nobody publishes what was not decided, or goes back. */

@@ -16,6 +16,7 @@
 #include "server/sync/local/blob.h"
 
 #define FAULT_WHY_SIZE 512
+#define N_BYTES_MAX ((uint64_t)1 << 50) /* weightd's own limit of a version */
 
 /* Why it cannot go on: a word for the agent and a sentence for people. */
 struct fault {

@@ -1,8 +1,8 @@
 /*
- * A sink makes the next version of a buffer: weightd's memory for it goes to the agent, whose engines write it
- * through mappings of their own, and is published only when it has, leaf for leaf, the tree that was signed. Every
- * verify digests for weightd what it has just hashed: so it is the bytes that were verified, and no later ones,
- * that the version's digest is of.
+ * A sink makes the next version of a buffer: weightd's memory for it goes to the agent, whose engines write what is
+ * missing of it through mappings of their own while the sink copies the rest from a base. It is published only when
+ * it has, leaf for leaf, the tree that was signed. Every verify digests for weightd what it has just hashed: so it
+ * is the bytes that were verified, and no later ones, that the version's digest is of.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -12,10 +12,9 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/local/errand.h"
+#include "server/sync/local/base.h"
 
-#define N_BYTES_MAX ((uint64_t)1 << 50) /* weightd's own limit */
-#define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* likewise */
+#define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* weightd's own limit */
 /* An engine that was killed may take longer to go than the second that weightd waits for its mapping. */
 #define PUBLISH_TRIES 5
 
@@ -78,7 +77,7 @@ static int take_layout(const struct errand *e, const struct talk *t, struct weig
 
 static int take_announced(struct errand *e, const struct talk *t, struct fault *f)
 {
-	if (t->n_fds != 2 || field_number(t->message, "n_bytes", N_BYTES_MAX, &e->n_bytes) < 0 ||
+	if (t->n_fds < 2 || field_number(t->message, "n_bytes", N_BYTES_MAX, &e->n_bytes) < 0 ||
 	    field_bytes(t->message, "root", e->root, sizeof(e->root)) < 0)
 		return fault_set_message(f, t, "misses a size, a root or a descriptor in it");
 	return take_leaves(e, t, f);
@@ -108,14 +107,30 @@ static int check_target(const struct errand *e, const struct target *target, str
 	return 0;
 }
 
-static int say_created(const struct errand *e, struct fault *f)
+static int say_created(const struct errand *e, const struct base *b, struct fault *f)
 {
 	cleanup(fd_closep) int fd = -1;
 	int r = weightd_writer_fd(e->writer, &fd);
 
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
-	return errand_say(json_pack("{s:s}", "op", "created"), &fd, 1, f);
+	return errand_say(json_pack("{s:s, s:o, s:s*}", "op", "created", "missing",
+				    ranges_to_json(&b->missing), "why", b->why[0] ? b->why : NULL),
+			  &fd, 1, f);
+}
+
+/* What is missing moves while the rest is copied; verify comes after both. */
+static int fill(const struct errand *e, const struct talk *t, const struct target *target,
+		struct fault *f)
+{
+	cleanup(base_deinit) struct base base = {0};
+	int r = base_open(e, t, target, &base, f);
+
+	if (r == 0)
+		r = say_created(e, &base, f);
+	if (r == 0)
+		base_copy(e, &base);
+	return r;
 }
 
 static int create(struct errand *e, const struct talk *t, struct fault *f)
@@ -137,7 +152,7 @@ static int create(struct errand *e, const struct talk *t, struct fault *f)
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
 	e->stage = STAGE_AT_WORK;
-	return say_created(e, f);
+	return fill(e, t, &target, f);
 }
 
 static void digest_leaf(void *writer, uint64_t leaf)

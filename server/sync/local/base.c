@@ -1,0 +1,136 @@
+/*
+ * A base lends its bytes from base_open() to base_deinit(): its lease is over before the new version is published,
+ * whose weightd may then want the memory for the next one.
+ */
+#include "server/sync/local/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+
+struct copy {
+	const struct base *base;
+	const char *from;
+	char *to;
+	uint64_t n_bytes; /* that both have */
+};
+
+static void blob_deinitp(struct blob *b)
+{
+	blob_deinit(b);
+}
+
+/* {version, n_bytes} and the table: 1. 0: there is no base. */
+static int take_named(const struct talk *t, uint64_t *ret_version, uint64_t *ret_n_bytes,
+		      struct blob *ret_leaves, struct fault *f)
+{
+	const json_t *named = json_object_get(t->message, "base");
+	uint64_t size;
+
+	if (!named && t->n_fds == 2)
+		return 0;
+	if (t->n_fds != 3 || field_number(named, "version", INT64_MAX, ret_version) < 0 ||
+	    field_number(named, "n_bytes", N_BYTES_MAX, ret_n_bytes) < 0)
+		return fault_set_message(f, t, "misses a base in it, or its table");
+	size = tree_n_leaves(*ret_n_bytes) * TREE_HASH_SIZE;
+	if (blob_map(t->fds[2], size, ret_leaves) < 0 || ret_leaves->size != size)
+		return fault_set_message(f, t, "gets no sealed table of the base's leaves");
+	return 1;
+}
+
+/* Whoever removed it, or started weightd anew, takes nothing but time. */
+static void attach(const struct errand *e, const struct target *target, uint64_t version,
+		   uint64_t n_bytes, struct base *b)
+{
+	const struct weightd_attach_options o = {
+		.size = sizeof(o),
+		.device = target->device,
+		.version = version,
+	};
+	uint64_t found = 0;
+
+	if (weightd_attach(e->w, target->buffer, &o, &b->buffer) < 0) {
+		b->buffer = NULL;
+		(void)snprintf(b->why, sizeof(b->why), "%s", weightd_error(e->w));
+		return;
+	}
+	(void)weightd_buffer_data(b->buffer, &found);
+	if (found == n_bytes && !weightd_buffer_is_mutable(b->buffer))
+		return;
+	weightd_detach(b->buffer);
+	b->buffer = NULL;
+	(void)snprintf(b->why, sizeof(b->why), "version %ju is another one than it was",
+		       (uintmax_t)version);
+}
+
+int base_open(const struct errand *e, const struct talk *t, const struct target *target,
+	      struct base *ret, struct fault *f)
+{
+	cleanup(blob_deinitp) struct blob leaves = {0};
+	uint64_t version, n_bytes = 0;
+	struct base b = {0};
+	int r = take_named(t, &version, &n_bytes, &leaves, f);
+
+	if (r < 0)
+		return r;
+	if (r > 0)
+		attach(e, target, version, n_bytes, &b);
+	r = tree_difference(e->n_bytes, e->leaves.data, b.buffer ? tree_n_leaves(n_bytes) : 0,
+			    leaves.data, &b.missing);
+	if (r < 0) {
+		base_deinit(&b);
+		return fault_set(f, r, "out of memory");
+	}
+	*ret = b;
+	return 0;
+}
+
+/* Ranges begin and end where leaves do: a leaf is missing as a whole, or not at all. */
+static bool is_missing(const struct ranges *missing, uint64_t offset)
+{
+	size_t low = 0, high = missing->n;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		const struct range *r = &missing->at[middle];
+
+		if (offset < r->offset)
+			high = middle;
+		else if (offset >= r->offset + r->size)
+			low = middle + 1;
+		else
+			return true;
+	}
+	return false;
+}
+
+/* A leaf that both have is as long in both, says the table: that alone nobody believes. */
+static void copy_leaf(void *userdata, uint64_t leaf)
+{
+	const struct copy *c = userdata;
+	uint64_t offset = leaf * TREE_LEAF_SIZE, left = c->n_bytes - offset;
+
+	if (is_missing(&c->base->missing, offset))
+		return;
+	memcpy(c->to + offset, c->from + offset, left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
+}
+
+void base_copy(const struct errand *e, const struct base *b)
+{
+	struct copy c = {.base = b};
+
+	if (!b->buffer)
+		return;
+	c.to = weightd_writer_data(e->writer, NULL);
+	c.from = weightd_buffer_data(b->buffer, &c.n_bytes);
+	c.n_bytes = c.n_bytes < e->n_bytes ? c.n_bytes : e->n_bytes;
+	tree_each_leaf(c.n_bytes, copy_leaf, &c);
+}
+
+void base_deinit(struct base *b)
+{
+	weightd_detach(b->buffer);
+	ranges_deinit(&b->missing);
+	*b = (struct base){0};
+}

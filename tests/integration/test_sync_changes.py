@@ -1,0 +1,101 @@
+"""Of a version that resembles the one before only the leaves that changed travel, and every bit of it arrives."""
+import hashlib
+import os
+import signal
+
+import weightd
+from engine import planned
+from nodes import MIB, content, layout_of
+
+NONE = {"data": {"security": "none"}}
+SIZE = 6 * MIB
+COUNTS = "planned", "bytes", "kernel", "n_bytes", "changed"
+
+
+def publish(node, changes=(), size=SIZE, tensors=3):
+    """A version that differs from the plain one in leaf i by a byte that says n, for each (i, n). Its bytes."""
+    with weightd.create("m", layout_of(size, tensors), socket=node.daemon.socket, new_layout=True) as writer:
+        data = bytearray(content(1, 2 * SIZE)[:writer.nbytes])
+        for leaf, n in changes:
+            data[leaf * MIB + 5] ^= n
+        writer.write(0, data)
+        writer.publish()
+    return bytes(data)
+
+
+def assert_all_serve(nodes, data):
+    served = nodes.assert_equal("m", [node.name for node in nodes.running()])
+    assert served.sha256 == hashlib.sha256(data).hexdigest(), nodes.story()
+
+
+def push(nodes, data, name="a"):
+    """Pushes what was just published, and sees it everywhere. The end."""
+    end = nodes[name].push("m")
+    assert_all_serve(nodes, data)
+    return end
+
+
+def test_bytes_on_the_wire_are_those_of_leaves_that_changed(make_nodes):
+    nodes = make_nodes(3, settings=NONE)
+    whole = publish(nodes["a"])
+    end = push(nodes, whole)
+    assert (end["changed"], end["bytes"]) == (len(whole), 2 * planned(len(whole))), end
+    for changes, n_leaves in (([(1, 1)], 1), ([(1, 2), (2, 2), (4, 1)], 3), ([(1, 2), (2, 2), (4, 1)], 0)):
+        end = push(nodes, publish(nodes["a"], changes))
+        wire = 2 * planned(n_leaves * MIB) if n_leaves else 0
+        assert [end[key] for key in COUNTS] == [wire, wire, wire, len(whole), n_leaves * MIB], end
+        for node in nodes:
+            row = nodes.wait(lambda node=node: [row for row in node.history() if row["sync"] == end["sync"]],
+                             f"{node} remembers")[0]
+            assert (row["n_bytes"], row["changed"]) == (len(whole), n_leaves * MIB), row
+    nodes["b"].daemon.ctl("verify", "m")
+
+
+def test_the_size_the_layout_and_the_publisher_may_change(make_nodes):
+    nodes = make_nodes(3, publishers="ab")
+    before = publish(nodes["a"])
+    nodes["a"].push("m")
+    for name, size, tensors in (("b", SIZE + 2 * MIB, 5), ("a", SIZE - 2 * MIB, 2)):
+        data = publish(nodes[name], [(1, tensors)], size, tensors)
+        end = push(nodes, data, name)
+        leaves = [[whole[at:at + MIB] for at in range(0, len(whole), MIB)] for whole in (before, data)]
+        changed = sum(len(new) for i, new in enumerate(leaves[1]) if leaves[0][i:i + 1] != [new])
+        assert end["changed"] == changed < len(data) / 2, (end, len(before), len(data))
+        assert 0 < end["bytes"] - 2 * changed < MIB // 4, end  # what TLS takes
+        before = data
+
+
+def test_who_was_away_fetches_what_changed_meanwhile(make_nodes):
+    nodes = make_nodes(3, settings=NONE, group={"policy": "quorum"})
+    publish(nodes["a"])
+    nodes["a"].push("m")
+    nodes["c"].kill()
+    data = publish(nodes["a"], [(3, 1)])
+    nodes["a"].push("m")
+    nodes["c"].start()
+    nodes.wait(lambda: nodes["c"].serves("m").sha256 == hashlib.sha256(data).hexdigest(), "c caught up")
+    row = nodes.wait(lambda: nodes["c"].history(), "c remembers")[0]
+    assert (row["kind"], row["changed"], row["bytes"]) == ("repair", MIB, planned(MIB)), row
+
+
+def test_a_base_that_is_lost_meanwhile_costs_time_alone(make_nodes):
+    nodes = make_nodes(3)
+    publish(nodes["a"])
+    nodes["a"].push("m")
+    nodes["b"].empty()
+    push(nodes, publish(nodes["a"], [(0, 1)]))
+
+
+def test_an_epoch_that_broke_is_resumed_on_top_of_the_base(make_nodes):
+    nodes = make_nodes(3, settings=NONE)
+    publish(nodes["a"])
+    nodes["a"].push("m")
+    data = publish(nodes["a"], [(i, 1) for i in (0, 1, 3, 4)])
+    running = nodes["a"].start_push("m", max_rate=2 * MIB)
+    running.moving("b", MIB)
+    running.moving("c", 1)
+    os.kill(nodes["b"].engine(), signal.SIGKILL)
+    end = running.committed()
+    assert_all_serve(nodes, data)
+    assert end["changed"] == 4 * MIB, end
+    assert 0 < end["bytes"] < 2 * planned(4 * MIB), end  # of the epoch that carried the rest
