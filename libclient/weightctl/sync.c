@@ -27,6 +27,30 @@ const char *sync_version_text(struct sync_version v)
 	return text;
 }
 
+struct sync_share sync_share_of(const json_t *o)
+{
+	return (struct sync_share){
+		.size = agent_number(o, "size", UINT64_MAX),
+		.changed = agent_number(o, "changed", UINT64_MAX),
+	};
+}
+
+/* What is hardly anything, or nearly all, is not shown as nothing, or all. */
+const char *sync_share_text(struct sync_share s)
+{
+	static char text[16];
+	double percent = 100 * (double)s.changed / (double)s.size;
+
+	if (s.size == UINT64_MAX || s.changed > s.size || !s.size)
+		return NULL;
+	if (s.changed && percent < 0.1)
+		return "<0.1%";
+	if (s.changed != s.size && percent > 99.9)
+		return ">99.9%";
+	(void)snprintf(text, sizeof(text), percent < 100 ? "%.1f%%" : "%.0f%%", percent);
+	return text;
+}
+
 /* The one id among `rows` that begins with `arg`. */
 static int find_among(const json_t *rows, const char *arg, char ret[SYNC_ID_MAX])
 {

@@ -17,6 +17,16 @@ struct sync_version sync_version_of(const json_t *o);
 /* "1.7"; NULL for none. Valid until the next call. */
 const char *sync_version_text(struct sync_version v);
 
+/* Of a version that resembles the one before only some bytes travel. UINT64_MAX: not known. */
+struct sync_share {
+	uint64_t size; /* of the version */
+	uint64_t changed;
+};
+
+struct sync_share sync_share_of(const json_t *o);
+/* How much of it changed: "2.0%"; NULL: not known. Valid until the next call. */
+const char *sync_share_text(struct sync_share s);
+
 /*
  * The sync that `arg` names, by all of its digits or the first few: among those that the agent knows. 0, or
  * EXIT_FAILED after telling why; what cannot be one ends the program.

@@ -21,6 +21,7 @@ struct past {
 	const char *state;
 	const char *why;
 	struct sync_version version;
+	struct sync_share share;
 	uint64_t n_nodes;
 	uint64_t planned, bytes, kernel; /* on the wire; UINT64_MAX: unknown */
 	uint64_t started_ns;
@@ -34,6 +35,12 @@ static const char *version(const void *row, bool json)
 {
 	(void)json;
 	return sync_version_text(((const struct past *)row)->version);
+}
+
+static const char *share(const void *row, bool json)
+{
+	(void)json;
+	return sync_share_text(((const struct past *)row)->share);
 }
 
 static const struct column columns[] = {
@@ -51,6 +58,9 @@ static const struct column columns[] = {
 	{"NODES", COLUMN_U64, PAST(n_nodes), .help = "that took part", .shown = true},
 	{"BYTES", COLUMN_COUNTED, PAST(bytes), .help = "on the wire, as the nodes counted them",
 	 .shown = true},
+	{"SIZE", COLUMN_COUNTED, PAST(share.size), .help = "bytes of the version"},
+	{"CHANGED", COLUMN_COUNTED, PAST(share.changed), .help = "of them, that had to travel"},
+	{"SHARE", COLUMN_WORD, .word = share, .help = "of SIZE, that changed", .shown = true},
 	{"KERNEL", COLUMN_COUNTED, PAST(kernel), .help = "the same, as their kernels did"},
 	{"PLANNED", COLUMN_COUNTED, PAST(planned), .help = "the same before any moved; not of TLS"},
 	{"STARTED", COLUMN_TIME, PAST(started_ns), .help = "when it began (UTC)"},
@@ -79,6 +89,7 @@ static struct past past_of(const json_t *row)
 		.state = agent_text(row, "state"),
 		.why = agent_text(row, "why"),
 		.version = sync_version_of(row),
+		.share = sync_share_of(row),
 		.n_nodes = count_of(row, "nodes"),
 		.planned = agent_number(row, "planned", UINT64_MAX),
 		.bytes = agent_number(row, "bytes", UINT64_MAX),

@@ -27,6 +27,7 @@ struct part {
 	const char *from;
 	const char *why;
 	struct sync_version version;
+	struct sync_share share;
 	uint64_t done;
 	uint64_t expected;
 	uint64_t rate; /* 0: nothing moves */
@@ -41,6 +42,12 @@ static const char *version(const void *row, bool json)
 {
 	(void)json;
 	return sync_version_text(((const struct part *)row)->version);
+}
+
+static const char *share(const void *row, bool json)
+{
+	(void)json;
+	return sync_share_text(((const struct part *)row)->share);
 }
 
 static const struct column columns[] = {
@@ -64,6 +71,9 @@ static const struct column columns[] = {
 	{"FROM", COLUMN_TEXT, PART(from), .help = "node that sends to it", .shown = true,
 	 .cut = true, .width = 4},
 	{"SLOW", COLUMN_BOOL, PART(slow), .help = "its link is; those behind it in the chain wait"},
+	{"SIZE", COLUMN_COUNTED, PART(share.size), .help = "bytes of the version"},
+	{"CHANGED", COLUMN_COUNTED, PART(share.changed), .help = "of them, that had to travel"},
+	{"SHARE", COLUMN_WORD, .word = share, .help = "of SIZE, that changed"},
 	{"EPOCH", COLUMN_U64, PART(epoch), .help = "attempts to move the bytes, this one included"},
 	{"WHY", COLUMN_TEXT, PART(why), .help = "it is so; below the table, too"},
 	{},
@@ -82,6 +92,7 @@ static struct part part_of(const json_t *row)
 		.from = agent_text(row, "from"),
 		.why = agent_text(row, "why"),
 		.version = sync_version_of(row),
+		.share = sync_share_of(row),
 		.done = agent_number(row, "done", 0),
 		.expected = agent_number(row, "expected", 0),
 		.rate = agent_number(row, "rate", 0),

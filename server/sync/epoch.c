@@ -358,7 +358,7 @@ int epoch_plan(struct agent *a, struct transaction *t)
 		return -1;
 	}
 	t->epoch++;
-	t->expected = ranges_total(&t->ranges);
+	t->expected = t->changed = ranges_total(&t->ranges);
 	plan_tell(a, t);
 	return 0;
 }

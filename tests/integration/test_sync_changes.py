@@ -9,7 +9,7 @@ from nodes import MIB, content, layout_of
 
 NONE = {"data": {"security": "none"}}
 SIZE = 6 * MIB
-COUNTS = "planned", "bytes", "kernel", "n_bytes", "changed"
+COUNTS = "planned", "bytes", "kernel", "size", "changed"
 
 
 def publish(node, changes=(), size=SIZE, tensors=3):
@@ -47,7 +47,7 @@ def test_bytes_on_the_wire_are_those_of_leaves_that_changed(make_nodes):
         for node in nodes:
             row = nodes.wait(lambda node=node: [row for row in node.history() if row["sync"] == end["sync"]],
                              f"{node} remembers")[0]
-            assert (row["n_bytes"], row["changed"]) == (len(whole), n_leaves * MIB), row
+            assert (row["size"], row["changed"]) == (len(whole), n_leaves * MIB), row
     nodes["b"].daemon.ctl("verify", "m")
 
 

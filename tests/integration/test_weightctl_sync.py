@@ -223,7 +223,7 @@ def test_status_without_a_terminal_waits_and_prints_once(make_agent):
 
 
 PAST = {"sync": SYNC, "kind": "push", "buffer": "llama", "group": "main", "term": 1, "number": 7, "started_ns": NOW_NS - 9 * 10**9,
-        "ended_ns": NOW_NS, "state": "committed", "nodes": 4, "bytes": GIB, "why": None}
+        "ended_ns": NOW_NS, "state": "committed", "nodes": 4, "bytes": GIB, "size": 16 * GIB, "changed": GIB // 3, "why": None}
 
 
 def test_history(make_agent):
@@ -231,8 +231,8 @@ def test_history(make_agent):
     agent = make_agent(history=[PAST, failed, END])
     text = ctl(agent, "sync", "history").stdout
     head, first, second = [line.split() for line in text.partition("\n\n")[0].splitlines()]
-    assert head == ["SYNC", "KIND", "BUFFER", "VERSION", "STATE", "NODES", "BYTES", "AGE", "TOOK"]
-    assert first[:8] == [SYNC, "push", "llama", "1.7", "committed", "4", "1.1", "GB"] and first[-2:] == ["9.0", "s"]
+    assert head == ["SYNC", "KIND", "BUFFER", "VERSION", "STATE", "NODES", "BYTES", "SHARE", "AGE", "TOOK"]
+    assert first[:9] == [SYNC, "push", "llama", "1.7", "committed", "4", "1.1", "GB", "2.1%"] and first[-2:] == ["9.0", "s"]
     assert second[4:6] == ["failed", "2"]
     assert text.endswith(f"\n\n{OTHER}: b did not answer for 5 s\n")
     assert [s["took_ns"] for s in ctl_json(agent, "sync", "history", "-c", "7")["syncs"]] == [9 * 10**9] * 2
@@ -294,6 +294,18 @@ def test_push(make_agent):
     assert "llama: sending 50 % (" in done.stderr
     assert agent.requests == [{"op": "push", "buffer": "llama", "group": "main", "version": 3, "policy": "quorum",
                                "max_rate": 10**9, "wait": True}]
+
+
+@pytest.mark.parametrize("n_bytes, changed, said", [
+    (16 * GIB, GIB // 3, ", 2.1% of 17.2 GB"), (GIB, GIB, ", 100% of 1.1 GB"), (GIB, 0, ", 0.0% of 1.1 GB"),
+    (1 << 40, 1, ", <0.1% of 1.1 TB"), (1 << 40, (1 << 40) - 1, ", >99.9% of 1.1 TB"), (GIB, None, ""), (GIB, 2 * GIB, ""), (0, 0, ""),
+])
+def test_what_changed_is_said(make_agent, n_bytes, changed, said):
+    agent = make_agent(push=[{"sync": SYNC}, outcome(size=n_bytes, changed=changed)])
+    done = ctl(agent, "sync", "push", "llama")
+    assert re.fullmatch(r"llama 1\.7 on 3 of 3 nodes in \S+ m?s" + re.escape(said) + "\n", done.stdout), done.stdout
+    pushed = ctl_json(agent, "sync", "push", "llama")
+    assert (pushed["size"], pushed["changed"]) == (n_bytes, changed), pushed
 
 
 def test_push_defaults_are_left_to_the_agent(make_agent):
@@ -503,7 +515,8 @@ def test_tables_fit_a_terminal(make_agent, columns):
     agent = make_agent(nodes=[NODES[1] | {"node": long, "address": f"{long}:7400"}, END],
                        status=[part(long, sync=SYNC, phase="committed", done=999_900_000_000, rate=999_900_000,
                                     expected=999_900_000_000, term=12, number=345, **{"from": long}), END],
-                       history=[PAST | {"buffer": "b" * 200, "term": 12, "number": 345, "bytes": 999_900_000_000}, END])
+                       history=[PAST | {"buffer": "b" * 200, "term": 12, "number": 345, "bytes": 999_900_000_000,
+                                        "size": 1 << 40, "changed": 1}, END])
     for args in (["nodes"], ["sync", "status"], ["sync", "history"]):
         status, text = in_terminal(Terminal(agent), *args, columns=columns)
         assert status == 0

@@ -81,7 +81,7 @@ static void test_what_did_not_change_does_not_travel(void **state)
 			assert_int_equal(said(s, i, "changed"), CHANGED);
 		}
 		assert_int_equal(said(s, 0, "changed"), CHANGED);
-		assert_int_equal(said(s, 0, "n_bytes"), SIZE);
+		assert_int_equal(said(s, 0, "size"), SIZE);
 		assert_int_equal(said(s, 0, "bytes"), 3 * CHANGED);
 	}
 	sim_free(s);
