@@ -32,6 +32,8 @@ struct job {
 	struct source end; /* of the pidfd */
 	struct list queue; /* struct message */
 	unsigned n_queue;
+	const char *program, *argument; /* constants */
+	bool held; /* told nothing before those that did the same and were ended are gone */
 	bool forgotten; /* by job_end(): nobody is told anything of it */
 	char how[CHILD_WHY_SIZE]; /* why it was ended by job_fail(); "": it has to say itself */
 };
@@ -85,6 +87,8 @@ static void send_queue(struct job *job)
 {
 	struct message *m, *next;
 
+	if (job->held)
+		return;
 	list_for_each_safe(m, next, &job->queue, link) {
 		int r = talk_send(job->child.fd, m->json, m->fds, m->n_fds);
 
@@ -118,6 +122,32 @@ static bool hear(struct job *job)
 	return !job->forgotten && job->socket.loop;
 }
 
+/* Whether one that does the same was ended and is not gone: weightd lets nobody write beside it. */
+static bool has_dying_twin(const struct job *job)
+{
+	const struct job *other;
+
+	list_for_each(other, &job->jobs->dying, link)
+		if (!strcmp(other->program, job->program) &&
+		    !strcmp(other->argument ? other->argument : "",
+			    job->argument ? job->argument : ""))
+			return true;
+	return false;
+}
+
+static void release_held(struct jobs *j)
+{
+	struct job *job;
+
+	list_for_each(job, &j->all, link) {
+		if (!job->held || has_dying_twin(job))
+			continue;
+		job->held = false;
+		if (job->n_queue > 0 && job->socket.loop)
+			loop_modify(&job->socket, EPOLLIN | EPOLLOUT);
+	}
+}
+
 static void bury(struct job *job)
 {
 	struct jobs *j = job->jobs;
@@ -128,6 +158,7 @@ static void bury(struct job *job)
 	if (!job->forgotten)
 		j->events->on_end(j->userdata, job->owner, job->how[0] ? job->how : how);
 	job_free(job);
+	release_held(j);
 }
 
 static void on_socket(struct source *source, uint32_t events)
@@ -165,6 +196,9 @@ int job_start(struct jobs *j, const char *program, const char *argument, void *o
 	}
 	job->jobs = j;
 	job->owner = owner;
+	job->program = program;
+	job->argument = argument;
+	job->held = has_dying_twin(job);
 	list_init(&job->queue);
 	list_init(&job->link);
 	child_init(&job->child);
@@ -206,7 +240,8 @@ static int queue(struct job *job, const json_t *message, const int *fds, unsigne
 	list_append(&job->queue, &m->link);
 	m = NULL;
 	job->n_queue++;
-	loop_modify(&job->socket, EPOLLIN | EPOLLOUT);
+	if (!job->held)
+		loop_modify(&job->socket, EPOLLIN | EPOLLOUT);
 	return 0;
 }
 
@@ -216,7 +251,7 @@ void job_tell(struct job *job, const json_t *message, const int *fds, unsigned n
 
 	if (!job->socket.loop)
 		return; /* it is over, and that is told soon */
-	if (job->n_queue == 0)
+	if (job->n_queue == 0 && !job->held)
 		r = talk_send(job->child.fd, message, fds, n_fds);
 	if (r == -EAGAIN)
 		r = queue(job, message, fds, n_fds);
