@@ -25,6 +25,7 @@
 #include "server/sync/repair.h"
 #include "server/sync/transaction.h"
 
+#define LOCAL_MIN (10 * SECOND) /* for a weightd, however little is waited for who is away */
 #define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
 #define MOVE_RATE ((uint64_t)8 << 20) /* of a link that was never measured */
 #define PUSHES_MAX 32 /* at a time: each has two processes */
@@ -91,7 +92,9 @@ unsigned agent_peer_number(const struct agent *a, const char *name)
 
 uint64_t agent_time_for(const struct agent *a, uint64_t n_bytes)
 {
-	return a->config->prepare_ns + (uint64_t)((double)n_bytes / (double)DIGEST_RATE * 1e9);
+	uint64_t answer = a->config->prepare_ns > LOCAL_MIN ? a->config->prepare_ns : LOCAL_MIN;
+
+	return answer + (uint64_t)((double)n_bytes / (double)DIGEST_RATE * 1e9);
 }
 
 uint64_t agent_time_to_verify(const struct agent *a, uint64_t n_bytes)

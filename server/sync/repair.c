@@ -114,7 +114,7 @@ static bool look(struct agent *a, struct head *h)
 		agent_log(a, "error", "%s", why);
 		return false;
 	}
-	h->look_ns = agent_now(a) + a->config->prepare_ns;
+	h->look_ns = agent_now(a) + agent_time_for(a, 0);
 	work_tell(a, &h->look,
 		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
 			    a->config->weightd_socket, "buffer", h->buffer, "device", "host",

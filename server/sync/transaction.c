@@ -945,7 +945,7 @@ int transaction_new(struct agent *a, struct head *h, const struct group *g, unsi
 		transaction_free(a, t);
 		return r;
 	}
-	set_phase(a, t, PHASE_ATTACH, a->config->prepare_ns);
+	set_phase(a, t, PHASE_ATTACH, agent_time_for(a, 0));
 	t->whole_ns = t->deadline_ns;
 	list_append(&a->transactions, &t->link);
 	work_tell(a, &t->source,
