@@ -29,9 +29,15 @@ MIB = 1 << 20
 SIZE = 4 * MIB  # of a version that nobody says more about
 PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
 STOP_S = 30
-STALL_S, PREPARE_S = 3, 3  # of the nodes; shorter than anybody's own, as tests wait for them
+# Of the nodes whose test is not about a timer: one that a busy machine starves is not lost for that.
+UNHURRIED = {"heartbeat": 10, "stall-timeout": 30, "prepare-timeout": 30}
+# Of those whose test waits for one: for who does not come, does not answer, or moves nothing.
+ABSENCE_S, SILENCE_S, STALL_S = 2, 5, 3
+IMPATIENT = {"heartbeat": SILENCE_S / 5, "stall-timeout": STALL_S}
 CONTROL_PORT = 7400
 PACKET_MAX = 1 << 17
+COMM_MAX = 15  # of a process's name, for the kernel
+OVER = "committed", "failed", "absent", "unknown"  # phases of a node in a sync that ended
 SECTIONS = ("node", "tls", "data", "limits", "access")
 MARK = "NODES_OF_A_TEST"
 
@@ -243,13 +249,13 @@ class Node:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def children(self, name):
-        """Process ids of the programs of this name that its agent runs: "weightd-sync-tcp"."""
+        """Process ids of the programs of this name that its agent runs, or has not buried: "weightd-sync-tcp"."""
         found = []
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for pid in pathlib.Path(f"/proc/{self.proc.pid}/task/{self.proc.pid}/children").read_text().split():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                    if any(os.path.basename(word).decode(errors="replace") == name for word in words[:2]):
+                    # Not its command line, which is gone before its descriptors are closed.
+                    if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == name[:COMM_MAX]:
                         found.append(int(pid))
         return found
 
@@ -318,10 +324,14 @@ class Node:
     def history(self, n=20):
         return self.rows("history", "sync", n=n)
 
+    def own_head(self, buffer):
+        """What its record says of a buffer, or None."""
+        return next((h for h in self.peers()[self.name].get("heads") or [] if h["buffer"] == buffer), None)
+
     def head(self, buffer):
         """(term, number) of the newest committed version that it knows of, or None."""
-        heads = [h for h in self.peers()[self.name].get("heads") or [] if h["buffer"] == buffer]
-        return (heads[0]["term"], heads[0]["number"]) if heads else None
+        head = self.own_head(buffer)
+        return (head["term"], head["number"]) if head else None
 
     def start_push(self, buffer, **request):
         return Push(self, buffer, **request)
@@ -397,7 +407,7 @@ class Cluster:
         self.folder.chmod(0o711)
         self.nodes = {}
         self.settings = settings or {}
-        self.limits = {"limits": {"stall-timeout": STALL_S, "prepare-timeout": PREPARE_S}}
+        self.limits = {"limits": UNHURRIED}
         try:
             names = [chr(ord("a") + i) for i in range(n)]
             net = f"127.{random.randrange(1, 255)}.{random.randrange(256)}"
@@ -459,10 +469,23 @@ class Cluster:
 
         self.wait(look, f"{sorted(names)} are connected")
 
+    def rest(self, buffer, nodes=None):
+        """Until the agents of all that run, or of these, know that they serve the newest, and nothing is under way."""
+        def look():
+            with contextlib.suppress(OSError):  # one that does not serve yet
+                heads = [node.own_head(buffer) for node in nodes or self.running()]
+                return all(heads) and {head["state"] for head in heads} == {"serving"} and \
+                    len({(head["term"], head["number"]) for head in heads}) == 1 and \
+                    all(row["phase"] in OVER for node in nodes or self.running() for row in node.status()
+                        if row["buffer"] == buffer)
+
+        self.wait(look, f"all have the newest of {buffer}, and are done with it")
+
     def settle(self, buffer, seed, names=None):
-        """Until all nodes that run serve content(seed), with one layout and one digest."""
+        """Until all nodes that run serve content(seed), with one layout and one digest, and know it."""
         nodes = [self[name] for name in names] if names else self.running()
         self.wait(lambda: all(node.has(buffer, seed) for node in nodes), f"all serve version {seed} of {buffer}")
+        self.rest(buffer, nodes)
         self.assert_equal(buffer, [node.name for node in nodes])
 
     def assert_equal(self, buffer, names=None):

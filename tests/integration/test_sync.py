@@ -2,10 +2,11 @@
 import json
 
 import pytest
-from nodes import MIB, SIZE, Failed, content, digest_of
+from nodes import ABSENCE_S, MIB, SIZE, Failed, content, digest_of
 from witness import Witness
 
 NONE = {"data": {"security": "none"}}
+ABSENCE = {"limits": {"prepare-timeout": ABSENCE_S}}  # of those who miss somebody
 COUNTS = "planned", "bytes", "kernel"
 
 
@@ -110,7 +111,7 @@ def test_bytes_are_those_planned_and_those_of_the_kernel(make_nodes, security):
 
 @pytest.mark.parametrize("policy, commits", [("all", False), ("quorum", True), ("each", True)])
 def test_a_member_that_is_absent(make_nodes, policy, commits):
-    nodes = make_nodes(3, absent="c")
+    nodes = make_nodes(3, absent="c", settings=ABSENCE)
     nodes["a"].publish("m", seed=1)
     push = nodes["a"].start_push("m", policy=policy)
     if commits:
@@ -124,7 +125,7 @@ def test_a_member_that_is_absent(make_nodes, policy, commits):
 
 
 def test_a_quorum_is_more_than_half(make_nodes):
-    nodes = make_nodes(4, absent="cd")
+    nodes = make_nodes(4, absent="cd", settings=ABSENCE)
     nodes["a"].publish("m", seed=1)
     sentence = nodes["a"].start_push("m", policy="quorum").failed()
     assert "2" in sentence and "4" in sentence, sentence
@@ -194,7 +195,7 @@ def test_a_push_that_is_too_large(make_nodes):
 def test_two_pushes_of_a_buffer_at_once(make_nodes):
     nodes = make_nodes(2)
     nodes["a"].publish("m", seed=1, size=8 * MIB)
-    push = nodes["a"].start_push("m", max_rate=2 * MIB)
+    push = nodes["a"].start_push("m", max_rate=MIB // 4)
     with pytest.raises(Failed, match="m") as failed:
         nodes["a"].push("m")
     assert push.sync in failed.value.sentence or "push" in failed.value.sentence, failed.value
@@ -216,8 +217,8 @@ def test_a_push_that_is_cancelled_leaves_nothing(make_nodes):
     nodes["a"].publish("m", seed=1)
     nodes["a"].push("m")
     nodes["a"].publish("m", seed=2, size=8 * MIB)
-    push = nodes["a"].start_push("m", max_rate=2 * MIB)
-    push.moving("c", MIB)
+    push = nodes["a"].start_push("m", max_rate=MIB // 2)
+    push.moving("c", MIB // 8)
     nodes["a"].ask("cancel", sync=push.sync)
     sentence = push.failed()
     assert "cancel" in sentence, sentence
@@ -228,10 +229,22 @@ def test_a_push_that_is_cancelled_leaves_nothing(make_nodes):
     nodes.settle("m", seed=2)
 
 
+def test_a_push_right_behind_a_cancelled_one_is_not_held_up_by_it(make_nodes):
+    nodes = make_nodes(3)
+    nodes["a"].publish("m", seed=1, size=8 * MIB)
+    for _ in range(3):
+        push = nodes["a"].start_push("m", max_rate=MIB // 2)
+        push.moving("c")
+        nodes["a"].ask("cancel", sync=push.sync)
+        push.failed()
+    nodes["a"].push("m")
+    nodes.settle("m", seed=1)
+
+
 # --- Who was away ----------------------------------------------------------------------------------
 
 def test_a_late_joiner_catches_up(make_nodes):
-    nodes = make_nodes(3, absent="c")
+    nodes = make_nodes(3, absent="c", settings=ABSENCE)
     nodes["a"].publish("m", seed=1)
     nodes["a"].push("m", policy="quorum")
     nodes["c"].start()
@@ -241,7 +254,7 @@ def test_a_late_joiner_catches_up(make_nodes):
 
 
 def test_a_late_joiner_needs_no_publisher(make_nodes):
-    nodes = make_nodes(3, absent="c")
+    nodes = make_nodes(3, absent="c", settings=ABSENCE)
     nodes["a"].publish("m", seed=1)
     nodes["a"].push("m", policy="each")
     nodes["a"].stop()
@@ -252,7 +265,7 @@ def test_a_late_joiner_needs_no_publisher(make_nodes):
 
 
 def test_a_restarted_node_catches_up(make_nodes):
-    nodes = make_nodes(3)
+    nodes = make_nodes(3, settings=ABSENCE)
     nodes["a"].publish("m", seed=1)
     nodes["a"].push("m")
     nodes["c"].stop()
@@ -295,6 +308,7 @@ def test_all_agents_start_again_and_know_what_they_did(make_nodes):
     for node in nodes:
         node.restart()
     nodes.wait_connected()
+    nodes.settle("m", seed=1)  # who is not sure yet may fetch it, and have no other then
     assert {node.head("m") for node in nodes} == {(before["term"], before["number"])}, nodes.story()
     nodes["a"].publish("m", seed=2)
     after = nodes["a"].push("m")

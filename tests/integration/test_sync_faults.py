@@ -15,15 +15,16 @@ import time
 import features
 import pytest
 from netns import Net
-from nodes import MIB, PREPARE_S, STALL_S, Cluster, Failed, hostile_programs
+from nodes import ABSENCE_S, IMPATIENT, MIB, SILENCE_S, STALL_S, Cluster, hostile_programs
 from pki import Authority
 
 ROUNDS = int(os.environ.get("WEIGHTD_SYNC_ROUNDS", 1))
 SIZE = 8 * MIB
-RATE = 4 * MIB  # two seconds of moving bytes, to be broken into
-SILENCE_S = 5  # five heartbeats
+RATE = 3 * MIB // 2  # five seconds of moving bytes, to be broken into
+SLOW = MIB // 2  # likewise, where nobody waits for the rest of them
 SLACK_S = 30  # of a machine that has other things to do
 NONE = {"data": {"security": "none"}}
+ABSENCE = {"limits": {"prepare-timeout": ABSENCE_S}}
 
 
 def thorough(names, values, brief):
@@ -61,10 +62,16 @@ def nodes(make_nodes):
     return with_old(make_nodes(4))
 
 
-def under_way(nodes, at="d", **request):
+@pytest.fixture
+def impatient(make_nodes):
+    """Nodes that do not wait long for who is silent."""
+    return with_old(make_nodes(4, settings={"limits": IMPATIENT}))
+
+
+def under_way(nodes, at="d", rate=RATE, **request):
     """A push of version 2 in the middle of its bytes."""
-    push = nodes["a"].start_push("m", max_rate=RATE, **request)
-    push.moving(at, MIB // 2)
+    push = nodes["a"].start_push("m", max_rate=rate, **request)
+    push.moving(at, MIB // 8)
     return push
 
 
@@ -95,11 +102,11 @@ def mended(nodes):
     """What was to be pushed arrives everywhere, at last. How long that took."""
     begun = time.monotonic()
     nodes.wait_connected()
+    nodes.rest("m")  # a repair would come between a publish and its push
     if not all(node.has("m", seed=2) for node in nodes):
         if not nodes["a"].has("m", seed=2):
             nodes["a"].publish("m", seed=2, size=SIZE)
-        with contextlib.suppress(Failed):
-            nodes["a"].start_push("m").end()
+        nodes["a"].push("m")
     nodes.settle("m", seed=2)
     for node in nodes:
         nodes.wait(lambda node=node: not node.children("weightd-sync-tcp"), f"{node} needs no engine any more")
@@ -124,7 +131,7 @@ def test_an_engine_is_killed(nodes, figures, who):
 
 @pytest.mark.parametrize("policy", ["all", "quorum"])
 def test_the_agent_of_a_member_is_killed(nodes, figures, policy):
-    push = under_way(nodes, policy=policy)
+    push = under_way(nodes, rate=SLOW if policy == "all" else RATE, policy=policy)
     nodes["b"].kill()
     end = ends(push, SIZE / RATE + SILENCE_S)
     survivors = ["c", "d"]
@@ -140,7 +147,7 @@ def test_the_agent_of_a_member_is_killed(nodes, figures, policy):
 
 
 def test_the_agent_of_the_publisher_is_killed(nodes, figures):
-    under_way(nodes).control.socket.close()
+    under_way(nodes, rate=SLOW).control.socket.close()
     nodes["a"].kill()
     killed = time.monotonic()
     for name in "bcd":
@@ -176,7 +183,8 @@ def test_the_weightd_of_the_publisher_is_killed(nodes, figures):
 # --- Silence ---------------------------------------------------------------------------------------
 
 @thorough("who", "abd", brief="b")
-def test_an_engine_is_frozen(nodes, figures, who):
+def test_an_engine_is_frozen(impatient, figures, who):
+    nodes = impatient
     push = under_way(nodes)
     nodes[who].freeze(nodes[who].engine())
     end = ends(push, SIZE / RATE + 2 * STALL_S + SILENCE_S)
@@ -188,8 +196,9 @@ def test_an_engine_is_frozen(nodes, figures, who):
 
 
 @thorough("policy", ["all", "quorum"], brief=["quorum"])
-def test_the_agent_of_a_member_is_frozen(nodes, figures, policy):
-    push = under_way(nodes, policy=policy)
+def test_the_agent_of_a_member_is_frozen(impatient, figures, policy):
+    nodes = impatient
+    push = under_way(nodes, rate=SLOW if policy == "all" else RATE, policy=policy)
     nodes["c"].freeze()
     end = ends(push, SIZE / RATE + SILENCE_S + STALL_S)
     if policy == "all":
@@ -203,8 +212,9 @@ def test_the_agent_of_a_member_is_frozen(nodes, figures, policy):
     figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"), mended_s=mended(nodes))
 
 
-def test_the_agent_of_the_publisher_is_frozen(nodes, figures):
-    push = under_way(nodes)
+def test_the_agent_of_the_publisher_is_frozen(impatient, figures):
+    nodes = impatient
+    push = under_way(nodes, rate=SLOW)
     nodes["a"].freeze()
     frozen = time.monotonic()
     for name in "bcd":
@@ -219,12 +229,12 @@ def test_the_agent_of_the_publisher_is_frozen(nodes, figures):
 
 
 def test_a_member_never_joins(make_nodes, figures):
-    nodes = make_nodes(4, absent="d")
+    nodes = make_nodes(4, absent="d", settings=ABSENCE)
     nodes["a"].publish("m", seed=2, size=SIZE)
-    end = ends(nodes["a"].start_push("m"), PREPARE_S)
+    end = ends(nodes["a"].start_push("m"), ABSENCE_S)
     assert_told(end, r"\bd\b")
     push = nodes["a"].start_push("m", policy="quorum")
-    assert ends(push, PREPARE_S + SIZE / RATE)["state"] == "committed"
+    assert ends(push, ABSENCE_S)["state"] == "committed"
     nodes.settle("m", seed=2)
     nodes["d"].start()
     figures(end_s=round(push.waited, 2), told=end["error"], mended_s=mended(nodes))
@@ -244,7 +254,7 @@ def little(tmp_path):
 def test_a_member_has_no_memory_left(make_nodes, little, figures, policy):
     nodes = with_old(make_nodes(3, daemons={"c": little}))
     push = nodes["a"].start_push("m", policy=policy)
-    end = ends(push, PREPARE_S + SIZE / RATE)
+    end = ends(push, SIZE / RATE)
     if policy == "all":
         assert_told(end, r"\bc\b", "limit|quota|memory|bytes")
         assert_old(nodes, "bc")
@@ -300,9 +310,9 @@ def test_bytes_that_change_every_time_are_never_served(make_nodes, tmp_path, fig
 
 
 def test_an_engine_never_answers(make_nodes, tmp_path, figures):
-    nodes = make_hostile(make_nodes, tmp_path, deaf=True)
+    nodes = make_hostile(make_nodes, tmp_path, ABSENCE, deaf=True)
     push = nodes["a"].start_push("m")
-    end = ends(push, PREPARE_S + 2 * STALL_S + SILENCE_S)
+    end = ends(push, 3 * ABSENCE_S)
     assert_told(end, r"\bc\b")
     assert_old(nodes, "bcd")
     figures(end_s=round(push.waited, 2), told=end["error"])
@@ -327,7 +337,7 @@ def believe(node, kind, folder):
 
 @pytest.mark.parametrize("kind", ["expired", "of another CA", "of another name"])
 def test_a_certificate_that_is(make_nodes, figures, tmp_path, kind):
-    nodes = make_nodes(3, start=False)
+    nodes = make_nodes(3, start=False, settings=ABSENCE)
     c = nodes["c"]
     words = believe(c, kind, tmp_path)
     for node in nodes:
@@ -335,7 +345,7 @@ def test_a_certificate_that_is(make_nodes, figures, tmp_path, kind):
     nodes.wait_connected("ab")
     nodes["a"].publish("m", seed=1, size=SIZE)
     push = nodes["a"].start_push("m")
-    end = ends(push, PREPARE_S)
+    end = ends(push, ABSENCE_S)
     assert_told(end, r"\bc\b")
     assert nodes["b"].serves("m") is None
 
@@ -362,22 +372,23 @@ def test_a_certificate_that_is(make_nodes, figures, tmp_path, kind):
 # --- Links -----------------------------------------------------------------------------------------
 
 @pytest.fixture
-def linked(authority):
+def linked(authority, request):
     """(nodes, net): four nodes with cables."""
     features.require("netns")
     features.require("library")
     with Net(4) as net:
         spaces = {name: net.nodes[i].name for i, name in enumerate("abcd")}
-        settings = {"data": {"trusted": "10.0.0.0/8"}}
+        settings = {"data": {"trusted": "10.0.0.0/8"}, "limits": getattr(request, "param", {})}
         with Cluster(authority, 4, settings=settings, addresses=[node.address for node in net.nodes],
                      prefix=lambda node: ("nsenter", f"--net=/run/netns/{spaces[node.name]}", "--")) as cluster:
             yield with_old(cluster), net
 
 
+@pytest.mark.parametrize("linked", [IMPATIENT], indirect=True, ids=["impatient"])
 @thorough("policy", ["all", "quorum"], brief=["all"])
 def test_a_link_goes_down(linked, figures, policy):
     nodes, net = linked
-    push = under_way(nodes, policy=policy)
+    push = under_way(nodes, rate=SLOW if policy == "all" else RATE, policy=policy)
     net.down(2)
     end = ends(push, SIZE / RATE + SILENCE_S + 2 * STALL_S)
     if policy == "all":
@@ -391,9 +402,10 @@ def test_a_link_goes_down(linked, figures, policy):
     figures(end_s=round(push.waited, 2), state=end["state"], told=end.get("error"), mended_s=mended(nodes))
 
 
+@pytest.mark.parametrize("linked", [IMPATIENT], indirect=True, ids=["impatient"])
 def test_the_link_of_the_publisher_goes_down(linked, figures):
     nodes, net = linked
-    push = under_way(nodes)
+    push = under_way(nodes, rate=SLOW)
     net.down(0)
     end = ends(push, SIZE / RATE + SILENCE_S + 2 * STALL_S)
     assert_told(end)
