@@ -7,9 +7,11 @@ weightd-sync-tcp and weightd-sync-gloo without weightd-sync: what the agent woul
         assert chain.memories[1].read() == data
 """
 import array
+import contextlib
 import json
 import mmap
 import os
+import pathlib
 import secrets
 import select
 import signal
@@ -118,8 +120,8 @@ class Engine:
             self.progress.append(message)
         return message
 
-    def await_progress(self, n_bytes):
-        while not self.progress or self.progress[-1]["done"] < n_bytes:
+    def await_progress(self, n_bytes, what="done"):
+        while not self.progress or self.progress[-1][what] < n_bytes:
             message = self.hear()
             assert message["op"] == "progress", message
             self.progress.append(message)
@@ -144,6 +146,19 @@ class Engine:
     def kill(self, sig=signal.SIGKILL):
         self.is_stopped = sig == signal.SIGSTOP
         signal.pidfd_send_signal(self.pidfd, sig)
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """It does nothing during the block; what comes meanwhile waits, and comes at once, to it."""
+        self.kill(signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while "State:\tT" not in pathlib.Path(f"/proc/{self.pid}/status").read_text():
+                assert time.monotonic() < deadline, "the engine does not stop"
+                os.sched_yield()
+            yield
+        finally:
+            self.kill(signal.SIGCONT)
 
     def wait(self, patience_s=PATIENCE_S):
         """Its wait status, and the processor time that it took."""

@@ -12,6 +12,8 @@ from engine import CHUNK, PATIENCE_S, Chain, Engine, Memory, planned
 from pki import Authority
 
 TOKEN = "11" * 32
+SECRET = b"secret" * 1000
+STALL_MS = 4_000  # of who is not who it should be; that shows at once, unless somebody starves
 
 
 @pytest.fixture(scope="module")
@@ -63,27 +65,30 @@ def test_what_is_on_the_wire_is_not_what_is_in_memory(authority, fds):
         middle.settimeout(PATIENCE_S)
         chain.engines[1].start()
         chain.engines[0].start(chain.next(0) | {"port": middle.getsockname()[1]})
-        seen = pass_on(middle, chain.engines[1].port)
-        chain.await_done()
+        seen = pass_on(middle, chain.engines[1].port, chain.engines[0])
+        assert chain.engines[1].hear_end()["op"] == "done"
         assert chain.memories[1].read() == secret
     assert len(seen) > len(secret)
     assert secret[:16] not in seen and bytes.fromhex(chain.tokens[1]) not in seen
 
 
-def pass_on(listener, port):
-    """Between the next connection and a port, until one hangs up. What went over it."""
+def pass_on(listener, port, source):
+    """Between the next connection, the source's, and a port, until the source is done. What went over it."""
     seen = b""
     client, _ = listener.accept()
     with client, socket.create_connection(("127.0.0.1", port), PATIENCE_S) as server:
         others = {client: server, server: client}
         while True:
-            readable, _, _ = select.select(list(others), [], [], 2)
-            if not readable:
-                return seen
-            for s in readable:
-                data = s.recv(65536)
-                if not data:
+            readable, _, _ = select.select([*others, source.socket], [], [], PATIENCE_S)
+            assert readable, "nothing comes"
+            if source.socket in readable:
+                message = source.hear()
+                if message["op"] != "progress":
+                    assert message["op"] == "done", message
                     return seen
+            for s in others.keys() & set(readable):
+                data = s.recv(65536)
+                assert data, "one of them hung up"
                 seen += data
                 others[s].sendall(data)
 
@@ -99,40 +104,47 @@ def identities(authority, other_authority):
     }
 
 
-KINDS = ("another node's", "a name without our suffix", "a wildcard", "expired", "another CA's")
+@contextlib.contextmanager
+def chains(fds, pairs):
+    """{kind: a chain from a to b that has begun}, of the certificates {kind: (of a, of b)}: all wait for timers at once."""
+    with contextlib.ExitStack() as stack:
+        begun = {}
+        for kind, (a, b) in pairs.items():
+            begun[kind] = stack.enter_context(Chain(["a", "b"], Memory(SECRET), fds={"a": fds(*a), "b": fds(*b)},
+                                                    stall_ms=STALL_MS))
+        for chain in begun.values():
+            chain.start()
+        yield begun
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_receiver_that_is_another_is_sent_nothing(authority, other_authority, fds, kind):
-    _, pair, word = identities(authority, other_authority)[kind]
-    data = b"secret" * 1000
-    pems = {"a": fds(authority, authority.node("a")), "b": fds(authority, pair)}
-    with Chain(["a", "b"], Memory(data), fds=pems, stall_ms=2000) as chain:
-        chain.start()
-        end = chain.engines[0].hear_end()
-        assert (end["op"], end["from"], end["to"], end["who"]) == ("failed", "a", "b", "b"), end
-        assert word in end["why"], end
-        assert chain.engines[1].hear_end()["op"] == "failed"
-        assert chain.memories[1].read() == bytes(len(data))
+def test_a_receiver_that_is_another_is_sent_nothing(authority, other_authority, fds):
+    wrong = identities(authority, other_authority)
+    with chains(fds, {kind: ((authority, authority.node("a")), (authority, pair))
+                      for kind, (_, pair, _) in wrong.items()}) as begun:
+        for kind, chain in begun.items():
+            end = chain.engines[0].hear_end()
+            assert (end["op"], end["from"], end["to"], end["who"]) == ("failed", "a", "b", "b"), (kind, end)
+            assert wrong[kind][2] in end["why"], (kind, end)
+        for chain in begun.values():
+            assert chain.engines[1].hear_end()["op"] == "failed"
+            assert chain.memories[1].read() == bytes(len(SECRET))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sender_that_is_another_brings_nothing(authority, other_authority, fds, kind):
-    _, pair, word = identities(authority, other_authority)[kind]
-    if kind == "expired":
-        pair = authority.odd("late-a", ["a.weightd"], days=-1)
-    elif kind == "another CA's":
-        pair = other_authority.node("a")
-    pems = {"a": fds(authority, pair), "b": fds(authority, authority.node("b"))}
-    with Chain(["a", "b"], Memory(b"poison" * 1000), fds=pems, stall_ms=2000) as chain:
-        chain.start()
-        end = chain.engines[1].hear_end()
-        assert (end["op"], end["from"], end["who"]) == ("failed", "a", "a") and "did not come" in end["why"], end
-        assert word in end["why"], end
-        end = chain.engines[0].hear_end()
-        assert (end["op"], end["to"], end["who"]) == ("failed", "b", "b"), end
-        assert chain.memories[1].read() == bytes(6000)
-        assert word in chain.engines[1].read_log()
+def test_a_sender_that_is_another_brings_nothing(authority, other_authority, fds):
+    wrong = identities(authority, other_authority)
+    wrong["expired"] = authority, authority.odd("late-a", ["a.weightd"], days=-1), wrong["expired"][2]
+    wrong["another CA's"] = other_authority, other_authority.node("a"), wrong["another CA's"][2]
+    with chains(fds, {kind: ((authority, pair), (authority, authority.node("b")))
+                      for kind, (_, pair, _) in wrong.items()}) as begun:
+        for kind, chain in begun.items():
+            end = chain.engines[1].hear_end()
+            assert (end["op"], end["from"], end["who"]) == ("failed", "a", "a"), (kind, end)
+            assert "did not come" in end["why"] and wrong[kind][2] in end["why"], (kind, end)
+            assert wrong[kind][2] in chain.engines[1].read_log()
+        for chain in begun.values():
+            end = chain.engines[0].hear_end()
+            assert (end["op"], end["to"], end["who"]) == ("failed", "b", "b"), end
+            assert chain.memories[1].read() == bytes(len(SECRET))
 
 
 @contextlib.contextmanager
