@@ -427,48 +427,38 @@ def test_a_socket_of_something_else(tmp_path):
     assert "too long" in run_ctl(tmp_path / ("x" * 200), "nodes", check=False).stderr
 
 
-def test_an_agent_that_hangs_is_not_waited_for(make_agent):
-    agent = make_agent()
-    agent.answers = dict.fromkeys(("nodes", "push", "status", "history", "cancel"), agent.hang)
-    started = time.monotonic()
-    waiting = [subprocess.Popen(command(args), env=environment(WEIGHTD_SYNC_SOCKET=agent.path), text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE) for args in VERBS]
-    for args, proc in zip(VERBS, waiting):
-        out, err = proc.communicate(timeout=60)
-        assert (proc.returncode, out) == (1, "") and "did not answer within 10 s" in err, f"{args}: {err}"
-    assert time.monotonic() - started >= 10
-
-
-def test_an_agent_that_accepts_nobody_is_not_waited_for(tmp_path):
-    path = tmp_path / "s"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
-        s.bind(str(path))
-        s.listen(0)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
-            first.connect(str(path))  # the backlog is full
-            done = run_ctl(path, "nodes", check=False)
-    assert done.returncode == 1 and re.search("takes no connection|did not answer", done.stderr), done.stderr
-
-
-def test_an_agent_that_drips_rows_is_not_waited_for(make_agent):
-    agent = make_agent()
-
-    def drip(connection, _):
-        while not agent.over.wait(0.1):
-            connection.send(pack(NODES[1]))
-
-    agent.answers = {"nodes": drip}
-    assert "did not answer within 10 s" in refused(agent, "nodes")
-
-
-def test_an_agent_that_never_ends_is_cut_off(make_agent):
+def test_an_agent_that_hangs_drips_floods_or_accepts_nobody_is_not_waited_for(make_agent, tmp_path):
+    """All at once, as each is given its 10 s."""
+    hangs, drips = make_agent(), make_agent()
     row = pack(NODES[1] | {"why": "x" * 60000})
 
     def flood(connection, _):
         while True:
             connection.send(row)
 
-    assert re.search("more rows than|did not answer within", refused(make_agent(nodes=flood), "nodes"))
+    def drip(connection, _):
+        while not drips.over.wait(0.1):
+            connection.send(pack(NODES[1]))
+
+    hangs.answers = dict.fromkeys(("nodes", "push", "status", "history", "cancel"), hangs.hang)
+    drips.answers = {"nodes": drip}
+    floods = make_agent(nodes=flood)
+    unanswered = "did not answer within 10 s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s, \
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
+        s.bind(str(tmp_path / "s"))
+        s.listen(0)
+        first.connect(str(tmp_path / "s"))  # the backlog is full
+        cases = [*((hangs.path, args, unanswered) for args in VERBS), (drips.path, ("nodes",), unanswered),
+                 (floods.path, ("nodes",), f"more rows than|{unanswered}"),
+                 (tmp_path / "s", ("nodes",), "takes no connection|did not answer")]
+        started = time.monotonic()
+        waiting = [subprocess.Popen(command(args), env=environment(WEIGHTD_SYNC_SOCKET=str(path)), text=True,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE) for path, args, _ in cases]
+        ends = [(proc.communicate(timeout=60), proc.returncode) for proc in waiting]
+        assert time.monotonic() - started >= 10
+    for (path, args, words), ((out, err), status) in zip(cases, ends):
+        assert (status, out) == (1, "") and re.search(words, err), f"{path} {args}: {status} {out} {err}"
 
 
 HOSTILE_PACKETS = [b"garbage", b"[]", b"1", b"", b"{", b'{"a":1,"a":2}', b"\xff\xfe", b'{"node":"\xff"}', b'{"node":"\\u0000"}',
