@@ -27,6 +27,7 @@ def broadcast_seconds(net, n_receivers, data):
     return seconds
 
 
+@pytest.mark.measures
 def test_three_receivers_take_no_three_times_as_long_as_one():
     data = random.Random(1).randbytes(N_BYTES)
     with Net(4) as net:
@@ -41,7 +42,7 @@ def test_three_receivers_take_no_three_times_as_long_as_one():
 
 def test_a_link_that_is_cut_is_named_by_both_ends():
     with Net(3) as net:
-        with Chain(["a", "b", "c"], Memory(64 << 20), net=net, stall_ms=2000) as chain:
+        with Chain(["a", "b", "c"], Memory(64 << 20), net=net, stall_ms=4000) as chain:
             chain.start(max_rate=1 << 20)
             chain.engines[2].await_progress(1)
             net.down(2)
