@@ -28,7 +28,7 @@ ABSENCE = {"limits": {"prepare-timeout": ABSENCE_S}}
 
 
 def thorough(names, values, brief):
-    """As parametrize(), but in a single round, as of every CI, those alone that wait for other timers than the rest."""
+    """As parametrize(), but in a single round, as of every CI, those alone that do other things than the rest."""
     return pytest.mark.parametrize(names, values if ROUNDS > 1 else brief)
 
 
@@ -278,8 +278,8 @@ def make_hostile(make_nodes, folder, settings=None, **habits):
     return nodes
 
 
-@pytest.mark.parametrize("security", ["none", "tls"])
-@pytest.mark.parametrize("what", ["wire", "memory"])
+@thorough("what, security", [(w, s) for w in ("wire", "memory") for s in ("none", "tls")],
+          brief=[("wire", "none"), ("wire", "tls"), ("memory", "tls")])
 def test_a_byte_that_changed_once_is_sent_again(make_nodes, tmp_path, figures, what, security):
     nodes = make_hostile(make_nodes, tmp_path, {"data": {"security": security}}, **{what: 1})
     push = nodes["a"].start_push("m")
