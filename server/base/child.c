@@ -19,6 +19,7 @@
 
 #define CHILD_FD 3
 #define GO_NS 1000000000u
+#define KILLED_NS 5000000000u /* it needs a processor to end, and time to unmap what it has */
 
 void child_init(struct child *c)
 {
@@ -226,7 +227,7 @@ int child_end(struct child *c, char ret_how[CHILD_WHY_SIZE])
 	c->fd = fd_close(c->fd);
 	if (!is_over(c, GO_NS)) {
 		child_kill(c);
-		if (!is_over(c, GO_NS))
+		if (!is_over(c, KILLED_NS))
 			return -EBUSY;
 	}
 	if (waitpid(c->pid, &status, 0) == c->pid) {
