@@ -462,12 +462,13 @@ def refusal(reply):
 def until(condition, what, seconds=PATIENCE_S):
     """
     Asks again and again until condition() holds. Each question is a request or a look into /proc, so
-    this waits for the daemon and not for a time.
+    this waits for the daemon and not for a time. What takes longer leaves the processor to others more and more.
     """
-    deadline = time.monotonic() + seconds
+    deadline, pause_s = time.monotonic() + seconds, 0
     while not condition():
         assert time.monotonic() < deadline, f"not after {seconds} s: {what() if callable(what) else what}"
-        os.sched_yield()
+        time.sleep(pause_s)
+        pause_s = min(pause_s + 0.0001, 0.005)
 
 
 @contextlib.contextmanager
