@@ -547,10 +547,13 @@ def test_a_death_at_each_point_loses_and_leaks_nothing(gpu, serve, require, tmp_
                    env={"WEIGHTD_FAULT": f"{point}:1", "WEIGHTD_FAULT_STATE": str(tmp_path / "passages")})
     published = set()
 
-    def publish_one(w):
+    def create(w, **kw):
         with contextlib.suppress(Refused):  # its writer may have been left behind by the death
             until(lambda: not any(row.writing for row in w.records().values()), lambda: w.records())
-        slot = w.create("m", LAYOUT, device=gpu.device(), keep=2)
+        return w.create("m", LAYOUT, device=gpu.device(), **kw)
+
+    def publish_one(w):
+        slot = create(w, keep=2)
         number = w.publish(slot.writer)
         published.add(number)
         w.detach(slot.writer)
@@ -563,7 +566,7 @@ def test_a_death_at_each_point_loses_and_leaks_nothing(gpu, serve, require, tmp_
     for _ in range(4):
         insist(daemon, publish_one)
         insist(daemon, is_there)
-    insist(daemon, lambda w: w.abort(w.create("m", LAYOUT, device=gpu.device()).writer))
+    insist(daemon, lambda w: w.abort(create(w).writer))
     insist(daemon, lambda w: [w.drop("m", v.version, device=gpu.device()) for v in versions(w, gpu) if not v.current])
     insist(daemon, is_there)
     insist(daemon, lambda w: "m" in w.names() and w.drop("m", device=gpu.device()))
