@@ -250,6 +250,6 @@ def test_connections_belong_to_their_socket(weightd, make_daemon):
         writer.publish()
     assert [info.name for info in weightd.ls(socket=other.socket)] == ["there"]
     assert weightd.attach("there", socket=other.socket).version == 1
-    assert weightd.wait("there", socket=other.socket, timeout=5) == 1
+    assert weightd.wait("there", socket=other.socket, timeout=60) == 1
     with pytest.raises(weightd.NotFound):
         weightd.attach("there")
