@@ -496,7 +496,7 @@ def test_an_end_for_a_successor_leaves_the_socket_and_heads_as_they_are(make_dae
         w.publish(w.create("m", LAYOUT).writer)
         with w.attach("m").head() as head:
             daemon.proc.send_signal(signal.SIGHUP)
-            until(lambda: serves(daemon.socket) and serves(daemon.socket).pid != pid, "the next one serves")
+            until(lambda: (next_one := serves(daemon.socket)) and next_one.pid != pid, "the next one serves")
             assert head[HEAD_STATE] == READY
     assert os.stat(daemon.socket).st_ino == inode
     with Wire(daemon.socket) as w:
@@ -556,10 +556,10 @@ def test_the_keeper_can_be_told_to_end_between_two_tries(start, tmp_path):
     (tmp_path / "s").write_text("in the way")
     keeper = start(WEIGHTD, "--keeper", "--socket", tmp_path / "s")
     for line in keeper.stderr:
-        if "starting it again in 400 ms" in line:
+        if "starting it again in 3200 ms" in line:
             break
     started = time.monotonic()
-    assert end(keeper) == 0 and time.monotonic() - started < 0.3
+    assert end(keeper) == 0 and time.monotonic() - started < 3
 
 
 # --- The log ---------------------------------------------------------------------------------------
