@@ -27,6 +27,20 @@ def environment(**extra):
     return env | extra
 
 
+def unhindered_s(*processes):
+    """
+    A clock that stands still while one of these processes ("self" is this one) could run and gets no
+    processor: what it measures is theirs and not the machine's. Of each, the main thread counts.
+    """
+    def waited_s():
+        return sum(int(pathlib.Path(f"/proc/{p}/schedstat").read_text().split()[1]) for p in processes) / 1e9
+
+    while True:
+        waited, now = waited_s(), time.monotonic()
+        if waited_s() - waited < 0.005:  # else it was between the two that we got none
+            return now - waited
+
+
 class Daemon:
     """
     socket  path of its socket
