@@ -1,16 +1,22 @@
 """weightctl history, rollback, chmod, chown, watch and stat, and what load, ls and show say of versions."""
+import contextlib
+import fcntl
 import json
+import mmap
 import os
 import pwd
 import re
 import signal
+import struct
 import subprocess
+import termios
 import time
 
 import pytest
 from integration.child import run_as
 from integration.test_weightctl import (TENSORS, ctl_json, in_terminal, n_columns, screen,
                                         write_safetensors, write_sparse)
+from integration.wire import until
 
 USER = pwd.getpwuid(os.geteuid()).pw_name
 STRANGER = 12345
@@ -404,16 +410,35 @@ def test_a_reader_that_does_not_pause_stops_the_load_or_is_evicted(daemon, tmp_p
     assert reader.returncode == 1 and b"was updated in place meanwhile" in errors
 
 
+def n_unread(pipe):
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+
+
+@contextlib.contextmanager
+def load_that_stops_while_it_writes(daemon, *args):
+    """For good, as the pipe for what it tells of that has room for one byte more."""
+    ours, theirs = os.pipe()
+    fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, mmap.PAGESIZE)
+    os.write(theirs, bytes(mmap.PAGESIZE - 1))
+    load = daemon.spawn("load", *args, stderr=theirs)
+    os.close(theirs)
+    try:
+        until(lambda: n_unread(ours) == mmap.PAGESIZE, "it tells how far it is")
+        yield load
+    finally:
+        os.close(ours)
+
+
 def test_a_torn_buffer_is_told_and_a_load_repairs_it(daemon, tmp_path):
-    big = write_sparse(tmp_path / "big.safetensors", 512 << 20)
+    big = write_sparse(tmp_path / "big.safetensors", 8 << 20)
     daemon.ctl("load", "-q", "--exclusive", "e", big)
     proc = watch(daemon, "--json", "e")
-    load = daemon.spawn("load", "e", big, text=True, bufsize=1)
-    assert json.loads(proc.stdout.readline())["event"] == "updating"
-    assert daemon.ctl("ls", "-n", "-o", "STATE").stdout.split() == ["updating"]
-    refused = daemon.ctl("cat", "e", "big", check=False)
-    assert refused.returncode == 1 and "'e'" in refused.stderr
-    load.kill()
+    with load_that_stops_while_it_writes(daemon, "e", big) as load:
+        assert json.loads(proc.stdout.readline())["event"] == "updating"
+        assert daemon.ctl("ls", "-n", "-o", "STATE").stdout.split() == ["updating"]
+        refused = daemon.ctl("cat", "e", "big", check=False)
+        assert refused.returncode == 1 and "'e'" in refused.stderr
+        load.kill()
     assert json.loads(proc.stdout.readline())["event"] == "torn"
     [buffer] = ctl_json(daemon, "ls")["buffers"]
     assert buffer["state"] == "torn"
