@@ -1,4 +1,5 @@
 """The store of descriptors when it is too small, full, or holds what this weightd does not understand."""
+import contextlib
 import os
 import pathlib
 import re
@@ -40,11 +41,12 @@ def warnings(box):
 def find_manifest(box, name):
     """The manifest of a buffer, as a file: the service manager has it open, and root may do what it likes."""
     for fd in pathlib.Path(f"/proc/{box.leader}/fd").iterdir():
-        if "weightd-manifest" in os.readlink(fd):
-            file = open(fd, "r+b", buffering=0)
-            if name.encode() + b"\0" in file.read():
-                return file
-            file.close()
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if "weightd-manifest" in os.readlink(fd):
+                file = open(fd, "r+b", buffering=0)
+                if name.encode() + b"\0" in file.read():
+                    return file
+                file.close()
     return None
 
 
@@ -106,7 +108,7 @@ def test_a_store_that_was_made_smaller_loses_no_more_than_it_must(service):
     service.drop_in(SERVICE, f"[Service]\nFileDescriptorStoreMax={room}\n")
     service.run("systemctl", "restart", SERVICE)
     after, text = weights.contents(service), "\n".join(warnings(service))
-    assert len(weights.kept(service)) <= room
+    weights.wait_for_kept(service, room, or_fewer=True)
     for name, what in before.items():
         if name in after and after[name]["version"]:
             assert after[name] == what
@@ -141,7 +143,8 @@ def test_a_reload_takes_the_configuration_or_leaves_all_as_it_is(service):
     load_some(service, 1)
     pid = weights.main_pid(service)
     configure(service, "[limits]\nbuffers = 1\n")
-    service.run("systemctl", "reload", SERVICE)
+    with service.expect("configuration read again"):
+        service.run("systemctl", "reload", SERVICE)
     done = weights.load(service, "b1", SIZE, check=False)
     assert done.returncode != 0 and "buffers" in done.stderr, done.stderr
     configure(service, "[limits]\nbuffers = one\n")
