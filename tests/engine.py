@@ -262,3 +262,65 @@ class Chain:
         for memory in self.memories[1:]:
             memory.close()
         assert kind or not errors, "\n".join(errors)
+
+
+class Average:
+    """
+    Ranks of weightd-sync-gloo, each with memory of its own, over tensors of [name, dtype, offset, size].
+
+    engines, results    by rank
+    """
+
+    def __init__(self, memories, tensors, tables=None, net=None, **orders):
+        self.memories, self.net, self.orders = memories, net, orders
+        self.n_bytes = memories[0].size
+        self.tables = [Memory(json.dumps(t).encode()) for t in tables or [tensors] * len(memories)]
+        self.names = [f"n{rank}" for rank in range(len(memories))]
+        self.results = [Memory(self.n_bytes) for _ in memories]
+        self.engines, self.hellos = [], []
+
+    def __enter__(self):
+        try:
+            for rank in range(len(self.memories)):
+                self._open(rank)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _open(self, rank):
+        prefix = ("nsenter", f"--net=/run/netns/{self.net.nodes[rank].name}", "--") if self.net else ()
+        self.engines.append(Engine(prefix, "gloo"))
+        lent = self.memories[rank].lend()
+        nodes = [{"node": name, "address": self.address(i)} for i, name in enumerate(self.names)]
+        self.engines[rank].tell_open(lent, ..., (self.results[rank].fd, self.tables[rank].fd), **(
+            {"operation": "average", "node": self.names[rank], "from": None, "security": "none",
+             "address": self.address(rank), "nodes": nodes} | self.orders))
+        lent.close()
+        answer = self.engines[rank].hear()
+        assert answer["op"] == "opened", answer
+        self.hellos.append(answer["hellos"])
+
+    def address(self, rank):
+        return self.net.nodes[rank].address if self.net else "127.0.0.1"
+
+    def start(self, max_rate=0, ranks=None):
+        for rank in range(len(self.engines)) if ranks is None else ranks:
+            self.engines[rank].tell({"op": "start", "max_rate": max_rate,
+                                     "hellos": [hellos[rank] for hellos in self.hellos]})
+
+    def await_done(self):
+        ends = [engine.hear_end() for engine in self.engines]
+        assert [end["op"] for end in ends] == ["done"] * len(ends), ends
+        return ends
+
+    def __exit__(self, kind, *_):
+        errors = []
+        for engine in self.engines:
+            try:
+                engine.close()
+            except AssertionError as e:
+                errors.append(str(e))
+        for memory in self.results + self.tables:
+            memory.close()
+        assert kind or not errors, "\n".join(errors)

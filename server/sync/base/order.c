@@ -15,13 +15,16 @@
 
 void order_init(struct order *o)
 {
-	*o = (struct order){.memory_fd = -1, .pem_fds = {-1, -1, -1}};
+	*o = (struct order){
+		.memory_fd = -1, .result_fd = -1, .tensors_fd = -1, .pem_fds = {-1, -1, -1}};
 }
 
 void order_deinit(struct order *o)
 {
 	ranges_deinit(&o->ranges);
 	o->memory_fd = fd_close(o->memory_fd);
+	o->result_fd = fd_close(o->result_fd);
+	o->tensors_fd = fd_close(o->tensors_fd);
 	for (size_t i = 0; i < ARRAY_LEN(o->pem_fds); i++)
 		o->pem_fds[i] = fd_close(o->pem_fds[i]);
 }
@@ -44,7 +47,7 @@ static int read_name(const json_t *o, const char *key, char ret[PREAMBLE_NAME_SI
 	return 0;
 }
 
-static int read_address(const json_t *o, uint64_t port, struct address *ret)
+int order_read_address(const json_t *o, uint64_t port, struct address *ret)
 {
 	const char *text;
 	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -65,6 +68,17 @@ static int read_address(const json_t *o, uint64_t port, struct address *ret)
 	return 0;
 }
 
+static int read_operation(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
+{
+	const char *operation;
+
+	if (field_string_or_null(m, "operation", 9, &operation) < 0 ||
+	    (operation && strcmp(operation, "broadcast") != 0 && strcmp(operation, "average") != 0))
+		return wrong(why, "`operation` has to be \"broadcast\" or \"average\"");
+	o->is_average = operation && !strcmp(operation, "average");
+	return 0;
+}
+
 static int read_names(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
 {
 	if (read_name(m, "node", o->node) < 0 || !o->node[0])
@@ -77,9 +91,10 @@ static int read_names(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE]
 		return wrong(why, "`sync` has to be 16 hexadecimal digits");
 	if (field_number(m, "epoch", INT64_MAX, &o->epoch) < 0)
 		return wrong(why, "`epoch` has to be a number");
-	if (o->from[0] && field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
+	if ((o->from[0] || o->is_average) && field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
 		return wrong(why, "`token` has to be 64 hexadecimal digits");
-	if ((o->from[0] || json_object_get(m, "address")) && read_address(m, 0, &o->address) < 0)
+	if ((o->from[0] || json_object_get(m, "address")) &&
+	    order_read_address(m, 0, &o->address) < 0)
 		return wrong(why, "`address` has to be one of IPv4 or IPv6, in digits");
 	return 0;
 }
@@ -91,7 +106,8 @@ static int read_numbers(const json_t *m, struct order *o, char why[ORDER_WHY_SIZ
 
 	if (field_number(m, "n_bytes", INT64_MAX, &o->n_bytes) < 0)
 		return wrong(why, "`n_bytes` has to be a number");
-	if (ranges_from_json(json_object_get(m, "ranges"), o->n_bytes, &o->ranges) < 0)
+	if (!o->is_average &&
+	    ranges_from_json(json_object_get(m, "ranges"), o->n_bytes, &o->ranges) < 0)
 		return wrong(why, "`ranges` has to be [[offset, size], ...] within `n_bytes`");
 	o->total = ranges_total(&o->ranges);
 	if (field_number(m, "chunk", CHUNK_MAX, &o->chunk) < 0 || o->chunk < CHUNK_MIN)
@@ -110,13 +126,20 @@ static int take_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
 {
 	uint64_t size;
 
-	if (t->n_fds != (o->tls ? 4 : 1))
+	if (o->is_average && t->n_fds != 3)
+		return wrong(why, "source, result and the table of tensors have to come with it");
+	if (!o->is_average && t->n_fds != (o->tls ? 4 : 1))
 		return wrong(why, o->tls ? "memory, CA, certificate and key have to come with it"
 					 : "the memory has to come with it, and nothing else");
 	o->memory_fd = take_fd(t->fds[0]);
-	for (unsigned i = 1; i < t->n_fds; i++)
+	if (o->is_average) {
+		o->result_fd = take_fd(t->fds[1]);
+		o->tensors_fd = take_fd(t->fds[2]);
+	}
+	for (unsigned i = 1; !o->is_average && i < t->n_fds; i++)
 		o->pem_fds[i - 1] = take_fd(t->fds[i]);
-	if (fd_size(o->memory_fd, &size) < 0 || size < o->n_bytes)
+	if (fd_size(o->memory_fd, &size) < 0 || size < o->n_bytes ||
+	    (o->is_average && (fd_size(o->result_fd, &size) < 0 || size < o->n_bytes)))
 		return wrong(why, "the memory is smaller than `n_bytes`");
 	return 0;
 }
@@ -127,7 +150,9 @@ int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE])
 	int r;
 
 	order_init(&o);
-	r = read_names(t->message, &o, why);
+	r = read_operation(t->message, &o, why);
+	if (r == 0)
+		r = read_names(t->message, &o, why);
 	if (r == 0)
 		r = read_numbers(t->message, &o, why);
 	if (r == 0)
@@ -159,7 +184,7 @@ int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_
 		return wrong(why, "`next.node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
 	if (field_number(to, "port", UINT16_MAX, &port) < 0 || port == 0)
 		return wrong(why, "`next.port` has to be 1 to 65535");
-	if (read_address(to, port, &n.address) < 0)
+	if (order_read_address(to, port, &n.address) < 0)
 		return wrong(why, "`next.address` has to be one of IPv4 or IPv6, in digits");
 	if (field_bytes(to, "token", n.token, sizeof(n.token)) < 0)
 		return wrong(why, "`next.token` has to be 64 hexadecimal digits");

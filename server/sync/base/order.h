@@ -22,8 +22,9 @@ struct address {
 };
 
 struct order {
+	bool is_average; /* of tensors, by all nodes; otherwise the ranges go from one node to others */
 	char node[PREAMBLE_NAME_SIZE];
-	char from[PREAMBLE_NAME_SIZE]; /* "": the source */
+	char from[PREAMBLE_NAME_SIZE]; /* "": the source, or an average */
 	uint8_t sync[PREAMBLE_SYNC_SIZE];
 	uint64_t epoch;
 	struct address address; /* with port 0 */
@@ -35,6 +36,8 @@ struct order {
 	uint64_t stall_ns;
 	bool tls;
 	int memory_fd;
+	int result_fd; /* of an average, -1 otherwise; `memory_fd` is only read then */
+	int tensors_fd;
 	int pem_fds[3]; /* CA, certificate, key; -1 without TLS */
 };
 
@@ -50,5 +53,7 @@ void order_deinit(struct order *o);
 
 /* Reads "open", and takes the descriptors. -EBADMSG with a sentence. */
 int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE]);
+/* Digits in `address` of an object. -EBADMSG. */
+int order_read_address(const json_t *o, uint64_t port, struct address *ret);
 /* Reads "start". */
 int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE]);

@@ -344,7 +344,6 @@ static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_rec
 }
 
 const struct operation chain_operation = {
-	.name = "broadcast",
 	.open = open_chain,
 	.start = start_chain,
 	.is_owed = is_owed,

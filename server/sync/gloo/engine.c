@@ -11,11 +11,10 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/talk.h"
+#include "server/sync/gloo/average.h"
 #include "server/sync/gloo/chain.h"
 
 #define TICK_NS 100000000u
-
-static const struct operation *const operations[] = {&chain_operation};
 
 /* --- What the agent hears ---------------------------------------------------------------------- */
 
@@ -305,33 +304,20 @@ static void on_tick(struct timer *timer)
 
 /* --- What the agent says ----------------------------------------------------------------------- */
 
-static const struct operation *find_operation(const json_t *order)
-{
-	const char *name;
-
-	if (field_string_or_null(order, "operation", 16, &name) < 0)
-		return NULL;
-	for (size_t i = 0; i < ARRAY_LEN(operations); i++)
-		if (!strcmp(operations[i]->name, name ? name : "broadcast"))
-			return operations[i];
-	return NULL;
-}
-
 static void open_epoch(struct engine *e, struct talk *t)
 {
-	const struct operation *operation = find_operation(t->message);
+	const struct operation *operation;
 	json_t *opened = json_pack("{ss}", "op", "opened");
 	char why[ORDER_WHY_SIZE] = "no memory";
 	int r = opened ? order_read(t, &e->order, why) : -ENOMEM;
 
-	if (r == 0 && (e->order.tls || !operation)) {
+	if (r == 0 && e->order.tls) {
 		(void)snprintf(why, sizeof(why),
-			       operation
-				       ? "the order is wrong: Gloo carries weights in the clear, "
-					 "and `security` is \"tls\"; use the engine \"tcp\""
-				       : "the order is wrong: `operation` has to be \"broadcast\"");
+			       "the order is wrong: Gloo carries weights in the clear, and "
+			       "`security` is \"tls\"; use the engine \"tcp\"");
 		r = -EBADMSG;
 	}
+	operation = e->order.is_average ? &average_operation : &chain_operation;
 	if (r == 0)
 		r = operation->open(e, t->message, opened, why);
 	if (r == 0) {
@@ -351,6 +337,8 @@ static void start_epoch(struct engine *e, const json_t *message)
 
 	/* Threads may be done or broken before this returns; that is looked at when it has. */
 	e->is_started = true;
+	for (unsigned i = 0; i < e->n_wires; i++)
+		e->wires[i].moved_ns = num_now_ns();
 	if (e->operation->start(e, message, why) < 0)
 		fail_here(e, "%s", why);
 	look(e);

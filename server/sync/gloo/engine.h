@@ -24,7 +24,6 @@
 struct engine;
 
 struct operation {
-	const char *name;
 	/* Makes the wires, and adds what the agent has to pass on to "opened". -EBADMSG with a sentence. */
 	int (*open)(struct engine *e, const json_t *order, json_t *opened, char why[ORDER_WHY_SIZE]);
 	int (*start)(struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE]);

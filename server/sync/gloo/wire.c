@@ -140,17 +140,15 @@ uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns)
 	struct tcp_info info;
 	uint64_t moved = 0, ago_ns = 0;
 
-	/* The kernel of a process that was stopped still acknowledges: who also sends is judged by that. */
 	if (link_fd(w->link) >= 0 && read_info(w, &info) == 0) {
-		moved = 1 + info.tcpi_bytes_received +
-			(w->way == WIRE_OUT ? info.tcpi_bytes_acked : 0);
+		/* The kernel of a stopped process acknowledges for long: who also sends is judged by that. */
+		moved = info.tcpi_bytes_received + (w->way == WIRE_OUT ? info.tcpi_bytes_acked : 0);
 		ago_ns = w->way == WIRE_OUT ? 0 : info.tcpi_last_data_recv * 1000000ull;
 	}
-	if (!is_owed || !w->moved_ns) {
+	if (!is_owed)
 		w->moved_ns = now_ns;
-	} else if (moved != w->seen && now_ns - ago_ns > w->moved_ns) {
+	else if (moved != w->seen && now_ns - ago_ns > w->moved_ns)
 		w->moved_ns = now_ns - ago_ns;
-	}
 	w->seen = moved;
 	return now_ns - w->moved_ns;
 }

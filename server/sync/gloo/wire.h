@@ -35,7 +35,7 @@ struct wire {
 	uint8_t hello[LINK_HELLO_MAX]; /* of the other end */
 	size_t hello_size;
 	atomic_int state; /* enum wire_state; set by the thread that works with it */
-	uint64_t moved_ns; /* when bytes moved, or when none were owed; the loop's */
+	uint64_t moved_ns; /* when bytes moved, none were owed, or all began; the loop's */
 	uint64_t seen;
 };
 

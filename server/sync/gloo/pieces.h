@@ -1,0 +1,59 @@
+/*
+ * Pieces
+ *
+ * What an average is cut into, alike on all nodes: spans of memory of at most a chunk, each owned by the node
+ * that reduces it. A span may go over several tensors that can be averaged, and the padding between them, but
+ * over none that cannot.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "server/sync/gloo/mean.h"
+
+#define PIECES_WHY_SIZE 512
+
+struct tensor {
+	const char *name; /* of the table */
+	uint64_t offset;
+	uint64_t size;
+	enum mean_type type; /* MEAN_TYPES: it has to be equal everywhere */
+};
+
+struct piece {
+	uint64_t offset;
+	uint64_t size;
+	size_t first; /* tensor */
+	unsigned owner; /* rank */
+	uint64_t round; /* how many pieces of the owner's come before it */
+};
+
+/* How much of the average is one node's. */
+struct share {
+	uint64_t n_pieces;
+	uint64_t n_bytes;
+	size_t *pieces; /* in order */
+};
+
+struct pieces {
+	json_t *table;
+	struct tensor *tensors; /* ascending */
+	size_t n_tensors;
+	size_t n_others; /* tensors of which there is no mean */
+	struct piece *at;
+	size_t n;
+	struct share *shares; /* by rank */
+	unsigned n_shares;
+	uint64_t n_rounds; /* the most that a node owns */
+};
+
+/* From the text of [[name, dtype, offset, size], ...], ascending and disjoint. -EBADMSG with a sentence, -ENOMEM. */
+int pieces_init(struct pieces *p, const char *text, size_t size, uint64_t n_bytes, uint64_t chunk,
+		unsigned n_nodes, char why[PIECES_WHY_SIZE]);
+void pieces_deinit(struct pieces *p);
+
+/* A tensor's part in a piece, the first of which is piece::first; NULL: there is no such part. */
+const struct tensor *pieces_part(const struct pieces *p, const struct piece *piece, size_t tensor,
+				 uint64_t *ret_offset, uint64_t *ret_size);
