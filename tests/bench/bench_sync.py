@@ -1,13 +1,17 @@
-"""Sync: a broadcast to one, two and three nodes of 1 Gb/s each, in network namespaces on one bridge.
+"""Sync: a broadcast to one, two and three nodes of 1 Gb/s each, in network namespaces on one bridge, and averages.
 
-broadcast    from the start until every receiver has every byte; medians of the rounds. "engine": "tcp" is
-             weightd-sync-tcp in a chain, into memory that is there, as weightd provides it; "rsync" is
-             `rsync --whole-file` to a daemon on each receiver at once, "gloo" its own broadcast, "openmpi"
-             MPI_Bcast as it comes. "ratio_to_line" is to what iperf3 reaches over one link right before, "line_gbit_s".
-             "root_cpu_s_per_gib": processor time of the sender's processes, without what the kernel does in
-             interrupts. tcp's bytes on the wire are the planned ones in the engine's count and in the
-             kernel's, or it fails. "other_cpu" has those interrupts in it; rounds with much of it are done again
+broadcast    from the start until every receiver has every byte; medians of the rounds. "engine": "tcp" and "gloo"
+             are weightd-sync-tcp and weightd-sync-gloo in a chain, into memory that is there, as weightd provides
+             it; "rsync" is `rsync --whole-file` to a daemon on each receiver at once, "gloo-broadcast" Gloo's own
+             one, "openmpi" MPI_Bcast as it comes. "ratio_to_line" is to what iperf3 reaches over one link right
+             before, "line_gbit_s". "root_cpu_s_per_gib": processor time of the sender's processes, without what
+             the kernel does in interrupts. Our engines' bytes on the wire are the planned ones in the engine's
+             count and in the kernel's, or it fails. "other_cpu" has those interrupts in it; rounds with much of
+             it are done again
 growth       seconds with three receivers over seconds with one, less 1
+all-reduce   the mean of as many fp32 tensors as there are "nodes", by weightd-sync-gloo, from the start until all have
+             all of it. "ratio_to_line" is to the bound of a ring: 2 (nodes - 1) / nodes of the bytes, at that line.
+             "root_cpu_s_per_gib": processor time of one node
 """
 import contextlib
 import json
@@ -21,7 +25,7 @@ import time
 
 import features
 import netns
-from engine import Chain, Memory
+from engine import Average, Chain, Memory, program
 
 import machine
 import peers_sync
@@ -30,13 +34,18 @@ RATE = "1gbit"
 SIZES = ((256 * machine.MIB, 3), (machine.GIB, 1))  # bytes, rounds
 PEERS_SIZE = 256 * machine.MIB
 QUIET, RETRIES = 0.35, 2
-BLOCK = os.urandom(16 * machine.MIB)
+AVERAGED = 256 * machine.MIB, 3
+CHUNKS = {"tcp": 4 * machine.MIB, "gloo": machine.MIB}  # of gloo, a hop costs as much
+BLOCK = bytearray(os.urandom(16 * machine.MIB))
+# Numbers in fp32 of which the sum of a few equal ones is exact, and none so small that they are slow.
+BLOCK[::4] = bytes(len(BLOCK) // 4)
+BLOCK[3::4] = bytes(b & 0x1f | 0x20 for b in BLOCK[3::4])
 LINE_S = 2
 
 
 def measure(report):
     missing = None if netns.is_available() else features.FEATURES["netns"][1]
-    if not (features.BUILD / "weightd-sync-tcp").exists():
+    if not program("tcp").exists():
         missing = "weightd-sync was built without OpenSSL"
     if not shutil.which("iperf3"):
         missing = "no iperf3 (apt-get install iperf3)"
@@ -46,13 +55,24 @@ def measure(report):
     with netns.Net(4) as net:
         for i in range(4):
             net.rate(i, RATE)
-        for n_bytes, rounds in SIZES:
-            if machine.affordable(n_bytes, copies=4) < n_bytes:
-                report.line(name="broadcast", bytes=n_bytes, skipped="four copies do not fit into memory")
-                continue
-            measure_tcp(report, net, n_bytes, rounds)
+        for engine in ("tcp", "gloo"):
+            measure_engine(report, net, engine)
         for engine, broadcast in peers_sync.ENGINES.items():
             measure_peer(report, net, engine, broadcast)
+
+
+def measure_engine(report, net, engine):
+    if not program(engine).exists():
+        report.line(name="broadcast", engine=engine, skipped=features.FEATURES[engine][1])
+        return
+    for n_bytes, rounds in SIZES:
+        if machine.affordable(n_bytes, copies=4) < n_bytes:
+            report.line(name="broadcast", engine=engine, bytes=n_bytes, skipped="four copies do not fit into memory")
+            continue
+        measure_chain(report, net, engine, n_bytes, rounds)
+    if engine == "gloo":
+        for nodes in (2, 3, 4):
+            measure_average(report, net, nodes)
 
 
 def measure_line(net):
@@ -67,49 +87,60 @@ def measure_line(net):
     return json.loads(out)["end"]["sum_received"]["bits_per_second"] / 8
 
 
-def measure_tcp(report, net, n_bytes, rounds):
+def measure_chain(report, net, engine, n_bytes, rounds):
     medians = {}
     with contextlib.closing(Memory(n_bytes)) as memory:
-        for offset in range(0, n_bytes, len(BLOCK)):
-            memory.write(offset, BLOCK)
+        fill(memory)
         for receivers in (1, 2, 3):
-            medians[receivers] = measure_rounds(report, net, "tcp", receivers, n_bytes, rounds,
-                                                lambda: broadcast_tcp(net, memory, receivers))
-    report.line(name="growth", engine="tcp", bytes=n_bytes, from_one_to_three=medians[3] / medians[1] - 1)
+            medians[receivers] = measure_rounds(report, net, {"name": "broadcast", "engine": engine, "receivers": receivers},
+                                                receivers + 1, n_bytes, rounds,
+                                                lambda: broadcast_chain(net, engine, memory, receivers))
+    report.line(name="growth", engine=engine, bytes=n_bytes, from_one_to_three=medians[3] / medians[1] - 1)
+
+
+def measure_average(report, net, nodes):
+    n_bytes, rounds = AVERAGED
+    with contextlib.ExitStack() as stack:
+        memories = [stack.enter_context(contextlib.closing(Memory(n_bytes))) for _ in range(nodes)]
+        for memory in memories:
+            fill(memory)
+        measure_rounds(report, net, {"name": "all-reduce", "engine": "gloo", "nodes": nodes}, 2 * nodes, n_bytes, rounds,
+                       lambda: average(net, memories), over_line=2 * (nodes - 1) / nodes)
 
 
 def measure_peer(report, net, engine, broadcast):
     with tempfile.TemporaryDirectory(prefix="weightd-bench-", dir="/dev/shm") as folder:
         for receivers in (1, 2, 3):
             try:
-                measure_rounds(report, net, engine, receivers, PEERS_SIZE, 1,
+                measure_rounds(report, net, {"name": "broadcast", "engine": engine, "receivers": receivers},
+                               receivers + 1, PEERS_SIZE, 1,
                                lambda: broadcast(net, pathlib.Path(folder), receivers, PEERS_SIZE))
             except peers_sync.Missing as e:
                 report.line(name="broadcast", engine=engine, skipped=str(e))
                 return
 
 
-def measure_rounds(report, net, engine, receivers, n_bytes, rounds, broadcast):
-    """The median of the seconds."""
+def measure_rounds(report, net, what, copies, n_bytes, rounds, once, over_line=1):
+    """The median of the seconds. `over_line`: how often the bytes have to go over a node's line at least."""
     quiet, noisy = [], []
     while len(quiet) < rounds and len(quiet) + len(noisy) < rounds + RETRIES:
-        machine.warm((receivers + 1) * n_bytes)
+        machine.warm(copies * n_bytes)
         with machine.Others() as others:
             line = measure_line(net)
-            seconds, cpu = broadcast()
+            seconds, cpu = once()
         (quiet if others.share <= QUIET else noisy).append((seconds, cpu, line, others.share))
     done = quiet or noisy
     seconds, cpu, line, other = (statistics.median(column) for column in zip(*done))
-    report.line(name="broadcast", engine=engine, receivers=receivers, bytes=n_bytes, seconds=seconds,
-                ratio_to_line=statistics.median(n_bytes / s / l for s, _, l, _ in done), line_gbit_s=line * 8 / 1e9,
+    report.line(**what, bytes=n_bytes, seconds=seconds,
+                ratio_to_line=statistics.median(over_line * n_bytes / s / l for s, _, l, _ in done), line_gbit_s=line * 8 / 1e9,
                 root_cpu_s_per_gib=cpu / (n_bytes / machine.GIB), rounds=len(done), quiet_rounds=len(quiet),
                 other_cpu=other)
     return seconds
 
 
-def broadcast_tcp(net, memory, receivers):
+def broadcast_chain(net, engine, memory, receivers):
     """Seconds, and those of the root on a processor."""
-    with Chain(["a", "b", "c", "d"][:receivers + 1], memory, net=net, chunk=4 * machine.MIB) as chain:
+    with Chain(["a", "b", "c", "d"][:receivers + 1], memory, net=net, engine=engine, chunk=CHUNKS[engine]) as chain:
         for received in chain.memories[1:]:
             received.provide()
         started = time.monotonic()
@@ -118,10 +149,32 @@ def broadcast_tcp(net, memory, receivers):
         seconds = time.monotonic() - started
         for received in chain.memories[1:]:
             check(received)
-        chain.engines[0].hang_up()
-        chain.engines[0].wait()
-        used = chain.engines[0].rusage
-    return seconds, used.ru_utime + used.ru_stime
+        return seconds, processor_time(chain.engines[0])
+
+
+def average(net, memories):
+    """The same. The mean of equal tensors is each of them."""
+    with Average(memories, [["w", "F32", 0, memories[0].size]], net=net) as a:
+        for result in a.results:
+            result.provide()
+        started = time.monotonic()
+        a.start()
+        a.await_done()
+        seconds = time.monotonic() - started
+        for result in a.results:
+            check(result)
+        return seconds, processor_time(a.engines[0])
+
+
+def processor_time(engine):
+    engine.hang_up()
+    engine.wait()
+    return engine.rusage.ru_utime + engine.rusage.ru_stime
+
+
+def fill(memory):
+    for offset in range(0, memory.size, len(BLOCK)):
+        memory.write(offset, BLOCK)
 
 
 def check(memory):

@@ -148,4 +148,4 @@ def openmpi(net, folder, receivers, n_bytes):
     return results(sorted(out.splitlines(), key=lambda line: int(line.split()[2])))
 
 
-ENGINES = {"rsync": rsync, "gloo": gloo, "openmpi": openmpi}
+ENGINES = {"rsync": rsync, "gloo-broadcast": gloo, "openmpi": openmpi}

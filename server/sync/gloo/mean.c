@@ -82,7 +82,7 @@ static uint16_t to_f16(float f)
 	return (uint16_t)(sign | (to_bits(of_bits(rest) + 0.5f) - to_bits(0.5f)));
 }
 
-void mean_add(enum mean_type type, float *sums, const void *from, size_t n)
+void mean_add(enum mean_type type, float *restrict sums, const void *restrict from, size_t n)
 {
 	const uint8_t *at = from;
 	uint16_t h;
@@ -110,7 +110,8 @@ void mean_add(enum mean_type type, float *sums, const void *from, size_t n)
 	}
 }
 
-void mean_store(enum mean_type type, const float *sums, size_t n, unsigned n_nodes, void *to)
+void mean_store(enum mean_type type, const float *restrict sums, size_t n, unsigned n_nodes,
+		void *restrict to)
 {
 	float by = (float)n_nodes, f;
 	uint8_t *at = to;
