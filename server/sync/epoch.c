@@ -572,7 +572,7 @@ static void blame(struct agent *a, struct transaction *t, struct member *m, cons
 	const char *why = "it did not say why", *from = NULL, *to = NULL;
 	struct culprit c;
 
-	(void)field_string(message, "why", WHY_SIZE / 2, &why);
+	(void)field_string(message, "why", WHY_SIZE - 1, &why);
 	(void)field_string_or_null(message, "from", NODE_MAX, &from);
 	(void)field_string_or_null(message, "to", NODE_MAX, &to);
 	c = culprit_of(a, t, m, from, to);

@@ -27,6 +27,7 @@
 
 #define PUSH_AGE_MAX (15 * 60 * SECOND)
 #define PROGRESS_NS (SECOND / 4)
+#define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
 #define EPOCH_MAX ((uint64_t)1 << 32)
 /*
  * At a time: each has two processes and memory, and their blobs, two each, have to fit into the outbox of one
@@ -920,7 +921,7 @@ static void on_abort(struct agent *a, struct party *p, const json_t *message)
 
 	if (p->state == PARTY_PUBLISHING)
 		return; /* it was decided */
-	if (field_string(message, "why", WHY_SIZE, &why) < 0)
+	if (field_string(message, "why", ABORT_WHY_MAX, &why) < 0)
 		why = "its coordinator gave no reason";
 	tell(a, p, "aborted", NULL);
 	if (field_bool_or(message, "planned", false, &is_planned) == 0 && is_planned)

@@ -193,7 +193,7 @@ static void describe_phase(const struct agent *a, const struct transaction *t, c
 void member_fail(struct agent *a, struct transaction *t, struct member *m, const char *format, ...)
 {
 	bool in_epoch = m->state >= MEMBER_OPENING && m->state <= MEMBER_STOPPING;
-	char what[WHY_SIZE / 2], where[WHY_SIZE / 2], *why;
+	char what[2 * WHY_SIZE], where[WHY_SIZE], *why; /* with what somebody else says of it */
 	va_list args;
 
 	if (member_is_final(m) || t->phase == PHASE_ENDED)
@@ -282,7 +282,7 @@ static void fail_by(struct agent *a, struct transaction *t, const char *cause)
 
 void transaction_fail(struct agent *a, struct transaction *t, const char *format, ...)
 {
-	char cause[WHY_SIZE], where[WHY_SIZE], both[2 * WHY_SIZE + 2];
+	char cause[4 * WHY_SIZE], where[WHY_SIZE], both[5 * WHY_SIZE + 2];
 	va_list args;
 
 	if (t->phase == PHASE_ENDED)
@@ -324,7 +324,7 @@ static bool is_enough(const struct transaction *t, unsigned n_votes)
 /* A member was lost: whether the rest is still enough. */
 static void settle_votes(struct agent *a, struct transaction *t)
 {
-	char few[2 * WHY_SIZE] = "";
+	char few[5 * WHY_SIZE] = "";
 	const char *why = NULL;
 
 	if (t->phase == PHASE_ENDED || t->decided || is_enough(t, n_alive(t)))
@@ -534,7 +534,7 @@ static void on_refuse(struct agent *a, struct transaction *t, struct member *m,
 	const char *code = "", *why = "it did not say why";
 
 	(void)field_string(message, "code", 32, &code);
-	(void)field_string(message, "why", WHY_SIZE / 2 - 1, &why);
+	(void)field_string(message, "why", WHY_SIZE - 1, &why);
 	if (m->state != MEMBER_ASKED) {
 		member_is_wrong(a, t, m, "refuse");
 		return;
@@ -613,7 +613,7 @@ static void on_failed(struct agent *a, struct transaction *t, struct member *m,
 {
 	const char *why = "it did not say why";
 
-	(void)field_string(message, "why", WHY_SIZE / 2 - 1, &why);
+	(void)field_string(message, "why", WHY_SIZE - 1, &why);
 	member_fail(a, t, m, "failed: %s,", why);
 }
 
@@ -869,7 +869,7 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 	} else if (strcmp(op, "root") == 0) {
 		on_root(a, t, message, fds, n_fds);
 	} else {
-		(void)field_string(message, "why", WHY_SIZE / 2 - 1, &why);
+		(void)field_string(message, "why", WHY_SIZE - 1, &why);
 		source_failed(a, t, why);
 	}
 }

@@ -249,7 +249,7 @@ void sim_source_told(struct job *j, const json_t *message)
 	if (!found) {
 		say(j, delay,
 		    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "not-found", "why",
-			      "there is no such version"),
+			      n->local_why ? n->local_why : "there is no such version"),
 		    -1, -1);
 		return;
 	}
@@ -317,7 +317,8 @@ void sim_sink_told(struct job *j, const json_t *message, const int *fds, unsigne
 		if (j->node->sinks_fail) {
 			say(j, sim_jitter(s, 5 * MS),
 			    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "memory", "why",
-				      "host needs 64 MiB more than there are"),
+				      j->node->local_why ? j->node->local_why
+							 : "host needs 64 MiB more than there are"),
 			    -1, -1);
 			return;
 		}

@@ -485,6 +485,29 @@ static void test_a_full_member_says_so(void **state)
 	sim_free(s);
 }
 
+/* As long as the jobs' sentences may be. */
+static void test_a_long_reason_is_told_whole(void **state)
+{
+	struct sim *s = world(2, POLICY_ALL);
+	cleanup(json_freep)
+		json_t *request = json_pack("{s:s, s:i}", "buffer", SIM_BUFFER, "version", 1000);
+	char sync[SYNC_ID_SIZE], refusal[WHY_SIZE], why[WHY_SIZE];
+
+	(void)state;
+	memset(why, 'x', sizeof(why) - 1);
+	why[sizeof(why) - 1] = '\0';
+	s->nodes[1].sinks_fail = true;
+	s->nodes[0].local_why = s->nodes[1].local_why = why;
+	push_and_wait(s, "failed");
+	assert_non_null(strstr(json_string_value(json_object_get(s->nodes[0].end, "error")), why));
+	s->nodes[1].sinks_fail = false;
+	sim_forget_end(s, 0);
+	assert_int_equal(agent_push(s->nodes[0].agent, request, sync, refusal), 0);
+	assert_true(sim_run_until(s, sim_ended, 60 * S));
+	assert_non_null(strstr(json_string_value(json_object_get(s->nodes[0].end, "error")), why));
+	sim_free(s);
+}
+
 static void test_a_publisher_that_forgot_everything_learns_it_from_others(void **state)
 {
 	struct sim *s = world(3, POLICY_ALL);
@@ -852,6 +875,7 @@ int main(void)
 		cmocka_unit_test(test_a_silent_agent_ends_by_a_deadline),
 		cmocka_unit_test(test_a_clock_that_is_wrong_is_refused),
 		cmocka_unit_test(test_a_full_member_says_so),
+		cmocka_unit_test(test_a_long_reason_is_told_whole),
 		cmocka_unit_test(test_a_publisher_that_forgot_everything_learns_it_from_others),
 		cmocka_unit_test(test_only_publishers_push_and_one_sync_is_at_a_time),
 		cmocka_unit_test(test_a_cancelled_push_leaves_the_old_version),

@@ -218,9 +218,12 @@ static void test_max_bytes_is_the_memory_of_the_machine_if_nothing_is_said(void 
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	char text[256];
 	struct config c;
+	int r = config_parse("sync.conf", TEXT, sizeof(TEXT) - 1, &c);
 
 	(void)state;
-	assert_int_equal(config_parse("sync.conf", TEXT, sizeof(TEXT) - 1, &c), 0);
+	if (r == -ENOSYS)
+		skip(); /* built without inih */
+	assert_int_equal(r, 0);
 	assert_int_equal(c.max_bytes, memory);
 	config_deinit(&c);
 	snprintf(text, sizeof(text), "%s[limits]\nmax-bytes = unlimited\n", TEXT);
