@@ -32,7 +32,7 @@
 #include "server/sync/transaction.h"
 
 #define N_HEADS_MAX 4096
-#define N_HEARD_MAX 256 /* heads of which nothing was committed here, by what one peer claims */
+#define N_HEARD_MAX 1024 /* heads of which nothing was committed here, by what one peer claims */
 #define LEAP_MAX ((uint64_t)1 << 20)
 #define PAIR_MAX ((uint64_t)1 << 53)
 
@@ -370,16 +370,29 @@ static bool concerns(const struct agent *a, const struct head *h, unsigned peer)
 	return g && agent_knows(a, g, peer) && agent_knows(a, g, AGENT_SELF);
 }
 
+static void tell_rows(struct agent *a, unsigned peer, json_t *rows)
+{
+	if (json_array_size(rows))
+		agent_send(a, peer, json_pack("{s:s, s:o}", "type", "heads", "heads", rows));
+	else
+		json_decref(rows);
+}
+
 void heads_tell(struct agent *a, unsigned peer)
 {
-	cleanup(json_freep) json_t *rows = json_array();
+	json_t *rows = json_array();
 	struct head *h;
 
-	list_for_each(h, &a->heads, link)
-		if (h->document && concerns(a, h, peer) && json_array_size(rows) < HEADS_MAX)
-			json_array_append_new(rows, head_to_json(h));
-	if (json_array_size(rows))
-		agent_send(a, peer, json_pack("{s:s, s:O}", "type", "heads", "heads", rows));
+	list_for_each(h, &a->heads, link) {
+		if (!h->document || !concerns(a, h, peer))
+			continue;
+		if (json_array_size(rows) == HEADS_MAX) {
+			tell_rows(a, peer, rows);
+			rows = json_array();
+		}
+		json_array_append_new(rows, head_to_json(h));
+	}
+	tell_rows(a, peer, rows);
 }
 
 void head_tell_all(struct agent *a, const struct head *h)

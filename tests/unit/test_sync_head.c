@@ -115,16 +115,17 @@ static size_t n_claims(struct sim *s, unsigned of, unsigned from)
 
 static void test_invented_names_keep_no_version_out(void **state)
 {
-	struct sim *s = sim_new(
-		&(struct sim_options){.n_nodes = 18, .policy = POLICY_ALL, .seed = 5});
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 7, .policy = POLICY_ALL, .seed = 5});
 	char sync[SYNC_ID_SIZE], name[16];
 
 	(void)state;
 	sim_run(s, S);
-	for (unsigned from = 2; from < 18; from++) {
+	for (unsigned from = 2; from < 7; from++) {
 		snprintf(name, sizeof(name), "%u-", from);
-		claim(s, 1, from, name, 1024, 1);
-		assert_in_range(n_claims(s, 1, from), 0, 256);
+		claim(s, 1, from, name, 1000, 1);
+		snprintf(name, sizeof(name), "more%u-", from);
+		claim(s, 1, from, name, 1000, 1);
+		assert_in_range(n_claims(s, 1, from), 0, 1024);
 	}
 	assert_int_equal(sim_push(s, 0, sync), 0);
 	assert_true(sim_run_until(s, sim_ended, 30 * S));
@@ -202,6 +203,67 @@ static void test_who_claims_what_it_does_not_bring_is_asked_last(void **state)
 	sim_free(s);
 }
 
+#define N_MANY 2500
+
+/* A node that has committed a version of each of as many buffers. */
+static void record_many(struct sim_node *n)
+{
+	json_t *rows = json_object_get(n->record, "heads");
+	const json_t *row = json_array_get(rows, 0);
+
+	for (unsigned i = 1; i < N_MANY; i++) {
+		json_t *copy = json_deep_copy(row);
+		json_t *text = json_loads(json_string_value(json_object_get(row, "document")), 0,
+					  NULL);
+		char buffer[16], *dump;
+
+		snprintf(buffer, sizeof(buffer), "b%u", i);
+		json_object_set_new(text, "buffer", json_string(buffer));
+		dump = json_dumps(text, JSON_COMPACT);
+		json_object_set_new(copy, "document", json_string(dump));
+		json_array_append_new(rows, copy);
+		free(dump);
+		json_decref(text);
+	}
+}
+
+static bool count_rows(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	unsigned *n_rows = s->userdata;
+
+	if (from == 0 && to == 1 &&
+	    strcmp(json_string_value(json_object_get(message, "type")), "heads") == 0)
+		*n_rows += (unsigned)json_array_size(json_object_get(message, "heads"));
+	return from != 0; /* heard here, and nowhere else */
+}
+
+static bool all_rows_came(struct sim *s)
+{
+	return *(unsigned *)s->userdata >= N_MANY;
+}
+
+static void test_all_heads_are_told_however_many_there_are(void **state)
+{
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 2, .policy = POLICY_ALL, .seed = 5});
+	char sync[SYNC_ID_SIZE];
+	unsigned n_rows = 0;
+
+	(void)state;
+	sim_run(s, S);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 30 * S));
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	sim_kill(s, 0);
+	sim_lose_data(s, 0);
+	record_many(&s->nodes[0]);
+	s->on_message = count_rows;
+	s->userdata = &n_rows;
+	sim_start(s, 0);
+	(void)sim_run_until(s, all_rows_came, S);
+	assert_int_equal(n_rows, N_MANY);
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -210,6 +272,7 @@ int main(void)
 		cmocka_unit_test(test_invented_names_keep_no_version_out),
 		cmocka_unit_test(test_who_has_nothing_of_a_buffer_makes_nobody_remember_its_name),
 		cmocka_unit_test(test_who_claims_what_it_does_not_bring_is_asked_last),
+		cmocka_unit_test(test_all_heads_are_told_however_many_there_are),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
