@@ -43,6 +43,7 @@ struct push {
 	json_t *nodes; /* by name: what was last heard of each */
 	json_t *outcome; /* NULL: not yet */
 	struct push_plan plan;
+	json_t *reached; /* how it ended at each node */
 	uint64_t started_ns;
 	struct progress progress;
 };
@@ -53,6 +54,7 @@ static void push_deinit(struct push *p)
 	json_decref(p->nodes);
 	json_decref(p->outcome);
 	push_plan_deinit(&p->plan);
+	json_decref(p->reached);
 }
 
 /* What the nodes go through, in this order; those at the same step have the same text. */
@@ -141,6 +143,17 @@ static void on_phase(struct push *p, json_t *event)
 	show(p);
 }
 
+/* Of many nodes, some are told of before the end. */
+static void take_reached(struct push *p, const json_t *packet)
+{
+	json_t *nodes = json_object_get(packet, "nodes");
+
+	if (json_is_array(nodes) &&
+	    json_array_size(p->reached) + json_array_size(nodes) <= NODES_MAX &&
+	    json_array_extend(p->reached, nodes) < 0)
+		cli_out_of_memory();
+}
+
 /* The packet is the caller's. 0: there is more to come; AGENT_END; or EXIT_FAILED. */
 static int on_packet(struct push *p, json_t *packet)
 {
@@ -152,6 +165,7 @@ static int on_packet(struct push *p, json_t *packet)
 	    (agent_is_end(packet) || (event && !strcmp(event, "end")))) {
 		json_decref(p->outcome);
 		p->outcome = json_incref(packet);
+		take_reached(p, packet);
 	} else if (agent_error(packet)) {
 		progress_finish(&p->progress);
 		return cli_error("%s", agent_error(packet));
@@ -159,6 +173,8 @@ static int on_packet(struct push *p, json_t *packet)
 		on_phase(p, packet);
 	} else if (event && !strcmp(event, "plan")) {
 		push_plan_take(&p->plan, packet);
+	} else if (event && !strcmp(event, "nodes")) {
+		take_reached(p, packet);
 	}
 	return agent_is_end(packet) ? AGENT_END : 0;
 }
@@ -379,7 +395,7 @@ static int finish(struct push *p)
 		.kernel = agent_number(p->outcome, "kernel", UINT64_MAX),
 		.elapsed_ns = progress_now_ns() - p->started_ns,
 	};
-	const json_t *nodes = json_object_get(p->outcome, "nodes");
+	const json_t *nodes = p->reached;
 	const char *error = agent_error(p->outcome);
 
 	progress_finish(&p->progress);
@@ -416,7 +432,8 @@ static int push(struct push *p)
 	int signal_fd, r;
 
 	p->nodes = json_object();
-	if (!p->nodes)
+	p->reached = json_array();
+	if (!p->nodes || !p->reached)
 		cli_out_of_memory();
 	p->started_ns = progress_now_ns();
 	r = begin(p);

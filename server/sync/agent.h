@@ -23,6 +23,7 @@
  *	 "error": a sentence, on failure}
  *		the last one of a sync; a node's state is "committed", "failed", "absent",
  *		"unknown" or "planned"
+ *		on the control socket {"event":"nodes", "sync", "nodes":[...]} comes before, where there are many
  *	{"event":"log", "level":"error"|"warning"|"info"|"debug", "text"}
  *		a sentence for the journal
  */

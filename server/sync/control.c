@@ -15,6 +15,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/base/talk.h"
 #include "server/sync/operators.h"
+#include "server/sync/parts.h"
 
 #define CLIENTS_MAX 256
 #define CLIENTS_OF_USER_MAX                                                                        \
@@ -448,7 +449,7 @@ void control_deinit(struct control *c)
 	(void)unlink(c->options->path);
 }
 
-void control_tell(struct control *c, const json_t *event)
+static void tell_part(struct control *c, const json_t *event)
 {
 	const char *sync = json_string_value(json_object_get(event, "sync"));
 	const char *kind = json_string_value(json_object_get(event, "event"));
@@ -468,4 +469,16 @@ void control_tell(struct control *c, const json_t *event)
 		}
 		say(client, copy);
 	}
+}
+
+void control_tell(struct control *c, const json_t *event)
+{
+	cleanup(json_freep) json_t *parts = list_empty(&c->clients) ? NULL : parts_of(event);
+	json_t *part;
+	size_t i;
+
+	/* Without memory those who wait for its end are told at least that. */
+	if (!parts)
+		tell_part(c, event);
+	json_array_foreach(parts, i, part) tell_part(c, part);
 }

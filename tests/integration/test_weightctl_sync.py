@@ -340,6 +340,14 @@ def test_push_tells_who_is_missing(make_agent):
     assert done.stderr == "weightctl: c is not connected\n"
 
 
+def test_push_counts_the_nodes_that_were_told_of_before_the_end(make_agent):
+    end = outcome()
+    first, end["nodes"] = end["nodes"][:2], end["nodes"][2:]
+    agent = make_agent(push=[{"sync": SYNC}, {"event": "nodes", "sync": SYNC, "nodes": first}, end])
+    assert re.fullmatch(r"llama 1\.7 on 3 of 3 nodes in .*\n", ctl(agent, "sync", "push", "llama").stdout)
+    assert [n["node"] for n in ctl_json(agent, "sync", "push", "llama")["nodes"]] == list("abc")
+
+
 def test_push_that_fails_says_why(make_agent):
     why = f"sync {SYNC}: llama@7 was not committed: b did not answer for 5 s while bytes moved (a -> b, 312 of 1024 MiB); " \
           "every node still serves llama@6"
