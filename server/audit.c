@@ -1,11 +1,6 @@
 /*
- * Audit lines
- *
- * Where stderr is the journal's, a line goes to the journal's own socket in its native protocol, which is
- * documented (https://systemd.io/JOURNAL_NATIVE_PROTOCOL) and is one datagram of FIELD=value lines. Not
- * through libsystemd: sd_journal_send() waits when the socket is full, so a journal that is stopped would
- * stop every client of ours. Here it does not wait: what the journal does not take at once goes the way
- * of every other log line, which loses lines rather than wait, and says how many it lost.
+ * Where stderr is the journal's, an audit line has fields there; else, and when the journal has no room, it is a line as any
+ * other.
  *
  * Nothing a client says becomes a field or a line of its own: control characters are replaced. Nor can a
  * client fill the journal with refusals: of each user only so many are told in a while, and then how many
@@ -18,12 +13,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "ipc/base/num.h"
+#include "server/base/journal.h"
 
-#define JOURNAL_SOCKET "/run/systemd/journal/socket"
-#define VALUE_MAX 255 /* of a field, the message aside: so all of them fit */
 #define REFUSALS_MAX 20 /* told of one user ... */
 #define REFUSALS_WINDOW_NS 10000000000u /* ... in that time */
 
@@ -55,19 +48,11 @@ const struct audit_kind audit_kinds[AUDIT_ACTIONS] = {
 			  "refused", "to"},
 };
 
-static int journal_fd = -1; /* -1: stderr is not the journal's */
-
 /* Users who share an entry share its allowance. The loop's. */
 static struct {
 	uint64_t since_ns;
 	unsigned n;
 } refusals[256];
-
-void audit_init(void)
-{
-	if (log_is_journal() && journal_fd < 0)
-		journal_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-}
 
 /* Appends to the `n` bytes in `buf`; what has no room is cut off. */
 __attribute__((format(printf, 4, 5))) static size_t append(char *buf, size_t size, size_t n,
@@ -82,13 +67,6 @@ __attribute__((format(printf, 4, 5))) static size_t append(char *buf, size_t siz
 	if (more < 0)
 		return n;
 	return (size_t)more < size - n ? n + (size_t)more : size - 1;
-}
-
-static void blank_controls(char *s)
-{
-	for (; *s; s++)
-		if ((unsigned char)*s < 0x20 || *s == 0x7f)
-			*s = '?';
 }
 
 const char *audit_message(const struct audit *a, char buf[AUDIT_MESSAGE_SIZE])
@@ -111,46 +89,32 @@ const char *audit_message(const struct audit *a, char buf[AUDIT_MESSAGE_SIZE])
 		n = append(buf, size, n, ": %s", a->detail);
 	if (a->result)
 		(void)append(buf, size, n, ": %s", strerror(-a->result));
-	blank_controls(buf);
+	journal_blank(buf);
 	return buf;
-}
-
-static size_t append_field(char *buf, size_t n, const char *field, const char *value)
-{
-	size_t start = n;
-
-	if (!value)
-		return n;
-	n = append(buf, AUDIT_FIELDS_SIZE, n, "%s=%.*s", field, VALUE_MAX, value);
-	blank_controls(buf + start);
-	return append(buf, AUDIT_FIELDS_SIZE, n, "\n");
-}
-
-static size_t append_number(char *buf, size_t n, const char *field, uint64_t value)
-{
-	return append(buf, AUDIT_FIELDS_SIZE, n, "%s=%" PRIu64 "\n", field, value);
 }
 
 size_t audit_fields(const struct audit *a, char buf[AUDIT_FIELDS_SIZE])
 {
 	const struct audit_kind *kind = &audit_kinds[a->action];
+	const size_t size = AUDIT_FIELDS_SIZE;
 	char message[AUDIT_MESSAGE_SIZE];
 	size_t n = 0;
 
-	n = append(buf, AUDIT_FIELDS_SIZE, n, "MESSAGE=%s\n", audit_message(a, message));
-	n = append_field(buf, n, "MESSAGE_ID", kind->message_id);
-	n = append_number(buf, n, "PRIORITY", kind->level);
-	n = append_field(buf, n, "SYSLOG_IDENTIFIER", "weightd");
-	n = append_field(buf, n, "WEIGHTD_ACTION", kind->name);
-	n = append_field(buf, n, "WEIGHTD_BUFFER", a->buffer);
-	n = append_field(buf, n, "WEIGHTD_DEVICE", a->device);
+	n = journal_append(buf, size, n, "MESSAGE", audit_message(a, message));
+	n = journal_append(buf, size, n, "MESSAGE_ID", kind->message_id);
+	n = journal_append_number(buf, size, n, "PRIORITY", kind->level);
+	n = journal_append(buf, size, n, "SYSLOG_IDENTIFIER", "weightd");
+	n = journal_append(buf, size, n, "WEIGHTD_ACTION", kind->name);
+	n = journal_append(buf, size, n, "WEIGHTD_BUFFER", a->buffer);
+	n = journal_append(buf, size, n, "WEIGHTD_DEVICE", a->device);
 	if (a->version)
-		n = append_number(buf, n, "WEIGHTD_VERSION", a->version);
+		n = journal_append_number(buf, size, n, "WEIGHTD_VERSION", a->version);
 	if (a->peer) {
-		n = append_number(buf, n, "WEIGHTD_UID", a->peer->uid);
-		n = append_number(buf, n, "WEIGHTD_PID", (uint64_t)a->peer->pid);
+		n = journal_append_number(buf, size, n, "WEIGHTD_UID", a->peer->uid);
+		n = journal_append_number(buf, size, n, "WEIGHTD_PID", (uint64_t)a->peer->pid);
 	}
-	return append_field(buf, n, "WEIGHTD_RESULT", a->result ? strerrorname_np(-a->result) : "0");
+	return journal_append(buf, size, n, "WEIGHTD_RESULT",
+			      a->result ? strerrorname_np(-a->result) : "0");
 }
 
 /* True when the user's refusals are too many to be told. */
@@ -173,15 +137,9 @@ static bool is_flood(const struct audit *a)
 
 static bool send_to_journal(const struct audit *a)
 {
-	static const struct sockaddr_un journal = {AF_UNIX, JOURNAL_SOCKET};
 	char fields[AUDIT_FIELDS_SIZE];
-	size_t size;
 
-	if (journal_fd < 0)
-		return false;
-	size = audit_fields(a, fields);
-	return sendto(journal_fd, fields, size, MSG_DONTWAIT | MSG_NOSIGNAL,
-		      (const struct sockaddr *)&journal, sizeof(journal)) == (ssize_t)size;
+	return journal_send(fields, audit_fields(a, fields));
 }
 
 void audit(const struct audit *a)

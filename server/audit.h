@@ -50,9 +50,6 @@ struct audit_kind {
 
 extern const struct audit_kind audit_kinds[AUDIT_ACTIONS];
 
-/* To be called once, after log_init(). */
-void audit_init(void);
-
 /* Never blocks. On the loop's thread. */
 void audit(const struct audit *a);
 

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "server/audit.h"
 #include "server/backend/headroom.h"
+#include "server/base/journal.h"
 #include "server/base/log.h"
 #include "server/config.h"
 #include "server/keeper.h"
@@ -189,7 +189,7 @@ static int serve(struct arguments *a, struct config *config)
 	struct server_options o = {.socket = a->socket, .config = config, .source = a->source};
 	int r;
 
-	audit_init();
+	journal_init();
 	raise_descriptor_limit();
 	headroom_init(config->reserve);
 	r = server_init(&server, &o);
