@@ -19,7 +19,7 @@
 static json_t *end_of(size_t n)
 {
 	json_t *nodes = json_array();
-	char why[2 * WHY_SIZE], name[16];
+	char why[2 * WHY_SIZE], name[32];
 
 	memset(why, 'w', sizeof(why) - 1);
 	why[sizeof(why) - 1] = '\0';
