@@ -5,7 +5,7 @@ import signal
 
 import weightd
 from engine import planned
-from nodes import MIB, content, layout_of
+from nodes import ABSENCE_S, MIB, content, layout_of
 
 NONE = {"data": {"security": "none"}}
 SIZE = 6 * MIB
@@ -66,7 +66,8 @@ def test_the_size_the_layout_and_the_publisher_may_change(make_nodes):
 
 
 def test_who_was_away_fetches_what_changed_meanwhile(make_nodes):
-    nodes = make_nodes(3, settings=NONE, group={"policy": "quorum"})
+    settings = NONE | {"limits": {"prepare-timeout": ABSENCE_S}}
+    nodes = make_nodes(3, settings=settings, group={"policy": "quorum"})
     publish(nodes["a"])
     nodes["a"].push("m")
     nodes["c"].kill()
@@ -91,8 +92,8 @@ def test_an_epoch_that_broke_is_resumed_on_top_of_the_base(make_nodes):
     publish(nodes["a"])
     nodes["a"].push("m")
     data = publish(nodes["a"], [(i, 1) for i in (0, 1, 3, 4)])
-    running = nodes["a"].start_push("m", max_rate=2 * MIB)
-    running.moving("b", MIB)
+    running = nodes["a"].start_push("m", max_rate=MIB)
+    running.moving("b", MIB // 4)
     running.moving("c", 1)
     os.kill(nodes["b"].engine(), signal.SIGKILL)
     end = running.committed()
