@@ -2,7 +2,7 @@
 import json
 
 import pytest
-from nodes import MIB, Failed
+from nodes import ABSENCE_S, MIB, Failed
 from integration.test_sync import row_of
 
 
@@ -50,7 +50,7 @@ def test_a_push_tells_its_plan_and_keeps_to_it(make_nodes):
 
 
 def test_a_dry_run_fails_as_the_push_would(make_nodes):
-    nodes = make_nodes(3, absent="c")
+    nodes = make_nodes(3, absent="c", settings={"limits": {"prepare-timeout": ABSENCE_S}})
     nodes["a"].publish("m", seed=1, size=MIB)
     done = nodes["a"].ctl("sync", "push", "m", "--dry-run", check=False)
     assert done.returncode == 1 and done.stdout == "" and "c is not connected" in done.stderr, done
