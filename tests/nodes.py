@@ -37,7 +37,7 @@ IMPATIENT = {"heartbeat": SILENCE_S / 5, "stall-timeout": STALL_S}
 CONTROL_PORT = 7400
 PACKET_MAX = 1 << 17
 COMM_MAX = 15  # of a process's name, for the kernel
-OVER = "committed", "failed", "absent", "unknown"  # phases of a node in a sync that ended
+OVER = "committed", "failed", "absent", "unknown", "planned"  # phases of a node in a sync that ended
 SECTIONS = ("node", "tls", "data", "limits", "access")
 MARK = "NODES_OF_A_TEST"
 
