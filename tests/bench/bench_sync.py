@@ -7,7 +7,7 @@ broadcast    from the start until every receiver has every byte; medians of the 
              before, "line_gbit_s". "root_cpu_s_per_gib": processor time of the sender's processes, without what
              the kernel does in interrupts. Our engines' bytes on the wire are the planned ones in the engine's
              count and in the kernel's, or it fails. "other_cpu" has those interrupts in it; rounds with much of
-             it are done again
+             it are done again. "predicted_s": what `weightctl sync plan` says of that engine's schedule at that line
 growth       seconds with three receivers over seconds with one, less 1
 all-reduce   the mean of as many fp32 tensors as there are "nodes", by weightd-sync-gloo, from the start until all have
              all of it. "ratio_to_line" is to the bound of a ring: 2 (nodes - 1) / nodes of the bytes, at that line.
@@ -41,6 +41,7 @@ BLOCK = bytearray(os.urandom(16 * machine.MIB))
 BLOCK[::4] = bytes(len(BLOCK) // 4)
 BLOCK[3::4] = bytes(b & 0x1f | 0x20 for b in BLOCK[3::4])
 LINE_S = 2
+SCHEDULES = {"tcp": "chain", "gloo": "chain", "rsync": "one-to-all", "gloo-broadcast": "binomial", "openmpi": "binomial"}
 
 
 def measure(report):
@@ -120,6 +121,14 @@ def measure_peer(report, net, engine, broadcast):
                 return
 
 
+def predict(engine, receivers, n_bytes, line):
+    """Seconds, by the model of `weightctl sync plan`."""
+    done = subprocess.run([features.BUILD / "weightctl", "sync", "plan", "--nodes", str(receivers + 1), "--size", str(n_bytes),
+                           "--nic", str(int(line * 8)), "--efficiency", "100", "--schedule", SCHEDULES[engine],
+                           "--chunk", str(CHUNKS.get(engine, machine.MIB)), "--json"], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout)["schedules"][0]["moves_ns"] / 1e9
+
+
 def measure_rounds(report, net, what, copies, n_bytes, rounds, once, over_line=1):
     """The median of the seconds. `over_line`: how often the bytes have to go over a node's line at least."""
     quiet, noisy = [], []
@@ -131,7 +140,8 @@ def measure_rounds(report, net, what, copies, n_bytes, rounds, once, over_line=1
         (quiet if others.share <= QUIET else noisy).append((seconds, cpu, line, others.share))
     done = quiet or noisy
     seconds, cpu, line, other = (statistics.median(column) for column in zip(*done))
-    report.line(**what, bytes=n_bytes, seconds=seconds,
+    predicted = {"predicted_s": predict(what["engine"], what["receivers"], n_bytes, line)} if what["name"] == "broadcast" else {}
+    report.line(**what, bytes=n_bytes, seconds=seconds, **predicted,
                 ratio_to_line=statistics.median(over_line * n_bytes / s / l for s, _, l, _ in done), line_gbit_s=line * 8 / 1e9,
                 root_cpu_s_per_gib=cpu / (n_bytes / machine.GIB), rounds=len(done), quiet_rounds=len(quiet),
                 other_cpu=other)
