@@ -260,11 +260,13 @@ ptx: libclient/cuda/digest.cu
 
 .PHONY: check check-san lint format demo bench soak fuzz deps model torch2
 
+# What is tested of weightctl by itself, and against weightd-sync.
+FORECAST := $(call objects,libclient/weightctl/forecast.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
-	$(B)/obj/libclient/weightctl/forecast.o
+	$(FORECAST)
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
 # Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
-UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
+UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(FORECAST)
 
 $(filter-out $(UNIT_SYNC),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
@@ -272,7 +274,7 @@ $(filter-out $(UNIT_SYNC),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 
 $(UNIT_SYNC): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,unit)) $(UNDER_SYNC_TEST)
 	$(call say,LINK)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(SYNC_LIBS) $(SERVER_LIBS)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(SYNC_LIBS) $(SERVER_LIBS) -lm
 
 # A bench that looks inside the server.
 $(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)

@@ -407,7 +407,7 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["sync", "push", "m", "n"], ["sync", "push", "m@x"], ["sync", "push", "m", "--policy", "most"],
          ["sync", "push", "m", "--max-rate", "0"], ["sync", "push", "m", "--max-rate", "1X"],
          ["sync", "push", "m", "--max-rate", "99999999T"], ["sync", "push", "m", "--max-rate", "1GG"],
-         ["sync", "push", "m", "--max-rate", ""], ["sync", "status", "xyz"], ["sync", "status", ""],
+         ["sync", "push", "m", "--max-rate", ""], ["sync", "push", "m", "--dry-run", "--no-wait"], ["sync", "status", "xyz"], ["sync", "status", ""],
          ["sync", "status", "0" * 17], ["sync", "status", "1", "2"], ["sync", "status", "-o", "NOPE"],
          ["sync", "cancel"], ["sync", "cancel", "no\x1b"], ["sync", "history", "1"], ["sync", "history", "-c", "0"],
          ["sync", "watch", "1"], ["sync", "metrics", "1"], ["sync", "metrics", "--output"], ["sync", "plan"], *(["sync", "plan", "--nodes", "4", "--nic", "1G", "--size", "1G", *more] for more in (
