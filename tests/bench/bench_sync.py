@@ -8,6 +8,8 @@ broadcast    from the start until every receiver has every byte; medians of the 
              the kernel does in interrupts. Our engines' bytes on the wire are the planned ones in the engine's
              count and in the kernel's, or it fails. "other_cpu" has those interrupts in it; rounds with much of
              it are done again. "predicted_s": what `weightctl sync plan` says of that engine's schedule at that line
+changed      a whole push, from attach to commit, of a version of which 2 % of the leaves are others than before;
+             "whole_seconds" and "whole_wire_bytes" are those of the first push, which moves all of it
 growth       seconds with three receivers over seconds with one, less 1
 all-reduce   the mean of as many fp32 tensors as there are "nodes", by weightd-sync-gloo, from the start until all have
              all of it. "ratio_to_line" is to the bound of a ring: 2 (nodes - 1) / nodes of the bytes, at that line.
@@ -27,6 +29,7 @@ import features
 import netns
 from engine import Average, Chain, Memory, program
 
+import changed_sync
 import machine
 import peers_sync
 
@@ -60,6 +63,7 @@ def measure(report):
             measure_engine(report, net, engine)
         for engine, broadcast in peers_sync.ENGINES.items():
             measure_peer(report, net, engine, broadcast)
+    changed_sync.measure(report, RATE)
 
 
 def measure_engine(report, net, engine):
