@@ -19,6 +19,7 @@ struct past {
 	const char *buffer;
 	const char *group;
 	const char *state;
+	const char *phase;
 	const char *why;
 	struct sync_version version;
 	struct sync_share share;
@@ -67,6 +68,7 @@ static const struct column columns[] = {
 	{"ENDED", COLUMN_TIME, PAST(ended_ns), .help = "when it ended (UTC)"},
 	{"AGE", COLUMN_AGE, PAST(ended_ns), .help = "time since it ended", .shown = true},
 	{"TOOK", COLUMN_DURATION, PAST(took_ns), .help = "from beginning to end", .shown = true},
+	{"PHASE", COLUMN_TEXT, PAST(phase), .help = "in which it failed"},
 	{"WHY", COLUMN_TEXT, PAST(why), .help = "it failed; below the table, too"},
 	{},
 };
@@ -87,6 +89,7 @@ static struct past past_of(const json_t *row)
 		.buffer = agent_text(row, "buffer"),
 		.group = agent_text(row, "group"),
 		.state = agent_text(row, "state"),
+		.phase = agent_text(row, "phase"),
 		.why = agent_text(row, "why"),
 		.version = sync_version_of(row),
 		.share = sync_share_of(row),

@@ -49,6 +49,11 @@ void log_set_level(enum log_level level)
 	max_level = level;
 }
 
+bool log_is_told(enum log_level level)
+{
+	return level <= max_level;
+}
+
 int log_parse_level(const char *name, enum log_level *ret)
 {
 	static const struct {

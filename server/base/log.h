@@ -21,6 +21,9 @@ void log_set_name(const char *name);
 void log_init(enum log_level max_level);
 void log_set_level(enum log_level max_level);
 
+/* Whether a line of that level is written. */
+bool log_is_told(enum log_level level);
+
 /* True when stderr is the journal's, as log_init() found it. */
 bool log_is_journal(void);
 

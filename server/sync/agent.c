@@ -47,15 +47,34 @@ void agent_event(struct agent *a, json_t *event)
 	json_decref(event);
 }
 
+static void log_of(struct agent *a, json_t *event, const char *level, const char *format,
+		   va_list args)
+{
+	char text[3 * WHY_SIZE];
+
+	vsnprintf(text, sizeof(text), format, args);
+	json_object_set_new(event, "event", json_string("log"));
+	json_object_set_new(event, "level", json_string(level));
+	json_object_set_new(event, "text", json_string(text));
+	agent_event(a, event);
+}
+
 void agent_log(struct agent *a, const char *level, const char *format, ...)
 {
-	char text[2 * WHY_SIZE];
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
+	log_of(a, json_object(), level, format, args);
 	va_end(args);
-	agent_event(a, json_pack("{s:s, s:s, s:s}", "event", "log", "level", level, "text", text));
+}
+
+void agent_log_of(struct agent *a, json_t *about, const char *level, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	log_of(a, about, level, format, args);
+	va_end(args);
 }
 
 void agent_hang_up(struct agent *a, unsigned peer, const char *format, ...)

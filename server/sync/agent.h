@@ -18,14 +18,14 @@
  *		`total` over all of them, `planned` on the wire, see tally.h; about how long, where rates were measured
  *		or limited. Links come from this node on, in one event or, where they are many, in several
  *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed"|"planned", "term", "number",
- *	 "planned"|null, "bytes", "kernel", "started_ns", "ended_ns",
+ *	 "phase"|null (in which it failed), "planned"|null, "bytes", "kernel", "started_ns", "ended_ns",
  *	 "nodes":[{"node", "state", "version"|null, "why"|null}],
  *	 "error": a sentence, on failure}
  *		the last one of a sync; a node's state is "committed", "failed", "absent",
  *		"unknown" or "planned"
  *		on the control socket {"event":"nodes", "sync", "nodes":[...]} comes before, where there are many
  *	{"event":"log", "level":"error"|"warning"|"info"|"debug", "text"}
- *		a sentence for the journal
+ *		a sentence for the journal; with "what", a kind of notice.h, and what it is about
  */
 #pragma once
 
@@ -129,7 +129,7 @@ const char *agent_sync_group(const struct agent *a, const char *sync);
 json_t *agent_status(const struct agent *a, const char *sync);
 
 /* The last `n` syncs, youngest first: {sync, kind, buffer, group, term, number, started_ns, ended_ns, state,
- * nodes, planned|null, bytes, kernel, why}: bytes of the wire, see tally.h. */
+ * nodes, planned|null, bytes, kernel, phase|null, why}: bytes of the wire, see tally.h. */
 json_t *agent_history(const struct agent *a, unsigned n);
 
 /*

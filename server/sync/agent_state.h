@@ -81,6 +81,12 @@ int agent_send(struct agent *a, unsigned peer, json_t *message);
 void agent_event(struct agent *a, json_t *event);
 void agent_log(struct agent *a, const char *level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/*
+ * The same of something in particular, which the journal has in fields: {what, sync, buffer, term, number, peer, phase}, of
+ * which each may be missing; notice.h has what "what" may be. Steals `about`.
+ */
+void agent_log_of(struct agent *a, json_t *about, const char *level, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
 void agent_hang_up(struct agent *a, unsigned peer, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 void agent_new_id(struct agent *a, char ret[SYNC_ID_SIZE]);

@@ -14,6 +14,7 @@
 #include "server/base/log.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/talk.h"
+#include "server/sync/notice.h"
 #include "server/sync/operators.h"
 #include "server/sync/parts.h"
 
@@ -181,6 +182,7 @@ static void begin(struct client *c, const json_t *request, const char *what,
 			    char why[WHY_SIZE]))
 {
 	char sync[SYNC_ID_SIZE], why[WHY_SIZE] = "";
+	const char *buffer;
 	bool wait;
 	int r;
 
@@ -195,8 +197,9 @@ static void begin(struct client *c, const json_t *request, const char *what,
 		refuse(c, code_of(r), why);
 		return;
 	}
-	log_info("sync %s: a %s of '%s' was asked for by uid %u", sync, what,
-		 json_string_value(json_object_get(request, "buffer")), c->uid);
+	buffer = json_string_value(json_object_get(request, "buffer"));
+	notice(&(struct notice){NOTICE_ASKED, .sync = sync, .buffer = buffer, .uid = c->uid},
+	       "sync %s: a %s of '%s' was asked for by uid %u", sync, what, buffer, c->uid);
 	if (wait)
 		memcpy(c->sync, sync, sizeof(c->sync));
 	say(c, wait ? json_pack("{ss}", "sync", sync) : json_pack("{sssb}", "sync", sync, "end", 1));
@@ -230,7 +233,8 @@ static void answer_cancel(struct client *c, const json_t *request)
 		refuse(c, code_of(r), why);
 		return;
 	}
-	log_info("sync %s: cancelled by uid %u", sync, c->uid);
+	notice(&(struct notice){NOTICE_CANCELLED, .sync = sync, .uid = c->uid},
+	       "sync %s: cancelled by uid %u", sync, c->uid);
 	say_end(c);
 }
 

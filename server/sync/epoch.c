@@ -409,8 +409,9 @@ void epoch_stop(struct agent *a, struct transaction *t)
 		member_set_state(a, t, m, MEMBER_STOPPING);
 		member_tell(a, t, m, "stop", json_pack("{s:I}", "epoch", (json_int_t)t->epoch));
 	}
-	agent_log(a, "warning", "sync %s: epoch %ju broke%s%s", t->sync, (uintmax_t)t->epoch,
-		  t->broke_why[0] ? ": " : "", t->broke_why);
+	agent_log_of(a, transaction_about(t, "broken", NULL), "warning",
+		     "sync %s: epoch %ju broke%s%s", t->sync, (uintmax_t)t->epoch,
+		     t->broke_why[0] ? ": " : "", t->broke_why);
 }
 
 /* --- What members say --------------------------------------------------------------------------- */

@@ -19,16 +19,19 @@ struct about {
 	const struct document *document;
 	const char *role;
 	uint64_t changed;
+	const char *ended_in; /* a phase; NULL: it goes on */
 };
 
 static struct about about_transaction(const struct transaction *t)
 {
-	return (struct about){t->sync, t->is_repair, t->head, t->document, "publisher", t->changed};
+	return (struct about){t->sync,     t->is_repair, t->head, t->document,
+			      "publisher", t->changed,   NULL};
 }
 
 static struct about about_party(const struct party *p)
 {
-	return (struct about){p->sync, p->is_repair, p->head, p->document, "member", p->changed};
+	return (struct about){p->sync,  p->is_repair, p->head, p->document,
+			      "member", p->changed,   NULL};
 }
 
 /* How many bytes the version has, and how many of them had to travel, where these are known. */
@@ -109,18 +112,17 @@ static json_t *member_row(const struct agent *a, const struct transaction *t, co
 	return row;
 }
 
+static const char *const OUR_PHASES[] = {
+	[PHASE_ATTACH] = "attach",   [PHASE_DIGEST] = "attach", [PHASE_PREPARE] = "prepare",
+	[PHASE_OPEN] = "open",       [PHASE_BYTES] = "bytes",   [PHASE_STOP] = "bytes",
+	[PHASE_VERIFY] = "verified", [PHASE_COMMIT] = "commit", [PHASE_ENDED] = "failed",
+};
+
 static const char *our_phase(const struct transaction *t)
 {
-	static const char *const NAMES[] = {
-		[PHASE_ATTACH] = "attach",   [PHASE_DIGEST] = "attach", [PHASE_PREPARE] = "prepare",
-		[PHASE_OPEN] = "open",       [PHASE_BYTES] = "bytes",   [PHASE_STOP] = "bytes",
-		[PHASE_VERIFY] = "verified", [PHASE_COMMIT] = "commit", [PHASE_ENDED] = "failed",
-	};
-
 	if (t->is_planned)
 		return "planned";
-
-	return t->phase == PHASE_ENDED && t->decided ? "committed" : NAMES[t->phase];
+	return t->phase == PHASE_ENDED && t->decided ? "committed" : OUR_PHASES[t->phase];
 }
 
 static void append_transaction(const struct agent *a, const struct transaction *t, json_t *rows)
@@ -244,6 +246,7 @@ static json_t *ended_row(struct agent *a, const struct about *x, const char *sta
 	set_number(row, "ended_ns", a->edge->time_ns(a->world));
 	set_text(row, "state", state);
 	tally_show(tally, row);
+	set_text(row, "phase", strcmp(state, "failed") == 0 ? x->ended_in : NULL);
 	set_text(row, "why", why);
 	return row;
 }
@@ -275,9 +278,10 @@ void history_transaction_end(struct agent *a, const struct transaction *t, bool 
 {
 	struct about x = about_transaction(t);
 	const char *state = t->is_planned ? "planned" : committed ? "committed" : "failed";
-	json_t *row = ended_row(a, &x, state, t->started_ns, &t->tally, t->why);
-	json_t *rows = json_array(), *nodes = json_array(), *event;
+	json_t *rows = json_array(), *nodes = json_array(), *row, *event;
 
+	x.ended_in = t->ended_in == PHASE_VERIFY ? "verify" : OUR_PHASES[t->ended_in];
+	row = ended_row(a, &x, state, t->started_ns, &t->tally, t->why);
 	metrics_on_end(a, ROLE_PUBLISHER, t->is_repair, state);
 	json_array_append_new(nodes,
 			      node_row(a->config->name, state, committed ? t->version : 0, NULL));
@@ -295,11 +299,13 @@ void history_transaction_end(struct agent *a, const struct transaction *t, bool 
 void history_party_end(struct agent *a, const struct party *p)
 {
 	struct about x = about_party(p);
-	json_t *row = ended_row(a, &x, p->state_name, p->started_ns, &p->tally, p->why);
-	json_t *event = end_event(
+	json_t *row, *event;
+
+	x.ended_in = party_ended_in(p);
+	row = ended_row(a, &x, p->state_name, p->started_ns, &p->tally, p->why);
+	event = end_event(
 		row, json_pack("[o]", node_row(a->config->name, p->state_name, p->version, p->why)),
 		p->state_name, p->why);
-
 	set_number(row, "nodes", 1);
 	metrics_on_end(a, ROLE_MEMBER, p->is_repair, p->state_name);
 	remember(a, row, json_pack("[o]", party_row(a, p)), event);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "server/base/journal.h"
 #include "server/base/log.h"
 #include "server/sync/config.h"
 #include "server/sync/world.h"
@@ -111,6 +112,7 @@ int main(int argc, char **argv)
 		return r < 0 ? EXIT_USAGE : EXIT_SUCCESS;
 	log_set_name("weightd-sync");
 	log_init(LOG_LEVEL_INFO);
+	journal_init();
 	(void)signal(SIGPIPE, SIG_IGN); /* who reads what we write may go before us */
 	if (config_load(a.config, a.socket, &config) < 0)
 		return EXIT_USAGE;

@@ -51,6 +51,11 @@ const char *party_phase(const struct party *p)
 	return p->state == PARTY_ENDED ? p->state_name : PHASES[p->state];
 }
 
+const char *party_ended_in(const struct party *p)
+{
+	return PHASES[p->ended_in];
+}
+
 struct party *party_find_of_buffer(struct agent *a, const char *buffer)
 {
 	struct party *p;
@@ -137,6 +142,7 @@ static void end(struct agent *a, struct party *p, const char *state_name, const 
 		p->why = explain(a, p, why);
 	work_end(a, &p->engine);
 	work_end(a, &p->sink);
+	p->ended_in = p->state;
 	p->state = PARTY_ENDED;
 	p->state_name = state_name;
 	history_party_end(a, p);

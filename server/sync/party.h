@@ -35,6 +35,7 @@ struct party {
 	unsigned coordinator; /* a peer */
 	bool is_repair;
 	enum party_state state;
+	enum party_state ended_in;
 	struct head *head;
 	struct document *document;
 	int blob_fds[N_BLOBS];
@@ -86,3 +87,5 @@ void party_drop(struct agent *a, struct party *p, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 void party_free(struct agent *a, struct party *p);
 const char *party_phase(const struct party *p);
+/* The phase in which it ended. */
+const char *party_ended_in(const struct party *p);

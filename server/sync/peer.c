@@ -10,7 +10,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/base/log.h"
+#include "server/sync/notice.h"
 
 #define LASTING_NS 5000000000u /* a connection that was a good one */
 
@@ -59,8 +59,9 @@ static void come_up(struct peer *p, struct connection *c)
 	p->since_ns = realtime_ns();
 	p->why[0] = '\0';
 	p->peers->n_up++;
-	log_info("node %s is up at %s", p->config->name,
-		 address_format((const struct sockaddr *)&c->address.at, text));
+	notice(&(struct notice){NOTICE_UP, .peer = p->config->name, .uid = -1},
+	       "node %s is up at %s", p->config->name,
+	       address_format((const struct sockaddr *)&c->address.at, text));
 	refusals_forget(&p->peers->refusals);
 	p->peers->events->on_up(p->peers->agent, p->index);
 	p->peers->events->on_change(p->peers->world);
@@ -76,7 +77,8 @@ static void go_down(struct peer *p, struct connection *c)
 	p->since_ns = realtime_ns();
 	p->peers->n_up--;
 	(void)snprintf(p->why, sizeof(p->why), "%s", c->why);
-	log_warning("node %s is down: %s", p->config->name, c->why);
+	notice(&(struct notice){NOTICE_DOWN, .peer = p->config->name, .uid = -1},
+	       "node %s is down: %s", p->config->name, c->why);
 	if (num_now_ns() - c->opened_ns > LASTING_NS && p->we_dial)
 		dialer_reset(&p->dialer);
 	/* The agent puts the name where we say "it". */

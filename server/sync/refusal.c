@@ -4,6 +4,7 @@
 
 #include "ipc/base/num.h"
 #include "server/base/log.h"
+#include "server/sync/notice.h"
 
 #define MINUTE_NS 60000000000u
 #define LOGGED_MAX 30 /* in a minute, of whatever causes */
@@ -37,7 +38,7 @@ void refusals_log(struct refusals *r, const char *who, const char *why)
 		r->n_logged = 0;
 	}
 	if (++r->n_logged <= LOGGED_MAX)
-		log_warning("%s: %s", who, why);
+		notice(&(struct notice){NOTICE_REFUSED, .uid = -1}, "%s: %s", who, why);
 	else if (r->n_logged == LOGGED_MAX + 1)
 		log_warning(
 			"more connections fail than the log should hold; the rest of this minute is left out");

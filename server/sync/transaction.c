@@ -68,6 +68,13 @@ static uint64_t time_to_verify(const struct agent *a, const struct transaction *
 	return agent_time_to_verify(a, t->document->n_bytes) + a->config->stall_ns;
 }
 
+json_t *transaction_about(const struct transaction *t, const char *what, const char *peer)
+{
+	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:s?}", "what", what, "sync", t->sync, "buffer",
+			 t->head->buffer, "term", (json_int_t)t->document->pair.term, "number",
+			 (json_int_t)t->document->pair.number, "peer", peer);
+}
+
 unsigned transaction_count(const struct transaction *t, enum member_state state)
 {
 	unsigned n = 0;
@@ -244,6 +251,7 @@ static void end(struct agent *a, struct transaction *t, bool committed)
 	}
 	work_end(a, &t->engine);
 	work_end(a, &t->source);
+	t->ended_in = t->phase;
 	t->phase = PHASE_ENDED;
 	history_transaction_end(a, t, committed);
 	a->look_again = true;
@@ -576,8 +584,9 @@ static void on_corrupt(struct agent *a, struct transaction *t, struct member *m,
 	}
 	ranges_deinit(&m->missing);
 	m->missing = ranges;
-	agent_log(a, "warning", "sync %s: %ju bytes at %s are not those that were signed", t->sync,
-		  (uintmax_t)ranges_total(&ranges), m->name);
+	agent_log_of(a, transaction_about(t, "corrupt", m->name), "warning",
+		     "sync %s: %ju bytes at %s are not those that were signed", t->sync,
+		     (uintmax_t)ranges_total(&ranges), m->name);
 	member_set_state(a, t, m, MEMBER_READY);
 }
 

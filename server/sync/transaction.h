@@ -76,6 +76,7 @@ struct transaction {
 	bool is_dry; /* ends once it is planned */
 	bool is_planned; /* and did */
 	enum phase phase;
+	enum phase ended_in;
 	struct head *head;
 	const struct group *group;
 	enum policy policy;
@@ -162,6 +163,8 @@ const char *member_phase(const struct member *m);
 /* A protocol error: hangs up, and it is lost to this sync. */
 void member_is_wrong(struct agent *a, struct transaction *t, struct member *m, const char *type);
 
+/* What a line of the log is about: see agent_log_of(). `peer` may be NULL. */
+json_t *transaction_about(const struct transaction *t, const char *what, const char *peer);
 unsigned transaction_count(const struct transaction *t, enum member_state state);
 /* Goes to whatever follows from the states of its members. */
 void transaction_step(struct agent *a, struct transaction *t);

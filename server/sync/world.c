@@ -22,6 +22,7 @@
 #include "server/sync/base/talk.h"
 #include "server/sync/control.h"
 #include "server/sync/jobs.h"
+#include "server/sync/notice.h"
 #include "server/sync/peer.h"
 #include "server/sync/record.h"
 #include "server/sync/tls.h"
@@ -209,38 +210,14 @@ static int edge_check(void *world, const char *text, const char *signature, cons
 			   time_ns, why);
 }
 
-static void log_end(const json_t *event)
-{
-	const char *error = json_string_value(json_object_get(event, "error"));
-	const char *sync = json_string_value(json_object_get(event, "sync"));
-	const char *kind = json_string_value(json_object_get(event, "kind"));
-	const char *buffer = json_string_value(json_object_get(event, "buffer"));
-	const char *state = json_string_value(json_object_get(event, "state"));
-
-	if (error)
-		log_warning("%s", error);
-	else
-		log_info("sync %s: %s of %s: %s", sync ? sync : "?", kind ? kind : "?",
-			 buffer ? buffer : "?", state ? state : "?");
-}
-
 static void edge_event(void *world, const json_t *event)
 {
 	const char *what = json_string_value(json_object_get(event, "event"));
 	struct world *w = world;
-	enum log_level level;
 
-	if (what && !strcmp(what, "log")) {
-		const char *name = json_string_value(json_object_get(event, "level"));
-		const char *text = json_string_value(json_object_get(event, "text"));
-
-		if (name && text && log_parse_level(name, &level) == 0)
-			log_line(level, "%s", text);
-		return;
-	}
-	if (what && !strcmp(what, "end"))
-		log_end(event);
-	control_tell(&w->control, event);
+	notice_event(event);
+	if (!what || strcmp(what, "log") != 0)
+		control_tell(&w->control, event);
 }
 
 static const struct edge edge = {
@@ -611,6 +588,7 @@ int world_run(const struct config *config)
 	struct world w;
 	int r;
 
+	notice_init(config->name);
 	init(&w, config);
 	r = start(&w, why);
 	if (r < 0) {

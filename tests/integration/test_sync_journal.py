@@ -1,0 +1,87 @@
+"""weightd-sync where the journal reads it: notices have fields, and nobody waits for a journal that is full."""
+import re
+import socket
+
+import pytest
+from features import ROOT
+from nodes import Failed
+
+from integration.test_audit import make_journal  # noqa: F401: a fixture
+
+KINDS = dict(re.findall(r'\[NOTICE_\w+\] = \{"(\w+)",\s*"([0-9a-f]{32})"', (ROOT / "server/sync/notice.c").read_text()))
+PATIENT = {"limits": {"stall-timeout": 60, "prepare-timeout": 1}}
+
+
+@pytest.fixture(autouse=True)
+def root_only(require):
+    require("root")  # for a /run of one's own
+
+
+class Story:
+    """The notices of all agents that were told so far."""
+
+    def __init__(self, journal):
+        self.journal, self.entries = journal, []
+
+    def read(self):
+        self.entries += [e for e in self.journal.entries() if e.get("SYSLOG_IDENTIFIER") == "weightd-sync"]
+        return self.entries
+
+    def find(self, nodes, **fields):
+        """Waits for one that has these fields."""
+        def look():
+            return [e for e in self.read() if all(e.get(key) == value for key, value in fields.items())]
+
+        return nodes.wait(look, lambda: f"somebody told {fields}: {self.entries}")[0]
+
+
+def test_the_journal_is_told_the_story_of_a_sync(make_nodes, make_journal):  # noqa: F811
+    journal = make_journal()
+    story = Story(journal)
+    nodes = make_nodes(2, prefix=lambda node: journal.prefix, settings=PATIENT)
+    for name, peer in ("ab", "ba"):
+        up = story.find(nodes, WEIGHTD_ACTION="up", NODE=name, PEER=peer)
+        assert (up["PRIORITY"], "SYNC_ID" in up) == ("6", False), up
+    nodes["a"].publish("m", seed=1)
+    end = nodes["a"].push("m")
+    of_sync = {"SYNC_ID": end["sync"], "WEIGHTD_BUFFER": "m"}
+    asked = story.find(nodes, WEIGHTD_ACTION="asked", NODE="a", **of_sync)
+    assert asked["WEIGHTD_UID"] == "0" and asked["MESSAGE"].endswith("a push of 'm' was asked for by uid 0"), asked
+    for name in "ab":
+        done = story.find(nodes, WEIGHTD_ACTION="committed", NODE=name, **of_sync)
+        assert (done["WEIGHTD_VERSION"], done["PRIORITY"]) == (f"{end['term']}.{end['number']}", "6"), done
+        assert "PHASE" not in done, done
+
+    nodes["b"].stop()
+    down = story.find(nodes, WEIGHTD_ACTION="down", NODE="a", PEER="b")
+    assert down["PRIORITY"] == "4" and "b is down" in down["MESSAGE"], down
+    nodes["a"].publish("m", seed=2)
+    push = nodes["a"].start_push("m")
+    sentence = push.failed()
+    failed = story.find(nodes, WEIGHTD_ACTION="failed", NODE="a", SYNC_ID=push.sync)
+    assert (failed["MESSAGE"], failed["PHASE"], failed["PRIORITY"]) == (sentence, "prepare", "4"), failed
+    with pytest.raises(Failed):
+        nodes["a"].ask("cancel", sync=push.sync)
+    for entry in story.read():
+        assert KINDS[entry["WEIGHTD_ACTION"]] == entry["MESSAGE_ID"], entry
+    assert "listens on" in nodes["a"].log and sentence not in nodes["a"].log, "lines without fields go to stderr, these not"
+
+
+def test_a_journal_that_does_not_read_holds_nobody_up(make_nodes, make_journal):  # noqa: F811
+    """What it has no room for is a line like any other."""
+    journal = make_journal()
+    nodes = make_nodes(2, prefix=lambda node: journal.prefix, settings=PATIENT)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+        filler.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                filler.sendto(b"MESSAGE=x\n", journal.socket.getsockname())
+    nodes["a"].publish("m", seed=1)
+    sync = nodes["a"].push("m")["sync"]
+    nodes.wait(lambda: f"<6>sync {sync}: push of m: committed\n" in nodes["a"].log, "the end is in the log")
+
+
+def test_every_kind_is_in_the_man_page():
+    page = (ROOT / "packaging/man/weightd-sync.8.scd").read_text()
+    assert len(KINDS) == 10 == len(set(KINDS.values()))
+    assert [k for k, uuid in KINDS.items() if f"*{k}* ({uuid})" not in page] == []
