@@ -27,6 +27,7 @@
 
 #define LOCAL_MIN (10 * SECOND) /* for a weightd, however little is waited for who is away */
 #define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
+#define SAVE_AGAIN_NS (60 * SECOND) /* after the record could not be written, which was logged */
 #define MOVE_RATE ((uint64_t)8 << 20) /* of a link that was never measured */
 #define PUSHES_MAX 32 /* at a time: each has two processes */
 
@@ -246,6 +247,7 @@ static void settle(struct agent *a)
 		earlier(&timer, transaction_deadline(t));
 	list_for_each(p, &a->parties, link)
 		earlier(&timer, party_deadline(p));
+	earlier(&timer, a->history_ns);
 	if (a->look_again)
 		timer = agent_now(a);
 	if (timer != a->timer_ns)
@@ -262,6 +264,11 @@ int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
 	a->look_again = true;
 	settle(a);
 	return 0;
+}
+
+int agent_flush(struct agent *a)
+{
+	return a->history_ns ? heads_save(a) : 0;
 }
 
 /* --- Operators ---------------------------------------------------------------------------------- */
@@ -537,6 +544,8 @@ void agent_on_timer(struct agent *a)
 	struct party *p;
 
 	a->timer_ns = 0;
+	if (a->history_ns && now >= a->history_ns && agent_flush(a) < 0)
+		a->history_ns = now + SAVE_AGAIN_NS;
 	list_for_each(t, &a->transactions, link)
 		transaction_on_timer(a, t, now);
 	list_for_each(p, &a->parties, link)

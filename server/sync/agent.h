@@ -88,6 +88,9 @@ CLEANUP_POINTER(struct agent, agent_free);
  */
 int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE]);
 
+/* Writes what may be written late, the history of the last seconds, now: before the end. -errno of edge.save(). */
+int agent_flush(struct agent *a);
+
 /* --- What operators ask ------------------------------------------------------------------------- */
 
 /*

@@ -68,6 +68,7 @@ struct agent {
 	bool look_again; /* somebody may have what we lack */
 	struct metrics metrics;
 	json_t *history; /* of what ended, oldest first: {"row":, "nodes":[rows]} */
+	uint64_t history_ns; /* when the record has to have it; 0: it has */
 };
 
 static inline uint64_t agent_now(const struct agent *a)

@@ -28,6 +28,7 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/group.h"
+#include "server/sync/history.h"
 #include "server/sync/party.h"
 #include "server/sync/transaction.h"
 
@@ -409,10 +410,12 @@ void head_tell_all(struct agent *a, const struct head *h)
 
 int heads_save(struct agent *a)
 {
-	cleanup(json_freep) json_t *record = json_pack("{s:i, s:s, s:[]}", "protocol", 1, "node",
-						       a->config->name, "heads");
+	cleanup(json_freep)
+		json_t *record = json_pack("{s:i, s:s, s:[], s:o}", "protocol", 1, "node",
+					   a->config->name, "heads", "history", history_to_json(a));
 	json_t *rows = json_object_get(record, "heads");
 	struct head *h;
+	int r;
 
 	list_for_each(h, &a->heads, link) {
 		json_t *row = h->document ? document_to_json(h->document) : NULL;
@@ -423,7 +426,10 @@ int heads_save(struct agent *a)
 		    json_array_append_new(rows, row) < 0)
 			return -ENOMEM;
 	}
-	return record ? a->edge->save(a->world, record) : -ENOMEM;
+	r = record ? a->edge->save(a->world, record) : -ENOMEM;
+	if (r == 0)
+		a->history_ns = 0;
+	return r;
 }
 
 static int load_row(struct agent *a, const json_t *row)
@@ -471,5 +477,6 @@ int heads_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
 			return r;
 		}
 	}
+	history_load(a, json_object_get(record, "history"));
 	return 0;
 }

@@ -8,9 +8,9 @@
 
 #include "server/sync/epoch.h"
 
-#define HISTORY_MAX 256
 #define HISTORY_WITH_NODES 8
 #define STALE_NS (2 * SECOND)
+#define SAVE_NS (5 * SECOND) /* so that whoever makes syncs fail does not keep the disk busy */
 
 struct about {
 	const char *sync;
@@ -221,14 +221,21 @@ void history_party_event(struct agent *a, const struct party *p)
 	agent_event(a, event);
 }
 
+static void append(struct agent *a, json_t *row, json_t *rows)
+{
+	json_array_append_new(a->history, json_pack("{s:o, s:o}", "row", row, "nodes", rows));
+	if (json_array_size(a->history) > HISTORY_MAX)
+		json_array_remove(a->history, 0);
+}
+
 /* Steals all three. */
 static void remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
 {
 	size_t size;
 
-	json_array_append_new(a->history, json_pack("{s:o, s:o}", "row", row, "nodes", rows));
-	if (json_array_size(a->history) > HISTORY_MAX)
-		json_array_remove(a->history, 0);
+	append(a, row, rows);
+	if (!a->history_ns)
+		a->history_ns = agent_now(a) + SAVE_NS;
 	size = json_array_size(a->history);
 	if (size > HISTORY_WITH_NODES)
 		json_object_set_new(json_array_get(a->history, size - 1 - HISTORY_WITH_NODES),
@@ -309,4 +316,30 @@ void history_party_end(struct agent *a, const struct party *p)
 	set_number(row, "nodes", 1);
 	metrics_on_end(a, ROLE_MEMBER, p->is_repair, p->state_name);
 	remember(a, row, json_pack("[o]", party_row(a, p)), event);
+}
+
+/* --- The record --------------------------------------------------------------------------------- */
+
+json_t *history_to_json(const struct agent *a)
+{
+	json_t *rows = json_array(), *entry;
+	size_t i;
+
+	json_array_foreach(a->history, i, entry)
+		json_array_append(rows, json_object_get(entry, "row"));
+	return rows;
+}
+
+void history_load(struct agent *a, const json_t *rows)
+{
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		const char *sync = json_string_value(json_object_get(row, "sync"));
+
+		if (sync && strlen(sync) == SYNC_ID_SIZE - 1)
+			append(a, json_incref(row), json_array());
+	}
 }

@@ -8,6 +8,12 @@
 #include "server/sync/party.h"
 #include "server/sync/transaction.h"
 
+#define HISTORY_MAX 256
+
+/* For the record: an array of rows, oldest first. What is no such row is left out when it is read. */
+json_t *history_to_json(const struct agent *a);
+void history_load(struct agent *a, const json_t *rows);
+
 void history_member_event(struct agent *a, const struct transaction *t, const struct member *m);
 void history_transaction_end(struct agent *a, const struct transaction *t, bool committed);
 void history_party_event(struct agent *a, const struct party *p);

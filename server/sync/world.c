@@ -566,6 +566,8 @@ static void deinit(struct world *w)
 	if (w->control.options)
 		control_deinit(&w->control);
 	acceptor_deinit(&w->acceptor);
+	if (w->agent)
+		(void)agent_flush(w->agent); /* it was logged where it fails */
 	w->agent = agent_free(w->agent);
 	peers_deinit(&w->peers, "weightd-sync stops there");
 	jobs_deinit(&w->jobs);

@@ -107,6 +107,16 @@ def test_bytes_are_those_planned_and_those_of_the_kernel(make_nodes, security):
     assert all(row["bytes"] == row["kernel"] > size for row in rows), rows
 
 
+def test_the_history_survives_a_restart(make_nodes):
+    nodes = make_nodes(2)
+    nodes["a"].publish("m", seed=1)
+    sync = nodes["a"].push("m")["sync"]
+    for name in "ab":
+        row = nodes.wait(lambda name=name: row_of(nodes[name], sync), f"{name} remembers")
+        nodes[name].restart()
+        assert row_of(nodes[name], sync) == row
+
+
 # --- Policies --------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("policy, commits", [("all", False), ("quorum", True), ("each", True)])

@@ -444,6 +444,99 @@ static void test_a_failure_names_the_node_the_link_the_phase_and_what_was_kept(v
 	assert_int_equal(n, 0);
 }
 
+/* --- What had been ------------------------------------------------------------------------------ */
+
+static void restart(struct sim *s, unsigned node)
+{
+	sim_kill(s, node);
+	sim_start(s, node);
+}
+
+static void assert_remembers(struct sim *s, unsigned node, const json_t *expected)
+{
+	cleanup(json_freep) json_t *history = agent_history(s->nodes[node].agent, 1000);
+	char *found = json_dumps(history, JSON_SORT_KEYS),
+	     *wanted = json_dumps(expected, JSON_SORT_KEYS);
+
+	assert_string_equal(found, wanted);
+	free(found);
+	free(wanted);
+}
+
+static void test_the_history_survives_the_agent(void **state)
+{
+	struct sim *s = world(3, POLICY_ALL);
+	cleanup(json_freep) json_t *one = NULL, *two = NULL;
+
+	(void)state;
+	push_and_wait(s, "committed");
+	assert_int_equal(agent_flush(s->nodes[0].agent), 0);
+	one = agent_history(s->nodes[0].agent, 1000);
+	assert_int_equal(json_array_size(one), 1);
+	restart(s, 0);
+	assert_remembers(s, 0, one);
+
+	/* Killed, without a word, when some seconds have passed. */
+	sim_run(s, 20 * S);
+	fill_n2(s);
+	push_and_wait(s, "failed");
+	sim_run(s, 6 * S);
+	two = agent_history(s->nodes[0].agent, 1000);
+	assert_int_equal(json_array_size(two), 2);
+	restart(s, 0);
+	assert_remembers(s, 0, two);
+	assert_string_equal(text(json_array_get(two, 0), "state"), "failed");
+	assert_string_equal(text(json_array_get(two, 0), "phase"), "prepare");
+	sim_free(s);
+}
+
+static void test_the_history_has_a_bound_and_loses_the_oldest(void **state)
+{
+	struct sim *s = world(1, POLICY_ALL);
+	cleanup(json_freep) json_t *history = NULL;
+
+	(void)state;
+	for (unsigned i = 0; i < 260; i++) {
+		push_and_wait(s, "committed");
+		sim_forget_end(s, 0);
+	}
+	assert_int_equal(agent_flush(s->nodes[0].agent), 0);
+	assert_int_equal(json_array_size(json_object_get(s->nodes[0].record, "history")), 256);
+	restart(s, 0);
+	push_and_wait(s, "committed");
+	history = agent_history(s->nodes[0].agent, 1000);
+	assert_int_equal(json_array_size(history), 256);
+	for (unsigned i = 0; i < 256; i++)
+		assert_int_equal(number(json_array_get(history, i), "number"), 261 - i);
+	sim_free(s);
+}
+
+static void test_a_history_that_is_damaged_costs_no_record(void **state)
+{
+	struct sim *s = world(1, POLICY_ALL);
+	cleanup(json_freep) json_t *whole = NULL;
+	json_t *rows;
+
+	(void)state;
+	push_and_wait(s, "committed");
+	assert_int_equal(agent_flush(s->nodes[0].agent), 0);
+	whole = agent_history(s->nodes[0].agent, 1000);
+	sim_kill(s, 0);
+	rows = json_object_get(s->nodes[0].record, "history");
+	json_array_append_new(rows, json_integer(1));
+	json_array_append_new(rows, json_pack("{s:i}", "sync", 3));
+	json_array_append_new(rows, json_pack("{s:s}", "sync", "short"));
+	sim_start(s, 0);
+	assert_remembers(s, 0, whole);
+	json_decref(agent_status(s->nodes[0].agent, "0123456789abcdef"));
+	sim_kill(s, 0);
+	json_object_del(s->nodes[0].record, "history"); /* as one of an earlier release has none */
+	sim_start(s, 0);
+	sim_run(s, S);
+	push_and_wait(s, "committed");
+	sim_free(s);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -454,6 +547,9 @@ int main(void)
 		cmocka_unit_test(test_the_time_of_a_sync_is_in_its_phases),
 		cmocka_unit_test(test_a_thousand_peers_fit_into_packets),
 		cmocka_unit_test(test_a_failure_names_the_node_the_link_the_phase_and_what_was_kept),
+		cmocka_unit_test(test_the_history_survives_the_agent),
+		cmocka_unit_test(test_the_history_has_a_bound_and_loses_the_oldest),
+		cmocka_unit_test(test_a_history_that_is_damaged_costs_no_record),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
