@@ -37,7 +37,7 @@ def planned(n_bytes):
 
 def gloo_planned(n_bytes, n_pieces):
     """What a link of weightd-sync-gloo carries towards the receiver: see plan() of server/sync/gloo/chain.c."""
-    return 96 * (n_pieces + 1) + PREAMBLE + 16 + n_bytes + 48
+    return 96 * (n_pieces + 1) + PREAMBLE + 16 + n_bytes + 2 * 48
 
 
 class Memory:

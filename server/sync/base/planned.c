@@ -23,3 +23,25 @@ uint64_t gloo_planned_back(uint64_t n_transfers)
 {
 	return GLOO_HEADER_SIZE * n_transfers;
 }
+
+static uint64_t count_chunks(const struct ranges *ranges, uint64_t chunk)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < ranges->n; i++)
+		n += ranges->at[i].size / chunk + (ranges->at[i].size % chunk != 0);
+	return n;
+}
+
+uint64_t gloo_planned_stream(const struct ranges *ranges, uint64_t chunk)
+{
+	return gloo_planned(count_chunks(ranges, chunk) + 1,
+			    GLOO_GREETING_SIZE + ranges_total(ranges)) +
+	       gloo_planned_back(2);
+}
+
+uint64_t gloo_planned_stream_back(const struct ranges *ranges, uint64_t chunk)
+{
+	return gloo_planned(2, PREAMBLE_TOKEN_SIZE + STREAM_WORD_SIZE) +
+	       gloo_planned_back(count_chunks(ranges, chunk) + 1);
+}

@@ -9,6 +9,10 @@
 
 #include <stdint.h>
 
+#include "server/sync/base/ranges.h"
+
+#define GLOO_GREETING_SIZE 208 /* what a stream over Gloo begins with, as a transfer of its own */
+
 /* From the sender to the receiver, for `n_bytes` bytes of memory. */
 uint64_t tcp_planned(uint64_t n_bytes);
 /* From the receiver to the sender. */
@@ -17,3 +21,7 @@ uint64_t tcp_planned_back(void);
 /* From whoever sends in these transfers, together `n_bytes` long, to the other end; and what comes back. */
 uint64_t gloo_planned(uint64_t n_transfers, uint64_t n_bytes);
 uint64_t gloo_planned_back(uint64_t n_transfers);
+
+/* A stream over Gloo, from the sender to the receiver, and what comes back: a transfer for each chunk of a range. */
+uint64_t gloo_planned_stream(const struct ranges *ranges, uint64_t chunk);
+uint64_t gloo_planned_stream_back(const struct ranges *ranges, uint64_t chunk);

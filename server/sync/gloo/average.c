@@ -37,7 +37,7 @@ enum {
 
 /* Both ends say it first. Who has another table would cut other pieces out of it. */
 struct greeting {
-	uint8_t preamble[PREAMBLE_SIZE];
+	uint8_t preamble[PREAMBLE_SIZE]; /* with a proof instead of the token */
 	uint64_t rank; /* numbers are big-endian */
 	uint64_t n_nodes;
 	uint64_t chunk;
@@ -106,7 +106,7 @@ static void greet(const struct average *a, unsigned peer, struct greeting *ret)
 	struct preamble p = {.epoch = o->epoch, .n_bytes = o->n_bytes};
 
 	memcpy(p.sync, o->sync, sizeof(p.sync));
-	memcpy(p.token, o->token, sizeof(p.token));
+	wire_prove(o->token, o->node, p.token);
 	memcpy(p.from, o->node, sizeof(p.from));
 	memcpy(p.to, a->wires[peer].node, sizeof(p.to));
 	preamble_encode(&p, ret->preamble);
@@ -120,12 +120,14 @@ static bool is_welcome(const struct average *a, unsigned peer, const struct gree
 {
 	const struct order *o = &a->engine->order;
 	const struct wire *w = &a->wires[peer];
+	uint8_t proof[PREAMBLE_TOKEN_SIZE];
 	const char *wrong = NULL;
 	struct preamble p;
 
+	wire_prove(o->token, w->node, proof);
 	if (preamble_decode(g->preamble, &p) < 0)
 		wrong = "says no greeting of ours";
-	else if (memcmp(p.token, o->token, sizeof(p.token)) != 0)
+	else if (memcmp(p.token, proof, sizeof(proof)) != 0)
 		wrong = "has a wrong token";
 	else if (memcmp(p.sync, o->sync, sizeof(p.sync)) != 0 || p.epoch != o->epoch)
 		wrong = "is in another sync or epoch";

@@ -17,17 +17,21 @@
 /* Slots of a link. */
 enum {
 	SLOT_GREETING,
+	SLOT_ANSWER,
 	SLOT_THERE,
 	SLOT_PIECES,
 };
 
-/* Who sends says it first; numbers are big-endian. What differs here would be cut into other pieces there. */
+/*
+ * Who sends says it first; numbers are big-endian. What differs here would be cut into other pieces there. The
+ * answer is a proof, without which nothing is sent.
+ */
 struct greeting {
-	uint8_t preamble[PREAMBLE_SIZE];
+	uint8_t preamble[PREAMBLE_SIZE]; /* with a proof instead of the token */
 	uint64_t chunk;
 	uint64_t n_pieces;
 };
-_Static_assert(sizeof(struct greeting) == PREAMBLE_SIZE + 16, "it goes over the wire");
+_Static_assert(sizeof(struct greeting) == GLOO_GREETING_SIZE, "it goes over the wire");
 
 enum {
 	IN,
@@ -63,12 +67,14 @@ static uint64_t count_pieces(const struct order *o)
 static bool is_welcome(struct engine *e, const struct wire *w, const struct greeting *g)
 {
 	const struct order *o = &e->order;
+	uint8_t proof[PREAMBLE_TOKEN_SIZE];
 	const char *wrong = NULL;
 	struct preamble p;
 
+	wire_prove(o->token, o->from, proof);
 	if (preamble_decode(g->preamble, &p) < 0)
 		wrong = "no preamble of ours";
-	else if (memcmp(p.token, o->token, sizeof(p.token)) != 0)
+	else if (memcmp(p.token, proof, sizeof(proof)) != 0)
 		wrong = "a wrong token";
 	else if (memcmp(p.sync, o->sync, sizeof(p.sync)) != 0 || p.epoch != o->epoch)
 		wrong = "another sync or epoch";
@@ -121,11 +127,13 @@ static void *take(void *arg)
 {
 	struct engine *e = arg;
 	struct wire *in = &chain_of(e)->wires[IN];
+	uint8_t answer[PREAMBLE_TOKEN_SIZE];
 	struct greeting greeting;
 
+	wire_prove(e->order.token, e->order.node, answer);
 	if (!wire_connect(e, in) || !wire_hear(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
-	    !is_welcome(e, in, &greeting) || !take_stream(e) ||
-	    !wire_say(e, in, SLOT_THERE, STREAM_THERE, STREAM_WORD_SIZE))
+	    !is_welcome(e, in, &greeting) || !wire_say(e, in, SLOT_ANSWER, answer, sizeof(answer)) ||
+	    !take_stream(e) || !wire_say(e, in, SLOT_THERE, STREAM_THERE, STREAM_WORD_SIZE))
 		return NULL;
 	atomic_store(&in->state, WIRE_DONE);
 	engine_thread_is_done(e);
@@ -139,7 +147,7 @@ static void greet(const struct engine *e, struct greeting *ret)
 	struct preamble p = {.epoch = e->order.epoch, .n_bytes = e->order.total};
 
 	memcpy(p.sync, e->order.sync, sizeof(p.sync));
-	memcpy(p.token, e->next.token, sizeof(p.token));
+	wire_prove(e->next.token, e->order.node, p.token);
 	memcpy(p.from, e->order.node, sizeof(p.from));
 	memcpy(p.to, e->next.node, sizeof(p.to));
 	preamble_encode(&p, ret->preamble);
@@ -179,13 +187,21 @@ static void *give(void *arg)
 {
 	struct engine *e = arg;
 	struct wire *out = &chain_of(e)->wires[OUT];
+	uint8_t answer[PREAMBLE_TOKEN_SIZE], expected[PREAMBLE_TOKEN_SIZE];
 	struct greeting greeting;
 	char word[STREAM_WORD_SIZE];
 
 	greet(e, &greeting);
+	wire_prove(e->next.token, e->next.node, expected);
 	if (!wire_connect_to(e, out, &e->next.address, e->next.max_rate) ||
-	    !wire_say(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) || !give_stream(e) ||
-	    !wire_hear(e, out, SLOT_THERE, word, sizeof(word)))
+	    !wire_say(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) ||
+	    !wire_hear(e, out, SLOT_ANSWER, answer, sizeof(answer)))
+		return NULL;
+	if (memcmp(answer, expected, sizeof(answer)) != 0) {
+		engine_break(e, out, "somebody else than %s came: it has a wrong token", out->node);
+		return NULL;
+	}
+	if (!give_stream(e) || !wire_hear(e, out, SLOT_THERE, word, sizeof(word)))
 		return NULL;
 	if (memcmp(word, STREAM_THERE, sizeof(word)) != 0) {
 		engine_break(e, out, "%s does not speak our protocol", out->node);
@@ -334,10 +350,8 @@ static bool is_owed(struct engine *e, const struct wire *w)
 static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_received,
 		 uint64_t *ret_sent)
 {
-	uint64_t n = chain_of(e)->n_pieces + 1;
-	uint64_t stream = gloo_planned(n, sizeof(struct greeting) + e->order.total) +
-			  gloo_planned_back(1);
-	uint64_t back = gloo_planned(1, STREAM_WORD_SIZE) + gloo_planned_back(n);
+	uint64_t stream = gloo_planned_stream(&e->order.ranges, e->order.chunk);
+	uint64_t back = gloo_planned_stream_back(&e->order.ranges, e->order.chunk);
 
 	*ret_received = w->way == WIRE_IN ? stream : back;
 	*ret_sent = w->way == WIRE_IN ? back : stream;

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
+#include "server/sync/base/tree.h"
 #include "server/sync/gloo/engine.h"
 
 /* What tcpi_state is after the peer's FIN; <netinet/tcp.h>, which has the names, has an old tcp_info, too. */
@@ -73,18 +74,33 @@ static bool is_host(const struct sockaddr_storage *a, const struct sockaddr_stor
 		       : memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
 }
 
-/* The agent trusts the network of this address, and whoever came first may be in another. */
+/* A socket that was accepted has the port of our hello. Gloo does not say which end dialled. */
+static int is_dialled(const struct wire *w, bool *ret)
+{
+	struct sockaddr_storage here;
+	socklen_t size = sizeof(here);
+
+	if (getsockname(link_fd(w->link), (struct sockaddr *)&here, &size) < 0)
+		return -errno;
+	/* It lies at the same place in both families. */
+	*ret = ntohs(((const struct sockaddr_in *)&here)->sin_port) != link_port(w->link);
+	return 0;
+}
+
+/* The agent trusts the network of this address; the hello could lead into another. */
 bool wire_connect_to(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate)
 {
 	struct sockaddr_storage there;
 	socklen_t size = sizeof(there);
+	bool dialled;
 
 	if (!wire_connect(e, w))
 		return false;
-	if (getpeername(link_fd(w->link), (struct sockaddr *)&there, &size) < 0)
+	if (is_dialled(w, &dialled) < 0 ||
+	    getpeername(link_fd(w->link), (struct sockaddr *)&there, &size) < 0)
 		return broke(e, w, strerror(errno));
-	if (!is_host(&there, &at->at)) {
-		engine_break(e, w, "somebody else came, and not from the address of %s", w->node);
+	if (dialled && !is_host(&there, &at->at)) {
+		engine_break(e, w, "the hello of %s leads to another address", w->node);
 		return false;
 	}
 	/* Without it, it works as well, only faster. */
@@ -133,6 +149,17 @@ bool wire_hear(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t
 	return wire_receive(e, w, slot, to, size, &t) && wire_finish(e, w, &t);
 }
 
+void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *node,
+		uint8_t ret[PREAMBLE_TOKEN_SIZE])
+{
+	uint8_t both[PREAMBLE_TOKEN_SIZE + PREAMBLE_NAME_SIZE] = {0};
+
+	_Static_assert(PREAMBLE_TOKEN_SIZE == TREE_HASH_SIZE, "it is a hash");
+	memcpy(both, token, PREAMBLE_TOKEN_SIZE);
+	memcpy(both + PREAMBLE_TOKEN_SIZE, node, strlen(node));
+	tree_hash(both, sizeof(both), ret);
+}
+
 /* --- For the loop ------------------------------------------------------------------------------ */
 
 uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns)
@@ -161,22 +188,18 @@ bool wire_is_queued(const struct wire *w)
 }
 
 /*
- * bytes_acked has our SYN in it where we connected: Gloo does not say which end did, but a socket that was
- * accepted has the port of our hello. There is no FIN of ours, whatever Gloo closes: our descriptor is open.
- * bytes_received has the peer's.
+ * bytes_acked has our SYN in it where we dialled. There is no FIN of ours, whatever Gloo closes: our descriptor
+ * is open. bytes_received has the peer's.
  */
 int wire_traffic(const struct wire *w, struct traffic *ret)
 {
 	struct tcp_info info;
-	struct sockaddr_storage here;
-	socklen_t size = sizeof(here);
 	int before, after, fd = link_fd(w->link), r;
-	bool is_ours;
+	bool dialled;
 
-	if (getsockname(fd, (struct sockaddr *)&here, &size) < 0)
-		return -errno;
-	/* It lies at the same place in both families. */
-	is_ours = ntohs(((const struct sockaddr_in *)&here)->sin_port) != link_port(w->link);
+	r = is_dialled(w, &dialled);
+	if (r < 0)
+		return r;
 	do {
 		if (ioctl(fd, SIOCOUTQ, &before) < 0)
 			return -errno;
@@ -192,7 +215,7 @@ int wire_traffic(const struct wire *w, struct traffic *ret)
 		.kernel_received = (uint64_t)info.tcpi_bytes_received -
 				   (has_peers_fin(&info) ? 1u : 0u),
 		.kernel_sent = (uint64_t)info.tcpi_bytes_acked + (uint64_t)after -
-			       (is_ours ? 1u : 0u),
+			       (dialled ? 1u : 0u),
 	};
 	return 0;
 }

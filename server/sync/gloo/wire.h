@@ -49,7 +49,7 @@ struct traffic {
 
 /* For a thread: blocks until both ends are connected. False: the engine was told why not. */
 bool wire_connect(struct engine *e, struct wire *w);
-/* The same for one whose other end has to be at this address. */
+/* The same, and whom we dial has to be at this address. */
 bool wire_connect_to(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate);
 
 /* For a thread; both ends with the same slot. False: the engine was told why not. */
@@ -62,6 +62,13 @@ bool wire_finish(struct engine *e, struct wire *w, struct transfer **t);
 /* Sends and waits; receives and waits. */
 bool wire_say(struct engine *e, struct wire *w, uint64_t slot, const void *from, size_t size);
 bool wire_hear(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t size);
+
+/*
+ * What a node says over a link to show that its agent gave it the token, which it never says itself: whoever came
+ * first may be a stranger.
+ */
+void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *node,
+		uint8_t ret[PREAMBLE_TOKEN_SIZE]);
 
 /* For the loop: for how long bytes were owed and none moved. */
 uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns);
