@@ -70,6 +70,7 @@ struct agent_config {
 	const char *weightd_socket; /* NULL: where libweightd finds it */
 	const char *data_address; /* where our engines listen */
 	bool tls; /* of engines; the world adds the descriptors to what an engine's open has */
+	bool gloo; /* what we push and repair goes over Gloo; what others do, as they say */
 	uint64_t prepare_ns; /* to answer PREPARE, and for any other answer that moves no bytes */
 	uint64_t stall_ns; /* without a byte, or without an answer of a connected peer */
 	uint64_t max_bytes; /* of one version; 0: as many as weightd admits */

@@ -200,6 +200,13 @@ static void set_level(struct parser *p, const struct key *key, const char *value
 		       key->name, value);
 }
 
+static void set_engine(struct parser *p, const struct key *key, const char *value)
+{
+	if (strcmp(value, "tcp") != 0 && strcmp(value, "gloo") != 0)
+		report(p, "'%s' does not take '%s'; it takes tcp or gloo", key->name, value);
+	p->config.data_gloo = !strcmp(value, "gloo");
+}
+
 static void set_security(struct parser *p, const struct key *key, const char *value)
 {
 	if (strcmp(value, "tls") != 0 && strcmp(value, "none") != 0)
@@ -377,6 +384,7 @@ static const struct key keys[] = {
 	KEY(SECTION_TLS, "certificate", set_path, FIELD(certificate)),
 	KEY(SECTION_TLS, "key", set_path, FIELD(key)),
 	KEY(SECTION_DATA, "security", set_security),
+	KEY(SECTION_DATA, "engine", set_engine),
 	KEY(SECTION_DATA, "trusted", set_trusted, .repeats = true),
 	KEY(SECTION_PEER, "address", set_address),
 	KEY(SECTION_GROUP, "members", set_members, .repeats = true),
@@ -688,6 +696,10 @@ static void choose_data_address(struct parser *p)
 static void check(struct parser *p)
 {
 	check_given(p);
+	if (p->config.data_gloo && p->config.data_tls)
+		report_at(p, 0,
+			  "[data] engine = gloo sends weights in the clear; write security = none "
+			  "beside it, inside of trusted networks, or engine = tcp");
 	choose_data_address(p);
 	for (unsigned i = 0; i < p->config.n_peers; i++)
 		check_peer(p, i);

@@ -44,6 +44,7 @@ struct config {
 	const char *key;
 
 	bool data_tls;
+	bool data_gloo;
 	struct network *trusted; /* with bytes in the clear */
 	unsigned n_trusted;
 

@@ -20,6 +20,7 @@ enum job_kind {
 	JOB_SOURCE, /* weightd-sync-local: lends a version of the local weightd, and digests it */
 	JOB_SINK, /* weightd-sync-local: makes the next version of the local weightd */
 	JOB_ENGINE, /* weightd-sync-tcp: carries the bytes of one epoch */
+	JOB_GLOO, /* weightd-sync-gloo: the same */
 };
 
 #define WHY_SIZE 512 /* of a sentence for people */

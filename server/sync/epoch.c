@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "server/sync/base/fields.h"
+#include "server/sync/base/planned.h"
 #include "server/sync/history.h"
 #include "server/sync/plan.h"
 
@@ -35,6 +36,13 @@ json_t *epoch_open_engine(struct agent *a, const char *sync, uint64_t epoch, uin
 			 "security", a->config->tls ? "tls" : "none");
 }
 
+uint64_t epoch_planned(const struct agent *a, bool gloo, const struct ranges *ranges)
+{
+	if (a->config->tls)
+		return 0;
+	return gloo ? gloo_planned_stream(ranges, CHUNK) : tcp_planned(ranges_total(ranges));
+}
+
 /* --- Our own engine ----------------------------------------------------------------------------- */
 
 static void engine_failed(struct agent *a, struct transaction *t, const char *why)
@@ -49,7 +57,7 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 			      unsigned n_fds)
 {
 	struct transaction *t = container_of(w, struct transaction, engine);
-	const char *op, *why = "its engine did not say why it failed";
+	const char *op, *hello, *why = "its engine did not say why it failed";
 	uint64_t done;
 
 	(void)fds, (void)n_fds;
@@ -57,7 +65,9 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 		return;
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
-	if (strcmp(op, "opened") == 0 && t->phase == PHASE_OPEN) {
+	if (strcmp(op, "opened") == 0 && t->phase == PHASE_OPEN &&
+	    field_string_or_null(message, "hello", HELLO_MAX, &hello) == 0) {
+		snprintf(t->engine_hello, sizeof(t->engine_hello), "%s", hello ? hello : "");
 		t->engine_is_open = true;
 	} else if (strcmp(op, "progress") == 0 && t->phase == PHASE_BYTES) {
 		if (field_number(message, "sent", INT64_MAX, &done) == 0 && done > t->engine_done) {
@@ -66,7 +76,8 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 		}
 	} else if (strcmp(op, "done") == 0 && t->phase == PHASE_BYTES) {
 		t->engine_is_done = true;
-		metrics_on_sent(a, t->first->name, t->expected, json_object_get(message, "out"));
+		metrics_on_sent(a, t->first->name, epoch_planned(a, a->config->gloo, &t->ranges),
+				json_object_get(message, "out"));
 		work_end(a, &t->engine);
 	} else {
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
@@ -233,7 +244,7 @@ static int open_ours(struct agent *a, struct transaction *t)
 	char why[WHY_SIZE];
 
 	t->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
-	if (work_start(a, &t->engine, JOB_ENGINE, why) < 0) {
+	if (work_start(a, &t->engine, a->config->gloo ? JOB_GLOO : JOB_ENGINE, why) < 0) {
 		transaction_fail(a, t, "the engine of %s could not be started: %s", a->config->name,
 				 why);
 		return -1;
@@ -259,8 +270,9 @@ static void open_all(struct agent *a, struct transaction *t)
 		m->done = m->rate = m->measured = 0;
 		member_set_state(a, t, m, MEMBER_OPENING);
 		member_tell(a, t, m, "open",
-			    json_pack("{s:I, s:s, s:s, s:O}", "epoch", (json_int_t)t->epoch,
-				      "token", m->token, "from", from, "ranges", ranges));
+			    json_pack("{s:I, s:s, s:s, s:O, s:s}", "epoch", (json_int_t)t->epoch,
+				      "token", m->token, "from", from, "ranges", ranges, "engine",
+				      a->config->gloo ? "gloo" : "tcp"));
 		from = m->name;
 	}
 }
@@ -365,14 +377,15 @@ int epoch_plan(struct agent *a, struct transaction *t)
 
 static json_t *next_of(const struct member *m)
 {
-	return m ? json_pack("{s:s, s:s, s:I, s:s}", "node", m->name, "address", m->address, "port",
-			     (json_int_t)m->port, "token", m->token)
+	return m ? json_pack("{s:s, s:s, s:I, s:s, s:s*}", "node", m->name, "address", m->address,
+			     "port", (json_int_t)m->port, "token", m->token, "hello",
+			     m->hello[0] ? m->hello : NULL)
 		 : json_null();
 }
 
 void epoch_start(struct agent *a, struct transaction *t)
 {
-	const char *from = a->config->name;
+	const char *from = a->config->name, *hello = t->engine_hello;
 
 	t->phase = PHASE_BYTES;
 	t->epoch_ns = t->moved_ns = agent_now(a);
@@ -381,10 +394,12 @@ void epoch_start(struct agent *a, struct transaction *t)
 		m->moved_ns = t->epoch_ns;
 		member_set_state(a, t, m, MEMBER_MOVING);
 		member_tell(a, t, m, "start",
-			    json_pack("{s:I, s:o, s:s, s:I}", "epoch", (json_int_t)t->epoch, "next",
-				      next_of(m->next), "from", from, "max_rate",
-				      (json_int_t)t->max_rate));
+			    json_pack("{s:I, s:o, s:s, s:I, s:s*}", "epoch", (json_int_t)t->epoch,
+				      "next", next_of(m->next), "from", from, "max_rate",
+				      (json_int_t)t->max_rate, "from_hello",
+				      hello[0] ? hello : NULL));
 		from = m->name;
+		hello = m->hello;
 	}
 	work_tell(a, &t->engine,
 		  json_pack("{s:s, s:o, s:I}", "op", "start", "next", next_of(t->first), "max_rate",
@@ -433,18 +448,20 @@ static int take_missing(struct transaction *t, struct member *m, const json_t *m
 
 void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
 {
-	const char *address;
+	const char *address, *hello;
 
 	if (m->state == MEMBER_STOPPING)
 		return; /* it crossed our stop */
 	if (m->state != MEMBER_OPENING ||
 	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0 ||
 	    field_number(message, "port", 65535, &m->port) < 0 || !m->port ||
+	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
 	    take_missing(t, m, message) < 0) {
 		member_is_wrong(a, t, m, "opened");
 		return;
 	}
 	snprintf(m->address, sizeof(m->address), "%s", address);
+	snprintf(m->hello, sizeof(m->hello), "%s", hello ? hello : "");
 	member_set_state(a, t, m, MEMBER_OPEN);
 }
 
@@ -514,7 +531,8 @@ void epoch_on_done(struct agent *a, struct transaction *t, struct member *m, con
 	m->done = t->expected;
 	t->moved_ns = agent_now(a);
 	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
-	tally_add(&t->tally, t->expected, a->config->tls, json_object_get(message, "in"));
+	tally_add(&t->tally, epoch_planned(a, a->config->gloo, &t->ranges),
+		  json_object_get(message, "in"));
 	measure(a, t, m);
 	member_set_state(a, t, m, MEMBER_READY);
 }

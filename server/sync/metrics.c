@@ -102,14 +102,14 @@ static struct metrics_links *links_of(struct agent *a, const char *name)
 	return &a->metrics.links[peer == NO_PEER ? a->config->n_peers : peer];
 }
 
-void metrics_on_sent(struct agent *a, const char *to, uint64_t n_bytes, const json_t *out)
+void metrics_on_sent(struct agent *a, const char *to, uint64_t planned, const json_t *out)
 {
-	tally_add(&links_of(a, to)->sent, n_bytes, a->config->tls, out);
+	tally_add(&links_of(a, to)->sent, planned, out);
 }
 
-void metrics_on_received(struct agent *a, const char *from, uint64_t n_bytes, const json_t *in)
+void metrics_on_received(struct agent *a, const char *from, uint64_t planned, const json_t *in)
 {
-	tally_add(&links_of(a, from)->received, n_bytes, a->config->tls, in);
+	tally_add(&links_of(a, from)->received, planned, in);
 }
 
 /* --- Telling ------------------------------------------------------------------------------------ */

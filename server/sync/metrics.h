@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 #include "server/sync/tally.h"
 
 struct agent;
@@ -56,5 +58,5 @@ void metrics_step(struct agent *a);
 /* `state` is that of the end event. */
 void metrics_on_end(struct agent *a, enum metrics_role role, bool is_repair, const char *state);
 /* An engine of ours was done with an epoch of `n_bytes` bytes: what it said of the socket to or from that node. */
-void metrics_on_sent(struct agent *a, const char *to, uint64_t n_bytes, const json_t *out);
-void metrics_on_received(struct agent *a, const char *from, uint64_t n_bytes, const json_t *in);
+void metrics_on_sent(struct agent *a, const char *to, uint64_t planned, const json_t *out);
+void metrics_on_received(struct agent *a, const char *from, uint64_t planned, const json_t *in);

@@ -25,6 +25,7 @@
 #include "server/sync/repair.h"
 #include "server/sync/transaction.h"
 
+#define ENGINE_NAME_MAX 16
 #define PUSH_AGE_MAX (15 * 60 * SECOND)
 #define PROGRESS_NS (SECOND / 4)
 #define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
@@ -679,17 +680,19 @@ static void broken(struct agent *a, struct party *p, uint64_t done, const char *
 
 static void on_engine_opened(struct agent *a, struct party *p, const json_t *message)
 {
+	const char *hello;
 	uint64_t port;
 
-	if (p->state != PARTY_OPENING || field_number(message, "port", 65535, &port) < 0 || !port) {
+	if (p->state != PARTY_OPENING || field_number(message, "port", 65535, &port) < 0 || !port ||
+	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0) {
 		broken(a, p, 0, NULL, NULL, "the engine answered something else than was asked");
 		return;
 	}
 	set_state(a, p, PARTY_OPEN, 0);
 	tell(a, p, "opened",
-	     json_pack("{s:I, s:s, s:I, s:o}", "epoch", (json_int_t)p->epoch, "address",
+	     json_pack("{s:I, s:s, s:I, s:o, s:s*}", "epoch", (json_int_t)p->epoch, "address",
 		       a->config->data_address, "port", (json_int_t)port, "missing",
-		       ranges_to_json(&p->missing)));
+		       ranges_to_json(&p->missing), "hello", hello));
 }
 
 static void on_engine_progress(struct agent *a, struct party *p, const json_t *message)
@@ -716,16 +719,18 @@ static void on_engine_progress(struct agent *a, struct party *p, const json_t *m
 static void on_engine_done(struct agent *a, struct party *p, const json_t *message)
 {
 	json_t *in = json_object_get(message, "in"), *out = json_object_get(message, "out");
+	uint64_t planned;
 
 	if (p->state != PARTY_MOVING) {
 		broken(a, p, 0, NULL, NULL, "the engine ended before it was started");
 		return;
 	}
 	p->done = p->expected;
-	tally_add(&p->tally, p->expected, a->config->tls, in);
-	metrics_on_received(a, p->from, p->expected, in);
+	planned = epoch_planned(a, p->gloo, &p->ranges);
+	tally_add(&p->tally, planned, in);
+	metrics_on_received(a, p->from, planned, in);
 	if (p->to[0])
-		metrics_on_sent(a, p->to, p->expected, out);
+		metrics_on_sent(a, p->to, planned, out);
 	engine_over(a, p, p->expected);
 	tell(a, p, "done",
 	     json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)p->epoch, "in", in, "out", out));
@@ -799,11 +804,12 @@ static void on_open(struct agent *a, struct party *p, const json_t *message)
 	struct ranges ranges;
 	uint8_t token[32];
 	char why[WHY_SIZE], hex[65];
-	const char *from;
+	const char *from, *engine;
 	uint64_t epoch;
 
 	ranges_init(&ranges);
 	if (p->state != PARTY_READY || read_open(p, message, &epoch, token, &from, &ranges) < 0 ||
+	    field_string_or_null(message, "engine", ENGINE_NAME_MAX, &engine) < 0 ||
 	    epoch <= p->epoch) {
 		ranges_deinit(&ranges);
 		out_of_order(a, p, "open");
@@ -816,8 +822,14 @@ static void on_open(struct agent *a, struct party *p, const json_t *message)
 	p->done = p->reported = p->rate = 0;
 	snprintf(p->from, sizeof(p->from), "%s", from);
 	p->to[0] = '\0';
+	p->gloo = engine && !strcmp(engine, "gloo");
+	if (engine && strcmp(engine, "tcp") != 0 && !p->gloo) {
+		snprintf(why, sizeof(why), "%s knows no engine '%s'", a->config->name, engine);
+		broken(a, p, 0, NULL, NULL, why);
+		return;
+	}
 	p->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
-	if (work_start(a, &p->engine, JOB_ENGINE, why) < 0) {
+	if (work_start(a, &p->engine, p->gloo ? JOB_GLOO : JOB_ENGINE, why) < 0) {
 		broken(a, p, 0, NULL, NULL, why);
 		return;
 	}
@@ -849,10 +861,11 @@ static int check_next(const json_t *next, const char **ret_node)
 static void on_start(struct agent *a, struct party *p, const json_t *message)
 {
 	json_t *next = json_object_get(message, "next");
-	const char *to = NULL;
+	const char *to = NULL, *hello;
 	uint64_t max_rate, whole_ns = 0;
 
 	if (p->state != PARTY_OPEN || !next || check_next(next, &to) < 0 ||
+	    field_string_or_null(message, "from_hello", HELLO_MAX, &hello) < 0 ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
 		out_of_order(a, p, "start");
 		return;
@@ -864,8 +877,8 @@ static void on_start(struct agent *a, struct party *p, const json_t *message)
 	p->whole_ns = whole_ns > p->whole_ns ? whole_ns : p->whole_ns;
 	set_state(a, p, PARTY_MOVING, 2 * a->config->stall_ns);
 	work_tell(a, &p->engine,
-		  json_pack("{s:s, s:O, s:I}", "op", "start", "next", next, "max_rate",
-			    (json_int_t)max_rate),
+		  json_pack("{s:s, s:O, s:I, s:s*}", "op", "start", "next", next, "max_rate",
+			    (json_int_t)max_rate, "from_hello", hello),
 		  NULL, 0);
 }
 

@@ -47,6 +47,7 @@ struct party {
 
 	struct work engine;
 	uint64_t epoch; /* the last that was opened */
+	bool gloo; /* its engine */
 	char from[NODE_MAX + 1];
 	char to[NODE_MAX + 1]; /* "": the last of the chain */
 	struct ranges ranges; /* what the epoch carries */

@@ -4,7 +4,7 @@
  */
 #include "server/sync/plan.h"
 
-#include "server/sync/base/planned.h"
+#include "server/sync/epoch.h"
 
 #define LINKS_OF_PIECE                                                                             \
 	128 /* of 350 bytes at most, beside what the event has else: below TALK_SIZE_MAX */
@@ -51,7 +51,7 @@ static json_t *piece(const struct agent *a, const struct transaction *t, unsigne
 
 void plan_tell(struct agent *a, const struct transaction *t)
 {
-	uint64_t wire = tcp_planned(t->expected);
+	uint64_t wire = epoch_planned(a, a->config->gloo, &t->ranges);
 	const char *from = a->config->name;
 	const struct member *m = t->first;
 	unsigned n_links = 0;

@@ -1,14 +1,12 @@
 #include "server/sync/tally.h"
 
 #include "server/sync/base/fields.h"
-#include "server/sync/base/planned.h"
 
-void tally_add(struct tally *t, uint64_t n_bytes, bool tls, const json_t *in)
+void tally_add(struct tally *t, uint64_t planned, const json_t *in)
 {
 	uint64_t bytes, kernel;
 
-	if (!tls)
-		t->planned += tcp_planned(n_bytes);
+	t->planned += planned;
 	if (!json_is_object(in) || field_number(in, "bytes", INT64_MAX, &bytes) < 0 ||
 	    field_number(in, "kernel", INT64_MAX, &kernel) < 0)
 		return;

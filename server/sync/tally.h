@@ -7,7 +7,6 @@
 #pragma once
 
 #include <jansson.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 struct tally {
@@ -16,8 +15,8 @@ struct tally {
 	uint64_t kernel;
 };
 
-/* Adds what an engine said of the epoch in which it received `n_bytes` bytes of memory. */
-void tally_add(struct tally *t, uint64_t n_bytes, bool tls, const json_t *in);
+/* Adds what an engine said of an epoch, beside what was planned, 0 where that is unknown. */
+void tally_add(struct tally *t, uint64_t planned, const json_t *in);
 
 /* Puts "planned", null where it is unknown, "bytes" and "kernel" into a row. */
 void tally_show(const struct tally *t, json_t *row);

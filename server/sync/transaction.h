@@ -45,6 +45,8 @@ enum member_state {
 	MEMBER_PLANNED, /* was ready, and nothing more was wanted */
 };
 
+#define HELLO_MAX 1024 /* of what engines have to know of each other, beside the address */
+
 struct member {
 	unsigned peer; /* NO_PEER: no configured one */
 	const char *name;
@@ -62,6 +64,7 @@ struct member {
 	char address[256];
 	uint64_t port;
 	char token[65];
+	char hello[HELLO_MAX + 1]; /* what its neighbours' engines have to know of its one; "": nothing */
 	struct member *next; /* of the chain; NULL: the last one */
 	uint64_t done;
 	uint64_t moved_ns; /* when that grew */
@@ -95,6 +98,7 @@ struct transaction {
 	int leaves_fd;
 
 	struct work engine;
+	char engine_hello[HELLO_MAX + 1];
 	uint64_t epoch;
 	struct member *first; /* of the last epoch's chain */
 	uint64_t changed; /* bytes that any member lacked once all had prepared; UINT64_MAX: not known yet */

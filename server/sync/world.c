@@ -123,6 +123,7 @@ static int edge_job_start(void *world, enum job_kind kind, void *owner, struct j
 		[JOB_SOURCE] = {"weightd-sync-local", "source"},
 		[JOB_SINK] = {"weightd-sync-local", "sink"},
 		[JOB_ENGINE] = {"weightd-sync-tcp", NULL},
+		[JOB_GLOO] = {"weightd-sync-gloo", NULL},
 	};
 	struct world *w = world;
 
@@ -462,6 +463,7 @@ static int fill_agent_config(struct world *w)
 		.weightd_socket = c->weightd,
 		.data_address = c->data_address,
 		.tls = c->data_tls,
+		.gloo = c->data_gloo,
 		.prepare_ns = c->prepare_ns,
 		.stall_ns = c->stall_ns,
 		.max_bytes = c->max_bytes,

@@ -332,6 +332,8 @@ def test_every_error_is_told_with_its_line_and_the_way_out(tmp_path):
     ({"data": {"security": "none"}}, "[data] security = none sends weights in the clear, and 127.0.0.1 of [node] data-address is in no"),
     ({"data": {"security": "none", "trusted": "10.0.0.0/8"}, "node": {"data-address": "10.1.2.3"}},
      "[data] security = none sends weights in the clear, and 127.0.0.1 of b is in no 'trusted' network"),
+    ({"data": {"engine": "gloo"}}, "[data] engine = gloo sends weights in the clear; write security = none beside it"),
+    ({"data": {"engine": "rdma"}}, "'engine' does not take 'rdma'; it takes tcp or gloo"),
     ({"node": {"listen": "0.0.0.0:7400"}}, "[node] data-address has to be an address that other nodes can dial, not '0.0.0.0'"),
 ])
 def test_what_does_not_fit_together_is_refused(make, settings, error):

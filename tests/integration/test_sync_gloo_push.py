@@ -1,0 +1,70 @@
+"""Nodes that push over Gloo: the same transaction, the same bytes, and a sentence where Gloo cannot be had."""
+import os
+import signal
+
+import features
+import pytest
+from engine import program
+from nodes import MIB, SIZE, digest_of
+
+GLOO = {"data": {"security": "none", "engine": "gloo"}}
+
+
+@pytest.fixture(autouse=True)
+def needs_the_engine():
+    features.require("gloo", available=program("gloo").exists())
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_push_arrives_bit_for_bit_and_its_bytes_are_the_planned_ones(make_nodes, n):
+    nodes = make_nodes(n + 1, settings=GLOO)
+    nodes["a"].publish("m", seed=1)
+    end = nodes["a"].push("m")
+    assert end["state"] == "committed", end
+    served = nodes.assert_equal("m")
+    assert served.sha256 == digest_of(1, SIZE)
+    assert end["planned"] == end["bytes"] == end["kernel"] > n * served.size, end
+
+
+def test_those_who_receive_follow_the_publisher(make_nodes):
+    nodes = make_nodes(3, settings={"data": {"security": "none"}}, start=False)
+    nodes.configure(nodes["a"], data={"engine": "gloo"})
+    for node in nodes:
+        node.start()
+    nodes.wait_connected()
+    nodes["a"].publish("m", seed=1)
+    push = nodes["a"].start_push("m", max_rate=4 * MIB)
+    assert nodes.wait(lambda: nodes["b"].children("weightd-sync-gloo"), "b runs an engine")
+    assert push.end()["state"] == "committed"
+    nodes.settle("m", seed=1)
+
+
+def test_an_engine_that_is_killed_costs_an_epoch(make_nodes):
+    nodes = make_nodes(3, settings=GLOO)
+    nodes["a"].publish("m", seed=1)
+    push = nodes["a"].start_push("m", max_rate=4 * MIB)
+    engine = nodes.wait(lambda: any(row["done"] for row in nodes["a"].status(push.sync)) and
+                        nodes["b"].children("weightd-sync-gloo"), "bytes move")[0]
+    os.kill(engine, signal.SIGKILL)
+    end = push.end()
+    assert end["state"] == "committed", end
+    nodes.settle("m", seed=1)
+
+
+def test_a_member_that_wants_tls_refuses_with_the_way_out(make_nodes):
+    nodes = make_nodes(2, settings=GLOO, start=False)
+    nodes.configure(nodes["b"], data={"security": "tls", "engine": "tcp"})
+    for node in nodes:
+        node.start()
+    nodes.wait_connected()
+    nodes["a"].publish("m", seed=1)
+    end = nodes["a"].start_push("m").end()
+    assert end["state"] == "failed" and 'use the engine "tcp"' in end["error"], end
+
+
+def test_a_member_that_was_away_fetches_over_gloo(make_nodes):
+    nodes = make_nodes(3, settings=GLOO, absent="c", group={"policy": "quorum"})
+    nodes["a"].publish("m", seed=1)
+    assert nodes["a"].start_push("m").end()["state"] == "committed"
+    nodes["c"].start()
+    nodes.settle("m", seed=1)
