@@ -249,13 +249,17 @@ class Node:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def children(self, name):
-        """Process ids of the programs of this name that its agent runs, or has not buried: "weightd-sync-tcp"."""
+        """
+        Process ids of the programs of this name that its agent runs, or has not buried: "weightd-sync-tcp". Its watch,
+        which has no end, is none of them.
+        """
         found = []
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for pid in pathlib.Path(f"/proc/{self.proc.pid}/task/{self.proc.pid}/children").read_text().split():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     # Not its command line, which is gone before its descriptors are closed.
-                    if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == name[:COMM_MAX]:
+                    is_it = pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == name[:COMM_MAX]
+                    if is_it and b"watch" not in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
                         found.append(int(pid))
         return found
 

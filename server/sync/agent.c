@@ -24,6 +24,7 @@
 #include "server/sync/party.h"
 #include "server/sync/repair.h"
 #include "server/sync/transaction.h"
+#include "server/sync/watch.h"
 
 #define LOCAL_MIN (10 * SECOND) /* for a weightd, however little is waited for who is away */
 #define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
@@ -197,6 +198,7 @@ struct agent *agent_free(struct agent *a)
 
 	if (!a)
 		return NULL;
+	watch_end(a);
 	list_for_each_safe(t, next_t, &a->transactions, link)
 		transaction_free(a, t);
 	list_for_each_safe(p, next_p, &a->parties, link)
@@ -241,6 +243,7 @@ static void settle(struct agent *a)
 
 	metrics_step(a);
 	reap(a);
+	earlier(&timer, watch_step(a, agent_now(a)));
 	repair_serve_next(a);
 	party_begin_next(a);
 	list_for_each(t, &a->transactions, link)

@@ -65,6 +65,9 @@ struct agent {
 	struct list parties;
 	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
 	uint64_t timer_ns; /* as the world has it; 0: none */
+	struct work watch; /* of the local weightd */
+	uint64_t watch_ns; /* when to start it again */
+	unsigned n_watches; /* that came to nothing, in a row */
 	bool look_again; /* somebody may have what we lack */
 	struct metrics metrics;
 	json_t *history; /* of what ended, oldest first: {"row":, "nodes":[rows]} */

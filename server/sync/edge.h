@@ -19,6 +19,7 @@ struct job; /* a process that works for the agent; the world's */
 enum job_kind {
 	JOB_SOURCE, /* weightd-sync-local: lends a version of the local weightd, and digests it */
 	JOB_SINK, /* weightd-sync-local: makes the next version of the local weightd */
+	JOB_WATCH, /* weightd-sync-local: tells of versions that the local weightd has lost */
 	JOB_ENGINE, /* weightd-sync-tcp: carries the bytes of one epoch */
 	JOB_GLOO, /* weightd-sync-gloo: the same */
 };

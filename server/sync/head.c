@@ -174,7 +174,7 @@ int head_commit(struct agent *a, struct head *h, const struct document *document
 	snprintf(h->group, sizeof(h->group), "%s", document->group);
 	work_end(a, &h->look);
 	h->look_ns = 0;
-	h->look_is_vain = false;
+	h->look_is_vain = h->is_superseded = false;
 	return 0;
 }
 
@@ -184,6 +184,7 @@ void head_set_serving(struct agent *a, struct head *h, uint64_t version)
 
 	h->state = HEAD_SERVING;
 	h->version = version;
+	h->is_superseded = false;
 	h->n_retries = 0;
 	h->retry_ns = 0;
 	head_set_asked(a, h, NO_PEER);

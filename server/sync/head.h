@@ -34,6 +34,7 @@ struct head {
 	struct document *document; /* what is committed; NULL: nothing is known to be */
 	uint64_t version; /* of the local weightd; 0: not known, the one it serves */
 	struct base base;
+	bool is_superseded; /* the local weightd let go of it, for a newer one or for whoever said so */
 	struct pair seen; /* the newest that anybody told of */
 
 	struct work look; /* source: whether the bytes are there */

@@ -122,6 +122,7 @@ static int edge_job_start(void *world, enum job_kind kind, void *owner, struct j
 	} kinds[] = {
 		[JOB_SOURCE] = {"weightd-sync-local", "source"},
 		[JOB_SINK] = {"weightd-sync-local", "sink"},
+		[JOB_WATCH] = {"weightd-sync-local", "watch"},
 		[JOB_ENGINE] = {"weightd-sync-tcp", NULL},
 		[JOB_GLOO] = {"weightd-sync-gloo", NULL},
 	};

@@ -298,6 +298,15 @@ def test_a_node_whose_weightd_was_emptied_catches_up(make_nodes):
     nodes.settle("m", seed=1)
 
 
+def test_a_weightd_that_was_emptied_under_its_agent_is_filled_again(make_nodes):
+    nodes = make_nodes(3)
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m")
+    for node in nodes:
+        node.empty()
+        nodes.settle("m", seed=1)
+
+
 def test_a_publisher_whose_weightd_was_emptied_catches_up(make_nodes):
     nodes = make_nodes(3)
     nodes["a"].publish("m", seed=1)

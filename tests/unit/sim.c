@@ -255,8 +255,12 @@ static int edge_job_start(void *world, enum job_kind kind, void *owner, struct j
 	j->id = ++n->sim->n_ids;
 	j->hangs = n->jobs_hang;
 	ranges_init(&j->ranges);
-	list_append(&n->jobs, &j->link);
+	list_init(&j->link);
 	list_init(&j->engine_link);
+	if (kind == JOB_WATCH)
+		n->watch = j;
+	else
+		list_append(&n->jobs, &j->link);
 	if (kind == JOB_ENGINE)
 		list_append(&n->sim->engines, &j->engine_link);
 	*ret = j;
@@ -268,7 +272,7 @@ static void edge_job_tell(void *world, struct job *j, const json_t *message, con
 {
 	struct sim_node *n = world;
 
-	if (n->is_dying || j->hangs || n->jobs_hang)
+	if (n->is_dying || j->hangs || n->jobs_hang || j->kind == JOB_WATCH)
 		return;
 	if (j->kind == JOB_SOURCE)
 		sim_source_told(j, message);
@@ -282,6 +286,8 @@ static void edge_job_end(void *world, struct job *j)
 {
 	struct sim_node *n = world;
 
+	if (j == n->watch)
+		n->watch = NULL;
 	/* It may have been quicker than the end of its socket. */
 	if (j->is_publishing && sim_random(n->sim, 2))
 		sim_publish(j);
@@ -474,7 +480,15 @@ bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind)
 
 void sim_lose_data(struct sim *s, unsigned node)
 {
-	s->nodes[node].n_versions = 0;
+	struct sim_node *n = &s->nodes[node];
+
+	n->n_versions = 0;
+	if (n->watch)
+		sim_queue_push(s, (struct event){.at_ns = s->now_ns + MS,
+						 .kind = EVENT_JOB,
+						 .to = node,
+						 .id = n->watch->id,
+						 .json = json_pack("{s:s}", "op", "missed")});
 }
 
 void sim_cut(struct sim *s, unsigned i, unsigned j, bool cut)

@@ -41,6 +41,7 @@ struct sim_node {
 	uint64_t last_number;
 
 	struct list jobs;
+	struct job *watch; /* of its weightd; not one of the others, as it has no end */
 	uint64_t timer_ns;
 	bool is_dying; /* in the middle of a call into its agent */
 	unsigned n_saves;
@@ -106,7 +107,7 @@ void sim_kill(struct sim *s, unsigned node);
 void sim_cut(struct sim *s, unsigned i, unsigned j, bool is_cut);
 /* Ends one of a node's jobs of this kind, if there is any. */
 bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind);
-/* A node's weightd forgets everything. */
+/* A node's weightd forgets everything, and tells whoever watches. */
 void sim_lose_data(struct sim *s, unsigned node);
 
 /* Makes a version at a node and pushes it. -errno of agent_push(). */

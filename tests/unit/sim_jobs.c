@@ -217,7 +217,7 @@ struct job *sim_job_find(struct sim_node *n, uint64_t id)
 	list_for_each(j, &n->jobs, link)
 		if (j->id == id)
 			return j;
-	return NULL;
+	return n->watch && n->watch->id == id ? n->watch : NULL;
 }
 
 const char *sim_text(const json_t *o, const char *key)

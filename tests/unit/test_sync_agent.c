@@ -103,6 +103,21 @@ static void test_a_node_that_lost_its_bytes_fetches_them(void **state)
 	sim_free(s);
 }
 
+static void test_a_node_whose_weightd_was_emptied_notices_at_once(void **state)
+{
+	struct sim *s = world(3, POLICY_ALL);
+
+	(void)state;
+	push_and_wait(s, "committed");
+	sim_run(s, S);
+	for (unsigned i = 0; i < 3; i++) {
+		sim_lose_data(s, i);
+		sim_run(s, 10 * S);
+		assert_int_equal(sim_serves(s, i), 1);
+	}
+	sim_free(s);
+}
+
 static void test_a_node_that_kept_its_bytes_fetches_nothing(void **state)
 {
 	struct sim *s = world(3, POLICY_ALL);
@@ -857,6 +872,7 @@ int main(void)
 		cmocka_unit_test(test_a_push_reaches_every_member),
 		cmocka_unit_test(test_a_member_that_was_away_catches_up),
 		cmocka_unit_test(test_a_node_that_lost_its_bytes_fetches_them),
+		cmocka_unit_test(test_a_node_whose_weightd_was_emptied_notices_at_once),
 		cmocka_unit_test(test_a_node_that_kept_its_bytes_fetches_nothing),
 		cmocka_unit_test(test_all_fails_at_once_where_a_member_is_absent),
 		cmocka_unit_test(test_quorum_needs_more_than_half),

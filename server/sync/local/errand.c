@@ -72,14 +72,18 @@ static int read_target(const struct talk *t, struct target *ret)
 
 int errand_begin(struct errand *e, const struct talk *t, struct target *ret, struct fault *f)
 {
-	int r = read_target(t, ret);
+	if (read_target(t, ret) < 0)
+		return fault_set_message(f, t, "misses a buffer, a device or a socket in it");
+	return errand_connect(e, ret->socket, f);
+}
+
+int errand_connect(struct errand *e, const char *socket, struct fault *f)
+{
+	int r = weightd_new(&e->w);
 
 	if (r < 0)
-		return fault_set_message(f, t, "misses a buffer, a device or a socket in it");
-	r = weightd_new(&e->w);
-	if (r < 0)
 		return fault_set(f, r, "out of memory");
-	r = weightd_connect(e->w, ret->socket);
+	r = weightd_connect(e->w, socket);
 	if (r < 0) {
 		(void)fault_set_weightd(f, r, e->w);
 		f->code = "weightd"; /* it is not a buffer that is absent */

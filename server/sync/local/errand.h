@@ -57,6 +57,8 @@ struct target {
 
 /* Reads the target from the first message and connects to the weightd that it names. */
 int errand_begin(struct errand *e, const struct talk *t, struct target *ret, struct fault *f);
+/* To the weightd at this socket; NULL: where libweightd finds it. */
+int errand_connect(struct errand *e, const char *socket, struct fault *f);
 
 /* Lets go of all that it has in weightd. */
 void errand_end(struct errand *e);
@@ -64,6 +66,7 @@ void errand_end(struct errand *e);
 /* Answers the agent, waiting for room. Takes the reference to the message; the descriptors stay the caller's. */
 int errand_say(json_t *message, const int *fds, unsigned n_fds, struct fault *f);
 
-/* What the two kinds of errands do with a message of the agent; a failure ends them. */
+/* What the kinds of errands do with a message of the agent; a failure ends them. */
 int source_take(struct errand *e, const struct talk *t, struct fault *f);
 int sink_take(struct errand *e, const struct talk *t, struct fault *f);
+int watch_take(struct errand *e, const struct talk *t, struct fault *f);

@@ -21,6 +21,7 @@ static const struct role {
 } roles[] = {
 	{"source", source_take},
 	{"sink", sink_take},
+	{"watch", watch_take},
 };
 
 static void *end_with_agent(void *unused)
@@ -86,7 +87,7 @@ int main(int argc, char **argv)
 			return r == 0 ? serve(&roles[i]) : 1;
 		}
 	(void)fprintf(stderr,
-		      "weightd-sync-local: is started by weightd-sync, as 'source' or 'sink', with a "
-		      "socket to it as descriptor 3\n");
+		      "weightd-sync-local: is started by weightd-sync, as 'source', 'sink' or 'watch', "
+		      "with a socket to it as descriptor 3\n");
 	return 2;
 }

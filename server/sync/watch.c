@@ -1,0 +1,110 @@
+/*
+ * What it hears makes a head unverified, no more: whether the bytes are there, a look at them says. What happened
+ * while nobody listened is not known, so all that is served is looked at once a watch is in place.
+ */
+#include "server/sync/watch.h"
+
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/head.h"
+
+#define RETRY_MIN SECOND
+#define RETRY_SHIFT_MAX 5 /* 32 s */
+
+static void doubt(struct agent *a, struct head *h)
+{
+	if (h->state != HEAD_SERVING || h->is_superseded)
+		return;
+	h->state = HEAD_UNVERIFIED;
+	h->look_is_vain = false;
+	a->look_again = true;
+}
+
+static void doubt_all(struct agent *a)
+{
+	struct head *h;
+
+	list_for_each(h, &a->heads, link)
+		doubt(a, h);
+}
+
+/* What it dropped because somebody wants it so, or for a newer one, nobody wants back. */
+static void on_gone(struct agent *a, const json_t *message)
+{
+	const char *buffer;
+	bool is_lost = json_is_true(json_object_get(message, "lost"));
+	uint64_t version;
+	struct head *h;
+
+	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
+	    field_number(message, "version", INT64_MAX, &version) < 0)
+		return;
+	h = head_find(a, buffer);
+	if (!h || version != h->version)
+		return;
+	if (is_lost)
+		doubt(a, h);
+	else
+		h->is_superseded = true;
+}
+
+static void again_later(struct agent *a)
+{
+	unsigned shift = a->n_watches < RETRY_SHIFT_MAX ? a->n_watches : RETRY_SHIFT_MAX;
+
+	work_end(a, &a->watch);
+	a->n_watches++;
+	a->watch_ns = agent_now(a) + (RETRY_MIN << shift);
+}
+
+static void on_message(struct agent *a, struct work *w, const json_t *message, int *fds,
+		       unsigned n_fds)
+{
+	const char *op;
+
+	(void)w, (void)fds, (void)n_fds;
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "watching") == 0) {
+		a->n_watches = 0;
+		doubt_all(a);
+	} else if (strcmp(op, "missed") == 0) {
+		doubt_all(a);
+	} else if (strcmp(op, "gone") == 0) {
+		on_gone(a, message);
+	} else {
+		again_later(a);
+	}
+}
+
+static void on_end(struct agent *a, struct work *w, const char *how)
+{
+	(void)w, (void)how;
+	again_later(a);
+}
+
+uint64_t watch_step(struct agent *a, uint64_t now)
+{
+	char why[WHY_SIZE];
+
+	if (a->watch.job)
+		return 0;
+	if (now < a->watch_ns)
+		return a->watch_ns;
+	a->watch = (struct work){.on_message = on_message, .on_end = on_end};
+	if (work_start(a, &a->watch, JOB_WATCH, why) < 0) {
+		agent_log(a, "warning", "%s", why);
+		again_later(a);
+		return a->watch_ns;
+	}
+	work_tell(a, &a->watch,
+		  json_pack("{s:s, s:s?}", "op", "watch", "socket", a->config->weightd_socket),
+		  NULL, 0);
+	return 0;
+}
+
+void watch_end(struct agent *a)
+{
+	work_end(a, &a->watch);
+}
