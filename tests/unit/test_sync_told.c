@@ -141,12 +141,14 @@ static json_int_t metric(struct sim *s, unsigned node, const char *name, const c
 	cleanup(json_freep) json_t *rows = agent_metrics(s->nodes[node].agent);
 	json_int_t sum = 0;
 	json_t *row, *sample;
+	char whole[64];
 	bool any = false;
 	size_t i, k;
 
+	snprintf(whole, sizeof(whole), "weightd_sync_%s", name);
 	json_array_foreach(rows, i, row)
 	{
-		if (strcmp(text(row, "metric") + strlen("weightd_sync_"), name) != 0)
+		if (strcmp(text(row, "metric"), whole) != 0)
 			continue;
 		json_array_foreach(json_object_get(row, "samples"), k,
 				   sample) if (has_labels(sample, role, kind, result))
