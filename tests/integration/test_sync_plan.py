@@ -2,7 +2,7 @@
 import json
 
 import pytest
-from nodes import ABSENCE_S, MIB, Failed
+from nodes import MIB, Failed
 from integration.test_sync import row_of
 
 
@@ -50,10 +50,14 @@ def test_a_push_tells_its_plan_and_keeps_to_it(make_nodes):
 
 
 def test_a_dry_run_fails_as_the_push_would(make_nodes):
-    nodes = make_nodes(3, absent="c", settings={"limits": {"prepare-timeout": ABSENCE_S}})
+    nodes = make_nodes(3, start=False)
+    nodes.configure(nodes["c"], limits={"max-bytes": "64K"})
+    for node in nodes:
+        node.start()
+    nodes.wait_connected()
     nodes["a"].publish("m", seed=1, size=MIB)
     done = nodes["a"].ctl("sync", "push", "m", "--dry-run", check=False)
-    assert done.returncode == 1 and done.stdout == "" and "c is not connected" in done.stderr, done
+    assert done.returncode == 1 and done.stdout == "" and "c refused" in done.stderr and "max-bytes" in done.stderr, done
     done = nodes["a"].ctl("sync", "push", "m", "--dry-run", "--policy", "quorum")
     lines = done.stdout.splitlines()
     assert [line.split() for line in lines[:3]] == [["FROM", "TO", "BYTES", "PLANNED"], ["a", "b", "1.0", "MB", "-"], []], done
