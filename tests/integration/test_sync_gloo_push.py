@@ -60,11 +60,3 @@ def test_a_member_that_wants_tls_refuses_with_the_way_out(make_nodes):
     nodes["a"].publish("m", seed=1)
     end = nodes["a"].start_push("m").end()
     assert end["state"] == "failed" and 'use the engine "tcp"' in end["error"], end
-
-
-def test_a_member_that_was_away_fetches_over_gloo(make_nodes):
-    nodes = make_nodes(3, settings=GLOO, absent="c", group={"policy": "quorum"})
-    nodes["a"].publish("m", seed=1)
-    assert nodes["a"].start_push("m").end()["state"] == "committed"
-    nodes["c"].start()
-    nodes.settle("m", seed=1)
