@@ -38,6 +38,7 @@ SIZES = ((256 * machine.MIB, 3), (machine.GIB, 1))  # bytes, rounds
 PEERS_SIZE = 256 * machine.MIB
 QUIET, RETRIES = 0.35, 2
 AVERAGED = 256 * machine.MIB, 3
+AVERAGED_CHUNK = machine.MIB // 4  # nodes share the pieces evenly, and rounds are short
 CHUNKS = {"tcp": 4 * machine.MIB, "gloo": machine.MIB}  # of gloo, a hop costs as much
 BLOCK = bytearray(os.urandom(16 * machine.MIB))
 # Numbers in fp32 of which the sum of a few equal ones is exact, and none so small that they are slow.
@@ -168,7 +169,7 @@ def broadcast_chain(net, engine, memory, receivers):
 
 def average(net, memories):
     """The same. The mean of equal tensors is each of them."""
-    with Average(memories, [["w", "F32", 0, memories[0].size]], net=net) as a:
+    with Average(memories, [["w", "F32", 0, memories[0].size]], net=net, chunk=AVERAGED_CHUNK) as a:
         for result in a.results:
             result.provide()
         started = time.monotonic()
