@@ -33,6 +33,8 @@ def wanted():
     if (BUILD / "weightd-sync").exists():
         files |= {f"sbin/{name}": 0o755 for name in ("weightd-sync", "weightd-sync-local", "weightd-sync-tcp")}
         files |= {"lib/systemd/system/weightd-sync.service": 0o644, "share/doc/weightd/weightd-sync.conf": 0o644}
+    if (BUILD / "weightd-sync-gloo").exists():
+        files |= {"sbin/weightd-sync-gloo": 0o755}
     if shutil.which("scdoc"):
         for page in (ROOT / "packaging/man").glob("*.scd"):
             files[f"share/man/man{page.stem[-1]}/{page.stem}"] = 0o644
