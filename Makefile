@@ -290,8 +290,7 @@ check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
 	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes gpu-programs
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
-	$(Q)$(MAKE) --no-print-directory -j2 --output-sync=target ARGS='-m "not measures"' lane-rest lane-beside \
-		BESIDE='$(SYNC_TESTS) tests/lint tests/model tests/systemd tests/soak/test_soak.py'
+	$(Q)$(LANES) lane-sync lane-rest lane-cuda lane-slow
 	$(Q)$(PYTEST) -m measures tests/unit tests/integration
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
@@ -301,20 +300,26 @@ check-san: deps
 	$(Q)$(MAKE) --no-print-directory all fakes
 	$(Q)$(MAKE) --no-print-directory SAN=address all unit gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
-	$(Q)WEIGHTD_KILLS=1 $(MAKE) --no-print-directory -j2 --output-sync=target SAN=address ARGS='-m "not measures"' \
-		lane-rest lane-beside \
-		BESIDE='$(filter-out tests/soak/%,$(SYNC_TESTS)) $(wildcard tests/integration/test_cuda_*.py)'
 	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
-	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/integration'
+	$(Q)WEIGHTD_KILLS=1 $(LANES) SAN=address lane-sync lane-rest lane-cuda lane-threads
 
-# Tests of several nodes mostly wait for timers: they run, with others, beside the rest; what measures runs alone.
-SYNC_TESTS := $(wildcard tests/unit/test_sync_*.c tests/integration/test_sync*.py tests/soak/test_sync*.py) \
+# Many tests wait for timers rather than for a processor: three lanes of them run at a time, on any machine. What
+# measures runs alone.
+LANES = $(MAKE) --no-print-directory -j3 --output-sync=target ARGS='-m "not measures"'
+SYNC_TESTS := $(wildcard tests/unit/test_sync_*.c tests/integration/test_sync*.py) \
 	$(addprefix tests/integration/test_,pki.py weightctl_sync.py descriptors.py)
-.PHONY: lane-rest lane-beside
+CUDA_TESTS := $(wildcard tests/integration/test_cuda_*.py)
+.PHONY: lane-sync lane-cuda lane-slow lane-rest lane-threads
+lane-sync:
+	$(Q)env $(PYTEST) $(ARGS) $(SYNC_TESTS)
+lane-cuda:
+	$(Q)env $(PYTEST) $(ARGS) $(CUDA_TESTS)
+lane-slow:
+	$(Q)env $(PYTEST) $(ARGS) tests/lint tests/model tests/systemd tests/soak
 lane-rest:
-	$(Q)env $(PYTEST) $(ARGS) tests/unit tests/integration $(BESIDE:%=--ignore=%)
-lane-beside:
-	$(Q)env $(PYTEST) $(ARGS) $(BESIDE)
+	$(Q)env $(PYTEST) $(ARGS) tests/unit tests/integration $(patsubst %,--ignore=%,$(SYNC_TESTS) $(CUDA_TESTS))
+lane-threads:
+	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/integration'
 
 # make pytest ARGS='-k seal tests/integration': no install, no build.
 .PHONY: pytest
