@@ -22,6 +22,7 @@
 #define CLIENTS_OF_USER_MAX                                                                        \
 	64 /* or one of them could keep all others out; root has no such limit */
 #define QUEUE_MAX 8192 /* packets that a client has not read */
+#define WATCHED_MAX 512 /* of one that watches, which anybody may: they are copies */
 #define HISTORY_MAX 256
 #define PAUSE_NS 100000000u
 
@@ -90,7 +91,8 @@ static void flush(struct client *c)
 /* Takes `json`. */
 static void say(struct client *c, json_t *json)
 {
-	struct packet *p = c->doomed || !json || c->n_queue >= QUEUE_MAX ? NULL : malloc(sizeof(*p));
+	bool is_full = c->n_queue >= (c->watches ? WATCHED_MAX : QUEUE_MAX);
+	struct packet *p = c->doomed || !json || is_full ? NULL : malloc(sizeof(*p));
 
 	if (!p) {
 		json_decref(json);
