@@ -42,7 +42,7 @@ int fd_memfd(const char *name, uint64_t size, int *ret_fd)
 	return 0;
 }
 
-static int write_all(int fd, const void *data, uint64_t size)
+int fd_write_all(int fd, const void *data, uint64_t size)
 {
 	const char *p = data;
 
@@ -67,7 +67,7 @@ int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_f
 	r = fd_memfd(name, 0, &fd);
 	if (r < 0)
 		return r;
-	r = write_all(fd, data, size);
+	r = fd_write_all(fd, data, size);
 	if (r < 0)
 		return r;
 	if (fcntl(fd, F_ADD_SEALS, SEALS_FINAL | F_SEAL_SEAL) < 0)

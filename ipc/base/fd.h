@@ -19,6 +19,9 @@ static inline void fd_closep(int *fd)
 /* A sealable, non-executable memfd of `size` bytes, all of it a hole. */
 int fd_memfd(const char *name, uint64_t size, int *ret_fd);
 
+/* All of it, however often it takes; of a file, not of a socket that could be full. */
+int fd_write_all(int fd, const void *data, uint64_t size);
+
 /*
  * A memfd with these bytes, sealed against every change, opened read-only. For what travels by
  * descriptor because it has no fixed length.

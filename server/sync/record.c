@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -114,11 +115,19 @@ static int write_whole(int folder, const json_t *record)
 					   O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
 					   0600);
 
+	char *text;
+	int r;
+
 	if (fd < 0)
 		return -errno;
-	errno = 0;
-	if (json_dumpfd(record, fd, JSON_INDENT(1) | JSON_SORT_KEYS) < 0)
-		return errno ? -errno : -EIO;
+	/* json_dumpfd() writes each word by itself. */
+	text = json_dumps(record, JSON_INDENT(1) | JSON_SORT_KEYS);
+	if (!text)
+		return -ENOMEM;
+	r = fd_write_all(fd, text, strlen(text));
+	free(text);
+	if (r < 0)
+		return r;
 	return fsync(fd) < 0 ? -errno : 0;
 }
 
