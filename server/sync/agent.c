@@ -299,15 +299,15 @@ static int begin_push(struct agent *a, struct head *h, const struct group *g, ui
 			 t ? t->sync : p->sync, h->buffer);
 		return -EBUSY;
 	}
-	if (t)
-		transaction_fail(a, t, "a push of %s began", h->buffer);
-	if (p)
-		party_drop(a, p, "a push of %s began", h->buffer);
 	if (n_pushes(a) >= PUSHES_MAX) {
 		snprintf(why, WHY_SIZE, "%u pushes are under way; wait for the end of one",
 			 PUSHES_MAX);
 		return -EBUSY;
 	}
+	if (t)
+		transaction_fail(a, t, "a push of %s began", h->buffer);
+	if (p)
+		party_drop(a, p, "a push of %s began", h->buffer);
 	r = transaction_new(a, h, g, NO_PEER, version, ret, why);
 	if (r < 0)
 		return r;
