@@ -183,9 +183,9 @@ static int on_packet(struct push *p, json_t *packet)
 static int leave(struct push *p, int signal)
 {
 	progress_finish(&p->progress);
-	(void)cli_error("the push goes on; 'weightctl sync status %s' shows how far it is, "
+	(void)cli_error("the %s goes on; 'weightctl sync status %s' shows how far it is, "
 			"'weightctl sync cancel %s' ends it",
-			p->sync, p->sync);
+			p->is_dry ? "dry run" : "push", p->sync, p->sync);
 	return EXIT_SIGNAL + signal;
 }
 
