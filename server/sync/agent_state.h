@@ -38,7 +38,7 @@ struct work {
 
 /* What a peer said that it holds. */
 struct claim {
-	struct head *head; /* ours of the same buffer; heads live as long as the agent */
+	struct head *head; /* ours of the same buffer; a head that is freed takes its claims along */
 	struct pair pair; /* 0, 0 once it is down, or has lost it */
 	uint8_t root[32];
 	unsigned n_vain; /* attempts to get it from there that came to nothing, weighed; kept while it is down */
