@@ -10,7 +10,7 @@ import pytest
 from engine import CHUNK, PATIENCE_S, Chain, Engine, Memory, gloo_planned, program
 
 SLOW = 1 << 20  # bytes a second: what fails, fails in the middle
-STALL_MS = 3_000
+STALL_MS = 5_000
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +134,7 @@ def test_a_relay_that_is_stopped_is_named_by_both_neighbours():
 
 
 def test_a_piece_may_take_longer_than_a_stall():
-    with chain("ab", Memory(3 * SLOW), chunk=64 << 20, stall_ms=1500) as c:
+    with chain("ab", Memory(6 * SLOW), chunk=64 << 20, stall_ms=4000) as c:
         c.start(max_rate=SLOW)
         c.await_done()
 
