@@ -87,6 +87,7 @@ static void set_state(struct agent *a, struct party *p, enum party_state state, 
 static void describe(const struct agent *a, const struct party *p, char *ret, size_t size)
 {
 	static const char *const WORDS[] = {
+		[PARTY_QUEUED] = "while it waited for its turn",
 		[PARTY_WANT] = "while it waited for the layout",
 		[PARTY_CREATE] = "while it made room",
 		[PARTY_READY] = "while it waited for its bytes",

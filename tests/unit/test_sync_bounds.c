@@ -135,6 +135,41 @@ static void test_a_push_that_waits_for_its_turn_is_not_given_up(void **state)
 	sim_free(s);
 }
 
+static bool says_queued(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	bool *is_queued = s->userdata;
+
+	(void)to;
+	*is_queued |= from == 1 && strcmp(sim_text(message, "type"), "queued") == 0;
+	return true;
+}
+
+static bool n1_has_queued_one(struct sim *s)
+{
+	return *(bool *)s->userdata;
+}
+
+static void test_a_push_that_fails_before_its_turn_says_so(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_ALL, &most);
+	char why[WHY_SIZE] = "";
+	bool is_queued = false;
+
+	(void)state;
+	s->on_message = says_queued;
+	s->userdata = &is_queued;
+	s->nodes[1].rate = 2 * MIB;
+	assert_int_equal(push_many(s, N_PUSHES, why), 0);
+	assert_true(sim_run_until(s, n1_has_queued_one, 60 * S));
+	sim_kill(s, 0);
+	sim_run(s, S);
+	if (!strstr(s->nodes[1].why,
+		    "its coordinator n0000 went away: hung up, while it waited for its turn; "))
+		fail_msg("%s", s->nodes[1].why);
+	sim_free(s);
+}
+
 static void test_more_pushes_than_that_are_refused_with_a_sentence(void **state)
 {
 	struct most most = {0};
@@ -237,6 +272,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_many_pushes_have_their_turns_at_a_member),
 		cmocka_unit_test(test_a_push_that_waits_for_its_turn_is_not_given_up),
+		cmocka_unit_test(test_a_push_that_fails_before_its_turn_says_so),
 		cmocka_unit_test(test_more_pushes_than_that_are_refused_with_a_sentence),
 		cmocka_unit_test(test_who_missed_much_catches_up_a_few_at_a_time),
 		cmocka_unit_test(test_layouts_on_their_way_have_a_share_of_max_bytes),
