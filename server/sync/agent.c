@@ -412,6 +412,7 @@ static json_t *own_heads(const struct agent *a)
 		[HEAD_BEHIND] = "behind",
 		[HEAD_UNVERIFIED] = "unverified",
 		[HEAD_SERVING] = "serving",
+		[HEAD_SUPERSEDED] = "superseded",
 	};
 	json_t *rows = json_array();
 	struct head *h;

@@ -145,6 +145,6 @@ json_t *agent_metrics(const struct agent *a);
 
 /*
  * The newest committed version of each buffer that a node told of: {buffer, group, term, number, root}; ours
- * also {version, state:"serving"|"behind"|"unverified"}.
+ * also {version, state:"serving"|"behind"|"unverified"|"superseded"}.
  */
 json_t *agent_heads(const struct agent *a, unsigned peer_or_self);

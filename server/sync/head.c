@@ -131,6 +131,11 @@ struct pair head_held(const struct head *h)
 	return h->state == HEAD_SERVING ? head_committed(h) : (struct pair){0};
 }
 
+struct pair head_done_with(const struct head *h)
+{
+	return h->state == HEAD_SUPERSEDED ? head_committed(h) : head_held(h);
+}
+
 int head_next(const struct agent *a, const struct head *h, const struct group *g, struct pair *ret)
 {
 	struct pair highest = head_committed(h);
@@ -174,7 +179,7 @@ int head_commit(struct agent *a, struct head *h, const struct document *document
 	snprintf(h->group, sizeof(h->group), "%s", document->group);
 	work_end(a, &h->look);
 	h->look_ns = 0;
-	h->look_is_vain = h->is_superseded = false;
+	h->look_is_vain = false;
 	return 0;
 }
 
@@ -184,7 +189,6 @@ void head_set_serving(struct agent *a, struct head *h, uint64_t version)
 
 	h->state = HEAD_SERVING;
 	h->version = version;
-	h->is_superseded = false;
 	h->n_retries = 0;
 	h->retry_ns = 0;
 	head_set_asked(a, h, NO_PEER);
@@ -197,8 +201,24 @@ void head_set_serving(struct agent *a, struct head *h, uint64_t version)
 
 void head_set_lost(struct agent *a, struct head *h)
 {
+	if (h->state == HEAD_SUPERSEDED)
+		return;
 	h->state = HEAD_BEHIND;
 	a->look_again = true;
+	head_tell_all(a, h);
+}
+
+void head_set_superseded(struct agent *a, struct head *h)
+{
+	if (h->state == HEAD_SUPERSEDED)
+		return;
+	work_end(a, &h->look);
+	h->look_ns = h->retry_ns = 0;
+	head_set_asked(a, h, NO_PEER);
+	h->state = HEAD_SUPERSEDED;
+	/* After a start of ours a look would not tell it from a version that was lost. */
+	if (heads_save(a) < 0)
+		agent_log(a, "warning", "%s: the record could not be written", h->buffer);
 	head_tell_all(a, h);
 }
 
@@ -424,6 +444,8 @@ int heads_save(struct agent *a)
 		if (!h->document)
 			continue;
 		if (json_object_set_new(row, "version", json_integer((json_int_t)h->version)) < 0 ||
+		    json_object_set_new(row, "superseded",
+					json_boolean(h->state == HEAD_SUPERSEDED)) < 0 ||
 		    json_array_append_new(rows, row) < 0)
 			return -ENOMEM;
 	}
@@ -436,18 +458,20 @@ int heads_save(struct agent *a)
 static int load_row(struct agent *a, const json_t *row)
 {
 	cleanup(document_freep) struct document *d = NULL;
+	bool is_superseded;
 	uint64_t version;
 	struct head *h;
 
-	if (field_number(row, "version", INT64_MAX, &version) < 0 || document_parse(row, &d) < 0 ||
-	    !d->decision || head_find(a, d->buffer))
+	if (field_number(row, "version", INT64_MAX, &version) < 0 ||
+	    field_bool_or(row, "superseded", false, &is_superseded) < 0 ||
+	    document_parse(row, &d) < 0 || !d->decision || head_find(a, d->buffer))
 		return -EBADMSG;
 	h = head_get(a, d->buffer, d->group);
 	if (!h)
 		return -ENOMEM;
 	h->document = take_ptr(d);
 	h->version = version;
-	h->state = HEAD_UNVERIFIED;
+	h->state = is_superseded ? HEAD_SUPERSEDED : HEAD_UNVERIFIED;
 	return 0;
 }
 

@@ -12,6 +12,7 @@ enum head_state {
 	HEAD_BEHIND, /* the local weightd has not the bytes, or nothing was ever committed here */
 	HEAD_UNVERIFIED, /* the record says that it has them: they are looked at */
 	HEAD_SERVING,
+	HEAD_SUPERSEDED, /* it let go of them, for a newer version or for whoever said so: nobody wants them back */
 };
 
 /*
@@ -34,7 +35,6 @@ struct head {
 	struct document *document; /* what is committed; NULL: nothing is known to be */
 	uint64_t version; /* of the local weightd; 0: not known, the one it serves */
 	struct base base;
-	bool is_superseded; /* the local weightd let go of it, for a newer one or for whoever said so */
 	struct pair seen; /* the newest that anybody told of */
 
 	struct work look; /* source: whether the bytes are there */
@@ -56,9 +56,10 @@ struct head *head_find(struct agent *a, const char *buffer);
 struct head *head_get(struct agent *a, const char *buffer, const char *group);
 void head_free(struct agent *a, struct head *h);
 
-/* What was committed here, and what of that is here. */
+/* What was committed here, what of that is here, and what of that is here or was, and is not to be brought again. */
 struct pair head_committed(const struct head *h);
 struct pair head_held(const struct head *h);
+struct pair head_done_with(const struct head *h);
 
 /* The pair of the next version that this node, a publisher of the group, pushes to it. -EOVERFLOW */
 int head_next(const struct agent *a, const struct head *h, const struct group *g, struct pair *ret);
@@ -70,9 +71,10 @@ int head_next(const struct agent *a, const struct head *h, const struct group *g
 int head_commit(struct agent *a, struct head *h, const struct document *document, uint64_t version,
 		enum head_state state);
 
-/* The local weightd has the bytes, or has lost them. Everybody hears of it. */
+/* The local weightd has the bytes, has lost them, or let go of them. Everybody hears of it. */
 void head_set_serving(struct agent *a, struct head *h, uint64_t version);
 void head_set_lost(struct agent *a, struct head *h);
+void head_set_superseded(struct agent *a, struct head *h);
 
 /* From now on this peer is waited for; NO_PEER: nobody. */
 void head_set_asked(struct agent *a, struct head *h, unsigned peer);

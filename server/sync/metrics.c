@@ -244,7 +244,7 @@ static uint64_t head_number(const struct head *h)
 
 static uint64_t head_serving(const struct head *h)
 {
-	return h->state == HEAD_SERVING;
+	return head_done_with(h).number != 0;
 }
 
 static uint64_t head_bytes(const struct head *h)

@@ -455,9 +455,11 @@ static const char *refuse_order(struct agent *a, const struct head *h, const str
 	int order = pair_compare(d->pair, committed);
 
 	if (order == 0 && memcmp(d->root, h->document->root, 32) == 0) {
-		if (h->state != HEAD_SERVING)
+		if (!head_done_with(h).number)
 			return NULL;
-		snprintf(why, WHY_SIZE, "%s serves it already", a->config->name);
+		snprintf(why, WHY_SIZE, "%s %s", a->config->name,
+			 h->state == HEAD_SERVING ? "serves it already"
+						  : "had it, and let go of it");
 		return "there";
 	}
 	if (order > 0)

@@ -157,8 +157,8 @@ static int compare_claims(const struct claim *x, const struct claim *y)
 }
 
 /*
- * One of those that claim what is newer than what we hold and not older than the record: the newest, of those
- * that were asked in vain least. NO_PEER: there is none, or all of them have enough to bring.
+ * One of those that claim what is newer than what we hold or let go of, and not older than the record: the
+ * newest, of those that were asked in vain least. NO_PEER: there is none, or all of them have enough to bring.
  */
 static unsigned choose(struct agent *a, const struct head *h, bool *ret_is_one_busy)
 {
@@ -172,7 +172,7 @@ static unsigned choose(struct agent *a, const struct head *h, bool *ret_is_one_b
 		int order;
 
 		if (!c || pair_compare(c->pair, head_committed(h)) < 0 ||
-		    pair_compare(c->pair, head_held(h)) <= 0)
+		    pair_compare(c->pair, head_done_with(h)) <= 0)
 			continue;
 		if (a->peers[i].n_asked >= ASKED_MAX) {
 			*ret_is_one_busy = true;

@@ -14,7 +14,7 @@
 
 static void doubt(struct agent *a, struct head *h)
 {
-	if (h->state != HEAD_SERVING || h->is_superseded)
+	if (h->state != HEAD_SERVING)
 		return;
 	h->state = HEAD_UNVERIFIED;
 	h->look_is_vain = false;
@@ -46,7 +46,7 @@ static void on_gone(struct agent *a, const json_t *message)
 	if (is_lost)
 		doubt(a, h);
 	else
-		h->is_superseded = true;
+		head_set_superseded(a, h);
 }
 
 static void again_later(struct agent *a)

@@ -478,17 +478,34 @@ bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind)
 	return false;
 }
 
+/* Steals `message`. */
+static void tell_watch(struct sim_node *n, json_t *message)
+{
+	if (n->watch)
+		sim_queue_push(n->sim, (struct event){.at_ns = n->sim->now_ns + MS,
+						      .kind = EVENT_JOB,
+						      .to = n->index,
+						      .id = n->watch->id,
+						      .json = message});
+	else
+		json_decref(message);
+}
+
 void sim_lose_data(struct sim *s, unsigned node)
 {
-	struct sim_node *n = &s->nodes[node];
+	s->nodes[node].n_versions = 0;
+	tell_watch(&s->nodes[node], json_pack("{s:s}", "op", "missed"));
+}
 
-	n->n_versions = 0;
-	if (n->watch)
-		sim_queue_push(s, (struct event){.at_ns = s->now_ns + MS,
-						 .kind = EVENT_JOB,
-						 .to = node,
-						 .id = n->watch->id,
-						 .json = json_pack("{s:s}", "op", "missed")});
+void sim_replace(struct sim *s, unsigned node)
+{
+	struct sim_node *n = &s->nodes[node];
+	uint64_t before = sim_newest(n)->number;
+
+	n->n_versions--;
+	sim_add_version(n, ++s->n_contents, s->options.n_bytes);
+	tell_watch(n, json_pack("{s:s, s:s, s:I, s:b}", "op", "gone", "buffer", SIM_BUFFER,
+				"version", (json_int_t)before, "lost", 0));
 }
 
 void sim_cut(struct sim *s, unsigned i, unsigned j, bool cut)

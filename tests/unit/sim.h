@@ -110,6 +110,9 @@ bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind);
 /* A node's weightd forgets everything, and tells whoever watches. */
 void sim_lose_data(struct sim *s, unsigned node);
 
+/* A node's weightd has a version that nobody pushed, and lets go of the one before, with a word to whoever watches. */
+void sim_replace(struct sim *s, unsigned node);
+
 /* Makes a version at a node and pushes it. -errno of agent_push(). */
 int sim_push(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE]);
 /* The same for agent_plan(). */

@@ -118,6 +118,58 @@ static void test_a_node_whose_weightd_was_emptied_notices_at_once(void **state)
 	sim_free(s);
 }
 
+/* What its weightd has now, nobody pushed yet: a repair would put the older one over it. */
+static void test_what_a_weightd_let_go_of_is_not_fetched_again(void **state)
+{
+	struct sim *s = world(3, POLICY_ALL);
+
+	(void)state;
+	push_and_wait(s, "committed");
+	sim_run(s, S);
+	sim_replace(s, 0);
+	sim_cut(s, 1, 2, true); /* so that it can ask nobody but the one that has it no more */
+	sim_kill(s, 2);
+	sim_lose_data(s, 2);
+	sim_start(s, 2);
+	sim_run(s, 60 * S);
+	assert_int_equal(sim_serves(s, 0), 2);
+	assert_int_equal(sim_serves(s, 2), 0);
+	sim_cut(s, 1, 2, false);
+	sim_run(s, 60 * S);
+	assert_int_equal(sim_serves(s, 2), 1);
+	for (unsigned i = 0; i < 2; i++) {
+		sim_kill(s, 0);
+		sim_start(s, 0);
+		sim_run(s, 60 * S);
+		assert_int_equal(sim_serves(s, 0), 2);
+	}
+	push_and_wait(s, "committed");
+	assert_converges(s, 3);
+	sim_free(s);
+}
+
+/* A source job, which is as quick as chance has it, may find it missing before the word of that comes. */
+static void test_what_was_found_missing_and_then_let_go_of_is_not_fetched(void **state)
+{
+	struct sim *s = world(3, POLICY_ALL);
+	cleanup(json_freep) json_t *catch_up = json_pack("{s:s, s:s, s:s, s:i, s:i}", "type",
+							 "catch-up", "buffer", SIM_BUFFER, "group",
+							 "main", "term", 0, "number", 0);
+
+	(void)state;
+	push_and_wait(s, "committed");
+	sim_run(s, S);
+	for (unsigned i = 0; i < 20; i++) {
+		sim_replace(s, 0);
+		agent_on_message(s->nodes[0].agent, 1, catch_up);
+		sim_run(s, 20 * S);
+		assert_int_equal(sim_serves(s, 0), s->n_contents);
+		push_and_wait(s, "committed");
+		assert_converges(s, s->n_contents);
+	}
+	sim_free(s);
+}
+
 static void test_a_node_that_kept_its_bytes_fetches_nothing(void **state)
 {
 	struct sim *s = world(3, POLICY_ALL);
@@ -873,6 +925,8 @@ int main(void)
 		cmocka_unit_test(test_a_member_that_was_away_catches_up),
 		cmocka_unit_test(test_a_node_that_lost_its_bytes_fetches_them),
 		cmocka_unit_test(test_a_node_whose_weightd_was_emptied_notices_at_once),
+		cmocka_unit_test(test_what_a_weightd_let_go_of_is_not_fetched_again),
+		cmocka_unit_test(test_what_was_found_missing_and_then_let_go_of_is_not_fetched),
 		cmocka_unit_test(test_a_node_that_kept_its_bytes_fetches_nothing),
 		cmocka_unit_test(test_all_fails_at_once_where_a_member_is_absent),
 		cmocka_unit_test(test_quorum_needs_more_than_half),
