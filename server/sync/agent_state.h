@@ -41,6 +41,7 @@ struct claim {
 	struct head *head; /* ours of the same buffer; a head that is freed takes its claims along */
 	struct pair pair; /* 0, 0 once it is down, or has lost it */
 	uint8_t root[32];
+	bool is_invited; /* was asked for it, and did neither bring it nor say that it cannot */
 	unsigned n_vain; /* attempts to get it from there that came to nothing, weighed; kept while it is down */
 };
 

@@ -200,13 +200,22 @@ void party_free(struct agent *a, struct party *p)
 	free(p);
 }
 
+/* A push has nobody else who could bring it: that may take as long as it may as a whole. */
+static bool waits_for_repairer(const struct party *p)
+{
+	return p->is_repair &&
+	       (p->state == PARTY_READY || p->state == PARTY_OPEN || p->state == PARTY_VERIFIED);
+}
+
 uint64_t party_deadline(const struct party *p)
 {
+	uint64_t next = waits_for_repairer(p) ? p->idle_ns : p->deadline_ns;
+
 	if (p->state == PARTY_ENDED)
 		return 0;
 	if (p->state == PARTY_PUBLISHING)
 		return p->deadline_ns; /* committed: nothing as a whole can take that back */
-	return p->deadline_ns && p->deadline_ns < p->whole_ns ? p->deadline_ns : p->whole_ns;
+	return next && next < p->whole_ns ? next : p->whole_ns;
 }
 
 /* --- The sink ----------------------------------------------------------------------------------- */
@@ -227,6 +236,7 @@ static void on_created(struct agent *a, struct party *p, const json_t *message, 
 			  why);
 	p->memory_fd = take_fd(fds[0]);
 	p->changed = ranges_total(&p->missing);
+	p->idle_ns = agent_now(a) + repair_patience(a);
 	set_state(a, p, PARTY_READY, 0);
 	tell(a, p, "ready",
 	     json_pack("{s:I, s:o}", "n_missing", (json_int_t)p->changed, "missing",
@@ -245,6 +255,7 @@ static void on_verified(struct agent *a, struct party *p, const json_t *message)
 	}
 	ranges_deinit(&p->missing);
 	ranges_init(&p->missing);
+	p->idle_ns = agent_now(a) + repair_patience(a);
 	set_state(a, p, PARTY_VERIFIED, 0);
 	tell(a, p, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
 }
@@ -264,6 +275,12 @@ static void on_corrupt(struct agent *a, struct party *p, const json_t *message)
 	ranges_deinit(&p->missing);
 	p->missing = corrupt;
 	a->metrics.corrupt_bytes += ranges_total(&corrupt);
+	/* Of a push, its coordinator counts. */
+	if (++p->n_corrupt >= CORRUPT_MAX && p->is_repair) {
+		give_up(a, p, "root", "other bytes came than were signed, again and again");
+		return;
+	}
+	p->idle_ns = agent_now(a) + repair_patience(a);
 	set_state(a, p, PARTY_READY, 0);
 	tell(a, p, "corrupt", json_pack("{s:o}", "ranges", ranges_to_json(&p->missing)));
 }
@@ -594,6 +611,11 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 		snprintf(why, sizeof(why), "there are too many buffers on %s", a->config->name);
 		code = h ? refuse_order(a, h, d, why) : "buffers";
 	}
+	if (!code && d->decision && !repair_take_invitation(a, h, peer)) {
+		snprintf(why, sizeof(why), "%s did not ask %s for it", a->config->name,
+			 agent_peer_name(a, peer));
+		code = "unasked";
+	}
 	if (!code)
 		code = refuse_busy(a, peer, h, d->decision, why);
 	if (!code && is_queue_full(a, peer)) {
@@ -661,6 +683,7 @@ void party_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int f
 /* What came is there, and the engine is gone. */
 static void engine_over(struct agent *a, struct party *p, uint64_t done)
 {
+	uint64_t before = ranges_total(&p->missing);
 	struct ranges came;
 
 	work_end(a, &p->engine);
@@ -669,6 +692,8 @@ static void engine_over(struct agent *a, struct party *p, uint64_t done)
 	if (done <= p->expected && ranges_prefix(&p->ranges, done, &came) == 0)
 		(void)ranges_remove_all(&p->missing, &came);
 	ranges_deinit(&came);
+	if (ranges_total(&p->missing) < before)
+		p->idle_ns = agent_now(a) + repair_patience(a);
 	set_state(a, p, PARTY_READY, 0);
 }
 
@@ -946,7 +971,8 @@ static void on_abort(struct agent *a, struct party *p, const json_t *message)
 	if (field_string(message, "why", ABORT_WHY_MAX, &why) < 0)
 		why = "its coordinator gave no reason";
 	tell(a, p, "aborted", NULL);
-	if (field_bool_or(message, "planned", false, &is_planned) == 0 && is_planned)
+	/* Nobody plans a repair: it would be asked again at once. */
+	if (!p->is_repair && field_bool_or(message, "planned", false, &is_planned) == 0 && is_planned)
 		end(a, p, "planned", NULL);
 	else
 		party_drop(a, p, "%s", why);
@@ -998,6 +1024,11 @@ void party_on_timer(struct agent *a, struct party *p, uint64_t now)
 		return;
 	if (now >= p->whole_ns && p->state != PARTY_PUBLISHING) {
 		give_up(a, p, "deadline", "it took too long as a whole");
+	} else if (waits_for_repairer(p)) {
+		snprintf(why, sizeof(why), "%s brought nothing more for %ju s",
+			 agent_peer_name(a, p->coordinator),
+			 (uintmax_t)(repair_patience(a) / SECOND));
+		give_up(a, p, "deadline", why);
 	} else if (has_engine(p)) {
 		snprintf(why, sizeof(why), "the engine of %s moved nothing for %ju s",
 			 a->config->name, (uintmax_t)(2 * a->config->stall_ns / SECOND));

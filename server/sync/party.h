@@ -62,6 +62,8 @@ struct party {
 	uint64_t started_ns; /* CLOCK_REALTIME */
 	uint64_t begun_ns; /* CLOCK_MONOTONIC */
 	uint64_t whole_ns; /* deadline of all */
+	uint64_t idle_ns; /* a repair: when its coordinator has to have told us to do something that helps */
+	unsigned n_corrupt; /* times that what had come was wrong */
 	uint64_t deadline_ns; /* of what is waited for now; 0: for the coordinator, until whole_ns */
 	uint64_t version; /* once published */
 	const char *state_name; /* "committed", "planned" or "failed", once ended */

@@ -5,7 +5,8 @@
  * same; whoever is served serves the next, one at a time.
  *
  * What a peer claims to have may not be true. Whom we asked in vain is asked behind all others that have anything
- * newer than what we hold, and another one that appears is not kept waiting for it.
+ * newer than what we hold, and another one that appears is not kept waiting for it. Nor may it hold our place for a
+ * repair: only who was asked brings one, once, and it has to bring bytes.
  */
 #include "server/sync/repair.h"
 
@@ -146,6 +147,21 @@ void repair_kept_word(struct agent *a, struct head *h, unsigned peer)
 		c->n_vain = 0;
 }
 
+bool repair_take_invitation(struct agent *a, struct head *h, unsigned peer)
+{
+	struct claim *c = head_claim(a, peer, h);
+	bool is_invited = c && c->is_invited;
+
+	if (c)
+		c->is_invited = false;
+	return is_invited;
+}
+
+uint64_t repair_patience(const struct agent *a)
+{
+	return 3 * a->config->prepare_ns + 60 * SECOND;
+}
+
 /* Positive: x is to be asked before y. */
 static int compare_claims(const struct claim *x, const struct claim *y)
 {
@@ -196,8 +212,9 @@ static void ask(struct agent *a, struct head *h, unsigned peer, uint64_t now)
 	struct pair held = head_held(h);
 
 	head_set_asked(a, h, peer);
+	head_claim(a, peer, h)->is_invited = true;
 	/* It digests the version before it prepares. */
-	h->asked_ns = now + 3 * a->config->prepare_ns + 60 * SECOND;
+	h->asked_ns = now + repair_patience(a);
 	agent_send(a, peer,
 		   json_pack("{s:s, s:s, s:s, s:I, s:I}", "type", "catch-up", "buffer", h->buffer,
 			     "group", h->group, "term", (json_int_t)held.term, "number",
@@ -298,7 +315,7 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 		return;
 	}
 	h = head_find(a, buffer);
-	if (!h || h->asked != peer)
+	if (!h || !repair_take_invitation(a, h, peer) || h->asked != peer)
 		return;
 	agent_log(a, "debug", "%s: %s does not repair it: %s", buffer, agent_peer_name(a, peer),
 		  why);

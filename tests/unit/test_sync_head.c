@@ -203,6 +203,127 @@ static void test_who_claims_what_it_does_not_bring_is_asked_last(void **state)
 	sim_free(s);
 }
 
+/* Node 2 has the newest and claims a newer one; what it does of the repairs that node 3 asks it for is this: */
+enum malice {
+	ABORTS_AS_PLANNED,
+	PREPARES_ONLY,
+	VERIFIES_FOR_EVER,
+	PREPARES_UNASKED, /* and is not asked by anybody */
+};
+
+struct rogue {
+	enum malice malice;
+	unsigned n_prepared;
+	json_t *prepare;
+	char code[32]; /* of the refusal of what nobody asked for */
+};
+
+static void say_as_n2(struct sim *s, const char *type, const json_t *prepare)
+{
+	cleanup(json_freep) json_t *message = json_pack("{s:s, s:O, s:s, s:b}", "type", type,
+							"sync", json_object_get(prepare, "sync"),
+							"why", "it may not have it", "planned", 1);
+
+	agent_on_message(s->nodes[3].agent, 2, message);
+}
+
+static bool prepare_unasked(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	struct rogue *r = s->userdata;
+	const char *type = json_string_value(json_object_get(message, "type"));
+
+	if (from == 3 && to == 2 && strcmp(type, "refuse") == 0)
+		snprintf(r->code, sizeof(r->code), "%s",
+			 json_string_value(json_object_get(message, "code")));
+	if (to != 3 || strcmp(type, "prepare") != 0)
+		return from != 2 || strcmp(type, "heads") != 0;
+	/* A moment before whoever was asked. */
+	r->n_prepared++;
+	json_decref(r->prepare);
+	r->prepare = json_deep_copy(message);
+	json_object_set_new(r->prepare, "sync", json_string("00112233445566aa"));
+	agent_on_message(s->nodes[3].agent, 2, r->prepare);
+	return true;
+}
+
+static bool be_a_rogue(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	struct rogue *r = s->userdata;
+	const char *type = json_string_value(json_object_get(message, "type"));
+
+	if (from == 3 && to == 2 && strcmp(type, "corrupt") == 0) {
+		say_as_n2(s, "verify", r->prepare);
+		return false;
+	}
+	if (from != 2 || to != 3)
+		return true;
+	if (strcmp(type, "heads") == 0) {
+		claim(s, to, from, SIM_BUFFER, 1, 1000);
+		return false;
+	}
+	if (strcmp(type, "open") == 0 && r->malice == VERIFIES_FOR_EVER)
+		say_as_n2(s, "verify", r->prepare);
+	if (strcmp(type, "prepare") != 0)
+		return false; /* blobs are none of these */
+	r->n_prepared++;
+	json_decref(r->prepare);
+	r->prepare = json_deep_copy(message);
+	if (r->malice != ABORTS_AS_PLANNED)
+		return true;
+	agent_on_message(s->nodes[3].agent, 2, message);
+	say_as_n2(s, "abort", message);
+	return false;
+}
+
+static void catch_up_beside(struct rogue *rogue, uint64_t within_ns)
+{
+	struct sim *s = sim_new(&(struct sim_options){
+		.n_nodes = 4, .policy = POLICY_QUORUM, .n_bytes = 16384 * MIB, .seed = 5});
+	char sync[SYNC_ID_SIZE];
+
+	for (unsigned i = 0; i < 4; i++)
+		s->nodes[i].rate = 8192 * MIB;
+	sim_run(s, S);
+	sim_kill(s, 3);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	sim_run(s, 60 * S);
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	s->on_message = rogue->malice == PREPARES_UNASKED ? prepare_unasked : be_a_rogue;
+	s->userdata = rogue;
+	sim_cut(s, 0, 3, true);
+	sim_cut(s, 1, 3, true);
+	sim_start(s, 3);
+	sim_run(s, S); /* so that it has nobody else to ask at first */
+	sim_cut(s, 0, 3, false);
+	sim_cut(s, 1, 3, false);
+	if (!sim_run_until(s, n3_serves_the_newest, within_ns))
+		fail_msg("malice %d: nothing after %ju s and %u times that it prepared",
+			 rogue->malice, (uintmax_t)(within_ns / S), rogue->n_prepared);
+	assert_in_range(rogue->n_prepared, 1, 6); /* some of them before there was anybody else */
+	json_decref(rogue->prepare);
+	sim_free(s);
+}
+
+static void test_who_brings_nothing_of_what_it_was_asked_for_keeps_nobody_waiting(void **state)
+{
+	struct rogue planned = {.malice = ABORTS_AS_PLANNED}, idle = {.malice = PREPARES_ONLY},
+		     verifies = {.malice = VERIFIES_FOR_EVER};
+
+	(void)state;
+	catch_up_beside(&planned, 60 * S);
+	catch_up_beside(&idle, 300 * S);
+	catch_up_beside(&verifies, 300 * S);
+}
+
+static void test_a_repair_that_nobody_asked_for_is_refused(void **state)
+{
+	struct rogue rogue = {.malice = PREPARES_UNASKED};
+
+	(void)state;
+	catch_up_beside(&rogue, 60 * S);
+	assert_string_equal(rogue.code, "unasked");
+}
+
 #define N_MANY 2500
 
 /* A node that has committed a version of each of as many buffers. */
@@ -272,6 +393,9 @@ int main(void)
 		cmocka_unit_test(test_invented_names_keep_no_version_out),
 		cmocka_unit_test(test_who_has_nothing_of_a_buffer_makes_nobody_remember_its_name),
 		cmocka_unit_test(test_who_claims_what_it_does_not_bring_is_asked_last),
+		cmocka_unit_test(
+			test_who_brings_nothing_of_what_it_was_asked_for_keeps_nobody_waiting),
+		cmocka_unit_test(test_a_repair_that_nobody_asked_for_is_refused),
 		cmocka_unit_test(test_all_heads_are_told_however_many_there_are),
 	};
 
