@@ -28,7 +28,7 @@
 #define ASKED_MAX 8 /* heads that one peer is to bring at a time */
 #define SERVED_MAX 8 /* repairs at a time: each has two processes */
 #define VAIN_STEP 4 /* as bad as so many answers that it is busy */
-#define VAIN_MAX (16 * VAIN_STEP)
+#define VAIN_MAX (16 * VAIN_STEP) /* with more, all that were asked for it are half as bad */
 
 void repair_retry_later(struct agent *a, struct head *h)
 {
@@ -130,8 +130,18 @@ static void note_vain(struct agent *a, struct head *h, unsigned peer, unsigned w
 {
 	struct claim *c = head_claim(a, peer, h);
 
-	if (c && c->n_vain < VAIN_MAX)
-		c->n_vain += weight;
+	if (!c)
+		return;
+	c->n_vain += weight;
+	if (c->n_vain <= VAIN_MAX)
+		return;
+	/* Trouble of our own is laid to all in turn: at a bound that each of them reaches, they would be equal. */
+	for (unsigned i = 0; i < a->config->n_peers; i++) {
+		struct claim *each = head_claim(a, i, h);
+
+		if (each)
+			each->n_vain /= 2;
+	}
 }
 
 void repair_in_vain(struct agent *a, struct head *h, unsigned peer)

@@ -203,6 +203,32 @@ static void test_who_claims_what_it_does_not_bring_is_asked_last(void **state)
 	sim_free(s);
 }
 
+/* Its own trouble is laid to all whom it asks, and should not make them as bad as one that never brings anything. */
+static void test_trouble_of_ones_own_does_not_end_with_asking_none_but_a_liar(void **state)
+{
+	struct sim *s = sim_new(
+		&(struct sim_options){.n_nodes = 4, .policy = POLICY_QUORUM, .seed = 5});
+	struct liar liar = {.node = 2};
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	sim_run(s, S);
+	sim_kill(s, 3);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	sim_run(s, 30 * S);
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	s->on_message = lie;
+	s->userdata = &liar;
+	s->nodes[3].sinks_fail = true;
+	sim_start(s, 3);
+	sim_run(s, S);
+	claim(s, 3, 2, SIM_BUFFER, 1, 1000);
+	sim_run(s, 2 * 3600 * S);
+	s->nodes[3].sinks_fail = false;
+	assert_true(sim_run_until(s, n3_serves_the_newest, 300 * S));
+	sim_free(s);
+}
+
 /* Node 2 has the newest and claims a newer one; what it does of the repairs that node 3 asks it for is this: */
 enum malice {
 	ABORTS_AS_PLANNED,
@@ -393,6 +419,7 @@ int main(void)
 		cmocka_unit_test(test_invented_names_keep_no_version_out),
 		cmocka_unit_test(test_who_has_nothing_of_a_buffer_makes_nobody_remember_its_name),
 		cmocka_unit_test(test_who_claims_what_it_does_not_bring_is_asked_last),
+		cmocka_unit_test(test_trouble_of_ones_own_does_not_end_with_asking_none_but_a_liar),
 		cmocka_unit_test(
 			test_who_brings_nothing_of_what_it_was_asked_for_keeps_nobody_waiting),
 		cmocka_unit_test(test_a_repair_that_nobody_asked_for_is_refused),
