@@ -447,7 +447,7 @@ json_t *agent_heads(const struct agent *a, unsigned peer_or_self)
 		if (!c->pair.number)
 			continue;
 		json_array_append_new(rows, json_pack("{s:s, s:s, s:I, s:I, s:s}", "buffer",
-						      c->head->buffer, "group", c->head->group,
+						      c->head->buffer, "group", c->group->name,
 						      "term", (json_int_t)c->pair.term, "number",
 						      (json_int_t)c->pair.number, "root",
 						      field_hex(c->root, 32, root)));

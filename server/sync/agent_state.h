@@ -39,6 +39,7 @@ struct work {
 /* What a peer said that it holds. */
 struct claim {
 	struct head *head; /* ours of the same buffer; a head that is freed takes its claims along */
+	const struct group *group; /* to which that was pushed: it may be in several with this one */
 	struct pair pair; /* 0, 0 once it is down, or has lost it */
 	uint8_t root[32];
 	bool is_invited; /* was asked for it, and did neither bring it nor say that it cannot */

@@ -270,8 +270,8 @@ struct claim *head_claim(struct agent *a, unsigned peer, const struct head *h)
 	return NULL;
 }
 
-static void set_claim(struct agent *a, unsigned peer, struct head *h, struct pair pair,
-		      const uint8_t root[32])
+static void set_claim(struct agent *a, unsigned peer, struct head *h, const struct group *g,
+		      struct pair pair, const uint8_t root[32])
 {
 	struct claim *c = head_claim(a, peer, h);
 	struct peer *p = &a->peers[peer];
@@ -285,6 +285,7 @@ static void set_claim(struct agent *a, unsigned peer, struct head *h, struct pai
 		c = &more[p->n_claims++];
 		*c = (struct claim){.head = h};
 	}
+	c->group = g;
 	c->pair = pair;
 	memcpy(c->root, root, 32);
 }
@@ -346,7 +347,7 @@ static int read_row(struct agent *a, unsigned peer, const json_t *row)
 	h = head_of_claim(a, peer, buffer, group_name, !pair.number && !fence.number);
 	if (!h)
 		return 0;
-	set_claim(a, peer, h, pair, root);
+	set_claim(a, peer, h, g, pair, root);
 	head_seen(a, h, fence);
 	if (pair_compare(pair, head_held(h)) > 0)
 		a->look_again = true;

@@ -219,15 +219,16 @@ static unsigned choose(struct agent *a, const struct head *h, bool *ret_is_one_b
 
 static void ask(struct agent *a, struct head *h, unsigned peer, uint64_t now)
 {
+	struct claim *c = head_claim(a, peer, h);
 	struct pair held = head_held(h);
 
 	head_set_asked(a, h, peer);
-	head_claim(a, peer, h)->is_invited = true;
+	c->is_invited = true;
 	/* It digests the version before it prepares. */
 	h->asked_ns = now + repair_patience(a);
 	agent_send(a, peer,
 		   json_pack("{s:s, s:s, s:s, s:I, s:I}", "type", "catch-up", "buffer", h->buffer,
-			     "group", h->group, "term", (json_int_t)held.term, "number",
+			     "group", c->group->name, "term", (json_int_t)held.term, "number",
 			     (json_int_t)held.number));
 }
 

@@ -15,7 +15,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/talk.h"
 #include "server/sync/group.h"
-#include "sim.h"
+#include "sim_jobs.h"
 
 #define S SIM_SECOND
 
@@ -200,6 +200,44 @@ static void test_who_claims_what_it_does_not_bring_is_asked_last(void **state)
 	sim_cut(s, 1, 3, false);
 	assert_true(sim_run_until(s, n3_serves_the_newest, 10 * S));
 	assert_in_range(liar.n_asked, 1, 4);
+	sim_free(s);
+}
+
+static void push_to(struct sim *s, const char *group)
+{
+	cleanup(json_freep)
+		json_t *request = json_pack("{s:s, s:s}", "buffer", SIM_BUFFER, "group", group);
+	char sync[SYNC_ID_SIZE], why[WHY_SIZE];
+
+	sim_forget_end(s, 0);
+	sim_add_version(&s->nodes[0], ++s->n_contents, s->options.n_bytes);
+	assert_int_equal(agent_push(s->nodes[0].agent, request, sync, why), 0);
+	assert_true(sim_run_until(s, sim_ended, 60 * S));
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+}
+
+static void test_what_was_pushed_to_another_group_meanwhile_is_caught_up_with(void **state)
+{
+	struct sim *s = sim_new(
+		&(struct sim_options){.n_nodes = 3, .policy = POLICY_QUORUM, .seed = 5});
+	struct group groups[2] = {s->group, s->group};
+
+	(void)state;
+	groups[1].name = "other";
+	for (unsigned i = 0; i < 3; i++) {
+		sim_kill(s, i);
+		s->nodes[i].config.groups = groups;
+		s->nodes[i].config.n_groups = ARRAY_LEN(groups);
+		sim_start(s, i);
+	}
+	sim_run(s, 2 * S);
+	push_to(s, "main");
+	assert_converges(s, 1);
+	sim_kill(s, 2);
+	sim_run(s, 30 * S);
+	push_to(s, "other");
+	sim_start(s, 2);
+	assert_converges(s, 2);
 	sim_free(s);
 }
 
@@ -419,6 +457,7 @@ int main(void)
 		cmocka_unit_test(test_invented_names_keep_no_version_out),
 		cmocka_unit_test(test_who_has_nothing_of_a_buffer_makes_nobody_remember_its_name),
 		cmocka_unit_test(test_who_claims_what_it_does_not_bring_is_asked_last),
+		cmocka_unit_test(test_what_was_pushed_to_another_group_meanwhile_is_caught_up_with),
 		cmocka_unit_test(test_trouble_of_ones_own_does_not_end_with_asking_none_but_a_liar),
 		cmocka_unit_test(
 			test_who_brings_nothing_of_what_it_was_asked_for_keeps_nobody_waiting),
