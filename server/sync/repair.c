@@ -250,7 +250,7 @@ static bool is_ours(const struct agent *a, const struct head *h)
 	return g && agent_knows(a, g, AGENT_SELF) && group_has_buffer(g, h->buffer);
 }
 
-static void step(struct agent *a, struct head *h, uint64_t now)
+static void step(struct agent *a, struct head *h, uint64_t now, unsigned n_looking)
 {
 	bool is_one_busy = false;
 	unsigned peer;
@@ -274,7 +274,7 @@ static void step(struct agent *a, struct head *h, uint64_t now)
 	if (!is_ours(a, h) || party_find_of_buffer(a, h->buffer) ||
 	    transaction_find_of_buffer(a, h->buffer))
 		return;
-	if (h->state == HEAD_UNVERIFIED && (n_looks(a) >= LOOKS_MAX || look(a, h)))
+	if (h->state == HEAD_UNVERIFIED && (n_looking >= LOOKS_MAX || look(a, h)))
 		return;
 	h->state = h->state == HEAD_UNVERIFIED ? HEAD_BEHIND : h->state;
 	peer = choose(a, h, &is_one_busy);
@@ -297,6 +297,7 @@ uint64_t repair_step(struct agent *a, uint64_t now)
 {
 	uint64_t next = 0;
 	bool all = a->look_again;
+	unsigned n = n_looks(a); /* counted once: there may be thousands of heads */
 	struct head *h;
 
 	a->look_again = false;
@@ -305,8 +306,11 @@ uint64_t repair_step(struct agent *a, uint64_t now)
 			      : h->asked != NO_PEER ? h->asked_ns
 						    : h->retry_ns;
 
-		if (all || (at && now >= at))
-			step(a, h, now);
+		if (all || (at && now >= at)) {
+			n -= h->look_ns != 0;
+			step(a, h, now, n);
+			n += h->look_ns != 0;
+		}
 		at = h->look_ns ? h->look_ns : h->asked != NO_PEER ? h->asked_ns : h->retry_ns;
 		if (at && (!next || at < next))
 			next = at;
