@@ -267,7 +267,7 @@ static void open_all(struct agent *a, struct transaction *t)
 
 		a->edge->random(a->world, token, sizeof(token));
 		field_hex(token, sizeof(token), m->token);
-		m->done = m->rate = m->measured = 0;
+		m->done = m->rate = m->measured = m->moved_ns = 0;
 		member_set_state(a, t, m, MEMBER_OPENING);
 		member_tell(a, t, m, "open",
 			    json_pack("{s:I, s:s, s:s, s:O, s:s}", "epoch", (json_int_t)t->epoch,
@@ -558,7 +558,10 @@ static bool is_starved(const struct agent *a, const struct transaction *t,
 	return sender->done <= receiver->done + lag;
 }
 
-/* What a member says of a link of its own; of any other, or of none, it has only itself to blame. */
+/*
+ * What a member says of a link of its own, once that was to be made; of any other, or of none, it has only itself
+ * to blame: nobody may make us learn of links that were never there.
+ */
 static struct culprit culprit_of(struct agent *a, struct transaction *t, struct member *m,
 				 const char *from, const char *to)
 {
@@ -567,8 +570,8 @@ static struct culprit culprit_of(struct agent *a, struct transaction *t, struct 
 
 	receiver = !to && from ? m : receiver;
 	sender = !from && to ? m : sender;
-	if (!receiver || (receiver != m && sender != m) || receiver == sender ||
-	    (!sender && strcmp(from, a->config->name) != 0))
+	if (!m->moved_ns || !receiver || (receiver != m && sender != m) ||
+	    (!sender && strcmp(from, a->config->name) != 0) || epoch_before(t, receiver) != sender)
 		return c;
 	while (is_starved(a, t, sender, receiver)) {
 		receiver = sender;

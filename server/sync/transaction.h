@@ -67,7 +67,7 @@ struct member {
 	char hello[HELLO_MAX + 1]; /* what its neighbours' engines have to know of its one; "": nothing */
 	struct member *next; /* of the chain; NULL: the last one */
 	uint64_t done;
-	uint64_t moved_ns; /* when that grew */
+	uint64_t moved_ns; /* when that grew; 0: it was not told to start */
 	uint64_t rate;
 	uint64_t measured; /* bytes/s over all of the epoch; 0: it has not all, yet */
 };

@@ -1,0 +1,152 @@
+/*
+ * Members that answer what suits them, in time and of the right form. They may spoil what they take part in for
+ * themselves, and not for the others.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ipc/base/num.h"
+#include "server/sync/base/talk.h"
+#include "sim.h"
+
+#define S SIM_SECOND
+#define N_MAX 16
+
+/* How a member says that an epoch is broken. */
+enum lie {
+	LIE_FAR, /* by a link to it that nobody was to make, as soon as it is asked */
+	LIE_EARLY, /* by its link, before that was to be made */
+};
+
+struct hostile {
+	unsigned first; /* those from it on */
+	enum lie lie;
+	unsigned n_lies;
+	char from[N_MAX][NODE_MAX + 1]; /* who is before each of them */
+};
+
+/* To node 0, which coordinates. */
+static void say(struct sim *s, unsigned node, const json_t *about, const char *type, json_t *fields)
+{
+	static const char *const SAME[] = {"sync", "epoch"};
+
+	json_object_set_new(fields, "type", json_string(type));
+	for (unsigned i = 0; i < ARRAY_LEN(SAME); i++)
+		if (json_object_get(about, SAME[i]))
+			json_object_set(fields, SAME[i], json_object_get(about, SAME[i]));
+	agent_on_message(s->nodes[0].agent, node - 1, fields);
+	json_decref(fields);
+}
+
+static json_t *all_of_it(const struct sim *s)
+{
+	return json_pack("[[II]]", (json_int_t)0, (json_int_t)s->options.n_bytes);
+}
+
+static void say_broken(struct sim *s, unsigned node, const json_t *about, const char *from,
+		       const char *to)
+{
+	((struct hostile *)s->userdata)->n_lies++;
+	say(s, node, about, "broken",
+	    json_pack("{s:s, s:s?, s:s?, s:o}", "why", "no byte came", "from", from, "to", to,
+		      "missing", all_of_it(s)));
+}
+
+static void answer_open(struct sim *s, unsigned node, const json_t *message)
+{
+	struct hostile *h = s->userdata;
+
+	snprintf(h->from[node], sizeof(h->from[node]), "%s",
+		 json_string_value(json_object_get(message, "from")));
+	if (h->lie == LIE_FAR)
+		say_broken(s, node, message, s->nodes[0].name, s->nodes[node].name);
+	else
+		say_broken(s, node, message, h->from[node], s->nodes[node].name);
+}
+
+/* What hostile ones are told does not come to their agents. */
+static bool lie(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	const char *type = json_string_value(json_object_get(message, "type"));
+	const struct hostile *h = s->userdata;
+
+	if (to < h->first || from != 0 || !json_object_get(message, "sync"))
+		return true;
+	if (strcmp(type, "prepare") == 0)
+		say(s, to, message, "ready", json_pack("{s:o}", "missing", all_of_it(s)));
+	else if (strcmp(type, "open") == 0)
+		answer_open(s, to, message);
+	return false;
+}
+
+static struct sim *world(unsigned n, struct hostile *h)
+{
+	struct sim *s = sim_new(
+		&(struct sim_options){.n_nodes = n, .policy = POLICY_QUORUM, .seed = n});
+
+	sim_run(s, S);
+	s->on_message = lie;
+	s->userdata = h;
+	return s;
+}
+
+static void assert_outcome(const struct sim *s, const char *outcome)
+{
+	if (strcmp(s->nodes[0].outcome, outcome) != 0)
+		print_message("%s\n", s->nodes[0].why);
+	assert_string_equal(s->nodes[0].outcome, outcome);
+}
+
+static bool honest_serve_it(struct sim *s)
+{
+	const struct hostile *h = s->userdata;
+
+	for (unsigned i = 0; i < h->first; i++)
+		if (sim_serves(s, i) != s->n_contents)
+			return false;
+	return true;
+}
+
+static struct sim *pushed(unsigned n, struct hostile *h)
+{
+	struct sim *s = world(n, h);
+	char sync[SYNC_ID_SIZE];
+
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 300 * S));
+	assert_outcome(s, "committed");
+	assert_true(h->n_lies > 0);
+	return s;
+}
+
+static void assert_honest_get_it(unsigned n, enum lie lie)
+{
+	struct hostile h = {.first = n - 1, .lie = lie};
+	struct sim *s = pushed(n, &h);
+
+	assert_true(honest_serve_it(s));
+	sim_free(s);
+}
+
+static void test_who_breaks_links_that_were_not_to_be_made_is_lost_alone(void **state)
+{
+	(void)state;
+	assert_honest_get_it(7, LIE_FAR);
+	assert_honest_get_it(7, LIE_EARLY);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_who_breaks_links_that_were_not_to_be_made_is_lost_alone),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
