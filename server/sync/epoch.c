@@ -3,7 +3,9 @@
  * that broke, or was slow when last measured, comes last. A link's two ends accuse each other and nobody else
  * saw it: the receiver is blamed, and a sender that is accused again. Two that a link broke between are not
  * neighbours again where there is any other order; where there is none, and it broke twice, one of them waits for
- * the next epoch.
+ * the next epoch. Whoever was blamed too often waits until those that were less have their bytes, and after too many
+ * epochs the most blamed are lost, one after the other: a few that break whatever they are in do not keep a version
+ * from the rest.
  *
  * Engines count bytes of the epoch's ranges as a stream, so one number says what a member has. What it says at
  * last, in done, broken or stopped, replaces what we thought that it lacks; lying hurts the liar alone, as its
@@ -11,6 +13,7 @@
  */
 #include "server/sync/epoch.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,12 +126,17 @@ uint64_t epoch_median_rate(const struct agent *a, const struct transaction *t)
 	return median;
 }
 
+static unsigned n_bad(const struct member *m)
+{
+	return m->n_blamed + m->n_corrupt;
+}
+
 /* Larger comes later. */
 static unsigned rank(const struct agent *a, const struct member *m, uint64_t median)
 {
 	uint64_t rate = a->peers[m->peer].rate;
 
-	return 3 * (m->n_blamed + m->n_corrupt) + (!rate ? 0 : rate * 2 < median ? 2 : 1);
+	return 3 * n_bad(m) + (!rate ? 0 : rate * 2 < median ? 2 : 1);
 }
 
 /* How often the link between these two broke, whichever way. */
@@ -199,16 +207,33 @@ static void go_around_broken(struct transaction *t)
 	}
 }
 
+static bool is_behind(const struct member *m)
+{
+	return m->state == MEMBER_READY && m->missing.n;
+}
+
+/* Whoever stood at too many links that broke waits while there are better ones, lest none of them get on. */
+static unsigned most_blamed(const struct transaction *t)
+{
+	unsigned least = UINT_MAX;
+
+	for (unsigned i = 0; i < t->n_members; i++)
+		if (is_behind(&t->members[i]) && t->members[i].n_blamed < least)
+			least = t->members[i].n_blamed;
+	return least > BLAMED_MAX ? least : BLAMED_MAX;
+}
+
 /* Links those that lack something. */
 static void link_chain(struct agent *a, struct transaction *t)
 {
 	uint64_t median = epoch_median_rate(a, t);
+	unsigned max = most_blamed(t);
 
 	t->first = NULL;
 	for (unsigned i = 0; i < t->n_members; i++) {
 		struct member *m = &t->members[i], **at = &t->first;
 
-		if (m->state != MEMBER_READY || !m->missing.n)
+		if (!is_behind(m) || m->n_blamed > max)
 			continue;
 		while (*at && rank(a, *at, median) <= rank(a, m, median))
 			at = &(*at)->next;
@@ -280,20 +305,26 @@ static void open_all(struct agent *a, struct transaction *t)
 static bool is_anybody_behind(const struct transaction *t)
 {
 	for (unsigned i = 0; i < t->n_members; i++)
-		if (t->members[i].state == MEMBER_READY && t->members[i].missing.n)
+		if (is_behind(&t->members[i]))
 			return true;
 	return false;
 }
 
-/* The policy says what their loss means. */
-static void lose_all(struct agent *a, struct transaction *t)
+/* Of those that are behind: the others get on without them. The policy says what their loss means. */
+static void lose_worst(struct agent *a, struct transaction *t)
 {
+	unsigned worst = 0;
+
+	for (unsigned i = 0; i < t->n_members; i++)
+		if (is_behind(&t->members[i]) && n_bad(&t->members[i]) > worst)
+			worst = n_bad(&t->members[i]);
 	for (unsigned i = 0; i < t->n_members && t->phase != PHASE_ENDED; i++)
-		if (t->members[i].state == MEMBER_READY && t->members[i].missing.n)
+		if (is_behind(&t->members[i]) && n_bad(&t->members[i]) == worst)
 			member_fail(
 				a, t, &t->members[i],
-				"did not get its bytes in %u epochs, of which the last broke: %s,",
-				EPOCHS_MAX, t->broke_why[0] ? t->broke_why : "they were corrupt");
+				"did not get its bytes in %ju epochs, of which the last broke: %s,",
+				(uintmax_t)t->epoch,
+				t->broke_why[0] ? t->broke_why : "they were corrupt");
 }
 
 static void note_broken(struct transaction *t, const struct member *from, const struct member *to)
@@ -330,6 +361,8 @@ static void settle_blame(struct agent *a, struct transaction *t)
 int epoch_begin(struct agent *a, struct transaction *t)
 {
 	settle_blame(a, t);
+	if (t->epoch >= EPOCHS_MAX)
+		lose_worst(a, t);
 	if (t->phase == PHASE_ENDED)
 		return -1;
 	if (!is_anybody_behind(t)) {
@@ -342,10 +375,6 @@ int epoch_begin(struct agent *a, struct transaction *t)
 		return -1;
 	}
 	t->changed = t->changed == UINT64_MAX ? ranges_total(&t->ranges) : t->changed;
-	if (t->epoch == EPOCHS_MAX) {
-		lose_all(a, t);
-		return t->phase == PHASE_ENDED ? -1 : 0;
-	}
 	t->epoch++;
 	a->metrics.n_epochs++;
 	t->expected = ranges_total(&t->ranges);

@@ -10,7 +10,8 @@
 #include "server/sync/head.h"
 #include "server/sync/tally.h"
 
-#define EPOCHS_MAX 8
+#define EPOCHS_MAX 8 /* each further one begins with the loss of a member */
+#define BLAMED_MAX 2 /* links that may break at a member before others come first */
 #define FAULTS_MAX 3 /* epochs that a member may break by itself */
 #define CORRUPT_MAX 3 /* times that a member may find other bytes than were signed */
 

@@ -86,12 +86,25 @@ static void test_who_can_send_to_no_member_comes_last(void **state)
 	sim_free(s);
 }
 
+/* Many could stand before it, one after the other, and only this node can. */
+static void test_whom_no_member_can_send_to_does_not_keep_many_waiting(void **state)
+{
+	struct sim *s = slow_world(20);
+
+	(void)state;
+	for (unsigned i = 1; i < 19; i++)
+		sim_cut(s, i, 19, true);
+	assert_push_takes(s, 5);
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_cut_between_two_members_is_gone_around),
 		cmocka_unit_test(test_two_that_no_order_can_part_take_turns),
 		cmocka_unit_test(test_who_can_send_to_no_member_comes_last),
+		cmocka_unit_test(test_whom_no_member_can_send_to_does_not_keep_many_waiting),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,6 +23,8 @@
 enum lie {
 	LIE_FAR, /* by a link to it that nobody was to make, as soon as it is asked */
 	LIE_EARLY, /* by its link, before that was to be made */
+	LIE_BEFORE, /* by the link to it, once that was made */
+	LIE_BEHIND, /* by the link from it */
 };
 
 struct hostile {
@@ -67,6 +69,21 @@ static void answer_open(struct sim *s, unsigned node, const json_t *message)
 		 json_string_value(json_object_get(message, "from")));
 	if (h->lie == LIE_FAR)
 		say_broken(s, node, message, s->nodes[0].name, s->nodes[node].name);
+	else if (h->lie == LIE_EARLY)
+		say_broken(s, node, message, h->from[node], s->nodes[node].name);
+	else
+		say(s, node, message, "opened",
+		    json_pack("{s:s, s:i, s:o}", "address", "127.0.0.1", "port", 7, "missing",
+			      all_of_it(s)));
+}
+
+static void answer_start(struct sim *s, unsigned node, const json_t *message)
+{
+	struct hostile *h = s->userdata;
+	const char *to = json_string_value(json_object_get(json_object_get(message, "next"), "node"));
+
+	if (h->lie == LIE_BEHIND && to)
+		say_broken(s, node, message, s->nodes[node].name, to);
 	else
 		say_broken(s, node, message, h->from[node], s->nodes[node].name);
 }
@@ -83,6 +100,8 @@ static bool lie(struct sim *s, unsigned from, unsigned to, const json_t *message
 		say(s, to, message, "ready", json_pack("{s:o}", "missing", all_of_it(s)));
 	else if (strcmp(type, "open") == 0)
 		answer_open(s, to, message);
+	else if (strcmp(type, "start") == 0)
+		answer_start(s, to, message);
 	return false;
 }
 
@@ -142,10 +161,33 @@ static void test_who_breaks_links_that_were_not_to_be_made_is_lost_alone(void **
 	assert_honest_get_it(7, LIE_EARLY);
 }
 
+static void test_who_breaks_links_of_its_own_is_lost_alone(void **state)
+{
+	(void)state;
+	assert_honest_get_it(9, LIE_BEFORE);
+	assert_honest_get_it(9, LIE_BEHIND);
+}
+
+/* Those they blame may be lost to the push with them, and are repaired. */
+static void test_three_that_break_links_of_their_own_do_not_keep_a_push_from_the_others(void **state)
+{
+	(void)state;
+	for (enum lie lie = LIE_BEFORE; lie <= LIE_BEHIND; lie++) {
+		struct hostile h = {.first = 9, .lie = lie};
+		struct sim *s = pushed(12, &h);
+
+		assert_true(sim_run_until(s, honest_serve_it, 300 * S));
+		sim_free(s);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_who_breaks_links_that_were_not_to_be_made_is_lost_alone),
+		cmocka_unit_test(test_who_breaks_links_of_its_own_is_lost_alone),
+		cmocka_unit_test(
+			test_three_that_break_links_of_their_own_do_not_keep_a_push_from_the_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
