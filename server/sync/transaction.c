@@ -68,6 +68,21 @@ static uint64_t time_to_verify(const struct agent *a, const struct transaction *
 	return agent_time_to_verify(a, t->document->n_bytes) + a->config->stall_ns;
 }
 
+/* By the slowest that was ever measured. */
+static uint64_t time_to_move(const struct agent *a, const struct transaction *t)
+{
+	uint64_t rate = t->max_rate;
+
+	for (unsigned i = 0; i < t->n_members; i++) {
+		const struct member *m = &t->members[i];
+		uint64_t measured = m->peer == NO_PEER ? 0 : a->peers[m->peer].rate;
+
+		if (measured && (!rate || measured < rate))
+			rate = measured;
+	}
+	return agent_time_to_move(a, t->document->n_bytes, rate);
+}
+
 json_t *transaction_about(const struct transaction *t, const char *what, const char *peer)
 {
 	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:s?}", "what", what, "sync", t->sync, "buffer",
@@ -329,6 +344,13 @@ static bool is_enough(const struct transaction *t, unsigned n_votes)
 	return false;
 }
 
+/* With those that are ready: whoever still waits for its turn is not waited for. */
+static bool can_begin(const struct transaction *t)
+{
+	return t->is_repair || is_enough(t, transaction_count(t, MEMBER_READY) +
+						    transaction_count(t, MEMBER_COMMITTED));
+}
+
 /* A member was lost: whether the rest is still enough. */
 static void settle_votes(struct agent *a, struct transaction *t)
 {
@@ -439,8 +461,10 @@ void transaction_step(struct agent *a, struct transaction *t)
 {
 	switch (t->phase) {
 	case PHASE_PREPARE:
-		if (!transaction_count(t, MEMBER_AWAITED) && !transaction_count(t, MEMBER_ASKED))
-			move_or_verify(a, t);
+		if (transaction_count(t, MEMBER_AWAITED) || transaction_count(t, MEMBER_ASKED))
+			break;
+		t->whole_ns = agent_now(a) + time_to_move(a, t); /* what waited took none of it */
+		move_or_verify(a, t);
 		break;
 	case PHASE_OPEN:
 		if (t->engine_is_open && !transaction_count(t, MEMBER_OPENING))
@@ -521,7 +545,7 @@ static void on_want(struct agent *a, struct transaction *t, struct member *m, co
 		member_is_wrong(a, t, m, "want");
 	else
 		send_blobs(a, t, m, blobs);
-	if (m->is_queued && t->phase == PHASE_PREPARE)
+	if (m->is_queued && t->phase == PHASE_PREPARE && !can_begin(t))
 		t->deadline_ns = agent_now(a) + a->config->prepare_ns +
 				 agent_time_for(a, t->document->n_bytes);
 	m->is_queued = false;
@@ -529,8 +553,9 @@ static void on_want(struct agent *a, struct transaction *t, struct member *m, co
 
 static void on_ready(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
 {
-	if (m->state != MEMBER_ASKED || ranges_from_json(json_object_get(message, "missing"),
-							 t->document->n_bytes, &m->missing) < 0)
+	if (m->state != MEMBER_ASKED || m->is_queued ||
+	    ranges_from_json(json_object_get(message, "missing"), t->document->n_bytes,
+			     &m->missing) < 0)
 		member_is_wrong(a, t, m, "ready");
 	else
 		member_set_state(a, t, m, MEMBER_READY);
@@ -719,16 +744,8 @@ static bool is_waited_for(const struct agent *a, const struct member *m)
 static void prepare(struct agent *a, struct transaction *t)
 {
 	cleanup(json_freep) json_t *message = prepare_message(t);
-	uint64_t rate = t->max_rate;
 
-	for (unsigned i = 0; i < t->n_members; i++) {
-		const struct member *m = &t->members[i];
-		uint64_t measured = m->peer == NO_PEER ? 0 : a->peers[m->peer].rate;
-
-		if (measured && (!rate || measured < rate))
-			rate = measured;
-	}
-	t->whole_ns = agent_now(a) + agent_time_to_move(a, t->document->n_bytes, rate);
+	t->whole_ns = agent_now(a) + time_to_move(a, t);
 	set_phase(a, t, PHASE_PREPARE, a->config->prepare_ns);
 	for (unsigned i = 0; i < t->n_members && t->phase == PHASE_PREPARE; i++) {
 		struct member *m = &t->members[i];
@@ -999,6 +1016,13 @@ static void lose_all_in(struct agent *a, struct transaction *t, enum member_stat
 				    (uintmax_t)(wait_ns / SECOND));
 }
 
+static void lose_queued(struct agent *a, struct transaction *t)
+{
+	for (unsigned i = 0; i < t->n_members && t->phase != PHASE_ENDED; i++)
+		if (t->members[i].state == MEMBER_ASKED && t->members[i].is_queued)
+			member_fail(a, t, &t->members[i], "was busy with other syncs for too long");
+}
+
 static void lose_absent(struct agent *a, struct transaction *t)
 {
 	for (unsigned i = 0; i < t->n_members && t->phase != PHASE_ENDED; i++)
@@ -1029,8 +1053,10 @@ void transaction_on_timer(struct agent *a, struct transaction *t, uint64_t now)
 			lose_absent(a, t);
 			t->deadline_ns = now + for_bytes;
 		} else {
-			t->deadline_ns = t->whole_ns; /* of those that are queued */
+			t->deadline_ns = t->whole_ns; /* of those that are queued and needed */
 			lose_all_in(a, t, MEMBER_ASKED, c->prepare_ns + for_bytes);
+			if (t->phase == PHASE_PREPARE && can_begin(t))
+				lose_queued(a, t);
 		}
 		break;
 	case PHASE_OPEN:

@@ -19,8 +19,9 @@
 #define S SIM_SECOND
 #define N_MAX 16
 
-/* How a member says that an epoch is broken. */
 enum lie {
+	LIE_QUEUED, /* it has others to prepare before, and always will */
+	/* How a member says that an epoch is broken. */
 	LIE_FAR, /* by a link to it that nobody was to make, as soon as it is asked */
 	LIE_EARLY, /* by its link, before that was to be made */
 	LIE_BEFORE, /* by the link to it, once that was made */
@@ -96,19 +97,20 @@ static bool lie(struct sim *s, unsigned from, unsigned to, const json_t *message
 
 	if (to < h->first || from != 0 || !json_object_get(message, "sync"))
 		return true;
-	if (strcmp(type, "prepare") == 0)
+	if (strcmp(type, "prepare") == 0 && h->lie == LIE_QUEUED)
+		say(s, to, message, "queued", json_object());
+	else if (strcmp(type, "prepare") == 0)
 		say(s, to, message, "ready", json_pack("{s:o}", "missing", all_of_it(s)));
-	else if (strcmp(type, "open") == 0)
+	else if (strcmp(type, "open") == 0 && h->lie != LIE_QUEUED)
 		answer_open(s, to, message);
 	else if (strcmp(type, "start") == 0)
 		answer_start(s, to, message);
 	return false;
 }
 
-static struct sim *world(unsigned n, struct hostile *h)
+static struct sim *world(unsigned n, enum policy policy, struct hostile *h)
 {
-	struct sim *s = sim_new(
-		&(struct sim_options){.n_nodes = n, .policy = POLICY_QUORUM, .seed = n});
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = n, .policy = policy, .seed = n});
 
 	sim_run(s, S);
 	s->on_message = lie;
@@ -135,7 +137,7 @@ static bool honest_serve_it(struct sim *s)
 
 static struct sim *pushed(unsigned n, struct hostile *h)
 {
-	struct sim *s = world(n, h);
+	struct sim *s = world(n, POLICY_QUORUM, h);
 	char sync[SYNC_ID_SIZE];
 
 	assert_int_equal(sim_push(s, 0, sync), 0);
@@ -181,6 +183,44 @@ static void test_three_that_break_links_of_their_own_do_not_keep_a_push_from_the
 	}
 }
 
+/* --- Members that are busy ------------------------------------------------------------------------ */
+
+static void test_who_stays_busy_is_lost_alone(void **state)
+{
+	(void)state;
+	for (enum policy policy = POLICY_QUORUM; policy <= POLICY_EACH; policy++) {
+		struct hostile h = {.first = 3, .lie = LIE_QUEUED};
+		struct sim *s = world(4, policy, &h);
+		char sync[SYNC_ID_SIZE];
+
+		assert_int_equal(sim_push(s, 0, sync), 0);
+		assert_true(sim_run_until(s, sim_ended, 60 * S));
+		assert_outcome(s, "committed");
+		assert_true(honest_serve_it(s));
+		sim_free(s);
+	}
+}
+
+static void test_who_was_busy_for_long_leaves_as_much_time_for_the_bytes(void **state)
+{
+	struct hostile h = {.first = 2, .lie = LIE_QUEUED};
+	struct sim *s = world(3, POLICY_ALL, &h);
+	char sync[SYNC_ID_SIZE];
+	cleanup(json_freep) json_t *about = NULL;
+
+	(void)state;
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	sim_run(s, 100 * S);
+	assert_false(sim_ended(s));
+	about = json_pack("{s:s}", "sync", sync);
+	say(s, 2, about, "want", json_pack("{s:[]}", "blobs"));
+	say(s, 2, about, "ready", json_pack("{s:o}", "missing", all_of_it(s)));
+	assert_true(sim_run_until(s, sim_ended, 60 * S));
+	/* As it has no engine; and not because all of it took too long. */
+	assert_non_null(strstr(s->nodes[0].why, "n0002 did not answer for 15 s while links were"));
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -188,6 +228,8 @@ int main(void)
 		cmocka_unit_test(test_who_breaks_links_of_its_own_is_lost_alone),
 		cmocka_unit_test(
 			test_three_that_break_links_of_their_own_do_not_keep_a_push_from_the_others),
+		cmocka_unit_test(test_who_stays_busy_is_lost_alone),
+		cmocka_unit_test(test_who_was_busy_for_long_leaves_as_much_time_for_the_bytes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
