@@ -408,19 +408,30 @@ static void serve(struct agent *a, const struct catch_up *c)
 		repair_refuse(a, c->peer, c->buffer, "failed", why);
 }
 
-void repair_serve_next(struct agent *a)
+static unsigned n_served(struct agent *a, unsigned peer_or_none)
 {
-	struct catch_up *c, *next;
 	struct transaction *t;
 	unsigned n = 0;
 
 	list_for_each(t, &a->transactions, link)
-		n += t->is_repair && t->phase != PHASE_ENDED;
+		n += t->is_repair && t->phase != PHASE_ENDED &&
+		     (peer_or_none == NO_PEER || t->members[0].peer == peer_or_none);
+	return n;
+}
+
+void repair_serve_next(struct agent *a)
+{
+	struct catch_up *c, *next;
+	unsigned n = n_served(a, NO_PEER);
+
 	list_for_each_safe(c, next, &a->catch_ups, link) {
 		if (n >= SERVED_MAX)
 			return;
+		/* Whoever has some leaves as many to others, however long its own take. */
+		if (n_served(a, c->peer) >= SERVED_MAX - n)
+			continue;
 		serve(a, c);
-		n += transaction_find_of_buffer(a, c->buffer) != NULL;
+		n = n_served(a, NO_PEER);
 		catch_up_free(c);
 	}
 }

@@ -15,6 +15,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/talk.h"
 #include "sim.h"
+#include "sim_jobs.h"
 
 #define S SIM_SECOND
 #define N_MAX 16
@@ -221,6 +222,72 @@ static void test_who_was_busy_for_long_leaves_as_much_time_for_the_bytes(void **
 	sim_free(s);
 }
 
+#define N_BUFFERS 10
+
+static void push_many(struct sim *s)
+{
+	sim_add_version(&s->nodes[0], ++s->n_contents, s->options.n_bytes);
+	for (unsigned i = 0; i < N_BUFFERS; i++) {
+		cleanup(json_freep) json_t *request = json_object();
+		char buffer[16], sync[SYNC_ID_SIZE], why[WHY_SIZE];
+
+		snprintf(buffer, sizeof(buffer), "b%u", i);
+		json_object_set_new(request, "buffer", json_string(buffer));
+		assert_int_equal(agent_push(s->nodes[0].agent, request, sync, why), 0);
+	}
+}
+
+static unsigned n_served(struct sim *s)
+{
+	cleanup(json_freep) json_t *rows = agent_heads(s->nodes[1].agent, AGENT_SELF);
+	const json_t *row;
+	unsigned n = 0;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+		n += strcmp(json_string_value(json_object_get(row, "state")), "serving") == 0;
+	return n;
+}
+
+static bool n1_serves_some(struct sim *s)
+{
+	return n_served(s) > 0;
+}
+
+static bool n1_serves_all(struct sim *s)
+{
+	return n_served(s) == N_BUFFERS;
+}
+
+static void test_who_asks_for_many_repairs_and_stays_busy_does_not_take_all_turns(void **state)
+{
+	struct hostile h = {.first = 2, .lie = LIE_QUEUED};
+	struct sim *s = world(3, POLICY_QUORUM, &h);
+
+	(void)state;
+	s->on_message = NULL;
+	sim_kill(s, 1);
+	sim_cut(s, 1, 2, true);
+	sim_run(s, 30 * S);
+	push_many(s);
+	sim_run(s, 60 * S);
+	assert_true(sim_is_idle(s));
+	s->on_message = lie;
+	for (unsigned i = 0; i < 8; i++) {
+		char buffer[16];
+
+		snprintf(buffer, sizeof(buffer), "b%u", i);
+		say(s, 2, NULL, "catch-up",
+		    json_pack("{s:s, s:s, s:i, s:i}", "buffer", buffer, "group", "main", "term", 0,
+			      "number", 0));
+	}
+	sim_run(s, S);
+	sim_start(s, 1);
+	assert_true(sim_run_until(s, n1_serves_some, 10 * S));
+	assert_true(sim_run_until(s, n1_serves_all, 90 * S));
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -230,6 +297,8 @@ int main(void)
 			test_three_that_break_links_of_their_own_do_not_keep_a_push_from_the_others),
 		cmocka_unit_test(test_who_stays_busy_is_lost_alone),
 		cmocka_unit_test(test_who_was_busy_for_long_leaves_as_much_time_for_the_bytes),
+		cmocka_unit_test(
+			test_who_asks_for_many_repairs_and_stays_busy_does_not_take_all_turns),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
