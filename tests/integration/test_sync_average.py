@@ -127,6 +127,12 @@ def test_tensors_of_several_types_and_ragged_sizes_share_pieces_and_keep_their_p
         assert result[offset:offset + size] == expected, name
 
 
+def test_a_piece_may_have_an_odd_size(np):
+    contents = [b"\x00\x3c" * 32_767 + b"\xee" + b"\x00\x40" for _ in range(2)]
+    result, _ = averaged(contents, [["w", "F16", 0, 65_534], ["v", "F16", 65_535, 2]], chunk=65_537)
+    assert (result[:65_534], result[65_535:]) == (contents[0][:65_534], contents[0][65_535:])
+
+
 def test_planned_counted_and_kernels_bytes_are_equal_and_near_the_bound_of_a_ring(np):
     n, n_bytes = 4, 16 * CHUNK
     _, ends = averaged([bytes(n_bytes)] * n, [["w", "F32", 0, n_bytes]])

@@ -292,7 +292,8 @@ static bool reduce(struct average *a, uint64_t round)
 
 	if (!ours)
 		return true;
-	for (uint64_t i = 0; i < (ours->size + 1) / 2; i++)
+	/* Of the smallest elements there are as many; a byte of padding that is left over has no sum. */
+	for (uint64_t i = 0; i < ours->size / 2; i++)
 		a->sums[i] = -0.0f;
 	for (unsigned j = 0; j < a->n_nodes; j++) {
 		struct party *p = &a->parties[j];
