@@ -168,8 +168,8 @@ static bool is_equal(const struct average *a, unsigned peer, const uint8_t (*the
 static bool greet_party(struct average *a, unsigned peer)
 {
 	size_t n = a->pieces.n_others * TREE_HASH_SIZE;
-	struct greeting ours, theirs;
-	cleanup(freep) uint8_t(*digests)[TREE_HASH_SIZE] = malloc(n + 1);
+	struct greeting ours, theirs = {0}; /* of which fewer bytes may come */
+	cleanup(freep) uint8_t(*digests)[TREE_HASH_SIZE] = calloc(1, n + 1);
 
 	greet(a, peer, &ours);
 	if (!digests) {

@@ -128,7 +128,7 @@ static void *take(void *arg)
 	struct engine *e = arg;
 	struct wire *in = &chain_of(e)->wires[IN];
 	uint8_t answer[PREAMBLE_TOKEN_SIZE];
-	struct greeting greeting;
+	struct greeting greeting = {0}; /* of which fewer bytes may come */
 
 	wire_prove(e->order.token, e->order.node, answer);
 	if (!wire_connect(e, in) || !wire_hear(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
@@ -187,9 +187,9 @@ static void *give(void *arg)
 {
 	struct engine *e = arg;
 	struct wire *out = &chain_of(e)->wires[OUT];
-	uint8_t answer[PREAMBLE_TOKEN_SIZE], expected[PREAMBLE_TOKEN_SIZE];
+	uint8_t answer[PREAMBLE_TOKEN_SIZE] = {0}, expected[PREAMBLE_TOKEN_SIZE];
 	struct greeting greeting;
-	char word[STREAM_WORD_SIZE];
+	char word[STREAM_WORD_SIZE] = {0};
 
 	greet(e, &greeting);
 	wire_prove(e->next.token, e->next.node, expected);

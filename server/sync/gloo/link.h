@@ -42,7 +42,8 @@ int link_fd(const struct link *l);
 
 /*
  * Both ends call these with the same slot and size; each slot once. The bytes belong to the transfer until it
- * was waited for. None of them blocks. -EPIPE with a sentence: the link is broken.
+ * was waited for. None of them blocks. -EPIPE with a sentence: the link is broken. Of what the other end sends too
+ * little of, the rest stays as it was, and Gloo does not say so.
  */
 int link_send(struct link *l, uint64_t slot, const void *from, size_t size, struct transfer **ret,
 	      char why[LINK_WHY_SIZE]);
