@@ -4,6 +4,7 @@ import random
 import select
 import signal
 import socket
+import struct
 
 import features
 import pytest
@@ -181,6 +182,21 @@ def test_a_stranger_who_comes_first_gets_nothing():
         stranger.setblocking(False)
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
             assert b"weights!" not in stranger.recv(1 << 16)
+
+
+@pytest.mark.parametrize("slot, length", ((77, 8), (0, 1 << 30)), ids=("that nobody asked for", "that is too long"))
+def test_a_neighbour_that_sends_what_gloo_does_not_take_is_named(slot, length):
+    """In Gloo's own thread that is an exception that nobody catches."""
+    with contextlib.closing(Memory(10)) as memory, contextlib.closing(Engine(engine="gloo")) as engine:
+        engine.open(memory, stall_ms=1000)
+        size, ours = bytes.fromhex(engine.hello)[0], bytearray(bytes.fromhex(engine.hello)[1:])[:136]
+        theirs = ours[:2] + b"\xff\xff" + ours[4:]  # the end with the lower port listens
+        engine.start(from_hello=(bytes([0, size]) + theirs).hex())
+        with socket.create_connection(("127.0.0.1", engine.port), PATIENCE_S) as neighbour:
+            ask = neighbour.recv(48, socket.MSG_WAITALL)
+            assert struct.unpack("=6Q", ask)[1:3] == (3, 0), ask  # it is ready to receive the greeting
+            neighbour.sendall(struct.pack("=6Q", 48 + length, 1, slot, 0, length, 0) + bytes(8))
+            assert_failed(engine, "a", "b", "a", "a sent nothing")
 
 
 # --- The agent ---------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <dirent.h>
+#include <exception>
 #include <fcntl.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
@@ -21,6 +23,7 @@
 #include <vector>
 
 extern "C" {
+#include "server/base/log.h"
 #include "server/sync/base/planned.h"
 }
 
@@ -61,6 +64,23 @@ template <typename F> static int attempt(char why[LINK_WHY_SIZE], int error, F f
 	return error;
 }
 
+/*
+ * Gloo's thread of a link catches nothing, and throws where the other end breaks its protocol: that must cost the
+ * link, which falls silent and is named by the watch, and not the process, which would be blamed instead. Nothing was
+ * unwound; that thread and whoever waits for its locks stay where they are. Of the loop nobody would hear again.
+ */
+[[noreturn]] static void on_terminate()
+{
+	char why[LINK_WHY_SIZE];
+
+	if (gettid() == getpid() || !std::current_exception())
+		std::abort();
+	(void)attempt(why, 0, [] { std::rethrow_exception(std::current_exception()); });
+	log_error("a link is silent from now on: %s", why);
+	for (;;)
+		(void)pause();
+}
+
 static std::string digits_of(const struct sockaddr_storage &address)
 {
 	char host[NI_MAXHOST];
@@ -75,6 +95,7 @@ static std::string digits_of(const struct sockaddr_storage &address)
 int link_new(const struct sockaddr_storage *address, bool is_first, struct link **ret,
 	     char why[LINK_WHY_SIZE])
 {
+	(void)std::set_terminate(on_terminate);
 	return attempt(why, -EIO, [&] {
 		auto l = std::make_unique<struct link>();
 		gloo::transport::tcp::attr attributes;
