@@ -485,7 +485,7 @@ void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, c
 	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0 ||
 	    field_number(message, "port", 65535, &m->port) < 0 || !m->port ||
 	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
-	    take_missing(t, m, message) < 0) {
+	    (a->config->gloo && !hello) || take_missing(t, m, message) < 0) {
 		member_is_wrong(a, t, m, "opened");
 		return;
 	}
