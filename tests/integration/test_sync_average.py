@@ -196,6 +196,13 @@ def test_a_node_that_does_not_start_is_named_by_all():
         assert_failed(a.engines[2], ("n0",))
 
 
+def test_a_node_that_says_no_hello_is_named():
+    with average([bytes(100)] * 2, [["w", "F32", 0, 100]]) as a:
+        a.hellos[1][0] = "00" * 1000
+        a.start(ranks=(0,))
+        assert_failed(a.engines[0], ("n1",))
+
+
 # --- The agent ---------------------------------------------------------------------------------------
 
 

@@ -240,11 +240,20 @@ def test_tls_is_refused_with_what_carries_it():
 
 
 @pytest.mark.parametrize("hello", (..., None, 7, "", "0", "zz", "00", "0000", "88" + "00" * 10, "00" * 1000))
-def test_a_hello_that_is_none_is_refused(hello):
+def test_a_hello_that_is_none_fails_the_link_with_who_said_it(hello):
     with contextlib.closing(Memory(10)) as memory, contextlib.closing(Engine(engine="gloo")) as engine:
         engine.open(memory)
         engine.start(**({} if hello is ... else {"from_hello": hello}))
-        assert "`from_hello` has to be" in engine.hear()["why"]
+        assert_failed(engine, "a", "b", "a", "a said no `hello`")
+
+
+def test_a_hello_of_the_next_that_is_none_fails_the_link_with_who_said_it():
+    with contextlib.closing(Memory(10)) as memory, contextlib.closing(Engine(engine="gloo")) as a, \
+            contextlib.closing(Engine(engine="gloo")) as b:
+        a.open(memory, node="a", **{"from": None, "token": None})
+        b.open(memory)
+        b.start({"node": "c", "address": "127.0.0.1", "port": 1, "token": "11" * 32, "hello": "00"}, from_hello=a.hello)
+        assert_failed(b, "b", "c", "c", "c said no `hello`")
 
 
 def test_orders_come_once():

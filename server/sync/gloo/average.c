@@ -583,11 +583,11 @@ static int start_average(struct engine *e, const json_t *order, char why[ORDER_W
 		if (j == a->rank)
 			continue;
 		if (take_hello(json_array_get(hellos, j), &a->wires[j]) < 0) {
-			(void)snprintf(why, ORDER_WHY_SIZE,
-				       "the order is wrong: in `hellos` has to be what %s opened "
-				       "for %s",
-				       a->wires[j].node, e->order.node);
-			return -EBADMSG;
+			/* Our agent only passed it on: it is the link that fails. */
+			engine_break(e, &a->wires[j],
+				     "%s said no hello of Gloo's in `hellos` for %s",
+				     a->wires[j].node, e->order.node);
+			return 0;
 		}
 		atomic_store(&a->wires[j].state, WIRE_CONNECTING);
 	}

@@ -310,32 +310,32 @@ static int start_wire(struct engine *e, struct wire *w, void *(*fn)(void *),
 	return r;
 }
 
+/* Our agent only passed it on: it is the link that fails, for which who said it is asked, too. */
+static int refuse_hello(struct engine *e, const struct wire *w)
+{
+	engine_break(e, w, "%s said no `hello` of Gloo's", w->node);
+	return 0;
+}
+
 static int start_chain(struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE])
 {
 	struct chain *chain = chain_of(e);
-	bool is_source = !chain->wires[IN].link, is_last;
+	struct wire *in = &chain->wires[IN], *out = &chain->wires[OUT];
+	bool is_source = !in->link, is_last;
 	int r = order_read_next(order, &e->next, why);
 
 	if (r < 0)
 		return r;
 	is_last = !e->next.node[0];
-	memcpy(chain->wires[OUT].node, e->next.node, sizeof(chain->wires[OUT].node));
-	if (!is_source && take_hello(order, "from_hello", &chain->wires[IN]) < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE,
-			       "the order is wrong: `from_hello` has to be the `hello` of %s",
-			       chain->wires[IN].node);
-		return -EBADMSG;
-	}
-	if (!is_last && take_hello(json_object_get(order, "next"), "hello", &chain->wires[OUT]) < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE,
-			       "the order is wrong: `next.hello` has to be the `hello` of %s",
-			       chain->wires[OUT].node);
-		return -EBADMSG;
-	}
+	memcpy(out->node, e->next.node, sizeof(out->node));
+	if (!is_source && take_hello(order, "from_hello", in) < 0)
+		return refuse_hello(e, in);
+	if (!is_last && take_hello(json_object_get(order, "next"), "hello", out) < 0)
+		return refuse_hello(e, out);
 	if (!is_source)
-		r = start_wire(e, &chain->wires[IN], take, why);
+		r = start_wire(e, in, take, why);
 	if (r == 0 && !is_last)
-		r = start_wire(e, &chain->wires[OUT], give, why);
+		r = start_wire(e, out, give, why);
 	return r;
 }
 
