@@ -153,6 +153,12 @@ def test_a_tensor_without_a_mean_that_differs_is_refused_by_name():
             assert end["op"] == "failed" and end["who"] == other and "'steps'" in end["why"], end
 
 
+def test_what_has_no_mean_is_there_before_anybody_waits():
+    tensors, n_bytes = lay_out(("w", "F32", 4000), ("ids", "I64", 8000))
+    with average([b"\x01" * n_bytes] * 2, tensors) as a:
+        assert [result.read()[tensors[1][2]:] for result in a.results] == [b"\x01" * 8000] * 2
+
+
 def test_other_tensors_are_refused():
     with average([bytes(100)] * 2, None, tables=[[["w", "F32", 0, 100]], [["w", "BF16", 0, 100]]]) as a:
         a.start()

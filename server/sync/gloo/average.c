@@ -358,16 +358,6 @@ static bool run_rounds(struct average *a)
 	return true;
 }
 
-static void copy_others(struct average *a)
-{
-	for (size_t i = 0; i < a->pieces.n_tensors; i++) {
-		const struct tensor *t = &a->pieces.tensors[i];
-
-		if (t->type == MEAN_TYPES)
-			memcpy(a->result + t->offset, a->source + t->offset, t->size);
-	}
-}
-
 static bool part(struct average *a)
 {
 	char word[STREAM_WORD_SIZE];
@@ -386,10 +376,7 @@ static void *work(void *arg)
 {
 	struct average *a = arg;
 
-	if (!greet_all(a))
-		return NULL;
-	copy_others(a);
-	if (run_rounds(a) && part(a))
+	if (greet_all(a) && run_rounds(a) && part(a))
 		engine_thread_is_done(a->engine);
 	return NULL;
 }
@@ -469,8 +456,11 @@ static int map_memory(struct average *a, char why[ORDER_WHY_SIZE])
 	return 0;
 }
 
-/* Before the others are told that we are ready: whoever digests for long must not look silent. */
-static int digest_others(struct average *a, char why[ORDER_WHY_SIZE])
+/*
+ * Tensors without a mean, of which there may be many: before the others are told that we are ready, as whoever digests
+ * or copies for long must not look silent.
+ */
+static int take_others(struct average *a, char why[ORDER_WHY_SIZE])
 {
 	size_t other = 0;
 
@@ -483,8 +473,10 @@ static int digest_others(struct average *a, char why[ORDER_WHY_SIZE])
 	for (size_t i = 0; i < a->pieces.n_tensors; i++) {
 		const struct tensor *t = &a->pieces.tensors[i];
 
-		if (t->type == MEAN_TYPES)
-			tree_hash(a->source + t->offset, t->size, a->digests[other++]);
+		if (t->type != MEAN_TYPES)
+			continue;
+		tree_hash(a->source + t->offset, t->size, a->digests[other++]);
+		memcpy(a->result + t->offset, a->source + t->offset, t->size);
 	}
 	return 0;
 }
@@ -546,7 +538,7 @@ static int open_average(struct engine *e, const json_t *order, json_t *opened,
 	if (r == 0)
 		r = map_memory(a, why);
 	if (r == 0)
-		r = digest_others(a, why);
+		r = take_others(a, why);
 	if (r == 0)
 		r = open_wires(a, opened, why);
 	e->n_wires = a->n_nodes;
