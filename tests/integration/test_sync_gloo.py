@@ -159,7 +159,7 @@ def test_a_neighbour_that_is_gone_before_the_start_is_named():
 
 @pytest.mark.parametrize("theirs, word", (
     ({"token": "22" * 32}, "wrong token"), ({"epoch": 2}, "another sync or epoch"), ({"chunk": 65_536}, "another size"),
-    ({"ranges": [[0, 9]]}, "another size"), ({"from": "z"}, "wrong token")))
+    ({"ranges": [[0, 9]]}, "another size"), ({"from": "z"}, "wrong token"), ({"node": "c"}, "wrong token")))
 def test_a_stream_that_is_not_the_expected_one_is_refused(theirs, word):
     with contextlib.closing(Memory(b"x" * 10)) as source, contextlib.closing(Memory(10)) as sink, \
             contextlib.closing(Engine(engine="gloo")) as a, contextlib.closing(Engine(engine="gloo")) as b:

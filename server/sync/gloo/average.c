@@ -106,7 +106,7 @@ static void greet(const struct average *a, unsigned peer, struct greeting *ret)
 	struct preamble p = {.epoch = o->epoch, .n_bytes = o->n_bytes};
 
 	memcpy(p.sync, o->sync, sizeof(p.sync));
-	wire_prove(o->token, o->node, p.token);
+	wire_prove(o->token, o->node, a->wires[peer].node, p.token);
 	memcpy(p.from, o->node, sizeof(p.from));
 	memcpy(p.to, a->wires[peer].node, sizeof(p.to));
 	preamble_encode(&p, ret->preamble);
@@ -124,7 +124,7 @@ static bool is_welcome(const struct average *a, unsigned peer, const struct gree
 	const char *wrong = NULL;
 	struct preamble p;
 
-	wire_prove(o->token, w->node, proof);
+	wire_prove(o->token, w->node, o->node, proof);
 	if (preamble_decode(g->preamble, &p) < 0)
 		wrong = "says no greeting of ours";
 	else if (memcmp(p.token, proof, sizeof(proof)) != 0)

@@ -71,7 +71,7 @@ static bool is_welcome(struct engine *e, const struct wire *w, const struct gree
 	const char *wrong = NULL;
 	struct preamble p;
 
-	wire_prove(o->token, o->from, proof);
+	wire_prove(o->token, o->from, o->node, proof);
 	if (preamble_decode(g->preamble, &p) < 0)
 		wrong = "no preamble of ours";
 	else if (memcmp(p.token, proof, sizeof(proof)) != 0)
@@ -130,7 +130,7 @@ static void *take(void *arg)
 	uint8_t answer[PREAMBLE_TOKEN_SIZE];
 	struct greeting greeting = {0}; /* of which fewer bytes may come */
 
-	wire_prove(e->order.token, e->order.node, answer);
+	wire_prove(e->order.token, e->order.node, e->order.from, answer);
 	if (!wire_connect(e, in) || !wire_hear(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
 	    !is_welcome(e, in, &greeting) || !wire_say(e, in, SLOT_ANSWER, answer, sizeof(answer)) ||
 	    !take_stream(e) || !wire_say(e, in, SLOT_THERE, STREAM_THERE, STREAM_WORD_SIZE))
@@ -147,7 +147,7 @@ static void greet(const struct engine *e, struct greeting *ret)
 	struct preamble p = {.epoch = e->order.epoch, .n_bytes = e->order.total};
 
 	memcpy(p.sync, e->order.sync, sizeof(p.sync));
-	wire_prove(e->next.token, e->order.node, p.token);
+	wire_prove(e->next.token, e->order.node, e->next.node, p.token);
 	memcpy(p.from, e->order.node, sizeof(p.from));
 	memcpy(p.to, e->next.node, sizeof(p.to));
 	preamble_encode(&p, ret->preamble);
@@ -192,7 +192,7 @@ static void *give(void *arg)
 	char word[STREAM_WORD_SIZE] = {0};
 
 	greet(e, &greeting);
-	wire_prove(e->next.token, e->next.node, expected);
+	wire_prove(e->next.token, e->next.node, e->order.node, expected);
 	if (!wire_connect_to(e, out, &e->next.address, e->next.max_rate) ||
 	    !wire_say(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) ||
 	    !wire_hear(e, out, SLOT_ANSWER, answer, sizeof(answer)))

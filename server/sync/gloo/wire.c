@@ -149,15 +149,16 @@ bool wire_hear(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t
 	return wire_receive(e, w, slot, to, size, &t) && wire_finish(e, w, &t);
 }
 
-void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *node,
+void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *from, const char *to,
 		uint8_t ret[PREAMBLE_TOKEN_SIZE])
 {
-	uint8_t both[PREAMBLE_TOKEN_SIZE + PREAMBLE_NAME_SIZE] = {0};
+	uint8_t all[PREAMBLE_TOKEN_SIZE + 2 * PREAMBLE_NAME_SIZE] = {0};
 
 	_Static_assert(PREAMBLE_TOKEN_SIZE == TREE_HASH_SIZE, "it is a hash");
-	memcpy(both, token, PREAMBLE_TOKEN_SIZE);
-	memcpy(both + PREAMBLE_TOKEN_SIZE, node, strlen(node));
-	tree_hash(both, sizeof(both), ret);
+	memcpy(all, token, PREAMBLE_TOKEN_SIZE);
+	memcpy(all + PREAMBLE_TOKEN_SIZE, from, strlen(from));
+	memcpy(all + PREAMBLE_TOKEN_SIZE + PREAMBLE_NAME_SIZE, to, strlen(to));
+	tree_hash(all, sizeof(all), ret);
 }
 
 /* --- For the loop ------------------------------------------------------------------------------ */

@@ -64,10 +64,10 @@ bool wire_say(struct engine *e, struct wire *w, uint64_t slot, const void *from,
 bool wire_hear(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t size);
 
 /*
- * What a node says over a link to show that its agent gave it the token, which it never says itself: whoever came
- * first may be a stranger.
+ * What `from` says to `to` to show that its agent gave it the token, which it never says itself: whoever came first may
+ * be a stranger. Nobody else takes it, nor on the way back: who heard it gains nothing by it elsewhere.
  */
-void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *node,
+void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *from, const char *to,
 		uint8_t ret[PREAMBLE_TOKEN_SIZE]);
 
 /* For the loop: for how long bytes were owed and none moved. */
