@@ -142,15 +142,16 @@ def test_planned_counted_and_kernels_bytes_are_equal_and_near_the_bound_of_a_rin
         assert bound <= end["out"]["bytes"] <= 1.001 * bound, (end, bound)
 
 
-def test_a_tensor_without_a_mean_that_differs_is_refused_by_name():
-    tensors, n_bytes = lay_out(("w", "F32", 4000), ("steps", "I64", 8), ("rng", "U8", 100))
+@pytest.mark.parametrize("name, told", (("steps", "'steps'"), ("steps" + "é" * 100, "'steps" + "é" * 97 + "'")))
+def test_a_tensor_without_a_mean_that_differs_is_refused_by_name(name, told):
+    tensors, n_bytes = lay_out(("w", "F32", 4000), (name, "I64", 8), ("rng", "U8", 100))
     contents = [bytearray(n_bytes) for _ in range(2)]
     contents[1][tensors[1][2]] = 1
     with average([bytes(content) for content in contents], tensors) as a:
         a.start()
         for engine, other in zip(a.engines, ("n1", "n0")):
             end = engine.hear_end()
-            assert end["op"] == "failed" and end["who"] == other and "'steps'" in end["why"], end
+            assert end["op"] == "failed" and end["who"] == other and told in end["why"], end
 
 
 def test_what_has_no_mean_is_there_before_anybody_waits():
@@ -228,7 +229,8 @@ def test_an_order_that_is_wrong_is_refused_with_what_is_wrong(change, word):
 @pytest.mark.parametrize("table, word", (
     (b"", "table"), (b"{}", "array"), (b"[7]", "tensor has to be"), (b'[["w","F32",0]]', "tensor has to be"),
     (b'[["w","F32",0,12]]', "tensor has to be"), (b'[["w","F32",-1,4]]', "tensor has to be"),
-    (b'[["w","F32",0,6]]', "'w'"), (b'[["v","U8",0,4],["w","F32",3,4]]', "'w'"), (b'[["w","F32",11,0]]', "tensor has to be")))
+    (b'[["w","F32",0,6]]', "'w'"), (b'[["v","U8",0,4],["w","F32",3,4]]', "'w'"), (b'[["w","F32",11,0]]', "tensor has to be"),
+    (('[["v","U8",0,4],["w%s","x%s",3,4]]' % ("é" * 100, "é" * 10)).encode(), "'w" + "é" * 99 + "'")))
 def test_a_table_that_is_wrong_is_refused_with_what_is_wrong(table, word):
     order = {"operation": "average", "from": None, "nodes": [{"node": "b", "address": "127.0.0.1"}], "security": "none"}
     with contextlib.closing(Memory(10)) as memory, contextlib.closing(Memory(table)) as text, \

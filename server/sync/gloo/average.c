@@ -155,9 +155,9 @@ static bool is_equal(const struct average *a, unsigned peer, const uint8_t (*the
 			continue;
 		if (memcmp(a->digests[other], theirs[other], TREE_HASH_SIZE) != 0) {
 			engine_break(a->engine, w,
-				     "tensor '%.200s' is of no type that has a mean, and %s has "
+				     "tensor '%.*s' is of no type that has a mean, and %s has "
 				     "other bytes in it",
-				     t->name, w->node);
+				     pieces_fit(t->name, PIECES_NAME_FIT), t->name, w->node);
 			return false;
 		}
 		other++;

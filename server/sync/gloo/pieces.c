@@ -6,6 +6,19 @@
 #include <string.h>
 
 #define PADDING_MAX 4096 /* bytes that are carried to no end, because another transfer costs more */
+#define TYPE_FIT 20
+
+int pieces_fit(const char *name, int max)
+{
+	int n = (int)strnlen(name, (size_t)max + 1);
+
+	if (n <= max)
+		return n;
+	/* JSON takes no half of a character. The bytes 10xxxxxx go on with one. */
+	while (max > 0 && ((unsigned char)name[max] & 0xc0) == 0x80)
+		max--;
+	return max;
+}
 
 static int read_tensor(const json_t *row, uint64_t end, uint64_t n_bytes, struct tensor *ret,
 		       char why[PIECES_WHY_SIZE])
@@ -27,9 +40,10 @@ static int read_tensor(const json_t *row, uint64_t end, uint64_t n_bytes, struct
 			       .type = mean_type_find(type)};
 	if (ret->offset < end || (ret->type != MEAN_TYPES && ret->size % mean_size(ret->type))) {
 		(void)snprintf(why, PIECES_WHY_SIZE,
-			       "the order is wrong: tensor '%.200s' lies in another one, or its "
-			       "size is none of %.20s",
-			       name, type);
+			       "the order is wrong: tensor '%.*s' lies in another one, or its "
+			       "size is none of %.*s",
+			       pieces_fit(name, PIECES_NAME_FIT), name, pieces_fit(type, TYPE_FIT),
+			       type);
 		return -EBADMSG;
 	}
 	return 0;

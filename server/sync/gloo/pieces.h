@@ -14,6 +14,7 @@
 #include "server/sync/gloo/mean.h"
 
 #define PIECES_WHY_SIZE 512
+#define PIECES_NAME_FIT 200 /* bytes of a tensor's name in a sentence */
 
 struct tensor {
 	const char *name; /* of the table */
@@ -53,6 +54,9 @@ struct pieces {
 int pieces_init(struct pieces *p, const char *text, size_t size, uint64_t n_bytes, uint64_t chunk,
 		unsigned n_nodes, char why[PIECES_WHY_SIZE]);
 void pieces_deinit(struct pieces *p);
+
+/* How many bytes of a name of the table fit into `max`, in whole characters: for %.*s. */
+int pieces_fit(const char *name, int max);
 
 /* A tensor's part in a piece, the first of which is piece::first; NULL: there is no such part. */
 const struct tensor *pieces_part(const struct pieces *p, const struct piece *piece, size_t tensor,
