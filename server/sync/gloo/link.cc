@@ -19,6 +19,7 @@
 #include <netdb.h>
 #include <stdexcept>
 #include <string>
+#include <sys/time.h>
 #include <unistd.h>
 #include <vector>
 
@@ -135,6 +136,16 @@ static bool is_same_place(const struct sockaddr_storage &a, const struct sockadd
 	       digits_of(a) == digits_of(b);
 }
 
+/* What Gloo sets on a socket once a link has it. Its newer releases accept all comers, who are not told apart else. */
+static bool is_in_use(int fd)
+{
+	struct timeval timeout = {};
+	socklen_t size = sizeof(timeout);
+
+	return getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, &size) == 0 &&
+	       std::chrono::seconds(timeout.tv_sec) == FOR_EVER;
+}
+
 /* Gloo keeps its sockets to itself: the one of this link is connected, and has the port of one of the two ends. */
 static bool is_socket_of(int fd, const std::vector<char> &ours, const std::vector<char> &theirs)
 {
@@ -143,7 +154,7 @@ static bool is_socket_of(int fd, const std::vector<char> &ours, const std::vecto
 
 	if (getsockname(fd, (struct sockaddr *)&here, &here_size) < 0 ||
 	    getpeername(fd, (struct sockaddr *)&there, &there_size) < 0 ||
-	    (here.ss_family != AF_INET && here.ss_family != AF_INET6))
+	    (here.ss_family != AF_INET && here.ss_family != AF_INET6) || !is_in_use(fd))
 		return false;
 	return is_same_place(here, Address(ours).getSockaddr()) ||
 	       is_same_place(there, Address(theirs).getSockaddr());
