@@ -149,6 +149,15 @@ def test_a_neighbour_that_does_not_start_is_named():
         assert_failed(c.engines[1], "a", "b", "a", "a ")
 
 
+def test_a_hello_that_leads_elsewhere_is_not_followed():
+    with chain("ab", Memory(10), address="127.0.0.1") as c:
+        elsewhere = bytearray.fromhex(c.engines[1].hello)
+        at = elsewhere.index(bytes((127, 0, 0, 1)))
+        elsewhere[at + 3] = 2
+        c.engines[0].start(c.next(0) | {"hello": elsewhere.hex()})
+        assert_failed(c.engines[0], "a", "b", "b", "another address")
+
+
 def test_a_neighbour_that_is_gone_before_the_start_is_named():
     with chain("ab", Memory(10), stall_ms=300) as c:
         c.engines[1].kill()

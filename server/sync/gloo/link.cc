@@ -130,6 +130,14 @@ uint16_t link_port(const struct link *l)
 	return port_of(Address(l->hello).getSockaddr());
 }
 
+int link_hello_place(const uint8_t *hello, size_t size, struct sockaddr_storage *ret,
+		     char why[LINK_WHY_SIZE])
+{
+	return attempt(why, -EPIPE, [&] {
+		*ret = Address(std::vector<char>(hello, hello + size)).getSockaddr();
+	});
+}
+
 static bool is_same_place(const struct sockaddr_storage &a, const struct sockaddr_storage &b)
 {
 	return a.ss_family == b.ss_family && port_of(a) == port_of(b) &&

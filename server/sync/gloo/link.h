@@ -31,6 +31,9 @@ int link_new(const struct sockaddr_storage *address, bool is_first, struct link 
 /* What the other end has to know to connect, and how long it is. */
 size_t link_hello(const struct link *l, uint8_t ret[LINK_HELLO_MAX]);
 uint16_t link_port(const struct link *l);
+/* Where a hello leads to. -EPIPE with a sentence. */
+int link_hello_place(const uint8_t *hello, size_t size, struct sockaddr_storage *ret,
+		     char why[LINK_WHY_SIZE]);
 
 /*
  * Connects to the end that said this hello, which has to connect to this one. Blocks until both did; nothing

@@ -74,35 +74,20 @@ static bool is_host(const struct sockaddr_storage *a, const struct sockaddr_stor
 		       : memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
 }
 
-/* A socket that was accepted has the port of our hello. Gloo does not say which end dialled. */
-static int is_dialled(const struct wire *w, bool *ret)
-{
-	struct sockaddr_storage here;
-	socklen_t size = sizeof(here);
-
-	if (getsockname(link_fd(w->link), (struct sockaddr *)&here, &size) < 0)
-		return -errno;
-	/* It lies at the same place in both families. */
-	*ret = ntohs(((const struct sockaddr_in *)&here)->sin_port) != link_port(w->link);
-	return 0;
-}
-
-/* The agent trusts the network of this address; the hello could lead into another. */
+/* The agent trusts the network of this address; the hello could lead into another, and it is what Gloo dials. */
 bool wire_connect_to(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate)
 {
 	struct sockaddr_storage there;
-	socklen_t size = sizeof(there);
-	bool dialled;
+	char why[LINK_WHY_SIZE];
 
-	if (!wire_connect(e, w))
-		return false;
-	if (is_dialled(w, &dialled) < 0 ||
-	    getpeername(link_fd(w->link), (struct sockaddr *)&there, &size) < 0)
-		return broke(e, w, strerror(errno));
-	if (dialled && !is_host(&there, &at->at)) {
+	if (link_hello_place(w->hello, w->hello_size, &there, why) < 0)
+		return broke(e, w, why);
+	if (!is_host(&there, &at->at)) {
 		engine_break(e, w, "the hello of %s leads to another address", w->node);
 		return false;
 	}
+	if (!wire_connect(e, w))
+		return false;
 	/* Without it, it works as well, only faster. */
 	if (max_rate)
 		(void)setsockopt(link_fd(w->link), SOL_SOCKET, SO_MAX_PACING_RATE, &max_rate,
@@ -188,6 +173,19 @@ bool wire_is_queued(const struct wire *w)
 	return ioctl(link_fd(w->link), SIOCOUTQ, &n) == 0 && n > 0;
 }
 
+/* A socket that was accepted has the port of our hello. Gloo does not say which end dialled. */
+static int is_dialled(const struct wire *w, bool *ret)
+{
+	struct sockaddr_storage here;
+	socklen_t size = sizeof(here);
+
+	if (getsockname(link_fd(w->link), (struct sockaddr *)&here, &size) < 0)
+		return -errno;
+	/* It lies at the same place in both families. */
+	*ret = ntohs(((const struct sockaddr_in *)&here)->sin_port) != link_port(w->link);
+	return 0;
+}
+
 /*
  * bytes_acked has our SYN in it where we dialled. There is no FIN of ours, whatever Gloo closes: our descriptor
  * is open. bytes_received has the peer's.
@@ -196,7 +194,7 @@ int wire_traffic(const struct wire *w, struct traffic *ret)
 {
 	struct tcp_info info;
 	int before, after, fd = link_fd(w->link), r;
-	bool dialled;
+	bool dialled = false;
 
 	r = is_dialled(w, &dialled);
 	if (r < 0)

@@ -49,7 +49,7 @@ struct traffic {
 
 /* For a thread: blocks until both ends are connected. False: the engine was told why not. */
 bool wire_connect(struct engine *e, struct wire *w);
-/* The same, and whom we dial has to be at this address. */
+/* The same, where the hello leads to this address, whoever of the two then dials. */
 bool wire_connect_to(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate);
 
 /* For a thread; both ends with the same slot. False: the engine was told why not. */
