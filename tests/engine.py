@@ -140,8 +140,8 @@ class Engine:
                  "chunk": CHUNK, "stall_ms": 30_000, "security": "tls" if fds else "none"} | changes
         self.tell({k: v for k, v in order.items() if v is not ...}, [memory.fd, *fds])
 
-    def start(self, next=None, max_rate=0, **more):
-        self.tell({"op": "start", "next": next, "max_rate": max_rate} | more)
+    def start(self, next=None, max_rate=0, from_address="127.0.0.1", **more):
+        self.tell({"op": "start", "next": next, "max_rate": max_rate, "from_address": from_address} | more)
 
     def kill(self, sig=signal.SIGKILL):
         self.is_stopped = sig == signal.SIGSTOP
@@ -244,7 +244,8 @@ class Chain:
         """The last one first; those at `places` only."""
         for i in reversed(range(len(self.names)) if places is None else places):
             hello = self.engines[i - 1].hello if i else None
-            self.engines[i].start(self.next(i), max_rate, **({"from_hello": hello} if hello else {}))
+            self.engines[i].start(self.next(i), max_rate, self.address(max(i - 1, 0)),
+                                  **({"from_hello": hello} if hello else {}))
 
     def await_done(self, patience_s=PATIENCE_S):
         """What each of them said at its end, which has to be "done"."""

@@ -415,6 +415,7 @@ static json_t *next_of(const struct member *m)
 void epoch_start(struct agent *a, struct transaction *t)
 {
 	const char *from = a->config->name, *hello = t->engine_hello;
+	const char *address = a->config->data_address;
 
 	t->phase = PHASE_BYTES;
 	t->epoch_ns = t->moved_ns = agent_now(a);
@@ -423,11 +424,13 @@ void epoch_start(struct agent *a, struct transaction *t)
 		m->moved_ns = t->epoch_ns;
 		member_set_state(a, t, m, MEMBER_MOVING);
 		member_tell(a, t, m, "start",
-			    json_pack("{s:I, s:o, s:s, s:I, s:s*}", "epoch", (json_int_t)t->epoch,
-				      "next", next_of(m->next), "from", from, "max_rate",
+			    json_pack("{s:I, s:o, s:s, s:s*, s:I, s:s*}", "epoch",
+				      (json_int_t)t->epoch, "next", next_of(m->next), "from", from,
+				      "from_address", a->config->gloo ? address : NULL, "max_rate",
 				      (json_int_t)t->max_rate, "from_hello",
 				      hello[0] ? hello : NULL));
 		from = m->name;
+		address = m->address;
 		hello = m->hello;
 	}
 	work_tell(a, &t->engine,

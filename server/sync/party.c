@@ -889,11 +889,12 @@ static int check_next(const json_t *next, const char **ret_node)
 static void on_start(struct agent *a, struct party *p, const json_t *message)
 {
 	json_t *next = json_object_get(message, "next");
-	const char *to = NULL, *hello;
+	const char *to = NULL, *hello, *from_address;
 	uint64_t max_rate, whole_ns = 0;
 
 	if (p->state != PARTY_OPEN || !next || check_next(next, &to) < 0 ||
 	    field_string_or_null(message, "from_hello", HELLO_MAX, &hello) < 0 ||
+	    field_string_or_null(message, "from_address", 255, &from_address) < 0 ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
 		out_of_order(a, p, "start");
 		return;
@@ -905,8 +906,8 @@ static void on_start(struct agent *a, struct party *p, const json_t *message)
 	p->whole_ns = whole_ns > p->whole_ns ? whole_ns : p->whole_ns;
 	set_state(a, p, PARTY_MOVING, 2 * a->config->stall_ns);
 	work_tell(a, &p->engine,
-		  json_pack("{s:s, s:O, s:I, s:s*}", "op", "start", "next", next, "max_rate",
-			    (json_int_t)max_rate, "from_hello", hello),
+		  json_pack("{s:s, s:O, s:I, s:s*, s:s*}", "op", "start", "next", next, "max_rate",
+			    (json_int_t)max_rate, "from_address", from_address, "from_hello", hello),
 		  NULL, 0);
 }
 

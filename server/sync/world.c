@@ -138,22 +138,33 @@ static bool is_op(const json_t *message, const char *op)
 	return is && !strcmp(is, op);
 }
 
-/* False, with the reason, where an engine would send weights in the clear to where they should not go. */
-static bool may_dial(const struct world *w, const json_t *start, char why[WHY_SIZE])
+/* Whether an engine may dial what is in digits here, NULL: nothing. False with the reason. */
+static bool may_dial(const struct world *w, const json_t *text_or_null, const char *whose,
+		     char why[WHY_SIZE])
 {
-	const json_t *next = json_object_get(start, "next");
-	const char *text = json_string_value(json_object_get(next, "address"));
-	const char *node = json_string_value(json_object_get(next, "node"));
+	const char *text = json_string_value(text_or_null);
 	struct address address;
 
 	if (!text || w->config->data_tls)
 		return true;
 	if (address_from_digits(text, 1, &address))
-		return config_trusts(w->config, (const struct sockaddr *)&address.at,
-				     node ? node : "the next node", why);
+		return config_trusts(w->config, (const struct sockaddr *)&address.at, whose, why);
 	(void)snprintf(why, WHY_SIZE, "it was to dial '%.100s', which is no address in digits",
 		       text);
 	return false;
+}
+
+/*
+ * False, with the reason, where an engine would send weights in the clear to where they should not go. One of Gloo's
+ * may dial the node before it, too.
+ */
+static bool may_start(const struct world *w, const json_t *start, char why[WHY_SIZE])
+{
+	const json_t *next = json_object_get(start, "next");
+	const char *node = json_string_value(json_object_get(next, "node"));
+
+	return may_dial(w, json_object_get(next, "address"), node ? node : "the next node", why) &&
+	       may_dial(w, json_object_get(start, "from_address"), "the node before it", why);
 }
 
 /* Only engines open and start; under TLS they need to be who we are. */
@@ -164,7 +175,7 @@ static void edge_job_tell(void *world, struct job *job, const json_t *message, c
 	int all[TALK_FDS_MAX];
 	char why[WHY_SIZE];
 
-	if (is_op(message, "start") && !may_dial(w, message, why)) {
+	if (is_op(message, "start") && !may_start(w, message, why)) {
 		job_fail(job, why);
 		return;
 	}

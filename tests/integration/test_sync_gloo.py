@@ -101,7 +101,7 @@ def test_ipv6_carries_too():
             features.require("ipv6", "no IPv6 on loopback", available=False)
     data = random_bytes(10_000)
     with chain("ab", Memory(data), address="::1") as c:
-        c.engines[1].start(from_hello=c.engines[0].hello)
+        c.engines[1].start(from_address="::1", from_hello=c.engines[0].hello)
         c.engines[0].start(c.next(0) | {"address": "::1"})
         c.await_done()
         assert c.memories[1].read() == data
@@ -156,6 +156,16 @@ def test_a_hello_that_leads_elsewhere_is_not_followed():
         elsewhere[at + 3] = 2
         c.engines[0].start(c.next(0) | {"hello": elsewhere.hex()})
         assert_failed(c.engines[0], "a", "b", "b", "another address")
+        c.engines[1].start(from_address="127.0.0.2", from_hello=c.engines[0].hello)
+        assert_failed(c.engines[1], "a", "b", "a", "another address")
+
+
+@pytest.mark.parametrize("address", (None, "", "localhost", 7))
+def test_an_address_of_the_node_before_that_is_none_is_refused(address):
+    with contextlib.closing(Memory(10)) as memory, contextlib.closing(Engine(engine="gloo")) as engine:
+        engine.open(memory)
+        engine.start(from_address=address, from_hello="00")
+        assert "`from_address`" in engine.hear()["why"]
 
 
 def test_a_neighbour_that_is_gone_before_the_start_is_named():

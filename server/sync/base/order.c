@@ -47,13 +47,13 @@ static int read_name(const json_t *o, const char *key, char ret[PREAMBLE_NAME_SI
 	return 0;
 }
 
-int order_read_address(const json_t *o, uint64_t port, struct address *ret)
+int order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret)
 {
 	const char *text;
 	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
 
-	if (field_string(o, "address", INET6_ADDRSTRLEN, &text) < 0)
+	if (field_string(o, key, INET6_ADDRSTRLEN, &text) < 0)
 		return -EBADMSG;
 	*ret = (struct address){0};
 	if (inet_pton(AF_INET, text, &v4.sin_addr) == 1) {
@@ -94,7 +94,7 @@ static int read_names(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE]
 	if ((o->from[0] || o->is_average) && field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
 		return wrong(why, "`token` has to be 64 hexadecimal digits");
 	if ((o->from[0] || json_object_get(m, "address")) &&
-	    order_read_address(m, 0, &o->address) < 0)
+	    order_read_address(m, "address", 0, &o->address) < 0)
 		return wrong(why, "`address` has to be one of IPv4 or IPv6, in digits");
 	return 0;
 }
@@ -184,7 +184,7 @@ int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_
 		return wrong(why, "`next.node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
 	if (field_number(to, "port", UINT16_MAX, &port) < 0 || port == 0)
 		return wrong(why, "`next.port` has to be 1 to 65535");
-	if (order_read_address(to, port, &n.address) < 0)
+	if (order_read_address(to, "address", port, &n.address) < 0)
 		return wrong(why, "`next.address` has to be one of IPv4 or IPv6, in digits");
 	if (field_bytes(to, "token", n.token, sizeof(n.token)) < 0)
 		return wrong(why, "`next.token` has to be 64 hexadecimal digits");

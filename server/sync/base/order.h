@@ -53,7 +53,7 @@ void order_deinit(struct order *o);
 
 /* Reads "open", and takes the descriptors. -EBADMSG with a sentence. */
 int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE]);
-/* Digits in `address` of an object. -EBADMSG. */
-int order_read_address(const json_t *o, uint64_t port, struct address *ret);
+/* Digits in a field of an object. -EBADMSG. */
+int order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret);
 /* Reads "start". */
 int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE]);

@@ -176,7 +176,7 @@ static bool greet_party(struct average *a, unsigned peer)
 		engine_break(a->engine, NULL, "no memory for the digests of tensors");
 		return false;
 	}
-	if (!wire_connect_to(a->engine, &a->wires[peer], &a->parties[peer].address, a->max_rate) ||
+	if (!wire_connect(a->engine, &a->wires[peer], &a->parties[peer].address, a->max_rate) ||
 	    !exchange(a, peer, SLOT_GREETING, &ours, &theirs, sizeof(ours)) ||
 	    !is_welcome(a, peer, &theirs))
 		return false;
@@ -406,7 +406,8 @@ static int read_nodes(struct average *a, const json_t *order, char why[ORDER_WHY
 		p->wire = &a->wires[j];
 		p->wire->way = WIRE_BOTH;
 		if (field_string(node, "node", PREAMBLE_NAME_SIZE - 1, &name) < 0 ||
-		    !preamble_is_name(name) || order_read_address(node, 0, &p->address) < 0)
+		    !preamble_is_name(name) ||
+		    order_read_address(node, "address", 0, &p->address) < 0)
 			return wrong(why, "each of `nodes` has to have a `node` and an `address`");
 		(void)snprintf(p->wire->node, sizeof(p->wire->node), "%s", name);
 		for (unsigned i = 0; i < j; i++)

@@ -42,6 +42,7 @@ enum {
 struct chain {
 	struct wire wires[N_WIRES];
 	uint64_t n_pieces;
+	struct address from; /* where who comes before us has to be */
 };
 
 static struct chain *chain_of(const struct engine *e)
@@ -131,7 +132,8 @@ static void *take(void *arg)
 	struct greeting greeting = {0}; /* of which fewer bytes may come */
 
 	wire_prove(e->order.token, e->order.node, e->order.from, answer);
-	if (!wire_connect(e, in) || !wire_hear(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
+	if (!wire_connect(e, in, &chain_of(e)->from, 0) ||
+	    !wire_hear(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
 	    !is_welcome(e, in, &greeting) || !wire_say(e, in, SLOT_ANSWER, answer, sizeof(answer)) ||
 	    !take_stream(e) || !wire_say(e, in, SLOT_THERE, STREAM_THERE, STREAM_WORD_SIZE))
 		return NULL;
@@ -193,7 +195,7 @@ static void *give(void *arg)
 
 	greet(e, &greeting);
 	wire_prove(e->next.token, e->next.node, e->order.node, expected);
-	if (!wire_connect_to(e, out, &e->next.address, e->next.max_rate) ||
+	if (!wire_connect(e, out, &e->next.address, e->next.max_rate) ||
 	    !wire_say(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) ||
 	    !wire_hear(e, out, SLOT_ANSWER, answer, sizeof(answer)))
 		return NULL;
@@ -327,6 +329,12 @@ static int start_chain(struct engine *e, const json_t *order, char why[ORDER_WHY
 	if (r < 0)
 		return r;
 	is_last = !e->next.node[0];
+	if (!is_source && order_read_address(order, "from_address", 0, &chain->from) < 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE,
+			       "the order is wrong: `from_address` has to be one of IPv4 or IPv6, in "
+			       "digits");
+		return -EBADMSG;
+	}
 	memcpy(out->node, e->next.node, sizeof(out->node));
 	if (!is_source && take_hello(order, "from_hello", in) < 0)
 		return refuse_hello(e, in);

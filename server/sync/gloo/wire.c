@@ -52,16 +52,6 @@ static bool broke(struct engine *e, struct wire *w, const char *why)
 	return false;
 }
 
-bool wire_connect(struct engine *e, struct wire *w)
-{
-	char why[LINK_WHY_SIZE];
-
-	if (link_connect(w->link, w->hello, w->hello_size, why) < 0)
-		return broke(e, w, why);
-	atomic_store(&w->state, WIRE_CONNECTED);
-	return true;
-}
-
 static bool is_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
 	const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
@@ -75,7 +65,7 @@ static bool is_host(const struct sockaddr_storage *a, const struct sockaddr_stor
 }
 
 /* The agent trusts the network of this address; the hello could lead into another, and it is what Gloo dials. */
-bool wire_connect_to(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate)
+bool wire_connect(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate)
 {
 	struct sockaddr_storage there;
 	char why[LINK_WHY_SIZE];
@@ -86,8 +76,9 @@ bool wire_connect_to(struct engine *e, struct wire *w, const struct address *at,
 		engine_break(e, w, "the hello of %s leads to another address", w->node);
 		return false;
 	}
-	if (!wire_connect(e, w))
-		return false;
+	if (link_connect(w->link, w->hello, w->hello_size, why) < 0)
+		return broke(e, w, why);
+	atomic_store(&w->state, WIRE_CONNECTED);
 	/* Without it, it works as well, only faster. */
 	if (max_rate)
 		(void)setsockopt(link_fd(w->link), SOL_SOCKET, SO_MAX_PACING_RATE, &max_rate,

@@ -47,10 +47,11 @@ struct traffic {
 	uint64_t kernel_sent;
 };
 
-/* For a thread: blocks until both ends are connected. False: the engine was told why not. */
-bool wire_connect(struct engine *e, struct wire *w);
-/* The same, where the hello leads to this address, whoever of the two then dials. */
-bool wire_connect_to(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate);
+/*
+ * For a thread: blocks until both ends are connected. The hello has to lead to this address, whoever of the two then
+ * dials. False: the engine was told why not.
+ */
+bool wire_connect(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate);
 
 /* For a thread; both ends with the same slot. False: the engine was told why not. */
 bool wire_send(struct engine *e, struct wire *w, uint64_t slot, const void *from, size_t size,
