@@ -148,7 +148,7 @@ static void end(struct agent *a, struct party *p, const char *state_name, const 
 	p->state = PARTY_ENDED;
 	p->state_name = state_name;
 	history_party_end(a, p);
-	if (strcmp(state_name, "failed") == 0 && p->is_repair)
+	if (strcmp(state_name, "failed") == 0 && p->is_repair && p->ended_in != PARTY_QUEUED)
 		repair_in_vain(a, p->head, p->coordinator);
 	if (strcmp(state_name, "failed") == 0)
 		repair_retry_later(a, p->head);
