@@ -41,7 +41,7 @@ static json_t *row_of(const struct about *x)
 
 	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o}", "sync", x->sync, "kind",
 			 x->is_repair ? "repair" : "push", "buffer", x->head->buffer, "group",
-			 x->head->group, "term", (json_int_t)x->document->pair.term, "number",
+			 x->document->group, "term", (json_int_t)x->document->pair.term, "number",
 			 (json_int_t)x->document->pair.number, "role", x->role, "size",
 			 n_bytes ? json_integer((json_int_t)n_bytes) : json_null(), "changed",
 			 x->changed == UINT64_MAX ? json_null()

@@ -849,7 +849,6 @@ static void write_document(struct agent *a, struct transaction *t)
 	struct document *d = t->document;
 	char why[WHY_SIZE];
 
-	snprintf(d->group, sizeof(d->group), "%s", t->group->name);
 	snprintf(d->buffer, sizeof(d->buffer), "%s", t->head->buffer);
 	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
 	d->time_ns = a->edge->time_ns(a->world);
@@ -964,6 +963,8 @@ int transaction_new(struct agent *a, struct head *h, const struct group *g, unsi
 	agent_new_id(a, t->sync);
 	t->started_ns = a->edge->time_ns(a->world);
 	t->document = calloc(1, sizeof(*t->document));
+	if (t->document)
+		snprintf(t->document->group, sizeof(t->document->group), "%s", g->name);
 	r = t->document ? add_members(a, t, repair_of) : -ENOMEM;
 	if (r == 0)
 		r = work_start(a, &t->source, JOB_SOURCE, why);
