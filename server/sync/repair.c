@@ -321,6 +321,7 @@ uint64_t repair_step(struct agent *a, uint64_t now)
 void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 {
 	const char *buffer, *code, *why;
+	struct claim *c;
 	struct head *h;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
@@ -330,7 +331,12 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 		return;
 	}
 	h = head_find(a, buffer);
-	if (!h || !repair_take_invitation(a, h, peer) || h->asked != peer)
+	c = h ? head_claim(a, peer, h) : NULL;
+	if (!c || !c->is_invited)
+		return;
+	/* Who is busy may be so with what we asked for, as when it digests for long, and bring it yet. */
+	c->is_invited = strcmp(code, "busy") == 0;
+	if (h->asked != peer)
 		return;
 	agent_log(a, "debug", "%s: %s does not repair it: %s", buffer, agent_peer_name(a, peer),
 		  why);
@@ -468,6 +474,7 @@ void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message)
 	}
 	if (c) {
 		c->pair = pair; /* it asks again, and keeps its place */
+		c->group = g;
 		return;
 	}
 	if (n_waiting(a, peer) >= ASKED_MAX) {

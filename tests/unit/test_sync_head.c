@@ -388,6 +388,47 @@ static void test_a_repair_that_nobody_asked_for_is_refused(void **state)
 	assert_string_equal(rogue.code, "unasked");
 }
 
+/* As who is asked again while it digests: it is busy, with that. */
+static bool say_busy(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	json_t *busy;
+
+	if (from != 1 ||
+	    strcmp(json_string_value(json_object_get(message, "type")), "catch-up") != 0)
+		return true;
+	assert_int_equal(to, 0);
+	busy = json_pack("{s:s, s:O, s:s, s:s}", "type", "cannot-repair", "buffer",
+			 json_object_get(message, "buffer"), "code", "busy", "why",
+			 "it is under way");
+	agent_on_message(s->nodes[1].agent, 0, busy);
+	json_decref(busy);
+	++*(unsigned *)s->userdata;
+	return true;
+}
+
+static void test_who_is_busy_with_what_it_was_asked_for_may_bring_it(void **state)
+{
+	struct sim *s = sim_new(
+		&(struct sim_options){.n_nodes = 2, .policy = POLICY_EACH, .seed = 6});
+	char sync[SYNC_ID_SIZE];
+	unsigned n = 0;
+
+	(void)state;
+	sim_run(s, S);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 120 * S));
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	sim_kill(s, 1);
+	sim_lose_data(s, 1);
+	s->on_message = say_busy;
+	s->userdata = &n;
+	sim_start(s, 1);
+	sim_run(s, 120 * S);
+	assert_int_equal(sim_serves(s, 1), s->n_contents);
+	assert_int_equal(n, 1);
+	sim_free(s);
+}
+
 #define N_MANY 2500
 
 /* A node that has committed a version of each of as many buffers. */
@@ -462,6 +503,7 @@ int main(void)
 		cmocka_unit_test(
 			test_who_brings_nothing_of_what_it_was_asked_for_keeps_nobody_waiting),
 		cmocka_unit_test(test_a_repair_that_nobody_asked_for_is_refused),
+		cmocka_unit_test(test_who_is_busy_with_what_it_was_asked_for_may_bring_it),
 		cmocka_unit_test(test_all_heads_are_told_however_many_there_are),
 	};
 
