@@ -27,6 +27,7 @@ enum lie {
 	LIE_EARLY, /* by its link, before that was to be made */
 	LIE_BEFORE, /* by the link to it, once that was made */
 	LIE_BEHIND, /* by the link from it */
+	LIE_ADDRESS, /* about where it is: some programs can read that, and engines cannot */
 };
 
 struct hostile {
@@ -75,8 +76,10 @@ static void answer_open(struct sim *s, unsigned node, const json_t *message)
 		say_broken(s, node, message, h->from[node], s->nodes[node].name);
 	else
 		say(s, node, message, "opened",
-		    json_pack("{s:s, s:i, s:o}", "address", "127.0.0.1", "port", 7, "missing",
+		    json_pack("{s:s, s:i, s:o}", "address",
+			      h->lie == LIE_ADDRESS ? "127.1" : "127.0.0.1", "port", 7, "missing",
 			      all_of_it(s)));
+	h->n_lies += h->lie == LIE_ADDRESS;
 }
 
 static void answer_start(struct sim *s, unsigned node, const json_t *message)
@@ -162,6 +165,17 @@ static void test_who_breaks_links_that_were_not_to_be_made_is_lost_alone(void **
 	(void)state;
 	assert_honest_get_it(7, LIE_FAR);
 	assert_honest_get_it(7, LIE_EARLY);
+}
+
+static void test_who_is_nowhere_is_lost_alone_and_at_once(void **state)
+{
+	struct hostile h = {.first = 6, .lie = LIE_ADDRESS};
+	struct sim *s = pushed(7, &h);
+
+	(void)state;
+	assert_true(honest_serve_it(s));
+	assert_int_equal(h.n_lies, 1);
+	sim_free(s);
 }
 
 static void test_who_breaks_links_of_its_own_is_lost_alone(void **state)
@@ -292,6 +306,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_who_breaks_links_that_were_not_to_be_made_is_lost_alone),
+		cmocka_unit_test(test_who_is_nowhere_is_lost_alone_and_at_once),
 		cmocka_unit_test(test_who_breaks_links_of_its_own_is_lost_alone),
 		cmocka_unit_test(
 			test_three_that_break_links_of_their_own_do_not_keep_a_push_from_the_others),
