@@ -207,7 +207,7 @@ def test_a_stranger_who_comes_first_gets_nothing():
 def test_a_neighbour_that_sends_what_gloo_does_not_take_is_named(slot, length):
     """In Gloo's own thread that is an exception that nobody catches."""
     with contextlib.closing(Memory(10)) as memory, contextlib.closing(Engine(engine="gloo")) as engine:
-        engine.open(memory, stall_ms=1000)
+        engine.open(memory, stall_ms=STALL_MS)
         size, ours = bytes.fromhex(engine.hello)[0], bytearray(bytes.fromhex(engine.hello)[1:])[:136]
         theirs = ours[:2] + b"\xff\xff" + ours[4:]  # the end with the lower port listens
         engine.start(from_hello=(bytes([0, size]) + theirs).hex())
