@@ -385,7 +385,8 @@ static bool decide(struct agent *a, struct transaction *t)
 		transaction_fail(a, t, "%s", why);
 		return false;
 	}
-	r = head_commit(a, t->head, t->document, t->version, HEAD_SERVING);
+	r = head_commit(a, t->head, t->document, t->version,
+			t->is_gone ? HEAD_SUPERSEDED : HEAD_SERVING);
 	if (r < 0) {
 		transaction_fail(a, t, "the record of %s could not be written: %s", a->config->name,
 				 strerror(-r));
@@ -545,9 +546,11 @@ static void on_want(struct agent *a, struct transaction *t, struct member *m, co
 		member_is_wrong(a, t, m, "want");
 	else
 		send_blobs(a, t, m, blobs);
-	if (m->is_queued && t->phase == PHASE_PREPARE && !can_begin(t))
+	if (m->is_queued && t->phase == PHASE_PREPARE && !m->had_turn) {
+		m->had_turn = true;
 		t->deadline_ns = agent_now(a) + a->config->prepare_ns +
 				 agent_time_for(a, t->document->n_bytes);
+	}
 	m->is_queued = false;
 }
 

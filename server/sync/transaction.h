@@ -53,6 +53,7 @@ struct member {
 	const char *name;
 	enum member_state state;
 	bool is_queued; /* it has others to prepare before, and said so */
+	bool had_turn; /* and then began: it is given time for that once */
 	struct ranges missing;
 	unsigned n_corrupt;
 	unsigned n_blamed; /* for links that broke */
@@ -94,6 +95,7 @@ struct transaction {
 
 	struct work source;
 	uint64_t version; /* of the local weightd */
+	bool is_gone; /* which somebody removed on purpose meanwhile; the source still has the memory */
 	int layout_fd;
 	int data_fd;
 	int leaves_fd;

@@ -8,6 +8,7 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/head.h"
+#include "server/sync/transaction.h"
 
 #define RETRY_MIN SECOND
 #define RETRY_SHIFT_MAX 5 /* 32 s */
@@ -34,6 +35,7 @@ static void on_gone(struct agent *a, const json_t *message)
 {
 	const char *buffer;
 	bool is_lost = json_is_true(json_object_get(message, "lost"));
+	struct transaction *t;
 	uint64_t version;
 	struct head *h;
 
@@ -41,7 +43,12 @@ static void on_gone(struct agent *a, const json_t *message)
 	    field_number(message, "version", INT64_MAX, &version) < 0)
 		return;
 	h = head_find(a, buffer);
-	if (!h || version != h->version)
+	if (!h)
+		return;
+	t = transaction_find_of_buffer(a, buffer);
+	if (t && !t->is_repair && t->version == version && !is_lost)
+		t->is_gone = true;
+	if (version != h->version)
 		return;
 	if (is_lost)
 		doubt(a, h);
