@@ -155,11 +155,6 @@ int ranges_remove_all(struct ranges *r, const struct ranges *others)
 	return 0;
 }
 
-int ranges_copy(struct ranges *to, const struct ranges *from)
-{
-	return ranges_prefix(from, UINT64_MAX, to);
-}
-
 uint64_t ranges_total(const struct ranges *r)
 {
 	uint64_t total = 0;

@@ -36,7 +36,6 @@ int ranges_add(struct ranges *r, uint64_t offset, uint64_t size);
 int ranges_add_all(struct ranges *r, const struct ranges *others);
 /* All of `others` leave the set. Here no range is ever widened: what does not fit is -E2BIG. */
 int ranges_remove_all(struct ranges *r, const struct ranges *others);
-int ranges_copy(struct ranges *to, const struct ranges *from);
 
 /* Bytes in the set. */
 uint64_t ranges_total(const struct ranges *r);
