@@ -17,28 +17,21 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "server/sync/admission.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/base/tree.h"
-#include "server/sync/epoch.h"
-#include "server/sync/group.h"
 #include "server/sync/history.h"
+#include "server/sync/leg.h"
 #include "server/sync/repair.h"
 #include "server/sync/transaction.h"
 
-#define ENGINE_NAME_MAX 16
-#define PUSH_AGE_MAX (15 * 60 * SECOND)
-#define PROGRESS_NS (SECOND / 4)
 #define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
-#define EPOCH_MAX ((uint64_t)1 << 32)
+
 /*
  * At a time: each has two processes and memory, and their blobs, two each, have to fit into the outbox of one
  * coordinator. A push does not wait for repairs.
  */
 #define PUSHES_MAX 16
 #define REPAIRS_MAX 8
-#define BLOBS_SHARE                                                                                \
-	8 /* of max-bytes, for what is taken before weightd admits anything: one part of so many */
-#define QUEUED_MAX 64 /* of one coordinator: a document each */
 
 static const char *const PHASES[] = {
 	[PARTY_QUEUED] = "prepare",    [PARTY_WANT] = "prepare",     [PARTY_CREATE] = "prepare",
@@ -67,7 +60,7 @@ struct party *party_find_of_buffer(struct agent *a, const char *buffer)
 	return NULL;
 }
 
-static int tell(struct agent *a, const struct party *p, const char *type, json_t *fields)
+int party_tell(struct agent *a, const struct party *p, const char *type, json_t *fields)
 {
 	if (!fields)
 		fields = json_object();
@@ -76,7 +69,7 @@ static int tell(struct agent *a, const struct party *p, const char *type, json_t
 	return agent_send(a, p->coordinator, fields);
 }
 
-static void set_state(struct agent *a, struct party *p, enum party_state state, uint64_t wait_ns)
+void party_set_state(struct agent *a, struct party *p, enum party_state state, uint64_t wait_ns)
 {
 	p->state = state;
 	p->deadline_ns = wait_ns ? agent_now(a) + wait_ns : 0;
@@ -168,16 +161,23 @@ void party_drop(struct agent *a, struct party *p, const char *format, ...)
 	end(a, p, "failed", why);
 }
 
+void party_give_way(struct agent *a, struct party *p, unsigned peer)
+{
+	party_tell(a, p, "aborted", NULL);
+	party_drop(a, p, "%s began another sync", agent_peer_name(a, peer));
+}
+
 /* Drops it and tells the coordinator: before READY by a refusal, and later by `failed`. */
 static void give_up(struct agent *a, struct party *p, const char *code, const char *why)
 {
 	bool before = p->state <= PARTY_CREATE;
 
-	tell(a, p, before ? "refuse" : "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
+	party_tell(a, p, before ? "refuse" : "failed",
+		   json_pack("{s:s, s:s}", "code", code, "why", why));
 	party_drop(a, p, "%s", why);
 }
 
-static void out_of_order(struct agent *a, struct party *p, const char *type)
+void party_out_of_order(struct agent *a, struct party *p, const char *type)
 {
 	agent_hang_up(a, p->coordinator, "%s of sync %s came out of order", type, p->sync);
 	party_drop(a, p, "%s sent %s out of order", agent_peer_name(a, p->coordinator), type);
@@ -237,10 +237,10 @@ static void on_created(struct agent *a, struct party *p, const json_t *message, 
 	p->memory_fd = take_fd(fds[0]);
 	p->changed = ranges_total(&p->missing);
 	p->idle_ns = agent_now(a) + repair_patience(a);
-	set_state(a, p, PARTY_READY, 0);
-	tell(a, p, "ready",
-	     json_pack("{s:I, s:o}", "n_missing", (json_int_t)p->changed, "missing",
-		       ranges_to_json(&p->missing)));
+	party_set_state(a, p, PARTY_READY, 0);
+	party_tell(a, p, "ready",
+		   json_pack("{s:I, s:o}", "n_missing", (json_int_t)p->changed, "missing",
+			     ranges_to_json(&p->missing)));
 }
 
 static void on_verified(struct agent *a, struct party *p, const json_t *message)
@@ -256,8 +256,8 @@ static void on_verified(struct agent *a, struct party *p, const json_t *message)
 	ranges_deinit(&p->missing);
 	ranges_init(&p->missing);
 	p->idle_ns = agent_now(a) + repair_patience(a);
-	set_state(a, p, PARTY_VERIFIED, 0);
-	tell(a, p, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
+	party_set_state(a, p, PARTY_VERIFIED, 0);
+	party_tell(a, p, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
 }
 
 static void on_corrupt(struct agent *a, struct party *p, const json_t *message)
@@ -281,8 +281,8 @@ static void on_corrupt(struct agent *a, struct party *p, const json_t *message)
 		return;
 	}
 	p->idle_ns = agent_now(a) + repair_patience(a);
-	set_state(a, p, PARTY_READY, 0);
-	tell(a, p, "corrupt", json_pack("{s:o}", "ranges", ranges_to_json(&p->missing)));
+	party_set_state(a, p, PARTY_READY, 0);
+	party_tell(a, p, "corrupt", json_pack("{s:o}", "ranges", ranges_to_json(&p->missing)));
 }
 
 static void on_published(struct agent *a, struct party *p, const json_t *message)
@@ -297,7 +297,7 @@ static void on_published(struct agent *a, struct party *p, const json_t *message
 		return;
 	}
 	p->version = version;
-	tell(a, p, "committed", json_pack("{s:I}", "version", (json_int_t)version));
+	party_tell(a, p, "committed", json_pack("{s:I}", "version", (json_int_t)version));
 	end(a, p, "committed", NULL);
 	repair_kept_word(a, p->head, p->coordinator);
 	if (version)
@@ -309,7 +309,7 @@ static void on_published(struct agent *a, struct party *p, const json_t *message
 static void on_sink_failed(struct agent *a, struct party *p, const char *code, const char *why)
 {
 	if (p->state == PARTY_PUBLISHING) {
-		tell(a, p, "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
+		party_tell(a, p, "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
 		end(a, p, "failed", why);
 		head_set_lost(a, p->head);
 	} else {
@@ -374,7 +374,7 @@ static void create(struct agent *a, struct party *p)
 				    json_pack("{s:I, s:I}", "version", (json_int_t)base->version,
 					      "n_bytes", (json_int_t)base->n_bytes));
 	work_tell(a, &p->sink, message, fds, base->version ? 3 : 2);
-	set_state(a, p, PARTY_CREATE, agent_time_for(a, d->n_bytes));
+	party_set_state(a, p, PARTY_CREATE, agent_time_for(a, d->n_bytes));
 }
 
 /* --- Prepare ------------------------------------------------------------------------------------ */
@@ -400,119 +400,6 @@ static void refuse(struct agent *a, unsigned peer, const char *sync, const char 
 	agent_send(a, peer, message);
 }
 
-static uint64_t blobs_size(const struct document *d)
-{
-	return blob_size(d, BLOB_LAYOUT) + blob_size(d, BLOB_LEAVES);
-}
-
-static uint64_t blobs_max(const struct agent *a)
-{
-	return a->config->max_bytes ? a->config->max_bytes / BLOBS_SHARE : UINT64_MAX;
-}
-
-/* Who may bring what, before a look at any signature. Returns the code of the refusal, or NULL. */
-static const char *refuse_sender(struct agent *a, unsigned peer, const struct document *d,
-				 char why[WHY_SIZE])
-{
-	const struct group *g = group_find(a->config, d->group);
-	const char *sender = agent_peer_name(a, peer);
-
-	if (!g || !group_has_buffer(g, d->buffer)) {
-		snprintf(why, WHY_SIZE, "%s has no group '%s' with the buffer '%s'",
-			 a->config->name, d->group, d->buffer);
-		return "group";
-	}
-	if (!group_has_member(g, a->config->name) &&
-	    !(d->decision && agent_knows(a, g, AGENT_SELF))) {
-		snprintf(why, WHY_SIZE, "%s is no member of the group '%s'", a->config->name,
-			 g->name);
-		return "group";
-	}
-	if (!group_has_publisher(g, d->publisher)) {
-		snprintf(why, WHY_SIZE, "%s may not push to the group '%s', says %s", d->publisher,
-			 g->name, a->config->name);
-		return "publisher";
-	}
-	if (d->decision ? !agent_knows(a, g, peer) : strcmp(sender, d->publisher) != 0) {
-		snprintf(why, WHY_SIZE, "%s brings what %s pushed to the group '%s'", sender,
-			 d->publisher, g->name);
-		return "publisher";
-	}
-	return NULL;
-}
-
-static const char *refuse_size_or_time(struct agent *a, const struct document *d, char why[WHY_SIZE])
-{
-	uint64_t now = a->edge->time_ns(a->world);
-	uint64_t age = now > d->time_ns ? now - d->time_ns : d->time_ns - now;
-
-	if (a->config->max_bytes && d->n_bytes > a->config->max_bytes) {
-		snprintf(why, WHY_SIZE, "it has %ju bytes, and max-bytes of %s is %ju",
-			 (uintmax_t)d->n_bytes, a->config->name, (uintmax_t)a->config->max_bytes);
-		return "size";
-	}
-	if (blobs_size(d) > blobs_max(a)) {
-		snprintf(why, WHY_SIZE,
-			 "its layout has %ju bytes, and max-bytes of %s leaves %ju for those",
-			 (uintmax_t)d->layout_bytes, a->config->name, (uintmax_t)blobs_max(a));
-		return "size";
-	}
-	if (!d->decision && age > PUSH_AGE_MAX) {
-		snprintf(why, WHY_SIZE, "the clock of %s and that of %s differ by %ju s",
-			 d->publisher, a->config->name, (uintmax_t)(age / SECOND));
-		return "clock";
-	}
-	return NULL;
-}
-
-static const char *refuse_order(struct agent *a, const struct head *h, const struct document *d,
-				char why[WHY_SIZE])
-{
-	struct pair committed = head_committed(h);
-	int order = pair_compare(d->pair, committed);
-
-	if (order == 0 && memcmp(d->root, h->document->root, 32) == 0) {
-		if (!head_done_with(h).number)
-			return NULL;
-		snprintf(why, WHY_SIZE, "%s %s", a->config->name,
-			 h->state == HEAD_SERVING ? "serves it already"
-						  : "had it, and let go of it");
-		return "there";
-	}
-	if (order > 0)
-		return NULL;
-	snprintf(why, WHY_SIZE, "%s has term %ju, number %ju of %s, which is not older",
-		 a->config->name, (uintmax_t)committed.term, (uintmax_t)committed.number, h->buffer);
-	return "fenced";
-}
-
-/*
- * A push is more urgent than a repair, and a coordinator that prepares again has forgotten what it prepared
- * before.
- */
-static const char *refuse_busy(struct agent *a, unsigned peer, const struct head *h, bool is_repair,
-			       char why[WHY_SIZE])
-{
-	struct party *p = party_find_of_buffer(a, h->buffer);
-	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
-
-	if (p && p->state != PARTY_PUBLISHING &&
-	    (p->coordinator == peer || (p->is_repair && !is_repair))) {
-		tell(a, p, "aborted", NULL);
-		party_drop(a, p, "%s began another sync", agent_peer_name(a, peer));
-		p = NULL;
-	}
-	if (t && t->is_repair && !is_repair) {
-		transaction_fail(a, t, "a push of %s began", h->buffer);
-		t = NULL;
-	}
-	if (!p && !t)
-		return NULL;
-	snprintf(why, WHY_SIZE, "%s is in sync %s of %s", a->config->name, p ? p->sync : t->sync,
-		 h->buffer);
-	return "busy";
-}
-
 static void want(struct agent *a, struct party *p)
 {
 	json_t *blobs = json_array();
@@ -521,8 +408,8 @@ static void want(struct agent *a, struct party *p)
 	for (unsigned i = 0; i < N_BLOBS; i++)
 		json_array_append_new(blobs,
 				      json_string(field_hex(blob_hash(p->document, i), 32, hex)));
-	set_state(a, p, PARTY_WANT, agent_time_for(a, p->document->n_bytes));
-	tell(a, p, "want", json_pack("{s:o}", "blobs", blobs));
+	party_set_state(a, p, PARTY_WANT, agent_time_for(a, p->document->n_bytes));
+	party_tell(a, p, "want", json_pack("{s:o}", "blobs", blobs));
 }
 
 void party_begin_next(struct agent *a)
@@ -535,30 +422,20 @@ void party_begin_next(struct agent *a)
 		if (p->state == PARTY_QUEUED || p->state == PARTY_ENDED)
 			continue;
 		n[p->is_repair]++;
-		blobs += blobs_size(p->document);
+		blobs += admission_blobs_size(p->document);
 	}
 	list_for_each(p, &a->parties, link) {
 		if (p->state != PARTY_QUEUED ||
 		    n[p->is_repair] >= (p->is_repair ? REPAIRS_MAX : PUSHES_MAX))
 			continue;
-		blobs += blobs_size(p->document);
-		if (blobs > blobs_max(a))
+		blobs += admission_blobs_size(p->document);
+		if (blobs > admission_blobs_max(a))
 			return; /* nobody smaller overtakes it */
 		n[p->is_repair]++;
 		p->begun_ns = agent_now(a);
 		p->whole_ns = p->begun_ns + 2 * agent_time_to_move(a, p->document->n_bytes, 0);
 		want(a, p);
 	}
-}
-
-static bool is_queue_full(const struct agent *a, unsigned coordinator)
-{
-	const struct party *p;
-	unsigned n = 0;
-
-	list_for_each(p, &a->parties, link)
-		n += p->state == PARTY_QUEUED && p->coordinator == coordinator;
-	return n >= QUEUED_MAX;
 }
 
 static struct party *party_new(struct agent *a, unsigned peer, const char *sync, struct head *h,
@@ -601,28 +478,7 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 		agent_hang_up(a, peer, "PREPARE of another form");
 		return;
 	}
-	code = refuse_sender(a, peer, d, why);
-	if (!code)
-		code = refuse_size_or_time(a, d, why);
-	if (!code && document_check(a, d, why) < 0)
-		code = "signature";
-	if (!code) {
-		h = head_get(a, d->buffer, d->group);
-		snprintf(why, sizeof(why), "there are too many buffers on %s", a->config->name);
-		code = h ? refuse_order(a, h, d, why) : "buffers";
-	}
-	if (!code && d->decision && !repair_take_invitation(a, h, peer)) {
-		snprintf(why, sizeof(why), "%s did not ask %s for it", a->config->name,
-			 agent_peer_name(a, peer));
-		code = "unasked";
-	}
-	if (!code)
-		code = refuse_busy(a, peer, h, d->decision, why);
-	if (!code && is_queue_full(a, peer)) {
-		snprintf(why, sizeof(why), "%u syncs of %s wait on %s", QUEUED_MAX,
-			 agent_peer_name(a, peer), a->config->name);
-		code = "busy";
-	}
+	code = admission_refusal(a, peer, d, &h, why);
 	if (code) {
 		refuse(a, peer, sync, code, h, why);
 		return;
@@ -636,7 +492,7 @@ void party_on_prepare(struct agent *a, unsigned peer, const json_t *message)
 	head_set_asked(a, h, NO_PEER);
 	party_begin_next(a);
 	if (p->state == PARTY_QUEUED)
-		tell(a, p, "queued", NULL);
+		party_tell(a, p, "queued", NULL);
 }
 
 uint64_t party_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
@@ -678,261 +534,16 @@ void party_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int f
 		}
 }
 
-/* --- Epochs ------------------------------------------------------------------------------------- */
-
-/* What came is there, and the engine is gone. */
-static void engine_over(struct agent *a, struct party *p, uint64_t done)
-{
-	uint64_t before = ranges_total(&p->missing);
-	struct ranges came;
-
-	work_end(a, &p->engine);
-	ranges_init(&came);
-	/* Without memory, what came is asked for again. */
-	if (done <= p->expected && ranges_prefix(&p->ranges, done, &came) == 0)
-		(void)ranges_remove_all(&p->missing, &came);
-	ranges_deinit(&came);
-	if (ranges_total(&p->missing) < before)
-		p->idle_ns = agent_now(a) + repair_patience(a);
-	set_state(a, p, PARTY_READY, 0);
-}
-
-static void broken(struct agent *a, struct party *p, uint64_t done, const char *from,
-		   const char *to, const char *why)
-{
-	engine_over(a, p, done);
-	tell(a, p, "broken",
-	     json_pack("{s:I, s:s, s:s?, s:s?, s:o}", "epoch", (json_int_t)p->epoch, "why", why,
-		       "from", from, "to", to, "missing", ranges_to_json(&p->missing)));
-}
-
-static void on_engine_opened(struct agent *a, struct party *p, const json_t *message)
-{
-	const char *hello;
-	uint64_t port;
-
-	if (p->state != PARTY_OPENING || field_number(message, "port", 65535, &port) < 0 || !port ||
-	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0) {
-		broken(a, p, 0, NULL, NULL, "the engine answered something else than was asked");
-		return;
-	}
-	set_state(a, p, PARTY_OPEN, 0);
-	tell(a, p, "opened",
-	     json_pack("{s:I, s:s, s:I, s:o, s:s*}", "epoch", (json_int_t)p->epoch, "address",
-		       a->config->data_address, "port", (json_int_t)port, "missing",
-		       ranges_to_json(&p->missing), "hello", hello));
-}
-
-static void on_engine_progress(struct agent *a, struct party *p, const json_t *message)
-{
-	uint64_t now = agent_now(a), done, since = now - p->reported_ns;
-
-	if (p->state != PARTY_MOVING || field_number(message, "done", p->expected, &done) < 0 ||
-	    done < p->done)
-		return;
-	/* An engine may still have to send what it has: its `sent` is progress as well. */
-	p->deadline_ns = now + 2 * a->config->stall_ns;
-	p->done = done;
-	if ((since < PROGRESS_NS && done != p->expected) || done == p->reported || !since)
-		return;
-	p->rate = (uint64_t)((double)(done - p->reported) * 1e9 / (double)since);
-	p->reported = done;
-	p->reported_ns = now;
-	tell(a, p, "progress",
-	     json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)p->epoch, "done", (json_int_t)done,
-		       "rate", (json_int_t)p->rate));
-	history_party_event(a, p);
-}
-
-static void on_engine_done(struct agent *a, struct party *p, const json_t *message)
-{
-	json_t *in = json_object_get(message, "in"), *out = json_object_get(message, "out");
-	uint64_t planned;
-
-	if (p->state != PARTY_MOVING) {
-		broken(a, p, 0, NULL, NULL, "the engine ended before it was started");
-		return;
-	}
-	p->done = p->expected;
-	planned = epoch_planned(a, p->gloo, &p->ranges);
-	tally_add(&p->tally, planned, in);
-	metrics_on_received(a, p->from, planned, in);
-	if (p->to[0])
-		metrics_on_sent(a, p->to, planned, out);
-	engine_over(a, p, p->expected);
-	tell(a, p, "done",
-	     json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)p->epoch, "in", in, "out", out));
-}
-
-static void on_engine_failed(struct agent *a, struct party *p, const json_t *message)
-{
-	const char *why = "its engine failed", *from = NULL, *to = NULL;
-	uint64_t done;
-
-	(void)field_string(message, "why", WHY_SIZE - 1, &why);
-	(void)field_string_or_null(message, "from", NODE_MAX, &from);
-	(void)field_string_or_null(message, "to", NODE_MAX, &to);
-	if (field_number(message, "done", p->expected, &done) < 0 || done < p->done)
-		done = p->done;
-	broken(a, p, done, from, to, why);
-}
-
-static bool has_engine(const struct party *p)
-{
-	return p->state == PARTY_OPENING || p->state == PARTY_OPEN || p->state == PARTY_MOVING;
-}
-
-static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			      unsigned n_fds)
-{
-	struct party *p = container_of(w, struct party, engine);
-	const char *op;
-
-	(void)fds, (void)n_fds;
-	if (!has_engine(p))
-		return;
-	if (field_string(message, "op", 32, &op) < 0)
-		op = "";
-	if (strcmp(op, "opened") == 0)
-		on_engine_opened(a, p, message);
-	else if (strcmp(op, "progress") == 0)
-		on_engine_progress(a, p, message);
-	else if (strcmp(op, "done") == 0)
-		on_engine_done(a, p, message);
-	else
-		on_engine_failed(a, p, message);
-}
-
-static void on_engine_end(struct agent *a, struct work *w, const char *how)
-{
-	struct party *p = container_of(w, struct party, engine);
-	char why[WHY_SIZE];
-
-	if (!has_engine(p))
-		return;
-	snprintf(why, sizeof(why), "the engine of %s ended (%s)", a->config->name, how);
-	broken(a, p, p->done, NULL, NULL, why);
-}
-
-static int read_open(struct party *p, const json_t *message, uint64_t *ret_epoch,
-		     uint8_t ret_token[32], const char **ret_from, struct ranges *ret_ranges)
-{
-	if (field_number(message, "epoch", EPOCH_MAX, ret_epoch) < 0 ||
-	    field_bytes(message, "token", ret_token, 32) < 0 ||
-	    field_string(message, "from", NODE_MAX, ret_from) < 0)
-		return -EBADMSG;
-	if (ranges_from_json(json_object_get(message, "ranges"), p->document->n_bytes, ret_ranges) <
-	    0)
-		return -EBADMSG;
-	return ret_ranges->n && ret_ranges->n <= EPOCH_RANGES_MAX ? 0 : -EBADMSG;
-}
-
-static void on_open(struct agent *a, struct party *p, const json_t *message)
-{
-	struct ranges ranges;
-	uint8_t token[32];
-	char why[WHY_SIZE], hex[65];
-	const char *from, *engine;
-	uint64_t epoch;
-
-	ranges_init(&ranges);
-	if (p->state != PARTY_READY || read_open(p, message, &epoch, token, &from, &ranges) < 0 ||
-	    field_string_or_null(message, "engine", ENGINE_NAME_MAX, &engine) < 0 ||
-	    epoch <= p->epoch) {
-		ranges_deinit(&ranges);
-		out_of_order(a, p, "open");
-		return;
-	}
-	ranges_deinit(&p->ranges);
-	p->ranges = ranges;
-	p->expected = ranges_total(&ranges);
-	p->epoch = epoch;
-	p->done = p->reported = p->rate = 0;
-	snprintf(p->from, sizeof(p->from), "%s", from);
-	p->to[0] = '\0';
-	p->gloo = engine && !strcmp(engine, "gloo");
-	if (engine && strcmp(engine, "tcp") != 0 && !p->gloo) {
-		snprintf(why, sizeof(why), "%s knows no engine '%s'", a->config->name, engine);
-		broken(a, p, 0, NULL, NULL, why);
-		return;
-	}
-	p->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
-	if (work_start(a, &p->engine, p->gloo ? JOB_GLOO : JOB_ENGINE, why) < 0) {
-		broken(a, p, 0, NULL, NULL, why);
-		return;
-	}
-	set_state(a, p, PARTY_OPENING, a->config->prepare_ns);
-	work_tell(a, &p->engine,
-		  epoch_open_engine(a, p->sync, epoch, p->document->n_bytes, from,
-				    field_hex(token, 32, hex), &p->ranges),
-		  &p->memory_fd, 1);
-}
-
-/* Where the bytes go on to: null, or all of it. */
-static int check_next(const json_t *next, const char **ret_node)
-{
-	const char *address;
-	uint8_t token[32];
-	uint64_t port;
-
-	*ret_node = NULL;
-	if (json_is_null(next))
-		return 0;
-	if (field_string(next, "node", NODE_MAX, ret_node) < 0 ||
-	    field_string(next, "address", 255, &address) < 0 ||
-	    field_number(next, "port", 65535, &port) < 0 || !port ||
-	    field_bytes(next, "token", token, 32) < 0)
-		return -EBADMSG;
-	return 0;
-}
-
-static void on_start(struct agent *a, struct party *p, const json_t *message)
-{
-	json_t *next = json_object_get(message, "next");
-	const char *to = NULL, *hello, *from_address;
-	uint64_t max_rate, whole_ns = 0;
-
-	if (p->state != PARTY_OPEN || !next || check_next(next, &to) < 0 ||
-	    field_string_or_null(message, "from_hello", HELLO_MAX, &hello) < 0 ||
-	    field_string_or_null(message, "from_address", 255, &from_address) < 0 ||
-	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
-		out_of_order(a, p, "start");
-		return;
-	}
-	snprintf(p->to, sizeof(p->to), "%s", to ? to : "");
-	p->reported_ns = agent_now(a);
-	if (max_rate)
-		whole_ns = p->begun_ns + 2 * agent_time_to_move(a, p->document->n_bytes, max_rate);
-	p->whole_ns = whole_ns > p->whole_ns ? whole_ns : p->whole_ns;
-	set_state(a, p, PARTY_MOVING, 2 * a->config->stall_ns);
-	work_tell(a, &p->engine,
-		  json_pack("{s:s, s:O, s:I, s:s*, s:s*}", "op", "start", "next", next, "max_rate",
-			    (json_int_t)max_rate, "from_address", from_address, "from_hello", hello),
-		  NULL, 0);
-}
-
-static void on_stop(struct agent *a, struct party *p, const json_t *message)
-{
-	(void)message;
-	/* It may have been under way while we told that the epoch is done or broken. */
-	if (!has_engine(p))
-		return;
-	engine_over(a, p, p->done);
-	tell(a, p, "stopped",
-	     json_pack("{s:I, s:o}", "epoch", (json_int_t)p->epoch, "missing",
-		       ranges_to_json(&p->missing)));
-}
-
 /* --- The end ------------------------------------------------------------------------------------ */
 
 static void on_verify(struct agent *a, struct party *p, const json_t *message)
 {
 	(void)message;
 	if (p->state != PARTY_READY) {
-		out_of_order(a, p, "verify");
+		party_out_of_order(a, p, "verify");
 		return;
 	}
-	set_state(a, p, PARTY_VERIFYING, agent_time_to_verify(a, p->document->n_bytes));
+	party_set_state(a, p, PARTY_VERIFYING, agent_time_to_verify(a, p->document->n_bytes));
 	work_tell(a, &p->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
@@ -942,7 +553,7 @@ static void on_commit(struct agent *a, struct party *p, const json_t *message)
 	int r;
 
 	if (p->state != PARTY_VERIFIED) {
-		out_of_order(a, p, "commit");
+		party_out_of_order(a, p, "commit");
 		return;
 	}
 	if (document_take_decision(a, p->document, message, why) < 0) {
@@ -958,7 +569,7 @@ static void on_commit(struct agent *a, struct party *p, const json_t *message)
 		return;
 	}
 	/* Its old version, which others may have been told of, is not its newest any more. */
-	set_state(a, p, PARTY_PUBLISHING, agent_time_for(a, p->document->n_bytes));
+	party_set_state(a, p, PARTY_PUBLISHING, agent_time_for(a, p->document->n_bytes));
 	work_tell(a, &p->sink, json_pack("{s:s}", "op", "publish"), NULL, 0);
 }
 
@@ -971,7 +582,7 @@ static void on_abort(struct agent *a, struct party *p, const json_t *message)
 		return; /* it was decided */
 	if (field_string(message, "why", ABORT_WHY_MAX, &why) < 0)
 		why = "its coordinator gave no reason";
-	tell(a, p, "aborted", NULL);
+	party_tell(a, p, "aborted", NULL);
 	/* Nobody plans a repair: it would be asked again at once. */
 	if (!p->is_repair && field_bool_or(message, "planned", false, &is_planned) == 0 && is_planned)
 		end(a, p, "planned", NULL);
@@ -984,8 +595,8 @@ static const struct {
 	bool of_epoch; /* dropped where its epoch is another one */
 	void (*fn)(struct agent *a, struct party *p, const json_t *message);
 } MESSAGES[] = {
-	{"open", false, on_open},     {"start", true, on_start},    {"stop", true, on_stop},
-	{"verify", false, on_verify}, {"commit", false, on_commit}, {"abort", false, on_abort},
+	{"open", false, leg_on_open}, {"start", true, leg_on_start}, {"stop", true, leg_on_stop},
+	{"verify", false, on_verify}, {"commit", false, on_commit},  {"abort", false, on_abort},
 };
 
 bool party_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
@@ -1002,8 +613,9 @@ bool party_on_message(struct agent *a, unsigned peer, const char *sync, const ch
 	for (unsigned i = 0; i < sizeof(MESSAGES) / sizeof(MESSAGES[0]); i++) {
 		if (strcmp(MESSAGES[i].type, type) != 0)
 			continue;
-		if (MESSAGES[i].of_epoch && field_number(message, "epoch", EPOCH_MAX, &epoch) < 0)
-			out_of_order(a, found, type);
+		if (MESSAGES[i].of_epoch &&
+		    field_number(message, "epoch", PARTY_EPOCH_MAX, &epoch) < 0)
+			party_out_of_order(a, found, type);
 		else if (!MESSAGES[i].of_epoch || epoch == found->epoch)
 			MESSAGES[i].fn(a, found, message);
 		return true;
@@ -1030,14 +642,14 @@ void party_on_timer(struct agent *a, struct party *p, uint64_t now)
 			 agent_peer_name(a, p->coordinator),
 			 (uintmax_t)(repair_patience(a) / SECOND));
 		give_up(a, p, "deadline", why);
-	} else if (has_engine(p)) {
+	} else if (leg_is_under_way(p)) {
 		snprintf(why, sizeof(why), "the engine of %s moved nothing for %ju s",
 			 a->config->name, (uintmax_t)(2 * a->config->stall_ns / SECOND));
 		/* One that never listened has no link that could be at fault. */
 		if (p->state == PARTY_MOVING)
-			broken(a, p, p->done, p->from, p->to[0] ? p->to : NULL, why);
+			leg_break(a, p, p->done, p->from, p->to[0] ? p->to : NULL, why);
 		else
-			broken(a, p, p->done, NULL, NULL, why);
+			leg_break(a, p, p->done, NULL, NULL, why);
 	} else {
 		snprintf(why, sizeof(why), "the local weightd of %s did not answer in time (%s)",
 			 a->config->name, party_phase(p));

@@ -9,6 +9,8 @@
 #include "server/sync/head.h"
 #include "server/sync/tally.h"
 
+#define PARTY_EPOCH_MAX ((uint64_t)1 << 32)
+
 enum party_state {
 	PARTY_QUEUED, /* others go first */
 	PARTY_WANT, /* layout and leaves are on their way */
@@ -88,7 +90,16 @@ uint64_t party_deadline(const struct party *p);
 /* Gives back all that it holds; unless it is publishing, or has ended. */
 void party_drop(struct agent *a, struct party *p, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/* The same for a sync of this peer, which the coordinator is told. */
+void party_give_way(struct agent *a, struct party *p, unsigned peer);
 void party_free(struct agent *a, struct party *p);
 const char *party_phase(const struct party *p);
 /* The phase in which it ended. */
 const char *party_ended_in(const struct party *p);
+
+/* For its own files. Tells the coordinator; steals `fields`, which may be NULL. */
+int party_tell(struct agent *a, const struct party *p, const char *type, json_t *fields);
+/* 0: no deadline. */
+void party_set_state(struct agent *a, struct party *p, enum party_state state, uint64_t wait_ns);
+/* A protocol error: hangs up, and drops it. */
+void party_out_of_order(struct agent *a, struct party *p, const char *type);

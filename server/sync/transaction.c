@@ -16,11 +16,10 @@
 #include <unistd.h>
 
 #include "server/sync/base/fields.h"
-#include "server/sync/base/tree.h"
 #include "server/sync/epoch.h"
 #include "server/sync/group.h"
 #include "server/sync/history.h"
-#include "server/sync/repair.h"
+#include "server/sync/lender.h"
 
 static void settle_votes(struct agent *a, struct transaction *t);
 
@@ -51,7 +50,8 @@ uint64_t transaction_deadline(const struct transaction *t)
 	return t->deadline_ns < t->whole_ns ? t->deadline_ns : t->whole_ns;
 }
 
-static void set_phase(struct agent *a, struct transaction *t, enum phase phase, uint64_t wait_ns)
+void transaction_set_phase(struct agent *a, struct transaction *t, enum phase phase,
+			   uint64_t wait_ns)
 {
 	t->phase = phase;
 	t->deadline_ns = agent_now(a) + wait_ns;
@@ -407,7 +407,7 @@ static void commit_all(struct agent *a, struct transaction *t)
 {
 	if (!decide(a, t))
 		return;
-	set_phase(a, t, PHASE_COMMIT, time_to_answer(a, t));
+	transaction_set_phase(a, t, PHASE_COMMIT, time_to_answer(a, t));
 	for (unsigned i = 0; i < t->n_members; i++)
 		if (t->members[i].state == MEMBER_VERIFIED)
 			commit(a, t, &t->members[i]);
@@ -418,7 +418,7 @@ static void commit_all(struct agent *a, struct transaction *t)
 
 static void verify_all(struct agent *a, struct transaction *t)
 {
-	set_phase(a, t, PHASE_VERIFY, time_to_verify(a, t));
+	transaction_set_phase(a, t, PHASE_VERIFY, time_to_verify(a, t));
 	for (unsigned i = 0; i < t->n_members; i++) {
 		struct member *m = &t->members[i];
 
@@ -744,12 +744,12 @@ static bool is_waited_for(const struct agent *a, const struct member *m)
 	return p && (p->up || agent_now(a) - p->since_ns < a->config->prepare_ns);
 }
 
-static void prepare(struct agent *a, struct transaction *t)
+void transaction_prepare(struct agent *a, struct transaction *t)
 {
 	cleanup(json_freep) json_t *message = prepare_message(t);
 
 	t->whole_ns = agent_now(a) + time_to_move(a, t);
-	set_phase(a, t, PHASE_PREPARE, a->config->prepare_ns);
+	transaction_set_phase(a, t, PHASE_PREPARE, a->config->prepare_ns);
 	for (unsigned i = 0; i < t->n_members && t->phase == PHASE_PREPARE; i++) {
 		struct member *m = &t->members[i];
 
@@ -781,136 +781,6 @@ void transaction_on_peer_down(struct agent *a, struct transaction *t, unsigned p
 		return;
 	member_fail(a, t, m, "%s", why);
 	transaction_step(a, t);
-}
-
-/* --- The source --------------------------------------------------------------------------------- */
-
-static void source_failed(struct agent *a, struct transaction *t, const char *why)
-{
-	if (t->is_repair && t->phase <= PHASE_DIGEST) {
-		head_set_lost(a, t->head);
-		repair_refuse(a, t->members[0].peer, t->head->buffer, "lost", why);
-	}
-	transaction_fail(a, t, "%s", why);
-}
-
-static void on_attached(struct agent *a, struct transaction *t, const json_t *message, int *fds,
-			unsigned n_fds)
-{
-	struct document *d = t->document;
-
-	if (t->phase != PHASE_ATTACH || n_fds != 2 ||
-	    field_number(message, "version", INT64_MAX, &t->version) < 0 ||
-	    field_number(message, "n_bytes", INT64_MAX, &d->n_bytes) < 0 ||
-	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
-	    field_bytes(message, "layout", d->layout, 32) < 0) {
-		source_failed(a, t, "the source job answered something else than was asked");
-		return;
-	}
-	if (!d->n_bytes) {
-		transaction_fail(a, t,
-				 "version %ju of it has no bytes, and so there is nothing to push",
-				 (uintmax_t)t->version);
-		return;
-	}
-	if (a->config->max_bytes && d->n_bytes > a->config->max_bytes) {
-		transaction_fail(a, t, "it has %ju bytes, and max-bytes of %s is %ju",
-				 (uintmax_t)d->n_bytes, a->config->name,
-				 (uintmax_t)a->config->max_bytes);
-		return;
-	}
-	t->layout_fd = take_fd(fds[0]);
-	t->data_fd = take_fd(fds[1]);
-	set_phase(a, t, PHASE_DIGEST, agent_time_for(a, d->n_bytes));
-	t->whole_ns = t->deadline_ns;
-}
-
-static bool is_as_recorded(const struct document *d, const struct document *recorded)
-{
-	return d->n_bytes == recorded->n_bytes && memcmp(d->root, recorded->root, 32) == 0 &&
-	       d->layout_bytes == recorded->layout_bytes &&
-	       memcmp(d->layout, recorded->layout, 32) == 0 &&
-	       memcmp(d->leaves, recorded->leaves, 32) == 0;
-}
-
-static void take_recorded(struct agent *a, struct transaction *t)
-{
-	struct document *recorded = t->head->document ? document_copy(t->head->document) : NULL;
-
-	if (!recorded || !is_as_recorded(t->document, recorded)) {
-		document_free(recorded);
-		source_failed(a, t, "the local weightd has other bytes than the record says");
-		return;
-	}
-	document_free(t->document);
-	t->document = recorded;
-	prepare(a, t);
-}
-
-static void write_document(struct agent *a, struct transaction *t)
-{
-	struct document *d = t->document;
-	char why[WHY_SIZE];
-
-	snprintf(d->buffer, sizeof(d->buffer), "%s", t->head->buffer);
-	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
-	d->time_ns = a->edge->time_ns(a->world);
-	if (head_next(a, t->head, t->group, &d->pair) < 0) {
-		transaction_fail(a, t, "there are no numbers left after those of %s",
-				 t->head->buffer);
-	} else if (document_sign(a, d, why) < 0) {
-		transaction_fail(a, t, "%s", why);
-	} else {
-		prepare(a, t);
-	}
-}
-
-static void on_root(struct agent *a, struct transaction *t, const json_t *message, int *fds,
-		    unsigned n_fds)
-{
-	struct document *d = t->document;
-
-	if (t->phase != PHASE_DIGEST || n_fds != 1 || field_bytes(message, "root", d->root, 32) < 0 ||
-	    field_bytes(message, "leaves", d->leaves, 32) < 0) {
-		source_failed(a, t, "the source job answered something else than was asked");
-		return;
-	}
-	t->leaves_fd = take_fd(fds[0]);
-	if (t->is_repair)
-		take_recorded(a, t);
-	else
-		write_document(a, t);
-}
-
-static void on_source_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			      unsigned n_fds)
-{
-	struct transaction *t = container_of(w, struct transaction, source);
-	const char *op, *why = "the source job did not say why it failed";
-
-	if (t->phase == PHASE_ENDED)
-		return;
-	if (field_string(message, "op", 32, &op) < 0)
-		op = "";
-	if (strcmp(op, "attached") == 0) {
-		on_attached(a, t, message, fds, n_fds);
-	} else if (strcmp(op, "root") == 0) {
-		on_root(a, t, message, fds, n_fds);
-	} else {
-		(void)field_string(message, "why", WHY_SIZE - 1, &why);
-		source_failed(a, t, why);
-	}
-}
-
-static void on_source_end(struct agent *a, struct work *w, const char *how)
-{
-	struct transaction *t = container_of(w, struct transaction, source);
-	char why[WHY_SIZE];
-
-	if (t->phase == PHASE_ENDED)
-		return;
-	snprintf(why, sizeof(why), "the source process on %s ended (%s)", a->config->name, how);
-	source_failed(a, t, why);
 }
 
 /* --- Beginning ---------------------------------------------------------------------------------- */
@@ -961,7 +831,6 @@ int transaction_new(struct agent *a, struct head *h, const struct group *g, unsi
 	t->before = head_committed(h);
 	t->layout_fd = t->data_fd = t->leaves_fd = -1;
 	t->changed = UINT64_MAX;
-	t->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
 	ranges_init(&t->ranges);
 	agent_new_id(a, t->sync);
 	t->started_ns = a->edge->time_ns(a->world);
@@ -970,19 +839,12 @@ int transaction_new(struct agent *a, struct head *h, const struct group *g, unsi
 		snprintf(t->document->group, sizeof(t->document->group), "%s", g->name);
 	r = t->document ? add_members(a, t, repair_of) : -ENOMEM;
 	if (r == 0)
-		r = work_start(a, &t->source, JOB_SOURCE, why);
+		r = lender_start(a, t, version, why);
 	if (r < 0) {
 		transaction_free(a, t);
 		return r;
 	}
-	set_phase(a, t, PHASE_ATTACH, agent_time_for(a, 0));
-	t->whole_ns = t->deadline_ns;
 	list_append(&a->transactions, &t->link);
-	work_tell(a, &t->source,
-		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
-			    a->config->weightd_socket, "buffer", h->buffer, "device", "host",
-			    "version", (json_int_t)version),
-		  NULL, 0);
 	*ret = t;
 	return 0;
 }
@@ -1050,7 +912,7 @@ void transaction_on_timer(struct agent *a, struct transaction *t, uint64_t now)
 	switch (t->phase) {
 	case PHASE_ATTACH:
 	case PHASE_DIGEST:
-		source_failed(a, t, "the local weightd did not answer in time");
+		lender_failed(a, t, "the local weightd did not answer in time");
 		break;
 	case PHASE_PREPARE:
 		if (transaction_count(t, MEMBER_AWAITED)) {

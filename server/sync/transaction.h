@@ -175,3 +175,7 @@ json_t *transaction_about(const struct transaction *t, const char *what, const c
 unsigned transaction_count(const struct transaction *t, enum member_state state);
 /* Goes to whatever follows from the states of its members. */
 void transaction_step(struct agent *a, struct transaction *t);
+/* Its bytes are there, and it is signed: asks its members to prepare. */
+void transaction_prepare(struct agent *a, struct transaction *t);
+void transaction_set_phase(struct agent *a, struct transaction *t, enum phase phase,
+			   uint64_t wait_ns);

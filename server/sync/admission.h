@@ -1,0 +1,19 @@
+/*
+ * Admission
+ *
+ * Whether this node takes a version that a peer wants to bring.
+ */
+#pragma once
+
+#include "server/sync/head.h"
+
+/*
+ * The code of the refusal, with a sentence, or NULL. `*ret_head`, which has to be NULL, is the buffer's head once its
+ * publisher is known to have signed the document. A sync that has to give way to this one has ended then.
+ */
+const char *admission_refusal(struct agent *a, unsigned peer, const struct document *d,
+			      struct head **ret_head, char why[WHY_SIZE]);
+
+/* Bytes of the layout and the leaves of a version, and how many of all versions may be on their way here. */
+uint64_t admission_blobs_size(const struct document *d);
+uint64_t admission_blobs_max(const struct agent *a);
