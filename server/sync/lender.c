@@ -112,7 +112,7 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 			      unsigned n_fds)
 {
 	struct transaction *t = container_of(w, struct transaction, source);
-	const char *op, *why = "the source job did not say why it failed";
+	const char *op, *code = "", *why = "the source job did not say why it failed";
 
 	if (t->phase == PHASE_ENDED)
 		return;
@@ -123,7 +123,10 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 	} else if (strcmp(op, "root") == 0) {
 		on_root(a, t, message, fds, n_fds);
 	} else {
+		(void)field_string(message, "code", 32, &code);
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
+		if (t->is_repair && strcmp(code, "superseded") == 0)
+			head_set_superseded(a, t->head);
 		lender_failed(a, t, why);
 	}
 }

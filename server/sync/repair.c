@@ -57,11 +57,12 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 {
 	struct head *h = container_of(w, struct head, look);
 	uint64_t n_bytes, version;
-	const char *op;
+	const char *op, *code = "";
 	uint8_t root[32];
 
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
+	(void)field_string(message, "code", 32, &code);
 	if (strcmp(op, "attached") == 0 &&
 	    field_number(message, "n_bytes", INT64_MAX, &n_bytes) == 0 &&
 	    field_number(message, "version", INT64_MAX, &version) == 0) {
@@ -82,6 +83,8 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 		work_end(a, w);
 		h->look_ns = 0;
 		head_set_serving(a, h, h->look_version);
+	} else if (strcmp(op, "failed") == 0 && strcmp(code, "superseded") == 0) {
+		head_set_superseded(a, h);
 	} else {
 		look_failed(a, h, false);
 	}

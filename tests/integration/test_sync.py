@@ -307,6 +307,22 @@ def test_a_weightd_that_was_emptied_under_its_agent_is_filled_again(make_nodes):
         nodes.settle("m", seed=1)
 
 
+def test_what_was_published_over_it_while_the_agent_was_away_stays(make_nodes):
+    nodes = make_nodes(2)
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m")
+    nodes["b"].stop()
+    for seed in (2, 3):  # a new buffer keeps two versions
+        nodes["b"].publish("m", seed=seed)
+    nodes["b"].start()
+    nodes.wait_connected()
+    nodes.wait(lambda: nodes["b"].own_head("m")["state"] == "superseded", "b knows that it let go of it")
+    nodes["a"].publish("m", seed=4)
+    assert nodes["b"].has("m", seed=3)
+    nodes["a"].push("m")
+    nodes.settle("m", seed=4)
+
+
 def test_a_publisher_whose_weightd_was_emptied_catches_up(make_nodes):
     nodes = make_nodes(3)
     nodes["a"].publish("m", seed=1)

@@ -18,7 +18,7 @@
 #define FAULT_WHY_SIZE 512
 #define N_BYTES_MAX ((uint64_t)1 << 50) /* weightd's own limit of a version */
 
-/* Why it cannot go on: a word for the agent and a sentence for people. */
+/* Why it cannot go on: a word for the agent, of the errno or "superseded", and a sentence for people. */
 struct fault {
 	const char *code;
 	char why[FAULT_WHY_SIZE];

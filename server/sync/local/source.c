@@ -10,6 +10,32 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/local/errand.h"
 
+CLEANUP_POINTER(struct weightd_list, weightd_list_free);
+
+/* Whether somebody dropped it or published over it, so that it is no loss. */
+static bool was_let_go(const struct errand *e, const struct target *target, uint64_t version)
+{
+	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
+	const struct weightd_version_info *v;
+
+	if (weightd_list_history(e->w, target->buffer, target->device, &list) < 0)
+		return false;
+	for (size_t i = 0; (v = weightd_list_version(list, i)); i++)
+		if (v->version > version || (v->version == version && v->end != WEIGHTD_END_NONE &&
+					     v->end != WEIGHTD_END_LOST))
+			return true;
+	return false;
+}
+
+static int fail_to_attach(const struct errand *e, const struct target *target, uint64_t version,
+			  int r, struct fault *f)
+{
+	fault_set_weightd(f, r, e->w);
+	if (version && was_let_go(e, target, version))
+		f->code = "superseded";
+	return r;
+}
+
 static int attach(struct errand *e, const struct talk *t, int *ret_fd, struct fault *f)
 {
 	struct weightd_attach_options o = {.size = sizeof(o), .ret_fd = ret_fd};
@@ -24,7 +50,7 @@ static int attach(struct errand *e, const struct talk *t, int *ret_fd, struct fa
 	o.device = target.device;
 	r = weightd_attach(e->w, target.buffer, &o, &e->buffer);
 	if (r < 0)
-		return fault_set_weightd(f, r, e->w);
+		return fail_to_attach(e, &target, o.version, r, f);
 	if (weightd_buffer_is_mutable(e->buffer))
 		return fault_set(
 			f, -EOPNOTSUPP,
