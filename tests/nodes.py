@@ -180,14 +180,15 @@ class Push:
 
 class Node:
     """
-    name     of it
-    daemon   its weightd
-    proc     its weightd-sync, or None
-    address  IP address of its own
+    name          of it
+    daemon        its weightd
+    proc          its weightd-sync, or None
+    address       IP address of its own
+    data_address  the one where its engines listen
     """
 
     def __init__(self, cluster, name, address):
-        self.cluster, self.name, self.address = cluster, name, address
+        self.cluster, self.name, self.address, self.data_address = cluster, name, address, address
         self.folder = cluster.folder / name
         self.folder.mkdir(mode=0o711)
         self.conf = self.folder / "sync.conf"
@@ -210,7 +211,7 @@ class Node:
 
     def configure(self, settings, peers, groups):
         """Writes sync.conf. `settings` is {section: {key: value or list of them}}, on top of what each node has."""
-        own = {"node": {"name": self.name, "listen": f"{self.address}:{CONTROL_PORT}", "data-address": self.address,
+        own = {"node": {"name": self.name, "listen": f"{self.address}:{CONTROL_PORT}", "data-address": self.data_address,
                         "state": self.folder / "state", "socket": self.control_socket,
                         "weightd": self.daemon.socket, "log-level": "debug"},
                "tls": {"ca": self.ca, "certificate": self.certificate, "key": self.key},

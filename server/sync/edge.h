@@ -50,6 +50,9 @@ struct edge {
 	/* Kills it; nothing of it is heard any more, and `job` is gone. */
 	void (*job_end)(void *world, struct job *job);
 
+	/* Whether engines may dial an address in digits, of `whose`. False with a sentence. */
+	bool (*may_dial)(void *world, const char *address, const char *whose, char why[WHY_SIZE]);
+
 	/* Writes the record of this node, durably, before it returns. */
 	int (*save)(void *world, const json_t *record);
 

@@ -492,6 +492,7 @@ static bool is_in_digits(const char *address)
 void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
 {
 	const char *address, *hello;
+	char why[WHY_SIZE];
 
 	if (m->state == MEMBER_STOPPING)
 		return; /* it crossed our stop */
@@ -501,6 +502,11 @@ void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, c
 	    !m->port || field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
 	    (a->config->gloo && !hello) || take_missing(t, m, message) < 0) {
 		member_is_wrong(a, t, m, "opened");
+		return;
+	}
+	/* Otherwise whoever is before it in the chain would fail for it. */
+	if (!a->edge->may_dial(a->world, address, m->name, why)) {
+		member_fail(a, t, m, "listens where nobody may dial it (%s)", why);
 		return;
 	}
 	snprintf(m->address, sizeof(m->address), "%s", address);

@@ -138,19 +138,16 @@ static bool is_op(const json_t *message, const char *op)
 	return is && !strcmp(is, op);
 }
 
-/* Whether an engine may dial what is in digits here, NULL: nothing. False with the reason. */
-static bool may_dial(const struct world *w, const json_t *text_or_null, const char *whose,
-		     char why[WHY_SIZE])
+static bool edge_may_dial(void *world, const char *address, const char *whose, char why[WHY_SIZE])
 {
-	const char *text = json_string_value(text_or_null);
-	struct address address;
+	const struct world *w = world;
+	struct address at;
 
-	if (!text || w->config->data_tls)
+	if (w->config->data_tls)
 		return true;
-	if (address_from_digits(text, 1, &address))
-		return config_trusts(w->config, (const struct sockaddr *)&address.at, whose, why);
-	(void)snprintf(why, WHY_SIZE, "it was to dial '%.100s', which is no address in digits",
-		       text);
+	if (address_from_digits(address, 1, &at))
+		return config_trusts(w->config, (const struct sockaddr *)&at.at, whose, why);
+	(void)snprintf(why, WHY_SIZE, "'%.100s' of %s is no address in digits", address, whose);
 	return false;
 }
 
@@ -158,20 +155,22 @@ static bool may_dial(const struct world *w, const json_t *text_or_null, const ch
  * False, with the reason, where an engine would send weights in the clear to where they should not go. One of Gloo's
  * may dial the node before it, too.
  */
-static bool may_start(const struct world *w, const json_t *start, char why[WHY_SIZE])
+static bool may_start(struct world *w, const json_t *start, char why[WHY_SIZE])
 {
 	const json_t *next = json_object_get(start, "next");
 	const char *node = json_string_value(json_object_get(next, "node"));
+	const char *to = json_string_value(json_object_get(next, "address"));
+	const char *from = json_string_value(json_object_get(start, "from_address"));
 
-	return may_dial(w, json_object_get(next, "address"), node ? node : "the next node", why) &&
-	       may_dial(w, json_object_get(start, "from_address"), "the node before it", why);
+	return (!to || edge_may_dial(w, to, node ? node : "the next node", why)) &&
+	       (!from || edge_may_dial(w, from, "the node before it", why));
 }
 
 /* Only engines open and start; under TLS they need to be who we are. */
 static void edge_job_tell(void *world, struct job *job, const json_t *message, const int *fds,
 			  unsigned n_fds)
 {
-	const struct world *w = world;
+	struct world *w = world;
 	int all[TALK_FDS_MAX];
 	char why[WHY_SIZE];
 
@@ -244,6 +243,7 @@ static const struct edge edge = {
 	.job_start = edge_job_start,
 	.job_tell = edge_job_tell,
 	.job_end = edge_job_end,
+	.may_dial = edge_may_dial,
 	.save = edge_save,
 	.sign = edge_sign,
 	.certificate = edge_certificate,

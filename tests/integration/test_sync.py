@@ -202,6 +202,43 @@ def test_a_push_that_is_too_large(make_nodes):
     assert nodes["b"].serves("m") is None
 
 
+def trusting_agents_only(nodes, who):
+    """Starts that node anew: for bytes in the clear it trusts where agents listen and call from, and nothing else."""
+    addresses = ["127.0.0.1", *(node.address for node in nodes)]
+    nodes.configure(nodes[who], data=NONE["data"] | {"trusted": [f"{address}/32" for address in addresses]})
+    nodes[who].restart()
+
+
+def elsewhere(nodes, who):
+    """Starts that node anew: its engines listen at an address that is not the one of its agent."""
+    nodes[who].data_address = f"127.0.0.{ord(who)}"
+    nodes.configure(nodes[who])
+    nodes[who].restart()
+
+
+def test_who_listens_where_its_publisher_trusts_nobody_is_not_dialled(make_nodes):
+    nodes = make_nodes(2, settings=NONE)
+    elsewhere(nodes, "b")
+    trusting_agents_only(nodes, "a")
+    nodes.wait_connected()
+    nodes["a"].publish("m", seed=1)
+    sentence = nodes["a"].start_push("m").failed()
+    where = f"{nodes['b'].data_address} of b is in no 'trusted' network"
+    assert "b listens where nobody may dial it" in sentence and where in sentence, sentence
+    assert nodes["b"].serves("m") is None
+
+
+def test_who_trusts_not_where_the_next_one_listens_comes_behind_it(make_nodes):
+    nodes = make_nodes(3, settings=NONE)
+    elsewhere(nodes, "c")
+    trusting_agents_only(nodes, "b")
+    nodes.wait_connected()
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m")
+    nodes.settle("m", seed=1)
+    assert f"{nodes['c'].data_address} of c is in no 'trusted' network" in nodes["a"].log, nodes.story()
+
+
 def test_two_pushes_of_a_buffer_at_once(make_nodes):
     nodes = make_nodes(2)
     nodes["a"].publish("m", seed=1, size=8 * MIB)

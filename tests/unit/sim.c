@@ -344,6 +344,16 @@ static uint64_t checksum(const char *text, const char *name)
 	return h;
 }
 
+static bool edge_may_dial(void *world, const char *address, const char *whose, char why[WHY_SIZE])
+{
+	const struct sim *s = ((struct sim_node *)world)->sim;
+
+	if (!s->untrusted || strcmp(address, s->untrusted) != 0)
+		return true;
+	snprintf(why, WHY_SIZE, "%s of %s is not trusted", address, whose);
+	return false;
+}
+
 static int edge_sign(void *world, const char *text, char *ret, size_t size)
 {
 	snprintf(ret, size, "%016jx", (uintmax_t)checksum(text, ((struct sim_node *)world)->name));
@@ -409,6 +419,7 @@ static const struct edge EDGE = {
 	.job_start = edge_job_start,
 	.job_tell = edge_job_tell,
 	.job_end = edge_job_end,
+	.may_dial = edge_may_dial,
 	.save = edge_save,
 	.sign = edge_sign,
 	.certificate = edge_certificate,

@@ -90,6 +90,7 @@ struct sim {
 	/* Hears of each message before it arrives; false: it is lost. */
 	bool (*on_message)(struct sim *s, unsigned from, unsigned to, const json_t *message);
 	void *userdata;
+	const char *untrusted; /* an address; NULL: none is */
 	struct sim_queue *queue;
 	struct list engines;
 	bool ticks;

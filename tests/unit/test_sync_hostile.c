@@ -19,6 +19,7 @@
 
 #define S SIM_SECOND
 #define N_MAX 16
+#define ELSEWHERE "192.0.2.9"
 
 enum lie {
 	LIE_QUEUED, /* it has others to prepare before, and always will */
@@ -28,6 +29,7 @@ enum lie {
 	LIE_BEFORE, /* by the link to it, once that was made */
 	LIE_BEHIND, /* by the link from it */
 	LIE_ADDRESS, /* about where it is: some programs can read that, and engines cannot */
+	LIE_ELSEWHERE, /* it is where none of us may dial */
 };
 
 struct hostile {
@@ -77,9 +79,11 @@ static void answer_open(struct sim *s, unsigned node, const json_t *message)
 	else
 		say(s, node, message, "opened",
 		    json_pack("{s:s, s:i, s:o}", "address",
-			      h->lie == LIE_ADDRESS ? "127.1" : "127.0.0.1", "port", 7, "missing",
-			      all_of_it(s)));
-	h->n_lies += h->lie == LIE_ADDRESS;
+			      h->lie == LIE_ADDRESS     ? "127.1"
+			      : h->lie == LIE_ELSEWHERE ? ELSEWHERE
+							: "127.0.0.1",
+			      "port", 7, "missing", all_of_it(s)));
+	h->n_lies += h->lie == LIE_ADDRESS || h->lie == LIE_ELSEWHERE;
 }
 
 static void answer_start(struct sim *s, unsigned node, const json_t *message)
@@ -119,6 +123,7 @@ static struct sim *world(unsigned n, enum policy policy, struct hostile *h)
 	sim_run(s, S);
 	s->on_message = lie;
 	s->userdata = h;
+	s->untrusted = ELSEWHERE;
 	return s;
 }
 
@@ -167,15 +172,26 @@ static void test_who_breaks_links_that_were_not_to_be_made_is_lost_alone(void **
 	assert_honest_get_it(7, LIE_EARLY);
 }
 
-static void test_who_is_nowhere_is_lost_alone_and_at_once(void **state)
+static void assert_lost_at_once(enum lie lie)
 {
-	struct hostile h = {.first = 6, .lie = LIE_ADDRESS};
+	struct hostile h = {.first = 6, .lie = lie};
 	struct sim *s = pushed(7, &h);
 
-	(void)state;
 	assert_true(honest_serve_it(s));
 	assert_int_equal(h.n_lies, 1);
 	sim_free(s);
+}
+
+static void test_who_is_nowhere_is_lost_alone_and_at_once(void **state)
+{
+	(void)state;
+	assert_lost_at_once(LIE_ADDRESS);
+}
+
+static void test_who_is_where_nobody_may_dial_is_lost_alone_and_at_once(void **state)
+{
+	(void)state;
+	assert_lost_at_once(LIE_ELSEWHERE);
 }
 
 static void test_who_breaks_links_of_its_own_is_lost_alone(void **state)
@@ -307,6 +323,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_who_breaks_links_that_were_not_to_be_made_is_lost_alone),
 		cmocka_unit_test(test_who_is_nowhere_is_lost_alone_and_at_once),
+		cmocka_unit_test(test_who_is_where_nobody_may_dial_is_lost_alone_and_at_once),
 		cmocka_unit_test(test_who_breaks_links_of_its_own_is_lost_alone),
 		cmocka_unit_test(
 			test_three_that_break_links_of_their_own_do_not_keep_a_push_from_the_others),
