@@ -444,13 +444,12 @@ static unsigned store_max(unsigned wanted, unsigned n_sockets)
 	uint64_t others = LISTEN_FDS_START + n_sockets + OWN_FDS + NOTICE_FDS_MAX;
 	struct rlimit limit;
 	uint64_t room;
+	int r = fd_raise_limit();
 
+	if (r < 0)
+		log_warning("cannot raise the limit on descriptors: %s", strerror(-r));
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return wanted;
-	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		log_warning("cannot raise the limit on descriptors: %s", strerror(errno));
-	(void)getrlimit(RLIMIT_NOFILE, &limit);
 	room = limit.rlim_cur > others ? limit.rlim_cur - others : 0;
 	if (room >= wanted)
 		return wanted;

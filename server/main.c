@@ -9,8 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
+#include "ipc/base/fd.h"
+#include "ipc/base/release.h"
 #include "server/backend/headroom.h"
 #include "server/base/journal.h"
 #include "server/base/log.h"
@@ -131,7 +132,7 @@ static int parse(int argc, char **argv, struct arguments *ret)
 			a.keeper = true;
 			break;
 		case OPTION_VERSION:
-			puts("weightd " SERVER_RELEASE);
+			puts("weightd " RELEASE);
 			return 1;
 		case OPTION_HELP:
 			fputs(usage, stdout);
@@ -153,13 +154,10 @@ static int parse(int argc, char **argv, struct arguments *ret)
 /* Each buffer takes some descriptors: as many as we are allowed. */
 static void raise_descriptor_limit(void)
 {
-	struct rlimit limit;
+	int r = fd_raise_limit();
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		log_warning("cannot raise the limit on descriptors: %s", strerror(errno));
+	if (r < 0)
+		log_warning("cannot raise the limit on descriptors: %s", strerror(-r));
 }
 
 /* The same command without --keeper, for the child. */

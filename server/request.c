@@ -9,6 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "ipc/base/release.h"
 #include "ipc/device.h"
 #include "server/access.h"
 #include "server/audit.h"
@@ -82,7 +83,7 @@ static void on_hello(struct session *s, const struct wire_request *m, const int 
 	reply.hello.pid = (uint32_t)getpid();
 	reply.hello.instance = s->server->instance;
 	reply.hello.features = store_works(&s->server->store) ? WIRE_FEATURE_SURVIVES : 0;
-	(void)CODEC_PUT_STRING(reply.hello.release, SERVER_RELEASE);
+	(void)CODEC_PUT_STRING(reply.hello.release, RELEASE);
 	(void)session_reply(s, WIRE_HELLO, &reply, NULL, 0);
 }
 
@@ -104,7 +105,7 @@ static void on_ping(struct session *s, const struct wire_request *m, const int *
 
 	(void)m;
 	(void)fds;
-	(void)CODEC_PUT_STRING(reply.ping.release, SERVER_RELEASE);
+	(void)CODEC_PUT_STRING(reply.ping.release, RELEASE);
 	(void)session_reply(s, WIRE_PING, &reply, NULL, 0);
 }
 

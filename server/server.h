@@ -25,8 +25,6 @@
 #include "server/store.h"
 #include "server/worker.h"
 
-#define SERVER_RELEASE "0.1.0"
-
 struct server {
 	struct loop loop;
 	struct worker worker;

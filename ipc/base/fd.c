@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -150,4 +151,14 @@ int fd_size(int fd, uint64_t *ret_size)
 bool fd_is_written(int fd, uint64_t size)
 {
 	return size <= INT64_MAX && lseek(fd, 0, SEEK_HOLE) == (off_t)size;
+}
+
+int fd_raise_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return -errno;
+	limit.rlim_cur = limit.rlim_max;
+	return setrlimit(RLIMIT_NOFILE, &limit) < 0 ? -errno : 0;
 }

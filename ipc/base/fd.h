@@ -61,3 +61,6 @@ int fd_size(int fd, uint64_t *ret_size);
  * say so: they may lie behind the end of the file. Takes some milliseconds for a GiB.
  */
 bool fd_is_written(int fd, uint64_t size);
+
+/* As many descriptors as this process is allowed to have, not only as many as it is given. */
+int fd_raise_limit(void);

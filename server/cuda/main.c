@@ -18,6 +18,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "ipc/base/release.h"
 #include "ipc/channel.h"
 #include "ipc/device.h"
 #include "server/cuda/allocation.h"
@@ -25,7 +26,6 @@
 #include "server/cuda/holder.h"
 #include "server/cuda/protocol.h"
 
-#define RELEASE "0.1.0"
 #define EXIT_USAGE 2
 
 static const char usage[] =

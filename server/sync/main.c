@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
+#include "ipc/base/fd.h"
+#include "ipc/base/release.h"
 #include "server/base/journal.h"
 #include "server/base/log.h"
 #include "server/sync/config.h"
 #include "server/sync/world.h"
 
-#define RELEASE "0.1.0"
 #define EXIT_USAGE 2
 
 static const char usage[] =
@@ -93,13 +93,10 @@ static int parse(int argc, char **argv, struct arguments *ret)
 /* Each job and each connection takes some descriptors: as many as we are allowed. */
 static void raise_descriptor_limit(void)
 {
-	struct rlimit limit;
+	int r = fd_raise_limit();
 
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		log_warning("cannot raise the limit on descriptors: %s", strerror(errno));
+	if (r < 0)
+		log_warning("cannot raise the limit on descriptors: %s", strerror(-r));
 }
 
 int main(int argc, char **argv)
