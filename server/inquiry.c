@@ -9,7 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "server/backend/cuda.h"
-#include "server/backend/headroom.h"
+#include "server/base/headroom.h"
 #include "server/buffer.h"
 #include "server/server.h"
 #include "server/session.h"

@@ -7,7 +7,7 @@
 
 #include "ipc/base/num.h"
 #include "server/access.h"
-#include "server/backend/headroom.h"
+#include "server/base/headroom.h"
 #include "server/buffer.h"
 #include "server/inquiry.h"
 #include "server/reaper.h"

@@ -12,7 +12,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/release.h"
-#include "server/backend/headroom.h"
+#include "server/base/headroom.h"
 #include "server/base/journal.h"
 #include "server/base/log.h"
 #include "server/config.h"

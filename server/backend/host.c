@@ -17,7 +17,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/backend/backend.h"
-#include "server/backend/headroom.h"
+#include "server/base/headroom.h"
 #include "server/server.h"
 
 #ifndef MADV_COLLAPSE

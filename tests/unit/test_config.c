@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "ipc/base/num.h"
-#include "server/backend/headroom.h"
+#include "server/base/headroom.h"
 #include "server/base/ini.h"
 #include "server/config.h"
 

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "ipc/base/num.h"
-#include "server/backend/headroom.h"
+#include "server/base/headroom.h"
 
 #define SKIP 77
 

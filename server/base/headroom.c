@@ -1,4 +1,4 @@
-#include "server/backend/headroom.h"
+#include "server/base/headroom.h"
 
 #include <errno.h>
 #include <fcntl.h>
