@@ -1,14 +1,16 @@
 /*
  * Whether the bytes are those that were published: their leaves against the table behind them, and the table
- * against the digest that the server keeps.
+ * against the digest that the server keeps. And, before that, whether they are those that a writer has digested.
  */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ipc/digest.h"
 #include "libclient/buffer.h"
+#include "libclient/writer.h"
 
 #define VERIFY_LEAVES 16384 /* digested at a time: what is too few keeps no GPU busy */
 
@@ -94,4 +96,69 @@ int weightd_buffer_verify(struct weightd_buffer *b)
 			    "'%s' on %s is not at version %" PRIu64
 			    " any more: it is updated in place",
 			    b->name, b->device, b->version);
+}
+
+static int compare_run(const struct weightd_writer *wr, uint64_t first, uint64_t n,
+		       uint8_t (*found)[HASH_SIZE], uint64_t *ret_bad, struct sentence *s)
+{
+	int r = memory_digest(&wr->memory, wr->data_size, first, n, found, s);
+
+	for (uint64_t i = 0; r == 0 && i < n; i++)
+		if (memcmp(found[i], wr->leaves[first + i], HASH_SIZE) != 0) {
+			*ret_bad = first + i;
+			r = -EILSEQ;
+		}
+	return r;
+}
+
+int writer_compare(const struct weightd_writer *wr, uint64_t first, uint64_t n, uint64_t *ret_bad,
+		   struct sentence *s)
+{
+	cleanup(freep) uint8_t(*found)[HASH_SIZE] = calloc(VERIFY_LEAVES, sizeof(*found));
+	int r = found ? 0 : sentence_set(s, -ENOMEM, "out of memory");
+
+	for (uint64_t i = 0; r == 0 && i < n; i += VERIFY_LEAVES)
+		r = compare_run(wr, first + i, n - i < VERIFY_LEAVES ? n - i : VERIFY_LEAVES, found,
+				ret_bad, s);
+	return r;
+}
+
+static int check_leaves(const struct weightd_writer *wr, uint64_t first, uint64_t n)
+{
+	struct sentence *s = &wr->w->sentence;
+
+	if (wr->version || wr->aborted)
+		return sentence_set(s, -EALREADY,
+				    "this writer has published or was aborted already");
+	if (wr->owner != getpid())
+		return sentence_set(s, -ECHILD, "this writer belongs to the parent process");
+	if (first > wr->n_leaves || n > wr->n_leaves - first)
+		return sentence_set(s, -EINVAL,
+				    "%" PRIu64 " leaves from %" PRIu64
+				    " on are not among the %" PRIu64 " that there are",
+				    n, first, wr->n_leaves);
+	for (uint64_t i = first; i < first + n; i++)
+		if (!wr->leaf_done[i])
+			return sentence_set(s, -ENODATA,
+					    "leaf %" PRIu64 " was not digested: there is nothing to "
+					    "compare it with",
+					    i);
+	return 0;
+}
+
+int weightd_writer_verify(struct weightd_writer *wr, uint64_t first, uint64_t n)
+{
+	struct sentence *s = &wr->w->sentence;
+	int r = check_leaves(wr, first, n);
+	uint64_t bad;
+
+	if (r < 0)
+		return r;
+	r = writer_compare(wr, first, n, &bad, s);
+	if (r == -EILSEQ)
+		return sentence_set(s, r,
+				    "the bytes from %" PRIu64 " to %" PRIu64
+				    " are not those that were digested",
+				    bad * DIGEST_LEAF_SIZE, (bad + 1) * DIGEST_LEAF_SIZE);
+	return r < 0 ? sentence_set(s, r, "what was written cannot be digested: %s", s->text) : 0;
 }

@@ -371,10 +371,12 @@ void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf)
 		wr->leaf_done[leaf] = true;
 }
 
-void writer_digest_bytes(struct weightd_writer *wr, uint64_t leaf, const void *bytes)
+void weightd_writer_digest_bytes(struct weightd_writer *wr, uint64_t leaf, const void *bytes)
 {
 	uint64_t left = wr->data_size - leaf * DIGEST_LEAF_SIZE;
 
+	if (leaf >= wr->n_leaves || wr->version)
+		return;
 	hash128(bytes, left < DIGEST_LEAF_SIZE ? left : DIGEST_LEAF_SIZE, wr->leaves[leaf]);
 	wr->leaf_done[leaf] = true;
 }

@@ -42,8 +42,12 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 /* The digest that was published: 16 bytes, owned by the writer. */
 const uint8_t *writer_digest(const struct weightd_writer *wr);
 
-/* As weightd_writer_digest_leaf(), of bytes that are or will be those of the leaf. */
-void writer_digest_bytes(struct weightd_writer *wr, uint64_t leaf, const void *bytes);
+/*
+ * Whether leaves [first, first + n) of what was not published have the bytes that were digested. -EILSEQ: leaf
+ * `*ret_bad` has others, and nothing is said.
+ */
+int writer_compare(const struct weightd_writer *wr, uint64_t first, uint64_t n, uint64_t *ret_bad,
+		   struct sentence *s);
 
 /* Takes it up on a new connection; or learns that it was published, or that it is lost. */
 int writer_resume(struct weightd_writer *wr, const struct restart_patience *p);

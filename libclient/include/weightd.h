@@ -571,6 +571,20 @@ int weightd_writer_fd(const struct weightd_writer *wr, int *ret_fd);
 void weightd_writer_digest_leaf(struct weightd_writer *wr, uint64_t leaf);
 
 /*
+ * The same by a copy in host memory of the bytes that the leaf has or will have: what weightd_writer_verify()
+ * compares the leaf with, and what publish takes for its digest.
+ */
+void weightd_writer_digest_bytes(struct weightd_writer *wr, uint64_t leaf, const void *bytes);
+
+/*
+ * Whether leaves [first, first + n) have the bytes that were digested: proves that a copy to a GPU has arrived,
+ * of which the GPU digests what it has, and no more than 16 bytes of each leaf come back. -EILSEQ: they have others
+ * (the sentence names the first bad range); -ENODATA: one of them was not digested; -EINVAL: there are not so many
+ * leaves; -EALREADY, -EIO.
+ */
+int weightd_writer_verify(struct weightd_writer *wr, uint64_t first, uint64_t n);
+
+/*
  * Makes the bytes a version: digests them, makes the mapping read-only in place (pointers and views
  * stay valid), lets the server seal the memory and flip to it. After a failure the writer can write on
  * and try again, unless the sentence says otherwise. -EBUSY names who still maps the bytes writable. The

@@ -154,7 +154,7 @@ static int read_stretch(struct reader *reader, unsigned thread, uint64_t first, 
 
 		r = read_leaf(reader, leaf, bytes, s);
 		if (r == 0)
-			writer_digest_bytes(reader->wr, leaf, bytes);
+			weightd_writer_digest_bytes(reader->wr, leaf, bytes);
 	}
 	if (r < 0)
 		return r;

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/digest.h"
@@ -143,39 +142,33 @@ static int wait_for_copies(struct ring *ring, struct sentence *s)
 }
 
 static int verify_run(const struct weightd_writer *wr, uint64_t first, uint64_t n,
-		      uint8_t (*found)[HASH_SIZE], struct sentence *s)
+		      struct sentence *s)
 {
-	int r = memory_digest(&wr->memory, wr->data_size, first, n, found, s);
+	uint64_t bad;
+	int r = writer_compare(wr, first, n, &bad, s);
 
-	if (r < 0)
-		return sentence_set(s, r, "what has arrived on the GPU cannot be digested: %.300s",
-				    s->text);
-	for (uint64_t i = 0; i < n; i++) {
-		uint64_t offset = (first + i) * DIGEST_LEAF_SIZE;
-
-		if (memcmp(found[i], wr->leaves[first + i], HASH_SIZE) != 0)
-			return sentence_set(
-				s, -EILSEQ,
-				"the bytes from %" PRIu64 " to %" PRIu64
-				" did not arrive on the GPU as they were read; load again, and "
-				"look at the GPU's and the machine's memory if it happens twice",
-				offset, offset + DIGEST_LEAF_SIZE);
-	}
-	return 0;
+	if (r != -EILSEQ)
+		return r < 0 ? sentence_set(s, r,
+					    "what has arrived on the GPU cannot be digested: %.300s",
+					    s->text)
+			     : 0;
+	return sentence_set(s, r,
+			    "the bytes from %" PRIu64 " to %" PRIu64
+			    " did not arrive on the GPU as they were read; load again, and look at the "
+			    "GPU's and the machine's memory if it happens twice",
+			    bad * DIGEST_LEAF_SIZE, (bad + 1) * DIGEST_LEAF_SIZE);
 }
 
 static int cuda_finish(struct sink *k, struct progress *progress, struct sentence *s)
 {
 	const struct weightd_writer *wr = k->wr;
-	cleanup(freep) uint8_t(*found)[HASH_SIZE] = calloc(VERIFY_LEAVES, sizeof(*found));
-	int r = found ? wait_for_copies(k->state, s) : sentence_set(s, -ENOMEM, "out of memory");
+	int r = wait_for_copies(k->state, s);
 
 	for (uint64_t i = 0; r == 0 && i < wr->n_leaves; i += VERIFY_LEAVES) {
 		uint64_t n = wr->n_leaves - i < VERIFY_LEAVES ? wr->n_leaves - i : VERIFY_LEAVES;
 
 		r = progress_report(progress, "verify", i * DIGEST_LEAF_SIZE, wr->data_size);
-		r = r < 0 ? sentence_set(s, r, "the load was cancelled")
-			  : verify_run(wr, i, n, found, s);
+		r = r < 0 ? sentence_set(s, r, "the load was cancelled") : verify_run(wr, i, n, s);
 	}
 	if (r == 0 && progress_report(progress, "verify", wr->data_size, wr->data_size) < 0)
 		r = sentence_set(s, -ECANCELED, "the load was cancelled");

@@ -370,6 +370,13 @@ class Writer:
         self.client.check(lib.weightd_writer_fd(self.handle, byref(fd)))
         return fd.value
 
+    def digest(self, leaf, data):
+        """As weightd_writer_digest_leaf(), by these bytes."""
+        lib.weightd_writer_digest_bytes(self.handle, leaf, data)
+
+    def verify(self, first, n):
+        self.client.check(lib.weightd_writer_verify(self.handle, first, n))
+
     def abort(self):
         self.client.check(lib.weightd_writer_abort(self.handle))
 

@@ -71,6 +71,36 @@ def test_where_the_driver_knows_no_read_only_mappings_verify_finds_what_was_writ
     """)
 
 
+@pytest.mark.parametrize("device", ["cuda:0", "host"])
+def test_a_writer_can_prove_that_what_it_sent_has_arrived(one, device):
+    one.run(f"""
+        data = DATA[:3 * MIB + 4096]
+        leaves = [data[i * MIB:(i + 1) * MIB] for i in range(4)]  # the last one is short
+        with create("m", len(data), {device!r}) as writer:
+            writer.put(data)
+            for i in 0, 1, 3:
+                writer.digest(i, leaves[i])
+            writer.verify(0, 2), writer.verify(3, 1), writer.verify(4, 0)
+            e = refused(writer.verify, 0, 4)
+            assert e.errno == errno.ENODATA and "leaf 2" in e.sentence, e
+            for first, n in (0, 5), (5, 0), (1, 2**64 - 1):
+                assert refused(writer.verify, first, n).errno == errno.EINVAL
+            writer.digest(2, leaves[2])
+            writer.digest(4, data)  # there is none
+            writer.verify(0, 4)
+            writer.put(b"?", MIB + 7)
+            e = refused(writer.verify, 0, 4)
+            assert e.errno == errno.EILSEQ and "1048576 to 2097152" in e.sentence, e
+            writer.verify(2, 2)
+            writer.put(data[MIB + 7:MIB + 8], MIB + 7)
+            writer.verify(0, 4)
+            writer.publish()
+            assert refused(writer.verify, 0, 4).errno == errno.EALREADY
+        with attach("m", {device!r}) as buffer:
+            buffer.verify()
+    """)
+
+
 def test_a_swap_keeps_the_address(one):
     one.run("""
         publish("m", DATA)

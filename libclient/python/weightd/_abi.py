@@ -186,6 +186,8 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_writer_write": (c_int, c_void_p, c_uint64, c_void_p, c_uint64),
     "weightd_writer_fd": (c_int, c_void_p, POINTER(c_int)),
     "weightd_writer_digest_leaf": (None, c_void_p, c_uint64),
+    "weightd_writer_digest_bytes": (None, c_void_p, c_uint64, c_void_p),
+    "weightd_writer_verify": (c_int, c_void_p, c_uint64, c_uint64),
     "weightd_writer_publish": (c_int, c_void_p, POINTER(c_uint64)),
     "weightd_writer_publish_on": (c_int, c_void_p, c_void_p, POINTER(c_uint64)),
     "weightd_writer_abort": (c_int, c_void_p),
