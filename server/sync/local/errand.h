@@ -14,22 +14,9 @@
 #include "server/sync/base/talk.h"
 #include "server/sync/base/tree.h"
 #include "server/sync/local/blob.h"
+#include "server/sync/local/fault.h"
 
-#define FAULT_WHY_SIZE 512
 #define N_BYTES_MAX ((uint64_t)1 << 50) /* weightd's own limit of a version */
-
-/* Why it cannot go on: a word for the agent, of the errno or "superseded", and a sentence for people. */
-struct fault {
-	const char *code;
-	char why[FAULT_WHY_SIZE];
-};
-
-/* Sets the sentence, and the code that belongs to the errno `r`. Returns `r`. */
-__attribute__((format(printf, 3, 4))) int fault_set(struct fault *f, int r, const char *format, ...);
-/* With what libweightd says of its last failure. */
-int fault_set_weightd(struct fault *f, int r, const struct weightd *w);
-/* -EBADMSG: the agent has sent something that this process does not understand, or not now. */
-int fault_set_message(struct fault *f, const struct talk *t, const char *what);
 
 enum stage {
 	STAGE_NEW,
