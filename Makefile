@@ -99,7 +99,7 @@ WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/pki-%,$(wildcard li
 # What the agent and the processes that work for it share.
 SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
 SYNC := $(call objects,$(wildcard server/sync/*.c))
-SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c))
+SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c) server/base/headroom.c)
 SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
 SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
 	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc))

@@ -196,7 +196,9 @@ class Node:
         self.ca, self.certificate, self.key = (self.folder / end for end in ("ca.crt", "node.crt", "node.key"))
         self.trust(cluster.authority.certificate, *cluster.authority.node(name))
         self.daemon, self.proc, self.frozen = None, None, set()
-        self.env = environment(**{MARK: str(cluster.folder)}, WEIGHTD_SYNC_SOCKET=self.control_socket)
+        self.gpus = cluster.gpus.get(name)
+        self.gpu_env = self.gpus.env if self.gpus else {}
+        self.env = environment(**{MARK: str(cluster.folder)}, WEIGHTD_SYNC_SOCKET=self.control_socket, **self.gpu_env)
         self.env.pop("STATE_DIRECTORY", None)
 
     def __repr__(self):
@@ -401,11 +403,13 @@ class Cluster:
     programs  {name: a folder with weightd-sync and what it starts} of nodes that do not run those of the build
     daemons   {name: arguments} of the nodes' weightd
     prefix    a function of a node: what its programs are started by, as in a namespace
+    gpus      {name: Gpus} of nodes whose weightd has those, and whose buffers are on the first of them
     """
 
     def __init__(self, authority, n=2, publishers="a", settings=None, group=None, absent="", programs=None,
-                 daemons=None, addresses=None, prefix=None, start=True):
+                 daemons=None, addresses=None, prefix=None, gpus=None, start=True):
         self.authority = authority
+        self.gpus = gpus or {}
         self.programs = programs or {}
         self.prefix = prefix or (lambda node: ())
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="nodes-"))
@@ -420,7 +424,7 @@ class Cluster:
                 self.nodes[name] = Node(self, name, addresses[i] if addresses else f"{net}.{i + 1}")
             self.groups = {"main": {"members": " ".join(names), "publishers": " ".join(publishers)} | (group or {})}
             for node in self:
-                node.daemon = Daemon(*(daemons or {}).get(node.name, ()), prefix=self.prefix(node))
+                node.daemon = Daemon(*(daemons or {}).get(node.name, ()), prefix=self.prefix(node), env=node.gpu_env)
                 self.configure(node)
             if start:
                 for node in self:
@@ -439,7 +443,8 @@ class Cluster:
         merged = {section: self.limits.get(section, {}) | self.settings.get(section, {}) | settings.get(section, {})
                   for section in SECTIONS}
         peers = {p.name: f"{p.address}:{CONTROL_PORT}" for p in self if p is not node}
-        node.configure(merged, peers, groups or self.groups)
+        own = {"device": "cuda"} if node.name in self.gpus else {}
+        node.configure(merged, peers, {name: own | group for name, group in (groups or self.groups).items()})
 
     def __getitem__(self, name):
         return self.nodes[name]

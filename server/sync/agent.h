@@ -49,6 +49,8 @@ enum policy {
 	POLICY_EACH, /* whoever verified it serves it */
 };
 
+#define GROUP_DEVICE_DEFAULT "host"
+
 struct group {
 	const char *name;
 	const char *const *members;
@@ -57,6 +59,7 @@ struct group {
 	unsigned n_publishers;
 	const char *buffers; /* a pattern of fnmatch() */
 	enum policy policy;
+	const char *device; /* where its buffers are on this node, as weightd.h names devices */
 };
 
 /* Lives at least as long as the agent. */

@@ -10,6 +10,8 @@
 #include "server/sync/metrics.h"
 
 #define BUFFER_MAX 255 /* bytes of a buffer's name */
+#define DEVICE_MAX 63 /* and of a device's */
+#define MEMORY_NAME_MAX 15 /* and of a kind of memory: "host" */
 #define HEADS_MAX 1024 /* rows in one message */
 #define NO_PEER UINT_MAX
 

@@ -13,6 +13,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "ipc/device.h"
 #include "server/base/ini.h"
 #include "server/sync/operators.h"
 #include "server/sync/suggestion.h"
@@ -319,6 +320,20 @@ static void set_policy(struct parser *p, const struct key *key, const char *valu
 	report(p, "'%s' does not take '%s'; it takes all, quorum or each", key->name, value);
 }
 
+/* Whether there is such a GPU, weightd says. */
+static void set_device(struct parser *p, const struct key *key, const char *value)
+{
+	struct device device;
+
+	if (device_parse(value, &device) < 0)
+		report(p,
+		       "'%s' does not take '%s'; it takes host, cuda, cuda:0 with the number of a GPU, "
+		       "cuda:GPU-<uuid> or cuda:MIG-<uuid>; weightctl devices lists them",
+		       key->name, value);
+	else
+		last_group(p)->device = keep(p, value);
+}
+
 static void set_bytes(struct parser *p, const struct key *key, const char *value)
 {
 	uint64_t n;
@@ -391,6 +406,7 @@ static const struct key keys[] = {
 	KEY(SECTION_GROUP, "publishers", set_publishers, .repeats = true),
 	KEY(SECTION_GROUP, "buffers", set_buffers),
 	KEY(SECTION_GROUP, "policy", set_policy),
+	KEY(SECTION_GROUP, "device", set_device),
 	KEY(SECTION_LIMITS, "max-bytes", set_bytes),
 	KEY(SECTION_LIMITS, "prepare-timeout", set_time, FIELD(prepare_ns), .min = 100,
 	    .max = 3600000),
@@ -501,6 +517,7 @@ static void begin_group(struct parser *p, const char *name)
 	*line = p->line;
 	group->name = keep(p, name);
 	group->buffers = "*";
+	group->device = GROUP_DEVICE_DEFAULT;
 	if (!group->name)
 		p->config.n_groups--;
 	else

@@ -101,6 +101,13 @@ bool group_has_buffer(const struct group *g, const char *buffer)
 	return fnmatch(g->buffers, buffer, 0) == 0;
 }
 
+const char *group_device(const struct agent_config *config, const char *name)
+{
+	const struct group *g = group_find(config, name);
+
+	return g ? g->device : GROUP_DEVICE_DEFAULT;
+}
+
 const struct group *agent_group(const struct agent *a, const char *buffer, const char *name,
 				char why[WHY_SIZE])
 {

@@ -13,6 +13,8 @@ uint64_t group_term(const struct group *g, const char *node, uint64_t least);
 /* A row of one bool per peer, and one for this node: who is a member or a publisher. -ENOMEM. */
 int group_fill_row(const struct group *g, const struct agent_config *config, bool *ret);
 bool group_has_buffer(const struct group *g, const char *buffer);
+/* Where the buffers of a group are on this node; of one that is no more, as of one that says nothing. */
+const char *group_device(const struct agent_config *config, const char *name);
 
 const char *policy_name(enum policy p);
 /* -EINVAL */

@@ -24,8 +24,11 @@ static void on_attached(struct agent *a, struct transaction *t, const json_t *me
 			unsigned n_fds)
 {
 	struct document *d = t->document;
+	const char *memory;
 
 	if (t->phase != PHASE_ATTACH || n_fds != 2 ||
+	    field_string(message, "memory", MEMORY_NAME_MAX, &memory) < 0 ||
+	    strcmp(memory, "host") != 0 ||
 	    field_number(message, "version", INT64_MAX, &t->version) < 0 ||
 	    field_number(message, "n_bytes", INT64_MAX, &d->n_bytes) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
@@ -154,8 +157,8 @@ int lender_start(struct agent *a, struct transaction *t, uint64_t version, char 
 	t->whole_ns = t->deadline_ns;
 	work_tell(a, &t->source,
 		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
-			    a->config->weightd_socket, "buffer", t->head->buffer, "device", "host",
-			    "version", (json_int_t)version),
+			    a->config->weightd_socket, "buffer", t->head->buffer, "device",
+			    t->group->device, "version", (json_int_t)version),
 		  NULL, 0);
 	return 0;
 }

@@ -17,8 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ipc/base/fd.h"
 #include "server/sync/admission.h"
 #include "server/sync/base/fields.h"
+#include "server/sync/group.h"
 #include "server/sync/history.h"
 #include "server/sync/leg.h"
 #include "server/sync/repair.h"
@@ -223,9 +225,11 @@ uint64_t party_deadline(const struct party *p)
 static void on_created(struct agent *a, struct party *p, const json_t *message, int *fds,
 		       unsigned n_fds)
 {
-	const char *why = NULL;
+	const char *why = NULL, *memory;
 
 	if (p->state != PARTY_CREATE || n_fds != 1 ||
+	    field_string(message, "memory", MEMORY_NAME_MAX, &memory) < 0 ||
+	    strcmp(memory, "host") != 0 ||
 	    ranges_from_json(json_object_get(message, "missing"), p->document->n_bytes,
 			     &p->missing) < 0) {
 		give_up(a, p, "failed", "the sink answered something else than was asked");
@@ -255,6 +259,8 @@ static void on_verified(struct agent *a, struct party *p, const json_t *message)
 	}
 	ranges_deinit(&p->missing);
 	ranges_init(&p->missing);
+	p->memory_fd = fd_close(
+		p->memory_fd); /* no engine writes it any more; of a staging, the last that keeps it */
 	p->idle_ns = agent_now(a) + repair_patience(a);
 	party_set_state(a, p, PARTY_VERIFIED, 0);
 	party_tell(a, p, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
@@ -357,6 +363,7 @@ static void create(struct agent *a, struct party *p)
 {
 	const struct document *d = p->document;
 	const struct base *base = &p->head->base;
+	const char *device = group_device(a->config, d->group);
 	int fds[] = {p->blob_fds[BLOB_LAYOUT], p->blob_fds[BLOB_LEAVES], base->leaves_fd};
 	char why[WHY_SIZE], root[65], layout[65];
 	json_t *message;
@@ -366,7 +373,7 @@ static void create(struct agent *a, struct party *p)
 		return;
 	}
 	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s, s:s}", "op", "create", "socket",
-			    a->config->weightd_socket, "buffer", d->buffer, "device", "host",
+			    a->config->weightd_socket, "buffer", d->buffer, "device", device,
 			    "n_bytes", (json_int_t)d->n_bytes, "root", field_hex(d->root, 32, root),
 			    "layout", field_hex(d->layout, 32, layout));
 	if (base->version)

@@ -120,9 +120,9 @@ static bool look(struct agent *a, struct head *h)
 	}
 	h->look_ns = agent_now(a) + agent_time_for(a, 0);
 	work_tell(a, &h->look,
-		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
-			    a->config->weightd_socket, "buffer", h->buffer, "device", "host",
-			    "version", (json_int_t)h->version),
+		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "look", "socket",
+			    a->config->weightd_socket, "buffer", h->buffer, "device",
+			    group_device(a->config, h->group), "version", (json_int_t)h->version),
 		  NULL, 0);
 	return true;
 }

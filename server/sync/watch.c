@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "server/sync/base/fields.h"
+#include "server/sync/group.h"
 #include "server/sync/head.h"
 #include "server/sync/transaction.h"
 
@@ -33,17 +34,18 @@ static void doubt_all(struct agent *a)
 /* What it dropped because somebody wants it so, or for a newer one, nobody wants back. */
 static void on_gone(struct agent *a, const json_t *message)
 {
-	const char *buffer;
+	const char *buffer, *device;
 	bool is_lost = json_is_true(json_object_get(message, "lost"));
 	struct transaction *t;
 	uint64_t version;
 	struct head *h;
 
 	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
+	    field_string(message, "device", DEVICE_MAX, &device) < 0 ||
 	    field_number(message, "version", INT64_MAX, &version) < 0)
 		return;
 	h = head_find(a, buffer);
-	if (!h)
+	if (!h || strcmp(group_device(a->config, h->group), device) != 0)
 		return;
 	t = transaction_find_of_buffer(a, buffer);
 	if (t && !t->is_repair && t->version == version && !is_lost)
@@ -91,6 +93,20 @@ static void on_end(struct agent *a, struct work *w, const char *how)
 	again_later(a);
 }
 
+/* Each by one name only where several groups have it. */
+static json_t *devices(const struct agent *a)
+{
+	json_t *names = json_object(), *list = json_array();
+	const char *name;
+	json_t *unused;
+
+	for (unsigned i = 0; i < a->config->n_groups; i++)
+		json_object_set_new(names, a->config->groups[i].device, json_null());
+	json_object_foreach(names, name, unused) json_array_append_new(list, json_string(name));
+	json_decref(names);
+	return list;
+}
+
 uint64_t watch_step(struct agent *a, uint64_t now)
 {
 	char why[WHY_SIZE];
@@ -106,7 +122,8 @@ uint64_t watch_step(struct agent *a, uint64_t now)
 		return a->watch_ns;
 	}
 	work_tell(a, &a->watch,
-		  json_pack("{s:s, s:s?}", "op", "watch", "socket", a->config->weightd_socket),
+		  json_pack("{s:s, s:s?, s:o}", "op", "watch", "socket", a->config->weightd_socket,
+			    "devices", devices(a)),
 		  NULL, 0);
 	return 0;
 }

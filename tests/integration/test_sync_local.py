@@ -148,8 +148,8 @@ def test_a_buffer_without_bytes_has_a_root(daemon, errand):
     ({"version": 7}, "absent", "7"),
     ({"buffer": "blank"}, "empty", "blank"),
     ({"buffer": "exclusive"}, "unsupported", "exclusive"),
-    ({"device": "cuda:0"}, "unsupported", "only host memory"),
-    ({"device": "moon"}, "unsupported", "moon"),
+    ({"device": "cuda:0"}, "device", "libcuda.so.1"),
+    ({"device": "moon"}, "absent", "moon"),
     ({"socket": "/none/weightd.sock"}, "weightd", "no weightd answers at /none"),
     ({"socket": "/\u00fc" * 2000}, "weightd", "?"),
 ])
@@ -386,9 +386,9 @@ def test_a_buffer_that_would_be_written_in_place_is_refused(daemon, errand, plan
     assert content(daemon) == OTHER
 
 
-def test_memory_of_a_gpu_is_refused(daemon, errand, plan):
+def test_a_gpu_that_there_is_not_is_refused(daemon, errand, plan):
     code, why = refused(errand, daemon, plan, device="cuda:0")
-    assert code == "unsupported" and "cuda:0" in why, why
+    assert code == "device" and "cuda:0" in why, why
 
 
 # --- A version that resembles an older one ---

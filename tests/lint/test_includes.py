@@ -16,7 +16,7 @@ MAY_INCLUDE = {
     "server/cuda": ["ipc", "ipc/base", "ipc/cuda"],
     "server/sync/base": ["ipc/base"],
     "server/sync": ["server/sync/base", "server/base", "ipc", "ipc/base"],
-    "server/sync/local": ["server/sync/base", "libclient/include", "ipc/base"],
+    "server/sync/local": ["server/sync/base", "server/base", "libclient/include", "ipc/base"],
     "server/sync/tcp": ["server/sync/base", "server/base", "ipc/base"],
     "server/sync/gloo": ["server/sync/base", "server/base", "ipc/base"],
     "libclient/include": [],

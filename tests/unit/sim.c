@@ -515,8 +515,8 @@ void sim_replace(struct sim *s, unsigned node)
 
 	n->n_versions--;
 	sim_add_version(n, ++s->n_contents, s->options.n_bytes);
-	tell_watch(n, json_pack("{s:s, s:s, s:I, s:b}", "op", "gone", "buffer", SIM_BUFFER,
-				"version", (json_int_t)before, "lost", 0));
+	tell_watch(n, json_pack("{s:s, s:s, s:s, s:I, s:b}", "op", "gone", "buffer", SIM_BUFFER,
+				"device", "host", "version", (json_int_t)before, "lost", 0));
 }
 
 void sim_cut(struct sim *s, unsigned i, unsigned j, bool cut)
@@ -828,7 +828,8 @@ struct sim *sim_new(const struct sim_options *options)
 				  s->names,
 				  options->n_publishers ? options->n_publishers : 1,
 				  "*",
-				  options->policy};
+				  options->policy,
+				  GROUP_DEVICE_DEFAULT};
 	for (unsigned i = 0; i < n; i++)
 		node_init(s, i);
 	for (unsigned i = 0; i < n; i++)

@@ -261,8 +261,8 @@ void sim_source_told(struct job *j, const json_t *message)
 	root_of(found->content, leaves);
 	leaves[31] = 1;
 	say(j, delay,
-	    json_pack("{s:s, s:I, s:I, s:I, s:s}", "op", "attached", "version",
-		      (json_int_t)found->number, "n_bytes", (json_int_t)found->n_bytes,
+	    json_pack("{s:s, s:s, s:I, s:I, s:I, s:s}", "op", "attached", "memory", "host",
+		      "version", (json_int_t)found->number, "n_bytes", (json_int_t)found->n_bytes,
 		      "layout_bytes", (json_int_t)1000, "layout", field_hex(layout, 32, hex)),
 	    sim_file_of(NULL), sim_file_of(j->memory));
 	say(j, delay + sim_jitter(n->sim, 50 * MS),
@@ -327,7 +327,7 @@ void sim_sink_told(struct job *j, const json_t *message, const int *fds, unsigne
 		j->n_bytes = sim_number(message, "n_bytes");
 		j->memory = memory_new(j->content, j->n_bytes);
 		say(j, sim_jitter(s, 20 * MS),
-		    json_pack("{s:s, s:o}", "op", "created", "missing",
+		    json_pack("{s:s, s:s, s:o}", "op", "created", "memory", "host", "missing",
 			      fill(j, json_object_get(message, "base"), fds)),
 		    sim_file_of(j->memory), -1);
 	} else if (strcmp(op, "verify") == 0) {

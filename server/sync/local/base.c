@@ -106,14 +106,31 @@ static bool is_missing(const struct ranges *missing, uint64_t offset)
 }
 
 /* A leaf that both have is as long in both, says the table: that alone nobody believes. */
+static uint64_t size_of(const struct copy *c, uint64_t offset)
+{
+	uint64_t left = c->n_bytes - offset;
+
+	return left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE;
+}
+
 static void copy_leaf(void *userdata, uint64_t leaf)
 {
 	const struct copy *c = userdata;
-	uint64_t offset = leaf * TREE_LEAF_SIZE, left = c->n_bytes - offset;
+	uint64_t offset = leaf * TREE_LEAF_SIZE;
 
-	if (is_missing(&c->base->missing, offset))
-		return;
-	memcpy(c->to + offset, c->from + offset, left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
+	if (!is_missing(&c->base->missing, offset))
+		memcpy(c->to + offset, c->from + offset, size_of(c, offset));
+}
+
+/* What cannot be read is wrong then, as verify finds, and travels. */
+static void copy_from_gpu(const struct copy *c)
+{
+	int r = 0;
+
+	for (uint64_t offset = 0; r == 0 && offset < c->n_bytes; offset += TREE_LEAF_SIZE)
+		if (!is_missing(&c->base->missing, offset))
+			r = weightd_buffer_read(c->base->buffer, offset, c->to + offset,
+						size_of(c, offset));
 }
 
 void base_copy(const struct errand *e, const struct base *b)
@@ -122,10 +139,13 @@ void base_copy(const struct errand *e, const struct base *b)
 
 	if (!b->buffer)
 		return;
-	c.to = weightd_writer_data(e->writer, NULL);
 	c.from = weightd_buffer_data(b->buffer, &c.n_bytes);
 	c.n_bytes = c.n_bytes < e->n_bytes ? c.n_bytes : e->n_bytes;
-	tree_each_leaf(c.n_bytes, copy_leaf, &c);
+	c.to = e->staging.data ? e->staging.data : weightd_writer_data(e->writer, NULL);
+	if (e->staging.data)
+		copy_from_gpu(&c);
+	else
+		tree_each_leaf(c.n_bytes, copy_leaf, &c);
 }
 
 void base_deinit(struct base *b)

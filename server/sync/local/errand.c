@@ -17,6 +17,11 @@ static int read_target(const struct talk *t, struct target *ret)
 	return r;
 }
 
+bool target_is_host(const struct target *t)
+{
+	return !strcmp(t->device, "host");
+}
+
 int errand_begin(struct errand *e, const struct talk *t, struct target *ret, struct fault *f)
 {
 	if (read_target(t, ret) < 0)
@@ -43,8 +48,9 @@ void errand_end(struct errand *e)
 	weightd_writer_free(e->writer);
 	weightd_detach(e->buffer);
 	weightd_close(e->w);
+	staging_deinit(&e->staging);
 	blob_deinit(&e->leaves);
-	*e = (struct errand){.stage = STAGE_OVER};
+	*e = (struct errand){.stage = STAGE_OVER, .staging = STAGING_NONE};
 }
 
 int errand_say(json_t *message, const int *fds, unsigned n_fds, struct fault *f)

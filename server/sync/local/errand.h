@@ -9,12 +9,12 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <weightd.h>
 
 #include "server/sync/base/talk.h"
 #include "server/sync/base/tree.h"
 #include "server/sync/local/blob.h"
 #include "server/sync/local/fault.h"
+#include "server/sync/local/staging.h"
 
 #define N_BYTES_MAX ((uint64_t)1 << 50) /* weightd's own limit of a version */
 
@@ -33,6 +33,7 @@ struct errand {
 	uint64_t n_bytes;
 	uint8_t root[TREE_HASH_SIZE]; /* that the bytes of a sink must have */
 	struct blob leaves; /* of a sink: the table that the root is of */
+	struct staging staging; /* where the version is a GPU's, and moves */
 };
 
 /* What the first message names; strings are the message's. */
@@ -41,6 +42,9 @@ struct target {
 	const char *buffer;
 	const char *device;
 };
+
+/* Else it is on a GPU, by whatever name. */
+bool target_is_host(const struct target *t);
 
 /* Reads the target from the first message and connects to the weightd that it names. */
 int errand_begin(struct errand *e, const struct talk *t, struct target *ret, struct fault *f);

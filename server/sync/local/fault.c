@@ -19,7 +19,8 @@ static const char *code_of(int r)
 		{-EDQUOT, "quota"},         {-EPROTOTYPE, "layout"}, {-EAGAIN, "updating"},
 		{-EUCLEAN, "torn"},         {-EILSEQ, "corrupt"},    {-EOPNOTSUPP, "unsupported"},
 		{-EBADMSG, "malformed"},    {-ESTALE, "lost"},       {-ENOTCONN, "weightd"},
-		{-ECONNREFUSED, "weightd"},
+		{-ECONNREFUSED, "weightd"}, {-ENODEV, "device"},     {-ENOSYS, "device"},
+		{-EIO, "device"},
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(codes); i++)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "ipc/base/num.h"
+#include "server/base/headroom.h"
 #include "server/sync/local/errand.h"
 
 static const struct role {
@@ -55,9 +56,10 @@ static int fail(struct errand *e, const struct fault *f)
 
 static int serve(const struct role *role)
 {
-	struct errand e = {0};
+	struct errand e = {.staging = STAGING_NONE};
 	int r = 0;
 
+	headroom_init(HEADROOM_RESERVE_DEFAULT);
 	while (r == 0) {
 		struct fault f = {0};
 		struct talk t;

@@ -13,6 +13,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/local/base.h"
+#include "server/sync/local/transfer.h"
 
 #define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* weightd's own limit */
 /* An engine that was killed may take longer to go than the second that weightd waits for its mapping. */
@@ -88,35 +89,44 @@ static int check_target(const struct errand *e, const struct target *target, str
 {
 	cleanup(weightd_list_freep) struct weightd_list *list = NULL;
 	const struct weightd_buffer_info *b;
-	int r;
+	char device[WEIGHTD_DEVICE_MAX + 1];
+	int r = weightd_device_name(e->w, target->device, device);
 
-	if (strcmp(target->device, "host") != 0)
-		return fault_set(f, -EOPNOTSUPP,
-				 "'%s' on %.63s is memory of a GPU, which weightd-sync does not reach; "
-				 "receive it on host",
-				 target->buffer, target->device);
-	r = weightd_list(e->w, target->buffer, &list);
+	if (r == 0)
+		r = weightd_list(e->w, target->buffer, &list);
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
 	for (size_t i = 0; (b = weightd_list_buffer(list, i)); i++)
-		if (b->exclusive && !strcmp(b->device, target->device))
-			return fault_set(f, -EOPNOTSUPP,
-					 "'%s' is exclusive here, and would be written in place with no "
-					 "way back; remove it first (weightctl rm %s)",
-					 target->buffer, target->buffer);
+		if (b->exclusive && !strcmp(b->device, device))
+			return fault_set(
+				f, -EOPNOTSUPP,
+				"'%s' is exclusive here, and would be written in place with no "
+				"way back; remove it first (weightctl rm%s%s %s)",
+				target->buffer, target_is_host(target) ? "" : " --device ",
+				target_is_host(target) ? "" : target->device, target->buffer);
 	return 0;
 }
 
+static bool is_on_host(const struct errand *e)
+{
+	struct weightd_location location = {.size = sizeof(location)};
+
+	return weightd_writer_location(e->writer, &location) == 0 &&
+	       location.memory == WEIGHTD_MEMORY_HOST;
+}
+
+/* What engines write to: the staging, or weightd's memory itself. */
 static int say_created(const struct errand *e, const struct base *b, struct fault *f)
 {
-	cleanup(fd_closep) int fd = -1;
-	int r = weightd_writer_fd(e->writer, &fd);
+	cleanup(fd_closep) int own = -1;
+	int r = e->staging.data ? 0 : weightd_writer_fd(e->writer, &own);
 
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
-	return errand_say(json_pack("{s:s, s:o, s:s*}", "op", "created", "missing",
-				    ranges_to_json(&b->missing), "why", b->why[0] ? b->why : NULL),
-			  &fd, 1, f);
+	return errand_say(json_pack("{s:s, s:s, s:o, s:s*}", "op", "created", "memory", "host",
+				    "missing", ranges_to_json(&b->missing), "why",
+				    b->why[0] ? b->why : NULL),
+			  own >= 0 ? &own : &e->staging.fd, 1, f);
 }
 
 /* What is missing moves while the rest is copied; verify comes after both. */
@@ -133,9 +143,30 @@ static int fill(const struct errand *e, const struct talk *t, const struct targe
 	return r;
 }
 
+/* The version's memory, and a way to it. What there is no room for is refused before anything is made. */
+static int make_room(struct errand *e, const struct target *target,
+		     const struct weightd_layout *layout, struct fault *f)
+{
+	const struct weightd_create_options o = {
+		.size = sizeof(o),
+		.device = target->device,
+		.new_layout = true,
+	};
+	int r = target_is_host(target) ? 0 : staging_check(e->n_bytes, f);
+
+	if (r < 0)
+		return r;
+	r = weightd_create(e->w, target->buffer, layout, &o, &e->writer);
+	if (r < 0)
+		return fault_set_weightd(f, r, e->w);
+	if (target_is_host(target))
+		return 0;
+	r = staging_open(e->n_bytes, &e->staging, f);
+	return r < 0 ? r : staging_fill(&e->staging, f);
+}
+
 static int create(struct errand *e, const struct talk *t, struct fault *f)
 {
-	const struct weightd_create_options o = {.size = sizeof(o), .new_layout = true};
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	struct target target;
 	int r = take_announced(e, t, f);
@@ -146,11 +177,10 @@ static int create(struct errand *e, const struct talk *t, struct fault *f)
 		r = errand_begin(e, t, &target, f);
 	if (r == 0)
 		r = check_target(e, &target, f);
+	if (r == 0)
+		r = make_room(e, &target, layout, f);
 	if (r < 0)
 		return r;
-	r = weightd_create(e->w, target.buffer, layout, &o, &e->writer);
-	if (r < 0)
-		return fault_set_weightd(f, r, e->w);
 	e->stage = STAGE_AT_WORK;
 	return fill(e, t, &target, f);
 }
@@ -160,16 +190,21 @@ static void digest_leaf(void *writer, uint64_t leaf)
 	weightd_writer_digest_leaf(writer, leaf);
 }
 
-/* The leaves that the memory has now. */
-static int hash(const struct errand *e, uint8_t (**ret)[TREE_HASH_SIZE], struct fault *f)
+/* The leaves that the memory has now; those of a staging are on the GPU then, too, where they are right. */
+static int hash(struct errand *e, uint8_t (**ret)[TREE_HASH_SIZE], struct fault *f)
 {
-	uint8_t(*found)[TREE_HASH_SIZE] = calloc(tree_n_leaves(e->n_bytes) + 1, sizeof(*found));
+	cleanup(freep) uint8_t(*found)[TREE_HASH_SIZE] = calloc(tree_n_leaves(e->n_bytes) + 1,
+								sizeof(*found));
+	int r = found ? 0 : fault_set(f, -ENOMEM, "out of memory");
 
-	if (!found)
-		return fault_set(f, -ENOMEM, "out of memory");
-	tree_leaves(weightd_writer_data(e->writer, NULL), e->n_bytes, found, digest_leaf, e->writer);
-	*ret = found;
-	return 0;
+	if (r == 0 && e->staging.data)
+		r = transfer_write(e, found, f);
+	else if (r == 0)
+		tree_leaves(weightd_writer_data(e->writer, NULL), e->n_bytes, found, digest_leaf,
+			    e->writer);
+	if (r == 0)
+		*ret = take_ptr(found);
+	return r;
 }
 
 static bool is_right(const struct errand *e, const uint8_t (*found)[TREE_HASH_SIZE])
@@ -192,6 +227,21 @@ static int say_corrupt(const struct errand *e, const uint8_t (*found)[TREE_HASH_
 			  NULL, 0, f);
 }
 
+/* What is on the GPU is published, not what went there. Nobody needs the staging once it is the same. */
+static int verify_gpu(struct errand *e, struct fault *f)
+{
+	int r = weightd_writer_verify(e->writer, 0, tree_n_leaves(e->n_bytes));
+
+	if (r < 0)
+		return fault_set(
+			f, r,
+			"what came is right, and did not arrive on the GPU as it came: %.300s; "
+			"look at the memory of the GPU and of the machine if it happens twice",
+			weightd_error(e->w));
+	staging_deinit(&e->staging);
+	return 0;
+}
+
 static int verify(struct errand *e, struct fault *f)
 {
 	cleanup(freep) uint8_t(*found)[TREE_HASH_SIZE] = NULL;
@@ -204,6 +254,9 @@ static int verify(struct errand *e, struct fault *f)
 		return r;
 	if (!is_right(e, (const void *)found))
 		return say_corrupt(e, (const void *)found, f);
+	r = e->staging.data ? verify_gpu(e, f) : 0;
+	if (r < 0)
+		return r;
 	e->stage = STAGE_VERIFIED;
 	return errand_say(json_pack("{s:s, s:s}", "op", "verified", "root",
 				    field_hex(e->root, sizeof(e->root), hex)),
@@ -211,7 +264,7 @@ static int verify(struct errand *e, struct fault *f)
 }
 
 /* Whoever was in the way may have written: what is published then must be verified once more. */
-static int verify_again(const struct errand *e, struct fault *f)
+static int verify_again(struct errand *e, struct fault *f)
 {
 	cleanup(freep) uint8_t(*found)[TREE_HASH_SIZE] = NULL;
 	int r = hash(e, &found, f);
@@ -222,12 +275,13 @@ static int verify_again(const struct errand *e, struct fault *f)
 			 "the bytes changed after they were verified; somebody still writes them");
 }
 
+/* Nobody else is in the way on a GPU. */
 static int publish(struct errand *e, struct fault *f)
 {
 	uint64_t version;
 	int r = weightd_writer_publish(e->writer, &version);
 
-	for (unsigned i = 1; r == -EBUSY && i < PUBLISH_TRIES; i++) {
+	for (unsigned i = 1; r == -EBUSY && is_on_host(e) && i < PUBLISH_TRIES; i++) {
 		r = verify_again(e, f);
 		if (r < 0)
 			return r;
@@ -246,7 +300,8 @@ int sink_take(struct errand *e, const struct talk *t, struct fault *f)
 
 	if (op && !strcmp(op, "create") && e->stage == STAGE_NEW)
 		return create(e, t, f);
-	if (op && t->n_fds == 0 && !strcmp(op, "verify") && e->writer)
+	if (op && t->n_fds == 0 && !strcmp(op, "verify") && e->writer &&
+	    (e->staging.data || is_on_host(e)))
 		return verify(e, f);
 	if (op && t->n_fds == 0 && !strcmp(op, "publish") && e->stage == STAGE_VERIFIED)
 		return publish(e, f);

@@ -1,6 +1,8 @@
 /*
  * A source lends a published version: its layout and a descriptor of its bytes at once, so that receivers prepare
- * themselves, and the tree over the bytes as soon as they are hashed. The lease lasts until the agent hangs up.
+ * themselves, and the tree over the bytes as soon as they are hashed. The lease lasts until the agent hangs up; but of
+ * a GPU's memory it is a copy that is lent, and the lease is over with the copying. Who only wants to know what a
+ * version is gets no bytes, and has no copy made.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -8,7 +10,7 @@
 
 #include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/local/errand.h"
+#include "server/sync/local/transfer.h"
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
 
@@ -36,9 +38,11 @@ static int fail_to_attach(const struct errand *e, const struct target *target, u
 	return r;
 }
 
-static int attach(struct errand *e, const struct talk *t, int *ret_fd, struct fault *f)
+/* `*ret_fd` is left alone where there is nothing to lend but by a copy. */
+static int attach(struct errand *e, const struct talk *t, bool *ret_is_on_gpu, int *ret_fd,
+		  struct fault *f)
 {
-	struct weightd_attach_options o = {.size = sizeof(o), .ret_fd = ret_fd};
+	struct weightd_attach_options o = {.size = sizeof(o)};
 	struct target target;
 	int r;
 
@@ -48,6 +52,7 @@ static int attach(struct errand *e, const struct talk *t, int *ret_fd, struct fa
 	if (r < 0)
 		return r;
 	o.device = target.device;
+	o.ret_fd = target_is_host(&target) ? ret_fd : NULL;
 	r = weightd_attach(e->w, target.buffer, &o, &e->buffer);
 	if (r < 0)
 		return fail_to_attach(e, &target, o.version, r, f);
@@ -57,7 +62,22 @@ static int attach(struct errand *e, const struct talk *t, int *ret_fd, struct fa
 			"'%s' is exclusive, which is written in place: it could change while it is "
 			"sent; load it anew without --exclusive",
 			target.buffer);
+	(void)weightd_buffer_data(e->buffer, &e->n_bytes);
+	*ret_is_on_gpu = !target_is_host(&target);
 	return 0;
+}
+
+/* The copy that is lent, with nothing in it yet. */
+static int stage(struct errand *e, int *ret_fd, struct fault *f)
+{
+	int r = staging_check(e->n_bytes, f);
+
+	if (r == 0)
+		r = staging_open(e->n_bytes, &e->staging, f);
+	if (r < 0)
+		return r;
+	r = fd_reopen_readonly(e->staging.fd, ret_fd);
+	return r < 0 ? fault_set(f, r, "the copy cannot be lent: %s", strerror(-r)) : 0;
 }
 
 static int say_attached(const struct errand *e, int data_fd, struct fault *f)
@@ -72,25 +92,45 @@ static int say_attached(const struct errand *e, int data_fd, struct fault *f)
 	if (r < 0)
 		return fault_set(f, r, "the layout cannot be copied: %s", strerror(-r));
 	tree_hash(image, layout_size, hash);
-	return errand_say(json_pack("{s:s, s:I, s:I, s:I, s:s}", "op", "attached", "version",
+	return errand_say(json_pack("{s:s, s:s*, s:I, s:I, s:I, s:s}", "op", "attached", "memory",
+				    data_fd < 0 ? NULL : "host", "version",
 				    (json_int_t)weightd_buffer_version(e->buffer), "n_bytes",
 				    (json_int_t)e->n_bytes, "layout_bytes", (json_int_t)layout_size,
 				    "layout", field_hex(hash, sizeof(hash), hex)),
-			  (const int[]){layout_fd, data_fd}, 2, f);
+			  (const int[]){layout_fd, data_fd}, data_fd < 0 ? 1 : 2, f);
 }
 
-static int say_root(const struct errand *e, struct fault *f)
+/* Afterwards nothing but the copy is needed of a GPU's. */
+static int hash_gpu(struct errand *e, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f)
+{
+	int r = e->staging.data ? staging_fill(&e->staging, f) : 0;
+
+	if (r == 0)
+		r = transfer_read(e, ret, f);
+	if (r == 0 && e->staging.data)
+		r = staging_seal(&e->staging, f);
+	if (r < 0)
+		return r;
+	weightd_detach(e->buffer);
+	e->buffer = NULL;
+	return 0;
+}
+
+static int say_root(struct errand *e, bool is_on_gpu, struct fault *f)
 {
 	uint64_t n = tree_n_leaves(e->n_bytes);
 	cleanup(freep) uint8_t(*leaves)[TREE_HASH_SIZE] = calloc(n + 1, sizeof(*leaves));
 	cleanup(fd_closep) int fd = -1;
 	uint8_t root[TREE_HASH_SIZE], table[TREE_HASH_SIZE];
 	char root_hex[2 * TREE_HASH_SIZE + 1], table_hex[2 * TREE_HASH_SIZE + 1];
-	int r;
+	int r = leaves ? 0 : fault_set(f, -ENOMEM, "out of memory");
 
-	if (!leaves)
-		return fault_set(f, -ENOMEM, "out of memory");
-	tree_leaves(weightd_buffer_data(e->buffer, NULL), e->n_bytes, leaves, NULL, NULL);
+	if (r == 0 && is_on_gpu)
+		r = hash_gpu(e, leaves, f);
+	else if (r == 0)
+		tree_leaves(weightd_buffer_data(e->buffer, NULL), e->n_bytes, leaves, NULL, NULL);
+	if (r < 0)
+		return r;
 	tree_root(e->n_bytes, (const void *)leaves, root);
 	tree_hash(leaves, n * sizeof(*leaves), table);
 	r = fd_sealed_copy("weightd-sync-leaves", leaves, n * sizeof(*leaves), &fd);
@@ -105,16 +145,18 @@ static int say_root(const struct errand *e, struct fault *f)
 int source_take(struct errand *e, const struct talk *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
+	bool is_lent = op && !strcmp(op, "attach"), is_on_gpu = false;
 	cleanup(fd_closep) int data_fd = -1;
 	int r;
 
-	if (!op || strcmp(op, "attach") || t->n_fds || e->stage != STAGE_NEW)
-		return fault_set_message(f, t, "expects nothing but one attach");
-	r = attach(e, t, &data_fd, f);
+	if (!op || (!is_lent && strcmp(op, "look") != 0) || t->n_fds || e->stage != STAGE_NEW)
+		return fault_set_message(f, t, "expects nothing but one attach or one look");
+	r = attach(e, t, &is_on_gpu, is_lent ? &data_fd : NULL, f);
+	if (r == 0 && is_lent && is_on_gpu)
+		r = stage(e, &data_fd, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
-	(void)weightd_buffer_data(e->buffer, &e->n_bytes);
 	r = say_attached(e, data_fd, f);
-	return r < 0 ? r : say_root(e, f);
+	return r < 0 ? r : say_root(e, is_on_gpu, f);
 }

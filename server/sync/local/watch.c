@@ -1,22 +1,61 @@
 /*
- * A watch tells of versions in this host's memory that are gone from weightd, one by one, and where it cannot know
- * which. It needs no buffer, ends with the agent, and lives through restarts of weightd, as libweightd does.
+ * A watch tells of versions that are gone from weightd, one by one, on those devices that the agent named and by the
+ * names that it gave them, and where it cannot know which. It needs no buffer, ends with the agent, and lives through
+ * restarts of weightd, as libweightd does.
  */
 #include <string.h>
 
 #include "server/sync/base/fields.h"
 #include "server/sync/local/errand.h"
 
-static int tell(const struct weightd_event *event, struct fault *f)
+/* Looked up each time: a GPU that there is not yet has no name. */
+static bool is_device(struct weightd *w, const char *spelling, const char *name)
+{
+	char found[WEIGHTD_DEVICE_MAX + 1];
+
+	return !strcmp(spelling, name) ||
+	       (weightd_device_name(w, spelling, found) == 0 && !strcmp(found, name));
+}
+
+static int tell_gone(const struct errand *e, const json_t *devices,
+		     const struct weightd_event *event, struct fault *f)
+{
+	json_t *device;
+	int r = 0;
+	size_t i;
+
+	json_array_foreach(devices, i, device)
+	{
+		if (r < 0 || !is_device(e->w, json_string_value(device), event->device))
+			continue;
+		r = errand_say(json_pack("{s:s, s:s, s:O, s:I, s:b}", "op", "gone", "buffer",
+					 event->name, "device", device, "version",
+					 (json_int_t)event->version, "lost",
+					 event->end == WEIGHTD_END_LOST),
+			       NULL, 0, f);
+	}
+	return r;
+}
+
+static int tell(const struct errand *e, const json_t *devices, const struct weightd_event *event,
+		struct fault *f)
 {
 	if (event->kind == WEIGHTD_EVENT_MISSED || event->kind == WEIGHTD_EVENT_RESTARTED)
 		return errand_say(json_pack("{s:s}", "op", "missed"), NULL, 0, f);
-	if (event->kind != WEIGHTD_EVENT_VERSION_GONE || strcmp(event->device, "host") != 0)
-		return 0;
-	return errand_say(json_pack("{s:s, s:s, s:I, s:b}", "op", "gone", "buffer", event->name,
-				    "version", (json_int_t)event->version, "lost",
-				    event->end == WEIGHTD_END_LOST),
-			  NULL, 0, f);
+	return event->kind == WEIGHTD_EVENT_VERSION_GONE ? tell_gone(e, devices, event, f) : 0;
+}
+
+static bool are_devices(const json_t *devices)
+{
+	const json_t *device;
+	size_t i;
+
+	json_array_foreach(devices, i, device)
+	{
+		if (!json_is_string(device) || json_string_length(device) > WEIGHTD_DEVICE_MAX)
+			return false;
+	}
+	return true;
 }
 
 int watch_take(struct errand *e, const struct talk *t, struct fault *f)
@@ -24,12 +63,14 @@ int watch_take(struct errand *e, const struct talk *t, struct fault *f)
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 	struct weightd_watch *watch;
 	const char *socket;
+	json_t *devices;
 	int r;
 
 	if (!op || strcmp(op, "watch") != 0 || t->n_fds || e->stage != STAGE_NEW)
 		return fault_set_message(f, t, "expects nothing but one watch");
-	if (field_string_or_null(t->message, "socket", TALK_SIZE_MAX, &socket) < 0)
-		return fault_set_message(f, t, "misses a socket in it");
+	if (field_string_or_null(t->message, "socket", TALK_SIZE_MAX, &socket) < 0 ||
+	    field_array(t->message, "devices", TALK_SIZE_MAX, &devices) < 0 || !are_devices(devices))
+		return fault_set_message(f, t, "misses a socket or devices in it");
 	r = errand_connect(e, socket, f);
 	if (r < 0)
 		return r;
@@ -42,7 +83,7 @@ int watch_take(struct errand *e, const struct talk *t, struct fault *f)
 		struct weightd_event event = {.size = sizeof(event)};
 
 		r = weightd_watch_next(watch, -1, &event);
-		r = r < 0 ? fault_set_weightd(f, r, e->w) : tell(&event, f);
+		r = r < 0 ? fault_set_weightd(f, r, e->w) : tell(e, devices, &event, f);
 	}
 	weightd_watch_free(watch);
 	return r;

@@ -1,0 +1,100 @@
+/*
+ * A page that is missing when an engine writes it is a signal, or the end of somebody else: so memory is taken while
+ * that can still be refused, a stretch at a time, and what is left is looked at before each.
+ */
+#include "server/sync/local/staging.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/base/headroom.h"
+
+#define STRETCH_SIZE (256 * MIB)
+
+static int refuse(uint64_t missing, uint64_t room, struct fault *f)
+{
+	char needs[NUM_SIZE_MAX], has[NUM_SIZE_MAX];
+
+	return fault_set(f, -ENOMEM,
+			 "a version on a GPU goes through host memory between nodes: %s of it are "
+			 "needed for a while, and %s can be taken; free some, or raise the limit of "
+			 "weightd-sync (MemoryMax= of its unit)",
+			 num_format_size(needs, missing), num_format_size(has, room));
+}
+
+static int check(uint64_t whole, uint64_t missing, struct fault *f)
+{
+	uint64_t room;
+	int r = headroom_bytes(&room);
+
+	if (r < 0)
+		return fault_set(f, r, "/proc/meminfo cannot be read: %s", strerror(-r));
+	return missing <= room ? 0 : refuse(whole, room + (whole - missing), f);
+}
+
+int staging_check(uint64_t size, struct fault *f)
+{
+	return check(size, size, f);
+}
+
+int staging_open(uint64_t size, struct staging *ret, struct fault *f)
+{
+	cleanup(fd_closep) int fd = -1;
+	int r = fd_memfd("weightd-sync-staging", size, &fd);
+	void *data = MAP_FAILED;
+
+	if (r == 0) {
+		/* Of no bytes, one that nobody touches. */
+		data = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		r = data == MAP_FAILED ? -errno : 0;
+	}
+	if (r < 0)
+		return fault_set(f, r, "there is no host memory to go through: %s", strerror(-r));
+	*ret = (struct staging){.fd = take_fd(fd), .data = data, .size = size};
+	return 0;
+}
+
+int staging_fill(struct staging *s, struct fault *f)
+{
+	for (uint64_t at = 0; at < s->size; at += STRETCH_SIZE) {
+		uint64_t left = s->size - at;
+		int r = check(s->size, left, f);
+
+		if (r < 0)
+			return r;
+		while (fallocate(s->fd, 0, (off_t)at,
+				 (off_t)(left < STRETCH_SIZE ? left : STRETCH_SIZE)) < 0)
+			if (errno != EINTR)
+				return refuse(s->size, at, f);
+	}
+	return 0;
+}
+
+static void unmap(struct staging *s)
+{
+	if (s->data)
+		(void)munmap(s->data, s->size ? s->size : 1);
+	s->data = NULL;
+}
+
+int staging_seal(struct staging *s, struct fault *f)
+{
+	unmap(s);
+	if (fcntl(s->fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+		return fault_set(f, -errno, "what is sent cannot be sealed: %s", strerror(errno));
+	s->fd = fd_close(s->fd);
+	return 0;
+}
+
+void staging_deinit(struct staging *s)
+{
+	unmap(s);
+	(void)fd_close(s->fd);
+	*s = STAGING_NONE;
+}

@@ -1,0 +1,21 @@
+/*
+ * Transfers
+ *
+ * Bytes between memory of a GPU and the host's, by leaves that are hashed on their way: as many threads as tree.h
+ * has hash, and one at a time copies, which is how libweightd wants it. Reads go on only as long as all go well.
+ */
+#pragma once
+
+#include "server/sync/local/errand.h"
+
+/*
+ * Hashes the version of the errand's buffer, into `ret`, an element for each leaf; what is read goes to the staging
+ * as well, where there is one.
+ */
+int transfer_read(struct errand *e, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f);
+
+/*
+ * Hashes the staging likewise, and copies to the errand's writer those leaves that its table has; what they are on
+ * the GPU, weightd_writer_verify() can tell then.
+ */
+int transfer_write(struct errand *e, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f);
