@@ -85,6 +85,8 @@ INI := server/base/ini-$(if $(HAVE_INIH),inih,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
+# What weightctl plans and engines carry out.
+RESHARD := $(call objects,$(wildcard ipc/reshard/*.c))
 # For clients and weightd-cuda; weightd does without.
 CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
 CHOSEN := server/base/ini-% $(if $(FAULTS),,server/fault.c)
@@ -95,14 +97,14 @@ SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/bac
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/cuda/*.c libclient/load/*.c))
 WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/pki-%,$(wildcard libclient/weightctl/*.c)) \
-	$(wildcard libclient/weightctl/pki-$(if $(HAVE_OPENSSL),openssl,none).c))
+	$(wildcard libclient/weightctl/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD)
 # What the agent and the processes that work for it share.
 SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
 SYNC := $(call objects,$(wildcard server/sync/*.c))
 SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c) server/base/headroom.c)
 SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
 SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
-	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc))
+	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc)) $(RESHARD)
 MAP := libclient/libweightd.map
 
 PTX := libclient/cuda/digest.ptx
@@ -263,10 +265,11 @@ ptx: libclient/cuda/digest.cu
 # What is tested of weightctl by itself, and against weightd-sync.
 FORECAST := $(call objects,libclient/weightctl/forecast.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
-	$(FORECAST)
+	$(FORECAST) $(RESHARD)
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
 # Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
-UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(FORECAST)
+UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(FORECAST) \
+	$(RESHARD)
 
 $(filter-out $(UNIT_SYNC),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator and fuzz_sync_preamble: tests/fuzz/seeds.py
+"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator, fuzz_sync_preamble, _moves and _split: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
@@ -217,10 +217,50 @@ PREAMBLES = {
     "behind-the-end": preamble(to=b"b\0c"), "dot-first": preamble(from_=b".a"), "upper-case": preamble(to=b"B"),
 }
 
+# --- moves and splits: ipc/reshard ---
+
+
+def moves(nodes, links, rows, magic=b"moves\0\0\1"):
+    words = [len(nodes), len(links), len(rows), *sum((*nodes, *links, *rows), ())]
+    return magic + struct.pack(f">{len(words)}Q", *words)
+
+
+ROW = (4, 8, 4, 1, 0, 0, 3, 8, 4)  # 3 runs of 4 bytes
+MOVES = {
+    "one": moves([(24, 0), (0, 20)], [(0, 1, 1, 12)], [ROW]),
+    "within-a-node": moves([(24, 20)], [(0, 0, 1, 12)], [ROW]),
+    "several": moves([(24, 20), (24, 100)], [(0, 0, 1, 12), (0, 1, 2, 16), (1, 1, 1, 4)],
+                     [ROW, ROW, (0, 60, 2, 2, 6, 9, 1, 0, 0), (0, 90, 4, 1, 0, 0, 1, 0, 0)]),
+    "outside": moves([(23, 0), (0, 19)], [(0, 1, 1, 12)], [ROW]),
+    "other-release": moves([(24, 0)], [], [], magic=b"moves\0\0\2"),
+    "cut": moves([(24, 0), (0, 20)], [(0, 1, 1, 12)], [ROW])[:-3],
+}
+
+
+def split(text, n_sources, n_targets, *tensors):
+    """tensors: (kind, 1 if all ranks have the same shape, sizes of 4 dimensions, of each rank or of all)."""
+    rest = bytes([n_sources - 1, n_targets - 1, len(tensors) - 1])
+    for kind, alike, *sizes in tensors:
+        rest += bytes([kind, alike, *sizes])
+    return text + b"\0" + rest
+
+
+KIND_F32_2D = 2 * 4 + 3
+SPLITS = {
+    "dim-0": split(b'{"split":[{"tensors":"*","dim":0}]}', 2, 3, (KIND_F32_2D, 1, 4, 3, 0, 0)),
+    "uneven": split(b'{"split":[{"tensors":"*","dim":0}]}', 2, 3, (KIND_F32_2D, 0, 4, 3, 0, 0, 3, 3, 0, 0)),
+    "across": split(b'{"split":[{"tensors":"a.*","from":0,"to":1},{"tensors":"*","replicated":true}]}', 2, 2,
+                    (KIND_F32_2D, 1, 4, 6, 0, 0), (4 + 3, 1, 5, 0, 0, 0)),
+    "gather": split(b'{"split":[{"tensors":"?","from":1,"to":"replicated"},{"tensors":"*","dim":1}]}', 4, 1,
+                    (KIND_F32_2D, 1, 4, 6, 0, 0), (KIND_F32_2D, 1, 5, 2, 0, 0), (3, 1, 0, 0, 0, 0)),
+    "no-rule": b'{"split":[]}\0',
+    "no-json": b"{",
+}
+
 
 def main():
     for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR,
-                          "sync_preamble": PREAMBLES}.items():
+                          "sync_preamble": PREAMBLES, "sync_moves": MOVES, "sync_split": SPLITS}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)

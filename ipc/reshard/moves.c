@@ -1,0 +1,292 @@
+#include "ipc/reshard/moves.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORD 8
+#define WORDS_HEAD 4
+#define WORDS_NODE 2
+#define WORDS_LINK 4
+#define WORDS_MOVE 9
+
+static const char magic[WORD] = "moves\0\0\1";
+
+void moves_deinit(struct moves *m)
+{
+	free(m->nodes);
+	free(m->links);
+	free(m->moves);
+	*m = (struct moves){0};
+}
+
+const struct moves_link *moves_link(const struct moves *m, unsigned from, unsigned to)
+{
+	for (size_t i = 0; i < m->n_links; i++)
+		if (m->links[i].from == from && m->links[i].to == to)
+			return &m->links[i];
+	return NULL;
+}
+
+/* --- Writing down ------------------------------------------------------------------------------ */
+
+/* At most MOVES_SIZE_MAX, whatever is in them. */
+static size_t encoded_size(size_t n_nodes, size_t n_links, size_t n_moves)
+{
+	return WORD *
+	       (WORDS_HEAD + WORDS_NODE * n_nodes + WORDS_LINK * n_links + WORDS_MOVE * n_moves);
+}
+
+static void put(uint8_t **at, uint64_t n)
+{
+	n = htobe64(n);
+	memcpy(*at, &n, WORD);
+	*at += WORD;
+}
+
+static void put_move(uint8_t **at, const struct move *m)
+{
+	put(at, m->offset[MOVES_FROM]);
+	put(at, m->offset[MOVES_TO]);
+	put(at, m->run);
+	for (unsigned level = 0; level < 2; level++) {
+		put(at, m->n[level]);
+		put(at, m->stride[level][MOVES_FROM]);
+		put(at, m->stride[level][MOVES_TO]);
+	}
+}
+
+int moves_encode(const struct moves *m, void **ret, size_t *ret_size)
+{
+	size_t size = encoded_size(m->n_nodes, m->n_links, m->n_moves);
+	uint8_t *text = malloc(size), *at = text;
+
+	if (!text)
+		return -ENOMEM;
+	memcpy(at, magic, WORD);
+	at += WORD;
+	put(&at, m->n_nodes);
+	put(&at, m->n_links);
+	put(&at, m->n_moves);
+	for (unsigned i = 0; i < m->n_nodes; i++)
+		for (unsigned side = 0; side < MOVES_SIDES; side++)
+			put(&at, m->nodes[i].size[side]);
+	for (size_t i = 0; i < m->n_links; i++) {
+		put(&at, m->links[i].from);
+		put(&at, m->links[i].to);
+		put(&at, m->links[i].n_moves);
+		put(&at, m->links[i].n_bytes);
+	}
+	for (size_t i = 0; i < m->n_moves; i++)
+		put_move(&at, &m->moves[i]);
+	assert(at == text + size);
+	*ret = text;
+	*ret_size = size;
+	return 0;
+}
+
+/* --- Reading what others wrote ----------------------------------------------------------------- */
+
+static uint64_t get(const uint8_t **at)
+{
+	uint64_t n;
+
+	memcpy(&n, *at, WORD);
+	*at += WORD;
+	return be64toh(n);
+}
+
+static int wrong(char why[MOVES_WHY_SIZE], const char *what)
+{
+	(void)snprintf(why, MOVES_WHY_SIZE, "the plan is wrong: %s", what);
+	return -EBADMSG;
+}
+
+static int get_head(const uint8_t **at, size_t size, struct moves *m, char why[MOVES_WHY_SIZE])
+{
+	uint64_t n_nodes, n_links, n_moves;
+
+	if (size < WORD * WORDS_HEAD || memcmp(*at, magic, WORD) != 0)
+		return wrong(why, "it is none, or one of another release");
+	*at += WORD;
+	n_nodes = get(at);
+	n_links = get(at);
+	n_moves = get(at);
+	if (n_nodes == 0 || n_nodes > MOVES_NODES_MAX || n_links > n_nodes * n_nodes ||
+	    n_moves > MOVES_MAX)
+		return wrong(why, "it has more nodes, links or moves than there can be");
+	if (size != encoded_size(n_nodes, n_links, n_moves))
+		return wrong(why, "its size is not that of what it has");
+	m->n_nodes = (unsigned)n_nodes;
+	m->n_links = n_links;
+	m->n_moves = n_moves;
+	m->nodes = calloc(n_nodes, sizeof(*m->nodes));
+	m->links = calloc(n_links + 1, sizeof(*m->links));
+	m->moves = calloc(n_moves + 1, sizeof(*m->moves));
+	if (m->nodes && m->links && m->moves)
+		return 0;
+	(void)snprintf(why, MOVES_WHY_SIZE, "no memory");
+	return -ENOMEM;
+}
+
+static int get_links(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZE])
+{
+	size_t first = 0;
+	uint64_t next = 0; /* from and to of the link before, as one number, and one more */
+
+	for (size_t i = 0; i < m->n_links; i++) {
+		uint64_t from = get(at), to = get(at), n_moves = get(at), n_bytes = get(at);
+
+		if (from >= m->n_nodes || to >= m->n_nodes || from * m->n_nodes + to < next)
+			return wrong(why, "its links are of no nodes of its, or do not ascend");
+		if (n_moves == 0 || n_moves > m->n_moves - first)
+			return wrong(why, "its links have other moves than there are");
+		m->links[i] = (struct moves_link){.from = (unsigned)from,
+						  .to = (unsigned)to,
+						  .first = first,
+						  .n_moves = n_moves,
+						  .n_bytes = n_bytes};
+		next = from * m->n_nodes + to + 1;
+		first += n_moves;
+	}
+	return first == m->n_moves ? 0 : wrong(why, "its links have other moves than there are");
+}
+
+/* Where a move ends in memory, if it ends there at all. */
+static bool find_end(const struct move *m, enum moves_side side, uint64_t *ret)
+{
+	uint64_t end = m->offset[side], length;
+
+	for (unsigned level = 0; level < 2; level++)
+		if (__builtin_mul_overflow(m->n[level] - 1, m->stride[level][side], &length) ||
+		    __builtin_add_overflow(end, length, &end))
+			return false;
+	return !__builtin_add_overflow(end, m->run, ret);
+}
+
+static bool get_move(const uint8_t **at, const uint64_t sizes[MOVES_SIDES], struct move *m,
+		     uint64_t *ret_size)
+{
+	uint64_t end;
+
+	m->offset[MOVES_FROM] = get(at);
+	m->offset[MOVES_TO] = get(at);
+	m->run = get(at);
+	for (unsigned level = 0; level < 2; level++) {
+		m->n[level] = get(at);
+		m->stride[level][MOVES_FROM] = get(at);
+		m->stride[level][MOVES_TO] = get(at);
+	}
+	if (m->run == 0 || m->n[0] == 0 || m->n[1] == 0)
+		return false;
+	for (unsigned side = 0; side < MOVES_SIDES; side++)
+		if (!find_end(m, side, &end) || end > sizes[side])
+			return false;
+	return !__builtin_mul_overflow(m->run, m->n[0], ret_size) &&
+	       !__builtin_mul_overflow(*ret_size, m->n[1], ret_size);
+}
+
+static int get_moves(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZE])
+{
+	uint64_t got[MOVES_NODES_MAX] = {0};
+
+	for (size_t i = 0; i < m->n_links; i++) {
+		const struct moves_link *l = &m->links[i];
+		const uint64_t sizes[] = {m->nodes[l->from].size[MOVES_FROM],
+					  m->nodes[l->to].size[MOVES_TO]};
+		uint64_t n_bytes = 0, size;
+
+		for (size_t k = 0; k < l->n_moves; k++)
+			if (!get_move(at, sizes, &m->moves[l->first + k], &size) ||
+			    __builtin_add_overflow(n_bytes, size, &n_bytes))
+				return wrong(why, "a move leaves the memory of its nodes");
+		if (n_bytes != l->n_bytes)
+			return wrong(why, "a link has other bytes than its moves");
+		if (__builtin_add_overflow(got[l->to], n_bytes, &got[l->to]) ||
+		    got[l->to] > sizes[MOVES_TO])
+			return wrong(why, "a node gets more bytes than it has room for");
+	}
+	return 0;
+}
+
+int moves_decode(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE])
+{
+	struct moves m = {0};
+	const uint8_t *at = from;
+	int r = get_head(&at, size, &m, why);
+
+	for (unsigned i = 0; r == 0 && i < m.n_nodes; i++)
+		for (unsigned side = 0; side < MOVES_SIDES; side++) {
+			m.nodes[i].size[side] = get(&at);
+			if (m.nodes[i].size[side] > INT64_MAX)
+				r = wrong(why, "a node has more memory than there is");
+		}
+	if (r == 0)
+		r = get_links(&at, &m, why);
+	if (r == 0)
+		r = get_moves(&at, &m, why);
+	if (r < 0)
+		moves_deinit(&m);
+	else
+		*ret = m;
+	return r;
+}
+
+/* --- Streams ----------------------------------------------------------------------------------- */
+
+void stream_init(struct stream *s, const struct moves *m, const struct moves_link *l)
+{
+	*s = (struct stream){.move = m->moves + l->first, .end = m->moves + l->first + l->n_moves};
+}
+
+/* What of the next bytes lies in one piece, at most `max`. The stream goes on behind it. */
+static size_t next_piece(struct stream *s, enum moves_side side, size_t max, uint64_t *ret_offset)
+{
+	const struct move *m = s->move;
+	size_t size;
+
+	assert(m < s->end);
+	*ret_offset = m->offset[side] + s->at[0] * m->stride[0][side] +
+		      s->at[1] * m->stride[1][side] + s->within;
+	size = m->run - s->within < max ? m->run - s->within : max;
+	s->within += size;
+	if (s->within < m->run)
+		return size;
+	s->within = 0;
+	if (++s->at[1] < m->n[1])
+		return size;
+	s->at[1] = 0;
+	if (++s->at[0] < m->n[0])
+		return size;
+	s->at[0] = 0;
+	s->move++;
+	return size;
+}
+
+void stream_read(struct stream *s, enum moves_side side, const uint8_t *memory, uint8_t *to,
+		 size_t size)
+{
+	while (size > 0) {
+		uint64_t offset;
+		size_t n = next_piece(s, side, size, &offset);
+
+		memcpy(to, memory + offset, n);
+		to += n;
+		size -= n;
+	}
+}
+
+void stream_write(struct stream *s, const uint8_t *from, uint8_t *memory, size_t size)
+{
+	while (size > 0) {
+		uint64_t offset;
+		size_t n = next_piece(s, MOVES_TO, size, &offset);
+
+		memcpy(memory + offset, from, n);
+		from += n;
+		size -= n;
+	}
+}

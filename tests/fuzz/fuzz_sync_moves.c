@@ -1,0 +1,62 @@
+/* Any bytes as the plan of an exchange: what is accepted stays in its memory, and is written back as it came. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/reshard/moves.h"
+
+#define MEMORY_MAX ((uint64_t)1 << 16)
+
+#define MUST(condition)                                                                            \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			abort();                                                                   \
+	} while (0)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Where the sanitizer sees every byte that lies outside. */
+static void carry(const struct moves *m, const struct moves_link *l)
+{
+	uint64_t from_size = m->nodes[l->from].size[MOVES_FROM];
+	uint64_t to_size = m->nodes[l->to].size[MOVES_TO], left = l->n_bytes;
+	uint8_t *from, *to, piece[61];
+	struct stream in, out;
+
+	MUST(left <= to_size);
+	if (from_size > MEMORY_MAX || to_size > MEMORY_MAX)
+		return;
+	from = calloc(1, from_size);
+	to = calloc(1, to_size);
+	MUST(from && to);
+	stream_init(&in, m, l);
+	stream_init(&out, m, l);
+	while (left > 0) {
+		size_t n = left < sizeof(piece) ? left : sizeof(piece);
+
+		stream_read(&in, MOVES_FROM, from, piece, n);
+		stream_write(&out, piece, to, n);
+		left -= n;
+	}
+	MUST(in.move == in.end && out.move == out.end);
+	free(from);
+	free(to);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	char why[MOVES_WHY_SIZE];
+	struct moves m;
+	size_t out_size;
+	void *out;
+
+	if (moves_decode(data, size, &m, why) < 0)
+		return 0;
+	for (size_t i = 0; i < m.n_links; i++)
+		carry(&m, &m.links[i]);
+	MUST(moves_encode(&m, &out, &out_size) == 0);
+	MUST(out_size == size && !memcmp(out, data, size));
+	free(out);
+	moves_deinit(&m);
+	return 0;
+}
