@@ -1,6 +1,5 @@
 #include "server/sync/gloo/average.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,21 +9,17 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
-#include "server/sync/base/fields.h"
-#include "server/sync/base/planned.h"
 #include "server/sync/base/tree.h"
+#include "server/sync/gloo/mesh.h"
 #include "server/sync/gloo/pieces.h"
 
-#define NODES_MAX 64
 #define TABLE_MAX (64 * MIB)
 #define DEPTH 4 /* rounds that are asked for ahead, and of which some may be under way behind */
 #define WINDOW (2 * DEPTH)
 
-/* What goes over a link; the slot says which end sent it, too. */
+/* What goes over a wire besides what the mesh needs. */
 enum {
-	SLOT_GREETING,
-	SLOT_DIGESTS, /* of the tensors of which there is no mean */
-	SLOT_THERE,
+	SLOT_DIGESTS = MESH_MORE, /* of the tensors of which there is no mean */
 	SLOT_ROUNDS,
 };
 
@@ -35,21 +30,9 @@ enum {
 	N_KINDS,
 };
 
-/* Both ends say it first. Who has another table would cut other pieces out of it. */
-struct greeting {
-	uint8_t preamble[PREAMBLE_SIZE]; /* with a proof instead of the token */
-	uint64_t rank; /* numbers are big-endian */
-	uint64_t n_nodes;
-	uint64_t chunk;
-	uint8_t table[TREE_HASH_SIZE];
-};
-_Static_assert(sizeof(struct greeting) == PREAMBLE_SIZE + 24 + TREE_HASH_SIZE,
-	       "it goes over the wire");
-
 struct party {
 	struct average *average;
 	struct wire *wire;
-	struct address address;
 	pthread_t greeter;
 	uint8_t *terms; /* DEPTH chunks: what it sent for a round of ours */
 	struct transfer *come[N_KINDS][WINDOW];
@@ -58,94 +41,25 @@ struct party {
 
 struct average {
 	struct engine *engine;
-	struct wire wires[NODES_MAX]; /* by rank */
-	struct party parties[NODES_MAX];
-	unsigned rank;
-	unsigned n_nodes;
-	uint64_t max_rate; /* over each link */
+	struct mesh mesh;
+	struct party parties[ENGINE_NODES_MAX];
 	struct pieces pieces;
-	uint8_t table[TREE_HASH_SIZE];
 	uint8_t (*digests)[TREE_HASH_SIZE];
 	const uint8_t *source;
 	uint8_t *result;
 	float *sums; /* of one piece */
 };
 
-static uint64_t slot_out(const struct average *a, unsigned peer, uint64_t what)
-{
-	return 2 * what + (a->rank < peer ? 0 : 1);
-}
-
-static uint64_t slot_in(const struct average *a, unsigned peer, uint64_t what)
-{
-	return 2 * what + (peer < a->rank ? 0 : 1);
-}
-
 static uint64_t of_round(uint64_t round, unsigned kind)
 {
 	return SLOT_ROUNDS + N_KINDS * round + kind;
 }
 
-/* Sends and receives as much. False: the engine was told why not. */
-static bool exchange(struct average *a, unsigned peer, uint64_t what, const void *ours,
-		     void *theirs, size_t size)
-{
-	struct wire *w = &a->wires[peer];
-	struct transfer *in = NULL, *out = NULL;
-
-	return wire_receive(a->engine, w, slot_in(a, peer, what), theirs, size, &in) &&
-	       wire_send(a->engine, w, slot_out(a, peer, what), ours, size, &out) &&
-	       wire_finish(a->engine, w, &in) && wire_finish(a->engine, w, &out);
-}
-
 /* --- Greeting ---------------------------------------------------------------------------------- */
-
-static void greet(const struct average *a, unsigned peer, struct greeting *ret)
-{
-	const struct order *o = &a->engine->order;
-	struct preamble p = {.epoch = o->epoch, .n_bytes = o->n_bytes};
-
-	memcpy(p.sync, o->sync, sizeof(p.sync));
-	wire_prove(o->token, o->node, a->wires[peer].node, p.token);
-	memcpy(p.from, o->node, sizeof(p.from));
-	memcpy(p.to, a->wires[peer].node, sizeof(p.to));
-	preamble_encode(&p, ret->preamble);
-	ret->rank = htobe64(a->rank);
-	ret->n_nodes = htobe64(a->n_nodes);
-	ret->chunk = htobe64(o->chunk);
-	memcpy(ret->table, a->table, sizeof(ret->table));
-}
-
-static bool is_welcome(const struct average *a, unsigned peer, const struct greeting *g)
-{
-	const struct order *o = &a->engine->order;
-	const struct wire *w = &a->wires[peer];
-	uint8_t proof[PREAMBLE_TOKEN_SIZE];
-	const char *wrong = NULL;
-	struct preamble p;
-
-	wire_prove(o->token, w->node, o->node, proof);
-	if (preamble_decode(g->preamble, &p) < 0)
-		wrong = "says no greeting of ours";
-	else if (memcmp(p.token, proof, sizeof(proof)) != 0)
-		wrong = "has a wrong token";
-	else if (memcmp(p.sync, o->sync, sizeof(p.sync)) != 0 || p.epoch != o->epoch)
-		wrong = "is in another sync or epoch";
-	else if (strcmp(p.from, w->node) != 0 || strcmp(p.to, o->node) != 0 ||
-		 be64toh(g->rank) != peer || be64toh(g->n_nodes) != a->n_nodes)
-		wrong = "has other names or ranks";
-	else if (p.n_bytes != o->n_bytes || be64toh(g->chunk) != o->chunk)
-		wrong = "has another size";
-	else if (memcmp(g->table, a->table, sizeof(g->table)) != 0)
-		wrong = "has other tensors";
-	if (wrong)
-		engine_break(a->engine, w, "%s %s", w->node, wrong);
-	return !wrong;
-}
 
 static bool is_equal(const struct average *a, unsigned peer, const uint8_t (*theirs)[TREE_HASH_SIZE])
 {
-	const struct wire *w = &a->wires[peer];
+	const struct wire *w = &a->mesh.wires[peer];
 	size_t other = 0;
 
 	for (size_t i = 0; i < a->pieces.n_tensors; i++) {
@@ -168,19 +82,15 @@ static bool is_equal(const struct average *a, unsigned peer, const uint8_t (*the
 static bool greet_party(struct average *a, unsigned peer)
 {
 	size_t n = a->pieces.n_others * TREE_HASH_SIZE;
-	struct greeting ours, theirs = {0}; /* of which fewer bytes may come */
 	cleanup(freep) uint8_t(*digests)[TREE_HASH_SIZE] = calloc(1, n + 1);
 
-	greet(a, peer, &ours);
 	if (!digests) {
 		engine_break(a->engine, NULL, "no memory for the digests of tensors");
 		return false;
 	}
-	if (!wire_connect(a->engine, &a->wires[peer], &a->parties[peer].address, a->max_rate) ||
-	    !exchange(a, peer, SLOT_GREETING, &ours, &theirs, sizeof(ours)) ||
-	    !is_welcome(a, peer, &theirs))
+	if (!mesh_greet(&a->mesh, peer))
 		return false;
-	return n == 0 || (exchange(a, peer, SLOT_DIGESTS, a->digests, digests, n) &&
+	return n == 0 || (mesh_exchange(&a->mesh, peer, SLOT_DIGESTS, a->digests, digests, n) &&
 			  is_equal(a, peer, (const void *)digests));
 }
 
@@ -196,18 +106,19 @@ static bool greet_all(struct average *a)
 {
 	bool all = true;
 
-	for (unsigned j = 0; j < a->n_nodes; j++) {
-		if (j == a->rank)
+	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
+		if (j == a->mesh.rank)
 			continue;
 		if (pthread_create(&a->parties[j].greeter, NULL, greet_one, &a->parties[j]) != 0) {
-			engine_break(a->engine, NULL, "no thread to greet %s", a->wires[j].node);
+			engine_break(a->engine, NULL, "no thread to greet %s",
+				     a->mesh.wires[j].node);
 			return false;
 		}
 	}
-	for (unsigned j = 0; j < a->n_nodes; j++) {
+	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
 		void *greeted = NULL;
 
-		if (j != a->rank) {
+		if (j != a->mesh.rank) {
 			(void)pthread_join(a->parties[j].greeter, &greeted);
 			all = all && greeted;
 		}
@@ -232,24 +143,26 @@ static uint8_t *term_of(const struct average *a, unsigned peer, uint64_t round)
 /* Sends our terms of the others' pieces of a round, and asks for the others' terms of ours and for their results. */
 static bool ask(struct average *a, uint64_t round)
 {
-	const struct piece *ours = piece_of(a, a->rank, round);
+	const struct piece *ours = piece_of(a, a->mesh.rank, round);
 	struct engine *e = a->engine;
 
-	for (unsigned j = 0; j < a->n_nodes; j++) {
+	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
 		const struct piece *theirs = piece_of(a, j, round);
 		struct party *p = &a->parties[j];
 		uint64_t term = of_round(round, TERM), result = of_round(round, RESULT);
 
-		if (j == a->rank)
+		if (j == a->mesh.rank)
 			continue;
-		if (ours && !wire_receive(e, p->wire, slot_in(a, j, term), term_of(a, j, round),
-					  ours->size, &p->come[TERM][round % WINDOW]))
+		if (ours &&
+		    !wire_receive(e, p->wire, mesh_slot_in(&a->mesh, j, term), term_of(a, j, round),
+				  ours->size, &p->come[TERM][round % WINDOW]))
 			return false;
-		if (theirs &&
-		    (!wire_receive(e, p->wire, slot_in(a, j, result), a->result + theirs->offset,
-				   theirs->size, &p->come[RESULT][round % WINDOW]) ||
-		     !wire_send(e, p->wire, slot_out(a, j, term), a->source + theirs->offset,
-				theirs->size, &p->go[TERM][round % WINDOW])))
+		if (theirs && (!wire_receive(e, p->wire, mesh_slot_in(&a->mesh, j, result),
+					     a->result + theirs->offset, theirs->size,
+					     &p->come[RESULT][round % WINDOW]) ||
+			       !wire_send(e, p->wire, mesh_slot_out(&a->mesh, j, term),
+					  a->source + theirs->offset, theirs->size,
+					  &p->go[TERM][round % WINDOW])))
 			return false;
 	}
 	return true;
@@ -279,7 +192,7 @@ static void store_mean(struct average *a, const struct piece *piece)
 	for (size_t i = piece->first; (t = pieces_part(&a->pieces, piece, i, &offset, &size)); i++) {
 		if (size == 0)
 			continue;
-		mean_store(t->type, a->sums + n, size / mean_size(t->type), a->n_nodes,
+		mean_store(t->type, a->sums + n, size / mean_size(t->type), a->mesh.n_nodes,
 			   a->result + offset);
 		n += size / mean_size(t->type);
 	}
@@ -287,7 +200,7 @@ static void store_mean(struct average *a, const struct piece *piece)
 
 static bool reduce(struct average *a, uint64_t round)
 {
-	const struct piece *ours = piece_of(a, a->rank, round);
+	const struct piece *ours = piece_of(a, a->mesh.rank, round);
 	struct engine *e = a->engine;
 
 	if (!ours)
@@ -295,21 +208,22 @@ static bool reduce(struct average *a, uint64_t round)
 	/* Of the smallest elements there are as many; a byte of padding that is left over has no sum. */
 	for (uint64_t i = 0; i < ours->size / 2; i++)
 		a->sums[i] = -0.0f;
-	for (unsigned j = 0; j < a->n_nodes; j++) {
+	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
 		struct party *p = &a->parties[j];
 
-		if (j != a->rank && !wire_finish(e, p->wire, &p->come[TERM][round % WINDOW]))
+		if (j != a->mesh.rank && !wire_finish(e, p->wire, &p->come[TERM][round % WINDOW]))
 			return false;
-		add_terms(a, ours, j == a->rank ? a->source + ours->offset : term_of(a, j, round));
+		add_terms(a, ours,
+			  j == a->mesh.rank ? a->source + ours->offset : term_of(a, j, round));
 	}
 	store_mean(a, ours);
 	engine_arrived(e, atomic_load(&e->arrived) + ours->size);
-	for (unsigned j = 0; j < a->n_nodes; j++) {
+	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
 		struct party *p = &a->parties[j];
 
-		if (j != a->rank && !wire_send(e, p->wire, slot_out(a, j, of_round(round, RESULT)),
-					       a->result + ours->offset, ours->size,
-					       &p->go[RESULT][round % WINDOW]))
+		if (j != a->mesh.rank &&
+		    !wire_send(e, p->wire, mesh_slot_out(&a->mesh, j, of_round(round, RESULT)),
+			       a->result + ours->offset, ours->size, &p->go[RESULT][round % WINDOW]))
 			return false;
 	}
 	return true;
@@ -320,11 +234,11 @@ static bool settle(struct average *a, uint64_t round)
 {
 	struct engine *e = a->engine;
 
-	for (unsigned j = 0; j < a->n_nodes; j++) {
+	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
 		struct party *p = &a->parties[j];
 		const struct piece *theirs = piece_of(a, j, round);
 
-		if (j == a->rank)
+		if (j == a->mesh.rank)
 			continue;
 		if (!wire_finish(e, p->wire, &p->go[TERM][round % WINDOW]) ||
 		    !wire_finish(e, p->wire, &p->come[RESULT][round % WINDOW]) ||
@@ -360,15 +274,9 @@ static bool run_rounds(struct average *a)
 
 static bool part(struct average *a)
 {
-	char word[STREAM_WORD_SIZE];
-
-	for (unsigned j = 0; j < a->n_nodes; j++) {
-		if (j == a->rank)
-			continue;
-		if (!exchange(a, j, SLOT_THERE, STREAM_THERE, word, sizeof(word)))
+	for (unsigned j = 0; j < a->mesh.n_nodes; j++)
+		if (j != a->mesh.rank && !mesh_part(&a->mesh, j))
 			return false;
-		atomic_store(&a->wires[j].state, WIRE_DONE);
-	}
 	return true;
 }
 
@@ -389,36 +297,6 @@ static int wrong(char why[ORDER_WHY_SIZE], const char *what)
 	return -EBADMSG;
 }
 
-static int read_nodes(struct average *a, const json_t *order, char why[ORDER_WHY_SIZE])
-{
-	json_t *nodes;
-
-	if (field_array(order, "nodes", NODES_MAX, &nodes) < 0)
-		return wrong(why, "`nodes` has to be an array of at most 64");
-	a->n_nodes = (unsigned)json_array_size(nodes);
-	a->rank = a->n_nodes;
-	for (unsigned j = 0; j < a->n_nodes; j++) {
-		const json_t *node = json_array_get(nodes, j);
-		struct party *p = &a->parties[j];
-		const char *name;
-
-		p->average = a;
-		p->wire = &a->wires[j];
-		p->wire->way = WIRE_BOTH;
-		if (field_string(node, "node", PREAMBLE_NAME_SIZE - 1, &name) < 0 ||
-		    !preamble_is_name(name) ||
-		    order_read_address(node, "address", 0, &p->address) < 0)
-			return wrong(why, "each of `nodes` has to have a `node` and an `address`");
-		(void)snprintf(p->wire->node, sizeof(p->wire->node), "%s", name);
-		for (unsigned i = 0; i < j; i++)
-			if (!strcmp(a->wires[i].node, name))
-				return wrong(why, "one of `nodes` is there twice");
-		if (!strcmp(name, a->engine->order.node))
-			a->rank = j;
-	}
-	return a->rank < a->n_nodes ? 0 : wrong(why, "`node` has to be one of `nodes`");
-}
-
 static int read_table(struct average *a, char why[ORDER_WHY_SIZE])
 {
 	const struct order *o = &a->engine->order;
@@ -434,8 +312,8 @@ static int read_table(struct average *a, char why[ORDER_WHY_SIZE])
 			       strerror(errno));
 		return -errno;
 	}
-	tree_hash(text, size, a->table);
-	r = pieces_init(&a->pieces, text, size, o->n_bytes, o->chunk, a->n_nodes, why);
+	tree_hash(text, size, a->mesh.hash);
+	r = pieces_init(&a->pieces, text, size, o->n_bytes, o->chunk, a->mesh.n_nodes, why);
 	(void)munmap(text, size);
 	return r;
 }
@@ -482,39 +360,24 @@ static int take_others(struct average *a, char why[ORDER_WHY_SIZE])
 	return 0;
 }
 
-/* A hello for each rank, in their order; null for our own. */
-static int open_wires(struct average *a, json_t *opened, char why[ORDER_WHY_SIZE])
+static int open_wires(struct average *a, char why[ORDER_WHY_SIZE])
 {
-	const struct order *o = &a->engine->order;
-	json_t *hellos = json_array();
-	uint8_t hello[LINK_HELLO_MAX];
-	char hex[2 * LINK_HELLO_MAX + 1];
 	int r = 0;
 
-	for (unsigned j = 0; r == 0 && j < a->n_nodes; j++) {
-		struct wire *w = &a->wires[j];
-		char reason[LINK_WHY_SIZE];
-		json_t *one = json_null();
+	for (unsigned j = 0; r == 0 && j < a->mesh.n_nodes; j++) {
+		struct party *p = &a->parties[j];
 
-		if (j != a->rank) {
-			r = link_new(&o->address.at, a->rank < j, &w->link, reason);
-			if (r < 0) {
-				(void)snprintf(why, ORDER_WHY_SIZE, "%s cannot listen: %s", o->node,
-					       reason);
-				break;
-			}
-			one = json_string(field_hex(hello, link_hello(w->link, hello), hex));
-			a->parties[j].terms = malloc(DEPTH * o->chunk);
-		}
-		if ((j != a->rank && !a->parties[j].terms) ||
-		    json_array_append_new(hellos, one) < 0) {
+		p->average = a;
+		p->wire = &a->mesh.wires[j];
+		if (j == a->mesh.rank)
+			continue;
+		r = mesh_open(&a->mesh, j, why);
+		p->terms = malloc(DEPTH * a->engine->order.chunk);
+		if (r == 0 && !p->terms) {
 			(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
 			r = -ENOMEM;
 		}
 	}
-	if (r == 0 && json_object_set(opened, "hellos", hellos) < 0)
-		r = -ENOMEM;
-	json_decref(hellos);
 	return r;
 }
 
@@ -530,10 +393,9 @@ static int open_average(struct engine *e, const json_t *order, json_t *opened,
 	}
 	a->engine = e;
 	e->work = a;
-	e->wires = a->wires;
-	if (e->order.address.size == 0)
-		return wrong(why, "`address` is missing");
-	r = read_nodes(a, order, why);
+	a->mesh.what = "tensors";
+	a->mesh.n_bytes = e->order.n_bytes;
+	r = mesh_init(&a->mesh, e, order, why);
 	if (r == 0)
 		r = read_table(a, why);
 	if (r == 0)
@@ -541,49 +403,20 @@ static int open_average(struct engine *e, const json_t *order, json_t *opened,
 	if (r == 0)
 		r = take_others(a, why);
 	if (r == 0)
-		r = open_wires(a, opened, why);
-	e->n_wires = a->n_nodes;
+		r = open_wires(a, why);
+	if (r == 0)
+		r = mesh_add_hellos(&a->mesh, opened, why);
 	return r;
-}
-
-static int take_hello(const json_t *hello, struct wire *w)
-{
-	size_t size = json_string_length(hello) / 2;
-	cleanup(json_freep) json_t *o = json_pack("{sO}", "hello", hello);
-
-	if (size == 0 || size > sizeof(w->hello) || field_bytes(o, "hello", w->hello, size) < 0)
-		return -EBADMSG;
-	w->hello_size = size;
-	return 0;
 }
 
 static int start_average(struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE])
 {
 	struct average *a = e->work;
-	uint64_t max_rate;
-	json_t *hellos;
-	int r;
+	bool is_met;
+	int r = mesh_start(&a->mesh, order, &is_met, why);
 
-	if (field_number_or(order, "max_rate", INT64_MAX, 0, &max_rate) < 0 ||
-	    (max_rate && max_rate / a->n_nodes < ORDER_RATE_MIN))
-		return wrong(why, "`max_rate` has to be 0 or at least 65536 bytes a second for each "
-				  "of `nodes`");
-	a->max_rate = a->n_nodes > 1 ? max_rate / (a->n_nodes - 1) : 0;
-	if (field_array(order, "hellos", a->n_nodes, &hellos) < 0 ||
-	    json_array_size(hellos) != a->n_nodes)
-		return wrong(why, "`hellos` has to have one of each of `nodes`");
-	for (unsigned j = 0; j < a->n_nodes; j++) {
-		if (j == a->rank)
-			continue;
-		if (take_hello(json_array_get(hellos, j), &a->wires[j]) < 0) {
-			/* Our agent only passed it on: it is the link that fails. */
-			engine_break(e, &a->wires[j],
-				     "%s said no hello of Gloo's in `hellos` for %s",
-				     a->wires[j].node, e->order.node);
-			return 0;
-		}
-		atomic_store(&a->wires[j].state, WIRE_CONNECTING);
-	}
+	if (r < 0 || !is_met)
+		return r;
 	r = engine_run(e, work, a);
 	if (r < 0)
 		(void)snprintf(why, ORDER_WHY_SIZE, "no thread: %s", strerror(-r));
@@ -600,15 +433,13 @@ static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_rec
 		 uint64_t *ret_sent)
 {
 	const struct average *a = e->work;
-	const struct share *ours = &a->pieces.shares[a->rank];
-	const struct share *theirs = &a->pieces.shares[w - a->wires];
+	const struct share *ours = &a->pieces.shares[a->mesh.rank];
+	const struct share *theirs = &a->pieces.shares[w - a->mesh.wires];
 	uint64_t n_digests = a->pieces.n_others * TREE_HASH_SIZE;
-	/* Terms and results: each goes over the link once in each direction. */
-	uint64_t n = (n_digests ? 3 : 2) + ours->n_pieces + theirs->n_pieces;
-	uint64_t n_bytes = sizeof(struct greeting) + n_digests + STREAM_WORD_SIZE + ours->n_bytes +
-			   theirs->n_bytes;
+	/* Terms and results: each goes over the wire once in each direction. */
+	uint64_t n = (n_digests ? 1 : 0) + ours->n_pieces + theirs->n_pieces;
 
-	*ret_received = *ret_sent = gloo_planned(n, n_bytes) + gloo_planned_back(n);
+	*ret_received = *ret_sent = mesh_planned(n, n, n_digests + ours->n_bytes + theirs->n_bytes);
 }
 
 const struct operation average_operation = {

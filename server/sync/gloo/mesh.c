@@ -1,0 +1,233 @@
+#include "server/sync/gloo/mesh.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/base/planned.h"
+
+/* Both ends say it first. */
+struct greeting {
+	uint8_t preamble[PREAMBLE_SIZE]; /* with a proof instead of the token */
+	uint64_t rank; /* numbers are big-endian */
+	uint64_t n_nodes;
+	uint64_t chunk;
+	uint8_t hash[TREE_HASH_SIZE];
+};
+_Static_assert(sizeof(struct greeting) == MESH_GREETING_SIZE, "it goes over the wire");
+
+static int wrong(char why[ORDER_WHY_SIZE], const char *what)
+{
+	(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: %s", what);
+	return -EBADMSG;
+}
+
+/* --- For threads ------------------------------------------------------------------------------- */
+
+uint64_t mesh_slot_out(const struct mesh *m, unsigned peer, uint64_t what)
+{
+	return 2 * what + (m->rank < peer ? 0 : 1);
+}
+
+uint64_t mesh_slot_in(const struct mesh *m, unsigned peer, uint64_t what)
+{
+	return 2 * what + (peer < m->rank ? 0 : 1);
+}
+
+bool mesh_exchange(struct mesh *m, unsigned peer, uint64_t what, const void *ours, void *theirs,
+		   size_t size)
+{
+	struct engine *e = m->engine;
+	struct wire *w = &m->wires[peer];
+	struct transfer *in = NULL, *out = NULL;
+
+	return wire_receive(e, w, mesh_slot_in(m, peer, what), theirs, size, &in) &&
+	       wire_send(e, w, mesh_slot_out(m, peer, what), ours, size, &out) &&
+	       wire_finish(e, w, &in) && wire_finish(e, w, &out);
+}
+
+static void say_greeting(const struct mesh *m, unsigned peer, struct greeting *ret)
+{
+	const struct order *o = &m->engine->order;
+	struct preamble p = {.epoch = o->epoch, .n_bytes = m->n_bytes};
+
+	memcpy(p.sync, o->sync, sizeof(p.sync));
+	wire_prove(o->token, o->node, m->wires[peer].node, p.token);
+	memcpy(p.from, o->node, sizeof(p.from));
+	memcpy(p.to, m->wires[peer].node, sizeof(p.to));
+	preamble_encode(&p, ret->preamble);
+	ret->rank = htobe64(m->rank);
+	ret->n_nodes = htobe64(m->n_nodes);
+	ret->chunk = htobe64(o->chunk);
+	memcpy(ret->hash, m->hash, sizeof(ret->hash));
+}
+
+static bool is_welcome(const struct mesh *m, unsigned peer, const struct greeting *g)
+{
+	const struct order *o = &m->engine->order;
+	const struct wire *w = &m->wires[peer];
+	uint8_t proof[PREAMBLE_TOKEN_SIZE];
+	const char *wrong_thing = NULL, *what = "";
+	struct preamble p;
+
+	wire_prove(o->token, w->node, o->node, proof);
+	if (preamble_decode(g->preamble, &p) < 0)
+		wrong_thing = "says no greeting of ours";
+	else if (memcmp(p.token, proof, sizeof(proof)) != 0)
+		wrong_thing = "has a wrong token";
+	else if (memcmp(p.sync, o->sync, sizeof(p.sync)) != 0 || p.epoch != o->epoch)
+		wrong_thing = "is in another sync or epoch";
+	else if (strcmp(p.from, w->node) != 0 || strcmp(p.to, o->node) != 0 ||
+		 be64toh(g->rank) != peer || be64toh(g->n_nodes) != m->n_nodes)
+		wrong_thing = "has other names or ranks";
+	else if (p.n_bytes != m->n_bytes || be64toh(g->chunk) != o->chunk)
+		wrong_thing = "has another size";
+	else if (memcmp(g->hash, m->hash, sizeof(g->hash)) != 0)
+		wrong_thing = "has other ", what = m->what;
+	if (wrong_thing)
+		engine_break(m->engine, w, "%s %s%s", w->node, wrong_thing, what);
+	return !wrong_thing;
+}
+
+bool mesh_greet(struct mesh *m, unsigned peer)
+{
+	struct greeting ours, theirs = {0}; /* of which fewer bytes may come */
+
+	say_greeting(m, peer, &ours);
+	return wire_connect(m->engine, &m->wires[peer], &m->addresses[peer], m->max_rate) &&
+	       mesh_exchange(m, peer, MESH_GREETING, &ours, &theirs, sizeof(ours)) &&
+	       is_welcome(m, peer, &theirs);
+}
+
+bool mesh_part(struct mesh *m, unsigned peer)
+{
+	char word[STREAM_WORD_SIZE];
+
+	if (!mesh_exchange(m, peer, MESH_THERE, STREAM_THERE, word, sizeof(word)))
+		return false;
+	atomic_store(&m->wires[peer].state, WIRE_DONE);
+	return true;
+}
+
+/* --- For the loop ------------------------------------------------------------------------------ */
+
+int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE])
+{
+	json_t *nodes;
+
+	m->engine = e;
+	e->wires = m->wires;
+	if (e->order.address.size == 0)
+		return wrong(why, "`address` is missing");
+	if (field_array(order, "nodes", ENGINE_NODES_MAX, &nodes) < 0)
+		return wrong(why, "`nodes` has to be an array of at most 64");
+	m->n_nodes = (unsigned)json_array_size(nodes);
+	m->rank = m->n_nodes;
+	for (unsigned j = 0; j < m->n_nodes; j++) {
+		const json_t *node = json_array_get(nodes, j);
+		struct wire *w = &m->wires[j];
+		const char *name;
+
+		w->way = WIRE_BOTH;
+		if (field_string(node, "node", PREAMBLE_NAME_SIZE - 1, &name) < 0 ||
+		    !preamble_is_name(name) ||
+		    order_read_address(node, "address", 0, &m->addresses[j]) < 0)
+			return wrong(why, "each of `nodes` has to have a `node` and an `address`");
+		(void)snprintf(w->node, sizeof(w->node), "%s", name);
+		for (unsigned i = 0; i < j; i++)
+			if (!strcmp(m->wires[i].node, name))
+				return wrong(why, "one of `nodes` is there twice");
+		if (!strcmp(name, e->order.node))
+			m->rank = j;
+	}
+	e->n_wires = m->n_nodes;
+	return m->rank < m->n_nodes ? 0 : wrong(why, "`node` has to be one of `nodes`");
+}
+
+int mesh_open(struct mesh *m, unsigned peer, char why[ORDER_WHY_SIZE])
+{
+	const struct order *o = &m->engine->order;
+	char reason[LINK_WHY_SIZE];
+
+	if (link_new(&o->address.at, m->rank < peer, &m->wires[peer].link, reason) == 0)
+		return 0;
+	(void)snprintf(why, ORDER_WHY_SIZE, "%s cannot listen: %s", o->node, reason);
+	return -EIO;
+}
+
+int mesh_add_hellos(const struct mesh *m, json_t *opened, char why[ORDER_WHY_SIZE])
+{
+	json_t *hellos = json_array();
+	bool fits = true;
+
+	for (unsigned j = 0; j < m->n_nodes; j++) {
+		uint8_t hello[LINK_HELLO_MAX];
+		char hex[2 * LINK_HELLO_MAX + 1];
+		const struct link *l = m->wires[j].link;
+
+		fits = fits &&
+		       json_array_append_new(
+			       hellos, l ? json_string(field_hex(hello, link_hello(l, hello), hex))
+					 : json_null()) == 0;
+	}
+	fits = json_object_set_new(opened, "hellos", hellos) == 0 && fits;
+	if (fits)
+		return 0;
+	(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
+	return -ENOMEM;
+}
+
+static int take_hello(const json_t *hello, struct wire *w)
+{
+	size_t size = json_string_length(hello) / 2;
+	cleanup(json_freep) json_t *o = json_pack("{sO}", "hello", hello);
+
+	if (size == 0 || size > sizeof(w->hello) || field_bytes(o, "hello", w->hello, size) < 0)
+		return -EBADMSG;
+	w->hello_size = size;
+	return 0;
+}
+
+int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ORDER_WHY_SIZE])
+{
+	unsigned n_wires = 0;
+	uint64_t max_rate;
+	json_t *hellos;
+
+	if (field_number_or(order, "max_rate", INT64_MAX, 0, &max_rate) < 0 ||
+	    (max_rate && max_rate / m->n_nodes < ORDER_RATE_MIN))
+		return wrong(why, "`max_rate` has to be 0 or at least 65536 bytes a second for each "
+				  "of `nodes`");
+	if (field_array(order, "hellos", m->n_nodes, &hellos) < 0 ||
+	    json_array_size(hellos) != m->n_nodes)
+		return wrong(why, "`hellos` has to have one of each of `nodes`");
+	for (unsigned j = 0; j < m->n_nodes; j++)
+		n_wires += m->wires[j].link != NULL;
+	m->max_rate = n_wires ? max_rate / n_wires : 0;
+	*ret = false;
+	for (unsigned j = 0; j < m->n_nodes; j++) {
+		struct wire *w = &m->wires[j];
+
+		if (!w->link)
+			continue;
+		if (take_hello(json_array_get(hellos, j), w) < 0) {
+			/* Our agent only passed it on: it is the link that fails. */
+			engine_break(m->engine, w, "%s said no hello of Gloo's in `hellos` for %s",
+				     w->node, m->engine->order.node);
+			return 0;
+		}
+		atomic_store(&w->state, WIRE_CONNECTING);
+	}
+	*ret = true;
+	return 0;
+}
+
+/* --- What is planned --------------------------------------------------------------------------- */
+
+uint64_t mesh_planned(uint64_t n_sent, uint64_t n_received, uint64_t sent_bytes)
+{
+	return gloo_planned(n_sent + 2, MESH_GREETING_SIZE + STREAM_WORD_SIZE + sent_bytes) +
+	       gloo_planned_back(n_received + 2);
+}

@@ -1,0 +1,67 @@
+/*
+ * The mesh
+ *
+ * A wire between each two nodes of an operation that have something for each other, the same at both ends: who the
+ * others are, how they are met, and how they part. A thread works with a wire; those of several need not be one.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/sync/base/tree.h"
+#include "server/sync/gloo/engine.h"
+
+#define MESH_GREETING_SIZE (PREAMBLE_SIZE + 24 + TREE_HASH_SIZE)
+
+/* What goes over a wire; the slot says which end sent it, too. */
+enum {
+	MESH_GREETING,
+	MESH_THERE,
+	MESH_MORE, /* what an operation numbers itself */
+};
+
+struct mesh {
+	struct engine *engine;
+	struct wire wires[ENGINE_NODES_MAX]; /* by rank */
+	struct address addresses[ENGINE_NODES_MAX];
+	unsigned rank;
+	unsigned n_nodes;
+	uint64_t max_rate; /* over each wire */
+	/* What all have to have alike, for who has another would cut other pieces out of it. */
+	const char *what; /* "tensors" */
+	uint8_t hash[TREE_HASH_SIZE];
+	uint64_t n_bytes;
+};
+
+/* --- For the loop ------------------------------------------------------------------------------ */
+
+/* Reads who they are, of whom this node is one. -EBADMSG with a sentence. */
+int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE]);
+/* Makes the wire to a rank; those without one stay NULL. -EIO with a sentence. */
+int mesh_open(struct mesh *m, unsigned peer, char why[ORDER_WHY_SIZE]);
+/* Adds a hello for each rank, in their order, to "opened"; null where there is no wire. */
+int mesh_add_hellos(const struct mesh *m, json_t *opened, char why[ORDER_WHY_SIZE]);
+/* Takes those of the others out of "start". -EBADMSG with a sentence. False: a wire failed, which the engine was told. */
+int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ORDER_WHY_SIZE]);
+
+/* --- For threads, which are told no more than that: the engine knows why not ------------------- */
+
+bool mesh_greet(struct mesh *m, unsigned peer);
+/* Sends and receives as much. */
+bool mesh_exchange(struct mesh *m, unsigned peer, uint64_t what, const void *ours, void *theirs,
+		   size_t size);
+/* Nothing comes over it any more. */
+bool mesh_part(struct mesh *m, unsigned peer);
+
+uint64_t mesh_slot_out(const struct mesh *m, unsigned peer, uint64_t what);
+uint64_t mesh_slot_in(const struct mesh *m, unsigned peer, uint64_t what);
+
+/* --- What is planned --------------------------------------------------------------------------- */
+
+/*
+ * What a wire carries, alike in both ways, over which each end makes these transfers, together so long, besides
+ * greeting and parting.
+ */
+uint64_t mesh_planned(uint64_t n_sent, uint64_t n_received, uint64_t sent_bytes);
