@@ -259,8 +259,8 @@ static void on_verified(struct agent *a, struct party *p, const json_t *message)
 	}
 	ranges_deinit(&p->missing);
 	ranges_init(&p->missing);
-	p->memory_fd = fd_close(
-		p->memory_fd); /* no engine writes it any more; of a staging, the last that keeps it */
+	/* No engine writes it any more, and of a staging it is the last that keeps the memory. */
+	p->memory_fd = fd_close(p->memory_fd);
 	p->idle_ns = agent_now(a) + repair_patience(a);
 	party_set_state(a, p, PARTY_VERIFIED, 0);
 	party_tell(a, p, "verified", json_pack("{s:s}", "root", field_hex(root, 32, hex)));
