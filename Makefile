@@ -133,6 +133,12 @@ FAKE := build/fake/libcuda.so.1
 FAKE_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,\
 	$(wildcard tests/fake/*.c ipc/base/*.c) ipc/digest.c ipc/hash.c)
 
+# Likewise one for NCCL, in a folder of its own, where nothing finds it that is not to; and one that lacks half of it.
+FAKE_NCCL := build/fake/nccl/libnccl.so.2
+FAKE_NCCL_LACKING := build/fake/nccl-lacking/libnccl.so.2
+FAKE_NCCL_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,\
+	$(wildcard tests/fake/nccl/*.c ipc/base/*.c) tests/fake/failure.c tests/fake/state.c)
+
 ifeq ($(V),0)
 Q := @
 say = @printf '  %-7s %s\n' '$(1)' '$@';
@@ -151,7 +157,7 @@ unit: $(UNIT)
 demos: $(DEMO)
 benches: $(BENCHES) $(B)/unit/tool_flip
 soaks: $(SOAK)
-fakes: $(FAKE)
+fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING)
 gpu-programs: $(GPU)
 man: $(MAN)
 
@@ -245,6 +251,13 @@ build/fake/obj/%.o: %.c Makefile
 $(FAKE): $(FAKE_OBJECTS) tests/fake/libcuda.map
 	$(call say,LINK)$(CC) -pthread -shared -Wl,-soname,$(@F) -Wl,--version-script=tests/fake/libcuda.map \
 		-Wl,--no-undefined -o $@ $(FAKE_OBJECTS)
+
+$(FAKE_NCCL): tests/fake/nccl/libnccl.map
+$(FAKE_NCCL_LACKING): tests/fake/nccl/lacking.map
+$(FAKE_NCCL) $(FAKE_NCCL_LACKING): $(FAKE_NCCL_OBJECTS)
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) -pthread -shared -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) \
+		-Wl,--no-undefined -o $@ $(filter %.o,$^)
 
 # Committed, so that nobody needs nvcc to build. A driver refuses what is written in a newer version of PTX
 # than its own, whatever is in it: nothing in it is newer than 6.0 and Volta, which ptxas checks.

@@ -1,0 +1,35 @@
+/*
+ * Rings
+ *
+ * How the ranks of the stand-in for libnccl meet: each listens on a Unix socket in FAKE_CUDA_STATE, whose name is of
+ * the id and the rank, and talks to the rank behind it. Bytes that were sent arrive even if the sender ends.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define RING_WHO_SIZE 80
+
+struct ring {
+	int rank, n;
+	atomic_int previous_fd, next_fd; /* -1: none */
+	atomic_bool is_cut;
+};
+
+/*
+ * Meets the others, however long that takes. `who` says which host and GPU this is, and `ret_previous` gets the same of
+ * the rank before. False: it was cut, or another rank is gone.
+ */
+bool ring_form(struct ring *r, const char *id, int rank, int n, const char who[RING_WHO_SIZE],
+	       char ret_previous[RING_WHO_SIZE]);
+
+/* All of it. False: the other rank is gone, or the ring was cut. */
+bool ring_send(struct ring *r, const void *data, size_t size);
+bool ring_receive(struct ring *r, void *data, size_t size);
+
+/* From another thread: whatever waits, ends. */
+void ring_cut(struct ring *r);
+/* Until then. */
+void ring_await_cut(struct ring *r);
