@@ -1,6 +1,7 @@
 #include "server/sync/connection.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdarg.h>
@@ -18,7 +19,6 @@
 #define PROTOCOL 1
 #define ROUND_SIZE (1 * MIB) /* moved before others have their turn */
 #define SILENCE_BEATS 5
-#define USER_TIMEOUT_MS 5000
 #define HELLO_MAX 4096
 #define TYPE_MAX 32
 #define BYE_MAX 300
@@ -37,7 +37,8 @@ int connection_new(const struct connection_manner *manner, SSL_CTX *context, int
 		   const struct address *address, bool dialled, void *owner, struct connection **ret)
 {
 	struct connection *c = calloc(1, sizeof(*c));
-	const unsigned user_timeout = USER_TIMEOUT_MS;
+	const uint64_t silence_ms = SILENCE_BEATS * manner->heartbeat_ns / 1000000;
+	const unsigned user_timeout = silence_ms < INT_MAX ? (unsigned)silence_ms : INT_MAX;
 	const int on = 1;
 	int r = -ENOMEM;
 

@@ -215,6 +215,7 @@ void head_set_superseded(struct agent *a, struct head *h)
 	work_end(a, &h->look);
 	h->look_ns = h->retry_ns = 0;
 	head_set_asked(a, h, NO_PEER);
+	a->look_again = true; /* others wait for a look */
 	h->state = HEAD_SUPERSEDED;
 	/* After a start of ours a look would not tell it from a version that was lost. */
 	if (heads_save(a) < 0)
