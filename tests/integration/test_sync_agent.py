@@ -334,6 +334,8 @@ def test_every_error_is_told_with_its_line_and_the_way_out(tmp_path):
      "[data] security = none sends weights in the clear, and 127.0.0.1 of b is in no 'trusted' network"),
     ({"data": {"engine": "gloo"}}, "[data] engine = gloo sends weights in the clear; write security = none beside it"),
     ({"data": {"engine": "rdma"}}, "'engine' does not take 'rdma'; it takes tcp or gloo"),
+    ({"group main": {"device": "gpu:0"}}, "'device' does not take 'gpu:0'; it takes host, cuda, cuda:0 with the number of a GPU"),
+    ({"group main": {"device": "cuda:GPU-12"}}, "'device' does not take 'cuda:GPU-12'"),
     ({"node": {"listen": "0.0.0.0:7400"}}, "[node] data-address has to be an address that other nodes can dial, not '0.0.0.0'"),
 ])
 def test_what_does_not_fit_together_is_refused(make, settings, error):
@@ -347,6 +349,11 @@ def test_bytes_in_the_clear_are_fine_inside_trusted_networks(make):
     agent = make("a", {"b": 7401}, data={"security": "none", "trusted": "127.0.0.0/8"})
     done = agent.run("--check")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("device", ["host", "cuda", "cuda:7", "cuda:MIG-8E2A4D5C-0000-1111-2222-333344445555"])
+def test_a_group_is_where_weightd_can_have_buffers(make, device):
+    assert make("a", {"b": 7401}, **{"group main": {"device": device}}).run("--check").returncode == 0
 
 
 def test_the_example_is_good(root):

@@ -309,6 +309,8 @@ def gpu_daemon(make_daemon, gpu):
 
 @pytest.fixture
 def errand(gpu_daemon):
+    features.require("sync", "weightd-sync-local is not built: no OpenSSL (apt-get install libssl-dev)",
+                     (features.BUILD / "weightd-sync-local").exists())
     with contextlib.ExitStack() as stack:
         yield lambda role: stack.enter_context(Errand(gpu_daemon, role))
 

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -17,7 +16,7 @@
 
 #define STRETCH_SIZE (256 * MIB)
 
-static int refuse(uint64_t missing, uint64_t room, struct fault *f)
+static int refuse(uint64_t needed, uint64_t room, struct fault *f)
 {
 	char needs[NUM_SIZE_MAX], has[NUM_SIZE_MAX];
 
@@ -25,9 +24,10 @@ static int refuse(uint64_t missing, uint64_t room, struct fault *f)
 			 "a version on a GPU goes through host memory between nodes: %s of it are "
 			 "needed for a while, and %s can be taken; free some, or raise the limit of "
 			 "weightd-sync (MemoryMax= of its unit)",
-			 num_format_size(needs, missing), num_format_size(has, room));
+			 num_format_size(needs, needed), num_format_size(has, room));
 }
 
+/* Of the whole, `missing` has still to be taken. */
 static int check(uint64_t whole, uint64_t missing, struct fault *f)
 {
 	uint64_t room;
