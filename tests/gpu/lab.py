@@ -126,9 +126,9 @@ class Weightd:
     def allocators(self):
         return [p for p in children(self.pid) if is_called(p, "weightd-cuda")]
 
-    def ctl(self, *args, check=True, **kw):
+    def ctl(self, *args, check=True, env=None, **kw):
         done = subprocess.run([self.lab.build / "weightctl", *map(str, args)],
-                              env=self.lab.env | {"WEIGHTD_SOCKET": self.socket}, stdin=subprocess.DEVNULL,
+                              env=self.lab.env | {"WEIGHTD_SOCKET": self.socket} | (env or {}), stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=240, **kw)
         assert not check or done.returncode == 0, f"weightctl {' '.join(map(str, args))}: {done.stderr}\n{self.log}"
         return done
