@@ -13,6 +13,7 @@ import signal
 import features
 import nodes as of_nodes
 import pytest
+from cgroup import MemoryCgroup
 from engine import planned
 from integration import wire
 from integration.errand import LEAF, Errand, Tree, sha256 as sha256_of
@@ -258,19 +259,21 @@ def test_bytes_that_do_not_arrive_on_the_gpu_are_never_served(make_nodes, make_g
     assert sha256(b) == wanted
 
 
-def test_the_allocator_is_not_needed_while_bytes_move(make_nodes, make_gpus):
+def test_the_allocator_is_needed_for_memory_alone(make_nodes, make_gpus):
     cluster = make_nodes(2, settings=NONE, gpus={"b": make_gpus()})
     a, b = cluster
     publish(a, seed=1)
     b.gpus.fail("cuMemCreate", "die", count=1)
     fails(cluster, "b refused", "weightd-cuda died")
     wanted = publish(a, seed=2)
-    push = a.start_push("m", max_rate=2 * MIB)
-    push.moving("b")
+    b.gpus.fail("cuLaunchKernel", "hang")  # the GPU has not said yet what it has
+    push = a.start_push("m")
+    cluster.wait(lambda: {row["node"]: row["phase"] for row in a.status(push.sync)}.get("b") == "verify", "b verifies")
     threads = pathlib.Path(f"/proc/{b.daemon.pid}/task").iterdir()
     children = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
     assert [pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in children] == ["weightd-cuda"]
     os.kill(children[0], signal.SIGKILL)
+    b.gpus.heal()
     push.committed()
     assert_all_serve(cluster, wanted)
 
@@ -396,3 +399,16 @@ def test_host_memory_that_there_is_not_is_refused_before_anything_is_made(gpu_da
     code, why = sink.failure()
     assert code == "memory" and "goes through host memory" in why and f"{n_bytes / 1e9:.1f} GB" in why, why
     assert not json.loads(gpu_daemon.ctl("ls", "--json").stdout)["buffers"] and gpu.used() == 0
+
+
+def test_a_limit_of_the_service_is_found_before_it_kills(gpu_daemon, gpu, errand):
+    features.require("cgroup")
+    n_bytes = 64 * LEAF
+    with MemoryCgroup(n_bytes) as group:
+        sink = errand("sink")
+        (group.path / "cgroup.procs").write_text(str(sink.proc.pid))
+        create(gpu_daemon, sink, sizes=[("t", n_bytes)], n_bytes=n_bytes, leaves=bytes(32 * (n_bytes // LEAF)))
+        code, why = sink.failure()
+        assert code == "memory" and "MemoryMax=" in why, why
+        sink.end()
+    assert gpu.used() == 0
