@@ -20,6 +20,14 @@ void lender_failed(struct agent *a, struct transaction *t, const char *why)
 	transaction_fail(a, t, "%s", why);
 }
 
+/* The version is here, and no room for what it would be sent from: another node may have some. */
+static void fail_for_room(struct agent *a, struct transaction *t, const char *why)
+{
+	if (t->is_repair)
+		repair_refuse(a, t->members[0].peer, t->head->buffer, "memory", why);
+	transaction_fail(a, t, "%s", why);
+}
+
 static void on_attached(struct agent *a, struct transaction *t, const json_t *message, int *fds,
 			unsigned n_fds)
 {
@@ -130,7 +138,10 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
 		if (t->is_repair && strcmp(code, "superseded") == 0)
 			head_set_superseded(a, t->head);
-		lender_failed(a, t, why);
+		if (strcmp(code, "memory") == 0)
+			fail_for_room(a, t, why);
+		else
+			lender_failed(a, t, why);
 	}
 }
 

@@ -52,6 +52,7 @@ struct sim_node {
 	bool engines_hang; /* open, but move nothing */
 	unsigned n_corrupt; /* epochs whose bytes arrive wrong, from now on */
 	bool sinks_fail; /* no memory */
+	bool sources_fail; /* likewise, where they are to lend it and not only to look */
 	const char *local_why; /* what jobs of its weightd say when they fail; NULL: something short */
 	bool is_silent; /* whatever it says is lost, while its kernel answers */
 

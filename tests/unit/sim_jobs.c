@@ -253,6 +253,13 @@ void sim_source_told(struct job *j, const json_t *message)
 		    -1, -1);
 		return;
 	}
+	if (n->sources_fail && !strcmp(sim_text(message, "op"), "attach")) {
+		say(j, delay,
+		    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "memory", "why",
+			      "there is no room to send it from"),
+		    -1, -1);
+		return;
+	}
 	j->content = found->content;
 	j->n_bytes = found->n_bytes;
 	j->memory = memory_new(found->content, found->n_bytes);

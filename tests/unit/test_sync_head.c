@@ -468,6 +468,47 @@ static bool all_rows_came(struct sim *s)
 	return *(unsigned *)s->userdata >= N_MANY;
 }
 
+static bool count_losses(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	json_t *rows = json_object_get(message, "heads"), *row;
+	size_t i;
+
+	(void)to;
+	json_array_foreach(rows, i, row)
+	{
+		if (from == 0 && sim_number(row, "number") == 0)
+			(*(unsigned *)s->userdata)++;
+	}
+	return true;
+}
+
+static void test_who_has_no_room_to_send_a_version_from_has_not_lost_it(void **state)
+{
+	struct sim *s = sim_new(
+		&(struct sim_options){.n_nodes = 2, .policy = POLICY_EACH, .seed = 8});
+	char sync[SYNC_ID_SIZE];
+	unsigned n = 0;
+
+	(void)state;
+	sim_run(s, S);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 120 * S));
+	s->nodes[0].sources_fail = true;
+	s->on_message = count_losses;
+	s->userdata = &n;
+	sim_kill(s, 1);
+	sim_lose_data(s, 1);
+	sim_start(s, 1);
+	sim_run(s, 60 * S);
+	assert_int_equal(sim_serves(s, 1), 0);
+	assert_non_null(strstr(s->nodes[0].why, "there is no room to send it from"));
+	s->nodes[0].sources_fail = false;
+	sim_run(s, 120 * S);
+	assert_int_equal(sim_serves(s, 1), s->n_contents);
+	assert_int_equal(n, 0);
+	sim_free(s);
+}
+
 static void test_all_heads_are_told_however_many_there_are(void **state)
 {
 	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 2, .policy = POLICY_ALL, .seed = 5});
@@ -504,6 +545,7 @@ int main(void)
 			test_who_brings_nothing_of_what_it_was_asked_for_keeps_nobody_waiting),
 		cmocka_unit_test(test_a_repair_that_nobody_asked_for_is_refused),
 		cmocka_unit_test(test_who_is_busy_with_what_it_was_asked_for_may_bring_it),
+		cmocka_unit_test(test_who_has_no_room_to_send_a_version_from_has_not_lost_it),
 		cmocka_unit_test(test_all_heads_are_told_however_many_there_are),
 	};
 
