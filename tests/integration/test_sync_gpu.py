@@ -144,6 +144,18 @@ def test_leaves_that_changed_on_the_way_to_a_gpu_are_sent_again(make_nodes, make
     assert_all_serve(cluster, wanted)
 
 
+def test_leaves_that_the_gpu_does_not_give_back_are_sent(make_nodes, make_gpus):
+    cluster = make_nodes(2, settings=NONE, gpus={"b": make_gpus()})
+    publish(cluster["a"], seed=1)
+    cluster["a"].push("m")
+    wanted = publish(cluster["a"], seed=1, changes=[1])
+    cluster["b"].gpus.fail("cuMemcpyDtoH", INVALID_VALUE, count=1)
+    end = cluster["a"].push("m")
+    cluster["b"].gpus.wait_failed()
+    assert end["bytes"] == planned(MIB) + planned(layout_of(of_nodes.SIZE).nbytes - MIB), end
+    assert_all_serve(cluster, wanted)
+
+
 def test_a_buffer_of_the_older_kind_stays_one(make_nodes, make_gpus):
     cluster = make_nodes(2, publishers="ab", settings=NONE, gpus={"b": make_gpus()})
     b = cluster["b"]
