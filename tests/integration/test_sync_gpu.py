@@ -149,9 +149,9 @@ def test_leaves_that_the_gpu_does_not_give_back_are_sent(make_nodes, make_gpus):
     publish(cluster["a"], seed=1)
     cluster["a"].push("m")
     wanted = publish(cluster["a"], seed=1, changes=[1])
-    cluster["b"].gpus.fail("cuMemcpyDtoH", INVALID_VALUE, count=1)
+    cluster["b"].gpus.fail("cuMemcpyDtoH", INVALID_VALUE)
     end = cluster["a"].push("m")
-    cluster["b"].gpus.wait_failed()
+    cluster["b"].gpus.heal()
     assert end["bytes"] == planned(MIB) + planned(layout_of(of_nodes.SIZE).nbytes - MIB), end
     assert_all_serve(cluster, wanted)
 

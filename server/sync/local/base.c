@@ -4,6 +4,7 @@
  */
 #include "server/sync/local/base.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,9 +12,10 @@
 
 struct copy {
 	const struct base *base;
-	const char *from;
+	const char *from; /* NULL: the base is a GPU's, and has to be asked for */
 	char *to;
 	uint64_t n_bytes; /* that both have */
+	pthread_mutex_t lock; /* protects the connection, where there is something to ask for */
 };
 
 static void blob_deinitp(struct blob *b)
@@ -105,47 +107,40 @@ static bool is_missing(const struct ranges *missing, uint64_t offset)
 	return false;
 }
 
-/* A leaf that both have is as long in both, says the table: that alone nobody believes. */
-static uint64_t size_of(const struct copy *c, uint64_t offset)
+/* What a GPU does not give is wrong then, as verify finds, and travels. */
+static void copy_bytes(struct copy *c, uint64_t offset, uint64_t size)
 {
-	uint64_t left = c->n_bytes - offset;
-
-	return left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE;
+	if (c->from) {
+		memcpy(c->to + offset, c->from + offset, size);
+		return;
+	}
+	(void)pthread_mutex_lock(&c->lock);
+	(void)weightd_buffer_read(c->base->buffer, offset, c->to + offset, size);
+	(void)pthread_mutex_unlock(&c->lock);
 }
 
+/* A leaf that both have is as long in both, says the table: that alone nobody believes. */
 static void copy_leaf(void *userdata, uint64_t leaf)
 {
-	const struct copy *c = userdata;
-	uint64_t offset = leaf * TREE_LEAF_SIZE;
+	struct copy *c = userdata;
+	uint64_t offset = leaf * TREE_LEAF_SIZE, left = c->n_bytes - offset;
 
 	if (!is_missing(&c->base->missing, offset))
-		memcpy(c->to + offset, c->from + offset, size_of(c, offset));
-}
-
-/* What cannot be read is wrong then, as verify finds, and travels. */
-static void copy_from_gpu(const struct copy *c)
-{
-	int r = 0;
-
-	for (uint64_t offset = 0; r == 0 && offset < c->n_bytes; offset += TREE_LEAF_SIZE)
-		if (!is_missing(&c->base->missing, offset))
-			r = weightd_buffer_read(c->base->buffer, offset, c->to + offset,
-						size_of(c, offset));
+		copy_bytes(c, offset, left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
 }
 
 void base_copy(const struct errand *e, const struct base *b)
 {
-	struct copy c = {.base = b};
+	struct copy c = {.base = b, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 	if (!b->buffer)
 		return;
+	c.to = errand_data(e);
 	c.from = weightd_buffer_data(b->buffer, &c.n_bytes);
 	c.n_bytes = c.n_bytes < e->n_bytes ? c.n_bytes : e->n_bytes;
-	c.to = e->staging.data ? e->staging.data : weightd_writer_data(e->writer, NULL);
 	if (e->staging.data)
-		copy_from_gpu(&c);
-	else
-		tree_each_leaf(c.n_bytes, copy_leaf, &c);
+		c.from = NULL; /* an address of the GPU's */
+	tree_each_leaf(c.n_bytes, copy_leaf, &c);
 }
 
 void base_deinit(struct base *b)

@@ -43,6 +43,14 @@ int errand_connect(struct errand *e, const char *socket, struct fault *f)
 	return r;
 }
 
+void *errand_data(const struct errand *e)
+{
+	if (e->staging.data)
+		return e->staging.data;
+	return e->writer ? weightd_writer_data(e->writer, NULL)
+			 : (void *)weightd_buffer_data(e->buffer, NULL);
+}
+
 void errand_end(struct errand *e)
 {
 	weightd_writer_free(e->writer);

@@ -51,6 +51,9 @@ int errand_begin(struct errand *e, const struct talk *t, struct target *ret, str
 /* To the weightd at this socket; NULL: where libweightd finds it. */
 int errand_connect(struct errand *e, const char *socket, struct fault *f);
 
+/* The bytes, in host memory: of the staging where there is one, else of the version itself. */
+void *errand_data(const struct errand *e);
+
 /* Lets go of all that it has in weightd. */
 void errand_end(struct errand *e);
 

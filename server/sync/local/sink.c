@@ -200,8 +200,7 @@ static int hash(struct errand *e, uint8_t (**ret)[TREE_HASH_SIZE], struct fault 
 	if (r == 0 && e->staging.data)
 		r = transfer_write(e, found, f);
 	else if (r == 0)
-		tree_leaves(weightd_writer_data(e->writer, NULL), e->n_bytes, found, digest_leaf,
-			    e->writer);
+		tree_leaves(errand_data(e), e->n_bytes, found, digest_leaf, e->writer);
 	if (r == 0)
 		*ret = take_ptr(found);
 	return r;

@@ -100,20 +100,23 @@ static int say_attached(const struct errand *e, int data_fd, struct fault *f)
 			  (const int[]){layout_fd, data_fd}, data_fd < 0 ? 1 : 2, f);
 }
 
-/* Afterwards nothing but the copy is needed of a GPU's. */
-static int hash_gpu(struct errand *e, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f)
+static int hash(struct errand *e, bool is_on_gpu, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f)
 {
 	int r = e->staging.data ? staging_fill(&e->staging, f) : 0;
 
-	if (r == 0)
+	if (r == 0 && is_on_gpu)
 		r = transfer_read(e, ret, f);
-	if (r == 0 && e->staging.data)
-		r = staging_seal(&e->staging, f);
-	if (r < 0)
-		return r;
+	else if (r == 0)
+		tree_leaves(errand_data(e), e->n_bytes, ret, NULL, NULL);
+	return r;
+}
+
+/* Once it is copied, or known: of a GPU's version nothing more is needed. */
+static int let_go(struct errand *e, struct fault *f)
+{
 	weightd_detach(e->buffer);
 	e->buffer = NULL;
-	return 0;
+	return e->staging.data ? staging_seal(&e->staging, f) : 0;
 }
 
 static int say_root(struct errand *e, bool is_on_gpu, struct fault *f)
@@ -123,12 +126,10 @@ static int say_root(struct errand *e, bool is_on_gpu, struct fault *f)
 	cleanup(fd_closep) int fd = -1;
 	uint8_t root[TREE_HASH_SIZE], table[TREE_HASH_SIZE];
 	char root_hex[2 * TREE_HASH_SIZE + 1], table_hex[2 * TREE_HASH_SIZE + 1];
-	int r = leaves ? 0 : fault_set(f, -ENOMEM, "out of memory");
+	int r = leaves ? hash(e, is_on_gpu, leaves, f) : fault_set(f, -ENOMEM, "out of memory");
 
 	if (r == 0 && is_on_gpu)
-		r = hash_gpu(e, leaves, f);
-	else if (r == 0)
-		tree_leaves(weightd_buffer_data(e->buffer, NULL), e->n_bytes, leaves, NULL, NULL);
+		r = let_go(e, f);
 	if (r < 0)
 		return r;
 	tree_root(e->n_bytes, (const void *)leaves, root);
@@ -158,5 +159,6 @@ int source_take(struct errand *e, const struct talk *t, struct fault *f)
 		return r;
 	e->stage = STAGE_AT_WORK;
 	r = say_attached(e, data_fd, f);
+	data_fd = fd_close(data_fd);
 	return r < 0 ? r : say_root(e, is_on_gpu, f);
 }
