@@ -15,8 +15,8 @@
 #include "ipc/base/num.h"
 #include "ipc/device.h"
 #include "server/base/ini.h"
-#include "server/sync/operators.h"
 #include "server/sync/suggestion.h"
+#include "server/sync/unix_group.h"
 
 #define FILE_SIZE_MAX (1 * MIB)
 #define ERRORS_MAX 20
@@ -373,7 +373,7 @@ static void set_time(struct parser *p, const struct key *key, const char *value)
 
 static void set_operators(struct parser *p, const struct key *key, const char *value)
 {
-	if (operators_find(value, &p->config.operators_gid) < 0)
+	if (unix_group_find(value, &p->config.operators_gid) < 0)
 		report(p,
 		       "there is no group '%s'; give the name of one, or a number, or leave '%s' out",
 		       value, key->name);

@@ -10,8 +10,5 @@
 
 #include "ipc/channel.h"
 
-/* The group of that name, or of that number. -ENOENT. */
-int operators_find(const char *name, gid_t *ret);
-
 /* Whether who is at the other end of a socket is one of them; `gid` -1: no group. */
 bool operators_have(gid_t gid, const struct channel_peer *peer);
