@@ -8,6 +8,7 @@ weightd-sync-tcp and weightd-sync-gloo without weightd-sync: what the agent woul
 """
 import array
 import contextlib
+import fcntl
 import json
 import mmap
 import os
@@ -75,6 +76,17 @@ class Memory:
         os.close(self.fd)
 
 
+def sealed(content):
+    """A Memory that nobody can change."""
+    memory = Memory(0)
+    os.close(memory.fd)
+    memory.fd, memory.size = os.memfd_create("engine-test", os.MFD_ALLOW_SEALING), len(content)
+    memory.write(0, content)
+    fcntl.fcntl(memory.fd, fcntl.F_ADD_SEALS,
+                fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+    return memory
+
+
 class Engine:
     """
     One process. Orders that are not given are those of a small test.
@@ -134,11 +146,14 @@ class Engine:
         self.port, self.hello = answer["port"], answer.get("hello")
 
     def tell_open(self, memory, ranges=None, fds=(), **changes):
-        order = {"op": "open", "node": "b", "from": "a", "sync": "00112233445566ff", "epoch": 1,
-                 "address": "127.0.0.1", "token": "11" * 32, "n_bytes": memory.size,
-                 "ranges": ranges if ranges is not None else [[0, memory.size]] if memory.size else [],
-                 "chunk": CHUNK, "stall_ms": 30_000, "security": "tls" if fds else "none"} | changes
-        self.tell({k: v for k, v in order.items() if v is not ...}, [memory.fd, *fds])
+        self.tell_with([memory.fd, *fds], **({
+            "n_bytes": memory.size, "ranges": ranges if ranges is not None else [[0, memory.size]] if memory.size else [],
+            "security": "tls" if fds else "none"} | changes))
+
+    def tell_with(self, fds, **changes):
+        order = {"op": "open", "node": "b", "from": "a", "sync": "00112233445566ff", "epoch": 1, "address": "127.0.0.1",
+                 "token": "11" * 32, "chunk": CHUNK, "stall_ms": 30_000, "security": "none"} | changes
+        self.tell({k: v for k, v in order.items() if v is not ...}, fds)
 
     def start(self, next=None, max_rate=0, from_address="127.0.0.1", **more):
         self.tell({"op": "start", "next": next, "max_rate": max_rate, "from_address": from_address} | more)
@@ -265,24 +280,21 @@ class Chain:
         assert kind or not errors, "\n".join(errors)
 
 
-class Average:
+class Mesh:
     """
-    Ranks of weightd-sync-gloo, each with memory of its own, over tensors of [name, dtype, offset, size].
+    Ranks of weightd-sync-gloo, of which each tells the others a hello for each of them.
 
-    engines, results    by rank
+    engines, hellos     by rank
     """
 
-    def __init__(self, memories, tensors, tables=None, net=None, **orders):
-        self.memories, self.net, self.orders = memories, net, orders
-        self.n_bytes = memories[0].size
-        self.tables = [Memory(json.dumps(t).encode()) for t in tables or [tensors] * len(memories)]
-        self.names = [f"n{rank}" for rank in range(len(memories))]
-        self.results = [Memory(self.n_bytes) for _ in memories]
+    def __init__(self, n, net=None, **orders):
+        self.net, self.orders = net, orders
+        self.names = [f"n{rank}" for rank in range(n)]
         self.engines, self.hellos = [], []
 
     def __enter__(self):
         try:
-            for rank in range(len(self.memories)):
+            for rank in range(len(self.names)):
                 self._open(rank)
         except BaseException:
             self.__exit__(None, None, None)
@@ -292,12 +304,9 @@ class Average:
     def _open(self, rank):
         prefix = ("nsenter", f"--net=/run/netns/{self.net.nodes[rank].name}", "--") if self.net else ()
         self.engines.append(Engine(prefix, "gloo"))
-        lent = self.memories[rank].lend()
         nodes = [{"node": name, "address": self.address(i)} for i, name in enumerate(self.names)]
-        self.engines[rank].tell_open(lent, ..., (self.results[rank].fd, self.tables[rank].fd), **(
-            {"operation": "average", "node": self.names[rank], "from": None, "security": "none",
-             "address": self.address(rank), "nodes": nodes} | self.orders))
-        lent.close()
+        self.tell_open(rank, {"node": self.names[rank], "from": None, "security": "none", "address": self.address(rank),
+                              "nodes": nodes} | self.orders)
         answer = self.engines[rank].hear()
         assert answer["op"] == "opened", answer
         self.hellos.append(answer["hellos"])
@@ -322,6 +331,56 @@ class Average:
                 engine.close()
             except AssertionError as e:
                 errors.append(str(e))
-        for memory in self.results + self.tables:
+        for memory in self.owned():
             memory.close()
         assert kind or not errors, "\n".join(errors)
+
+
+class Average(Mesh):
+    """
+    Each with memory of its own, over tensors of [name, dtype, offset, size].
+
+    results     by rank
+    """
+
+    def __init__(self, memories, tensors, tables=None, net=None, **orders):
+        super().__init__(len(memories), net, **orders)
+        self.memories = memories
+        self.tables = [Memory(json.dumps(t).encode()) for t in tables or [tensors] * len(memories)]
+        self.results = [Memory(memories[0].size) for _ in memories]
+
+    def tell_open(self, rank, order):
+        lent = self.memories[rank].lend()
+        self.engines[rank].tell_open(lent, ..., (self.results[rank].fd, self.tables[rank].fd), **(
+            {"operation": "average"} | order))
+        lent.close()
+
+    def owned(self):
+        return self.results + self.tables
+
+
+class Exchange(Mesh):
+    """
+    What plans, a blob for each, take out of `sources` and put into results of these sizes; None: it has none.
+
+    results     by rank
+    """
+
+    def __init__(self, sources, result_sizes, plans, net=None, **orders):
+        super().__init__(len(sources), net, **orders)
+        self.sources = [None if source is None else Memory(source) for source in sources]
+        self.results = [Memory(size) if size else None for size in result_sizes]
+        self.plans = [sealed(plan) for plan in plans]
+
+    def tell_open(self, rank, order):
+        source, result = self.sources[rank], self.results[rank]
+        lent = [source.lend()] if source else []
+        given = [memory.fd for memory in lent + [result] * bool(result) + [self.plans[rank]]]
+        self.engines[rank].tell_with(given, **({
+            "operation": "exchange", "n_bytes": source.size if source else 0,
+            "result_bytes": result.size if result else 0} | order))
+        for memory in lent:
+            memory.close()
+
+    def owned(self):
+        return [memory for memory in self.sources + self.results + self.plans if memory]

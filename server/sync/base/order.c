@@ -15,8 +15,11 @@
 
 void order_init(struct order *o)
 {
-	*o = (struct order){
-		.memory_fd = -1, .result_fd = -1, .tensors_fd = -1, .pem_fds = {-1, -1, -1}};
+	*o = (struct order){.memory_fd = -1,
+			    .result_fd = -1,
+			    .tensors_fd = -1,
+			    .plan_fd = -1,
+			    .pem_fds = {-1, -1, -1}};
 }
 
 void order_deinit(struct order *o)
@@ -25,6 +28,7 @@ void order_deinit(struct order *o)
 	o->memory_fd = fd_close(o->memory_fd);
 	o->result_fd = fd_close(o->result_fd);
 	o->tensors_fd = fd_close(o->tensors_fd);
+	o->plan_fd = fd_close(o->plan_fd);
 	for (size_t i = 0; i < ARRAY_LEN(o->pem_fds); i++)
 		o->pem_fds[i] = fd_close(o->pem_fds[i]);
 }
@@ -70,12 +74,19 @@ int order_read_address(const json_t *o, const char *key, uint64_t port, struct a
 
 static int read_operation(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
 {
-	const char *operation;
+	static const char *const names[] = {"broadcast", "average", "exchange"};
+	const char *operation = NULL;
+	unsigned i = 0;
 
-	if (field_string_or_null(m, "operation", 9, &operation) < 0 ||
-	    (operation && strcmp(operation, "broadcast") != 0 && strcmp(operation, "average") != 0))
-		return wrong(why, "`operation` has to be \"broadcast\" or \"average\"");
-	o->is_average = operation && !strcmp(operation, "average");
+	_Static_assert(ARRAY_LEN(names) == ORDER_OPERATIONS, "each has one");
+	if (field_string_or_null(m, "operation", 9, &operation) < 0)
+		i = ORDER_OPERATIONS;
+	while (operation && i < ORDER_OPERATIONS && strcmp(operation, names[i]) != 0)
+		i++;
+	if (i == ORDER_OPERATIONS)
+		return wrong(why,
+			     "`operation` has to be \"broadcast\", \"average\" or \"exchange\"");
+	o->operation = (enum order_operation)i;
 	return 0;
 }
 
@@ -91,7 +102,8 @@ static int read_names(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE]
 		return wrong(why, "`sync` has to be 16 hexadecimal digits");
 	if (field_number(m, "epoch", INT64_MAX, &o->epoch) < 0)
 		return wrong(why, "`epoch` has to be a number");
-	if ((o->from[0] || o->is_average) && field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
+	if ((o->from[0] || o->operation != ORDER_BROADCAST) &&
+	    field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
 		return wrong(why, "`token` has to be 64 hexadecimal digits");
 	if ((o->from[0] || json_object_get(m, "address")) &&
 	    order_read_address(m, "address", 0, &o->address) < 0)
@@ -106,7 +118,10 @@ static int read_numbers(const json_t *m, struct order *o, char why[ORDER_WHY_SIZ
 
 	if (field_number(m, "n_bytes", INT64_MAX, &o->n_bytes) < 0)
 		return wrong(why, "`n_bytes` has to be a number");
-	if (!o->is_average &&
+	if (o->operation == ORDER_EXCHANGE &&
+	    field_number(m, "result_bytes", INT64_MAX, &o->result_bytes) < 0)
+		return wrong(why, "`result_bytes` has to be a number");
+	if (o->operation == ORDER_BROADCAST &&
 	    ranges_from_json(json_object_get(m, "ranges"), o->n_bytes, &o->ranges) < 0)
 		return wrong(why, "`ranges` has to be [[offset, size], ...] within `n_bytes`");
 	o->total = ranges_total(&o->ranges);
@@ -122,26 +137,70 @@ static int read_numbers(const json_t *m, struct order *o, char why[ORDER_WHY_SIZ
 	return 0;
 }
 
-static int take_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+static int check_size(int fd, uint64_t n_bytes, char why[ORDER_WHY_SIZE])
 {
 	uint64_t size;
 
-	if (o->is_average && t->n_fds != 3)
-		return wrong(why, "source, result and the table of tensors have to come with it");
-	if (!o->is_average && t->n_fds != (o->tls ? 4 : 1))
+	if (fd_size(fd, &size) < 0 || size < n_bytes)
+		return wrong(why, "the memory is smaller than `n_bytes`");
+	return 0;
+}
+
+static int take_broadcast_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+{
+	if (t->n_fds != (o->tls ? 4 : 1))
 		return wrong(why, o->tls ? "memory, CA, certificate and key have to come with it"
 					 : "the memory has to come with it, and nothing else");
 	o->memory_fd = take_fd(t->fds[0]);
-	if (o->is_average) {
-		o->result_fd = take_fd(t->fds[1]);
-		o->tensors_fd = take_fd(t->fds[2]);
-	}
-	for (unsigned i = 1; !o->is_average && i < t->n_fds; i++)
+	for (unsigned i = 1; i < t->n_fds; i++)
 		o->pem_fds[i - 1] = take_fd(t->fds[i]);
-	if (fd_size(o->memory_fd, &size) < 0 || size < o->n_bytes ||
-	    (o->is_average && (fd_size(o->result_fd, &size) < 0 || size < o->n_bytes)))
-		return wrong(why, "the memory is smaller than `n_bytes`");
-	return 0;
+	return check_size(o->memory_fd, o->n_bytes, why);
+}
+
+static int take_average_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+{
+	int r;
+
+	if (t->n_fds != 3)
+		return wrong(why, "source, result and the table of tensors have to come with it");
+	o->memory_fd = take_fd(t->fds[0]);
+	o->result_fd = take_fd(t->fds[1]);
+	o->tensors_fd = take_fd(t->fds[2]);
+	r = check_size(o->memory_fd, o->n_bytes, why);
+	return r < 0 ? r : check_size(o->result_fd, o->n_bytes, why);
+}
+
+/* A source of no bytes is none, and a result likewise. */
+static int take_exchange_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+{
+	unsigned n = 0;
+	int r = 0;
+
+	if (t->n_fds != 1u + (o->n_bytes > 0) + (o->result_bytes > 0))
+		return wrong(why,
+			     "a source of `n_bytes`, a result of `result_bytes`, where there are "
+			     "any, and the plan have to come with it");
+	if (o->n_bytes > 0) {
+		o->memory_fd = take_fd(t->fds[n++]);
+		r = check_size(o->memory_fd, o->n_bytes, why);
+	}
+	if (r == 0 && o->result_bytes > 0) {
+		o->result_fd = take_fd(t->fds[n++]);
+		r = check_size(o->result_fd, o->result_bytes, why);
+	}
+	o->plan_fd = take_fd(t->fds[n]);
+	return r;
+}
+
+static int take_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
+{
+	static int (*const take[])(struct talk *, struct order *, char[ORDER_WHY_SIZE]) = {
+		[ORDER_BROADCAST] = take_broadcast_fds,
+		[ORDER_AVERAGE] = take_average_fds,
+		[ORDER_EXCHANGE] = take_exchange_fds,
+	};
+
+	return take[o->operation](t, o, why);
 }
 
 int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE])

@@ -21,23 +21,32 @@ struct address {
 	socklen_t size;
 };
 
+enum order_operation {
+	ORDER_BROADCAST, /* the ranges go from one node to others */
+	ORDER_AVERAGE, /* of tensors, by all nodes */
+	ORDER_EXCHANGE, /* of what a plan says, between any nodes */
+	ORDER_OPERATIONS,
+};
+
 struct order {
-	bool is_average; /* of tensors, by all nodes; otherwise the ranges go from one node to others */
+	enum order_operation operation;
 	char node[PREAMBLE_NAME_SIZE];
-	char from[PREAMBLE_NAME_SIZE]; /* "": the source, or an average */
+	char from[PREAMBLE_NAME_SIZE]; /* "": the source, or no broadcast */
 	uint8_t sync[PREAMBLE_SYNC_SIZE];
 	uint64_t epoch;
 	struct address address; /* with port 0 */
 	uint8_t token[PREAMBLE_TOKEN_SIZE];
 	uint64_t n_bytes; /* of the memory */
+	uint64_t result_bytes; /* of that of an exchange's result */
 	struct ranges ranges;
 	uint64_t total; /* bytes in the ranges */
 	uint64_t chunk; /* bytes that one direction moves before the other has its turn */
 	uint64_t stall_ns;
 	bool tls;
-	int memory_fd;
-	int result_fd; /* of an average, -1 otherwise; `memory_fd` is only read then */
-	int tensors_fd;
+	int memory_fd; /* an exchange may have none */
+	int result_fd; /* of an average or exchange, -1 otherwise; `memory_fd` is only read then */
+	int tensors_fd; /* of an average */
+	int plan_fd; /* of an exchange */
 	int pem_fds[3]; /* CA, certificate, key; -1 without TLS */
 };
 

@@ -13,6 +13,7 @@
 #include "server/sync/base/talk.h"
 #include "server/sync/gloo/average.h"
 #include "server/sync/gloo/chain.h"
+#include "server/sync/gloo/exchange.h"
 
 #define TICK_NS 100000000u
 
@@ -125,6 +126,7 @@ static void tell_done(struct engine *e)
 {
 	struct traffic in = {0}, out = {0};
 	bool comes = false, goes = false;
+	json_t *done;
 
 	for (unsigned i = 0; i < e->n_wires; i++) {
 		const struct wire *w = &e->wires[i];
@@ -145,9 +147,12 @@ static void tell_done(struct engine *e)
 			out.kernel_sent += t.kernel_sent;
 		}
 	}
-	end(e, json_pack("{ss so so}", "op", "done", "in",
+	done = json_pack("{ss so so}", "op", "done", "in",
 			 describe(comes, in.received, in.kernel_received), "out",
-			 describe(goes, out.sent, out.kernel_sent)));
+			 describe(goes, out.sent, out.kernel_sent));
+	if (done && e->operation->report)
+		e->operation->report(e, done);
+	end(e, done);
 }
 
 static void look(struct engine *e)
@@ -306,6 +311,11 @@ static void on_tick(struct timer *timer)
 
 static void open_epoch(struct engine *e, struct talk *t)
 {
+	static const struct operation *const operations[] = {
+		[ORDER_BROADCAST] = &chain_operation,
+		[ORDER_AVERAGE] = &average_operation,
+		[ORDER_EXCHANGE] = &exchange_operation,
+	};
 	const struct operation *operation;
 	json_t *opened = json_pack("{ss}", "op", "opened");
 	char why[ORDER_WHY_SIZE] = "no memory";
@@ -317,7 +327,7 @@ static void open_epoch(struct engine *e, struct talk *t)
 			       "`security` is \"tls\"; use the engine \"tcp\"");
 		r = -EBADMSG;
 	}
-	operation = e->order.is_average ? &average_operation : &chain_operation;
+	operation = operations[e->order.operation];
 	if (r == 0)
 		r = operation->open(e, t->message, opened, why);
 	if (r == 0) {

@@ -32,6 +32,8 @@ struct operation {
 	/* What has to go over a wire, both ways, once it is done. */
 	void (*plan)(const struct engine *e, const struct wire *w, uint64_t *ret_received,
 		     uint64_t *ret_sent);
+	/* Adds to "done" what else it has to tell; NULL: nothing. */
+	void (*report)(const struct engine *e, json_t *done);
 };
 
 struct engine {

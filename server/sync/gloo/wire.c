@@ -143,11 +143,12 @@ uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns)
 {
 	struct tcp_info info;
 	uint64_t moved = 0, ago_ns = 0;
+	bool goes = w->way == WIRE_OUT || atomic_load(&w->has_all);
 
 	if (link_fd(w->link) >= 0 && read_info(w, &info) == 0) {
 		/* The kernel of a stopped process acknowledges for long: who also sends is judged by that. */
-		moved = info.tcpi_bytes_received + (w->way == WIRE_OUT ? info.tcpi_bytes_acked : 0);
-		ago_ns = w->way == WIRE_OUT ? 0 : info.tcpi_last_data_recv * 1000000ull;
+		moved = info.tcpi_bytes_received + (goes ? info.tcpi_bytes_acked : 0);
+		ago_ns = goes ? 0 : info.tcpi_last_data_recv * 1000000ull;
 	}
 	if (!is_owed)
 		w->moved_ns = now_ns;

@@ -35,6 +35,7 @@ struct wire {
 	uint8_t hello[LINK_HELLO_MAX]; /* of the other end */
 	size_t hello_size;
 	atomic_int state; /* enum wire_state; set by the thread that works with it */
+	atomic_bool has_all; /* of WIRE_BOTH: nothing comes any more, but still goes; by that thread */
 	uint64_t moved_ns; /* when bytes moved, none were owed, or all began; the loop's */
 	uint64_t seen;
 };

@@ -173,9 +173,10 @@ static void open_epoch(struct engine *e, struct talk *t)
 	bool is_source;
 	int r = order_read(t, &e->order, why);
 
-	if (r == 0 && e->order.is_average) {
-		(void)snprintf(why, sizeof(why),
-			       "the order is wrong: TCP carries no average; use the engine \"gloo\"");
+	if (r == 0 && e->order.operation != ORDER_BROADCAST) {
+		(void)snprintf(
+			why, sizeof(why),
+			"the order is wrong: TCP carries broadcasts only; use the engine \"gloo\"");
 		r = -EBADMSG;
 	}
 	if (r == 0 && e->order.tls)

@@ -1,0 +1,363 @@
+#include "server/sync/gloo/exchange.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/reshard/moves.h"
+#include "server/sync/base/fields.h"
+#include "server/sync/base/tree.h"
+#include "server/sync/gloo/mesh.h"
+
+#define DEPTH 4 /* pieces under way, in each direction */
+
+/* One direction of a wire. */
+struct lane {
+	const struct moves_link *link; /* NULL: nothing */
+	uint64_t n_pieces;
+	struct stream stream; /* where the next piece is in memory */
+	uint8_t *pieces; /* DEPTH chunks */
+	struct transfer *transfers[DEPTH];
+	uint8_t root[TREE_HASH_SIZE]; /* once all is there */
+};
+
+struct party {
+	struct exchange *exchange;
+	struct lane out;
+	struct lane in;
+};
+
+struct exchange {
+	struct engine *engine;
+	struct mesh mesh;
+	struct moves moves;
+	struct party parties[ENGINE_NODES_MAX]; /* by rank; our own one for what stays here */
+	const uint8_t *source;
+	uint8_t *result;
+};
+
+static uint64_t piece_size(const struct exchange *x, const struct lane *l, uint64_t i)
+{
+	uint64_t chunk = x->engine->order.chunk, left = l->link->n_bytes - i * chunk;
+
+	return left < chunk ? left : chunk;
+}
+
+static uint8_t *piece_of(const struct exchange *x, const struct lane *l, uint64_t i)
+{
+	return l->pieces + i % DEPTH * x->engine->order.chunk;
+}
+
+/* --- Digests ----------------------------------------------------------------------------------- */
+
+/* The root of the tree over a stream, of what is in memory now, whatever went over the wire. */
+static bool digest(struct exchange *x, struct lane *l, enum moves_side side)
+{
+	uint64_t n_bytes = l->link->n_bytes, n_leaves = tree_n_leaves(n_bytes);
+	cleanup(freep) uint8_t(*leaves)[TREE_HASH_SIZE] = calloc(n_leaves, sizeof(*leaves));
+	cleanup(freep) uint8_t *leaf = malloc(TREE_LEAF_SIZE);
+	struct stream s;
+
+	if (!leaves || !leaf) {
+		engine_break(x->engine, NULL, "no memory for digests");
+		return false;
+	}
+	stream_init(&s, &x->moves, l->link);
+	for (uint64_t i = 0; i < n_leaves; i++) {
+		uint64_t left = n_bytes - i * TREE_LEAF_SIZE;
+		size_t size = left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE;
+
+		stream_read(&s, side, side == MOVES_FROM ? x->source : x->result, leaf, size);
+		tree_leaf(leaf, size, 0, leaves[i]);
+	}
+	tree_root(n_bytes, (const void *)leaves, l->root);
+	return true;
+}
+
+static bool digest_lanes(struct party *p)
+{
+	return (!p->out.link || digest(p->exchange, &p->out, MOVES_FROM)) &&
+	       (!p->in.link || digest(p->exchange, &p->in, MOVES_TO));
+}
+
+/* --- What goes over a wire --------------------------------------------------------------------- */
+
+static bool ask(struct party *p, unsigned peer, uint64_t i)
+{
+	struct exchange *x = p->exchange;
+
+	return i >= p->in.n_pieces ||
+	       wire_receive(x->engine, &x->mesh.wires[peer],
+			    mesh_slot_in(&x->mesh, peer, MESH_MORE + i), piece_of(x, &p->in, i),
+			    piece_size(x, &p->in, i), &p->in.transfers[i % DEPTH]);
+}
+
+/* Sends a piece, once the one that it takes the place of is gone. */
+static bool give(struct party *p, unsigned peer, uint64_t i)
+{
+	struct exchange *x = p->exchange;
+	struct engine *e = x->engine;
+	struct lane *l = &p->out;
+
+	if (i >= DEPTH && i - DEPTH < l->n_pieces) {
+		if (!wire_finish(e, &x->mesh.wires[peer], &l->transfers[i % DEPTH]))
+			return false;
+		atomic_fetch_add(&e->sent, piece_size(x, l, i - DEPTH));
+	}
+	if (i >= l->n_pieces)
+		return true;
+	stream_read(&l->stream, MOVES_FROM, x->source, piece_of(x, l, i), piece_size(x, l, i));
+	return wire_send(e, &x->mesh.wires[peer], mesh_slot_out(&x->mesh, peer, MESH_MORE + i),
+			 piece_of(x, l, i), piece_size(x, l, i), &l->transfers[i % DEPTH]);
+}
+
+static bool take(struct party *p, unsigned peer, uint64_t i)
+{
+	struct exchange *x = p->exchange;
+	struct lane *l = &p->in;
+
+	if (i >= l->n_pieces)
+		return true;
+	if (!wire_finish(x->engine, &x->mesh.wires[peer], &l->transfers[i % DEPTH]))
+		return false;
+	stream_write(&l->stream, piece_of(x, l, i), x->result, piece_size(x, l, i));
+	atomic_fetch_add(&x->engine->arrived, piece_size(x, l, i));
+	if (i + 1 == l->n_pieces)
+		atomic_store(&x->mesh.wires[peer].has_all, true);
+	return ask(p, peer, i + DEPTH);
+}
+
+/*
+ * Nobody waits for ever: each end gives as many pieces as it has taken, and one more, before it waits for one, and has
+ * asked for DEPTH more than it has.
+ */
+static bool run_lanes(struct party *p, unsigned peer)
+{
+	uint64_t n = p->out.n_pieces > p->in.n_pieces ? p->out.n_pieces : p->in.n_pieces;
+
+	for (uint64_t i = 0; i < DEPTH; i++)
+		if (!ask(p, peer, i))
+			return false;
+	for (uint64_t i = 0; i < n + DEPTH; i++)
+		if (!give(p, peer, i) || !take(p, peer, i))
+			return false;
+	return true;
+}
+
+static void *work(void *arg)
+{
+	struct party *p = arg;
+	struct mesh *m = &p->exchange->mesh;
+	unsigned peer = (unsigned)(p - p->exchange->parties);
+
+	if (mesh_greet(m, peer) && run_lanes(p, peer) && mesh_part(m, peer) && digest_lanes(p))
+		engine_thread_is_done(p->exchange->engine);
+	return NULL;
+}
+
+/* --- What stays here --------------------------------------------------------------------------- */
+
+static void *work_here(void *arg)
+{
+	struct party *p = arg;
+	struct exchange *x = p->exchange;
+
+	for (uint64_t i = 0; i < p->out.n_pieces; i++) {
+		uint64_t size = piece_size(x, &p->out, i);
+
+		stream_read(&p->out.stream, MOVES_FROM, x->source, p->out.pieces, size);
+		stream_write(&p->in.stream, p->out.pieces, x->result, size);
+		atomic_fetch_add(&x->engine->arrived, size);
+	}
+	if (digest_lanes(p))
+		engine_thread_is_done(x->engine);
+	return NULL;
+}
+
+/* --- The operation ----------------------------------------------------------------------------- */
+
+static int wrong(char why[ORDER_WHY_SIZE], const char *what)
+{
+	(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: %s", what);
+	return -EBADMSG;
+}
+
+static int read_plan(struct exchange *x, char why[ORDER_WHY_SIZE])
+{
+	const struct order *o = &x->engine->order;
+	char reason[MOVES_WHY_SIZE];
+	uint64_t size;
+	void *text;
+	int r;
+
+	if (!fd_is_sealed(o->plan_fd) || fd_size(o->plan_fd, &size) < 0 || size == 0 ||
+	    size > MOVES_SIZE_MAX)
+		return wrong(why, "the plan has to be sealed, and one");
+	text = mmap(NULL, size, PROT_READ, MAP_PRIVATE, o->plan_fd, 0);
+	if (text == MAP_FAILED) {
+		r = -errno;
+		(void)snprintf(why, ORDER_WHY_SIZE, "the plan cannot be mapped: %s", strerror(-r));
+		return r;
+	}
+	tree_hash(text, size, x->mesh.hash);
+	x->mesh.n_bytes = size;
+	r = moves_decode(text, size, &x->moves, reason);
+	(void)munmap(text, size);
+	if (r < 0) {
+		(void)wrong(why, reason);
+		return r;
+	}
+	if (x->moves.n_nodes != x->mesh.n_nodes ||
+	    x->moves.nodes[x->mesh.rank].size[MOVES_FROM] != o->n_bytes ||
+	    x->moves.nodes[x->mesh.rank].size[MOVES_TO] != o->result_bytes)
+		return wrong(why, "the plan is of other `nodes`, `n_bytes` or `result_bytes`");
+	return 0;
+}
+
+static int map_memory(struct exchange *x, char why[ORDER_WHY_SIZE])
+{
+	const struct order *o = &x->engine->order;
+	struct memory source, result;
+	int r = memory_init(&source, o->memory_fd, o->n_bytes, true, true);
+
+	if (r == 0)
+		r = memory_init(&result, o->result_fd, o->result_bytes, false, true);
+	if (r < 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE, "the memory cannot be mapped: %s", strerror(-r));
+		return r;
+	}
+	x->source = source.map;
+	x->result = result.map;
+	return 0;
+}
+
+static int open_lane(struct exchange *x, struct lane *l, unsigned from, unsigned to,
+		     char why[ORDER_WHY_SIZE])
+{
+	uint64_t chunk = x->engine->order.chunk;
+
+	l->link = moves_link(&x->moves, from, to);
+	if (!l->link)
+		return 0;
+	l->n_pieces = l->link->n_bytes / chunk + (l->link->n_bytes % chunk != 0);
+	stream_init(&l->stream, &x->moves, l->link);
+	l->pieces = malloc((l->n_pieces < DEPTH ? l->n_pieces : DEPTH) * chunk);
+	if (l->pieces)
+		return 0;
+	(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
+	return -ENOMEM;
+}
+
+static int open_party(struct exchange *x, unsigned rank, char why[ORDER_WHY_SIZE])
+{
+	struct party *p = &x->parties[rank];
+	struct wire *w = &x->mesh.wires[rank];
+	int r = open_lane(x, &p->out, x->mesh.rank, rank, why);
+
+	p->exchange = x;
+	if (r == 0)
+		r = open_lane(x, &p->in, rank, x->mesh.rank, why);
+	if (r < 0 || rank == x->mesh.rank || (!p->out.link && !p->in.link))
+		return r;
+	w->way = !p->in.link ? WIRE_OUT : !p->out.link ? WIRE_IN : WIRE_BOTH;
+	return mesh_open(&x->mesh, rank, why);
+}
+
+static int open_exchange(struct engine *e, const json_t *order, json_t *opened,
+			 char why[ORDER_WHY_SIZE])
+{
+	struct exchange *x = calloc(1, sizeof(*x));
+	int r;
+
+	if (!x) {
+		(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
+		return -ENOMEM;
+	}
+	x->engine = e;
+	e->work = x;
+	x->mesh.what = "plan";
+	r = mesh_init(&x->mesh, e, order, why);
+	if (r == 0)
+		r = read_plan(x, why);
+	if (r == 0)
+		r = map_memory(x, why);
+	for (unsigned rank = 0; r == 0 && rank < x->mesh.n_nodes; rank++)
+		r = open_party(x, rank, why);
+	return r == 0 ? mesh_add_hellos(&x->mesh, opened, why) : r;
+}
+
+static int start_exchange(struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE])
+{
+	struct exchange *x = e->work;
+	bool is_met;
+	int r = mesh_start(&x->mesh, order, &is_met, why);
+
+	if (r < 0 || !is_met)
+		return r;
+	for (unsigned rank = 0; r == 0 && rank < x->mesh.n_nodes; rank++) {
+		struct party *p = &x->parties[rank];
+
+		if (p->out.link || p->in.link)
+			r = engine_run(e, rank == x->mesh.rank ? work_here : work, p);
+	}
+	if (r < 0)
+		(void)snprintf(why, ORDER_WHY_SIZE, "no thread: %s", strerror(-r));
+	return r;
+}
+
+static bool is_owed(struct engine *e, const struct wire *w)
+{
+	(void)e, (void)w;
+	return true;
+}
+
+static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_received,
+		 uint64_t *ret_sent)
+{
+	const struct exchange *x = e->work;
+	const struct party *p = &x->parties[w - x->mesh.wires];
+
+	*ret_received = mesh_planned(p->in.n_pieces, p->out.n_pieces,
+				     p->in.link ? p->in.link->n_bytes : 0);
+	*ret_sent = mesh_planned(p->out.n_pieces, p->in.n_pieces,
+				 p->out.link ? p->out.link->n_bytes : 0);
+}
+
+static json_t *describe(const struct lane *l, const char *node)
+{
+	char hex[2 * TREE_HASH_SIZE + 1];
+
+	return json_pack("{ss sI ss}", "node", node, "bytes", (json_int_t)l->link->n_bytes, "root",
+			 field_hex(l->root, sizeof(l->root), hex));
+}
+
+static void report(const struct engine *e, json_t *done)
+{
+	const struct exchange *x = e->work;
+	json_t *gave = json_array(), *took = json_array();
+
+	/* What does not fit is missing: our agent, which knows the plan, takes that for what it is. */
+	for (unsigned rank = 0; rank < x->mesh.n_nodes; rank++) {
+		const struct party *p = &x->parties[rank];
+		const char *node = x->mesh.wires[rank].node;
+
+		if (p->out.link)
+			(void)json_array_append_new(gave, describe(&p->out, node));
+		if (p->in.link)
+			(void)json_array_append_new(took, describe(&p->in, node));
+	}
+	(void)json_object_set_new(done, "gave", gave);
+	(void)json_object_set_new(done, "took", took);
+}
+
+const struct operation exchange_operation = {
+	.open = open_exchange,
+	.start = start_exchange,
+	.is_owed = is_owed,
+	.plan = plan,
+	.report = report,
+};
