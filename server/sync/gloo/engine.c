@@ -16,6 +16,8 @@
 #include "server/sync/gloo/exchange.h"
 
 #define TICK_NS 100000000u
+#define GONE_NS                                                                                    \
+	1000000000u /* in which a thread that is well has seen itself that its link is done, or broken */
 
 /* --- What the agent hears ---------------------------------------------------------------------- */
 
@@ -268,6 +270,18 @@ static void tell_silence(struct engine *e, const struct wire *w, uint64_t silent
 	fail(e, w, why);
 }
 
+/* Gloo does not wake who waits for a transfer that had begun to come when the other end hung up. */
+static bool watch_end(struct engine *e, struct wire *w, uint64_t now_ns)
+{
+	char why[ORDER_WHY_SIZE];
+
+	if (atomic_load(&w->state) != WIRE_CONNECTED || wire_gone_ns(w, now_ns) < GONE_NS)
+		return false;
+	(void)snprintf(why, sizeof(why), "%s hung up", w->node);
+	fail(e, w, why);
+	return true;
+}
+
 /* Of several that are silent, the one that was silent first: the others may wait for it, as we do. */
 static void watch(struct engine *e, uint64_t now_ns)
 {
@@ -281,6 +295,8 @@ static void watch(struct engine *e, uint64_t now_ns)
 
 		if (state == WIRE_NONE || state == WIRE_DONE)
 			continue;
+		if (watch_end(e, w, now_ns))
+			return;
 		silent_ns = wire_silent_ns(w,
 					   state == WIRE_CONNECTING || e->operation->is_owed(e, w),
 					   now_ns);

@@ -158,6 +158,22 @@ uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns)
 	return now_ns - w->moved_ns;
 }
 
+uint64_t wire_gone_ns(struct wire *w, uint64_t now_ns)
+{
+	struct tcp_info info;
+	int n = 0;
+	bool is_gone = link_fd(w->link) >= 0 && read_info(w, &info) == 0 &&
+		       (info.tcpi_state == STATE_CLOSE ||
+			(has_peers_fin(&info) && ioctl(link_fd(w->link), SIOCINQ, &n) == 0 &&
+			 n == 0));
+
+	if (!is_gone)
+		w->gone_ns = 0;
+	else if (!w->gone_ns)
+		w->gone_ns = now_ns;
+	return is_gone ? now_ns - w->gone_ns : 0;
+}
+
 bool wire_is_queued(const struct wire *w)
 {
 	int n = 0;

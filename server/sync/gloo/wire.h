@@ -37,6 +37,7 @@ struct wire {
 	atomic_int state; /* enum wire_state; set by the thread that works with it */
 	atomic_bool has_all; /* of WIRE_BOTH: nothing comes any more, but still goes; by that thread */
 	uint64_t moved_ns; /* when bytes moved, none were owed, or all began; the loop's */
+	uint64_t gone_ns; /* since when the other end has hung up; 0: it has not; the loop's */
 	uint64_t seen;
 };
 
@@ -74,6 +75,8 @@ void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *from, cons
 
 /* For the loop: for how long bytes were owed and none moved. */
 uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns);
+/* For the loop: for how long the other end has hung up, of which nothing is left to read. */
+uint64_t wire_gone_ns(struct wire *w, uint64_t now_ns);
 /* Whether some of what was written is not acknowledged. */
 bool wire_is_queued(const struct wire *w);
 /* Once it is done: FIN and SYN not counted. -errno. */
