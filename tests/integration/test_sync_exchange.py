@@ -141,7 +141,7 @@ def root(data):
 
 
 def planned(sent, received, chunk):
-    """What a node sends over a wire: see mesh_planned() of server/sync/gloo/mesh.c."""
+    """What a node sends over a wire: gloo_planned_mesh() of server/sync/base/planned.h."""
     n_sent, n_received = -(-sent // chunk), -(-received // chunk)
     return 96 * (n_sent + 2) + PREAMBLE + 24 + 32 + WORD + sent + 48 * (n_received + 2)
 

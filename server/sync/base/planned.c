@@ -24,6 +24,12 @@ uint64_t gloo_planned_back(uint64_t n_transfers)
 	return GLOO_HEADER_SIZE * n_transfers;
 }
 
+uint64_t gloo_planned_mesh(uint64_t n_sent, uint64_t n_received, uint64_t sent_bytes)
+{
+	return gloo_planned(n_sent + 2, GLOO_MESH_GREETING_SIZE + STREAM_WORD_SIZE + sent_bytes) +
+	       gloo_planned_back(n_received + 2);
+}
+
 static uint64_t count_chunks(const struct ranges *ranges, uint64_t chunk)
 {
 	uint64_t n = 0;

@@ -12,6 +12,7 @@
 #include "server/sync/base/ranges.h"
 
 #define GLOO_GREETING_SIZE 208 /* what a stream over Gloo begins with, as a transfer of its own */
+#define GLOO_MESH_GREETING_SIZE 248 /* what both ends of a wire of a mesh begin with */
 
 /* From the sender to the receiver, for `n_bytes` bytes of memory. */
 uint64_t tcp_planned(uint64_t n_bytes);
@@ -21,6 +22,12 @@ uint64_t tcp_planned_back(void);
 /* From whoever sends in these transfers, together `n_bytes` long, to the other end; and what comes back. */
 uint64_t gloo_planned(uint64_t n_transfers, uint64_t n_bytes);
 uint64_t gloo_planned_back(uint64_t n_transfers);
+
+/*
+ * What one of two nodes of a mesh, where all that exchange anything are connected, sends the other: so many transfers,
+ * together so long, while it gets so many, besides greeting and parting.
+ */
+uint64_t gloo_planned_mesh(uint64_t n_sent, uint64_t n_received, uint64_t sent_bytes);
 
 /* A stream over Gloo, from the sender to the receiver, and what comes back: a transfer for each chunk of a range. */
 uint64_t gloo_planned_stream(const struct ranges *ranges, uint64_t chunk);

@@ -9,6 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/sync/base/planned.h"
 #include "server/sync/base/tree.h"
 #include "server/sync/gloo/mesh.h"
 #include "server/sync/gloo/pieces.h"
@@ -439,7 +440,8 @@ static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_rec
 	/* Terms and results: each goes over the wire once in each direction. */
 	uint64_t n = (n_digests ? 1 : 0) + ours->n_pieces + theirs->n_pieces;
 
-	*ret_received = *ret_sent = mesh_planned(n, n, n_digests + ours->n_bytes + theirs->n_bytes);
+	*ret_received = *ret_sent = gloo_planned_mesh(n, n,
+						      n_digests + ours->n_bytes + theirs->n_bytes);
 }
 
 const struct operation average_operation = {

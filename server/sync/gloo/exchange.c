@@ -10,6 +10,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/reshard/moves.h"
 #include "server/sync/base/fields.h"
+#include "server/sync/base/planned.h"
 #include "server/sync/base/tree.h"
 #include "server/sync/gloo/mesh.h"
 
@@ -321,10 +322,10 @@ static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_rec
 	const struct exchange *x = e->work;
 	const struct party *p = &x->parties[w - x->mesh.wires];
 
-	*ret_received = mesh_planned(p->in.n_pieces, p->out.n_pieces,
-				     p->in.link ? p->in.link->n_bytes : 0);
-	*ret_sent = mesh_planned(p->out.n_pieces, p->in.n_pieces,
-				 p->out.link ? p->out.link->n_bytes : 0);
+	*ret_received = gloo_planned_mesh(p->in.n_pieces, p->out.n_pieces,
+					  p->in.link ? p->in.link->n_bytes : 0);
+	*ret_sent = gloo_planned_mesh(p->out.n_pieces, p->in.n_pieces,
+				      p->out.link ? p->out.link->n_bytes : 0);
 }
 
 static json_t *describe(const struct lane *l, const char *node)

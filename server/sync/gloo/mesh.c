@@ -16,7 +16,7 @@ struct greeting {
 	uint64_t chunk;
 	uint8_t hash[TREE_HASH_SIZE];
 };
-_Static_assert(sizeof(struct greeting) == MESH_GREETING_SIZE, "it goes over the wire");
+_Static_assert(sizeof(struct greeting) == GLOO_MESH_GREETING_SIZE, "it goes over the wire");
 
 static int wrong(char why[ORDER_WHY_SIZE], const char *what)
 {
@@ -222,12 +222,4 @@ int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ORDER_WH
 	}
 	*ret = true;
 	return 0;
-}
-
-/* --- What is planned --------------------------------------------------------------------------- */
-
-uint64_t mesh_planned(uint64_t n_sent, uint64_t n_received, uint64_t sent_bytes)
-{
-	return gloo_planned(n_sent + 2, MESH_GREETING_SIZE + STREAM_WORD_SIZE + sent_bytes) +
-	       gloo_planned_back(n_received + 2);
 }

@@ -13,8 +13,6 @@
 #include "server/sync/base/tree.h"
 #include "server/sync/gloo/engine.h"
 
-#define MESH_GREETING_SIZE (PREAMBLE_SIZE + 24 + TREE_HASH_SIZE)
-
 /* What goes over a wire; the slot says which end sent it, too. */
 enum {
 	MESH_GREETING,
@@ -57,11 +55,3 @@ bool mesh_part(struct mesh *m, unsigned peer);
 
 uint64_t mesh_slot_out(const struct mesh *m, unsigned peer, uint64_t what);
 uint64_t mesh_slot_in(const struct mesh *m, unsigned peer, uint64_t what);
-
-/* --- What is planned --------------------------------------------------------------------------- */
-
-/*
- * What a wire carries, alike in both ways, over which each end makes these transfers, together so long, besides
- * greeting and parting.
- */
-uint64_t mesh_planned(uint64_t n_sent, uint64_t n_received, uint64_t sent_bytes);
