@@ -27,6 +27,7 @@ extern const struct verb verb_sync_history;
 extern const struct verb verb_sync_metrics;
 extern const struct verb verb_sync_plan;
 extern const struct verb verb_sync_push;
+extern const struct verb verb_sync_reshard;
 extern const struct verb verb_sync_status;
 extern const struct verb verb_sync_watch;
 extern const struct verb verb_tensors;
