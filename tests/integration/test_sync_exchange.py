@@ -220,6 +220,17 @@ def test_runs_of_two_levels_are_found_and_bytes_between_them_left_alone():
         assert x.results[1].read() == bytes(content)
 
 
+def test_who_has_got_all_and_gives_a_long_piece_takes_nobody_for_silent():
+    """What it sees of the other end meanwhile is that its bytes are acknowledged."""
+    size = 6 * SLOW
+    links = {(0, 1): [(0, 0, size, 1, 0, 0, 1, 0, 0)], (1, 0): [(0, 0, 4096, 1, 0, 0, 1, 0, 0)]}
+    text = plan([(size, 4096), (4096, size)], links)
+    with Exchange([size, bytes(range(256)) * 16], [4096, size], [text] * 2, chunk=64 << 20, stall_ms=4000) as x:
+        x.start(max_rate=SLOW)
+        x.await_done()
+        assert x.results[0].read() == x.sources[1].read()
+
+
 # --- Nodes that fail ---------------------------------------------------------------------------------
 
 
