@@ -132,21 +132,48 @@ static bool take(struct party *p, unsigned peer, uint64_t i)
 	return ask(p, peer, i + DEPTH);
 }
 
-/*
- * Nobody waits for ever: each end gives as many pieces as it has taken, and one more, before it waits for one, and has
- * asked for DEPTH more than it has.
- */
-static bool run_lanes(struct party *p, unsigned peer)
+static void *give_all(void *arg)
 {
-	uint64_t n = p->out.n_pieces > p->in.n_pieces ? p->out.n_pieces : p->in.n_pieces;
+	struct party *p = arg;
+	unsigned peer = (unsigned)(p - p->exchange->parties);
 
+	/* DEPTH turns more than there are pieces: they only wait. */
+	for (uint64_t i = 0; i < p->out.n_pieces + DEPTH; i++)
+		if (!give(p, peer, i))
+			return NULL;
+	return p;
+}
+
+static bool take_all(struct party *p, unsigned peer)
+{
 	for (uint64_t i = 0; i < DEPTH; i++)
 		if (!ask(p, peer, i))
 			return false;
-	for (uint64_t i = 0; i < n + DEPTH; i++)
-		if (!give(p, peer, i) || !take(p, peer, i))
+	for (uint64_t i = 0; i < p->in.n_pieces; i++)
+		if (!take(p, peer, i))
 			return false;
 	return true;
+}
+
+/* Both ways at once, neither of which waits for the other: who has a slow way out would else be held for silent. */
+static bool run_lanes(struct party *p, unsigned peer)
+{
+	void *given = NULL;
+	pthread_t giver;
+
+	if (!p->in.link)
+		return give_all(p) != NULL;
+	if (!p->out.link)
+		return take_all(p, peer);
+	if (pthread_create(&giver, NULL, give_all, p) != 0) {
+		engine_break(p->exchange->engine, NULL, "no thread to give %s anything",
+			     p->exchange->mesh.wires[peer].node);
+		return false;
+	}
+	if (!take_all(p, peer))
+		return false;
+	(void)pthread_join(giver, &given);
+	return given != NULL;
 }
 
 static void *work(void *arg)
