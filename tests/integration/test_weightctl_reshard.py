@@ -1,9 +1,11 @@
 """weightctl sync reshard: the plan, of layouts that a weightd has."""
 import json
+import random
 import re
 
 import pytest
 
+from integration.test_sync_exchange import REPLICATED, Case
 from integration.test_weightctl import in_terminal, write_safetensors
 
 TENSORS = {"a.weight": [8, 6], "b.o_proj.weight": [6, 8], "norm": [10], "odd.weight": [5, 2]}
@@ -88,6 +90,25 @@ def shards_bytes(daemon, name):
 
 def test_what_has_them_whole_says_what_shards_there_would_be(shards, split):
     assert plan(shards, split, *GIVEN, "whole") == plan(shards, split, *GIVEN, *NAMES)
+
+
+def test_any_split_over_any_nodes_is_what_a_model_of_elements_says(shards, tmp_path, numpy):
+    draw, path = random.Random(7), tmp_path / "any.json"
+    for _ in range(40):
+        dims = [[draw.choice((REPLICATED, *range(len(shape)))) for _ in "ft"] for shape in TENSORS.values()]
+        sources, targets = (draw.sample(range(8), draw.randint(1, 6)) for _ in "st")
+        path.write_text(json.dumps({"split": [
+            {"tensors": name, **{key: "replicated" if dim is REPLICATED else dim for key, dim in zip(("from", "to"), pair)}}
+            for name, pair in zip(TENSORS, dims)]}))
+        case = Case(numpy, [(tuple(shape), *pair) for shape, pair in zip(TENSORS.values(), dims)], sources, targets)
+        said = plan(shards, path, "--ranks", " ".join(f"n{i}" for i in sources), "--onto",
+                    " ".join(f"n{i}" for i in targets), "--dry-run", "whole")
+        got = {(int(link["from"][1:]), int(link["to"][1:])): link["bytes"] for link in said["links"]}
+        assert got == {link: case.n_bytes(link) for link in case.links}, (path.read_text(), sources, targets)
+        for node in said["nodes"]:
+            i = int(node["node"][1:])
+            assert node["source"] == (len(case.sources[i]) if i in sources else None), node
+            assert node["target"] == (len(case.expected[i]) if i in targets else None), node
 
 
 def test_what_stays_on_a_node_is_no_traffic(shards, split):
