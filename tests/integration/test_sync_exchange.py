@@ -307,8 +307,8 @@ def test_who_has_another_plan_is_refused_before_a_byte_moves(np):
         plan([(256, 0), (0, 256)], {(0, 1): [(0, 4, 32, 1, 0, 0, 1, 0, 0)]})
     with Exchange(case.sources, [0, 256], other) as x:
         x.start()
-        assert "n1 has other plan" in assert_failed(x.engines[0], "n1")["why"]
-        assert "n0 has other plan" in assert_failed(x.engines[1], "n0")["why"]
+        assert "n1 has another plan" in assert_failed(x.engines[0], "n1")["why"]
+        assert "n0 has another plan" in assert_failed(x.engines[1], "n0")["why"]
         assert x.results[1].read() == bytes(256)
 
 

@@ -394,7 +394,7 @@ static int open_average(struct engine *e, const json_t *order, json_t *opened,
 	}
 	a->engine = e;
 	e->work = a;
-	a->mesh.what = "tensors";
+	a->mesh.what = "other tensors";
 	a->mesh.n_bytes = e->order.n_bytes;
 	r = mesh_init(&a->mesh, e, order, why);
 	if (r == 0)

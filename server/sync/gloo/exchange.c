@@ -307,7 +307,7 @@ static int open_exchange(struct engine *e, const json_t *order, json_t *opened,
 	}
 	x->engine = e;
 	e->work = x;
-	x->mesh.what = "plan";
+	x->mesh.what = "another plan";
 	r = mesh_init(&x->mesh, e, order, why);
 	if (r == 0)
 		r = read_plan(x, why);

@@ -85,7 +85,7 @@ static bool is_welcome(const struct mesh *m, unsigned peer, const struct greetin
 	else if (p.n_bytes != m->n_bytes || be64toh(g->chunk) != o->chunk)
 		wrong_thing = "has another size";
 	else if (memcmp(g->hash, m->hash, sizeof(g->hash)) != 0)
-		wrong_thing = "has other ", what = m->what;
+		wrong_thing = "has ", what = m->what;
 	if (wrong_thing)
 		engine_break(m->engine, w, "%s %s%s", w->node, wrong_thing, what);
 	return !wrong_thing;

@@ -28,7 +28,7 @@ struct mesh {
 	unsigned n_nodes;
 	uint64_t max_rate; /* over each wire */
 	/* What all have to have alike, for who has another would cut other pieces out of it. */
-	const char *what; /* "tensors" */
+	const char *what; /* who has not the same has: "other tensors" */
 	uint8_t hash[TREE_HASH_SIZE];
 	uint64_t n_bytes;
 };
