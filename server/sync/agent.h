@@ -36,6 +36,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "server/sync/edge.h"
+#include "server/sync/rights.h"
 
 #define NODE_MAX 63 /* bytes of a node's name */
 #define GROUP_MAX 63 /* and of a group's */
@@ -60,6 +61,7 @@ struct group {
 	const char *buffers; /* a pattern of fnmatch() */
 	enum policy policy;
 	const char *device; /* where its buffers are on this node, as weightd.h names devices */
+	struct rights rights; /* of what it receives */
 };
 
 /* Lives at least as long as the agent. */

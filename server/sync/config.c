@@ -245,6 +245,12 @@ static void set_address(struct parser *p, const struct key *key, const char *val
 		peer->address = keep(p, value);
 }
 
+static void report_no_unix_group(struct parser *p, const struct key *key, const char *value)
+{
+	report(p, "there is no group '%s'; give the name of one, or a number, or leave '%s' out",
+	       value, key->name);
+}
+
 static struct group *last_group(struct parser *p)
 {
 	return &p->config.groups[p->config.n_groups - 1];
@@ -320,6 +326,25 @@ static void set_policy(struct parser *p, const struct key *key, const char *valu
 	report(p, "'%s' does not take '%s'; it takes all, quorum or each", key->name, value);
 }
 
+static void set_mode(struct parser *p, const struct key *key, const char *value)
+{
+	if (rights_parse_mode(value, &last_group(p)->rights.mode) < 0)
+		report(p,
+		       "'%s' does not take '%s'; it takes octal digits of r and w, with both for the owner, "
+		       "which is the agent: 0600, 0640, 0644",
+		       key->name, value);
+}
+
+static void set_unix_group(struct parser *p, const struct key *key, const char *value)
+{
+	struct rights *rights = &last_group(p)->rights;
+
+	if (unix_group_find(value, &rights->gid) < 0)
+		report_no_unix_group(p, key, value);
+	else
+		rights->unix_group = keep(p, value);
+}
+
 /* Whether there is such a GPU, weightd says. */
 static void set_device(struct parser *p, const struct key *key, const char *value)
 {
@@ -374,9 +399,7 @@ static void set_time(struct parser *p, const struct key *key, const char *value)
 static void set_operators(struct parser *p, const struct key *key, const char *value)
 {
 	if (unix_group_find(value, &p->config.operators_gid) < 0)
-		report(p,
-		       "there is no group '%s'; give the name of one, or a number, or leave '%s' out",
-		       value, key->name);
+		report_no_unix_group(p, key, value);
 	else
 		*text_of(p, key) = keep(p, value);
 }
@@ -407,6 +430,8 @@ static const struct key keys[] = {
 	KEY(SECTION_GROUP, "buffers", set_buffers),
 	KEY(SECTION_GROUP, "policy", set_policy),
 	KEY(SECTION_GROUP, "device", set_device),
+	KEY(SECTION_GROUP, "mode", set_mode),
+	KEY(SECTION_GROUP, "group", set_unix_group),
 	KEY(SECTION_LIMITS, "max-bytes", set_bytes),
 	KEY(SECTION_LIMITS, "prepare-timeout", set_time, FIELD(prepare_ns), .min = 100,
 	    .max = 3600000),

@@ -363,6 +363,7 @@ static void create(struct agent *a, struct party *p)
 {
 	const struct document *d = p->document;
 	const struct base *base = &p->head->base;
+	const struct group *group = group_find(a->config, d->group);
 	const char *device = group_device(a->config, d->group);
 	int fds[] = {p->blob_fds[BLOB_LAYOUT], p->blob_fds[BLOB_LEAVES], base->leaves_fd};
 	char why[WHY_SIZE], root[65], layout[65];
@@ -376,6 +377,8 @@ static void create(struct agent *a, struct party *p)
 			    a->config->weightd_socket, "buffer", d->buffer, "device", device,
 			    "n_bytes", (json_int_t)d->n_bytes, "root", field_hex(d->root, 32, root),
 			    "layout", field_hex(d->layout, 32, layout));
+	if (group)
+		rights_add(&group->rights, message);
 	if (base->version)
 		json_object_set_new(message, "base",
 				    json_pack("{s:I, s:I}", "version", (json_int_t)base->version,

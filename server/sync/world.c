@@ -598,6 +598,12 @@ static void deinit(struct world *w)
 	free((void *)w->agent_config.peer_addresses);
 }
 
+static void warn_of_rights(const struct config *config)
+{
+	for (unsigned i = 0; i < config->n_groups; i++)
+		rights_warn(&config->groups[i].rights, config->groups[i].name);
+}
+
 int world_run(const struct config *config)
 {
 	char why[WHY_SIZE], status[64];
@@ -611,6 +617,7 @@ int world_run(const struct config *config)
 		log_error("%s", why);
 	} else {
 		warn_of_certificate(&w);
+		warn_of_rights(config);
 		log_info("node %s listens on %s for %u peer%s, and on %s", config->name,
 			 config->listen, config->n_peers, config->n_peers == 1 ? "" : "s",
 			 config->socket);
@@ -637,6 +644,7 @@ int world_check(const struct config *config)
 	}
 	if (trust_warn(&trust, why))
 		log_warning("%s", why);
+	warn_of_rights(config);
 	SSL_CTX_free(tls);
 	trust_deinit(&trust);
 	return 0;

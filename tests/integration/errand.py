@@ -32,7 +32,7 @@ class Said(dict):
 
 
 class Errand:
-    def __init__(self, daemon, role, uid=None):
+    def __init__(self, daemon, role, uid=None, groups=()):
         self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ours.settimeout(PATIENCE_S)
         self.fds = []
@@ -40,7 +40,7 @@ class Errand:
         with theirs, open(self.log, "wb") as log:
             self.proc = subprocess.Popen(
                 [program(daemon, uid), role], env=daemon.env | {"WEIGHTD_SOCKET": "/none"}, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, close_fds=False, user=uid, group=uid, extra_groups=None if uid is None else [],
+                stdout=log, stderr=log, close_fds=False, user=uid, group=uid, extra_groups=None if uid is None else groups,
                 preexec_fn=lambda: os.dup2(theirs.fileno(), TALK_FD))
 
     def __enter__(self):
@@ -130,7 +130,8 @@ def program(daemon, uid):
     if uid is None:
         return features.BUILD / "weightd-sync-local"
     for name in "weightd-sync-local", "libweightd.so.0":
-        shutil.copy(pathlib.Path(features.BUILD / name).resolve(), daemon.folder / name)
+        if not (daemon.folder / name).exists():
+            shutil.copy(pathlib.Path(features.BUILD / name).resolve(), daemon.folder / name)
     return daemon.folder / "weightd-sync-local"
 
 

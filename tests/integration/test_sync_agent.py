@@ -336,6 +336,9 @@ def test_every_error_is_told_with_its_line_and_the_way_out(tmp_path):
     ({"data": {"engine": "rdma"}}, "'engine' does not take 'rdma'; it takes tcp or gloo"),
     ({"group main": {"device": "gpu:0"}}, "'device' does not take 'gpu:0'; it takes host, cuda, cuda:0 with the number of a GPU"),
     ({"group main": {"device": "cuda:GPU-12"}}, "'device' does not take 'cuda:GPU-12'"),
+    *(({"group main": {"mode": mode}}, f"'mode' does not take '{mode}'; it takes octal digits of r and w, with both for the "
+       "owner, which is the agent: 0600, 0640, 0644") for mode in ("0755", "440", "0244", "64", "06440", "rw-r-----", "-640", "0o640")),
+    ({"group main": {"group": "nobody-has-this-group"}}, "there is no group 'nobody-has-this-group'; give the name of one"),
     ({"node": {"listen": "0.0.0.0:7400"}}, "[node] data-address has to be an address that other nodes can dial, not '0.0.0.0'"),
 ])
 def test_what_does_not_fit_together_is_refused(make, settings, error):
@@ -354,6 +357,12 @@ def test_bytes_in_the_clear_are_fine_inside_trusted_networks(make):
 @pytest.mark.parametrize("device", ["host", "cuda", "cuda:7", "cuda:MIG-8E2A4D5C-0000-1111-2222-333344445555"])
 def test_a_group_is_where_weightd_can_have_buffers(make, device):
     assert make("a", {"b": 7401}, **{"group main": {"device": device}}).run("--check").returncode == 0
+
+
+@pytest.mark.parametrize("settings", [{"mode": "644"}, {"mode": "0600"}, {"mode": "0666"}, {"group": "daemon"}, {"group": "77"}])
+def test_what_a_group_gives_to_others_is_a_mode_and_a_group(make, settings):
+    done = make("a", {"b": 7401}, **{"group main": settings}).run("--check")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_example_is_good(root):

@@ -10,6 +10,7 @@ import time
 import features
 import pytest
 from integration import wire
+from integration.child import run_as
 from integration.errand import LEAF, PATIENCE_S, Errand, Tree, sha256
 from integration.scene import Scene
 from integration.wire import Wire, image, memfd, until
@@ -19,7 +20,7 @@ LAYOUT = image(SIZES)
 N_BYTES = LEAF + 4096 + 128 + 2 * LEAF  # four leaves, the last one short
 DATA = random.Random(1).randbytes(N_BYTES)
 OTHER = random.Random(2).randbytes(N_BYTES)
-USER = 12345
+USER, GROUP = 12345, 23456
 
 
 class Plan:
@@ -366,9 +367,91 @@ def test_a_buffer_of_another_user_is_not_touched(make_daemon, errand, plan, requ
     publish(daemon, OTHER, mode=0o644)
     sink = errand("sink", daemon, uid=USER)
     sink.send_create(daemon, plan)
-    assert sink.failure()[0] == "permission"
+    code, why = sink.failure()
+    assert code == "permission" and f"weightctl chown {USER} m)" in why, (code, why)
     nothing_is_left(daemon)
     assert content(daemon) == OTHER
+    daemon.ctl("chown", str(USER), "m")
+    receive(errand("sink", daemon, uid=USER), daemon, plan)
+    assert content(daemon) == DATA
+
+
+# --- Whose it is ---
+
+
+def receive(sink, daemon, plan, **fields):
+    os.pwrite(sink.create(daemon, plan, **fields), plan.data, 0)
+    assert sink.verify()["op"] == "verified"
+    sink.publish()
+
+
+def rights(daemon, name="m"):
+    """(mode, gid), as far as they are not those of anything new that this user makes."""
+    with Wire(daemon.socket) as w:
+        record = w.records()[name]
+    return oct(record.mode) if record.mode != 0o640 else None, record.gid if record.gid != USER else None
+
+
+@pytest.mark.parametrize("groups, fields, found", [
+    ([], {}, (None, None)),
+    ([], {"mode": 0o644}, ("0o644", None)),
+    ([GROUP], {"unix_group": {"name": "readers", "gid": GROUP}}, (None, GROUP)),
+    ([7, GROUP], {"mode": 0o600, "unix_group": {"name": "readers", "gid": GROUP}}, ("0o600", GROUP)),
+])
+@pytest.mark.parametrize("flags", [0, wire.REUSABLE], ids=["", "reusable"])
+def test_what_is_received_gets_the_rights_that_the_agent_says(make_daemon, errand, plan, require, flags, groups, fields, found):
+    """A new buffer before anybody can see it, one that is there with its next version."""
+    require("root")
+    daemon = make_daemon("--socket-mode", "0666")
+
+    def sink():
+        return errand("sink", daemon, uid=USER, groups=groups)
+
+    receive(sink(), daemon, plan, **fields)
+    assert rights(daemon) == found
+    daemon.ctl("rm", "m")
+    run_as(USER, lambda: [publish(daemon, OTHER, flags=flags, mode=0o640) for _ in range(3)])
+    receive(sink(), daemon, plan, **fields)
+    assert rights(daemon) == found and content(daemon) == DATA
+    receive(sink(), daemon, plan)
+    assert rights(daemon) == found, "what was not said stays"
+
+
+def test_a_group_that_is_not_the_agents_is_refused_before_anything_is_made(make_daemon, errand, plan, require):
+    require("root")
+    daemon = make_daemon("--socket-mode", "0666")
+    for there in False, True:
+        if there:
+            run_as(USER, publish, daemon, OTHER)
+        sink = errand("sink", daemon, uid=USER, groups=[7])
+        sink.send_create(daemon, plan, unix_group={"name": "readers", "gid": GROUP})
+        code, why = sink.failure()
+        assert code == "permission" and f"Unix group 'readers' on this node, by its sync.conf, and its agent may not give it " \
+            f"that: uid {USER} is not in group {GROUP}; add the agent's user" in why, (code, why)
+        nothing_is_left(daemon)
+        with Wire(daemon.socket) as w:
+            assert [(name, r.gid) for name, r in w.records().items()] == [("m", USER)] * there
+
+
+def test_a_buffer_of_another_user_that_the_agent_may_write_keeps_its_rights(make_daemon, errand, plan, require):
+    require("root")
+    daemon = make_daemon("--socket-mode", "0666")
+    publish(daemon, OTHER, mode=0o666)
+    receive(errand("sink", daemon, uid=USER), daemon, plan, mode=0o600)
+    assert rights(daemon) == ("0o666", 0) and content(daemon) == DATA
+
+
+@pytest.mark.parametrize("fields", [
+    {"mode": 0o1000}, {"mode": "0640"}, {"mode": -1}, {"mode": None}, {"mode": True}, {"unix_group": 7}, {"unix_group": "readers"},
+    {"unix_group": {"name": "readers"}}, {"unix_group": {"gid": 7}}, {"unix_group": {"name": "x\n", "gid": 7}},
+    {"unix_group": {"name": "x" * 200, "gid": 7}}, {"unix_group": {"name": "x", "gid": 2**32 - 1}},
+    {"unix_group": {"name": "x", "gid": -1}}, {"unix_group": None}])
+def test_rights_that_are_none_are_refused(daemon, errand, plan, fields):
+    code, why = refused(errand, daemon, plan, **fields)
+    assert code == "malformed", (code, why)
+
+
+# --- What is in the way ---
 
 
 def test_two_do_not_write_one_buffer(daemon, errand, plan):

@@ -822,14 +822,16 @@ struct sim *sim_new(const struct sim_options *options)
 		snprintf(s->nodes[i].name, sizeof(s->nodes[i].name), "n%04u", i);
 		s->names[i] = s->nodes[i].name;
 	}
-	s->group = (struct group){"main",
-				  s->names,
-				  (unsigned)n,
-				  s->names,
-				  options->n_publishers ? options->n_publishers : 1,
-				  "*",
-				  options->policy,
-				  GROUP_DEVICE_DEFAULT};
+	s->group = (struct group){
+		.name = "main",
+		.members = s->names,
+		.n_members = (unsigned)n,
+		.publishers = s->names,
+		.n_publishers = options->n_publishers ? options->n_publishers : 1,
+		.buffers = "*",
+		.policy = options->policy,
+		.device = GROUP_DEVICE_DEFAULT,
+	};
 	for (unsigned i = 0; i < n; i++)
 		node_init(s, i);
 	for (unsigned i = 0; i < n; i++)

@@ -8,11 +8,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/local/base.h"
+#include "server/sync/local/grant.h"
 #include "server/sync/local/transfer.h"
 
 #define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* weightd's own limit */
@@ -143,24 +145,50 @@ static int fill(const struct errand *e, const struct talk *t, const struct targe
 	return r;
 }
 
-/* The version's memory, and a way to it. What there is no room for is refused before anything is made. */
-static int make_room(struct errand *e, const struct target *target,
-		     const struct weightd_layout *layout, struct fault *f)
+static int refused(const struct errand *e, const struct target *target, int r, struct fault *f)
+{
+	if (r != -EACCES)
+		return fault_set_weightd(f, r, e->w);
+	return fault_set(f, r,
+			 "%s: somebody else made it on this node; let the agent have it (weightctl "
+			 "chown %u%s%s %s), or remove it (weightctl rm)",
+			 weightd_error(e->w), geteuid(), target_is_host(target) ? "" : " --device ",
+			 target_is_host(target) ? "" : target->device, target->buffer);
+}
+
+/*
+ * The next version of the buffer. Rights come first: while a writer has memory that is used again, weightd distrusts
+ * it for a change of them. A buffer that is new gets its own before anybody can attach it.
+ */
+static int begin_version(struct errand *e, const struct target *target,
+			 const struct weightd_layout *layout, const struct grant *grant,
+			 struct fault *f)
 {
 	const struct weightd_create_options o = {
 		.size = sizeof(o),
 		.device = target->device,
 		.new_layout = true,
 	};
-	int r = target_is_host(target) ? 0 : staging_check(e->n_bytes, f);
+	int r = grant_apply(grant, e, target, f);
 
 	if (r < 0)
 		return r;
 	r = weightd_create(e->w, target->buffer, layout, &o, &e->writer);
 	if (r < 0)
-		return fault_set_weightd(f, r, e->w);
-	if (target_is_host(target))
-		return 0;
+		return refused(e, target, r, f);
+	return grant_apply(grant, e, target, f);
+}
+
+/* The version's memory, and a way to it. What there is no room for is refused before anything is made. */
+static int make_room(struct errand *e, const struct target *target,
+		     const struct weightd_layout *layout, const struct grant *grant, struct fault *f)
+{
+	int r = target_is_host(target) ? 0 : staging_check(e->n_bytes, f);
+
+	if (r == 0)
+		r = begin_version(e, target, layout, grant, f);
+	if (r < 0 || target_is_host(target))
+		return r;
 	r = staging_open(e->n_bytes, &e->staging, f);
 	return r < 0 ? r : staging_fill(&e->staging, f);
 }
@@ -169,8 +197,11 @@ static int create(struct errand *e, const struct talk *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
 	struct target target;
+	struct grant grant;
 	int r = take_announced(e, t, f);
 
+	if (r == 0)
+		r = grant_read(t, &grant, f);
 	if (r == 0)
 		r = take_layout(e, t, &layout, f);
 	if (r == 0)
@@ -178,7 +209,7 @@ static int create(struct errand *e, const struct talk *t, struct fault *f)
 	if (r == 0)
 		r = check_target(e, &target, f);
 	if (r == 0)
-		r = make_room(e, &target, layout, f);
+		r = make_room(e, &target, layout, &grant, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
