@@ -451,6 +451,19 @@ def test_rights_that_are_none_are_refused(daemon, errand, plan, fields):
     assert code == "malformed", (code, why)
 
 
+def test_a_source_that_may_not_read_says_how_it_may(make_daemon, errand, require):
+    require("root")
+    daemon = make_daemon("--socket-mode", "0666")
+    publish(daemon)
+    source = errand("source", daemon, uid=USER, groups=[GROUP])
+    source.tell("attach", socket=daemon.socket, buffer="m", device="host", version=0)
+    code, why = source.failure()
+    assert code == "permission" and f"uid {USER} may not read 'm' (owner uid 0, gid 0, mode 0640): the agent reads what its " \
+        "own user may; give the buffer a Unix group that this user is in (weightctl chown :GROUP m)" in why, (code, why)
+    daemon.ctl("chown", f":{GROUP}", "m")
+    assert errand("source", daemon, uid=USER, groups=[GROUP]).attach(daemon)[1]["root"] == Tree(DATA).root
+
+
 # --- What is in the way ---
 
 

@@ -32,6 +32,13 @@ static bool was_let_go(const struct errand *e, const struct target *target, uint
 static int fail_to_attach(const struct errand *e, const struct target *target, uint64_t version,
 			  int r, struct fault *f)
 {
+	if (r == -EACCES)
+		return fault_set(
+			f, r,
+			"%s: the agent reads what its own user may; give the buffer a Unix group that this user is in "
+			"(weightctl chown%s%s :GROUP %s), or let everybody read it (weightctl chmod 0644)",
+			weightd_error(e->w), target_is_host(target) ? "" : " --device ",
+			target_is_host(target) ? "" : target->device, target->buffer);
 	fault_set_weightd(f, r, e->w);
 	if (version && was_let_go(e, target, version))
 		f->code = "superseded";
