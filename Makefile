@@ -273,7 +273,7 @@ ptx: libclient/cuda/digest.cu
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san lint format demo bench soak fuzz deps model torch2
+.PHONY: check check-san lint format demo bench matrix soak fuzz deps model torch2
 
 # What is tested of weightctl by itself, and against weightd-sync.
 FORECAST := $(call objects,libclient/weightctl/forecast.c)
@@ -357,6 +357,9 @@ bench: deps model
 	$(Q)$(if $(filter sync,$(or $(BENCH),sync)),packaging/install-deps bench)
 	$(Q)$(MAKE) --no-print-directory all benches
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)
+
+matrix: all
+	$(Q)WEIGHTD_BUILD=$(abspath $(B)) tests/soak/matrix $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(KINDS)
 
 soak: all soaks
 	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) tests/soak
@@ -457,6 +460,7 @@ help:
 	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree,'
 	@echo '                FAULTS=1 one of programs that die where they are told to'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
+	@echo 'make matrix     each kind of failure among four nodes, ROUNDS=20 times: what is served, how long it takes, what is told'
 	@echo 'make soak       random deaths of weightd, writers and readers for SECONDS=300, and a count of what went wrong'
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'

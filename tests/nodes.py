@@ -44,11 +44,16 @@ MARK = "NODES_OF_A_TEST"
 Served = collections.namedtuple("Served", "version layout digest size sha256")
 
 
+class Hangs(AssertionError):
+    """What was waited for did not happen."""
+
+
 def until(condition, what, timeout=PATIENCE_S):
     """Waits for what tells nobody that it happened. Returns what `condition` does; `what` may be a function."""
     deadline = time.monotonic() + timeout
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not in {timeout} s: {what() if callable(what) else what}"
+        if time.monotonic() > deadline:
+            raise Hangs(f"not in {timeout} s: {what() if callable(what) else what}")
         time.sleep(0.02)  # nothing to wait on
     return found
 
@@ -121,14 +126,19 @@ class Failed(Exception):
 
 
 class Push:
-    """A push that is under way; `sync` is its id."""
+    """
+    A push that is under way.
+
+    sync    its id
+    events  what it said until now; "heard" is when we got it
+    """
 
     def __init__(self, node, buffer, **request):
         self.node, self.events, self.started = node, [], time.monotonic()
         self.control = Control(node.control_socket)
         self.control.say(op="push", wait=True, **{"buffer": buffer, "version": 0, "max_rate": 0} | request)
         try:
-            first = self._hear()
+            first = self.hear()
             if "error" in first:
                 raise Failed(first)
         except BaseException:
@@ -136,23 +146,31 @@ class Push:
             raise
         self.sync = first["sync"]
 
-    def _hear(self):
-        packet = self.control.hear()
+    def hear(self):
+        try:
+            packet = self.control.hear()
+        except socket.timeout:
+            raise Hangs(f"the push of {self.node.name} does not end:\n{self.node.cluster.story()}") from None
         if packet is None:
             raise ConnectionResetError(f"the agent of {self.node.name} hung up:\n{self.node.cluster.story()}")
+        self.events.append(packet | {"heard": time.monotonic()})
         return packet
+
+    def until(self, condition):
+        """The first event that fulfils it, or the end. Such as came before this call are none."""
+        while True:
+            event = self.hear()
+            if event.get("end") or condition(event):
+                return event
 
     def end(self):
         """Waits for its end: its last packet, whatever that says."""
         try:
-            while not self.events or not self.events[-1].get("end"):
-                self.events.append(self._hear())
-        except socket.timeout:
-            raise AssertionError(f"the push of {self.node.name} does not end:\n{self.node.cluster.story()}") from None
+            end = self.events[-1] if self.events[-1].get("end") else self.until(lambda event: False)
         finally:
             self.control.socket.close()
         self.seconds = time.monotonic() - self.started
-        return self.events[-1]
+        return end
 
     def committed(self):
         """Waits for its end, which must be a good one."""
@@ -313,7 +331,7 @@ class Node:
             try:
                 packets = list(control.rest())
             except socket.timeout:
-                raise AssertionError(f"{self.name} does not answer {op}:\n{self.cluster.story()}") from None
+                raise Hangs(f"{self.name} does not answer {op}:\n{self.cluster.story()}") from None
         if "error" in packets[-1]:
             raise Failed(packets[-1])
         return packets

@@ -1,0 +1,520 @@
+"""
+What can fail among nodes while a version is pushed, and what must be true then whatever it is: every node goes on
+to serve a whole version, the old one or the new one, and none that was not committed; the operator is told who and
+what; nothing waits longer than weightd-sync(8) says under FAILURES; and once it is mended, all have the same.
+
+    with Stage(authority, folder, kind) as stage:
+        outcome = stage.play(random.Random(1), victim="c", policy="all", moment="bytes")
+        assert not outcome["faults"]
+"""
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import time
+import typing
+
+import features
+from netns import Net
+from nodes import ABSENCE_S, IMPATIENT, MIB, OVER, SILENCE_S, STALL_S, Cluster, digest_of, hostile_programs
+from pki import Authority
+
+SIZE = 8 * MIB
+RATE = 4 * MIB
+MOMENTS = "prepare", "open", "bytes", "verify", "commit"
+EARLY = MOMENTS[:3]  # so early that it cannot have been decided yet
+BEFORE = "before",  # it is wrong from the start
+LOCAL_S = 10  # what a weightd has for an answer, at least
+TOLD_S = 1  # to compute and to tell what is known
+SLOW_LINK = 20  # Mbit/s
+ABSENCE = {"prepare-timeout": ABSENCE_S}
+LIMITS = IMPATIENT | ABSENCE
+
+
+# --- What breaks, and what mends it -------------------------------------------------------------------
+
+def nothing(_stage):
+    pass
+
+
+def kill_engine(stage):
+    os.kill(stage.victim.engine(), signal.SIGKILL)
+
+
+def freeze_engine(stage):
+    stage.victim.freeze(stage.victim.engine())
+
+
+def kill_job(stage):
+    """That which has the memory of the version: one that gives it, or one that takes it."""
+    for pid in stage.victim.children("weightd-sync-local"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def kill_agent(stage):
+    stage.victim.kill()
+
+
+def freeze_agent(stage):
+    stage.victim.freeze()
+
+
+def kill_weightd(stage):
+    stage.victim.daemon.kill()
+
+
+def freeze_weightd(stage):
+    stage.victim.freeze(stage.victim.daemon.pid)
+
+
+def kill_node(stage):
+    """All that runs on it, as if it had lost its power and its network card had not."""
+    node = stage.victim
+    pids = [pid for name in ("weightd-sync-tcp", "weightd-sync-local") for pid in node.children(name)]
+    node.daemon.kill()
+    node.kill()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def revive(stage):
+    """As systemd does; and whatever is frozen goes on."""
+    node = stage.victim
+    node.thaw()
+    if node.daemon.proc.returncode is not None:
+        node.daemon.start()
+    if node.proc.returncode is not None:
+        node.start()
+
+
+def never_join(stage):
+    stage.victim.kill()
+    stage.nodes.wait(lambda: stage.nodes["a"].peers()[stage.victim.name]["state"] != "up", "a knows that it is away")
+
+
+def cut(stage):
+    stage.net.down(stage.place)
+
+
+def plug(stage):
+    stage.net.up(stage.place)
+
+
+def slow_down(stage):
+    stage.net.rate(stage.place, f"{SLOW_LINK}mbit")
+
+
+def speed_up(stage):
+    stage.net.rate(stage.place, None)
+
+
+def fill_memory(stage):
+    """Until there is no room for another version."""
+    import weightd
+    stage.fillers = []
+    with contextlib.suppress(weightd.Error):
+        while True:
+            name = f"filler-{len(stage.fillers)}"
+            stage.victim.publish(name, seed=0, size=MIB)
+            stage.fillers.append(name)
+
+
+def empty_memory(stage):
+    for name in stage.fillers:
+        stage.victim.ctl("rm", name)
+
+
+def fill_disk(stage):
+    with contextlib.suppress(OSError), open(stage.disk / "filler", "wb", buffering=0) as f:
+        while True:
+            f.write(bytes(4096))
+
+
+def empty_disk(stage):
+    (stage.disk / "filler").unlink()
+
+
+def make_hostile(**habits):
+    def harm(stage):
+        for mark in [*stage.hostile.glob("wire-*"), *stage.hostile.glob("memory-*")]:
+            mark.unlink()
+        stage.set_habits(**habits)
+
+    return harm
+
+
+def make_honest(stage):
+    stage.set_habits()
+
+
+def present(what):
+    """Gives a node a certificate that is wrong for the others, not for itself."""
+    def harm(stage):
+        node, authority = stage.victim, stage.nodes.authority
+        if what == "expired":
+            node.trust(authority.certificate, *authority.odd(f"expired-{node.name}", [f"{node.name}.weightd"], days=-1))
+        elif what == "of another name":
+            node.trust(authority.certificate, *authority.node("x"))
+            stage.nodes.configure(node, groups={"main": {"members": "a b", "publishers": "a"}},
+                                  node={"name": "x", "state": node.folder / "x"})
+        else:
+            node.trust(stage.strangers.certificate, *stage.strangers.node(node.name))
+        node.restart()
+
+        def is_told():
+            row = stage.nodes["a"].peers()[node.name]
+            return row["state"] == "down" and re.search(stage.kind.told_of_peer, str(row["why"]))
+
+        stage.nodes.wait(is_told, f"a says what is wrong with the certificate of {node}: {stage.kind.told_of_peer}")
+        stage.why = stage.nodes["a"].peers()[node.name]["why"]
+
+    return harm
+
+
+def present_its_own(stage):
+    node = stage.victim
+    node.trust(stage.nodes.authority.certificate, *stage.nodes.authority.node(node.name))
+    stage.nodes.configure(node)
+    if stage.kind.name == "certificate expired":
+        node.proc.send_signal(signal.SIGHUP)
+    else:
+        node.restart()
+
+
+# --- Kinds --------------------------------------------------------------------------------------------
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """
+    harm, mend   functions of a stage
+    outcome      "survives": all get the version; "lost": all but the victim, if the policy allows that; "ends": the
+                 push fails; "orphaned": who coordinates is not there to say; "any": what came first decides
+    waits_s      how long others wait for who is gone, at most; None: it is the bytes that show it
+    when_needed  that begins when something is asked of the victim, else when it happens
+    times        how often bytes have to go, at most
+    limits       of sync.conf, as far as it is about them
+    """
+    name: str
+    harm: typing.Callable
+    mend: typing.Callable
+    outcome: str
+    waits_s: float = 0
+    when_needed: bool = False
+    victims: str = "bcd"
+    moments: tuple = MOMENTS
+    times: int = 2
+    told: str = ""
+    told_of_peer: str = ""
+    links: bool = False
+    hostile: bool = False
+    memory: bool = False
+    disk: bool = False
+    limits: dict = dataclasses.field(default_factory=dict)
+    settings: dict = dataclasses.field(default_factory=dict)
+    extra_s: float = 0
+
+    @property
+    def is_known_at_once(self):
+        return self.waits_s is not None and not self.when_needed
+
+
+SILENT = SILENCE_S + SILENCE_S / 5  # the last heartbeat may have been answered
+LOCAL = LOCAL_S + STALL_S
+CLEAR = {"data": {"security": "none"}}
+ENGINE = "open", "bytes"
+PUBLISHER = "a"
+KINDS = [
+    Kind("engine killed", kill_engine, nothing, "survives", victims="abcd", moments=ENGINE),
+    Kind("engine frozen", freeze_engine, revive, "any", 4 * STALL_S, victims="abcd", moments=ENGINE, limits=IMPATIENT),
+    Kind("engine never answers", make_hostile(deaf=True), make_honest, "lost", 3 * ABSENCE_S, victims="c",
+         moments=BEFORE, hostile=True, limits=ABSENCE),
+    Kind("job killed", kill_job, nothing, "any", victims="abcd"),
+    Kind("agent killed", kill_agent, revive, "lost"),
+    Kind("agent frozen", freeze_agent, revive, "lost", SILENT, limits=IMPATIENT),
+    Kind("weightd killed", kill_weightd, revive, "any", when_needed=True),
+    Kind("weightd frozen", freeze_weightd, revive, "any", LOCAL, when_needed=True, limits=LIMITS),
+    Kind("node killed", kill_node, revive, "lost"),
+    Kind("publisher killed", kill_agent, revive, "orphaned", victims=PUBLISHER),
+    Kind("publisher frozen", freeze_agent, revive, "orphaned", SILENT, victims=PUBLISHER, limits=IMPATIENT),
+    Kind("weightd of publisher killed", kill_weightd, revive, "any", when_needed=True, victims=PUBLISHER),
+    Kind("weightd of publisher frozen", freeze_weightd, revive, "any", LOCAL, when_needed=True, victims=PUBLISHER,
+         limits=LIMITS),
+    Kind("link down", cut, plug, "lost", SILENT, links=True, limits=IMPATIENT),
+    Kind("link of publisher down", cut, plug, "ends", SILENT, victims=PUBLISHER, moments=EARLY, links=True, limits=IMPATIENT),
+    Kind("link slow", slow_down, speed_up, "survives", None, moments=("prepare", "bytes"), links=True,
+         extra_s=1.2 * SIZE * 8 / (SLOW_LINK * 1e6)),
+    Kind("node never joins", never_join, revive, "lost", ABSENCE_S, moments=BEFORE, limits=ABSENCE),
+    Kind("byte changed on the wire", make_hostile(wire=1), make_honest, "survives", None, victims="c", moments=BEFORE,
+         hostile=True, settings=CLEAR),
+    Kind("byte changed under TLS", make_hostile(wire=1), make_honest, "survives", None, victims="c", moments=BEFORE,
+         hostile=True),
+    Kind("byte changed in memory", make_hostile(memory=1), make_honest, "survives", None, victims="c", moments=BEFORE,
+         hostile=True),
+    Kind("wire always changes", make_hostile(wire=1000), make_honest, "lost", None, victims="c", moments=BEFORE, times=8,
+         hostile=True, settings=CLEAR),
+    Kind("memory always changes", make_hostile(memory=1000), make_honest, "lost", None, victims="c", moments=BEFORE,
+         times=8, hostile=True),
+    Kind("memory full", fill_memory, empty_memory, "lost", victims="c", moments=BEFORE, memory=True,
+         told="limit|quota|memory|bytes"),
+    Kind("disk full", fill_disk, empty_disk, "any", when_needed=True, victims="c", moments=BEFORE, disk=True,
+         told="No space left"),
+    Kind("certificate expired", present("expired"), present_its_own, "lost", ABSENCE_S, victims="c", moments=BEFORE,
+         limits=ABSENCE, told_of_peer="expire"),
+    Kind("certificate of another CA", present("of another CA"), present_its_own, "lost", ABSENCE_S, victims="c",
+         moments=BEFORE, limits=ABSENCE, told_of_peer="issue|sign|authority|CA|chain|trust"),
+    Kind("certificate of another name", present("of another name"), present_its_own, "lost", ABSENCE_S, victims="c",
+         moments=BEFORE, limits=ABSENCE, told_of_peer=r"\bx\b"),
+]
+
+
+# --- A push in which it happens -----------------------------------------------------------------------
+
+class Stage:
+    """
+    Four nodes on which a kind of failure can be played, any number of times.
+
+    nodes   a Cluster; a publishes
+    net     where the kind is one of links
+    victim  of this time; `place` is its number
+    """
+
+    def __init__(self, authority, folder, kind, limits=LIMITS):
+        self.kind, self.limits, self.folder, self.seed = kind, limits, pathlib.Path(folder), 0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.stack = contextlib.ExitStack()
+        try:
+            self.build(authority)
+        except BaseException:
+            self.stack.close()
+            raise
+
+    def build(self, authority):
+        kind = self.kind
+        more = {"settings": {"limits": self.limits} | kind.settings}
+        if kind.links:
+            self.net = self.stack.enter_context(Net(4))
+            spaces = {name: self.net.nodes[i].name for i, name in enumerate("abcd")}
+            more["settings"]["data"] = {"trusted": "10.0.0.0/8"}
+            more |= {"addresses": [node.address for node in self.net.nodes],
+                     "prefix": lambda node: ("nsenter", f"--net=/run/netns/{spaces[node.name]}", "--")}
+        if kind.hostile:
+            self.hostile = self.folder / "hostile"
+            more["programs"] = {"c": hostile_programs(self.hostile)}
+        if kind.memory:
+            (self.folder / "weightd.conf").write_text(f"[limits]\nbytes = {5 * SIZE}\n")
+            more["daemons"] = {"c": ("--config", str(self.folder / "weightd.conf"))}
+        if kind.disk:
+            more["prefix"] = lambda node: own_disk(node.folder / "state") if node.name == "c" else ()
+        if kind.told_of_peer:
+            self.strangers = Authority(self.folder / "other")
+        # Of the stack, so that what fails later is not lost with the first failure.
+        self.nodes = self.stack.enter_context(Cluster(authority, 4, **more))
+        self.publish()
+        begun = time.monotonic()
+        self.nodes["a"].push("m")
+        self.usual_s = time.monotonic() - begun  # what a push takes without its bytes
+        self.nodes.settle("m", seed=self.seed)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        return self.stack.__exit__(*failure)
+
+    @property
+    def place(self):
+        return "abcd".index(self.victim.name)
+
+    @property
+    def disk(self):
+        """The folder of the victim's record, as it sees it."""
+        return pathlib.Path(f"/proc/{self.victim.proc.pid}/root{self.victim.folder}/state")
+
+    def set_habits(self, **habits):
+        path = self.hostile / "hostile.json"
+        path.write_text(json.dumps({"real": str(features.BUILD / "weightd-sync-tcp")} | habits))
+
+    def publish(self):
+        self.seed += 1
+        self.nodes["a"].publish("m", seed=self.seed, size=SIZE)
+
+    # --- one time ---
+
+    def play(self, rng, victim, policy, moment, rate=RATE, latest=0.9, slack_s=0):
+        """
+        A push of another version, in which it happens; among the bytes, before that part of them is there. What came
+        of it: a row of the matrix.
+        """
+        self.victim, self.rate, self.why, self.faults = self.nodes[victim], rate, None, []
+        self.old, before = digest_of(self.seed, SIZE), self.nodes["a"].head("m")
+        self.publish()
+        self.new = digest_of(self.seed, SIZE)
+        if moment == "before":
+            self.kind.harm(self)
+        push = self.nodes["a"].start_push("m", policy=policy, max_rate=rate)
+        clock = Clock(self.nodes)
+        epoch = self.await_moment(push, rng, moment, latest)
+        clock.start()
+        if moment != "before":
+            self.kind.harm(self)
+        row = {"victim": victim, "policy": policy, "moment": moment}
+        if self.kind.outcome == "orphaned":
+            row |= self.await_orphans(push, clock)
+        else:
+            row |= self.await_end(push, clock, epoch)
+        served = self.look()
+        mended = time.monotonic()
+        self.kind.mend(self)
+        if self.kind.outcome == "orphaned":
+            row |= self.ask_afterwards(push, before)
+        self.judge(row, served, slack_s)
+        self.converge(row["state"] == "committed")
+        row["t_mended_s"] = round(time.monotonic() - mended, 2)
+        return row | {"nodes": {name: {"version": v, "digest_equal": v in ("old", "new")} for name, v in served.items()},
+                      "faults": self.faults}
+
+    def await_moment(self, push, rng, moment, latest):
+        """The epoch in which it came."""
+        where, part = self.victim.name, rng.uniform(0.05, latest)
+        delay = rng.uniform(0, 0.02)
+
+        def is_it(event):
+            if event.get("event") != "phase" or (event["node"] != where and where != "a"):
+                return False
+            return event["phase"] == moment and (moment != "bytes" or event["done"] >= part * SIZE)
+
+        if moment == "before":
+            return 0
+        found = push.until(is_it)
+        assert not found.get("end"), f"the push was over before {moment}: {found}\n{self.nodes.story()}"
+        if moment == "prepare":
+            time.sleep(delay)  # nothing tells how far it is
+        return found["epoch"]
+
+    def await_end(self, push, clock, epoch):
+        push.end()
+        end, took = push.events[-1], clock.seconds
+        after = [e for e in push.events if e["heard"] >= clock.started]
+        wrong = [e for e in after if e.get("phase") in ("failed", "absent", "unknown") or e.get("epoch", 0) > max(epoch, 1)
+                 or (e.get("end") and e["state"] == "failed")]
+        again = [e for e in after if e.get("epoch", 0) > max(epoch, 1) and e.get("phase") == "bytes"]
+        lost = [node for node in end["nodes"] if node["state"] not in ("committed", "planned")]
+        return {"state": end["state"], "t_error_s": clock.at(wrong), "t_reform_s": clock.at(again), "t_end_s": took(),
+                "starved_s": clock.starved_s(), "told": end.get("error") or "; ".join(str(node["why"]) for node in lost)}
+
+    def await_orphans(self, push, clock):
+        """Who has no coordinator any more has to find out by itself."""
+        members = [node for node in self.nodes if node.name != "a"]
+        self.nodes.wait(lambda: all(row["phase"] in OVER for node in members for row in node.status(push.sync)),
+                        "the members gave up")
+        took = clock.seconds()
+        whys = [row["why"] for node in members for row in node.status(push.sync) if row["why"]]
+        return {"t_error_s": took, "t_reform_s": None, "t_end_s": took, "starved_s": clock.starved_s(),
+                "told": "; ".join(sorted(set(whys)))}
+
+    def ask_afterwards(self, push, before):
+        """What the publisher decided before it went away, or after it came back."""
+        with contextlib.suppress(ConnectionError):  # it was killed
+            return {"state": push.end()["state"]}
+        push.control.socket.close()
+        return {"state": "committed" if self.nodes["a"].head("m") != before else "failed"}
+
+    def look(self):
+        """What readers get now: {node: "old", "new", "none", or what is neither}."""
+        words = {self.old: "old", self.new: "new"}
+        served = {}
+        for node in self.nodes:
+            if node.daemon.proc.returncode is not None or node.daemon.pid in node.frozen:
+                continue  # who would ask it waits
+            found = node.serves("m")
+            served[node.name] = words.get(found.sha256, found.sha256) if found else "none"
+        return served
+
+    def judge(self, row, served, slack_s):
+        state, kind, early = row["state"], self.kind, row["moment"] not in ("verify", "commit")
+        for name, what in served.items():
+            if what not in ("old", "new") and not (what == "none" and name == self.victim.name):
+                self.fault(f"{name} serves {what}")
+            if what == "new" and state != "committed" and name != "a":
+                self.fault(f"{name} serves what was not committed")
+        wanted = {"survives": "committed", "ends": "failed",
+                  "lost": "committed" if row["policy"] == "quorum" else "failed"}.get(kind.outcome)
+        if early and wanted not in (None, state):
+            self.fault(f"it {state}, and should have {wanted}")
+        # Who is cut off sees that of all others.
+        names = "bcd" if kind.links and self.victim.name == "a" else self.victim.name
+        if state == "failed" and not re.search(rf"\b[{names}]\b", row["told"]):
+            self.fault(f"nobody is told of {self.victim}: {row['told']}")
+        if kind.told and not re.search(kind.told, row["told"]):
+            self.fault(f"nobody is told of {kind.told}: {row['told']}")
+        if self.why:
+            row["told"] += f"; {self.why}"
+        row["error_deadline_s"] = kind.waits_s + TOLD_S if kind.is_known_at_once else None
+        row["deadline_s"] = round(self.deadline(row), 2)
+        late = max(row["t_end_s"] - row["deadline_s"],
+                   (row["t_error_s"] or 0) - row["error_deadline_s"] if kind.is_known_at_once else 0)
+        if late > row["starved_s"] + slack_s:
+            self.fault(f"{late:.2f} s later than said")
+        row["late_by_machine"] = 0 < late <= row["starved_s"]
+
+    def deadline(self, row):
+        """Seconds from when it broke to the end of the push, as weightd-sync(8) says."""
+        kind, waits = self.kind, self.kind.waits_s or 0
+        if kind.outcome == "orphaned" or (kind.is_known_at_once and row["state"] == "failed"):
+            return waits + TOLD_S
+        again = kind.times * (self.usual_s + (self.rate and SIZE / self.rate) + kind.extra_s)
+        return waits + TOLD_S + again + (kind.times - 1) * (ABSENCE_S + STALL_S)  # to stop an epoch, and to open another
+
+    def fault(self, what):
+        self.faults.append(what)
+
+    def converge(self, committed):
+        """What was to be pushed arrives everywhere, at last: by itself if it was committed."""
+        nodes, a = self.nodes, self.nodes["a"]
+        nodes.wait_connected()
+        nodes.rest("m")  # a repair would come between a publish and its push
+        if not committed:
+            if not a.has("m", seed=self.seed):
+                a.publish("m", seed=self.seed, size=SIZE)
+            # A connection that was silent for long may still break after its link is back.
+            nodes.wait(lambda: a.start_push("m").end()["state"] == "committed", "it can be pushed again")
+        nodes.settle("m", seed=self.seed)
+        for node in nodes:
+            nodes.wait(lambda node=node: not node.children("weightd-sync-tcp"), f"{node} needs no engine any more")
+
+
+class Clock:
+    """Since something broke; and how long those whom that concerns waited for a processor meanwhile, all in all."""
+
+    def __init__(self, nodes):
+        self.pids = ["self", *(pid for node in nodes for pid in (node.proc.pid, node.daemon.pid))]
+
+    def waited(self):
+        total = 0
+        for pid in self.pids:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                total += int(pathlib.Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+        return total / 1e9
+
+    def start(self):
+        self.started, self.before = time.monotonic(), self.waited()
+
+    def seconds(self):
+        return round(time.monotonic() - self.started, 2)
+
+    def at(self, events):
+        return round(events[0]["heard"] - self.started, 2) if events else None
+
+    def starved_s(self):
+        return round(max(0, self.waited() - self.before), 2)
+
+
+def own_disk(folder):
+    """What starts a program for which a folder is a disk of some pages, which goes with it."""
+    return ("unshare", "--mount", "sh", "-c",
+            f"mkdir -p -m 700 {folder} && mount -t tmpfs -o size=256k,mode=700 none {folder} && exec \"$@\"", "sh")
