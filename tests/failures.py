@@ -232,7 +232,7 @@ KINDS = [
     Kind("engine killed", kill_engine, nothing, "survives", victims="abcd", moments=ENGINE),
     Kind("engine frozen", freeze_engine, revive, "any", 4 * STALL_S, victims="abcd", moments=ENGINE, limits=IMPATIENT),
     Kind("engine never answers", make_hostile(deaf=True), make_honest, "lost", 3 * ABSENCE_S, victims="c",
-         moments=BEFORE, hostile=True, limits=ABSENCE),
+         moments=BEFORE, hostile=True, limits=ABSENCE, told="did not open"),
     Kind("job killed", kill_job, nothing, "any", victims="abcd"),
     Kind("agent killed", kill_agent, revive, "lost"),
     Kind("agent frozen", freeze_agent, revive, "lost", SILENT, limits=IMPATIENT),

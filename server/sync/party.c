@@ -652,14 +652,15 @@ void party_on_timer(struct agent *a, struct party *p, uint64_t now)
 			 agent_peer_name(a, p->coordinator),
 			 (uintmax_t)(repair_patience(a) / SECOND));
 		give_up(a, p, "deadline", why);
+	} else if (p->state == PARTY_OPENING) {
+		snprintf(why, sizeof(why), "the engine of %s did not open for %ju s",
+			 a->config->name, (uintmax_t)(a->config->prepare_ns / SECOND));
+		/* There is no link yet that could be at fault. */
+		leg_break(a, p, p->done, NULL, NULL, why);
 	} else if (leg_is_under_way(p)) {
 		snprintf(why, sizeof(why), "the engine of %s moved nothing for %ju s",
 			 a->config->name, (uintmax_t)(2 * a->config->stall_ns / SECOND));
-		/* One that never listened has no link that could be at fault. */
-		if (p->state == PARTY_MOVING)
-			leg_break(a, p, p->done, p->from, p->to[0] ? p->to : NULL, why);
-		else
-			leg_break(a, p, p->done, NULL, NULL, why);
+		leg_break(a, p, p->done, p->from, p->to[0] ? p->to : NULL, why);
 	} else {
 		snprintf(why, sizeof(why), "the local weightd of %s did not answer in time (%s)",
 			 a->config->name, party_phase(p));
