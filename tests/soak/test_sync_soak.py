@@ -1,126 +1,276 @@
 """
-Random deaths among nodes: engines, agents and weightds are killed and frozen at any moment while one node
+Random deaths among nodes: engines, jobs, agents and weightds are killed and frozen at any moment while one node
 publishes and pushes on and on, and no reader of any node may ever see anything but a whole version, and none
 that was not committed. When the deaths stop, all nodes have the same.
 
-For WEIGHTD_SOAK_SECONDS (make soak SECONDS=1800), else for some seconds.
+For WEIGHTD_SOAK_SECONDS (make soak SECONDS=1800 ARGS='-k nodes'), else for some seconds.
 """
 import collections
 import contextlib
+import heapq
+import itertools
 import json
 import os
 import random
 import signal
+import struct
+import subprocess
 import threading
 import time
 
 import features
 import pytest
-from nodes import ABSENCE_S, IMPATIENT, MIB, Cluster, Failed, digest_of
+from nodes import ABSENCE_S, IMPATIENT, MIB, Cluster, Failed, layout_of, until
 from pki import Authority
-from witness import Witness
 
 SECONDS = float(os.environ.get("WEIGHTD_SOAK_SECONDS", 15))
-KILLS_PER_S = 1
-SIZE = 2 * MIB
+HARMS_PER_S = 1
+SIZES = 8 * MIB, 16 * MIB
 FROZEN_S = 8  # at most; longer than what the others wait for
-STATES = "committed", "failed", "unknown"
+AWAY_S = 2  # until somebody starts again what was killed, at most
+CONVERGE_S = 60
+POLICIES = "quorum", "each", "all"
+STATES = "committed", "failed", "unpublished", "unknown"
+PAGE_WORDS, STEP = 512, 0x9e3779b97f4a7c15  # see follower.c
+COUNTERS = "reads", "bytes", "mixed", "errors", "last"
+STORY, TAGS = 512, 1 << 20
+HEADER = 8 * len(COUNTERS) + STORY
+
+
+def version(tag, n_bytes):
+    """All bytes of a version: what each is follows from its tag, its size, and the place."""
+    n, pages = n_bytes // 8, []
+    for page in range(-(-n // PAGE_WORDS)):
+        pages.append(struct.pack("<Q", ((tag << 32 | n) + page * STEP) % (1 << 64)) * PAGE_WORDS)
+    return b"".join(pages)[:n_bytes]
 
 
 class Publisher(threading.Thread):
     """
     Publishes and pushes at node a, on and on, whatever happens to it.
 
-    outcomes  {sha256: one of STATES}
+    outcomes   [one of STATES], by tag; tags count from 1
+    committed  the last tag of which that is so
     """
 
     def __init__(self, nodes):
         super().__init__(daemon=True)
-        self.nodes, self.outcomes, self.over, self.seed = nodes, {}, threading.Event(), 0
-        self.fault = None
+        self.nodes, self.outcomes, self.over, self.committed = nodes, [None], threading.Event(), 0
+        self.doubt, self.fault = None, None
 
     def run(self):
         try:
             while not self.over.is_set():
                 self.step()
+            self.over.clear()
+            self.clear_doubt()
         except BaseException as e:  # of this thread; the test looks at it
             self.fault = e
 
-    def step(self):
+    def step(self, **request):
         import weightd
-        self.seed += 1
-        a = self.nodes["a"]
+        self.clear_doubt()
+        a, tag = self.nodes["a"], len(self.outcomes)
+        self.outcomes.append("unknown")
         try:
-            a.publish("m", seed=self.seed, size=SIZE)
-        except weightd.Error:  # its weightd was killed under it, or somebody repairs the buffer
+            layout = layout_of(random.randrange(*SIZES))
+            with weightd.create("m", layout, socket=a.daemon.socket, new_layout=True) as writer:
+                writer.write(0, version(tag, writer.nbytes))
+                number = writer.publish()
+        except weightd.Error:  # its weightd was killed or frozen under it, or somebody repairs the buffer
+            self.outcomes[tag] = "unpublished"
             self.over.wait(0.05)
             return
-        digest = digest_of(self.seed, SIZE)
-        self.outcomes[digest] = "unknown"  # until we hear more: the agent may be killed in between
         try:
-            push = a.start_push("m", policy=random.choice(["quorum", "all"]), max_rate=random.choice([0, 4 * MIB]))
-            self.outcomes[digest] = push.end()["state"]
+            push = a.start_push("m", **{"version": number, "policy": random.choice(POLICIES),
+                                        "max_rate": random.choice([0, 0, 16 * MIB])} | request)
         except Failed:
-            self.outcomes[digest] = "failed"
+            self.settle(tag, "failed")
             self.over.wait(0.05)
-        except OSError:  # the agent was killed
+            return
+        except OSError:  # the agent was killed; maybe just when it had heard of the push, and then it had no time for it
+            self.doubt = tag, None
+            return
+        try:
+            self.settle(tag, push.end()["state"])
+        except OSError:
+            self.doubt = tag, max((e["number"] for e in push.events if e.get("number")), default=None)
+
+    def settle(self, tag, state):
+        self.outcomes[tag] = state
+        if state == "committed":
+            self.committed = tag
+
+    def clear_doubt(self):
+        """Whether a push was committed whose agent was killed: what was decided is in its record, and nothing else."""
+        while self.doubt and not self.over.is_set():
+            tag, number = self.doubt
+            with contextlib.suppress(OSError, Failed):
+                head = self.nodes["a"].own_head("m")
+                self.settle(tag, "committed" if number and head and head["number"] >= number else "failed")
+                self.doubt = None
+                return
             self.over.wait(0.05)
 
     def end(self):
         self.over.set()
-        self.join(120)
+        self.join(180)
         assert not self.is_alive(), f"the publisher hangs\n{self.nodes.story()}"
         if self.fault:
             raise self.fault
 
     def count(self, state):
-        return list(self.outcomes.values()).count(state)
+        return self.outcomes.count(state)
 
 
-def kill_engine(node):
-    for pid in node.children("weightd-sync-tcp"):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+class Follower:
+    """A reader that never rests: see follower.c."""
+
+    def __init__(self, node):
+        self.node, self.path = node, node.folder / "sightings"
+        with open(self.path, "wb") as f:
+            f.truncate(HEADER + 8 * TAGS)
+        self.proc = subprocess.Popen([features.BUILD / "soak/follower", self.path, "m"], env=node.daemon.env,
+                                     preexec_fn=lambda: os.nice(19))
+
+    def counters(self):
+        with open(self.path, "rb") as f:
+            return dict(zip(COUNTERS, struct.unpack(f"<{len(COUNTERS)}Q", f.read(8 * len(COUNTERS)))))
+
+    def story(self):
+        with open(self.path, "rb") as f:
+            f.seek(8 * len(COUNTERS))
+            return f.read(STORY).rstrip(b"\0").decode(errors="replace")
+
+    def saw(self, tags):
+        """{tag: how often} of those below `tags`."""
+        with open(self.path, "rb") as f:
+            f.seek(HEADER)
+            found = struct.unpack(f"<{tags}Q", f.read(8 * tags))
+        return {tag: n for tag, n in enumerate(found) if n}
+
+    def end(self):
+        early = self.proc.poll()
+        self.proc.kill()
+        self.proc.wait()
+        assert early is None, f"the reader of {self.node} ended with {early}"
 
 
-def kill_local(node):
-    for pid in node.children("weightd-sync-local"):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+# --- Harms --------------------------------------------------------------------------------------------
+
+class Harms:
+    """
+    What happens to nodes, now and later.
+
+    done  how often each did; what finds nobody to happen to does not count
+    """
+
+    def __init__(self, nodes):
+        self.nodes, self.done, self.later, self.serial = nodes, collections.Counter(), [], itertools.count()
+
+    def after(self, most_s, act, *args):
+        heapq.heappush(self.later, (time.monotonic() + random.uniform(0, most_s), next(self.serial), act, args))
+
+    def do_due(self, all_of_them=False):
+        while self.later and (all_of_them or self.later[0][0] <= time.monotonic()):
+            _, _, act, args = heapq.heappop(self.later)
+            act(*args)
+
+    def step(self):
+        time.sleep(random.expovariate(HARMS_PER_S))  # at any moment: that is the point
+        self.do_due()
+        node, what, how = random.choice(list(self.nodes)), random.choice(WHAT), random.choice(["kill", "freeze"])
+        if getattr(self, f"{how}_{what}")(node):
+            self.done[f"{how}_{what}"] += 1
+
+    def kill_child(self, node, program):
+        pids = node.children(program)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return pids
+
+    def freeze(self, node, pids):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                node.freeze(pid)
+        if pids:
+            self.after(FROZEN_S, node.thaw)
+        return pids
+
+    def kill_engine(self, node):
+        return is_up(node) and self.kill_child(node, "weightd-sync-tcp")
+
+    def freeze_engine(self, node):
+        return is_up(node) and self.freeze(node, node.children("weightd-sync-tcp"))
+
+    def kill_job(self, node):
+        return is_up(node) and self.kill_child(node, "weightd-sync-local")
+
+    def freeze_job(self, node):
+        return is_up(node) and self.freeze(node, node.children("weightd-sync-local"))
+
+    def kill_agent(self, node):
+        if not is_up(node):
+            return False
+        node.thaw()
+        node.kill()
+        self.after(AWAY_S, node.start, False)
+        return True
+
+    def freeze_agent(self, node):
+        return is_up(node) and self.freeze(node, [node.proc.pid])
+
+    def kill_weightd(self, node):
+        if node.daemon.proc.returncode is not None:
+            return False
+        node.thaw()
+        node.daemon.kill()
+        self.after(AWAY_S, node.daemon.start)
+        return True
+
+    def freeze_weightd(self, node):
+        return node.daemon.proc.returncode is None and self.freeze(node, [node.daemon.pid])
 
 
-def freeze_engine(node):
-    for pid in node.children("weightd-sync-tcp"):
-        with contextlib.suppress(ProcessLookupError):
-            node.freeze(pid)
+WHAT = "engine", "job", "agent", "weightd"
 
 
-def kill_agent(node):
-    node.thaw()
-    node.kill()
-    node.start(wait=False)
+def is_up(node):
+    if node.proc.returncode is not None:
+        return False
+    assert node.proc.poll() is None, f"weightd-sync of {node} ended by itself with {node.proc.returncode}\n{node.log[-9000:]}"
+    assert node.daemon.proc.returncode is not None or node.daemon.proc.poll() is None, \
+        f"weightd of {node} ended by itself\n{node.daemon.log[-9000:]}"
+    return True
 
 
-def freeze_agent(node):
-    node.freeze()
-    threading.Timer(random.uniform(0, FROZEN_S), node.thaw).start()
+# --- The soak -----------------------------------------------------------------------------------------
+
+def uncommitted(followers, publisher):
+    """Versions whose push failed or never was, and that a reader of another node than the publisher's saw all the same."""
+    outcomes = list(publisher.outcomes)
+    return [(follower.node.name, tag, outcomes[tag]) for follower in followers if follower.node.name != "a"
+            for tag in follower.saw(len(outcomes)) if outcomes[tag] in ("failed", "unpublished")]
 
 
-def kill_weightd(node):
-    node.empty()
+def assert_whole(followers, publisher):
+    for follower in followers:
+        found = follower.counters()
+        assert not found["mixed"] and not found["errors"], \
+            f"{follower.node}: {found}: {follower.story()}\n{publisher.nodes.story()}"
+    assert not publisher.fault, publisher.fault
+    assert not uncommitted(followers, publisher), f"{uncommitted(followers, publisher)}\n{publisher.nodes.story()}"
 
 
-HARMS = kill_engine, kill_local, freeze_engine, kill_agent, freeze_agent, kill_weightd
-
-
-def assert_whole(nodes, witnesses, publisher):
-    """What readers saw was published, as it is, and of what a push failed with nobody but its publisher has any."""
-    for witness in witnesses:
-        for digest in {digest for _, digest in witness.saw()}:
-            outcome = publisher.outcomes.get(digest)
-            assert outcome, f"a reader of {witness.node} saw a mixed version\n{nodes.story()}"
-            assert outcome != "failed" or witness.node.name == "a", \
-                f"a reader of {witness.node} saw a version that was not committed\n{nodes.story()}"
+def tag_served(node):
+    import weightd
+    with contextlib.suppress(weightd.NotFound, weightd.NotPublished):
+        with weightd.attach("m", socket=node.daemon.socket) as b:
+            found = b.read()
+            assert bytes(found) == version(struct.unpack_from("<Q", found)[0] >> 32, len(found)), f"{node} serves a mix"
+            return struct.unpack_from("<Q", found)[0] >> 32
+    return None
 
 
 @pytest.fixture
@@ -133,46 +283,47 @@ def nodes(tmp_path):
         yield nodes
 
 
-@pytest.mark.timeout(SECONDS + 240)
+@pytest.mark.timeout(SECONDS + 300)
 def test_random_kills_among_nodes(nodes, request):
-    publisher = Publisher(nodes)
-    publisher.step()
-    assert publisher.count("committed") == 1, nodes.story()
-    witnesses = [Witness(node, "m", nice=10) for node in nodes]
-    for witness in witnesses:
-        nodes.wait(witness.saw, f"{witness.node} has a reader")
-    harms = collections.Counter()
-    publisher.start()
-    end = time.monotonic() + SECONDS
+    publisher, harms = Publisher(nodes), Harms(nodes)
+    publisher.step(policy="all")
+    assert publisher.committed == 1, nodes.story()
+    followers = [Follower(node) for node in nodes]
     try:
+        for follower in followers:
+            nodes.wait(lambda f=follower: f.counters()["reads"], f"{follower.node} has a reader")
+        publisher.start()
+        end = time.monotonic() + SECONDS
         while time.monotonic() < end:
-            time.sleep(random.expovariate(KILLS_PER_S))  # at any moment: that is the point
-            harm = random.choice(HARMS)
-            harm(random.choice(list(nodes)))
-            harms[harm.__name__] += 1
-            assert_whole(nodes, witnesses, publisher)
-        for node in nodes:
-            node.thaw()
+            harms.step()
+            assert_whole(followers, publisher)
+        harms.do_due(all_of_them=True)
         stopped = time.monotonic()
         nodes.wait_connected()
         publisher.end()
-        nodes.wait(lambda: len({node.head("m") for node in nodes}) == 1
-                   and len({nodes[name].serves("m") and nodes[name].serves("m").sha256 for name in "bcd"}) == 1,
-                   "what was committed is everywhere")
-        converged = time.monotonic() - stopped
+        pushes_ended = time.monotonic()
+        until(lambda: [tag_served(nodes[name]) for name in "bcd"] == [publisher.committed] * 3,
+              lambda: f"all have {publisher.committed}, which was committed last, and not "
+                      f"{[tag_served(node) for node in nodes]}\n{nodes.story()}")
+        converged = time.monotonic()
+        assert converged - stopped < CONVERGE_S, f"{converged - stopped} s, {pushes_ended - stopped} of them for the last push"
         nodes.rest("m")  # what repairs a buffer writes it
-        nodes["a"].publish("m", seed=0, size=SIZE)
-        publisher.outcomes[digest_of(0, SIZE)] = "committed"
-        nodes["a"].push("m")
-        nodes.settle("m", seed=0)
-        for witness in witnesses:
-            nodes.wait(lambda w=witness: digest_of(0, SIZE) in {digest for _, digest in w.saw()},
-                       f"{witness.node} reads the last")
+        publisher.over.clear()
+        publisher.step(policy="all", max_rate=0)
+        assert publisher.outcomes[-1] == "committed", nodes.story()
+        for follower in followers:
+            nodes.wait(lambda f=follower: f.counters()["last"] == publisher.committed, f"{follower.node} reads the last")
     finally:
         publisher.over.set()
-        looks = sum(witness.end() for witness in witnesses)
-    assert_whole(nodes, witnesses, publisher)
+        for follower in followers:
+            follower.end()
+    assert_whole(followers, publisher)
+    assert publisher.count("unknown") == 0, publisher.outcomes
+    counters = {key: sum(follower.counters()[key] for follower in followers) for key in COUNTERS[:-1]}
     with request.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
-        print("\n" + json.dumps(dict(name="sync-soak", seconds=SECONDS, harms=sum(harms.values()), **harms, looks=looks,
-                                     **{state: publisher.count(state) for state in STATES},
-                                     converged_s=round(converged, 2))))
+        print("\n" + json.dumps(dict(name="sync-soak", seconds=SECONDS, pushes=publisher.count("committed") + publisher.count("failed"),
+                                     committed=publisher.count("committed"), failed=publisher.count("failed"),
+                                     harms=harms.done.total(), **harms.done, **counters,
+                                     uncommitted=len(uncommitted(followers, publisher)),
+                                     converged_s=round(converged - stopped, 2),
+                                     last_push_s=round(pushes_ended - stopped, 2))))
