@@ -6,10 +6,12 @@ Network namespaces of our own, joined by veth to a bridge in one more: nothing l
         server = net.nodes[1].run(["iperf3", "-s", "-1"])
         client = net.nodes[0].run(["iperf3", "-c", net.nodes[1].address])
 """
+import contextlib
 import functools
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 
 PREFIX = "10.77.0."
@@ -51,7 +53,7 @@ class Node:
 class Net:
     """
     n nodes on one bridge, as fast as the machine until rate() says otherwise. At the end of the block the
-    namespaces go; who started programs in them ends these first.
+    namespaces go, with what still runs in them.
     """
 
     def __init__(self, n):
@@ -76,8 +78,17 @@ class Net:
         return self
 
     def __exit__(self, *_):
+        self.clear()
         for name in (self.bridge, *(node.name for node in self.nodes)):
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+    def clear(self):
+        """Kills what runs on the nodes: some programs leave others behind, which would keep the namespace alive."""
+        for node in self.nodes:
+            done = subprocess.run(["ip", "netns", "pids", node.name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            for pid in map(int, done.stdout.split()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def rate(self, i, rate):
         """What node i can send, and what it can be sent: "200mbit"; None: all that the machine can."""

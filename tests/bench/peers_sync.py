@@ -141,8 +141,13 @@ def openmpi(net, folder, receivers, n_bytes):
          "plm_rsh_agent", shell, "--mca", "btl", "self,tcp", "--mca", "pml", "ob1", "--mca",
          "btl_tcp_if_include", prefix, "--mca", "oob_tcp_if_include", prefix, program, n_bytes],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    with running([root]):
-        out, errors = root.communicate(timeout=LIMIT_S)
+    try:
+        with running([root]):
+            out, errors = root.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"mpirun did not end in {LIMIT_S} s") from None
+    finally:
+        net.clear()  # what it started outlives it
     if root.returncode:
         raise Missing(f"mpirun: {(errors.strip().splitlines() or ['?'])[0]}")
     return results(sorted(out.splitlines(), key=lambda line: int(line.split()[2])))

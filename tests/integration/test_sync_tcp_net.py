@@ -1,11 +1,13 @@
 """weightd-sync-tcp on links that are slow, or cut: nodes in namespaces of their own."""
 import random
+import signal
 import time
 
 import features
 import pytest
 from engine import PATIENCE_S, Chain, Memory, planned
 from netns import Net
+from nodes import until
 
 RATE, N_BYTES = "200mbit", 16 << 20  # 0.7 s
 
@@ -64,3 +66,19 @@ def test_a_link_that_comes_back_in_time_loses_nothing():
             net.up(1)
             chain.await_done()
             assert chain.memories[1].read() == data
+
+
+def test_what_runs_in_a_namespace_ends_with_it():
+    with Net(1) as net:
+        left = net.nodes[0].run(["sleep", "1000"])
+        until_in(left, net.nodes[0])
+    assert left.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def until_in(process, node):
+    """It enters the namespace by itself."""
+    def look():
+        with open(f"/proc/{process.pid}/comm") as comm:
+            return comm.read() == "sleep\n"
+
+    until(look, f"{process.args} runs in {node.name}")
