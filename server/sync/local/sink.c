@@ -272,6 +272,15 @@ static int verify_gpu(struct errand *e, struct fault *f)
 	return 0;
 }
 
+/* Who could not publish it must not be counted among those who have it: others would serve it, and we would not. */
+static int check_weightd(const struct errand *e, struct fault *f)
+{
+	struct weightd_server server = {.size = sizeof(server)};
+	int r = weightd_ping(e->w, &server);
+
+	return r < 0 ? fault_set_weightd(f, r, e->w) : 0;
+}
+
 static int verify(struct errand *e, struct fault *f)
 {
 	cleanup(freep) uint8_t(*found)[TREE_HASH_SIZE] = NULL;
@@ -285,6 +294,8 @@ static int verify(struct errand *e, struct fault *f)
 	if (!is_right(e, (const void *)found))
 		return say_corrupt(e, (const void *)found, f);
 	r = e->staging.data ? verify_gpu(e, f) : 0;
+	if (r == 0)
+		r = check_weightd(e, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_VERIFIED;
