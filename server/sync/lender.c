@@ -16,6 +16,7 @@ void lender_failed(struct agent *a, struct transaction *t, const char *why)
 	if (t->is_repair && t->phase <= PHASE_DIGEST) {
 		head_set_lost(a, t->head);
 		repair_refuse(a, t->members[0].peer, t->head->buffer, "lost", why);
+		t->members[0].state = MEMBER_ABSENT;
 	}
 	transaction_fail(a, t, "%s", why);
 }

@@ -20,6 +20,7 @@
 #include "server/sync/group.h"
 #include "server/sync/history.h"
 #include "server/sync/lender.h"
+#include "server/sync/repair.h"
 
 static void settle_votes(struct agent *a, struct transaction *t);
 
@@ -250,6 +251,10 @@ void member_is_wrong(struct agent *a, struct transaction *t, struct member *m, c
 
 static void end(struct agent *a, struct transaction *t, bool committed)
 {
+	/* Who asked for this repair and has heard nothing of it yet would wait for it, and ask nobody else. */
+	if (t->is_repair && t->members[0].state == MEMBER_AWAITED)
+		repair_refuse(a, t->members[0].peer, t->head->buffer, "busy",
+			      "it ended before it began");
 	for (unsigned i = 0; i < t->n_members; i++) {
 		struct member *m = &t->members[i];
 

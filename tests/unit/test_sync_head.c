@@ -15,6 +15,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/talk.h"
 #include "server/sync/group.h"
+#include "server/sync/transaction.h"
 #include "sim_jobs.h"
 
 #define S SIM_SECOND
@@ -429,6 +430,42 @@ static void test_who_is_busy_with_what_it_was_asked_for_may_bring_it(void **stat
 	sim_free(s);
 }
 
+static bool n0_attaches_for_a_repair(struct sim *s)
+{
+	const struct transaction *t = transaction_find_of_buffer(s->nodes[0].agent, SIM_BUFFER);
+
+	return t && t->is_repair && t->phase == PHASE_ATTACH;
+}
+
+static bool n1_serves_the_first(struct sim *s)
+{
+	return sim_serves(s, 1) == 1;
+}
+
+static void test_who_is_to_repair_and_pushes_instead_keeps_nobody_waiting(void **state)
+{
+	struct sim *s = sim_new(
+		&(struct sim_options){.n_nodes = 2, .policy = POLICY_EACH, .seed = 7});
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	sim_run(s, S);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 120 * S));
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	sim_forget_end(s, 0);
+	sim_kill(s, 1);
+	sim_lose_data(s, 1);
+	sim_start(s, 1);
+	assert_true(sim_run_until(s, n0_attaches_for_a_repair, 30 * S));
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_kill_job(s, 0, JOB_SOURCE));
+	assert_true(sim_run_until(s, sim_ended, S));
+	assert_true(has_outcome(&s->nodes[0], "failed"));
+	assert_true(sim_run_until(s, n1_serves_the_first, 20 * S));
+	sim_free(s);
+}
+
 #define N_MANY 2500
 
 /* A node that has committed a version of each of as many buffers. */
@@ -546,6 +583,7 @@ int main(void)
 		cmocka_unit_test(test_a_repair_that_nobody_asked_for_is_refused),
 		cmocka_unit_test(test_who_is_busy_with_what_it_was_asked_for_may_bring_it),
 		cmocka_unit_test(test_who_has_no_room_to_send_a_version_from_has_not_lost_it),
+		cmocka_unit_test(test_who_is_to_repair_and_pushes_instead_keeps_nobody_waiting),
 		cmocka_unit_test(test_all_heads_are_told_however_many_there_are),
 	};
 
