@@ -17,9 +17,11 @@ import struct
 import subprocess
 import threading
 import time
+import types
 
 import features
 import pytest
+from daemon import Daemon
 from nodes import ABSENCE_S, IMPATIENT, MIB, Cluster, Failed, layout_of, until
 from pki import Authority
 
@@ -44,6 +46,13 @@ def version(tag, n_bytes):
     for page in range(-(-n // PAGE_WORDS)):
         pages.append(struct.pack("<Q", ((tag << 32 | n) + page * STEP) % (1 << 64)) * PAGE_WORDS)
     return b"".join(pages)[:n_bytes]
+
+
+def publish(daemon, layout, data):
+    import weightd
+    with weightd.create("m", layout, socket=daemon.socket, new_layout=True) as writer:
+        writer.write(0, data)
+        return writer.publish()
 
 
 class Publisher:
@@ -77,11 +86,9 @@ class Publisher:
         self.clear_doubt()
         a, tag = self.nodes["a"], len(self.outcomes)
         self.outcomes.append("unknown")
+        layout = layout_of(random.randrange(*SIZES))
         try:
-            layout = layout_of(random.randrange(*SIZES))
-            with weightd.create("m", layout, socket=a.daemon.socket, new_layout=True) as writer:
-                writer.write(0, version(tag, writer.nbytes))
-                number = writer.publish()
+            number = publish(a.daemon, layout, version(tag, layout.nbytes))
         except weightd.Error:  # its weightd was killed or frozen under it, or somebody repairs the buffer
             self.outcomes[tag] = "unpublished"
             self.over.wait(0.05)
@@ -300,6 +307,25 @@ def converge(nodes, publisher):
     took = time.monotonic() - begun
     assert took < CONVERGE_S, f"{took} s\n{nodes.story()}"
     return round(took, 2)
+
+
+@pytest.mark.parametrize("at", [0, MIB])
+def test_a_follower_sees_a_byte_of_another_version(tmp_path, at):
+    features.require("library")
+    os.environ["WEIGHTD_LIBRARY"] = str(features.LIBRARY)  # for the package in this very process
+    daemon, layout = Daemon(), layout_of(MIB)
+    whole, other = (version(tag, layout.nbytes) for tag in (1, 2))
+    follower = Follower(types.SimpleNamespace(daemon=daemon, folder=tmp_path, name="a"))
+    try:
+        publish(daemon, layout, whole)
+        until(lambda: follower.counters()["reads"], "it reads")
+        assert follower.counters()["mixed"] == 0 and set(follower.saw(3)) == {1}
+        at = min(at, len(whole) - 8)
+        publish(daemon, layout, whole[:at] + other[at:at + 8] + whole[at + 8:])
+        until(lambda: follower.counters()["mixed"], "it sees the byte")
+    finally:
+        follower.end()
+    daemon.close()
 
 
 @pytest.mark.timeout(2 * SECONDS + 300)
