@@ -359,10 +359,10 @@ bench: deps model
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)
 
 matrix: all
-	$(Q)WEIGHTD_BUILD=$(abspath $(B)) tests/soak/matrix $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(KINDS)
+	$(Q)WEIGHTD_BUILD=$(abspath $(B)) tests/soak/matrix $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(KINDS)
 
 soak: all soaks
-	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) tests/soak
+	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) $(ARGS) tests/soak
 
 deps:
 	$(Q)packaging/install-deps
@@ -460,8 +460,10 @@ help:
 	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree,'
 	@echo '                FAULTS=1 one of programs that die where they are told to'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
-	@echo 'make matrix     each kind of failure among four nodes, ROUNDS=20 times: what is served, how long it takes, what is told'
-	@echo 'make soak       random deaths of weightd, writers and readers for SECONDS=300, and a count of what went wrong'
+	@echo 'make matrix     each kind of failure among four nodes, ROUNDS=20 times: what is served, and what is told'
+	@echo '                KINDS="link-down disk-full" ENGINE=gloo SEED= chooses'
+	@echo 'make soak       random deaths of weightd, its users, and nodes for SECONDS=300, and a count of what went wrong'
+	@echo '                ARGS="-k nodes" is that of nodes alone'
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'

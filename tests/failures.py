@@ -41,11 +41,11 @@ def nothing(_stage):
 
 
 def kill_engine(stage):
-    os.kill(stage.victim.engine(), signal.SIGKILL)
+    os.kill(stage.victim.engine(stage.engine), signal.SIGKILL)
 
 
 def freeze_engine(stage):
-    stage.victim.freeze(stage.victim.engine())
+    stage.victim.freeze(stage.victim.engine(stage.engine))
 
 
 def kill_job(stage):
@@ -74,7 +74,7 @@ def freeze_weightd(stage):
 def kill_node(stage):
     """All that runs on it, as if it had lost its power and its network card had not."""
     node = stage.victim
-    pids = [pid for name in ("weightd-sync-tcp", "weightd-sync-local") for pid in node.children(name)]
+    pids = [pid for name in (stage.engine, "weightd-sync-local") for pid in node.children(name)]
     node.daemon.kill()
     node.kill()
     for pid in pids:
@@ -215,7 +215,7 @@ class Kind:
     memory: bool = False
     disk: bool = False
     limits: dict = dataclasses.field(default_factory=dict)
-    settings: dict = dataclasses.field(default_factory=dict)
+    data: dict = dataclasses.field(default_factory=dict)
     extra_s: float = 0
 
     @property
@@ -225,7 +225,7 @@ class Kind:
 
 SILENT = SILENCE_S + SILENCE_S / 5  # the last heartbeat may have been answered
 LOCAL = LOCAL_S + STALL_S
-CLEAR = {"data": {"security": "none"}}
+CLEAR = {"security": "none"}
 ENGINE = "open", "bytes"
 PUBLISHER = "a"
 KINDS = [
@@ -250,13 +250,13 @@ KINDS = [
          extra_s=1.2 * SIZE * 8 / (SLOW_LINK * 1e6)),
     Kind("node never joins", never_join, revive, "lost", ABSENCE_S, moments=BEFORE, limits=ABSENCE),
     Kind("byte changed on the wire", make_hostile(wire=1), make_honest, "survives", None, victims="c", moments=BEFORE,
-         hostile=True, settings=CLEAR),
+         hostile=True, data=CLEAR),
     Kind("byte changed under TLS", make_hostile(wire=1), make_honest, "survives", None, victims="c", moments=BEFORE,
          hostile=True),
     Kind("byte changed in memory", make_hostile(memory=1), make_honest, "survives", None, victims="c", moments=BEFORE,
          hostile=True),
     Kind("wire always changes", make_hostile(wire=1000), make_honest, "lost", None, victims="c", moments=BEFORE, times=8,
-         hostile=True, settings=CLEAR),
+         hostile=True, data=CLEAR),
     Kind("memory always changes", make_hostile(memory=1000), make_honest, "lost", None, victims="c", moments=BEFORE,
          times=8, hostile=True),
     Kind("memory full", fill_memory, empty_memory, "lost", victims="c", moments=BEFORE, memory=True,
@@ -283,8 +283,9 @@ class Stage:
     victim  of this time; `place` is its number
     """
 
-    def __init__(self, authority, folder, kind, limits=LIMITS):
+    def __init__(self, authority, folder, kind, limits=LIMITS, engine="tcp"):
         self.kind, self.limits, self.folder, self.seed = kind, limits, pathlib.Path(folder), 0
+        self.engine, self.data = f"weightd-sync-{engine}", CLEAR | {"engine": engine} if engine != "tcp" else {}
         self.folder.mkdir(parents=True, exist_ok=True)
         self.stack = contextlib.ExitStack()
         try:
@@ -295,11 +296,11 @@ class Stage:
 
     def build(self, authority):
         kind = self.kind
-        more = {"settings": {"limits": self.limits} | kind.settings}
+        more = {"settings": {"limits": self.limits, "data": kind.data | self.data}}
         if kind.links:
             self.net = self.stack.enter_context(Net(4))
             spaces = {name: self.net.nodes[i].name for i, name in enumerate("abcd")}
-            more["settings"]["data"] = {"trusted": "10.0.0.0/8"}
+            more["settings"]["data"]["trusted"] = "10.0.0.0/8"
             more |= {"addresses": [node.address for node in self.net.nodes],
                      "prefix": lambda node: ("nsenter", f"--net=/run/netns/{spaces[node.name]}", "--")}
         if kind.hostile:
@@ -312,7 +313,6 @@ class Stage:
             more["prefix"] = lambda node: own_disk(node.folder / "state") if node.name == "c" else ()
         if kind.told_of_peer:
             self.strangers = Authority(self.folder / "other")
-        # Of the stack, so that what fails later is not lost with the first failure.
         self.nodes = self.stack.enter_context(Cluster(authority, 4, **more))
         self.publish()
         begun = time.monotonic()
@@ -485,7 +485,7 @@ class Stage:
             nodes.wait(lambda: a.start_push("m").end()["state"] == "committed", "it can be pushed again")
         nodes.settle("m", seed=self.seed)
         for node in nodes:
-            nodes.wait(lambda node=node: not node.children("weightd-sync-tcp"), f"{node} needs no engine any more")
+            nodes.wait(lambda node=node: not node.children(self.engine), f"{node} needs no engine any more")
 
 
 class Clock:

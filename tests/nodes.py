@@ -284,9 +284,9 @@ class Node:
                         found.append(int(pid))
         return found
 
-    def engine(self):
+    def engine(self, program="weightd-sync-tcp"):
         """Process id of the engine that it runs now."""
-        return until(lambda: self.children("weightd-sync-tcp"),
+        return until(lambda: self.children(program),
                      lambda: f"{self.name} runs an engine\n{self.cluster.story()}")[0]
 
     def kill(self, sig=signal.SIGKILL):
