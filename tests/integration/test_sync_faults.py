@@ -15,8 +15,8 @@ SLOW = MIB // 2  # where nobody waits for the rest of the bytes: that machine ma
 SCENES = [  # kind, victim, policy, moment
     ("engine killed", "a", "all", "open"), ("engine killed", "b", "all", "bytes"),
     ("engine frozen", "b", "all", "bytes"), ("engine never answers", "c", "all", "before"),
-    ("job killed", "c", "quorum", "bytes"), ("job killed", "a", "all", "verify"),
-    ("agent killed", "b", "all", "bytes"), ("agent killed", "b", "quorum", "bytes"), ("agent killed", "c", "all", "commit"),
+    ("job killed", "c", "quorum", "verify"),
+    ("agent killed", "b", "all", "bytes"), ("agent killed", "b", "quorum", "bytes"),
     ("agent frozen", "c", "quorum", "bytes"), ("weightd killed", "c", "all", "bytes"),
     ("weightd frozen", "c", "all", "prepare"), ("node killed", "d", "quorum", "verify"),
     ("publisher killed", "a", "all", "bytes"), ("publisher killed", "a", "all", "commit"),
