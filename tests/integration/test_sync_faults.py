@@ -46,7 +46,7 @@ def test_a_failure(authority, tmp_path, record_property, name, victim, policy, m
     for feature in [*["netns"] * (kind.links or kind.disk), *["inih"] * kind.memory]:
         features.require(feature)
     with failures.Stage(authority, tmp_path / "stage", kind, limits=kind.limits) as stage:
-        ends = moment == "bytes" and policy == "all" and kind.outcome in ("lost", "ends", "orphaned")
+        ends = moment == "bytes" and policy == "all" and kind.is_known_at_once and kind.outcome in ("lost", "ends", "orphaned")
         rate = 0 if moment == "before" else SLOW if ends else 3 * MIB
         row = stage.play(random.Random(name), victim, policy, moment, rate, latest=0.1, slack_s=SLACK_S)
         print(json.dumps(row))
