@@ -1,0 +1,178 @@
+"""
+weightd-sync under its unit: three machines, set up as weightd-sync(8) tells, and what they may do there.
+
+Of the unit's sandbox all is in force in a box but KeyringMode=, as nspawn has no keyrings. LimitNOFILE= is at most that
+of this machine, and what DevicePolicy= refuses nspawn refuses already: neither is proved here.
+"""
+import contextlib
+import random
+import re
+
+import features
+import pytest
+import recipe
+import weights
+from nodes import until
+from recipe import NODES
+
+SERVICE = "weightd-sync.service"
+SIZE = 5_000_000
+OVER_GLOO = "[data]\nengine = gloo\nsecurity = none\ntrusted = 10.0.0.0/24\n"
+
+
+@pytest.fixture(scope="module")
+def nodes(make_service, tmp_path_factory):
+    """As far as the agents run and found each other. For tests that leave their configuration as it is."""
+    features.require("sync", "weightd-sync is not built: no OpenSSL (apt-get install libssl-dev)",
+                     (features.BUILD / "weightd-sync").exists())
+    features.require("netns")
+    folder = tmp_path_factory.mktemp("pki")
+    steps = recipe.steps()
+    recipe.make_certificates(steps.pki, folder)
+    with recipe.Nodes(make_service) as made:
+        made.copy(folder)
+        made.follow(steps.certificates)
+        made.follow(steps.users)
+        made.configure(steps.conf)
+        made.follow(steps.start)
+        made.wait_connected()
+        yield made
+
+
+def restart(nodes, conf):
+    """All of them: who is left alone takes his time to call again."""
+    nodes.configure(conf)
+    for box in nodes.values():
+        box.run("systemctl", "restart", SERVICE)
+    nodes.wait_connected()
+
+
+@contextlib.contextmanager
+def over_gloo_alone(nodes):
+    """The other engine cannot be started."""
+    programs = [box.path("/usr/sbin/weightd-sync-tcp") for box in nodes.values()]
+    try:
+        for program in programs:
+            program.chmod(0)
+        restart(nodes, recipe.steps().conf + OVER_GLOO)
+        yield
+    finally:
+        for program in programs:
+            program.chmod(0o755)
+        restart(nodes, recipe.steps().conf)
+
+
+def provide(nodes, name, seed):
+    """What is to be loaded, in a folder, on a."""
+    path = nodes["a"].path(f"/srv/{name}")
+    path.mkdir(exist_ok=True)
+    weights.write_model(nodes["a"], f"/srv/{name}/model.safetensors", random.Random(seed).randbytes(SIZE))
+
+
+def load(nodes, name, seed):
+    provide(nodes, name, seed)
+    nodes["a"].run("weightctl", "load", "--quiet", name, f"/srv/{name}", user="alice")
+    nodes["a"].run("weightctl", "chown", ":models", name, user="alice")
+
+
+def push(nodes, name, check=True):
+    return nodes["a"].run("weightctl", "sync", "push", name, check=check)
+
+
+def digests(nodes, name):
+    """Of the newest version of each node: one, if all are the same."""
+    return {weights.ask(box, "show", name)["versions"][-1]["digest"] for box in nodes.values()}
+
+
+def complaint(box, *command, user):
+    """What a command says that has to fail."""
+    done = box.run(*command, user=user, check=False)
+    assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
+    return done.stderr
+
+
+def test_three_nodes_are_set_up_as_the_page_tells(nodes):
+    """A push of what only its user may read fails, says so, and works as soon as the agent may read it."""
+    steps = recipe.steps()
+    provide(nodes, "llama-8b", seed=1)
+    load_it, give_it = steps.load.splitlines(keepends=True)
+    nodes.follow(load_it, "a")
+    failed = push(nodes, "llama-8b", check=False)
+    assert failed.returncode == 1 and "may not read 'llama-8b'" in failed.stderr and \
+        "(weightctl chown :GROUP llama-8b)" in failed.stderr, failed.stderr
+    nodes.follow(give_it, "a")
+    said = nodes.follow(steps.push, "a")["a"]
+    assert re.search(r"\bllama-8b\b.*\bcommitted\b", said), said
+    for said in nodes.follow(steps.use).values():
+        assert "matches digest" in said
+    assert len(digests(nodes, "llama-8b")) == 1
+
+
+def test_only_the_unix_group_of_sync_conf_may_use_what_is_received(nodes):
+    load(nodes, "llama-group", seed=2)
+    push(nodes, "llama-group")
+    for node in "b", "c":
+        uid = nodes[node].run("id", "-u", "weightd-sync").stdout.strip()
+        gid = nodes[node].run("getent", "group", "models").stdout.split(":")[2]
+        shown = nodes[node].run("weightctl", "ls", "--noheadings", "-o", "name,uid,gid,mode").stdout
+        assert ["llama-group", uid, gid, "0640"] in map(str.split, shown.splitlines())
+        nodes[node].run("weightctl", "verify", "llama-group", user="alice")
+        assert "may not read 'llama-group'" in complaint(nodes[node], "weightctl", "verify", "llama-group", user="bob")
+        assert "Permission denied" in complaint(nodes[node], "weightctl", "verify", "llama-group", user="mallory")
+
+
+def test_an_agent_that_is_not_in_the_group_says_so_and_takes_nothing(nodes):
+    load(nodes, "llama-out", seed=3)
+    nodes["c"].run("gpasswd", "-d", "weightd-sync", "models")
+    with nodes["c"].expect(r"\[group main\] group = models: uid \d+, which this runs as, is not in that group"):
+        restart(nodes, recipe.steps().conf)
+    failed = push(nodes, "llama-out", check=False)
+    assert failed.returncode == 1 and "'llama-out' is to belong to the Unix group 'models' on this node" in failed.stderr, failed.stderr
+    until(lambda: [weights.names(nodes[node]).count("llama-out") for node in NODES] == [1, 0, 0], "what was begun is gone")
+    nodes["c"].run("usermod", "-aG", "models", "weightd-sync")
+    restart(nodes, recipe.steps().conf)
+    push(nodes, "llama-out")
+    assert len(digests(nodes, "llama-out")) == 1
+
+
+def test_versions_go_over_gloo_too(nodes):
+    features.require("gloo")
+    load(nodes, "llama-gloo", seed=4)
+    with over_gloo_alone(nodes):
+        push(nodes, "llama-gloo")
+    assert len(digests(nodes, "llama-gloo")) == 1
+    nodes["b"].run("weightctl", "verify", "llama-gloo", user="alice")
+
+
+def processes(box):
+    """{pid: what /proc says of its status} of the agent and of what it runs; None if some ended meanwhile."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return {pid: dict(re.findall(r"^(\w+):\s*(.*)$", box.path(f"/proc/{pid}/status").read_text(), re.M))
+                for pid in box.run("pgrep", "-u", "weightd-sync").stdout.split()}
+
+
+def resting(box):
+    """The same, once there is nothing but the agent and its watch, which knows weightd."""
+    found = processes(box)
+    return found if found and sorted(s["Name"] for s in found.values()) == ["weightd-sync", "weightd-sync-lo"] else None
+
+
+def test_the_agent_and_what_it_starts_have_no_more_than_the_unit_says(nodes):
+    for box in nodes.values():
+        for pid, status in until(lambda: resting(box), lambda: f"the agent is at rest: {processes(box)}").items():
+            found = status["Seccomp"], status["NoNewPrivs"], int(status["CapBnd"], 16), int(status["CapEff"], 16)
+            assert found == ("2", "1", 0, 0)
+            mounts = box.path(f"/proc/{pid}/mounts").read_text()
+            assert re.search(r"^\S+ / \S+ ro,", mounts, re.M) and re.search(r" /var/lib/weightd-sync \S+ rw,", mounts), mounts
+
+
+def test_a_reload_reads_the_certificates(nodes):
+    with nodes["b"].expect("the certificates were read again"):
+        nodes["b"].run("systemctl", "reload", SERVICE)
+
+
+def test_the_service_manager_warns_of_nothing(nodes):
+    """As it does where it cannot have a part of the sandbox."""
+    for box in nodes.values():
+        found = [e["MESSAGE"] for e in box.journal("_PID=1", "PRIORITY=0..4") if SERVICE in str(e.get("UNIT"))]
+        assert found == []
