@@ -2,17 +2,26 @@
 import json
 
 import pytest
+from integration.wire import Wire
 from nodes import ABSENCE_S, MIB, SIZE, Failed, content, digest_of
 from witness import Witness
 
 NONE = {"data": {"security": "none"}}
 ABSENCE = {"limits": {"prepare-timeout": ABSENCE_S}}  # of those who miss somebody
+GROUP = 23456  # of Unix, that nobody has
 COUNTS = "planned", "bytes", "kernel"
 
 
 def row_of(node, sync):
     """Of its history; None: it does not remember that sync."""
     return next((row for row in node.history() if row["sync"] == sync), None)
+
+
+def rights_of(node, buffer):
+    """(mode, gid) there."""
+    with Wire(node.daemon.socket) as w:
+        record = w.records()[buffer]
+    return oct(record.mode), record.gid
 
 
 # --- Pushes ----------------------------------------------------------------------------------------
@@ -28,6 +37,17 @@ def test_a_push_arrives_bit_for_bit(make_nodes, n, security):
     assert served.sha256 == digest_of(1, SIZE)
     for node in nodes:
         node.daemon.ctl("verify", "m")
+
+
+def test_a_version_belongs_to_whom_sync_conf_of_the_node_says_however_it_came(make_nodes):
+    """By a push, or by a repair; and its publisher's stays as it is."""
+    nodes = make_nodes(3, absent="c", settings=NONE | ABSENCE, group={"mode": "0644", "group": str(GROUP), "policy": "quorum"})
+    nodes["a"].publish("m", seed=1)
+    before = rights_of(nodes["a"], "m")
+    nodes["a"].push("m")
+    nodes["c"].start()
+    nodes.settle("m", seed=1)
+    assert [rights_of(node, "m") for node in nodes] == [before, ("0o644", GROUP), ("0o644", GROUP)]
 
 
 def test_one_tensor_of_few_bytes_arrives(make_nodes):
