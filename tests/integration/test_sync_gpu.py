@@ -118,6 +118,18 @@ def test_hosts_and_gpus_push_to_each_other(make_nodes, make_gpus):
         assert_all_serve(cluster, wanted)
 
 
+def test_rights_go_to_the_buffer_on_the_gpu_and_to_no_other(make_nodes, make_gpus):
+    cluster = make_nodes(2, settings=NONE, gpus={"b": make_gpus()}, group={"mode": "0644", "group": "23456"})
+    cluster["b"].publish("m", seed=7)  # on the host, with which the group there has nothing to do
+    wanted = publish(cluster["a"], seed=1)
+    cluster["a"].push("m")
+    assert_all_serve(cluster, wanted)
+    with Wire(cluster["b"].daemon.socket) as w:
+        found = {row.device: (oct(row.mode), row.gid) for row in w.list(wire.BUFFERS, "m")}
+    host = found.pop("host")
+    assert list(found.values()) == [("0o644", 23456)] and host == ("0o640", os.getgid())
+
+
 def test_only_what_changed_of_a_version_on_a_gpu_travels(make_nodes, make_gpus):
     cluster = make_nodes(3, publishers="ab", settings=NONE, gpus={"b": make_gpus(), "c": make_gpus()})
     size = layout_of(of_nodes.SIZE).nbytes
