@@ -215,6 +215,21 @@ PREAMBLES = {
     "whole": preamble(), "longest-names": preamble(from_=b"a" * 63, to=b"rack-1.b" * 7), "cut": preamble()[:100],
     "other-release": preamble(magic=b"weightd\2"), "no-end": preamble(to=b"b" * 64), "no-name": preamble(from_=b""),
     "behind-the-end": preamble(to=b"b\0c"), "dot-first": preamble(from_=b".a"), "upper-case": preamble(to=b"B"),
+    "stripe": preamble(magic=b"stripe\1\2"), "stripe-8": preamble(magic=b"stripe\7\x08"),
+    "no-stripe": preamble(magic=b"stripe\2\2"),
+}
+
+# --- sync_stripes: server/sync/base/stripes.h ---
+
+
+def stripes(*pieces):
+    """Of a stream of 168 bytes, in pieces of 41."""
+    return bytes([10, 10]) + b"".join(struct.pack(">QQ", *piece) for piece in pieces)
+
+
+STRIPES = {
+    "all": stripes((0, 41), (82, 41), (41, 41), (123, 41), (164, 4), (168, 0)), "twice": stripes((41, 41), (41, 41)),
+    "outside": stripes((205, 41), (1 << 63, 41)), "another-cut": stripes((40, 41), (0, 40)), "cut": stripes((0, 41))[:-3],
 }
 
 # --- moves and splits: ipc/reshard ---
@@ -260,7 +275,7 @@ SPLITS = {
 
 def main():
     for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR,
-                          "sync_preamble": PREAMBLES, "sync_moves": MOVES, "sync_split": SPLITS}.items():
+                          "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)

@@ -1,12 +1,27 @@
 #include "server/sync/base/planned.h"
 
 #include "server/sync/base/preamble.h"
+#include "server/sync/base/stripes.h"
 
 #define GLOO_HEADER_SIZE 48
 
 uint64_t tcp_planned(uint64_t n_bytes)
 {
 	return PREAMBLE_SIZE + n_bytes + STREAM_WORD_SIZE;
+}
+
+uint64_t tcp_planned_stripe(uint64_t n_bytes, uint64_t n_pieces)
+{
+	return PREAMBLE_SIZE + n_bytes + (n_pieces + 1) * STRIPES_HEADER_SIZE;
+}
+
+uint64_t tcp_planned_striped(uint64_t n_bytes, uint64_t piece, unsigned n_stripes)
+{
+	uint64_t n_pieces = n_bytes / piece + (n_bytes % piece != 0);
+
+	if (n_stripes < 2)
+		return tcp_planned(n_bytes);
+	return tcp_planned_stripe(n_bytes, n_pieces) + (n_stripes - 1) * tcp_planned_stripe(0, 0);
 }
 
 uint64_t tcp_planned_back(void)

@@ -16,7 +16,11 @@
 
 /* From the sender to the receiver, for `n_bytes` bytes of memory. */
 uint64_t tcp_planned(uint64_t n_bytes);
-/* From the receiver to the sender. */
+/* The same where several connections share them, cut into pieces of `piece` bytes: of all. */
+uint64_t tcp_planned_striped(uint64_t n_bytes, uint64_t piece, unsigned n_stripes);
+/* Of one of these, which got `n_pieces`, together `n_bytes` long. */
+uint64_t tcp_planned_stripe(uint64_t n_bytes, uint64_t n_pieces);
+/* From the receiver to the sender, over each connection. */
 uint64_t tcp_planned_back(void);
 
 /* From whoever sends in these transfers, together `n_bytes` long, to the other end; and what comes back. */

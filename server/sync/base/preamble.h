@@ -16,6 +16,10 @@
  *	56	payload size
  *	64	from		64 bytes
  *	128	to		64 bytes
+ *
+ * One of several connections that share a stream, see stripes.h, begins with "stripe", its number from 0 on, and
+ * how many they are, in a byte each; the payload is that of all. What follows are pieces with headers, and no
+ * STREAM_END.
  */
 #pragma once
 
@@ -41,6 +45,8 @@ struct preamble {
 	uint64_t n_bytes;
 	char from[PREAMBLE_NAME_SIZE];
 	char to[PREAMBLE_NAME_SIZE];
+	unsigned stripe;
+	unsigned n_stripes; /* 0: it is alone, and no stripe */
 };
 
 /* 1 to 63 of a-z, 0-9, '.' and '-', the first a letter or a digit. */
