@@ -23,7 +23,7 @@ import time
 import features
 
 PATIENCE_S = 60
-PREAMBLE, WORD = 192, 8
+PREAMBLE, WORD, HEADER = 192, 8, 16
 CHUNK = 1 << 20
 
 
@@ -34,6 +34,11 @@ def program(engine):
 def planned(n_bytes):
     """tcp_planned() of server/sync/base/planned.h."""
     return PREAMBLE + n_bytes + WORD
+
+
+def striped(n_bytes, n_stripes, piece=CHUNK):
+    """tcp_planned_striped() of the same."""
+    return n_stripes * (PREAMBLE + HEADER) + n_bytes + HEADER * -(-n_bytes // piece)
 
 
 def gloo_planned(n_bytes, n_pieces):
@@ -91,7 +96,7 @@ class Engine:
     """
     One process. Orders that are not given are those of a small test.
 
-    port    where it listens, once it is open
+    port    where it listens, once it is open; `ports` at all of its addresses
     hello   what its neighbours have to be told of it, if it says one then
     """
 
@@ -105,7 +110,7 @@ class Engine:
             (os.POSIX_SPAWN_DUP2, self.log.fileno(), 2), (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)])
         self.pidfd = os.pidfd_open(self.pid)
         theirs.close()
-        self.status, self.rusage, self.port, self.hello = None, None, None, None
+        self.status, self.rusage, self.port, self.ports, self.hello = None, None, None, None, None
         self.is_stopped = False
         self.progress = []
 
@@ -144,6 +149,7 @@ class Engine:
         answer = self.hear()
         assert answer["op"] == "opened", f"{answer} {self.read_log()}"
         self.port, self.hello = answer["port"], answer.get("hello")
+        self.ports = answer.get("ports", [self.port])
 
     def tell_open(self, memory, ranges=None, fds=(), **changes):
         self.tell_with([memory.fd, *fds], **({
@@ -214,9 +220,11 @@ class Chain:
     Engines of these names, the first one the source of `memory`, on loopback or in the nodes of a Net.
 
     engines, memories   by place in the chain
+    stripes             how many addresses each has; one engine of a link uses as many as the other
     """
 
-    def __init__(self, names, memory, ranges=None, net=None, fds=None, engine="tcp", **orders):
+    def __init__(self, names, memory, ranges=None, net=None, fds=None, engine="tcp", stripes=None, **orders):
+        self.stripes = stripes or [1] * len(names)
         self.names, self.fds, self.engine = names, fds or {}, engine
         self.ranges = ranges if ranges is not None else [[0, memory.size]] if memory.size else []
         self.n_bytes = sum(size for _, size in self.ranges)
@@ -240,12 +248,26 @@ class Chain:
         memory = self.memories[i] if i else self.memories[0].lend()
         self.engines[i].open(memory, self.ranges, self.fds.get(self.names[i], ()), **(
             {"node": self.names[i], "from": self.names[i - 1] if i else None, "token": self.tokens[i],
-             "address": self.address(i)} | self.orders))
+             "address": self.address(i)} | ({"addresses": self.addresses(i)} if self.stripes[i] > 1 else {}) | self.orders))
         if i == 0:
             memory.close()
 
     def address(self, i):
         return self.net.nodes[i].address if self.net else "127.0.0.1"
+
+    def addresses(self, i):
+        if self.net:
+            return self.net.nodes[i].addresses[:self.stripes[i]]
+        return [self.address(i), *(f"127.{j}.0.{i + 1}" for j in range(1, self.stripes[i]))]
+
+    def n_stripes(self, i):
+        """Of the link behind engine i."""
+        return min(self.stripes[i:i + 2])
+
+    def ways(self, i, places=None):
+        following = self.engines[i + 1]
+        return [{"address": self.addresses(i + 1)[j], "port": following.ports[j], "from": j}
+                for j in places or range(self.n_stripes(i))]
 
     def next(self, i):
         """What engine i is told about the one behind it."""
@@ -253,7 +275,8 @@ class Chain:
             return None
         following = self.engines[i + 1]
         return {"node": self.names[i + 1], "address": self.address(i + 1), "port": following.port,
-                "token": self.tokens[i + 1]} | ({"hello": following.hello} if following.hello else {})
+                "token": self.tokens[i + 1]} | ({"hello": following.hello} if following.hello else {}) | \
+            ({"stripes": self.ways(i)} if self.n_stripes(i) > 1 else {})
 
     def start(self, max_rate=0, places=None):
         """The last one first; those at `places` only."""

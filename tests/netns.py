@@ -9,12 +9,13 @@ Network namespaces of our own, joined by veth to a bridge in one more: nothing l
 import contextlib
 import functools
 import itertools
+import json
 import os
 import shutil
 import signal
 import subprocess
 
-PREFIX = "10.77.0."
+PREFIX = "10.77."
 PROBE = "ip link add name probe type bridge && ip link add name a type veth peer name b && " \
     "tc qdisc add dev a root handle 1: htb default 1"
 _serials = itertools.count()
@@ -35,14 +36,15 @@ def _ip(*args, input=None):
 
 class Node:
     """
-    One namespace with one interface, eth0.
+    One namespace with one interface, eth0, or with several.
 
     name        of the namespace, as `ip netns` knows it
     address     of eth0; all nodes of a Net are in one /24
+    addresses   of eth0, eth1, ..., each in another one
     """
 
-    def __init__(self, name, address):
-        self.name, self.address = name, address
+    def __init__(self, name, addresses):
+        self.name, self.address, self.addresses = name, addresses[0], addresses
 
     def run(self, command, **popen_kw):
         """Starts a program in there: its Popen."""
@@ -52,30 +54,40 @@ class Node:
 
 class Net:
     """
-    n nodes on one bridge, as fast as the machine until rate() says otherwise. At the end of the block the
-    namespaces go, with what still runs in them.
+    n nodes on one bridge, or one for each of their interfaces, as fast as the machine until rate() says otherwise. At
+    the end of the block the namespaces go, with what still runs in them.
     """
 
-    def __init__(self, n):
+    def __init__(self, n, interfaces=1):
+        self.interfaces = range(interfaces)
         stem = f"wd-{os.getpid()}-{next(_serials)}"
         self.bridge = f"{stem}-br"
-        self.nodes = [Node(f"{stem}-{i}", f"{PREFIX}{i + 1}") for i in range(n)]
+        self.nodes = [Node(f"{stem}-{i}", [f"{PREFIX}{j}.{i + 1}" for j in self.interfaces]) for i in range(n)]
 
     def __enter__(self):
         try:
             _ip("netns", "add", self.bridge)
-            _ip("-n", self.bridge, "link", "add", "name", "bridge", "type", "bridge")
-            for i, node in enumerate(self.nodes):
+            for node in self.nodes:
                 _ip("netns", "add", node.name)
-                _ip("-n", self.bridge, "-batch", "-", input=f"link add name port{i} type veth peer name eth0 "
-                    f"netns {node.name}\nlink set port{i} master bridge up\n")
-                _ip("-n", node.name, "-batch", "-",
-                    input=f"addr add {node.address}/24 dev eth0\nlink set eth0 up\nlink set lo up\n")
-            _ip("-n", self.bridge, "link", "set", "bridge", "up")
+            for j in self.interfaces:
+                self._add_bridge(j)
+            for node in self.nodes:
+                _ip("-n", node.name, "link", "set", "lo", "up")
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def _add_bridge(self, j):
+        _ip("-n", self.bridge, "link", "add", "name", f"bridge{j}", "type", "bridge")
+        for i, node in enumerate(self.nodes):
+            _ip("-n", self.bridge, "-batch", "-", input=f"link add name {self._port(i, j)} type veth peer name eth{j} "
+                f"netns {node.name}\nlink set {self._port(i, j)} master bridge{j} up\n")
+            _ip("-n", node.name, "-batch", "-", input=f"addr add {node.addresses[j]}/24 dev eth{j}\nlink set eth{j} up\n")
+        _ip("-n", self.bridge, "link", "set", f"bridge{j}", "up")
+
+    def _port(self, i, j):
+        return f"port{i}-{j}"
 
     def __exit__(self, *_):
         self.clear()
@@ -90,9 +102,9 @@ class Net:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def rate(self, i, rate):
-        """What node i can send, and what it can be sent: "200mbit"; None: all that the machine can."""
-        for namespace, device in ((self.nodes[i].name, "eth0"), (self.bridge, f"port{i}")):
+    def rate(self, i, rate, interface=0):
+        """What node i can send, and what it can be sent, over an interface: "200mbit"; None: all that the machine can."""
+        for namespace, device in ((self.nodes[i].name, f"eth{interface}"), (self.bridge, self._port(i, interface))):
             subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], stderr=subprocess.DEVNULL)
             if rate is None:
                 continue
@@ -101,9 +113,19 @@ class Net:
             done = subprocess.run(["tc", "-n", namespace, "-batch", "-"], input=text, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
 
-    def down(self, i):
-        """Cuts the cable of node i: nobody is told, packets are lost."""
-        _ip("-n", self.bridge, "link", "set", f"port{i}", "down")
+    def down(self, i, interface=0):
+        """Cuts a cable of node i: nobody is told, packets are lost."""
+        _ip("-n", self.bridge, "link", "set", self._port(i, interface), "down")
 
-    def up(self, i):
-        _ip("-n", self.bridge, "link", "set", f"port{i}", "up")
+    def up(self, i, interface=0):
+        _ip("-n", self.bridge, "link", "set", self._port(i, interface), "up")
+
+    def forbid(self, i, address):
+        """Whatever node i sends there is refused at once, to it."""
+        _ip("-n", self.nodes[i].name, "route", "add", "prohibit", f"{address}/32")
+
+    def sent_to(self, i, interface=0):
+        """Bytes on the cable towards node i, so far."""
+        shown = subprocess.run(["ip", "-n", self.nodes[i].name, "-s", "-j", "link", "show", f"eth{interface}"], check=True,
+                               capture_output=True, text=True).stdout
+        return json.loads(shown)[0]["stats64"]["rx"]["bytes"]

@@ -51,14 +51,11 @@ static int read_name(const json_t *o, const char *key, char ret[PREAMBLE_NAME_SI
 	return 0;
 }
 
-int order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret)
+static int from_digits(const char *text, uint64_t port, struct address *ret)
 {
-	const char *text;
 	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
 
-	if (field_string(o, key, INET6_ADDRSTRLEN, &text) < 0)
-		return -EBADMSG;
 	*ret = (struct address){0};
 	if (inet_pton(AF_INET, text, &v4.sin_addr) == 1) {
 		memcpy(&ret->at, &v4, sizeof(v4));
@@ -69,6 +66,38 @@ int order_read_address(const json_t *o, const char *key, uint64_t port, struct a
 	} else {
 		return -EBADMSG;
 	}
+	return 0;
+}
+
+int order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret)
+{
+	const char *text;
+
+	if (field_string(o, key, INET6_ADDRSTRLEN, &text) < 0)
+		return -EBADMSG;
+	return from_digits(text, port, ret);
+}
+
+static int read_addresses(const json_t *m, struct order *o)
+{
+	json_t *all = NULL;
+	const json_t *text;
+	size_t i;
+
+	if (!json_object_get(m, "address"))
+		return o->from[0] ? -EBADMSG : 0;
+	if (order_read_address(m, "address", 0, &o->address) < 0)
+		return -EBADMSG;
+	o->addresses[0] = o->address;
+	o->n_addresses = 1;
+	if (!json_object_get(m, "addresses"))
+		return 0;
+	if (field_array(m, "addresses", STRIPES_MAX, &all) < 0 || !json_array_size(all))
+		return -EBADMSG;
+	o->n_addresses = (unsigned)json_array_size(all);
+	json_array_foreach(all, i, text) if (!json_is_string(text) ||
+					     from_digits(json_string_value(text), 0,
+							 &o->addresses[i]) < 0) return -EBADMSG;
 	return 0;
 }
 
@@ -105,9 +134,10 @@ static int read_names(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE]
 	if ((o->from[0] || o->operation != ORDER_BROADCAST) &&
 	    field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
 		return wrong(why, "`token` has to be 64 hexadecimal digits");
-	if ((o->from[0] || json_object_get(m, "address")) &&
-	    order_read_address(m, "address", 0, &o->address) < 0)
-		return wrong(why, "`address` has to be one of IPv4 or IPv6, in digits");
+	if (read_addresses(m, o) < 0)
+		return wrong(why,
+			     "`address` has to be one of IPv4 or IPv6, in digits, and `addresses` up "
+			     "to 8 of them");
 	return 0;
 }
 
@@ -224,6 +254,29 @@ int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE])
 	return 0;
 }
 
+static int read_ways(const json_t *to, struct next *n)
+{
+	json_t *all;
+	const json_t *way;
+	size_t i;
+	uint64_t port, from;
+
+	if (!json_object_get(to, "stripes"))
+		return 0;
+	if (field_array(to, "stripes", STRIPES_MAX, &all) < 0)
+		return -EBADMSG;
+	json_array_foreach(all, i, way)
+	{
+		if (field_number(way, "port", UINT16_MAX, &port) < 0 || port == 0 ||
+		    order_read_address(way, "address", port, &n->ways[i].to) < 0 ||
+		    field_number(way, "from", STRIPES_MAX - 1, &from) < 0)
+			return -EBADMSG;
+		n->ways[i].from = (unsigned)from;
+	}
+	n->n_ways = (unsigned)json_array_size(all);
+	return 0;
+}
+
 int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE])
 {
 	const json_t *to = json_object_get(message, "next");
@@ -247,6 +300,8 @@ int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_
 		return wrong(why, "`next.address` has to be one of IPv4 or IPv6, in digits");
 	if (field_bytes(to, "token", n.token, sizeof(n.token)) < 0)
 		return wrong(why, "`next.token` has to be 64 hexadecimal digits");
+	if (read_ways(to, &n) < 0)
+		return wrong(why, "`next.stripes` has to be up to 8 of {address, port, from}");
 	*ret = n;
 	return 0;
 }

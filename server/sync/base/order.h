@@ -10,6 +10,7 @@
 
 #include "server/sync/base/preamble.h"
 #include "server/sync/base/ranges.h"
+#include "server/sync/base/stripes.h"
 #include "server/sync/base/talk.h"
 
 #define ORDER_WHY_SIZE 512
@@ -35,6 +36,8 @@ struct order {
 	uint8_t sync[PREAMBLE_SYNC_SIZE];
 	uint64_t epoch;
 	struct address address; /* with port 0 */
+	struct address addresses[STRIPES_MAX]; /* all of this node, of which that is the first */
+	unsigned n_addresses; /* 0: none was said */
 	uint8_t token[PREAMBLE_TOKEN_SIZE];
 	uint64_t n_bytes; /* of the memory */
 	uint64_t result_bytes; /* of that of an exchange's result */
@@ -53,6 +56,11 @@ struct order {
 struct next {
 	char node[PREAMBLE_NAME_SIZE]; /* "": this engine is the last one */
 	struct address address;
+	struct way {
+		struct address to;
+		unsigned from; /* of order::addresses, if that is bound */
+	} ways[STRIPES_MAX]; /* a stripe each */
+	unsigned n_ways; /* 0: one stream to `address`, from whatever address of ours */
 	uint8_t token[PREAMBLE_TOKEN_SIZE];
 	uint64_t max_rate; /* bytes a second, 0: as fast as it goes */
 };

@@ -1,6 +1,7 @@
 #include "server/sync/tcp/engine.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,9 +34,11 @@ static void tell_end(struct engine *e)
 static void end(struct engine *e, json_t *message)
 {
 	gate_close(&e->gate);
-	timer_stop(&e->out.retry);
-	loop_remove(&e->in.source);
-	loop_remove(&e->out.source);
+	for (unsigned i = 0; i < STRIPES_MAX; i++) {
+		timer_stop(&e->out[i].retry);
+		loop_remove(&e->in[i].source);
+		loop_remove(&e->out[i].source);
+	}
 	e->end = message;
 	if (message)
 		tell_end(e);
@@ -48,23 +51,70 @@ static const char *name_or_null(const char *name)
 	return name[0] ? name : NULL;
 }
 
-void engine_fail(struct engine *e, enum engine_side side, const char *fmt, ...)
+bool engine_is_awaiting(const struct engine *e)
+{
+	unsigned n_came = 0;
+
+	if (!e->order.from[0])
+		return false;
+	for (unsigned i = 0; i < e->n_in; i++)
+		n_came += e->in[i].state != INBOUND_NONE;
+	return !e->n_in || n_came < e->n_in;
+}
+
+const char *engine_over(const struct engine *e, enum engine_side side, unsigned i,
+			char ret[ENGINE_OVER_SIZE])
+{
+	bool is_in = side == ENGINE_IN;
+	const struct address *a = is_in ? &e->order.addresses[i] : &e->next.ways[i].to;
+	char digits[INET6_ADDRSTRLEN];
+
+	ret[0] = '\0';
+	if ((is_in ? e->n_in : e->n_out) > 1 &&
+	    getnameinfo((const struct sockaddr *)&a->at, a->size, digits, sizeof(digits), NULL, 0,
+			NI_NUMERICHOST) == 0)
+		(void)snprintf(ret, ENGINE_OVER_SIZE, " (over %s)", digits);
+	return ret;
+}
+
+static void fail(struct engine *e, enum engine_side side, json_t *stripe, const char *fmt,
+		 va_list args)
 {
 	const struct order *o = &e->order;
 	const char *from = side == ENGINE_IN ? o->from : side == ENGINE_OUT ? o->node : "";
 	const char *to = side == ENGINE_IN ? o->node : side == ENGINE_OUT ? e->next.node : "";
 	const char *who = side == ENGINE_IN ? from : to;
 	char why[ORDER_WHY_SIZE];
+
+	if (e->end)
+		return;
+	(void)vsnprintf(why, sizeof(why), fmt, args);
+	end(e,
+	    json_pack("{ss ss ss ss? ss? ss? sI so*}", "op", "failed", "code", "stream", "why", why,
+		      "from", name_or_null(from), "to", name_or_null(to), "who", name_or_null(who),
+		      "done", (json_int_t)stripes_done(&e->stripes), "stripe", stripe));
+}
+
+void engine_fail(struct engine *e, enum engine_side side, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	fail(e, side, NULL, fmt, args);
+	va_end(args);
+}
+
+void engine_fail_stripe(struct engine *e, enum engine_side side, unsigned place, const char *fmt,
+			...)
+{
+	bool is_stripe = (side == ENGINE_IN ? e->n_in : e->n_out) > 1;
 	va_list args;
 
 	if (e->end)
 		return;
 	va_start(args, fmt);
-	(void)vsnprintf(why, sizeof(why), fmt, args);
+	fail(e, side, is_stripe ? json_integer(place) : NULL, fmt, args);
 	va_end(args);
-	end(e, json_pack("{ss ss ss ss? ss? ss? sI}", "op", "failed", "code", "stream", "why", why,
-			 "from", name_or_null(from), "to", name_or_null(to), "who",
-			 name_or_null(who), "done", (json_int_t)e->arrived));
 }
 
 static json_t *describe_traffic(const struct traffic *t, bool is_in)
@@ -73,40 +123,87 @@ static json_t *describe_traffic(const struct traffic *t, bool is_in)
 			 (json_int_t)(is_in ? t->kernel_received : t->kernel_sent));
 }
 
+static void add_traffic(struct traffic *sum, const struct traffic *t)
+{
+	sum->received += t->received;
+	sum->sent += t->sent;
+	sum->kernel_received += t->kernel_received;
+	sum->kernel_sent += t->kernel_sent;
+}
+
+/* Of a link; where it has several stripes, of each of these, too. */
+static json_t *describe_link(const struct engine *e, bool is_in)
+{
+	unsigned n = is_in ? e->n_in : e->n_out;
+	json_t *stripes = n > 1 ? json_array() : NULL, *link;
+	struct traffic sum = {0};
+
+	for (unsigned i = 0; i < n; i++) {
+		const struct traffic *t = is_in ? &e->in[i].traffic : &e->out[i].traffic;
+
+		add_traffic(&sum, t);
+		if (stripes)
+			json_array_append_new(stripes, describe_traffic(t, is_in));
+	}
+	if (n == 0)
+		return json_null();
+	link = describe_traffic(&sum, is_in);
+	if (stripes)
+		json_object_set_new(link, "stripes", stripes);
+	return link;
+}
+
+static bool is_done(const struct engine *e)
+{
+	if (!e->is_started || engine_is_awaiting(e))
+		return false;
+	for (unsigned i = 0; i < e->n_in; i++)
+		if (e->in[i].state != INBOUND_DONE)
+			return false;
+	for (unsigned i = 0; i < e->n_out; i++)
+		if (e->out[i].state != OUTBOUND_DONE)
+			return false;
+	return true;
+}
+
 void engine_look(struct engine *e)
 {
-	bool is_last = !e->next.node[0];
-
-	if (e->end || !e->is_started || (e->order.from[0] && e->in.state != INBOUND_DONE) ||
-	    (!is_last && e->out.state != OUTBOUND_DONE))
+	if (e->end || !is_done(e))
 		return;
-	end(e, json_pack("{ss so so}", "op", "done", "in",
-			 e->order.from[0] ? describe_traffic(&e->in.traffic, true) : json_null(),
-			 "out", is_last ? json_null() : describe_traffic(&e->out.traffic, false)));
+	/* Each stripe may say that no more comes over it. */
+	if (stripes_done(&e->stripes) < e->order.total)
+		engine_fail(e, ENGINE_IN, "%s says that all was sent, and some of it did not come",
+			    e->order.from);
+	else
+		end(e, json_pack("{ss so so}", "op", "done", "in", describe_link(e, true), "out",
+				 describe_link(e, false)));
 }
 
 static void tell_progress(struct engine *e)
 {
+	uint64_t arrived = stripes_done(&e->stripes), sent = 0;
 	json_t *message;
 
-	if (e->arrived == e->told_arrived && e->out.cursor.at == e->told_sent)
+	for (unsigned i = 0; i < e->n_out; i++)
+		sent += e->out[i].n_bytes;
+	if (arrived == e->told_arrived && sent == e->told_sent)
 		return;
-	message = json_pack("{ss sI sI}", "op", "progress", "done", (json_int_t)e->arrived, "sent",
-			    (json_int_t)e->out.cursor.at);
+	message = json_pack("{ss sI sI}", "op", "progress", "done", (json_int_t)arrived, "sent",
+			    (json_int_t)sent);
 	/* One that the agent has no room for is replaced by the next. */
 	if (message && talk_send(TALK_FD, message, NULL, 0) == 0) {
-		e->told_arrived = e->arrived;
-		e->told_sent = e->out.cursor.at;
+		e->told_arrived = arrived;
+		e->told_sent = sent;
 	}
 	json_decref(message);
 }
 
 /* --- What happens ------------------------------------------------------------------------------ */
 
-void engine_arrived(struct engine *e, uint64_t n_bytes)
+void engine_arrived(struct engine *e)
 {
-	e->arrived = n_bytes;
-	outbound_push(e);
+	for (unsigned i = 0; i < e->n_out && !e->end; i++)
+		outbound_push(&e->out[i]);
 }
 
 bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
@@ -146,8 +243,9 @@ static void on_tick(struct timer *timer)
 	if (!e->end && e->is_open) {
 		tell_progress(e);
 		gate_look(e, now);
-		outbound_look(e, now);
 	}
+	for (unsigned i = 0; i < e->n_out && !e->end; i++)
+		outbound_look(&e->out[i], now);
 	if (!e->end && e->is_open)
 		inbound_look(e, now);
 	if (e->end && !e->is_end_told)
@@ -157,20 +255,54 @@ static void on_tick(struct timer *timer)
 
 /* --- What the agent says ----------------------------------------------------------------------- */
 
-static int tell_open(uint16_t port)
+/* All ports, if this node has several addresses; the first is that of the first. */
+static int tell_open(const uint16_t *ports, unsigned n)
 {
-	json_t *message = json_pack("{ss si}", "op", "opened", "port", (int)port);
-	int r = message ? talk_send(TALK_FD, message, NULL, 0) : -ENOMEM;
+	json_t *message = json_pack("{ss si}", "op", "opened", "port", n ? (int)ports[0] : 0);
+	json_t *all = n > 1 ? json_array() : NULL;
+	int r;
 
+	for (unsigned i = 0; all && i < n; i++)
+		json_array_append_new(all, json_integer(ports[i]));
+	if (all)
+		json_object_set_new(message, "ports", all);
+	r = message ? talk_send(TALK_FD, message, NULL, 0) : -ENOMEM;
 	json_decref(message);
+	return r;
+}
+
+/* The stream, the memory, and where it comes in. */
+static int prepare(struct engine *e)
+{
+	bool is_source = !e->order.from[0];
+	uint16_t ports[STRIPES_MAX] = {0};
+	int r;
+
+	r = stripes_init(&e->stripes, &e->order.ranges, e->order.chunk, is_source);
+	if (r < 0) {
+		engine_fail(e, ENGINE_HERE, "%llu bytes cannot be cut into pieces of %llu: %s",
+			    (unsigned long long)e->order.total, (unsigned long long)e->order.chunk,
+			    strerror(-r));
+		return r;
+	}
+	r = memory_init(&e->memory, e->order.memory_fd, e->order.n_bytes, is_source, e->order.tls);
+	if (r < 0) {
+		engine_fail(e, ENGINE_HERE, "the memory cannot be mapped: %s", strerror(-r));
+		return r;
+	}
+	e->told_arrived = stripes_done(&e->stripes);
+	if (!is_source)
+		r = gate_open(e, ports);
+	if (r == 0)
+		r = tell_open(ports, is_source ? 0 : e->order.n_addresses);
+	if (r < 0)
+		engine_fail(e, ENGINE_HERE, "%s cannot listen: %s", e->order.node, strerror(-r));
 	return r;
 }
 
 static void open_epoch(struct engine *e, struct talk *t)
 {
 	char why[ORDER_WHY_SIZE];
-	uint16_t port = 0;
-	bool is_source;
 	int r = order_read(t, &e->order, why);
 
 	if (r == 0 && e->order.operation != ORDER_BROADCAST) {
@@ -185,24 +317,7 @@ static void open_epoch(struct engine *e, struct talk *t)
 		engine_fail(e, ENGINE_HERE, "%s", why);
 		return;
 	}
-	is_source = !e->order.from[0];
-	r = memory_init(&e->memory, e->order.memory_fd, e->order.n_bytes, is_source, e->order.tls);
-	if (r < 0) {
-		engine_fail(e, ENGINE_HERE, "the memory cannot be mapped: %s", strerror(-r));
-		return;
-	}
-	if (is_source) {
-		e->arrived = e->told_arrived = e->order.total;
-	} else {
-		e->in.state = INBOUND_AWAITED;
-		r = gate_open(e, &port);
-	}
-	if (r == 0)
-		r = tell_open(port);
-	if (r < 0)
-		engine_fail(e, ENGINE_HERE, "%s cannot listen: %s", e->order.node, strerror(-r));
-	else
-		e->is_open = true;
+	e->is_open = prepare(e) == 0;
 }
 
 static void start_epoch(struct engine *e, const json_t *message)
@@ -213,10 +328,19 @@ static void start_epoch(struct engine *e, const json_t *message)
 		engine_fail(e, ENGINE_HERE, "%s", why);
 		return;
 	}
+	for (unsigned i = 0; i < e->next.n_ways; i++)
+		if (e->next.ways[i].from >= e->order.n_addresses) {
+			engine_fail(e, ENGINE_HERE,
+				    "the order is wrong: `next.stripes` leave from an address that "
+				    "this node has not");
+			return;
+		}
 	e->is_started = true;
 	e->started_ns = num_now_ns();
 	if (e->next.node[0])
-		outbound_start(e);
+		e->n_out = e->next.n_ways ? e->next.n_ways : 1;
+	for (unsigned i = 0; i < e->n_out && !e->end; i++)
+		outbound_start(&e->out[i]);
 	engine_look(e);
 }
 
@@ -263,8 +387,10 @@ int engine_init(struct engine *e)
 	*e = (struct engine){0};
 	order_init(&e->order);
 	gate_init(&e->gate);
-	inbound_init(&e->in);
-	outbound_init(&e->out);
+	for (unsigned i = 0; i < STRIPES_MAX; i++) {
+		inbound_init(&e->in[i], e);
+		outbound_init(&e->out[i], e, i);
+	}
 	timer_init(&e->tick, on_tick);
 	r = loop_init(&e->loop);
 	if (r == 0)
@@ -279,8 +405,11 @@ void engine_deinit(struct engine *e)
 	timer_stop(&e->tick);
 	loop_remove(&e->agent);
 	gate_close(&e->gate);
-	inbound_deinit(&e->in);
-	outbound_deinit(&e->out);
+	for (unsigned i = 0; i < STRIPES_MAX; i++) {
+		inbound_deinit(&e->in[i]);
+		outbound_deinit(&e->out[i]);
+	}
+	stripes_deinit(&e->stripes);
 	memory_deinit(&e->memory);
 	SSL_CTX_free(e->tls);
 	order_deinit(&e->order);

@@ -15,6 +15,7 @@
 #include "server/base/loop.h"
 #include "server/sync/base/memory.h"
 #include "server/sync/base/order.h"
+#include "server/sync/base/stripes.h"
 #include "server/sync/tcp/gate.h"
 #include "server/sync/tcp/inbound.h"
 #include "server/sync/tcp/outbound.h"
@@ -38,9 +39,11 @@ struct engine {
 	struct memory memory;
 	SSL_CTX *tls; /* NULL: security none */
 	struct gate gate;
-	struct inbound in;
-	struct outbound out;
-	uint64_t arrived; /* bytes of the stream in memory */
+	struct stripes stripes; /* the stream, in pieces */
+	struct inbound in[STRIPES_MAX];
+	unsigned n_in; /* 0: none came yet, or this is the source; else how many there will be */
+	struct outbound out[STRIPES_MAX];
+	unsigned n_out;
 	uint64_t told_arrived, told_sent;
 	json_t *end; /* what was decided; nothing happens any more */
 	bool is_end_told;
@@ -52,10 +55,23 @@ void engine_deinit(struct engine *e);
 /* What an epoch's state says to its agent: decided once, told as soon as it listens. */
 __attribute__((format(printf, 3, 4))) void engine_fail(struct engine *e, enum engine_side side,
 						       const char *fmt, ...);
+/* The same of a link's stripe between the addresses of this place. */
+__attribute__((format(printf, 4, 5))) void engine_fail_stripe(struct engine *e,
+							      enum engine_side side, unsigned place,
+							      const char *fmt, ...);
+#define ENGINE_OVER_SIZE 64
+/*
+ * " (over 10.1.0.2)", the receiver's address, where there are several stripes; else "". `i` is its place among
+ * ours, or the stripe that goes out. Returns `ret`.
+ */
+const char *engine_over(const struct engine *e, enum engine_side side, unsigned i,
+			char ret[ENGINE_OVER_SIZE]);
 bool engine_is_over(const struct engine *e);
+/* For somebody to come. */
+bool engine_is_awaiting(const struct engine *e);
 
-/* The first `n_bytes` of the stream are in memory. */
-void engine_arrived(struct engine *e, uint64_t n_bytes);
+/* More of the stream is in memory. */
+void engine_arrived(struct engine *e);
 /* Says that it is done, if it is. */
 void engine_look(struct engine *e);
 

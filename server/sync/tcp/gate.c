@@ -17,7 +17,9 @@
 
 void gate_init(struct gate *g)
 {
-	*g = (struct gate){.fd = -1};
+	*g = (struct gate){0};
+	for (size_t i = 0; i < STRIPES_MAX; i++)
+		g->doors[i].fd = -1;
 	for (size_t i = 0; i < GATE_GUESTS; i++)
 		link_init(&g->guests[i].link);
 }
@@ -32,8 +34,10 @@ void gate_close(struct gate *g)
 {
 	for (size_t i = 0; i < GATE_GUESTS; i++)
 		send_away(&g->guests[i]);
-	loop_remove(&g->source);
-	g->fd = fd_close(g->fd);
+	for (size_t i = 0; i < STRIPES_MAX; i++) {
+		loop_remove(&g->doors[i].source);
+		g->doors[i].fd = fd_close(g->doors[i].fd);
+	}
 }
 
 static void name_guest(const struct guest *g, char *ret, size_t size)
@@ -65,9 +69,16 @@ static void refuse(struct guest *g, const char *why)
 	send_away(g);
 }
 
-/* What is wrong with this preamble; NULL: nothing. The token first, which must not be guessed in pieces. */
-static const char *judge(const struct order *o, const struct preamble *p)
+static unsigned n_stripes_of(const struct preamble *p)
 {
+	return p->n_stripes ? p->n_stripes : 1;
+}
+
+/* What is wrong with this preamble; NULL: nothing. The token first, which must not be guessed in pieces. */
+static const char *judge(const struct engine *e, const struct preamble *p)
+{
+	const struct order *o = &e->order;
+
 	if (CRYPTO_memcmp(p->token, o->token, sizeof(o->token)) != 0)
 		return "it has another token";
 	if (memcmp(p->sync, o->sync, sizeof(o->sync)) != 0)
@@ -78,11 +89,16 @@ static const char *judge(const struct order *o, const struct preamble *p)
 		return "it is of another link";
 	if (p->n_bytes != o->total)
 		return "it brings another number of bytes";
+	if (n_stripes_of(p) > o->n_addresses || (e->n_in && n_stripes_of(p) != e->n_in))
+		return "it is one of another number of stripes";
+	if (e->in[p->stripe].state != INBOUND_NONE)
+		return "it came already";
 	return NULL;
 }
 
 static void on_preamble(struct guest *g)
 {
+	struct engine *e = g->engine;
 	struct preamble p;
 	const char *why;
 	struct link link;
@@ -91,7 +107,7 @@ static void on_preamble(struct guest *g)
 		refuse(g, "it does not speak our protocol");
 		return;
 	}
-	why = judge(&g->engine->order, &p);
+	why = judge(e, &p);
 	if (why) {
 		refuse(g, why);
 		return;
@@ -99,8 +115,11 @@ static void on_preamble(struct guest *g)
 	loop_remove(&g->source);
 	link = g->link;
 	link_init(&g->link);
-	gate_close(&g->engine->gate);
-	inbound_accept(g->engine, link);
+	e->n_in = n_stripes_of(&p);
+	e->in[p.stripe].state = INBOUND_NEXT;
+	if (!engine_is_awaiting(e))
+		gate_close(&e->gate);
+	inbound_accept(&e->in[p.stripe], link, g->place);
 }
 
 static void on_guest(struct source *source, uint32_t events)
@@ -176,10 +195,11 @@ static struct in6_addr host_of(const struct sockaddr_storage *at)
 
 static void on_connection(struct source *source, uint32_t events)
 {
-	struct engine *e = container_of(source, struct engine, gate.source);
+	struct door *door = container_of(source, struct door, source);
+	struct engine *e = door->engine;
 	struct sockaddr_storage at = {0};
 	socklen_t at_size = sizeof(at);
-	int fd = accept4(e->gate.fd, (struct sockaddr *)&at, &at_size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	int fd = accept4(door->fd, (struct sockaddr *)&at, &at_size, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	struct guest *g;
 	SSL *tls = NULL;
 
@@ -193,15 +213,20 @@ static void on_connection(struct source *source, uint32_t events)
 	link_tune(fd, e->order.stall_ns, 0);
 	g = find_room(&e->gate);
 	*g = (struct guest){
-		.engine = e, .host = host_of(&at), .since_ns = num_now_ns(), .is_secured = !tls};
+		.engine = e,
+		.place = (unsigned)(door - e->gate.doors),
+		.host = host_of(&at),
+		.since_ns = num_now_ns(),
+		.is_secured = !tls,
+	};
 	link_open(&g->link, fd, tls, false);
 	if (loop_add(&e->loop, &g->source, fd, EPOLLIN, on_guest) < 0)
 		send_away(g);
 }
 
-int gate_open(struct engine *e, uint16_t *ret_port)
+static int open_door(struct engine *e, struct door *door, const struct address *a,
+		     uint16_t *ret_port)
 {
-	const struct address *a = &e->order.address;
 	union {
 		struct sockaddr any;
 		struct sockaddr_in v4;
@@ -210,16 +235,26 @@ int gate_open(struct engine *e, uint16_t *ret_port)
 	socklen_t size = sizeof(at);
 	int r = 0;
 
-	e->gate.fd = socket(a->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (e->gate.fd < 0)
+	door->engine = e;
+	door->fd = socket(a->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (door->fd < 0)
 		return -errno;
-	if (bind(e->gate.fd, (const struct sockaddr *)&a->at, a->size) < 0 ||
-	    listen(e->gate.fd, BACKLOG) < 0 || getsockname(e->gate.fd, &at.any, &size) < 0)
+	if (bind(door->fd, (const struct sockaddr *)&a->at, a->size) < 0 ||
+	    listen(door->fd, BACKLOG) < 0 || getsockname(door->fd, &at.any, &size) < 0)
 		r = -errno;
 	if (r == 0)
-		r = loop_add(&e->loop, &e->gate.source, e->gate.fd, EPOLLIN, on_connection);
+		r = loop_add(&e->loop, &door->source, door->fd, EPOLLIN, on_connection);
 	if (r == 0)
 		*ret_port = ntohs(at.any.sa_family == AF_INET ? at.v4.sin_port : at.v6.sin6_port);
+	return r;
+}
+
+int gate_open(struct engine *e, uint16_t ret_ports[STRIPES_MAX])
+{
+	int r = 0;
+
+	for (unsigned i = 0; r == 0 && i < e->order.n_addresses; i++)
+		r = open_door(e, &e->gate.doors[i], &e->order.addresses[i], &ret_ports[i]);
 	return r;
 }
 

@@ -10,9 +10,9 @@
 
 static void on_again(struct timer *timer);
 
-void inbound_init(struct inbound *in)
+void inbound_init(struct inbound *in, struct engine *e)
 {
-	*in = (struct inbound){0};
+	*in = (struct inbound){.engine = e};
 	timer_init(&in->again, on_again);
 	link_init(&in->link);
 }
@@ -24,48 +24,136 @@ void inbound_deinit(struct inbound *in)
 	link_close(&in->link);
 }
 
-static void fail(struct engine *e, ssize_t error)
+static bool is_stripe(const struct inbound *in)
 {
-	const char *from = e->order.from;
+	return in->engine->n_in > 1;
+}
+
+#define fail_in(in, fmt, ...)                                                                      \
+	do {                                                                                       \
+		char over[ENGINE_OVER_SIZE];                                                       \
+                                                                                                   \
+		engine_fail_stripe((in)->engine, ENGINE_IN, (in)->place, "%s%s" fmt,               \
+				   (in)->engine->order.from,                                       \
+				   engine_over((in)->engine, ENGINE_IN, (in)->place, over),        \
+				   ##__VA_ARGS__);                                                 \
+	} while (0)
+
+static void fail(struct inbound *in, ssize_t error)
+{
 	char why[256];
 
 	if (error == -EPIPE) {
-		engine_fail(e, ENGINE_IN, "%s hung up", from);
+		fail_in(in, " hung up");
 	} else if (error == -EPROTO) {
-		tls_explain(e->in.link.tls, why, sizeof(why));
-		engine_fail(e, ENGINE_IN, "%s cannot be understood: %s", from, why);
+		tls_explain(in->link.tls, why, sizeof(why));
+		fail_in(in, " cannot be understood: %s", why);
 	} else {
-		engine_fail(e, ENGINE_IN, "%s cannot be read: %s", from, strerror((int)-error));
+		fail_in(in, " cannot be read: %s", strerror((int)-error));
 	}
 }
 
-/* One turn: up to a chunk. Bytes go where the cursor says, and so never outside the ranges. */
-static ssize_t read_body(struct engine *e)
+/* --- Pieces ------------------------------------------------------------------------------------ */
+
+static ssize_t read_header(struct inbound *in)
 {
-	struct inbound *in = &e->in;
-	uint64_t room = e->order.chunk, offset, size;
-	ssize_t n = 0;
+	while (in->n_header < STRIPES_HEADER_SIZE) {
+		ssize_t n = link_read(&in->link, in->header + in->n_header,
+				      STRIPES_HEADER_SIZE - in->n_header);
 
-	while ((size = cursor_piece(&in->cursor, room, &offset)) > 0) {
-		n = link_read(&in->link, e->memory.map + offset, size);
 		if (n < 0)
-			break;
-		cursor_advance(&in->cursor, (uint64_t)n);
-		room -= (uint64_t)n;
-		if (!in->link.tls && (uint64_t)n < size)
-			break; /* there is no more: to ask again would only be a call */
+			return n;
+		in->n_header += (size_t)n;
 	}
-	/* A turn has to end, however fast bytes come: they are to be passed on, and told of. */
-	if (n >= 0 && room == 0 && in->link.tls && SSL_has_pending(in->link.tls))
-		timer_start(&e->loop, &in->again, num_now_ns());
-	if (in->cursor.at == e->order.total)
-		in->state = INBOUND_END;
-	return n < 0 ? n : 0;
+	in->n_header = 0;
+	return 0;
 }
 
+/* Of a stream that comes alone, pieces follow each other. */
+static ssize_t find_piece(struct inbound *in, uint64_t *ret)
+{
+	ssize_t r;
+
+	if (!is_stripe(in)) {
+		*ret = in->n_pieces;
+		return 0;
+	}
+	r = read_header(in);
+	if (r < 0)
+		return r;
+	if (stripes_decode(&in->engine->stripes, in->header, ret) == 0)
+		return 0;
+	fail_in(in, " sends what is no piece of the stream");
+	return -EAGAIN;
+}
+
+static ssize_t begin_piece(struct inbound *in)
+{
+	struct stripes *s = &in->engine->stripes;
+	uint64_t piece;
+	ssize_t r = find_piece(in, &piece);
+
+	if (r < 0)
+		return r;
+	if (piece == s->n) {
+		in->state = INBOUND_END;
+		return 0;
+	}
+	if (!stripes_begin(s, piece)) {
+		fail_in(in, " sends a piece of the stream twice");
+		return -EAGAIN;
+	}
+	in->piece = piece;
+	in->cursor = stripes_cursor(s, piece);
+	in->left = stripes_size(s, piece);
+	in->n_pieces++;
+	in->state = INBOUND_BODY;
+	return 0;
+}
+
+/* Up to so many bytes of the piece. They go where the cursor says, and so never outside the ranges. */
+static ssize_t read_piece(struct inbound *in, uint64_t *room)
+{
+	struct engine *e = in->engine;
+	uint64_t most = in->left < *room ? in->left : *room, offset = 0;
+	uint64_t size = cursor_piece(&in->cursor, most, &offset);
+	ssize_t n = link_read(&in->link, e->memory.map + offset, size);
+
+	if (n < 0)
+		return n;
+	cursor_advance(&in->cursor, (uint64_t)n);
+	stripes_add(&e->stripes, in->piece, (uint64_t)n);
+	in->left -= (uint64_t)n;
+	in->n_bytes += (uint64_t)n;
+	*room -= (uint64_t)n;
+	if (in->left == 0)
+		in->state = INBOUND_NEXT;
+	/* There is no more: to ask again would only be a call. */
+	return !in->link.tls && (uint64_t)n < size ? -EAGAIN : 0;
+}
+
+/* One turn: up to a chunk. It has to end, however fast bytes come: they are to be passed on, and told of. */
+static ssize_t read_body(struct inbound *in)
+{
+	struct engine *e = in->engine;
+	uint64_t room = e->order.chunk;
+	ssize_t r = 0;
+
+	while (r == 0 && room > 0 && in->state != INBOUND_END)
+		r = in->state == INBOUND_NEXT ? begin_piece(in) : read_piece(in, &room);
+	if (r == 0 && in->state == INBOUND_NEXT && !is_stripe(in) && in->n_pieces == e->stripes.n)
+		in->state = INBOUND_END;
+	if (r == 0 && room == 0 && in->link.tls && SSL_has_pending(in->link.tls))
+		timer_start(&e->loop, &in->again, num_now_ns());
+	return r;
+}
+
+/* --- The end ----------------------------------------------------------------------------------- */
+
+/* A stripe's was a header. */
 static ssize_t read_end(struct inbound *in)
 {
-	while (in->n_end < STREAM_WORD_SIZE) {
+	while (!is_stripe(in) && in->n_end < STREAM_WORD_SIZE) {
 		ssize_t n = link_read(&in->link, in->end + in->n_end, STREAM_WORD_SIZE - in->n_end);
 
 		if (n < 0)
@@ -75,108 +163,157 @@ static ssize_t read_end(struct inbound *in)
 	return 0;
 }
 
-static void finish(struct engine *e)
+static void finish(struct inbound *in)
 {
-	struct inbound *in = &e->in;
+	struct engine *e = in->engine;
 	ssize_t n;
 
-	if (memcmp(in->end, STREAM_END, STREAM_WORD_SIZE) != 0) {
+	if (!is_stripe(in) && memcmp(in->end, STREAM_END, STREAM_WORD_SIZE) != 0) {
 		engine_fail(e, ENGINE_IN, "%s sends more than the %llu bytes that it announced",
 			    e->order.from, (unsigned long long)e->order.total);
 		return;
 	}
 	n = link_write(&in->link, STREAM_THERE, STREAM_WORD_SIZE);
 	if (n != STREAM_WORD_SIZE) {
-		fail(e, n < 0 ? n : -EIO);
+		fail(in, n < 0 ? n : -EIO);
 		return;
 	}
 	loop_remove(&in->source);
-	if (!engine_count(e, ENGINE_IN, &in->link, tcp_planned(e->order.total), tcp_planned_back(),
-			  &in->traffic))
+	if (!engine_count(e, ENGINE_IN, &in->link,
+			  is_stripe(in) ? tcp_planned_stripe(in->n_bytes, in->n_pieces)
+					: tcp_planned(in->n_bytes),
+			  tcp_planned_back(), &in->traffic))
 		return;
 	in->state = INBOUND_DONE;
 	engine_look(e);
 }
 
-static void take(struct engine *e)
+/* --- Turns ------------------------------------------------------------------------------------- */
+
+static void take(struct inbound *in)
 {
-	struct inbound *in = &e->in;
-	uint64_t before = in->cursor.at;
+	struct engine *e = in->engine;
+	uint64_t before = in->n_bytes;
 	ssize_t r = 0;
 
-	if (in->state == INBOUND_BODY)
-		r = read_body(e);
-	if (in->cursor.at > before) {
+	if (in->state == INBOUND_NEXT || in->state == INBOUND_BODY)
+		r = read_body(in);
+	if (in->n_bytes > before) {
 		in->heard_ns = num_now_ns();
-		engine_arrived(e, in->cursor.at);
+		engine_arrived(e);
 	}
 	if (r == 0 && in->state == INBOUND_END && !engine_is_over(e)) {
 		r = read_end(in);
 		if (r == 0) {
-			finish(e);
+			finish(in);
 			return;
 		}
 	}
 	if (r < 0 && r != -EAGAIN)
-		fail(e, r);
+		fail(in, r);
 }
 
 static void on_event(struct source *source, uint32_t events)
 {
 	(void)events;
-	take(container_of(source, struct engine, in.source));
+	take(container_of(source, struct inbound, source));
 }
 
 static void on_again(struct timer *timer)
 {
-	struct engine *e = container_of(timer, struct engine, in.again);
+	struct inbound *in = container_of(timer, struct inbound, again);
 
-	if (e->in.source.loop)
-		take(e);
+	if (in->source.loop)
+		take(in);
 }
 
-void inbound_accept(struct engine *e, struct link link)
+void inbound_accept(struct inbound *in, struct link link, unsigned place)
 {
 	static const uint8_t accepted = PREAMBLE_ACCEPTED;
-	struct inbound *in = &e->in;
 	ssize_t n;
 	int r;
 
 	in->link = link;
+	in->place = place;
 	in->heard_ns = num_now_ns();
-	in->state = INBOUND_BODY;
-	cursor_init(&in->cursor, &e->order.ranges);
+	in->state = INBOUND_NEXT;
 	n = link_write(&in->link, &accepted, 1);
 	if (n != 1) {
-		fail(e, n < 0 ? n : -EIO);
+		fail(in, n < 0 ? n : -EIO);
 		return;
 	}
-	r = loop_add(&e->loop, &in->source, in->link.fd, EPOLLIN, on_event);
+	r = loop_add(&in->engine->loop, &in->source, in->link.fd, EPOLLIN, on_event);
 	if (r < 0)
-		fail(e, r);
+		fail(in, r);
 	else
-		take(e); /* TLS may have read on */
+		take(in); /* TLS may have read on */
+}
+
+/* --- Patience ---------------------------------------------------------------------------------- */
+
+/* Where the first of those that did not come should have. */
+static unsigned find_absent(const struct engine *e)
+{
+	unsigned came = 0, place = 0;
+
+	for (unsigned i = 0; i < e->n_in; i++)
+		if (e->in[i].state != INBOUND_NONE)
+			came |= 1u << e->in[i].place;
+	while (came >> place & 1)
+		place++;
+	return place;
+}
+
+static void look_for_absent(struct engine *e, uint64_t now_ns)
+{
+	uint64_t patience_ns = e->order.stall_ns;
+	double seconds = (double)patience_ns / 1e9;
+	char over[ENGINE_OVER_SIZE];
+
+	if (e->n_in) {
+		/* Its other stripes came, so it lives. */
+		if (now_ns > e->started_ns + patience_ns + patience_ns / 4)
+			engine_fail_stripe(e, ENGINE_IN, find_absent(e),
+					   "%s%s did not come for %.1f s", e->order.from,
+					   engine_over(e, ENGINE_IN, find_absent(e), over), seconds);
+	} else if (now_ns <= e->started_ns + patience_ns) {
+		return;
+	} else if (e->gate.last[0]) {
+		engine_fail(e, ENGINE_IN, "%s did not come for %.1f s; somebody was refused: %s",
+			    e->order.from, seconds, e->gate.last);
+	} else {
+		engine_fail(e, ENGINE_IN, "%s did not come for %.1f s", e->order.from, seconds);
+	}
+}
+
+/* Between two pieces a stripe may wait for as long as others bring some. */
+static uint64_t heard_ns(const struct inbound *in)
+{
+	const struct engine *e = in->engine;
+	uint64_t last = in->heard_ns;
+
+	if (in->state == INBOUND_NEXT && in->n_header == 0)
+		for (unsigned i = 0; i < e->n_in; i++)
+			last = e->in[i].heard_ns > last ? e->in[i].heard_ns : last;
+	return last;
 }
 
 void inbound_look(struct engine *e, uint64_t now_ns)
 {
-	struct inbound *in = &e->in;
 	uint64_t patience_ns = e->order.stall_ns;
-	double seconds = (double)patience_ns / 1e9;
 
-	if (in->state == INBOUND_AWAITED && e->is_started && now_ns > e->started_ns + patience_ns) {
-		if (e->gate.last[0])
-			engine_fail(e, ENGINE_IN,
-				    "%s did not come for %.1f s; somebody was refused: %s",
-				    e->order.from, seconds, e->gate.last);
-		else
-			engine_fail(e, ENGINE_IN, "%s did not come for %.1f s", e->order.from,
-				    seconds);
+	if (engine_is_awaiting(e)) {
+		if (e->is_started)
+			look_for_absent(e, now_ns);
 	}
-	if (in->state != INBOUND_BODY && in->state != INBOUND_END)
-		return;
-	/* A little more than at the other end, which, if it lives, knows better who is to blame. */
-	if (now_ns > in->heard_ns + patience_ns + patience_ns / 4)
-		engine_fail(e, ENGINE_IN, "%s sent nothing for %.1f s", e->order.from,
-			    (double)(now_ns - in->heard_ns) / 1e9);
+	for (unsigned i = 0; i < e->n_in && !engine_is_over(e); i++) {
+		struct inbound *in = &e->in[i];
+
+		if (in->state == INBOUND_NONE || in->state == INBOUND_DONE)
+			continue;
+		/* A little more than at the other end, which, if it lives, knows better who is to blame. */
+		if (now_ns > heard_ns(in) + patience_ns + patience_ns / 4)
+			fail_in(in, " sent nothing for %.1f s",
+				(double)(now_ns - heard_ns(in)) / 1e9);
+	}
 }

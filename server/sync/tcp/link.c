@@ -51,6 +51,11 @@ void link_tune(int fd, uint64_t stall_ns, uint64_t max_rate)
 		(void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &max_rate, sizeof(max_rate));
 }
 
+void link_keep_short(int fd, unsigned n_bytes)
+{
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &n_bytes, sizeof(n_bytes));
+}
+
 static int of_errno(void)
 {
 	switch (errno) {

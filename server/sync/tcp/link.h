@@ -37,6 +37,9 @@ void link_close(struct link *l);
 /* What every socket of ours wants: nothing waits to be sent, and what is not acknowledged ends the link. */
 void link_tune(int fd, uint64_t stall_ns, uint64_t max_rate);
 
+/* Little of what is written waits in the socket. */
+void link_keep_short(int fd, unsigned n_bytes);
+
 /* 0: done. -EPROTO: refused, see tls_explain(). */
 int link_handshake(struct link *l);
 

@@ -1,6 +1,7 @@
 #include "server/sync/tcp/outbound.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,13 +12,15 @@
 #include "server/sync/tcp/tls.h"
 
 #define RETRY_NS 50000000u
+#define NOT_SENT_MAX                                                                               \
+	262144 /* bytes of a stripe that wait in its socket: the others could take the next */
 
 static void on_event(struct source *source, uint32_t events);
 static void on_retry(struct timer *timer);
 
-void outbound_init(struct outbound *out)
+void outbound_init(struct outbound *out, struct engine *e, unsigned stripe)
 {
-	*out = (struct outbound){0};
+	*out = (struct outbound){.engine = e, .stripe = stripe};
 	link_init(&out->link);
 	timer_init(&out->retry, on_retry);
 }
@@ -29,23 +32,44 @@ void outbound_deinit(struct outbound *out)
 	link_close(&out->link);
 }
 
-static void fail(struct engine *e, ssize_t error)
+static bool is_stripe(const struct outbound *out)
 {
-	const char *to = e->next.node;
+	return out->engine->n_out > 1;
+}
+
+/* Which of our addresses it leaves from, and which of the other node's it goes to: they have the same place. */
+static unsigned place_of(const struct outbound *out)
+{
+	const struct next *next = &out->engine->next;
+
+	return next->n_ways ? next->ways[out->stripe].from : 0;
+}
+
+#define fail_out(out, fmt, ...)                                                                    \
+	do {                                                                                       \
+		char over[ENGINE_OVER_SIZE];                                                       \
+                                                                                                   \
+		engine_fail_stripe((out)->engine, ENGINE_OUT, place_of(out), "%s%s" fmt,           \
+				   (out)->engine->next.node,                                       \
+				   engine_over((out)->engine, ENGINE_OUT, (out)->stripe, over),    \
+				   ##__VA_ARGS__);                                                 \
+	} while (0)
+
+static void fail(struct outbound *out, ssize_t error)
+{
 	char why[256];
 
-	if (error == -EPIPE && e->out.state <= OUTBOUND_ANSWER) {
-		engine_fail(e, ENGINE_OUT, "%s hung up before it took the stream", to);
+	if (error == -EPIPE && out->state <= OUTBOUND_ANSWER) {
+		fail_out(out, " hung up before it took the stream");
 	} else if (error == -EPIPE) {
-		engine_fail(e, ENGINE_OUT, "%s hung up", to);
+		fail_out(out, " hung up");
 	} else if (error == -ETIMEDOUT) {
-		engine_fail(e, ENGINE_OUT, "%s took nothing for %.1f s", to,
-			    (double)e->order.stall_ns / 1e9);
+		fail_out(out, " took nothing for %.1f s", (double)out->engine->order.stall_ns / 1e9);
 	} else if (error == -EPROTO) {
-		tls_explain(e->out.link.tls, why, sizeof(why));
-		engine_fail(e, ENGINE_OUT, "%s is not who it should be, or refused us: %s", to, why);
+		tls_explain(out->link.tls, why, sizeof(why));
+		fail_out(out, " is not who it should be, or refused us: %s", why);
 	} else {
-		engine_fail(e, ENGINE_OUT, "%s cannot be reached: %s", to, strerror((int)-error));
+		fail_out(out, " cannot be reached: %s", strerror((int)-error));
 	}
 }
 
@@ -58,57 +82,80 @@ static bool may_heal(int error)
 }
 
 /* The end of the time for this is outbound_look()'s. */
-static void try_again(struct engine *e, int error)
+static void try_again(struct outbound *out, int error)
 {
-	struct outbound *out = &e->out;
-
 	loop_remove(&out->source);
 	link_close(&out->link);
 	if (may_heal(error))
-		timer_start(&e->loop, &out->retry, num_now_ns() + RETRY_NS);
+		timer_start(&out->engine->loop, &out->retry, num_now_ns() + RETRY_NS);
 	else
-		fail(e, error);
+		fail(out, error);
 }
 
-static int open_socket(struct engine *e)
+/* It leaves from our address of the same place, and so by that one's interface, if that was said. */
+static int bind_ours(const struct outbound *out, int fd)
 {
-	const struct address *a = &e->next.address;
-	int fd = socket(a->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	const struct engine *e = out->engine;
+	const struct address *ours = &e->order.addresses[place_of(out)];
+	int on = 1;
+
+	if (!e->next.n_ways)
+		return 0;
+	/* Without it, the port would be taken for this address alone, and they are few. */
+	(void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
+	return bind(fd, (const struct sockaddr *)&ours->at, ours->size) < 0 ? -errno : 0;
+}
+
+static int open_socket(struct outbound *out)
+{
+	struct engine *e = out->engine;
+	const struct next *next = &e->next;
+	const struct address *a = next->n_ways ? &next->ways[out->stripe].to : &next->address;
+	int fd = socket(a->at.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r;
 	SSL *tls = NULL;
 
 	if (fd < 0)
 		return -errno;
-	if (e->tls && !(tls = tls_session(e->tls, fd, false, e->next.node))) {
+	if (e->tls && !(tls = tls_session(e->tls, fd, false, next->node))) {
 		(void)fd_close(fd);
 		return -ENOMEM;
 	}
-	link_tune(fd, e->order.stall_ns, e->next.max_rate);
-	link_open(&e->out.link, fd, tls, true);
+	link_tune(fd, e->order.stall_ns, next->max_rate / e->n_out);
+	if (is_stripe(out))
+		link_keep_short(fd, NOT_SENT_MAX);
+	link_open(&out->link, fd, tls, true);
+	r = bind_ours(out, fd);
+	if (r < 0)
+		return r;
 	if (connect(fd, (const struct sockaddr *)&a->at, a->size) < 0 && errno != EINPROGRESS)
 		return -errno;
-	return loop_add(&e->loop, &e->out.source, fd, EPOLLIN | EPOLLOUT, on_event);
+	return loop_add(&e->loop, &out->source, fd, EPOLLIN | EPOLLOUT, on_event);
 }
 
 static void on_retry(struct timer *timer)
 {
-	struct engine *e = container_of(timer, struct engine, out.retry);
-	int r = open_socket(e);
+	struct outbound *out = container_of(timer, struct outbound, retry);
+	int r = open_socket(out);
 
 	if (r < 0)
-		try_again(e, r);
+		try_again(out, r);
 }
 
-void outbound_start(struct engine *e)
+void outbound_start(struct outbound *out)
 {
-	struct outbound *out = &e->out;
-	struct preamble p = {.epoch = e->order.epoch, .n_bytes = e->order.total};
+	const struct engine *e = out->engine;
+	struct preamble p = {
+		.epoch = e->order.epoch,
+		.n_bytes = e->order.total,
+		.stripe = out->stripe,
+		.n_stripes = is_stripe(out) ? e->n_out : 0,
+	};
 
 	memcpy(p.sync, e->order.sync, sizeof(p.sync));
 	memcpy(p.token, e->next.token, sizeof(p.token));
 	memcpy(p.from, e->order.node, sizeof(p.from));
 	memcpy(p.to, e->next.node, sizeof(p.to));
 	preamble_encode(&p, out->preamble);
-	cursor_init(&out->cursor, &e->order.ranges);
 	out->moved_ns = num_now_ns();
 	out->state = OUTBOUND_CONNECTING;
 	on_retry(&out->retry);
@@ -131,32 +178,76 @@ static ssize_t write_rest(struct outbound *out, const void *from, size_t size)
 	return 0;
 }
 
-/* One turn: up to a chunk of what is in memory. 0: all of it is written, or the turn is over. */
-static ssize_t write_body(struct engine *e)
+/* False: none that began to arrive is left. */
+static bool take_piece(struct outbound *out)
 {
-	struct outbound *out = &e->out;
-	uint64_t room = e->order.chunk, offset, size;
+	struct stripes *s = &out->engine->stripes;
 
-	for (;;) {
-		uint64_t left = e->arrived - out->cursor.at;
+	if (!stripes_take(s, !is_stripe(out), &out->piece))
+		return false;
+	out->has_piece = true;
+	out->at = 0;
+	out->cursor = stripes_cursor(s, out->piece);
+	out->n_pieces++;
+	out->is_header_due = is_stripe(out);
+	stripes_encode(s, out->piece, out->header);
+	return true;
+}
+
+/* What is in memory of the piece, as far as the turn goes. */
+static ssize_t write_piece(struct outbound *out, uint64_t *room)
+{
+	struct engine *e = out->engine;
+	uint64_t offset = 0, size, left;
+
+	while ((left = stripes_came(&e->stripes, out->piece) - out->at) > 0 && *room > 0) {
 		ssize_t n;
 
-		size = cursor_piece(&out->cursor, left < room ? left : room, &offset);
-		if (size == 0)
-			break;
+		size = cursor_piece(&out->cursor, left < *room ? left : *room, &offset);
 		n = link_write_memory(&out->link, &e->memory, offset, size);
 		if (n < 0)
 			return n;
 		cursor_advance(&out->cursor, (uint64_t)n);
-		room -= (uint64_t)n;
+		out->at += (uint64_t)n;
+		out->n_bytes += (uint64_t)n;
+		*room -= (uint64_t)n;
 	}
-	out->is_full = out->cursor.at < e->arrived;
+	out->has_piece = out->at < stripes_size(&e->stripes, out->piece);
 	return 0;
 }
 
-static ssize_t send_more(struct engine *e)
+/* One turn: up to a chunk of what is in memory. 0: all of it is written, or the turn is over. */
+static ssize_t write_body(struct outbound *out)
 {
-	struct outbound *out = &e->out;
+	uint64_t room = out->engine->order.chunk;
+	ssize_t r = 0;
+
+	while (room > 0 && (out->has_piece || take_piece(out))) {
+		if (out->is_header_due)
+			r = write_rest(out, out->header, STRIPES_HEADER_SIZE);
+		if (r < 0)
+			return r;
+		out->is_header_due = false;
+		r = write_piece(out, &room);
+		if (r < 0)
+			return r;
+		if (out->has_piece && room > 0)
+			return 0; /* the rest of it did not arrive yet */
+	}
+	out->is_full = room == 0;
+	return 0;
+}
+
+static ssize_t write_end(struct outbound *out)
+{
+	if (!is_stripe(out))
+		return write_rest(out, STREAM_END, STREAM_WORD_SIZE);
+	stripes_encode_end(&out->engine->stripes, out->header);
+	return write_rest(out, out->header, STRIPES_HEADER_SIZE);
+}
+
+static ssize_t send_more(struct outbound *out)
+{
 	ssize_t r = 0;
 
 	out->is_full = false;
@@ -166,12 +257,12 @@ static ssize_t send_more(struct engine *e)
 			out->state = OUTBOUND_ANSWER;
 	}
 	if (r == 0 && out->state == OUTBOUND_BODY) {
-		r = write_body(e);
-		if (r == 0 && out->cursor.at == e->order.total)
+		r = write_body(out);
+		if (r == 0 && !out->has_piece && stripes_all_taken(&out->engine->stripes))
 			out->state = OUTBOUND_END;
 	}
 	if (r == 0 && out->state == OUTBOUND_END) {
-		r = write_rest(out, STREAM_END, STREAM_WORD_SIZE);
+		r = write_end(out);
 		if (r == 0)
 			out->state = OUTBOUND_WORD;
 	}
@@ -180,40 +271,40 @@ static ssize_t send_more(struct engine *e)
 	return r;
 }
 
-static void finish(struct engine *e)
+static void finish(struct outbound *out)
 {
-	struct outbound *out = &e->out;
+	struct engine *e = out->engine;
 
 	if (memcmp(out->word, STREAM_THERE, STREAM_WORD_SIZE) != 0) {
-		engine_fail(e, ENGINE_OUT, "%s does not speak our protocol", e->next.node);
+		fail_out(out, " does not speak our protocol");
 		return;
 	}
 	loop_remove(&out->source);
 	if (!engine_count(e, ENGINE_OUT, &out->link, tcp_planned_back(),
-			  tcp_planned(e->order.total), &out->traffic))
+			  is_stripe(out) ? tcp_planned_stripe(out->n_bytes, out->n_pieces)
+					 : tcp_planned(out->n_bytes),
+			  &out->traffic))
 		return;
 	out->state = OUTBOUND_DONE;
 	engine_look(e);
 }
 
-static ssize_t read_answer(struct engine *e)
+static ssize_t read_answer(struct outbound *out)
 {
 	uint8_t answer;
-	ssize_t n = link_read(&e->out.link, &answer, 1);
+	ssize_t n = link_read(&out->link, &answer, 1);
 
 	if (n < 0)
 		return n;
 	if (answer == PREAMBLE_ACCEPTED)
-		e->out.state = OUTBOUND_BODY;
+		out->state = OUTBOUND_BODY;
 	else
-		engine_fail(e, ENGINE_OUT, "%s refused the stream", e->next.node);
+		fail_out(out, " refused the stream");
 	return 0;
 }
 
-static ssize_t read_word(struct engine *e)
+static ssize_t read_word(struct outbound *out)
 {
-	struct outbound *out = &e->out;
-
 	while (out->n_word < STREAM_WORD_SIZE) {
 		ssize_t n = link_read(&out->link, out->word + out->n_word,
 				      STREAM_WORD_SIZE - out->n_word);
@@ -222,30 +313,30 @@ static ssize_t read_word(struct engine *e)
 			return n;
 		out->n_word += (size_t)n;
 	}
-	finish(e);
+	finish(out);
 	return 0;
 }
 
 /* It has nothing to say while it takes: but it may hang up. */
-static ssize_t read_nothing(struct engine *e)
+static ssize_t read_nothing(struct outbound *out)
 {
 	char c;
-	ssize_t n = link_read(&e->out.link, &c, 1);
+	ssize_t n = link_read(&out->link, &c, 1);
 
 	if (n > 0)
-		engine_fail(e, ENGINE_OUT, "%s speaks before all was sent", e->next.node);
+		fail_out(out, " speaks before all was sent");
 	return n > 0 ? 0 : n;
 }
 
-static ssize_t read_more(struct engine *e)
+static ssize_t read_more(struct outbound *out)
 {
-	switch (e->out.state) {
+	switch (out->state) {
 	case OUTBOUND_ANSWER:
-		return read_answer(e);
+		return read_answer(out);
 	case OUTBOUND_WORD:
-		return read_word(e);
+		return read_word(out);
 	default:
-		return read_nothing(e);
+		return read_nothing(out);
 	}
 }
 
@@ -259,85 +350,87 @@ static int handshake(struct outbound *out)
 	return r;
 }
 
-static int check_connection(struct engine *e)
+static int check_connection(struct outbound *out)
 {
 	int error = 0;
 	socklen_t size = sizeof(error);
 
-	if (getsockopt(e->out.link.fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
+	if (getsockopt(out->link.fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
 		return -errno;
 	if (error == 0)
-		e->out.state = OUTBOUND_HANDSHAKE;
+		out->state = OUTBOUND_HANDSHAKE;
 	return -error;
 }
 
 /* Reads before it writes: what the other end said before it hung up says more than that it hung up. */
-static void advance(struct engine *e, bool is_readable)
+static void advance(struct outbound *out, bool is_readable)
 {
-	struct outbound *out = &e->out;
+	struct engine *e = out->engine;
 	ssize_t r = 0;
 
 	if (out->state == OUTBOUND_HANDSHAKE)
 		r = handshake(out);
 	if (r == 0 && is_readable && out->state > OUTBOUND_PREAMBLE) {
-		r = read_more(e);
+		r = read_more(out);
 		r = r == -EAGAIN ? 0 : r;
 	}
 	if (r == 0 && !engine_is_over(e) && out->state != OUTBOUND_DONE)
-		r = send_more(e);
+		r = send_more(out);
 	if (engine_is_over(e) || out->state == OUTBOUND_DONE)
 		return;
 	if (r < 0 && r != -EAGAIN)
-		fail(e, r);
+		fail(out, r);
 	else
 		loop_modify(&out->source, out->is_full ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 static void on_event(struct source *source, uint32_t events)
 {
-	struct engine *e = container_of(source, struct engine, out.source);
+	struct outbound *out = container_of(source, struct outbound, source);
 
-	if (e->out.state == OUTBOUND_CONNECTING) {
-		int r = check_connection(e);
+	if (out->state == OUTBOUND_CONNECTING) {
+		int r = check_connection(out);
 
 		if (r < 0) {
-			try_again(e, r);
+			try_again(out, r);
 			return;
 		}
 	}
-	advance(e, events & ~(uint32_t)EPOLLOUT);
+	advance(out, events & ~(uint32_t)EPOLLOUT);
 }
 
-void outbound_push(struct engine *e)
+void outbound_push(struct outbound *out)
 {
-	if (e->out.state == OUTBOUND_BODY && !e->out.is_full)
-		advance(e, false);
+	if (out->state == OUTBOUND_BODY && !out->is_full)
+		advance(out, false);
 }
 
 /* Whether the next node has something to do that it has not done. */
-static bool is_owed(struct engine *e)
+static bool is_owed(const struct outbound *out)
 {
-	return e->out.state != OUTBOUND_BODY || e->out.cursor.at < e->arrived ||
-	       link_is_queued(&e->out.link);
+	const struct stripes *s = &out->engine->stripes;
+
+	return out->state != OUTBOUND_BODY || out->is_header_due ||
+	       (out->has_piece && out->at < stripes_came(s, out->piece)) ||
+	       link_is_queued(&out->link);
 }
 
-void outbound_look(struct engine *e, uint64_t now_ns)
+void outbound_look(struct outbound *out, uint64_t now_ns)
 {
-	struct outbound *out = &e->out;
 	uint64_t acknowledged;
+	double seconds = (double)(now_ns - out->moved_ns) / 1e9;
 
 	if (out->state == OUTBOUND_NONE || out->state == OUTBOUND_DONE)
 		return;
 	acknowledged = link_acknowledged(&out->link);
-	if (out->cursor.at != out->seen_at || acknowledged != out->seen_acknowledged || !is_owed(e)) {
-		out->seen_at = out->cursor.at;
+	if (out->n_bytes != out->seen_at || acknowledged != out->seen_acknowledged || !is_owed(out)) {
+		out->seen_at = out->n_bytes;
 		out->seen_acknowledged = acknowledged;
 		out->moved_ns = now_ns;
-	} else if (now_ns > out->moved_ns + e->order.stall_ns) {
-		engine_fail(e, ENGINE_OUT,
-			    out->state == OUTBOUND_CONNECTING
-				    ? "%s could not be connected to for %.1f s"
-				    : "%s took nothing for %.1f s",
-			    e->next.node, (double)(now_ns - out->moved_ns) / 1e9);
+	} else if (now_ns > out->moved_ns + out->engine->order.stall_ns) {
+		if (out->state == OUTBOUND_CONNECTING)
+			fail_out(out, " could not be connected to for %.1f s", seconds);
+		else
+			fail_out(out, " took nothing for %.1f s", seconds);
 	}
 }

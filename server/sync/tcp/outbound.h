@@ -1,19 +1,21 @@
 /*
  * Outbound
  *
- * The stream to the next node: what is in memory here, as it arrives.
+ * The stream to the next node, or one of the stripes that it goes in: what is in memory here, as it arrives. Stripes
+ * take the next piece whenever they have sent one, so that a slow one takes fewer.
  */
 #pragma once
 
 #include "server/base/loop.h"
 #include "server/sync/base/cursor.h"
 #include "server/sync/base/preamble.h"
+#include "server/sync/base/stripes.h"
 #include "server/sync/tcp/link.h"
 
 struct engine;
 
 enum outbound_state {
-	OUTBOUND_NONE, /* not started, or there is no next node */
+	OUTBOUND_NONE, /* not started */
 	OUTBOUND_CONNECTING,
 	OUTBOUND_HANDSHAKE,
 	OUTBOUND_PREAMBLE,
@@ -25,13 +27,21 @@ enum outbound_state {
 };
 
 struct outbound {
+	struct engine *engine;
 	enum outbound_state state;
+	unsigned stripe;
 	struct source source;
 	struct timer retry;
 	struct link link;
+	bool has_piece;
+	uint64_t piece;
+	uint64_t at; /* bytes of it that were sent */
 	struct cursor cursor;
+	uint64_t n_pieces, n_bytes; /* that went over this link */
 	uint8_t preamble[PREAMBLE_SIZE];
-	size_t n_written; /* of the preamble, or of the end */
+	uint8_t header[STRIPES_HEADER_SIZE];
+	bool is_header_due;
+	size_t n_written; /* of the preamble, a header, or the end */
 	char word[STREAM_WORD_SIZE];
 	size_t n_word;
 	bool is_full; /* the socket, or this turn */
@@ -40,10 +50,10 @@ struct outbound {
 	struct traffic traffic; /* once it is done */
 };
 
-void outbound_init(struct outbound *out);
+void outbound_init(struct outbound *out, struct engine *e, unsigned stripe);
 void outbound_deinit(struct outbound *out);
-void outbound_start(struct engine *e);
+void outbound_start(struct outbound *out);
 /* More is in memory. */
-void outbound_push(struct engine *e);
+void outbound_push(struct outbound *out);
 /* Whether the next node is silent for too long while we wait for it. */
-void outbound_look(struct engine *e, uint64_t now_ns);
+void outbound_look(struct outbound *out, uint64_t now_ns);
