@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/json.h"
@@ -18,15 +19,18 @@
 struct link {
 	const char *from;
 	const char *to;
+	uint64_t stripes; /* pairs of interfaces that share the bytes */
 	uint64_t bytes;
 	uint64_t planned; /* on the wire; UINT64_MAX: TLS says later */
 };
 
 #define LINK(member) offsetof(struct link, member)
+#define COLUMN_STRIPES 2
 
 static const struct column columns[] = {
 	{"FROM", COLUMN_TEXT, LINK(from), .shown = true, .cut = true, .width = 0.4},
 	{"TO", COLUMN_TEXT, LINK(to), .shown = true, .cut = true, .width = 0.4},
+	{"STRIPES", COLUMN_U64, LINK(stripes), .shown = false},
 	{"BYTES", COLUMN_SIZE, LINK(bytes), .shown = true},
 	{"PLANNED", COLUMN_COUNTED, LINK(planned), .shown = true},
 	{},
@@ -91,6 +95,7 @@ static struct link link_of(const json_t *row)
 	return (struct link){
 		.from = agent_text(row, "from"),
 		.to = agent_text(row, "to"),
+		.stripes = agent_number(row, "stripes", 1),
 		.bytes = agent_number(row, "bytes", 0),
 		.planned = agent_number(row, "planned", UINT64_MAX),
 	};
@@ -135,13 +140,26 @@ static void print_sums(const struct push_plan *p, const char *buffer)
 	(void)puts("; nothing was sent");
 }
 
+/* Where no link has several, nobody is told of stripes. */
+static bool is_striped(const struct push_plan *p)
+{
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(p->links, i, row) if (link_of(row).stripes > 1) return true;
+	return false;
+}
+
 int push_plan_print(const struct push_plan *p, const struct cli *cli, const char *buffer)
 {
 	cleanup(table_deinit) struct table table = {};
+	struct column shown[sizeof(columns) / sizeof(columns[0])];
 	int r = 0;
 
+	memcpy(shown, columns, sizeof(columns));
+	shown[COLUMN_STRIPES].shown = is_striped(p);
 	if (json_array_size(p->links)) {
-		table_init(&table, cli, columns);
+		table_init(&table, cli, shown);
 		table_begin(&table, NULL, NULL);
 		put_links(p, &table);
 		r = table_end(&table);

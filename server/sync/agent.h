@@ -13,10 +13,10 @@
  *		agent_status()
  *	{"event":"plan", "sync", "kind", "buffer", "group", "role":"publisher", "term", "number", "epoch",
  *	 "schedule":"chain", "size", "changed", "total", "planned"|null, "takes_ns"|null, "n_links",
- *	 "links":[{"from", "to", "bytes", "planned"|null}]}
+ *	 "links":[{"from", "to", "stripes", "bytes", "planned"|null}]}
  *		before an epoch: of the version's `size` bytes `changed` are missing somewhere, and go over each link;
  *		`total` over all of them, `planned` on the wire, see tally.h; about how long, where rates were measured
- *		or limited. Links come from this node on, in one event or, where they are many, in several
+ *		or limited. Several interfaces carry a stripe of a link's bytes each. Links come from this node on, in one event or, where they are many, in several
  *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed"|"planned", "term", "number",
  *	 "phase"|null (in which it failed), "planned"|null, "bytes", "kernel", "started_ns", "ended_ns",
  *	 "nodes":[{"node", "state", "version"|null, "why"|null}],
@@ -35,6 +35,7 @@
 #include <stdint.h>
 
 #include "ipc/base/cleanup.h"
+#include "server/sync/base/stripes.h"
 #include "server/sync/edge.h"
 #include "server/sync/rights.h"
 
@@ -73,7 +74,8 @@ struct agent_config {
 	const struct group *groups;
 	unsigned n_groups;
 	const char *weightd_socket; /* NULL: where libweightd finds it */
-	const char *data_address; /* where our engines listen */
+	const char *data_addresses[STRIPES_MAX]; /* where our engines listen; one per interface */
+	unsigned n_data_addresses;
 	bool tls; /* of engines; the world adds the descriptors to what an engine's open has */
 	bool gloo; /* what we push and repair goes over Gloo; what others do, as they say */
 	uint64_t prepare_ns; /* to answer PREPARE, and for any other answer that moves no bytes */

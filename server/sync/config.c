@@ -174,15 +174,39 @@ static void set_listen(struct parser *p, const struct key *key, const char *valu
 		*text_of(p, key) = keep(p, value);
 }
 
-static void set_host(struct parser *p, const struct key *key, const char *value)
+static void add_data_address(struct parser *p, const struct key *key, const char *value)
 {
+	struct config *c = &p->config;
 	struct address at;
 
-	if (address_from_digits(value, 1, &at))
-		*text_of(p, key) = keep(p, value);
-	else
+	for (unsigned i = 0; i < c->n_data_addresses; i++)
+		if (!strcmp(c->data_addresses[i], value)) {
+			report(p, "'%s' has %s twice; name each address once", key->name, value);
+			return;
+		}
+	if (!address_from_digits(value, 1, &at))
 		report(p, "'%s' does not take '%s'; it takes an address in digits, without a port",
 		       key->name, value);
+	else if (c->n_data_addresses == STRIPES_MAX)
+		report(p, "'%s' has more than %d addresses", key->name, STRIPES_MAX);
+	else
+		c->data_addresses[c->n_data_addresses++] = keep(p, value);
+}
+
+/* One for each interface, between blanks or commas. */
+static void set_data_addresses(struct parser *p, const struct key *key, const char *value)
+{
+	cleanup(freep) char *copy = strdup(value);
+	char *rest = copy, *one;
+	unsigned n_errors = p->n_errors;
+
+	if (!copy)
+		report(p, "out of memory");
+	while (p->n_errors == n_errors && (one = strsep(&rest, " \t,")))
+		if (*one)
+			add_data_address(p, key, one);
+	if (p->n_errors == n_errors && !p->config.n_data_addresses)
+		report(p, "'%s' is empty; it takes an address in digits, without a port", key->name);
 }
 
 static void set_path(struct parser *p, const struct key *key, const char *value)
@@ -413,7 +437,7 @@ static void set_operators(struct parser *p, const struct key *key, const char *v
 static const struct key keys[] = {
 	KEY(SECTION_NODE, "name", set_name, FIELD(name)),
 	KEY(SECTION_NODE, "listen", set_listen, FIELD(listen)),
-	KEY(SECTION_NODE, "data-address", set_host, FIELD(data_address)),
+	KEY(SECTION_NODE, "data-address", set_data_addresses),
 	KEY(SECTION_NODE, "state", set_path, FIELD(state)),
 	KEY(SECTION_NODE, "socket", set_path, FIELD(socket)),
 	KEY(SECTION_NODE, "weightd", set_path, FIELD(weightd)),
@@ -711,28 +735,35 @@ static void check_peer(struct parser *p, unsigned i)
 		report_at(p, p->peer_lines[i], "%s", why);
 }
 
+static void check_data_address(struct parser *p, const char *address)
+{
+	char why[WHY_SIZE];
+	struct address at;
+
+	if (!strcmp(address, "0.0.0.0") || !strcmp(address, "::"))
+		report_at(p, 0,
+			  "[node] data-address has to be an address that other nodes can dial, not '%s'; "
+			  "write, say: data-address = 10.0.0.1",
+			  address);
+	else if (address_from_digits(address, 1, &at) &&
+		 !config_trusts(&p->config, (struct sockaddr *)&at.at, "[node] data-address", why))
+		report_at(p, 0, "%s", why);
+}
+
 /* Where engines listen, unless it is said: where the agent does. */
-static void choose_data_address(struct parser *p)
+static void choose_data_addresses(struct parser *p)
 {
 	struct config *c = &p->config;
-	char host[ADDRESS_TEXT_SIZE], why[WHY_SIZE];
-	struct address at;
+	char host[ADDRESS_TEXT_SIZE];
 
 	if (!c->listen)
 		return;
 	(void)address_format_host((struct sockaddr *)&c->listen_at.at, host);
-	if (!c->data_address)
-		c->data_address = keep(p, host);
-	if (!c->data_address)
-		return;
-	if (!strcmp(c->data_address, "0.0.0.0") || !strcmp(c->data_address, "::"))
-		report_at(p, 0,
-			  "[node] data-address has to be an address that other nodes can dial, not '%s'; "
-			  "write, say: data-address = 10.0.0.1",
-			  c->data_address);
-	else if (address_from_digits(c->data_address, 1, &at) &&
-		 !config_trusts(c, (struct sockaddr *)&at.at, "[node] data-address", why))
-		report_at(p, 0, "%s", why);
+	if (!c->n_data_addresses)
+		c->data_addresses[c->n_data_addresses++] = keep(p, host);
+	for (unsigned i = 0; i < c->n_data_addresses; i++)
+		if (c->data_addresses[i])
+			check_data_address(p, c->data_addresses[i]);
 }
 
 static void check(struct parser *p)
@@ -742,7 +773,7 @@ static void check(struct parser *p)
 		report_at(p, 0,
 			  "[data] engine = gloo sends weights in the clear; write security = none "
 			  "beside it, inside of trusted networks, or engine = tcp");
-	choose_data_address(p);
+	choose_data_addresses(p);
 	for (unsigned i = 0; i < p->config.n_peers; i++)
 		check_peer(p, i);
 	for (unsigned i = 0; i < p->config.n_groups; i++)

@@ -13,6 +13,7 @@
 #include "server/base/log.h"
 #include "server/sync/address.h"
 #include "server/sync/agent.h"
+#include "server/sync/base/stripes.h"
 
 #define CONFIG_PATH "/etc/weightd/sync.conf"
 #define CONFIG_NAME_MAX                                                                            \
@@ -33,7 +34,8 @@ struct config {
 	const char *name;
 	const char *listen; /* as it was written */
 	struct address listen_at;
-	const char *data_address;
+	const char *data_addresses[STRIPES_MAX];
+	unsigned n_data_addresses;
 	const char *state;
 	const char *socket;
 	const char *weightd; /* NULL: where libweightd finds it */

@@ -22,6 +22,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/base/planned.h"
 #include "server/sync/history.h"
+#include "server/sync/pairing.h"
 #include "server/sync/plan.h"
 
 #define CHUNK ((uint64_t)1 << 20)
@@ -32,19 +33,26 @@
 json_t *epoch_open_engine(struct agent *a, const char *sync, uint64_t epoch, uint64_t n_bytes,
 			  const char *from, const char *token, const struct ranges *ranges)
 {
-	return json_pack("{s:s, s:s, s:s?, s:s, s:I, s:s, s:s?, s:I, s:o, s:I, s:I, s:s}", "op",
-			 "open", "node", a->config->name, "from", from, "sync", sync, "epoch",
-			 (json_int_t)epoch, "address", a->config->data_address, "token", token,
-			 "n_bytes", (json_int_t)n_bytes, "ranges", ranges_to_json(ranges), "chunk",
-			 (json_int_t)CHUNK, "stall_ms", (json_int_t)(a->config->stall_ns / 1000000),
-			 "security", a->config->tls ? "tls" : "none");
+	json_t *addresses = a->config->n_data_addresses > 1 ? json_array() : NULL;
+
+	for (unsigned i = 0; addresses && i < a->config->n_data_addresses; i++)
+		json_array_append_new(addresses, json_string(a->config->data_addresses[i]));
+	return json_pack("{s:s, s:s, s:s?, s:s, s:I, s:s, s:o*, s:s?, s:I, s:o, s:I, s:I, s:s}",
+			 "op", "open", "node", a->config->name, "from", from, "sync", sync, "epoch",
+			 (json_int_t)epoch, "address", a->config->data_addresses[0], "addresses",
+			 addresses, "token", token, "n_bytes", (json_int_t)n_bytes, "ranges",
+			 ranges_to_json(ranges), "chunk", (json_int_t)CHUNK, "stall_ms",
+			 (json_int_t)(a->config->stall_ns / 1000000), "security",
+			 a->config->tls ? "tls" : "none");
 }
 
-uint64_t epoch_planned(const struct agent *a, bool gloo, const struct ranges *ranges)
+uint64_t epoch_planned(const struct agent *a, bool gloo, const struct ranges *ranges,
+		       unsigned n_stripes)
 {
 	if (a->config->tls)
 		return 0;
-	return gloo ? gloo_planned_stream(ranges, CHUNK) : tcp_planned(ranges_total(ranges));
+	return gloo ? gloo_planned_stream(ranges, CHUNK)
+		    : tcp_planned_striped(ranges_total(ranges), CHUNK, n_stripes);
 }
 
 /* --- Our own engine ----------------------------------------------------------------------------- */
@@ -80,11 +88,14 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 		}
 	} else if (strcmp(op, "done") == 0 && t->phase == PHASE_BYTES) {
 		t->engine_is_done = true;
-		metrics_on_sent(a, t->first->name, epoch_planned(a, a->config->gloo, &t->ranges),
+		metrics_on_sent(a, t->first->name,
+				epoch_planned(a, a->config->gloo, &t->ranges,
+					      pairing_count(a, t, NULL, t->first)),
 				json_object_get(message, "out"));
 		work_end(a, &t->engine);
 	} else {
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
+		pairing_note_broken(t, NULL, t->first, message);
 		engine_failed(a, t, why);
 		return;
 	}
@@ -362,6 +373,7 @@ static void settle_blame(struct agent *a, struct transaction *t)
 int epoch_begin(struct agent *a, struct transaction *t)
 {
 	settle_blame(a, t);
+	pairing_settle(a, t);
 	if (t->epoch >= EPOCHS_MAX &&
 	    t->phase != PHASE_BYTES) /* that went well: who waited has its turn */
 		lose_worst(a, t);
@@ -406,18 +418,20 @@ int epoch_plan(struct agent *a, struct transaction *t)
 	return 0;
 }
 
-static json_t *next_of(const struct member *m)
+static json_t *next_of(const struct agent *a, const struct transaction *t,
+		       const struct member *from, const struct member *m)
 {
-	return m ? json_pack("{s:s, s:s, s:I, s:s, s:s*}", "node", m->name, "address", m->address,
-			     "port", (json_int_t)m->port, "token", m->token, "hello",
-			     m->hello[0] ? m->hello : NULL)
+	return m ? json_pack("{s:s, s:s, s:I, s:s, s:s*, s:o*}", "node", m->name, "address",
+			     m->address, "port", (json_int_t)m->port, "token", m->token, "hello",
+			     m->hello[0] ? m->hello : NULL, "stripes", pairing_tell(a, t, from, m))
 		 : json_null();
 }
 
 void epoch_start(struct agent *a, struct transaction *t)
 {
 	const char *from = a->config->name, *hello = t->engine_hello;
-	const char *address = a->config->data_address;
+	const char *address = a->config->data_addresses[0];
+	const struct member *before = NULL;
 
 	t->phase = PHASE_BYTES;
 	t->epoch_ns = t->moved_ns = agent_now(a);
@@ -425,19 +439,21 @@ void epoch_start(struct agent *a, struct transaction *t)
 	for (struct member *m = t->first; m; m = m->next) {
 		m->moved_ns = t->epoch_ns;
 		member_set_state(a, t, m, MEMBER_MOVING);
-		member_tell(a, t, m, "start",
-			    json_pack("{s:I, s:o, s:s, s:s*, s:I, s:s*}", "epoch",
-				      (json_int_t)t->epoch, "next", next_of(m->next), "from", from,
-				      "from_address", a->config->gloo ? address : NULL, "max_rate",
-				      (json_int_t)t->max_rate, "from_hello",
-				      hello[0] ? hello : NULL));
+		member_tell(
+			a, t, m, "start",
+			json_pack("{s:I, s:o, s:s, s:I, s:s*, s:I, s:s*}", "epoch",
+				  (json_int_t)t->epoch, "next", next_of(a, t, m, m->next), "from",
+				  from, "from_stripes", (json_int_t)pairing_count(a, t, before, m),
+				  "from_address", a->config->gloo ? address : NULL, "max_rate",
+				  (json_int_t)t->max_rate, "from_hello", hello[0] ? hello : NULL));
 		from = m->name;
 		address = m->address;
 		hello = m->hello;
+		before = m;
 	}
 	work_tell(a, &t->engine,
-		  json_pack("{s:s, s:o, s:I}", "op", "start", "next", next_of(t->first), "max_rate",
-			    (json_int_t)t->max_rate),
+		  json_pack("{s:s, s:o, s:I}", "op", "start", "next", next_of(a, t, NULL, t->first),
+			    "max_rate", (json_int_t)t->max_rate),
 		  NULL, 0);
 }
 
@@ -489,6 +505,26 @@ static bool is_in_digits(const char *address)
 	       inet_pton(AF_INET6, address, &ignored) == 1;
 }
 
+static int read_ways(const struct agent *a, struct member *m, const json_t *message)
+{
+	if (m->n_ways < 2 || a->config->gloo)
+		return 0;
+	if (pairing_read(m, message) < 0)
+		return -1;
+	for (unsigned i = 0; i < m->n_ways; i++)
+		if (!is_in_digits(m->ways[i].address))
+			return -1;
+	return 0;
+}
+
+static bool may_dial_all(const struct agent *a, const struct member *m, char why[WHY_SIZE])
+{
+	for (unsigned i = 0; m->n_ways > 1 && !a->config->gloo && i < m->n_ways; i++)
+		if (!a->edge->may_dial(a->world, m->ways[i].address, m->name, why))
+			return false;
+	return true;
+}
+
 void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
 {
 	const char *address, *hello;
@@ -500,12 +536,13 @@ void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, c
 	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0 ||
 	    !is_in_digits(address) || field_number(message, "port", 65535, &m->port) < 0 ||
 	    !m->port || field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
-	    (a->config->gloo && !hello) || take_missing(t, m, message) < 0) {
+	    (a->config->gloo && !hello) || read_ways(a, m, message) < 0 ||
+	    take_missing(t, m, message) < 0) {
 		member_is_wrong(a, t, m, "opened");
 		return;
 	}
 	/* Otherwise whoever is before it in the chain would fail for it. */
-	if (!a->edge->may_dial(a->world, address, m->name, why)) {
+	if (!a->edge->may_dial(a->world, address, m->name, why) || !may_dial_all(a, m, why)) {
 		member_fail(a, t, m, "listens where nobody may dial it (%s)", why);
 		return;
 	}
@@ -580,7 +617,9 @@ void epoch_on_done(struct agent *a, struct transaction *t, struct member *m, con
 	m->done = t->expected;
 	t->moved_ns = agent_now(a);
 	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
-	tally_add(&t->tally, epoch_planned(a, a->config->gloo, &t->ranges),
+	tally_add(&t->tally,
+		  epoch_planned(a, a->config->gloo, &t->ranges,
+				pairing_count(a, t, epoch_before(t, m), m)),
 		  json_object_get(message, "in"));
 	measure(a, t, m);
 	member_set_state(a, t, m, MEMBER_READY);
@@ -647,6 +686,8 @@ static void blame(struct agent *a, struct transaction *t, struct member *m, cons
 	(void)field_string_or_null(message, "from", NODE_MAX, &from);
 	(void)field_string_or_null(message, "to", NODE_MAX, &to);
 	c = culprit_of(a, t, m, from, to);
+	if (c.is_link && (c.ends[0] == m || c.ends[1] == m))
+		pairing_note_broken(t, c.ends[0], c.ends[1], message);
 	if (t->culprit.by ? !t->culprit.is_link || (c.is_link && c.place >= t->culprit.place)
 			  : t->broke_why[0])
 		return;

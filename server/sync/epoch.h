@@ -33,8 +33,9 @@ struct member *epoch_before(const struct transaction *t, const struct member *m)
 /* Bytes per second into its members, of those that were ever measured; 0: nobody was. */
 uint64_t epoch_median_rate(const struct agent *a, const struct transaction *t);
 
-/* Bytes that a link carries for these ranges, towards the receiver; 0: unknown, as it is under TLS. */
-uint64_t epoch_planned(const struct agent *a, bool gloo, const struct ranges *ranges);
+/* Bytes that a link carries for these ranges in so many stripes, towards the receiver; 0: unknown, as it is under TLS. */
+uint64_t epoch_planned(const struct agent *a, bool gloo, const struct ranges *ranges,
+		       unsigned n_stripes);
 
 /* What an engine is told first. `from` and `token` are NULL at the source. */
 json_t *epoch_open_engine(struct agent *a, const char *sync, uint64_t epoch, uint64_t n_bytes,

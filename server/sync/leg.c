@@ -11,6 +11,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/epoch.h"
 #include "server/sync/history.h"
+#include "server/sync/pairing.h"
 #include "server/sync/repair.h"
 #include "server/sync/transaction.h"
 
@@ -34,30 +35,63 @@ static void engine_over(struct agent *a, struct party *p, uint64_t done)
 	party_set_state(a, p, PARTY_READY, 0);
 }
 
-void leg_break(struct agent *a, struct party *p, uint64_t done, const char *from, const char *to,
-	       const char *why)
+/* `stripe` may be NULL. */
+static void tell_broken(struct agent *a, struct party *p, uint64_t done, const char *from,
+			const char *to, const char *why, json_t *stripe)
 {
 	engine_over(a, p, done);
 	party_tell(a, p, "broken",
-		   json_pack("{s:I, s:s, s:s?, s:s?, s:o}", "epoch", (json_int_t)p->epoch, "why",
-			     why, "from", from, "to", to, "missing", ranges_to_json(&p->missing)));
+		   json_pack("{s:I, s:s, s:s?, s:s?, s:o, s:O*}", "epoch", (json_int_t)p->epoch,
+			     "why", why, "from", from, "to", to, "missing",
+			     ranges_to_json(&p->missing), "stripe", stripe));
+}
+
+void leg_break(struct agent *a, struct party *p, uint64_t done, const char *from, const char *to,
+	       const char *why)
+{
+	tell_broken(a, p, done, from, to, why, NULL);
+}
+
+/* Where its engine listens, if at several addresses. -EBADMSG. */
+static int describe_ports(const struct agent *a, const struct party *p, const json_t *opened,
+			  json_t **ret)
+{
+	unsigned n = a->config->n_data_addresses;
+	json_t *ports;
+	const json_t *port;
+	size_t i;
+
+	*ret = NULL;
+	if (n == 1 || p->gloo)
+		return 0;
+	if (field_array(opened, "ports", STRIPES_MAX, &ports) < 0 || json_array_size(ports) != n)
+		return -EBADMSG;
+	*ret = json_array();
+	json_array_foreach(ports, i, port)
+		json_array_append_new(*ret, json_pack("{s:s, s:I}", "address",
+						      a->config->data_addresses[i], "port",
+						      json_integer_value(port)));
+	return 0;
 }
 
 static void on_engine_opened(struct agent *a, struct party *p, const json_t *message)
 {
 	const char *hello;
+	json_t *stripes;
 	uint64_t port;
 
 	if (p->state != PARTY_OPENING || field_number(message, "port", 65535, &port) < 0 || !port ||
-	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0) {
+	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
+	    describe_ports(a, p, message, &stripes) < 0) {
 		leg_break(a, p, 0, NULL, NULL, "the engine answered something else than was asked");
 		return;
 	}
 	party_set_state(a, p, PARTY_OPEN, 0);
 	party_tell(a, p, "opened",
-		   json_pack("{s:I, s:s, s:I, s:o, s:s*}", "epoch", (json_int_t)p->epoch, "address",
-			     a->config->data_address, "port", (json_int_t)port, "missing",
-			     ranges_to_json(&p->missing), "hello", hello));
+		   json_pack("{s:I, s:s, s:I, s:o*, s:o, s:s*}", "epoch", (json_int_t)p->epoch,
+			     "address", a->config->data_addresses[0], "port", (json_int_t)port,
+			     "stripes", stripes, "missing", ranges_to_json(&p->missing), "hello",
+			     hello));
 }
 
 static void on_engine_progress(struct agent *a, struct party *p, const json_t *message)
@@ -91,11 +125,12 @@ static void on_engine_done(struct agent *a, struct party *p, const json_t *messa
 		return;
 	}
 	p->done = p->expected;
-	planned = epoch_planned(a, p->gloo, &p->ranges);
+	planned = epoch_planned(a, p->gloo, &p->ranges, p->n_stripes_in);
 	tally_add(&p->tally, planned, in);
 	metrics_on_received(a, p->from, planned, in);
 	if (p->to[0])
-		metrics_on_sent(a, p->to, planned, out);
+		metrics_on_sent(a, p->to, epoch_planned(a, p->gloo, &p->ranges, p->n_stripes_out),
+				out);
 	engine_over(a, p, p->expected);
 	party_tell(a, p, "done",
 		   json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)p->epoch, "in", in, "out",
@@ -112,7 +147,7 @@ static void on_engine_failed(struct agent *a, struct party *p, const json_t *mes
 	(void)field_string_or_null(message, "to", NODE_MAX, &to);
 	if (field_number(message, "done", p->expected, &done) < 0 || done < p->done)
 		done = p->done;
-	leg_break(a, p, done, from, to, why);
+	tell_broken(a, p, done, from, to, why, json_object_get(message, "stripe"));
 }
 
 bool leg_is_under_way(const struct party *p)
@@ -207,7 +242,7 @@ void leg_on_open(struct agent *a, struct party *p, const json_t *message)
 }
 
 /* Where the bytes go on to: null, or all of it. */
-static int check_next(const json_t *next, const char **ret_node)
+static int check_next(const struct agent *a, const json_t *next, const char **ret_node)
 {
 	const char *address;
 	uint8_t token[32];
@@ -219,7 +254,7 @@ static int check_next(const json_t *next, const char **ret_node)
 	if (field_string(next, "node", NODE_MAX, ret_node) < 0 ||
 	    field_string(next, "address", 255, &address) < 0 ||
 	    field_number(next, "port", 65535, &port) < 0 || !port ||
-	    field_bytes(next, "token", token, 32) < 0)
+	    field_bytes(next, "token", token, 32) < 0 || !pairing_is_sound(a, next))
 		return -EBADMSG;
 	return 0;
 }
@@ -228,16 +263,19 @@ void leg_on_start(struct agent *a, struct party *p, const json_t *message)
 {
 	json_t *next = json_object_get(message, "next");
 	const char *to = NULL, *hello, *from_address;
-	uint64_t max_rate, whole_ns = 0;
+	uint64_t max_rate, n_stripes, whole_ns = 0;
 
-	if (p->state != PARTY_OPEN || !next || check_next(next, &to) < 0 ||
-	    field_string_or_null(message, "from_hello", HELLO_MAX, &hello) < 0 ||
+	if (p->state != PARTY_OPEN || !next || check_next(a, next, &to) < 0 ||
+	    field_number_or(message, "from_stripes", STRIPES_MAX, 1, &n_stripes) < 0 ||
+	    !n_stripes || field_string_or_null(message, "from_hello", HELLO_MAX, &hello) < 0 ||
 	    field_string_or_null(message, "from_address", 255, &from_address) < 0 ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
 		party_out_of_order(a, p, "start");
 		return;
 	}
 	snprintf(p->to, sizeof(p->to), "%s", to ? to : "");
+	p->n_stripes_in = (unsigned)n_stripes;
+	p->n_stripes_out = (unsigned)json_array_size(json_object_get(next, "stripes"));
 	p->reported_ns = agent_now(a);
 	if (max_rate)
 		whole_ns = p->begun_ns + 2 * agent_time_to_move(a, p->document->n_bytes, max_rate);

@@ -243,8 +243,11 @@ static void on_created(struct agent *a, struct party *p, const json_t *message, 
 	p->idle_ns = agent_now(a) + repair_patience(a);
 	party_set_state(a, p, PARTY_READY, 0);
 	party_tell(a, p, "ready",
-		   json_pack("{s:I, s:o}", "n_missing", (json_int_t)p->changed, "missing",
-			     ranges_to_json(&p->missing)));
+		   json_pack("{s:I, s:o, s:o*}", "n_missing", (json_int_t)p->changed, "missing",
+			     ranges_to_json(&p->missing), "n_addresses",
+			     a->config->n_data_addresses > 1
+				     ? json_integer(a->config->n_data_addresses)
+				     : NULL));
 }
 
 static void on_verified(struct agent *a, struct party *p, const json_t *message)

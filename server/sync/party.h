@@ -50,6 +50,7 @@ struct party {
 	struct work engine;
 	uint64_t epoch; /* the last that was opened */
 	bool gloo; /* its engine */
+	unsigned n_stripes_in, n_stripes_out;
 	char from[NODE_MAX + 1];
 	char to[NODE_MAX + 1]; /* "": the last of the chain */
 	struct ranges ranges; /* what the epoch carries */

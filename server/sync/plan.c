@@ -5,9 +5,10 @@
 #include "server/sync/plan.h"
 
 #include "server/sync/epoch.h"
+#include "server/sync/pairing.h"
 
 #define LINKS_OF_PIECE                                                                             \
-	128 /* of 350 bytes at most, beside what the event has else: below TALK_SIZE_MAX */
+	128 /* of 370 bytes at most, beside what the event has else: below TALK_SIZE_MAX */
 
 /*
  * By the slowest of those that were measured; UINT64_MAX: nobody was. Who never was cannot be told apart from
@@ -28,7 +29,13 @@ static json_t *number_or_null(uint64_t n, bool is_known)
 	return is_known ? json_integer((json_int_t)n) : json_null();
 }
 
-/* Without links. */
+static uint64_t over_link(const struct agent *a, const struct transaction *t,
+			  const struct member *from, const struct member *to)
+{
+	return epoch_planned(a, a->config->gloo, &t->ranges, pairing_count(a, t, from, to));
+}
+
+/* Without links; `wire`: bytes over all of them. */
 static json_t *piece(const struct agent *a, const struct transaction *t, unsigned n_links,
 		     uint64_t wire)
 {
@@ -44,29 +51,34 @@ static json_t *piece(const struct agent *a, const struct transaction *t, unsigne
 			 (json_int_t)t->epoch, "schedule", "chain", "size", (json_int_t)d->n_bytes,
 			 "changed", (json_int_t)t->expected, "total",
 			 (json_int_t)(n_links * t->expected), "planned",
-			 number_or_null(n_links * wire, !a->config->tls), "takes_ns",
+			 number_or_null(wire, !a->config->tls), "takes_ns",
 			 number_or_null((uint64_t)takes, rate != UINT64_MAX && takes < 9e18),
 			 "n_links", (int)n_links, "links");
 }
 
 void plan_tell(struct agent *a, const struct transaction *t)
 {
-	uint64_t wire = epoch_planned(a, a->config->gloo, &t->ranges);
 	const char *from = a->config->name;
-	const struct member *m = t->first;
+	const struct member *m = t->first, *before = NULL;
 	unsigned n_links = 0;
+	uint64_t wire = 0;
 
-	for (const struct member *at = m; at; at = at->next)
-		n_links++;
+	for (const struct member *at = m; at; before = at, at = at->next, n_links++)
+		wire += over_link(a, t, before, at);
+	before = NULL;
 	do {
 		json_t *event = piece(a, t, n_links, wire), *links = json_object_get(event, "links");
 
 		for (unsigned i = 0; m && i < LINKS_OF_PIECE; i++, m = m->next) {
-			json_array_append_new(
-				links, json_pack("{s:s, s:s, s:I, s:o}", "from", from, "to",
-						 m->name, "bytes", (json_int_t)t->expected,
-						 "planned", number_or_null(wire, !a->config->tls)));
+			json_array_append_new(links,
+					      json_pack("{s:s, s:s, s:I, s:I, s:o}", "from", from,
+							"to", m->name, "stripes",
+							(json_int_t)pairing_count(a, t, before, m),
+							"bytes", (json_int_t)t->expected, "planned",
+							number_or_null(over_link(a, t, before, m),
+								       !a->config->tls)));
 			from = m->name;
+			before = m;
 		}
 		agent_event(a, event);
 	} while (m);

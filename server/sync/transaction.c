@@ -561,12 +561,17 @@ static void on_want(struct agent *a, struct transaction *t, struct member *m, co
 
 static void on_ready(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
 {
+	uint64_t n_ways;
+
 	if (m->state != MEMBER_ASKED || m->is_queued ||
+	    field_number_or(message, "n_addresses", STRIPES_MAX, 1, &n_ways) < 0 || !n_ways ||
 	    ranges_from_json(json_object_get(message, "missing"), t->document->n_bytes,
-			     &m->missing) < 0)
+			     &m->missing) < 0) {
 		member_is_wrong(a, t, m, "ready");
-	else
-		member_set_state(a, t, m, MEMBER_READY);
+		return;
+	}
+	m->n_ways = (unsigned)n_ways;
+	member_set_state(a, t, m, MEMBER_READY);
 }
 
 static void on_refuse(struct agent *a, struct transaction *t, struct member *m,

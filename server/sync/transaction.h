@@ -7,6 +7,7 @@
 #pragma once
 
 #include "server/sync/base/ranges.h"
+#include "server/sync/base/stripes.h"
 #include "server/sync/head.h"
 #include "server/sync/tally.h"
 
@@ -62,9 +63,16 @@ struct member {
 	uint64_t version;
 	char *why;
 
+	unsigned n_ways; /* addresses that it has for bytes */
+	uint8_t n_torn[STRIPES_MAX]; /* epochs that broke over one of them */
+
 	/* of this epoch */
 	char address[256];
 	uint64_t port;
+	struct data_way {
+		char address[46];
+		uint64_t port;
+	} ways[STRIPES_MAX]; /* if it has more than that one: all */
 	char token[65];
 	char hello[HELLO_MAX + 1]; /* what its neighbours' engines have to know of its one; "": nothing */
 	struct member *next; /* of the chain; NULL: the last one */
@@ -125,6 +133,11 @@ struct transaction {
 		unsigned n_times;
 	} broken[EPOCHS_MAX]; /* links, of all epochs */
 	unsigned n_broken;
+	struct {
+		struct member *from, *to; /* `to` NULL: none broke */
+		unsigned place;
+	} torn; /* the stripe over which the epoch broke */
+	uint8_t n_torn[STRIPES_MAX]; /* the same as member::n_torn, of this node */
 
 	struct tally tally; /* of all members */
 	struct metrics_stay stay;

@@ -161,7 +161,16 @@ static bool may_start(struct world *w, const json_t *start, char why[WHY_SIZE])
 	const char *node = json_string_value(json_object_get(next, "node"));
 	const char *to = json_string_value(json_object_get(next, "address"));
 	const char *from = json_string_value(json_object_get(start, "from_address"));
+	const json_t *stripe;
+	size_t i;
 
+	json_array_foreach(json_object_get(next, "stripes"), i, stripe)
+	{
+		const char *at = json_string_value(json_object_get(stripe, "address"));
+
+		if (at && !edge_may_dial(w, at, node ? node : "the next node", why))
+			return false;
+	}
 	return (!to || edge_may_dial(w, to, node ? node : "the next node", why)) &&
 	       (!from || edge_may_dial(w, from, "the node before it", why));
 }
@@ -473,13 +482,14 @@ static int fill_agent_config(struct world *w)
 		.groups = c->groups,
 		.n_groups = c->n_groups,
 		.weightd_socket = c->weightd,
-		.data_address = c->data_address,
+		.n_data_addresses = c->n_data_addresses,
 		.tls = c->data_tls,
 		.gloo = c->data_gloo,
 		.prepare_ns = c->prepare_ns,
 		.stall_ns = c->stall_ns,
 		.max_bytes = c->max_bytes,
 	};
+	memcpy(w->agent_config.data_addresses, c->data_addresses, sizeof(c->data_addresses));
 	for (unsigned i = 0; names && addresses && i < c->n_peers; i++) {
 		names[i] = c->peers[i].name;
 		addresses[i] = c->peers[i].address;

@@ -339,6 +339,13 @@ def test_every_error_is_told_with_its_line_and_the_way_out(tmp_path):
     *(({"group main": {"mode": mode}}, f"'mode' does not take '{mode}'; it takes octal digits of r and w, with both for the "
        "owner, which is the agent: 0600, 0640, 0644") for mode in ("0755", "440", "0244", "64", "06440", "rw-r-----", "-640", "0o640")),
     ({"group main": {"group": "nobody-has-this-group"}}, "there is no group 'nobody-has-this-group'; give the name of one"),
+    ({"data": {"security": "none", "trusted": "10.1.0.0/16"}, "node": {"data-address": "10.1.2.3, 10.2.2.3"}},
+     "10.2.2.3 of [node] data-address is in no"),
+    ({"node": {"data-address": "10.1.2.3 10.2.2.3 10.1.2.3"}}, "'data-address' has 10.1.2.3 twice"),
+    ({"node": {"data-address": "10.1.2.3 b"}}, "'data-address' does not take 'b'"),
+    ({"node": {"data-address": "10.1.2.3 0.0.0.0"}}, "not '0.0.0.0'"),
+    ({"node": {"data-address": " ".join(f"10.{i}.0.1" for i in range(9))}}, "'data-address' has more than 8 addresses"),
+    ({"node": {"data-address": ","}}, "'data-address' is empty"),
     ({"node": {"listen": "0.0.0.0:7400"}}, "[node] data-address has to be an address that other nodes can dial, not '0.0.0.0'"),
 ])
 def test_what_does_not_fit_together_is_refused(make, settings, error):

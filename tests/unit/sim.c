@@ -790,7 +790,8 @@ static void node_init(struct sim *s, unsigned i)
 		.peer_addresses = n->peers,
 		.groups = &s->group,
 		.n_groups = 1,
-		.data_address = "127.0.0.1",
+		.data_addresses = {"127.0.0.1", "127.0.0.2"},
+		.n_data_addresses = s->options.n_addresses ? s->options.n_addresses : 1,
 		.prepare_ns = 10 * SIM_SECOND,
 		.stall_ns = 5 * SIM_SECOND,
 	};

@@ -67,6 +67,7 @@ struct sim_node {
 struct sim_options {
 	unsigned n_nodes;
 	unsigned n_publishers; /* the first ones; 0: one */
+	unsigned n_addresses; /* of each for bytes, at most 2; 0: one */
 	enum policy policy;
 	uint64_t n_bytes; /* of a version; 0: 64 MiB */
 	uint64_t n_changed; /* bytes of it that the one before had not; 0: all are others */

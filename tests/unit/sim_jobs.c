@@ -363,6 +363,16 @@ static void tick_later(struct sim *s)
 	sim_queue_push(s, (struct event){.at_ns = s->now_ns + TICK, .kind = EVENT_TICK});
 }
 
+/* As the real one: if it has several addresses, a port for each. */
+static json_t *ports_of(const struct job *j, const json_t *addresses)
+{
+	json_t *ports = addresses && !j->is_source ? json_array() : NULL;
+
+	for (size_t i = 0; ports && i < json_array_size(addresses); i++)
+		json_array_append_new(ports, json_integer((json_int_t)(1 + (j->id + i) % 65535)));
+	return ports;
+}
+
 void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
 {
 	struct sim *s = j->node->sim;
@@ -385,8 +395,9 @@ void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsig
 		j->expected = ranges_total(&j->ranges);
 		j->stall_ns = sim_number(message, "stall_ms") * MS;
 		say(j, sim_jitter(s, 5 * MS),
-		    json_pack("{s:s, s:I}", "op", "opened", "port",
-			      (json_int_t)(j->is_source ? 0 : 1 + j->id % 65535)),
+		    json_pack("{s:s, s:I, s:o*}", "op", "opened", "port",
+			      (json_int_t)(j->is_source ? 0 : 1 + j->id % 65535), "ports",
+			      ports_of(j, json_object_get(message, "addresses"))),
 		    -1, -1);
 		return;
 	}

@@ -30,6 +30,9 @@ enum lie {
 	LIE_BEHIND, /* by the link from it */
 	LIE_ADDRESS, /* about where it is: some programs can read that, and engines cannot */
 	LIE_ELSEWHERE, /* it is where none of us may dial */
+	LIE_FEWER, /* it has two addresses, and then does not say which */
+	LIE_SECOND, /* the second of its addresses is none */
+	LIE_ALSO_ELSEWHERE, /* the second is where none of us may dial */
 };
 
 struct hostile {
@@ -66,6 +69,14 @@ static void say_broken(struct sim *s, unsigned node, const json_t *about, const 
 		      "missing", all_of_it(s)));
 }
 
+static json_t *stripes_of(const struct hostile *h)
+{
+	if (h->lie != LIE_SECOND && h->lie != LIE_ALSO_ELSEWHERE)
+		return NULL;
+	return json_pack("[{s:s, s:i}, {s:s, s:i}]", "address", "127.0.0.1", "port", 7, "address",
+			 h->lie == LIE_SECOND ? "localhost" : ELSEWHERE, "port", 8);
+}
+
 static void answer_open(struct sim *s, unsigned node, const json_t *message)
 {
 	struct hostile *h = s->userdata;
@@ -78,12 +89,12 @@ static void answer_open(struct sim *s, unsigned node, const json_t *message)
 		say_broken(s, node, message, h->from[node], s->nodes[node].name);
 	else
 		say(s, node, message, "opened",
-		    json_pack("{s:s, s:i, s:o}", "address",
+		    json_pack("{s:s, s:i, s:o, s:o*}", "address",
 			      h->lie == LIE_ADDRESS     ? "127.1"
 			      : h->lie == LIE_ELSEWHERE ? ELSEWHERE
 							: "127.0.0.1",
-			      "port", 7, "missing", all_of_it(s)));
-	h->n_lies += h->lie == LIE_ADDRESS || h->lie == LIE_ELSEWHERE;
+			      "port", 7, "missing", all_of_it(s), "stripes", stripes_of(h)));
+	h->n_lies += h->lie >= LIE_ADDRESS;
 }
 
 static void answer_start(struct sim *s, unsigned node, const json_t *message)
@@ -108,7 +119,9 @@ static bool lie(struct sim *s, unsigned from, unsigned to, const json_t *message
 	if (strcmp(type, "prepare") == 0 && h->lie == LIE_QUEUED)
 		say(s, to, message, "queued", json_object());
 	else if (strcmp(type, "prepare") == 0)
-		say(s, to, message, "ready", json_pack("{s:o}", "missing", all_of_it(s)));
+		say(s, to, message, "ready",
+		    json_pack("{s:o, s:i}", "missing", all_of_it(s), "n_addresses",
+			      h->lie >= LIE_FEWER ? 2 : 1));
 	else if (strcmp(type, "open") == 0 && h->lie != LIE_QUEUED)
 		answer_open(s, to, message);
 	else if (strcmp(type, "start") == 0)
@@ -186,12 +199,15 @@ static void test_who_is_nowhere_is_lost_alone_and_at_once(void **state)
 {
 	(void)state;
 	assert_lost_at_once(LIE_ADDRESS);
+	assert_lost_at_once(LIE_FEWER);
+	assert_lost_at_once(LIE_SECOND);
 }
 
 static void test_who_is_where_nobody_may_dial_is_lost_alone_and_at_once(void **state)
 {
 	(void)state;
 	assert_lost_at_once(LIE_ELSEWHERE);
+	assert_lost_at_once(LIE_ALSO_ELSEWHERE);
 }
 
 static void test_who_breaks_links_of_its_own_is_lost_alone(void **state)

@@ -16,9 +16,19 @@
 #include "server/sync/base/planned.h"
 #include "server/sync/base/talk.h"
 #include "sim.h"
+#include "sim_jobs.h"
 
 #define S SIM_SECOND
 #define MIB ((uint64_t)1 << 20)
+
+static struct sim *world_of(unsigned n, unsigned n_addresses)
+{
+	struct sim *s = sim_new(&(struct sim_options){
+		.n_nodes = n, .policy = POLICY_ALL, .seed = n + 33, .n_addresses = n_addresses});
+
+	sim_run(s, S);
+	return s;
+}
 
 static struct sim *world(unsigned n, enum policy policy)
 {
@@ -118,6 +128,38 @@ static void test_a_push_says_before_what_every_member_gets(void **state)
 			assert_int_equal(s->nodes[i].n_received, s->options.n_bytes);
 		sim_free(s);
 	}
+}
+
+static void test_several_addresses_carry_a_stripe_of_each_link(void **state)
+{
+	struct sim *s = world_of(3, 2);
+	uint64_t wire = tcp_planned_striped(s->options.n_bytes, MIB, 2);
+
+	(void)state;
+	assert_int_equal(wire, s->options.n_bytes + 2 * (192 + 16) + s->options.n_bytes / MIB * 16);
+	push_and_wait(s, "committed");
+	for (size_t i = 0; i < n_links(s); i++) {
+		assert_number(link_of(s, i), "stripes", 2);
+		assert_number(link_of(s, i), "planned", wire);
+	}
+	assert_int_equal(planned(s, "planned"), 2 * wire);
+	sim_free(s);
+}
+
+/* Each would be so slow that it looked like one that stalls. */
+static void test_a_rate_that_is_low_is_not_split(void **state)
+{
+	struct sim *s = world_of(2, 2);
+	cleanup(json_freep) json_t *request = json_pack("{s:s, s:I}", "buffer", "m", "max_rate",
+							(json_int_t)2 * STRIPES_RATE_MIN - 1);
+	char sync[SYNC_ID_SIZE], why[WHY_SIZE];
+
+	(void)state;
+	sim_add_version(&s->nodes[0], ++s->n_contents, s->options.n_bytes);
+	assert_int_equal(agent_plan(s->nodes[0].agent, request, sync, why), 0);
+	await_end(s, "planned");
+	assert_number(link_of(s, 0), "stripes", 1);
+	sim_free(s);
 }
 
 static void test_a_plan_is_that_of_the_push_and_moves_nothing(void **state)
@@ -293,6 +335,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_push_says_before_what_every_member_gets),
+		cmocka_unit_test(test_several_addresses_carry_a_stripe_of_each_link),
+		cmocka_unit_test(test_a_rate_that_is_low_is_not_split),
 		cmocka_unit_test(test_a_plan_is_that_of_the_push_and_moves_nothing),
 		cmocka_unit_test(test_a_plan_leaves_the_way_to_a_push_at_once),
 		cmocka_unit_test(test_a_plan_fails_as_the_push_would),
