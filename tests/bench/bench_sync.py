@@ -10,6 +10,8 @@ broadcast    from the start until every receiver has every byte; medians of the 
              it are done again. "predicted_s": what `weightctl sync plan` says of that engine's schedule at that line
 changed      a whole push, from attach to commit, of a version of which 2 % of the leaves are others than before;
              "whole_seconds" and "whole_wire_bytes" are those of the first push, which moves all of it
+stripes      a broadcast by weightd-sync-tcp to one node, over one and over two interfaces that are as fast as "rates_mbit"
+             says: "over_one" is the seconds over the first alone through these
 growth       seconds with three receivers over seconds with one, less 1
 all-reduce   the mean of as many fp32 tensors as there are "nodes", by weightd-sync-gloo, from the start until all have
              all of it. "ratio_to_line" is to the bound of a ring: 2 (nodes - 1) / nodes of the bytes, at that line.
@@ -45,6 +47,8 @@ BLOCK = bytearray(os.urandom(16 * machine.MIB))
 BLOCK[::4] = bytes(len(BLOCK) // 4)
 BLOCK[3::4] = bytes(b & 0x1f | 0x20 for b in BLOCK[3::4])
 LINE_S = 2
+STRIPED = 128 * machine.MIB, 3
+STRIPE_RATES = (200,), (200, 200), (200, 50)  # Mb/s of each interface
 SCHEDULES = {"tcp": "chain", "gloo": "chain", "rsync": "one-to-all", "gloo-broadcast": "binomial", "openmpi": "binomial"}
 
 
@@ -64,6 +68,7 @@ def measure(report):
             measure_engine(report, net, engine)
         for engine, broadcast in peers_sync.ENGINES.items():
             measure_peer(report, net, engine, broadcast)
+    measure_stripes(report)
     changed_sync.measure(report, RATE)
 
 
@@ -102,6 +107,21 @@ def measure_chain(report, net, engine, n_bytes, rounds):
                                                 receivers + 1, n_bytes, rounds,
                                                 lambda: broadcast_chain(net, engine, memory, receivers))
     report.line(name="growth", engine=engine, bytes=n_bytes, from_one_to_three=medians[3] / medians[1] - 1)
+
+
+def measure_stripes(report):
+    n_bytes, rounds = STRIPED
+    one = None
+    with netns.Net(2, interfaces=2) as net, contextlib.closing(Memory(n_bytes)) as memory:
+        fill(memory)
+        for rates in STRIPE_RATES:
+            for i in range(2):
+                for j, rate in enumerate(rates):
+                    net.rate(i, f"{rate}mbit", j)
+            seconds = statistics.median(broadcast_chain(net, "tcp", memory, 1, stripes=len(rates))[0] for _ in range(rounds))
+            one = one or seconds
+            report.line(name="stripes", engine="tcp", stripes=len(rates), rates_mbit=list(rates), bytes=n_bytes, seconds=seconds,
+                        over_one=one / seconds, rounds=rounds)
 
 
 def measure_average(report, net, nodes):
@@ -153,9 +173,10 @@ def measure_rounds(report, net, what, copies, n_bytes, rounds, once, over_line=1
     return seconds
 
 
-def broadcast_chain(net, engine, memory, receivers):
+def broadcast_chain(net, engine, memory, receivers, stripes=1):
     """Seconds, and those of the root on a processor."""
-    with Chain(["a", "b", "c", "d"][:receivers + 1], memory, net=net, engine=engine, chunk=CHUNKS[engine]) as chain:
+    with Chain(["a", "b", "c", "d"][:receivers + 1], memory, net=net, engine=engine,
+               chunk=CHUNKS[engine] if stripes == 1 else machine.MIB, stripes=[stripes] * (receivers + 1)) as chain:
         for received in chain.memories[1:]:
             received.provide()
         started = time.monotonic()
