@@ -139,6 +139,9 @@ FAKE_NCCL_LACKING := build/fake/nccl-lacking/libnccl.so.2
 FAKE_NCCL_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,\
 	$(wildcard tests/fake/nccl/*.c ipc/base/*.c) tests/fake/failure.c tests/fake/state.c)
 
+# And a kernel with TLS, for a program that is started with it in LD_PRELOAD.
+FAKE_KTLS := $(if $(HAVE_OPENSSL),build/fake/ktls.so)
+
 ifeq ($(V),0)
 Q := @
 say = @printf '  %-7s %s\n' '$(1)' '$@';
@@ -157,7 +160,7 @@ unit: $(UNIT)
 demos: $(DEMO)
 benches: $(BENCHES) $(B)/unit/tool_flip
 soaks: $(SOAK)
-fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING)
+fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_KTLS)
 gpu-programs: $(GPU)
 man: $(MAN)
 
@@ -251,6 +254,9 @@ build/fake/obj/%.o: %.c Makefile
 $(FAKE): $(FAKE_OBJECTS) tests/fake/libcuda.map
 	$(call say,LINK)$(CC) -pthread -shared -Wl,-soname,$(@F) -Wl,--version-script=tests/fake/libcuda.map \
 		-Wl,--no-undefined -o $@ $(FAKE_OBJECTS)
+
+build/fake/ktls.so: build/fake/obj/tests/fake/ktls/ktls.o
+	$(call say,LINK)$(CC) -shared -Wl,--no-undefined -o $@ $^ $(call libs,openssl)
 
 $(FAKE_NCCL): tests/fake/nccl/libnccl.map
 $(FAKE_NCCL_LACKING): tests/fake/nccl/lacking.map

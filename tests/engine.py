@@ -220,10 +220,12 @@ class Chain:
     Engines of these names, the first one the source of `memory`, on loopback or in the nodes of a Net.
 
     engines, memories   by place in the chain
+    prefix              what each of them is started by
     stripes             how many addresses each has; one engine of a link uses as many as the other
     """
 
-    def __init__(self, names, memory, ranges=None, net=None, fds=None, engine="tcp", stripes=None, **orders):
+    def __init__(self, names, memory, ranges=None, net=None, fds=None, engine="tcp", stripes=None, prefix=(), **orders):
+        self.prefix = tuple(prefix)
         self.stripes = stripes or [1] * len(names)
         self.names, self.fds, self.engine = names, fds or {}, engine
         self.ranges = ranges if ranges is not None else [[0, memory.size]] if memory.size else []
@@ -244,7 +246,7 @@ class Chain:
 
     def _open(self, i):
         prefix = ("nsenter", f"--net=/run/netns/{self.net.nodes[i].name}", "--") if self.net else ()
-        self.engines.append(Engine(prefix, self.engine))
+        self.engines.append(Engine((*prefix, *self.prefix), self.engine))
         memory = self.memories[i] if i else self.memories[0].lend()
         self.engines[i].open(memory, self.ranges, self.fds.get(self.names[i], ()), **(
             {"node": self.names[i], "from": self.names[i - 1] if i else None, "token": self.tokens[i],

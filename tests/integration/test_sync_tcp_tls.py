@@ -1,5 +1,6 @@
 """weightd-sync-tcp under TLS: the two nodes of a link prove their names, and strangers wait outside."""
 import contextlib
+import pathlib
 import random
 import select
 import socket
@@ -13,6 +14,7 @@ from pki import Authority
 
 TOKEN = "11" * 32
 SECRET = b"secret" * 1000
+ULP = "/proc/sys/net/ipv4/tcp_available_ulp"
 STALL_MS = 4_000  # of who is not who it should be; that shows at once, unless somebody starves
 
 
@@ -52,8 +54,36 @@ def test_every_byte_arrives_and_the_kernel_counts_the_same(authority, fds, names
         ends = chain.await_done()
         for i in range(len(names) - 1):
             assert chain.memories[i + 1].read() == data
-            assert ends[i]["out"] == ends[i + 1]["in"]
+            assert ends[i]["out"]["bytes"] == ends[i + 1]["in"]["bytes"]
             assert ends[i]["out"]["bytes"] == ends[i]["out"]["kernel"] > planned(n_bytes)
+
+
+@pytest.mark.parametrize("stripes", (1, 2))
+def test_a_kernel_that_does_tls_is_given_the_memory_and_not_the_bytes(authority, fds, stripes):
+    """None here does: one is played, by OpenSSL. What a link carries is then what the kernel counts."""
+    fake = features.BUILD.with_name("build") / "fake/ktls.so"
+    features.require("fakes", "the stand-in for kTLS is not built (make fakes)", available=fake.exists())
+    features.require("preload", "a sanitizer has to be loaded first", available=features.BUILD.name == "build")
+    data = random.Random(3).randbytes(3 * CHUNK + 7)
+    pems = {name: fds(authority, authority.node(name)) for name in "abc"}
+    with Chain(["a", "b", "c"], Memory(data), fds=pems, stripes=[stripes] * 3, prefix=["env", f"LD_PRELOAD={fake}"]) as chain:
+        chain.start()
+        ends = chain.await_done()
+        assert [memory.read() == data for memory in chain.memories[1:]] == [True, True]
+        for i, end in enumerate(ends[:2]):
+            assert end["out"]["tls"] == "kernel" and end["out"]["bytes"] == end["out"]["kernel"] > planned(len(data)), end
+            assert ends[i + 1]["in"]["bytes"] == end["out"]["bytes"], ends
+            assert f"{'ab'[i]}: the kernel does TLS towards {'bc'[i]}" in chain.engines[i].read_log()
+
+
+def test_a_kernel_without_tls_is_passed_over_in_silence(authority, fds):
+    features.require("kernel without TLS", available="tls" not in pathlib.Path(ULP).read_text().split())
+    pems = {name: fds(authority, authority.node(name)) for name in "ab"}
+    with Chain(["a", "b"], Memory(SECRET), fds=pems) as chain:
+        chain.start()
+        ends = chain.await_done()
+        assert (ends[0]["out"]["tls"], ends[1]["in"]["tls"]) == ("openssl", "openssl"), ends
+        assert chain.engines[0].read_log() == "" and chain.memories[1].read() == SECRET
 
 
 def test_what_is_on_the_wire_is_not_what_is_in_memory(authority, fds):

@@ -37,7 +37,7 @@ MAY_INCLUDE = {
 THIRD_PARTY = {
     r"xxhash\.h": ["ipc/hash.c"],
     r"jansson\.h": ["ipc/reshard/split.c", "libclient/load/", "libclient/weightctl/", "server/sync/", "tests/unit/", "tests/fuzz/"],
-    r"openssl/.*": ["libclient/weightctl/pki-openssl.c", "server/sync/", "tests/unit/"],
+    r"openssl/.*": ["libclient/weightctl/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/link.cc", "tests/bench/peers/"],
     r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],
     r"ini\.h": ["server/base/ini-inih.c"],

@@ -131,6 +131,14 @@ static void add_traffic(struct traffic *sum, const struct traffic *t)
 	sum->kernel_sent += t->kernel_sent;
 }
 
+/* All stripes have the same cipher, and so the same answer. */
+static const char *who_encrypts(const struct engine *e, bool is_in)
+{
+	return (is_in ? e->in[0].link.is_kernel_receiving : e->out[0].link.is_kernel_sending)
+		       ? "kernel"
+		       : "openssl";
+}
+
 /* Of a link; where it has several stripes, of each of these, too. */
 static json_t *describe_link(const struct engine *e, bool is_in)
 {
@@ -150,6 +158,8 @@ static json_t *describe_link(const struct engine *e, bool is_in)
 	link = describe_traffic(&sum, is_in);
 	if (stripes)
 		json_object_set_new(link, "stripes", stripes);
+	if (e->tls)
+		json_object_set_new(link, "tls", json_string(who_encrypts(e, is_in)));
 	return link;
 }
 

@@ -98,7 +98,11 @@ int link_handshake(struct link *l)
 	ERR_clear_error();
 	errno = 0;
 	r = SSL_do_handshake(l->tls);
-	return r == 1 ? 0 : of_tls(l, r);
+	if (r != 1)
+		return of_tls(l, r);
+	l->is_kernel_sending = BIO_get_ktls_send(SSL_get_wbio(l->tls));
+	l->is_kernel_receiving = BIO_get_ktls_recv(SSL_get_rbio(l->tls));
+	return 0;
 }
 
 ssize_t link_read(struct link *l, void *to, uint64_t size)
@@ -145,12 +149,30 @@ ssize_t link_write(struct link *l, const void *from, uint64_t size)
 	return n;
 }
 
+/*
+ * OpenSSL has nothing of its own to send then: whatever was written before was written to its end. It says as
+ * sendfile() does how much of it went; a key update would fail, but neither of us ever asks for one.
+ */
+static ssize_t write_file_tls(struct link *l, int fd, uint64_t offset, uint64_t size)
+{
+	ossl_ssize_t n;
+
+	ERR_clear_error();
+	errno = 0;
+	n = SSL_sendfile(l->tls, fd, (off_t)offset, size, 0);
+	if (n < 0)
+		return of_tls(l, -1);
+	return n ? n : -EIO; /* the memory ended before its size */
+}
+
 ssize_t link_write_memory(struct link *l, const struct memory *m, uint64_t offset, uint64_t size)
 {
 	off_t at = (off_t)offset;
 	ssize_t n;
 
 	size = size < AT_ONCE_MAX ? size : AT_ONCE_MAX;
+	if (l->is_kernel_sending)
+		return write_file_tls(l, m->fd, offset, size);
 	if (l->tls)
 		return write_tls(l, m->map + offset, size);
 	n = sendfile(l->fd, m->fd, &at, size);
@@ -193,7 +215,7 @@ static bool has_peers_fin(const struct tcp_info *info)
 /*
  * bytes_acked has our SYN in it where we connected, and would have our FIN, but this is asked before there is
  * one; bytes_received has the peer's FIN. What was written and is not acknowledged yet is in the queue, which
- * has to be the same before and after.
+ * has to be the same before and after. The records that the kernel makes are counted by it alone.
  */
 int link_traffic(const struct link *l, struct traffic *ret)
 {
@@ -217,5 +239,9 @@ int link_traffic(const struct link *l, struct traffic *ret)
 		.kernel_sent = (uint64_t)info.tcpi_bytes_acked + (uint64_t)after -
 			       (l->is_ours ? 1u : 0u),
 	};
+	if (l->is_kernel_receiving)
+		ret->received = ret->kernel_received;
+	if (l->is_kernel_sending)
+		ret->sent = ret->kernel_sent;
 	return 0;
 }

@@ -17,6 +17,8 @@ struct link {
 	int fd;
 	SSL *tls; /* NULL: none */
 	bool is_ours; /* we connected */
+	bool is_kernel_sending; /* it encrypts, and takes bytes from a file */
+	bool is_kernel_receiving;
 	uint64_t read; /* without TLS */
 	uint64_t written;
 };
@@ -45,7 +47,7 @@ int link_handshake(struct link *l);
 
 ssize_t link_read(struct link *l, void *to, uint64_t size);
 ssize_t link_write(struct link *l, const void *from, uint64_t size);
-/* Bytes of the memory, by the kernel alone where there is no TLS. */
+/* Bytes of the memory, by the kernel alone where there is no TLS, or where that is the kernel's. */
 ssize_t link_write_memory(struct link *l, const struct memory *m, uint64_t offset, uint64_t size);
 
 /* What was written and read so far, FIN and SYN not counted. */

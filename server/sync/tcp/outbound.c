@@ -7,6 +7,7 @@
 
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/base/log.h"
 #include "server/sync/base/planned.h"
 #include "server/sync/tcp/engine.h"
 #include "server/sync/tcp/tls.h"
@@ -346,6 +347,9 @@ static int handshake(struct outbound *out)
 
 	if (r == 0)
 		out->state = OUTBOUND_PREAMBLE;
+	if (out->link.is_kernel_sending)
+		log_info("%s: the kernel does TLS towards %s", out->engine->order.node,
+			 out->engine->next.node);
 	out->is_full = r == -EAGAIN && SSL_want_write(out->link.tls);
 	return r;
 }

@@ -95,6 +95,8 @@ static bool set_rules(SSL_CTX *context)
 					  SSL_MODE_RELEASE_BUFFERS);
 	(void)SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
 	SSL_CTX_set_read_ahead(context, 1);
+	/* Where the kernel has it, and for ciphers that it knows: link.c asks after the handshake. */
+	(void)SSL_CTX_set_options(context, SSL_OP_ENABLE_KTLS);
 	SSL_CTX_set_default_read_buffer_len(context, RECORDS_READ);
 	/* Nobody comes back; a ticket would be on the wire beside what is counted. */
 	return SSL_CTX_set_num_tickets(context, 0) == 1 &&
