@@ -65,13 +65,22 @@ static void put_time(FILE *f)
 /* A plan of many links comes in several events. */
 static void put_links(FILE *f, const json_t *event)
 {
-	const json_t *links = json_object_get(event, "links");
+	const json_t *links = json_object_get(event, "links"), *link;
 	char text[SIZE_TEXT_MAX];
+	uint64_t n, n_stripes = 1;
+	size_t i;
 
 	if (!json_is_array(links))
 		return;
 	(void)fprintf(f, "  plan, %s over each of %zu links",
 		      size_text(text, agent_number(event, "changed", 0)), json_array_size(links));
+	json_array_foreach(links, i, link)
+	{
+		n = agent_number(link, "stripes", 1);
+		n_stripes = n > n_stripes ? n : n_stripes;
+	}
+	if (n_stripes > 1)
+		(void)fprintf(f, ", in up to %ju stripes", (uintmax_t)n_stripes);
 }
 
 /* "2026-11-21T06:35:37Z  5f3a9c0011223344  llama 1.7  b: bytes, 312.0 MB of 1.0 GB, 118.0 MB/s" */

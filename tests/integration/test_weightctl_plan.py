@@ -154,3 +154,7 @@ def test_fields_of_a_plan_may_be_anything(make_agent, value):
 def test_watch_tells_of_a_plan(make_agent):
     agent = make_agent(watch=[{"event": "watching"}, plan_event([("a", "b"), ("b", "c")]), {"end": True}])
     assert ctl(agent, "sync", "watch", "-q").stdout.endswith("llama 1.8  plan, 1.1 GB over each of 2 links\n")
+    event = plan_event([("a", "b"), ("b", "c")])
+    event["links"][1]["stripes"] = 2
+    agent = make_agent(watch=[{"event": "watching"}, event, {"end": True}])
+    assert ctl(agent, "sync", "watch", "-q").stdout.endswith("over each of 2 links, in up to 2 stripes\n")
