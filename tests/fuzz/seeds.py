@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator, fuzz_sync_preamble, _moves and _split: tests/fuzz/seeds.py
+"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator, fuzz_sync_preamble, _moves, _split and _patch: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
@@ -272,10 +272,36 @@ SPLITS = {
     "no-json": b"{",
 }
 
+# --- sync_patch: server/sync/base/patch.h ---
+
+NOT_CHANGED, SPARSE2, SPARSE4, DENSE = range(4)
+
+
+def patch(n_bytes, *blocks, magic=b"wdpatch\1", n_blocks=None):
+    """Of blocks (index, count, mode, payload)."""
+    head = magic + struct.pack("<QQQ", n_bytes, len(blocks) if n_blocks is None else n_blocks, n_bytes) + HASH * 2 + bytes(32)
+    return head + b"".join(struct.pack("<QII", *block[:3]) for block in blocks) + b"".join(block[3] for block in blocks)
+
+
+def sparse(width, *places):
+    return len(places), SPARSE2 if width == 2 else SPARSE4, struct.pack(f"<{len(places)}H", *places) + b"v" * width * len(places)
+
+
+PATCHES = {
+    "empty": patch(1 << 20), "two-bytes": patch(1 << 20, (3, *sparse(2, 0, 7, 65535))),
+    "four-bytes": patch(1 << 20, (0, *sparse(4, 1, 32767))), "behind-the-block": patch(1 << 20, (0, *sparse(4, 32768))),
+    "both": patch(1 << 18, (0, *sparse(4, 1)), (1, *sparse(2, 2))), "dense": patch(10, (0, 0, DENSE, b"0123456789")),
+    "last-is-short": patch((1 << 17) + 8, (0, *sparse(2, 1)), (1, *sparse(2, 3))), "cut-element": patch(10, (0, *sparse(2, 1))),
+    "not-changed": patch(1 << 20, (0, 0, NOT_CHANGED, b"")), "twice": patch(1 << 20, (1, *sparse(2, 1)), (1, *sparse(2, 1))),
+    "other-release": patch(16, magic=b"wdpatch\2"), "too-many": patch(1 << 50, n_blocks=1 << 33), "cut": patch(1 << 20)[:100],
+    "tail": patch(1 << 20) + b"x",
+}
+
 
 def main():
     for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR,
-                          "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS}.items():
+                          "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS,
+                          "sync_patch": PATCHES}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)
