@@ -38,8 +38,9 @@ static const struct column columns[] = {
 
 struct sums {
 	const char *schedule;
+	const char *by; /* full, leaves or patch */
 	uint64_t size; /* of the version */
-	uint64_t changed; /* of that, what some node lacks */
+	uint64_t changed; /* of that, what some node lacks, or the bytes of the patch */
 	uint64_t total; /* over all links */
 	uint64_t planned;
 	uint64_t takes_ns; /* UINT64_MAX: no rate is known */
@@ -49,6 +50,7 @@ struct sums {
 
 static const struct column sums_columns[] = {
 	COLUMN("SCHEDULE", COLUMN_TEXT, SUMS(schedule)),
+	COLUMN("BY", COLUMN_TEXT, SUMS(by)),
 	COLUMN("SIZE", COLUMN_SIZE, SUMS(size)),
 	COLUMN("CHANGED", COLUMN_SIZE, SUMS(changed)),
 	COLUMN("TOTAL", COLUMN_SIZE, SUMS(total)),
@@ -82,6 +84,7 @@ static struct sums sums_of(const struct push_plan *p)
 {
 	return (struct sums){
 		.schedule = agent_text(p->sums, "schedule"),
+		.by = agent_text(p->sums, "by"),
 		.size = agent_number(p->sums, "size", 0),
 		.changed = agent_number(p->sums, "changed", 0),
 		.total = agent_number(p->sums, "total", 0),
@@ -121,6 +124,7 @@ static void print_sums(const struct push_plan *p, const char *buffer)
 	const char *version = sync_version_text(sync_version_of(p->sums));
 	size_t n = json_array_size(p->links);
 	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX];
+	const bool is_same = s.total == n * s.changed; /* for all of them */
 
 	escape_name(stdout, buffer);
 	if (!n) {
@@ -132,7 +136,9 @@ static void print_sums(const struct push_plan *p, const char *buffer)
 	if (s.changed < s.size)
 		(void)printf(" (%.1f%% of %s)", 100 * (double)s.changed / (double)s.size,
 			     size_text(b, s.size));
-	(void)printf(" to %s%zu node%s", n > 1 ? "each of " : "", n, n == 1 ? "" : "s");
+	if (s.by && !strcmp(s.by, "patch"))
+		(void)fputs(is_same ? " as a patch" : ", partly as a patch,", stdout);
+	(void)printf(" to %s%zu node%s", n > 1 && is_same ? "each of " : "", n, n == 1 ? "" : "s");
 	if (n > 1)
 		(void)printf(", %s in all", size_text(a, s.total));
 	if (s.takes_ns != UINT64_MAX)

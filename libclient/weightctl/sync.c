@@ -32,23 +32,35 @@ struct sync_share sync_share_of(const json_t *o)
 	return (struct sync_share){
 		.size = agent_number(o, "size", UINT64_MAX),
 		.changed = agent_number(o, "changed", UINT64_MAX),
+		.patch = agent_number(o, "patch", UINT64_MAX),
+		.differ = agent_number(o, "differ", UINT64_MAX),
 	};
 }
 
 /* What is hardly anything, or nearly all, is not shown as nothing, or all. */
-const char *sync_share_text(struct sync_share s)
+static const char *part_text(uint64_t part, uint64_t size)
 {
 	static char text[16];
-	double percent = 100 * (double)s.changed / (double)s.size;
+	double percent = 100 * (double)part / (double)size;
 
-	if (s.size == UINT64_MAX || s.changed > s.size || !s.size)
+	if (size == UINT64_MAX || part > size || !size)
 		return NULL;
-	if (s.changed && percent < 0.1)
+	if (part && percent < 0.1)
 		return "<0.1%";
-	if (s.changed != s.size && percent > 99.9)
+	if (part != size && percent > 99.9)
 		return ">99.9%";
 	(void)snprintf(text, sizeof(text), percent < 100 ? "%.1f%%" : "%.0f%%", percent);
 	return text;
+}
+
+const char *sync_share_text(struct sync_share s)
+{
+	return part_text(s.patch != UINT64_MAX ? s.patch : s.changed, s.size);
+}
+
+const char *sync_density_text(struct sync_share s)
+{
+	return part_text(s.differ, s.size);
 }
 
 /* The one id among `rows` that begins with `arg`. */

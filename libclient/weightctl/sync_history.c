@@ -20,6 +20,7 @@ struct past {
 	const char *group;
 	const char *state;
 	const char *phase;
+	const char *by;
 	const char *why;
 	struct sync_version version;
 	struct sync_share share;
@@ -44,6 +45,12 @@ static const char *share(const void *row, bool json)
 	return sync_share_text(((const struct past *)row)->share);
 }
 
+static const char *density(const void *row, bool json)
+{
+	(void)json;
+	return sync_density_text(((const struct past *)row)->share);
+}
+
 static const struct column columns[] = {
 	{"SYNC", COLUMN_TEXT, PAST(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
 	{"KIND", COLUMN_TEXT, PAST(kind), .help = "push, or repair of a node that was behind",
@@ -60,8 +67,12 @@ static const struct column columns[] = {
 	{"BYTES", COLUMN_COUNTED, PAST(bytes), .help = "on the wire, as the nodes counted them",
 	 .shown = true},
 	{"SIZE", COLUMN_COUNTED, PAST(share.size), .help = "bytes of the version"},
-	{"CHANGED", COLUMN_COUNTED, PAST(share.changed), .help = "of them, that had to travel"},
-	{"SHARE", COLUMN_WORD, .word = share, .help = "of SIZE, that changed", .shown = true},
+	{"CHANGED", COLUMN_COUNTED, PAST(share.changed), .help = "of them, in parts that differ"},
+	{"PATCH", COLUMN_COUNTED, PAST(share.patch), .help = "bytes that travelled instead of those"},
+	{"DIFFER", COLUMN_COUNTED, PAST(share.differ), .help = "bytes of elements that differed"},
+	{"BY", COLUMN_TEXT, PAST(by), .help = "what travelled: full, leaves or patch", .shown = true},
+	{"SHARE", COLUMN_WORD, .word = share, .help = "of SIZE, that travelled", .shown = true},
+	{"DENSITY", COLUMN_WORD, .word = density, .help = "of SIZE, that differed by elements"},
 	{"KERNEL", COLUMN_COUNTED, PAST(kernel), .help = "the same, as their kernels did"},
 	{"PLANNED", COLUMN_COUNTED, PAST(planned), .help = "the same before any moved; not of TLS"},
 	{"STARTED", COLUMN_TIME, PAST(started_ns), .help = "when it began (UTC)"},
@@ -93,6 +104,7 @@ static struct past past_of(const json_t *row)
 		.why = agent_text(row, "why"),
 		.version = sync_version_of(row),
 		.share = sync_share_of(row),
+		.by = agent_text(row, "by"),
 		.n_nodes = count_of(row, "nodes"),
 		.planned = agent_number(row, "planned", UINT64_MAX),
 		.bytes = agent_number(row, "bytes", UINT64_MAX),

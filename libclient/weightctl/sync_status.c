@@ -25,6 +25,7 @@ struct part {
 	const char *node;
 	const char *phase;
 	const char *from;
+	const char *by;
 	const char *why;
 	struct sync_version version;
 	struct sync_share share;
@@ -50,6 +51,12 @@ static const char *share(const void *row, bool json)
 	return sync_share_text(((const struct part *)row)->share);
 }
 
+static const char *density(const void *row, bool json)
+{
+	(void)json;
+	return sync_density_text(((const struct part *)row)->share);
+}
+
 static const struct column columns[] = {
 	{"SYNC", COLUMN_TEXT, PART(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
 	{"KIND", COLUMN_TEXT, PART(kind), .help = "push, or repair of a node that was behind"},
@@ -64,6 +71,7 @@ static const struct column columns[] = {
 	{"NODE", COLUMN_TEXT, PART(node), .help = "that gets the version", .shown = true,
 	 .cut = true, .width = 4},
 	{"PHASE", COLUMN_TEXT, PART(phase), .help = "where it is; see weightctl(1)", .shown = true},
+	{"BY", COLUMN_TEXT, PART(by), .help = "what travels: full, leaves or patch", .shown = true},
 	{"DONE", COLUMN_SIZE, PART(done), .help = "bytes that it has", .shown = true},
 	{"EXPECTED", COLUMN_SIZE, PART(expected), .help = "of so many", .shown = true},
 	{"RATE", COLUMN_RATE, PART(rate), .help = "bytes a second into it", .shown = true},
@@ -72,8 +80,11 @@ static const struct column columns[] = {
 	 .cut = true, .width = 4},
 	{"SLOW", COLUMN_BOOL, PART(slow), .help = "its link is; those behind it in the chain wait"},
 	{"SIZE", COLUMN_COUNTED, PART(share.size), .help = "bytes of the version"},
-	{"CHANGED", COLUMN_COUNTED, PART(share.changed), .help = "of them, that had to travel"},
-	{"SHARE", COLUMN_WORD, .word = share, .help = "of SIZE, that changed"},
+	{"CHANGED", COLUMN_COUNTED, PART(share.changed), .help = "of them, in parts that differ"},
+	{"PATCH", COLUMN_COUNTED, PART(share.patch), .help = "bytes that travel instead of those"},
+	{"DIFFER", COLUMN_COUNTED, PART(share.differ), .help = "bytes of elements that differ"},
+	{"SHARE", COLUMN_WORD, .word = share, .help = "of SIZE, that travels"},
+	{"DENSITY", COLUMN_WORD, .word = density, .help = "of SIZE, that differs by elements"},
 	{"EPOCH", COLUMN_U64, PART(epoch), .help = "attempts to move the bytes, this one included"},
 	{"WHY", COLUMN_TEXT, PART(why), .help = "it is so; below the table, too"},
 	{},
@@ -93,6 +104,7 @@ static struct part part_of(const json_t *row)
 		.why = agent_text(row, "why"),
 		.version = sync_version_of(row),
 		.share = sync_share_of(row),
+		.by = agent_text(row, "by"),
 		.done = agent_number(row, "done", 0),
 		.expected = agent_number(row, "expected", 0),
 		.rate = agent_number(row, "rate", 0),

@@ -12,12 +12,15 @@
  *		a node of a sync that we coordinate, or we as a member of one, went a step on; phases are those of
  *		agent_status()
  *	{"event":"plan", "sync", "kind", "buffer", "group", "role":"publisher", "term", "number", "epoch",
- *	 "schedule":"chain", "size", "changed", "total", "planned"|null, "takes_ns"|null, "n_links",
+ *	 "schedule":"chain", "by", "size", "changed", "total", "planned"|null, "takes_ns"|null, "n_links",
  *	 "links":[{"from", "to", "stripes", "bytes", "planned"|null}]}
- *		before an epoch: of the version's `size` bytes `changed` are missing somewhere, and go over each link;
+ *		before an epoch, and once before those of a dry run: of the version's `size` bytes `changed` are missing
+ *		somewhere, or a patch has as many, and go over each link;
  *		`total` over all of them, `planned` on the wire, see tally.h; about how long, where rates were measured
  *		or limited. Several interfaces carry a stripe of a link's bytes each. Links come from this node on, in one event or, where they are many, in several
  *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed"|"planned", "term", "number",
+ *	 "size"|null, "changed"|null (bytes of leaves that somebody lacked), "by":"full"|"leaves"|"patch"|null,
+ *	 "patch"|null (its bytes), "differ"|null (bytes of elements that it changes),
  *	 "phase"|null (in which it failed), "planned"|null, "bytes", "kernel", "started_ns", "ended_ns",
  *	 "nodes":[{"node", "state", "version"|null, "why"|null}],
  *	 "error": a sentence, on failure}
@@ -78,6 +81,7 @@ struct agent_config {
 	unsigned n_data_addresses;
 	bool tls; /* of engines; the world adds the descriptors to what an engine's open has */
 	bool gloo; /* what we push and repair goes over Gloo; what others do, as they say */
+	bool patches; /* what we pushed last is kept in memory, so that the next one travels as a patch of it */
 	uint64_t prepare_ns; /* to answer PREPARE, and for any other answer that moves no bytes */
 	uint64_t stall_ns; /* without a byte, or without an answer of a connected peer */
 	uint64_t max_bytes; /* of one version; 0: as many as weightd admits */
@@ -133,7 +137,7 @@ const char *agent_sync_group(const struct agent *a, const char *sync);
 
 /*
  * A row per (sync, node) of what is under way, and of the last syncs that ended; all of them where `sync` is
- * NULL. {sync, kind, buffer, group, term, number, role, node, phase, done, expected, rate, epoch, why, from,
+ * NULL. {sync, kind, buffer, group, term, number, role, size, changed, by, patch, differ, node, phase, done, expected, rate, epoch, why, from,
  * slow}. Phases: "attach", "prepare", "ready", "open", "bytes", "moved", "verify", "verified", "commit",
  * "committed", "failed", "absent", "unknown", "planned".
  */

@@ -225,6 +225,13 @@ static void set_level(struct parser *p, const struct key *key, const char *value
 		       key->name, value);
 }
 
+static void set_patches(struct parser *p, const struct key *key, const char *value)
+{
+	if (strcmp(value, "yes") != 0 && strcmp(value, "no") != 0)
+		report(p, "'%s' does not take '%s'; it takes yes or no", key->name, value);
+	p->config.patches = strcmp(value, "no") != 0;
+}
+
 static void set_engine(struct parser *p, const struct key *key, const char *value)
 {
 	if (strcmp(value, "tcp") != 0 && strcmp(value, "gloo") != 0)
@@ -447,6 +454,7 @@ static const struct key keys[] = {
 	KEY(SECTION_TLS, "key", set_path, FIELD(key)),
 	KEY(SECTION_DATA, "security", set_security),
 	KEY(SECTION_DATA, "engine", set_engine),
+	KEY(SECTION_DATA, "patches", set_patches),
 	KEY(SECTION_DATA, "trusted", set_trusted, .repeats = true),
 	KEY(SECTION_PEER, "address", set_address),
 	KEY(SECTION_GROUP, "members", set_members, .repeats = true),
@@ -852,6 +860,7 @@ int config_parse(const char *path, const char *text, size_t size, struct config 
 			{
 				.log_level = LOG_LEVEL_INFO,
 				.data_tls = true,
+				.patches = true,
 				.max_bytes = memory_of_all(),
 				.prepare_ns = 10ull * SECOND_NS,
 				.stall_ns = 5ull * SECOND_NS,

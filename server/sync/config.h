@@ -47,6 +47,7 @@ struct config {
 
 	bool data_tls;
 	bool data_gloo;
+	bool patches; /* of what is pushed, from one version to the next */
 	struct network *trusted; /* with bytes in the clear */
 	unsigned n_trusted;
 

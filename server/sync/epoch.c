@@ -21,6 +21,7 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/base/planned.h"
+#include "server/sync/delta.h"
 #include "server/sync/history.h"
 #include "server/sync/pairing.h"
 #include "server/sync/plan.h"
@@ -219,9 +220,10 @@ static void go_around_broken(struct transaction *t)
 	}
 }
 
-static bool is_behind(const struct member *m)
+/* With what this epoch carries. */
+static bool is_behind(const struct transaction *t, struct member *m)
 {
-	return m->state == MEMBER_READY && m->missing.n;
+	return m->state == MEMBER_READY && delta_missing(t, m)->n;
 }
 
 /* Whoever stood at too many links that broke waits while there are better ones, lest none of them get on. */
@@ -230,7 +232,7 @@ static unsigned most_blamed(const struct transaction *t)
 	unsigned least = UINT_MAX;
 
 	for (unsigned i = 0; i < t->n_members; i++)
-		if (is_behind(&t->members[i]) && t->members[i].n_blamed < least)
+		if (is_behind(t, &t->members[i]) && t->members[i].n_blamed < least)
 			least = t->members[i].n_blamed;
 	return least > BLAMED_MAX ? least : BLAMED_MAX;
 }
@@ -245,7 +247,7 @@ static void link_chain(struct agent *a, struct transaction *t)
 	for (unsigned i = 0; i < t->n_members; i++) {
 		struct member *m = &t->members[i], **at = &t->first;
 
-		if (!is_behind(m) || m->n_blamed > max)
+		if (!is_behind(t, m) || m->n_blamed > max)
 			continue;
 		while (*at && rank(a, *at, median) <= rank(a, m, median))
 			at = &(*at)->next;
@@ -261,8 +263,8 @@ static int add_ranges(struct transaction *t)
 {
 	ranges_deinit(&t->ranges);
 	ranges_init(&t->ranges);
-	for (const struct member *m = t->first; m; m = m->next)
-		if (ranges_add_all(&t->ranges, &m->missing) < 0)
+	for (struct member *m = t->first; m; m = m->next)
+		if (ranges_add_all(&t->ranges, delta_missing(t, m)) < 0)
 			return -1;
 	/* What lies between the last ones goes along. */
 	if (t->ranges.n > EPOCH_RANGES_MAX) {
@@ -276,6 +278,11 @@ static int add_ranges(struct transaction *t)
 	return 0;
 }
 
+static uint64_t payload_size(const struct transaction *t)
+{
+	return t->by_patch ? t->delta.size : t->document->n_bytes;
+}
+
 static int open_ours(struct agent *a, struct transaction *t)
 {
 	char why[WHY_SIZE];
@@ -287,9 +294,8 @@ static int open_ours(struct agent *a, struct transaction *t)
 		return -1;
 	}
 	work_tell(a, &t->engine,
-		  epoch_open_engine(a, t->sync, t->epoch, t->document->n_bytes, NULL, NULL,
-				    &t->ranges),
-		  &t->data_fd, 1);
+		  epoch_open_engine(a, t->sync, t->epoch, payload_size(t), NULL, NULL, &t->ranges),
+		  t->by_patch ? &t->delta.fd : &t->data_fd, 1);
 	return 0;
 }
 
@@ -307,9 +313,10 @@ static void open_all(struct agent *a, struct transaction *t)
 		m->done = m->rate = m->measured = m->moved_ns = 0;
 		member_set_state(a, t, m, MEMBER_OPENING);
 		member_tell(a, t, m, "open",
-			    json_pack("{s:I, s:s, s:s, s:O, s:s}", "epoch", (json_int_t)t->epoch,
-				      "token", m->token, "from", from, "ranges", ranges, "engine",
-				      a->config->gloo ? "gloo" : "tcp"));
+			    json_pack("{s:I, s:s, s:s, s:O, s:s, s:o*}", "epoch",
+				      (json_int_t)t->epoch, "token", m->token, "from", from, "ranges",
+				      ranges, "engine", a->config->gloo ? "gloo" : "tcp", "patch",
+				      t->by_patch ? json_integer((json_int_t)t->delta.size) : NULL));
 		from = m->name;
 	}
 }
@@ -317,7 +324,7 @@ static void open_all(struct agent *a, struct transaction *t)
 static bool is_anybody_behind(const struct transaction *t)
 {
 	for (unsigned i = 0; i < t->n_members; i++)
-		if (is_behind(&t->members[i]))
+		if (is_behind(t, &t->members[i]))
 			return true;
 	return false;
 }
@@ -328,10 +335,10 @@ static void lose_worst(struct agent *a, struct transaction *t)
 	unsigned worst = 0;
 
 	for (unsigned i = 0; i < t->n_members; i++)
-		if (is_behind(&t->members[i]) && n_bad(&t->members[i]) > worst)
+		if (is_behind(t, &t->members[i]) && n_bad(&t->members[i]) > worst)
 			worst = n_bad(&t->members[i]);
 	for (unsigned i = 0; i < t->n_members && t->phase != PHASE_ENDED; i++)
-		if (is_behind(&t->members[i]) && n_bad(&t->members[i]) == worst)
+		if (is_behind(t, &t->members[i]) && n_bad(&t->members[i]) == worst)
 			member_fail(
 				a, t, &t->members[i],
 				"did not get its bytes in %ju epochs, of which the last broke: %s,",
@@ -359,7 +366,10 @@ static void settle_blame(struct agent *a, struct transaction *t)
 	t->culprit = (struct culprit){0};
 	if (c.by && !c.is_link) {
 		c.by->n_blamed++;
-		if (++c.by->n_faults == FAULTS_MAX)
+		c.by->n_faults++;
+		if (t->by_patch && c.by->n_faults > 1)
+			delta_leave(c.by);
+		if (c.by->n_faults == FAULTS_MAX)
 			member_fail(a, t, c.by, "broke %u epochs by itself; the last: %s,",
 				    FAULTS_MAX, t->broke_why);
 	} else if (c.by) {
@@ -370,8 +380,39 @@ static void settle_blame(struct agent *a, struct transaction *t)
 	}
 }
 
+/* What any member lacks once all have prepared, however it gets there. */
+static int count_changed(struct transaction *t)
+{
+	struct ranges all;
+	int r = 0;
+
+	ranges_init(&all);
+	for (unsigned i = 0; i < t->n_members && r == 0; i++)
+		if (t->members[i].state == MEMBER_READY)
+			r = ranges_add_all(&all, &t->members[i].missing);
+	if (r == 0)
+		t->changed = ranges_total(&all);
+	ranges_deinit(&all);
+	return r;
+}
+
+/* Who gets what in the next epoch. */
+static int choose(struct agent *a, struct transaction *t)
+{
+	link_chain(a, t);
+	if ((t->changed == UINT64_MAX && count_changed(t) < 0) || add_ranges(t) < 0) {
+		transaction_fail(a, t, "%s ran out of memory", a->config->name);
+		return -1;
+	}
+	t->epoch++;
+	t->expected = ranges_total(&t->ranges);
+	return 0;
+}
+
 int epoch_begin(struct agent *a, struct transaction *t)
 {
+	struct plan plan = {0};
+
 	settle_blame(a, t);
 	pairing_settle(a, t);
 	if (t->epoch >= EPOCHS_MAX &&
@@ -379,23 +420,19 @@ int epoch_begin(struct agent *a, struct transaction *t)
 		lose_worst(a, t);
 	if (t->phase == PHASE_ENDED)
 		return -1;
+	t->by_patch = delta_is_wanted(t);
 	if (!is_anybody_behind(t)) {
 		t->changed = t->changed == UINT64_MAX ? 0 : t->changed;
 		return 0;
 	}
-	link_chain(a, t);
-	if (add_ranges(t) < 0) {
-		transaction_fail(a, t, "%s ran out of memory", a->config->name);
+	if (choose(a, t) < 0)
 		return -1;
-	}
-	t->changed = t->changed == UINT64_MAX ? ranges_total(&t->ranges) : t->changed;
-	t->epoch++;
 	a->metrics.n_epochs++;
-	t->expected = ranges_total(&t->ranges);
 	t->engine_is_open = t->engine_is_done = false;
 	t->engine_done = 0;
 	t->broke_why[0] = t->broke_link[0] = '\0';
-	plan_tell(a, t);
+	plan_add(a, t, &plan);
+	plan_tell(a, t, &plan);
 	t->phase = PHASE_OPEN;
 	/* A member has its prepare-timeout for the engine; what it says of that has to arrive, too. */
 	t->deadline_ns = agent_now(a) + a->config->prepare_ns + a->config->stall_ns;
@@ -405,16 +442,29 @@ int epoch_begin(struct agent *a, struct transaction *t)
 	return 1;
 }
 
+static void has_all(const struct transaction *t, struct member *m)
+{
+	ranges_deinit(delta_missing(t, m));
+	ranges_init(delta_missing(t, m));
+	delta_settle(t, m);
+}
+
 int epoch_plan(struct agent *a, struct transaction *t)
 {
-	link_chain(a, t);
-	if (add_ranges(t) < 0) {
-		transaction_fail(a, t, "%s ran out of memory", a->config->name);
-		return -1;
-	}
-	t->epoch++;
-	t->expected = t->changed = ranges_total(&t->ranges);
-	plan_tell(a, t);
+	struct plan plan = {0};
+
+	t->by_patch = delta_is_wanted(t);
+	do {
+		if (choose(a, t) < 0) {
+			plan_deinit(&plan);
+			return -1;
+		}
+		plan_add(a, t, &plan);
+		for (struct member *m = t->first; m; m = m->next)
+			has_all(t, m);
+		t->by_patch = delta_is_wanted(t);
+	} while (is_anybody_behind(t));
+	plan_tell(a, t, &plan);
 	return 0;
 }
 
@@ -486,13 +536,13 @@ static int take_missing(struct transaction *t, struct member *m, const json_t *m
 	struct ranges missing;
 
 	ranges_init(&missing);
-	if (ranges_from_json(json_object_get(message, "missing"), t->document->n_bytes, &missing) <
-	    0) {
+	if (ranges_from_json(json_object_get(message, "missing"), payload_size(t), &missing) < 0) {
 		ranges_deinit(&missing);
 		return -1;
 	}
-	ranges_deinit(&m->missing);
-	m->missing = missing;
+	ranges_deinit(delta_missing(t, m));
+	*delta_missing(t, m) = missing;
+	delta_settle(t, m);
 	return 0;
 }
 
@@ -610,10 +660,11 @@ void epoch_on_done(struct agent *a, struct transaction *t, struct member *m, con
 		member_is_wrong(a, t, m, "done");
 		return;
 	}
-	if (ranges_remove_all(&m->missing, &t->ranges) < 0) {
+	if (ranges_remove_all(delta_missing(t, m), &t->ranges) < 0) {
 		member_fail(a, t, m, "is lost, as %s ran out of memory,", a->config->name);
 		return;
 	}
+	delta_settle(t, m);
 	m->done = t->expected;
 	t->moved_ns = agent_now(a);
 	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;

@@ -29,6 +29,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/group.h"
 #include "server/sync/history.h"
+#include "server/sync/lender.h"
 #include "server/sync/party.h"
 #include "server/sync/transaction.h"
 
@@ -112,6 +113,8 @@ struct head *head_get(struct agent *a, const char *buffer, const char *group)
 void head_free(struct agent *a, struct head *h)
 {
 	work_end(a, &h->look);
+	lender_forget(a, h);
+	patches_deinit(&h->patches);
 	head_set_asked(a, h, NO_PEER);
 	list_remove(&h->link);
 	a->n_heads--;
@@ -176,6 +179,8 @@ int head_commit(struct agent *a, struct head *h, const struct document *document
 		return r;
 	}
 	document_free(before);
+	patches_keep_to(&h->patches, document->root);
+	lender_keep_to(a, h, document->root);
 	snprintf(h->group, sizeof(h->group), "%s", document->group);
 	work_end(a, &h->look);
 	h->look_ns = 0;
@@ -232,7 +237,8 @@ void head_set_asked(struct agent *a, struct head *h, unsigned peer)
 	h->asked = peer;
 }
 
-void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, int leaves_fd)
+void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, const uint8_t root[32],
+		   int leaves_fd)
 {
 	if (h->base.leaves_fd >= 0)
 		close(h->base.leaves_fd);
@@ -241,6 +247,7 @@ void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, int leave
 		return; /* all of the next version travels */
 	h->base.version = version;
 	h->base.n_bytes = n_bytes;
+	memcpy(h->base.root, root, sizeof(h->base.root));
 }
 
 /* --- Peers -------------------------------------------------------------------------------------- */

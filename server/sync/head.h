@@ -7,6 +7,7 @@
 #pragma once
 
 #include "server/sync/document.h"
+#include "server/sync/patches.h"
 
 enum head_state {
 	HEAD_BEHIND, /* the local weightd has not the bytes, or nothing was ever committed here */
@@ -24,6 +25,7 @@ enum head_state {
 struct base {
 	uint64_t version; /* 0: there is none */
 	uint64_t n_bytes;
+	uint8_t root[32];
 	int leaves_fd;
 };
 
@@ -35,6 +37,8 @@ struct head {
 	struct document *document; /* what is committed; NULL: nothing is known to be */
 	uint64_t version; /* of the local weightd; 0: not known, the one it serves */
 	struct base base;
+	struct loan *kept; /* what was pushed last, while it is committed: the next one is compared with it; or NULL */
+	struct patches patches;
 	struct pair seen; /* the newest that anybody told of */
 
 	struct work look; /* source: whether the bytes are there */
@@ -80,7 +84,8 @@ void head_set_superseded(struct agent *a, struct head *h);
 void head_set_asked(struct agent *a, struct head *h, unsigned peer);
 
 /* The local weightd has this version, with the leaves of this table, which is duplicated. */
-void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, int leaves_fd);
+void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, const uint8_t root[32],
+		   int leaves_fd);
 
 /* What a peer claims. */
 void head_seen(struct agent *a, struct head *h, struct pair pair);

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "server/sync/delta.h"
 #include "server/sync/epoch.h"
 
 #define HISTORY_WITH_NODES 8
@@ -19,33 +20,55 @@ struct about {
 	const struct document *document;
 	const char *role;
 	uint64_t changed;
+	uint64_t patch; /* bytes of the patch; 0: there is none */
+	uint64_t n_differ; /* bytes of elements that it changes; UINT64_MAX: not known here */
 	const char *ended_in; /* a phase; NULL: it goes on */
 };
 
 static struct about about_transaction(const struct transaction *t)
 {
-	return (struct about){t->sync,     t->is_repair, t->head, t->document,
-			      "publisher", t->changed,   NULL};
+	return (struct about){.sync = t->sync,
+			      .is_repair = t->is_repair,
+			      .head = t->head,
+			      .document = t->document,
+			      .role = "publisher",
+			      .changed = t->changed,
+			      .patch = t->delta.fd < 0 ? 0 : t->delta.size,
+			      .n_differ = t->delta.fd < 0 ? UINT64_MAX : t->delta.changed};
 }
 
 static struct about about_party(const struct party *p)
 {
-	return (struct about){p->sync,  p->is_repair, p->head, p->document,
-			      "member", p->changed,   NULL};
+	return (struct about){.sync = p->sync,
+			      .is_repair = p->is_repair,
+			      .head = p->head,
+			      .document = p->document,
+			      .role = "member",
+			      .changed = p->changed,
+			      .patch = p->patch_size,
+			      .n_differ = UINT64_MAX};
 }
 
-/* How many bytes the version has, and how many of them had to travel, where these are known. */
+static json_t *number_or_null(uint64_t n, bool is_known)
+{
+	return is_known ? json_integer((json_int_t)n) : json_null();
+}
+
+/* How many bytes the version has, how many of them some leaf of had to travel, and how: where that is known. */
 static json_t *row_of(const struct about *x)
 {
 	uint64_t n_bytes = x->document->n_bytes;
 
-	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o}", "sync", x->sync, "kind",
-			 x->is_repair ? "repair" : "push", "buffer", x->head->buffer, "group",
-			 x->document->group, "term", (json_int_t)x->document->pair.term, "number",
+	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:s?, s:o, s:o}", "sync",
+			 x->sync, "kind", x->is_repair ? "repair" : "push", "buffer",
+			 x->head->buffer, "group", x->document->group, "term",
+			 (json_int_t)x->document->pair.term, "number",
 			 (json_int_t)x->document->pair.number, "role", x->role, "size",
-			 n_bytes ? json_integer((json_int_t)n_bytes) : json_null(), "changed",
-			 x->changed == UINT64_MAX ? json_null()
-						  : json_integer((json_int_t)x->changed));
+			 number_or_null(n_bytes, n_bytes), "changed",
+			 number_or_null(x->changed, x->changed != UINT64_MAX), "by",
+			 delta_way(x->patch, x->changed, n_bytes), "patch",
+			 number_or_null(x->patch, x->patch), "differ",
+			 number_or_null(x->n_differ, x->n_differ != UINT64_MAX));
 }
 
 static void set_number(json_t *row, const char *key, uint64_t n)
@@ -100,8 +123,13 @@ static bool is_slow(const struct agent *a, const struct transaction *t, const st
 static json_t *member_row(const struct agent *a, const struct transaction *t, const struct member *m)
 {
 	struct about x = about_transaction(t);
-	json_t *row = row_of(&x);
+	json_t *row;
 
+	if (!m->by_patch) {
+		x.patch = 0;
+		x.n_differ = UINT64_MAX;
+	}
+	row = row_of(&x);
 	set_text(row, "node", m->name);
 	set_text(row, "phase", member_phase(m));
 	set_number(row, "done", m->done);
@@ -113,9 +141,10 @@ static json_t *member_row(const struct agent *a, const struct transaction *t, co
 }
 
 static const char *const OUR_PHASES[] = {
-	[PHASE_ATTACH] = "attach",   [PHASE_DIGEST] = "attach", [PHASE_PREPARE] = "prepare",
-	[PHASE_OPEN] = "open",       [PHASE_BYTES] = "bytes",   [PHASE_STOP] = "bytes",
-	[PHASE_VERIFY] = "verified", [PHASE_COMMIT] = "commit", [PHASE_ENDED] = "failed",
+	[PHASE_ATTACH] = "attach",   [PHASE_DIGEST] = "attach",   [PHASE_PREPARE] = "prepare",
+	[PHASE_COMPOSE] = "prepare", [PHASE_OPEN] = "open",       [PHASE_BYTES] = "bytes",
+	[PHASE_STOP] = "bytes",      [PHASE_VERIFY] = "verified", [PHASE_COMMIT] = "commit",
+	[PHASE_ENDED] = "failed",
 };
 
 static const char *our_phase(const struct transaction *t)

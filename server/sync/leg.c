@@ -5,10 +5,13 @@
 #include "server/sync/leg.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
+#include "server/sync/delta.h"
 #include "server/sync/epoch.h"
 #include "server/sync/history.h"
 #include "server/sync/pairing.h"
@@ -18,19 +21,36 @@
 #define ENGINE_NAME_MAX 16
 #define PROGRESS_NS (SECOND / 4)
 
+/* What is missing of what the epoch carries. */
+static struct ranges *missing(struct party *p)
+{
+	return p->by_patch ? &p->patch_missing : &p->missing;
+}
+
+/* All of it came: with that nothing is missing, until verify says so. */
+static void apply_patch(struct agent *a, struct party *p)
+{
+	work_tell(a, &p->sink, json_pack("{s:s}", "op", "patch"), &p->patch_fd, 1);
+	p->patch_fd = fd_close(p->patch_fd);
+	ranges_deinit(&p->missing);
+	ranges_init(&p->missing);
+}
+
 /* What came is there, and the engine is gone. */
 static void engine_over(struct agent *a, struct party *p, uint64_t done)
 {
-	uint64_t before = ranges_total(&p->missing);
+	uint64_t before = ranges_total(missing(p));
 	struct ranges came;
 
 	work_end(a, &p->engine);
 	ranges_init(&came);
 	/* Without memory, what came is asked for again. */
 	if (done <= p->expected && ranges_prefix(&p->ranges, done, &came) == 0)
-		(void)ranges_remove_all(&p->missing, &came);
+		(void)ranges_remove_all(missing(p), &came);
 	ranges_deinit(&came);
-	if (ranges_total(&p->missing) < before)
+	if (p->by_patch && before && !p->patch_missing.n)
+		apply_patch(a, p);
+	if (ranges_total(missing(p)) < before)
 		p->idle_ns = agent_now(a) + repair_patience(a);
 	party_set_state(a, p, PARTY_READY, 0);
 }
@@ -43,7 +63,7 @@ static void tell_broken(struct agent *a, struct party *p, uint64_t done, const c
 	party_tell(a, p, "broken",
 		   json_pack("{s:I, s:s, s:s?, s:s?, s:o, s:O*}", "epoch", (json_int_t)p->epoch,
 			     "why", why, "from", from, "to", to, "missing",
-			     ranges_to_json(&p->missing), "stripe", stripe));
+			     ranges_to_json(missing(p)), "stripe", stripe));
 }
 
 void leg_break(struct agent *a, struct party *p, uint64_t done, const char *from, const char *to,
@@ -90,7 +110,7 @@ static void on_engine_opened(struct agent *a, struct party *p, const json_t *mes
 	party_tell(a, p, "opened",
 		   json_pack("{s:I, s:s, s:I, s:o*, s:o, s:s*}", "epoch", (json_int_t)p->epoch,
 			     "address", a->config->data_addresses[0], "port", (json_int_t)port,
-			     "stripes", stripes, "missing", ranges_to_json(&p->missing), "hello",
+			     "stripes", stripes, "missing", ranges_to_json(missing(p)), "hello",
 			     hello));
 }
 
@@ -187,17 +207,45 @@ static void on_engine_end(struct agent *a, struct work *w, const char *how)
 	leg_break(a, p, p->done, NULL, NULL, why);
 }
 
+/* `ret_patch` is the size of the patch; 0: it is of the version. */
 static int read_open(struct party *p, const json_t *message, uint64_t *ret_epoch,
-		     uint8_t ret_token[32], const char **ret_from, struct ranges *ret_ranges)
+		     uint8_t ret_token[32], const char **ret_from, uint64_t *ret_patch,
+		     struct ranges *ret_ranges)
 {
+	const uint64_t n_bytes = p->document->n_bytes;
+
 	if (field_number(message, "epoch", PARTY_EPOCH_MAX, ret_epoch) < 0 ||
 	    field_bytes(message, "token", ret_token, 32) < 0 ||
-	    field_string(message, "from", NODE_MAX, ret_from) < 0)
+	    field_string(message, "from", NODE_MAX, ret_from) < 0 ||
+	    field_number_or(message, "patch", n_bytes / DELTA_WORTH, 0, ret_patch) < 0)
 		return -EBADMSG;
-	if (ranges_from_json(json_object_get(message, "ranges"), p->document->n_bytes, ret_ranges) <
-	    0)
+	if (ranges_from_json(json_object_get(message, "ranges"), *ret_patch ? *ret_patch : n_bytes,
+			     ret_ranges) < 0)
 		return -EBADMSG;
 	return ret_ranges->n && ret_ranges->n <= EPOCH_RANGES_MAX ? 0 : -EBADMSG;
+}
+
+/*
+ * Memory for a patch, which was never one of the version's: what is sent of it comes to nothing but time. -errno; of
+ * another size than the one before, -EBADMSG.
+ */
+static int make_room(struct party *p, uint64_t size)
+{
+	cleanup(fd_closep) int fd = -1;
+	int r;
+
+	if (p->patch_size)
+		return p->patch_size == size && p->patch_fd >= 0 ? 0 : -EBADMSG;
+	r = ranges_add(&p->patch_missing, 0, size);
+	if (r == 0)
+		r = fd_memfd("weightd-sync-patch", size, &fd);
+	if (r == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		r = -errno;
+	if (r < 0)
+		return r; /* all of it stays missing */
+	p->patch_fd = take_fd(fd);
+	p->patch_size = size;
+	return 0;
 }
 
 void leg_on_open(struct agent *a, struct party *p, const json_t *message)
@@ -206,10 +254,12 @@ void leg_on_open(struct agent *a, struct party *p, const json_t *message)
 	uint8_t token[32];
 	char why[WHY_SIZE], hex[65];
 	const char *from, *engine;
-	uint64_t epoch;
+	uint64_t epoch, patch;
+	int r;
 
 	ranges_init(&ranges);
-	if (p->state != PARTY_READY || read_open(p, message, &epoch, token, &from, &ranges) < 0 ||
+	if (p->state != PARTY_READY ||
+	    read_open(p, message, &epoch, token, &from, &patch, &ranges) < 0 ||
 	    field_string_or_null(message, "engine", ENGINE_NAME_MAX, &engine) < 0 ||
 	    epoch <= p->epoch) {
 		ranges_deinit(&ranges);
@@ -224,6 +274,14 @@ void leg_on_open(struct agent *a, struct party *p, const json_t *message)
 	snprintf(p->from, sizeof(p->from), "%s", from);
 	p->to[0] = '\0';
 	p->gloo = engine && !strcmp(engine, "gloo");
+	p->by_patch = patch;
+	r = patch ? make_room(p, patch) : 0;
+	if (r < 0) {
+		snprintf(why, sizeof(why), "%s has no memory for a patch: %s", a->config->name,
+			 strerror(-r));
+		leg_break(a, p, 0, NULL, NULL, why);
+		return;
+	}
 	if (engine && strcmp(engine, "tcp") != 0 && !p->gloo) {
 		snprintf(why, sizeof(why), "%s knows no engine '%s'", a->config->name, engine);
 		leg_break(a, p, 0, NULL, NULL, why);
@@ -236,9 +294,9 @@ void leg_on_open(struct agent *a, struct party *p, const json_t *message)
 	}
 	party_set_state(a, p, PARTY_OPENING, a->config->prepare_ns);
 	work_tell(a, &p->engine,
-		  epoch_open_engine(a, p->sync, epoch, p->document->n_bytes, from,
+		  epoch_open_engine(a, p->sync, epoch, patch ? patch : p->document->n_bytes, from,
 				    field_hex(token, 32, hex), &p->ranges),
-		  &p->memory_fd, 1);
+		  patch ? &p->patch_fd : &p->memory_fd, 1);
 }
 
 /* Where the bytes go on to: null, or all of it. */
@@ -296,5 +354,5 @@ void leg_on_stop(struct agent *a, struct party *p, const json_t *message)
 	engine_over(a, p, p->done);
 	party_tell(a, p, "stopped",
 		   json_pack("{s:I, s:o}", "epoch", (json_int_t)p->epoch, "missing",
-			     ranges_to_json(&p->missing)));
+			     ranges_to_json(missing(p))));
 }

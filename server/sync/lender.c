@@ -1,15 +1,108 @@
 /*
  * The source job of a transaction lends a version of the local weightd until the sync is over, and reads it once.
  * Of a push, what it reads is what this node signs; of a repair, it has to be what its publisher signed.
+ *
+ * The job of a push outlives it, as the head's loan: the local weightd has the memory then until the next push was
+ * compared with it, even if newer versions are published meanwhile. That is given back as soon as anybody wants it
+ * there, and whenever what is committed is something else: a patch that begins with it would help nobody.
  */
 #include "server/sync/lender.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
+#include "server/sync/delta.h"
 #include "server/sync/repair.h"
+
+#define KEPT_MAX 32 /* loans of heads: each has a process, and a connection to weightd */
+
+struct loan {
+	struct work work; /* source */
+	struct transaction *t; /* NULL: it is over */
+	struct head *head;
+	uint64_t version;
+	uint64_t kept_ns; /* since when its head keeps it */
+	uint64_t n_bytes;
+	uint8_t root[32];
+	int data_fd;
+	int leaves_fd;
+};
+
+static struct loan *loan_free(struct agent *a, struct loan *l)
+{
+	if (!l)
+		return NULL;
+	work_end(a, &l->work);
+	(void)fd_close(l->data_fd);
+	(void)fd_close(l->leaves_fd);
+	free(l);
+	return NULL;
+}
+
+void lender_end(struct agent *a, struct transaction *t)
+{
+	t->loan = loan_free(a, t->loan);
+}
+
+void lender_forget(struct agent *a, struct head *h)
+{
+	h->kept = loan_free(a, h->kept);
+}
+
+void lender_keep_to(struct agent *a, struct head *h, const uint8_t root[32])
+{
+	if (h->kept && memcmp(h->kept->root, root, sizeof(h->kept->root)) != 0)
+		lender_forget(a, h);
+}
+
+void lender_forget_version(struct agent *a, struct head *h, uint64_t version)
+{
+	if (h->kept && h->kept->version == version)
+		lender_forget(a, h);
+}
+
+/* The buffer that was pushed longest ago goes without, where there are too many. */
+static void make_room(struct agent *a)
+{
+	struct head *h, *oldest = NULL;
+	unsigned n = 0;
+
+	list_for_each(h, &a->heads, link) {
+		if (!h->kept)
+			continue;
+		n++;
+		if (!oldest || h->kept->kept_ns < oldest->kept->kept_ns)
+			oldest = h;
+	}
+	if (n >= KEPT_MAX)
+		lender_forget(a, oldest);
+}
+
+void lender_keep(struct agent *a, struct transaction *t)
+{
+	struct loan *l = take_ptr(t->loan);
+
+	/* What is lent of a GPU is a copy, and no lease. */
+	if (!a->config->patches || !l->work.job || t->is_unwanted ||
+	    strcmp(t->group->device, "host") != 0) {
+		(void)loan_free(a, l);
+		return;
+	}
+	l->t = NULL;
+	l->kept_ns = agent_now(a);
+	l->version = t->version;
+	l->n_bytes = t->document->n_bytes;
+	memcpy(l->root, t->document->root, sizeof(l->root));
+	l->data_fd = take_fd(t->data_fd);
+	l->leaves_fd = take_fd(t->leaves_fd);
+	lender_forget(a, t->head);
+	make_room(a);
+	t->head->kept = l;
+}
 
 void lender_failed(struct agent *a, struct transaction *t, const char *why)
 {
@@ -82,6 +175,8 @@ static void take_recorded(struct agent *a, struct transaction *t)
 	}
 	document_free(t->document);
 	t->document = recorded;
+	if (memcmp(t->head->patches.result, recorded->root, 32) == 0)
+		(void)patches_copy(&t->head->patches, &t->delta.patches); /* else leaves travel */
 	transaction_prepare(a, t);
 }
 
@@ -103,17 +198,37 @@ static void write_document(struct agent *a, struct transaction *t)
 	}
 }
 
+/* From what this node pushed last. Without one all is as before, and leaves travel. */
+static void take_patch(struct transaction *t, const json_t *patch, int *fd)
+{
+	const struct loan *kept = t->head->kept;
+	struct kept_patch k = {0};
+
+	if (!kept || field_number(patch, "size", t->document->n_bytes, &k.size) < 0 || !k.size ||
+	    field_number(patch, "changed", INT64_MAX, &k.changed) < 0 ||
+	    patches_copy(&t->head->patches, &t->delta.patches) < 0)
+		return;
+	k.fd = take_fd(*fd);
+	memcpy(k.base, kept->root, sizeof(k.base));
+	patches_add(&t->delta.patches, &k, t->document->root, t->document->n_bytes);
+}
+
 static void on_root(struct agent *a, struct transaction *t, const json_t *message, int *fds,
 		    unsigned n_fds)
 {
 	struct document *d = t->document;
 
-	if (t->phase != PHASE_DIGEST || n_fds != 1 || field_bytes(message, "root", d->root, 32) < 0 ||
+	if (t->phase != PHASE_DIGEST || !n_fds || n_fds > 2 ||
+	    field_bytes(message, "root", d->root, 32) < 0 ||
 	    field_bytes(message, "leaves", d->leaves, 32) < 0) {
 		lender_failed(a, t, "the source job answered something else than was asked");
 		return;
 	}
 	t->leaves_fd = take_fd(fds[0]);
+	if (n_fds == 2)
+		take_patch(t, json_object_get(message, "patch"), &fds[1]);
+	if (!t->is_repair && !t->is_dry)
+		lender_forget(a, t->head);
 	if (t->is_repair)
 		take_recorded(a, t);
 	else
@@ -123,10 +238,11 @@ static void on_root(struct agent *a, struct transaction *t, const json_t *messag
 static void on_source_message(struct agent *a, struct work *w, const json_t *message, int *fds,
 			      unsigned n_fds)
 {
-	struct transaction *t = container_of(w, struct transaction, source);
+	struct loan *l = container_of(w, struct loan, work);
 	const char *op, *code = "", *why = "the source job did not say why it failed";
+	struct transaction *t = l->t;
 
-	if (t->phase == PHASE_ENDED)
+	if (!t || t->phase == PHASE_ENDED)
 		return;
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
@@ -134,6 +250,8 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 		on_attached(a, t, message, fds, n_fds);
 	} else if (strcmp(op, "root") == 0) {
 		on_root(a, t, message, fds, n_fds);
+	} else if (strcmp(op, "composed") == 0) {
+		delta_on_composed(a, t, message, fds, n_fds);
 	} else {
 		(void)field_string(message, "code", 32, &code);
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
@@ -148,29 +266,59 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 
 static void on_source_end(struct agent *a, struct work *w, const char *how)
 {
-	struct transaction *t = container_of(w, struct transaction, source);
+	struct loan *l = container_of(w, struct loan, work);
+	struct transaction *t = l->t;
 	char why[WHY_SIZE];
 
+	if (!t) {
+		lender_forget(a, l->head);
+		return;
+	}
 	if (t->phase == PHASE_ENDED)
 		return;
 	snprintf(why, sizeof(why), "the source process on %s ended (%s)", a->config->name, how);
 	lender_failed(a, t, why);
 }
 
+void lender_compose(struct agent *a, struct transaction *t, const int *fds, unsigned n_fds)
+{
+	work_tell(a, &t->loan->work, json_pack("{s:s}", "op", "compose"), fds, n_fds);
+}
+
+static json_t *base_of(const struct loan *l)
+{
+	char hex[65];
+
+	return json_pack("{s:I, s:s}", "n_bytes", (json_int_t)l->n_bytes, "root",
+			 field_hex(l->root, 32, hex));
+}
+
 int lender_start(struct agent *a, struct transaction *t, uint64_t version, char why[WHY_SIZE])
 {
+	const struct loan *kept = t->is_repair ? NULL : t->head->kept;
+	struct loan *l = calloc(1, sizeof(*l));
+	json_t *message;
 	int r;
 
-	t->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
-	r = work_start(a, &t->source, JOB_SOURCE, why);
+	if (!l)
+		return -ENOMEM;
+	*l = (struct loan){.work = {.on_message = on_source_message, .on_end = on_source_end},
+			   .t = t,
+			   .head = t->head,
+			   .data_fd = -1,
+			   .leaves_fd = -1};
+	t->loan = l;
+	r = work_start(a, &l->work, JOB_SOURCE, why);
 	if (r < 0)
 		return r;
 	transaction_set_phase(a, t, PHASE_ATTACH, agent_time_for(a, 0));
 	t->whole_ns = t->deadline_ns;
-	work_tell(a, &t->source,
-		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
+	message = json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", "attach", "socket",
 			    a->config->weightd_socket, "buffer", t->head->buffer, "device",
-			    t->group->device, "version", (json_int_t)version),
-		  NULL, 0);
+			    t->group->device, "version", (json_int_t)version);
+	if (kept)
+		json_object_set_new(message, "base", base_of(kept));
+	work_tell(a, &l->work, message, kept ? (const int[]){kept->data_fd, kept->leaves_fd} : NULL,
+		  kept ? 2 : 0);
 	return 0;
 }

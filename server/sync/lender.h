@@ -12,3 +12,16 @@ int lender_start(struct agent *a, struct transaction *t, uint64_t version, char 
 
 /* The version cannot be lent: ends the transaction. */
 void lender_failed(struct agent *a, struct transaction *t, const char *why);
+
+/* Asks for one patch instead of several: delta_on_composed() gets the answer. */
+void lender_compose(struct agent *a, struct transaction *t, const int *fds, unsigned n_fds);
+
+/* The transaction needs it no more. */
+void lender_end(struct agent *a, struct transaction *t);
+/* The same, but the head keeps what was pushed, if this node makes patches. */
+void lender_keep(struct agent *a, struct transaction *t);
+
+/* What a head keeps is given back: whatever it is, all but this root, or this version. */
+void lender_forget(struct agent *a, struct head *h);
+void lender_keep_to(struct agent *a, struct head *h, const uint8_t root[32]);
+void lender_forget_version(struct agent *a, struct head *h, uint64_t version);

@@ -33,6 +33,7 @@ static const char *const PHASES[N_ROLES][METRICS_PHASES] = {
 	[ROLE_PUBLISHER] = {[PHASE_ATTACH] = "attach",
 			    [PHASE_DIGEST] = "digest",
 			    [PHASE_PREPARE] = "prepare",
+			    [PHASE_COMPOSE] = "compose",
 			    [PHASE_OPEN] = "open",
 			    [PHASE_BYTES] = "bytes",
 			    [PHASE_STOP] = "stop",

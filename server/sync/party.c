@@ -194,7 +194,10 @@ void party_free(struct agent *a, struct party *p)
 			close(p->blob_fds[i]);
 	if (p->memory_fd >= 0)
 		close(p->memory_fd);
+	if (p->patch_fd >= 0)
+		close(p->patch_fd);
 	ranges_deinit(&p->missing);
+	ranges_deinit(&p->patch_missing);
 	ranges_deinit(&p->ranges);
 	document_free(p->document);
 	list_remove(&p->link);
@@ -225,6 +228,7 @@ uint64_t party_deadline(const struct party *p)
 static void on_created(struct agent *a, struct party *p, const json_t *message, int *fds,
 		       unsigned n_fds)
 {
+	char base[65] = "";
 	const char *why = NULL, *memory;
 
 	if (p->state != PARTY_CREATE || n_fds != 1 ||
@@ -242,12 +246,15 @@ static void on_created(struct agent *a, struct party *p, const json_t *message, 
 	p->changed = ranges_total(&p->missing);
 	p->idle_ns = agent_now(a) + repair_patience(a);
 	party_set_state(a, p, PARTY_READY, 0);
+	if (json_is_true(json_object_get(message, "has_base")))
+		field_hex(p->base, sizeof(p->base), base);
 	party_tell(a, p, "ready",
-		   json_pack("{s:I, s:o, s:o*}", "n_missing", (json_int_t)p->changed, "missing",
-			     ranges_to_json(&p->missing), "n_addresses",
+		   json_pack("{s:I, s:o, s:o*, s:s*}", "n_missing", (json_int_t)p->changed,
+			     "missing", ranges_to_json(&p->missing), "n_addresses",
 			     a->config->n_data_addresses > 1
 				     ? json_integer(a->config->n_data_addresses)
-				     : NULL));
+				     : NULL,
+			     "base", base[0] ? base : NULL));
 }
 
 static void on_verified(struct agent *a, struct party *p, const json_t *message)
@@ -310,7 +317,8 @@ static void on_published(struct agent *a, struct party *p, const json_t *message
 	end(a, p, "committed", NULL);
 	repair_kept_word(a, p->head, p->coordinator);
 	if (version)
-		head_set_base(p->head, version, p->document->n_bytes, p->blob_fds[BLOB_LEAVES]);
+		head_set_base(p->head, version, p->document->n_bytes, p->document->root,
+			      p->blob_fds[BLOB_LEAVES]);
 	head_set_serving(a, p->head, version);
 }
 
@@ -344,6 +352,10 @@ static void on_sink_message(struct agent *a, struct work *w, const json_t *messa
 		on_corrupt(a, p, message);
 	} else if (strcmp(op, "published") == 0) {
 		on_published(a, p, message);
+	} else if (strcmp(op, "patched") == 0) {
+		if (field_string(message, "why", WHY_SIZE, &why) == 0)
+			agent_log(a, "warning", "sync %s: the patch of %s is of no use: %s",
+				  p->sync, p->head->buffer, why);
 	} else {
 		(void)field_string(message, "code", 32, &code);
 		(void)field_string(message, "why", WHY_SIZE, &why);
@@ -382,6 +394,7 @@ static void create(struct agent *a, struct party *p)
 			    "layout", field_hex(d->layout, 32, layout));
 	if (group)
 		rights_add(&group->rights, message);
+	memcpy(p->base, base->root, sizeof(p->base));
 	if (base->version)
 		json_object_set_new(message, "base",
 				    json_pack("{s:I, s:I}", "version", (json_int_t)base->version,
@@ -465,10 +478,11 @@ static struct party *party_new(struct agent *a, unsigned peer, const char *sync,
 	p->document = d;
 	for (unsigned i = 0; i < N_BLOBS; i++)
 		p->blob_fds[i] = -1;
-	p->memory_fd = -1;
+	p->memory_fd = p->patch_fd = -1;
 	p->changed = UINT64_MAX;
 	p->sink = (struct work){.on_message = on_sink_message, .on_end = on_sink_end};
 	ranges_init(&p->missing);
+	ranges_init(&p->patch_missing);
 	ranges_init(&p->ranges);
 	p->started_ns = a->edge->time_ns(a->world);
 	p->begun_ns = agent_now(a);

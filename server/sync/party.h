@@ -44,13 +44,18 @@ struct party {
 
 	struct work sink;
 	int memory_fd;
+	uint8_t base[32]; /* the root of what the sink begins with */
 	struct ranges missing;
+	int patch_fd; /* memory for a patch; -1: none was offered */
+	uint64_t patch_size;
+	struct ranges patch_missing;
 	uint64_t changed; /* bytes that were missing when there was memory; UINT64_MAX: not known yet */
 
 	struct work engine;
 	uint64_t epoch; /* the last that was opened */
 	bool gloo; /* its engine */
 	unsigned n_stripes_in, n_stripes_out;
+	bool by_patch; /* it carries a patch, and else the version */
 	char from[NODE_MAX + 1];
 	char to[NODE_MAX + 1]; /* "": the last of the chain */
 	struct ranges ranges; /* what the epoch carries */

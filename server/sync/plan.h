@@ -1,11 +1,23 @@
 /*
  * Plans
  *
- * What the next epoch of a sync is going to send, over which links, told before it does.
+ * What the next epochs of a sync are going to send, over which links, told before they do.
  */
 #pragma once
 
 #include "server/sync/transaction.h"
 
-/* Tells the event "plan" of the chain and the ranges that were chosen for the epoch. */
-void plan_tell(struct agent *a, const struct transaction *t);
+struct plan {
+	json_t *links;
+	bool has_patch;
+	uint64_t bytes; /* that leave this node */
+	uint64_t total; /* over all links */
+	uint64_t wire; /* the same with what engines add */
+	double takes_ns; /* too many: unknown */
+};
+
+/* The chain and the ranges that were chosen for an epoch. */
+void plan_add(const struct agent *a, const struct transaction *t, struct plan *p);
+void plan_deinit(struct plan *p);
+/* Tells the event "plan" of all that was added, and empties it. */
+void plan_tell(struct agent *a, const struct transaction *t, struct plan *p);

@@ -75,7 +75,7 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 	} else if (strcmp(op, "root") == 0 && field_bytes(message, "root", root, 32) == 0) {
 		/* Of the recorded version or another one that is as large. */
 		if (n_fds == 1)
-			head_set_base(h, h->look_version, h->document->n_bytes, fds[0]);
+			head_set_base(h, h->look_version, h->document->n_bytes, root, fds[0]);
 		if (memcmp(root, h->document->root, 32) != 0) {
 			look_failed(a, h, true);
 			return;

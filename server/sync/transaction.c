@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "server/sync/base/fields.h"
+#include "server/sync/delta.h"
 #include "server/sync/epoch.h"
 #include "server/sync/group.h"
 #include "server/sync/history.h"
@@ -197,6 +198,7 @@ static void describe_phase(const struct agent *a, const struct transaction *t, c
 		[PHASE_ATTACH] = "attached it",
 		[PHASE_DIGEST] = "digested it",
 		[PHASE_PREPARE] = "members prepared",
+		[PHASE_COMPOSE] = "a patch was composed",
 		[PHASE_OPEN] = "links were opened",
 		[PHASE_BYTES] = "bytes moved",
 		[PHASE_STOP] = "an epoch that had broken was stopped",
@@ -270,7 +272,9 @@ static void end(struct agent *a, struct transaction *t, bool committed)
 							   : MEMBER_FAILED;
 	}
 	work_end(a, &t->engine);
-	work_end(a, &t->source);
+	if (committed && !t->is_repair && t->loan)
+		lender_keep(a, t);
+	lender_end(a, t);
 	t->ended_in = t->phase;
 	t->phase = PHASE_ENDED;
 	history_transaction_end(a, t, committed);
@@ -376,6 +380,15 @@ static void settle_votes(struct agent *a, struct transaction *t)
 	fail_by(a, t, few[0] ? few : why);
 }
 
+/* For whoever comes back with an older version, now or at a later push. */
+static void keep_patches(struct transaction *t)
+{
+	if (!t->delta.patches.n)
+		return;
+	patches_deinit(&t->head->patches);
+	(void)patches_copy(&t->delta.patches, &t->head->patches); /* without them leaves travel */
+}
+
 /* Durable before anybody is told: the opening of head.c says why. */
 static bool decide(struct agent *a, struct transaction *t)
 {
@@ -398,7 +411,8 @@ static bool decide(struct agent *a, struct transaction *t)
 		return false;
 	}
 	t->decided = true;
-	head_set_base(t->head, t->version, t->document->n_bytes, t->leaves_fd);
+	head_set_base(t->head, t->version, t->document->n_bytes, t->document->root, t->leaves_fd);
+	keep_patches(t);
 	return true;
 }
 
@@ -470,7 +484,14 @@ void transaction_step(struct agent *a, struct transaction *t)
 		if (transaction_count(t, MEMBER_AWAITED) || transaction_count(t, MEMBER_ASKED))
 			break;
 		t->whole_ns = agent_now(a) + time_to_move(a, t); /* what waited took none of it */
-		move_or_verify(a, t);
+		if (delta_begin(a, t))
+			transaction_set_phase(a, t, PHASE_COMPOSE, time_to_answer(a, t));
+		else
+			move_or_verify(a, t);
+		break;
+	case PHASE_COMPOSE:
+		if (!t->delta.is_composing)
+			move_or_verify(a, t);
 		break;
 	case PHASE_OPEN:
 		if (t->engine_is_open && !transaction_count(t, MEMBER_OPENING))
@@ -562,6 +583,7 @@ static void on_want(struct agent *a, struct transaction *t, struct member *m, co
 static void on_ready(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
 {
 	uint64_t n_ways;
+	uint8_t root[32];
 
 	if (m->state != MEMBER_ASKED || m->is_queued ||
 	    field_number_or(message, "n_addresses", STRIPES_MAX, 1, &n_ways) < 0 || !n_ways ||
@@ -571,6 +593,8 @@ static void on_ready(struct agent *a, struct transaction *t, struct member *m, c
 		return;
 	}
 	m->n_ways = (unsigned)n_ways;
+	if (field_bytes(message, "base", root, sizeof(root)) == 0)
+		m->base = patches_find(&t->delta.patches, root);
 	member_set_state(a, t, m, MEMBER_READY);
 }
 
@@ -805,7 +829,6 @@ static int add_members(struct agent *a, struct transaction *t, unsigned repair_o
 	if (t->is_repair) {
 		t->members[0].peer = repair_of;
 		t->members[0].name = agent_peer_name(a, repair_of);
-		ranges_init(&t->members[0].missing);
 		t->n_members = 1;
 		return 0;
 	}
@@ -818,7 +841,6 @@ static int add_members(struct agent *a, struct transaction *t, unsigned repair_o
 		}
 		m->peer = agent_peer_number(a, g->members[i]);
 		m->name = g->members[i];
-		ranges_init(&m->missing);
 		t->n_members++;
 	}
 	return 0;
@@ -833,6 +855,7 @@ int transaction_new(struct agent *a, struct head *h, const struct group *g, unsi
 	snprintf(why, WHY_SIZE, "out of memory");
 	if (!t)
 		return -ENOMEM;
+	t->delta.fd = -1;
 	list_init(&t->link);
 	t->is_repair = repair_of != NO_PEER;
 	t->head = h;
@@ -848,6 +871,11 @@ int transaction_new(struct agent *a, struct head *h, const struct group *g, unsi
 	if (t->document)
 		snprintf(t->document->group, sizeof(t->document->group), "%s", g->name);
 	r = t->document ? add_members(a, t, repair_of) : -ENOMEM;
+	for (unsigned i = 0; i < t->n_members; i++) {
+		ranges_init(&t->members[i].missing);
+		ranges_init(&t->members[i].patch_missing);
+		t->members[i].base = PATCHES_MAX;
+	}
 	if (r == 0)
 		r = lender_start(a, t, version, why);
 	if (r < 0) {
@@ -862,9 +890,11 @@ int transaction_new(struct agent *a, struct head *h, const struct group *g, unsi
 void transaction_free(struct agent *a, struct transaction *t)
 {
 	work_end(a, &t->engine);
-	work_end(a, &t->source);
+	lender_end(a, t);
+	delta_deinit(&t->delta);
 	for (unsigned i = 0; i < t->n_members; i++) {
 		ranges_deinit(&t->members[i].missing);
+		ranges_deinit(&t->members[i].patch_missing);
 		free(t->members[i].why);
 	}
 	free(t->members);
@@ -934,6 +964,9 @@ void transaction_on_timer(struct agent *a, struct transaction *t, uint64_t now)
 			if (t->phase == PHASE_PREPARE && can_begin(t))
 				lose_queued(a, t);
 		}
+		break;
+	case PHASE_COMPOSE:
+		delta_give_up(t);
 		break;
 	case PHASE_OPEN:
 		lose_all_in(a, t, MEMBER_OPENING, c->prepare_ns + c->stall_ns);

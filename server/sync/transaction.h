@@ -9,6 +9,7 @@
 #include "server/sync/base/ranges.h"
 #include "server/sync/base/stripes.h"
 #include "server/sync/head.h"
+#include "server/sync/patches.h"
 #include "server/sync/tally.h"
 
 #define EPOCHS_MAX 8 /* each further one begins with the loss of a member */
@@ -20,6 +21,7 @@ enum phase {
 	PHASE_ATTACH, /* the source job borrows the version */
 	PHASE_DIGEST, /* and reads it */
 	PHASE_PREPARE,
+	PHASE_COMPOSE, /* a patch, of several */
 	PHASE_OPEN, /* engines of an epoch */
 	PHASE_BYTES,
 	PHASE_STOP, /* of an epoch that broke */
@@ -56,6 +58,9 @@ struct member {
 	bool is_queued; /* it has others to prepare before, and said so */
 	bool had_turn; /* and then began: it is given time for that once */
 	struct ranges missing;
+	unsigned base; /* of the kept patches, the first that it needs; PATCHES_MAX: what it has none begins with */
+	bool by_patch; /* it gets one */
+	struct ranges patch_missing; /* of that; empty: it has all, or gets none */
 	unsigned n_corrupt;
 	unsigned n_blamed; /* for links that broke */
 	unsigned n_accused; /* as the sender of one */
@@ -82,6 +87,18 @@ struct member {
 	uint64_t measured; /* bytes/s over all of the epoch; 0: it has not all, yet */
 };
 
+/* The version as a patch: see delta.h. */
+struct delta {
+	struct patches patches; /* that this node keeps, and that end with the version */
+	unsigned first; /* of those that are needed */
+	bool is_composing;
+	int fd; /* what travels; -1: nothing does, or not yet */
+	uint64_t size;
+	uint64_t changed; /* bytes of elements that it changes */
+};
+
+struct loan;
+
 struct transaction {
 	struct list link; /* agent::transactions */
 	char sync[SYNC_ID_SIZE];
@@ -101,19 +118,23 @@ struct transaction {
 	bool counts_us; /* as a member */
 	bool decided;
 
-	struct work source;
+	struct loan *loan;
 	uint64_t version; /* of the local weightd */
 	bool is_gone; /* which somebody removed on purpose meanwhile; the source still has the memory */
+	bool is_unwanted; /* that memory is wanted back */
 	int layout_fd;
 	int data_fd;
 	int leaves_fd;
+
+	struct delta delta;
 
 	struct work engine;
 	char engine_hello[HELLO_MAX + 1];
 	uint64_t epoch;
 	struct member *first; /* of the last epoch's chain */
 	uint64_t changed; /* bytes that any member lacked once all had prepared; UINT64_MAX: not known yet */
-	struct ranges ranges; /* of the epoch */
+	bool by_patch; /* the epoch carries the patch, and else the version */
+	struct ranges ranges; /* of what it carries */
 	uint64_t expected;
 	bool engine_is_open;
 	bool engine_is_done;

@@ -9,6 +9,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/group.h"
 #include "server/sync/head.h"
+#include "server/sync/lender.h"
 #include "server/sync/transaction.h"
 
 #define RETRY_MIN SECOND
@@ -27,8 +28,10 @@ static void doubt_all(struct agent *a)
 {
 	struct head *h;
 
-	list_for_each(h, &a->heads, link)
+	list_for_each(h, &a->heads, link) {
 		doubt(a, h);
+		lender_forget(a, h); /* a weightd that was started anew knows of no loan */
+	}
 }
 
 /* What it dropped because somebody wants it so, or for a newer one, nobody wants back. */
@@ -36,6 +39,7 @@ static void on_gone(struct agent *a, const json_t *message)
 {
 	const char *buffer, *device;
 	bool is_lost = json_is_true(json_object_get(message, "lost"));
+	bool is_unwanted = json_is_true(json_object_get(message, "unwanted"));
 	struct transaction *t;
 	uint64_t version;
 	struct head *h;
@@ -48,14 +52,37 @@ static void on_gone(struct agent *a, const json_t *message)
 	if (!h || strcmp(group_device(a->config, h->group), device) != 0)
 		return;
 	t = transaction_find_of_buffer(a, buffer);
-	if (t && !t->is_repair && t->version == version && !is_lost)
+	if (t && !t->is_repair && t->version == version && !is_lost) {
 		t->is_gone = true;
+		t->is_unwanted |= is_unwanted;
+	}
+	if (is_lost || is_unwanted)
+		lender_forget_version(a, h, version);
 	if (version != h->version)
 		return;
 	if (is_lost)
 		doubt(a, h);
 	else
 		head_set_superseded(a, h);
+}
+
+/* With all its versions, the one that is kept for the next push among them. */
+static void on_removed(struct agent *a, const json_t *message)
+{
+	const char *buffer;
+	struct transaction *t;
+	struct head *h;
+
+	if (field_string(message, "buffer", BUFFER_MAX, &buffer) < 0)
+		return;
+	h = head_find(a, buffer);
+	t = transaction_find_of_buffer(a, buffer);
+	if (h) {
+		lender_forget(a, h);
+		patches_deinit(&h->patches);
+	}
+	if (t && !t->is_repair)
+		t->is_unwanted = true;
 }
 
 static void again_later(struct agent *a)
@@ -82,6 +109,8 @@ static void on_message(struct agent *a, struct work *w, const json_t *message, i
 		doubt_all(a);
 	} else if (strcmp(op, "gone") == 0) {
 		on_gone(a, message);
+	} else if (strcmp(op, "removed") == 0) {
+		on_removed(a, message);
 	} else {
 		again_later(a);
 	}

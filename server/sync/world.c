@@ -485,6 +485,7 @@ static int fill_agent_config(struct world *w)
 		.n_data_addresses = c->n_data_addresses,
 		.tls = c->data_tls,
 		.gloo = c->data_gloo,
+		.patches = c->patches,
 		.prepare_ns = c->prepare_ns,
 		.stall_ns = c->stall_ns,
 		.max_bytes = c->max_bytes,

@@ -12,6 +12,8 @@ changed      a whole push, from attach to commit, of a version of which 2 % of t
              "whole_seconds" and "whole_wire_bytes" are those of the first push, which moves all of it
 stripes      a broadcast by weightd-sync-tcp to one node, over one and over two interfaces that are as fast as "rates_mbit"
              says: "over_one" is the seconds over the first alone through these
+patch        the same of a version of which 2 % of the elements of two bytes are others, in every leaf: elements travel.
+             "wire_share" is of the bytes of the first push
 growth       seconds with three receivers over seconds with one, less 1
 all-reduce   the mean of as many fp32 tensors as there are "nodes", by weightd-sync-gloo, from the start until all have
              all of it. "ratio_to_line" is to the bound of a ring: 2 (nodes - 1) / nodes of the bytes, at that line.

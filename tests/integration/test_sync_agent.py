@@ -346,6 +346,7 @@ def test_every_error_is_told_with_its_line_and_the_way_out(tmp_path):
     ({"node": {"data-address": "10.1.2.3 0.0.0.0"}}, "not '0.0.0.0'"),
     ({"node": {"data-address": " ".join(f"10.{i}.0.1" for i in range(9))}}, "'data-address' has more than 8 addresses"),
     ({"node": {"data-address": ","}}, "'data-address' is empty"),
+    ({"data": {"patches": "maybe"}}, "'patches' does not take 'maybe'; it takes yes or no"),
     ({"node": {"listen": "0.0.0.0:7400"}}, "[node] data-address has to be an address that other nodes can dial, not '0.0.0.0'"),
 ])
 def test_what_does_not_fit_together_is_refused(make, settings, error):

@@ -7,7 +7,8 @@ import weightd
 from engine import planned
 from nodes import ABSENCE_S, MIB, content, layout_of
 
-NONE = {"data": {"security": "none"}}
+LEAVES = {"data": {"patches": "no"}}
+NONE = {"data": {"security": "none", "patches": "no"}}
 SIZE = 6 * MIB
 COUNTS = "planned", "bytes", "kernel", "size", "changed"
 
@@ -52,7 +53,7 @@ def test_bytes_on_the_wire_are_those_of_leaves_that_changed(make_nodes):
 
 
 def test_the_size_the_layout_and_the_publisher_may_change(make_nodes):
-    nodes = make_nodes(3, publishers="ab")
+    nodes = make_nodes(3, settings=LEAVES, publishers="ab")
     before = publish(nodes["a"])
     nodes["a"].push("m")
     for name, size, tensors in (("b", SIZE + 2 * MIB, 5), ("a", SIZE - 2 * MIB, 2)):
@@ -82,7 +83,7 @@ def test_who_was_away_fetches_what_changed_meanwhile(make_nodes):
 
 
 def test_a_base_that_is_lost_meanwhile_costs_time_alone(make_nodes):
-    nodes = make_nodes(3)
+    nodes = make_nodes(3, settings=LEAVES)
     publish(nodes["a"])
     nodes["a"].push("m")
     nodes["b"].freeze()  # or it may ask for a repair before it hears of the push, which would refuse that

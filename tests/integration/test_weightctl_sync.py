@@ -141,11 +141,11 @@ def test_nodes_of_nobody(make_agent):
 
 
 def test_status(make_agent):
-    agent = make_agent(status=[part(), part("c", rate=0, done=0, slow=True, **{"from": "b"}), END])
+    agent = make_agent(status=[part(by="patch"), part("c", rate=0, done=0, slow=True, **{"from": "b"}), END])
     text = ctl(agent, "sync", "status").stdout
     head, first, second = [line.split() for line in text.partition("\n\n")[0].splitlines()]
-    assert head == ["SYNC", "BUFFER", "VERSION", "NODE", "PHASE", "DONE", "EXPECTED", "RATE", "LEFT", "FROM"]
-    assert first == [SYNC, "llama-8b-instruct", "1.7", "b", "bytes", "268.4", "MB", "1.1", "GB", "118.0", "MB/s", "0:07", "a"]
+    assert head == ["SYNC", "BUFFER", "VERSION", "NODE", "PHASE", "BY", "DONE", "EXPECTED", "RATE", "LEFT", "FROM"]
+    assert first == [SYNC, "llama-8b-instruct", "1.7", "b", "bytes", "patch", "268.4", "MB", "1.1", "GB", "118.0", "MB/s", "0:07", "a"]
     assert second[-3:] == ["-", "-", "b"]
     assert text.endswith(f"\n\n{SYNC} c: is slow to get it from b; those behind it wait\n")
     assert agent.requests == [{"op": "status", "sync": None}]
@@ -162,14 +162,22 @@ def test_status_shows_what_is_under_way_else_the_last(make_agent):
 
 
 def test_status_json(make_agent):
-    agent = make_agent(status=[part(why="it is slow", size=16 * GIB, changed=GIB), END])
+    agent = make_agent(status=[part(why="it is slow", size=16 * GIB, changed=GIB, by="leaves"), END])
     [said] = ctl_json(agent, "sync", "status", SYNC)["syncs"]
     assert said == {"sync": SYNC, "kind": "push", "buffer": "llama-8b-instruct", "group": "main", "version": "1.7", "term": 1,
                     "number": 7, "role": "publisher", "node": "b", "phase": "bytes", "done": GIB // 4, "expected": GIB,
                     "rate": 118_000_000, "left_ns": said["left_ns"], "from": "a", "slow": False, "epoch": 1,
-                    "size": 16 * GIB, "changed": GIB, "share": "6.2%", "why": "it is slow"}
+                    "size": 16 * GIB, "changed": GIB, "share": "6.2%", "why": "it is slow", "by": "leaves", "patch": None,
+                    "differ": None, "density": None}
     assert 6 * 10**9 < said["left_ns"] < 9 * 10**9
     assert agent.requests == [{"op": "status", "sync": SYNC}]
+
+
+def test_status_of_a_patch_says_how_dense_it_is(make_agent):
+    agent = make_agent(status=[part(size=16 * GIB, changed=16 * GIB, by="patch", patch=GIB // 2, differ=GIB // 4), END])
+    [said] = ctl_json(agent, "sync", "status", SYNC)["syncs"]
+    assert {key: said[key] for key in ("by", "patch", "differ", "share", "density")} == {
+        "by": "patch", "patch": GIB // 2, "differ": GIB // 4, "share": "3.1%", "density": "1.6%"}
 
 
 def test_a_sync_is_named_by_its_first_digits(make_agent):
@@ -223,7 +231,8 @@ def test_status_without_a_terminal_waits_and_prints_once(make_agent):
 
 
 PAST = {"sync": SYNC, "kind": "push", "buffer": "llama", "group": "main", "term": 1, "number": 7, "started_ns": NOW_NS - 9 * 10**9,
-        "ended_ns": NOW_NS, "state": "committed", "nodes": 4, "bytes": GIB, "size": 16 * GIB, "changed": GIB // 3, "why": None}
+        "ended_ns": NOW_NS, "state": "committed", "nodes": 4, "bytes": GIB, "size": 16 * GIB, "changed": GIB // 3,
+        "by": "leaves", "why": None}
 
 
 def test_history(make_agent):
@@ -231,8 +240,8 @@ def test_history(make_agent):
     agent = make_agent(history=[PAST, failed, END])
     text = ctl(agent, "sync", "history").stdout
     head, first, second = [line.split() for line in text.partition("\n\n")[0].splitlines()]
-    assert head == ["SYNC", "KIND", "BUFFER", "VERSION", "STATE", "NODES", "BYTES", "SHARE", "AGE", "TOOK"]
-    assert first[:9] == [SYNC, "push", "llama", "1.7", "committed", "4", "1.1", "GB", "2.1%"] and first[-2:] == ["9.0", "s"]
+    assert head == ["SYNC", "KIND", "BUFFER", "VERSION", "STATE", "NODES", "BYTES", "BY", "SHARE", "AGE", "TOOK"]
+    assert first[:10] == [SYNC, "push", "llama", "1.7", "committed", "4", "1.1", "GB", "leaves", "2.1%"] and first[-2:] == ["9.0", "s"]
     assert second[4:6] == ["failed", "2"]
     assert text.endswith(f"\n\n{OTHER}: b did not answer for 5 s\n")
     assert [s["took_ns"] for s in ctl_json(agent, "sync", "history", "-c", "7")["syncs"]] == [9 * 10**9] * 2

@@ -275,7 +275,7 @@ static void edge_job_tell(void *world, struct job *j, const json_t *message, con
 	if (n->is_dying || j->hangs || n->jobs_hang || j->kind == JOB_WATCH)
 		return;
 	if (j->kind == JOB_SOURCE)
-		sim_source_told(j, message);
+		sim_source_told(j, message, fds, n_fds);
 	else if (j->kind == JOB_SINK)
 		sim_sink_told(j, message, fds, n_fds);
 	else
@@ -735,9 +735,12 @@ int sim_plan(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE])
 
 bool sim_is_idle(struct sim *s)
 {
+	struct job *j;
+
 	for (unsigned i = 0; i < s->options.n_nodes; i++)
-		if (!list_empty(&s->nodes[i].jobs))
-			return false;
+		list_for_each(j, &s->nodes[i].jobs, link)
+			if (!s->options.n_patch || j->kind != JOB_SOURCE) /* which may be kept */
+				return false;
 	return true;
 }
 
@@ -794,6 +797,7 @@ static void node_init(struct sim *s, unsigned i)
 		.n_data_addresses = s->options.n_addresses ? s->options.n_addresses : 1,
 		.prepare_ns = 10 * SIM_SECOND,
 		.stall_ns = 5 * SIM_SECOND,
+		.patches = s->options.n_patch,
 	};
 }
 
@@ -854,6 +858,7 @@ void sim_free(struct sim *s)
 
 		event_deinit(&e);
 	}
+	sim_free_patches(s);
 	free(s->queue->at);
 	free(s->queue->generations);
 	free(s->queue->last_ns);

@@ -53,11 +53,14 @@ struct sim_node {
 	unsigned n_corrupt; /* epochs whose bytes arrive wrong, from now on */
 	bool sinks_fail; /* no memory */
 	bool sources_fail; /* likewise, where they are to lend it and not only to look */
+	bool compose_fails; /* no memory for a patch of several */
+	bool compose_hangs;
 	const char *local_why; /* what jobs of its weightd say when they fail; NULL: something short */
 	bool is_silent; /* whatever it says is lost, while its kernel answers */
 
 	uint64_t n_received; /* bytes, over all engines */
 	uint64_t n_received_again; /* that it had already */
+	unsigned n_patched; /* sinks that made their version with a patch */
 	char why[WHY_SIZE]; /* of the last sync that ended here */
 	char outcome[16];
 	json_t *end; /* the event */
@@ -71,6 +74,7 @@ struct sim_options {
 	enum policy policy;
 	uint64_t n_bytes; /* of a version; 0: 64 MiB */
 	uint64_t n_changed; /* bytes of it that the one before had not; 0: all are others */
+	uint64_t n_patch; /* bytes of a patch from one version to the next; 0: nobody makes any */
 	uint64_t seed;
 	bool is_quiet; /* without delays at random */
 };
@@ -94,6 +98,8 @@ struct sim {
 	void *userdata;
 	const char *untrusted; /* an address; NULL: none is */
 	struct sim_queue *queue;
+	struct memory **patches; /* all that ever were: descriptors of them may be anywhere */
+	unsigned n_patches;
 	struct list engines;
 	bool ticks;
 };

@@ -99,12 +99,43 @@ static struct memory *memory_new(uint64_t content, uint64_t n_bytes)
 	return m;
 }
 
+/* All of it is missing still. */
+static struct memory *patch_new(struct sim *s, uint64_t n_bytes)
+{
+	struct memory *m = memory_new(0, n_bytes);
+
+	m->is_patch = true;
+	assert_int_equal(ranges_add(&m->wrong, 0, n_bytes), 0);
+	s->patches = reallocarray(s->patches, s->n_patches + 1, sizeof(struct memory *));
+	assert_non_null(s->patches);
+	return s->patches[s->n_patches++] = m;
+}
+
+/* Whole. */
+static struct memory *patch_of(struct sim *s, uint64_t from, uint64_t to, uint64_t n_bytes)
+{
+	struct memory *m = patch_new(s, n_bytes);
+
+	ranges_deinit(&m->wrong);
+	ranges_init(&m->wrong);
+	m->from = from;
+	m->to = to;
+	return m;
+}
+
 static void memory_unref(struct memory *m)
 {
 	if (!m || --m->n_refs)
 		return;
 	ranges_deinit(&m->wrong);
 	free(m);
+}
+
+void sim_free_patches(struct sim *s)
+{
+	for (unsigned i = 0; i < s->n_patches; i++)
+		memory_unref(s->patches[i]);
+	free(s->patches);
 }
 
 struct sim_version *sim_newest(struct sim_node *n)
@@ -205,6 +236,7 @@ void sim_job_free(struct job *j)
 	land(j);
 	memory_unref(j->memory);
 	ranges_deinit(&j->ranges);
+	ranges_deinit(&j->missing);
 	list_remove(&j->link);
 	list_remove(&j->engine_link);
 	free(j);
@@ -234,15 +266,70 @@ uint64_t sim_number(const json_t *o, const char *key)
 	return (uint64_t)json_integer_value(json_object_get(o, key));
 }
 
+/* From the base that it is told of, where both are as large. */
+static struct memory *make_patch(struct job *j, const json_t *base, const int *fds, unsigned n_fds)
+{
+	uint64_t from;
+	uint8_t root[32];
+
+	if (!base)
+		return NULL;
+	assert_int_equal(n_fds, 2);
+	assert_int_equal(field_bytes(base, "root", root, 32), 0);
+	from = sim_content_of(root);
+	assert_int_equal(((struct memory *)pointer_of(fds[0]))->content, from);
+	if (sim_number(base, "n_bytes") != j->n_bytes || from >= j->content)
+		return NULL;
+	return patch_of(j->node->sim, from, j->content, j->node->sim->options.n_patch);
+}
+
+static void compose(struct job *j, const int *fds, unsigned n_fds)
+{
+	struct memory *first = pointer_of(fds[0]), *last = first;
+	uint64_t size = first->n_bytes;
+
+	assert_true(n_fds > 1);
+	if (j->node->compose_fails)
+		say(j, sim_jitter(j->node->sim, 5 * MS),
+		    json_pack("{s:s, s:s}", "op", "composed", "why", "out of memory"), -1, -1);
+	if (j->node->compose_fails || j->node->compose_hangs)
+		return;
+	for (unsigned i = 1; i < n_fds; i++) {
+		struct memory *next = pointer_of(fds[i]);
+
+		assert_int_equal(last->to, next->from);
+		size += next->n_bytes;
+		last = next;
+	}
+	assert_int_equal(last->to, j->content);
+	say(j, sim_jitter(j->node->sim, 50 * MS),
+	    json_pack("{s:s, s:I, s:I}", "op", "composed", "size", (json_int_t)size, "changed",
+		      (json_int_t)size / 2),
+	    sim_file_of(patch_of(j->node->sim, first->from, last->to, size)), -1);
+}
+
+static json_t *say_patch(const struct memory *patch)
+{
+	return patch ? json_pack("{s:I, s:I}", "size", (json_int_t)patch->n_bytes, "changed",
+				 (json_int_t)patch->n_bytes / 2)
+		     : NULL;
+}
+
 /* What it lends, and, once it has read it, what that is. */
-void sim_source_told(struct job *j, const json_t *message)
+void sim_source_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
 {
 	struct sim_node *n = j->node;
 	const struct sim_version *found = NULL;
-	uint64_t wanted = sim_number(message, "version"), delay = sim_jitter(n->sim, 5 * MS);
+	uint64_t wanted, delay = sim_jitter(n->sim, 5 * MS);
 	uint8_t layout[32], root[32], leaves[32];
 	char hex[65], leaves_hex[65];
+	struct memory *patch;
 
+	if (strcmp(sim_text(message, "op"), "compose") == 0) {
+		compose(j, fds, n_fds);
+		return;
+	}
+	wanted = sim_number(message, "version");
 	for (unsigned i = 0; i < n->n_versions; i++)
 		if (!wanted || n->versions[i].number == wanted)
 			found = &n->versions[i];
@@ -272,10 +359,11 @@ void sim_source_told(struct job *j, const json_t *message)
 		      "version", (json_int_t)found->number, "n_bytes", (json_int_t)found->n_bytes,
 		      "layout_bytes", (json_int_t)1000, "layout", field_hex(layout, 32, hex)),
 	    sim_file_of(NULL), sim_file_of(j->memory));
+	patch = make_patch(j, json_object_get(message, "base"), fds, n_fds);
 	say(j, delay + sim_jitter(n->sim, 50 * MS),
-	    json_pack("{s:s, s:s, s:s}", "op", "root", "root", field_hex(root, 32, hex), "leaves",
-		      field_hex(leaves, 32, leaves_hex)),
-	    sim_file_of((const void *)(uintptr_t)found->content), -1);
+	    json_pack("{s:s, s:s, s:s, s:o*}", "op", "root", "root", field_hex(root, 32, hex),
+		      "leaves", field_hex(leaves, 32, leaves_hex), "patch", say_patch(patch)),
+	    sim_file_of((const void *)(uintptr_t)found->content), patch ? sim_file_of(patch) : -1);
 }
 
 static const struct sim_version *find_version(const struct sim_node *n, uint64_t number)
@@ -296,26 +384,38 @@ static json_t *fill(struct job *j, const json_t *base, const int *fds)
 	const struct sim_version *there = base ? find_version(j->node, sim_number(base, "version"))
 					       : NULL;
 	struct sim_version said = none;
-	struct ranges missing;
-	json_t *ret;
 
 	if (there && there->n_bytes == sim_number(base, "n_bytes")) {
 		said = *there;
 		said.content = (uintptr_t)pointer_of(fds[2]);
 	}
-	ranges_init(&missing);
-	differ(j->node->sim, &whole, &said, &missing);
+	j->base = said.content ? there->content : 0;
+	differ(j->node->sim, &whole, &said, &j->missing);
 	differ(j->node->sim, &whole, said.content ? there : &none, &j->memory->wrong);
-	assert_int_equal(ranges_add_all(&j->memory->wrong, &missing), 0);
-	ret = ranges_to_json(&missing);
-	ranges_deinit(&missing);
-	return ret;
+	assert_int_equal(ranges_add_all(&j->memory->wrong, &j->missing), 0);
+	return ranges_to_json(&j->missing);
+}
+
+/* What was missing is right, if what the base has is between the patch's beginning and its end. */
+static void patch(struct job *j, const struct memory *p)
+{
+	bool is_right = p && p->is_patch && !p->wrong.n && p->to == j->content &&
+			j->base >= p->from && j->base < p->to;
+
+	if (is_right) {
+		j->node->n_patched++;
+		assert_int_equal(ranges_remove_all(&j->memory->wrong, &j->missing), 0);
+	}
+	say(j, sim_jitter(j->node->sim, 50 * MS),
+	    json_pack("{s:s, s:s*}", "op", "patched", "why", is_right ? NULL : "it is none"), -1,
+	    -1);
 }
 
 void sim_sink_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
 {
 	struct sim *s = j->node->sim;
 	const char *op = sim_text(message, "op");
+	json_t *missing;
 	uint8_t root[32];
 	char hex[65];
 
@@ -333,10 +433,14 @@ void sim_sink_told(struct job *j, const json_t *message, const int *fds, unsigne
 		j->content = sim_content_of(root);
 		j->n_bytes = sim_number(message, "n_bytes");
 		j->memory = memory_new(j->content, j->n_bytes);
+		missing = fill(j, json_object_get(message, "base"), fds);
 		say(j, sim_jitter(s, 20 * MS),
-		    json_pack("{s:s, s:s, s:o}", "op", "created", "memory", "host", "missing",
-			      fill(j, json_object_get(message, "base"), fds)),
+		    json_pack("{s:s, s:s, s:o, s:b}", "op", "created", "memory", "host", "missing",
+			      missing, "has_base", j->base != 0),
 		    sim_file_of(j->memory), -1);
+	} else if (strcmp(op, "patch") == 0) {
+		assert_int_equal(n_fds, 1);
+		patch(j, pointer_of(fds[0]));
 	} else if (strcmp(op, "verify") == 0) {
 		root_of(j->content, root);
 		if (j->memory->wrong.n)
@@ -380,9 +484,14 @@ void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsig
 
 	if (strcmp(sim_text(message, "op"), "open") == 0) {
 		assert_int_equal(n_fds, 1);
-		j->memory = pointer_of(fds[0]);
-		j->memory->n_refs++;
 		j->n_bytes = sim_number(message, "n_bytes");
+		j->memory = pointer_of(fds[0]);
+		if (!j->memory) { /* which the agent itself made, for a patch */
+			j->memory = patch_new(s, j->n_bytes);
+			assert_int_equal(pwrite(fds[0], &j->memory, sizeof(j->memory), 0),
+					 sizeof(j->memory));
+		}
+		j->memory->n_refs++;
 		j->is_source = json_is_null(json_object_get(message, "from"));
 		token = json_object_get(message, "token");
 		snprintf(j->token, sizeof(j->token), "%s",
@@ -491,6 +600,11 @@ static void engine_move(struct sim *s, struct job *j)
 				    ? to->node->rate / (SIM_SECOND / TICK)
 				    : room;
 		to->moved_ns = j->moved_ns = s->now_ns;
+		assert_int_equal(j->memory->is_patch, to->memory->is_patch);
+		if (to->memory->is_patch) {
+			to->memory->from = j->memory->from;
+			to->memory->to = j->memory->to;
+		}
 	}
 	if (to && to->done == j->expected && j->done == j->expected)
 		engine_done(j);

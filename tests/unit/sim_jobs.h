@@ -11,6 +11,8 @@ struct memory {
 	uint64_t content;
 	uint64_t n_bytes;
 	struct ranges wrong;
+	bool is_patch; /* from one content to another, the later one, or to any between */
+	uint64_t from, to;
 	unsigned n_refs;
 };
 
@@ -24,6 +26,8 @@ struct job {
 	uint64_t content; /* source: attached; sink: asked for */
 	uint64_t n_bytes;
 	struct memory *memory;
+	struct ranges missing; /* sink: what it does not get from its base */
+	uint64_t base; /* and the content that this has */
 	bool is_publishing;
 
 	struct list engine_link; /* sim::engines */
@@ -81,7 +85,8 @@ struct job *sim_job_find(struct sim_node *n, uint64_t id);
 void sim_job_free(struct job *j);
 /* What the sink has is a version of its node from now on. */
 void sim_publish(struct job *j);
-void sim_source_told(struct job *j, const json_t *message);
+void sim_source_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds);
+void sim_free_patches(struct sim *s);
 void sim_sink_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds);
 void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds);
 /* All engines move for a while. */

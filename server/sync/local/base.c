@@ -1,17 +1,24 @@
 /*
- * A base lends its bytes from base_open() to base_deinit(): its lease is over before the new version is published,
- * whose weightd may then want the memory for the next one.
+ * A base lends its bytes from base_new() to base_free(): its lease is over before the new version is published,
+ * whose weightd may then want the memory for the next one. A patch needs the bytes of leaves that differ, too, and so
+ * copies these, late, as leaves that travel are written by others.
  */
 #include "server/sync/local/base.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
+#include "server/sync/base/patch.h"
 
 struct copy {
 	const struct base *base;
+	const struct patch *patch; /* of what is missing; NULL: that is left out */
 	const char *from; /* NULL: the base is a GPU's, and has to be asked for */
 	char *to;
 	uint64_t n_bytes; /* that both have */
@@ -66,25 +73,24 @@ static void attach(const struct errand *e, const struct target *target, uint64_t
 		       (uintmax_t)version);
 }
 
-int base_open(const struct errand *e, const struct talk *t, const struct target *target,
-	      struct base *ret, struct fault *f)
+int base_new(const struct errand *e, const struct talk *t, const struct target *target,
+	     struct base **ret, struct fault *f)
 {
+	cleanup(base_freep) struct base *b = calloc(1, sizeof(*b));
 	cleanup(blob_deinitp) struct blob leaves = {0};
 	uint64_t version, n_bytes = 0;
-	struct base b = {0};
-	int r = take_named(t, &version, &n_bytes, &leaves, f);
+	int r = b ? take_named(t, &version, &n_bytes, &leaves, f)
+		  : fault_set(f, -ENOMEM, "out of memory");
 
 	if (r < 0)
 		return r;
 	if (r > 0)
-		attach(e, target, version, n_bytes, &b);
-	r = tree_difference(e->n_bytes, e->leaves.data, b.buffer ? tree_n_leaves(n_bytes) : 0,
-			    leaves.data, &b.missing);
-	if (r < 0) {
-		base_deinit(&b);
+		attach(e, target, version, n_bytes, b);
+	r = tree_difference(e->n_bytes, e->leaves.data, b->buffer ? tree_n_leaves(n_bytes) : 0,
+			    leaves.data, &b->missing);
+	if (r < 0)
 		return fault_set(f, r, "out of memory");
-	}
-	*ret = b;
+	*ret = take_ptr(b);
 	return 0;
 }
 
@@ -125,16 +131,17 @@ static void copy_leaf(void *userdata, uint64_t leaf)
 	struct copy *c = userdata;
 	uint64_t offset = leaf * TREE_LEAF_SIZE, left = c->n_bytes - offset;
 
-	if (!is_missing(&c->base->missing, offset))
-		copy_bytes(c, offset, left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
+	if (is_missing(&c->base->missing, offset) != (c->patch != NULL))
+		return;
+	copy_bytes(c, offset, left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE);
+	if (c->patch) /* what it says nowhere verify finds */
+		(void)patch_apply(c->patch, leaf, (uint8_t *)c->to + offset);
 }
 
-void base_copy(const struct errand *e, const struct base *b)
+static void each_leaf(const struct errand *e, const struct base *b, const struct patch *patch)
 {
-	struct copy c = {.base = b, .lock = PTHREAD_MUTEX_INITIALIZER};
+	struct copy c = {.base = b, .patch = patch, .lock = PTHREAD_MUTEX_INITIALIZER};
 
-	if (!b->buffer)
-		return;
 	c.to = errand_data(e);
 	c.from = weightd_buffer_data(b->buffer, &c.n_bytes);
 	c.n_bytes = c.n_bytes < e->n_bytes ? c.n_bytes : e->n_bytes;
@@ -143,9 +150,65 @@ void base_copy(const struct errand *e, const struct base *b)
 	tree_each_leaf(c.n_bytes, copy_leaf, &c);
 }
 
-void base_deinit(struct base *b)
+void base_copy(const struct errand *e, const struct base *b)
 {
+	if (b->buffer)
+		each_leaf(e, b, NULL);
+}
+
+/* Whether it is of this version, and of a base as large. */
+static bool is_for(const struct patch *p, const struct errand *e, const struct base *b)
+{
+	uint64_t n_bytes;
+
+	(void)weightd_buffer_data(b->buffer, &n_bytes);
+	return p->n_bytes == e->n_bytes && n_bytes == e->n_bytes &&
+	       memcmp(p->result, e->root, sizeof(e->root)) == 0;
+}
+
+static int apply(const struct errand *e, const struct base *b, const void *data, uint64_t size)
+{
+	struct patch p;
+	int r = patch_open(data, size, &p);
+
+	if (r < 0)
+		return r;
+	if (is_for(&p, e, b))
+		each_leaf(e, b, &p);
+	else
+		r = -ESTALE;
+	patch_close(&p);
+	return r;
+}
+
+/* Its memory was the agent's, which an engine that is not gone yet may map: it is never believed to stay as it is. */
+void base_patch(const struct errand *e, const struct base *b, int fd, char *why)
+{
+	uint64_t size;
+	void *data = MAP_FAILED;
+	int r = b && b->buffer ? fd_size(fd, &size) : -ENODATA;
+
+	why[0] = '\0';
+	if (r == 0)
+		data = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+	if (r == 0)
+		r = data == MAP_FAILED ? -errno : apply(e, b, data, size);
+	if (data != MAP_FAILED)
+		(void)munmap(data, size);
+	if (r < 0)
+		(void)snprintf(why, FAULT_WHY_SIZE, "%s",
+			       r == -EBADMSG   ? "it is none"
+			       : r == -ESTALE  ? "it makes another version"
+			       : r == -ENODATA ? "there is nothing to apply it to"
+					       : strerror(-r));
+}
+
+struct base *base_free(struct base *b)
+{
+	if (!b)
+		return NULL;
 	weightd_detach(b->buffer);
 	ranges_deinit(&b->missing);
-	*b = (struct base){0};
+	free(b);
+	return NULL;
 }

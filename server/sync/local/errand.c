@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/sync/base/fields.h"
+#include "server/sync/local/base.h"
 
 static int read_target(const struct talk *t, struct target *ret)
 {
@@ -53,6 +54,7 @@ void *errand_data(const struct errand *e)
 
 void errand_end(struct errand *e)
 {
+	e->base = base_free(e->base);
 	weightd_writer_free(e->writer);
 	weightd_detach(e->buffer);
 	weightd_close(e->w);

@@ -25,6 +25,8 @@ enum stage {
 	STAGE_OVER,
 };
 
+struct base;
+
 struct errand {
 	enum stage stage;
 	struct weightd *w;
@@ -34,6 +36,7 @@ struct errand {
 	uint8_t root[TREE_HASH_SIZE]; /* that the bytes of a sink must have */
 	struct blob leaves; /* of a sink: the table that the root is of */
 	struct staging staging; /* where the version is a GPU's, and moves */
+	struct base *base; /* of a sink, until it verifies */
 };
 
 /* What the first message names; strings are the message's. */

@@ -1,7 +1,7 @@
 /*
  * A sink makes the next version of a buffer: weightd's memory for it goes to the agent, whose engines write what is
- * missing of it through mappings of their own while the sink copies the rest from a base. It is published only when
- * it has, leaf for leaf, the tree that was signed. Every verify digests for weightd what it has just hashed: so it
+ * missing of it through mappings of their own while the sink copies the rest from a base; or a patch of that base
+ * comes instead, in memory of its own, and the sink makes what is missing with it. It is published only when it has, leaf for leaf, the tree that was signed. Every verify digests for weightd what it has just hashed: so it
  * is the bytes that were verified, and no later ones, that the version's digest is of.
  */
 #include <errno.h>
@@ -125,24 +125,32 @@ static int say_created(const struct errand *e, const struct base *b, struct faul
 
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
-	return errand_say(json_pack("{s:s, s:s, s:o, s:s*}", "op", "created", "memory", "host",
-				    "missing", ranges_to_json(&b->missing), "why",
-				    b->why[0] ? b->why : NULL),
+	return errand_say(json_pack("{s:s, s:s, s:o, s:b, s:s*}", "op", "created", "memory", "host",
+				    "missing", ranges_to_json(&b->missing), "has_base",
+				    b->buffer != NULL, "why", b->why[0] ? b->why : NULL),
 			  own >= 0 ? &own : &e->staging.fd, 1, f);
 }
 
 /* What is missing moves while the rest is copied; verify comes after both. */
-static int fill(const struct errand *e, const struct talk *t, const struct target *target,
-		struct fault *f)
+static int fill(struct errand *e, const struct talk *t, const struct target *target, struct fault *f)
 {
-	cleanup(base_deinit) struct base base = {0};
-	int r = base_open(e, t, target, &base, f);
+	int r = base_new(e, t, target, &e->base, f);
 
 	if (r == 0)
-		r = say_created(e, &base, f);
+		r = say_created(e, e->base, f);
 	if (r == 0)
-		base_copy(e, &base);
+		base_copy(e, e->base);
 	return r;
+}
+
+/* All of the rest came as a patch. */
+static int patch(struct errand *e, const struct talk *t, struct fault *f)
+{
+	char why[FAULT_WHY_SIZE];
+
+	base_patch(e, e->base, t->fds[0], why);
+	return errand_say(json_pack("{s:s, s:s*}", "op", "patched", "why", why[0] ? why : NULL),
+			  NULL, 0, f);
 }
 
 static int refused(const struct errand *e, const struct target *target, int r, struct fault *f)
@@ -288,6 +296,7 @@ static int verify(struct errand *e, struct fault *f)
 	int r;
 
 	e->stage = STAGE_AT_WORK;
+	e->base = base_free(e->base);
 	r = hash(e, &found, f);
 	if (r < 0)
 		return r;
@@ -341,11 +350,15 @@ int sink_take(struct errand *e, const struct talk *t, struct fault *f)
 
 	if (op && !strcmp(op, "create") && e->stage == STAGE_NEW)
 		return create(e, t, f);
+	if (op && t->n_fds == 1 && !strcmp(op, "patch") && e->stage == STAGE_AT_WORK)
+		return patch(e, t, f);
 	if (op && t->n_fds == 0 && !strcmp(op, "verify") && e->writer &&
 	    (e->staging.data || is_on_host(e)))
 		return verify(e, f);
 	if (op && t->n_fds == 0 && !strcmp(op, "publish") && e->stage == STAGE_VERIFIED)
 		return publish(e, f);
-	return fault_set_message(f, t,
-				 "expects create, then verify until that succeeds, then publish");
+	return fault_set_message(
+		f, t,
+		"expects create, a patch perhaps, then verify until that succeeds, then "
+		"publish");
 }

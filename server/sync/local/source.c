@@ -1,15 +1,19 @@
 /*
  * A source lends a published version: its layout and a descriptor of its bytes at once, so that receivers prepare
- * themselves, and the tree over the bytes as soon as they are hashed. The lease lasts until the agent hangs up; but of
- * a GPU's memory it is a copy that is lent, and the lease is over with the copying. Who only wants to know what a
- * version is gets no bytes, and has no copy made.
+ * themselves, and the tree over the bytes as soon as they are hashed; with it the patch from an older version, where
+ * the agent has that one's memory and a patch is worth it. The lease lasts until the agent hangs up; but of a GPU's
+ * memory it is a copy that is lent, and the lease is over with the copying. Who only wants to know what a version is
+ * gets no bytes, and has no copy made.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "ipc/base/fd.h"
+#include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
+#include "server/sync/base/patch.h"
 #include "server/sync/local/transfer.h"
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
@@ -44,6 +48,8 @@ static int fail_to_attach(const struct errand *e, const struct target *target, u
 		f->code = "superseded";
 	return r;
 }
+
+#define WORTH 2 /* times fewer bytes than the leaves that differ */
 
 /* `*ret_fd` is left alone where there is nothing to lend but by a copy. */
 static int attach(struct errand *e, const struct talk *t, bool *ret_is_on_gpu, int *ret_fd,
@@ -107,6 +113,121 @@ static int say_attached(const struct errand *e, int data_fd, struct fault *f)
 			  (const int[]){layout_fd, data_fd}, data_fd < 0 ? 1 : 2, f);
 }
 
+/* --- Patches ------------------------------------------------------------------------------------ */
+
+/* What the agent lends of an older version. */
+struct older {
+	uint64_t n_bytes;
+	uint8_t root[TREE_HASH_SIZE];
+	struct blob data;
+	struct blob leaves;
+};
+
+static void older_deinit(struct older *o)
+{
+	blob_deinit(&o->data);
+	blob_deinit(&o->leaves);
+}
+
+static int take_older(const struct talk *t, struct older *ret, struct fault *f)
+{
+	const json_t *named = json_object_get(t->message, "base");
+	uint64_t size;
+
+	if (!named && t->n_fds == 0)
+		return 0;
+	if (t->n_fds != 2 || field_number(named, "n_bytes", N_BYTES_MAX, &ret->n_bytes) < 0 ||
+	    field_bytes(named, "root", ret->root, sizeof(ret->root)) < 0)
+		return fault_set_message(f, t, "misses a base in it, or its bytes");
+	size = tree_n_leaves(ret->n_bytes) * TREE_HASH_SIZE;
+	if (blob_map(t->fds[0], N_BYTES_MAX, &ret->data) < 0 || ret->data.size < ret->n_bytes ||
+	    blob_map(t->fds[1], size, &ret->leaves) < 0 || ret->leaves.size != size)
+		return fault_set_message(f, t, "gets no sealed base with its leaves");
+	return 0;
+}
+
+struct made {
+	int fd; /* -1: no patch, or none that is worth it */
+	uint64_t size;
+	uint64_t changed;
+};
+
+/* What differs, by leaves and then by elements. That there is no patch is no failure. */
+static void make_patch(const struct errand *e, const struct older *o,
+		       const uint8_t (*leaves)[TREE_HASH_SIZE], const uint8_t root[TREE_HASH_SIZE],
+		       struct made *ret)
+{
+	cleanup(ranges_deinit) struct ranges differ = {0};
+	cleanup(patch_draft_deinit) struct patch_draft d = {0};
+
+	if (o->n_bytes != e->n_bytes || !o->n_bytes ||
+	    tree_difference(e->n_bytes, leaves, tree_n_leaves(o->n_bytes), o->leaves.data,
+			    &differ) < 0 ||
+	    !differ.n)
+		return;
+	if (patch_draft_difference(o->data.data, errand_data(e), e->n_bytes, &differ, &d) < 0 ||
+	    d.size > ranges_total(&differ) / WORTH)
+		return;
+	ret->size = d.size;
+	ret->changed = d.n_changed;
+	if (patch_draft_write(&d, o->root, root, &ret->fd) < 0)
+		ret->fd = -1;
+}
+
+/* The patches that came, each from where the one before it ends. */
+static int open_row(const struct talk *t, struct blob blobs[TALK_FDS_MAX],
+		    struct patch patches[TALK_FDS_MAX])
+{
+	for (unsigned i = 0; i < t->n_fds; i++) {
+		int r = blob_map(t->fds[i], N_BYTES_MAX, &blobs[i]);
+
+		if (r == 0)
+			r = patch_open(blobs[i].data, blobs[i].size, &patches[i]);
+		if (r < 0)
+			return r;
+		if (i > 0 && memcmp(patches[i - 1].result, patches[i].base, TREE_HASH_SIZE) != 0)
+			return -EBADMSG;
+	}
+	return 0;
+}
+
+static int make_one(const struct patch *patches, unsigned n, struct made *ret)
+{
+	cleanup(patch_draft_deinit) struct patch_draft d = {0};
+	int r = patch_draft_union(patches, n, &d);
+
+	if (r < 0)
+		return r;
+	ret->size = d.size;
+	ret->changed = d.n_changed;
+	return patch_draft_write(&d, patches[0].base, patches[n - 1].result, &ret->fd);
+}
+
+static int compose(const struct talk *t, struct fault *f)
+{
+	struct patch patches[TALK_FDS_MAX] = {0};
+	struct blob blobs[TALK_FDS_MAX] = {0};
+	struct made made = {.fd = -1};
+	int r = open_row(t, blobs, patches);
+
+	if (r == 0)
+		r = make_one(patches, t->n_fds, &made);
+	for (unsigned i = 0; i < t->n_fds; i++) {
+		patch_close(&patches[i]);
+		blob_deinit(&blobs[i]);
+	}
+	if (r < 0)
+		return errand_say(json_pack("{s:s, s:s}", "op", "composed", "why", strerror(-r)),
+				  NULL, 0, f);
+	r = errand_say(json_pack("{s:s, s:I, s:I}", "op", "composed", "size", (json_int_t)made.size,
+				 "changed", (json_int_t)made.changed),
+		       &made.fd, 1, f);
+	(void)fd_close(made.fd);
+	return r;
+}
+
+/* --- The version -------------------------------------------------------------------------------- */
+
 static int hash(struct errand *e, bool is_on_gpu, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f)
 {
 	int r = e->staging.data ? staging_fill(&e->staging, f) : 0;
@@ -126,11 +247,12 @@ static int let_go(struct errand *e, struct fault *f)
 	return e->staging.data ? staging_seal(&e->staging, f) : 0;
 }
 
-static int say_root(struct errand *e, bool is_on_gpu, struct fault *f)
+static int say_root(struct errand *e, bool is_on_gpu, const struct older *o, struct fault *f)
 {
 	uint64_t n = tree_n_leaves(e->n_bytes);
 	cleanup(freep) uint8_t(*leaves)[TREE_HASH_SIZE] = calloc(n + 1, sizeof(*leaves));
-	cleanup(fd_closep) int fd = -1;
+	cleanup(fd_closep) int fd = -1, patch_fd = -1;
+	struct made made = {.fd = -1};
 	uint8_t root[TREE_HASH_SIZE], table[TREE_HASH_SIZE];
 	char root_hex[2 * TREE_HASH_SIZE + 1], table_hex[2 * TREE_HASH_SIZE + 1];
 	int r = leaves ? hash(e, is_on_gpu, leaves, f) : fault_set(f, -ENOMEM, "out of memory");
@@ -144,22 +266,28 @@ static int say_root(struct errand *e, bool is_on_gpu, struct fault *f)
 	r = fd_sealed_copy("weightd-sync-leaves", leaves, n * sizeof(*leaves), &fd);
 	if (r < 0)
 		return fault_set(f, r, "the table of leaves cannot be made: %s", strerror(-r));
-	return errand_say(json_pack("{s:s, s:s, s:s}", "op", "root", "root",
+	make_patch(e, o, (const void *)leaves, root, &made);
+	patch_fd = made.fd;
+	return errand_say(json_pack("{s:s, s:s, s:s, s:o*}", "op", "root", "root",
 				    field_hex(root, sizeof(root), root_hex), "leaves",
-				    field_hex(table, sizeof(table), table_hex)),
-			  &fd, 1, f);
+				    field_hex(table, sizeof(table), table_hex), "patch",
+				    made.fd < 0
+					    ? NULL
+					    : json_pack("{s:I, s:I}", "size", (json_int_t)made.size,
+							"changed", (json_int_t)made.changed)),
+			  (const int[]){fd, patch_fd}, made.fd < 0 ? 1 : 2, f);
 }
 
-int source_take(struct errand *e, const struct talk *t, struct fault *f)
+static int lend(struct errand *e, const struct talk *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 	bool is_lent = op && !strcmp(op, "attach"), is_on_gpu = false;
+	cleanup(older_deinit) struct older older = {0};
 	cleanup(fd_closep) int data_fd = -1;
-	int r;
+	int r = take_older(t, &older, f);
 
-	if (!op || (!is_lent && strcmp(op, "look") != 0) || t->n_fds || e->stage != STAGE_NEW)
-		return fault_set_message(f, t, "expects nothing but one attach or one look");
-	r = attach(e, t, &is_on_gpu, is_lent ? &data_fd : NULL, f);
+	if (r == 0)
+		r = attach(e, t, &is_on_gpu, is_lent ? &data_fd : NULL, f);
 	if (r == 0 && is_lent && is_on_gpu)
 		r = stage(e, &data_fd, f);
 	if (r < 0)
@@ -167,5 +295,17 @@ int source_take(struct errand *e, const struct talk *t, struct fault *f)
 	e->stage = STAGE_AT_WORK;
 	r = say_attached(e, data_fd, f);
 	data_fd = fd_close(data_fd);
-	return r < 0 ? r : say_root(e, is_on_gpu, f);
+	return r < 0 ? r : say_root(e, is_on_gpu, &older, f);
+}
+
+int source_take(struct errand *e, const struct talk *t, struct fault *f)
+{
+	const char *op = json_string_value(json_object_get(t->message, "op"));
+
+	if (op && (!strcmp(op, "attach") || !strcmp(op, "look")) && e->stage == STAGE_NEW)
+		return lend(e, t, f);
+	if (op && !strcmp(op, "compose") && e->stage == STAGE_AT_WORK && t->n_fds > 0)
+		return compose(t, f);
+	return fault_set_message(
+		f, t, "expects one attach, and then nothing but compose, or nothing but one look");
 }

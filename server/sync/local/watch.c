@@ -1,7 +1,7 @@
 /*
- * A watch tells of versions that are gone from weightd, one by one, on those devices that the agent named and by the
- * names that it gave them, and where it cannot know which. It needs no buffer, ends with the agent, and lives through
- * restarts of weightd, as libweightd does.
+ * A watch tells of versions and buffers that are gone from weightd, one by one, on those devices that the agent named
+ * and by the names that it gave them, and where it cannot know which. It needs no buffer, ends with the agent, and lives
+ * through restarts of weightd, as libweightd does.
  */
 #include <string.h>
 
@@ -28,10 +28,12 @@ static int tell_gone(const struct errand *e, const json_t *devices,
 	{
 		if (r < 0 || !is_device(e->w, json_string_value(device), event->device))
 			continue;
-		r = errand_say(json_pack("{s:s, s:s, s:O, s:I, s:b}", "op", "gone", "buffer",
+		r = errand_say(json_pack("{s:s, s:s, s:O, s:I, s:b, s:b}", "op", "gone", "buffer",
 					 event->name, "device", device, "version",
 					 (json_int_t)event->version, "lost",
-					 event->end == WEIGHTD_END_LOST),
+					 event->end == WEIGHTD_END_LOST, "unwanted",
+					 event->end == WEIGHTD_END_DROPPED ||
+						 event->end == WEIGHTD_END_MEMORY),
 			       NULL, 0, f);
 	}
 	return r;
@@ -42,6 +44,9 @@ static int tell(const struct errand *e, const json_t *devices, const struct weig
 {
 	if (event->kind == WEIGHTD_EVENT_MISSED || event->kind == WEIGHTD_EVENT_RESTARTED)
 		return errand_say(json_pack("{s:s}", "op", "missed"), NULL, 0, f);
+	if (event->kind == WEIGHTD_EVENT_REMOVED && !strcmp(event->device, "host"))
+		return errand_say(json_pack("{s:s, s:s}", "op", "removed", "buffer", event->name),
+				  NULL, 0, f);
 	return event->kind == WEIGHTD_EVENT_VERSION_GONE ? tell_gone(e, devices, event, f) : 0;
 }
 
