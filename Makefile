@@ -105,12 +105,13 @@ SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c) server/base/headr
 SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
 SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
 	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc)) $(RESHARD)
+SYNC_NCCL := $(call objects,$(wildcard server/sync/nccl/*.c))
 MAP := libclient/libweightd.map
 
 PTX := libclient/cuda/digest.ptx
 
 LIB := $(B)/libweightd.so
-SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp)) \
+SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp weightd-sync-nccl)) \
 	$(if $(HAVE_GLOO),$(B)/weightd-sync-gloo)
 # Nothing of weightd-sync dies where it is told to.
 PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(if $(FAULTS),,$(SYNC_PROGRAMS))
@@ -208,6 +209,9 @@ $(B)/weightd-sync-tcp: $(SYNC_TCP) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
 
 $(B)/weightd-sync-gloo: $(SYNC_GLOO) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
 	$(call say,LINK)$(CXX) $(ALL_LDFLAGS) -o $@ $^ -lgloo $(SYNC_LIBS) $(SERVER_LIBS)
+
+$(B)/weightd-sync-nccl: $(SYNC_NCCL) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(CUDA)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
 
 $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
@@ -446,7 +450,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	$(if $(DESTDIR),,ldconfig)
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo) $(DESTDIR)$(unitdir)/weightd-sync.service \
+	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo -sync-nccl) $(DESTDIR)$(unitdir)/weightd-sync.service \
 		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \

@@ -1,5 +1,5 @@
 """
-weightd-sync-tcp and weightd-sync-gloo without weightd-sync: what the agent would tell them, over descriptor 3.
+weightd-sync-tcp, -gloo and -nccl without weightd-sync: what the agent would tell them, over descriptor 3.
 
     with Chain(["a", "b"], Memory(data), ranges=[[0, 100]]) as chain:
         chain.start()
@@ -100,12 +100,12 @@ class Engine:
     hello   what its neighbours have to be told of it, if it says one then
     """
 
-    def __init__(self, prefix=(), engine="tcp"):
+    def __init__(self, prefix=(), engine="tcp", env=None):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.log = tempfile.TemporaryFile()
         command = [*map(str, prefix), str(program(engine))]
         # Popen cannot give a child a descriptor by number.
-        self.pid = os.posix_spawnp(command[0], command, os.environ, file_actions=[
+        self.pid = os.posix_spawnp(command[0], command, os.environ | (env or {}), file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, self.log.fileno(), 1),
             (os.POSIX_SPAWN_DUP2, self.log.fileno(), 2), (os.POSIX_SPAWN_DUP2, theirs.fileno(), 3)])
         self.pidfd = os.pidfd_open(self.pid)
@@ -143,15 +143,15 @@ class Engine:
             assert message["op"] == "progress", message
             self.progress.append(message)
 
-    def open(self, memory, ranges=None, fds=(), **changes):
+    def open(self, memory, /, ranges=None, fds=(), **changes):
         """Tells it to open, and takes the port. `memory` is a Memory or a descriptor."""
         self.tell_open(memory, ranges, fds, **changes)
         answer = self.hear()
         assert answer["op"] == "opened", f"{answer} {self.read_log()}"
-        self.port, self.hello = answer["port"], answer.get("hello")
+        self.port, self.hello = answer.get("port"), answer.get("hello")
         self.ports = answer.get("ports", [self.port])
 
-    def tell_open(self, memory, ranges=None, fds=(), **changes):
+    def tell_open(self, memory, /, ranges=None, fds=(), **changes):
         self.tell_with([memory.fd, *fds], **({
             "n_bytes": memory.size, "ranges": ranges if ranges is not None else [[0, memory.size]] if memory.size else [],
             "security": "tls" if fds else "none"} | changes))

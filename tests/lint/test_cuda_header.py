@@ -79,7 +79,7 @@ def header():
 
 def as_cpp(text):
     """C++ has one room for the names of structs and of types."""
-    return re.sub(r"typedef struct (cu_\w+) \*\1;", r"typedef struct \1_ *\1;", text).replace("#pragma once", "")
+    return re.sub(r"typedef struct (\w+) \*\1;", r"typedef struct \1_ *\1;", text).replace("#pragma once", "")
 
 
 def test_the_driver_is_declared_as_nvidia_declares_it():

@@ -20,6 +20,7 @@ MAY_INCLUDE = {
     "server/sync/local": ["server/sync/base", "server/base", "libclient/include", "ipc/base"],
     "server/sync/tcp": ["server/sync/base", "server/base", "ipc/base"],
     "server/sync/gloo": ["server/sync/base", "server/base", "ipc/base", "ipc/reshard"],
+    "server/sync/nccl": ["server/sync/base", "server/base", "ipc/cuda", "ipc", "ipc/base"],
     "libclient/include": [],
     "libclient": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
     "libclient/weightctl": ["libclient/include", "ipc/reshard"],

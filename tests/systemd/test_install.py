@@ -34,7 +34,8 @@ def wanted():
         "share/doc/weightd/weightd.conf": 0o644,
     }
     if (BUILD / "weightd-sync").exists():
-        files |= {f"sbin/{name}": 0o755 for name in ("weightd-sync", "weightd-sync-local", "weightd-sync-tcp")}
+        files |= {f"sbin/{name}": 0o755 for name in ("weightd-sync", "weightd-sync-local", "weightd-sync-tcp",
+                                                        "weightd-sync-nccl")}
         files |= {"lib/systemd/system/weightd-sync.service": 0o644, "share/doc/weightd/weightd-sync.conf": 0o644}
     if (BUILD / "weightd-sync-gloo").exists():
         files |= {"sbin/weightd-sync-gloo": 0o755}

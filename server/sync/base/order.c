@@ -12,6 +12,7 @@
 #define CHUNK_MIN (64 * KIB)
 #define CHUNK_MAX GIB
 #define STALL_MAX_MS 3600000
+#define RANKS_MAX 65536
 
 void order_init(struct order *o)
 {
@@ -167,11 +168,29 @@ static int read_numbers(const json_t *m, struct order *o, char why[ORDER_WHY_SIZ
 	return 0;
 }
 
-static int check_size(int fd, uint64_t n_bytes, char why[ORDER_WHY_SIZE])
+static int read_memory(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
+{
+	const char *kind, *gpu;
+
+	if (field_string_or_null(m, "memory", 4, &kind) < 0 ||
+	    (kind && strcmp(kind, "host") != 0 && strcmp(kind, "cuda") != 0))
+		return wrong(why, "`memory` has to be \"host\" or \"cuda\"");
+	if (!kind || strcmp(kind, "cuda") != 0)
+		return 0;
+	if (field_string(m, "gpu", sizeof(o->gpu) - 1, &gpu) < 0)
+		return wrong(why, "`gpu` has to say on which GPU the memory is");
+	if (field_number(m, "map_size", INT64_MAX, &o->map_size) < 0 || o->map_size < o->n_bytes)
+		return wrong(why, "`map_size` has to be a number, and `n_bytes` at least");
+	(void)snprintf(o->gpu, sizeof(o->gpu), "%s", gpu);
+	return 0;
+}
+
+/* An allocation of a GPU's does not say its size. */
+static int check_size(const struct order *o, int fd, uint64_t n_bytes, char why[ORDER_WHY_SIZE])
 {
 	uint64_t size;
 
-	if (fd_size(fd, &size) < 0 || size < n_bytes)
+	if (!o->gpu[0] && (fd_size(fd, &size) < 0 || size < n_bytes))
 		return wrong(why, "the memory is smaller than `n_bytes`");
 	return 0;
 }
@@ -184,7 +203,7 @@ static int take_broadcast_fds(struct talk *t, struct order *o, char why[ORDER_WH
 	o->memory_fd = take_fd(t->fds[0]);
 	for (unsigned i = 1; i < t->n_fds; i++)
 		o->pem_fds[i - 1] = take_fd(t->fds[i]);
-	return check_size(o->memory_fd, o->n_bytes, why);
+	return check_size(o, o->memory_fd, o->n_bytes, why);
 }
 
 static int take_average_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
@@ -196,8 +215,8 @@ static int take_average_fds(struct talk *t, struct order *o, char why[ORDER_WHY_
 	o->memory_fd = take_fd(t->fds[0]);
 	o->result_fd = take_fd(t->fds[1]);
 	o->tensors_fd = take_fd(t->fds[2]);
-	r = check_size(o->memory_fd, o->n_bytes, why);
-	return r < 0 ? r : check_size(o->result_fd, o->n_bytes, why);
+	r = check_size(o, o->memory_fd, o->n_bytes, why);
+	return r < 0 ? r : check_size(o, o->result_fd, o->n_bytes, why);
 }
 
 /* A source of no bytes is none, and a result likewise. */
@@ -212,11 +231,11 @@ static int take_exchange_fds(struct talk *t, struct order *o, char why[ORDER_WHY
 			     "any, and the plan have to come with it");
 	if (o->n_bytes > 0) {
 		o->memory_fd = take_fd(t->fds[n++]);
-		r = check_size(o->memory_fd, o->n_bytes, why);
+		r = check_size(o, o->memory_fd, o->n_bytes, why);
 	}
 	if (r == 0 && o->result_bytes > 0) {
 		o->result_fd = take_fd(t->fds[n++]);
-		r = check_size(o->result_fd, o->result_bytes, why);
+		r = check_size(o, o->result_fd, o->result_bytes, why);
 	}
 	o->plan_fd = take_fd(t->fds[n]);
 	return r;
@@ -244,6 +263,8 @@ int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE])
 		r = read_names(t->message, &o, why);
 	if (r == 0)
 		r = read_numbers(t->message, &o, why);
+	if (r == 0)
+		r = read_memory(t->message, &o, why);
 	if (r == 0)
 		r = take_fds(t, &o, why);
 	if (r < 0) {
@@ -277,15 +298,44 @@ static int read_ways(const json_t *to, struct next *n)
 	return 0;
 }
 
+static int read_rate(const json_t *message, uint64_t *ret, char why[ORDER_WHY_SIZE])
+{
+	uint64_t rate;
+
+	if (field_number_or(message, "max_rate", INT64_MAX, 0, &rate) < 0 ||
+	    (rate && rate < ORDER_RATE_MIN))
+		return wrong(why, "`max_rate` has to be 0 or at least 65536 bytes a second");
+	*ret = rate;
+	return 0;
+}
+
+int order_read_place(const json_t *message, struct place *ret, char why[ORDER_WHY_SIZE])
+{
+	struct place p = {0};
+	uint64_t rank, n_ranks;
+
+	if (read_rate(message, &p.max_rate, why) < 0)
+		return -EBADMSG;
+	if (field_number(message, "n_ranks", RANKS_MAX, &n_ranks) < 0 || n_ranks < 2)
+		return wrong(why, "`n_ranks` has to be 2 to 65536");
+	if (field_number(message, "rank", n_ranks - 1, &rank) < 0)
+		return wrong(why, "`rank` has to be less than `n_ranks`");
+	if (field_bytes(message, "hello", p.id, sizeof(p.id)) < 0)
+		return wrong(why, "`hello` has to be what the source said, 256 hexadecimal digits");
+	p.rank = (unsigned)rank;
+	p.n_ranks = (unsigned)n_ranks;
+	*ret = p;
+	return 0;
+}
+
 int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE])
 {
 	const json_t *to = json_object_get(message, "next");
 	struct next n = {0};
 	uint64_t port;
 
-	if (field_number_or(message, "max_rate", INT64_MAX, 0, &n.max_rate) < 0 ||
-	    (n.max_rate && n.max_rate < ORDER_RATE_MIN))
-		return wrong(why, "`max_rate` has to be 0 or at least 65536 bytes a second");
+	if (read_rate(message, &n.max_rate, why) < 0)
+		return -EBADMSG;
 	if (!to)
 		return wrong(why, "`next` has to be there, or null");
 	if (json_is_null(to)) {

@@ -14,6 +14,8 @@
 #include "server/sync/base/talk.h"
 
 #define ORDER_WHY_SIZE 512
+#define ORDER_GPU_SIZE 64
+#define ORDER_ID_SIZE 128
 #define ORDER_RATE_MIN                                                                             \
 	65536 /* slower than this, a stream at its rate would look like one that stalls */
 
@@ -41,6 +43,8 @@ struct order {
 	uint8_t token[PREAMBLE_TOKEN_SIZE];
 	uint64_t n_bytes; /* of the memory */
 	uint64_t result_bytes; /* of that of an exchange's result */
+	char gpu[ORDER_GPU_SIZE]; /* "": host memory; else the memory is an allocation of this GPU's */
+	uint64_t map_size; /* of that, all of it */
 	struct ranges ranges;
 	uint64_t total; /* bytes in the ranges */
 	uint64_t chunk; /* bytes that one direction moves before the other has its turn */
@@ -65,6 +69,14 @@ struct next {
 	uint64_t max_rate; /* bytes a second, 0: as fast as it goes */
 };
 
+/* The place of a node among all that work together, where it is not a chain. */
+struct place {
+	unsigned rank; /* 0: the source */
+	unsigned n_ranks;
+	uint8_t id[ORDER_ID_SIZE]; /* what the source said as its hello */
+	uint64_t max_rate; /* bytes a second, 0: as fast as it goes */
+};
+
 void order_init(struct order *o);
 void order_deinit(struct order *o);
 
@@ -74,3 +86,5 @@ int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE]);
 int order_read_address(const json_t *o, const char *key, uint64_t port, struct address *ret);
 /* Reads "start". */
 int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE]);
+/* The same, of an engine without a chain. */
+int order_read_place(const json_t *message, struct place *ret, char why[ORDER_WHY_SIZE]);

@@ -343,6 +343,12 @@ static void open_epoch(struct engine *e, struct talk *t)
 			       "`security` is \"tls\"; use the engine \"tcp\"");
 		r = -EBADMSG;
 	}
+	if (r == 0 && e->order.gpu[0]) {
+		(void)snprintf(
+			why, sizeof(why),
+			"the order is wrong: Gloo carries host memory only; use the engine \"nccl\"");
+		r = -EBADMSG;
+	}
 	operation = operations[e->order.operation];
 	if (r == 0)
 		r = operation->open(e, t->message, opened, why);

@@ -321,6 +321,12 @@ static void open_epoch(struct engine *e, struct talk *t)
 			"the order is wrong: TCP carries broadcasts only; use the engine \"gloo\"");
 		r = -EBADMSG;
 	}
+	if (r == 0 && e->order.gpu[0]) {
+		(void)snprintf(
+			why, sizeof(why),
+			"the order is wrong: TCP carries host memory only; use the engine \"nccl\"");
+		r = -EBADMSG;
+	}
 	if (r == 0 && e->order.tls)
 		r = tls_new(e->order.pem_fds, &e->tls, why, sizeof(why));
 	if (r < 0) {

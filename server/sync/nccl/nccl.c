@@ -1,0 +1,79 @@
+#include "server/sync/nccl/nccl.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SONAME "libnccl.so.2"
+#define VERSION_MIN 21800
+
+static int fail(int r, char ret_why[NCCL_WHY_SIZE], const char *what, const char *detail,
+		const char *way_out)
+{
+	(void)snprintf(ret_why, NCCL_WHY_SIZE, SONAME " %s%.120s; %s", what, detail, way_out);
+	return r;
+}
+
+static int load_functions(struct nccl *n, void *library, char ret_why[NCCL_WHY_SIZE])
+{
+	/* POSIX allows what ISO C does not: a function pointer from dlsym(). */
+#define X(field, symbol, result, parameters)                                                       \
+	*(void **)&n->field = dlsym(library, symbol);                                              \
+	if (!n->field)                                                                             \
+		return fail(-ENOSYS, ret_why, "lacks ", symbol, "NCCL 2.18 or later is needed");
+	NCCL_FUNCTIONS(X)
+#undef X
+	return 0;
+}
+
+static int check_version(struct nccl *n, char ret_why[NCCL_WHY_SIZE])
+{
+	char is[64];
+	nccl_result result = n->get_version(&n->version);
+
+	if (result)
+		return fail(-EIO, ret_why, "does not say its version: ", n->error_string(result),
+			    "install NCCL anew");
+	if (n->version >= VERSION_MIN)
+		return 0;
+	(void)snprintf(is, sizeof(is), "%d.%d.%d", n->version / 10000, n->version / 100 % 100,
+		       n->version % 100);
+	return fail(-ENOSYS, ret_why, "is NCCL ", is, "2.18 or later is needed");
+}
+
+int nccl_open(struct nccl *ret, char ret_why[NCCL_WHY_SIZE])
+{
+	void *library = dlopen(SONAME, RTLD_NOW | RTLD_LOCAL);
+	struct nccl n = {0};
+	int r;
+
+	if (!library) {
+		const char *text = dlerror();
+
+		if (!strncmp(text, SONAME ": ", sizeof(SONAME ": ") - 1))
+			text += sizeof(SONAME ": ") - 1;
+		return fail(-ENOENT, ret_why, "cannot be opened: ", text,
+			    "install NCCL where the dynamic linker finds it, or use another engine");
+	}
+	r = load_functions(&n, library, ret_why);
+	if (r == 0)
+		r = check_version(&n, ret_why);
+	if (r < 0) {
+		(void)dlclose(library);
+		return r;
+	}
+	*ret = n; /* the library stays */
+	return 0;
+}
+
+void nccl_explain(const struct nccl *n, nccl_comm c, nccl_result result, char ret_why[NCCL_WHY_SIZE])
+{
+	const char *text = n->error_string(result), *last = n->last_error(c);
+
+	(void)snprintf(ret_why, NCCL_WHY_SIZE, "%.100s (%d)%s%.120s", text ? text : "NCCL error",
+		       result, last && last[0] ? ": " : "", last ? last : "");
+	/* It ends some of them so. */
+	for (size_t i = strlen(ret_why); i > 0 && ret_why[i - 1] <= ' '; i--)
+		ret_why[i - 1] = '\0';
+}

@@ -1,0 +1,68 @@
+#include "server/sync/nccl/surroundings.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool has_address(const struct ifaddrs *i, const struct address *a)
+{
+	const void *theirs, *ours;
+
+	if (!i->ifa_addr || i->ifa_addr->sa_family != a->at.ss_family)
+		return false;
+	if (a->at.ss_family == AF_INET) {
+		theirs = &((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr;
+		ours = &((const struct sockaddr_in *)(const void *)&a->at)->sin_addr;
+		return !memcmp(theirs, ours, sizeof(struct in_addr));
+	}
+	theirs = &((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr;
+	ours = &((const struct sockaddr_in6 *)(const void *)&a->at)->sin6_addr;
+	return !memcmp(theirs, ours, sizeof(struct in6_addr));
+}
+
+/* "=eth0": that one, and none that begins like it. */
+static int name_interface(const struct address *a, char ret[IF_NAMESIZE + 1],
+			  char why[ORDER_WHY_SIZE])
+{
+	struct ifaddrs *all, *i;
+
+	if (getifaddrs(&all) < 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE, "the interfaces cannot be listed: %s",
+			       strerror(errno));
+		return -errno;
+	}
+	for (i = all; i && !has_address(i, a); i = i->ifa_next)
+		;
+	if (i)
+		(void)snprintf(ret, IF_NAMESIZE + 1, "=%s", i->ifa_name);
+	freeifaddrs(all);
+	if (i)
+		return 0;
+	(void)snprintf(why, ORDER_WHY_SIZE,
+		       "no interface of this machine has the data address; set `address` in the "
+		       "section [data] of weightd-sync.conf");
+	return -EADDRNOTAVAIL;
+}
+
+int surroundings_set(const struct order *o, char why[ORDER_WHY_SIZE])
+{
+	char interface[IF_NAMESIZE + 1];
+	const bool is_v4 = o->address.at.ss_family == AF_INET;
+	int r = name_interface(&o->address, interface, why);
+
+	if (r < 0)
+		return r;
+	/* With it, connections would be let in by a number that everybody knows. */
+	(void)unsetenv("NCCL_COMM_ID");
+	(void)setenv("NCCL_SOCKET_IFNAME", interface, 0);
+	(void)setenv("NCCL_SOCKET_FAMILY", is_v4 ? "AF_INET" : "AF_INET6", 0);
+	/* Nodes that are parts of one machine do not reach each other's memory, whatever NCCL may guess. */
+	(void)setenv("NCCL_HOSTID", o->node, 0);
+	/* It listens, on a port that is the same for all engines of a node, and to everybody. */
+	(void)setenv("NCCL_RAS_ENABLE", "0", 0);
+	return 0;
+}

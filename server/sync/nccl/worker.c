@@ -1,0 +1,383 @@
+#include "server/sync/nccl/worker.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/num.h"
+#include "server/sync/base/cursor.h"
+#include "server/sync/base/tree.h"
+
+#define DEPTH 4 /* buckets that are queued on the GPU */
+#define AT_GREETING 0 /* in the scratch memory */
+#define AT_COUNT 64
+
+struct bucket {
+	cu_event event;
+	uint64_t end; /* where it ends in the stream of bytes */
+};
+
+struct worker {
+	struct engine *e;
+	nccl_comm comm; /* NULL: none yet */
+	struct cursor queued;
+	struct bucket buckets[DEPTH]; /* a ring; one event does for all else */
+	unsigned first, n;
+	uint64_t moved_ns; /* when something got on */
+
+	/* What the GPU reads and writes when it gets there. */
+	uint8_t ours[TREE_HASH_SIZE], theirs[TREE_HASH_SIZE];
+	uint32_t one, count;
+};
+
+/* --- Deadlines --------------------------------------------------------------------------------- */
+
+static bool fails(struct worker *w, nccl_result result)
+{
+	char said[NCCL_WHY_SIZE];
+	/* What others did shows as these; the rest is of this node's own making. */
+	const bool is_at_link = result == NCCL_REMOTE_ERROR || result == NCCL_SYSTEM_ERROR;
+
+	nccl_explain(&w->e->nccl, w->comm, result, said);
+	return engine_break(w->e, is_at_link, "%s failed: %s", atomic_load(&w->e->doing), said);
+}
+
+static bool fails_on_gpu(struct worker *w, cu_result result)
+{
+	char said[CUDA_WHY_SIZE];
+
+	cuda_driver_explain(w->e->gpu.driver, result, said);
+	return engine_break(w->e, false, "%s failed: %s", atomic_load(&w->e->doing), said);
+}
+
+static bool is_late(struct worker *w)
+{
+	uint64_t silent_ns = num_now_ns() - w->moved_ns;
+
+	if (silent_ns <= w->e->order.stall_ns)
+		return false;
+	return !engine_break(w->e, true, "%s did not get on for %.1f s", atomic_load(&w->e->doing),
+			     (double)silent_ns / 1e9);
+}
+
+static void moved(struct worker *w)
+{
+	w->moved_ns = num_now_ns();
+}
+
+/* Until the communicator has taken what the last call asked of it, which `result` is of. */
+static bool settle(struct worker *w, nccl_result result)
+{
+	const struct nccl *n = &w->e->nccl;
+
+	moved(w);
+	for (;;) {
+		nccl_result asked = NCCL_OK;
+
+		if (result == NCCL_IN_PROGRESS)
+			asked = n->async_error(w->comm, &result);
+		if (asked || (result && result != NCCL_IN_PROGRESS))
+			return fails(w, asked ? asked : result);
+		if (result == NCCL_OK)
+			return true;
+		if (is_late(w))
+			return false;
+		engine_pause(w->e);
+	}
+}
+
+/* Whether the communicator is well, while the GPU works. */
+static bool is_well(struct worker *w)
+{
+	nccl_result result, asked = w->e->nccl.async_error(w->comm, &result);
+
+	if (asked || (result && result != NCCL_IN_PROGRESS))
+		return fails(w, asked ? asked : result);
+	return !is_late(w);
+}
+
+static bool await(struct worker *w, cu_event event)
+{
+	cu_result result;
+
+	moved(w);
+	while ((result = w->e->gpu.driver->event_query(event)) == CU_NOT_READY) {
+		if (!is_well(w))
+			return false;
+		engine_pause(w->e);
+	}
+	return result == CU_OK || fails_on_gpu(w, result);
+}
+
+/* Until all that is queued is done. */
+static bool flush(struct worker *w)
+{
+	cu_event event = w->buckets[0].event;
+	cu_result result = w->e->gpu.driver->event_record(event, w->e->gpu.stream);
+
+	return result == CU_OK ? await(w, event) : fails_on_gpu(w, result);
+}
+
+/* --- All are there, and mean the same ---------------------------------------------------------- */
+
+static bool form(struct worker *w)
+{
+	struct engine *e = w->e;
+	struct nccl_id id;
+	struct nccl_config config = {
+		.size = sizeof(config),
+		.magic = NCCL_CONFIG_MAGIC,
+		.version = NCCL_CONFIG_VERSION,
+		.blocking = 0,
+		.cga_cluster_size = NCCL_UNDEFINED,
+		.min_ctas = NCCL_UNDEFINED,
+		.max_ctas = NCCL_UNDEFINED,
+		.split_share = NCCL_UNDEFINED,
+	};
+
+	engine_does(e, "NCCL's communicator");
+	memcpy(id.bytes, e->place.id, sizeof(id.bytes));
+	return settle(w, e->nccl.init(&w->comm, (int)e->place.n_ranks, id, (int)e->place.rank,
+				      &config));
+}
+
+/* What this epoch is about: NCCL would write whatever comes, of whatever size its other end thinks it is. */
+static bool digest_order(const struct engine *e, uint8_t ret[TREE_HASH_SIZE])
+{
+	const struct order *o = &e->order;
+	const size_t n = 4 + 2 * o->ranges.n;
+	cleanup(freep) uint64_t *words = calloc(n + 1, sizeof(*words));
+	uint64_t *at = words;
+
+	if (!words)
+		return false;
+	memcpy(at++, o->sync, sizeof(o->sync));
+	*at++ = htobe64(o->epoch);
+	*at++ = htobe64(o->n_bytes);
+	*at++ = htobe64(o->chunk);
+	for (size_t i = 0; i < o->ranges.n; i++) {
+		*at++ = htobe64(o->ranges.at[i].offset);
+		*at++ = htobe64(o->ranges.at[i].size);
+	}
+	tree_hash(words, n * sizeof(*words), ret);
+	return true;
+}
+_Static_assert(PREAMBLE_SYNC_SIZE == sizeof(uint64_t), "it is one of the words");
+
+static bool greet(struct worker *w)
+{
+	struct engine *e = w->e;
+	const struct cuda_driver *d = e->gpu.driver;
+	cu_ptr at = e->gpu.scratch + AT_GREETING;
+	void *p = (void *)(uintptr_t)at;
+	cu_result result;
+
+	engine_does(e, "NCCL's greeting");
+	if (!digest_order(e, w->ours))
+		return engine_break(e, false, "no memory to greet the others");
+	result = d->memcpy_to_device_async(at, w->ours, sizeof(w->ours), e->gpu.stream);
+	if (result)
+		return fails_on_gpu(w, result);
+	if (!settle(w,
+		    e->nccl.broadcast(p, p, sizeof(w->ours), NCCL_UINT8, 0, w->comm, e->gpu.stream)))
+		return false;
+	result = d->memcpy_to_host_async(w->theirs, at, sizeof(w->theirs), e->gpu.stream);
+	if (result)
+		return fails_on_gpu(w, result);
+	if (!flush(w))
+		return false;
+	if (memcmp(w->ours, w->theirs, sizeof(w->ours)) != 0)
+		return engine_break(e, true,
+				    "the source is in another sync or epoch, or sends other ranges");
+	return true;
+}
+
+/* Who has queued all, and has it, may still hold what another waits for: NCCL sends in the background. */
+static bool part(struct worker *w)
+{
+	struct engine *e = w->e;
+	const struct cuda_driver *d = e->gpu.driver;
+	cu_ptr at = e->gpu.scratch + AT_COUNT;
+	void *p = (void *)(uintptr_t)at;
+	cu_result result;
+
+	engine_does(e, "NCCL's count of those who have all");
+	result = d->memcpy_to_device_async(at, &w->one, sizeof(w->one), e->gpu.stream);
+	if (result)
+		return fails_on_gpu(w, result);
+	if (!settle(w, e->nccl.all_reduce(p, p, 1, NCCL_UINT32, NCCL_SUM, w->comm, e->gpu.stream)))
+		return false;
+	result = d->memcpy_to_host_async(&w->count, at, sizeof(w->count), e->gpu.stream);
+	if (result)
+		return fails_on_gpu(w, result);
+	if (!flush(w))
+		return false;
+	if (w->count != e->place.n_ranks)
+		return engine_break(e, false, "%u of %u nodes have all, by NCCL's own count",
+				    w->count, e->place.n_ranks);
+	engine_does(e, "NCCL's end");
+	return settle(w, e->nccl.finalize(w->comm));
+}
+
+/* --- The bytes --------------------------------------------------------------------------------- */
+
+static bool queue_bucket(struct worker *w)
+{
+	struct engine *e = w->e;
+	struct bucket *b = &w->buckets[(w->first + w->n) % DEPTH];
+	uint64_t room = e->order.chunk, n, offset;
+	cu_result result;
+
+	while (room > 0 && (n = cursor_piece(&w->queued, room, &offset)) > 0) {
+		void *p = (void *)(uintptr_t)(e->gpu.memory + offset);
+
+		/* In place: the source's memory is only read. */
+		if (!settle(w, e->nccl.broadcast(p, p, n, NCCL_UINT8, 0, w->comm, e->gpu.stream)))
+			return false;
+		cursor_advance(&w->queued, n);
+		room -= n;
+	}
+	b->end = w->queued.at;
+	w->n++;
+	result = e->gpu.driver->event_record(b->event, e->gpu.stream);
+	return result == CU_OK || fails_on_gpu(w, result);
+}
+
+/* The source alone holds back; the others wait for it on their GPUs. */
+static bool may_queue(const struct worker *w, uint64_t begun_ns)
+{
+	const struct place *p = &w->e->place;
+	double ns;
+
+	if (w->n == DEPTH || w->queued.at == w->e->order.total)
+		return false;
+	if (p->rank != 0 || p->max_rate == 0)
+		return true;
+	ns = (double)w->queued.at / (double)p->max_rate * 1e9;
+	return (double)(num_now_ns() - begun_ns) >= ns;
+}
+
+/* Whether something of what is queued is done: 0, 1, or negative, and the engine was told why. */
+static int take_bucket(struct worker *w)
+{
+	struct bucket *b = &w->buckets[w->first];
+	cu_result result = w->n ? w->e->gpu.driver->event_query(b->event) : CU_NOT_READY;
+
+	if (w->n == 0)
+		moved(w); /* it is we who hold back */
+	if (result == CU_NOT_READY)
+		return is_well(w) ? 0 : -1;
+	if (result)
+		return fails_on_gpu(w, result) ? 0 : -1;
+	w->first = (w->first + 1) % DEPTH;
+	w->n--;
+	moved(w);
+	engine_arrived(w->e, b->end);
+	return 1;
+}
+
+/* While a bucket goes at this rate, nobody may take it for a stall. */
+static bool is_fast_enough(struct engine *e)
+{
+	const uint64_t size = e->order.chunk < e->order.total ? e->order.chunk : e->order.total;
+	const double min = (double)size * 2e9 / (double)e->order.stall_ns;
+
+	return !e->place.max_rate || (double)e->place.max_rate >= min ||
+	       engine_break(e, false,
+			    "%ju bytes a second are too few for NCCL, which moves %ju at a time; "
+			    "allow %.0f, or use another engine",
+			    (uintmax_t)e->place.max_rate, (uintmax_t)size, min + 1);
+}
+
+static bool carry(struct worker *w)
+{
+	struct engine *e = w->e;
+	const uint64_t begun_ns = num_now_ns();
+
+	engine_does(e, "NCCL's broadcast");
+	moved(w);
+	cursor_init(&w->queued, &e->order.ranges);
+	while (w->n > 0 || w->queued.at < e->order.total) {
+		int r;
+
+		if (may_queue(w, begun_ns)) {
+			if (!queue_bucket(w))
+				return false;
+			continue;
+		}
+		r = take_bucket(w);
+		if (r < 0)
+			return false;
+		if (r == 0)
+			engine_pause(e);
+	}
+	return true;
+}
+
+/* --- From the first to the last ---------------------------------------------------------------- */
+
+static void say(void *userdata, const char *what)
+{
+	engine_does(userdata, what);
+}
+
+static bool open_all(struct worker *w)
+{
+	struct engine *e = w->e;
+	const struct order *o = &e->order;
+	const bool is_source = !o->from[0];
+	char why[GPU_WHY_SIZE];
+	cu_result result = CU_OK;
+	nccl_result minted = NCCL_OK;
+
+	if (gpu_open(&e->gpu, o->gpu, o->memory_fd, o->map_size, is_source, say, e, why) < 0)
+		return engine_break(e, false, "%s", why);
+	engine_does(e, "NCCL's start");
+	for (unsigned i = 0; result == CU_OK && i < DEPTH; i++)
+		result = e->gpu.driver->event_create(&w->buckets[i].event, CU_EVENT_DISABLE_TIMING);
+	if (result)
+		return fails_on_gpu(w, result);
+	if (nccl_open(&e->nccl, why) < 0)
+		return engine_break(e, false, "%s", why);
+	/* Where it is minted somebody listens, until this process ends. */
+	if (is_source)
+		minted = e->nccl.get_id(&e->id);
+	return !minted || fails(w, minted);
+}
+_Static_assert(GPU_WHY_SIZE >= NCCL_WHY_SIZE, "one sentence has room for both");
+
+static void *work(void *arg)
+{
+	static struct worker w = {.one = 1};
+	struct engine *e = w.e = arg;
+
+	if (open_all(&w)) {
+		engine_is_open(e);
+		engine_await_start(e);
+		if (is_fast_enough(e) && form(&w) && greet(&w) && carry(&w) && part(&w)) {
+			engine_is_done(e);
+			engine_does(e, NULL);
+			return NULL;
+		}
+	}
+	/* What failed is told; kernels of ours that wait for others do not keep the GPU until we are ended. */
+	if (w.comm)
+		(void)e->nccl.abort(w.comm);
+	return NULL;
+}
+
+int worker_start(struct engine *e, char why[ORDER_WHY_SIZE])
+{
+	pthread_t thread;
+	int r = pthread_create(&thread, NULL, work, e);
+
+	if (r != 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE, "no thread to work: %s", strerror(r));
+		return -r;
+	}
+	(void)pthread_detach(thread);
+	return 0;
+}
