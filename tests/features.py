@@ -12,7 +12,6 @@ import subprocess
 import box
 import cgroup
 import netns
-import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("WEIGHTD_BUILD", ROOT / "build")).resolve()
@@ -74,6 +73,8 @@ def require(feature, reason=None, available=None):
     probe, missing = FEATURES.get(feature, (None, f"no {feature}"))
     if probe() if available is None else available:
         return
+    import pytest  # what runs beside it, tests/gpu/run for one, does without
+
     if feature in os.environ.get("WEIGHTD_REQUIRE", "").split(","):
         pytest.fail(f"{reason or missing}, and WEIGHTD_REQUIRE has {feature}", pytrace=False)
     pytest.skip(reason or missing)
