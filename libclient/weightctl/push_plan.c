@@ -117,6 +117,18 @@ static void put_links(const struct push_plan *p, struct table *table)
 	}
 }
 
+/* " 1.8: the mean of 16.1 GB over 6 links, 64.4 GB in all, in about 9.1 s; nothing was sent" */
+static void print_all_to_all(const struct sums *s, const char *version, size_t n)
+{
+	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX];
+
+	(void)printf(" %s: the mean of %s over %zu links, %s in all", version ? version : "-",
+		     size_text(a, s->changed), n, size_text(b, s->total));
+	if (s->takes_ns != UINT64_MAX)
+		(void)printf(", in about %s", size_duration(b, s->takes_ns));
+	(void)puts("; nothing was sent");
+}
+
 /* "llama 1.8: 21.0 MB (2.0% of 1.1 GB) to each of 3 nodes, 63.0 MB in all, in about 9.1 s; nothing was sent" */
 static void print_sums(const struct push_plan *p, const char *buffer)
 {
@@ -127,6 +139,10 @@ static void print_sums(const struct push_plan *p, const char *buffer)
 	const bool is_same = s.total == n * s.changed; /* for all of them */
 
 	escape_name(stdout, buffer);
+	if (s.schedule && !strcmp(s.schedule, "all-to-all")) {
+		print_all_to_all(&s, version, n);
+		return;
+	}
 	if (!n) {
 		(void)printf(" %s: every node has all of it; nothing was sent\n",
 			     version ? version : "-");

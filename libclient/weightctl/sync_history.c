@@ -53,8 +53,8 @@ static const char *density(const void *row, bool json)
 
 static const struct column columns[] = {
 	{"SYNC", COLUMN_TEXT, PAST(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
-	{"KIND", COLUMN_TEXT, PAST(kind), .help = "push, or repair of a node that was behind",
-	 .shown = true},
+	{"KIND", COLUMN_TEXT, PAST(kind),
+	 .help = "push, average, or repair of a node that was behind", .shown = true},
 	{"BUFFER", COLUMN_TEXT, PAST(buffer), .help = "name of the buffer", .shown = true,
 	 .cut = true, .width = 0.2},
 	{"GROUP", COLUMN_TEXT, PAST(group), .help = "of nodes"},

@@ -4,6 +4,8 @@
  * The agent does it, whether anybody waits or not: whoever stops waiting is told how to find it again, and
  * how to end it.
  */
+#include "libclient/weightctl/sync_push.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -31,6 +33,7 @@ enum {
 
 struct push {
 	const struct cli *cli;
+	const struct pushing *kind;
 	struct agent agent;
 	struct target target;
 	const char *group; /* NULL: the only one that the buffer belongs to */
@@ -185,7 +188,7 @@ static int leave(struct push *p, int signal)
 	progress_finish(&p->progress);
 	(void)cli_error("the %s goes on; 'weightctl sync status %s' shows how far it is, "
 			"'weightctl sync cancel %s' ends it",
-			p->is_dry ? "dry run" : "push", p->sync, p->sync);
+			p->is_dry ? "dry run" : p->kind->what, p->sync, p->sync);
 	return EXIT_SIGNAL + signal;
 }
 
@@ -219,10 +222,21 @@ static int wait_for_end(struct push *p, int signal_fd)
 
 static json_t *request_of(const struct push *p)
 {
-	return json_pack("{s:s, s:s, s:s?, s:I, s:s?, s:I, s:b}", "op", p->is_dry ? "plan" : "push",
-			 "buffer", p->target.name, "group", p->group, "version",
-			 (json_int_t)p->target.version, "policy", p->policy, "max_rate",
-			 (json_int_t)p->max_rate, "wait", !p->no_wait);
+	const struct pushing *k = p->kind;
+	const char *op = p->is_dry && k->dry_op ? k->dry_op : k->op;
+	json_t *request = json_pack("{s:s, s:s, s:s?, s:s?, s:I, s:b}", "op", op, "buffer",
+				    p->target.name, "group", p->group, "policy", p->policy,
+				    "max_rate", (json_int_t)p->max_rate, "wait", !p->no_wait);
+	int r = 0;
+
+	if (!k->makes)
+		r = json_object_set_new(request, "version",
+					json_integer((json_int_t)p->target.version));
+	else if (p->is_dry)
+		r = json_object_set_new(request, "dry", json_true());
+	if (r < 0)
+		cli_out_of_memory();
+	return request;
 }
 
 /* Until the agent gave it a name. AGENT_END: it said no more than that. */
@@ -358,8 +372,11 @@ static void print_json(const struct push *p, const struct pushed *pushed, const 
 	json_close(&json, '}');
 }
 
-/* "llama 1.7 on 3 of 3 nodes in 9.1 s, 4.0% of 16.1 GB as a patch", and a line for each that has it not. */
-static void print_text(const struct pushed *pushed, const json_t *nodes)
+/*
+ * "llama 1.7 on 3 of 3 nodes in 9.1 s, 4.0% of 16.1 GB as a patch", or "the mean of 3" where it was made of theirs, and a
+ * line for each that has it not.
+ */
+static void print_text(const struct push *p, const struct pushed *pushed, const json_t *nodes)
 {
 	char text[SIZE_TEXT_MAX];
 	const char *v = version(pushed, false), *share = sync_share_text(pushed->share);
@@ -370,7 +387,9 @@ static void print_text(const struct pushed *pushed, const json_t *nodes)
 	escape_name(stdout, pushed->buffer);
 	(void)printf(" %s on %zu of %zu nodes in %s", v ? v : "-", n, json_array_size(nodes),
 		     size_duration(text, pushed->elapsed_ns));
-	if (share)
+	if (p->kind->makes)
+		(void)printf(", the mean of %zu", n);
+	else if (share)
 		(void)printf(", %s of %s%s", share, size_text(text, pushed->share.size),
 			     pushed->share.patch != UINT64_MAX ? " as a patch" : "");
 	(void)putchar('\n');
@@ -406,14 +425,15 @@ static int finish(struct push *p)
 
 	progress_finish(&p->progress);
 	if (!is_good(p, pushed.state))
-		return cli_error("%s", error ? error
-					     : "the push failed, and weightd-sync does not say why");
+		return error ? cli_error("%s", error)
+			     : cli_error("the %s failed, and weightd-sync does not say why",
+					 p->kind->what);
 	if (p->cli->json)
 		print_json(p, &pushed, nodes);
 	else if (p->is_dry)
 		return push_plan_print(&p->plan, p->cli, p->target.name);
 	else if (!p->quiet)
-		print_text(&pushed, nodes);
+		print_text(p, &pushed, nodes);
 	return 0;
 }
 
@@ -444,7 +464,8 @@ static int push(struct push *p)
 	p->started_ns = progress_now_ns();
 	r = begin(p);
 	if (r != 0 && !(r == AGENT_END && *p->sync))
-		return r == AGENT_END ? cli_error("weightd-sync began no push, and does not say why")
+		return r == AGENT_END ? cli_error("weightd-sync began no %s, and does not say why",
+						  p->kind->what)
 				      : r;
 	if (p->no_wait)
 		return say_begun(p);
@@ -458,7 +479,7 @@ static int push(struct push *p)
 	return r == AGENT_END ? finish(p) : r;
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+int sync_push_run(struct cli *cli, int argc, char *argv[], const struct pushing *kind)
 {
 	static const struct option longs[] = {
 		{"group", required_argument, NULL, OPTION_GROUP},
@@ -471,7 +492,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_AGENT,
 		{},
 	};
-	cleanup(push_deinit) struct push p = {.cli = cli, .agent.fd = -1};
+	cleanup(push_deinit) struct push p = {.cli = cli, .kind = kind, .agent.fd = -1};
 	int option;
 
 	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "q", longs)) >= 0) {
@@ -493,8 +514,18 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (p.is_dry && p.no_wait)
 		cli_usage(cli, "--dry-run waits for its plan; --no-wait makes no sense with it");
 	p.target = cli_target(cli, argv[optind]);
+	if (kind->makes && p.target.version)
+		cli_usage(cli, "'%s' takes the newest version of each node; name the buffer alone",
+			  cli->verb->name);
 	progress_init(&p.progress, p.target.name, p.quiet);
 	return push(&p);
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct pushing push = {.what = "push", .op = "push", .dry_op = "plan"};
+
+	return sync_push_run(cli, argc, argv, &push);
 }
 
 const struct verb verb_sync_push = {

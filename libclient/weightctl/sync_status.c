@@ -59,7 +59,8 @@ static const char *density(const void *row, bool json)
 
 static const struct column columns[] = {
 	{"SYNC", COLUMN_TEXT, PART(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
-	{"KIND", COLUMN_TEXT, PART(kind), .help = "push, or repair of a node that was behind"},
+	{"KIND", COLUMN_TEXT, PART(kind),
+	 .help = "push, average, or repair of a node that was behind"},
 	{"BUFFER", COLUMN_TEXT, PART(buffer), .help = "name of the buffer", .shown = true,
 	 .cut = true, .width = 6},
 	{"GROUP", COLUMN_TEXT, PART(group), .help = "of nodes"},

@@ -22,6 +22,7 @@ extern const struct verb verb_rm;
 extern const struct verb verb_rollback;
 extern const struct verb verb_show;
 extern const struct verb verb_stat;
+extern const struct verb verb_sync_average;
 extern const struct verb verb_sync_cancel;
 extern const struct verb verb_sync_history;
 extern const struct verb verb_sync_metrics;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "server/sync/group.h"
+#include "server/sync/joint.h"
 #include "server/sync/party.h"
 #include "server/sync/repair.h"
 #include "server/sync/transaction.h"
@@ -28,18 +29,28 @@ uint64_t admission_blobs_max(const struct agent *a)
 	return a->config->max_bytes ? a->config->max_bytes / BLOBS_SHARE : UINT64_MAX;
 }
 
+/* The group, if it has the buffer and this node is in it. */
+static const struct group *find_group(const struct agent *a, const char *group, const char *buffer,
+				      char why[WHY_SIZE])
+{
+	const struct group *g = group_find(a->config, group);
+
+	if (g && group_has_buffer(g, buffer))
+		return g;
+	snprintf(why, WHY_SIZE, "%s has no group '%s' with the buffer '%s'", a->config->name, group,
+		 buffer);
+	return NULL;
+}
+
 /* Who may bring what, before a look at any signature. Returns the code of the refusal, or NULL. */
 static const char *refuse_sender(struct agent *a, unsigned peer, const struct document *d,
 				 char why[WHY_SIZE])
 {
-	const struct group *g = group_find(a->config, d->group);
+	const struct group *g = find_group(a, d->group, d->buffer, why);
 	const char *sender = agent_peer_name(a, peer);
 
-	if (!g || !group_has_buffer(g, d->buffer)) {
-		snprintf(why, WHY_SIZE, "%s has no group '%s' with the buffer '%s'",
-			 a->config->name, d->group, d->buffer);
+	if (!g)
 		return "group";
-	}
 	if (!group_has_member(g, a->config->name) &&
 	    !(d->decision && agent_knows(a, g, AGENT_SELF))) {
 		snprintf(why, WHY_SIZE, "%s is no member of the group '%s'", a->config->name,
@@ -59,16 +70,35 @@ static const char *refuse_sender(struct agent *a, unsigned peer, const struct do
 	return NULL;
 }
 
-static const char *refuse_size_or_time(struct agent *a, const struct document *d, char why[WHY_SIZE])
+static const char *refuse_size(const struct agent *a, uint64_t n_bytes, char why[WHY_SIZE])
+{
+	if (!a->config->max_bytes || n_bytes <= a->config->max_bytes)
+		return NULL;
+	snprintf(why, WHY_SIZE, "it has %ju bytes, and max-bytes of %s is %ju", (uintmax_t)n_bytes,
+		 a->config->name, (uintmax_t)a->config->max_bytes);
+	return "size";
+}
+
+/* What is not committed is not pushed for long. */
+static const char *refuse_time(struct agent *a, const char *sender, uint64_t time_ns,
+			       char why[WHY_SIZE])
 {
 	uint64_t now = a->edge->time_ns(a->world);
-	uint64_t age = now > d->time_ns ? now - d->time_ns : d->time_ns - now;
+	uint64_t age = now > time_ns ? now - time_ns : time_ns - now;
 
-	if (a->config->max_bytes && d->n_bytes > a->config->max_bytes) {
-		snprintf(why, WHY_SIZE, "it has %ju bytes, and max-bytes of %s is %ju",
-			 (uintmax_t)d->n_bytes, a->config->name, (uintmax_t)a->config->max_bytes);
-		return "size";
-	}
+	if (age <= PUSH_AGE_MAX)
+		return NULL;
+	snprintf(why, WHY_SIZE, "the clock of %s and that of %s differ by %ju s", sender,
+		 a->config->name, (uintmax_t)(age / SECOND));
+	return "clock";
+}
+
+static const char *refuse_size_or_time(struct agent *a, const struct document *d, char why[WHY_SIZE])
+{
+	const char *code = refuse_size(a, d->n_bytes, why);
+
+	if (code)
+		return code;
 	if (admission_blobs_size(d) > admission_blobs_max(a)) {
 		snprintf(why, WHY_SIZE,
 			 "its layout has %ju bytes, and max-bytes of %s leaves %ju for those",
@@ -76,12 +106,16 @@ static const char *refuse_size_or_time(struct agent *a, const struct document *d
 			 (uintmax_t)admission_blobs_max(a));
 		return "size";
 	}
-	if (!d->decision && age > PUSH_AGE_MAX) {
-		snprintf(why, WHY_SIZE, "the clock of %s and that of %s differ by %ju s",
-			 d->publisher, a->config->name, (uintmax_t)(age / SECOND));
-		return "clock";
-	}
-	return NULL;
+	return d->decision ? NULL : refuse_time(a, d->publisher, d->time_ns, why);
+}
+
+static const char *refuse_older(struct agent *a, const struct head *h, char why[WHY_SIZE])
+{
+	struct pair committed = head_committed(h);
+
+	snprintf(why, WHY_SIZE, "%s has term %ju, number %ju of %s, which is not older",
+		 a->config->name, (uintmax_t)committed.term, (uintmax_t)committed.number, h->buffer);
+	return "fenced";
 }
 
 static const char *refuse_order(struct agent *a, const struct head *h, const struct document *d,
@@ -98,11 +132,24 @@ static const char *refuse_order(struct agent *a, const struct head *h, const str
 						  : "had it, and let go of it");
 		return "there";
 	}
-	if (order > 0)
-		return NULL;
-	snprintf(why, WHY_SIZE, "%s has term %ju, number %ju of %s, which is not older",
-		 a->config->name, (uintmax_t)committed.term, (uintmax_t)committed.number, h->buffer);
-	return "fenced";
+	return order > 0 ? NULL : refuse_older(a, h, why);
+}
+
+/* Of syncs of all kinds: NULL, where none of a buffer is under way that `except`, one of ours, is not. */
+static const char *sync_under_way(struct agent *a, const char *buffer, const char *except)
+{
+	const struct party *p = party_find_of_buffer(a, buffer);
+	const struct transaction *t = transaction_find_of_buffer(a, buffer);
+	const struct share *s = share_find_of_buffer(a, buffer);
+	const struct joint *j = joint_find_of_buffer(a, buffer);
+
+	if (p)
+		return p->sync;
+	if (t)
+		return t->sync;
+	if (s)
+		return s->invitation.sync;
+	return j && strcmp(j->sync, except) != 0 ? j->sync : NULL;
 }
 
 /*
@@ -110,35 +157,48 @@ static const char *refuse_order(struct agent *a, const struct head *h, const str
  * before.
  */
 static const char *refuse_busy(struct agent *a, unsigned peer, const struct head *h, bool is_repair,
-			       char why[WHY_SIZE])
+			       const char *sync, char why[WHY_SIZE])
 {
 	struct party *p = party_find_of_buffer(a, h->buffer);
 	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
+	struct share *s = share_find_of_buffer(a, h->buffer);
+	const char *other;
 
 	if (p && p->state != PARTY_PUBLISHING &&
 	    (p->coordinator == peer || (p->is_repair && !is_repair))) {
 		party_give_way(a, p, peer);
-		p = NULL;
 	}
-	if (t && t->is_repair && !is_repair) {
+	if (s && s->state != SHARE_PUBLISHING && s->coordinator == peer)
+		share_give_way(a, s, peer);
+	if (t && t->is_repair && !is_repair)
 		transaction_fail(a, t, "a push of %s began", h->buffer);
-		t = NULL;
-	}
-	if (!p && !t)
+	other = sync_under_way(a, h->buffer, sync);
+	if (!other)
 		return NULL;
-	snprintf(why, WHY_SIZE, "%s is in sync %s of %s", a->config->name, p ? p->sync : t->sync,
-		 h->buffer);
+	snprintf(why, WHY_SIZE, "%s is in sync %s of %s", a->config->name, other, h->buffer);
 	return "busy";
 }
 
 static bool is_queue_full(const struct agent *a, unsigned coordinator)
 {
 	const struct party *p;
+	const struct share *s;
 	unsigned n = 0;
 
 	list_for_each(p, &a->parties, link)
 		n += p->state == PARTY_QUEUED && p->coordinator == coordinator;
+	list_for_each(s, &a->shares, link)
+		n += s->state == SHARE_QUEUED && s->coordinator == coordinator;
 	return n >= QUEUED_MAX;
+}
+
+static const char *refuse_queue(const struct agent *a, unsigned peer, char why[WHY_SIZE])
+{
+	if (!is_queue_full(a, peer))
+		return NULL;
+	snprintf(why, WHY_SIZE, "%u syncs of %s wait on %s", QUEUED_MAX, agent_peer_name(a, peer),
+		 a->config->name);
+	return "busy";
 }
 
 const char *admission_refusal(struct agent *a, unsigned peer, const struct document *d,
@@ -162,11 +222,68 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 		code = "unasked";
 	}
 	if (!code)
-		code = refuse_busy(a, peer, h, d->decision, why);
-	if (!code && is_queue_full(a, peer)) {
-		snprintf(why, WHY_SIZE, "%u syncs of %s wait on %s", QUEUED_MAX,
-			 agent_peer_name(a, peer), a->config->name);
-		code = "busy";
+		code = refuse_busy(a, peer, h, d->decision, "", why);
+	return code ? code : refuse_queue(a, peer, why);
+}
+
+/* --- Shares ------------------------------------------------------------------------------------- */
+
+static const char *refuse_coordinator(struct agent *a, unsigned peer, const struct invitation *i,
+				      char why[WHY_SIZE])
+{
+	const char *sender = agent_peer_name(a, peer), *us = a->config->name;
+	const struct group *g = find_group(a, i->group, i->buffer, why);
+
+	if (!g)
+		return "group";
+	if (!group_has_member(g, us)) {
+		snprintf(why, WHY_SIZE, "%s is no member of the group '%s'", us, g->name);
+		return "group";
 	}
-	return code;
+	if (!group_has_publisher(g, sender)) {
+		snprintf(why, WHY_SIZE, "%s may not push to the group '%s', says %s", sender,
+			 g->name, us);
+		return "publisher";
+	}
+	if (!i->operation) {
+		snprintf(why, WHY_SIZE, "%s knows nothing of what it was asked to take part in", us);
+		return "operation";
+	}
+	if (strcmp(g->device, GROUP_DEVICE_DEFAULT) != 0) {
+		snprintf(why, WHY_SIZE,
+			 "nodes compute in host memory only, and %s has the group '%s' on %s", us,
+			 g->name, g->device);
+		return "device";
+	}
+	if (a->config->tls) {
+		snprintf(why, WHY_SIZE,
+			 "an %s goes over Gloo, which carries weights in the clear, and %s has "
+			 "security = tls under [data] in sync.conf",
+			 i->operation->name, us);
+		return "security";
+	}
+	return NULL;
+}
+
+const char *admission_refusal_of_share(struct agent *a, unsigned peer, const struct invitation *i,
+				       struct head **ret_head, char why[WHY_SIZE])
+{
+	const char *code = refuse_coordinator(a, peer, i, why);
+	struct head *h;
+
+	if (!code)
+		code = refuse_size(a, i->n_bytes, why);
+	if (!code)
+		code = refuse_time(a, agent_peer_name(a, peer), i->time_ns, why);
+	if (code)
+		return code;
+	h = *ret_head = head_get(a, i->buffer, i->group);
+	if (!h) {
+		snprintf(why, WHY_SIZE, "there are too many buffers on %s", a->config->name);
+		return "buffers";
+	}
+	if (pair_compare(i->pair, head_committed(h)) <= 0)
+		return refuse_older(a, h, why);
+	code = refuse_busy(a, peer, h, false, peer == AGENT_SELF ? i->sync : "", why);
+	return code ? code : refuse_queue(a, peer, why);
 }

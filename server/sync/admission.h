@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "server/sync/head.h"
+#include "server/sync/share.h"
 
 /*
  * The code of the refusal, with a sentence, or NULL. `*ret_head`, which has to be NULL, is the buffer's head once its
@@ -13,6 +13,11 @@
  */
 const char *admission_refusal(struct agent *a, unsigned peer, const struct document *d,
 			      struct head **ret_head, char why[WHY_SIZE]);
+
+/* The same of a part in a version that is made together; the coordinator, a publisher, may be this node. */
+const char *admission_refusal_of_share(struct agent *a, unsigned peer_or_self,
+				       const struct invitation *i, struct head **ret_head,
+				       char why[WHY_SIZE]);
 
 /* Bytes of the layout and the leaves of a version, and how many of all versions may be on their way here. */
 uint64_t admission_blobs_size(const struct document *d);

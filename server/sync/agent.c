@@ -4,6 +4,8 @@
  *	heads		what is committed, here and elsewhere; the record
  *	transactions	syncs that this node coordinates, in epochs
  *	parties		syncs that it is a member of
+ *	joints		versions that several nodes make together, of which it coordinates the making
+ *	shares		its own part in those, whoever coordinates
  *	repair		how it comes to what it lacks
  *
  * They change states and never wait. What ended is freed, and what became possible is begun, in settle(), at
@@ -19,10 +21,13 @@
 #include <string.h>
 
 #include "server/sync/base/fields.h"
+#include "server/sync/base/order.h"
 #include "server/sync/group.h"
 #include "server/sync/history.h"
+#include "server/sync/joint.h"
 #include "server/sync/party.h"
 #include "server/sync/repair.h"
+#include "server/sync/share.h"
 #include "server/sync/transaction.h"
 #include "server/sync/watch.h"
 
@@ -34,10 +39,37 @@
 
 /* --- What its parts use -------------------------------------------------------------------------- */
 
+/* What this node says to itself, until it is heard. */
+struct word {
+	struct list link; /* agent::to_self */
+	json_t *message;
+};
+
+static int send_to_self(struct agent *a, const json_t *message)
+{
+	struct word *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return -ENOMEM;
+	w->message = json_incref((json_t *)message);
+	list_append(&a->to_self, &w->link);
+	return 0;
+}
+
+static void word_free(struct word *w)
+{
+	list_remove(&w->link);
+	json_decref(w->message);
+	free(w);
+}
+
 int agent_send(struct agent *a, unsigned peer, json_t *message)
 {
-	int r = message ? a->edge->send(a->world, peer, message) : -ENOMEM;
+	int r = -ENOMEM;
 
+	if (message)
+		r = peer == AGENT_SELF ? send_to_self(a, message)
+				       : a->edge->send(a->world, peer, message);
 	json_decref(message);
 	return r;
 }
@@ -87,7 +119,10 @@ void agent_hang_up(struct agent *a, unsigned peer, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(why, sizeof(why), format, args);
 	va_end(args);
-	a->edge->hang_up(a->world, peer, why);
+	if (peer == AGENT_SELF)
+		agent_log(a, "error", "%s", why);
+	else
+		a->edge->hang_up(a->world, peer, why);
 }
 
 void agent_new_id(struct agent *a, char ret[SYNC_ID_SIZE])
@@ -174,6 +209,9 @@ int agent_new(const struct edge *edge, void *world, const struct agent_config *c
 	list_init(&a->heads);
 	list_init(&a->transactions);
 	list_init(&a->parties);
+	list_init(&a->joints);
+	list_init(&a->shares);
+	list_init(&a->to_self);
 	list_init(&a->catch_ups);
 	a->history = json_array();
 	a->peers = calloc(config->n_peers + 1, sizeof(*a->peers));
@@ -194,6 +232,9 @@ struct agent *agent_free(struct agent *a)
 {
 	struct transaction *t, *next_t;
 	struct party *p, *next_p;
+	struct joint *j, *next_j;
+	struct share *s, *next_s;
+	struct word *w, *next_w;
 	struct head *h, *next_h;
 
 	if (!a)
@@ -203,6 +244,12 @@ struct agent *agent_free(struct agent *a)
 		transaction_free(a, t);
 	list_for_each_safe(p, next_p, &a->parties, link)
 		party_free(a, p);
+	list_for_each_safe(j, next_j, &a->joints, link)
+		joint_free(a, j);
+	list_for_each_safe(s, next_s, &a->shares, link)
+		share_free(a, s);
+	list_for_each_safe(w, next_w, &a->to_self, link)
+		word_free(w);
 	list_for_each_safe(h, next_h, &a->heads, link)
 		head_free(a, h);
 	repair_forget(a, NO_PEER);
@@ -220,7 +267,15 @@ static void reap(struct agent *a)
 {
 	struct transaction *t, *next_t;
 	struct party *p, *next_p;
+	struct joint *j, *next_j;
+	struct share *s, *next_s;
 
+	list_for_each_safe(j, next_j, &a->joints, link)
+		if (j->phase == PHASE_ENDED)
+			joint_free(a, j);
+	list_for_each_safe(s, next_s, &a->shares, link)
+		if (s->state == SHARE_ENDED)
+			share_free(a, s);
 	list_for_each_safe(t, next_t, &a->transactions, link)
 		if (t->phase == PHASE_ENDED)
 			transaction_free(a, t);
@@ -235,17 +290,29 @@ static void earlier(uint64_t *timer, uint64_t deadline)
 		*timer = deadline;
 }
 
+static void hear_self(struct agent *a);
+
 static void settle(struct agent *a)
 {
-	uint64_t timer = repair_step(a, agent_now(a));
 	struct transaction *t;
 	struct party *p;
+	struct joint *j;
+	struct share *s;
+	uint64_t timer;
 
+	hear_self(a);
+	timer = repair_step(a, agent_now(a));
 	metrics_step(a);
 	reap(a);
 	earlier(&timer, watch_step(a, agent_now(a)));
 	repair_serve_next(a);
 	party_begin_next(a);
+	share_begin_next(a);
+	hear_self(a);
+	list_for_each(j, &a->joints, link)
+		earlier(&timer, joint_deadline(j));
+	list_for_each(s, &a->shares, link)
+		earlier(&timer, share_deadline(s));
 	list_for_each(t, &a->transactions, link)
 		earlier(&timer, transaction_deadline(t));
 	list_for_each(p, &a->parties, link)
@@ -279,24 +346,32 @@ int agent_flush(struct agent *a)
 static unsigned n_pushes(const struct agent *a)
 {
 	const struct transaction *t;
+	const struct joint *j;
 	unsigned n = 0;
 
 	list_for_each(t, &a->transactions, link)
 		n += t->phase != PHASE_ENDED && !t->is_repair;
+	list_for_each(j, &a->joints, link)
+		n += j->phase != PHASE_ENDED;
 	return n;
 }
 
-static int begin_push(struct agent *a, struct head *h, const struct group *g, uint64_t version,
-		      enum policy policy, uint64_t max_rate, struct transaction **ret,
-		      char why[WHY_SIZE])
+/* A repair makes room for what an operator asks for; nothing else does. */
+static int make_room(struct agent *a, const struct head *h, const char *what, char why[WHY_SIZE])
 {
 	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
 	struct party *p = party_find_of_buffer(a, h->buffer);
-	int r;
+	const struct joint *j = joint_find_of_buffer(a, h->buffer);
+	const struct share *s = share_find_of_buffer(a, h->buffer);
+	const char *sync = j                    ? j->sync
+			   : s                  ? s->invitation.sync
+			   : t && !t->is_repair ? t->sync
+			   : p && (!p->is_repair || p->state == PARTY_PUBLISHING) ? p->sync
+										  : NULL;
 
-	if ((t && !t->is_repair) || (p && (!p->is_repair || p->state == PARTY_PUBLISHING))) {
-		snprintf(why, WHY_SIZE, "sync %s of %s is under way; wait for its end",
-			 t ? t->sync : p->sync, h->buffer);
+	if (sync) {
+		snprintf(why, WHY_SIZE, "sync %s of %s is under way; wait for its end", sync,
+			 h->buffer);
 		return -EBUSY;
 	}
 	if (n_pushes(a) >= PUSHES_MAX) {
@@ -305,41 +380,38 @@ static int begin_push(struct agent *a, struct head *h, const struct group *g, ui
 		return -EBUSY;
 	}
 	if (t)
-		transaction_fail(a, t, "a push of %s began", h->buffer);
+		transaction_fail(a, t, "%s of %s began", what, h->buffer);
 	if (p)
-		party_drop(a, p, "a push of %s began", h->buffer);
-	r = transaction_new(a, h, g, NO_PEER, version, ret, why);
-	if (r < 0)
-		return r;
-	(*ret)->policy = policy;
-	(*ret)->max_rate = max_rate;
+		party_drop(a, p, "%s of %s began", what, h->buffer);
 	return 0;
 }
 
-static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sync[SYNC_ID_SIZE],
-		char why[WHY_SIZE])
+/* What operators ask for has in common. */
+struct wish {
+	const struct group *group;
+	struct head *head;
+	enum policy policy;
+	uint64_t max_rate;
+};
+
+static int read_wish(struct agent *a, const json_t *request, const char *what, struct wish *ret,
+		     char why[WHY_SIZE])
 {
 	const char *buffer, *group_name, *policy_text;
-	uint64_t version, max_rate;
 	const struct group *g;
-	struct transaction *t;
-	enum policy policy;
-	struct head *h;
-	int r;
 
 	if (field_string(request, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_string_or_null(request, "group", GROUP_MAX, &group_name) < 0 ||
 	    field_string_or_null(request, "policy", 16, &policy_text) < 0 ||
-	    field_number_or(request, "version", INT64_MAX, 0, &version) < 0 ||
-	    field_number_or(request, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
-		snprintf(why, WHY_SIZE, "a push has buffer, group, version, policy and max_rate");
+	    field_number_or(request, "max_rate", INT64_MAX, 0, &ret->max_rate) < 0) {
+		snprintf(why, WHY_SIZE, "%s has buffer, group, policy and max_rate", what);
 		return -EBADMSG;
 	}
-	g = agent_group(a, buffer, group_name, why);
+	g = ret->group = agent_group(a, buffer, group_name, why);
 	if (!g)
 		return -ENOENT;
-	policy = g->policy;
-	if (policy_text && policy_parse(policy_text, &policy) < 0) {
+	ret->policy = g->policy;
+	if (policy_text && policy_parse(policy_text, &ret->policy) < 0) {
 		snprintf(why, WHY_SIZE, "'%s' is no policy; there are all, quorum and each",
 			 policy_text);
 		return -EBADMSG;
@@ -349,13 +421,32 @@ static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sy
 			 g->name);
 		return -EPERM;
 	}
-	h = head_get(a, buffer, g->name);
-	if (!h) {
+	ret->head = head_get(a, buffer, g->name);
+	if (!ret->head) {
 		snprintf(why, WHY_SIZE, "there are too many buffers");
 		return -ENOMEM;
 	}
-	r = begin_push(a, h, g, version, policy, max_rate, &t, why);
+	return make_room(a, ret->head, what, why);
+}
+
+static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sync[SYNC_ID_SIZE],
+		char why[WHY_SIZE])
+{
+	struct transaction *t;
+	struct wish w;
+	uint64_t version;
+	int r;
+
+	if (field_number_or(request, "version", INT64_MAX, 0, &version) < 0) {
+		snprintf(why, WHY_SIZE, "the version of a push is a number");
+		return -EBADMSG;
+	}
+	r = read_wish(a, request, "a push", &w, why);
+	if (r == 0)
+		r = transaction_new(a, w.head, w.group, NO_PEER, version, &t, why);
 	if (r == 0) {
+		t->policy = w.policy;
+		t->max_rate = w.max_rate;
 		t->is_dry = is_dry;
 		memcpy(ret_sync, t->sync, SYNC_ID_SIZE);
 	}
@@ -375,19 +466,71 @@ int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZ
 	return push(a, request, true, ret_sync, why);
 }
 
+/* Whether it can be had at all, and at that rate. -errno with a sentence. */
+static int check_average(const struct agent *a, const struct wish *w, char why[WHY_SIZE])
+{
+	unsigned n = w->group->n_members;
+
+	if (a->config->tls) {
+		snprintf(why, WHY_SIZE,
+			 "an average goes over Gloo, which carries weights in the clear, and %s has "
+			 "security = tls under [data] in sync.conf",
+			 a->config->name);
+		return -EPERM;
+	}
+	if (w->max_rate && w->max_rate / n < ORDER_RATE_MIN) {
+		snprintf(why, WHY_SIZE,
+			 "%ju bytes a second are too few to average %u nodes: %ju are the least",
+			 (uintmax_t)w->max_rate, n, (uintmax_t)(n * ORDER_RATE_MIN));
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+int agent_average(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+		  char why[WHY_SIZE])
+{
+	struct joint *j;
+	struct wish w;
+	bool is_dry;
+	int r;
+
+	if (field_bool_or(request, "dry", false, &is_dry) < 0) {
+		snprintf(why, WHY_SIZE, "'dry' is true or false");
+		return -EBADMSG;
+	}
+	r = read_wish(a, request, "an average", &w, why);
+	if (r == 0)
+		r = check_average(a, &w, why);
+	if (r == 0)
+		r = joint_new(a, operation_find("average"), w.head, w.group, &j, why);
+	if (r == 0) {
+		j->policy = w.policy;
+		j->max_rate = w.max_rate;
+		j->is_dry = is_dry;
+		memcpy(ret_sync, j->sync, SYNC_ID_SIZE);
+	}
+	settle(a);
+	return r;
+}
+
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE])
 {
 	struct transaction *t = transaction_find(a, sync);
+	struct joint *j = joint_find(a, sync);
 
-	if (!t) {
+	if (!t && !j) {
 		snprintf(why, WHY_SIZE, "%s coordinates no sync %s", a->config->name, sync);
 		return -ENOENT;
 	}
-	if (t->decided) {
+	if (t ? t->decided : j->decided) {
 		snprintf(why, WHY_SIZE, "sync %s is decided: its version is being committed", sync);
 		return -EALREADY;
 	}
-	transaction_fail(a, t, "it was cancelled");
+	if (t)
+		transaction_fail(a, t, "it was cancelled");
+	else
+		joint_fail(a, j, "it was cancelled");
 	settle(a);
 	return 0;
 }
@@ -396,7 +539,15 @@ const char *agent_sync_group(const struct agent *a, const char *sync)
 {
 	struct transaction *t;
 	struct party *p;
+	struct joint *j;
+	struct share *s;
 
+	list_for_each(j, &a->joints, link)
+		if (strcmp(j->sync, sync) == 0)
+			return j->group->name;
+	list_for_each(s, &a->shares, link)
+		if (strcmp(s->invitation.sync, sync) == 0)
+			return s->invitation.group;
 	list_for_each(t, &a->transactions, link)
 		if (strcmp(t->sync, sync) == 0)
 			return t->group->name;
@@ -460,12 +611,15 @@ json_t *agent_heads(const struct agent *a, unsigned peer_or_self)
 void agent_on_peer_up(struct agent *a, unsigned peer)
 {
 	struct transaction *t;
+	struct joint *j;
 
 	a->peers[peer].up = true;
 	a->peers[peer].since_ns = agent_now(a);
 	heads_tell(a, peer);
 	list_for_each(t, &a->transactions, link)
 		transaction_on_peer_up(a, t, peer);
+	list_for_each(j, &a->joints, link)
+		joint_on_peer_up(a, j, peer);
 	settle(a);
 }
 
@@ -473,6 +627,8 @@ void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 {
 	struct transaction *t;
 	struct party *p;
+	struct joint *j;
+	struct share *s;
 
 	if (!a->peers[peer].up)
 		return;
@@ -484,6 +640,11 @@ void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 	list_for_each(p, &a->parties, link)
 		if (p->coordinator == peer)
 			party_on_peer_down(a, p, why);
+	list_for_each(j, &a->joints, link)
+		joint_on_peer_down(a, j, peer, why);
+	list_for_each(s, &a->shares, link)
+		if (s->coordinator == peer)
+			share_on_peer_down(a, s, why);
 	repair_on_peer_down(a, peer);
 	settle(a);
 }
@@ -495,9 +656,27 @@ static void on_sync_message(struct agent *a, unsigned peer, const char *type, co
 	if (field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0)
 		agent_hang_up(a, peer, "'%.32s' without a sync", type);
 	else if (!party_on_message(a, peer, sync, type, message) &&
-		 !transaction_on_message(a, peer, sync, type, message))
+		 !transaction_on_message(a, peer, sync, type, message) &&
+		 !share_on_message(a, peer, sync, type, message) &&
+		 !joint_on_message(a, peer, sync, type, message))
 		agent_log(a, "debug", "%s: '%.32s' of sync %s, which is over",
 			  agent_peer_name(a, peer), type, sync);
+}
+
+/* As it comes, and so in no order but its own: what is said while it is heard comes behind it. */
+static void hear_self(struct agent *a)
+{
+	struct word *w;
+
+	while ((w = list_first(&a->to_self, struct word, link))) {
+		const char *type = json_string_value(json_object_get(w->message, "type"));
+
+		if (strcmp(type, "join") == 0)
+			share_on_join(a, AGENT_SELF, w->message);
+		else
+			on_sync_message(a, AGENT_SELF, type, w->message);
+		word_free(w);
+	}
 }
 
 void agent_on_message(struct agent *a, unsigned peer, const json_t *message)
@@ -508,6 +687,7 @@ void agent_on_message(struct agent *a, unsigned peer, const json_t *message)
 	} MESSAGES[] = {
 		{"heads", head_on_message},
 		{"prepare", party_on_prepare},
+		{"join", share_on_join},
 		{"catch-up", repair_on_catch_up},
 		{"cannot-repair", repair_on_refused},
 	};
@@ -546,6 +726,8 @@ void agent_on_timer(struct agent *a)
 	uint64_t now = agent_now(a);
 	struct transaction *t;
 	struct party *p;
+	struct joint *j;
+	struct share *s;
 
 	a->timer_ns = 0;
 	if (a->history_ns && now >= a->history_ns && agent_flush(a) < 0)
@@ -554,6 +736,10 @@ void agent_on_timer(struct agent *a)
 		transaction_on_timer(a, t, now);
 	list_for_each(p, &a->parties, link)
 		party_on_timer(a, p, now);
+	list_for_each(j, &a->joints, link)
+		joint_on_timer(a, j, now);
+	list_for_each(s, &a->shares, link)
+		share_on_timer(a, s, now);
 	settle(a);
 }
 

@@ -7,17 +7,19 @@
  *
  * Events (edge.event), each an object:
  *
- *	{"event":"phase", "sync", "kind":"push"|"repair", "buffer", "group", "role":"publisher"|"member",
+ *	{"event":"phase", "sync", "kind":"push"|"repair"|"average", "buffer", "group", "role":"publisher"|"member",
  *	 "node", "phase", "epoch", "done", "expected", "rate", "why"|null}
  *		a node of a sync that we coordinate, or we as a member of one, went a step on; phases are those of
  *		agent_status()
  *	{"event":"plan", "sync", "kind", "buffer", "group", "role":"publisher", "term", "number", "epoch",
- *	 "schedule":"chain", "by", "size", "changed", "total", "planned"|null, "takes_ns"|null, "n_links",
+ *	 "schedule":"chain"|"all-to-all", "by", "size", "changed", "total", "planned"|null, "takes_ns"|null, "n_links",
  *	 "links":[{"from", "to", "stripes", "bytes", "planned"|null}]}
  *		before an epoch, and once before those of a dry run: of the version's `size` bytes `changed` are missing
  *		somewhere, or a patch has as many, and go over each link;
  *		`total` over all of them, `planned` on the wire, see tally.h; about how long, where rates were measured
- *		or limited. Several interfaces carry a stripe of a link's bytes each. Links come from this node on, in one event or, where they are many, in several
+ *		or limited. Several interfaces carry a stripe of a link's bytes each. Links of a chain come from this
+ *		node on, in one event or, where they are many, in several. Of an average, `changed` is what has a mean,
+ *		the links carry terms and results, and there is no `by` and no `stripes`
  *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed"|"planned", "term", "number",
  *	 "size"|null, "changed"|null (bytes of leaves that somebody lacked), "by":"full"|"leaves"|"patch"|null,
  *	 "patch"|null (its bytes), "differ"|null (bytes of elements that it changes),
@@ -126,6 +128,14 @@ int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZ
  */
 int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 	       char why[WHY_SIZE]);
+
+/*
+ * Averages {buffer, group|null, policy|null, max_rate, dry}: the mean of the newest version of each member, with the same
+ * outcome as a push, at all of them. `dry`: up to the links between them, and the event "plan". With a sentence, as
+ * agent_push(), and -EINVAL for a group that is too small or too large.
+ */
+int agent_average(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+		  char why[WHY_SIZE]);
 
 /* -ENOENT: we coordinate no such sync; -EALREADY: its commit was decided. With a sentence. */
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE]);

@@ -67,6 +67,9 @@ struct agent {
 	unsigned n_heads;
 	struct list transactions;
 	struct list parties;
+	struct list joints;
+	struct list shares;
+	struct list to_self; /* struct word of agent.c: what this node says to itself */
 	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
 	uint64_t timer_ns; /* as the world has it; 0: none */
 	struct work watch; /* of the local weightd */
@@ -83,7 +86,10 @@ static inline uint64_t agent_now(const struct agent *a)
 	return a->edge->now_ns(a->world);
 }
 
-/* Steals `message`, which may be NULL where memory ran out. */
+/*
+ * Steals `message`, which may be NULL where memory ran out. What is for AGENT_SELF comes at the end of what happens now,
+ * as if from a peer.
+ */
 int agent_send(struct agent *a, unsigned peer, json_t *message);
 /* Steals `event`. */
 void agent_event(struct agent *a, json_t *event);

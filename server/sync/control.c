@@ -184,7 +184,7 @@ static void begin(struct client *c, const json_t *request, const char *what,
 			    char why[WHY_SIZE]))
 {
 	char sync[SYNC_ID_SIZE], why[WHY_SIZE] = "";
-	const char *buffer;
+	const char *buffer, *an = strchr("aeiou", *what) ? "an" : "a";
 	bool wait;
 	int r;
 
@@ -201,7 +201,7 @@ static void begin(struct client *c, const json_t *request, const char *what,
 	}
 	buffer = json_string_value(json_object_get(request, "buffer"));
 	notice(&(struct notice){NOTICE_ASKED, .sync = sync, .buffer = buffer, .uid = c->uid},
-	       "sync %s: a %s of '%s' was asked for by uid %u", sync, what, buffer, c->uid);
+	       "sync %s: %s %s of '%s' was asked for by uid %u", sync, an, what, buffer, c->uid);
 	if (wait)
 		memcpy(c->sync, sync, sizeof(c->sync));
 	say(c, wait ? json_pack("{ss}", "sync", sync) : json_pack("{sssb}", "sync", sync, "end", 1));
@@ -216,6 +216,11 @@ static void answer_push(struct client *c, const json_t *request)
 static void answer_plan(struct client *c, const json_t *request)
 {
 	begin(c, request, "plan", agent_plan);
+}
+
+static void answer_average(struct client *c, const json_t *request)
+{
+	begin(c, request, "average", agent_average);
 }
 
 static void answer_cancel(struct client *c, const json_t *request)
@@ -279,7 +284,7 @@ static const struct {
 } requests[] = {
 	{"nodes", answer_nodes},   {"push", answer_push},       {"plan", answer_plan},
 	{"cancel", answer_cancel}, {"status", answer_status},   {"history", answer_history},
-	{"watch", answer_watch},   {"metrics", answer_metrics},
+	{"watch", answer_watch},   {"metrics", answer_metrics}, {"average", answer_average},
 };
 
 static void answer(struct client *c, const json_t *request)

@@ -29,6 +29,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/group.h"
 #include "server/sync/history.h"
+#include "server/sync/joint.h"
 #include "server/sync/lender.h"
 #include "server/sync/party.h"
 #include "server/sync/transaction.h"
@@ -52,9 +53,17 @@ static bool is_used(const struct agent *a, const struct head *h)
 {
 	struct transaction *t;
 	struct party *p;
+	struct joint *j;
+	struct share *s;
 
 	if (h->document)
 		return true;
+	list_for_each(j, &a->joints, link)
+		if (j->head == h)
+			return true;
+	list_for_each(s, &a->shares, link)
+		if (s->head == h)
+			return true;
 	list_for_each(t, &a->transactions, link)
 		if (t->head == h)
 			return true;

@@ -15,9 +15,11 @@
 
 struct about {
 	const char *sync;
-	bool is_repair;
-	const struct head *head;
-	const struct document *document;
+	enum sync_kind kind;
+	const char *buffer;
+	const char *group;
+	struct pair pair;
+	uint64_t n_bytes; /* 0: not known yet */
 	const char *role;
 	uint64_t changed;
 	uint64_t patch; /* bytes of the patch; 0: there is none */
@@ -27,10 +29,14 @@ struct about {
 
 static struct about about_transaction(const struct transaction *t)
 {
+	const struct document *d = t->document;
+
 	return (struct about){.sync = t->sync,
-			      .is_repair = t->is_repair,
-			      .head = t->head,
-			      .document = t->document,
+			      .kind = t->is_repair ? KIND_REPAIR : KIND_PUSH,
+			      .buffer = t->head->buffer,
+			      .group = d->group,
+			      .pair = d->pair,
+			      .n_bytes = d->n_bytes,
 			      .role = "publisher",
 			      .changed = t->changed,
 			      .patch = t->delta.fd < 0 ? 0 : t->delta.size,
@@ -39,13 +45,48 @@ static struct about about_transaction(const struct transaction *t)
 
 static struct about about_party(const struct party *p)
 {
+	const struct document *d = p->document;
+
 	return (struct about){.sync = p->sync,
-			      .is_repair = p->is_repair,
-			      .head = p->head,
-			      .document = p->document,
+			      .kind = p->is_repair ? KIND_REPAIR : KIND_PUSH,
+			      .buffer = p->head->buffer,
+			      .group = d->group,
+			      .pair = d->pair,
+			      .n_bytes = d->n_bytes,
 			      .role = "member",
 			      .changed = p->changed,
 			      .patch = p->patch_size,
+			      .n_differ = UINT64_MAX};
+}
+
+/* All of it is made anew. */
+static struct about about_joint(const struct joint *j)
+{
+	const struct document *d = j->document;
+
+	return (struct about){.sync = j->sync,
+			      .kind = j->operation->kind,
+			      .buffer = j->head->buffer,
+			      .group = d->group,
+			      .pair = d->pair,
+			      .n_bytes = d->n_bytes,
+			      .role = "publisher",
+			      .changed = j->owned.n ? owned_total(&j->owned) : UINT64_MAX,
+			      .n_differ = UINT64_MAX};
+}
+
+static struct about about_share(const struct share *s)
+{
+	const struct invitation *i = &s->invitation;
+
+	return (struct about){.sync = i->sync,
+			      .kind = i->operation->kind,
+			      .buffer = i->buffer,
+			      .group = i->group,
+			      .pair = i->pair,
+			      .n_bytes = s->n_bytes,
+			      .role = "member",
+			      .changed = s->owned.n ? owned_total(&s->owned) : UINT64_MAX,
 			      .n_differ = UINT64_MAX};
 }
 
@@ -57,17 +98,15 @@ static json_t *number_or_null(uint64_t n, bool is_known)
 /* How many bytes the version has, how many of them some leaf of had to travel, and how: where that is known. */
 static json_t *row_of(const struct about *x)
 {
-	uint64_t n_bytes = x->document->n_bytes;
-
 	return json_pack("{s:s, s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:s?, s:o, s:o}", "sync",
-			 x->sync, "kind", x->is_repair ? "repair" : "push", "buffer",
-			 x->head->buffer, "group", x->document->group, "term",
-			 (json_int_t)x->document->pair.term, "number",
-			 (json_int_t)x->document->pair.number, "role", x->role, "size",
-			 number_or_null(n_bytes, n_bytes), "changed",
+			 x->sync, "kind", metrics_kind(x->kind), "buffer", x->buffer, "group",
+			 x->group, "term", (json_int_t)x->pair.term, "number",
+			 (json_int_t)x->pair.number, "role", x->role, "size",
+			 number_or_null(x->n_bytes, x->n_bytes), "changed",
 			 number_or_null(x->changed, x->changed != UINT64_MAX), "by",
-			 delta_way(x->patch, x->changed, n_bytes), "patch",
-			 number_or_null(x->patch, x->patch), "differ",
+			 x->kind == KIND_AVERAGE ? NULL
+						 : delta_way(x->patch, x->changed, x->n_bytes),
+			 "patch", number_or_null(x->patch, x->patch), "differ",
 			 number_or_null(x->n_differ, x->n_differ != UINT64_MAX));
 }
 
@@ -197,11 +236,56 @@ static json_t *party_row(const struct agent *a, const struct party *p)
 	return row;
 }
 
+/* `from` is all others. */
+static json_t *part_row(const struct agent *a, const struct joint *j, const struct part *p)
+{
+	bool moves = p->state == MEMBER_MOVING && agent_now(a) - p->moved_ns < STALE_NS;
+	struct about x = about_joint(j);
+	json_t *row = row_of(&x);
+
+	set_text(row, "node", p->name);
+	set_text(row, "phase", part_phase(p));
+	set_number(row, "done", p->done);
+	set_number(row, "expected", p->expected);
+	set_number(row, "rate", moves ? p->rate : 0);
+	set_number(row, "epoch", j->epoch);
+	set_text(row, "why", p->why);
+	set_text(row, "from", NULL);
+	json_object_set_new(row, "slow", json_false());
+	return row;
+}
+
+static void append_joint(const struct agent *a, const struct joint *j, json_t *rows)
+{
+	for (unsigned i = 0; i < j->n_parts; i++)
+		json_array_append_new(rows, part_row(a, j, &j->parts[i]));
+}
+
+static json_t *share_row(const struct agent *a, const struct share *s)
+{
+	bool moves = s->state == SHARE_MOVING && agent_now(a) - s->reported_ns < STALE_NS;
+	struct about x = about_share(s);
+	json_t *row = row_of(&x);
+
+	set_text(row, "node", a->config->name);
+	set_text(row, "phase", share_phase(s));
+	set_number(row, "done", s->done);
+	set_number(row, "expected", s->expected);
+	set_number(row, "rate", moves ? s->rate : 0);
+	set_number(row, "epoch", s->epoch);
+	set_text(row, "why", s->why);
+	set_text(row, "from", NULL);
+	json_object_set_new(row, "slow", json_false());
+	return row;
+}
+
 json_t *agent_status(const struct agent *a, const char *sync)
 {
 	json_t *rows = json_array(), *entry;
 	struct transaction *t;
 	struct party *p;
+	struct joint *j;
+	struct share *s;
 	size_t i;
 
 	json_array_foreach(a->history, i, entry)
@@ -218,6 +302,13 @@ json_t *agent_status(const struct agent *a, const char *sync)
 	list_for_each(p, &a->parties, link)
 		if (p->state != PARTY_ENDED && (!sync || strcmp(sync, p->sync) == 0))
 			json_array_append_new(rows, party_row(a, p));
+	list_for_each(j, &a->joints, link)
+		if (j->phase != PHASE_ENDED && (!sync || strcmp(sync, j->sync) == 0))
+			append_joint(a, j, rows);
+	list_for_each(s, &a->shares, link)
+		if (s->state != SHARE_ENDED && s->coordinator != AGENT_SELF &&
+		    (!sync || strcmp(sync, s->invitation.sync) == 0))
+			json_array_append_new(rows, share_row(a, s));
 	return rows;
 }
 
@@ -246,6 +337,26 @@ void history_party_event(struct agent *a, const struct party *p)
 {
 	json_t *event = party_row(a, p);
 
+	json_object_set_new(event, "event", json_string("phase"));
+	agent_event(a, event);
+}
+
+void history_part_event(struct agent *a, const struct joint *j, const struct part *p)
+{
+	json_t *event = part_row(a, j, p);
+
+	json_object_set_new(event, "event", json_string("phase"));
+	agent_event(a, event);
+}
+
+/* Of what this node coordinates, it is a part that is told of already. */
+void history_share_event(struct agent *a, const struct share *s)
+{
+	json_t *event;
+
+	if (s->coordinator == AGENT_SELF)
+		return;
+	event = share_row(a, s);
 	json_object_set_new(event, "event", json_string("phase"));
 	agent_event(a, event);
 }
@@ -318,7 +429,7 @@ void history_transaction_end(struct agent *a, const struct transaction *t, bool 
 
 	x.ended_in = t->ended_in == PHASE_VERIFY ? "verify" : OUR_PHASES[t->ended_in];
 	row = ended_row(a, &x, state, t->started_ns, &t->tally, t->why);
-	metrics_on_end(a, ROLE_PUBLISHER, t->is_repair, state);
+	metrics_on_end(a, ROLE_PUBLISHER, x.kind, state);
 	json_array_append_new(nodes,
 			      node_row(a->config->name, state, committed ? t->version : 0, NULL));
 	for (unsigned i = 0; i < t->n_members; i++) {
@@ -343,8 +454,45 @@ void history_party_end(struct agent *a, const struct party *p)
 		row, json_pack("[o]", node_row(a->config->name, p->state_name, p->version, p->why)),
 		p->state_name, p->why);
 	set_number(row, "nodes", 1);
-	metrics_on_end(a, ROLE_MEMBER, p->is_repair, p->state_name);
+	metrics_on_end(a, ROLE_MEMBER, x.kind, p->state_name);
 	remember(a, row, json_pack("[o]", party_row(a, p)), event);
+}
+
+void history_joint_end(struct agent *a, const struct joint *j, bool committed)
+{
+	const char *state = j->is_planned ? "planned" : committed ? "committed" : "failed";
+	json_t *rows = json_array(), *nodes = json_array(), *row, *event;
+	struct about x = about_joint(j);
+
+	x.ended_in = j->ended_in == PHASE_VERIFY ? "verify" : OUR_PHASES[j->ended_in];
+	row = ended_row(a, &x, state, j->started_ns, &j->tally, j->why);
+	metrics_on_end(a, ROLE_PUBLISHER, x.kind, state);
+	for (unsigned i = 0; i < j->n_parts; i++) {
+		const struct part *p = &j->parts[i];
+
+		json_array_append_new(nodes, node_row(p->name, part_phase(p), p->version, p->why));
+	}
+	event = end_event(row, nodes, state, j->why);
+	set_number(row, "nodes", j->n_parts);
+	append_joint(a, j, rows);
+	remember(a, row, rows, event);
+}
+
+void history_share_end(struct agent *a, const struct share *s)
+{
+	struct about x = about_share(s);
+	json_t *row, *event;
+
+	if (s->coordinator == AGENT_SELF)
+		return;
+	x.ended_in = share_ended_in(s);
+	row = ended_row(a, &x, s->state_name, s->started_ns, &s->tally, s->why);
+	event = end_event(
+		row, json_pack("[o]", node_row(a->config->name, s->state_name, s->version, s->why)),
+		s->state_name, s->why);
+	set_number(row, "nodes", 1);
+	metrics_on_end(a, ROLE_MEMBER, x.kind, s->state_name);
+	remember(a, row, json_pack("[o]", share_row(a, s)), event);
 }
 
 /* --- The record --------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "server/sync/joint.h"
 #include "server/sync/party.h"
 #include "server/sync/transaction.h"
 
@@ -17,4 +18,8 @@ void history_load(struct agent *a, const json_t *rows);
 void history_member_event(struct agent *a, const struct transaction *t, const struct member *m);
 void history_transaction_end(struct agent *a, const struct transaction *t, bool committed);
 void history_party_event(struct agent *a, const struct party *p);
+void history_part_event(struct agent *a, const struct joint *j, const struct part *p);
+void history_joint_end(struct agent *a, const struct joint *j, bool committed);
+void history_share_event(struct agent *a, const struct share *s);
+void history_share_end(struct agent *a, const struct share *s);
 void history_party_end(struct agent *a, const struct party *p);

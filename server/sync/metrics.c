@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/sync/joint.h"
 #include "server/sync/party.h"
 #include "server/sync/transaction.h"
 
@@ -22,7 +23,11 @@ static const char *const ROLES[N_ROLES] = {
 	[ROLE_MEMBER] = "member",
 };
 
-static const char *const KINDS[] = {"push", "repair"};
+static const char *const KINDS[N_KINDS] = {
+	[KIND_PUSH] = "push",
+	[KIND_REPAIR] = "repair",
+	[KIND_AVERAGE] = "average",
+};
 static const char *const RESULTS[N_RESULTS] = {
 	[RESULT_COMMITTED] = "committed",
 	[RESULT_FAILED] = "failed",
@@ -79,20 +84,32 @@ void metrics_step(struct agent *a)
 	uint64_t now = agent_now(a);
 	struct transaction *t;
 	struct party *p;
+	struct joint *j;
+	struct share *s;
 
+	list_for_each(j, &a->joints, link)
+		stay(a, ROLE_PUBLISHER, &j->stay, j->phase, now);
+	list_for_each(s, &a->shares, link)
+		if (s->coordinator != AGENT_SELF)
+			stay(a, ROLE_MEMBER, &s->stay, share_stay(s), now);
 	list_for_each(t, &a->transactions, link)
 		stay(a, ROLE_PUBLISHER, &t->stay, t->phase, now);
 	list_for_each(p, &a->parties, link)
 		stay(a, ROLE_MEMBER, &p->stay, p->state, now);
 }
 
-void metrics_on_end(struct agent *a, enum metrics_role role, bool is_repair, const char *state)
+void metrics_on_end(struct agent *a, enum metrics_role role, enum sync_kind kind, const char *state)
 {
 	unsigned result = RESULT_COMMITTED;
 
 	while (result < N_RESULTS - 1 && strcmp(RESULTS[result], state) != 0)
 		result++;
-	a->metrics.n_ended[role][is_repair][result]++;
+	a->metrics.n_ended[role][kind][result]++;
+}
+
+const char *metrics_kind(enum sync_kind kind)
+{
+	return KINDS[kind];
 }
 
 /* A chain may lead over members that are no peers of ours. */
@@ -159,8 +176,9 @@ static void append_one(const struct agent *a, const struct family *f, json_t *ro
 
 static void append_ended(const struct agent *a, const struct family *f, json_t *rows)
 {
-	for (unsigned i = 0; i < N_ROLES * 2 * N_RESULTS; i++) {
-		unsigned role = i / 2 / N_RESULTS, kind = i / N_RESULTS % 2, result = i % N_RESULTS;
+	for (unsigned i = 0; i < N_ROLES * N_KINDS * N_RESULTS; i++) {
+		unsigned role = i / N_KINDS / N_RESULTS, kind = i / N_RESULTS % N_KINDS;
+		unsigned result = i % N_RESULTS;
 
 		append(f, rows,
 		       json_pack("{s:s, s:s, s:s}", "role", ROLES[role], "kind", KINDS[kind],
@@ -171,17 +189,26 @@ static void append_ended(const struct agent *a, const struct family *f, json_t *
 
 static void append_active(const struct agent *a, const struct family *f, json_t *rows)
 {
-	uint64_t n[N_ROLES][2] = {};
+	uint64_t n[N_ROLES][N_KINDS] = {};
 	struct transaction *t;
 	struct party *p;
+	struct joint *j;
+	struct share *s;
 
+	list_for_each(j, &a->joints, link)
+		n[ROLE_PUBLISHER][j->operation->kind] += j->phase != PHASE_ENDED;
+	list_for_each(s, &a->shares, link)
+		n[ROLE_MEMBER][s->invitation.operation->kind] += s->coordinator != AGENT_SELF &&
+								 s->state != SHARE_ENDED;
 	list_for_each(t, &a->transactions, link)
 		n[ROLE_PUBLISHER][t->is_repair] += t->phase != PHASE_ENDED;
 	list_for_each(p, &a->parties, link)
 		n[ROLE_MEMBER][p->is_repair] += p->state != PARTY_ENDED;
-	for (unsigned i = 0; i < N_ROLES * 2; i++)
-		append(f, rows, json_pack("{s:s, s:s}", "role", ROLES[i / 2], "kind", KINDS[i % 2]),
-		       n[i / 2][i % 2]);
+	for (unsigned i = 0; i < N_ROLES * N_KINDS; i++)
+		append(f, rows,
+		       json_pack("{s:s, s:s}", "role", ROLES[i / N_KINDS], "kind",
+				 KINDS[i % N_KINDS]),
+		       n[i / N_KINDS][i % N_KINDS]);
 }
 
 static void append_phases(const struct agent *a, const struct family *f, json_t *rows)

@@ -20,6 +20,13 @@ enum metrics_role {
 	N_ROLES,
 };
 
+enum sync_kind {
+	KIND_PUSH,
+	KIND_REPAIR,
+	KIND_AVERAGE,
+	N_KINDS,
+};
+
 enum metrics_result {
 	RESULT_COMMITTED,
 	RESULT_FAILED,
@@ -35,7 +42,7 @@ struct metrics_links {
 
 struct metrics {
 	uint64_t started_ns; /* CLOCK_REALTIME */
-	uint64_t n_ended[N_ROLES][2][N_RESULTS]; /* is it a repair? */
+	uint64_t n_ended[N_ROLES][N_KINDS][N_RESULTS];
 	uint64_t phase_ns[N_ROLES][METRICS_PHASES];
 	uint64_t n_epochs; /* that we coordinated */
 	uint64_t n_broken; /* of them */
@@ -56,7 +63,9 @@ void metrics_deinit(struct agent *a);
 /* After each thing that happened: adds up how long syncs were in phases that they left. */
 void metrics_step(struct agent *a);
 /* `state` is that of the end event. */
-void metrics_on_end(struct agent *a, enum metrics_role role, bool is_repair, const char *state);
+void metrics_on_end(struct agent *a, enum metrics_role role, enum sync_kind kind, const char *state);
+/* "push" */
+const char *metrics_kind(enum sync_kind kind);
 /* An engine of ours was done with an epoch of `n_bytes` bytes: what it said of the socket to or from that node. */
 void metrics_on_sent(struct agent *a, const char *to, uint64_t planned, const json_t *out);
 void metrics_on_received(struct agent *a, const char *from, uint64_t planned, const json_t *in);

@@ -102,3 +102,68 @@ void plan_tell(struct agent *a, const struct transaction *t, struct plan *p)
 	} while (i < n);
 	plan_deinit(p);
 }
+
+/* --- Joint syncs -------------------------------------------------------------------------------- */
+
+struct link {
+	const struct part *from, *to;
+};
+
+/* From one to each other one, then from the next; NULL ends: there are no more. */
+static struct link next_link(const struct joint *j, struct link l)
+{
+	const struct part *end = j->parts + j->n_parts;
+
+	do {
+		if (++l.to == end) {
+			l.from++;
+			l.to = j->parts;
+		}
+	} while (l.from < end && (l.from == l.to || !l.from->is_in_epoch || !l.to->is_in_epoch));
+	return l.from < end ? l : (struct link){0};
+}
+
+static json_t *joint_piece(const struct joint *j, uint64_t total, uint64_t planned)
+{
+	const struct document *d = j->document;
+	double takes = j->max_rate ? (double)total / j->n_ranks / (double)j->max_rate * 1e9 : 9e18;
+
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:o, "
+			 "s:i, s:[]}",
+			 "event", "plan", "sync", j->sync, "kind", metrics_kind(j->operation->kind),
+			 "buffer", j->head->buffer, "group", d->group, "role", "publisher", "term",
+			 (json_int_t)d->pair.term, "number", (json_int_t)d->pair.number, "epoch",
+			 (json_int_t)j->epoch, "schedule", j->operation->schedule, "size",
+			 (json_int_t)d->n_bytes, "changed", (json_int_t)owned_total(&j->owned),
+			 "total", (json_int_t)total, "planned", (json_int_t)planned, "takes_ns",
+			 number_or_null((uint64_t)takes, takes < 9e18), "n_links",
+			 (int)(j->n_ranks * (j->n_ranks - 1)), "links");
+}
+
+static uint64_t bytes_between(const struct owned *o, const struct link *l)
+{
+	return o->at[l->from->rank].n_bytes + o->at[l->to->rank].n_bytes;
+}
+
+void plan_tell_joint(struct agent *a, const struct joint *j)
+{
+	const struct owned *o = &j->owned;
+	uint64_t total = 2 * (uint64_t)(j->n_ranks - 1) * owned_total(o), planned = 0;
+	struct link l = next_link(j, (struct link){j->parts, j->parts});
+
+	for (unsigned rank = 0; rank < j->n_ranks; rank++)
+		planned += operation_planned(j->operation, o, rank);
+	while (l.from) {
+		json_t *event = joint_piece(j, total, planned),
+		       *links = json_object_get(event, "links");
+
+		for (unsigned i = 0; l.from && i < LINKS_OF_PIECE; i++, l = next_link(j, l))
+			json_array_append_new(
+				links, json_pack("{s:s, s:s, s:I, s:I}", "from", l.from->name, "to",
+						 l.to->name, "bytes",
+						 (json_int_t)bytes_between(o, &l), "planned",
+						 (json_int_t)j->operation->planned(o, l.from->rank,
+										   l.to->rank)));
+		agent_event(a, event);
+	}
+}

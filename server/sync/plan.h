@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include "server/sync/joint.h"
 #include "server/sync/transaction.h"
 
 struct plan {
@@ -21,3 +22,5 @@ void plan_add(const struct agent *a, const struct transaction *t, struct plan *p
 void plan_deinit(struct plan *p);
 /* Tells the event "plan" of all that was added, and empties it. */
 void plan_tell(struct agent *a, const struct transaction *t, struct plan *p);
+/* The same of a joint sync, whose links all go both ways. */
+void plan_tell_joint(struct agent *a, const struct joint *j);

@@ -17,6 +17,7 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/group.h"
+#include "server/sync/joint.h"
 #include "server/sync/party.h"
 #include "server/sync/transaction.h"
 
@@ -246,6 +247,12 @@ static bool is_another_better(struct agent *a, const struct head *h)
 	return asked && c && c->n_vain / VAIN_STEP < asked->n_vain / VAIN_STEP;
 }
 
+static bool is_in_sync(struct agent *a, const char *buffer)
+{
+	return party_find_of_buffer(a, buffer) || transaction_find_of_buffer(a, buffer) ||
+	       share_find_of_buffer(a, buffer) || joint_find_of_buffer(a, buffer);
+}
+
 static bool is_ours(const struct agent *a, const struct head *h)
 {
 	const struct group *g = group_find(a->config, h->group);
@@ -274,8 +281,7 @@ static void step(struct agent *a, struct head *h, uint64_t now, unsigned n_looki
 		return;
 	h->retry_ns = 0;
 	/* Their ends come back here. */
-	if (!is_ours(a, h) || party_find_of_buffer(a, h->buffer) ||
-	    transaction_find_of_buffer(a, h->buffer))
+	if (!is_ours(a, h) || is_in_sync(a, h->buffer))
 		return;
 	if (h->state == HEAD_UNVERIFIED && (n_looking >= LOOKS_MAX || look(a, h)))
 		return;
@@ -411,7 +417,7 @@ static void serve(struct agent *a, const struct catch_up *c)
 	if (!agent_knows(a, c->group, c->peer) || !h || strcmp(h->group, c->group->name) != 0 ||
 	    pair_compare(head_held(h), c->pair) <= 0)
 		repair_refuse(a, c->peer, c->buffer, "nothing", "nothing newer is here");
-	else if (transaction_find_of_buffer(a, c->buffer) || party_find_of_buffer(a, c->buffer))
+	else if (is_in_sync(a, c->buffer))
 		repair_refuse(a, c->peer, c->buffer, "busy", "a sync of it is under way here");
 	else if (transaction_new(a, h, c->group, c->peer, h->version, &t, why) < 0)
 		repair_refuse(a, c->peer, c->buffer, "failed", why);

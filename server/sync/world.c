@@ -175,6 +175,23 @@ static bool may_start(struct world *w, const json_t *start, char why[WHY_SIZE])
 	       (!from || edge_may_dial(w, from, "the node before it", why));
 }
 
+/* The same of an engine that is linked with all others. */
+static bool may_open(struct world *w, const json_t *open, char why[WHY_SIZE])
+{
+	const json_t *node;
+	size_t i;
+
+	json_array_foreach(json_object_get(open, "nodes"), i, node)
+	{
+		const char *name = json_string_value(json_object_get(node, "node"));
+		const char *address = json_string_value(json_object_get(node, "address"));
+
+		if (address && !edge_may_dial(w, address, name ? name : "a node", why))
+			return false;
+	}
+	return true;
+}
+
 /* Only engines open and start; under TLS they need to be who we are. */
 static void edge_job_tell(void *world, struct job *job, const json_t *message, const int *fds,
 			  unsigned n_fds)
@@ -183,7 +200,8 @@ static void edge_job_tell(void *world, struct job *job, const json_t *message, c
 	int all[TALK_FDS_MAX];
 	char why[WHY_SIZE];
 
-	if (is_op(message, "start") && !may_start(w, message, why)) {
+	if ((is_op(message, "start") && !may_start(w, message, why)) ||
+	    (is_op(message, "open") && !may_open(w, message, why))) {
 		job_fail(job, why);
 		return;
 	}

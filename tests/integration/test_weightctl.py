@@ -18,8 +18,8 @@ from features import BUILD, ROOT
 from integration.wire import until
 
 VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback", "chmod", "chown", "rm",
-         "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync status", "sync history",
-         "sync cancel", "sync watch", "sync metrics", "sync plan", "sync reshard", "pki ca", "pki node", "pki show"]
+         "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync status",
+         "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "sync reshard", "pki ca", "pki node", "pki show"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}

@@ -2,6 +2,7 @@
 
 #include "server/sync/base/preamble.h"
 #include "server/sync/base/stripes.h"
+#include "server/sync/base/tree.h"
 
 #define GLOO_HEADER_SIZE 48
 
@@ -65,4 +66,11 @@ uint64_t gloo_planned_stream_back(const struct ranges *ranges, uint64_t chunk)
 {
 	return gloo_planned(2, PREAMBLE_TOKEN_SIZE + STREAM_WORD_SIZE) +
 	       gloo_planned_back(count_chunks(ranges, chunk) + 1);
+}
+
+uint64_t gloo_planned_average(uint64_t n_others, uint64_t n_pieces, uint64_t n_bytes)
+{
+	uint64_t n = (n_others ? 1 : 0) + n_pieces;
+
+	return gloo_planned_mesh(n, n, n_others * TREE_HASH_SIZE + n_bytes);
 }

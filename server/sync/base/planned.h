@@ -11,6 +11,7 @@
 
 #include "server/sync/base/ranges.h"
 
+#define GLOO_MESH_GREETING_SIZE 248 /* and each way of a wire between two that work together */
 #define GLOO_GREETING_SIZE 208 /* what a stream over Gloo begins with, as a transfer of its own */
 #define GLOO_MESH_GREETING_SIZE 248 /* what both ends of a wire of a mesh begin with */
 
@@ -36,3 +37,9 @@ uint64_t gloo_planned_mesh(uint64_t n_sent, uint64_t n_received, uint64_t sent_b
 /* A stream over Gloo, from the sender to the receiver, and what comes back: a transfer for each chunk of a range. */
 uint64_t gloo_planned_stream(const struct ranges *ranges, uint64_t chunk);
 uint64_t gloo_planned_stream_back(const struct ranges *ranges, uint64_t chunk);
+
+/*
+ * An average, each way of the link between two nodes that together own so many pieces, of so many bytes: terms go to
+ * who owns them, results come from there. Of `n_others` tensors that have no mean a digest goes.
+ */
+uint64_t gloo_planned_average(uint64_t n_others, uint64_t n_pieces, uint64_t n_bytes);

@@ -69,10 +69,10 @@ static bool is_equal(const struct average *a, unsigned peer, const uint8_t (*the
 		if (t->type != MEAN_TYPES)
 			continue;
 		if (memcmp(a->digests[other], theirs[other], TREE_HASH_SIZE) != 0) {
-			engine_break(a->engine, w,
-				     "tensor '%.*s' is of no type that has a mean, and %s has "
-				     "other bytes in it",
-				     pieces_fit(t->name, PIECES_NAME_FIT), t->name, w->node);
+			engine_differ(a->engine, w,
+				      "tensor '%.*s' is of no type that has a mean, and %s has "
+				      "other bytes in it",
+				      pieces_fit(t->name, PIECES_NAME_FIT), t->name, w->node);
 			return false;
 		}
 		other++;
@@ -382,6 +382,23 @@ static int open_wires(struct average *a, char why[ORDER_WHY_SIZE])
 	return r;
 }
 
+/* What each rank owns, from which follows what each link carries: the agent tells it before anything moves. */
+static int tell_shares(const struct average *a, json_t *opened, char why[ORDER_WHY_SIZE])
+{
+	json_t *shares = json_array();
+	int r = 0;
+
+	for (unsigned j = 0; j < a->mesh.n_nodes; j++)
+		r |= json_array_append_new(
+			shares, json_pack("[I, I]", (json_int_t)a->pieces.shares[j].n_pieces,
+					  (json_int_t)a->pieces.shares[j].n_bytes));
+	r |= json_object_set_new(opened, "shares", shares);
+	r |= json_object_set_new(opened, "n_others", json_integer((json_int_t)a->pieces.n_others));
+	if (r != 0)
+		(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
+	return r == 0 ? 0 : -ENOMEM;
+}
+
 static int open_average(struct engine *e, const json_t *order, json_t *opened,
 			char why[ORDER_WHY_SIZE])
 {
@@ -407,6 +424,8 @@ static int open_average(struct engine *e, const json_t *order, json_t *opened,
 		r = open_wires(a, why);
 	if (r == 0)
 		r = mesh_add_hellos(&a->mesh, opened, why);
+	if (r == 0)
+		r = tell_shares(a, opened, why);
 	return r;
 }
 
@@ -436,12 +455,10 @@ static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_rec
 	const struct average *a = e->work;
 	const struct share *ours = &a->pieces.shares[a->mesh.rank];
 	const struct share *theirs = &a->pieces.shares[w - a->mesh.wires];
-	uint64_t n_digests = a->pieces.n_others * TREE_HASH_SIZE;
-	/* Terms and results: each goes over the wire once in each direction. */
-	uint64_t n = (n_digests ? 1 : 0) + ours->n_pieces + theirs->n_pieces;
 
-	*ret_received = *ret_sent = gloo_planned_mesh(n, n,
-						      n_digests + ours->n_bytes + theirs->n_bytes);
+	*ret_received = *ret_sent = gloo_planned_average(a->pieces.n_others,
+							 ours->n_pieces + theirs->n_pieces,
+							 ours->n_bytes + theirs->n_bytes);
 }
 
 const struct operation average_operation = {

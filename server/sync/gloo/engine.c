@@ -48,17 +48,22 @@ static const char *name_or_null(const char *name)
 }
 
 /* Of a wire, or of this node if it is NULL. */
-static void fail(struct engine *e, const struct wire *w, const char *why)
+static void fail_as(struct engine *e, const char *code, const struct wire *w, const char *why)
 {
 	const char *here = e->order.node, *there = w ? w->node : "";
 	bool goes = w && w->way == WIRE_OUT;
 
 	if (e->end)
 		return;
-	end(e, json_pack("{ss ss ss ss? ss? ss? sI}", "op", "failed", "code", "stream", "why", why,
-			 "from", w ? (goes ? here : there) : NULL, "to",
-			 w ? (goes ? there : here) : NULL, "who", name_or_null(there), "done",
-			 (json_int_t)atomic_load(&e->arrived)));
+	end(e,
+	    json_pack("{ss ss ss ss? ss? ss? sI}", "op", "failed", "code", code, "why", why, "from",
+		      w ? (goes ? here : there) : NULL, "to", w ? (goes ? there : here) : NULL,
+		      "who", name_or_null(there), "done", (json_int_t)atomic_load(&e->arrived)));
+}
+
+static void fail(struct engine *e, const struct wire *w, const char *why)
+{
+	fail_as(e, "stream", w, why);
 }
 
 __attribute__((format(printf, 2, 3))) static void fail_here(struct engine *e, const char *fmt, ...)
@@ -129,6 +134,7 @@ static void tell_done(struct engine *e)
 	struct traffic in = {0}, out = {0};
 	bool comes = false, goes = false;
 	json_t *done;
+	json_t *links = json_object(); /* those that go both ways, of which there may be many */
 
 	for (unsigned i = 0; i < e->n_wires; i++) {
 		const struct wire *w = &e->wires[i];
@@ -136,8 +142,16 @@ static void tell_done(struct engine *e)
 
 		if (atomic_load(&w->state) == WIRE_NONE)
 			continue;
-		if (!count(e, w, &t))
+		if (!count(e, w, &t)) {
+			json_decref(links);
 			return;
+		}
+		if (w->way == WIRE_BOTH)
+			(void)json_object_set_new(
+				links, w->node,
+				json_pack("{so so}", "in",
+					  describe(true, t.received, t.kernel_received), "out",
+					  describe(true, t.sent, t.kernel_sent)));
 		if (w->way != WIRE_OUT) {
 			comes = true;
 			in.received += t.received;
@@ -149,9 +163,9 @@ static void tell_done(struct engine *e)
 			out.kernel_sent += t.kernel_sent;
 		}
 	}
-	done = json_pack("{ss so so}", "op", "done", "in",
+	done = json_pack("{ss so so so}", "op", "done", "in",
 			 describe(comes, in.received, in.kernel_received), "out",
-			 describe(goes, out.sent, out.kernel_sent));
+			 describe(goes, out.sent, out.kernel_sent), "links", links);
 	if (done && e->operation->report)
 		e->operation->report(e, done);
 	end(e, done);
@@ -161,17 +175,18 @@ static void look(struct engine *e)
 {
 	char why[ORDER_WHY_SIZE];
 	const struct wire *broken;
-	bool is_running;
+	bool is_running, differs;
 
 	if (e->end || !e->is_started)
 		return;
 	(void)pthread_mutex_lock(&e->lock);
 	is_running = e->n_running > 0;
 	broken = e->broken;
+	differs = e->differs;
 	memcpy(why, e->why, sizeof(why));
 	(void)pthread_mutex_unlock(&e->lock);
 	if (why[0])
-		fail(e, broken, why);
+		fail_as(e, differs ? "differs" : "stream", broken, why);
 	else if (!is_running)
 		tell_done(e);
 }
@@ -183,19 +198,36 @@ static void wake(struct engine *e)
 	(void)eventfd_write(e->wake.fd, 1); /* it fails only where it is awake anyway */
 }
 
+__attribute__((format(printf, 4, 0))) static void break_as(struct engine *e, bool differs,
+							   const struct wire *w, const char *fmt,
+							   va_list args)
+{
+	(void)pthread_mutex_lock(&e->lock);
+	if (!e->why[0]) {
+		(void)vsnprintf(e->why, sizeof(e->why), fmt, args);
+		e->broken = w;
+		e->differs = differs;
+	}
+	(void)pthread_mutex_unlock(&e->lock);
+	wake(e);
+}
+
 void engine_break(struct engine *e, const struct wire *w, const char *fmt, ...)
 {
 	va_list args;
 
-	(void)pthread_mutex_lock(&e->lock);
-	if (!e->why[0]) {
-		va_start(args, fmt);
-		(void)vsnprintf(e->why, sizeof(e->why), fmt, args);
-		va_end(args);
-		e->broken = w;
-	}
-	(void)pthread_mutex_unlock(&e->lock);
-	wake(e);
+	va_start(args, fmt);
+	break_as(e, false, w, fmt, args);
+	va_end(args);
+}
+
+void engine_differ(struct engine *e, const struct wire *w, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	break_as(e, true, w, fmt, args);
+	va_end(args);
 }
 
 void engine_thread_is_done(struct engine *e)

@@ -56,10 +56,11 @@ struct engine {
 	/* Between the threads and the loop. */
 	atomic_uint_fast64_t arrived; /* bytes of the stream in memory; threads wait for it with `lock` */
 	atomic_uint_fast64_t sent;
-	pthread_mutex_t lock; /* protects the three below */
+	pthread_mutex_t lock; /* protects the four below */
 	pthread_cond_t more; /* `arrived` grew */
 	unsigned n_running; /* threads */
 	const struct wire *broken;
+	bool differs; /* it broke at what another attempt would find again */
 	char why[ORDER_WHY_SIZE]; /* "": nothing is broken */
 };
 
@@ -71,6 +72,9 @@ int engine_run(struct engine *e, void *(*fn)(void *arg), void *arg);
 /* For threads: that a wire broke, which of several is first counts; and that this thread has nothing left to do. */
 __attribute__((format(printf, 3, 4))) void engine_break(struct engine *e, const struct wire *w,
 							const char *fmt, ...);
+/* The same, where the nodes have what does not fit together: any other attempt would end like this one. */
+__attribute__((format(printf, 3, 4))) void engine_differ(struct engine *e, const struct wire *w,
+							 const char *fmt, ...);
 void engine_thread_is_done(struct engine *e);
 /* The first `n_bytes` of the stream are in memory. */
 void engine_arrived(struct engine *e, uint64_t n_bytes);

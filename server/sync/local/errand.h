@@ -37,6 +37,7 @@ struct errand {
 	struct blob leaves; /* of a sink: the table that the root is of */
 	struct staging staging; /* where the version is a GPU's, and moves */
 	struct base *base; /* of a sink, until it verifies */
+	bool is_computed; /* of a sink: its root is what verify finds */
 };
 
 /* What the first message names; strings are the message's. */

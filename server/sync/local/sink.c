@@ -3,6 +3,8 @@
  * missing of it through mappings of their own while the sink copies the rest from a base; or a patch of that base
  * comes instead, in memory of its own, and the sink makes what is missing with it. It is published only when it has, leaf for leaf, the tree that was signed. Every verify digests for weightd what it has just hashed: so it
  * is the bytes that were verified, and no later ones, that the version's digest is of.
+ *
+ * What nodes compute together nobody signed before: of that, verify tells the tree, and publish takes no other.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,6 +17,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/local/base.h"
 #include "server/sync/local/grant.h"
+#include "server/sync/local/tensors.h"
 #include "server/sync/local/transfer.h"
 
 #define LAYOUT_SIZE_MAX ((uint64_t)1 << 30) /* weightd's own limit */
@@ -76,6 +79,26 @@ static int take_layout(const struct errand *e, const struct talk *t, struct weig
 				 weightd_layout_n_bytes(layout), e->n_bytes);
 	*ret = take_ptr(layout);
 	return 0;
+}
+
+/* What is there now, which is nowhere signed yet. */
+static int say_found(struct errand *e, const uint8_t (*found)[TREE_HASH_SIZE], struct fault *f)
+{
+	size_t size = tree_n_leaves(e->n_bytes) * TREE_HASH_SIZE;
+	char root[2 * TREE_HASH_SIZE + 1], table[2 * TREE_HASH_SIZE + 1];
+	uint8_t hash_of_table[TREE_HASH_SIZE];
+	cleanup(fd_closep) int fd = -1;
+	int r = fd_sealed_copy("weightd-sync-leaves", found, size, &fd);
+
+	if (r < 0)
+		return fault_set(f, r, "the table of leaves cannot be made: %s", strerror(-r));
+	tree_root(e->n_bytes, found, e->root);
+	tree_hash(found, size, hash_of_table);
+	e->stage = STAGE_VERIFIED;
+	return errand_say(json_pack("{s:s, s:s, s:s}", "op", "verified", "root",
+				    field_hex(e->root, sizeof(e->root), root), "leaves",
+				    field_hex(hash_of_table, sizeof(hash_of_table), table)),
+			  &fd, 1, f);
 }
 
 static int take_announced(struct errand *e, const struct talk *t, struct fault *f)
@@ -224,6 +247,40 @@ static int create(struct errand *e, const struct talk *t, struct fault *f)
 	return fill(e, t, &target, f);
 }
 
+/* The same without a root, for memory that others fill with what they compute. */
+static int make(struct errand *e, const struct talk *t, struct fault *f)
+{
+	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
+	cleanup(fd_closep) int fd = -1;
+	struct target target;
+	struct grant grant;
+	int r;
+
+	if (t->n_fds != 1 || field_number(t->message, "n_bytes", N_BYTES_MAX, &e->n_bytes) < 0)
+		return fault_set_message(f, t, "misses a size or a descriptor in it");
+	e->is_computed = true;
+	r = grant_read(t, &grant, f);
+	if (r == 0)
+		r = take_layout(e, t, &layout, f);
+	if (r == 0)
+		r = errand_begin(e, t, &target, f);
+	if (r == 0 && !target_is_host(&target))
+		r = fault_set(f, -EOPNOTSUPP, "nodes compute in host memory only, and '%s' is on %s",
+			      target.buffer, target.device);
+	if (r == 0)
+		r = check_target(e, &target, f);
+	if (r == 0)
+		r = make_room(e, &target, layout, &grant, f);
+	if (r < 0)
+		return r;
+	e->stage = STAGE_AT_WORK;
+	tensors_clear_gaps(e->writer);
+	r = weightd_writer_fd(e->writer, &fd);
+	if (r < 0)
+		return fault_set_weightd(f, r, e->w);
+	return errand_say(json_pack("{s:s, s:s}", "op", "created", "memory", "host"), &fd, 1, f);
+}
+
 static void digest_leaf(void *writer, uint64_t leaf)
 {
 	weightd_writer_digest_leaf(writer, leaf);
@@ -300,6 +357,8 @@ static int verify(struct errand *e, struct fault *f)
 	r = hash(e, &found, f);
 	if (r < 0)
 		return r;
+	if (e->is_computed)
+		return say_found(e, (const void *)found, f);
 	if (!is_right(e, (const void *)found))
 		return say_corrupt(e, (const void *)found, f);
 	r = e->staging.data ? verify_gpu(e, f) : 0;
@@ -352,6 +411,8 @@ int sink_take(struct errand *e, const struct talk *t, struct fault *f)
 		return create(e, t, f);
 	if (op && t->n_fds == 1 && !strcmp(op, "patch") && e->stage == STAGE_AT_WORK)
 		return patch(e, t, f);
+	if (op && !strcmp(op, "make") && e->stage == STAGE_NEW)
+		return make(e, t, f);
 	if (op && t->n_fds == 0 && !strcmp(op, "verify") && e->writer &&
 	    (e->staging.data || is_on_host(e)))
 		return verify(e, f);
@@ -359,6 +420,6 @@ int sink_take(struct errand *e, const struct talk *t, struct fault *f)
 		return publish(e, f);
 	return fault_set_message(
 		f, t,
-		"expects create, a patch perhaps, then verify until that succeeds, then "
+		"expects create or make, a patch perhaps, then verify until that succeeds, then "
 		"publish");
 }

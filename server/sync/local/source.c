@@ -3,7 +3,7 @@
  * themselves, and the tree over the bytes as soon as they are hashed; with it the patch from an older version, where
  * the agent has that one's memory and a patch is worth it. The lease lasts until the agent hangs up; but of a GPU's
  * memory it is a copy that is lent, and the lease is over with the copying. Who only wants to know what a version is
- * gets no bytes, and has no copy made.
+ * gets no bytes, and has no copy made. Who computes with its tensors gets a table of them, and no tree.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/patch.h"
+#include "server/sync/local/tensors.h"
 #include "server/sync/local/transfer.h"
 
 CLEANUP_POINTER(struct weightd_list, weightd_list_free);
@@ -93,7 +94,8 @@ static int stage(struct errand *e, int *ret_fd, struct fault *f)
 	return r < 0 ? fault_set(f, r, "the copy cannot be lent: %s", strerror(-r)) : 0;
 }
 
-static int say_attached(const struct errand *e, int data_fd, struct fault *f)
+/* `data_fd` and `table_fd` are -1 where nobody wants them. */
+static int say_attached(const struct errand *e, int data_fd, int table_fd, struct fault *f)
 {
 	uint64_t layout_size;
 	const void *image = weightd_buffer_layout_image(e->buffer, &layout_size);
@@ -110,7 +112,11 @@ static int say_attached(const struct errand *e, int data_fd, struct fault *f)
 				    (json_int_t)weightd_buffer_version(e->buffer), "n_bytes",
 				    (json_int_t)e->n_bytes, "layout_bytes", (json_int_t)layout_size,
 				    "layout", field_hex(hash, sizeof(hash), hex)),
-			  (const int[]){layout_fd, data_fd}, data_fd < 0 ? 1 : 2, f);
+			  (const int[]){layout_fd, data_fd, table_fd},
+			  data_fd < 0    ? 1
+			  : table_fd < 0 ? 2
+					 : 3,
+			  f);
 }
 
 /* --- Patches ------------------------------------------------------------------------------------ */
@@ -281,31 +287,43 @@ static int say_root(struct errand *e, bool is_on_gpu, const struct older *o, str
 static int lend(struct errand *e, const struct talk *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
-	bool is_lent = op && !strcmp(op, "attach"), is_on_gpu = false;
+	bool computes = op && !strcmp(op, "lend"), is_on_gpu = false;
+	bool is_lent = computes || (op && !strcmp(op, "attach"));
 	cleanup(older_deinit) struct older older = {0};
-	cleanup(fd_closep) int data_fd = -1;
+	cleanup(fd_closep) int data_fd = -1, table_fd = -1;
 	int r = take_older(t, &older, f);
 
 	if (r == 0)
 		r = attach(e, t, &is_on_gpu, is_lent ? &data_fd : NULL, f);
+	if (r == 0 && computes && is_on_gpu)
+		r = fault_set(f, -EOPNOTSUPP,
+			      "nodes compute in host memory only, and this version is on a GPU");
+	if (r == 0 && computes)
+		r = tensors_table(e->buffer, &table_fd, f);
 	if (r == 0 && is_lent && is_on_gpu)
 		r = stage(e, &data_fd, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
-	r = say_attached(e, data_fd, f);
+	r = say_attached(e, data_fd, table_fd, f);
 	data_fd = fd_close(data_fd);
-	return r < 0 ? r : say_root(e, is_on_gpu, &older, f);
+	return r < 0 || computes ? r : say_root(e, is_on_gpu, &older, f);
+}
+
+static bool is_to_lend(const char *op)
+{
+	return !strcmp(op, "attach") || !strcmp(op, "lend") || !strcmp(op, "look");
 }
 
 int source_take(struct errand *e, const struct talk *t, struct fault *f)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 
-	if (op && (!strcmp(op, "attach") || !strcmp(op, "look")) && e->stage == STAGE_NEW)
+	if (op && is_to_lend(op) && e->stage == STAGE_NEW)
 		return lend(e, t, f);
 	if (op && !strcmp(op, "compose") && e->stage == STAGE_AT_WORK && t->n_fds > 0)
 		return compose(t, f);
-	return fault_set_message(
-		f, t, "expects one attach, and then nothing but compose, or nothing but one look");
+	return fault_set_message(f, t,
+				 "expects one attach, and then nothing but compose, or nothing "
+				 "but one lend or look");
 }
