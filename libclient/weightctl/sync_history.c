@@ -70,7 +70,7 @@ static const struct column columns[] = {
 	{"CHANGED", COLUMN_COUNTED, PAST(share.changed), .help = "of them, in parts that differ"},
 	{"PATCH", COLUMN_COUNTED, PAST(share.patch), .help = "bytes that travelled instead of those"},
 	{"DIFFER", COLUMN_COUNTED, PAST(share.differ), .help = "bytes of elements that differed"},
-	{"BY", COLUMN_TEXT, PAST(by), .help = "what travelled: full, leaves or patch", .shown = true},
+	{"BY", COLUMN_TEXT, PAST(by), .help = "what travelled: full, leaves or patch"},
 	{"SHARE", COLUMN_WORD, .word = share, .help = "of SIZE, that travelled", .shown = true},
 	{"DENSITY", COLUMN_WORD, .word = density, .help = "of SIZE, that differed by elements"},
 	{"KERNEL", COLUMN_COUNTED, PAST(kernel), .help = "the same, as their kernels did"},
