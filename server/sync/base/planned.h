@@ -11,7 +11,6 @@
 
 #include "server/sync/base/ranges.h"
 
-#define GLOO_MESH_GREETING_SIZE 248 /* and each way of a wire between two that work together */
 #define GLOO_GREETING_SIZE 208 /* what a stream over Gloo begins with, as a transfer of its own */
 #define GLOO_MESH_GREETING_SIZE 248 /* what both ends of a wire of a mesh begin with */
 
