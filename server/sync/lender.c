@@ -82,13 +82,21 @@ static void make_room(struct agent *a)
 		lender_forget(a, oldest);
 }
 
+static bool is_in_host_memory(const struct transaction *t)
+{
+	return strcmp(t->group->device, GROUP_DEVICE_DEFAULT) == 0;
+}
+
 void lender_keep(struct agent *a, struct transaction *t)
 {
 	struct loan *l = take_ptr(t->loan);
 
-	/* What is lent of a GPU is a copy, and no lease. */
-	if (!a->config->patches || !l->work.job || t->is_unwanted ||
-	    strcmp(t->group->device, "host") != 0) {
+	/*
+	 * What is lent of a GPU is a copy, and no lease. Memory that weightd means to use again is not sealed, and it
+	 * would have to take other memory for the next version.
+	 */
+	if (!a->config->patches || !l->work.job || t->is_unwanted || !is_in_host_memory(t) ||
+	    !fd_is_sealed(t->data_fd)) {
 		(void)loan_free(a, l);
 		return;
 	}
@@ -295,7 +303,7 @@ static json_t *base_of(const struct loan *l)
 
 int lender_start(struct agent *a, struct transaction *t, uint64_t version, char why[WHY_SIZE])
 {
-	const struct loan *kept = t->is_repair ? NULL : t->head->kept;
+	const struct loan *kept = t->is_repair || !is_in_host_memory(t) ? NULL : t->head->kept;
 	struct loan *l = calloc(1, sizeof(*l));
 	json_t *message;
 	int r;

@@ -28,9 +28,9 @@ class Model:
         for i in self.random.sample(range(begin // 2, end // 2), int((end - begin) // 2 * share)):
             self.data[2 * i] ^= 1 + self.random.randrange(255)
 
-    def publish(self):
+    def publish(self, **options):
         self.before = bytes(self.data)
-        with weightd.create("m", self.layout, socket=self.node.daemon.socket, new_layout=True) as writer:
+        with weightd.create("m", self.layout, socket=self.node.daemon.socket, new_layout=True, **options) as writer:
             assert writer.nbytes == len(self.data)
             writer.write(0, self.data)
             writer.publish()
@@ -135,6 +135,33 @@ def test_who_missed_pushes_fetches_them_in_one_patch(make_nodes):
     row = nodes.wait(lambda: [row for row in nodes["c"].history() if (row["kind"], row["state"]) == done], "c remembers")[0]
     patch = model.patch(*befores)
     assert (row["by"], row["patch"], row["bytes"]) == ("patch", patch, planned(patch)), row
+
+
+def test_who_missed_as_many_as_are_kept_fetches_them_in_one_patch(make_nodes):
+    nodes = make_nodes(3, settings={"limits": {"prepare-timeout": ABSENCE_S}}, group={"policy": "quorum"})
+    model = Model(nodes["a"])
+    befores = [model.publish()]
+    push(nodes, model)
+    nodes["c"].kill()
+    for _ in range(8):
+        model.change(share=0.001)
+        befores.append(model.publish())
+        push(nodes, model)
+    nodes["b"].kill()  # which has no patches
+    nodes["c"].start()
+    nodes.wait(lambda: nodes["c"].serves("m").sha256 == model.sha256(), "c caught up")
+    done = "repair", "committed"
+    row = nodes.wait(lambda: [row for row in nodes["c"].history() if (row["kind"], row["state"]) == done], "c remembers")[0]
+    assert (row["by"], row["patch"]) == ("patch", model.patch(*befores)), row
+
+
+def test_memory_that_is_used_again_is_not_kept(make_nodes):
+    nodes = make_nodes(2, settings=NONE)
+    model = Model(nodes["a"])
+    for by in "full", "leaves", "leaves":
+        model.publish(reusable=True)
+        assert push(nodes, model)["by"] == by
+        model.change(begin=0, end=MIB)
 
 
 @pytest.mark.parametrize("what", ["wire", "memory"])

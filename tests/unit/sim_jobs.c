@@ -35,10 +35,11 @@ int sim_dup_fd(int fd)
 
 int sim_file_of(const void *pointer)
 {
-	int fd = memfd_create("sim", MFD_CLOEXEC);
+	int fd = memfd_create("sim", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	assert_true(fd >= 0);
 	assert_int_equal(pwrite(fd, &pointer, sizeof(pointer), 0), sizeof(pointer));
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW), 0);
 	return fd;
 }
 

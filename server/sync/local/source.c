@@ -272,7 +272,8 @@ static int say_root(struct errand *e, bool is_on_gpu, const struct older *o, str
 	r = fd_sealed_copy("weightd-sync-leaves", leaves, n * sizeof(*leaves), &fd);
 	if (r < 0)
 		return fault_set(f, r, "the table of leaves cannot be made: %s", strerror(-r));
-	make_patch(e, o, (const void *)leaves, root, &made);
+	if (!is_on_gpu) /* of that nothing is mapped any more */
+		make_patch(e, o, (const void *)leaves, root, &made);
 	patch_fd = made.fd;
 	return errand_say(json_pack("{s:s, s:s, s:s, s:o*}", "op", "root", "root",
 				    field_hex(root, sizeof(root), root_hex), "leaves",
