@@ -725,8 +725,8 @@ static struct culprit culprit_of(struct agent *a, struct transaction *t, struct 
 }
 
 /*
- * Several tell of the same break, in any order. Whose own engine failed is the cause of what its neighbours say, and
- * a link is that of what those behind it say.
+ * Several tell of the same break, in any order. Whose own engine failed is the cause of what its neighbours say, this
+ * node among them, and a link is that of what those behind it say.
  */
 static void blame(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
 {
@@ -740,7 +740,7 @@ static void blame(struct agent *a, struct transaction *t, struct member *m, cons
 	if (c.is_link && (c.ends[0] == m || c.ends[1] == m))
 		pairing_note_broken(t, c.ends[0], c.ends[1], message);
 	if (t->culprit.by ? !t->culprit.is_link || (c.is_link && c.place >= t->culprit.place)
-			  : t->broke_why[0])
+			  : t->broke_why[0] && c.is_link)
 		return;
 	t->culprit = c;
 	t->broke_link[0] = '\0';

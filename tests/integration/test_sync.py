@@ -254,9 +254,10 @@ def test_who_trusts_not_where_the_next_one_listens_comes_behind_it(make_nodes):
     trusting_agents_only(nodes, "b")
     nodes.wait_connected()
     nodes["a"].publish("m", seed=1)
-    nodes["a"].push("m")
+    end = nodes["a"].push("m")
     nodes.settle("m", seed=1)
-    assert f"{nodes['c'].data_address} of c is in no 'trusted' network" in nodes["a"].log, nodes.story()
+    rows = {row["node"]: row for row in nodes["a"].status(end["sync"])}
+    assert (rows["c"]["from"], rows["b"]["from"]) == ("a", "c"), nodes.story()
 
 
 def test_two_pushes_of_a_buffer_at_once(make_nodes):
