@@ -3,9 +3,10 @@ import hashlib
 import json
 import random
 
+import features
 import pytest
 import weightd
-from engine import planned, program
+from engine import planned
 from nodes import ABSENCE_S, MIB, content, hostile_programs, layout_of
 
 NONE = {"data": {"security": "none"}}
@@ -58,8 +59,8 @@ def row_of(nodes, name, sync):
 
 @pytest.mark.parametrize("settings", [NONE, GLOO, {}], ids=["tcp", "gloo", "tls"])
 def test_two_in_a_hundred_elements_move_less_than_six_in_a_hundred_bytes(make_nodes, settings):
-    if settings is GLOO and not program("gloo").exists():
-        pytest.skip("weightd was built without Gloo")
+    if settings is GLOO:
+        features.require("gloo")
     nodes = make_nodes(3, settings=settings)
     model = Model(nodes["a"])
     model.publish()
