@@ -1,8 +1,9 @@
 /*
  * A sink makes the next version of a buffer: weightd's memory for it goes to the agent, whose engines write what is
  * missing of it through mappings of their own while the sink copies the rest from a base; or a patch of that base
- * comes instead, in memory of its own, and the sink makes what is missing with it. It is published only when it has, leaf for leaf, the tree that was signed. Every verify digests for weightd what it has just hashed: so it
- * is the bytes that were verified, and no later ones, that the version's digest is of.
+ * comes instead, in memory of its own, and the sink makes what is missing with it. It is published only when it has,
+ * leaf for leaf, the tree that was signed. Every verify digests for weightd what it has just hashed: so it is the bytes
+ * that were verified, and no later ones, that the version's digest is of.
  *
  * What nodes compute together nobody signed before: of that, verify tells the tree, and publish takes no other.
  */
