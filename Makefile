@@ -64,6 +64,8 @@ libs = $(shell pkg-config --libs $(1) 2>/dev/null)
 HAVE_INIH := $(call has_pkg,inih)
 HAVE_OPENSSL := $(call has_pkg,openssl)
 HAVE_GLOO := $(and $(HAVE_OPENSSL),$(call has_program,$(CXX)),$(wildcard /usr/include/gloo/transport/tcp/device.h))
+BPFTOOL := $(or $(call has_program,bpftool),$(wildcard /usr/sbin/bpftool))
+HAVE_BPF := $(and $(call has_pkg,libbpf),$(call has_program,$(CLANG)),$(BPFTOOL))
 HAVE_CMOCKA := $(call has_pkg,cmocka)
 HAVE_SCDOC := $(call has_program,scdoc)
 HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
@@ -74,6 +76,7 @@ MISSING := $(if $(call has_pkg,jansson),,libjansson-dev) $(if $(call has_pkg,lib
 WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_OPENSSL),,'weightd-sync and weightctl pki (libssl-dev)') \
 	$(if $(HAVE_GLOO),,'weightd-sync-gloo (libgloo-dev g++)') \
+	$(if $(HAVE_BPF),,'weightd-trace (libbpf-dev clang bpftool)') \
 	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
 	$(if $(HAVE_SCDOC),,'man pages (scdoc)') \
 	$(if $(HAVE_FUZZER),,'fuzz targets (clang libclang-rt-14-dev)')
@@ -85,7 +88,7 @@ INI := server/base/ini-$(if $(HAVE_INIH),inih,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
-# What weightctl plans and engines carry out.
+# What weightctl and agents plan, and engines carry out.
 RESHARD := $(call objects,$(wildcard ipc/reshard/*.c))
 # For clients and weightd-cuda; weightd does without.
 CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
@@ -100,12 +103,14 @@ WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/pki-%,$(wildcard li
 	$(wildcard libclient/weightctl/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD)
 # What the agent and the processes that work for it share.
 SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
-SYNC := $(call objects,$(wildcard server/sync/*.c))
-SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c) server/base/headroom.c)
+SYNC_ENGINE := $(call objects,$(wildcard server/sync/engine/*.c)) $(SYNC_BASE)
+SYNC := $(call objects,$(wildcard server/sync/*.c)) $(RESHARD)
+SYNC_LOCAL := $(call objects,$(wildcard server/sync/local/*.c) server/base/headroom.c server/sync/nccl/nccl.c) $(RESHARD)
 SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
 SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
 	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc)) $(RESHARD)
 SYNC_NCCL := $(call objects,$(wildcard server/sync/nccl/*.c))
+TRACE := $(call objects,$(wildcard bpf/*.c ipc/base/*.c))
 MAP := libclient/libweightd.map
 
 PTX := libclient/cuda/digest.ptx
@@ -113,12 +118,15 @@ PTX := libclient/cuda/digest.ptx
 LIB := $(B)/libweightd.so
 SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp weightd-sync-nccl)) \
 	$(if $(HAVE_GLOO),$(B)/weightd-sync-gloo)
-# Nothing of weightd-sync dies where it is told to.
-PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(if $(FAULTS),,$(SYNC_PROGRAMS))
+TRACE_PROGRAM := $(if $(HAVE_BPF),$(B)/weightd-trace)
+# Nothing of weightd-sync and weightd-trace dies where it is told to.
+PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(if $(FAULTS),,$(SYNC_PROGRAMS) $(TRACE_PROGRAM))
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
 	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%),$(wildcard tests/unit/test_*.c))))
 UNIT_SYNC := $(filter $(B)/unit/test_sync_%,$(UNIT))
+# Benches that look inside weightd-sync.
+TOOLS_SYNC := $(if $(HAVE_CMOCKA),$(if $(HAVE_OPENSSL),$(addprefix $(B)/unit/tool_,members connections)))
 # A .c file with a header beside it is a part of every program in its folder, the others are programs.
 parts = $(filter $(patsubst %.h,%.c,$(wildcard tests/$(1)/*.h)),$(wildcard tests/$(1)/*.c))
 programs = $(filter-out $(call parts,$(1)),$(wildcard tests/$(1)/*.c))
@@ -126,7 +134,7 @@ DEMO := $(patsubst tests/%.c,$(B)/%,$(call programs,demo))
 SOAK := $(patsubst tests/%.c,$(B)/%,$(call programs,soak))
 GPU := $(patsubst tests/%.c,$(B)/%,$(call programs,gpu))
 BENCHES := $(patsubst tests/%.c,$(B)/%,$(call programs,bench))
-FUZZ := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ := $(filter-out $(if $(HAVE_CMOCKA),,sync_agent),$(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c)))
 
 # A stand-in for the driver, which the tests put in its place: never sanitized, so that every program, plain
 # or not, can open it.
@@ -159,7 +167,7 @@ all: programs demos man
 programs: $(PROGRAMS) $(LIB)
 unit: $(UNIT)
 demos: $(DEMO)
-benches: $(BENCHES) $(B)/unit/tool_flip
+benches: $(BENCHES) $(B)/unit/tool_flip $(TOOLS_SYNC)
 soaks: $(SOAK)
 fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_KTLS)
 gpu-programs: $(GPU)
@@ -204,14 +212,29 @@ $(B)/install/weightd-sync-local: $(SYNC_LOCAL) $(SYNC_BASE) $(IPC) $(LIB)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(SYNC_LOCAL_LINK)
 
-$(B)/weightd-sync-tcp: $(SYNC_TCP) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
+$(B)/weightd-sync-tcp: $(SYNC_TCP) $(SYNC_ENGINE) $(BASE_OBJECTS) $(IPC)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
 
-$(B)/weightd-sync-gloo: $(SYNC_GLOO) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC)
+$(B)/weightd-sync-gloo: $(SYNC_GLOO) $(SYNC_ENGINE) $(BASE_OBJECTS) $(IPC)
 	$(call say,LINK)$(CXX) $(ALL_LDFLAGS) -o $@ $^ -lgloo $(SYNC_LIBS) $(SERVER_LIBS)
 
-$(B)/weightd-sync-nccl: $(SYNC_NCCL) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(CUDA)
+$(B)/weightd-sync-nccl: $(SYNC_NCCL) $(SYNC_ENGINE) $(BASE_OBJECTS) $(IPC) $(CUDA)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
+
+# What runs in the kernel is the same for every build tree.
+build/bpf/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*/*.h) Makefile
+	$(call say,BPF)mkdir -p $(@D)
+	$(Q)$(CLANG) -g -O2 -target bpf -mcpu=v3 -Wall $(if $(WERROR),-Werror) -I. \
+		-idirafter /usr/include/$(shell $(CC) -print-multiarch) -c -o $@ $<
+
+build/bpf/%.skel.h: build/bpf/%.bpf.o
+	$(call say,SKEL)$(BPFTOOL) gen skeleton $< name $(notdir $*) >$@
+
+$(B)/obj/bpf/meter-bpf.o: build/bpf/flows/flows.skel.h
+$(B)/obj/bpf/meter-bpf.o: ALL_CFLAGS += -isystem build/bpf/flows
+
+$(B)/weightd-trace: $(TRACE)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,libbpf jansson)
 
 $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
@@ -298,7 +321,7 @@ $(filter-out $(UNIT_SYNC),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)
 
-$(UNIT_SYNC): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,unit)) $(UNDER_SYNC_TEST)
+$(UNIT_SYNC) $(TOOLS_SYNC): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,unit)) $(UNDER_SYNC_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(SYNC_LIBS) $(SERVER_LIBS) -lm
 
@@ -316,8 +339,8 @@ check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
 	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes gpu-programs
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
-	$(Q)$(LANES) lane-sync lane-rest lane-cuda lane-slow
-	$(Q)$(PYTEST) -m measures tests/unit tests/integration
+	$(Q)$(LANES) lane-sync lane-trouble lane-rest lane-engines lane-cuda lane-slow
+	$(Q)$(PYTEST) -m measures tests/unit tests/bpf tests/integration
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
 # the daemon, weightctl and every C program of the tests are sanitized.
@@ -327,23 +350,30 @@ check-san: deps
 	$(Q)$(MAKE) --no-print-directory SAN=address all unit gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
 	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
-	$(Q)WEIGHTD_KILLS=1 $(LANES) SAN=address lane-sync lane-rest lane-cuda lane-threads
+	$(Q)WEIGHTD_KILLS=1 $(LANES) SAN=address lane-sync lane-trouble lane-rest lane-engines lane-cuda lane-threads
 
 # Many tests wait for timers rather than for a processor: three lanes of them run at a time, on any machine. What
 # measures runs alone.
 LANES = $(MAKE) --no-print-directory -j3 --output-sync=target ARGS='-m "not measures"'
-SYNC_TESTS := $(wildcard tests/unit/test_sync_*.c tests/integration/test_sync*.py) \
+ENGINE_TESTS := $(wildcard tests/unit/test_sync_*.c $(addprefix tests/integration/test_sync_,\
+	average.py exchange.py gloo*.py gpu.py local*.py nccl*.py plan*.py stripes*.py tcp*.py))
+TROUBLE_TESTS := $(wildcard $(addprefix tests/integration/test_sync_,disk.py faults.py hostile.py reshard*.py slow.py))
+SYNC_TESTS := $(filter-out $(ENGINE_TESTS) $(TROUBLE_TESTS),$(wildcard tests/integration/test_sync*.py)) \
 	$(addprefix tests/integration/test_,pki.py weightctl_sync.py descriptors.py)
 CUDA_TESTS := $(wildcard tests/integration/test_cuda_*.py)
-.PHONY: lane-sync lane-cuda lane-slow lane-rest lane-threads
+.PHONY: lane-sync lane-trouble lane-engines lane-cuda lane-slow lane-rest lane-threads
 lane-sync:
 	$(Q)env $(PYTEST) $(ARGS) $(SYNC_TESTS)
+lane-trouble:
+	$(Q)env $(PYTEST) $(ARGS) $(TROUBLE_TESTS)
+lane-engines:
+	$(Q)env $(PYTEST) $(ARGS) $(ENGINE_TESTS)
 lane-cuda:
 	$(Q)env $(PYTEST) $(ARGS) $(CUDA_TESTS)
 lane-slow:
 	$(Q)env $(PYTEST) $(ARGS) tests/lint tests/model tests/systemd tests/soak
 lane-rest:
-	$(Q)env $(PYTEST) $(ARGS) tests/unit tests/integration $(patsubst %,--ignore=%,$(SYNC_TESTS) $(CUDA_TESTS))
+	$(Q)env $(PYTEST) $(ARGS) tests/unit tests/bpf tests/integration $(patsubst %,--ignore=%,$(SYNC_TESTS) $(TROUBLE_TESTS) $(ENGINE_TESTS) $(CUDA_TESTS))
 lane-threads:
 	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/integration'
 
@@ -358,6 +388,7 @@ lint:
 C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cc')
 format:
 	$(Q)$(or $(call has_program,clang-format-14),clang-format) -i $(C_FILES)
+	$(Q)$(PYTHON) tests/lint/manual.py
 
 demo: deps model
 	$(Q)$(MAKE) --no-print-directory all
@@ -368,8 +399,8 @@ bench: deps model
 	$(Q)$(MAKE) --no-print-directory all benches
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)
 
-matrix: all
-	$(Q)WEIGHTD_BUILD=$(abspath $(B)) tests/soak/matrix $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(KINDS)
+matrix: all fakes
+	$(Q)WEIGHTD_BUILD=$(abspath $(B)) tests/soak/matrix $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(OPERATION),--operation $(OPERATION)) $(KINDS)
 
 soak: all soaks
 	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) $(ARGS) tests/soak
@@ -396,11 +427,20 @@ $(F)/obj/%.o: %.c Makefile | required
 	$(call say,CLANG)mkdir -p $(@D)
 	$(Q)$(CLANG) $(FUZZ_CFLAGS) -MMD -MP -c -o $@ $<
 
-FUZZ_SYNC := $(filter $(F)/fuzz_sync_%,$(FUZZ_PROGRAMS))
-$(filter-out $(FUZZ_SYNC),$(FUZZ_PROGRAMS)): $(F)/%: $(F)/obj/tests/fuzz/%.o $(FUZZ_OBJECTS)
+# The parts of the agent, and those of the process that knows weightd for it.
+FUZZ_LOCAL := $(F)/fuzz_sync_planner
+FUZZ_SYNC := $(filter-out $(FUZZ_LOCAL),$(filter $(F)/fuzz_sync_%,$(FUZZ_PROGRAMS)))
+$(filter-out $(FUZZ_SYNC) $(FUZZ_LOCAL),$(FUZZ_PROGRAMS)): $(F)/%: $(F)/obj/tests/fuzz/%.o $(FUZZ_OBJECTS)
 	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(TEST_LIBS)
 
+# Agents in the world of the unit tests.
+$(F)/fuzz_sync_agent: $(patsubst %.c,$(F)/obj/%.o,$(call parts,unit))
+$(F)/fuzz_sync_agent: FUZZ_LIBS = $(call libs,cmocka)
 $(FUZZ_SYNC): $(F)/%: $(F)/obj/tests/fuzz/%.o $(UNDER_SYNC_TEST:$(B)/obj/%=$(F)/obj/%)
+	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(FUZZ_LIBS) $(SYNC_LIBS) $(SERVER_LIBS)
+
+$(FUZZ_LOCAL): $(F)/%: $(F)/obj/tests/fuzz/%.o $(patsubst $(B)/obj/%,$(F)/obj/%,\
+	$(filter-out %/main.o,$(SYNC_LOCAL)) $(SYNC_BASE) $(IPC) $(CUDA) $(CLIENT))
 	$(call say,LINK)$(CLANG) -pthread -fsanitize=fuzzer,address,undefined -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
 
 .PHONY: fuzz-programs $(FUZZ:%=fuzz-%)
@@ -426,7 +466,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
 		$(mandir)/man1 $(mandir)/man5 $(mandir)/man8 $(docdir) $(unitdir) $(sysusersdir) $(completiondir) $(pythondir)/weightd)
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(DESTDIR)$(sbindir)/
-	$(if $(SYNC_INSTALLED),install -m 755 $(SYNC_INSTALLED) $(DESTDIR)$(sbindir)/)
+	$(if $(SYNC_INSTALLED)$(TRACE_PROGRAM),install -m 755 $(SYNC_INSTALLED) $(TRACE_PROGRAM) $(DESTDIR)$(sbindir)/)
 	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
 	install -m 644 $(LIB).$(VERSION) $(DESTDIR)$(libdir)/
 	ln -sf libweightd.so.$(VERSION) $(DESTDIR)$(libdir)/libweightd.so.$(SOVERSION)
@@ -439,6 +479,8 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd.service >$(DESTDIR)$(unitdir)/weightd.service
 	$(if $(SYNC_INSTALLED),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-sync.service \
 		>$(DESTDIR)$(unitdir)/weightd-sync.service)
+	$(if $(TRACE_PROGRAM),sed 's|@sbindir@|$(sbindir)|' packaging/systemd/weightd-trace.service \
+		>$(DESTDIR)$(unitdir)/weightd-trace.service)
 	install -m 644 packaging/weightd.conf $(if $(SYNC_INSTALLED),packaging/weightd-sync.conf) $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
@@ -450,13 +492,14 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	$(if $(DESTDIR),,ldconfig)
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo -sync-nccl) $(DESTDIR)$(unitdir)/weightd-sync.service \
+	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo -sync-nccl -trace) \
+		$(addprefix $(DESTDIR)$(unitdir)/weightd-,sync.service trace.service) \
 		$(DESTDIR)$(docdir)/weightd-sync.conf
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(completiondir)/weightctl \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
-		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man5/weightd-sync.conf.5)
+		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5)
 	rm -rf $(DESTDIR)$(pythondir)/weightd
 
 # What was downloaded stays: it is no product.
@@ -465,13 +508,13 @@ clean:
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
-	@echo 'make demo       install what is missing, build, share a real model (MODEL=path) between processes'
+	@echo 'make demo       install what is missing, build, share a real model (MODEL=path) between processes and nodes'
 	@echo 'make check      install what is missing, build, run every test this machine can run'
 	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree,'
 	@echo '                FAULTS=1 one of programs that die where they are told to'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
 	@echo 'make matrix     each kind of failure among four nodes, ROUNDS=20 times: what is served, and what is told'
-	@echo '                KINDS="link-down disk-full" ENGINE=gloo SEED= chooses'
+	@echo '                KINDS="link-down disk-full" ENGINE=gloo OPERATION=average SEED= chooses'
 	@echo 'make soak       random deaths of weightd, its users, and nodes for SECONDS=300, and a count of what went wrong'
 	@echo '                ARGS="-k nodes" is that of nodes alone'
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'

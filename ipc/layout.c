@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
+#include "ipc/base/utf8.h"
 #include "ipc/digest.h"
 
 #define HASHED_FROM (offsetof(struct layout_header, hash) + HASH_SIZE)
@@ -126,42 +127,15 @@ const uint64_t *layout_tensor_shape(const struct layout *l, const struct layout_
 	return l->dims + t->dims;
 }
 
-/* Length of the UTF-8 sequence at p, 0 when it is none: no overlong forms, surrogates or 0x110000+. */
-static size_t utf8_sequence(const unsigned char *p, size_t left)
-{
-	static const struct {
-		unsigned char lead_min, lead_max, second_min, second_max;
-		size_t n;
-	} forms[] = {
-		{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-		{0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
-		{0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
-		{0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
-	};
-
-	if (p[0] < 0x80)
-		return 1;
-	for (size_t i = 0; i < ARRAY_LEN(forms); i++) {
-		if (p[0] < forms[i].lead_min || p[0] > forms[i].lead_max)
-			continue;
-		if (left < forms[i].n || p[1] < forms[i].second_min || p[1] > forms[i].second_max)
-			return 0;
-		for (size_t k = 2; k < forms[i].n; k++)
-			if ((p[k] & 0xc0) != 0x80)
-				return 0;
-		return forms[i].n;
-	}
-	return 0;
-}
-
 bool layout_name_ok(const char *name, size_t size)
 {
 	const unsigned char *p = (const unsigned char *)name;
+	uint32_t character;
 
 	if (size == 0 || size > LAYOUT_NAME_MAX)
 		return false;
 	for (size_t i = 0; i < size;) {
-		size_t n = p[i] ? utf8_sequence(p + i, size - i) : 0;
+		size_t n = p[i] ? utf8_decode(p + i, size - i, &character) : 0;
 
 		if (n == 0)
 			return false;

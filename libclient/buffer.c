@@ -10,10 +10,10 @@
 #include <string.h>
 
 #include "ipc/base/fd.h"
+#include "ipc/base/mapping.h"
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
 #include "libclient/cuda/gpu.h"
-#include "libclient/mapping.h"
 #include "libclient/tensor.h"
 
 static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HASH_SIZE,
@@ -89,6 +89,17 @@ static int map_all(struct weightd_buffer *b, const struct attaching *a,
 	return 0;
 }
 
+static int give_descriptor(const struct weightd_buffer *b, int *fd, int *ret_fd)
+{
+	if (!memory_has_descriptor(&b->memory))
+		return sentence_set(&b->w->sentence, -EOPNOTSUPP,
+				    "'%s' on %s is memory of the older kind of a GPU, which has no "
+				    "descriptor to give",
+				    b->name, b->device);
+	*ret_fd = take_fd(*fd);
+	return 0;
+}
+
 /* Without memory when what was asked for took the place of what `over` had. */
 static int attach_once(struct weightd *w, const struct attaching *a, struct weightd_buffer **ret)
 {
@@ -124,7 +135,7 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 	b->w = client_ref(w);
 	r = map_all(b, a, &call);
 	if (r == 0 && a->ret_fd)
-		*a->ret_fd = take_fd(call.reply_fds[2]);
+		r = give_descriptor(b, &call.reply_fds[2], a->ret_fd);
 	client_call_deinit(&call); /* the mappings keep the files */
 	if (r < 0) {
 		client_end(w, WIRE_DETACH, b->lease);
@@ -201,16 +212,6 @@ static int choose_map_device(struct weightd *w, const char *spelling, struct att
 		     : 0;
 }
 
-/* What it is for, the engines that carry bytes between machines, knows host memory only. */
-static int check_ret_fd(struct weightd *w, const struct attaching *a)
-{
-	if (!a->ret_fd || !strcmp(a->attach.device, "host"))
-		return 0;
-	return sentence_set(&w->sentence, -EOPNOTSUPP,
-			    "only host memory has a descriptor to give, and '%s' on %s is none",
-			    a->attach.name, a->attach.device);
-}
-
 static int start_attaching(struct weightd *w, const char *name,
 			   const struct weightd_attach_options *o, struct attaching *ret)
 {
@@ -229,8 +230,7 @@ static int start_attaching(struct weightd *w, const char *name,
 	if (o->timeout_ms > 0)
 		ret->deadline_ns = num_now_ns() + (uint64_t)o->timeout_ms * 1000000;
 	ret->ret_fd = o->ret_fd;
-	r = check_ret_fd(w, ret);
-	return r < 0 ? r : choose_map_device(w, o->map_device, ret);
+	return choose_map_device(w, o->map_device, ret);
 }
 
 int weightd_attach(struct weightd *w, const char *name,

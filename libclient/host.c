@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 
 #include "ipc/base/fd.h"
+#include "ipc/base/mapping.h"
 #include "ipc/digest.h"
-#include "libclient/mapping.h"
 #include "libclient/memory.h"
 
 static int say(struct sentence *s, int r)

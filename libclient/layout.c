@@ -2,8 +2,6 @@
  * Building layouts: the sections of an image as growing arrays, with the name index kept along the way,
  * so that the same calls always give the same image and the same hash.
  */
-#include "libclient/layout.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -395,7 +393,7 @@ static void *put(void *at, const void *data, size_t size)
 	return (char *)at + size;
 }
 
-int layout_build(const struct weightd_layout *l, void **ret_image, uint64_t *ret_size)
+int weightd_layout_image(const struct weightd_layout *l, void **ret_image, uint64_t *ret_size)
 {
 	struct layout_header header = make_header(l);
 	cleanup(freep) char *image = NULL;
@@ -426,7 +424,7 @@ int weightd_layout_hash(const struct weightd_layout *l, uint8_t ret_hash[WEIGHTD
 {
 	cleanup(freep) void *image = NULL;
 	uint64_t size;
-	int r = layout_build(l, &image, &size);
+	int r = weightd_layout_image(l, &image, &size);
 
 	if (r == 0)
 		memcpy(ret_hash, ((struct layout_header *)image)->hash, HASH_SIZE);

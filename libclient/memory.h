@@ -107,3 +107,9 @@ int memory_synchronize(const struct memory *m, void *stream, struct sentence *s)
 int memory_mark(struct memory *m, void *stream, struct sentence *s);
 bool memory_has_passed(const struct memory *m, bool wait);
 int memory_check(const struct memory *m, struct sentence *s);
+
+/* Whether the descriptor that comes with the location is of the bytes, for others to map. */
+static inline bool memory_has_descriptor(const struct memory *m)
+{
+	return m->location.memory != WIRE_MEMORY_CUDA_IPC;
+}

@@ -15,11 +15,10 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/mapping.h"
 #include "ipc/digest.h"
 #include "libclient/call.h"
 #include "libclient/holders.h"
-#include "libclient/layout.h"
-#include "libclient/mapping.h"
 #include "libclient/tensor.h"
 #include "weightd.h"
 
@@ -50,7 +49,7 @@ static int seal_layout(struct weightd_writer *wr, const struct weightd_layout *l
 {
 	cleanup(fd_closep) int fd = -1;
 	cleanup(freep) void *image = NULL;
-	int r = layout_build(layout, &image, &wr->image_size);
+	int r = weightd_layout_image(layout, &image, &wr->image_size);
 
 	if (r == 0)
 		r = fd_sealed_copy("weightd-layout", image, wr->image_size, &fd);
@@ -318,9 +317,9 @@ int weightd_writer_fd(const struct weightd_writer *wr, int *ret_fd)
 	struct sentence *s = &wr->w->sentence;
 	int fd;
 
-	if (wr->memory.location.memory != WIRE_MEMORY_HOST)
+	if (!memory_has_descriptor(&wr->memory))
 		return sentence_set(s, -EOPNOTSUPP,
-				    "the bytes are memory of a GPU, and only host memory has a "
+				    "the bytes are memory of the older kind of a GPU, which has no "
 				    "descriptor to give");
 	if (wr->version || wr->committed || wr->aborted)
 		return sentence_set(

@@ -2,8 +2,7 @@
  * The configuration
  *
  * What /etc/weightd/weightd.conf and the command line say. One table names every key, its type, its
- * bounds and its default; weightd.conf(5) and the example file are held against it by a test. A file is
- * taken as a whole or not at all: all its errors are logged, with their lines.
+ * bounds and its default; weightd.conf(5) and the example file are held against it by a test.
  */
 #pragma once
 
@@ -13,6 +12,7 @@
 #include <sys/types.h>
 
 #include "server/base/log.h"
+#include "server/base/setting.h"
 #include "server/quota.h"
 
 #define CONFIG_PATH "/etc/weightd/weightd.conf"
@@ -47,30 +47,7 @@ struct config_source {
 	} given[CONFIG_GIVEN_MAX]; /* on the command line, which wins; ends with a NULL key */
 };
 
-enum config_type {
-	CONFIG_TEXT, /* less than `max` bytes */
-	CONFIG_MODE, /* octal, into a uint64_t like the next two */
-	CONFIG_SIZE,
-	CONFIG_COUNT,
-	CONFIG_LEVEL,
-	CONFIG_GROUP,
-	CONFIG_BOOL, /* yes or no */
-};
-
-struct config_key {
-	const char *section;
-	const char *name;
-	enum config_type type;
-	size_t offset; /* in struct config */
-	uint64_t min;
-	uint64_t max;
-	const char *word; /* stands for UINT64_MAX; NULL: there is none */
-	const char *fallback; /* the value where the file says nothing */
-	const char *help;
-	bool reloads; /* a reload changes it, the others need a restart */
-};
-
-extern const struct config_key config_keys[];
+extern const struct setting config_keys[];
 extern const unsigned config_n_keys;
 
 void config_init(struct config *c); /* the defaults */

@@ -26,6 +26,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
+#include "server/base/program.h"
 #include "server/keepsake.h"
 #include "server/notice.h"
 
@@ -444,10 +445,8 @@ static unsigned store_max(unsigned wanted, unsigned n_sockets)
 	uint64_t others = LISTEN_FDS_START + n_sockets + OWN_FDS + NOTICE_FDS_MAX;
 	struct rlimit limit;
 	uint64_t room;
-	int r = fd_raise_limit();
 
-	if (r < 0)
-		log_warning("cannot raise the limit on descriptors: %s", strerror(-r));
+	program_raise_descriptor_limit();
 	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
 		return wanted;
 	room = limit.rlim_cur > others ? limit.rlim_cur - others : 0;

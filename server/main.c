@@ -3,23 +3,19 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <getopt.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/base/fd.h"
-#include "ipc/base/release.h"
 #include "server/base/headroom.h"
 #include "server/base/journal.h"
 #include "server/base/log.h"
+#include "server/base/program.h"
 #include "server/config.h"
 #include "server/keeper.h"
 #include "server/server.h"
-
-#define EXIT_USAGE 2
 
 static const char usage[] =
 	"Usage: weightd [OPTIONS]\n"
@@ -41,15 +37,13 @@ static const char usage[] =
 	"  --help               print this and exit\n";
 
 enum option_code {
-	OPTION_SOCKET_MODE = 256,
+	OPTION_SOCKET_MODE = PROGRAM_OWN,
 	OPTION_RESERVE,
 	OPTION_LOG_LEVEL,
 	OPTION_SOCKET,
 	OPTION_CONFIG,
 	OPTION_CHECK_CONFIG,
 	OPTION_KEEPER,
-	OPTION_VERSION,
-	OPTION_HELP,
 };
 
 static const struct option options[] = {
@@ -60,10 +54,12 @@ static const struct option options[] = {
 	{"reserve", required_argument, NULL, OPTION_RESERVE},
 	{"keeper", no_argument, NULL, OPTION_KEEPER},
 	{"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
-	{"version", no_argument, NULL, OPTION_VERSION},
-	{"help", no_argument, NULL, OPTION_HELP},
+	{"version", no_argument, NULL, PROGRAM_VERSION},
+	{"help", no_argument, NULL, PROGRAM_HELP},
 	{0},
 };
+
+static const struct program program = {.name = "weightd", .usage = usage, .options = options};
 
 struct arguments {
 	const char *socket; /* not among `source.given`: an empty one is an error of its own */
@@ -102,14 +98,14 @@ static const char *optional_path(int argc, char **argv)
 	return argv[optind++];
 }
 
-/* 0: run; 1: done, all was said; -EINVAL: likewise, and it was wrong. */
+/* -EINVAL: a value is wrong, and it was said. */
 static int parse(int argc, char **argv, struct arguments *ret)
 {
 	struct arguments a = {0};
 	const char *path;
 	int c, index = 0;
 
-	while ((c = getopt_long(argc, argv, "", options, &index)) != -1) {
+	while ((c = program_next_option(&program, argc, argv, &index)) != -1) {
 		switch (c) {
 		case OPTION_SOCKET_MODE:
 		case OPTION_RESERVE:
@@ -131,33 +127,10 @@ static int parse(int argc, char **argv, struct arguments *ret)
 		case OPTION_KEEPER:
 			a.keeper = true;
 			break;
-		case OPTION_VERSION:
-			puts("weightd " RELEASE);
-			return 1;
-		case OPTION_HELP:
-			fputs(usage, stdout);
-			return 1;
-		default: /* getopt has said what is wrong */
-			return -EINVAL;
 		}
-	}
-	if (optind < argc) {
-		fprintf(stderr,
-			"weightd: what is '%s'? There are only options; see weightd --help\n",
-			argv[optind]);
-		return -EINVAL;
 	}
 	*ret = a;
 	return 0;
-}
-
-/* Each buffer takes some descriptors: as many as we are allowed. */
-static void raise_descriptor_limit(void)
-{
-	int r = fd_raise_limit();
-
-	if (r < 0)
-		log_warning("cannot raise the limit on descriptors: %s", strerror(-r));
 }
 
 /* The same command without --keeper, for the child. */
@@ -188,7 +161,7 @@ static int serve(struct arguments *a, struct config *config)
 	int r;
 
 	journal_init();
-	raise_descriptor_limit();
+	program_raise_descriptor_limit();
 	headroom_init(config->reserve);
 	r = server_init(&server, &o);
 	if (r < 0)
@@ -204,8 +177,8 @@ int main(int argc, char **argv)
 	struct arguments a;
 	int r = parse(argc, argv, &a);
 
-	if (r != 0)
-		return r < 0 ? EXIT_USAGE : EXIT_SUCCESS;
+	if (r < 0)
+		return EXIT_USAGE;
 	config_init(&config);
 	config_give(&config, &a.source);
 	log_init(config.log_level);

@@ -8,7 +8,9 @@ weightd-sync-tcp, -gloo and -nccl without weightd-sync: what the agent would tel
 """
 import array
 import contextlib
+import ctypes
 import fcntl
+import itertools
 import json
 import mmap
 import os
@@ -17,6 +19,7 @@ import secrets
 import select
 import signal
 import socket
+import struct
 import tempfile
 import time
 
@@ -25,6 +28,7 @@ import features
 PATIENCE_S = 60
 PREAMBLE, WORD, HEADER = 192, 8, 16
 CHUNK = 1 << 20
+HUGE, MAP_FIXED, MADV_COLLAPSE = 2 << 20, 0x10, 25
 
 
 def program(engine):
@@ -44,6 +48,31 @@ def striped(n_bytes, n_stripes, piece=CHUNK):
 def gloo_planned(n_bytes, n_pieces):
     """What a link of weightd-sync-gloo carries towards the receiver: see plan() of server/sync/gloo/chain.c."""
     return 96 * (n_pieces + 1) + PREAMBLE + 16 + n_bytes + 2 * 48
+
+
+def collapse(fd, size):
+    """Makes one huge page of each that has a page, as far as the kernel can."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    area = libc.mmap(None, size + HUGE, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    at = -(-area // HUGE) * HUGE
+    assert libc.mmap(at, size, mmap.PROT_READ, mmap.MAP_SHARED | MAP_FIXED, fd, 0) == at
+    for offset in range(0, size - HUGE + 1, HUGE):
+        libc.madvise(at + offset, HUGE, MADV_COLLAPSE)
+    libc.munmap(area, size + HUGE)
+
+
+def plan(nodes, links, magic=b"moves\0\0\1"):
+    """
+    ipc/reshard/moves.h: of the sizes of each node's source and result, and the moves of each link, (from, to), which are (from,
+    to, run, n, from stride, to stride, n, from stride, to stride).
+    """
+    rows = [row for _, moves in sorted(links.items()) for row in moves]
+    heads = [(*link, len(moves), sum(m[2] * m[3] * m[6] for m in moves)) for link, moves in sorted(links.items())]
+    words = [len(nodes), len(links), len(rows), *itertools.chain(*nodes, *heads, *rows)]
+    return magic + struct.pack(f">{len(words)}Q", *words)
 
 
 class Memory:
@@ -68,7 +97,10 @@ class Memory:
             return m[:]
 
     def provide(self):
-        """Makes its pages, as weightd does before it gives memory to a writer."""
+        """Makes its pages, huge ones where that works, as weightd does before it gives memory to a writer."""
+        for offset in range(0, self.size - HUGE + 1, HUGE):
+            os.posix_fallocate(self.fd, offset, 1)
+        collapse(self.fd, self.size)
         os.posix_fallocate(self.fd, 0, self.size)
 
     def lend(self):
@@ -215,24 +247,16 @@ class Engine:
         assert status in (0, signal.SIGKILL), f"the engine ended with {status}: {log}"
 
 
-class Chain:
+class Engines:
     """
-    Engines of these names, the first one the source of `memory`, on loopback or in the nodes of a Net.
+    Those of one epoch, which end together, on loopback or in the nodes of a Net. A kind of them says how one is opened,
+    and which memory it has made itself.
 
-    engines, memories   by place in the chain
-    prefix              what each of them is started by
-    stripes             how many addresses each has; one engine of a link uses as many as the other
+    names, engines      by place
     """
 
-    def __init__(self, names, memory, ranges=None, net=None, fds=None, engine="tcp", stripes=None, prefix=(), **orders):
-        self.prefix = tuple(prefix)
-        self.stripes = stripes or [1] * len(names)
-        self.names, self.fds, self.engine = names, fds or {}, engine
-        self.ranges = ranges if ranges is not None else [[0, memory.size]] if memory.size else []
-        self.n_bytes = sum(size for _, size in self.ranges)
-        self.orders, self.net = orders, net
-        self.tokens = [None] + [secrets.token_hex(32) for _ in names[1:]]
-        self.memories = [memory] + [Memory(memory.size) for _ in names[1:]]
+    def __init__(self, names, net=None):
+        self.names, self.net = list(names), net
         self.engines = []
 
     def __enter__(self):
@@ -244,18 +268,59 @@ class Chain:
             raise
         return self
 
+    def _spawn(self, i, engine, prefix=()):
+        inside = ("nsenter", f"--net=/run/netns/{self.net.nodes[i].name}", "--") if self.net else ()
+        self.engines.append(Engine((*inside, *prefix), engine))
+        return self.engines[i]
+
+    def address(self, i):
+        return self.net.nodes[i].address if self.net else "127.0.0.1"
+
+    def await_done(self, patience_s=PATIENCE_S):
+        """What each of them said at its end, which has to be "done"."""
+        ends = [engine.hear_end(patience_s) for engine in self.engines]
+        assert [end["op"] for end in ends] == ["done"] * len(ends), ends
+        return ends
+
+    def __exit__(self, kind, *_):
+        errors = []
+        for engine in self.engines:
+            try:
+                engine.close()
+            except AssertionError as e:
+                errors.append(str(e))
+        for memory in self.owned():
+            memory.close()
+        assert kind or not errors, "\n".join(errors)
+
+
+class Chain(Engines):
+    """
+    Engines of these names, the first one the source of `memory`.
+
+    engines, memories   by place in the chain
+    prefix              what each of them is started by
+    stripes             how many addresses each has; one engine of a link uses as many as the other
+    """
+
+    def __init__(self, names, memory, ranges=None, net=None, fds=None, engine="tcp", stripes=None, prefix=(), **orders):
+        super().__init__(names, net)
+        self.prefix = tuple(prefix)
+        self.stripes = stripes or [1] * len(names)
+        self.fds, self.engine = fds or {}, engine
+        self.ranges = ranges if ranges is not None else [[0, memory.size]] if memory.size else []
+        self.n_bytes = sum(size for _, size in self.ranges)
+        self.orders = orders
+        self.tokens = [None] + [secrets.token_hex(32) for _ in names[1:]]
+        self.memories = [memory] + [Memory(memory.size) for _ in names[1:]]
+
     def _open(self, i):
-        prefix = ("nsenter", f"--net=/run/netns/{self.net.nodes[i].name}", "--") if self.net else ()
-        self.engines.append(Engine((*prefix, *self.prefix), self.engine))
         memory = self.memories[i] if i else self.memories[0].lend()
-        self.engines[i].open(memory, self.ranges, self.fds.get(self.names[i], ()), **(
+        self._spawn(i, self.engine, self.prefix).open(memory, self.ranges, self.fds.get(self.names[i], ()), **(
             {"node": self.names[i], "from": self.names[i - 1] if i else None, "token": self.tokens[i],
              "address": self.address(i)} | ({"addresses": self.addresses(i)} if self.stripes[i] > 1 else {}) | self.orders))
         if i == 0:
             memory.close()
-
-    def address(self, i):
-        return self.net.nodes[i].address if self.net else "127.0.0.1"
 
     def addresses(self, i):
         if self.net:
@@ -287,48 +352,23 @@ class Chain:
             self.engines[i].start(self.next(i), max_rate, self.address(max(i - 1, 0)),
                                   **({"from_hello": hello} if hello else {}))
 
-    def await_done(self, patience_s=PATIENCE_S):
-        """What each of them said at its end, which has to be "done"."""
-        ends = [engine.hear_end(patience_s) for engine in self.engines]
-        assert [end["op"] for end in ends] == ["done"] * len(ends), ends
-        return ends
-
-    def __exit__(self, kind, *_):
-        errors = []
-        for engine in self.engines:
-            try:
-                engine.close()
-            except AssertionError as e:
-                errors.append(str(e))
-        for memory in self.memories[1:]:
-            memory.close()
-        assert kind or not errors, "\n".join(errors)
+    def owned(self):
+        return self.memories[1:]
 
 
-class Mesh:
+class Mesh(Engines):
     """
     Ranks of weightd-sync-gloo, of which each tells the others a hello for each of them.
 
-    engines, hellos     by rank
+    hellos      by rank
     """
 
     def __init__(self, n, net=None, **orders):
-        self.net, self.orders = net, orders
-        self.names = [f"n{rank}" for rank in range(n)]
-        self.engines, self.hellos = [], []
-
-    def __enter__(self):
-        try:
-            for rank in range(len(self.names)):
-                self._open(rank)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+        super().__init__([f"n{rank}" for rank in range(n)], net)
+        self.orders, self.hellos = orders, []
 
     def _open(self, rank):
-        prefix = ("nsenter", f"--net=/run/netns/{self.net.nodes[rank].name}", "--") if self.net else ()
-        self.engines.append(Engine(prefix, "gloo"))
+        self._spawn(rank, "gloo")
         nodes = [{"node": name, "address": self.address(i)} for i, name in enumerate(self.names)]
         self.tell_open(rank, {"node": self.names[rank], "from": None, "security": "none", "address": self.address(rank),
                               "nodes": nodes} | self.orders)
@@ -336,29 +376,10 @@ class Mesh:
         assert answer["op"] == "opened", answer
         self.hellos.append(answer["hellos"])
 
-    def address(self, rank):
-        return self.net.nodes[rank].address if self.net else "127.0.0.1"
-
     def start(self, max_rate=0, ranks=None):
         for rank in range(len(self.engines)) if ranks is None else ranks:
             self.engines[rank].tell({"op": "start", "max_rate": max_rate,
                                      "hellos": [hellos[rank] for hellos in self.hellos]})
-
-    def await_done(self):
-        ends = [engine.hear_end() for engine in self.engines]
-        assert [end["op"] for end in ends] == ["done"] * len(ends), ends
-        return ends
-
-    def __exit__(self, kind, *_):
-        errors = []
-        for engine in self.engines:
-            try:
-                engine.close()
-            except AssertionError as e:
-                errors.append(str(e))
-        for memory in self.owned():
-            memory.close()
-        assert kind or not errors, "\n".join(errors)
 
 
 class Average(Mesh):

@@ -41,7 +41,16 @@ def is_linked_with(library):
     return (BUILD / "weightd").exists() and library in (BUILD / "weightd").read_bytes()
 
 
+def tracing():
+    import tracing  # which needs this module
+
+    return tracing
+
+
 FEATURES = {  # name: (is it here?, what to say when it is not)
+    "bpf": (lambda: tracing().is_available(),
+            "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), there is no "
+            "right to (root), or the kernel refuses"),
     "cgroup": (cgroup.is_available, "no memory cgroup that this user may create"),
     "clang-format": (lambda: clang_format() is not None, "no clang-format 14 (apt-get install clang-format-14)"),
     "cmocka": (lambda: package_flags("cmocka") is not None, "no cmocka (apt-get install libcmocka-dev)"),
@@ -60,6 +69,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "root": (lambda: os.geteuid() == 0, "needs root"),
     "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
     "sync": ((BUILD / "weightd-sync").exists, "weightd-sync was built without OpenSSL (apt-get install libssl-dev)"),
+    "trace": ((BUILD / "weightd-trace").exists,
+              "weightd-trace was not built (apt-get install libbpf-dev clang bpftool)"),
     "systemd": (box.is_available, "cannot boot a systemd: needs root, systemd-nspawn (apt-get install "
                 "systemd-container) and cgroups of version 2, on their own or beside version 1"),
     "spin": (lambda: bool(shutil.which("spin") and shutil.which("gcc")), "no spin, or no gcc (apt-get install spin gcc)"),

@@ -12,11 +12,10 @@ import os
 import socket
 
 import features
-from engine import PATIENCE_S, Engine
-from gpus import FAKE, Gpus
+from engine import PATIENCE_S, Engine, Engines
+from gpus import FAKE, NCCL, Gpus
 from integration.child import Child
 
-NCCL = features.ROOT / "build/fake/nccl"
 MIB = 1 << 20
 GRANULARITY = 2 * MIB
 STALL_MS = 30_000
@@ -103,16 +102,16 @@ class Gpu:
         self.gpus.close()
 
 
-class Ring:
+class Ring(Engines):
     """Engines of these names, the first one the source. `memories` are those of the others, if they exist already."""
 
     def __init__(self, names, gpu, data, ranges=None, memories=None, **orders):
-        self.names, self.gpu, self.orders = list(names), gpu, {"stall_ms": STALL_MS} | orders
+        super().__init__(names)
+        self.gpu, self.orders = gpu, {"stall_ms": STALL_MS} | orders
         size = len(data) if not isinstance(data, int) else data
         self.ranges = ranges if ranges is not None else [[0, size]] if size else []
         self.n_bytes = sum(n for _, n in self.ranges)
         self.memories = [gpu.memory(data)] + (memories or [gpu.memory(size) for _ in self.names[1:]])
-        self.engines = []
 
     def order(self, i):
         memory = self.memories[i]
@@ -123,15 +122,10 @@ class Ring:
         for _ in self.names:
             self.engines.append(self.gpu.engine())
 
-    def __enter__(self):
-        try:
+    def _open(self, i):
+        if i == 0:
             self.spawn()
-            for i, engine in enumerate(self.engines):
-                engine.open(self.memories[i], self.ranges, **self.order(i))
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+        self.engines[i].open(self.memories[i], self.ranges, **self.order(i))
 
     def start(self, places=None, **changes):
         n = len(self.names)
@@ -139,18 +133,5 @@ class Ring:
             self.engines[i].tell({"op": "start", "rank": i, "n_ranks": n, "hello": self.engines[0].hello,
                                   "max_rate": 0} | changes)
 
-    def await_done(self):
-        ends = [engine.hear_end() for engine in self.engines]
-        assert [end["op"] for end in ends] == ["done"] * len(ends), ends
-        return ends
-
-    def __exit__(self, kind, *_):
-        errors = []
-        for engine in self.engines:
-            try:
-                engine.close()
-            except AssertionError as e:
-                errors.append(str(e))
-        for memory in self.memories:
-            memory.close()
-        assert kind or not errors, "\n".join(errors)
+    def owned(self):
+        return self.memories

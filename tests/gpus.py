@@ -15,6 +15,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FAKE = ROOT / "build/fake"
+NCCL = FAKE / "nccl"
 PAGE = 4096
 DEADLINE_S = 30
 
@@ -43,6 +44,10 @@ class Gpus:
             "FAKE_CUDA_MIG": str(int(mig)),
         } | {f"FAKE_CUDA_{name.upper()}": str(value) for name, value in more.items()}
 
+    def env_with_nccl(self, **more):
+        """The same with NCCL beside the driver."""
+        return self.env | {"LD_LIBRARY_PATH": f"{self.env['LD_LIBRARY_PATH']}:{NCCL}"} | more
+
     def close(self):
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -65,6 +70,14 @@ class Gpus:
         with self._locked(), open(self.folder / "fail", "a") as f:
             f.write(f"{symbol} {result} {skip}{'' if count is None else f' {count}'}\n")
         (self.folder / "fail").chmod(0o666)
+
+    def fail_instead(self, *rules):
+        """In place of all that was to go wrong, these calls of fail(); what hangs goes on, to meet them."""
+        with self._locked():
+            new = self.folder / "fail.new"
+            new.write_text("".join(f"{symbol} {result} {skip} {count}\n" for symbol, result, skip, count in rules))
+            new.chmod(0o666)
+            new.rename(self.folder / "fail")
 
     def wait_failed(self):
         """Until everything that was to go wrong so many times has."""

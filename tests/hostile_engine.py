@@ -1,11 +1,14 @@
 #!/usr/bin/python3
 """
-Stands where weightd-sync-tcp is expected: between an agent and the real engine, and between that and the
-network. What it does to the bytes is written in hostile.json beside it:
+Stands where an engine, or another process of an agent, is expected: between an agent and the real one, and, where that is
+weightd-sync-tcp, between it and the network. What it does to the bytes is written in hostile.json beside it:
 
     {"real": path of the engine,
      "wire": n       of the streams that come in, the first n get one byte changed on their way
-     "memory": n     of the transfers that are done, the first n get one byte changed in memory
+     "memory": n     of the transfers that are done, the first n get one byte changed in the memory of what came
+     "gave": n       of those that are done with an exchange, the first n say that they gave other bytes
+     "dies": op      it dies when it is told this
+     "empty": op     what comes with this word of it is an empty file
      "rate": bytes a second that come in at most
      "deaf": true    it never answers}
 """
@@ -96,12 +99,12 @@ def main(habits):
     def to_engine():
         while True:
             packet, fds, _, _ = socket.recv_fds(agent, PACKET_MAX, FDS_MAX)
-            if not packet:
+            message = json.loads(packet or "{}")
+            if not packet or message["op"] == habits.get("dies"):
                 engine.kill()
                 os._exit(0)
-            message = json.loads(packet)
-            if message.get("op") == "open":
-                opened.update(address=message["address"], memory=os.dup(fds[0]))
+            if message["op"] == "open":
+                opened.update(address=message["address"], memory=os.dup(fds[message.get("operation") == "average"]))
             forward(packet, fds, ours)
 
     threading.Thread(target=to_engine, daemon=True).start()
@@ -110,13 +113,17 @@ def main(habits):
         if not packet:
             os._exit(abs(engine.wait()))
         message = json.loads(packet)
-        if message.get("op") == "opened" and message.get("port"):
+        if message.get("op") == "opened" and message.get("port") and (habits.get("wire") or habits.get("rate")):
             listener = socket.create_server((opened["address"], 0))
             threading.Thread(target=relay, args=(listener, (opened["address"], message["port"]), habits),
                              daemon=True).start()
             packet = json.dumps(message | {"port": listener.getsockname()[1]}).encode()
         if message.get("op") == "done" and message.get("in") and take(habits, "memory"):
             spoil(opened["memory"])
+        if message.get("gave") and take(habits, "gave"):
+            packet = json.dumps(message | {"gave": [row | {"root": "00" * 32} for row in message["gave"]]}).encode()
+        if message.get("op") == habits.get("empty") and fds:
+            os.dup2(os.memfd_create("empty"), fds[0])
         forward(packet, fds, agent)
 
 

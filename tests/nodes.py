@@ -60,7 +60,11 @@ def until(condition, what, timeout=PATIENCE_S):
 
 @functools.lru_cache(maxsize=64)
 def content(seed, size):
-    """Bytes that no other seed has."""
+    """Bytes that no other seed has; of a pair of seeds those of the first, but for some in a tenth of the elements."""
+    if isinstance(seed, tuple):
+        before, changes = (bytearray(content(part, size)) for part in seed)
+        before[::20] = changes[::20]
+        return bytes(before)
     return random.Random(seed).randbytes(size)
 
 
@@ -127,7 +131,7 @@ class Failed(Exception):
 
 class Push:
     """
-    A push that is under way.
+    A push that is under way, or another sync that `op` asks for.
 
     sync    its id
     events  what it said until now; "heard" is when we got it
@@ -136,7 +140,7 @@ class Push:
     def __init__(self, node, buffer, **request):
         self.node, self.events, self.started = node, [], time.monotonic()
         self.control = Control(node.control_socket)
-        self.control.say(op="push", wait=True, **{"buffer": buffer, "version": 0, "max_rate": 0} | request)
+        self.control.say(**{"op": "push", "wait": True, "buffer": buffer, "version": 0, "max_rate": 0} | request)
         try:
             first = self.hear()
             if "error" in first:
@@ -202,11 +206,13 @@ class Node:
     daemon        its weightd
     proc          its weightd-sync, or None
     address       IP address of its own
-    data_address  the one where its engines listen
+    data_address  those where its engines listen
     """
 
-    def __init__(self, cluster, name, address):
-        self.cluster, self.name, self.address, self.data_address = cluster, name, address, address
+    def __init__(self, cluster, name, address, interfaces=1):
+        self.cluster, self.name, self.address = cluster, name, address
+        first, second, _, last = address.split(".")
+        self.data_address = " ".join([address, *(f"{first}.{second}.{200 + i}.{last}" for i in range(1, interfaces))])
         self.folder = cluster.folder / name
         self.folder.mkdir(mode=0o711)
         self.conf = self.folder / "sync.conf"
@@ -389,6 +395,13 @@ class Node:
         except (weightd.NotFound, weightd.NotPublished):
             return None
 
+    def read(self, buffer):
+        """All its bytes; None: nothing."""
+        import weightd
+        with contextlib.suppress(weightd.NotFound, weightd.NotPublished):
+            with weightd.attach(buffer, socket=self.daemon.socket) as b:
+                return bytes(b.read())
+
     def has(self, buffer, seed):
         served = self.serves(buffer)
         return bool(served) and served.sha256 == hashlib.sha256(content(seed, served.size)).hexdigest()
@@ -399,16 +412,20 @@ class Node:
         self.daemon.start()
 
 
-def hostile_programs(folder, **habits):
-    """A folder of programs whose engine does what these say: see hostile_engine.py."""
+def hostile_programs(folder, engine="weightd-sync-tcp", **habits):
+    """A folder of programs of which this one does what habits say: see hostile_engine.py."""
     folder.mkdir()
     shutil.copy(features.BUILD / "weightd-sync", folder)  # a link would lead it back to its own folder
-    (folder / "weightd-sync-local").symlink_to(features.BUILD / "weightd-sync-local")  # and this to its library
-    engine = folder / "weightd-sync-tcp"
-    shutil.copy(features.ROOT / "tests/hostile_engine.py", engine)
-    engine.chmod(0o755)
-    (folder / "hostile.json").write_text(json.dumps({"real": str(features.BUILD / "weightd-sync-tcp")} | habits))
+    for other in {"weightd-sync-local", "weightd-sync-tcp", "weightd-sync-gloo"} - {engine}:
+        (folder / other).symlink_to(features.BUILD / other)  # and this to its library
+    shutil.copy(features.ROOT / "tests/hostile_engine.py", folder / engine)
+    (folder / engine).chmod(0o755)
+    set_habits(folder, engine, **habits)
     return folder
+
+
+def set_habits(folder, engine, **habits):
+    (folder / "hostile.json").write_text(json.dumps({"real": str(features.BUILD / engine)} | habits))
 
 
 class Cluster:
@@ -422,10 +439,11 @@ class Cluster:
     daemons   {name: arguments} of the nodes' weightd
     prefix    a function of a node: what its programs are started by, as in a namespace
     gpus      {name: Gpus} of nodes whose weightd has those, and whose buffers are on the first of them
+    interfaces  that each has for bytes, on loopback
     """
 
     def __init__(self, authority, n=2, publishers="a", settings=None, group=None, absent="", programs=None,
-                 daemons=None, addresses=None, prefix=None, gpus=None, start=True):
+                 daemons=None, addresses=None, prefix=None, gpus=None, interfaces=1, start=True):
         self.authority = authority
         self.gpus = gpus or {}
         self.programs = programs or {}
@@ -437,9 +455,9 @@ class Cluster:
         self.limits = {"limits": UNHURRIED}
         try:
             names = [chr(ord("a") + i) for i in range(n)]
-            net = f"127.{random.randrange(1, 255)}.{random.randrange(256)}"
+            net = f"127.{random.randrange(1, 255)}.{random.randrange(200)}"  # further interfaces are from 200 on
             for i, name in enumerate(names):
-                self.nodes[name] = Node(self, name, addresses[i] if addresses else f"{net}.{i + 1}")
+                self.nodes[name] = Node(self, name, addresses[i] if addresses else f"{net}.{i + 1}", interfaces)
             self.groups = {"main": {"members": " ".join(names), "publishers": " ".join(publishers)} | (group or {})}
             for node in self:
                 node.daemon = Daemon(*(daemons or {}).get(node.name, ()), prefix=self.prefix(node), env=node.gpu_env)

@@ -1,5 +1,6 @@
 """Certificates as `weightctl pki` makes them, and such as it never would: by the openssl command line."""
 import subprocess
+import time
 
 import features
 from daemon import environment
@@ -16,10 +17,11 @@ class Authority:
     A CA in a folder that need not exist.
 
     certificate  path of its certificate
+    crl          and of the list of what it revoked, once there is one
     """
 
     def __init__(self, folder):
-        self.folder, self.certificate = folder, folder / "ca.crt"
+        self.folder, self.certificate, self.crl = folder, folder / "ca.crt", folder / "ca.crl"
         run(features.BUILD / "weightctl", "pki", "ca", folder)
 
     def node(self, name):
@@ -27,6 +29,31 @@ class Authority:
         certificate, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"
         if not certificate.exists():
             run(features.BUILD / "weightctl", "pki", "node", self.folder, name)
+        return certificate, key
+
+    def fresh(self, name, folder):
+        """Another certificate and key of a node, in a folder of their own."""
+        run(features.BUILD / "weightctl", "pki", "node", self.folder, name, "--out", self.folder / folder)
+        return self.folder / folder / f"{name}.crt", self.folder / folder / f"{name}.key"
+
+    def revoke(self, *name):
+        """All certificates of a node that were issued until now; without one, none."""
+        run(features.BUILD / "weightctl", "pki", "revoke", self.folder, *name)
+        return self.crl
+
+    def brief(self, name, seconds):
+        """A certificate and key of a node whose time is over in so many seconds."""
+        certificate, key, request, config = (self.folder / f"brief-{name}.{end}" for end in ("crt", "key", "csr", "conf"))
+        (self.folder / "brief-index").write_text("")
+        config.write_text("[ca]\ndefault_ca = x\n[x]\nnew_certs_dir = {0}\ndatabase = {0}/brief-index\nrand_serial = yes\n"
+                          "default_md = default\npolicy = any\ncopy_extensions = copyall\nunique_subject = no\n"
+                          "[any]\ncommonName = supplied\n".format(self.folder))
+        run("openssl", "req", "-newkey", "ed25519", "-noenc", "-keyout", key, "-subj", f"/CN={name}", "-out", request,
+            "-addext", f"subjectAltName=DNS:{name}.weightd")
+        key.chmod(0o600)
+        begin, end = (time.strftime("%Y%m%d%H%M%SZ", time.gmtime(time.time() + s)) for s in (-60, seconds))
+        run("openssl", "ca", "-batch", "-notext", "-config", config, "-cert", self.certificate, "-keyfile", self.folder / "ca.key",
+            "-startdate", begin, "-enddate", end, "-in", request, "-out", certificate)
         return certificate, key
 
     def odd(self, stem, names, days=30):

@@ -60,6 +60,25 @@ int fd_write_all(int fd, const void *data, uint64_t size)
 	return 0;
 }
 
+int fd_read_all(int fd, void *ret, uint64_t size, uint64_t *ret_size)
+{
+	uint64_t got = 0;
+
+	while (got < size) {
+		ssize_t n = read(fd, (char *)ret + got, size - got);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (n == 0)
+			break;
+		got += (uint64_t)n;
+	}
+	*ret_size = got;
+	return 0;
+}
+
 int fd_sealed_copy(const char *name, const void *data, uint64_t size, int *ret_fd)
 {
 	cleanup(fd_closep) int fd = -1;

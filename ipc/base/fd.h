@@ -22,6 +22,9 @@ int fd_memfd(const char *name, uint64_t size, int *ret_fd);
 /* All of it, however often it takes; of a file, not of a socket that could be full. */
 int fd_write_all(int fd, const void *data, uint64_t size);
 
+/* What there is of it, up to `size` bytes, likewise. */
+int fd_read_all(int fd, void *ret, uint64_t size, uint64_t *ret_size);
+
 /*
  * A memfd with these bytes, sealed against every change, opened read-only. For what travels by
  * descriptor because it has no fixed length.

@@ -7,6 +7,21 @@
 #include <string.h>
 #include <time.h>
 
+int num_parse(const char *s, int base, uint64_t *ret)
+{
+	unsigned long long v;
+	char *end;
+
+	if (!isdigit((unsigned char)*s))
+		return -EINVAL; /* strtoull() takes signs and blanks */
+	errno = 0;
+	v = strtoull(s, &end, base);
+	if (*end || errno)
+		return -EINVAL;
+	*ret = v;
+	return 0;
+}
+
 int num_parse_size(const char *s, uint64_t *ret)
 {
 	static const char suffixes[] = "KMGT";

@@ -29,6 +29,9 @@ static inline bool num_is_power_of_two(uint64_t n)
 	return n && !(n & (n - 1));
 }
 
+/* Digits of that base and nothing else. -EINVAL. */
+int num_parse(const char *s, int base, uint64_t *ret);
+
 /* A number of bytes: 4096, 64K, 1.5G; K, M, G, T are powers of 1024. -EINVAL, -ERANGE. */
 int num_parse_size(const char *s, uint64_t *ret);
 

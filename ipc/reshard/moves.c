@@ -125,15 +125,26 @@ static int get_head(const uint8_t **at, size_t size, struct moves *m, char why[M
 	m->n_moves = n_moves;
 	m->nodes = calloc(n_nodes, sizeof(*m->nodes));
 	m->links = calloc(n_links + 1, sizeof(*m->links));
-	m->moves = calloc(n_moves + 1, sizeof(*m->moves));
-	if (m->nodes && m->links && m->moves)
+	if (m->nodes && m->links)
 		return 0;
 	(void)snprintf(why, MOVES_WHY_SIZE, "no memory");
 	return -ENOMEM;
 }
 
+static int get_nodes(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZE])
+{
+	for (unsigned i = 0; i < m->n_nodes; i++)
+		for (unsigned side = 0; side < MOVES_SIDES; side++) {
+			m->nodes[i].size[side] = get(at);
+			if (m->nodes[i].size[side] > MOVES_BYTES_MAX)
+				return wrong(why, "a node has more memory than there is");
+		}
+	return 0;
+}
+
 static int get_links(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZE])
 {
+	uint64_t got[MOVES_NODES_MAX] = {0};
 	size_t first = 0;
 	uint64_t next = 0; /* from and to of the link before, as one number, and one more */
 
@@ -144,6 +155,9 @@ static int get_links(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 			return wrong(why, "its links are of no nodes of its, or do not ascend");
 		if (n_moves == 0 || n_moves > m->n_moves - first)
 			return wrong(why, "its links have other moves than there are");
+		if (__builtin_add_overflow(got[to], n_bytes, &got[to]) ||
+		    got[to] > m->nodes[to].size[MOVES_TO])
+			return wrong(why, "a node gets more bytes than it has room for");
 		m->links[i] = (struct moves_link){.from = (unsigned)from,
 						  .to = (unsigned)to,
 						  .first = first,
@@ -191,8 +205,11 @@ static bool get_move(const uint8_t **at, const uint64_t sizes[MOVES_SIDES], stru
 
 static int get_moves(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZE])
 {
-	uint64_t got[MOVES_NODES_MAX] = {0};
-
+	m->moves = calloc(m->n_moves + 1, sizeof(*m->moves));
+	if (!m->moves) {
+		(void)snprintf(why, MOVES_WHY_SIZE, "no memory");
+		return -ENOMEM;
+	}
 	for (size_t i = 0; i < m->n_links; i++) {
 		const struct moves_link *l = &m->links[i];
 		const uint64_t sizes[] = {m->nodes[l->from].size[MOVES_FROM],
@@ -205,34 +222,38 @@ static int get_moves(const uint8_t **at, struct moves *m, char why[MOVES_WHY_SIZ
 				return wrong(why, "a move leaves the memory of its nodes");
 		if (n_bytes != l->n_bytes)
 			return wrong(why, "a link has other bytes than its moves");
-		if (__builtin_add_overflow(got[l->to], n_bytes, &got[l->to]) ||
-		    got[l->to] > sizes[MOVES_TO])
-			return wrong(why, "a node gets more bytes than it has room for");
 	}
 	return 0;
 }
 
-int moves_decode(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE])
+static int decode(const void *from, size_t size, bool with_moves, struct moves *ret,
+		  char why[MOVES_WHY_SIZE])
 {
 	struct moves m = {0};
 	const uint8_t *at = from;
 	int r = get_head(&at, size, &m, why);
 
-	for (unsigned i = 0; r == 0 && i < m.n_nodes; i++)
-		for (unsigned side = 0; side < MOVES_SIDES; side++) {
-			m.nodes[i].size[side] = get(&at);
-			if (m.nodes[i].size[side] > INT64_MAX)
-				r = wrong(why, "a node has more memory than there is");
-		}
+	if (r == 0)
+		r = get_nodes(&at, &m, why);
 	if (r == 0)
 		r = get_links(&at, &m, why);
-	if (r == 0)
+	if (r == 0 && with_moves)
 		r = get_moves(&at, &m, why);
 	if (r < 0)
 		moves_deinit(&m);
 	else
 		*ret = m;
 	return r;
+}
+
+int moves_decode(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE])
+{
+	return decode(from, size, true, ret, why);
+}
+
+int moves_decode_links(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE])
+{
+	return decode(from, size, false, ret, why);
 }
 
 /* --- Streams ----------------------------------------------------------------------------------- */

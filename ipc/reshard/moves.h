@@ -20,6 +20,8 @@
 
 #define MOVES_NODES_MAX 64
 #define MOVES_MAX ((size_t)1 << 20)
+#define MOVES_BYTES_MAX                                                                            \
+	((uint64_t)1 << 50) /* of a source or a result: of weightd's versions, too */
 /* The longest that is ever written down. */
 #define MOVES_SIZE_MAX                                                                             \
 	(8 * (4 + 2 * (size_t)MOVES_NODES_MAX + 4 * (size_t)MOVES_NODES_MAX * MOVES_NODES_MAX +    \
@@ -79,6 +81,11 @@ int moves_encode(const struct moves *m, void **ret, size_t *ret_size);
  * room for. -EBADMSG with a sentence, -ENOMEM.
  */
 int moves_decode(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE]);
+/*
+ * The same without the moves, at once however many there are: for who wants to know what each link carries, and leaves
+ * it to others to do so. `ret->moves` is NULL.
+ */
+int moves_decode_links(const void *from, size_t size, struct moves *ret, char why[MOVES_WHY_SIZE]);
 
 /* Where somebody is in the stream of a link. */
 struct stream {

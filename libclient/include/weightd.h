@@ -181,6 +181,7 @@ struct weightd_location {
 	enum weightd_memory memory;
 	int device; /* the GPU that maps it, by its number in this process; -1: host memory */
 	uint8_t uuid[16]; /* of the GPU that has it, or of the part of one; zero for host memory */
+	uint64_t map_size; /* of CUDA memory: bytes of the allocation, all of which a mapping of its descriptor is of */
 };
 
 /* In the place of a stream. */
@@ -251,10 +252,13 @@ struct weightd_attach_options {
 	 */
 	const char *map_device;
 	/*
-	 * Of host memory: gets a read-only descriptor of the bytes, which begin at its offset 0, for sendfile() or a
-	 * process that is to map them; the caller closes it. Its file position is shared with others: use calls that
-	 * name an offset. The attachment's lease is what keeps a reusable buffer's memory from being written again,
-	 * the descriptor does not; and while it is open the memory is not free. -EOPNOTSUPP on a GPU. NULL: none.
+	 * Gets a descriptor of the bytes, which begin at its offset 0, for sendfile() or a process that is to map
+	 * them; the caller closes it. Of host memory it is read-only. Its file position is shared with others: use
+	 * calls that name an offset. On a GPU it is the allocation, for cuMemImportFromShareableHandle(), and who
+	 * imports it has to map weightd_location::map_size bytes of it and is kept from writing by nothing else than
+	 * how it maps them; -EOPNOTSUPP for memory of the older kind. The attachment's lease is what keeps a reusable
+	 * buffer's memory from being written again, the descriptor does not; and while it is open the memory is not
+	 * free. NULL: none.
 	 */
 	int *ret_fd;
 };
@@ -453,6 +457,13 @@ int weightd_layout_add(struct weightd_layout *l, const char *name, enum weightd_
 		       const char *unit);
 
 /*
+ * The layout as one range of bytes, its hash in it, which weightd_layout_parse() takes and weightd_buffer_layout_image()
+ * gives for a buffer of this layout. The caller frees it, by free(). -EINVAL: it is empty; -EOVERFLOW: it would have
+ * more than 1 GiB; -ENOMEM. Reads the whole table.
+ */
+int weightd_layout_image(const struct weightd_layout *l, void **ret_image, uint64_t *ret_size);
+
+/*
  * The layout that weightd_buffer_layout_image() has written down, and which has the same hash. The image is
  * copied and then checked, as the server checks it: it may come from anybody. -EBADMSG, also for an image of
  * more than 1 GiB; -ENOMEM. Reads the whole table. To be freed like one of weightd_layout_new().
@@ -553,12 +564,13 @@ int weightd_writer_write(struct weightd_writer *wr, uint64_t offset, const void 
 
 /*
  * A writable descriptor of the bytes, which begin at its offset 0, for a process that is to write them; the caller
- * closes it. Of host memory: -EOPNOTSUPP on a GPU; -EALREADY: published or aborted; -ESTALE; -ECHILD.
+ * closes it. On a GPU it is the allocation, as that of weightd_attach(). -EOPNOTSUPP: memory of the older kind of a GPU;
+ * -EALREADY: published or aborted; -ESTALE; -ECHILD.
  *
  * Before weightd_writer_publish() whoever got it must have unmapped and stopped writing: publish waits a second for
- * writable mappings to go and then fails with -EBUSY, and what is written while it digests the bytes is in the
- * version and perhaps not in its digest. The memory of a buffer that is neither exclusive nor reusable is sealed
- * then, and the descriptor writes no more. What other processes have written into a leaf after
+ * writable mappings of host memory to go and then fails with -EBUSY, and what is written while it digests the bytes is
+ * in the version and perhaps not in its digest. Host memory of a buffer that is neither exclusive nor reusable is
+ * sealed then, and the descriptor writes no more; a GPU's is not. What other processes have written into a leaf after
  * weightd_writer_digest_leaf() must be digested again.
  */
 int weightd_writer_fd(const struct weightd_writer *wr, int *ret_fd);

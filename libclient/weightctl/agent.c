@@ -14,40 +14,63 @@
 
 #include "libclient/weightctl/progress.h"
 
-#define ANSWER_S 10
 #define PACKET_MAX 65536
 #define ROWS_BYTES_MAX (64 << 20) /* of one answer */
 
-static const char *path_of(const struct cli *cli)
-{
-	const char *path = cli->sync_socket ? cli->sync_socket : getenv("WEIGHTD_SYNC_SOCKET");
+struct service {
+	const char *name;
+	const char *start; /* by hand */
+	const char *option, *variable; /* that say where it is */
+	const char *path; /* where it is if they do not */
+};
 
-	return path && *path ? path : AGENT_SOCKET;
+static const struct service services[] = {
+	[PEER_AGENT] = {.name = "weightd-sync",
+			.start = "weightd-sync --config FILE",
+			.option = "--sync-socket",
+			.variable = "WEIGHTD_SYNC_SOCKET",
+			.path = "/run/weightd-sync/sync.sock"},
+	[PEER_TRACER] = {.name = "weightd-trace",
+			 .start = "weightd-trace",
+			 .option = "--trace-socket",
+			 .variable = "WEIGHTD_TRACE_SOCKET",
+			 .path = "/run/weightd-trace/trace.sock"},
+};
+
+static const char *path_of(const struct cli *cli, const struct service *s)
+{
+	const char *path = s == &services[PEER_AGENT] ? cli->sync_socket : cli->trace_socket;
+
+	if (!path)
+		path = getenv(s->variable);
+	return path && *path ? path : s->path;
 }
 
-static int cannot_connect(const char *path, int r)
+static int cannot_connect(const struct agent *a, int r)
 {
+	const struct service *s = a->service;
+
 	if (r == -ENOENT || r == -ECONNREFUSED)
-		return cli_error("no weightd-sync answers on %s (%s); start it with 'systemctl start "
-				 "weightd-sync' or 'weightd-sync --config FILE', or say where it is "
-				 "with --sync-socket or WEIGHTD_SYNC_SOCKET",
-				 path, strerror(-r));
+		return cli_error("no %s answers on %s (%s); start it with 'systemctl start %s' or "
+				 "'%s', or say where it is with %s or %s",
+				 s->name, a->path, strerror(-r), s->name, s->start, s->option,
+				 s->variable);
 	if (r == -EACCES)
-		return cli_error("%s may not be used by this user: %s", path, strerror(-r));
+		return cli_error("%s may not be used by this user: %s", a->path, strerror(-r));
 	if (r == -EPROTOTYPE)
-		return cli_error("%s is a socket of something else than weightd-sync", path);
+		return cli_error("%s is a socket of something else than %s", a->path, s->name);
 	if (r == -EAGAIN)
-		return cli_error("weightd-sync on %s takes no connection for %d s; is it stopped? "
-				 "'systemctl status weightd-sync' and its journal say more",
-				 path, ANSWER_S);
-	return cli_error("cannot connect to weightd-sync on %s: %s", path, strerror(-r));
+		return cli_error("%s on %s takes no connection for %d s; is it stopped? "
+				 "'systemctl status %s' and its journal say more",
+				 s->name, a->path, AGENT_ANSWER_S, s->name);
+	return cli_error("cannot connect to %s on %s: %s", s->name, a->path, strerror(-r));
 }
 
 /* Blocking, but connect() and send() give up in time. */
 static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	const struct timeval patience = {.tv_sec = ANSWER_S};
+	const struct timeval patience = {.tv_sec = AGENT_ANSWER_S};
 	int fd, r;
 
 	if (strlen(path) >= sizeof(address.sun_path))
@@ -67,11 +90,12 @@ static int connect_to(const char *path)
 
 int agent_open(const struct cli *cli, struct agent *ret)
 {
-	struct agent a = {.path = path_of(cli)};
+	const struct service *service = &services[cli->verb->peer];
+	struct agent a = {.service = service, .path = path_of(cli, service)};
 
 	a.fd = connect_to(a.path);
 	if (a.fd < 0)
-		return cannot_connect(a.path, a.fd);
+		return cannot_connect(&a, a.fd);
 	a.packet = malloc(PACKET_MAX);
 	if (!a.packet)
 		cli_out_of_memory();
@@ -87,23 +111,23 @@ void agent_deinit(struct agent *a)
 	*a = (struct agent){.fd = -1};
 }
 
-static int is_silent(const struct agent *a)
+int agent_is_silent(const struct agent *a)
 {
-	return cli_error("weightd-sync on %s did not answer within %d s; 'systemctl status "
-			 "weightd-sync' and its journal say what it does",
-			 a->path, ANSWER_S);
+	return cli_error("%s on %s did not answer within %d s; 'systemctl status %s' and its "
+			 "journal say what it does",
+			 a->service->name, a->path, AGENT_ANSWER_S, a->service->name);
 }
 
 static int is_gone(const struct agent *a)
 {
-	return cli_error("weightd-sync on %s hung up before its answer was complete; its journal "
-			 "says why",
-			 a->path);
+	return cli_error("%s on %s hung up before its answer was complete; its journal says why",
+			 a->service->name, a->path);
 }
 
 static int is_strange(const struct agent *a, const char *what)
 {
-	return cli_error("weightd-sync on %s says %s; is it of another release?", a->path, what);
+	return cli_error("%s on %s says %s; is it of another release?", a->service->name, a->path,
+			 what);
 }
 
 int agent_ask(struct agent *a, json_t *request)
@@ -120,9 +144,9 @@ int agent_ask(struct agent *a, json_t *request)
 	free(text);
 	if (n >= 0 || errno == EPIPE || errno == ECONNRESET) /* its last words may be there */
 		return 0;
-	return errno == EAGAIN
-		       ? is_silent(a)
-		       : cli_error("cannot ask weightd-sync on %s: %s", a->path, strerror(errno));
+	return errno == EAGAIN ? agent_is_silent(a)
+			       : cli_error("cannot ask %s on %s: %s", a->service->name, a->path,
+					   strerror(errno));
 }
 
 int agent_take(struct agent *a, json_t **ret)
@@ -136,7 +160,8 @@ int agent_take(struct agent *a, json_t **ret)
 	if (n < 0 && errno == EAGAIN)
 		return -EAGAIN;
 	if (n < 0 && errno != ECONNRESET)
-		return cli_error("cannot hear weightd-sync on %s: %s", a->path, strerror(errno));
+		return cli_error("cannot hear %s on %s: %s", a->service->name, a->path,
+				 strerror(errno));
 	if (n <= 0)
 		return is_gone(a);
 	if (n > PACKET_MAX)
@@ -160,7 +185,7 @@ static int next_before(struct agent *a, uint64_t deadline_ns, json_t **ret)
 		uint64_t now = progress_now_ns();
 
 		if (now >= deadline_ns)
-			return is_silent(a);
+			return agent_is_silent(a);
 		(void)poll(&p, 1, (int)((deadline_ns - now) / 1000000) + 1);
 	}
 	return r;
@@ -168,7 +193,7 @@ static int next_before(struct agent *a, uint64_t deadline_ns, json_t **ret)
 
 static uint64_t deadline(void)
 {
-	return progress_now_ns() + (uint64_t)ANSWER_S * 1000000000;
+	return progress_now_ns() + (uint64_t)AGENT_ANSWER_S * 1000000000;
 }
 
 int agent_next(struct agent *a, json_t **ret)

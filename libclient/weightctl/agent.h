@@ -1,5 +1,6 @@
 /*
- * The agent of this node, weightd-sync, on its control socket: JSON objects, one a packet
+ * The agent of this node, weightd-sync, on its control socket: JSON objects, one a packet; and weightd-trace,
+ * which says what it says in the same way
  *
  * What it says is believed no more than a file from elsewhere: bounded here, escaped where it is shown. A
  * field that is missing or of another type is none.
@@ -10,12 +11,15 @@
 
 #include "libclient/weightctl/cli.h"
 
-#define AGENT_SOCKET "/run/weightd-sync/sync.sock"
+#define AGENT_ANSWER_S 10 /* for any answer */
 
 /* What was heard is the last packet of an answer. */
 #define AGENT_END 1000
 
+struct service;
+
 struct agent {
+	const struct service *service;
 	int fd;
 	const char *path;
 	char *packet;
@@ -24,6 +28,7 @@ struct agent {
 
 /* All of these return 0, or EXIT_FAILED after telling why. */
 
+/* Of whichever of them the verb talks to. */
 int agent_open(const struct cli *cli, struct agent *ret);
 /* Steals `request`, which may be NULL where memory ran out. */
 int agent_ask(struct agent *a, json_t *request);
@@ -33,6 +38,9 @@ int agent_next(struct agent *a, json_t **ret);
 int agent_take(struct agent *a, json_t **ret);
 /* One request and the rows of its answer, an array. Steals `request`. */
 int agent_rows(const struct cli *cli, json_t *request, json_t **ret);
+
+/* Tells that it did not answer in that time. EXIT_FAILED. */
+int agent_is_silent(const struct agent *a);
 
 void agent_deinit(struct agent *a);
 

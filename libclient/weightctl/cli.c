@@ -94,6 +94,8 @@ void cli_help(const struct verb *verb)
 	static const char *const peer_options[] = {
 		[PEER_SERVER] = "     --socket PATH      socket of the server\n",
 		[PEER_AGENT] = "     --sync-socket PATH socket of weightd-sync\n",
+		[PEER_TRACER] = "     --trace-socket PATH\n"
+				"                        socket of weightd-trace\n",
 		[PEER_NONE] = "",
 	};
 
@@ -117,6 +119,9 @@ int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
 			break;
 		case OPTION_SYNC_SOCKET:
 			cli->sync_socket = optarg;
+			break;
+		case OPTION_TRACE_SOCKET:
+			cli->trace_socket = optarg;
 			break;
 		case OPTION_DEVICE:
 			cli->device = optarg;

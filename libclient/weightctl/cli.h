@@ -26,6 +26,7 @@ struct cli;
 enum verb_peer {
 	PEER_SERVER,
 	PEER_AGENT,
+	PEER_TRACER,
 	PEER_NONE,
 };
 
@@ -45,6 +46,7 @@ struct cli {
 	const struct verb *verb;
 	const char *socket;
 	const char *sync_socket; /* of the agent */
+	const char *trace_socket; /* of weightd-trace */
 	const char *device; /* NULL: not given; once connected as the server calls it */
 	struct weightd_list *devices; /* NULL: not asked for yet; see device.h */
 	bool without_devices; /* it was, and failed */
@@ -58,6 +60,7 @@ struct cli {
 enum {
 	OPTION_SOCKET = 256,
 	OPTION_SYNC_SOCKET,
+	OPTION_TRACE_SOCKET,
 	OPTION_DEVICE,
 	OPTION_OWN,
 };
@@ -70,6 +73,9 @@ enum {
 	OPTION_HELP
 #define OPTIONS_AGENT                                                                              \
 	{ "sync-socket", required_argument, NULL, OPTION_SYNC_SOCKET },                            \
+	OPTION_HELP
+#define OPTIONS_TRACER                                                                             \
+	{ "trace-socket", required_argument, NULL, OPTION_TRACE_SOCKET },                          \
 	OPTION_HELP
 #define OPTIONS_DEVICE                                                                             \
 	{ "device", required_argument, NULL, OPTION_DEVICE }

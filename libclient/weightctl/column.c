@@ -119,12 +119,26 @@ static bool counted_json(const void *v, const char *key, struct json *j)
 	return u64(v) != UINT64_MAX && u64_json(v, key, j);
 }
 
-static bool percent_text(const void *v, bool bytes, FILE *f)
+static bool part_text(const void *v, bool bytes, FILE *f)
 {
+	const uint64_t *n = v;
+	char buf[SIZE_TEXT_MAX];
+	const char *text = size_part(buf, n[0], n[1]);
+
 	(void)bytes;
-	if (u32(v) == UINT32_MAX)
+	if (text)
+		(void)fputs(text, f);
+	return text;
+}
+
+static bool part_json(const void *v, const char *key, struct json *j)
+{
+	const uint64_t *n = v;
+	double percent;
+
+	if (!size_percent(n[0], n[1], &percent))
 		return false;
-	(void)fprintf(f, "%" PRIu32 "%%", u32(v));
+	json_put_double(j, key, percent);
 	return true;
 }
 
@@ -375,10 +389,10 @@ static bool shape_text(const void *v, bool bytes, FILE *f)
 	const struct weightd_tensor *t = v;
 
 	(void)bytes;
-	if (!t->n_dims)
-		(void)fputs("scalar", f);
+	(void)fputc('[', f);
 	for (uint32_t i = 0; i < t->n_dims; i++)
-		(void)fprintf(f, "%s%" PRIu64, i ? "x" : "", t->shape[i]);
+		(void)fprintf(f, "%s%" PRIu64, i ? ", " : "", t->shape[i]);
+	(void)fputc(']', f);
 	return true;
 }
 
@@ -402,7 +416,7 @@ static const struct kind kinds[] = {
 	[COLUMN_INDEX] = {true, index_text, index_json, NULL},
 	[COLUMN_SIZE] = {true, size_column_text, u64_json, NULL},
 	[COLUMN_COUNTED] = {true, counted_text, counted_json, NULL},
-	[COLUMN_PERCENT] = {true, percent_text, index_json, "_percent"},
+	[COLUMN_PART] = {true, part_text, part_json, "_percent"},
 	[COLUMN_USED] = {true, used_text, used_json, NULL},
 	[COLUMN_USED_SIZE] = {true, used_size_text, used_json, NULL},
 	[COLUMN_AGE] = {true, age_text, age_json, "_ns"},

@@ -76,6 +76,10 @@ int fresh_keep(struct fresh *f)
 
 int fresh_replace(struct fresh *f)
 {
+	struct stat st;
+
+	if (fstatat(f->dir_fd, f->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(st.st_mode))
+		return -EEXIST;
 	if (renameat(f->dir_fd, f->temporary, f->dir_fd, f->name) < 0)
 		return -errno;
 	*f->temporary = '\0';

@@ -63,6 +63,12 @@ void json_put_number(struct json *j, const char *key, uint64_t n)
 	(void)fprintf(j->file, "%" PRIu64, n);
 }
 
+void json_put_double(struct json *j, const char *key, double d)
+{
+	begin(j, key);
+	(void)fprintf(j->file, "%.6g", d);
+}
+
 void json_put_bool(struct json *j, const char *key, bool b)
 {
 	begin(j, key);

@@ -22,5 +22,7 @@ void json_open(struct json *j, const char *key, char kind);
 void json_close(struct json *j, char kind);
 void json_put_string(struct json *j, const char *key, const char *s);
 void json_put_number(struct json *j, const char *key, uint64_t n);
+/* As precise as six digits are. */
+void json_put_double(struct json *j, const char *key, double d);
 void json_put_bool(struct json *j, const char *key, bool b);
 void json_put_null(struct json *j, const char *key);

@@ -21,9 +21,10 @@ static const struct verb *const verbs[] = {
 	&verb_chmod,        &verb_chown,        &verb_rm,           &verb_wait,
 	&verb_watch,        &verb_stat,         &verb_devices,      &verb_ping,
 	&verb_version,      &verb_nodes,        &verb_sync_push,    &verb_sync_average,
-	&verb_sync_status,  &verb_sync_history, &verb_sync_cancel,  &verb_sync_watch,
-	&verb_sync_metrics, &verb_sync_plan,    &verb_sync_reshard, &verb_pki_ca,
-	&verb_pki_node,     &verb_pki_show,
+	&verb_sync_reshard, &verb_sync_gather,  &verb_sync_scatter, &verb_sync_status,
+	&verb_sync_history, &verb_sync_cancel,  &verb_sync_watch,   &verb_sync_metrics,
+	&verb_sync_plan,    &verb_pki_ca,       &verb_pki_node,     &verb_pki_revoke,
+	&verb_pki_show,     &verb_trace_doctor,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))
@@ -67,6 +68,9 @@ static void help(void)
 		   "     --sync-socket PATH\n"
 		   "                    socket of weightd-sync; else $WEIGHTD_SYNC_SOCKET, else\n"
 		   "                    /run/weightd-sync/sync.sock\n"
+		   "     --trace-socket PATH\n"
+		   "                    socket of weightd-trace; else $WEIGHTD_TRACE_SOCKET, else\n"
+		   "                    /run/weightd-trace/trace.sock\n"
 		   " -h, --help         this text; after a verb, that of the verb\n"
 		   " -V, --version      the version of weightctl\n\n"
 		   "Exit codes: 0 done, 1 refused or failed, 2 usage, 128+N ended by signal N.\n"
@@ -136,6 +140,7 @@ static void global_options(struct cli *cli, int argc, char *argv[])
 	static const struct option longs[] = {
 		{"version", no_argument, NULL, 'V'},
 		{"socket", required_argument, NULL, OPTION_SOCKET},
+		{"trace-socket", required_argument, NULL, OPTION_TRACE_SOCKET},
 		OPTIONS_AGENT,
 		{},
 	};
@@ -149,6 +154,9 @@ static void global_options(struct cli *cli, int argc, char *argv[])
 			break;
 		case OPTION_SYNC_SOCKET:
 			cli->sync_socket = optarg;
+			break;
+		case OPTION_TRACE_SOCKET:
+			cli->trace_socket = optarg;
 			break;
 		case 'h':
 			help();

@@ -136,6 +136,16 @@ static int print_heads(struct cli *cli, struct json *json, const json_t *rows)
 	return table_end(&table);
 }
 
+static bool any_heads(const json_t *rows)
+{
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i,
+			   row) if (json_array_size(json_object_get(row, "heads"))) return true;
+	return false;
+}
+
 static int print(struct cli *cli, struct table *table, const json_t *rows, bool with_buffers)
 {
 	struct json json = {.file = stdout};
@@ -156,12 +166,35 @@ static int print(struct cli *cli, struct table *table, const json_t *rows, bool 
 	if (!r && !cli->json && !cli->columns && !cli->noheadings)
 		print_sentences(rows);
 	if (!r && with_buffers) {
-		if (!cli->json)
+		if (!cli->json && any_heads(rows))
 			(void)fputc('\n', stdout);
 		r = print_heads(cli, &json, rows);
 	}
 	if (cli->json)
 		json_close(&json, '}');
+	return r;
+}
+
+/* What a row of the nodes had no room for. */
+static int add_heads(const struct cli *cli, json_t *rows)
+{
+	json_t *row, *all;
+	size_t i;
+	int r = 0;
+
+	json_array_foreach(rows, i, row)
+	{
+		if (!agent_number(row, "n_heads", 0))
+			continue;
+		r = agent_rows(cli,
+			       json_pack("{s:s, s:O*}", "op", "heads", "node",
+					 json_object_get(row, "node")),
+			       &all);
+		if (r)
+			return r;
+		if (json_object_set_new(row, "heads", all) < 0)
+			cli_out_of_memory();
+	}
 	return r;
 }
 
@@ -184,7 +217,10 @@ static int run(struct cli *cli, int argc, char *argv[])
 	table_init(&table, cli, columns);
 	if (agent_rows(cli, json_pack("{s:s}", "op", "nodes"), &rows))
 		return EXIT_FAILED;
-	return print(cli, &table, rows, with_buffers || cli->json);
+	with_buffers |= cli->json;
+	if (with_buffers && add_heads(cli, rows))
+		return EXIT_FAILED;
+	return print(cli, &table, rows, with_buffers);
 }
 
 const struct verb verb_nodes = {

@@ -39,6 +39,11 @@ static void x509_freep(X509 **p)
 	X509_free(*p);
 }
 
+static void crl_freep(X509_CRL **p)
+{
+	X509_CRL_free(*p);
+}
+
 static void bio_freep(BIO **p)
 {
 	BIO_free(*p);
@@ -271,6 +276,128 @@ int pki_make_node(const struct pki_pair *ca, const char *name, unsigned days, st
 	return 0;
 }
 
+/* --- Revoking ----------------------------------------------------------------------------------- */
+
+static X509_CRL *new_list(X509 *ca)
+{
+	X509_CRL *crl = X509_CRL_new();
+	X509_EXTENSION *e;
+	X509V3_CTX ctx;
+	bool made;
+
+	X509V3_set_ctx(&ctx, ca, NULL, NULL, crl, 0);
+	X509V3_set_ctx_nodb(&ctx);
+	e = X509V3_EXT_conf(NULL, &ctx, "authorityKeyIdentifier", "keyid:always");
+	made = crl && e && X509_CRL_set_version(crl, X509_CRL_VERSION_2) &&
+	       X509_CRL_set_issuer_name(crl, X509_get_subject_name(ca)) &&
+	       X509_CRL_add_ext(crl, e, -1);
+	X509_EXTENSION_free(e);
+	if (made)
+		return crl;
+	X509_CRL_free(crl);
+	return NULL;
+}
+
+static int read_list(const char *pem, EVP_PKEY *ca_key, X509_CRL **ret, char why[PKI_WHY_SIZE])
+{
+	cleanup(bio_freep) BIO *bio = BIO_new_mem_buf(pem, -1);
+
+	*ret = bio ? PEM_read_bio_X509_CRL(bio, NULL, NULL, NULL) : NULL;
+	if (!*ret)
+		return refuse(why, "its ca.crl holds no list of revoked certificates in PEM");
+	if (X509_CRL_verify(*ret, ca_key) != 1)
+		return refuse(why, "its ca.crl is not signed by its key");
+	return 0;
+}
+
+/* 1: it was added; 0: it is there already; -1. */
+static int add_revoked(X509_CRL *crl, const char *serial)
+{
+	BIGNUM *number = NULL;
+	ASN1_INTEGER *n = BN_hex2bn(&number, serial) ? BN_to_ASN1_INTEGER(number, NULL) : NULL;
+	ASN1_TIME *now = X509_gmtime_adj(NULL, 0);
+	X509_REVOKED *entry = X509_REVOKED_new(), *found;
+	int r = -1;
+
+	if (n && X509_CRL_get0_by_serial(crl, &found, n))
+		r = 0;
+	else if (n && now && entry && X509_REVOKED_set_serialNumber(entry, n) &&
+		 X509_REVOKED_set_revocationDate(entry, now) && X509_CRL_add0_revoked(crl, entry))
+		r = 1;
+	if (r != 1)
+		X509_REVOKED_free(entry);
+	ASN1_TIME_free(now);
+	ASN1_INTEGER_free(n);
+	BN_free(number);
+	return r;
+}
+
+/* One more than that of the last. */
+static bool number_list(X509_CRL *crl)
+{
+	ASN1_INTEGER *last = X509_CRL_get_ext_d2i(crl, NID_crl_number, NULL, NULL);
+	ASN1_INTEGER *next = ASN1_INTEGER_new();
+	int64_t n = 0;
+	bool done = next && (!last || ASN1_INTEGER_get_int64(&n, last)) &&
+		    ASN1_INTEGER_set_int64(next, n + 1) &&
+		    X509_CRL_add1_ext_i2d(crl, NID_crl_number, next, 0, X509V3_ADD_REPLACE) == 1;
+
+	ASN1_INTEGER_free(last);
+	ASN1_INTEGER_free(next);
+	return done;
+}
+
+/* It is good as long as its CA: who has no newer one shall not be cut off for that. */
+static bool date_list(X509_CRL *crl, X509 *ca)
+{
+	ASN1_TIME *from = X509_gmtime_adj(NULL, -BACKDATED_S);
+	bool done = from && X509_CRL_set1_lastUpdate(crl, from) &&
+		    X509_CRL_set1_nextUpdate(crl, X509_get0_notAfter(ca));
+
+	ASN1_TIME_free(from);
+	return done;
+}
+
+static char *write_list(X509_CRL *crl, EVP_PKEY *ca_key)
+{
+	cleanup(bio_freep) BIO *bio = BIO_new(BIO_s_mem());
+
+	return bio && X509_CRL_sort(crl) && X509_CRL_sign(crl, ca_key, NULL) &&
+			       PEM_write_bio_X509_CRL(bio, crl)
+		       ? take_text(bio)
+		       : NULL;
+}
+
+int pki_revoke(const struct pki_pair *ca, const char *before, const char *const *serials, size_t n,
+	       char **ret, size_t *ret_n, char why[PKI_WHY_SIZE])
+{
+	cleanup(pkey_freep) EVP_PKEY *ca_key = NULL;
+	cleanup(x509_freep) X509 *issuer = NULL;
+	cleanup(crl_freep) X509_CRL *crl = NULL;
+	size_t n_new = 0;
+
+	if (read_ca(ca, &ca_key, &issuer, why) < 0 || check_ca(ca_key, issuer, why) < 0)
+		return -1;
+	if (!(X509_get_key_usage(issuer) & KU_CRL_SIGN))
+		return refuse(why, "its ca.crt is not for lists of revoked certificates");
+	if (before && read_list(before, ca_key, &crl, why) < 0)
+		return -1;
+	if (!crl)
+		crl = new_list(issuer);
+	for (size_t i = 0; crl && i < n; i++) {
+		int r = add_revoked(crl, serials[i]);
+
+		if (r < 0)
+			return refuse_openssl(why, "revoke a certificate");
+		n_new += (size_t)r;
+	}
+	*ret = crl && number_list(crl) && date_list(crl, issuer) ? write_list(crl, ca_key) : NULL;
+	if (!*ret)
+		return refuse_openssl(why, "sign a list of revoked certificates");
+	*ret_n = n_new;
+	return 0;
+}
+
 /* --- Reading ------------------------------------------------------------------------------------ */
 
 __attribute__((format(printf, 2, 3))) static void wrong(struct pki_certificate *c, const char *fmt,
@@ -306,6 +433,16 @@ static void time_text(const ASN1_TIME *t, char *ret, size_t size)
 
 	if (!ASN1_TIME_to_tm(t, &tm) || !strftime(ret, size, "%Y-%m-%dT%H:%M:%SZ", &tm))
 		(void)snprintf(ret, size, "?");
+}
+
+static void take_serial(const X509 *x, char ret[PKI_SERIAL_MAX])
+{
+	BIGNUM *number = ASN1_INTEGER_to_BN(X509_get0_serialNumber(x), NULL);
+	char *text = number ? BN_bn2hex(number) : NULL;
+
+	(void)snprintf(ret, PKI_SERIAL_MAX, "%s", text ? text : "?");
+	OPENSSL_free(text);
+	BN_free(number);
 }
 
 static void take_fingerprint(const X509 *x, char *ret)
@@ -450,6 +587,7 @@ int pki_read(const char **pem, const char *ca, struct pki_certificate *ret, char
 	name_text(X509_get_issuer_name(x), c.issuer);
 	time_text(X509_get0_notBefore(x), c.from, sizeof(c.from));
 	time_text(X509_get0_notAfter(x), c.until, sizeof(c.until));
+	take_serial(x, c.serial);
 	take_fingerprint(x, c.fingerprint);
 	check(x, ca, &c);
 	*ret = c;

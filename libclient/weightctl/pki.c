@@ -2,7 +2,10 @@
  * weightctl pki: a CA and certificates of nodes, for people who have none.
  *
  * A private key is in a file of its owner's alone before its first byte is in it, and nothing is ever
- * overwritten: an agent may live by it.
+ * overwritten: an agent may live by it. Only the list of revoked certificates takes the place of the one before.
+ *
+ * What is issued is written down first, in the CA's folder, a line for each: serial number, end and node. So a node's
+ * certificates can be revoked when it is lost with all that it had.
  */
 #include "libclient/weightctl/pki.h"
 
@@ -11,6 +14,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +24,10 @@
 #include "libclient/weightctl/verb.h"
 
 #define FILE_MAX 65536
+#define ISSUED "ca.issued"
+#define ISSUED_MAX (16 << 20)
+#define LIST "ca.crl"
+#define LIST_MAX (512 << 10) /* of weightd-sync */
 #define NODE_MAX 42 /* of weightd-sync: what a line [group NAME] of its sync.conf has room for */
 #define DAYS 365
 
@@ -155,6 +163,37 @@ static int read_ca(const char *path, struct pki_pair *ret)
 	return 0;
 }
 
+/* One write, so that nobody's line is torn. */
+static int append(const char *path, const char *name, const char *line)
+{
+	cleanup(folder_deinit) struct folder folder = {.path = path, .fd = -1};
+	size_t n = strlen(line);
+	int fd, r = 0;
+
+	folder.fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (folder.fd < 0)
+		return cli_error("cannot use the folder %s: %s", path, strerror(errno));
+	fd = openat(folder.fd, name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return say_written(&folder, name, -errno);
+	errno = ENOSPC; /* where a part was written */
+	if (fchmod(fd, 0600) < 0 || write(fd, line, n) != (ssize_t)n || fsync(fd) < 0)
+		r = -errno;
+	(void)close(fd);
+	return r < 0 ? say_written(&folder, name, r) : 0;
+}
+
+static int note_issued(const char *ca_path, const char *certificate)
+{
+	struct pki_certificate c;
+	char why[PKI_WHY_SIZE], line[PKI_SERIAL_MAX + PKI_TEXT_MAX + 40];
+
+	if (pki_read(&certificate, NULL, &c, why) != 0)
+		return cli_error("%s", why);
+	(void)snprintf(line, sizeof(line), "%s %s %s\n", c.serial, c.until, c.name);
+	return append(ca_path, ISSUED, line);
+}
+
 static int make_node(const char *ca_path, const char *name, unsigned days, const char *out)
 {
 	cleanup(folder_deinit) struct folder folder = {.path = out, .fd = -1};
@@ -167,7 +206,8 @@ static int make_node(const char *ca_path, const char *name, unsigned days, const
 		return EXIT_FAILED;
 	if (pki_make_node(&ca, name, days, &pair, &cut, why) < 0)
 		return cli_error("cannot issue a certificate by the CA in %s: %s", ca_path, why);
-	if (open_folder(&folder) || write_pair(&folder, name, &pair))
+	if (open_folder(&folder) || note_issued(ca_path, pair.certificate) ||
+	    write_pair(&folder, name, &pair))
 		return EXIT_FAILED;
 	if (cut)
 		(void)fprintf(stderr,
@@ -206,6 +246,119 @@ static int run_node(struct cli *cli, int argc, char *argv[])
 	return make_node(argv[optind], name, days, out ? out : argv[optind]);
 }
 
+/* --- revoke ------------------------------------------------------------------------------------- */
+
+struct serials {
+	char *text; /* of ca.issued, cut into words */
+	const char **at;
+	size_t n;
+};
+
+static void serials_deinit(struct serials *s)
+{
+	free(s->text);
+	free(s->at);
+}
+
+/* The serial number, if the line is of that node. */
+static const char *serial_of(char *line, const char *name)
+{
+	const char *serial = strsep(&line, " "), *until = strsep(&line, " ");
+
+	return until && line && !strcmp(line, name) ? serial : NULL;
+}
+
+static int read_issued(const struct folder *folder, const char *name, struct serials *ret)
+{
+	mode_t mode;
+	char *rest, *line;
+	int r = fresh_read(folder->fd, ISSUED, ISSUED_MAX, &ret->text, &mode);
+
+	if (r < 0 && r != -ENOENT)
+		return cli_error("cannot read %s/" ISSUED ": %s", folder->path,
+				 r == -EINVAL ? "it is no file of text" : strerror(-r));
+	for (rest = ret->text; rest && (line = strsep(&rest, "\n"));) {
+		const char *serial = serial_of(line, name), **more;
+
+		if (!serial)
+			continue;
+		more = realloc(ret->at, (ret->n + 1) * sizeof(*more));
+		if (!more)
+			cli_out_of_memory();
+		ret->at = more;
+		ret->at[ret->n++] = serial;
+	}
+	if (ret->n)
+		return 0;
+	return cli_error("%s/" ISSUED " has no certificate of '%s'; is it the folder of the CA that "
+			 "issued it?",
+			 folder->path, name);
+}
+
+static int read_list(const struct folder *folder, char **ret)
+{
+	mode_t mode;
+	int r = fresh_read(folder->fd, LIST, LIST_MAX, ret, &mode);
+
+	if (r >= 0 || r == -ENOENT)
+		return 0;
+	return cli_error("cannot read %s/" LIST ": %s", folder->path,
+			 r == -EINVAL ? "it is no file of text" : strerror(-r));
+}
+
+static int write_list(const struct folder *folder, const char *text)
+{
+	cleanup(fresh_deinit) struct fresh list = {};
+	int r = fresh_write(folder->fd, LIST, 0644, text, &list);
+
+	if (r >= 0)
+		r = fresh_replace(&list);
+	return r < 0 ? say_written(folder, LIST, r) : 0;
+}
+
+static int revoke_node(const char *path, const char *name)
+{
+	cleanup(folder_deinit) struct folder folder = {.path = path, .fd = -1};
+	cleanup(pki_pair_deinit) struct pki_pair ca = {};
+	cleanup(serials_deinit) struct serials serials = {};
+	cleanup(cli_freep) char *before = NULL;
+	cleanup(cli_freep) char *list = NULL;
+	char why[PKI_WHY_SIZE];
+	size_t n;
+
+	if (read_ca(path, &ca) || open_folder(&folder))
+		return EXIT_FAILED;
+	if (flock(folder.fd, LOCK_EX) < 0) /* nobody's list is lost under another one */
+		return cli_error("cannot lock the folder %s: %s", path, strerror(errno));
+	if (read_list(&folder, &before) || (name && read_issued(&folder, name, &serials)))
+		return EXIT_FAILED;
+	if (pki_revoke(&ca, before, serials.at, serials.n, &list, &n, why) < 0)
+		return cli_error("cannot revoke by the CA in %s: %s", path, why);
+	if (write_list(&folder, list))
+		return EXIT_FAILED;
+	escape_text(stdout, path);
+	(void)printf("/" LIST
+		     ": certificates of the CA that are revoked, %zu more than before; for 'crl' "
+		     "under [tls] in every node's sync.conf\n",
+		     n);
+	return 0;
+}
+
+static int run_revoke(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {OPTION_HELP, {}};
+	const char *name;
+
+	(void)cli_option(cli, argc, argv, LETTERS_COMMON, longs);
+	if (argc - optind < 1 || argc - optind > 2)
+		cli_usage(cli, "'%s' wants the folder of a CA and the name of a node",
+			  cli->verb->name);
+	name = argv[optind + 1]; /* NULL: the end of argv */
+	if (name && !pki_name_is_valid(name))
+		cli_usage(cli, "'%s' cannot be a node", name);
+	return revoke_node(argv[optind], name);
+}
+
 /* --- show --------------------------------------------------------------------------------------- */
 
 static const char *kind(const void *row, bool json)
@@ -226,6 +379,7 @@ static const char *kind(const void *row, bool json)
 
 WORD(name)
 WORD(issuer)
+WORD(serial)
 WORD(from)
 WORD(until)
 WORD(fingerprint)
@@ -234,6 +388,7 @@ static const struct column columns[] = {
 	{"KIND", COLUMN_WORD, .word = kind},
 	{"NAME", COLUMN_WORD, .word = name},
 	{"ISSUER", COLUMN_WORD, .word = issuer},
+	{"SERIAL", COLUMN_WORD, .word = serial},
 	{"FROM", COLUMN_WORD, .word = from},
 	{"UNTIL", COLUMN_WORD, .word = until},
 	{"FINGERPRINT", COLUMN_WORD, .word = fingerprint},
@@ -380,6 +535,14 @@ const struct verb verb_pki_node = {
 		   "     --out DIR          where it is written; DIR of the CA if not given\n",
 	.peer = PEER_NONE,
 	.run = run_node,
+};
+
+const struct verb verb_pki_revoke = {
+	.name = "pki revoke",
+	.args = "DIR [NAME]",
+	.summary = "Revoke all certificates of a node, by the CA in DIR",
+	.peer = PEER_NONE,
+	.run = run_revoke,
 };
 
 const struct verb verb_pki_show = {

@@ -12,6 +12,7 @@
 #define PKI_WHY_SIZE 256
 #define PKI_TEXT_MAX 256
 #define PKI_WRONG_MAX 8
+#define PKI_SERIAL_MAX 64
 #define PKI_DAYS_MAX 3650 /* of a CA; a node has at most what is left of its CA's */
 
 /* PEM. What has a private key is wiped when it is freed. */
@@ -23,6 +24,7 @@ struct pki_pair {
 struct pki_certificate {
 	char name[PKI_TEXT_MAX]; /* of the node, or the subject of what is none's */
 	char issuer[PKI_TEXT_MAX];
+	char serial[PKI_SERIAL_MAX]; /* digits of base 16 */
 	char from[32], until[32]; /* ISO 8601, UTC */
 	char fingerprint[80]; /* "sha256:" and digits */
 	bool is_ca;
@@ -40,6 +42,12 @@ int pki_make_ca(struct pki_pair *ret, char why[PKI_WHY_SIZE]);
 /* *ret_cut: it would outlive its CA, and was shortened. */
 int pki_make_node(const struct pki_pair *ca, const char *name, unsigned days, struct pki_pair *ret,
 		  bool *ret_cut, char why[PKI_WHY_SIZE]);
+/*
+ * The list of what a CA has revoked, as PEM, with those of `serials` that `before`, the last one or NULL, has not; how
+ * many these are goes to *ret_n.
+ */
+int pki_revoke(const struct pki_pair *ca, const char *before, const char *const *serials, size_t n,
+	       char **ret, size_t *ret_n, char why[PKI_WHY_SIZE]);
 /*
  * Reads the certificate that stands at `*pem`, and moves `*pem` behind it; 1: there is none any more. `ca` is
  * the PEM of those that may have issued it, or NULL to not look.

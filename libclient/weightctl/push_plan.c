@@ -21,7 +21,7 @@ struct link {
 	const char *to;
 	uint64_t stripes; /* pairs of interfaces that share the bytes */
 	uint64_t bytes;
-	uint64_t planned; /* on the wire; UINT64_MAX: TLS says later */
+	uint64_t planned; /* with what engines add */
 };
 
 #define LINK(member) offsetof(struct link, member)
@@ -129,18 +129,34 @@ static void print_all_to_all(const struct sums *s, const char *version, size_t n
 	(void)puts("; nothing was sent");
 }
 
+/* ": 16.1 GB over 6 links, 2.0 GB stay on their nodes, in about 9.1 s; nothing was sent" */
+static void print_shards(const struct sums *s, size_t n)
+{
+	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX];
+
+	(void)printf(": %s over %zu link%s, %s stay on their nodes", size_text(a, s->total), n,
+		     n == 1 ? "" : "s", size_text(b, s->changed - s->total));
+	if (s->takes_ns != UINT64_MAX)
+		(void)printf(", in about %s", size_duration(b, s->takes_ns));
+	(void)puts("; nothing was sent");
+}
+
 /* "llama 1.8: 21.0 MB (2.0% of 1.1 GB) to each of 3 nodes, 63.0 MB in all, in about 9.1 s; nothing was sent" */
 static void print_sums(const struct push_plan *p, const char *buffer)
 {
 	const struct sums s = sums_of(p);
 	const char *version = sync_version_text(sync_version_of(p->sums));
 	size_t n = json_array_size(p->links);
-	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX];
+	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX], part[SIZE_TEXT_MAX];
 	const bool is_same = s.total == n * s.changed; /* for all of them */
 
 	escape_name(stdout, buffer);
 	if (s.schedule && !strcmp(s.schedule, "all-to-all")) {
 		print_all_to_all(&s, version, n);
+		return;
+	}
+	if (s.schedule && !strcmp(s.schedule, "shards")) {
+		print_shards(&s, n);
 		return;
 	}
 	if (!n) {
@@ -150,7 +166,7 @@ static void print_sums(const struct push_plan *p, const char *buffer)
 	}
 	(void)printf(" %s: %s", version ? version : "-", size_text(a, s.changed));
 	if (s.changed < s.size)
-		(void)printf(" (%.1f%% of %s)", 100 * (double)s.changed / (double)s.size,
+		(void)printf(" (%s of %s)", size_part(part, s.changed, s.size),
 			     size_text(b, s.size));
 	if (s.by && !strcmp(s.by, "patch"))
 		(void)fputs(is_same ? " as a patch" : ", partly as a patch,", stdout);

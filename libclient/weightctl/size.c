@@ -39,6 +39,28 @@ const char *size_rate(char buf[SIZE_TEXT_MAX], uint64_t bytes, uint64_t ns)
 	return buf;
 }
 
+bool size_percent(uint64_t part, uint64_t whole, double *ret)
+{
+	if (whole == UINT64_MAX || part > whole || !whole)
+		return false;
+	*ret = 100 * (double)part / (double)whole;
+	return true;
+}
+
+const char *size_part(char buf[SIZE_TEXT_MAX], uint64_t part, uint64_t whole)
+{
+	double percent;
+
+	if (!size_percent(part, whole, &percent))
+		return NULL;
+	if (part && percent < 0.1)
+		return "<0.1%";
+	if (part != whole && percent > 99.9)
+		return ">99.9%";
+	(void)snprintf(buf, SIZE_TEXT_MAX, "%.1f%%", percent);
+	return buf;
+}
+
 const char *size_duration(char buf[SIZE_TEXT_MAX], uint64_t ns)
 {
 	uint64_t s = ns / SECOND;

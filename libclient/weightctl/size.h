@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define SIZE_TEXT_MAX 32
@@ -11,6 +12,10 @@
 const char *size_text(char buf[SIZE_TEXT_MAX], uint64_t bytes);
 /* "5.0 GB/s"; "-" for no time at all. */
 const char *size_rate(char buf[SIZE_TEXT_MAX], uint64_t bytes, uint64_t ns);
+/* False: one of them is not known, UINT64_MAX, or there is nothing to be a part of. */
+bool size_percent(uint64_t part, uint64_t whole, double *ret);
+/* "2.0%"; what is hardly anything is "<0.1%", and what is nearly all ">99.9%". NULL where that is false. */
+const char *size_part(char buf[SIZE_TEXT_MAX], uint64_t part, uint64_t whole);
 /* "38 us", "3.2 s", "5 min 12 s", "3 h 20 min", "4 d 2 h". */
 const char *size_duration(char buf[SIZE_TEXT_MAX], uint64_t ns);
 /* One unit, for a narrow column: "12s", "5m", "3h", "4d". */

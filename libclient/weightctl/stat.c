@@ -33,7 +33,7 @@ static const struct column totals[] = {
 
 struct slot {
 	struct weightd_slot_info info;
-	uint32_t huge_percent; /* UINT32_MAX: it is not the host's memory */
+	uint64_t huge[2]; /* bytes, of all; UINT64_MAX: it is not the host's memory */
 };
 
 #define SLOT(member) offsetof(struct slot, info.member)
@@ -74,7 +74,7 @@ static const struct column slots[] = {
 	{"MEMORY", COLUMN_SIZE, SLOT(allocated), .help = "of it, with memory behind it",
 	 .shown = true},
 	{"HUGE", COLUMN_SIZE, SLOT(huge_bytes), .help = "of it, in huge pages when it was made"},
-	{"SHARE", COLUMN_PERCENT, offsetof(struct slot, huge_percent),
+	{"SHARE", COLUMN_PART, offsetof(struct slot, huge),
 	 .help = "the same as a share of the slot", .shown = true},
 	{"READERS", COLUMN_U32, SLOT(n_readers), .help = "attachments", .shown = true},
 	{"USER", COLUMN_WORD, .word = slot_user, .help = "who is charged", .shown = true,
@@ -146,15 +146,12 @@ static int print_slots(struct cli *cli, struct table *table, struct json *json,
 
 	table_begin(table, json, "slots");
 	for (size_t i = 0; (info = weightd_list_slot(list, i)); i++) {
-		struct slot slot = {.info = *info};
+		struct slot slot = {.info = *info, .huge = {info->huge_bytes, info->n_bytes}};
 
 		if (!cli->json)
 			slot.info.device = device_short(cli, info->device);
 		if (strcmp(info->device, "host") != 0)
-			slot.huge_percent = UINT32_MAX;
-		else if (info->n_bytes)
-			slot.huge_percent = (uint32_t)((double)info->huge_bytes * 100 /
-						       (double)info->n_bytes);
+			slot.huge[0] = UINT64_MAX;
 		table_row(table, &slot);
 	}
 	return table_end(table);

@@ -29,38 +29,17 @@ const char *sync_version_text(struct sync_version v)
 
 struct sync_share sync_share_of(const json_t *o)
 {
-	return (struct sync_share){
+	struct sync_share s = {
 		.size = agent_number(o, "size", UINT64_MAX),
 		.changed = agent_number(o, "changed", UINT64_MAX),
 		.patch = agent_number(o, "patch", UINT64_MAX),
 		.differ = agent_number(o, "differ", UINT64_MAX),
 	};
-}
 
-/* What is hardly anything, or nearly all, is not shown as nothing, or all. */
-static const char *part_text(uint64_t part, uint64_t size)
-{
-	static char text[16];
-	double percent = 100 * (double)part / (double)size;
-
-	if (size == UINT64_MAX || part > size || !size)
-		return NULL;
-	if (part && percent < 0.1)
-		return "<0.1%";
-	if (part != size && percent > 99.9)
-		return ">99.9%";
-	(void)snprintf(text, sizeof(text), percent < 100 ? "%.1f%%" : "%.0f%%", percent);
-	return text;
-}
-
-const char *sync_share_text(struct sync_share s)
-{
-	return part_text(s.patch != UINT64_MAX ? s.patch : s.changed, s.size);
-}
-
-const char *sync_density_text(struct sync_share s)
-{
-	return part_text(s.differ, s.size);
+	s.travelled[0] = s.patch != UINT64_MAX ? s.patch : s.changed;
+	s.differed[0] = s.differ;
+	s.travelled[1] = s.differed[1] = s.size;
+	return s;
 }
 
 /* The one id among `rows` that begins with `arg`. */

@@ -23,12 +23,11 @@ struct sync_share {
 	uint64_t changed; /* in leaves that differ */
 	uint64_t patch; /* that travelled instead of those */
 	uint64_t differ; /* in elements that do */
+	uint64_t travelled[2]; /* as COLUMN_PART has it */
+	uint64_t differed[2]; /* the same, as far as a patch knows */
 };
 
 struct sync_share sync_share_of(const json_t *o);
-/* How much of it travelled, or, as far as a patch knows, differed: "2.0%"; NULL: not known. Valid until the next call. */
-const char *sync_share_text(struct sync_share s);
-const char *sync_density_text(struct sync_share s);
 
 /*
  * The sync that `arg` names, by all of its digits or the first few: among those that the agent knows. 0, or

@@ -22,6 +22,7 @@ const struct verb verb_sync_average = {
 		   "     --max-rate BYTES   a second out of each node at most, such as 500M or 1G\n"
 		   "     --dry-run          link all nodes, print what would be sent, and undo it\n"
 		   "     --no-wait          print the name of the sync, and do not wait for its end\n"
+		   "     --queue            wait for the end of what is under way with the buffer\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON,
 	.peer = PEER_AGENT,
 	.run = run,

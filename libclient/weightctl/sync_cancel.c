@@ -23,7 +23,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_sync_cancel = {
 	.name = "sync cancel",
 	.args = "SYNC",
-	.summary = "End a push; every node keeps the version it had",
+	.summary = "End a sync; every node keeps the version it had",
 	.peer = PEER_AGENT,
 	.run = run,
 };

@@ -25,7 +25,9 @@ struct past {
 	struct sync_version version;
 	struct sync_share share;
 	uint64_t n_nodes;
-	uint64_t planned, bytes, kernel; /* on the wire; UINT64_MAX: unknown */
+	uint64_t planned, payload; /* UINT64_MAX: unknown */
+	uint64_t bytes, kernel; /* the same on the wire */
+	uint64_t n_broken; /* attempts whose bytes are in none of these */
 	uint64_t started_ns;
 	uint64_t ended_ns;
 	uint64_t took_ns; /* UINT64_MAX: unknown */
@@ -39,29 +41,17 @@ static const char *version(const void *row, bool json)
 	return sync_version_text(((const struct past *)row)->version);
 }
 
-static const char *share(const void *row, bool json)
-{
-	(void)json;
-	return sync_share_text(((const struct past *)row)->share);
-}
-
-static const char *density(const void *row, bool json)
-{
-	(void)json;
-	return sync_density_text(((const struct past *)row)->share);
-}
-
 static const struct column columns[] = {
 	{"SYNC", COLUMN_TEXT, PAST(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
 	{"KIND", COLUMN_TEXT, PAST(kind),
-	 .help = "push, average, or repair of a node that was behind", .shown = true},
+	 .help = "push, average, reshard, or repair of a node that was behind", .shown = true},
 	{"BUFFER", COLUMN_TEXT, PAST(buffer), .help = "name of the buffer", .shown = true,
 	 .cut = true, .width = 0.2},
 	{"GROUP", COLUMN_TEXT, PAST(group), .help = "of nodes"},
 	{"VERSION", COLUMN_WORD, .word = version, .help = "TERM.NUMBER, the same on every node",
 	 .shown = true},
-	{"TERM", COLUMN_U64, PAST(version.term), .help = "grows with each change of publisher"},
-	{"NUMBER", COLUMN_U64, PAST(version.number), .help = "grows with each push"},
+	{"TERM", COLUMN_VERSION, PAST(version.term), .help = "grows with each change of publisher"},
+	{"NUMBER", COLUMN_VERSION, PAST(version.number), .help = "grows with each push"},
 	{"STATE", COLUMN_TEXT, PAST(state), .help = "committed, failed or planned", .shown = true},
 	{"NODES", COLUMN_U64, PAST(n_nodes), .help = "that took part", .shown = true},
 	{"BYTES", COLUMN_COUNTED, PAST(bytes), .help = "on the wire, as the nodes counted them",
@@ -71,10 +61,14 @@ static const struct column columns[] = {
 	{"PATCH", COLUMN_COUNTED, PAST(share.patch), .help = "bytes that travelled instead of those"},
 	{"DIFFER", COLUMN_COUNTED, PAST(share.differ), .help = "bytes of elements that differed"},
 	{"BY", COLUMN_TEXT, PAST(by), .help = "what travelled: full, leaves or patch"},
-	{"SHARE", COLUMN_WORD, .word = share, .help = "of SIZE, that travelled", .shown = true},
-	{"DENSITY", COLUMN_WORD, .word = density, .help = "of SIZE, that differed by elements"},
-	{"KERNEL", COLUMN_COUNTED, PAST(kernel), .help = "the same, as their kernels did"},
-	{"PLANNED", COLUMN_COUNTED, PAST(planned), .help = "the same before any moved; not of TLS"},
+	{"SHARE", COLUMN_PART, PAST(share.travelled), .help = "of SIZE, that travelled",
+	 .shown = true},
+	{"DENSITY", COLUMN_PART, PAST(share.differed), .help = "of SIZE, that differed by elements"},
+	{"KERNEL", COLUMN_COUNTED, PAST(kernel), .help = "BYTES, as the kernels of the nodes did"},
+	{"PAYLOAD", COLUMN_COUNTED, PAST(payload), .help = "BYTES, without what TLS adds"},
+	{"PLANNED", COLUMN_COUNTED, PAST(planned), .help = "PAYLOAD, before any of it moved"},
+	{"BROKEN", COLUMN_U64, PAST(n_broken),
+	 .help = "attempts broken or cut short; their bytes are in none of these"},
 	{"STARTED", COLUMN_TIME, PAST(started_ns), .help = "when it began (UTC)"},
 	{"ENDED", COLUMN_TIME, PAST(ended_ns), .help = "when it ended (UTC)"},
 	{"AGE", COLUMN_AGE, PAST(ended_ns), .help = "time since it ended", .shown = true},
@@ -107,8 +101,10 @@ static struct past past_of(const json_t *row)
 		.by = agent_text(row, "by"),
 		.n_nodes = count_of(row, "nodes"),
 		.planned = agent_number(row, "planned", UINT64_MAX),
+		.payload = agent_number(row, "payload", UINT64_MAX),
 		.bytes = agent_number(row, "bytes", UINT64_MAX),
 		.kernel = agent_number(row, "kernel", UINT64_MAX),
+		.n_broken = agent_number(row, "broken", 0),
 		.started_ns = agent_number(row, "started_ns", 0),
 		.ended_ns = agent_number(row, "ended_ns", 0),
 		.took_ns = UINT64_MAX,
@@ -177,7 +173,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_sync_history = {
 	.name = "sync history",
 	.args = "",
-	.summary = "Show what was pushed and repaired, the latest first",
+	.summary = "Show what was brought to nodes, the latest first",
 	.options = " -c, --count COUNT      how many of them (20)\n" HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_AGENT,

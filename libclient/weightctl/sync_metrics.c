@@ -134,6 +134,10 @@ static int write_file(const char *path, const char *text)
 	if (fd >= 0)
 		(void)close(fd);
 	free(folder);
+	if (r == -EEXIST)
+		return cli_error("cannot replace %s: it is no regular file; without --output it is "
+				 "printed",
+				 path);
 	return r < 0 ? cli_error("cannot write %s: %s", path, strerror(-r)) : 0;
 }
 

@@ -15,6 +15,7 @@
 
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/pulse.h"
 #include "libclient/weightctl/push_plan.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/size.h"
@@ -28,6 +29,8 @@ enum {
 	OPTION_POLICY,
 	OPTION_MAX_RATE,
 	OPTION_NO_WAIT,
+	OPTION_WAIT_ALL,
+	OPTION_QUEUE,
 	OPTION_DRY_RUN,
 };
 
@@ -36,28 +39,28 @@ struct push {
 	const struct pushing *kind;
 	struct agent agent;
 	struct target target;
-	const char *group; /* NULL: the only one that the buffer belongs to */
-	const char *policy; /* NULL: that of the group */
-	uint64_t max_rate; /* 0: none */
-	bool no_wait;
-	bool is_dry;
-	bool quiet;
+	struct push_options options;
+	json_t *queued; /* what it waits for; NULL: it does not */
+	json_t *more; /* that it is asked for; NULL: nothing */
 	char sync[SYNC_ID_MAX];
 	json_t *nodes; /* by name: what was last heard of each */
 	json_t *outcome; /* NULL: not yet */
 	struct push_plan plan;
 	json_t *reached; /* how it ended at each node */
 	uint64_t started_ns;
+	bool has_sent;
 	struct progress progress;
 };
 
 static void push_deinit(struct push *p)
 {
 	agent_deinit(&p->agent);
+	json_decref(p->more);
 	json_decref(p->nodes);
 	json_decref(p->outcome);
 	push_plan_deinit(&p->plan);
 	json_decref(p->reached);
+	json_decref(p->queued);
 }
 
 /* What the nodes go through, in this order; those at the same step have the same text. */
@@ -102,6 +105,7 @@ static void show(struct push *p)
 {
 	double n = 0, done = 0, expected = 0;
 	size_t step = N_STEPS;
+	bool is_sending;
 	const char *name;
 	json_t *node;
 
@@ -118,7 +122,11 @@ static void show(struct push *p)
 	}
 	if (step == N_STEPS)
 		return;
-	if (strcmp(steps[step].text, PROGRESS_SEND) != 0)
+	is_sending = strcmp(steps[step].text, PROGRESS_SEND) == 0;
+	if (p->has_sent && step < step_of("bytes"))
+		return; /* another epoch brings the rest: that is no end of the sending */
+	p->has_sent |= is_sending;
+	if (!is_sending)
 		progress_update(&p->progress, steps[step].text, 0, 0);
 	else
 		progress_update(&p->progress, PROGRESS_SEND, (uint64_t)(done / n),
@@ -134,7 +142,7 @@ static void on_phase(struct push *p, json_t *event)
 	if (!node || (json_object_size(p->nodes) >= NODES_MAX && !json_object_get(p->nodes, node)))
 		return;
 	before = json_object_get(p->nodes, node);
-	if (is_lost(phase) && !is_lost(agent_text(before, "phase")) && !p->quiet) {
+	if (is_lost(phase) && !is_lost(agent_text(before, "phase")) && !p->options.quiet) {
 		progress_finish(&p->progress);
 		if (why && sync_begins_with(why, node))
 			(void)cli_error("%s", why);
@@ -162,8 +170,10 @@ static int on_packet(struct push *p, json_t *packet)
 {
 	const char *sync = agent_text(packet, "sync"), *event = agent_text(packet, "event");
 
-	if (sync && !*p->sync)
+	if (sync && !*p->sync) {
 		(void)snprintf(p->sync, sizeof(p->sync), "%s", sync);
+		p->started_ns = progress_now_ns();
+	}
 	if (agent_text(packet, "state") &&
 	    (agent_is_end(packet) || (event && !strcmp(event, "end")))) {
 		json_decref(p->outcome);
@@ -172,6 +182,9 @@ static int on_packet(struct push *p, json_t *packet)
 	} else if (agent_error(packet)) {
 		progress_finish(&p->progress);
 		return cli_error("%s", agent_error(packet));
+	} else if (event && !strcmp(event, "queued")) {
+		json_decref(p->queued);
+		p->queued = json_incref(packet);
 	} else if (event && !strcmp(event, "phase")) {
 		on_phase(p, packet);
 	} else if (event && !strcmp(event, "plan")) {
@@ -186,33 +199,31 @@ static int on_packet(struct push *p, json_t *packet)
 static int leave(struct push *p, int signal)
 {
 	progress_finish(&p->progress);
+	if (!*p->sync) {
+		(void)cli_error("the %s had not begun, and will not", p->kind->what);
+		return EXIT_SIGNAL + signal;
+	}
 	(void)cli_error("the %s goes on; 'weightctl sync status %s' shows how far it is, "
 			"'weightctl sync cancel %s' ends it",
-			p->is_dry ? "dry run" : p->kind->what, p->sync, p->sync);
+			p->options.is_dry ? "dry run" : p->kind->what, p->sync, p->sync);
 	return EXIT_SIGNAL + signal;
 }
 
-static int wait_for_end(struct push *p, int signal_fd)
+/* 0, AGENT_END, or EXIT_FAILED. */
+static int take(struct push *p, struct pulse *pulse)
 {
-	struct pollfd fds[] = {
-		{.fd = p->agent.fd, .events = POLLIN},
-		{.fd = signal_fd, .events = POLLIN},
-	};
-	int r = 0, signal;
+	cleanup(agent_decrefp) json_t *packet = NULL;
+	int r = agent_take(&p->agent, &packet);
 
-	while (r == 0) {
-		cleanup(agent_decrefp) json_t *packet = NULL;
-
-		(void)poll(fds, 2, -1);
-		signal = signals_take(signal_fd);
-		if (signal)
-			return leave(p, signal);
-		r = agent_take(&p->agent, &packet);
-		if (r == 0)
-			r = on_packet(p, packet);
-		else if (r == -EAGAIN)
-			r = 0;
-		else
+	if (r == 0) {
+		pulse_heard(pulse);
+		return on_packet(p, packet);
+	}
+	if (r == -EAGAIN)
+		r = pulse_look(pulse);
+	if (r != 0) {
+		progress_finish(&p->progress);
+		if (*p->sync)
 			(void)cli_error(
 				"it may go on without; 'weightctl sync history' will tell how %s ended",
 				p->sync);
@@ -220,33 +231,60 @@ static int wait_for_end(struct push *p, int signal_fd)
 	return r;
 }
 
+static int wait_for_end(struct push *p, int signal_fd)
+{
+	cleanup(pulse_deinit) struct pulse pulse;
+	int r = 0, signal;
+
+	pulse_init(&pulse, p->cli);
+	while (r == 0) {
+		struct pollfd fds[] = {
+			{.fd = p->agent.fd, .events = POLLIN},
+			{.fd = signal_fd, .events = POLLIN},
+			{.fd = pulse.agent.fd, .events = POLLIN},
+		};
+
+		(void)poll(fds, 3, pulse_timeout_ms(&pulse));
+		signal = signals_take(signal_fd);
+		if (signal)
+			return leave(p, signal);
+		r = take(p, &pulse);
+	}
+	return r;
+}
+
 static json_t *request_of(const struct push *p)
 {
 	const struct pushing *k = p->kind;
-	const char *op = p->is_dry && k->dry_op ? k->dry_op : k->op;
+	const char *op = p->options.is_dry && k->dry_op ? k->dry_op : k->op;
 	json_t *request = json_pack("{s:s, s:s, s:s?, s:s?, s:I, s:b}", "op", op, "buffer",
-				    p->target.name, "group", p->group, "policy", p->policy,
-				    "max_rate", (json_int_t)p->max_rate, "wait", !p->no_wait);
+				    p->target.name, "group", p->options.group, "policy",
+				    p->options.policy, "max_rate", (json_int_t)p->options.max_rate,
+				    "wait", !p->options.no_wait);
 	int r = 0;
 
 	if (!k->makes)
 		r = json_object_set_new(request, "version",
 					json_integer((json_int_t)p->target.version));
-	else if (p->is_dry)
+	else if (p->options.is_dry)
 		r = json_object_set_new(request, "dry", json_true());
-	if (r < 0)
+	if (r == 0 && !p->options.wait_all && !k->makes)
+		r = json_object_set_new(request, "slow", json_false());
+	if (r == 0 && p->options.queue)
+		r = json_object_set_new(request, "queue", json_true());
+	if (r < 0 || (p->more && json_object_update(request, p->more) < 0))
 		cli_out_of_memory();
 	return request;
 }
 
-/* Until the agent gave it a name. AGENT_END: it said no more than that. */
+/* Until the agent gave it a name, or a place in its queue. AGENT_END: it said no more than that. */
 static int begin(struct push *p)
 {
 	int r = 0;
 
 	if (agent_open(p->cli, &p->agent) || agent_ask(&p->agent, request_of(p)))
 		return EXIT_FAILED;
-	while (r == 0 && !*p->sync) {
+	while (r == 0 && !*p->sync && !p->queued) {
 		cleanup(agent_decrefp) json_t *packet = NULL;
 
 		r = agent_next(&p->agent, &packet);
@@ -266,7 +304,9 @@ struct pushed {
 	const char *by;
 	struct sync_version version;
 	struct sync_share share;
-	uint64_t planned, bytes, kernel; /* on the wire; UINT64_MAX: unknown */
+	uint64_t planned, payload; /* UINT64_MAX: unknown */
+	uint64_t bytes, kernel; /* the same on the wire */
+	uint64_t n_broken; /* attempts whose bytes are in none of these */
 	uint64_t elapsed_ns;
 };
 
@@ -292,8 +332,10 @@ static const struct column columns[] = {
 	COLUMN("PATCH", COLUMN_COUNTED, PUSHED(share.patch)),
 	COLUMN("DIFFER", COLUMN_COUNTED, PUSHED(share.differ)),
 	COLUMN("PLANNED", COLUMN_COUNTED, PUSHED(planned)),
+	COLUMN("PAYLOAD", COLUMN_COUNTED, PUSHED(payload)),
 	COLUMN("BYTES", COLUMN_COUNTED, PUSHED(bytes)),
 	COLUMN("KERNEL", COLUMN_COUNTED, PUSHED(kernel)),
+	COLUMN("BROKEN", COLUMN_U64, PUSHED(n_broken)),
 	COLUMN("ELAPSED", COLUMN_DURATION, PUSHED(elapsed_ns)),
 	{},
 };
@@ -346,7 +388,8 @@ static bool is_committed(const char *state)
 /* As much as was wanted came out. */
 static bool is_good(const struct push *p, const char *state)
 {
-	return p->is_dry ? state && !strcmp(state, "planned") && p->plan.sums : is_committed(state);
+	return p->options.is_dry ? state && !strcmp(state, "planned") && p->plan.sums
+				 : is_committed(state);
 }
 
 static void print_json(const struct push *p, const struct pushed *pushed, const json_t *nodes)
@@ -356,8 +399,8 @@ static void print_json(const struct push *p, const struct pushed *pushed, const 
 	size_t i;
 
 	json_open(&json, NULL, '{');
-	column_json_all(p->is_dry ? planned_columns : columns, pushed, &json);
-	if (p->is_dry)
+	column_json_all(p->options.is_dry ? planned_columns : columns, pushed, &json);
+	if (p->options.is_dry)
 		push_plan_json(&p->plan, &json);
 	json_open(&json, "nodes", '[');
 	json_array_foreach(nodes, i, node)
@@ -374,20 +417,27 @@ static void print_json(const struct push *p, const struct pushed *pushed, const 
 
 /*
  * "llama 1.7 on 3 of 3 nodes in 9.1 s, 4.0% of 16.1 GB as a patch", or "the mean of 3" where it was made of theirs, and a
- * line for each that has it not.
+ * line for each that has it not, and where that is only for now, how to see more.
  */
 static void print_text(const struct push *p, const struct pushed *pushed, const json_t *nodes)
 {
-	char text[SIZE_TEXT_MAX];
-	const char *v = version(pushed, false), *share = sync_share_text(pushed->share);
+	const uint64_t *travelled = pushed->share.travelled;
+	char text[SIZE_TEXT_MAX], part[SIZE_TEXT_MAX];
+	const char *v = version(pushed, false);
+	const char *share = size_part(part, travelled[0], travelled[1]);
+	bool goes_on = false;
 	size_t i, n = 0;
 	const json_t *node;
 
 	json_array_foreach(nodes, i, node) n += is_committed(agent_text(node, "state"));
 	escape_name(stdout, pushed->buffer);
-	(void)printf(" %s on %zu of %zu nodes in %s", v ? v : "-", n, json_array_size(nodes),
+	if (v)
+		(void)printf(" %s", v);
+	(void)printf(" on %zu of %zu nodes in %s", n, json_array_size(nodes),
 		     size_duration(text, pushed->elapsed_ns));
-	if (p->kind->makes)
+	if (p->kind->made)
+		(void)printf(", %s", p->kind->made);
+	else if (p->kind->makes)
 		(void)printf(", the mean of %zu", n);
 	else if (share)
 		(void)printf(", %s of %s%s", share, size_text(text, pushed->share.size),
@@ -402,7 +452,10 @@ static void print_text(const struct push *p, const struct pushed *pushed, const 
 				 reached.why     ? reached.why
 				 : reached.state ? reached.state
 						 : "unknown");
+		goes_on |= step_of(reached.state) < N_STEPS && !is_committed(reached.state);
 	}
+	if (goes_on)
+		(void)printf("'weightctl sync status %s' shows how far\n", pushed->sync);
 }
 
 static int finish(struct push *p)
@@ -416,8 +469,10 @@ static int finish(struct push *p)
 		.share = sync_share_of(p->outcome),
 		.by = agent_text(p->outcome, "by"),
 		.planned = agent_number(p->outcome, "planned", UINT64_MAX),
+		.payload = agent_number(p->outcome, "payload", UINT64_MAX),
 		.bytes = agent_number(p->outcome, "bytes", UINT64_MAX),
 		.kernel = agent_number(p->outcome, "kernel", UINT64_MAX),
+		.n_broken = agent_number(p->outcome, "broken", 0),
 		.elapsed_ns = progress_now_ns() - p->started_ns,
 	};
 	const json_t *nodes = p->reached;
@@ -430,9 +485,9 @@ static int finish(struct push *p)
 					 p->kind->what);
 	if (p->cli->json)
 		print_json(p, &pushed, nodes);
-	else if (p->is_dry)
+	else if (p->options.is_dry)
 		return push_plan_print(&p->plan, p->cli, p->target.name);
-	else if (!p->quiet)
+	else if (!p->options.quiet)
 		print_text(p, &pushed, nodes);
 	return 0;
 }
@@ -446,11 +501,18 @@ static int say_begun(const struct push *p)
 		json_open(&json, NULL, '{');
 		json_put_string(&json, "sync", p->sync);
 		json_close(&json, '}');
-	} else if (!p->quiet) {
+	} else if (!p->options.quiet) {
 		escape_text(stdout, p->sync);
 		(void)fputc('\n', stdout);
 	}
 	return 0;
+}
+
+static void tell_queued(const struct push *p)
+{
+	const char *why = agent_text(p->queued, "why");
+
+	(void)cli_error("waiting: %s", why ? why : "another sync is under way");
 }
 
 static int push(struct push *p)
@@ -467,16 +529,36 @@ static int push(struct push *p)
 		return r == AGENT_END ? cli_error("weightd-sync began no %s, and does not say why",
 						  p->kind->what)
 				      : r;
-	if (p->no_wait)
+	if (p->options.no_wait)
 		return say_begun(p);
 	if (r == 0) {
 		signal_fd = signals_open();
 		if (signal_fd < 0)
 			return cli_error("cannot watch for signals: %s", strerror(-signal_fd));
+		if (p->queued && !p->options.quiet)
+			tell_queued(p);
 		r = wait_for_end(p, signal_fd);
 		(void)close(signal_fd);
 	}
 	return r == AGENT_END ? finish(p) : r;
+}
+
+int sync_push_ask(const struct cli *cli, const struct pushing *kind, const struct target *target,
+		  const struct push_options *options, json_t *more)
+{
+	cleanup(push_deinit) struct push p = {.cli = cli,
+					      .kind = kind,
+					      .agent.fd = -1,
+					      .target = *target,
+					      .options = *options,
+					      .more = more};
+
+	if (options->is_dry && options->no_wait)
+		cli_usage(cli, "--dry-run waits for its plan; --no-wait makes no sense with it");
+	if (options->queue && options->no_wait)
+		cli_usage(cli, "--queue waits for its turn; --no-wait makes no sense with it");
+	progress_init(&p.progress, target->name, options->quiet);
+	return push(&p);
 }
 
 int sync_push_run(struct cli *cli, int argc, char *argv[], const struct pushing *kind)
@@ -486,39 +568,47 @@ int sync_push_run(struct cli *cli, int argc, char *argv[], const struct pushing 
 		{"policy", required_argument, NULL, OPTION_POLICY},
 		{"max-rate", required_argument, NULL, OPTION_MAX_RATE},
 		{"no-wait", no_argument, NULL, OPTION_NO_WAIT},
+		{"wait-all", no_argument, NULL, OPTION_WAIT_ALL},
+		{"queue", no_argument, NULL, OPTION_QUEUE},
 		{"dry-run", no_argument, NULL, OPTION_DRY_RUN},
 		{"quiet", no_argument, NULL, 'q'},
 		OPTIONS_JSON,
 		OPTIONS_AGENT,
 		{},
 	};
-	cleanup(push_deinit) struct push p = {.cli = cli, .kind = kind, .agent.fd = -1};
+	struct push_options o = {};
+	struct target target;
 	int option;
 
 	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "q", longs)) >= 0) {
 		if (option == OPTION_GROUP)
-			p.group = optarg;
+			o.group = optarg;
 		else if (option == OPTION_POLICY)
-			p.policy = policy(cli, optarg);
+			o.policy = policy(cli, optarg);
 		else if (option == OPTION_MAX_RATE)
-			p.max_rate = cli_bytes(cli, "--max-rate", optarg);
+			o.max_rate = cli_bytes(cli, "--max-rate", optarg);
 		else if (option == OPTION_NO_WAIT)
-			p.no_wait = true;
+			o.no_wait = true;
+		else if (option == OPTION_WAIT_ALL)
+			o.wait_all = true;
+		else if (option == OPTION_QUEUE)
+			o.queue = true;
 		else if (option == OPTION_DRY_RUN)
-			p.is_dry = true;
+			o.is_dry = true;
 		else
-			p.quiet = true;
+			o.quiet = true;
 	}
 	if (argc - optind != 1)
 		cli_usage(cli, "'%s' wants one buffer", cli->verb->name);
-	if (p.is_dry && p.no_wait)
-		cli_usage(cli, "--dry-run waits for its plan; --no-wait makes no sense with it");
-	p.target = cli_target(cli, argv[optind]);
-	if (kind->makes && p.target.version)
+	if (o.wait_all && (kind->makes || o.no_wait))
+		cli_usage(cli, "--wait-all makes no sense with %s",
+			  kind->makes ? "what all nodes make together: nobody is left behind"
+				      : "--no-wait");
+	target = cli_target(cli, argv[optind]);
+	if (kind->makes && target.version)
 		cli_usage(cli, "'%s' takes the newest version of each node; name the buffer alone",
 			  cli->verb->name);
-	progress_init(&p.progress, p.target.name, p.quiet);
-	return push(&p);
+	return sync_push_ask(cli, kind, &target, &o, NULL);
 }
 
 static int run(struct cli *cli, int argc, char *argv[])
@@ -537,6 +627,8 @@ const struct verb verb_sync_push = {
 		   "     --max-rate BYTES   a second over each link at most, such as 500M or 1G\n"
 		   "     --dry-run          prepare all nodes, print what would be sent, and undo it\n"
 		   "     --no-wait          print the name of the sync, and do not wait for its end\n"
+		   "     --wait-all         wait for nodes that are slow, too\n"
+		   "     --queue            wait for the end of what is under way with the buffer\n"
 		   " -q, --quiet            no progress and no closing line\n" HELP_JSON,
 	.peer = PEER_AGENT,
 	.run = run,

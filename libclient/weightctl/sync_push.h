@@ -3,14 +3,32 @@
  */
 #pragma once
 
+#include <jansson.h>
+
 #include "libclient/weightctl/cli.h"
 
 struct pushing {
 	const char *what; /* "push", in sentences */
 	const char *op; /* of the request */
 	const char *dry_op; /* the same, only planned; NULL: the request says "dry" */
-	bool makes; /* a version that is not there before, so that none can be named */
+	bool makes; /* what is not there before: no version can be named, no node is left behind */
+	const char *made; /* what that is, for people; NULL: the mean of what nodes have */
 };
+
+struct push_options {
+	const char *group; /* NULL: the only one that the buffer belongs to */
+	const char *policy; /* NULL: that of the group */
+	uint64_t max_rate; /* 0: none */
+	bool no_wait;
+	bool wait_all; /* for nodes that are slow, too */
+	bool queue; /* behind what is under way with the buffer */
+	bool is_dry;
+	bool quiet;
+};
+
+/* Asks for it, and waits for its end. `more` are fields of the request, and stolen; NULL: none. */
+int sync_push_ask(const struct cli *cli, const struct pushing *kind, const struct target *target,
+		  const struct push_options *options, json_t *more);
 
 /* As a verb runs; it has the options of sync push. */
 int sync_push_run(struct cli *cli, int argc, char *argv[], const struct pushing *kind);

@@ -1,9 +1,9 @@
 /*
- * weightctl sync reshard: which bytes have to go where for a model in shards on some nodes to lie in other shards on
- * others.
+ * weightctl sync reshard, gather and scatter: a model in shards on some nodes comes to lie in other shards on others.
  *
- * Nobody but the local weightd is asked, and that for layouts alone: the arithmetic is ipc/reshard's, the same that an
- * engine's plan is made by.
+ * The agent does it, with what the nodes have. A dry run that says of no buffer that it is to be made asks nobody but
+ * the local weightd, and that for layouts alone: the arithmetic is ipc/reshard's, the same that an agent's plan is
+ * made by.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,19 +13,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ipc/reshard/reshard.h"
+#include "ipc/reshard/tensor.h"
+#include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/size.h"
+#include "libclient/weightctl/sync_push.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
 
-#define NODE_NAME_MAX 63
+#define NODE_NAME_MAX 42 /* as on a certificate */
 
 enum {
 	OPTION_SPLIT = OPTION_OWN,
 	OPTION_RANKS,
 	OPTION_ONTO,
 	OPTION_DRY_RUN,
+	OPTION_INTO,
+	OPTION_GROUP,
+	OPTION_MAX_RATE,
+	OPTION_NO_WAIT,
+	OPTION_QUEUE,
 };
+
+/* Of which every request to an agent has to fit into one packet, with all else that it says. */
+#define ASKED_SPLIT_MAX ((size_t)40 << 10)
 
 /* Nodes by rank. */
 struct ranks {
@@ -117,8 +127,8 @@ static int read_file(const char *path, char *to, size_t max, size_t *ret_size)
 	return r;
 }
 
-/* 0, or EXIT_FAILED after telling why. */
-static int take_split(struct plan *p, const char *path)
+/* Also as JSON. 0, or EXIT_FAILED after telling why. */
+static int take_split(struct plan *p, const char *path, json_t **ret)
 {
 	cleanup(cli_freep) char *text = malloc(SPLIT_SIZE_MAX + 1);
 	char why[SPLIT_WHY_SIZE];
@@ -132,6 +142,9 @@ static int take_split(struct plan *p, const char *path)
 		return cli_error("cannot read '%s': %s", path, strerror(-r));
 	if (split_read(text, size, &p->split, why) < 0)
 		return cli_error("%s: %s", path, why);
+	*ret = json_loadb(text, size, 0, NULL);
+	if (!*ret)
+		cli_out_of_memory();
 	return 0;
 }
 
@@ -148,16 +161,7 @@ static struct reshard_layout layout_of(const struct weightd_buffer *b)
 		cli_out_of_memory();
 	(void)weightd_buffer_data(b, &l.n_bytes);
 	for (uint32_t i = 0; i < n && weightd_buffer_tensor(b, i, &t) >= 0; i++)
-		tensors[i] = (struct reshard_tensor){
-			.name = t.name,
-			.dtype = weightd_dtype_name(t.dtype),
-			.bits = weightd_dtype_bits(t.dtype),
-			.role = t.role,
-			.tied_to = t.tied_to == WEIGHTD_NOT_TIED ? RESHARD_NOT_TIED : t.tied_to,
-			.n_dims = t.n_dims,
-			.shape = t.shape,
-			.offset = t.offset,
-		};
+		tensors[i] = reshard_tensor_of(&t);
 	return l;
 }
 
@@ -393,14 +397,83 @@ static int print(const struct plan *p, const struct cli *cli, struct table *tabl
 	return r;
 }
 
-/* --- The verb ----------------------------------------------------------------------------------- */
+/* --- What the agent is asked ------------------------------------------------------------------- */
+
+/* What differs between the verbs. */
+struct kind {
+	const char *what;
+	bool from_one;
+	bool onto_one;
+};
 
 struct asked {
+	const struct kind *kind;
 	char *split;
 	char *ranks;
 	char *onto;
-	bool dry_run;
+	char *into;
+	struct push_options options;
 };
+
+static json_t *sources_of(const struct plan *p, const struct target *targets, size_t n)
+{
+	json_t *rows = json_array();
+
+	for (unsigned i = 0; i < p->sources.n; i++) {
+		const struct target *t = &targets[n == 1 ? 0 : i];
+
+		json_array_append_new(rows, json_pack("{s:s, s:s, s:I}", "node",
+						      p->nodes[p->sources.nodes[i]], "buffer",
+						      t->name, "version", (json_int_t)t->version));
+	}
+	return rows;
+}
+
+static json_t *names_of(const struct plan *p, const struct ranks *ranks)
+{
+	json_t *names = json_array();
+
+	for (unsigned i = 0; i < ranks->n; i++)
+		json_array_append_new(names, json_string(p->nodes[ranks->nodes[i]]));
+	return names;
+}
+
+/* Steals `split`. */
+static int ask(const struct cli *cli, const struct asked *a, const struct plan *p,
+	       const struct target *targets, size_t n, json_t *split)
+{
+	const struct target into = {.name = cli_name(cli, a->into)};
+	char made[64];
+	const struct pushing kind = {
+		.what = a->kind->what, .op = "reshard", .makes = true, .made = made};
+	json_t *more;
+
+	if (json_dumpb(split, NULL, 0, JSON_COMPACT) > ASKED_SPLIT_MAX) {
+		json_decref(split);
+		return cli_error("%s has more than the %zu KiB that weightd-sync can be asked with; "
+				 "patterns such as \"*.weight\" take fewer rules",
+				 a->split, ASKED_SPLIT_MAX >> 10);
+	}
+	more = json_pack("{s:o, s:o, s:o}", "sources", sources_of(p, targets, n), "targets",
+			 names_of(p, &p->targets), "split", split);
+	if (!more)
+		cli_out_of_memory();
+	(void)snprintf(made, sizeof(made), "%u shard%s out of %u", p->targets.n,
+		       p->targets.n == 1 ? "" : "s", p->sources.n);
+	return sync_push_ask(cli, &kind, &into, &a->options, more);
+}
+
+/* --- The verbs ---------------------------------------------------------------------------------- */
+
+static void check_kind(const struct cli *cli, const struct kind *k, const struct plan *p)
+{
+	if (k->from_one && p->sources.n != 1)
+		cli_usage(cli, "'%s' is from one node, which --ranks names; use 'sync reshard'",
+			  cli->verb->name);
+	if (k->onto_one && p->targets.n != 1)
+		cli_usage(cli, "'%s' is onto one node, which --onto names; use 'sync reshard'",
+			  cli->verb->name);
+}
 
 static void check(const struct asked *a, const struct cli *cli, struct plan *p, size_t n_layouts)
 {
@@ -409,70 +482,161 @@ static void check(const struct asked *a, const struct cli *cli, struct plan *p, 
 			  "'%s' wants --split, --ranks and --onto, such as --split split.json --ranks "
 			  "\"a b c d\" --onto \"e f\"",
 			  cli->verb->name);
-	if (!a->dry_run)
-		cli_usage(cli, "'%s' can plan, and nothing else: add --dry-run", cli->verb->name);
+	if (!a->into && !a->options.is_dry)
+		cli_usage(cli,
+			  "'%s' wants the name of the buffer to make, such as --into tp2; or --dry-run",
+			  cli->verb->name);
+	if (a->into && (cli->device || cli->columns || cli->noheadings || cli->bytes))
+		cli_usage(cli,
+			  "--device and what tables show go with --dry-run without --into, which "
+			  "asks the local weightd alone");
+	if (!a->into &&
+	    (a->options.group || a->options.max_rate || a->options.no_wait || a->options.queue))
+		cli_usage(cli, "--group, --max-rate, --queue and --no-wait go with --into");
 	take_nodes(p, cli, "--ranks", a->ranks, &p->sources);
 	take_nodes(p, cli, "--onto", a->onto, &p->targets);
+	check_kind(cli, a->kind, p);
 	if (p->n_nodes > MOVES_NODES_MAX)
 		cli_usage(cli, "%u nodes are more than the %d that can take part", p->n_nodes,
 			  MOVES_NODES_MAX);
 	if (n_layouts != 1 && n_layouts != p->sources.n)
 		cli_usage(cli,
-			  "'%s' wants the buffer of each of the %u --ranks, or one that has the tensors "
-			  "whole, not %zu",
+			  "'%s' wants the buffer of each of the %u --ranks, or one name for all of "
+			  "them, not %zu",
 			  cli->verb->name, p->sources.n, n_layouts);
 }
 
-static int run(struct cli *cli, int argc, char *argv[])
+static int plan_alone(struct cli *cli, struct plan *p, const struct target *targets, size_t n)
+{
+	cleanup(table_deinit) struct table table = {};
+	char why[RESHARD_WHY_SIZE];
+
+	table_init(&table, cli, columns);
+	if (take_layouts(p, cli, targets, n))
+		return EXIT_FAILED;
+	if (reshard_init(&p->reshard, &p->split, p->layouts, p->sources.n, p->targets.n, why) < 0 ||
+	    reshard_moves(&p->reshard, p->sources.nodes, p->targets.nodes, p->n_nodes, &p->moves,
+			  why) < 0)
+		return cli_error("%s", why);
+	return print(p, cli, &table);
+}
+
+static void take_option(const struct cli *cli, struct asked *a, int option)
+{
+	if (option == OPTION_SPLIT)
+		a->split = optarg;
+	else if (option == OPTION_RANKS)
+		a->ranks = optarg;
+	else if (option == OPTION_ONTO)
+		a->onto = optarg;
+	else if (option == OPTION_INTO)
+		a->into = optarg;
+	else if (option == OPTION_GROUP)
+		a->options.group = optarg;
+	else if (option == OPTION_MAX_RATE)
+		a->options.max_rate = cli_bytes(cli, "--max-rate", optarg);
+	else if (option == OPTION_NO_WAIT)
+		a->options.no_wait = true;
+	else if (option == OPTION_QUEUE)
+		a->options.queue = true;
+	else if (option == OPTION_DRY_RUN)
+		a->options.is_dry = true;
+	else
+		a->options.quiet = true;
+}
+
+static int run_kind(struct cli *cli, int argc, char *argv[], const struct kind *kind)
 {
 	static const struct option longs[] = {
 		{"split", required_argument, NULL, OPTION_SPLIT},
 		{"ranks", required_argument, NULL, OPTION_RANKS},
 		{"onto", required_argument, NULL, OPTION_ONTO},
+		{"into", required_argument, NULL, OPTION_INTO},
+		{"group", required_argument, NULL, OPTION_GROUP},
+		{"max-rate", required_argument, NULL, OPTION_MAX_RATE},
 		{"dry-run", no_argument, NULL, OPTION_DRY_RUN},
+		{"no-wait", no_argument, NULL, OPTION_NO_WAIT},
+		{"queue", no_argument, NULL, OPTION_QUEUE},
+		{"quiet", no_argument, NULL, 'q'},
+		{"socket", required_argument, NULL, OPTION_SOCKET},
 		OPTIONS_DEVICE,
 		OPTIONS_TABLE,
-		OPTIONS_COMMON,
+		OPTIONS_AGENT,
 		{},
 	};
 	cleanup(plan_deinit) struct plan p = {};
-	cleanup(table_deinit) struct table table = {};
 	cleanup(cli_freep) struct target *targets = NULL;
-	char why[RESHARD_WHY_SIZE];
-	struct asked a = {};
+	cleanup(agent_decrefp) json_t *split = NULL;
+	struct asked a = {.kind = kind};
 	size_t n;
 	int option;
 
-	while ((option = cli_option(cli, argc, argv, LETTERS_TABLE, longs)) >= 0) {
-		if (option == OPTION_SPLIT)
-			a.split = optarg;
-		else if (option == OPTION_RANKS)
-			a.ranks = optarg;
-		else if (option == OPTION_ONTO)
-			a.onto = optarg;
-		else
-			a.dry_run = true;
-	}
+	while ((option = cli_option(cli, argc, argv, LETTERS_TABLE "q", longs)) >= 0)
+		take_option(cli, &a, option);
 	targets = cli_targets(cli, argc, argv, &n);
 	check(&a, cli, &p, n);
-	table_init(&table, cli, columns);
-	if (take_split(&p, a.split) || take_layouts(&p, cli, targets, n))
+	if (take_split(&p, a.split, &split))
 		return EXIT_FAILED;
-	if (reshard_init(&p.reshard, &p.split, p.layouts, p.sources.n, p.targets.n, why) < 0 ||
-	    reshard_moves(&p.reshard, p.sources.nodes, p.targets.nodes, p.n_nodes, &p.moves, why) < 0)
-		return cli_error("%s", why);
-	return print(&p, cli, &table);
+	return a.into ? ask(cli, &a, &p, targets, n, json_incref(split))
+		      : plan_alone(cli, &p, targets, n);
+}
+
+#define ARGS "NAME[@VERSION]..."
+#define OPTIONS                                                                                    \
+	"     --split FILE       JSON: which tensors are split along which dimension\n"            \
+	"     --ranks NODES      who has the shards now, by rank, such as \"a b c d\"\n"           \
+	"     --onto NODES       who is to have them, by rank, such as \"e f\"\n"                  \
+	"     --into BUFFER      what they are called there\n"                                     \
+	"     --group GROUP      the group; the only one it fits into if not given\n"              \
+	"     --max-rate BYTES   a second out of each node at most, such as 500M or 1G\n"          \
+	"     --dry-run          link all nodes, print what would be sent, and undo it;\n"         \
+	"                        without --into, plan by the local weightd alone\n"                \
+	"     --no-wait          print the name of the sync, and do not wait for its end\n"        \
+	"     --queue            wait for the end of what is under way with the buffer\n"          \
+	" -q, --quiet            no progress and no closing line\n"                                \
+	"     --socket PATH      socket of the server, for --dry-run without --into\n" HELP_DEVICE HELP_TABLE
+
+static int run_reshard(struct cli *cli, int argc, char *argv[])
+{
+	return run_kind(cli, argc, argv, &(const struct kind){.what = "reshard"});
+}
+
+static int run_gather(struct cli *cli, int argc, char *argv[])
+{
+	return run_kind(cli, argc, argv, &(const struct kind){.what = "gather", .onto_one = true});
+}
+
+static int run_scatter(struct cli *cli, int argc, char *argv[])
+{
+	return run_kind(cli, argc, argv, &(const struct kind){.what = "scatter", .from_one = true});
 }
 
 const struct verb verb_sync_reshard = {
 	.name = "sync reshard",
-	.args = "--dry-run NAME[@VERSION]...",
-	.summary = "Plan how a model in shards on some nodes comes to lie in others",
-	.options = "     --dry-run          print the plan; needed, as are the next three\n"
-		   "     --split FILE       JSON: which tensors are split along which dimension\n"
-		   "     --ranks NODES      who has the shards now, by rank, such as \"a b c d\"\n"
-		   "     --onto NODES       who is to have them, by rank, such as \"e f\"\n" HELP_DEVICE
-			   HELP_TABLE,
+	.args = ARGS,
+	.summary = "Make other shards on some nodes of a model in shards on others",
+	.options = OPTIONS,
 	.columns = columns,
-	.run = run,
+	.peer = PEER_AGENT,
+	.run = run_reshard,
+};
+
+const struct verb verb_sync_gather = {
+	.name = "sync gather",
+	.args = ARGS,
+	.summary = "Make one whole on one node of a model in shards on others",
+	.options = OPTIONS,
+	.columns = columns,
+	.peer = PEER_AGENT,
+	.run = run_gather,
+};
+
+const struct verb verb_sync_scatter = {
+	.name = "sync scatter",
+	.args = ARGS,
+	.summary = "Make shards on some nodes of a model that one has whole",
+	.options = OPTIONS,
+	.columns = columns,
+	.peer = PEER_AGENT,
+	.run = run_scatter,
 };

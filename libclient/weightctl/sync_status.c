@@ -45,29 +45,17 @@ static const char *version(const void *row, bool json)
 	return sync_version_text(((const struct part *)row)->version);
 }
 
-static const char *share(const void *row, bool json)
-{
-	(void)json;
-	return sync_share_text(((const struct part *)row)->share);
-}
-
-static const char *density(const void *row, bool json)
-{
-	(void)json;
-	return sync_density_text(((const struct part *)row)->share);
-}
-
 static const struct column columns[] = {
 	{"SYNC", COLUMN_TEXT, PART(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
 	{"KIND", COLUMN_TEXT, PART(kind),
-	 .help = "push, average, or repair of a node that was behind"},
+	 .help = "push, average, reshard, or repair of a node that was behind"},
 	{"BUFFER", COLUMN_TEXT, PART(buffer), .help = "name of the buffer", .shown = true,
 	 .cut = true, .width = 6},
 	{"GROUP", COLUMN_TEXT, PART(group), .help = "of nodes"},
 	{"VERSION", COLUMN_WORD, .word = version, .help = "TERM.NUMBER, the same on every node",
 	 .shown = true},
-	{"TERM", COLUMN_U64, PART(version.term), .help = "grows with each change of publisher"},
-	{"NUMBER", COLUMN_U64, PART(version.number), .help = "grows with each push"},
+	{"TERM", COLUMN_VERSION, PART(version.term), .help = "grows with each change of publisher"},
+	{"NUMBER", COLUMN_VERSION, PART(version.number), .help = "grows with each push"},
 	{"ROLE", COLUMN_TEXT, PART(role), .help = "of this node: publisher or member"},
 	{"NODE", COLUMN_TEXT, PART(node), .help = "that gets the version", .shown = true,
 	 .cut = true, .width = 4},
@@ -84,8 +72,8 @@ static const struct column columns[] = {
 	{"CHANGED", COLUMN_COUNTED, PART(share.changed), .help = "of them, in parts that differ"},
 	{"PATCH", COLUMN_COUNTED, PART(share.patch), .help = "bytes that travel instead of those"},
 	{"DIFFER", COLUMN_COUNTED, PART(share.differ), .help = "bytes of elements that differ"},
-	{"SHARE", COLUMN_WORD, .word = share, .help = "of SIZE, that travels"},
-	{"DENSITY", COLUMN_WORD, .word = density, .help = "of SIZE, that differs by elements"},
+	{"SHARE", COLUMN_PART, PART(share.travelled), .help = "of SIZE, that travels"},
+	{"DENSITY", COLUMN_PART, PART(share.differed), .help = "of SIZE, that differs by elements"},
 	{"EPOCH", COLUMN_U64, PART(epoch), .help = "attempts to move the bytes, this one included"},
 	{"WHY", COLUMN_TEXT, PART(why), .help = "it is so; below the table, too"},
 	{},
@@ -276,6 +264,10 @@ static int ask(const struct cli *cli, const char *sync, json_t *shown, json_t **
 
 	if (!r && !*sync)
 		choose(*ret, shown);
+	else if (!r && !json_array_size(*ret))
+		return cli_error("this node knows of no sync %s, or no more than its end, which "
+				 "'weightctl sync history' shows",
+				 sync);
 	return r;
 }
 

@@ -15,6 +15,7 @@
 
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/pulse.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/sync.h"
@@ -87,6 +88,7 @@ static void put_links(FILE *f, const json_t *event)
 static void line_text(FILE *f, const json_t *event)
 {
 	const char *text = agent_text(event, "text"), *phase = agent_text(event, "phase");
+	const char *why = agent_text(event, "why");
 
 	put_time(f);
 	if (text) {
@@ -101,8 +103,8 @@ static void line_text(FILE *f, const json_t *event)
 		    phase ? phase : agent_text(event, "state"));
 		put_links(f, event);
 		put_bytes(f, event);
-		put(f, ": ", agent_text(event, "why"));
-		put(f, ": ", agent_error(event));
+		put(f, ": ",
+		    why ? why : agent_error(event)); /* the end of what failed has both, the same */
 	}
 	(void)fputc('\n', f);
 }
@@ -144,26 +146,31 @@ static int on_packet(struct sync_watch *w, const json_t *packet)
 
 static int stream(struct sync_watch *w, int signal_fd)
 {
-	struct pollfd fds[] = {
-		{.fd = w->agent.fd, .events = POLLIN},
-		{.fd = signal_fd, .events = POLLIN},
-		{.fd = STDOUT_FILENO}, /* POLLERR comes unasked */
-	};
+	cleanup(pulse_deinit) struct pulse pulse;
 	int r = 0;
 
+	pulse_init(&pulse, w->cli);
 	while (r == 0) {
 		cleanup(agent_decrefp) json_t *packet = NULL;
+		struct pollfd fds[] = {
+			{.fd = w->agent.fd, .events = POLLIN},
+			{.fd = signal_fd, .events = POLLIN},
+			{.fd = STDOUT_FILENO}, /* POLLERR comes unasked */
+			{.fd = pulse.agent.fd, .events = POLLIN},
+		};
 
-		(void)poll(fds, 3, -1);
+		(void)poll(fds, 4, pulse_timeout_ms(&pulse));
 		if (signals_take(signal_fd))
 			return 0;
 		if (fds[2].revents & POLLERR) /* as a write would end it */
 			(void)raise(SIGPIPE);
 		r = agent_take(&w->agent, &packet);
 		if (r == 0)
+			pulse_heard(&pulse);
+		if (r == 0)
 			r = on_packet(w, packet);
 		else if (r == -EAGAIN)
-			r = 0;
+			r = pulse_look(&pulse);
 	}
 	return r == AGENT_END ? 0 : r;
 }

@@ -121,6 +121,15 @@ const char *address_format(const struct sockaddr *at, char buf[ADDRESS_TEXT_SIZE
 	return buf;
 }
 
+bool address_same_host(const struct sockaddr *a, const struct sockaddr *b)
+{
+	int family_a, family_b;
+	unsigned port;
+	const uint8_t *x = bytes_of(a, &family_a, &port), *y = bytes_of(b, &family_b, &port);
+
+	return x && y && family_a == family_b && !memcmp(x, y, family_a == AF_INET6 ? 16 : 4);
+}
+
 /* True when the first `n_bits` of both agree. */
 static bool agree(const uint8_t *a, const uint8_t *b, unsigned n_bits)
 {

@@ -2,6 +2,10 @@
  * What a node asks of a version before it takes any of it: that whoever brings it may, that its publisher signed it,
  * that it is newer than what is committed here, and that there is room and nothing more urgent. Nothing is kept
  * of what is refused.
+ *
+ * What was committed long ago may have been signed with a certificate that is over by now. So may what a thief of
+ * its key signs today, with a date of then: with somebody who brings it, nothing in it tells these apart. But others
+ * tell: it was committed before if our record has it, or if more than half of the others in the group do.
  */
 #include "server/sync/admission.h"
 
@@ -9,14 +13,12 @@
 #include <string.h>
 
 #include "server/sync/group.h"
-#include "server/sync/joint.h"
-#include "server/sync/party.h"
 #include "server/sync/repair.h"
-#include "server/sync/transaction.h"
+#include "server/sync/sync.h"
 
 #define PUSH_AGE_MAX (15 * 60 * SECOND)
 #define BLOBS_SHARE                                                                                \
-	8 /* of max-bytes, for what is taken before weightd admits anything: one part of so many */
+	8 /* of max-bytes, for what a version has before weightd admits anything: one part of so many */
 #define QUEUED_MAX 64 /* of one coordinator: a document each */
 
 uint64_t admission_blobs_size(const struct document *d)
@@ -26,7 +28,7 @@ uint64_t admission_blobs_size(const struct document *d)
 
 uint64_t admission_blobs_max(const struct agent *a)
 {
-	return a->config->max_bytes ? a->config->max_bytes / BLOBS_SHARE : UINT64_MAX;
+	return a->config->max_bytes ? a->config->max_bytes / BLOBS_SHARE : UINT64_MAX / 4;
 }
 
 /* The group, if it has the buffer and this node is in it. */
@@ -109,6 +111,58 @@ static const char *refuse_size_or_time(struct agent *a, const struct document *d
 	return d->decision ? NULL : refuse_time(a, d->publisher, d->time_ns, why);
 }
 
+/* Of the other members, how many say to have it, each over its own connection. */
+static unsigned n_that_have(struct agent *a, const struct group *g, const struct head *h,
+			    const struct document *d, unsigned *ret_n_others)
+{
+	unsigned n = 0;
+
+	*ret_n_others = 0;
+	for (unsigned i = 0; i < a->config->n_peers; i++) {
+		const struct claim *c;
+
+		if (!group_has_member(g, a->config->peers[i]))
+			continue;
+		++*ret_n_others;
+		c = a->peers[i].up ? head_claim(a, i, h) : NULL;
+		n += c && c->group == g && pair_compare(c->pair, d->pair) == 0 &&
+		     memcmp(c->root, d->root, 32) == 0;
+	}
+	return n;
+}
+
+static bool was_committed_before(struct agent *a, const struct document *d, char why[WHY_SIZE])
+{
+	const struct group *g = group_find(a->config, d->group);
+	const struct head *h = head_find(a, d->buffer);
+	unsigned n, n_others;
+
+	if (!h)
+		return false;
+	if (pair_compare(d->pair, head_committed(h)) == 0 &&
+	    memcmp(d->root, h->document->root, 32) == 0)
+		return true;
+	n = n_that_have(a, g, h, d, &n_others);
+	if (2 * n > n_others)
+		return true;
+	snprintf(why + strlen(why), WHY_SIZE - strlen(why),
+		 "; what it signed before is taken once more than half of the others have it, and %u of "
+		 "%u do: start those, or push it anew",
+		 n, n_others);
+	return false;
+}
+
+static const char *refuse_signature(struct agent *a, const struct document *d, char why[WHY_SIZE])
+{
+	char then[WHY_SIZE];
+
+	if (document_check(a, d, why) == 0)
+		return NULL;
+	if (d->decision && document_check_then(a, d, then) == 0 && was_committed_before(a, d, why))
+		return NULL;
+	return "signature";
+}
+
 static const char *refuse_older(struct agent *a, const struct head *h, char why[WHY_SIZE])
 {
 	struct pair committed = head_committed(h);
@@ -118,8 +172,22 @@ static const char *refuse_older(struct agent *a, const struct head *h, char why[
 	return "fenced";
 }
 
-static const char *refuse_order(struct agent *a, const struct head *h, const struct document *d,
-				char why[WHY_SIZE])
+/* Numbers of what failed are used again, those of what was committed never: by nobody who has his key and his record. */
+static const char *refuse_twin(struct agent *a, unsigned peer, const struct head *h,
+			       const struct document *d, char why[WHY_SIZE])
+{
+	snprintf(why, WHY_SIZE,
+		 "%s has term %ju, number %ju of %s as %s signed it, and %s signed another version "
+		 "with these",
+		 a->config->name, (uintmax_t)d->pair.term, (uintmax_t)d->pair.number, h->buffer,
+		 h->document->publisher, d->publisher);
+	agent_log_of(a, head_about_fork(h, agent_peer_name(a, peer)), "warning",
+		     "%s, which %s brought and which is refused", why, agent_peer_name(a, peer));
+	return "fenced";
+}
+
+static const char *refuse_order(struct agent *a, unsigned peer, const struct head *h,
+				const struct document *d, char why[WHY_SIZE])
 {
 	struct pair committed = head_committed(h);
 	int order = pair_compare(d->pair, committed);
@@ -132,46 +200,38 @@ static const char *refuse_order(struct agent *a, const struct head *h, const str
 						  : "had it, and let go of it");
 		return "there";
 	}
+	if (order == 0)
+		return refuse_twin(a, peer, h, d, why);
 	return order > 0 ? NULL : refuse_older(a, h, why);
 }
 
 /* Of syncs of all kinds: NULL, where none of a buffer is under way that `except`, one of ours, is not. */
 static const char *sync_under_way(struct agent *a, const char *buffer, const char *except)
 {
-	const struct party *p = party_find_of_buffer(a, buffer);
-	const struct transaction *t = transaction_find_of_buffer(a, buffer);
-	const struct share *s = share_find_of_buffer(a, buffer);
-	const struct joint *j = joint_find_of_buffer(a, buffer);
+	const struct duty *d = duty_find_of_buffer(a, buffer);
+	const struct sync *s = sync_find_of_buffer(a, buffer);
 
-	if (p)
-		return p->sync;
-	if (t)
-		return t->sync;
-	if (s)
-		return s->invitation.sync;
-	return j && strcmp(j->sync, except) != 0 ? j->sync : NULL;
+	if (d)
+		return d->sync;
+	return s && strcmp(s->id, except) != 0 ? s->id : NULL;
 }
 
 /*
- * A push is more urgent than a repair, and a coordinator that prepares again has forgotten what it prepared
- * before.
+ * A push is more urgent than a repair, and only what is no more than a plan ends none. A coordinator that prepares again
+ * has forgotten what it prepared before.
  */
-static const char *refuse_busy(struct agent *a, unsigned peer, const struct head *h, bool is_repair,
+static const char *refuse_busy(struct agent *a, unsigned peer, const struct head *h, bool is_urgent,
 			       const char *sync, char why[WHY_SIZE])
 {
-	struct party *p = party_find_of_buffer(a, h->buffer);
-	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
-	struct share *s = share_find_of_buffer(a, h->buffer);
+	struct duty *d = duty_find_of_buffer(a, h->buffer);
+	struct sync *s = sync_find_of_buffer(a, h->buffer);
 	const char *other;
 
-	if (p && p->state != PARTY_PUBLISHING &&
-	    (p->coordinator == peer || (p->is_repair && !is_repair))) {
-		party_give_way(a, p, peer);
-	}
-	if (s && s->state != SHARE_PUBLISHING && s->coordinator == peer)
-		share_give_way(a, s, peer);
-	if (t && t->is_repair && !is_repair)
-		transaction_fail(a, t, "a push of %s began", h->buffer);
+	if (d && d->state != DUTY_PUBLISHING &&
+	    (d->coordinator == peer || (duty_is_repair(d) && is_urgent)))
+		duty_give_way(a, d, peer);
+	if (s && (sync_is_repair(s) || sync_is_only_slow(s)) && is_urgent)
+		sync_fail(a, s, "a push of %s began", h->buffer);
 	other = sync_under_way(a, h->buffer, sync);
 	if (!other)
 		return NULL;
@@ -179,16 +239,19 @@ static const char *refuse_busy(struct agent *a, unsigned peer, const struct head
 	return "busy";
 }
 
+/* What could not be committed is not fetched. */
+static const char *refuse_disk(const struct agent *a, char why[WHY_SIZE])
+{
+	return a->edge->may_save(a->world, why) < 0 ? "disk" : NULL;
+}
+
 static bool is_queue_full(const struct agent *a, unsigned coordinator)
 {
-	const struct party *p;
-	const struct share *s;
+	const struct duty *d;
 	unsigned n = 0;
 
-	list_for_each(p, &a->parties, link)
-		n += p->state == PARTY_QUEUED && p->coordinator == coordinator;
-	list_for_each(s, &a->shares, link)
-		n += s->state == SHARE_QUEUED && s->coordinator == coordinator;
+	list_for_each(d, &a->duties, link)
+		n += d->state == DUTY_QUEUED && d->coordinator == coordinator;
 	return n >= QUEUED_MAX;
 }
 
@@ -201,7 +264,7 @@ static const char *refuse_queue(const struct agent *a, unsigned peer, char why[W
 	return "busy";
 }
 
-const char *admission_refusal(struct agent *a, unsigned peer, const struct document *d,
+const char *admission_refusal(struct agent *a, unsigned peer, const struct document *d, bool is_dry,
 			      struct head **ret_head, char why[WHY_SIZE])
 {
 	const char *code = refuse_sender(a, peer, d, why);
@@ -209,20 +272,25 @@ const char *admission_refusal(struct agent *a, unsigned peer, const struct docum
 
 	if (!code)
 		code = refuse_size_or_time(a, d, why);
-	if (!code && document_check(a, d, why) < 0)
-		code = "signature";
 	if (code)
 		return code;
+	code = refuse_signature(a, d, why);
+	if (code) {
+		repair_on_worthless(a, peer, d->buffer);
+		return code;
+	}
 	h = *ret_head = head_get(a, d->buffer, d->group);
 	snprintf(why, WHY_SIZE, "there are too many buffers on %s", a->config->name);
-	code = h ? refuse_order(a, h, d, why) : "buffers";
+	code = h ? refuse_order(a, peer, h, d, why) : "buffers";
 	if (!code && d->decision && !repair_take_invitation(a, h, peer)) {
 		snprintf(why, WHY_SIZE, "%s did not ask %s for it", a->config->name,
 			 agent_peer_name(a, peer));
 		code = "unasked";
 	}
 	if (!code)
-		code = refuse_busy(a, peer, h, d->decision, "", why);
+		code = refuse_disk(a, why);
+	if (!code)
+		code = refuse_busy(a, peer, h, !d->decision && !is_dry, "", why);
 	return code ? code : refuse_queue(a, peer, why);
 }
 
@@ -249,17 +317,13 @@ static const char *refuse_coordinator(struct agent *a, unsigned peer, const stru
 		snprintf(why, WHY_SIZE, "%s knows nothing of what it was asked to take part in", us);
 		return "operation";
 	}
-	if (strcmp(g->device, GROUP_DEVICE_DEFAULT) != 0) {
-		snprintf(why, WHY_SIZE,
-			 "nodes compute in host memory only, and %s has the group '%s' on %s", us,
-			 g->name, g->device);
-		return "device";
-	}
+	if (i->shard.gives && !find_group(a, i->group, i->shard.source, why))
+		return "group"; /* or a publisher could read what is none of the group's */
 	if (a->config->tls) {
 		snprintf(why, WHY_SIZE,
-			 "an %s goes over Gloo, which carries weights in the clear, and %s has "
+			 "%s goes over Gloo, which carries weights in the clear, and %s has "
 			 "security = tls under [data] in sync.conf",
-			 i->operation->name, us);
+			 i->operation->an, us);
 		return "security";
 	}
 	return NULL;
@@ -282,8 +346,15 @@ const char *admission_refusal_of_share(struct agent *a, unsigned peer, const str
 		snprintf(why, WHY_SIZE, "there are too many buffers on %s", a->config->name);
 		return "buffers";
 	}
-	if (pair_compare(i->pair, head_committed(h)) <= 0)
+	if (!i->operation->is_version && head_is_version(h)) {
+		snprintf(why, WHY_SIZE, "'%s' is a version of the group '%s' on %s", i->buffer,
+			 h->group, a->config->name);
+		return "version";
+	}
+	if (i->operation->is_version && pair_compare(i->pair, head_committed(h)) <= 0)
 		return refuse_older(a, h, why);
-	code = refuse_busy(a, peer, h, false, peer == AGENT_SELF ? i->sync : "", why);
+	code = refuse_disk(a, why);
+	if (!code)
+		code = refuse_busy(a, peer, h, !i->is_dry, peer == AGENT_SELF ? i->sync : "", why);
 	return code ? code : refuse_queue(a, peer, why);
 }

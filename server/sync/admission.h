@@ -9,9 +9,10 @@
 
 /*
  * The code of the refusal, with a sentence, or NULL. `*ret_head`, which has to be NULL, is the buffer's head once its
- * publisher is known to have signed the document. A sync that has to give way to this one has ended then.
+ * publisher is known to have signed the document. A sync that has to give way to this one has ended then; to a dry one
+ * none has to.
  */
-const char *admission_refusal(struct agent *a, unsigned peer, const struct document *d,
+const char *admission_refusal(struct agent *a, unsigned peer, const struct document *d, bool is_dry,
 			      struct head **ret_head, char why[WHY_SIZE]);
 
 /* The same of a part in a version that is made together; the coordinator, a publisher, may be this node. */
@@ -19,6 +20,6 @@ const char *admission_refusal_of_share(struct agent *a, unsigned peer_or_self,
 				       const struct invitation *i, struct head **ret_head,
 				       char why[WHY_SIZE]);
 
-/* Bytes of the layout and the leaves of a version, and how many of all versions may be on their way here. */
+/* Bytes of the layout and the leaves of a version, and how many one may have: of all there may be twice as many here. */
 uint64_t admission_blobs_size(const struct document *d);
 uint64_t admission_blobs_max(const struct agent *a);

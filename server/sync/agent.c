@@ -2,10 +2,9 @@
  * What happens comes in here and goes to the noun that it is about:
  *
  *	heads		what is committed, here and elsewhere; the record
- *	transactions	syncs that this node coordinates, in epochs
- *	parties		syncs that it is a member of
- *	joints		versions that several nodes make together, of which it coordinates the making
- *	shares		its own part in those, whoever coordinates
+ *	syncs		that this node coordinates: transactions, which bring what it has, and joint syncs, in which
+ *			several nodes make a version together
+ *	duties		of it in syncs, whoever coordinates: parties of transactions, shares in joint syncs
  *	repair		how it comes to what it lacks
  *
  * They change states and never wait. What ended is freed, and what became possible is begun, in settle(), at
@@ -20,58 +19,46 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/utf8.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/order.h"
 #include "server/sync/group.h"
 #include "server/sync/history.h"
 #include "server/sync/joint.h"
+#include "server/sync/lender.h"
 #include "server/sync/party.h"
 #include "server/sync/repair.h"
+#include "server/sync/resharding.h"
+#include "server/sync/shard.h"
 #include "server/sync/share.h"
 #include "server/sync/transaction.h"
 #include "server/sync/watch.h"
+#include "server/sync/word.h"
 
 #define LOCAL_MIN (10 * SECOND) /* for a weightd, however little is waited for who is away */
 #define DIGEST_RATE ((uint64_t)256 << 20) /* bytes per second; so slow is no node */
 #define SAVE_AGAIN_NS (60 * SECOND) /* after the record could not be written, which was logged */
 #define MOVE_RATE ((uint64_t)8 << 20) /* of a link that was never measured */
+#define FOREVER ((uint64_t)1 << 58) /* ns: nine years; some of them are a deadline still */
 #define PUSHES_MAX 32 /* at a time: each has two processes */
 
 /* --- What its parts use -------------------------------------------------------------------------- */
-
-/* What this node says to itself, until it is heard. */
-struct word {
-	struct list link; /* agent::to_self */
-	json_t *message;
-};
-
-static int send_to_self(struct agent *a, const json_t *message)
-{
-	struct word *w = calloc(1, sizeof(*w));
-
-	if (!w)
-		return -ENOMEM;
-	w->message = json_incref((json_t *)message);
-	list_append(&a->to_self, &w->link);
-	return 0;
-}
-
-static void word_free(struct word *w)
-{
-	list_remove(&w->link);
-	json_decref(w->message);
-	free(w);
-}
 
 int agent_send(struct agent *a, unsigned peer, json_t *message)
 {
 	int r = -ENOMEM;
 
 	if (message)
-		r = peer == AGENT_SELF ? send_to_self(a, message)
+		r = peer == AGENT_SELF ? word_say(&a->to_self, message)
 				       : a->edge->send(a->world, peer, message);
 	json_decref(message);
 	return r;
+}
+
+int agent_send_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+{
+	return peer == AGENT_SELF ? word_say_blob(&a->to_self, hash, fd, size)
+				  : a->edge->send_blob(a->world, peer, hash, fd, size);
 }
 
 void agent_event(struct agent *a, json_t *event)
@@ -86,7 +73,7 @@ static void log_of(struct agent *a, json_t *event, const char *level, const char
 {
 	char text[3 * WHY_SIZE];
 
-	vsnprintf(text, sizeof(text), format, args);
+	utf8_vformat(text, sizeof(text), format, args);
 	json_object_set_new(event, "event", json_string("log"));
 	json_object_set_new(event, "level", json_string(level));
 	json_object_set_new(event, "text", json_string(text));
@@ -117,7 +104,7 @@ void agent_hang_up(struct agent *a, unsigned peer, const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
-	vsnprintf(why, sizeof(why), format, args);
+	utf8_vformat(why, sizeof(why), format, args);
 	va_end(args);
 	if (peer == AGENT_SELF)
 		agent_log(a, "error", "%s", why);
@@ -146,11 +133,19 @@ unsigned agent_peer_number(const struct agent *a, const char *name)
 	return NO_PEER;
 }
 
+/* Any number of bytes at any rate. */
+static uint64_t time_of(double n_bytes, uint64_t rate)
+{
+	double ns = n_bytes / (double)rate * 1e9;
+
+	return ns < (double)FOREVER ? (uint64_t)ns : FOREVER;
+}
+
 uint64_t agent_time_for(const struct agent *a, uint64_t n_bytes)
 {
 	uint64_t answer = a->config->prepare_ns > LOCAL_MIN ? a->config->prepare_ns : LOCAL_MIN;
 
-	return answer + (uint64_t)((double)n_bytes / (double)DIGEST_RATE * 1e9);
+	return answer + time_of((double)n_bytes, DIGEST_RATE);
 }
 
 uint64_t agent_time_to_verify(const struct agent *a, uint64_t n_bytes)
@@ -160,7 +155,7 @@ uint64_t agent_time_to_verify(const struct agent *a, uint64_t n_bytes)
 
 uint64_t agent_time_to_move(const struct agent *a, uint64_t n_bytes, uint64_t rate)
 {
-	uint64_t move = (uint64_t)(3 * (double)n_bytes / (double)(rate ? rate : MOVE_RATE) * 1e9);
+	uint64_t move = time_of(3 * (double)n_bytes, rate ? rate : MOVE_RATE);
 
 	if (move < 60 * SECOND)
 		move = 60 * SECOND;
@@ -175,9 +170,10 @@ bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_
 	return a->knows[row * width + (peer_or_self == AGENT_SELF ? width - 1 : peer_or_self)];
 }
 
-int work_start(struct agent *a, struct work *w, enum job_kind kind, char why[WHY_SIZE])
+int work_start(struct agent *a, struct work *w, enum job_kind kind, const char *buffer,
+	       char why[WHY_SIZE])
 {
-	return a->edge->job_start(a->world, kind, w, &w->job, why);
+	return a->edge->job_start(a->world, kind, buffer, w, &w->job, why);
 }
 
 void work_tell(struct agent *a, struct work *w, json_t *message, const int *fds, unsigned n_fds)
@@ -207,12 +203,11 @@ int agent_new(const struct edge *edge, void *world, const struct agent_config *c
 	a->world = world;
 	a->config = config;
 	list_init(&a->heads);
-	list_init(&a->transactions);
-	list_init(&a->parties);
-	list_init(&a->joints);
-	list_init(&a->shares);
+	list_init(&a->syncs);
+	list_init(&a->duties);
 	list_init(&a->to_self);
 	list_init(&a->catch_ups);
+	list_init(&a->idle_loans);
 	a->history = json_array();
 	a->peers = calloc(config->n_peers + 1, sizeof(*a->peers));
 	a->knows = calloc((size_t)config->n_groups * (config->n_peers + 1) + 1, sizeof(*a->knows));
@@ -230,24 +225,18 @@ int agent_new(const struct edge *edge, void *world, const struct agent_config *c
 
 struct agent *agent_free(struct agent *a)
 {
-	struct transaction *t, *next_t;
-	struct party *p, *next_p;
-	struct joint *j, *next_j;
-	struct share *s, *next_s;
+	struct sync *s, *next_s;
+	struct duty *d, *next_d;
 	struct word *w, *next_w;
 	struct head *h, *next_h;
 
 	if (!a)
 		return NULL;
 	watch_end(a);
-	list_for_each_safe(t, next_t, &a->transactions, link)
-		transaction_free(a, t);
-	list_for_each_safe(p, next_p, &a->parties, link)
-		party_free(a, p);
-	list_for_each_safe(j, next_j, &a->joints, link)
-		joint_free(a, j);
-	list_for_each_safe(s, next_s, &a->shares, link)
-		share_free(a, s);
+	list_for_each_safe(s, next_s, &a->syncs, link)
+		s->ops->free(a, s);
+	list_for_each_safe(d, next_d, &a->duties, link)
+		d->ops->free(a, d);
 	list_for_each_safe(w, next_w, &a->to_self, link)
 		word_free(w);
 	list_for_each_safe(h, next_h, &a->heads, link)
@@ -265,23 +254,15 @@ struct agent *agent_free(struct agent *a)
 
 static void reap(struct agent *a)
 {
-	struct transaction *t, *next_t;
-	struct party *p, *next_p;
-	struct joint *j, *next_j;
-	struct share *s, *next_s;
+	struct sync *s, *next_s;
+	struct duty *d, *next_d;
 
-	list_for_each_safe(j, next_j, &a->joints, link)
-		if (j->phase == PHASE_ENDED)
-			joint_free(a, j);
-	list_for_each_safe(s, next_s, &a->shares, link)
-		if (s->state == SHARE_ENDED)
-			share_free(a, s);
-	list_for_each_safe(t, next_t, &a->transactions, link)
-		if (t->phase == PHASE_ENDED)
-			transaction_free(a, t);
-	list_for_each_safe(p, next_p, &a->parties, link)
-		if (p->state == PARTY_ENDED)
-			party_free(a, p);
+	list_for_each_safe(s, next_s, &a->syncs, link)
+		if (s->phase == PHASE_ENDED)
+			s->ops->free(a, s);
+	list_for_each_safe(d, next_d, &a->duties, link)
+		if (d->state == DUTY_ENDED)
+			d->ops->free(a, d);
 }
 
 static void earlier(uint64_t *timer, uint64_t deadline)
@@ -294,10 +275,8 @@ static void hear_self(struct agent *a);
 
 static void settle(struct agent *a)
 {
-	struct transaction *t;
-	struct party *p;
-	struct joint *j;
-	struct share *s;
+	struct sync *s;
+	struct duty *d;
 	uint64_t timer;
 
 	hear_self(a);
@@ -305,19 +284,21 @@ static void settle(struct agent *a)
 	metrics_step(a);
 	reap(a);
 	earlier(&timer, watch_step(a, agent_now(a)));
+	earlier(&timer, lender_step(a, agent_now(a)));
+	earlier(&timer, heads_step(a, agent_now(a)));
 	repair_serve_next(a);
+	repair_share_rate(a);
 	party_begin_next(a);
 	share_begin_next(a);
 	hear_self(a);
-	list_for_each(j, &a->joints, link)
-		earlier(&timer, joint_deadline(j));
-	list_for_each(s, &a->shares, link)
-		earlier(&timer, share_deadline(s));
-	list_for_each(t, &a->transactions, link)
-		earlier(&timer, transaction_deadline(t));
-	list_for_each(p, &a->parties, link)
-		earlier(&timer, party_deadline(p));
-	earlier(&timer, a->history_ns);
+	list_for_each(s, &a->syncs, link) {
+		if (!s->is_left && sync_is_left_to_late(s))
+			history_sync_left(a, s);
+		earlier(&timer, sync_deadline(s));
+	}
+	list_for_each(d, &a->duties, link)
+		earlier(&timer, duty_deadline(d));
+	earlier(&timer, a->save_ns);
 	if (a->look_again)
 		timer = agent_now(a);
 	if (timer != a->timer_ns)
@@ -338,51 +319,51 @@ int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
 
 int agent_flush(struct agent *a)
 {
-	return a->history_ns ? heads_save(a) : 0;
+	return a->save_ns ? heads_save(a) : 0;
 }
 
 /* --- Operators ---------------------------------------------------------------------------------- */
 
 static unsigned n_pushes(const struct agent *a)
 {
-	const struct transaction *t;
-	const struct joint *j;
+	const struct sync *s;
 	unsigned n = 0;
 
-	list_for_each(t, &a->transactions, link)
-		n += t->phase != PHASE_ENDED && !t->is_repair;
-	list_for_each(j, &a->joints, link)
-		n += j->phase != PHASE_ENDED;
+	list_for_each(s, &a->syncs, link)
+		n += s->phase != PHASE_ENDED && !sync_is_repair(s);
 	return n;
 }
 
-/* A repair makes room for what an operator asks for; nothing else does. */
-static int make_room(struct agent *a, const struct head *h, const char *what, char why[WHY_SIZE])
+/*
+ * A repair makes room for what an operator asks for, and what only goes on for who is slow; nothing else does. For a dry
+ * run nothing ends.
+ */
+static int make_room(struct agent *a, const struct head *h, const char *what, bool is_dry,
+		     char why[WHY_SIZE])
 {
-	struct transaction *t = transaction_find_of_buffer(a, h->buffer);
-	struct party *p = party_find_of_buffer(a, h->buffer);
-	const struct joint *j = joint_find_of_buffer(a, h->buffer);
-	const struct share *s = share_find_of_buffer(a, h->buffer);
-	const char *sync = j                    ? j->sync
-			   : s                  ? s->invitation.sync
-			   : t && !t->is_repair ? t->sync
-			   : p && (!p->is_repair || p->state == PARTY_PUBLISHING) ? p->sync
-										  : NULL;
+	struct sync *s = sync_find_of_buffer(a, h->buffer);
+	struct duty *d = duty_find_of_buffer(a, h->buffer);
+	bool s_stays = s && !sync_is_repair(s) && !sync_is_only_slow(s),
+	     d_stays = d && (!duty_is_repair(d) || d->state == DUTY_PUBLISHING);
 
-	if (sync) {
-		snprintf(why, WHY_SIZE, "sync %s of %s is under way; wait for its end", sync,
+	if (s_stays || d_stays) {
+		snprintf(why, WHY_SIZE, "sync %s of %s is under way", s_stays ? s->id : d->sync,
 			 h->buffer);
 		return -EBUSY;
 	}
-	if (n_pushes(a) >= PUSHES_MAX) {
-		snprintf(why, WHY_SIZE, "%u pushes are under way; wait for the end of one",
-			 PUSHES_MAX);
+	if (is_dry && (s || d)) {
+		snprintf(why, WHY_SIZE, "sync %s of %s is under way, and a dry run does not end it",
+			 s ? s->id : d->sync, h->buffer);
 		return -EBUSY;
 	}
-	if (t)
-		transaction_fail(a, t, "%s of %s began", what, h->buffer);
-	if (p)
-		party_drop(a, p, "%s of %s began", what, h->buffer);
+	if (n_pushes(a) >= PUSHES_MAX) {
+		snprintf(why, WHY_SIZE, "%u pushes are under way", PUSHES_MAX);
+		return -EBUSY;
+	}
+	if (s)
+		sync_fail(a, s, "%s of %s began", what, h->buffer);
+	if (d)
+		duty_drop(a, d, "%s of %s began", what, h->buffer);
 	return 0;
 }
 
@@ -392,8 +373,18 @@ struct wish {
 	struct head *head;
 	enum policy policy;
 	uint64_t max_rate;
+	bool is_dry;
 };
 
+static void grant(struct sync *s, const struct wish *w, char ret_sync[SYNC_ID_SIZE])
+{
+	s->policy = w->policy;
+	s->max_rate = w->max_rate;
+	s->is_dry = w->is_dry;
+	memcpy(ret_sync, s->id, SYNC_ID_SIZE);
+}
+
+/* Ends nothing: who is refused cost nobody anything. */
 static int read_wish(struct agent *a, const json_t *request, const char *what, struct wish *ret,
 		     char why[WHY_SIZE])
 {
@@ -407,6 +398,12 @@ static int read_wish(struct agent *a, const json_t *request, const char *what, s
 		snprintf(why, WHY_SIZE, "%s has buffer, group, policy and max_rate", what);
 		return -EBADMSG;
 	}
+	if (ret->max_rate && ret->max_rate < ORDER_RATE_MIN) {
+		snprintf(why, WHY_SIZE,
+			 "%ju bytes a second are too few for %s: %ju are the least, or none is given",
+			 (uintmax_t)ret->max_rate, what, (uintmax_t)ORDER_RATE_MIN);
+		return -EBADMSG;
+	}
 	g = ret->group = agent_group(a, buffer, group_name, why);
 	if (!g)
 		return -ENOENT;
@@ -417,8 +414,8 @@ static int read_wish(struct agent *a, const json_t *request, const char *what, s
 		return -EBADMSG;
 	}
 	if (!group_has_publisher(g, a->config->name)) {
-		snprintf(why, WHY_SIZE, "%s is no publisher of the group '%s'", a->config->name,
-			 g->name);
+		snprintf(why, WHY_SIZE, "%s is no publisher of the group '%s'; ask on %s",
+			 a->config->name, g->name, g->publishers[0]);
 		return -EPERM;
 	}
 	ret->head = head_get(a, buffer, g->name);
@@ -426,14 +423,14 @@ static int read_wish(struct agent *a, const json_t *request, const char *what, s
 		snprintf(why, WHY_SIZE, "there are too many buffers");
 		return -ENOMEM;
 	}
-	return make_room(a, ret->head, what, why);
+	return a->edge->may_save(a->world, why) < 0 ? -ENOSPC : 0;
 }
 
 static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sync[SYNC_ID_SIZE],
 		char why[WHY_SIZE])
 {
-	struct transaction *t;
-	struct wish w;
+	struct wish w = {.is_dry = is_dry};
+	struct sync *s;
 	uint64_t version;
 	int r;
 
@@ -443,13 +440,11 @@ static int push(struct agent *a, const json_t *request, bool is_dry, char ret_sy
 	}
 	r = read_wish(a, request, "a push", &w, why);
 	if (r == 0)
-		r = transaction_new(a, w.head, w.group, NO_PEER, version, &t, why);
-	if (r == 0) {
-		t->policy = w.policy;
-		t->max_rate = w.max_rate;
-		t->is_dry = is_dry;
-		memcpy(ret_sync, t->sync, SYNC_ID_SIZE);
-	}
+		r = make_room(a, w.head, "a push", is_dry, why);
+	if (r == 0)
+		r = transaction_new(a, w.head, w.group, NO_PEER, version, &s, why);
+	if (r == 0)
+		grant(s, &w, ret_sync);
 	settle(a);
 	return r;
 }
@@ -466,94 +461,141 @@ int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZ
 	return push(a, request, true, ret_sync, why);
 }
 
-/* Whether it can be had at all, and at that rate. -errno with a sentence. */
-static int check_average(const struct agent *a, const struct wish *w, char why[WHY_SIZE])
+/* Whether it can be had at all, and at that rate by so many nodes. -errno with a sentence. */
+static int check_joint(const struct agent *a, const struct operation *op, const struct wish *w,
+		       uint64_t n, char why[WHY_SIZE])
 {
-	unsigned n = w->group->n_members;
-
 	if (a->config->tls) {
 		snprintf(why, WHY_SIZE,
-			 "an average goes over Gloo, which carries weights in the clear, and %s has "
+			 "%s goes over Gloo, which carries weights in the clear, and %s has "
 			 "security = tls under [data] in sync.conf",
-			 a->config->name);
+			 op->an, a->config->name);
 		return -EPERM;
 	}
-	if (w->max_rate && w->max_rate / n < ORDER_RATE_MIN) {
+	if (w->max_rate && w->max_rate < n * ORDER_RATE_MIN) {
 		snprintf(why, WHY_SIZE,
-			 "%ju bytes a second are too few to average %u nodes: %ju are the least",
-			 (uintmax_t)w->max_rate, n, (uintmax_t)(n * ORDER_RATE_MIN));
+			 "%ju bytes a second are too few for %s of %ju nodes: %ju are the least",
+			 (uintmax_t)w->max_rate, op->an, (uintmax_t)n,
+			 (uintmax_t)(n * ORDER_RATE_MIN));
 		return -EBADMSG;
 	}
 	return 0;
+}
+
+static int read_dry(const json_t *request, bool *ret, char why[WHY_SIZE])
+{
+	if (field_bool_or(request, "dry", false, ret) == 0)
+		return 0;
+	snprintf(why, WHY_SIZE, "'dry' is true or false");
+	return -EBADMSG;
+}
+
+/* What is the group's would be taken for it, and fetched, by those who have no shard. */
+static int check_shards(const struct wish *w, char why[WHY_SIZE])
+{
+	if (w->policy != POLICY_ALL) {
+		snprintf(why, WHY_SIZE,
+			 "a reshard is of all of its nodes or of none: it knows no policy '%s'",
+			 policy_name(w->policy));
+		return -EBADMSG;
+	}
+	if (!head_is_version(w->head))
+		return 0;
+	snprintf(why, WHY_SIZE,
+		 "'%s' is a version of the group '%s', the same on all nodes; give the shards "
+		 "another name",
+		 w->head->buffer, w->group->name);
+	return -EEXIST;
+}
+
+/* The nodes that engines run on. */
+static uint64_t n_nodes(const struct operation *op, const struct wish *w, const json_t *request)
+{
+	if (op->is_version)
+		return w->group->n_members;
+	return json_array_size(json_object_get(request, "sources")) +
+	       json_array_size(json_object_get(request, "targets"));
+}
+
+static int begin_joint(struct agent *a, const struct operation *op, const struct wish *w,
+		       const json_t *request, struct sync **ret, char why[WHY_SIZE])
+{
+	return op->is_version ? joint_new(a, op, w->head, w->group, ret, why)
+			      : resharding_new(a, w->head, w->group, request, ret, why);
+}
+
+static int make_together(struct agent *a, const struct operation *op, const json_t *request,
+			 char ret_sync[SYNC_ID_SIZE], char why[WHY_SIZE])
+{
+	struct sync *s;
+	struct wish w;
+	int r = read_dry(request, &w.is_dry, why);
+
+	if (r == 0)
+		r = read_wish(a, request, op->an, &w, why);
+	if (r == 0 && !op->is_version && !json_is_string(json_object_get(request, "policy")))
+		w.policy = POLICY_ALL; /* whatever the group's is */
+	if (r == 0 && !op->is_version)
+		r = check_shards(&w, why);
+	if (r == 0)
+		r = check_joint(a, op, &w, n_nodes(op, &w, request), why);
+	if (r == 0)
+		r = make_room(a, w.head, op->an, w.is_dry, why);
+	if (r == 0)
+		r = begin_joint(a, op, &w, request, &s, why);
+	if (r == 0)
+		grant(s, &w, ret_sync);
+	settle(a);
+	return r;
 }
 
 int agent_average(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 		  char why[WHY_SIZE])
 {
-	struct joint *j;
-	struct wish w;
-	bool is_dry;
-	int r;
+	return make_together(a, operation_find("average"), request, ret_sync, why);
+}
 
-	if (field_bool_or(request, "dry", false, &is_dry) < 0) {
-		snprintf(why, WHY_SIZE, "'dry' is true or false");
-		return -EBADMSG;
-	}
-	r = read_wish(a, request, "an average", &w, why);
-	if (r == 0)
-		r = check_average(a, &w, why);
-	if (r == 0)
-		r = joint_new(a, operation_find("average"), w.head, w.group, &j, why);
-	if (r == 0) {
-		j->policy = w.policy;
-		j->max_rate = w.max_rate;
-		j->is_dry = is_dry;
-		memcpy(ret_sync, j->sync, SYNC_ID_SIZE);
-	}
-	settle(a);
-	return r;
+int agent_reshard(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+		  char why[WHY_SIZE])
+{
+	return make_together(a, operation_find("reshard"), request, ret_sync, why);
 }
 
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE])
 {
-	struct transaction *t = transaction_find(a, sync);
-	struct joint *j = joint_find(a, sync);
+	struct sync *s = sync_find(a, sync);
 
-	if (!t && !j) {
-		snprintf(why, WHY_SIZE, "%s coordinates no sync %s", a->config->name, sync);
+	if (!s) {
+		snprintf(why, WHY_SIZE,
+			 "%s coordinates no sync %s; it is cancelled where it was asked for",
+			 a->config->name, sync);
 		return -ENOENT;
 	}
-	if (t ? t->decided : j->decided) {
+	if (s->decided) {
 		snprintf(why, WHY_SIZE, "sync %s is decided: its version is being committed", sync);
 		return -EALREADY;
 	}
-	if (t)
-		transaction_fail(a, t, "it was cancelled");
-	else
-		joint_fail(a, j, "it was cancelled");
+	sync_fail(a, s, "it was cancelled");
 	settle(a);
 	return 0;
 }
 
+bool agent_is_idle(const struct agent *a)
+{
+	return list_empty(&a->syncs) && list_empty(&a->duties);
+}
+
 const char *agent_sync_group(const struct agent *a, const char *sync)
 {
-	struct transaction *t;
-	struct party *p;
-	struct joint *j;
-	struct share *s;
+	struct sync *s;
+	struct duty *d;
 
-	list_for_each(j, &a->joints, link)
-		if (strcmp(j->sync, sync) == 0)
-			return j->group->name;
-	list_for_each(s, &a->shares, link)
-		if (strcmp(s->invitation.sync, sync) == 0)
-			return s->invitation.group;
-	list_for_each(t, &a->transactions, link)
-		if (strcmp(t->sync, sync) == 0)
-			return t->group->name;
-	list_for_each(p, &a->parties, link)
-		if (strcmp(p->sync, sync) == 0)
-			return p->document->group;
+	list_for_each(s, &a->syncs, link)
+		if (strcmp(s->id, sync) == 0)
+			return s->group->name;
+	list_for_each(d, &a->duties, link)
+		if (strcmp(d->sync, sync) == 0)
+			return d->group;
 	return NULL;
 }
 
@@ -610,41 +652,31 @@ json_t *agent_heads(const struct agent *a, unsigned peer_or_self)
 
 void agent_on_peer_up(struct agent *a, unsigned peer)
 {
-	struct transaction *t;
-	struct joint *j;
+	struct sync *s;
 
 	a->peers[peer].up = true;
 	a->peers[peer].since_ns = agent_now(a);
 	heads_tell(a, peer);
-	list_for_each(t, &a->transactions, link)
-		transaction_on_peer_up(a, t, peer);
-	list_for_each(j, &a->joints, link)
-		joint_on_peer_up(a, j, peer);
+	list_for_each(s, &a->syncs, link)
+		sync_on_peer_up(a, s, peer);
 	settle(a);
 }
 
 void agent_on_peer_down(struct agent *a, unsigned peer, const char *why)
 {
-	struct transaction *t;
-	struct party *p;
-	struct joint *j;
-	struct share *s;
+	struct sync *s;
+	struct duty *d;
 
 	if (!a->peers[peer].up)
 		return;
 	a->peers[peer].up = false;
 	a->peers[peer].since_ns = agent_now(a);
 	heads_forget_claims(a, peer);
-	list_for_each(t, &a->transactions, link)
-		transaction_on_peer_down(a, t, peer, why);
-	list_for_each(p, &a->parties, link)
-		if (p->coordinator == peer)
-			party_on_peer_down(a, p, why);
-	list_for_each(j, &a->joints, link)
-		joint_on_peer_down(a, j, peer, why);
-	list_for_each(s, &a->shares, link)
-		if (s->coordinator == peer)
-			share_on_peer_down(a, s, why);
+	list_for_each(s, &a->syncs, link)
+		sync_on_peer_down(a, s, peer, why);
+	list_for_each(d, &a->duties, link)
+		if (d->coordinator == peer)
+			duty_on_peer_down(a, d, why);
 	repair_on_peer_down(a, peer);
 	settle(a);
 }
@@ -655,12 +687,22 @@ static void on_sync_message(struct agent *a, unsigned peer, const char *type, co
 
 	if (field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0)
 		agent_hang_up(a, peer, "'%.32s' without a sync", type);
-	else if (!party_on_message(a, peer, sync, type, message) &&
-		 !transaction_on_message(a, peer, sync, type, message) &&
-		 !share_on_message(a, peer, sync, type, message) &&
-		 !joint_on_message(a, peer, sync, type, message))
+	else if (!duty_on_message(a, peer, sync, type, message) &&
+		 !sync_on_message(a, peer, sync, type, message))
 		agent_log(a, "debug", "%s: '%.32s' of sync %s, which is over",
 			  agent_peer_name(a, peer), type, sync);
+}
+
+static void on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+{
+	if (party_blob_limit(a, peer, hash))
+		party_on_blob(a, peer, hash, fd, size);
+	else if (share_blob_limit(a, peer, hash))
+		share_on_blob(a, peer, hash, fd, size);
+	else if (shard_blob_limit(a, peer, hash))
+		shard_on_blob(a, peer, hash, fd, size);
+	else
+		resharding_on_blob(a, peer, hash, fd, size);
 }
 
 /* As it comes, and so in no order but its own: what is said while it is heard comes behind it. */
@@ -671,7 +713,9 @@ static void hear_self(struct agent *a)
 	while ((w = list_first(&a->to_self, struct word, link))) {
 		const char *type = json_string_value(json_object_get(w->message, "type"));
 
-		if (strcmp(type, "join") == 0)
+		if (!w->message)
+			on_blob(a, AGENT_SELF, w->hash, w->fd, w->size);
+		else if (strcmp(type, "join") == 0)
 			share_on_join(a, AGENT_SELF, w->message);
 		else
 			on_sync_message(a, AGENT_SELF, type, w->message);
@@ -712,34 +756,34 @@ void agent_on_message(struct agent *a, unsigned peer, const json_t *message)
 
 void agent_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
 {
-	party_on_blob(a, peer, hash, fd, size);
+	on_blob(a, peer, hash, fd, size);
 	settle(a);
 }
 
 uint64_t agent_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
 {
-	return party_blob_limit(a, peer, hash);
+	uint64_t limit = party_blob_limit(a, peer, hash);
+
+	if (!limit)
+		limit = share_blob_limit(a, peer, hash);
+	if (!limit)
+		limit = shard_blob_limit(a, peer, hash);
+	return limit ? limit : resharding_blob_limit(a, peer, hash);
 }
 
 void agent_on_timer(struct agent *a)
 {
 	uint64_t now = agent_now(a);
-	struct transaction *t;
-	struct party *p;
-	struct joint *j;
-	struct share *s;
+	struct sync *s;
+	struct duty *d;
 
 	a->timer_ns = 0;
-	if (a->history_ns && now >= a->history_ns && agent_flush(a) < 0)
-		a->history_ns = now + SAVE_AGAIN_NS;
-	list_for_each(t, &a->transactions, link)
-		transaction_on_timer(a, t, now);
-	list_for_each(p, &a->parties, link)
-		party_on_timer(a, p, now);
-	list_for_each(j, &a->joints, link)
-		joint_on_timer(a, j, now);
-	list_for_each(s, &a->shares, link)
-		share_on_timer(a, s, now);
+	if (a->save_ns && now >= a->save_ns && agent_flush(a) < 0)
+		a->save_ns = now + SAVE_AGAIN_NS;
+	list_for_each(s, &a->syncs, link)
+		sync_on_timer(a, s, now);
+	list_for_each(d, &a->duties, link)
+		duty_on_timer(a, d, now);
 	settle(a);
 }
 

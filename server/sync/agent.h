@@ -7,23 +7,27 @@
  *
  * Events (edge.event), each an object:
  *
- *	{"event":"phase", "sync", "kind":"push"|"repair"|"average", "buffer", "group", "role":"publisher"|"member",
+ *	{"event":"phase", "sync", "kind":"push"|"repair"|"average"|"reshard", "buffer", "group",
+ *	 "role":"publisher"|"member",
  *	 "node", "phase", "epoch", "done", "expected", "rate", "why"|null}
  *		a node of a sync that we coordinate, or we as a member of one, went a step on; phases are those of
  *		agent_status()
  *	{"event":"plan", "sync", "kind", "buffer", "group", "role":"publisher", "term", "number", "epoch",
- *	 "schedule":"chain"|"all-to-all", "by", "size", "changed", "total", "planned"|null, "takes_ns"|null, "n_links",
- *	 "links":[{"from", "to", "stripes", "bytes", "planned"|null}]}
+ *	 "schedule":"chain"|"ring"|"all-to-all"|"shards", "engine", "by", "size", "changed", "total", "planned",
+ *	 "takes_ns"|null, "n_links",
+ *	 "links":[{"from", "to", "stripes", "bytes", "planned"}]}
  *		before an epoch, and once before those of a dry run: of the version's `size` bytes `changed` are missing
  *		somewhere, or a patch has as many, and go over each link;
- *		`total` over all of them, `planned` on the wire, see tally.h; about how long, where rates were measured
+ *		`total` over all of them, `planned` with what engines add, see tally.h; about how long, where rates were measured
  *		or limited. Several interfaces carry a stripe of a link's bytes each. Links of a chain come from this
  *		node on, in one event or, where they are many, in several. Of an average, `changed` is what has a mean,
- *		the links carry terms and results, and there is no `by` and no `stripes`
+ *		the links carry terms and results, and there is no `engine`, no `by` and no `stripes`. Of a reshard, `size`
+ *		is that of all results, of which `changed` is written and `total` comes from other nodes; the same lack
  *	{"event":"end", "sync", "kind", "buffer", "group", "role", "state":"committed"|"failed"|"planned", "term", "number",
  *	 "size"|null, "changed"|null (bytes of leaves that somebody lacked), "by":"full"|"leaves"|"patch"|null,
  *	 "patch"|null (its bytes), "differ"|null (bytes of elements that it changes),
- *	 "phase"|null (in which it failed), "planned"|null, "bytes", "kernel", "started_ns", "ended_ns",
+ *	 "phase"|null (in which it failed), "planned"|null, "payload"|null, "bytes"|null, "kernel"|null (see tally.h), "broken"
+ *	 (epochs, whose bytes are in none of these), "started_ns", "ended_ns",
  *	 "nodes":[{"node", "state", "version"|null, "why"|null}],
  *	 "error": a sentence, on failure}
  *		the last one of a sync; a node's state is "committed", "failed", "absent",
@@ -58,6 +62,12 @@ enum policy {
 
 #define GROUP_DEVICE_DEFAULT "host"
 
+#define REPAIRS_SERVED_MAX 8 /* at a time: each has two processes */
+#define REPAIR_RATE_MIN                                                                            \
+	((uint64_t)REPAIRS_SERVED_MAX << 16) /* no share of it is too little for an engine */
+
+struct transport;
+
 struct group {
 	const char *name;
 	const char *const *members;
@@ -82,11 +92,13 @@ struct agent_config {
 	const char *data_addresses[STRIPES_MAX]; /* where our engines listen; one per interface */
 	unsigned n_data_addresses;
 	bool tls; /* of engines; the world adds the descriptors to what an engine's open has */
-	bool gloo; /* what we push and repair goes over Gloo; what others do, as they say */
+	const struct transport *
+		transport; /* of what we push; what we repair goes over tcp, what others do, as they say */
 	bool patches; /* what we pushed last is kept in memory, so that the next one travels as a patch of it */
 	uint64_t prepare_ns; /* to answer PREPARE, and for any other answer that moves no bytes */
 	uint64_t stall_ns; /* without a byte, or without an answer of a connected peer */
 	uint64_t max_bytes; /* of one version; 0: as many as weightd admits */
+	uint64_t repair_rate; /* bytes/s of all repairs that this node serves; 0: as many as there can be */
 };
 
 /* -ENOMEM. */
@@ -97,12 +109,13 @@ struct agent *agent_free(struct agent *a);
 CLEANUP_POINTER(struct agent, agent_free);
 
 /*
- * Once, before anything else happens: what edge.save() was last given, or NULL where there is no record yet.
+ * Once, before anything else happens: an array of what edge.save() was given since all of it, or NULL where there is no
+ * record yet.
  * -EBADMSG with a sentence: it is none of ours, and whoever repairs it by hand should look at it first.
  */
 int agent_load(struct agent *a, const json_t *record, char why[WHY_SIZE]);
 
-/* Writes what may be written late, the history of the last seconds, now: before the end. -errno of edge.save(). */
+/* Writes what may be written late, what the last seconds were, now: before the end. -errno of edge.save(). */
 int agent_flush(struct agent *a);
 
 /* --- What operators ask ------------------------------------------------------------------------- */
@@ -117,14 +130,15 @@ const struct group *agent_group(const struct agent *a, const char *buffer, const
 /*
  * Pushes {buffer, group|null, version, policy|null, max_rate} and returns at once: the outcome is the event
  * "end" of the sync. With a sentence: -EBADMSG a field is wrong, -ENOENT no such group, -EPERM this node is no
- * publisher of the group, -EBUSY there is a sync of the buffer already, or too many of others, -ENOMEM, or what starting a job gave.
+ * publisher of the group, -EBUSY there is a sync of the buffer already, or too many of others, -ENOSPC this node
+ * could not write what it commits, -ENOMEM, or what starting a job gave.
  */
 int agent_push(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 	       char why[WHY_SIZE]);
 
 /*
  * The same up to PREPARE, which is for real, and the event "plan"; then all is given back, and it ends as
- * "planned". It fails as the push would.
+ * "planned". It fails as the push would, and where that would end another sync: it ends none.
  */
 int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 	       char why[WHY_SIZE]);
@@ -137,8 +151,18 @@ int agent_plan(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZ
 int agent_average(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
 		  char why[WHY_SIZE]);
 
+/*
+ * Makes shards {buffer, group|null, max_rate, dry, sources, targets, split} of others, as resharding_new() has the last
+ * three: at all targets or at none. With a sentence, as agent_push(), and -EEXIST for a buffer that is a version of the group.
+ */
+int agent_reshard(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+		  char why[WHY_SIZE]);
+
 /* -ENOENT: we coordinate no such sync; -EALREADY: its commit was decided. With a sentence. */
 int agent_cancel(struct agent *a, const char *sync, char why[WHY_SIZE]);
+
+/* Whether no sync is under way here, whoever coordinates it. */
+bool agent_is_idle(const struct agent *a);
 
 /* The group of a sync that is under way here, or NULL. */
 const char *agent_sync_group(const struct agent *a, const char *sync);
@@ -154,7 +178,7 @@ const char *agent_sync_group(const struct agent *a, const char *sync);
 json_t *agent_status(const struct agent *a, const char *sync);
 
 /* The last `n` syncs, youngest first: {sync, kind, buffer, group, term, number, started_ns, ended_ns, state,
- * nodes, planned|null, bytes, kernel, phase|null, why}: bytes of the wire, see tally.h. */
+ * nodes, planned, payload, bytes, kernel (each |null, see tally.h), phase|null, why}. */
 json_t *agent_history(const struct agent *a, unsigned n);
 
 /*

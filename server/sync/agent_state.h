@@ -43,6 +43,8 @@ struct claim {
 	struct head *head; /* ours of the same buffer; a head that is freed takes its claims along */
 	const struct group *group; /* to which that was pushed: it may be in several with this one */
 	struct pair pair; /* 0, 0 once it is down, or has lost it */
+	struct pair told; /* what we said that we hold; 0, 0: nothing, since it is up */
+	struct pair forked; /* of which the journal has that it says to have another version than we */
 	uint8_t root[32];
 	bool is_invited; /* was asked for it, and did neither bring it nor say that it cannot */
 	unsigned n_vain; /* attempts to get it from there that came to nothing, weighed; kept while it is down */
@@ -65,12 +67,11 @@ struct agent {
 	bool *knows; /* per group and peer, this node as the last: see agent_knows() */
 	struct list heads;
 	unsigned n_heads;
-	struct list transactions;
-	struct list parties;
-	struct list joints;
-	struct list shares;
+	struct list syncs;
+	struct list duties;
 	struct list to_self; /* struct word of agent.c: what this node says to itself */
 	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
+	struct list idle_loans; /* struct loan of lender.c: kept for the next repair, oldest first */
 	uint64_t timer_ns; /* as the world has it; 0: none */
 	struct work watch; /* of the local weightd */
 	uint64_t watch_ns; /* when to start it again */
@@ -78,7 +79,8 @@ struct agent {
 	bool look_again; /* somebody may have what we lack */
 	struct metrics metrics;
 	json_t *history; /* of what ended, oldest first: {"row":, "nodes":[rows]} */
-	uint64_t history_ns; /* when the record has to have it; 0: it has */
+	unsigned n_unsaved; /* of the last of them, that the record has not yet */
+	uint64_t save_ns; /* when the record has to have all of this; 0: it has */
 };
 
 static inline uint64_t agent_now(const struct agent *a)
@@ -91,6 +93,8 @@ static inline uint64_t agent_now(const struct agent *a)
  * as if from a peer.
  */
 int agent_send(struct agent *a, unsigned peer, json_t *message);
+/* The same of a blob, behind the message that announces it; `fd` is borrowed. */
+int agent_send_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size);
 /* Steals `event`. */
 void agent_event(struct agent *a, json_t *event);
 void agent_log(struct agent *a, const char *level, const char *format, ...)
@@ -111,7 +115,9 @@ unsigned agent_peer_number(const struct agent *a, const char *name);
 /* Whether it is a member or a publisher of the group: who may know what the group has, and bring it. */
 bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_self);
 
-int work_start(struct agent *a, struct work *w, enum job_kind kind, char why[WHY_SIZE]);
+/* `buffer`: as of struct edge. */
+int work_start(struct agent *a, struct work *w, enum job_kind kind, const char *buffer,
+	       char why[WHY_SIZE]);
 /* Steals `message`. */
 void work_tell(struct agent *a, struct work *w, json_t *message, const int *fds, unsigned n_fds);
 void work_end(struct agent *a, struct work *w);

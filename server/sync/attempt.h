@@ -23,8 +23,8 @@ void attempt_on_timer(struct agent *a, struct joint *j, uint64_t now);
 bool attempt_is_told(const struct joint *j);
 
 /* What nodes say. */
-void attempt_on_opened(struct agent *a, struct joint *j, struct part *p, const json_t *message);
-void attempt_on_progress(struct agent *a, struct joint *j, struct part *p, const json_t *message);
-void attempt_on_done(struct agent *a, struct joint *j, struct part *p, const json_t *message);
-void attempt_on_broken(struct agent *a, struct joint *j, struct part *p, const json_t *message);
-void attempt_on_stopped(struct agent *a, struct joint *j, struct part *p, const json_t *message);
+void attempt_on_opened(struct agent *a, struct sync *s, struct member *m, const json_t *message);
+void attempt_on_progress(struct agent *a, struct sync *s, struct member *m, const json_t *message);
+void attempt_on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message);
+void attempt_on_broken(struct agent *a, struct sync *s, struct member *m, const json_t *message);
+void attempt_on_stopped(struct agent *a, struct sync *s, struct member *m, const json_t *message);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
 void blob_init(struct blob *b)
@@ -12,10 +13,15 @@ void blob_init(struct blob *b)
 	*b = (struct blob){.fd = -1};
 }
 
-void blob_deinit(struct blob *b)
+void blob_drop(struct blob *b)
 {
 	b->fd = fd_close(b->fd);
-	EVP_MD_CTX_free(b->digest);
+	EVP_MD_CTX_free(take_ptr(b->digest));
+}
+
+void blob_deinit(struct blob *b)
+{
+	blob_drop(b);
 	blob_init(b);
 }
 

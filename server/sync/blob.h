@@ -26,6 +26,9 @@ void blob_deinit(struct blob *b);
 /* Begins the blob of its first part; without `keep`, only to know where it ends. -ENOMEM and others. */
 int blob_begin(struct blob *b, const struct frame *part, bool keep);
 
+/* Gives back what came of it; the rest is thrown away as it comes. */
+void blob_drop(struct blob *b);
+
 /*
  * Takes the next part. 1: the blob is whole (right and sealed, or thrown away), and blob_deinit() is the caller's. 0: more has to come.
  * -EBADMSG: another blob's part, or not the next one; -EILSEQ: the hash is not that of the bytes; others: no memory.

@@ -44,9 +44,10 @@ struct config {
 	const char *ca;
 	const char *certificate;
 	const char *key;
+	const char *crl; /* NULL: nobody is revoked */
 
 	bool data_tls;
-	bool data_gloo;
+	const struct transport *transport;
 	bool patches; /* of what is pushed, from one version to the next */
 	struct network *trusted; /* with bytes in the clear */
 	unsigned n_trusted;
@@ -57,6 +58,7 @@ struct config {
 	unsigned n_groups;
 
 	uint64_t max_bytes; /* 0: no limit of ours; the memory of the machine if nothing is said */
+	uint64_t repair_rate; /* 0: no limit */
 	uint64_t prepare_ns;
 	uint64_t stall_ns;
 	uint64_t heartbeat_ns;

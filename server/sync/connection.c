@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -22,9 +23,11 @@
 #define HELLO_MAX 4096
 #define TYPE_MAX 32
 #define BYE_MAX 300
+#define CHECK_NS 5000000000u /* how long after its time a certificate is good for at most */
 
 static void on_event(struct source *source, uint32_t events);
 static void on_deadline(struct timer *timer);
+static void on_check(struct timer *timer);
 
 static void on_end(struct timer *timer)
 {
@@ -60,6 +63,7 @@ int connection_new(const struct connection_manner *manner, SSL_CTX *context, int
 	outbox_init(&c->out);
 	blob_init(&c->blob);
 	timer_init(&c->deadline, on_deadline);
+	timer_init(&c->check, on_check);
 	timer_init(&c->end, on_end);
 	/* Both only make it quicker to tell that the other end is gone. */
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -82,6 +86,7 @@ struct connection *connection_free(struct connection *c)
 		return NULL;
 	list_remove(&c->link);
 	timer_stop(&c->deadline);
+	timer_stop(&c->check);
 	timer_stop(&c->end);
 	loop_remove(&c->source);
 	if (c->tls.ssl)
@@ -127,6 +132,7 @@ void connection_doom(struct connection *c, const char *fmt, ...)
 	c->state = CONNECTION_DOOMED;
 	loop_remove(&c->source);
 	timer_stop(&c->deadline);
+	timer_stop(&c->check);
 	if (state == CONNECTION_HELLO || state == CONNECTION_UP)
 		say_bye(c);
 	timer_start(c->manner->loop, &c->end, num_now_ns());
@@ -218,12 +224,22 @@ int connection_send_blob(struct connection *c, const uint8_t hash[32], int fd, u
 	return r;
 }
 
+static json_t *own_addresses(const struct connection_manner *m)
+{
+	json_t *all = json_array();
+
+	for (unsigned i = 0; i < m->n_data_addresses; i++)
+		(void)json_array_append_new(all, json_string(m->data_addresses[i]));
+	return all;
+}
+
 static void say_hello(struct connection *c)
 {
 	cleanup(json_freep)
-		json_t *hello = json_pack("{s:s, s:s, s:i, s:I}", "type", "hello", "node",
+		json_t *hello = json_pack("{s:s, s:s, s:i, s:I, s:o}", "type", "hello", "node",
 					  c->manner->node, "protocol", PROTOCOL, "incarnation",
-					  (json_int_t)c->manner->incarnation);
+					  (json_int_t)c->manner->incarnation, "data_addresses",
+					  own_addresses(c->manner));
 
 	if (!hello || put(c, hello, false) < 0)
 		connection_doom(c, "it cannot be talked to: out of memory");
@@ -240,6 +256,13 @@ static void ping(struct connection *c, const char *type, uint64_t n)
 
 /* --- Time ----------------------------------------------------------------------------------------- */
 
+/* Of a sync that is over: what it keeps counts for nobody any more, and who sends it may take its time for the rest. */
+static void drop_unwanted_blob(struct connection *c)
+{
+	if (c->blob.fd >= 0 && c->manner->events->blob_limit(c, c->blob.hash) == 0)
+		blob_drop(&c->blob);
+}
+
 static void beat(struct connection *c, uint64_t now)
 {
 	uint64_t late = now - c->deadline.deadline_ns, heartbeat_ns = c->manner->heartbeat_ns;
@@ -251,6 +274,7 @@ static void beat(struct connection *c, uint64_t now)
 				(double)SILENCE_BEATS * (double)heartbeat_ns / 1e9);
 		return;
 	}
+	drop_unwanted_blob(c);
 	if (c->ping == 0)
 		c->ping = now; /* of later ones the answer tells that it lives, not how far it is */
 	ping(c, "ping", now);
@@ -274,7 +298,39 @@ static void on_deadline(struct timer *timer)
 				(unsigned)(CONNECTION_OPEN_NS / 1000000000), what[c->state]);
 }
 
+void connection_check(struct connection *c, SSL_CTX *context)
+{
+	if (c->state != CONNECTION_DOOMED && tls_check(&c->tls, context) < 0)
+		connection_doom(c, "the certificate of '%s' %.400s", c->name, c->tls.why);
+}
+
+static void on_check(struct timer *timer)
+{
+	struct connection *c = container_of(timer, struct connection, check);
+
+	if (tls_is_over(&c->tls, time(NULL)))
+		connection_check(c, SSL_get_SSL_CTX(c->tls.ssl));
+	if (c->state != CONNECTION_DOOMED)
+		timer_start(c->manner->loop, timer, num_now_ns() + CHECK_NS);
+}
+
 /* --- In ------------------------------------------------------------------------------------------- */
+
+/* -EBADMSG. */
+static int take_addresses(struct connection *c, const json_t *m)
+{
+	json_t *all;
+
+	if (field_array(m, "data_addresses", STRIPES_MAX, &all) < 0)
+		return -EBADMSG;
+	for (c->n_data = 0; c->n_data < json_array_size(all); c->n_data++) {
+		const char *text = json_string_value(json_array_get(all, c->n_data));
+
+		if (!text || !address_from_digits(text, 0, &c->data[c->n_data]))
+			return -EBADMSG;
+	}
+	return 0;
+}
 
 static void on_hello(struct connection *c, const json_t *m)
 {
@@ -283,7 +339,7 @@ static void on_hello(struct connection *c, const json_t *m)
 
 	if (field_string(m, "node", NODE_MAX, &node) < 0 ||
 	    field_number(m, "protocol", INT64_MAX, &protocol) < 0 ||
-	    field_number(m, "incarnation", INT64_MAX, &incarnation) < 0) {
+	    field_number(m, "incarnation", INT64_MAX, &incarnation) < 0 || take_addresses(c, m) < 0) {
 		connection_doom(c, "it sent a hello that lacks a field");
 		return;
 	}
@@ -476,6 +532,7 @@ static bool shaken_hands(struct connection *c)
 		return false;
 	}
 	c->state = CONNECTION_HELLO;
+	timer_start(c->manner->loop, &c->check, num_now_ns() + CHECK_NS);
 	c->manner->events->on_name(c);
 	if (c->state == CONNECTION_DOOMED)
 		return false;

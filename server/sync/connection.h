@@ -13,6 +13,7 @@
 
 #include "server/base/loop.h"
 #include "server/sync/address.h"
+#include "server/sync/base/stripes.h"
 #include "server/sync/blob.h"
 #include "server/sync/frame.h"
 #include "server/sync/outbox.h"
@@ -25,7 +26,7 @@ struct connection;
 struct connection_events {
 	/* The name is proven, nothing was said yet. May doom it. */
 	void (*on_name)(struct connection *c);
-	/* It said who it is: c->incarnation. May doom or hold it. */
+	/* It said who it is: c->incarnation and c->data. May doom or hold it. */
 	void (*on_hello)(struct connection *c);
 	void (*on_message)(struct connection *c, const json_t *message);
 	uint64_t (*blob_limit)(struct connection *c, const uint8_t hash[32]);
@@ -47,12 +48,15 @@ struct connection_manner {
 	const struct connection_events *events;
 	const char *node; /* our name */
 	uint64_t incarnation; /* of this process */
+	const char *const *data_addresses; /* where our engines listen, in digits */
+	unsigned n_data_addresses;
 	uint64_t heartbeat_ns;
 };
 
 struct connection {
 	struct list link; /* of whoever owns it */
 	void *owner;
+	unsigned n_alike; /* the owner's: strangers of its host, with it */
 	const struct connection_manner *manner;
 	enum connection_state state;
 	bool dialled; /* by us */
@@ -63,10 +67,13 @@ struct connection {
 	struct address address;
 	char name[NODE_MAX + 1]; /* of the other end, once it was proven */
 	uint64_t incarnation; /* of the other end, once it said hello */
+	struct address data[STRIPES_MAX]; /* where its engines listen, as it said then; ports are none */
+	unsigned n_data;
 	struct frame_decoder in;
 	struct outbox out;
 	struct blob blob;
 	struct timer deadline; /* of the hello, then of the next heartbeat */
+	struct timer check; /* of the other end's certificate, whose time may be over */
 	struct timer end;
 	uint64_t opened_ns;
 	uint64_t heard_ns; /* when the last bytes came */
@@ -88,6 +95,9 @@ int connection_send_blob(struct connection *c, const uint8_t hash[32], int fd, u
 /* From now on nothing is heard of it and nothing sent, but for a word why; on_end() follows. */
 __attribute__((format(printf, 2, 3))) void connection_doom(struct connection *c, const char *fmt,
 							   ...);
+
+/* Dooms it where what the other end has proven is believed no more, by today's time and this context. */
+void connection_check(struct connection *c, SSL_CTX *context);
 
 /* Goes on with one that was held in on_hello(). */
 void connection_release(struct connection *c);

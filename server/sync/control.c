@@ -19,12 +19,14 @@
 #include "server/sync/parts.h"
 
 #define CLIENTS_MAX 256
+#define CLIENTS_OF_ROOT 16 /* that all others leave it: they could keep out who is to mend that */
 #define CLIENTS_OF_USER_MAX                                                                        \
 	64 /* or one of them could keep all others out; root has no such limit */
 #define QUEUE_MAX 8192 /* packets that a client has not read */
 #define WATCHED_MAX 512 /* of one that watches, which anybody may: they are copies */
 #define HISTORY_MAX 256
 #define PAUSE_NS 100000000u
+#define WAY_OUT "; wait for your turn with --queue"
 
 struct packet {
 	struct list link; /* client::queue */
@@ -41,7 +43,17 @@ struct client {
 	bool is_operator;
 	bool watches;
 	char sync[SYNC_ID_SIZE]; /* whose end it waits for; "": none's */
+	bool waits_for_slow; /* that they have it, too */
+	json_t *queued; /* what it asked for, and others have to end first; NULL: nothing */
+	const struct beginning *queued_as;
 	bool doomed;
+};
+
+/* What operators begin. */
+struct beginning {
+	const char *what;
+	int (*fn)(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+		  char why[WHY_SIZE]);
 };
 
 static void client_free(struct client *c)
@@ -53,6 +65,7 @@ static void client_free(struct client *c)
 		json_decref(p->json);
 		free(p);
 	}
+	json_decref(c->queued);
 	loop_remove(&c->source);
 	(void)fd_close(c->source.fd);
 	list_remove(&c->link);
@@ -179,48 +192,111 @@ static void answer_nodes(struct client *c, const json_t *request)
 	say_rows(c, c->control->options->nodes(c->control->options->userdata));
 }
 
-static void begin(struct client *c, const json_t *request, const char *what,
-		  int (*fn)(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
-			    char why[WHY_SIZE]))
+/* Those of one node, of which a row of the nodes has no room for all. */
+static void answer_heads(struct client *c, const json_t *request)
 {
+	const char *node;
+	json_t *rows;
+
+	if (field_string(request, "node", NODE_MAX, &node) < 0) {
+		refuse(c, "request", "'node' names the node whose versions are asked for");
+		return;
+	}
+	rows = c->control->options->heads(c->control->options->userdata, node);
+	if (rows)
+		say_rows(c, rows);
+	else
+		refuse(c, "unknown", "there is no such node");
+}
+
+/* Keeps its turn, or has one from now on. */
+static void wait_for_turn(struct client *c, const json_t *request, const struct beginning *b,
+			  const char *why)
+{
+	if (!c->queued_as)
+		say(c, json_pack("{ssss}", "event", "queued", "why", why));
+	c->queued = json_incref((json_t *)request);
+	c->queued_as = b;
+}
+
+static void begin(struct client *c, const json_t *request, const struct beginning *b)
+{
+	const char *buffer, *an = strchr("aeiou", *b->what) ? "an" : "a";
 	char sync[SYNC_ID_SIZE], why[WHY_SIZE] = "";
-	const char *buffer, *an = strchr("aeiou", *what) ? "an" : "a";
-	bool wait;
+	bool wait, queue, slow;
 	int r;
 
 	if (!may_operate(c))
 		return;
-	if (field_bool_or(request, "wait", true, &wait) < 0) {
-		refuse(c, "request", "'wait' is true or false");
+	if (field_bool_or(request, "wait", true, &wait) < 0 ||
+	    field_bool_or(request, "queue", false, &queue) < 0 ||
+	    field_bool_or(request, "slow", true, &slow) < 0) {
+		refuse(c, "request", "'wait', 'queue' and 'slow' are true or false");
 		return;
 	}
-	r = fn(c->control->options->agent, request, sync, why);
+	r = b->fn(c->control->options->agent, request, sync, why);
+	if (r == -EBUSY && queue) {
+		wait_for_turn(c, request, b, why);
+		return;
+	}
+	c->queued_as = NULL;
 	if (r < 0) {
-		refuse(c, code_of(r), why);
+		char said[WHY_SIZE + sizeof(WAY_OUT)];
+
+		(void)snprintf(said, sizeof(said), "%s%s", why, r == -EBUSY ? WAY_OUT : "");
+		refuse(c, code_of(r), said);
 		return;
 	}
 	buffer = json_string_value(json_object_get(request, "buffer"));
 	notice(&(struct notice){NOTICE_ASKED, .sync = sync, .buffer = buffer, .uid = c->uid},
-	       "sync %s: %s %s of '%s' was asked for by uid %u", sync, an, what, buffer, c->uid);
+	       "sync %s: %s %s of '%s' was asked for by uid %u", sync, an, b->what, buffer, c->uid);
 	if (wait)
 		memcpy(c->sync, sync, sizeof(c->sync));
+	c->waits_for_slow = slow;
 	say(c, wait ? json_pack("{ss}", "sync", sync) : json_pack("{sssb}", "sync", sync, "end", 1));
+}
+
+/* Oldest first; whoever comes too late stays where he was. */
+static void on_turn(struct timer *timer)
+{
+	struct control *control = container_of(timer, struct control, turn);
+	struct client *c;
+
+	list_for_each(c, &control->clients, link)
+		if (c->queued && !c->doomed) {
+			cleanup(json_freep) json_t *request = take_ptr(c->queued);
+
+			begin(c, request, c->queued_as);
+		}
 }
 
 static void answer_push(struct client *c, const json_t *request)
 {
-	begin(c, request, "push", agent_push);
+	static const struct beginning push = {"push", agent_push};
+
+	begin(c, request, &push);
 }
 
 /* A request of its own: an agent that does not know it must not push instead. */
 static void answer_plan(struct client *c, const json_t *request)
 {
-	begin(c, request, "plan", agent_plan);
+	static const struct beginning plan = {"plan", agent_plan};
+
+	begin(c, request, &plan);
 }
 
 static void answer_average(struct client *c, const json_t *request)
 {
-	begin(c, request, "average", agent_average);
+	static const struct beginning average = {"average", agent_average};
+
+	begin(c, request, &average);
+}
+
+static void answer_reshard(struct client *c, const json_t *request)
+{
+	static const struct beginning reshard = {"reshard", agent_reshard};
+
+	begin(c, request, &reshard);
 }
 
 static void answer_cancel(struct client *c, const json_t *request)
@@ -282,9 +358,10 @@ static const struct {
 	const char *op;
 	void (*answer)(struct client *c, const json_t *request);
 } requests[] = {
-	{"nodes", answer_nodes},   {"push", answer_push},       {"plan", answer_plan},
-	{"cancel", answer_cancel}, {"status", answer_status},   {"history", answer_history},
-	{"watch", answer_watch},   {"metrics", answer_metrics}, {"average", answer_average},
+	{"nodes", answer_nodes},     {"heads", answer_heads},     {"push", answer_push},
+	{"plan", answer_plan},       {"cancel", answer_cancel},   {"status", answer_status},
+	{"history", answer_history}, {"watch", answer_watch},     {"metrics", answer_metrics},
+	{"average", answer_average}, {"reshard", answer_reshard},
 };
 
 static void answer(struct client *c, const json_t *request)
@@ -292,6 +369,10 @@ static void answer(struct client *c, const json_t *request)
 	char why[WHY_SIZE];
 	const char *op;
 
+	if (c->queued) {
+		refuse(c, "request", "it waits for its turn, and asks for something else");
+		return;
+	}
 	if (field_string(request, "op", 32, &op) < 0) {
 		refuse(c, "request", "a request names what it wants by 'op'");
 		return;
@@ -332,11 +413,13 @@ static void on_client(struct source *source, uint32_t events)
 static bool has_too_many(const struct control *control, uid_t uid)
 {
 	const struct client *c;
-	unsigned n = 0;
+	unsigned n = 0, n_others = 0; /* of this user; of all but root */
 
-	list_for_each(c, &control->clients, link)
+	list_for_each(c, &control->clients, link) {
 		n += c->uid == uid;
-	return uid != 0 && n >= CLIENTS_OF_USER_MAX;
+		n_others += c->uid != 0;
+	}
+	return uid != 0 && (n >= CLIENTS_OF_USER_MAX || n_others >= CLIENTS_MAX - CLIENTS_OF_ROOT);
 }
 
 static void client_new(struct control *control, int fd)
@@ -397,6 +480,14 @@ static void on_pause_over(struct timer *timer)
 
 /* --- The socket ------------------------------------------------------------------------------------ */
 
+/* What is no socket is somebody's file. */
+static bool is_in_the_way(const char *path)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode);
+}
+
 /* True when somebody answers there, who is not to be robbed of it. */
 static bool is_alive(const struct sockaddr_un *at)
 {
@@ -415,6 +506,8 @@ static int listen_at(const char *path, int *ret)
 
 	if (r < 0)
 		return r;
+	if (is_in_the_way(path))
+		return -ENOTSOCK;
 	if (is_alive(&at))
 		return -EADDRINUSE;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -434,6 +527,7 @@ int control_init(struct control *c, struct loop *l, const struct control_options
 	*c = (struct control){.options = options, .loop = l, .listener.fd = -1};
 	list_init(&c->clients);
 	timer_init(&c->pause, on_pause_over);
+	timer_init(&c->turn, on_turn);
 	r = listen_at(options->path, &fd);
 	if (r == 0)
 		r = loop_add(l, &c->listener, fd, EPOLLIN, on_connection);
@@ -441,7 +535,10 @@ int control_init(struct control *c, struct loop *l, const struct control_options
 		(void)fd_close(fd);
 		(void)snprintf(why, WHY_SIZE, "cannot listen on %s: %s%s", options->path,
 			       strerror(-r),
-			       r == -EADDRINUSE ? "; another weightd-sync answers there" : "");
+			       r == -EADDRINUSE ? "; another weightd-sync answers there"
+			       : r == -ENOTSOCK
+				       ? "; remove what is there, or give another [node] socket"
+				       : "");
 	}
 	return r;
 }
@@ -453,6 +550,7 @@ void control_deinit(struct control *c)
 	list_for_each_safe(client, next, &c->clients, link)
 		client_free(client);
 	timer_stop(&c->pause);
+	timer_stop(&c->turn);
 	if (!c->listener.loop)
 		return;
 	loop_remove(&c->listener);
@@ -460,21 +558,51 @@ void control_deinit(struct control *c)
 	(void)unlink(c->options->path);
 }
 
-static void tell_part(struct control *c, const json_t *event)
+static bool is_kind(const json_t *event, const char *what)
+{
+	const char *kind = json_string_value(json_object_get(event, "event"));
+
+	return kind && !strcmp(kind, what);
+}
+
+static bool is_end(const json_t *event)
+{
+	return is_kind(event, "end");
+}
+
+/* It is committed, and goes on for who is slow. */
+static bool is_left(const json_t *event)
+{
+	return is_kind(event, "left");
+}
+
+/* A sync that ended makes room, and so may one that has nobody left but who is slow. */
+static bool may_make_room(const json_t *event)
+{
+	static const char *const LAST[] = {"committed", "failed", "unknown"};
+	const char *phase = json_string_value(json_object_get(event, "phase"));
+
+	for (size_t i = 0; phase && i < ARRAY_LEN(LAST); i++)
+		if (!strcmp(phase, LAST[i]))
+			return true;
+	return is_end(event);
+}
+
+/* Of an event that was cut into several. */
+static void tell_part(struct control *c, const json_t *event, const json_t *part)
 {
 	const char *sync = json_string_value(json_object_get(event, "sync"));
-	const char *kind = json_string_value(json_object_get(event, "event"));
-	bool is_end = kind && !strcmp(kind, "end");
 	struct client *client;
 
 	list_for_each(client, &c->clients, link) {
-		bool waits = sync && !strcmp(client->sync, sync);
+		bool waits = sync && !strcmp(client->sync, sync) &&
+			     !(client->waits_for_slow && is_left(event));
 		json_t *copy;
 
 		if (client->doomed || (!waits && !client->watches))
 			continue;
-		copy = json_copy((json_t *)event); /* shallow: the end is this client's alone */
-		if (waits && is_end && copy) {
+		copy = json_copy((json_t *)part); /* shallow: the end is this client's alone */
+		if (waits && (is_end(part) || is_left(part)) && copy) {
 			(void)json_object_set_new(copy, "end", json_true());
 			client->sync[0] = '\0';
 		}
@@ -488,8 +616,10 @@ void control_tell(struct control *c, const json_t *event)
 	json_t *part;
 	size_t i;
 
+	if (may_make_room(event)) /* the agent is in the middle of it */
+		timer_start(c->loop, &c->turn, num_now_ns());
 	/* Without memory those who wait for its end are told at least that. */
 	if (!parts)
-		tell_part(c, event);
-	json_array_foreach(parts, i, part) tell_part(c, part);
+		tell_part(c, event, event);
+	json_array_foreach(parts, i, part) tell_part(c, event, part);
 }

@@ -3,7 +3,8 @@
  *
  * Where people and scripts ask this node's agent, with weightctl: requests and rows are JSON objects, one a
  * packet (talk.h), and the last packet of an answer has "end". Everyone who reaches the socket may look;
- * pushing and cancelling is the operators'. A client that does not read is hung up on, and holds up nobody.
+ * pushing and cancelling is the operators'. Who wants to push what is busy may wait for his turn, which he has after
+ * those who wait for longer, and loses when he hangs up. A client that does not read is hung up on, and holds up nobody.
  */
 #pragma once
 
@@ -19,6 +20,8 @@ struct control_options {
 	gid_t operators_gid; /* -1: none */
 	struct agent *agent;
 	json_t *(*nodes)(void *userdata); /* an array of rows, the caller's */
+	json_t *(*heads)(void *userdata,
+			 const char *node); /* the same; NULL: there is no such node */
 	void *userdata;
 };
 
@@ -27,6 +30,7 @@ struct control {
 	struct loop *loop;
 	struct source listener;
 	struct timer pause; /* of accepting, when we are out of descriptors */
+	struct timer turn; /* of who waits for the end of a sync to begin another */
 	struct list clients;
 	unsigned n_clients;
 };

@@ -24,9 +24,9 @@ static uint64_t lacked_from(const struct transaction *t, unsigned first)
 	uint64_t n_bytes;
 
 	ranges_init(&all);
-	for (unsigned i = 0; i < t->n_members; i++)
-		if (is_from(&t->members[i], t, first) &&
-		    ranges_add_all(&all, &t->members[i].missing) < 0)
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_from(&t->sync.members[i], t, first) &&
+		    ranges_add_all(&all, &t->sync.members[i].missing) < 0)
 			break; /* fewer: then it is not worth it */
 	n_bytes = ranges_total(&all);
 	ranges_deinit(&all);
@@ -49,9 +49,9 @@ static unsigned oldest(const struct transaction *t, unsigned first)
 {
 	unsigned found = t->delta.patches.n;
 
-	for (unsigned i = 0; i < t->n_members; i++)
-		if (is_from(&t->members[i], t, first) && t->members[i].base < found)
-			found = t->members[i].base;
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_from(&t->sync.members[i], t, first) && t->sync.members[i].base < found)
+			found = t->sync.members[i].base;
 	return found;
 }
 
@@ -62,8 +62,8 @@ static void take(struct transaction *t, int fd, uint64_t size, uint64_t changed)
 	d->fd = fd;
 	d->size = size;
 	d->changed = changed;
-	for (unsigned i = 0; i < t->n_members; i++) {
-		struct member *m = &t->members[i];
+	for (unsigned i = 0; i < t->sync.n_members; i++) {
+		struct member *m = &t->sync.members[i];
 
 		if (is_from(m, t, d->first))
 			m->by_patch = ranges_add(&m->patch_missing, 0, size) == 0;
@@ -113,22 +113,22 @@ void delta_on_composed(struct agent *a, struct transaction *t, const json_t *mes
 	t->delta.is_composing = false;
 	/* One that is as long as its parts together, or longer, may be more than members make room for. */
 	if (n_fds == 1 &&
-	    field_number(message, "size", t->document->n_bytes / DELTA_WORTH, &size) == 0 && size &&
-	    field_number(message, "changed", INT64_MAX, &changed) == 0) {
+	    field_number(message, "size", t->sync.document->n_bytes / DELTA_WORTH, &size) == 0 &&
+	    size && field_number(message, "changed", INT64_MAX, &changed) == 0) {
 		take(t, take_fd(fds[0]), size, changed);
 	} else {
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
-		agent_log(a, "warning", "sync %s: %s goes without a patch: %s", t->sync,
-			  t->head->buffer, why);
+		agent_log(a, "warning", "sync %s: %s goes without a patch: %s", t->sync.id,
+			  t->sync.head->buffer, why);
 	}
-	transaction_step(a, t);
+	sync_step(a, &t->sync);
 }
 
 void delta_give_up(struct transaction *t)
 {
 	t->delta.is_composing = false;
-	for (unsigned i = 0; i < t->n_members; i++)
-		delta_leave(&t->members[i]);
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		delta_leave(&t->sync.members[i]);
 }
 
 void delta_deinit(struct delta *d)
@@ -139,8 +139,8 @@ void delta_deinit(struct delta *d)
 
 bool delta_is_wanted(const struct transaction *t)
 {
-	for (unsigned i = 0; i < t->n_members; i++)
-		if (t->members[i].state == MEMBER_READY && t->members[i].patch_missing.n)
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (t->sync.members[i].state == MEMBER_READY && t->sync.members[i].patch_missing.n)
 			return true;
 	return false;
 }

@@ -184,22 +184,32 @@ json_t *document_to_json(const struct document *d)
 }
 
 static int check_decision(struct agent *a, const struct document *d, const char *decision,
-			  char why[WHY_SIZE])
+			  uint64_t time_ns, char why[WHY_SIZE])
 {
 	cleanup(freep) char *text = decision_text(d);
 
 	snprintf(why, WHY_SIZE, "out of memory");
 	return text ? a->edge->check(a->world, text, decision, d->certificate, d->publisher,
-				     d->time_ns, why)
+				     time_ns, why)
 		    : -ENOMEM;
+}
+
+static int check_at(struct agent *a, const struct document *d, uint64_t time_ns, char why[WHY_SIZE])
+{
+	int r = a->edge->check(a->world, d->text, d->signature, d->certificate, d->publisher,
+			       time_ns, why);
+
+	return r == 0 && d->decision ? check_decision(a, d, d->decision, time_ns, why) : r;
 }
 
 int document_check(struct agent *a, const struct document *d, char why[WHY_SIZE])
 {
-	int r = a->edge->check(a->world, d->text, d->signature, d->certificate, d->publisher,
-			       d->time_ns, why);
+	return check_at(a, d, EDGE_NOW, why);
+}
 
-	return r == 0 && d->decision ? check_decision(a, d, d->decision, why) : r;
+int document_check_then(struct agent *a, const struct document *d, char why[WHY_SIZE])
+{
+	return check_at(a, d, d->time_ns, why);
 }
 
 int document_take_decision(struct agent *a, struct document *d, const json_t *message,
@@ -212,7 +222,9 @@ int document_take_decision(struct agent *a, struct document *d, const json_t *me
 		snprintf(why, WHY_SIZE, "COMMIT came without the publisher's decision");
 		return r;
 	}
-	r = check_decision(a, d, decision, why);
+	if (d->decision && strcmp(d->decision, decision) == 0)
+		return 0; /* it was checked with the document */
+	r = check_decision(a, d, decision, EDGE_NOW, why);
 	if (r < 0)
 		return r;
 	free(d->decision);

@@ -50,8 +50,12 @@ int document_parse(const json_t *o, struct document **ret);
 /* The same object. NULL: no memory. */
 json_t *document_to_json(const struct document *d);
 
-/* Whether its publisher signed it, and the decision if it has one. -EKEYREJECTED with a sentence. */
+/*
+ * Whether its publisher signed it, and the decision if it has one, with a certificate that is good now, or that was good
+ * at its own time, which whoever has the key may choose. -EKEYREJECTED with a sentence.
+ */
 int document_check(struct agent *a, const struct document *d, char why[WHY_SIZE]);
+int document_check_then(struct agent *a, const struct document *d, char why[WHY_SIZE]);
 /* Whether this is the publisher's decision on it; it is kept then. -EKEYREJECTED, -EBADMSG or -ENOMEM. */
 int document_take_decision(struct agent *a, struct document *d, const json_t *message,
 			   char why[WHY_SIZE]);

@@ -20,11 +20,15 @@ enum job_kind {
 	JOB_SOURCE, /* weightd-sync-local: lends a version of the local weightd, and digests it */
 	JOB_SINK, /* weightd-sync-local: makes the next version of the local weightd */
 	JOB_WATCH, /* weightd-sync-local: tells of versions that the local weightd has lost */
-	JOB_ENGINE, /* weightd-sync-tcp: carries the bytes of one epoch */
+	JOB_PLANNER, /* weightd-sync-local: plans what has to move for a reshard */
+	JOB_TCP, /* weightd-sync-tcp: carries the bytes of one epoch */
 	JOB_GLOO, /* weightd-sync-gloo: the same */
+	JOB_NCCL, /* weightd-sync-nccl: the same */
 };
 
 #define WHY_SIZE 512 /* of a sentence for people */
+#define SAVE_ALL 1 /* what edge.save() may return */
+#define EDGE_NOW UINT64_MAX /* of a time */
 
 struct edge {
 	uint64_t (*now_ns)(void *world); /* CLOCK_MONOTONIC */
@@ -41,20 +45,34 @@ struct edge {
 	/* Hangs up, for what it said: agent_on_peer_down() follows later. */
 	void (*hang_up)(void *world, unsigned peer, const char *why);
 
-	/* Starts a process, whose messages come with `owner`. -errno with a sentence. */
-	int (*job_start)(void *world, enum job_kind kind, void *owner, struct job **ret,
-			 char why[WHY_SIZE]);
-	/* Descriptors are duplicated. A failure shows as the job's end. */
+	/*
+	 * Starts a process, whose messages come with `owner`, to work for a buffer; NULL: for none. -errno with a
+	 * sentence.
+	 */
+	int (*job_start)(void *world, enum job_kind kind, const char *buffer, void *owner,
+			 struct job **ret, char why[WHY_SIZE]);
+	/*
+	 * Once all of the same buffer that were ended are gone, and write no more. Descriptors are duplicated. A
+	 * failure shows as the job's end.
+	 */
 	void (*job_tell)(void *world, struct job *job, const json_t *message, const int *fds,
 			 unsigned n_fds);
 	/* Kills it; nothing of it is heard any more, and `job` is gone. */
 	void (*job_end)(void *world, struct job *job);
 
-	/* Whether engines may dial an address in digits, of `whose`. False with a sentence. */
-	bool (*may_dial)(void *world, const char *address, const char *whose, char why[WHY_SIZE]);
+	/*
+	 * Whether engines may dial an address in digits, which somebody says to be that of `node`; NULL: of one that we
+	 * know. False with a sentence.
+	 */
+	bool (*may_dial)(void *world, const char *address, const char *node, char why[WHY_SIZE]);
 
-	/* Writes the record of this node, durably, before it returns. */
-	int (*save)(void *world, const json_t *record);
+	/* Whether there is room to write another piece of the record. -errno with a sentence. */
+	int (*may_save)(void *world, char why[WHY_SIZE]);
+	/*
+	 * Writes a piece of the record of this node, durably, before it returns: what changed since the last one, or
+	 * all, with which those before are forgotten. -errno; SAVE_ALL: nothing was written, and it has to be all.
+	 */
+	int (*save)(void *world, const json_t *piece, bool is_all);
 
 	/* Signs a document with this node's key: base64. -errno. */
 	int (*sign)(void *world, const char *text, char *ret_signature, size_t size);
@@ -62,7 +80,8 @@ struct edge {
 	const char *(*certificate)(void *world);
 	/*
 	 * Whether `signature` over `text` is of the owner of `certificate` (PEM), whose name is `name` and which
-	 * our CA issued and which was valid at `time_ns`. -EKEYREJECTED with a sentence.
+	 * our CA issued and which was valid at `time_ns`; EDGE_NOW: is valid, and was not revoked. -EKEYREJECTED
+	 * with a sentence.
 	 */
 	int (*check)(void *world, const char *text, const char *signature, const char *certificate,
 		     const char *name, uint64_t time_ns, char why[WHY_SIZE]);

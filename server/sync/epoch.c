@@ -16,54 +16,28 @@
 #include <arpa/inet.h>
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/sync/base/fields.h"
-#include "server/sync/base/planned.h"
 #include "server/sync/delta.h"
 #include "server/sync/history.h"
+#include "server/sync/pace.h"
 #include "server/sync/pairing.h"
 #include "server/sync/plan.h"
+#include "server/sync/ring.h"
+#include "server/sync/transport.h"
 
-#define CHUNK ((uint64_t)1 << 20)
-#define MEASURED_MIN ((uint64_t)8 << 20) /* bytes: fewer say nothing of a link */
+#define LOOK_NS (SECOND / 2) /* how often, while bytes move, for who is slow */
 #define LAG_MIN ((uint64_t)8 << 20) /* bytes that a member may have and not have told of */
-#define RATE_MIN ((uint64_t)256 << 10) /* what the deadline of the whole reckons with at least */
-
-json_t *epoch_open_engine(struct agent *a, const char *sync, uint64_t epoch, uint64_t n_bytes,
-			  const char *from, const char *token, const struct ranges *ranges)
-{
-	json_t *addresses = a->config->n_data_addresses > 1 ? json_array() : NULL;
-
-	for (unsigned i = 0; addresses && i < a->config->n_data_addresses; i++)
-		json_array_append_new(addresses, json_string(a->config->data_addresses[i]));
-	return json_pack("{s:s, s:s, s:s?, s:s, s:I, s:s, s:o*, s:s?, s:I, s:o, s:I, s:I, s:s}",
-			 "op", "open", "node", a->config->name, "from", from, "sync", sync, "epoch",
-			 (json_int_t)epoch, "address", a->config->data_addresses[0], "addresses",
-			 addresses, "token", token, "n_bytes", (json_int_t)n_bytes, "ranges",
-			 ranges_to_json(ranges), "chunk", (json_int_t)CHUNK, "stall_ms",
-			 (json_int_t)(a->config->stall_ns / 1000000), "security",
-			 a->config->tls ? "tls" : "none");
-}
-
-uint64_t epoch_planned(const struct agent *a, bool gloo, const struct ranges *ranges,
-		       unsigned n_stripes)
-{
-	if (a->config->tls)
-		return 0;
-	return gloo ? gloo_planned_stream(ranges, CHUNK)
-		    : tcp_planned_striped(ranges_total(ranges), CHUNK, n_stripes);
-}
 
 /* --- Our own engine ----------------------------------------------------------------------------- */
 
 static void engine_failed(struct agent *a, struct transaction *t, const char *why)
 {
-	if (!t->broke_why[0])
-		snprintf(t->broke_why, sizeof(t->broke_why), "%s", why);
+	if (!t->sync.broke_why[0])
+		snprintf(t->sync.broke_why, sizeof(t->sync.broke_why), "%s", why);
 	epoch_stop(a, t);
-	transaction_step(a, t);
+	sync_step(a, &t->sync);
 }
 
 static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
@@ -74,24 +48,24 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 	uint64_t done;
 
 	(void)fds, (void)n_fds;
-	if (t->phase != PHASE_OPEN && t->phase != PHASE_BYTES)
+	if (t->sync.phase != PHASE_OPEN && t->sync.phase != PHASE_BYTES)
 		return;
 	if (field_string(message, "op", 32, &op) < 0)
 		op = "";
-	if (strcmp(op, "opened") == 0 && t->phase == PHASE_OPEN &&
+	if (strcmp(op, "opened") == 0 && t->sync.phase == PHASE_OPEN &&
 	    field_string_or_null(message, "hello", HELLO_MAX, &hello) == 0) {
 		snprintf(t->engine_hello, sizeof(t->engine_hello), "%s", hello ? hello : "");
 		t->engine_is_open = true;
-	} else if (strcmp(op, "progress") == 0 && t->phase == PHASE_BYTES) {
+	} else if (strcmp(op, "progress") == 0 && t->sync.phase == PHASE_BYTES) {
 		if (field_number(message, "sent", INT64_MAX, &done) == 0 && done > t->engine_done) {
 			t->engine_done = done;
 			t->moved_ns = agent_now(a);
 		}
-	} else if (strcmp(op, "done") == 0 && t->phase == PHASE_BYTES) {
+	} else if (strcmp(op, "done") == 0 && t->sync.phase == PHASE_BYTES) {
 		t->engine_is_done = true;
 		metrics_on_sent(a, t->first->name,
-				epoch_planned(a, a->config->gloo, &t->ranges,
-					      pairing_count(a, t, NULL, t->first)),
+				t->transport->planned(&t->ranges,
+						      pairing_count(a, t, NULL, t->first)),
 				json_object_get(message, "out"));
 		work_end(a, &t->engine);
 	} else {
@@ -100,7 +74,7 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 		engine_failed(a, t, why);
 		return;
 	}
-	transaction_step(a, t);
+	sync_step(a, &t->sync);
 }
 
 static void on_engine_end(struct agent *a, struct work *w, const char *how)
@@ -108,36 +82,13 @@ static void on_engine_end(struct agent *a, struct work *w, const char *how)
 	struct transaction *t = container_of(w, struct transaction, engine);
 	char why[WHY_SIZE];
 
-	if (t->phase != PHASE_OPEN && t->phase != PHASE_BYTES)
+	if (t->sync.phase != PHASE_OPEN && t->sync.phase != PHASE_BYTES)
 		return;
 	snprintf(why, sizeof(why), "the engine of %s ended (%s)", a->config->name, how);
 	engine_failed(a, t, why);
 }
 
 /* --- The chain ---------------------------------------------------------------------------------- */
-
-static int compare_rates(const void *x, const void *y)
-{
-	const uint64_t *a = x, *b = y;
-
-	return *a < *b ? -1 : *a > *b;
-}
-
-uint64_t epoch_median_rate(const struct agent *a, const struct transaction *t)
-{
-	uint64_t *rates = calloc(t->n_members + 1, sizeof(*rates)), median;
-	unsigned n = 0;
-
-	if (!rates)
-		return 0;
-	for (unsigned i = 0; i < t->n_members; i++)
-		if (t->members[i].peer != NO_PEER && a->peers[t->members[i].peer].rate)
-			rates[n++] = a->peers[t->members[i].peer].rate;
-	qsort(rates, n, sizeof(*rates), compare_rates);
-	median = rates[n / 2];
-	free(rates);
-	return median;
-}
 
 static unsigned n_bad(const struct member *m)
 {
@@ -149,7 +100,16 @@ static unsigned rank(const struct agent *a, const struct member *m, uint64_t med
 {
 	uint64_t rate = a->peers[m->peer].rate;
 
-	return 3 * n_bad(m) + (!rate ? 0 : rate * 2 < median ? 2 : 1);
+	return 3 * n_bad(m) + (m->is_late || (rate && rate * 2 < median) ? 2 : rate ? 1 : 0);
+}
+
+/* Of those that were measured the slowest is the last: nobody is behind a slower one. */
+static bool comes_before(const struct agent *a, const struct member *x, const struct member *y,
+			 uint64_t median)
+{
+	unsigned of_x = rank(a, x, median), of_y = rank(a, y, median);
+
+	return of_x < of_y || (of_x == of_y && a->peers[x->peer].rate > a->peers[y->peer].rate);
 }
 
 /* How often the link between these two broke, whichever way. */
@@ -231,25 +191,25 @@ static unsigned most_blamed(const struct transaction *t)
 {
 	unsigned least = UINT_MAX;
 
-	for (unsigned i = 0; i < t->n_members; i++)
-		if (is_behind(t, &t->members[i]) && t->members[i].n_blamed < least)
-			least = t->members[i].n_blamed;
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_behind(t, &t->sync.members[i]) && t->sync.members[i].n_blamed < least)
+			least = t->sync.members[i].n_blamed;
 	return least > BLAMED_MAX ? least : BLAMED_MAX;
 }
 
 /* Links those that lack something. */
 static void link_chain(struct agent *a, struct transaction *t)
 {
-	uint64_t median = epoch_median_rate(a, t);
+	uint64_t median = pace_median(a, t);
 	unsigned max = most_blamed(t);
 
 	t->first = NULL;
-	for (unsigned i = 0; i < t->n_members; i++) {
-		struct member *m = &t->members[i], **at = &t->first;
+	for (unsigned i = 0; i < t->sync.n_members; i++) {
+		struct member *m = &t->sync.members[i], **at = &t->first;
 
 		if (!is_behind(t, m) || m->n_blamed > max)
 			continue;
-		while (*at && rank(a, *at, median) <= rank(a, m, median))
+		while (*at && !comes_before(a, m, *at, median))
 			at = &(*at)->next;
 		m->next = *at;
 		*at = m;
@@ -280,22 +240,36 @@ static int add_ranges(struct transaction *t)
 
 static uint64_t payload_size(const struct transaction *t)
 {
-	return t->by_patch ? t->delta.size : t->document->n_bytes;
+	return t->by_patch ? t->delta.size : t->sync.document->n_bytes;
 }
 
-static int open_ours(struct agent *a, struct transaction *t)
+static const int *data_of(const struct transaction *t)
 {
+	if (t->by_patch)
+		return &t->delta.fd;
+	return ring_is_staged(t) ? &t->ring.staged_fd : &t->data_fd;
+}
+
+int epoch_open_ours(struct agent *a, struct transaction *t)
+{
+	const struct carriage c = {
+		.transport = t->transport,
+		.sync = t->sync.id,
+		.epoch = t->sync.epoch,
+		.n_bytes = payload_size(t),
+		.ranges = &t->ranges,
+		.memory = &t->ring.memory,
+		.chunk = ring_chunk(a, t),
+	};
 	char why[WHY_SIZE];
 
 	t->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
-	if (work_start(a, &t->engine, a->config->gloo ? JOB_GLOO : JOB_ENGINE, why) < 0) {
-		transaction_fail(a, t, "the engine of %s could not be started: %s", a->config->name,
-				 why);
+	if (work_start(a, &t->engine, t->transport->job, t->sync.head->buffer, why) < 0) {
+		sync_fail(a, &t->sync, "the engine of %s could not be started: %s", a->config->name,
+			  why);
 		return -1;
 	}
-	work_tell(a, &t->engine,
-		  epoch_open_engine(a, t->sync, t->epoch, payload_size(t), NULL, NULL, &t->ranges),
-		  t->by_patch ? &t->delta.fd : &t->data_fd, 1);
+	work_tell(a, &t->engine, transport_open(a, &c), data_of(t), 1);
 	return 0;
 }
 
@@ -305,26 +279,30 @@ static void open_all(struct agent *a, struct transaction *t)
 	const char *from = a->config->name;
 
 	/* The first that fails stops the epoch. */
-	for (struct member *m = t->first; m && t->phase == PHASE_OPEN; m = m->next) {
+	for (struct member *m = t->first; m && t->sync.phase == PHASE_OPEN; m = m->next) {
 		uint8_t token[32];
 
 		a->edge->random(a->world, token, sizeof(token));
 		field_hex(token, sizeof(token), m->token);
 		m->done = m->rate = m->measured = m->moved_ns = 0;
-		member_set_state(a, t, m, MEMBER_OPENING);
-		member_tell(a, t, m, "open",
-			    json_pack("{s:I, s:s, s:s, s:O, s:s, s:o*}", "epoch",
-				      (json_int_t)t->epoch, "token", m->token, "from", from, "ranges",
-				      ranges, "engine", a->config->gloo ? "gloo" : "tcp", "patch",
-				      t->by_patch ? json_integer((json_int_t)t->delta.size) : NULL));
+		member_set_state(a, &t->sync, m, MEMBER_OPENING);
+		member_tell(a, &t->sync, m, "open",
+			    json_pack("{s:I, s:s, s:s, s:O, s:s, s:o*, s:o*}", "epoch",
+				      (json_int_t)t->sync.epoch, "token", m->token, "from", from,
+				      "ranges", ranges, "engine", t->transport->name, "patch",
+				      t->by_patch ? json_integer((json_int_t)t->delta.size) : NULL,
+				      "chunk",
+				      t->transport->is_ring
+					      ? json_integer((json_int_t)ring_chunk(a, t))
+					      : NULL));
 		from = m->name;
 	}
 }
 
 static bool is_anybody_behind(const struct transaction *t)
 {
-	for (unsigned i = 0; i < t->n_members; i++)
-		if (is_behind(t, &t->members[i]))
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_behind(t, &t->sync.members[i]))
 			return true;
 	return false;
 }
@@ -334,16 +312,16 @@ static void lose_worst(struct agent *a, struct transaction *t)
 {
 	unsigned worst = 0;
 
-	for (unsigned i = 0; i < t->n_members; i++)
-		if (is_behind(t, &t->members[i]) && n_bad(&t->members[i]) > worst)
-			worst = n_bad(&t->members[i]);
-	for (unsigned i = 0; i < t->n_members && t->phase != PHASE_ENDED; i++)
-		if (is_behind(t, &t->members[i]) && n_bad(&t->members[i]) == worst)
+	for (unsigned i = 0; i < t->sync.n_members; i++)
+		if (is_behind(t, &t->sync.members[i]) && n_bad(&t->sync.members[i]) > worst)
+			worst = n_bad(&t->sync.members[i]);
+	for (unsigned i = 0; i < t->sync.n_members && t->sync.phase != PHASE_ENDED; i++)
+		if (is_behind(t, &t->sync.members[i]) && n_bad(&t->sync.members[i]) == worst)
 			member_fail(
-				a, t, &t->members[i],
+				a, &t->sync, &t->sync.members[i],
 				"did not get its bytes in %ju epochs, of which the last broke: %s,",
-				(uintmax_t)t->epoch,
-				t->broke_why[0] ? t->broke_why : "they were corrupt");
+				(uintmax_t)t->sync.epoch,
+				t->sync.broke_why[0] ? t->sync.broke_why : "they were corrupt");
 }
 
 static void note_broken(struct transaction *t, const struct member *from, const struct member *to)
@@ -358,7 +336,7 @@ static void note_broken(struct transaction *t, const struct member *from, const 
 	*b = (struct broken){{from, to}, b->n_times + 1};
 }
 
-/* Once all have told what they know of the epoch that broke. */
+/* Once all have told what they know of the epoch that broke; which link of a ring it was, they do not. */
 static void settle_blame(struct agent *a, struct transaction *t)
 {
 	struct culprit c = t->culprit;
@@ -370,9 +348,9 @@ static void settle_blame(struct agent *a, struct transaction *t)
 		if (t->by_patch && c.by->n_faults > 1)
 			delta_leave(c.by);
 		if (c.by->n_faults == FAULTS_MAX)
-			member_fail(a, t, c.by, "broke %u epochs by itself; the last: %s,",
-				    FAULTS_MAX, t->broke_why);
-	} else if (c.by) {
+			member_fail(a, &t->sync, c.by, "broke %u epochs by itself; the last: %s,",
+				    FAULTS_MAX, t->sync.broke_why);
+	} else if (c.by && !t->transport->is_ring) {
 		c.ends[1]->n_blamed++;
 		if (c.ends[0])
 			c.ends[0]->n_blamed += c.ends[0]->n_accused++;
@@ -387,11 +365,11 @@ static int count_changed(struct transaction *t)
 	int r = 0;
 
 	ranges_init(&all);
-	for (unsigned i = 0; i < t->n_members && r == 0; i++)
-		if (t->members[i].state == MEMBER_READY)
-			r = ranges_add_all(&all, &t->members[i].missing);
+	for (unsigned i = 0; i < t->sync.n_members && r == 0; i++)
+		if (t->sync.members[i].state == MEMBER_READY)
+			r = ranges_add_all(&all, &t->sync.members[i].missing);
 	if (r == 0)
-		t->changed = ranges_total(&all);
+		t->sync.changed = ranges_total(&all);
 	ranges_deinit(&all);
 	return r;
 }
@@ -400,11 +378,11 @@ static int count_changed(struct transaction *t)
 static int choose(struct agent *a, struct transaction *t)
 {
 	link_chain(a, t);
-	if ((t->changed == UINT64_MAX && count_changed(t) < 0) || add_ranges(t) < 0) {
-		transaction_fail(a, t, "%s ran out of memory", a->config->name);
+	if ((t->sync.changed == UINT64_MAX && count_changed(t) < 0) || add_ranges(t) < 0) {
+		sync_fail(a, &t->sync, "%s ran out of memory", a->config->name);
 		return -1;
 	}
-	t->epoch++;
+	t->sync.epoch++;
 	t->expected = ranges_total(&t->ranges);
 	return 0;
 }
@@ -415,28 +393,30 @@ int epoch_begin(struct agent *a, struct transaction *t)
 
 	settle_blame(a, t);
 	pairing_settle(a, t);
-	if (t->epoch >= EPOCHS_MAX &&
-	    t->phase != PHASE_BYTES) /* that went well: who waited has its turn */
+	if (t->sync.epoch - t->n_left >= EPOCHS_MAX &&
+	    t->sync.phase != PHASE_BYTES) /* that went well: who waited has its turn */
 		lose_worst(a, t);
-	if (t->phase == PHASE_ENDED)
+	if (t->sync.phase == PHASE_ENDED)
 		return -1;
+	t->transport = ring_choose(a, t);
 	t->by_patch = delta_is_wanted(t);
 	if (!is_anybody_behind(t)) {
-		t->changed = t->changed == UINT64_MAX ? 0 : t->changed;
+		t->sync.changed = t->sync.changed == UINT64_MAX ? 0 : t->sync.changed;
 		return 0;
 	}
 	if (choose(a, t) < 0)
 		return -1;
 	a->metrics.n_epochs++;
-	t->engine_is_open = t->engine_is_done = false;
+	t->engine_is_open = t->engine_is_done = t->is_left = false;
 	t->engine_done = 0;
-	t->broke_why[0] = t->broke_link[0] = '\0';
+	t->sync.broke_why[0] = t->broke_link[0] = '\0';
 	plan_add(a, t, &plan);
 	plan_tell(a, t, &plan);
-	t->phase = PHASE_OPEN;
-	/* A member has its prepare-timeout for the engine; what it says of that has to arrive, too. */
-	t->deadline_ns = agent_now(a) + a->config->prepare_ns + a->config->stall_ns;
-	if (open_ours(a, t) < 0)
+	t->sync.phase = PHASE_OPEN;
+	t->sync.deadline_ns = agent_now(a) + ring_time_to_open(a, t);
+	if (ring_is_staged(t))
+		ring_stage(a, t);
+	else if (epoch_open_ours(a, t) < 0)
 		return -1;
 	open_all(a, t);
 	return 1;
@@ -453,6 +433,7 @@ int epoch_plan(struct agent *a, struct transaction *t)
 {
 	struct plan plan = {0};
 
+	t->transport = ring_choose(a, t);
 	t->by_patch = delta_is_wanted(t);
 	do {
 		if (choose(a, t) < 0) {
@@ -483,19 +464,26 @@ void epoch_start(struct agent *a, struct transaction *t)
 	const char *address = a->config->data_addresses[0];
 	const struct member *before = NULL;
 
-	t->phase = PHASE_BYTES;
+	t->sync.phase = PHASE_BYTES;
 	t->epoch_ns = t->moved_ns = agent_now(a);
-	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
+	t->sync.deadline_ns = t->moved_ns + ring_patience(a, t);
 	for (struct member *m = t->first; m; m = m->next) {
 		m->moved_ns = t->epoch_ns;
-		member_set_state(a, t, m, MEMBER_MOVING);
-		member_tell(
-			a, t, m, "start",
-			json_pack("{s:I, s:o, s:s, s:I, s:s*, s:I, s:s*}", "epoch",
-				  (json_int_t)t->epoch, "next", next_of(a, t, m, m->next), "from",
-				  from, "from_stripes", (json_int_t)pairing_count(a, t, before, m),
-				  "from_address", a->config->gloo ? address : NULL, "max_rate",
-				  (json_int_t)t->max_rate, "from_hello", hello[0] ? hello : NULL));
+		member_set_state(a, &t->sync, m, MEMBER_MOVING);
+	}
+	if (t->transport->is_ring) {
+		ring_start(a, t);
+		return;
+	}
+	for (struct member *m = t->first; m; m = m->next) {
+		member_tell(a, &t->sync, m, "start",
+			    json_pack("{s:I, s:o, s:s, s:I, s:s*, s:I, s:s*}", "epoch",
+				      (json_int_t)t->sync.epoch, "next", next_of(a, t, m, m->next),
+				      "from", from, "from_stripes",
+				      (json_int_t)pairing_count(a, t, before, m), "from_address",
+				      t->transport->has_hello ? address : NULL, "max_rate",
+				      (json_int_t)t->sync.max_rate, "from_hello",
+				      hello[0] ? hello : NULL));
 		from = m->name;
 		address = m->address;
 		hello = m->hello;
@@ -503,30 +491,59 @@ void epoch_start(struct agent *a, struct transaction *t)
 	}
 	work_tell(a, &t->engine,
 		  json_pack("{s:s, s:o, s:I}", "op", "start", "next", next_of(a, t, NULL, t->first),
-			    "max_rate", (json_int_t)t->max_rate),
+			    "max_rate", (json_int_t)(t->share ? t->share : t->sync.max_rate)),
 		  NULL, 0);
 }
 
-void epoch_stop(struct agent *a, struct transaction *t)
+static void stop_all(struct agent *a, struct transaction *t)
 {
-	if (t->phase != PHASE_OPEN && t->phase != PHASE_BYTES)
-		return;
-	t->phase = PHASE_STOP;
-	a->metrics.n_broken++;
-	t->deadline_ns = agent_now(a) + a->config->stall_ns;
+	struct sync *s = &t->sync;
+
+	if (s->phase == PHASE_BYTES)
+		tally_add_broken(&s->tally);
+	sync_set_phase(a, s, PHASE_STOP, a->config->stall_ns);
 	work_end(a, &t->engine);
-	for (unsigned i = 0; i < t->n_members; i++) {
-		struct member *m = &t->members[i];
+	for (unsigned i = 0; i < s->n_members; i++) {
+		struct member *m = &s->members[i];
 
 		if (m->state != MEMBER_OPENING && m->state != MEMBER_OPEN &&
 		    m->state != MEMBER_MOVING)
 			continue;
-		member_set_state(a, t, m, MEMBER_STOPPING);
-		member_tell(a, t, m, "stop", json_pack("{s:I}", "epoch", (json_int_t)t->epoch));
+		member_set_state(a, s, m, MEMBER_STOPPING);
+		member_tell(a, s, m, "stop", json_pack("{s:I}", "epoch", (json_int_t)s->epoch));
 	}
-	agent_log_of(a, transaction_about(t, "broken", NULL), "warning",
-		     "sync %s: epoch %ju broke%s%s", t->sync, (uintmax_t)t->epoch,
-		     t->broke_why[0] ? ": " : "", t->broke_why);
+}
+
+void epoch_stop(struct agent *a, struct transaction *t)
+{
+	struct sync *s = &t->sync;
+
+	if (s->phase != PHASE_OPEN && s->phase != PHASE_BYTES)
+		return;
+	a->metrics.n_broken++;
+	t->ring.n_broken += t->transport->is_ring;
+	stop_all(a, t);
+	agent_log_of(a, sync_about(s, "broken", NULL), "warning", "sync %s: epoch %ju broke%s%s",
+		     s->id, (uintmax_t)s->epoch, s->broke_why[0] ? ": " : "", s->broke_why);
+}
+
+void epoch_leave_slow(struct agent *a, struct transaction *t)
+{
+	struct sync *s = &t->sync;
+	struct member *m;
+
+	if (s->policy == POLICY_ALL || agent_now(a) - t->looked_ns < LOOK_NS)
+		return;
+	t->looked_ns = agent_now(a);
+	m = pace_laggard(a, t);
+	if (!m)
+		return;
+	pace_note(a, t, m);
+	m->is_late = t->is_left = true;
+	t->n_left++;
+	agent_log(a, "info", "sync %s: the others do not wait for %s, which has %ju of %ju MiB",
+		  s->id, m->name, (uintmax_t)(m->done >> 20), (uintmax_t)(t->expected >> 20));
+	stop_all(a, t);
 }
 
 /* --- What members say --------------------------------------------------------------------------- */
@@ -555,9 +572,9 @@ static bool is_in_digits(const char *address)
 	       inet_pton(AF_INET6, address, &ignored) == 1;
 }
 
-static int read_ways(const struct agent *a, struct member *m, const json_t *message)
+static int read_ways(const struct transaction *t, struct member *m, const json_t *message)
 {
-	if (m->n_ways < 2 || a->config->gloo)
+	if (m->n_ways < 2 || !t->transport->has_stripes)
 		return 0;
 	if (pairing_read(m, message) < 0)
 		return -1;
@@ -567,16 +584,18 @@ static int read_ways(const struct agent *a, struct member *m, const json_t *mess
 	return 0;
 }
 
-static bool may_dial_all(const struct agent *a, const struct member *m, char why[WHY_SIZE])
+static bool may_dial_all(const struct agent *a, const struct transaction *t, const struct member *m,
+			 char why[WHY_SIZE])
 {
-	for (unsigned i = 0; m->n_ways > 1 && !a->config->gloo && i < m->n_ways; i++)
+	for (unsigned i = 0; m->n_ways > 1 && t->transport->has_stripes && i < m->n_ways; i++)
 		if (!a->edge->may_dial(a->world, m->ways[i].address, m->name, why))
 			return false;
 	return true;
 }
 
-void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+void epoch_on_opened(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
+	struct transaction *t = transaction_of(s);
 	const char *address, *hello;
 	char why[WHY_SIZE];
 
@@ -584,21 +603,22 @@ void epoch_on_opened(struct agent *a, struct transaction *t, struct member *m, c
 		return; /* it crossed our stop */
 	if (m->state != MEMBER_OPENING ||
 	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0 ||
-	    !is_in_digits(address) || field_number(message, "port", 65535, &m->port) < 0 ||
-	    !m->port || field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
-	    (a->config->gloo && !hello) || read_ways(a, m, message) < 0 ||
+	    !is_in_digits(address) || field_number_or(message, "port", 65535, 0, &m->port) < 0 ||
+	    (!m->port && !t->transport->is_ring) ||
+	    field_string_or_null(message, "hello", HELLO_MAX, &hello) < 0 ||
+	    (t->transport->has_hello && !hello) || read_ways(t, m, message) < 0 ||
 	    take_missing(t, m, message) < 0) {
-		member_is_wrong(a, t, m, "opened");
+		member_is_wrong(a, s, m, "opened");
 		return;
 	}
 	/* Otherwise whoever is before it in the chain would fail for it. */
-	if (!a->edge->may_dial(a->world, address, m->name, why) || !may_dial_all(a, m, why)) {
-		member_fail(a, t, m, "listens where nobody may dial it (%s)", why);
+	if (!a->edge->may_dial(a->world, address, m->name, why) || !may_dial_all(a, t, m, why)) {
+		member_fail(a, s, m, "listens where nobody may dial it (%s)", why);
 		return;
 	}
 	snprintf(m->address, sizeof(m->address), "%s", address);
 	snprintf(m->hello, sizeof(m->hello), "%s", hello ? hello : "");
-	member_set_state(a, t, m, MEMBER_OPEN);
+	member_set_state(a, s, m, MEMBER_OPEN);
 }
 
 struct member *epoch_before(const struct transaction *t, const struct member *m)
@@ -610,78 +630,48 @@ struct member *epoch_before(const struct transaction *t, const struct member *m)
 	return at;
 }
 
-/*
- * Once it has all. Who was as slow as the one before it in the chain was held up by that one: what it could
- * do shows another time, when it comes before those that were measured.
- */
-static void measure(struct agent *a, const struct transaction *t, struct member *m)
+void epoch_on_progress(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
-	struct peer *p = &a->peers[m->peer];
-	uint64_t took = agent_now(a) - t->epoch_ns, rate;
-	const struct member *from = epoch_before(t, m);
-
-	if (m->measured || t->expected < MEASURED_MIN || !took || t->max_rate)
-		return;
-	rate = (uint64_t)((double)t->expected * 1e9 / (double)took);
-	m->measured = rate;
-	if (rate < RATE_MIN)
-		rate = RATE_MIN;
-	if (!from || (from->measured && rate < from->measured / 2))
-		p->rate = rate;
-	else if (p->rate && rate > p->rate)
-		p->rate = rate;
-}
-
-void epoch_on_progress(struct agent *a, struct transaction *t, struct member *m,
-		       const json_t *message)
-{
+	struct transaction *t = transaction_of(s);
 	uint64_t done, rate;
 
 	if (m->state == MEMBER_STOPPING)
 		return;
 	if (m->state != MEMBER_MOVING || field_number(message, "done", t->expected, &done) < 0 ||
 	    field_number(message, "rate", INT64_MAX, &rate) < 0) {
-		member_is_wrong(a, t, m, "progress");
+		member_is_wrong(a, s, m, "progress");
 		return;
 	}
 	if (done > m->done)
 		m->moved_ns = t->moved_ns = agent_now(a);
-	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
+	s->deadline_ns = t->moved_ns + ring_patience(a, t);
 	m->done = done;
 	m->rate = rate;
 	if (done == t->expected)
-		measure(a, t, m);
-	history_member_event(a, t, m);
+		pace_measure(a, t, m);
+	history_member_event(a, s, m);
 }
 
-void epoch_on_done(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+void epoch_on_done(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
+	struct transaction *t = transaction_of(s);
 	if (m->state != MEMBER_MOVING && m->state != MEMBER_STOPPING) {
-		member_is_wrong(a, t, m, "done");
+		member_is_wrong(a, s, m, "done");
 		return;
 	}
 	if (ranges_remove_all(delta_missing(t, m), &t->ranges) < 0) {
-		member_fail(a, t, m, "is lost, as %s ran out of memory,", a->config->name);
+		member_fail(a, s, m, "is lost, as %s ran out of memory,", a->config->name);
 		return;
 	}
 	delta_settle(t, m);
 	m->done = t->expected;
 	t->moved_ns = agent_now(a);
-	t->deadline_ns = t->moved_ns + 3 * a->config->stall_ns;
-	tally_add(&t->tally,
-		  epoch_planned(a, a->config->gloo, &t->ranges,
-				pairing_count(a, t, epoch_before(t, m), m)),
+	s->deadline_ns = t->moved_ns + ring_patience(a, t);
+	tally_add(&s->tally,
+		  t->transport->planned(&t->ranges, pairing_count(a, t, epoch_before(t, m), m)),
 		  json_object_get(message, "in"));
-	measure(a, t, m);
-	member_set_state(a, t, m, MEMBER_READY);
-}
-
-static struct member *find_by_name(struct transaction *t, const char *name)
-{
-	for (unsigned i = 0; name && i < t->n_members; i++)
-		if (strcmp(t->members[i].name, name) == 0)
-			return &t->members[i];
-	return NULL;
+	pace_measure(a, t, m);
+	member_set_state(a, s, m, MEMBER_READY);
 }
 
 /* Whether nothing comes from the sender because it has nothing more itself. */
@@ -704,7 +694,8 @@ static bool is_starved(const struct agent *a, const struct transaction *t,
 static struct culprit culprit_of(struct agent *a, struct transaction *t, struct member *m,
 				 const char *from, const char *to)
 {
-	struct member *sender = find_by_name(t, from), *receiver = find_by_name(t, to);
+	struct member *sender = sync_find_member(&t->sync, from),
+		      *receiver = sync_find_member(&t->sync, to);
 	struct culprit c = {.by = m};
 
 	receiver = !to && from ? m : receiver;
@@ -740,33 +731,36 @@ static void blame(struct agent *a, struct transaction *t, struct member *m, cons
 	if (c.is_link && (c.ends[0] == m || c.ends[1] == m))
 		pairing_note_broken(t, c.ends[0], c.ends[1], message);
 	if (t->culprit.by ? !t->culprit.is_link || (c.is_link && c.place >= t->culprit.place)
-			  : t->broke_why[0] && c.is_link)
+			  : t->sync.broke_why[0] && c.is_link)
 		return;
 	t->culprit = c;
 	t->broke_link[0] = '\0';
 	if (c.is_link)
 		snprintf(t->broke_link, sizeof(t->broke_link), " (%s -> %s)",
 			 c.ends[0] ? c.ends[0]->name : a->config->name, c.ends[1]->name);
-	snprintf(t->broke_why, sizeof(t->broke_why), "%s%s: %s", m->name, t->broke_link, why);
+	snprintf(t->sync.broke_why, sizeof(t->sync.broke_why), "%s%s: %s", m->name, t->broke_link,
+		 why);
 }
 
-void epoch_on_broken(struct agent *a, struct transaction *t, struct member *m, const json_t *message)
+void epoch_on_broken(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
+	struct transaction *t = transaction_of(s);
 	if (m->state < MEMBER_OPENING || m->state > MEMBER_STOPPING ||
 	    take_missing(t, m, message) < 0) {
-		member_is_wrong(a, t, m, "broken");
+		member_is_wrong(a, s, m, "broken");
 		return;
 	}
-	blame(a, t, m, message);
-	member_set_state(a, t, m, MEMBER_READY);
+	if (!t->is_left)
+		blame(a, t, m, message);
+	member_set_state(a, s, m, MEMBER_READY);
 	epoch_stop(a, t);
 }
 
-void epoch_on_stopped(struct agent *a, struct transaction *t, struct member *m,
-		      const json_t *message)
+void epoch_on_stopped(struct agent *a, struct sync *s, struct member *m, const json_t *message)
 {
+	struct transaction *t = transaction_of(s);
 	if (m->state != MEMBER_STOPPING || take_missing(t, m, message) < 0)
-		member_is_wrong(a, t, m, "stopped");
+		member_is_wrong(a, s, m, "stopped");
 	else
-		member_set_state(a, t, m, MEMBER_READY);
+		member_set_state(a, s, m, MEMBER_READY);
 }

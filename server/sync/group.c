@@ -135,6 +135,9 @@ const struct group *agent_group(const struct agent *a, const char *buffer, const
 		found = &config->groups[i];
 	}
 	if (!found)
-		snprintf(why, WHY_SIZE, "no group of sync.conf has the buffer '%s'", buffer);
+		snprintf(why, WHY_SIZE,
+			 "no group of sync.conf has the buffer '%s'; 'buffers' of each says "
+			 "which it has",
+			 buffer);
 	return found;
 }

@@ -13,6 +13,10 @@
  * may use a number again. Until a source job found the root among the bytes, a head is unverified and nobody
  * is told that we have it.
  *
+ * After a sync nearly all have the same, and would say it to all. So each says it at random to a few, and who coordinated
+ * it says to all who lacks it still: the others tell those. Where that word does not come, as its sender died, they tell
+ * all who did not say themselves that they have it. Who says of something that it has less than we have is told.
+ *
  * What peers say of their heads is a claim without proof. It makes us ask, and it makes the next number that
  * we mint; so that nobody exhausts the numbers, a leap is not believed, and so that nobody fills the table with names
  * that it invents, each peer has a share of it, and what was only heard of makes room for what was signed.
@@ -24,17 +28,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
+#include "server/sync/duty.h"
 #include "server/sync/group.h"
 #include "server/sync/history.h"
-#include "server/sync/joint.h"
 #include "server/sync/lender.h"
-#include "server/sync/party.h"
-#include "server/sync/transaction.h"
+#include "server/sync/sync.h"
 
 #define N_HEADS_MAX 4096
+#define FEW 8 /* of a thousand, one in three thousand hears of nobody's version by such a chance */
+#define SAVE_NS (5 * SECOND)
 #define N_HEARD_MAX 1024 /* heads of which nothing was committed here, by what one peer claims */
 #define LEAP_MAX ((uint64_t)1 << 20)
 #define PAIR_MAX ((uint64_t)1 << 53)
@@ -51,24 +56,16 @@ struct head *head_find(struct agent *a, const char *buffer)
 
 static bool is_used(const struct agent *a, const struct head *h)
 {
-	struct transaction *t;
-	struct party *p;
-	struct joint *j;
-	struct share *s;
+	struct duty *d;
+	struct sync *s;
 
 	if (h->document)
 		return true;
-	list_for_each(j, &a->joints, link)
-		if (j->head == h)
-			return true;
-	list_for_each(s, &a->shares, link)
+	list_for_each(s, &a->syncs, link)
 		if (s->head == h)
 			return true;
-	list_for_each(t, &a->transactions, link)
-		if (t->head == h)
-			return true;
-	list_for_each(p, &a->parties, link)
-		if (p->head == h)
+	list_for_each(d, &a->duties, link)
+		if (d->head == h)
 			return true;
 	return false;
 }
@@ -119,6 +116,12 @@ struct head *head_get(struct agent *a, const char *buffer, const char *group)
 	return h;
 }
 
+static void forget_base(struct head *h)
+{
+	(void)fd_close(h->base.leaves_fd);
+	h->base = (struct base){.leaves_fd = -1};
+}
+
 void head_free(struct agent *a, struct head *h)
 {
 	work_end(a, &h->look);
@@ -128,8 +131,7 @@ void head_free(struct agent *a, struct head *h)
 	list_remove(&h->link);
 	a->n_heads--;
 	document_free(h->document);
-	if (h->base.leaves_fd >= 0)
-		close(h->base.leaves_fd);
+	forget_base(h);
 	free(h);
 }
 
@@ -146,6 +148,11 @@ struct pair head_held(const struct head *h)
 struct pair head_done_with(const struct head *h)
 {
 	return h->state == HEAD_SUPERSEDED ? head_committed(h) : head_held(h);
+}
+
+bool head_is_version(const struct head *h)
+{
+	return h->document || h->seen.number;
 }
 
 int head_next(const struct agent *a, const struct head *h, const struct group *g, struct pair *ret)
@@ -190,10 +197,13 @@ int head_commit(struct agent *a, struct head *h, const struct document *document
 	document_free(before);
 	patches_keep_to(&h->patches, document->root);
 	lender_keep_to(a, h, document->root);
+	if (strcmp(group_device(a->config, h->group), group_device(a->config, document->group)) != 0)
+		forget_base(h);
 	snprintf(h->group, sizeof(h->group), "%s", document->group);
 	work_end(a, &h->look);
 	h->look_ns = 0;
 	h->look_is_vain = false;
+	head_ask_nobody(a, h);
 	return 0;
 }
 
@@ -207,10 +217,9 @@ void head_set_serving(struct agent *a, struct head *h, uint64_t version)
 	h->retry_ns = 0;
 	head_set_asked(a, h, NO_PEER);
 	/* Its number only saves us from looking at another version after a restart. */
-	if (changed && heads_save(a) < 0)
-		agent_log(a, "warning", "%s: the record could not be written", h->buffer);
+	if (changed)
+		heads_save_later(a);
 	a->look_again = true;
-	head_tell_all(a, h);
 }
 
 void head_set_lost(struct agent *a, struct head *h)
@@ -231,6 +240,7 @@ void head_set_superseded(struct agent *a, struct head *h)
 	head_set_asked(a, h, NO_PEER);
 	a->look_again = true; /* others wait for a look */
 	h->state = HEAD_SUPERSEDED;
+	lender_forget_idle(a, h);
 	/* After a start of ours a look would not tell it from a version that was lost. */
 	if (heads_save(a) < 0)
 		agent_log(a, "warning", "%s: the record could not be written", h->buffer);
@@ -246,12 +256,20 @@ void head_set_asked(struct agent *a, struct head *h, unsigned peer)
 	h->asked = peer;
 }
 
+void head_ask_nobody(struct agent *a, struct head *h)
+{
+	struct claim *c = h->asked == NO_PEER ? NULL : head_claim(a, h->asked, h);
+
+	if (c)
+		c->is_invited = false;
+	head_set_asked(a, h, NO_PEER);
+}
+
 void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, const uint8_t root[32],
 		   int leaves_fd)
 {
-	if (h->base.leaves_fd >= 0)
-		close(h->base.leaves_fd);
-	h->base = (struct base){.leaves_fd = fcntl(leaves_fd, F_DUPFD_CLOEXEC, 3)};
+	forget_base(h);
+	h->base.leaves_fd = fcntl(leaves_fd, F_DUPFD_CLOEXEC, 3);
 	if (h->base.leaves_fd < 0)
 		return; /* all of the next version travels */
 	h->base.version = version;
@@ -263,13 +281,12 @@ void head_set_base(struct head *h, uint64_t version, uint64_t n_bytes, const uin
 
 void head_seen(struct agent *a, struct head *h, struct pair pair)
 {
-	struct pair highest = head_committed(h);
+	struct pair committed = head_committed(h);
 
-	if (pair_compare(h->seen, highest) > 0)
-		highest = h->seen;
-	if (pair_compare(pair, highest) <= 0)
+	if (pair_compare(pair, committed) <= 0 || pair_compare(pair, h->seen) <= 0)
 		return;
-	if (pair.term > highest.term + LEAP_MAX || pair.number > highest.number + LEAP_MAX) {
+	/* From what was signed: from what was only heard, many small leaps would come as far. */
+	if (pair.term > committed.term + LEAP_MAX || pair.number > committed.number + LEAP_MAX) {
 		agent_log(a, "warning", "%s: nobody is at term %ju, number %ju; not believed",
 			  h->buffer, (uintmax_t)pair.term, (uintmax_t)pair.number);
 		return;
@@ -287,24 +304,67 @@ struct claim *head_claim(struct agent *a, unsigned peer, const struct head *h)
 	return NULL;
 }
 
+/* NULL: no memory. */
+static struct claim *get_claim(struct agent *a, unsigned peer, struct head *h, const struct group *g)
+{
+	struct claim *c = head_claim(a, peer, h), *more;
+	struct peer *p = &a->peers[peer];
+
+	if (c)
+		return c;
+	more = reallocarray(p->claims, p->n_claims + 1, sizeof(*more));
+	if (!more)
+		return NULL;
+	p->claims = more;
+	c = &more[p->n_claims++];
+	*c = (struct claim){.head = h, .group = g};
+	return c;
+}
+
+json_t *head_about_fork(const struct head *h, const char *peer)
+{
+	struct pair committed = head_committed(h);
+
+	return json_pack("{s:s, s:s, s:I, s:I, s:s}", "what", "forked", "buffer", h->buffer, "term",
+			 (json_int_t)committed.term, "number", (json_int_t)committed.number, "peer",
+			 peer);
+}
+
+/* Nothing here proves it, and both stay what they are until the next version. */
+static void warn_of_fork(struct agent *a, unsigned peer, const struct head *h)
+{
+	struct pair committed = head_committed(h);
+	const char *name = agent_peer_name(a, peer);
+
+	agent_log_of(a, head_about_fork(h, name), "warning",
+		     "%s says to have another version of %s with term %ju, number %ju than %s, which "
+		     "has that of %s: push it anew, and see who signed two",
+		     name, h->buffer, (uintmax_t)committed.term, (uintmax_t)committed.number,
+		     a->config->name, h->document->publisher);
+}
+
 static void set_claim(struct agent *a, unsigned peer, struct head *h, const struct group *g,
 		      struct pair pair, const uint8_t root[32])
 {
-	struct claim *c = head_claim(a, peer, h);
-	struct peer *p = &a->peers[peer];
+	struct claim *c = get_claim(a, peer, h, g);
 
-	if (!c) {
-		struct claim *more = reallocarray(p->claims, p->n_claims + 1, sizeof(*more));
-
-		if (!more)
-			return;
-		p->claims = more;
-		c = &more[p->n_claims++];
-		*c = (struct claim){.head = h};
+	if (!c)
+		return;
+	/* Once, or a peer that changes its mind in each row could fill the journal. */
+	if (pair.number && pair_compare(pair, head_committed(h)) == 0 &&
+	    memcmp(root, h->document->root, 32) != 0 && pair_compare(pair, c->forked) != 0) {
+		warn_of_fork(a, peer, h);
+		c->forked = pair;
 	}
 	c->group = g;
 	c->pair = pair;
 	memcpy(c->root, root, 32);
+}
+
+void head_note_held(struct agent *a, unsigned peer, struct head *h, const struct group *g,
+		    const struct document *d)
+{
+	set_claim(a, peer, h, g, d->pair, d->root);
 }
 
 void heads_forget_claims(struct agent *a, unsigned peer)
@@ -312,8 +372,189 @@ void heads_forget_claims(struct agent *a, unsigned peer)
 	struct peer *p = &a->peers[peer];
 
 	for (unsigned i = 0; i < p->n_claims; i++)
-		p->claims[i].pair = (struct pair){0};
+		p->claims[i].pair = p->claims[i].told = (struct pair){0};
 }
+
+/* --- Telling them ------------------------------------------------------------------------------- */
+
+/* What it has the bytes of, and, behind it, what it refuses to take anything older than. */
+json_t *head_to_json(const struct head *h)
+{
+	static const uint8_t NOTHING[32];
+	struct pair held = head_held(h), fence = head_committed(h);
+	char root[65];
+
+	return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "buffer", h->buffer, "group",
+			 h->group, "term", (json_int_t)held.term, "number", (json_int_t)held.number,
+			 "root", field_hex(held.number ? h->document->root : NOTHING, 32, root),
+			 "fence_term", (json_int_t)fence.term, "fence_number",
+			 (json_int_t)fence.number);
+}
+
+static bool concerns(const struct agent *a, const struct head *h, unsigned peer)
+{
+	const struct group *g = group_find(a->config, h->group);
+
+	return g && agent_knows(a, g, peer) && agent_knows(a, g, AGENT_SELF);
+}
+
+static void note_told(struct agent *a, unsigned peer, struct head *h)
+{
+	struct claim *c = get_claim(a, peer, h, group_find(a->config, h->group));
+
+	if (c)
+		c->told = head_held(h);
+}
+
+static bool was_told(struct agent *a, unsigned peer, const struct head *h)
+{
+	const struct claim *c = head_claim(a, peer, h);
+
+	return c && pair_compare(c->told, head_held(h)) == 0;
+}
+
+/* It said so, or somebody who has to know. */
+static bool is_known_to_have(struct agent *a, unsigned peer, const struct head *h)
+{
+	const struct claim *c = head_claim(a, peer, h);
+
+	return c && pair_compare(c->pair, head_held(h)) >= 0;
+}
+
+static bool is_there(struct agent *a, unsigned peer, const struct head *h)
+{
+	return a->peers[peer].up && concerns(a, h, peer);
+}
+
+static bool is_untold(struct agent *a, unsigned peer, const struct head *h)
+{
+	return is_there(a, peer, h) && !was_told(a, peer, h);
+}
+
+static bool could_lack(struct agent *a, unsigned peer, const struct head *h)
+{
+	return is_untold(a, peer, h) && !is_known_to_have(a, peer, h);
+}
+
+static void put_row(struct agent *a, unsigned peer, struct head *h, json_t *rows)
+{
+	if (!concerns(a, h, peer))
+		return;
+	json_array_append_new(rows, head_to_json(h));
+	note_told(a, peer, h);
+}
+
+/* Steals `rows`. */
+static void tell_rows(struct agent *a, unsigned peer, json_t *rows)
+{
+	if (json_array_size(rows))
+		agent_send(a, peer, json_pack("{s:s, s:o}", "type", "heads", "heads", rows));
+	else
+		json_decref(rows);
+}
+
+void heads_tell(struct agent *a, unsigned peer)
+{
+	json_t *rows = json_array();
+	struct head *h;
+
+	list_for_each(h, &a->heads, link) {
+		if (!h->document)
+			continue;
+		if (json_array_size(rows) == HEADS_MAX) {
+			tell_rows(a, peer, rows);
+			rows = json_array();
+		}
+		put_row(a, peer, h, rows);
+	}
+	tell_rows(a, peer, rows);
+}
+
+/* The same to each peer of which `is_to_hear` is true. Steals `row`. */
+static void tell(struct agent *a, struct head *h, json_t *row,
+		 bool (*is_to_hear)(struct agent *a, unsigned peer, const struct head *h))
+{
+	cleanup(json_freep)
+		json_t *message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", row);
+
+	h->tell_ns = 0;
+	for (unsigned i = 0; i < a->config->n_peers; i++) {
+		if (!is_to_hear(a, i, h))
+			continue;
+		agent_send(a, i, json_incref(message));
+		note_told(a, i, h);
+	}
+}
+
+void head_tell_all(struct agent *a, struct head *h)
+{
+	tell(a, h, head_to_json(h), is_there);
+}
+
+void head_tell_few(struct agent *a, struct head *h, unsigned coordinator)
+{
+	unsigned n = 0, n_peers = a->config->n_peers;
+	cleanup(json_freep) json_t *message = NULL;
+
+	/* It is over for who coordinates it, and without us; or they are few. */
+	if (is_known_to_have(a, coordinator, h) || n_peers <= FEW) {
+		head_tell_all(a, h);
+		return;
+	}
+	message = json_pack("{s:s, s:[o]}", "type", "heads", "heads", head_to_json(h));
+	for (unsigned tries = 0; n < FEW && tries < 4 * FEW; tries++) {
+		uint32_t random;
+		unsigned peer;
+
+		a->edge->random(a->world, &random, sizeof(random));
+		peer = random % n_peers;
+		if (!could_lack(a, peer, h))
+			continue;
+		agent_send(a, peer, json_incref(message));
+		note_told(a, peer, h);
+		n++;
+	}
+	h->tell_ns = agent_now(a) + agent_time_for(a, h->document->n_bytes) +
+		     2 * a->config->stall_ns;
+}
+
+/* All nodes of the group, as far as this one knows them. */
+static unsigned n_knowing(const struct agent *a, const struct group *g)
+{
+	unsigned n = agent_knows(a, g, AGENT_SELF);
+
+	for (unsigned i = 0; i < a->config->n_peers; i++)
+		n += agent_knows(a, g, i);
+	return n;
+}
+
+void head_tell_who_has_it(struct agent *a, struct head *h)
+{
+	json_t *row = head_to_json(h), *lacks = json_array();
+
+	for (unsigned i = 0; i < a->config->n_peers; i++)
+		if (concerns(a, h, i) && !is_known_to_have(a, i, h))
+			json_array_append_new(lacks, json_string(a->config->peers[i]));
+	json_object_set_new(row, "lacks", lacks);
+	json_object_set_new(row, "of", json_integer(n_knowing(a, group_find(a->config, h->group))));
+	tell(a, h, row, is_there);
+}
+
+uint64_t heads_step(struct agent *a, uint64_t now)
+{
+	uint64_t next = 0;
+	struct head *h;
+
+	list_for_each(h, &a->heads, link) {
+		if (h->tell_ns && now >= h->tell_ns)
+			tell(a, h, head_to_json(h), could_lack);
+		if (h->tell_ns && (!next || h->tell_ns < next))
+			next = h->tell_ns;
+	}
+	return next;
+}
+
+/* --- What they say ------------------------------------------------------------------------------ */
 
 static unsigned n_heard(const struct peer *p)
 {
@@ -341,8 +582,59 @@ static struct head *head_of_claim(struct agent *a, unsigned peer, const char *bu
 	return NULL;
 }
 
-static int read_row(struct agent *a, unsigned peer, const json_t *row)
+static bool is_listed(const json_t *names, const char *name)
 {
+	json_t *each;
+	size_t i;
+
+	json_array_foreach(names, i, each)
+	{
+		const char *text = json_string_value(each);
+
+		if (text && strcmp(text, name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* What the publisher of a version says of who has it: `lacks` are those of `of` nodes that do not. */
+static void take_word(struct agent *a, unsigned peer, struct head *h, const struct group *g,
+		      const json_t *lacks, uint64_t of)
+{
+	struct pair pair = head_committed(h);
+
+	if (of != n_knowing(a, g))
+		return; /* it has another list of them */
+	for (unsigned i = 0; i < a->config->n_peers; i++) {
+		const struct claim *c = head_claim(a, i, h);
+
+		if (i != peer && a->peers[i].up && agent_knows(a, g, i) &&
+		    (!c || pair_compare(c->pair, pair) < 0) &&
+		    !is_listed(lacks, a->config->peers[i]))
+			head_note_held(a, i, h, g, h->document);
+	}
+	if (!head_held(h).number)
+		return;
+	/* Of us it heard nothing, and says so to all. */
+	if (is_listed(lacks, a->config->name))
+		tell(a, h, head_to_json(h), is_untold);
+	else if (h->tell_ns)
+		tell(a, h, head_to_json(h), could_lack);
+}
+
+static bool is_its_own(const struct agent *a, unsigned peer, const struct head *h, struct pair pair,
+		       const uint8_t root[32])
+{
+	return h->document && pair_compare(pair, h->document->pair) == 0 &&
+	       memcmp(root, h->document->root, 32) == 0 &&
+	       strcmp(h->document->publisher, agent_peer_name(a, peer)) == 0;
+}
+
+/* What is to be answered goes into `answers`. */
+static int read_row(struct agent *a, unsigned peer, const json_t *row, json_t *answers)
+{
+	json_t *lacks;
+	uint64_t of;
 	const char *buffer, *group_name;
 	const struct group *g;
 	uint8_t root[32];
@@ -368,109 +660,95 @@ static int read_row(struct agent *a, unsigned peer, const json_t *row)
 	head_seen(a, h, fence);
 	if (pair_compare(pair, head_held(h)) > 0)
 		a->look_again = true;
+	else if (pair_compare(pair, head_held(h)) < 0 && !was_told(a, peer, h))
+		put_row(a, peer, h, answers);
+	if (is_its_own(a, peer, h, pair, root) &&
+	    field_array(row, "lacks", MEMBERS_MAX, &lacks) == 0 &&
+	    field_number(row, "of", INT64_MAX, &of) == 0)
+		take_word(a, peer, h, g, lacks, of);
 	return 0;
 }
 
 void head_on_message(struct agent *a, unsigned peer, const json_t *message)
 {
-	json_t *rows, *row;
+	json_t *rows, *row, *answers;
 	size_t i;
 
 	if (field_array(message, "heads", HEADS_MAX, &rows) < 0) {
 		agent_hang_up(a, peer, "heads without its rows");
 		return;
 	}
+	answers = json_array();
 	json_array_foreach(rows, i, row)
 	{
-		if (read_row(a, peer, row) < 0) {
+		if (read_row(a, peer, row, answers) < 0) {
 			agent_hang_up(a, peer, "heads with a row of another form");
-			return;
+			break;
 		}
 	}
-}
-
-/* What it has the bytes of, and, behind it, what it refuses to take anything older than. */
-json_t *head_to_json(const struct head *h)
-{
-	static const uint8_t NOTHING[32];
-	struct pair held = head_held(h), fence = head_committed(h);
-	char root[65];
-
-	return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I}", "buffer", h->buffer, "group",
-			 h->group, "term", (json_int_t)held.term, "number", (json_int_t)held.number,
-			 "root", field_hex(held.number ? h->document->root : NOTHING, 32, root),
-			 "fence_term", (json_int_t)fence.term, "fence_number",
-			 (json_int_t)fence.number);
-}
-
-static bool concerns(const struct agent *a, const struct head *h, unsigned peer)
-{
-	const struct group *g = group_find(a->config, h->group);
-
-	return g && agent_knows(a, g, peer) && agent_knows(a, g, AGENT_SELF);
-}
-
-static void tell_rows(struct agent *a, unsigned peer, json_t *rows)
-{
-	if (json_array_size(rows))
-		agent_send(a, peer, json_pack("{s:s, s:o}", "type", "heads", "heads", rows));
-	else
-		json_decref(rows);
-}
-
-void heads_tell(struct agent *a, unsigned peer)
-{
-	json_t *rows = json_array();
-	struct head *h;
-
-	list_for_each(h, &a->heads, link) {
-		if (!h->document || !concerns(a, h, peer))
-			continue;
-		if (json_array_size(rows) == HEADS_MAX) {
-			tell_rows(a, peer, rows);
-			rows = json_array();
-		}
-		json_array_append_new(rows, head_to_json(h));
-	}
-	tell_rows(a, peer, rows);
-}
-
-void head_tell_all(struct agent *a, const struct head *h)
-{
-	cleanup(json_freep) json_t *message = json_pack("{s:s, s:[o]}", "type", "heads", "heads",
-							head_to_json(h));
-
-	for (unsigned i = 0; i < a->config->n_peers; i++)
-		if (a->peers[i].up && concerns(a, h, i))
-			agent_send(a, i, json_incref(message));
+	tell_rows(a, peer, answers);
 }
 
 /* --- The record --------------------------------------------------------------------------------- */
 
-int heads_save(struct agent *a)
+static void note_saved(struct head *h)
+{
+	h->saved.pair = head_committed(h);
+	h->saved.version = h->version;
+	h->saved.is_superseded = h->state == HEAD_SUPERSEDED;
+}
+
+static bool is_saved(const struct head *h)
+{
+	return pair_compare(h->saved.pair, head_committed(h)) == 0 &&
+	       h->saved.version == h->version &&
+	       h->saved.is_superseded == (h->state == HEAD_SUPERSEDED);
+}
+
+static int save(struct agent *a, bool is_all)
 {
 	cleanup(json_freep)
-		json_t *record = json_pack("{s:i, s:s, s:[], s:o}", "protocol", 1, "node",
-					   a->config->name, "heads", "history", history_to_json(a));
-	json_t *rows = json_object_get(record, "heads");
+		json_t *piece = json_pack("{s:i, s:s, s:[], s:o}", "protocol", 1, "node",
+					  a->config->name, "heads", "history",
+					  history_to_json(a, is_all ? HISTORY_MAX : a->n_unsaved));
+	json_t *rows = json_object_get(piece, "heads");
 	struct head *h;
-	int r;
 
 	list_for_each(h, &a->heads, link) {
-		json_t *row = h->document ? document_to_json(h->document) : NULL;
+		json_t *row;
 
-		if (!h->document)
+		if (!h->document || (is_saved(h) && !is_all))
 			continue;
+		row = document_to_json(h->document);
 		if (json_object_set_new(row, "version", json_integer((json_int_t)h->version)) < 0 ||
 		    json_object_set_new(row, "superseded",
 					json_boolean(h->state == HEAD_SUPERSEDED)) < 0 ||
 		    json_array_append_new(rows, row) < 0)
 			return -ENOMEM;
 	}
-	r = record ? a->edge->save(a->world, record) : -ENOMEM;
-	if (r == 0)
-		a->history_ns = 0;
-	return r;
+	return piece ? a->edge->save(a->world, piece, is_all) : -ENOMEM;
+}
+
+int heads_save(struct agent *a)
+{
+	struct head *h;
+	int r = save(a, false);
+
+	if (r == SAVE_ALL)
+		r = save(a, true);
+	if (r < 0)
+		return r;
+	list_for_each(h, &a->heads, link)
+		note_saved(h);
+	a->n_unsaved = 0;
+	a->save_ns = 0;
+	return 0;
+}
+
+void heads_save_later(struct agent *a)
+{
+	if (!a->save_ns)
+		a->save_ns = agent_now(a) + SAVE_NS;
 }
 
 static int load_row(struct agent *a, const json_t *row)
@@ -482,27 +760,30 @@ static int load_row(struct agent *a, const json_t *row)
 
 	if (field_number(row, "version", INT64_MAX, &version) < 0 ||
 	    field_bool_or(row, "superseded", false, &is_superseded) < 0 ||
-	    document_parse(row, &d) < 0 || !d->decision || head_find(a, d->buffer))
+	    document_parse(row, &d) < 0 || !d->decision)
 		return -EBADMSG;
 	h = head_get(a, d->buffer, d->group);
 	if (!h)
 		return -ENOMEM;
+	document_free(h->document);
 	h->document = take_ptr(d);
+	snprintf(h->group, sizeof(h->group), "%s", h->document->group);
 	h->version = version;
 	h->state = is_superseded ? HEAD_SUPERSEDED : HEAD_UNVERIFIED;
+	note_saved(h);
 	return 0;
 }
 
-int heads_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
+static int load_piece(struct agent *a, const json_t *piece, char why[WHY_SIZE])
 {
 	const char *node;
 	uint64_t protocol;
 	json_t *rows, *row;
 	size_t i;
 
-	if (field_number(record, "protocol", 1, &protocol) < 0 || protocol != 1 ||
-	    field_string(record, "node", NODE_MAX, &node) < 0 ||
-	    field_array(record, "heads", N_HEADS_MAX, &rows) < 0) {
+	if (field_number(piece, "protocol", 1, &protocol) < 0 || protocol != 1 ||
+	    field_string(piece, "node", NODE_MAX, &node) < 0 ||
+	    field_array(piece, "heads", N_HEADS_MAX, &rows) < 0) {
 		snprintf(why, WHY_SIZE, "it is no record of weightd-sync");
 		return -EBADMSG;
 	}
@@ -520,6 +801,21 @@ int heads_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
 			return r;
 		}
 	}
-	history_load(a, json_object_get(record, "history"));
+	history_load(a, json_object_get(piece, "history"));
+	return 0;
+}
+
+int heads_load(struct agent *a, const json_t *record, char why[WHY_SIZE])
+{
+	json_t *piece;
+	size_t i;
+
+	json_array_foreach(record, i, piece)
+	{
+		int r = load_piece(a, piece, why);
+
+		if (r < 0)
+			return r;
+	}
 	return 0;
 }

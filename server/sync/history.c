@@ -4,14 +4,13 @@
  */
 #include "server/sync/history.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "server/sync/delta.h"
-#include "server/sync/epoch.h"
 
 #define HISTORY_WITH_NODES 8
-#define STALE_NS (2 * SECOND)
-#define SAVE_NS (5 * SECOND) /* so that whoever makes syncs fail does not keep the disk busy */
+#define LATE "it is slow, and still gets it"
 
 struct about {
 	const char *sync;
@@ -24,70 +23,46 @@ struct about {
 	uint64_t changed;
 	uint64_t patch; /* bytes of the patch; 0: there is none */
 	uint64_t n_differ; /* bytes of elements that it changes; UINT64_MAX: not known here */
+	uint64_t done; /* by the node that it is about, with the next two */
+	uint64_t expected;
+	uint64_t epoch;
 	const char *ended_in; /* a phase; NULL: it goes on */
 };
 
-static struct about about_transaction(const struct transaction *t)
+static struct about about_sync(const struct sync *s, const struct progress *p)
 {
-	const struct document *d = t->document;
+	const struct document *d = s->document;
 
-	return (struct about){.sync = t->sync,
-			      .kind = t->is_repair ? KIND_REPAIR : KIND_PUSH,
-			      .buffer = t->head->buffer,
+	return (struct about){.sync = s->id,
+			      .kind = s->kind,
+			      .buffer = s->head->buffer,
 			      .group = d->group,
 			      .pair = d->pair,
-			      .n_bytes = d->n_bytes,
+			      .n_bytes = p->size,
 			      .role = "publisher",
-			      .changed = t->changed,
-			      .patch = t->delta.fd < 0 ? 0 : t->delta.size,
-			      .n_differ = t->delta.fd < 0 ? UINT64_MAX : t->delta.changed};
+			      .changed = s->changed,
+			      .patch = p->patch,
+			      .n_differ = p->n_differ,
+			      .done = p->done,
+			      .expected = p->expected,
+			      .epoch = s->epoch};
 }
 
-static struct about about_party(const struct party *p)
+static struct about about_duty(const struct duty *d)
 {
-	const struct document *d = p->document;
-
-	return (struct about){.sync = p->sync,
-			      .kind = p->is_repair ? KIND_REPAIR : KIND_PUSH,
-			      .buffer = p->head->buffer,
+	return (struct about){.sync = d->sync,
+			      .kind = d->kind,
+			      .buffer = d->head->buffer,
 			      .group = d->group,
 			      .pair = d->pair,
 			      .n_bytes = d->n_bytes,
 			      .role = "member",
-			      .changed = p->changed,
-			      .patch = p->patch_size,
-			      .n_differ = UINT64_MAX};
-}
-
-/* All of it is made anew. */
-static struct about about_joint(const struct joint *j)
-{
-	const struct document *d = j->document;
-
-	return (struct about){.sync = j->sync,
-			      .kind = j->operation->kind,
-			      .buffer = j->head->buffer,
-			      .group = d->group,
-			      .pair = d->pair,
-			      .n_bytes = d->n_bytes,
-			      .role = "publisher",
-			      .changed = j->owned.n ? owned_total(&j->owned) : UINT64_MAX,
-			      .n_differ = UINT64_MAX};
-}
-
-static struct about about_share(const struct share *s)
-{
-	const struct invitation *i = &s->invitation;
-
-	return (struct about){.sync = i->sync,
-			      .kind = i->operation->kind,
-			      .buffer = i->buffer,
-			      .group = i->group,
-			      .pair = i->pair,
-			      .n_bytes = s->n_bytes,
-			      .role = "member",
-			      .changed = s->owned.n ? owned_total(&s->owned) : UINT64_MAX,
-			      .n_differ = UINT64_MAX};
+			      .changed = d->changed,
+			      .patch = d->patch_size,
+			      .n_differ = UINT64_MAX,
+			      .done = d->done,
+			      .expected = d->expected,
+			      .epoch = d->epoch};
 }
 
 static json_t *number_or_null(uint64_t n, bool is_known)
@@ -104,8 +79,9 @@ static json_t *row_of(const struct about *x)
 			 (json_int_t)x->pair.number, "role", x->role, "size",
 			 number_or_null(x->n_bytes, x->n_bytes), "changed",
 			 number_or_null(x->changed, x->changed != UINT64_MAX), "by",
-			 x->kind == KIND_AVERAGE ? NULL
-						 : delta_way(x->patch, x->changed, x->n_bytes),
+			 x->kind == KIND_AVERAGE || x->kind == KIND_RESHARD
+				 ? NULL
+				 : delta_way(x->patch, x->changed, x->n_bytes),
 			 "patch", number_or_null(x->patch, x->patch), "differ",
 			 number_or_null(x->n_differ, x->n_differ != UINT64_MAX));
 }
@@ -122,61 +98,36 @@ static void set_text(json_t *row, const char *key, const char *s)
 
 /* --- Rows --------------------------------------------------------------------------------------- */
 
-static const char *from_of(const struct agent *a, const struct transaction *t,
-			   const struct member *m)
+static json_t *node_row(const struct about *x, const char *node, const char *phase, uint64_t rate,
+			const char *why)
 {
-	const struct member *from = epoch_before(t, m);
+	json_t *row = row_of(x);
 
-	return from ? from->name : m == t->first ? a->config->name : NULL;
-}
-
-/* What it said last, until it has said nothing for so long that this cannot be true any more. */
-static uint64_t rate_of(const struct agent *a, const struct member *m)
-{
-	return m->state == MEMBER_MOVING && agent_now(a) - m->moved_ns < STALE_NS ? m->rate : 0;
-}
-
-/*
- * Whether its link is why it waits: it gets less than half of what it could, or nothing. It could get what the one
- * before it in the chain got, as that is what is given on; or, as the first, what members got when they were last
- * measured. Those behind it are as slow, and only wait.
- */
-static bool is_slow(const struct agent *a, const struct transaction *t, const struct member *m)
-{
-	const struct member *from = epoch_before(t, m);
-	uint64_t could = epoch_median_rate(a, t);
-
-	if (m->state != MEMBER_MOVING || m->done == t->expected ||
-	    (from ? from->done : t->expected) <= m->done)
-		return false;
-	if (agent_now(a) - m->moved_ns >= STALE_NS)
-		return true;
-	if (from)
-		could = from->measured ? from->measured : rate_of(a, from);
-	else if (t->max_rate && t->max_rate < could)
-		could = t->max_rate;
-	return m->rate && m->rate < could / 2;
-}
-
-/* Without `from` and `slow`, which cost a walk each. */
-static json_t *member_row(const struct agent *a, const struct transaction *t, const struct member *m)
-{
-	struct about x = about_transaction(t);
-	json_t *row;
-
-	if (!m->by_patch) {
-		x.patch = 0;
-		x.n_differ = UINT64_MAX;
-	}
-	row = row_of(&x);
-	set_text(row, "node", m->name);
-	set_text(row, "phase", member_phase(m));
-	set_number(row, "done", m->done);
-	set_number(row, "expected", t->expected);
-	set_number(row, "rate", rate_of(a, m));
-	set_number(row, "epoch", t->epoch);
-	set_text(row, "why", m->why);
+	set_text(row, "node", node);
+	set_text(row, "phase", phase);
+	set_number(row, "done", x->done);
+	set_number(row, "expected", x->expected);
+	set_number(row, "rate", rate);
+	set_number(row, "epoch", x->epoch);
+	set_text(row, "why", why);
 	return row;
+}
+
+static void set_way(json_t *row, const char *from, bool is_slow)
+{
+	set_text(row, "from", from);
+	json_object_set_new(row, "slow", json_boolean(is_slow));
+}
+
+/* Without its way, which costs a walk. */
+static json_t *member_row(const struct agent *a, const struct sync *s, const struct member *m)
+{
+	struct progress p;
+	struct about x;
+
+	s->ops->progress(s, m, &p);
+	x = about_sync(s, &p);
+	return node_row(&x, m->name, member_phase(s, m), member_rate(a, m), m->why);
 }
 
 static const char *const OUR_PHASES[] = {
@@ -186,106 +137,62 @@ static const char *const OUR_PHASES[] = {
 	[PHASE_ENDED] = "failed",
 };
 
-static const char *our_phase(const struct transaction *t)
+static const char *our_phase(const struct sync *s)
 {
-	if (t->is_planned)
+	if (s->is_planned)
 		return "planned";
-	return t->phase == PHASE_ENDED && t->decided ? "committed" : OUR_PHASES[t->phase];
+	return s->phase == PHASE_ENDED && s->decided ? "committed" : OUR_PHASES[s->phase];
 }
 
-static void append_transaction(const struct agent *a, const struct transaction *t, json_t *rows)
+/* Of this node, where it is no member. */
+static json_t *our_row(const struct agent *a, const struct sync *s)
 {
-	struct about x = about_transaction(t);
-	json_t *row = row_of(&x);
+	struct progress p;
+	struct about x;
+	json_t *row;
 
-	set_text(row, "node", a->config->name);
-	set_text(row, "phase", our_phase(t));
-	set_number(row, "done", t->engine_is_done ? t->expected : t->engine_done);
-	set_number(row, "expected", t->expected);
-	set_number(row, "rate", 0);
-	set_number(row, "epoch", t->epoch);
-	set_text(row, "why", t->why);
-	set_text(row, "from", NULL);
-	json_object_set_new(row, "slow", json_false());
-	json_array_append_new(rows, row);
-	for (unsigned i = 0; i < t->n_members; i++) {
-		const struct member *m = &t->members[i];
+	s->ops->progress(s, NULL, &p);
+	x = about_sync(s, &p);
+	row = node_row(&x, a->config->name, our_phase(s), 0, s->why);
+	set_way(row, NULL, false);
+	return row;
+}
 
-		row = member_row(a, t, m);
-		set_text(row, "from", from_of(a, t, m));
-		json_object_set_new(row, "slow", json_boolean(is_slow(a, t, m)));
+static void append_sync(const struct agent *a, const struct sync *s, json_t *rows)
+{
+	if (!s->us)
+		json_array_append_new(rows, our_row(a, s));
+	for (unsigned i = 0; i < s->n_members; i++) {
+		const struct member *m = &s->members[i];
+		json_t *row = member_row(a, s, m);
+
+		set_way(row, s->ops->from ? s->ops->from(a, s, m) : NULL,
+			s->ops->is_slow && s->ops->is_slow(a, s, m));
 		json_array_append_new(rows, row);
 	}
 }
 
-static json_t *party_row(const struct agent *a, const struct party *p)
+static json_t *duty_row(const struct agent *a, const struct duty *d)
 {
-	bool moves = p->state == PARTY_MOVING && agent_now(a) - p->reported_ns < STALE_NS;
-	struct about x = about_party(p);
-	json_t *row = row_of(&x);
+	bool moves = d->state == DUTY_MOVING && agent_now(a) - d->reported_ns < SYNC_STALE_NS;
+	struct about x = about_duty(d);
+	json_t *row = node_row(&x, a->config->name, duty_phase(d), moves ? d->rate : 0, d->why);
 
-	set_text(row, "node", a->config->name);
-	set_text(row, "phase", party_phase(p));
-	set_number(row, "done", p->done);
-	set_number(row, "expected", p->expected);
-	set_number(row, "rate", moves ? p->rate : 0);
-	set_number(row, "epoch", p->epoch);
-	set_text(row, "why", p->why);
-	set_text(row, "from", p->from);
-	json_object_set_new(row, "slow", json_false());
+	set_way(row, d->from, false);
 	return row;
 }
 
-/* `from` is all others. */
-static json_t *part_row(const struct agent *a, const struct joint *j, const struct part *p)
+/* Of what this node coordinates, it is a member that is told of already. */
+static bool is_told_of(const struct duty *d)
 {
-	bool moves = p->state == MEMBER_MOVING && agent_now(a) - p->moved_ns < STALE_NS;
-	struct about x = about_joint(j);
-	json_t *row = row_of(&x);
-
-	set_text(row, "node", p->name);
-	set_text(row, "phase", part_phase(p));
-	set_number(row, "done", p->done);
-	set_number(row, "expected", p->expected);
-	set_number(row, "rate", moves ? p->rate : 0);
-	set_number(row, "epoch", j->epoch);
-	set_text(row, "why", p->why);
-	set_text(row, "from", NULL);
-	json_object_set_new(row, "slow", json_false());
-	return row;
-}
-
-static void append_joint(const struct agent *a, const struct joint *j, json_t *rows)
-{
-	for (unsigned i = 0; i < j->n_parts; i++)
-		json_array_append_new(rows, part_row(a, j, &j->parts[i]));
-}
-
-static json_t *share_row(const struct agent *a, const struct share *s)
-{
-	bool moves = s->state == SHARE_MOVING && agent_now(a) - s->reported_ns < STALE_NS;
-	struct about x = about_share(s);
-	json_t *row = row_of(&x);
-
-	set_text(row, "node", a->config->name);
-	set_text(row, "phase", share_phase(s));
-	set_number(row, "done", s->done);
-	set_number(row, "expected", s->expected);
-	set_number(row, "rate", moves ? s->rate : 0);
-	set_number(row, "epoch", s->epoch);
-	set_text(row, "why", s->why);
-	set_text(row, "from", NULL);
-	json_object_set_new(row, "slow", json_false());
-	return row;
+	return d->coordinator == AGENT_SELF;
 }
 
 json_t *agent_status(const struct agent *a, const char *sync)
 {
 	json_t *rows = json_array(), *entry;
-	struct transaction *t;
-	struct party *p;
-	struct joint *j;
-	struct share *s;
+	struct sync *s;
+	struct duty *d;
 	size_t i;
 
 	json_array_foreach(a->history, i, entry)
@@ -296,19 +203,12 @@ json_t *agent_status(const struct agent *a, const char *sync)
 		if (!sync || strcmp(sync, id) == 0)
 			json_array_extend(rows, json_object_get(entry, "nodes"));
 	}
-	list_for_each(t, &a->transactions, link)
-		if (t->phase != PHASE_ENDED && (!sync || strcmp(sync, t->sync) == 0))
-			append_transaction(a, t, rows);
-	list_for_each(p, &a->parties, link)
-		if (p->state != PARTY_ENDED && (!sync || strcmp(sync, p->sync) == 0))
-			json_array_append_new(rows, party_row(a, p));
-	list_for_each(j, &a->joints, link)
-		if (j->phase != PHASE_ENDED && (!sync || strcmp(sync, j->sync) == 0))
-			append_joint(a, j, rows);
-	list_for_each(s, &a->shares, link)
-		if (s->state != SHARE_ENDED && s->coordinator != AGENT_SELF &&
-		    (!sync || strcmp(sync, s->invitation.sync) == 0))
-			json_array_append_new(rows, share_row(a, s));
+	list_for_each(s, &a->syncs, link)
+		if (s->phase != PHASE_ENDED && (!sync || strcmp(sync, s->id) == 0))
+			append_sync(a, s, rows);
+	list_for_each(d, &a->duties, link)
+		if (d->state != DUTY_ENDED && !is_told_of(d) && (!sync || strcmp(sync, d->sync) == 0))
+			json_array_append_new(rows, duty_row(a, d));
 	return rows;
 }
 
@@ -325,38 +225,21 @@ json_t *agent_history(const struct agent *a, unsigned n)
 
 /* --- Events ------------------------------------------------------------------------------------- */
 
-void history_member_event(struct agent *a, const struct transaction *t, const struct member *m)
+void history_member_event(struct agent *a, const struct sync *s, const struct member *m)
 {
-	json_t *event = member_row(a, t, m);
+	json_t *event = member_row(a, s, m);
 
 	json_object_set_new(event, "event", json_string("phase"));
 	agent_event(a, event);
 }
 
-void history_party_event(struct agent *a, const struct party *p)
-{
-	json_t *event = party_row(a, p);
-
-	json_object_set_new(event, "event", json_string("phase"));
-	agent_event(a, event);
-}
-
-void history_part_event(struct agent *a, const struct joint *j, const struct part *p)
-{
-	json_t *event = part_row(a, j, p);
-
-	json_object_set_new(event, "event", json_string("phase"));
-	agent_event(a, event);
-}
-
-/* Of what this node coordinates, it is a part that is told of already. */
-void history_share_event(struct agent *a, const struct share *s)
+void history_duty_event(struct agent *a, const struct duty *d)
 {
 	json_t *event;
 
-	if (s->coordinator == AGENT_SELF)
+	if (is_told_of(d))
 		return;
-	event = share_row(a, s);
+	event = duty_row(a, d);
 	json_object_set_new(event, "event", json_string("phase"));
 	agent_event(a, event);
 }
@@ -374,8 +257,8 @@ static void remember(struct agent *a, json_t *row, json_t *rows, json_t *event)
 	size_t size;
 
 	append(a, row, rows);
-	if (!a->history_ns)
-		a->history_ns = agent_now(a) + SAVE_NS;
+	a->n_unsaved++;
+	heads_save_later(a);
 	size = json_array_size(a->history);
 	if (size > HISTORY_WITH_NODES)
 		json_object_set_new(json_array_get(a->history, size - 1 - HISTORY_WITH_NODES),
@@ -398,7 +281,7 @@ static json_t *ended_row(struct agent *a, const struct about *x, const char *sta
 	return row;
 }
 
-static json_t *node_row(const char *node, const char *state, uint64_t version, const char *why)
+static json_t *outcome_row(const char *node, const char *state, uint64_t version, const char *why)
 {
 	json_t *row = json_object();
 
@@ -421,89 +304,93 @@ static json_t *end_event(json_t *row, json_t *nodes, const char *state, const ch
 	return event;
 }
 
-void history_transaction_end(struct agent *a, const struct transaction *t, bool committed)
+static json_t *outcome_rows(const struct agent *a, const struct sync *s, const char *state)
 {
-	struct about x = about_transaction(t);
-	const char *state = t->is_planned ? "planned" : committed ? "committed" : "failed";
-	json_t *rows = json_array(), *nodes = json_array(), *row, *event;
+	json_t *nodes = json_array();
 
-	x.ended_in = t->ended_in == PHASE_VERIFY ? "verify" : OUR_PHASES[t->ended_in];
-	row = ended_row(a, &x, state, t->started_ns, &t->tally, t->why);
-	metrics_on_end(a, ROLE_PUBLISHER, x.kind, state);
-	json_array_append_new(nodes,
-			      node_row(a->config->name, state, committed ? t->version : 0, NULL));
-	for (unsigned i = 0; i < t->n_members; i++) {
-		const struct member *m = &t->members[i];
+	if (!s->us)
+		json_array_append_new(nodes, outcome_row(a->config->name, state,
+							 s->decided ? s->version : 0, NULL));
+	for (unsigned i = 0; i < s->n_members; i++) {
+		const struct member *m = &s->members[i];
 
-		json_array_append_new(nodes, node_row(m->name, member_phase(m), m->version, m->why));
+		json_array_append_new(nodes, outcome_row(m->name, member_phase(s, m), m->version,
+							 sync_is_late(s, m) ? LATE : m->why));
 	}
-	event = end_event(row, nodes, state, t->why);
-	set_number(row, "nodes", t->n_members + 1);
-	append_transaction(a, t, rows);
+	return nodes;
+}
+
+void history_sync_left(struct agent *a, struct sync *s)
+{
+	static const struct tally UNKNOWN = {.planned = TALLY_UNKNOWN,
+					     .payload = TALLY_UNKNOWN,
+					     .bytes = TALLY_UNKNOWN,
+					     .kernel = TALLY_UNKNOWN};
+	char why[64];
+	unsigned n = 0;
+	json_t *row, *event;
+	struct progress p;
+	struct about x;
+
+	for (unsigned i = 0; i < s->n_members; i++)
+		n += sync_is_late(s, &s->members[i]);
+	snprintf(why, sizeof(why), "%u of %u members %s slow, and still get%s it", n, s->n_members,
+		 n == 1 ? "is" : "are", n == 1 ? "s" : "");
+	s->is_left = true;
+	s->ops->progress(s, s->us, &p);
+	x = about_sync(s, &p);
+	row = ended_row(a, &x, "committed", s->started_ns, &UNKNOWN, why);
+	event = end_event(row, outcome_rows(a, s, "committed"), "committed", NULL);
+	json_decref(row);
+	json_object_set_new(event, "event", json_string("left"));
+	agent_event(a, event);
+}
+
+void history_sync_end(struct agent *a, const struct sync *s, bool committed)
+{
+	const char *state = s->is_planned ? "planned" : committed ? "committed" : "failed";
+	json_t *rows = json_array(), *row, *event;
+	struct progress p;
+	struct about x;
+
+	s->ops->progress(s, s->us, &p);
+	x = about_sync(s, &p);
+	x.ended_in = s->ended_in == PHASE_VERIFY ? "verify" : OUR_PHASES[s->ended_in];
+	row = ended_row(a, &x, state, s->started_ns, &s->tally, s->why);
+	metrics_on_end(a, ROLE_PUBLISHER, x.kind, state);
+	event = end_event(row, outcome_rows(a, s, state), state, s->why);
+	set_number(row, "nodes", s->n_members + !s->us);
+	append_sync(a, s, rows);
 	remember(a, row, rows, event);
 }
 
-void history_party_end(struct agent *a, const struct party *p)
+void history_duty_end(struct agent *a, const struct duty *d)
 {
-	struct about x = about_party(p);
+	struct about x = about_duty(d);
 	json_t *row, *event;
 
-	x.ended_in = party_ended_in(p);
-	row = ended_row(a, &x, p->state_name, p->started_ns, &p->tally, p->why);
-	event = end_event(
-		row, json_pack("[o]", node_row(a->config->name, p->state_name, p->version, p->why)),
-		p->state_name, p->why);
-	set_number(row, "nodes", 1);
-	metrics_on_end(a, ROLE_MEMBER, x.kind, p->state_name);
-	remember(a, row, json_pack("[o]", party_row(a, p)), event);
-}
-
-void history_joint_end(struct agent *a, const struct joint *j, bool committed)
-{
-	const char *state = j->is_planned ? "planned" : committed ? "committed" : "failed";
-	json_t *rows = json_array(), *nodes = json_array(), *row, *event;
-	struct about x = about_joint(j);
-
-	x.ended_in = j->ended_in == PHASE_VERIFY ? "verify" : OUR_PHASES[j->ended_in];
-	row = ended_row(a, &x, state, j->started_ns, &j->tally, j->why);
-	metrics_on_end(a, ROLE_PUBLISHER, x.kind, state);
-	for (unsigned i = 0; i < j->n_parts; i++) {
-		const struct part *p = &j->parts[i];
-
-		json_array_append_new(nodes, node_row(p->name, part_phase(p), p->version, p->why));
-	}
-	event = end_event(row, nodes, state, j->why);
-	set_number(row, "nodes", j->n_parts);
-	append_joint(a, j, rows);
-	remember(a, row, rows, event);
-}
-
-void history_share_end(struct agent *a, const struct share *s)
-{
-	struct about x = about_share(s);
-	json_t *row, *event;
-
-	if (s->coordinator == AGENT_SELF)
+	if (is_told_of(d))
 		return;
-	x.ended_in = share_ended_in(s);
-	row = ended_row(a, &x, s->state_name, s->started_ns, &s->tally, s->why);
-	event = end_event(
-		row, json_pack("[o]", node_row(a->config->name, s->state_name, s->version, s->why)),
-		s->state_name, s->why);
+	x.ended_in = duty_ended_in(d);
+	row = ended_row(a, &x, d->state_name, d->started_ns, &d->tally, d->why);
+	event = end_event(row,
+			  json_pack("[o]",
+				    outcome_row(a->config->name, d->state_name, d->version, d->why)),
+			  d->state_name, d->why);
 	set_number(row, "nodes", 1);
-	metrics_on_end(a, ROLE_MEMBER, x.kind, s->state_name);
-	remember(a, row, json_pack("[o]", share_row(a, s)), event);
+	metrics_on_end(a, ROLE_MEMBER, x.kind, d->state_name);
+	remember(a, row, json_pack("[o]", duty_row(a, d)), event);
 }
 
 /* --- The record --------------------------------------------------------------------------------- */
 
-json_t *history_to_json(const struct agent *a)
+json_t *history_to_json(const struct agent *a, size_t n)
 {
-	json_t *rows = json_array(), *entry;
-	size_t i;
+	json_t *rows = json_array();
+	size_t size = json_array_size(a->history);
 
-	json_array_foreach(a->history, i, entry)
-		json_array_append(rows, json_object_get(entry, "row"));
+	for (size_t i = n < size ? size - n : 0; i < size; i++)
+		json_array_append(rows, json_object_get(json_array_get(a->history, i), "row"));
 	return rows;
 }
 

@@ -5,21 +5,18 @@
  */
 #pragma once
 
-#include "server/sync/joint.h"
-#include "server/sync/party.h"
-#include "server/sync/transaction.h"
+#include "server/sync/duty.h"
+#include "server/sync/sync.h"
 
 #define HISTORY_MAX 256
 
-/* For the record: an array of rows, oldest first. What is no such row is left out when it is read. */
-json_t *history_to_json(const struct agent *a);
+/* For the record: an array of the last `n` rows, oldest first. What is no such row is left out when it is read. */
+json_t *history_to_json(const struct agent *a, size_t n);
 void history_load(struct agent *a, const json_t *rows);
 
-void history_member_event(struct agent *a, const struct transaction *t, const struct member *m);
-void history_transaction_end(struct agent *a, const struct transaction *t, bool committed);
-void history_party_event(struct agent *a, const struct party *p);
-void history_part_event(struct agent *a, const struct joint *j, const struct part *p);
-void history_joint_end(struct agent *a, const struct joint *j, bool committed);
-void history_share_event(struct agent *a, const struct share *s);
-void history_share_end(struct agent *a, const struct share *s);
-void history_party_end(struct agent *a, const struct party *p);
+void history_member_event(struct agent *a, const struct sync *s, const struct member *m);
+/* As its end, once: it is committed, and goes on for those who are late. */
+void history_sync_left(struct agent *a, struct sync *s);
+void history_sync_end(struct agent *a, const struct sync *s, bool committed);
+void history_duty_event(struct agent *a, const struct duty *d);
+void history_duty_end(struct agent *a, const struct duty *d);

@@ -32,8 +32,7 @@ struct job {
 	struct source end; /* of the pidfd */
 	struct list queue; /* struct message */
 	unsigned n_queue;
-	const char *program, *argument; /* constants */
-	bool held; /* told nothing before those that did the same and were ended are gone */
+	char *buffer; /* what it works for; NULL: none */
 	bool forgotten; /* by job_end(): nobody is told anything of it */
 	char how[CHILD_WHY_SIZE]; /* why it was ended by job_fail(); "": it has to say itself */
 };
@@ -68,12 +67,15 @@ static void drop_queue(struct job *job)
 	job->n_queue = 0;
 }
 
-static void job_free(struct job *job)
+static struct job *job_free(struct job *job)
 {
 	drop_queue(job);
 	list_remove(&job->link);
+	free(job->buffer);
 	free(job);
+	return NULL;
 }
+CLEANUP_POINTER(struct job, job_free);
 
 /* From here on only its end is waited for; it is never freed before that, not even while it is being heard. */
 static void stop_talking(struct job *job)
@@ -83,12 +85,28 @@ static void stop_talking(struct job *job)
 	child_kill(&job->child);
 }
 
+/*
+ * Whether another one of the same buffer was ended and is not gone: it may still write, and while it does weightd lets
+ * nobody else make a version, and nobody may believe what he reads.
+ */
+static bool is_held(const struct job *job)
+{
+	const struct job *other;
+
+	list_for_each(other, &job->jobs->dying, link)
+		if (job->buffer && other->buffer && !strcmp(job->buffer, other->buffer))
+			return true;
+	return false;
+}
+
 static void send_queue(struct job *job)
 {
 	struct message *m, *next;
 
-	if (job->held)
+	if (is_held(job)) {
+		loop_modify(&job->socket, EPOLLIN); /* until that is gone */
 		return;
+	}
 	list_for_each_safe(m, next, &job->queue, link) {
 		int r = talk_send(job->child.fd, m->json, m->fds, m->n_fds);
 
@@ -122,30 +140,14 @@ static bool hear(struct job *job)
 	return !job->forgotten && job->socket.loop;
 }
 
-/* Whether one that does the same was ended and is not gone: weightd lets nobody write beside it. */
-static bool has_dying_twin(const struct job *job)
-{
-	const struct job *other;
-
-	list_for_each(other, &job->jobs->dying, link)
-		if (!strcmp(other->program, job->program) &&
-		    !strcmp(other->argument ? other->argument : "",
-			    job->argument ? job->argument : ""))
-			return true;
-	return false;
-}
-
+/* Somebody who waited for it may be told now. */
 static void release_held(struct jobs *j)
 {
 	struct job *job;
 
-	list_for_each(job, &j->all, link) {
-		if (!job->held || has_dying_twin(job))
-			continue;
-		job->held = false;
+	list_for_each(job, &j->all, link)
 		if (job->n_queue > 0 && job->socket.loop)
 			loop_modify(&job->socket, EPOLLIN | EPOLLOUT);
-	}
 }
 
 static void bury(struct job *job)
@@ -183,10 +185,25 @@ static void on_over(struct source *source, uint32_t events)
 	bury(job);
 }
 
-int job_start(struct jobs *j, const char *program, const char *argument, void *owner,
-	      struct job **ret, char why[WHY_SIZE])
+static struct job *job_new(struct jobs *j, const char *buffer, void *owner)
 {
-	cleanup(freep) struct job *job = calloc(1, sizeof(*job));
+	cleanup(job_freep) struct job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return NULL;
+	job->jobs = j;
+	job->owner = owner;
+	list_init(&job->queue);
+	list_init(&job->link);
+	child_init(&job->child);
+	job->buffer = buffer ? strdup(buffer) : NULL;
+	return buffer && !job->buffer ? NULL : take_ptr(job);
+}
+
+int job_start(struct jobs *j, const char *program, const char *argument, const char *buffer,
+	      void *owner, struct job **ret, char why[WHY_SIZE])
+{
+	cleanup(job_freep) struct job *job = job_new(j, buffer, owner);
 	char reason[CHILD_WHY_SIZE];
 	int r;
 
@@ -194,14 +211,6 @@ int job_start(struct jobs *j, const char *program, const char *argument, void *o
 		(void)snprintf(why, WHY_SIZE, "no memory to start %s", program);
 		return -ENOMEM;
 	}
-	job->jobs = j;
-	job->owner = owner;
-	job->program = program;
-	job->argument = argument;
-	job->held = has_dying_twin(job);
-	list_init(&job->queue);
-	list_init(&job->link);
-	child_init(&job->child);
 	r = child_start(&job->child, "", program, argument, reason);
 	if (r < 0) {
 		(void)snprintf(why, WHY_SIZE, "%s", reason);
@@ -240,8 +249,7 @@ static int queue(struct job *job, const json_t *message, const int *fds, unsigne
 	list_append(&job->queue, &m->link);
 	m = NULL;
 	job->n_queue++;
-	if (!job->held)
-		loop_modify(&job->socket, EPOLLIN | EPOLLOUT);
+	loop_modify(&job->socket, EPOLLIN | EPOLLOUT);
 	return 0;
 }
 
@@ -251,7 +259,7 @@ void job_tell(struct job *job, const json_t *message, const int *fds, unsigned n
 
 	if (!job->socket.loop)
 		return; /* it is over, and that is told soon */
-	if (job->n_queue == 0 && !job->held)
+	if (job->n_queue == 0 && !is_held(job))
 		r = talk_send(job->child.fd, message, fds, n_fds);
 	if (r == -EAGAIN)
 		r = queue(job, message, fds, n_fds);

@@ -32,10 +32,16 @@ void jobs_init(struct jobs *j, struct loop *l, const struct jobs_events *events,
 /* Kills all there are, and waits for them. */
 void jobs_deinit(struct jobs *j);
 
-/* Starts `program`, which lies in the folder of this one. -errno with a sentence. */
-int job_start(struct jobs *j, const char *program, const char *argument, void *owner,
-	      struct job **ret, char why[WHY_SIZE]);
-/* Descriptors are duplicated. A failure ends the job, and shows as its end. */
+/*
+ * Starts `program`, which lies in the folder of this one, to work for a buffer; NULL: for none. -errno with a
+ * sentence.
+ */
+int job_start(struct jobs *j, const char *program, const char *argument, const char *buffer,
+	      void *owner, struct job **ret, char why[WHY_SIZE]);
+/*
+ * Once all of the same buffer that were ended are gone. Descriptors are duplicated. A failure ends the job, and shows
+ * as its end.
+ */
 void job_tell(struct job *job, const json_t *message, const int *fds, unsigned n_fds);
 /* Kills it for a reason of ours, which is told as its end. */
 void job_fail(struct job *job, const char *how);

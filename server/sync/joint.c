@@ -1,11 +1,6 @@
 /*
- * A joint sync is a phase and a state per part, like a transaction; what moves it is the same: whatever happens changes
- * the state of a part, and step() looks whether the phase is over. Each phase has a deadline, at which those that it
- * waits for are lost, and what a loss means the policy says at once.
- *
  * Nobody knows the version before it is there. So what is signed is what this node found in its own memory, and only
- * nodes that found the same are asked to publish. As for a transaction, decide() is the point of no return: before it
- * nothing has changed anywhere, and sources are never written.
+ * nodes that found the same are asked to publish. Sources are never written.
  *
  * Between the decision and the first node that published, the bytes are nowhere but in memory that dies with those who
  * lend it. If this node ends in that moment, before its COMMIT has left, all nodes keep what they had; its record holds
@@ -14,807 +9,409 @@
 #include "server/sync/joint.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "server/sync/attempt.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/group.h"
-#include "server/sync/history.h"
+#include "server/sync/document.h"
+#include "server/sync/share.h"
 
-static void settle_votes(struct agent *a, struct joint *j);
-
-struct joint *joint_find(struct agent *a, const char *sync)
+static uint64_t time_to_move(const struct agent *a, const struct sync *s)
 {
-	struct joint *j;
-
-	list_for_each(j, &a->joints, link)
-		if (j->phase != PHASE_ENDED && strcmp(j->sync, sync) == 0)
-			return j;
-	return NULL;
+	return agent_time_to_move(a, 2 * s->document->n_bytes, s->max_rate);
 }
 
-struct joint *joint_find_of_buffer(struct agent *a, const char *buffer)
-{
-	struct joint *j;
+/* --- What people see ---------------------------------------------------------------------------- */
 
-	list_for_each(j, &a->joints, link)
-		if (j->phase != PHASE_ENDED && strcmp(j->head->buffer, buffer) == 0)
-			return j;
-	return NULL;
+void joint_progress(const struct sync *s, const struct member *m, struct progress *ret)
+{
+	*ret = (struct progress){.done = m->done,
+				 .expected = m->expected,
+				 .size = joint_of(s)->size,
+				 .n_differ = UINT64_MAX};
 }
 
-uint64_t joint_deadline(const struct joint *j)
+void joint_describe_bytes(const struct agent *a, const struct sync *s, const struct member *m,
+			  char *ret, size_t size)
 {
-	if (j->phase == PHASE_ENDED)
-		return 0;
-	if (j->phase == PHASE_COMMIT)
-		return j->deadline_ns;
-	return j->deadline_ns < j->whole_ns ? j->deadline_ns : j->whole_ns;
+	(void)a, (void)s;
+	if (m->state == MEMBER_MOVING)
+		snprintf(ret, size, " (%ju of %ju MiB)", (uintmax_t)(m->done >> 20),
+			 (uintmax_t)(m->expected >> 20));
 }
 
-static void set_phase(struct agent *a, struct joint *j, enum phase phase, uint64_t wait_ns)
+static bool describe_phase(const struct agent *a, const struct sync *s, char *ret, size_t size)
 {
-	j->phase = phase;
-	j->deadline_ns = agent_now(a) + wait_ns;
+	(void)a;
+	if (s->phase != PHASE_ATTACH)
+		return false;
+	snprintf(ret, size, "while this node prepared");
+	return true;
 }
 
-/* Longer than a node waits for its weightd: what it says of that has to arrive, as it knows more. */
-static uint64_t time_to_prepare(const struct agent *a, const struct joint *j)
+static void describe_kept(const struct sync *s, char *ret, size_t size)
 {
-	return a->config->stall_ns + agent_time_for(a, 0) + agent_time_for(a, j->document->n_bytes);
-}
-
-static uint64_t time_to_verify(const struct agent *a, const struct joint *j)
-{
-	return agent_time_to_verify(a, j->document->n_bytes) + a->config->stall_ns;
-}
-
-static uint64_t time_to_commit(const struct agent *a, const struct joint *j)
-{
-	return agent_time_for(a, j->document->n_bytes) + a->config->stall_ns;
-}
-
-unsigned joint_count(const struct joint *j, enum member_state state)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < j->n_parts; i++)
-		n += j->parts[i].state == state;
-	return n;
-}
-
-json_t *joint_about(const struct joint *j, const char *what)
-{
-	return json_pack("{s:s, s:s, s:s, s:I, s:I}", "what", what, "sync", j->sync, "buffer",
-			 j->head->buffer, "term", (json_int_t)j->document->pair.term, "number",
-			 (json_int_t)j->document->pair.number);
-}
-
-/* --- Parts -------------------------------------------------------------------------------------- */
-
-static const char *const STATES[] = {
-	[MEMBER_AWAITED] = "prepare",     [MEMBER_ASKED] = "prepare",
-	[MEMBER_READY] = "ready",         [MEMBER_OPENING] = "open",
-	[MEMBER_OPEN] = "open",           [MEMBER_MOVING] = "bytes",
-	[MEMBER_STOPPING] = "bytes",      [MEMBER_VERIFYING] = "verify",
-	[MEMBER_VERIFIED] = "verified",   [MEMBER_COMMITTING] = "commit",
-	[MEMBER_COMMITTED] = "committed", [MEMBER_FAILED] = "failed",
-	[MEMBER_ABSENT] = "absent",       [MEMBER_UNKNOWN] = "unknown",
-	[MEMBER_PLANNED] = "planned",
-};
-
-const char *part_phase(const struct part *p)
-{
-	return p->state == MEMBER_READY && p->is_moved ? "moved" : STATES[p->state];
-}
-
-static bool is_final(const struct part *p)
-{
-	return p->state >= MEMBER_COMMITTED;
-}
-
-void part_set_state(struct agent *a, struct joint *j, struct part *p, enum member_state state)
-{
-	p->state = state;
-	history_part_event(a, j, p);
-}
-
-int part_tell(struct agent *a, struct joint *j, struct part *p, const char *type, json_t *fields)
-{
-	if (!fields)
-		fields = json_object();
-	json_object_set_new(fields, "type", json_string(type));
-	json_object_set_new(fields, "sync", json_string(j->sync));
-	return agent_send(a, p->is_us ? AGENT_SELF : p->peer, fields);
-}
-
-/* "while bytes moved (312 of 1024 MiB)" */
-static void describe(const struct part *p, char *ret, size_t size)
-{
-	static const char *const WORDS[] = {
-		[MEMBER_AWAITED] = "and could not be asked",
-		[MEMBER_ASKED] = "while it prepared",
-		[MEMBER_READY] = "while the others were waited for",
-		[MEMBER_OPENING] = "while links were opened",
-		[MEMBER_OPEN] = "while links were opened",
-		[MEMBER_MOVING] = "while bytes moved",
-		[MEMBER_STOPPING] = "while bytes moved",
-		[MEMBER_VERIFYING] = "while it verified",
-		[MEMBER_VERIFIED] = "after it had verified",
-		[MEMBER_COMMITTING] = "while it committed",
-	};
-
-	if (p->state == MEMBER_MOVING)
-		snprintf(ret, size, "%s (%ju of %ju MiB)", WORDS[p->state],
-			 (uintmax_t)(p->done >> 20), (uintmax_t)(p->expected >> 20));
-	else
-		snprintf(ret, size, "%s", WORDS[p->state]);
-}
-
-void part_fail(struct agent *a, struct joint *j, struct part *p, const char *format, ...)
-{
-	char what[3 * WHY_SIZE], where[WHY_SIZE], *why;
-	va_list args;
-
-	if (is_final(p) || j->phase == PHASE_ENDED)
-		return;
-	va_start(args, format);
-	vsnprintf(what, sizeof(what), format, args);
-	va_end(args);
-	describe(p, where, sizeof(where));
-	if (asprintf(&why, "%s %s %s", p->name, what, where) >= 0) {
-		free(p->why);
-		p->why = why;
-	}
-	if (p->state != MEMBER_AWAITED && p->state != MEMBER_COMMITTING)
-		part_tell(a, j, p, "abort", json_pack("{s:s}", "why", p->why ? p->why : what));
-	part_set_state(a, j, p,
-		       p->state == MEMBER_AWAITED      ? MEMBER_ABSENT
-		       : p->state == MEMBER_COMMITTING ? MEMBER_UNKNOWN
-						       : MEMBER_FAILED);
-	settle_votes(a, j);
-	if (j->phase != PHASE_ENDED && p->is_in_epoch)
-		attempt_break(a, j);
-}
-
-void part_is_wrong(struct agent *a, struct joint *j, struct part *p, const char *type)
-{
-	if (!p->is_us)
-		agent_hang_up(a, p->peer, "%s of sync %s came out of order, or of another form",
-			      type, j->sync);
-	part_fail(a, j, p, "sent a wrong '%s'", type);
-}
-
-/* --- The end ------------------------------------------------------------------------------------ */
-
-static void end(struct agent *a, struct joint *j, bool committed)
-{
-	for (unsigned i = 0; i < j->n_parts; i++) {
-		struct part *p = &j->parts[i];
-
-		if (is_final(p))
-			continue;
-		if (p->state != MEMBER_AWAITED)
-			part_tell(a, j, p, "abort",
-				  json_pack("{s:s, s:b}", "why", j->why ? j->why : "the sync ended",
-					    "planned", j->is_planned));
-		p->state = j->is_planned                   ? MEMBER_PLANNED
-			   : p->state == MEMBER_AWAITED    ? MEMBER_ABSENT
-			   : p->state == MEMBER_COMMITTING ? MEMBER_UNKNOWN
-							   : MEMBER_FAILED;
-	}
-	j->ended_in = j->phase;
-	j->phase = PHASE_ENDED;
-	history_joint_end(a, j, committed);
-	a->look_again = true;
-}
-
-void joint_end_planned(struct agent *a, struct joint *j)
-{
-	j->is_planned = true;
-	end(a, j, false);
-}
-
-/* `cause` says where it happened. */
-static void fail_by(struct agent *a, struct joint *j, const char *cause)
-{
-	char number[24] = "", *why;
-
-	if (j->document->pair.number)
-		snprintf(number, sizeof(number), "@%ju", (uintmax_t)j->document->pair.number);
-	if (asprintf(&why, "sync %s: %s%s was not committed%s: %s; %s", j->sync, j->head->buffer,
-		     number, j->decided ? " everywhere" : "", cause,
-		     j->decided ? "whoever missed it will fetch it"
-				: "every node still serves what it had") >= 0) {
-		free(j->why);
-		j->why = why;
-	}
-	end(a, j, j->decided);
-}
-
-void joint_fail(struct agent *a, struct joint *j, const char *format, ...)
-{
-	static const char *const WORDS[] = {
-		[PHASE_ATTACH] = "this node prepared",
-		[PHASE_PREPARE] = "members prepared",
-		[PHASE_OPEN] = "links were opened",
-		[PHASE_BYTES] = "bytes moved",
-		[PHASE_STOP] = "an epoch that had broken was stopped",
-		[PHASE_VERIFY] = "members verified",
-		[PHASE_COMMIT] = "members committed",
-	};
-	char cause[4 * WHY_SIZE], both[5 * WHY_SIZE];
-	va_list args;
-
-	if (j->phase == PHASE_ENDED)
-		return;
-	va_start(args, format);
-	vsnprintf(cause, sizeof(cause), format, args);
-	va_end(args);
-	snprintf(both, sizeof(both), "%s, while %s", cause, WORDS[j->phase]);
-	fail_by(a, j, both);
-}
-
-/* --- Policy ------------------------------------------------------------------------------------- */
-
-/* This node's result is what is signed: without it there is none. One alone makes nothing together. */
-static bool is_enough(const struct joint *j, unsigned n)
-{
-	switch (j->policy) {
-	case POLICY_ALL:
-		return n == j->n_parts;
-	case POLICY_QUORUM:
-		return 2 * n > j->n_parts && n > 1;
-	case POLICY_EACH:
-		return n > 1;
-	}
-	return false;
-}
-
-static bool is_lost(const struct part *p)
-{
-	return p->state == MEMBER_FAILED || p->state == MEMBER_ABSENT;
-}
-
-static unsigned n_alive(const struct joint *j)
-{
-	return j->n_parts - joint_count(j, MEMBER_FAILED) - joint_count(j, MEMBER_ABSENT);
-}
-
-/* One was lost: whether the rest is still enough. */
-static void settle_votes(struct agent *a, struct joint *j)
-{
-	char few[5 * WHY_SIZE];
-	const char *why = j->us->why;
-
-	if (j->phase == PHASE_ENDED || j->decided || (!is_lost(j->us) && is_enough(j, n_alive(j))))
-		return;
-	for (unsigned i = 0; i < j->n_parts && !is_lost(j->us); i++)
-		if (is_lost(&j->parts[i])) {
-			why = j->parts[i].why;
-			break;
-		}
-	why = why ? why : "members were lost";
-	snprintf(few, sizeof(few),
-		 "%u of %u members are left, which the policy '%s' is not content with: %s",
-		 n_alive(j), j->n_parts, policy_name(j->policy), why);
-	fail_by(a, j, j->policy != POLICY_ALL && !is_lost(j->us) ? few : why);
-}
-
-/* With those that are ready: whoever still waits for its turn is not waited for. */
-static bool can_begin(const struct joint *j)
-{
-	return is_enough(j, joint_count(j, MEMBER_READY));
+	(void)s;
+	snprintf(ret, size, "every node still serves what it had");
 }
 
 /* --- The version -------------------------------------------------------------------------------- */
 
-static bool write_document(struct agent *a, struct joint *j)
+static bool write_document(struct agent *a, struct sync *s)
 {
-	struct document *d = j->document;
+	struct document *d = s->document;
 	char why[WHY_SIZE];
 
-	snprintf(d->buffer, sizeof(d->buffer), "%s", j->head->buffer);
+	snprintf(d->buffer, sizeof(d->buffer), "%s", s->head->buffer);
 	snprintf(d->publisher, sizeof(d->publisher), "%s", a->config->name);
 	d->time_ns = a->edge->time_ns(a->world);
-	memcpy(d->root, j->us->root, 32);
-	memcpy(d->leaves, j->us->leaves, 32);
+	memcpy(d->root, s->us->root, 32);
+	memcpy(d->leaves, s->us->leaves, 32);
 	if (document_sign(a, d, why) == 0 && document_decide(a, d, why) == 0)
 		return true;
-	joint_fail(a, j, "%s", why);
+	sync_fail(a, s, "%s", why);
 	return false;
 }
 
 /* Durable before anybody is told: the opening of head.c says why. That this node serves it, its share says. */
-static bool decide(struct agent *a, struct joint *j)
+static bool decide(struct agent *a, struct sync *s)
 {
 	int r;
 
-	if (!write_document(a, j))
+	if (!write_document(a, s))
 		return false;
-	r = head_commit(a, j->head, j->document, 0, HEAD_BEHIND);
+	r = head_commit(a, s->head, s->document, 0, HEAD_BEHIND);
 	if (r < 0) {
-		joint_fail(a, j, "the record of %s could not be written: %s", a->config->name,
-			   strerror(-r));
+		sync_fail(a, s, "the record of %s could not be written: %s", a->config->name,
+			  strerror(-r));
 		return false;
 	}
-	j->decided = true;
+	s->decided = true;
 	return true;
 }
 
-static void commit_all(struct agent *a, struct joint *j)
+static json_t *commit_fields(const struct sync *s, const struct member *m)
 {
-	if (!decide(a, j))
-		return;
-	set_phase(a, j, PHASE_COMMIT, time_to_commit(a, j));
-	for (unsigned i = 0; i < j->n_parts; i++) {
-		struct part *p = &j->parts[i];
-
-		if (p->state != MEMBER_VERIFIED)
-			continue;
-		part_set_state(a, j, p, MEMBER_COMMITTING);
-		part_tell(a, j, p, "commit", document_to_json(j->document));
-	}
+	(void)m;
+	return document_to_json(s->document);
 }
 
 /* Nodes that have to come to the same did so, or are lost. */
-static void judge(struct agent *a, struct joint *j)
+static void judge(struct agent *a, struct sync *s)
 {
-	for (unsigned i = 0; i < j->n_parts && j->operation->are_equal; i++) {
-		struct part *p = &j->parts[i];
+	for (unsigned i = 0; i < s->n_members && joint_of(s)->operation->is_version; i++) {
+		struct member *m = &s->members[i];
 
-		if (p->state == MEMBER_VERIFIED && (memcmp(p->root, j->us->root, 32) != 0 ||
-						    memcmp(p->leaves, j->us->leaves, 32) != 0))
-			part_fail(a, j, p, "came to another result than %s", j->us->name);
+		if (m->state == MEMBER_VERIFIED && (memcmp(m->root, s->us->root, 32) != 0 ||
+						    memcmp(m->leaves, s->us->leaves, 32) != 0))
+			member_fail(a, s, m, "came to another result than %s", s->us->name);
 	}
-	if (j->phase == PHASE_VERIFY)
-		commit_all(a, j);
-}
-
-static void verify_all(struct agent *a, struct joint *j)
-{
-	set_phase(a, j, PHASE_VERIFY, time_to_verify(a, j));
-	for (unsigned i = 0; i < j->n_parts; i++) {
-		struct part *p = &j->parts[i];
-
-		p->is_in_epoch = false;
-		if (p->state != MEMBER_READY)
-			continue;
-		part_set_state(a, j, p, MEMBER_VERIFYING);
-		part_tell(a, j, p, "verify", NULL);
-	}
+	if (s->phase == PHASE_VERIFY)
+		sync_commit(a, s);
 }
 
 /* --- Steps -------------------------------------------------------------------------------------- */
 
-static void prepare(struct agent *a, struct joint *j);
-
-static void step(struct agent *a, struct joint *j)
+void joint_move(struct agent *a, struct sync *s)
 {
-	switch (j->phase) {
+	attempt_begin(a, joint_of(s));
+}
+
+void joint_step(struct agent *a, struct sync *s)
+{
+	struct joint *j = joint_of(s);
+
+	switch (s->phase) {
 	case PHASE_ATTACH:
-		if (j->us->state == MEMBER_READY)
-			prepare(a, j);
-		break;
-	case PHASE_PREPARE:
-		if (joint_count(j, MEMBER_AWAITED) || joint_count(j, MEMBER_ASKED))
-			break;
-		j->whole_ns = agent_now(a) + /* what waited took none of it */
-			      agent_time_to_move(a, 2 * j->document->n_bytes, j->max_rate);
-		attempt_begin(a, j);
+		if (s->us->state == MEMBER_READY)
+			sync_prepare(a, s);
 		break;
 	case PHASE_OPEN:
-		if (!joint_count(j, MEMBER_OPENING))
+		if (!sync_count(s, MEMBER_OPENING))
 			attempt_start(a, j);
 		break;
 	case PHASE_BYTES:
-		if (!joint_count(j, MEMBER_MOVING))
-			verify_all(a, j);
+		if (!sync_count(s, MEMBER_MOVING))
+			sync_verify(a, s);
 		break;
 	case PHASE_STOP:
 		if (attempt_is_told(j))
 			attempt_settle(a, j);
 		break;
 	case PHASE_VERIFY:
-		if (!joint_count(j, MEMBER_VERIFYING))
-			judge(a, j);
+		if (!sync_count(s, MEMBER_VERIFYING))
+			judge(a, s);
 		break;
-	case PHASE_COMMIT:
-		if (!joint_count(j, MEMBER_COMMITTING))
-			end(a, j, true);
-		break;
-	case PHASE_DIGEST:
-	case PHASE_COMPOSE:
-	case PHASE_ENDED:
+	default:
 		break;
 	}
 }
 
-/* --- What nodes say ----------------------------------------------------------------------------- */
-
-static void on_queued(struct agent *a, struct joint *j, struct part *p, const json_t *message)
+void joint_on_lost(struct agent *a, struct sync *s, struct member *m, enum member_state was)
 {
-	(void)message;
-	if (p->state != MEMBER_ASKED)
-		part_is_wrong(a, j, p, "queued");
-	else
-		p->is_queued = true;
+	(void)was;
+	if (m->is_in_epoch)
+		attempt_break(a, joint_of(s));
 }
 
-static void on_begun(struct agent *a, struct joint *j, struct part *p, const json_t *message)
+/*
+ * Without a layout, we say what ours is. Our share has deadlines for all that it does, and ends in one of them; how much
+ * that is, nobody knows here.
+ */
+static void begin(struct agent *a, struct sync *s)
 {
-	(void)message;
-	if (p->state != MEMBER_ASKED || !p->is_queued) {
-		part_is_wrong(a, j, p, "begun");
-		return;
-	}
-	if (!p->had_turn)
-		j->deadline_ns = agent_now(a) + time_to_prepare(a, j);
-	p->is_queued = false;
-	p->had_turn = true;
+	s->deadline_ns = s->whole_ns = UINT64_MAX;
+	s->us->state = MEMBER_ASKED;
+	member_tell(a, s, s->us, s->ops->ask, joint_invitation(a, s));
 }
 
-/* What this node has is what the others are asked for. */
-static int take_ours(struct joint *j, const json_t *message)
+void joint_on_timer(struct agent *a, struct sync *s, uint64_t now)
 {
-	struct document *d = j->document;
+	struct joint *j = joint_of(s);
 
-	return field_number(message, "n_bytes", INT64_MAX / 4, &d->n_bytes) < 0 ||
-			       field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) <
-				       0 ||
-			       field_bytes(message, "layout", d->layout, 32) < 0
-		       ? -EBADMSG
-		       : 0;
-}
-
-static void on_ready(struct agent *a, struct joint *j, struct part *p, const json_t *message)
-{
-	char why[WHY_SIZE];
-	const char *address;
-
-	if (p->state != MEMBER_ASKED || p->is_queued ||
-	    field_string(message, "address", sizeof(p->address) - 1, &address) < 0 ||
-	    (p->is_us && take_ours(j, message) < 0)) {
-		part_is_wrong(a, j, p, "ready");
-		return;
-	}
-	/* Otherwise the engines of all others would fail for it. */
-	if (!a->edge->may_dial(a->world, address, p->name, why)) {
-		part_fail(a, j, p, "listens where nobody may dial it (%s)", why);
-		return;
-	}
-	snprintf(p->address, sizeof(p->address), "%s", address);
-	part_set_state(a, j, p, MEMBER_READY);
-}
-
-static void on_refuse(struct agent *a, struct joint *j, struct part *p, const json_t *message)
-{
-	const char *why = "it did not say why";
-
-	(void)field_string(message, "why", WHY_SIZE - 1, &why);
-	if (p->state != MEMBER_ASKED) {
-		part_is_wrong(a, j, p, "refuse");
-		return;
-	}
-	if (json_object_get(message, "heads") && !p->is_us)
-		head_on_message(a, p->peer, message);
-	part_fail(a, j, p, "refused: %s,", why);
-}
-
-static void on_verified(struct agent *a, struct joint *j, struct part *p, const json_t *message)
-{
-	if (p->state != MEMBER_VERIFYING || field_bytes(message, "root", p->root, 32) < 0 ||
-	    field_bytes(message, "leaves", p->leaves, 32) < 0)
-		part_is_wrong(a, j, p, "verified");
-	else
-		part_set_state(a, j, p, MEMBER_VERIFIED);
-}
-
-static void on_committed(struct agent *a, struct joint *j, struct part *p, const json_t *message)
-{
-	if (p->state != MEMBER_COMMITTING ||
-	    field_number(message, "version", INT64_MAX, &p->version) < 0)
-		part_is_wrong(a, j, p, "committed");
-	else
-		part_set_state(a, j, p, MEMBER_COMMITTED);
-}
-
-static void on_failed(struct agent *a, struct joint *j, struct part *p, const json_t *message)
-{
-	const char *why = "it did not say why";
-
-	(void)field_string(message, "why", WHY_SIZE - 1, &why);
-	part_fail(a, j, p, "failed: %s,", why);
-}
-
-static void on_aborted(struct agent *a, struct joint *j, struct part *p, const json_t *message)
-{
-	(void)message;
-	part_fail(a, j, p, "left for another sync");
-}
-
-static const struct {
-	const char *type;
-	bool of_epoch;
-	void (*fn)(struct agent *a, struct joint *j, struct part *p, const json_t *message);
-} MESSAGES[] = {
-	{"progress", true, attempt_on_progress},
-	{"queued", false, on_queued},
-	{"begun", false, on_begun},
-	{"ready", false, on_ready},
-	{"refuse", false, on_refuse},
-	{"opened", true, attempt_on_opened},
-	{"done", true, attempt_on_done},
-	{"broken", true, attempt_on_broken},
-	{"stopped", true, attempt_on_stopped},
-	{"verified", false, on_verified},
-	{"committed", false, on_committed},
-	{"failed", false, on_failed},
-	{"aborted", false, on_aborted},
-};
-
-static struct part *find_part(struct joint *j, unsigned peer_or_self)
-{
-	if (peer_or_self == AGENT_SELF)
-		return j->us;
-	for (unsigned i = 0; i < j->n_parts; i++)
-		if (j->parts[i].peer == peer_or_self)
-			return &j->parts[i];
-	return NULL;
-}
-
-bool joint_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
-		      const json_t *message)
-{
-	struct joint *j = joint_find(a, sync);
-	struct part *p = j ? find_part(j, peer) : NULL;
-	uint64_t epoch = 0;
-
-	if (!p)
-		return false;
-	if (is_final(p))
-		return true;
-	for (unsigned i = 0; i < sizeof(MESSAGES) / sizeof(MESSAGES[0]); i++) {
-		if (strcmp(MESSAGES[i].type, type) != 0)
-			continue;
-		if (MESSAGES[i].of_epoch && field_number(message, "epoch", INT64_MAX, &epoch) < 0)
-			part_is_wrong(a, j, p, type);
-		else if (!MESSAGES[i].of_epoch || epoch == j->epoch)
-			MESSAGES[i].fn(a, j, p, message);
-		step(a, j);
-		return true;
-	}
-	return false;
-}
-
-/* --- Prepare ------------------------------------------------------------------------------------ */
-
-/* Without a layout, of ours. */
-static json_t *invitation(const struct agent *a, const struct joint *j)
-{
-	const struct document *d = j->document;
-
-	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I}", "operation", j->operation->name, "group",
-			 j->group->name, "buffer", j->head->buffer, "term",
-			 (json_int_t)d->pair.term, "number", (json_int_t)d->pair.number, "time_ns",
-			 (json_int_t)a->edge->time_ns(a->world));
-}
-
-static void ask(struct agent *a, struct joint *j, struct part *p)
-{
-	const struct document *d = j->document;
-	json_t *message = invitation(a, j);
-	char hex[65];
-
-	json_object_set_new(message, "n_bytes", json_integer((json_int_t)d->n_bytes));
-	json_object_set_new(message, "layout_bytes", json_integer((json_int_t)d->layout_bytes));
-	json_object_set_new(message, "layout", json_string(field_hex(d->layout, 32, hex)));
-	if (part_tell(a, j, p, "join", message) == 0)
-		part_set_state(a, j, p, MEMBER_ASKED);
-	/* Those who are away are waited for less than those who make room for it. */
-	if (!joint_count(j, MEMBER_AWAITED))
-		j->deadline_ns = agent_now(a) + time_to_prepare(a, j);
-}
-
-/* Who has been down for long already is not waited for again. */
-static bool is_waited_for(const struct agent *a, const struct part *p)
-{
-	const struct peer *peer = p->peer == NO_PEER ? NULL : &a->peers[p->peer];
-
-	return peer && (peer->up || agent_now(a) - peer->since_ns < a->config->prepare_ns);
-}
-
-static void prepare(struct agent *a, struct joint *j)
-{
-	j->whole_ns = agent_now(a) + agent_time_to_move(a, 2 * j->document->n_bytes, j->max_rate);
-	set_phase(a, j, PHASE_PREPARE, a->config->prepare_ns);
-	for (unsigned i = 0; i < j->n_parts && j->phase == PHASE_PREPARE; i++) {
-		struct part *p = &j->parts[i];
-
-		if (p->state == MEMBER_AWAITED && p->peer != NO_PEER && a->peers[p->peer].up)
-			ask(a, j, p);
-	}
-	for (unsigned i = 0; i < j->n_parts && j->phase == PHASE_PREPARE; i++) {
-		struct part *p = &j->parts[i];
-
-		if (p->state == MEMBER_AWAITED && !is_waited_for(a, p))
-			part_fail(a, j, p, "is not connected");
-	}
-	if (j->phase == PHASE_PREPARE)
-		step(a, j);
-}
-
-void joint_on_peer_up(struct agent *a, struct joint *j, unsigned peer)
-{
-	struct part *p = find_part(j, peer);
-
-	if (j->phase == PHASE_PREPARE && p && p->state == MEMBER_AWAITED)
-		ask(a, j, p);
-}
-
-void joint_on_peer_down(struct agent *a, struct joint *j, unsigned peer, const char *why)
-{
-	struct part *p = find_part(j, peer);
-
-	if (j->phase == PHASE_ENDED || !p || p->state == MEMBER_AWAITED)
-		return;
-	part_fail(a, j, p, "%s", why);
-	step(a, j);
-}
-
-/* --- Beginning ---------------------------------------------------------------------------------- */
-
-static int add_parts(struct agent *a, struct joint *j, char why[WHY_SIZE])
-{
-	const struct group *g = j->group;
-
-	if (g->n_members < 2 || g->n_members > OPERATION_NODES_MAX) {
-		snprintf(why, WHY_SIZE,
-			 "the group '%s' has %u member%s, and an %s is of 2 to %u nodes", g->name,
-			 g->n_members, g->n_members == 1 ? "" : "s", j->operation->name,
-			 OPERATION_NODES_MAX);
-		return -EINVAL;
-	}
-	j->parts = calloc(g->n_members, sizeof(*j->parts));
-	if (!j->parts)
-		return -ENOMEM;
-	for (unsigned i = 0; i < g->n_members; i++) {
-		struct part *p = &j->parts[j->n_parts++];
-
-		p->name = g->members[i];
-		p->is_us = strcmp(p->name, a->config->name) == 0;
-		p->peer = agent_peer_number(a, p->name);
-		j->us = p->is_us ? p : j->us;
-	}
-	if (j->us)
-		return 0;
-	snprintf(why, WHY_SIZE,
-		 "%s is no member of the group '%s'; ask for an %s on one, which takes part in it",
-		 a->config->name, g->name, j->operation->name);
-	return -EPERM;
-}
-
-int joint_new(struct agent *a, const struct operation *op, struct head *h, const struct group *g,
-	      struct joint **ret, char why[WHY_SIZE])
-{
-	struct joint *j = calloc(1, sizeof(*j));
-	int r;
-
-	snprintf(why, WHY_SIZE, "out of memory");
-	if (!j)
-		return -ENOMEM;
-	list_init(&j->link);
-	j->operation = op;
-	j->head = h;
-	j->group = g;
-	j->policy = g->policy;
-	agent_new_id(a, j->sync);
-	j->started_ns = a->edge->time_ns(a->world);
-	j->document = calloc(1, sizeof(*j->document));
-	r = j->document ? add_parts(a, j, why) : -ENOMEM;
-	if (r == 0 && head_next(a, h, g, &j->document->pair) < 0) {
-		snprintf(why, WHY_SIZE, "there are no numbers left after those of %s", h->buffer);
-		r = -EOVERFLOW;
-	}
-	if (r < 0) {
-		joint_free(a, j);
-		return r;
-	}
-	snprintf(j->document->group, sizeof(j->document->group), "%s", g->name);
-	list_append(&a->joints, &j->link);
-	j->us->state = MEMBER_ASKED;
-	set_phase(a, j, PHASE_ATTACH, time_to_prepare(a, j) + agent_time_to_move(a, 0, 0));
-	j->whole_ns = j->deadline_ns;
-	part_tell(a, j, j->us, "join", invitation(a, j));
-	*ret = j;
-	return 0;
-}
-
-void joint_free(struct agent *a, struct joint *j)
-{
-	(void)a;
-	for (unsigned i = 0; i < j->n_parts; i++) {
-		json_decref(j->parts[i].hellos);
-		free(j->parts[i].why);
-	}
-	free(j->parts);
-	document_free(j->document);
-	free(j->why);
-	list_remove(&j->link);
-	free(j);
-}
-
-/* --- Deadlines ---------------------------------------------------------------------------------- */
-
-static void lose_all_in(struct agent *a, struct joint *j, enum member_state state, uint64_t wait_ns)
-{
-	for (unsigned i = 0; i < j->n_parts && j->phase != PHASE_ENDED; i++)
-		if (j->parts[i].state == state && !j->parts[i].is_queued)
-			part_fail(a, j, &j->parts[i], "did not answer for %ju s",
-				  (uintmax_t)(wait_ns / SECOND));
-}
-
-static void lose_queued(struct agent *a, struct joint *j)
-{
-	for (unsigned i = 0; i < j->n_parts && j->phase != PHASE_ENDED; i++)
-		if (j->parts[i].state == MEMBER_ASKED && j->parts[i].is_queued)
-			part_fail(a, j, &j->parts[i], "was busy with other syncs for too long");
-}
-
-static void prepare_is_late(struct agent *a, struct joint *j, uint64_t now)
-{
-	if (joint_count(j, MEMBER_AWAITED)) {
-		j->deadline_ns = now + time_to_prepare(a, j);
-		for (unsigned i = 0; i < j->n_parts && j->phase != PHASE_ENDED; i++)
-			if (j->parts[i].state == MEMBER_AWAITED)
-				part_fail(a, j, &j->parts[i], "is not connected");
-		return;
-	}
-	j->deadline_ns = j->whole_ns; /* of those that are queued and needed */
-	lose_all_in(a, j, MEMBER_ASKED, time_to_prepare(a, j));
-	if (j->phase == PHASE_PREPARE && can_begin(j))
-		lose_queued(a, j);
-}
-
-void joint_on_timer(struct agent *a, struct joint *j, uint64_t now)
-{
-	if (j->phase == PHASE_ENDED || now < joint_deadline(j))
-		return;
-	if (now >= j->whole_ns && j->phase != PHASE_COMMIT) {
-		joint_fail(a, j, "it took longer than it may as a whole%s%s",
-			   j->broke_why[0] ? "; an epoch broke before: " : "", j->broke_why);
-		return;
-	}
-	switch (j->phase) {
-	case PHASE_PREPARE:
-		prepare_is_late(a, j, now);
+	switch (s->phase) {
+	case PHASE_ATTACH: /* else its deadline is that of the whole */
+		if (s->us->state == MEMBER_AWAITED)
+			begin(a, s);
 		break;
 	case PHASE_OPEN:
-		lose_all_in(a, j, MEMBER_OPENING, a->config->prepare_ns + a->config->stall_ns);
+		sync_lose_all_in(a, s, MEMBER_OPENING, a->config->prepare_ns + a->config->stall_ns);
 		break;
 	case PHASE_BYTES:
 		attempt_on_timer(a, j, now);
 		break;
 	case PHASE_STOP:
 		if (j->stops)
-			lose_all_in(a, j, MEMBER_STOPPING, a->config->stall_ns);
+			sync_lose_all_in(a, s, MEMBER_STOPPING, a->config->stall_ns);
 		else
 			attempt_on_timer(a, j, now);
 		break;
-	case PHASE_VERIFY:
-		lose_all_in(a, j, MEMBER_VERIFYING, time_to_verify(a, j));
-		break;
-	case PHASE_COMMIT:
-		lose_all_in(a, j, MEMBER_COMMITTING, time_to_commit(a, j));
-		break;
-	case PHASE_ATTACH: /* its deadline is that of the whole */
-	case PHASE_DIGEST:
-	case PHASE_COMPOSE:
-	case PHASE_ENDED:
+	default:
 		break;
 	}
-	step(a, j);
+}
+
+/* --- What nodes say ----------------------------------------------------------------------------- */
+
+json_t *joint_invitation(const struct agent *a, const struct sync *s)
+{
+	const struct document *d = s->document;
+
+	return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:b}", "operation",
+			 joint_of(s)->operation->name, "group", s->group->name, "buffer",
+			 s->head->buffer, "term", (json_int_t)d->pair.term, "number",
+			 (json_int_t)d->pair.number, "time_ns",
+			 (json_int_t)a->edge->time_ns(a->world), "dry", s->is_dry);
+}
+
+static json_t *ask_fields(const struct agent *a, const struct sync *s)
+{
+	const struct document *d = s->document;
+	json_t *fields = joint_invitation(a, s);
+	char hex[65];
+
+	json_object_set_new(fields, "n_bytes", json_integer((json_int_t)d->n_bytes));
+	json_object_set_new(fields, "layout_bytes", json_integer((json_int_t)d->layout_bytes));
+	json_object_set_new(fields, "layout", json_string(field_hex(d->layout, 32, hex)));
+	return fields;
+}
+
+void joint_on_begun(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	(void)message;
+	if (m->state != MEMBER_ASKED || !m->is_queued) {
+		member_is_wrong(a, s, m, "begun");
+		return;
+	}
+	member_begins(a, s, m);
+}
+
+/* What this node has is what the others are asked for. */
+static int take_ours(struct joint *j, const json_t *message)
+{
+	struct document *d = j->sync.document;
+
+	if (field_number(message, "n_bytes", INT64_MAX / 4, &d->n_bytes) < 0 ||
+	    field_number(message, "layout_bytes", INT64_MAX, &d->layout_bytes) < 0 ||
+	    field_bytes(message, "layout", d->layout, 32) < 0)
+		return -EBADMSG;
+	j->size = d->n_bytes;
+	return 0;
+}
+
+/* Its tensors are others. With our layout, it says how. */
+static void on_differs(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	const struct document *d = s->document;
+	struct duty *ours;
+
+	(void)message;
+	if (m->state != MEMBER_ASKED || m->is_us || !d->layout_bytes) {
+		member_is_wrong(a, s, m, "differs");
+		return;
+	}
+	list_for_each(ours, &a->duties, link)
+		if (ours->coordinator == AGENT_SELF && strcmp(ours->sync, s->id) == 0 &&
+		    a->edge->send_blob(a->world, m->peer, d->layout, share_of(ours)->layout_fd,
+				       d->layout_bytes) < 0)
+			member_fail(a, s, m, "could not be sent the layout: it hung up,");
+}
+
+bool joint_take_address(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	char why[WHY_SIZE];
+	const char *address;
+
+	if (m->state != MEMBER_ASKED || m->is_queued ||
+	    field_string(message, "address", sizeof(m->address) - 1, &address) < 0) {
+		member_is_wrong(a, s, m, "ready");
+		return false;
+	}
+	/* Otherwise the engines of all others would fail for it. */
+	if (!a->edge->may_dial(a->world, address, m->name, why)) {
+		member_fail(a, s, m, "listens where nobody may dial it (%s)", why);
+		return false;
+	}
+	snprintf(m->address, sizeof(m->address), "%s", address);
+	return true;
+}
+
+static void on_ready(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	if (!joint_take_address(a, s, m, message))
+		return;
+	if (m->is_us && take_ours(joint_of(s), message) < 0)
+		member_is_wrong(a, s, m, "ready");
+	else
+		member_set_state(a, s, m, MEMBER_READY);
+}
+
+static void on_verified(struct agent *a, struct sync *s, struct member *m, const json_t *message)
+{
+	if (m->state != MEMBER_VERIFYING || field_bytes(message, "root", m->root, 32) < 0 ||
+	    field_bytes(message, "leaves", m->leaves, 32) < 0)
+		member_is_wrong(a, s, m, "verified");
+	else
+		member_set_state(a, s, m, MEMBER_VERIFIED);
+}
+
+bool joint_is_moved(const struct member *m)
+{
+	return m->is_moved;
+}
+
+/* --- Life --------------------------------------------------------------------------------------- */
+
+void joint_free(struct agent *a, struct sync *s)
+{
+	(void)a;
+	for (unsigned i = 0; i < s->n_members; i++)
+		json_decref(s->members[i].hellos);
+	moves_deinit(&joint_of(s)->flows.plan);
+	sync_deinit(s);
+	free(joint_of(s));
+}
+
+static const struct sync_ops JOINT = {
+	.ask = "join",
+	.ask_fields = ask_fields,
+	.ready = "while the others were waited for",
+	.messages = {{"begun", false, joint_on_begun},
+		     {"differs", false, on_differs},
+		     {"ready", false, on_ready},
+		     {"refuse", false, member_on_refuse},
+		     {"opened", true, attempt_on_opened},
+		     {"progress", true, attempt_on_progress},
+		     {"done", true, attempt_on_done},
+		     {"broken", true, attempt_on_broken},
+		     {"stopped", true, attempt_on_stopped},
+		     {"verified", false, on_verified},
+		     {NULL}},
+	.time_to_move = time_to_move,
+	.move = joint_move,
+	.step = joint_step,
+	.on_timer = joint_on_timer,
+	.on_lost = joint_on_lost,
+	.decide = decide,
+	.commit_fields = commit_fields,
+	.end = sync_end,
+	.free = joint_free,
+	.is_moved = joint_is_moved,
+	.progress = joint_progress,
+	.describe_bytes = joint_describe_bytes,
+	.describe_phase = describe_phase,
+	.describe_kept = describe_kept,
+};
+
+void joint_add_member(struct agent *a, struct sync *s, const char *name)
+{
+	struct member *m = &s->members[s->n_members++];
+
+	m->name = name;
+	m->is_us = strcmp(name, a->config->name) == 0;
+	m->peer = agent_peer_number(a, name);
+	s->us = m->is_us ? m : s->us;
+}
+
+static int add_members(struct agent *a, struct sync *s, const struct operation *op,
+		       char why[WHY_SIZE])
+{
+	for (unsigned i = 0; i < s->group->n_members; i++)
+		joint_add_member(a, s, s->group->members[i]);
+	s->n_least = 2; /* one alone makes nothing together */
+	if (s->us)
+		return 0;
+	snprintf(why, WHY_SIZE,
+		 "%s is no member of the group '%s'; ask for %s on one, which takes part in it",
+		 a->config->name, s->group->name, op->an);
+	return -EPERM;
+}
+
+void joint_arm(struct agent *a, struct sync *s)
+{
+	sync_set_phase(a, s, PHASE_ATTACH, 0);
+	s->whole_ns = s->deadline_ns + agent_time_to_move(a, 0, 0);
+	list_append(&a->syncs, &s->link);
+}
+
+static int check_size(const struct group *g, const struct operation *op, char why[WHY_SIZE])
+{
+	if (g->n_members >= 2 && g->n_members <= OPERATION_NODES_MAX)
+		return 0;
+	snprintf(why, WHY_SIZE, "the group '%s' has %u member%s, and %s is of 2 to %u nodes",
+		 g->name, g->n_members, g->n_members == 1 ? "" : "s", op->an, OPERATION_NODES_MAX);
+	return -EINVAL;
+}
+
+int joint_new(struct agent *a, const struct operation *op, struct head *h, const struct group *g,
+	      struct sync **ret, char why[WHY_SIZE])
+{
+	struct joint *j;
+	struct sync *s;
+	int r = check_size(g, op, why);
+
+	if (r < 0)
+		return r;
+	snprintf(why, WHY_SIZE, "out of memory");
+	j = calloc(1, sizeof(*j));
+	if (!j)
+		return -ENOMEM;
+	s = &j->sync;
+	j->operation = op;
+	r = sync_init(a, s, &JOINT, op->kind, h, g, g->n_members);
+	if (r == 0)
+		r = add_members(a, s, op, why);
+	if (r == 0 && head_next(a, h, g, &s->document->pair) < 0) {
+		snprintf(why, WHY_SIZE, "there are no numbers left after those of %s", h->buffer);
+		r = -EOVERFLOW;
+	}
+	if (r < 0) {
+		joint_free(a, s);
+		return r;
+	}
+	joint_arm(a, s);
+	*ret = s;
+	return 0;
 }

@@ -7,14 +7,17 @@
 
 #include "server/sync/party.h"
 
+/* The sink has staged what it was asked to. */
+void leg_on_staged(struct agent *a, struct party *p, int *fds, unsigned n_fds);
+
 /* What its coordinator says. */
-void leg_on_open(struct agent *a, struct party *p, const json_t *message);
-void leg_on_start(struct agent *a, struct party *p, const json_t *message);
-void leg_on_stop(struct agent *a, struct party *p, const json_t *message);
+void leg_on_open(struct agent *a, struct duty *d, const json_t *message);
+void leg_on_start(struct agent *a, struct duty *d, const json_t *message);
+void leg_on_stop(struct agent *a, struct duty *d, const json_t *message);
 
-/* Whether an engine runs. */
-bool leg_is_under_way(const struct party *p);
-
-/* It broke after `done` bytes: at a link from one node to another, where they are known. */
-void leg_break(struct agent *a, struct party *p, uint64_t done, const char *from, const char *to,
-	       const char *why);
+/* And its engine, or what becomes of that. */
+void leg_on_opened(struct agent *a, struct duty *d, const json_t *message);
+void leg_on_done(struct agent *a, struct duty *d, const json_t *message);
+void leg_on_broken(struct agent *a, struct duty *d, const json_t *message);
+void leg_on_engine_end(struct agent *a, struct duty *d, const char *why);
+void leg_on_stalled(struct agent *a, struct duty *d, const char *why);

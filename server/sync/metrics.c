@@ -12,9 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/sync/joint.h"
-#include "server/sync/party.h"
-#include "server/sync/transaction.h"
+#include "server/sync/duty.h"
+#include "server/sync/sync.h"
 
 #define SAMPLES_MAX 24 /* in a packet: each may have a buffer's name and a group's, escaped */
 
@@ -27,6 +26,7 @@ static const char *const KINDS[N_KINDS] = {
 	[KIND_PUSH] = "push",
 	[KIND_REPAIR] = "repair",
 	[KIND_AVERAGE] = "average",
+	[KIND_RESHARD] = "reshard",
 };
 static const char *const RESULTS[N_RESULTS] = {
 	[RESULT_COMMITTED] = "committed",
@@ -44,15 +44,16 @@ static const char *const PHASES[N_ROLES][METRICS_PHASES] = {
 			    [PHASE_STOP] = "stop",
 			    [PHASE_VERIFY] = "verify",
 			    [PHASE_COMMIT] = "commit"},
-	[ROLE_MEMBER] = {[PARTY_WANT] = "want",
-			 [PARTY_CREATE] = "create",
-			 [PARTY_READY] = "ready",
-			 [PARTY_OPENING] = "opening",
-			 [PARTY_OPEN] = "open",
-			 [PARTY_MOVING] = "bytes",
-			 [PARTY_VERIFYING] = "verify",
-			 [PARTY_VERIFIED] = "verified",
-			 [PARTY_PUBLISHING] = "commit"},
+	[ROLE_MEMBER] = {[DUTY_WANT] = "want",
+			 [DUTY_CREATE] = "create",
+			 [DUTY_READY] = "ready",
+			 [DUTY_OPENING] = "opening",
+			 [DUTY_OPEN] = "open",
+			 [DUTY_MOVING] = "bytes",
+			 [DUTY_VERIFYING] = "verify",
+			 [DUTY_VERIFIED] = "verified",
+			 [DUTY_RECORDING] = "record",
+			 [DUTY_PUBLISHING] = "commit"},
 };
 
 /* --- Counting ----------------------------------------------------------------------------------- */
@@ -82,20 +83,14 @@ static void stay(struct agent *a, enum metrics_role role, struct metrics_stay *s
 void metrics_step(struct agent *a)
 {
 	uint64_t now = agent_now(a);
-	struct transaction *t;
-	struct party *p;
-	struct joint *j;
-	struct share *s;
+	struct sync *s;
+	struct duty *d;
 
-	list_for_each(j, &a->joints, link)
-		stay(a, ROLE_PUBLISHER, &j->stay, j->phase, now);
-	list_for_each(s, &a->shares, link)
-		if (s->coordinator != AGENT_SELF)
-			stay(a, ROLE_MEMBER, &s->stay, share_stay(s), now);
-	list_for_each(t, &a->transactions, link)
-		stay(a, ROLE_PUBLISHER, &t->stay, t->phase, now);
-	list_for_each(p, &a->parties, link)
-		stay(a, ROLE_MEMBER, &p->stay, p->state, now);
+	list_for_each(s, &a->syncs, link)
+		stay(a, ROLE_PUBLISHER, &s->stay, s->phase, now);
+	list_for_each(d, &a->duties, link)
+		if (d->coordinator != AGENT_SELF)
+			stay(a, ROLE_MEMBER, &d->stay, d->state, now);
 }
 
 void metrics_on_end(struct agent *a, enum metrics_role role, enum sync_kind kind, const char *state)
@@ -190,20 +185,13 @@ static void append_ended(const struct agent *a, const struct family *f, json_t *
 static void append_active(const struct agent *a, const struct family *f, json_t *rows)
 {
 	uint64_t n[N_ROLES][N_KINDS] = {};
-	struct transaction *t;
-	struct party *p;
-	struct joint *j;
-	struct share *s;
+	struct sync *s;
+	struct duty *d;
 
-	list_for_each(j, &a->joints, link)
-		n[ROLE_PUBLISHER][j->operation->kind] += j->phase != PHASE_ENDED;
-	list_for_each(s, &a->shares, link)
-		n[ROLE_MEMBER][s->invitation.operation->kind] += s->coordinator != AGENT_SELF &&
-								 s->state != SHARE_ENDED;
-	list_for_each(t, &a->transactions, link)
-		n[ROLE_PUBLISHER][t->is_repair] += t->phase != PHASE_ENDED;
-	list_for_each(p, &a->parties, link)
-		n[ROLE_MEMBER][p->is_repair] += p->state != PARTY_ENDED;
+	list_for_each(s, &a->syncs, link)
+		n[ROLE_PUBLISHER][s->kind] += s->phase != PHASE_ENDED;
+	list_for_each(d, &a->duties, link)
+		n[ROLE_MEMBER][d->kind] += d->coordinator != AGENT_SELF && d->state != DUTY_ENDED;
 	for (unsigned i = 0; i < N_ROLES * N_KINDS; i++)
 		append(f, rows,
 		       json_pack("{s:s, s:s}", "role", ROLES[i / N_KINDS], "kind",
@@ -228,19 +216,12 @@ static void append_links(const struct agent *a, const struct family *f, json_t *
 		const void *at = (const char *)&a->metrics.links[i] + f->offset;
 		uint64_t value = *(const uint64_t *)at;
 
-		if (i < a->config->n_peers || value)
+		if (value != TALLY_UNKNOWN && (i < a->config->n_peers || value))
 			append(f, rows,
 			       json_pack("{s:s}", "peer",
 					 i < a->config->n_peers ? a->config->peers[i] : "(other)"),
 			       value);
 	}
-}
-
-/* Of what TLS sends nobody knows before how much it is. */
-static void append_planned(const struct agent *a, const struct family *f, json_t *rows)
-{
-	if (!a->config->tls)
-		append_links(a, f, rows);
 }
 
 static void append_up(const struct agent *a, const struct family *f, json_t *rows)
@@ -304,10 +285,12 @@ static const struct family FAMILIES[] = {
 		OF_METRICS(corrupt_bytes)),
 	COUNTER("sent_bytes", "bytes", "Bytes to the sockets of engines of a peer.", append_links, OF_LINKS(sent.bytes)),
 	COUNTER("sent_kernel_bytes", "bytes", "The same as the kernel counts them.", append_links, OF_LINKS(sent.kernel)),
-	COUNTER("sent_planned_bytes", "bytes", "The same as computed before.", append_planned, OF_LINKS(sent.planned)),
+	COUNTER("sent_payload_bytes", "bytes", "Of them, what is not TLS.", append_links, OF_LINKS(sent.payload)),
+	COUNTER("sent_planned_bytes", "bytes", "The payload as computed before.", append_links, OF_LINKS(sent.planned)),
 	COUNTER("received_bytes", "bytes", "Bytes from the sockets of engines of a peer.", append_links, OF_LINKS(received.bytes)),
 	COUNTER("received_kernel_bytes", "bytes", "The same as the kernel counts them.", append_links, OF_LINKS(received.kernel)),
-	COUNTER("received_planned_bytes", "bytes", "The same as computed before.", append_planned, OF_LINKS(received.planned)),
+	COUNTER("received_payload_bytes", "bytes", "Of them, what is not TLS.", append_links, OF_LINKS(received.payload)),
+	COUNTER("received_planned_bytes", "bytes", "The payload as computed before.", append_links, OF_LINKS(received.planned)),
 	GAUGE("peer_up", NULL, "Whether the agent of a peer is connected.", append_up),
 	GAUGE("head_term", NULL, "Term of the version that is committed here.", append_heads, .of_head = head_term),
 	GAUGE("head_number", NULL, "Number of the version that is committed here.", append_heads, .of_head = head_number),

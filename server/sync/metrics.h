@@ -24,6 +24,7 @@ enum sync_kind {
 	KIND_PUSH,
 	KIND_REPAIR,
 	KIND_AVERAGE,
+	KIND_RESHARD,
 	N_KINDS,
 };
 

@@ -17,6 +17,7 @@ enum notice_kind {
 	NOTICE_FAILED,
 	NOTICE_BROKEN, /* an epoch */
 	NOTICE_CORRUPT, /* bytes that a member found */
+	NOTICE_FORKED, /* two versions that have one term and number */
 	NOTICE_UP, /* a node */
 	NOTICE_DOWN,
 	NOTICE_REFUSED, /* a connection */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "server/sync/base/fields.h"
+#include "server/sync/transport.h"
 
 #define TORN_MAX 2 /* stripes that may break at a node's address before it does without that */
 
@@ -20,9 +21,9 @@ static bool is_torn(const struct transaction *t, const struct member *m, unsigne
 /* Each at a rate that does not look like one that stalls. */
 static unsigned n_at_rate(const struct transaction *t)
 {
-	uint64_t n = t->max_rate / STRIPES_RATE_MIN;
+	uint64_t n = t->sync.max_rate / STRIPES_RATE_MIN;
 
-	return !t->max_rate || n > STRIPES_MAX ? STRIPES_MAX : n ? (unsigned)n : 1;
+	return !t->sync.max_rate || n > STRIPES_MAX ? STRIPES_MAX : n ? (unsigned)n : 1;
 }
 
 unsigned pairing_of(const struct agent *a, const struct transaction *t, const struct member *from,
@@ -31,7 +32,7 @@ unsigned pairing_of(const struct agent *a, const struct transaction *t, const st
 	unsigned n_from = n_addresses(a, from), n_to = n_addresses(a, to);
 	unsigned n_both = n_from < n_to ? n_from : n_to, n = 0;
 
-	if (a->config->gloo)
+	if (!t->transport->has_stripes)
 		n_both = 1;
 	for (unsigned i = 0; i < n_both && n < n_at_rate(t); i++)
 		if (!is_torn(t, from, i) && !is_torn(t, to, i))
@@ -132,7 +133,7 @@ static void note_torn(struct agent *a, struct transaction *t, struct member *m, 
 		agent_log(a, "warning",
 			  "sync %s: two epochs broke over the address of %s that has the place %u of its "
 			  "data-address; the rest goes without it",
-			  t->sync, m ? m->name : a->config->name, place + 1);
+			  t->sync.id, m ? m->name : a->config->name, place + 1);
 }
 
 void pairing_settle(struct agent *a, struct transaction *t)

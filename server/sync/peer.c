@@ -13,6 +13,7 @@
 #include "server/sync/notice.h"
 
 #define LASTING_NS 5000000000u /* a connection that was a good one */
+#define RENEW_NS 1000000000u
 
 static uint64_t realtime_ns(void)
 {
@@ -51,17 +52,37 @@ static void note(struct peer *p, const char *why)
 	refusals_log(&p->peers->refusals, who, why);
 }
 
-static void come_up(struct peer *p, struct connection *c)
+/* Those that are not of the host that it is connected at, for the log; "": there are none. */
+static void describe_data(const struct connection *c, char *ret, size_t size)
 {
 	char text[ADDRESS_TEXT_SIZE];
+	size_t at = 0;
 
+	ret[0] = '\0';
+	for (unsigned i = 0; i < c->n_data && at < size; i++) {
+		const struct sockaddr *data = (const struct sockaddr *)&c->data[i].at;
+
+		if (!address_same_host(data, (const struct sockaddr *)&c->address.at))
+			at += (size_t)snprintf(ret + at, size - at, "%s%s",
+					       at ? ", " : ", and takes bytes at ",
+					       address_format_host(data, text));
+	}
+}
+
+static void come_up(struct peer *p, struct connection *c)
+{
+	char text[ADDRESS_TEXT_SIZE], data[WHY_SIZE];
+
+	describe_data(c, data, sizeof(data));
 	p->up = c;
+	memcpy(p->data, c->data, sizeof(p->data));
+	p->n_data = c->n_data;
 	p->since_ns = realtime_ns();
 	p->why[0] = '\0';
 	p->peers->n_up++;
 	notice(&(struct notice){NOTICE_UP, .peer = p->config->name, .uid = -1},
-	       "node %s is up at %s", p->config->name,
-	       address_format((const struct sockaddr *)&c->address.at, text));
+	       "node %s is up at %s%s", p->config->name,
+	       address_format((const struct sockaddr *)&c->address.at, text), data);
 	refusals_forget(&p->peers->refusals);
 	p->peers->events->on_up(p->peers->agent, p->index);
 	p->peers->events->on_change(p->peers->world);
@@ -112,12 +133,36 @@ static void supersede(struct peer *p, struct connection *c)
 	c->held = true; /* what it says comes after the end of the other one */
 }
 
+static bool same_host(const struct connection *a, const struct connection *b)
+{
+	return address_same_host((const struct sockaddr *)&a->address.at,
+				 (const struct sockaddr *)&b->address.at);
+}
+
+static void add_stranger(struct peers *p, struct connection *c)
+{
+	struct connection *other;
+
+	list_append(&p->strangers, &c->link);
+	p->n_strangers++;
+	c->n_alike = 0;
+	list_for_each(other, &p->strangers, link)
+		if (same_host(c, other)) {
+			c->n_alike++;
+			other->n_alike += other != c;
+		}
+}
+
 static void forget_stranger(struct peers *p, struct connection *c)
 {
+	struct connection *other;
+
 	if (c->dialled || list_empty(&c->link))
 		return;
 	list_remove(&c->link);
 	p->n_strangers--;
+	list_for_each(other, &p->strangers, link)
+		other->n_alike -= same_host(c, other);
 }
 
 static void on_hello(struct connection *c)
@@ -279,32 +324,16 @@ static const struct dialer_events dialer_events = {
 	.may_dial = may_dial,
 };
 
-static bool same_host(const struct connection *a, const struct connection *b)
-{
-	char first[ADDRESS_TEXT_SIZE], second[ADDRESS_TEXT_SIZE];
-
-	return !strcmp(address_format_host((const struct sockaddr *)&a->address.at, first),
-		       address_format_host((const struct sockaddr *)&b->address.at, second));
-}
-
 /* Of the host that has the most of them, the oldest one goes: who holds many holds up himself. */
 static void make_room(struct peers *p)
 {
-	struct connection *c, *other, *victim = NULL;
-	unsigned most = 0;
+	struct connection *c, *victim = NULL;
 
-	list_for_each(c, &p->strangers, link) {
-		unsigned n = 0;
-
-		list_for_each(other, &p->strangers, link)
-			n += same_host(c, other);
-		if (n > most) {
-			most = n;
+	list_for_each(c, &p->strangers, link)
+		if (!victim || c->n_alike > victim->n_alike)
 			victim = c;
-		}
-	}
+	connection_doom(victim, "it took its time while %u others waited", p->n_strangers);
 	forget_stranger(p, victim);
-	connection_doom(victim, "it took its time while %d others waited", PEERS_STRANGERS_MAX);
 }
 
 void peers_accept(struct peers *p, int fd, const struct address *address)
@@ -312,15 +341,59 @@ void peers_accept(struct peers *p, int fd, const struct address *address)
 	struct connection *c;
 	int r;
 
-	if (p->n_strangers == PEERS_STRANGERS_MAX)
+	if (p->n_strangers == PEERS_STRANGERS_MAX + p->n)
 		make_room(p);
 	r = connection_new(&p->manner, *p->tls, fd, address, false, p, &c);
 	if (r < 0) {
 		refusals_log(&p->refusals, "who calls is refused", strerror(-r));
 		return;
 	}
-	list_append(&p->strangers, &c->link);
-	p->n_strangers++;
+	add_stranger(p, c);
+}
+
+/* --- Other certificates --------------------------------------------------------------------------- */
+
+/* The other end dials, or we do. */
+static void on_renew(struct timer *timer)
+{
+	struct peers *p = container_of(timer, struct peers, renew);
+	bool is_idle = agent_is_idle(p->agent);
+
+	for (unsigned i = 0; i < p->n; i++) {
+		struct connection *c = p->at[i].up;
+
+		if (!c || c->state == CONNECTION_DOOMED || tls_is_of(&c->tls, *p->tls))
+			continue;
+		if (is_idle)
+			connection_doom(c, "the certificate of '%s' was replaced: connecting anew",
+					p->config->name);
+		else
+			timer_start(p->manner.loop, timer, num_now_ns() + RENEW_NS);
+	}
+}
+
+/* No sync needs it, and what its handshake believed and showed is of before. */
+static void begin_anew(struct peers *p, struct connection *c)
+{
+	if (c)
+		connection_doom(c, "the certificates of '%s' were replaced: connecting anew",
+				p->config->name);
+}
+
+void peers_recheck(struct peers *p)
+{
+	struct connection *c;
+
+	refusals_forget(&p->refusals);
+	for (unsigned i = 0; i < p->n; i++) {
+		if (p->at[i].up)
+			connection_check(p->at[i].up, *p->tls);
+		begin_anew(p, p->at[i].next);
+		begin_anew(p, p->at[i].dialled);
+	}
+	list_for_each(c, &p->strangers, link)
+		begin_anew(p, c);
+	timer_start(p->manner.loop, &p->renew, num_now_ns());
 }
 
 int peers_init(struct peers *p, struct loop *loop, const struct config *config, SSL_CTX *const *tls,
@@ -331,10 +404,13 @@ int peers_init(struct peers *p, struct loop *loop, const struct config *config, 
 
 	*p = (struct peers){.config = config, .tls = tls, .events = events, .world = world};
 	list_init(&p->strangers);
+	timer_init(&p->renew, on_renew);
 	p->manner = (struct connection_manner){
 		.loop = loop,
 		.events = &connection_events,
 		.node = config->name,
+		.data_addresses = config->data_addresses,
+		.n_data_addresses = config->n_data_addresses,
 		.heartbeat_ns = config->heartbeat_ns,
 	};
 	if (getrandom(&p->manner.incarnation, sizeof(p->manner.incarnation), 0) < 0)
@@ -358,6 +434,7 @@ int peers_init(struct peers *p, struct loop *loop, const struct config *config, 
 			.we_dial = strcmp(config->name, config->peers[p->n].name) < 0,
 			.since_ns = now_ns,
 		};
+		peer->n_data = address_from_digits(peer->config->host, 0, &peer->data[0]);
 		(void)snprintf(peer->why, sizeof(peer->why), "%s",
 			       peer->we_dial ? "it is being dialled" : "it has not dialled yet");
 		dialer_init(&peer->dialer, loop, &p->resolver, &dialer_events, peer->config);
@@ -386,6 +463,7 @@ void peers_deinit(struct peers *p, const char *why)
 
 	if (!p->at)
 		return;
+	timer_stop(&p->renew);
 	for (unsigned i = 0; i < p->n; i++) {
 		dialer_deinit(&p->at[i].dialer);
 		end(p->at[i].up, why);
@@ -396,6 +474,37 @@ void peers_deinit(struct peers *p, const char *why)
 		end(c, why);
 	free(take_ptr(p->at));
 	resolver_deinit(&p->resolver);
+}
+
+/* --- Where bytes go ------------------------------------------------------------------------------ */
+
+static bool has_host(const struct address *all, unsigned n, const struct sockaddr *at)
+{
+	for (unsigned i = 0; i < n; i++)
+		if (address_same_host((const struct sockaddr *)&all[i].at, at))
+			return true;
+	return false;
+}
+
+static bool is_ours(const struct config *c, const struct sockaddr *at)
+{
+	struct address ours;
+
+	for (unsigned i = 0; i < c->n_data_addresses; i++)
+		if (address_from_digits(c->data_addresses[i], 0, &ours) && has_host(&ours, 1, at))
+			return true;
+	return false;
+}
+
+bool peers_take_bytes_at(const struct peers *p, const char *node, const struct sockaddr *at)
+{
+	if ((!node || !strcmp(node, p->config->name)) && is_ours(p->config, at))
+		return true;
+	for (unsigned i = 0; i < p->n; i++)
+		if ((!node || !strcmp(node, p->at[i].config->name)) &&
+		    has_host(p->at[i].data, p->at[i].n_data, at))
+			return true;
+	return false;
 }
 
 /* --- What goes ------------------------------------------------------------------------------------ */

@@ -2,7 +2,8 @@
  * Peers
  *
  * The other nodes, and the one connection with each of them: the node whose name is lower dials. Who dials us is a
- * stranger until his name and his hello are known; strangers are few, have little time, and make room for others.
+ * stranger until his name and his hello are known; strangers have little time, and where there are more than all
+ * peers can be at once, they make room for others.
  */
 #pragma once
 
@@ -16,7 +17,7 @@
 #include "server/sync/refusal.h"
 #include "server/sync/resolver.h"
 
-#define PEERS_STRANGERS_MAX 64
+#define PEERS_STRANGERS_MAX 64 /* beside one for each peer: all of them may call at once */
 
 /* As in server/sync/edge.h. */
 struct peer_events {
@@ -41,6 +42,8 @@ struct peer {
 	struct connection *dialled; /* on its way to a hello */
 	struct connection *up;
 	struct connection *next; /* takes over once `up` has ended */
+	struct address data[STRIPES_MAX]; /* where its engines are, by its last hello; before, by sync.conf */
+	unsigned n_data;
 	uint64_t since_ns; /* CLOCK_REALTIME, of its state */
 	char why[WHY_SIZE]; /* it is down; or who pretends to be it */
 };
@@ -58,6 +61,7 @@ struct peers {
 	struct list strangers; /* connections, oldest first */
 	unsigned n_strangers;
 	struct refusals refusals;
+	struct timer renew; /* of connections that show a certificate of before */
 };
 
 int peers_init(struct peers *p, struct loop *loop, const struct config *config, SSL_CTX *const *tls,
@@ -70,6 +74,15 @@ void peers_start(struct peers *p, struct agent *agent);
 
 /* Somebody dialled; `fd` is taken. */
 void peers_accept(struct peers *p, int fd, const struct address *address);
+
+/*
+ * There are other certificates. Whoever is believed no more is hung up on, and whoever has not said who it is; with the
+ * others a connection that shows a certificate of ours that was replaced is made anew as soon as no sync needs it.
+ */
+void peers_recheck(struct peers *p);
+
+/* Whether this node, which may be ours, takes bytes at an address by its own word; NULL: whether any of them does. */
+bool peers_take_bytes_at(const struct peers *p, const char *node, const struct sockaddr *at);
 
 /* As in server/sync/edge.h. */
 int peers_send(struct peers *p, unsigned peer, const json_t *message);

@@ -13,7 +13,7 @@ struct plan {
 	bool has_patch;
 	uint64_t bytes; /* that leave this node */
 	uint64_t total; /* over all links */
-	uint64_t wire; /* the same with what engines add */
+	uint64_t planned; /* the same with what engines add */
 	double takes_ns; /* too many: unknown */
 };
 
@@ -22,5 +22,5 @@ void plan_add(const struct agent *a, const struct transaction *t, struct plan *p
 void plan_deinit(struct plan *p);
 /* Tells the event "plan" of all that was added, and empties it. */
 void plan_tell(struct agent *a, const struct transaction *t, struct plan *p);
-/* The same of a joint sync, whose links all go both ways. */
+/* The same of a joint sync. */
 void plan_tell_joint(struct agent *a, const struct joint *j);

@@ -1,9 +1,11 @@
 /*
  * The record
  *
- * What a node may not forget: which versions are committed, and what it decided as a publisher. One JSON file,
- * replaced as a whole: there is the old one or the new one, after a loss of power too. A record that cannot be
- * read stops the start, since a node that forgot could serve what was fenced off.
+ * What a node may not forget: which versions are committed, and what it decided as a publisher. A file of pieces: the
+ * first has all there was, and each further one what changed since. One is added at the end, until they are twice as
+ * large as what they say; then another file, with one piece that has all, takes its place. A piece that a loss of power
+ * tore is the last one and was nobody's word yet: it is left out. Any other damage stops the start, since a node that
+ * forgot could serve what was fenced off.
  */
 #pragma once
 
@@ -11,14 +13,24 @@
 
 #include "server/sync/edge.h"
 
+struct record {
+	const char *folder;
+	uint64_t size; /* of the pieces that are there */
+	uint64_t size_max; /* of them, until the next one has to have all; 0: it has to */
+	uint64_t n_torn; /* bytes behind them that are none */
+};
+
 /*
  * Takes the folder for this process alone, for as long as the descriptor is open: of two agents, each would forget
  * what the other one wrote. -errno with a sentence. Makes the folder if its parent is there.
  */
 int record_lock(const char *folder, int *ret_fd, char why[WHY_SIZE]);
 
-/* NULL where there is none yet. -errno with a sentence. */
-int record_load(const char *folder, json_t **ret, char why[WHY_SIZE]);
+/* Its pieces, oldest first; NULL where there is none yet. -errno with a sentence. */
+int record_load(struct record *r, json_t **ret, char why[WHY_SIZE]);
 
-/* Durably. Waits for the disk, which is why it is asked for at decisions only. */
-int record_save(const char *folder, const json_t *record);
+/* Whether there is room for another piece. -errno with a sentence. */
+int record_may_save(const struct record *r, char why[WHY_SIZE]);
+
+/* As edge.save(). Waits for the disk, which is why it is asked for at decisions only. */
+int record_save(struct record *r, const json_t *piece, bool is_all);

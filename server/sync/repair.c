@@ -16,10 +16,13 @@
 #include <string.h>
 
 #include "server/sync/base/fields.h"
+#include "server/sync/base/order.h"
+#include "server/sync/duty.h"
 #include "server/sync/group.h"
-#include "server/sync/joint.h"
-#include "server/sync/party.h"
+#include "server/sync/lender.h"
 #include "server/sync/transaction.h"
+
+_Static_assert(REPAIR_RATE_MIN / REPAIRS_SERVED_MAX >= ORDER_RATE_MIN, "all take such a share");
 
 #define RETRY_MIN (SECOND / 5)
 #define RETRY_MAX (10 * SECOND)
@@ -27,7 +30,6 @@
 #define LOOKS_MAX 2 /* at a time: each reads all bytes of a version */
 #define PAIR_MAX ((uint64_t)1 << 53)
 #define ASKED_MAX 8 /* heads that one peer is to bring at a time */
-#define SERVED_MAX 8 /* repairs at a time: each has two processes */
 #define VAIN_STEP 4 /* as bad as so many answers that it is busy */
 #define VAIN_MAX (16 * VAIN_STEP) /* with more, all that were asked for it are half as bad */
 
@@ -84,6 +86,7 @@ static void on_look_message(struct agent *a, struct work *w, const json_t *messa
 		work_end(a, w);
 		h->look_ns = 0;
 		head_set_serving(a, h, h->look_version);
+		head_tell_all(a, h);
 	} else if (strcmp(op, "failed") == 0 && strcmp(code, "superseded") == 0) {
 		head_set_superseded(a, h);
 	} else {
@@ -115,7 +118,7 @@ static bool look(struct agent *a, struct head *h)
 	if (!h->document || h->look_is_vain)
 		return false;
 	h->look = (struct work){.on_message = on_look_message, .on_end = on_look_end};
-	if (work_start(a, &h->look, JOB_SOURCE, why) < 0) {
+	if (work_start(a, &h->look, JOB_SOURCE, h->buffer, why) < 0) {
 		agent_log(a, "error", "%s", why);
 		return false;
 	}
@@ -249,8 +252,7 @@ static bool is_another_better(struct agent *a, const struct head *h)
 
 static bool is_in_sync(struct agent *a, const char *buffer)
 {
-	return party_find_of_buffer(a, buffer) || transaction_find_of_buffer(a, buffer) ||
-	       share_find_of_buffer(a, buffer) || joint_find_of_buffer(a, buffer);
+	return duty_find_of_buffer(a, buffer) || sync_find_of_buffer(a, buffer);
 }
 
 static bool is_ours(const struct agent *a, const struct head *h)
@@ -260,9 +262,21 @@ static bool is_ours(const struct agent *a, const struct head *h)
 	return g && agent_knows(a, g, AGENT_SELF) && group_has_buffer(g, h->buffer);
 }
 
+void repair_look_again(struct agent *a, struct head *h)
+{
+	work_end(a, &h->look);
+	head_ask_nobody(a, h);
+	h->state = HEAD_UNVERIFIED;
+	h->look_is_vain = false;
+	h->look_ns = h->retry_ns = 0;
+	h->n_retries = 0;
+	a->look_again = true;
+}
+
 static void step(struct agent *a, struct head *h, uint64_t now, unsigned n_looking)
 {
 	bool is_one_busy = false;
+	char why[WHY_SIZE];
 	unsigned peer;
 
 	if (h->look_ns) {
@@ -287,6 +301,11 @@ static void step(struct agent *a, struct head *h, uint64_t now, unsigned n_looki
 		return;
 	h->state = h->state == HEAD_UNVERIFIED ? HEAD_BEHIND : h->state;
 	peer = choose(a, h, &is_one_busy);
+	if (peer != NO_PEER && a->edge->may_save(a->world, why) < 0) {
+		agent_log(a, "debug", "%s is not fetched, yet: %s", h->buffer, why);
+		repair_retry_later(a, h);
+		return;
+	}
 	if (peer != NO_PEER) {
 		ask(a, h, peer, now);
 		return;
@@ -353,6 +372,17 @@ void repair_on_refused(struct agent *a, unsigned peer, const json_t *message)
 	repair_retry_later(a, h);
 }
 
+void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer)
+{
+	struct head *h = head_find(a, buffer);
+
+	if (!h || !repair_take_invitation(a, h, peer))
+		return;
+	repair_in_vain(a, h, peer);
+	if (h->asked == peer)
+		repair_retry_later(a, h);
+}
+
 void repair_on_peer_down(struct agent *a, unsigned peer)
 {
 	struct head *h;
@@ -412,25 +442,63 @@ static void serve(struct agent *a, const struct catch_up *c)
 {
 	struct head *h = head_find(a, c->buffer);
 	char why[WHY_SIZE];
-	struct transaction *t;
+	struct sync *s;
 
 	if (!agent_knows(a, c->group, c->peer) || !h || strcmp(h->group, c->group->name) != 0 ||
-	    pair_compare(head_held(h), c->pair) <= 0)
+	    pair_compare(head_held(h), c->pair) <= 0) {
 		repair_refuse(a, c->peer, c->buffer, "nothing", "nothing newer is here");
-	else if (is_in_sync(a, c->buffer))
+		return;
+	}
+	if (is_in_sync(a, c->buffer)) {
 		repair_refuse(a, c->peer, c->buffer, "busy", "a sync of it is under way here");
-	else if (transaction_new(a, h, c->group, c->peer, h->version, &t, why) < 0)
+		return;
+	}
+	if (transaction_new(a, h, c->group, c->peer, h->version, &s, why) < 0) {
 		repair_refuse(a, c->peer, c->buffer, "failed", why);
+		return;
+	}
+	s->max_rate = a->config->repair_rate / REPAIRS_SERVED_MAX;
+	lender_go_on(a, transaction_of(s));
+}
+
+static bool is_moving(const struct sync *s)
+{
+	return sync_is_repair(s) && (s->phase == PHASE_OPEN || s->phase == PHASE_BYTES);
+}
+
+/* All that are above it go down before one that is about to begin has its share. */
+void repair_share_rate(struct agent *a)
+{
+	struct sync *s;
+	unsigned n = 0;
+
+	if (!a->config->repair_rate)
+		return;
+	list_for_each(s, &a->syncs, link)
+		n += is_moving(s);
+	list_for_each(s, &a->syncs, link) {
+		struct transaction *t = is_moving(s) ? transaction_of(s) : NULL;
+		uint64_t share = n ? a->config->repair_rate / n : 0;
+
+		if (!t || t->share == share)
+			continue;
+		t->share = share;
+		if (s->phase == PHASE_BYTES)
+			work_tell(a, &t->engine,
+				  json_pack("{s:s, s:I}", "op", "rate", "max_rate",
+					    (json_int_t)share),
+				  NULL, 0);
+	}
 }
 
 static unsigned n_served(struct agent *a, unsigned peer_or_none)
 {
-	struct transaction *t;
+	struct sync *s;
 	unsigned n = 0;
 
-	list_for_each(t, &a->transactions, link)
-		n += t->is_repair && t->phase != PHASE_ENDED &&
-		     (peer_or_none == NO_PEER || t->members[0].peer == peer_or_none);
+	list_for_each(s, &a->syncs, link)
+		n += sync_is_repair(s) && s->phase != PHASE_ENDED &&
+		     (peer_or_none == NO_PEER || s->members[0].peer == peer_or_none);
 	return n;
 }
 
@@ -440,10 +508,10 @@ void repair_serve_next(struct agent *a)
 	unsigned n = n_served(a, NO_PEER);
 
 	list_for_each_safe(c, next, &a->catch_ups, link) {
-		if (n >= SERVED_MAX)
+		if (n >= REPAIRS_SERVED_MAX)
 			return;
 		/* Whoever has some leaves as many to others, however long its own take. */
-		if (n_served(a, c->peer) >= SERVED_MAX - n)
+		if (n_served(a, c->peer) >= REPAIRS_SERVED_MAX - n)
 			continue;
 		serve(a, c);
 		n = n_served(a, NO_PEER);

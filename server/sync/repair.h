@@ -11,13 +11,20 @@
 /* Whether anything should be looked at or asked for now, and when to come again; 0: there is no need. */
 uint64_t repair_step(struct agent *a, uint64_t now);
 
+/* The local weightd may have it, after all or no more: that is looked at before anybody is asked for it. */
+void repair_look_again(struct agent *a, struct head *h);
+
 /* Serves those that wait, oldest first, as many as may be served at a time. */
 void repair_serve_next(struct agent *a);
+/* Divides the rate that repairs may have among those whose bytes move. */
+void repair_share_rate(struct agent *a);
 /* A peer's, or all, that wait. */
 void repair_forget(struct agent *a, unsigned peer_or_none);
 
 void repair_on_catch_up(struct agent *a, unsigned peer, const json_t *message);
 void repair_on_refused(struct agent *a, unsigned peer, const json_t *message);
+/* What a peer brought is nothing that its publisher signed: if it was asked for it, others are asked before it is again. */
+void repair_on_worthless(struct agent *a, unsigned peer, const char *buffer);
 /* Something came to nothing: a while, longer each time, before the next attempt. */
 void repair_retry_later(struct agent *a, struct head *h);
 /* What this peer was asked for came to nothing: others are asked before it is asked again. */

@@ -1,8 +1,7 @@
 /*
  * A share believes its coordinator nothing but whom to talk to. What it gives, it chose itself; what the result is, its
  * own sink found; and it records and publishes only what its coordinator, a publisher of the group, signed and decided
- * on, if that is what was found here. Until then the sink only lends memory: whatever goes wrong, ending its process
- * gives all back and leaves the old version as it was.
+ * on, if that is what was found here.
  *
  * Engines keep their sockets from done or broken to the next word of the coordinator, so that none of the others takes
  * us for the cause of what it sees.
@@ -10,221 +9,50 @@
 #include "server/sync/share.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "ipc/base/fd.h"
+#include "ipc/layout.h"
 #include "server/sync/admission.h"
 #include "server/sync/base/fields.h"
-#include "server/sync/base/order.h"
 #include "server/sync/group.h"
-#include "server/sync/history.h"
-#include "server/sync/joint.h"
+#include "server/sync/lender.h"
 
 #define SHARES_MAX 16 /* at a time: each has three processes and memory */
-#define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
-#define EPOCH_MAX ((uint64_t)1 << 32)
-#define PROGRESS_NS (SECOND / 4)
-#define CHUNK ((uint64_t)1 << 20)
-
-static const struct {
-	const char *phase;
-	unsigned stay;
-	const char *doing; /* for sentences */
-} STATES[] = {
-	[SHARE_QUEUED] = {"prepare", PARTY_QUEUED, "while it waited for its turn"},
-	[SHARE_ATTACH] = {"prepare", PARTY_WANT, "while it attached its version"},
-	[SHARE_MAKE] = {"prepare", PARTY_CREATE, "while it made room"},
-	[SHARE_READY] = {"ready", PARTY_READY, "while it waited for the others"},
-	[SHARE_OPENING] = {"open", PARTY_OPENING, "while links were opened"},
-	[SHARE_OPEN] = {"open", PARTY_OPEN, "while links were opened"},
-	[SHARE_MOVING] = {"bytes", PARTY_MOVING, "while bytes moved"},
-	[SHARE_BROKEN] = {"bytes", PARTY_MOVING, "while bytes moved"},
-	[SHARE_VERIFYING] = {"verify", PARTY_VERIFYING, "while it verified"},
-	[SHARE_VERIFIED] = {"verified", PARTY_VERIFIED, "after it had verified"},
-	[SHARE_PUBLISHING] = {"commit", PARTY_PUBLISHING, "while it published"},
-};
-
-const char *share_phase(const struct share *s)
-{
-	if (s->state == SHARE_ENDED)
-		return s->state_name;
-	return s->state == SHARE_READY && s->is_moved ? "moved" : STATES[s->state].phase;
-}
-
-const char *share_ended_in(const struct share *s)
-{
-	return STATES[s->ended_in].phase;
-}
-
-unsigned share_stay(const struct share *s)
-{
-	return s->state == SHARE_ENDED ? PARTY_ENDED : STATES[s->state].stay;
-}
-
-struct share *share_find_of_buffer(struct agent *a, const char *buffer)
-{
-	struct share *s;
-
-	list_for_each(s, &a->shares, link)
-		if (s->state != SHARE_ENDED && strcmp(s->head->buffer, buffer) == 0)
-			return s;
-	return NULL;
-}
-
-uint64_t share_deadline(const struct share *s)
-{
-	if (s->state == SHARE_ENDED)
-		return 0;
-	if (s->state == SHARE_PUBLISHING)
-		return s->deadline_ns; /* committed: nothing as a whole can take that back */
-	return s->deadline_ns && s->deadline_ns < s->whole_ns ? s->deadline_ns : s->whole_ns;
-}
-
-/* Tells the coordinator; steals `fields`, which may be NULL. */
-static void tell(struct agent *a, const struct share *s, const char *type, json_t *fields)
-{
-	if (!fields)
-		fields = json_object();
-	json_object_set_new(fields, "type", json_string(type));
-	json_object_set_new(fields, "sync", json_string(s->invitation.sync));
-	agent_send(a, s->coordinator, fields);
-}
-
-/* 0: no deadline. */
-static void set_state(struct agent *a, struct share *s, enum share_state state, uint64_t wait_ns)
-{
-	s->state = state;
-	s->deadline_ns = wait_ns ? agent_now(a) + wait_ns : 0;
-	history_share_event(a, s);
-}
-
-static bool is_under_way(const struct share *s)
-{
-	return s->state == SHARE_OPENING || s->state == SHARE_OPEN || s->state == SHARE_MOVING;
-}
-
-/* --- The end ------------------------------------------------------------------------------------ */
-
-/* The coordinator, who knows more, says all of it by itself. */
-static char *explain(const struct agent *a, const struct share *s, const char *why)
-{
-	bool has_where = strstr(why, " while ") || strstr(why, " after ");
-	const char *us = a->config->name;
-	char *sentence;
-
-	if (strncmp(why, "sync ", 5) == 0)
-		return strdup(why);
-	return asprintf(&sentence, "sync %s: %s@%ju was not %s on %s: %s%s%s; %s %s",
-			s->invitation.sync, s->head->buffer, (uintmax_t)s->invitation.pair.number,
-			s->state == SHARE_PUBLISHING ? "published" : "committed", us, why,
-			has_where ? "" : ", ", has_where ? "" : STATES[s->state].doing, us,
-			s->state == SHARE_PUBLISHING ? "will fetch it" : "serves what it had") < 0
-		       ? NULL
-		       : sentence;
-}
-
-static void end(struct agent *a, struct share *s, const char *state_name, const char *why)
-{
-	if (why && !s->why)
-		s->why = explain(a, s, why);
-	work_end(a, &s->engine);
-	work_end(a, &s->sink);
-	work_end(a, &s->source);
-	s->ended_in = s->state;
-	s->state = SHARE_ENDED;
-	s->state_name = state_name;
-	history_share_end(a, s);
-	a->look_again = true;
-}
-
-__attribute__((format(printf, 3, 4))) static void drop(struct agent *a, struct share *s,
-						       const char *format, ...)
-{
-	char why[WHY_SIZE];
-	va_list args;
-
-	if (s->state == SHARE_PUBLISHING || s->state == SHARE_ENDED)
-		return;
-	va_start(args, format);
-	vsnprintf(why, sizeof(why), format, args);
-	va_end(args);
-	end(a, s, "failed", why);
-}
-
-void share_give_way(struct agent *a, struct share *s, unsigned peer)
-{
-	tell(a, s, "aborted", NULL);
-	drop(a, s, "%s began another sync", agent_peer_name(a, peer));
-}
-
-/* Drops it and tells the coordinator. */
-static void give_up(struct agent *a, struct share *s, const char *code, const char *why)
-{
-	tell(a, s, s->state < SHARE_READY ? "refuse" : "failed",
-	     json_pack("{s:s, s:s}", "code", code, "why", why));
-	drop(a, s, "%s", why);
-}
-
-static void out_of_order(struct agent *a, struct share *s, const char *type)
-{
-	agent_hang_up(a, s->coordinator, "%s of sync %s came out of order, or of another form",
-		      type, s->invitation.sync);
-	give_up(a, s, "order", "its coordinator sent what it should not");
-}
-
-/* --- The engine --------------------------------------------------------------------------------- */
 
 /* `who`: the node that is to blame; NULL: our own engine. */
 static void broken(struct agent *a, struct share *s, const char *code, const char *who,
 		   const char *why)
 {
-	set_state(a, s, SHARE_BROKEN, 0);
-	tell(a, s, "broken",
-	     json_pack("{s:I, s:s, s:s, s:s?}", "epoch", (json_int_t)s->epoch, "code", code, "why",
-		       why, "who", who));
+	s->duty.is_broken = true;
+	duty_set_state(a, &s->duty, s->duty.state, 0);
+	duty_tell(a, &s->duty, "broken",
+		  json_pack("{s:I, s:s, s:s, s:s?}", "epoch", (json_int_t)s->duty.epoch, "code",
+			    code, "why", why, "who", who));
 }
 
-static void on_opened(struct agent *a, struct share *s, const json_t *message)
+static void on_opened(struct agent *a, struct duty *d, const json_t *message)
 {
+	struct share *s = share_of(d);
+	const struct operation *op = s->invitation.operation;
 	unsigned n = (unsigned)json_array_size(s->nodes);
 	json_t *hellos;
 
-	if (s->state != SHARE_OPENING || field_array(message, "hellos", n, &hellos) < 0 ||
-	    owned_read(message, n, &s->owned) < 0) {
+	if (d->state != DUTY_OPENING || field_array(message, "hellos", n, &hellos) < 0 ||
+	    op->read(message, n, &s->flows) < 0) {
 		broken(a, s, "failed", NULL, "the engine answered something else than was asked");
 		return;
 	}
-	s->expected = owned_total(&s->owned);
-	set_state(a, s, SHARE_OPEN, 0);
-	tell(a, s, "opened",
-	     json_pack("{s:I, s:O, s:I, s:O, s:O}", "epoch", (json_int_t)s->epoch, "hellos", hellos,
-		       "expected", (json_int_t)s->expected, "shares",
-		       json_object_get(message, "shares"), "n_others",
-		       json_object_get(message, "n_others")));
-}
-
-static void on_progress(struct agent *a, struct share *s, const json_t *message)
-{
-	uint64_t now = agent_now(a), done, since = now - s->reported_ns;
-
-	if (s->state != SHARE_MOVING || field_number(message, "done", s->expected, &done) < 0 ||
-	    done < s->done)
-		return;
-	s->deadline_ns = now + 2 * a->config->stall_ns;
-	s->done = done;
-	if ((since < PROGRESS_NS && done != s->expected) || done == s->reported || !since)
-		return;
-	s->rate = (uint64_t)((double)(done - s->reported) * 1e9 / (double)since);
-	s->reported = done;
-	s->reported_ns = now;
-	tell(a, s, "progress",
-	     json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)s->epoch, "done", (json_int_t)done,
-		       "rate", (json_int_t)s->rate));
-	history_share_event(a, s);
+	d->changed = op->changed(&s->flows);
+	d->expected = op->expected(&s->flows, s->rank);
+	duty_set_state(a, d, DUTY_OPEN, 0);
+	duty_tell(a, d, "opened",
+		  json_pack("{s:I, s:O, s:I, s:O*, s:O*}", "epoch", (json_int_t)d->epoch, "hellos",
+			    hellos, "expected", (json_int_t)d->expected, "shares",
+			    json_object_get(message, "shares"), "n_others",
+			    json_object_get(message, "n_others")));
 }
 
 /* What each of our links carried, beside what was planned for it. */
@@ -239,35 +67,40 @@ static void count(struct agent *a, struct share *s, const json_t *message)
 	{
 		const char *name = json_string_value(json_object_get(node, "node"));
 		const json_t *link = json_object_get(links, name);
-		uint64_t planned;
 
 		if (i == s->rank)
 			continue;
-		planned = op->planned(&s->owned, (unsigned)i, s->rank);
-		metrics_on_received(a, name, planned, json_object_get(link, "in"));
-		metrics_on_sent(a, name, planned, json_object_get(link, "out"));
+		metrics_on_received(a, name, op->planned(&s->flows, (unsigned)i, s->rank),
+				    json_object_get(link, "in"));
+		metrics_on_sent(a, name, op->planned(&s->flows, s->rank, (unsigned)i),
+				json_object_get(link, "out"));
 	}
-	tally_add(&s->tally, operation_planned(op, &s->owned, s->rank),
+	tally_add(&s->duty.tally, operation_planned(op, &s->flows, s->rank),
 		  json_object_get(message, "in"));
 }
 
-static void on_done(struct agent *a, struct share *s, const json_t *message)
+static void on_done(struct agent *a, struct duty *d, const json_t *message)
 {
-	if (s->state != SHARE_MOVING) {
+	struct share *s = share_of(d);
+
+	if (d->state != DUTY_MOVING) {
 		broken(a, s, "failed", NULL, "the engine ended before it was started");
 		return;
 	}
 	count(a, s, message);
-	s->done = s->expected;
-	s->is_moved = true;
-	set_state(a, s, SHARE_READY, 0);
-	tell(a, s, "done",
-	     json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)s->epoch, "in",
-		       json_object_get(message, "in"), "out", json_object_get(message, "out")));
+	d->done = d->expected;
+	d->is_moved = true;
+	duty_set_state(a, d, DUTY_READY, 0);
+	duty_tell(a, d, "done",
+		  json_pack("{s:I, s:O?, s:O?, s:O*, s:O*}", "epoch", (json_int_t)d->epoch, "in",
+			    json_object_get(message, "in"), "out", json_object_get(message, "out"),
+			    "gave", json_object_get(message, "gave"), "took",
+			    json_object_get(message, "took")));
 }
 
-static void on_failed(struct agent *a, struct share *s, const json_t *message)
+static void on_broken(struct agent *a, struct duty *d, const json_t *message)
 {
+	struct share *s = share_of(d);
 	const char *why = "its engine failed", *who = NULL, *code = "failed";
 
 	(void)field_string(message, "why", WHY_SIZE - 1, &why);
@@ -276,39 +109,12 @@ static void on_failed(struct agent *a, struct share *s, const json_t *message)
 	broken(a, s, code, who, why);
 }
 
-static void on_engine_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			      unsigned n_fds)
+static const char *name_at(const json_t *nodes, size_t i)
 {
-	struct share *s = container_of(w, struct share, engine);
-	const char *op;
-
-	(void)fds, (void)n_fds;
-	if (!is_under_way(s))
-		return;
-	if (field_string(message, "op", 32, &op) < 0)
-		op = "";
-	if (strcmp(op, "opened") == 0)
-		on_opened(a, s, message);
-	else if (strcmp(op, "progress") == 0)
-		on_progress(a, s, message);
-	else if (strcmp(op, "done") == 0)
-		on_done(a, s, message);
-	else
-		on_failed(a, s, message);
+	return json_string_value(json_object_get(json_array_get(nodes, i), "node"));
 }
 
-static void on_engine_end(struct agent *a, struct work *w, const char *how)
-{
-	struct share *s = container_of(w, struct share, engine);
-	char why[WHY_SIZE];
-
-	if (!is_under_way(s))
-		return;
-	snprintf(why, sizeof(why), "the engine of %s ended (%s)", a->config->name, how);
-	broken(a, s, "failed", NULL, why);
-}
-
-/* -EBADMSG; otherwise `*ret_rank` is ours among `nodes`. */
+/* -EBADMSG; otherwise each has another name, and `*ret_rank` is ours among `nodes`. */
 static int check_nodes(const struct agent *a, const json_t *nodes, unsigned *ret_rank)
 {
 	const json_t *node;
@@ -322,6 +128,9 @@ static int check_nodes(const struct agent *a, const json_t *nodes, unsigned *ret
 		if (field_string(node, "node", NODE_MAX, &name) < 0 ||
 		    field_string(node, "address", 255, &address) < 0)
 			return -EBADMSG;
+		for (size_t before = 0; before < i; before++)
+			if (strcmp(name_at(nodes, before), name) == 0)
+				return -EBADMSG;
 		if (strcmp(name, a->config->name) != 0)
 			continue;
 		*ret_rank = (unsigned)i;
@@ -330,99 +139,144 @@ static int check_nodes(const struct agent *a, const json_t *nodes, unsigned *ret
 	return is_in ? 0 : -EBADMSG;
 }
 
+/* Who is no member of the group, as ours has it: our engine is not linked with it. NULL: all are. */
+static const char *find_stranger(const struct agent *a, const struct share *s)
+{
+	const struct group *group = group_find(a->config, s->invitation.group);
+
+	for (size_t i = 0; i < json_array_size(s->nodes); i++)
+		if (!group || !group_has_member(group, name_at(s->nodes, i)))
+			return name_at(s->nodes, i);
+	return NULL;
+}
+
 static void open_engine(struct agent *a, struct share *s, const char *token)
 {
 	const struct operation *op = s->invitation.operation;
-	int fds[] = {s->data_fd, s->memory_fd, s->tensors_fd};
+	int fds[] = {s->data_fd, s->duty.memory_fd, s->tensors_fd};
+	unsigned n_fds = 3;
 	char why[WHY_SIZE];
+	json_t *order;
 
-	s->engine = (struct work){.on_message = on_engine_message, .on_end = on_engine_end};
-	if (work_start(a, &s->engine, op->engine, why) < 0) {
-		give_up(a, s, "engine", why);
+	if (duty_start_engine(a, &s->duty, op->engine, why) < 0) {
+		duty_give_up(a, &s->duty, "engine", why);
 		return;
 	}
-	set_state(a, s, SHARE_OPENING, a->config->prepare_ns);
-	work_tell(a, &s->engine,
-		  json_pack("{s:s, s:s, s:s, s:n, s:s, s:I, s:s, s:s, s:O, s:I, s:I, s:I, s:s}",
-			    "op", "open", "operation", op->name, "node", a->config->name, "from",
-			    "sync", s->invitation.sync, "epoch", (json_int_t)s->epoch, "address",
-			    a->config->data_addresses[0], "token", token, "nodes", s->nodes,
-			    "n_bytes", (json_int_t)s->n_bytes, "chunk", (json_int_t)CHUNK, "stall_ms",
-			    (json_int_t)(a->config->stall_ns / 1000000), "security", "none"),
-		  fds, 3);
+	order = json_pack("{s:s, s:s, s:s, s:n, s:s, s:I, s:s, s:s, s:O, s:I, s:I, s:I, s:s}", "op",
+			  "open", "operation", op->exchange, "node", a->config->name, "from",
+			  "sync", s->duty.sync, "epoch", (json_int_t)s->duty.epoch, "address",
+			  a->config->data_addresses[0], "token", token, "nodes", s->nodes,
+			  "n_bytes", (json_int_t)s->duty.n_bytes, "chunk",
+			  (json_int_t)OPERATION_CHUNK, "stall_ms",
+			  (json_int_t)(a->config->stall_ns / 1000000), "security", "none");
+	if (s->duty.is_own)
+		n_fds = shard_open(s, order, fds);
+	work_tell(a, &s->duty.engine, order, fds, n_fds);
 }
 
-static void on_open(struct agent *a, struct share *s, const json_t *message)
+/* Of a reshard it was ready before, but for the plan. */
+static bool is_prepared(const struct share *s)
 {
+	return !s->duty.is_own || s->invitation.shard.plan_fd >= 0;
+}
+
+/* Bytes that come and go while the engine runs. */
+static uint64_t most(const struct share *s)
+{
+	return s->duty.is_own ? operation_most(&s->flows.plan) : 2 * s->duty.n_bytes;
+}
+
+static void on_open(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
 	uint8_t token[32];
+	const char *stranger;
 	uint64_t epoch;
 	json_t *nodes;
-	char hex[65];
+	char hex[65], why[WHY_SIZE];
 
-	if (s->state != SHARE_READY || s->is_moved ||
-	    field_number(message, "epoch", EPOCH_MAX, &epoch) < 0 || epoch <= s->epoch ||
+	if (d->state != DUTY_READY || d->is_moved || !is_prepared(s) ||
+	    field_number(message, "epoch", EPOCH_MAX, &epoch) < 0 || epoch <= d->epoch ||
 	    field_bytes(message, "token", token, sizeof(token)) < 0 ||
 	    field_array(message, "nodes", OPERATION_NODES_MAX, &nodes) < 0 ||
 	    check_nodes(a, nodes, &s->rank) < 0) {
-		out_of_order(a, s, "open");
+		duty_out_of_order(a, d, "open");
 		return;
 	}
 	json_decref(s->nodes);
 	s->nodes = json_incref(nodes);
-	s->epoch = epoch;
-	s->done = s->reported = s->rate = s->expected = 0;
+	stranger = find_stranger(a, s);
+	if (stranger) {
+		snprintf(why, sizeof(why), "%s has no member '%s' in the group '%s'",
+			 a->config->name, stranger, s->invitation.group);
+		duty_give_up(a, d, "group", why);
+		return;
+	}
+	duty_take_epoch(d, epoch);
 	open_engine(a, s, field_hex(token, sizeof(token), hex));
 }
 
-static void on_start(struct agent *a, struct share *s, const json_t *message)
+static void on_start(struct agent *a, struct duty *d, const json_t *message)
 {
+	struct share *s = share_of(d);
 	uint64_t max_rate, whole_ns;
 	json_t *hellos;
 
-	if (s->state != SHARE_OPEN ||
+	if (d->is_broken)
+		return; /* it crossed what we said of that */
+	if (d->state != DUTY_OPEN ||
 	    field_array(message, "hellos", json_array_size(s->nodes), &hellos) < 0 ||
 	    field_number_or(message, "max_rate", INT64_MAX, 0, &max_rate) < 0) {
-		out_of_order(a, s, "start");
+		duty_out_of_order(a, d, "start");
 		return;
 	}
-	s->reported_ns = agent_now(a);
-	whole_ns = s->reported_ns + 2 * agent_time_to_move(a, 2 * s->n_bytes, max_rate);
-	s->whole_ns = max_rate && whole_ns > s->whole_ns ? whole_ns : s->whole_ns;
-	set_state(a, s, SHARE_MOVING, 2 * a->config->stall_ns);
-	work_tell(a, &s->engine,
+	d->reported_ns = agent_now(a);
+	whole_ns = d->reported_ns + 2 * agent_time_to_move(a, most(s), max_rate);
+	d->whole_ns = max_rate && whole_ns > d->whole_ns ? whole_ns : d->whole_ns;
+	duty_set_state(a, d, DUTY_MOVING, 2 * a->config->stall_ns);
+	work_tell(a, &d->engine,
 		  json_pack("{s:s, s:O, s:I}", "op", "start", "hellos", hellos, "max_rate",
 			    (json_int_t)max_rate),
 		  NULL, 0);
 }
 
 /* It may have been under way while we told that the epoch is done or broken. */
-static void on_stop(struct agent *a, struct share *s, const json_t *message)
+static void on_stop(struct agent *a, struct duty *d, const json_t *message)
 {
 	(void)message;
-	if (!is_under_way(s) && s->state != SHARE_BROKEN && s->state != SHARE_READY)
+	if (!duty_is_under_way(d) && !d->is_broken && d->state != DUTY_READY)
 		return;
-	work_end(a, &s->engine);
-	s->is_moved = false;
-	set_state(a, s, SHARE_READY, 0);
-	tell(a, s, "stopped", json_pack("{s:I}", "epoch", (json_int_t)s->epoch));
+	if (d->state == DUTY_MOVING)
+		tally_add_broken(&d->tally);
+	work_end(a, &d->engine);
+	d->is_moved = d->is_broken = false;
+	duty_set_state(a, d, DUTY_READY, 0);
+	duty_tell(a, d, "stopped", json_pack("{s:I}", "epoch", (json_int_t)d->epoch));
 }
 
 /* --- What we make ------------------------------------------------------------------------------- */
 
-static void on_made(struct agent *a, struct share *s, int *fds, unsigned n_fds)
+static void tell_ready(struct agent *a, struct share *s)
 {
 	char hex[65];
 
-	if (s->state != SHARE_MAKE || n_fds != 1) {
-		give_up(a, s, "failed", "the sink answered something else than was asked");
+	duty_tell(a, &s->duty, "ready",
+		  json_pack("{s:I, s:I, s:I, s:s, s:s}", "version", (json_int_t)s->lent, "n_bytes",
+			    (json_int_t)s->duty.n_bytes, "layout_bytes",
+			    (json_int_t)s->layout_bytes, "layout", field_hex(s->layout, 32, hex),
+			    "address", a->config->data_addresses[0]));
+}
+
+static void on_made(struct agent *a, struct share *s, int *fds, unsigned n_fds)
+{
+	if (s->duty.state != DUTY_CREATE || n_fds != 1) {
+		duty_give_up(a, &s->duty, "failed",
+			     "the sink answered something else than was asked");
 		return;
 	}
-	s->memory_fd = take_fd(fds[0]);
-	set_state(a, s, SHARE_READY, 0);
-	tell(a, s, "ready",
-	     json_pack("{s:I, s:I, s:I, s:s, s:s}", "version", (json_int_t)s->lent, "n_bytes",
-		       (json_int_t)s->n_bytes, "layout_bytes", (json_int_t)s->layout_bytes, "layout",
-		       field_hex(s->layout, 32, hex), "address", a->config->data_addresses[0]));
+	s->duty.memory_fd = take_fd(fds[0]);
+	duty_set_state(a, &s->duty, DUTY_READY, 0);
+	tell_ready(a, s);
 }
 
 static void on_verified(struct agent *a, struct share *s, const json_t *message, int *fds,
@@ -430,153 +284,178 @@ static void on_verified(struct agent *a, struct share *s, const json_t *message,
 {
 	char root[65], leaves[65];
 
-	if (s->state != SHARE_VERIFYING || n_fds != 1 ||
+	if (s->duty.state != DUTY_VERIFYING || n_fds != 1 ||
 	    field_bytes(message, "root", s->root, 32) < 0 ||
 	    field_bytes(message, "leaves", s->leaves, 32) < 0) {
-		give_up(a, s, "failed", "the sink answered something else than was asked");
+		duty_give_up(a, &s->duty, "failed",
+			     "the sink answered something else than was asked");
 		return;
 	}
 	s->leaves_fd = take_fd(fds[0]);
-	set_state(a, s, SHARE_VERIFIED, 0);
-	tell(a, s, "verified",
-	     json_pack("{s:s, s:s}", "root", field_hex(s->root, 32, root), "leaves",
-		       field_hex(s->leaves, 32, leaves)));
+	s->duty.memory_fd = fd_close(s->duty.memory_fd); /* of a staging the last that keeps it */
+	duty_set_state(a, &s->duty, DUTY_VERIFIED, 0);
+	duty_tell(a, &s->duty, "verified",
+		  json_pack("{s:s, s:s}", "root", field_hex(s->root, 32, root), "leaves",
+			    field_hex(s->leaves, 32, leaves)));
 }
 
-static void on_published(struct agent *a, struct share *s, const json_t *message)
+static bool gives(const struct share *s)
 {
-	uint64_t version;
-
-	if (s->state != SHARE_PUBLISHING) {
-		give_up(a, s, "failed", "the sink published what it was not asked to");
-		return;
-	}
-	if (field_number(message, "version", INT64_MAX, &version) < 0)
-		version = 0; /* that it was published is known all the same */
-	s->version = version;
-	tell(a, s, "committed", json_pack("{s:I}", "version", (json_int_t)version));
-	end(a, s, "committed", NULL);
-	if (version)
-		head_set_base(s->head, version, s->n_bytes, s->root, s->leaves_fd);
-	head_set_serving(a, s->head, version);
+	return !s->duty.is_own || s->invitation.shard.gives;
 }
 
-/* The commit stands, by the record; the bytes will be fetched. */
-static void on_sink_failed(struct agent *a, struct share *s, const char *code, const char *why)
+/* Who only gives a shard has nothing to verify or to publish. */
+static bool makes(const struct share *s)
 {
-	if (s->state == SHARE_PUBLISHING) {
-		tell(a, s, "failed", json_pack("{s:s, s:s}", "code", code, "why", why));
-		end(a, s, "failed", why);
-		head_set_lost(a, s->head);
-	} else {
-		give_up(a, s, code, why);
-	}
+	return !s->duty.is_own || s->invitation.shard.gets;
 }
 
-static void on_sink_message(struct agent *a, struct work *w, const json_t *message, int *fds,
-			    unsigned n_fds)
+/* Where all is that it gives and gets. */
+static const char *device_of(const struct agent *a, const struct share *s)
 {
-	struct share *s = container_of(w, struct share, sink);
-	const char *op, *code = "failed", *why = "the sink did not say why it failed";
-
-	if (s->state == SHARE_ENDED)
-		return;
-	if (field_string(message, "op", 32, &op) < 0)
-		op = "";
-	if (strcmp(op, "created") == 0) {
-		on_made(a, s, fds, n_fds);
-	} else if (strcmp(op, "verified") == 0) {
-		on_verified(a, s, message, fds, n_fds);
-	} else if (strcmp(op, "published") == 0) {
-		on_published(a, s, message);
-	} else {
-		(void)field_string(message, "code", 32, &code);
-		(void)field_string(message, "why", WHY_SIZE, &why);
-		on_sink_failed(a, s, code, why);
-	}
+	return group_device(a->config, s->invitation.group);
 }
 
-static void on_sink_end(struct agent *a, struct work *w, const char *how)
+static bool is_on_gpu(const struct agent *a, const struct share *s)
 {
-	struct share *s = container_of(w, struct share, sink);
-	char why[WHY_SIZE];
-
-	if (s->state == SHARE_ENDED)
-		return;
-	snprintf(why, sizeof(why), "the sink process of %s ended (%s)", a->config->name, how);
-	on_sink_failed(a, s, "failed", why);
+	return strcmp(device_of(a, s), GROUP_DEVICE_DEFAULT) != 0;
 }
 
 static void make(struct agent *a, struct share *s)
 {
+	const struct shard *x = &s->invitation.shard;
 	const struct group *group = group_find(a->config, s->invitation.group);
-	char why[WHY_SIZE], hex[65];
 	json_t *message;
+	char hex[65];
 
-	s->sink = (struct work){.on_message = on_sink_message, .on_end = on_sink_end};
-	if (work_start(a, &s->sink, JOB_SINK, why) < 0) {
-		give_up(a, s, "failed", why);
-		return;
-	}
-	set_state(a, s, SHARE_MAKE, agent_time_for(a, s->n_bytes));
-	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s}", "op", s->invitation.operation->make,
-			    "socket", a->config->weightd_socket, "buffer", s->head->buffer,
-			    "device", "host", "n_bytes", (json_int_t)s->n_bytes, "layout",
-			    field_hex(s->layout, 32, hex));
+	message = json_pack("{s:s, s:s?, s:s, s:s, s:I, s:s}", "op", "make", "socket",
+			    a->config->weightd_socket, "buffer", s->duty.head->buffer, "device",
+			    device_of(a, s), "n_bytes", (json_int_t)s->duty.n_bytes, "layout",
+			    field_hex(s->duty.is_own ? x->layout : s->layout, 32, hex));
 	if (group)
 		rights_add(&group->rights, message);
-	work_tell(a, &s->sink, message, &s->layout_fd, 1);
+	duty_create(a, &s->duty, message, s->duty.is_own ? &x->layout_fd : &s->layout_fd, 1);
+}
+
+/* What a GPU has, to where engines read. The result will be staged beside it. */
+static void copy(struct agent *a, struct share *s)
+{
+	struct duty *d = &s->duty;
+
+	duty_set_state(a, d, DUTY_WANT,
+		       agent_time_for(a, d->is_own ? s->invitation.shard.given_bytes : d->n_bytes));
+	work_tell(a, &s->source,
+		  json_pack("{s:s, s:I}", "op", "copy", "beside", (json_int_t)d->n_bytes), NULL, 0);
+}
+
+void share_prepare(struct agent *a, struct share *s)
+{
+	if (is_on_gpu(a, s))
+		lender_forget_idle(a, NULL); /* there has to be room for copies */
+	if (gives(s) && s->data_fd < 0) {
+		copy(a, s);
+	} else if (makes(s)) {
+		make(a, s);
+	} else {
+		duty_set_state(a, &s->duty, DUTY_READY, 0);
+		tell_ready(a, s);
+	}
+}
+
+static void on_copied(struct agent *a, struct share *s, int *fds, unsigned n_fds)
+{
+	if (s->duty.state != DUTY_WANT || !is_on_gpu(a, s) || s->data_fd >= 0 || n_fds != 1) {
+		duty_give_up(a, &s->duty, "failed",
+			     "the source answered something else than was asked");
+		return;
+	}
+	s->data_fd = take_fd(fds[0]);
+	share_prepare(a, s);
 }
 
 /* --- What we give ------------------------------------------------------------------------------- */
 
-/* False: ours does not fit to what the coordinator has, and it was told how. */
-static bool fits(struct agent *a, struct share *s)
+static const char *source_of(const struct share *s)
 {
-	const struct invitation *i = &s->invitation;
-	const char *other = agent_peer_name(a, s->coordinator), *us = a->config->name;
+	return s->duty.is_own ? s->invitation.shard.source : s->duty.head->buffer;
+}
+
+/* False: nothing can be made of ours, whatever the others have, and the coordinator was told why. */
+static bool is_usable(struct agent *a, struct share *s, uint64_t n_bytes)
+{
+	uint64_t max = s->duty.is_own ? 0 : a->config->max_bytes; /* what is given is here already */
 	char why[WHY_SIZE] = "";
 
-	if (!s->n_bytes)
+	if (!n_bytes)
 		snprintf(why, sizeof(why), "version %ju of %s has no bytes", (uintmax_t)s->lent,
-			 s->head->buffer);
-	else if (a->config->max_bytes && s->n_bytes > a->config->max_bytes)
+			 source_of(s));
+	else if (max && n_bytes > max)
 		snprintf(why, sizeof(why), "it has %ju bytes, and max-bytes of %s is %ju",
-			 (uintmax_t)s->n_bytes, us, (uintmax_t)a->config->max_bytes);
-	else if (i->has_layout && s->n_bytes != i->n_bytes)
-		snprintf(why, sizeof(why),
-			 "version %ju of %s on %s has %ju bytes, and that on %s has %ju: their "
-			 "tensors differ",
-			 (uintmax_t)s->lent, s->head->buffer, us, (uintmax_t)s->n_bytes, other,
-			 (uintmax_t)i->n_bytes);
-	else if (i->has_layout && memcmp(s->layout, i->layout, 32) != 0)
-		snprintf(why, sizeof(why),
-			 "version %ju of %s on %s has as many bytes as that on %s, but its tensors "
-			 "have other names, types, shapes or places",
-			 (uintmax_t)s->lent, s->head->buffer, us, other);
+			 (uintmax_t)n_bytes, a->config->name, (uintmax_t)max);
 	if (why[0])
-		give_up(a, s, "layout", why);
+		duty_give_up(a, &s->duty, "layout", why);
 	return !why[0];
+}
+
+/* `how` is NULL where that is not known. */
+static void give_up_misfit(struct agent *a, struct share *s, const char *how)
+{
+	char why[WHY_SIZE];
+
+	snprintf(why, sizeof(why), "its tensors are not those of %s on %s%s%.300s",
+		 s->invitation.buffer, agent_peer_name(a, s->duty.coordinator), how ? ": " : "",
+		 how ? how : "");
+	duty_give_up(a, &s->duty, "layout", why);
+}
+
+/* Our tensors are others than the coordinator's: with its layout, the source finds how. */
+static void compare(struct agent *a, struct share *s)
+{
+	uint64_t size = s->invitation.layout_bytes;
+
+	if (size == 0 || size > LAYOUT_SIZE_MAX || size > admission_blobs_max(a)) {
+		give_up_misfit(a, s, NULL);
+		return;
+	}
+	s->compares = true;
+	duty_set_state(a, &s->duty, DUTY_WANT, 0);
+	duty_tell(a, &s->duty, "differs", NULL);
 }
 
 static void on_attached(struct agent *a, struct share *s, const json_t *message, int *fds,
 			unsigned n_fds)
 {
-	if (s->state != SHARE_ATTACH || n_fds != 3 ||
+	const bool is_lent = !is_on_gpu(a, s); /* else a copy of it will be */
+	uint64_t n_bytes;
+
+	if (s->duty.state != DUTY_WANT || s->compares || n_fds != 1u + is_lent + !s->duty.is_own ||
 	    field_number(message, "version", INT64_MAX, &s->lent) < 0 ||
-	    field_number(message, "n_bytes", INT64_MAX / 4, &s->n_bytes) < 0 ||
+	    field_number(message, "n_bytes", INT64_MAX / 4, &n_bytes) < 0 ||
 	    field_number(message, "layout_bytes", INT64_MAX, &s->layout_bytes) < 0 ||
 	    field_bytes(message, "layout", s->layout, 32) < 0) {
-		give_up(a, s, "failed", "the source answered something else than was asked");
+		duty_give_up(a, &s->duty, "failed",
+			     "the source answered something else than was asked");
 		return;
 	}
-	if (!fits(a, s))
+	if (!is_usable(a, s, n_bytes))
 		return;
-	s->layout_fd = take_fd(fds[0]);
-	s->data_fd = take_fd(fds[1]);
-	s->tensors_fd = take_fd(fds[2]);
-	s->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * s->n_bytes, 0);
-	make(a, s);
+	/* The image of a layout has its size in it. */
+	if (s->invitation.has_layout && memcmp(s->layout, s->invitation.layout, 32) != 0) {
+		compare(a, s);
+		return;
+	}
+	s->layout_fd = take_fd(*fds++);
+	if (is_lent)
+		s->data_fd = take_fd(*fds++);
+	if (s->duty.is_own) {
+		s->invitation.shard.given_bytes = n_bytes;
+		shard_offer(a, s);
+		return;
+	}
+	s->duty.n_bytes = n_bytes;
+	s->tensors_fd = take_fd(*fds);
+	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * s->duty.n_bytes, 0);
+	share_prepare(a, s);
 }
 
 static void on_source_message(struct agent *a, struct work *w, const json_t *message, int *fds,
@@ -585,15 +464,24 @@ static void on_source_message(struct agent *a, struct work *w, const json_t *mes
 	struct share *s = container_of(w, struct share, source);
 	const char *op, *code = "failed", *why = "the source did not say why it failed";
 
-	if (s->state == SHARE_ENDED || s->state == SHARE_PUBLISHING)
+	if (s->duty.state == DUTY_ENDED || s->duty.state == DUTY_PUBLISHING)
 		return;
-	if (field_string(message, "op", 32, &op) == 0 && strcmp(op, "attached") == 0) {
+	if (field_string(message, "op", 32, &op) < 0)
+		op = "";
+	if (strcmp(op, "attached") == 0) {
 		on_attached(a, s, message, fds, n_fds);
+		return;
+	}
+	if (strcmp(op, "copied") == 0) {
+		on_copied(a, s, fds, n_fds);
 		return;
 	}
 	(void)field_string(message, "code", 32, &code);
 	(void)field_string(message, "why", WHY_SIZE - 1, &why);
-	give_up(a, s, code, why);
+	if (s->compares)
+		give_up_misfit(a, s, why);
+	else
+		duty_give_up(a, &s->duty, code, why);
 }
 
 static void on_source_end(struct agent *a, struct work *w, const char *how)
@@ -601,63 +489,246 @@ static void on_source_end(struct agent *a, struct work *w, const char *how)
 	struct share *s = container_of(w, struct share, source);
 	char why[WHY_SIZE];
 
-	if (s->state == SHARE_ENDED || s->state == SHARE_PUBLISHING)
+	if (s->duty.state == DUTY_ENDED || s->duty.state == DUTY_PUBLISHING)
 		return;
 	snprintf(why, sizeof(why), "the source process of %s ended (%s)", a->config->name, how);
-	give_up(a, s, "failed", why);
+	duty_give_up(a, &s->duty, "failed", why);
 }
 
-static void begin(struct agent *a, struct share *s)
-{
-	char why[WHY_SIZE];
+/* --- The end ------------------------------------------------------------------------------------- */
 
-	s->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
-	s->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * s->invitation.n_bytes, 0);
-	if (work_start(a, &s->source, JOB_SOURCE, why) < 0) {
-		give_up(a, s, "failed", why);
+static void end(struct agent *a, struct duty *d, const char *state_name, const char *why)
+{
+	duty_end(a, d, state_name, why);
+	work_end(a, &share_of(d)->source);
+}
+
+/* --- What the coordinator says ------------------------------------------------------------------- */
+
+static void on_verify(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+
+	(void)message;
+	if (d->state != DUTY_READY || !d->is_moved) {
+		duty_out_of_order(a, d, "verify");
 		return;
 	}
-	if (s->had_to_wait)
-		tell(a, s, "begun", NULL);
-	set_state(a, s, SHARE_ATTACH, agent_time_for(a, 0));
-	work_tell(a, &s->source,
-		  json_pack("{s:s, s:s?, s:s, s:s, s:i}", "op", s->invitation.operation->lend,
-			    "socket", a->config->weightd_socket, "buffer", s->head->buffer,
-			    "device", "host", "version", 0),
-		  NULL, 0);
+	work_end(a, &d->engine);
+	work_end(a, &s->source); /* what it gave is in the result */
+	s->data_fd = fd_close(s->data_fd);
+	if (!makes(s)) {
+		duty_set_state(a, d, DUTY_VERIFIED, 0);
+		duty_tell(a, d, "verified", NULL);
+		return;
+	}
+	duty_set_state(a, d, DUTY_VERIFYING, agent_time_to_verify(a, d->n_bytes));
+	work_tell(a, &d->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
 }
 
-void share_begin_next(struct agent *a)
+/* Whether it is what was asked for and found here, and newer than what is. -EBADMSG or -EKEYREJECTED. */
+static int check_document(struct agent *a, const struct share *s, const struct document *d,
+			  char why[WHY_SIZE])
 {
-	struct share *s;
-	unsigned n = 0;
+	const struct invitation *i = &s->invitation;
 
-	list_for_each(s, &a->shares, link)
-		n += s->state != SHARE_QUEUED && s->state != SHARE_ENDED;
-	list_for_each(s, &a->shares, link) {
-		if (n >= SHARES_MAX)
-			return;
-		if (s->state != SHARE_QUEUED)
-			continue;
-		n++;
-		begin(a, s);
+	snprintf(why, WHY_SIZE, "its coordinator signed another version than was verified here");
+	if (!d->decision || strcmp(d->publisher, agent_peer_name(a, s->duty.coordinator)) != 0 ||
+	    strcmp(d->group, i->group) != 0 || strcmp(d->buffer, i->buffer) != 0 ||
+	    pair_compare(d->pair, i->pair) != 0 || d->n_bytes != s->duty.n_bytes ||
+	    d->layout_bytes != s->layout_bytes || memcmp(d->layout, s->layout, 32) != 0 ||
+	    memcmp(d->root, s->root, 32) != 0 || memcmp(d->leaves, s->leaves, 32) != 0)
+		return -EBADMSG;
+	return document_check(a, d, why);
+}
+
+/* What is our own nobody else has to believe: so it is not signed, and is what was found here, or it is not published. */
+static void commit_own(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+	uint8_t root[32];
+
+	if (!makes(s)) {
+		duty_tell(a, d, "committed", json_pack("{s:I}", "version", (json_int_t)0));
+		end(a, d, "committed", NULL);
+	} else if (field_bytes(message, "root", root, 32) < 0 || memcmp(root, s->root, 32) != 0) {
+		duty_give_up(a, d, "decision",
+			     "its coordinator decided on something else than was verified here");
+	} else {
+		duty_publish(a, d, NULL);
 	}
+}
+
+static void on_commit(struct agent *a, struct duty *d, const json_t *message)
+{
+	struct share *s = share_of(d);
+	cleanup(document_freep) struct document *document = NULL;
+	char why[WHY_SIZE];
+
+	if (d->state == DUTY_VERIFIED && d->is_own) {
+		commit_own(a, d, message);
+		return;
+	}
+	if (d->state != DUTY_VERIFIED || document_parse(message, &document) < 0) {
+		duty_out_of_order(a, d, "commit");
+		return;
+	}
+	if (check_document(a, s, document, why) < 0) {
+		duty_give_up(a, d, "decision", why);
+		return;
+	}
+	duty_publish(a, d, document);
+}
+
+static bool on_sink(struct agent *a, struct duty *d, const char *op, const json_t *message,
+		    int *fds, unsigned n_fds)
+{
+	if (strcmp(op, "created") == 0)
+		on_made(a, share_of(d), fds, n_fds);
+	else if (strcmp(op, "verified") == 0)
+		on_verified(a, share_of(d), message, fds, n_fds);
+	else
+		return false;
+	return true;
+}
+
+static void on_engine_end(struct agent *a, struct duty *d, const char *why)
+{
+	broken(a, share_of(d), "failed", NULL, why);
+}
+
+static void on_published(struct agent *a, struct duty *d)
+{
+	const struct share *s = share_of(d);
+
+	(void)a;
+	if (d->version)
+		head_set_base(d->head, d->version, d->n_bytes, s->root, s->leaves_fd);
+}
+
+static void share_free(struct agent *a, struct duty *d)
+{
+	struct share *s = share_of(d);
+
+	duty_deinit(a, d);
+	work_end(a, &s->source);
+	(void)fd_close(s->layout_fd);
+	(void)fd_close(s->data_fd);
+	(void)fd_close(s->tensors_fd);
+	(void)fd_close(s->leaves_fd);
+	shard_deinit(&s->invitation.shard);
+	moves_deinit(&s->flows.plan);
+	json_decref(s->nodes);
+	free(s);
+}
+
+static const struct duty_ops SHARE = {
+	.want = "while it attached its version",
+	.ready = "while it waited for the others",
+	.messages = {{"open", false, on_open},
+		     {"start", true, on_start},
+		     {"stop", true, on_stop},
+		     {"verify", false, on_verify},
+		     {"commit", false, on_commit},
+		     {"plan", false, shard_on_plan},
+		     {NULL}},
+	.on_sink = on_sink,
+	.on_opened = on_opened,
+	.on_done = on_done,
+	.on_broken = on_broken,
+	.on_engine_end = on_engine_end,
+	.on_stalled = on_engine_end,
+	.on_published = on_published,
+	.end = end,
+	.free = share_free,
+};
+
+/* --- The coordinator's layout ------------------------------------------------------------------- */
+
+static struct share *find_who_compares(const struct agent *a, unsigned peer, const uint8_t hash[32])
+{
+	struct duty *d;
+
+	list_for_each(d, &a->duties, link)
+		if (d->ops == &SHARE && d->state == DUTY_WANT && d->coordinator == peer &&
+		    share_of(d)->compares && memcmp(share_of(d)->invitation.layout, hash, 32) == 0)
+			return share_of(d);
+	return NULL;
+}
+
+uint64_t share_blob_limit(const struct agent *a, unsigned peer, const uint8_t hash[32])
+{
+	const struct share *s = find_who_compares(a, peer, hash);
+
+	return s ? s->invitation.layout_bytes : 0;
+}
+
+void share_on_blob(struct agent *a, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
+{
+	struct share *s = find_who_compares(a, peer, hash);
+
+	if (!s || s->invitation.layout_bytes != size)
+		return;
+	duty_set_state(a, &s->duty, DUTY_WANT, agent_time_for(a, 0));
+	work_tell(a, &s->source,
+		  json_pack("{s:s, s:s, s:s}", "op", "compare", "node", a->config->name, "other",
+			    agent_peer_name(a, peer)),
+		  &fd, 1);
 }
 
 /* --- Joining ------------------------------------------------------------------------------------ */
 
-static int read_invitation(const json_t *message, struct invitation *ret)
+static void attach(struct agent *a, struct share *s)
+{
+	char why[WHY_SIZE];
+
+	s->source = (struct work){.on_message = on_source_message, .on_end = on_source_end};
+	if (work_start(a, &s->source, JOB_SOURCE, s->duty.head->buffer, why) < 0) {
+		duty_give_up(a, &s->duty, "failed", why);
+		return;
+	}
+	duty_set_state(a, &s->duty, DUTY_WANT, agent_time_for(a, 0));
+	work_tell(a, &s->source,
+		  json_pack("{s:s, s:s?, s:s, s:s, s:I}", "op", s->invitation.operation->lend,
+			    "socket", a->config->weightd_socket, "buffer", source_of(s), "device",
+			    device_of(a, s), "version", (json_int_t)s->invitation.shard.version),
+		  NULL, 0);
+}
+
+static void begin(struct agent *a, struct share *s)
+{
+	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * s->invitation.n_bytes, 0);
+	if (s->had_to_wait)
+		duty_tell(a, &s->duty, "begun", NULL);
+	if (s->duty.is_own && !s->invitation.shard.gives)
+		shard_offer(a, s);
+	else
+		attach(a, s);
+}
+
+void share_begin_next(struct agent *a)
+{
+	struct duty *d;
+
+	list_for_each(d, &a->duties, link)
+		if (d->ops == &SHARE && d->state == DUTY_QUEUED && duty_has_turn(a, d, SHARES_MAX))
+			begin(a, share_of(d));
+}
+
+static int read_invitation(struct agent *a, unsigned peer, const json_t *message,
+			   struct invitation *ret)
 {
 	const char *sync, *operation, *group, *buffer;
 
 	*ret = (struct invitation){0};
-	if (field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0 ||
+	if (duty_read_sync(a, peer, message, &sync) < 0 ||
 	    field_string(message, "operation", 32, &operation) < 0 ||
 	    field_string(message, "group", GROUP_MAX, &group) < 0 ||
 	    field_string(message, "buffer", BUFFER_MAX, &buffer) < 0 ||
 	    field_number(message, "term", INT64_MAX, &ret->pair.term) < 0 ||
 	    field_number(message, "number", INT64_MAX, &ret->pair.number) < 0 ||
 	    field_number(message, "time_ns", INT64_MAX, &ret->time_ns) < 0 ||
+	    field_bool_or(message, "dry", false, &ret->is_dry) < 0 ||
 	    field_number_or(message, "n_bytes", INT64_MAX / 4, 0, &ret->n_bytes) < 0 ||
 	    field_number_or(message, "layout_bytes", INT64_MAX, 0, &ret->layout_bytes) < 0)
 		return -EBADMSG;
@@ -665,21 +736,13 @@ static int read_invitation(const json_t *message, struct invitation *ret)
 	if (ret->has_layout && field_bytes(message, "layout", ret->layout, 32) < 0)
 		return -EBADMSG;
 	ret->operation = operation_find(operation);
+	ret->shard = (struct shard){.plan_fd = -1, .layout_fd = -1};
+	if (ret->operation && !ret->operation->is_version && shard_read(a, message, &ret->shard) < 0)
+		return -EBADMSG;
 	snprintf(ret->sync, sizeof(ret->sync), "%s", sync);
 	snprintf(ret->group, sizeof(ret->group), "%s", group);
 	snprintf(ret->buffer, sizeof(ret->buffer), "%s", buffer);
 	return 0;
-}
-
-static void refuse(struct agent *a, unsigned peer, const struct invitation *i, const char *code,
-		   const struct head *h, const char *why)
-{
-	json_t *message = json_pack("{s:s, s:s, s:s, s:s}", "type", "refuse", "sync", i->sync,
-				    "code", code, "why", why);
-
-	if (h && h->document && peer != AGENT_SELF)
-		json_object_set_new(message, "heads", json_pack("[o]", head_to_json(h)));
-	agent_send(a, peer, message);
 }
 
 static struct share *share_new(struct agent *a, unsigned peer, const struct invitation *i,
@@ -690,13 +753,21 @@ static struct share *share_new(struct agent *a, unsigned peer, const struct invi
 	if (!s)
 		return NULL;
 	s->invitation = *i;
-	s->coordinator = peer;
-	s->head = h;
-	s->layout_fd = s->data_fd = s->tensors_fd = s->memory_fd = s->leaves_fd = -1;
-	s->started_ns = a->edge->time_ns(a->world);
-	s->whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * i->n_bytes, 0);
-	list_append(&a->shares, &s->link);
+	s->layout_fd = s->data_fd = s->tensors_fd = s->leaves_fd = -1;
+	s->duty.ops = &SHARE;
+	s->duty.kind = i->operation->kind;
+	s->duty.is_own = !i->operation->is_version;
+	s->duty.group = s->invitation.group;
+	s->duty.pair = i->pair;
+	duty_init(a, &s->duty, peer, i->sync, h);
+	s->duty.whole_ns = agent_now(a) + 2 * agent_time_to_move(a, 2 * i->n_bytes, 0);
 	return s;
+}
+
+/* Whatever we have is what the others are asked for, and of a reshard everybody has another one. */
+static bool has_layout(const struct invitation *i)
+{
+	return i->has_layout || (i->operation && !i->operation->is_version);
 }
 
 void share_on_join(struct agent *a, unsigned peer, const json_t *message)
@@ -707,167 +778,21 @@ void share_on_join(struct agent *a, unsigned peer, const json_t *message)
 	const char *code;
 	struct share *s;
 
-	if (read_invitation(message, &i) < 0 || (!i.has_layout && peer != AGENT_SELF)) {
-		agent_hang_up(a, peer, "JOIN of another form");
+	if (read_invitation(a, peer, message, &i) < 0 || (!has_layout(&i) && peer != AGENT_SELF)) {
+		agent_hang_up(a, peer, "JOIN of another form, or of a sync that there is already");
 		return;
 	}
 	code = admission_refusal_of_share(a, peer, &i, &h, why);
 	s = code ? NULL : share_new(a, peer, &i, h);
 	if (!s) {
-		refuse(a, peer, &i, code ? code : "memory", h, code ? why : "out of memory");
+		duty_refuse(a, peer, i.sync, code ? code : "memory", h,
+			    code ? why : "out of memory");
 		return;
 	}
 	head_set_asked(a, h, NO_PEER);
 	share_begin_next(a);
-	if (s->state == SHARE_QUEUED) {
+	if (s->duty.state == DUTY_QUEUED) {
 		s->had_to_wait = true;
-		tell(a, s, "queued", NULL);
+		duty_tell(a, &s->duty, "queued", NULL);
 	}
-}
-
-/* --- What the coordinator says ------------------------------------------------------------------- */
-
-static void on_verify(struct agent *a, struct share *s, const json_t *message)
-{
-	(void)message;
-	if (s->state != SHARE_READY || !s->is_moved) {
-		out_of_order(a, s, "verify");
-		return;
-	}
-	work_end(a, &s->engine);
-	work_end(a, &s->source); /* what it gave is in the result */
-	set_state(a, s, SHARE_VERIFYING, agent_time_to_verify(a, s->n_bytes));
-	work_tell(a, &s->sink, json_pack("{s:s}", "op", "verify"), NULL, 0);
-}
-
-/* Whether it is what was asked for and found here, and newer than what is. -EBADMSG or -EKEYREJECTED. */
-static int check_document(struct agent *a, const struct share *s, const struct document *d,
-			  char why[WHY_SIZE])
-{
-	const struct invitation *i = &s->invitation;
-
-	snprintf(why, WHY_SIZE, "its coordinator signed another version than was verified here");
-	if (!d->decision || strcmp(d->publisher, agent_peer_name(a, s->coordinator)) != 0 ||
-	    strcmp(d->group, i->group) != 0 || strcmp(d->buffer, i->buffer) != 0 ||
-	    pair_compare(d->pair, i->pair) != 0 || d->n_bytes != s->n_bytes ||
-	    d->layout_bytes != s->layout_bytes || memcmp(d->layout, s->layout, 32) != 0 ||
-	    memcmp(d->root, s->root, 32) != 0 || memcmp(d->leaves, s->leaves, 32) != 0)
-		return -EBADMSG;
-	return document_check(a, d, why);
-}
-
-static void on_commit(struct agent *a, struct share *s, const json_t *message)
-{
-	cleanup(document_freep) struct document *d = NULL;
-	char why[WHY_SIZE];
-	int r = 0;
-
-	if (s->state != SHARE_VERIFIED || document_parse(message, &d) < 0) {
-		out_of_order(a, s, "commit");
-		return;
-	}
-	if (check_document(a, s, d, why) < 0) {
-		give_up(a, s, "decision", why);
-		return;
-	}
-	/* The fence first: the opening of head.c says why. Our own decision wrote it already. */
-	if (s->coordinator != AGENT_SELF)
-		r = head_commit(a, s->head, d, 0, HEAD_BEHIND);
-	if (r < 0) {
-		snprintf(why, sizeof(why), "the record of %s could not be written: %s",
-			 a->config->name, strerror(-r));
-		give_up(a, s, "record", why);
-		return;
-	}
-	set_state(a, s, SHARE_PUBLISHING, agent_time_for(a, s->n_bytes));
-	work_tell(a, &s->sink, json_pack("{s:s}", "op", "publish"), NULL, 0);
-}
-
-static void on_abort(struct agent *a, struct share *s, const json_t *message)
-{
-	bool is_planned;
-	const char *why;
-
-	if (s->state == SHARE_PUBLISHING)
-		return; /* it was decided */
-	if (field_string(message, "why", ABORT_WHY_MAX, &why) < 0)
-		why = "its coordinator gave no reason";
-	tell(a, s, "aborted", NULL);
-	if (field_bool_or(message, "planned", false, &is_planned) == 0 && is_planned)
-		end(a, s, "planned", NULL);
-	else
-		drop(a, s, "%s", why);
-}
-
-static const struct {
-	const char *type;
-	bool of_epoch; /* dropped where its epoch is another one */
-	void (*fn)(struct agent *a, struct share *s, const json_t *message);
-} MESSAGES[] = {
-	{"open", false, on_open},     {"start", true, on_start},    {"stop", true, on_stop},
-	{"verify", false, on_verify}, {"commit", false, on_commit}, {"abort", false, on_abort},
-};
-
-bool share_on_message(struct agent *a, unsigned peer, const char *sync, const char *type,
-		      const json_t *message)
-{
-	struct share *s, *found = NULL;
-	uint64_t epoch;
-
-	list_for_each(s, &a->shares, link)
-		if (s->state != SHARE_ENDED && s->coordinator == peer &&
-		    strcmp(s->invitation.sync, sync) == 0)
-			found = s;
-	if (!found)
-		return false;
-	for (unsigned i = 0; i < sizeof(MESSAGES) / sizeof(MESSAGES[0]); i++) {
-		if (strcmp(MESSAGES[i].type, type) != 0)
-			continue;
-		if (MESSAGES[i].of_epoch && field_number(message, "epoch", EPOCH_MAX, &epoch) < 0)
-			out_of_order(a, found, type);
-		else if (!MESSAGES[i].of_epoch || epoch == found->epoch)
-			MESSAGES[i].fn(a, found, message);
-		return true;
-	}
-	return false;
-}
-
-void share_on_peer_down(struct agent *a, struct share *s, const char *why)
-{
-	drop(a, s, "its coordinator %s went away: %s", agent_peer_name(a, s->coordinator), why);
-}
-
-void share_on_timer(struct agent *a, struct share *s, uint64_t now)
-{
-	char why[WHY_SIZE];
-
-	if (s->state == SHARE_ENDED || now < share_deadline(s))
-		return;
-	if (now >= s->whole_ns && s->state != SHARE_PUBLISHING) {
-		give_up(a, s, "deadline", "it took too long as a whole");
-	} else if (is_under_way(s)) {
-		snprintf(why, sizeof(why), "the engine of %s moved nothing for %ju s",
-			 a->config->name, (uintmax_t)(2 * a->config->stall_ns / SECOND));
-		broken(a, s, "failed", NULL, why);
-	} else {
-		snprintf(why, sizeof(why), "the local weightd of %s did not answer in time (%s)",
-			 a->config->name, share_phase(s));
-		on_sink_failed(a, s, "deadline", why);
-	}
-}
-
-void share_free(struct agent *a, struct share *s)
-{
-	int fds[] = {s->layout_fd, s->data_fd, s->tensors_fd, s->memory_fd, s->leaves_fd};
-
-	work_end(a, &s->engine);
-	work_end(a, &s->sink);
-	work_end(a, &s->source);
-	for (unsigned i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
-		if (fds[i] >= 0)
-			close(fds[i]);
-	json_decref(s->nodes);
-	free(s->why);
-	list_remove(&s->link);
-	free(s);
 }

@@ -1,22 +1,35 @@
 /*
  * Tallies
  *
- * Bytes on the wire of one link, or of several: planned before they moved, counted by the engines that got them,
- * and counted by those engines' kernels. Of epochs that were done; one that broke is no link's any more.
+ * Bytes of one link, or of several. On the wire: counted by the engines that got them, and by those engines' kernels.
+ * Of these, the payload, which is what is not TLS, all of them where there is none: planned before it moved, and counted
+ * by the same engines. Where both of a pair are known, they are equal. Of epochs that were done: what one
+ * that broke carried was counted by engines that are no more, and all that is known of it is that it was.
  */
 #pragma once
 
 #include <jansson.h>
 #include <stdint.h>
 
+/* Of some of it nobody knows: what NCCL carries the kernel does not see as such. */
+#define TALLY_UNKNOWN UINT64_MAX
+
 struct tally {
-	uint64_t planned; /* 0 beside bytes: unknown, as TLS decides later how many records there are */
+	uint64_t planned;
+	uint64_t payload;
 	uint64_t bytes;
 	uint64_t kernel;
+	uint64_t n_broken; /* epochs whose bytes are in none of these */
 };
 
-/* Adds what an engine said of an epoch, beside what was planned, 0 where that is unknown. */
+/* Adds what an engine said of an epoch, null where nothing came, beside what was planned. */
 void tally_add(struct tally *t, uint64_t planned, const json_t *in);
 
-/* Puts "planned", null where it is unknown, "bytes" and "kernel" into a row. */
+/* Adds an epoch that broke while it moved bytes. */
+void tally_add_broken(struct tally *t);
+
+/*
+ * Puts "planned", "payload", "bytes" and "kernel" into a row, null where it is unknown, as all of them are if nothing but epochs
+ * that broke moved any; and "broken".
+ */
 void tally_show(const struct tally *t, json_t *row);

@@ -22,7 +22,7 @@ static int on_certificate(int ok, X509_STORE_CTX *store)
 
 	if (ok || !leaf)
 		return ok;
-	trust_explain(X509_STORE_CTX_get_error(store), leaf, clause);
+	trust_explain(store, leaf, clause);
 	(void)snprintf(t->why, sizeof(t->why), "its certificate %.480s", clause);
 	if (trust_name(leaf, t->claimed, clause) < 0)
 		t->claimed[0] = '\0';
@@ -152,6 +152,35 @@ int tls_name(struct tls *t, char ret[NODE_MAX + 1])
 		return 0;
 	(void)snprintf(t->why, sizeof(t->why), "its certificate %.480s", clause);
 	return -EPROTO;
+}
+
+int tls_check(struct tls *t, SSL_CTX *context)
+{
+	X509 *certificate = SSL_get1_peer_certificate(t->ssl);
+	char clause[WHY_SIZE] = "is none";
+	int r = certificate ? trust_verify(SSL_CTX_get_cert_store(context), certificate, clause)
+			    : -EINVAL;
+
+	X509_free(certificate);
+	if (r == 0)
+		return 0;
+	(void)snprintf(t->why, sizeof(t->why), "%.500s", clause);
+	return -EPROTO;
+}
+
+bool tls_is_over(const struct tls *t, time_t now)
+{
+	STACK_OF(X509) *chain = SSL_get0_verified_chain(t->ssl);
+
+	for (int i = 0; i < sk_X509_num(chain); i++)
+		if (X509_cmp_time(X509_get0_notAfter(sk_X509_value(chain, i)), &now) < 0)
+			return true;
+	return false;
+}
+
+bool tls_is_of(const struct tls *t, SSL_CTX *context)
+{
+	return X509_cmp(SSL_get_certificate(t->ssl), SSL_CTX_get0_certificate(context)) == 0;
 }
 
 int tls_read(struct tls *t, void *buf, size_t size, size_t *ret)

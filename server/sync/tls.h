@@ -9,6 +9,7 @@
 #include <openssl/ssl.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <time.h>
 
 #include "server/sync/trust.h"
 
@@ -31,6 +32,13 @@ int tls_handshake(struct tls *t);
 
 /* The same errors, and the name of the other end's certificate. */
 int tls_name(struct tls *t, char ret[NODE_MAX + 1]);
+
+/* Whether what the other end has proven would be believed now: -EPROTO, with a clause in `why`. */
+int tls_check(struct tls *t, SSL_CTX *context);
+/* Whether the time of a certificate is over that the other end has proven itself with. */
+bool tls_is_over(const struct tls *t, time_t now);
+/* Whether we have shown the certificate that we would show now. */
+bool tls_is_of(const struct tls *t, SSL_CTX *context);
 
 /* The same errors; what was moved, 1 byte at least. */
 int tls_read(struct tls *t, void *buf, size_t size, size_t *ret);

@@ -113,7 +113,7 @@ static const char *format_time(const ASN1_TIME *t, char buf[32])
 	return buf;
 }
 
-void trust_explain(int code, X509 *certificate, char why[WHY_SIZE])
+static void explain(int code, X509 *certificate, char why[WHY_SIZE])
 {
 	char when[32];
 
@@ -127,6 +127,14 @@ void trust_explain(int code, X509 *certificate, char why[WHY_SIZE])
 		(void)snprintf(why, WHY_SIZE,
 			       "is not valid before %s; are the clocks of both nodes right?",
 			       format_time(X509_get0_notBefore(certificate), when));
+		break;
+	case X509_V_ERR_CERT_REVOKED:
+		(void)snprintf(why, WHY_SIZE, "is revoked; make a new one with weightctl pki node");
+		break;
+	case X509_V_ERR_CRL_HAS_EXPIRED:
+		(void)snprintf(why, WHY_SIZE,
+			       "cannot be told from one that is revoked: the time of the list in "
+			       "[tls] crl is over; get a new one of the CA");
 		break;
 	case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
 	case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
@@ -142,6 +150,58 @@ void trust_explain(int code, X509 *certificate, char why[WHY_SIZE])
 	}
 }
 
+void trust_explain(X509_STORE_CTX *failed, X509 *certificate, char why[WHY_SIZE])
+{
+	X509 *at = X509_STORE_CTX_get_current_cert(failed);
+	int code = X509_STORE_CTX_get_error(failed);
+	char when[32];
+
+	if (code == X509_V_ERR_CERT_HAS_EXPIRED && at && X509_cmp(at, certificate) != 0)
+		(void)snprintf(why, WHY_SIZE,
+			       "is of a CA whose own expired on %s; make both anew with weightctl pki",
+			       format_time(X509_get0_notAfter(at), when));
+	else
+		explain(code, certificate, why);
+}
+
+static X509_CRL *crl_at(const struct trust *t, int i)
+{
+	return X509_OBJECT_get0_X509_CRL(sk_X509_OBJECT_value(X509_STORE_get0_objects(t->store), i));
+}
+
+static int n_objects(const struct trust *t)
+{
+	return sk_X509_OBJECT_num(X509_STORE_get0_objects(t->store));
+}
+
+static bool is_revoked(const struct trust *t, X509 *certificate)
+{
+	X509_REVOKED *entry;
+
+	for (int i = 0; i < n_objects(t); i++)
+		if (crl_at(t, i) && X509_CRL_get0_by_cert(crl_at(t, i), &entry, certificate) == 1)
+			return true;
+	return false;
+}
+
+static bool warn_of_lists(const struct trust *t, time_t tomorrow, char why[WHY_SIZE])
+{
+	char when[32];
+
+	for (int i = 0; i < n_objects(t); i++) {
+		const ASN1_TIME *end = crl_at(t, i) ? X509_CRL_get0_nextUpdate(crl_at(t, i)) : NULL;
+
+		if (!end || X509_cmp_time(end, &tomorrow) >= 0)
+			continue;
+		(void)snprintf(why, WHY_SIZE,
+			       "a list in [tls] crl ends on %s, and of its CA nobody is believed after "
+			       "that; get a new one of the CA",
+			       format_time(end, when));
+		return true;
+	}
+	return false;
+}
+
 bool trust_warn(const struct trust *t, char why[WHY_SIZE])
 {
 	const ASN1_TIME *end = X509_get0_notAfter(t->certificate);
@@ -153,17 +213,19 @@ bool trust_warn(const struct trust *t, char why[WHY_SIZE])
 		code = X509_V_ERR_CERT_NOT_YET_VALID;
 	else if (X509_cmp_time(end, &now) < 0)
 		code = X509_V_ERR_CERT_HAS_EXPIRED;
+	else if (is_revoked(t, t->certificate))
+		code = X509_V_ERR_CERT_REVOKED;
 	if (code != X509_V_OK) {
 		char explained[WHY_SIZE];
 
-		trust_explain(code, t->certificate, explained);
+		explain(code, t->certificate, explained);
 		(void)snprintf(what, sizeof(what), "%.440s", explained);
 	} else if (X509_cmp_time(end, &tomorrow) < 0) {
 		(void)snprintf(what, sizeof(what),
-			       "expires on %s; make a new one with weightctl pki node and reload",
+			       "expires on %s; make a new one with weightctl pki node",
 			       format_time(end, when));
 	} else {
-		return false;
+		return warn_of_lists(t, tomorrow, why);
 	}
 	(void)snprintf(why, WHY_SIZE, "this node's certificate %s", what);
 	return true;
@@ -173,26 +235,16 @@ bool trust_warn(const struct trust *t, char why[WHY_SIZE])
 
 static int read_pem(int fd, char *ret)
 {
-	size_t got = 0;
-	ssize_t n;
+	uint64_t size;
+	int r = fd_read_all(fd, ret, TRUST_PEM_MAX, &size);
 
-	while (got < TRUST_PEM_MAX) {
-		n = read(fd, ret + got, TRUST_PEM_MAX - got);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		if (n == 0)
-			break;
-		got += (size_t)n;
-	}
-	ret[got] = '\0';
-	return strlen(ret) == got && got < TRUST_PEM_MAX ? 0 : -EINVAL;
+	if (r < 0)
+		return r;
+	ret[size] = '\0';
+	return strlen(ret) == size && size < TRUST_PEM_MAX ? 0 : -EINVAL;
 }
 
-/* The text of a file, and a memfd with it. */
-static int load_text(const char *what, const char *path, bool secret, char **ret, int *ret_fd,
-		     char why[WHY_SIZE])
+static int load_text(const char *what, const char *path, bool secret, char **ret, char why[WHY_SIZE])
 {
 	cleanup(fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	cleanup(freep) char *text = malloc(TRUST_PEM_MAX + 1);
@@ -215,15 +267,23 @@ static int load_text(const char *what, const char *path, bool secret, char **ret
 		return -EINVAL;
 	}
 	r = S_ISREG(st.st_mode) ? read_pem(fd, text) : -EINVAL;
-	if (r == 0)
-		r = fd_sealed_copy("weightd-sync-pem", text, strlen(text), ret_fd);
 	if (r < 0) {
 		(void)snprintf(why, WHY_SIZE, "%s (%.300s) cannot be read: %s", what, path,
-			       r == -EINVAL ? "it is no PEM file of at most 64 KiB" : strerror(-r));
+			       r == -EINVAL ? "it is no PEM file of at most 512 KiB" : strerror(-r));
 		return r;
 	}
 	*ret = take_ptr(text);
 	return 0;
+}
+
+/* For engines. */
+static int seal(const char *text, int *ret_fd, char why[WHY_SIZE])
+{
+	int r = fd_sealed_copy("weightd-sync-pem", text, strlen(text), ret_fd);
+
+	if (r < 0)
+		(void)snprintf(why, WHY_SIZE, "certificates cannot be copied: %s", strerror(-r));
+	return r;
 }
 
 /* Asks nobody for a passphrase: OpenSSL would, on the terminal. */
@@ -243,17 +303,16 @@ static X509 *parse_certificate(const char *pem)
 	return bio ? PEM_read_bio_X509(bio, NULL, no_passphrase, NULL) : NULL;
 }
 
-static int load_ca(struct trust *t, const char *path, char why[WHY_SIZE])
+static int load_ca(struct trust *t, const char *path, char **ret_text, char why[WHY_SIZE])
 {
-	cleanup(freep) char *text = NULL;
 	cleanup(bio_freep) BIO *bio = NULL;
 	unsigned n = 0;
 	X509 *ca;
-	int r = load_text("[tls] ca", path, false, &text, &t->fds[0], why);
+	int r = load_text("[tls] ca", path, false, ret_text, why);
 
 	if (r < 0)
 		return r;
-	bio = BIO_new_mem_buf(text, -1);
+	bio = BIO_new_mem_buf(*ret_text, -1);
 	t->store = X509_STORE_new();
 	if (!bio || !t->store)
 		return -ENOMEM;
@@ -269,10 +328,82 @@ static int load_ca(struct trust *t, const char *path, char why[WHY_SIZE])
 	return -EINVAL;
 }
 
+static bool has_signed(X509 *ca, X509_CRL *crl)
+{
+	return X509_NAME_cmp(X509_get_subject_name(ca), X509_CRL_get_issuer(crl)) == 0 &&
+	       X509_CRL_verify(crl, X509_get0_pubkey(ca)) == 1;
+}
+
+static bool has_list(const struct trust *t, X509 *ca)
+{
+	for (int i = 0; i < n_objects(t); i++)
+		if (crl_at(t, i) && has_signed(ca, crl_at(t, i)))
+			return true;
+	return false;
+}
+
+/* Otherwise OpenSSL would refuse all that this CA issued. */
+static int check_lists(const struct trust *t, const char *path, char why[WHY_SIZE])
+{
+	for (int i = 0; i < n_objects(t); i++) {
+		STACK_OF(X509_OBJECT) *all = X509_STORE_get0_objects(t->store);
+		X509 *ca = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(all, i));
+		char name[64];
+
+		if (!ca || has_list(t, ca))
+			continue;
+		if (X509_NAME_get_text_by_NID(X509_get_subject_name(ca), NID_commonName, name,
+					      sizeof(name)) < 0)
+			(void)snprintf(name, sizeof(name), "?");
+		(void)snprintf(why, WHY_SIZE,
+			       "[tls] crl (%.200s) has no list in PEM that the CA '%s' of [tls] ca "
+			       "signed; make one with weightctl pki revoke",
+			       path, name);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/* Its text goes behind that of the CA. */
+static int load_crl(struct trust *t, const char *path, char **text, char why[WHY_SIZE])
+{
+	cleanup(freep) char *more = NULL;
+	cleanup(bio_freep) BIO *bio = NULL;
+	char *both;
+	X509_CRL *crl;
+	int r = load_text("[tls] crl", path, false, &more, why);
+
+	if (r < 0)
+		return r;
+	bio = BIO_new_mem_buf(more, -1);
+	if (!bio || asprintf(&both, "%s\n%s", *text, more) < 0)
+		return -ENOMEM;
+	free(*text);
+	*text = both;
+	while ((crl = PEM_read_bio_X509_CRL(bio, NULL, no_passphrase, NULL))) {
+		(void)X509_STORE_add_crl(t->store, crl);
+		X509_CRL_free(crl);
+	}
+	(void)X509_STORE_set_flags(t->store, X509_V_FLAG_CRL_CHECK);
+	return check_lists(t, path, why);
+}
+
+static int load_authorities(struct trust *t, const struct trust_files *files, char why[WHY_SIZE])
+{
+	cleanup(freep) char *text = NULL;
+	int r = load_ca(t, files->ca, &text, why);
+
+	if (r == 0 && files->crl)
+		r = load_crl(t, files->crl, &text, why);
+	return r == 0 ? seal(text, &t->fds[0], why) : r;
+}
+
 static int load_certificate(struct trust *t, const char *path, char why[WHY_SIZE])
 {
-	int r = load_text("[tls] certificate", path, false, &t->certificate_pem, &t->fds[1], why);
+	int r = load_text("[tls] certificate", path, false, &t->certificate_pem, why);
 
+	if (r == 0)
+		r = seal(t->certificate_pem, &t->fds[1], why);
 	if (r < 0)
 		return r;
 	t->certificate = parse_certificate(t->certificate_pem);
@@ -290,13 +421,16 @@ static int load_key(struct trust *t, const char *path, char why[WHY_SIZE])
 	cleanup(freep) char *text = NULL;
 	cleanup(bio_freep) BIO *bio = NULL;
 	const char *wrong = NULL;
-	int r = load_text("[tls] key", path, true, &text, &t->fds[2], why);
+	int r = load_text("[tls] key", path, true, &text, why);
 
 	if (r < 0)
 		return r;
+	r = seal(text, &t->fds[2], why);
 	bio = BIO_new_mem_buf(text, -1);
 	t->key = bio ? PEM_read_bio_PrivateKey(bio, NULL, no_passphrase, NULL) : NULL;
 	OPENSSL_cleanse(text, strlen(text));
+	if (r < 0)
+		return r;
 	if (!t->key)
 		wrong = "has no private key in PEM without a passphrase";
 	else if (!EVP_PKEY_is_a(t->key, "ED25519"))
@@ -327,7 +461,12 @@ static int check_own_name(struct trust *t, const char *path, const char *name, c
 	return -EINVAL;
 }
 
-/* Whether the certificate is of our CA, whatever the time. */
+static void ignore_revoked(X509_STORE_CTX *c)
+{
+	(void)X509_VERIFY_PARAM_clear_flags(X509_STORE_CTX_get0_param(c), X509_V_FLAG_CRL_CHECK);
+}
+
+/* Whether the certificate is of our CA, whatever the time, and whether or not it was revoked. */
 static int check_own_issuer(struct trust *t, const char *path, char why[WHY_SIZE])
 {
 	cleanup(store_context_freep) X509_STORE_CTX *c = X509_STORE_CTX_new();
@@ -335,10 +474,11 @@ static int check_own_issuer(struct trust *t, const char *path, char why[WHY_SIZE
 
 	if (!c || X509_STORE_CTX_init(c, t->store, t->certificate, NULL) != 1)
 		return -ENOMEM;
+	ignore_revoked(c);
 	X509_STORE_CTX_set_flags(c, X509_V_FLAG_NO_CHECK_TIME);
 	if (X509_verify_cert(c) == 1)
 		return 0;
-	trust_explain(X509_STORE_CTX_get_error(c), t->certificate, clause);
+	trust_explain(c, t->certificate, clause);
 	(void)snprintf(why, WHY_SIZE, "[tls] certificate (%.200s) %.250s", path, clause);
 	return -EINVAL;
 }
@@ -351,7 +491,7 @@ int trust_load(const struct trust_files *files, const char *name, struct trust *
 
 	trust_init(&t);
 	(void)snprintf(why, WHY_SIZE, "out of memory");
-	r = load_ca(&t, files->ca, why);
+	r = load_authorities(&t, files, why);
 	if (r == 0)
 		r = load_certificate(&t, files->certificate, why);
 	if (r == 0)
@@ -402,18 +542,29 @@ static int decode_signature(const char *text, unsigned char ret[SIGNATURE_BYTES]
 	return 0;
 }
 
-static const char *check_issuer(const struct trust *t, X509 *certificate, uint64_t time_ns,
-				char clause[WHY_SIZE])
+/* `then` is NULL for now. Of who was revoked since, a list does not say how much of before is to be believed. */
+static int verify(X509_STORE *store, X509 *certificate, const time_t *then, char why[WHY_SIZE])
 {
 	cleanup(store_context_freep) X509_STORE_CTX *c = X509_STORE_CTX_new();
 
-	if (!c || X509_STORE_CTX_init(c, t->store, certificate, NULL) != 1)
-		return "cannot be checked: out of memory";
-	X509_STORE_CTX_set_time(c, 0, (time_t)(time_ns / 1000000000));
+	if (!c || X509_STORE_CTX_init(c, store, certificate, NULL) != 1) {
+		(void)snprintf(why, WHY_SIZE, "cannot be checked: out of memory");
+		return -EKEYREJECTED;
+	}
+	if (then) {
+		ignore_revoked(c);
+		X509_STORE_CTX_set_time(c, 0, *then);
+	}
 	if (X509_verify_cert(c) == 1)
-		return NULL;
-	trust_explain(X509_STORE_CTX_get_error(c), certificate, clause);
-	return clause;
+		return 0;
+	trust_explain(c, certificate, why);
+	ERR_clear_error();
+	return -EKEYREJECTED;
+}
+
+int trust_verify(X509_STORE *store, X509 *certificate, char why[WHY_SIZE])
+{
+	return verify(store, certificate, NULL, why);
 }
 
 static const char *check_signature(X509 *certificate, const char *text, const char *signature)
@@ -436,6 +587,7 @@ int trust_check(const struct trust *t, const char *text, const char *signature,
 {
 	cleanup(x509_freep) X509 *x = NULL;
 	char found[NODE_MAX + 1], clause[WHY_SIZE];
+	const time_t then = (time_t)(time_ns / 1000000000);
 	const char *wrong = NULL;
 
 	if (strlen(certificate) <= TRUST_PEM_MAX)
@@ -446,8 +598,8 @@ int trust_check(const struct trust *t, const char *text, const char *signature,
 		wrong = clause;
 	else if (strcmp(found, name) != 0)
 		wrong = "is of another node";
-	if (!wrong)
-		wrong = check_issuer(t, x, time_ns, clause);
+	if (!wrong && verify(t->store, x, time_ns == EDGE_NOW ? NULL : &then, clause) < 0)
+		wrong = clause;
 	if (!wrong)
 		wrong = check_signature(x, text, signature);
 	ERR_clear_error();

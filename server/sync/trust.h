@@ -9,29 +9,31 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "server/sync/agent.h"
 
 #define TRUST_SIGNATURE_SIZE 89 /* of Ed25519, in base64, with a NUL */
-#define TRUST_PEM_MAX ((size_t)64 << 10) /* bytes of a file, or of somebody's certificate */
+#define TRUST_PEM_MAX ((size_t)512 << 10) /* bytes of a file, or of somebody's certificate */
 
 struct trust_files {
 	const char *ca;
 	const char *certificate;
 	const char *key;
+	const char *crl; /* NULL: nobody is revoked */
 };
 
 struct trust {
-	X509_STORE *store; /* our CA: there may be two while one is replaced */
+	X509_STORE *store; /* our CA: there may be two while one is replaced; and whom they revoked */
 	X509 *certificate;
 	EVP_PKEY *key;
 	char *certificate_pem;
-	int fds[3]; /* sealed memfds with CA, certificate and key, for engines */
+	int fds[3]; /* sealed memfds with CA and revoked ones, certificate and key, for engines */
 };
 
 /*
- * Loads all three and checks that they fit together and are of the node `name`. -EINVAL and others, with a
- * sentence. A certificate whose time is over is loaded: trust_warn() tells.
+ * Loads all and checks that they fit together and are of the node `name`. -EINVAL and others, with a sentence. A
+ * certificate whose time is over, or that is revoked, is loaded: trust_warn() tells.
  */
 int trust_load(const struct trust_files *files, const char *name, struct trust *ret,
 	       char why[WHY_SIZE]);
@@ -44,8 +46,11 @@ bool trust_warn(const struct trust *t, char why[WHY_SIZE]);
 /* The name of the node whose certificate it is. -EINVAL with a clause why there is none. */
 int trust_name(X509 *certificate, char ret[NODE_MAX + 1], char why[WHY_SIZE]);
 
-/* What is wrong with a certificate, after OpenSSL's code, for a person: "its certificate expired on ...". */
-void trust_explain(int code, X509 *certificate, char why[WHY_SIZE]);
+/* What OpenSSL found wrong with a certificate, for a person, behind "its certificate": "expired on ...". */
+void trust_explain(X509_STORE_CTX *failed, X509 *certificate, char why[WHY_SIZE]);
+
+/* Whether a certificate is one that this CA issued, and that is valid now. -EKEYREJECTED with a clause. */
+int trust_verify(X509_STORE *store, X509 *certificate, char why[WHY_SIZE]);
 
 int trust_sign(const struct trust *t, const char *text, char *ret, size_t size);
 

@@ -1,6 +1,7 @@
 /*
  * What it hears makes a head unverified, no more: whether the bytes are there, a look at them says. What happened
- * while nobody listened is not known, so all that is served is looked at once a watch is in place.
+ * while nobody listened is not known, so all heads are looked at once a watch is in place: those that are served, and
+ * those whose bytes could not be found in a weightd that was away.
  */
 #include "server/sync/watch.h"
 
@@ -10,18 +11,16 @@
 #include "server/sync/group.h"
 #include "server/sync/head.h"
 #include "server/sync/lender.h"
+#include "server/sync/repair.h"
 #include "server/sync/transaction.h"
 
 #define RETRY_MIN SECOND
-#define RETRY_SHIFT_MAX 5 /* 32 s */
+#define RETRY_SHIFT_MAX 3 /* 8 s */
 
 static void doubt(struct agent *a, struct head *h)
 {
-	if (h->state != HEAD_SERVING)
-		return;
-	h->state = HEAD_UNVERIFIED;
-	h->look_is_vain = false;
-	a->look_again = true;
+	if (h->document && h->state != HEAD_SUPERSEDED)
+		repair_look_again(a, h);
 }
 
 static void doubt_all(struct agent *a)
@@ -52,7 +51,7 @@ static void on_gone(struct agent *a, const json_t *message)
 	if (!h || strcmp(group_device(a->config, h->group), device) != 0)
 		return;
 	t = transaction_find_of_buffer(a, buffer);
-	if (t && !t->is_repair && t->version == version && !is_lost) {
+	if (t && !sync_is_repair(&t->sync) && t->sync.version == version && !is_lost) {
 		t->is_gone = true;
 		t->is_unwanted |= is_unwanted;
 	}
@@ -81,7 +80,7 @@ static void on_removed(struct agent *a, const json_t *message)
 		lender_forget(a, h);
 		patches_deinit(&h->patches);
 	}
-	if (t && !t->is_repair)
+	if (t && !sync_is_repair(&t->sync))
 		t->is_unwanted = true;
 }
 
@@ -145,7 +144,7 @@ uint64_t watch_step(struct agent *a, uint64_t now)
 	if (now < a->watch_ns)
 		return a->watch_ns;
 	a->watch = (struct work){.on_message = on_message, .on_end = on_end};
-	if (work_start(a, &a->watch, JOB_WATCH, why) < 0) {
+	if (work_start(a, &a->watch, JOB_WATCH, NULL, why) < 0) {
 		agent_log(a, "warning", "%s", why);
 		again_later(a);
 		return a->watch_ns;

@@ -21,15 +21,18 @@
 #include "server/sync/agent.h"
 #include "server/sync/base/talk.h"
 #include "server/sync/control.h"
+#include "server/sync/files.h"
 #include "server/sync/jobs.h"
 #include "server/sync/notice.h"
 #include "server/sync/peer.h"
 #include "server/sync/record.h"
 #include "server/sync/tls.h"
+#include "server/sync/transport.h"
 #include "server/sync/trust.h"
 
 #define STOP_NS 2000000000u /* for the others to hear that we stop */
 #define STOP_LOOK_NS 10000000u
+#define WARN_NS 3600000000000u /* between two warnings of a certificate whose time is over soon */
 #define ROW_SIZE_MAX (TALK_SIZE_MAX - 1024)
 
 struct world {
@@ -47,10 +50,13 @@ struct world {
 	struct agent_config agent_config;
 	struct timer agent_timer;
 	struct source signals;
+	struct files files; /* sync.conf first, and then what trust has */
+	struct timer warn; /* of the certificate */
 	struct timer stop; /* looks whether all has been said */
 	uint64_t stop_ns; /* when that has to be; 0: we do not stop */
 	uint64_t since_ns; /* CLOCK_REALTIME */
-	int lock_fd; /* of the record */
+	struct record record;
+	int lock_fd; /* of that */
 };
 
 static uint64_t clock_ns(clockid_t clock)
@@ -113,8 +119,8 @@ static void edge_hang_up(void *world, unsigned peer, const char *why)
 	peers_hang_up(&((struct world *)world)->peers, peer, why);
 }
 
-static int edge_job_start(void *world, enum job_kind kind, void *owner, struct job **ret,
-			  char why[WHY_SIZE])
+static int edge_job_start(void *world, enum job_kind kind, const char *buffer, void *owner,
+			  struct job **ret, char why[WHY_SIZE])
 {
 	static const struct {
 		const char *program;
@@ -123,12 +129,15 @@ static int edge_job_start(void *world, enum job_kind kind, void *owner, struct j
 		[JOB_SOURCE] = {"weightd-sync-local", "source"},
 		[JOB_SINK] = {"weightd-sync-local", "sink"},
 		[JOB_WATCH] = {"weightd-sync-local", "watch"},
-		[JOB_ENGINE] = {"weightd-sync-tcp", NULL},
+		[JOB_PLANNER] = {"weightd-sync-local", "planner"},
+		[JOB_TCP] = {"weightd-sync-tcp", NULL},
 		[JOB_GLOO] = {"weightd-sync-gloo", NULL},
+		[JOB_NCCL] = {"weightd-sync-nccl", NULL},
 	};
 	struct world *w = world;
 
-	return job_start(&w->jobs, kinds[kind].program, kinds[kind].argument, owner, ret, why);
+	return job_start(&w->jobs, kinds[kind].program, kinds[kind].argument, buffer, owner, ret,
+			 why);
 }
 
 static bool is_op(const json_t *message, const char *op)
@@ -138,55 +147,68 @@ static bool is_op(const json_t *message, const char *op)
 	return is && !strcmp(is, op);
 }
 
-static bool edge_may_dial(void *world, const char *address, const char *whose, char why[WHY_SIZE])
+/* Else a publisher could have any host dialled, and learn from how that fails who is there. */
+static bool edge_may_dial(void *world, const char *address, const char *node, char why[WHY_SIZE])
 {
 	const struct world *w = world;
+	const char *whose = node ? node : "another node";
 	struct address at;
 
-	if (w->config->data_tls)
-		return true;
-	if (address_from_digits(address, 1, &at))
+	if (!address_from_digits(address, 0, &at)) {
+		(void)snprintf(why, WHY_SIZE, "'%.100s' of %.64s is no address in digits", address,
+			       whose);
+		return false;
+	}
+	if (peers_take_bytes_at(&w->peers, node, (const struct sockaddr *)&at.at))
 		return config_trusts(w->config, (const struct sockaddr *)&at.at, whose, why);
-	(void)snprintf(why, WHY_SIZE, "'%.100s' of %s is no address in digits", address, whose);
+	(void)snprintf(why, WHY_SIZE,
+		       "%.64s has not told %s that it takes bytes at %.100s; see by weightctl nodes "
+		       "whether both are connected",
+		       whose, w->config->name, address);
 	return false;
 }
 
+/* Where `o` says that the node is, if it does. */
+static bool may_dial_of(struct world *w, const json_t *o, const char *node, char why[WHY_SIZE])
+{
+	const char *address = json_string_value(json_object_get(o, "address"));
+
+	return !address || edge_may_dial(w, address, node, why);
+}
+
 /*
- * False, with the reason, where an engine would send weights in the clear to where they should not go. One of Gloo's
- * may dial the node before it, too.
+ * Whatever a coordinator told the agent to have dialled. One of Gloo's may dial the node before it, too, and one of
+ * NCCL's any of those in its ring.
  */
 static bool may_start(struct world *w, const json_t *start, char why[WHY_SIZE])
 {
-	const json_t *next = json_object_get(start, "next");
+	const json_t *next = json_object_get(start, "next"), *one;
 	const char *node = json_string_value(json_object_get(next, "node"));
-	const char *to = json_string_value(json_object_get(next, "address"));
 	const char *from = json_string_value(json_object_get(start, "from_address"));
-	const json_t *stripe;
 	size_t i;
 
-	json_array_foreach(json_object_get(next, "stripes"), i, stripe)
+	json_array_foreach(json_object_get(start, "addresses"), i, one)
 	{
-		const char *at = json_string_value(json_object_get(stripe, "address"));
-
-		if (at && !edge_may_dial(w, at, node ? node : "the next node", why))
+		if (json_is_string(one) && !edge_may_dial(w, json_string_value(one), NULL, why))
 			return false;
 	}
-	return (!to || edge_may_dial(w, to, node ? node : "the next node", why)) &&
-	       (!from || edge_may_dial(w, from, "the node before it", why));
+	json_array_foreach(json_object_get(next, "stripes"), i, one)
+	{
+		if (!may_dial_of(w, one, node, why))
+			return false;
+	}
+	return may_dial_of(w, next, node, why) && (!from || edge_may_dial(w, from, NULL, why));
 }
 
 /* The same of an engine that is linked with all others. */
 static bool may_open(struct world *w, const json_t *open, char why[WHY_SIZE])
 {
-	const json_t *node;
+	const json_t *one;
 	size_t i;
 
-	json_array_foreach(json_object_get(open, "nodes"), i, node)
+	json_array_foreach(json_object_get(open, "nodes"), i, one)
 	{
-		const char *name = json_string_value(json_object_get(node, "node"));
-		const char *address = json_string_value(json_object_get(node, "address"));
-
-		if (address && !edge_may_dial(w, address, name ? name : "a node", why))
+		if (!may_dial_of(w, one, json_string_value(json_object_get(one, "node")), why))
 			return false;
 	}
 	return true;
@@ -222,10 +244,17 @@ static void edge_job_end(void *world, struct job *job)
 	job_end(job);
 }
 
-static int edge_save(void *world, const json_t *record)
+static int edge_may_save(void *world, char why[WHY_SIZE])
 {
 	struct world *w = world;
-	int r = record_save(w->config->state, record);
+
+	return record_may_save(&w->record, why);
+}
+
+static int edge_save(void *world, const json_t *piece, bool is_all)
+{
+	struct world *w = world;
+	int r = record_save(&w->record, piece, is_all);
 
 	if (r < 0)
 		log_error("what this node commits cannot be written to %s: %s", w->config->state,
@@ -272,6 +301,7 @@ static const struct edge edge = {
 	.job_tell = edge_job_tell,
 	.job_end = edge_job_end,
 	.may_dial = edge_may_dial,
+	.may_save = edge_may_save,
 	.save = edge_save,
 	.sign = edge_sign,
 	.certificate = edge_certificate,
@@ -322,7 +352,7 @@ static void on_call(void *world, int fd, const struct address *address)
 	peers_accept(&((struct world *)world)->peers, fd, address);
 }
 
-/* Takes both. What would not fit into a packet is left out, and that is said. */
+/* Takes both. What would not fit into a packet is left out, and that is said: heads() has it. */
 static void append_row(json_t *rows, json_t *row, json_t *heads)
 {
 	size_t n = json_array_size(heads);
@@ -354,6 +384,18 @@ static json_t *nodes(void *world)
 	for (unsigned i = 0; i < w->peers.n; i++)
 		append_row(rows, peer_row(&w->peers, i), agent_heads(w->agent, i));
 	return rows;
+}
+
+static json_t *heads(void *world, const char *node)
+{
+	const struct world *w = world;
+
+	if (!strcmp(node, w->config->name))
+		return agent_heads(w->agent, AGENT_SELF);
+	for (unsigned i = 0; i < w->peers.n; i++)
+		if (!strcmp(node, w->peers.at[i].config->name))
+			return agent_heads(w->agent, i);
+	return NULL;
 }
 
 /* --- Signals -------------------------------------------------------------------------------------- */
@@ -411,6 +453,7 @@ static int load_trust(const struct config *c, struct trust *ret, SSL_CTX **ret_t
 		.ca = c->ca,
 		.certificate = c->certificate,
 		.key = c->key,
+		.crl = c->crl,
 	};
 	struct trust t;
 	int r = trust_load(&files, c->name, &t, why);
@@ -425,15 +468,20 @@ static int load_trust(const struct config *c, struct trust *ret, SSL_CTX **ret_t
 	return r;
 }
 
-static void warn_of_certificate(const struct world *w)
+static void warn_of_certificate(struct world *w)
 {
 	char why[WHY_SIZE];
 
 	if (trust_warn(&w->trust, why))
 		log_warning("%s", why);
+	timer_start(&w->loop, &w->warn, num_now_ns() + WARN_NS);
 }
 
-/* Connections that there are go on with what they have proven. */
+static void on_warn(struct timer *timer)
+{
+	warn_of_certificate(container_of(timer, struct world, warn));
+}
+
 static void reload(struct world *w)
 {
 	char why[WHY_SIZE];
@@ -448,9 +496,35 @@ static void reload(struct world *w)
 	trust_deinit(&w->trust);
 	w->trust = t;
 	w->tls = tls;
-	refusals_forget(&w->peers.refusals);
+	peers_recheck(&w->peers);
 	log_info("the certificates were read again");
 	warn_of_certificate(w);
+}
+
+static void on_files(void *world, unsigned changed)
+{
+	struct world *w = world;
+
+	if (changed & 1) /* reading it may wait for who knows its groups of users */
+		log_warning("%s was changed, and is read at the start only: weightd-sync --check says "
+			    "what is wrong with it, and a restart takes it",
+			    w->config->path);
+	if (changed & ~1u)
+		reload(w);
+}
+
+static void watch_files(struct world *w)
+{
+	const struct config *c = w->config;
+	const char *const paths[] = {c->path, c->ca, c->certificate, c->key, c->crl};
+	int r = files_init(&w->files, &w->loop, on_files, w);
+
+	for (unsigned i = 0; i < ARRAY_LEN(paths) && r == 0; i++)
+		r = paths[i] ? files_add(&w->files, paths[i]) : 0;
+	if (r < 0)
+		log_warning("nobody tells of changes of sync.conf and of certificates (%s): after those, "
+			    "systemctl reload weightd-sync",
+			    strerror(-r));
 }
 
 static void on_signal(struct source *source, uint32_t events)
@@ -503,11 +577,12 @@ static int fill_agent_config(struct world *w)
 		.weightd_socket = c->weightd,
 		.n_data_addresses = c->n_data_addresses,
 		.tls = c->data_tls,
-		.gloo = c->data_gloo,
+		.transport = c->transport,
 		.patches = c->patches,
 		.prepare_ns = c->prepare_ns,
 		.stall_ns = c->stall_ns,
 		.max_bytes = c->max_bytes,
+		.repair_rate = c->repair_rate,
 	};
 	memcpy(w->agent_config.data_addresses, c->data_addresses, sizeof(c->data_addresses));
 	for (unsigned i = 0; names && addresses && i < c->n_peers; i++) {
@@ -522,10 +597,15 @@ static int start_agent(struct world *w, char why[WHY_SIZE])
 	json_t *record = NULL;
 	int r = record_lock(w->config->state, &w->lock_fd, why);
 
+	w->record.folder = w->config->state;
 	if (r == 0)
-		r = record_load(w->config->state, &record, why);
+		r = record_load(&w->record, &record, why);
 	if (r < 0)
 		return r;
+	if (w->record.n_torn)
+		log_warning("the last %ju bytes of the record in %s were not written whole, as by a "
+			    "loss of power, and are left out: nobody was told of what they said",
+			    (uintmax_t)w->record.n_torn, w->record.folder);
 	(void)snprintf(why, WHY_SIZE, "out of memory");
 	r = fill_agent_config(w);
 	if (r == 0)
@@ -554,6 +634,7 @@ static int open_control(struct world *w, char why[WHY_SIZE])
 		.operators_gid = w->config->operators_gid,
 		.agent = w->agent,
 		.nodes = nodes,
+		.heads = heads,
 		.userdata = w,
 	};
 	return control_init(&w->control, &w->loop, &w->control_options, why);
@@ -571,9 +652,13 @@ static void init(struct world *w, const struct config *config)
 	list_init(&w->control.clients);
 	trust_init(&w->trust);
 	timer_init(&w->agent_timer, on_agent_timer);
+	w->files.source.fd = -1;
+	timer_init(&w->files.settle, NULL);
+	timer_init(&w->warn, on_warn);
 	timer_init(&w->stop, on_stop);
 	timer_init(&w->acceptor.pause, NULL);
 	timer_init(&w->control.pause, NULL);
+	timer_init(&w->control.turn, NULL);
 	timer_init(&w->notify.watchdog, NULL);
 	timer_init(&w->notify.retry, NULL);
 	jobs_init(&w->jobs, &w->loop, &jobs_events, w);
@@ -582,14 +667,16 @@ static void init(struct world *w, const struct config *config)
 /* All that must succeed; what did is undone by deinit(). */
 static int start(struct world *w, char why[WHY_SIZE])
 {
-	int r = load_trust(w->config, &w->trust, &w->tls, why);
+	int r;
 
-	if (r < 0)
-		return r;
 	(void)snprintf(why, WHY_SIZE, "cannot start");
 	r = loop_init(&w->loop);
 	if (r == 0)
 		r = watch_signals(w);
+	if (r < 0)
+		return r;
+	watch_files(w); /* before they are read */
+	r = load_trust(w->config, &w->trust, &w->tls, why);
 	if (r < 0)
 		return r;
 	notify_init(&w->notify, &w->loop);
@@ -617,6 +704,8 @@ static void deinit(struct world *w)
 	jobs_deinit(&w->jobs);
 	timer_stop(&w->agent_timer);
 	timer_stop(&w->stop);
+	timer_stop(&w->warn);
+	files_deinit(&w->files);
 	notify_deinit(&w->notify);
 	loop_remove(&w->signals);
 	(void)fd_close(w->signals.fd);
@@ -628,8 +717,16 @@ static void deinit(struct world *w)
 	free((void *)w->agent_config.peer_addresses);
 }
 
-static void warn_of_rights(const struct config *config)
+/* What is sound, and not what is written there to all appearances. */
+static void warn_of(const struct config *config)
 {
+	const struct transport *t = config->transport;
+
+	if (config->n_data_addresses > 1 && !t->has_stripes)
+		log_warning(
+			"[data] engine = %s: what %s pushes goes over %s alone, the first data-address; "
+			"with engine = tcp it goes over all %u",
+			t->name, config->name, config->data_addresses[0], config->n_data_addresses);
 	for (unsigned i = 0; i < config->n_groups; i++)
 		rights_warn(&config->groups[i].rights, config->groups[i].name);
 }
@@ -647,7 +744,7 @@ int world_run(const struct config *config)
 		log_error("%s", why);
 	} else {
 		warn_of_certificate(&w);
-		warn_of_rights(config);
+		warn_of(config);
 		log_info("node %s listens on %s for %u peer%s, and on %s", config->name,
 			 config->listen, config->n_peers, config->n_peers == 1 ? "" : "s",
 			 config->socket);
@@ -674,7 +771,7 @@ int world_check(const struct config *config)
 	}
 	if (trust_warn(&trust, why))
 		log_warning("%s", why);
-	warn_of_rights(config);
+	warn_of(config);
 	SSL_CTX_free(tls);
 	trust_deinit(&trust);
 	return 0;

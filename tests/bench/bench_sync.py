@@ -5,9 +5,14 @@ broadcast    from the start until every receiver has every byte; medians of the 
              it; "rsync" is `rsync --whole-file` to a daemon on each receiver at once, "gloo-broadcast" Gloo's own
              one, "openmpi" MPI_Bcast as it comes. "ratio_to_line" is to what iperf3 reaches over one link right
              before, "line_gbit_s". "root_cpu_s_per_gib": processor time of the sender's processes, without what
-             the kernel does in interrupts. Our engines' bytes on the wire are the planned ones in the engine's
+             the kernel does in interrupts; "iperf3_cpu_s_per_gib": iperf3's own, which sends one small block again
+             and again. Our engines' bytes on the wire are the planned ones in the engine's
              count and in the kernel's, or it fails. "other_cpu" has those interrupts in it; rounds with much of
-             it are done again. "predicted_s": what `weightctl sync plan` says of that engine's schedule at that line
+             it are done again. "predicted_s": what `weightctl sync plan` says of that engine's schedule at that line, and
+             "predicted_over_seconds" of the bounds how near that is for our engines
+floor        processor time of who only sends, to one node: "send" copies the memory that the engines send, which a plain
+             mmap() has in small pages, "sendfile" does not
+bound        what the figures above have to keep, and whether this run kept it
 changed      a whole push, from attach to commit, of a version of which 2 % of the leaves are others than before;
              "whole_seconds" and "whole_wire_bytes" are those of the first push, which moves all of it
 stripes      a broadcast by weightd-sync-tcp to one node, over one and over two interfaces that are as fast as "rates_mbit"
@@ -15,9 +20,18 @@ stripes      a broadcast by weightd-sync-tcp to one node, over one and over two 
 patch        the same of a version of which 2 % of the elements of two bytes are others, in every leaf: elements travel.
              "wire_share" is of the bytes of the first push
 growth       seconds with three receivers over seconds with one, less 1
-all-reduce   the mean of as many fp32 tensors as there are "nodes", by weightd-sync-gloo, from the start until all have
-             all of it. "ratio_to_line" is to the bound of a ring: 2 (nodes - 1) / nodes of the bytes, at that line.
+all-reduce   the mean of the fp32 tensors of as many nodes as there are "receivers", all of which have all of it at the end,
+             by weightd-sync-gloo. "ratio_to_line" is to the bound of a ring: 2 (nodes - 1) / nodes of the bytes, at that line.
              "root_cpu_s_per_gib": processor time of one node
+reshard      a matrix in as many shards of rows as there are "sources" becomes "targets" shards of columns, by
+             weightd-sync-gloo, on as many nodes as the larger one, from the start until all bytes are there and digested at
+             both ends. "ratio_to_line" is to the bytes of the busiest node, into it or out of it, at that line
+members      a push to a group of so many agents, all in one process and in virtual time, with their messages as the frames
+             that they would be, of which "lost" die while bytes move and come back after 2 s: virtual seconds until it
+             is committed and until all serve it, messages and their bytes of all nodes together, processor time of all
+             agents and the simulation, and the heap at rest of the coordinator and of a member
+connections  of agents, with TLS, from nothing to the hello, for real: processor time and heap of one end, and those of
+             a node that is connected with all others of such a group
 """
 import contextlib
 import json
@@ -35,26 +49,33 @@ from engine import Average, Chain, Memory, program
 
 import changed_sync
 import machine
+import members_sync
 import peers_sync
+import reshard_sync
 
 RATE = "1gbit"
-SIZES = ((256 * machine.MIB, 3), (machine.GIB, 1))  # bytes, rounds
-PEERS_SIZE = 256 * machine.MIB
+SIZES = ((256 * machine.MIB, 3), (machine.GIB, 3))  # bytes, rounds
+PEERS_SIZE, PEERS_ROUNDS = 256 * machine.MIB, 3
 QUIET, RETRIES = 0.35, 2
 AVERAGED = 256 * machine.MIB, 3
 AVERAGED_CHUNK = machine.MIB // 4  # nodes share the pieces evenly, and rounds are short
+RESHARDED = 256 * machine.MIB, 3
+RESHARDS = (4, 2), (2, 4)  # sources and targets
 CHUNKS = {"tcp": 4 * machine.MIB, "gloo": machine.MIB}  # of gloo, a hop costs as much
 BLOCK = bytearray(os.urandom(16 * machine.MIB))
 # Numbers in fp32 of which the sum of a few equal ones is exact, and none so small that they are slow.
 BLOCK[::4] = bytes(len(BLOCK) // 4)
 BLOCK[3::4] = bytes(b & 0x1f | 0x20 for b in BLOCK[3::4])
 LINE_S = 2
+RATIO_MIN, CPU_MAX, GROWTH_MAX, PATCH_SHARE_MAX = 0.95, 0.3, 0.06, 0.06
+PREDICTED_MIN, PREDICTED_MAX = 0.9, 1.1  # of the seconds
 STRIPED = 128 * machine.MIB, 3
 STRIPE_RATES = (200,), (200, 200), (200, 50)  # Mb/s of each interface
 SCHEDULES = {"tcp": "chain", "gloo": "chain", "rsync": "one-to-all", "gloo-broadcast": "binomial", "openmpi": "binomial"}
 
 
 def measure(report):
+    members_sync.measure(report)
     missing = None if netns.is_available() else features.FEATURES["netns"][1]
     if not program("tcp").exists():
         missing = "weightd-sync was built without OpenSSL"
@@ -66,12 +87,14 @@ def measure(report):
     with netns.Net(4) as net:
         for i in range(4):
             net.rate(i, RATE)
+        measure_floors(report, net)
         for engine in ("tcp", "gloo"):
             measure_engine(report, net, engine)
         for engine, broadcast in peers_sync.ENGINES.items():
             measure_peer(report, net, engine, broadcast)
     measure_stripes(report)
-    changed_sync.measure(report, RATE)
+    for name, share in changed_sync.measure(report, RATE):
+        report.bound(name, "wire_share", share, at_most=PATCH_SHARE_MAX)
 
 
 def measure_engine(report, net, engine):
@@ -86,10 +109,21 @@ def measure_engine(report, net, engine):
     if engine == "gloo":
         for nodes in (2, 3, 4):
             measure_average(report, net, nodes)
+        for sources, targets in RESHARDS:
+            measure_reshard(report, net, sources, targets)
+
+
+def measure_floors(report, net):
+    n_bytes, rounds = machine.GIB // 4, 3
+    with contextlib.closing(Memory(n_bytes)) as memory:
+        fill(memory)
+        for way in peers_sync.WAYS:
+            cpu = statistics.median(peers_sync.send(net, memory, way) for _ in range(rounds))
+            report.line(name="floor", way=way, bytes=n_bytes, cpu_s_per_gib=cpu / (n_bytes / machine.GIB), rounds=rounds)
 
 
 def measure_line(net):
-    """Bytes a second."""
+    """Bytes a second, and iperf3's own seconds on a processor for each."""
     server = net.nodes[1].run(["iperf3", "-s", "-1"], stdout=subprocess.DEVNULL)
     with peers_sync.running([server]):
         peers_sync.await_port(server.pid, 5201)
@@ -97,7 +131,9 @@ def measure_line(net):
                                   stdout=subprocess.PIPE)
         with peers_sync.running([client]):
             out, _ = client.communicate(timeout=60)
-    return json.loads(out)["end"]["sum_received"]["bits_per_second"] / 8
+    end = json.loads(out)["end"]
+    used = end["cpu_utilization_percent"]["host_total"] / 100 * end["sum_sent"]["seconds"]
+    return end["sum_received"]["bits_per_second"] / 8, used / end["sum_sent"]["bytes"]
 
 
 def measure_chain(report, net, engine, n_bytes, rounds):
@@ -108,7 +144,9 @@ def measure_chain(report, net, engine, n_bytes, rounds):
             medians[receivers] = measure_rounds(report, net, {"name": "broadcast", "engine": engine, "receivers": receivers},
                                                 receivers + 1, n_bytes, rounds,
                                                 lambda: broadcast_chain(net, engine, memory, receivers))
-    report.line(name="growth", engine=engine, bytes=n_bytes, from_one_to_three=medians[3] / medians[1] - 1)
+    growth = medians[3] / medians[1] - 1
+    report.line(name="growth", engine=engine, bytes=n_bytes, from_one_to_three=growth)
+    report.bound(f"growth {engine} {n_bytes >> 20} MiB", "from_one_to_three", growth, at_most=GROWTH_MAX)
 
 
 def measure_stripes(report):
@@ -132,8 +170,20 @@ def measure_average(report, net, nodes):
         memories = [stack.enter_context(contextlib.closing(Memory(n_bytes))) for _ in range(nodes)]
         for memory in memories:
             fill(memory)
-        measure_rounds(report, net, {"name": "all-reduce", "engine": "gloo", "nodes": nodes}, 2 * nodes, n_bytes, rounds,
+        measure_rounds(report, net, {"name": "all-reduce", "engine": "gloo", "receivers": nodes}, 2 * nodes, n_bytes, rounds,
                        lambda: average(net, memories), over_line=2 * (nodes - 1) / nodes)
+
+
+def measure_reshard(report, net, sources, targets):
+    n_bytes, rounds = RESHARDED
+    reshard = reshard_sync.Reshard(BLOCK, n_bytes, sources, targets)
+
+    def once():
+        seconds, engines = reshard.run(net, machine.MIB)
+        return seconds, processor_time(engines[0])
+
+    measure_rounds(report, net, {"name": "reshard", "engine": "gloo", "sources": sources, "targets": targets}, 3, n_bytes, rounds,
+                   once, over_line=reshard.busiest / n_bytes)
 
 
 def measure_peer(report, net, engine, broadcast):
@@ -141,7 +191,7 @@ def measure_peer(report, net, engine, broadcast):
         for receivers in (1, 2, 3):
             try:
                 measure_rounds(report, net, {"name": "broadcast", "engine": engine, "receivers": receivers},
-                               receivers + 1, PEERS_SIZE, 1,
+                               receivers + 1, PEERS_SIZE, PEERS_ROUNDS,
                                lambda: broadcast(net, pathlib.Path(folder), receivers, PEERS_SIZE))
             except peers_sync.Missing as e:
                 report.line(name="broadcast", engine=engine, skipped=str(e))
@@ -162,16 +212,24 @@ def measure_rounds(report, net, what, copies, n_bytes, rounds, once, over_line=1
     while len(quiet) < rounds and len(quiet) + len(noisy) < rounds + RETRIES:
         machine.warm(copies * n_bytes)
         with machine.Others() as others:
-            line = measure_line(net)
+            line, iperf3 = measure_line(net)
             seconds, cpu = once()
-        (quiet if others.share <= QUIET else noisy).append((seconds, cpu, line, others.share))
+        (quiet if others.share <= QUIET else noisy).append((seconds, cpu, line, iperf3, others.share))
     done = quiet or noisy
-    seconds, cpu, line, other = (statistics.median(column) for column in zip(*done))
+    seconds, cpu, line, iperf3, other = (statistics.median(column) for column in zip(*done))
+    ratio = statistics.median(over_line * n_bytes / s / l for s, _, l, _, _ in done)
+    cpu_per_gib = cpu / (n_bytes / machine.GIB)
     predicted = {"predicted_s": predict(what["engine"], what["receivers"], n_bytes, line)} if what["name"] == "broadcast" else {}
-    report.line(**what, bytes=n_bytes, seconds=seconds, **predicted,
-                ratio_to_line=statistics.median(over_line * n_bytes / s / l for s, _, l, _ in done), line_gbit_s=line * 8 / 1e9,
-                root_cpu_s_per_gib=cpu / (n_bytes / machine.GIB), rounds=len(done), quiet_rounds=len(quiet),
-                other_cpu=other)
+    report.line(**what, bytes=n_bytes, seconds=seconds, **predicted, ratio_to_line=ratio, line_gbit_s=line * 8 / 1e9,
+                root_cpu_s_per_gib=cpu_per_gib, iperf3_cpu_s_per_gib=iperf3 * machine.GIB, rounds=len(done),
+                quiet_rounds=len(quiet), other_cpu=other)
+    if what["engine"] in CHUNKS and what["name"] != "reshard":  # which digests behind its last byte
+        of = " ".join(str(word) for word in (*what.values(), n_bytes >> 20, "MiB"))
+        report.bound(of, "ratio_to_line", ratio, at_least=RATIO_MIN)
+        if what["name"] == "broadcast":
+            report.bound(of, "root_cpu_s_per_gib", cpu_per_gib, at_most=CPU_MAX)
+            report.bound(of, "predicted_over_seconds", predicted["predicted_s"] / seconds, at_least=PREDICTED_MIN,
+                         at_most=PREDICTED_MAX)
     return seconds
 
 
@@ -211,6 +269,7 @@ def processor_time(engine):
 
 
 def fill(memory):
+    memory.provide()
     for offset in range(0, memory.size, len(BLOCK)):
         memory.write(offset, BLOCK)
 

@@ -13,6 +13,7 @@ ELEMENT = 2  # bytes, of BF16
 
 
 def measure(report, rate, receivers=2):
+    """Yields the share of the bytes of each."""
     for name, change, patches in ("changed", change_leaves, "no"), ("patch", change_elements, "yes"):
         with cluster(rate, receivers, patches) as nodes:
             data = bytearray(content(1, 16 * MIB) * (SIZE // (16 * MIB)))
@@ -22,10 +23,11 @@ def measure(report, rate, receivers=2):
                 change(data, n + 1)
                 ends.append(push(nodes, data))
             assert {end["by"] for end in ends} == {"patch" if patches == "yes" else "leaves"}, ends
+            share = ends[0]["bytes"] / whole["bytes"]
             report.line(name=name, engine="tcp", receivers=receivers, bytes=SIZE, changed=ends[0]["changed"],
-                        wire_bytes=ends[0]["bytes"], whole_wire_bytes=whole["bytes"],
-                        wire_share=ends[0]["bytes"] / whole["bytes"],
+                        wire_bytes=ends[0]["bytes"], whole_wire_bytes=whole["bytes"], wire_share=share,
                         seconds=statistics.median(map(seconds, ends)), whole_seconds=seconds(whole), rounds=ROUNDS)
+            yield name, share
 
 
 @contextlib.contextmanager

@@ -13,11 +13,19 @@ class Report:
     def __init__(self, bench):
         self.bench = bench
         self.lines = []
+        self.missed = 0
 
     def line(self, **fields):
         fields = {k: round(v, 4) if isinstance(v, float) else v for k, v in fields.items()}
         self.lines.append(fields)
         print(json.dumps({"bench": self.bench} | fields), flush=True)
+
+    def bound(self, of, figure, value, at_least=None, at_most=None):
+        """What was promised of a figure, and whether this run kept it. A miss ends nothing: machines differ."""
+        kept = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
+        self.missed += not kept
+        bounds = [f"{sign} {bound:g}" for sign, bound in ((">=", at_least), ("<=", at_most)) if bound is not None]
+        self.line(name="bound", of=of, figure=figure, value=value, bound=", ".join(bounds), verdict="kept" if kept else "MISSED")
 
     def print_tables(self):
         """Lines that have the same keys share a table."""

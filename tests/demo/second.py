@@ -1,10 +1,18 @@
-"""A second node beside the first: a weightd and an agent each, on loopback addresses that nobody else has."""
+"""
+A second node beside the first: a weightd and an agent each. The agents have a network namespace each, which root can
+make, and a virtual cable between them; else they have loopback addresses that nobody else has.
+"""
 import contextlib
 import json
 import os
+import pathlib
 import random
 import subprocess
+import sys
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+import netns  # noqa: E402
 
 START_S = 30
 STOP_S = 20
@@ -12,7 +20,7 @@ STOP_S = 20
 CONFIG = """\
 [node]
 name = {name}
-listen = {net}.{number}:7400
+listen = {address}:7400
 state = {folder}/{name}.state
 socket = {folder}/{name}.sync
 weightd = {weightd}
@@ -22,7 +30,7 @@ ca = {folder}/ca/ca.crt
 certificate = {folder}/ca/{name}.crt
 key = {folder}/ca/{name}.key
 [peer {peer}]
-address = {net}.{peer_number}:7400
+address = {peer_address}:7400
 [group demo]
 members = first second
 publishers = first
@@ -37,29 +45,30 @@ class Second:
     """
     socket  of its weightd
     env     leads weightctl to the agent of the first node, which pushes
+    net     netns.Net; None: loopback
     """
 
-    def __init__(self, build, folder, first_socket):
-        self.build, self.folder, self.processes = build, folder, []
+    def __init__(self, build, folder, first_socket, net):
+        self.build, self.folder, self.net, self.processes = build, folder, net, []
         self.socket, self.first_socket = str(folder / "second.sock"), first_socket
         self.env = os.environ | {"WEIGHTD_SYNC_SOCKET": str(folder / "first.sync")}
 
     def start_all(self):
-        folder, net = self.folder, f"127.{random.randrange(1, 255)}.{random.randrange(256)}"
+        folder, loopback = self.folder, f"127.{random.randrange(1, 255)}.{random.randrange(256)}"
+        addresses = [node.address for node in self.net.nodes] if self.net else [f"{loopback}.1", f"{loopback}.2"]
         sockets = {"first": self.first_socket, "second": self.socket}
         self.ctl("pki", "ca", str(folder / "ca"))
         self.start("weightd", "--socket", self.socket, "--log-level", "warning")
-        for number, name, peer in ((1, "first", "second"), (2, "second", "first")):
+        for i, name, peer in ((0, "first", "second"), (1, "second", "first")):
             self.ctl("pki", "node", str(folder / "ca"), name)
             config = folder / f"{name}.conf"
-            config.write_text(CONFIG.format(name=name, number=number, peer=peer, peer_number=3 - number, net=net,
+            config.write_text(CONFIG.format(name=name, address=addresses[i], peer=peer, peer_address=addresses[1 - i],
                                             folder=folder, weightd=sockets[name]))
-            self.start("weightd-sync", "--config", str(config))
+            self.start("weightd-sync", "--config", str(config), run=self.net.nodes[i].run if self.net else subprocess.Popen)
 
-    def start(self, program, *arguments):
+    def start(self, program, *arguments, run=subprocess.Popen):
         with open(self.folder / "second.log", "ab") as log:
-            self.processes.append(subprocess.Popen([self.build / program, *arguments], stdin=subprocess.DEVNULL,
-                                                   stdout=log, stderr=log))
+            self.processes.append(run([self.build / program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log))
 
     def ctl(self, *arguments):
         done = subprocess.run([self.build / "weightctl", *arguments], env=self.env, stdin=subprocess.DEVNULL,
@@ -88,7 +97,7 @@ class Second:
         for process in reversed(self.processes):
             process.terminate()
             if process.wait(STOP_S):
-                raise SecondError(f"{process.args[0].name} ended with {process.returncode}:\n{self.log()}")
+                raise SecondError(f"{' '.join(map(str, process.args))} ended with {process.returncode}:\n{self.log()}")
 
     def kill(self):
         for process in self.processes:
@@ -99,11 +108,12 @@ class Second:
 @contextlib.contextmanager
 def second_node(build, folder, first_socket):
     """Its files stay in the folder, which is the caller's."""
-    node = Second(build, folder, first_socket)
-    try:
-        node.start_all()
-        node.await_up()
-        yield node
-        node.stop()
-    finally:
-        node.kill()
+    with netns.Net(2) if netns.is_available() else contextlib.nullcontext() as net:
+        node = Second(build, folder, first_socket, net)
+        try:
+            node.start_all()
+            node.await_up()
+            yield node
+            node.stop()
+        finally:
+            node.kill()

@@ -1,17 +1,8 @@
 /* Any bytes as what weightd and weightd-cuda say to each other: what is accepted lies within its bounds. */
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/cuda/protocol.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 static void check_request(const uint8_t *data, size_t size, unsigned n_fds)
 {

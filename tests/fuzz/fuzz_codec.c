@@ -7,22 +7,14 @@
  * descriptors came with it.
  */
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ipc/codec.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
+#include "tests/fuzz/fuzz.h"
 
 #define IS_REPLY 1
 #define FIX_HEADER 2
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static bool is_all(const void *data, size_t size, uint8_t value)
 {

@@ -1,17 +1,8 @@
 /* Any bytes as weightd.conf: what is accepted lies within the bounds of the table. */
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/config.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 static void check_accepted(const struct config *c)
 {
@@ -26,14 +17,4 @@ static void check_accepted(const struct config *c)
 	}
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-	struct config c;
-
-	log_init((enum log_level)0); /* nothing is read of it here */
-	if (config_parse("fuzz.conf", (const char *)data, size, &c) < 0)
-		return 0;
-	check_accepted(&c);
-	config_deinit(&c);
-	return 0;
-}
+FUZZ_CONFIG(check_accepted)

@@ -1,17 +1,8 @@
 /* Any bytes as an index: what is accepted maps each tensor once, to a file in the same directory. */
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "libclient/load/index.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 static void check_accepted(const struct index *ix)
 {

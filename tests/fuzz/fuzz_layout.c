@@ -9,28 +9,19 @@
  */
 #include <errno.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ipc/digest.h"
 #include "ipc/layout.h"
-#include "libclient/layout.h"
 #include "libclient/tensor.h"
+#include "tests/fuzz/fuzz.h"
 #include "weightd.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
 
 #define FIX_SIZES 1
 #define FIX_INDEX 2
 #define FIX_HASH 4
 #define BUILD 8
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* --- Making right --------------------------------------------------------------------------------- */
 
@@ -144,7 +135,7 @@ static void parse(const void *image, uint64_t size, bool is_right)
 	MUST(is_right ? r == 0 : r == -EBADMSG && !l);
 	if (!is_right)
 		return;
-	MUST(layout_build(l, &again, &again_size) == 0);
+	MUST(weightd_layout_image(l, &again, &again_size) == 0);
 	MUST(again_size == size && !memcmp(again, image, size));
 	free(again);
 	/* A name that is new, one that is not, and whatever the image had in its empty buckets. */
@@ -152,7 +143,7 @@ static void parse(const void *image, uint64_t size, bool is_right)
 		r = weightd_layout_tie(l, name, 0, name);
 		MUST(r == 0 || r == -EEXIST || r == -EINVAL || r == -EOVERFLOW);
 	}
-	MUST(layout_build(l, &again, &again_size) == 0);
+	MUST(weightd_layout_image(l, &again, &again_size) == 0);
 	MUST(passes(again, again_size));
 	free(again);
 	weightd_layout_free(l);
@@ -249,7 +240,7 @@ static void build(const uint8_t *data, size_t size)
 		return;
 	while (in.left > 0)
 		call(&in, l);
-	if (layout_build(l, &image, &image_size) == 0) {
+	if (weightd_layout_image(l, &image, &image_size) == 0) {
 		struct layout view;
 
 		MUST(passes(image, image_size) && layout_open(image, image_size, &view) == 0);

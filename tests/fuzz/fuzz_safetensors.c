@@ -3,20 +3,11 @@
  * on; what is refused needs a sentence that can be printed.
  */
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "ipc/dtype.h"
 #include "libclient/load/safetensors.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 static void check_tensor(const struct safetensors *st, const struct safetensors_tensor *t)
 {

@@ -1,17 +1,8 @@
 /* Any bytes as the stream of a peer, cut anywhere: frames lie within bounds, and cutting changes nothing. */
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/sync/frame.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 static uint64_t check_frame(const struct frame *f)
 {

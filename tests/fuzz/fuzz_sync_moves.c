@@ -1,19 +1,11 @@
 /* Any bytes as the plan of an exchange: what is accepted stays in its memory, and is written back as it came. */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ipc/reshard/moves.h"
+#include "tests/fuzz/fuzz.h"
 
 #define MEMORY_MAX ((uint64_t)1 << 16)
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Where the sanitizer sees every byte that lies outside. */
 static void carry(const struct moves *m, const struct moves_link *l)
@@ -46,12 +38,19 @@ static void carry(const struct moves *m, const struct moves_link *l)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	char why[MOVES_WHY_SIZE];
-	struct moves m;
+	struct moves m, links;
 	size_t out_size;
 	void *out;
+	int r = moves_decode_links(data, size, &links, why);
 
-	if (moves_decode(data, size, &m, why) < 0)
+	if (moves_decode(data, size, &m, why) < 0) {
+		if (r == 0)
+			moves_deinit(&links);
 		return 0;
+	}
+	MUST(r == 0 && m.n_links == links.n_links && !links.moves);
+	MUST(!memcmp(m.links, links.links, m.n_links * sizeof(*m.links)));
+	moves_deinit(&links);
 	for (size_t i = 0; i < m.n_links; i++)
 		carry(&m, &m.links[i]);
 	MUST(moves_encode(&m, &out, &out_size) == 0);

@@ -1,6 +1,5 @@
 /* Any bytes as a patch: what opens is applied within its version, twice to the same, and composes with itself to itself. */
 #include <errno.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,16 +7,9 @@
 
 #include "ipc/base/num.h"
 #include "server/sync/base/patch.h"
+#include "tests/fuzz/fuzz.h"
 
 #define N_BYTES_MAX (2 * MIB) /* of a version that memory is made for here */
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static int apply(const struct patch *p, uint8_t *to)
 {

@@ -1,17 +1,8 @@
 /* Any bytes as the preamble of a stream: what is accepted is written back as it came. */
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/sync/base/preamble.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

@@ -2,24 +2,16 @@
  * A split, a byte of 0 and layouts behind it, both of them anybody's: what fits together comes to moves that an engine
  * takes, and every byte of a target is written once.
  */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ipc/reshard/reshard.h"
+#include "tests/fuzz/fuzz.h"
 
 #define RANKS 4
 #define TENSORS 3
 #define DIMS 4
 #define BYTES_MAX ((uint64_t)1 << 16)
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 struct input {
 	const uint8_t *at;

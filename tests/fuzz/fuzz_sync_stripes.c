@@ -2,18 +2,10 @@
  * Headers of pieces, as anybody may send them: what is taken for a piece lies in the stream, comes once, and has the
  * bytes in memory that it should. The first bytes say how long the stream is, and into what it is cut.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "server/sync/base/stripes.h"
-
-#define MUST(condition)                                                                            \
-	do {                                                                                       \
-		if (!(condition))                                                                  \
-			abort();                                                                   \
-	} while (0)
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 static void look(struct stripes *s, uint64_t piece)
 {

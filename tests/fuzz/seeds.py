@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator, fuzz_sync_preamble, _moves, _split and _patch: tests/fuzz/seeds.py
+"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator and fuzz_sync_*: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
 """
+import json
 import pathlib
 import struct
 
@@ -272,6 +273,24 @@ SPLITS = {
     "no-json": b"{",
 }
 
+def planner(text, target, n_targets, source, *layouts):
+    """The nodes that they begin with, and what each source has: the dtype and the shape of each tensor."""
+    rest = bytes([len(layouts) - 1, n_targets - 1, target, source, len(layouts[0]) - 1])
+    for layout in layouts:
+        for dtype, *shape in layout:
+            rest += bytes([next(kind for kind in range(240) if kind % 5 == len(shape) and 1 + kind // 5 % 24 == dtype), *shape])
+    return text + b"\0" + rest
+
+
+BY_ROWS = b'{"split":[{"tensors":"*","dim":0}]}'
+PLANNERS = {
+    "two-to-three": planner(BY_ROWS, 1, 3, 0, [(F32, 4, 3), (BF16, 4)], [(F32, 2, 3), (BF16, 4)]),
+    "gather": planner(b'{"split":[{"tensors":"b","replicated":true},{"tensors":"*","from":1,"to":"replicated"}]}', 7, 1, 8,
+                      [(F32, 4, 3), (U8, 3)], [(F32, 4, 3), (U8, 3)]),
+    "scatter": planner(BY_ROWS, 0, 4, 3, [(F32, 16, 2)]), "other-tensors": planner(BY_ROWS, 2, 1, 0, [(F32, 4)], [(BF16, 4)]),
+    "no-bytes": planner(BY_ROWS, 1, 2, 0, [(F32, 1, 4)]), "no-split": planner(b"[]", 1, 1, 0, [(F32, 4)]),
+}
+
 # --- sync_patch: server/sync/base/patch.h ---
 
 NOT_CHANGED, SPARSE2, SPARSE4, DENSE = range(4)
@@ -297,11 +316,114 @@ PATCHES = {
     "tail": patch(1 << 20) + b"x",
 }
 
+# --- sync_config: server/sync/config.h ---
+
+NODE = "[node]\nname = a\nlisten = 127.0.0.1:7400\n[tls]\nca = /ca\ncertificate = /crt\nkey = /key\n"
+GROUP = "[group main]\nmembers = a b\npublishers = a\n"
+CONFIGS = {
+    "node": NODE, "group": NODE + "[peer b]\naddress = b.example:7400\n" + GROUP,
+    "clear": NODE + "[peer b]\naddress = [fd00::2]:7400\n" + GROUP + "[data]\nsecurity = none\nengine = gloo\npatches = no\n"
+             "trusted = fd00::/8\ntrusted = 127.0.0.0/8\n",
+    "rest": NODE + "[peer b]\naddress = 10.0.0.2:7400\n" + GROUP + "buffers = llama-*\npolicy = quorum\ndevice = cuda:0\nmode = 0640\n"
+            "group = 7\n[limits]\nmax-bytes = 1.5T\nprepare-timeout = 0.25\nstall-timeout = 5\nheartbeat = 60\n[access]\noperators = 0\n",
+    "addresses": NODE.replace("[tls]", "data-address = 10.0.0.1, 10.1.0.1\n[tls]"),
+    "twice": NODE + "[peer b]\n[peer b]\n[group b]\n[group b]\n", "nobody": NODE + GROUP, "no-name": NODE + "[peer ]\n[group A]\n",
+}
+
+# --- sync_document, sync_operation and sync_order: server/sync/document.h, operation.h, base/order.h ---
+
+
+def compact(o):
+    return json.dumps(o, separators=(",", ":"))
+
+
+SAID = {"protocol": 1, "group": "main", "buffer": "llama", "publisher": "n0000", "term": 1, "number": 1, "time_ns": 1700000002041135171,
+        "n_bytes": 4194304, "root": "01" * 32, "layout": "00" * 32, "layout_bytes": 1000, "leaves": "02" * 32, "exclusive": False}
+
+
+def document(decision=None, **said):
+    return compact({"document": compact(SAID | said), "signature": "c2ln", "certificate": "-----BEGIN\n", "decision": decision}).encode()
+
+
+DOCUMENTS = {
+    "signed": document(), "decided": document("c2ln"), "largest": document(n_bytes=1 << 50, term=1 << 53, number=1 << 53),
+    "empty": document(n_bytes=0), "negative": document(n_bytes=-1), "too-large": document(n_bytes=(1 << 50) + 1),
+    "other-release": document(protocol=2), "long-name": document(buffer="b" * 128), "no-hash": document(root="01"),
+}
+
+OWNED = {
+    "two": b"\2" + compact({"shares": [[3, 12], [0, 0]], "n_others": 1}).encode(),
+    "largest": b"\1" + compact({"shares": [[1 << 50, 1 << 50]], "n_others": 1 << 32}).encode(),
+    "too-few": b"\3" + compact({"shares": [[3, 12]], "n_others": 0}).encode(),
+    "more-pieces-than-bytes": b"\1" + compact({"shares": [[3, 2]], "n_others": 0}).encode(),
+    "too-many": bytes([65]) + compact({"shares": [[1, 1]] * 65, "n_others": 0}).encode(),
+}
+
+OPEN = {"op": "open", "node": "b", "from": "a", "sync": "00" * 8, "epoch": 1, "token": "00" * 32, "address": "127.0.0.1", "n_bytes": 1 << 20,
+        "ranges": [[0, 65536], [131072, 8]], "chunk": 1 << 20, "stall_ms": 5000, "security": "none"}
+NEXT = {"node": "c", "address": "fd00::1", "port": 7401, "token": "00" * 32}
+
+
+def order(n_fds, **fields):
+    return bytes([n_fds]) + compact({key: value for key, value in fields.items() if value is not ...}).encode()
+
+
+ORDERS = {
+    "broadcast": order(1, **OPEN), "source": order(1, **OPEN | {"from": None, "token": ..., "address": ...}),
+    "tls": order(4, **OPEN | {"security": "tls"}), "stripes": order(1, **OPEN | {"addresses": ["127.0.0.1", "127.0.0.2"]}),
+    "average": order(3, **OPEN | {"operation": "average", "from": None}),
+    "exchange": order(3, **OPEN | {"operation": "exchange", "from": None, "result_bytes": 1 << 20}),
+    "exchange-of-nothing": order(1, **OPEN | {"operation": "exchange", "from": None, "n_bytes": 0, "result_bytes": 0}),
+    "gpu": order(1, **OPEN | {"memory": "cuda", "gpu": "GPU-0", "map_size": 1 << 21}), "no-memory": order(0, **OPEN),
+    "small-memory": order(1, **OPEN | {"n_bytes": 1 << 30}), "outside": order(1, **OPEN | {"ranges": [[1 << 20, 1]]}),
+    "to-itself": order(1, **OPEN | {"from": "b"}),
+    "last": order(0, next=None), "next": order(0, next=NEXT, max_rate=65536), "too-slow": order(0, next=NEXT, max_rate=1),
+    "ways": order(0, next=NEXT | {"stripes": [{"address": "10.0.0.1", "port": 1, "from": 0}, {"address": "10.1.0.1", "port": 2, "from": 7}]}),
+    "place": order(0, rank=1, n_ranks=2, hello="00" * 128), "no-place": order(0, rank=2, n_ranks=2, hello="00" * 128),
+}
+
+# --- sync_agent: server/sync/agent.h ---
+
+SYNC = "b7627a7adc45950c"  # of the first push in the world of two zero bytes
+JOIN = {"type": "join", "sync": "0123456789abcdef", "operation": "average", "group": "main", "buffer": "llama", "term": 5, "number": 1,
+        "time_ns": 1700000003000000000}
+CLAIM = {"buffer": "llama", "group": "main", "term": 1, "number": 7, "root": "07" * 32, "fence_term": 1, "fence_number": 7}
+
+
+def spoken(*messages, world=b"\0\0", after=0):
+    """After so many messages, these in the place of what came next."""
+    return world + b"." * after + b"".join(b"j" + compact({"sync": SYNC} | m).encode() + b"\n" for m in messages)
+
+
+AGENTS = {
+    "as-it-is": b"\0\0", "quorum": b"\1\0", "each": b"\2\0", "patches": b"\x0c\0", "average": b"\x10\0", "average-of-two": b"\x12\0",
+    "other-layout": b"\x31\0", "no-layout": b"\x30\0" + b"." * 9 + b"x" * 9, "lost": b"\0\0x.x.x", "twice": b"\0\0" + b"2" * 200,
+    "without": b"\0\0d\0d\1d\2d\3d\4d\5", "other": b"\0\0" + b"s\0\3s\1\7s\2\x13" * 10, "inner": b"\0\0......" + b"S\0\0\7S\1\0\3" * 9,
+    "join": spoken(JOIN, JOIN), "join-later": spoken(*[JOIN] * 6, after=33),
+    "share": spoken(JOIN, {"type": "open", "sync": JOIN["sync"], "epoch": 1, "nodes": ["n0000", "n0001"], "token": "00" * 32},
+                    {"type": "start", "sync": JOIN["sync"], "epoch": 1, "nodes": []}, {"type": "commit", "sync": JOIN["sync"]}, after=1),
+    "want": spoken({"type": "want", "blobs": ["00" * 32, "01" * 32]}, after=2),
+    "ready": spoken({"type": "ready", "n_missing": 0, "missing": []}, {"type": "ready", "n_missing": 8, "missing": [[0, 8]]}, after=6),
+    "opened": spoken({"type": "opened", "epoch": 1, "address": "::1", "port": 1, "missing": [[0, 1]]}, after=12),
+    "start": spoken({"type": "start", "epoch": 1, "next": {"node": "n0009", "address": "x", "port": 0, "token": ""}, "max_rate": 1}, after=15),
+    "progress": spoken({"type": "progress", "epoch": 1, "done": 1 << 62, "rate": 1 << 62}, after=18),
+    "done": spoken({"type": "done", "epoch": 1, "in": {"bytes": -1, "kernel": 1 << 62}, "out": None}, after=18),
+    "verified": spoken({"type": "verified", "root": "02" * 32}, after=24), "too-soon": spoken({"type": "commit", "decision": "00"}, after=9),
+    "failed": spoken({"type": "failed", "code": "corrupt", "why": "x" * 600}, after=7), "abort": spoken({"type": "abort", "why": "no"}, after=9),
+    "refuse": spoken({"type": "refuse", "code": "fenced", "why": "no", "term": 9, "number": 9}, after=2),
+    "claims": spoken(*[{"type": "heads", "heads": [CLAIM]}] * 6, after=30),
+    "catch-up": spoken(*[{"type": "catch-up", "buffer": "llama", "group": "main", "term": 1, "number": 1}] * 3, after=60),
+    "cannot-repair": spoken(*[{"type": "cannot-repair", "buffer": "llama", "code": "busy", "why": "no"}] * 3, after=60),
+    "reshard": b"\x40\0", "reshard-lost": b"\x40\0x.x.x", "reshard-without": b"\x40\0" + b"d\0d\1d\2d\3d\4d\5" * 9,
+    "reshard-bounds": b"\x40\0" + b"....." + b"s\4\7s\4\6s\5\x0a" * 12, "forged-plan": b"\x40\0" + b"." * 12 + b"w\0\x0a\7" * 9,
+}
+
 
 def main():
     for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR,
-                          "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS,
-                          "sync_patch": PATCHES}.items():
+                          "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS, "sync_planner": PLANNERS,
+                          "sync_patch": PATCHES, "sync_config": {name: text.encode() for name, text in CONFIGS.items()},
+                          "sync_document": DOCUMENTS, "sync_operation": OWNED, "sync_order": ORDERS, "sync_agent": AGENTS}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)

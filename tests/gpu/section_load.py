@@ -55,13 +55,14 @@ def measure(lab, results):
         peers(lab, tell, path, pcie)
 
 
-def write_model(path, size):
+def write_model(path, size, block=None):
+    """Of random bytes, or of CHUNK of them that are given."""
     each = size // N_TENSORS
     table = {f"layers.{i}.weight": {"dtype": "BF16", "shape": [each // 2], "data_offsets": [i * each, (i + 1) * each]}
              for i in range(N_TENSORS)}
     header = json.dumps(table).encode()
     header += b" " * (-(8 + len(header)) % 4096)
-    block = os.urandom(CHUNK)
+    block = block or os.urandom(CHUNK)
     with open(path, "wb") as f:
         f.write(struct.pack("<Q", len(header)) + header)
         for _ in range(0, size, CHUNK):

@@ -38,6 +38,17 @@ def find_nccl(env):
     raise Skip(f"NCCL not found: {found.stderr.strip().splitlines()[-1]}")
 
 
+def nccl_env(lab):
+    """In which engines find NCCL, and may be two on one GPU."""
+    env = dict(lab.env) | SETTINGS
+    if lab.fake:
+        env["LD_LIBRARY_PATH"] += f":{lab.build.parent / 'build/fake/nccl'}"
+    folder = find_nccl(env)
+    if folder:
+        env["LD_LIBRARY_PATH"] = f"{env.get('LD_LIBRARY_PATH', '')}:{folder}".lstrip(":")
+    return env
+
+
 class Allocation(ctypes.Structure):
     """CUmemAllocationProp."""
     _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", ctypes.c_int * 2),
@@ -177,12 +188,7 @@ def measure(lab, results):
 
     if not (lab.build / "weightd-sync-nccl").exists():
         raise Skip("weightd-sync-nccl was built without OpenSSL")
-    env = dict(lab.env) | SETTINGS
-    if lab.fake:
-        env["LD_LIBRARY_PATH"] += f":{lab.build.parent / 'build/fake/nccl'}"
-    folder = find_nccl(env)
-    if folder:
-        env["LD_LIBRARY_PATH"] = f"{env.get('LD_LIBRARY_PATH', '')}:{folder}".lstrip(":")
+    env = nccl_env(lab)
     size = lab.size(4 * GIB, 160 * MIB)
     with contextlib.ExitStack() as stack:
         net = stack.enter_context(netns.Net(2)) if netns.is_available() else None

@@ -1,15 +1,21 @@
-"""Versions between nodes: host to GPU, GPU to GPU and GPU to host, by two agents on loopback, through host memory."""
+"""
+Versions between nodes, by two agents on loopback: host to GPU, GPU to GPU and GPU to host through host memory, and from GPU
+to GPU over NCCL; and what two nodes make together of what they have there.
+"""
 import contextlib
 import json
+import os
 import random
 import subprocess
 import time
 
 from lab import GIB, MIB, Skip, wait_for
-from section_load import write_model
+from section_load import CHUNK, write_model
+from section_nccl import nccl_env
 
 GROUPS = {"in": ("host", "{gpu}"), "between": ("{gpu}", "{gpu}"), "out": ("{gpu}", "host")}  # of the two nodes
 STOP_S = 30
+SMALL = bytes(i & 0x3f for i in range(256))  # bytes that make no element a number whose mean with itself is another one
 
 
 def measure(lab, results):
@@ -17,34 +23,77 @@ def measure(lab, results):
         raise Skip("weightd-sync was built without OpenSSL")
     size = lab.size(2 * GIB, 16 * MIB)
     path = lab.folder / "sync.safetensors"
-    write_model(path, size)
-    with nodes(lab) as (a, b):
-        for name, devices in GROUPS.items():
-            here, there = (device.format(gpu=lab.device) for device in devices)
-            a.weightd.ctl("load", "--quiet", "--device", here, name, path)
-            begin = time.monotonic()
-            a.sync("push", name)
-            seconds = time.monotonic() - begin
-            shown = [json.loads(node.weightd.ctl("show", "--json", "--device", device, name).stdout)["digest"]
-                     for node, device in ((a, here), (b, there))]
-            b.weightd.ctl("verify", "--device", there, name)
-            results.line("sync", f"{here} to {there}", size / seconds / 1e9, "GB/s", shown[0] == shown[1], digests=shown)
-            for node, device in ((a, here), (b, there)):
-                node.weightd.ctl("rm", "--device", device, name)
+    write_model(path, size, os.urandom(CHUNK).translate(SMALL))
+    with nodes(lab) as pair:
+        for name in GROUPS:
+            push(lab, results, pair, name, path, size)
+        make_together(lab, results, pair, "between", path, size)
+    try:
+        env = nccl_env(lab)
+    except Skip as e:
+        results.line("sync", "over NCCL", ok=None, why=str(e))
+        return
+    with nodes(lab, "nccl", env) as pair:
+        ended = push(lab, results, pair, "between", path, size, " over NCCL")
+    # Of TCP the kernel has a number, too: what fell back to that is no answer.
+    results.line("sync", "bytes that NCCL carried", ended["bytes"], "bytes", ended["kernel"] is None and
+                 ended["planned"] == ended["bytes"] >= size, **({} if ended["kernel"] is None else {"logs": [
+                     node.log.read_text(errors="replace")[-3000:] for node in pair]}))
+
+
+def devices_of(lab, name):
+    return [device.format(gpu=lab.device) for device in GROUPS[name]]
+
+
+def make_together(lab, results, pair, name, path, size):
+    """The mean of a model with itself, and that in two shards, and these in one again, is what it was."""
+    if not (lab.build / "weightd-sync-gloo").exists():
+        results.line("sync", "averages and reshards", ok=None, why="weightd-sync was built without Gloo")
+        return
+    a, devices = pair[0], devices_of(lab, name)
+    for node, device in zip(pair, devices):
+        node.weightd.ctl("load", "--quiet", "--device", device, name, path)
+    loaded = a.digest(devices[0], name)
+    seconds = a.timed("average", name)
+    shown = [node.digest(device, name) for node, device in zip(pair, devices)]
+    results.line("sync", f"mean on {' and '.join(devices)}", size / seconds / 1e9, "GB/s", {*shown} == {loaded}, digests=shown)
+    split = lab.folder / "split.json"
+    split.write_text(json.dumps({"split": [{"tensors": "*", "dim": 0}]}))
+    seconds = a.timed("scatter", "--split", split, "--ranks", "a", "--onto", "a b", "--into", f"{name}-tp2", name)
+    seconds += a.timed("gather", "--split", split, "--ranks", "a b", "--onto", "b", "--into", f"{name}-tp1", f"{name}-tp2")
+    shown = pair[1].digest(devices[1], f"{name}-tp1")
+    results.line("sync", f"scattered on {' and '.join(devices)}, and gathered", size / seconds / 1e9, "GB/s", shown == loaded,
+                 digests=[loaded, shown])
+    for node, device in zip(pair, devices):
+        for buffer in (name, f"{name}-tp2", *[f"{name}-tp1"] * (node is not a)):
+            node.weightd.ctl("rm", "--device", device, buffer)
+
+
+def push(lab, results, pair, name, path, size, how=""):
+    """What the history says of it."""
+    a, b = pair
+    here, there = devices_of(lab, name)
+    a.weightd.ctl("load", "--quiet", "--device", here, name, path)
+    seconds = a.timed("push", name)
+    shown = [a.digest(here, name), b.digest(there, name)]
+    results.line("sync", f"{here} to {there}{how}", size / seconds / 1e9, "GB/s", shown[0] == shown[1], digests=shown)
+    for node, device in ((a, here), (b, there)):
+        node.weightd.ctl("rm", "--device", device, name)
+    return json.loads(a.sync("history", "--json", "--count", "1").stdout)["syncs"][0]
 
 
 class Node:
-    def __init__(self, lab, weightd, folder, name, addresses):
-        self.lab, self.weightd, self.socket = lab, weightd, str(folder / f"{name}.sync")
+    def __init__(self, lab, weightd, folder, name, addresses, engine, env):
+        self.lab, self.weightd, self.env, self.socket = lab, weightd, env, str(folder / f"{name}.sync")
         other = next(n for n in addresses if n != name)
         lines = ["[node]", f"name = {name}", f"listen = {addresses[name]}:7400", f"state = {folder / name}",
                  f"socket = {self.socket}", f"weightd = {weightd.socket}",
                  "[tls]", f"ca = {folder / 'ca/ca.crt'}", *(f"{key} = {folder / 'ca' / name}.{end}" for key, end in (
                      ("certificate", "crt"), ("key", "key"))),
-                 "[data]", "security = none", "trusted = 127.0.0.0/8",
+                 "[data]", "security = none", f"engine = {engine}", "trusted = 127.0.0.0/8",
                  f"[peer {other}]", f"address = {addresses[other]}:7400"]
         for group, devices in GROUPS.items():
-            lines += [f"[group {group}]", f"members = {name} {other}", f"publishers = {min(addresses)}", f"buffers = {group}",
+            lines += [f"[group {group}]", f"members = {name} {other}", f"publishers = {min(addresses)}", f"buffers = {group}*",
                       "device = " + devices[name != min(addresses)].format(gpu=lab.device)]
         self.conf, self.log = folder / f"{name}.conf", folder / f"{name}.log"
         self.conf.write_text("\n".join(lines) + "\n")
@@ -52,7 +101,7 @@ class Node:
     @contextlib.contextmanager
     def running(self):
         with open(self.log, "wb") as log:
-            proc = subprocess.Popen([self.lab.build / "weightd-sync", "--config", self.conf], env=self.lab.env,
+            proc = subprocess.Popen([self.lab.build / "weightd-sync", "--config", self.conf], env=self.env,
                                     stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             yield
@@ -65,7 +114,17 @@ class Node:
                 proc.wait()
 
     def sync(self, *args):
-        self.weightd.ctl("sync", *args, env={"WEIGHTD_SYNC_SOCKET": self.socket})
+        return self.weightd.ctl("sync", *args, env={"WEIGHTD_SYNC_SOCKET": self.socket})
+
+    def timed(self, *args):
+        begin = time.monotonic()
+        self.sync(*args)
+        return time.monotonic() - begin
+
+    def digest(self, device, buffer):
+        """What the version has, which is still right."""
+        self.weightd.ctl("verify", "--device", device, buffer)
+        return json.loads(self.weightd.ctl("show", "--json", "--device", device, buffer).stdout)["digest"]
 
     def knows_the_other(self):
         done = subprocess.run([self.lab.build / "weightctl", "nodes", "--json"], stdin=subprocess.DEVNULL, capture_output=True,
@@ -74,15 +133,16 @@ class Node:
 
 
 @contextlib.contextmanager
-def nodes(lab):
+def nodes(lab, engine="tcp", env=None):
     net = f"127.{random.randrange(1, 255)}.{random.randrange(256)}"
     addresses = {"a": f"{net}.1", "b": f"{net}.2"}
-    folder = lab.folder / "sync"
+    folder = lab.folder / f"sync-{engine}"
     folder.mkdir()
     for args in ("ca", folder / "ca"), *(("node", folder / "ca", name) for name in addresses):
         subprocess.run([lab.build / "weightctl", "pki", *args], env=lab.env, check=True, capture_output=True)
     with contextlib.ExitStack() as stack:
-        made = [Node(lab, stack.enter_context(lab.weightd()), folder, name, addresses) for name in addresses]
+        made = [Node(lab, stack.enter_context(lab.weightd()), folder, name, addresses, engine, env or lab.env)
+                for name in addresses]
         for node in made:
             stack.enter_context(node.running())
         for node in made:

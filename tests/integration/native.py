@@ -55,7 +55,8 @@ class CreateOptions(Sized):
 
 
 class Location(Sized):
-    _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", ctypes.c_uint8 * 16)]
+    _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", ctypes.c_uint8 * 16),
+                ("map_size", c_uint64)]
 
 
 PROGRESS = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_uint64, c_uint64)
@@ -98,6 +99,7 @@ SIGNATURES = {
     "detach_on": (None, HANDLE, c_void_p), "reap": (c_int, HANDLE),
     "buffer_layout_image": (c_void_p, HANDLE, POINTER(c_uint64)), "buffer_layout_hash": (c_void_p, HANDLE),
     "layout_parse": (c_int, c_char_p, c_uint64, HANDLES), "layout_hash": (c_int, HANDLE, c_char_p),
+    "layout_image": (c_int, HANDLE, HANDLES, POINTER(c_uint64)),
     "writer_fd": (c_int, HANDLE, POINTER(c_int)), "writer_digest_leaf": (None, HANDLE, c_uint64),
     "buffer_release": (c_int, HANDLE, c_void_p), "buffer_reacquire": (c_int, HANDLE),
     "buffer_wait": (c_int, HANDLE, c_uint64, c_int, POINTER(c_uint64)),
@@ -274,6 +276,12 @@ class Buffer:
         self.client.check(lib.weightd_buffer_location(self.handle, byref(ret)))
         return ret.memory, ret.device, bytes(ret.uuid)
 
+    @property
+    def map_size(self):
+        ret = Location()
+        self.client.check(lib.weightd_buffer_location(self.handle, byref(ret)))
+        return ret.map_size
+
     def read(self, offset=0, n=None):
         """As bytes() does, wherever they are."""
         size = c_uint64()
@@ -349,6 +357,12 @@ class Writer:
         ret = Location()
         self.client.check(lib.weightd_writer_location(self.handle, byref(ret)))
         return ret.memory, ret.device, bytes(ret.uuid)
+
+    @property
+    def map_size(self):
+        ret = Location()
+        self.client.check(lib.weightd_writer_location(self.handle, byref(ret)))
+        return ret.map_size
 
     def read(self, offset, n):
         to = ctypes.create_string_buffer(n)

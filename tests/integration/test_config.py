@@ -92,9 +92,9 @@ keep = 99
 """
 ERRORS = """\
 weightd: {0}:2: 'socket-mode' (permission bits of the socket) does not take 'rw'; it takes octal digits up to 0777
-weightd: {0}:3: [server] has no key 'sokcet'; it has socket, socket-mode, reserve, log-level, admin-group
+weightd: {0}:3: [server] has no key 'sokcet'; it has socket, socket-mode, reserve, log-level, admin-group. Is 'socket' meant?
 weightd: {0}:7: 'bytes' was given in line 6; give it once
-weightd: {0}:8: there is no section [limit:alice]; there are [server], [store], [limits], [limits:USER], [cuda] and [defaults]
+weightd: {0}:8: there is no section [limit:alice]; there are [server], [store], [limits], [limits:USER], [cuda] and [defaults]. Is [limits] meant?
 weightd: {0}:11: 'keep' (versions a buffer keeps whose writer names no number) does not take '99'; it takes 1 to 32
 """
 
@@ -171,7 +171,7 @@ def test_the_file_of_the_user_who_weightd_is_and_that_of_root_are_read(make_daem
 def test_what_is_no_configuration_is_refused_at_once(tmp_path, kind):
     path = tmp_path / "w.conf"
     {"folder": path.mkdir, "fifo": lambda: os.mkfifo(path), "device": lambda: path.symlink_to("/dev/zero"),
-     "huge": lambda: path.write_text("#" * (256 * 1024 + 1))}[kind]()
+     "huge": lambda: path.write_text("#" * (1024 * 1024 + 1))}[kind]()
     done = run("--check-config", path)
     assert done.returncode == 2 and f"{path} is not read: " in done.stderr
 

@@ -83,7 +83,7 @@ def test_help_and_version_say_what_they_are_asked():
 
 
 @pytest.mark.parametrize("args, said", [
-    (["--nonsense"], "unrecognized option '--nonsense'"), (["-x"], "invalid option"),
+    (["--nonsense"], "unrecognized option '--nonsense'\nTry 'weightd --help'."), (["-x"], "invalid option"),
     (["--socket"], "requires an argument"), (["--keeper=yes"], "doesn't allow an argument"),
     (["start"], "what is 'start'?"), (["--socket-mode", "0999"], "--socket-mode does not take '0999'"),
     (["--socket-mode", "rw"], "--socket-mode does not take 'rw'"),

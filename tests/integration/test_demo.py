@@ -1,6 +1,7 @@
 """Eight processes compute MiniLM over one copy of its weights; and the demo that shows it."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,9 @@ sys.path.insert(0, str(DEMO))
 import pool  # noqa: E402
 
 LANGUAGES = ("C", "Python")
+# Of what a process has looked at, the kernel may take a page out of its table again when it likes
+# (a run of CI was two pages of 22,183 short): 22 pages in 22,183 may be missing.
+NEARLY_ALL = 0.999
 ODD_SENTENCES = (
     "", "x", "?!", "a" * 120, "word " * 300, "東京 is unaffable",
     "Crème brûlée, naïve CAFÉ: Übergrößen, Łódź… №5 — «œuvre»",
@@ -127,13 +131,13 @@ def test_eight_workers_hold_one_copy_and_a_ninth_adds_nothing(daemon, eight, sta
     one_copy, = (row["size"] for row in json.loads(daemon.ctl("ls", "--json").stdout)["buffers"])
     shares = [worker.weights() for worker in eight]
     for share in shares:  # each has looked at all of it
-        assert share["Rss"] >= one_copy
+        assert share["Rss"] >= NEARLY_ALL * one_copy
     of_eight = sum(share["Pss"] for share in shares)
     assert of_eight <= 1.05 * one_copy
 
     ninth = start("C", worker_env(daemon), "--follow", "minilm")
     ninth.report()
-    assert ninth.weights()["Rss"] >= one_copy
+    assert ninth.weights()["Rss"] >= NEARLY_ALL * one_copy
     of_nine = sum(worker.weights()["Pss"] for worker in (*eight, ninth))
     assert of_nine - of_eight < 1 << 20
     assert of_nine <= 1.05 * one_copy
@@ -183,6 +187,17 @@ def demo_command(build, model, tmp_path):
             "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
+def check_versions(build, shown):
+    """All eight processes moved on; and one on the second node, after two pushes."""
+    has_second = (build / "weightd-sync").exists()
+    assert shown.count("version 1 -> 2") == 8 + has_second, shown
+    if has_second:
+        pushes = re.findall(r"minilm 1\.([12]) on 2 of 2 nodes in .*?, ([0-9.]+)% of", shown)
+        assert [number for number, _ in pushes] == ["1", "2"], shown
+        assert float(pushes[1][1]) <= float(pushes[0][1]) == 100, shown
+        assert "match their digest" in shown, shown
+
+
 def is_running(pid):
     try:
         os.kill(pid, 0)
@@ -195,28 +210,46 @@ def test_demo_shows_the_model_and_leaves_nothing_behind(build, model, tmp_path):
     done = subprocess.run(**demo_command(build, model, tmp_path), timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    assert done.stdout.count("version 1 -> 2") == 8, done.stdout
-    if (build / "weightd-sync").exists():
-        assert "minilm 1.1 on 2 of 2 nodes" in done.stdout and "match their digest" in done.stdout, done.stdout
+    check_versions(build, done.stdout)
+    assert not (build / "weightd-sync").exists() or ", 4.2% of 90.9 MB" in done.stdout, done.stdout
     after_the_paths = done.stdout[done.stdout.index("\n2. "):]
     assert max(map(len, after_the_paths.splitlines())) <= 80, done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
-def test_demo_takes_any_other_model(build, tmp_path):
+@pytest.fixture
+def other_model(tmp_path):
     header = json.dumps({
         "b": {"dtype": "U8", "shape": [13], "data_offsets": [0, 13]},
         "w": {"dtype": "BF16", "shape": [1000, 3], "data_offsets": [13, 6013]},
     }).encode()
     data = bytes(i % 251 for i in range(6013))
-    folder = tmp_path / "temporary"
-    folder.mkdir()
     file = tmp_path / "other.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header + data)
-    done = subprocess.run(**demo_command(build, file, folder), timeout=110)
+    return file
+
+
+def test_demo_takes_any_other_model(build, other_model, tmp_path):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    done = subprocess.run(**demo_command(build, other_model, folder), timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "This is not all-MiniLM-L6-v2" in done.stdout
-    assert done.stdout.count("version 1 -> 2") == 8, done.stdout
+    check_versions(build, done.stdout)
+    assert list(folder.iterdir()) == []
+
+
+def test_demo_without_the_right_to_namespaces_has_its_second_node_on_loopback(build, other_model, tmp_path, require):
+    require("root")
+    require("sync")
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    command = demo_command(build, other_model, folder)
+    command["args"] = ["setpriv", "--bounding-set=-sys_admin,-net_admin", *command["args"]]
+    done = subprocess.run(**command, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Each agent has a loopback address" in done.stdout, done.stdout
+    check_versions(build, done.stdout)
     assert list(folder.iterdir()) == []
 
 

@@ -77,16 +77,51 @@ def test_an_attach_that_fails_gives_no_descriptor(client):
     assert fd.value == -7
 
 
-def test_memory_of_a_gpu_has_no_descriptor(one):
+MAP_IT = """
+    import ctypes
+
+    def map_it(fd, size):
+        handle, at = ctypes.c_uint64(), ctypes.c_uint64()
+        do("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), 1)
+        do("cuMemAddressReserve", ctypes.byref(at), ctypes.c_size_t(size), ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
+        do("cuMemMap", at, ctypes.c_size_t(size), ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
+        do("cuMemSetAccess", at, ctypes.c_size_t(size), (ctypes.c_int * 3)(1, 0, 3), ctypes.c_size_t(1))
+        return at.value
+"""
+
+
+def test_the_descriptor_of_memory_of_a_gpu_is_its_allocation(one):
+    one.run(MAP_IT + """
+    context()
+    with create("m", 3 * MIB) as writer:
+        assert writer.map_size >= 3 * MIB and writer.map_size % (2 * MIB) == 0
+        fd = writer.fd()
+        fill(map_it(fd, writer.map_size) + MIB, 0x5a, MIB)
+        wait()
+        os.close(fd)
+        assert writer.read(MIB, MIB) == b"\\x5a" * MIB
+        writer.publish()
+        assert refused(writer.fd).errno == errno.EALREADY
+    fd = ctypes.c_int(-7)
+    with attach("m", ret_fd=ctypes.pointer(fd)) as buffer:
+        got = ctypes.create_string_buffer(2)
+        copy(got, map_it(fd.value, buffer.map_size) + 2 * MIB - 1, 2)
+        wait()
+        assert got.raw == b"\\x5a\\0", got.raw
+    """)
+
+
+def test_memory_of_the_older_kind_of_a_gpu_has_no_descriptor(one):
     one.run("""
         import ctypes
-        with create("m", 4096) as writer:
+        with create("m", 4096, handle=1) as writer:
+            assert writer.map_size == 0
             e = refused(writer.fd)
-            assert e.errno == errno.EOPNOTSUPP and "only host memory" in e.sentence, e
+            assert e.errno == errno.EOPNOTSUPP and "older kind" in e.sentence, e
             writer.publish()
         fd = ctypes.c_int(-7)
         e = refused(attach, "m", ret_fd=ctypes.pointer(fd))
-        assert e.errno == errno.EOPNOTSUPP and "only host memory" in e.sentence, e
+        assert e.errno == errno.EOPNOTSUPP and "'m' on cuda:GPU-" in e.sentence and "older kind" in e.sentence, e
         assert fd.value == -7
         attach("m")
     """)
@@ -186,6 +221,10 @@ def test_the_image_of_a_layout_is_parsed_into_the_same_layout(client, daemon):
         found = ctypes.create_string_buffer(16)
         assert lib.weightd_layout_hash(layout, found) == 0
         assert found.raw == ctypes.string_at(lib.weightd_buffer_layout_hash(buffer.handle), 16)
+        written, size = ctypes.c_void_p(), c_uint64()
+        assert lib.weightd_layout_image(layout, byref(written), byref(size)) == 0
+        assert ctypes.string_at(written, size.value) == raw
+        ctypes.CDLL(None).free(written)
         lib.weightd_layout_free(layout)
 
 

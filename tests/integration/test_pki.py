@@ -84,7 +84,7 @@ def test_keys_are_their_owners_alone_whatever_the_umask(tmp_path, umask):
     pki("ca", folder, preexec_fn=lambda: os.umask(umask))
     pki("node", folder, "a", preexec_fn=lambda: os.umask(umask))
     assert {p.name: mode(p) for p in folder.iterdir()} == {
-        "ca.key": "0o600", "ca.crt": "0o644", "a.key": "0o600", "a.crt": "0o644"}
+        "ca.key": "0o600", "ca.crt": "0o644", "ca.issued": "0o600", "a.key": "0o600", "a.crt": "0o644"}
 
 
 def test_a_folder_that_is_made_is_its_owners_alone(ca, tmp_path):
@@ -241,13 +241,16 @@ def test_s_server_and_s_client_shake_hands(nodes):
 
 
 def test_nothing_is_overwritten(nodes):
-    before = {p.name: p.read_bytes() for p in nodes.iterdir()}
+    def files():
+        return {p.name: p.read_bytes() for p in nodes.iterdir() if p.name != "ca.issued"}
+
+    before = files()
     assert "ca.key is there already" in refused("ca", nodes)
     assert "a.key is there already" in refused("node", nodes, "a")
     (nodes / "a.key").unlink()
     del before["a.key"]
     assert "a.crt is there already" in refused("node", nodes, "a")  # and no key stays behind
-    assert {p.name: p.read_bytes() for p in nodes.iterdir()} == before
+    assert files() == before
 
 
 def test_a_link_in_the_way_is_not_followed(ca, tmp_path):
@@ -346,6 +349,78 @@ def test_other_kinds_of_keys_are_refused(tmp_path):
     assert "Ed25519" in refused("node", ca, "a")
 
 
+# --- Revoking -------------------------------------------------------------------------------------
+
+
+def is_revoked(ca, crt):
+    done = subprocess.run(["openssl", "verify", "-x509_strict", "-crl_check", "-CAfile", ca / "ca.crt", "-CRLfile", ca / "ca.crl",
+                           crt], capture_output=True, text=True)
+    assert (done.returncode == 0) != ("certificate revoked" in done.stderr), done.stderr
+    return done.returncode != 0
+
+
+def crl(path, *args):
+    return subprocess.run(["openssl", "crl", "-in", path, "-noout", *args], capture_output=True, text=True, check=True).stdout
+
+
+def test_all_certificates_of_a_node_are_revoked_wherever_they_are(nodes, tmp_path):
+    pki("node", nodes, "a", "--out", tmp_path / "again")
+    assert "2 more" in pki("revoke", nodes, "a").stdout
+    assert [is_revoked(nodes, crt) for crt in (nodes / "a.crt", tmp_path / "again/a.crt", nodes / "b.crt")] == [True, True, False]
+    pki("node", nodes, "a", "--out", tmp_path / "new")
+    assert not is_revoked(nodes, tmp_path / "new/a.crt")
+    assert "1 more" in pki("revoke", nodes, "a").stdout and "0 more" in pki("revoke", nodes, "a").stdout
+    assert is_revoked(nodes, tmp_path / "new/a.crt")
+    pki("revoke", nodes, "b")
+    assert is_revoked(nodes, nodes / "a.crt") and is_revoked(nodes, nodes / "b.crt")
+
+
+def test_a_list_may_be_empty_and_each_has_a_number_of_its_own(nodes):
+    assert "0 more" in pki("revoke", nodes).stdout
+    assert not is_revoked(nodes, nodes / "a.crt")
+    numbers = [crl(nodes / "ca.crl", "-crlnumber")]
+    pki("revoke", nodes, "a")
+    numbers.append(crl(nodes / "ca.crl", "-crlnumber"))
+    assert numbers == ["crlNumber=0x01\n", "crlNumber=0x02\n"]
+    assert mode(nodes / "ca.crl") == "0o644"
+    assert crl(nodes / "ca.crl", "-nextupdate").split("=")[1] == x509(nodes / "ca.crt", "-enddate").split("=")[1]
+
+
+def test_many_at_once_lose_nobodys_line_and_nobodys_list(ca, tmp_path):
+    def all_of(verb, *more):
+        running = [subprocess.Popen([BUILD / "weightctl", "pki", verb, ca, f"n{i}", *more], env=environment(),
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for i in range(8)]
+        assert [p.wait(60) for p in running] == [0] * len(running)
+
+    all_of("node", "--out", tmp_path / "out")
+    assert sorted(line.split()[2] for line in (ca / "ca.issued").read_text().splitlines()) == [f"n{i}" for i in range(8)]
+    all_of("revoke")
+    assert [is_revoked(ca, tmp_path / "out" / f"n{i}.crt") for i in range(8)] == [True] * 8
+
+
+def test_what_cannot_be_revoked_says_why(nodes, tmp_path):
+    assert "ca.issued has no certificate of 'c'; is it the folder of the CA that issued it?" in refused("revoke", nodes, "c")
+    assert not (nodes / "ca.crl").exists()
+    assert "weightctl pki ca" in refused("revoke", tmp_path, "a")
+    pki("ca", tmp_path / "other")
+    pki("revoke", tmp_path / "other")
+    shutil.copy(tmp_path / "other/ca.crl", nodes / "ca.crl")
+    assert "ca.crl is not signed by its key" in refused("revoke", nodes, "a")
+    (nodes / "ca.crl").write_text("hello\n")
+    assert "ca.crl holds no list of revoked certificates in PEM" in refused("revoke", nodes, "a")
+    (nodes / "ca.crl").unlink()
+    (nodes / "ca.crl").mkdir()
+    assert "cannot read" in refused("revoke", nodes, "a")
+    short = make_ca(tmp_path / "short")
+    assert "is not for lists of revoked certificates" in refused("revoke", short)
+
+
+def test_what_cannot_be_written_down_is_not_issued(ca):
+    (ca / "ca.issued").mkdir()
+    assert "ca.issued: Is a directory" in refused("node", ca, "a")
+    assert sorted(p.name for p in ca.iterdir()) == ["ca.crt", "ca.issued", "ca.key"]
+
+
 # --- show -----------------------------------------------------------------------------------------
 
 
@@ -355,6 +430,7 @@ def test_show(nodes):
     assert (c["kind"], c["name"]) == ("node", "a")
     fingerprint = x509(nodes / "a.crt", "-fingerprint", "-sha256").split("=")[1].strip().replace(":", "").lower()
     assert c["fingerprint"] == "sha256:" + fingerprint
+    assert c["serial"] == x509(nodes / "a.crt", "-serial").split("=")[1].strip()
     assert c["until"] == when(nodes / "a.crt", "end").strftime("%Y-%m-%dT%H:%M:%SZ")
     [of_ca], _ = show(nodes / "ca.crt")
     assert of_ca["kind"] == "ca" and of_ca["issuer"] == of_ca["name"] == c["issuer"]

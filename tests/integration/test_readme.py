@@ -31,8 +31,13 @@ def tour():
     return [s for s in steps if not re.match(r"make |export |weightd |kill %", s[0])]
 
 
+def exported(name):
+    """What the tour sets it to."""
+    return re.search(rf"^\$ export .*\b{name}=(\S+)", README, re.M)[1].replace("$PWD", str(ROOT))
+
+
 def run_python(daemon, snippet):
-    env = daemon.env | {"PYTHONPATH": str(ROOT / "libclient/python")}
+    env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH")}
     done = subprocess.run([sys.executable, "-c", snippet], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -59,12 +64,11 @@ def test_the_tour_prints_what_the_readme_shows(make_daemon, build, model):
 
 def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
     """With the plain library: the snippet is a program of a user, not of ours."""
-    library = ROOT / "build"
     require("library")
     (source,) = blocks("c")
     (tmp_path / "tour.c").write_text(source)
-    subprocess.run(["cc", "-Wall", "-Werror", "-I", ROOT / "libclient/include", "-o", tmp_path / "tour",
-                    tmp_path / "tour.c", "-L", library, f"-Wl,-rpath,{library}", "-lweightd"], check=True)
+    command = re.search(r"`(cc tour\.c [^`]*-rpath[^`]*)`", README)[1].replace("tour.c", str(tmp_path / "tour.c"))
+    subprocess.run(["bash", "-c", f"{command} -Wall -Werror -o {tmp_path}/tour"], cwd=ROOT, check=True)
     refused = subprocess.run([tmp_path / "tour"], env=daemon.env, capture_output=True, text=True)
     assert refused.returncode == 1 and "minilm" in refused.stderr
     daemon.ctl("load", "minilm", model)

@@ -25,7 +25,8 @@ BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5
 
 SOURCES = ["tests/unit/tool_safetensors.c", "libclient/sentence.c", "libclient/load/safetensors.c",
            "libclient/load/members.c", "libclient/load/names.c", "libclient/load/file.c", "ipc/dtype.c",
-           "ipc/hash.c", "ipc/base/fd.c", "ipc/base/num.c"]
+           "ipc/hash.c", "ipc/base/fd.c", "ipc/base/num.c",
+           "ipc/base/utf8.c"]
 
 
 class Refused(Exception):

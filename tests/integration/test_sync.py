@@ -1,15 +1,20 @@
 """Nodes that push versions to each other: every bit arrives, all at once, and whoever was away catches up."""
+import contextlib
 import json
+import os
+import pathlib
 
+import features
 import pytest
+from engine import planned
 from integration.wire import Wire
-from nodes import ABSENCE_S, MIB, SIZE, Failed, content, digest_of
+from nodes import ABSENCE_S, CONTROL_PORT, MIB, SIZE, Control, Failed, content, digest_of
 from witness import Witness
 
 NONE = {"data": {"security": "none"}}
 ABSENCE = {"limits": {"prepare-timeout": ABSENCE_S}}  # of those who miss somebody
 GROUP = 23456  # of Unix, that nobody has
-COUNTS = "planned", "bytes", "kernel"
+COUNTS = "planned", "payload", "bytes", "kernel"
 
 
 def row_of(node, sync):
@@ -119,12 +124,23 @@ def test_bytes_are_those_planned_and_those_of_the_kernel(make_nodes, security):
     nodes["a"].publish("m", seed=1)
     size = nodes["a"].serves("m").size
     end = nodes["a"].push("m")
-    assert end["bytes"] == end["kernel"] > 3 * size, end
-    assert end["planned"] == (end["bytes"] if security == "none" else None), end
+    assert 3 * size < end["bytes"] == end["kernel"] < 3.15 * size, end  # whatever TLS puts around them
+    assert end["planned"] == end["payload"] == 3 * planned(size), end
+    assert (end["payload"] == end["bytes"]) == (security == "none"), end
     assert {key: row_of(nodes["a"], end["sync"])[key] for key in COUNTS} == {key: end[key] for key in COUNTS}
     rows = [nodes.wait(lambda name=name: row_of(nodes[name], end["sync"]), f"{name} remembers") for name in "bcd"]
     assert sum(row["bytes"] for row in rows) == end["bytes"], rows
-    assert all(row["bytes"] == row["kernel"] > size for row in rows), rows
+    assert all(row["bytes"] == row["kernel"] >= row["payload"] == row["planned"] == planned(size) for row in rows), rows
+
+
+@pytest.mark.parametrize("engine", ["tcp", "gloo"])
+def test_a_push_keeps_to_its_rate(make_nodes, engine):
+    if engine == "gloo":
+        features.require("gloo")
+    nodes = make_nodes(3, settings={"data": {"security": "none", "engine": engine}})
+    nodes["a"].publish("m", seed=1)
+    end = nodes["a"].push("m", max_rate=2 * MIB)
+    assert (end["ended_ns"] - end["started_ns"]) / 1e9 > 0.9 * SIZE / (2 * MIB), end
 
 
 def test_the_history_survives_a_restart(make_nodes):
@@ -135,6 +151,57 @@ def test_the_history_survives_a_restart(make_nodes):
         row = nodes.wait(lambda name=name: row_of(nodes[name], sync), f"{name} remembers")
         nodes[name].restart()
         assert row_of(nodes[name], sync) == row
+
+
+# --- Ports -----------------------------------------------------------------------------------------
+
+def listening(pid):
+    """{(address, port)} of a process, whatever the protocol."""
+    ours, found = set(), set()
+    for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            ours.add(os.readlink(fd))
+    for family in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in ours:
+                host, port = local.split(":")
+                found.add((".".join(map(str, reversed(bytes.fromhex(host)))), int(port, 16)))
+    return found
+
+
+def test_an_agent_listens_at_one_place_which_knows_tls_alone(make_nodes):
+    """That it does is test_what_is_no_tls_is_refused; here that there is no other."""
+    nodes = make_nodes(3, settings=NONE)
+    nodes["a"].publish("m", seed=1)
+    push = nodes["a"].start_push("m", max_rate=MIB)
+    push.moving("c")
+    for node in nodes:
+        assert listening(node.proc.pid) == {(node.address, CONTROL_PORT)}
+    push.committed()
+
+
+def test_a_peer_that_moved_is_found_by_its_name(make_nodes, tmp_path, require):
+    require("netns")  # as who may mount
+    hosts = tmp_path / "hosts"
+    hosts.touch()
+    own = "unshare", "--mount", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"
+    nodes = make_nodes(2, start=False, prefix=lambda node: own if node.name == "a" else ())
+    a, b = nodes
+    a.conf.write_text(a.conf.read_text().replace(f"address = {b.address}:", "address = b.weightd.test:"))
+    hosts.write_text(f"{b.address} b.weightd.test\n")
+    a.start()
+    b.start()
+    nodes.wait_connected()
+    b.stop()
+    b.address = b.data_address = a.address.rpartition(".")[0] + ".77"
+    hosts.write_text(f"{b.address} b.weightd.test\n")
+    nodes.configure(b)
+    b.start()
+    nodes.wait_connected()
+    a.publish("m", seed=1)
+    a.push("m")
+    nodes.settle("m", seed=1)
 
 
 # --- Policies --------------------------------------------------------------------------------------
@@ -150,7 +217,7 @@ def test_a_member_that_is_absent(make_nodes, policy, commits):
         nodes.settle("m", seed=1, names="ab")
     else:
         sentence = push.failed()
-        assert "c" in sentence.split() and "m@" in sentence, sentence
+        assert "c" in sentence.split() and "m 1.1" in sentence, sentence
         assert nodes["b"].serves("m") is None
 
 
@@ -293,6 +360,9 @@ def test_a_push_that_is_cancelled_leaves_nothing(make_nodes):
     for name in "bc":
         assert nodes[name].has("m", seed=1), nodes.story()
         nodes.wait(lambda name=name: not nodes[name].children("weightd-sync-local"), f"{name} let go of its memory")
+    for name in "abc":
+        past = nodes[name].history(1)[0]
+        assert (past["sync"], past["bytes"], past["planned"], past["broken"]) == (push.sync, None, None, 1), past
     nodes["a"].push("m")
     nodes.settle("m", seed=2)
 
@@ -309,6 +379,57 @@ def test_a_push_right_behind_a_cancelled_one_is_not_held_up_by_it(make_nodes):
     nodes.settle("m", seed=1)
 
 
+def test_certificates_are_renewed_between_pushes(make_nodes, authority):
+    nodes = make_nodes(2)
+    nodes["a"].publish("m", seed=1)
+    push = nodes["a"].start_push("m", max_rate=MIB)
+    push.moving("b")
+    nodes["b"].trust(authority.certificate, *authority.odd("new-b", ["b.weightd"]))
+    nodes.wait(lambda: "the certificates were read again" in nodes["b"].log, "b has read them")
+    assert push.end()["state"] == "committed"
+    nodes.wait(lambda: "the certificate of 'b' was replaced" in nodes["a"].log, "b connects anew")
+    nodes.wait_connected()
+
+
+def test_who_waits_at_a_frozen_agent_is_told_and_the_push_goes_on(make_nodes):
+    nodes = make_nodes(2)
+    nodes["a"].publish("m", seed=1)
+    waiter = nodes["a"].daemon.spawn("sync", "push", "m", "--max-rate", "500k", "--sync-socket", nodes["a"].control_socket,
+                                     text=True)
+    sync = nodes.wait(lambda: [row["sync"] for row in nodes["a"].status() if row["phase"] == "bytes"], "bytes move")[0]
+    assert nodes["a"].ask("history", n=0) == [{"end": True}]  # what weightctl asks, and not for its answer
+    nodes["a"].freeze()
+    _, error = waiter.communicate(timeout=60)
+    assert waiter.returncode == 1 and "did not answer within 10 s" in error and f"will tell how {sync} ended" in error, error
+    nodes["a"].thaw()
+    nodes.settle("m", seed=1)
+    assert [(row["sync"], row["state"]) for row in nodes["a"].history()] == [(sync, "committed")]
+
+
+def test_pushes_of_a_busy_buffer_have_their_turns(make_nodes):
+    nodes = make_nodes(2)
+    nodes["a"].publish("m", seed=1)
+    first = nodes["a"].start_push("m", max_rate=MIB // 4)
+    first.moving("b")
+    with pytest.raises(Failed, match=f"sync {first.sync} of m is under way; wait for your turn with --queue") as refused:
+        nodes["a"].start_push("m")
+    assert refused.value.code == "busy"
+    with contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(Control(nodes["a"].control_socket)) for _ in range(3)]
+        for control in waiting:
+            control.say(op="push", buffer="m", version=0, max_rate=0, wait=True, queue=True)
+            assert control.hear() == {"event": "queued", "why": f"sync {first.sync} of m is under way"}
+        waiting[1].socket.close()  # whose turn does not come
+        nodes["a"].publish("m", seed=2)
+        nodes["a"].ask("cancel", sync=first.sync)
+        first.failed()
+        ends = [list(control.rest())[-1] for control in (waiting[0], waiting[2])]
+    assert [end["state"] for end in ends] == ["committed", "committed"], ends
+    assert ends[0]["number"] < ends[1]["number"]
+    assert sum(row["kind"] == "push" for row in nodes["a"].history()) == 3
+    nodes.settle("m", seed=2)
+
+
 # --- Who was away ----------------------------------------------------------------------------------
 
 def test_a_late_joiner_catches_up(make_nodes):
@@ -319,6 +440,24 @@ def test_a_late_joiner_catches_up(make_nodes):
     nodes.settle("m", seed=1)
     nodes.wait(lambda: any(row["kind"] == "repair" and row["state"] == "committed" for row in nodes["c"].history()),
                "the history of c shows a repair")
+
+
+@pytest.mark.parametrize("n, at_least", ((1, 3), (3, 9)))
+def test_those_who_fetch_share_the_rate_that_a_node_gives_them(make_nodes, n, at_least):
+    size, rate = 4 * MIB, MIB
+    nodes = make_nodes(3, absent="c", settings=ABSENCE)
+    for i in range(n):
+        nodes["a"].publish(f"m{i}", seed=i, size=size)
+        nodes["a"].push(f"m{i}", policy="quorum")
+    nodes["b"].stop()
+    nodes.configure(nodes["a"], limits={"repair-rate": rate} | ABSENCE["limits"])
+    nodes["a"].restart()
+    nodes["c"].start()
+    for i in range(n):
+        nodes.settle(f"m{i}", seed=i, names="ac")
+    done = [row for row in nodes["c"].history() if row["kind"] == "repair" and row["state"] == "committed"]
+    took = (max(row["ended_ns"] for row in done) - min(row["started_ns"] for row in done)) / 1e9
+    assert len(done) == n and at_least < took < 3 * n * size / rate, (took, done)
 
 
 def test_a_late_joiner_needs_no_publisher(make_nodes):

@@ -57,6 +57,7 @@ def free_port():
 
 class Agent:
     """A weightd-sync, its sync.conf and its log, in a folder of its own."""
+    address = "127.0.0.1"
 
     def __init__(self, authority, name, peers, port=None, **settings):
         self.name, self.port, self.proc = name, port or free_port(), None
@@ -186,13 +187,13 @@ class Peer:
     """The other end of a connection to an agent."""
     incarnations = itertools.count(1000)  # a later one takes over from an earlier one
 
-    def __init__(self, agent, ca, certificate, key, version=ssl.TLSVersion.TLSv1_3):
+    def __init__(self, agent, ca, certificate, key, version=ssl.TLSVersion.TLSv1_3, raw=None):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = context.maximum_version = version
         context.load_verify_locations(ca)
         if certificate:
             context.load_cert_chain(certificate, key)
-        raw = socket.create_connection(("127.0.0.1", agent.port), timeout=PATIENCE_S)
+        raw = raw or socket.create_connection((agent.address, agent.port), timeout=PATIENCE_S)
         try:
             self.tls = context.wrap_socket(raw, server_hostname=f"{agent.name}.weightd")
         except BaseException:
@@ -212,8 +213,9 @@ class Peer:
     def say(self, **message):
         self.send(JSON, json.dumps(message).encode())
 
-    def hello(self, node="a", incarnation=None, protocol=1):
-        self.say(type="hello", node=node, protocol=protocol, incarnation=incarnation or next(self.incarnations))
+    def hello(self, node="a", incarnation=None, protocol=1, data_addresses=("127.0.0.1",)):
+        self.say(type="hello", node=node, protocol=protocol, incarnation=incarnation or next(self.incarnations),
+                 data_addresses=data_addresses)
 
     def hear(self):
         """The next message; None at the end."""
@@ -245,229 +247,6 @@ class Peer:
 def as_a(authority):
     """as_a(agent): the node 'a', whose certificates are as they should be."""
     return lambda agent: Peer(agent, authority.certificate, *authority.node("a"))
-
-
-# --- sync.conf --------------------------------------------------------------------------------------
-
-BROKEN = """\
-nmae = a
-[node]
-name = A
-lisen = 127.0.0.1:7400
-listen = 7400
-log-level = loud
-log-level = info
-[tsl]
-ca = here
-[tls]
-ca = pki/ca.crt
-[peer b]
-[peer b]
-[peer c]
-address = fd00::1:7400
-[peer Q]
-[group g]
-members = c x
-members = c
-publishers = y
-policy = most
-[limits]
-max-bytes = much
-heartbeat = 0
-[data]
-security = no
-trusted = 10.0.0.1/8
-[access]
-operators = nobody-has-this-group
-what is this
-"""
-ERRORS = """\
-{0}:1: 'nmae' comes before the first [section]
-{0}:3: 'A' is no name of a node: a name has 1 to 42 of a-z, 0-9, '.' and '-'
-{0}:4: [node] has no key 'lisen'; it has name, listen, data-address, state, socket, weightd, log-level. Is 'listen' meant?
-{0}:5: 'listen' does not take '7400'; it takes an address of this node in digits and a port: 10.0.0.1:7400, [fd00::1]:7400, 0.0.0.0:7400
-{0}:6: 'log-level' does not take 'loud'; it takes error, warning, info or debug
-{0}:7: 'log-level' was given in line 6; give it once
-{0}:8: there is no section [tsl]; there are [node], [tls], [data], [peer NAME], [group NAME], [limits] and [access]. Is [tls] meant?
-{0}:11: 'ca' does not take 'pki/ca.crt'; it takes a path that begins with /
-{0}:13: [peer b] began in line 12; a peer has one section
-{0}:15: 'address' does not take 'fd00::1:7400'; it takes where the agent of 'c' listens: 10.0.0.2:7400, [fd00::2]:7400, or the name of a host and a port
-{0}:16: [peer Q]: 'Q' is no name of a peer: a name has 1 to 42 of a-z, 0-9, '.' and '-'
-{0}:19: 'c' is among the members already; name it once
-{0}:21: 'policy' does not take 'most'; it takes all, quorum or each
-{0}:23: 'max-bytes' does not take 'much'; it takes bytes, a number with K, M, G or T, or unlimited
-{0}:24: 'heartbeat' does not take '0'; it takes seconds, 0.1 to 60
-{0}:26: 'security' does not take 'no'; it takes tls, or none inside trusted networks
-{0}:27: 'trusted' does not take '10.0.0.1/8'; it takes a network and its length, with no bit set behind it: 10.0.0.0/8, fd00::/8; give the key again for more of them
-{0}:29: there is no group 'nobody-has-this-group'; give the name of one, or a number, or leave 'operators' out
-{0}:30: this is no [section], no 'key = value' and no '# comment'
-{0}: [tls] has no 'certificate'; write, say: certificate = /etc/weightd/pki/node.crt
-"""
-
-
-def run_sync(*args):
-    return subprocess.run([SYNC, *args], env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=PATIENCE_S)
-
-
-def test_every_error_is_told_with_its_line_and_the_way_out(tmp_path):
-    path = tmp_path / "sync.conf"
-    path.write_text(BROKEN)
-    path.chmod(0o644)
-    expected = "".join(f"weightd-sync: {line}\n" for line in ERRORS.format(path).splitlines())
-    for args in (["--check"], []):
-        done = run_sync("--config", path, *args)
-        *lines, last = done.stderr.splitlines(keepends=True)
-        assert "".join(lines) == expected
-        assert last == f"weightd-sync: {path}: 5 more errors are not shown\n"
-        assert (done.returncode, done.stdout) == (2, "")
-
-
-@pytest.mark.parametrize("settings, error", [
-    ({"group main": {"members": "a b x"}}, "[group main] has 'x' among its members, which is neither this node nor a [peer x]"),
-    ({"group main": {"publishers": "x"}}, "[group main] has 'x' among its publishers, which is neither"),
-    ({"group main": {"members": "a"}, "group two": {"members": "a", "publishers": "b"}},
-     "[group two] has 'b' among its publishers and not among its members; add it to the members"),
-    ({"peer a": {"address": "127.0.0.1:1"}}, "[peer a] is this node, says [node] name; leave the section out"),
-    ({"data": {"security": "none"}}, "[data] security = none sends weights in the clear, and 127.0.0.1 of [node] data-address is in no"),
-    ({"data": {"security": "none", "trusted": "10.0.0.0/8"}, "node": {"data-address": "10.1.2.3"}},
-     "[data] security = none sends weights in the clear, and 127.0.0.1 of b is in no 'trusted' network"),
-    ({"data": {"engine": "gloo"}}, "[data] engine = gloo sends weights in the clear; write security = none beside it"),
-    ({"data": {"engine": "rdma"}}, "'engine' does not take 'rdma'; it takes tcp or gloo"),
-    ({"group main": {"device": "gpu:0"}}, "'device' does not take 'gpu:0'; it takes host, cuda, cuda:0 with the number of a GPU"),
-    ({"group main": {"device": "cuda:GPU-12"}}, "'device' does not take 'cuda:GPU-12'"),
-    *(({"group main": {"mode": mode}}, f"'mode' does not take '{mode}'; it takes octal digits of r and w, with both for the "
-       "owner, which is the agent: 0600, 0640, 0644") for mode in ("0755", "440", "0244", "64", "06440", "rw-r-----", "-640", "0o640")),
-    ({"group main": {"group": "nobody-has-this-group"}}, "there is no group 'nobody-has-this-group'; give the name of one"),
-    ({"data": {"security": "none", "trusted": "10.1.0.0/16"}, "node": {"data-address": "10.1.2.3, 10.2.2.3"}},
-     "10.2.2.3 of [node] data-address is in no"),
-    ({"node": {"data-address": "10.1.2.3 10.2.2.3 10.1.2.3"}}, "'data-address' has 10.1.2.3 twice"),
-    ({"node": {"data-address": "10.1.2.3 b"}}, "'data-address' does not take 'b'"),
-    ({"node": {"data-address": "10.1.2.3 0.0.0.0"}}, "not '0.0.0.0'"),
-    ({"node": {"data-address": " ".join(f"10.{i}.0.1" for i in range(9))}}, "'data-address' has more than 8 addresses"),
-    ({"node": {"data-address": ","}}, "'data-address' is empty"),
-    ({"data": {"patches": "maybe"}}, "'patches' does not take 'maybe'; it takes yes or no"),
-    ({"node": {"listen": "0.0.0.0:7400"}}, "[node] data-address has to be an address that other nodes can dial, not '0.0.0.0'"),
-])
-def test_what_does_not_fit_together_is_refused(make, settings, error):
-    agent = make("a", {"b": 7401}, **settings)
-    done = agent.run("--check")
-    assert done.returncode == 2 and error in done.stderr, done.stderr
-    assert agent.run().returncode == 2
-
-
-def test_bytes_in_the_clear_are_fine_inside_trusted_networks(make):
-    agent = make("a", {"b": 7401}, data={"security": "none", "trusted": "127.0.0.0/8"})
-    done = agent.run("--check")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@pytest.mark.parametrize("device", ["host", "cuda", "cuda:7", "cuda:MIG-8E2A4D5C-0000-1111-2222-333344445555"])
-def test_a_group_is_where_weightd_can_have_buffers(make, device):
-    assert make("a", {"b": 7401}, **{"group main": {"device": device}}).run("--check").returncode == 0
-
-
-@pytest.mark.parametrize("settings", [{"mode": "644"}, {"mode": "0600"}, {"mode": "0666"}, {"group": "daemon"}, {"group": "77"}])
-def test_what_a_group_gives_to_others_is_a_mode_and_a_group(make, settings):
-    done = make("a", {"b": 7401}, **{"group main": settings}).run("--check")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_the_example_is_good(root):
-    """But for the certificates, which are not there."""
-    done = run_sync("--check", "--config", root / "packaging/weightd-sync.conf")
-    assert done.stderr.startswith("weightd-sync: [tls] ca (/etc/weightd/pki/ca.crt) cannot be read"), done.stderr
-    assert len(done.stderr.splitlines()) == 1 and done.returncode == 2
-
-
-def key_of_others(agent, authority, stranger):
-    (agent.folder / "node.key").chmod(0o640)
-
-
-def key_is_missing(agent, authority, stranger):
-    (agent.folder / "node.key").unlink()
-
-
-def key_is_anothers(agent, authority, stranger):
-    shutil.copy(authority.node("b")[1], agent.folder / "node.key")
-
-
-def key_is_no_ed25519(agent, authority, stranger):
-    subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", agent.folder / "node.key"],
-                   check=True, capture_output=True)
-
-
-def certificate_is_of_b(agent, authority, stranger):
-    for source, target in zip(authority.node("b"), ("node.crt", "node.key")):
-        shutil.copy(source, agent.folder / target)
-
-
-def certificate_has_two_names(agent, authority, stranger):
-    for source, target in zip(authority.odd("two", ["a.weightd", "b.weightd"]), ("node.crt", "node.key")):
-        shutil.copy(source, agent.folder / target)
-
-
-def ca_is_anothers(agent, authority, stranger):
-    shutil.copy(stranger.certificate, agent.folder / "ca.crt")
-
-
-def ca_is_no_certificate(agent, authority, stranger):
-    (agent.folder / "ca.crt").write_text("hello\n")
-
-
-@pytest.mark.parametrize("spoil, error", [
-    (key_of_others, "can be read by others than its owner: chmod 600"),
-    (key_is_missing, "cannot be read: No such file or directory"),
-    (key_is_anothers, "is not the key of [tls] certificate; make both anew with weightctl pki node"),
-    (key_is_no_ed25519, "is no Ed25519 key"),
-    (certificate_is_of_b, "is of the node 'b', and this one is 'a' by [node] name"),
-    (certificate_has_two_names, "has more than one dNSName NAME.weightd in its subjectAltName"),
-    (ca_is_anothers, "is of another CA than ours; all nodes need certificates of one CA"),
-    (ca_is_no_certificate, "has no certificate in PEM; make one with weightctl pki ca"),
-])
-def test_certificates_that_do_not_fit_are_refused_at_the_start(make, authority, stranger, spoil, error):
-    agent = make("a", {"b": 7401})
-    assert agent.run("--check").returncode == 0
-    spoil(agent, authority, stranger)
-    done = agent.run("--check")
-    assert done.returncode == 2 and error in done.stderr, done.stderr
-    done = agent.run()
-    assert done.returncode == 1 and error in done.stderr, done.stderr
-
-
-# --- The state folder -------------------------------------------------------------------------------
-
-def test_a_damaged_record_stops_the_start_and_is_left_as_it_is(make):
-    agent = make("a", {})
-    (agent.folder / "state").mkdir(0o700)
-    record = agent.folder / "state/record.json"
-    record.write_text('{"heads": [')
-    done = agent.run()
-    assert done.returncode == 1, done.stderr
-    assert f"{record}" in done.stderr and "bring back a copy, or move the file away" in done.stderr
-    assert record.read_text() == '{"heads": ['
-
-
-def test_a_state_folder_that_cannot_be_used_stops_the_start(make):
-    agent = make("a", {})
-    state = agent.folder / "state"
-    state.write_text("")
-    done = agent.run()
-    assert done.returncode == 1 and f"[node] state ({state}) cannot be used: Not a directory" in done.stderr
-    state.unlink()
-    state.mkdir()
-    state.chmod(0o770)
-    done = agent.run()
-    assert done.returncode == 1 and "others than its owner may write there (chmod 700" in done.stderr
-    state.chmod(0o700)
-    agent.start()
-
-
-def test_two_agents_do_not_share_a_state_folder(make):
-    first = make("a", {}).start()
-    second = make("a", {}, node={"state": first.folder / "state"})
-    done = second.run()
-    assert done.returncode == 1 and "another weightd-sync keeps its record in" in done.stderr, done.stderr
 
 
 # --- Nodes ------------------------------------------------------------------------------------------
@@ -548,6 +327,55 @@ def test_certificates_are_read_again(make, authority, stranger):
     b.kill()
     b.start()
     a.sees("b", "up")
+
+
+def put(source, target):
+    """As those do it who renew certificates: nobody ever sees half a file."""
+    shutil.copy(source, f"{target}.new")
+    os.rename(f"{target}.new", target)
+
+
+def test_a_certificate_that_is_replaced_is_shown_without_a_signal(make, authority):
+    a, b = pair(make)
+    a.start(), b.start()
+    before = a.sees("b", "up")
+    for source, target in zip(authority.odd("new-a", ["a.weightd"]), ("node.crt", "node.key")):
+        put(source, a.folder / target)
+    a.logs("the certificates were read again")
+    b.logs("the certificate of 'a' was replaced: connecting anew")
+    until(lambda: a.row("b")["since_ns"] > before["since_ns"] and a.row("b")["state"] == "up", "it is connected anew")
+    a.proc.send_signal(signal.SIGHUP)  # the same once more
+    until(lambda: a.log.count("the certificates were read again") == 2, "it reads them")
+    assert a.log.count("was replaced") == 1, a.log
+
+
+def test_who_is_of_a_ca_that_is_gone_is_hung_up_on(make, stranger):
+    a, b = pair(make)
+    a.start(), b.start()
+    b.sees("a", "up")
+    good = b.folder / "good.crt"
+    shutil.copy(b.folder / "ca.crt", good)
+    for source, target in zip((*stranger.node("b"), stranger.certificate), ("node.crt", "node.key", "ca.crt")):
+        put(source, b.folder / target)
+    b.logs("the certificate of 'a' is of another CA than ours")
+    b.sees("a", "down")
+    a.sees("b", "down")
+
+
+def test_a_connection_ends_with_the_time_of_its_certificate(b, authority):
+    with Peer(b, authority.certificate, *authority.brief("a", 8)) as peer:
+        peer.hello()
+        b.sees("a", "up")
+        assert "the certificate of 'a' expired on " in peer.until("bye")["why"]
+    b.sees("a", "down", "the certificate of 'a' expired on ")
+
+
+def test_a_sync_conf_that_is_changed_is_told_of(make):
+    a, _ = pair(make)
+    a.start()
+    put(a.conf, a.conf)
+    a.logs("was changed, and is read at the start only: weightd-sync --check says what is wrong with it")
+    assert "read again" not in a.log
 
 
 # --- Who is not let in ------------------------------------------------------------------------------
@@ -638,10 +466,23 @@ def test_many_who_say_nothing_keep_nobody_out_and_are_hung_up_on(b, as_a):
             last = stack.enter_context(socket.create_connection(("127.0.0.1", b.port), timeout=PATIENCE_S))
         last.sendall(b"\x16\x03\x01")
         let_in(b, as_a)
-        b.logs("it took its time while 64 others waited")
+        b.logs("it took its time while 65 others waited")
         let_in(b, as_a)
         assert last.recv(1) == b""
     b.logs("it took more than 10 s for TLS")
+
+
+def test_a_whole_cluster_may_call_at_once(make, authority):
+    names = [f"n{i}" for i in range(200)]
+    proofs = {name: authority.node(name) for name in names}
+    z = make("z", {name: free_port() for name in names}, **{"group main": {"members": "n0 z"}}).start()
+    with contextlib.ExitStack() as stack:
+        calls = [stack.enter_context(socket.create_connection((z.address, z.port), timeout=PATIENCE_S)) for _ in names]
+        for name, raw in zip(names, calls):  # of the first, nothing came while all others called
+            stack.enter_context(Peer(z, authority.certificate, *proofs[name], raw=raw)).hello(name)
+        until(lambda: [r["state"] for r in z.ask(op="nodes") if r.get("node") in names] == ["up"] * len(names),
+              lambda: f"all are up\n{z.log[-4000:]}")
+    assert "took its time" not in z.log
 
 
 def test_listening_goes_on_when_descriptors_are_short(b, as_a):
@@ -666,6 +507,8 @@ def part(size, blob_size, offset=0):
     (lambda p: p.hello(node="c"), "it says to be 'c', and its certificate is of 'a'"),
     (lambda p: p.hello(protocol=2), "it speaks protocol 2 and this node 1: update the older of them"),
     (lambda p: p.say(type="hello"), "it sent a hello that lacks a field"),
+    *[(lambda p, addresses=addresses: p.hello(data_addresses=addresses), "it sent a hello that lacks a field")
+      for addresses in (None, "127.0.0.1", [7], [""], ["localhost"], ["127.0.0.1:80"], ["127.0.0.1"] * 9)],
     (lambda p: p.say(type="ping", n=1), "it said 'ping' where hello comes first, and once"),
     (lambda p: p.send(JSON, b"[]"), "it sent what is no JSON object, or too long for a hello"),
     (lambda p: (p.hello(), p.hello()), "it said 'hello' where hello comes first, and once"),
@@ -718,6 +561,24 @@ def test_a_blob_that_nobody_waits_for_is_thrown_away(b, as_a):
         b.sees("a", "up")
 
 
+def test_all_that_a_node_has_is_shown_however_much_that_is(b, as_a):
+    """Of one packet it is more."""
+    said = [{"buffer": f"buffer-{i:04}", "group": "main", "term": 1, "number": 1 + i, "root": "0" * 64} for i in range(1000)]
+    with as_a(b) as peer:
+        peer.hello()
+        peer.say(type="heads", heads=said)
+        until(lambda: b.row("a").get("n_heads") == len(said), "it has heard of all")
+        assert b.row("a")["heads"] == []
+        shown = json.loads(subprocess.run([features.BUILD / "weightctl", "nodes", "--json"], check=True, capture_output=True,
+                                          env=environment(WEIGHTD_SYNC_SOCKET=b.socket)).stdout)["buffers"]
+        assert sorted((row["node"], row["buffer"], row["number"]) for row in shown) == \
+            [("a", head["buffer"], head["number"]) for head in said]
+        table = subprocess.run([features.BUILD / "weightctl", "nodes", "--buffers"], check=True, capture_output=True,
+                               env=environment(WEIGHTD_SYNC_SOCKET=b.socket)).stdout
+        assert table.count(b"buffer-") == len(said)
+    assert b.ask(op="heads", node="x")[0]["code"] == "unknown" and b.ask(op="heads")[0]["code"] == "request"
+
+
 def test_one_connection_is_enough_while_it_answers(b, as_a):
     with as_a(b) as first:
         first.hello(incarnation=5)
@@ -757,108 +618,3 @@ def test_a_node_with_another_name_than_dialled_is_named(make, authority):
     a = make("a", {"b": ports[1]}, port=ports[0]).start()
     make("c", {"a": ports[0]}, port=ports[1]).start()
     a.sees("b", "down", f"the node at 127.0.0.1:{ports[1]} is 'c' by its certificate; correct 'address' of [peer b]")
-
-
-# --- The control socket -----------------------------------------------------------------------------
-
-def test_a_client_that_does_not_read_holds_up_nobody(b):
-    with contextlib.ExitStack() as stack:
-        for _ in range(8):
-            c = stack.enter_context(Control(b.socket))
-            c.socket.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    c.say(op="nodes")
-        for _ in range(20):
-            assert b.ask(op="nodes")[-1] == {"end": True}
-
-
-@pytest.mark.parametrize("request_, error", [
-    ({}, "a request names what it wants by 'op'"),
-    ({"op": "dance"}, "this agent knows no request 'dance'"),
-    ({"op": "history", "n": -1}, "'n' is a number of syncs, 256 at most"),
-    ({"op": "status", "sync": 7}, "'sync' names a sync, by its 16 digits"),
-    ({"op": "cancel", "sync": "0123456789abcdef"}, "0123456789abcdef"),
-])
-def test_a_request_that_is_wrong_is_answered_with_a_sentence(b, request_, error):
-    last = b.ask(**request_)[-1]
-    assert last["end"] and error in last["error"] and last["code"], last
-
-
-def test_what_is_no_request_ends_the_connection(b):
-    for data in (b"no json", b"[]", b"\xff" * 1000):
-        with Control(b.socket) as c:
-            c.socket.send(data)
-            assert c.hear() is None
-    assert b.ask(op="history")[-1] == {"end": True}
-
-
-def opened(agent):
-    """What its descriptors are of."""
-    found = []
-    for fd in pathlib.Path(f"/proc/{agent.proc.pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            found.append(os.readlink(fd))
-    return found
-
-
-def test_a_client_that_sends_descriptors_is_hung_up_on(b, tmp_path):
-    """They do not even arrive: closing one may wait for whoever serves its file system."""
-    path = tmp_path / "file"
-    with Control(b.socket) as c, open(path, "wb") as file:
-        socket.send_fds(c.socket, [b'{"op":"nodes"}'], [file.fileno()] * 8)
-        assert c.hear() is None
-    assert b.ask(op="nodes")[-1] == {"end": True}
-    assert str(path) not in opened(b)
-
-
-ASK = """
-import json, socket, sys
-s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-s.connect(sys.argv[1])
-s.send(sys.argv[2].encode())
-while True:
-    p = json.loads(s.recv(1 << 17))
-    if p.get("end"):
-        print(json.dumps(p))
-        break
-"""
-
-
-def ask_as(agent, user, group, groups, **request):
-    done = subprocess.run(["/usr/bin/python3", "-c", ASK, agent.socket, json.dumps(request)], user=user, group=group,
-                          extra_groups=groups, capture_output=True, text=True, timeout=PATIENCE_S, cwd="/")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_only_operators_push_and_cancel(make, require):
-    require("root")
-    agent = make("a", {}, access={"operators": "4711"}).start()
-    for request in ({"op": "push", "buffer": "m"}, {"op": "cancel", "sync": "0123456789abcdef"}):
-        refused = ask_as(agent, 12345, 12345, [], **request)
-        assert refused["code"] == "permission" and "'4711'" in refused["error"], refused
-        for group, groups in ((4711, []), (12345, [4711])):
-            assert ask_as(agent, 12345, group, groups, **request).get("code") != "permission"
-    assert ask_as(agent, 12345, 12345, [], op="nodes") == {"end": True}
-
-
-def test_one_user_does_not_take_all_places(make, require):
-    require("root")
-    agent = make("a", {}).start()
-    pid = os.fork()
-    if pid == 0:  # many, and none of them reads
-        os.setgroups([]), os.setgid(12345), os.setuid(12345)
-        held = []
-        with contextlib.suppress(OSError):
-            for _ in range(300):
-                held.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-                held[-1].setblocking(False)
-                held[-1].connect(agent.socket)
-        signal.pause()
-    try:
-        agent.logs("a client of the control socket is turned away: Too many users")
-        assert agent.ask(op="nodes")[-1] == {"end": True}
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)

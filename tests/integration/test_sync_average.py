@@ -1,13 +1,14 @@
 """Averages of weightd-sync-gloo over loopback: the same bits everywhere, and the mean that arithmetic has."""
 import contextlib
+import secrets
 import signal
 
 import features
 import pytest
-from engine import CHUNK, Average, Engine, Memory, program
+from engine import CHUNK, WORD, Average, Engine, Memory, program
 from floats import decode, draw, encode
 
-SLOW = 1 << 20
+SLOW, SLOWEST = 1 << 20, 65_536  # bytes a second
 STALL_MS = 5_000
 SIZES = {"F32": 4, "BF16": 2, "F16": 2}
 
@@ -137,17 +138,60 @@ def test_a_tensor_without_a_mean_that_differs_is_refused_by_name(name, told):
             assert end["op"] == "failed" and end["who"] == other and told in end["why"], end
 
 
-def test_what_has_no_mean_is_there_before_anybody_waits():
+def test_what_has_no_mean_is_digested_as_bytes_move():
+    """However much it is, nobody waits for that to be open: what is there when all start is what counts."""
     tensors, n_bytes = lay_out(("w", "F32", 4000), ("ids", "I64", 8000))
     with average([b"\x01" * n_bytes] * 2, tensors) as a:
-        assert [result.read()[tensors[1][2]:] for result in a.results] == [b"\x01" * 8000] * 2
+        for memory in a.memories:
+            memory.write(tensors[1][2], b"\x02" * 8000)
+        a.start()
+        a.await_done()
+        assert [result.read()[tensors[1][2]:] for result in a.results] == [b"\x02" * 8000] * 2
+
+
+LEAF, DIGESTS = 1 << 20, 16
+
+
+def planned(n_leaves, n_pieces, n_bytes):
+    """gloo_planned_average() of server/sync/base/planned.h."""
+    n = -(-n_leaves // DIGESTS) + n_pieces + 2
+    return 96 * n + 248 + WORD + 32 * n_leaves + n_bytes + 48 * n
+
+
+def test_what_has_no_mean_is_compared_in_batches_and_counted():
+    size = 2 * DIGESTS * LEAF + 1
+    tensors, n_bytes = lay_out(("w", "F32", 4000), ("ids", "I64", 0), ("table", "I8", size), ("mask", "BOOL", 64))
+    content = (secrets.token_bytes(LEAF - 1) * (n_bytes // (LEAF - 1) + 1))[:n_bytes]
+    result, ends = averaged([content] * 2, tensors)
+    for name, _, offset, size in tensors[1:]:
+        assert result[offset:offset + size] == content[offset:offset + size], name
+    n = planned(2 * DIGESTS + 1 + 1, 1, 4000)
+    assert [end[way] for end in ends for way in ("in", "out")] == [{"bytes": n, "kernel": n}] * 4
+
+
+def test_what_differs_in_the_last_batch_is_refused_by_name():
+    tensors, n_bytes = lay_out(("table", "I8", DIGESTS * LEAF), ("last", "U8", 100))
+    with average([bytes(n_bytes), bytes(n_bytes - 64) + b"\x01" * 64], tensors) as a:
+        a.start()
+        for engine in a.engines:
+            end = engine.hear_end()
+            assert end["op"] == "failed" and end["code"] == "differs" and "'last'" in end["why"], end
+
+
+def test_what_was_compared_is_progress():
+    tensors, n_bytes = lay_out(("w", "F32", 2 * SLOWEST), ("ids", "I64", LEAF + 8))
+    with average([bytes(n_bytes)] * 2, tensors, chunk=65_536) as a:
+        a.start(max_rate=2 * SLOWEST)  # so that it is told before all is done
+        for engine in a.engines:
+            engine.await_progress(LEAF + 8, "sent")
+        a.await_done()
 
 
 def test_other_tensors_are_refused():
     with average([bytes(100)] * 2, None, tables=[[["w", "F32", 0, 100]], [["w", "BF16", 0, 100]]]) as a:
         a.start()
-        assert "has other tensors" in a.engines[0].hear_end()["why"]
-        assert "has other tensors" in a.engines[1].hear_end()["why"]
+        assert "has another table of tensors" in a.engines[0].hear_end()["why"]
+        assert "has another table of tensors" in a.engines[1].hear_end()["why"]
 
 
 # --- Nodes that fail ---------------------------------------------------------------------------------

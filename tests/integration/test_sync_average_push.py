@@ -7,6 +7,7 @@ import features
 import pytest
 from engine import program
 from floats import decode, draw, encode
+from integration.test_sync_reshard_push import counted
 
 PLAIN = {"data": {"security": "none"}}
 GAP = 3  # elements of a tensor, so that padding follows it
@@ -139,6 +140,17 @@ def test_a_dry_run_states_the_bytes_that_the_average_then_has(make_nodes, np):
     assert end["planned"] == end["kernel"] == plan["planned"], (end, plan)
 
 
+def test_planned_counted_and_kernels_bytes_are_equal_on_every_link(make_nodes, np):
+    nodes, _ = ready(make_nodes, np)
+    links = json.loads(average(nodes["a"], "--dry-run", "--json").stdout)["links"]
+    average(nodes["a"])
+    nodes.rest("m")
+    for link in links:
+        said = [link["planned"]] * 3
+        assert counted(nodes[link["from"]], "sent", link["to"]) == said, link
+        assert counted(nodes[link["to"]], "received", link["from"]) == said, link
+
+
 def test_people_read_it_in_80_columns(make_nodes, np):
     nodes, _ = ready(make_nodes, np)
     text = average(nodes["a"]).stdout
@@ -174,13 +186,25 @@ def test_who_differs_does_not_keep_the_others_from_it(make_nodes, np):
     assert_averaged(nodes, np, [contents[0], contents[2]])
 
 
-def test_other_layouts_are_told_apart(make_nodes, np):
+def other(name=None, dtype=None, n=None):
+    """TENSORS, of which the first one is another."""
+    first = TENSORS[0]
+    return ((name or first[0], dtype or first[1], n or first[2]), *TENSORS[1:])
+
+
+@pytest.mark.parametrize("tensors, how", [
+    (TENSORS[:-1], "a has a tensor 'd', and b has none"),
+    ((*TENSORS, ("more", *TENSORS[0][1:])), "b has a tensor 'more', and a has none"),
+    (other(name="x"), "a has a tensor 'a', and b has none"),
+    (other(n=7), "tensor 'a' is BF16 [7] on b, and BF16 [200003] on a"),
+    (other(dtype="F16"), "tensor 'a' is F16 [200003] on b, and BF16 [200003] on a"),
+    (TENSORS[::-1], "tensor 0 is 'd' on b, and 'a' on a, in another order"),
+])
+def test_who_has_other_tensors_says_which_one_is_the_first(make_nodes, np, tensors, how):
     nodes = make_nodes(2, settings=PLAIN)
     publish(np, nodes["a"], 0)
-    publish(np, nodes["b"], 1, TENSORS[:-1])
-    assert "their tensors differ" in refusal(nodes["a"])
-    publish(np, nodes["b"], 1, (("x", *TENSORS[0][1:]), *TENSORS[1:]))
-    assert "other names, types, shapes or places" in refusal(nodes["a"])
+    publish(np, nodes["b"], 1, tensors)
+    assert f"its tensors are not those of m on a: {how}" in refusal(nodes["a"])
 
 
 @pytest.mark.parametrize("who", "ab")
@@ -200,6 +224,11 @@ def test_only_a_publisher_that_is_a_member_may_ask_and_not_under_tls(make_nodes,
     nodes["a"].restart()
     assert "security = tls" in refusal(nodes["a"])
     assert nodes["a"].ctl("sync", "average", "m@3", check=False).returncode == 2
+
+
+def test_what_the_node_itself_refuses_is_told_whoever_asked(make_nodes, np):
+    nodes = make_nodes(2, settings=PLAIN, group={"device": "cuda:0"})
+    assert "a refused: " in refusal(nodes["a"])
 
 
 # --- What goes wrong -----------------------------------------------------------------------------------

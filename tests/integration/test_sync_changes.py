@@ -10,7 +10,7 @@ from nodes import ABSENCE_S, MIB, content, layout_of
 LEAVES = {"data": {"patches": "no"}}
 NONE = {"data": {"security": "none", "patches": "no"}}
 SIZE = 6 * MIB
-COUNTS = "planned", "bytes", "kernel", "size", "changed"
+COUNTS = "planned", "payload", "bytes", "kernel", "size", "changed"
 
 
 def publish(node, changes=(), size=SIZE, tensors=3):
@@ -44,7 +44,7 @@ def test_bytes_on_the_wire_are_those_of_leaves_that_changed(make_nodes):
     for changes, n_leaves in (([(1, 1)], 1), ([(1, 2), (2, 2), (4, 1)], 3), ([(1, 2), (2, 2), (4, 1)], 0)):
         end = push(nodes, publish(nodes["a"], changes))
         wire = 2 * planned(n_leaves * MIB) if n_leaves else 0
-        assert [end[key] for key in COUNTS] == [wire, wire, wire, len(whole), n_leaves * MIB], end
+        assert [end[key] for key in COUNTS] == [wire] * 4 + [len(whole), n_leaves * MIB], end
         for node in nodes:
             row = nodes.wait(lambda node=node: [row for row in node.history() if row["sync"] == end["sync"]],
                              f"{node} remembers")[0]
@@ -62,7 +62,8 @@ def test_the_size_the_layout_and_the_publisher_may_change(make_nodes):
         leaves = [[whole[at:at + MIB] for at in range(0, len(whole), MIB)] for whole in (before, data)]
         changed = sum(len(new) for i, new in enumerate(leaves[1]) if leaves[0][i:i + 1] != [new])
         assert end["changed"] == changed < len(data) / 2, (end, len(before), len(data))
-        assert 0 < end["bytes"] - 2 * changed < MIB // 4, end  # what TLS takes
+        assert end["planned"] == end["payload"] == 2 * planned(changed), end
+        assert 0 < end["bytes"] - end["payload"] < MIB // 4, end  # what TLS takes
         before = data
 
 
@@ -79,7 +80,7 @@ def test_who_was_away_fetches_what_changed_meanwhile(make_nodes):
     # One that asked too early, when others were still busy, may have failed before it.
     done = "repair", "committed"
     rows = nodes.wait(lambda: [row for row in nodes["c"].history() if (row["kind"], row["state"]) == done], "c remembers")
-    assert [(row["changed"], row["bytes"]) for row in rows] == [(MIB, planned(MIB))], rows
+    assert [[row[key] for key in COUNTS] for row in rows] == [[planned(MIB)] * 4 + [len(data), MIB]], rows
 
 
 def test_a_base_that_is_lost_meanwhile_costs_time_alone(make_nodes):
@@ -98,15 +99,17 @@ def test_a_base_that_is_lost_meanwhile_costs_time_alone(make_nodes):
 
 
 def test_an_epoch_that_broke_is_resumed_on_top_of_the_base(make_nodes):
-    nodes = make_nodes(3, settings=NONE)
+    nodes = make_nodes(3, settings=LEAVES)
     publish(nodes["a"])
     nodes["a"].push("m")
     data = publish(nodes["a"], [(i, 1) for i in (0, 1, 3, 4)])
     running = nodes["a"].start_push("m", max_rate=MIB // 2)
-    running.moving("b", MIB // 4)
-    running.moving("c", 1)
+    had = min(running.moving(name, MIB)["done"] for name in "bc")
     os.kill(nodes["b"].engine(), signal.SIGKILL)
     end = running.committed()
     assert_all_serve(nodes, data)
     assert end["changed"] == 4 * MIB, end
-    assert 0 < end["bytes"] < 2 * planned(4 * MIB), end  # of the epoch that carried the rest
+    first, *_, last = [event for event in running.events if event.get("event") == "plan"]
+    assert (first["changed"], first["total"]) == (4 * MIB, 2 * 4 * MIB), first
+    assert 0 < last["total"] <= 2 * (4 * MIB - had), (last, had)  # of what nobody lacks, nothing
+    assert end["planned"] == end["payload"] == last["planned"] and end["bytes"] == end["kernel"], (end, last)

@@ -1,5 +1,6 @@
 """Chains of weightd-sync-gloo over loopback: every byte arrives, and whatever goes wrong has a name."""
 import contextlib
+import pathlib
 import random
 import select
 import signal
@@ -8,7 +9,7 @@ import struct
 
 import features
 import pytest
-from engine import CHUNK, PATIENCE_S, Chain, Engine, Memory, gloo_planned, program
+from engine import CHUNK, HUGE, PATIENCE_S, Chain, Engine, Memory, gloo_planned, program
 
 SLOW = 1 << 20  # bytes a second: what fails, fails in the middle
 STALL_MS = 5_000
@@ -82,6 +83,14 @@ def test_planned_counted_and_kernels_bytes_are_equal(n_bytes):
         assert [(end["in"], end["out"]) for end in ends] == [(None, both), (both, both), (both, None)]
 
 
+def test_memory_is_mapped_where_it_can_have_huge_pages():
+    with chain("ab", Memory(2 * HUGE + 4096)) as c:
+        for engine in c.engines:
+            begins, = (int(line.split("-")[0], 16) for line in pathlib.Path(f"/proc/{engine.pid}/maps").read_text().splitlines()
+                       if "/memfd:engine-test" in line)
+            assert begins % HUGE == 0, f"{begins:#x}"
+
+
 def test_progress_only_grows_and_is_of_the_stream():
     n_bytes = SLOW // 2
     with chain("ab", Memory(n_bytes), chunk=65_536) as c:
@@ -131,6 +140,15 @@ def test_a_relay_that_is_stopped_is_named_by_both_neighbours():
         c.engines[2].await_progress(1)
         c.engines[1].kill(signal.SIGSTOP)
         assert_failed(c.engines[0], "a", "b", "b", "b took nothing")
+        assert_failed(c.engines[2], "b", "c", "b", "b sent nothing")
+
+
+def test_a_relay_that_waits_for_a_stopped_one_does_not_blame_the_next():
+    """It counts what was sent in whole pieces, late: all that the next could take may be there."""
+    with chain("abcd", Memory(64 << 20), chunk=65_536, stall_ms=STALL_MS) as c:
+        c.start(max_rate=SLOW)
+        c.engines[3].await_progress(1)
+        c.engines[1].kill(signal.SIGSTOP)
         assert_failed(c.engines[2], "b", "c", "b", "b sent nothing")
 
 

@@ -5,7 +5,7 @@ import signal
 import features
 import pytest
 from engine import planned, program
-from nodes import MIB, SIZE, digest_of
+from nodes import ABSENCE_S, MIB, SIZE, digest_of
 
 GLOO = {"data": {"security": "none", "engine": "gloo"}}
 
@@ -23,7 +23,7 @@ def test_a_push_arrives_bit_for_bit_and_its_bytes_are_the_planned_ones(make_node
     assert end["state"] == "committed", end
     served = nodes.assert_equal("m")
     assert served.sha256 == digest_of(1, SIZE)
-    assert end["planned"] == end["bytes"] == end["kernel"] > n * served.size, end
+    assert end["planned"] == end["payload"] == end["bytes"] == end["kernel"] > n * served.size, end
 
 
 def test_those_who_receive_follow_the_publisher(make_nodes):
@@ -37,6 +37,17 @@ def test_those_who_receive_follow_the_publisher(make_nodes):
     assert end["state"] == "committed", end
     assert end["bytes"] > 2 * planned(nodes["a"].serves("m").size), end  # of tcp, which costs less
     nodes.settle("m", seed=1)
+
+
+def test_what_one_node_fetches_goes_over_tcp(make_nodes):
+    nodes = make_nodes(3, absent="c", settings=GLOO | {"limits": {"prepare-timeout": ABSENCE_S}})
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m", policy="quorum")
+    nodes["c"].start()
+    nodes.settle("m", seed=1)
+    done = nodes.wait(lambda: [row for row in nodes["c"].history() if row["state"] == "committed"], "c fetched it")
+    assert [row["kind"] for row in done] == ["repair"]
+    assert done[0]["planned"] == done[0]["bytes"] == done[0]["kernel"] == planned(nodes["c"].serves("m").size), done
 
 
 def test_an_engine_that_is_killed_costs_an_epoch(make_nodes):

@@ -15,97 +15,15 @@ import nodes as of_nodes
 import pytest
 from cgroup import MemoryCgroup
 from engine import planned
+from gpu_nodes import assert_all_serve, assert_nothing_is_left, device, on_gpu, publish, sha256, show, stagings, used
 from integration import wire
 from integration.errand import LEAF, Errand, Tree, sha256 as sha256_of
 from integration.wire import Wire, image, memfd
 from nodes import MIB, content, hostile_programs, layout_of
 
-
 NONE = {"data": {"security": "none"}}
-DEVICE = "cuda:0"
 SLOW = MIB // 2  # bytes a second: slow enough to be broken into
 INVALID_VALUE, ILLEGAL_ADDRESS = 1, 700
-
-
-def on_gpu(node, code, **values):
-    """Runs code in a process that sees the node's GPU."""
-    prelude = "from nodes import *\nimport weightd\n" + "".join(f"{k} = {v!r}\n" for k, v in values.items())
-    return node.gpus.python(prelude + code, env=node.daemon.env | node.gpus.env | {
-        "PYTHONPATH": f"{features.ROOT}/tests:{features.ROOT}/tests/systemd:{features.ROOT}/libclient/python"}).stdout
-
-
-def publish(node, seed, size=of_nodes.SIZE, changes=()):
-    """On the node's own device; one byte of each leaf of `changes` is another one. The SHA-256 of its bytes."""
-    data = bytearray(content(seed, layout_of(size).nbytes))
-    for leaf in changes:
-        data[leaf * MIB + 5] ^= 1
-    if node.gpus:
-        on_gpu(node, """
-data = bytearray(content(seed, layout_of(size).nbytes))
-for leaf in changes:
-    data[leaf * MIB + 5] ^= 1
-with weightd.create("m", layout_of(size), device="cuda", new_layout=True) as writer:
-    writer.write(0, data)
-    writer.publish()
-""", seed=seed, size=size, changes=list(changes))
-    else:
-        import weightd
-        with weightd.create("m", layout_of(size), socket=node.daemon.socket, new_layout=True) as writer:
-            writer.write(0, data)
-            writer.publish()
-    return hashlib.sha256(data).hexdigest()
-
-
-def device(node):
-    return ["--device", DEVICE] if node.gpus else []
-
-
-def show(node):
-    """What weightctl shows of the buffer; None: there is none."""
-    done = node.daemon.ctl("show", "--json", *device(node), "m", check=False)
-    return json.loads(done.stdout) if done.returncode == 0 else None
-
-
-def sha256(node):
-    """The same by who reads it."""
-    if not node.gpus:
-        return node.serves("m").sha256
-    return on_gpu(node, """
-with weightd.attach("m", device="cuda") as b:
-    print(hashlib.sha256(b.read()).hexdigest())
-""").strip()
-
-
-def assert_all_serve(cluster, wanted):
-    """One digest everywhere, over bytes that are still those it is of, and which one reader sees for itself."""
-    cluster.rest("m")
-    shown = [show(node) for node in cluster]
-    assert len({row["digest"] for row in shown}) == 1 and shown[0]["digest"].strip("0"), shown
-    for node in cluster:
-        node.daemon.ctl("verify", *device(node), "m")
-    assert sha256(list(cluster)[-1]) == wanted, cluster.story()
-
-
-def stagings(cluster):
-    """Processes of the nodes that have host memory which versions go through: (pid, where it says so)."""
-    found = []
-    for pid, _ in cluster.leftovers():
-        with contextlib.suppress(OSError):
-            process = pathlib.Path(f"/proc/{pid}")
-            found += [(pid, fd.name) for fd in (process / "fd").iterdir() if "sync-staging" in os.readlink(fd)]
-            found += [(pid, "maps")] * ("sync-staging" in (process / "maps").read_text())
-    return found
-
-
-def assert_nothing_is_left(cluster, used):
-    """Of a push: memory of the GPUs, {name: bytes} before it, nor host memory on the way."""
-    for name, n in used.items():
-        cluster[name].gpus.wait_used(n)
-    cluster.wait(lambda: not stagings(cluster), lambda: f"no staging is left: {stagings(cluster)}")
-
-
-def used(cluster):
-    return {node.name: node.gpus.used() for node in cluster if node.gpus}
 
 
 # --- Nodes ------------------------------------------------------------------------------------------
@@ -145,6 +63,24 @@ def test_only_what_changed_of_a_version_on_a_gpu_travels(make_nodes, make_gpus):
     wanted = publish(cluster["b"], seed=1, changes=[1, 2, 3])
     assert cluster["b"].push("m")["changed"] == MIB
     assert_all_serve(cluster, wanted)
+
+
+def test_what_another_device_has_is_no_base(make_nodes, make_gpus):
+    """The buffer is in two groups, on the GPU of b and in its host memory, and another version 1 is there."""
+    cluster = make_nodes(2, settings=NONE, gpus={"b": make_gpus()}, start=False)
+    cluster.groups["hosts"] = cluster.groups["main"] | {"device": "host"}
+    a, b = cluster
+    for node in cluster:
+        cluster.configure(node)
+        node.start()
+    cluster.wait_connected()
+    size = layout_of(of_nodes.SIZE).nbytes
+    b.publish("m", seed=9)
+    for changes, group, changed in ([], "main", size), ([1], "hosts", size), ([1, 2], "hosts", MIB), ([2], "main", size):
+        wanted = publish(a, seed=1, changes=changes)
+        end = a.push("m", group=group)
+        assert (end["changed"], end["bytes"]) == (changed, planned(end["patch"] or changed)), end
+        assert (sha256(b) if group == "main" else b.serves("m").sha256) == wanted
 
 
 def test_leaves_that_changed_on_the_way_to_a_gpu_are_sent_again(make_nodes, make_gpus, tmp_path):

@@ -1,10 +1,12 @@
 """weightd-sync where the journal reads it: notices have fields, and nobody waits for a journal that is full."""
+import os
 import re
+import signal
 import socket
 
 import pytest
 from features import ROOT
-from nodes import Failed
+from nodes import CONTROL_PORT, MIB, Failed, hostile_programs
 
 from integration.test_audit import make_journal  # noqa: F401: a fixture
 
@@ -67,6 +69,36 @@ def test_the_journal_is_told_the_story_of_a_sync(make_nodes, make_journal):  # n
     assert "listens on" in nodes["a"].log and sentence not in nodes["a"].log, "lines without fields go to stderr, these not"
 
 
+def test_what_went_wrong_is_told_with_whom_it_is_about(make_nodes, make_journal, tmp_path):  # noqa: F811
+    journal = make_journal()
+    story = Story(journal)
+    nodes = make_nodes(2, prefix=lambda node: journal.prefix, settings={"data": {"security": "none"}},
+                       programs={"b": hostile_programs(tmp_path / "hostile", wire=1)})
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].ctl("sync", "push", "m", "--dry-run")
+    story.find(nodes, WEIGHTD_ACTION="planned", NODE="a", WEIGHTD_BUFFER="m", PRIORITY="6")
+    sync = nodes["a"].push("m")["sync"]
+    story.find(nodes, WEIGHTD_ACTION="corrupt", NODE="a", SYNC_ID=sync, PEER="b", PRIORITY="4")
+
+    nodes["a"].publish("m", seed=2, size=8 * MIB)
+    push = nodes["a"].start_push("m", max_rate=MIB // 2)
+    push.moving("b")
+    os.kill(nodes["a"].engine(), signal.SIGKILL)
+    broken = story.find(nodes, WEIGHTD_ACTION="broken", NODE="a", SYNC_ID=push.sync, PRIORITY="4")
+    assert "epoch 1 broke" in broken["MESSAGE"] and "the engine of a ended" in broken["MESSAGE"], broken
+    nodes["a"].ask("cancel", sync=push.sync)
+    push.failed()
+    cancelled = story.find(nodes, WEIGHTD_ACTION="cancelled", NODE="a", SYNC_ID=push.sync)
+    assert (cancelled["WEIGHTD_UID"], cancelled["PRIORITY"]) == ("0", "6"), cancelled
+
+    with socket.create_connection((nodes["b"].address, CONTROL_PORT)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        refused = story.find(nodes, WEIGHTD_ACTION="refused", NODE="b", PRIORITY="4")
+    assert "127.0.0.1" in refused["MESSAGE"] and "SYNC_ID" not in refused, refused
+    for entry in story.read():
+        assert KINDS[entry["WEIGHTD_ACTION"]] == entry["MESSAGE_ID"], entry
+
+
 def test_a_journal_that_does_not_read_holds_nobody_up(make_nodes, make_journal):  # noqa: F811
     """What it has no room for is a line like any other."""
     journal = make_journal()
@@ -83,5 +115,5 @@ def test_a_journal_that_does_not_read_holds_nobody_up(make_nodes, make_journal):
 
 def test_every_kind_is_in_the_man_page():
     page = (ROOT / "packaging/man/weightd-sync.8.scd").read_text()
-    assert len(KINDS) == 10 == len(set(KINDS.values()))
+    assert len(KINDS) == 11 == len(set(KINDS.values()))
     assert [k for k, uuid in KINDS.items() if f"*{k}* ({uuid})" not in page] == []

@@ -4,7 +4,8 @@ import struct
 
 import pytest
 from integration.errand import Tree
-from integration.test_sync_local import DATA, N_BYTES, OTHER, Plan, content, create_on, errand, publish
+from integration.test_sync_local import DATA, N_BYTES, OTHER, Plan, content, errand, publish
+from integration.test_sync_local_base import create_on
 from integration.wire import memfd
 
 __all__ = ["errand"]

@@ -1,5 +1,6 @@
 """weightctl sync metrics: what nodes counted is what happened, and whoever reads OpenMetrics can read it."""
 import os
+import re
 import stat
 
 import features
@@ -64,7 +65,7 @@ def test_what_was_counted_is_what_happened(make_nodes):
     assert [value(a, "peer_up", peer=peer) for peer in "bc"] == [1, 1]
 
     # The chain may be a, b, c or a, c, b: each link has two ends, which counted the same, and as planned.
-    counts = ("", "kernel_", "planned_")
+    counts = ("", "kernel_", "payload_", "planned_")
     first = max("bc", key=lambda name: value(a, "sent_bytes_total", peer=name))
     second = "c" if first == "b" else "b"
     sent = link(a, "sent", counts, first)
@@ -72,16 +73,18 @@ def test_what_was_counted_is_what_happened(make_nodes):
     passed_on = link(members[first], "sent", counts, second)
     assert passed_on == link(members[second], "received", counts, first) and len(set(passed_on)) == 1, passed_on
     assert sent[0] + passed_on[0] == end["bytes"], (sent, passed_on, end)
-    assert link(a, "sent", counts, second) == link(members[second], "sent", counts, first) == [0, 0, 0]
+    assert link(a, "sent", counts, second) == link(members[second], "sent", counts, first) == [0] * 4
 
 
-def test_under_tls_nothing_is_planned(make_nodes):
+def test_under_tls_the_payload_is_the_planned_one(make_nodes):
     nodes = make_nodes(2, settings={"limits": PATIENT["limits"]})
     nodes["a"].publish("m", seed=1)
     end = nodes["a"].push("m")
-    samples = metrics(nodes["a"])
-    assert link(samples, "sent", ("", "kernel_"), "b") == [end["bytes"]] * 2, end
-    assert not [name for name in samples if "planned" in name]
+    b = nodes.wait(lambda: (found := metrics(nodes["b"])) and ended(found, "member", "push", "committed") and found,
+                   "the push ended at b")
+    counts, expected = ("", "kernel_", "payload_", "planned_"), [end["bytes"]] * 2 + [end["planned"]] * 2
+    assert link(metrics(nodes["a"]), "sent", counts, "b") == link(b, "received", counts, "a") == expected, end
+    assert end["bytes"] > end["planned"] == end["payload"], end
 
 
 def test_a_peer_that_is_away_and_a_push_that_failed(make_nodes):
@@ -119,12 +122,22 @@ def test_the_file_stays_when_there_is_no_answer(make_agent, tmp_path):  # noqa: 
     assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["weightd.prom"])
 
 
-@pytest.mark.parametrize("path, reason", [("nowhere/x.prom", "No such file"), ("a", "Is a directory"), ("a/", "Is a directory")])
+@pytest.mark.parametrize("path, reason", [("nowhere/x.prom", "No such file"), ("a", "no regular file"), ("a/", "Is a directory")])
 def test_a_file_that_cannot_be_written(make_agent, tmp_path, path, reason):  # noqa: F811
     (tmp_path / "a").mkdir()
     error = refused(make_agent(metrics=[FAMILY, END]), "sync", "metrics", "--output", path, cwd=tmp_path)
-    assert reason in error and "cannot write" in error, error
+    assert reason in error and re.search("cannot (write|replace)", error), error
     assert os.listdir(tmp_path) == ["a"] and not os.listdir(tmp_path / "a")
+
+
+def test_no_device_and_no_link_is_replaced(make_agent, tmp_path):  # noqa: F811
+    (tmp_path / "link").symlink_to("/dev/null")
+    os.mkfifo(tmp_path / "fifo")
+    for name in "link", "fifo":
+        before = os.lstat(tmp_path / name)
+        error = refused(make_agent(metrics=[FAMILY, END]), "sync", "metrics", "--output", tmp_path / name)
+        assert "it is no regular file; without --output it is printed" in error, error
+        assert os.lstat(tmp_path / name).st_ino == before.st_ino and sorted(os.listdir(tmp_path)) == ["fifo", "link"]
 
 
 # --- What others called their buffers ---------------------------------------------------------------

@@ -7,7 +7,8 @@ import uuid
 import features
 import pytest
 from engine import Engine, Memory, program
-from gpu_engine import MIB, NCCL, Gpu, Ring
+from gpu_engine import MIB, Gpu, Ring
+from gpus import NCCL
 
 STALL_MS = 2000
 ID = 128
@@ -73,6 +74,13 @@ def test_it_forms_in_any_order_of_starts(gpu):
         ring.start(places=(2, 0, 1))
         ring.await_done()
         assert ring.memories[2].read() == data
+
+
+def test_nodes_on_loopback_have_addresses_of_their_own(gpu):
+    data = random_bytes(MIB)
+    with Ring("ab", gpu, data, address="127.9.8.7") as ring:
+        ring.start()
+        ring.await_done()
 
 
 def test_nodes_on_gpus_of_their_own():

@@ -9,10 +9,11 @@ import weightd
 from engine import planned
 from nodes import ABSENCE_S, MIB, content, hostile_programs, layout_of
 
+TLS = {}
 NONE = {"data": {"security": "none"}}
 GLOO = {"data": {"security": "none", "engine": "gloo"}}
 SIZE, BLOCK = 6 * MIB, 128 * 1024
-COUNTS = "planned", "bytes", "kernel"
+COUNTS = "planned", "payload", "bytes", "kernel"
 
 
 class Model:
@@ -57,7 +58,7 @@ def row_of(nodes, name, sync):
     return nodes.wait(lambda: [row for row in nodes[name].history() if row["sync"] == sync], f"{name} remembers")[0]
 
 
-@pytest.mark.parametrize("settings", [NONE, GLOO, {}], ids=["tcp", "gloo", "tls"])
+@pytest.mark.parametrize("settings", [NONE, GLOO, TLS], ids=["tcp", "gloo", "tls"])
 def test_two_in_a_hundred_elements_move_less_than_six_in_a_hundred_bytes(make_nodes, settings):
     if settings is GLOO:
         features.require("gloo")
@@ -74,10 +75,9 @@ def test_two_in_a_hundred_elements_move_less_than_six_in_a_hundred_bytes(make_no
         assert (end["by"], end["patch"], end["changed"]) == ("patch", patch, len(before)), end
         assert end["differ"] == len(before) // 100 * 2, end
         assert end["bytes"] == end["kernel"] <= 2 * 0.06 * len(before), end
-        if settings is NONE:
-            assert [end[key] for key in COUNTS] == [2 * planned(patch)] * 3, end
-        elif settings is GLOO:
-            assert end["planned"] == end["bytes"], end
+        assert end["planned"] == end["payload"], end
+        assert settings is GLOO or end["planned"] == 2 * planned(patch), end
+        assert (end["payload"] == end["bytes"]) == (settings is not TLS), end
         for name in "bc":
             row = row_of(nodes, name, end["sync"])
             assert (row["by"], row["patch"], row["bytes"]) == ("patch", patch, end["bytes"] // 2), row
@@ -94,10 +94,9 @@ def test_changed_tensors_move_alone_and_frozen_ones_not_at_all(make_nodes):
         model.data[tensor.offset:tensor.offset + tensor.nbytes] = content(tensor.offset, tensor.nbytes)
     model.publish()
     end = push(nodes, model)
-    blocks = {i // BLOCK for t in tensors for i in range(t.offset, t.offset + t.nbytes, 256)}
-    most = sum(min(BLOCK, len(before) - block * BLOCK) for block in blocks)
-    assert end["by"] == "patch" and sum(t.nbytes for t in tensors) <= end["patch"] <= most + 128 + 16 * len(blocks), end
-    assert [end[key] for key in COUNTS] == [2 * planned(end["patch"])] * 3, end
+    assert len(before) == 25 * MIB and all(t.nbytes == 2 * BLOCK and t.offset % BLOCK == 0 for t in tensors), tensors
+    assert (end["by"], end["patch"]) == ("patch", 128 + 3 * 2 * (16 + BLOCK)), end
+    assert [end[key] for key in COUNTS] == [2 * planned(end["patch"])] * 4, end
     model.publish()  # the same once more
     end = push(nodes, model)
     assert (end["bytes"], end["changed"], end["patch"]) == (0, 0, None), end
@@ -114,7 +113,7 @@ def test_a_plan_is_what_the_push_then_sends(make_nodes):
     plan = json.loads(nodes["a"].ctl("sync", "push", "m", "--dry-run", "--json").stdout)
     assert "as a patch to each of 2 nodes" in said and plan["by"] == "patch", (said, plan)
     end = push(nodes, model)
-    assert [end[key] for key in COUNTS] == [plan["planned"]] * 3, (end, plan)
+    assert [end[key] for key in COUNTS] == [plan["planned"]] * 4, (end, plan)
     done = nodes["a"].ctl("sync", "status", end["sync"], "-o", "NODE,BY,DENSITY,SHARE", "--noheadings").stdout.split()
     assert done == ["a", "patch", "2.0%", "4.0%", "b", "patch", "2.0%", "4.0%", "c", "patch", "2.0%", "4.0%"]
 
@@ -135,7 +134,8 @@ def test_who_missed_pushes_fetches_them_in_one_patch(make_nodes):
     done = "repair", "committed"
     row = nodes.wait(lambda: [row for row in nodes["c"].history() if (row["kind"], row["state"]) == done], "c remembers")[0]
     patch = model.patch(*befores)
-    assert (row["by"], row["patch"], row["bytes"]) == ("patch", patch, planned(patch)), row
+    assert (row["by"], row["patch"]) == ("patch", patch), row
+    assert [row[key] for key in COUNTS] == [planned(patch)] * 4, row
 
 
 def test_who_missed_as_many_as_are_kept_fetches_them_in_one_patch(make_nodes):
@@ -153,7 +153,8 @@ def test_who_missed_as_many_as_are_kept_fetches_them_in_one_patch(make_nodes):
     nodes.wait(lambda: nodes["c"].serves("m").sha256 == model.sha256(), "c caught up")
     done = "repair", "committed"
     row = nodes.wait(lambda: [row for row in nodes["c"].history() if (row["kind"], row["state"]) == done], "c remembers")[0]
-    assert (row["by"], row["patch"]) == ("patch", model.patch(*befores)), row
+    patch = model.patch(*befores)
+    assert (row["by"], row["patch"], row["planned"], row["payload"]) == ("patch", patch, *[planned(patch)] * 2), row
 
 
 def test_memory_that_is_used_again_is_not_kept(make_nodes):
@@ -179,7 +180,7 @@ def test_a_patch_that_came_wrong_is_made_good(make_nodes, tmp_path, what):
     end = push(nodes, model)
     assert (tmp_path / f"hostile/{what}-0").exists(), f"nothing was changed\n{nodes.story()}"
     row = row_of(nodes, "c", end["sync"])
-    assert row["bytes"] == planned(end["patch"]) + planned(MIB), row  # the leaf that the byte was of
+    assert [row[key] for key in COUNTS] == [planned(end["patch"]) + planned(MIB)] * 4, row  # the leaf that the byte was of
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["patches", "no-patches"])

@@ -30,10 +30,11 @@ def test_a_dry_run_says_what_every_link_will_carry(make_nodes, security):
     counted = {name: nodes.wait(lambda name=name: row_of(nodes[name], end["sync"]), f"{name} remembers") for name in "bcd"}
     for link in plan["links"]:
         row = counted[link["to"]]
-        assert row["bytes"] == row["kernel"] >= link["bytes"], (link, row)
-        assert link["planned"] == (row["bytes"] if security == "none" else None), (link, row)
+        assert row["bytes"] == row["kernel"] >= row["payload"] > link["bytes"], (link, row)
+        assert link["planned"] == row["planned"] == row["payload"], (link, row)
     assert end["bytes"] == sum(row["bytes"] for row in counted.values()), end
-    assert plan["planned"] == (end["bytes"] if security == "none" else None), (plan, end)
+    assert plan["planned"] == end["planned"] == end["payload"], (plan, end)
+    assert (end["payload"] == end["bytes"]) == (security == "none"), end
     nodes.settle("m", seed=2)
 
 
@@ -60,7 +61,7 @@ def test_a_dry_run_fails_as_the_push_would(make_nodes):
     assert done.returncode == 1 and done.stdout == "" and "c refused" in done.stderr and "max-bytes" in done.stderr, done
     done = nodes["a"].ctl("sync", "push", "m", "--dry-run", "--policy", "quorum")
     lines = done.stdout.splitlines()
-    assert [line.split() for line in lines[:3]] == [["FROM", "TO", "BYTES", "PLANNED"], ["a", "b", "1.0", "MB", "-"], []], done
+    assert [line.split() for line in lines[:3]] == [["FROM", "TO", "BYTES", "PLANNED"], ["a", "b", "1.0", "MB", "1.0", "MB"], []], done
     assert lines[3].startswith("m 1.1: 1.0 MB to 1 node") and lines[3].endswith("; nothing was sent"), done
     assert nodes["b"].serves("m") is None
     assert [row["state"] for row in nodes["a"].history()] == ["planned", "failed"]

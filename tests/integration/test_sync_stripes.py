@@ -106,7 +106,9 @@ def test_under_tls_each_stripe_is(tmp_path):
             ends = chain.await_done()
             assert [m.read() == data for m in chain.memories[1:]] == [True, True]
             for stripe in ends[0]["out"]["stripes"]:
-                assert stripe["bytes"] == stripe["kernel"] > 192, ends
+                assert stripe["bytes"] == stripe["kernel"] > stripe["payload"] > 192, ends
+            assert ends[0]["out"]["payload"] == sum(stripe["payload"] for stripe in ends[0]["out"]["stripes"]) == \
+                striped(len(data), 2, PIECE), ends
 
 
 # --- What comes in, by hand --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 import json
 
 import features
+from engine import striped
 from integration.test_sync import row_of
 from nodes import MIB, Cluster
 from netns import Net
@@ -49,9 +50,13 @@ def test_stripes_under_tls_and_in_a_repair(make_nodes):
     start(nodes)
     nodes["a"].publish("m", seed=1, size=5 * MIB)
     end = nodes["a"].push("m")
-    assert end["bytes"] == end["kernel"] > 2 * nodes["a"].serves("m").size, end
+    size = nodes["a"].serves("m").size
+    assert end["bytes"] == end["kernel"] > end["planned"] == end["payload"] == 2 * striped(size, 2), end
     nodes["c"].empty()
     nodes.settle("m", seed=1)
+    done = "repair", "committed"
+    row = nodes.wait(lambda: [row for row in nodes["c"].history() if (row["kind"], row["state"]) == done], "c remembers")[0]
+    assert row["bytes"] == row["kernel"] > row["planned"] == row["payload"] > size, row
 
 
 def test_an_address_that_is_not_trusted_is_refused_before_a_byte_goes_there(make_nodes):

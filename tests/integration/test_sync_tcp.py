@@ -2,7 +2,9 @@
 import contextlib
 import json
 import os
+import pathlib
 import random
+import re
 import select
 import signal
 import socket
@@ -43,6 +45,21 @@ def test_every_receiver_has_every_byte(names, n_bytes):
         chain.await_done()
         for name, memory in zip(names[1:], chain.memories[1:]):
             assert memory.read() == data, f"{name} has other bytes"
+
+
+def written(engine):
+    """Bytes by write() and sendfile(), of which send() is neither."""
+    return int(re.search(r"^wchar: (\d+)$", pathlib.Path(f"/proc/{engine.pid}/io").read_text(), re.M)[1])
+
+
+def test_what_is_sent_is_copied_by_nobody(require):
+    require("counts of what tasks write", available=os.path.exists("/proc/self/io"))
+    data = random_bytes(3 * CHUNK + 7)
+    with Chain(["a", "b", "c"], Memory(data)) as chain:
+        chain.start()
+        chain.await_done()
+        said = [written(engine) for engine in chain.engines]
+    assert min(said[:2]) >= len(data) > CHUNK > said[2], said
 
 
 @pytest.mark.parametrize("order", ((0, 1, 2), (2, 1, 0), (1, 0, 2)))
@@ -111,6 +128,26 @@ def test_a_rate_is_not_exceeded():
         chain.start(max_rate=rate)
         chain.await_done()
         assert time.monotonic() - started > 0.7
+
+
+@pytest.mark.parametrize("before, after, at_least, at_most", (
+    (1 << 20, 64 << 20, 0, 10), (8 << 20, 2 << 20, 2.5, PATIENCE_S)))
+def test_a_rate_may_change_while_bytes_move(before, after, at_least, at_most):
+    with Chain(["a", "b"], Memory(16 * before if before < after else before)) as chain:
+        started = time.monotonic()
+        chain.start(max_rate=before)
+        chain.engines[0].await_progress(1, "sent")
+        chain.engines[0].tell({"op": "rate", "max_rate": after})
+        chain.await_done()
+        assert at_least < time.monotonic() - started < at_most
+
+
+@pytest.mark.parametrize("rate", (-1, 1, "much"))
+def test_another_rate_that_is_wrong_is_refused(rate):
+    with receiver() as (engine, _):
+        engine.tell({"op": "rate", "max_rate": rate})
+        end = engine.hear()
+        assert end["op"] == "failed" and "max_rate" in end["why"], end
 
 
 def test_ipv6_carries_too():

@@ -9,7 +9,7 @@ import struct
 
 import features
 import pytest
-from engine import CHUNK, PATIENCE_S, Chain, Engine, Memory, planned
+from engine import CHUNK, PATIENCE_S, Chain, Engine, Memory, planned, striped
 from pki import Authority
 
 TOKEN = "11" * 32
@@ -20,8 +20,17 @@ STALL_MS = 4_000  # of who is not who it should be; that shows at once, unless s
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory):
+    """It has revoked what it first issued to a and b."""
     features.require("sync", available=(features.BUILD / "weightd-sync-tcp").exists())
-    return Authority(tmp_path_factory.mktemp("pki") / "ca")
+    made = Authority(tmp_path_factory.mktemp("pki") / "ca")
+    for name in "ab":
+        made.fresh(name, "revoked")
+        made.revoke(name)
+    return made
+
+
+def revoked(authority, name):
+    return tuple(authority.folder / "revoked" / f"{name}.{end}" for end in ("crt", "key"))
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +40,12 @@ def other_authority(tmp_path_factory):
 
 @pytest.fixture
 def fds():
-    """fds(CA, (certificate, key)): the three memfds that an agent gives to an engine."""
+    """fds(CA, (certificate, key)): the three memfds that an agent gives to an engine; the CA's with whom it revoked."""
     memories = []
 
     def make(authority, pair):
-        three = [Memory(path.read_bytes()) for path in (authority.certificate, *pair)]
+        ca = authority.certificate.read_bytes() + (authority.crl.read_bytes() if authority.crl.exists() else b"")
+        three = [Memory(pem) for pem in (ca, *(path.read_bytes() for path in pair))]
         memories.extend(three)
         return [memory.fd for memory in three]
 
@@ -54,13 +64,13 @@ def test_every_byte_arrives_and_the_kernel_counts_the_same(authority, fds, names
         ends = chain.await_done()
         for i in range(len(names) - 1):
             assert chain.memories[i + 1].read() == data
-            assert ends[i]["out"]["bytes"] == ends[i + 1]["in"]["bytes"]
-            assert ends[i]["out"]["bytes"] == ends[i]["out"]["kernel"] > planned(n_bytes)
+            assert ends[i]["out"] == ends[i + 1]["in"]
+            assert ends[i]["out"]["bytes"] == ends[i]["out"]["kernel"] > ends[i]["out"]["payload"] == planned(n_bytes)
 
 
 @pytest.mark.parametrize("stripes", (1, 2))
 def test_a_kernel_that_does_tls_is_given_the_memory_and_not_the_bytes(authority, fds, stripes):
-    """None here does: one is played, by OpenSSL. What a link carries is then what the kernel counts."""
+    """None here does: one is played, by OpenSSL. What a link carries is then what the kernel counts, but for the payload."""
     fake = features.BUILD.with_name("build") / "fake/ktls.so"
     features.require("fakes", "the stand-in for kTLS is not built (make fakes)", available=fake.exists())
     features.require("preload", "a sanitizer has to be loaded first", available=features.BUILD.name == "build")
@@ -71,8 +81,9 @@ def test_a_kernel_that_does_tls_is_given_the_memory_and_not_the_bytes(authority,
         ends = chain.await_done()
         assert [memory.read() == data for memory in chain.memories[1:]] == [True, True]
         for i, end in enumerate(ends[:2]):
-            assert end["out"]["tls"] == "kernel" and end["out"]["bytes"] == end["out"]["kernel"] > planned(len(data)), end
-            assert ends[i + 1]["in"]["bytes"] == end["out"]["bytes"], ends
+            assert end["out"]["tls"] == "kernel" and end["out"]["bytes"] == end["out"]["kernel"] > end["out"]["payload"], end
+            assert end["out"]["payload"] == (planned(len(data)) if stripes == 1 else striped(len(data), stripes)), end
+            assert ends[i + 1]["in"] == end["out"] | {"tls": "openssl"}, ends
             assert f"{'ab'[i]}: the kernel does TLS towards {'bc'[i]}" in chain.engines[i].read_log()
 
 
@@ -130,6 +141,7 @@ def identities(authority, other_authority):
         "a name without our suffix": (authority, authority.odd("bare", ["b"]), "ostname mismatch"),
         "a wildcard": (authority, authority.odd("wild", ["*.weightd"]), "ostname mismatch"),
         "expired": (authority, authority.odd("late", ["b.weightd"], days=-1), "expired"),
+        "revoked": (authority, revoked(authority, "b"), "revoked"),
         "another CA's": (other_authority, other_authority.node("b"), "certificate"),
     }
 
@@ -163,6 +175,7 @@ def test_a_receiver_that_is_another_is_sent_nothing(authority, other_authority, 
 def test_a_sender_that_is_another_brings_nothing(authority, other_authority, fds):
     wrong = identities(authority, other_authority)
     wrong["expired"] = authority, authority.odd("late-a", ["a.weightd"], days=-1), wrong["expired"][2]
+    wrong["revoked"] = authority, revoked(authority, "a"), wrong["revoked"][2]
     wrong["another CA's"] = other_authority, other_authority.node("a"), wrong["another CA's"][2]
     with chains(fds, {kind: ((authority, pair), (authority, authority.node("b")))
                       for kind, (_, pair, _) in wrong.items()}) as begun:
@@ -233,6 +246,17 @@ def test_strangers_before_the_right_one_keep_it_from_nothing(authority, fds):
         send_stream(engine, pair, b"0123456789")
         assert engine.hear_end()["op"] == "done"
         assert memory.read() == b"0123456789"
+
+
+def test_what_comes_behind_the_end_is_noticed(authority, fds):
+    """In the same record, of which the kernel knows nothing."""
+    with receiver(authority, fds) as (engine, _), dial(engine, pair=authority.node("a")) as s:
+        s.sendall(preamble(10))
+        assert s.recv(1) == b"\x06"
+        s.sendall(b"0123456789that-all!")
+        end = engine.hear_end()
+        assert (end["op"], end["who"]) == ("failed", "a"), end
+        assert f"of them {planned(10) + 1} and 9 were payload, and planned were {planned(10)} and 9" in end["why"], end
 
 
 def test_records_that_were_changed_on_the_way_end_the_stream(authority, fds):

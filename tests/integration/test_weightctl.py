@@ -18,8 +18,10 @@ from features import BUILD, ROOT
 from integration.wire import until
 
 VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback", "chmod", "chown", "rm",
-         "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync status",
-         "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "sync reshard", "pki ca", "pki node", "pki show"]
+         "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
+         "sync gather", "sync scatter", "sync status",
+         "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
+         "pki show", "trace doctor"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
@@ -365,6 +367,7 @@ def test_columns_can_be_added(loaded):
 def test_columns_choose_the_keys_of_json(loaded):
     assert ctl_json(loaded, "ls", "-o", "NAME,AGE,VERSION")["buffers"][0].keys() == {"name", "age_ns", "version"}
     assert ctl_json(loaded, "tensors", "m", "-o", "SHAPE")["tensors"][0] == {"shape": [2, 3]}
+    assert loaded.ctl("tensors", "m", "-n", "-o", "SHAPE").stdout.splitlines()[0] == "[2, 3]"
 
 
 def test_help_lists_each_column(loaded):
@@ -403,11 +406,12 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["stat", "-o", "NOPE"], ["load", "--policy", "ask", "m", "f"], ["load", "--policy"],
          ["load", "--pause-timeout", "-1", "m", "f"], ["load", "--exclusive", "--reusable", "m", "f"],
          ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["version", "extra"],
-         ["nodes", "a"], ["nodes", "-o", "NOPE"], ["sync"], ["sync", "nonsense"], ["sync", "push"],
+         ["nodes", "a"], ["nodes", "-o", "NOPE"], ["sync"], ["sync", "nonsense"], ["trace"], ["trace", "nonsense"], ["trace", "doctor", "a"],
+         ["trace", "doctor", "-o", "NOPE"], ["sync", "push"],
          ["sync", "push", "m", "n"], ["sync", "push", "m@x"], ["sync", "push", "m", "--policy", "most"],
          ["sync", "push", "m", "--max-rate", "0"], ["sync", "push", "m", "--max-rate", "1X"],
          ["sync", "push", "m", "--max-rate", "99999999T"], ["sync", "push", "m", "--max-rate", "1GG"],
-         ["sync", "push", "m", "--max-rate", ""], ["sync", "push", "m", "--dry-run", "--no-wait"], ["sync", "status", "xyz"], ["sync", "status", ""],
+         ["sync", "push", "m", "--max-rate", ""], ["sync", "push", "m", "--dry-run", "--no-wait"], ["sync", "push", "m", "--queue", "--no-wait"], ["sync", "push", "m", "--wait-all", "--no-wait"], ["sync", "average", "m", "--wait-all"], ["sync", "status", "xyz"], ["sync", "status", ""],
          ["sync", "status", "0" * 17], ["sync", "status", "1", "2"], ["sync", "status", "-o", "NOPE"],
          ["sync", "cancel"], ["sync", "cancel", "no\x1b"], ["sync", "history", "1"], ["sync", "history", "-c", "0"],
          ["sync", "watch", "1"], ["sync", "metrics", "1"], ["sync", "metrics", "--output"], ["sync", "plan"], *(["sync", "plan", "--nodes", "4", "--nic", "1G", "--size", "1G", *more] for more in (
@@ -417,7 +421,8 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["pki"], ["pki", "nonsense"], ["pki", "--json"], ["pki", "no\x1b"], ["pki", "ca"], ["pki", "ca", "a", "b"],
          ["pki", "node", "d"], ["pki", "node", "d", "A"], ["pki", "node", "d", ""], ["pki", "node", "d", ".a"],
          ["pki", "node", "d", "../a"], ["pki", "node", "d", "a" * 64], ["pki", "node", "d", "a", "--days", "0"],
-         ["pki", "node", "d", "a", "--days", "3651"], ["pki", "show"], ["pki", "show", "a", "b"]]
+         ["pki", "node", "d", "a", "--days", "3651"], ["pki", "revoke"], ["pki", "revoke", "d", "A"],
+         ["pki", "revoke", "d", "a", "b"], ["pki", "show"], ["pki", "show", "a", "b"]]
 
 
 @pytest.mark.parametrize("args", USAGE, ids=lambda a: ascii(" ".join(a)))
@@ -442,6 +447,13 @@ def test_help_names_every_verb(daemon):
         text = daemon.ctl(family, "--help").stdout
         assert [f"{family} {v}" for v in re.findall(r"^ (\w+)  ", text, re.M)] == \
             [v for v in VERBS if v.startswith(f"{family} ")]
+
+
+def test_help_fits_a_terminal(daemon):
+    texts = [daemon.ctl(*verb.split(), "--help").stdout for verb in VERBS] + [daemon.ctl("--help").stdout]
+    texts += [subprocess.run([BUILD / name, "--help"], stdout=subprocess.PIPE, check=True, text=True).stdout
+              for name in ("weightd", "weightd-sync")]
+    assert [line for text in texts for line in text.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -87,7 +87,7 @@ LONG = "a-name-of-a-node-that-is-as-long-as-it-may-be.example.org"
 def plan_event(links, at=0, n_links=None, **more):
     return {"event": "plan", "sync": SYNC, "kind": "push", "buffer": "llama", "group": "main", "role": "publisher", "term": 1,
             "number": 8, "epoch": 1, "schedule": "chain", "size": 50 * GIB, "changed": GIB, "total": GIB * (n_links or len(links)),
-            "planned": None, "takes_ns": 9_100_000_000, "n_links": n_links or len(links),
+            "planned": 300 * GIB + 100, "takes_ns": 9_100_000_000, "n_links": n_links or len(links),
             "links": [{"from": a, "to": b, "bytes": GIB, "planned": GIB + 100} for a, b in links]} | more
 
 
@@ -102,7 +102,7 @@ def test_a_dry_run_prints_its_links(make_agent):
                                                            ["a", "b", *["1.1", "GB"] * 2], ["b", "c", *["1.1", "GB"] * 2]]
     assert line == "llama 1.8: 1.1 GB (2.0% of 53.7 GB) to each of 2 nodes, 2.1 GB in all, in about 9.1 s; nothing was sent\n"
     assert agent.requests == [{"op": "plan", "buffer": "llama", "group": None, "version": 3, "policy": None, "max_rate": 0,
-                               "wait": True}]
+                               "wait": True, "slow": False}]
 
 
 def test_a_dry_run_in_json_puts_the_pieces_together(make_agent):
@@ -112,7 +112,7 @@ def test_a_dry_run_in_json_puts_the_pieces_together(make_agent):
     assert [(link["from"], link["to"]) for link in said["links"]] == chain
     assert {key: said[key] for key in ("sync", "state", "version", "schedule", "size", "changed", "total", "planned", "takes_ns")} == {
         "sync": SYNC, "state": "planned", "version": "1.8", "schedule": "chain", "size": 50 * GIB, "changed": GIB,
-        "total": 300 * GIB, "planned": None, "takes_ns": 9_100_000_000}
+        "total": 300 * GIB, "planned": 300 * GIB + 100, "takes_ns": 9_100_000_000}
     assert [node["state"] for node in said["nodes"]] == ["planned"] * 3
 
 

@@ -134,7 +134,7 @@ def test_people_read_tables_of_eighty_columns_and_a_sentence(shards, split):
     assert len(links.splitlines()) == 1 + len(expected()) and len(nodes.splitlines()) == 1 + 6
     assert sentence == f"4 shards to 2 of 4 tensors: {sum(expected().values())} B over {len(expected())} links, 0 B stay " \
                        "on their nodes; nothing was sent\n"
-    long = [f"{'x' * 62}{i}" for i in range(6)]
+    long = [f"{'x' * 41}{i}" for i in range(6)]
     status, shown = in_terminal(shards, "sync", "reshard", "--split", split, "--ranks", " ".join(long[:4]), "--onto",
                                 " ".join(long[4:]), "--dry-run", *NAMES)
     assert status == 0
@@ -148,7 +148,7 @@ def test_columns_can_be_chosen(shards, split):
 
 
 @pytest.mark.parametrize("args, word", (
-    (["--ranks", "a b c d", "--onto", "e f", *NAMES], "add --dry-run"),
+    (["--ranks", "a b c d", "--onto", "e f", *NAMES], "wants the name of the buffer to make"),
     (["--ranks", "a b c d", "--dry-run", *NAMES], "wants --split, --ranks and --onto"),
     (["--ranks", "a a", "--onto", "e", "--dry-run", "whole"], "'a' is there twice"),
     (["--ranks", "A", "--onto", "e", "--dry-run", "whole"], "'A' cannot be a node"),

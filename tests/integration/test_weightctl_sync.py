@@ -12,7 +12,7 @@ from daemon import SANITIZER_EXIT, environment
 from features import BUILD
 
 from integration.fake_agent import FakeAgent, pack
-from integration.test_weightctl import HOSTILE, UNPRINTABLE, in_terminal, n_columns, screen
+from integration.test_weightctl import HOSTILE, UNPRINTABLE, complete, in_terminal, n_columns, screen
 
 END = {"end": True}
 SYNC, OTHER = "5f3a9c0011223344", "5f3a9c00aabbccdd"
@@ -43,7 +43,7 @@ def phase(node, name, done=0, expected=0, **more):
 
 def outcome(state="committed", nodes=("a", "b", "c"), **more):
     return {"event": "end", "sync": SYNC, "kind": "push", "buffer": "llama", "group": "main", "role": "publisher",
-            "state": state, "term": 1, "number": 7, "planned": None, "bytes": GIB, "kernel": GIB,
+            "state": state, "term": 1, "number": 7, "planned": GIB - 9, "payload": GIB - 9, "bytes": GIB, "kernel": None,
             "started_ns": NOW_NS - 10**9, "ended_ns": NOW_NS,
             "nodes": [{"node": n, "state": state, "version": 3, "why": None} for n in nodes], "end": True} | more
 
@@ -131,10 +131,22 @@ def test_nodes_json(make_agent):
         [("a", "1.7", 1, 7, 3), ("b", "1.7", 1, 7, None)]
 
 
+def test_nodes_and_groups_are_completed(make_agent):
+    there = Terminal(make_agent(nodes=[*NODES, END]))
+    assert complete(there, "weightctl sync reshard --ranks ") == ["a", "b", "c"]
+    assert complete(there, "weightctl sync scatter --onto b,") == ["b,a", "b,c"]
+    assert complete(there, "weightctl sync push m --group ma") == ["main"]
+
+
 def test_nodes_of_nobody(make_agent):
     agent = make_agent(nodes=[END])
     assert ctl(agent, "nodes").stdout == ""
     assert ctl_json(agent, "nodes") == {"nodes": [], "buffers": []}
+
+
+def test_nodes_that_have_nothing_end_with_their_table(make_agent):
+    agent = make_agent(nodes=[NODES[0] | {"heads": []}, END])
+    assert ctl(agent, "nodes", "--buffers").stdout.count("\n") == 2
 
 
 # --- sync status ----------------------------------------------------------------------------------
@@ -161,14 +173,21 @@ def test_status_shows_what_is_under_way_else_the_last(make_agent):
     assert f"\n\nsync {OTHER}: x was not committed\n" in ctl(agent, "sync", "status", OTHER).stdout
 
 
+def test_status_of_what_nobody_knows_is_no_empty_table(make_agent):
+    agent = make_agent(status=[END])
+    assert ctl(agent, "sync", "status").stdout == ""
+    for args in (), ("--json",), ("-w",):
+        assert f"knows of no sync {SYNC}" in refused(agent, "sync", "status", SYNC, *args)
+
+
 def test_status_json(make_agent):
     agent = make_agent(status=[part(why="it is slow", size=16 * GIB, changed=GIB, by="leaves"), END])
     [said] = ctl_json(agent, "sync", "status", SYNC)["syncs"]
     assert said == {"sync": SYNC, "kind": "push", "buffer": "llama-8b-instruct", "group": "main", "version": "1.7", "term": 1,
                     "number": 7, "role": "publisher", "node": "b", "phase": "bytes", "done": GIB // 4, "expected": GIB,
                     "rate": 118_000_000, "left_ns": said["left_ns"], "from": "a", "slow": False, "epoch": 1,
-                    "size": 16 * GIB, "changed": GIB, "share": "6.2%", "why": "it is slow", "by": "leaves", "patch": None,
-                    "differ": None, "density": None}
+                    "size": 16 * GIB, "changed": GIB, "share_percent": 6.25, "why": "it is slow", "by": "leaves", "patch": None,
+                    "differ": None, "density_percent": None}
     assert 6 * 10**9 < said["left_ns"] < 9 * 10**9
     assert agent.requests == [{"op": "status", "sync": SYNC}]
 
@@ -176,8 +195,9 @@ def test_status_json(make_agent):
 def test_status_of_a_patch_says_how_dense_it_is(make_agent):
     agent = make_agent(status=[part(size=16 * GIB, changed=16 * GIB, by="patch", patch=GIB // 2, differ=GIB // 4), END])
     [said] = ctl_json(agent, "sync", "status", SYNC)["syncs"]
-    assert {key: said[key] for key in ("by", "patch", "differ", "share", "density")} == {
-        "by": "patch", "patch": GIB // 2, "differ": GIB // 4, "share": "3.1%", "density": "1.6%"}
+    assert {key: said[key] for key in ("by", "patch", "differ", "share_percent", "density_percent")} == {
+        "by": "patch", "patch": GIB // 2, "differ": GIB // 4, "share_percent": 3.125, "density_percent": 1.5625}
+    assert ctl(agent, "sync", "status", "-n", "-o", "SHARE,DENSITY").stdout.split() == ["3.1%", "1.6%"]
 
 
 def test_a_sync_is_named_by_its_first_digits(make_agent):
@@ -248,6 +268,14 @@ def test_history(make_agent):
     assert [r["n"] for r in agent.requests] == [20, 7]
 
 
+def test_what_is_no_version_of_the_group_has_no_term(make_agent):
+    row = PAST | {"kind": "reshard", "term": 0, "number": 0}
+    past = ctl_json(make_agent(history=[row, END]), "sync", "history")["syncs"][0]
+    under_way = ctl_json(make_agent(status=[part(kind="reshard", term=0, number=0), END]), "sync", "status")["syncs"][0]
+    for said in past, under_way:
+        assert (said["version"], said["term"], said["number"]) == (None, None, None)
+
+
 def test_cancel_tells_why_not(make_agent):
     agent = make_agent(cancel=[{"end": True, "error": "sync is for members of the group weightd-ops", "code": "permission"}])
     assert refused(agent, "sync", "cancel", SYNC) == "weightctl: sync is for members of the group weightd-ops\n"
@@ -255,7 +283,7 @@ def test_cancel_tells_why_not(make_agent):
 
 WATCHING = {"event": "watching"}
 EVENTS = [phase("b", "bytes", GIB // 4, GIB, rate=118_000_000), {"event": "log", "level": "warning", "text": "c is slow"},
-          {**outcome("failed", error="b is gone"), "end": None}, {"event": "new", "what": "埋\x1b"}]
+          {**outcome("failed", why="b is gone", error="b is gone"), "end": None}, {"event": "new", "what": "埋\x1b"}]
 
 
 def watch(connection, _):
@@ -302,11 +330,11 @@ def test_push(make_agent):
     assert re.fullmatch(r"llama 1\.7 on 3 of 3 nodes in [^\n]*s\n", done.stdout), done.stdout
     assert "llama: sending 50 % (" in done.stderr
     assert agent.requests == [{"op": "push", "buffer": "llama", "group": "main", "version": 3, "policy": "quorum",
-                               "max_rate": 10**9, "wait": True}]
+                               "max_rate": 10**9, "wait": True, "slow": False}]
 
 
 @pytest.mark.parametrize("n_bytes, changed, said", [
-    (16 * GIB, GIB // 3, ", 2.1% of 17.2 GB"), (GIB, GIB, ", 100% of 1.1 GB"), (GIB, 0, ", 0.0% of 1.1 GB"),
+    (16 * GIB, GIB // 3, ", 2.1% of 17.2 GB"), (GIB, GIB, ", 100.0% of 1.1 GB"), (GIB, 0, ", 0.0% of 1.1 GB"),
     (1 << 40, 1, ", <0.1% of 1.1 TB"), (1 << 40, (1 << 40) - 1, ", >99.9% of 1.1 TB"), (GIB, None, ""), (GIB, 2 * GIB, ""), (0, 0, ""),
 ])
 def test_what_changed_is_said(make_agent, n_bytes, changed, said):
@@ -322,14 +350,14 @@ def test_push_defaults_are_left_to_the_agent(make_agent):
     done = ctl(agent, "sync", "push", "llama", "-q")
     assert (done.stdout, done.stderr) == ("", "")
     assert agent.requests == [{"op": "push", "buffer": "llama", "group": None, "version": 0, "policy": None, "max_rate": 0,
-                               "wait": True}]
+                               "wait": True, "slow": False}]
 
 
 def test_push_json(make_agent):
     said = ctl_json(make_agent(push=PUSHED), "sync", "push", "llama")
     assert said["nodes"] == [{"node": n, "state": "committed", "version": 3, "why": None} for n in "abc"]
     assert (said["sync"], said["version"], said["group"]) == (SYNC, "1.7", "main")
-    assert (said["planned"], said["bytes"], said["kernel"]) == (None, GIB, GIB)
+    assert (said["planned"], said["payload"], said["bytes"], said["kernel"]) == (GIB - 9, GIB - 9, GIB, None)
 
 
 def test_push_draws_one_line(make_agent):
@@ -337,6 +365,12 @@ def test_push_draws_one_line(make_agent):
     assert status == 0 and "sending     50 % [" in text
     assert [line for line in screen(text.replace("\r\n", "\n")) if line] == \
         [text.split("\x1b[K")[-1].rstrip("\r\n")]
+
+
+def test_push_does_not_say_that_an_epoch_which_broke_brought_all(make_agent):
+    broke = [phase("b", "bytes", GIB // 4, GIB), phase("b", "ready"), phase("b", "open"), phase("b", "bytes", 0, GIB)]
+    done = ctl(make_agent(push=[{"sync": SYNC}, *broke, outcome()]), "sync", "push", "llama")
+    assert "sending 20 % (" in done.stderr and "100 %" not in done.stderr, done.stderr
 
 
 def test_push_tells_who_is_missing(make_agent):
@@ -349,6 +383,23 @@ def test_push_tells_who_is_missing(make_agent):
     assert done.stderr == "weightctl: c is not connected\n"
 
 
+def test_push_ends_with_the_commit_and_says_who_is_slow(make_agent):
+    left = outcome() | {"event": "left"}
+    left["nodes"][1] |= {"state": "bytes", "version": None, "why": "it is slow, and still gets it"}
+    agent = make_agent(push=[{"sync": SYNC}, left])
+    done = ctl(agent, "sync", "push", "llama")
+    assert re.fullmatch(r"llama 1\.7 on 2 of 3 nodes in .*\nb: it is slow, and still gets it\n"
+                        rf"'weightctl sync status {SYNC}' shows how far\n", done.stdout), done.stdout
+    assert [n["state"] for n in ctl_json(agent, "sync", "push", "llama")["nodes"]] == ["committed", "bytes", "committed"]
+
+
+def test_push_that_waits_for_all_does_not_ask_for_less(make_agent):
+    agent = make_agent(push=PUSHED, average=PUSHED)
+    ctl(agent, "sync", "push", "llama", "--wait-all")
+    ctl(agent, "sync", "average", "llama")
+    assert [r.get("slow") for r in agent.requests] == [None, None]
+
+
 def test_push_counts_the_nodes_that_were_told_of_before_the_end(make_agent):
     end = outcome()
     first, end["nodes"] = end["nodes"][:2], end["nodes"][2:]
@@ -358,8 +409,8 @@ def test_push_counts_the_nodes_that_were_told_of_before_the_end(make_agent):
 
 
 def test_push_that_fails_says_why(make_agent):
-    why = f"sync {SYNC}: llama@7 was not committed: b did not answer for 5 s while bytes moved (a -> b, 312 of 1024 MiB); " \
-          "every node still serves llama@6"
+    why = f"sync {SYNC}: llama 1.7 was not committed: b did not answer for 5 s while bytes moved (a -> b, 312 of 1024 MiB); " \
+          "every node still serves llama 1.6"
     agent = make_agent(push=[{"sync": SYNC}, phase("b", "bytes", 0, GIB), outcome("failed", error=why)])
     for args in ((), ("--json",), ("-q",)):
         assert refused(agent, "sync", "push", "llama", *args) == f"weightctl: {why}\n"
@@ -379,6 +430,26 @@ def test_push_without_waiting_prints_the_sync(make_agent, answer):
     assert agent.requests[0]["wait"] is False
 
 
+QUEUED = {"event": "queued", "why": f"sync {OTHER} of llama is under way"}
+
+
+def test_push_that_waits_for_its_turn_says_so(make_agent):
+    agent = make_agent(push=[QUEUED, *PUSHED])
+    done = ctl(agent, "sync", "push", "llama", "--queue")
+    assert done.stdout.startswith("llama 1.7 on 3 of 3 nodes in ") and agent.requests[0]["queue"] is True
+    assert done.stderr.startswith(f"weightctl: waiting: sync {OTHER} of llama is under way\n")
+    assert ctl(agent, "sync", "push", "llama", "--queue", "--quiet").stderr == ""
+
+
+def test_push_that_waits_for_its_turn_is_nothing_after_a_signal(make_agent):
+    with subprocess.Popen(command(["sync", "push", "llama", "--queue"]), stderr=subprocess.PIPE, text=True,
+                          env=environment(WEIGHTD_SYNC_SOCKET=make_agent(push=[QUEUED]).path)) as proc:
+        assert "waiting: " in proc.stderr.readline()
+        proc.send_signal(signal.SIGINT)
+        _, err = proc.communicate(timeout=60)
+    assert (proc.returncode, err) == (128 + signal.SIGINT, "weightctl: the push had not begun, and will not\n")
+
+
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_push_goes_on_after_a_signal(make_agent, sig):
     agent = make_agent(push=[{"sync": SYNC}, phase("b", "absent", why="told")])
@@ -395,6 +466,29 @@ def test_push_tells_when_the_agent_dies(make_agent):
     agent = make_agent(push=lambda c, _: [c.send(pack({"sync": SYNC})), c.shutdown(socket.SHUT_RDWR)])
     error = refused(agent, "sync", "push", "llama")
     assert "hung up" in error and "weightctl sync history" in error
+
+
+def test_who_waits_finds_out_that_the_agent_hangs(make_agent):
+    """All at once, as each takes 10 s until it asks, and 10 s more."""
+    begins = [{"sync": SYNC}, phase("b", "verify")]
+
+    def late(connection, _):
+        for packet in begins:
+            connection.send(pack(packet))
+        agents[0].over.wait(12)  # its agent has nothing to tell for so long
+        connection.send(pack(outcome()))
+
+    agents = [make_agent(push=late, history=[END]), make_agent(push=begins), make_agent(watch=[{"event": "watching"}])]
+    for agent in agents[1:]:
+        agent.answers["history"] = agent.hang
+    args = ["sync", "push", "llama"], ["sync", "push", "llama"], ["sync", "watch"]
+    waiting = [subprocess.Popen(command(a), env=environment(WEIGHTD_SYNC_SOCKET=agent.path), text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE) for agent, a in zip(agents, args)]
+    (pushed, *_), (_, error), (_, watched) = [proc.communicate(timeout=60) for proc in waiting]
+    assert [proc.returncode for proc in waiting] == [0, 1, 1], (pushed, error, watched)
+    assert "on 3 of 3 nodes" in pushed and [r["op"] for r in agents[0].requests] == ["push", "history"]
+    assert "did not answer within 10 s" in error and f"'weightctl sync history' will tell how {SYNC} ended" in error
+    assert "did not answer within 10 s" in watched
 
 
 @pytest.mark.parametrize("answer", [[END], [{**outcome(), "state": "lost"}], [{**outcome(), "state": None}]])

@@ -324,7 +324,7 @@ def test_stat_adds_up(versions, file):
         [("m", 1, "kept"), ("m", 2, "current"), ("n", 1, "current")]
     for slot in stat["slots"]:
         assert 0 <= slot["huge"] <= slot["memory"] <= slot["size"] and slot["memory"] > 0
-        assert slot["share_percent"] == slot["huge"] * 100 // slot["size"]
+        assert slot["share_percent"] == pytest.approx(slot["huge"] * 100 / slot["size"], rel=1e-5)
         assert (slot["user"], slot["uid"], slot["readers"]) == (USER, os.geteuid(), 0)
         assert slot["removed"] is False and slot["device"] == "host"
     assert len({s["slot"] for s in stat["slots"]}) == 3

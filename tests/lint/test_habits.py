@@ -3,6 +3,7 @@ import os
 import subprocess
 
 import features
+import manual
 import sources
 from features import ROOT
 
@@ -19,6 +20,14 @@ def test_c_files_are_formatted():
     done = subprocess.run([features.clang_format(), "--dry-run", "--Werror", *map(str, sources.files())], cwd=ROOT,
                           text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, "make format would change this:\n" + done.stdout
+
+
+def test_manuals_are_wrapped():
+    assert [p.name for p in manual.pages() if manual.formatted(p.read_text()) != p.read_text()] == [], "make format wraps them"
+
+
+def test_literal_text_of_manuals_fits_a_screen():
+    assert {p.name: lines for p in manual.pages() if (lines := manual.too_wide(p.read_text()))} == {}
 
 
 def test_a_file_is_a_noun():

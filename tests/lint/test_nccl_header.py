@@ -52,7 +52,7 @@ def test_nccl_is_declared_as_nvidia_declares_it():
     features.require("g++", "no g++ (apt-get install g++)", bool(shutil.which("g++")))
     ours = as_cpp(sources.text(DRIVER)) + as_cpp(sources.text(OURS).replace('#include "ipc/cuda/cuda_driver.h"', ""))
     defined = set(re.findall(r"^#define (NCCL_\w+) [-(\d0x]", sources.text(OURS), re.M))
-    assert defined - {"NCCL_CONFIG_VERSION", "NCCL_WHY_SIZE"} == set(CONSTANTS)
+    assert defined - {"NCCL_CONFIG_VERSION", "NCCL_VERSION_SIZE", "NCCL_WHY_SIZE"} == set(CONSTANTS)
     # Theirs under names that ours do not replace.
     lines = ["#include <nccl.h>", "#include <cstddef>", "#include <type_traits>",
              "constexpr ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;"]

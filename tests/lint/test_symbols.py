@@ -48,5 +48,14 @@ def test_nccl_is_named_by_the_sync_engine_alone():
     assert sources.matches(r"\bnccl[A-Z]\w*", paths) == []
 
 
+def test_gloo_is_links_and_no_collectives():
+    """Its broadcast is slow from two nodes on, and what a node that is gone does to it nobody hears of."""
+    program = features.BUILD / "weightd-sync-gloo"
+    features.require("gloo", available=program.exists())
+    listing = subprocess.run(["nm", "-DC", "--undefined-only", program], check=True, text=True, stdout=subprocess.PIPE).stdout
+    used = set(re.findall(r"\bgloo::(?:\w+::)*", listing))
+    assert used and all(name.startswith("gloo::transport::") for name in used), used
+
+
 def test_libraries_are_opened_by_soname():
     assert sources.matches(r'"lib[\w+-]+\.so"', sources.files(), keep_strings=True) == []

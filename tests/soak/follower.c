@@ -1,9 +1,11 @@
 /*
- * follower FILE NAME: reads the newest version of a buffer over and over until it is killed, word by word, and
+ * follower FILE NAME: reads the newest version of a buffer over and over until it is killed, number by number, and
  * counts in a file what it saw
  *
- * A version is its tag, the number of its words, and where each word stands: a byte of another version, or of
- * another place, shows.
+ * A version is of fp32 numbers in pages. The first of a page is the version's tag, the others are the tag of another one
+ * with which it has all but these in common, and to each is added what depends on the page and on how many there are: a
+ * byte of another version, or of another place, shows. All are whole and so small that means of them are exact: the mean
+ * of versions is again one, whose tags are means of theirs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +21,8 @@
 #include <weightd.h>
 
 #define TAGS (1 << 20)
-#define PAGE_WORDS 512 /* that are alike */
-#define STEP 0x9e3779b97f4a7c15u
+#define PAGE_NUMBERS 1024
+#define STEP 2654435761u
 #define WAIT_MS 1000
 #define LOOKS 8 /* before it attaches anew */
 
@@ -68,25 +70,56 @@ static struct sightings *open_sightings(const char *path)
 	return s;
 }
 
-static bool is_whole(const uint64_t *words, uint64_t n)
+static uint32_t place(uint64_t page, uint64_t n_pages)
 {
-	uint64_t difference = words[0] ^ ((words[0] >> 32 << 32) | n);
+	return (uint32_t)(page + n_pages) * STEP >> 12;
+}
 
-	for (uint64_t i = 0; i < n; i++)
-		difference |= words[i] ^ (words[0] + i / PAGE_WORDS * STEP);
-	return difference == 0;
+static uint32_t bits_of(float number)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &number, sizeof(bits));
+	return bits;
+}
+
+static bool is_tag(float number)
+{
+	return number >= 0 && number < TAGS && (float)(uint32_t)number == number;
+}
+
+static bool is_whole(const float *numbers, uint64_t n_pages, uint32_t *ret_tag)
+{
+	float first = numbers[0] - (float)place(0, n_pages);
+	float other = numbers[1] - (float)place(0, n_pages);
+	uint32_t difference = 0;
+
+	for (uint64_t page = 0; page < n_pages; page++) {
+		const uint32_t *bits = (const uint32_t *)numbers + page * PAGE_NUMBERS;
+		float here = (float)place(page, n_pages);
+		uint32_t expected = bits_of(other + here);
+
+		difference |= bits[0] ^ bits_of(first + here);
+		for (uint64_t i = 1; i < PAGE_NUMBERS; i++)
+			difference |= bits[i] ^ expected;
+	}
+	if (difference || !is_tag(first) || !is_tag(other))
+		return false;
+	*ret_tag = (uint32_t)first;
+	return true;
 }
 
 static void look(struct follower *f)
 {
 	struct sightings *s = f->s;
 	uint64_t n_bytes;
-	const uint64_t *words = weightd_buffer_data(f->b, &n_bytes);
-	uint64_t tag = words[0] >> 32;
+	const float *numbers = weightd_buffer_data(f->b, &n_bytes);
+	uint32_t tag;
 
-	if (!is_whole(words, n_bytes / sizeof(*words)) || tag >= TAGS) {
-		fault(s, &s->n_mixed, "%s@%" PRIu64 ", %" PRIu64 " bytes, begins as %" PRIx64,
-		      f->name, weightd_buffer_version(f->b), n_bytes, words[0]);
+	if (!is_whole(numbers, n_bytes / sizeof(*numbers) / PAGE_NUMBERS, &tag)) {
+		fault(s, &s->n_mixed, "%s@%" PRIu64 ", %" PRIu64 " bytes, begins with %f, %f",
+		      f->name, weightd_buffer_version(f->b), n_bytes, (double)numbers[0],
+		      (double)numbers[1]);
 		return;
 	}
 	atomic_fetch_add(&s->n_reads_of[tag], 1);

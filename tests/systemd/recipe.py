@@ -32,10 +32,10 @@ def steps():
 
 
 def commands(block):
-    """[(by root, the line)]"""
-    lines = block.splitlines()
+    """[(by root, the command)]; behind "> " one goes on."""
+    lines = block.replace("\n> ", "\0").splitlines()
     assert all(line[:2] in ("# ", "$ ") for line in lines), block
-    return [(line[0] == "#", line[2:]) for line in lines]
+    return [(line[0] == "#", line[2:].replace("\0", "\n")) for line in lines]
 
 
 def address(node):

@@ -9,9 +9,11 @@ from features import BUILD, ROOT
 
 SECURITY_MAX = 5  # tenths; what it is: 0.4
 SYNC_SECURITY_MAX = 15  # what it is; it talks to other machines
+TRACE_SECURITY_MAX = 20  # what it is; it may load programs into the kernel
 
 
-UNITS = "weightd.service", "weightd.socket", *["weightd-sync.service"][:(BUILD / "weightd-sync").exists()]
+OPTIONAL = [name for name in ("weightd-sync", "weightd-trace") if (BUILD / name).exists()]
+UNITS = "weightd.service", "weightd.socket", *(f"{name}.service" for name in OPTIONAL)
 
 
 def wanted():
@@ -39,6 +41,8 @@ def wanted():
         files |= {"lib/systemd/system/weightd-sync.service": 0o644, "share/doc/weightd/weightd-sync.conf": 0o644}
     if (BUILD / "weightd-sync-gloo").exists():
         files |= {"sbin/weightd-sync-gloo": 0o755}
+    if (BUILD / "weightd-trace").exists():
+        files |= {"sbin/weightd-trace": 0o755, "lib/systemd/system/weightd-trace.service": 0o644}
     if shutil.which("scdoc"):
         for page in (ROOT / "packaging/man").glob("*.scd"):
             files[f"share/man/man{page.stem[-1]}/{page.stem}"] = 0o644
@@ -74,11 +78,12 @@ def test_systemd_finds_nothing_wrong_with_the_units(shared_service):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("name, most", [("weightd", SECURITY_MAX), ("weightd-sync", SYNC_SECURITY_MAX)])
+@pytest.mark.parametrize("name, most", [("weightd", SECURITY_MAX), ("weightd-sync", SYNC_SECURITY_MAX),
+                                        ("weightd-trace", TRACE_SECURITY_MAX)])
 def test_the_service_is_hardened(installed, name, most):
     unit = installed / f"usr/lib/systemd/system/{name}.service"
     if not unit.exists():
-        pytest.skip("weightd-sync was built without OpenSSL")
+        pytest.skip(f"{name} was not built: it lacks a library")
     done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={most}", unit],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,7 +14,8 @@ from gpus import Gpus
 SKIP = 77
 # The agent of weightd-sync, simulated: long runs of a program that has no other thread.
 ONE_THREAD = {f"test_sync_{name}" for name in (
-    "agent", "bounds", "changes", "epoch", "forecast", "head", "hostile", "plan", "told")}
+    "agent", "agent_trouble", "bounds", "changes", "epoch", "forecast", "head", "hostile", "joint", "joint_liars", "joint_trouble",
+    "pace", "plan", "reshard", "told")}
 
 
 def pytest_collect_file(file_path, parent):

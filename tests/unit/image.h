@@ -20,7 +20,6 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/layout.h"
-#include "libclient/layout.h"
 #include "libclient/tensor.h"
 #include "weightd.h"
 
@@ -57,7 +56,7 @@ static inline struct image build(const struct weightd_layout *l)
 	struct image image = {0};
 	void *bytes = NULL;
 
-	assert_int_equal(layout_build(l, &bytes, &image.size), 0);
+	assert_int_equal(weightd_layout_image(l, &bytes, &image.size), 0);
 	image.bytes = bytes;
 	return image;
 }

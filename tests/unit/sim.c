@@ -21,31 +21,14 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/talk.h"
+#include "server/sync/transport.h"
 #include "sim_jobs.h"
+#include "sim_joint.h"
+#include "sim_link.h"
+#include "sim_reshard.h"
 
-#define SILENCE (5 * SIM_SECOND)
 #define EPOCH_NS ((uint64_t)1700000000 * SIM_SECOND)
-
-enum link {
-	LINK_DOWN,
-	LINK_UP,
-	LINK_CUT_UP,
-	LINK_CUT
-};
-
-struct slot {
-	uint64_t at_ns, order;
-	struct event *event;
-};
-
-/* A heap. */
-struct sim_queue {
-	struct slot *at;
-	size_t n, room;
-	uint64_t order;
-	uint64_t *generations; /* of links */
-	uint64_t *last_ns; /* of what was sent last, each way: it stays in order */
-};
+#define PIECES_MAX 4 /* of a record, until one has to have all */
 
 /* --- Chance and time ---------------------------------------------------------------------------- */
 
@@ -57,70 +40,9 @@ uint64_t sim_random(struct sim *s, uint64_t n)
 	return n ? s->random % n : 0;
 }
 
-static bool is_before(const struct slot *x, const struct slot *y)
-{
-	return x->at_ns != y->at_ns ? x->at_ns < y->at_ns : x->order < y->order;
-}
-
-void sim_queue_push(struct sim *s, struct event e)
-{
-	struct sim_queue *q = s->queue;
-	struct slot slot = {e.at_ns, q->order++, malloc(sizeof(e))};
-	size_t i = q->n++;
-
-	if (q->n > q->room) {
-		q->room = q->room ? 2 * q->room : 256;
-		q->at = reallocarray(q->at, q->room, sizeof(*q->at));
-	}
-	assert_true(q->at && slot.event);
-	*slot.event = e;
-	for (; i && is_before(&slot, &q->at[(i - 1) / 2]); i = (i - 1) / 2)
-		q->at[i] = q->at[(i - 1) / 2];
-	q->at[i] = slot;
-}
-
-static struct event queue_pop(struct sim *s)
-{
-	struct sim_queue *q = s->queue;
-	struct slot first = q->at[0], last = q->at[--q->n];
-	struct event e = *first.event;
-	size_t i = 0, child;
-
-	while ((child = 2 * i + 1) < q->n) {
-		if (child + 1 < q->n && is_before(&q->at[child + 1], &q->at[child]))
-			child++;
-		if (!is_before(&q->at[child], &last))
-			break;
-		q->at[i] = q->at[child];
-		i = child;
-	}
-	if (q->n)
-		q->at[i] = last;
-	free(first.event);
-	return e;
-}
-
-static void event_deinit(struct event *e)
-{
-	json_decref(e->json);
-	for (unsigned i = 0; i < e->n_fds; i++)
-		if (e->fds[i] >= 0)
-			close(e->fds[i]);
-}
-
 uint64_t sim_jitter(struct sim *s, uint64_t ns)
 {
 	return s->options.is_quiet ? ns / 2 : 1 + sim_random(s, ns);
-}
-
-static size_t link_at(const struct sim *s, unsigned i, unsigned j)
-{
-	return i < j ? (size_t)i * s->options.n_nodes + j : (size_t)j * s->options.n_nodes + i;
-}
-
-bool sim_is_cut(const struct sim *s, unsigned i, unsigned j)
-{
-	return s->links[link_at(s, i, j)] >= LINK_CUT_UP;
 }
 
 /* --- The edge ----------------------------------------------------------------------------------- */
@@ -151,85 +73,12 @@ static void edge_set_timer(void *world, uint64_t deadline)
 
 	n->timer_ns = deadline;
 	if (deadline)
-		sim_queue_push(n->sim,
+		sim_queue_push(&n->sim->queue,
 			       (struct event){.at_ns = deadline > n->sim->now_ns ? deadline
 										 : n->sim->now_ns,
 					      .kind = EVENT_TIMER,
 					      .to = n->index,
 					      .id = deadline});
-}
-
-static unsigned peer_index(const struct sim_node *n, unsigned peer)
-{
-	return peer < n->index ? peer : peer + 1;
-}
-
-static unsigned peer_number(const struct sim_node *n, unsigned index)
-{
-	return index < n->index ? index : index - 1;
-}
-
-static uint64_t arrival(struct sim *s, unsigned from, unsigned to)
-{
-	uint64_t *last = &s->queue->last_ns[(size_t)from * s->options.n_nodes + to];
-	uint64_t at = s->now_ns + sim_jitter(s, 2 * MS);
-
-	*last = at > *last ? at : *last + 1;
-	return *last;
-}
-
-static int edge_send(void *world, unsigned peer, const json_t *message)
-{
-	struct sim_node *n = world;
-	struct sim *s = n->sim;
-	unsigned to = peer_index(n, peer);
-	size_t link = link_at(s, n->index, to);
-
-	if (n->is_dying)
-		return 0;
-	if (s->links[link] != LINK_UP && s->links[link] != LINK_CUT_UP)
-		return -ENOTCONN;
-	sim_queue_push(s, (struct event){.at_ns = arrival(s, n->index, to),
-					 .kind = EVENT_MESSAGE,
-					 .from = n->index,
-					 .to = to,
-					 .id = s->queue->generations[link],
-					 .json = json_incref((json_t *)message)});
-	return 0;
-}
-
-static int edge_send_blob(void *world, unsigned peer, const uint8_t hash[32], int fd, uint64_t size)
-{
-	struct sim_node *n = world;
-	struct sim *s = n->sim;
-	unsigned to = peer_index(n, peer);
-	size_t link = link_at(s, n->index, to);
-	struct event e = {.kind = EVENT_BLOB,
-			  .from = n->index,
-			  .to = to,
-			  .id = s->queue->generations[link],
-			  .n_fds = 1,
-			  .size = size};
-
-	if (n->is_dying)
-		return 0;
-	e.at_ns = arrival(s, n->index, to);
-	e.fds[0] = sim_dup_fd(fd);
-	memcpy(e.hash, hash, 32);
-	sim_queue_push(s, e);
-	return 0;
-}
-
-/* Both ends hear of it, a moment later. */
-static void drop_link(struct sim *s, unsigned i, unsigned j, uint64_t delay)
-{
-	size_t link = link_at(s, i, j);
-
-	sim_queue_push(s, (struct event){.at_ns = s->now_ns + delay,
-					 .kind = EVENT_DOWN,
-					 .from = i,
-					 .to = j,
-					 .id = s->queue->generations[link]});
 }
 
 static void edge_hang_up(void *world, unsigned peer, const char *why)
@@ -238,16 +87,16 @@ static void edge_hang_up(void *world, unsigned peer, const char *why)
 
 	(void)why;
 	if (!n->is_dying)
-		drop_link(n->sim, n->index, peer_index(n, peer), 1);
+		sim_link_drop(n->sim, n->index, sim_link_to(n, peer));
 }
 
-static int edge_job_start(void *world, enum job_kind kind, void *owner, struct job **ret,
-			  char why[WHY_SIZE])
+static int edge_job_start(void *world, enum job_kind kind, const char *buffer, void *owner,
+			  struct job **ret, char why[WHY_SIZE])
 {
 	struct sim_node *n = world;
 	struct job *j = calloc(1, sizeof(*j));
 
-	(void)why;
+	(void)buffer, (void)why;
 	assert_non_null(j);
 	j->node = n;
 	j->kind = kind;
@@ -261,7 +110,7 @@ static int edge_job_start(void *world, enum job_kind kind, void *owner, struct j
 		n->watch = j;
 	else
 		list_append(&n->jobs, &j->link);
-	if (kind == JOB_ENGINE)
+	if (kind == JOB_TCP || kind == JOB_GLOO)
 		list_append(&n->sim->engines, &j->engine_link);
 	*ret = j;
 	return 0;
@@ -278,6 +127,10 @@ static void edge_job_tell(void *world, struct job *j, const json_t *message, con
 		sim_source_told(j, message, fds, n_fds);
 	else if (j->kind == JOB_SINK)
 		sim_sink_told(j, message, fds, n_fds);
+	else if (j->kind == JOB_GLOO)
+		sim_gloo_told(j, message, fds, n_fds);
+	else if (j->kind == JOB_PLANNER)
+		sim_planner_told(j, message, fds, n_fds);
 	else
 		sim_engine_told(j, message, fds, n_fds);
 }
@@ -294,13 +147,13 @@ static void edge_job_end(void *world, struct job *j)
 	sim_job_free(j);
 }
 
-static void note_decided(struct sim_node *n, const json_t *record)
+static void note_decided(struct sim_node *n, const json_t *piece)
 {
 	struct sim *s = n->sim;
 	json_t *row;
 	size_t i;
 
-	json_array_foreach(json_object_get(record, "heads"), i, row)
+	json_array_foreach(json_object_get(piece, "heads"), i, row)
 	{
 		cleanup(json_freep) json_t *d = json_loads(sim_text(row, "document"), 0, NULL);
 		uint8_t root[32];
@@ -317,17 +170,31 @@ static void note_decided(struct sim_node *n, const json_t *record)
 	}
 }
 
-static int edge_save(void *world, const json_t *record)
+static int edge_may_save(void *world, char why[WHY_SIZE])
+{
+	const struct sim_node *n = world;
+
+	snprintf(why, WHY_SIZE, "what it commits cannot be written: the disk is full");
+	return n->disk_is_full ? -ENOSPC : 0;
+}
+
+static int edge_save(void *world, const json_t *piece, bool is_all)
 {
 	struct sim_node *n = world;
-	bool dies = ++n->n_saves == n->die_at_save;
+	bool dies;
 
-	if (n->is_dying || n->saves_fail)
+	if (!is_all && json_array_size(n->record) % PIECES_MAX == 0)
+		return SAVE_ALL;
+	dies = ++n->n_saves == n->die_at_save;
+	if (n->is_dying || n->saves_fail || n->disk_is_full)
 		return -ENOSPC;
 	if (!dies || !n->die_before_it) {
-		json_decref(n->record);
-		n->record = json_deep_copy(record);
-		note_decided(n, record);
+		if (is_all) {
+			json_decref(n->record);
+			n->record = json_array();
+		}
+		json_array_append_new(n->record, json_deep_copy(piece));
+		note_decided(n, piece);
 	}
 	n->is_dying = dies;
 	return 0;
@@ -362,19 +229,36 @@ static int edge_sign(void *world, const char *text, char *ret, size_t size)
 
 static const char *edge_certificate(void *world)
 {
-	return ((struct sim_node *)world)->name;
+	const struct sim_node *n = world;
+
+	return n->is_renewed ? n->renewed : n->name;
+}
+
+static bool is_over(struct sim_node *n, const struct sim_node *of, uint64_t time_ns)
+{
+	return of->over_ns &&
+	       (time_ns == EDGE_NOW ? edge_time(n) : time_ns) > EPOCH_NS + of->over_ns;
 }
 
 static int edge_check(void *world, const char *text, const char *signature, const char *certificate,
 		      const char *name, uint64_t time_ns, char why[WHY_SIZE])
 {
+	const struct sim *s = ((struct sim_node *)world)->sim;
 	char expected[32];
 
-	(void)world, (void)time_ns;
 	snprintf(expected, sizeof(expected), "%016jx", (uintmax_t)checksum(text, name));
-	if (strcmp(certificate, name) == 0 && strcmp(expected, signature) == 0)
-		return 0;
 	snprintf(why, WHY_SIZE, "the signature is not that of %s", name);
+	for (unsigned i = 0; i < s->options.n_nodes && strcmp(expected, signature) == 0; i++) {
+		const struct sim_node *of = &s->nodes[i];
+
+		if (strcmp(of->name, name) != 0)
+			continue;
+		if (strcmp(certificate, of->renewed) == 0)
+			return 0;
+		if (strcmp(certificate, of->name) == 0 && !is_over(world, of, time_ns))
+			return 0;
+		snprintf(why, WHY_SIZE, "the certificate of %s is over", name);
+	}
 	return -EKEYREJECTED;
 }
 
@@ -396,11 +280,18 @@ static void edge_event(void *world, const json_t *event)
 {
 	struct sim_node *n = world;
 	const char *why;
+	uint64_t took;
 
 	if (strcmp(sim_text(event, "event"), "plan") == 0)
 		take_plan(n, event);
+	if (strcmp(sim_text(event, "event"), "left") == 0) {
+		assert_null(n->left);
+		n->left = json_deep_copy(event);
+	}
 	if (strcmp(sim_text(event, "event"), "end") != 0)
 		return;
+	took = sim_number(event, "ended_ns") - sim_number(event, "started_ns");
+	n->sim->longest_ns = took > n->sim->longest_ns ? took : n->sim->longest_ns;
 	json_decref(n->end);
 	n->end = json_deep_copy(event);
 	why = json_string_value(json_object_get(event, "why"));
@@ -413,13 +304,14 @@ static const struct edge EDGE = {
 	.time_ns = edge_time,
 	.random = edge_random,
 	.set_timer = edge_set_timer,
-	.send = edge_send,
-	.send_blob = edge_send_blob,
+	.send = sim_link_send,
+	.send_blob = sim_link_send_blob,
 	.hang_up = edge_hang_up,
 	.job_start = edge_job_start,
 	.job_tell = edge_job_tell,
 	.job_end = edge_job_end,
 	.may_dial = edge_may_dial,
+	.may_save = edge_may_save,
 	.save = edge_save,
 	.sign = edge_sign,
 	.certificate = edge_certificate,
@@ -429,17 +321,10 @@ static const struct edge EDGE = {
 
 /* --- Nodes -------------------------------------------------------------------------------------- */
 
-static void settle_death(struct sim_node *n)
+void sim_settle_death(struct sim_node *n)
 {
 	if (n->is_dying)
 		sim_kill(n->sim, n->index);
-}
-
-static void dial_later(struct sim *s, unsigned i, unsigned j, uint64_t delay)
-{
-	sim_queue_push(
-		s,
-		(struct event){.at_ns = s->now_ns + delay, .kind = EVENT_DIAL, .from = i, .to = j});
 }
 
 void sim_start(struct sim *s, unsigned node)
@@ -451,10 +336,8 @@ void sim_start(struct sim *s, unsigned node)
 	n->is_dying = false;
 	assert_int_equal(agent_new(&EDGE, n, &n->config, &n->agent), 0);
 	assert_int_equal(agent_load(n->agent, n->record, why), 0);
-	settle_death(n);
-	for (unsigned i = 0; i < s->options.n_nodes; i++)
-		if (i != node)
-			dial_later(s, node, i, sim_jitter(s, 200 * MS));
+	sim_settle_death(n);
+	sim_link_dial_all(s, node);
 }
 
 void sim_kill(struct sim *s, unsigned node)
@@ -467,10 +350,7 @@ void sim_kill(struct sim *s, unsigned node)
 	n->agent = agent_free(n->agent);
 	n->timer_ns = 0;
 	n->die_at_save = 0;
-	for (unsigned i = 0; i < s->options.n_nodes; i++)
-		if (i != node && s->links[link_at(s, node, i)] != LINK_DOWN &&
-		    s->links[link_at(s, node, i)] != LINK_CUT)
-			drop_link(s, node, i, 1);
+	sim_link_drop_all(s, node);
 }
 
 bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind)
@@ -480,10 +360,10 @@ bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind)
 	list_for_each(j, &s->nodes[node].jobs, link) {
 		if (j->kind != kind)
 			continue;
-		sim_queue_push(s, (struct event){.at_ns = s->now_ns,
-						 .kind = EVENT_JOB_END,
-						 .to = node,
-						 .id = j->id});
+		sim_queue_push(&s->queue, (struct event){.at_ns = s->now_ns,
+							 .kind = EVENT_JOB_END,
+							 .to = node,
+							 .id = j->id});
 		return true;
 	}
 	return false;
@@ -493,11 +373,11 @@ bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind)
 static void tell_watch(struct sim_node *n, json_t *message)
 {
 	if (n->watch)
-		sim_queue_push(n->sim, (struct event){.at_ns = n->sim->now_ns + MS,
-						      .kind = EVENT_JOB,
-						      .to = n->index,
-						      .id = n->watch->id,
-						      .json = message});
+		sim_queue_push(&n->sim->queue, (struct event){.at_ns = n->sim->now_ns + MS,
+							      .kind = EVENT_JOB,
+							      .to = n->index,
+							      .id = n->watch->id,
+							      .json = message});
 	else
 		json_decref(message);
 }
@@ -508,98 +388,24 @@ void sim_lose_data(struct sim *s, unsigned node)
 	tell_watch(&s->nodes[node], json_pack("{s:s}", "op", "missed"));
 }
 
+void sim_find_data(struct sim *s, unsigned node)
+{
+	struct sim_node *n = &s->nodes[node];
+
+	while (n->n_versions < ARRAY_LEN(n->versions) && n->versions[n->n_versions].number)
+		n->n_versions++;
+	tell_watch(n, json_pack("{s:s}", "op", "missed"));
+}
+
 void sim_replace(struct sim *s, unsigned node)
 {
 	struct sim_node *n = &s->nodes[node];
-	uint64_t before = sim_newest(n)->number;
+	uint64_t before = sim_newest(n, SIM_BUFFER)->number;
 
 	n->n_versions--;
-	sim_add_version(n, ++s->n_contents, s->options.n_bytes);
+	sim_add_version(n, SIM_BUFFER, ++s->n_contents, s->options.n_bytes);
 	tell_watch(n, json_pack("{s:s, s:s, s:s, s:I, s:b}", "op", "gone", "buffer", SIM_BUFFER,
 				"device", "host", "version", (json_int_t)before, "lost", 0));
-}
-
-void sim_cut(struct sim *s, unsigned i, unsigned j, bool cut)
-{
-	size_t link = link_at(s, i, j);
-
-	if (cut && s->links[link] == LINK_UP) {
-		s->links[link] = LINK_CUT_UP;
-		drop_link(s, i, j, SILENCE);
-	} else if (cut && s->links[link] == LINK_DOWN) {
-		s->links[link] = LINK_CUT;
-	} else if (!cut && s->links[link] == LINK_CUT_UP) {
-		s->links[link] = LINK_UP;
-	} else if (!cut && s->links[link] == LINK_CUT) {
-		s->links[link] = LINK_DOWN;
-		dial_later(s, i, j, sim_jitter(s, 500 * MS));
-	}
-}
-
-static void tell_down(struct sim *s, unsigned node, unsigned of, const char *why)
-{
-	struct sim_node *n = &s->nodes[node];
-
-	if (!n->agent)
-		return;
-	agent_on_peer_down(n->agent, peer_number(n, of), why);
-	settle_death(n);
-}
-
-static void on_down(struct sim *s, const struct event *e)
-{
-	size_t link = link_at(s, e->from, e->to);
-	const char *why = s->links[link] == LINK_CUT_UP ? "did not answer for 5 s" : "hung up";
-
-	if (e->id != s->queue->generations[link] || s->links[link] == LINK_DOWN ||
-	    s->links[link] == LINK_CUT)
-		return;
-	s->queue->generations[link]++;
-	s->links[link] = s->links[link] == LINK_CUT_UP ? LINK_CUT : LINK_DOWN;
-	tell_down(s, e->from, e->to, why);
-	tell_down(s, e->to, e->from, why);
-	if (s->links[link] == LINK_DOWN)
-		dial_later(s, e->from, e->to, 200 * MS);
-}
-
-static void on_dial(struct sim *s, const struct event *e)
-{
-	size_t link = link_at(s, e->from, e->to);
-	struct sim_node *x = &s->nodes[e->from], *y = &s->nodes[e->to];
-
-	if (s->links[link] != LINK_DOWN || !x->agent || !y->agent)
-		return;
-	s->links[link] = LINK_UP;
-	s->queue->generations[link]++;
-	agent_on_peer_up(x->agent, peer_number(x, y->index));
-	settle_death(x);
-	if (!y->agent)
-		return;
-	agent_on_peer_up(y->agent, peer_number(y, x->index));
-	settle_death(y);
-}
-
-static void on_message(struct sim *s, struct event *e)
-{
-	size_t link = link_at(s, e->from, e->to);
-	struct sim_node *n = &s->nodes[e->to];
-
-	if (e->id != s->queue->generations[link] || s->links[link] != LINK_UP || !n->agent ||
-	    s->nodes[e->from].is_silent)
-		return;
-	s->n_messages++;
-	if (e->kind == EVENT_BLOB) {
-		unsigned peer = peer_number(n, e->from);
-
-		if (agent_blob_limit(n->agent, peer, e->hash) < e->size)
-			drop_link(s, e->from, e->to, 1);
-		else
-			agent_on_blob(n->agent, peer, e->hash, e->fds[0], e->size);
-	} else if (!s->on_message || s->on_message(s, e->from, e->to, e->json)) {
-		if (n->agent)
-			agent_on_message(n->agent, peer_number(n, e->from), e->json);
-	}
-	settle_death(n);
 }
 
 static void on_job(struct sim *s, struct event *e)
@@ -615,7 +421,7 @@ static void on_job(struct sim *s, struct event *e)
 		json_object_set_new(e->json, "version", json_integer((json_int_t)n->last_number));
 	}
 	agent_on_job(n->agent, j->owner, e->json, e->fds, e->n_fds);
-	settle_death(n);
+	sim_settle_death(n);
 }
 
 static void on_job_end(struct sim *s, const struct event *e)
@@ -630,7 +436,7 @@ static void on_job_end(struct sim *s, const struct event *e)
 		sim_publish(j);
 	sim_job_free(j);
 	agent_on_job_end(n->agent, owner, "signal 9");
-	settle_death(n);
+	sim_settle_death(n);
 }
 
 static void on_timer(struct sim *s, const struct event *e)
@@ -641,7 +447,7 @@ static void on_timer(struct sim *s, const struct event *e)
 		return;
 	n->timer_ns = 0;
 	agent_on_timer(n->agent);
-	settle_death(n);
+	sim_settle_death(n);
 }
 
 static void happen(struct sim *s, struct event *e)
@@ -649,7 +455,7 @@ static void happen(struct sim *s, struct event *e)
 	switch (e->kind) {
 	case EVENT_MESSAGE:
 	case EVENT_BLOB:
-		on_message(s, e);
+		sim_link_on_message(s, e);
 		break;
 	case EVENT_JOB:
 		on_job(s, e);
@@ -661,16 +467,16 @@ static void happen(struct sim *s, struct event *e)
 		on_timer(s, e);
 		break;
 	case EVENT_DOWN:
-		on_down(s, e);
+		sim_link_on_down(s, e);
 		break;
 	case EVENT_DIAL:
-		on_dial(s, e);
+		sim_link_on_dial(s, e);
 		break;
 	case EVENT_TICK:
 		sim_tick(s);
 		break;
 	}
-	event_deinit(e);
+	sim_event_deinit(e);
 }
 
 static bool never(struct sim *s)
@@ -686,11 +492,11 @@ bool sim_run_until(struct sim *s, bool (*is_true)(struct sim *s), uint64_t ns)
 	while (!is_true(s)) {
 		struct event e;
 
-		if (!s->queue->n || s->queue->at[0].at_ns > end) {
+		if (!s->queue.n || sim_queue_peek(&s->queue)->at_ns > end) {
 			s->now_ns = end;
 			return is_true(s);
 		}
-		e = queue_pop(s);
+		e = sim_queue_pop(&s->queue);
 		s->now_ns = e.at_ns > s->now_ns ? e.at_ns : s->now_ns;
 		happen(s, &e);
 	}
@@ -702,24 +508,31 @@ void sim_run(struct sim *s, uint64_t ns)
 	(void)sim_run_until(s, never, ns);
 }
 
-static int begin(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE],
-		 int (*fn)(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
-			   char why[WHY_SIZE]))
+int sim_ask(struct sim *s, unsigned node, const json_t *request, sim_ask_fn *fn,
+	    char ret_sync[SYNC_ID_SIZE])
 {
 	struct sim_node *n = &s->nodes[node];
-	static const char REQUEST[] = "{\"buffer\":\"" SIM_BUFFER "\"}";
-	cleanup(json_freep) json_t *request = json_loads(REQUEST, 0, NULL);
 	char why[WHY_SIZE] = "";
 	int r;
 
 	sim_forget_end(s, node);
-	sim_add_version(n, ++s->n_contents, s->options.n_bytes);
 	r = fn(n->agent, request, ret_sync, why);
-	settle_death(n);
-	if (r < 0) {
-		n->n_versions--;
+	sim_settle_death(n);
+	if (r < 0)
 		snprintf(n->why, sizeof(n->why), "%s", why);
-	}
+	return r;
+}
+
+static int begin(struct sim *s, unsigned node, char ret_sync[SYNC_ID_SIZE], sim_ask_fn *fn)
+{
+	cleanup(json_freep) json_t *request = json_pack("{s:s}", "buffer", SIM_BUFFER);
+	struct sim_node *n = &s->nodes[node];
+	int r;
+
+	sim_add_version(n, SIM_BUFFER, ++s->n_contents, s->options.n_bytes);
+	r = sim_ask(s, node, request, fn, ret_sync);
+	if (r < 0)
+		n->n_versions--;
 	return r;
 }
 
@@ -753,6 +566,8 @@ void sim_forget_end(struct sim *s, unsigned node)
 {
 	json_decref(s->nodes[node].end);
 	s->nodes[node].end = NULL;
+	json_decref(s->nodes[node].left);
+	s->nodes[node].left = NULL;
 	s->nodes[node].outcome[0] = '\0';
 }
 
@@ -797,6 +612,7 @@ static void node_init(struct sim *s, unsigned i)
 		.n_data_addresses = s->options.n_addresses ? s->options.n_addresses : 1,
 		.prepare_ns = 10 * SIM_SECOND,
 		.stall_ns = 5 * SIM_SECOND,
+		.transport = &transport_tcp,
 		.patches = s->options.n_patch,
 	};
 }
@@ -818,13 +634,11 @@ struct sim *sim_new(const struct sim_options *options)
 	list_init(&s->engines);
 	s->nodes = calloc(n, sizeof(*s->nodes));
 	s->names = calloc(n, sizeof(*s->names));
-	s->links = calloc(n * n, 1);
-	s->queue = calloc(1, sizeof(*s->queue));
-	s->queue->generations = calloc(n * n, sizeof(uint64_t));
-	s->queue->last_ns = calloc(n * n, sizeof(uint64_t));
-	assert_true(s->nodes && s->names && s->links && s->queue->generations && s->queue->last_ns);
+	assert_true(s->nodes && s->names);
+	sim_links_init(s);
 	for (unsigned i = 0; i < n; i++) {
 		snprintf(s->nodes[i].name, sizeof(s->nodes[i].name), "n%04u", i);
+		snprintf(s->nodes[i].renewed, sizeof(s->nodes[i].renewed), "n%04u anew", i);
 		s->names[i] = s->nodes[i].name;
 	}
 	s->group = (struct group){
@@ -850,21 +664,15 @@ void sim_free(struct sim *s)
 		sim_kill(s, i);
 		json_decref(s->nodes[i].record);
 		json_decref(s->nodes[i].end);
+		json_decref(s->nodes[i].left);
 		json_decref(s->nodes[i].plan);
 		free(s->nodes[i].peers);
 	}
-	while (s->queue->n) {
-		struct event e = queue_pop(s);
-
-		event_deinit(&e);
-	}
 	sim_free_patches(s);
-	free(s->queue->at);
-	free(s->queue->generations);
-	free(s->queue->last_ns);
-	free(s->queue);
+	free(s->made);
+	sim_queue_deinit(&s->queue);
 	free(s->nodes);
 	free(s->names);
-	free(s->links);
+	sim_links_deinit(s);
 	free(s);
 }

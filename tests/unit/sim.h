@@ -12,6 +12,7 @@
 #include "ipc/base/list.h"
 #include "server/sync/agent.h"
 #include "server/sync/base/ranges.h"
+#include "sim_queue.h"
 
 #define SIM_SECOND ((uint64_t)1000000000)
 #define SIM_BUFFER "llama"
@@ -20,6 +21,7 @@ struct sim;
 
 /* A version of one node's weightd. Content 0 is none. */
 struct sim_version {
+	char buffer[16];
 	uint64_t number;
 	uint64_t content;
 	uint64_t n_bytes;
@@ -32,11 +34,14 @@ struct sim_node {
 	struct agent_config config;
 	const char **peers;
 	struct agent *agent; /* NULL: it is dead */
-	json_t *record; /* what it saved last */
+	json_t *record; /* what it saved, in pieces; NULL: nothing yet */
 	uint64_t clock_skew_ns; /* its clock is ahead */
+	uint64_t over_ns; /* until when its first certificate is good, of sim::now_ns; 0: for ever */
+	bool is_renewed; /* it signs with its second one, which has the same key */
+	char renewed[24]; /* that one */
 	uint64_t rate; /* bytes/s into it */
 
-	struct sim_version versions[64]; /* the last ones, of weightd */
+	struct sim_version versions[256]; /* the last ones, of weightd */
 	unsigned n_versions;
 	uint64_t last_number;
 
@@ -48,22 +53,30 @@ struct sim_node {
 	unsigned die_at_save; /* the how-manieth; 0: none */
 	bool die_before_it; /* is written */
 	bool saves_fail;
+	bool disk_is_full; /* likewise, and there is a look before */
 	bool jobs_hang; /* what they are told from now on they do not do */
 	bool engines_hang; /* open, but move nothing */
 	unsigned n_corrupt; /* epochs whose bytes arrive wrong, from now on */
+	bool lies; /* its sinks say another root than that of what they made */
 	bool sinks_fail; /* no memory */
+	bool planners_fail; /* there is no such split */
 	bool sources_fail; /* likewise, where they are to lend it and not only to look */
+	bool copies_hang; /* of what its GPU has */
 	bool compose_fails; /* no memory for a patch of several */
 	bool compose_hangs;
 	const char *local_why; /* what jobs of its weightd say when they fail; NULL: something short */
 	bool is_silent; /* whatever it says is lost, while its kernel answers */
 
+	uint64_t others; /* what its tensors without a mean have */
+	uint64_t layout; /* which tensors its versions have */
 	uint64_t n_received; /* bytes, over all engines */
 	uint64_t n_received_again; /* that it had already */
+	unsigned n_read; /* versions that its sources read to lend them */
 	unsigned n_patched; /* sinks that made their version with a patch */
 	char why[WHY_SIZE]; /* of the last sync that ended here */
 	char outcome[16];
 	json_t *end; /* the event */
+	json_t *left; /* the event that it goes on for who is slow; told once */
 	json_t *plan; /* the last one told, its pieces put together */
 };
 
@@ -77,6 +90,7 @@ struct sim_options {
 	uint64_t n_patch; /* bytes of a patch from one version to the next; 0: nobody makes any */
 	uint64_t seed;
 	bool is_quiet; /* without delays at random */
+	bool as_frames; /* messages are encoded and decoded */
 };
 
 struct sim {
@@ -86,8 +100,10 @@ struct sim {
 	struct sim_node *nodes;
 	struct group group;
 	const char **names;
-	uint8_t *links; /* n * n */
+	struct sim_link *links; /* n * n, of which half is used */
 	uint64_t n_messages;
+	uint64_t n_frame_bytes;
+	uint64_t longest_ns; /* that a sync took, of those that ended anywhere */
 	uint64_t n_ids;
 	uint64_t n_contents;
 	uint64_t n_decided;
@@ -95,11 +111,15 @@ struct sim {
 	uint64_t pairs[4096][2]; /* of contents */
 	/* Hears of each message before it arrives; false: it is lost. */
 	bool (*on_message)(struct sim *s, unsigned from, unsigned to, const json_t *message);
+	/* Likewise of each blob, in whose place it may put another. */
+	void (*on_blob)(struct sim *s, struct event *e);
 	void *userdata;
 	const char *untrusted; /* an address; NULL: none is */
-	struct sim_queue *queue;
+	struct sim_queue queue;
 	struct memory **patches; /* all that ever were: descriptors of them may be anywhere */
 	unsigned n_patches;
+	struct sim_made *made; /* by several: all that ever was */
+	unsigned n_made;
 	struct list engines;
 	bool ticks;
 };
@@ -119,6 +139,9 @@ bool sim_kill_job(struct sim *s, unsigned node, enum job_kind kind);
 /* A node's weightd forgets everything, and tells whoever watches. */
 void sim_lose_data(struct sim *s, unsigned node);
 
+/* It comes back with what it had, and tells whoever watches. */
+void sim_find_data(struct sim *s, unsigned node);
+
 /* A node's weightd has a version that nobody pushed, and lets go of the one before, with a word to whoever watches. */
 void sim_replace(struct sim *s, unsigned node);
 
@@ -134,6 +157,7 @@ bool sim_run_until(struct sim *s, bool (*is_true)(struct sim *s), uint64_t ns);
 
 /* What a node's weightd serves: its content. */
 uint64_t sim_serves(const struct sim *s, unsigned node);
+uint64_t sim_serves_of(const struct sim *s, unsigned node, const char *buffer);
 /* Nothing runs: no jobs anywhere. */
 bool sim_is_idle(struct sim *s);
 /* A sync ended at node 0 since its `end` was forgotten. */

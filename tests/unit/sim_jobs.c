@@ -20,8 +20,9 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/talk.h"
-
-#define TICK (20 * MS)
+#include "sim_joint.h"
+#include "sim_link.h"
+#include "sim_reshard.h"
 
 /* --- Descriptors -------------------------------------------------------------------------------- */
 
@@ -43,7 +44,7 @@ int sim_file_of(const void *pointer)
 	return fd;
 }
 
-static void *pointer_of(int fd)
+void *sim_pointer_of(int fd)
 {
 	void *pointer;
 
@@ -139,25 +140,36 @@ void sim_free_patches(struct sim *s)
 	free(s->patches);
 }
 
-struct sim_version *sim_newest(struct sim_node *n)
+struct sim_version *sim_newest(struct sim_node *n, const char *buffer)
 {
-	return n->n_versions ? &n->versions[n->n_versions - 1] : NULL;
+	for (unsigned i = n->n_versions; i > 0; i--)
+		if (strcmp(n->versions[i - 1].buffer, buffer) == 0)
+			return &n->versions[i - 1];
+	return NULL;
 }
 
-void sim_add_version(struct sim_node *n, uint64_t content, uint64_t n_bytes)
+void sim_add_version(struct sim_node *n, const char *buffer, uint64_t content, uint64_t n_bytes)
 {
+	struct sim_version v = {.number = ++n->last_number, .content = content, .n_bytes = n_bytes};
+
+	snprintf(v.buffer, sizeof(v.buffer), "%s", buffer);
 	if (n->n_versions == ARRAY_LEN(n->versions)) {
 		memmove(n->versions, n->versions + 1, sizeof(n->versions) - sizeof(n->versions[0]));
 		n->n_versions--;
 	}
-	n->versions[n->n_versions++] = (struct sim_version){++n->last_number, content, n_bytes};
+	n->versions[n->n_versions++] = v;
+}
+
+uint64_t sim_serves_of(const struct sim *s, unsigned node, const char *buffer)
+{
+	struct sim_version *v = sim_newest(&s->nodes[node], buffer);
+
+	return v ? v->content : 0;
 }
 
 uint64_t sim_serves(const struct sim *s, unsigned node)
 {
-	struct sim_version *v = sim_newest(&s->nodes[node]);
-
-	return v ? v->content : 0;
+	return sim_serves_of(s, node, SIM_BUFFER);
 }
 
 bool sim_is_decided(const struct sim *s, uint64_t content)
@@ -168,39 +180,47 @@ bool sim_is_decided(const struct sim *s, uint64_t content)
 	return false;
 }
 
-/* The promise of all this: nothing is read that its publisher did not decide on, and nothing older. */
+/*
+ * The promise of all this: nothing is read that its publisher did not decide on, and nothing older; and no shard before all
+ * that belong to it are there.
+ */
 void sim_publish(struct job *j)
 {
 	struct sim_node *n = j->node;
 	struct sim *s = n->sim;
-	const struct sim_version *before = sim_newest(n);
+	const struct sim_version *before = sim_newest(n, j->buffer);
 
-	assert_true(sim_is_decided(s, j->content));
+	assert_true(sim_is_decided(s, j->content) || sim_shard_may_be_published(s, j->content));
 	assert_int_equal(j->memory->wrong.n, 0);
 	if (before && s->pairs[before->content][0]) {
 		const uint64_t *x = s->pairs[before->content], *y = s->pairs[j->content];
 
 		assert_true(x[0] < y[0] || (x[0] == y[0] && x[1] <= y[1]));
 	}
-	sim_add_version(n, j->content, j->n_bytes);
+	sim_add_version(n, j->buffer, j->content, j->n_bytes);
 }
 
 /* --- Jobs --------------------------------------------------------------------------------------- */
 
-static void say(struct job *j, uint64_t delay, json_t *message, int fd0, int fd1)
+void sim_job_say(struct job *j, uint64_t delay, json_t *message, int fd0, int fd1, int fd2)
 {
 	struct event e = {.at_ns = j->node->sim->now_ns + delay,
 			  .kind = EVENT_JOB,
 			  .to = j->node->index,
 			  .id = j->id,
 			  .json = message};
+	int fds[] = {fd0, fd1, fd2};
 
 	assert_non_null(message);
-	if (fd0 >= 0)
-		e.fds[e.n_fds++] = fd0;
-	if (fd1 >= 0)
-		e.fds[e.n_fds++] = fd1;
-	sim_queue_push(j->node->sim, e);
+	for (unsigned i = 0; i < ARRAY_LEN(fds); i++)
+		if (fds[i] >= 0)
+			e.fds[e.n_fds++] = fds[i];
+	sim_queue_push(&j->node->sim->queue, e);
+}
+
+static void say(struct job *j, uint64_t delay, json_t *message, int fd)
+{
+	sim_job_say(j, delay, message, fd, -1, -1);
 }
 
 /* What an engine got is in the memory of its node. */
@@ -210,7 +230,7 @@ static void land(struct job *j)
 	struct memory *m = j->memory;
 	uint64_t before, after;
 
-	if (j->kind != JOB_ENGINE || j->is_source || !j->is_started || !m || j->is_over)
+	if (j->kind != JOB_TCP || j->is_source || !j->is_started || !m || j->is_over)
 		return;
 	j->is_over = true;
 	ranges_init(&came);
@@ -238,6 +258,9 @@ void sim_job_free(struct job *j)
 	memory_unref(j->memory);
 	ranges_deinit(&j->ranges);
 	ranges_deinit(&j->missing);
+	memory_unref(j->term);
+	json_decref(j->nodes);
+	moves_deinit(&j->plan);
 	list_remove(&j->link);
 	list_remove(&j->engine_link);
 	free(j);
@@ -278,7 +301,7 @@ static struct memory *make_patch(struct job *j, const json_t *base, const int *f
 	assert_int_equal(n_fds, 2);
 	assert_int_equal(field_bytes(base, "root", root, 32), 0);
 	from = sim_content_of(root);
-	assert_int_equal(((struct memory *)pointer_of(fds[0]))->content, from);
+	assert_int_equal(((struct memory *)sim_pointer_of(fds[0]))->content, from);
 	if (sim_number(base, "n_bytes") != j->n_bytes || from >= j->content)
 		return NULL;
 	return patch_of(j->node->sim, from, j->content, j->node->sim->options.n_patch);
@@ -286,17 +309,17 @@ static struct memory *make_patch(struct job *j, const json_t *base, const int *f
 
 static void compose(struct job *j, const int *fds, unsigned n_fds)
 {
-	struct memory *first = pointer_of(fds[0]), *last = first;
+	struct memory *first = sim_pointer_of(fds[0]), *last = first;
 	uint64_t size = first->n_bytes;
 
 	assert_true(n_fds > 1);
 	if (j->node->compose_fails)
 		say(j, sim_jitter(j->node->sim, 5 * MS),
-		    json_pack("{s:s, s:s}", "op", "composed", "why", "out of memory"), -1, -1);
+		    json_pack("{s:s, s:s}", "op", "composed", "why", "out of memory"), -1);
 	if (j->node->compose_fails || j->node->compose_hangs)
 		return;
 	for (unsigned i = 1; i < n_fds; i++) {
-		struct memory *next = pointer_of(fds[i]);
+		struct memory *next = sim_pointer_of(fds[i]);
 
 		assert_int_equal(last->to, next->from);
 		size += next->n_bytes;
@@ -306,7 +329,7 @@ static void compose(struct job *j, const int *fds, unsigned n_fds)
 	say(j, sim_jitter(j->node->sim, 50 * MS),
 	    json_pack("{s:s, s:I, s:I}", "op", "composed", "size", (json_int_t)size, "changed",
 		      (json_int_t)size / 2),
-	    sim_file_of(patch_of(j->node->sim, first->from, last->to, size)), -1);
+	    sim_file_of(patch_of(j->node->sim, first->from, last->to, size)));
 }
 
 static json_t *say_patch(const struct memory *patch)
@@ -316,63 +339,89 @@ static json_t *say_patch(const struct memory *patch)
 		     : NULL;
 }
 
-/* What it lends, and, once it has read it, what that is. */
-void sim_source_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
-{
-	struct sim_node *n = j->node;
-	const struct sim_version *found = NULL;
-	uint64_t wanted, delay = sim_jitter(n->sim, 5 * MS);
-	uint8_t layout[32], root[32], leaves[32];
-	char hex[65], leaves_hex[65];
-	struct memory *patch;
-
-	if (strcmp(sim_text(message, "op"), "compose") == 0) {
-		compose(j, fds, n_fds);
-		return;
-	}
-	wanted = sim_number(message, "version");
-	for (unsigned i = 0; i < n->n_versions; i++)
-		if (!wanted || n->versions[i].number == wanted)
-			found = &n->versions[i];
-	if (!found) {
-		say(j, delay,
-		    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "not-found", "why",
-			      n->local_why ? n->local_why : "there is no such version"),
-		    -1, -1);
-		return;
-	}
-	if (n->sources_fail && !strcmp(sim_text(message, "op"), "attach")) {
-		say(j, delay,
-		    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "memory", "why",
-			      "there is no room to send it from"),
-		    -1, -1);
-		return;
-	}
-	j->content = found->content;
-	j->n_bytes = found->n_bytes;
-	j->memory = memory_new(found->content, found->n_bytes);
-	root_of(0, layout);
-	root_of(found->content, root);
-	root_of(found->content, leaves);
-	leaves[31] = 1;
-	say(j, delay,
-	    json_pack("{s:s, s:s, s:I, s:I, s:I, s:s}", "op", "attached", "memory", "host",
-		      "version", (json_int_t)found->number, "n_bytes", (json_int_t)found->n_bytes,
-		      "layout_bytes", (json_int_t)1000, "layout", field_hex(layout, 32, hex)),
-	    sim_file_of(NULL), sim_file_of(j->memory));
-	patch = make_patch(j, json_object_get(message, "base"), fds, n_fds);
-	say(j, delay + sim_jitter(n->sim, 50 * MS),
-	    json_pack("{s:s, s:s, s:s, s:o*}", "op", "root", "root", field_hex(root, 32, hex),
-		      "leaves", field_hex(leaves, 32, leaves_hex), "patch", say_patch(patch)),
-	    sim_file_of((const void *)(uintptr_t)found->content), patch ? sim_file_of(patch) : -1);
-}
-
 static const struct sim_version *find_version(const struct sim_node *n, uint64_t number)
 {
 	for (unsigned i = 0; i < n->n_versions; i++)
 		if (n->versions[i].number == number)
 			return &n->versions[i];
 	return NULL;
+}
+
+/* What it lends, and, once it has read it, what that is. */
+void sim_source_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
+{
+	struct sim_node *n = j->node;
+	const char *op = sim_text(message, "op");
+	const struct sim_version *found;
+	bool lends = strcmp(op, "lend") == 0, gives = strcmp(op, "give") == 0;
+	uint64_t wanted, delay = sim_jitter(n->sim, 5 * MS);
+	uint8_t layout[32], root[32], leaves[32];
+	char hex[65], leaves_hex[65];
+	struct memory *patch;
+	bool is_lent;
+
+	if (strcmp(op, "compose") == 0) {
+		compose(j, fds, n_fds);
+		return;
+	}
+	if (strcmp(op, "copy") == 0) {
+		assert_non_null(j->memory);
+		if (!n->copies_hang)
+			say(j, delay, json_pack("{s:s}", "op", "copied"), sim_file_of(j->memory));
+		return;
+	}
+	if (strcmp(op, "compare") == 0) {
+		sim_job_say(j, delay,
+			    json_pack("{s:s, s:s, s:o}", "op", "failed", "code", "layout", "why",
+				      json_sprintf("tensor 'w' is F32 on %s, and BF16 on %s",
+						   sim_text(message, "node"),
+						   sim_text(message, "other"))),
+			    -1, -1, -1);
+		return;
+	}
+	snprintf(j->buffer, sizeof(j->buffer), "%s", sim_text(message, "buffer"));
+	/* What else a GPU has is copied when that is asked for. */
+	is_lent = !lends || strcmp(sim_text(message, "device"), "host") == 0;
+	wanted = sim_number(message, "version");
+	found = wanted ? find_version(n, wanted) : sim_newest(n, j->buffer);
+	if (!found) {
+		say(j, delay,
+		    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "not-found", "why",
+			      n->local_why ? n->local_why : "there is no such version"),
+		    -1);
+		return;
+	}
+	if (n->sources_fail && strcmp(op, "look") != 0) {
+		say(j, delay,
+		    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "memory", "why",
+			      "there is no room to send it from"),
+		    -1);
+		return;
+	}
+	n->n_read += !strcmp(sim_text(message, "op"), "attach");
+	j->content = found->content;
+	j->n_bytes = found->n_bytes;
+	j->memory = memory_new(found->content, found->n_bytes);
+	root_of(n->layout, layout);
+	root_of(found->content, root);
+	root_of(found->content, leaves);
+	leaves[31] = 1;
+	sim_job_say(j, delay,
+		    json_pack("{s:s, s:s, s:I, s:I, s:I, s:s}", "op", "attached", "memory", "host",
+			      "version", (json_int_t)found->number, "n_bytes",
+			      (json_int_t)found->n_bytes, "layout_bytes", (json_int_t)1000,
+			      "layout", field_hex(layout, 32, hex)),
+		    sim_file_of((const void *)(uintptr_t)found->n_bytes),
+		    is_lent ? sim_file_of(j->memory) : -1, lends ? sim_file_of(NULL) : -1);
+	if (lends || gives)
+		return;
+	patch = make_patch(j, json_object_get(message, "base"), fds, n_fds);
+	sim_job_say(j, delay + sim_jitter(n->sim, 50 * MS),
+		    json_pack("{s:s, s:s, s:s, s:o*}", "op", "root", "root",
+			      field_hex(root, 32, hex), "leaves", field_hex(leaves, 32, leaves_hex),
+			      "patch", say_patch(patch)),
+		    sim_file_of((const void *)(uintptr_t)found->content),
+		    patch ? sim_file_of(patch) : -1, -1);
 }
 
 /*
@@ -388,7 +437,7 @@ static json_t *fill(struct job *j, const json_t *base, const int *fds)
 
 	if (there && there->n_bytes == sim_number(base, "n_bytes")) {
 		said = *there;
-		said.content = (uintptr_t)pointer_of(fds[2]);
+		said.content = (uintptr_t)sim_pointer_of(fds[2]);
 	}
 	j->base = said.content ? there->content : 0;
 	differ(j->node->sim, &whole, &said, &j->missing);
@@ -408,64 +457,114 @@ static void patch(struct job *j, const struct memory *p)
 		assert_int_equal(ranges_remove_all(&j->memory->wrong, &j->missing), 0);
 	}
 	say(j, sim_jitter(j->node->sim, 50 * MS),
-	    json_pack("{s:s, s:s*}", "op", "patched", "why", is_right ? NULL : "it is none"), -1,
-	    -1);
+	    json_pack("{s:s, s:s*}", "op", "patched", "why", is_right ? NULL : "it is none"), -1);
+}
+
+static void create(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
+{
+	json_t *missing;
+	uint8_t root[32];
+
+	assert_int_equal(n_fds, json_object_get(message, "base") ? 3 : 2);
+	assert_int_equal(field_bytes(message, "root", root, 32), 0);
+	j->content = sim_content_of(root);
+	j->memory = memory_new(j->content, j->n_bytes);
+	missing = fill(j, json_object_get(message, "base"), fds);
+	say(j, sim_jitter(j->node->sim, 20 * MS),
+	    json_pack("{s:s, s:s, s:o, s:b}", "op", "created", "memory", "host", "missing", missing,
+		      "has_base", j->base != 0),
+	    sim_file_of(j->memory));
+}
+
+/* Which content it will have, the engine says. */
+static void make(struct job *j, unsigned n_fds)
+{
+	assert_int_equal(n_fds, 1);
+	j->makes = true;
+	j->memory = memory_new(0, j->n_bytes);
+	assert_int_equal(ranges_add(&j->memory->wrong, 0, j->n_bytes), 0);
+	say(j, sim_jitter(j->node->sim, 20 * MS),
+	    json_pack("{s:s, s:s}", "op", "created", "memory", "host"), sim_file_of(j->memory));
+}
+
+static void begin_sink(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
+{
+	struct sim_node *n = j->node;
+
+	snprintf(j->buffer, sizeof(j->buffer), "%s", sim_text(message, "buffer"));
+	j->n_bytes = sim_number(message, "n_bytes");
+	if (n->sinks_fail)
+		say(j, sim_jitter(n->sim, 5 * MS),
+		    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "memory", "why",
+			      n->local_why ? n->local_why : "host needs 64 MiB more than there are"),
+		    -1);
+	else if (strcmp(sim_text(message, "op"), "make") == 0)
+		make(j, n_fds);
+	else
+		create(j, message, fds, n_fds);
+}
+
+static void verify(struct job *j)
+{
+	uint64_t delay = sim_jitter(j->node->sim, 50 * MS);
+	uint8_t root[32];
+	char hex[65];
+
+	root_of(j->content, root);
+	if (j->memory->wrong.n)
+		say(j, delay,
+		    json_pack("{s:s, s:o}", "op", "corrupt", "ranges",
+			      ranges_to_json(&j->memory->wrong)),
+		    -1);
+	else
+		say(j, delay,
+		    json_pack("{s:s, s:s}", "op", "verified", "root", field_hex(root, 32, hex)), -1);
+}
+
+/* Nobody asks for that before all of it is there. */
+static void digest_result(struct job *j)
+{
+	uint8_t root[32], leaves[32];
+	char hex[65], leaves_hex[65];
+
+	assert_int_equal(j->memory->wrong.n, 0);
+	j->content = j->memory->content;
+	sim_shard_verified(j->node->sim, j->content);
+	root_of(j->node->lies ? ++j->node->sim->n_contents : j->content, root);
+	root_of(j->content, leaves);
+	leaves[31] = 1;
+	say(j, sim_jitter(j->node->sim, 50 * MS),
+	    json_pack("{s:s, s:s, s:s}", "op", "verified", "root", field_hex(root, 32, hex),
+		      "leaves", field_hex(leaves, 32, leaves_hex)),
+	    sim_file_of((const void *)(uintptr_t)j->content));
 }
 
 void sim_sink_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds)
 {
-	struct sim *s = j->node->sim;
 	const char *op = sim_text(message, "op");
-	json_t *missing;
-	uint8_t root[32];
-	char hex[65];
 
-	if (strcmp(op, "create") == 0) {
-		assert_int_equal(n_fds, json_object_get(message, "base") ? 3 : 2);
-		if (j->node->sinks_fail) {
-			say(j, sim_jitter(s, 5 * MS),
-			    json_pack("{s:s, s:s, s:s}", "op", "failed", "code", "memory", "why",
-				      j->node->local_why ? j->node->local_why
-							 : "host needs 64 MiB more than there are"),
-			    -1, -1);
-			return;
-		}
-		assert_int_equal(field_bytes(message, "root", root, 32), 0);
-		j->content = sim_content_of(root);
-		j->n_bytes = sim_number(message, "n_bytes");
-		j->memory = memory_new(j->content, j->n_bytes);
-		missing = fill(j, json_object_get(message, "base"), fds);
-		say(j, sim_jitter(s, 20 * MS),
-		    json_pack("{s:s, s:s, s:o, s:b}", "op", "created", "memory", "host", "missing",
-			      missing, "has_base", j->base != 0),
-		    sim_file_of(j->memory), -1);
+	if (!j->memory) {
+		begin_sink(j, message, fds, n_fds);
 	} else if (strcmp(op, "patch") == 0) {
 		assert_int_equal(n_fds, 1);
-		patch(j, pointer_of(fds[0]));
+		patch(j, sim_pointer_of(fds[0]));
 	} else if (strcmp(op, "verify") == 0) {
-		root_of(j->content, root);
-		if (j->memory->wrong.n)
-			say(j, sim_jitter(s, 50 * MS),
-			    json_pack("{s:s, s:o}", "op", "corrupt", "ranges",
-				      ranges_to_json(&j->memory->wrong)),
-			    -1, -1);
+		if (j->makes)
+			digest_result(j);
 		else
-			say(j, sim_jitter(s, 50 * MS),
-			    json_pack("{s:s, s:s}", "op", "verified", "root",
-				      field_hex(root, 32, hex)),
-			    -1, -1);
+			verify(j);
 	} else {
 		j->is_publishing = true;
-		say(j, sim_jitter(s, 20 * MS), json_pack("{s:s}", "op", "published"), -1, -1);
+		say(j, sim_jitter(j->node->sim, 20 * MS), json_pack("{s:s}", "op", "published"), -1);
 	}
 }
 
-static void tick_later(struct sim *s)
+void sim_tick_later(struct sim *s)
 {
 	if (s->ticks)
 		return;
 	s->ticks = true;
-	sim_queue_push(s, (struct event){.at_ns = s->now_ns + TICK, .kind = EVENT_TICK});
+	sim_queue_push(&s->queue, (struct event){.at_ns = s->now_ns + TICK, .kind = EVENT_TICK});
 }
 
 /* As the real one: if it has several addresses, a port for each. */
@@ -486,7 +585,7 @@ void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsig
 	if (strcmp(sim_text(message, "op"), "open") == 0) {
 		assert_int_equal(n_fds, 1);
 		j->n_bytes = sim_number(message, "n_bytes");
-		j->memory = pointer_of(fds[0]);
+		j->memory = sim_pointer_of(fds[0]);
 		if (!j->memory) { /* which the agent itself made, for a patch */
 			j->memory = patch_new(s, j->n_bytes);
 			assert_int_equal(pwrite(fds[0], &j->memory, sizeof(j->memory), 0),
@@ -508,7 +607,7 @@ void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsig
 		    json_pack("{s:s, s:I, s:o*}", "op", "opened", "port",
 			      (json_int_t)(j->is_source ? 0 : 1 + j->id % 65535), "ports",
 			      ports_of(j, json_object_get(message, "addresses"))),
-		    -1, -1);
+		    -1);
 		return;
 	}
 	j->is_started = true;
@@ -521,24 +620,23 @@ void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsig
 	}
 	if (j->is_source)
 		j->done = j->expected;
-	tick_later(s);
+	sim_tick_later(s);
 }
 
 /* --- Engines move ------------------------------------------------------------------------------- */
 
-static unsigned index_of(const struct sim *s, const char *name)
+unsigned sim_index_of(const char *name)
 {
-	(void)s;
 	return (unsigned)atoi(name + 1);
 }
 
 static struct job *next_engine(struct sim *s, struct job *j)
 {
-	struct sim_node *n = &s->nodes[index_of(s, j->next_name)];
+	struct sim_node *n = &s->nodes[sim_index_of(j->next_name)];
 	struct job *to;
 
 	list_for_each(to, &n->jobs, link)
-		if (to->kind == JOB_ENGINE && strcmp(to->token, j->next_token) == 0)
+		if (to->kind == JOB_TCP && strcmp(to->token, j->next_token) == 0)
 			return to;
 	return NULL;
 }
@@ -552,7 +650,7 @@ static void engine_fail(struct job *j, const char *why, const char *from, const 
 	say(j, sim_jitter(j->node->sim, 2 * MS),
 	    json_pack("{s:s, s:s, s:s?, s:s?, s:I}", "op", "failed", "why", why, "from", from, "to",
 		      to, "done", (json_int_t)j->done),
-	    -1, -1);
+	    -1);
 }
 
 static void wire(struct job *j, json_t **ret_in, json_t **ret_out)
@@ -574,7 +672,7 @@ static void engine_done(struct job *j)
 	j->is_over = true;
 	wire(j, &in, &out);
 	say(j, sim_jitter(j->node->sim, 2 * MS),
-	    json_pack("{s:s, s:o, s:o}", "op", "done", "in", in, "out", out), -1, -1);
+	    json_pack("{s:s, s:o, s:o}", "op", "done", "in", in, "out", out), -1);
 }
 
 static void engine_move(struct sim *s, struct job *j)
@@ -589,7 +687,7 @@ static void engine_move(struct sim *s, struct job *j)
 			engine_done(j);
 		return;
 	}
-	if (sim_is_cut(s, j->node->index, index_of(s, j->next_name))) {
+	if (sim_is_cut(s, j->node->index, sim_index_of(j->next_name))) {
 		/* silence */
 	} else if (!to) {
 		engine_fail(j, "connection reset", j->node->name, j->next_name);
@@ -621,10 +719,10 @@ static void engine_listen(struct sim *s, struct job *j)
 
 	if (!j->is_started || j->is_over || j->is_source || j->hangs || j->done == j->expected)
 		return;
-	list_for_each(other, &s->nodes[index_of(s, j->from)].jobs, link)
-		has_from |= other->kind == JOB_ENGINE &&
+	list_for_each(other, &s->nodes[sim_index_of(j->from)].jobs, link)
+		has_from |= other->kind == JOB_TCP &&
 			    (!other->is_started || strcmp(other->next_token, j->token) == 0);
-	if (sim_is_cut(s, j->node->index, index_of(s, j->from)))
+	if (sim_is_cut(s, j->node->index, sim_index_of(j->from)))
 		has_from = true;
 	if (!has_from)
 		engine_fail(j, "connection reset", j->from, j->node->name);
@@ -645,7 +743,7 @@ static void engine_turn(struct sim *s, struct job *j)
 	say(j, 1,
 	    json_pack("{s:s, s:I, s:I}", "op", "progress", "done", (json_int_t)j->done, "sent",
 		      (json_int_t)j->done),
-	    -1, -1);
+	    -1);
 }
 
 /* Along each chain first, so that its length costs no time. */
@@ -659,7 +757,10 @@ void sim_tick(struct sim *s)
 			for (at = j; at; at = at->has_next ? next_engine(s, at) : NULL)
 				engine_turn(s, at);
 	list_for_each(j, &s->engines, engine_link)
-		engine_turn(s, j);
+		if (j->kind == JOB_GLOO)
+			sim_gloo_turn(s, j);
+		else
+			engine_turn(s, j);
 	if (!list_empty(&s->engines))
-		tick_later(s);
+		sim_tick_later(s);
 }

@@ -3,9 +3,13 @@
  */
 #pragma once
 
+#include "server/sync/operation.h"
 #include "sim.h"
 
 #define MS ((uint64_t)1000000)
+#define TICK (20 * MS)
+
+struct sim_operation;
 
 struct memory {
 	uint64_t content;
@@ -22,12 +26,14 @@ struct job {
 	enum job_kind kind;
 	void *owner;
 	uint64_t id;
+	char buffer[16]; /* of a source or sink */
 	bool hangs;
 	uint64_t content; /* source: attached; sink: asked for */
 	uint64_t n_bytes;
 	struct memory *memory;
 	struct ranges missing; /* sink: what it does not get from its base */
 	uint64_t base; /* and the content that this has */
+	bool makes; /* sink: a version that is computed */
 	bool is_publishing;
 
 	struct list engine_link; /* sim::engines */
@@ -38,35 +44,29 @@ struct job {
 	bool is_source, is_started, has_next, is_over;
 	char next_token[65], next_name[NODE_MAX + 1];
 	uint64_t last_said;
+
+	/* of an engine that talks to all others */
+	const struct sim_operation *operation;
+	struct memory *term;
+	char sync[SYNC_ID_SIZE];
+	json_t *nodes;
+	unsigned n_ranks, rank;
+	struct moves plan; /* of an exchange */
+	uint8_t plan_hash[32];
+
+	/* of a planner: bytes of the sources, by rank */
+	uint64_t given[OPERATION_NODES_MAX];
+	unsigned n_given;
 };
 
-enum event_kind {
-	EVENT_MESSAGE,
-	EVENT_BLOB,
-	EVENT_JOB,
-	EVENT_JOB_END,
-	EVENT_TIMER,
-	EVENT_DOWN,
-	EVENT_DIAL,
-	EVENT_TICK
-};
-
-struct event {
-	uint64_t at_ns;
-	enum event_kind kind;
-	unsigned from, to;
-	uint64_t id; /* of a job, or the generation of a link */
-	json_t *json;
-	int fds[2];
-	unsigned n_fds;
-	uint8_t hash[32];
-	uint64_t size;
-};
-
-/* Of sim.c. Of an event, what it holds is given away. */
-void sim_queue_push(struct sim *s, struct event e);
+/* Of sim.c. */
+typedef int sim_ask_fn(struct agent *a, const json_t *request, char ret_sync[SYNC_ID_SIZE],
+		       char why[WHY_SIZE]);
+int sim_ask(struct sim *s, unsigned node, const json_t *request, sim_ask_fn *fn,
+	    char ret_sync[SYNC_ID_SIZE]);
 uint64_t sim_jitter(struct sim *s, uint64_t ns);
-bool sim_is_cut(const struct sim *s, unsigned i, unsigned j);
+/* After a call into its agent, in the middle of which it may have died. */
+void sim_settle_death(struct sim_node *n);
 
 /* What a message has to have. */
 const char *sim_text(const json_t *o, const char *key);
@@ -74,20 +74,26 @@ uint64_t sim_number(const json_t *o, const char *key);
 
 /* Descriptors of files that hold a pointer. */
 int sim_file_of(const void *pointer);
+void *sim_pointer_of(int fd);
 int sim_dup_fd(int fd);
 
 uint64_t sim_content_of(const uint8_t root[32]);
 bool sim_is_decided(const struct sim *s, uint64_t content);
-struct sim_version *sim_newest(struct sim_node *n);
-void sim_add_version(struct sim_node *n, uint64_t content, uint64_t n_bytes);
+struct sim_version *sim_newest(struct sim_node *n, const char *buffer);
+void sim_add_version(struct sim_node *n, const char *buffer, uint64_t content, uint64_t n_bytes);
 
 struct job *sim_job_find(struct sim_node *n, uint64_t id);
 void sim_job_free(struct job *j);
+/* After a while; steals the message and the descriptors, of which each may be -1. */
+void sim_job_say(struct job *j, uint64_t delay, json_t *message, int fd0, int fd1, int fd2);
 /* What the sink has is a version of its node from now on. */
 void sim_publish(struct job *j);
 void sim_source_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds);
 void sim_free_patches(struct sim *s);
 void sim_sink_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds);
 void sim_engine_told(struct job *j, const json_t *message, const int *fds, unsigned n_fds);
-/* All engines move for a while. */
+/* The number behind a node's name. */
+unsigned sim_index_of(const char *name);
+/* All engines move for a while, each time after that. */
 void sim_tick(struct sim *s);
+void sim_tick_later(struct sim *s);

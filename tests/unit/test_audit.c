@@ -179,7 +179,7 @@ static void every_action_has_a_name_and_an_id_in_the_man_page(void **state)
 		if (!entry)
 			fail_msg("weightd(8) has no action '%s'", kind->name);
 		end = strstr(entry, "\n\n");
-		(void)snprintf(wanted, sizeof(wanted), "\n\tMESSAGE_ID=%s\n", kind->message_id);
+		(void)snprintf(wanted, sizeof(wanted), "MESSAGE_ID=%s\n", kind->message_id);
 		entry = strstr(entry, wanted);
 		if (!entry || entry > end)
 			fail_msg("weightd(8) has another id for '%s'", kind->name);

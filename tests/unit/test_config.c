@@ -150,33 +150,39 @@ static void a_group_is_a_name_or_a_number_or_nobody(void **state)
 	assert_true(c.admin_gid == (gid_t)-1);
 }
 
-#define SECTIONS "there are [server], [store], [limits], [limits:USER], [cuda] and [defaults]\n"
+#define SECTIONS "there are [server], [store], [limits], [limits:USER], [cuda] and [defaults]"
 #define NO_LINE "this is no [section], no 'key = value' and no '# comment'\n"
-#define LIMIT_KEYS "connections, leases, buffers, versions, bytes, descriptors\n"
+#define LIMIT_KEYS "connections, leases, buffers, versions, bytes, descriptors"
 
 static const struct {
 	const char *text;
 	const char *errors;
 } wrong[] = {
 	{"[sever]\nsocket = /s\nkeep = 1\n",
-	 "weightd: w.conf:1: there is no section [sever]; " SECTIONS},
-	{"\n[]\n", "weightd: w.conf:2: there is no section []; " SECTIONS},
+	 "weightd: w.conf:1: there is no section [sever]; " SECTIONS ". Is [server] meant?\n"},
+	{"[Server]\n",
+	 "weightd: w.conf:1: there is no section [Server]; " SECTIONS ". Is [server] meant?\n"},
+	{"[limtis root]\n", "weightd: w.conf:1: there is no section [limtis root]; " SECTIONS
+			    ". Is [limits] meant?\n"},
+	{"[peer]\n", "weightd: w.conf:1: there is no section [peer]; " SECTIONS "\n"},
+	{"[sync]\n", "weightd: w.conf:1: there is no section [sync]; " SECTIONS "\n"},
+	{"\n[]\n", "weightd: w.conf:2: there is no section []; " SECTIONS "\n"},
 	{"[limits\nbytes = 1\n", "weightd: w.conf:1: " NO_LINE},
 	{"[store]\n[limits\nmax = 1\n", "weightd: w.conf:2: " NO_LINE},
 	{"[limits] bytes = 1\n", "weightd: w.conf:1: " NO_LINE},
 	{"[limits]\nbytes\n", "weightd: w.conf:2: " NO_LINE},
 	{"keep = 2\n", "weightd: w.conf:1: 'keep' comes before the first [section]\n"},
 	{"[limits]\nbyte = 1\n\nkeep = 1\n",
-	 "weightd: w.conf:2: [limits] has no key 'byte'; it has " LIMIT_KEYS
-	 "weightd: w.conf:4: [limits] has no key 'keep'; it has " LIMIT_KEYS},
+	 "weightd: w.conf:2: [limits] has no key 'byte'; it has " LIMIT_KEYS ". Is 'bytes' meant?\n"
+	 "weightd: w.conf:4: [limits] has no key 'keep'; it has " LIMIT_KEYS "\n"},
 	{"[limits:0]\nkeep = 1\n",
-	 "weightd: w.conf:2: [limits] has no key 'keep'; it has " LIMIT_KEYS},
+	 "weightd: w.conf:2: [limits] has no key 'keep'; it has " LIMIT_KEYS "\n"},
 	{"[store]\n= 3\n", "weightd: w.conf:2: [store] has no key ''; it has max, resume-timeout\n"},
 	{"[store]\n*=\n", "weightd: w.conf:2: [store] has no key '*'; it has max, resume-timeout\n"},
 	{"[defaults]\nkeep = 1\n[store]\n[defaults]\nkeep = 2\n",
 	 "weightd: w.conf:5: 'keep' was given in line 2; give it once\n"},
 	{"[limits:0]\nbytes = 1\n[limits:root]\nbytes = 2\n",
-	 "weightd: w.conf:4: 'bytes' of uid 0 was given before; give it once\n"},
+	 "weightd: w.conf:4: 'bytes' was given in line 2; give it once\n"},
 	{"[limits:no-such-user]\nbytes = 1\n",
 	 "weightd: w.conf:1: there is no user 'no-such-user'; give the name of one, or a number\n"},
 	{"[limits:4294967295]\n",
@@ -203,8 +209,8 @@ static const struct {
 	{"server", "socket-mode", "01000", "octal digits up to 0777"},
 	{"server", "socket-mode", "0999", "octal digits up to 0777"},
 	{"server", "socket-mode", "", "octal digits up to 0777"},
-	{"server", "reserve", "much", "bytes, a number with K, M, G or T or auto"},
-	{"server", "reserve", "unlimited", "bytes, a number with K, M, G or T or auto"},
+	{"server", "reserve", "much", "bytes, a number with K, M, G or T, or auto"},
+	{"server", "reserve", "unlimited", "bytes, a number with K, M, G or T, or auto"},
 	{"server", "log-level", "loud", "error, warning, info or debug"},
 	{"server", "admin-group", "no-such-group", "the name of a group there is, or a number"},
 	{"server", "admin-group", "4294967295", "the name of a group there is, or a number"},
@@ -214,10 +220,10 @@ static const struct {
 	{"limits", "connections", "4k", "a number or unlimited"},
 	{"limits", "leases", "+1", "a number or unlimited"},
 	{"limits", "leases", "18446744073709551616", "a number or unlimited"},
-	{"limits", "bytes", "-1", "bytes, a number with K, M, G or T or unlimited"},
-	{"limits", "bytes", "1e9", "bytes, a number with K, M, G or T or unlimited"},
-	{"limits", "bytes", "", "bytes, a number with K, M, G or T or unlimited"},
-	{"limits:4001", "bytes", "auto", "bytes, a number with K, M, G or T or unlimited"},
+	{"limits", "bytes", "-1", "bytes, a number with K, M, G or T, or unlimited"},
+	{"limits", "bytes", "1e9", "bytes, a number with K, M, G or T, or unlimited"},
+	{"limits", "bytes", "", "bytes, a number with K, M, G or T, or unlimited"},
+	{"limits:4001", "bytes", "auto", "bytes, a number with K, M, G or T, or unlimited"},
 	{"defaults", "mode", "0667", "octal digits up to 0666"},
 	{"defaults", "keep", "0", "1 to 32"},
 	{"defaults", "keep", "33", "1 to 32"},
@@ -375,6 +381,20 @@ static char *cut(const char *text, const char *head, const char *next)
 	return to ? strndup(from, (size_t)(to - from)) : strdup(from);
 }
 
+/* As man(1) fills it: lines break anywhere. */
+static void fill(char *text)
+{
+	char *to = text;
+
+	for (const char *from = text; *from; from++) {
+		char c = *from == '\n' || *from == '\t' ? ' ' : *from;
+
+		if (c != ' ' || to == text || to[-1] != ' ')
+			*to++ = c;
+	}
+	*to = '\0';
+}
+
 static void upper(char *s)
 {
 	for (; *s; s++)
@@ -388,7 +408,7 @@ static void the_man_page_has_every_key_and_its_default(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < config_n_keys; i++) {
-		const struct config_key *key = &config_keys[i];
+		const struct setting *key = &config_keys[i];
 		char head[64], wanted[64], *section, *entry;
 
 		(void)snprintf(head, sizeof(head), "\n# [%s]\n", key->section);
@@ -396,7 +416,8 @@ static void the_man_page_has_every_key_and_its_default(void **state)
 		section = cut(page, head, "\n# ");
 		(void)snprintf(head, sizeof(head), "\n*%s* = ", key->name);
 		entry = cut(section, head, "\n*");
-		(void)snprintf(wanted, sizeof(wanted), "\n\tDefault: %s.\n",
+		fill(entry);
+		(void)snprintf(wanted, sizeof(wanted), " Default: %s.",
 			       key->fallback[0] ? key->fallback : "empty");
 		if (!strstr(entry, wanted))
 			fail_msg("[%s] %s lacks its default %s", key->section, key->name, wanted);

@@ -111,6 +111,28 @@ static void a_memfd_without_free_descriptors_is_refused(void **state)
 	assert_int_equal(fd, UNTOUCHED);
 }
 
+static void all_that_there_is_is_read_and_no_more_than_there_is_room_for(void **state)
+{
+	char text[16] = "";
+	uint64_t size = 7;
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	assert_int_equal(fd_write_all(fds[1], "one", 3), 0);
+	assert_int_equal(fd_write_all(fds[1], "more", 4), 0);
+	assert_int_equal(fd_read_all(fds[0], text, 5, &size), 0);
+	assert_int_equal(size, 5);
+	assert_string_equal(text, "onemo");
+	assert_int_equal(close(fds[1]), 0);
+	assert_int_equal(fd_read_all(fds[0], text, sizeof(text), &size), 0);
+	assert_int_equal(size, 2);
+	assert_memory_equal(text, "re", 2);
+	assert_int_equal(close(fds[0]), 0);
+	assert_int_equal(fd_read_all(fds[0], text, sizeof(text), &size), -EBADF);
+	assert_int_equal(size, 2);
+}
+
 static void a_sealed_copy_has_the_bytes_and_nobody_can_change_them(void **state)
 {
 	static const char text[] = "weights";
@@ -421,6 +443,7 @@ int main(void)
 		cmocka_unit_test(a_memfd_cannot_be_executed),
 		cmocka_unit_test(a_memfd_past_what_a_file_can_be_is_refused),
 		cmocka_unit_test(a_memfd_without_free_descriptors_is_refused),
+		cmocka_unit_test(all_that_there_is_is_read_and_no_more_than_there_is_room_for),
 		cmocka_unit_test(a_sealed_copy_has_the_bytes_and_nobody_can_change_them),
 		cmocka_unit_test(a_sealed_copy_opened_for_writing_still_refuses),
 		cmocka_unit_test(a_sealed_copy_of_megabytes_is_whole),

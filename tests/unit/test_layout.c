@@ -554,7 +554,7 @@ static void a_layout_without_tensors_cannot_be_built(void **state)
 	uint64_t size;
 
 	(void)state;
-	assert_int_equal(layout_build(l, &image, &size), -EINVAL);
+	assert_int_equal(weightd_layout_image(l, &image, &size), -EINVAL);
 	assert_null(image);
 	assert_int_equal(weightd_layout_hash(l, hash), -EINVAL);
 	weightd_layout_free(NULL);

@@ -72,6 +72,22 @@ static void a_size_has_a_suffix_of_powers_of_1024(void **state)
 	check_all(num_parse_size, spellings, ARRAY_LEN(spellings));
 }
 
+static void a_number_is_digits_of_its_base_and_nothing_else(void **state)
+{
+	static const char *const wrong[] = {
+		"", " 1", "+1", "-1", "1 ", "8", "18446744073709551616"};
+	uint64_t n = 5;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
+		assert_int_equal(num_parse(wrong[i], 8, &n), -EINVAL);
+	assert_int_equal(n, 5);
+	assert_int_equal(num_parse("0640", 8, &n), 0);
+	assert_int_equal(n, 0640);
+	assert_int_equal(num_parse("18446744073709551615", 10, &n), 0);
+	assert_true(n == UINT64_MAX);
+}
+
 static void sizes_for_a_person_are_powers_of_1000(void **state)
 {
 	static const struct {
@@ -146,6 +162,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_size_has_a_suffix_of_powers_of_1024),
+		cmocka_unit_test(a_number_is_digits_of_its_base_and_nothing_else),
 		cmocka_unit_test(sizes_for_a_person_are_powers_of_1000),
 		cmocka_unit_test(aligning_up_reaches_the_next_multiple_or_says_that_there_is_none),
 		cmocka_unit_test(powers_of_two_have_one_bit),

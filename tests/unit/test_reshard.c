@@ -302,7 +302,7 @@ static void assert_like_model(const struct model *m)
 	struct weightd_layout *built[RANKS];
 	unsigned source_nodes[RANKS], target_nodes[RANKS], n_nodes = 2 * RANKS;
 	char why[RESHARD_WHY_SIZE] = "", plan_why[MOVES_WHY_SIZE] = "";
-	struct moves moves, decoded;
+	struct moves moves, decoded, links;
 	struct reshard r;
 	struct split split;
 	size_t size;
@@ -326,6 +326,12 @@ static void assert_like_model(const struct model *m)
 	if (moves_decode(text, size, &decoded, plan_why) < 0)
 		fail_msg("%s", plan_why);
 	assert_memory_equal(moves.moves, decoded.moves, moves.n_moves * sizeof(*moves.moves));
+	assert_int_equal(moves_decode_links(text, size, &links, plan_why), 0);
+	assert_int_equal(links.n_links, moves.n_links);
+	assert_memory_equal(links.links, moves.links, moves.n_links * sizeof(*moves.links));
+	assert_memory_equal(links.nodes, moves.nodes, n_nodes * sizeof(*moves.nodes));
+	assert_null(links.moves);
+	moves_deinit(&links);
 	for (unsigned i = 0; i < m->n_ranks[MOVES_TO]; i++) {
 		uint8_t *memory = calloc(1, r.target_bytes[i] + 1);
 		uint8_t *counts = calloc(1, r.target_bytes[i] + 1);

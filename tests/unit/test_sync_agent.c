@@ -1,5 +1,5 @@
 /*
- * Agents in a world of their own: what every node serves, whatever dies on the way.
+ * Agents in a world of their own: what every node serves, what a policy wants, and what is refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,44 +16,16 @@
 #include <time.h>
 
 #include "ipc/base/num.h"
+#include "push_scene.h"
 #include "server/sync/base/talk.h"
-#include "sim.h"
 
 #define S SIM_SECOND
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define N_SEEDS 60
 #define N_MANY 150
 #else
-#define N_SEEDS 300
 #define N_MANY 1000
 #endif
-
-static struct sim *world(unsigned n, enum policy policy)
-{
-	struct sim *s = sim_new(
-		&(struct sim_options){.n_nodes = n, .policy = policy, .seed = n + 77});
-
-	sim_run(s, S); /* they know each other */
-	return s;
-}
-
-static void push_and_wait(struct sim *s, const char *outcome)
-{
-	char sync[SYNC_ID_SIZE];
-
-	assert_int_equal(sim_push(s, 0, sync), 0);
-	assert_true(sim_run_until(s, sim_ended, 300 * S));
-	if (strcmp(s->nodes[0].outcome, outcome) != 0)
-		print_message("%s\n", s->nodes[0].why);
-	assert_string_equal(s->nodes[0].outcome, outcome);
-}
-
-static void assert_converges(struct sim *s, uint64_t content)
-{
-	assert_true(sim_run_until(s, sim_is_converged, 120 * S));
-	assert_int_equal(sim_serves(s, 0), content);
-}
 
 /* --- What works --------------------------------------------------------------------------------- */
 
@@ -61,13 +33,13 @@ static void test_a_push_reaches_every_member(void **state)
 {
 	(void)state;
 	for (unsigned n = 1; n <= 9; n++) {
-		struct sim *s = world(n, POLICY_ALL);
+		struct sim *s = push_world(n, POLICY_ALL);
 
 		push_and_wait(s, "committed");
 		for (unsigned i = 0; i < n; i++)
 			assert_int_equal(sim_serves(s, i), 1);
 		push_and_wait(s, "committed");
-		assert_converges(s, 2);
+		assert_all_serve(s, 2);
 		for (unsigned i = 1; i < n; i++) {
 			assert_int_equal(s->nodes[i].n_received, 2 * s->options.n_bytes);
 			assert_int_equal(s->nodes[i].n_received_again, 0);
@@ -78,20 +50,20 @@ static void test_a_push_reaches_every_member(void **state)
 
 static void test_a_member_that_was_away_catches_up(void **state)
 {
-	struct sim *s = world(4, POLICY_QUORUM);
+	struct sim *s = push_world(4, POLICY_QUORUM);
 
 	(void)state;
 	sim_kill(s, 2);
 	push_and_wait(s, "committed");
 	assert_int_equal(sim_serves(s, 2), 0);
 	sim_start(s, 2);
-	assert_converges(s, 1);
+	assert_all_serve(s, 1);
 	sim_free(s);
 }
 
 static void test_a_node_that_lost_its_bytes_fetches_them(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 
 	(void)state;
 	push_and_wait(s, "committed");
@@ -99,13 +71,13 @@ static void test_a_node_that_lost_its_bytes_fetches_them(void **state)
 	sim_kill(s, 1);
 	sim_lose_data(s, 1);
 	sim_start(s, 1);
-	assert_converges(s, 1);
+	assert_all_serve(s, 1);
 	sim_free(s);
 }
 
 static void test_a_node_whose_weightd_was_emptied_notices_at_once(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 
 	(void)state;
 	push_and_wait(s, "committed");
@@ -121,7 +93,7 @@ static void test_a_node_whose_weightd_was_emptied_notices_at_once(void **state)
 /* What its weightd has now, nobody pushed yet: a repair would put the older one over it. */
 static void test_what_a_weightd_let_go_of_is_not_fetched_again(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 
 	(void)state;
 	push_and_wait(s, "committed");
@@ -144,14 +116,14 @@ static void test_what_a_weightd_let_go_of_is_not_fetched_again(void **state)
 		assert_int_equal(sim_serves(s, 0), 2);
 	}
 	push_and_wait(s, "committed");
-	assert_converges(s, 3);
+	assert_all_serve(s, 3);
 	sim_free(s);
 }
 
 /* A source job, which is as quick as chance has it, may find it missing before the word of that comes. */
 static void test_what_was_found_missing_and_then_let_go_of_is_not_fetched(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 	cleanup(json_freep) json_t *catch_up = json_pack("{s:s, s:s, s:s, s:i, s:i}", "type",
 							 "catch-up", "buffer", SIM_BUFFER, "group",
 							 "main", "term", 0, "number", 0);
@@ -165,21 +137,21 @@ static void test_what_was_found_missing_and_then_let_go_of_is_not_fetched(void *
 		sim_run(s, 20 * S);
 		assert_int_equal(sim_serves(s, 0), s->n_contents);
 		push_and_wait(s, "committed");
-		assert_converges(s, s->n_contents);
+		assert_all_serve(s, s->n_contents);
 	}
 	sim_free(s);
 }
 
 static void test_a_node_that_kept_its_bytes_fetches_nothing(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 
 	(void)state;
 	push_and_wait(s, "committed");
 	sim_run(s, S);
 	sim_kill(s, 1);
 	sim_start(s, 1);
-	assert_converges(s, 1);
+	assert_all_serve(s, 1);
 	sim_run(s, 30 * S);
 	assert_int_equal(s->nodes[1].n_received, s->options.n_bytes);
 	sim_free(s);
@@ -189,7 +161,7 @@ static void test_a_node_that_kept_its_bytes_fetches_nothing(void **state)
 
 static void test_all_fails_at_once_where_a_member_is_absent(void **state)
 {
-	struct sim *s = world(4, POLICY_ALL);
+	struct sim *s = push_world(4, POLICY_ALL);
 	uint64_t began;
 
 	(void)state;
@@ -199,8 +171,8 @@ static void test_all_fails_at_once_where_a_member_is_absent(void **state)
 	began = s->now_ns;
 	push_and_wait(s, "failed");
 	assert_non_null(strstr(s->nodes[0].why, "n0003 is not connected"));
-	assert_non_null(strstr(s->nodes[0].why, "llama@2 was not committed"));
-	assert_non_null(strstr(s->nodes[0].why, "every node still serves llama@1"));
+	assert_non_null(strstr(s->nodes[0].why, "llama 1.2 was not committed"));
+	assert_non_null(strstr(s->nodes[0].why, "every node still serves llama 1.1"));
 	assert_true(s->now_ns - began < S);
 	assert_int_equal(sim_serves(s, 1), 1);
 	sim_free(s);
@@ -208,7 +180,7 @@ static void test_all_fails_at_once_where_a_member_is_absent(void **state)
 
 static void test_quorum_needs_more_than_half(void **state)
 {
-	struct sim *s = world(4, POLICY_QUORUM);
+	struct sim *s = push_world(4, POLICY_QUORUM);
 
 	(void)state;
 	sim_kill(s, 2);
@@ -224,7 +196,7 @@ static void test_quorum_needs_more_than_half(void **state)
 
 static void test_each_commits_whoever_verified(void **state)
 {
-	struct sim *s = world(4, POLICY_EACH);
+	struct sim *s = push_world(4, POLICY_EACH);
 
 	(void)state;
 	s->nodes[2].sinks_fail = true;
@@ -233,297 +205,7 @@ static void test_each_commits_whoever_verified(void **state)
 	assert_int_equal(sim_serves(s, 2), 0);
 	assert_int_equal(sim_serves(s, 3), 1);
 	s->nodes[2].sinks_fail = false;
-	assert_converges(s, 1);
-	sim_free(s);
-}
-
-/* --- Loss at each step -------------------------------------------------------------------------- */
-
-static const char *const STEPS[] = {"prepare", "want",     "ready",    "open",
-				    "opened",  "start",    "progress", "done",
-				    "verify",  "verified", "commit",   "committed"};
-
-struct loss {
-	const char *type;
-	unsigned victim;
-	bool happened;
-};
-
-static bool kill_at(struct sim *s, unsigned from, unsigned to, const json_t *message)
-{
-	struct loss *l = s->userdata;
-	const char *type = json_string_value(json_object_get(message, "type"));
-
-	if (l->happened || strcmp(type, l->type) != 0 ||
-	    (l->victim && from != l->victim && to != l->victim))
-		return true;
-	l->happened = true;
-	sim_kill(s, l->victim);
-	return true;
-}
-
-static void lose(unsigned victim, const char *type, enum policy policy)
-{
-	struct loss loss = {type, victim, false};
-	struct sim *s = world(4, policy);
-	char sync[SYNC_ID_SIZE];
-
-	push_and_wait(s, "committed");
-	sim_run(s, S);
-	s->on_message = kill_at;
-	s->userdata = &loss;
-	s->nodes[1].rate = s->nodes[2].rate = 128 * MIB;
-	assert_int_equal(sim_push(s, 0, sync), 0);
-	sim_run(s, 60 * S);
-	assert_true(loss.happened);
-	assert_true(sim_is_idle(s));
-	if (victim) {
-		bool decided = s->n_decided == 2;
-
-		assert_string_equal(s->nodes[0].outcome, decided ? "committed" : "failed");
-		assert_true(policy == POLICY_ALL || decided);
-		for (unsigned i = 1; i < 4; i++)
-			if (i != victim)
-				assert_int_equal(sim_serves(s, i), decided ? 2 : 1);
-	}
-	sim_start(s, victim);
-	sim_run(s, 60 * S);
-	push_and_wait(s, "committed");
-	assert_converges(s, s->n_contents);
-	sim_free(s);
-}
-
-static void test_a_member_lost_at_any_step_costs_nobody_else_a_version(void **state)
-{
-	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(STEPS); i++)
-		for (enum policy p = POLICY_ALL; p <= POLICY_EACH; p++)
-			lose(2, STEPS[i], p);
-}
-
-static void test_a_publisher_lost_at_any_step_leaves_the_old_or_the_new(void **state)
-{
-	(void)state;
-	for (size_t i = 0; i < ARRAY_LEN(STEPS); i++)
-		for (enum policy p = POLICY_ALL; p <= POLICY_EACH; p++)
-			lose(0, STEPS[i], p);
-}
-
-/* The first save of a push is the publisher's decision; a member's are the fence and the version. */
-static void test_a_death_around_any_save_is_mended_from_the_record(void **state)
-{
-	(void)state;
-	for (unsigned victim = 0; victim < 2; victim++) {
-		for (unsigned save = 1; save <= 2 - !victim; save++) {
-			for (unsigned before = 0; before < 2; before++) {
-				struct sim *s = world(3, POLICY_ALL);
-				char sync[SYNC_ID_SIZE];
-
-				push_and_wait(s, "committed");
-				sim_run(s, S);
-				s->nodes[victim].die_at_save = s->nodes[victim].n_saves + save;
-				s->nodes[victim].die_before_it = before;
-				assert_int_equal(sim_push(s, 0, sync), 0);
-				sim_run(s, 30 * S);
-				assert_null(s->nodes[victim].agent);
-				sim_start(s, victim);
-				sim_run(s, 30 * S);
-				if (s->n_decided == 2)
-					assert_converges(s, 2);
-				else
-					assert_int_equal(sim_serves(s, 1), 1);
-				assert_int_equal(sim_serves(s, 1), sim_serves(s, 2));
-				push_and_wait(s, "committed");
-				assert_converges(s, 3);
-				sim_free(s);
-			}
-		}
-	}
-}
-
-static void test_a_record_that_cannot_be_written_commits_nothing(void **state)
-{
-	struct sim *s = world(3, POLICY_ALL);
-
-	(void)state;
-	push_and_wait(s, "committed");
-	s->nodes[0].saves_fail = true;
-	push_and_wait(s, "failed");
-	assert_non_null(strstr(s->nodes[0].why, "the record of n0000 could not be written"));
-	assert_int_equal(sim_serves(s, 1), 1);
-	s->nodes[0].saves_fail = false;
-	push_and_wait(s, "committed");
-	assert_converges(s, 3);
-	sim_free(s);
-}
-
-/* --- Bytes -------------------------------------------------------------------------------------- */
-
-static bool some_bytes_are_there(struct sim *s)
-{
-	cleanup(json_freep) json_t *rows = agent_status(s->nodes[0].agent, NULL);
-	json_t *row;
-	size_t i;
-
-	json_array_foreach(
-		rows, i,
-		row) if (strcmp(json_string_value(json_object_get(row, "node")), "n0003") == 0 &&
-			 strcmp(json_string_value(json_object_get(row, "phase")), "bytes") == 0 &&
-			 json_integer_value(json_object_get(row, "done")) >
-				 20 * (json_int_t)MIB) return true;
-	return false;
-}
-
-static struct sim *in_the_middle(enum policy policy)
-{
-	struct sim *s = world(4, policy);
-	char sync[SYNC_ID_SIZE];
-
-	for (unsigned i = 1; i < 4; i++)
-		s->nodes[i].rate = 64 * MIB;
-	assert_int_equal(sim_push(s, 0, sync), 0);
-	assert_true(sim_run_until(s, some_bytes_are_there, 60 * S));
-	return s;
-}
-
-static void test_an_engine_that_died_costs_only_what_was_not_there(void **state)
-{
-	struct sim *s = in_the_middle(POLICY_ALL);
-
-	(void)state;
-	assert_true(sim_kill_job(s, 2, JOB_ENGINE));
-	assert_true(sim_run_until(s, sim_ended, 60 * S));
-	assert_string_equal(s->nodes[0].outcome, "committed");
-	assert_int_equal(sim_serves(s, 3), 1);
-	for (unsigned i = 1; i < 4; i++) {
-		/* Ahead of the last one is what was on its way down the chain. */
-		assert_true(s->nodes[i].n_received >= s->options.n_bytes);
-		assert_true(s->nodes[i].n_received_again <= 8 * MIB);
-	}
-	sim_free(s);
-}
-
-static void test_a_lost_relay_is_left_out_and_the_rest_goes_on(void **state)
-{
-	struct sim *s = in_the_middle(POLICY_QUORUM);
-
-	(void)state;
-	sim_kill(s, 2);
-	assert_true(sim_run_until(s, sim_ended, 60 * S));
-	assert_string_equal(s->nodes[0].outcome, "committed");
-	assert_true(s->nodes[3].n_received_again <= 8 * MIB);
-	sim_start(s, 2);
-	assert_converges(s, 1);
-	sim_free(s);
-}
-
-static void test_a_cut_cable_ends_in_time_and_names_the_node(void **state)
-{
-	struct sim *s = in_the_middle(POLICY_ALL);
-	uint64_t began = s->now_ns;
-
-	(void)state;
-	for (unsigned i = 0; i < 4; i++)
-		if (i != 2)
-			sim_cut(s, 2, i, true);
-	assert_true(sim_run_until(s, sim_ended, 60 * S));
-	assert_string_equal(s->nodes[0].outcome, "failed");
-	assert_true(s->now_ns - began < 12 * S);
-	assert_non_null(strstr(s->nodes[0].why,
-			       "n0002 did not answer for 5 s while bytes moved (n0001 -> n0002, "));
-	for (unsigned i = 0; i < 4; i++)
-		if (i != 2)
-			sim_cut(s, 2, i, false);
-	sim_run(s, 20 * S);
-	assert_true(sim_is_idle(s));
-	push_and_wait(s, "committed");
-	assert_converges(s, 2);
-	sim_free(s);
-}
-
-static void test_a_link_that_works_for_nobody_is_gone_around(void **state)
-{
-	struct sim *s = in_the_middle(POLICY_QUORUM);
-
-	(void)state;
-	sim_cut(s, 1, 2, true); /* neighbours in the chain; both still talk to the publisher */
-	assert_true(sim_run_until(s, sim_ended, 100 * S));
-	assert_string_equal(s->nodes[0].outcome, "committed");
-	assert_int_equal(sim_serves(s, 1), 1);
-	assert_int_equal(sim_serves(s, 3), 1);
-	assert_int_equal(sim_serves(s, 2), 1);
-	sim_free(s);
-}
-
-static void test_wrong_bytes_are_sent_again_and_three_times_is_enough(void **state)
-{
-	struct sim *s = world(4, POLICY_QUORUM);
-
-	(void)state;
-	s->nodes[2].n_corrupt = 2;
-	push_and_wait(s, "committed");
-	assert_int_equal(sim_serves(s, 2), 1);
-	assert_int_equal(s->nodes[2].n_received, s->options.n_bytes + 2 * MIB);
-	s->nodes[2].n_corrupt = 3;
-	push_and_wait(s, "committed");
-	assert_int_equal(sim_serves(s, 1), 2);
-	assert_int_equal(sim_serves(s, 2), 1);
-	s->nodes[2].n_corrupt = 0;
-	assert_converges(s, 2);
-	sim_free(s);
-}
-
-/* --- Deadlines ---------------------------------------------------------------------------------- */
-
-static void test_jobs_that_hang_end_by_a_deadline(void **state)
-{
-	(void)state;
-	for (unsigned who = 0; who < 2; who++) {
-		struct sim *s = world(3, POLICY_ALL);
-		uint64_t began;
-
-		push_and_wait(s, "committed");
-		s->nodes[who].jobs_hang = true;
-		began = s->now_ns;
-		push_and_wait(s, "failed");
-		assert_true(s->now_ns - began < 25 * S);
-		assert_int_equal(sim_serves(s, 2), 1);
-		s->nodes[who].jobs_hang = false;
-		sim_run(s, 200 * S);
-		push_and_wait(s, "committed");
-		assert_converges(s, s->n_contents);
-		sim_free(s);
-	}
-}
-
-static void test_an_engine_that_hangs_ends_by_a_deadline(void **state)
-{
-	struct sim *s = world(4, POLICY_ALL);
-
-	(void)state;
-	s->nodes[2].engines_hang = true;
-	push_and_wait(s, "failed");
-	assert_true(s->now_ns < 200 * S);
-	s->nodes[2].engines_hang = false;
-	push_and_wait(s, "committed");
-	assert_converges(s, 2);
-	sim_free(s);
-}
-
-static void test_a_silent_agent_ends_by_a_deadline(void **state)
-{
-	struct sim *s = world(3, POLICY_QUORUM);
-	char sync[SYNC_ID_SIZE];
-
-	(void)state;
-	s->nodes[2].is_silent = true;
-	assert_int_equal(sim_push(s, 0, sync), 0);
-	assert_true(sim_run_until(s, sim_ended, 60 * S));
-	assert_string_equal(s->nodes[0].outcome, "committed");
-	assert_int_equal(sim_serves(s, 1), 1);
-	s->nodes[2].is_silent = false;
-	sim_run(s, 400 * S);
-	assert_converges(s, 1);
+	assert_all_serve(s, 1);
 	sim_free(s);
 }
 
@@ -531,7 +213,7 @@ static void test_a_silent_agent_ends_by_a_deadline(void **state)
 
 static void test_a_clock_that_is_wrong_is_refused(void **state)
 {
-	struct sim *s = world(2, POLICY_ALL);
+	struct sim *s = push_world(2, POLICY_ALL);
 
 	(void)state;
 	s->nodes[1].clock_skew_ns = 16 * 60 * S;
@@ -542,7 +224,7 @@ static void test_a_clock_that_is_wrong_is_refused(void **state)
 
 static void test_a_full_member_says_so(void **state)
 {
-	struct sim *s = world(2, POLICY_ALL);
+	struct sim *s = push_world(2, POLICY_ALL);
 
 	(void)state;
 	s->nodes[1].sinks_fail = true;
@@ -555,7 +237,7 @@ static void test_a_full_member_says_so(void **state)
 /* As long as the jobs' sentences may be. */
 static void test_a_long_reason_is_told_whole(void **state)
 {
-	struct sim *s = world(2, POLICY_ALL);
+	struct sim *s = push_world(2, POLICY_ALL);
 	cleanup(json_freep)
 		json_t *request = json_pack("{s:s, s:i}", "buffer", SIM_BUFFER, "version", 1000);
 	char sync[SYNC_ID_SIZE], refusal[WHY_SIZE], why[WHY_SIZE];
@@ -577,7 +259,7 @@ static void test_a_long_reason_is_told_whole(void **state)
 
 static void test_a_publisher_that_forgot_everything_learns_it_from_others(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 
 	(void)state;
 	push_and_wait(s, "committed");
@@ -588,7 +270,7 @@ static void test_a_publisher_that_forgot_everything_learns_it_from_others(void *
 	sim_start(s, 0);
 	sim_run(s, 5 * S);
 	push_and_wait(s, "committed");
-	assert_converges(s, 3);
+	assert_all_serve(s, 3);
 	assert_int_equal(s->pairs[3][0], 1);
 	assert_int_equal(s->pairs[3][1], 3);
 	sim_free(s);
@@ -596,31 +278,15 @@ static void test_a_publisher_that_forgot_everything_learns_it_from_others(void *
 
 static void test_only_publishers_push_and_one_sync_is_at_a_time(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 	char sync[SYNC_ID_SIZE];
 
 	(void)state;
 	assert_int_equal(sim_push(s, 1, sync), -EPERM);
-	assert_string_equal(s->nodes[1].why, "n0001 is no publisher of the group 'main'");
+	assert_string_equal(s->nodes[1].why,
+			    "n0001 is no publisher of the group 'main'; ask on n0000");
 	assert_int_equal(sim_push(s, 0, sync), 0);
 	assert_int_equal(sim_push(s, 0, sync), -EBUSY);
-	sim_free(s);
-}
-
-static void test_a_cancelled_push_leaves_the_old_version(void **state)
-{
-	struct sim *s = in_the_middle(POLICY_ALL);
-	cleanup(json_freep) json_t *rows = agent_status(s->nodes[0].agent, NULL);
-	const char *sync = json_string_value(json_object_get(json_array_get(rows, 0), "sync"));
-	char why[WHY_SIZE];
-
-	(void)state;
-	assert_int_equal(agent_cancel(s->nodes[0].agent, sync, why), 0);
-	assert_int_equal(agent_cancel(s->nodes[0].agent, sync, why), -ENOENT);
-	sim_run(s, S);
-	assert_true(sim_is_idle(s));
-	assert_int_equal(sim_serves(s, 1), 0);
-	assert_non_null(strstr(s->nodes[0].why, "was cancelled"));
 	sim_free(s);
 }
 
@@ -663,7 +329,7 @@ static const char *answer_to(struct sim *s, unsigned from, const char *decision)
 
 static void test_what_was_signed_but_not_decided_is_taken_from_nobody(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 	struct tap tap = {0};
 
 	(void)state;
@@ -681,7 +347,7 @@ static void test_what_was_signed_but_not_decided_is_taken_from_nobody(void **sta
 
 static void test_what_is_older_than_the_record_is_fenced(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 	struct tap tap = {0};
 
 	(void)state;
@@ -695,7 +361,7 @@ static void test_what_is_older_than_the_record_is_fenced(void **state)
 	assert_string_equal(answer_to(s, 0, NULL), ""); /* hung up on */
 	sim_run(s, 5 * S);
 	push_and_wait(s, "committed");
-	assert_converges(s, 3);
+	assert_all_serve(s, 3);
 	json_decref(tap.prepare);
 	sim_free(s);
 }
@@ -721,7 +387,7 @@ static bool n1_is_last(struct sim *s)
 
 static void test_a_slow_node_comes_last_in_the_next_chain(void **state)
 {
-	struct sim *s = world(4, POLICY_ALL);
+	struct sim *s = push_world(4, POLICY_ALL);
 	char sync[SYNC_ID_SIZE];
 
 	(void)state;
@@ -756,7 +422,7 @@ static void test_messages_without_sense_do_no_harm(void **state)
 		"{\"type\":\"catch-up\",\"buffer\":\"llama\",\"group\":\"main\",\"term\":0,\"number\":0}",
 		"{\"type\":\"unheard-of\",\"sync\":\"0123456789abcdef\"}",
 	};
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(TEXTS); i++) {
@@ -767,116 +433,9 @@ static void test_messages_without_sense_do_no_harm(void **state)
 		sim_run(s, S);
 	}
 	push_and_wait(s, "committed");
-	assert_converges(s, 1);
+	assert_all_serve(s, 1);
 	assert_int_equal(s->pairs[1][0], 1);
 	sim_free(s);
-}
-
-/* --- Everything at once ------------------------------------------------------------------------- */
-
-static void do_something(struct sim *s)
-{
-	unsigned n = s->options.n_nodes, i = (unsigned)sim_random(s, n),
-		 j = (unsigned)sim_random(s, n);
-	struct sim_node *node = &s->nodes[i];
-	char sync[SYNC_ID_SIZE];
-
-	switch (sim_random(s, 12)) {
-	case 0:
-		sim_kill(s, i);
-		break;
-	case 1:
-	case 2:
-		if (!node->agent)
-			sim_start(s, i);
-		break;
-	case 3:
-		if (i != j)
-			sim_cut(s, i, j, true);
-		break;
-	case 4:
-		if (i != j)
-			sim_cut(s, i, j, false);
-		break;
-	case 5:
-		(void)sim_kill_job(s, i, (enum job_kind)sim_random(s, 3));
-		break;
-	case 6:
-		node->n_corrupt = (unsigned)sim_random(s, 4);
-		break;
-	case 7:
-		node->sinks_fail = sim_random(s, 2);
-		node->engines_hang = sim_random(s, 3) == 0;
-		break;
-	case 8:
-		node->die_at_save = node->n_saves + 1 + (unsigned)sim_random(s, 3);
-		node->die_before_it = sim_random(s, 2);
-		break;
-	case 9:
-		if (sim_random(s, 4) == 0) {
-			sim_kill(s, i);
-			sim_lose_data(s, i);
-		}
-		break;
-	default:
-		i %= 2;
-		if (s->nodes[i].agent)
-			(void)sim_push(s, i, sync);
-		break;
-	}
-}
-
-static void end_the_trouble(struct sim *s)
-{
-	for (unsigned i = 0; i < s->options.n_nodes; i++) {
-		struct sim_node *n = &s->nodes[i];
-
-		n->n_corrupt = n->die_at_save = 0;
-		n->sinks_fail = n->engines_hang = false;
-		for (unsigned j = 0; j < i; j++)
-			sim_cut(s, i, j, false);
-		if (!n->agent)
-			sim_start(s, i);
-	}
-}
-
-static void run_schedule(uint64_t seed)
-{
-	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 2 + (unsigned)(seed % 4),
-						      .n_publishers = 2,
-						      .policy = (enum policy)(seed % 3),
-						      .n_changed = seed % 5 * 3 * MIB,
-						      .seed = seed});
-
-	/* sim.c asserts that nobody publishes what was not decided, or goes back. */
-	for (unsigned i = 0; i < 60; i++) {
-		sim_run(s, sim_random(s, 3 * S));
-		do_something(s);
-	}
-	end_the_trouble(s);
-	sim_run(s, 60 * S);
-	if (!sim_run_until(s, sim_is_idle, 300 * S))
-		print_message("seed %ju: jobs are left\n", (uintmax_t)seed);
-	assert_true(sim_is_idle(s));
-	push_and_wait(s, "committed");
-	if (!sim_run_until(s, sim_is_converged, 120 * S))
-		print_message("seed %ju: did not converge\n", (uintmax_t)seed);
-	assert_converges(s, s->n_contents);
-	sim_free(s);
-}
-
-static void test_random_trouble_ends_with_the_newest_everywhere(void **state)
-{
-	const char *seeds = getenv("SIM_SEEDS"), *first = getenv("SIM_FIRST");
-	uint64_t from = first ? strtoull(first, NULL, 10) : 1;
-
-	(void)state;
-	for (uint64_t seed = from; seed < from + (seeds ? strtoull(seeds, NULL, 10) : N_SEEDS);
-	     seed++) {
-		if (first)
-			print_message("seed %ju\n", (uintmax_t)seed);
-		run_schedule(seed);
-	}
 }
 
 /* --- Many --------------------------------------------------------------------------------------- */
@@ -914,7 +473,7 @@ static void test_a_thousand_agents_take_one_push(void **state)
 		      "%zu MiB of heap, %.1f s of real time\n",
 		      n, virtual, (uintmax_t)messages, (uintmax_t)s->n_messages,
 		      (mallinfo2().uordblks + mallinfo2().hblkhd) >> 20, took);
-	assert_true(messages < 2 * (uint64_t)n * n);
+	assert_in_range(s->n_messages, n, 40 * n); /* and not as many as there are pairs of them */
 	sim_free(s);
 }
 
@@ -931,29 +490,15 @@ int main(void)
 		cmocka_unit_test(test_all_fails_at_once_where_a_member_is_absent),
 		cmocka_unit_test(test_quorum_needs_more_than_half),
 		cmocka_unit_test(test_each_commits_whoever_verified),
-		cmocka_unit_test(test_a_member_lost_at_any_step_costs_nobody_else_a_version),
-		cmocka_unit_test(test_a_publisher_lost_at_any_step_leaves_the_old_or_the_new),
-		cmocka_unit_test(test_a_death_around_any_save_is_mended_from_the_record),
-		cmocka_unit_test(test_a_record_that_cannot_be_written_commits_nothing),
-		cmocka_unit_test(test_an_engine_that_died_costs_only_what_was_not_there),
-		cmocka_unit_test(test_a_lost_relay_is_left_out_and_the_rest_goes_on),
-		cmocka_unit_test(test_a_cut_cable_ends_in_time_and_names_the_node),
-		cmocka_unit_test(test_a_link_that_works_for_nobody_is_gone_around),
-		cmocka_unit_test(test_wrong_bytes_are_sent_again_and_three_times_is_enough),
-		cmocka_unit_test(test_jobs_that_hang_end_by_a_deadline),
-		cmocka_unit_test(test_an_engine_that_hangs_ends_by_a_deadline),
-		cmocka_unit_test(test_a_silent_agent_ends_by_a_deadline),
 		cmocka_unit_test(test_a_clock_that_is_wrong_is_refused),
 		cmocka_unit_test(test_a_full_member_says_so),
 		cmocka_unit_test(test_a_long_reason_is_told_whole),
 		cmocka_unit_test(test_a_publisher_that_forgot_everything_learns_it_from_others),
 		cmocka_unit_test(test_only_publishers_push_and_one_sync_is_at_a_time),
-		cmocka_unit_test(test_a_cancelled_push_leaves_the_old_version),
 		cmocka_unit_test(test_what_was_signed_but_not_decided_is_taken_from_nobody),
 		cmocka_unit_test(test_what_is_older_than_the_record_is_fenced),
 		cmocka_unit_test(test_a_slow_node_comes_last_in_the_next_chain),
 		cmocka_unit_test(test_messages_without_sense_do_no_harm),
-		cmocka_unit_test(test_random_trouble_ends_with_the_newest_everywhere),
 		cmocka_unit_test(test_a_thousand_agents_take_one_push),
 	};
 

@@ -15,8 +15,10 @@
 #include <unistd.h>
 
 #include "ipc/base/num.h"
+#include "server/sync/agent_state.h"
 #include "server/sync/base/talk.h"
 #include "server/sync/config.h"
+#include "server/sync/duty.h"
 #include "sim.h"
 #include "sim_jobs.h"
 
@@ -55,12 +57,12 @@ static int push_many(struct sim *s, unsigned n, char why[WHY_SIZE])
 {
 	int r = 0;
 
-	sim_add_version(&s->nodes[0], ++s->n_contents, s->options.n_bytes);
 	for (unsigned i = 0; i < n && r == 0; i++) {
 		char buffer[16], sync[SYNC_ID_SIZE];
 		cleanup(json_freep) json_t *request = NULL;
 
 		snprintf(buffer, sizeof(buffer), "b%u", i);
+		sim_add_version(&s->nodes[0], buffer, ++s->n_contents, s->options.n_bytes);
 		request = json_pack("{s:s}", "buffer", buffer);
 		r = agent_push(s->nodes[0].agent, request, sync, why);
 	}
@@ -178,7 +180,57 @@ static void test_more_pushes_than_that_are_refused_with_a_sentence(void **state)
 
 	(void)state;
 	assert_int_equal(push_many(s, N_PUSHES + 1, why), -EBUSY);
-	assert_string_equal(why, "32 pushes are under way; wait for the end of one");
+	assert_string_equal(why, "32 pushes are under way");
+	sim_free(s);
+}
+
+static void test_a_rate_that_looks_like_no_rate_is_refused_with_the_least_one(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_ALL, &most);
+	char sync[SYNC_ID_SIZE], why[WHY_SIZE] = "";
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		cleanup(json_freep) json_t *request = json_pack("{s:s, s:i}", "buffer", SIM_BUFFER,
+								"max_rate", i ? 1 : 65535);
+
+		assert_int_equal(agent_push(s->nodes[0].agent, request, sync, why), -EBADMSG);
+		assert_int_equal(agent_plan(s->nodes[0].agent, request, sync, why), -EBADMSG);
+		assert_non_null(strstr(why, "are too few for a push: 65536 are the least"));
+	}
+	sim_free(s);
+}
+
+static void test_a_reshard_of_nothing_is_refused_at_any_rate(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_ALL, &most);
+	char sync[SYNC_ID_SIZE], why[WHY_SIZE] = "";
+	cleanup(json_freep) json_t *request = json_pack("{s:s, s:i}", "buffer", SIM_BUFFER,
+							"max_rate", 1 << 20);
+
+	(void)state;
+	assert_int_equal(agent_reshard(s->nodes[0].agent, request, sync, why), -EBADMSG);
+	assert_string_equal(why, "a reshard has 1 to 64 sources and targets, and a split");
+	sim_free(s);
+}
+
+/* A sum of some of them is one that there is, too. */
+static void test_a_deadline_is_one_whatever_the_bytes_and_the_rate(void **state)
+{
+	struct most most = {0};
+	struct sim *s = world(POLICY_ALL, &most);
+	const struct agent *a = s->nodes[0].agent;
+	uint64_t before = 0;
+
+	(void)state;
+	for (unsigned shift = 0; shift < 64; shift++) {
+		uint64_t ns = agent_time_to_move(a, (uint64_t)1 << shift, 1);
+
+		assert_in_range(ns, before, UINT64_MAX / 4);
+		before = ns;
+	}
 	sim_free(s);
 }
 
@@ -267,13 +319,80 @@ static void test_max_bytes_is_the_memory_of_the_machine_if_nothing_is_said(void 
 	config_deinit(&c);
 }
 
+/* --- Turns -------------------------------------------------------------------------------------- */
+
+static struct duty *queue_one(struct agent *a, unsigned coordinator)
+{
+	struct duty *d = calloc(1, sizeof(*d));
+
+	assert_non_null(d);
+	d->coordinator = coordinator;
+	list_append(&a->duties, &d->link);
+	return d;
+}
+
+/* As those do that begin what is queued: oldest first. */
+static void begin_next(struct agent *a, unsigned max, unsigned n_begun[])
+{
+	struct duty *d;
+
+	list_for_each(d, &a->duties, link) {
+		if (d->state != DUTY_QUEUED || !duty_has_turn(a, d, max))
+			continue;
+		d->state = DUTY_WANT;
+		n_begun[d->coordinator]++;
+	}
+}
+
+static void end_one(struct agent *a, unsigned coordinator)
+{
+	struct duty *d;
+
+	list_for_each(d, &a->duties, link)
+		if (d->coordinator == coordinator && d->state == DUTY_WANT)
+			break;
+	list_remove(&d->link);
+	free(d);
+}
+
+/* Each leaves as many to others as it has, so five take all. Of those who have none, who was first has the next turn. */
+static void test_a_sixth_coordinator_has_the_turn_that_is_free_next(void **state)
+{
+	static const unsigned BEGUN[6] = {8, 4, 2, 1, 1, 0};
+
+	(void)state;
+	for (unsigned ends = 0; ends < 5; ends++) {
+		struct agent a = {0};
+		struct duty *d, *next;
+		unsigned n[6] = {0};
+
+		list_init(&a.duties);
+		for (unsigned c = 0; c < 6; c++)
+			for (unsigned i = 0; i < 16; i++)
+				queue_one(&a, c);
+		begin_next(&a, 16, n);
+		for (unsigned c = 0; c < 6; c++)
+			assert_int_equal(n[c], BEGUN[c]);
+		end_one(&a, ends);
+		begin_next(&a, 16, n);
+		for (unsigned c = 0; c < 6; c++)
+			assert_int_equal(n[c], BEGUN[c] + (c == (BEGUN[ends] == 1 ? ends : 5)));
+		list_for_each_safe(d, next, &a.duties, link)
+			free(d);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_sixth_coordinator_has_the_turn_that_is_free_next),
 		cmocka_unit_test(test_many_pushes_have_their_turns_at_a_member),
 		cmocka_unit_test(test_a_push_that_waits_for_its_turn_is_not_given_up),
 		cmocka_unit_test(test_a_push_that_fails_before_its_turn_says_so),
 		cmocka_unit_test(test_more_pushes_than_that_are_refused_with_a_sentence),
+		cmocka_unit_test(test_a_rate_that_looks_like_no_rate_is_refused_with_the_least_one),
+		cmocka_unit_test(test_a_reshard_of_nothing_is_refused_at_any_rate),
+		cmocka_unit_test(test_a_deadline_is_one_whatever_the_bytes_and_the_rate),
 		cmocka_unit_test(test_who_missed_much_catches_up_a_few_at_a_time),
 		cmocka_unit_test(test_layouts_on_their_way_have_a_share_of_max_bytes),
 		cmocka_unit_test(test_a_layout_out_of_proportion_is_refused),

@@ -205,7 +205,7 @@ static void test_a_base_that_lies_is_found_out_and_costs_a_resend(void **state)
 	sim_lose_data(s, 1);
 	s->nodes[1].last_number = 0;
 	s->n_contents += 3;
-	sim_add_version(&s->nodes[1], s->n_contents, SIZE);
+	sim_add_version(&s->nodes[1], SIM_BUFFER, s->n_contents, SIZE);
 	push(s, 0);
 	assert_true(s->nodes[1].n_received > CHANGED);
 	push(s, 0);
@@ -218,7 +218,7 @@ static bool moves(struct sim *s)
 	struct job *j;
 
 	list_for_each(j, &s->nodes[2].jobs, link)
-		if (j->kind == JOB_ENGINE && j->done)
+		if (j->kind == JOB_TCP && j->done)
 			return true;
 	return false;
 }
@@ -231,7 +231,7 @@ static void test_an_epoch_that_broke_loses_nothing_of_the_base(void **state)
 	push(s, 0);
 	begin(s, 0);
 	assert_true(sim_run_until(s, moves, 60 * S));
-	assert_true(sim_kill_job(s, 2, JOB_ENGINE));
+	assert_true(sim_kill_job(s, 2, JOB_TCP));
 	assert_true(sim_run_until(s, sim_ended, 60 * S));
 	assert_string_equal(s->nodes[0].outcome, "committed");
 	for (unsigned i = 1; i < 4; i++)

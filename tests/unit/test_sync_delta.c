@@ -257,7 +257,7 @@ static void test_a_base_that_lies_is_found_out_and_costs_a_resend(void **state)
 	sim_lose_data(s, 1);
 	s->nodes[1].last_number = 0;
 	s->n_contents += 3;
-	sim_add_version(&s->nodes[1], s->n_contents, SIZE);
+	sim_add_version(&s->nodes[1], SIM_BUFFER, s->n_contents, SIZE);
 	push(s, 0);
 	assert_true(s->nodes[1].n_received > PATCH);
 	push(s, 0);
@@ -286,7 +286,7 @@ static bool moves(struct sim *s)
 	struct job *j;
 
 	list_for_each(j, &s->nodes[2].jobs, link)
-		if (j->kind == JOB_ENGINE && j->done)
+		if (j->kind == JOB_TCP && j->done)
 			return true;
 	return false;
 }
@@ -302,7 +302,7 @@ static void test_an_epoch_that_broke_is_resumed_within_the_patch(void **state)
 		s->nodes[i].rate = 8 * MIB;
 	begin(s, 0);
 	assert_true(sim_run_until(s, moves, 60 * S));
-	assert_true(sim_kill_job(s, 2, JOB_ENGINE));
+	assert_true(sim_kill_job(s, 2, JOB_TCP));
 	finish(s, 0);
 	for (unsigned i = 1; i < 4; i++)
 		assert_int_equal(s->nodes[i].n_patched, 1);
@@ -320,7 +320,7 @@ static bool breaks_patches(struct sim *s, unsigned from, unsigned to, const json
 		s->userdata = s;
 	if (to == 2 && s->userdata && strcmp(sim_text(message, "type"), "start") == 0) {
 		s->userdata = NULL;
-		(void)sim_kill_job(s, 2, JOB_ENGINE);
+		(void)sim_kill_job(s, 2, JOB_TCP);
 	}
 	return true;
 }
@@ -399,7 +399,7 @@ static void test_the_buffers_pushed_last_are_kept_and_no_others(void **state)
 		snprintf(name, sizeof(name), "buffer-%u", i);
 		request = json_pack("{s:s}", "buffer", name);
 		sim_forget_end(s, 0);
-		sim_add_version(&s->nodes[0], ++s->n_contents, SIZE);
+		sim_add_version(&s->nodes[0], name, ++s->n_contents, SIZE);
 		assert_int_equal(agent_push(s->nodes[0].agent, request, sync, why), 0);
 		assert_true(sim_run_until(s, sim_ended, 300 * S));
 		assert_string_equal(s->nodes[0].outcome, "committed");

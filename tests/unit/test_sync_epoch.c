@@ -14,6 +14,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/talk.h"
 #include "sim.h"
+#include "sim_jobs.h"
 
 #define S SIM_SECOND
 
@@ -98,6 +99,59 @@ static void test_whom_no_member_can_send_to_does_not_keep_many_waiting(void **st
 	sim_free(s);
 }
 
+/* Before it is told to start, and not before that is under way. */
+static bool kill_what_opened(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	(void)to;
+	if (strcmp(sim_text(message, "type"), "opened") == 0) {
+		assert_true(sim_kill_job(s, from, JOB_TCP));
+		s->on_message = NULL;
+	}
+	return true;
+}
+
+static void test_an_engine_that_ends_as_it_is_to_start_costs_an_epoch_alone(void **state)
+{
+	struct sim *s = slow_world(2);
+
+	(void)state;
+	s->on_message = kill_what_opened;
+	assert_push_takes(s, 2);
+	assert_null(s->on_message);
+	sim_free(s);
+}
+
+static bool count_strangers(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	unsigned *n = s->userdata;
+
+	(void)from, (void)to;
+	if (strcmp(sim_text(message, "type"), "broken") == 0)
+		*n += strstr(sim_text(message, "why"), "in the group 'main'") != NULL;
+	return true;
+}
+
+/* Their files differ: each has all but the other. */
+static void test_who_is_of_the_group_elsewhere_alone_is_not_dialled(void **state)
+{
+	struct sim *s = slow_world(3);
+	const char *const members[2][2] = {{s->names[0], s->names[1]}, {s->names[0], s->names[2]}};
+	struct group groups[2] = {s->group, s->group};
+	unsigned n_strangers = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		groups[i].members = members[i];
+		groups[i].n_members = 2;
+		s->nodes[i + 1].config.groups = &groups[i];
+	}
+	s->on_message = count_strangers;
+	s->userdata = &n_strangers;
+	assert_push_takes(s, 4);
+	assert_true(n_strangers > 0);
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -105,6 +159,8 @@ int main(void)
 		cmocka_unit_test(test_two_that_no_order_can_part_take_turns),
 		cmocka_unit_test(test_who_can_send_to_no_member_comes_last),
 		cmocka_unit_test(test_whom_no_member_can_send_to_does_not_keep_many_waiting),
+		cmocka_unit_test(test_an_engine_that_ends_as_it_is_to_start_costs_an_epoch_alone),
+		cmocka_unit_test(test_who_is_of_the_group_elsewhere_alone_is_not_dialled),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/talk.h"
 #include "server/sync/group.h"
-#include "server/sync/transaction.h"
+#include "server/sync/sync.h"
 #include "sim_jobs.h"
 
 #define S SIM_SECOND
@@ -84,6 +85,83 @@ static void test_publishers_that_do_not_see_each_other_mint_other_pairs(void **s
 	sim_free(s);
 }
 
+/* --- The record --------------------------------------------------------------------------------- */
+
+/* Each is two waits for a disk, and the loop waits with it. */
+static void test_a_commit_waits_for_the_record_once(void **state)
+{
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 3, .policy = POLICY_ALL, .seed = 5});
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	sim_run(s, S);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 30 * S));
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(s->nodes[i].n_saves, 1);
+	sim_run(s, 30 * S);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(s->nodes[i].n_saves, 2); /* with how it ended, and what is served */
+	sim_free(s);
+}
+
+static void push_buffer(struct sim *s, const char *buffer)
+{
+	cleanup(json_freep) json_t *request = json_pack("{s:s}", "buffer", buffer);
+	char sync[SYNC_ID_SIZE], why[WHY_SIZE];
+
+	sim_forget_end(s, 0);
+	sim_add_version(&s->nodes[0], buffer, ++s->n_contents, s->options.n_bytes);
+	assert_int_equal(agent_push(s->nodes[0].agent, request, sync, why), 0);
+	assert_true(sim_run_until(s, sim_ended, 60 * S));
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	sim_run(s, 10 * S);
+}
+
+/* Of each version that it committed: which it is, and whether it has it. */
+static json_t *known(struct sim *s, unsigned node)
+{
+	cleanup(json_freep) json_t *history = agent_history(s->nodes[node].agent, 1000);
+	json_t *rows = agent_heads(s->nodes[node].agent, AGENT_SELF), *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row) json_object_del(row, "state");
+	json_array_extend(rows, history);
+	return rows;
+}
+
+/* With what was written last alone, and with what was written before that, of one buffer and of several. */
+static void test_a_record_in_pieces_is_as_good_as_one_that_is_whole(void **state)
+{
+	static const char *const BUFFERS[] = {"a", "b", "a", "a", "b", "c",
+					      "a", "b", "b", "c", "a"};
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 2, .policy = POLICY_ALL, .seed = 5});
+	size_t n_most = 0;
+
+	(void)state;
+	sim_run(s, S);
+	for (size_t i = 0; i < ARRAY_LEN(BUFFERS); i++) {
+		cleanup(json_freep) json_t *before = NULL, *after = NULL;
+		const json_t *piece;
+
+		push_buffer(s, BUFFERS[i]);
+		piece = json_array_get(s->nodes[1].record, 1);
+		if (piece)
+			assert_in_range(json_array_size(json_object_get(piece, "heads")), 0, 1);
+		n_most = json_array_size(s->nodes[1].record) > n_most
+				 ? json_array_size(s->nodes[1].record)
+				 : n_most;
+		before = known(s, 1);
+		sim_kill(s, 1);
+		sim_start(s, 1);
+		after = known(s, 1);
+		assert_true(json_equal(before, after));
+		sim_run(s, 10 * S);
+	}
+	assert_int_equal(n_most, 4);
+	sim_free(s);
+}
+
 /* --- What peers claim --------------------------------------------------------------------------- */
 
 /* As if node `from` had said so: `n` buffers of these names, from `first` on, at this pair. */
@@ -131,6 +209,24 @@ static void test_invented_names_keep_no_version_out(void **state)
 	assert_int_equal(sim_push(s, 0, sync), 0);
 	assert_true(sim_run_until(s, sim_ended, 30 * S));
 	assert_true(has_outcome(&s->nodes[0], "committed"));
+	sim_free(s);
+}
+
+static void test_many_leaps_use_up_no_numbers(void **state)
+{
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 2, .policy = POLICY_ALL, .seed = 5});
+	const unsigned leap = 1u << 20;
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	sim_run(s, S);
+	for (unsigned i = 1; i <= 1000; i++)
+		claim(s, 0, 1, SIM_BUFFER, 1, i * leap);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 30 * S));
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	assert_in_range(s->pairs[1][0], leap, leap + 2);
+	assert_int_equal(s->pairs[1][1], leap + 1);
 	sim_free(s);
 }
 
@@ -199,8 +295,37 @@ static void test_who_claims_what_it_does_not_bring_is_asked_last(void **state)
 	assert_int_equal(sim_serves(s, 3), 1);
 	sim_cut(s, 0, 3, false);
 	sim_cut(s, 1, 3, false);
-	assert_true(sim_run_until(s, n3_serves_the_newest, 10 * S));
+	/* It may just have asked the only one that there was, and waits for that one first. */
+	assert_true(sim_run_until(s, n3_serves_the_newest, 60 * S));
 	assert_in_range(liar.n_asked, 1, 4);
+	sim_free(s);
+}
+
+/* What was asked for is older than what is there now: nobody has to bring it, or failed to. */
+static void test_who_pushes_waits_no_more_for_what_it_had_asked_for(void **state)
+{
+	struct sim *s = sim_new(&(struct sim_options){
+		.n_nodes = 3, .n_publishers = 1, .policy = POLICY_QUORUM, .seed = 5});
+	struct liar liar = {.node = 2};
+	const struct agent *a = s->nodes[0].agent;
+	const struct head *h;
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	sim_run(s, S);
+	s->on_message = lie;
+	s->userdata = &liar;
+	claim(s, 0, 2, SIM_BUFFER, 1, 1000);
+	sim_run(s, S);
+	h = head_find(s->nodes[0].agent, SIM_BUFFER);
+	assert_non_null(h);
+	assert_int_equal(h->asked, 1);
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, sim_ended, 30 * S));
+	assert_true(has_outcome(&s->nodes[0], "committed"));
+	assert_int_equal(h->asked, NO_PEER);
+	assert_int_equal(a->peers[1].n_asked, 0);
+	assert_false(head_claim(s->nodes[0].agent, 1, h)->is_invited);
 	sim_free(s);
 }
 
@@ -211,7 +336,7 @@ static void push_to(struct sim *s, const char *group)
 	char sync[SYNC_ID_SIZE], why[WHY_SIZE];
 
 	sim_forget_end(s, 0);
-	sim_add_version(&s->nodes[0], ++s->n_contents, s->options.n_bytes);
+	sim_add_version(&s->nodes[0], SIM_BUFFER, ++s->n_contents, s->options.n_bytes);
 	assert_int_equal(agent_push(s->nodes[0].agent, request, sync, why), 0);
 	assert_true(sim_run_until(s, sim_ended, 60 * S));
 	assert_true(has_outcome(&s->nodes[0], "committed"));
@@ -432,9 +557,9 @@ static void test_who_is_busy_with_what_it_was_asked_for_may_bring_it(void **stat
 
 static bool n0_attaches_for_a_repair(struct sim *s)
 {
-	const struct transaction *t = transaction_find_of_buffer(s->nodes[0].agent, SIM_BUFFER);
+	const struct sync *sync = sync_find_of_buffer(s->nodes[0].agent, SIM_BUFFER);
 
-	return t && t->is_repair && t->phase == PHASE_ATTACH;
+	return sync && sync_is_repair(sync) && sync->phase == PHASE_ATTACH;
 }
 
 static bool n1_serves_the_first(struct sim *s)
@@ -471,7 +596,7 @@ static void test_who_is_to_repair_and_pushes_instead_keeps_nobody_waiting(void *
 /* A node that has committed a version of each of as many buffers. */
 static void record_many(struct sim_node *n)
 {
-	json_t *rows = json_object_get(n->record, "heads");
+	json_t *rows = json_object_get(json_array_get(n->record, 0), "heads");
 	const json_t *row = json_array_get(rows, 0);
 
 	for (unsigned i = 1; i < N_MANY; i++) {
@@ -519,24 +644,53 @@ static bool count_losses(struct sim *s, unsigned from, unsigned to, const json_t
 	return true;
 }
 
-static void test_who_has_no_room_to_send_a_version_from_has_not_lost_it(void **state)
+static bool count_busy(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	(void)from, (void)to;
+	*(unsigned *)s->userdata += strcmp(sim_text(message, "type"), "cannot-repair") == 0 &&
+				    strcmp(sim_text(message, "code"), "busy") == 0;
+	return true;
+}
+
+/* Of two, who has a version cannot send it to who lost it, and `count` sees what they say. */
+static struct sim *world_without_room(bool (*count)(struct sim *s, unsigned from, unsigned to,
+						    const json_t *message),
+				      unsigned *n)
 {
 	struct sim *s = sim_new(
 		&(struct sim_options){.n_nodes = 2, .policy = POLICY_EACH, .seed = 8});
 	char sync[SYNC_ID_SIZE];
-	unsigned n = 0;
 
-	(void)state;
 	sim_run(s, S);
 	assert_int_equal(sim_push(s, 0, sync), 0);
 	assert_true(sim_run_until(s, sim_ended, 120 * S));
 	s->nodes[0].sources_fail = true;
-	s->on_message = count_losses;
-	s->userdata = &n;
+	s->on_message = count;
+	s->userdata = n;
 	sim_kill(s, 1);
 	sim_lose_data(s, 1);
 	sim_start(s, 1);
 	sim_run(s, 60 * S);
+	return s;
+}
+
+/* Why it is refused is said once. */
+static void test_who_has_no_room_to_send_a_version_from_is_not_busy(void **state)
+{
+	unsigned n = 0;
+	struct sim *s = world_without_room(count_busy, &n);
+
+	(void)state;
+	assert_int_equal(n, 0);
+	sim_free(s);
+}
+
+static void test_who_has_no_room_to_send_a_version_from_has_not_lost_it(void **state)
+{
+	unsigned n = 0;
+	struct sim *s = world_without_room(count_losses, &n);
+
+	(void)state;
 	assert_int_equal(sim_serves(s, 1), 0);
 	assert_non_null(strstr(s->nodes[0].why, "there is no room to send it from"));
 	s->nodes[0].sources_fail = false;
@@ -568,14 +722,56 @@ static void test_all_heads_are_told_however_many_there_are(void **state)
 	sim_free(s);
 }
 
+/* --- Shards ------------------------------------------------------------------------------------- */
+
+static bool note_refusal(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	const char *type = json_string_value(json_object_get(message, "type"));
+
+	(void)to;
+	if (from == 1 && strcmp(type, "refuse") == 0)
+		snprintf(s->userdata, 32, "%s", json_string_value(json_object_get(message, "code")));
+	return true;
+}
+
+/* Who asks for the shards knows it, and so does whoever is only asked to take part. */
+static void test_no_shard_is_named_as_a_version_that_was_only_heard_of(void **state)
+{
+	struct sim *s = sim_new(&(struct sim_options){.n_nodes = 3, .n_publishers = 2, .seed = 5});
+	cleanup(json_freep) json_t *request = NULL, *join = NULL;
+	char sync[SYNC_ID_SIZE], why[WHY_SIZE], code[32] = "";
+
+	(void)state;
+	s->on_message = note_refusal;
+	s->userdata = code;
+	sim_run(s, S);
+	claim(s, 1, 2, SIM_BUFFER, 1, 1);
+	request = json_pack("{s:s, s:[{s:s, s:s}], s:[s], s:{}}", "buffer", SIM_BUFFER, "sources",
+			    "node", "n0001", "buffer", SIM_BUFFER, "targets", "n0001", "split");
+	assert_int_equal(agent_reshard(s->nodes[1].agent, request, sync, why), -EEXIST);
+	join = json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:[], s:[s]}", "type", "join",
+			 "sync", "00112233445566aa", "operation", "reshard", "group", "main",
+			 "buffer", SIM_BUFFER, "term", 0, "number", 0, "time_ns",
+			 (json_int_t)s->nodes[1].agent->edge->time_ns(s->nodes[1].agent->world),
+			 "sources", "targets", "n0001");
+	agent_on_message(s->nodes[1].agent, 0, join);
+	sim_run(s, S);
+	assert_string_equal(code, "version");
+	sim_free(s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_no_two_publishers_have_the_same_term),
 		cmocka_unit_test(test_publishers_that_do_not_see_each_other_mint_other_pairs),
+		cmocka_unit_test(test_a_commit_waits_for_the_record_once),
+		cmocka_unit_test(test_a_record_in_pieces_is_as_good_as_one_that_is_whole),
 		cmocka_unit_test(test_invented_names_keep_no_version_out),
+		cmocka_unit_test(test_many_leaps_use_up_no_numbers),
 		cmocka_unit_test(test_who_has_nothing_of_a_buffer_makes_nobody_remember_its_name),
 		cmocka_unit_test(test_who_claims_what_it_does_not_bring_is_asked_last),
+		cmocka_unit_test(test_who_pushes_waits_no_more_for_what_it_had_asked_for),
 		cmocka_unit_test(test_what_was_pushed_to_another_group_meanwhile_is_caught_up_with),
 		cmocka_unit_test(test_trouble_of_ones_own_does_not_end_with_asking_none_but_a_liar),
 		cmocka_unit_test(
@@ -583,8 +779,10 @@ int main(void)
 		cmocka_unit_test(test_a_repair_that_nobody_asked_for_is_refused),
 		cmocka_unit_test(test_who_is_busy_with_what_it_was_asked_for_may_bring_it),
 		cmocka_unit_test(test_who_has_no_room_to_send_a_version_from_has_not_lost_it),
+		cmocka_unit_test(test_who_has_no_room_to_send_a_version_from_is_not_busy),
 		cmocka_unit_test(test_who_is_to_repair_and_pushes_instead_keeps_nobody_waiting),
 		cmocka_unit_test(test_all_heads_are_told_however_many_there_are),
+		cmocka_unit_test(test_no_shard_is_named_as_a_version_that_was_only_heard_of),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

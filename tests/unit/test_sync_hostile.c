@@ -272,12 +272,12 @@ static void test_who_was_busy_for_long_leaves_as_much_time_for_the_bytes(void **
 
 static void push_many(struct sim *s)
 {
-	sim_add_version(&s->nodes[0], ++s->n_contents, s->options.n_bytes);
 	for (unsigned i = 0; i < N_BUFFERS; i++) {
 		cleanup(json_freep) json_t *request = json_object();
 		char buffer[16], sync[SYNC_ID_SIZE], why[WHY_SIZE];
 
 		snprintf(buffer, sizeof(buffer), "b%u", i);
+		sim_add_version(&s->nodes[0], buffer, ++s->n_contents, s->options.n_bytes);
 		json_object_set_new(request, "buffer", json_string(buffer));
 		assert_int_equal(agent_push(s->nodes[0].agent, request, sync, why), 0);
 	}

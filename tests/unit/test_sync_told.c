@@ -15,31 +15,12 @@
 #include <string.h>
 
 #include "ipc/base/num.h"
+#include "push_scene.h"
+#include "server/sync/base/fields.h"
 #include "server/sync/base/talk.h"
-#include "sim.h"
 
 #define S SIM_SECOND
 #define MIB ((uint64_t)1 << 20)
-
-static struct sim *world(unsigned n, enum policy policy)
-{
-	struct sim *s = sim_new(
-		&(struct sim_options){.n_nodes = n, .policy = policy, .seed = n + 177});
-
-	sim_run(s, S); /* they know each other */
-	return s;
-}
-
-static void push_and_wait(struct sim *s, const char *outcome)
-{
-	char sync[SYNC_ID_SIZE];
-
-	assert_int_equal(sim_push(s, 0, sync), 0);
-	assert_true(sim_run_until(s, sim_ended, 300 * S));
-	if (strcmp(s->nodes[0].outcome, outcome) != 0)
-		print_message("%s\n", s->nodes[0].why);
-	assert_string_equal(s->nodes[0].outcome, outcome);
-}
 
 static const char *text(const json_t *row, const char *key)
 {
@@ -80,7 +61,7 @@ static bool n2_is_slow(struct sim *s)
 
 static void test_the_link_that_holds_up_the_others_is_slow_and_no_other(void **state)
 {
-	struct sim *s = world(5, POLICY_ALL);
+	struct sim *s = push_world(5, POLICY_ALL);
 	char sync[SYNC_ID_SIZE];
 
 	(void)state;
@@ -110,7 +91,7 @@ static bool n2_has_no_rate(struct sim *s)
 
 static void test_what_stalled_has_no_rate(void **state)
 {
-	struct sim *s = world(4, POLICY_ALL);
+	struct sim *s = push_world(4, POLICY_ALL);
 	char sync[SYNC_ID_SIZE];
 
 	(void)state;
@@ -120,6 +101,37 @@ static void test_what_stalled_has_no_rate(void **state)
 	assert_true(sim_run_until(s, n2_has_some, 10 * S));
 	s->nodes[2].engines_hang = true;
 	assert_true(sim_run_until(s, n2_has_no_rate, 4 * S));
+	sim_free(s);
+}
+
+/* Bytes that node 2 has, as this node knows. */
+static json_int_t n2_has(struct sim *s, unsigned node)
+{
+	cleanup(json_freep) json_t *rows = agent_status(s->nodes[node].agent, NULL);
+
+	return number(row_of(rows, "n0002"), "done");
+}
+
+static bool n2_has_kept_something_back(struct sim *s)
+{
+	return n2_has(s, 0) > 0 && n2_has(s, 2) > n2_has(s, 0);
+}
+
+/* However soon it came behind what was told before. */
+static void test_what_came_last_before_a_stall_is_told(void **state)
+{
+	struct sim *s = push_world(4, POLICY_ALL);
+	char sync[SYNC_ID_SIZE];
+
+	(void)state;
+	for (unsigned i = 1; i < 4; i++)
+		s->nodes[i].rate = 32 * MIB;
+	assert_int_equal(sim_push(s, 0, sync), 0);
+	assert_true(sim_run_until(s, n2_has_kept_something_back, 10 * S));
+	s->nodes[2].engines_hang = true;
+	sim_run(s, S);
+	assert_int_equal(n2_has(s, 0), n2_has(s, 2));
+	assert_true(n2_has(s, 2) > 0);
 	sim_free(s);
 }
 
@@ -163,7 +175,7 @@ static json_int_t metric(struct sim *s, unsigned node, const char *name, const c
 
 static void test_repairs_and_failures_are_counted(void **state)
 {
-	struct sim *s = world(3, POLICY_QUORUM);
+	struct sim *s = push_world(3, POLICY_QUORUM);
 
 	(void)state;
 	sim_kill(s, 2);
@@ -188,7 +200,7 @@ static void test_repairs_and_failures_are_counted(void **state)
 
 static void test_bytes_that_were_wrong_and_epochs_that_broke_are_counted(void **state)
 {
-	struct sim *s = world(4, POLICY_ALL);
+	struct sim *s = push_world(4, POLICY_ALL);
 	char sync[SYNC_ID_SIZE];
 
 	(void)state;
@@ -202,16 +214,19 @@ static void test_bytes_that_were_wrong_and_epochs_that_broke_are_counted(void **
 		s->nodes[i].rate = 32 * MIB;
 	assert_int_equal(sim_push(s, 0, sync), 0);
 	assert_true(sim_run_until(s, n2_has_some, 10 * S));
-	assert_true(sim_kill_job(s, 1, JOB_ENGINE));
+	assert_true(sim_kill_job(s, 1, JOB_TCP));
 	assert_true(sim_run_until(s, sim_ended, 60 * S));
 	assert_int_equal(metric(s, 0, "epochs", NULL, NULL, NULL), 5);
 	assert_int_equal(metric(s, 0, "broken_epochs", NULL, NULL, NULL), 1);
+	assert_int_equal(number(s->nodes[0].end, "broken"), 1);
+	assert_int_equal(number(s->nodes[1].end, "broken"), 1);
+	assert_int_equal(number(s->nodes[2].end, "broken"), 1);
 	sim_free(s);
 }
 
 static void test_the_time_of_a_sync_is_in_its_phases(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 	json_int_t took, phases;
 
 	(void)state;
@@ -345,59 +360,59 @@ static const struct failure {
 	const char *at_n2; /* NULL: it has nothing to say */
 } FAILURES[] = {
 	{"a member is absent", POLICY_ALL, lose_n3, NULL,
-	 "llama@2 was not committed: n0003 is not connected and could not be asked; every node still serves llama@1",
-	 "llama@2 was not committed: n0003 is not connected and could not be asked; every node still serves llama@1"},
+	 "llama 1.2 was not committed: n0003 is not connected and could not be asked; every node still serves llama 1.1",
+	 "llama 1.2 was not committed: n0003 is not connected and could not be asked; every node still serves llama 1.1"},
 	{"too few are there", POLICY_QUORUM, lose_n2_and_n3, NULL,
-	 "llama@2 was not committed: 2 of 4 members are left, which the policy 'quorum' is not content with: n0002 is not "
-	 "connected and could not be asked; every node still serves llama@1",
+	 "llama 1.2 was not committed: 2 of 4 members are left, which the policy 'quorum' is not content with: n0002 is not "
+	 "connected and could not be asked; every node still serves llama 1.1",
 	 NULL},
 	{"a member has no room", POLICY_ALL, fill_n2, NULL,
-	 "llama@2 was not committed: n0002 refused: host needs *, while it prepared; every node still serves llama@1",
-	 "llama@2 was not committed on n0002: host needs *, while it made room; n0002 still serves llama@1"},
+	 "llama 1.2 was not committed: n0002 refused: host needs *, while it prepared; every node still serves llama 1.1",
+	 "llama 1.2 was not committed on n0002: host needs *, while it made room; n0002 still serves llama 1.1"},
 	{"a clock is wrong", POLICY_ALL, set_clock, NULL,
-	 "llama@2 was not committed: n000? refused: the clock of n0000 and that of n000? differ by * s, while it prepared; "
-	 "every node still serves llama@1",
+	 "llama 1.2 was not committed: n000? refused: the clock of n0000 and that of n000? differ by * s, while it prepared; "
+	 "every node still serves llama 1.1",
 	 NULL},
 	{"a cable is cut", POLICY_ALL, cut_n2_off, n2_has_some,
-	 "llama@2 was not committed: n0002 did not answer for 5 s while bytes moved (n000? -> n0002, * of 64 MiB); every "
-	 "node still serves llama@1",
-	 "llama@2 was not committed on n0002: its coordinator n0000 went away: did not answer for 5 s, while *; n0002 "
-	 "still serves llama@1"},
+	 "llama 1.2 was not committed: n0002 did not answer for 5 s while bytes moved (n000? -> n0002, * of 64 MiB); every "
+	 "node still serves llama 1.1",
+	 "llama 1.2 was not committed on n0002: its coordinator n0000 went away: did not answer for 5 s, while *; n0002 "
+	 "still serves llama 1.1"},
 	{"a member dies", POLICY_ALL, kill_n2, n2_has_some,
-	 "llama@2 was not committed: n0002 * while bytes moved (n000? -> n0002, * of 64 MiB); every node still serves llama@1",
+	 "llama 1.2 was not committed: n0002 * while bytes moved (n000? -> n0002, * of 64 MiB); every node still serves llama 1.1",
 	 NULL},
 	{"an agent says nothing", POLICY_ALL, silence_n2, n2_verifies,
-	 "llama@2 was not committed: n0002 did not answer for * s while it verified; every node still serves llama@1",
+	 "llama 1.2 was not committed: n0002 did not answer for * s while it verified; every node still serves llama 1.1",
 	 NULL},
 	{"an engine hangs", POLICY_ALL, hang_engine_of_n2, n2_has_some,
-	 "llama@2 was not committed: n0002 *while bytes moved*; every node still serves llama@1",
-	 "llama@2 was not committed*while bytes moved*serves llama@1"},
+	 "llama 1.2 was not committed: n0002 *while bytes moved*; every node still serves llama 1.1",
+	 "llama 1.2 was not committed*while bytes moved*serves llama 1.1"},
 	{"bytes are wrong", POLICY_ALL, corrupt_n2, NULL,
-	 "llama@2 was not committed: n0002 got other bytes than were signed 3 times, the last from n000?, while it verified; "
-	 "every node still serves llama@1",
+	 "llama 1.2 was not committed: n0002 got other bytes than were signed 3 times, the last from n000?, while it verified; "
+	 "every node still serves llama 1.1",
 	 NULL},
 	{"a weightd hangs", POLICY_ALL, hang_jobs_of_n2, n2_verifies,
-	 "llama@2 was not committed: n0002 failed: the local weightd of n0002 did not answer in time (verify), while it "
-	 "verified; every node still serves llama@1",
-	 "llama@2 was not committed on n0002: the local weightd of n0002 did not answer in time (verify), while it verified; "
-	 "n0002 still serves llama@1"},
+	 "llama 1.2 was not committed: n0002 failed: the local weightd of n0002 did not answer in time (verify), while it "
+	 "verified; every node still serves llama 1.1",
+	 "llama 1.2 was not committed on n0002: the local weightd of n0002 did not answer in time (verify), while it verified; "
+	 "n0002 still serves llama 1.1"},
 	{"the publisher's weightd hangs", POLICY_ALL, hang_jobs_of_n0, NULL,
 	 "llama was not committed: the local weightd did not answer in time, while n0000 attached it; every node still serves "
-	 "llama@1",
+	 "llama 1.1",
 	 NULL},
 	{"the publisher loses its version", POLICY_ALL, kill_source, n2_has_some,
-	 "llama@2 was not committed: the source process on n0000 ended (*), while bytes moved (n000? -> n000?, * of 64 MiB); "
-	 "every node still serves llama@1",
+	 "llama 1.2 was not committed: the source process on n0000 ended (*), while bytes moved (n000? -> n000?, * of 64 MiB); "
+	 "every node still serves llama 1.1",
 	 NULL},
 	{"the publisher's disk is full", POLICY_ALL, fill_the_disk_of_n0, n2_verifies,
-	 "llama@2 was not committed: the record of n0000 could not be written: No space left on device, while members "
-	 "verified; every node still serves llama@1",
+	 "llama 1.2 was not committed: the record of n0000 could not be written: No space left on device, while members "
+	 "verified; every node still serves llama 1.1",
 	 NULL},
 	{"somebody cancels", POLICY_ALL, cancel, n2_has_some,
-	 "llama@2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every node still "
-	 "serves llama@1",
-	 "llama@2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every node still "
-	 "serves llama@1"},
+	 "llama 1.2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every node still "
+	 "serves llama 1.1",
+	 "llama 1.2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every node still "
+	 "serves llama 1.1"},
 };
 
 static unsigned n_wrong(const struct failure *f, unsigned node, const char *sentence,
@@ -419,7 +434,7 @@ static void test_a_failure_names_the_node_the_link_the_phase_and_what_was_kept(v
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(FAILURES); i++) {
 		const struct failure *f = &FAILURES[i];
-		struct sim *s = world(4, f->policy);
+		struct sim *s = push_world(4, f->policy);
 
 		push_and_wait(s, "committed");
 		assert_true(sim_run_until(s, sim_is_converged, 60 * S));
@@ -467,7 +482,7 @@ static void assert_remembers(struct sim *s, unsigned node, const json_t *expecte
 
 static void test_the_history_survives_the_agent(void **state)
 {
-	struct sim *s = world(3, POLICY_ALL);
+	struct sim *s = push_world(3, POLICY_ALL);
 	cleanup(json_freep) json_t *one = NULL, *two = NULL;
 
 	(void)state;
@@ -492,9 +507,19 @@ static void test_the_history_survives_the_agent(void **state)
 	sim_free(s);
 }
 
+/* Rows of all pieces. */
+static size_t n_recorded(const json_t *record)
+{
+	const json_t *piece;
+	size_t i, n = 0;
+
+	json_array_foreach(record, i, piece) n += json_array_size(json_object_get(piece, "history"));
+	return n;
+}
+
 static void test_the_history_has_a_bound_and_loses_the_oldest(void **state)
 {
-	struct sim *s = world(1, POLICY_ALL);
+	struct sim *s = push_world(1, POLICY_ALL);
 	cleanup(json_freep) json_t *history = NULL;
 
 	(void)state;
@@ -503,7 +528,7 @@ static void test_the_history_has_a_bound_and_loses_the_oldest(void **state)
 		sim_forget_end(s, 0);
 	}
 	assert_int_equal(agent_flush(s->nodes[0].agent), 0);
-	assert_int_equal(json_array_size(json_object_get(s->nodes[0].record, "history")), 256);
+	assert_in_range(n_recorded(s->nodes[0].record), 256, 260);
 	restart(s, 0);
 	push_and_wait(s, "committed");
 	history = agent_history(s->nodes[0].agent, 1000);
@@ -515,7 +540,7 @@ static void test_the_history_has_a_bound_and_loses_the_oldest(void **state)
 
 static void test_a_history_that_is_damaged_costs_no_record(void **state)
 {
-	struct sim *s = world(1, POLICY_ALL);
+	struct sim *s = push_world(1, POLICY_ALL);
 	cleanup(json_freep) json_t *whole = NULL;
 	json_t *rows;
 
@@ -539,11 +564,59 @@ static void test_a_history_that_is_damaged_costs_no_record(void **state)
 	sim_free(s);
 }
 
+static bool drop_want(struct sim *s, unsigned from, unsigned to, const json_t *message)
+{
+	(void)s, (void)from, (void)to;
+	return strcmp(text(message, "type"), "want") != 0;
+}
+
+static void test_a_layout_that_does_not_come_is_no_fault_of_the_local_weightd(void **state)
+{
+	struct sim *s = push_world(2, POLICY_ALL);
+
+	(void)state;
+	s->on_message = drop_want;
+	push_and_wait(s, "failed");
+	assert_non_null(strstr(s->nodes[1].why,
+			       "n0000 did not send it in time, while it waited for the layout"));
+	sim_free(s);
+}
+
+/* A descriptor that is none cannot be kept, like any when there are too many. */
+static bool send_what_cannot_be_kept(struct sim *s, unsigned from, unsigned to,
+				     const json_t *message)
+{
+	cleanup(json_freep) json_t *first = NULL;
+	uint8_t hash[32];
+
+	if (strcmp(text(message, "type"), "want") != 0)
+		return true;
+	first = json_pack("{s:O}", "hash", json_array_get(json_object_get(message, "blobs"), 0));
+	assert_int_equal(field_bytes(first, "hash", hash, sizeof(hash)), 0);
+	agent_on_blob(s->nodes[from].agent, to, hash, -1,
+		      agent_blob_limit(s->nodes[from].agent, to, hash));
+	return false;
+}
+
+static void test_a_layout_for_which_there_is_no_descriptor_is_said_at_once(void **state)
+{
+	struct sim *s = push_world(2, POLICY_ALL);
+	uint64_t began = s->now_ns;
+
+	(void)state;
+	s->on_message = send_what_cannot_be_kept;
+	push_and_wait(s, "failed");
+	assert_non_null(strstr(s->nodes[0].why, "there are no descriptors for its layout"));
+	assert_true(s->now_ns - began < S);
+	sim_free(s);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_link_that_holds_up_the_others_is_slow_and_no_other),
 		cmocka_unit_test(test_what_stalled_has_no_rate),
+		cmocka_unit_test(test_what_came_last_before_a_stall_is_told),
 		cmocka_unit_test(test_repairs_and_failures_are_counted),
 		cmocka_unit_test(test_bytes_that_were_wrong_and_epochs_that_broke_are_counted),
 		cmocka_unit_test(test_the_time_of_a_sync_is_in_its_phases),
@@ -552,6 +625,8 @@ int main(void)
 		cmocka_unit_test(test_the_history_survives_the_agent),
 		cmocka_unit_test(test_the_history_has_a_bound_and_loses_the_oldest),
 		cmocka_unit_test(test_a_history_that_is_damaged_costs_no_record),
+		cmocka_unit_test(test_a_layout_that_does_not_come_is_no_fault_of_the_local_weightd),
+		cmocka_unit_test(test_a_layout_for_which_there_is_no_descriptor_is_said_at_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

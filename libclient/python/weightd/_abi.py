@@ -37,7 +37,8 @@ class Tensor(Sized):
 
 
 class Location(Sized):
-    _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", c_ubyte * 16)]
+    _fields_ = [("size", c_size_t), ("memory", c_int), ("device", c_int), ("uuid", c_ubyte * 16),
+                ("map_size", c_uint64)]
 
 
 class Server(Sized):
@@ -167,6 +168,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_verify": (c_int, c_void_p),
     "weightd_layout_new": (c_int, c_uint64, POINTER(c_void_p)),
     "weightd_layout_free": (None, c_void_p),
+    "weightd_layout_image": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_uint64)),
     "weightd_layout_parse": (c_int, c_void_p, c_uint64, POINTER(c_void_p)),
     "weightd_layout_add": (c_int, c_void_p, c_char_p, c_int, c_uint32, POINTER(c_uint64), c_int,
                            c_char_p),

@@ -34,10 +34,16 @@ void order_deinit(struct order *o)
 		o->pem_fds[i] = fd_close(o->pem_fds[i]);
 }
 
-static int wrong(char why[ORDER_WHY_SIZE], const char *what)
+int order_wrong(char why[ORDER_WHY_SIZE], const char *what)
 {
 	(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: %s", what);
 	return -EBADMSG;
+}
+
+int order_no_memory(char why[ORDER_WHY_SIZE])
+{
+	(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
+	return -ENOMEM;
 }
 
 static int read_name(const json_t *o, const char *key, char ret[PREAMBLE_NAME_SIZE])
@@ -114,8 +120,8 @@ static int read_operation(const json_t *m, struct order *o, char why[ORDER_WHY_S
 	while (operation && i < ORDER_OPERATIONS && strcmp(operation, names[i]) != 0)
 		i++;
 	if (i == ORDER_OPERATIONS)
-		return wrong(why,
-			     "`operation` has to be \"broadcast\", \"average\" or \"exchange\"");
+		return order_wrong(
+			why, "`operation` has to be \"broadcast\", \"average\" or \"exchange\"");
 	o->operation = (enum order_operation)i;
 	return 0;
 }
@@ -123,21 +129,21 @@ static int read_operation(const json_t *m, struct order *o, char why[ORDER_WHY_S
 static int read_names(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE])
 {
 	if (read_name(m, "node", o->node) < 0 || !o->node[0])
-		return wrong(why, "`node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
+		return order_wrong(why, "`node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
 	if (read_name(m, "from", o->from) < 0)
-		return wrong(why, "`from` has to be the name of a node, or null");
+		return order_wrong(why, "`from` has to be the name of a node, or null");
 	if (!strcmp(o->node, o->from))
-		return wrong(why, "a node cannot send to itself");
+		return order_wrong(why, "a node cannot send to itself");
 	if (field_bytes(m, "sync", o->sync, sizeof(o->sync)) < 0)
-		return wrong(why, "`sync` has to be 16 hexadecimal digits");
+		return order_wrong(why, "`sync` has to be 16 hexadecimal digits");
 	if (field_number(m, "epoch", INT64_MAX, &o->epoch) < 0)
-		return wrong(why, "`epoch` has to be a number");
+		return order_wrong(why, "`epoch` has to be a number");
 	if ((o->from[0] || o->operation != ORDER_BROADCAST) &&
 	    field_bytes(m, "token", o->token, sizeof(o->token)) < 0)
-		return wrong(why, "`token` has to be 64 hexadecimal digits");
+		return order_wrong(why, "`token` has to be 64 hexadecimal digits");
 	if (read_addresses(m, o) < 0)
-		return wrong(why,
-			     "`address` has to be one of IPv4 or IPv6, in digits, and `addresses` up "
+		return order_wrong(
+			why, "`address` has to be one of IPv4 or IPv6, in digits, and `addresses` up "
 			     "to 8 of them");
 	return 0;
 }
@@ -148,22 +154,22 @@ static int read_numbers(const json_t *m, struct order *o, char why[ORDER_WHY_SIZ
 	uint64_t stall_ms;
 
 	if (field_number(m, "n_bytes", INT64_MAX, &o->n_bytes) < 0)
-		return wrong(why, "`n_bytes` has to be a number");
+		return order_wrong(why, "`n_bytes` has to be a number");
 	if (o->operation == ORDER_EXCHANGE &&
 	    field_number(m, "result_bytes", INT64_MAX, &o->result_bytes) < 0)
-		return wrong(why, "`result_bytes` has to be a number");
+		return order_wrong(why, "`result_bytes` has to be a number");
 	if (o->operation == ORDER_BROADCAST &&
 	    ranges_from_json(json_object_get(m, "ranges"), o->n_bytes, &o->ranges) < 0)
-		return wrong(why, "`ranges` has to be [[offset, size], ...] within `n_bytes`");
+		return order_wrong(why, "`ranges` has to be [[offset, size], ...] within `n_bytes`");
 	o->total = ranges_total(&o->ranges);
 	if (field_number(m, "chunk", CHUNK_MAX, &o->chunk) < 0 || o->chunk < CHUNK_MIN)
-		return wrong(why, "`chunk` has to be 64 KiB to 1 GiB");
+		return order_wrong(why, "`chunk` has to be 64 KiB to 1 GiB");
 	if (field_number(m, "stall_ms", STALL_MAX_MS, &stall_ms) < 0 || stall_ms == 0)
-		return wrong(why, "`stall_ms` has to be 1 to 3600000");
+		return order_wrong(why, "`stall_ms` has to be 1 to 3600000");
 	o->stall_ns = stall_ms * 1000000;
 	if (field_string(m, "security", 4, &security) < 0 ||
 	    (strcmp(security, "none") != 0 && strcmp(security, "tls") != 0))
-		return wrong(why, "`security` has to be \"none\" or \"tls\"");
+		return order_wrong(why, "`security` has to be \"none\" or \"tls\"");
 	o->tls = !strcmp(security, "tls");
 	return 0;
 }
@@ -174,13 +180,13 @@ static int read_memory(const json_t *m, struct order *o, char why[ORDER_WHY_SIZE
 
 	if (field_string_or_null(m, "memory", 4, &kind) < 0 ||
 	    (kind && strcmp(kind, "host") != 0 && strcmp(kind, "cuda") != 0))
-		return wrong(why, "`memory` has to be \"host\" or \"cuda\"");
+		return order_wrong(why, "`memory` has to be \"host\" or \"cuda\"");
 	if (!kind || strcmp(kind, "cuda") != 0)
 		return 0;
 	if (field_string(m, "gpu", sizeof(o->gpu) - 1, &gpu) < 0)
-		return wrong(why, "`gpu` has to say on which GPU the memory is");
+		return order_wrong(why, "`gpu` has to say on which GPU the memory is");
 	if (field_number(m, "map_size", INT64_MAX, &o->map_size) < 0 || o->map_size < o->n_bytes)
-		return wrong(why, "`map_size` has to be a number, and `n_bytes` at least");
+		return order_wrong(why, "`map_size` has to be a number, and `n_bytes` at least");
 	(void)snprintf(o->gpu, sizeof(o->gpu), "%s", gpu);
 	return 0;
 }
@@ -191,15 +197,16 @@ static int check_size(const struct order *o, int fd, uint64_t n_bytes, char why[
 	uint64_t size;
 
 	if (!o->gpu[0] && (fd_size(fd, &size) < 0 || size < n_bytes))
-		return wrong(why, "the memory is smaller than `n_bytes`");
+		return order_wrong(why, "the memory is smaller than `n_bytes`");
 	return 0;
 }
 
 static int take_broadcast_fds(struct talk *t, struct order *o, char why[ORDER_WHY_SIZE])
 {
 	if (t->n_fds != (o->tls ? 4 : 1))
-		return wrong(why, o->tls ? "memory, CA, certificate and key have to come with it"
-					 : "the memory has to come with it, and nothing else");
+		return order_wrong(why,
+				   o->tls ? "memory, CA, certificate and key have to come with it"
+					  : "the memory has to come with it, and nothing else");
 	o->memory_fd = take_fd(t->fds[0]);
 	for (unsigned i = 1; i < t->n_fds; i++)
 		o->pem_fds[i - 1] = take_fd(t->fds[i]);
@@ -211,7 +218,8 @@ static int take_average_fds(struct talk *t, struct order *o, char why[ORDER_WHY_
 	int r;
 
 	if (t->n_fds != 3)
-		return wrong(why, "source, result and the table of tensors have to come with it");
+		return order_wrong(why,
+				   "source, result and the table of tensors have to come with it");
 	o->memory_fd = take_fd(t->fds[0]);
 	o->result_fd = take_fd(t->fds[1]);
 	o->tensors_fd = take_fd(t->fds[2]);
@@ -226,8 +234,8 @@ static int take_exchange_fds(struct talk *t, struct order *o, char why[ORDER_WHY
 	int r = 0;
 
 	if (t->n_fds != 1u + (o->n_bytes > 0) + (o->result_bytes > 0))
-		return wrong(why,
-			     "a source of `n_bytes`, a result of `result_bytes`, where there are "
+		return order_wrong(
+			why, "a source of `n_bytes`, a result of `result_bytes`, where there are "
 			     "any, and the plan have to come with it");
 	if (o->n_bytes > 0) {
 		o->memory_fd = take_fd(t->fds[n++]);
@@ -298,13 +306,13 @@ static int read_ways(const json_t *to, struct next *n)
 	return 0;
 }
 
-static int read_rate(const json_t *message, uint64_t *ret, char why[ORDER_WHY_SIZE])
+int order_read_rate(const json_t *message, uint64_t *ret, char why[ORDER_WHY_SIZE])
 {
 	uint64_t rate;
 
 	if (field_number_or(message, "max_rate", INT64_MAX, 0, &rate) < 0 ||
 	    (rate && rate < ORDER_RATE_MIN))
-		return wrong(why, "`max_rate` has to be 0 or at least 65536 bytes a second");
+		return order_wrong(why, "`max_rate` has to be 0 or at least 65536 bytes a second");
 	*ret = rate;
 	return 0;
 }
@@ -314,14 +322,15 @@ int order_read_place(const json_t *message, struct place *ret, char why[ORDER_WH
 	struct place p = {0};
 	uint64_t rank, n_ranks;
 
-	if (read_rate(message, &p.max_rate, why) < 0)
+	if (order_read_rate(message, &p.max_rate, why) < 0)
 		return -EBADMSG;
 	if (field_number(message, "n_ranks", RANKS_MAX, &n_ranks) < 0 || n_ranks < 2)
-		return wrong(why, "`n_ranks` has to be 2 to 65536");
+		return order_wrong(why, "`n_ranks` has to be 2 to 65536");
 	if (field_number(message, "rank", n_ranks - 1, &rank) < 0)
-		return wrong(why, "`rank` has to be less than `n_ranks`");
+		return order_wrong(why, "`rank` has to be less than `n_ranks`");
 	if (field_bytes(message, "hello", p.id, sizeof(p.id)) < 0)
-		return wrong(why, "`hello` has to be what the source said, 256 hexadecimal digits");
+		return order_wrong(why,
+				   "`hello` has to be what the source said, 256 hexadecimal digits");
 	p.rank = (unsigned)rank;
 	p.n_ranks = (unsigned)n_ranks;
 	*ret = p;
@@ -334,24 +343,24 @@ int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_
 	struct next n = {0};
 	uint64_t port;
 
-	if (read_rate(message, &n.max_rate, why) < 0)
+	if (order_read_rate(message, &n.max_rate, why) < 0)
 		return -EBADMSG;
 	if (!to)
-		return wrong(why, "`next` has to be there, or null");
+		return order_wrong(why, "`next` has to be there, or null");
 	if (json_is_null(to)) {
 		*ret = n;
 		return 0;
 	}
 	if (read_name(to, "node", n.node) < 0 || !n.node[0])
-		return wrong(why, "`next.node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
+		return order_wrong(why, "`next.node` has to be 1 to 63 of a-z, 0-9, '.' and '-'");
 	if (field_number(to, "port", UINT16_MAX, &port) < 0 || port == 0)
-		return wrong(why, "`next.port` has to be 1 to 65535");
+		return order_wrong(why, "`next.port` has to be 1 to 65535");
 	if (order_read_address(to, "address", port, &n.address) < 0)
-		return wrong(why, "`next.address` has to be one of IPv4 or IPv6, in digits");
+		return order_wrong(why, "`next.address` has to be one of IPv4 or IPv6, in digits");
 	if (field_bytes(to, "token", n.token, sizeof(n.token)) < 0)
-		return wrong(why, "`next.token` has to be 64 hexadecimal digits");
+		return order_wrong(why, "`next.token` has to be 64 hexadecimal digits");
 	if (read_ways(to, &n) < 0)
-		return wrong(why, "`next.stripes` has to be up to 8 of {address, port, from}");
+		return order_wrong(why, "`next.stripes` has to be up to 8 of {address, port, from}");
 	*ret = n;
 	return 0;
 }

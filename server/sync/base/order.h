@@ -80,6 +80,10 @@ struct place {
 void order_init(struct order *o);
 void order_deinit(struct order *o);
 
+/* Why an engine does not do what it was told: these are its sentences. -EBADMSG, -ENOMEM. */
+int order_wrong(char why[ORDER_WHY_SIZE], const char *what);
+int order_no_memory(char why[ORDER_WHY_SIZE]);
+
 /* Reads "open", and takes the descriptors. -EBADMSG with a sentence. */
 int order_read(struct talk *t, struct order *ret, char why[ORDER_WHY_SIZE]);
 /* Digits in a field of an object. -EBADMSG. */
@@ -88,3 +92,5 @@ int order_read_address(const json_t *o, const char *key, uint64_t port, struct a
 int order_read_next(const json_t *message, struct next *ret, char why[ORDER_WHY_SIZE]);
 /* The same, of an engine without a chain. */
 int order_read_place(const json_t *message, struct place *ret, char why[ORDER_WHY_SIZE]);
+/* Reads "rate", and that of a "start". */
+int order_read_rate(const json_t *message, uint64_t *ret, char why[ORDER_WHY_SIZE]);

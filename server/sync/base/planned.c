@@ -70,7 +70,7 @@ uint64_t gloo_planned_stream_back(const struct ranges *ranges, uint64_t chunk)
 
 uint64_t gloo_planned_average(uint64_t n_others, uint64_t n_pieces, uint64_t n_bytes)
 {
-	uint64_t n = (n_others ? 1 : 0) + n_pieces;
+	uint64_t n = n_others / GLOO_DIGESTS + (n_others % GLOO_DIGESTS != 0) + n_pieces;
 
 	return gloo_planned_mesh(n, n, n_others * TREE_HASH_SIZE + n_bytes);
 }

@@ -1,8 +1,8 @@
 /*
  * What is planned
  *
- * Bytes that an engine puts on the wire, known before it runs: TCP's payload, without its headers, of one
- * link. Exact for security "none"; what TLS adds depends on how bytes come to be cut into records.
+ * Bytes that an engine sends over one link, known before it runs: TCP's payload, without its headers. Where TLS is
+ * around them, this is what is inside it: what it adds depends on how bytes come to be cut into records.
  * Gloo puts a header before the bytes of a transfer, and each side sends one more to say that it is ready.
  */
 #pragma once
@@ -13,6 +13,7 @@
 
 #define GLOO_GREETING_SIZE 208 /* what a stream over Gloo begins with, as a transfer of its own */
 #define GLOO_MESH_GREETING_SIZE 248 /* what both ends of a wire of a mesh begin with */
+#define GLOO_DIGESTS 16 /* of leaves, that go in one transfer */
 
 /* From the sender to the receiver, for `n_bytes` bytes of memory. */
 uint64_t tcp_planned(uint64_t n_bytes);
@@ -39,6 +40,6 @@ uint64_t gloo_planned_stream_back(const struct ranges *ranges, uint64_t chunk);
 
 /*
  * An average, each way of the link between two nodes that together own so many pieces, of so many bytes: terms go to
- * who owns them, results come from there. Of `n_others` tensors that have no mean a digest goes.
+ * who owns them, results come from there. Of `n_others` leaves that have no mean a digest goes.
  */
 uint64_t gloo_planned_average(uint64_t n_others, uint64_t n_pieces, uint64_t n_bytes);

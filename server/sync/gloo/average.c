@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -18,12 +17,6 @@
 #define DEPTH 4 /* rounds that are asked for ahead, and of which some may be under way behind */
 #define WINDOW (2 * DEPTH)
 
-/* What goes over a wire besides what the mesh needs. */
-enum {
-	SLOT_DIGESTS = MESH_MORE, /* of the tensors of which there is no mean */
-	SLOT_ROUNDS,
-};
-
 /* To the owner, and from it. */
 enum {
 	TERM,
@@ -32,9 +25,8 @@ enum {
 };
 
 struct party {
-	struct average *average;
 	struct wire *wire;
-	pthread_t greeter;
+	uint8_t digests[GLOO_DIGESTS][TREE_HASH_SIZE]; /* its own of a batch */
 	uint8_t *terms; /* DEPTH chunks: what it sent for a round of ours */
 	struct transfer *come[N_KINDS][WINDOW];
 	struct transfer *go[N_KINDS][WINDOW];
@@ -45,86 +37,97 @@ struct average {
 	struct mesh mesh;
 	struct party parties[ENGINE_NODES_MAX];
 	struct pieces pieces;
-	uint8_t (*digests)[TREE_HASH_SIZE];
-	const uint8_t *source;
-	uint8_t *result;
+	uint8_t digests[GLOO_DIGESTS][TREE_HASH_SIZE]; /* of a batch */
 	float *sums; /* of one piece */
 };
 
-static uint64_t of_round(uint64_t round, unsigned kind)
+static uint64_t n_batches(const struct average *a)
 {
-	return SLOT_ROUNDS + N_KINDS * round + kind;
+	return (a->pieces.n_others + GLOO_DIGESTS - 1) / GLOO_DIGESTS;
 }
 
-/* --- Greeting ---------------------------------------------------------------------------------- */
-
-static bool is_equal(const struct average *a, unsigned peer, const uint8_t (*theirs)[TREE_HASH_SIZE])
+/* What goes over a wire besides what the mesh needs: batches, then rounds. */
+static uint64_t of_batch(uint64_t batch)
 {
-	const struct wire *w = &a->mesh.wires[peer];
-	size_t other = 0;
+	return MESH_MORE + batch;
+}
 
-	for (size_t i = 0; i < a->pieces.n_tensors; i++) {
-		const struct tensor *t = &a->pieces.tensors[i];
+static uint64_t of_round(const struct average *a, uint64_t round, unsigned kind)
+{
+	return of_batch(n_batches(a)) + N_KINDS * round + kind;
+}
 
-		if (t->type != MEAN_TYPES)
+/* --- What has no mean --------------------------------------------------------------------------- */
+
+static size_t batch_size(const struct average *a, uint64_t batch)
+{
+	size_t left = a->pieces.n_others - batch * GLOO_DIGESTS;
+
+	return left < GLOO_DIGESTS ? left : GLOO_DIGESTS;
+}
+
+static void digest(struct average *a, uint64_t batch)
+{
+	for (size_t i = 0; i < batch_size(a, batch); i++) {
+		const struct other *o = &a->pieces.others[batch * GLOO_DIGESTS + i];
+
+		tree_hash(a->mesh.source + o->offset, o->size, a->digests[i]);
+		memcpy(a->mesh.result + o->offset, a->mesh.source + o->offset, o->size);
+		atomic_fetch_add(&a->engine->digested, o->size);
+	}
+}
+
+static bool is_equal(struct average *a, const struct party *p, uint64_t batch)
+{
+	for (size_t i = 0; i < batch_size(a, batch); i++) {
+		const struct other *o = &a->pieces.others[batch * GLOO_DIGESTS + i];
+		const char *name = a->pieces.tensors[o->tensor].name;
+
+		if (memcmp(a->digests[i], p->digests[i], TREE_HASH_SIZE) == 0)
 			continue;
-		if (memcmp(a->digests[other], theirs[other], TREE_HASH_SIZE) != 0) {
-			engine_differ(a->engine, w,
-				      "tensor '%.*s' is of no type that has a mean, and %s has "
-				      "other bytes in it",
-				      pieces_fit(t->name, PIECES_NAME_FIT), t->name, w->node);
-			return false;
-		}
-		other++;
+		engine_differ(a->engine, p->wire,
+			      "tensor '%.*s' is of no type that has a mean, and %s has other "
+			      "bytes in it",
+			      pieces_fit(name, PIECES_NAME_FIT), name, p->wire->node);
+		return false;
 	}
 	return true;
 }
 
-static bool greet_party(struct average *a, unsigned peer)
+static bool compare_batch(struct average *a, uint64_t batch)
 {
-	size_t n = a->pieces.n_others * TREE_HASH_SIZE;
-	cleanup(freep) uint8_t(*digests)[TREE_HASH_SIZE] = calloc(1, n + 1);
+	size_t size = batch_size(a, batch) * TREE_HASH_SIZE;
+	struct engine *e = a->engine;
 
-	if (!digests) {
-		engine_break(a->engine, NULL, "no memory for the digests of tensors");
-		return false;
-	}
-	if (!mesh_greet(&a->mesh, peer))
-		return false;
-	return n == 0 || (mesh_exchange(&a->mesh, peer, SLOT_DIGESTS, a->digests, digests, n) &&
-			  is_equal(a, peer, (const void *)digests));
-}
-
-static void *greet_one(void *arg)
-{
-	struct party *p = arg;
-
-	return greet_party(p->average, (unsigned)(p - p->average->parties)) ? p : NULL;
-}
-
-/* All at once: who waits for one of them must not be taken by the others for silent. */
-static bool greet_all(struct average *a)
-{
-	bool all = true;
-
+	digest(a, batch);
 	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
-		if (j == a->mesh.rank)
-			continue;
-		if (pthread_create(&a->parties[j].greeter, NULL, greet_one, &a->parties[j]) != 0) {
-			engine_break(a->engine, NULL, "no thread to greet %s",
-				     a->mesh.wires[j].node);
+		struct party *p = &a->parties[j];
+
+		if (j != a->mesh.rank &&
+		    (!wire_receive(e, p->wire, mesh_slot_in(&a->mesh, j, of_batch(batch)),
+				   p->digests, size, &p->come[TERM][0]) ||
+		     !wire_send(e, p->wire, mesh_slot_out(&a->mesh, j, of_batch(batch)), a->digests,
+				size, &p->go[TERM][0])))
 			return false;
-		}
 	}
 	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
-		void *greeted = NULL;
+		struct party *p = &a->parties[j];
 
-		if (j != a->mesh.rank) {
-			(void)pthread_join(a->parties[j].greeter, &greeted);
-			all = all && greeted;
-		}
+		if (j != a->mesh.rank &&
+		    (!wire_finish(e, p->wire, &p->come[TERM][0]) ||
+		     !wire_finish(e, p->wire, &p->go[TERM][0]) || !is_equal(a, p, batch)))
+			return false;
 	}
-	return all;
+	return true;
+}
+
+/* Whoever digests for long must not look silent to the others: so digests go in batches. */
+static bool compare_others(struct average *a)
+{
+	for (uint64_t batch = 0; batch < n_batches(a); batch++)
+		if (!compare_batch(a, batch))
+			return false;
+	return true;
 }
 
 /* --- Rounds ------------------------------------------------------------------------------------ */
@@ -138,7 +141,7 @@ static const struct piece *piece_of(const struct average *a, unsigned owner, uin
 
 static uint8_t *term_of(const struct average *a, unsigned peer, uint64_t round)
 {
-	return a->parties[peer].terms + round % DEPTH * a->engine->order.chunk;
+	return a->parties[peer].terms + round % DEPTH * a->engine->stint.order.chunk;
 }
 
 /* Sends our terms of the others' pieces of a round, and asks for the others' terms of ours and for their results. */
@@ -150,7 +153,7 @@ static bool ask(struct average *a, uint64_t round)
 	for (unsigned j = 0; j < a->mesh.n_nodes; j++) {
 		const struct piece *theirs = piece_of(a, j, round);
 		struct party *p = &a->parties[j];
-		uint64_t term = of_round(round, TERM), result = of_round(round, RESULT);
+		uint64_t term = of_round(a, round, TERM), result = of_round(a, round, RESULT);
 
 		if (j == a->mesh.rank)
 			continue;
@@ -159,10 +162,10 @@ static bool ask(struct average *a, uint64_t round)
 				  ours->size, &p->come[TERM][round % WINDOW]))
 			return false;
 		if (theirs && (!wire_receive(e, p->wire, mesh_slot_in(&a->mesh, j, result),
-					     a->result + theirs->offset, theirs->size,
+					     a->mesh.result + theirs->offset, theirs->size,
 					     &p->come[RESULT][round % WINDOW]) ||
 			       !wire_send(e, p->wire, mesh_slot_out(&a->mesh, j, term),
-					  a->source + theirs->offset, theirs->size,
+					  a->mesh.source + theirs->offset, theirs->size,
 					  &p->go[TERM][round % WINDOW])))
 			return false;
 	}
@@ -194,7 +197,7 @@ static void store_mean(struct average *a, const struct piece *piece)
 		if (size == 0)
 			continue;
 		mean_store(t->type, a->sums + n, size / mean_size(t->type), a->mesh.n_nodes,
-			   a->result + offset);
+			   a->mesh.result + offset);
 		n += size / mean_size(t->type);
 	}
 }
@@ -215,7 +218,7 @@ static bool reduce(struct average *a, uint64_t round)
 		if (j != a->mesh.rank && !wire_finish(e, p->wire, &p->come[TERM][round % WINDOW]))
 			return false;
 		add_terms(a, ours,
-			  j == a->mesh.rank ? a->source + ours->offset : term_of(a, j, round));
+			  j == a->mesh.rank ? a->mesh.source + ours->offset : term_of(a, j, round));
 	}
 	store_mean(a, ours);
 	engine_arrived(e, atomic_load(&e->arrived) + ours->size);
@@ -223,8 +226,9 @@ static bool reduce(struct average *a, uint64_t round)
 		struct party *p = &a->parties[j];
 
 		if (j != a->mesh.rank &&
-		    !wire_send(e, p->wire, mesh_slot_out(&a->mesh, j, of_round(round, RESULT)),
-			       a->result + ours->offset, ours->size, &p->go[RESULT][round % WINDOW]))
+		    !wire_send(e, p->wire, mesh_slot_out(&a->mesh, j, of_round(a, round, RESULT)),
+			       a->mesh.result + ours->offset, ours->size,
+			       &p->go[RESULT][round % WINDOW]))
 			return false;
 	}
 	return true;
@@ -281,103 +285,49 @@ static bool part(struct average *a)
 	return true;
 }
 
+static bool greet(struct mesh *m, unsigned peer)
+{
+	return peer == m->rank || mesh_greet(m, peer);
+}
+
 static void *work(void *arg)
 {
 	struct average *a = arg;
 
-	if (greet_all(a) && run_rounds(a) && part(a))
+	/* All at once: who waits for one of them must not be taken by the others for silent. */
+	if (mesh_each(&a->mesh, greet) && compare_others(a) && run_rounds(a) && part(a))
 		engine_thread_is_done(a->engine);
 	return NULL;
 }
 
 /* --- The operation ----------------------------------------------------------------------------- */
 
-static int wrong(char why[ORDER_WHY_SIZE], const char *what)
+static int read_table(struct mesh *m, const void *text, size_t size, char why[ORDER_WHY_SIZE])
 {
-	(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: %s", what);
-	return -EBADMSG;
+	const struct order *o = &m->engine->stint.order;
+
+	return pieces_init(&container_of(m, struct average, mesh)->pieces, text, size, o->n_bytes,
+			   o->chunk, m->n_nodes, why);
 }
 
-static int read_table(struct average *a, char why[ORDER_WHY_SIZE])
+static int open_parties(struct average *a, char why[ORDER_WHY_SIZE])
 {
-	const struct order *o = &a->engine->order;
-	uint64_t size;
-	void *text;
-	int r;
-
-	if (fd_size(o->tensors_fd, &size) < 0 || size == 0 || size > TABLE_MAX)
-		return wrong(why, "the table of tensors has to have 1 byte to 64 MiB");
-	text = mmap(NULL, size, PROT_READ, MAP_PRIVATE, o->tensors_fd, 0);
-	if (text == MAP_FAILED) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "the table of tensors cannot be mapped: %s",
-			       strerror(errno));
-		return -errno;
-	}
-	tree_hash(text, size, a->mesh.hash);
-	r = pieces_init(&a->pieces, text, size, o->n_bytes, o->chunk, a->mesh.n_nodes, why);
-	(void)munmap(text, size);
-	return r;
-}
-
-static int map_memory(struct average *a, char why[ORDER_WHY_SIZE])
-{
-	const struct order *o = &a->engine->order;
-	struct memory source, result;
-	int r = memory_init(&source, o->memory_fd, o->n_bytes, true, true);
-
-	if (r == 0)
-		r = memory_init(&result, o->result_fd, o->n_bytes, false, true);
-	if (r < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "the memory cannot be mapped: %s", strerror(-r));
-		return r;
-	}
-	a->source = source.map;
-	a->result = result.map;
-	return 0;
-}
-
-/*
- * Tensors without a mean, of which there may be many: before the others are told that we are ready, as whoever digests
- * or copies for long must not look silent.
- */
-static int take_others(struct average *a, char why[ORDER_WHY_SIZE])
-{
-	size_t other = 0;
-
-	a->digests = calloc(a->pieces.n_others + 1, TREE_HASH_SIZE);
-	a->sums = calloc(a->engine->order.chunk / 2, sizeof(*a->sums));
-	if (!a->digests || !a->sums) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
-		return -ENOMEM;
-	}
-	for (size_t i = 0; i < a->pieces.n_tensors; i++) {
-		const struct tensor *t = &a->pieces.tensors[i];
-
-		if (t->type != MEAN_TYPES)
-			continue;
-		tree_hash(a->source + t->offset, t->size, a->digests[other++]);
-		memcpy(a->result + t->offset, a->source + t->offset, t->size);
-	}
-	return 0;
-}
-
-static int open_wires(struct average *a, char why[ORDER_WHY_SIZE])
-{
+	uint64_t chunk = a->engine->stint.order.chunk;
 	int r = 0;
 
+	a->sums = calloc(chunk / 2, sizeof(*a->sums));
+	if (!a->sums)
+		return order_no_memory(why);
 	for (unsigned j = 0; r == 0 && j < a->mesh.n_nodes; j++) {
 		struct party *p = &a->parties[j];
 
-		p->average = a;
 		p->wire = &a->mesh.wires[j];
 		if (j == a->mesh.rank)
 			continue;
 		r = mesh_open(&a->mesh, j, why);
-		p->terms = malloc(DEPTH * a->engine->order.chunk);
-		if (r == 0 && !p->terms) {
-			(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
-			r = -ENOMEM;
-		}
+		p->terms = malloc(DEPTH * chunk);
+		if (r == 0 && !p->terms)
+			r = order_no_memory(why);
 	}
 	return r;
 }
@@ -405,23 +355,19 @@ static int open_average(struct engine *e, const json_t *order, json_t *opened,
 	struct average *a = calloc(1, sizeof(*a));
 	int r;
 
-	if (!a) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
-		return -ENOMEM;
-	}
+	if (!a)
+		return order_no_memory(why);
 	a->engine = e;
 	e->work = a;
-	a->mesh.what = "other tensors";
-	a->mesh.n_bytes = e->order.n_bytes;
+	a->mesh.what = "table of tensors";
+	a->mesh.n_bytes = e->stint.order.n_bytes;
 	r = mesh_init(&a->mesh, e, order, why);
 	if (r == 0)
-		r = read_table(a, why);
+		r = mesh_read(&a->mesh, e->stint.order.tensors_fd, TABLE_MAX, read_table, why);
 	if (r == 0)
-		r = map_memory(a, why);
+		r = mesh_map(&a->mesh, e->stint.order.n_bytes, why);
 	if (r == 0)
-		r = take_others(a, why);
-	if (r == 0)
-		r = open_wires(a, why);
+		r = open_parties(a, why);
 	if (r == 0)
 		r = mesh_add_hellos(&a->mesh, opened, why);
 	if (r == 0)
@@ -437,10 +383,7 @@ static int start_average(struct engine *e, const json_t *order, char why[ORDER_W
 
 	if (r < 0 || !is_met)
 		return r;
-	r = engine_run(e, work, a);
-	if (r < 0)
-		(void)snprintf(why, ORDER_WHY_SIZE, "no thread: %s", strerror(-r));
-	return r;
+	return engine_run(e, work, a, why);
 }
 
 static bool is_owed(struct engine *e, const struct wire *w)
@@ -449,16 +392,15 @@ static bool is_owed(struct engine *e, const struct wire *w)
 	return true;
 }
 
-static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_received,
-		 uint64_t *ret_sent)
+static struct planned plan(const struct engine *e, const struct wire *w)
 {
 	const struct average *a = e->work;
 	const struct share *ours = &a->pieces.shares[a->mesh.rank];
 	const struct share *theirs = &a->pieces.shares[w - a->mesh.wires];
+	uint64_t each = gloo_planned_average(a->pieces.n_others, ours->n_pieces + theirs->n_pieces,
+					     ours->n_bytes + theirs->n_bytes);
 
-	*ret_received = *ret_sent = gloo_planned_average(a->pieces.n_others,
-							 ours->n_pieces + theirs->n_pieces,
-							 ours->n_bytes + theirs->n_bytes);
+	return (struct planned){.received = each, .sent = each};
 }
 
 const struct operation average_operation = {

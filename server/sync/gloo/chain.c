@@ -11,7 +11,8 @@
 #include "server/sync/base/planned.h"
 #include "server/sync/base/preamble.h"
 
-#define DEPTH 4 /* pieces under way, in each direction */
+#define DEPTH 8 /* pieces under way, in each direction */
+#define BATCH (DEPTH / 2) /* of them: to wake up for each costs as much as to copy it */
 #define HELLO_SIZE (2 * (1 + LINK_HELLO_MAX))
 
 /* Slots of a link. */
@@ -43,6 +44,8 @@ struct chain {
 	struct wire wires[N_WIRES];
 	uint64_t n_pieces;
 	struct address from; /* where who comes before us has to be */
+	/* As soon as the next node has acknowledged so many bytes, it is not it that is waited for; the giver's. */
+	atomic_uint_fast64_t owed;
 };
 
 static struct chain *chain_of(const struct engine *e)
@@ -67,7 +70,7 @@ static uint64_t count_pieces(const struct order *o)
 
 static bool is_welcome(struct engine *e, const struct wire *w, const struct greeting *g)
 {
-	const struct order *o = &e->order;
+	const struct order *o = &e->stint.order;
 	uint8_t proof[PREAMBLE_TOKEN_SIZE];
 	const char *wrong = NULL;
 	struct preamble p;
@@ -89,16 +92,21 @@ static bool is_welcome(struct engine *e, const struct wire *w, const struct gree
 	return !wrong;
 }
 
-/* Asks for the piece behind those that were asked for. None is left: nothing to wait for. */
+/* Asks for the pieces from `i` on, in a batch: the other end hears of it at once. */
 static bool ask(struct engine *e, struct cursor *c, uint64_t i, struct transfer **ret)
 {
-	uint64_t offset, size = cursor_piece(c, e->order.chunk, &offset);
+	uint64_t offset, size;
 
-	if (size == 0)
-		return true;
-	cursor_advance(c, size);
-	return wire_receive(e, &chain_of(e)->wires[IN], SLOT_PIECES + i, e->memory.map + offset,
-			    size, ret);
+	for (unsigned j = 0; j < BATCH; j++) {
+		size = cursor_piece(c, e->stint.order.chunk, &offset);
+		if (size == 0)
+			break;
+		cursor_advance(c, size);
+		if (!wire_receive(e, &chain_of(e)->wires[IN], SLOT_PIECES + i + j,
+				  e->memory.map + offset, size, &ret[j]))
+			return false;
+	}
+	return true;
 }
 
 static bool take_stream(struct engine *e)
@@ -106,20 +114,21 @@ static bool take_stream(struct engine *e)
 	struct chain *chain = chain_of(e);
 	struct transfer *transfers[DEPTH] = {0};
 	struct cursor asked, there;
-	uint64_t n_asked = 0, offset, size;
+	uint64_t offset;
 
-	cursor_init(&asked, &e->order.ranges);
-	cursor_init(&there, &e->order.ranges);
-	for (; n_asked < DEPTH; n_asked++)
-		if (!ask(e, &asked, n_asked, &transfers[n_asked]))
+	cursor_init(&asked, &e->stint.order.ranges);
+	cursor_init(&there, &e->stint.order.ranges);
+	for (unsigned i = 0; i < DEPTH; i += BATCH)
+		if (!ask(e, &asked, i, &transfers[i]))
 			return false;
-	for (uint64_t i = 0; i < chain->n_pieces; i++, n_asked++) {
-		if (!wire_finish(e, &chain->wires[IN], &transfers[i % DEPTH]) ||
-		    !ask(e, &asked, n_asked, &transfers[i % DEPTH]))
+	for (uint64_t i = 0; i < chain->n_pieces; i++) {
+		if (!wire_finish(e, &chain->wires[IN], &transfers[i % DEPTH]))
 			return false;
-		size = cursor_piece(&there, e->order.chunk, &offset);
-		cursor_advance(&there, size);
+		cursor_advance(&there, cursor_piece(&there, e->stint.order.chunk, &offset));
 		engine_arrived(e, there.at);
+		if ((i + 1) % BATCH == 0 &&
+		    !ask(e, &asked, i + 1 - BATCH + DEPTH, &transfers[(i + 1 - BATCH) % DEPTH]))
+			return false;
 	}
 	return true;
 }
@@ -131,7 +140,7 @@ static void *take(void *arg)
 	uint8_t answer[PREAMBLE_TOKEN_SIZE];
 	struct greeting greeting = {0}; /* of which fewer bytes may come */
 
-	wire_prove(e->order.token, e->order.node, e->order.from, answer);
+	wire_prove(e->stint.order.token, e->stint.order.node, e->stint.order.from, answer);
 	if (!wire_connect(e, in, &chain_of(e)->from, 0) ||
 	    !wire_hear(e, in, SLOT_GREETING, &greeting, sizeof(greeting)) ||
 	    !is_welcome(e, in, &greeting) || !wire_say(e, in, SLOT_ANSWER, answer, sizeof(answer)) ||
@@ -146,40 +155,61 @@ static void *take(void *arg)
 
 static void greet(const struct engine *e, struct greeting *ret)
 {
-	struct preamble p = {.epoch = e->order.epoch, .n_bytes = e->order.total};
+	struct preamble p = {.epoch = e->stint.order.epoch, .n_bytes = e->stint.order.total};
 
-	memcpy(p.sync, e->order.sync, sizeof(p.sync));
-	wire_prove(e->next.token, e->order.node, e->next.node, p.token);
-	memcpy(p.from, e->order.node, sizeof(p.from));
+	memcpy(p.sync, e->stint.order.sync, sizeof(p.sync));
+	wire_prove(e->next.token, e->stint.order.node, e->next.node, p.token);
+	memcpy(p.from, e->stint.order.node, sizeof(p.from));
 	memcpy(p.to, e->next.node, sizeof(p.to));
 	preamble_encode(&p, ret->preamble);
-	ret->chunk = htobe64(e->order.chunk);
+	ret->chunk = htobe64(e->stint.order.chunk);
 	ret->n_pieces = htobe64(chain_of(e)->n_pieces);
+}
+
+/* A piece that goes. */
+struct going {
+	struct transfer *transfer;
+	uint64_t size;
+};
+
+/* The last first: while it goes, nobody wakes us for those before it. */
+static bool finish(struct engine *e, struct going *batch)
+{
+	for (unsigned j = BATCH; j-- > 0;) {
+		if (!wire_finish(e, &chain_of(e)->wires[OUT], &batch[j].transfer))
+			return false;
+		atomic_fetch_add(&e->sent, batch[j].size);
+		batch[j].size = 0;
+	}
+	return true;
 }
 
 static bool give_stream(struct engine *e)
 {
 	struct chain *chain = chain_of(e);
-	struct transfer *transfers[DEPTH] = {0};
-	uint64_t sizes[DEPTH] = {0}, offset;
+	struct going going[DEPTH] = {0};
 	struct cursor c;
 
-	cursor_init(&c, &e->order.ranges);
+	cursor_init(&c, &e->stint.order.ranges);
 	/* DEPTH turns more than there are pieces: they only wait. */
 	for (uint64_t i = 0; i < chain->n_pieces + DEPTH; i++) {
-		struct transfer **t = &transfers[i % DEPTH];
-		uint64_t *size = &sizes[i % DEPTH];
+		struct going *g = &going[i % DEPTH];
+		uint64_t offset;
 
-		if (!wire_finish(e, &chain->wires[OUT], t))
+		/* Once all is given, it owes the last word. */
+		atomic_store(&chain->owed,
+			     i < chain->n_pieces ? gloo_planned(i + 1, GLOO_GREETING_SIZE + c.at) +
+							   gloo_planned_back(1)
+						 : UINT64_MAX);
+		if (i % BATCH == 0 && !finish(e, g))
 			return false;
-		atomic_fetch_add(&e->sent, *size);
-		*size = cursor_piece(&c, e->order.chunk, &offset);
-		if (*size == 0)
+		g->size = cursor_piece(&c, e->stint.order.chunk, &offset);
+		if (g->size == 0)
 			continue;
-		cursor_advance(&c, *size);
+		cursor_advance(&c, g->size);
 		engine_await(e, c.at);
 		if (!wire_send(e, &chain->wires[OUT], SLOT_PIECES + i, e->memory.map + offset,
-			       *size, t))
+			       g->size, &g->transfer))
 			return false;
 	}
 	return true;
@@ -194,7 +224,7 @@ static void *give(void *arg)
 	char word[STREAM_WORD_SIZE] = {0};
 
 	greet(e, &greeting);
-	wire_prove(e->next.token, e->next.node, e->order.node, expected);
+	wire_prove(e->next.token, e->next.node, e->stint.order.node, expected);
 	if (!wire_connect(e, out, &e->next.address, e->next.max_rate) ||
 	    !wire_say(e, out, SLOT_GREETING, &greeting, sizeof(greeting)) ||
 	    !wire_hear(e, out, SLOT_ANSWER, answer, sizeof(answer)))
@@ -246,9 +276,9 @@ static int open_wire(const struct engine *e, struct wire *w, char why[ORDER_WHY_
 {
 	char reason[LINK_WHY_SIZE];
 
-	if (link_new(&e->order.address.at, w->way == WIRE_OUT, &w->link, reason) == 0)
+	if (link_new(&e->stint.order.address.at, w->way == WIRE_OUT, &w->link, reason) == 0)
 		return 0;
-	(void)snprintf(why, ORDER_WHY_SIZE, "%s cannot listen: %s", e->order.node, reason);
+	(void)snprintf(why, ORDER_WHY_SIZE, "%s cannot listen: %s", e->stint.order.node, reason);
 	return -EIO;
 }
 
@@ -256,12 +286,12 @@ static int open_chain(struct engine *e, const json_t *order, json_t *opened,
 		      char why[ORDER_WHY_SIZE])
 {
 	struct chain *chain = calloc(1, sizeof(*chain));
-	bool is_source = !e->order.from[0];
+	bool is_source = !e->stint.order.from[0];
 	uint8_t hello[HELLO_SIZE];
 	char hex[2 * HELLO_SIZE + 1];
 	size_t size;
-	int r = chain ? memory_init(&e->memory, e->order.memory_fd, e->order.n_bytes, is_source,
-				    true)
+	int r = chain ? memory_init(&e->memory, e->stint.order.memory_fd, e->stint.order.n_bytes,
+				    is_source, true)
 		      : -ENOMEM;
 
 	(void)order;
@@ -275,14 +305,13 @@ static int open_chain(struct engine *e, const json_t *order, json_t *opened,
 	e->n_wires = N_WIRES;
 	chain->wires[IN].way = WIRE_IN;
 	chain->wires[OUT].way = WIRE_OUT;
-	chain->n_pieces = count_pieces(&e->order);
-	memcpy(chain->wires[IN].node, e->order.from, sizeof(chain->wires[IN].node));
-	if (e->order.address.size == 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: `address` is missing");
-		return -EBADMSG;
-	}
+	chain->n_pieces = count_pieces(&e->stint.order);
+	chain->owed = UINT64_MAX;
+	memcpy(chain->wires[IN].node, e->stint.order.from, sizeof(chain->wires[IN].node));
+	if (e->stint.order.address.size == 0)
+		return order_wrong(why, "`address` is missing");
 	if (is_source)
-		e->arrived = e->told_arrived = e->order.total;
+		e->arrived = e->stint.order.total;
 	else
 		r = open_wire(e, &chain->wires[IN], why);
 	if (r == 0)
@@ -293,23 +322,16 @@ static int open_chain(struct engine *e, const json_t *order, json_t *opened,
 	size += add_hello(&chain->wires[OUT], hello + size);
 	if (json_object_set_new(opened, "hello", json_string(field_hex(hello, size, hex))) < 0 ||
 	    json_object_set_new(opened, "port",
-				json_integer(is_source ? 0 : link_port(chain->wires[IN].link))) < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
-		return -ENOMEM;
-	}
+				json_integer(is_source ? 0 : link_port(chain->wires[IN].link))) < 0)
+		return order_no_memory(why);
 	return 0;
 }
 
 static int start_wire(struct engine *e, struct wire *w, void *(*fn)(void *),
 		      char why[ORDER_WHY_SIZE])
 {
-	int r;
-
 	atomic_store(&w->state, WIRE_CONNECTING);
-	r = engine_run(e, fn, e);
-	if (r < 0)
-		(void)snprintf(why, ORDER_WHY_SIZE, "no thread: %s", strerror(-r));
-	return r;
+	return engine_run(e, fn, e, why);
 }
 
 /* Our agent only passed it on: it is the link that fails, for which who said it is asked, too. */
@@ -329,12 +351,8 @@ static int start_chain(struct engine *e, const json_t *order, char why[ORDER_WHY
 	if (r < 0)
 		return r;
 	is_last = !e->next.node[0];
-	if (!is_source && order_read_address(order, "from_address", 0, &chain->from) < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE,
-			       "the order is wrong: `from_address` has to be one of IPv4 or IPv6, in "
-			       "digits");
-		return -EBADMSG;
-	}
+	if (!is_source && order_read_address(order, "from_address", 0, &chain->from) < 0)
+		return order_wrong(why, "`from_address` has to be one of IPv4 or IPv6, in digits");
 	memcpy(out->node, e->next.node, sizeof(out->node));
 	if (!is_source && take_hello(order, "from_hello", in) < 0)
 		return refuse_hello(e, in);
@@ -349,20 +367,17 @@ static int start_chain(struct engine *e, const json_t *order, char why[ORDER_WHY
 
 static bool is_owed(struct engine *e, const struct wire *w)
 {
-	uint64_t sent = atomic_load(&e->sent);
-
-	return w->way == WIRE_IN || sent == e->order.total || sent < atomic_load(&e->arrived) ||
-	       wire_is_queued(w);
+	return w->way == WIRE_IN || wire_acknowledged(w) < atomic_load(&chain_of(e)->owed);
 }
 
-static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_received,
-		 uint64_t *ret_sent)
+static struct planned plan(const struct engine *e, const struct wire *w)
 {
-	uint64_t stream = gloo_planned_stream(&e->order.ranges, e->order.chunk);
-	uint64_t back = gloo_planned_stream_back(&e->order.ranges, e->order.chunk);
+	const struct order *o = &e->stint.order;
+	uint64_t stream = gloo_planned_stream(&o->ranges, o->chunk);
+	uint64_t back = gloo_planned_stream_back(&o->ranges, o->chunk);
 
-	*ret_received = w->way == WIRE_IN ? stream : back;
-	*ret_sent = w->way == WIRE_IN ? back : stream;
+	return w->way == WIRE_IN ? (struct planned){.received = stream, .sent = back}
+				 : (struct planned){.received = back, .sent = stream};
 }
 
 const struct operation chain_operation = {

@@ -3,20 +3,16 @@
  *
  * One node's part in one epoch. The loop talks to the agent and watches; threads of the operation wait inside
  * Gloo, write and read memory, and tell the loop. Whatever goes wrong is said to the agent once, with the link
- * and who is to blame; then the sockets stay open and silent until the agent ends this process, so that
- * neighbours do not take us for the cause. No thread ever ends but with the process.
+ * and who is to blame. No thread ever ends but with the process.
  */
 #pragma once
 
-#include <jansson.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/base/loop.h"
 #include "server/sync/base/memory.h"
-#include "server/sync/base/order.h"
+#include "server/sync/engine/stint.h"
 #include "server/sync/gloo/wire.h"
 
 #define ENGINE_NODES_MAX 64
@@ -30,44 +26,32 @@ struct operation {
 	/* Whether a node has something to do for us that it has not done. */
 	bool (*is_owed)(struct engine *e, const struct wire *w);
 	/* What has to go over a wire, both ways, once it is done. */
-	void (*plan)(const struct engine *e, const struct wire *w, uint64_t *ret_received,
-		     uint64_t *ret_sent);
+	struct planned (*plan)(const struct engine *e, const struct wire *w);
 	/* Adds to "done" what else it has to tell; NULL: nothing. */
 	void (*report)(const struct engine *e, json_t *done);
 };
 
 struct engine {
-	struct loop loop;
-	struct source agent; /* the socket of whom we work for */
-	struct source wake; /* an eventfd: a thread has something to tell */
-	struct timer tick;
+	struct stint stint;
 	const struct operation *operation; /* NULL: not open */
-	bool is_started;
-	struct order order;
 	struct next next;
 	struct memory memory;
 	struct wire *wires;
 	unsigned n_wires;
 	void *work; /* the operation's */
-	uint64_t told_arrived, told_sent;
-	json_t *end; /* what was decided; nothing happens any more */
-	bool is_end_told;
 
 	/* Between the threads and the loop. */
-	atomic_uint_fast64_t arrived; /* bytes of the stream in memory; threads wait for it with `lock` */
+	atomic_uint_fast64_t
+		arrived; /* bytes of the stream in memory; threads wait for it with the stint's lock */
 	atomic_uint_fast64_t sent;
-	pthread_mutex_t lock; /* protects the four below */
-	pthread_cond_t more; /* `arrived` grew */
-	unsigned n_running; /* threads */
-	const struct wire *broken;
-	bool differs; /* it broke at what another attempt would find again */
-	char why[ORDER_WHY_SIZE]; /* "": nothing is broken */
+	atomic_uint_fast64_t digested; /* who has all of it has this to do yet */
+	unsigned n_running; /* threads; with that lock */
 };
 
 int engine_init(struct engine *e);
 
-/* For operations, in the loop: starts a thread on `arg`. -errno. */
-int engine_run(struct engine *e, void *(*fn)(void *arg), void *arg);
+/* For operations, in the loop: starts a thread on `arg`. -errno with a sentence. */
+int engine_run(struct engine *e, void *(*fn)(void *arg), void *arg, char why[ORDER_WHY_SIZE]);
 
 /* For threads: that a wire broke, which of several is first counts; and that this thread has nothing left to do. */
 __attribute__((format(printf, 3, 4))) void engine_break(struct engine *e, const struct wire *w,

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -37,20 +36,18 @@ struct exchange {
 	struct mesh mesh;
 	struct moves moves;
 	struct party parties[ENGINE_NODES_MAX]; /* by rank; our own one for what stays here */
-	const uint8_t *source;
-	uint8_t *result;
 };
 
 static uint64_t piece_size(const struct exchange *x, const struct lane *l, uint64_t i)
 {
-	uint64_t chunk = x->engine->order.chunk, left = l->link->n_bytes - i * chunk;
+	uint64_t chunk = x->engine->stint.order.chunk, left = l->link->n_bytes - i * chunk;
 
 	return left < chunk ? left : chunk;
 }
 
 static uint8_t *piece_of(const struct exchange *x, const struct lane *l, uint64_t i)
 {
-	return l->pieces + i % DEPTH * x->engine->order.chunk;
+	return l->pieces + i % DEPTH * x->engine->stint.order.chunk;
 }
 
 /* --- Digests ----------------------------------------------------------------------------------- */
@@ -72,8 +69,10 @@ static bool digest(struct exchange *x, struct lane *l, enum moves_side side)
 		uint64_t left = n_bytes - i * TREE_LEAF_SIZE;
 		size_t size = left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE;
 
-		stream_read(&s, side, side == MOVES_FROM ? x->source : x->result, leaf, size);
+		stream_read(&s, side, side == MOVES_FROM ? x->mesh.source : x->mesh.result, leaf,
+			    size);
 		tree_leaf(leaf, size, 0, leaves[i]);
+		atomic_fetch_add(&x->engine->digested, size);
 	}
 	tree_root(n_bytes, (const void *)leaves, l->root);
 	return true;
@@ -111,7 +110,7 @@ static bool give(struct party *p, unsigned peer, uint64_t i)
 	}
 	if (i >= l->n_pieces)
 		return true;
-	stream_read(&l->stream, MOVES_FROM, x->source, piece_of(x, l, i), piece_size(x, l, i));
+	stream_read(&l->stream, MOVES_FROM, x->mesh.source, piece_of(x, l, i), piece_size(x, l, i));
 	return wire_send(e, &x->mesh.wires[peer], mesh_slot_out(&x->mesh, peer, MESH_MORE + i),
 			 piece_of(x, l, i), piece_size(x, l, i), &l->transfers[i % DEPTH]);
 }
@@ -125,7 +124,7 @@ static bool take(struct party *p, unsigned peer, uint64_t i)
 		return true;
 	if (!wire_finish(x->engine, &x->mesh.wires[peer], &l->transfers[i % DEPTH]))
 		return false;
-	stream_write(&l->stream, piece_of(x, l, i), x->result, piece_size(x, l, i));
+	stream_write(&l->stream, piece_of(x, l, i), x->mesh.result, piece_size(x, l, i));
 	atomic_fetch_add(&x->engine->arrived, piece_size(x, l, i));
 	if (i + 1 == l->n_pieces)
 		atomic_store(&x->mesh.wires[peer].has_all, true);
@@ -176,97 +175,65 @@ static bool run_lanes(struct party *p, unsigned peer)
 	return given != NULL;
 }
 
-static void *work(void *arg)
+/* What stays here goes over no wire. */
+static void move_ours(struct party *p)
 {
-	struct party *p = arg;
-	struct mesh *m = &p->exchange->mesh;
-	unsigned peer = (unsigned)(p - p->exchange->parties);
-
-	if (mesh_greet(m, peer) && run_lanes(p, peer) && mesh_part(m, peer) && digest_lanes(p))
-		engine_thread_is_done(p->exchange->engine);
-	return NULL;
-}
-
-/* --- What stays here --------------------------------------------------------------------------- */
-
-static void *work_here(void *arg)
-{
-	struct party *p = arg;
 	struct exchange *x = p->exchange;
 
 	for (uint64_t i = 0; i < p->out.n_pieces; i++) {
 		uint64_t size = piece_size(x, &p->out, i);
 
-		stream_read(&p->out.stream, MOVES_FROM, x->source, p->out.pieces, size);
-		stream_write(&p->in.stream, p->out.pieces, x->result, size);
+		stream_read(&p->out.stream, MOVES_FROM, x->mesh.source, p->out.pieces, size);
+		stream_write(&p->in.stream, p->out.pieces, x->mesh.result, size);
 		atomic_fetch_add(&x->engine->arrived, size);
 	}
-	if (digest_lanes(p))
+}
+
+static bool serve(struct mesh *m, unsigned peer)
+{
+	struct party *p = &container_of(m, struct exchange, mesh)->parties[peer];
+
+	if (peer == m->rank)
+		move_ours(p);
+	else if (!mesh_greet(m, peer) || !run_lanes(p, peer) || !mesh_part(m, peer))
+		return false;
+	return digest_lanes(p);
+}
+
+static void *work(void *arg)
+{
+	struct exchange *x = arg;
+
+	if (mesh_each(&x->mesh, serve))
 		engine_thread_is_done(x->engine);
 	return NULL;
 }
 
 /* --- The operation ----------------------------------------------------------------------------- */
 
-static int wrong(char why[ORDER_WHY_SIZE], const char *what)
+static int read_plan(struct mesh *m, const void *text, size_t size, char why[ORDER_WHY_SIZE])
 {
-	(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: %s", what);
-	return -EBADMSG;
-}
-
-static int read_plan(struct exchange *x, char why[ORDER_WHY_SIZE])
-{
-	const struct order *o = &x->engine->order;
+	struct exchange *x = container_of(m, struct exchange, mesh);
+	const struct order *o = &m->engine->stint.order;
 	char reason[MOVES_WHY_SIZE];
-	uint64_t size;
-	void *text;
-	int r;
+	int r = moves_decode(text, size, &x->moves, reason);
 
-	if (!fd_is_sealed(o->plan_fd) || fd_size(o->plan_fd, &size) < 0 || size == 0 ||
-	    size > MOVES_SIZE_MAX)
-		return wrong(why, "the plan has to be sealed, and one");
-	text = mmap(NULL, size, PROT_READ, MAP_PRIVATE, o->plan_fd, 0);
-	if (text == MAP_FAILED) {
-		r = -errno;
-		(void)snprintf(why, ORDER_WHY_SIZE, "the plan cannot be mapped: %s", strerror(-r));
-		return r;
-	}
-	tree_hash(text, size, x->mesh.hash);
-	x->mesh.n_bytes = size;
-	r = moves_decode(text, size, &x->moves, reason);
-	(void)munmap(text, size);
+	m->n_bytes = size;
 	if (r < 0) {
-		(void)wrong(why, reason);
+		(void)order_wrong(why, reason);
 		return r;
 	}
-	if (x->moves.n_nodes != x->mesh.n_nodes ||
-	    x->moves.nodes[x->mesh.rank].size[MOVES_FROM] != o->n_bytes ||
-	    x->moves.nodes[x->mesh.rank].size[MOVES_TO] != o->result_bytes)
-		return wrong(why, "the plan is of other `nodes`, `n_bytes` or `result_bytes`");
-	return 0;
-}
-
-static int map_memory(struct exchange *x, char why[ORDER_WHY_SIZE])
-{
-	const struct order *o = &x->engine->order;
-	struct memory source, result;
-	int r = memory_init(&source, o->memory_fd, o->n_bytes, true, true);
-
-	if (r == 0)
-		r = memory_init(&result, o->result_fd, o->result_bytes, false, true);
-	if (r < 0) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "the memory cannot be mapped: %s", strerror(-r));
-		return r;
-	}
-	x->source = source.map;
-	x->result = result.map;
+	if (x->moves.n_nodes != m->n_nodes ||
+	    x->moves.nodes[m->rank].size[MOVES_FROM] != o->n_bytes ||
+	    x->moves.nodes[m->rank].size[MOVES_TO] != o->result_bytes)
+		return order_wrong(why, "the plan is of other `nodes`, `n_bytes` or `result_bytes`");
 	return 0;
 }
 
 static int open_lane(struct exchange *x, struct lane *l, unsigned from, unsigned to,
 		     char why[ORDER_WHY_SIZE])
 {
-	uint64_t chunk = x->engine->order.chunk;
+	uint64_t chunk = x->engine->stint.order.chunk;
 
 	l->link = moves_link(&x->moves, from, to);
 	if (!l->link)
@@ -274,10 +241,7 @@ static int open_lane(struct exchange *x, struct lane *l, unsigned from, unsigned
 	l->n_pieces = l->link->n_bytes / chunk + (l->link->n_bytes % chunk != 0);
 	stream_init(&l->stream, &x->moves, l->link);
 	l->pieces = malloc((l->n_pieces < DEPTH ? l->n_pieces : DEPTH) * chunk);
-	if (l->pieces)
-		return 0;
-	(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
-	return -ENOMEM;
+	return l->pieces ? 0 : order_no_memory(why);
 }
 
 static int open_party(struct exchange *x, unsigned rank, char why[ORDER_WHY_SIZE])
@@ -301,18 +265,18 @@ static int open_exchange(struct engine *e, const json_t *order, json_t *opened,
 	struct exchange *x = calloc(1, sizeof(*x));
 	int r;
 
-	if (!x) {
-		(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
-		return -ENOMEM;
-	}
+	if (!x)
+		return order_no_memory(why);
 	x->engine = e;
 	e->work = x;
-	x->mesh.what = "another plan";
+	x->mesh.what = "plan";
 	r = mesh_init(&x->mesh, e, order, why);
+	if (r == 0 && !fd_is_sealed(e->stint.order.plan_fd))
+		r = order_wrong(why, "the plan has to be sealed");
 	if (r == 0)
-		r = read_plan(x, why);
+		r = mesh_read(&x->mesh, e->stint.order.plan_fd, MOVES_SIZE_MAX, read_plan, why);
 	if (r == 0)
-		r = map_memory(x, why);
+		r = mesh_map(&x->mesh, e->stint.order.result_bytes, why);
 	for (unsigned rank = 0; r == 0 && rank < x->mesh.n_nodes; rank++)
 		r = open_party(x, rank, why);
 	return r == 0 ? mesh_add_hellos(&x->mesh, opened, why) : r;
@@ -326,15 +290,7 @@ static int start_exchange(struct engine *e, const json_t *order, char why[ORDER_
 
 	if (r < 0 || !is_met)
 		return r;
-	for (unsigned rank = 0; r == 0 && rank < x->mesh.n_nodes; rank++) {
-		struct party *p = &x->parties[rank];
-
-		if (p->out.link || p->in.link)
-			r = engine_run(e, rank == x->mesh.rank ? work_here : work, p);
-	}
-	if (r < 0)
-		(void)snprintf(why, ORDER_WHY_SIZE, "no thread: %s", strerror(-r));
-	return r;
+	return engine_run(e, work, x, why);
 }
 
 static bool is_owed(struct engine *e, const struct wire *w)
@@ -343,16 +299,18 @@ static bool is_owed(struct engine *e, const struct wire *w)
 	return true;
 }
 
-static void plan(const struct engine *e, const struct wire *w, uint64_t *ret_received,
-		 uint64_t *ret_sent)
+static struct planned plan(const struct engine *e, const struct wire *w)
 {
 	const struct exchange *x = e->work;
-	const struct party *p = &x->parties[w - x->mesh.wires];
+	const struct lane *in = &x->parties[w - x->mesh.wires].in;
+	const struct lane *out = &x->parties[w - x->mesh.wires].out;
 
-	*ret_received = gloo_planned_mesh(p->in.n_pieces, p->out.n_pieces,
-					  p->in.link ? p->in.link->n_bytes : 0);
-	*ret_sent = gloo_planned_mesh(p->out.n_pieces, p->in.n_pieces,
-				      p->out.link ? p->out.link->n_bytes : 0);
+	return (struct planned){
+		.received = gloo_planned_mesh(in->n_pieces, out->n_pieces,
+					      in->link ? in->link->n_bytes : 0),
+		.sent = gloo_planned_mesh(out->n_pieces, in->n_pieces,
+					  out->link ? out->link->n_bytes : 0),
+	};
 }
 
 static json_t *describe(const struct lane *l, const char *node)

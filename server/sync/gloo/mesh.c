@@ -4,7 +4,9 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/planned.h"
 
@@ -17,12 +19,6 @@ struct greeting {
 	uint8_t hash[TREE_HASH_SIZE];
 };
 _Static_assert(sizeof(struct greeting) == GLOO_MESH_GREETING_SIZE, "it goes over the wire");
-
-static int wrong(char why[ORDER_WHY_SIZE], const char *what)
-{
-	(void)snprintf(why, ORDER_WHY_SIZE, "the order is wrong: %s", what);
-	return -EBADMSG;
-}
 
 /* --- For threads ------------------------------------------------------------------------------- */
 
@@ -48,9 +44,51 @@ bool mesh_exchange(struct mesh *m, unsigned peer, uint64_t what, const void *our
 	       wire_finish(e, w, &in) && wire_finish(e, w, &out);
 }
 
+/* What one thread has to do. */
+struct turn {
+	struct mesh *mesh;
+	bool (*fn)(struct mesh *m, unsigned peer);
+	unsigned peer;
+	pthread_t thread;
+};
+
+static void *take_turn(void *arg)
+{
+	struct turn *t = arg;
+
+	return t->fn(t->mesh, t->peer) ? t : NULL;
+}
+
+bool mesh_each(struct mesh *m, bool (*fn)(struct mesh *m, unsigned peer))
+{
+	struct turn turns[ENGINE_NODES_MAX];
+	unsigned n = 0;
+	bool all = true;
+
+	for (unsigned j = 0; all && j < m->n_nodes; j++) {
+		struct turn *t = &turns[n];
+
+		if (!m->wires[j].link)
+			continue;
+		*t = (struct turn){.mesh = m, .fn = fn, .peer = j};
+		all = pthread_create(&t->thread, NULL, take_turn, t) == 0;
+		n += all;
+		if (!all)
+			engine_break(m->engine, NULL, "no thread for %s", m->wires[j].node);
+	}
+	all = fn(m, m->rank) && all;
+	for (unsigned i = 0; i < n; i++) {
+		void *done;
+
+		(void)pthread_join(turns[i].thread, &done);
+		all = all && done;
+	}
+	return all;
+}
+
 static void say_greeting(const struct mesh *m, unsigned peer, struct greeting *ret)
 {
-	const struct order *o = &m->engine->order;
+	const struct order *o = &m->engine->stint.order;
 	struct preamble p = {.epoch = o->epoch, .n_bytes = m->n_bytes};
 
 	memcpy(p.sync, o->sync, sizeof(p.sync));
@@ -66,7 +104,7 @@ static void say_greeting(const struct mesh *m, unsigned peer, struct greeting *r
 
 static bool is_welcome(const struct mesh *m, unsigned peer, const struct greeting *g)
 {
-	const struct order *o = &m->engine->order;
+	const struct order *o = &m->engine->stint.order;
 	const struct wire *w = &m->wires[peer];
 	uint8_t proof[PREAMBLE_TOKEN_SIZE];
 	const char *wrong_thing = NULL, *what = "";
@@ -85,7 +123,7 @@ static bool is_welcome(const struct mesh *m, unsigned peer, const struct greetin
 	else if (p.n_bytes != m->n_bytes || be64toh(g->chunk) != o->chunk)
 		wrong_thing = "has another size";
 	else if (memcmp(g->hash, m->hash, sizeof(g->hash)) != 0)
-		wrong_thing = "has ", what = m->what;
+		wrong_thing = "has another ", what = m->what;
 	if (wrong_thing)
 		engine_break(m->engine, w, "%s %s%s", w->node, wrong_thing, what);
 	return !wrong_thing;
@@ -119,10 +157,10 @@ int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[OR
 
 	m->engine = e;
 	e->wires = m->wires;
-	if (e->order.address.size == 0)
-		return wrong(why, "`address` is missing");
+	if (e->stint.order.address.size == 0)
+		return order_wrong(why, "`address` is missing");
 	if (field_array(order, "nodes", ENGINE_NODES_MAX, &nodes) < 0)
-		return wrong(why, "`nodes` has to be an array of at most 64");
+		return order_wrong(why, "`nodes` has to be an array of at most 64");
 	m->n_nodes = (unsigned)json_array_size(nodes);
 	m->rank = m->n_nodes;
 	for (unsigned j = 0; j < m->n_nodes; j++) {
@@ -134,21 +172,66 @@ int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[OR
 		if (field_string(node, "node", PREAMBLE_NAME_SIZE - 1, &name) < 0 ||
 		    !preamble_is_name(name) ||
 		    order_read_address(node, "address", 0, &m->addresses[j]) < 0)
-			return wrong(why, "each of `nodes` has to have a `node` and an `address`");
+			return order_wrong(why,
+					   "each of `nodes` has to have a `node` and an `address`");
 		(void)snprintf(w->node, sizeof(w->node), "%s", name);
 		for (unsigned i = 0; i < j; i++)
 			if (!strcmp(m->wires[i].node, name))
-				return wrong(why, "one of `nodes` is there twice");
-		if (!strcmp(name, e->order.node))
+				return order_wrong(why, "one of `nodes` is there twice");
+		if (!strcmp(name, e->stint.order.node))
 			m->rank = j;
 	}
 	e->n_wires = m->n_nodes;
-	return m->rank < m->n_nodes ? 0 : wrong(why, "`node` has to be one of `nodes`");
+	return m->rank < m->n_nodes ? 0 : order_wrong(why, "`node` has to be one of `nodes`");
+}
+
+int mesh_read(struct mesh *m, int fd, uint64_t max,
+	      int (*read)(struct mesh *m, const void *text, size_t size, char why[ORDER_WHY_SIZE]),
+	      char why[ORDER_WHY_SIZE])
+{
+	uint64_t size;
+	void *text;
+	int r;
+
+	if (fd_size(fd, &size) < 0 || size == 0 || size > max) {
+		(void)snprintf(why, ORDER_WHY_SIZE,
+			       "the order is wrong: the %s has to have 1 to %llu bytes", m->what,
+			       (unsigned long long)max);
+		return -EBADMSG;
+	}
+	text = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+	if (text == MAP_FAILED) {
+		r = -errno;
+		(void)snprintf(why, ORDER_WHY_SIZE, "the %s cannot be mapped: %s", m->what,
+			       strerror(-r));
+		return r;
+	}
+	tree_hash(text, size, m->hash);
+	r = read(m, text, size, why);
+	(void)munmap(text, size);
+	return r;
+}
+
+int mesh_map(struct mesh *m, uint64_t result_bytes, char why[ORDER_WHY_SIZE])
+{
+	const struct order *o = &m->engine->stint.order;
+	struct memory source, result;
+	int r = memory_init(&source, o->memory_fd, o->n_bytes, true, true);
+
+	if (r == 0)
+		r = memory_init(&result, o->result_fd, result_bytes, false, true);
+	if (r < 0) {
+		(void)snprintf(why, ORDER_WHY_SIZE, "the memory cannot be mapped: %s", strerror(-r));
+		return r;
+	}
+	m->source = source.map;
+	m->result = result.map;
+	return 0;
 }
 
 int mesh_open(struct mesh *m, unsigned peer, char why[ORDER_WHY_SIZE])
 {
-	const struct order *o = &m->engine->order;
+	const struct order *o = &m->engine->stint.order;
 	char reason[LINK_WHY_SIZE];
 
 	if (link_new(&o->address.at, m->rank < peer, &m->wires[peer].link, reason) == 0)
@@ -173,10 +256,7 @@ int mesh_add_hellos(const struct mesh *m, json_t *opened, char why[ORDER_WHY_SIZ
 					 : json_null()) == 0;
 	}
 	fits = json_object_set_new(opened, "hellos", hellos) == 0 && fits;
-	if (fits)
-		return 0;
-	(void)snprintf(why, ORDER_WHY_SIZE, "no memory");
-	return -ENOMEM;
+	return fits ? 0 : order_no_memory(why);
 }
 
 static int take_hello(const json_t *hello, struct wire *w)
@@ -198,11 +278,12 @@ int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ORDER_WH
 
 	if (field_number_or(order, "max_rate", INT64_MAX, 0, &max_rate) < 0 ||
 	    (max_rate && max_rate / m->n_nodes < ORDER_RATE_MIN))
-		return wrong(why, "`max_rate` has to be 0 or at least 65536 bytes a second for each "
-				  "of `nodes`");
+		return order_wrong(why,
+				   "`max_rate` has to be 0 or at least 65536 bytes a second for each "
+				   "of `nodes`");
 	if (field_array(order, "hellos", m->n_nodes, &hellos) < 0 ||
 	    json_array_size(hellos) != m->n_nodes)
-		return wrong(why, "`hellos` has to have one of each of `nodes`");
+		return order_wrong(why, "`hellos` has to have one of each of `nodes`");
 	for (unsigned j = 0; j < m->n_nodes; j++)
 		n_wires += m->wires[j].link != NULL;
 	m->max_rate = n_wires ? max_rate / n_wires : 0;
@@ -215,7 +296,7 @@ int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ORDER_WH
 		if (take_hello(json_array_get(hellos, j), w) < 0) {
 			/* Our agent only passed it on: it is the link that fails. */
 			engine_break(m->engine, w, "%s said no hello of Gloo's in `hellos` for %s",
-				     w->node, m->engine->order.node);
+				     w->node, m->engine->stint.order.node);
 			return 0;
 		}
 		atomic_store(&w->state, WIRE_CONNECTING);

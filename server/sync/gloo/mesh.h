@@ -28,15 +28,23 @@ struct mesh {
 	unsigned n_nodes;
 	uint64_t max_rate; /* over each wire */
 	/* What all have to have alike, for who has another would cut other pieces out of it. */
-	const char *what; /* who has not the same has: "other tensors" */
+	const char *what; /* "plan" */
 	uint8_t hash[TREE_HASH_SIZE];
 	uint64_t n_bytes;
+	const uint8_t *source; /* the order's memory */
+	uint8_t *result;
 };
 
 /* --- For the loop ------------------------------------------------------------------------------ */
 
 /* Reads who they are, of whom this node is one. -EBADMSG with a sentence. */
 int mesh_init(struct mesh *m, struct engine *e, const json_t *order, char why[ORDER_WHY_SIZE]);
+/* What all have to have alike, of 1 to `max` bytes: hashes it, and has it read while it is mapped. With a sentence. */
+int mesh_read(struct mesh *m, int fd, uint64_t max,
+	      int (*read)(struct mesh *m, const void *text, size_t size, char why[ORDER_WHY_SIZE]),
+	      char why[ORDER_WHY_SIZE]);
+/* Maps the order's memory, and the result's so many bytes. -errno with a sentence. */
+int mesh_map(struct mesh *m, uint64_t result_bytes, char why[ORDER_WHY_SIZE]);
 /* Makes the wire to a rank; those without one stay NULL. -EIO with a sentence. */
 int mesh_open(struct mesh *m, unsigned peer, char why[ORDER_WHY_SIZE]);
 /* Adds a hello for each rank, in their order, to "opened"; null where there is no wire. */
@@ -46,6 +54,8 @@ int mesh_start(struct mesh *m, const json_t *order, bool *ret, char why[ORDER_WH
 
 /* --- For threads, which are told no more than that: the engine knows why not ------------------- */
 
+/* Runs `fn` with each rank that there is a wire to, all at once, and with our own one. True: all did it. */
+bool mesh_each(struct mesh *m, bool (*fn)(struct mesh *m, unsigned peer));
 bool mesh_greet(struct mesh *m, unsigned peer);
 /* Sends and receives as much. */
 bool mesh_exchange(struct mesh *m, unsigned peer, uint64_t what, const void *ours, void *theirs,

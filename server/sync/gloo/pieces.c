@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/sync/base/tree.h"
+
 #define PADDING_MAX 4096 /* bytes that are carried to no end, because another transfer costs more */
 #define TYPE_FIT 20
 
@@ -64,7 +66,7 @@ static int read_tensors(struct pieces *p, uint64_t n_bytes, char why[PIECES_WHY_
 		if (r < 0)
 			return r;
 		end = t->offset + t->size;
-		p->n_others += t->type == MEAN_TYPES;
+		p->n_others += t->type == MEAN_TYPES ? tree_n_leaves(t->size) : 0;
 	}
 	return 0;
 }
@@ -107,6 +109,26 @@ static int cut(struct pieces *p, uint64_t chunk)
 			done += room < t->size - done ? room : t->size - done;
 			piece->size = t->offset + done - piece->offset;
 		}
+	}
+	return 0;
+}
+
+static int cut_others(struct pieces *p)
+{
+	struct other *at = p->others = calloc(p->n_others + 1, sizeof(*p->others));
+
+	if (!at)
+		return -ENOMEM;
+	for (size_t i = 0; i < p->n_tensors; i++) {
+		const struct tensor *t = &p->tensors[i];
+		uint64_t done = 0, left;
+
+		for (; t->type == MEAN_TYPES && (left = t->size - done) > 0; done += at++->size)
+			*at = (struct other){
+				.offset = t->offset + done,
+				.size = left < TREE_LEAF_SIZE ? left : TREE_LEAF_SIZE,
+				.tensor = i,
+			};
 	}
 	return 0;
 }
@@ -157,6 +179,8 @@ int pieces_init(struct pieces *p, const char *text, size_t size, uint64_t n_byte
 	if (r == 0)
 		r = cut(p, chunk);
 	if (r == 0)
+		r = cut_others(p);
+	if (r == 0)
 		r = share_out(p, n_nodes);
 	if (r < 0)
 		pieces_deinit(p);
@@ -169,6 +193,7 @@ void pieces_deinit(struct pieces *p)
 		free(p->shares[i].pieces);
 	free(p->shares);
 	free(p->at);
+	free(p->others);
 	free(p->tensors);
 	json_decref(p->table);
 	*p = (struct pieces){0};

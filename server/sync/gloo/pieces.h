@@ -31,6 +31,13 @@ struct piece {
 	uint64_t round; /* how many pieces of the owner's come before it */
 };
 
+/* A part of a tensor that has no mean, of at most a leaf. */
+struct other {
+	uint64_t offset;
+	uint64_t size;
+	size_t tensor;
+};
+
 /* How much of the average is one node's. */
 struct share {
 	uint64_t n_pieces;
@@ -42,7 +49,8 @@ struct pieces {
 	json_t *table;
 	struct tensor *tensors; /* ascending */
 	size_t n_tensors;
-	size_t n_others; /* tensors of which there is no mean */
+	struct other *others; /* ascending */
+	size_t n_others;
 	struct piece *at;
 	size_t n;
 	struct share *shares; /* by rank */

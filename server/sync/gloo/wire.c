@@ -11,29 +11,9 @@
 #include "server/sync/base/tree.h"
 #include "server/sync/gloo/engine.h"
 
-/* What tcpi_state is after the peer's FIN; <netinet/tcp.h>, which has the names, has an old tcp_info, too. */
-enum {
-	STATE_TIME_WAIT = 6,
-	STATE_CLOSE = 7,
-	STATE_CLOSE_WAIT = 8,
-	STATE_LAST_ACK = 9,
-	STATE_CLOSING = 11,
-};
-
 static int read_info(const struct wire *w, struct tcp_info *ret)
 {
-	socklen_t size = sizeof(*ret);
-
-	*ret = (struct tcp_info){0};
-	return getsockopt(link_fd(w->link), IPPROTO_TCP, TCP_INFO, ret, &size) < 0 ? -errno : 0;
-}
-
-static bool has_peers_fin(const struct tcp_info *info)
-{
-	static const unsigned states = 1u << STATE_TIME_WAIT | 1u << STATE_CLOSE_WAIT |
-				       1u << STATE_LAST_ACK | 1u << STATE_CLOSING;
-
-	return states >> info->tcpi_state & 1;
+	return traffic_info(link_fd(w->link), ret);
 }
 
 /* --- For threads ------------------------------------------------------------------------------- */
@@ -45,7 +25,8 @@ static bool broke(struct engine *e, struct wire *w, const char *why)
 
 	if (link_fd(w->link) < 0)
 		engine_break(e, w, "%s cannot be connected to: %s", w->node, why);
-	else if (read_info(w, &info) == 0 && (has_peers_fin(&info) || info.tcpi_state == STATE_CLOSE))
+	else if (read_info(w, &info) == 0 &&
+		 (traffic_has_peers_fin(&info) || traffic_is_closed(&info)))
 		engine_break(e, w, "%s hung up", w->node);
 	else
 		engine_break(e, w, "the link with %s broke: %s", w->node, why);
@@ -163,9 +144,9 @@ uint64_t wire_gone_ns(struct wire *w, uint64_t now_ns)
 	struct tcp_info info;
 	int n = 0;
 	bool is_gone = link_fd(w->link) >= 0 && read_info(w, &info) == 0 &&
-		       (info.tcpi_state == STATE_CLOSE ||
-			(has_peers_fin(&info) && ioctl(link_fd(w->link), SIOCINQ, &n) == 0 &&
-			 n == 0));
+		       (traffic_is_closed(&info) ||
+			(traffic_has_peers_fin(&info) &&
+			 ioctl(link_fd(w->link), SIOCINQ, &n) == 0 && n == 0));
 
 	if (!is_gone)
 		w->gone_ns = 0;
@@ -174,11 +155,11 @@ uint64_t wire_gone_ns(struct wire *w, uint64_t now_ns)
 	return is_gone ? now_ns - w->gone_ns : 0;
 }
 
-bool wire_is_queued(const struct wire *w)
+uint64_t wire_acknowledged(const struct wire *w)
 {
-	int n = 0;
+	struct tcp_info info;
 
-	return ioctl(link_fd(w->link), SIOCOUTQ, &n) == 0 && n > 0;
+	return link_fd(w->link) >= 0 && read_info(w, &info) == 0 ? info.tcpi_bytes_acked : 0;
 }
 
 /* A socket that was accepted has the port of our hello. Gloo does not say which end dialled. */
@@ -194,35 +175,22 @@ static int is_dialled(const struct wire *w, bool *ret)
 	return 0;
 }
 
-/*
- * bytes_acked has our SYN in it where we dialled. There is no FIN of ours, whatever Gloo closes: our descriptor
- * is open. bytes_received has the peer's.
- */
+/* There is no FIN of ours, whatever Gloo closes: our descriptor is open. */
 int wire_traffic(const struct wire *w, struct traffic *ret)
 {
-	struct tcp_info info;
-	int before, after, fd = link_fd(w->link), r;
-	bool dialled = false;
-
-	r = is_dialled(w, &dialled);
-	if (r < 0)
-		return r;
-	do {
-		if (ioctl(fd, SIOCOUTQ, &before) < 0)
-			return -errno;
-		r = read_info(w, &info);
-		if (r < 0)
-			return r;
-		if (ioctl(fd, SIOCOUTQ, &after) < 0)
-			return -errno;
-	} while (before != after);
-	*ret = (struct traffic){
-		.received = link_received(w->link),
-		.sent = link_sent(w->link),
-		.kernel_received = (uint64_t)info.tcpi_bytes_received -
-				   (has_peers_fin(&info) ? 1u : 0u),
-		.kernel_sent = (uint64_t)info.tcpi_bytes_acked + (uint64_t)after -
-			       (dialled ? 1u : 0u),
+	uint64_t received = link_received(w->link), sent = link_sent(w->link);
+	struct traffic t = {
+		.received = received,
+		.sent = sent,
+		.payload_received = received,
+		.payload_sent = sent,
 	};
-	return 0;
+	bool dialled = false;
+	int r = is_dialled(w, &dialled);
+
+	if (r == 0)
+		r = traffic_count(link_fd(w->link), dialled, &t);
+	if (r == 0)
+		*ret = t;
+	return r;
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "server/sync/base/order.h"
+#include "server/sync/engine/traffic.h"
 #include "server/sync/gloo/link.h"
 
 struct engine;
@@ -41,14 +42,6 @@ struct wire {
 	uint64_t seen;
 };
 
-/* Bytes of a link as counted here and as counted by the kernel. */
-struct traffic {
-	uint64_t received;
-	uint64_t sent;
-	uint64_t kernel_received;
-	uint64_t kernel_sent;
-};
-
 /*
  * For a thread: blocks until both ends are connected. The hello has to lead to this address, whoever of the two then
  * dials. False: the engine was told why not.
@@ -77,7 +70,7 @@ void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *from, cons
 uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns);
 /* For the loop: for how long the other end has hung up, of which nothing is left to read. */
 uint64_t wire_gone_ns(struct wire *w, uint64_t now_ns);
-/* Whether some of what was written is not acknowledged. */
-bool wire_is_queued(const struct wire *w);
-/* Once it is done: FIN and SYN not counted. -errno. */
+/* Bytes that the other end acknowledged, or one more, by the kernel's count; 0: it is not connected. */
+uint64_t wire_acknowledged(const struct wire *w);
+/* Once it is done. -errno. */
 int wire_traffic(const struct wire *w, struct traffic *ret);

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/patch.h"
@@ -21,6 +22,7 @@ struct copy {
 	const struct patch *patch; /* of what is missing; NULL: that is left out */
 	const char *from; /* NULL: the base is a GPU's, and has to be asked for */
 	char *to;
+	struct weightd_writer *writer; /* instead of `to`, where that is a GPU's as well */
 	uint64_t n_bytes; /* that both have */
 	pthread_mutex_t lock; /* protects the connection, where there is something to ask for */
 };
@@ -113,16 +115,26 @@ static bool is_missing(const struct ranges *missing, uint64_t offset)
 	return false;
 }
 
-/* What a GPU does not give is wrong then, as verify finds, and travels. */
+/* What a GPU does not give or take is wrong then, as verify finds, and travels. */
+static void copy_on_gpu(struct copy *c, uint64_t offset, uint64_t size)
+{
+	cleanup(freep) void *window = c->writer ? malloc(size) : NULL;
+	void *to = c->writer ? window : c->to + offset;
+
+	if (!to)
+		return;
+	(void)pthread_mutex_lock(&c->lock);
+	if (weightd_buffer_read(c->base->buffer, offset, to, size) == 0 && c->writer)
+		(void)weightd_writer_write(c->writer, offset, window, size);
+	(void)pthread_mutex_unlock(&c->lock);
+}
+
 static void copy_bytes(struct copy *c, uint64_t offset, uint64_t size)
 {
-	if (c->from) {
+	if (c->from)
 		memcpy(c->to + offset, c->from + offset, size);
-		return;
-	}
-	(void)pthread_mutex_lock(&c->lock);
-	(void)weightd_buffer_read(c->base->buffer, offset, c->to + offset, size);
-	(void)pthread_mutex_unlock(&c->lock);
+	else
+		copy_on_gpu(c, offset, size);
 }
 
 /* A leaf that both have is as long in both, says the table: that alone nobody believes. */
@@ -145,8 +157,10 @@ static void each_leaf(const struct errand *e, const struct base *b, const struct
 	c.to = errand_data(e);
 	c.from = weightd_buffer_data(b->buffer, &c.n_bytes);
 	c.n_bytes = c.n_bytes < e->n_bytes ? c.n_bytes : e->n_bytes;
-	if (e->staging.data)
+	if (e->staging.data || e->gpu[0])
 		c.from = NULL; /* an address of the GPU's */
+	if (e->gpu[0])
+		c.writer = e->writer;
 	tree_each_leaf(c.n_bytes, copy_leaf, &c);
 }
 
@@ -186,7 +200,7 @@ void base_patch(const struct errand *e, const struct base *b, int fd, char *why)
 {
 	uint64_t size;
 	void *data = MAP_FAILED;
-	int r = b && b->buffer ? fd_size(fd, &size) : -ENODATA;
+	int r = b && b->buffer && !e->gpu[0] ? fd_size(fd, &size) : -ENODATA;
 
 	why[0] = '\0';
 	if (r == 0)

@@ -2,10 +2,12 @@
 #include "server/sync/local/errand.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "server/sync/base/fields.h"
 #include "server/sync/local/base.h"
+#include "server/sync/local/planner.h"
 
 static int read_target(const struct talk *t, struct target *ret)
 {
@@ -52,13 +54,21 @@ void *errand_data(const struct errand *e)
 			 : (void *)weightd_buffer_data(e->buffer, NULL);
 }
 
+int errand_read(const struct errand *e, uint64_t offset, void *to, uint64_t n)
+{
+	return e->writer ? weightd_writer_read(e->writer, offset, to, n)
+			 : weightd_buffer_read(e->buffer, offset, to, n);
+}
+
 void errand_end(struct errand *e)
 {
 	e->base = base_free(e->base);
+	e->planning = planning_free(e->planning);
 	weightd_writer_free(e->writer);
 	weightd_detach(e->buffer);
 	weightd_close(e->w);
 	staging_deinit(&e->staging);
+	free(e->is_staged);
 	blob_deinit(&e->leaves);
 	*e = (struct errand){.stage = STAGE_OVER, .staging = STAGING_NONE};
 }

@@ -2,13 +2,15 @@
  * Errands
  *
  * What one process does for the agent between its start and its hangup: one version of the local weightd, lent or
- * made. It ends in what was asked for or in one failure, which is told and leaves nothing in weightd.
+ * made, or a plan that needs none. It ends in what was asked for or in one failure, which is told and leaves nothing in
+ * weightd.
  */
 #pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <weightd.h>
 
 #include "server/sync/base/talk.h"
 #include "server/sync/base/tree.h"
@@ -26,6 +28,7 @@ enum stage {
 };
 
 struct base;
+struct planning;
 
 struct errand {
 	enum stage stage;
@@ -35,8 +38,12 @@ struct errand {
 	uint64_t n_bytes;
 	uint8_t root[TREE_HASH_SIZE]; /* that the bytes of a sink must have */
 	struct blob leaves; /* of a sink: the table that the root is of */
-	struct staging staging; /* where the version is a GPU's, and moves */
+	struct staging staging; /* where the version is a GPU's, and moves through host memory */
+	char gpu[WEIGHTD_DEVICE_MAX + 1]; /* or it moves from there and to there; "": it does not */
+	int nccl_version; /* of what moves it then */
+	bool *is_staged; /* the leaves that are staged then; NULL: all are, where there is a staging */
 	struct base *base; /* of a sink, until it verifies */
+	struct planning *planning; /* of a planner */
 	bool is_computed; /* of a sink: its root is what verify finds */
 };
 
@@ -57,6 +64,9 @@ int errand_connect(struct errand *e, const char *socket, struct fault *f);
 
 /* The bytes, in host memory: of the staging where there is one, else of the version itself. */
 void *errand_data(const struct errand *e);
+
+/* Copies from weightd's memory, wherever that is, as weightd_buffer_read() does. */
+int errand_read(const struct errand *e, uint64_t offset, void *to, uint64_t n);
 
 /* Lets go of all that it has in weightd. */
 void errand_end(struct errand *e);

@@ -15,6 +15,7 @@
 #include "ipc/base/num.h"
 #include "server/base/headroom.h"
 #include "server/sync/local/errand.h"
+#include "server/sync/local/planner.h"
 
 static const struct role {
 	const char *name;
@@ -23,6 +24,7 @@ static const struct role {
 	{"source", source_take},
 	{"sink", sink_take},
 	{"watch", watch_take},
+	{"planner", planner_take},
 };
 
 static void *end_with_agent(void *unused)
@@ -89,7 +91,7 @@ int main(int argc, char **argv)
 			return r == 0 ? serve(&roles[i]) : 1;
 		}
 	(void)fprintf(stderr,
-		      "weightd-sync-local: is started by weightd-sync, as 'source', 'sink' or 'watch', "
-		      "with a socket to it as descriptor 3\n");
+		      "weightd-sync-local: is started by weightd-sync, as 'source', 'sink', 'watch' or "
+		      "'planner', with a socket to it as descriptor 3\n");
 	return 2;
 }

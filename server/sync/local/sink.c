@@ -5,7 +5,8 @@
  * leaf for leaf, the tree that was signed. Every verify digests for weightd what it has just hashed: so it is the bytes
  * that were verified, and no later ones, that the version's digest is of.
  *
- * What nodes compute together nobody signed before: of that, verify tells the tree, and publish takes no other.
+ * What nodes compute together nobody signed before: of that, verify tells the tree, and publish takes no other. It is
+ * computed in host memory always: for a GPU in a staging, of which verify has the GPU prove that it has the same.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -17,6 +18,7 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/local/base.h"
+#include "server/sync/local/direct.h"
 #include "server/sync/local/grant.h"
 #include "server/sync/local/tensors.h"
 #include "server/sync/local/transfer.h"
@@ -141,18 +143,26 @@ static bool is_on_host(const struct errand *e)
 	       location.memory == WEIGHTD_MEMORY_HOST;
 }
 
-/* What engines write to: the staging, or weightd's memory itself. */
-static int say_created(const struct errand *e, const struct base *b, struct fault *f)
+/* What engines write to: the staging, or weightd's memory itself. Takes the reference to the message. */
+static int say_created(const struct errand *e, json_t *message, struct fault *f)
 {
+	cleanup(json_freep) json_t *m = message;
 	cleanup(fd_closep) int own = -1;
 	int r = e->staging.data ? 0 : weightd_writer_fd(e->writer, &own);
 
+	if (r < 0 && e->gpu[0])
+		return direct_refuse(e, r, f);
 	if (r < 0)
 		return fault_set_weightd(f, r, e->w);
-	return errand_say(json_pack("{s:s, s:s, s:o, s:b, s:s*}", "op", "created", "memory", "host",
-				    "missing", ranges_to_json(&b->missing), "has_base",
-				    b->buffer != NULL, "why", b->why[0] ? b->why : NULL),
-			  own >= 0 ? &own : &e->staging.fd, 1, f);
+	direct_describe(e, m);
+	return errand_say(take_ptr(m), own >= 0 ? &own : &e->staging.fd, 1, f);
+}
+
+static json_t *describe(const struct base *b)
+{
+	return json_pack("{s:s, s:o, s:b, s:s*}", "op", "created", "missing",
+			 ranges_to_json(&b->missing), "has_base", b->buffer != NULL, "why",
+			 b->why[0] ? b->why : NULL);
 }
 
 /* What is missing moves while the rest is copied; verify comes after both. */
@@ -161,7 +171,7 @@ static int fill(struct errand *e, const struct talk *t, const struct target *tar
 	int r = base_new(e, t, target, &e->base, f);
 
 	if (r == 0)
-		r = say_created(e, e->base, f);
+		r = say_created(e, describe(e->base), f);
 	if (r == 0)
 		base_copy(e, e->base);
 	return r;
@@ -215,11 +225,12 @@ static int begin_version(struct errand *e, const struct target *target,
 static int make_room(struct errand *e, const struct target *target,
 		     const struct weightd_layout *layout, const struct grant *grant, struct fault *f)
 {
-	int r = target_is_host(target) ? 0 : staging_check(e->n_bytes, f);
+	const bool is_staged = !target_is_host(target) && !e->gpu[0];
+	int r = is_staged ? staging_check(e->n_bytes, f) : 0;
 
 	if (r == 0)
 		r = begin_version(e, target, layout, grant, f);
-	if (r < 0 || target_is_host(target))
+	if (r < 0 || !is_staged)
 		return r;
 	r = staging_open(e->n_bytes, &e->staging, f);
 	return r < 0 ? r : staging_fill(&e->staging, f);
@@ -239,6 +250,8 @@ static int create(struct errand *e, const struct talk *t, struct fault *f)
 	if (r == 0)
 		r = errand_begin(e, t, &target, f);
 	if (r == 0)
+		r = direct_read(e, t, &target, f);
+	if (r == 0)
 		r = check_target(e, &target, f);
 	if (r == 0)
 		r = make_room(e, &target, layout, &grant, f);
@@ -252,7 +265,6 @@ static int create(struct errand *e, const struct talk *t, struct fault *f)
 static int make(struct errand *e, const struct talk *t, struct fault *f)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *layout = NULL;
-	cleanup(fd_closep) int fd = -1;
 	struct target target;
 	struct grant grant;
 	int r;
@@ -265,9 +277,6 @@ static int make(struct errand *e, const struct talk *t, struct fault *f)
 		r = take_layout(e, t, &layout, f);
 	if (r == 0)
 		r = errand_begin(e, t, &target, f);
-	if (r == 0 && !target_is_host(&target))
-		r = fault_set(f, -EOPNOTSUPP, "nodes compute in host memory only, and '%s' is on %s",
-			      target.buffer, target.device);
 	if (r == 0)
 		r = check_target(e, &target, f);
 	if (r == 0)
@@ -275,16 +284,20 @@ static int make(struct errand *e, const struct talk *t, struct fault *f)
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
-	tensors_clear_gaps(e->writer);
-	r = weightd_writer_fd(e->writer, &fd);
-	if (r < 0)
-		return fault_set_weightd(f, r, e->w);
-	return errand_say(json_pack("{s:s, s:s}", "op", "created", "memory", "host"), &fd, 1, f);
+	if (!e->staging.data) /* which is new, and all zero */
+		tensors_clear_gaps(e->writer);
+	return say_created(e, json_pack("{s:s}", "op", "created"), f);
 }
 
 static void digest_leaf(void *writer, uint64_t leaf)
 {
 	weightd_writer_digest_leaf(writer, leaf);
+}
+
+/* Whether the memory is a GPU's, and read by calls. */
+static bool is_on_gpu(const struct errand *e)
+{
+	return e->staging.data || e->gpu[0];
 }
 
 /* The leaves that the memory has now; those of a staging are on the GPU then, too, where they are right. */
@@ -294,7 +307,7 @@ static int hash(struct errand *e, uint8_t (**ret)[TREE_HASH_SIZE], struct fault 
 								sizeof(*found));
 	int r = found ? 0 : fault_set(f, -ENOMEM, "out of memory");
 
-	if (r == 0 && e->staging.data)
+	if (r == 0 && is_on_gpu(e))
 		r = transfer_write(e, found, f);
 	else if (r == 0)
 		tree_leaves(errand_data(e), e->n_bytes, found, digest_leaf, e->writer);
@@ -331,8 +344,8 @@ static int verify_gpu(struct errand *e, struct fault *f)
 	if (r < 0)
 		return fault_set(
 			f, r,
-			"what came is right, and did not arrive on the GPU as it came: %.300s; "
-			"look at the memory of the GPU and of the machine if it happens twice",
+			"what came did not arrive on the GPU as it came: %.300s; look at the memory "
+			"of the GPU and of the machine if it happens twice",
 			weightd_error(e->w));
 	staging_deinit(&e->staging);
 	return 0;
@@ -358,15 +371,15 @@ static int verify(struct errand *e, struct fault *f)
 	r = hash(e, &found, f);
 	if (r < 0)
 		return r;
-	if (e->is_computed)
-		return say_found(e, (const void *)found, f);
-	if (!is_right(e, (const void *)found))
+	if (!e->is_computed && !is_right(e, (const void *)found))
 		return say_corrupt(e, (const void *)found, f);
-	r = e->staging.data ? verify_gpu(e, f) : 0;
+	r = is_on_gpu(e) ? verify_gpu(e, f) : 0;
 	if (r == 0)
 		r = check_weightd(e, f);
 	if (r < 0)
 		return r;
+	if (e->is_computed)
+		return say_found(e, (const void *)found, f);
 	e->stage = STAGE_VERIFIED;
 	return errand_say(json_pack("{s:s, s:s}", "op", "verified", "root",
 				    field_hex(e->root, sizeof(e->root), hex)),
@@ -414,13 +427,15 @@ int sink_take(struct errand *e, const struct talk *t, struct fault *f)
 		return patch(e, t, f);
 	if (op && !strcmp(op, "make") && e->stage == STAGE_NEW)
 		return make(e, t, f);
+	if (op && t->n_fds == 0 && !strcmp(op, "stage") && e->stage == STAGE_AT_WORK && e->gpu[0])
+		return direct_stage(e, t, f);
 	if (op && t->n_fds == 0 && !strcmp(op, "verify") && e->writer &&
-	    (e->staging.data || is_on_host(e)))
+	    (is_on_gpu(e) || is_on_host(e)))
 		return verify(e, f);
 	if (op && t->n_fds == 0 && !strcmp(op, "publish") && e->stage == STAGE_VERIFIED)
 		return publish(e, f);
 	return fault_set_message(
 		f, t,
-		"expects create or make, a patch perhaps, then verify until that succeeds, then "
-		"publish");
+		"expects create or make, a patch or stage perhaps, then verify until that "
+		"succeeds, then publish");
 }

@@ -2,8 +2,10 @@
  * A source lends a published version: its layout and a descriptor of its bytes at once, so that receivers prepare
  * themselves, and the tree over the bytes as soon as they are hashed; with it the patch from an older version, where
  * the agent has that one's memory and a patch is worth it. The lease lasts until the agent hangs up; but of a GPU's
- * memory it is a copy that is lent, and the lease is over with the copying. Who only wants to know what a version is
- * gets no bytes, and has no copy made. Who computes with its tensors gets a table of them, and no tree.
+ * memory it is a copy that is lent, and the lease is over with the copying; unless an engine is to read it there, which
+ * gets the allocation, and a copy of what it could not carry. Who only wants to know what a version is gets no bytes,
+ * and has no copy made. Who makes something new of it gets no tree, but may get a table of its tensors, and is told how
+ * they differ from those of another layout; and has a GPU's copied when nothing else can be in the way any more.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,6 +16,8 @@
 #include "ipc/base/num.h"
 #include "server/sync/base/fields.h"
 #include "server/sync/base/patch.h"
+#include "server/sync/local/difference.h"
+#include "server/sync/local/direct.h"
 #include "server/sync/local/tensors.h"
 #include "server/sync/local/transfer.h"
 
@@ -37,6 +41,8 @@ static bool was_let_go(const struct errand *e, const struct target *target, uint
 static int fail_to_attach(const struct errand *e, const struct target *target, uint64_t version,
 			  int r, struct fault *f)
 {
+	if (r == -EOPNOTSUPP && e->gpu[0])
+		return direct_refuse(e, r, f);
 	if (r == -EACCES)
 		return fault_set(
 			f, r,
@@ -65,8 +71,11 @@ static int attach(struct errand *e, const struct talk *t, bool *ret_is_on_gpu, i
 	r = errand_begin(e, t, &target, f);
 	if (r < 0)
 		return r;
+	r = direct_read(e, t, &target, f);
+	if (r < 0)
+		return r;
 	o.device = target.device;
-	o.ret_fd = target_is_host(&target) ? ret_fd : NULL;
+	o.ret_fd = target_is_host(&target) || e->gpu[0] ? ret_fd : NULL;
 	r = weightd_attach(e->w, target.buffer, &o, &e->buffer);
 	if (r < 0)
 		return fail_to_attach(e, &target, o.version, r, f);
@@ -81,10 +90,10 @@ static int attach(struct errand *e, const struct talk *t, bool *ret_is_on_gpu, i
 	return 0;
 }
 
-/* The copy that is lent, with nothing in it yet. */
-static int stage(struct errand *e, int *ret_fd, struct fault *f)
+/* The copy that is lent, with nothing in it yet. `beside`: bytes that are staged next. */
+static int stage(struct errand *e, uint64_t beside, int *ret_fd, struct fault *f)
 {
-	int r = staging_check(e->n_bytes, f);
+	int r = staging_check(e->n_bytes + beside, f);
 
 	if (r == 0)
 		r = staging_open(e->n_bytes, &e->staging, f);
@@ -94,29 +103,33 @@ static int stage(struct errand *e, int *ret_fd, struct fault *f)
 	return r < 0 ? fault_set(f, r, "the copy cannot be lent: %s", strerror(-r)) : 0;
 }
 
-/* `data_fd` and `table_fd` are -1 where nobody wants them. */
+/* `data_fd` and `table_fd` are -1 where nobody wants them, or a copy is still to be asked for. */
 static int say_attached(const struct errand *e, int data_fd, int table_fd, struct fault *f)
 {
 	uint64_t layout_size;
 	const void *image = weightd_buffer_layout_image(e->buffer, &layout_size);
 	cleanup(fd_closep) int layout_fd = -1;
+	int fds[3], r = fd_sealed_copy("weightd-sync-layout", image, layout_size, &layout_fd);
 	uint8_t hash[TREE_HASH_SIZE];
 	char hex[2 * TREE_HASH_SIZE + 1];
-	int r = fd_sealed_copy("weightd-sync-layout", image, layout_size, &layout_fd);
+	unsigned n_fds = 0;
+	json_t *message;
 
 	if (r < 0)
 		return fault_set(f, r, "the layout cannot be copied: %s", strerror(-r));
 	tree_hash(image, layout_size, hash);
-	return errand_say(json_pack("{s:s, s:s*, s:I, s:I, s:I, s:s}", "op", "attached", "memory",
-				    data_fd < 0 ? NULL : "host", "version",
-				    (json_int_t)weightd_buffer_version(e->buffer), "n_bytes",
-				    (json_int_t)e->n_bytes, "layout_bytes", (json_int_t)layout_size,
-				    "layout", field_hex(hash, sizeof(hash), hex)),
-			  (const int[]){layout_fd, data_fd, table_fd},
-			  data_fd < 0    ? 1
-			  : table_fd < 0 ? 2
-					 : 3,
-			  f);
+	message = json_pack("{s:s, s:I, s:I, s:I, s:s}", "op", "attached", "version",
+			    (json_int_t)weightd_buffer_version(e->buffer), "n_bytes",
+			    (json_int_t)e->n_bytes, "layout_bytes", (json_int_t)layout_size,
+			    "layout", field_hex(hash, sizeof(hash), hex));
+	if (data_fd >= 0)
+		direct_describe(e, message);
+	fds[n_fds++] = layout_fd;
+	if (data_fd >= 0)
+		fds[n_fds++] = data_fd;
+	if (table_fd >= 0)
+		fds[n_fds++] = table_fd;
+	return errand_say(message, fds, n_fds, f);
 }
 
 /* --- Patches ------------------------------------------------------------------------------------ */
@@ -245,7 +258,7 @@ static int hash(struct errand *e, bool is_on_gpu, uint8_t (*ret)[TREE_HASH_SIZE]
 	return r;
 }
 
-/* Once it is copied, or known: of a GPU's version nothing more is needed. */
+/* Once it is copied, or known: of a GPU's version that no engine reads there nothing more is needed. */
 static int let_go(struct errand *e, struct fault *f)
 {
 	weightd_detach(e->buffer);
@@ -263,7 +276,7 @@ static int say_root(struct errand *e, bool is_on_gpu, const struct older *o, str
 	char root_hex[2 * TREE_HASH_SIZE + 1], table_hex[2 * TREE_HASH_SIZE + 1];
 	int r = leaves ? hash(e, is_on_gpu, leaves, f) : fault_set(f, -ENOMEM, "out of memory");
 
-	if (r == 0 && is_on_gpu)
+	if (r == 0 && is_on_gpu && !e->gpu[0])
 		r = let_go(e, f);
 	if (r < 0)
 		return r;
@@ -285,35 +298,61 @@ static int say_root(struct errand *e, bool is_on_gpu, const struct older *o, str
 			  (const int[]){fd, patch_fd}, made.fd < 0 ? 1 : 2, f);
 }
 
-static int lend(struct errand *e, const struct talk *t, struct fault *f)
+static int lend(struct errand *e, const struct talk *t, const char *op, struct fault *f)
 {
-	const char *op = json_string_value(json_object_get(t->message, "op"));
-	bool computes = op && !strcmp(op, "lend"), is_on_gpu = false;
-	bool is_lent = computes || (op && !strcmp(op, "attach"));
+	bool has_table = !strcmp(op, "lend"), has_tree = !has_table && strcmp(op, "give") != 0;
+	bool is_lent = strcmp(op, "look") != 0, is_on_gpu = false;
 	cleanup(older_deinit) struct older older = {0};
 	cleanup(fd_closep) int data_fd = -1, table_fd = -1;
 	int r = take_older(t, &older, f);
 
 	if (r == 0)
 		r = attach(e, t, &is_on_gpu, is_lent ? &data_fd : NULL, f);
-	if (r == 0 && computes && is_on_gpu)
-		r = fault_set(f, -EOPNOTSUPP,
-			      "nodes compute in host memory only, and this version is on a GPU");
-	if (r == 0 && computes)
+	if (r == 0 && has_table)
 		r = tensors_table(e->buffer, &table_fd, f);
-	if (r == 0 && is_lent && is_on_gpu)
-		r = stage(e, &data_fd, f);
+	if (r == 0 && is_lent && has_tree && is_on_gpu && !e->gpu[0])
+		r = stage(e, 0, &data_fd, f);
 	if (r < 0)
 		return r;
 	e->stage = STAGE_AT_WORK;
 	r = say_attached(e, data_fd, table_fd, f);
 	data_fd = fd_close(data_fd);
-	return r < 0 || computes ? r : say_root(e, is_on_gpu, &older, f);
+	return r < 0 || !has_tree ? r : say_root(e, is_on_gpu, &older, f);
+}
+
+/* What nothing was copied of yet, as no tree was asked for. */
+static bool is_to_copy(const struct errand *e)
+{
+	struct weightd_location at = {.size = sizeof(at)};
+
+	return e->buffer && !e->gpu[0] && weightd_buffer_location(e->buffer, &at) == 0 &&
+	       at.memory != WEIGHTD_MEMORY_HOST;
+}
+
+static int copy(struct errand *e, const struct talk *t, struct fault *f)
+{
+	cleanup(fd_closep) int fd = -1;
+	uint64_t beside;
+	int r;
+
+	if (field_number(t->message, "beside", N_BYTES_MAX, &beside) < 0)
+		return fault_set_message(f, t, "misses what is staged beside it");
+	r = stage(e, beside, &fd, f);
+	if (r == 0)
+		r = staging_fill(&e->staging, f);
+	if (r < 0)
+		return r;
+	r = errand_read(e, 0, e->staging.data, e->n_bytes);
+	if (r < 0)
+		return fault_set_weightd(f, r, e->w);
+	r = let_go(e, f);
+	return r < 0 ? r : errand_say(json_pack("{s:s}", "op", "copied"), &fd, 1, f);
 }
 
 static bool is_to_lend(const char *op)
 {
-	return !strcmp(op, "attach") || !strcmp(op, "lend") || !strcmp(op, "look");
+	return !strcmp(op, "attach") || !strcmp(op, "lend") || !strcmp(op, "give") ||
+	       !strcmp(op, "look");
 }
 
 int source_take(struct errand *e, const struct talk *t, struct fault *f)
@@ -321,10 +360,17 @@ int source_take(struct errand *e, const struct talk *t, struct fault *f)
 	const char *op = json_string_value(json_object_get(t->message, "op"));
 
 	if (op && is_to_lend(op) && e->stage == STAGE_NEW)
-		return lend(e, t, f);
+		return lend(e, t, op, f);
 	if (op && !strcmp(op, "compose") && e->stage == STAGE_AT_WORK && t->n_fds > 0)
 		return compose(t, f);
+	if (op && !strcmp(op, "stage") && e->stage == STAGE_AT_WORK && e->gpu[0])
+		return direct_stage(e, t, f);
+	if (op && !strcmp(op, "copy") && e->stage == STAGE_AT_WORK && is_to_copy(e))
+		return copy(e, t, f);
+	if (op && !strcmp(op, "compare") && e->stage == STAGE_AT_WORK && e->buffer)
+		return difference_tell(e->buffer, t, f);
 	return fault_set_message(f, t,
-				 "expects one attach, and then nothing but compose, or nothing "
-				 "but one lend or look");
+				 "expects one attach and then nothing but compose or stage, one lend "
+				 "or give and then nothing but compare or, of a GPU's, copy, or "
+				 "nothing but one look");
 }

@@ -60,20 +60,27 @@ int staging_open(uint64_t size, struct staging *ret, struct fault *f)
 	return 0;
 }
 
-int staging_fill(struct staging *s, struct fault *f)
+int staging_take(struct staging *s, uint64_t at, uint64_t end, struct fault *f)
 {
-	for (uint64_t at = 0; at < s->size; at += STRETCH_SIZE) {
-		uint64_t left = s->size - at;
-		int r = check(s->size, left, f);
+	const uint64_t begin = at;
+
+	for (; at < end; at += STRETCH_SIZE) {
+		uint64_t left = end - at;
+		int r = check(end - begin, left, f);
 
 		if (r < 0)
 			return r;
 		while (fallocate(s->fd, 0, (off_t)at,
 				 (off_t)(left < STRETCH_SIZE ? left : STRETCH_SIZE)) < 0)
 			if (errno != EINTR)
-				return refuse(s->size, at, f);
+				return refuse(end - begin, at - begin, f);
 	}
 	return 0;
+}
+
+int staging_fill(struct staging *s, struct fault *f)
+{
+	return staging_take(s, 0, s->size, f);
 }
 
 static void unmap(struct staging *s)

@@ -25,7 +25,9 @@ int staging_check(uint64_t size, struct fault *f);
 /* A hole of that size, mapped. */
 int staging_open(uint64_t size, struct staging *ret, struct fault *f);
 
-/* Takes the memory, all of it. -ENOMEM: what there was room for has gone elsewhere. */
+/* Takes the memory from `at` to `end`. -ENOMEM: what there was room for has gone elsewhere. */
+int staging_take(struct staging *s, uint64_t at, uint64_t end, struct fault *f);
+/* All of it. */
 int staging_fill(struct staging *s, struct fault *f);
 
 /* What is there stays as it is, for those who have its descriptor. */

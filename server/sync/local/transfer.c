@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
+#include "server/sync/local/direct.h"
 
 struct transfer {
 	struct errand *e;
@@ -35,8 +36,7 @@ static bool read_leaf(struct transfer *t, uint64_t leaf, void *to)
 
 	(void)pthread_mutex_lock(&t->lock);
 	if (t->result == 0)
-		note(t,
-		     weightd_buffer_read(t->e->buffer, leaf * TREE_LEAF_SIZE, to, size_of(t, leaf)));
+		note(t, errand_read(t->e, leaf * TREE_LEAF_SIZE, to, size_of(t, leaf)));
 	is_there = t->result == 0;
 	(void)pthread_mutex_unlock(&t->lock);
 	return is_there;
@@ -45,9 +45,10 @@ static bool read_leaf(struct transfer *t, uint64_t leaf, void *to)
 static void read_and_hash(void *userdata, uint64_t leaf)
 {
 	struct transfer *t = userdata;
-	const struct staging *s = &t->e->staging;
-	cleanup(freep) void *window = s->data ? NULL : malloc(TREE_LEAF_SIZE);
-	void *to = s->data ? s->data + leaf * TREE_LEAF_SIZE : window;
+	const struct errand *e = t->e;
+	const bool is_staged = direct_is_staged(e, leaf);
+	cleanup(freep) void *window = is_staged ? NULL : malloc(TREE_LEAF_SIZE);
+	void *to = is_staged ? e->staging.data + leaf * TREE_LEAF_SIZE : window;
 
 	if (!to) {
 		(void)pthread_mutex_lock(&t->lock);
@@ -55,6 +56,8 @@ static void read_and_hash(void *userdata, uint64_t leaf)
 		(void)pthread_mutex_unlock(&t->lock);
 	} else if (read_leaf(t, leaf, to)) {
 		tree_leaf(to, size_of(t, leaf), 0, t->hashes[leaf]);
+		if (e->writer)
+			weightd_writer_digest_bytes(e->writer, leaf, to);
 	}
 }
 
@@ -65,8 +68,12 @@ static void hash_and_write(void *userdata, uint64_t leaf)
 	const char *from = e->staging.data + leaf * TREE_LEAF_SIZE;
 	const uint8_t(*wanted)[TREE_HASH_SIZE] = e->leaves.data;
 
+	if (!direct_is_staged(e, leaf)) {
+		read_and_hash(t, leaf);
+		return;
+	}
 	tree_leaf(from, size_of(t, leaf), 0, t->hashes[leaf]);
-	if (memcmp(t->hashes[leaf], wanted[leaf], TREE_HASH_SIZE) != 0)
+	if (!e->is_computed && memcmp(t->hashes[leaf], wanted[leaf], TREE_HASH_SIZE) != 0)
 		return;
 	weightd_writer_digest_bytes(e->writer, leaf, from);
 	(void)pthread_mutex_lock(&t->lock);

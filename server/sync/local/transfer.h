@@ -15,7 +15,7 @@
 int transfer_read(struct errand *e, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f);
 
 /*
- * Hashes the staging likewise, and copies to the errand's writer those leaves that its table has; what they are on
- * the GPU, weightd_writer_verify() can tell then.
+ * Hashes what is staged likewise, and copies to the errand's writer those leaves that its table has, or all where none
+ * is known yet; of what is not, what the GPU has. Whether that is there, and stays, weightd_writer_verify() can tell then.
  */
 int transfer_write(struct errand *e, uint8_t (*ret)[TREE_HASH_SIZE], struct fault *f);

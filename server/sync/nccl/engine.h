@@ -8,31 +8,17 @@
  */
 #pragma once
 
-#include <jansson.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/base/loop.h"
-#include "server/sync/base/order.h"
+#include "server/sync/engine/stint.h"
 #include "server/sync/nccl/gpu.h"
 #include "server/sync/nccl/nccl.h"
 
 struct engine {
-	struct loop loop;
-	struct source agent; /* the socket of whom we work for */
-	struct source wake; /* an eventfd: the worker has something to tell */
-	struct timer tick;
-	bool is_asked; /* there is an order, and a worker */
-	bool is_open_told;
-	bool is_started;
-	uint64_t told_done;
-	json_t *end; /* what was decided; nothing happens any more */
-	bool is_end_told;
-
-	struct order order; /* the worker's, once it runs; it does not change */
-	struct place place; /* likewise, once it has started */
+	struct stint stint; /* its order is the worker's, too, once that runs */
+	struct place place; /* the worker's, once it has started; it does not change */
 
 	/* The worker's. */
 	struct gpu gpu;
@@ -43,13 +29,10 @@ struct engine {
 	atomic_uint_fast64_t done; /* bytes of the stream that are where they belong */
 	atomic_uint_fast64_t alive_ns; /* when the worker last came back from a call; 0: it makes none */
 	_Atomic(const char *) doing; /* what it makes calls for */
-	pthread_mutex_t lock; /* protects what follows */
-	pthread_cond_t more; /* has_started */
+	/* With the stint's lock. */
 	bool is_open;
 	bool has_started;
 	bool is_done;
-	bool is_at_link; /* what broke */
-	char why[ORDER_WHY_SIZE]; /* "": nothing is broken */
 };
 
 int engine_init(struct engine *e);

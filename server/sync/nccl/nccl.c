@@ -27,9 +27,16 @@ static int load_functions(struct nccl *n, void *library, char ret_why[NCCL_WHY_S
 	return 0;
 }
 
+const char *nccl_format_version(int version, char ret[NCCL_VERSION_SIZE])
+{
+	(void)snprintf(ret, NCCL_VERSION_SIZE, "%d.%d.%d", version / 10000, version / 100 % 100,
+		       version % 100);
+	return ret;
+}
+
 static int check_version(struct nccl *n, char ret_why[NCCL_WHY_SIZE])
 {
-	char is[64];
+	char is[NCCL_VERSION_SIZE];
 	nccl_result result = n->get_version(&n->version);
 
 	if (result)
@@ -37,9 +44,8 @@ static int check_version(struct nccl *n, char ret_why[NCCL_WHY_SIZE])
 			    "install NCCL anew");
 	if (n->version >= VERSION_MIN)
 		return 0;
-	(void)snprintf(is, sizeof(is), "%d.%d.%d", n->version / 10000, n->version / 100 % 100,
-		       n->version % 100);
-	return fail(-ENOSYS, ret_why, "is NCCL ", is, "2.18 or later is needed");
+	return fail(-ENOSYS, ret_why, "is NCCL ", nccl_format_version(n->version, is),
+		    "2.18 or later is needed");
 }
 
 int nccl_open(struct nccl *ret, char ret_why[NCCL_WHY_SIZE])

@@ -72,12 +72,16 @@ struct nccl {
 };
 
 #define NCCL_WHY_SIZE 256
+#define NCCL_VERSION_SIZE 32
 
 /*
  * 0; -ENOENT: no libnccl.so.2; -ENOSYS: it is too old; -EIO. `ret_why` gets a clause for a person on failure:
  * "libnccl.so.2 cannot be opened: ...".
  */
 int nccl_open(struct nccl *ret, char ret_why[NCCL_WHY_SIZE]);
+
+/* "2.28.9". Returns `ret`. */
+const char *nccl_format_version(int version, char ret[NCCL_VERSION_SIZE]);
 
 /* "remote process exited or there was a network error: socketProgress: ...", as far as the library has words for it. */
 void nccl_explain(const struct nccl *n, nccl_comm c, nccl_result result,

@@ -8,6 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+static uint32_t v4_of(const void *sockaddr)
+{
+	return ((const struct sockaddr_in *)sockaddr)->sin_addr.s_addr;
+}
+
+/* Of loopback the whole network is this machine's, and one address of it the interface's. */
 static bool has_address(const struct ifaddrs *i, const struct address *a)
 {
 	const void *theirs, *ours;
@@ -15,9 +21,9 @@ static bool has_address(const struct ifaddrs *i, const struct address *a)
 	if (!i->ifa_addr || i->ifa_addr->sa_family != a->at.ss_family)
 		return false;
 	if (a->at.ss_family == AF_INET) {
-		theirs = &((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr;
-		ours = &((const struct sockaddr_in *)(const void *)&a->at)->sin_addr;
-		return !memcmp(theirs, ours, sizeof(struct in_addr));
+		const uint32_t differ = v4_of(i->ifa_addr) ^ v4_of(&a->at);
+
+		return !(i->ifa_flags & IFF_LOOPBACK) ? !differ : !(differ & v4_of(i->ifa_netmask));
 	}
 	theirs = &((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr;
 	ours = &((const struct sockaddr_in6 *)(const void *)&a->at)->sin6_addr;
@@ -43,8 +49,8 @@ static int name_interface(const struct address *a, char ret[IF_NAMESIZE + 1],
 	if (i)
 		return 0;
 	(void)snprintf(why, ORDER_WHY_SIZE,
-		       "no interface of this machine has the data address; set `address` in the "
-		       "section [data] of weightd-sync.conf");
+		       "no interface of this machine has the data address; set data-address in the "
+		       "section [node] of sync.conf");
 	return -EADDRNOTAVAIL;
 }
 

@@ -57,7 +57,7 @@ static bool is_late(struct worker *w)
 {
 	uint64_t silent_ns = num_now_ns() - w->moved_ns;
 
-	if (silent_ns <= w->e->order.stall_ns)
+	if (silent_ns <= w->e->stint.order.stall_ns)
 		return false;
 	return !engine_break(w->e, true, "%s did not get on for %.1f s", atomic_load(&w->e->doing),
 			     (double)silent_ns / 1e9);
@@ -147,7 +147,7 @@ static bool form(struct worker *w)
 /* What this epoch is about: NCCL would write whatever comes, of whatever size its other end thinks it is. */
 static bool digest_order(const struct engine *e, uint8_t ret[TREE_HASH_SIZE])
 {
-	const struct order *o = &e->order;
+	const struct order *o = &e->stint.order;
 	const size_t n = 4 + 2 * o->ranges.n;
 	cleanup(freep) uint64_t *words = calloc(n + 1, sizeof(*words));
 	uint64_t *at = words;
@@ -228,7 +228,7 @@ static bool queue_bucket(struct worker *w)
 {
 	struct engine *e = w->e;
 	struct bucket *b = &w->buckets[(w->first + w->n) % DEPTH];
-	uint64_t room = e->order.chunk, n, offset;
+	uint64_t room = e->stint.order.chunk, n, offset;
 	cu_result result;
 
 	while (room > 0 && (n = cursor_piece(&w->queued, room, &offset)) > 0) {
@@ -252,7 +252,7 @@ static bool may_queue(const struct worker *w, uint64_t begun_ns)
 	const struct place *p = &w->e->place;
 	double ns;
 
-	if (w->n == DEPTH || w->queued.at == w->e->order.total)
+	if (w->n == DEPTH || w->queued.at == w->e->stint.order.total)
 		return false;
 	if (p->rank != 0 || p->max_rate == 0)
 		return true;
@@ -282,8 +282,9 @@ static int take_bucket(struct worker *w)
 /* While a bucket goes at this rate, nobody may take it for a stall. */
 static bool is_fast_enough(struct engine *e)
 {
-	const uint64_t size = e->order.chunk < e->order.total ? e->order.chunk : e->order.total;
-	const double min = (double)size * 2e9 / (double)e->order.stall_ns;
+	const uint64_t size = e->stint.order.chunk < e->stint.order.total ? e->stint.order.chunk
+									  : e->stint.order.total;
+	const double min = (double)size * 2e9 / (double)e->stint.order.stall_ns;
 
 	return !e->place.max_rate || (double)e->place.max_rate >= min ||
 	       engine_break(e, false,
@@ -299,8 +300,8 @@ static bool carry(struct worker *w)
 
 	engine_does(e, "NCCL's broadcast");
 	moved(w);
-	cursor_init(&w->queued, &e->order.ranges);
-	while (w->n > 0 || w->queued.at < e->order.total) {
+	cursor_init(&w->queued, &e->stint.order.ranges);
+	while (w->n > 0 || w->queued.at < e->stint.order.total) {
 		int r;
 
 		if (may_queue(w, begun_ns)) {
@@ -327,7 +328,7 @@ static void say(void *userdata, const char *what)
 static bool open_all(struct worker *w)
 {
 	struct engine *e = w->e;
-	const struct order *o = &e->order;
+	const struct order *o = &e->stint.order;
 	const bool is_source = !o->from[0];
 	char why[GPU_WHY_SIZE];
 	cu_result result = CU_OK;

@@ -2,20 +2,16 @@
  * The engine
  *
  * One node's part in one epoch: takes a stream from the node before it, keeps it in the agent's memory, and
- * passes it on while it comes. Whatever goes wrong is said to the agent once, with the link and who is to
- * blame; then the sockets stay open and silent until the agent ends this process, so that neighbours do not
- * take us for the cause.
+ * passes it on while it comes. Whatever goes wrong is said to the agent once, with the link and who is to blame.
  */
 #pragma once
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/base/loop.h"
 #include "server/sync/base/memory.h"
-#include "server/sync/base/order.h"
 #include "server/sync/base/stripes.h"
+#include "server/sync/engine/stint.h"
 #include "server/sync/tcp/gate.h"
 #include "server/sync/tcp/inbound.h"
 #include "server/sync/tcp/outbound.h"
@@ -28,13 +24,8 @@ enum engine_side {
 };
 
 struct engine {
-	struct loop loop;
-	struct source agent; /* the socket of whom we work for */
-	struct timer tick;
-	bool is_open;
-	bool is_started;
+	struct stint stint;
 	uint64_t started_ns;
-	struct order order;
 	struct next next;
 	struct memory memory;
 	SSL_CTX *tls; /* NULL: security none */
@@ -44,15 +35,11 @@ struct engine {
 	unsigned n_in; /* 0: none came yet, or this is the source; else how many there will be */
 	struct outbound out[STRIPES_MAX];
 	unsigned n_out;
-	uint64_t told_arrived, told_sent;
-	json_t *end; /* what was decided; nothing happens any more */
-	bool is_end_told;
 };
 
 int engine_init(struct engine *e);
 void engine_deinit(struct engine *e);
 
-/* What an epoch's state says to its agent: decided once, told as soon as it listens. */
 __attribute__((format(printf, 3, 4))) void engine_fail(struct engine *e, enum engine_side side,
 						       const char *fmt, ...);
 /* The same of a link's stripe between the addresses of this place. */
@@ -66,7 +53,6 @@ __attribute__((format(printf, 4, 5))) void engine_fail_stripe(struct engine *e,
  */
 const char *engine_over(const struct engine *e, enum engine_side side, unsigned i,
 			char ret[ENGINE_OVER_SIZE]);
-bool engine_is_over(const struct engine *e);
 /* For somebody to come. */
 bool engine_is_awaiting(const struct engine *e);
 
@@ -77,4 +63,4 @@ void engine_look(struct engine *e);
 
 /* Compares what a link carried with the plan and with the kernel. False: the engine failed. */
 bool engine_count(struct engine *e, enum engine_side side, const struct link *l,
-		  uint64_t planned_received, uint64_t planned_sent, struct traffic *ret);
+		  const struct planned *planned, struct traffic *ret);

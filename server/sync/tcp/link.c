@@ -1,11 +1,9 @@
 #include "server/sync/tcp/link.h"
 
 #include <errno.h>
-#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <openssl/err.h>
-#include <sys/ioctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,14 +11,6 @@
 #include "ipc/base/fd.h"
 
 #define AT_ONCE_MAX ((uint64_t)1 << 30)
-
-/* What tcpi_state is after the peer's FIN; <netinet/tcp.h>, which has the names, has an old tcp_info, too. */
-enum {
-	STATE_TIME_WAIT = 6,
-	STATE_CLOSE_WAIT = 8,
-	STATE_LAST_ACK = 9,
-	STATE_CLOSING = 11,
-};
 
 void link_init(struct link *l)
 {
@@ -48,7 +38,14 @@ void link_tune(int fd, uint64_t stall_ns, uint64_t max_rate)
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
 	if (max_rate)
-		(void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &max_rate, sizeof(max_rate));
+		link_limit(fd, max_rate);
+}
+
+void link_limit(int fd, uint64_t max_rate)
+{
+	uint64_t rate = max_rate ? max_rate : UINT64_MAX;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
 }
 
 void link_keep_short(int fd, unsigned n_bytes)
@@ -116,7 +113,10 @@ ssize_t link_read(struct link *l, void *to, uint64_t size)
 		ERR_clear_error();
 		errno = 0;
 		r = SSL_read_ex(l->tls, to, size, &n_tls);
-		return r == 1 ? (ssize_t)n_tls : of_tls(l, r);
+		if (r != 1)
+			return of_tls(l, r);
+		l->read += n_tls;
+		return (ssize_t)n_tls;
 	}
 	n = recv(l->fd, to, size, MSG_DONTWAIT);
 	if (n < 0)
@@ -133,7 +133,10 @@ static ssize_t write_tls(struct link *l, const void *from, uint64_t size)
 	ERR_clear_error();
 	errno = 0;
 	r = SSL_write_ex(l->tls, from, size, &n);
-	return r == 1 ? (ssize_t)n : of_tls(l, r);
+	if (r != 1)
+		return of_tls(l, r);
+	l->written += n;
+	return (ssize_t)n;
 }
 
 ssize_t link_write(struct link *l, const void *from, uint64_t size)
@@ -162,6 +165,7 @@ static ssize_t write_file_tls(struct link *l, int fd, uint64_t offset, uint64_t 
 	n = SSL_sendfile(l->tls, fd, (off_t)offset, size, 0);
 	if (n < 0)
 		return of_tls(l, -1);
+	l->written += (uint64_t)n;
 	return n ? n : -EIO; /* the memory ended before its size */
 }
 
@@ -182,66 +186,33 @@ ssize_t link_write_memory(struct link *l, const struct memory *m, uint64_t offse
 	return n ? n : -EIO; /* the memory ended before its size */
 }
 
-static int read_info(const struct link *l, struct tcp_info *ret)
-{
-	socklen_t size = sizeof(*ret);
-
-	*ret = (struct tcp_info){0};
-	return getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, ret, &size) < 0 ? -errno : 0;
-}
-
 uint64_t link_acknowledged(const struct link *l)
 {
 	struct tcp_info info;
 
-	return read_info(l, &info) < 0 ? 0 : info.tcpi_bytes_acked;
-}
-
-bool link_is_queued(const struct link *l)
-{
-	int n = 0;
-
-	return ioctl(l->fd, SIOCOUTQ, &n) == 0 && n > 0;
-}
-
-static bool has_peers_fin(const struct tcp_info *info)
-{
-	static const unsigned states = 1u << STATE_TIME_WAIT | 1u << STATE_CLOSE_WAIT |
-				       1u << STATE_LAST_ACK | 1u << STATE_CLOSING;
-
-	return states >> info->tcpi_state & 1;
+	return traffic_info(l->fd, &info) < 0 ? 0 : info.tcpi_bytes_acked;
 }
 
 /*
- * bytes_acked has our SYN in it where we connected, and would have our FIN, but this is asked before there is
- * one; bytes_received has the peer's FIN. What was written and is not acknowledged yet is in the queue, which
- * has to be the same before and after. The records that the kernel makes are counted by it alone.
+ * The records that the kernel makes are counted by it alone. What came with the last one that was read is as good as
+ * read: without TLS it would be in the kernel's count.
  */
 int link_traffic(const struct link *l, struct traffic *ret)
 {
-	struct tcp_info info;
-	int before, after, r;
-
-	do {
-		if (ioctl(l->fd, SIOCOUTQ, &before) < 0)
-			return -errno;
-		r = read_info(l, &info);
-		if (r < 0)
-			return r;
-		if (ioctl(l->fd, SIOCOUTQ, &after) < 0)
-			return -errno;
-	} while (before != after);
-	*ret = (struct traffic){
+	struct traffic t = {
 		.received = l->tls ? BIO_number_read(SSL_get_rbio(l->tls)) : l->read,
 		.sent = l->tls ? BIO_number_written(SSL_get_wbio(l->tls)) : l->written,
-		.kernel_received = (uint64_t)info.tcpi_bytes_received -
-				   (has_peers_fin(&info) ? 1u : 0u),
-		.kernel_sent = (uint64_t)info.tcpi_bytes_acked + (uint64_t)after -
-			       (l->is_ours ? 1u : 0u),
+		.payload_received = l->read + (l->tls ? (uint64_t)SSL_pending(l->tls) : 0),
+		.payload_sent = l->written,
 	};
+	int r = traffic_count(l->fd, l->is_ours, &t);
+
+	if (r < 0)
+		return r;
 	if (l->is_kernel_receiving)
-		ret->received = ret->kernel_received;
+		t.received = t.kernel_received;
 	if (l->is_kernel_sending)
-		ret->sent = ret->kernel_sent;
+		t.sent = t.kernel_sent;
+	*ret = t;
 	return 0;
 }

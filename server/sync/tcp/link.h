@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "server/sync/base/memory.h"
+#include "server/sync/engine/traffic.h"
 
 struct link {
 	int fd;
@@ -19,16 +20,8 @@ struct link {
 	bool is_ours; /* we connected */
 	bool is_kernel_sending; /* it encrypts, and takes bytes from a file */
 	bool is_kernel_receiving;
-	uint64_t read; /* without TLS */
+	uint64_t read; /* without what TLS puts around it */
 	uint64_t written;
-};
-
-/* Bytes of one link, as counted here and as counted by the kernel. */
-struct traffic {
-	uint64_t received;
-	uint64_t sent;
-	uint64_t kernel_received;
-	uint64_t kernel_sent;
 };
 
 void link_init(struct link *l);
@@ -38,6 +31,8 @@ void link_close(struct link *l);
 
 /* What every socket of ours wants: nothing waits to be sent, and what is not acknowledged ends the link. */
 void link_tune(int fd, uint64_t stall_ns, uint64_t max_rate);
+/* Bytes a second that it sends from now on; 0: as many as it can. */
+void link_limit(int fd, uint64_t max_rate);
 
 /* Little of what is written waits in the socket. */
 void link_keep_short(int fd, unsigned n_bytes);
@@ -54,5 +49,3 @@ ssize_t link_write_memory(struct link *l, const struct memory *m, uint64_t offse
 int link_traffic(const struct link *l, struct traffic *ret);
 /* Bytes that the other end acknowledged so far. */
 uint64_t link_acknowledged(const struct link *l);
-/* Whether some of what was written is not acknowledged. */
-bool link_is_queued(const struct link *l);

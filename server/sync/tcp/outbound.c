@@ -65,7 +65,8 @@ static void fail(struct outbound *out, ssize_t error)
 	} else if (error == -EPIPE) {
 		fail_out(out, " hung up");
 	} else if (error == -ETIMEDOUT) {
-		fail_out(out, " took nothing for %.1f s", (double)out->engine->order.stall_ns / 1e9);
+		fail_out(out, " took nothing for %.1f s",
+			 (double)out->engine->stint.order.stall_ns / 1e9);
 	} else if (error == -EPROTO) {
 		tls_explain(out->link.tls, why, sizeof(why));
 		fail_out(out, " is not who it should be, or refused us: %s", why);
@@ -88,7 +89,7 @@ static void try_again(struct outbound *out, int error)
 	loop_remove(&out->source);
 	link_close(&out->link);
 	if (may_heal(error))
-		timer_start(&out->engine->loop, &out->retry, num_now_ns() + RETRY_NS);
+		timer_start(&out->engine->stint.loop, &out->retry, num_now_ns() + RETRY_NS);
 	else
 		fail(out, error);
 }
@@ -97,7 +98,7 @@ static void try_again(struct outbound *out, int error)
 static int bind_ours(const struct outbound *out, int fd)
 {
 	const struct engine *e = out->engine;
-	const struct address *ours = &e->order.addresses[place_of(out)];
+	const struct address *ours = &e->stint.order.addresses[place_of(out)];
 	int on = 1;
 
 	if (!e->next.n_ways)
@@ -105,6 +106,11 @@ static int bind_ours(const struct outbound *out, int fd)
 	/* Without it, the port would be taken for this address alone, and they are few. */
 	(void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
 	return bind(fd, (const struct sockaddr *)&ours->at, ours->size) < 0 ? -errno : 0;
+}
+
+static uint64_t rate_of(const struct outbound *out)
+{
+	return out->engine->next.max_rate / out->engine->n_out;
 }
 
 static int open_socket(struct outbound *out)
@@ -121,7 +127,7 @@ static int open_socket(struct outbound *out)
 		(void)fd_close(fd);
 		return -ENOMEM;
 	}
-	link_tune(fd, e->order.stall_ns, next->max_rate / e->n_out);
+	link_tune(fd, e->stint.order.stall_ns, rate_of(out));
 	if (is_stripe(out))
 		link_keep_short(fd, NOT_SENT_MAX);
 	link_open(&out->link, fd, tls, true);
@@ -130,7 +136,7 @@ static int open_socket(struct outbound *out)
 		return r;
 	if (connect(fd, (const struct sockaddr *)&a->at, a->size) < 0 && errno != EINPROGRESS)
 		return -errno;
-	return loop_add(&e->loop, &out->source, fd, EPOLLIN | EPOLLOUT, on_event);
+	return loop_add(&e->stint.loop, &out->source, fd, EPOLLIN | EPOLLOUT, on_event);
 }
 
 static void on_retry(struct timer *timer)
@@ -146,15 +152,15 @@ void outbound_start(struct outbound *out)
 {
 	const struct engine *e = out->engine;
 	struct preamble p = {
-		.epoch = e->order.epoch,
-		.n_bytes = e->order.total,
+		.epoch = e->stint.order.epoch,
+		.n_bytes = e->stint.order.total,
 		.stripe = out->stripe,
 		.n_stripes = is_stripe(out) ? e->n_out : 0,
 	};
 
-	memcpy(p.sync, e->order.sync, sizeof(p.sync));
+	memcpy(p.sync, e->stint.order.sync, sizeof(p.sync));
 	memcpy(p.token, e->next.token, sizeof(p.token));
-	memcpy(p.from, e->order.node, sizeof(p.from));
+	memcpy(p.from, e->stint.order.node, sizeof(p.from));
 	memcpy(p.to, e->next.node, sizeof(p.to));
 	preamble_encode(&p, out->preamble);
 	out->moved_ns = num_now_ns();
@@ -220,7 +226,7 @@ static ssize_t write_piece(struct outbound *out, uint64_t *room)
 /* One turn: up to a chunk of what is in memory. 0: all of it is written, or the turn is over. */
 static ssize_t write_body(struct outbound *out)
 {
-	uint64_t room = out->engine->order.chunk;
+	uint64_t room = out->engine->stint.order.chunk;
 	ssize_t r = 0;
 
 	while (room > 0 && (out->has_piece || take_piece(out))) {
@@ -275,16 +281,18 @@ static ssize_t send_more(struct outbound *out)
 static void finish(struct outbound *out)
 {
 	struct engine *e = out->engine;
+	const struct planned planned = {
+		.received = tcp_planned_back(),
+		.sent = is_stripe(out) ? tcp_planned_stripe(out->n_bytes, out->n_pieces)
+				       : tcp_planned(out->n_bytes),
+	};
 
 	if (memcmp(out->word, STREAM_THERE, STREAM_WORD_SIZE) != 0) {
 		fail_out(out, " does not speak our protocol");
 		return;
 	}
 	loop_remove(&out->source);
-	if (!engine_count(e, ENGINE_OUT, &out->link, tcp_planned_back(),
-			  is_stripe(out) ? tcp_planned_stripe(out->n_bytes, out->n_pieces)
-					 : tcp_planned(out->n_bytes),
-			  &out->traffic))
+	if (!engine_count(e, ENGINE_OUT, &out->link, &planned, &out->traffic))
 		return;
 	out->state = OUTBOUND_DONE;
 	engine_look(e);
@@ -348,7 +356,7 @@ static int handshake(struct outbound *out)
 	if (r == 0)
 		out->state = OUTBOUND_PREAMBLE;
 	if (out->link.is_kernel_sending)
-		log_info("%s: the kernel does TLS towards %s", out->engine->order.node,
+		log_info("%s: the kernel does TLS towards %s", out->engine->stint.order.node,
 			 out->engine->next.node);
 	out->is_full = r == -EAGAIN && SSL_want_write(out->link.tls);
 	return r;
@@ -378,9 +386,9 @@ static void advance(struct outbound *out, bool is_readable)
 		r = read_more(out);
 		r = r == -EAGAIN ? 0 : r;
 	}
-	if (r == 0 && !engine_is_over(e) && out->state != OUTBOUND_DONE)
+	if (r == 0 && !e->stint.is_over && out->state != OUTBOUND_DONE)
 		r = send_more(out);
-	if (engine_is_over(e) || out->state == OUTBOUND_DONE)
+	if (e->stint.is_over || out->state == OUTBOUND_DONE)
 		return;
 	if (r < 0 && r != -EAGAIN)
 		fail(out, r);
@@ -403,6 +411,12 @@ static void on_event(struct source *source, uint32_t events)
 	advance(out, events & ~(uint32_t)EPOLLOUT);
 }
 
+void outbound_limit(const struct outbound *out)
+{
+	if (out->link.fd >= 0)
+		link_limit(out->link.fd, rate_of(out));
+}
+
 void outbound_push(struct outbound *out)
 {
 	if (out->state == OUTBOUND_BODY && !out->is_full)
@@ -416,7 +430,7 @@ static bool is_owed(const struct outbound *out)
 
 	return out->state != OUTBOUND_BODY || out->is_header_due ||
 	       (out->has_piece && out->at < stripes_came(s, out->piece)) ||
-	       link_is_queued(&out->link);
+	       traffic_is_queued(out->link.fd);
 }
 
 void outbound_look(struct outbound *out, uint64_t now_ns)
@@ -431,7 +445,7 @@ void outbound_look(struct outbound *out, uint64_t now_ns)
 		out->seen_at = out->n_bytes;
 		out->seen_acknowledged = acknowledged;
 		out->moved_ns = now_ns;
-	} else if (now_ns > out->moved_ns + out->engine->order.stall_ns) {
+	} else if (now_ns > out->moved_ns + out->engine->stint.order.stall_ns) {
 		if (out->state == OUTBOUND_CONNECTING)
 			fail_out(out, " could not be connected to for %.1f s", seconds);
 		else

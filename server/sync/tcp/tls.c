@@ -49,19 +49,26 @@ static int no_passphrase(char *buf, int size, int writing, void *user)
 	return -1;
 }
 
+static bool add_authority(X509_STORE *store, const X509_INFO *info, bool *ret_some)
+{
+	*ret_some |= info->x509 != NULL;
+	if (info->crl && X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK) != 1)
+		return false;
+	return (!info->x509 || X509_STORE_add_cert(store, info->x509) == 1) &&
+	       (!info->crl || X509_STORE_add_crl(store, info->crl) == 1);
+}
+
+/* And whom they revoked. */
 static bool add_authorities(SSL_CTX *context, BIO *pem)
 {
+	STACK_OF(X509_INFO) *all = PEM_X509_INFO_read_bio(pem, NULL, no_passphrase, NULL);
 	X509_STORE *store = SSL_CTX_get_cert_store(context);
-	bool some = false;
-	X509 *certificate;
+	bool ok = all != NULL, some = false;
 
-	while ((certificate = PEM_read_bio_X509(pem, NULL, no_passphrase, NULL))) {
-		some = X509_STORE_add_cert(store, certificate) == 1;
-		X509_free(certificate);
-		if (!some)
-			return false;
-	}
-	return some;
+	for (int i = 0; ok && i < sk_X509_INFO_num(all); i++)
+		ok = add_authority(store, sk_X509_INFO_value(all, i), &some);
+	sk_X509_INFO_pop_free(all, X509_INFO_free);
+	return ok && some;
 }
 
 static bool use_certificates(SSL_CTX *context, BIO *pem)

@@ -6,6 +6,7 @@
  * communicator is asked, while the work waits for ever, unless it is aborted.
  *
  * FAKE_NCCL_VERSION  the version (22809)
+ * FAKE_NCCL_STATE    a folder where ranks meet that do not have the same GPUs
  * FAKE_CUDA_STATE/fail, as for the driver, with the names of functions, and of three that are none: "ncclInit@RANK",
  * "ncclPiece@RANK" (64 KiB that a rank is about to move) and "ncclAbort@RANK" (what an abort does).
  */

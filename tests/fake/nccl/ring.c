@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -21,9 +22,11 @@ static void pass_a_moment(void)
 
 static void address_of(const char *id, int rank, struct sockaddr_un *ret)
 {
+	const char *folder = getenv("FAKE_NCCL_STATE");
+
 	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
-	(void)snprintf(ret->sun_path, sizeof(ret->sun_path), "%.80s/%.16s-%d", state_folder(), id,
-		       rank % 1000);
+	(void)snprintf(ret->sun_path, sizeof(ret->sun_path), "%.80s/%.16s-%d",
+		       folder ? folder : state_folder(), id, rank % 1000);
 }
 
 /* Once it listens. */

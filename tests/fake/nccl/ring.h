@@ -1,8 +1,9 @@
 /*
  * Rings
  *
- * How the ranks of the stand-in for libnccl meet: each listens on a Unix socket in FAKE_CUDA_STATE, whose name is of
- * the id and the rank, and talks to the rank behind it. Bytes that were sent arrive even if the sender ends.
+ * How the ranks of the stand-in for libnccl meet: each listens on a Unix socket in FAKE_NCCL_STATE, or else in
+ * FAKE_CUDA_STATE, whose name is of the id and the rank, and talks to the rank behind it. Bytes that were sent arrive
+ * even if the sender ends.
  */
 #pragma once
 

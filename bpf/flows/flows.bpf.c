@@ -1,0 +1,361 @@
+/*
+ * What TCP carried, counted by TCP
+ *
+ * No program here runs when bytes are sent or received. The kernel counts them; `mark`, an iterator that the
+ * collector runs when it wants to know, adds to the totals what each followed socket carried since the last
+ * time, and a socket that goes away adds the rest itself. Both may do so at once: who finds the base changed
+ * under its reading adds nothing, and the socket tries again.
+ */
+#include "bpf/flows/kernel.h"
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#include "bpf/flows/flows.h"
+
+#define AF_INET 2
+#define IPPROTO_TCP 6
+#define FLUSHES_MAX 4 /* no iterator gets in between more often */
+#define RETRANSMIT_NS 10000000 /* between two events of one socket */
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* One socket's row is changed by the next mark. */
+__u64 tag_cookie;
+__u32 tag_row;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	/* What a listener accepts is followed as it is. */
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, __u32); /* row */
+	__type(value, struct totals);
+} totals SEC(".maps");
+
+/* Processes all of whose sockets are followed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32); /* tgid */
+	__type(value, __u32); /* row */
+} watched SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} events SEC(".maps");
+
+static __always_inline void read_counters(struct tcp_sock *tp, struct flow *f, __u64 *c)
+{
+	struct sock *sk = (struct sock *)tp;
+	__u32 unacked = tp->write_seq - tp->snd_una, unread = tp->rcv_nxt - tp->copied_seq;
+	__u64 acked = tp->bytes_acked, peer_fin = sk->__sk_common.skc_flags >> SOCK_DONE & 1;
+
+	acked -= acked ? f->syn : 0;
+	c[COUNTER_SUBMITTED] = acked + unacked - f->fin;
+	c[COUNTER_DELIVERED] = acked - (f->fin && !unacked);
+	c[COUNTER_RECEIVED] = tp->bytes_received - peer_fin;
+	/* A FIN that nobody took yet is among the unread. */
+	c[COUNTER_CONSUMED] = tp->bytes_received - unread - (unread ? 0 : peer_fin);
+	c[COUNTER_WIRE] = tp->bytes_sent;
+	c[COUNTER_RETRANS_BYTES] = tp->bytes_retrans;
+	c[COUNTER_RETRANS_SEGMENTS] = tp->total_retrans;
+}
+
+/* Adds what is not in the totals yet. False where somebody else did meanwhile, who may know newer numbers. */
+static __always_inline int flush(struct tcp_sock *tp, struct flow *f, struct totals *t)
+{
+	__u64 base[N_COUNTERS], c[N_COUNTERS];
+	__u8 life = f->life;
+	int done = 1;
+
+	if (life == LIFE_NONE)
+		return 1;
+	__builtin_memcpy(base, f->base, sizeof(base));
+	barrier();
+	read_counters(tp, f, c);
+	barrier();
+	/* Counters of a socket that was disconnected meanwhile, or before, say nothing. */
+	if (*(volatile __u8 *)&f->life != life)
+		return 0;
+	if (life == LIFE_OVER && c[COUNTER_RECEIVED] < base[COUNTER_RECEIVED])
+		return 1;
+	for (int i = 0; i < N_COUNTERS; i++) {
+		if (life == LIFE_OVER && i != COUNTER_CONSUMED)
+			continue;
+		if (__sync_val_compare_and_swap(&f->base[i], base[i], c[i]) == base[i])
+			__sync_fetch_and_add(&t->counter[i], c[i] - base[i]);
+		else
+			done = 0;
+	}
+	return done;
+}
+
+/* The last one, against the iterator on another processor. */
+static __always_inline void flush_finally(struct tcp_sock *tp, struct flow *f, struct totals *t)
+{
+	for (int i = 0; i < FLUSHES_MAX && !flush(tp, f, t); i++)
+		;
+}
+
+static __always_inline void fill(struct sample *s, struct tcp_sock *tp, const struct flow *f)
+{
+	struct sock *sk = (struct sock *)tp;
+	const struct sock_common *c = &sk->__sk_common;
+
+	__builtin_memset(s, 0, sizeof(*s));
+	s->ns = bpf_ktime_get_ns();
+	s->cookie = f->cookie;
+	s->row = f->row;
+	s->bytes_sent = tp->bytes_sent;
+	s->bytes_retrans = tp->bytes_retrans;
+	s->bytes_acked = tp->bytes_acked;
+	s->bytes_received = tp->bytes_received;
+	s->netns = c->skc_net.net->ns.inum;
+	s->srtt_us = tp->srtt_us >> 3;
+	s->min_rtt_us = tp->rtt_min.s[0].v;
+	s->cwnd = tp->snd_cwnd;
+	s->total_retrans = tp->total_retrans;
+	s->notsent = tp->write_seq - tp->snd_nxt;
+	s->unacked = tp->snd_nxt - tp->snd_una;
+	s->family = c->skc_family;
+	s->local_port = c->skc_num ?: f->port;
+	s->peer_port = bpf_ntohs(c->skc_dport);
+	s->state = c->skc_state;
+	if (s->family == AF_INET) {
+		*(__be32 *)s->local = c->skc_rcv_saddr;
+		*(__be32 *)s->peer = c->skc_daddr;
+	} else {
+		BPF_CORE_READ_INTO(&s->local, sk, __sk_common.skc_v6_rcv_saddr.in6_u.u6_addr8);
+		BPF_CORE_READ_INTO(&s->peer, sk, __sk_common.skc_v6_daddr.in6_u.u6_addr8);
+	}
+}
+
+/* The socket gets into `state` behind us. */
+static __always_inline void emit(struct tcp_sock *tp, const struct flow *f, struct totals *t,
+				 enum event_kind kind, __u8 state)
+{
+	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+
+	if (!e) {
+		__sync_fetch_and_add(&t->lost, 1);
+		return;
+	}
+	e->kind = kind;
+	fill(&e->sample, tp, f);
+	e->sample.state = state;
+	bpf_ringbuf_submit(e, 0);
+}
+
+static __always_inline struct totals *totals_of(const struct flow *f)
+{
+	__u32 row = f->row;
+
+	return bpf_map_lookup_elem(&totals, &row);
+}
+
+/* The flow of a socket of this process, which may be one that is watched. */
+static __always_inline struct flow *follow(struct sock *sk, __u32 tgid)
+{
+	struct flow *f = bpf_sk_storage_get(&flows, sk, 0, 0);
+	__u32 *row;
+
+	if (f && totals_of(f))
+		return f;
+	row = bpf_map_lookup_elem(&watched, &tgid);
+	if (!row)
+		return f;
+	f = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!f)
+		return 0;
+	f->cookie = bpf_get_socket_cookie(sk);
+	f->row = *row;
+	f->life = LIFE_NONE;
+	return f;
+}
+
+/* Into its row, whose totals are `t`. A connection that is older than our knowing it counts from here on. */
+static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct totals *t)
+{
+	struct sock *sk = (struct sock *)tp;
+	__u8 state = sk->__sk_common.skc_state;
+
+	if (state == BPF_TCP_SYN_SENT) /* which we did not see it do */
+		f->syn = 1;
+	if (state == BPF_TCP_CLOSE || state == BPF_TCP_LISTEN || state == BPF_TCP_SYN_SENT ||
+	    state == BPF_TCP_SYN_RECV)
+		return;
+	if (f->life == LIFE_NONE) {
+		f->port = sk->__sk_common.skc_num;
+		f->fin = state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2 ||
+			 state == BPF_TCP_CLOSING || state == BPF_TCP_LAST_ACK;
+		read_counters(tp, f, f->base);
+		f->life = LIFE_OPEN;
+	}
+	__sync_fetch_and_add(&t->sockets, 1);
+	if (tp->bytes_sent || tp->bytes_received)
+		__sync_fetch_and_add(&t->adopted, 1);
+}
+
+static __always_inline void on_established(struct sock *sk, struct flow *f)
+{
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+	struct totals *t = totals_of(f);
+
+	if (!tp || !t)
+		return;
+	f->port = sk->__sk_common.skc_num;
+	f->life = LIFE_OPEN;
+	__sync_fetch_and_add(&t->sockets, 1);
+	emit(tp, f, t, EVENT_OPEN, BPF_TCP_ESTABLISHED);
+}
+
+/* Before disconnect() takes its counters and addresses away. */
+static __always_inline void on_over(struct sock *sk, struct flow *f)
+{
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+	struct totals *t = totals_of(f);
+
+	if (!tp || !t)
+		return;
+	flush_finally(tp, f, t);
+	f->life = LIFE_OVER;
+	__sync_fetch_and_add(&t->closed, 1);
+	emit(tp, f, t, EVENT_CLOSE, BPF_TCP_CLOSE);
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(on_state, struct sock *sk, int before, int state)
+{
+	struct flow *f;
+
+	if (sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	/* These two come from the process itself, all others from anywhere. */
+	if (state == BPF_TCP_SYN_SENT || state == BPF_TCP_LISTEN)
+		f = follow(sk, bpf_get_current_pid_tgid() >> 32);
+	else
+		f = bpf_sk_storage_get(&flows, sk, 0, 0);
+	if (!f)
+		return 0;
+	if (state == BPF_TCP_SYN_SENT ||
+	    (before == BPF_TCP_SYN_RECV && f->cookie != bpf_get_socket_cookie(sk))) {
+		__builtin_memset(f->base, 0, sizeof(f->base));
+		f->cookie = bpf_get_socket_cookie(sk);
+		f->retrans_ns = 0;
+		f->life = LIFE_NONE;
+		f->fin = 0;
+		f->syn = state == BPF_TCP_SYN_SENT;
+	}
+	if (state == BPF_TCP_ESTABLISHED)
+		on_established(sk, f);
+	else if (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_LAST_ACK)
+		f->fin = 1;
+	else if (state == BPF_TCP_CLOSE && f->life == LIFE_OPEN)
+		on_over(sk, f);
+	return 0;
+}
+
+SEC("tp_btf/tcp_destroy_sock")
+int BPF_PROG(on_destroy, struct sock *sk)
+{
+	struct flow *f = bpf_sk_storage_get(&flows, sk, 0, 0);
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+	struct totals *t;
+
+	t = f ? totals_of(f) : 0;
+	if (t && tp)
+		flush_finally(tp, f, t);
+	return 0;
+}
+
+SEC("tp_btf/tcp_retransmit_skb")
+int BPF_PROG(on_retransmit, struct sock *sk)
+{
+	struct flow *f = bpf_sk_storage_get(&flows, sk, 0, 0);
+	__u64 now = bpf_ktime_get_ns();
+	struct tcp_sock *tp;
+	struct totals *t;
+
+	if (!f || f->life != LIFE_OPEN || now - f->retrans_ns < RETRANSMIT_NS)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	t = totals_of(f);
+	if (!tp || !t)
+		return 0;
+	f->retrans_ns = now;
+	emit(tp, f, t, EVENT_RETRANSMIT, sk->__sk_common.skc_state);
+	return 0;
+}
+
+/* Brings the totals up to now, and tells of each connection. */
+SEC("iter/bpf_sk_storage_map")
+int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct flow *f = ctx->value;
+	struct sock *sk = ctx->sk;
+	struct totals *t;
+	struct tcp_sock *tp;
+	struct sample s;
+
+	if (!sk || !f)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	t = totals_of(f);
+	if (!t) /* nobody asks any more */
+		f->life = LIFE_NONE;
+	else
+		(void)flush(tp, f, t);
+	if (tag_cookie && f->cookie == tag_cookie) {
+		if (t && f->life == LIFE_OPEN)
+			__sync_fetch_and_add(&t->closed, 1); /* for that row */
+		f->row = tag_row;
+		t = totals_of(f);
+		if (t)
+			join(tp, f, t);
+	}
+	if (!t || f->life != LIFE_OPEN)
+		return 0;
+	fill(&s, tp, f);
+	bpf_seq_write(ctx->meta->seq, &s, sizeof(s));
+	return 0;
+}
+
+/* The sockets that watched processes have already. */
+SEC("iter/task_file")
+int adopt(struct bpf_iter__task_file *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct file *file = ctx->file;
+	struct tcp_sock *tp;
+	struct socket *socket;
+	struct totals *t;
+	struct sock *sk;
+	struct flow *f;
+
+	if (!task || !file)
+		return 0;
+	socket = bpf_sock_from_file(file);
+	if (!socket || !socket->sk || socket->sk->sk_protocol != IPPROTO_TCP)
+		return 0;
+	sk = socket->sk;
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
+		return 0;
+	f = follow(sk, task->tgid);
+	t = f ? totals_of(f) : 0;
+	if (t && f->life == LIFE_NONE)
+		join(tp, f, t);
+	return 0;
+}

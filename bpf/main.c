@@ -1,0 +1,106 @@
+/*
+ * weightd-trace: what the sockets of syncs carried, as the kernel counted it
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bpf/tracer.h"
+#include "ipc/base/num.h"
+#include "ipc/base/release.h"
+
+#define EXIT_USAGE 2
+#define SOCKET "/run/weightd-trace/trace.sock"
+#define RING_SIZE (1 * MIB)
+
+static const char usage[] =
+	"Usage: weightd-trace [OPTIONS]\n"
+	"Count what TCP sockets carry for each sync, in the kernel, and tell it.\n"
+	"\n"
+	"  --socket PATH   where it is asked (default: $WEIGHTD_TRACE_SOCKET,\n"
+	"                  else " SOCKET ")\n"
+	"  --meter KIND    bpf or diag; default: bpf if possible, else diag\n"
+	"  --ring SIZE     memory for events, a power of two of 4K or more (1M)\n"
+	"  --version       print the release and exit\n"
+	"  --help          print this and exit\n";
+
+enum option_code {
+	OPTION_SOCKET = 256,
+	OPTION_METER,
+	OPTION_RING,
+	OPTION_VERSION,
+	OPTION_HELP,
+};
+
+static const struct option options[] = {
+	{"socket", required_argument, NULL, OPTION_SOCKET},
+	{"meter", required_argument, NULL, OPTION_METER},
+	{"ring", required_argument, NULL, OPTION_RING},
+	{"version", no_argument, NULL, OPTION_VERSION},
+	{"help", no_argument, NULL, OPTION_HELP},
+	{0},
+};
+
+static _Noreturn void refuse(const char *what, const char *value, const char *wanted)
+{
+	(void)fprintf(stderr, "weightd-trace: %s cannot be '%s': %s\n", what, value, wanted);
+	exit(EXIT_USAGE);
+}
+
+static uint32_t ring_size(const char *text)
+{
+	uint64_t size;
+
+	if (num_parse_size(text, &size) < 0 || size < (uint64_t)sysconf(_SC_PAGESIZE) ||
+	    size > GIB || !num_is_power_of_two(size))
+		refuse("--ring", text, "it takes a power of two between a page and 1G");
+	return (uint32_t)size;
+}
+
+static const struct meter_kind *meter_named(const char *name)
+{
+	if (!strcmp(name, meter_bpf.name))
+		return &meter_bpf;
+	if (!strcmp(name, meter_diag.name))
+		return &meter_diag;
+	refuse("--meter", name, "it takes bpf or diag");
+}
+
+static struct tracer_options parse(int argc, char **argv)
+{
+	const char *socket = getenv("WEIGHTD_TRACE_SOCKET");
+	struct tracer_options o = {.socket = socket && *socket ? socket : SOCKET,
+				   .ring_size = RING_SIZE};
+	int code;
+
+	while ((code = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		if (code == OPTION_SOCKET)
+			o.socket = optarg;
+		else if (code == OPTION_METER)
+			o.kind = meter_named(optarg);
+		else if (code == OPTION_RING)
+			o.ring_size = ring_size(optarg);
+		else if (code == '?') /* getopt has said what is wrong */
+			exit(EXIT_USAGE);
+		else {
+			if (code == OPTION_VERSION)
+				(void)printf("weightd-trace %s\n", RELEASE);
+			else
+				(void)fputs(usage, stdout);
+			exit(EXIT_SUCCESS);
+		}
+	}
+	if (optind < argc)
+		refuse("an argument", argv[optind],
+		       "there are only options; see weightd-trace --help");
+	return o;
+}
+
+int main(int argc, char **argv)
+{
+	const struct tracer_options o = parse(argc, argv);
+
+	return tracer_run(&o) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}

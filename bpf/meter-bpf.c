@@ -1,0 +1,314 @@
+/*
+ * The meter that is made of the programs in flows.bpf.c. Exact, for sockets in all namespaces.
+ *
+ * Nothing is pinned: what is in the kernel goes with this process, however it ends.
+ */
+#include "bpf/meter-bpf.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <flows.skel.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/list.h"
+#include "ipc/base/num.h"
+
+#define SAMPLES 256 /* read at once */
+
+struct meter_of_bpf {
+	struct meter meter;
+	struct flows *bpf;
+	struct bpf_link *mark, *adopt;
+	struct ring_buffer *ring;
+	meter_event_fn event_fn; /* while events are taken */
+	void *context;
+};
+
+const struct hook hooks[] = {
+	{"on_state", "tp_btf/inet_sock_set_state",
+	 "connections that begin after their process was watched or their listener "
+	 "tagged, and what any carried between the last look at it and its end"},
+	{"on_destroy", "tp_btf/tcp_destroy_sock", "what is taken from a connection that is over"},
+	{"on_retransmit", "tp_btf/tcp_retransmit_skb",
+	 "the time of each retransmission; not how many there were"},
+	{"mark", "iter/bpf_sk_storage_map", "what connections carry while they are open"},
+	{"adopt", "iter/task_file", "sockets that a process had before it was watched"},
+};
+
+const size_t n_hooks = ARRAY_LEN(hooks);
+
+static struct meter_of_bpf *self(struct meter *m)
+{
+	return container_of(m, struct meter_of_bpf, meter);
+}
+
+static bool has_capability(unsigned capability)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+
+	if (syscall(SYS_capget, &header, data) < 0)
+		return false;
+	return data[CAP_TO_INDEX(capability)].effective & CAP_TO_MASK(capability);
+}
+
+static void say_why(int r, char ret_why[WHY_SIZE])
+{
+	bool can = has_capability(CAP_SYS_ADMIN);
+
+	if (!can && !has_capability(CAP_BPF))
+		(void)snprintf(ret_why, WHY_SIZE, "weightd-trace lacks CAP_BPF%s",
+			       has_capability(CAP_PERFMON) ? "" : " and CAP_PERFMON");
+	else if (!can && !has_capability(CAP_PERFMON))
+		(void)snprintf(ret_why, WHY_SIZE, "weightd-trace lacks CAP_PERFMON");
+	else if (access("/sys/kernel/btf/vmlinux", R_OK) < 0)
+		(void)snprintf(ret_why, WHY_SIZE,
+			       "the kernel does not describe itself in /sys/kernel/btf/vmlinux: %s",
+			       strerror(errno));
+	else
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s", strerror(-r));
+}
+
+static struct bpf_link *attach_to_flows(struct flows *bpf, struct bpf_program *program)
+{
+	union bpf_iter_link_info info = {.map.map_fd = (__u32)bpf_map__fd(bpf->maps.flows)};
+	LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &info,
+		    .link_info_len = sizeof(info));
+
+	return bpf_program__attach_iter(program, &options);
+}
+
+static void flows_destroyp(struct flows **bpf)
+{
+	flows__destroy(*bpf);
+}
+
+int hook_probe(const struct hook *hook, char ret_why[WHY_SIZE])
+{
+	cleanup(flows_destroyp) struct flows *bpf = flows__open();
+	struct bpf_program *program, *chosen = NULL;
+	struct bpf_link *link;
+	int r;
+
+	if (!bpf) {
+		r = -errno;
+		say_why(r, ret_why);
+		return r;
+	}
+	bpf_object__for_each_program(program, bpf->obj)
+	{
+		bool is_it = !strcmp(bpf_program__name(program), hook->program);
+
+		(void)bpf_program__set_autoload(program, is_it);
+		if (is_it)
+			chosen = program;
+	}
+	r = flows__load(bpf);
+	if (r == 0) {
+		link = chosen == bpf->progs.mark ? attach_to_flows(bpf, chosen)
+						 : bpf_program__attach(chosen);
+		r = link ? 0 : -errno;
+		(void)bpf_link__destroy(link);
+	}
+	if (r < 0)
+		say_why(r, ret_why);
+	return r;
+}
+
+static int take_event(void *context, void *data, size_t size)
+{
+	struct meter_of_bpf *m = context;
+
+	if (size >= sizeof(struct event) && m->event_fn)
+		m->event_fn(data, m->context);
+	return 0;
+}
+
+static void bpf_close(struct meter *m)
+{
+	struct meter_of_bpf *b = self(m);
+
+	ring_buffer__free(b->ring);
+	(void)bpf_link__destroy(b->mark);
+	(void)bpf_link__destroy(b->adopt);
+	flows__destroy(b->bpf);
+	free(b);
+}
+
+static int load(struct meter_of_bpf *b, uint32_t ring_size)
+{
+	int r;
+
+	b->bpf = flows__open();
+	if (!b->bpf)
+		return -errno;
+	bpf_program__set_autoattach(b->bpf->progs.mark, false);
+	bpf_program__set_autoattach(b->bpf->progs.adopt, false);
+	r = bpf_map__set_max_entries(b->bpf->maps.events, ring_size);
+	if (r < 0)
+		return r;
+	r = flows__load(b->bpf);
+	if (r < 0)
+		return r;
+	r = flows__attach(b->bpf);
+	if (r < 0)
+		return r;
+	b->mark = attach_to_flows(b->bpf, b->bpf->progs.mark);
+	b->adopt = b->mark ? bpf_program__attach_iter(b->bpf->progs.adopt, NULL) : NULL;
+	b->ring = b->adopt ? ring_buffer__new(bpf_map__fd(b->bpf->maps.events), take_event, b, NULL)
+			   : NULL;
+	return b->ring ? 0 : -errno;
+}
+
+static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZE])
+{
+	struct meter_of_bpf *b = calloc(1, sizeof(*b));
+	int r;
+
+	if (!b)
+		return -ENOMEM;
+	b->meter.kind = &meter_bpf;
+	(void)libbpf_set_print(NULL); /* why it does not load the doctor says */
+	r = load(b, ring_size);
+	if (r < 0) {
+		say_why(r, ret_why);
+		bpf_close(&b->meter);
+		return r;
+	}
+	*ret = &b->meter;
+	return 0;
+}
+
+static int bpf_add_row(struct meter *m, uint32_t row)
+{
+	const struct totals none = {};
+
+	return bpf_map_update_elem(bpf_map__fd(self(m)->bpf->maps.totals), &row, &none,
+				   BPF_NOEXIST) < 0
+		       ? -errno
+		       : 0;
+}
+
+static void bpf_remove_row(struct meter *m, uint32_t row)
+{
+	(void)bpf_map_delete_elem(bpf_map__fd(self(m)->bpf->maps.totals),
+				  &row); /* is there, or is gone */
+}
+
+/* Runs an iterator to its end. */
+static int run(struct bpf_link *link, meter_sample_fn fn, void *context)
+{
+	cleanup(fd_closep) int fd = bpf_iter_create(bpf_link__fd(link));
+	struct sample samples[SAMPLES];
+	size_t n = 0;
+	ssize_t got;
+
+	if (fd < 0)
+		return -errno;
+	for (;;) {
+		got = read(fd, (char *)samples + n, sizeof(samples) - n);
+		if (got < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (got <= 0)
+			return got < 0 ? -errno : 0;
+		n += (size_t)got;
+		for (size_t i = 0; fn && i < n / sizeof(*samples); i++)
+			fn(&samples[i], context);
+		memmove(samples, (char *)samples + n / sizeof(*samples) * sizeof(*samples),
+			n % sizeof(*samples));
+		n %= sizeof(*samples);
+	}
+}
+
+static int bpf_mark(struct meter *m, meter_sample_fn fn, void *context)
+{
+	return run(self(m)->mark, fn, context);
+}
+
+/* The storage is made here, its base where the socket can be read. */
+static int bpf_tag(struct meter *m, int fd, uint32_t row)
+{
+	struct flows *bpf = self(m)->bpf;
+	struct flow flow = {};
+	int r;
+
+	r = meter_cookie(fd, (uint64_t *)&flow.cookie);
+	if (r < 0)
+		return r;
+	if (bpf_map_update_elem(bpf_map__fd(bpf->maps.flows), &fd, &flow, BPF_NOEXIST) < 0 &&
+	    errno != EEXIST)
+		return -errno;
+	bpf->bss->tag_cookie = flow.cookie;
+	bpf->bss->tag_row = row;
+	r = bpf_mark(m, NULL, NULL);
+	bpf->bss->tag_cookie = 0;
+	return r;
+}
+
+static void bpf_unwatch(struct meter *m, pid_t pid)
+{
+	uint32_t tgid = (uint32_t)pid;
+
+	(void)bpf_map_delete_elem(bpf_map__fd(self(m)->bpf->maps.watched), &tgid);
+}
+
+static int bpf_watch(struct meter *m, pid_t pid, uint32_t row)
+{
+	struct meter_of_bpf *b = self(m);
+	uint32_t tgid = (uint32_t)pid;
+	int r;
+
+	if (bpf_map_update_elem(bpf_map__fd(b->bpf->maps.watched), &tgid, &row, BPF_NOEXIST) < 0)
+		return -errno;
+	r = run(b->adopt, NULL, NULL);
+	if (r < 0)
+		bpf_unwatch(m, pid);
+	return r;
+}
+
+static int bpf_read(struct meter *m, uint32_t row, struct reading *ret)
+{
+	if (bpf_map_lookup_elem(bpf_map__fd(self(m)->bpf->maps.totals), &row, &ret->totals) < 0)
+		return -errno;
+	for (int i = 0; i < N_COUNTERS; i++)
+		ret->quality[i] = QUALITY_EXACT;
+	return 0;
+}
+
+static int bpf_events_fd(struct meter *m)
+{
+	return ring_buffer__epoll_fd(self(m)->ring);
+}
+
+static void bpf_take_events(struct meter *m, meter_event_fn fn, void *context)
+{
+	struct meter_of_bpf *b = self(m);
+
+	b->event_fn = fn;
+	b->context = context;
+	(void)ring_buffer__consume(b->ring); /* take_event() never fails */
+	b->event_fn = NULL;
+}
+
+const struct meter_kind meter_bpf = {
+	.name = "bpf",
+	.open = bpf_open,
+	.close = bpf_close,
+	.add_row = bpf_add_row,
+	.remove_row = bpf_remove_row,
+	.tag = bpf_tag,
+	.watch = bpf_watch,
+	.unwatch = bpf_unwatch,
+	.mark = bpf_mark,
+	.read = bpf_read,
+	.events_fd = bpf_events_fd,
+	.take_events = bpf_take_events,
+};

@@ -1,0 +1,137 @@
+#include "bpf/row.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/num.h"
+
+static const char *const counter_names[N_COUNTERS] = {
+	[COUNTER_SUBMITTED] = "submitted",
+	[COUNTER_DELIVERED] = "delivered",
+	[COUNTER_RECEIVED] = "received",
+	[COUNTER_CONSUMED] = "consumed",
+	[COUNTER_WIRE] = "wire",
+	[COUNTER_RETRANS_BYTES] = "retrans_bytes",
+	[COUNTER_RETRANS_SEGMENTS] = "retrans_segments",
+};
+
+static const char *const quality_names[] = {
+	[QUALITY_ABSENT] = "absent",
+	[QUALITY_SAMPLED] = "sampled",
+	[QUALITY_EXACT] = "exact",
+};
+
+/* By their numbers in the kernel. */
+static const char *const state_names[] = {
+	NULL,        "established", "syn-sent",   "syn-recv", "fin-wait-1", "fin-wait-2",
+	"time-wait", "close",       "close-wait", "last-ack", "listen",     "closing",
+};
+
+static bool take_text(const json_t *request, const char *key, char *ret)
+{
+	const char *text = json_string_value(json_object_get(request, key));
+
+	if (!text || !*text || strlen(text) >= ROW_TEXT_SIZE)
+		return false;
+	(void)strcpy(ret, text);
+	return true;
+}
+
+bool label_parse(const json_t *request, struct label *ret, const char **ret_why)
+{
+	const json_t *version = json_object_get(request, "version");
+	const char *role = json_string_value(json_object_get(request, "role"));
+	struct label label = {.version = json_integer_value(version)};
+
+	*ret_why = NULL;
+	if (!take_text(request, "sync", label.sync))
+		*ret_why = "'sync' has to be a text of 1 to 127 bytes";
+	else if (!take_text(request, "peer", label.peer))
+		*ret_why = "'peer' has to be a text of 1 to 127 bytes: the name of the other node";
+	else if (!json_is_integer(version) || label.version < 0)
+		*ret_why = "'version' has to be a number";
+	else if (!role || (strcmp(role, "payload") != 0 && strcmp(role, "control") != 0))
+		*ret_why = "'role' has to be \"payload\" or \"control\"";
+	if (*ret_why)
+		return false;
+	label.is_payload = !strcmp(role, "payload");
+	*ret = label;
+	return true;
+}
+
+bool label_equal(const struct label *a, const struct label *b)
+{
+	return !strcmp(a->sync, b->sync) && !strcmp(a->peer, b->peer) && a->version == b->version &&
+	       a->is_payload == b->is_payload;
+}
+
+static json_t *label_json(const char *kind, const struct label *label)
+{
+	return json_pack("{ss ss sI ss ss}", "kind", kind, "sync", label->sync, "version",
+			 label->version, "peer", label->peer, "role",
+			 label->is_payload ? "payload" : "control");
+}
+
+json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
+		 const struct reading *now)
+{
+	const struct totals *t = &now->totals, *before = &row->before;
+	json_t *o = label_json(kind, &row->label), *quality = json_object();
+
+	for (int i = 0; i < N_COUNTERS; i++) {
+		uint64_t n = t->counter[i] - before->counter[i];
+
+		(void)json_object_set_new(o, counter_names[i],
+					  now->quality[i] == QUALITY_ABSENT
+						  ? json_null()
+						  : json_integer((json_int_t)n));
+		(void)json_object_set_new(quality, counter_names[i],
+					  json_string(quality_names[now->quality[i]]));
+	}
+	/* Adopted while it was read: what such a socket carried before is not in it. */
+	(void)json_object_update_new(o, json_pack("{sI sI sI sb ss sI sI so}", "sockets",
+						  (json_int_t)(t->sockets - before->closed),
+						  "closed", (json_int_t)(t->closed - before->closed),
+						  "lost", (json_int_t)(t->lost - before->lost),
+						  "partial", t->adopted != before->adopted,
+						  "source", m->kind->name, "began_ns",
+						  (json_int_t)row->began_ns, "now_ns",
+						  (json_int_t)num_now_ns(), "quality", quality));
+	return o;
+}
+
+static json_t *end_json(uint16_t family, const uint8_t *address, uint16_t port)
+{
+	char ip[INET6_ADDRSTRLEN];
+
+	if (!inet_ntop(family, address, ip, sizeof(ip)))
+		return json_null();
+	return json_sprintf(family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip, port);
+}
+
+json_t *row_sample_json(const struct row *row, const char *kind, const struct sample *s)
+{
+	json_t *o = label_json(kind, &row->label);
+	bool knows_state = s->state < ARRAY_LEN(state_names) && state_names[s->state];
+	/* The kernel's word for "none yet". */
+	bool knows_rtt = s->srtt_us != 0, knows_min = s->min_rtt_us != UINT32_MAX;
+
+	(void)json_object_update_new(
+		o, json_pack("{sI sI sI so so so}", "ns", (json_int_t)s->ns, "cookie",
+			     (json_int_t)s->cookie, "netns", (json_int_t)s->netns, "local",
+			     end_json(s->family, s->local, s->local_port), "remote",
+			     end_json(s->family, s->peer, s->peer_port), "state",
+			     knows_state ? json_string(state_names[s->state]) : json_null()));
+	(void)json_object_update_new(
+		o, json_pack("{sI sI sI sI sI sI sI sI so so}", "bytes_sent",
+			     (json_int_t)s->bytes_sent, "bytes_retrans",
+			     (json_int_t)s->bytes_retrans, "bytes_acked", (json_int_t)s->bytes_acked,
+			     "bytes_received", (json_int_t)s->bytes_received, "retrans",
+			     (json_int_t)s->total_retrans, "cwnd", (json_int_t)s->cwnd, "notsent",
+			     (json_int_t)s->notsent, "unacked", (json_int_t)s->unacked, "rtt_us",
+			     knows_rtt ? json_integer(s->srtt_us) : json_null(), "min_rtt_us",
+			     knows_min ? json_integer(s->min_rtt_us) : json_null()));
+	return o;
+}

@@ -1,0 +1,37 @@
+/*
+ * A row: what a client adds up under one {sync, version, peer, role}
+ */
+#pragma once
+
+#include <jansson.h>
+
+#include "bpf/meter.h"
+#include "ipc/base/list.h"
+
+#define ROW_TEXT_SIZE 128 /* of each of its words, with the NUL */
+
+struct label {
+	char sync[ROW_TEXT_SIZE];
+	char peer[ROW_TEXT_SIZE];
+	json_int_t version;
+	bool is_payload; /* else control */
+};
+
+struct row {
+	struct list link; /* client::rows */
+	uint32_t number; /* for the meter */
+	struct label label;
+	uint64_t began_ns; /* of what it is read from: its span, or itself */
+	struct totals before; /* its totals then */
+	uint64_t lost_told; /* of totals::lost */
+};
+
+/* What a request says of a row: false and why where it does not. */
+bool label_parse(const json_t *request, struct label *ret, const char **ret_why);
+bool label_equal(const struct label *a, const struct label *b);
+
+/* The row since it began; `kind` is "row", or "progress" where nobody asked. NULL where memory ran out. */
+json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
+		 const struct reading *now);
+/* One connection of it; `kind` is "flow" or that of an event. */
+json_t *row_sample_json(const struct row *row, const char *kind, const struct sample *s);

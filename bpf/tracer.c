@@ -1,0 +1,235 @@
+/*
+ * One thread. Nothing is polled while no span is open; while one is, each look takes at most a tenth of the
+ * time: with very many connections it is less often than every 100 ms.
+ */
+#include "bpf/tracer.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "bpf/ready.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+#define PERIOD_NS 100000000u
+#define SHARE 10 /* of the time that a look may take, one in so many */
+#define BACKLOG 64
+
+static int complain(const char *what, int r)
+{
+	(void)fprintf(stderr, "weightd-trace: %s: %s\n", what, strerror(-r));
+	return r;
+}
+
+/* Once. */
+static void set_timer(struct tracer *t, uint64_t ns)
+{
+	const struct itimerspec at = {.it_value = {.tv_sec = (time_t)(ns / 1000000000),
+						   .tv_nsec = (long)(ns % 1000000000)}};
+
+	if (t->is_timed)
+		return;
+	(void)timerfd_settime(t->timer.fd, 0, &at, NULL); /* nothing of it can be wrong */
+	t->is_timed = true;
+}
+
+void tracer_count_spans(struct tracer *t, int change)
+{
+	t->n_spans += (unsigned)change;
+	if (t->n_spans > 0)
+		set_timer(t, PERIOD_NS);
+}
+
+static void on_event(const struct event *e, void *context)
+{
+	client_take_event(context, e);
+}
+
+/* There may have been more of them than there was room for, which is looked for soon. */
+static void on_events(struct waiter *w, uint32_t events)
+{
+	struct tracer *t = container_of(w, struct tracer, events);
+
+	(void)events;
+	t->meter->kind->take_events(t->meter, on_event, t);
+	set_timer(t, PERIOD_NS);
+}
+
+static void on_timer(struct waiter *w, uint32_t events)
+{
+	struct tracer *t = container_of(w, struct tracer, timer);
+	uint64_t expirations, began = num_now_ns(), took;
+
+	(void)events;
+	if (read(w->fd, &expirations, sizeof(expirations)) < 0)
+		return;
+	(void)t->meter->kind->mark(t->meter, NULL, NULL); /* who asks is told why it fails */
+	client_tell_all(t);
+	t->told_ns = num_now_ns();
+	t->is_timed = false;
+	took = t->told_ns - began;
+	if (t->n_spans > 0)
+		set_timer(t, took * SHARE > PERIOD_NS ? took * SHARE : PERIOD_NS);
+}
+
+static void on_connect(struct waiter *w, uint32_t events)
+{
+	struct tracer *t = container_of(w, struct tracer, listener);
+	int fd, r;
+
+	(void)events;
+	fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd < 0)
+		return; /* it went away again, or there is no descriptor: it waits */
+	r = client_add(t, fd);
+	if (r < 0)
+		(void)complain("a client was sent away", r);
+}
+
+static void on_signal(struct waiter *w, uint32_t events)
+{
+	(void)events;
+	container_of(w, struct tracer, signals)->stops = true;
+}
+
+static bool is_no_socket(const char *path)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode);
+}
+
+static int listen_on(const char *path, int *ret_fd)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = -1, r;
+
+	if (strlen(path) >= sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	/* To connect() a file is a socket that nobody listens on. */
+	if (is_no_socket(path))
+		return -EEXIST;
+	(void)strcpy(address.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	/* One that nobody listens on is of a process that was killed. */
+	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
+		r = -EADDRINUSE;
+	else
+		r = errno == ECONNREFUSED && unlink(path) < 0 ? -errno : 0;
+	if (r == 0 && (bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ||
+		       chmod(path, 0660) < 0 || listen(fd, BACKLOG) < 0))
+		r = -errno;
+	if (r < 0) {
+		(void)fd_close(fd);
+		return r;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+/* BPF, and sock_diag where that cannot be had, unless one was asked for. */
+static int open_meter(struct tracer *t, const struct tracer_options *o)
+{
+	const struct meter_kind *kind = o->kind ? o->kind : &meter_bpf;
+	char why[WHY_SIZE] = "";
+	int r = kind->open(o->ring_size, &t->meter, why);
+
+	if (r < 0 && !o->kind) {
+		(void)strcpy(t->why_not_bpf, why);
+		(void)fprintf(
+			stderr,
+			"weightd-trace: without BPF: %s; sockets of this network namespace alone are counted, and "
+			"not to their last byte where they end (weightctl trace doctor)\n",
+			why);
+		r = meter_diag.open(o->ring_size, &t->meter, why);
+	} else if (o->kind == &meter_diag) {
+		(void)strcpy(t->why_not_bpf, "it was started with --meter=diag");
+	}
+	if (r < 0)
+		(void)fprintf(stderr, "weightd-trace: %s\n", *why ? why : strerror(-r));
+	return r;
+}
+
+static int open_all(struct tracer *t, const struct tracer_options *o)
+{
+	sigset_t signals;
+	int r;
+
+	(void)fd_raise_limit(); /* each process that is watched takes one */
+	r = open_meter(t, o);
+	if (r < 0)
+		return r;
+	(void)sigemptyset(&signals);
+	(void)sigaddset(&signals, SIGTERM);
+	(void)sigaddset(&signals, SIGINT);
+	(void)sigprocmask(SIG_BLOCK, &signals, NULL);
+	t->signals.fd = signalfd(-1, &signals, SFD_CLOEXEC);
+	t->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	t->events.fd = t->meter->kind->events_fd(t->meter);
+	r = t->signals.fd < 0 || t->timer.fd < 0 ? -errno : loop_open(&t->loop_fd);
+	if (r == 0)
+		r = loop_add(t->loop_fd, &t->signals);
+	if (r == 0)
+		r = loop_add(t->loop_fd, &t->timer);
+	if (r == 0 && t->events.fd >= 0)
+		r = loop_add(t->loop_fd, &t->events);
+	if (r < 0)
+		return complain("cannot wait for events", r);
+	r = listen_on(o->socket, &t->listener.fd);
+	if (r == 0)
+		r = loop_add(t->loop_fd, &t->listener);
+	if (r < 0)
+		return complain(o->socket, r);
+	r = ready_tell();
+	return r < 0 ? complain("cannot tell systemd that it serves", r) : 0;
+}
+
+static void close_all(struct tracer *t, const char *path)
+{
+	struct client *c, *next;
+
+	list_for_each_safe(c, next, &t->clients, link)
+		client_free(c);
+	if (t->listener.fd >= 0)
+		(void)unlink(path);
+	(void)fd_close(t->listener.fd);
+	(void)fd_close(t->timer.fd);
+	(void)fd_close(t->signals.fd);
+	(void)fd_close(t->loop_fd);
+	if (t->meter)
+		t->meter->kind->close(t->meter);
+}
+
+int tracer_run(const struct tracer_options *o)
+{
+	struct tracer t = {
+		.loop_fd = -1,
+		.listener = {.fd = -1, .ready = on_connect},
+		.timer = {.fd = -1, .ready = on_timer},
+		.events = {.fd = -1, .ready = on_events},
+		.signals = {.fd = -1, .ready = on_signal},
+	};
+	int r;
+
+	list_init(&t.clients);
+	t.told_ns = num_now_ns();
+	r = open_all(&t, o);
+	if (r == 0) {
+		(void)printf("weightd-trace: counts by %s on %s\n", t.meter->kind->name, o->socket);
+		(void)fflush(stdout);
+	}
+	while (r == 0 && !t.stops)
+		r = loop_turn(t.loop_fd);
+	close_all(&t, o->socket);
+	return r;
+}

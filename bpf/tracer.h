@@ -1,0 +1,35 @@
+/*
+ * The tracer: a meter, and the clients that ask it, on a socket
+ */
+#pragma once
+
+#include "bpf/client.h"
+#include "bpf/loop.h"
+#include "bpf/meter.h"
+#include "ipc/base/list.h"
+
+struct tracer {
+	int loop_fd;
+	struct meter *meter;
+	char why_not_bpf[WHY_SIZE]; /* "": it is */
+	struct waiter listener, timer, events, signals;
+	struct list clients; /* struct client */
+	unsigned n_clients;
+	unsigned n_spans; /* open, of all clients */
+	uint32_t last_row;
+	uint64_t told_ns; /* when those who follow were told last */
+	bool is_timed;
+	bool stops;
+};
+
+struct tracer_options {
+	const char *socket;
+	const struct meter_kind *kind; /* NULL: the best there is */
+	uint32_t ring_size;
+};
+
+/* Serves until SIGTERM or SIGINT. 0, or negative errno; it has said why. */
+int tracer_run(const struct tracer_options *o);
+
+/* A span was opened, or ended: while there is one, the meter is marked every 100 ms. */
+void tracer_count_spans(struct tracer *t, int change);

@@ -1,0 +1,61 @@
+#include "ipc/base/mapping.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "ipc/base/num.h"
+
+#define HUGE_SIZE (2 * MIB)
+
+int mapping_new_plain(int fd, uint64_t size, void **ret)
+{
+	void *mapped = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+
+	if (mapped == MAP_FAILED)
+		return -errno;
+	*ret = mapped;
+	return 0;
+}
+
+int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret)
+{
+	int flags = MAP_SHARED | (at ? MAP_FIXED : 0);
+	uint64_t mapped_size;
+	char *area, *p;
+	void *mapped;
+
+	if (at || size < HUGE_SIZE) {
+		mapped = mmap(at, size, prot, flags, fd, 0);
+		if (mapped == MAP_FAILED)
+			return -errno;
+		*ret = mapped;
+		return 0;
+	}
+	if (!num_align_up(size, (uint64_t)sysconf(_SC_PAGESIZE), &mapped_size))
+		return -EOVERFLOW;
+	area = mmap(NULL, mapped_size + HUGE_SIZE, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (area == MAP_FAILED)
+		return -errno;
+	p = (char *)(((uintptr_t)area + HUGE_SIZE - 1) & ~(uintptr_t)(HUGE_SIZE - 1));
+	mapped = mmap(p, size, prot, MAP_SHARED | MAP_FIXED, fd, 0);
+	if (mapped == MAP_FAILED) {
+		int r = -errno;
+
+		(void)munmap(area, mapped_size + HUGE_SIZE);
+		return r;
+	}
+	if (p > area)
+		(void)munmap(area, (size_t)(p - area));
+	(void)munmap(p + mapped_size, (size_t)(area + HUGE_SIZE - p));
+	*ret = p;
+	return 0;
+}
+
+void mapping_free(void *p, uint64_t size)
+{
+	if (p)
+		(void)munmap(p, size);
+}

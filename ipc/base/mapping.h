@@ -1,0 +1,16 @@
+/*
+ * Mappings
+ *
+ * Those of slots at addresses that allow huge pages, also where the kernel would not choose such an address by itself:
+ * elsewhere it maps a huge page in small ones, each with a fault.
+ */
+#pragma once
+
+#include <stdint.h>
+
+/* Maps a small file whole, shared and read-only; -errno of mmap. */
+int mapping_new_plain(int fd, uint64_t size, void **ret);
+
+/* Maps a slot whole, shared; -errno of mmap. `at` NULL: anywhere; else over what is mapped there. */
+int mapping_new(int fd, uint64_t size, int prot, void *at, void **ret);
+void mapping_free(void *p, uint64_t size);

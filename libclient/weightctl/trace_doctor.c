@@ -1,0 +1,140 @@
+/*
+ * weightctl trace doctor: what weightd-trace can have of this kernel, and what it goes without.
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/sync.h"
+#include "libclient/weightctl/table.h"
+#include "libclient/weightctl/verb.h"
+
+struct hook {
+	const char *name;
+	const char *state;
+	const char *why;
+	const char *lost;
+};
+
+#define HOOK(member) offsetof(struct hook, member)
+
+static const struct column columns[] = {
+	{"HOOK", COLUMN_TEXT, HOOK(name), .help = "where a program is attached", .shown = true},
+	{"STATE", COLUMN_TEXT, HOOK(state), .help = "on or off", .shown = true},
+	{"WHY", COLUMN_TEXT, HOOK(why), .help = "it is off; below the table, too"},
+	{"LOST", COLUMN_TEXT, HOOK(lost), .help = "what is not known without it; likewise"},
+	{},
+};
+
+static struct hook hook_of(const json_t *row)
+{
+	return (struct hook){
+		.name = agent_text(row, "hook"),
+		.state = agent_bool(row, "on") ? "on" : "off",
+		.why = agent_text(row, "why"),
+		.lost = agent_text(row, "lost"),
+	};
+}
+
+static bool is_hook(const json_t *row)
+{
+	const char *kind = agent_text(row, "kind");
+
+	return kind && !strcmp(kind, "hook");
+}
+
+static void print_sentences(const json_t *rows, const char *meter, const char *why)
+{
+	const json_t *row;
+	size_t i;
+
+	(void)fputc('\n', stdout);
+	json_array_foreach(rows, i, row)
+	{
+		const struct hook hook = hook_of(row);
+
+		if (!is_hook(row) || !hook.why)
+			continue;
+		sync_say(stdout, hook.name, hook.why);
+		if (hook.lost)
+			sync_say(stdout, "  lost", hook.lost);
+	}
+	if (why) {
+		(void)puts(
+			"Counts by sock_diag: sockets of its own network namespace, sampled where they "
+			"end.");
+		sync_say(stdout, "No BPF", why);
+	} else if (meter) {
+		(void)puts("Counts by BPF: all sockets, every number exact.");
+	}
+}
+
+static void put_text(struct json *json, const char *key, const char *text)
+{
+	if (text)
+		json_put_string(json, key, text);
+	else
+		json_put_null(json, key);
+}
+
+static int print(const struct cli *cli, struct table *table, const json_t *rows)
+{
+	struct json json = {.file = stdout};
+	const char *meter = NULL, *why = NULL;
+	const json_t *row;
+	size_t i;
+	int r;
+
+	json_array_foreach(rows, i, row)
+	{
+		if (is_hook(row))
+			continue;
+		meter = agent_text(row, "meter");
+		why = agent_text(row, "why");
+	}
+	if (cli->json) {
+		json_open(&json, NULL, '{');
+		put_text(&json, "meter", meter);
+		put_text(&json, "why", why);
+	}
+	table_begin(table, &json, "hooks");
+	json_array_foreach(rows, i, row)
+	{
+		const struct hook hook = hook_of(row);
+
+		if (is_hook(row))
+			table_row(table, &hook);
+	}
+	r = table_end(table);
+	if (cli->json)
+		json_close(&json, '}');
+	else if (!r && !cli->columns && !cli->noheadings)
+		print_sentences(rows, meter, why);
+	return r;
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {OPTIONS_TABLE, OPTIONS_TRACER, {}};
+	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(table_deinit) struct table table = {};
+
+	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
+	if (argc - optind > 0)
+		cli_usage(cli, "'trace doctor' takes no arguments");
+	table_init(&table, cli, columns);
+	if (agent_rows(cli, json_pack("{s:s}", "op", "doctor"), &rows))
+		return EXIT_FAILED;
+	return print(cli, &table, rows);
+}
+
+const struct verb verb_trace_doctor = {
+	.name = "trace doctor",
+	.args = "",
+	.summary = "Show what weightd-trace can have of this kernel",
+	.options = HELP_TABLE,
+	.columns = columns,
+	.peer = PEER_TRACER,
+	.run = run,
+};

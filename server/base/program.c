@@ -1,0 +1,41 @@
+#include "server/base/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/release.h"
+#include "server/base/log.h"
+
+int program_next_option(const struct program *p, int argc, char **argv, int *ret_index)
+{
+	int code = getopt_long(argc, argv, "", p->options, ret_index);
+
+	if (code == PROGRAM_VERSION) {
+		printf("%s %s\n", p->name, RELEASE);
+		exit(EXIT_SUCCESS);
+	}
+	if (code == PROGRAM_HELP) {
+		fputs(p->usage, stdout);
+		exit(EXIT_SUCCESS);
+	}
+	if (code == '?') { /* getopt has said what is wrong */
+		fprintf(stderr, "Try '%s --help'.\n", p->name);
+		exit(EXIT_USAGE);
+	}
+	if (code == -1 && optind < argc) {
+		fprintf(stderr, "%s: what is '%s'? There are only options; see %s --help\n",
+			p->name, argv[optind], p->name);
+		exit(EXIT_USAGE);
+	}
+	return code;
+}
+
+void program_raise_descriptor_limit(void)
+{
+	int r = fd_raise_limit();
+
+	if (r < 0)
+		log_warning("cannot raise the limit on descriptors: %s", strerror(-r));
+}

@@ -1,0 +1,32 @@
+/*
+ * Programs
+ *
+ * What the mains of weightd and weightd-sync have in common: a command line of options alone, and what is
+ * asked of the system before they serve.
+ */
+#pragma once
+
+#include <getopt.h>
+
+#define EXIT_USAGE 2
+
+enum program_option {
+	PROGRAM_VERSION = 256,
+	PROGRAM_HELP,
+	PROGRAM_OWN, /* codes of a program's own options begin here */
+};
+
+struct program {
+	const char *name;
+	const char *usage;
+	const struct option *options; /* with --version and --help */
+};
+
+/*
+ * The code of the next option, whose place in the table goes to `ret_index`; -1 when all were read. Ends the
+ * process behind --version and --help, and where the command line is wrong, which was said.
+ */
+int program_next_option(const struct program *p, int argc, char **argv, int *ret_index);
+
+/* To as many as we are allowed: what a daemon holds takes some each. */
+void program_raise_descriptor_limit(void);

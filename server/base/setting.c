@@ -1,0 +1,237 @@
+#include "server/base/setting.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include "ipc/base/num.h"
+#include "server/base/log.h"
+#include "server/base/nss.h"
+
+#define MS_NS UINT64_C(1000000)
+
+/* --- Text --- */
+
+static int parse_text(const struct setting *setting, const char *text, void *ret)
+{
+	size_t length = strlen(text);
+
+	if (length >= setting->max)
+		return -EINVAL;
+	memcpy(ret, text, length + 1);
+	return 0;
+}
+
+static void describe_text(const struct setting *setting, char *buf, size_t size)
+{
+	(void)snprintf(buf, size, "at most %" PRIu64 " bytes", setting->max - 1);
+}
+
+const struct setting_type setting_text = {.parse = parse_text, .describe = describe_text};
+
+/* --- Numbers --- */
+
+static int accept(const struct setting *setting, int r, uint64_t n, void *ret)
+{
+	if (r < 0 || n < setting->min || n > setting->max)
+		return -EINVAL;
+	*(uint64_t *)ret = n;
+	return 0;
+}
+
+static bool is_word(const struct setting *setting, const char *text, void *ret)
+{
+	if (!setting->word || strcmp(text, setting->word) != 0)
+		return false;
+	*(uint64_t *)ret = UINT64_MAX;
+	return true;
+}
+
+static int parse_mode(const struct setting *setting, const char *text, void *ret)
+{
+	uint64_t n = 0;
+	int r = num_parse(text, 8, &n);
+
+	return accept(setting, r, n, ret);
+}
+
+static void describe_mode(const struct setting *setting, char *buf, size_t size)
+{
+	(void)snprintf(buf, size, "octal digits up to %04" PRIo64, setting->max);
+}
+
+const struct setting_type setting_mode = {
+	.size = sizeof(uint64_t),
+	.parse = parse_mode,
+	.describe = describe_mode,
+};
+
+static int parse_bytes(const struct setting *setting, const char *text, void *ret)
+{
+	uint64_t n = 0;
+	int r = num_parse_size(text, &n);
+
+	return is_word(setting, text, ret) ? 0 : accept(setting, r, n, ret);
+}
+
+static void describe_bytes(const struct setting *setting, char *buf, size_t size)
+{
+	char least[32] = "";
+
+	if (setting->min > 1024)
+		(void)snprintf(least, sizeof(least), ", %jdK at least",
+			       (intmax_t)(setting->min >> 10));
+	(void)snprintf(buf, size, "bytes, a number with K, M, G or T%s%s%s", least,
+		       setting->word ? ", or " : "", setting->word ? setting->word : "");
+}
+
+const struct setting_type setting_bytes = {
+	.size = sizeof(uint64_t),
+	.parse = parse_bytes,
+	.describe = describe_bytes,
+};
+
+static int parse_count(const struct setting *setting, const char *text, void *ret)
+{
+	uint64_t n = 0;
+	int r = num_parse(text, 10, &n);
+
+	return is_word(setting, text, ret) ? 0 : accept(setting, r, n, ret);
+}
+
+static void describe_count(const struct setting *setting, char *buf, size_t size)
+{
+	const char * or = setting->word ? " or " : "", *word = setting->word ? setting->word : "";
+
+	if (setting->max == UINT64_MAX)
+		(void)snprintf(buf, size, "a number%s%s", or, word);
+	else
+		(void)snprintf(buf, size, "%" PRIu64 " to %" PRIu64 "%s%s", setting->min,
+			       setting->max, or, word);
+}
+
+const struct setting_type setting_count = {
+	.size = sizeof(uint64_t),
+	.parse = parse_count,
+	.describe = describe_count,
+};
+
+/* With digits behind a point or without; those behind the third are not told apart. */
+static int parse_seconds(const struct setting *setting, const char *text, void *ret)
+{
+	const char *c = text;
+	uint64_t ms = 0;
+	int r = isdigit((unsigned char)*c) ? 0 : -EINVAL;
+
+	for (; isdigit((unsigned char)*c) && ms <= setting->max; c++)
+		ms = ms * 10 + (uint64_t)(*c - '0') * 1000;
+	if (*c == '.')
+		for (unsigned scale = 100; isdigit((unsigned char)*++c); scale /= 10)
+			ms += (uint64_t)(*c - '0') * scale;
+	r = *c ? -EINVAL : accept(setting, r, ms, ret);
+	if (r == 0)
+		*(uint64_t *)ret *= MS_NS;
+	return r;
+}
+
+static void describe_seconds(const struct setting *setting, char *buf, size_t size)
+{
+	(void)snprintf(buf, size, "seconds, %g to %g", (double)setting->min / 1000,
+		       (double)setting->max / 1000);
+}
+
+const struct setting_type setting_seconds = {
+	.size = sizeof(uint64_t),
+	.parse = parse_seconds,
+	.describe = describe_seconds,
+};
+
+/* --- Words --- */
+
+static int parse_level(const struct setting *setting, const char *text, void *ret)
+{
+	(void)setting;
+	return log_parse_level(text, ret);
+}
+
+static void describe_level(const struct setting *setting, char *buf, size_t size)
+{
+	(void)setting;
+	(void)snprintf(buf, size, "error, warning, info or debug");
+}
+
+const struct setting_type setting_level = {
+	.size = sizeof(enum log_level),
+	.parse = parse_level,
+	.describe = describe_level,
+};
+
+static int parse_group(const struct setting *setting, const char *text, void *ret)
+{
+	gid_t *gid = ret;
+
+	(void)setting;
+	if (*text)
+		return nss_find_group(text, gid) < 0 ? -EINVAL : 0;
+	*gid = (gid_t)-1;
+	return 0;
+}
+
+static void describe_group(const struct setting *setting, char *buf, size_t size)
+{
+	(void)setting;
+	(void)snprintf(buf, size, "the name of a group there is, or a number");
+}
+
+const struct setting_type setting_group = {
+	.size = sizeof(gid_t),
+	.parse = parse_group,
+	.describe = describe_group,
+};
+
+static int parse_switch(const struct setting *setting, const char *text, void *ret)
+{
+	(void)setting;
+	if (strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
+		return -EINVAL;
+	*(bool *)ret = !strcmp(text, "yes");
+	return 0;
+}
+
+static void describe_switch(const struct setting *setting, char *buf, size_t size)
+{
+	(void)setting;
+	(void)snprintf(buf, size, "yes or no");
+}
+
+const struct setting_type setting_switch = {
+	.size = sizeof(bool),
+	.parse = parse_switch,
+	.describe = describe_switch,
+};
+
+/* --- Any of them --- */
+
+int setting_parse(const struct setting *setting, const char *text, void *ret)
+{
+	return setting->type->parse(setting, text, ret);
+}
+
+static size_t size_of(const struct setting *setting)
+{
+	return setting->type->size ? setting->type->size : (size_t)setting->max;
+}
+
+bool setting_equals(const struct setting *setting, const void *a, const void *b)
+{
+	/* What stands behind the end of a text is no part of it. */
+	return setting->type == &setting_text ? !strcmp(a, b) : !memcmp(a, b, size_of(setting));
+}
+
+void setting_copy(const struct setting *setting, void *to, const void *from)
+{
+	memcpy(to, from, size_of(setting));
+}

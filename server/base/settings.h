@@ -1,0 +1,61 @@
+/*
+ * Files of settings
+ *
+ * What weightd.conf and sync.conf have in common: lines, sections and keys, whom such a file may belong to,
+ * and how all that is wrong in it is told. It is taken as a whole or not at all: its errors are logged with
+ * their lines, and the way out.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "server/base/setting.h"
+
+#define SETTINGS_KEYS_MAX 32
+
+struct settings_form {
+	const char *program;
+	const struct setting *keys;
+	unsigned n_keys;
+	const char *sections; /* all that there are, for a sentence */
+	const char *splits; /* behind what is said of a line that is too long; "" */
+
+	/* [KIND NAME]: sets `section` and `seen`, or reports. False: it is of no such kind. NULL: there are none. */
+	bool (*open)(struct settings *s, const char *name);
+
+	/* Where the value belongs that the section has for a key. NULL: in `values`, at the key's offset. */
+	void *(*place)(struct settings *s, const struct setting *key);
+
+	/* What has to fit together, when all lines were read. NULL: nothing. */
+	void (*check)(struct settings *s);
+};
+
+/* A file while it is read: a part of the program's own, which has what `form` needs. */
+struct settings {
+	const struct settings_form *form;
+	const char *path;
+	void *values; /* the program's configuration, with its defaults */
+
+	unsigned line;
+	unsigned n_errors;
+	bool in_section; /* behind the first of them */
+	const char *section; /* whose keys come; NULL: one that was refused */
+	unsigned *seen; /* lines of the keys in this section; 0: not given. `lines`, unless it is one of several of a kind */
+	unsigned lines[SETTINGS_KEYS_MAX];
+};
+
+/* 0; -EINVAL, -ENOSYS (there is no inih), -ENOMEM, and all was logged. */
+int settings_parse(struct settings *s, const char *text, size_t size);
+
+/*
+ * The text of a file that nobody may write but root or the user that we run as: who may decides what we
+ * believe. -ENOENT is for the caller to log, the others were.
+ */
+int settings_read(const char *program, const char *path, char **ret, uint64_t *ret_size);
+
+/* Line 0 stands for the whole file. */
+__attribute__((format(printf, 3, 4))) void settings_report_at(struct settings *s, unsigned line,
+							      const char *fmt, ...);
+
+#define settings_report(s, ...) settings_report_at(s, (s)->line, __VA_ARGS__)

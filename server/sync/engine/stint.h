@@ -1,0 +1,92 @@
+/*
+ * The stint
+ *
+ * What every engine does for its agent, whatever it carries bytes over: it is told "open" once and "start" once, then
+ * "rate" where it can change that, says how far it is, and once how it ended. The loop talks and watches; threads, where
+ * an engine has some, leave a word for it. Behind the end nothing happens any more: sockets stay open and silent until
+ * the agent ends this process, so that neighbours do not take us for the cause.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/base/loop.h"
+#include "server/sync/base/order.h"
+
+struct stint;
+
+/* What an engine is. Sentences are of why it cannot, and end the stint. */
+struct stint_kind {
+	const char *name; /* of the program */
+	/* What it never does; NULL: nothing of this order. */
+	const char *(*refuse)(const struct order *o);
+	/* Takes the order that was read, and calls stint_opened(), then or later. */
+	int (*open)(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE]);
+	int (*start)(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE]);
+	/* Bytes per second from now on, once started; 0: no limit. NULL: it keeps to the one of "start". */
+	void (*limit)(struct stint *d, uint64_t max_rate);
+	/* It started, or a thread woke the loop. */
+	void (*look)(struct stint *d);
+	/* From the order on, at each tick. */
+	void (*watch)(struct stint *d, uint64_t now_ns);
+	/* Bytes of the stream that are in memory, and that went on. */
+	void (*count)(const struct stint *d, uint64_t *ret_done, uint64_t *ret_sent);
+	/* It is over; NULL: nothing has to be done about that. */
+	void (*end)(struct stint *d);
+};
+
+/* Whose fault something is. The names are borrowed from who lives as long. */
+struct blame {
+	const char *code; /* NULL: "stream" */
+	const char *from, *to; /* a link; NULL: no link */
+	const char *who; /* NULL: this node */
+	const unsigned *stripe; /* of the link; NULL: all of it */
+};
+
+struct stint {
+	const struct stint_kind *kind;
+	struct loop loop;
+	struct source agent; /* the socket of whom we work for */
+	struct source wake; /* an eventfd: a thread has something to tell */
+	struct timer tick;
+	struct order order; /* once it is asked, nobody changes it */
+	bool is_asked, is_open, is_started;
+	uint64_t told_done, told_sent;
+	json_t *end; /* what was decided */
+	bool is_over;
+	bool is_end_told;
+
+	pthread_mutex_t lock; /* protects what follows, and what an engine says it does */
+	pthread_cond_t more; /* what an engine's threads wait for, by the monotonic clock */
+	struct blame blame;
+	char why[ORDER_WHY_SIZE]; /* what a thread found broken; "": nothing */
+};
+
+/* Of a whole process; its loop ends when nobody wants it any more. -errno, and it was logged why. */
+int stint_init(struct stint *d, const struct stint_kind *kind);
+void stint_deinit(struct stint *d);
+
+/* --- For the loop ------------------------------------------------------------------------------ */
+
+/* Takes the message, and says "opened" with it. NULL: there is no memory for one. */
+void stint_opened(struct stint *d, json_t *message);
+/* Takes what is decided. Only what is first counts. */
+void stint_end(struct stint *d, json_t *message);
+/* NULL: this node is to blame. */
+__attribute__((format(printf, 3, 4))) void stint_fail(struct stint *d, const struct blame *b,
+						      const char *fmt, ...);
+__attribute__((format(printf, 3, 0))) void stint_vfail(struct stint *d, const struct blame *b,
+						       const char *fmt, va_list args);
+void stint_tell_progress(struct stint *d);
+
+/* --- For threads ------------------------------------------------------------------------------- */
+
+/* That something broke: which of several is first counts. */
+__attribute__((format(printf, 3, 0))) void stint_break(struct stint *d, const struct blame *b,
+						       const char *fmt, va_list args);
+/* That there is something to look at. */
+void stint_wake(struct stint *d);

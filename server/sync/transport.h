@@ -1,0 +1,52 @@
+/*
+ * Transports
+ *
+ * The engines that bring bytes from one node to others, as agents know them: by name to each other and in sync.conf,
+ * and by what they need to be told.
+ */
+#pragma once
+
+#include "server/sync/agent.h"
+#include "server/sync/base/ranges.h"
+
+#define TRANSPORT_NAME_MAX 15
+#define TRANSPORT_CHUNK ((uint64_t)1 << 20) /* what all but rings move at a time: a leaf */
+
+struct gpu_memory;
+
+struct transport {
+	const char *name;
+	enum job_kind job;
+	bool has_tls;
+	bool has_stripes; /* over several interfaces, if nodes have some */
+	bool has_hello; /* what neighbours' engines have to know of each other, beside where they listen */
+	bool is_ring; /* of all nodes at once, and of memory of GPUs: see ring.h */
+	unsigned n_stalls; /* without a byte, after which an agent ends one that should have done so by itself */
+	/* Payload of one link for these ranges in so many stripes, towards the receiver, see planned.h. */
+	uint64_t (*planned)(const struct ranges *ranges, unsigned n_stripes);
+};
+
+extern const struct transport transport_tcp, transport_gloo, transport_nccl;
+
+/* NULL: there is none of this name. */
+const struct transport *transport_find(const char *name);
+
+/* What an engine is to do in an epoch. */
+struct carriage {
+	const struct transport *transport;
+	const char *sync;
+	uint64_t epoch;
+	uint64_t n_bytes; /* of the memory */
+	const struct ranges *ranges;
+	const char *from, *token; /* NULL at the source */
+	/* Of a ring. */
+	const struct gpu_memory *memory;
+	uint64_t chunk;
+};
+
+/* What it is told first. */
+json_t *transport_open(const struct agent *a, const struct carriage *c);
+
+/* How long it may take to open, and then to move anything, before it has hung for good. */
+uint64_t transport_time_to_open(const struct agent *a, const struct transport *t);
+uint64_t transport_patience(const struct agent *a, const struct transport *t);

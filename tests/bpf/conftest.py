@@ -1,0 +1,42 @@
+"""Fixtures of the tests of weightd-trace."""
+import socket
+
+import features
+import pytest
+import tracing
+from netns import Net
+
+
+@pytest.fixture
+def tracer():
+    features.require("bpf")
+    with tracing.Tracer() as t:
+        yield t
+
+
+@pytest.fixture(scope="module")
+def net():
+    features.require("netns")
+    with Net(2) as n:
+        yield n
+
+
+@pytest.fixture
+def listener(net):
+    with tracing.inside(net.nodes[1].name, socket.create_server, (net.nodes[1].address, 0)) as s:
+        yield s
+
+
+@pytest.fixture
+def connect(net, listener):
+    """connect(): a pair of sockets, of node 0 and of node 1."""
+    ours = []
+
+    def make():
+        ours.append(tracing.inside(net.nodes[0].name, socket.create_connection, listener.getsockname()))
+        ours.append(listener.accept()[0])
+        return ours[-2:]
+
+    yield make
+    for s in ours:
+        s.close()

@@ -1,0 +1,238 @@
+"""The control socket: what it refuses, and who holds up nobody."""
+import json
+import os
+import socket
+import subprocess
+import time
+
+import features
+import pytest
+import tracing
+from tracing import Client, Refused, Tracer
+from traffic import storm, sum_of_events
+
+ROW = {"sync": "s", "version": 1, "peer": "b", "role": "payload"}
+NOBODY, SOMEBODY = 65534, 12345
+
+
+@pytest.fixture(params=["bpf", "diag"])
+def tracer(request):
+    features.require("bpf" if request.param == "bpf" else "trace")
+    with Tracer(f"--meter={request.param}") as t:
+        yield t
+
+
+@pytest.fixture
+def sock():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as s:
+        yield s
+
+
+def without(key):
+    return {k: v for k, v in ROW.items() if k != key}
+
+
+@pytest.mark.parametrize("request_, why", [
+    ({}, "'op' has to be"), ({"op": "nonsense"}, "'op' has to be"), ({"op": 1}, "'op' has to be"),
+    ({"op": "tag"} | ROW, "descriptor of the socket has to come"),
+    ({"op": "begin"}, "'sync' has to be"), ({"op": "begin", "sync": ""}, "'sync' has to be"),
+    ({"op": "begin", "sync": "x" * 128}, "'sync' has to be"), ({"op": "read", "sync": 1}, "'sync' has to be"),
+    ({"op": "end", "sync": "none"}, "'none' has not begun"), ({"op": "forget"}, "'sync' has to be"),
+])
+def test_a_wrong_request_is_refused_with_a_reason(tracer, request_, why):
+    client = tracer.client()
+    client.socket.send(json.dumps(request_).encode())
+    answer = client.hear()
+    assert answer["end"] is True and why in answer["error"]
+    assert client.ask("read", sync="s") == []
+
+
+@pytest.mark.parametrize("packet", [b"\0", b"[]", b"{", b'{"op":"read","op":"end"}', b"\xff" * 100, b" " * 5000, b"[" * 4000])
+def test_what_is_no_request_is_refused(tracer, packet):
+    client = tracer.client()
+    client.socket.send(packet)
+    assert "object of JSON" in client.hear()["error"]
+    assert client.ask("read", sync="s") == []
+
+
+@pytest.mark.parametrize("row, why", [
+    (without("sync"), "'sync'"), (without("peer"), "'peer'"), (without("version"), "'version'"),
+    (without("role"), "'role'"), (ROW | {"version": -1}, "'version'"), (ROW | {"version": "1"}, "'version'"),
+    (ROW | {"role": "other"}, "'role'"), (ROW | {"peer": "x" * 128}, "'peer'"),
+])
+def test_a_row_has_to_be_named(tracer, sock, row, why):
+    with pytest.raises(Refused, match=why):
+        tracer.client().ask("tag", [sock.fileno()], **row)
+
+
+def n_descriptors(tracer, client):
+    client.ask("read", sync="s")  # what came with the request before it is closed by then
+    return len(os.listdir(f"/proc/{tracer.proc.pid}/fd"))
+
+
+def test_only_sockets_of_tcp_are_tagged(tracer, sock, tmp_path):
+    client = tracer.client()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, open(os.devnull, "rb") as null, \
+            socket.socket(socket.AF_UNIX) as local:
+        for s in udp, null, local:
+            with pytest.raises(Refused, match="none of a TCP socket|not a socket|on non-socket"):
+                client.ask("tag", [s.fileno()], **ROW)
+    n = n_descriptors(tracer, client)
+    for _ in range(10):
+        client.ask("tag", [sock.fileno()], **ROW)
+        for many in 2, 3, 200:
+            with pytest.raises(Refused, match="one descriptor at most"):
+                client.ask("tag", [sock.fileno()] * many, **ROW)
+    assert n_descriptors(tracer, client) == n, "descriptors of others are not kept"
+
+
+def test_a_span_begins_once(tracer):
+    client = tracer.client()
+    client.ask("begin", sync="s")
+    with pytest.raises(Refused, match="begun already"):
+        client.ask("begin", sync="s")
+    client.ask("end", sync="s")
+    client.ask("begin", sync="s")
+
+
+def test_each_client_sees_its_own_rows(tracer, sock):
+    one, other = tracer.client(), tracer.client()
+    one.tag(sock)
+    assert len(one.ask("read", sync="s")) == 1
+    assert other.ask("read", sync="s") == other.ask("flows") == []
+    one.ask("forget", sync="s")
+    assert one.ask("read", sync="s") == []
+
+
+def test_rows_of_a_client_have_a_limit(tracer, sock):
+    client = tracer.client()
+    for i in range(1024):
+        client.tag(sock, peer=str(i))
+    with pytest.raises(Refused, match="'forget' a sync that is over"):
+        client.tag(sock, peer="more")
+    client.tag(sock, peer="7")
+    client.ask("forget", sync="s")
+    client.tag(sock, peer="more")
+
+
+def test_spans_of_a_client_have_a_limit(tracer):
+    client = tracer.client()
+    for i in range(1024):
+        client.ask("begin", sync=str(i))
+    with pytest.raises(Refused, match="no client may have more than 1024 syncs that have begun; 'end' one"):
+        client.ask("begin", sync="more")
+    client.ask("end", sync="7")
+    client.ask("begin", sync="more")
+
+
+def test_a_client_too_many_is_sent_away(tracer):
+    clients = [tracer.client() for _ in range(64)]
+    for c in clients:
+        c.ask("read", sync="s")
+    more = tracer.client()
+    assert more.socket.recv(1) == b""
+    clients[0].socket.close()
+    while True:  # until the other one is gone
+        with Client(tracer.socket) as c:
+            try:
+                assert c.ask("read", sync="s") == []
+                break
+            except (AssertionError, BrokenPipeError, ConnectionResetError):
+                pass
+
+
+def test_nobody_watches_what_is_another_users():
+    features.require("bpf")
+    with Tracer() as tracer:
+        os.chmod(tracer.socket, 0o666)
+        os.seteuid(NOBODY)
+        try:
+            client = tracer.client()
+        finally:
+            os.seteuid(0)
+        with pytest.raises(Refused, match=f"process {os.getpid()} is another user's: only root may watch it"):
+            client.watch(os.getpid())
+
+
+def test_one_watches_what_is_ones_own():
+    features.require("bpf")
+    with Tracer() as tracer, subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=SOMEBODY) as proc:
+        os.chmod(tracer.socket, 0o666)
+        os.seteuid(SOMEBODY)
+        try:
+            client = tracer.client()
+        finally:
+            os.seteuid(0)
+        client.watch(proc.pid)
+        proc.stdin.close()
+
+
+def test_a_process_that_is_gone_is_watched_no_more():
+    features.require("bpf")
+    with Tracer() as tracer, Client(tracer.socket) as client:
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as proc:
+            client.watch(proc.pid)
+            with pytest.raises(Refused, match="watched already"):
+                client.watch(proc.pid, peer="c")
+            n = n_descriptors(tracer, client)
+            proc.stdin.close()
+        with pytest.raises(Refused, match="there is no process"):
+            client.watch(proc.pid)
+        assert n_descriptors(tracer, client) == n - 1
+
+
+def test_the_socket_is_for_its_group(tracer):
+    assert os.stat(tracer.socket).st_mode & 0o777 == 0o660
+
+
+def test_a_second_one_does_not_take_the_socket(tracer):
+    with pytest.raises(AssertionError, match="Address already in use"):
+        second = Tracer.__new__(Tracer)
+        second.folder, second.env, second.command = tracer.folder, tracer.env, tracer.command
+        second.start()
+    assert tracer.client().ask("read", sync="s") == []
+
+
+def test_what_is_no_socket_is_left_alone(tmp_path):
+    features.require("trace")
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("mine")
+    link.symlink_to(file)
+    for path in file, link:
+        done = subprocess.run([tracing.PROGRAM, "--meter=diag", f"--socket={path}"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (1, f"weightd-trace: {path}: File exists\n")
+    assert link.is_symlink() and file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("options, why", [
+    (["--meter=magic"], "--meter cannot be 'magic': it takes bpf or diag"),
+    (["--ring=5000"], "--ring cannot be '5000': it takes a power of two"), (["--ring=x"], "a power of two"),
+    (["what"], "there are only options"), (["--nonsense"], "unrecognized option"),
+])
+def test_a_wrong_command_line_is_refused(options, why):
+    features.require("trace")
+    done = subprocess.run([tracing.PROGRAM, *options], capture_output=True, text=True)
+    assert done.returncode == 2 and why in done.stderr
+
+
+def test_help_and_version():
+    features.require("trace")
+    done = subprocess.run([tracing.PROGRAM, "--help"], capture_output=True, text=True, check=True)
+    page = (features.ROOT / "packaging/man/weightd-trace.8.scd").read_text()
+    options = [word for word in done.stdout.split() if word.startswith("--")]
+    assert len(options) == 5 and [o for o in options if f"*{o}*" not in page] == []
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    done = subprocess.run([tracing.PROGRAM, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("weightd-trace 0.")
+
+
+def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
+    features.require("bpf")
+    with Tracer() as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as other:
+        slow.ask("follow")
+        slow.watch(os.getpid())
+        storm(net, 2000, 1)
+        assert other.ask("read", sync="s") == []  # which nothing held up
+        time.sleep(0.3)  # until the tracer has given up telling it for now, which nobody can see
+        told = sum_of_events(slow, 8000)
+        assert told["events"] + told["gaps"] == 8000 and told["gaps"] > 0

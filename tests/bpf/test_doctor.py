@@ -1,0 +1,56 @@
+"""weightctl trace doctor: what works here, why something does not, and what is lost."""
+import json
+import subprocess
+
+import features
+import pytest
+from tracing import Tracer
+
+BUILD = features.BUILD
+NOBODY = 65534
+
+
+def ctl(*args, env=None):
+    return subprocess.run([BUILD / "weightctl", *args], capture_output=True, text=True, env=env)
+
+
+@pytest.fixture
+def powerless():
+    """A tracer without any right."""
+    features.require("trace")
+    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    with Tracer(prefix=drop, uid=NOBODY) as tracer:
+        yield tracer
+
+
+def test_all_is_on_with_all_rights(tracer):
+    done = ctl("trace", "doctor", env=tracer.env)
+    assert (done.returncode, done.stderr) == (0, "")
+    table, _, below = done.stdout.partition("\n\n")
+    assert [line.split()[1] for line in table.splitlines()] == ["STATE"] + ["on"] * 5
+    assert below == "Counts by BPF: all sockets, every number exact.\n"
+    told = json.loads(ctl("trace", "doctor", "--json", "--trace-socket", tracer.socket).stdout)
+    assert (told["meter"], told["why"], len(told["hooks"])) == ("bpf", None, 5)
+    assert {(hook["state"], hook["why"]) for hook in told["hooks"]} == {("on", None)}
+
+
+def test_what_is_off_is_explained(powerless):
+    why = "weightd-trace lacks CAP_BPF and CAP_PERFMON"
+    assert why in powerless.log
+    done = ctl("trace", "doctor", env=powerless.env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.partition("\n\n")[0].splitlines())) <= 80
+    assert f"\niter/task_file: {why}\n  lost: sockets that a process had before it was watched\n" in done.stdout
+    assert done.stdout.endswith(f"sampled where they end.\nNo BPF: {why}\n")
+    told = json.loads(ctl("trace", "doctor", "--json", env=powerless.env).stdout)
+    assert (told["meter"], told["why"]) == ("diag", why)
+    assert {(hook["state"], hook["why"]) for hook in told["hooks"]} == {("off", why)}
+    assert all(hook["lost"] for hook in told["hooks"])
+
+
+def test_no_tracer_is_told_with_the_way_out(tmp_path):
+    done = ctl("trace", "doctor", "--trace-socket", str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert done.stderr == f"weightctl: no weightd-trace answers on {tmp_path}/none (No such file or directory); start it " \
+        "with 'systemctl start weightd-trace' or 'weightd-trace', or say where it is with --trace-socket or " \
+        "WEIGHTD_TRACE_SOCKET\n"

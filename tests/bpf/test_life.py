@@ -1,0 +1,176 @@
+"""How the tracer lives: storms, its death, the rights that it has, and what it costs."""
+import contextlib
+import ctypes
+import os
+import pathlib
+import re
+import socket
+import struct
+import subprocess
+import time
+
+import features
+import pytest
+import tracing
+from tracing import Client, Refused, Tracer
+from traffic import both_ways, carried, carry, is_acknowledged, storm, sum_of_events
+
+NOBODY = 65534
+BPF_ENABLE_STATS, SYS_BPF = 32, {"x86_64": 321, "aarch64": 280}
+HOOKS = ["tp_btf/inet_sock_set_state", "tp_btf/tcp_destroy_sock", "tp_btf/tcp_retransmit_skb",
+         "iter/bpf_sk_storage_map", "iter/task_file"]
+LACKS = "weightd-trace lacks "
+
+
+@pytest.mark.measures  # ten thousand connections are a burden to whatever runs beside them
+def test_totals_are_exact_where_events_are_lost(net):
+    features.require("bpf")
+    n, size = 10_000, 100
+    with Tracer("--ring=4K") as tracer, Client(tracer.socket) as client:
+        client.ask("follow")
+        client.watch(os.getpid())
+        os.kill(tracer.proc.pid, 19)  # so that nobody makes room
+        try:
+            storm(net, 500, size)
+        finally:
+            os.kill(tracer.proc.pid, 18)
+        storm(net, n - 500, size)
+        row = client.until(lambda row: row["closed"] == 2 * n)
+        assert carried(row) == both_ways(n * size, n * size)
+        assert (row["sockets"], row["partial"]) == (2 * n, False)
+        assert row["lost"] > 1900
+        told = sum_of_events(client, 4 * n)
+        assert told == {"events": 4 * n - told["gaps"], "gaps": told["gaps"]} and told["gaps"] >= row["lost"]
+
+
+def kernel_objects(pid):
+    """{(kind, id)} of what the process has of BPF."""
+    found = set()
+    for path in pathlib.Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found |= set(re.findall(r"^(prog|map|link)_id:\s+(\d+)$", path.read_text(), re.M))
+    return found
+
+
+def exists(kind, number):
+    """By the kernel's own numbers: the smallest that is not less."""
+    command = {"prog": 11, "map": 12, "link": 31}[kind]  # BPF_*_GET_NEXT_ID
+    attribute = ctypes.create_string_buffer(struct.pack("=III", int(number) - 1, 0, 0), 128)
+    r = ctypes.CDLL(None).syscall(SYS_BPF[os.uname().machine], command, attribute, 128)
+    return r == 0 and struct.unpack_from("=II", attribute)[1] == int(number)
+
+
+def test_nothing_is_left_of_one_that_was_killed_and_the_next_adopts(connect):
+    features.require("bpf")
+    a, b = connect()
+    with Tracer() as tracer:
+        with Client(tracer.socket) as client:
+            client.watch(os.getpid())
+            carry(a, b, 1000, 1)
+            client.until(is_acknowledged)
+            objects = kernel_objects(tracer.proc.pid)
+            assert {kind for kind, _ in objects} >= {"prog", "map"} and all(exists(*o) for o in objects)
+            tracer.kill()
+        deadline = time.monotonic() + tracing.STOP_S
+        while left := [o for o in objects if exists(*o)]:  # the kernel frees them behind its back
+            assert time.monotonic() < deadline, left
+            time.sleep(0.01)
+        tracer.start()  # at the socket that the dead one left
+        with Client(tracer.socket) as client:
+            client.ask("begin", sync="s")
+            client.watch(os.getpid())
+            carry(a, b, 2345, 2)
+            row = client.until(is_acknowledged)
+            assert carried(row) == both_ways(2345, 2345)
+            assert (row["partial"], row["sockets"]) == (True, 2)
+
+
+RUNGS = [([], "diag", LACKS + "CAP_BPF and CAP_PERFMON"), (["bpf"], "diag", LACKS + "CAP_PERFMON"),
+         (["perfmon"], "diag", LACKS + "CAP_BPF"), (["bpf", "perfmon"], "bpf", None),
+         (["bpf", "perfmon", "net_admin"], "bpf", None), (["bpf", "perfmon", "net_admin", "sys_admin"], "bpf", None)]
+
+
+@pytest.mark.parametrize("capabilities, meter, why", RUNGS, ids=[" ".join(r[0]) or "none" for r in RUNGS])
+def test_each_capability_brings_what_it_should(capabilities, meter, why):
+    features.require("bpf")
+    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    if capabilities:
+        words = ",".join("+" + c for c in capabilities)
+        drop += [f"--inh-caps={words}", f"--ambient-caps={words}"]
+    with Tracer(prefix=drop, uid=NOBODY) as tracer, Client(tracer.socket) as client:
+        assert f"counts by {meter} on {tracer.socket}" in tracer.greeting
+        *hooks, last = client.ask("doctor")
+        assert [hook["hook"] for hook in hooks] == HOOKS
+        assert {hook["on"] for hook in hooks} == {meter == "bpf"}
+        assert {hook["why"] for hook in hooks} == {why}
+        assert (last["meter"], last["why"]) == (meter, why)
+        with socket.create_server(("127.0.0.1", 0)) as server, \
+                socket.create_connection(server.getsockname()) as a, server.accept()[0] as b:
+            client.tag(a)
+            carry(a, b, 1_234_567, 1)
+            row = client.until(is_acknowledged)
+        assert carried(row) == both_ways(1_234_567, 0)
+        assert set(row["quality"].values()) == {"exact"}
+        assert row["source"] == meter
+
+
+@pytest.fixture
+def without_bpf():
+    features.require("trace")
+    with Tracer("--meter=diag") as tracer:
+        yield tracer
+
+
+def test_without_bpf_a_connection_that_ended_is_sampled(without_bpf):
+    client = without_bpf.client()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as a, server.accept()[0] as b:
+            client.tag(a)
+            client.ask("begin", sync="s")
+            carry(a, b, 5000, 1)
+            client.until(is_acknowledged)
+        row = client.until(lambda row: row["closed"] == 1)
+    assert carried(row) == both_ways(5000, 0)
+    assert set(row["quality"].values()) == {"sampled"}
+
+
+def test_without_bpf_what_is_elsewhere_is_absent(without_bpf, connect):
+    a, b = connect()
+    client = without_bpf.client()
+    client.tag(a)
+    carry(a, b, 5000, 1)
+    row = client.row()
+    assert {row[name] for name in tracing.COUNTERS} == {None}
+    assert set(row["quality"].values()) == {"absent"}
+
+
+def test_without_bpf_no_process_is_watched(without_bpf):
+    with pytest.raises(Refused, match="BPF alone: it was started with --meter=diag"):
+        without_bpf.client().watch(os.getpid())
+
+
+def test_nothing_runs_where_bytes_are_sent(tracer, connect):
+    a, b = connect()
+    client = tracer.client()
+    client.tag(a, peer="b")
+    client.tag(b, peer="a")
+    libc = ctypes.CDLL(None, use_errno=True)
+    stats = libc.syscall(SYS_BPF[os.uname().machine], BPF_ENABLE_STATS, bytes(128), 128)
+    assert stats >= 0, os.strerror(ctypes.get_errno())
+    try:
+        before, n = runs(tracer.proc.pid), 50_000
+        for _ in range(n):
+            a.send(b"x")
+            b.recv(1)
+        ran = runs(tracer.proc.pid) - before
+    finally:
+        os.close(stats)
+    # A program at each call would have run twice as often as that. Others open and close connections
+    # meanwhile, which does run some.
+    assert ran < n
+    assert client.until(is_acknowledged)["submitted"] == n
+
+
+def runs(pid):
+    return sum(int(found) for path in pathlib.Path(f"/proc/{pid}/fdinfo").iterdir()
+               for found in re.findall(r"^run_cnt:\s+(\d+)$", path.read_text(), re.M))

@@ -1,0 +1,43 @@
+/* Any bytes as a version's document: what is taken has a bound for each size, and goes on to others as it came. */
+#include <string.h>
+
+#include "ipc/layout.h"
+#include "server/sync/base/talk.h"
+#include "server/sync/document.h"
+#include "tests/fuzz/fuzz.h"
+
+static void check_bounds(const struct document *d)
+{
+	MUST(strlen(d->text) <= DOCUMENT_SIZE_MAX && strlen(d->signature) <= SIGNATURE_SIZE_MAX);
+	MUST(strlen(d->certificate) <= CERTIFICATE_SIZE_MAX);
+	MUST(!d->decision || strlen(d->decision) <= SIGNATURE_SIZE_MAX);
+	MUST(d->group[0] && d->buffer[0] && d->publisher[0] && d->pair.term && d->pair.number);
+	MUST(d->n_bytes && d->layout_bytes && d->layout_bytes <= LAYOUT_SIZE_MAX);
+	MUST(document_leaves_bytes(d) / 32 <= d->n_bytes); /* nothing overflowed */
+}
+
+static bool is_same(const struct document *x, const struct document *y)
+{
+	return !strcmp(x->text, y->text) && !strcmp(x->signature, y->signature) &&
+	       !strcmp(x->certificate, y->certificate) && !x->decision == !y->decision &&
+	       (!x->decision || !strcmp(x->decision, y->decision)) &&
+	       !memcmp(&x->pair, &y->pair, sizeof(x->pair)) && x->n_bytes == y->n_bytes &&
+	       !memcmp(x->root, y->root, sizeof(x->root));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	cleanup(json_freep) json_t *o = json_loadb((const char *)data, size, 0, NULL);
+	cleanup(document_freep) struct document *d = NULL;
+	cleanup(document_freep) struct document *again = NULL;
+	cleanup(json_freep) json_t *written = NULL;
+
+	if (!o || document_parse(o, &d) < 0) {
+		MUST(!d);
+		return 0;
+	}
+	check_bounds(d);
+	written = document_to_json(d);
+	MUST(written && document_parse(written, &again) == 0 && is_same(d, again));
+	return 0;
+}

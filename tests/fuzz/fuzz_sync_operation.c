@@ -1,0 +1,66 @@
+/* Any bytes as what says what links carry, an engine or a plan: what is taken can be added up, for every link. */
+#include "server/sync/base/talk.h"
+#include "server/sync/operation.h"
+#include "tests/fuzz/fuzz.h"
+
+static void check_links(const struct operation *op, const struct flows *f)
+{
+	for (unsigned i = 0; i < f->n; i++) {
+		uint64_t links = 0;
+
+		for (unsigned j = 0; j < f->n; j++) {
+			if (i == j)
+				continue;
+			MUST(op->planned(f, i, j) <= (uint64_t)INT64_MAX / OPERATION_NODES_MAX);
+			MUST(op->planned(f, i, j) >= op->bytes(f, i, j));
+			links += op->planned(f, j, i);
+		}
+		MUST(operation_planned(op, f, i) == links);
+	}
+}
+
+static void check_average(const struct operation *op, const struct flows *f)
+{
+	uint64_t total = 0;
+
+	for (unsigned i = 0; i < f->n; i++) {
+		MUST(f->at[i].n_pieces <= f->at[i].n_bytes);
+		total += f->at[i].n_bytes;
+	}
+	MUST(op->changed(f) == total);
+	check_links(op, f);
+}
+
+static void check_reshard(const struct operation *op, struct flows *f)
+{
+	uint64_t total = 0, most = operation_most(&f->plan);
+
+	MUST(op->read(NULL, f->plan.n_nodes, f) == 0);
+	for (unsigned i = 0; i < f->n; i++) {
+		MUST(op->expected(f, i) <= f->plan.nodes[i].size[MOVES_TO]);
+		MUST(op->expected(f, i) <= most);
+		total += op->expected(f, i);
+	}
+	MUST(op->changed(f) == total);
+	check_links(op, f);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	const struct operation *average = operation_find("average");
+	cleanup(json_freep) json_t *opened = NULL;
+	char why[MOVES_WHY_SIZE];
+	struct flows f = {0};
+
+	if (size == 0)
+		return 0;
+	if (moves_decode_links(data, size, &f.plan, why) == 0) {
+		check_reshard(operation_find("reshard"), &f);
+		moves_deinit(&f.plan);
+		return 0;
+	}
+	opened = json_loadb((const char *)data + 1, size - 1, 0, NULL);
+	if (opened && average->read(opened, data[0], &f) == 0)
+		check_average(average, &f);
+	return 0;
+}

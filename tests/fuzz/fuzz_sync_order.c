@@ -1,0 +1,86 @@
+/*
+ * Any bytes as what an engine is told: an order that is taken fits the memory that came with it, and a refusal says
+ * why. The first byte says how many descriptors come.
+ */
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/sync/base/order.h"
+#include "tests/fuzz/fuzz.h"
+
+#define MEMORY_SIZE (2 * MIB)
+
+static int memory(void)
+{
+	int fd = memfd_create("memory", MFD_CLOEXEC);
+
+	MUST(fd >= 0 && ftruncate(fd, (off_t)MEMORY_SIZE) == 0);
+	return fd;
+}
+
+static void check_order(const struct order *o)
+{
+	uint64_t total = 0;
+
+	MUST(preamble_is_name(o->node) && strcmp(o->node, o->from) != 0);
+	MUST(o->n_addresses <= STRIPES_MAX && o->chunk > 0 && o->stall_ns > 0);
+	MUST(o->gpu[0] ? o->n_bytes <= o->map_size : o->n_bytes <= MEMORY_SIZE);
+	MUST(o->result_fd < 0 || o->gpu[0] || o->result_bytes <= MEMORY_SIZE);
+	for (size_t i = 0; i < o->ranges.n; i++) {
+		MUST(o->ranges.at[i].size <= o->n_bytes);
+		MUST(o->ranges.at[i].offset <= o->n_bytes - o->ranges.at[i].size);
+		total += o->ranges.at[i].size;
+	}
+	MUST(total == o->total &&
+	     (o->pem_fds[2] >= 0) == (o->operation == ORDER_BROADCAST && o->tls));
+}
+
+static void check_start(const json_t *message)
+{
+	char why[ORDER_WHY_SIZE] = "";
+	struct next next;
+	struct place place;
+
+	if (order_read_next(message, &next, why) == 0) {
+		MUST(!next.node[0] || preamble_is_name(next.node));
+		MUST(next.n_ways <= STRIPES_MAX);
+		for (unsigned i = 0; i < next.n_ways; i++)
+			MUST(next.ways[i].from < STRIPES_MAX && next.ways[i].to.size > 0);
+	} else {
+		MUST(why[0]);
+	}
+	if (order_read_place(message, &place, why) == 0)
+		MUST(place.rank < place.n_ranks && place.n_ranks >= 2);
+}
+
+static void check(struct talk *t)
+{
+	char why[ORDER_WHY_SIZE] = "";
+	struct order o;
+
+	if (order_read(t, &o, why) == 0) {
+		check_order(&o);
+		order_deinit(&o);
+	} else {
+		MUST(why[0]);
+	}
+	check_start(t->message);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct talk t = {.message = NULL};
+
+	if (size == 0)
+		return 0;
+	t.message = json_loadb((const char *)data + 1, size - 1, JSON_REJECT_DUPLICATES, NULL);
+	while (t.n_fds < data[0] % (TALK_FDS_MAX + 1u))
+		t.fds[t.n_fds++] = memory();
+	if (json_is_object(t.message)) /* talk.c takes nothing else */
+		check(&t);
+	talk_deinit(&t);
+	return 0;
+}

@@ -1,0 +1,28 @@
+"""weightd-trace as a service: with two capabilities and no other rights it counts by BPF."""
+import json
+
+import features
+import pytest
+
+
+@pytest.fixture
+def service(shared_service):
+    features.require("bpf")
+    shared_service.run("systemctl", "start", "weightd-trace")
+    yield shared_service
+    shared_service.run("systemctl", "stop", "weightd-trace")
+
+
+def test_the_service_counts_by_bpf(service):
+    told = json.loads(service.run("weightctl", "trace", "doctor", "--json").stdout)
+    assert (told["meter"], told["why"]) == ("bpf", None)
+    pid = service.run("systemctl", "show", "--value", "-p", "MainPID", "weightd-trace").stdout.strip()
+    status = service.run("cat", f"/proc/{pid}/status").stdout
+    assert [line.split()[1] for line in status.splitlines() if line.startswith(("CapPrm", "CapEff", "CapBnd"))] == \
+        [f"{1 << 38 | 1 << 39:016x}"] * 3  # CAP_PERFMON, CAP_BPF
+    assert "NoNewPrivs:\t1" in status
+
+
+def test_its_socket_is_for_who_may_use_weightd(service):
+    stat = service.run("stat", "-c", "%U:%G %a", "/run/weightd-trace", "/run/weightd-trace/trace.sock").stdout
+    assert stat.splitlines() == ["weightd-trace:weightd 750", "weightd-trace:weightd 660"]
