@@ -1,10 +1,13 @@
 """A memory cgroup of one's own, of either kernel interface, gone after the test."""
+import errno
 import itertools
 import os
 import pathlib
+import time
 
 V1 = pathlib.Path("/sys/fs/cgroup/memory")
 V2 = pathlib.Path("/sys/fs/cgroup")
+PATIENCE_S = 30
 
 _serial = itertools.count()
 
@@ -44,4 +47,18 @@ class MemoryCgroup:
         return self
 
     def __exit__(self, *_):
-        self.path.rmdir()
+        # Newer kernels take a process out only after its parent was told of its end, and v1 tells nobody.
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._is_gone():
+            inside = (self.path / "cgroup.procs").read_text().split()
+            assert time.monotonic() < deadline, f"{self.path} is busy, with processes {inside}"
+            time.sleep(0.005)  # nothing to wait on
+
+    def _is_gone(self):
+        try:
+            self.path.rmdir()
+        except OSError as e:
+            if e.errno != errno.EBUSY:
+                raise
+            return False
+        return True
