@@ -412,6 +412,18 @@ class Node:
         self.daemon.start()
 
 
+def claim_net():
+    """The first three numbers of addresses on loopback that no other cluster of this machine has, until the socket is closed."""
+    while True:
+        net = f"127.{random.randrange(1, 255)}.{random.randrange(200)}"  # further interfaces are from 200 on
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            claim.bind((f"{net}.0", CONTROL_PORT))
+            return net, claim
+        except OSError:
+            claim.close()
+
+
 def hostile_programs(folder, engine="weightd-sync-tcp", **habits):
     """A folder of programs of which this one does what habits say: see hostile_engine.py."""
     folder.mkdir()
@@ -453,9 +465,10 @@ class Cluster:
         self.nodes = {}
         self.settings = settings or {}
         self.limits = {"limits": UNHURRIED}
+        self.claim = None
         try:
             names = [chr(ord("a") + i) for i in range(n)]
-            net = f"127.{random.randrange(1, 255)}.{random.randrange(200)}"  # further interfaces are from 200 on
+            net, self.claim = claim_net()
             for i, name in enumerate(names):
                 self.nodes[name] = Node(self, name, addresses[i] if addresses else f"{net}.{i + 1}", interfaces)
             self.groups = {"main": {"members": " ".join(names), "publishers": " ".join(publishers)} | (group or {})}
@@ -600,4 +613,6 @@ class Cluster:
         for pid, _ in self.leftovers():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if self.claim:
+            self.claim.close()
         shutil.rmtree(self.folder, ignore_errors=True)
