@@ -46,13 +46,19 @@ def stranger(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("other") / "pki")
 
 
+ports_given = set()
+
+
 def free_port():
-    """One that no connection and no bind(0) on this machine takes meanwhile."""
+    """One that no connection and no bind(0) on this machine takes meanwhile, and that nobody here was given before."""
     lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
+        port = random.randrange(10_000, lowest)
         with socket.socket() as s, contextlib.suppress(OSError):
-            s.bind(("127.0.0.1", random.randrange(10_000, lowest)))
-            return s.getsockname()[1]
+            s.bind(("127.0.0.1", port))
+            if port not in ports_given:
+                ports_given.add(port)
+                return port
 
 
 class Agent:
