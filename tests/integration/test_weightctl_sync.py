@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -470,15 +471,19 @@ def test_push_tells_when_the_agent_dies(make_agent):
 
 def test_who_waits_finds_out_that_the_agent_hangs(make_agent):
     """All at once, as each takes 10 s until it asks, and 10 s more."""
-    begins = [{"sync": SYNC}, phase("b", "verify")]
+    begins, asked = [{"sync": SYNC}, phase("b", "verify")], threading.Event()
 
     def late(connection, _):
         for packet in begins:
             connection.send(pack(packet))
-        agents[0].over.wait(12)  # its agent has nothing to tell for so long
+        asked.wait(60)  # for so long its agent has nothing to tell
         connection.send(pack(outcome()))
 
-    agents = [make_agent(push=late, history=[END]), make_agent(push=begins), make_agent(watch=[{"event": "watching"}])]
+    def history(connection, _):
+        connection.send(pack(END))
+        asked.set()
+
+    agents = [make_agent(push=late, history=history), make_agent(push=begins), make_agent(watch=[{"event": "watching"}])]
     for agent in agents[1:]:
         agent.answers["history"] = agent.hang
     args = ["sync", "push", "llama"], ["sync", "push", "llama"], ["sync", "watch"]
