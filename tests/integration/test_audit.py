@@ -22,10 +22,10 @@ def root_only(require):
 class Journal:
     """A socket in the place of the journal's, for a daemon that is started with `prefix`."""
 
-    def __init__(self, folder, stream="$(stat -Lc %d:%i /proc/self/fd/2)"):
+    def __init__(self, folder, stream="$(stat -Lc %d:%i /proc/self/fd/2)", make_socket=socket.socket):
         path = folder / "systemd/journal/socket"
         path.parent.mkdir(parents=True)
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket = make_socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(path))
         self.socket.setblocking(False)
         script = f'mount --bind "$0" /run && export JOURNAL_STREAM={stream} && exec "$@"'

@@ -1,12 +1,16 @@
 """weightd-sync where the journal reads it: notices have fields, and nobody waits for a journal that is full."""
+import functools
 import os
+import pathlib
 import re
 import signal
 import socket
 
 import pytest
 from features import ROOT
+from netns import Net
 from nodes import CONTROL_PORT, MIB, Failed, hostile_programs
+from tracing import inside
 
 from integration.test_audit import make_journal  # noqa: F401: a fixture
 
@@ -17,6 +21,18 @@ PATIENT = {"limits": {"stall-timeout": 60, "prepare-timeout": 1}}
 @pytest.fixture(autouse=True)
 def root_only(require):
     require("root")  # for a /run of one's own
+
+
+@pytest.fixture
+def journal(require, make_journal):  # noqa: F811
+    """One that has room for whatever comes while nobody reads; others have it for some 10 entries."""
+    def roomy(*kind):
+        pathlib.Path("/proc/sys/net/unix/max_dgram_qlen").write_text("1000")  # that of the namespace
+        return socket.socket(*kind)
+
+    require("netns")
+    with Net(1) as net:
+        return make_journal(make_socket=functools.partial(inside, net.nodes[0].name, roomy))
 
 
 class Story:
@@ -37,8 +53,7 @@ class Story:
         return nodes.wait(look, lambda: f"somebody told {fields}: {self.entries}")[0]
 
 
-def test_the_journal_is_told_the_story_of_a_sync(make_nodes, make_journal):  # noqa: F811
-    journal = make_journal()
+def test_the_journal_is_told_the_story_of_a_sync(make_nodes, journal):
     story = Story(journal)
     nodes = make_nodes(2, prefix=lambda node: journal.prefix, settings=PATIENT)
     for name, peer in ("ab", "ba"):
@@ -69,8 +84,7 @@ def test_the_journal_is_told_the_story_of_a_sync(make_nodes, make_journal):  # n
     assert "listens on" in nodes["a"].log and sentence not in nodes["a"].log, "lines without fields go to stderr, these not"
 
 
-def test_what_went_wrong_is_told_with_whom_it_is_about(make_nodes, make_journal, tmp_path):  # noqa: F811
-    journal = make_journal()
+def test_what_went_wrong_is_told_with_whom_it_is_about(make_nodes, journal, tmp_path):
     story = Story(journal)
     nodes = make_nodes(2, prefix=lambda node: journal.prefix, settings={"data": {"security": "none"}},
                        programs={"b": hostile_programs(tmp_path / "hostile", wire=1)})
