@@ -141,16 +141,24 @@ class Gpus:
         return sorted(p for p in (self.folder / "memory").iterdir()
                       if p.name.split("-")[1] == str(i) and (contexts or not p.name.startswith("context")))
 
+    def holds(self, needle, i=0):
+        """Whether these bytes are anywhere in the GPU's memory."""
+        return bool(self._find(needle, i))
+
     def poke(self, needle, replacement, i=0):
         """Changes the only place of the GPU's memory that holds these bytes, behind everybody's back."""
         assert len(needle) == len(replacement)
-        with self._locked():  # who counts removes files
-            found = [(p, p.read_bytes()) for p in self.files(i)]
-        found = [(p, data.index(needle)) for p, data in found if needle in data[:-PAGE]]
+        found = self._find(needle, i)
         assert len(found) == 1, f"{len(found)} allocations hold these bytes"
         with open(found[0][0], "r+b") as f:
             f.seek(found[0][1])
             f.write(replacement)
+
+    def _find(self, needle, i):
+        """The allocations that hold these bytes, and where."""
+        with self._locked():  # who counts removes files
+            found = [(p, p.read_bytes()) for p in self.files(i)]
+        return [(p, data.index(needle)) for p, data in found if needle in data[:-PAGE]]
 
     def _memory(self):
         text = self.env["FAKE_CUDA_MEMORY"]
