@@ -174,7 +174,7 @@ def test_a_collective_that_hangs_is_the_end_within_a_stall(gpu):
     (1, False, "unhandled cuda error"), (3, False, "internal error (3)")))
 def test_an_asynchronous_error_is_told_in_nccls_words(gpu, number, who, word):
     gpu.gpus.fail("ncclPiece@1", number, skip=1 + 16)
-    with Ring("ab", gpu, 4 * MIB, stall_ms=STALL_MS) as ring:
+    with Ring("ab", gpu, 4 * MIB) as ring:
         ring.start()
         assert_failed(ring.engines[1], *(("a", "b") if who else (None, None)), "NCCL's broadcast failed: ", word)
         assert_failed(ring.engines[0], None, None, "NCCL's broadcast failed: remote process exited")
