@@ -121,11 +121,16 @@ def stagings(cluster):
     return found
 
 
+def wait_unstaged(cluster):
+    """Until no process has such memory: an engine that was hung up on goes a moment after what it was needed for."""
+    cluster.wait(lambda: not stagings(cluster), lambda: f"no staging is left: {stagings(cluster)}")
+
+
 def assert_nothing_is_left(cluster, used):
     """Of a push: memory of the GPUs, {name: bytes} before it, nor host memory on the way."""
     for name, n in used.items():
         cluster[name].gpus.wait_used(n)
-    cluster.wait(lambda: not stagings(cluster), lambda: f"no staging is left: {stagings(cluster)}")
+    wait_unstaged(cluster)
 
 
 def used(cluster):

@@ -15,7 +15,7 @@ import nodes as of_nodes
 import pytest
 from cgroup import MemoryCgroup
 from engine import planned
-from gpu_nodes import assert_all_serve, assert_nothing_is_left, device, on_gpu, publish, sha256, show, stagings, used
+from gpu_nodes import assert_all_serve, assert_nothing_is_left, device, on_gpu, publish, sha256, show, stagings, used, wait_unstaged
 from integration import wire
 from integration.errand import LEAF, Errand, Tree, sha256 as sha256_of
 from integration.wire import Wire, image, memfd
@@ -160,7 +160,7 @@ def test_host_memory_is_free_as_soon_as_a_gpu_has_the_bytes(make_nodes, make_gpu
     c.gpus.heal()
     push.committed()
     assert_all_serve(cluster, wanted)
-    assert not stagings(cluster)
+    wait_unstaged(cluster)
 
 
 # --- What goes wrong --------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_bytes_that_do_not_arrive_on_the_gpu_are_never_served(make_nodes, make_g
     needle = content(2, layout_of(of_nodes.SIZE).nbytes)[3 * MIB:3 * MIB + 64]
     b.gpus.fail("cuLaunchKernel", "hang")  # it copies, and does not digest yet
     push = a.start_push("m")
-    cluster.wait(lambda: any(needle in path.read_bytes() for path in b.gpus.files()), "all was copied")
+    cluster.wait(lambda: b.gpus.holds(needle), "all was copied")
     b.gpus.poke(needle, bytes([needle[0] ^ 1]) + needle[1:])
     b.gpus.heal()
     sentence = push.failed()
@@ -258,7 +258,7 @@ def test_an_agent_that_is_killed_leaves_nothing_on_a_gpu_or_on_the_way(make_node
         cluster.wait_connected()
     cluster["b"].push("m")
     assert_all_serve(cluster, wanted)
-    assert not stagings(cluster)
+    wait_unstaged(cluster)
 
 
 # --- One errand -------------------------------------------------------------------------------------

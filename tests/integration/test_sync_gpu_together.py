@@ -13,7 +13,7 @@ import pytest
 from cgroup import MemoryCgroup
 from engine import program
 from floats import draw, encode
-from gpu_nodes import assert_nothing_is_left, device, read, stagings, used, write
+from gpu_nodes import assert_nothing_is_left, device, read, stagings, used, wait_unstaged, write
 from integration import wire
 from integration.errand import LEAF, Errand, Tree, sha256
 from integration.test_sync_average_push import BYTES, TENSORS, average, layout_of, mean_of
@@ -84,7 +84,7 @@ def test_the_mean_is_numpys_on_hosts_and_on_gpus(make, np, on_gpus):
         BYTES[dtype] * n for _, dtype, n in TENSORS if dtype != "I64"), end
     trained.assert_averaged()
     nodes.rest("m")
-    assert not stagings(nodes)
+    wait_unstaged(nodes)
 
 
 def test_what_was_averaged_on_a_gpu_is_averaged_and_fetched_like_any_version(make, np):
@@ -156,7 +156,7 @@ def test_a_mean_that_does_not_arrive_on_the_gpu_is_served_nowhere(make, np):
     before, needle = used(nodes), trained.mean[4096:4160]
     nodes["b"].gpus.fail("cuLaunchKernel", "hang")  # it copies, and does not digest yet
     waiter = nodes["a"].daemon.spawn("sync", "average", "m", "--sync-socket", nodes["a"].control_socket, text=True)
-    nodes.wait(lambda: any(needle in path.read_bytes() for path in nodes["b"].gpus.files()), "it was copied")
+    nodes.wait(lambda: nodes["b"].gpus.holds(needle), "it was copied")
     nodes["b"].gpus.poke(needle, bytes([needle[0] ^ 1]) + needle[1:])
     nodes["b"].gpus.heal()
     _, err = waiter.communicate(timeout=60)
@@ -211,7 +211,7 @@ def test_shards_on_hosts_and_on_gpus_become_what_numpy_makes_of_them(make, np, k
     end = json.loads(m.reshard("--json").stdout)
     assert end["state"] == "committed" and end["planned"] == end["bytes"] == end["kernel"], end
     m.assert_there()
-    nodes.wait(lambda: not stagings(nodes), lambda: f"no staging is left: {stagings(nodes)}")
+    wait_unstaged(nodes)
 
 
 def test_nothing_is_copied_for_a_reshard_that_cannot_be(make, np):

@@ -13,7 +13,7 @@ import nodes as of_nodes
 import pytest
 from cgroup import MemoryCgroup
 from engine import planned
-from gpu_nodes import assert_all_serve, assert_nothing_is_left, device, publish, sha256, show, stagings, used
+from gpu_nodes import assert_all_serve, assert_nothing_is_left, device, publish, sha256, show, stagings, used, wait_unstaged
 from gpus import NCCL, PAGE
 from integration.errand import LEAF, Errand, Tree, sha256 as sha256_of
 from integration.wire import image, memfd
@@ -54,6 +54,11 @@ def plan_of(push):
 
 def epochs(push):
     return [plan["engine"] for plan in plan_of(push)]
+
+
+def wait_engines_gone(cluster):
+    """Who was killed goes a moment later."""
+    cluster.wait(lambda: not any(node.children("weightd-sync-nccl") for node in cluster), "engines are gone")
 
 
 class Watched:
@@ -264,7 +269,7 @@ def test_what_two_rings_did_not_bring_goes_over_tcp_and_nothing_else(make_gpu_no
     # Of epochs that broke nothing is counted, so this is all of the last one's.
     assert end["kernel"] == end["bytes"] == end["planned"] == 2 * planned(n_bytes(size) - 64 * MIB), end
     assert_all_serve(cluster, wanted)
-    assert not stagings(cluster)
+    wait_unstaged(cluster)
 
 
 def test_nccl_that_works_nowhere_leaves_all_to_tcp(make_gpu_nodes):
@@ -287,7 +292,7 @@ def test_nccl_that_hangs_is_ended_by_a_deadline(make_gpu_nodes):
     assert epochs(push) == ["nccl", "nccl", "tcp"]
     cluster["b"].gpus.heal()
     assert_all_serve(cluster, wanted)
-    assert not any(node.children("weightd-sync-nccl") for node in cluster)
+    wait_engines_gone(cluster)
 
 
 def test_bytes_that_nccl_changed_are_brought_by_tcp_and_nothing_else(make_gpu_nodes):
@@ -298,7 +303,7 @@ def test_bytes_that_nccl_changed_are_brought_by_tcp_and_nothing_else(make_gpu_no
     b.gpus.fail("cuLaunchKernel", "hang")
     a.gpus.fail("ncclAllReduce", "hang", count=1)  # all is there, and nobody knows that yet
     push = a.start_push("m")
-    cluster.wait(lambda: any(needle in path.read_bytes() for path in b.gpus.files()), "all was copied")
+    cluster.wait(lambda: b.gpus.holds(needle), "all was copied")
     b.gpus.poke(needle, bytes([needle[0] ^ 1]) + needle[1:])
     a.gpus.heal()
     b.gpus.heal()
@@ -351,7 +356,7 @@ def test_an_unlucky_push_keeps_neither_memory_nor_engines(make_gpu_nodes):
     cluster["a"].gpus.heal()
     assert_nothing_is_left(cluster, {"b": before["b"]})
     assert sha256(cluster["b"]) == wanted
-    cluster.wait(lambda: not any(node.children("weightd-sync-nccl") for node in cluster), "engines are gone")
+    wait_engines_gone(cluster)
 
 
 # --- One errand -------------------------------------------------------------------------------------
