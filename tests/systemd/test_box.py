@@ -1,5 +1,6 @@
 """The throw-away machine itself: it boots at once, and nothing of it stays."""
 import contextlib
+import errno
 import os
 import pathlib
 import select
@@ -16,9 +17,16 @@ BOOT_S = 10  # whatever waits for something in vain does so for longer
 
 
 def processes(name):
-    """Of a box: all that are in its cgroups."""
-    return {int(pid) for group in cgroups(name) if group.exists()
-            for file in group.rglob("cgroup.procs") for pid in file.read_text().split()}
+    """Of a box: all that are in its cgroups, which its systemd removes when it likes."""
+    found = set()
+    for group in cgroups(name):
+        for folder, _, _ in os.walk(group):
+            try:
+                found |= set(map(int, pathlib.Path(folder, "cgroup.procs").read_text().split()))
+            except OSError as e:
+                if e.errno not in (errno.ENOENT, errno.ENODEV):
+                    raise
+    return found
 
 
 def mounts():
