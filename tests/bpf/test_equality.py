@@ -159,21 +159,25 @@ def test_a_socket_that_connects_anew_begins_anew(net, tracer, listener):
     assert carried(client.row())["submitted"] == 5300
 
 
-def test_a_socket_that_is_about_to_connect_counts_from_its_first_byte(net, tracer, listener):
+def test_a_socket_that_is_about_to_connect_counts_from_its_first_byte(net, tracer):
     client = tracer.client()
-    with tracing.inside(net.nodes[0].name, socket.socket) as a:
+    with contextlib.ExitStack() as stack:
+        crowded = stack.enter_context(tracing.inside(net.nodes[1].name, socket.socket))
+        crowded.bind((net.nodes[1].address, 0))
+        crowded.listen(0)
+        stack.enter_context(tracing.inside(net.nodes[0].name, socket.create_connection, crowded.getsockname()))
+        a = stack.enter_context(tracing.inside(net.nodes[0].name, socket.socket))
         a.setblocking(False)
-        net.down(0)  # until it is tagged nobody answers
-        try:
-            assert a.connect_ex(listener.getsockname()) == errno.EINPROGRESS
-            client.tag(a)
-        finally:
-            net.up(0)
+        # The other one has the only place in the queue: nobody answers until that is accepted.
+        assert a.connect_ex(crowded.getsockname()) == errno.EINPROGRESS
+        client.tag(a)
+        assert client.ask("flows") == []
         a.setblocking(True)
-        with listener.accept()[0] as b:
-            carry(a, b, 4097, 1)
-            client.until(is_acknowledged)
-            row = client.row()
+        stack.enter_context(crowded.accept()[0])
+        b = stack.enter_context(crowded.accept()[0])
+        carry(a, b, 4097, 1)
+        client.until(is_acknowledged)
+        row = client.row()
     assert (carried(row), row["sockets"], row["partial"]) == (both_ways(4097, 0), 1, False)
 
 
