@@ -2,6 +2,7 @@
 import datetime
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -271,19 +272,24 @@ def test_a_folder_that_cannot_be_written(ca, tmp_path):
         assert "Permission denied" in refused("node", ca, "a")
 
 
-def test_a_full_disk_leaves_nothing(ca, tmp_path):
+@pytest.fixture
+def full(tmp_path):
+    """A folder on a full disk, which is mounted where nobody else sees it: there are tests that look at all mounts."""
     require("root")
-    full = tmp_path / "full"
-    full.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=16", "none", full], capture_output=True)
-    require("mount", "cannot mount a tmpfs", mounted.returncode == 0)
-    try:
-        (full / "filler").write_bytes(bytes(4096))
-        for args in (("ca", full), ("node", ca, "a", "--out", full)):
-            assert "No space left on device" in refused(*args)
-        assert [p.name for p in full.iterdir()] == ["filler"]
-    finally:
-        subprocess.run(["umount", full], check=True)
+    (tmp_path / "full").mkdir()
+    script = 'mount -t tmpfs -o size=4k,nr_inodes=16 none "$0" && echo mounted && exec cat'
+    with subprocess.Popen(["unshare", "--mount", "sh", "-c", script, tmp_path / "full"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as there:
+        require("mount", "cannot mount a tmpfs", there.stdout.readline() == "mounted\n")
+        folder = pathlib.Path(f"/proc/{there.pid}/root{tmp_path}/full")
+        (folder / "filler").write_bytes(bytes(4096))
+        yield folder
+
+
+def test_a_full_disk_leaves_nothing(ca, full):
+    for args in (("ca", full), ("node", ca, "a", "--out", full)):
+        assert "No space left on device" in refused(*args)
+    assert [p.name for p in full.iterdir()] == ["filler"]
 
 
 def test_a_key_that_others_can_read_is_not_used(ca):
