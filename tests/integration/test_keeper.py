@@ -16,7 +16,7 @@ import time
 
 import features
 import pytest
-from daemon import REPORT, environment
+from daemon import REPORT, environment, unhindered_s
 from integration.child import run_as
 from integration.programs import HERE, SANITIZED, compiled
 from integration.wire import PATIENCE_S, until
@@ -249,9 +249,10 @@ def test_what_was_sent_before_a_death_counts(keeper):
 
 @pytest.mark.measures
 def test_a_thousand_stores_are_quick(keeper):
-    started = time.monotonic()
+    processes = "self", keeper.proc.pid, keeper.pid
+    started = unhindered_s(*processes)
     assert keeper.ask("store_files(*map(str, range(1000)))")
-    took = time.monotonic() - started
+    took = unhindered_s(*processes) - started
     assert took < 1, f"{took:.3f} s"
     assert keeper.kill_child().ask("intact()") == 1000
 
