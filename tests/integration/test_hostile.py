@@ -406,9 +406,9 @@ def test_freeing_what_a_client_sent_holds_up_nobody(scene, op):
     offender.close()
     slowest, n_sessions = 0, 2
     while n_sessions > 1:
-        started = time.monotonic()
+        started = unhindered_s("self", scene.daemon.pid)
         n_sessions = scene.witness.ping().n_sessions
-        slowest = max(slowest, time.monotonic() - started)
+        slowest = max(slowest, unhindered_s("self", scene.daemon.pid) - started)
     assert slowest < max(usual / 2, 0.02), f"{slowest * 1000:.1f} ms; freeing took {usual * 1000:.1f} ms"
 
 
