@@ -81,7 +81,7 @@ def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path
     require("sync")
     (script,) = blocks("bash")
     net = f"127.{random.randrange(1, 255)}.{random.randrange(256)}."
-    script = re.sub("^make .*\n", "", script, flags=re.M).replace("127.0.0.", net)
+    script = re.sub("^make .*\n", "trap 'kill $(jobs -p) || true' EXIT\n", script, flags=re.M).replace("127.0.0.", net)
     env = environment(PATH=f"{build}:{os.environ['PATH']}", TMPDIR=str(tmp_path), model=str(model))
     done = subprocess.run(["bash", "-euc", script], env=env, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr
