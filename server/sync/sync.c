@@ -587,13 +587,18 @@ bool sync_on_message(struct agent *a, unsigned peer, const char *id, const char 
 /* --- Prepare ------------------------------------------------------------------------------------ */
 
 /* Steals `fields`. */
+/* Those who are away are waited for less than those who make room for it. */
+static void give_time(struct agent *a, struct sync *s)
+{
+	if (!sync_count(s, MEMBER_AWAITED))
+		s->deadline_ns = agent_now(a) + sync_time_to_prepare(a, s);
+}
+
 static void ask(struct agent *a, struct sync *s, struct member *m, json_t *fields)
 {
 	if (member_tell(a, s, m, s->ops->ask, fields) == 0)
 		member_set_state(a, s, m, MEMBER_ASKED);
-	/* Those who are away are waited for less than those who make room for it. */
-	if (!sync_count(s, MEMBER_AWAITED))
-		s->deadline_ns = agent_now(a) + sync_time_to_prepare(a, s);
+	give_time(a, s);
 }
 
 /* Who has been down for long already is not waited for again. */
@@ -622,6 +627,7 @@ void sync_prepare(struct agent *a, struct sync *s)
 		if (m->state == MEMBER_AWAITED && !is_waited_for(a, m))
 			member_fail(a, s, m, "is not connected");
 	}
+	give_time(a, s);
 	sync_step(a, s);
 }
 

@@ -40,6 +40,7 @@ struct sim_node {
 	bool is_renewed; /* it signs with its second one, which has the same key */
 	char renewed[24]; /* that one */
 	uint64_t rate; /* bytes/s into it */
+	uint64_t room_ns; /* that its sinks take to make room */
 
 	struct sim_version versions[256]; /* the last ones, of weightd */
 	unsigned n_versions;

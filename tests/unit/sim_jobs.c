@@ -470,7 +470,7 @@ static void create(struct job *j, const json_t *message, const int *fds, unsigne
 	j->content = sim_content_of(root);
 	j->memory = memory_new(j->content, j->n_bytes);
 	missing = fill(j, json_object_get(message, "base"), fds);
-	say(j, sim_jitter(j->node->sim, 20 * MS),
+	say(j, j->node->room_ns + sim_jitter(j->node->sim, 20 * MS),
 	    json_pack("{s:s, s:s, s:o, s:b}", "op", "created", "memory", "host", "missing", missing,
 		      "has_base", j->base != 0),
 	    sim_file_of(j->memory));

@@ -178,6 +178,21 @@ static void test_all_fails_at_once_where_a_member_is_absent(void **state)
 	sim_free(s);
 }
 
+static void test_who_is_long_gone_takes_no_time_from_those_who_make_room(void **state)
+{
+	struct sim *s = push_world(4, POLICY_QUORUM);
+
+	(void)state;
+	s->nodes[0].config.prepare_ns = 2 * S;
+	s->nodes[1].room_ns = s->nodes[2].room_ns = 5 * S;
+	sim_kill(s, 3);
+	sim_run(s, 30 * S);
+	push_and_wait(s, "committed");
+	assert_int_equal(sim_serves(s, 1), 1);
+	assert_int_equal(sim_serves(s, 2), 1);
+	sim_free(s);
+}
+
 static void test_quorum_needs_more_than_half(void **state)
 {
 	struct sim *s = push_world(4, POLICY_QUORUM);
@@ -488,6 +503,7 @@ int main(void)
 		cmocka_unit_test(test_what_was_found_missing_and_then_let_go_of_is_not_fetched),
 		cmocka_unit_test(test_a_node_that_kept_its_bytes_fetches_nothing),
 		cmocka_unit_test(test_all_fails_at_once_where_a_member_is_absent),
+		cmocka_unit_test(test_who_is_long_gone_takes_no_time_from_those_who_make_room),
 		cmocka_unit_test(test_quorum_needs_more_than_half),
 		cmocka_unit_test(test_each_commits_whoever_verified),
 		cmocka_unit_test(test_a_clock_that_is_wrong_is_refused),
