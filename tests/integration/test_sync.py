@@ -174,11 +174,12 @@ def test_an_agent_listens_at_one_place_which_knows_tls_alone(make_nodes):
     """That it does is test_what_is_no_tls_is_refused; here that there is no other."""
     nodes = make_nodes(3, settings=NONE)
     nodes["a"].publish("m", seed=1)
-    push = nodes["a"].start_push("m", max_rate=MIB)
+    push = nodes["a"].start_push("m", max_rate=MIB // 4)
     push.moving("c")
     for node in nodes:
         assert listening(node.proc.pid) == {(node.address, CONTROL_PORT)}
-    push.committed()
+    nodes["a"].ask("cancel", sync=push.sync)
+    push.failed()
 
 
 def test_a_peer_that_moved_is_found_by_its_name(make_nodes, tmp_path, require):
@@ -382,7 +383,7 @@ def test_a_push_right_behind_a_cancelled_one_is_not_held_up_by_it(make_nodes):
 def test_certificates_are_renewed_between_pushes(make_nodes, authority):
     nodes = make_nodes(2)
     nodes["a"].publish("m", seed=1)
-    push = nodes["a"].start_push("m", max_rate=MIB)
+    push = nodes["a"].start_push("m", max_rate=MIB // 2)
     push.moving("b")
     nodes["b"].trust(authority.certificate, *authority.odd("new-b", ["b.weightd"]))
     nodes.wait(lambda: "the certificates were read again" in nodes["b"].log, "b has read them")

@@ -50,7 +50,7 @@ def test_it_is_told_before_bytes_move(nodes):
 
 def test_what_was_verified_is_served_without_another_byte(nodes):
     nodes["a"].publish("m", seed=1, size=SIZE)
-    push = nodes["a"].start_push("m", policy="all", max_rate=4 * MIB)
+    push = nodes["a"].start_push("m", policy="all", max_rate=2 * MIB)
     push.moving("c")
     fill(nodes["c"])
     end = push.committed()
