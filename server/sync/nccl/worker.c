@@ -33,14 +33,40 @@ struct worker {
 	uint32_t one, count;
 };
 
+/* --- What is done ------------------------------------------------------------------------------ */
+
+static void moved(struct worker *w)
+{
+	w->moved_ns = num_now_ns();
+}
+
+/* Takes buckets off the queue, in their order; what is wrong with the first that it leaves there. */
+static cu_result take_buckets(struct worker *w)
+{
+	while (w->n > 0) {
+		const struct bucket *b = &w->buckets[w->first];
+		cu_result result = w->e->gpu.driver->event_query(b->event);
+
+		if (result)
+			return result;
+		w->first = (w->first + 1) % DEPTH;
+		w->n--;
+		moved(w);
+		engine_arrived(w->e, b->end);
+	}
+	return CU_OK;
+}
+
 /* --- Deadlines --------------------------------------------------------------------------------- */
 
+/* What was done before counts, though nobody had the time to look: it is not sent again. */
 static bool fails(struct worker *w, nccl_result result)
 {
 	char said[NCCL_WHY_SIZE];
 	/* What others did shows as these; the rest is of this node's own making. */
 	const bool is_at_link = result == NCCL_REMOTE_ERROR || result == NCCL_SYSTEM_ERROR;
 
+	(void)take_buckets(w);
 	nccl_explain(&w->e->nccl, w->comm, result, said);
 	return engine_break(w->e, is_at_link, "%s failed: %s", atomic_load(&w->e->doing), said);
 }
@@ -61,11 +87,6 @@ static bool is_late(struct worker *w)
 		return false;
 	return !engine_break(w->e, true, "%s did not get on for %.1f s", atomic_load(&w->e->doing),
 			     (double)silent_ns / 1e9);
-}
-
-static void moved(struct worker *w)
-{
-	w->moved_ns = num_now_ns();
 }
 
 /* Until the communicator has taken what the last call asked of it, which `result` is of. */
@@ -260,23 +281,22 @@ static bool may_queue(const struct worker *w, uint64_t begun_ns)
 	return (double)(num_now_ns() - begun_ns) >= ns;
 }
 
-/* Whether something of what is queued is done: 0, 1, or negative, and the engine was told why. */
-static int take_bucket(struct worker *w)
+/* For a moment, unless something of what is queued is done. */
+static bool wait_for_some(struct worker *w)
 {
-	struct bucket *b = &w->buckets[w->first];
-	cu_result result = w->n ? w->e->gpu.driver->event_query(b->event) : CU_NOT_READY;
+	const unsigned n = w->n;
+	cu_result result = take_buckets(w);
 
-	if (w->n == 0)
+	if (result && result != CU_NOT_READY)
+		return fails_on_gpu(w, result);
+	if (w->n < n)
+		return true;
+	if (n == 0)
 		moved(w); /* it is we who hold back */
-	if (result == CU_NOT_READY)
-		return is_well(w) ? 0 : -1;
-	if (result)
-		return fails_on_gpu(w, result) ? 0 : -1;
-	w->first = (w->first + 1) % DEPTH;
-	w->n--;
-	moved(w);
-	engine_arrived(w->e, b->end);
-	return 1;
+	if (!is_well(w))
+		return false;
+	engine_pause(w->e);
+	return true;
 }
 
 /* While a bucket goes at this rate, nobody may take it for a stall. */
@@ -301,20 +321,9 @@ static bool carry(struct worker *w)
 	engine_does(e, "NCCL's broadcast");
 	moved(w);
 	cursor_init(&w->queued, &e->stint.order.ranges);
-	while (w->n > 0 || w->queued.at < e->stint.order.total) {
-		int r;
-
-		if (may_queue(w, begun_ns)) {
-			if (!queue_bucket(w))
-				return false;
-			continue;
-		}
-		r = take_bucket(w);
-		if (r < 0)
+	while (w->n > 0 || w->queued.at < e->stint.order.total)
+		if (!(may_queue(w, begun_ns) ? queue_bucket(w) : wait_for_some(w)))
 			return false;
-		if (r == 0)
-			engine_pause(e);
-	}
 	return true;
 }
 
