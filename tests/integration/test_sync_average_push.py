@@ -245,7 +245,7 @@ def begun(nodes, np, *args, max_rate=200_000):
 
 def test_an_engine_that_is_killed_costs_an_epoch(make_nodes, np):
     nodes, contents = ready(make_nodes, np)
-    waiter = begun(nodes, np, max_rate=600_000)
+    waiter = begun(nodes, np, max_rate=300_000)
     os.kill(nodes["c"].children("weightd-sync-gloo")[0], signal.SIGKILL)
     out, err = waiter.communicate(timeout=60)
     assert waiter.returncode == 0, err
@@ -258,7 +258,7 @@ def test_an_engine_that_is_killed_costs_an_epoch(make_nodes, np):
 @pytest.mark.parametrize("policy", ("all", "quorum"))
 def test_a_node_that_dies_midway(make_nodes, np, policy):
     nodes, contents = ready(make_nodes, np)
-    waiter = begun(nodes, np, "--policy", policy, max_rate=600_000)
+    waiter = begun(nodes, np, "--policy", policy, max_rate=300_000)
     nodes["c"].kill()
     out, err = waiter.communicate(timeout=60)
     if policy == "all":

@@ -113,7 +113,7 @@ def test_a_dry_run_leaves_nothing_on_a_gpu(make, np):
 
 def begun(nodes):
     """An average that moves its bytes slowly: the weightctl that waits for it, and the engine of b."""
-    waiter = nodes["a"].daemon.spawn("sync", "average", "m", "--max-rate", 300_000, "--sync-socket", nodes["a"].control_socket,
+    waiter = nodes["a"].daemon.spawn("sync", "average", "m", "--max-rate", 150_000, "--sync-socket", nodes["a"].control_socket,
                                      text=True)
     return waiter, nodes["b"].engine("weightd-sync-gloo")
 

@@ -270,9 +270,9 @@ def test_a_shard_that_is_too_large_is_refused_before_there_is_memory_for_it(make
 # --- What goes wrong ------------------------------------------------------------------------------------
 
 
-def slow(m, *args, max_rate=400_000):
+def slow(m):
     """A reshard that moves its bytes slowly: the weightctl that waits for it, once some node has some."""
-    waiter = m.nodes["a"].daemon.spawn(*m.args("--max-rate", max_rate, "--json", *args), "--sync-socket",
+    waiter = m.nodes["a"].daemon.spawn(*m.args("--max-rate", 400_000, "--json"), "--sync-socket",
                                        m.nodes["a"].control_socket, text=True)
     m.nodes.wait(lambda: any(row["phase"] == "bytes" and row["done"] for row in m.nodes["a"].status()), "bytes move")
     return waiter
@@ -281,7 +281,7 @@ def slow(m, *args, max_rate=400_000):
 def test_an_engine_that_is_killed_costs_an_epoch(make_nodes, np):
     nodes = make_nodes(4, settings=PLAIN)
     m = Model(np, nodes, LARGE, "abc", "bd")
-    waiter = slow(m, max_rate=900_000)
+    waiter = slow(m)
     os.kill(nodes["d"].children("weightd-sync-gloo")[0], signal.SIGKILL)
     out, err = waiter.communicate(timeout=60)
     assert waiter.returncode == 0, err
