@@ -298,8 +298,9 @@ static int ask(const char *symbol, const struct operation *like)
 	r = failure_of(symbol);
 	if (r)
 		return leave(c, r);
-	if (state_of(c))
-		return leave(c, INVALID_USAGE);
+	r = state_of(c); /* what broke it since it was asked last is said here, too */
+	if (r)
+		return leave(c, r == IN_PROGRESS ? INVALID_USAGE : r);
 	o = malloc(sizeof(*o));
 	if (!o)
 		return leave(c, SYSTEM_ERROR);
