@@ -179,9 +179,9 @@ def test_what_differs_in_the_last_batch_is_refused_by_name():
 
 
 def test_what_was_compared_is_progress():
-    tensors, n_bytes = lay_out(("w", "F32", 2 * SLOWEST), ("ids", "I64", LEAF + 8))
+    tensors, n_bytes = lay_out(("w", "F32", 6 * SLOWEST), ("ids", "I64", LEAF + 8))
     with average([bytes(n_bytes)] * 2, tensors, chunk=65_536) as a:
-        a.start(max_rate=2 * SLOWEST)  # so that it is told before all is done
+        a.start(max_rate=2 * SLOWEST)  # so that it is told before all is done, however late that is
         for engine in a.engines:
             engine.await_progress(LEAF + 8, "sent")
         a.await_done()

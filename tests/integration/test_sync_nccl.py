@@ -10,7 +10,7 @@ from engine import Engine, Memory, program
 from gpu_engine import MIB, Gpu, Ring
 from gpus import NCCL
 
-STALL_MS = 2000
+STALL_MS = 4_000  # of what hangs; of whoever only gets no processor, that is no sign
 ID = 128
 
 
