@@ -16,7 +16,7 @@ MANY = """
 import sys, weightd
 layout = weightd.Layout()
 layout.add("w", "U8", (64,))
-for i in range(int(sys.argv[1])):
+for i in range(*map(int, sys.argv[1:])):
     with weightd.create(f"b{i}", layout) as writer:
         writer["w"].numpy()[:] = i % 256
         writer.publish()
@@ -69,10 +69,12 @@ def test_a_buffer_takes_this_much_of_it(service):
     weights.wait_for_kept(service, PER_BUFFER)
 
 
+@pytest.mark.timeout(600)  # each of so many waits for the service manager
 def test_1400_buffers_survive(service):
     """So many names of descriptors are one string of the environment, which has a limit."""
     columns = "NAME,VERSION,STATE,SIZE,DIGEST,LAYOUT,UID"
-    service.run("python3", "-c", MANY, 1400, user="alice")
+    for first in range(0, 1400, 100):
+        service.run("python3", "-c", MANY, first, first + 100, user="alice")
     before = weights.ask(service, "ls", "-o", columns)
     kept = weights.kept(service)
     assert len(before["buffers"]) == 1400 and len(kept) == 1400 * PER_BUFFER
