@@ -12,6 +12,9 @@ import pytest
 from gpus import Gpus
 
 SKIP = 77
+PATIENCE_S = 100
+# Who computes and waits for nothing: 19 s under AddressSanitizer, which are minutes beside all that runs in three lanes.
+PATIENCE_WITH_ONE_THREAD_S = 500
 # The agent of weightd-sync, simulated: long runs of a program that has no other thread.
 ONE_THREAD = {f"test_sync_{name}" for name in (
     "agent", "agent_trouble", "bounds", "changes", "epoch", "forecast", "head", "hostile", "joint", "joint_liars", "joint_trouble",
@@ -36,6 +39,8 @@ class UnitFailure(Exception):
 class UnitProgram(pytest.Item):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
+        self.patience_s = PATIENCE_WITH_ONE_THREAD_S if self.name in ONE_THREAD else PATIENCE_S
+        self.add_marker(pytest.mark.timeout(self.patience_s + 20))
         if self.name not in ONE_THREAD:
             self.add_marker("threads")
 
@@ -48,7 +53,7 @@ class UnitProgram(pytest.Item):
         try:
             done = subprocess.run([program], cwd=features.ROOT, stdin=subprocess.DEVNULL,
                                   env=os.environ | gpus.env,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=100)
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self.patience_s)
         finally:
             gpus.close()
         output = done.stdout.decode(errors="replace")
