@@ -14,6 +14,8 @@ DEMO = features.ROOT / "tests/demo"
 sys.path.insert(0, str(DEMO))
 import pool  # noqa: E402
 
+pytestmark = pytest.mark.timeout(500)  # its own deadlines end it before
+DEMO_S = 400  # for eight workers one behind the other, each of which pool.py gives 120 s, and for two nodes
 LANGUAGES = ("C", "Python")
 # Of what a process has looked at, the kernel may take a page out of its table again when it likes
 # (a run of CI was two pages of 22,183 short): 22 pages in 22,183 may be missing.
@@ -207,7 +209,7 @@ def is_running(pid):
 
 
 def test_demo_shows_the_model_and_leaves_nothing_behind(build, model, tmp_path):
-    done = subprocess.run(**demo_command(build, model, tmp_path), timeout=110)
+    done = subprocess.run(**demo_command(build, model, tmp_path), timeout=DEMO_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     check_versions(build, done.stdout)
@@ -232,7 +234,7 @@ def other_model(tmp_path):
 def test_demo_takes_any_other_model(build, other_model, tmp_path):
     folder = tmp_path / "temporary"
     folder.mkdir()
-    done = subprocess.run(**demo_command(build, other_model, folder), timeout=110)
+    done = subprocess.run(**demo_command(build, other_model, folder), timeout=DEMO_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "This is not all-MiniLM-L6-v2" in done.stdout
     check_versions(build, done.stdout)
@@ -246,7 +248,7 @@ def test_demo_without_the_right_to_namespaces_has_its_second_node_on_loopback(bu
     folder.mkdir()
     command = demo_command(build, other_model, folder)
     command["args"] = ["setpriv", "--bounding-set=-sys_admin,-net_admin", *command["args"]]
-    done = subprocess.run(**command, timeout=110)
+    done = subprocess.run(**command, timeout=DEMO_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Each agent has a loopback address" in done.stdout, done.stdout
     check_versions(build, done.stdout)
