@@ -34,6 +34,10 @@ address = {peer_address}:7400
 [group demo]
 members = first second
 publishers = first
+[limits]
+heartbeat = 10
+stall-timeout = 30
+prepare-timeout = 30
 """
 
 
