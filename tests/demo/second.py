@@ -85,7 +85,9 @@ class Second:
         return (self.folder / "second.log").read_text(errors="replace")
 
     def is_up(self):
+        """Its weightd serves, which agents that found each other do not tell, and they have."""
         with contextlib.suppress(SecondError):
+            self.ctl("--socket", self.socket, "ls")
             return all(node["state"] != "down" for node in json.loads(self.ctl("nodes", "--json"))["nodes"])
         return False
 
