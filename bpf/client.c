@@ -216,6 +216,8 @@ static int take_row(struct request *q, struct row **ret)
 static int op_tag(struct request *q)
 {
 	struct meter *m = q->client->tracer->meter;
+	const json_t *dialled = json_object_get(q->json, "dialled");
+	enum since since = SINCE_NOW;
 	struct row *row;
 	int r;
 
@@ -224,10 +226,16 @@ static int op_tag(struct request *q)
 			       "the descriptor of the socket has to come with the request");
 		return -EINVAL;
 	}
+	if (dialled && !json_is_boolean(dialled)) {
+		(void)snprintf(q->why, sizeof(q->why), "'dialled' has to be true or false");
+		return -EINVAL;
+	}
 	r = take_row(q, &row);
 	if (r < 0)
 		return r;
-	r = m->kind->tag(m, q->fd, row->number);
+	if (dialled)
+		since = json_is_true(dialled) ? SINCE_DIALLED : SINCE_ACCEPTED;
+	r = m->kind->tag(m, q->fd, row->number, since);
 	if (r == -ENOTSOCK)
 		(void)snprintf(q->why, sizeof(q->why), "the descriptor is none of a TCP socket");
 	return r;

@@ -234,7 +234,7 @@ static int bpf_mark(struct meter *m, meter_sample_fn fn, void *context)
 }
 
 /* The storage is made here, its base where the socket can be read. */
-static int bpf_tag(struct meter *m, int fd, uint32_t row)
+static int bpf_tag(struct meter *m, int fd, uint32_t row, enum since since)
 {
 	struct flows *bpf = self(m)->bpf;
 	struct flow flow = {};
@@ -248,6 +248,7 @@ static int bpf_tag(struct meter *m, int fd, uint32_t row)
 		return -errno;
 	bpf->bss->tag_cookie = flow.cookie;
 	bpf->bss->tag_row = row;
+	bpf->bss->tag_since = since;
 	r = bpf_mark(m, NULL, NULL);
 	bpf->bss->tag_cookie = 0;
 	return r;

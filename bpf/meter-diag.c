@@ -326,7 +326,7 @@ static int request_of(int fd, uint64_t cookie, struct inet_diag_req_v2 *ret)
 	return r;
 }
 
-static int diag_tag(struct meter *m, int fd, uint32_t number)
+static int diag_tag(struct meter *m, int fd, uint32_t number, enum since since)
 {
 	struct meter_of_diag *d = self(m);
 	struct diag_row *row = find_row(d, number);
@@ -350,6 +350,7 @@ static int diag_tag(struct meter *m, int fd, uint32_t number)
 			continue;
 		old->row->totals.closed++;
 		remove_socket(old);
+		since = SINCE_NOW; /* what it carried is in that row */
 	}
 	r = ask(d, &s->request, &a);
 	if (r < 0 && r != -ENOENT)
@@ -359,9 +360,15 @@ static int diag_tag(struct meter *m, int fd, uint32_t number)
 		row->unseen++;
 		return 0;
 	}
-	counters_of(&a, s->base);
-	row->totals.adopted += a.info.tcpi_bytes_sent || a.info.tcpi_bytes_received;
 	s->row = row;
+	if (since == SINCE_NOW) {
+		counters_of(&a, s->base);
+		row->totals.adopted += a.info.tcpi_bytes_sent || a.info.tcpi_bytes_received;
+	} else {
+		/* A SYN was acknowledged, which is no byte of anybody's. */
+		s->base[COUNTER_SUBMITTED] = s->base[COUNTER_DELIVERED] = since == SINCE_DIALLED;
+		count(s, &a);
+	}
 	list_append(&d->sockets, &s->link);
 	(void)take_ptr(s);
 	return 0;

@@ -40,8 +40,8 @@ struct meter_kind {
 	void (*close)(struct meter *m);
 	int (*add_row)(struct meter *m, uint32_t row);
 	void (*remove_row)(struct meter *m, uint32_t row);
-	/* Counts this socket in that row from now on. -ENOTSOCK: no TCP socket. `fd` remains the caller's. */
-	int (*tag)(struct meter *m, int fd, uint32_t row);
+	/* Counts this socket in that row. -ENOTSOCK: no TCP socket. `fd` remains the caller's. */
+	int (*tag)(struct meter *m, int fd, uint32_t row, enum since since);
 	/* All sockets of a process, those that it has and those that it will have; NULL where it cannot. */
 	int (*watch)(struct meter *m, pid_t pid, uint32_t row);
 	void (*unwatch)(struct meter *m, pid_t pid);

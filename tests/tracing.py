@@ -70,8 +70,8 @@ class Client:
             raise Refused(packet["error"])
         return rows
 
-    def tag(self, sock, sync="s", version=1, peer="b", role="payload"):
-        self.ask("tag", [sock.fileno()], sync=sync, version=version, peer=peer, role=role)
+    def tag(self, sock, sync="s", version=1, peer="b", role="payload", **request):
+        self.ask("tag", [sock.fileno()], sync=sync, version=version, peer=peer, role=role, **request)
 
     def watch(self, pid, sync="s", version=1, peer="b", role="payload"):
         self.ask("watch", pid=pid, sync=sync, version=version, peer=peer, role=role)

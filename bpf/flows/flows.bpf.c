@@ -25,6 +25,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 /* One socket's row is changed by the next mark. */
 __u64 tag_cookie;
 __u32 tag_row;
+__u8 tag_since; /* enum since */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -183,11 +184,12 @@ static __always_inline struct flow *follow(struct sock *sk, __u32 tgid)
 	return f;
 }
 
-/* Into its row, whose totals are `t`. A connection that is older than our knowing it counts from here on. */
-static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct totals *t)
+/* Into its row, whose totals are `t`. A connection that is older than our knowing it counts from there on. */
+static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct totals *t, __u8 since)
 {
 	struct sock *sk = (struct sock *)tp;
 	__u8 state = sk->__sk_common.skc_state;
+	int is_whole = 0;
 
 	if (state == BPF_TCP_SYN_SENT) /* which we did not see it do */
 		f->syn = 1;
@@ -198,11 +200,19 @@ static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct tot
 		f->port = sk->__sk_common.skc_num;
 		f->fin = state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_FIN_WAIT2 ||
 			 state == BPF_TCP_CLOSING || state == BPF_TCP_LAST_ACK;
-		read_counters(tp, f, f->base);
+		if (since == SINCE_NOW) {
+			read_counters(tp, f, f->base);
+		} else {
+			__builtin_memset(f->base, 0, sizeof(f->base));
+			f->syn = since == SINCE_DIALLED;
+		}
 		f->life = LIFE_OPEN;
+		is_whole = since != SINCE_NOW;
 	}
 	__sync_fetch_and_add(&t->sockets, 1);
-	if (tp->bytes_sent || tp->bytes_received)
+	if (is_whole)
+		(void)flush(tp, f, t); /* where it cannot, the next mark does */
+	else if (tp->bytes_sent || tp->bytes_received)
 		__sync_fetch_and_add(&t->adopted, 1);
 }
 
@@ -323,7 +333,7 @@ int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
 		f->row = tag_row;
 		t = totals_of(f);
 		if (t)
-			join(tp, f, t);
+			join(tp, f, t, tag_since);
 	}
 	if (!t || f->life != LIFE_OPEN)
 		return 0;
@@ -356,6 +366,6 @@ int adopt(struct bpf_iter__task_file *ctx)
 	f = follow(sk, task->tgid);
 	t = f ? totals_of(f) : 0;
 	if (t && f->life == LIFE_NONE)
-		join(tp, f, t);
+		join(tp, f, t, SINCE_NOW);
 	return 0;
 }

@@ -24,6 +24,13 @@ enum life {
 	LIFE_OVER, /* nothing moves any more but what was received and not taken */
 };
 
+/* From when on a connection counts that is there already. */
+enum since {
+	SINCE_NOW,
+	SINCE_DIALLED, /* from its first byte on: this end called the other one */
+	SINCE_ACCEPTED, /* the same: it was called */
+};
+
 /* In the storage of a socket, whence it goes with it. */
 struct flow {
 	__u64 cookie; /* of another socket: a copy of the listener's, which the kernel made */

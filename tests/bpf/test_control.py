@@ -59,6 +59,7 @@ def test_what_is_no_request_is_refused(tracer, packet):
     (without("sync"), "'sync'"), (without("peer"), "'peer'"), (without("version"), "'version'"),
     (without("role"), "'role'"), (ROW | {"version": -1}, "'version'"), (ROW | {"version": "1"}, "'version'"),
     (ROW | {"role": "other"}, "'role'"), (ROW | {"peer": "x" * 128}, "'peer'"),
+    (ROW | {"dialled": 1}, "'dialled'"),
 ])
 def test_a_row_has_to_be_named(tracer, sock, row, why):
     with pytest.raises(Refused, match=why):

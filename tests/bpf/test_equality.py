@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 
+import features
 import pytest
 import tracing
 from tracing import Client, Tracer
@@ -130,6 +131,39 @@ def test_a_socket_that_is_older_than_the_tracer_counts_from_then_on(connect):
         client.until(is_acknowledged)
         row = client.row(op="end")
         assert (carried(row), row["partial"]) == (both_ways(17, 0), False)
+
+
+@pytest.mark.parametrize("ends", [None, "shutdown", "peer"])
+@pytest.mark.parametrize("meter", ["bpf", "diag"])
+def test_a_socket_of_which_is_said_who_dialled_counts_from_its_first_byte(meter, ends):
+    """On loopback, where both meters see it; also one of whose ends has said that nothing more comes."""
+    features.require("bpf")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as a, \
+            server.accept()[0] as b, Tracer(f"--meter={meter}") as tracer, Client(tracer.socket) as client:
+        carry(a, b, 70_000, 1)
+        carry(b, a, 33, 1)
+        if ends:
+            (a if ends == "shutdown" else b).shutdown(socket.SHUT_WR)
+            assert (b if ends == "shutdown" else a).recv(1) == b""
+        client.tag(a, peer="b", dialled=True)
+        client.tag(b, peer="a", dialled=False)
+        for peer, sent, received in ("b", 70_000, 33), ("a", 33, 70_000):
+            row = client.until(is_acknowledged, peer)
+            assert (carried(row), row["partial"], row["sockets"]) == (both_ways(sent, received), False, 1)
+
+
+@pytest.mark.parametrize("meter", ["bpf", "diag"])
+def test_a_socket_that_is_in_a_row_takes_nothing_along_whoever_dialled(meter):
+    features.require("bpf")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as a, \
+            server.accept()[0] as b, Tracer(f"--meter={meter}") as tracer, Client(tracer.socket) as client:
+        client.tag(a, dialled=True)
+        carry(a, b, 1000, 1)
+        client.until(is_acknowledged)
+        client.tag(a, sync="next", dialled=True)
+        carry(a, b, 30, 1)
+        client.until(is_acknowledged, sync="next")
+        assert (carried(client.row()), carried(client.row(sync="next"))) == (both_ways(1000, 0), both_ways(30, 0))
 
 
 def test_a_socket_that_changes_its_row_takes_nothing_along(traced):
