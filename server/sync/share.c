@@ -68,8 +68,8 @@ static void count(struct agent *a, struct share *s, const json_t *message)
 		const char *name = json_string_value(json_object_get(node, "node"));
 		const json_t *link = json_object_get(links, name);
 
-		if (i == s->rank)
-			continue;
+		if (!link)
+			continue; /* it is ours, or we have nothing to do with it */
 		metrics_on_received(a, name, op->planned(&s->flows, (unsigned)i, s->rank),
 				    json_object_get(link, "in"));
 		metrics_on_sent(a, name, op->planned(&s->flows, s->rank, (unsigned)i),

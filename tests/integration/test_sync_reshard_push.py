@@ -133,6 +133,7 @@ def test_planned_counted_and_kernels_bytes_are_equal_on_every_link(make_nodes, n
             for link, planned in links.items():
                 if link[ours] == node.name:
                     assert counted(node, way, link[other]) == [planned["planned"]] * 3, (node, way, link)
+    assert counted(nodes["b"], "sent", "d") == [0] * 3  # who have no link with each other
 
 
 def test_gather_and_scatter_are_verbs_of_their_own(make_nodes, np):
