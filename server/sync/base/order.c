@@ -171,6 +171,8 @@ static int read_numbers(const json_t *m, struct order *o, char why[ORDER_WHY_SIZ
 	    (strcmp(security, "none") != 0 && strcmp(security, "tls") != 0))
 		return order_wrong(why, "`security` has to be \"none\" or \"tls\"");
 	o->tls = !strcmp(security, "tls");
+	if (field_bool_or(m, "traced", false, &o->is_traced) < 0)
+		return order_wrong(why, "`traced` has to be true or false");
 	return 0;
 }
 

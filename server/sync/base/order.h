@@ -50,6 +50,7 @@ struct order {
 	uint64_t chunk; /* bytes that one direction moves before the other has its turn */
 	uint64_t stall_ns;
 	bool tls;
+	bool is_traced; /* the agent wants to be given what bytes go over */
 	int memory_fd; /* an exchange may have none */
 	int result_fd; /* of an average or exchange, -1 otherwise; `memory_fd` is only read then */
 	int tensors_fd; /* of an average */

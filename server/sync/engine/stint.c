@@ -11,6 +11,7 @@
 #include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/sync/base/talk.h"
+#include "server/sync/engine/traffic.h"
 
 #define TICK_NS 100000000u
 
@@ -28,6 +29,31 @@ static void tell_end(struct stint *d)
 		loop_quit(&d->loop);
 }
 
+/* It waits for room: what is not told would look as if it had carried nothing. */
+void stint_tell_socket(struct stint *d, int fd, const char *node, bool is_dialled,
+		       const struct planned *planned)
+{
+	uint64_t most = planned->sent > planned->received ? planned->sent : planned->received;
+	cleanup(json_freep) json_t *message = NULL;
+
+	if (!d->order.is_traced)
+		return;
+	atomic_fetch_add(&d->n_sockets, 1);
+	message = json_pack("{ss ss sb sI}", "op", "socket", "node", node, "dialled", is_dialled,
+			    "expected", (json_int_t)most);
+	if (message)
+		(void)talk_send_wait(TALK_FD, message, &fd, 1); /* without the agent we end soon */
+}
+
+/* How many it has to know of. */
+static void add_sockets(const struct stint *d, json_t *message)
+{
+	unsigned n = atomic_load(&d->n_sockets);
+
+	if (message && n)
+		(void)json_object_set_new(message, "sockets", json_integer(n));
+}
+
 void stint_end(struct stint *d, json_t *message)
 {
 	if (d->is_over) {
@@ -37,6 +63,7 @@ void stint_end(struct stint *d, json_t *message)
 	d->is_over = true;
 	if (d->kind->end)
 		d->kind->end(d);
+	add_sockets(d, message);
 	d->end = message;
 	if (message)
 		tell_end(d);

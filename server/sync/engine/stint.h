@@ -11,12 +11,14 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "server/base/loop.h"
 #include "server/sync/base/order.h"
 
+struct planned;
 struct stint;
 
 /* What an engine is. Sentences are of why it cannot, and end the stint. */
@@ -56,6 +58,7 @@ struct stint {
 	struct order order; /* once it is asked, nobody changes it */
 	bool is_asked, is_open, is_started;
 	uint64_t told_done, told_sent;
+	atomic_uint n_sockets; /* that the agent was given */
 	json_t *end; /* what was decided */
 	bool is_over;
 	bool is_end_told;
@@ -82,6 +85,15 @@ __attribute__((format(printf, 3, 4))) void stint_fail(struct stint *d, const str
 __attribute__((format(printf, 3, 0))) void stint_vfail(struct stint *d, const struct blame *b,
 						       const char *fmt, va_list args);
 void stint_tell_progress(struct stint *d);
+
+/* --- For any thread ---------------------------------------------------------------------------- */
+
+/*
+ * Gives the agent a connection, if it wants them, to have it traced: with whom it is, who dialled, and how many bytes it
+ * has to carry, in the direction that carries most, of all such with that node.
+ */
+void stint_tell_socket(struct stint *d, int fd, const char *node, bool is_dialled,
+		       const struct planned *planned);
 
 /* --- For threads ------------------------------------------------------------------------------- */
 

@@ -16,6 +16,19 @@ static int read_info(const struct wire *w, struct tcp_info *ret)
 	return traffic_info(link_fd(w->link), ret);
 }
 
+/* A socket that was accepted has the port of our hello. Gloo does not say which end dialled. */
+static int is_dialled(const struct wire *w, bool *ret)
+{
+	struct sockaddr_storage here;
+	socklen_t size = sizeof(here);
+
+	if (getsockname(link_fd(w->link), (struct sockaddr *)&here, &size) < 0)
+		return -errno;
+	/* It lies at the same place in both families. */
+	*ret = ntohs(((const struct sockaddr_in *)&here)->sin_port) != link_port(w->link);
+	return 0;
+}
+
 /* --- For threads ------------------------------------------------------------------------------- */
 
 /* What Gloo says of a link whose other end is gone is about itself. */
@@ -45,6 +58,15 @@ static bool is_host(const struct sockaddr_storage *a, const struct sockaddr_stor
 		       : memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr)) == 0;
 }
 
+static void tell_socket(struct engine *e, const struct wire *w)
+{
+	const struct planned planned = e->operation->plan(e, w);
+	bool dialled;
+
+	if (is_dialled(w, &dialled) == 0)
+		stint_tell_socket(&e->stint, link_fd(w->link), w->node, dialled, &planned);
+}
+
 /* The agent trusts the network of this address; the hello could lead into another, and it is what Gloo dials. */
 bool wire_connect(struct engine *e, struct wire *w, const struct address *at, uint64_t max_rate)
 {
@@ -59,6 +81,7 @@ bool wire_connect(struct engine *e, struct wire *w, const struct address *at, ui
 	}
 	if (link_connect(w->link, w->hello, w->hello_size, why) < 0)
 		return broke(e, w, why);
+	tell_socket(e, w);
 	atomic_store(&w->state, WIRE_CONNECTED);
 	/* Without it, it works as well, only faster. */
 	if (max_rate)
@@ -160,19 +183,6 @@ uint64_t wire_acknowledged(const struct wire *w)
 	struct tcp_info info;
 
 	return link_fd(w->link) >= 0 && read_info(w, &info) == 0 ? info.tcpi_bytes_acked : 0;
-}
-
-/* A socket that was accepted has the port of our hello. Gloo does not say which end dialled. */
-static int is_dialled(const struct wire *w, bool *ret)
-{
-	struct sockaddr_storage here;
-	socklen_t size = sizeof(here);
-
-	if (getsockname(link_fd(w->link), (struct sockaddr *)&here, &size) < 0)
-		return -errno;
-	/* It lies at the same place in both families. */
-	*ret = ntohs(((const struct sockaddr_in *)&here)->sin_port) != link_port(w->link);
-	return 0;
 }
 
 /* There is no FIN of ours, whatever Gloo closes: our descriptor is open. */

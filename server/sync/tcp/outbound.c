@@ -168,6 +168,18 @@ void outbound_start(struct outbound *out)
 	on_retry(&out->retry);
 }
 
+/* What all stripes together have to carry. */
+static void tell_socket(const struct outbound *out)
+{
+	struct engine *e = out->engine;
+	const struct order *o = &e->stint.order;
+	const struct planned planned = {
+		.sent = tcp_planned_striped(o->total, o->chunk, e->n_out),
+	};
+
+	stint_tell_socket(&e->stint, out->link.fd, e->next.node, true, &planned);
+}
+
 /* --- The stream -------------------------------------------------------------------------------- */
 
 /* 0 when all of it is written. */
@@ -407,6 +419,7 @@ static void on_event(struct source *source, uint32_t events)
 			try_again(out, r);
 			return;
 		}
+		tell_socket(out);
 	}
 	advance(out, events & ~(uint32_t)EPOLLOUT);
 }
