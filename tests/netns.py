@@ -113,6 +113,22 @@ class Net:
             done = subprocess.run(["tc", "-n", namespace, "-batch", "-"], input=text, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
 
+    def lose(self, i, interface=0):
+        """What goes to node i loses packets, until rate(): the queue of its link has room for next to none."""
+        device = self._port(i, interface)
+        text = f"qdisc add dev {device} root handle 1: htb default 1\n" \
+            f"class add dev {device} parent 1: classid 1:1 htb rate 200mbit burst 16k cburst 16k quantum 60000\n" \
+            f"qdisc add dev {device} parent 1:1 handle 10: pfifo limit 2\n"
+        done = subprocess.run(["tc", "-n", self.bridge, "-batch", "-"], input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def retransmitted(self, i):
+        """Segments of TCP that node i sent again, ever."""
+        done = subprocess.run(["nsenter", f"--net=/run/netns/{self.nodes[i].name}", "--", "cat", "/proc/net/snmp"],
+                              capture_output=True, text=True, check=True)
+        keys, values = (line.split() for line in done.stdout.splitlines() if line.startswith("Tcp:"))
+        return int(dict(zip(keys, values))["RetransSegs"])
+
     def down(self, i, interface=0):
         """Cuts a cable of node i: nobody is told, packets are lost."""
         _ip("-n", self.bridge, "link", "set", self._port(i, interface), "down")

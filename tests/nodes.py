@@ -239,7 +239,7 @@ class Node:
         """Writes sync.conf. `settings` is {section: {key: value or list of them}}, on top of what each node has."""
         own = {"node": {"name": self.name, "listen": f"{self.address}:{CONTROL_PORT}", "data-address": self.data_address,
                         "state": self.folder / "state", "socket": self.control_socket,
-                        "weightd": self.daemon.socket, "log-level": "debug"},
+                        "weightd": self.daemon.socket, "trace": self.folder / "trace.sock", "log-level": "debug"},
                "tls": {"ca": self.ca, "certificate": self.certificate, "key": self.key},
                "data": {"trusted": "127.0.0.0/8"}}
         lines = []

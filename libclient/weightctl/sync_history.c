@@ -27,6 +27,8 @@ struct past {
 	uint64_t n_nodes;
 	uint64_t planned, payload; /* UINT64_MAX: unknown */
 	uint64_t bytes, kernel; /* the same on the wire */
+	uint64_t traced; /* the same as weightd-trace saw it */
+	uint64_t n_untraced; /* receptions that are in `bytes` and not in `traced` */
 	uint64_t n_broken; /* attempts whose bytes are in none of these */
 	uint64_t started_ns;
 	uint64_t ended_ns;
@@ -67,6 +69,9 @@ static const struct column columns[] = {
 	{"KERNEL", COLUMN_COUNTED, PAST(kernel), .help = "BYTES, as the kernels of the nodes did"},
 	{"PAYLOAD", COLUMN_COUNTED, PAST(payload), .help = "BYTES, without what TLS adds"},
 	{"PLANNED", COLUMN_COUNTED, PAST(planned), .help = "PAYLOAD, before any of it moved"},
+	{"TRACED", COLUMN_COUNTED, PAST(traced), .help = "BYTES again, as weightd-trace saw them"},
+	{"UNTRACED", COLUMN_U64, PAST(n_untraced),
+	 .help = "of what is in BYTES, receptions that are not in TRACED"},
 	{"BROKEN", COLUMN_U64, PAST(n_broken),
 	 .help = "attempts broken or cut short; their bytes are in none of these"},
 	{"STARTED", COLUMN_TIME, PAST(started_ns), .help = "when it began (UTC)"},
@@ -104,6 +109,8 @@ static struct past past_of(const json_t *row)
 		.payload = agent_number(row, "payload", UINT64_MAX),
 		.bytes = agent_number(row, "bytes", UINT64_MAX),
 		.kernel = agent_number(row, "kernel", UINT64_MAX),
+		.traced = agent_number(row, "traced", UINT64_MAX),
+		.n_untraced = agent_number(row, "untraced", UINT64_MAX),
 		.n_broken = agent_number(row, "broken", 0),
 		.started_ns = agent_number(row, "started_ns", 0),
 		.ended_ns = agent_number(row, "ended_ns", 0),

@@ -31,6 +31,7 @@
 #include "server/sync/resharding.h"
 #include "server/sync/shard.h"
 #include "server/sync/share.h"
+#include "server/sync/span.h"
 #include "server/sync/transaction.h"
 #include "server/sync/watch.h"
 #include "server/sync/word.h"
@@ -185,6 +186,7 @@ void work_tell(struct agent *a, struct work *w, json_t *message, const int *fds,
 
 void work_end(struct agent *a, struct work *w)
 {
+	span_drop(a, w);
 	if (w->job)
 		a->edge->job_end(a->world, w->job);
 	w->job = NULL;
@@ -734,6 +736,7 @@ void agent_on_message(struct agent *a, unsigned peer, const json_t *message)
 		{"join", share_on_join},
 		{"catch-up", repair_on_catch_up},
 		{"cannot-repair", repair_on_refused},
+		{"traced", span_on_message},
 	};
 	const char *type;
 	unsigned i;
@@ -791,7 +794,8 @@ void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds,
 {
 	struct work *w = owner;
 
-	w->on_message(a, w, message, fds, n_fds);
+	if (!span_on_job(a, w, message, fds, n_fds))
+		w->on_message(a, w, message, fds, n_fds);
 	settle(a);
 }
 
@@ -800,6 +804,13 @@ void agent_on_job_end(struct agent *a, void *owner, const char *how)
 	struct work *w = owner;
 
 	w->job = NULL;
+	span_drop(a, w);
 	w->on_end(a, w, how);
+	settle(a);
+}
+
+void agent_on_traced(struct agent *a, const json_t *request, const json_t *rows)
+{
+	span_on_rows(a, request, rows);
 	settle(a);
 }

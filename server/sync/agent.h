@@ -27,7 +27,7 @@
  *	 "size"|null, "changed"|null (bytes of leaves that somebody lacked), "by":"full"|"leaves"|"patch"|null,
  *	 "patch"|null (its bytes), "differ"|null (bytes of elements that it changes),
  *	 "phase"|null (in which it failed), "planned"|null, "payload"|null, "bytes"|null, "kernel"|null (see tally.h), "broken"
- *	 (epochs, whose bytes are in none of these), "started_ns", "ended_ns",
+ *	 (epochs, whose bytes are in none of these), "traced"|null, "untraced" (see tally.h; both change later, too), "started_ns", "ended_ns",
  *	 "nodes":[{"node", "state", "version"|null, "why"|null}],
  *	 "error": a sentence, on failure}
  *		the last one of a sync; a node's state is "committed", "failed", "absent",
@@ -178,7 +178,7 @@ const char *agent_sync_group(const struct agent *a, const char *sync);
 json_t *agent_status(const struct agent *a, const char *sync);
 
 /* The last `n` syncs, youngest first: {sync, kind, buffer, group, term, number, started_ns, ended_ns, state,
- * nodes, planned, payload, bytes, kernel (each |null, see tally.h), phase|null, why}. */
+ * nodes, planned, payload, bytes, kernel, traced (each |null, see tally.h), untraced, phase|null, why}. */
 json_t *agent_history(const struct agent *a, unsigned n);
 
 /*

@@ -33,6 +33,10 @@ static inline int pair_compare(struct pair a, struct pair b)
 /* A process that works for something here. */
 struct work {
 	struct job *job; /* NULL: none runs */
+	struct {
+		char sync[SYNC_ID_SIZE]; /* "": it is no engine, or not traced any more */
+		uint64_t version;
+	} span; /* of span.h */
 	void (*on_message)(struct agent *a, struct work *w, const json_t *message, int *fds,
 			   unsigned n_fds);
 	void (*on_end)(struct agent *a, struct work *w, const char *how);

@@ -373,6 +373,7 @@ static const struct setting keys[] = {
 	KEY("node", "state", .set = set_path, FIELD(state)),
 	KEY("node", "socket", .set = set_path, FIELD(socket)),
 	KEY("node", "weightd", .set = set_path, FIELD(weightd)),
+	KEY("node", "trace", .set = set_path, FIELD(trace)),
 	KEY("node", "log-level", .type = &setting_level, FIELD(log_level)),
 	KEY("tls", "ca", .set = set_path, FIELD(ca), .needed = "/etc/weightd/pki/ca.crt"),
 	KEY("tls", "certificate", .set = set_path, FIELD(certificate),
@@ -635,6 +636,9 @@ static void fill_in(struct settings *s)
 						   "/run/weightd-sync/sync.sock"));
 	if (!c->weightd && weightd) /* the processes that we start do not see it */
 		c->weightd = keep(s, weightd);
+	if (!c->trace)
+		c->trace = keep(s, environment_or("WEIGHTD_TRACE_SOCKET",
+						  "/run/weightd-trace/trace.sock"));
 	if (c->max_bytes == UINT64_MAX)
 		c->max_bytes = 0;
 	c->path = keep(s, s->path);

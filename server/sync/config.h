@@ -39,6 +39,7 @@ struct config {
 	const char *state;
 	const char *socket;
 	const char *weightd; /* NULL: where libweightd finds it */
+	const char *trace; /* socket of weightd-trace */
 	enum log_level log_level;
 
 	const char *ca;

@@ -20,6 +20,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/history.h"
 #include "server/sync/repair.h"
+#include "server/sync/span.h"
 #include "server/sync/sync.h"
 
 #define ABORT_WHY_MAX (8 * WHY_SIZE) /* all that a coordinator says of why a sync came to nothing */
@@ -512,6 +513,7 @@ int duty_start_engine(struct agent *a, struct duty *d, enum job_kind kind, char 
 	r = work_start(a, &d->engine, kind, d->head->buffer, why);
 	if (r < 0)
 		return r;
+	span_begin(a, &d->engine, d->sync, d->pair);
 	duty_set_state(a, d, DUTY_OPENING, d->open_ns);
 	return 0;
 }

@@ -86,6 +86,14 @@ struct edge {
 	int (*check)(void *world, const char *text, const char *signature, const char *certificate,
 		     const char *name, uint64_t time_ns, char why[WHY_SIZE]);
 
+	/*
+	 * Asks weightd-trace, whose requests these are, if there is one: nobody hears whether. `fd` goes along and is
+	 * duplicated; -1: none. What it answers an "end" with comes by agent_on_traced(), if it comes.
+	 */
+	void (*trace)(void *world, const json_t *request, int fd);
+	/* Forgets what it was told of a sync, whose engine is ended. */
+	void (*trace_drop)(void *world, const char *sync);
+
 	/* Something for weightctl sync watch, history and the journal: see `event` in the agent's opening. */
 	void (*event)(void *world, const json_t *event);
 };
@@ -105,3 +113,5 @@ void agent_on_timer(struct agent *a);
 void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds, unsigned n_fds);
 /* A job ended by itself, or could not be told something; `how`: "signal 9". The handle is gone. */
 void agent_on_job_end(struct agent *a, void *owner, const char *how);
+/* What weightd-trace answered to an "end"; both are borrowed. */
+void agent_on_traced(struct agent *a, const json_t *request, const json_t *rows);

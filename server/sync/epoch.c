@@ -25,6 +25,7 @@
 #include "server/sync/pairing.h"
 #include "server/sync/plan.h"
 #include "server/sync/ring.h"
+#include "server/sync/span.h"
 #include "server/sync/transport.h"
 
 #define LOOK_NS (SECOND / 2) /* how often, while bytes move, for who is slow */
@@ -67,6 +68,7 @@ static void on_engine_message(struct agent *a, struct work *w, const json_t *mes
 				t->transport->planned(&t->ranges,
 						      pairing_count(a, t, NULL, t->first)),
 				json_object_get(message, "out"));
+		span_end(a, &t->engine, AGENT_SELF, NULL, message);
 		work_end(a, &t->engine);
 	} else {
 		(void)field_string(message, "why", WHY_SIZE - 1, &why);
@@ -269,6 +271,7 @@ int epoch_open_ours(struct agent *a, struct transaction *t)
 			  why);
 		return -1;
 	}
+	span_begin(a, &t->engine, t->sync.id, t->sync.document->pair);
 	work_tell(a, &t->engine, transport_open(a, &c), data_of(t), 1);
 	return 0;
 }

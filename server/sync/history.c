@@ -382,6 +382,37 @@ void history_duty_end(struct agent *a, const struct duty *d)
 	remember(a, row, json_pack("[o]", duty_row(a, d)), event);
 }
 
+static struct tally *tally_of(struct agent *a, const char *sync)
+{
+	struct sync *s = sync_find(a, sync);
+	struct duty *d;
+
+	if (s)
+		return &s->tally;
+	list_for_each(d, &a->duties, link)
+		if (strcmp(d->sync, sync) == 0)
+			return &d->tally;
+	return NULL;
+}
+
+/* Also where the row was told of, and is in the record: who asks later is told better. */
+void history_traced(struct agent *a, const char *sync, uint64_t n_bytes)
+{
+	struct tally *tally = tally_of(a, sync);
+
+	if (tally)
+		tally_add_traced(tally, n_bytes);
+	for (size_t i = json_array_size(a->history); !tally && i-- > 0;) {
+		json_t *row = json_object_get(json_array_get(a->history, i), "row");
+		const char *id = json_string_value(json_object_get(row, "sync"));
+
+		if (id && strcmp(id, sync) == 0) {
+			tally_amend(row, n_bytes);
+			return;
+		}
+	}
+}
+
 /* --- The record --------------------------------------------------------------------------------- */
 
 json_t *history_to_json(const struct agent *a, size_t n)

@@ -17,6 +17,7 @@
 #include "server/sync/group.h"
 #include "server/sync/pairing.h"
 #include "server/sync/repair.h"
+#include "server/sync/span.h"
 #include "server/sync/transaction.h"
 #include "server/sync/transport.h"
 
@@ -135,6 +136,7 @@ void leg_on_done(struct agent *a, struct duty *d, const json_t *message)
 	metrics_on_received(a, d->from, planned, in);
 	if (p->to[0])
 		metrics_on_sent(a, p->to, p->transport->planned(&p->ranges, p->n_stripes_out), out);
+	span_end(a, &d->engine, d->coordinator, d->from, message);
 	engine_over(a, p, d->expected);
 	duty_tell(a, d, "done",
 		  json_pack("{s:I, s:O?, s:O?}", "epoch", (json_int_t)d->epoch, "in", in, "out",

@@ -62,6 +62,8 @@ int metrics_init(struct agent *a)
 {
 	a->metrics.started_ns = a->edge->time_ns(a->world);
 	a->metrics.links = calloc(a->config->n_peers + 1, sizeof(*a->metrics.links));
+	for (unsigned i = 0; a->metrics.links && i <= a->config->n_peers; i++)
+		a->metrics.links[i].sent_traced = a->metrics.links[i].received_traced = TALLY_UNKNOWN;
 	return a->metrics.links ? 0 : -ENOMEM;
 }
 
@@ -123,6 +125,21 @@ void metrics_on_sent(struct agent *a, const char *to, uint64_t planned, const js
 void metrics_on_received(struct agent *a, const char *from, uint64_t planned, const json_t *in)
 {
 	tally_add(&links_of(a, from)->received, planned, in);
+}
+
+static void add_traced(uint64_t *sum, uint64_t n)
+{
+	*sum = *sum == TALLY_UNKNOWN ? n : *sum + n;
+}
+
+void metrics_on_sent_traced(struct agent *a, const char *to, uint64_t n_bytes)
+{
+	add_traced(&links_of(a, to)->sent_traced, n_bytes);
+}
+
+void metrics_on_received_traced(struct agent *a, const char *from, uint64_t n_bytes)
+{
+	add_traced(&links_of(a, from)->received_traced, n_bytes);
 }
 
 /* --- Telling ------------------------------------------------------------------------------------ */
@@ -287,10 +304,12 @@ static const struct family FAMILIES[] = {
 	COUNTER("sent_kernel_bytes", "bytes", "The same as the kernel counts them.", append_links, OF_LINKS(sent.kernel)),
 	COUNTER("sent_payload_bytes", "bytes", "Of them, what is not TLS.", append_links, OF_LINKS(sent.payload)),
 	COUNTER("sent_planned_bytes", "bytes", "The payload as computed before.", append_links, OF_LINKS(sent.planned)),
+	COUNTER("sent_traced_bytes", "bytes", "Bytes to them as weightd-trace saw them.", append_links, OF_LINKS(sent_traced)),
 	COUNTER("received_bytes", "bytes", "Bytes from the sockets of engines of a peer.", append_links, OF_LINKS(received.bytes)),
 	COUNTER("received_kernel_bytes", "bytes", "The same as the kernel counts them.", append_links, OF_LINKS(received.kernel)),
 	COUNTER("received_payload_bytes", "bytes", "Of them, what is not TLS.", append_links, OF_LINKS(received.payload)),
 	COUNTER("received_planned_bytes", "bytes", "The payload as computed before.", append_links, OF_LINKS(received.planned)),
+	COUNTER("received_traced_bytes", "bytes", "Bytes from them as weightd-trace saw them.", append_links, OF_LINKS(received_traced)),
 	GAUGE("peer_up", NULL, "Whether the agent of a peer is connected.", append_up),
 	GAUGE("head_term", NULL, "Term of the version that is committed here.", append_heads, .of_head = head_term),
 	GAUGE("head_number", NULL, "Number of the version that is committed here.", append_heads, .of_head = head_number),

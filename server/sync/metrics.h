@@ -39,6 +39,8 @@ enum metrics_result {
 struct metrics_links {
 	struct tally sent;
 	struct tally received;
+	uint64_t sent_traced; /* by weightd-trace; TALLY_UNKNOWN: nothing ever was */
+	uint64_t received_traced;
 };
 
 struct metrics {
@@ -70,3 +72,6 @@ const char *metrics_kind(enum sync_kind kind);
 /* An engine of ours was done with an epoch of `n_bytes` bytes: what it said of the socket to or from that node. */
 void metrics_on_sent(struct agent *a, const char *to, uint64_t planned, const json_t *out);
 void metrics_on_received(struct agent *a, const char *from, uint64_t planned, const json_t *in);
+/* The same bytes, as weightd-trace saw them. */
+void metrics_on_sent_traced(struct agent *a, const char *to, uint64_t n_bytes);
+void metrics_on_received_traced(struct agent *a, const char *from, uint64_t n_bytes);

@@ -85,7 +85,7 @@ static void come_up(struct peer *p, struct connection *c)
 	       address_format((const struct sockaddr *)&c->address.at, text), data);
 	refusals_forget(&p->peers->refusals);
 	p->peers->events->on_up(p->peers->agent, p->index);
-	p->peers->events->on_change(p->peers->world);
+	p->peers->events->on_change(p->peers->world, p->index);
 	if (c->held)
 		connection_release(c);
 }
@@ -105,7 +105,7 @@ static void go_down(struct peer *p, struct connection *c)
 	/* The agent puts the name where we say "it". */
 	p->peers->events->on_down(p->peers->agent, p->index,
 				  strncmp(p->why, "it ", 3) ? p->why : p->why + 3);
-	p->peers->events->on_change(p->peers->world);
+	p->peers->events->on_change(p->peers->world, p->index);
 	if (next)
 		come_up(p, next);
 	else if (p->we_dial)

@@ -27,8 +27,8 @@ struct peer_events {
 	void (*on_blob)(struct agent *a, unsigned peer, const uint8_t hash[32], int fd,
 			uint64_t size);
 	uint64_t (*blob_limit)(const struct agent *a, unsigned peer, const uint8_t hash[32]);
-	/* How many are up has changed. */
-	void (*on_change)(void *world);
+	/* This one is up, or is not any more. */
+	void (*on_change)(void *world, unsigned peer);
 };
 
 struct peers;

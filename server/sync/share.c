@@ -19,6 +19,7 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/group.h"
 #include "server/sync/lender.h"
+#include "server/sync/span.h"
 
 #define SHARES_MAX 16 /* at a time: each has three processes and memory */
 
@@ -88,6 +89,7 @@ static void on_done(struct agent *a, struct duty *d, const json_t *message)
 		return;
 	}
 	count(a, s, message);
+	span_end(a, &d->engine, d->coordinator, d->from, message);
 	d->done = d->expected;
 	d->is_moved = true;
 	duty_set_state(a, d, DUTY_READY, 0);

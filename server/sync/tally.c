@@ -29,6 +29,16 @@ void tally_add(struct tally *t, uint64_t planned, const json_t *in)
 	add(&t->payload, said(in, payload));
 	add(&t->bytes, said(in, "bytes"));
 	add(&t->kernel, said(in, "kernel"));
+	t->n_untraced += json_is_object(in);
+}
+
+void tally_add_traced(struct tally *t, uint64_t n_bytes)
+{
+	if (!t->n_untraced)
+		return; /* nobody says it twice who is in his senses */
+	t->n_untraced--;
+	t->n_traced++;
+	add(&t->traced, n_bytes);
 }
 
 void tally_add_broken(struct tally *t)
@@ -51,4 +61,21 @@ void tally_show(const struct tally *t, json_t *row)
 	show(row, "bytes", is_lost ? TALLY_UNKNOWN : t->bytes);
 	show(row, "kernel", is_lost ? TALLY_UNKNOWN : t->kernel);
 	show(row, "broken", t->n_broken);
+	show(row, "traced", t->n_traced ? t->traced : TALLY_UNKNOWN);
+	show(row, "untraced", t->n_untraced);
+}
+
+void tally_amend(json_t *row, uint64_t n_bytes)
+{
+	json_int_t before = json_integer_value(json_object_get(row, "traced"));
+	struct tally t = {
+		.traced = (uint64_t)before,
+		.n_untraced = (uint64_t)json_integer_value(json_object_get(row, "untraced")),
+	};
+
+	if (!t.n_untraced)
+		return;
+	tally_add_traced(&t, n_bytes);
+	show(row, "traced", t.traced);
+	show(row, "untraced", t.n_untraced);
 }

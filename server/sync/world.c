@@ -27,6 +27,7 @@
 #include "server/sync/peer.h"
 #include "server/sync/record.h"
 #include "server/sync/tls.h"
+#include "server/sync/tracing.h"
 #include "server/sync/transport.h"
 #include "server/sync/trust.h"
 
@@ -44,6 +45,7 @@ struct world {
 	struct peers peers;
 	struct acceptor acceptor;
 	struct jobs jobs;
+	struct tracing tracing;
 	struct control control;
 	struct control_options control_options;
 	struct agent *agent;
@@ -219,6 +221,7 @@ static void edge_job_tell(void *world, struct job *job, const json_t *message, c
 			  unsigned n_fds)
 {
 	struct world *w = world;
+	cleanup(json_freep) json_t *traced = NULL;
 	int all[TALK_FDS_MAX];
 	char why[WHY_SIZE];
 
@@ -235,7 +238,10 @@ static void edge_job_tell(void *world, struct job *job, const json_t *message, c
 		memcpy(all + n_fds, w->trust.fds, sizeof(w->trust.fds));
 		n_fds += 3;
 	}
-	job_tell(job, message, all, n_fds);
+	if (is_op(message, "open") && tracing_is_on(&w->tracing) &&
+	    (traced = json_copy((json_t *)message)))
+		json_object_set_new(traced, "traced", json_true());
+	job_tell(job, traced ? traced : message, all, n_fds);
 }
 
 static void edge_job_end(void *world, struct job *job)
@@ -279,6 +285,16 @@ static int edge_check(void *world, const char *text, const char *signature, cons
 			   time_ns, why);
 }
 
+static void edge_trace(void *world, const json_t *request, int fd)
+{
+	tracing_ask(&((struct world *)world)->tracing, request, fd);
+}
+
+static void edge_trace_drop(void *world, const char *sync)
+{
+	tracing_drop(&((struct world *)world)->tracing, sync);
+}
+
 static void edge_event(void *world, const json_t *event)
 {
 	const char *what = json_string_value(json_object_get(event, "event"));
@@ -306,6 +322,8 @@ static const struct edge edge = {
 	.sign = edge_sign,
 	.certificate = edge_certificate,
 	.check = edge_check,
+	.trace = edge_trace,
+	.trace_drop = edge_trace_drop,
 	.event = edge_event,
 };
 
@@ -328,7 +346,39 @@ static void format_status(const struct world *w, char *buf, size_t size)
 	(void)snprintf(buf, size, "%u of %u peers are up", w->peers.n_up, w->peers.n);
 }
 
-static void on_change(void *world)
+/* Connections between agents are of no sync: all that they carry is under one name. */
+static void trace_peer(struct world *w, unsigned peer)
+{
+	const struct connection *c = w->peers.at[peer].up;
+	cleanup(json_freep) json_t *tag = NULL;
+
+	if (!c)
+		return;
+	tag = json_pack("{s:s, s:s, s:i, s:s, s:s, s:b}", "op", "tag", "sync", "control", "version",
+			0, "peer", c->name, "role", "control", "dialled", c->dialled);
+	if (tag)
+		tracing_ask(&w->tracing, tag, c->fd);
+}
+
+static void on_tracer(void *world)
+{
+	struct world *w = world;
+
+	for (unsigned i = 0; i < w->peers.n; i++)
+		trace_peer(w, i);
+}
+
+static void on_traced(void *world, const json_t *request, const json_t *rows)
+{
+	agent_on_traced(((struct world *)world)->agent, request, rows);
+}
+
+static const struct tracing_events tracing_events = {
+	.on_connect = on_tracer,
+	.on_rows = on_traced,
+};
+
+static void on_change(void *world, unsigned peer)
 {
 	struct world *w = world;
 	char status[64], text[80];
@@ -336,6 +386,7 @@ static void on_change(void *world)
 	format_status(w, status, sizeof(status));
 	(void)snprintf(text, sizeof(text), "STATUS=%s", status);
 	(void)notify_send(&w->notify, text, -1); /* where nobody listens, nobody misses it */
+	trace_peer(w, peer);
 }
 
 static const struct peer_events peer_events = {
@@ -662,6 +713,7 @@ static void init(struct world *w, const struct config *config)
 	timer_init(&w->notify.watchdog, NULL);
 	timer_init(&w->notify.retry, NULL);
 	jobs_init(&w->jobs, &w->loop, &jobs_events, w);
+	tracing_init(&w->tracing, &w->loop, config->trace, &tracing_events, w);
 }
 
 /* All that must succeed; what did is undone by deinit(). */
@@ -702,6 +754,7 @@ static void deinit(struct world *w)
 	w->agent = agent_free(w->agent);
 	peers_deinit(&w->peers, "weightd-sync stops there");
 	jobs_deinit(&w->jobs);
+	tracing_deinit(&w->tracing);
 	timer_stop(&w->agent_timer);
 	timer_stop(&w->stop);
 	timer_stop(&w->warn);

@@ -4,7 +4,6 @@ import ctypes
 import errno
 import random
 import socket
-import subprocess
 import threading
 
 import features
@@ -68,19 +67,14 @@ def test_what_is_on_its_way_is_submitted_and_not_consumed(traced):
 
 def test_losses_change_nothing_but_what_is_said_of_them(net, traced):
     client, a, b = traced
-    # Behind the first node, on its way to the second: a link with next to no room in its queue.
-    port = "port1-0"
-    for command in (f"qdisc add dev {port} root handle 1: htb default 1",
-                    f"class add dev {port} parent 1: classid 1:1 htb rate 200mbit burst 16k cburst 16k quantum 60000",
-                    f"qdisc add dev {port} parent 1:1 handle 10: pfifo limit 2"):
-        subprocess.run(["tc", "-n", net.bridge, *command.split()], check=True)
+    net.lose(1)
     try:
         client.ask("begin", sync="s")
         carry(a, b, 16_000_001, 5)
         client.until(is_acknowledged)
         rows = {row["peer"]: row for row in client.ask("end", sync="s")}
     finally:
-        subprocess.run(["tc", "-n", net.bridge, "qdisc", "del", "dev", port, "root"], check=True)
+        net.rate(1, None)
     assert {p: carried(r) for p, r in rows.items()} == {"b": both_ways(16_000_001, 0), "a": both_ways(0, 16_000_001)}
     lost = rows["b"]
     assert lost["retrans_segments"] > 0

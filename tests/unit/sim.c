@@ -170,6 +170,17 @@ static void note_decided(struct sim_node *n, const json_t *piece)
 	}
 }
 
+/* There is none. */
+static void edge_trace(void *world, const json_t *request, int fd)
+{
+	(void)world, (void)request, (void)fd;
+}
+
+static void edge_trace_drop(void *world, const char *sync)
+{
+	(void)world, (void)sync;
+}
+
 static int edge_may_save(void *world, char why[WHY_SIZE])
 {
 	const struct sim_node *n = world;
@@ -311,6 +322,8 @@ static const struct edge EDGE = {
 	.job_tell = edge_job_tell,
 	.job_end = edge_job_end,
 	.may_dial = edge_may_dial,
+	.trace = edge_trace,
+	.trace_drop = edge_trace_drop,
 	.may_save = edge_may_save,
 	.save = edge_save,
 	.sign = edge_sign,

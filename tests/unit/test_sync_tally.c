@@ -104,6 +104,44 @@ static void test_bytes_of_epochs_that_broke_are_not_none(void **state)
 	assert_int_equal(shown(&t, "broken"), 1);
 }
 
+static void test_what_was_traced_comes_late_and_once(void **state)
+{
+	struct tally t = {0};
+
+	(void)state;
+	assert_int_equal(shown(&t, "traced"), -1);
+	assert_int_equal(shown(&t, "untraced"), 0);
+	tally_add_traced(&t, 7); /* of nothing that was counted */
+	assert_int_equal(shown(&t, "traced"), -1);
+	add(&t, 7, json_pack("{s:i, s:i}", "bytes", 7, "kernel", 7));
+	add(&t, 0, json_null());
+	add(&t, 5, json_pack("{s:i, s:i}", "bytes", 5, "kernel", 5));
+	assert_int_equal(shown(&t, "traced"), -1);
+	assert_int_equal(shown(&t, "untraced"), 2);
+	tally_add_traced(&t, 5);
+	assert_int_equal(shown(&t, "traced"), 5);
+	assert_int_equal(shown(&t, "untraced"), 1);
+	tally_add_traced(&t, 7);
+	tally_add_traced(&t, 9);
+	assert_int_equal(shown(&t, "traced"), 12);
+	assert_int_equal(shown(&t, "untraced"), 0);
+}
+
+static void test_a_row_that_was_shown_is_amended_alike(void **state)
+{
+	cleanup(json_freep) json_t *row = json_object();
+	struct tally t = {0};
+
+	(void)state;
+	add(&t, 7, json_pack("{s:i, s:i}", "bytes", 7, "kernel", 7));
+	add(&t, 5, json_pack("{s:i, s:i}", "bytes", 5, "kernel", 5));
+	tally_show(&t, row);
+	for (unsigned i = 0; i < 3; i++)
+		tally_amend(row, 6);
+	assert_int_equal(json_integer_value(json_object_get(row, "traced")), 12);
+	assert_int_equal(json_integer_value(json_object_get(row, "untraced")), 0);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -112,6 +150,8 @@ int main(void)
 		cmocka_unit_test(test_the_payload_is_what_an_engine_says_or_all),
 		cmocka_unit_test(test_what_nobody_knows_of_some_is_not_known_of_all),
 		cmocka_unit_test(test_bytes_of_epochs_that_broke_are_not_none),
+		cmocka_unit_test(test_what_was_traced_comes_late_and_once),
+		cmocka_unit_test(test_a_row_that_was_shown_is_amended_alike),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,196 @@
+#include "server/sync/span.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "server/sync/base/fields.h"
+#include "server/sync/history.h"
+
+static void ask(struct agent *a, json_t *request, int fd)
+{
+	if (request)
+		a->edge->trace(a->world, request, fd);
+	json_decref(request);
+}
+
+void span_begin(struct agent *a, struct work *engine, const char *sync, struct pair pair)
+{
+	(void)strcpy(engine->span.sync, sync);
+	engine->span.version = pair.number;
+	ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", sync), -1);
+}
+
+bool span_on_job(struct agent *a, const struct work *w, const json_t *message, const int *fds,
+		 unsigned n_fds)
+{
+	const char *op = json_string_value(json_object_get(message, "op")), *node;
+	bool dialled;
+	uint64_t expected;
+
+	if (!op || strcmp(op, "socket") != 0)
+		return false;
+	if (!w->span.sync[0] || n_fds != 1 || field_string(message, "node", NODE_MAX, &node) < 0 ||
+	    field_bool_or(message, "dialled", false, &dialled) < 0 ||
+	    field_number(message, "expected", INT64_MAX, &expected) < 0)
+		return true; /* what it carries is missing in the end, and that is seen */
+	ask(a,
+	    json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:I}", "op", "tag", "sync", w->span.sync,
+		      "version", (json_int_t)w->span.version, "peer", node, "role", "payload",
+		      "dialled", dialled, "expected", (json_int_t)expected),
+	    fds[0]);
+	return true;
+}
+
+/* Those with whom it had a link that had bytes to carry this way: what else goes over it are answers. */
+static json_t *others(const json_t *done, const char *way)
+{
+	json_t *names = json_array(), *link;
+	const char *name;
+
+	json_object_foreach(json_object_get(done, "links"), name, link)
+	{
+		if (json_is_object(json_object_get(link, way)))
+			json_array_append_new(names, json_string(name));
+	}
+	return names;
+}
+
+void span_end(struct agent *a, struct work *engine, unsigned coordinator, const char *from,
+	      const json_t *done)
+{
+	const char *sync = engine->span.sync;
+	bool is_mesh = from && !from[0];
+	json_t *request;
+
+	if (!sync[0])
+		return;
+	request = json_pack("{s:s, s:s, s:O*, s:b, s:I}", "op", "end", "sync", sync, "sockets",
+			    json_object_get(done, "sockets"), "receives",
+			    json_is_object(json_object_get(done, "in")), "coordinator",
+			    (json_int_t)coordinator);
+	json_object_set_new(request, "from", is_mesh ? others(done, "in") : json_pack("[s*]", from));
+	if (is_mesh)
+		json_object_set_new(request, "to", others(done, "out"));
+	ask(a, request, -1);
+	ask(a, json_pack("{s:s, s:s}", "op", "forget", "sync", sync), -1);
+	engine->span.sync[0] = '\0';
+}
+
+void span_drop(struct agent *a, struct work *engine)
+{
+	if (!engine->span.sync[0])
+		return;
+	a->edge->trace_drop(a->world, engine->span.sync);
+	engine->span.sync[0] = '\0';
+}
+
+/* What one link carried. */
+struct carried {
+	const char *peer;
+	uint64_t sockets, received, submitted;
+};
+
+/* A connection that weightd-trace saw but in part, or from too far, is none that it knows. -EBADMSG. */
+static int read_row(const json_t *row, struct carried *ret)
+{
+	const json_t *quality = json_object_get(row, "quality");
+	const char *received, *submitted;
+	bool partial;
+
+	if (field_string(row, "peer", NODE_MAX, &ret->peer) < 0 ||
+	    field_string(quality, "received", 16, &received) < 0 ||
+	    field_string(quality, "submitted", 16, &submitted) < 0 ||
+	    strcmp(received, "exact") != 0 || strcmp(submitted, "exact") != 0 ||
+	    field_bool_or(row, "partial", true, &partial) < 0 || partial)
+		return -EBADMSG;
+	if (field_number(row, "sockets", UINT32_MAX, &ret->sockets) < 0 ||
+	    field_number(row, "received", INT64_MAX, &ret->received) < 0 ||
+	    field_number(row, "submitted", INT64_MAX, &ret->submitted) < 0)
+		return -EBADMSG;
+	return 0;
+}
+
+/* Whether all of it is known. */
+static bool is_whole(const json_t *rows, uint64_t n_sockets)
+{
+	struct carried c;
+	uint64_t n = 0;
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		if (read_row(row, &c) < 0)
+			return false;
+		n += c.sockets;
+	}
+	return n == n_sockets;
+}
+
+static bool is_among(const json_t *names, const char *name)
+{
+	json_t *one;
+	size_t i;
+
+	json_array_foreach(names, i, one)
+	{
+		if (strcmp(json_string_value(one), name) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* Returns what came. Where nobody said to whom it went, that was to all from whom it did not come. */
+static uint64_t count_links(struct agent *a, const json_t *request, const json_t *rows)
+{
+	const json_t *from = json_object_get(request, "from"), *to = json_object_get(request, "to");
+	uint64_t sum = 0;
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		struct carried c = {0};
+		bool is_in;
+
+		(void)read_row(row, &c); /* it could before */
+		is_in = is_among(from, c.peer);
+		if (is_in)
+			metrics_on_received_traced(a, c.peer, c.received);
+		if (to ? is_among(to, c.peer) : !is_in)
+			metrics_on_sent_traced(a, c.peer, c.submitted);
+		sum += is_in ? c.received : 0;
+	}
+	return sum;
+}
+
+void span_on_rows(struct agent *a, const json_t *request, const json_t *rows)
+{
+	const char *sync = json_string_value(json_object_get(request, "sync"));
+	unsigned coordinator = (unsigned)json_integer_value(json_object_get(request, "coordinator"));
+	uint64_t n_sockets, received;
+
+	if (field_number(request, "sockets", UINT32_MAX, &n_sockets) < 0 ||
+	    !is_whole(rows, n_sockets))
+		return;
+	received = count_links(a, request, rows);
+	if (!json_is_true(json_object_get(request, "receives")))
+		return;
+	history_traced(a, sync, received);
+	if (coordinator != AGENT_SELF)
+		(void)agent_send(a, coordinator,
+				 json_pack("{s:s, s:s, s:I}", "type", "traced", "sync", sync, "bytes",
+					   (json_int_t)received)); /* who is down learns nothing */
+}
+
+void span_on_message(struct agent *a, unsigned peer, const json_t *message)
+{
+	const char *sync;
+	uint64_t n;
+
+	if (field_string(message, "sync", SYNC_ID_SIZE - 1, &sync) < 0 ||
+	    field_number(message, "bytes", INT64_MAX, &n) < 0)
+		agent_hang_up(a, peer, "'traced' without a sync or bytes");
+	else
+		history_traced(a, sync, n);
+}

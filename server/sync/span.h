@@ -1,0 +1,29 @@
+/*
+ * Spans
+ *
+ * What weightd-trace(8) is told of an engine while it runs: for which sync it is, when it begins and ends, and of each of
+ * its connections; and what it says of these: bytes, as a third who was not asked to carry them counts them. It may not
+ * be there, and nothing ever waits for it: what it says comes when all else may be over.
+ */
+#pragma once
+
+#include "server/sync/agent_state.h"
+
+/* An engine was started. */
+void span_begin(struct agent *a, struct work *engine, const char *sync, struct pair pair);
+/* False: what it says is of something else. */
+bool span_on_job(struct agent *a, const struct work *w, const json_t *message, const int *fds,
+		 unsigned n_fds);
+/*
+ * It is done, as `done` says, and what came is told to `coordinator`, too. All came from `from`; NULL: nothing did; "":
+ * from whom it came and to whom it went is in `done`.
+ */
+void span_end(struct agent *a, struct work *engine, unsigned coordinator, const char *from,
+	      const json_t *done);
+/* It is not, and ends. Does nothing where there is no span. */
+void span_drop(struct agent *a, struct work *engine);
+
+/* "traced", of a member. */
+void span_on_message(struct agent *a, unsigned peer, const json_t *message);
+/* As of agent_on_traced(). */
+void span_on_rows(struct agent *a, const json_t *request, const json_t *rows);

@@ -1,0 +1,228 @@
+/*
+ * A descriptor that waits here keeps its connection open when the engine is gone, which the node at its other end has to
+ * hear of. So one at a time is given away, and those of a sync that breaks are shut.
+ */
+#include "server/sync/tracing.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/list.h"
+#include "ipc/base/num.h"
+#include "server/base/log.h"
+#include "server/sync/base/talk.h"
+
+#define QUEUE_MAX 4096 /* requests; who is so far behind is given up */
+#define ANSWER_NS 10000000000u /* the same; a busy machine is slow */
+
+struct request {
+	struct list link; /* tracing::queue */
+	json_t *json;
+	int fd;
+};
+
+static void request_free(struct tracing *t, struct request *q)
+{
+	list_remove(&q->link);
+	t->n_queue--;
+	json_decref(q->json);
+	(void)fd_close(q->fd);
+	free(q);
+}
+
+static void hang_up(struct tracing *t)
+{
+	struct request *q, *next;
+
+	list_for_each_safe(q, next, &t->queue, link)
+		request_free(t, q);
+	json_decref(t->rows);
+	t->rows = NULL;
+	t->is_asked = false;
+	loop_remove(&t->source);
+	t->source.fd = fd_close(t->source.fd);
+}
+
+static void lose(struct tracing *t, const char *why)
+{
+	log_warning("weightd-trace at %s %s: it counts nothing of what is under way", t->path, why);
+	hang_up(t);
+}
+
+/* What another request says of the same sync is no business of whoever sends it. */
+static bool is_of(const struct request *q, const char *op, const char *sync)
+{
+	const char *of = json_string_value(json_object_get(q->json, "op"));
+	const char *about = json_string_value(json_object_get(q->json, "sync"));
+
+	return of && about && !strcmp(of, op) && !strcmp(about, sync);
+}
+
+static void send_next(struct tracing *t)
+{
+	struct request *q = list_first(&t->queue, struct request, link);
+	int r;
+
+	if (t->is_asked || !q)
+		return;
+	r = talk_send(t->source.fd, q->json, &q->fd, q->fd >= 0);
+	if (r < 0) { /* there is room for one, always */
+		lose(t, "is gone");
+		return;
+	}
+	t->is_asked = true;
+	t->asked_ns = num_now_ns();
+	t->rows = json_array();
+}
+
+/* The end of an answer. */
+static void on_answer(struct tracing *t, const json_t *end)
+{
+	struct request *q = list_first(&t->queue, struct request, link);
+	const char *error = json_string_value(json_object_get(end, "error"));
+	cleanup(json_freep) json_t *rows = t->rows, *json = json_incref(q->json);
+	const char *op = json_string_value(json_object_get(json, "op"));
+
+	t->rows = NULL;
+	t->is_asked = false;
+	request_free(t, q);
+	if (error)
+		log_warning("weightd-trace refuses '%s': %s", op, error);
+	else if (!strcmp(op, "end"))
+		t->events->on_rows(t->userdata, json, rows);
+	if (tracing_is_on(t))
+		send_next(t);
+}
+
+static void on_packet(struct source *source, uint32_t events)
+{
+	struct tracing *t = container_of(source, struct tracing, source);
+	struct talk said;
+	int r = talk_receive_plain(source->fd, MSG_DONTWAIT, &said);
+
+	(void)events;
+	if (r == -EAGAIN)
+		return;
+	if (r < 0 || !t->is_asked) {
+		lose(t, r < 0 ? "is gone" : "speaks unasked");
+		if (r == 0)
+			talk_deinit(&said);
+		return;
+	}
+	if (json_is_true(json_object_get(said.message, "end")))
+		on_answer(t, said.message);
+	else
+		(void)json_array_append(t->rows, said.message);
+	talk_deinit(&said);
+}
+
+/* That there is none is as usual. */
+static void note_error(struct tracing *t, int r)
+{
+	if (r < 0 && r != t->last_error && r != -ENOENT && r != -ECONNREFUSED)
+		log_warning("weightd-trace cannot be asked at %s: %s", t->path, strerror(-r));
+	t->last_error = r;
+}
+
+static int open_socket(const char *path, int *ret)
+{
+	struct sockaddr_un at = {.sun_family = AF_UNIX};
+	cleanup(fd_closep) int fd = -1;
+
+	if (strlen(path) >= sizeof(at.sun_path))
+		return -ENAMETOOLONG;
+	(void)strcpy(at.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0 || connect(fd, (const struct sockaddr *)&at, sizeof(at)) < 0)
+		return -errno;
+	*ret = take_fd(fd);
+	return 0;
+}
+
+static void connect_to_it(struct tracing *t)
+{
+	int fd = -1, r = open_socket(t->path, &fd);
+
+	if (r == 0)
+		r = loop_add(t->loop, &t->source, fd, EPOLLIN, on_packet);
+	note_error(t, r);
+	if (r < 0) {
+		(void)fd_close(fd);
+		t->source.fd = -1;
+		return;
+	}
+	log_info("weightd-trace at %s counts what syncs carry", t->path);
+	t->events->on_connect(t->userdata);
+}
+
+static void enqueue(struct tracing *t, const json_t *json, int fd)
+{
+	struct request *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return; /* a number is missing then, and nothing else */
+	*q = (struct request){.json = json_deep_copy(json), .fd = -1};
+	list_append(&t->queue, &q->link);
+	t->n_queue++;
+	if (fd >= 0)
+		q->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (!q->json || (fd >= 0 && q->fd < 0))
+		request_free(t, q);
+}
+
+void tracing_ask(struct tracing *t, const json_t *request, int fd)
+{
+	const char *op = json_string_value(json_object_get(request, "op"));
+
+	if (t->is_asked && num_now_ns() > t->asked_ns + ANSWER_NS)
+		lose(t, "does not answer");
+	if (t->n_queue == QUEUE_MAX)
+		lose(t, "takes too long to answer");
+	if (t->path && !tracing_is_on(t) && !strcmp(op, "begin"))
+		connect_to_it(t);
+	if (!tracing_is_on(t))
+		return;
+	enqueue(t, request, fd);
+	send_next(t);
+}
+
+void tracing_drop(struct tracing *t, const char *sync)
+{
+	cleanup(json_freep) json_t *forget = json_pack("{s:s, s:s}", "op", "forget", "sync", sync);
+	const struct request *asked = list_first(&t->queue, struct request, link);
+	struct request *q, *next;
+
+	list_for_each_safe(q, next, &t->queue, link) {
+		if (!is_of(q, "tag", sync))
+			continue;
+		(void)shutdown(q->fd, SHUT_RDWR); /* also where it is on its way */
+		if (q != asked || !t->is_asked)
+			request_free(t, q);
+	}
+	if (forget)
+		tracing_ask(t, forget, -1);
+}
+
+void tracing_init(struct tracing *t, struct loop *loop, const char *path,
+		  const struct tracing_events *events, void *userdata)
+{
+	*t = (struct tracing){
+		.loop = loop,
+		.path = path,
+		.events = events,
+		.userdata = userdata,
+		.source.fd = -1,
+	};
+	list_init(&t->queue);
+}
+
+void tracing_deinit(struct tracing *t)
+{
+	hang_up(t);
+}

@@ -1,0 +1,47 @@
+/*
+ * Tracing
+ *
+ * What this node has weightd-trace(8) count, if there is one. Nobody waits for it: requests are queued, and go one at a
+ * time. Where nobody listens they are forgotten; they are looked for again when something begins.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "server/base/loop.h"
+
+struct tracing_events {
+	/* It was connected to, and knows nothing. */
+	void (*on_connect)(void *userdata);
+	/* What it answered an "end" with. Both are borrowed. */
+	void (*on_rows)(void *userdata, const json_t *request, const json_t *rows);
+};
+
+struct tracing {
+	struct loop *loop;
+	const char *path; /* of its socket; NULL: it is never asked */
+	const struct tracing_events *events;
+	void *userdata;
+	struct source source; /* its fd is -1 while nobody is connected */
+	struct list queue; /* struct request; the first is under way if `is_asked` */
+	unsigned n_queue;
+	bool is_asked;
+	uint64_t asked_ns;
+	json_t *rows; /* of the answer, until now */
+	int last_error; /* of connecting, which is told once */
+};
+
+void tracing_init(struct tracing *t, struct loop *loop, const char *path,
+		  const struct tracing_events *events, void *userdata);
+void tracing_deinit(struct tracing *t);
+
+/* "begin" connects, where nobody is. `fd` is duplicated; -1: none. */
+void tracing_ask(struct tracing *t, const json_t *request, int fd);
+/* Forgets what has to do with a sync, and shuts the connections of it that wait to be told of: their process is gone. */
+void tracing_drop(struct tracing *t, const char *sync);
+
+static inline bool tracing_is_on(const struct tracing *t)
+{
+	return t->source.fd >= 0;
+}
