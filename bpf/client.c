@@ -1,11 +1,11 @@
 /*
  * Requests come one at a time from each client and are answered with rows and a last packet that
- * has "end". Who follows hears events and rows between answers, too; who reads them too slowly loses
- * some, is told how many, and holds up nobody.
+ * has "end". What follow.c tells comes between answers, too.
  */
 #include "bpf/client.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bpf/follow.h"
 #include "bpf/meter-bpf.h"
 #include "bpf/row.h"
 #include "bpf/tracer.h"
@@ -25,17 +26,10 @@
 #define PACKET_MAX 4096 /* of a request */
 #define OVERFLOW_UID 65534u /* of any user whom this namespace does not know */
 #define QUEUE_MAX 8192 /* packets */
-#define FOLLOWED_MAX 512 /* of these, that nobody asked for */
 
 struct packet {
 	struct list link; /* client::queue */
 	char *text;
-};
-
-/* Between "begin" and "end" of a sync. */
-struct span {
-	struct list link; /* client::spans */
-	char sync[ROW_TEXT_SIZE];
 };
 
 /* A process whose sockets are counted. */
@@ -75,8 +69,7 @@ static void flush(struct client *c)
 	loop_modify(c->tracer->loop_fd, &c->waiter, list_empty(&c->queue) ? EPOLLIN : EPOLLOUT);
 }
 
-/* Takes `json`. */
-static void say(struct client *c, json_t *json, unsigned queue_max)
+void client_say(struct client *c, json_t *json, unsigned queue_max)
 {
 	cleanup(json_decrefp) json_t *owned = json;
 	struct packet *p = c->n_queue < queue_max ? malloc(sizeof(*p)) : NULL;
@@ -95,13 +88,13 @@ static void say(struct client *c, json_t *json, unsigned queue_max)
 
 static void answer(struct client *c, json_t *json)
 {
-	say(c, json, QUEUE_MAX);
+	client_say(c, json, QUEUE_MAX);
 }
 
 /* For which there is room always: it is waited for. */
 static void answer_end(struct client *c, json_t *json)
 {
-	say(c, json, UINT_MAX);
+	client_say(c, json, UINT_MAX);
 }
 
 static struct row *find_row(const struct client *c, uint32_t number)
@@ -114,7 +107,22 @@ static struct row *find_row(const struct client *c, uint32_t number)
 	return NULL;
 }
 
-static struct span *find_span(const struct client *c, const char *sync)
+struct row *client_find_row(const struct tracer *t, uint32_t number, struct client **ret_owner)
+{
+	struct client *c;
+	struct row *row;
+
+	list_for_each(c, &t->clients, link) {
+		row = find_row(c, number);
+		if (row) {
+			*ret_owner = c;
+			return row;
+		}
+	}
+	return NULL;
+}
+
+struct span *client_find_span(const struct client *c, const char *sync)
 {
 	struct span *span;
 
@@ -134,8 +142,10 @@ static void row_free(struct client *c, struct row *row)
 	free(row);
 }
 
+/* While its rows are there still: who observes is told what is in them. */
 static void span_free(struct client *c, struct span *span)
 {
+	follow_span_ends(c, span);
 	tracer_count_spans(c->tracer, -1);
 	list_remove(&span->link);
 	c->n_spans--;
@@ -162,6 +172,8 @@ void client_free(struct client *c)
 
 	list_for_each_safe(w, next_watch, &c->watches, link)
 		watch_free(w);
+	if (c->n_spans > 0)
+		(void)tracer_mark(c->tracer);
 	list_for_each_safe(span, next_span, &c->spans, link)
 		span_free(c, span);
 	list_for_each_safe(row, next_row, &c->rows, link)
@@ -181,17 +193,21 @@ static int take_row(struct request *q, struct row **ret)
 	struct client *c = q->client;
 	struct meter *m = c->tracer->meter;
 	cleanup(freep) struct row *row = NULL;
+	json_int_t expected;
 	struct label label;
 	const char *why;
 	int r;
 
-	if (!label_parse(q->json, &label, &why)) {
+	if (!label_parse(q->json, &label, &why) || !row_parse_expected(q->json, &expected, &why)) {
 		(void)snprintf(q->why, sizeof(q->why), "%s", why);
 		return -EINVAL;
 	}
 	list_for_each(*ret, &c->rows, link)
-		if (label_equal(&(*ret)->label, &label))
+		if (label_equal(&(*ret)->label, &label)) {
+			if (expected >= 0)
+				(*ret)->expected = expected;
 			return 0;
+		}
 	if (c->n_rows == ROWS_MAX) {
 		(void)snprintf(q->why, sizeof(q->why),
 			       "no client may have more than %u rows; 'forget' a sync that is over",
@@ -203,6 +219,7 @@ static int take_row(struct request *q, struct row **ret)
 		return -ENOMEM;
 	row->number = ++c->tracer->last_row;
 	row->label = label;
+	row->expected = expected;
 	row->began_ns = num_now_ns();
 	r = m->kind->add_row(m, row->number);
 	if (r < 0)
@@ -342,11 +359,6 @@ static const char *sync_of(struct request *q)
 	return NULL;
 }
 
-static int mark(struct client *c)
-{
-	return c->tracer->meter->kind->mark(c->tracer->meter, NULL, NULL);
-}
-
 static int op_begin(struct request *q)
 {
 	struct client *c = q->client;
@@ -362,7 +374,7 @@ static int op_begin(struct request *q)
 		return -EINVAL;
 	if (!span)
 		return -ENOMEM;
-	if (find_span(c, sync)) {
+	if (client_find_span(c, sync)) {
 		(void)snprintf(q->why, sizeof(q->why), "'%s' has begun already", sync);
 		return -EEXIST;
 	}
@@ -372,7 +384,7 @@ static int op_begin(struct request *q)
 			       SPANS_MAX);
 		return -EDQUOT;
 	}
-	r = mark(c);
+	r = tracer_mark(c->tracer);
 	if (r < 0)
 		return r;
 	list_for_each(row, &c->rows, link) {
@@ -385,9 +397,10 @@ static int op_begin(struct request *q)
 		row->began_ns = now_ns;
 	}
 	(void)strcpy(span->sync, sync);
+	span->began_ns = now_ns;
 	list_append(&c->spans, &span->link);
 	c->n_spans++;
-	(void)take_ptr(span);
+	follow_span_begins(c, take_ptr(span));
 	tracer_count_spans(c->tracer, 1);
 	return 0;
 }
@@ -399,7 +412,7 @@ static int op_read(struct request *q)
 
 	if (!sync)
 		return -EINVAL;
-	r = mark(q->client);
+	r = tracer_mark(q->client->tracer);
 	return r < 0 ? r : read_rows(q->client, sync);
 }
 
@@ -411,7 +424,7 @@ static int op_end(struct request *q)
 
 	if (!sync)
 		return -EINVAL;
-	span = find_span(q->client, sync);
+	span = client_find_span(q->client, sync);
 	if (!span) {
 		(void)snprintf(q->why, sizeof(q->why), "'%s' has not begun", sync);
 		return -ENOENT;
@@ -432,9 +445,11 @@ static int op_forget(struct request *q)
 
 	if (!sync)
 		return -EINVAL;
-	span = find_span(c, sync);
-	if (span)
+	span = client_find_span(c, sync);
+	if (span) {
+		(void)tracer_mark(c->tracer);
 		span_free(c, span);
+	}
 	list_for_each_safe(row, next, &c->rows, link)
 		if (!strcmp(row->label.sync, sync))
 			row_free(c, row);
@@ -449,6 +464,16 @@ static void answer_flow(const struct sample *s, void *context)
 		answer(context, row_sample_json(row, "flow", s));
 }
 
+/* `what` did not fit into the queue, if any was lost since. */
+static int is_all_told(struct request *q, uint64_t lost, const char *what)
+{
+	if (q->client->lost == lost)
+		return 0;
+	q->client->lost = lost;
+	(void)snprintf(q->why, sizeof(q->why), "%s than the %u that can be told", what, QUEUE_MAX);
+	return -EMSGSIZE;
+}
+
 static int op_flows(struct request *q)
 {
 	struct client *c = q->client;
@@ -456,17 +481,65 @@ static int op_flows(struct request *q)
 	int r;
 
 	r = c->tracer->meter->kind->mark(c->tracer->meter, answer_flow, c);
-	if (r < 0 || c->lost == lost)
-		return r;
-	c->lost = lost;
-	(void)snprintf(q->why, sizeof(q->why),
-		       "it has more connections than the %u that can be told", QUEUE_MAX);
-	return -EMSGSIZE;
+	return r < 0 ? r : is_all_told(q, lost, "it has more connections");
 }
 
 static int op_follow(struct request *q)
 {
-	q->client->follows = true;
+	follow_begin(q->client, &q->client->follows);
+	return 0;
+}
+
+/* What others have counted is for root, and for whom the tracer runs as, who could read it out of its memory. */
+static int may_observe(struct request *q)
+{
+	uid_t uid = q->client->uid;
+
+	if (uid == 0 || (uid == geteuid() && uid != OVERFLOW_UID))
+		return 0;
+	(void)snprintf(q->why, sizeof(q->why),
+		       "what others have counted is shown to root and to user %u, who runs "
+		       "weightd-trace: try it with sudo",
+		       geteuid());
+	return -EPERM;
+}
+
+/* Of all clients. */
+static int op_rows(struct request *q)
+{
+	struct client *c = q->client, *owner;
+	uint64_t lost = c->lost;
+	struct reading now;
+	struct row *row;
+	int r = may_observe(q);
+
+	if (r == 0)
+		r = tracer_mark(c->tracer);
+	if (r < 0)
+		return r;
+	list_for_each(owner, &c->tracer->clients, link)
+		list_for_each(row, &owner->rows, link) {
+			r = c->tracer->meter->kind->read(c->tracer->meter, row->number, &now);
+			if (r < 0)
+				return r;
+			answer(c, follow_row_json(owner, row, "row", &now));
+		}
+	return is_all_told(q, lost, "there are more rows");
+}
+
+/* As of now, and from then on what changes. */
+static int op_observe(struct request *q)
+{
+	struct client *c = q->client, *owner;
+	struct span *span;
+	int r = op_rows(q);
+
+	if (r < 0)
+		return r;
+	list_for_each(owner, &c->tracer->clients, link)
+		list_for_each(span, &owner->spans, link)
+			answer(c, follow_span_json(owner, span, "begin", span->began_ns));
+	follow_begin(c, &c->observes);
 	return 0;
 }
 
@@ -491,9 +564,9 @@ static const struct operation {
 	const char *name;
 	int (*fn)(struct request *q);
 } operations[] = {
-	{"tag", op_tag},     {"watch", op_watch},   {"begin", op_begin},
-	{"read", op_read},   {"end", op_end},       {"forget", op_forget},
-	{"flows", op_flows}, {"follow", op_follow}, {"doctor", op_doctor},
+	{"tag", op_tag},   {"watch", op_watch},     {"begin", op_begin},   {"read", op_read},
+	{"end", op_end},   {"forget", op_forget},   {"flows", op_flows},   {"follow", op_follow},
+	{"rows", op_rows}, {"observe", op_observe}, {"doctor", op_doctor},
 };
 
 static int perform(struct request *q)
@@ -505,7 +578,7 @@ static int perform(struct request *q)
 			return operations[i].fn(q);
 	(void)snprintf(
 		q->why, sizeof(q->why),
-		"'op' has to be tag, watch, begin, read, end, forget, flows, follow or doctor");
+		"'op' has to be tag, watch, begin, read, end, forget, flows, follow, rows, observe or doctor");
 	return -EINVAL;
 }
 
@@ -553,51 +626,6 @@ static void serve(struct client *c, const char *text, size_t size, int fd)
 		answer_end(c, json_pack("{sb}", "end", 1));
 }
 
-static void tell(struct client *c, json_t *json)
-{
-	say(c, json, FOLLOWED_MAX);
-}
-
-/* `why`: "ring", the kernel had no room for them; "client", it was too slow. */
-static void tell_gap(struct client *c, uint64_t lost, const char *why)
-{
-	tell(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost", (json_int_t)lost, "source",
-			  why, "from_ns", (json_int_t)c->tracer->told_ns, "to_ns",
-			  (json_int_t)num_now_ns()));
-}
-
-static void tell_rows(struct client *c)
-{
-	struct meter *m = c->tracer->meter;
-	struct reading now;
-	struct row *row;
-
-	list_for_each(row, &c->rows, link) {
-		if (m->kind->read(m, row->number, &now) < 0)
-			continue;
-		if (now.totals.lost != row->lost_told) {
-			tell_gap(c, now.totals.lost - row->lost_told, "ring");
-			row->lost_told = now.totals.lost;
-		}
-		if (find_span(c, row->label.sync))
-			tell(c, row_json(row, "progress", m, &now));
-	}
-}
-
-/* Not while it still has much to read: as soon as it has read that. */
-static void catch_up(struct client *c)
-{
-	uint64_t lost = c->lost;
-
-	c->is_behind = c->n_queue >= FOLLOWED_MAX / 2;
-	if (c->is_behind)
-		return;
-	c->lost = 0;
-	if (lost > 0)
-		tell_gap(c, lost, "client");
-	tell_rows(c);
-}
-
 static void on_ready(struct waiter *w, uint32_t events)
 {
 	struct client *c = container_of(w, struct client, waiter);
@@ -608,7 +636,7 @@ static void on_ready(struct waiter *w, uint32_t events)
 	if (events & EPOLLOUT && !(events & (EPOLLHUP | EPOLLERR))) {
 		flush(c);
 		if (c->is_behind)
-			catch_up(c);
+			follow_catch_up(c);
 		return;
 	}
 	n = receive(w->fd, text, &fd);
@@ -618,6 +646,19 @@ static void on_ready(struct waiter *w, uint32_t events)
 		serve(c, text, n > 0 ? (size_t)n : 0, fd);
 	else
 		client_free(c);
+}
+
+/* As it was when it connected: "" where that cannot be known. */
+static void read_comm(struct client *c)
+{
+	cleanup(fd_closep) int fd = -1;
+	char path[32];
+	ssize_t n;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/comm", c->pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? 0 : read(fd, c->comm, sizeof(c->comm));
+	c->comm[n > 0 ? n - 1 : 0] = '\0'; /* its line feed */
 }
 
 int client_add(struct tracer *t, int fd)
@@ -641,7 +682,10 @@ int client_add(struct tracer *t, int fd)
 		return r;
 	}
 	c->tracer = t;
+	c->number = ++t->last_client;
 	c->uid = peer.uid;
+	c->pid = peer.pid;
+	read_comm(c);
 	list_init(&c->rows);
 	list_init(&c->spans);
 	list_init(&c->watches);
@@ -649,30 +693,4 @@ int client_add(struct tracer *t, int fd)
 	list_append(&t->clients, &c->link);
 	t->n_clients++;
 	return 0;
-}
-
-void client_take_event(struct tracer *t, const struct event *e)
-{
-	static const char *const kinds[N_EVENTS] = {
-		[EVENT_OPEN] = "open",
-		[EVENT_CLOSE] = "close",
-		[EVENT_RETRANSMIT] = "retransmit",
-	};
-	const struct row *row;
-	struct client *c;
-
-	list_for_each(c, &t->clients, link) {
-		row = c->follows && e->kind < N_EVENTS ? find_row(c, e->sample.row) : NULL;
-		if (row)
-			tell(c, row_sample_json(row, kinds[e->kind], &e->sample));
-	}
-}
-
-void client_tell_all(struct tracer *t)
-{
-	struct client *c;
-
-	list_for_each(c, &t->clients, link)
-		if (c->follows)
-			catch_up(c);
 }

@@ -4,20 +4,32 @@
 #pragma once
 
 #include "bpf/loop.h"
-#include "bpf/meter.h"
+#include "bpf/row.h"
 #include "ipc/base/list.h"
 
 #define CLIENTS_MAX 64
 #define ROWS_MAX 1024 /* of one client: all rows of all of them fit into the meter */
 #define SPANS_MAX ROWS_MAX /* likewise: a sync of which there is no row has nothing to span */
 
+#define COMM_SIZE 16 /* with the NUL */
+
 struct tracer;
+
+/* Between "begin" and "end" of a sync. */
+struct span {
+	struct list link; /* client::spans */
+	char sync[ROW_TEXT_SIZE];
+	uint64_t began_ns;
+};
 
 struct client {
 	struct list link; /* tracer::clients */
 	struct tracer *tracer;
 	struct waiter waiter;
+	uint64_t number;
 	uid_t uid;
+	pid_t pid; /* 0: not known here */
+	char comm[COMM_SIZE];
 	struct list rows; /* struct row */
 	struct list spans; /* struct span */
 	struct list watches; /* struct watch */
@@ -25,7 +37,8 @@ struct client {
 	struct list queue; /* struct packet, what it has not read */
 	unsigned n_queue;
 	uint64_t lost; /* packets that it was too slow for, not told yet */
-	bool follows;
+	uint64_t lost_in_ring; /* events that the meter had no room for, likewise */
+	bool follows, observes; /* its own rows, or those of all clients */
 	bool is_behind; /* it was not told all that it follows */
 };
 
@@ -33,7 +46,9 @@ struct client {
 int client_add(struct tracer *t, int fd);
 void client_free(struct client *c);
 
-/* To the one whose row it is of, if it follows. */
-void client_take_event(struct tracer *t, const struct event *e);
-/* To all that follow: what their rows in a span carried so far, and how many events were lost. */
-void client_tell_all(struct tracer *t);
+/* Takes `json`, and counts it as lost where more packets are waiting already, or memory ran out. */
+void client_say(struct client *c, json_t *json, unsigned queue_max);
+
+/* Of whichever client. */
+struct row *client_find_row(const struct tracer *t, uint32_t number, struct client **ret_owner);
+struct span *client_find_span(const struct client *c, const char *sync);

@@ -61,24 +61,39 @@ bool label_parse(const json_t *request, struct label *ret, const char **ret_why)
 	return true;
 }
 
+bool row_parse_expected(const json_t *request, json_int_t *ret, const char **ret_why)
+{
+	const json_t *expected = json_object_get(request, "expected");
+	json_int_t bytes = expected ? json_integer_value(expected) : -1;
+
+	if (expected && (!json_is_integer(expected) || bytes < 0)) {
+		*ret_why = "'expected' has to be a number of bytes";
+		return false;
+	}
+	*ret = bytes;
+	return true;
+}
+
 bool label_equal(const struct label *a, const struct label *b)
 {
 	return !strcmp(a->sync, b->sync) && !strcmp(a->peer, b->peer) && a->version == b->version &&
 	       a->is_payload == b->is_payload;
 }
 
-static json_t *label_json(const char *kind, const struct label *label)
+static json_t *label_json(const char *kind, const struct row *row)
 {
-	return json_pack("{ss ss sI ss ss}", "kind", kind, "sync", label->sync, "version",
-			 label->version, "peer", label->peer, "role",
-			 label->is_payload ? "payload" : "control");
+	const struct label *label = &row->label;
+
+	return json_pack("{ss sI ss sI ss ss}", "kind", kind, "row", (json_int_t)row->number,
+			 "sync", label->sync, "version", label->version, "peer", label->peer,
+			 "role", label->is_payload ? "payload" : "control");
 }
 
 json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 		 const struct reading *now)
 {
 	const struct totals *t = &now->totals, *before = &row->before;
-	json_t *o = label_json(kind, &row->label), *quality = json_object();
+	json_t *o = label_json(kind, row), *quality = json_object();
 
 	for (int i = 0; i < N_COUNTERS; i++) {
 		uint64_t n = t->counter[i] - before->counter[i];
@@ -90,6 +105,10 @@ json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 		(void)json_object_set_new(quality, counter_names[i],
 					  json_string(quality_names[now->quality[i]]));
 	}
+	(void)json_object_update_new(
+		o, json_pack("{so so}", "expected",
+			     row->expected < 0 ? json_null() : json_integer(row->expected),
+			     "rtt_us", row->rtt_us ? json_integer(row->rtt_us) : json_null()));
 	/* Adopted while it was read: what such a socket carried before is not in it. */
 	(void)json_object_update_new(o, json_pack("{sI sI sI sb ss sI sI so}", "sockets",
 						  (json_int_t)(t->sockets - before->closed),
@@ -113,7 +132,7 @@ static json_t *end_json(uint16_t family, const uint8_t *address, uint16_t port)
 
 json_t *row_sample_json(const struct row *row, const char *kind, const struct sample *s)
 {
-	json_t *o = label_json(kind, &row->label);
+	json_t *o = label_json(kind, row);
 	bool knows_state = s->state < ARRAY_LEN(state_names) && state_names[s->state];
 	/* The kernel's word for "none yet". */
 	bool knows_rtt = s->srtt_us != 0, knows_min = s->min_rtt_us != UINT32_MAX;

@@ -21,6 +21,8 @@ struct row {
 	struct list link; /* client::rows */
 	uint32_t number; /* for the meter */
 	struct label label;
+	json_int_t expected; /* bytes to be delivered and received; -1: not said */
+	uint32_t rtt_us; /* the longest of its connections at the last mark; 0: none */
 	uint64_t began_ns; /* of what it is read from: its span, or itself */
 	struct totals before; /* its totals then */
 	uint64_t lost_told; /* of totals::lost */
@@ -28,6 +30,8 @@ struct row {
 
 /* What a request says of a row: false and why where it does not. */
 bool label_parse(const json_t *request, struct label *ret, const char **ret_why);
+/* -1 where it says nothing of what is expected. */
+bool row_parse_expected(const json_t *request, json_int_t *ret, const char **ret_why);
 bool label_equal(const struct label *a, const struct label *b);
 
 /* The row since it began; `kind` is "row", or "progress" where nobody asked. NULL where memory ran out. */

@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bpf/follow.h"
 #include "bpf/ready.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
@@ -48,9 +49,29 @@ void tracer_count_spans(struct tracer *t, int change)
 		set_timer(t, PERIOD_NS);
 }
 
+static void take_rtt(const struct sample *s, void *context)
+{
+	struct client *owner;
+	struct row *row = client_find_row(context, s->row, &owner);
+
+	if (row && s->srtt_us > row->rtt_us)
+		row->rtt_us = s->srtt_us;
+}
+
+int tracer_mark(struct tracer *t)
+{
+	struct client *c;
+	struct row *row;
+
+	list_for_each(c, &t->clients, link)
+		list_for_each(row, &c->rows, link)
+			row->rtt_us = 0;
+	return t->meter->kind->mark(t->meter, take_rtt, t);
+}
+
 static void on_event(const struct event *e, void *context)
 {
-	client_take_event(context, e);
+	follow_tell_event(context, e);
 }
 
 /* There may have been more of them than there was room for, which is looked for soon. */
@@ -71,8 +92,8 @@ static void on_timer(struct waiter *w, uint32_t events)
 	(void)events;
 	if (read(w->fd, &expirations, sizeof(expirations)) < 0)
 		return;
-	(void)t->meter->kind->mark(t->meter, NULL, NULL); /* who asks is told why it fails */
-	client_tell_all(t);
+	(void)tracer_mark(t); /* who asks is told why it fails */
+	follow_tell_all(t);
 	t->told_ns = num_now_ns();
 	t->is_timed = false;
 	took = t->told_ns - began;

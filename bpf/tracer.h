@@ -17,6 +17,7 @@ struct tracer {
 	unsigned n_clients;
 	unsigned n_spans; /* open, of all clients */
 	uint32_t last_row;
+	uint64_t last_client;
 	uint64_t told_ns; /* when those who follow were told last */
 	bool is_timed;
 	bool stops;
@@ -33,3 +34,5 @@ int tracer_run(const struct tracer_options *o);
 
 /* A span was opened, or ended: while there is one, the meter is marked every 100 ms. */
 void tracer_count_spans(struct tracer *t, int change);
+/* Brings all rows up to now. 0, or negative errno. */
+int tracer_mark(struct tracer *t);

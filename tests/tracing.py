@@ -20,7 +20,7 @@ from daemon import REPORT, START_S, STOP_S, environment
 PROGRAM = features.BUILD / "weightd-trace"
 PACKET_MAX = 1 << 16
 CLONE_NEWNET = 0x40000000
-FOLLOWED = "open", "close", "retransmit", "gap", "progress"  # kinds of what nobody asked for
+FOLLOWED = "open", "close", "retransmit", "gap", "progress", "begin", "total", "end"  # kinds of what nobody asked for
 COUNTERS = "submitted", "delivered", "received", "consumed", "wire", "retrans_bytes", "retrans_segments"
 
 
@@ -155,6 +155,14 @@ class Tracer:
         if kind is None:
             assert not REPORT.search(log), log
             assert self.proc.returncode in (0, -signal.SIGKILL), (self.proc.returncode, log)
+
+
+@contextlib.contextmanager
+def pair():
+    """Two sockets that are connected, here."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as a, \
+            server.accept()[0] as b:
+        yield a, b
 
 
 def inside(namespace, act, *args):

@@ -1,0 +1,190 @@
+/*
+ * Who reads too slowly what it is told loses some, is told how many, and holds up nobody.
+ */
+#include "bpf/follow.h"
+
+#include <string.h>
+
+#include "bpf/tracer.h"
+#include "ipc/base/num.h"
+
+#define FOLLOWED_MAX 512 /* packets that wait for one to read them */
+
+static bool hears(const struct client *c, const struct client *owner)
+{
+	return c->observes || (c->follows && c == owner);
+}
+
+static void tell(struct client *c, json_t *json)
+{
+	client_say(c, json, FOLLOWED_MAX);
+}
+
+static bool observes(const struct client *c, const struct client *owner)
+{
+	(void)owner;
+	return c->observes;
+}
+
+static bool is_told(const struct client *owner,
+		    bool (*is_for)(const struct client *c, const struct client *owner))
+{
+	const struct client *c;
+
+	list_for_each(c, &owner->tracer->clients, link)
+		if (is_for(c, owner))
+			return true;
+	return false;
+}
+
+/* Takes `json`. */
+static void tell_those(const struct client *owner,
+		       bool (*is_for)(const struct client *c, const struct client *owner),
+		       json_t *json)
+{
+	struct client *c;
+
+	list_for_each(c, &owner->tracer->clients, link)
+		if (is_for(c, owner))
+			tell(c, json_incref(json));
+	json_decref(json);
+}
+
+/* Takes `o`. What of a process has no name that JSON can hold has none. */
+static json_t *with_owner(json_t *o, const struct client *owner)
+{
+	json_t *comm = *owner->comm ? json_string(owner->comm) : NULL;
+
+	(void)json_object_set_new(o, "client",
+				  json_pack("{sI so sI so}", "id", (json_int_t)owner->number, "pid",
+					    owner->pid ? json_integer(owner->pid) : json_null(),
+					    "uid", (json_int_t)owner->uid, "comm",
+					    comm ? comm : json_null()));
+	return o;
+}
+
+json_t *follow_row_json(const struct client *owner, const struct row *row, const char *kind,
+			const struct reading *now)
+{
+	return with_owner(row_json(row, kind, owner->tracer->meter, now), owner);
+}
+
+json_t *follow_span_json(const struct client *owner, const struct span *span, const char *kind,
+			 uint64_t ns)
+{
+	return with_owner(json_pack("{ss ss sI}", "kind", kind, "sync", span->sync, "ns",
+				    (json_int_t)ns),
+			  owner);
+}
+
+/* `source`: "ring", the meter had no room for them; "client", it was too slow. */
+static void tell_gap(struct client *c, uint64_t *lost, const char *source)
+{
+	uint64_t n = *lost;
+
+	if (n == 0)
+		return;
+	*lost = 0; /* the gap itself may be lost, and counts then */
+	tell(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost", (json_int_t)n, "source",
+			  source, "from_ns", (json_int_t)c->tracer->told_ns, "to_ns",
+			  (json_int_t)num_now_ns()));
+}
+
+/* What the row has now. Events of it that were lost are so for all that hear of it. */
+static bool look(struct client *owner, struct row *row, struct reading *ret)
+{
+	struct meter *m = owner->tracer->meter;
+	struct client *c;
+
+	if (m->kind->read(m, row->number, ret) < 0)
+		return false;
+	list_for_each(c, &owner->tracer->clients, link)
+		if (hears(c, owner))
+			c->lost_in_ring += ret->totals.lost - row->lost_told;
+	row->lost_told = ret->totals.lost;
+	return true;
+}
+
+static void tell_rows(struct client *c, struct client *owner)
+{
+	struct reading now;
+	struct row *row;
+
+	list_for_each(row, &owner->rows, link) {
+		if (!look(owner, row, &now))
+			continue;
+		tell_gap(c, &c->lost_in_ring, "ring");
+		if (client_find_span(owner, row->label.sync))
+			tell(c, follow_row_json(owner, row, "progress", &now));
+	}
+}
+
+/* Not while it still has much to read: as soon as it has read that. */
+void follow_catch_up(struct client *c)
+{
+	struct client *owner;
+
+	c->is_behind = c->n_queue >= FOLLOWED_MAX / 2;
+	if (c->is_behind)
+		return;
+	tell_gap(c, &c->lost, "client");
+	list_for_each(owner, &c->tracer->clients, link)
+		if (hears(c, owner))
+			tell_rows(c, owner);
+}
+
+void follow_tell_all(struct tracer *t)
+{
+	struct client *c;
+
+	list_for_each(c, &t->clients, link)
+		if (c->follows || c->observes)
+			follow_catch_up(c);
+}
+
+void follow_tell_event(struct tracer *t, const struct event *e)
+{
+	static const char *const kinds[N_EVENTS] = {
+		[EVENT_OPEN] = "open",
+		[EVENT_CLOSE] = "close",
+		[EVENT_RETRANSMIT] = "retransmit",
+	};
+	struct client *owner;
+	const struct row *row = client_find_row(t, e->sample.row, &owner);
+
+	if (row && e->kind < N_EVENTS && is_told(owner, hears))
+		tell_those(owner, hears,
+			   with_owner(row_sample_json(row, kinds[e->kind], &e->sample), owner));
+}
+
+/* Of what was lost before, it is not told. */
+void follow_begin(struct client *c, bool *flag)
+{
+	struct client *owner;
+	struct reading now;
+	struct row *row;
+
+	list_for_each(owner, &c->tracer->clients, link)
+		list_for_each(row, &owner->rows, link)
+			(void)look(owner, row, &now);
+	*flag = true;
+}
+
+void follow_span_begins(struct client *owner, const struct span *span)
+{
+	if (is_told(owner, observes))
+		tell_those(owner, observes, follow_span_json(owner, span, "begin", span->began_ns));
+}
+
+void follow_span_ends(struct client *owner, const struct span *span)
+{
+	struct reading now;
+	struct row *row;
+
+	if (!is_told(owner, observes))
+		return;
+	list_for_each(row, &owner->rows, link)
+		if (!strcmp(row->label.sync, span->sync) && look(owner, row, &now))
+			tell_those(owner, observes, follow_row_json(owner, row, "total", &now));
+	tell_those(owner, observes, follow_span_json(owner, span, "end", num_now_ns()));
+}

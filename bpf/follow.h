@@ -1,0 +1,29 @@
+/*
+ * What is told that nobody asked for: events, and rows between the begin and the end of a sync
+ *
+ * Who follows hears of its own rows, who observes of those of all clients.
+ */
+#pragma once
+
+#include "bpf/client.h"
+
+/* From now on: `flag` is client::follows or client::observes of `c`. */
+void follow_begin(struct client *c, bool *flag);
+
+/* To all that hear of it. */
+void follow_tell_event(struct tracer *t, const struct event *e);
+/* What rows in a span carried so far, and how many events were lost. */
+void follow_tell_all(struct tracer *t);
+/* To one that had much to read. */
+void follow_catch_up(struct client *c);
+
+/* To those that observe. */
+void follow_span_begins(struct client *owner, const struct span *span);
+/* Likewise, and what its rows had at the last mark. */
+void follow_span_ends(struct client *owner, const struct span *span);
+
+/* What is told says whose it is. NULL where memory ran out. */
+json_t *follow_row_json(const struct client *owner, const struct row *row, const char *kind,
+			const struct reading *now);
+json_t *follow_span_json(const struct client *owner, const struct span *span, const char *kind,
+			 uint64_t ns);

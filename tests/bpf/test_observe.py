@@ -1,0 +1,172 @@
+"""Who observes is shown what all clients follow: root, and whoever runs the tracer."""
+import os
+import pathlib
+
+import features
+import pytest
+import tracing
+from tracing import Client, Refused, Tracer
+from traffic import both_ways, carried, carry, is_acknowledged, storm, sum_of_events
+
+SOMEBODY, ANOTHER = 12345, 12346
+MINE = {"pid": os.getpid(), "uid": 0, "comm": pathlib.Path("/proc/self/comm").read_text().strip()}
+
+
+@pytest.fixture(params=["bpf", "diag"])
+def tracer(request):
+    features.require("bpf" if request.param == "bpf" else "trace")
+    with Tracer(f"--meter={request.param}") as t:
+        yield t
+
+
+@pytest.fixture
+def pair(tracer, connect):
+    """What the tracer of either kind can count."""
+    if "bpf" in tracer.greeting:
+        yield connect()
+    else:
+        with tracing.pair() as both:
+            yield both
+
+
+def client_as(tracer, uid):
+    os.chmod(tracer.socket, 0o666)
+    os.seteuid(uid)
+    try:
+        return tracer.client()
+    finally:
+        os.seteuid(0)
+
+
+def hear(observer, *kinds):
+    """What is told until each of the kinds was, in this order."""
+    wanted, heard = list(kinds), []
+    while wanted:
+        heard.append(observer.followed.popleft() if observer.followed else observer.hear())
+        if heard[-1]["kind"] == wanted[0]:
+            wanted.pop(0)
+    return heard
+
+
+def whose(told):
+    return {key: told["client"][key] for key in MINE}
+
+
+def test_rows_of_all_clients_are_shown_with_whose_they_are(tracer, pair):
+    a, b = pair
+    one, other = tracer.client(), client_as(tracer, SOMEBODY)
+    one.tag(a, peer="b")
+    other.ask("tag", [b.fileno()], sync="t", version=2, peer="a", role="payload", expected=70000)
+    carry(a, b, 70000, 1)
+    one.until(is_acknowledged)
+    first, second = tracer.client().ask("rows")
+    assert (whose(first), whose(second)) == (MINE, MINE | {"uid": SOMEBODY})
+    assert first["client"]["id"] != second["client"]["id"] and first["row"] != second["row"]
+    assert [(row["sync"], row["version"], row["peer"], row["role"], row["expected"]) for row in (first, second)] == \
+        [("s", 1, "b", "payload", None), ("t", 2, "a", "payload", 70000)]
+    assert (carried(first), carried(second)) == (both_ways(70000, 0), both_ways(0, 70000))
+    assert first["rtt_us"] > 0 and first["kind"] == "row"
+
+
+def test_what_is_expected_may_be_said_later(tracer, pair):
+    client, (a, _) = tracer.client(), pair
+    row = {"sync": "s", "version": 1, "peer": "b", "role": "payload"}
+    for said, known in ({}, None), ({"expected": 5}, 5), ({}, 5), ({"expected": 0}, 0):
+        client.ask("tag", [a.fileno()], **row, **said)
+        assert client.row()["expected"] == known
+    for wrong in -1, "5", 1.5, None:
+        with pytest.raises(Refused, match="'expected' has to be a number of bytes"):
+            client.ask("tag", [a.fileno()], **row, expected=wrong)
+    assert client.row()["expected"] == 0
+
+
+@pytest.mark.parametrize("op", ["rows", "observe"])
+def test_others_are_refused(tracer, op):
+    with pytest.raises(Refused, match="shown to root and to user 0, who runs weightd-trace: try it with sudo"):
+        client_as(tracer, SOMEBODY).ask(op)
+
+
+def test_whoever_runs_the_tracer_may_observe():
+    features.require("trace")
+    drop = ["setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups"]
+    with Tracer(prefix=drop, uid=SOMEBODY) as tracer:
+        for uid in 0, SOMEBODY:
+            client = client_as(tracer, uid)
+            assert client.ask("rows") == client.ask("observe") == []
+        with pytest.raises(Refused, match=f"shown to root and to user {SOMEBODY}"):
+            client_as(tracer, ANOTHER).ask("rows")
+
+
+def test_a_span_is_told_from_its_begin_to_its_end(tracer, pair):
+    a, b = pair
+    observer, client = tracer.client(), tracer.client()
+    assert observer.ask("observe") == []
+    client.tag(a)
+    client.ask("begin", sync="s")
+    carry(a, b, 12345, 1)
+    client.until(is_acknowledged)
+    last = hear(observer, "begin", "progress")[-1]
+    while last["kind"] != "progress" or last["delivered"] < 12345:
+        last = observer.hear()
+    assert last["submitted"] == 12345
+    row, = client.ask("end", sync="s")
+    *_, total, end = hear(observer, "total", "end")
+    assert [whose(told) for told in (total, end)] == [MINE, MINE]
+    assert {k: v for k, v in total.items() if k in row and k not in ("kind", "now_ns")} == \
+        {k: v for k, v in row.items() if k not in ("kind", "now_ns")}
+    assert total["began_ns"] < row["now_ns"] <= total["now_ns"] <= end["ns"]
+    assert client.followed == type(client.followed)(), "who does not observe is told nothing of it"
+
+
+def test_one_that_comes_later_is_told_what_has_begun(tracer, pair):
+    client = tracer.client()
+    client.tag(pair[0])
+    client.ask("begin", sync="s")
+    observer = tracer.client()
+    rows = observer.ask("observe")
+    assert [row["kind"] for row in rows] == ["row"]
+    begin, *_ = hear(observer, "begin")
+    assert (begin["sync"], whose(begin)) == ("s", MINE) and begin["ns"] == rows[0]["began_ns"]
+
+
+@pytest.mark.parametrize("how", ["forgotten", "hung up"])
+def test_a_span_that_nobody_ended_ends_with_its_rows(tracer, pair, how):
+    a, b = pair
+    observer, client = tracer.client(), tracer.client()
+    observer.ask("observe")
+    client.tag(a)
+    client.ask("begin", sync="s")
+    carry(a, b, 4321, 1)
+    client.until(is_acknowledged)
+    if how == "forgotten":
+        client.ask("forget", sync="s")
+    else:
+        client.socket.close()
+    *_, total, end = hear(observer, "begin", "total", "end")
+    assert carried(total) == both_ways(4321, 0) and (end["sync"], total["sync"]) == ("s", "s")
+
+
+def test_events_of_others_are_told_to_observers_alone(connect):
+    features.require("bpf")
+    with Tracer() as tracer:
+        observer, client, other = tracer.client(), tracer.client(), tracer.client()
+        observer.ask("observe")
+        other.ask("follow")
+        client.watch(os.getpid())
+        for s in connect():
+            s.close()
+        heard = hear(observer, "open", "open", "close", "close")
+        assert {(told["kind"], whose(told)["pid"], told["sync"]) for told in heard} == \
+            {("open", os.getpid(), "s"), ("close", os.getpid(), "s")}
+        assert other.ask("read", sync="s") == [] and not other.followed
+
+
+def test_who_observes_too_slowly_is_told_how_much_it_missed(net):
+    features.require("bpf")
+    with Tracer() as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as client:
+        slow.ask("observe")
+        client.watch(os.getpid())
+        storm(net, 2000, 1)
+        client.until(lambda row: row["closed"] == 4000)
+        told = sum_of_events(slow, 8000)
+        assert told["events"] + told["gaps"] == 8000 and told["gaps"] > 0
