@@ -72,7 +72,9 @@ int screen_draw(struct screen *s, const char *text)
 		cli_out_of_memory();
 	if (n_shown > room) /* its last line is for how many are missing */
 		n_shown = room ? room - 1 : 0;
-	if (s->n_lines)
+	if (s->n_lines && size.ws_col != s->width) /* who knows how many lines they are now */
+		(void)fputs("\033[H", f);
+	else if (s->n_lines)
 		(void)fprintf(f, "\033[%zuA", s->n_lines);
 	(void)fputs("\r\033[J", f);
 	for (size_t i = 0; i < n_shown; i++) {
@@ -87,6 +89,7 @@ int screen_draw(struct screen *s, const char *text)
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
 	s->n_lines = n_shown + (n_shown < n_lines && room);
+	s->width = size.ws_col;
 	r = cli_write(out, n_out);
 	free(out);
 	return r;

@@ -35,6 +35,7 @@ extern const struct verb verb_sync_scatter;
 extern const struct verb verb_sync_status;
 extern const struct verb verb_sync_watch;
 extern const struct verb verb_tensors;
+extern const struct verb verb_top;
 extern const struct verb verb_trace_doctor;
 extern const struct verb verb_verify;
 extern const struct verb verb_version;

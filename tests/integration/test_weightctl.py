@@ -21,11 +21,11 @@ VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback"
          "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
-         "pki show", "trace doctor"]
+         "pki show", "top", "trace doctor"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
-NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes") and " " not in v]
+NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes", "top") and " " not in v]
 ELSEWHERE = "cuda:GPU-00000000-0000-4000-8000-000000000000"
 
 # Controls (C0, DEL, C1), a newline, a quote, a backslash, a right-to-left override, a literal "\x1b".
@@ -407,7 +407,8 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["load", "--pause-timeout", "-1", "m", "f"], ["load", "--exclusive", "--reusable", "m", "f"],
          ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["version", "extra"],
          ["nodes", "a"], ["nodes", "-o", "NOPE"], ["sync"], ["sync", "nonsense"], ["trace"], ["trace", "nonsense"], ["trace", "doctor", "a"],
-         ["trace", "doctor", "-o", "NOPE"], ["sync", "push"],
+         ["trace", "doctor", "-o", "NOPE"], ["top", "a"], ["top", "-o", "NOPE"], ["top", "--sort", "NOPE"], ["top", "--delay", "-1"],
+         ["sync", "push"],
          ["sync", "push", "m", "n"], ["sync", "push", "m@x"], ["sync", "push", "m", "--policy", "most"],
          ["sync", "push", "m", "--max-rate", "0"], ["sync", "push", "m", "--max-rate", "1X"],
          ["sync", "push", "m", "--max-rate", "99999999T"], ["sync", "push", "m", "--max-rate", "1GG"],

@@ -1,0 +1,217 @@
+"""weightctl top: rows of all clients, as numbers that are exact, in order, and drawn again."""
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+from fcntl import ioctl
+
+import features
+import pytest
+import tracing
+from daemon import SANITIZER_EXIT, environment
+from features import BUILD
+from integration.fake_agent import FakeAgent, pack
+from integration.test_weightctl import HOSTILE, UNPRINTABLE
+from traffic import carry, is_acknowledged
+
+END = {"end": True}
+CLIENT = {"id": 1, "pid": 4711, "uid": 0, "comm": "weightd-sync"}
+SECOND = 10**9
+
+
+def row(number=1, **more):
+    delivered = more.get("delivered", 10**9)
+    return {"kind": "row", "row": number, "sync": "5f3a9c0011223344", "version": 7, "peer": "node-b", "role": "payload",
+            "submitted": delivered, "delivered": delivered, "received": 0, "consumed": 0, "wire": delivered, "retrans_bytes": 0,
+            "retrans_segments": 0, "expected": 4 * 10**9, "rtt_us": 212, "sockets": 2, "closed": 1, "lost": 0, "partial": False,
+            "source": "bpf", "began_ns": SECOND, "now_ns": 11 * SECOND, "client": CLIENT,
+            "quality": {name: "exact" for name in tracing.COUNTERS}} | more
+
+
+@pytest.fixture
+def make_tracer():
+    """make_tracer([rows of the first answer], [those of the second]): one that says that, and the last again and again."""
+    tracers = []
+
+    def make(*answers):
+        left = list(answers)
+
+        def rows(connection, _):
+            for r in [*(left.pop(0) if len(left) > 1 else left[0]), END]:
+                connection.send(pack(r))
+
+        tracers.append(FakeAgent(rows=rows))
+        return tracers[-1]
+
+    yield make
+    for t in tracers:
+        t.close()
+
+
+def run(path, *args, **kw):
+    done = subprocess.run([BUILD / "weightctl", "top", *args], env=environment(WEIGHTD_TRACE_SOCKET=str(path)),
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, **kw)
+    assert done.returncode not in (SANITIZER_EXIT, -signal.SIGABRT, -signal.SIGSEGV), done.stderr
+    return done
+
+
+def once(path, *args):
+    done = run(path, "--once", *args)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def rows_of(path, *args):
+    return json.loads(once(path, "--json", *args))["rows"]
+
+
+def test_a_row_says_it_all(make_tracer):
+    text = once(make_tracer([row()]).path)
+    head, line = text.splitlines()
+    assert head.split() == ["SYNC", "PEER", "ROLE", "DONE", "EXPECTED", "RATE", "RTT", "RETRANS", "LIMITED"]
+    assert line.split() == ["5f3a9c0011223344", "node-b", "payload", "1.0", "GB", "4.0", "GB", "100.0", "MB/s", "212", "us", "0",
+                            "B", "-"]
+    known, = rows_of(make_tracer([row(received=5, limited_by="loss")]).path)
+    assert known == {"sync": "5f3a9c0011223344", "version": 7, "peer": "node-b", "role": "payload", "done": 10**9 + 5,
+                     "expected": 4 * 10**9, "rate": 10**8, "rtt_ns": 212000, "retrans": 0, "limited": "loss",
+                     "process": "weightd-sync", "pid": 4711, "uid": 0, "elapsed_ns": 10 * SECOND, "left_ns": 30_999_999_949,
+                     "submitted": 10**9, "delivered": 10**9, "received": 5, "consumed": 0, "wire": 10**9, "sockets": 1,
+                     "partial": False, "quality": "exact", "source": "bpf", "row": 1}
+
+
+def test_what_is_not_known_is_none(make_tracer):
+    nothing = dict.fromkeys(tracing.COUNTERS) | {"expected": None, "rtt_us": None, "client": CLIENT | {"pid": None, "comm": None}}
+    tracer = make_tracer([row(quality=dict.fromkeys(tracing.COUNTERS, "absent"), **nothing)])
+    known, = rows_of(tracer.path)
+    assert {key for key, value in known.items() if value is None} == \
+        {"done", "expected", "rate", "rtt_ns", "retrans", "limited", "process", "pid", "left_ns", "submitted", "delivered",
+         "received", "consumed", "wire"}
+    assert once(tracer.path, "-n").split()[3:] == ["-"] * 6
+
+
+@pytest.mark.parametrize("column, order", [
+    (None, "cab"), ("rate", "cab"), ("DONE", "cab"), ("peer", "abc"), ("rtt", "bac"), ("expected", "acb"), ("row", "bac"),
+    ("pid", "bac"), ("partial", "bca"), ("process", "bac"),
+])
+def test_rows_are_sorted(make_tracer, column, order):
+    """What is equal in that column, or not known, by age."""
+    rows = [row(2, peer="a", delivered=2 * 10**9, expected=9, rtt_us=5, client=CLIENT | {"pid": 7}),
+            row(3, peer="b", delivered=10**9, expected=None, rtt_us=9, partial=True, client=CLIENT | {"pid": 8, "comm": "a"}),
+            row(1, peer="c", delivered=3 * 10**9, expected=5, rtt_us=None, client=CLIENT | {"pid": None, "comm": None})]
+    words = once(make_tracer(rows).path, "-n", "-o", "PEER", *(["--sort", column] if column else [])).split()
+    assert "".join(words) == order
+
+
+def test_rows_can_be_chosen(make_tracer):
+    tracer = make_tracer([row(1), row(2, peer="c"), row(3, sync="77aa")])
+    for args, wanted in (([], {1, 2, 3}), (["--peer", "c"], {2}), (["--peer", "node"], set()), (["--sync", "5f"], {1, 2}),
+                         (["--sync", "77aa", "--peer", "node-b"], {3})):
+        assert {r["row"] for r in rows_of(tracer.path, *args)} == wanted
+    assert once(tracer.path, "--peer", "nobody") == "nothing is counted now\n"
+
+
+def lines_of(tracer, n, *args):
+    """So many lines of what it writes without an end."""
+    proc = subprocess.Popen([BUILD / "weightctl", "top", *args], env=environment(WEIGHTD_TRACE_SOCKET=tracer.path),
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    with proc:
+        lines = [proc.stdout.readline() for _ in range(n)]
+        proc.send_signal(signal.SIGINT)
+        proc.stdout.read()
+    assert proc.returncode == 0
+    return lines
+
+
+def test_a_rate_is_since_the_frame_before(make_tracer):
+    frames = [[row()], [row(delivered=10**9 + 500, now_ns=13 * SECOND)],
+              [row(delivered=400, began_ns=20 * SECOND, now_ns=21 * SECOND), row(2)]]
+    lines = lines_of(make_tracer(*frames), 3, "--json", "--delay", "0.01")
+    assert [[r["rate"] for r in json.loads(line)["rows"]] for line in lines] == [[10**8], [250], [10**8, 400]]
+
+
+def test_without_a_terminal_frames_follow_each_other(make_tracer):
+    lines = lines_of(make_tracer([row()]), 5, "--delay", "0.01", "-o", "PEER")
+    assert lines == ["PEER\n", "node-b\n", "\n", "PEER\n", "node-b\n"]
+
+
+def test_a_hostile_tracer_moves_no_cursor(make_tracer):
+    hostile = row(sync=HOSTILE, peer=HOSTILE, role=HOSTILE, limited_by=HOSTILE, client={"comm": HOSTILE, "pid": -1, "uid": 1 << 40})
+    wrong = {"kind": "row", "row": "x", "delivered": -5, "received": 1.5, "began_ns": 1 << 62, "client": [], "quality": 7}
+    done = once(make_tracer([hostile, wrong]).path, "-o", "+PROCESS,PID,UID,QUALITY")
+    assert not UNPRINTABLE.search(done)
+    assert len(rows_of(make_tracer([hostile, wrong]).path)) == 2
+
+
+class Screen:
+    """A terminal that shows `weightctl top`."""
+
+    def __init__(self, tracer, *args, columns=80):
+        self.ours, theirs = pty.openpty()
+        self.resize(columns, theirs)
+        self.proc = subprocess.Popen([BUILD / "weightctl", "top", *args], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs,
+                                     env=environment(WEIGHTD_TRACE_SOCKET=tracer.path, TERM="xterm", LC_ALL="C.UTF-8"))
+        os.close(theirs)
+        self.got = ""
+
+    def resize(self, columns, fd=None):
+        ioctl(fd or self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def until(self, pattern):
+        """What came, up to where the pattern ends."""
+        while not (found := re.search(pattern, self.got, re.S)):
+            self.got += os.read(self.ours, 65536).decode()
+        text, self.got = self.got[:found.end()], self.got[found.end():]
+        return text
+
+    def end(self):
+        self.proc.send_signal(signal.SIGINT)
+        status = self.proc.wait(60)
+        os.close(self.ours)
+        return status
+
+
+def test_it_is_drawn_in_place_within_the_terminal(make_tracer):
+    names = {"sync": "5f3a9c0011223344", "peer": "gpu-node-17.rack-4.example", "limited_by": "receive window"}
+    tracer = make_tracer([row(i, delivered=123_456_789_012, retrans_bytes=123_456_789, rtt_us=123_456, **names) for i in (1, 2)])
+    screen = Screen(tracer, "--delay", "0.01")
+    frame = r"\r\x1b\[J(.*?\n){3}"
+    lines = screen.until(frame).split("\x1b[J")[-1].splitlines()
+    assert [len(line) <= 80 for line in lines] == [True] * 3 and lines[0].split()[-1].startswith("LIM")
+    assert screen.until(frame).startswith("\x1b[3A\r\x1b[J")
+    screen.resize(50)
+    text = screen.until(r"\x1b\[H" + frame)  # a frame or more that were on their way come before
+    assert max(map(len, text.split("\x1b[J")[-1].splitlines())) <= 50
+    assert screen.until(frame).startswith("\x1b[3A\r\x1b[J")
+    assert screen.end() == 0
+
+
+def test_bytes_that_a_tracer_counted_are_shown(connect):
+    features.require("bpf")
+    with tracing.Tracer() as tracer:
+        client, (a, b) = tracer.client(), connect()
+        client.ask("tag", [a.fileno()], sync="s", version=3, peer="b", role="payload", expected=2_000_003)
+        client.ask("begin", sync="s")
+        carry(a, b, 1_000_003, 1)
+        client.until(is_acknowledged)
+        shown, = rows_of(tracer.socket)
+        assert {k: shown[k] for k in ("sync", "version", "peer", "role", "done", "expected", "pid", "quality", "sockets")} == \
+            {"sync": "s", "version": 3, "peer": "b", "role": "payload", "done": 1_000_003, "expected": 2_000_003,
+             "pid": os.getpid(), "quality": "exact", "sockets": 1}
+        assert shown["rtt_ns"] > 0 and shown["rate"] > 0
+
+
+def test_a_refusal_is_told():
+    why = "what others have counted is shown to root"
+    tracer = FakeAgent(rows=[END | {"error": why}])
+    done = run(tracer.path)
+    tracer.close()
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"weightctl: {why}\n")
+
+
+def test_without_a_tracer_the_way_out_is_named(tmp_path):
+    done = run(tmp_path / "none")
+    assert done.returncode == 1 and "start it with 'systemctl start weightd-trace'" in done.stderr
