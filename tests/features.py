@@ -64,6 +64,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
     "netns": (netns.is_available, "cannot make network namespaces: needs root and ip (apt-get install iproute2)"),
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
+    "perfetto": (lambda: bool(shutil.which("trace_processor_shell")),
+                 "no trace_processor_shell, which is in no package: https://perfetto.dev/docs/analysis/trace-processor"),
     "prometheus": (lambda: bool(importlib.util.find_spec("prometheus_client")),
                    "no prometheus_client (python3-prometheus-client)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),

@@ -24,7 +24,7 @@ static const struct verb *const verbs[] = {
 	&verb_sync_reshard, &verb_sync_gather, &verb_sync_scatter, &verb_sync_status,
 	&verb_sync_history, &verb_sync_cancel, &verb_sync_watch,   &verb_sync_metrics,
 	&verb_sync_plan,    &verb_pki_ca,      &verb_pki_node,     &verb_pki_revoke,
-	&verb_pki_show,     &verb_top,         &verb_trace_doctor,
+	&verb_pki_show,     &verb_top,         &verb_trace_doctor, &verb_trace_record,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))

@@ -1,0 +1,291 @@
+/*
+ * Trace events: an array of JSON, an object a line. Who reads it wants slices of one thread that do not overlap, unless
+ * one is inside of the other; spans of a client that are open at the same time hence have lanes, threads of their own.
+ */
+#include "libclient/weightctl/chrome.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "libclient/weightctl/agent.h"
+
+#define KEY_MAX 320 /* two names of weightd-trace and some numbers; what is longer is cut */
+
+/* Whoever has no memory for it ends the program. */
+static json_t *made(json_t *o)
+{
+	if (!o)
+		cli_out_of_memory();
+	return o;
+}
+
+static void set(json_t *o, const char *key, json_t *value)
+{
+	if (json_object_set_new(o, key, made(value)) < 0)
+		cli_out_of_memory();
+}
+
+static json_t *text_json(const json_t *packet, const char *key)
+{
+	const char *text = agent_text(packet, key);
+
+	return made(json_string(text ? text : "-"));
+}
+
+static uint64_t number(const json_t *packet, const char *key)
+{
+	return agent_number(packet, key, 0);
+}
+
+static double us(uint64_t ns)
+{
+	return (double)ns / 1000;
+}
+
+/* Takes `event`. */
+static void put(struct chrome *c, json_t *event)
+{
+	if (c->comma)
+		(void)fputs(",\n", c->f);
+	c->comma = true;
+	if (json_dumpf(made(event), c->f,
+		       JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(16)) < 0)
+		cli_out_of_memory();
+	json_decref(event);
+}
+
+static uint64_t client_of(const json_t *packet)
+{
+	return number(json_object_get(packet, "client"), "id");
+}
+
+static bool is_taken(const struct chrome *c, const char *prefix, json_int_t lane)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach(c->lanes, key, value) if (!strncmp(key, prefix, strlen(prefix)) &&
+						      json_integer_value(value) == lane) return true;
+	return false;
+}
+
+/* Of its span. Those of one client begin alike. */
+static void span_key(const json_t *packet, char ret[KEY_MAX])
+{
+	const char *sync = agent_text(packet, "sync");
+
+	(void)snprintf(ret, KEY_MAX, "%" PRIu64 " %.256s", client_of(packet), sync ? sync : "");
+}
+
+/* From 0. What is in no span has the first, too. */
+static json_int_t lane_of(const struct chrome *c, const json_t *packet)
+{
+	char key[KEY_MAX];
+
+	span_key(packet, key);
+	return json_integer_value(json_object_get(c->lanes, key));
+}
+
+/* The first that no other open span of the client has. */
+static void take_lane(struct chrome *c, json_t *packet)
+{
+	char key[KEY_MAX], prefix[32];
+	json_int_t lane = 0;
+
+	span_key(packet, key);
+	if (json_object_get(c->lanes, key))
+		return;
+	(void)snprintf(prefix, sizeof(prefix), "%" PRIu64 " ", client_of(packet));
+	while (is_taken(c, prefix, lane))
+		lane++;
+	set(c->lanes, key, json_integer(lane));
+}
+
+/* The number of a process or thread, which is told with its name the first time. `process` is 0 for a process. */
+static json_int_t id_of(struct chrome *c, json_int_t process, const char *name, const char *key)
+{
+	const json_t *known = json_object_get(c->ids, key);
+	json_int_t id = known ? json_integer_value(known) : ++c->last_id;
+
+	if (known)
+		return id;
+	set(c->ids, key, json_integer(id));
+	put(c, json_pack("{ss ss sI sI s{ss}}", "name", process ? "thread_name" : "process_name",
+			 "ph", "M", "pid", process ? process : id, "tid", process ? id : 0, "args",
+			 "name", name));
+	return id;
+}
+
+static json_int_t process_of(struct chrome *c, const json_t *packet)
+{
+	const json_t *client = json_object_get(packet, "client");
+	const char *peer = agent_text(packet, "peer"), *comm = agent_text(client, "comm");
+	char key[KEY_MAX], name[KEY_MAX];
+
+	(void)snprintf(key, sizeof(key), "%" PRIu64 " %.256s", client_of(packet), peer ? peer : "");
+	(void)snprintf(name, sizeof(name), "%.256s (%.32s %" PRIu64 ")", peer ? peer : "-",
+		       comm ? comm : "-", number(client, "pid"));
+	return id_of(c, 0, name, key);
+}
+
+/* "payload", of the second lane "payload 2". */
+static void lane_name(char ret[KEY_MAX], const char *what, json_int_t lane)
+{
+	(void)snprintf(ret, KEY_MAX, lane ? "%.64s %" JSON_INTEGER_FORMAT : "%.64s", what, lane + 1);
+}
+
+static json_int_t thread_of(struct chrome *c, const json_t *packet, json_int_t process)
+{
+	const char *role = agent_text(packet, "role");
+	char key[KEY_MAX], name[KEY_MAX];
+
+	lane_name(name, role ? role : "-", lane_of(c, packet));
+	(void)snprintf(key, sizeof(key), "%" JSON_INTEGER_FORMAT "\n%.128s", process, name);
+	return id_of(c, process, name, key);
+}
+
+/* Where an event belongs, its members "pid" and "tid". Takes `event`. */
+static void put_on_thread(struct chrome *c, const json_t *packet, json_t *event)
+{
+	json_int_t process = process_of(c, packet);
+
+	set(made(event), "pid", json_integer(process));
+	set(event, "tid", json_integer(thread_of(c, packet, process)));
+	put(c, event);
+}
+
+static void put_counter(struct chrome *c, const json_t *packet, const char *what, uint64_t ns,
+			json_int_t value)
+{
+	const char *role = agent_text(packet, "role");
+	char name[KEY_MAX];
+
+	lane_name(name, what, lane_of(c, packet));
+	put(c, json_pack("{ss ss sI sf s{sI}}", "name", name, "ph", "C", "pid",
+			 process_of(c, packet), "ts", us(ns), "args", role ? role : "-", value));
+}
+
+static void put_rate(struct chrome *c, const json_t *packet, const json_t *before)
+{
+	uint64_t began_ns = number(packet, "began_ns"), now_ns = number(packet, "now_ns");
+	uint64_t done = number(packet, "delivered") + number(packet, "received"), done_before = 0;
+	uint64_t before_ns = began_ns;
+
+	if (before && number(before, "began_ns") == began_ns) {
+		done_before = number(before, "delivered") + number(before, "received");
+		before_ns = number(before, "now_ns");
+	}
+	if (done >= done_before && now_ns > before_ns)
+		put_counter(c, packet, "rate (B/s)", now_ns,
+			    (json_int_t)((double)(done - done_before) * 1e9 /
+					 (double)(now_ns - before_ns)));
+}
+
+static void add_row(struct chrome *c, json_t *packet)
+{
+	uint64_t rtt_us = number(packet, "rtt_us");
+	char key[32];
+
+	take_lane(c, packet);
+	(void)snprintf(key, sizeof(key), "%" PRIu64, number(packet, "row"));
+	put_rate(c, packet, json_object_get(c->rows, key));
+	if (rtt_us)
+		put_counter(c, packet, "rtt (us)", number(packet, "now_ns"), (json_int_t)rtt_us);
+	set(c->rows, key, json_incref(packet));
+}
+
+/* Of its row, with all that is known of it. */
+static void put_slice(struct chrome *c, json_t *packet, uint64_t end_ns)
+{
+	uint64_t began_ns = number(packet, "began_ns");
+	uint64_t took_ns = end_ns > began_ns ? end_ns - began_ns : 0;
+
+	put_counter(c, packet, "rate (B/s)", end_ns, 0);
+	put_on_thread(c, packet,
+		      json_pack("{so ss so sf sf sO}", "name", text_json(packet, "sync"), "ph", "X",
+				"cat", text_json(packet, "role"), "ts", us(began_ns), "dur",
+				us(took_ns), "args", packet));
+}
+
+/* All of its rows have come before. */
+static void end_span(struct chrome *c, json_t *packet)
+{
+	char wanted[KEY_MAX], key[KEY_MAX];
+	const char *name;
+	json_t *row;
+	void *next;
+
+	span_key(packet, wanted);
+	json_object_foreach_safe(c->rows, next, name, row)
+	{
+		span_key(row, key);
+		if (strcmp(key, wanted) != 0)
+			continue;
+		put_slice(c, row, number(packet, "ns"));
+		(void)json_object_del(c->rows, name);
+	}
+	(void)json_object_del(c->lanes, wanted);
+}
+
+static void add_event(struct chrome *c, json_t *packet)
+{
+	put_on_thread(c, packet,
+		      json_pack("{so ss ss sf sO}", "name", text_json(packet, "kind"), "ph", "i",
+				"s", "t", "ts", us(number(packet, "ns")), "args", packet));
+}
+
+/* Of all threads. */
+static void add_gap(struct chrome *c, json_t *packet)
+{
+	put(c, json_pack("{ss ss ss si si sf sO}", "name", "gap", "ph", "i", "s", "g", "pid", 0,
+			 "tid", 0, "ts", us(number(packet, "to_ns")), "args", packet));
+}
+
+static const struct kind {
+	const char *name;
+	void (*add)(struct chrome *c, json_t *packet);
+	const char *ns; /* when it was */
+} kinds[] = {
+	{"begin", take_lane, "ns"},      {"progress", add_row, "now_ns"},
+	{"total", add_row, "now_ns"},    {"end", end_span, "ns"},
+	{"open", add_event, "ns"},       {"close", add_event, "ns"},
+	{"retransmit", add_event, "ns"}, {"gap", add_gap, "to_ns"},
+};
+
+void chrome_begin(struct chrome *c, FILE *f)
+{
+	*c = (struct chrome){.f = f,
+			     .ids = made(json_object()),
+			     .lanes = made(json_object()),
+			     .rows = made(json_object())};
+	(void)fputs("[\n", f);
+}
+
+void chrome_add(struct chrome *c, json_t *packet)
+{
+	const char *name = agent_text(packet, "kind");
+
+	for (size_t i = 0; name && i < sizeof(kinds) / sizeof(*kinds); i++) {
+		if (strcmp(kinds[i].name, name) != 0)
+			continue;
+		if (number(packet, kinds[i].ns) > c->last_ns)
+			c->last_ns = number(packet, kinds[i].ns);
+		kinds[i].add(c, packet);
+	}
+}
+
+void chrome_end(struct chrome *c)
+{
+	const char *name;
+	json_t *row;
+
+	json_object_foreach(c->rows, name, row)
+	{
+		set(row, "unfinished", json_true());
+		put_slice(c, row, c->last_ns);
+	}
+	(void)fputs("\n]\n", c->f);
+	json_decref(c->ids);
+	json_decref(c->lanes);
+	json_decref(c->rows);
+}

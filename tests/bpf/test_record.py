@@ -1,0 +1,286 @@
+"""weightctl trace record: what a tracer tells, as lines of JSON and as a timeline that Perfetto reads."""
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+
+import features
+import pytest
+import tracing
+from daemon import SANITIZER_EXIT, environment
+from features import BUILD
+from integration.fake_agent import FakeAgent, pack
+from integration.test_weightctl import HOSTILE
+from traffic import both_ways, carried, carry, is_acknowledged
+
+END = {"end": True}
+CLIENT = {"id": 1, "pid": 4711, "uid": 0, "comm": "weightd-sync"}
+MS = 10**6
+
+
+def span(kind, ms, sync="one", **more):
+    return {"kind": kind, "sync": sync, "ns": ms * MS, "client": CLIENT} | more
+
+
+def row(kind, ms, number=1, sync="one", peer="b", role="payload", began=100, delivered=0, **more):
+    return {"kind": kind, "row": number, "sync": sync, "version": 7, "peer": peer, "role": role, "began_ns": began * MS,
+            "now_ns": ms * MS, "delivered": delivered, "received": 0, "rtt_us": None, "client": CLIENT} | more
+
+
+def event(kind, ms, number=1, sync="one", peer="b", role="payload", **more):
+    return {"kind": kind, "row": number, "sync": sync, "version": 7, "peer": peer, "role": role, "ns": ms * MS,
+            "client": CLIENT} | more
+
+
+class Recorder:
+    """A `weightctl trace record` that has begun."""
+
+    def __init__(self, path, *args):
+        self.proc = subprocess.Popen([BUILD / "weightctl", "trace", "record", *args], stdin=subprocess.DEVNULL,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                     env=environment(WEIGHTD_TRACE_SOCKET=str(path)))
+        self.said = self.proc.stderr.readline()
+        self.wrote = ""
+
+    def until(self, part):
+        while part not in self.wrote:
+            piece = os.read(self.proc.stdout.fileno(), 65536)
+            assert piece, "it ended"
+            self.wrote += piece.decode()
+
+    def end(self, status=0):
+        """All that it wrote."""
+        self.proc.send_signal(signal.SIGINT)
+        out, errors = self.proc.communicate(timeout=60)
+        assert (self.proc.returncode, self.said + errors) == (status, "weightctl: recording\n")
+        return self.wrote + out
+
+
+def record(packets, *args, before=()):
+    """What is written of these packets, of which those `before` were there when it began."""
+    is_told = threading.Event()
+
+    def observe(connection, _):
+        for packet in [*before, END, *packets]:
+            connection.send(pack(packet))
+        is_told.set()
+
+    tracer = FakeAgent(observe=observe)
+    recorder = Recorder(tracer.path, *args)
+    assert is_told.wait(60)
+    text = recorder.end()
+    tracer.close()
+    return text
+
+
+def lines(text):
+    assert text.isascii() and text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def timeline(*args, form="perfetto", **kw):
+    return check(record(*args, "--format", form, **kw))
+
+
+def check(text):
+    """The events, if they are such that each viewer takes them."""
+    events = json.loads(text)
+    names = {}
+    for e in events:
+        assert e["ph"] in "MXCi" and isinstance(e["args"], dict), e
+        if e["ph"] == "M":
+            names[e["pid"], e["tid"]] = e["args"]["name"]
+        else:
+            assert e["ts"] >= 0 and (e["ph"] != "i" or e["s"] in "gt"), e
+            assert (e["pid"], 0) in names or e.get("s") == "g", e
+        if e["ph"] == "X":
+            assert e["dur"] >= 0 and (e["pid"], e["tid"]) in names, e
+    slices = [e for e in events if e["ph"] == "X"]
+    for a, b in itertools.combinations(slices, 2):
+        if (a["pid"], a["tid"]) == (b["pid"], b["tid"]):
+            first, second = sorted((a, b), key=lambda e: (e["ts"], -e["dur"]))
+            end = first["ts"] + first["dur"]
+            assert second["ts"] >= end or second["ts"] + second["dur"] <= end + 1e-3, "neither apart nor one inside the other"
+    return events, names
+
+
+def slices_of(events, names):
+    return [(e["name"], names[e["pid"], 0], names[e["pid"], e["tid"]], e["ts"], e["dur"], e["args"].get("delivered"))
+            for e in events if e["ph"] == "X"]
+
+
+def test_a_line_is_what_was_said():
+    before = [row("row", 50), span("begin", 10, "zero")]
+    told = [span("begin", 100), {"kind": "what no release knows", "x": [1, {"y": HOSTILE}]}, row("progress", 200, delivered=5),
+            span("end", 300)]
+    first, *said, last = lines(record(told, before=before))
+    assert said == before + told
+    assert first["kind"] == last["kind"] == "clock"
+    assert first["monotonic_ns"] < last["monotonic_ns"] and first["realtime_ns"] > 1.7e18
+
+
+@pytest.mark.parametrize("form", ["perfetto", "chrome"])
+def test_a_span_is_a_slice_of_its_peer_and_role(form):
+    told = [span("begin", 100), row("progress", 150, delivered=10), row("progress", 180, 2, peer="c", role="control"),
+            row("total", 200, delivered=50, expected=60), row("total", 201, 2, peer="c", role="control", delivered=3),
+            span("end", 202)]
+    events, names = timeline(told, form=form)
+    assert slices_of(events, names) == [("one", "b (weightd-sync 4711)", "payload", 100_000, 102_000, 50),
+                                        ("one", "c (weightd-sync 4711)", "control", 100_000, 102_000, 3)]
+    args = next(e["args"] for e in events if e["ph"] == "X")
+    assert args == told[3]
+
+
+def test_what_overlaps_is_on_lanes_of_its_own():
+    told = [span("begin", 100, "one"), row("progress", 110, 1, "one", began=100), span("begin", 120, "two"),
+            row("progress", 130, 2, "two", began=120), row("total", 140, 1, "one", began=100), span("end", 141, "one"),
+            event("close", 142, 1, "one"), span("begin", 150, "three"), row("total", 160, 3, "three", began=150),
+            row("total", 160, 4, "three", began=155, version=8), span("end", 161, "three"),
+            row("total", 170, 2, "two", began=120), span("end", 171, "two"),
+            span("begin", 180, "four"), row("total", 190, 5, "four", began=180), span("end", 191, "four")]
+    events, names = timeline(told)
+    assert [(name, thread) for name, _, thread, *_ in slices_of(events, names)] == \
+        [("one", "payload"), ("three", "payload"), ("three", "payload"), ("two", "payload 2"), ("four", "payload")]
+
+
+def test_rates_and_round_trips_are_counters():
+    told = [row("progress", 200, delivered=100_000, rtt_us=77), row("progress", 300, delivered=150_000, received=50_000),
+            row("total", 400, delivered=150_000, received=50_000), span("end", 500),
+            row("progress", 700, began=600, delivered=1000)]
+    events, _ = timeline(told)
+    counters = [(e["name"], e["ts"], e["args"]) for e in events if e["ph"] == "C"]
+    assert counters == [("rate (B/s)", 200_000, {"payload": 1_000_000}), ("rtt (us)", 200_000, {"payload": 77}),
+                        ("rate (B/s)", 300_000, {"payload": 1_000_000}), ("rate (B/s)", 400_000, {"payload": 0}),
+                        ("rate (B/s)", 500_000, {"payload": 0}), ("rate (B/s)", 700_000, {"payload": 10_000}),
+                        ("rate (B/s)", 700_000, {"payload": 0})]
+
+
+def test_events_are_moments():
+    told = [event("open", 100, remote="[::1]:80"), event("retransmit", 101), event("close", 102),
+            {"kind": "gap", "lost": 7, "source": "ring", "from_ns": 100 * MS, "to_ns": 103 * MS}]
+    events, names = timeline(told)
+    moments = [(e["name"], e["ts"], e["s"], names.get((e["pid"], e["tid"]))) for e in events if e["ph"] == "i"]
+    assert moments == [("open", 100_000, "t", "payload"), ("retransmit", 101_000, "t", "payload"),
+                       ("close", 102_000, "t", "payload"), ("gap", 103_000, "g", None)]
+    assert [e["args"] for e in events if e["ph"] == "i"] == told
+
+
+def test_what_is_open_at_the_end_is_unfinished():
+    events, names = timeline([row("progress", 150, delivered=5), event("retransmit", 160)])
+    assert slices_of(events, names) == [("one", "b (weightd-sync 4711)", "payload", 100_000, 60_000, 5)]
+    assert [e["args"]["unfinished"] for e in events if e["ph"] == "X"] == [True]
+
+
+def test_nothing_is_a_timeline_too():
+    assert timeline([], before=[row("row", 50)]) == ([], {})
+
+
+def test_a_hostile_tracer_writes_no_broken_timeline():
+    wrong = [{"kind": k} for k in ("begin", "progress", "total", "end", "open", "gap", HOSTILE)] + \
+        [row("progress", 1, peer=HOSTILE, role=HOSTILE, sync="x" * 5000, began=-5, client=[]),
+         row("total", 1 << 40, number="x", delivered=-1), {"kind": 5}, event("retransmit", -1, client={"id": HOSTILE})]
+    for form in "jsonl", "perfetto":
+        text = record([*wrong, *wrong], "--format", form)
+        assert text.isascii()
+        [json.loads(line) for line in text.splitlines()] if form == "jsonl" else json.loads(text)
+
+
+def test_it_ends_by_itself_and_into_a_file(tmp_path):
+    tracer = FakeAgent(observe=[row("row", 1), END])
+    file = tmp_path / "out.jsonl"
+    file.write_text("x" * 100_000)
+    done = run(tracer.path, "--seconds", "0.05", "--output", file, "-q")
+    tracer.close()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [line["kind"] for line in lines(file.read_text())] == ["clock", "row", "clock"]
+
+
+def run(path, *args):
+    done = subprocess.run([BUILD / "weightctl", "trace", "record", *args], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=60, env=environment(WEIGHTD_TRACE_SOCKET=str(path)))
+    assert done.returncode not in (SANITIZER_EXIT, -signal.SIGABRT, -signal.SIGSEGV), done.stderr
+    return done
+
+
+@pytest.mark.parametrize("path, why", [("/dev/full", "No space left on device"), ("/nonexistent/x", "No such file or directory")])
+def test_a_file_that_cannot_be_written_is_named(path, why):
+    tracer = FakeAgent(observe=[END])
+    done = run(tracer.path, "--output", path, "-q")
+    tracer.close()
+    assert (done.returncode, done.stderr) == (1, f"weightctl: cannot write {path}: {why}\n")
+
+
+def test_a_tracer_that_ends_leaves_a_whole_timeline():
+    def observe(connection, _):
+        for packet in [END, row("progress", 150, delivered=5)]:
+            connection.send(pack(packet))
+        raise OSError("it is gone")
+
+    tracer = FakeAgent(observe=observe)
+    done = run(tracer.path, "--format", "chrome")
+    tracer.close()
+    assert done.returncode == 1 and re.search("weightd-trace on .* hung up", done.stderr)
+    assert len(check(done.stdout)[0]) == 5
+
+
+def test_a_refusal_is_told():
+    tracer = FakeAgent(observe=[END | {"error": "it is not for you"}])
+    done = run(tracer.path)
+    tracer.close()
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "weightctl: it is not for you\n")
+
+
+@pytest.fixture
+def push(connect):
+    """What is recorded of two syncs that overlap: push(format)."""
+    features.require("bpf")
+
+    def make(form):
+        with tracing.Tracer() as tracer:
+            client, (a, b), (c, d) = tracer.client(), connect(), connect()
+            recorder = Recorder(tracer.socket, "--format", form)
+            for sock, sync, peer in ((a, "one", "b"), (b, "one", "a"), (c, "two", "b")):
+                client.tag(sock, sync=sync, peer=peer)
+            client.ask("begin", sync="one")
+            carry(a, b, 3_000_001, 1)
+            client.ask("begin", sync="two")
+            carry(c, d, 1_000_003, 2)
+            for sync in "one", "two":
+                client.until(is_acknowledged, sync=sync)
+                client.ask("end", sync=sync)
+            recorder.until('"kind":"end","sync":"two"' if form == "jsonl" else '"name":"two","ph":"X"')
+            return recorder.end()
+
+    return make
+
+
+WANTED = {("one", "b"): both_ways(3_000_001, 0), ("one", "a"): both_ways(0, 3_000_001), ("two", "b"): both_ways(1_000_003, 0)}
+
+
+def test_lines_have_what_was_carried(push):
+    told = lines(push("jsonl"))
+    assert {(r["sync"], r["peer"]): carried(r) for r in told if r["kind"] == "total"} == WANTED
+    assert [(t["kind"], t["sync"]) for t in told if t["kind"] in ("begin", "end")] == \
+        [("begin", "one"), ("begin", "two"), ("end", "one"), ("end", "two")]
+    assert {t["client"]["pid"] for t in told if "client" in t} == {os.getpid()}
+
+
+def test_slices_have_what_was_carried(push):
+    events, names = check(push("perfetto"))
+    slices = [e for e in events if e["ph"] == "X"]
+    assert {(e["name"], e["args"]["peer"]): carried(e["args"]) for e in slices} == WANTED
+    assert {names[e["pid"], e["tid"]] for e in slices if e["args"]["peer"] == "b"} == {"payload", "payload 2"}
+
+
+def test_perfetto_finds_the_slices(push, tmp_path):
+    features.require("perfetto")
+    trace, query = tmp_path / "trace.json", tmp_path / "query.sql"
+    trace.write_text(push("perfetto"))
+    query.write_text("select slice.name, thread.name, extract_arg(slice.arg_set_id, 'args.delivered') from slice "
+                     "join thread_track on slice.track_id = thread_track.id join thread using (utid) "
+                     "where slice.dur > 0 order by 1, 2, 3;\n")
+    done = subprocess.run(["trace_processor_shell", "-q", query, trace], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ['"one","payload",0', '"one","payload",3000001', '"two","payload 2",1000003']
