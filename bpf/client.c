@@ -465,7 +465,7 @@ static void answer_flow(const struct sample *s, void *context)
 }
 
 /* `what` did not fit into the queue, if any was lost since. */
-static int is_all_told(struct request *q, uint64_t lost, const char *what)
+static int check_all_told(struct request *q, uint64_t lost, const char *what)
 {
 	if (q->client->lost == lost)
 		return 0;
@@ -481,7 +481,7 @@ static int op_flows(struct request *q)
 	int r;
 
 	r = c->tracer->meter->kind->mark(c->tracer->meter, answer_flow, c);
-	return r < 0 ? r : is_all_told(q, lost, "it has more connections");
+	return r < 0 ? r : check_all_told(q, lost, "it has more connections");
 }
 
 static int op_follow(struct request *q)
@@ -524,7 +524,7 @@ static int op_rows(struct request *q)
 				return r;
 			answer(c, follow_row_json(owner, row, "row", &now));
 		}
-	return is_all_told(q, lost, "there are more rows");
+	return check_all_told(q, lost, "there are more rows");
 }
 
 /* As of now, and from then on what changes. */

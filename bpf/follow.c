@@ -142,6 +142,16 @@ void follow_tell_all(struct tracer *t)
 			follow_catch_up(c);
 }
 
+static bool does_anyone_follow(const struct tracer *t)
+{
+	const struct client *c;
+
+	list_for_each(c, &t->clients, link)
+		if (c->follows || c->observes)
+			return true;
+	return false;
+}
+
 void follow_tell_event(struct tracer *t, const struct event *e)
 {
 	static const char *const kinds[N_EVENTS] = {
@@ -150,7 +160,8 @@ void follow_tell_event(struct tracer *t, const struct event *e)
 		[EVENT_RETRANSMIT] = "retransmit",
 	};
 	struct client *owner;
-	const struct row *row = client_find_row(t, e->sample.row, &owner);
+	const struct row *row = does_anyone_follow(t) ? client_find_row(t, e->sample.row, &owner)
+						      : NULL;
 
 	if (row && e->kind < N_EVENTS && is_told(owner, hears))
 		tell_those(owner, hears,

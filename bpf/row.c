@@ -105,10 +105,6 @@ json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 		(void)json_object_set_new(quality, counter_names[i],
 					  json_string(quality_names[now->quality[i]]));
 	}
-	(void)json_object_update_new(
-		o, json_pack("{so so}", "expected",
-			     row->expected < 0 ? json_null() : json_integer(row->expected),
-			     "rtt_us", row->rtt_us ? json_integer(row->rtt_us) : json_null()));
 	/* Adopted while it was read: what such a socket carried before is not in it. */
 	(void)json_object_update_new(o, json_pack("{sI sI sI sb ss sI sI so}", "sockets",
 						  (json_int_t)(t->sockets - before->closed),
@@ -118,6 +114,10 @@ json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 						  "source", m->kind->name, "began_ns",
 						  (json_int_t)row->began_ns, "now_ns",
 						  (json_int_t)num_now_ns(), "quality", quality));
+	(void)json_object_update_new(
+		o, json_pack("{so so}", "expected",
+			     row->expected < 0 ? json_null() : json_integer(row->expected),
+			     "rtt_us", row->rtt_us ? json_integer(row->rtt_us) : json_null()));
 	return o;
 }
 
