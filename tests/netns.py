@@ -18,6 +18,9 @@ import subprocess
 PREFIX = "10.77."
 PROBE = "ip link add name probe type bridge && ip link add name a type veth peer name b && " \
     "tc qdisc add dev a root handle 1: htb default 1"
+DATA_MIN = 200  # bytes of a packet that has more to say than an acknowledgement
+RANDOM = 2**32 - 0x1000 + 56  # where a filter finds a random number: SKF_AD_OFF + SKF_AD_RANDOM
+PASS, DROP = 0, 2  # TC_ACT_OK, TC_ACT_SHOT
 _serials = itertools.count()
 
 
@@ -113,7 +116,7 @@ class Net:
             done = subprocess.run(["tc", "-n", namespace, "-batch", "-"], input=text, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
 
-    def lose(self, i, interface=0):
+    def congest(self, i, interface=0):
         """What goes to node i loses packets, until rate(): the queue of its link has room for next to none."""
         device = self._port(i, interface)
         text = f"qdisc add dev {device} root handle 1: htb default 1\n" \
@@ -128,6 +131,20 @@ class Net:
                               capture_output=True, text=True, check=True)
         keys, values = (line.split() for line in done.stdout.splitlines() if line.startswith("Tcp:"))
         return int(dict(zip(keys, values))["RetransSegs"])
+
+    def lose(self, i, one_in, interface=0):
+        """Of the packets with data that node i is sent one in so many never arrives, by chance."""
+        device = f"eth{interface}"
+        # In the language of the old filters: the kernel may have no netem, and nobody a compiler.
+        program = ["128 0 0 0", f"53 0 3 {DATA_MIN}", f"32 0 0 {RANDOM}", f"148 0 0 {one_in}", "21 1 0 0", f"6 0 0 {PASS}",
+                   f"6 0 0 {DROP}"]
+        text = f"qdisc add dev {device} clsact\nfilter add dev {device} ingress bpf direct-action bytecode " \
+            f"\"{','.join([str(len(program)), *program])}\"\n"
+        done = subprocess.run(["tc", "-n", self.nodes[i].name, "-batch", "-"], input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def lose_nothing(self, i, interface=0):
+        subprocess.run(["tc", "-n", self.nodes[i].name, "qdisc", "del", "dev", f"eth{interface}", "clsact"], check=True)
 
     def down(self, i, interface=0):
         """Cuts a cable of node i: nobody is told, packets are lost."""

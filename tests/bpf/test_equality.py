@@ -67,7 +67,7 @@ def test_what_is_on_its_way_is_submitted_and_not_consumed(traced):
 
 def test_losses_change_nothing_but_what_is_said_of_them(net, traced):
     client, a, b = traced
-    net.lose(1)
+    net.congest(1)
     try:
         client.ask("begin", sync="s")
         carry(a, b, 16_000_001, 5)

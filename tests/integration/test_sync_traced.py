@@ -175,7 +175,7 @@ def test_what_is_sent_again_is_counted_once(authority, tracer, engine):
         with Cluster(authority, 2, settings=settings, addresses=[node.address for node in net.nodes],
                      prefix=lambda node: ("nsenter", f"--net=/run/netns/{spaces[node.name]}", "--")) as nodes:
             nodes["a"].publish("m", seed=1, size=16 * MIB)
-            net.lose(1)
+            net.congest(1)
             before = net.retransmitted(0)
             end = nodes["a"].push("m")
             assert net.retransmitted(0) > before
