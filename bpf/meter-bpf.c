@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ipc/base/cleanup.h"
@@ -143,6 +144,15 @@ static void bpf_close(struct meter *m)
 	free(b);
 }
 
+/* A tick of the clock that is read without looking at the hardware. */
+static uint64_t jiffy_ns(void)
+{
+	struct timespec t = {};
+
+	(void)clock_getres(CLOCK_MONOTONIC_COARSE, &t); /* every kernel has it */
+	return (uint64_t)t.tv_nsec;
+}
+
 static int load(struct meter_of_bpf *b, uint32_t ring_size)
 {
 	int r;
@@ -152,6 +162,7 @@ static int load(struct meter_of_bpf *b, uint32_t ring_size)
 		return -errno;
 	bpf_program__set_autoattach(b->bpf->progs.mark, false);
 	bpf_program__set_autoattach(b->bpf->progs.adopt, false);
+	b->bpf->rodata->jiffy_ns = jiffy_ns();
 	r = bpf_map__set_max_entries(b->bpf->maps.events, ring_size);
 	if (r < 0)
 		return r;

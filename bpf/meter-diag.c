@@ -33,6 +33,8 @@ enum state { /* as the kernel numbers them */
 	CLOSING = 11,
 };
 
+#define CA_LOSS 4 /* tcp_info::tcpi_ca_state */
+
 struct diag_row {
 	struct list link; /* meter_of_diag::rows */
 	uint32_t row;
@@ -47,6 +49,8 @@ struct diag_socket {
 	uint64_t cookie;
 	struct diag_row *row;
 	uint64_t base[N_COUNTERS];
+	uint64_t spent[N_LIMITS_OF_TCP]; /* likewise, in ns */
+	uint64_t waited_ns; /* until when it waited in vain, as far as that is in the totals */
 };
 
 struct meter_of_diag {
@@ -60,6 +64,7 @@ struct meter_of_diag {
 struct answer {
 	struct inet_diag_msg message;
 	struct tcp_info info;
+	uint32_t memory[SK_MEMINFO_VARS];
 };
 
 static struct meter_of_diag *self(struct meter *m)
@@ -148,11 +153,22 @@ static void diag_remove_row(struct meter *m, uint32_t number)
 	free(row);
 }
 
+/* As much of an attribute as there is room for; how much that was. */
+static size_t copy(void *to, size_t room, const struct nlattr *a)
+{
+	size_t n = a->nla_len - sizeof(*a);
+
+	n = n < room ? n : room;
+	memcpy(to, a + 1, n);
+	return n;
+}
+
 /* -ENOENT: there is no such socket any more. */
 static int parse(const struct nlmsghdr *h, size_t n, struct answer *ret)
 {
 	const struct nlattr *a;
 	size_t at = NLMSG_HDRLEN + NLMSG_ALIGN(sizeof(ret->message));
+	bool has_info = false;
 
 	if (n < sizeof(*h) || h->nlmsg_len > n)
 		return -EBADMSG;
@@ -162,22 +178,21 @@ static int parse(const struct nlmsghdr *h, size_t n, struct answer *ret)
 			       : ((const struct nlmsgerr *)NLMSG_DATA(h))->error;
 	if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY || h->nlmsg_len < at)
 		return -EBADMSG;
+	*ret = (struct answer){};
 	memcpy(&ret->message, NLMSG_DATA(h), sizeof(ret->message));
 	for (; at + sizeof(*a) <= h->nlmsg_len; at += NLMSG_ALIGN(a->nla_len)) {
 		a = (const void *)((const char *)h + at);
 		if (a->nla_len < sizeof(*a) || at + a->nla_len > h->nlmsg_len)
 			return -EBADMSG;
 		/* An older kernel tells less of it; bytes_sent and bytes_retrans are of 4.19. */
-		if (a->nla_type == INET_DIAG_INFO &&
-		    a->nla_len >= sizeof(*a) + offsetof(struct tcp_info, tcpi_bytes_retrans) +
-					  sizeof(uint64_t)) {
-			memset(&ret->info, 0, sizeof(ret->info));
-			memcpy(&ret->info, a + 1,
-			       a->nla_len - sizeof(*a) < sizeof(ret->info) ? a->nla_len - sizeof(*a)
-									   : sizeof(ret->info));
-			return 0;
-		}
+		if (a->nla_type == INET_DIAG_INFO)
+			has_info = copy(&ret->info, sizeof(ret->info), a) >=
+				   offsetof(struct tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t);
+		else if (a->nla_type == INET_DIAG_SKMEMINFO)
+			(void)copy(ret->memory, sizeof(ret->memory), a);
 	}
+	if (has_info)
+		return 0;
 	return -ENOENT; /* what is left of it, in TIME_WAIT, has counted nothing */
 }
 
@@ -219,6 +234,64 @@ static void counters_of(const struct answer *a, uint64_t *c)
 	c[COUNTER_RETRANS_SEGMENTS] = a->info.tcpi_total_retrans;
 }
 
+static void spent_of(const struct answer *a, uint64_t now_ns, uint64_t *spent)
+{
+	const struct tcp_info *i = &a->info;
+
+	spent[LIMIT_RECEIVE_WINDOW] = i->tcpi_rwnd_limited * 1000;
+	spent[LIMIT_SEND_BUFFER] = i->tcpi_sndbuf_limited * 1000;
+	spent[LIMIT_BUSY] = (i->tcpi_busy_time - i->tcpi_rwnd_limited - i->tcpi_sndbuf_limited) *
+			    1000;
+	spent[LIMIT_PRODUCER] = now_ns - i->tcpi_busy_time * 1000;
+}
+
+/* As in flows.bpf.c, of what a look finds; `grown` is what TCP says that it did since the last one. */
+static void count_wait(struct diag_socket *s, const struct tcp_info *i, uint64_t now_ns,
+		       const uint64_t *grown)
+{
+	struct totals *t = &s->row->totals;
+	uint64_t from = now_ns - i->tcpi_last_ack_recv * UINT64_C(1000000);
+	bool is_silent = i->tcpi_retransmits >= UNANSWERED || i->tcpi_probes >= UNANSWERED;
+	int most = 0;
+
+	if (from < s->waited_ns)
+		from = s->waited_ns;
+	if ((!is_silent && i->tcpi_ca_state != CA_LOSS) || from >= now_ns)
+		return;
+	for (int k = 1; k < N_LIMITS_OF_TCP; k++)
+		if ((int64_t)grown[k] > (int64_t)grown[most])
+			most = k;
+	t->limit_ns[is_silent ? LIMIT_SILENT : LIMIT_LOSS] += now_ns - from;
+	t->limit_ns[most] -= now_ns - from;
+	s->waited_ns = now_ns;
+}
+
+static void count_time(struct diag_socket *s, const struct answer *a)
+{
+	uint64_t now_ns = num_now_ns(), spent[N_LIMITS_OF_TCP], grown[N_LIMITS_OF_TCP];
+	const struct send_buffer buffer = {
+		.size = a->memory[SK_MEMINFO_SNDBUF],
+		.queued = a->memory[SK_MEMINFO_WMEM_QUEUED],
+		.notsent = a->info.tcpi_notsent_bytes,
+		.n_packets = a->info.tcpi_unacked,
+		.cwnd = a->info.tcpi_snd_cwnd,
+		.since_ack_us = a->info.tcpi_last_ack_recv * 1000,
+		.srtt_us = a->info.tcpi_rtt,
+	};
+
+	spent_of(a, now_ns, spent);
+	for (int i = 0; i < N_LIMITS_OF_TCP; i++)
+		grown[i] = spent[i] - s->spent[i];
+	if (is_send_buffer_full(&buffer)) {
+		grown[LIMIT_SEND_BUFFER] += grown[LIMIT_BUSY];
+		grown[LIMIT_BUSY] = 0;
+	}
+	for (int i = 0; i < N_LIMITS_OF_TCP; i++)
+		s->row->totals.limit_ns[i] += grown[i];
+	memcpy(s->spent, spent, sizeof(spent));
+	count_wait(s, &a->info, now_ns, grown);
+}
+
 static void count(struct diag_socket *s, const struct answer *a)
 {
 	uint64_t c[N_COUNTERS];
@@ -227,6 +300,7 @@ static void count(struct diag_socket *s, const struct answer *a)
 	for (int i = 0; i < N_COUNTERS; i++)
 		s->row->totals.counter[i] += c[i] - s->base[i];
 	memcpy(s->base, c, sizeof(c));
+	count_time(s, a);
 }
 
 static void sample_of(const struct meter_of_diag *d, const struct diag_socket *s,
@@ -315,7 +389,7 @@ static int request_of(int fd, uint64_t cookie, struct inet_diag_req_v2 *ret)
 		return -errno;
 	*ret = (struct inet_diag_req_v2){
 		.sdiag_protocol = IPPROTO_TCP,
-		.idiag_ext = 1 << (INET_DIAG_INFO - 1),
+		.idiag_ext = 1 << (INET_DIAG_INFO - 1) | 1 << (INET_DIAG_SKMEMINFO - 1),
 		.idiag_states = UINT32_MAX,
 	};
 	r = set_end(&local, &id->idiag_sport, id->idiag_src, &ret->sdiag_family);
@@ -360,6 +434,8 @@ static int diag_tag(struct meter *m, int fd, uint32_t number, enum since since)
 		row->unseen++;
 		return 0;
 	}
+	s->waited_ns = num_now_ns();
+	spent_of(&a, s->waited_ns, s->spent);
 	s->row = row;
 	if (since == SINCE_NOW) {
 		counters_of(&a, s->base);

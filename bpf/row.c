@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bpf/stall.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 
@@ -89,6 +90,28 @@ static json_t *label_json(const char *kind, const struct row *row)
 			 "role", label->is_payload ? "payload" : "control");
 }
 
+static bool is_absent(const struct reading *now)
+{
+	return now->quality[COUNTER_SUBMITTED] == QUALITY_ABSENT;
+}
+
+/* Both are null of what did not send, or cannot be known. */
+static json_t *limits_json(const struct row *row, const struct reading *now)
+{
+	struct division d;
+	json_t *limits;
+	char key[32];
+
+	if (is_absent(now) || !division_of(&row->before, &now->totals, &d))
+		return json_pack("{sn sn}", "limited_by", "limits");
+	limits = json_object();
+	for (int i = 0; i < N_LIMITS; i++) {
+		(void)snprintf(key, sizeof(key), "%s_ns", limit_names[i]);
+		(void)json_object_set_new(limits, key, json_integer((json_int_t)d.ns[i]));
+	}
+	return json_pack("{ss so}", "limited_by", limit_names[d.by], "limits", limits);
+}
+
 json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 		 const struct reading *now)
 {
@@ -105,6 +128,11 @@ json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 		(void)json_object_set_new(quality, counter_names[i],
 					  json_string(quality_names[now->quality[i]]));
 	}
+	/* What TCP does not measure itself is what it did whenever somebody looked. */
+	(void)json_object_set_new(
+		quality, "limits",
+		json_string(quality_names[is_absent(now) ? QUALITY_ABSENT : QUALITY_SAMPLED]));
+	(void)json_object_update_new(o, limits_json(row, now));
 	/* Adopted while it was read: what such a socket carried before is not in it. */
 	(void)json_object_update_new(o, json_pack("{sI sI sI sb ss sI sI so}", "sockets",
 						  (json_int_t)(t->sockets - before->closed),

@@ -70,6 +70,11 @@ def carried(row):
     return {name: row[name] for name in ("submitted", "delivered", "received", "consumed")}
 
 
+def qualities(row):
+    """How good its counters are."""
+    return {row["quality"][name] for name in tracing.COUNTERS}
+
+
 def both_ways(out, back):
     """What a row has that sent `out` and received `back`."""
     return {"submitted": out, "delivered": out, "received": back, "consumed": back}

@@ -20,7 +20,11 @@
 #define FLUSHES_MAX 4 /* no iterator gets in between more often */
 #define RETRANSMIT_NS 10000000 /* between two events of one socket */
 
+#define READS_MAX 4 /* nor does a connection's state change more often between two reads */
+
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+const volatile __u64 jiffy_ns; /* how long one is */
 
 /* One socket's row is changed by the next mark. */
 __u64 tag_cookie;
@@ -70,6 +74,123 @@ static __always_inline void read_counters(struct tcp_sock *tp, struct flow *f, _
 	c[COUNTER_WIRE] = tp->bytes_sent;
 	c[COUNTER_RETRANS_BYTES] = tp->bytes_retrans;
 	c[COUNTER_RETRANS_SEGMENTS] = tp->total_retrans;
+}
+
+/* Of tcp_sock::chrono_type. */
+static __always_inline enum limit limit_of(__u8 chrono)
+{
+	switch (chrono) {
+	case TCP_CHRONO_BUSY:
+		return LIMIT_BUSY;
+	case TCP_CHRONO_RWND_LIMITED:
+		return LIMIT_RECEIVE_WINDOW;
+	case TCP_CHRONO_SNDBUF_LIMITED:
+		return LIMIT_SEND_BUFFER;
+	default:
+		return LIMIT_PRODUCER;
+	}
+}
+
+/* How TCP spent its time since some moment long ago. */
+static __always_inline void read_spent(const struct tcp_sock *tp, __u64 *spent)
+{
+	__u64 now, stat[N_LIMITS_OF_TCP] = {};
+	__u32 start;
+	__u8 chrono;
+
+	/* What runs is not in what TCP has added up yet, and is added while we look. */
+	for (int i = 0; i < READS_MAX; i++) {
+		start = tp->chrono_start;
+		chrono = BPF_CORE_READ_BITFIELD(tp, chrono_type);
+		stat[LIMIT_BUSY] = tp->chrono_stat[TCP_CHRONO_BUSY - 1];
+		stat[LIMIT_RECEIVE_WINDOW] = tp->chrono_stat[TCP_CHRONO_RWND_LIMITED - 1];
+		stat[LIMIT_SEND_BUFFER] = tp->chrono_stat[TCP_CHRONO_SNDBUF_LIMITED - 1];
+		barrier();
+		if (*(const volatile __u32 *)&tp->chrono_start == start)
+			break;
+	}
+	now = bpf_jiffies64();
+	switch (limit_of(chrono)) {
+	case LIMIT_BUSY:
+		stat[LIMIT_BUSY] += (__u32)now - start;
+		break;
+	case LIMIT_RECEIVE_WINDOW:
+		stat[LIMIT_RECEIVE_WINDOW] += (__u32)now - start;
+		break;
+	case LIMIT_SEND_BUFFER:
+		stat[LIMIT_SEND_BUFFER] += (__u32)now - start;
+		break;
+	default:
+		break;
+	}
+	stat[LIMIT_PRODUCER] = now - stat[LIMIT_BUSY] - stat[LIMIT_RECEIVE_WINDOW] -
+			       stat[LIMIT_SEND_BUFFER];
+	for (int i = 0; i < N_LIMITS_OF_TCP; i++)
+		spent[i] = stat[i] * jiffy_ns;
+}
+
+static __always_inline int has_full_buffer(const struct tcp_sock *tp)
+{
+	const struct sock *sk = (const void *)tp;
+	struct send_buffer b = {
+		.size = sk->sk_sndbuf,
+		.queued = sk->sk_wmem_queued,
+		.notsent = tp->write_seq - tp->snd_nxt,
+		.n_packets = tp->packets_out,
+		.cwnd = tp->snd_cwnd,
+		.since_ack_us = ((__u32)bpf_jiffies64() - tp->rcv_tstamp) * (jiffy_ns / 1000),
+		.srtt_us = tp->srtt_us >> 3,
+	};
+
+	return is_send_buffer_full(&b);
+}
+
+static __always_inline void flush_spent(const struct tcp_sock *tp, struct flow *f, struct totals *t)
+{
+	__u64 base[N_LIMITS_OF_TCP], spent[N_LIMITS_OF_TCP];
+	enum limit limit;
+
+	__builtin_memcpy(base, f->spent, sizeof(base));
+	barrier();
+	read_spent(tp, spent);
+	for (int i = 0; i < N_LIMITS_OF_TCP; i++) {
+		limit = i == LIMIT_BUSY && has_full_buffer(tp) ? LIMIT_SEND_BUFFER : i;
+		if (__sync_val_compare_and_swap(&f->spent[i], base[i], spent[i]) == base[i])
+			__sync_fetch_and_add(&t->limit_ns[limit], spent[i] - base[i]);
+	}
+}
+
+/*
+ * A timer of the connection ran out: it has waited in vain since the last acknowledgement, whatever TCP
+ * says that it did then. The timer is told by a retransmission, or seen by a mark.
+ */
+static __always_inline void count_wait(const struct tcp_sock *tp, struct flow *f, struct totals *t)
+{
+	const struct inet_connection_sock *icsk = (const void *)tp;
+	__u64 now = bpf_jiffies64(), before = f->waited, from;
+	__s32 since_ack = (__s32)((__u32)now - tp->rcv_tstamp);
+	enum limit limit;
+
+	if (icsk->icsk_retransmits >= UNANSWERED || icsk->icsk_probes_out >= UNANSWERED)
+		limit = LIMIT_SILENT;
+	else if (BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state) == TCP_CA_LOSS)
+		limit = LIMIT_LOSS;
+	else
+		return;
+	from = now - since_ack > before ? now - since_ack : before;
+	if (since_ack <= 0 || from >= now ||
+	    __sync_val_compare_and_swap(&f->waited, before, now) != before)
+		return;
+	now = (now - from) * jiffy_ns;
+	__sync_fetch_and_add(&t->limit_ns[limit], now);
+	limit = limit_of(BPF_CORE_READ_BITFIELD(tp, chrono_type));
+	__sync_fetch_and_add(&t->limit_ns[limit], -now);
+}
+
+static __always_inline void settle_time(const struct tcp_sock *tp, struct flow *f, struct totals *t)
+{
+	count_wait(tp, f, t);
+	flush_spent(tp, f, t);
 }
 
 /* Adds what is not in the totals yet. False where somebody else did meanwhile, who may know newer numbers. */
@@ -184,6 +305,13 @@ static __always_inline struct flow *follow(struct sock *sk, __u32 tgid)
 	return f;
 }
 
+static __always_inline void begin(const struct tcp_sock *tp, struct flow *f)
+{
+	f->waited = bpf_jiffies64();
+	read_spent(tp, f->spent);
+	f->life = LIFE_OPEN;
+}
+
 /* Into its row, whose totals are `t`. A connection that is older than our knowing it counts from there on. */
 static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct totals *t, __u8 since)
 {
@@ -206,7 +334,7 @@ static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct tot
 			__builtin_memset(f->base, 0, sizeof(f->base));
 			f->syn = since == SINCE_DIALLED;
 		}
-		f->life = LIFE_OPEN;
+		begin(tp, f);
 		is_whole = since != SINCE_NOW;
 	}
 	__sync_fetch_and_add(&t->sockets, 1);
@@ -224,7 +352,7 @@ static __always_inline void on_established(struct sock *sk, struct flow *f)
 	if (!tp || !t)
 		return;
 	f->port = sk->__sk_common.skc_num;
-	f->life = LIFE_OPEN;
+	begin(tp, f);
 	__sync_fetch_and_add(&t->sockets, 1);
 	emit(tp, f, t, EVENT_OPEN, BPF_TCP_ESTABLISHED);
 }
@@ -237,6 +365,7 @@ static __always_inline void on_over(struct sock *sk, struct flow *f)
 
 	if (!tp || !t)
 		return;
+	settle_time(tp, f, t);
 	flush_finally(tp, f, t);
 	f->life = LIFE_OVER;
 	__sync_fetch_and_add(&t->closed, 1);
@@ -296,11 +425,14 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	struct tcp_sock *tp;
 	struct totals *t;
 
-	if (!f || f->life != LIFE_OPEN || now - f->retrans_ns < RETRANSMIT_NS)
+	if (!f || f->life != LIFE_OPEN)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
 	t = totals_of(f);
 	if (!tp || !t)
+		return 0;
+	count_wait(tp, f, t);
+	if (now - f->retrans_ns < RETRANSMIT_NS)
 		return 0;
 	f->retrans_ns = now;
 	emit(tp, f, t, EVENT_RETRANSMIT, sk->__sk_common.skc_state);
@@ -327,6 +459,8 @@ int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
 		f->life = LIFE_NONE;
 	else
 		(void)flush(tp, f, t);
+	if (t && f->life == LIFE_OPEN)
+		settle_time(tp, f, t);
 	if (tag_cookie && f->cookie == tag_cookie) {
 		if (t && f->life == LIFE_OPEN)
 			__sync_fetch_and_add(&t->closed, 1); /* for that row */

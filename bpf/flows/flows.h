@@ -18,6 +18,41 @@ enum counter {
 	N_COUNTERS,
 };
 
+/* Timers that ran out in a row, after which nobody is there: what the first one sent may have been lost. */
+#define UNANSWERED 2
+#define CLOCK_US 10000 /* how exactly the kernel knows when somebody answered */
+
+/* What holds a connection up: at every moment one of these. */
+enum limit {
+	LIMIT_BUSY, /* nothing does: bytes are on their way, as many as the path takes */
+	LIMIT_RECEIVE_WINDOW, /* the other end has no room: its program does not read */
+	LIMIT_SEND_BUFFER, /* ours has none, and all that is in it is on its way */
+	LIMIT_PRODUCER, /* there is nothing to send */
+	N_LIMITS_OF_TCP, /* which measures these itself; the others are found among them */
+	LIMIT_LOSS = N_LIMITS_OF_TCP, /* a timer ran out before anything was sent again */
+	LIMIT_SILENT, /* that was not answered either */
+	N_LIMITS,
+};
+
+/* The send buffer of a connection; `size` is SO_SNDBUF. */
+struct send_buffer {
+	__u32 size, queued, notsent;
+	__u32 n_packets, cwnd; /* on their way, and how many may be */
+	__u32 since_ack_us, srtt_us;
+};
+
+/*
+ * It is full, and all of it is on its way, though more could be. TCP itself says then that it is busy: it looks
+ * where it sends, which it does no more. What is full the kernel says in sk_stream_is_writeable().
+ */
+static inline int is_send_buffer_full(const struct send_buffer *b)
+{
+	return !b->notsent && b->n_packets < b->cwnd &&
+	       (__s32)(b->size - b->queued) < (__s32)(b->queued / 2) &&
+	       /* What is acknowledged later than this is not on its way, but lost. */
+	       b->since_ack_us <= 2 * b->srtt_us + CLOCK_US;
+}
+
 enum life {
 	LIFE_NONE, /* not connected yet, or nothing that counts */
 	LIFE_OPEN, /* connected, and flow::base is of this connection */
@@ -35,6 +70,8 @@ enum since {
 struct flow {
 	__u64 cookie; /* of another socket: a copy of the listener's, which the kernel made */
 	__u64 base[N_COUNTERS]; /* what is in the totals */
+	__u64 spent[N_LIMITS_OF_TCP]; /* likewise, in ns */
+	__u64 waited; /* until when it waited in vain, as far as that is in the totals; in jiffies */
 	__u64 retrans_ns; /* of the last event of a retransmission */
 	__u32 row;
 	__u16 port; /* the kernel forgets it before the socket is destroyed */
@@ -47,6 +84,7 @@ struct flow {
 /* Of all sockets of a row, those that are gone included. */
 struct totals {
 	__u64 counter[N_COUNTERS];
+	__u64 limit_ns[N_LIMITS]; /* of all their time; some may be below 0, see stall.c */
 	__u64 sockets; /* connections that were ever counted */
 	__u64 adopted; /* of these, that had carried bytes before */
 	__u64 closed; /* of these, that are counted here no more */

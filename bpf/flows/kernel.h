@@ -10,6 +10,15 @@
 
 #define SOCK_DONE 1 /* bit of sock_common::skc_flags: the peer's FIN came */
 
+enum tcp_chrono { /* what tcp_sock::chrono_type says; chrono_stat begins with the first that is any */
+	TCP_CHRONO_UNSPEC,
+	TCP_CHRONO_BUSY,
+	TCP_CHRONO_RWND_LIMITED,
+	TCP_CHRONO_SNDBUF_LIMITED,
+};
+
+#define TCP_CA_LOSS 4 /* inet_connection_sock::icsk_ca_state */
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct ns_common {
@@ -46,6 +55,14 @@ struct sock_common {
 struct sock {
 	struct sock_common __sk_common;
 	__u16 sk_protocol;
+	int sk_sndbuf;
+	int sk_wmem_queued;
+};
+
+struct inet_connection_sock {
+	__u8 icsk_ca_state : 5;
+	__u8 icsk_retransmits;
+	__u8 icsk_probes_out;
 };
 
 struct minmax_sample {
@@ -69,7 +86,12 @@ struct tcp_sock {
 	__u32 write_seq;
 	__u32 srtt_us;
 	__u32 snd_cwnd;
+	__u32 packets_out;
 	__u32 total_retrans;
+	__u32 rcv_tstamp;
+	__u32 chrono_start;
+	__u32 chrono_stat[3];
+	__u8 chrono_type : 2;
 	struct minmax rtt_min;
 };
 

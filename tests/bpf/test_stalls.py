@@ -1,0 +1,63 @@
+"""What holds up a transfer is named, whichever meter looks."""
+import features
+import longlink
+import pytest
+from stalls import CAUSES, Transfer
+from tracing import Client, Tracer
+from traffic import is_acknowledged
+
+SEEN_NS = 1_000_000_000
+TICK_NS = 10_000_000  # of the slowest clock of a kernel
+LIMITS = {"busy_ns", "receive_window_ns", "send_buffer_ns", "producer_ns", "loss_ns", "silent_ns"}
+
+
+@pytest.fixture(scope="module", params=["bpf", "diag"])
+def tracer(request, net):
+    features.require("bpf" if request.param == "bpf" else "trace")
+    with Tracer(f"--meter={request.param}", prefix=["nsenter", f"--net=/run/netns/{net.nodes[0].name}"]) as t:
+        yield t
+
+
+@pytest.fixture
+def client(tracer):
+    with Client(tracer.socket) as c:
+        yield c
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_cause_is_named(net, client, cause):
+    features.require("tun", "no /dev/net/tun", longlink.is_available())
+    with CAUSES[cause](net) as transfer:
+        client.tag(transfer.socket)
+        client.ask("begin", sync="s")
+        transfer.start()
+        # A machine that has no time for the transfer at first holds it up, too.
+        row = client.until(lambda row: row["limited_by"] == cause and row["limits"][f"{cause}_ns"] > SEEN_NS)
+    limits = row["limits"]
+    assert set(limits) == LIMITS and min(limits.values()) >= 0
+    assert limits[f"{cause}_ns"] == max(limits.values())
+    assert sum(limits.values()) <= row["now_ns"] - row["began_ns"] + TICK_NS
+    assert row["quality"]["limits"] == "sampled"
+
+
+def test_nothing_holds_up_who_does_not_send(net, client):
+    with Transfer(net) as transfer:
+        client.tag(transfer.socket)
+        assert (client.row()["limited_by"], client.row()["limits"]) == (None, None)
+        transfer.other.sendall(bytes(100))
+        client.until(lambda row: row["received"] == 100)
+        assert (client.row()["limited_by"], client.row()["limits"]) == (None, None)
+        transfer.socket.sendall(bytes(101))
+        assert client.until(is_acknowledged)["limited_by"]
+
+
+def test_a_span_has_its_own_limits(net, client):
+    with Transfer(net) as transfer:
+        client.tag(transfer.socket)
+        transfer.socket.sendall(bytes(100))
+        row = client.until(lambda row: is_acknowledged(row) and row["limits"]["producer_ns"] > SEEN_NS // 4)
+        assert row["limited_by"] == "producer"
+        client.ask("begin", sync="s")
+        transfer.socket.sendall(bytes(100))
+        row = client.until(is_acknowledged)
+        assert sum(row["limits"].values()) <= row["now_ns"] - row["began_ns"] + TICK_NS

@@ -1,0 +1,160 @@
+/*
+ * What is said of a row, from what the kernel counted of rows whose cause was known.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "bpf/stall.h"
+#include "ipc/base/num.h"
+
+#define MS ((uint64_t)1000000)
+
+static const struct totals none;
+
+static struct totals sent(uint64_t bytes, uint64_t retrans)
+{
+	return (struct totals){.counter = {
+				       [COUNTER_SUBMITTED] = bytes,
+				       [COUNTER_DELIVERED] = bytes,
+				       [COUNTER_WIRE] = bytes + retrans,
+				       [COUNTER_RETRANS_BYTES] = retrans,
+			       }};
+}
+
+static struct division divide(const struct totals *before, const struct totals *now)
+{
+	struct division d;
+
+	assert_true(division_of(before, now, &d));
+	return d;
+}
+
+/* As they were seen, 2.5 s each, on a link between two namespaces. */
+static void test_what_had_most_of_the_time_is_named(void **state)
+{
+	static const struct {
+		uint64_t bytes, retrans, ms[N_LIMITS];
+		enum limit by;
+	} recorded[] = {
+		{10413016, 3368, {148, 2352, 0, 0, 0, 0}, LIMIT_RECEIVE_WINDOW},
+		{6493048, 0, {612, 0, 1892, 4, 0, 0}, LIMIT_SEND_BUFFER},
+		{2686976, 0, {8, 0, 0, 2492, 0, 0}, LIMIT_PRODUCER},
+		{35502240, 1968, {12, 0, 0, 4, 592, 1892}, LIMIT_SILENT},
+		{58803656, 918032, {2500, 0, 0, 0, 0, 0}, LIMIT_LOSS},
+		{43275680, 1248176, {1908, 0, 0, 4, 592, 0}, LIMIT_LOSS},
+		{300000000, 0, {2490, 10, 0, 0, 0, 0}, LIMIT_BUSY},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(recorded); i++) {
+		struct totals now = sent(recorded[i].bytes, recorded[i].retrans);
+
+		for (int k = 0; k < N_LIMITS; k++)
+			now.limit_ns[k] = recorded[i].ms[k] * MS;
+		assert_int_equal(divide(&none, &now).by, recorded[i].by);
+	}
+}
+
+static void test_where_much_is_lost_the_losses_take_the_time(void **state)
+{
+	struct totals now = sent(199 * 1000, 1000);
+	struct division d;
+
+	(void)state;
+	now.limit_ns[LIMIT_BUSY] = 700 * MS;
+	now.limit_ns[LIMIT_LOSS] = 200 * MS;
+	now.limit_ns[LIMIT_RECEIVE_WINDOW] = 800 * MS;
+	d = divide(&none, &now);
+	assert_int_equal(d.ns[LIMIT_LOSS], 900 * MS);
+	assert_int_equal(d.ns[LIMIT_BUSY], 0);
+	assert_int_equal(d.by, LIMIT_LOSS);
+
+	now.counter[COUNTER_WIRE]++; /* a little less than one of 200 */
+	d = divide(&none, &now);
+	assert_int_equal(d.ns[LIMIT_LOSS], 200 * MS);
+	assert_int_equal(d.ns[LIMIT_BUSY], 700 * MS);
+	assert_int_equal(d.by, LIMIT_RECEIVE_WINDOW);
+}
+
+static void test_what_was_before_does_not_count(void **state)
+{
+	struct totals before = sent(1 << 20, 1 << 19), now = sent(1 << 21, 1 << 19);
+
+	(void)state;
+	before.limit_ns[LIMIT_SILENT] = 9000 * MS;
+	now.limit_ns[LIMIT_SILENT] = 9010 * MS;
+	now.limit_ns[LIMIT_PRODUCER] = 20 * MS;
+	assert_int_equal(divide(&before, &now).by, LIMIT_PRODUCER);
+	assert_int_equal(divide(&before, &now).ns[LIMIT_SILENT], 10 * MS);
+}
+
+static void test_what_was_called_something_else_is_taken_from_that(void **state)
+{
+	struct totals now = sent(1000, 0);
+	struct division d;
+
+	(void)state;
+	now.limit_ns[LIMIT_BUSY] = (uint64_t)-200 * MS;
+	now.limit_ns[LIMIT_RECEIVE_WINDOW] = 50 * MS;
+	now.limit_ns[LIMIT_SEND_BUFFER] = 204 * MS;
+	now.limit_ns[LIMIT_SILENT] = 300 * MS;
+	d = divide(&none, &now);
+	assert_int_equal(d.ns[LIMIT_BUSY], 0);
+	assert_int_equal(d.ns[LIMIT_RECEIVE_WINDOW] + d.ns[LIMIT_SEND_BUFFER], 54 * MS);
+	assert_int_equal(d.ns[LIMIT_SILENT], 300 * MS);
+	assert_int_equal(d.by, LIMIT_SILENT);
+}
+
+static void test_nothing_holds_up_who_does_not_send(void **state)
+{
+	struct totals now = sent(0, 0);
+	struct division d;
+
+	(void)state;
+	now.limit_ns[LIMIT_PRODUCER] = 1000 * MS;
+	assert_false(division_of(&none, &now, &d));
+	now.counter[COUNTER_SUBMITTED] = 64;
+	now.counter[COUNTER_RECEIVED] = 65;
+	assert_false(division_of(&none, &now, &d));
+	now.counter[COUNTER_SUBMITTED] = 65;
+	assert_true(division_of(&none, &now, &d));
+}
+
+static bool is_full(struct send_buffer b)
+{
+	const struct send_buffer full = {65536, 69320, 0, 45, 250, 50000, 40000};
+
+	return is_send_buffer_full(&(struct send_buffer){
+		b.size ? b.size : full.size, b.queued ? b.queued : full.queued, b.notsent,
+		b.n_packets ? b.n_packets : full.n_packets, full.cwnd,
+		b.since_ack_us ? b.since_ack_us : full.since_ack_us, full.srtt_us});
+}
+
+static void test_a_buffer_is_full_of_what_is_on_its_way(void **state)
+{
+	(void)state;
+	assert_true(is_full((struct send_buffer){}));
+	assert_true(is_full((struct send_buffer){.queued = 43692}));
+	assert_false(is_full((struct send_buffer){.queued = 43690})); /* there is room */
+	assert_false(is_full((struct send_buffer){.notsent = 1448}));
+	assert_false(is_full((struct send_buffer){.n_packets = 250})); /* TCP dares no more */
+	assert_false(is_full((struct send_buffer){.since_ack_us = 90001})); /* lost */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_what_had_most_of_the_time_is_named),
+		cmocka_unit_test(test_where_much_is_lost_the_losses_take_the_time),
+		cmocka_unit_test(test_what_was_before_does_not_count),
+		cmocka_unit_test(test_what_was_called_something_else_is_taken_from_that),
+		cmocka_unit_test(test_nothing_holds_up_who_does_not_send),
+		cmocka_unit_test(test_a_buffer_is_full_of_what_is_on_its_way),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
