@@ -19,6 +19,9 @@ import tracing
 DEVICE = "long0"
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
 PACKET_MAX = 65536
+# One segment at a time. What is too large for the device is cut when it is sent, and to what is left of that a program may
+# add, however full the send buffer is.
+SEGMENTS = 1
 QUEUE = 10_000  # packets, for whom the thread did not come yet: none is lost
 
 
@@ -44,7 +47,7 @@ class LongLink:
         self.fds = [tracing.inside(node.name, _open_device) for node in net.nodes[:2]]
         for node, address in zip(net.nodes, self.addresses):
             subprocess.run(["ip", "-n", node.name, "-batch", "-"], check=True, text=True,
-                           input=f"addr add {address}/24 dev {DEVICE}\nlink set {DEVICE} up txqueuelen {QUEUE}\n")
+                           input=f"addr add {address}/24 dev {DEVICE}\nlink set {DEVICE} up txqueuelen {QUEUE} gso_max_segs {SEGMENTS}\n")
         self.stops, self.told = os.pipe()
         self.thread = threading.Thread(target=self._carry)
 
