@@ -332,6 +332,7 @@ static int op_watch(struct request *q)
 /* What all rows of a sync have now. */
 static int read_rows(struct client *c, const char *sync)
 {
+	bool is_in_span = client_find_span(c, sync) != NULL;
 	struct meter *m = c->tracer->meter;
 	struct reading now;
 	struct row *row;
@@ -343,6 +344,7 @@ static int read_rows(struct client *c, const char *sync)
 		r = m->kind->read(m, row->number, &now);
 		if (r < 0)
 			return r;
+		row_look(row, &now, is_in_span);
 		answer(c, row_json(row, "row", m, &now));
 	}
 	return 0;
@@ -395,6 +397,7 @@ static int op_begin(struct request *q)
 			return r;
 		row->before = now.totals;
 		row->began_ns = now_ns;
+		row->stall.since_ns = 0;
 	}
 	(void)strcpy(span->sync, sync);
 	span->began_ns = now_ns;

@@ -102,6 +102,7 @@ static bool look(struct client *owner, struct row *row, struct reading *ret)
 		if (hears(c, owner))
 			c->lost_in_ring += ret->totals.lost - row->lost_told;
 	row->lost_told = ret->totals.lost;
+	row_look(row, ret, client_find_span(owner, row->label.sync) != NULL);
 	return true;
 }
 

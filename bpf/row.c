@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bpf/stall.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 
@@ -112,6 +111,24 @@ static json_t *limits_json(const struct row *row, const struct reading *now)
 	return json_pack("{ss so}", "limited_by", limit_names[d.by], "limits", limits);
 }
 
+static json_t *stall_json(const struct row *row, const struct reading *now)
+{
+	enum limit cause;
+
+	if (!stall_cause(&row->stall, &now->totals, num_now_ns(), row->rtt_us, &cause))
+		return json_null();
+	return json_pack("{ss sI}", "cause", limit_names[cause], "since_ns",
+			 (json_int_t)row->stall.since_ns);
+}
+
+void row_look(struct row *row, const struct reading *now, bool is_in_span)
+{
+	if (is_in_span && !is_absent(now))
+		stall_look(&row->stall, &now->totals, num_now_ns());
+	else
+		row->stall.since_ns = 0;
+}
+
 json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 		 const struct reading *now)
 {
@@ -133,6 +150,7 @@ json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 		quality, "limits",
 		json_string(quality_names[is_absent(now) ? QUALITY_ABSENT : QUALITY_SAMPLED]));
 	(void)json_object_update_new(o, limits_json(row, now));
+	(void)json_object_set_new(o, "stall", stall_json(row, now));
 	/* Adopted while it was read: what such a socket carried before is not in it. */
 	(void)json_object_update_new(o, json_pack("{sI sI sI sb ss sI sI so}", "sockets",
 						  (json_int_t)(t->sockets - before->closed),

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "bpf/meter.h"
+#include "bpf/stall.h"
 #include "ipc/base/list.h"
 
 #define ROW_TEXT_SIZE 128 /* of each of its words, with the NUL */
@@ -26,6 +27,7 @@ struct row {
 	uint64_t began_ns; /* of what it is read from: its span, or itself */
 	struct totals before; /* its totals then */
 	uint64_t lost_told; /* of totals::lost */
+	struct stall stall;
 };
 
 /* What a request says of a row: false and why where it does not. */
@@ -34,6 +36,8 @@ bool label_parse(const json_t *request, struct label *ret, const char **ret_why)
 bool row_parse_expected(const json_t *request, json_int_t *ret, const char **ret_why);
 bool label_equal(const struct label *a, const struct label *b);
 
+/* Before it is told: what it stalls on is known of rows in a span, which are looked at again and again. */
+void row_look(struct row *row, const struct reading *now, bool is_in_span);
 /* The row since it began; `kind` is "row", or "progress" where nobody asked. NULL where memory ran out. */
 json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 		 const struct reading *now);

@@ -7,6 +7,9 @@
 
 /* Of 200 bytes one: TCP then keeps no more than 1.2 / sqrt(1 / 200) = 17 segments on their way (RFC 3649). */
 #define LOSSY 200
+/* Nothing arrives for so long, and that is no pause between two acknowledgements. */
+#define STALL_NS 200000000u
+#define ROUND_TRIPS 4
 
 const char *const limit_names[N_LIMITS] = {
 	[LIMIT_BUSY] = "busy",
@@ -37,14 +40,17 @@ static void settle(uint64_t ns[N_LIMITS_OF_TCP])
 	}
 }
 
-bool division_of(const struct totals *before, const struct totals *now, struct division *ret)
+static bool is_sent(uint64_t submitted, uint64_t received)
+{
+	return submitted > 0 && submitted >= received;
+}
+
+static void divide(const struct totals *before, const struct totals *now, struct division *ret)
 {
 	uint64_t c[N_COUNTERS];
 
 	for (int i = 0; i < N_COUNTERS; i++)
 		c[i] = now->counter[i] - before->counter[i];
-	if (c[COUNTER_SUBMITTED] == 0 || c[COUNTER_SUBMITTED] < c[COUNTER_RECEIVED])
-		return false;
 	for (int i = 0; i < N_LIMITS; i++)
 		ret->ns[i] = now->limit_ns[i] - before->limit_ns[i];
 	settle(ret->ns);
@@ -56,5 +62,36 @@ bool division_of(const struct totals *before, const struct totals *now, struct d
 	for (int i = 0; i < N_LIMITS; i++)
 		if (ret->ns[i] > ret->ns[ret->by])
 			ret->by = (enum limit)i;
+}
+
+bool division_of(const struct totals *before, const struct totals *now, struct division *ret)
+{
+	if (!is_sent(now->counter[COUNTER_SUBMITTED] - before->counter[COUNTER_SUBMITTED],
+		     now->counter[COUNTER_RECEIVED] - before->counter[COUNTER_RECEIVED]))
+		return false;
+	divide(before, now, ret);
+	return true;
+}
+
+void stall_look(struct stall *s, const struct totals *now, uint64_t now_ns)
+{
+	if (s->since_ns > 0 && now->counter[COUNTER_DELIVERED] == s->since.counter[COUNTER_DELIVERED])
+		return;
+	*s = (struct stall){.since_ns = now_ns, .since = *now};
+}
+
+bool stall_cause(const struct stall *s, const struct totals *now, uint64_t now_ns, uint32_t rtt_us,
+		 enum limit *ret)
+{
+	uint64_t least_ns = UINT64_C(1000) * ROUND_TRIPS * rtt_us;
+	struct division d;
+
+	if (least_ns < STALL_NS)
+		least_ns = STALL_NS;
+	if (s->since_ns == 0 || now_ns - s->since_ns < least_ns ||
+	    !is_sent(now->counter[COUNTER_SUBMITTED], now->counter[COUNTER_RECEIVED]))
+		return false;
+	divide(&s->since, now, &d);
+	*ret = d.by;
 	return true;
 }

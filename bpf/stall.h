@@ -8,12 +8,24 @@
 
 #include "bpf/flows/flows.h"
 
+/* None of its bytes gets to the other end. */
+struct stall {
+	uint64_t since_ns; /* when one did last, as far as looks told; 0: nobody has looked */
+	struct totals since;
+};
+
 struct division {
 	uint64_t ns[N_LIMITS]; /* of the time of all its connections together */
 	enum limit by; /* what had most of it */
 };
 
 extern const char *const limit_names[N_LIMITS];
+
+/* Something may have been delivered. */
+void stall_look(struct stall *s, const struct totals *now, uint64_t now_ns);
+/* False: it is none, or not long enough to be one. */
+bool stall_cause(const struct stall *s, const struct totals *now, uint64_t now_ns, uint32_t rtt_us,
+		 enum limit *ret);
 
 /* What was between two readings of a row. False: it did not send, so that nothing held that up. */
 bool division_of(const struct totals *before, const struct totals *now, struct division *ret);

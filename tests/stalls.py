@@ -17,12 +17,11 @@ class Transfer:
     """
     Bytes from node 0 to node 1, from start() to the end of the block.
 
-    socket   of node 0
-    carried  is set once node 1 has had the first of them
+    socket, other  of node 0, of node 1
     """
 
     def __init__(self, net, addresses=None, writes_every_s=0, reads_every_s=0, **options):
-        self.over, self.carried = threading.Event(), threading.Event()
+        self.over = threading.Event()
         with tracing.inside(net.nodes[1].name, socket.create_server, ((addresses or [n.address for n in net.nodes])[1], 0)) as s:
             self.socket = tracing.inside(net.nodes[0].name, socket.socket)
             # As most machines have it: BBR, which some have, takes a loss for none.
@@ -32,17 +31,19 @@ class Transfer:
             self.socket.connect(s.getsockname())
             self.other = s.accept()[0]
         self.threads = [threading.Thread(target=self._until_over, args=args) for args in
-                        ((lambda: self.socket.sendall(bytes(CHUNK)), writes_every_s), (self._read, reads_every_s))]
+                        ((self.write, writes_every_s), (self.read, reads_every_s))]
 
     def start(self):
         for t in self.threads:
             t.start()
 
-    def _read(self):
+    def write(self):
+        self.socket.sendall(bytes(CHUNK))
+
+    def read(self):
         left = CHUNK
         while left > 0 and (got := len(self.other.recv(left))):
             left -= got
-        self.carried.set()
 
     def _until_over(self, act, every_s):
         while not self.over.wait(every_s):
@@ -92,15 +93,15 @@ def lossy_link(net):
 
 @contextlib.contextmanager
 def frozen_peer(net):
-    """Its cable is cut, as soon as something came through."""
+    """Its cable is cut between two bytes."""
     with Transfer(net) as transfer:
-        def freeze():
-            transfer.carried.wait()
-            net.down(1)
-
-        transfer.threads.append(threading.Thread(target=freeze))
-        yield transfer
-    net.up(1)
+        transfer.write()
+        transfer.read()
+        net.down(1)
+        try:
+            yield transfer
+        finally:
+            net.up(1)
 
 
 CAUSES = {"receive_window": slow_reader, "send_buffer": small_send_buffer, "loss": lossy_link, "producer": slow_producer,

@@ -1,12 +1,16 @@
 """What holds up a transfer is named, whichever meter looks."""
+import contextlib
+import socket
+
 import features
 import longlink
 import pytest
-from stalls import CAUSES, Transfer
+from stalls import CAUSES, Transfer, frozen_peer
 from tracing import Client, Tracer
 from traffic import is_acknowledged
 
 SEEN_NS = 1_000_000_000
+STALL_NS = 200_000_000
 TICK_NS = 10_000_000  # of the slowest clock of a kernel
 LIMITS = {"busy_ns", "receive_window_ns", "send_buffer_ns", "producer_ns", "loss_ns", "silent_ns"}
 
@@ -61,3 +65,53 @@ def test_a_span_has_its_own_limits(net, client):
         transfer.socket.sendall(bytes(100))
         row = client.until(is_acknowledged)
         assert sum(row["limits"].values()) <= row["now_ns"] - row["began_ns"] + TICK_NS
+
+
+def stall_of(row):
+    return row["stall"] and row["stall"]["cause"]
+
+
+def test_a_transfer_that_stalls_says_on_what(net, client):
+    with Transfer(net) as transfer:
+        client.tag(transfer.socket)
+        client.ask("begin", sync="s")
+        transfer.write()
+        transfer.read()
+        row = client.until(lambda row: stall_of(row) == "producer")
+        assert row["now_ns"] - row["stall"]["since_ns"] >= STALL_NS
+        transfer.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                transfer.socket.send(bytes(1 << 20))
+        client.until(lambda row: stall_of(row) == "receive_window")
+        while is_there_more(transfer.other):
+            pass
+        client.until(lambda row: stall_of(row) != "receive_window")
+        client.row(op="end")
+        client.until(lambda row: row["stall"] is None)
+
+
+def is_there_more(sock):
+    with contextlib.suppress(BlockingIOError):
+        return bool(sock.recv(1 << 20, socket.MSG_DONTWAIT))
+    return False
+
+
+def test_who_follows_hears_that_a_peer_is_gone_and_back(net, client):
+    client.ask("follow")
+    with frozen_peer(net) as transfer:
+        client.tag(transfer.socket)
+        client.ask("begin", sync="s")
+        transfer.start()
+        while stall_of(progress(client)) != "silent":
+            pass
+        net.up(1)
+        while progress(client)["stall"]:
+            pass
+
+
+def progress(client):
+    while True:
+        packet = client.followed.popleft() if client.followed else client.hear()
+        if packet["kind"] == "progress":
+            return packet

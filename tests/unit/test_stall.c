@@ -124,6 +124,46 @@ static void test_nothing_holds_up_who_does_not_send(void **state)
 	assert_true(division_of(&none, &now, &d));
 }
 
+static void test_a_stall_is_a_while_in_which_nothing_is_delivered(void **state)
+{
+	struct totals now = sent(1000, 0);
+	struct stall s = {};
+	enum limit cause;
+
+	(void)state;
+	assert_false(stall_cause(&s, &now, 900 * MS, 0, &cause)); /* nobody looked */
+	now.limit_ns[LIMIT_BUSY] = 5000 * MS;
+	stall_look(&s, &now, 1000 * MS);
+	now.limit_ns[LIMIT_RECEIVE_WINDOW] = 190 * MS;
+	stall_look(&s, &now, 1199 * MS);
+	assert_false(stall_cause(&s, &now, 1199 * MS, 0, &cause));
+	assert_true(stall_cause(&s, &now, 1200 * MS, 0, &cause));
+	assert_int_equal(cause, LIMIT_RECEIVE_WINDOW);
+	assert_int_equal(s.since_ns, 1000 * MS);
+
+	assert_false(stall_cause(&s, &now, 1239 * MS, 60000, &cause));
+	assert_true(stall_cause(&s, &now, 1240 * MS, 60000, &cause));
+
+	now.counter[COUNTER_DELIVERED]++;
+	stall_look(&s, &now, 1300 * MS);
+	assert_false(stall_cause(&s, &now, 1300 * MS, 0, &cause));
+}
+
+static void test_who_does_not_send_does_not_stall(void **state)
+{
+	struct totals now = sent(0, 0);
+	struct stall s = {};
+	enum limit cause;
+
+	(void)state;
+	stall_look(&s, &now, 1000 * MS);
+	assert_false(stall_cause(&s, &now, 9000 * MS, 0, &cause));
+	now.counter[COUNTER_SUBMITTED] = 64; /* which nobody acknowledges */
+	assert_true(stall_cause(&s, &now, 9000 * MS, 0, &cause));
+	now.counter[COUNTER_RECEIVED] = 65;
+	assert_false(stall_cause(&s, &now, 9000 * MS, 0, &cause));
+}
+
 static bool is_full(struct send_buffer b)
 {
 	const struct send_buffer full = {65536, 69320, 0, 45, 250, 50000, 40000};
@@ -153,6 +193,8 @@ int main(void)
 		cmocka_unit_test(test_what_was_before_does_not_count),
 		cmocka_unit_test(test_what_was_called_something_else_is_taken_from_that),
 		cmocka_unit_test(test_nothing_holds_up_who_does_not_send),
+		cmocka_unit_test(test_a_stall_is_a_while_in_which_nothing_is_delivered),
+		cmocka_unit_test(test_who_does_not_send_does_not_stall),
 		cmocka_unit_test(test_a_buffer_is_full_of_what_is_on_its_way),
 	};
 
