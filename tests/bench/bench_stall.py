@@ -1,0 +1,44 @@
+"""Stall: whether what holds up a transfer is named, in many runs of each cause that can be made up.
+
+stall  "cause": a reader, a producer that is slow, a send buffer that is small for its link, a link that loses packets, a
+       peer that is gone in the middle, by the name that weightd-trace has for it; "named": in so many of
+       "runs" it was what the row of a span said at its end, "share" of them; "others": what else it said
+"""
+import collections
+import time
+
+import longlink
+import netns
+import stalls
+import tracing
+
+RUNS = 50
+SPAN_S = {"silent": 2.5}  # two timers have to run out before anybody knows
+SPAN_DEFAULT_S = 1
+SHARE_MIN = 0.95
+
+
+def measure(report):
+    if not (tracing.is_available() and netns.is_available() and longlink.is_available()):
+        report.line(name="stall", skipped="needs root, network namespaces, /dev/net/tun, and weightd-trace with BPF")
+        return
+    with netns.Net(2) as net, tracing.Tracer("--meter=bpf") as tracer:
+        for cause in stalls.CAUSES:
+            measure_cause(report, net, tracer, cause)
+
+
+def measure_cause(report, net, tracer, cause):
+    said = collections.Counter(name_of(net, tracer, cause) for _ in range(RUNS))
+    named = said.pop(cause, 0)
+    report.line(name="stall", cause=cause, runs=RUNS, named=named, share=named / RUNS,
+                others=" ".join(f"{name}:{n}" for name, n in said.items()))
+    report.bound("stall", f"share of {cause}", named / RUNS, at_least=SHARE_MIN)
+
+
+def name_of(net, tracer, cause):
+    with tracing.Client(tracer.socket) as client, stalls.CAUSES[cause](net) as transfer:
+        client.tag(transfer.socket)
+        client.ask("begin", sync="s")
+        transfer.start()
+        time.sleep(SPAN_S.get(cause, SPAN_DEFAULT_S))
+        return client.row(op="end")["limited_by"]
