@@ -26,3 +26,11 @@ def test_the_service_counts_by_bpf(service):
 def test_its_socket_is_for_who_may_use_weightd(service):
     stat = service.run("stat", "-c", "%U:%G %a", "/run/weightd-trace", "/run/weightd-trace/trace.sock").stdout
     assert stat.splitlines() == ["weightd-trace:weightd 750", "weightd-trace:weightd 660"]
+
+
+def test_root_and_its_own_user_see_what_others_have_counted(service):
+    top = ["weightctl", "top", "--once", "--json"]
+    for command in top, ["setpriv", "--reuid=weightd-trace", "--regid=weightd", "--clear-groups", *top]:
+        assert "rows" in json.loads(service.run(*command).stdout)
+    done = service.run("setpriv", "--reuid=daemon", "--regid=weightd", "--clear-groups", *top, check=False)
+    assert done.returncode == 1 and "is shown to root and to user " in done.stderr
