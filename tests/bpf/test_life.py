@@ -1,6 +1,5 @@
 """How the tracer lives: storms, its death, the rights that it has, and what it costs."""
 import contextlib
-import ctypes
 import os
 import pathlib
 import re
@@ -10,13 +9,13 @@ import subprocess
 import time
 
 import features
+import kernel
 import pytest
 import tracing
 from tracing import Client, Refused, Tracer
 from traffic import both_ways, carried, carry, is_acknowledged, qualities, storm, sum_of_events
 
 NOBODY = 65534
-BPF_ENABLE_STATS, SYS_BPF = 32, {"x86_64": 321, "aarch64": 280}
 HOOKS = ["tp_btf/inet_sock_set_state", "tp_btf/tcp_destroy_sock", "tp_btf/tcp_retransmit_skb",
          "iter/bpf_sk_storage_map", "iter/task_file"]
 LACKS = "weightd-trace lacks "
@@ -55,8 +54,7 @@ def kernel_objects(pid):
 def exists(kind, number):
     """By the kernel's own numbers: the smallest that is not less."""
     command = {"prog": 11, "map": 12, "link": 31}[kind]  # BPF_*_GET_NEXT_ID
-    attribute = ctypes.create_string_buffer(struct.pack("=III", int(number) - 1, 0, 0), 128)
-    r = ctypes.CDLL(None).syscall(SYS_BPF[os.uname().machine], command, attribute, 128)
+    r, attribute = kernel.bpf(command, struct.pack("=III", int(number) - 1, 0, 0))
     return r == 0 and struct.unpack_from("=II", attribute)[1] == int(number)
 
 
@@ -154,23 +152,17 @@ def test_nothing_runs_where_bytes_are_sent(tracer, connect):
     client = tracer.client()
     client.tag(a, peer="b")
     client.tag(b, peer="a")
-    libc = ctypes.CDLL(None, use_errno=True)
-    stats = libc.syscall(SYS_BPF[os.uname().machine], BPF_ENABLE_STATS, bytes(128), 128)
-    assert stats >= 0, os.strerror(ctypes.get_errno())
-    try:
-        before, n = runs(tracer.proc.pid), 50_000
+    with kernel.counting_runs():
+        before, n = n_runs(tracer), 50_000
         for _ in range(n):
             a.send(b"x")
             b.recv(1)
-        ran = runs(tracer.proc.pid) - before
-    finally:
-        os.close(stats)
+        ran = n_runs(tracer) - before
     # A program at each call would have run twice as often as that. Others open and close connections
     # meanwhile, which does run some.
     assert ran < n
     assert client.until(is_acknowledged)["submitted"] == n
 
 
-def runs(pid):
-    return sum(int(found) for path in pathlib.Path(f"/proc/{pid}/fdinfo").iterdir()
-               for found in re.findall(r"^run_cnt:\s+(\d+)$", path.read_text(), re.M))
+def n_runs(tracer):
+    return sum(n for n, _ in kernel.runs(tracer.proc.pid).values())

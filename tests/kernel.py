@@ -1,0 +1,55 @@
+"""What the kernel says of its BPF programs: whose they are, and how often they ran."""
+import contextlib
+import ctypes
+import os
+import pathlib
+import re
+import struct
+
+SYS_BPF = {"x86_64": 321, "aarch64": 280}
+PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, ENABLE_STATS = 13, 15, 32
+ATTRIBUTE_SIZE, INFO_SIZE, INFO_NAME = 128, 256, slice(64, 80)  # of bpf_attr, of bpf_prog_info, and where its name is
+
+
+def bpf(command, attribute):
+    """bpf(2): what it returns, and what it left in the attribute."""
+    buffer = ctypes.create_string_buffer(attribute, ATTRIBUTE_SIZE)
+    libc = ctypes.CDLL(None, use_errno=True)
+    r = libc.syscall(SYS_BPF[os.uname().machine], command, buffer, ATTRIBUTE_SIZE)
+    return (r if r >= 0 else -ctypes.get_errno()), buffer.raw
+
+
+@contextlib.contextmanager
+def counting_runs():
+    """During the block the kernel counts the runs of all BPF programs, and their time."""
+    fd, _ = bpf(ENABLE_STATS, bytes(4))  # BPF_STATS_RUN_TIME
+    if fd < 0:
+        raise OSError(-fd, os.strerror(-fd))
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def _name_of_program(number):
+    fd, _ = bpf(PROG_GET_FD_BY_ID, struct.pack("=I", number))
+    if fd < 0:
+        raise OSError(-fd, os.strerror(-fd))
+    try:
+        info = ctypes.create_string_buffer(INFO_SIZE)
+        r, _ = bpf(OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, INFO_SIZE, ctypes.addressof(info)))
+        assert r == 0, os.strerror(-r)
+        return info.raw[INFO_NAME].rstrip(b"\0").decode()
+    finally:
+        os.close(fd)
+
+
+def runs(pid):
+    """{name: (runs, ns)} of the BPF programs that the process has, as far as they were counted."""
+    found = {}
+    for path in pathlib.Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            fields = dict(re.findall(r"^(prog_id|run_cnt|run_time_ns):\s+(\d+)$", path.read_text(), re.M))
+            if "run_cnt" in fields:
+                found[_name_of_program(int(fields["prog_id"]))] = int(fields["run_cnt"]), int(fields["run_time_ns"])
+    return found
