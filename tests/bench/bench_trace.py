@@ -1,0 +1,136 @@
+"""Trace: what weightd-trace costs those whose bytes it counts, and whether it counts them all.
+
+data-path    a broadcast to two nodes, one behind the other, by weightd-sync-tcp on loopback, with a span open: "programs_run" of
+             weightd-trace while the next "bytes" moved over connections that were open already, as the kernel counts what
+             runs; "looks" are those of the collector itself, every 100 ms. Whoever else opens or closes a connection on
+             this machine meanwhile makes some run: it is done again then, at most so many "tries"
+equality     bytes of the same broadcast at each end of its connections: "planned", "counted" by the engine, "tcp_info" as it reads
+             that, and "traced". "difference_bytes" is how far these three are from what was planned, together
+cost         processor time of a message of "message_bytes" that one thread sends to itself over TCP: "mode" is "off"
+             (weightd-trace does not run), "counters" (it follows both sockets), and "off-again", which is the same as "off": so
+             much is noise. In turns; medians of the rounds, "cpu_percent" of what each round took more than with "off"
+bound        what the figures above have to keep, and whether this run kept it
+"""
+import contextlib
+import statistics
+import subprocess
+
+import features
+import kernel
+import tracing
+from engine import WORD, Chain, Memory, planned, program
+
+import bench_sync
+import figures
+import machine
+import programs
+
+MOVED, AHEAD, BEHIND = 256 * machine.MIB, 32 * machine.MIB, 224 * machine.MIB
+MAX_RATE = 512 * machine.MIB  # bytes a second, so that what is behind takes longer than to look
+TRIES = 20
+PLANNED_BACK = 1 + WORD  # tcp_planned_back() of server/sync/base/planned.h
+LOOKS = {"mark", "adopt"}  # programs
+COSTS = ((1024, 2_000, 21), (128 << 10, 300, 21), (1 << 20, 150, 21))  # bytes, messages of a batch, rounds
+BATCHES = 9
+MODES = "off", "counters", "off-again"
+
+
+def measure(report):
+    if not tracing.is_available():
+        report.line(name="data-path", skipped=features.FEATURES["bpf"][1])
+        return
+    measure_sync(report)
+    for cost in COSTS:
+        measure_cost(report, *cost)
+
+
+def measure_sync(report):
+    n_bytes = AHEAD + MOVED + BEHIND
+    if not program("tcp").exists():
+        report.line(name="data-path", skipped=features.FEATURES["sync"][1])
+        return
+    if machine.affordable(n_bytes, copies=3) < n_bytes:
+        report.line(name="data-path", skipped="three copies do not fit into memory")
+        return
+    with contextlib.closing(Memory(n_bytes)) as memory, kernel.counting_runs():
+        bench_sync.fill(memory)
+        for tries in range(1, TRIES + 1):
+            path, sides = broadcast(memory)
+            if path["programs_run"] == 0:
+                break
+    report.line(name="data-path", mode="counters", **path, tries=tries)
+    report.bound("data-path", "programs_run", path["programs_run"], at_most=0)
+    for side in sides:
+        report.line(name="equality", engine="tcp", bytes=n_bytes, **side)
+    report.bound("equality", "difference_bytes", sum(side["difference_bytes"] for side in sides), at_most=0)
+
+
+def broadcast(memory):
+    """What ran while it went on, and both sides of each link."""
+    with tracing.Tracer() as tracer, Chain(["a", "b", "c"], memory, chunk=bench_sync.CHUNKS["tcp"]) as chain, \
+            tracing.Client(tracer.socket) as client:
+        for name, engine in zip(chain.names, chain.engines):
+            client.watch(engine.pid, peer=name)
+        client.ask("begin", sync="s")
+        chain.start(MAX_RATE)
+        last = chain.engines[-1]
+        last.await_progress(AHEAD)
+        before, first = runs(tracer), last.progress[-1]["done"]
+        last.await_progress(first + MOVED)
+        programs, looks = (b - a for a, b in zip(before, runs(tracer)))
+        moved = last.progress[-1]["done"] - first
+        ends = dict(zip(chain.names, chain.await_done()))
+        for received in chain.memories[1:]:
+            bench_sync.check(received)
+        rows = {row["peer"]: row for row in client.ask("end", sync="s")}
+    return {"bytes": moved, "programs_run": programs, "looks": looks}, \
+        [side(memory.size, name, way, end, rows[name]) for name, end in ends.items() for way in ("in", "out") if end[way]]
+
+
+def runs(tracer):
+    """Of programs that the kernel calls, and of those that the collector does."""
+    counts = kernel.runs(tracer.proc.pid)
+    looks = sum(n for name, (n, _) in counts.items() if name in LOOKS)
+    return sum(n for n, _ in counts.values()) - looks, looks
+
+
+def side(n_bytes, name, way, end, row):
+    """The bytes that came in, or went out, besides those that go back to who sends: engines do not count them."""
+    of = {"planned": planned(n_bytes), "counted": end[way]["bytes"], "tcp_info": end[way]["kernel"],
+          "traced": row["consumed"] - PLANNED_BACK * bool(end["out"]) if way == "in"
+          else row["submitted"] - PLANNED_BACK * bool(end["in"])}
+    return {"node": name, "way": way} | of | {"difference_bytes": sum(abs(n - of["planned"]) for n in of.values())}
+
+
+def measure_cost(report, size, pairs, rounds):
+    taken = {mode: [] for mode in MODES}
+    command = [features.BUILD / "bench/exchange", str(size), str(pairs), str(BATCHES)]
+    with machine.Others() as others, programs.spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proc:
+        assert proc.stdout.readline() == "ready\n"
+        for i in range(rounds):
+            for mode in MODES[i % len(MODES):] + MODES[:i % len(MODES)]:
+                with following(proc.pid, mode):
+                    taken[mode].append(exchange(proc) / pairs)
+    for mode in MODES:
+        more = statistics.median(on / off - 1 for on, off in zip(taken[mode], taken["off"]))
+        report.line(name="cost", mode=mode, message_bytes=size, cpu_ns=statistics.median(taken[mode]), cpu_percent=100 * more,
+                    rounds=rounds, other_cpu=others.share)
+
+
+def exchange(proc):
+    """Nanoseconds of a batch: the lower quartile, since some are disturbed."""
+    proc.stdin.write("\n")
+    proc.stdin.flush()
+    return figures.percentile(map(int, proc.stdout.readline().split()), 25)
+
+
+@contextlib.contextmanager
+def following(pid, mode):
+    """Who follows that process in this mode, if anybody does."""
+    if mode.startswith("off"):
+        yield
+        return
+    with tracing.Tracer() as tracer, tracing.Client(tracer.socket) as client:
+        client.watch(pid)
+        client.ask("begin", sync="s")
+        yield
