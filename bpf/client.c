@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "bpf/follow.h"
+#include "bpf/messages.h"
 #include "bpf/meter-bpf.h"
 #include "bpf/row.h"
 #include "bpf/tracer.h"
@@ -139,6 +140,7 @@ static void row_free(struct client *c, struct row *row)
 	m->kind->remove_row(m, row->number);
 	list_remove(&row->link);
 	c->n_rows--;
+	free(row->calls);
 	free(row);
 }
 
@@ -165,6 +167,7 @@ static void watch_free(struct watch *w)
 
 void client_free(struct client *c)
 {
+	struct messages *messages, *next_messages;
 	struct packet *p, *next_packet;
 	struct watch *w, *next_watch;
 	struct span *span, *next_span;
@@ -176,6 +179,8 @@ void client_free(struct client *c)
 		(void)tracer_mark(c->tracer);
 	list_for_each_safe(span, next_span, &c->spans, link)
 		span_free(c, span);
+	list_for_each_safe(messages, next_messages, &c->messages, link)
+		messages_free(messages);
 	list_for_each_safe(row, next_row, &c->rows, link)
 		row_free(c, row);
 	list_for_each_safe(p, next_packet, &c->queue, link)
@@ -224,6 +229,11 @@ static int take_row(struct request *q, struct row **ret)
 	r = m->kind->add_row(m, row->number);
 	if (r < 0)
 		return r;
+	r = messages_take_row(c, row);
+	if (r < 0) {
+		m->kind->remove_row(m, row->number);
+		return r;
+	}
 	list_append(&c->rows, &row->link);
 	c->n_rows++;
 	*ret = take_ptr(row);
@@ -453,10 +463,41 @@ static int op_forget(struct request *q)
 		(void)tracer_mark(c->tracer);
 		span_free(c, span);
 	}
+	messages_free(messages_find(c, sync));
 	list_for_each_safe(row, next, &c->rows, link)
 		if (!strcmp(row->label.sync, sync))
 			row_free(c, row);
 	return 0;
+}
+
+static int op_messages(struct request *q)
+{
+	const struct tracer *t = q->client->tracer;
+	json_int_t seconds = json_integer_value(json_object_get(q->json, "seconds"));
+	const char *sync = sync_of(q);
+	int r;
+
+	if (!sync)
+		return -EINVAL;
+	if (seconds < 1 || seconds > MESSAGES_SECONDS_MAX) {
+		(void)snprintf(q->why, sizeof(q->why), "'seconds' has to be a number from 1 to %d",
+			       MESSAGES_SECONDS_MAX);
+		return -EINVAL;
+	}
+	if (!t->meter->kind->begin_calls) {
+		(void)snprintf(q->why, sizeof(q->why), "calls are counted by BPF alone: %s",
+			       t->why_not_bpf);
+		return -EOPNOTSUPP;
+	}
+	r = messages_begin(q->client, sync, (unsigned)seconds);
+	if (r == -ENOENT)
+		(void)snprintf(q->why, sizeof(q->why),
+			       "'%s' has no row; 'tag' or 'watch' what is to be counted first",
+			       sync);
+	else if (r == -EOPNOTSUPP)
+		(void)snprintf(q->why, sizeof(q->why),
+			       "this kernel does not tell of calls; Linux 6.3 was the first to");
+	return r;
 }
 
 static void answer_flow(const struct sample *s, void *context)
@@ -567,9 +608,10 @@ static const struct operation {
 	const char *name;
 	int (*fn)(struct request *q);
 } operations[] = {
-	{"tag", op_tag},   {"watch", op_watch},     {"begin", op_begin},   {"read", op_read},
-	{"end", op_end},   {"forget", op_forget},   {"flows", op_flows},   {"follow", op_follow},
-	{"rows", op_rows}, {"observe", op_observe}, {"doctor", op_doctor},
+	{"tag", op_tag},         {"watch", op_watch},       {"begin", op_begin},
+	{"read", op_read},       {"end", op_end},           {"forget", op_forget},
+	{"flows", op_flows},     {"follow", op_follow},     {"rows", op_rows},
+	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
 };
 
 static int perform(struct request *q)
@@ -581,7 +623,8 @@ static int perform(struct request *q)
 			return operations[i].fn(q);
 	(void)snprintf(
 		q->why, sizeof(q->why),
-		"'op' has to be tag, watch, begin, read, end, forget, flows, follow, rows, observe or doctor");
+		"'op' has to be tag, watch, begin, read, end, forget, flows, follow, rows, observe, "
+		"messages or doctor");
 	return -EINVAL;
 }
 
@@ -692,6 +735,7 @@ int client_add(struct tracer *t, int fd)
 	list_init(&c->rows);
 	list_init(&c->spans);
 	list_init(&c->watches);
+	list_init(&c->messages);
 	list_init(&c->queue);
 	list_append(&t->clients, &c->link);
 	t->n_clients++;

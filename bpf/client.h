@@ -33,6 +33,7 @@ struct client {
 	struct list rows; /* struct row */
 	struct list spans; /* struct span */
 	struct list watches; /* struct watch */
+	struct list messages; /* struct messages */
 	unsigned n_rows, n_spans;
 	struct list queue; /* struct packet, what it has not read */
 	unsigned n_queue;

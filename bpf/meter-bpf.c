@@ -29,6 +29,8 @@ struct meter_of_bpf {
 	struct flows *bpf;
 	struct bpf_link *mark, *adopt;
 	struct ring_buffer *ring;
+	struct bpf_link *send, *receive; /* while calls are counted */
+	unsigned n_calls; /* rows whose calls are */
 	meter_event_fn event_fn; /* while events are taken */
 	void *context;
 };
@@ -42,6 +44,8 @@ const struct hook hooks[] = {
 	 "the time of each retransmission; not how many there were"},
 	{"mark", "iter/bpf_sk_storage_map", "what connections carry while they are open"},
 	{"adopt", "iter/task_file", "sockets that a process had before it was watched"},
+	{"on_send", "tp_btf/sock_send_length", "how large the calls are that send"},
+	{"on_receive", "tp_btf/sock_recv_length", "how large the calls are that receive"},
 };
 
 const size_t n_hooks = ARRAY_LEN(hooks);
@@ -133,10 +137,18 @@ static int take_event(void *context, void *data, size_t size)
 	return 0;
 }
 
+static void detach_calls(struct meter_of_bpf *b)
+{
+	(void)bpf_link__destroy(b->send);
+	(void)bpf_link__destroy(b->receive);
+	b->send = b->receive = NULL;
+}
+
 static void bpf_close(struct meter *m)
 {
 	struct meter_of_bpf *b = self(m);
 
+	detach_calls(b);
 	ring_buffer__free(b->ring);
 	(void)bpf_link__destroy(b->mark);
 	(void)bpf_link__destroy(b->adopt);
@@ -153,6 +165,17 @@ static uint64_t jiffy_ns(void)
 	return (uint64_t)t.tv_nsec;
 }
 
+/* They are loaded, which costs nobody anything, where the kernel has what they are attached to (6.3). */
+static void choose_calls(struct flows *bpf)
+{
+	bool has = libbpf_find_vmlinux_btf_id("sock_send_length", BPF_TRACE_RAW_TP) > 0;
+
+	(void)bpf_program__set_autoload(bpf->progs.on_send, has);
+	(void)bpf_program__set_autoload(bpf->progs.on_receive, has);
+	bpf_program__set_autoattach(bpf->progs.on_send, false);
+	bpf_program__set_autoattach(bpf->progs.on_receive, false);
+}
+
 static int load(struct meter_of_bpf *b, uint32_t ring_size)
 {
 	int r;
@@ -163,6 +186,7 @@ static int load(struct meter_of_bpf *b, uint32_t ring_size)
 	bpf_program__set_autoattach(b->bpf->progs.mark, false);
 	bpf_program__set_autoattach(b->bpf->progs.adopt, false);
 	b->bpf->rodata->jiffy_ns = jiffy_ns();
+	choose_calls(b->bpf);
 	r = bpf_map__set_max_entries(b->bpf->maps.events, ring_size);
 	if (r < 0)
 		return r;
@@ -286,6 +310,51 @@ static int bpf_watch(struct meter *m, pid_t pid, uint32_t row)
 	return r;
 }
 
+static int attach_calls(struct meter_of_bpf *b)
+{
+	int r;
+
+	if (!bpf_program__autoload(b->bpf->progs.on_send))
+		return -EOPNOTSUPP;
+	b->send = bpf_program__attach(b->bpf->progs.on_send);
+	b->receive = b->send ? bpf_program__attach(b->bpf->progs.on_receive) : NULL;
+	if (b->receive)
+		return 0;
+	r = -errno;
+	detach_calls(b);
+	return r;
+}
+
+static int bpf_begin_calls(struct meter *m, uint32_t row)
+{
+	struct meter_of_bpf *b = self(m);
+	const struct calls none = {};
+	int r = b->n_calls ? 0 : attach_calls(b);
+
+	if (r < 0)
+		return r;
+	r = bpf_map_update_elem(bpf_map__fd(b->bpf->maps.calls), &row, &none, BPF_NOEXIST);
+	if (r == 0)
+		b->n_calls++;
+	else if (b->n_calls == 0)
+		detach_calls(b);
+	return r;
+}
+
+static int bpf_read_calls(struct meter *m, uint32_t row, struct calls *ret)
+{
+	return bpf_map_lookup_elem(bpf_map__fd(self(m)->bpf->maps.calls), &row, ret);
+}
+
+static void bpf_end_calls(struct meter *m, uint32_t row)
+{
+	struct meter_of_bpf *b = self(m);
+
+	(void)bpf_map_delete_elem(bpf_map__fd(b->bpf->maps.calls), &row); /* is there */
+	if (--b->n_calls == 0)
+		detach_calls(b);
+}
+
 static int bpf_read(struct meter *m, uint32_t row, struct reading *ret)
 {
 	if (bpf_map_lookup_elem(bpf_map__fd(self(m)->bpf->maps.totals), &row, &ret->totals) < 0)
@@ -319,6 +388,9 @@ const struct meter_kind meter_bpf = {
 	.tag = bpf_tag,
 	.watch = bpf_watch,
 	.unwatch = bpf_unwatch,
+	.begin_calls = bpf_begin_calls,
+	.read_calls = bpf_read_calls,
+	.end_calls = bpf_end_calls,
 	.mark = bpf_mark,
 	.read = bpf_read,
 	.events_fd = bpf_events_fd,

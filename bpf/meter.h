@@ -45,6 +45,13 @@ struct meter_kind {
 	/* All sockets of a process, those that it has and those that it will have; NULL where it cannot. */
 	int (*watch)(struct meter *m, pid_t pid, uint32_t row);
 	void (*unwatch)(struct meter *m, pid_t pid);
+	/*
+	 * Counts the calls on the sockets of a row, from 0; NULL where it cannot. Nothing of it is left behind
+	 * end_calls(), which has to come before the row is removed.
+	 */
+	int (*begin_calls)(struct meter *m, uint32_t row);
+	int (*read_calls)(struct meter *m, uint32_t row, struct calls *ret);
+	void (*end_calls)(struct meter *m, uint32_t row);
 	/* Brings all rows up to now; tells of each connection that is there. `fn` may be NULL. */
 	int (*mark)(struct meter *m, meter_sample_fn fn, void *context);
 	/* As of the last mark, or later. */

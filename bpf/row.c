@@ -129,8 +129,41 @@ void row_look(struct row *row, const struct reading *now, bool is_in_span)
 		row->stall.since_ns = 0;
 }
 
-json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
-		 const struct reading *now)
+static json_t *calls_json(const struct calls *counts, enum call call)
+{
+	const __u64 *of_size = counts->of[call].of_size;
+	json_t *sizes = json_object();
+	uint64_t n = 0;
+	char size[16];
+
+	for (int i = 0; i < CALL_SIZES; i++) {
+		if (of_size[i] == 0)
+			continue;
+		n += of_size[i];
+		(void)snprintf(size, sizeof(size), "%u", 1u << i);
+		(void)json_object_set_new(sizes, size, json_integer((json_int_t)of_size[i]));
+	}
+	return json_pack("{sI sI so}", "calls", (json_int_t)n, "bytes",
+			 (json_int_t)counts->of[call].bytes, "sizes", sizes);
+}
+
+static json_t *messages_json(const struct row *row, struct meter *m)
+{
+	const struct row_calls *calls = row->calls;
+	struct calls counts;
+
+	if (!calls)
+		return json_null();
+	counts = calls->counts;
+	if (!calls->ended_ns && m->kind->read_calls(m, row->number, &counts) < 0)
+		return json_null();
+	return json_pack("{sI so so so}", "began_ns", (json_int_t)calls->began_ns, "ended_ns",
+			 calls->ended_ns ? json_integer((json_int_t)calls->ended_ns) : json_null(),
+			 "sent", calls_json(&counts, CALL_SEND), "received",
+			 calls_json(&counts, CALL_RECEIVE));
+}
+
+json_t *row_json(const struct row *row, const char *kind, struct meter *m, const struct reading *now)
 {
 	const struct totals *t = &now->totals, *before = &row->before;
 	json_t *o = label_json(kind, row), *quality = json_object();
@@ -151,6 +184,7 @@ json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
 		json_string(quality_names[is_absent(now) ? QUALITY_ABSENT : QUALITY_SAMPLED]));
 	(void)json_object_update_new(o, limits_json(row, now));
 	(void)json_object_set_new(o, "stall", stall_json(row, now));
+	(void)json_object_set_new(o, "messages", messages_json(row, m));
 	/* Adopted while it was read: what such a socket carried before is not in it. */
 	(void)json_object_update_new(o, json_pack("{sI sI sI sb ss sI sI so}", "sockets",
 						  (json_int_t)(t->sockets - before->closed),

@@ -18,6 +18,12 @@ struct label {
 	bool is_payload; /* else control */
 };
 
+/* The calls on its sockets, which are counted for a while where somebody wants to know. */
+struct row_calls {
+	struct calls counts; /* once that is over: meanwhile the meter has them */
+	uint64_t began_ns, ended_ns; /* 0: it is not over */
+};
+
 struct row {
 	struct list link; /* client::rows */
 	uint32_t number; /* for the meter */
@@ -28,6 +34,7 @@ struct row {
 	struct totals before; /* its totals then */
 	uint64_t lost_told; /* of totals::lost */
 	struct stall stall;
+	struct row_calls *calls; /* NULL: nobody wanted to know */
 };
 
 /* What a request says of a row: false and why where it does not. */
@@ -39,7 +46,7 @@ bool label_equal(const struct label *a, const struct label *b);
 /* Before it is told: what it stalls on is known of rows in a span, which are looked at again and again. */
 void row_look(struct row *row, const struct reading *now, bool is_in_span);
 /* The row since it began; `kind` is "row", or "progress" where nobody asked. NULL where memory ran out. */
-json_t *row_json(const struct row *row, const char *kind, const struct meter *m,
+json_t *row_json(const struct row *row, const char *kind, struct meter *m,
 		 const struct reading *now);
 /* One connection of it; `kind` is "flow" or that of an event. */
 json_t *row_sample_json(const struct row *row, const char *kind, const struct sample *s);

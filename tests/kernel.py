@@ -44,12 +44,19 @@ def _name_of_program(number):
         os.close(fd)
 
 
-def runs(pid):
-    """{name: (runs, ns)} of the BPF programs that the process has, as far as they were counted."""
-    found = {}
+def _fdinfo(pid, keys):
+    """For each descriptor of the process, what the kernel tells of it under these."""
     for path in pathlib.Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            fields = dict(re.findall(r"^(prog_id|run_cnt|run_time_ns):\s+(\d+)$", path.read_text(), re.M))
-            if "run_cnt" in fields:
-                found[_name_of_program(int(fields["prog_id"]))] = int(fields["run_cnt"]), int(fields["run_time_ns"])
-    return found
+            yield dict(re.findall(rf"^({keys}):\s+(\d+)$", path.read_text(), re.M))
+
+
+def runs(pid):
+    """{name: (runs, ns)} of the BPF programs that the process has, as far as they were counted."""
+    return {_name_of_program(int(f["prog_id"])): (int(f["run_cnt"]), int(f["run_time_ns"]))
+            for f in _fdinfo(pid, "prog_id|run_cnt|run_time_ns") if "run_cnt" in f}
+
+
+def attached(pid):
+    """The names of those of its programs that are attached to something."""
+    return {_name_of_program(int(f["prog_id"])) for f in _fdinfo(pid, "prog_id|link_id") if "link_id" in f}

@@ -1,7 +1,8 @@
 /*
  * What TCP carried, counted by TCP
  *
- * No program here runs when bytes are sent or received. The kernel counts them; `mark`, an iterator that the
+ * No program here runs when bytes are sent or received, but the two at the end, which are attached only while
+ * somebody wants to know of calls. The kernel counts the bytes; `mark`, an iterator that the
  * collector runs when it wants to know, adds to the totals what each followed socket carried since the last
  * time, and a socket that goes away adds the rest itself. Both may do so at once: who finds the base changed
  * under its reading adds nothing, and the socket tries again.
@@ -18,6 +19,8 @@
 #define AF_INET 2
 #define IPPROTO_TCP 6
 #define FLUSHES_MAX 4 /* no iterator gets in between more often */
+#define MSG_PEEK 0x2
+#define MSG_ERRQUEUE 0x2000
 #define RETRANSMIT_NS 10000000 /* between two events of one socket */
 
 #define READS_MAX 4 /* nor does a connection's state change more often between two reads */
@@ -53,6 +56,15 @@ struct {
 	__type(key, __u32); /* tgid */
 	__type(value, __u32); /* row */
 } watched SEC(".maps");
+
+/* Rows whose calls are counted, too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC); /* they are few, and large */
+	__uint(max_entries, 65536);
+	__type(key, __u32); /* row */
+	__type(value, struct calls);
+} calls SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -501,5 +513,52 @@ int adopt(struct bpf_iter__task_file *ctx)
 	t = f ? totals_of(f) : 0;
 	if (t && f->life == LIFE_NONE)
 		join(tp, f, t, SINCE_NOW);
+	return 0;
+}
+
+/* The highest bit of it that is set. */
+static __always_inline __u32 class_of(__u32 n)
+{
+	__u32 class = 0, shift;
+
+	for (int bits = 16; bits > 0; bits /= 2) {
+		shift = n >> bits ? bits : 0;
+		class += shift;
+		n >>= shift;
+	}
+	return class % CALL_SIZES;
+}
+
+static __always_inline void count_call(struct sock *sk, enum call call, int n)
+{
+	struct calls *c;
+	struct flow *f;
+	__u32 row;
+
+	if (n <= 0 || sk->sk_protocol != IPPROTO_TCP)
+		return;
+	f = bpf_sk_storage_get(&flows, sk, 0, 0);
+	if (!f)
+		return;
+	row = f->row;
+	c = bpf_map_lookup_elem(&calls, &row);
+	if (!c)
+		return;
+	__sync_fetch_and_add(&c->of[call].bytes, n);
+	__sync_fetch_and_add(&c->of[call].of_size[class_of(n)], 1);
+}
+
+SEC("tp_btf/sock_send_length")
+int BPF_PROG(on_send, struct sock *sk, int n, int flags)
+{
+	count_call(sk, CALL_SEND, n);
+	return 0;
+}
+
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(on_receive, struct sock *sk, int n, int flags)
+{
+	if (!(flags & (MSG_PEEK | MSG_ERRQUEUE))) /* which take nothing */
+		count_call(sk, CALL_RECEIVE, n);
 	return 0;
 }

@@ -7,6 +7,8 @@
 
 #include <linux/types.h>
 
+#define CALL_SIZES 32 /* classes: one byte, two or three, four to seven, and so on */
+
 enum counter {
 	COUNTER_SUBMITTED, /* bytes handed to the kernel to send */
 	COUNTER_DELIVERED, /* of these, acknowledged by the other end */
@@ -89,6 +91,20 @@ struct totals {
 	__u64 adopted; /* of these, that had carried bytes before */
 	__u64 closed; /* of these, that are counted here no more */
 	__u64 lost; /* events for which the ring had no room */
+};
+
+enum call {
+	CALL_SEND,
+	CALL_RECEIVE,
+	N_CALLS,
+};
+
+/* Those that carried bytes over the sockets of a row. */
+struct calls {
+	struct {
+		__u64 bytes;
+		__u64 of_size[CALL_SIZES];
+	} of[N_CALLS];
 };
 
 /* One socket at a moment; the kernel's own numbers, as `ss -ti` has them. */

@@ -27,10 +27,10 @@ def test_all_is_on_with_all_rights(tracer):
     done = ctl("trace", "doctor", env=tracer.env)
     assert (done.returncode, done.stderr) == (0, "")
     table, _, below = done.stdout.partition("\n\n")
-    assert [line.split()[1] for line in table.splitlines()] == ["STATE"] + ["on"] * 5
+    assert [line.split()[1] for line in table.splitlines()] == ["STATE"] + ["on"] * 7
     assert below == "Counts by BPF: all sockets, every number exact.\n"
     told = json.loads(ctl("trace", "doctor", "--json", "--trace-socket", tracer.socket).stdout)
-    assert (told["meter"], told["why"], len(told["hooks"])) == ("bpf", None, 5)
+    assert (told["meter"], told["why"], len(told["hooks"])) == ("bpf", None, 7)
     assert {(hook["state"], hook["why"]) for hook in told["hooks"]} == {("on", None)}
 
 

@@ -1,0 +1,30 @@
+/*
+ * Messages mode: for some seconds the calls on the sockets of a sync are counted, too
+ */
+#pragma once
+
+#include "bpf/client.h"
+#include "bpf/loop.h"
+#include "bpf/row.h"
+#include "ipc/base/list.h"
+
+#define MESSAGES_SECONDS_MAX 3600
+
+struct messages {
+	struct list link; /* client::messages */
+	struct client *client;
+	struct waiter waiter; /* of its end */
+	char sync[ROW_TEXT_SIZE];
+};
+
+/* Those of a sync, of which there may be none. */
+struct messages *messages_find(const struct client *c, const char *sync);
+/*
+ * Counts from 0, also where it did already. -ENOENT: the sync has no row. -EOPNOTSUPP: the kernel does not tell
+ * of calls.
+ */
+int messages_begin(struct client *c, const char *sync, unsigned seconds);
+/* What was counted remains with the rows. Takes NULL. */
+void messages_free(struct messages *m);
+/* The row is new. */
+int messages_take_row(struct client *c, struct row *row);
