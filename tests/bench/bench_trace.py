@@ -7,8 +7,9 @@ data-path    a broadcast to two nodes, one behind the other, by weightd-sync-tcp
 equality     bytes of the same broadcast at each end of its connections: "planned", "counted" by the engine, "tcp_info" as it reads
              that, and "traced". "difference_bytes" is how far these three are from what was planned, together
 cost         processor time of a message of "message_bytes" that one thread sends to itself over TCP: "mode" is "off"
-             (weightd-trace does not run), "counters" (it follows both sockets), and "off-again", which is the same as "off": so
-             much is noise. In turns; medians of the rounds, "cpu_percent" of what each round took more than with "off"
+             (weightd-trace does not run), "counters" (it follows both sockets), "messages" (and counts calls), and "off-again",
+             which is the same as "off": so much is noise. In turns; medians of the rounds, "cpu_percent" of what each
+             round took more than with "off". "ns_per_call" of the programs, by the kernel's clock
 bound        what the figures above have to keep, and whether this run kept it
 """
 import contextlib
@@ -29,10 +30,12 @@ MOVED, AHEAD, BEHIND = 256 * machine.MIB, 32 * machine.MIB, 224 * machine.MIB
 MAX_RATE = 512 * machine.MIB  # bytes a second, so that what is behind takes longer than to look
 TRIES = 20
 PLANNED_BACK = 1 + WORD  # tcp_planned_back() of server/sync/base/planned.h
-LOOKS = {"mark", "adopt"}  # programs
+LOOKS, CALLS = {"mark", "adopt"}, {"on_send", "on_receive"}  # programs
 COSTS = ((1024, 2_000, 21), (128 << 10, 300, 21), (1 << 20, 150, 21))  # bytes, messages of a batch, rounds
 BATCHES = 9
-MODES = "off", "counters", "off-again"
+MODES = "off", "counters", "messages", "off-again"
+CALL_NS_MAX = 400
+LIMIT_S = 600
 
 
 def measure(report):
@@ -111,10 +114,12 @@ def measure_cost(report, size, pairs, rounds):
             for mode in MODES[i % len(MODES):] + MODES[:i % len(MODES)]:
                 with following(proc.pid, mode):
                     taken[mode].append(exchange(proc) / pairs)
+        ns_per_call = price(proc)
     for mode in MODES:
         more = statistics.median(on / off - 1 for on, off in zip(taken[mode], taken["off"]))
         report.line(name="cost", mode=mode, message_bytes=size, cpu_ns=statistics.median(taken[mode]), cpu_percent=100 * more,
-                    rounds=rounds, other_cpu=others.share)
+                    ns_per_call=ns_per_call if mode == "messages" else None, rounds=rounds, other_cpu=others.share)
+    report.bound(f"cost {size} B", "ns_per_call", ns_per_call, at_most=CALL_NS_MAX)
 
 
 def exchange(proc):
@@ -133,4 +138,14 @@ def following(pid, mode):
     with tracing.Tracer() as tracer, tracing.Client(tracer.socket) as client:
         client.watch(pid)
         client.ask("begin", sync="s")
-        yield
+        if mode == "messages":
+            client.ask("messages", sync="s", seconds=LIMIT_S)
+        yield tracer
+
+
+def price(proc):
+    """Nanoseconds of the programs for each call that they saw, while the kernel looks at its clock for each."""
+    with following(proc.pid, "messages") as tracer, kernel.counting_runs():
+        exchange(proc)
+        counts = [runs for name, runs in kernel.runs(tracer.proc.pid).items() if name in CALLS]
+    return sum(ns for _, ns in counts) / sum(n for n, _ in counts)
