@@ -19,7 +19,7 @@
 #include "server/sync/base/talk.h"
 
 #define QUEUE_MAX 4096 /* requests; who is so far behind is given up */
-#define ANSWER_NS 10000000000u /* the same; a busy machine is slow */
+#define ANSWER_NS 30000000000u /* the same; a busy machine is slow */
 
 struct request {
 	struct list link; /* tracing::queue */
@@ -45,6 +45,7 @@ static void hang_up(struct tracing *t)
 	json_decref(t->rows);
 	t->rows = NULL;
 	t->is_asked = false;
+	timer_stop(&t->patience);
 	loop_remove(&t->source);
 	t->source.fd = fd_close(t->source.fd);
 }
@@ -55,7 +56,11 @@ static void lose(struct tracing *t, const char *why)
 	hang_up(t);
 }
 
-/* What another request says of the same sync is no business of whoever sends it. */
+static void on_silence(struct timer *timer)
+{
+	lose(container_of(timer, struct tracing, patience), "does not answer");
+}
+
 static bool is_of(const struct request *q, const char *op, const char *sync)
 {
 	const char *of = json_string_value(json_object_get(q->json, "op"));
@@ -77,7 +82,7 @@ static void send_next(struct tracing *t)
 		return;
 	}
 	t->is_asked = true;
-	t->asked_ns = num_now_ns();
+	timer_start(t->loop, &t->patience, num_now_ns() + ANSWER_NS);
 	t->rows = json_array();
 }
 
@@ -91,6 +96,7 @@ static void on_answer(struct tracing *t, const json_t *end)
 
 	t->rows = NULL;
 	t->is_asked = false;
+	timer_stop(&t->patience);
 	request_free(t, q);
 	if (error)
 		log_warning("weightd-trace refuses '%s': %s", op, error);
@@ -180,8 +186,6 @@ void tracing_ask(struct tracing *t, const json_t *request, int fd)
 {
 	const char *op = json_string_value(json_object_get(request, "op"));
 
-	if (t->is_asked && num_now_ns() > t->asked_ns + ANSWER_NS)
-		lose(t, "does not answer");
 	if (t->n_queue == QUEUE_MAX)
 		lose(t, "takes too long to answer");
 	if (t->path && !tracing_is_on(t) && !strcmp(op, "begin"))
@@ -220,6 +224,7 @@ void tracing_init(struct tracing *t, struct loop *loop, const char *path,
 		.source.fd = -1,
 	};
 	list_init(&t->queue);
+	timer_init(&t->patience, on_silence);
 }
 
 void tracing_deinit(struct tracing *t)

@@ -27,7 +27,7 @@ struct tracing {
 	struct list queue; /* struct request; the first is under way if `is_asked` */
 	unsigned n_queue;
 	bool is_asked;
-	uint64_t asked_ns;
+	struct timer patience;
 	json_t *rows; /* of the answer, until now */
 	int last_error; /* of connecting, which is told once */
 };

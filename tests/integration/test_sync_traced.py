@@ -1,6 +1,10 @@
 """What weightd-trace saw of a sync is what was planned, what engines counted and what TCP_INFO said, to the byte."""
+import contextlib
+import json
 import os
 import signal
+import socket
+import threading
 
 import features
 import pytest
@@ -181,3 +185,167 @@ def test_what_is_sent_again_is_counted_once(authority, tracer, engine):
             assert net.retransmitted(0) > before
             remember(nodes, end["sync"], "b")
             assert_traced(nodes, end["sync"])
+
+
+# --- Where weightd-trace is not as it should be ------------------------------------------------------
+
+class Stand:
+    """
+    Instead of a weightd-trace: hears what agents ask, each in a connection of its own, and answers what it is told to.
+
+    heard   requests, in the order of each connection
+    answer  of a request: packets, which may be none; None hangs up
+    """
+
+    def __init__(self, path, answer=lambda request: [END]):
+        self.heard, self.answer = [], answer
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(path))
+        self.listener.listen(64)
+        self.threads = [threading.Thread(target=self._accept)]
+        self.connections = []
+        self.threads[0].start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for s in (self.listener, *self.connections):
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads:
+            thread.join()
+        for s in (self.listener, *self.connections):
+            s.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                self.connections.append(self.listener.accept()[0])
+                self.threads.append(threading.Thread(target=self._serve, args=[self.connections[-1]]))
+                self.threads[-1].start()
+
+    def _serve(self, connection):
+        with contextlib.suppress(OSError):
+            while packet := (received := socket.recv_fds(connection, 4096, 4))[0]:
+                request = json.loads(packet) | {"fds": len(received[1])}
+                for fd in received[1]:
+                    os.close(fd)
+                self.heard.append(request)
+                answer = self.answer(request)
+                if answer is None:
+                    connection.shutdown(socket.SHUT_RDWR)
+                    return
+                for part in answer:
+                    connection.send(part if isinstance(part, bytes) else json.dumps(part).encode())
+
+    def of(self, sync):
+        return [request for request in self.heard if request["sync"] == sync]
+
+
+END = {"end": True}
+ROW = {"kind": "row", "peer": "a", "sockets": 1, "partial": False, "received": 5, "submitted": 5,
+       "quality": {"received": "exact", "submitted": "exact"}}
+
+
+def stand_in(make_nodes, tmp_path, n=2, settings=PLAIN, **kw):
+    """Nodes whose agents ask a Stand, which is there first."""
+    stand = Stand(tmp_path / "trace.sock", **kw)
+    return stand, make_nodes(n, settings=settings | {"node": {"trace": tmp_path / "trace.sock"}})
+
+
+def test_what_it_is_told(make_nodes, tmp_path):
+    stand, nodes = stand_in(make_nodes, tmp_path)
+    with stand:
+        nodes["a"].publish("m", seed=1)
+        end = nodes["a"].push("m")
+        size = nodes["a"].serves("m").size
+        heard = lambda: [request["op"] for request in stand.of(end["sync"])]  # noqa: E731
+        nodes.wait(lambda: heard().count("forget") == 2, heard)
+    assert sorted(heard()) == ["begin"] * 2 + ["end"] * 2 + ["forget"] * 2 + ["tag"] * 2
+    tags = {request["peer"]: request for request in stand.of(end["sync"]) if request["op"] == "tag"}
+    about = {"op": "tag", "sync": end["sync"], "version": end["number"], "role": "payload", "expected": planned(size), "fds": 1}
+    assert tags == {"b": about | {"peer": "b", "dialled": True}, "a": about | {"peer": "a", "dialled": False}}
+    control = {request["peer"]: request for request in stand.of("control")}
+    about = {"op": "tag", "sync": "control", "version": 0, "role": "control", "fds": 1}
+    assert control == {"b": about | {"peer": "b", "dialled": True}, "a": about | {"peer": "a", "dialled": False}}
+
+
+@pytest.mark.parametrize("answer", [
+    [], None, [b"\0"], [b"[]"], [{"end": True, "error": "no"}], [END, END], [{"kind": "row"}, END], [{"end": 1}],
+    [ROW | {"sockets": 2}, END], [ROW | {"partial": True}, END], [ROW | {"received": None}, END], [ROW | {"received": -1}, END],
+    [ROW | {"quality": {"received": "sampled", "submitted": "exact"}}, END], [ROW | {"peer": 1}, END], [ROW, ROW, END],
+], ids=str)
+def test_one_that_answers_nonsense_or_nothing_costs_a_push_nothing_but_its_number(make_nodes, tmp_path, answer):
+    stand, nodes = stand_in(make_nodes, tmp_path, answer=lambda request: answer)
+    with stand:
+        for seed in 1, 2:
+            nodes["a"].publish("m", seed=seed)
+            end = nodes["a"].push("m")
+            nodes.settle("m", seed=seed)
+            row = history(nodes["a"], end["sync"])
+            assert row["bytes"] == row["kernel"] and (row["traced"], row["untraced"]) == (None, 1), row
+
+
+def test_what_it_says_of_a_sync_is_said_by_the_history_of_all(make_nodes, tmp_path):
+    """Whatever it is: nobody mends it."""
+    stand, nodes = stand_in(make_nodes, tmp_path, answer=lambda request: [ROW, END] if request["op"] == "end" else [END])
+    with stand:
+        nodes["a"].publish("m", seed=1)
+        end = nodes["a"].push("m")
+        remember(nodes, end["sync"], "b")
+        assert [traced(node, end["sync"])["traced"] for node in nodes] == [5, 5]
+
+
+def test_an_engine_that_is_killed_is_missed_at_once_though_its_connection_is_on_its_way(make_nodes, tmp_path):
+    """One that never answers has the connection of the engine, and nobody waits for it, or for a timeout."""
+    limits = {"limits": {"stall-timeout": 300}}
+    stand, nodes = stand_in(make_nodes, tmp_path, 3, PLAIN | limits, answer=lambda request: [] if request["op"] == "tag" else [END])
+    with stand:
+        nodes["a"].publish("m", seed=1, size=16 * MIB)
+        push = nodes["a"].start_push("m", max_rate=4 * MIB)
+        push.moving("b", MIB)
+        os.kill(nodes["b"].engine(), signal.SIGKILL)
+        push.committed()
+        nodes.settle("m", seed=1)
+
+
+@pytest.mark.parametrize("op", ["begin", "tag", "end", "forget"])
+def test_one_that_goes_while_a_push_is_under_way(make_nodes, tmp_path, op):
+    stand, nodes = stand_in(make_nodes, tmp_path, answer=lambda request: None if request["op"] == op and
+                            request["sync"] != "control" else [ROW, END] if request["op"] == "end" else [END])
+    with stand:
+        for seed in 1, 2:
+            nodes["a"].publish("m", seed=seed)
+            end = nodes["a"].push("m")
+            nodes.settle("m", seed=seed)
+            if op == "forget":
+                assert traced(nodes["a"], end["sync"])["traced"] == 5
+            else:
+                assert history(nodes["a"], end["sync"])["traced"] is None
+
+
+def test_one_that_comes_later_and_comes_again(make_nodes, tracer):
+    """Agents look for it whenever something begins."""
+    nodes = make_nodes(2, settings=PLAIN | {"node": {"trace": tracer.socket}})
+    for seed, is_there in enumerate((False, True, False, True)):
+        tracer.start() if is_there else tracer.kill()
+        nodes["a"].publish("m", seed=seed)
+        end = nodes["a"].push("m")
+        nodes.settle("m", seed=seed)
+        row = traced(nodes["a"], end["sync"]) if is_there else history(nodes["a"], end["sync"])
+        assert (row["traced"], row["untraced"]) == ((row["bytes"], 0) if is_there else (None, 1)), row
+
+
+def test_without_rights_it_says_all_or_nothing(make_nodes):
+    """What a connection carried between the last look at it and its end it does not know."""
+    features.require("trace")
+    with tracing.Tracer("--meter=diag") as tracer:
+        nodes = make_nodes(3, settings=PLAIN | {"node": {"trace": tracer.socket}})
+        for seed in 1, 2, 3:
+            nodes["a"].publish("m", seed=seed)
+            end = nodes["a"].push("m")
+            remember(nodes, end["sync"], "bc")
+            for name in "bc":
+                row = history(nodes[name], end["sync"])
+                assert row["traced"] in (None, row["bytes"]), row
