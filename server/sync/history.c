@@ -382,34 +382,45 @@ void history_duty_end(struct agent *a, const struct duty *d)
 	remember(a, row, json_pack("[o]", duty_row(a, d)), event);
 }
 
-static struct tally *tally_of(struct agent *a, const char *sync)
+static struct tally *tally_of(struct agent *a, enum metrics_role role, const char *sync)
 {
-	struct sync *s = sync_find(a, sync);
+	struct sync *s = role == ROLE_PUBLISHER ? sync_find(a, sync) : NULL;
 	struct duty *d;
 
 	if (s)
 		return &s->tally;
 	list_for_each(d, &a->duties, link)
-		if (strcmp(d->sync, sync) == 0)
+		if (role == ROLE_MEMBER && !is_told_of(d) && strcmp(d->sync, sync) == 0)
 			return &d->tally;
 	return NULL;
 }
 
-/* Also where the row was told of, and is in the record: who asks later is told better. */
-void history_traced(struct agent *a, const char *sync, uint64_t n_bytes)
+static bool is_row_of(const json_t *row, enum metrics_role role, const char *sync)
 {
-	struct tally *tally = tally_of(a, sync);
+	const char *id = json_string_value(json_object_get(row, "sync"));
+	const char *name = json_string_value(json_object_get(row, "role"));
 
-	if (tally)
+	return id && name && strcmp(id, sync) == 0 &&
+	       strcmp(name, role == ROLE_PUBLISHER ? "publisher" : "member") == 0;
+}
+
+/* Also where the row was told of, and is in the record: who asks later is told better. */
+void history_traced(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes)
+{
+	struct tally *tally = tally_of(a, role, sync);
+	json_t *entry;
+	size_t i;
+
+	if (tally) {
 		tally_add_traced(tally, n_bytes);
-	for (size_t i = json_array_size(a->history); !tally && i-- > 0;) {
-		json_t *row = json_object_get(json_array_get(a->history, i), "row");
-		const char *id = json_string_value(json_object_get(row, "sync"));
+		return;
+	}
+	json_array_foreach(a->history, i, entry)
+	{
+		json_t *row = json_object_get(entry, "row");
 
-		if (id && strcmp(id, sync) == 0) {
+		if (is_row_of(row, role, sync))
 			tally_amend(row, n_bytes);
-			return;
-		}
 	}
 }
 

@@ -18,7 +18,10 @@ void history_member_event(struct agent *a, const struct sync *s, const struct me
 /* As its end, once: it is committed, and goes on for those who are late. */
 void history_sync_left(struct agent *a, struct sync *s);
 void history_sync_end(struct agent *a, const struct sync *s, bool committed);
-/* What weightd-trace saw arrive somewhere in this sync, which may be over; of one that nobody remembers, nothing. */
-void history_traced(struct agent *a, const char *sync, uint64_t n_bytes);
+/*
+ * What weightd-trace saw arrive somewhere in this sync, which may be over: here, as a member, or at a member of what this
+ * node coordinates. Of one that nobody remembers, nothing.
+ */
+void history_traced(struct agent *a, enum metrics_role role, const char *sync, uint64_t n_bytes);
 void history_duty_event(struct agent *a, const struct duty *d);
 void history_duty_end(struct agent *a, const struct duty *d);

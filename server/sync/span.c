@@ -176,7 +176,7 @@ void span_on_rows(struct agent *a, const json_t *request, const json_t *rows)
 	received = count_links(a, request, rows);
 	if (!json_is_true(json_object_get(request, "receives")))
 		return;
-	history_traced(a, sync, received);
+	history_traced(a, coordinator == AGENT_SELF ? ROLE_PUBLISHER : ROLE_MEMBER, sync, received);
 	if (coordinator != AGENT_SELF)
 		(void)agent_send(a, coordinator,
 				 json_pack("{s:s, s:s, s:I}", "type", "traced", "sync", sync, "bytes",
@@ -192,5 +192,5 @@ void span_on_message(struct agent *a, unsigned peer, const json_t *message)
 	    field_number(message, "bytes", INT64_MAX, &n) < 0)
 		agent_hang_up(a, peer, "'traced' without a sync or bytes");
 	else
-		history_traced(a, sync, n);
+		history_traced(a, ROLE_PUBLISHER, sync, n);
 }

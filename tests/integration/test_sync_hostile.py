@@ -427,6 +427,17 @@ def test_a_liar_that_does_not_lie_is_believed(target):
     assert nodes["b"].head("m") == (1, 1)
 
 
+def test_what_another_node_says_of_bytes_that_came_here_is_not_believed(target):
+    nodes, a, version = target
+    assert_still_pushes(nodes, a, version, number=1)
+    for sync in Lie.SYNC, "00000000000000bb":
+        a.say(type="traced", sync=sync, bytes=7)
+    a.say(type="traced", sync=Lie.SYNC, bytes=-7)
+    assert "'traced' without a sync or bytes" in a.until("bye")["why"]
+    row, = nodes["b"].history()
+    assert (row["sync"], row["traced"], row["untraced"]) == (Lie.SYNC, None, 1), row
+
+
 @pytest.mark.parametrize("spoil_it", [
     lambda v: setattr(v, "layout", b"x" * 500),
     lambda v: setattr(v, "layout", v.layout[:-1]),
