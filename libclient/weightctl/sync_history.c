@@ -110,7 +110,7 @@ static struct past past_of(const json_t *row)
 		.bytes = agent_number(row, "bytes", UINT64_MAX),
 		.kernel = agent_number(row, "kernel", UINT64_MAX),
 		.traced = agent_number(row, "traced", UINT64_MAX),
-		.n_untraced = agent_number(row, "untraced", UINT64_MAX),
+		.n_untraced = agent_number(row, "untraced", 0),
 		.n_broken = agent_number(row, "broken", 0),
 		.started_ns = agent_number(row, "started_ns", 0),
 		.ended_ns = agent_number(row, "ended_ns", 0),

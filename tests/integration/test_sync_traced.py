@@ -187,6 +187,20 @@ def test_what_is_sent_again_is_counted_once(authority, tracer, engine):
             assert_traced(nodes, end["sync"])
 
 
+def test_people_and_programs_are_shown_it(make_nodes, tmp_path, tracer):
+    nodes = make_nodes(2, settings=PLAIN | {"node": {"trace": tmp_path / "trace.sock"}})
+    columns = "history", "--noheadings", "-o", "TRACED,UNTRACED"
+    nodes["a"].publish("m", seed=1)
+    nodes["a"].push("m")
+    assert nodes["a"].ctl("sync", *columns).stdout.split() == ["-", "1"]
+    (tmp_path / "trace.sock").symlink_to(tracer.socket)
+    nodes["a"].publish("m", seed=2)
+    row = traced(nodes["a"], nodes["a"].push("m")["sync"])
+    last = json.loads(nodes["a"].ctl("sync", "history", "--json").stdout)["syncs"][0]
+    assert (last["traced"], last["untraced"], last["bytes"]) == (row["bytes"], 0, row["bytes"])
+    assert nodes["a"].ctl("sync", *columns, "--bytes").stdout.split() == [str(row["bytes"]), "0", "-", "1"]
+
+
 # --- Where weightd-trace is not as it should be ------------------------------------------------------
 
 class Stand:
