@@ -47,7 +47,7 @@ what is this
 ERRORS = """\
 {0}:1: 'nmae' comes before the first [section]
 {0}:3: 'A' is no name of a node: a name has 1 to 42 of a-z, 0-9, '.' and '-'
-{0}:4: [node] has no key 'lisen'; it has name, listen, data-address, state, socket, weightd, log-level. Is 'listen' meant?
+{0}:4: [node] has no key 'lisen'; it has name, listen, data-address, state, socket, weightd, trace, log-level. Is 'listen' meant?
 {0}:5: 'listen' does not take '7400'; it takes an address of this node in digits and a port: 10.0.0.1:7400, [fd00::1]:7400, 0.0.0.0:7400
 {0}:6: 'log-level' does not take 'loud'; it takes error, warning, info or debug
 {0}:7: 'log-level' was given in line 6; give it once
