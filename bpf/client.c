@@ -651,10 +651,11 @@ static ssize_t receive(int fd, char text[PACKET_MAX], int *ret_fd)
 	return n < 0 ? -errno : n;
 }
 
-static void serve(struct client *c, const char *text, size_t size, int fd)
+/* Closes the descriptor before it answers: who has the answer finds that it is not kept. */
+static void serve(struct client *c, const char *text, size_t size, int *fd)
 {
 	cleanup(json_decrefp) json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
-	struct request q = {.client = c, .json = json, .fd = fd};
+	struct request q = {.client = c, .json = json, .fd = *fd};
 	int r = -EBADMSG;
 
 	if (json_is_object(json))
@@ -665,6 +666,7 @@ static void serve(struct client *c, const char *text, size_t size, int fd)
 			"a request has to be an object of JSON of less than %d bytes, with one descriptor "
 			"at most",
 			PACKET_MAX);
+	*fd = fd_close(*fd);
 	if (r < 0)
 		answer_end(c,
 			   json_pack("{sb ss}", "end", 1, "error", *q.why ? q.why : strerror(-r)));
@@ -689,7 +691,7 @@ static void on_ready(struct waiter *w, uint32_t events)
 	if (n == -EAGAIN)
 		return;
 	if (n > 0 || n == -EBADMSG)
-		serve(c, text, n > 0 ? (size_t)n : 0, fd);
+		serve(c, text, n > 0 ? (size_t)n : 0, &fd);
 	else
 		client_free(c);
 }
