@@ -88,7 +88,7 @@ struct edge {
 
 	/*
 	 * Asks weightd-trace, whose requests these are, if there is one: nobody hears whether. `fd` goes along and is
-	 * duplicated; -1: none. What it answers an "end" with comes by agent_on_traced(), if it comes.
+	 * duplicated; -1: none. Their "note" is for us, and stays here. What it answers an "end" with comes by agent_on_traced(), if it comes.
 	 */
 	void (*trace)(void *world, const json_t *request, int fd);
 	/* Forgets what it was told of a sync, whose engine is ended. */

@@ -60,18 +60,17 @@ void span_end(struct agent *a, struct work *engine, unsigned coordinator, const 
 {
 	const char *sync = engine->span.sync;
 	bool is_mesh = from && !from[0];
-	json_t *request;
+	json_t *note;
 
 	if (!sync[0])
 		return;
-	request = json_pack("{s:s, s:s, s:O*, s:b, s:I}", "op", "end", "sync", sync, "sockets",
-			    json_object_get(done, "sockets"), "receives",
-			    json_is_object(json_object_get(done, "in")), "coordinator",
-			    (json_int_t)coordinator);
-	json_object_set_new(request, "from", is_mesh ? others(done, "in") : json_pack("[s*]", from));
+	note = json_pack("{s:O*, s:b, s:I}", "sockets", json_object_get(done, "sockets"), "receives",
+			 json_is_object(json_object_get(done, "in")), "coordinator",
+			 (json_int_t)coordinator);
+	json_object_set_new(note, "from", is_mesh ? others(done, "in") : json_pack("[s*]", from));
 	if (is_mesh)
-		json_object_set_new(request, "to", others(done, "out"));
-	ask(a, request, -1);
+		json_object_set_new(note, "to", others(done, "out"));
+	ask(a, json_pack("{s:s, s:s, s:o}", "op", "end", "sync", sync, "note", note), -1);
 	ask(a, json_pack("{s:s, s:s}", "op", "forget", "sync", sync), -1);
 	engine->span.sync[0] = '\0';
 }
@@ -141,9 +140,9 @@ static bool is_among(const json_t *names, const char *name)
 }
 
 /* Returns what came. Where nobody said to whom it went, that was to all from whom it did not come. */
-static uint64_t count_links(struct agent *a, const json_t *request, const json_t *rows)
+static uint64_t count_links(struct agent *a, const json_t *note, const json_t *rows)
 {
-	const json_t *from = json_object_get(request, "from"), *to = json_object_get(request, "to");
+	const json_t *from = json_object_get(note, "from"), *to = json_object_get(note, "to");
 	uint64_t sum = 0;
 	json_t *row;
 	size_t i;
@@ -167,14 +166,15 @@ static uint64_t count_links(struct agent *a, const json_t *request, const json_t
 void span_on_rows(struct agent *a, const json_t *request, const json_t *rows)
 {
 	const char *sync = json_string_value(json_object_get(request, "sync"));
-	unsigned coordinator = (unsigned)json_integer_value(json_object_get(request, "coordinator"));
+	const json_t *note = json_object_get(request, "note");
+	unsigned coordinator = (unsigned)json_integer_value(json_object_get(note, "coordinator"));
 	uint64_t n_sockets, received;
 
-	if (field_number(request, "sockets", UINT32_MAX, &n_sockets) < 0 ||
+	if (field_number(note, "sockets", UINT32_MAX, &n_sockets) < 0 ||
 	    !is_whole(rows, n_sockets))
 		return;
-	received = count_links(a, request, rows);
-	if (!json_is_true(json_object_get(request, "receives")))
+	received = count_links(a, note, rows);
+	if (!json_is_true(json_object_get(note, "receives")))
 		return;
 	history_traced(a, coordinator == AGENT_SELF ? ROLE_PUBLISHER : ROLE_MEMBER, sync, received);
 	if (coordinator != AGENT_SELF)

@@ -72,11 +72,14 @@ static bool is_of(const struct request *q, const char *op, const char *sync)
 static void send_next(struct tracing *t)
 {
 	struct request *q = list_first(&t->queue, struct request, link);
+	cleanup(json_freep) json_t *json = NULL;
 	int r;
 
 	if (t->is_asked || !q)
 		return;
-	r = talk_send(t->source.fd, q->json, &q->fd, q->fd >= 0);
+	json = json_copy(q->json);
+	(void)json_object_del(json, "note"); /* which may be longer than what it takes */
+	r = talk_send(t->source.fd, json, &q->fd, q->fd >= 0);
 	if (r < 0) { /* there is room for one, always */
 		lose(t, "is gone");
 		return;

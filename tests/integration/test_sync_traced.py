@@ -280,6 +280,8 @@ def test_what_it_is_told(make_nodes, tmp_path):
     tags = {request["peer"]: request for request in stand.of(end["sync"]) if request["op"] == "tag"}
     about = {"op": "tag", "sync": end["sync"], "version": end["number"], "role": "payload", "expected": planned(size), "fds": 1}
     assert tags == {"b": about | {"peer": "b", "dialled": True}, "a": about | {"peer": "a", "dialled": False}}
+    ends = [request for request in stand.of(end["sync"]) if request["op"] == "end"]
+    assert ends == [{"op": "end", "sync": end["sync"], "fds": 0}] * 2  # a list of nodes may not fit into a packet
     control = {request["peer"]: request for request in stand.of("control")}
     about = {"op": "tag", "sync": "control", "version": 0, "role": "control", "fds": 1}
     assert control == {"b": about | {"peer": "b", "dialled": True}, "a": about | {"peer": "a", "dialled": False}}
