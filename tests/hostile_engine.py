@@ -9,6 +9,7 @@ weightd-sync-tcp, between it and the network. What it does to the bytes is writt
      "gave": n       of those that are done with an exchange, the first n say that they gave other bytes
      "dies": op      it dies when it is told this
      "empty": op     what comes with this word of it is an empty file
+     "sockets": n    when it is open it tells of n connections, none of which is one
      "rate": bytes a second that come in at most
      "deaf": true    it never answers}
 """
@@ -118,6 +119,10 @@ def main(habits):
             threading.Thread(target=relay, args=(listener, (opened["address"], message["port"]), habits),
                              daemon=True).start()
             packet = json.dumps(message | {"port": listener.getsockname()[1]}).encode()
+        if message.get("op") == "opened":
+            for _ in range(habits.get("sockets", 0)):
+                told = {"op": "socket", "node": "a", "dialled": False, "expected": 1}
+                forward(json.dumps(told).encode(), [os.memfd_create("none")], agent)
         if message.get("op") == "done" and message.get("in") and take(habits, "memory"):
             spoil(opened["memory"])
         if message.get("gave") and take(habits, "gave"):

@@ -36,6 +36,7 @@ struct work {
 	struct {
 		char sync[SYNC_ID_SIZE]; /* "": it is no engine, or not traced any more */
 		uint64_t version;
+		unsigned n_sockets; /* that were told of */
 	} span; /* of span.h */
 	void (*on_message)(struct agent *a, struct work *w, const json_t *message, int *fds,
 			   unsigned n_fds);

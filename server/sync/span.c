@@ -6,6 +6,8 @@
 #include "server/sync/base/fields.h"
 #include "server/sync/history.h"
 
+#define SOCKETS_MAX 256 /* of one engine: it has fewer, unless it is hostile */
+
 static void ask(struct agent *a, json_t *request, int fd)
 {
 	if (request)
@@ -17,10 +19,11 @@ void span_begin(struct agent *a, struct work *engine, const char *sync, struct p
 {
 	(void)strcpy(engine->span.sync, sync);
 	engine->span.version = pair.number;
+	engine->span.n_sockets = 0;
 	ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", sync), -1);
 }
 
-bool span_on_job(struct agent *a, const struct work *w, const json_t *message, const int *fds,
+bool span_on_job(struct agent *a, struct work *w, const json_t *message, const int *fds,
 		 unsigned n_fds)
 {
 	const char *op = json_string_value(json_object_get(message, "op")), *node;
@@ -29,10 +32,12 @@ bool span_on_job(struct agent *a, const struct work *w, const json_t *message, c
 
 	if (!op || strcmp(op, "socket") != 0)
 		return false;
-	if (!w->span.sync[0] || n_fds != 1 || field_string(message, "node", NODE_MAX, &node) < 0 ||
+	if (!w->span.sync[0] || w->span.n_sockets == SOCKETS_MAX || n_fds != 1 ||
+	    field_string(message, "node", NODE_MAX, &node) < 0 ||
 	    field_bool_or(message, "dialled", false, &dialled) < 0 ||
 	    field_number(message, "expected", INT64_MAX, &expected) < 0)
 		return true; /* what it carries is missing in the end, and that is seen */
+	w->span.n_sockets++;
 	ask(a,
 	    json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:I}", "op", "tag", "sync", w->span.sync,
 		      "version", (json_int_t)w->span.version, "peer", node, "role", "payload",
@@ -64,8 +69,8 @@ void span_end(struct agent *a, struct work *engine, unsigned coordinator, const 
 
 	if (!sync[0])
 		return;
-	note = json_pack("{s:O*, s:b, s:I}", "sockets", json_object_get(done, "sockets"), "receives",
-			 json_is_object(json_object_get(done, "in")), "coordinator",
+	note = json_pack("{s:O*, s:b, s:I}", "sockets", json_object_get(done, "sockets"),
+			 "receives", json_is_object(json_object_get(done, "in")), "coordinator",
 			 (json_int_t)coordinator);
 	json_object_set_new(note, "from", is_mesh ? others(done, "in") : json_pack("[s*]", from));
 	if (is_mesh)
@@ -170,8 +175,7 @@ void span_on_rows(struct agent *a, const json_t *request, const json_t *rows)
 	unsigned coordinator = (unsigned)json_integer_value(json_object_get(note, "coordinator"));
 	uint64_t n_sockets, received;
 
-	if (field_number(note, "sockets", UINT32_MAX, &n_sockets) < 0 ||
-	    !is_whole(rows, n_sockets))
+	if (field_number(note, "sockets", UINT32_MAX, &n_sockets) < 0 || !is_whole(rows, n_sockets))
 		return;
 	received = count_links(a, note, rows);
 	if (!json_is_true(json_object_get(note, "receives")))

@@ -12,7 +12,7 @@
 /* An engine was started. */
 void span_begin(struct agent *a, struct work *engine, const char *sync, struct pair pair);
 /* False: what it says is of something else. */
-bool span_on_job(struct agent *a, const struct work *w, const json_t *message, const int *fds,
+bool span_on_job(struct agent *a, struct work *w, const json_t *message, const int *fds,
 		 unsigned n_fds);
 /*
  * It is done, as `done` says, and what came is told to `coordinator`, too. All came from `from`; NULL: nothing did; "":

@@ -12,7 +12,7 @@ import tracing
 from engine import planned, program, striped
 from integration.test_sync_average_push import publish as publish_tensors
 from integration.test_sync_reshard_push import LARGE, LAYOUTS, Model
-from nodes import MIB, Cluster
+from nodes import MIB, Cluster, hostile_programs
 from netns import Net
 
 PLAIN = {"data": {"security": "none"}}
@@ -262,10 +262,10 @@ ROW = {"kind": "row", "peer": "a", "sockets": 1, "partial": False, "received": 5
        "quality": {"received": "exact", "submitted": "exact"}}
 
 
-def stand_in(make_nodes, tmp_path, n=2, settings=PLAIN, **kw):
+def stand_in(make_nodes, tmp_path, n=2, settings=PLAIN, programs=None, **kw):
     """Nodes whose agents ask a Stand, which is there first."""
     stand = Stand(tmp_path / "trace.sock", **kw)
-    return stand, make_nodes(n, settings=settings | {"node": {"trace": tmp_path / "trace.sock"}})
+    return stand, make_nodes(n, settings=settings | {"node": {"trace": tmp_path / "trace.sock"}}, programs=programs or {})
 
 
 def test_what_it_is_told(make_nodes, tmp_path):
@@ -311,6 +311,19 @@ def test_what_it_says_of_a_sync_is_said_by_the_history_of_all(make_nodes, tmp_pa
         end = nodes["a"].push("m")
         remember(nodes, end["sync"], "b")
         assert [traced(node, end["sync"])["traced"] for node in nodes] == [5, 5]
+
+
+def test_an_engine_that_tells_of_connections_without_end_is_not_listened_to(make_nodes, tmp_path):
+    stand, nodes = stand_in(make_nodes, tmp_path, programs={"b": hostile_programs(tmp_path / "hostile", sockets=1000)})
+    with stand:
+        nodes["a"].publish("m", seed=1)
+        end = nodes["a"].push("m")
+        nodes.settle("m", seed=1)
+        told = lambda: [request for request in stand.of(end["sync"]) if request["op"] == "forget"]  # noqa: E731
+        nodes.wait(lambda: len(told()) == 2, "all that was told of was heard")
+        remember(nodes, end["sync"], "b")
+        assert len([request for request in stand.of(end["sync"]) if request["op"] == "tag" and request["peer"] == "a"]) == 256
+        assert history(nodes["b"], end["sync"])["untraced"] == 1
 
 
 def test_an_engine_that_is_killed_is_missed_at_once_though_its_connection_is_on_its_way(make_nodes, tmp_path):
