@@ -586,7 +586,6 @@ bool sync_on_message(struct agent *a, unsigned peer, const char *id, const char 
 
 /* --- Prepare ------------------------------------------------------------------------------------ */
 
-/* Steals `fields`. */
 /* Those who are away are waited for less than those who make room for it. */
 static void give_time(struct agent *a, struct sync *s)
 {
@@ -594,6 +593,7 @@ static void give_time(struct agent *a, struct sync *s)
 		s->deadline_ns = agent_now(a) + sync_time_to_prepare(a, s);
 }
 
+/* Steals `fields`. */
 static void ask(struct agent *a, struct sync *s, struct member *m, json_t *fields)
 {
 	if (member_tell(a, s, m, s->ops->ask, fields) == 0)
