@@ -9,7 +9,8 @@
 
 #include "libclient/weightctl/agent.h"
 
-#define KEY_MAX 320 /* two names of weightd-trace and some numbers; what is longer is cut */
+#define TEXT_MAX 127 /* bytes of a name: weightd-trace has none that is longer */
+#define KEY_MAX 320 /* two names and some numbers */
 
 /* Whoever has no memory for it ends the program. */
 static json_t *made(json_t *o)
@@ -25,11 +26,16 @@ static void set(json_t *o, const char *key, json_t *value)
 		cli_out_of_memory();
 }
 
-static json_t *text_json(const json_t *packet, const char *key)
+static const char *text_or(const json_t *packet, const char *key, const char *otherwise)
 {
 	const char *text = agent_text(packet, key);
 
-	return made(json_string(text ? text : "-"));
+	return text && strlen(text) <= TEXT_MAX ? text : otherwise;
+}
+
+static json_t *text_json(const json_t *packet, const char *key)
+{
+	return made(json_string(text_or(packet, key, "-")));
 }
 
 static uint64_t number(const json_t *packet, const char *key)
@@ -72,9 +78,8 @@ static bool is_taken(const struct chrome *c, const char *prefix, json_int_t lane
 /* Of its span. Those of one client begin alike. */
 static void span_key(const json_t *packet, char ret[KEY_MAX])
 {
-	const char *sync = agent_text(packet, "sync");
-
-	(void)snprintf(ret, KEY_MAX, "%" PRIu64 " %.256s", client_of(packet), sync ? sync : "");
+	(void)snprintf(ret, KEY_MAX, "%" PRIu64 " %s", client_of(packet),
+		       text_or(packet, "sync", ""));
 }
 
 /* From 0. What is in no span has the first, too. */
@@ -119,28 +124,27 @@ static json_int_t id_of(struct chrome *c, json_int_t process, const char *name, 
 static json_int_t process_of(struct chrome *c, const json_t *packet)
 {
 	const json_t *client = json_object_get(packet, "client");
-	const char *peer = agent_text(packet, "peer"), *comm = agent_text(client, "comm");
 	char key[KEY_MAX], name[KEY_MAX];
 
-	(void)snprintf(key, sizeof(key), "%" PRIu64 " %.256s", client_of(packet), peer ? peer : "");
-	(void)snprintf(name, sizeof(name), "%.256s (%.32s %" PRIu64 ")", peer ? peer : "-",
-		       comm ? comm : "-", number(client, "pid"));
+	(void)snprintf(key, sizeof(key), "%" PRIu64 " %s", client_of(packet),
+		       text_or(packet, "peer", ""));
+	(void)snprintf(name, sizeof(name), "%s (%s %" PRIu64 ")", text_or(packet, "peer", "-"),
+		       text_or(client, "comm", "-"), number(client, "pid"));
 	return id_of(c, 0, name, key);
 }
 
 /* "payload", of the second lane "payload 2". */
 static void lane_name(char ret[KEY_MAX], const char *what, json_int_t lane)
 {
-	(void)snprintf(ret, KEY_MAX, lane ? "%.64s %" JSON_INTEGER_FORMAT : "%.64s", what, lane + 1);
+	(void)snprintf(ret, KEY_MAX, lane ? "%s %" JSON_INTEGER_FORMAT : "%s", what, lane + 1);
 }
 
 static json_int_t thread_of(struct chrome *c, const json_t *packet, json_int_t process)
 {
-	const char *role = agent_text(packet, "role");
-	char key[KEY_MAX], name[KEY_MAX];
+	char key[2 * KEY_MAX], name[KEY_MAX];
 
-	lane_name(name, role ? role : "-", lane_of(c, packet));
-	(void)snprintf(key, sizeof(key), "%" JSON_INTEGER_FORMAT "\n%.128s", process, name);
+	lane_name(name, text_or(packet, "role", "-"), lane_of(c, packet));
+	(void)snprintf(key, sizeof(key), "%" JSON_INTEGER_FORMAT "\n%s", process, name);
 	return id_of(c, process, name, key);
 }
 
@@ -157,12 +161,12 @@ static void put_on_thread(struct chrome *c, const json_t *packet, json_t *event)
 static void put_counter(struct chrome *c, const json_t *packet, const char *what, uint64_t ns,
 			json_int_t value)
 {
-	const char *role = agent_text(packet, "role");
 	char name[KEY_MAX];
 
 	lane_name(name, what, lane_of(c, packet));
-	put(c, json_pack("{ss ss sI sf s{sI}}", "name", name, "ph", "C", "pid",
-			 process_of(c, packet), "ts", us(ns), "args", role ? role : "-", value));
+	put(c,
+	    json_pack("{ss ss sI sf s{sI}}", "name", name, "ph", "C", "pid", process_of(c, packet),
+		      "ts", us(ns), "args", text_or(packet, "role", "-"), value));
 }
 
 static void put_rate(struct chrome *c, const json_t *packet, const json_t *before)

@@ -181,6 +181,7 @@ def test_nothing_is_a_timeline_too():
 def test_a_hostile_tracer_writes_no_broken_timeline():
     wrong = [{"kind": k} for k in ("begin", "progress", "total", "end", "open", "gap", HOSTILE)] + \
         [row("progress", 1, peer=HOSTILE, role=HOSTILE, sync="x" * 5000, began=-5, client=[]),
+         row("total", 2, sync="é" * 200, peer="xé" * 200, role="é" * 50, client={"id": 2, "comm": "xé" * 50}),
          row("total", 1 << 40, number="x", delivered=-1), {"kind": 5}, event("retransmit", -1, client={"id": HOSTILE})]
     for form in "jsonl", "perfetto":
         text = record([*wrong, *wrong], "--format", form)
