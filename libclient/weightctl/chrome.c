@@ -169,6 +169,11 @@ static void put_counter(struct chrome *c, const json_t *packet, const char *what
 		      "ts", us(ns), "args", text_or(packet, "role", "-"), value));
 }
 
+static bool knows_rate(const json_t *packet)
+{
+	return !json_is_null(json_object_get(packet, "delivered"));
+}
+
 static void put_rate(struct chrome *c, const json_t *packet, const json_t *before)
 {
 	uint64_t began_ns = number(packet, "began_ns"), now_ns = number(packet, "now_ns");
@@ -179,7 +184,7 @@ static void put_rate(struct chrome *c, const json_t *packet, const json_t *befor
 		done_before = number(before, "delivered") + number(before, "received");
 		before_ns = number(before, "now_ns");
 	}
-	if (done >= done_before && now_ns > before_ns)
+	if (knows_rate(packet) && done >= done_before && now_ns > before_ns)
 		put_counter(c, packet, "rate (B/s)", now_ns,
 			    (json_int_t)((double)(done - done_before) * 1e9 /
 					 (double)(now_ns - before_ns)));
@@ -204,7 +209,8 @@ static void put_slice(struct chrome *c, json_t *packet, uint64_t end_ns)
 	uint64_t began_ns = number(packet, "began_ns");
 	uint64_t took_ns = end_ns > began_ns ? end_ns - began_ns : 0;
 
-	put_counter(c, packet, "rate (B/s)", end_ns, 0);
+	if (knows_rate(packet))
+		put_counter(c, packet, "rate (B/s)", end_ns, 0);
 	put_on_thread(c, packet,
 		      json_pack("{so ss so sf sf sO}", "name", text_json(packet, "sync"), "ph", "X",
 				"cat", text_json(packet, "role"), "ts", us(began_ns), "dur",

@@ -158,6 +158,12 @@ def test_rates_and_round_trips_are_counters():
                         ("rate (B/s)", 700_000, {"payload": 0})]
 
 
+def test_what_is_not_known_is_no_rate_of_0():
+    absent = {"delivered": None, "received": None}
+    events, _ = timeline([row("progress", 200) | absent, row("total", 300) | absent, span("end", 301)])
+    assert [e["ph"] for e in events if e["ph"] in "CX"] == ["X"]
+
+
 def test_events_are_moments():
     told = [event("open", 100, remote="[::1]:80"), event("retransmit", 101), event("close", 102),
             {"kind": "gap", "lost": 7, "source": "ring", "from_ns": 100 * MS, "to_ns": 103 * MS}]
