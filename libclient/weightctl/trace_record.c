@@ -189,29 +189,29 @@ static int follow(struct record *r, int signal_fd)
 	return result;
 }
 
-/* What was recorded until something failed is whole, too. */
+static int open_output(struct record *r)
+{
+	r->fd = r->path ? open(r->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
+			: STDOUT_FILENO;
+	return r->fd < 0 ? cli_error("cannot write %s: %s", r->path, strerror(errno)) : 0;
+}
+
+/* What was recorded until something failed is whole, too. A file that is there is left alone until it begins. */
 static int record(struct record *r, int signal_fd)
 {
+	bool has_begun;
 	int result;
 
 	if (agent_open(r->cli, &r->agent) ||
 	    agent_ask(&r->agent, json_pack("{s:s}", "op", "observe")))
 		return EXIT_FAILED;
 	r->format->begin(r);
-	if (hear_answer(r) || flush(r))
-		return EXIT_FAILED;
-	if (!r->quiet)
+	has_begun = !hear_answer(r) && !open_output(r) && !flush(r);
+	if (has_begun && !r->quiet)
 		(void)fputs("weightctl: recording\n", stderr); /* what happens now is not missed */
-	result = follow(r, signal_fd);
+	result = has_begun ? follow(r, signal_fd) : EXIT_FAILED;
 	r->format->end(r);
-	return r->is_broken || flush(r) ? EXIT_FAILED : result;
-}
-
-static int open_output(struct record *r)
-{
-	r->fd = r->path ? open(r->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
-			: STDOUT_FILENO;
-	return r->fd < 0 ? cli_error("cannot write %s: %s", r->path, strerror(errno)) : 0;
+	return !has_begun || r->is_broken || flush(r) ? EXIT_FAILED : result;
 }
 
 static int run_record(struct record *r)
@@ -223,9 +223,7 @@ static int run_record(struct record *r)
 	r->batch = open_memstream(&r->text, &r->size);
 	if (!r->batch)
 		cli_out_of_memory();
-	result = open_output(r);
-	if (result == 0)
-		result = record(r, fd);
+	result = record(r, fd);
 	if (r->path && r->fd >= 0 && close(r->fd) < 0 && result == 0)
 		result = cli_error("cannot write %s: %s", r->path, strerror(errno));
 	agent_deinit(&r->agent);
@@ -253,7 +251,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_TRACER,
 		{},
 	};
-	struct record r = {.cli = cli, .format = &formats[0], .agent.fd = -1, .end_ns = UINT64_MAX};
+	struct record r = {
+		.cli = cli, .format = &formats[0], .agent.fd = -1, .fd = -1, .end_ns = UINT64_MAX};
 	int option, ms;
 
 	while ((option = cli_option(cli, argc, argv, LETTERS_COMMON "q", longs)) >= 0) {

@@ -233,11 +233,15 @@ def test_a_tracer_that_ends_leaves_a_whole_timeline():
     assert len(check(done.stdout)[0]) == 5
 
 
-def test_a_refusal_is_told():
+@pytest.mark.parametrize("form", ["jsonl", "chrome"])
+def test_a_refusal_is_told_and_leaves_the_file_that_is_there(form, tmp_path):
+    file = tmp_path / "out"
+    file.write_text("of yesterday")
     tracer = FakeAgent(observe=[END | {"error": "it is not for you"}])
-    done = run(tracer.path)
+    done = run(tracer.path, "--format", form, "--output", file)
     tracer.close()
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "weightctl: it is not for you\n")
+    assert file.read_text() == "of yesterday"
 
 
 @pytest.fixture
