@@ -137,6 +137,7 @@ static void row_free(struct client *c, struct row *row)
 {
 	struct meter *m = c->tracer->meter;
 
+	messages_end_row(m, row);
 	m->kind->remove_row(m, row->number);
 	list_remove(&row->link);
 	c->n_rows--;
@@ -614,13 +615,30 @@ static const struct operation {
 	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
 };
 
+/* Nothing is counted in them: they would say 0 of what nobody knows. */
+static void drop_rows_since(struct client *c, uint32_t last)
+{
+	struct row *row, *next;
+
+	list_for_each_safe(row, next, &c->rows, link)
+		if (row->number > last)
+			row_free(c, row);
+}
+
 static int perform(struct request *q)
 {
 	const char *op = json_string_value(json_object_get(q->json, "op"));
+	uint32_t last_row = q->client->tracer->last_row;
+	int r;
 
-	for (size_t i = 0; op && i < ARRAY_LEN(operations); i++)
-		if (!strcmp(operations[i].name, op))
-			return operations[i].fn(q);
+	for (size_t i = 0; op && i < ARRAY_LEN(operations); i++) {
+		if (strcmp(operations[i].name, op) != 0)
+			continue;
+		r = operations[i].fn(q);
+		if (r < 0)
+			drop_rows_since(q->client, last_row);
+		return r;
+	}
 	(void)snprintf(
 		q->why, sizeof(q->why),
 		"'op' has to be tag, watch, begin, read, end, forget, flows, follow, rows, observe, "

@@ -40,7 +40,7 @@ static int begin_row(struct meter *meter, struct row *row)
 	return 0;
 }
 
-static void end_row(struct meter *meter, struct row *row)
+void messages_end_row(struct meter *meter, struct row *row)
 {
 	if (!row->calls || row->calls->ended_ns)
 		return;
@@ -58,7 +58,7 @@ void messages_free(struct messages *m)
 		return;
 	list_for_each(row, &m->client->rows, link)
 		if (!strcmp(row->label.sync, m->sync))
-			end_row(m->client->tracer->meter, row);
+			messages_end_row(m->client->tracer->meter, row);
 	loop_remove(m->client->tracer->loop_fd, &m->waiter);
 	(void)fd_close(m->waiter.fd);
 	list_remove(&m->link);

@@ -28,3 +28,5 @@ int messages_begin(struct client *c, const char *sync, unsigned seconds);
 void messages_free(struct messages *m);
 /* The row is new. */
 int messages_take_row(struct client *c, struct row *row);
+/* It is over, as it is for all rows of its sync, or for the row alone, which goes. */
+void messages_end_row(struct meter *meter, struct row *row);

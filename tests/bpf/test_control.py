@@ -77,6 +77,7 @@ def test_only_sockets_of_tcp_are_tagged(tracer, sock, tmp_path):
         for s in udp, null, local:
             with pytest.raises(Refused, match="none of a TCP socket|not a socket|on non-socket"):
                 client.ask("tag", [s.fileno()], **ROW)
+    assert client.ask("read", sync="s") == [], "nothing is counted, which is not 0"
     n = n_descriptors(tracer)
     for _ in range(10):
         client.ask("tag", [sock.fileno()], **ROW)
@@ -174,6 +175,7 @@ def test_a_process_that_is_gone_is_watched_no_more():
             client.watch(proc.pid)
             with pytest.raises(Refused, match="watched already"):
                 client.watch(proc.pid, peer="c")
+            assert [row["peer"] for row in client.ask("read", sync="s")] == ["b"]
             n = n_descriptors(tracer)
             proc.stdin.close()
         with pytest.raises(Refused, match="there is no process"):

@@ -151,6 +151,15 @@ def test_a_row_that_comes_later_is_counted(traced, connect):
     assert (counted(client, "c")["sent"], counted(client, "b")["sent"]) == (calls(5), calls())
 
 
+def test_a_row_that_was_refused_keeps_no_program_attached(tracer, traced):
+    client, *_ = traced
+    listen(client)
+    with socket.socket(socket.AF_UNIX) as local, pytest.raises(Refused):
+        client.tag(local, peer="c")
+    client.ask("forget", sync="s")
+    assert attached(tracer) == set()
+
+
 def test_what_a_process_and_a_listener_get_is_counted(net, tracer, listener):
     client = tracer.client()
     client.tag(listener, peer="a")
