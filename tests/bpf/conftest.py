@@ -14,6 +14,14 @@ def tracer():
         yield t
 
 
+@pytest.fixture(params=["bpf", "diag"])
+def either_tracer(request):
+    """One of each meter."""
+    features.require("bpf" if request.param == "bpf" else "trace")
+    with tracing.Tracer(f"--meter={request.param}") as t:
+        yield t
+
+
 @pytest.fixture(scope="module")
 def net():
     features.require("netns")
@@ -40,3 +48,13 @@ def connect(net, listener):
     yield make
     for s in ours:
         s.close()
+
+
+@pytest.fixture
+def traced(tracer, connect):
+    """A client of the tracer, and a pair of sockets: to "b" that of node 0, to "a" that of node 1."""
+    a, b = connect()
+    client = tracer.client()
+    client.tag(a, peer="b")
+    client.tag(b, peer="a")
+    return client, a, b

@@ -15,11 +15,9 @@ ROW = {"sync": "s", "version": 1, "peer": "b", "role": "payload"}
 NOBODY, SOMEBODY = 65534, 12345
 
 
-@pytest.fixture(params=["bpf", "diag"])
-def tracer(request):
-    features.require("bpf" if request.param == "bpf" else "trace")
-    with Tracer(f"--meter={request.param}") as t:
-        yield t
+@pytest.fixture
+def tracer(either_tracer):
+    return either_tracer
 
 
 @pytest.fixture

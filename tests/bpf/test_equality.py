@@ -16,16 +16,6 @@ from traffic import (both_ways, carried, carry, is_acknowledged, qualities, rece
 SIZES = [1, 4095, 1_000_003, 7, 8_388_609]  # of spans, one behind the other
 
 
-@pytest.fixture
-def traced(tracer, connect):
-    """A client of the tracer, and a pair of sockets: to "b" that of node 0, to "a" that of node 1."""
-    a, b = connect()
-    client = tracer.client()
-    client.tag(a, peer="b")
-    client.tag(b, peer="a")
-    return client, a, b
-
-
 @pytest.mark.parametrize("sender, receiver", [
     (send, receive), (send_message, receive), (send_file, receive), (send, receive_peeking), (send, receive_splicing),
 ])

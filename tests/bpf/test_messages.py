@@ -16,16 +16,6 @@ LONG_S = 600
 ON_CALLS = {"on_send", "on_receive"}
 
 
-@pytest.fixture
-def traced(tracer, connect):
-    """A client, and a pair of sockets: to "b" that of node 0, to "a" that of node 1."""
-    a, b = connect()
-    client = tracer.client()
-    client.tag(a, peer="b")
-    client.tag(b, peer="a")
-    return client, a, b
-
-
 def listen(client, sync="s", seconds=LONG_S):
     client.ask("messages", sync=sync, seconds=seconds)
 

@@ -12,11 +12,9 @@ SOMEBODY, ANOTHER = 12345, 12346
 MINE = {"pid": os.getpid(), "uid": 0, "comm": pathlib.Path("/proc/self/comm").read_text().strip()}
 
 
-@pytest.fixture(params=["bpf", "diag"])
-def tracer(request):
-    features.require("bpf" if request.param == "bpf" else "trace")
-    with Tracer(f"--meter={request.param}") as t:
-        yield t
+@pytest.fixture
+def tracer(either_tracer):
+    return either_tracer
 
 
 @pytest.fixture
