@@ -1,4 +1,5 @@
 """weightctl top: rows of all clients, as numbers that are exact, in order, and drawn again."""
+import contextlib
 import json
 import os
 import pty
@@ -169,9 +170,11 @@ class Screen:
 
     def end(self):
         self.proc.send_signal(signal.SIGINT)
-        status = self.proc.wait(60)
+        with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+            while True:  # it takes no signal while it waits for room
+                os.read(self.ours, 65536)
         os.close(self.ours)
-        return status
+        return self.proc.wait(60)
 
 
 def test_it_is_drawn_in_place_within_the_terminal(make_tracer):
