@@ -3,7 +3,6 @@ import json
 import os
 import socket
 import subprocess
-import time
 
 import features
 import pytest
@@ -232,9 +231,10 @@ def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
     features.require("bpf")
     with Tracer() as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as other:
         slow.ask("follow")
+        other.ask("observe")
         slow.watch(os.getpid())
         storm(net, 2000, 1)
         assert other.ask("read", sync="s") == []  # which nothing held up
-        time.sleep(0.3)  # until the tracer has given up telling it for now, which nobody can see
+        sum_of_events(other, 8000)  # all were told by now, or given up
         told = sum_of_events(slow, 8000)
         assert told["events"] + told["gaps"] == 8000 and told["gaps"] > 0
