@@ -136,8 +136,8 @@ def test_a_repair(make_traced, settings):
 def test_what_an_attempt_carried_that_broke_is_in_no_number(make_traced, settings):
     """The engine of one node is killed while bytes move, and the rest of them follow in another epoch."""
     nodes = make_traced(3, settings)
-    nodes["a"].publish("m", seed=1, size=16 * MIB)
-    push = nodes["a"].start_push("m", max_rate=4 * MIB)
+    nodes["a"].publish("m", seed=1, size=8 * MIB)
+    push = nodes["a"].start_push("m", max_rate=MIB)
     push.moving("b", MIB)
     os.kill(nodes["b"].engine(program("gloo").name if settings == GLOO else program("tcp").name), signal.SIGKILL)
     end = push.committed()
@@ -331,8 +331,8 @@ def test_an_engine_that_is_killed_is_missed_at_once_though_its_connection_is_on_
     limits = {"limits": {"stall-timeout": 300}}
     stand, nodes = stand_in(make_nodes, tmp_path, 3, PLAIN | limits, answer=lambda request: [] if request["op"] == "tag" else [END])
     with stand:
-        nodes["a"].publish("m", seed=1, size=16 * MIB)
-        push = nodes["a"].start_push("m", max_rate=4 * MIB)
+        nodes["a"].publish("m", seed=1, size=8 * MIB)
+        push = nodes["a"].start_push("m", max_rate=MIB)
         push.moving("b", MIB)
         os.kill(nodes["b"].engine(), signal.SIGKILL)
         push.committed()
