@@ -227,6 +227,19 @@ def test_help_and_version():
     assert done.stdout.startswith("weightd-trace 0.")
 
 
+def names_of(o):
+    return {name for key, value in o.items() for name in {key} | (names_of(value) if isinstance(value, dict) else set())}
+
+
+def test_the_manual_names_all_that_a_row_has(tracer, sock):
+    page = (features.ROOT / "packaging/man/weightd-trace.8.scd").read_text()
+    client = tracer.client()
+    client.tag(sock)
+    sock.send(b"x")
+    row = client.until(lambda row: row["submitted"] and row["limits"])
+    assert [name for name in names_of(row) if f"_{name}_" not in page and f"*{name}*" not in page] == []
+
+
 def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
     features.require("bpf")
     with Tracer() as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as other:
