@@ -27,6 +27,7 @@ import features
 
 PATIENCE_S = 60
 PREAMBLE, WORD, HEADER = 192, 8, 16
+PLANNED_BACK = 1 + WORD  # tcp_planned_back() of server/sync/base/planned.h
 CHUNK = 1 << 20
 HUGE, MAP_FIXED, MADV_COLLAPSE = 2 << 20, 0x10, 25
 

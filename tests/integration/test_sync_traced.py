@@ -9,7 +9,7 @@ import threading
 import features
 import pytest
 import tracing
-from engine import planned, program, striped
+from engine import PLANNED_BACK, planned, program, striped
 from integration.test_sync_average_push import publish as publish_tensors
 from integration.test_sync_reshard_push import LARGE, LAYOUTS, Model
 from nodes import MIB, Cluster, hostile_programs
@@ -97,6 +97,31 @@ def test_a_push(make_traced, settings):
     row = assert_traced(nodes, end["sync"], settings == TLS)
     if settings != GLOO:
         assert row["planned"] == 3 * planned(nodes["a"].serves("m").size)
+
+
+def expect(nodes, observer, sync):
+    """On each link all came that it was said to carry, both ways."""
+    assert_traced(nodes, sync)
+    observer.ask("rows")
+    rows = [row for row in observer.followed if (row["kind"], row["sync"]) == ("total", sync)]
+    assert rows and [row for row in rows if row["submitted"] + row["received"] != row["expected"]] == []
+
+
+@pytest.mark.parametrize("settings, interfaces", [(PLAIN, 1), (PLAIN, 3), (GLOO, 1)], ids=("tcp", "stripes", "gloo"))
+def test_what_is_expected_is_what_comes(make_traced, np, tracer, settings, interfaces):
+    nodes = make_traced(3, settings, interfaces=interfaces)
+    observer = tracer.client()
+    observer.ask("observe")
+    nodes["a"].publish("m", seed=1, size=5 * MIB)
+    end = nodes["a"].push("m")
+    remember(nodes, end["sync"], "bc")
+    expect(nodes, observer, end["sync"])
+    for rank, node in enumerate(nodes):
+        publish_tensors(np, node, rank)
+    nodes["a"].ctl("sync", "average", "m")
+    sync = nodes["a"].history()[0]["sync"]
+    remember(nodes, sync, "bc")
+    expect(nodes, observer, sync)
 
 
 @pytest.mark.parametrize("settings", [PLAIN, TLS], ids=("tcp", "tls"))
@@ -278,7 +303,8 @@ def test_what_it_is_told(make_nodes, tmp_path):
         nodes.wait(lambda: heard().count("forget") == 2, heard)
     assert sorted(heard()) == ["begin"] * 2 + ["end"] * 2 + ["forget"] * 2 + ["tag"] * 2
     tags = {request["peer"]: request for request in stand.of(end["sync"]) if request["op"] == "tag"}
-    about = {"op": "tag", "sync": end["sync"], "version": end["number"], "role": "payload", "expected": planned(size), "fds": 1}
+    about = {"op": "tag", "sync": end["sync"], "version": end["number"], "role": "payload", "fds": 1,
+             "expected": planned(size) + PLANNED_BACK}
     assert tags == {"b": about | {"peer": "b", "dialled": True}, "a": about | {"peer": "a", "dialled": False}}
     ends = [request for request in stand.of(end["sync"]) if request["op"] == "end"]
     assert ends == [{"op": "end", "sync": end["sync"], "fds": 0}] * 2  # a list of nodes may not fit into a packet

@@ -33,14 +33,13 @@ static void tell_end(struct stint *d)
 void stint_tell_socket(struct stint *d, int fd, const char *node, bool is_dialled,
 		       const struct planned *planned)
 {
-	uint64_t most = planned->sent > planned->received ? planned->sent : planned->received;
 	cleanup(json_freep) json_t *message = NULL;
 
 	if (!d->order.is_traced)
 		return;
 	atomic_fetch_add(&d->n_sockets, 1);
 	message = json_pack("{ss ss sb sI}", "op", "socket", "node", node, "dialled", is_dialled,
-			    "expected", (json_int_t)most);
+			    "expected", (json_int_t)(planned->sent + planned->received));
 	if (message)
 		(void)talk_send_wait(TALK_FD, message, &fd, 1); /* without the agent we end soon */
 }

@@ -89,8 +89,8 @@ void stint_tell_progress(struct stint *d);
 /* --- For any thread ---------------------------------------------------------------------------- */
 
 /*
- * Gives the agent a connection, if it wants them, to have it traced: with whom it is, who dialled, and how many bytes it
- * has to carry, in the direction that carries most, of all such with that node.
+ * Gives the agent a connection, if it wants them, to have it traced: with whom it is, who dialled, and how many bytes all
+ * such with that node have to carry, both ways.
  */
 void stint_tell_socket(struct stint *d, int fd, const char *node, bool is_dialled,
 		       const struct planned *planned);

@@ -103,6 +103,7 @@ static void tell_socket(const struct guest *g, unsigned n_stripes)
 	struct stint *d = &g->engine->stint;
 	const struct planned planned = {
 		.received = tcp_planned_striped(d->order.total, d->order.chunk, n_stripes),
+		.sent = n_stripes * tcp_planned_back(),
 	};
 
 	stint_tell_socket(d, g->link.fd, d->order.from, false, &planned);

@@ -175,6 +175,7 @@ static void tell_socket(const struct outbound *out)
 	const struct order *o = &e->stint.order;
 	const struct planned planned = {
 		.sent = tcp_planned_striped(o->total, o->chunk, e->n_out),
+		.received = e->n_out * tcp_planned_back(),
 	};
 
 	stint_tell_socket(&e->stint, out->link.fd, e->next.node, true, &planned);
