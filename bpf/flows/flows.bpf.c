@@ -384,20 +384,20 @@ static __always_inline void on_over(struct sock *sk, struct flow *f)
 	emit(tp, f, t, EVENT_CLOSE, BPF_TCP_CLOSE);
 }
 
-SEC("tp_btf/inet_sock_set_state")
-int BPF_PROG(on_state, struct sock *sk, int before, int state)
+/* Told twice of each change, the second time to no effect. */
+static __always_inline void see_state(struct sock *sk, int before, int state)
 {
 	struct flow *f;
 
 	if (sk->sk_protocol != IPPROTO_TCP)
-		return 0;
+		return;
 	/* These two come from the process itself, all others from anywhere. */
 	if (state == BPF_TCP_SYN_SENT || state == BPF_TCP_LISTEN)
 		f = follow(sk, bpf_get_current_pid_tgid() >> 32);
 	else
 		f = bpf_sk_storage_get(&flows, sk, 0, 0);
 	if (!f)
-		return 0;
+		return;
 	if (state == BPF_TCP_SYN_SENT ||
 	    (before == BPF_TCP_SYN_RECV && f->cookie != bpf_get_socket_cookie(sk))) {
 		__builtin_memset(f->base, 0, sizeof(f->base));
@@ -407,12 +407,29 @@ int BPF_PROG(on_state, struct sock *sk, int before, int state)
 		f->fin = 0;
 		f->syn = state == BPF_TCP_SYN_SENT;
 	}
-	if (state == BPF_TCP_ESTABLISHED)
+	if (state == BPF_TCP_ESTABLISHED && f->life == LIFE_NONE)
 		on_established(sk, f);
 	else if (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_LAST_ACK)
 		f->fin = 1;
 	else if (state == BPF_TCP_CLOSE && f->life == LIFE_OPEN)
 		on_over(sk, f);
+}
+
+/*
+ * The kernel does not run a program that it has interrupted on this processor: what a softirq does to another
+ * socket meanwhile would go unseen. It interrupts only one of these two.
+ */
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(on_state, struct sock *sk, int before, int state)
+{
+	see_state(sk, before, state);
+	return 0;
+}
+
+SEC("tp_btf/inet_sock_set_state")
+int BPF_PROG(on_state_too, struct sock *sk, int before, int state)
+{
+	see_state(sk, before, state);
 	return 0;
 }
 
