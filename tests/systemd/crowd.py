@@ -82,10 +82,10 @@ class Visitors(Program):
         super().__init__(box, "visitors", name, n, user=user)
 
     def all_came(self):
-        """Waits until each has made a visit that begins now: visits, and connections refused, so far."""
-        visits, failed, refused = self.ask()
+        """Waits until each has made a visit that begins now: connections refused, and not answered in time, so far."""
+        visits, failed, refused, unanswered = self.ask()
         assert failed == 0, f"{failed} of {visits} visits failed:\n{self.said()}"
-        return visits, refused
+        return refused, unanswered
 
 
 class Reader(Program):

@@ -5,9 +5,10 @@
  *
  * Each of N threads connects, attaches buffer NAME, compares version and bytes with what they were when the
  * program started, and leaves, again and again. For each line on standard input one is printed, once every
- * thread has made a whole visit that began after it: visits, visits that failed, and connections refused,
- * since the start.
+ * thread has made a whole visit that began after it: visits, visits that failed, connections refused, and
+ * connections that nobody answered in time, since the start.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -18,6 +19,14 @@
 #include "weightd.h"
 
 #define RESTART_TIMEOUT_MS 30000
+
+enum visit {
+	VISIT_DONE,
+	VISIT_FAILED,
+	VISIT_REFUSED, /* there was nobody to visit */
+	VISIT_UNANSWERED,
+	N_VISITS,
+};
 
 static struct {
 	const char *name;
@@ -32,7 +41,7 @@ static struct {
 	bool end;
 	unsigned asked; /* lines read */
 	unsigned behind; /* threads that have not made a visit since the last one */
-	unsigned long visits, failed, refused;
+	unsigned long n[N_VISITS];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
 
 static const char *look(struct weightd *w, struct weightd_buffer **ret)
@@ -50,27 +59,33 @@ static const char *look(struct weightd *w, struct weightd_buffer **ret)
 	return NULL;
 }
 
-/* 1: done; 0: it failed; -1: there was nobody to visit. */
-static int visit(void)
+static enum visit visit(void)
 {
+	enum visit ret = VISIT_DONE;
 	struct weightd_buffer *b = NULL;
 	const char *wrong;
 	struct weightd *w;
-	int r = 1;
+	int r;
 
 	if (weightd_new(&w) < 0)
-		return 0;
+		return VISIT_FAILED;
 	weightd_set_restart_timeout(w, RESTART_TIMEOUT_MS);
-	if (weightd_connect(w, NULL) < 0) {
+	r = weightd_connect(w, NULL);
+	if (r < 0) {
 		fprintf(stderr, "not connected: %s\n", weightd_error(w));
-		r = -1;
+		ret = r == -ETIMEDOUT ? VISIT_UNANSWERED : VISIT_REFUSED;
 	} else if ((wrong = look(w, &b))) {
 		fprintf(stderr, "%s\n", wrong);
-		r = 0;
+		ret = VISIT_FAILED;
 	}
 	weightd_detach(b);
 	weightd_close(w);
-	return r;
+	return ret;
+}
+
+static bool is_made(enum visit v)
+{
+	return v == VISIT_DONE || v == VISIT_FAILED;
 }
 
 static void *come_and_go(void *unused)
@@ -80,17 +95,15 @@ static void *come_and_go(void *unused)
 	(void)pthread_mutex_lock(&state.lock);
 	while (!state.end) {
 		unsigned asked = state.asked;
-		int r;
+		enum visit v;
 
 		(void)pthread_mutex_unlock(&state.lock);
-		r = visit();
-		if (r < 0)
+		v = visit();
+		if (!is_made(v))
 			(void)sched_yield();
 		(void)pthread_mutex_lock(&state.lock);
-		state.visits += r >= 0;
-		state.failed += r == 0;
-		state.refused += r < 0;
-		if (r >= 0 && seen != asked) {
+		state.n[v]++;
+		if (is_made(v) && seen != asked) {
 			seen = asked;
 			if (asked == state.asked && --state.behind == 0)
 				(void)pthread_cond_signal(&state.done);
@@ -110,7 +123,8 @@ static void answer_lines(unsigned n)
 		state.behind = n;
 		while (state.behind > 0)
 			(void)pthread_cond_wait(&state.done, &state.lock);
-		printf("%lu %lu %lu\n", state.visits, state.failed, state.refused);
+		printf("%lu %lu %lu %lu\n", state.n[VISIT_DONE] + state.n[VISIT_FAILED],
+		       state.n[VISIT_FAILED], state.n[VISIT_REFUSED], state.n[VISIT_UNANSWERED]);
 		(void)pthread_mutex_unlock(&state.lock);
 		(void)fflush(stdout);
 	}
