@@ -19,11 +19,11 @@
 #define AF_INET 2
 #define IPPROTO_TCP 6
 #define FLUSHES_MAX 4 /* no iterator gets in between more often */
+#define READS_MAX                                                                                  \
+	4 /* nor does how a connection spends its time change more often between two reads */
 #define MSG_PEEK 0x2
 #define MSG_ERRQUEUE 0x2000
 #define RETRANSMIT_NS 10000000 /* between two events of one socket */
-
-#define READS_MAX 4 /* nor does a connection's state change more often between two reads */
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
