@@ -11,6 +11,8 @@
 #define ROWS_MAX 1024 /* of one client: all rows of all of them fit into the meter */
 #define SPANS_MAX ROWS_MAX /* likewise: a sync of which there is no row has nothing to span */
 
+#define QUEUE_MAX 8192 /* packets that a client has not read */
+
 #define COMM_SIZE 16 /* with the NUL */
 
 struct tracer;
@@ -49,6 +51,17 @@ void client_free(struct client *c);
 
 /* Takes `json`, and counts it as lost where more packets are waiting already, or memory ran out. */
 void client_say(struct client *c, json_t *json, unsigned queue_max);
+
+/* Of a request. */
+void client_answer(struct client *c, json_t *json);
+/* The last, for which there is room always: it is waited for. */
+void client_answer_end(struct client *c, json_t *json);
+
+/* NULL: it has none of that number. */
+struct row *client_own_row(const struct client *c, uint32_t number);
+void client_free_row(struct client *c, struct row *row);
+/* While its rows are there still: who observes is told what is in them. */
+void client_free_span(struct client *c, struct span *span);
 
 /* Of whichever client. */
 struct row *client_find_row(const struct tracer *t, uint32_t number, struct client **ret_owner);

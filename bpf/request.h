@@ -1,0 +1,32 @@
+/*
+ * What a client asks, and what answers it
+ */
+#pragma once
+
+#include <jansson.h>
+
+#include "bpf/client.h"
+
+#define PACKET_MAX 4096 /* of a request */
+#define OVERFLOW_UID 65534u /* of any user whom this namespace does not know */
+
+struct request {
+	struct client *client;
+	const json_t *json;
+	int fd; /* that came with it, or -1 */
+	char why[2 * WHY_SIZE]; /* of a refusal */
+};
+
+/* Answers. Closes the descriptor before that: who has the answer finds that it is not kept. */
+void request_serve(struct client *c, const char *text, size_t size, int *fd);
+
+/* Of operations; these return 0 or negative errno, with why in the request. */
+
+/* The row of the label that it gives, which may be new. */
+int request_take_row(struct request *q, struct row **ret);
+/* What it gives as "sync"; NULL: that is none. */
+const char *request_sync(struct request *q);
+/* What others have counted is for root, and for whom the tracer runs as, who could read it out of its memory. */
+int request_may_observe(struct request *q);
+/* `what` did not fit into the queue, if any was lost since. */
+int request_check_all_told(struct request *q, uint64_t lost, const char *what);
