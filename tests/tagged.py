@@ -9,11 +9,11 @@ PAGE, STEP = 4096, 2654435761  # as in tests/soak/follower.c, which looks at eve
 GRAIN, STEPS = 12, (0, 1, 3, 7)  # of tags: means of two, three or four that are so far apart are whole, and no two alike
 
 
-def layout_of(n_bytes):
-    """That many bytes, in whole pages of fp32 numbers."""
+def layout_of(n_bytes, name="w"):
+    """That many bytes, in whole pages of fp32 numbers, as one tensor of that name."""
     import weightd
     layout = weightd.Layout()
-    layout.add("w", "F32", (n_bytes // PAGE, PAGE // 4))
+    layout.add(name, "F32", (n_bytes // PAGE, PAGE // 4))
     return layout
 
 
