@@ -1,0 +1,21 @@
+/*
+ * One link for many functions of one file
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MULTI_ATTACH_TYPE 48 /* BPF_TRACE_UPROBE_MULTI: what its program has to be loaded for */
+
+struct multi {
+	const char *path; /* probed in every process that has it mapped, now or later */
+	const uint64_t *offsets; /* within the file */
+	const uint64_t *counters; /* of the uint16_t which says that somebody looks (USDT); NULL: none */
+	const uint64_t *cookies; /* for bpf_get_attach_cookie(); NULL: none */
+	uint32_t n;
+	bool is_return;
+};
+
+/* Its descriptor is the link: nothing is probed any more once it is closed. Linux 6.6. */
+int multi_attach(int program_fd, const struct multi *multi, int *ret_fd);
