@@ -306,7 +306,7 @@ ptx: libclient/cuda/digest.cu
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san lint format demo bench matrix soak fuzz deps model torch2
+.PHONY: check check-san lint format demo bench matrix soak fuzz deps model torch2 perfetto
 
 # What is tested of weightctl by itself, and against weightd-sync.
 FORECAST := $(call objects,libclient/weightctl/forecast.c)
@@ -416,6 +416,10 @@ model: | deps
 torch2: | deps
 	$(Q)packaging/fetch-torch2 build/torch2
 
+# Only where asked for, as torch2 is: for the test that opens a timeline with it.
+perfetto: | deps
+	$(Q)packaging/fetch-perfetto build/perfetto
+
 # --- Fuzz targets: clang, objects of their own --------------------------------------------------
 
 F := build/fuzz
@@ -504,7 +508,7 @@ uninstall:
 
 # What was downloaded stays: it is no product.
 clean:
-	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 bench-venv bench-safetensors),$(wildcard build/*))
+	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 perfetto bench-venv bench-safetensors),$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
@@ -520,6 +524,7 @@ help:
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'
+	@echo 'make perfetto   Perfetto'"'"'s trace processor into build/perfetto (9 MB), for the test that asks it'
 	@echo 'make ptx        libclient/cuda/digest.ptx anew, by nvcc'
 	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'

@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("WEIGHTD_BUILD", ROOT / "build")).resolve()
 LIBRARY = pathlib.Path(os.environ.get("WEIGHTD_LIBRARY", ROOT / "build/libweightd.so")).resolve()
 TORCH2 = os.environ.get("WEIGHTD_PYTHON_TORCH2", "")
+PERFETTO = ROOT / "build/perfetto"
 MODEL = pathlib.Path(os.environ.get("WEIGHTD_MODEL", ROOT / "build/model")).resolve()
 
 
@@ -64,8 +65,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
     "netns": (netns.is_available, "cannot make network namespaces: needs root and ip (apt-get install iproute2)"),
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
-    "perfetto": (lambda: bool(shutil.which("trace_processor_shell")),
-                 "no trace_processor_shell, which is in no package: https://perfetto.dev/docs/analysis/trace-processor"),
+    "perfetto": (lambda: bool(shutil.which("node")) and (PERFETTO / "trace_processor.wasm").exists(),
+                 "no trace processor of Perfetto (make perfetto), or no node (apt-get install nodejs)"),
     "prometheus": (lambda: bool(importlib.util.find_spec("prometheus_client")),
                    "no prometheus_client (python3-prometheus-client)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),

@@ -286,12 +286,20 @@ def test_slices_have_what_was_carried(push):
     assert {names[e["pid"], e["tid"]] for e in slices if e["args"]["peer"] == "b"} == {"payload", "payload 2"}
 
 
+def asked(text, query, tmp_path):
+    """The rows that Perfetto's own trace processor answers of this timeline."""
+    trace = tmp_path / "trace.json"
+    trace.write_text(text)
+    done = subprocess.run(["node", features.ROOT / "tests/bpf/perfetto.mjs", features.PERFETTO, trace, query],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def test_perfetto_finds_the_slices(push, tmp_path):
     features.require("perfetto")
-    trace, query = tmp_path / "trace.json", tmp_path / "query.sql"
-    trace.write_text(push("perfetto"))
-    query.write_text("select slice.name, thread.name, extract_arg(slice.arg_set_id, 'args.delivered') from slice "
-                     "join thread_track on slice.track_id = thread_track.id join thread using (utid) "
-                     "where slice.dur > 0 order by 1, 2, 3;\n")
-    done = subprocess.run(["trace_processor_shell", "-q", query, trace], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1:] == ['"one","payload",0', '"one","payload",3000001', '"two","payload 2",1000003']
+    query = ("select slice.name, thread.name, extract_arg(slice.arg_set_id, 'args.delivered') from slice "
+             "join thread_track on slice.track_id = thread_track.id join thread using (utid) "
+             "where slice.dur > 0 order by 1, 2, 3")
+    assert asked(push("perfetto"), query, tmp_path) == [["one", "payload", 0], ["one", "payload", 3000001],
+                                                        ["two", "payload 2", 1000003]]
