@@ -45,8 +45,8 @@ class Recorder:
         self.said = self.proc.stderr.readline()
         self.wrote = ""
 
-    def until(self, part):
-        while part not in self.wrote:
+    def until(self, part, times=1):
+        while self.wrote.count(part) < times:
             piece = os.read(self.proc.stdout.fileno(), 65536)
             assert piece, "it ended"
             self.wrote += piece.decode()

@@ -9,6 +9,7 @@ import threading
 import features
 import pytest
 import tracing
+from bpf.test_record import Recorder, asked
 from engine import PLANNED_BACK, planned, program, striped
 from integration.test_sync_average_push import publish as publish_tensors
 from integration.test_sync_reshard_push import LARGE, LAYOUTS, Model
@@ -97,6 +98,20 @@ def test_a_push(make_traced, settings):
     row = assert_traced(nodes, end["sync"], settings == TLS)
     if settings != GLOO:
         assert row["planned"] == 3 * planned(nodes["a"].serves("m").size)
+
+
+def test_perfetto_finds_the_slices_of_all_nodes(make_traced, tracer, tmp_path):
+    features.require("perfetto")
+    nodes = make_traced(4)
+    recorder = Recorder(tracer.socket, "--format", "perfetto")
+    nodes["a"].publish("m", seed=1)
+    sync = nodes["a"].push("m")["sync"]
+    remember(nodes, sync, "bcd")
+    planned_bytes = assert_traced(nodes, sync)["planned"]
+    recorder.until(f'"name":"{sync}","ph":"X","cat":"payload"', 6)  # three links, each at both ends
+    query = ("select count(distinct extract_arg(arg_set_id, 'args.client.pid')), sum(extract_arg(arg_set_id, 'args.received')) "
+             f"from slice where name = '{sync}' and category = 'payload' and dur > 0")
+    assert asked(recorder.end(), query, tmp_path) == [[4, planned_bytes + 3 * PLANNED_BACK]]
 
 
 def expect(nodes, observer, sync):
