@@ -1,0 +1,496 @@
+/*
+ * weightctl trace explain: what took the time of a sync, on which link and why, in words
+ *
+ * What was recorded tells of stalls as well; what weightd-trace has now, of those that go on.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/recording.h"
+#include "libclient/weightctl/size.h"
+#include "libclient/weightctl/verb.h"
+
+#define OPTION_RECORDING OPTION_OWN
+#define PERCENT_MIN 1 /* of the time: what took less is not told */
+#define KNOWN_MAX 8 /* syncs that an error names */
+
+/* In the order of the words that weightd-trace has for them. `%s` is the other node. */
+static const struct limit {
+	const char *name;
+	const char *key; /* of how long */
+	const char *by; /* what bounded it */
+	const char *why;
+} limits[] = {
+	{"busy", "busy_ns", "the path", "as many bytes were on their way as it takes"},
+	{"receive_window", "receive_window_ns", "the receive window of %s",
+	 "the program there did not read as fast"},
+	{"send_buffer", "send_buffer_ns", "the send buffer here", "all of it was on its way"},
+	{"producer", "producer_ns", "what there was to send",
+	 "the program here did not write as fast"},
+	{"loss", "loss_ns", "loss", "packets to %s were lost and sent again"},
+	{"silent", "silent_ns", "silence", "%s did not answer"},
+};
+
+#define N_LIMITS (sizeof(limits) / sizeof(*limits))
+
+struct stall {
+	uint64_t since_ns, seen_ns; /* it was there still */
+	const struct limit *cause;
+};
+
+/* What one client counted between this node and a peer. */
+struct link {
+	uint64_t client, number;
+	json_t *row; /* the last that was said of it */
+	bool is_over; /* it is the whole */
+	struct stall *stalls;
+	size_t n_stalls;
+};
+
+struct explanation {
+	const char *prefix; /* of the sync that is explained */
+	json_t *syncs; /* all that were seen, as keys */
+	struct link *links;
+	size_t n_links;
+	uint64_t lost; /* events */
+};
+
+static uint64_t number(const json_t *row, const char *key)
+{
+	return agent_number(row, key, UINT64_MAX);
+}
+
+static uint64_t took_ns(const struct link *l)
+{
+	uint64_t began = agent_number(l->row, "began_ns", 0),
+		 now = agent_number(l->row, "now_ns", 0);
+
+	return now > began ? now - began : 0;
+}
+
+static bool is_payload(const struct link *l)
+{
+	const char *role = agent_text(l->row, "role");
+
+	return role && !strcmp(role, "payload");
+}
+
+/* What it answers to what comes in is little. */
+static bool is_sent(const struct link *l)
+{
+	return agent_number(l->row, "delivered", 0) > agent_number(l->row, "received", 0);
+}
+
+/* Both ways, as what is expected; UINT64_MAX: not known. */
+static uint64_t done(const struct link *l)
+{
+	uint64_t delivered = number(l->row, "delivered"), received = number(l->row, "received");
+
+	return delivered == UINT64_MAX || received == UINT64_MAX ? UINT64_MAX : delivered + received;
+}
+
+static bool is_sampled(const struct link *l, const char *key)
+{
+	const char *quality = agent_text(json_object_get(l->row, "quality"), key);
+
+	return quality && !strcmp(quality, "sampled");
+}
+
+static const char *peer_of(const struct link *l)
+{
+	const char *peer = agent_text(l->row, "peer");
+
+	return peer ? peer : "-";
+}
+
+/* --- What is told ------------------------------------------------------------------------------- */
+
+static void *grown(void *list, size_t n, size_t size)
+{
+	void *p = (n & (n - 1)) ? list : realloc(list, (n ? 2 * n : 1) * size);
+
+	if (!p)
+		cli_out_of_memory();
+	return p;
+}
+
+static struct link *link_of(struct explanation *e, const json_t *row)
+{
+	uint64_t client = number(json_object_get(row, "client"), "id"), n = number(row, "row");
+
+	for (size_t i = 0; i < e->n_links; i++)
+		if (e->links[i].client == client && e->links[i].number == n)
+			return &e->links[i];
+	e->links = grown(e->links, e->n_links, sizeof(*e->links));
+	e->links[e->n_links] = (struct link){.client = client, .number = n};
+	return &e->links[e->n_links++];
+}
+
+static const struct limit *limit_named(const char *name)
+{
+	for (size_t i = 0; name && i < N_LIMITS; i++)
+		if (!strcmp(limits[i].name, name))
+			return &limits[i];
+	return NULL;
+}
+
+/* It is the one that was seen before if nothing moved since. */
+static void take_stall(struct link *l, const json_t *stall, uint64_t now_ns)
+{
+	uint64_t since_ns = agent_number(stall, "since_ns", 0);
+	const struct limit *cause = limit_named(agent_text(stall, "cause"));
+	struct stall *last = l->n_stalls ? &l->stalls[l->n_stalls - 1] : NULL;
+
+	if (!cause || since_ns > now_ns)
+		return;
+	if (!last || last->since_ns != since_ns) {
+		l->stalls = grown(l->stalls, l->n_stalls, sizeof(*l->stalls));
+		last = &l->stalls[l->n_stalls++];
+		last->since_ns = since_ns;
+	}
+	last->seen_ns = now_ns;
+	last->cause = cause;
+}
+
+static int take(const json_t *packet, void *context)
+{
+	struct explanation *e = context;
+	const char *kind = agent_text(packet, "kind"), *sync = agent_text(packet, "sync");
+	struct link *l;
+
+	if (kind && !strcmp(kind, "gap"))
+		e->lost += agent_number(packet, "lost", 0);
+	if (!kind || !sync ||
+	    (strcmp(kind, "row") && strcmp(kind, "progress") && strcmp(kind, "total")))
+		return 0;
+	if (strncmp(sync, e->prefix, strlen(e->prefix)) != 0) {
+		if (json_object_set_new(e->syncs, sync, json_false()) < 0)
+			cli_out_of_memory();
+		return 0;
+	}
+	if (json_object_set_new(e->syncs, sync, json_true()) < 0)
+		cli_out_of_memory();
+	l = link_of(e, packet);
+	json_decref(l->row);
+	l->row = json_deep_copy(packet);
+	if (!l->row)
+		cli_out_of_memory();
+	l->is_over = !strcmp(kind, "total");
+	take_stall(l, json_object_get(packet, "stall"), agent_number(packet, "now_ns", 0));
+	return 0;
+}
+
+/* --- In words ----------------------------------------------------------------------------------- */
+
+/* Of what `%s` in `words` is, a peer. */
+static void put_words(const char *words, const char *peer)
+{
+	const char *at = strstr(words, "%s");
+
+	if (!at) {
+		(void)fputs(words, stdout);
+		return;
+	}
+	(void)fwrite(words, 1, (size_t)(at - words), stdout);
+	escape_text(stdout, peer);
+	(void)fputs(at + 2, stdout);
+}
+
+/* In percent of all the time that its connections had. */
+static double share_of(const struct link *l, const struct limit *limit)
+{
+	const json_t *ns = json_object_get(l->row, "limits");
+	double all = 0;
+
+	for (size_t i = 0; i < N_LIMITS; i++)
+		all += (double)agent_number(ns, limits[i].key, 0);
+	return all > 0 ? 100 * (double)agent_number(ns, limit->key, 0) / all : 0;
+}
+
+/* The one that took the most time. NULL: it sent nothing, or that is not known. */
+static const struct limit *worst_of(const struct link *l)
+{
+	return limit_named(agent_text(l->row, "limited_by"));
+}
+
+static void put_bytes(const struct link *l)
+{
+	uint64_t expected = number(l->row, "expected");
+	char text[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
+
+	if (done(l) == UINT64_MAX) {
+		(void)fputs("nobody knows how much", stdout);
+		return;
+	}
+	(void)fputs(size_text(text, done(l)), stdout);
+	if (expected != UINT64_MAX)
+		(void)printf(" of %s", size_text(text, expected));
+	(void)printf(" in %s", size_duration(text, took_ns(l)));
+	(void)printf(", %s", size_rate(rate, done(l), took_ns(l)));
+	if (is_sampled(l, "delivered") || is_sampled(l, "received"))
+		(void)fputs(", as far as it was looked at", stdout);
+}
+
+static void put_stalls(const struct link *l)
+{
+	uint64_t began_ns = agent_number(l->row, "began_ns", 0);
+	char after[SIZE_TEXT_MAX], took[SIZE_TEXT_MAX];
+
+	for (size_t i = 0; i < l->n_stalls; i++) {
+		const struct stall *s = &l->stalls[i];
+		uint64_t after_ns = s->since_ns > began_ns ? s->since_ns - began_ns : 0;
+
+		(void)printf("  stood still for %s, %s after it began: ",
+			     size_duration(took, s->seen_ns - s->since_ns),
+			     size_duration(after, after_ns));
+		put_words(s->cause->why, peer_of(l));
+		(void)putchar('\n');
+	}
+}
+
+static void put_limits(const struct link *l)
+{
+	for (size_t i = 0; i < N_LIMITS; i++) {
+		double share = share_of(l, &limits[i]);
+
+		if (share < PERCENT_MIN)
+			continue;
+		(void)printf("  %.0f %% of the time limited by ", share);
+		put_words(limits[i].by, peer_of(l));
+		(void)fputs(": ", stdout);
+		put_words(limits[i].why, peer_of(l));
+		(void)putchar('\n');
+	}
+}
+
+static void put_link(const struct link *l)
+{
+	const json_t *client = json_object_get(l->row, "client");
+	uint64_t sent_again = agent_number(l->row, "retrans_bytes", 0);
+	char text[SIZE_TEXT_MAX];
+
+	(void)fputs(is_sent(l) ? "to " : "from ", stdout);
+	escape_text(stdout, peer_of(l));
+	if (agent_text(client, "comm")) {
+		(void)fputs(", ", stdout);
+		escape_text(stdout, agent_text(client, "comm"));
+	}
+	if (number(client, "pid") != UINT64_MAX)
+		(void)printf(" %" PRIu64, number(client, "pid"));
+	(void)fputs(": ", stdout);
+	put_bytes(l);
+	if (!l->is_over)
+		(void)fputs("; not over yet", stdout);
+	(void)putchar('\n');
+	if (is_sent(l))
+		put_limits(l);
+	put_stalls(l);
+	if (sent_again)
+		(void)printf("  %s sent again\n", size_text(text, sent_again));
+	if (agent_bool(l->row, "partial"))
+		(void)puts("  without what its connections carried before they were counted");
+}
+
+/* Of those that sent, the one that took the most time. */
+static const struct link *slowest(const struct explanation *e)
+{
+	const struct link *found = NULL;
+
+	for (size_t i = 0; i < e->n_links; i++) {
+		const struct link *l = &e->links[i];
+
+		if (is_payload(l) && is_sent(l) && worst_of(l) &&
+		    (!found || took_ns(l) > took_ns(found)))
+			found = l;
+	}
+	return found;
+}
+
+static void put_verdict(const struct explanation *e)
+{
+	const struct link *l = slowest(e);
+	char text[SIZE_TEXT_MAX];
+
+	if (!l) {
+		(void)puts(
+			"Nothing was sent from here, so that what took the time is known elsewhere.");
+		return;
+	}
+	(void)fputs("Most of the time went to ", stdout);
+	escape_text(stdout, peer_of(l));
+	(void)printf(", %s, %.0f %% of it limited by ", size_duration(text, took_ns(l)),
+		     share_of(l, worst_of(l)));
+	put_words(worst_of(l)->by, peer_of(l));
+	(void)puts(".");
+}
+
+static void put_all(const struct explanation *e)
+{
+	(void)fputs("Sync ", stdout);
+	escape_text(stdout, agent_text(e->links[0].row, "sync"));
+	(void)printf(" carried version %" PRIu64 ".\n", agent_number(e->links[0].row, "version", 0));
+	for (size_t i = 0; i < e->n_links; i++)
+		if (is_payload(&e->links[i]))
+			put_link(&e->links[i]);
+	put_verdict(e);
+	if (e->lost)
+		(void)printf("Of %" PRIu64 " events nothing is known: who listened was too slow, or "
+			     "there was no room for them.\n",
+			     e->lost);
+}
+
+/* --- In JSON ------------------------------------------------------------------------------------ */
+
+static void set(json_t *o, const char *key, json_t *value)
+{
+	if (json_object_set_new(o, key, value) < 0)
+		cli_out_of_memory();
+}
+
+static json_t *stalls_json(const struct link *l)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < l->n_stalls; i++)
+		if (json_array_append_new(
+			    list, json_pack("{ss sI sI}", "cause", l->stalls[i].cause->name,
+					    "since_ns", (json_int_t)l->stalls[i].since_ns,
+					    "until_ns", (json_int_t)l->stalls[i].seen_ns)) < 0)
+			cli_out_of_memory();
+	return list;
+}
+
+static int print_json(const struct explanation *e)
+{
+	const struct link *l = slowest(e);
+	json_t *rows = json_array();
+	cleanup(agent_decrefp)
+		json_t *o = json_pack("{sO sO so sI so}", "sync",
+				      json_object_get(e->links[0].row, "sync"), "version",
+				      json_object_get(e->links[0].row, "version"), "slowest",
+				      l ? json_string(peer_of(l)) : json_null(), "lost",
+				      (json_int_t)e->lost, "rows", rows);
+
+	if (!o)
+		cli_out_of_memory();
+	for (size_t i = 0; i < e->n_links; i++) {
+		json_t *row = e->links[i].row;
+
+		set(row, "stalls", stalls_json(&e->links[i]));
+		set(row, "is_over", json_boolean(e->links[i].is_over));
+		if (json_array_append(rows, row) < 0)
+			cli_out_of_memory();
+	}
+	if (json_dumpf(o, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII) < 0)
+		cli_out_of_memory();
+	(void)putchar('\n');
+	return 0;
+}
+
+/* ------------------------------------------------------------------------------------------------ */
+
+/* How many syncs begin with the prefix, and the beginning of the error that names these or, if there are none, all. */
+static size_t count(const struct explanation *e, char names[], size_t size)
+{
+	size_t n = 0, n_named = 0, at = 0;
+	const char *sync;
+	json_t *fits;
+
+	json_object_foreach(e->syncs, sync, fits) n += json_is_true(fits);
+	names[0] = '\0';
+	json_object_foreach(e->syncs, sync, fits)
+	{
+		if ((n && !json_is_true(fits)) || n_named == KNOWN_MAX ||
+		    at + strlen(sync) + 3 > size)
+			continue;
+		at += (size_t)snprintf(names + at, size - at, "%s%s", n_named++ ? ", " : "", sync);
+	}
+	return n;
+}
+
+static int check(const struct explanation *e, const char *path)
+{
+	const char *in = path ? path : "weightd-trace";
+	char names[KNOWN_MAX * 130];
+	size_t n = count(e, names, sizeof(names));
+
+	if (n > 1)
+		return cli_error("'%s' begins the names of %zu syncs: %s", e->prefix, n, names);
+	if (n == 0 && *names)
+		return cli_error("%s knows no sync '%s', but %s", in, e->prefix, names);
+	if (n == 0 && path)
+		return cli_error("%s knows no sync at all", path);
+	if (n == 0)
+		return cli_error("weightd-trace counts no sync now; what is over is in what "
+				 "'weightctl trace record' wrote before, see --recording");
+	return 0;
+}
+
+static int hear(const struct cli *cli, struct explanation *e)
+{
+	cleanup(agent_decrefp) json_t *rows = NULL;
+	const json_t *row;
+	size_t i;
+
+	if (agent_rows(cli, json_pack("{s:s}", "op", "rows"), &rows))
+		return EXIT_FAILED;
+	json_array_foreach(rows, i, row)(void) take(row, e);
+	return 0;
+}
+
+static int explain(const struct cli *cli, struct explanation *e, const char *path)
+{
+	if (path ? recording_read(path, take, e) : hear(cli, e))
+		return EXIT_FAILED;
+	if (check(e, path))
+		return EXIT_FAILED;
+	if (cli->json)
+		return print_json(e);
+	put_all(e);
+	return 0;
+}
+
+static void explanation_deinit(struct explanation *e)
+{
+	for (size_t i = 0; i < e->n_links; i++) {
+		json_decref(e->links[i].row);
+		free(e->links[i].stalls);
+	}
+	free(e->links);
+	json_decref(e->syncs);
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"recording", required_argument, NULL, OPTION_RECORDING},
+		OPTIONS_JSON,
+		OPTIONS_TRACER,
+		{},
+	};
+	cleanup(explanation_deinit) struct explanation e = {.syncs = json_object()};
+	const char *path = NULL;
+
+	while (cli_option(cli, argc, argv, LETTERS_JSON, longs) >= 0)
+		path = optarg;
+	if (argc - optind != 1)
+		cli_usage(cli, "'%s' takes the name of a sync", cli->verb->name);
+	if (!e.syncs)
+		cli_out_of_memory();
+	e.prefix = argv[optind];
+	return explain(cli, &e, path);
+}
+
+const struct verb verb_trace_explain = {
+	.name = "trace explain",
+	.args = "SYNC",
+	.summary = "Say what took the time of a sync, and why",
+	.options =
+		"     --recording FILE   of 'weightctl trace record'; else what is counted now\n" HELP_JSON,
+	.peer = PEER_TRACER,
+	.run = run,
+};

@@ -1,0 +1,164 @@
+"""weightctl trace explain: what took the time of a sync, in words, of a recording and of what a tracer has now."""
+import json
+import re
+import signal
+import subprocess
+
+import features
+import pytest
+from bpf.test_record import CLIENT, MS, Recorder
+from bpf.test_record import row as said
+from daemon import SANITIZER_EXIT, environment
+from features import BUILD
+from integration.fake_agent import FakeAgent
+from integration.test_weightctl import HOSTILE, UNPRINTABLE
+from nodes import until
+from stalls import slow_reader
+from tracing import Client, Tracer
+
+GB = 10**9
+NAME = "b5dc4ec81ad2f862"
+LIMITS = "busy", "receive_window", "send_buffer", "producer", "loss", "silent"
+EXACT = {"delivered": "exact", "received": "exact"}
+
+
+def limits(**ns):
+    return {f"{name}_ns": ns.get(name, 0) for name in LIMITS}
+
+
+def row(kind="total", ms=3200, sync=NAME, **more):
+    return said(kind, ms, sync=sync, **{"expected": None, "retrans_bytes": 0, "limited_by": None, "limits": None, "stall": None,
+                                        "partial": False, "quality": EXACT} | more)
+
+
+def sent(**more):
+    return row(**{"delivered": 14_200_000_000, "expected": 14_900_000_000, "limited_by": "receive_window",
+                  "limits": limits(receive_window=96, producer=4)} | more)
+
+
+def explain(*args, status=0, **kw):
+    done = subprocess.run([BUILD / "weightctl", "trace", "explain", *args], capture_output=True, text=True, timeout=60, **kw)
+    assert done.returncode not in (SANITIZER_EXIT, -signal.SIGABRT, -signal.SIGSEGV), done.stderr
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """recording(packets): the path of one."""
+    def make(packets, more=""):
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps(p) + "\n" for p in packets) + more)
+        return path
+
+    return make
+
+
+def of(path, *args, **kw):
+    return explain("--recording", path, *args, **kw)
+
+
+def test_it_says_what_took_the_time(recording):
+    stalled = row("progress", 1500, delivered=GB, stall={"cause": "silent", "since_ns": 1100 * MS})
+    told = [{"kind": "clock"}, row("progress", 500, delivered=1), stalled, stalled | {"now_ns": 1900 * MS}, sent(retrans_bytes=2896),
+            row(number=2, peer="a", delivered=9, received=14_900_000_000, expected=14_900_000_009, limited_by="producer",
+                limits=limits(producer=5)),
+            row(number=3, peer="z", role="control", delivered=5)]
+    assert of(recording(told), NAME) == f"""\
+Sync {NAME} carried version 7.
+to b, weightd-sync 4711: 14.2 GB of 14.9 GB in 3.1 s, 4.6 GB/s
+  96 % of the time limited by the receive window of b: the program there did not read as fast
+  4 % of the time limited by what there was to send: the program here did not write as fast
+  stood still for 800 ms, 1.0 s after it began: b did not answer
+  2.9 kB sent again
+from a, weightd-sync 4711: 14.9 GB of 14.9 GB in 3.1 s, 4.8 GB/s
+Most of the time went to b, 3.1 s, 96 % of it limited by the receive window of b.
+"""
+
+
+def test_what_is_not_known_is_said(recording):
+    told = [{"kind": "gap", "lost": 3}, sent(partial=True, quality=EXACT | {"delivered": "sampled"}, expected=None),
+            row("progress", number=2, peer="c", delivered=None, received=None), {"kind": "gap", "lost": 4}]
+    text = of(recording(told), NAME[:4])
+    assert "to b, weightd-sync 4711: 14.2 GB in 3.1 s, 4.6 GB/s, as far as it was looked at\n" in text
+    assert "  without what its connections carried before they were counted\n" in text
+    assert "from c, weightd-sync 4711: nobody knows how much; not over yet\n" in text
+    assert text.endswith("Of 7 events nothing is known: who listened was too slow, or there was no room for them.\n")
+
+
+def test_who_only_received_sends_one_elsewhere(recording):
+    text = of(recording([row(received=5, limited_by="busy", limits=limits(busy=1))]), NAME)
+    assert text.splitlines()[1:] == ["from b, weightd-sync 4711: 5 B in 3.1 s, 1 B/s",
+                                     "Nothing was sent from here, so that what took the time is known elsewhere."]
+
+
+def test_a_program_reads_it(recording):
+    stalls = [{"cause": "silent", "since_ns": 1100 * MS}, {"cause": "loss", "since_ns": 1600 * MS}]
+    told = [row("progress", 1500, delivered=1, stall=stalls[0]), row("progress", 1700, delivered=2, stall=stalls[1]), sent()]
+    found = json.loads(of(recording(told), NAME, "--json"))
+    assert (found["sync"], found["version"], found["slowest"], found["lost"]) == (NAME, 7, "b", 0)
+    assert found["rows"] == [told[2] | {"is_over": True, "stalls": [stalls[0] | {"until_ns": 1500 * MS},
+                                                                    stalls[1] | {"until_ns": 1700 * MS}]}]
+
+
+def test_other_names_are_told(recording):
+    path = recording([sent(), sent(sync="b5ff", number=2)])
+    assert of(path, "b5", status=1) == f"weightctl: 'b5' begins the names of 2 syncs: {NAME}, b5ff\n"
+    assert of(path, "c", status=1) == f"weightctl: {path} knows no sync 'c', but {NAME}, b5ff\n"
+    assert of(recording([]), "c", status=1) == f"weightctl: {path} knows no sync at all\n"
+
+
+@pytest.mark.parametrize("wrong, more", [("x\n", ""), ("[]\n", ""), ('{"kind": 5}\n', ""), ('{"kind": "total", ', ": the file is cut short"),
+                                         ('{"kind": "total"}', ": the file is cut short")])
+def test_what_is_no_recording_is_told_with_its_line(recording, wrong, more):
+    path = recording([sent()], wrong)
+    assert of(path, NAME, status=1) == f"weightctl: line 2 of {path} is none that 'weightctl trace record' writes{more}\n"
+
+
+def test_a_file_that_is_not_there_is_named():
+    assert of("/nonexistent", "s", status=1) == "weightctl: cannot read /nonexistent: No such file or directory\n"
+
+
+def test_standard_input_will_do(recording):
+    with open(recording([sent()])) as f:
+        assert of("-", NAME, stdin=f).startswith(f"Sync {NAME} carried version 7.\n")
+
+
+def test_hostile_words_are_shown_harmless(recording):
+    told = [sent(sync=HOSTILE, peer=HOSTILE, limited_by=HOSTILE, client=CLIENT | {"comm": HOSTILE}, quality=5, stall=[],
+                 limits={"busy_ns": -1}),
+            sent(sync=HOSTILE, number=[], began_ns=1 << 62, now_ns=-5, expected="x", client=5, stall={"cause": "loss", "since_ns": -1})]
+    assert not UNPRINTABLE.search(of(recording(told), "evil").replace("\n", ""))
+    assert of(recording(told), "evil", "--json").isascii()
+    assert not UNPRINTABLE.search(of(recording(told), "x", status=1).replace("\n", ""))
+
+
+def test_what_goes_on_is_asked_of_the_tracer():
+    tracer = FakeAgent(rows=[row("row"), sent(kind="row", stall={"cause": "silent", "since_ns": 3000 * MS}), {"end": True}])
+    env = environment(WEIGHTD_TRACE_SOCKET=tracer.path)
+    text = explain(NAME, env=env)
+    assert "4.6 GB/s; not over yet\n" in text and "  stood still for 200 ms, 2.9 s after it began: b did not answer\n" in text
+    tracer.answers["rows"] = [{"end": True}]
+    assert "counts no sync now; what is over is in what 'weightctl trace record' wrote" in explain(NAME, env=env, status=1)
+    tracer.close()
+
+
+def test_who_does_not_read_is_named(net, tmp_path):
+    """A real transfer, recorded by a real tracer."""
+    features.require("bpf")
+    path = tmp_path / "real.jsonl"
+    with Tracer() as tracer, slow_reader(net) as transfer, Client(tracer.socket) as client:
+        recorder = Recorder(tracer.socket, "--output", path)
+        client.tag(transfer.socket)
+        client.ask("begin", sync="s")
+        transfer.start()
+        client.until(lambda r: r["limited_by"] == "receive_window" and r["limits"]["receive_window_ns"] > GB)
+        total = client.ask("end", sync="s")[0]
+        until(lambda: '"kind":"end"' in path.read_text(), "all of it is recorded")
+        recorder.end()
+    text = of(path, "s")
+    assert re.search("^to b, ", text, re.M)
+    share = int(re.search(r"(\d+) % of the time limited by the receive window of b: the program there did not read", text).group(1))
+    limits = total["limits"]
+    assert abs(share - 100 * limits["receive_window_ns"] / sum(limits.values())) < 10
+    assert re.search("^Most of the time went to b, .* limited by the receive window of b.$", text, re.M)
