@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "bpf/past.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
 
@@ -192,11 +193,14 @@ void follow_span_ends(struct client *owner, const struct span *span)
 {
 	struct reading now;
 	struct row *row;
+	json_t *total;
 
-	if (!is_told(owner, observes))
-		return;
-	list_for_each(row, &owner->rows, link)
-		if (!strcmp(row->label.sync, span->sync) && look(owner, row, &now))
-			tell_those(owner, observes, follow_row_json(owner, row, "total", &now));
+	list_for_each(row, &owner->rows, link) {
+		if (strcmp(row->label.sync, span->sync) != 0 || !look(owner, row, &now))
+			continue;
+		total = follow_row_json(owner, row, "total", &now);
+		past_add(owner->tracer, total);
+		tell_those(owner, observes, total);
+	}
 	tell_those(owner, observes, follow_span_json(owner, span, "end", num_now_ns()));
 }

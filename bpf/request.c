@@ -13,6 +13,7 @@
 #include "bpf/follow.h"
 #include "bpf/messages.h"
 #include "bpf/meter-bpf.h"
+#include "bpf/past.h"
 #include "bpf/tracer.h"
 #include "bpf/watch.h"
 #include "ipc/base/cleanup.h"
@@ -319,6 +320,7 @@ static int op_rows(struct request *q)
 			r = c->tracer->meter->kind->read(c->tracer->meter, row->number, &now);
 			if (r < 0)
 				return r;
+			row_look(row, &now, client_find_span(owner, row->label.sync) != NULL);
 			client_answer(c, follow_row_json(owner, row, "row", &now));
 		}
 	return request_check_all_told(q, lost, "there are more rows");
@@ -366,6 +368,7 @@ static const struct operation {
 	{"read", op_read},       {"end", op_end},           {"forget", op_forget},
 	{"flows", op_flows},     {"follow", op_follow},     {"rows", op_rows},
 	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
+	{"past", past_op},
 };
 
 /* Nothing is counted in them: they would say 0 of what nobody knows. */
@@ -395,7 +398,7 @@ static int perform(struct request *q)
 	(void)snprintf(
 		q->why, sizeof(q->why),
 		"'op' has to be tag, watch, begin, read, end, forget, flows, follow, rows, observe, "
-		"messages or doctor");
+		"past, messages or doctor");
 	return -EINVAL;
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "bpf/follow.h"
+#include "bpf/past.h"
 #include "bpf/ready.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
@@ -221,6 +222,7 @@ static void close_all(struct tracer *t, const char *path)
 
 	list_for_each_safe(c, next, &t->clients, link)
 		client_free(c);
+	past_free(t);
 	if (t->listener.fd >= 0)
 		(void)unlink(path);
 	(void)fd_close(t->listener.fd);
@@ -243,6 +245,7 @@ int tracer_run(const struct tracer_options *o)
 	int r;
 
 	list_init(&t.clients);
+	list_init(&t.past);
 	t.told_ns = num_now_ns();
 	r = open_all(&t, o);
 	if (r == 0) {

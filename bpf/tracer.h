@@ -15,6 +15,8 @@ struct tracer {
 	struct waiter listener, timer, events, signals;
 	struct list clients; /* struct client */
 	unsigned n_clients;
+	struct list past; /* see past.c */
+	unsigned n_past;
 	unsigned n_spans; /* open, of all clients */
 	uint32_t last_row;
 	uint64_t last_client;

@@ -7,23 +7,24 @@
 
 #include "libclient/weightctl/agent.h"
 
-#define LINE_MAX_SIZE (1 << 20) /* far above what weightd-trace says at once */
+#define LINE_SIZE (1 << 20) /* far above what weightd-trace says at once */
 
 static int read_lines(FILE *f, const char *path, recording_fn fn, void *context)
 {
-	cleanup(cli_freep) char *line = NULL;
-	size_t size = 0;
-	ssize_t length;
+	cleanup(cli_freep) char *line = malloc(LINE_SIZE);
 
-	for (unsigned long n = 1; (length = getline(&line, &size, f)) >= 0; n++) {
-		cleanup(agent_decrefp) json_t *packet = NULL;
+	if (!line)
+		cli_out_of_memory();
+	for (unsigned long n = 1; fgets(line, LINE_SIZE, f); n++) {
+		bool is_whole = strchr(line, '\n');
+		cleanup(agent_decrefp)
+			json_t *packet = is_whole ? json_loads(line, JSON_REJECT_DUPLICATES, NULL)
+						  : NULL;
 
-		if (length < LINE_MAX_SIZE && line[length - 1] == '\n')
-			packet = json_loadb(line, (size_t)length, JSON_REJECT_DUPLICATES, NULL);
 		if (!agent_text(packet, "kind"))
 			return cli_error(
 				"line %lu of %s is none that 'weightctl trace record' writes%s", n,
-				path, line[length - 1] == '\n' ? "" : ": the file is cut short");
+				path, is_whole ? "" : ": it has no end");
 		if (fn(packet, context))
 			return EXIT_FAILED;
 	}

@@ -1,7 +1,7 @@
 /*
  * weightctl trace explain: what took the time of a sync, on which link and why, in words
  *
- * What was recorded tells of stalls as well; what weightd-trace has now, of those that go on.
+ * What was recorded tells of all stalls; what weightd-trace knows itself, of those that go on.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -156,16 +156,22 @@ static void take_stall(struct link *l, const json_t *stall, uint64_t now_ns)
 	last->cause = cause;
 }
 
+static bool is_row(const char *kind)
+{
+	return !strcmp(kind, "row") || !strcmp(kind, "progress") || !strcmp(kind, "total") ||
+	       !strcmp(kind, "past");
+}
+
 static int take(const json_t *packet, void *context)
 {
 	struct explanation *e = context;
 	const char *kind = agent_text(packet, "kind"), *sync = agent_text(packet, "sync");
+	uint64_t began_ns;
 	struct link *l;
 
 	if (kind && !strcmp(kind, "gap"))
 		e->lost += agent_number(packet, "lost", 0);
-	if (!kind || !sync ||
-	    (strcmp(kind, "row") && strcmp(kind, "progress") && strcmp(kind, "total")))
+	if (!kind || !sync || !is_row(kind))
 		return 0;
 	if (strncmp(sync, e->prefix, strlen(e->prefix)) != 0) {
 		if (json_object_set_new(e->syncs, sync, json_false()) < 0)
@@ -175,11 +181,16 @@ static int take(const json_t *packet, void *context)
 	if (json_object_set_new(e->syncs, sync, json_true()) < 0)
 		cli_out_of_memory();
 	l = link_of(e, packet);
+	began_ns = agent_number(packet, "began_ns", 0);
+	if (l->row && began_ns < agent_number(l->row, "began_ns", 0))
+		return 0; /* its span before this one */
+	if (l->row && began_ns > agent_number(l->row, "began_ns", 0))
+		l->n_stalls = 0;
 	json_decref(l->row);
 	l->row = json_deep_copy(packet);
 	if (!l->row)
 		cli_out_of_memory();
-	l->is_over = !strcmp(kind, "total");
+	l->is_over = !strcmp(kind, "total") || !strcmp(kind, "past");
 	take_stall(l, json_object_get(packet, "stall"), agent_number(packet, "now_ns", 0));
 	return 0;
 }
@@ -244,7 +255,7 @@ static void put_stalls(const struct link *l)
 		const struct stall *s = &l->stalls[i];
 		uint64_t after_ns = s->since_ns > began_ns ? s->since_ns - began_ns : 0;
 
-		(void)printf("  stood still for %s, %s after it began: ",
+		(void)printf("  stood still for about %s, %s after it began: ",
 			     size_duration(took, s->seen_ns - s->since_ns),
 			     size_duration(after, after_ns));
 		put_words(s->cause->why, peer_of(l));
@@ -270,10 +281,13 @@ static void put_limits(const struct link *l)
 static void put_link(const struct link *l)
 {
 	const json_t *client = json_object_get(l->row, "client");
-	uint64_t sent_again = agent_number(l->row, "retrans_bytes", 0);
+	uint64_t sent_again = number(l->row, "retrans_bytes");
 	char text[SIZE_TEXT_MAX];
 
-	(void)fputs(is_sent(l) ? "to " : "from ", stdout);
+	(void)fputs(done(l) == UINT64_MAX ? "between here and "
+		    : is_sent(l)          ? "to "
+					  : "from ",
+		    stdout);
 	escape_text(stdout, peer_of(l));
 	if (agent_text(client, "comm")) {
 		(void)fputs(", ", stdout);
@@ -289,7 +303,9 @@ static void put_link(const struct link *l)
 	if (is_sent(l))
 		put_limits(l);
 	put_stalls(l);
-	if (sent_again)
+	if (sent_again == UINT64_MAX)
+		(void)puts("  nobody knows how much was sent again");
+	else if (sent_again)
 		(void)printf("  %s sent again\n", size_text(text, sent_again));
 	if (agent_bool(l->row, "partial"))
 		(void)puts("  without what its connections carried before they were counted");
@@ -310,14 +326,29 @@ static const struct link *slowest(const struct explanation *e)
 	return found;
 }
 
+/* Where no link is known to be slow. */
+static const char *why_none(const struct explanation *e)
+{
+	bool has_payload = false;
+
+	for (size_t i = 0; i < e->n_links; i++) {
+		if (!is_payload(&e->links[i]))
+			continue;
+		has_payload = true;
+		if (done(&e->links[i]) == UINT64_MAX || is_sent(&e->links[i]))
+			return "What took the time is not known.";
+	}
+	return has_payload ? "Nothing was sent from here: what took the time is known where it was."
+			   : "Of its payload nothing is known here.";
+}
+
 static void put_verdict(const struct explanation *e)
 {
 	const struct link *l = slowest(e);
 	char text[SIZE_TEXT_MAX];
 
 	if (!l) {
-		(void)puts(
-			"Nothing was sent from here, so that what took the time is known elsewhere.");
+		(void)puts(why_none(e));
 		return;
 	}
 	(void)fputs("Most of the time went to ", stdout);
@@ -393,15 +424,18 @@ static int print_json(const struct explanation *e)
 
 /* ------------------------------------------------------------------------------------------------ */
 
-/* How many syncs begin with the prefix, and the beginning of the error that names these or, if there are none, all. */
+/* How many syncs begin with the prefix; of an error, the names of these or, if there are none, of all. */
 static size_t count(const struct explanation *e, char names[], size_t size)
 {
 	size_t n = 0, n_named = 0, at = 0;
 	const char *sync;
 	json_t *fits;
 
-	json_object_foreach(e->syncs, sync, fits) n += json_is_true(fits);
 	names[0] = '\0';
+	json_object_foreach(e->syncs, sync, fits)
+	{
+		n += json_is_true(fits);
+	}
 	json_object_foreach(e->syncs, sync, fits)
 	{
 		if ((n && !json_is_true(fits)) || n_named == KNOWN_MAX ||
@@ -412,40 +446,75 @@ static size_t count(const struct explanation *e, char names[], size_t size)
 	return n;
 }
 
+static void link_deinit(struct link *l)
+{
+	json_decref(l->row);
+	free(l->stalls);
+}
+
+/* Whose whole name it is, that is meant, though others begin so. */
+static void prefer_exact(struct explanation *e)
+{
+	size_t n = 0;
+
+	if (!json_object_get(e->syncs, e->prefix))
+		return;
+	for (size_t i = 0; i < e->n_links; i++) {
+		if (strcmp(agent_text(e->links[i].row, "sync"), e->prefix) != 0)
+			link_deinit(&e->links[i]);
+		else
+			e->links[n++] = e->links[i];
+	}
+	e->n_links = n;
+	(void)json_object_clear(e->syncs);
+	if (json_object_set_new(e->syncs, e->prefix, json_true()) < 0)
+		cli_out_of_memory();
+}
+
 static int check(const struct explanation *e, const char *path)
 {
-	const char *in = path ? path : "weightd-trace";
 	char names[KNOWN_MAX * 130];
 	size_t n = count(e, names, sizeof(names));
 
 	if (n > 1)
 		return cli_error("'%s' begins the names of %zu syncs: %s", e->prefix, n, names);
 	if (n == 0 && *names)
-		return cli_error("%s knows no sync '%s', but %s", in, e->prefix, names);
+		return cli_error("%s knows no sync '%s', but %s", path ? path : "weightd-trace",
+				 e->prefix, names);
 	if (n == 0 && path)
 		return cli_error("%s knows no sync at all", path);
 	if (n == 0)
-		return cli_error("weightd-trace counts no sync now; what is over is in what "
-				 "'weightctl trace record' wrote before, see --recording");
+		return cli_error(
+			"weightd-trace knows no sync; what was over before it was started, or long "
+			"ago, is in what 'weightctl trace record' wrote then, see --recording");
 	return 0;
 }
 
-static int hear(const struct cli *cli, struct explanation *e)
+static int hear(const struct cli *cli, const char *op, struct explanation *e)
 {
 	cleanup(agent_decrefp) json_t *rows = NULL;
 	const json_t *row;
 	size_t i;
+	int r = agent_rows(cli, json_pack("{s:s}", "op", op), &rows);
 
-	if (agent_rows(cli, json_pack("{s:s}", "op", "rows"), &rows))
-		return EXIT_FAILED;
-	json_array_foreach(rows, i, row)(void) take(row, e);
-	return 0;
+	json_array_foreach(rows, i, row)
+	{
+		r = r ? r : take(row, e);
+	}
+	return r;
+}
+
+/* What is over is so for good, though its rows may be there still. */
+static int hear_all(const struct cli *cli, struct explanation *e)
+{
+	return hear(cli, "rows", e) || hear(cli, "past", e) ? EXIT_FAILED : 0;
 }
 
 static int explain(const struct cli *cli, struct explanation *e, const char *path)
 {
-	if (path ? recording_read(path, take, e) : hear(cli, e))
+	if (path ? recording_read(path, take, e) : hear_all(cli, e))
 		return EXIT_FAILED;
+	prefer_exact(e);
 	if (check(e, path))
 		return EXIT_FAILED;
 	if (cli->json)
@@ -456,10 +525,8 @@ static int explain(const struct cli *cli, struct explanation *e, const char *pat
 
 static void explanation_deinit(struct explanation *e)
 {
-	for (size_t i = 0; i < e->n_links; i++) {
-		json_decref(e->links[i].row);
-		free(e->links[i].stalls);
-	}
+	for (size_t i = 0; i < e->n_links; i++)
+		link_deinit(&e->links[i]);
 	free(e->links);
 	json_decref(e->syncs);
 }
@@ -490,7 +557,7 @@ const struct verb verb_trace_explain = {
 	.args = "SYNC",
 	.summary = "Say what took the time of a sync, and why",
 	.options =
-		"     --recording FILE   of 'weightctl trace record'; else what is counted now\n" HELP_JSON,
+		"     --recording FILE   of 'weightctl trace record'; else what weightd-trace knows\n" HELP_JSON,
 	.peer = PEER_TRACER,
 	.run = run,
 };

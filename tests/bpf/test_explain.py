@@ -69,7 +69,7 @@ Sync {NAME} carried version 7.
 to b, weightd-sync 4711: 14.2 GB of 14.9 GB in 3.1 s, 4.6 GB/s
   96 % of the time limited by the receive window of b: the program there did not read as fast
   4 % of the time limited by what there was to send: the program here did not write as fast
-  stood still for 800 ms, 1.0 s after it began: b did not answer
+  stood still for about 800 ms, 1.0 s after it began: b did not answer
   2.9 kB sent again
 from a, weightd-sync 4711: 14.9 GB of 14.9 GB in 3.1 s, 4.8 GB/s
 Most of the time went to b, 3.1 s, 96 % of it limited by the receive window of b.
@@ -78,18 +78,35 @@ Most of the time went to b, 3.1 s, 96 % of it limited by the receive window of b
 
 def test_what_is_not_known_is_said(recording):
     told = [{"kind": "gap", "lost": 3}, sent(partial=True, quality=EXACT | {"delivered": "sampled"}, expected=None),
-            row("progress", number=2, peer="c", delivered=None, received=None), {"kind": "gap", "lost": 4}]
+            row("progress", number=2, peer="c", delivered=None, received=None, retrans_bytes=None), {"kind": "gap", "lost": 4}]
     text = of(recording(told), NAME[:4])
     assert "to b, weightd-sync 4711: 14.2 GB in 3.1 s, 4.6 GB/s, as far as it was looked at\n" in text
     assert "  without what its connections carried before they were counted\n" in text
-    assert "from c, weightd-sync 4711: nobody knows how much; not over yet\n" in text
+    assert "between here and c, weightd-sync 4711: nobody knows how much; not over yet\n  nobody knows how much was sent again\n" in text
     assert text.endswith("Of 7 events nothing is known: who listened was too slow, or there was no room for them.\n")
 
 
 def test_who_only_received_sends_one_elsewhere(recording):
     text = of(recording([row(received=5, limited_by="busy", limits=limits(busy=1))]), NAME)
     assert text.splitlines()[1:] == ["from b, weightd-sync 4711: 5 B in 3.1 s, 1 B/s",
-                                     "Nothing was sent from here, so that what took the time is known elsewhere."]
+                                     "Nothing was sent from here: what took the time is known where it was."]
+
+
+def test_where_nothing_is_known_nobody_is_blamed(recording):
+    unknown = row(delivered=None, received=None, limited_by=None)
+    assert of(recording([unknown]), NAME).endswith("\nWhat took the time is not known.\n")
+    assert of(recording([sent(role="control")]), NAME).endswith("\nOf its payload nothing is known here.\n")
+
+
+def test_a_later_span_is_the_one_that_is_meant(recording):
+    first = row("progress", 1500, delivered=1, stall={"cause": "silent", "since_ns": 1100 * MS})
+    text = of(recording([first, row(delivered=1), sent(began=2000)]), NAME)
+    assert " in 1.2 s, 11.8 GB/s\n" in text and "stood still" not in text
+
+
+def test_a_whole_name_is_meant_though_others_begin_so(recording):
+    text = of(recording([sent(sync="run1"), sent(sync="run10", number=2, peer="z")]), "run1")
+    assert text.startswith("Sync run1 carried") and "to z" not in text
 
 
 def test_a_program_reads_it(recording):
@@ -108,8 +125,8 @@ def test_other_names_are_told(recording):
     assert of(recording([]), "c", status=1) == f"weightctl: {path} knows no sync at all\n"
 
 
-@pytest.mark.parametrize("wrong, more", [("x\n", ""), ("[]\n", ""), ('{"kind": 5}\n', ""), ('{"kind": "total", ', ": the file is cut short"),
-                                         ('{"kind": "total"}', ": the file is cut short")])
+@pytest.mark.parametrize("wrong, more", [("x\n", ""), ("[]\n", ""), ('{"kind": 5}\n', ""), ('{"kind": "total", ', ": it has no end"),
+                                         ('{"kind": "total"}', ": it has no end")])
 def test_what_is_no_recording_is_told_with_its_line(recording, wrong, more):
     path = recording([sent()], wrong)
     assert of(path, NAME, status=1) == f"weightctl: line 2 of {path} is none that 'weightctl trace record' writes{more}\n"
@@ -134,12 +151,15 @@ def test_hostile_words_are_shown_harmless(recording):
 
 
 def test_what_goes_on_is_asked_of_the_tracer():
-    tracer = FakeAgent(rows=[row("row"), sent(kind="row", stall={"cause": "silent", "since_ns": 3000 * MS}), {"end": True}])
+    end = {"end": True}
+    tracer = FakeAgent(rows=[row("row"), sent(kind="row", stall={"cause": "silent", "since_ns": 3000 * MS}), end], past=[end])
     env = environment(WEIGHTD_TRACE_SOCKET=tracer.path)
     text = explain(NAME, env=env)
-    assert "4.6 GB/s; not over yet\n" in text and "  stood still for 200 ms, 2.9 s after it began: b did not answer\n" in text
-    tracer.answers["rows"] = [{"end": True}]
-    assert "counts no sync now; what is over is in what 'weightctl trace record' wrote" in explain(NAME, env=env, status=1)
+    assert "4.6 GB/s; not over yet\n" in text and "  stood still for about 200 ms, 2.9 s after it began: b did not answer\n" in text
+    tracer.answers["past"] = [row(delivered=1, began=50), sent(), end]  # of an earlier span, and of the one that it is
+    assert "4.6 GB/s\n" in explain(NAME, env=env)
+    tracer.answers["rows"] = tracer.answers["past"] = [end]
+    assert "weightd-trace knows no sync; what was over before it was started, or long ago, is in" in explain(NAME, env=env, status=1)
     tracer.close()
 
 
@@ -154,9 +174,13 @@ def test_who_does_not_read_is_named(net, tmp_path):
         transfer.start()
         client.until(lambda r: r["limited_by"] == "receive_window" and r["limits"]["receive_window_ns"] > GB)
         total = client.ask("end", sync="s")[0]
+        client.ask("forget", sync="s")
+        known = explain("s", env=tracer.env)
         until(lambda: '"kind":"end"' in path.read_text(), "all of it is recorded")
         recorder.end()
     text = of(path, "s")
+    moves, knows = ([line for line in t.splitlines() if "stood still" not in line] for t in (text, known))
+    assert moves == knows
     assert re.search("^to b, ", text, re.M)
     share = int(re.search(r"(\d+) % of the time limited by the receive window of b: the program there did not read", text).group(1))
     limits = total["limits"]

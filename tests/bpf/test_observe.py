@@ -5,6 +5,7 @@ import pathlib
 import features
 import pytest
 import tracing
+from nodes import until
 from tracing import Client, Refused, Tracer
 from traffic import both_ways, carried, carry, is_acknowledged, storm, sum_of_events
 
@@ -168,3 +169,46 @@ def test_who_observes_too_slowly_is_told_how_much_it_missed(net):
         client.until(lambda row: row["closed"] == 4000)
         told = sum_of_events(slow, 8000)
         assert told["events"] + told["gaps"] == 8000 and told["gaps"] > 0
+
+
+def test_what_is_over_is_known_to_who_asks_later(tracer, pair):
+    a, b = pair
+    with tracer.client() as client:
+        client.tag(a, sync="one")
+        client.tag(b, sync="two", peer="a")
+        client.tag(a, sync="three")  # from the first on
+        for sync in "one", "two":
+            client.ask("begin", sync=sync)
+        carry(a, b, 70000, 1)
+        client.until(is_acknowledged, sync="three")
+        assert tracer.client().ask("past") == []
+        two = client.ask("end", sync="two")[0]
+        client.ask("forget", sync="two")
+    later = tracer.client()
+    until(lambda: len(later.ask("past")) == 2, "the client is gone")
+    found = later.ask("past")
+    assert [(r["kind"], r["sync"], whose(r)) for r in found] == [("past", "two", MINE), ("past", "one", MINE)]
+    assert carried(found[0]) == carried(two) == both_ways(0, 70000)
+
+
+def test_of_what_is_over_the_last_2048_rows_are_known(tracer):
+    client = tracer.client()
+    with tracing.pair() as (a, _):
+        for i in range(2050):
+            client.tag(a, sync=f"s-{i}")
+            client.ask("begin", sync=f"s-{i}")
+            client.ask("forget", sync=f"s-{i}")
+    assert [r["sync"] for r in client.ask("past")] == [f"s-{i}" for i in range(2, 2050)]
+
+
+def test_what_is_over_is_not_for_everybody(tracer):
+    with pytest.raises(Refused, match="is shown to root"):
+        client_as(tracer, SOMEBODY).ask("past")
+
+
+def test_who_asks_again_and_again_sees_what_stalls(tracer, pair):
+    client, observer = tracer.client(), tracer.client()
+    client.tag(pair[0])
+    client.ask("begin", sync="s")
+    pair[0].sendall(b"x")
+    until(lambda: (observer.ask("rows")[0]["stall"] or {}).get("cause") == "producer", "it is known to stand still")

@@ -1,0 +1,14 @@
+/*
+ * Rows whose span has ended: the last of them, of all clients, so that who asks later hears of them, too
+ */
+#pragma once
+
+#include "bpf/request.h"
+
+#define PAST_MAX 2048 /* rows */
+
+/* A copy. What is too much, or has no memory, is not kept. */
+void past_add(struct tracer *t, const json_t *total);
+/* The rows, the oldest first. */
+int past_op(struct request *q);
+void past_free(struct tracer *t);
