@@ -105,3 +105,8 @@ def test_the_section_on_gpus_runs_on_a_stand_in(make_daemon, gpu, build, model):
 @pytest.mark.parametrize("page", ["weightd.8.scd", "weightd.conf.5.scd", "weightctl.1.scd"])
 def test_the_pages_that_the_readme_names_exist(page):
     assert (ROOT / "packaging/man" / page).exists()
+
+
+@pytest.mark.parametrize("picture", re.findall(r"!\[[^]]*\]\(([^)]*)\)", README))
+def test_the_pictures_that_the_readme_shows_exist(picture):
+    assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
