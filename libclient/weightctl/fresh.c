@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "libclient/weightctl/cli.h"
+
 static int write_all(int fd, const char *text)
 {
 	size_t left = strlen(text);
@@ -84,6 +86,33 @@ int fresh_replace(struct fresh *f)
 		return -errno;
 	*f->temporary = '\0';
 	return fsync(f->dir_fd) < 0 ? -errno : 0;
+}
+
+int fresh_output(const char *path, const char *text)
+{
+	struct fresh f = {};
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path))
+			     : strdup(".");
+	int fd, r;
+
+	if (!folder)
+		cli_out_of_memory();
+	fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	r = fd < 0 ? -errno : 0;
+	if (r == 0)
+		r = *name ? fresh_write(fd, name, 0644, text, &f) : -EISDIR;
+	if (r == 0)
+		r = fresh_replace(&f);
+	fresh_deinit(&f);
+	if (fd >= 0)
+		(void)close(fd);
+	free(folder);
+	if (r == -EEXIST)
+		return cli_error("cannot replace %s: it is no regular file; without --output it is "
+				 "printed",
+				 path);
+	return r < 0 ? cli_error("cannot write %s: %s", path, strerror(-r)) : 0;
 }
 
 void fresh_deinit(struct fresh *f)

@@ -18,6 +18,8 @@ int fresh_write(int dir_fd, const char *name, mode_t mode, const char *text, str
 int fresh_keep(struct fresh *f);
 /* The same in the place of another, if there is one. Readers see either. */
 int fresh_replace(struct fresh *f);
+/* All of it for `path`, of --output: 0, or EXIT_FAILED after telling why. */
+int fresh_output(const char *path, const char *text);
 /* Removes what was not kept. */
 void fresh_deinit(struct fresh *f);
 

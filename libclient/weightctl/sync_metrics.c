@@ -5,12 +5,9 @@
  * left out, as it would spoil the whole text for whoever reads it.
  */
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "libclient/weightctl/fresh.h"
 #include "libclient/weightctl/sync.h"
@@ -113,34 +110,6 @@ static void put_all(FILE *f, const json_t *rows)
 	(void)fputs("# EOF\n", f);
 }
 
-/* Whoever reads the file, reads all of the old or all of the new text. */
-static int write_file(const char *path, const char *text)
-{
-	struct fresh f = {};
-	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path))
-			     : strdup(".");
-	int fd, r;
-
-	if (!folder)
-		cli_out_of_memory();
-	fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	r = fd < 0 ? -errno : 0;
-	if (r == 0)
-		r = *name ? fresh_write(fd, name, 0644, text, &f) : -EISDIR;
-	if (r == 0)
-		r = fresh_replace(&f);
-	fresh_deinit(&f);
-	if (fd >= 0)
-		(void)close(fd);
-	free(folder);
-	if (r == -EEXIST)
-		return cli_error("cannot replace %s: it is no regular file; without --output it is "
-				 "printed",
-				 path);
-	return r < 0 ? cli_error("cannot write %s: %s", path, strerror(-r)) : 0;
-}
-
 static int run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
@@ -167,7 +136,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	put_all(f, rows);
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
-	r = path ? write_file(path, text) : cli_write(text, size);
+	r = path ? fresh_output(path, text) : cli_write(text, size);
 	free(text);
 	return r;
 }
