@@ -4,13 +4,14 @@
  */
 #include "libclient/weightctl/chrome.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
 #include "libclient/weightctl/agent.h"
 
 #define TEXT_MAX 127 /* bytes of a name: weightd-trace has none that is longer */
-#define KEY_MAX 320 /* two names and some numbers */
+#define KEY_MAX 512 /* three names and some numbers */
 
 /* Whoever has no memory for it ends the program. */
 static json_t *made(json_t *o)
@@ -43,13 +44,18 @@ static uint64_t number(const json_t *packet, const char *key)
 	return agent_number(packet, key, 0);
 }
 
-static double us(uint64_t ns)
+/* On the timeline. */
+static int64_t shifted(const struct chrome *c, uint64_t ns)
 {
-	return (double)ns / 1000;
+	return (int64_t)ns + c->offset_ns;
 }
 
-/* Takes `event`. */
-static void put(struct chrome *c, json_t *event)
+static double us(const struct chrome *c, uint64_t ns)
+{
+	return (double)shifted(c, ns) / 1000;
+}
+
+void chrome_put(struct chrome *c, json_t *event)
 {
 	if (c->comma)
 		(void)fputs(",\n", c->f);
@@ -115,9 +121,10 @@ static json_int_t id_of(struct chrome *c, json_int_t process, const char *name, 
 	if (known)
 		return id;
 	set(c->ids, key, json_integer(id));
-	put(c, json_pack("{ss ss sI sI s{ss}}", "name", process ? "thread_name" : "process_name",
-			 "ph", "M", "pid", process ? process : id, "tid", process ? id : 0, "args",
-			 "name", name));
+	chrome_put(c, json_pack("{ss ss sI sI s{ss}}", "name",
+				process ? "thread_name" : "process_name", "ph", "M", "pid",
+				process ? process : id, "tid", process ? id : 0, "args", "name",
+				name));
 	return id;
 }
 
@@ -126,9 +133,10 @@ static json_int_t process_of(struct chrome *c, const json_t *packet)
 	const json_t *client = json_object_get(packet, "client");
 	char key[KEY_MAX], name[KEY_MAX];
 
-	(void)snprintf(key, sizeof(key), "%" PRIu64 " %s", client_of(packet),
-		       text_or(packet, "peer", ""));
-	(void)snprintf(name, sizeof(name), "%s (%s %" PRIu64 ")", text_or(packet, "peer", "-"),
+	(void)snprintf(key, sizeof(key), "%s\n%" PRIu64 " %s", c->node ? c->node : "",
+		       client_of(packet), text_or(packet, "peer", ""));
+	(void)snprintf(name, sizeof(name), "%s%s%s (%s %" PRIu64 ")", c->node ? c->node : "",
+		       c->node ? ": " : "", text_or(packet, "peer", "-"),
 		       text_or(client, "comm", "-"), number(client, "pid"));
 	return id_of(c, 0, name, key);
 }
@@ -148,14 +156,16 @@ static json_int_t thread_of(struct chrome *c, const json_t *packet, json_int_t p
 	return id_of(c, process, name, key);
 }
 
-/* Where an event belongs, its members "pid" and "tid". Takes `event`. */
-static void put_on_thread(struct chrome *c, const json_t *packet, json_t *event)
+/* Where an event belongs, its members "pid" and "tid", which are returned. Takes `event`. */
+static struct chrome_slice put_on_thread(struct chrome *c, const json_t *packet, json_t *event)
 {
-	json_int_t process = process_of(c, packet);
+	struct chrome_slice at = {.process = process_of(c, packet)};
 
-	set(made(event), "pid", json_integer(process));
-	set(event, "tid", json_integer(thread_of(c, packet, process)));
-	put(c, event);
+	at.thread = thread_of(c, packet, at.process);
+	set(made(event), "pid", json_integer(at.process));
+	set(event, "tid", json_integer(at.thread));
+	chrome_put(c, event);
+	return at;
 }
 
 static void put_counter(struct chrome *c, const json_t *packet, const char *what, uint64_t ns,
@@ -164,9 +174,9 @@ static void put_counter(struct chrome *c, const json_t *packet, const char *what
 	char name[KEY_MAX];
 
 	lane_name(name, what, lane_of(c, packet));
-	put(c,
-	    json_pack("{ss ss sI sf s{sI}}", "name", name, "ph", "C", "pid", process_of(c, packet),
-		      "ts", us(ns), "args", text_or(packet, "role", "-"), value));
+	chrome_put(c, json_pack("{ss ss sI sf s{sI}}", "name", name, "ph", "C", "pid",
+				process_of(c, packet), "ts", us(c, ns), "args",
+				text_or(packet, "role", "-"), value));
 }
 
 static bool knows_rate(const json_t *packet)
@@ -208,13 +218,19 @@ static void put_slice(struct chrome *c, json_t *packet, uint64_t end_ns)
 {
 	uint64_t began_ns = number(packet, "began_ns");
 	uint64_t took_ns = end_ns > began_ns ? end_ns - began_ns : 0;
+	struct chrome_slice slice;
 
 	if (knows_rate(packet))
 		put_counter(c, packet, "rate (B/s)", end_ns, 0);
-	put_on_thread(c, packet,
-		      json_pack("{so ss so sf sf sO}", "name", text_json(packet, "sync"), "ph", "X",
-				"cat", text_json(packet, "role"), "ts", us(began_ns), "dur",
-				us(took_ns), "args", packet));
+	slice = put_on_thread(c, packet,
+			      json_pack("{so ss so sf sf sO}", "name", text_json(packet, "sync"),
+					"ph", "X", "cat", text_json(packet, "role"), "ts",
+					us(c, began_ns), "dur", (double)took_ns / 1000, "args",
+					packet));
+	slice.begin_ns = shifted(c, began_ns);
+	slice.end_ns = slice.begin_ns + (int64_t)took_ns;
+	if (c->note)
+		c->note(c->context, packet, &slice);
 }
 
 /* All of its rows have come before. */
@@ -239,16 +255,17 @@ static void end_span(struct chrome *c, json_t *packet)
 
 static void add_event(struct chrome *c, json_t *packet)
 {
-	put_on_thread(c, packet,
-		      json_pack("{so ss ss sf sO}", "name", text_json(packet, "kind"), "ph", "i",
-				"s", "t", "ts", us(number(packet, "ns")), "args", packet));
+	(void)put_on_thread(c, packet,
+			    json_pack("{so ss ss sf sO}", "name", text_json(packet, "kind"), "ph",
+				      "i", "s", "t", "ts", us(c, number(packet, "ns")), "args",
+				      packet));
 }
 
 /* Of all threads. */
 static void add_gap(struct chrome *c, json_t *packet)
 {
-	put(c, json_pack("{ss ss ss si si sf sO}", "name", "gap", "ph", "i", "s", "g", "pid", 0,
-			 "tid", 0, "ts", us(number(packet, "to_ns")), "args", packet));
+	chrome_put(c, json_pack("{ss ss ss si si sf sO}", "name", "gap", "ph", "i", "s", "g", "pid",
+				0, "tid", 0, "ts", us(c, number(packet, "to_ns")), "args", packet));
 }
 
 static const struct kind {
@@ -262,6 +279,40 @@ static const struct kind {
 	{"retransmit", add_event, "ns"}, {"gap", add_gap, "to_ns"},
 };
 
+static const struct kind *kind_of(const json_t *packet)
+{
+	const char *name = agent_text(packet, "kind");
+
+	for (size_t i = 0; name && i < sizeof(kinds) / sizeof(*kinds); i++)
+		if (!strcmp(kinds[i].name, name))
+			return &kinds[i];
+	return NULL;
+}
+
+static int earlier_ns(const json_t *packet, const char *key, uint64_t *ret)
+{
+	uint64_t ns = agent_number(packet, key, UINT64_MAX);
+
+	if (ns > CHROME_NS_MAX)
+		return -EINVAL;
+	if (ns < *ret)
+		*ret = ns;
+	return 0;
+}
+
+int chrome_first_ns(const json_t *packet, uint64_t *ret)
+{
+	const struct kind *kind = kind_of(packet);
+	uint64_t ns = UINT64_MAX;
+	int r = kind ? earlier_ns(packet, kind->ns, &ns) : 0;
+
+	if (kind && kind->add == add_row && r == 0)
+		r = earlier_ns(packet, "began_ns", &ns);
+	if (r == 0)
+		*ret = ns;
+	return r;
+}
+
 void chrome_begin(struct chrome *c, FILE *f)
 {
 	*c = (struct chrome){.f = f,
@@ -273,18 +324,16 @@ void chrome_begin(struct chrome *c, FILE *f)
 
 void chrome_add(struct chrome *c, json_t *packet)
 {
-	const char *name = agent_text(packet, "kind");
+	const struct kind *kind = kind_of(packet);
 
-	for (size_t i = 0; name && i < sizeof(kinds) / sizeof(*kinds); i++) {
-		if (strcmp(kinds[i].name, name) != 0)
-			continue;
-		if (number(packet, kinds[i].ns) > c->last_ns)
-			c->last_ns = number(packet, kinds[i].ns);
-		kinds[i].add(c, packet);
-	}
+	if (!kind)
+		return;
+	if (number(packet, kind->ns) > c->last_ns)
+		c->last_ns = number(packet, kind->ns);
+	kind->add(c, packet);
 }
 
-void chrome_end(struct chrome *c)
+void chrome_end_spans(struct chrome *c)
 {
 	const char *name;
 	json_t *row;
@@ -294,6 +343,21 @@ void chrome_end(struct chrome *c)
 		set(row, "unfinished", json_true());
 		put_slice(c, row, c->last_ns);
 	}
+	(void)json_object_clear(c->rows);
+	(void)json_object_clear(c->lanes);
+}
+
+void chrome_begin_node(struct chrome *c, const char *node, int64_t offset_ns)
+{
+	chrome_end_spans(c);
+	c->last_ns = 0;
+	c->node = node;
+	c->offset_ns = offset_ns;
+}
+
+void chrome_end(struct chrome *c)
+{
+	chrome_end_spans(c);
 	(void)fputs("\n]\n", c->f);
 	json_decref(c->ids);
 	json_decref(c->lanes);

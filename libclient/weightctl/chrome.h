@@ -2,7 +2,7 @@
  * What weightd-trace tells, as trace events of Chrome, which Perfetto reads as well
  *
  * A process is a peer of a client, a thread one of its roles: the span of each row is a slice there, its rate and its
- * round trip are counters.
+ * round trip are counters. What several nodes recorded comes one node after another.
  */
 #pragma once
 
@@ -10,6 +10,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+
+/* Where a slice was put, and when: nanoseconds of the timeline. */
+struct chrome_slice {
+	json_int_t process, thread;
+	int64_t begin_ns, end_ns;
+};
 
 struct chrome {
 	FILE *f;
@@ -19,10 +25,29 @@ struct chrome {
 	json_t *lanes; /* of spans that are open */
 	json_t *rows; /* what was heard last of each in an open span, by their numbers */
 	uint64_t last_ns; /* of what was heard */
+	const char *node; /* NULL: there is but one */
+	int64_t offset_ns; /* of its clock, to the timeline */
+	/* Is told of each slice and the row that it is of; may be NULL. */
+	void (*note)(void *context, const json_t *row, const struct chrome_slice *slice);
+	void *context;
 };
 
 void chrome_begin(struct chrome *c, FILE *f);
+/* From here on it is of that node, whose name is one that JSON can hold. Spans that are open end here. */
+void chrome_begin_node(struct chrome *c, const char *node, int64_t offset_ns);
 /* May hold it. */
 void chrome_add(struct chrome *c, json_t *packet);
+/* An event of another kind. Takes it; NULL: memory ran out. */
+void chrome_put(struct chrome *c, json_t *event);
+/* Of the node; no packet follows of it. */
+void chrome_end_spans(struct chrome *c);
 /* Spans that are open end here. */
 void chrome_end(struct chrome *c);
+
+#define CHROME_NS_MAX ((uint64_t)INT64_MAX / 2) /* some 146 years */
+
+/*
+ * The first moment that a packet tells of, UINT64_MAX where it is none of a timeline. Returns 0 or -EINVAL: one of its
+ * moments is missing or beyond CHROME_NS_MAX.
+ */
+int chrome_first_ns(const json_t *packet, uint64_t *ret);
