@@ -11,6 +11,7 @@
 #include "libclient/weightctl/agent.h"
 
 #define TEXT_MAX 127 /* bytes of a name: weightd-trace has none that is longer */
+#define RATE_MAX 1e18 /* bytes a second: more is made up */
 #define KEY_MAX 512 /* three names and some numbers */
 
 /* Whoever has no memory for it ends the program. */
@@ -71,16 +72,6 @@ static uint64_t client_of(const json_t *packet)
 	return number(json_object_get(packet, "client"), "id");
 }
 
-static bool is_taken(const struct chrome *c, const char *prefix, json_int_t lane)
-{
-	const char *key;
-	json_t *value;
-
-	json_object_foreach(c->lanes, key, value) if (!strncmp(key, prefix, strlen(prefix)) &&
-						      json_integer_value(value) == lane) return true;
-	return false;
-}
-
 /* Of its span. Those of one client begin alike. */
 static void span_key(const json_t *packet, char ret[KEY_MAX])
 {
@@ -97,19 +88,38 @@ static json_int_t lane_of(const struct chrome *c, const json_t *packet)
 	return json_integer_value(json_object_get(c->lanes, key));
 }
 
+/* The first that no span has whose key begins so. */
+static json_int_t free_lane(const struct chrome *c, const char *prefix)
+{
+	size_t n = json_object_size(c->lanes);
+	cleanup(cli_freep) bool *taken = calloc(n + 1, sizeof(*taken));
+	json_int_t lane = 0;
+	const char *key;
+	json_t *value;
+
+	if (!taken)
+		cli_out_of_memory();
+	json_object_foreach(c->lanes, key, value)
+	{
+		lane = json_integer_value(value);
+		if (!strncmp(key, prefix, strlen(prefix)) && lane < (json_int_t)n)
+			taken[lane] = true;
+	}
+	for (lane = 0; taken[lane];)
+		lane++;
+	return lane;
+}
+
 /* The first that no other open span of the client has. */
 static void take_lane(struct chrome *c, json_t *packet)
 {
 	char key[KEY_MAX], prefix[32];
-	json_int_t lane = 0;
 
 	span_key(packet, key);
 	if (json_object_get(c->lanes, key))
 		return;
 	(void)snprintf(prefix, sizeof(prefix), "%" PRIu64 " ", client_of(packet));
-	while (is_taken(c, prefix, lane))
-		lane++;
-	set(c->lanes, key, json_integer(lane));
+	set(c->lanes, key, json_integer(free_lane(c, prefix)));
 }
 
 /* The number of a process or thread, which is told with its name the first time. `process` is 0 for a process. */
@@ -189,15 +199,17 @@ static void put_rate(struct chrome *c, const json_t *packet, const json_t *befor
 	uint64_t began_ns = number(packet, "began_ns"), now_ns = number(packet, "now_ns");
 	uint64_t done = number(packet, "delivered") + number(packet, "received"), done_before = 0;
 	uint64_t before_ns = began_ns;
+	double rate;
 
 	if (before && number(before, "began_ns") == began_ns) {
 		done_before = number(before, "delivered") + number(before, "received");
 		before_ns = number(before, "now_ns");
 	}
-	if (knows_rate(packet) && done >= done_before && now_ns > before_ns)
-		put_counter(c, packet, "rate (B/s)", now_ns,
-			    (json_int_t)((double)(done - done_before) * 1e9 /
-					 (double)(now_ns - before_ns)));
+	if (!knows_rate(packet) || done < done_before || now_ns <= before_ns)
+		return;
+	rate = (double)(done - done_before) * 1e9 / (double)(now_ns - before_ns);
+	put_counter(c, packet, "rate (B/s)", now_ns,
+		    rate < RATE_MAX ? (json_int_t)rate : (json_int_t)RATE_MAX);
 }
 
 static void add_row(struct chrome *c, json_t *packet)
