@@ -25,7 +25,7 @@ static const struct verb *const verbs[] = {
 	&verb_sync_history,  &verb_sync_cancel, &verb_sync_watch,   &verb_sync_metrics,
 	&verb_sync_plan,     &verb_pki_ca,      &verb_pki_node,     &verb_pki_revoke,
 	&verb_pki_show,      &verb_top,         &verb_trace_doctor, &verb_trace_record,
-	&verb_trace_explain,
+	&verb_trace_explain, &verb_trace_merge,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))

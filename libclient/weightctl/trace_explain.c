@@ -162,7 +162,7 @@ static bool is_row(const char *kind)
 	       !strcmp(kind, "past");
 }
 
-static int take(const json_t *packet, void *context)
+static void take(void *context, json_t *packet)
 {
 	struct explanation *e = context;
 	const char *kind = agent_text(packet, "kind"), *sync = agent_text(packet, "sync");
@@ -172,18 +172,18 @@ static int take(const json_t *packet, void *context)
 	if (kind && !strcmp(kind, "gap"))
 		e->lost += agent_number(packet, "lost", 0);
 	if (!kind || !sync || !is_row(kind))
-		return 0;
+		return;
 	if (strncmp(sync, e->prefix, strlen(e->prefix)) != 0) {
 		if (json_object_set_new(e->syncs, sync, json_false()) < 0)
 			cli_out_of_memory();
-		return 0;
+		return;
 	}
 	if (json_object_set_new(e->syncs, sync, json_true()) < 0)
 		cli_out_of_memory();
 	l = link_of(e, packet);
 	began_ns = agent_number(packet, "began_ns", 0);
 	if (l->row && began_ns < agent_number(l->row, "began_ns", 0))
-		return 0; /* its span before this one */
+		return; /* its span before this one */
 	if (l->row && began_ns > agent_number(l->row, "began_ns", 0))
 		l->n_stalls = 0;
 	json_decref(l->row);
@@ -192,7 +192,6 @@ static int take(const json_t *packet, void *context)
 		cli_out_of_memory();
 	l->is_over = !strcmp(kind, "total") || !strcmp(kind, "past");
 	take_stall(l, json_object_get(packet, "stall"), agent_number(packet, "now_ns", 0));
-	return 0;
 }
 
 /* --- In words ----------------------------------------------------------------------------------- */
@@ -490,16 +489,25 @@ static int check(const struct explanation *e, const char *path)
 	return 0;
 }
 
+static int read_recording(const char *path, struct explanation *e)
+{
+	struct recording r;
+	int result = recording_open(path, &r) || recording_read(&r, take, e) ? EXIT_FAILED : 0;
+
+	recording_deinit(&r);
+	return result;
+}
+
 static int hear(const struct cli *cli, const char *op, struct explanation *e)
 {
 	cleanup(agent_decrefp) json_t *rows = NULL;
-	const json_t *row;
+	json_t *row;
 	size_t i;
 	int r = agent_rows(cli, json_pack("{s:s}", "op", op), &rows);
 
 	json_array_foreach(rows, i, row)
 	{
-		r = r ? r : take(row, e);
+		take(e, row);
 	}
 	return r;
 }
@@ -512,7 +520,7 @@ static int hear_all(const struct cli *cli, struct explanation *e)
 
 static int explain(const struct cli *cli, struct explanation *e, const char *path)
 {
-	if (path ? recording_read(path, take, e) : hear_all(cli, e))
+	if (path ? read_recording(path, e) : hear_all(cli, e))
 		return EXIT_FAILED;
 	prefer_exact(e);
 	if (check(e, path))
@@ -557,7 +565,7 @@ const struct verb verb_trace_explain = {
 	.args = "SYNC",
 	.summary = "Say what took the time of a sync, and why",
 	.options =
-		"     --recording FILE   of 'weightctl trace record'; else what weightd-trace knows\n" HELP_JSON,
+		"     --recording FILE   of 'trace record'; else what weightd-trace knows\n" HELP_JSON,
 	.peer = PEER_TRACER,
 	.run = run,
 };

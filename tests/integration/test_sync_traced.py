@@ -9,6 +9,7 @@ import threading
 import features
 import pytest
 import tracing
+from bpf.test_merge import FLOWS, run as run_merge
 from bpf.test_record import Recorder, asked
 from engine import PLANNED_BACK, planned, program, striped
 from integration.test_sync_average_push import publish as publish_tensors
@@ -112,6 +113,33 @@ def test_perfetto_finds_the_slices_of_all_nodes(make_traced, tracer, tmp_path):
     query = ("select count(distinct extract_arg(arg_set_id, 'args.client.pid')), sum(extract_arg(arg_set_id, 'args.received')) "
              f"from slice where name = '{sync}' and category = 'payload' and dur > 0")
     assert asked(recorder.end(), query, tmp_path) == [[4, planned_bytes + 3 * PLANNED_BACK]]
+
+
+def test_an_arrow_from_who_sent_to_who_received(make_nodes, tracer, tmp_path):
+    """Two nodes with a tracer each, whose recordings are merged."""
+    features.require("perfetto")
+    with tracing.Tracer() as other:
+        tracers = {"a": tracer, "b": other}
+        nodes = make_nodes(2, settings=PLAIN, start=False)
+        for node in nodes:
+            nodes.configure(node, node={"trace": tracers[node.name].socket})
+            node.start()
+        nodes.wait_connected()
+        recorders = {name: Recorder(t.socket) for name, t in tracers.items()}
+        nodes["a"].publish("m", seed=1, size=8 * MIB)
+        push = nodes["a"].start_push("m", max_rate=MIB)
+        for recorder in recorders.values():  # both were told of it while it went on
+            recorder.until('"kind":"progress"')
+        sync = push.committed()["sync"]
+        remember(nodes, sync, "b")
+        assert_traced(nodes, sync)
+        for name, recorder in recorders.items():
+            recorder.until(f'"kind":"end","sync":"{sync}"')
+            (tmp_path / f"{name}.jsonl").write_text(recorder.end())
+    done = run_merge(tmp_path / "b.jsonl", tmp_path / "a.jsonl")
+    assert done.returncode == 0, done.stderr
+    found = [(name, process.partition(" (")[0]) for row in asked(done.stdout, FLOWS, tmp_path) for name, process in (row[:2], row[2:])]
+    assert found == [(sync, "a: b"), (sync, "b: a")]
 
 
 def expect(nodes, observer, sync):
