@@ -28,16 +28,6 @@ struct arrow_end {
 	struct piece *pieces;
 };
 
-static void *grown(void *p, size_t n, size_t size)
-{
-	if (n & (n - 1)) /* at powers of two */
-		return p;
-	p = reallocarray(p, n ? 2 * n : 1, size);
-	if (!p)
-		cli_out_of_memory();
-	return p;
-}
-
 static json_t *object(void)
 {
 	json_t *o = json_object();
@@ -96,7 +86,7 @@ static json_int_t end_of(struct arrows *a, const json_t *packet)
 		       text(packet, "sync"));
 	if (json_object_get(a->by_row, key))
 		return get(a->by_row, key);
-	a->ends = grown(a->ends, a->n_ends, sizeof(*a->ends));
+	a->ends = cli_grown(a->ends, a->n_ends, sizeof(*a->ends));
 	a->ends[a->n_ends] = (struct arrow_end){.partner = NONE};
 	(void)strcpy(a->ends[a->n_ends++].sync, text(packet, "sync"));
 	set(a->by_row, key, end);
@@ -125,7 +115,7 @@ void arrows_note(struct arrows *a, const json_t *row, const struct chrome_slice 
 	if (i == NONE)
 		return;
 	end = &a->ends[i];
-	end->pieces = grown(end->pieces, end->n_pieces, sizeof(*end->pieces));
+	end->pieces = cli_grown(end->pieces, end->n_pieces, sizeof(*end->pieces));
 	end->pieces[end->n_pieces++] = (struct piece){
 		.slice = *slice,
 		.sent = agent_number(row, "delivered", UINT64_MAX),

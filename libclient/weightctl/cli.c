@@ -77,6 +77,16 @@ void cli_out_of_memory(void)
 	exit(EXIT_FAILED);
 }
 
+void *cli_grown(void *list, size_t n, size_t size)
+{
+	if (n & (n - 1))
+		return list;
+	list = reallocarray(list, n ? 2 * n : 1, size);
+	if (!list)
+		cli_out_of_memory();
+	return list;
+}
+
 static void help_columns(const struct column *columns)
 {
 	size_t width = 0;

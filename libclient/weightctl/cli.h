@@ -127,6 +127,8 @@ __attribute__((format(printf, 1, 2))) int cli_error(const char *fmt, ...);
 /* The same with the sentence of the connection, for the failure `r`. */
 int cli_fail(const struct cli *cli, int r);
 _Noreturn void cli_out_of_memory(void);
+/* A list of `n` that has room for one more: it grows at powers of two. */
+void *cli_grown(void *list, size_t n, size_t size);
 
 /* The device asked for. */
 const char *cli_device(const struct cli *cli);

@@ -109,15 +109,6 @@ static const char *peer_of(const struct link *l)
 
 /* --- What is told ------------------------------------------------------------------------------- */
 
-static void *grown(void *list, size_t n, size_t size)
-{
-	void *p = (n & (n - 1)) ? list : realloc(list, (n ? 2 * n : 1) * size);
-
-	if (!p)
-		cli_out_of_memory();
-	return p;
-}
-
 static struct link *link_of(struct explanation *e, const json_t *row)
 {
 	uint64_t client = number(json_object_get(row, "client"), "id"), n = number(row, "row");
@@ -125,7 +116,7 @@ static struct link *link_of(struct explanation *e, const json_t *row)
 	for (size_t i = 0; i < e->n_links; i++)
 		if (e->links[i].client == client && e->links[i].number == n)
 			return &e->links[i];
-	e->links = grown(e->links, e->n_links, sizeof(*e->links));
+	e->links = cli_grown(e->links, e->n_links, sizeof(*e->links));
 	e->links[e->n_links] = (struct link){.client = client, .number = n};
 	return &e->links[e->n_links++];
 }
@@ -148,7 +139,7 @@ static void take_stall(struct link *l, const json_t *stall, uint64_t now_ns)
 	if (!cause || since_ns > now_ns)
 		return;
 	if (!last || last->since_ns != since_ns) {
-		l->stalls = grown(l->stalls, l->n_stalls, sizeof(*l->stalls));
+		l->stalls = cli_grown(l->stalls, l->n_stalls, sizeof(*l->stalls));
 		last = &l->stalls[l->n_stalls++];
 		last->since_ns = since_ns;
 	}
