@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#include "bpf/past.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
 
@@ -170,6 +169,16 @@ void follow_tell_event(struct tracer *t, const struct event *e)
 			   with_owner(row_sample_json(row, kinds[e->kind], &e->sample), owner));
 }
 
+void follow_tell_act(struct tracer *t, json_t *act)
+{
+	struct client *c;
+
+	list_for_each(c, &t->clients, link)
+		if (c->observes)
+			tell(c, json_incref(act));
+	json_decref(act);
+}
+
 /* Of what was lost before, it is not told. */
 void follow_begin(struct client *c, bool *flag)
 {
@@ -199,7 +208,7 @@ void follow_span_ends(struct client *owner, const struct span *span)
 		if (strcmp(row->label.sync, span->sync) != 0 || !look(owner, row, &now))
 			continue;
 		total = follow_row_json(owner, row, "total", &now);
-		past_add(owner->tracer, total);
+		kept_add(&owner->tracer->past, total);
 		tell_those(owner, observes, total);
 	}
 	tell_those(owner, observes, follow_span_json(owner, span, "end", num_now_ns()));

@@ -17,6 +17,8 @@ void follow_tell_all(struct tracer *t);
 /* To one that had much to read. */
 void follow_catch_up(struct client *c);
 
+/* To those that observe; takes `act`, see act.h. */
+void follow_tell_act(struct tracer *t, json_t *act);
 /* To those that observe. */
 void follow_span_begins(struct client *owner, const struct span *span);
 /* Likewise, and what its rows had at the last mark. */

@@ -7,8 +7,5 @@
 
 #define PAST_MAX 2048 /* rows */
 
-/* A copy, for which the oldest goes once there are too many. Without memory there is none. */
-void past_add(struct tracer *t, const json_t *total);
 /* The rows, the oldest first. */
 int past_op(struct request *q);
-void past_free(struct tracer *t);

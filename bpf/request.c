@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bpf/act.h"
 #include "bpf/follow.h"
 #include "bpf/messages.h"
 #include "bpf/meter-bpf.h"
@@ -368,7 +369,7 @@ static const struct operation {
 	{"read", op_read},       {"end", op_end},           {"forget", op_forget},
 	{"flows", op_flows},     {"follow", op_follow},     {"rows", op_rows},
 	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
-	{"past", past_op},
+	{"past", past_op},       {"acts", act_op},
 };
 
 /* Nothing is counted in them: they would say 0 of what nobody knows. */
@@ -379,6 +380,14 @@ static void drop_rows_since(struct client *c, uint32_t last)
 	list_for_each_safe(row, next, &c->rows, link)
 		if (row->number > last)
 			client_free_row(c, row);
+}
+
+static void say_operations(char *why, size_t size)
+{
+	size_t n = (size_t)snprintf(why, size, "'op' has to be one of ");
+
+	for (size_t i = 0; i < ARRAY_LEN(operations) && n < size; i++)
+		n += (size_t)snprintf(why + n, size - n, "%s%s", i ? ", " : "", operations[i].name);
 }
 
 static int perform(struct request *q)
@@ -395,10 +404,7 @@ static int perform(struct request *q)
 			drop_rows_since(q->client, last_row);
 		return r;
 	}
-	(void)snprintf(
-		q->why, sizeof(q->why),
-		"'op' has to be tag, watch, begin, read, end, forget, flows, follow, rows, observe, "
-		"past, messages or doctor");
+	say_operations(q->why, sizeof(q->why));
 	return -EINVAL;
 }
 

@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "bpf/act.h"
 #include "bpf/follow.h"
 #include "bpf/past.h"
 #include "bpf/ready.h"
@@ -222,7 +223,8 @@ static void close_all(struct tracer *t, const char *path)
 
 	list_for_each_safe(c, next, &t->clients, link)
 		client_free(c);
-	past_free(t);
+	kept_deinit(&t->past);
+	kept_deinit(&t->acts);
 	if (t->listener.fd >= 0)
 		(void)unlink(path);
 	(void)fd_close(t->listener.fd);
@@ -245,7 +247,8 @@ int tracer_run(const struct tracer_options *o)
 	int r;
 
 	list_init(&t.clients);
-	list_init(&t.past);
+	kept_init(&t.past, PAST_MAX);
+	kept_init(&t.acts, ACTS_MAX);
 	t.told_ns = num_now_ns();
 	r = open_all(&t, o);
 	if (r == 0) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "bpf/client.h"
+#include "bpf/kept.h"
 #include "bpf/loop.h"
 #include "bpf/meter.h"
 #include "ipc/base/list.h"
@@ -15,8 +16,8 @@ struct tracer {
 	struct waiter listener, timer, events, signals;
 	struct list clients; /* struct client */
 	unsigned n_clients;
-	struct list past; /* see past.c */
-	unsigned n_past;
+	struct kept past; /* totals of rows */
+	struct kept acts;
 	unsigned n_spans; /* open, of all clients */
 	uint32_t last_row;
 	uint64_t last_client;

@@ -1,0 +1,23 @@
+#include "bpf/act.h"
+
+#include "bpf/follow.h"
+#include "bpf/tracer.h"
+
+void act_tell(struct tracer *t, json_t *act)
+{
+	if (act)
+		kept_add(&t->acts, act);
+	follow_tell_act(t, act);
+}
+
+int act_op(struct request *q)
+{
+	struct client *c = q->client;
+	uint64_t lost = c->lost;
+	int r = request_may_observe(q);
+
+	if (r < 0)
+		return r;
+	kept_answer(&c->tracer->acts, c, "acted");
+	return request_check_all_told(q, lost, "there are more acts");
+}

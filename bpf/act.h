@@ -1,0 +1,18 @@
+/*
+ * Acts: what a process of this node did that is no byte on a socket: it attached, it exported a handle of its
+ * memory, it opened one, it called a collective
+ *
+ * An act is an object of JSON: "kind" is "act", "act" is a word that says which, "ns" (CLOCK_MONOTONIC) is when it
+ * was over, "took_ns" how long it took or null; "pid", "uid" and "comm" are whose it was, null where that is not
+ * known. What else is in it depends on the word.
+ */
+#pragma once
+
+#include "bpf/request.h"
+
+#define ACTS_MAX 4096 /* that are kept */
+
+/* To those that observe, and kept. Takes `act`, which may be NULL where memory ran out. */
+void act_tell(struct tracer *t, json_t *act);
+/* Those that are kept, the oldest first; their kind is "acted". */
+int act_op(struct request *q);

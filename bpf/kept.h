@@ -1,0 +1,22 @@
+/*
+ * What was told, for who asks later: the last of it, the oldest first
+ */
+#pragma once
+
+#include <jansson.h>
+
+#include "ipc/base/list.h"
+
+struct client;
+
+struct kept {
+	struct list lines; /* struct line */
+	unsigned n, n_max;
+};
+
+void kept_init(struct kept *k, unsigned n_max);
+void kept_deinit(struct kept *k);
+/* A copy, for which the oldest goes once there are too many. Without memory there is none. */
+void kept_add(struct kept *k, const json_t *o);
+/* All of it, as answers to the client: "kind" is `kind` there, as what is told now comes between. */
+void kept_answer(const struct kept *k, struct client *c, const char *kind);
