@@ -212,6 +212,29 @@ static void put_rate(struct chrome *c, const json_t *packet, const json_t *befor
 		    rate < RATE_MAX ? (json_int_t)rate : (json_int_t)RATE_MAX);
 }
 
+/* It is the one that was seen before if nothing moved since. */
+static void take_stall(struct chrome *c, const json_t *packet, const char *key)
+{
+	const json_t *stall = json_object_get(packet, "stall");
+	json_t *stalls = json_object_get(c->stalls, key), *last;
+	uint64_t since_ns = number(stall, "since_ns"), now_ns = number(packet, "now_ns");
+
+	if (since_ns > now_ns || !agent_text(stall, "cause"))
+		return;
+	if (!stalls) {
+		stalls = json_array();
+		set(c->stalls, key, stalls);
+	}
+	last = json_array_get(stalls, json_array_size(stalls) - 1);
+	if (!last || number(last, "since_ns") != since_ns) {
+		last = made(json_pack("{sI}", "since_ns", (json_int_t)since_ns));
+		if (json_array_append_new(stalls, last) < 0)
+			cli_out_of_memory();
+	}
+	set(last, "cause", text_json(stall, "cause"));
+	set(last, "until_ns", json_integer((json_int_t)now_ns));
+}
+
 static void add_row(struct chrome *c, json_t *packet)
 {
 	uint64_t rtt_us = number(packet, "rtt_us");
@@ -220,13 +243,42 @@ static void add_row(struct chrome *c, json_t *packet)
 	take_lane(c, packet);
 	(void)snprintf(key, sizeof(key), "%" PRIu64, number(packet, "row"));
 	put_rate(c, packet, json_object_get(c->rows, key));
+	take_stall(c, packet, key);
 	if (rtt_us)
 		put_counter(c, packet, "rtt (us)", number(packet, "now_ns"), (json_int_t)rtt_us);
 	set(c->rows, key, json_incref(packet));
 }
 
+/* Inside of the slice of its row, which comes first, as who reads it wants it. */
+static void put_stalls(struct chrome *c, const json_t *packet, uint64_t end_ns, const char *row)
+{
+	uint64_t since_ns, until_ns, last_ns = number(packet, "began_ns");
+	json_t *stall;
+	size_t i;
+
+	json_array_foreach(json_object_get(c->stalls, row), i, stall)
+	{
+		since_ns = number(stall, "since_ns");
+		until_ns = number(stall, "until_ns");
+		if (since_ns < last_ns)
+			since_ns = last_ns;
+		if (until_ns > end_ns)
+			until_ns = end_ns;
+		if (since_ns >= until_ns)
+			continue;
+		last_ns = until_ns;
+		(void)put_on_thread(
+			c, packet,
+			json_pack("{so ss ss sf sf sO}", "name",
+				  made(json_sprintf("stalled: %s", text_or(stall, "cause", "-"))),
+				  "ph", "X", "cat", "stall", "ts", us(c, since_ns), "dur",
+				  (double)(until_ns - since_ns) / 1000, "args", stall));
+	}
+	(void)json_object_del(c->stalls, row);
+}
+
 /* Of its row, with all that is known of it. */
-static void put_slice(struct chrome *c, json_t *packet, uint64_t end_ns)
+static void put_slice(struct chrome *c, json_t *packet, uint64_t end_ns, const char *row)
 {
 	uint64_t began_ns = number(packet, "began_ns");
 	uint64_t took_ns = end_ns > began_ns ? end_ns - began_ns : 0;
@@ -241,6 +293,7 @@ static void put_slice(struct chrome *c, json_t *packet, uint64_t end_ns)
 					packet));
 	slice.begin_ns = shifted(c, began_ns);
 	slice.end_ns = slice.begin_ns + (int64_t)took_ns;
+	put_stalls(c, packet, began_ns + took_ns, row);
 	if (c->note)
 		c->note(c->context, packet, &slice);
 }
@@ -259,7 +312,7 @@ static void end_span(struct chrome *c, json_t *packet)
 		span_key(row, key);
 		if (strcmp(key, wanted) != 0)
 			continue;
-		put_slice(c, row, number(packet, "ns"));
+		put_slice(c, row, number(packet, "ns"), name);
 		(void)json_object_del(c->rows, name);
 	}
 	(void)json_object_del(c->lanes, wanted);
@@ -330,7 +383,8 @@ void chrome_begin(struct chrome *c, FILE *f)
 	*c = (struct chrome){.f = f,
 			     .ids = made(json_object()),
 			     .lanes = made(json_object()),
-			     .rows = made(json_object())};
+			     .rows = made(json_object()),
+			     .stalls = made(json_object())};
 	(void)fputs("[\n", f);
 }
 
@@ -353,7 +407,7 @@ void chrome_end_spans(struct chrome *c)
 	json_object_foreach(c->rows, name, row)
 	{
 		set(row, "unfinished", json_true());
-		put_slice(c, row, c->last_ns);
+		put_slice(c, row, c->last_ns, name);
 	}
 	(void)json_object_clear(c->rows);
 	(void)json_object_clear(c->lanes);
@@ -374,4 +428,5 @@ void chrome_end(struct chrome *c)
 	json_decref(c->ids);
 	json_decref(c->lanes);
 	json_decref(c->rows);
+	json_decref(c->stalls);
 }

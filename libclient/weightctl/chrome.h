@@ -1,8 +1,9 @@
 /*
  * What weightd-trace tells, as trace events of Chrome, which Perfetto reads as well
  *
- * A process is a peer of a client, a thread one of its roles: the span of each row is a slice there, its rate and its
- * round trip are counters. What several nodes recorded comes one node after another.
+ * A process is a peer of a client, a thread one of its roles: the span of each row is a slice there, in which each time
+ * that nothing of it moved is one, its rate and its round trip are counters. What several nodes recorded comes one node
+ * after another.
  */
 #pragma once
 
@@ -24,6 +25,7 @@ struct chrome {
 	json_t *ids; /* of these, by their names */
 	json_t *lanes; /* of spans that are open */
 	json_t *rows; /* what was heard last of each in an open span, by their numbers */
+	json_t *stalls; /* of the same: [{cause, since_ns, until_ns}, ...] */
 	uint64_t last_ns; /* of what was heard */
 	const char *node; /* NULL: there is but one */
 	int64_t offset_ns; /* of its clock, to the timeline */

@@ -122,6 +122,26 @@ def test_a_line_is_what_was_said():
     assert first["monotonic_ns"] < last["monotonic_ns"] and first["realtime_ns"] > 1.7e18
 
 
+def stalled(ms, since, cause="receive_window", **more):
+    return row("progress", ms, stall={"cause": cause, "since_ns": since * MS}, **more)
+
+
+def test_a_stall_is_a_slice_inside_of_its_row():
+    told = [span("begin", 100), stalled(400, 150), stalled(500, 150, "silent"), row("progress", 600, delivered=10, stall=None),
+            stalled(900, 650), stalled(900, 100, number=2, peer="c"), row("total", 1000, delivered=20), span("end", 1000)]
+    events, names = timeline(told)
+    assert [(*a[:1], *a[3:5]) for a in slices_of(events, names)] == \
+        [("one", 100_000, 900_000), ("stalled: silent", 150_000, 350_000), ("stalled: receive_window", 650_000, 250_000),
+         ("one", 100_000, 900_000), ("stalled: receive_window", 100_000, 800_000)]
+
+
+def test_a_stall_that_cannot_be_is_cut():
+    told = [span("begin", 100), stalled(400, 50), stalled(500, 300), stalled(450, 600), stalled(700, 690), span("end", 600)]
+    events, names = timeline(told)
+    assert [(*a[:1], *a[3:5]) for a in slices_of(events, names)] == \
+        [("one", 100_000, 500_000), ("stalled: receive_window", 100_000, 300_000), ("stalled: receive_window", 400_000, 100_000)]
+
+
 @pytest.mark.parametrize("form", ["perfetto", "chrome"])
 def test_a_span_is_a_slice_of_its_peer_and_role(form):
     told = [span("begin", 100), row("progress", 150, delivered=10), row("progress", 180, 2, peer="c", role="control"),
@@ -303,3 +323,26 @@ def test_perfetto_finds_the_slices(push, tmp_path):
              "where slice.dur > 0 order by 1, 2, 3")
     assert asked(push("perfetto"), query, tmp_path) == [["one", "payload", 0], ["one", "payload", 3000001],
                                                         ["two", "payload 2", 1000003]]
+
+
+def test_perfetto_finds_a_stall_inside_of_its_slice(connect, tmp_path):
+    features.require("bpf")
+    features.require("perfetto")
+    with tracing.Tracer() as tracer:
+        client, (a, b) = tracer.client(), connect()
+        recorder = Recorder(tracer.socket, "--format", "perfetto")
+        client.tag(a, sync="one")
+        client.ask("begin", sync="one")
+        client.ask("follow")
+        a.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody reads
+            while True:
+                a.send(bytes(1 << 16))
+        while not client.hear().get("stall"):
+            pass
+        client.ask("end", sync="one")
+        recorder.until('"total"')
+        trace = recorder.end()
+    query = ("select inner.name, outer.name, inner.ts >= outer.ts and inner.ts + inner.dur <= outer.ts + outer.dur "
+             "from slice as inner join slice as outer on inner.parent_id = outer.id where inner.category = 'stall'")
+    assert asked(trace, query, tmp_path) == [["stalled: receive_window", "one", 1]]
