@@ -10,6 +10,7 @@
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/phases.h"
 #include "libclient/weightctl/recording.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/verb.h"
@@ -56,6 +57,7 @@ struct explanation {
 	json_t *syncs; /* all that were seen, as keys */
 	struct link *links;
 	size_t n_links;
+	struct phases phases; /* of syncs that begin so */
 	uint64_t lost; /* events */
 };
 
@@ -153,6 +155,11 @@ static bool is_row(const char *kind)
 	       !strcmp(kind, "past");
 }
 
+static bool is_act(const char *kind)
+{
+	return !strcmp(kind, "act") || !strcmp(kind, "acted");
+}
+
 static void take(void *context, json_t *packet)
 {
 	struct explanation *e = context;
@@ -162,6 +169,8 @@ static void take(void *context, json_t *packet)
 
 	if (kind && !strcmp(kind, "gap"))
 		e->lost += agent_number(packet, "lost", 0);
+	if (kind && sync && is_act(kind) && !strncmp(sync, e->prefix, strlen(e->prefix)))
+		phases_take(&e->phases, packet);
 	if (!kind || !sync || !is_row(kind))
 		return;
 	if (strncmp(sync, e->prefix, strlen(e->prefix)) != 0) {
@@ -354,6 +363,7 @@ static void put_all(const struct explanation *e)
 	(void)fputs("Sync ", stdout);
 	escape_text(stdout, agent_text(e->links[0].row, "sync"));
 	(void)printf(" carried version %" PRIu64 ".\n", agent_number(e->links[0].row, "version", 0));
+	phases_put(&e->phases, agent_text(e->links[0].row, "sync"));
 	for (size_t i = 0; i < e->n_links; i++)
 		if (is_payload(&e->links[i]))
 			put_link(&e->links[i]);
@@ -389,12 +399,11 @@ static int print_json(const struct explanation *e)
 {
 	const struct link *l = slowest(e);
 	json_t *rows = json_array();
-	cleanup(agent_decrefp)
-		json_t *o = json_pack("{sO sO so sI so}", "sync",
-				      json_object_get(e->links[0].row, "sync"), "version",
-				      json_object_get(e->links[0].row, "version"), "slowest",
-				      l ? json_string(peer_of(l)) : json_null(), "lost",
-				      (json_int_t)e->lost, "rows", rows);
+	cleanup(agent_decrefp) json_t *o = json_pack(
+		"{sO sO so sI so so}", "sync", json_object_get(e->links[0].row, "sync"), "version",
+		json_object_get(e->links[0].row, "version"), "slowest",
+		l ? json_string(peer_of(l)) : json_null(), "lost", (json_int_t)e->lost, "phases",
+		phases_json(&e->phases, agent_text(e->links[0].row, "sync")), "rows", rows);
 
 	if (!o)
 		cli_out_of_memory();
@@ -506,7 +515,8 @@ static int hear(const struct cli *cli, const char *op, struct explanation *e)
 /* What is over is so for good, though its rows may be there still. */
 static int hear_all(const struct cli *cli, struct explanation *e)
 {
-	return hear(cli, "rows", e) || hear(cli, "past", e) ? EXIT_FAILED : 0;
+	return hear(cli, "rows", e) || hear(cli, "past", e) || hear(cli, "acts", e) ? EXIT_FAILED
+										    : 0;
 }
 
 static int explain(const struct cli *cli, struct explanation *e, const char *path)
@@ -527,6 +537,7 @@ static void explanation_deinit(struct explanation *e)
 	for (size_t i = 0; i < e->n_links; i++)
 		link_deinit(&e->links[i]);
 	free(e->links);
+	phases_deinit(&e->phases);
 	json_decref(e->syncs);
 }
 

@@ -77,6 +77,25 @@ Most of the time went to b, 3.1 s, 96 % of it limited by the receive window of b
 """
 
 
+def phase(phase, took_ms, role="publisher", sync=NAME, pid=4711, **more):
+    return {"kind": "act", "act": "sync_phase", "sync": sync, "role": role, "phase": phase, "ns": 5000 * MS,
+            "took_ns": took_ms * MS, "pid": pid, "uid": 0, "comm": "weightd-sync"} | more
+
+
+def test_it_says_which_phases_took_the_time(recording):
+    told = [sent(), phase("prepare", 100), phase("bytes", 3000), phase("open", 1), phase("stop", 200), phase("bytes", 600),
+            phase("verify", 99), phase("bytes", 5, sync="b5ff"), phase("ready", 1000, "member", pid=5),
+            phase("of another release", 1000, "member", pid=5), phase("bytes", -1), phase("bytes", 1, act="export")]
+    assert of(recording(told), NAME).splitlines()[1:3] == [
+        "weightd-sync 4711, publisher: 4.0 s, 2 % members preparing, 90 % moving bytes, 5 % ending what had broken, "
+        "2 % members verifying",
+        "weightd-sync 5, member: 2.0 s, 50 % waiting for its turn, 50 % of another release"]
+    found = json.loads(of(recording(told), NAME, "--json"))["phases"]
+    assert [(p["pid"], p["comm"], p["role"], p["phase"], p["took_ns"]) for p in found if p["took_ns"] > 999 * MS] == \
+        [(4711, "weightd-sync", "publisher", "bytes", 3600 * MS), (5, "weightd-sync", "member", "ready", 1000 * MS),
+         (5, "weightd-sync", "member", "of another release", 1000 * MS)]
+
+
 def test_what_is_not_known_is_said(recording):
     told = [{"kind": "gap", "to_ns": 1, "lost": 3}, sent(partial=True, quality=EXACT | {"delivered": "sampled"}, expected=None),
             row("progress", number=2, peer="c", delivered=None, received=None, retrans_bytes=None), {"kind": "gap", "to_ns": 1, "lost": 4}]
@@ -138,6 +157,7 @@ def test_a_file_that_is_not_there_is_named():
 def test_hostile_words_are_shown_harmless(recording):
     told = [sent(sync=HOSTILE, peer=HOSTILE, limited_by=HOSTILE, client=CLIENT | {"comm": HOSTILE}, quality=5, stall=[],
                  limits={"busy_ns": -1}),
+            phase(HOSTILE, 5, HOSTILE, sync=HOSTILE, comm=HOSTILE), phase("bytes", 5, sync=HOSTILE, comm=[], pid=-1),
             sent(sync=HOSTILE, number=[], began_ns=1 << 60, now_ns=0, expected="x", client=5, stall={"cause": "loss", "since_ns": -1})]
     assert not UNPRINTABLE.search(of(recording(told), "evil").replace("\n", ""))
     assert of(recording(told), "evil", "--json").isascii()
@@ -146,9 +166,11 @@ def test_hostile_words_are_shown_harmless(recording):
 
 def test_what_goes_on_is_asked_of_the_tracer():
     end = {"end": True}
-    tracer = FakeAgent(rows=[row("row"), sent(kind="row", stall={"cause": "silent", "since_ns": 3000 * MS}), end], past=[end])
+    tracer = FakeAgent(rows=[row("row"), sent(kind="row", stall={"cause": "silent", "since_ns": 3000 * MS}), end], past=[end],
+                       acts=[phase("bytes", 3000, kind="acted"), end])
     env = environment(WEIGHTD_TRACE_SOCKET=tracer.path)
     text = explain(NAME, env=env)
+    assert "weightd-sync 4711, publisher: 3.0 s, 100 % moving bytes\n" in text
     assert "4.6 GB/s; not over yet\n" in text and "  stood still for about 200 ms, 2.9 s after it began: b did not answer\n" in text
     tracer.answers["past"] = [row(delivered=1, began=50), sent(), end]  # of an earlier span, and of the one that it is
     assert "4.6 GB/s\n" in explain(NAME, env=env)

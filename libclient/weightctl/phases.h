@@ -1,0 +1,23 @@
+/*
+ * Phases that syncs went through, as weightd-sync told weightd-trace: acts "sync_phase"
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct stay;
+
+struct phases {
+	struct stay *stays; /* times in a phase, in the order in which they were told */
+	size_t n_stays;
+};
+
+/* Of a packet of weightd-trace that is another one, nothing. */
+void phases_take(struct phases *p, const json_t *packet);
+/* A line for each program that had a part in the sync: how long it took there, and what for. */
+void phases_put(const struct phases *p, const char *sync);
+/* [{"pid", "comm", "role", "phase", "took_ns"}, ...]: a phase of a program once, however often it was in it. */
+json_t *phases_json(const struct phases *p, const char *sync);
+void phases_deinit(struct phases *p);
