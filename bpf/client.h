@@ -43,6 +43,8 @@ struct client {
 	uint64_t lost_in_ring; /* events that the meter had no room for, likewise */
 	bool follows, observes; /* its own rows, or those of all clients */
 	bool is_behind; /* it was not told all that it follows */
+	uint64_t told_ns; /* when the second began in which it told of n_told acts */
+	unsigned n_told;
 };
 
 /* Takes `fd`, always. */

@@ -15,6 +15,7 @@
 #include "bpf/messages.h"
 #include "bpf/meter-bpf.h"
 #include "bpf/past.h"
+#include "bpf/told.h"
 #include "bpf/tracer.h"
 #include "bpf/watch.h"
 #include "ipc/base/cleanup.h"
@@ -369,7 +370,7 @@ static const struct operation {
 	{"read", op_read},       {"end", op_end},           {"forget", op_forget},
 	{"flows", op_flows},     {"follow", op_follow},     {"rows", op_rows},
 	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
-	{"past", past_op},       {"acts", act_op},
+	{"past", past_op},       {"acts", act_op},          {"tell", told_op},
 };
 
 /* Nothing is counted in them: they would say 0 of what nobody knows. */

@@ -1,0 +1,183 @@
+/*
+ * All acts of a request are checked before the first is told: an act has the members of its word, and no others.
+ */
+#include "bpf/told.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bpf/act.h"
+#include "bpf/tracer.h"
+#include "ipc/base/num.h"
+
+#define SECOND_NS 1000000000u
+#define MEMBERS_MAX 24
+
+enum kind_of_member {
+	NUMBER, /* or null, which is not known; likewise the others */
+	TEXT,
+	FLAG,
+	TIME, /* a number, in the past */
+};
+
+struct word {
+	const char *word;
+	struct {
+		const char *name;
+		enum kind_of_member kind;
+	} members[MEMBERS_MAX]; /* up to one without a name */
+};
+
+#define OF_COMM                                                                                    \
+	{"sync", TEXT}, {"communicator", TEXT}, {"hash", TEXT},                                    \
+	{                                                                                          \
+		"rank", NUMBER                                                                     \
+	}
+#define OF_TASK                                                                                    \
+	OF_COMM, {"took_ns", NUMBER}, {"func", TEXT}, {"count", NUMBER}, {"datatype", TEXT},       \
+		{"bytes", NUMBER}, {"channels", NUMBER}, {"ops", NUMBER}, {"sent", NUMBER},        \
+	{                                                                                          \
+		"received", NUMBER                                                                 \
+	}
+#define OF_SUM                                                                                     \
+	OF_COMM, {"peer", NUMBER}, {"way", TEXT}, {"bytes", NUMBER}, {"events", NUMBER},           \
+	{                                                                                          \
+		"since_ns", TIME                                                                   \
+	}
+
+/* bpf/nccl/act.c writes them. */
+static const struct word words[] = {
+	{"nccl_comm",
+	 {OF_COMM,
+	  {"n_ranks", NUMBER},
+	  {"n_nodes", NUMBER},
+	  {"api", NUMBER},
+	  {"state", TEXT},
+	  {"colls", NUMBER},
+	  {"p2ps", NUMBER},
+	  {"untold", NUMBER}}},
+	{"nccl_coll", {OF_TASK, {"root", NUMBER}, {"seq", NUMBER}, {"algo", TEXT}, {"proto", TEXT}}},
+	{"nccl_p2p", {OF_TASK, {"peer", NUMBER}}},
+	{"nccl_peer", {OF_SUM}},
+	{"nccl_socket", {OF_SUM, {"fd", NUMBER}, {"cookie", NUMBER}, {"counted", FLAG}}},
+	{"nccl_qp", {OF_SUM, {"device", NUMBER}, {"qp", NUMBER}}},
+	{"nccl_gap", {{"lost", NUMBER}, {"from_ns", TIME}}},
+};
+
+static bool is_of_kind(const json_t *value, enum kind_of_member kind, uint64_t now_ns)
+{
+	json_int_t n = json_integer_value(value);
+	size_t size = json_string_length(value);
+
+	switch (kind) {
+	case NUMBER:
+		return json_is_null(value) || (json_is_integer(value) && n >= 0);
+	case TEXT:
+		return json_is_null(value) ||
+		       (json_is_string(value) && size > 0 && size < ROW_TEXT_SIZE);
+	case FLAG:
+		return json_is_boolean(value);
+	case TIME:
+		return json_is_integer(value) && n >= 0 && (uint64_t)n <= now_ns;
+	}
+	return false;
+}
+
+static const struct word *find_word(const json_t *act)
+{
+	const char *name = json_string_value(json_object_get(act, "act"));
+
+	for (size_t i = 0; name && i < ARRAY_LEN(words); i++)
+		if (!strcmp(words[i].word, name))
+			return &words[i];
+	return NULL;
+}
+
+static int check(struct request *q, const json_t *act, uint64_t now_ns)
+{
+	const struct word *word = find_word(act);
+	size_t n = 0;
+
+	if (!word) {
+		(void)snprintf(q->why, sizeof(q->why),
+			       "'act' has to be a word that it knows, as nccl_coll");
+		return -EINVAL;
+	}
+	for (; word->members[n].name; n++)
+		if (!is_of_kind(json_object_get(act, word->members[n].name), word->members[n].kind,
+				now_ns)) {
+			(void)snprintf(q->why, sizeof(q->why),
+				       "'%s' of %s is missing, or not what it has to be",
+				       word->members[n].name, word->word);
+			return -EINVAL;
+		}
+	if (!is_of_kind(json_object_get(act, "ns"), TIME, now_ns)) {
+		(void)snprintf(q->why, sizeof(q->why),
+			       "'ns' of %s has to be a time of CLOCK_MONOTONIC that is past",
+			       word->word);
+		return -EINVAL;
+	}
+	if (json_object_size(act) != n + 2) { /* "act", "ns" */
+		(void)snprintf(q->why, sizeof(q->why), "%s has a member that it may not have",
+			       word->word);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int charge(struct request *q, size_t n, uint64_t now_ns)
+{
+	struct client *c = q->client;
+
+	if (now_ns - c->told_ns >= SECOND_NS) {
+		c->told_ns = now_ns;
+		c->n_told = 0;
+	}
+	if (n > TOLD_MAX - c->n_told) {
+		(void)snprintf(q->why, sizeof(q->why),
+			       "no client may tell of more than %u acts in a second", TOLD_MAX);
+		return -EAGAIN;
+	}
+	c->n_told += (unsigned)n;
+	return 0;
+}
+
+/* What else it says of itself it cannot have said: no word has these. */
+static void tell(const struct client *c, json_t *act, const char *source)
+{
+	json_t *o = json_copy(act);
+	json_t *comm = *c->comm ? json_string(c->comm) : NULL;
+
+	(void)json_object_update_new(
+		o, json_pack("{ss ss so sI so}", "kind", "act", "source", source, "pid",
+			     c->pid ? json_integer(c->pid) : json_null(), "uid", (json_int_t)c->uid,
+			     "comm", comm ? comm : json_null()));
+	if (!json_object_get(o, "took_ns"))
+		(void)json_object_set_new(o, "took_ns", json_null());
+	act_tell(c->tracer, o);
+}
+
+int told_op(struct request *q)
+{
+	const json_t *acts = json_object_get(q->json, "acts");
+	const char *source = json_string_value(json_object_get(q->json, "source"));
+	uint64_t now_ns = num_now_ns();
+	int r = 0;
+
+	if (!source || strcmp(source, "nccl") != 0) {
+		(void)snprintf(q->why, sizeof(q->why), "'source' has to be \"nccl\"");
+		return -EINVAL;
+	}
+	if (!json_is_array(acts) || json_array_size(acts) == 0) {
+		(void)snprintf(q->why, sizeof(q->why), "'acts' has to be an array of objects");
+		return -EINVAL;
+	}
+	for (size_t i = 0; i < json_array_size(acts) && r == 0; i++)
+		r = check(q, json_array_get(acts, i), now_ns);
+	if (r == 0)
+		r = charge(q, json_array_size(acts), now_ns);
+	for (size_t i = 0; i < json_array_size(acts) && r == 0; i++)
+		tell(q->client, json_array_get(acts, i), source);
+	return r;
+}

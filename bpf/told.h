@@ -1,0 +1,12 @@
+/*
+ * Acts that a client tells of itself: what NCCL does in its process, which the plug-in of NCCL's profiler sees there
+ *
+ * It is a client's word and not the kernel's, which each act says by its "source". Whose it is the tracer says itself.
+ */
+#pragma once
+
+#include "bpf/request.h"
+
+#define TOLD_MAX 1000 /* acts of one client in a second */
+
+int told_op(struct request *q);
