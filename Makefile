@@ -111,11 +111,15 @@ SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
 	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc)) $(RESHARD)
 SYNC_NCCL := $(call objects,$(wildcard server/sync/nccl/*.c))
 TRACE := $(call objects,$(wildcard bpf/*.c ipc/base/*.c))
+# A guest in trainers' processes: nothing but the C library.
+NCCL_PLUGIN_OBJECTS := $(call objects,$(wildcard bpf/nccl/*.c) $(addprefix ipc/base/,fd.c num.c utf8.c))
+NCCL_PLUGIN_MAP := bpf/nccl/libnccl-profiler-weightd.map
 MAP := libclient/libweightd.map
 
 PTX := libclient/cuda/digest.ptx
 
 LIB := $(B)/libweightd.so
+NCCL_PLUGIN := $(B)/libnccl-profiler-weightd.so
 SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp weightd-sync-nccl)) \
 	$(if $(HAVE_GLOO),$(B)/weightd-sync-gloo)
 TRACE_PROGRAM := $(if $(HAVE_BPF),$(B)/weightd-trace)
@@ -151,6 +155,9 @@ FAKE_NCCL_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,\
 # And a kernel with TLS, for a program that is started with it in LD_PRELOAD.
 FAKE_KTLS := $(if $(HAVE_OPENSSL),build/fake/ktls.so)
 
+# And NCCL for its profiler's plug-ins, sanitized as they are, with two more of them.
+NCCL_HOST := $(addprefix $(B)/nccl-host/,host libnccl-profiler-next.so libnccl-profiler-old.so)
+
 ifeq ($(V),0)
 Q := @
 say = @printf '  %-7s %s\n' '$(1)' '$@';
@@ -164,8 +171,8 @@ endif
 all: programs demos man
 	@for part in $(WITHOUT); do echo "weightd: built without $$part"; done
 
-programs: $(PROGRAMS) $(LIB)
-unit: $(UNIT)
+programs: $(PROGRAMS) $(LIB) $(NCCL_PLUGIN)
+unit: $(UNIT) $(NCCL_HOST)
 demos: $(DEMO)
 benches: $(BENCHES) $(B)/unit/tool_flip $(TOOLS_SYNC)
 soaks: $(SOAK)
@@ -236,6 +243,10 @@ $(B)/obj/bpf/meter-bpf.o: ALL_CFLAGS += -isystem build/bpf/flows
 $(B)/weightd-trace: $(TRACE)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,libbpf jansson)
 
+$(NCCL_PLUGIN): $(NCCL_PLUGIN_OBJECTS) $(NCCL_PLUGIN_MAP)
+	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(NCCL_PLUGIN_MAP) \
+		$(if $(SAN),,-Wl,--no-undefined) -o $@ $(filter %.o,$^)
+
 $(LIB).$(VERSION): $(CLIENT) $(IPC) $(CUDA) $(MAP)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -shared -Wl,-soname,libweightd.so.$(SOVERSION) \
 		-Wl,--version-script=$(MAP) $(if $(SAN),,-Wl,--no-undefined) \
@@ -291,6 +302,16 @@ $(FAKE_NCCL) $(FAKE_NCCL_LACKING): $(FAKE_NCCL_OBJECTS)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) -pthread -shared -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) \
 		-Wl,--no-undefined -o $@ $(filter %.o,$^)
+
+$(B)/nccl-host/host: $(B)/obj/tests/bpf/nccl/host.o
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^
+
+$(B)/nccl-host/libnccl-profiler-next.so: NEWEST = 6
+$(B)/nccl-host/libnccl-profiler-old.so: NEWEST = 4
+$(B)/nccl-host/libnccl-profiler-%.so: tests/bpf/nccl/next.c Makefile
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -DNEWEST=$(NEWEST) -shared -Wl,-soname,$(@F) -o $@ $<
 
 # Committed, so that nobody needs nvcc to build. A driver refuses what is written in a newer version of PTX
 # than its own, whatever is in it: nothing in it is newer than 6.0 and Volta, which ptxas checks.
@@ -472,7 +493,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(DESTDIR)$(sbindir)/
 	$(if $(SYNC_INSTALLED)$(TRACE_PROGRAM),install -m 755 $(SYNC_INSTALLED) $(TRACE_PROGRAM) $(DESTDIR)$(sbindir)/)
 	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
-	install -m 644 $(LIB).$(VERSION) $(DESTDIR)$(libdir)/
+	install -m 644 $(LIB).$(VERSION) $(NCCL_PLUGIN) $(DESTDIR)$(libdir)/
 	ln -sf libweightd.so.$(VERSION) $(DESTDIR)$(libdir)/libweightd.so.$(SOVERSION)
 	ln -sf libweightd.so.$(SOVERSION) $(DESTDIR)$(libdir)/libweightd.so
 	install -m 644 libclient/include/weightd.h $(DESTDIR)$(includedir)/
@@ -499,6 +520,7 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo -sync-nccl -trace) \
 		$(addprefix $(DESTDIR)$(unitdir)/weightd-,sync.service trace.service) \
 		$(DESTDIR)$(docdir)/weightd-sync.conf
+	rm -f $(DESTDIR)$(libdir)/libnccl-profiler-weightd.so
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(completiondir)/weightctl \

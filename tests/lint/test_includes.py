@@ -26,6 +26,7 @@ MAY_INCLUDE = {
     "libclient": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
     "libclient/weightctl": ["libclient/include", "ipc/reshard"],
     "bpf": ["ipc/base"],
+    "bpf/nccl": ["ipc/base"],
     "tests": ["server", "server/base", "server/cuda", "server/sync", "server/sync/base", "server/sync/local", "libclient",
               "libclient/include", "libclient/weightctl", "ipc", "ipc/base", "ipc/cuda", "ipc/reshard", "bpf"],
     "tests/fake": ["ipc", "ipc/base"],

@@ -28,6 +28,16 @@ def test_library_exports_the_functions_of_the_header_and_nothing_else():
     assert exported == [f"{name}@@WEIGHTD_0" for name in declared()]
 
 
+def test_plugin_of_nccl_exports_its_tables_and_needs_the_c_library_alone():
+    plugin = features.BUILD / "libnccl-profiler-weightd.so"
+    features.require("nccl-plugin", f"{plugin} is not built (make)", plugin.exists())
+    listing = subprocess.run(["nm", "-D", "--defined-only", plugin], check=True, text=True, stdout=subprocess.PIPE).stdout
+    assert sorted(line.split()[-1] for line in listing.splitlines()) == [f"ncclProfiler_v{n}" for n in (4, 5, 6, 7)]
+    dynamic = subprocess.run(["readelf", "-d", plugin], check=True, text=True, stdout=subprocess.PIPE).stdout
+    needed = re.findall(r"NEEDED.*\[(.*)\]", dynamic)
+    assert set(needed) <= {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"} or "-" in features.BUILD.name, needed
+
+
 def test_only_public_functions_have_the_public_prefix():
     names = set()
     for path in sources.files("libclient", "ipc", "server"):
@@ -44,7 +54,9 @@ def test_cuda_is_named_by_its_driver_alone():
 
 
 def test_nccl_is_named_by_the_sync_engine_alone():
-    paths = [p for p in sources.files() if not str(p).startswith(("server/sync/nccl/nccl.", "tests/fake/nccl/"))]
+    # Tables of plug-ins of its profiler have the names that it looks for.
+    paths = [p for p in sources.files() if not str(p).startswith(("server/sync/nccl/nccl.", "tests/fake/nccl/",
+                                                                  "bpf/nccl/plugin.c", "tests/bpf/nccl/next.c"))]
     assert sources.matches(r"\bnccl[A-Z]\w*", paths) == []
 
 

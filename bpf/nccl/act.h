@@ -1,0 +1,22 @@
+/*
+ * Acts, as weightd-trace takes them: bpf/told.c has the same words and members
+ */
+#pragma once
+
+#include "bpf/nccl/comm.h"
+#include "bpf/nccl/slot.h"
+#include "bpf/nccl/sum.h"
+#include "bpf/nccl/text.h"
+
+/* Of a communicator, so far. */
+struct comm_sums {
+	uint64_t colls, p2ps;
+	uint64_t untold; /* of these, one by one */
+};
+
+void act_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums,
+		 uint64_t now_ns);
+void act_of_task(struct text *t, const struct comm *c, const struct slot *task);
+void act_of_sum(struct text *t, const struct comm *c, const struct sum *sum);
+/* What is missing in all others. */
+void act_of_gap(struct text *t, uint64_t lost, uint64_t from_ns, uint64_t now_ns);

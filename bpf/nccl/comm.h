@@ -1,0 +1,57 @@
+/*
+ * Communicators of this process
+ *
+ * One is opened and closed by NCCL's threads, with the lock of plugin.c, and freed by teller once it has told that it is
+ * closed.
+ */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define N_COMMS 1024
+#define COMM_NAME_SIZE 64
+#define COMM_LABEL_SIZE 128 /* what a sync of weightd-trace may be called */
+#define COMM_NONE UINT32_MAX
+
+enum comm_state {
+	COMM_FREE,
+	COMM_OPEN,
+	COMM_CLOSED,
+};
+
+struct comm {
+	_Atomic uint64_t word; /* turn, state */
+	_Atomic(void *) next; /* context of the next plug-in */
+	_Atomic bool has_next;
+	char name[COMM_NAME_SIZE]; /* "": none */
+	char label[COMM_LABEL_SIZE]; /* no other that is not free has it */
+	uint64_t hash;
+	int rank, n_ranks, n_nodes;
+	int api;
+};
+
+extern struct comm comms[N_COMMS];
+
+/* What NCCL says of it. */
+struct comm_facts {
+	const char *name; /* or NULL */
+	uint64_t hash;
+	int rank, n_ranks, n_nodes;
+	int api;
+};
+
+/* NULL: there are too many. With the lock. */
+struct comm *comm_open(const struct comm_facts *f, void **ret_context);
+/* Whose context it is, if it is open, else NULL; then with the lock. */
+struct comm *comm_close(const void *context);
+void comm_forget_all(void);
+unsigned comm_n_open(void);
+
+/* Its place, or COMM_NONE. Any thread. */
+uint32_t comm_find(const void *context);
+
+enum comm_state comm_state(const struct comm *c);
+/* Teller's. */
+void comm_free(struct comm *c);

@@ -1,0 +1,308 @@
+#include "bpf/nccl/event.h"
+
+#include <stddef.h>
+#include <sys/socket.h>
+
+#include "bpf/nccl/comm.h"
+#include "bpf/nccl/next.h"
+#include "bpf/nccl/ring.h"
+#include "bpf/nccl/slot.h"
+#include "bpf/nccl/text.h"
+#include "ipc/base/num.h"
+
+#define EVENTS_OF_CE (EVENT_CE_COLL | EVENT_CE_SYNC | EVENT_CE_BATCH)
+#define EVENTS_OF_STEP (EVENT_PROXY_STEP | EVENT_NET)
+#define EVENTS_OF_OP (EVENTS_OF_STEP | EVENT_PROXY_OP)
+#define EVENTS_OF_TASK (EVENTS_OF_OP | EVENT_KERNEL_CH)
+#define EVENTS_OF_GROUP (EVENTS_OF_TASK | EVENT_GROUP | EVENT_COLL | EVENT_P2P)
+#define EVENTS_OF_TASKS (EVENT_COLL | EVENT_P2P | EVENT_CE_COLL)
+
+static _Atomic int asked;
+
+static uint64_t get(const _Atomic uint64_t *p)
+{
+	return atomic_load_explicit(p, memory_order_relaxed);
+}
+
+int event_known_by(int api)
+{
+	static const int newest[N_APIS] = {EVENT_NET, EVENT_KERNEL_LAUNCH, EVENT_CE_BATCH};
+
+	return api == API_NEWEST ? INT32_MAX : newest[api - API_OLDEST] * 2 - 1;
+}
+
+/* As src/plugin/profiler.cc decides it. */
+int event_implied_by(uint64_t type)
+{
+	switch (type) {
+	case EVENT_GROUP:
+		return EVENTS_OF_GROUP;
+	case EVENT_COLL:
+		return EVENTS_OF_TASK | EVENT_COLL;
+	case EVENT_P2P:
+		return EVENTS_OF_TASK | EVENT_P2P;
+	case EVENT_PROXY_OP:
+		return EVENTS_OF_OP;
+	case EVENT_PROXY_STEP:
+		return EVENTS_OF_STEP;
+	case EVENT_GROUP_API:
+		return EVENTS_OF_GROUP | EVENT_GROUP_API | EVENT_COLL_API | EVENT_P2P_API |
+		       EVENT_KERNEL_LAUNCH | EVENTS_OF_CE;
+	case EVENT_COLL_API:
+		return EVENTS_OF_TASK | EVENT_COLL_API | EVENT_COLL | EVENTS_OF_CE;
+	case EVENT_P2P_API:
+		return EVENTS_OF_TASK | EVENT_P2P_API | EVENT_P2P;
+	case EVENT_CE_COLL:
+		return EVENTS_OF_CE;
+	default:
+		return type > INT32_MAX ? 0 : (int)type;
+	}
+}
+
+void event_set_mask(int mask)
+{
+	atomic_store(&asked, mask);
+}
+
+/* What is not of ours is here for the next plug-in alone. */
+static bool is_ours(uint64_t type)
+{
+	return (type & (EVENTS_OF_TASKS | EVENTS_OF_OP)) &&
+	       (event_implied_by(type) & atomic_load_explicit(&asked, memory_order_relaxed));
+}
+
+static void set_task(struct slot *s, uint64_t type, const struct descr *d)
+{
+	bool is_p2p = type == EVENT_P2P;
+
+	s->has_seq = !is_p2p;
+	s->n_channels = 0;
+	if (is_p2p) {
+		s->count = d->p2p.count;
+		s->root = d->p2p.peer;
+		s->n_channels = d->p2p.n_channels;
+		text_copy(s->func, sizeof(s->func), d->p2p.func);
+		text_copy(s->datatype, sizeof(s->datatype), d->p2p.datatype);
+		s->algo[0] = s->proto[0] = '\0';
+		return;
+	}
+	/* What both have is at the same place. */
+	s->seq = d->coll.seq;
+	s->count = d->coll.count;
+	s->root = d->coll.root;
+	text_copy(s->func, sizeof(s->func), d->coll.func);
+	text_copy(s->datatype, sizeof(s->datatype), d->coll.datatype);
+	if (type == EVENT_COLL) {
+		s->n_channels = d->coll.n_channels;
+		text_copy(s->algo, sizeof(s->algo), d->coll.algo);
+		text_copy(s->proto, sizeof(s->proto), d->coll.proto);
+	} else {
+		text_copy(s->algo, sizeof(s->algo), "CE");
+		s->proto[0] = '\0';
+	}
+}
+
+/* Of the proxy of another process neither is good, and it is not known whose communicator it is. */
+static void set_op(struct slot *s, const struct descr *d)
+{
+	struct slot *task = slot_hold(d->parent);
+
+	atomic_store_explicit(&s->peer, d->proxy_op.peer, memory_order_relaxed);
+	atomic_store_explicit(&s->is_send, d->proxy_op.is_send != 0, memory_order_relaxed);
+	if (task)
+		atomic_fetch_add_explicit(&task->n_ops, 1, memory_order_relaxed);
+	atomic_store_explicit(&s->parent, task ? d->parent : NULL, memory_order_relaxed);
+}
+
+static const struct slot *find_type(const void *handle, uint32_t type)
+{
+	const struct slot *s = slot_find(handle);
+
+	return s && atomic_load_explicit(&s->type, memory_order_relaxed) == type ? s : NULL;
+}
+
+static void start_socket(struct record *r, const struct net_socket *n)
+{
+	socklen_t size = sizeof(r->number);
+
+	if (n->type != NET_EVENT || n->fd < 0)
+		return;
+	r->kind = RECORD_SOCKET;
+	r->fd = n->fd;
+	r->is_send = n->op == NET_OP_SEND;
+	r->bytes = n->length;
+	/* Numbers of descriptors are used again, this one is not. */
+	if (getsockopt(n->fd, SOL_SOCKET, SO_COOKIE, &r->number, &size) == 0)
+		(void)ring_write(r);
+}
+
+static void start_qp(struct record *r, const struct net_qp *n)
+{
+	if (n->type != NET_EVENT)
+		return;
+	r->kind = RECORD_QP;
+	r->device = n->device;
+	r->number = (uint32_t)n->qp;
+	r->bytes = r->is_send ? n->length : 0;
+	(void)ring_write(r);
+}
+
+/* Its parent may be gone: helper threads of NCCL's sockets name that of the first request that they had. */
+static void start_net(uint32_t comm, const struct descr *d)
+{
+	const struct slot *step = find_type(d->parent, EVENT_PROXY_STEP);
+	const struct slot *op = step ? find_type(atomic_load_explicit(&step->parent,
+								      memory_order_relaxed),
+						 EVENT_PROXY_OP)
+				     : NULL;
+	struct record r = {.peer = -1};
+
+	if (op) {
+		comm = atomic_load_explicit(&op->comm, memory_order_relaxed);
+		r.peer = atomic_load_explicit(&op->peer, memory_order_relaxed);
+		r.is_send = atomic_load_explicit(&op->is_send, memory_order_relaxed);
+	}
+	if (comm == COMM_NONE || !d->net.data || (d->net.id & NET_VERSION_MASK) != NET_VERSION)
+		return;
+	r.comm = (uint16_t)comm;
+	r.ns = num_now_ns();
+	if ((d->net.id & ~(int64_t)NET_VERSION_MASK) == NET_TYPE_SOCKET)
+		start_socket(&r, d->net.data);
+	else if ((d->net.id & ~(int64_t)NET_VERSION_MASK) == NET_TYPE_IB && op)
+		start_qp(&r, d->net.data);
+}
+
+/* Of a step, the communicator is that of its operation; its context may be another process's. */
+static uint32_t comm_of(uint64_t type, uint32_t comm, const struct descr *d)
+{
+	const struct slot *op = type == EVENT_PROXY_STEP ? find_type(d->parent, EVENT_PROXY_OP)
+							 : NULL;
+
+	return op ? atomic_load_explicit(&op->comm, memory_order_relaxed) : comm;
+}
+
+static void fill(struct slot *s, uint64_t type, uint32_t comm, const struct descr *d)
+{
+	atomic_store_explicit(&s->comm, comm_of(type, comm, d), memory_order_relaxed);
+	atomic_store_explicit(&s->parent, d->parent, memory_order_relaxed);
+	if (!is_ours(type)) {
+		type = 0;
+	} else {
+		atomic_store_explicit(&s->began_ns, num_now_ns(), memory_order_relaxed);
+		if (type & EVENTS_OF_TASKS)
+			set_task(s, type, d);
+		else if (type == EVENT_PROXY_OP)
+			set_op(s, d);
+	}
+	atomic_store_explicit(&s->type, (uint32_t)type, memory_order_relaxed);
+}
+
+void event_start(int api, void *context, void **ret_handle, const struct descr *d)
+{
+	uint64_t type = api == API_OLDEST ? d->type_v4 : d->type;
+	uint32_t comm = comm_find(context);
+	void *handle, *next = next_start(api, comm, d);
+	bool is_kept = is_ours(type) && type != EVENT_NET;
+	struct slot *s;
+
+	if (type == EVENT_NET && is_ours(type))
+		start_net(comm, d);
+	if (!is_kept && !next)
+		return;
+	s = slot_take(&handle);
+	if (!s) {
+		next_stop(next);
+		return;
+	}
+	atomic_store_explicit(&s->next, next, memory_order_relaxed);
+	fill(s, type, comm, d);
+	*ret_handle = handle;
+}
+
+static void stop_task(struct slot *s)
+{
+	const struct record r = {.kind = RECORD_TASK,
+				 .comm = (uint16_t)atomic_load_explicit(&s->comm,
+									memory_order_relaxed),
+				 .task = s};
+
+	if (atomic_load_explicit(&s->comm, memory_order_relaxed) == COMM_NONE || !ring_write(&r))
+		slot_free(s);
+}
+
+static void stop_op(struct slot *s)
+{
+	void *parent = atomic_load_explicit(&s->parent, memory_order_relaxed);
+	/* It is held since the operation began. */
+	struct slot *task = parent ? slot_find(parent) : NULL;
+	uint32_t comm = atomic_load_explicit(&s->comm, memory_order_relaxed);
+	bool is_send = atomic_load_explicit(&s->is_send, memory_order_relaxed);
+	uint64_t bytes = get(is_send ? &s->sent : &s->received), now_ns = num_now_ns();
+	const struct record r = {.kind = RECORD_OP,
+				 .comm = (uint16_t)comm,
+				 .is_send = is_send,
+				 .peer = atomic_load_explicit(&s->peer, memory_order_relaxed),
+				 .bytes = bytes,
+				 .ns = now_ns};
+
+	slot_free(s);
+	if (task) {
+		atomic_fetch_add_explicit(is_send ? &task->sent : &task->received, bytes,
+					  memory_order_relaxed);
+		if (now_ns > get(&task->ended_ns))
+			atomic_store_explicit(&task->ended_ns, now_ns, memory_order_relaxed);
+		slot_release(task);
+	}
+	if (comm != COMM_NONE)
+		(void)ring_write(&r);
+}
+
+static void stop_step(struct slot *s)
+{
+	void *parent = atomic_load_explicit(&s->parent, memory_order_relaxed);
+	uint64_t bytes = get(&s->sent);
+	struct slot *op = slot_find(parent);
+
+	slot_free(s);
+	if (op && atomic_load_explicit(&op->type, memory_order_relaxed) == EVENT_PROXY_OP)
+		atomic_fetch_add_explicit(atomic_load_explicit(&op->is_send, memory_order_relaxed)
+						  ? &op->sent
+						  : &op->received,
+					  bytes, memory_order_relaxed);
+}
+
+/* Whoever stops it first has it. */
+void event_stop(void *handle)
+{
+	struct slot *s = slot_stop(handle, SLOT_STOPPED);
+	uint32_t type;
+
+	if (!s)
+		return;
+	next_stop(atomic_load_explicit(&s->next, memory_order_relaxed));
+	type = atomic_load_explicit(&s->type, memory_order_relaxed);
+	if (type & EVENTS_OF_TASKS) {
+		s->stopped_ns = num_now_ns();
+		stop_task(s);
+	} else if (type == EVENT_PROXY_OP) {
+		stop_op(s);
+	} else if (type == EVENT_PROXY_STEP) {
+		stop_step(s);
+	} else {
+		slot_free(s);
+	}
+}
+
+void event_record_state(void *handle, int state, union state_args *args)
+{
+	struct slot *s = slot_find(handle);
+
+	if (!s)
+		return;
+	next_record_state(atomic_load_explicit(&s->next, memory_order_relaxed), state, args);
+	if (args &&
+	    (state == STATE_SEND_WAIT || state == STATE_RECV_FLUSH_WAIT ||
+	     state == STATE_RECV_GPU_WAIT) &&
+	    atomic_load_explicit(&s->type, memory_order_relaxed) == EVENT_PROXY_STEP)
+		atomic_store_explicit(&s->sent, args->size, memory_order_relaxed);
+}

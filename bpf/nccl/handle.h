@@ -1,0 +1,33 @@
+/*
+ * Handles: what NCCL is given for a communicator or an event, and gives back
+ *
+ * No address, so that one that is stale, of another process (of a proxy that works for it), or of nobody is told from
+ * one that is good: a number that this process drew, how often the place was taken, and the place.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define HANDLE_PLACES 65536 /* at most */
+#define HANDLE_TURNS 0xffffffu
+
+static inline void *handle_of(uint32_t number, uint32_t turn, uint32_t place)
+{
+	return (void *)(uintptr_t)((uint64_t)(number & HANDLE_TURNS) << 40 |
+				   (uint64_t)(turn & HANDLE_TURNS) << 16 | place);
+}
+
+/* False where it is of other numbers. */
+static inline bool handle_read(const void *handle, uint32_t number, uint32_t *ret_turn,
+			       uint32_t *ret_place)
+{
+	uint64_t h = (uintptr_t)handle;
+
+	*ret_turn = (uint32_t)(h >> 16) & HANDLE_TURNS;
+	*ret_place = (uint32_t)h & (HANDLE_PLACES - 1);
+	return h >> 40 == (number & HANDLE_TURNS);
+}
+
+/* Never 0. */
+uint32_t handle_draw(void);

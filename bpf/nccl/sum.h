@@ -1,0 +1,48 @@
+/*
+ * Sums: what a socket, a queue pair, or the proxy to a peer carried one way, of a communicator
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bpf/nccl/ring.h"
+
+struct sum {
+	enum record_kind kind; /* RECORD_OP, _SOCKET or _QP */
+	bool is_there;
+	bool is_send;
+	bool is_refused; /* the tracer does not take this socket */
+	uint16_t comm;
+	int32_t peer;
+	int32_t fd, device;
+	uint64_t number;
+	uint64_t bytes, n;
+	uint64_t n_told;
+	uint64_t told_ns; /* the last time */
+	uint64_t first_ns, last_ns;
+	uint64_t tagged; /* the connection to the tracer by which it was */
+};
+
+struct sums {
+	struct sum *places;
+	unsigned n;
+	uint64_t lost; /* records for which there was no room */
+};
+
+/* Without memory there are none, and all is lost. */
+void sums_init(struct sums *s);
+void sums_deinit(struct sums *s);
+void sums_add(struct sums *s, const struct record *r);
+/* Those of a communicator go. */
+void sums_drop(struct sums *s, uint16_t comm);
+
+/* From `place` on: the first with something to be told that was not since `told_ns`, or NULL. `comm` < 0: of any. */
+struct sum *sums_next_untold(struct sums *s, unsigned place, int comm, uint64_t told_ns);
+/* A socket that was not tagged by this connection. */
+struct sum *sums_next_untagged(struct sums *s, uint64_t connection);
+/* To who is told now, nothing was. */
+void sums_forget_told(struct sums *s);
+unsigned sums_place(const struct sums *s, const struct sum *sum);
+/* Sockets that carry both ways, or to two peers, have several sums. */
+void sums_set_tagged(struct sums *s, uint64_t cookie, uint64_t connection, bool is_refused);
