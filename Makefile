@@ -396,7 +396,7 @@ lane-slow:
 lane-rest:
 	$(Q)env $(PYTEST) $(ARGS) tests/unit tests/bpf tests/integration $(patsubst %,--ignore=%,$(SYNC_TESTS) $(TROUBLE_TESTS) $(ENGINE_TESTS) $(CUDA_TESTS))
 lane-threads:
-	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/integration'
+	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/bpf tests/integration'
 
 # make pytest ARGS='-k seal tests/integration': no install, no build.
 .PHONY: pytest

@@ -21,14 +21,15 @@ static void add_comm(struct text *t, const struct comm *c)
 	text_number_if(t, "rank", c->rank >= 0, (uint64_t)c->rank);
 }
 
-void act_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums, uint64_t now_ns)
+void act_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums, bool is_closed,
+		 uint64_t now_ns)
 {
 	begin(t, "nccl_comm", now_ns);
 	add_comm(t, c);
 	text_number_if(t, "n_ranks", c->n_ranks >= 0, (uint64_t)c->n_ranks);
 	text_number_if(t, "n_nodes", c->n_nodes >= 0, (uint64_t)c->n_nodes);
 	text_number(t, "api", c->api);
-	text_string(t, "state", comm_state(c) == COMM_OPEN ? "open" : "closed");
+	text_string(t, "state", is_closed ? "closed" : "open");
 	text_number(t, "colls", (int64_t)sums->colls);
 	text_number(t, "p2ps", (int64_t)sums->p2ps);
 	text_number(t, "untold", (int64_t)sums->untold);

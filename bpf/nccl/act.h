@@ -3,6 +3,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 #include "bpf/nccl/comm.h"
 #include "bpf/nccl/slot.h"
 #include "bpf/nccl/sum.h"
@@ -14,7 +16,7 @@ struct comm_sums {
 	uint64_t untold; /* of these, one by one */
 };
 
-void act_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums,
+void act_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums, bool is_closed,
 		 uint64_t now_ns);
 void act_of_task(struct text *t, const struct comm *c, const struct slot *task);
 void act_of_sum(struct text *t, const struct comm *c, const struct sum *sum);

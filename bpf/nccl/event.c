@@ -172,18 +172,21 @@ static void start_net(uint32_t comm, const struct descr *d)
 		start_qp(&r, d->net.data);
 }
 
-/* Of a step, the communicator is that of its operation; its context may be another process's. */
-static uint32_t comm_of(uint64_t type, uint32_t comm, const struct descr *d)
+/*
+ * Whose it is: of a step, whose its operation is. The context may be another process's, whose proxy this one is: then
+ * it is nobody's.
+ */
+static uint32_t comm_of(uint64_t type, const void *context, const struct descr *d)
 {
 	const struct slot *op = type == EVENT_PROXY_STEP ? find_type(d->parent, EVENT_PROXY_OP)
 							 : NULL;
 
-	return op ? atomic_load_explicit(&op->comm, memory_order_relaxed) : comm;
+	return op ? atomic_load_explicit(&op->comm, memory_order_relaxed) : comm_find(context);
 }
 
 static void fill(struct slot *s, uint64_t type, uint32_t comm, const struct descr *d)
 {
-	atomic_store_explicit(&s->comm, comm_of(type, comm, d), memory_order_relaxed);
+	atomic_store_explicit(&s->comm, comm, memory_order_relaxed);
 	atomic_store_explicit(&s->parent, d->parent, memory_order_relaxed);
 	if (!is_ours(type)) {
 		type = 0;
@@ -200,9 +203,9 @@ static void fill(struct slot *s, uint64_t type, uint32_t comm, const struct desc
 void event_start(int api, void *context, void **ret_handle, const struct descr *d)
 {
 	uint64_t type = api == API_OLDEST ? d->type_v4 : d->type;
-	uint32_t comm = comm_find(context);
+	uint32_t comm = comm_of(type, context, d);
 	void *handle, *next = next_start(api, comm, d);
-	bool is_kept = is_ours(type) && type != EVENT_NET;
+	bool is_kept = is_ours(type) && type != EVENT_NET && comm != COMM_NONE;
 	struct slot *s;
 
 	if (type == EVENT_NET && is_ours(type))
@@ -226,7 +229,7 @@ static void stop_task(struct slot *s)
 									memory_order_relaxed),
 				 .task = s};
 
-	if (atomic_load_explicit(&s->comm, memory_order_relaxed) == COMM_NONE || !ring_write(&r))
+	if (!ring_write(&r))
 		slot_free(s);
 }
 
@@ -253,8 +256,7 @@ static void stop_op(struct slot *s)
 			atomic_store_explicit(&task->ended_ns, now_ns, memory_order_relaxed);
 		slot_release(task);
 	}
-	if (comm != COMM_NONE)
-		(void)ring_write(&r);
+	(void)ring_write(&r);
 }
 
 static void stop_step(struct slot *s)

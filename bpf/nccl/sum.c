@@ -3,21 +3,13 @@
  */
 #include "bpf/nccl/sum.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#define N_PLACES 8192u
-#define N_MAX (N_PLACES / 4 * 3)
+#define N_MAX (SUM_PLACES / 4 * 3)
 
 void sums_init(struct sums *s)
 {
-	*s = (struct sums){.places = calloc(N_PLACES, sizeof(*s->places))};
-}
-
-void sums_deinit(struct sums *s)
-{
-	free(s->places);
-	s->places = NULL;
+	s->places = s->tables[0];
 }
 
 static uint64_t mixed(uint64_t h, uint64_t n)
@@ -31,7 +23,7 @@ static unsigned place_of(const struct record *r)
 				 (uint32_t)r->peer),
 			   r->number);
 
-	return (unsigned)(mixed(h, (uint32_t)r->device) >> 32) % N_PLACES;
+	return (unsigned)(mixed(h, (uint32_t)r->device) >> 32) % SUM_PLACES;
 }
 
 static bool is_of(const struct sum *sum, const struct record *r)
@@ -45,7 +37,7 @@ static struct sum *take(struct sums *s, const struct record *r)
 	unsigned place = place_of(r);
 	struct sum *sum;
 
-	for (;; place = (place + 1) % N_PLACES) {
+	for (;; place = (place + 1) % SUM_PLACES) {
 		sum = &s->places[place];
 		if (!sum->is_there)
 			break;
@@ -69,7 +61,7 @@ static struct sum *take(struct sums *s, const struct record *r)
 
 void sums_add(struct sums *s, const struct record *r)
 {
-	struct sum *sum = s->places ? take(s, r) : NULL;
+	struct sum *sum = take(s, r);
 
 	if (!sum) {
 		s->lost++;
@@ -84,16 +76,12 @@ void sums_add(struct sums *s, const struct record *r)
 /* Those that stay are where they are found only if all are put in anew. */
 void sums_drop(struct sums *s, uint16_t comm)
 {
-	struct sum *old = s->places;
-	struct sum *kept;
+	const struct sum *old = s->places;
 
-	if (!old)
-		return;
-	s->places = calloc(N_PLACES, sizeof(*s->places));
+	s->places = s->tables[old == s->tables[0]];
+	memset(s->places, 0, sizeof(s->tables[0]));
 	s->n = 0;
-	for (const struct sum *sum = old; s->places && sum < old + N_PLACES; sum++) {
-		if (!sum->is_there || sum->comm == comm)
-			continue;
+	for (const struct sum *sum = old; sum < old + SUM_PLACES; sum++) {
 		const struct record r = {.kind = sum->kind,
 					 .is_send = sum->is_send,
 					 .comm = sum->comm,
@@ -101,15 +89,14 @@ void sums_drop(struct sums *s, uint16_t comm)
 					 .device = sum->device,
 					 .number = sum->number};
 
-		kept = take(s, &r);
-		*kept = *sum;
+		if (sum->is_there && sum->comm != comm)
+			*take(s, &r) = *sum;
 	}
-	free(old);
 }
 
 struct sum *sums_next_untold(struct sums *s, unsigned place, int comm, uint64_t told_ns)
 {
-	for (; s->places && place < N_PLACES; place++) {
+	for (; place < SUM_PLACES; place++) {
 		struct sum *sum = &s->places[place];
 
 		if (sum->is_there && sum->n > sum->n_told && sum->told_ns < told_ns &&
@@ -121,7 +108,7 @@ struct sum *sums_next_untold(struct sums *s, unsigned place, int comm, uint64_t 
 
 struct sum *sums_next_untagged(struct sums *s, uint64_t connection)
 {
-	for (struct sum *sum = s->places; sum && sum < s->places + N_PLACES; sum++)
+	for (struct sum *sum = s->places; sum < s->places + SUM_PLACES; sum++)
 		if (sum->is_there && sum->kind == RECORD_SOCKET && sum->tagged != connection)
 			return sum;
 	return NULL;
@@ -129,7 +116,7 @@ struct sum *sums_next_untagged(struct sums *s, uint64_t connection)
 
 void sums_forget_told(struct sums *s)
 {
-	for (struct sum *sum = s->places; sum && sum < s->places + N_PLACES; sum++)
+	for (struct sum *sum = s->places; sum < s->places + SUM_PLACES; sum++)
 		sum->n_told = sum->told_ns = 0;
 }
 
@@ -140,7 +127,7 @@ unsigned sums_place(const struct sums *s, const struct sum *sum)
 
 void sums_set_tagged(struct sums *s, uint64_t cookie, uint64_t connection, bool is_refused)
 {
-	for (struct sum *sum = s->places; sum && sum < s->places + N_PLACES; sum++)
+	for (struct sum *sum = s->places; sum < s->places + SUM_PLACES; sum++)
 		if (sum->is_there && sum->kind == RECORD_SOCKET && sum->number == cookie) {
 			sum->tagged = connection;
 			sum->is_refused = is_refused;

@@ -24,15 +24,17 @@ struct sum {
 	uint64_t tagged; /* the connection to the tracer by which it was */
 };
 
+#define SUM_PLACES 8192
+
 struct sums {
-	struct sum *places;
+	struct sum tables[2][SUM_PLACES];
+	struct sum *places; /* the one of them that has them */
 	unsigned n;
 	uint64_t lost; /* records for which there was no room */
 };
 
-/* Without memory there are none, and all is lost. */
+/* All of it is zero. */
 void sums_init(struct sums *s);
-void sums_deinit(struct sums *s);
 void sums_add(struct sums *s, const struct record *r);
 /* Those of a communicator go. */
 void sums_drop(struct sums *s, uint16_t comm);

@@ -5,14 +5,12 @@
  */
 #include "bpf/nccl/teller.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -208,17 +206,19 @@ static bool tell_comms(struct teller *t, struct text *text)
 {
 	struct batch *b = &t->batch;
 	struct text act;
+	bool is_closed;
 
 	for (unsigned i = 0; i < N_COMMS && b->n_comms < BATCH_MAX; i++) {
 		struct told_comm *c = &t->comms[i];
 
 		if (!has_comm_to_tell(t, i))
 			continue;
-		act_of_comm(&act, &comms[i], &c->sums, t->now_ns);
+		is_closed = c->opened == t->link.number && c->is_closing;
+		act_of_comm(&act, &comms[i], &c->sums, is_closed, t->now_ns);
 		if (!append(text, &act))
 			return false;
 		b->comms[b->n_comms].place = i;
-		b->comms[b->n_comms].is_closed = c->opened == t->link.number && c->is_closing;
+		b->comms[b->n_comms].is_closed = is_closed;
 		b->comms[b->n_comms++].sums = c->sums;
 	}
 	return true;
@@ -590,9 +590,7 @@ static void *main_of_thread(void *arg)
 	run(t);
 	drop_tasks(t);
 	discard_ring();
-	sums_deinit(&t->sums);
 	link_close(&t->link);
-	free(t);
 	return NULL;
 }
 
@@ -617,24 +615,18 @@ static int start_thread(struct teller *t)
 
 int teller_start(void)
 {
-	struct teller *t;
+	static struct teller teller; /* nothing is allocated in somebody's process */
 	int r;
 
 	if (runs)
 		return 0;
-	t = calloc(1, sizeof(*t));
-	if (!t)
-		return -ENOMEM;
-	link_init(&t->link);
+	memset(&teller, 0, sizeof(teller));
+	link_init(&teller.link);
 	discard_ring(); /* of communicators that are gone */
 	stops = false;
-	r = start_thread(t);
-	if (r < 0) {
-		free(t);
-		return r;
-	}
-	runs = true;
-	return 0;
+	r = start_thread(&teller);
+	runs = r == 0;
+	return r;
 }
 
 void teller_stop(void)

@@ -2,16 +2,14 @@
 import os
 import signal
 import socket
-import subprocess
 import time
 
 import features
 import nccl_host
 import pytest
 import tracing
-from nccl_host import COLL, GROUP, MASK, NET, PLUGIN, VERSIONS, Host
+from nccl_host import COLL, MASK, VERSIONS, Host
 
-NOT_THERE = 0xdeadbeefcafe
 OF_COMM = {"sync", "communicator", "hash", "rank"}
 
 
@@ -92,12 +90,305 @@ def test_what_nccl_says_of_a_socket_is_what_the_kernel_counts(tracer, observer, 
     observer.until(lambda: len([p for p in observer.packets if p["kind"] == "close"]) == 2)
     closed = {p["cookie"]: p["peer"] for p in observer.packets if p["kind"] == "close"}
     assert closed == dict(zip(cookies, ("rank 1", "rank 2")))
+    observer.hear("nccl_comm", state="closed")
     # By the proxy's own word, which NCCL gives also where it was built without events of its network.
     peers = {(a["peer"], a["way"]): a["bytes"] for a in observer.of("nccl_peer")}
     assert peers == {(1, "send"): 1_234_570, (2, "receive"): 1_234_570}
     # Its span is over, and its rows are gone.
-    observer.hear("nccl_comm", state="closed")
     observer.until(lambda: any(p["kind"] == "end" and p["sync"] == "nccl:dp" for p in observer.packets))
     totals = {p["peer"]: p for p in observer.packets if p["kind"] == "total"}
     assert totals["rank 1"]["submitted"] == totals["rank 2"]["consumed"] == 1_234_570
     assert not [row for row in tracer.client().ask("rows") if row["sync"] == "nccl:dp"]
+
+
+def test_a_call_to_a_peer_is_told_and_what_stayed_within_the_node_is_not_known(tracer, observer):
+    with Host(tracer) as host:
+        host.init(name=None, hash="fedcba9876543210", rank=3)
+        host.say("p2p", 0, 0, "-", "Send", 100, "ncclFloat8e4m3", 5)
+        host.say("stop", 0)
+        call = observer.hear("nccl_p2p")
+        host.say("finalize", 0)
+    assert {k: call[k] for k in ("func", "count", "datatype", "bytes", "peer", "ops", "sent", "received", *OF_COMM)} == \
+        {"func": "Send", "count": 100, "datatype": "ncclFloat8e4m3", "bytes": 100, "peer": 5, "ops": 0, "sent": None,
+         "received": None, "sync": "nccl:fedcba9876543210", "communicator": None, "hash": "fedcba9876543210", "rank": 3}
+
+
+def test_collectives_of_copy_engines_are_told(tracer, observer):
+    for version in (6, 7):
+        with Host(tracer, version) as host:
+            host.init()
+            host.say("ce", 0, 0)
+            host.say("stop", 0)
+            host.say("finalize", 0)
+        coll = observer.hear("nccl_coll", version - 5)
+        assert (coll["func"], coll["algo"], coll["seq"], coll["bytes"]) == ("AllGather", "CE", 5, 20)
+
+
+def test_queue_pairs_are_told_by_their_numbers(tracer, observer):
+    with Host(tracer) as host:
+        host.init()
+        for is_send in (1, 0):
+            host.say("op", 0, 0, "-", 4, is_send, 0)
+            host.say("step", 1, 0, 0)
+            for _ in range(3):
+                host.say("qp", 2, 0, 1, 1, 0x1234, 5000)
+                host.say("stop", 2)
+            host.say("stop", 1)
+            host.say("stop", 0)
+        host.say("finalize", 0)
+    sent, received = (observer.hear("nccl_qp", way=way, events=3) for way in ("send", "receive"))
+    # What a receive brings is not known when it is posted.
+    assert [(a["peer"], a["device"], a["qp"], a["bytes"]) for a in (sent, received)] == \
+        [(4, 1, 0x1234, 15_000), (4, 1, 0x1234, None)]
+
+
+def test_a_number_of_a_descriptor_that_is_used_again_is_another_socket(tracer, observer):
+    with Host(tracer) as host:
+        host.init()
+        observer.hear("nccl_comm")  # from where on its own descriptor is no other
+        seen = []
+        for turn in (1, 2):
+            fds, cookies = host.pair()
+            host.say("reduce", 0, 0, 1, 1000 * turn, 1)
+            sent = observer.hear("nccl_socket", cookie=cookies[0])
+            assert (sent["fd"], sent["bytes"], sent["counted"]) == (fds[0], 1000 * turn, True)
+            host.say("close", 0)
+            host.say("close", 1)
+            seen.append(fds)
+        assert seen[0] == seen[1]
+        row, = (row for row in tracer.client().ask("rows") if row["peer"] == "rank 1")
+        assert row["submitted"] == 3000 and row["sockets"] == 2
+        host.say("finalize", 0)
+
+
+def test_a_socket_that_is_gone_before_it_could_be_tagged_is_told_of_as_not_counted(tracer, observer):
+    os.kill(tracer.proc.pid, signal.SIGSTOP)
+    try:
+        with Host(tracer) as host:
+            host.init()
+            _, cookies = host.pair()
+            host.say("reduce", 0, 0, 1, 1000, 1)
+            host.say("close", 0)
+            host.say("close", 1)
+            os.kill(tracer.proc.pid, signal.SIGCONT)
+            assert observer.hear("nccl_socket", cookie=cookies[0])["counted"] is False
+            host.say("finalize", 0)
+    finally:
+        os.kill(tracer.proc.pid, signal.SIGCONT)
+
+
+def test_two_ranks_of_one_process_and_two_of_one_name_are_told_apart(tracer, observer):
+    with Host(tracer) as host:
+        for context, (hash, rank) in enumerate([("1", 0), ("1", 1), ("2", 0), ("2", 0)]):
+            host.init(context, "dp", hash, rank)
+        observer.hear("nccl_comm", 4, state="open")
+        for context in range(4):
+            host.say("finalize", context)
+    syncs = [a["sync"] for a in observer.of("nccl_comm", state="open")[:4]]
+    assert len(set(syncs)) == 4 and syncs[0] == "nccl:dp" and syncs[1] == "nccl:dp#1"
+    for sync in syncs:
+        observer.hear("nccl_comm", state="closed", sync=sync)
+
+
+@pytest.mark.parametrize("name", ['quote"back\\slash', "é中😀" * 20, "control\x01\x7f", b"\xff\xfebroken\xc3".decode(errors="surrogateescape")],
+                         ids=["escaped", "long", "control", "broken"])
+def test_any_name_of_a_communicator_can_be_told(tracer, observer, name):
+    with Host(tracer) as host:
+        host.proc.stdin.reconfigure(errors="surrogateescape")
+        host.init(name=name)
+        opened = observer.hear("nccl_comm")
+        host.say("finalize", 0)
+    clean = name.encode(errors="surrogateescape").decode(errors="replace").replace("\ufffd", "?")
+    clean = "".join("?" if ord(c) < 32 or ord(c) == 127 else c for c in clean)
+    assert clean.startswith(opened["communicator"]) and len(opened["communicator"].encode()) > min(len(clean.encode()), 63) - 4
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_makes_no_sense_is_survived(tracer, observer, version):
+    with Host(tracer, version) as host:
+        assert host.say("nothing") == "none"
+        host.init()
+        assert host.say("nothing") == "none"
+        for parent in "-", "!", 7:
+            for context in 0, "-", "!":
+                host.say("coll", 0, context, parent, "AllReduce", 1, "ncclInt8", 1)
+                host.say("op", 1, context, parent, -1, 1, 0)
+                host.say("step", 2, context, parent)
+                for fd in ("-", 9):  # of which the second is none, or no socket
+                    host.say("sock", 3, context, parent, fd, 1, 10)
+                host.say("qp", 4, context, parent, 0, 1, 10)
+                host.say("net", 5, context, parent, 2 << 16 | 1)  # no data
+                host.say("net", 6, context, parent, 9 << 16 | 7)
+                for handle in (0, 1, 2, 3, 4, 5, 6, 0, "-", "!"):
+                    host.say("state", handle, 9, "-")
+                    host.say("state", handle, 9999, 5)
+                    host.say("stop", handle)
+                    host.say("stop", handle)
+        # Another process's operation, whose parent and context are numbers of that one.
+        host.say("op", 0, "!", "!", 1, 1, 1)
+        host.say("coll", 0, 0, "-", "A" * 100, 1 << 63, "x" * 100, 1)
+        host.say("stop", 0)
+        for context in "-", "!", 0, 0:
+            host.say("finalize", context)
+        host.say("stop", 0)
+        host.say("reduce", 0, *(0, 1), 0, 0)
+        host.init(1, "after")
+        host.say("coll", 0, 1, "-", "AllReduce", 1, "ncclInt8", 1)
+        host.say("stop", 0)
+        host.say("finalize", 1)
+    assert observer.hear("nccl_comm", sync="nccl:after", state="closed")["colls"] == 1
+    assert observer.of("nccl_coll", func="A" * 15)[0]["bytes"] is None
+
+
+def test_a_collective_that_is_never_stopped_and_a_process_that_just_ends_are_survived(tracer, observer):
+    host = Host(tracer)
+    host.init()
+    host.say("coll", 0, 0, "-", "AllReduce", 1, "ncclInt8", 1)
+    host.say("coll", 1, 0, "-", "Broadcast", 1, "ncclInt8", 1)
+    host.say("stop", 1)
+    assert host.end() == ""
+    assert observer.hear("nccl_coll")["func"] == "Broadcast"
+
+
+def test_its_thread_ends_with_the_last_communicator_and_it_can_be_unloaded(tracer, observer):
+    with Host(tracer) as host:
+        before = int(host.say("threads"))
+        for turn in range(3):
+            host.init(0, "one")
+            host.init(1, "two")
+            assert int(host.say("threads")) == before + 1
+            host.say("finalize", 0)
+            assert int(host.say("threads")) == before + 1
+            host.say("finalize", 1)
+            assert int(host.say("threads")) == before
+            observer.hear("nccl_comm", turn + 1, communicator="two", state="closed")
+            assert host.say("unload") == "0"
+            host.load(6)
+        # Unloaded while one is open.
+        host.init(0, "left")
+        host.say("coll", 0, 0, "-", "AllReduce", 1, "ncclInt8", 1)
+        host.say("stop", 0)
+        assert host.say("unload") == "0"
+        assert int(host.say("threads")) == before
+        observer.hear("nccl_coll", communicator="left")
+
+
+def test_a_child_of_the_process_has_no_part_in_it(tracer, observer):
+    # Of a child, a leak sanitizer believes that it has its parent's threads.
+    with Host(tracer, ASAN_OPTIONS="detect_leaks=0") as host:
+        host.init()
+        observer.hear("nccl_comm", communicator="dp")
+        assert host.say("fork", 0) == "0"
+        child = observer.hear("nccl_comm", communicator="child", state="closed")
+        assert child["pid"] != host.proc.pid and child["colls"] == 1
+        host.say("coll", 0, 0, "-", "AllReduce", 1, "ncclInt8", 1)
+        host.say("stop", 0)
+        host.say("finalize", 0)
+        assert observer.hear("nccl_comm", communicator="dp", state="closed")["colls"] == 1
+
+
+def test_without_a_tracer_nothing_is_told_and_nobody_is_held_up():
+    with Host() as host:
+        host.init()
+        host.pair()
+        host.say("reduce", 0, 0, 1, 1000, 100)
+        began = time.monotonic()
+        host.say("finalize", 0)
+        assert time.monotonic() - began < 0.4
+
+
+@pytest.mark.parametrize("verbose", ["1", "0"])
+def test_it_says_where_it_is_asked_to_that_there_is_no_tracer(verbose):
+    host = Host(WEIGHTD_NCCL_VERBOSE=verbose)
+    host.init()
+    host.say("finalize", 0)
+    said = host.end()
+    assert said == ("libnccl-profiler-weightd: no weightd-trace on /nonexistent/trace.sock (No such file or directory); "
+                    "nothing is told\n" if verbose == "1" else "")
+
+
+@pytest.mark.threads
+def test_a_tracer_that_comes_later_or_again_is_told_what_there_is(tracer, observer):
+    with Host(tracer) as host:
+        host.init()
+        _, cookies = host.pair()
+        host.say("reduce", 0, 0, 1, 10_000, 1)
+        observer.hear("nccl_socket", cookie=cookies[0])
+        tracer.kill()
+        host.say("reduce", 0, 0, 1, 10_000, 1)
+        tracer.start()
+        observer = Observer(tracer)
+        sent = observer.hear("nccl_socket", cookie=cookies[0])
+        assert (sent["bytes"], sent["events"], sent["counted"]) == (20_000, 2, True)
+        assert observer.hear("nccl_comm")["colls"] == 2
+        # From the first byte on: the kernel knows how many there were.
+        row, = (row for row in tracer.client().ask("rows") if row["peer"] == "rank 1")
+        assert row["submitted"] == 20_000 and not row["partial"]
+        host.say("finalize", 0)
+        observer.hear("nccl_comm", state="closed")
+
+
+@pytest.mark.threads
+def test_a_tracer_that_never_reads_holds_nobody_up(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        with Host(tmp_path / "s") as host:
+            host.init()
+            client, _ = listener.accept()
+            host.pair()
+            host.say("reduce", 0, 0, 1, 1000, 100)
+            began = time.monotonic()
+            host.say("finalize", 0)
+            assert time.monotonic() - began < 2
+            client.close()
+
+
+@pytest.mark.threads
+def test_more_events_than_there_is_room_for_are_counted_and_told(tracer, observer):
+    with Host(tracer) as host:
+        host.init()
+        os.kill(tracer.proc.pid, signal.SIGSTOP)
+        host.say("measure", 2, 0, 100_000)
+        os.kill(tracer.proc.pid, signal.SIGCONT)
+        host.say("finalize", 0)
+    comm = observer.hear("nccl_comm", state="closed")
+    assert comm["untold"] > 0
+    told = comm["colls"] + sum(a["events"] for a in last_of_each(observer.of("nccl_socket") + observer.of("nccl_peer")))
+    assert told + sum(gap["lost"] for gap in observer.of("nccl_gap")) >= 600_000 > told
+
+
+def last_of_each(acts):
+    return {(a["act"], a.get("cookie"), a["peer"], a["way"]): a for a in acts}.values()
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize("version", VERSIONS)
+def test_many_threads_tell_of_the_same_communicator(version):
+    features.require("trace")
+    with tracing.Tracer("--meter=diag") as tracer, Host(tracer, version) as host:
+        observer = Observer(tracer)
+        for context in (0, 1):
+            host.init(context, f"of {context}".replace(" ", "-"))
+        host.say("hammer", 4, 0, 200)
+        host.say("finalize", 1)
+        host.say("hammer", 4, 0, 200)
+        host.say("finalize", 0)
+        comm = observer.hear("nccl_comm", state="closed", sync="nccl:of-0")
+        assert comm["colls"] == 1600
+        sent = [a for a in last_of_each(observer.of("nccl_peer")) if a["way"] == "send"]
+        assert [a["bytes"] for a in sent] == [1600 * 4096] and not observer.of("nccl_gap")
+        host.end()
+
+
+def test_a_mask_that_others_of_its_kind_read_too_is_followed(tracer, observer):
+    with Host(tracer, NCCL_PROFILE_EVENT_MASK=str(COLL | 64)) as host:
+        assert host.init() == COLL
+        host.say("p2p", 0, 0, "-", "Send", 1, "ncclInt8", 1)
+        host.say("stop", 0)
+        host.say("coll", 0, 0, "-", "AllReduce", 1, "ncclInt8", 1)
+        host.say("stop", 0)
+        host.say("finalize", 0)
+    closed = observer.hear("nccl_comm", state="closed")
+    assert (closed["colls"], closed["p2ps"]) == (1, 0)

@@ -380,7 +380,7 @@ static void set_state(void *handle, int state, size_t size)
 
 static void carry(int from, int to, size_t size)
 {
-	static char bytes[65536];
+	static _Thread_local char bytes[65536];
 	size_t sent = 0, received = 0;
 
 	while (received < size) {
