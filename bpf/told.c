@@ -22,6 +22,7 @@ enum kind_of_member {
 };
 
 struct word {
+	const char *source; /* who has it */
 	const char *word;
 	struct {
 		const char *name;
@@ -29,41 +30,27 @@ struct word {
 	} members[MEMBERS_MAX]; /* up to one without a name */
 };
 
-#define OF_COMM                                                                                    \
-	{"sync", TEXT}, {"communicator", TEXT}, {"hash", TEXT},                                    \
-	{                                                                                          \
-		"rank", NUMBER                                                                     \
-	}
-#define OF_TASK                                                                                    \
-	OF_COMM, {"took_ns", NUMBER}, {"func", TEXT}, {"count", NUMBER}, {"datatype", TEXT},       \
-		{"bytes", NUMBER}, {"channels", NUMBER}, {"ops", NUMBER}, {"sent", NUMBER},        \
-	{                                                                                          \
-		"received", NUMBER                                                                 \
-	}
-#define OF_SUM                                                                                     \
-	OF_COMM, {"peer", NUMBER}, {"way", TEXT}, {"bytes", NUMBER}, {"events", NUMBER},           \
-	{                                                                                          \
-		"since_ns", TIME                                                                   \
-	}
+/* clang-format off */
+#define OF_COMM {"sync", TEXT}, {"communicator", TEXT}, {"hash", TEXT}, {"rank", NUMBER}
+#define OF_TASK \
+	OF_COMM, {"took_ns", NUMBER}, {"func", TEXT}, {"count", NUMBER}, {"datatype", TEXT}, {"bytes", NUMBER}, \
+	{"channels", NUMBER}, {"ops", NUMBER}, {"sent", NUMBER}, {"received", NUMBER}
+#define OF_SUM OF_COMM, {"peer", NUMBER}, {"way", TEXT}, {"bytes", NUMBER}, {"events", NUMBER}, {"since_ns", TIME}
 
-/* bpf/nccl/act.c writes them. */
 static const struct word words[] = {
-	{"nccl_comm",
-	 {OF_COMM,
-	  {"n_ranks", NUMBER},
-	  {"n_nodes", NUMBER},
-	  {"api", NUMBER},
-	  {"state", TEXT},
-	  {"colls", NUMBER},
-	  {"p2ps", NUMBER},
-	  {"untold", NUMBER}}},
-	{"nccl_coll", {OF_TASK, {"root", NUMBER}, {"seq", NUMBER}, {"algo", TEXT}, {"proto", TEXT}}},
-	{"nccl_p2p", {OF_TASK, {"peer", NUMBER}}},
-	{"nccl_peer", {OF_SUM}},
-	{"nccl_socket", {OF_SUM, {"fd", NUMBER}, {"cookie", NUMBER}, {"counted", FLAG}}},
-	{"nccl_qp", {OF_SUM, {"device", NUMBER}, {"qp", NUMBER}}},
-	{"nccl_gap", {{"lost", NUMBER}, {"from_ns", TIME}}},
+	/* bpf/nccl/act.c writes these. */
+	{"nccl", "nccl_comm", {OF_COMM, {"n_ranks", NUMBER}, {"n_nodes", NUMBER}, {"api", NUMBER}, {"state", TEXT},
+			       {"colls", NUMBER}, {"p2ps", NUMBER}, {"untold", NUMBER}}},
+	{"nccl", "nccl_coll", {OF_TASK, {"root", NUMBER}, {"seq", NUMBER}, {"algo", TEXT}, {"proto", TEXT}}},
+	{"nccl", "nccl_p2p", {OF_TASK, {"peer", NUMBER}}},
+	{"nccl", "nccl_peer", {OF_SUM}},
+	{"nccl", "nccl_socket", {OF_SUM, {"fd", NUMBER}, {"cookie", NUMBER}, {"counted", FLAG}}},
+	{"nccl", "nccl_qp", {OF_SUM, {"device", NUMBER}, {"qp", NUMBER}}},
+	{"nccl", "nccl_gap", {{"lost", NUMBER}, {"from_ns", TIME}}},
+	/* weightd-sync this one. */
+	{"sync", "sync_phase", {{"sync", TEXT}, {"role", TEXT}, {"phase", TEXT}, {"took_ns", NUMBER}}},
 };
+/* clang-format on */
 
 static bool is_of_kind(const json_t *value, enum kind_of_member kind, uint64_t now_ns)
 {
@@ -84,24 +71,24 @@ static bool is_of_kind(const json_t *value, enum kind_of_member kind, uint64_t n
 	return false;
 }
 
-static const struct word *find_word(const json_t *act)
+static const struct word *find_word(const char *source, const json_t *act)
 {
 	const char *name = json_string_value(json_object_get(act, "act"));
 
 	for (size_t i = 0; name && i < ARRAY_LEN(words); i++)
-		if (!strcmp(words[i].word, name))
+		if (!strcmp(words[i].source, source) && !strcmp(words[i].word, name))
 			return &words[i];
 	return NULL;
 }
 
-static int check(struct request *q, const json_t *act, uint64_t now_ns)
+static int check(struct request *q, const char *source, const json_t *act, uint64_t now_ns)
 {
-	const struct word *word = find_word(act);
+	const struct word *word = find_word(source, act);
 	size_t n = 0;
 
 	if (!word) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "'act' has to be a word that it knows, as nccl_coll");
+			       "'act' has to be a word that source %.16s has, as nccl_coll", source);
 		return -EINVAL;
 	}
 	for (; word->members[n].name; n++)
@@ -165,8 +152,8 @@ int told_op(struct request *q)
 	uint64_t now_ns = num_now_ns();
 	int r = 0;
 
-	if (!source || strcmp(source, "nccl") != 0) {
-		(void)snprintf(q->why, sizeof(q->why), "'source' has to be \"nccl\"");
+	if (!source || (strcmp(source, "nccl") != 0 && strcmp(source, "sync") != 0)) {
+		(void)snprintf(q->why, sizeof(q->why), "'source' has to be \"nccl\" or \"sync\"");
 		return -EINVAL;
 	}
 	if (!json_is_array(acts) || json_array_size(acts) == 0) {
@@ -174,7 +161,7 @@ int told_op(struct request *q)
 		return -EINVAL;
 	}
 	for (size_t i = 0; i < json_array_size(acts) && r == 0; i++)
-		r = check(q, json_array_get(acts, i), now_ns);
+		r = check(q, source, json_array_get(acts, i), now_ns);
 	if (r == 0)
 		r = charge(q, json_array_size(acts), now_ns);
 	for (size_t i = 0; i < json_array_size(acts) && r == 0; i++)

@@ -1,5 +1,6 @@
 /*
- * Acts that a client tells of itself: what NCCL does in its process, which the plug-in of NCCL's profiler sees there
+ * Acts that a client tells of itself: what NCCL does in its process, which the plug-in of NCCL's profiler sees there, and
+ * what weightd-sync did for a sync
  *
  * It is a client's word and not the kernel's, which each act says by its "source". Whose it is the tracer says itself.
  */

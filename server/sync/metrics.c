@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "server/sync/duty.h"
+#include "server/sync/span.h"
 #include "server/sync/sync.h"
 
 #define SAMPLES_MAX 24 /* in a packet: each may have a buffer's name and a group's, escaped */
@@ -72,13 +73,16 @@ void metrics_deinit(struct agent *a)
 	free(a->metrics.links);
 }
 
-static void stay(struct agent *a, enum metrics_role role, struct metrics_stay *s, unsigned phase,
-		 uint64_t now)
+static void stay(struct agent *a, enum metrics_role role, const char *sync, struct metrics_stay *s,
+		 unsigned phase, uint64_t now)
 {
 	if (s->since_ns && s->phase == phase)
 		return;
-	if (s->since_ns)
+	if (s->since_ns) {
 		a->metrics.phase_ns[role][s->phase] += now - s->since_ns;
+		if (PHASES[role][s->phase])
+			span_phase(a, sync, ROLES[role], PHASES[role][s->phase], s->since_ns, now);
+	}
 	*s = (struct metrics_stay){.phase = phase, .since_ns = now};
 }
 
@@ -89,10 +93,10 @@ void metrics_step(struct agent *a)
 	struct duty *d;
 
 	list_for_each(s, &a->syncs, link)
-		stay(a, ROLE_PUBLISHER, &s->stay, s->phase, now);
+		stay(a, ROLE_PUBLISHER, s->id, &s->stay, s->phase, now);
 	list_for_each(d, &a->duties, link)
 		if (d->coordinator != AGENT_SELF)
-			stay(a, ROLE_MEMBER, &d->stay, d->state, now);
+			stay(a, ROLE_MEMBER, d->sync, &d->stay, d->state, now);
 }
 
 void metrics_on_end(struct agent *a, enum metrics_role role, enum sync_kind kind, const char *state)

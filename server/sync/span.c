@@ -88,6 +88,16 @@ void span_drop(struct agent *a, struct work *engine)
 	engine->span.sync[0] = '\0';
 }
 
+void span_phase(struct agent *a, const char *sync, const char *role, const char *phase,
+		uint64_t began_ns, uint64_t ended_ns)
+{
+	ask(a,
+	    json_pack("{s:s, s:s, s:[{s:s, s:s, s:s, s:s, s:I, s:I}]}", "op", "tell", "source",
+		      "sync", "acts", "act", "sync_phase", "sync", sync, "role", role, "phase", phase,
+		      "ns", (json_int_t)ended_ns, "took_ns", (json_int_t)(ended_ns - began_ns)),
+	    -1);
+}
+
 /* What one link carried. */
 struct carried {
 	const char *peer;

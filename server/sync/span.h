@@ -2,8 +2,9 @@
  * Spans
  *
  * What weightd-trace(8) is told of an engine while it runs: for which sync it is, when it begins and ends, and of each of
- * its connections; and what it says of these: bytes, as a third who was not asked to carry them counts them. It may not
- * be there, and nothing ever waits for it: what it says comes when all else may be over.
+ * its connections; and what it says of these: bytes, as a third who was not asked to carry them counts them. And which
+ * phases a sync went through, for who looks at all of it on one timeline. It may not be there, and nothing ever waits for
+ * it: what it says comes when all else may be over.
  */
 #pragma once
 
@@ -22,6 +23,10 @@ void span_end(struct agent *a, struct work *engine, unsigned coordinator, const 
 	      const json_t *done);
 /* It is not, and ends. Does nothing where there is no span. */
 void span_drop(struct agent *a, struct work *engine);
+
+/* A sync was in this phase, of those of metrics.c, and is not any more; times are CLOCK_MONOTONIC. */
+void span_phase(struct agent *a, const char *sync, const char *role, const char *phase,
+		uint64_t began_ns, uint64_t ended_ns);
 
 /* "traced", of a member. */
 void span_on_message(struct agent *a, unsigned peer, const json_t *message);

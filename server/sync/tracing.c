@@ -53,6 +53,7 @@ static void hang_up(struct tracing *t)
 static void lose(struct tracing *t, const char *why)
 {
 	log_warning("weightd-trace at %s %s: it counts nothing of what is under way", t->path, why);
+	t->is_lost = true;
 	hang_up(t);
 }
 
@@ -166,6 +167,7 @@ static void connect_to_it(struct tracing *t)
 		t->source.fd = -1;
 		return;
 	}
+	t->is_lost = false;
 	log_info("weightd-trace at %s counts what syncs carry", t->path);
 	t->events->on_connect(t->userdata);
 }
@@ -185,13 +187,19 @@ static void enqueue(struct tracing *t, const json_t *json, int fd)
 		request_free(t, q);
 }
 
+/* One that went amid a sync knows nothing of how it began: it is not looked for before the next one. */
+static bool begins(const struct tracing *t, const char *op)
+{
+	return !strcmp(op, "begin") || (!t->is_lost && !strcmp(op, "tell"));
+}
+
 void tracing_ask(struct tracing *t, const json_t *request, int fd)
 {
 	const char *op = json_string_value(json_object_get(request, "op"));
 
 	if (t->n_queue == QUEUE_MAX)
 		lose(t, "takes too long to answer");
-	if (t->path && !tracing_is_on(t) && !strcmp(op, "begin"))
+	if (t->path && !tracing_is_on(t) && begins(t, op))
 		connect_to_it(t);
 	if (!tracing_is_on(t))
 		return;

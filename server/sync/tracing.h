@@ -27,6 +27,7 @@ struct tracing {
 	struct list queue; /* struct request; the first is under way if `is_asked` */
 	unsigned n_queue;
 	bool is_asked;
+	bool is_lost; /* it was there, and went */
 	struct timer patience;
 	json_t *rows; /* of the answer, until now */
 	int last_error; /* of connecting, which is told once */
@@ -36,7 +37,7 @@ void tracing_init(struct tracing *t, struct loop *loop, const char *path,
 		  const struct tracing_events *events, void *userdata);
 void tracing_deinit(struct tracing *t);
 
-/* "begin" connects, where nobody is. `fd` is duplicated; -1: none. What the request has as "note" is not for weightd-trace. */
+/* "begin" and "tell" connect, where nobody is. `fd` is duplicated; -1: none. What the request has as "note" is not for weightd-trace. */
 void tracing_ask(struct tracing *t, const json_t *request, int fd);
 /* Forgets what has to do with a sync, and shuts the connections of it that wait to be told of: their process is gone. */
 void tracing_drop(struct tracing *t, const char *sync);

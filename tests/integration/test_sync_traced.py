@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 
 import features
@@ -113,6 +114,33 @@ def test_perfetto_finds_the_slices_of_all_nodes(make_traced, tracer, tmp_path):
     query = ("select count(distinct extract_arg(arg_set_id, 'args.client.pid')), sum(extract_arg(arg_set_id, 'args.received')) "
              f"from slice where name = '{sync}' and category = 'payload' and dur > 0")
     assert asked(recorder.end(), query, tmp_path) == [[4, planned_bytes + 3 * PLANNED_BACK]]
+
+
+def phases(tracer, sync, role):
+    """[(phase, when it began, when it ended)] of each agent that had this role, by their pids."""
+    found = {}
+    for act in tracer.client().ask("acts"):
+        if act["act"] == "sync_phase" and act["sync"] == sync and act["role"] == role:
+            found.setdefault(act["pid"], []).append((act["phase"], act["ns"] - act["took_ns"], act["ns"]))
+    return found
+
+
+def test_each_phase_begins_where_the_one_before_ended(make_traced, tracer):
+    nodes = make_traced(3)
+    nodes["a"].publish("m", seed=1)
+    sync = nodes["a"].push("m")["sync"]
+    nodes.wait(lambda: [len(phases(tracer, sync, role)) for role in ("publisher", "member")] == [1, 2] and
+               all(p[-1][0] == "commit" for role in ("publisher", "member") for p in phases(tracer, sync, role).values()),
+               lambda: tracer.client().ask("acts"))
+    for role, wanted in ("publisher", ["attach", "digest", "prepare", "open", "bytes", "verify", "commit"]), \
+            ("member", ["want", "create", "ready", "opening", "open", "bytes", "verify", "verified", "commit"]):
+        for found in phases(tracer, sync, role).values():
+            names = [name for name, _, _ in found]
+            assert set(names) <= {*wanted, "compose", "stop"} and {"bytes", "commit"} <= set(names), found
+            assert all(end == begin for (_, _, end), (_, begin, _) in zip(found, found[1:])), found
+    said = subprocess.run([features.BUILD / "weightctl", "trace", "explain", sync, "--trace-socket", tracer.socket],
+                          capture_output=True, text=True, check=True).stdout
+    assert (said.count(", publisher: "), said.count(", member: ")) == (1, 2), said
 
 
 def test_an_arrow_from_who_sent_to_who_received(make_nodes, tracer, tmp_path):
@@ -322,7 +350,7 @@ class Stand:
                     connection.send(part if isinstance(part, bytes) else json.dumps(part).encode())
 
     def of(self, sync):
-        return [request for request in self.heard if request["sync"] == sync]
+        return [request for request in self.heard if request.get("sync") == sync]
 
 
 END = {"end": True}
