@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bpf/account.h"
 #include "bpf/follow.h"
 #include "bpf/messages.h"
 #include "bpf/request.h"
@@ -55,6 +56,7 @@ void client_say(struct client *c, json_t *json, unsigned queue_max)
 	if (!p || !p->text) {
 		free(p);
 		c->lost++;
+		c->tracer->metrics.lost_packets++;
 		return;
 	}
 	list_append(&c->queue, &p->link);
@@ -110,7 +112,11 @@ struct span *client_find_span(const struct client *c, const char *sync)
 void client_free_row(struct client *c, struct row *row)
 {
 	struct meter *m = c->tracer->meter;
+	struct reading now;
 
+	if (m->kind->read(m, row->number, &now) == 0)
+		account_take(row, &now);
+	account_leave(&c->tracer->metrics.accounts, row);
 	messages_end_row(m, row);
 	m->kind->remove_row(m, row->number);
 	list_remove(&row->link);
@@ -122,6 +128,7 @@ void client_free_row(struct client *c, struct row *row)
 void client_free_span(struct client *c, struct span *span)
 {
 	follow_span_ends(c, span);
+	metrics_on_span_end(&c->tracer->metrics, span);
 	tracer_count_spans(c->tracer, -1);
 	list_remove(&span->link);
 	c->n_spans--;
@@ -138,7 +145,7 @@ void client_free(struct client *c)
 
 	list_for_each_safe(w, next_watch, &c->watches, link)
 		watch_free(w);
-	if (c->n_spans > 0)
+	if (c->n_rows > 0)
 		(void)tracer_mark(c->tracer);
 	list_for_each_safe(span, next_span, &c->spans, link)
 		client_free_span(c, span);

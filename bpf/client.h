@@ -61,6 +61,7 @@ void client_answer_end(struct client *c, json_t *json);
 
 /* NULL: it has none of that number. */
 struct row *client_own_row(const struct client *c, uint32_t number);
+/* What it has as of the last mark is in its account then. */
 void client_free_row(struct client *c, struct row *row);
 /* While its rows are there still: who observes is told what is in them. */
 void client_free_span(struct client *c, struct span *span);

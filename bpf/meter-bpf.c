@@ -128,6 +128,17 @@ int hook_probe(const struct hook *hook, char ret_why[WHY_SIZE])
 	return r;
 }
 
+bool hook_is_on(const struct meter *m, const struct hook *hook)
+{
+	const struct bpf_program *program;
+
+	if (m->kind != &meter_bpf)
+		return false;
+	program = bpf_object__find_program_by_name(
+		container_of(m, struct meter_of_bpf, meter)->bpf->obj, hook->program);
+	return program && bpf_program__autoload(program);
+}
+
 static int take_event(void *context, void *data, size_t size)
 {
 	struct meter_of_bpf *m = context;

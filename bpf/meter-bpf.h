@@ -16,5 +16,7 @@ struct hook {
 extern const struct hook hooks[];
 extern const size_t n_hooks;
 
+/* Whether it is in use, or as on_send and on_receive ready to be. Of the other meter none is. */
+bool hook_is_on(const struct meter *m, const struct hook *hook);
 /* Loads and attaches it alone, for a moment: 0, or negative errno and why. */
 int hook_probe(const struct hook *hook, char ret_why[WHY_SIZE]);

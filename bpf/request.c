@@ -10,10 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bpf/account.h"
 #include "bpf/act.h"
 #include "bpf/follow.h"
 #include "bpf/messages.h"
 #include "bpf/meter-bpf.h"
+#include "bpf/metrics.h"
 #include "bpf/past.h"
 #include "bpf/told.h"
 #include "bpf/tracer.h"
@@ -63,6 +65,7 @@ int request_take_row(struct request *q, struct row **ret)
 		m->kind->remove_row(m, row->number);
 		return r;
 	}
+	account_join(&c->tracer->metrics.accounts, row);
 	list_append(&c->rows, &row->link);
 	c->n_rows++;
 	*ret = take_ptr(row);
@@ -173,6 +176,7 @@ static int op_begin(struct request *q)
 	c->n_spans++;
 	follow_span_begins(c, take_ptr(span));
 	tracer_count_spans(c->tracer, 1);
+	c->tracer->metrics.begun_spans++;
 	return 0;
 }
 
@@ -217,10 +221,9 @@ static int op_forget(struct request *q)
 	if (!sync)
 		return -EINVAL;
 	span = client_find_span(c, sync);
-	if (span) {
-		(void)tracer_mark(c->tracer);
+	(void)tracer_mark(c->tracer); /* without it, less than there was is in the accounts */
+	if (span)
 		client_free_span(c, span);
-	}
 	messages_free(messages_find(c, sync));
 	list_for_each_safe(row, next, &c->rows, link)
 		if (!strcmp(row->label.sync, sync))
@@ -371,6 +374,7 @@ static const struct operation {
 	{"flows", op_flows},     {"follow", op_follow},     {"rows", op_rows},
 	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
 	{"past", past_op},       {"acts", act_op},          {"tell", told_op},
+	{"metrics", metrics_op},
 };
 
 /* Nothing is counted in them: they would say 0 of what nobody knows. */

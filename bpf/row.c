@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "bpf/account.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 
@@ -121,12 +122,28 @@ static json_t *stall_json(const struct row *row, const struct reading *now)
 			 (json_int_t)row->stall.since_ns);
 }
 
+static void count_stall(struct row *row, const struct reading *now, uint64_t now_ns)
+{
+	uint64_t since_ns = row->stall.since_ns;
+	enum limit cause;
+
+	if (!stall_cause(&row->stall, &now->totals, now_ns, row->rtt_us, &cause))
+		return;
+	row->account->stalled_ns[cause] += now_ns - (since_ns > row->stalled_ns ? since_ns
+										: row->stalled_ns);
+	row->stalled_ns = now_ns;
+}
+
 void row_look(struct row *row, const struct reading *now, bool is_in_span)
 {
-	if (is_in_span && !is_absent(now))
-		stall_look(&row->stall, &now->totals, num_now_ns());
-	else
+	uint64_t now_ns = num_now_ns();
+
+	if (is_in_span && !is_absent(now)) {
+		stall_look(&row->stall, &now->totals, now_ns);
+		count_stall(row, now, now_ns);
+	} else {
 		row->stall.since_ns = 0;
+	}
 }
 
 static json_t *calls_json(const struct calls *counts, enum call call)

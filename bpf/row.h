@@ -24,6 +24,8 @@ struct row_calls {
 	uint64_t began_ns, ended_ns; /* 0: it is not over */
 };
 
+struct account;
+
 struct row {
 	struct list link; /* client::rows */
 	uint32_t number; /* for the meter */
@@ -34,6 +36,9 @@ struct row {
 	struct totals before; /* its totals then */
 	uint64_t lost_told; /* of totals::lost */
 	struct stall stall;
+	uint64_t stalled_ns; /* until when stalls are in the account */
+	struct account *account; /* of all rows like it */
+	struct totals counted, divided; /* what is in it of the counters, and of the limits */
 	struct row_calls *calls; /* NULL: nobody wanted to know */
 };
 

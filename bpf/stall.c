@@ -73,6 +73,14 @@ bool division_of(const struct totals *before, const struct totals *now, struct d
 	return true;
 }
 
+bool division_since(const struct totals *since, const struct totals *now, struct division *ret)
+{
+	if (!is_sent(now->counter[COUNTER_SUBMITTED], now->counter[COUNTER_RECEIVED]))
+		return false;
+	divide(since, now, ret);
+	return true;
+}
+
 void stall_look(struct stall *s, const struct totals *now, uint64_t now_ns)
 {
 	if (s->since_ns > 0 && now->counter[COUNTER_DELIVERED] == s->since.counter[COUNTER_DELIVERED])
@@ -89,9 +97,8 @@ bool stall_cause(const struct stall *s, const struct totals *now, uint64_t now_n
 	if (least_ns < STALL_NS)
 		least_ns = STALL_NS;
 	if (s->since_ns == 0 || now_ns - s->since_ns < least_ns ||
-	    !is_sent(now->counter[COUNTER_SUBMITTED], now->counter[COUNTER_RECEIVED]))
+	    !division_since(&s->since, now, &d))
 		return false;
-	divide(&s->since, now, &d);
 	*ret = d.by;
 	return true;
 }

@@ -29,3 +29,5 @@ bool stall_cause(const struct stall *s, const struct totals *now, uint64_t now_n
 
 /* What was between two readings of a row. False: it did not send, so that nothing held that up. */
 bool division_of(const struct totals *before, const struct totals *now, struct division *ret);
+/* The same of a part of its time, in which a row that sends may have been held up so that nothing was sent. */
+bool division_since(const struct totals *since, const struct totals *now, struct division *ret);

@@ -95,6 +95,7 @@ static void on_timer(struct waiter *w, uint32_t events)
 	if (read(w->fd, &expirations, sizeof(expirations)) < 0)
 		return;
 	(void)tracer_mark(t); /* who asks is told why it fails */
+	metrics_look(t);
 	follow_tell_all(t);
 	t->told_ns = num_now_ns();
 	t->is_timed = false;
@@ -225,6 +226,7 @@ static void close_all(struct tracer *t, const char *path)
 		client_free(c);
 	kept_deinit(&t->past);
 	kept_deinit(&t->acts);
+	metrics_deinit(&t->metrics);
 	if (t->listener.fd >= 0)
 		(void)unlink(path);
 	(void)fd_close(t->listener.fd);
@@ -249,6 +251,7 @@ int tracer_run(const struct tracer_options *o)
 	list_init(&t.clients);
 	kept_init(&t.past, PAST_MAX);
 	kept_init(&t.acts, ACTS_MAX);
+	metrics_init(&t.metrics);
 	t.told_ns = num_now_ns();
 	r = open_all(&t, o);
 	if (r == 0) {

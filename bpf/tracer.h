@@ -7,6 +7,7 @@
 #include "bpf/kept.h"
 #include "bpf/loop.h"
 #include "bpf/meter.h"
+#include "bpf/metrics.h"
 #include "ipc/base/list.h"
 
 struct tracer {
@@ -18,6 +19,7 @@ struct tracer {
 	unsigned n_clients;
 	struct kept past; /* totals of rows */
 	struct kept acts;
+	struct metrics metrics;
 	unsigned n_spans; /* open, of all clients */
 	uint32_t last_row;
 	uint64_t last_client;

@@ -16,16 +16,19 @@
 #include "libclient/weightctl/verb.h"
 
 static const struct verb *const verbs[] = {
-	&verb_load,          &verb_ls,          &verb_show,         &verb_tensors,
-	&verb_cat,           &verb_verify,      &verb_history,      &verb_rollback,
-	&verb_chmod,         &verb_chown,       &verb_rm,           &verb_wait,
-	&verb_watch,         &verb_stat,        &verb_devices,      &verb_ping,
-	&verb_version,       &verb_nodes,       &verb_sync_push,    &verb_sync_average,
-	&verb_sync_reshard,  &verb_sync_gather, &verb_sync_scatter, &verb_sync_status,
-	&verb_sync_history,  &verb_sync_cancel, &verb_sync_watch,   &verb_sync_metrics,
-	&verb_sync_plan,     &verb_pki_ca,      &verb_pki_node,     &verb_pki_revoke,
-	&verb_pki_show,      &verb_top,         &verb_trace_doctor, &verb_trace_record,
-	&verb_trace_explain, &verb_trace_merge,
+	&verb_load,          &verb_ls,           &verb_show,
+	&verb_tensors,       &verb_cat,          &verb_verify,
+	&verb_history,       &verb_rollback,     &verb_chmod,
+	&verb_chown,         &verb_rm,           &verb_wait,
+	&verb_watch,         &verb_stat,         &verb_devices,
+	&verb_ping,          &verb_version,      &verb_nodes,
+	&verb_sync_push,     &verb_sync_average, &verb_sync_reshard,
+	&verb_sync_gather,   &verb_sync_scatter, &verb_sync_status,
+	&verb_sync_history,  &verb_sync_cancel,  &verb_sync_watch,
+	&verb_sync_metrics,  &verb_sync_plan,    &verb_pki_ca,
+	&verb_pki_node,      &verb_pki_revoke,   &verb_pki_show,
+	&verb_top,           &verb_trace_doctor, &verb_trace_record,
+	&verb_trace_explain, &verb_trace_merge,  &verb_trace_metrics,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))

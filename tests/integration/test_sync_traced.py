@@ -91,13 +91,24 @@ def remember(nodes, sync, names):
         nodes.wait(lambda name=name: history(nodes[name], sync), f"{name} remembers {sync}")
 
 
+def accounts(tracer, way):
+    """{peer: bytes of payload}, that all agents had counted, as the metrics of the tracer have them."""
+    family, = (family for family in tracer.client().ask("metrics") if family["metric"] == f"weightd_trace_{way}_bytes")
+    return {sample["labels"]["peer"]: sample["value"] for sample in family["samples"] if sample["labels"]["role"] == "payload"}
+
+
 @pytest.mark.parametrize("settings", [PLAIN, TLS, GLOO], ids=("tcp", "tls", "gloo"))
-def test_a_push(make_traced, settings):
+def test_a_push(make_traced, tracer, settings):
     nodes = make_traced(4, settings)
     nodes["a"].publish("m", seed=1)
     end = nodes["a"].push("m")
     remember(nodes, end["sync"], "bcd")
     row = assert_traced(nodes, end["sync"], settings == TLS)
+    submitted, received = (accounts(tracer, way) for way in ("submitted", "received"))  # though agents forgot it all
+    links = [carried(node)["sent", peer][1] for node in nodes for peer in "abcd" if peer != node.name]
+    assert set(submitted) == set(received) == set("abcd")
+    # Engines answer each other, which is in them, too.
+    assert min(sum(submitted.values()), sum(received.values())) >= sum(links) == row["bytes"], (submitted, received, links)
     if settings != GLOO:
         assert row["planned"] == 3 * planned(nodes["a"].serves("m").size)
 

@@ -124,6 +124,20 @@ static void test_nothing_holds_up_who_does_not_send(void **state)
 	assert_true(division_of(&none, &now, &d));
 }
 
+static void test_what_sends_may_be_held_up_while_nothing_is_sent(void **state)
+{
+	struct totals since = sent(1000, 0), now = since;
+	struct division d;
+
+	(void)state;
+	now.limit_ns[LIMIT_RECEIVE_WINDOW] = 700 * MS;
+	assert_false(division_of(&since, &now, &d));
+	assert_true(division_since(&since, &now, &d));
+	assert_int_equal(d.ns[LIMIT_RECEIVE_WINDOW], 700 * MS);
+	now.counter[COUNTER_RECEIVED] = now.counter[COUNTER_SUBMITTED] + 1;
+	assert_false(division_since(&since, &now, &d));
+}
+
 static void test_a_stall_is_a_while_in_which_nothing_is_delivered(void **state)
 {
 	struct totals now = sent(1000, 0);
@@ -193,6 +207,7 @@ int main(void)
 		cmocka_unit_test(test_what_was_before_does_not_count),
 		cmocka_unit_test(test_what_was_called_something_else_is_taken_from_that),
 		cmocka_unit_test(test_nothing_holds_up_who_does_not_send),
+		cmocka_unit_test(test_what_sends_may_be_held_up_while_nothing_is_sent),
 		cmocka_unit_test(test_a_stall_is_a_while_in_which_nothing_is_delivered),
 		cmocka_unit_test(test_who_does_not_send_does_not_stall),
 		cmocka_unit_test(test_a_buffer_is_full_of_what_is_on_its_way),

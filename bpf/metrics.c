@@ -1,0 +1,335 @@
+/*
+ * A family of samples is a row of FAMILIES: a function appends what there is of it. What is not known has no
+ * sample. Packets are bounded, so that a long family comes in several, each with its head.
+ *
+ * All are counters, or gauges, as those of weightd-sync are: whoever reads the text of OpenMetrics knows these two.
+ */
+#include "bpf/metrics.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+
+#include "bpf/meter-bpf.h"
+#include "bpf/tracer.h"
+#include "ipc/base/cleanup.h"
+#include "ipc/base/num.h"
+
+#define SAMPLES_MAX 24 /* in a packet: each may have the name of a peer, escaped */
+
+/* --- Counting ----------------------------------------------------------------------------------- */
+
+void metrics_init(struct metrics *m)
+{
+	struct timespec now = {};
+
+	(void)clock_gettime(CLOCK_REALTIME, &now); /* every kernel has it */
+	*m = (struct metrics){.started_ns = (uint64_t)now.tv_sec * 1000000000 +
+					    (uint64_t)now.tv_nsec};
+	accounts_init(&m->accounts);
+}
+
+void metrics_deinit(struct metrics *m)
+{
+	accounts_deinit(&m->accounts);
+}
+
+void metrics_on_span_end(struct metrics *m, const struct span *span)
+{
+	m->ended_spans++;
+	m->span_ns += num_now_ns() - span->began_ns;
+}
+
+/* As we write them ourselves. */
+static bool is_word(const char *s)
+{
+	size_t n = s ? strlen(s) : 0;
+
+	return n > 0 && n < METRICS_WORD_SIZE &&
+	       strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789_-") == n;
+}
+
+void metrics_on_act(struct metrics *m, const char *word)
+{
+	struct metrics_word *w = m->acts;
+
+	while (word && w < m->acts + m->n_words && strcmp(w->word, word) != 0)
+		w++;
+	if (!is_word(word) || w == m->acts + METRICS_WORDS_MAX) {
+		m->other_acts++;
+		return;
+	}
+	if (w == m->acts + m->n_words) {
+		(void)strcpy(w->word, word);
+		m->n_words++;
+	}
+	w->n++;
+}
+
+void metrics_look(struct tracer *t)
+{
+	struct reading now;
+	struct client *c;
+	struct row *row;
+
+	list_for_each(c, &t->clients, link)
+		list_for_each(row, &c->rows, link)
+			if (client_find_span(c, row->label.sync) &&
+			    t->meter->kind->read(t->meter, row->number, &now) == 0)
+				row_look(row, &now, true);
+}
+
+/* --- Telling ------------------------------------------------------------------------------------ */
+
+struct answer {
+	const struct tracer *tracer;
+	unsigned n_rows[QUALITY_EXACT + 1]; /* of that quality */
+	json_t *packets;
+};
+
+struct family {
+	const char *name;
+	const char *type;
+	const char *unit; /* what the name ends with; NULL: none */
+	const char *help;
+	void (*append)(struct answer *a, const struct family *f);
+	size_t offset; /* in struct metrics or account, where `append` wants one */
+};
+
+/* The samples of the last packet, if it is of this family and has room. */
+static json_t *samples_for(const struct answer *a, const struct family *f)
+{
+	const json_t *last = json_array_get(a->packets, json_array_size(a->packets) - 1);
+	const char *name = json_string_value(json_object_get(last, "metric"));
+	json_t *samples = json_object_get(last, "samples");
+
+	if (name && !strcmp(name, f->name) && json_array_size(samples) < SAMPLES_MAX)
+		return samples;
+	samples = json_array();
+	(void)json_array_append_new(a->packets,
+				    json_pack("{ss ss ss ss? ss so}", "kind", "metric", "metric",
+					      f->name, "type", f->type, "unit", f->unit, "help",
+					      f->help, "samples", samples));
+	return samples;
+}
+
+/* Takes `labels`. A sample of seconds is told in nanoseconds. */
+static void append(const struct answer *a, const struct family *f, json_t *labels, uint64_t value)
+{
+	const char *key = f->unit && !strcmp(f->unit, "seconds") ? "value_ns" : "value";
+
+	(void)json_array_append_new(samples_for(a, f),
+				    json_pack("{so sI}", "labels", labels, key, (json_int_t)value));
+}
+
+static void append_one(struct answer *a, const struct family *f)
+{
+	const char *at = (const char *)&a->tracer->metrics + f->offset;
+
+	append(a, f, json_object(), *(const uint64_t *)at);
+}
+
+static void append_meter(struct answer *a, const struct family *f)
+{
+	append(a, f, json_pack("{ss}", "meter", a->tracer->meter->kind->name), 1);
+}
+
+static void append_hooks(struct answer *a, const struct family *f)
+{
+	for (size_t i = 0; i < n_hooks; i++)
+		append(a, f,
+		       json_pack("{ss ss}", "hook", hooks[i].name, "program", hooks[i].program),
+		       hook_is_on(a->tracer->meter, &hooks[i]));
+}
+
+static void append_clients(struct answer *a, const struct family *f)
+{
+	append(a, f, json_object(), a->tracer->n_clients);
+}
+
+static void append_rows(struct answer *a, const struct family *f)
+{
+	static const char *const names[] = {"absent", "sampled", "exact"};
+
+	for (unsigned i = 0; i < ARRAY_LEN(a->n_rows); i++)
+		append(a, f, json_pack("{ss}", "quality", names[i]), a->n_rows[i]);
+}
+
+static void append_spans(struct answer *a, const struct family *f)
+{
+	append(a, f, json_object(), a->tracer->n_spans);
+}
+
+/* Each account that has something to tell, from NULL to NULL; the others are last. */
+static const struct account *next_account(const struct answer *a, const struct account *account)
+{
+	const struct accounts *all = &a->tracer->metrics.accounts;
+	const struct list *link = account ? account->link.next : all->list.next;
+
+	if (account == &all->others[1])
+		return NULL;
+	if (account == &all->others[0])
+		account = &all->others[1];
+	else if (link != &all->list)
+		return container_of(link, const struct account, link);
+	else
+		account = &all->others[0];
+	return account->n_rows || account->opened ? account : next_account(a, account);
+}
+
+static json_t *labels_of(const struct account *account)
+{
+	return json_pack("{ss ss}", "peer", account->peer, "role",
+			 account->is_payload ? "payload" : "control");
+}
+
+static const uint64_t *at(const struct account *account, const struct family *f)
+{
+	return (const uint64_t *)((const char *)account + f->offset);
+}
+
+static void append_accounts(struct answer *a, const struct family *f)
+{
+	for (const struct account *account = NULL; (account = next_account(a, account));)
+		append(a, f, labels_of(account), *at(account, f));
+}
+
+/* What a connection carried before it ended is not always known to this meter. */
+static const char *quality(const struct tracer *t)
+{
+	return t->meter->kind == &meter_bpf ? "exact" : "sampled";
+}
+
+static void append_counters(struct answer *a, const struct family *f)
+{
+	json_t *labels;
+
+	for (const struct account *account = NULL; (account = next_account(a, account));) {
+		if (!account->is_known)
+			continue;
+		labels = labels_of(account);
+		(void)json_object_set_new(labels, "quality", json_string(quality(a->tracer)));
+		append(a, f, labels, *at(account, f));
+	}
+}
+
+static void append_limits(struct answer *a, const struct family *f)
+{
+	json_t *labels;
+
+	for (const struct account *account = NULL; (account = next_account(a, account));)
+		for (int i = 0; account->has_sent && i < N_LIMITS; i++) {
+			labels = labels_of(account);
+			(void)json_object_set_new(labels, "limit", json_string(limit_names[i]));
+			(void)json_object_set_new(labels, "quality", json_string("sampled"));
+			append(a, f, labels, at(account, f)[i]);
+		}
+}
+
+static void append_open(struct answer *a, const struct family *f)
+{
+	for (const struct account *account = NULL; (account = next_account(a, account));)
+		append(a, f, labels_of(account), account->opened - account->closed);
+}
+
+static void append_lost(struct answer *a, const struct family *f)
+{
+	const struct tracer *t = a->tracer;
+	uint64_t n = 0;
+
+	for (const struct account *account = NULL; (account = next_account(a, account));)
+		n += account->lost;
+	if (t->events.fd >= 0)
+		append(a, f, json_pack("{ss}", "source", "ring"), n);
+	append(a, f, json_pack("{ss}", "source", "client"), t->metrics.lost_packets);
+}
+
+static void append_acts(struct answer *a, const struct family *f)
+{
+	const struct metrics *m = &a->tracer->metrics;
+
+	for (unsigned i = 0; i < m->n_words; i++)
+		append(a, f, json_pack("{ss}", "act", m->acts[i].word), m->acts[i].n);
+	if (m->other_acts)
+		append(a, f, json_pack("{ss}", "act", ACCOUNT_OTHER), m->other_acts);
+}
+
+/* clang-format off */
+#define COUNTER(name_, unit_, help_, append_, ...) \
+	{.name = "weightd_trace_" name_, .type = "counter", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
+#define GAUGE(name_, unit_, help_, append_, ...) \
+	{.name = "weightd_trace_" name_, .type = "gauge", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
+#define OF_METRICS(member) .offset = offsetof(struct metrics, member)
+#define OF_ACCOUNT(member) .offset = offsetof(struct account, member)
+#define OF_COUNTER(i) .offset = offsetof(struct account, counter) + (i) * sizeof(uint64_t)
+
+static const struct family FAMILIES[] = {
+	GAUGE("start_time_seconds", "seconds", "When weightd-trace began, since 1970.", append_one, OF_METRICS(started_ns)),
+	GAUGE("meter_info", NULL, "Which meter counts.", append_meter),
+	GAUGE("hook_on", NULL, "Whether a program is attached there, or may be.", append_hooks),
+	GAUGE("clients", NULL, "Clients that are connected.", append_clients),
+	GAUGE("rows", NULL, "Rows of all clients, by how well their bytes are known.", append_rows),
+	GAUGE("open_spans", NULL, "Spans that have begun and not ended.", append_spans),
+	COUNTER("begun_spans", NULL, "Spans that began.", append_one, OF_METRICS(begun_spans)),
+	COUNTER("ended_spans", NULL, "Spans that ended.", append_one, OF_METRICS(ended_spans)),
+	COUNTER("span_seconds", "seconds", "Time that those took that ended.", append_one, OF_METRICS(span_ns)),
+	GAUGE("open_connections", NULL, "Connections that are counted now.", append_open),
+	COUNTER("opened_connections", NULL, "Connections that were counted.", append_accounts, OF_ACCOUNT(opened)),
+	COUNTER("closed_connections", NULL, "Of these, those that are not any more.", append_accounts, OF_ACCOUNT(closed)),
+	COUNTER("submitted_bytes", "bytes", "Bytes handed to the kernel for a peer.", append_counters, OF_COUNTER(COUNTER_SUBMITTED)),
+	COUNTER("delivered_bytes", "bytes", "Of these, acknowledged by it.", append_counters, OF_COUNTER(COUNTER_DELIVERED)),
+	COUNTER("received_bytes", "bytes", "Bytes that came from a peer, each once.", append_counters, OF_COUNTER(COUNTER_RECEIVED)),
+	COUNTER("consumed_bytes", "bytes", "Of these, taken by the program.", append_counters, OF_COUNTER(COUNTER_CONSUMED)),
+	COUNTER("wire_bytes", "bytes", "Bytes that were sent, those sent again included.", append_counters, OF_COUNTER(COUNTER_WIRE)),
+	COUNTER("retransmitted_bytes", "bytes", "Bytes that were sent again.", append_counters, OF_COUNTER(COUNTER_RETRANS_BYTES)),
+	COUNTER("retransmitted_segments", NULL, "The segments that they were in.", append_counters,
+		OF_COUNTER(COUNTER_RETRANS_SEGMENTS)),
+	COUNTER("limited_seconds", "seconds", "Time of connections that send, by what held them up.", append_limits, OF_ACCOUNT(limit_ns)),
+	COUNTER("stalled_seconds", "seconds", "Time that nothing of a row in a span was delivered, by what had most of it.", append_limits,
+		OF_ACCOUNT(stalled_ns)),
+	COUNTER("lost_events", NULL, "Events that were not told.", append_lost),
+	COUNTER("acts", NULL, "Acts of processes of this node that were seen.", append_acts),
+};
+/* clang-format on */
+
+/* What rows have is in their accounts. */
+static int count_rows(struct tracer *t, struct answer *a)
+{
+	struct reading now;
+	struct client *c;
+	struct row *row;
+	int r;
+
+	list_for_each(c, &t->clients, link)
+		list_for_each(row, &c->rows, link) {
+			r = t->meter->kind->read(t->meter, row->number, &now);
+			if (r < 0)
+				return r;
+			row_look(row, &now, client_find_span(c, row->label.sync) != NULL);
+			account_take(row, &now);
+			a->n_rows[now.quality[COUNTER_SUBMITTED]]++;
+		}
+	return 0;
+}
+
+int metrics_op(struct request *q)
+{
+	struct client *c = q->client;
+	cleanup(json_decrefp) json_t *packets = json_array();
+	struct answer a = {.tracer = c->tracer, .packets = packets};
+	uint64_t lost = c->lost;
+	json_t *packet;
+	size_t i;
+	int r = request_may_observe(q);
+
+	if (r == 0)
+		r = tracer_mark(c->tracer);
+	if (r == 0)
+		r = count_rows(c->tracer, &a);
+	if (r < 0)
+		return r;
+	for (i = 0; i < ARRAY_LEN(FAMILIES); i++)
+		FAMILIES[i].append(&a, &FAMILIES[i]);
+	json_array_foreach(packets, i, packet) client_answer(c, json_incref(packet));
+	return request_check_all_told(q, lost, "there are more metrics");
+}
