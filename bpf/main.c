@@ -13,6 +13,7 @@
 
 #define EXIT_USAGE 2
 #define SOCKET "/run/weightd-trace/trace.sock"
+#define SYSFS "/sys"
 #define RING_SIZE (1 * MIB)
 
 static const char usage[] =
@@ -23,6 +24,7 @@ static const char usage[] =
 	"                  else " SOCKET ")\n"
 	"  --meter KIND    bpf or diag; default: bpf if possible, else diag\n"
 	"  --ring SIZE     memory for events, a power of two of 4K or more (1M)\n"
+	"  --sysfs DIR     where the kernel tells of RDMA devices (/sys)\n"
 	"  --version       print the release and exit\n"
 	"  --help          print this and exit\n";
 
@@ -30,6 +32,7 @@ enum option_code {
 	OPTION_SOCKET = 256,
 	OPTION_METER,
 	OPTION_RING,
+	OPTION_SYSFS,
 	OPTION_VERSION,
 	OPTION_HELP,
 };
@@ -38,6 +41,7 @@ static const struct option options[] = {
 	{"socket", required_argument, NULL, OPTION_SOCKET},
 	{"meter", required_argument, NULL, OPTION_METER},
 	{"ring", required_argument, NULL, OPTION_RING},
+	{"sysfs", required_argument, NULL, OPTION_SYSFS},
 	{"version", no_argument, NULL, OPTION_VERSION},
 	{"help", no_argument, NULL, OPTION_HELP},
 	{0},
@@ -72,6 +76,7 @@ static struct tracer_options parse(int argc, char **argv)
 {
 	const char *socket = getenv("WEIGHTD_TRACE_SOCKET");
 	struct tracer_options o = {.socket = socket && *socket ? socket : SOCKET,
+				   .sysfs = SYSFS,
 				   .ring_size = RING_SIZE};
 	int code;
 
@@ -82,6 +87,8 @@ static struct tracer_options parse(int argc, char **argv)
 			o.kind = meter_named(optarg);
 		else if (code == OPTION_RING)
 			o.ring_size = ring_size(optarg);
+		else if (code == OPTION_SYSFS)
+			o.sysfs = optarg;
 		else if (code == '?') /* getopt has said what is wrong */
 			exit(EXIT_USAGE);
 		else {

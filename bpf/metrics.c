@@ -7,10 +7,12 @@
 #include "bpf/metrics.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "bpf/meter-bpf.h"
+#include "bpf/port.h"
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
@@ -84,6 +86,8 @@ void metrics_look(struct tracer *t)
 struct answer {
 	const struct tracer *tracer;
 	unsigned n_rows[QUALITY_EXACT + 1]; /* of that quality */
+	struct port *ports;
+	size_t n_ports;
 	json_t *packets;
 };
 
@@ -94,6 +98,7 @@ struct family {
 	const char *help;
 	void (*append)(struct answer *a, const struct family *f);
 	size_t offset; /* in struct metrics or account, where `append` wants one */
+	int port_counts; /* of these, that kind */
 };
 
 /* The samples of the last packet, if it is of this family and has room. */
@@ -254,6 +259,53 @@ static void append_acts(struct answer *a, const struct family *f)
 		append(a, f, json_pack("{ss}", "act", ACCOUNT_OTHER), m->other_acts);
 }
 
+static json_t *labels_of_port(const struct port *p)
+{
+	return json_pack("{ss so}", "device", p->device, "port", json_sprintf("%u", p->number));
+}
+
+static void append_port_up(struct answer *a, const struct family *f)
+{
+	for (size_t i = 0; i < a->n_ports; i++)
+		if (*a->ports[i].state)
+			append(a, f, labels_of_port(&a->ports[i]),
+			       !strcmp(a->ports[i].state, "active"));
+}
+
+static void append_port_rate(struct answer *a, const struct family *f)
+{
+	for (size_t i = 0; i < a->n_ports; i++)
+		if (a->ports[i].rate_bits != PORT_UNKNOWN)
+			append(a, f, labels_of_port(&a->ports[i]), a->ports[i].rate_bits / 8);
+}
+
+/* Of traffic there are bytes, and packets. */
+static bool is_of(const struct port_count *c, const struct family *f)
+{
+	return (int)c->kind == f->port_counts &&
+	       (c->kind != PORT_TRAFFIC || (c->unit > 1) == (f->unit != NULL));
+}
+
+static json_t *labels_of_count(const struct port *p, const struct port_count *c)
+{
+	json_t *labels = labels_of_port(p);
+
+	if (c->kind == PORT_TRAFFIC) /* "xmit", "recv" */
+		(void)json_object_set_new(labels, "direction",
+					  json_stringn(c->key, strcspn(c->key, "_")));
+	else
+		(void)json_object_set_new(labels, "event", json_string(c->key));
+	return labels;
+}
+
+static void append_ports(struct answer *a, const struct family *f)
+{
+	for (const struct port *p = a->ports; p < a->ports + a->n_ports; p++)
+		for (int i = 0; port_counts[i].key; i++)
+			if (is_of(&port_counts[i], f) && p->counts[i] != PORT_UNKNOWN)
+				append(a, f, labels_of_count(p, &port_counts[i]), p->counts[i]);
+}
+
 /* clang-format off */
 #define COUNTER(name_, unit_, help_, append_, ...) \
 	{.name = "weightd_trace_" name_, .type = "counter", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
@@ -289,6 +341,12 @@ static const struct family FAMILIES[] = {
 		OF_ACCOUNT(stalled_ns)),
 	COUNTER("lost_events", NULL, "Events that were not told.", append_lost),
 	COUNTER("acts", NULL, "Acts of processes of this node that were seen.", append_acts),
+	GAUGE("rdma_port_up", NULL, "Whether a port of an RDMA device is active.", append_port_up),
+	GAUGE("rdma_port_rate_bytes", "bytes", "Bytes a second that it can carry.", append_port_rate),
+	COUNTER("rdma_port_bytes", "bytes", "Bytes that it carried, by its own count.", append_ports, .port_counts = PORT_TRAFFIC),
+	COUNTER("rdma_port_packets", NULL, "The packets that they were in.", append_ports, .port_counts = PORT_TRAFFIC),
+	COUNTER("rdma_port_congestion_events", NULL, "What it counted of congestion.", append_ports, .port_counts = PORT_CONGESTION),
+	COUNTER("rdma_port_errors", NULL, "What it counted of errors.", append_ports, .port_counts = PORT_ERROR),
 };
 /* clang-format on */
 
@@ -328,8 +386,13 @@ int metrics_op(struct request *q)
 		r = count_rows(c->tracer, &a);
 	if (r < 0)
 		return r;
+	(void)ports_read(c->tracer->sysfs, &a.ports, &a.n_ports); /* most machines have none */
 	for (i = 0; i < ARRAY_LEN(FAMILIES); i++)
 		FAMILIES[i].append(&a, &FAMILIES[i]);
-	json_array_foreach(packets, i, packet) client_answer(c, json_incref(packet));
+	free(a.ports);
+	json_array_foreach(packets, i, packet)
+	{
+		client_answer(c, json_incref(packet));
+	}
 	return request_check_all_told(q, lost, "there are more metrics");
 }

@@ -17,6 +17,7 @@
 #include "bpf/meter-bpf.h"
 #include "bpf/metrics.h"
 #include "bpf/past.h"
+#include "bpf/rdma.h"
 #include "bpf/told.h"
 #include "bpf/tracer.h"
 #include "bpf/watch.h"
@@ -362,6 +363,7 @@ static int op_doctor(struct request *q)
 	}
 	client_answer(c, json_pack("{ss ss ss?}", "kind", "meter", "meter", t->meter->kind->name,
 				   "why", *t->why_not_bpf ? t->why_not_bpf : NULL));
+	rdma_answer_doctor(c);
 	return 0;
 }
 
@@ -374,7 +376,7 @@ static const struct operation {
 	{"flows", op_flows},     {"follow", op_follow},     {"rows", op_rows},
 	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
 	{"past", past_op},       {"acts", act_op},          {"tell", told_op},
-	{"metrics", metrics_op},
+	{"metrics", metrics_op}, {"rdma", rdma_op},
 };
 
 /* Nothing is counted in them: they would say 0 of what nobody knows. */

@@ -241,6 +241,7 @@ int tracer_run(const struct tracer_options *o)
 {
 	struct tracer t = {
 		.loop_fd = -1,
+		.sysfs = o->sysfs,
 		.listener = {.fd = -1, .ready = on_connect},
 		.timer = {.fd = -1, .ready = on_timer},
 		.events = {.fd = -1, .ready = on_events},

@@ -12,6 +12,7 @@
 
 struct tracer {
 	int loop_fd;
+	const char *sysfs; /* where the kernel tells of devices */
 	struct meter *meter;
 	char why_not_bpf[WHY_SIZE]; /* "": it is */
 	struct waiter listener, timer, events, signals;
@@ -30,6 +31,7 @@ struct tracer {
 
 struct tracer_options {
 	const char *socket;
+	const char *sysfs;
 	const struct meter_kind *kind; /* NULL: the best there is */
 	uint32_t ring_size;
 };

@@ -119,6 +119,11 @@ static bool counted_json(const void *v, const char *key, struct json *j)
 	return u64(v) != UINT64_MAX && u64_json(v, key, j);
 }
 
+static bool count_text(const void *v, bool bytes, FILE *f)
+{
+	return u64(v) != UINT64_MAX && u64_text(v, bytes, f);
+}
+
 static bool part_text(const void *v, bool bytes, FILE *f)
 {
 	const uint64_t *n = v;
@@ -416,6 +421,7 @@ static const struct kind kinds[] = {
 	[COLUMN_INDEX] = {true, index_text, index_json, NULL},
 	[COLUMN_SIZE] = {true, size_column_text, u64_json, NULL},
 	[COLUMN_COUNTED] = {true, counted_text, counted_json, NULL},
+	[COLUMN_COUNT] = {true, count_text, counted_json, NULL},
 	[COLUMN_PART] = {true, part_text, part_json, "_percent"},
 	[COLUMN_USED] = {true, used_text, used_json, NULL},
 	[COLUMN_USED_SIZE] = {true, used_size_text, used_json, NULL},

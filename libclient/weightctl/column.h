@@ -21,6 +21,7 @@ enum column_kind {
 	COLUMN_INDEX, /* u32; UINT32_MAX is none */
 	COLUMN_SIZE, /* u64 of bytes */
 	COLUMN_COUNTED, /* the same; UINT64_MAX is none */
+	COLUMN_COUNT, /* u64, how many; UINT64_MAX is none */
 	COLUMN_PART, /* two u64: how much, of how much; UINT64_MAX is none */
 	COLUMN_USED, /* two u64: how many, and how many there may be, WEIGHTD_UNLIMITED is no limit */
 	COLUMN_USED_SIZE, /* the same in bytes */

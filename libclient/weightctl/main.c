@@ -29,6 +29,7 @@ static const struct verb *const verbs[] = {
 	&verb_pki_node,      &verb_pki_revoke,   &verb_pki_show,
 	&verb_top,           &verb_trace_doctor, &verb_trace_record,
 	&verb_trace_explain, &verb_trace_merge,  &verb_trace_metrics,
+	&verb_trace_rdma,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))
@@ -65,7 +66,7 @@ static void help(void)
 		   "Load, list and check the model weights that weightd shares between processes.\n\n"
 		   "Verbs:");
 	for (size_t i = 0; i < N_VERBS; i++)
-		(void)printf(" %-12s  %s\n", verbs[i]->name, verbs[i]->summary);
+		(void)printf(" %-13s  %s\n", verbs[i]->name, verbs[i]->summary);
 	(void)puts("\nOptions:\n"
 		   "     --socket PATH  socket of the server; else $WEIGHTD_SOCKET, else\n"
 		   "                    /run/weightd.sock for root, $XDG_RUNTIME_DIR/weightd.sock\n"

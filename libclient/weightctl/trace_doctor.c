@@ -44,6 +44,57 @@ static bool is_hook(const json_t *row)
 	return kind && !strcmp(kind, "hook");
 }
 
+static bool is_rdma(const json_t *row)
+{
+	const char *kind = agent_text(row, "kind");
+
+	return kind && !strcmp(kind, "rdma");
+}
+
+/* What there is of RDMA is no matter of BPF, nor of rights. */
+static void print_rdma(const json_t *rows)
+{
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		const char *what = agent_text(row, "what"), *why = agent_text(row, "why");
+
+		if (is_rdma(row) && what && why)
+			sync_say(stdout,
+				 !strcmp(what, "ports") ? "No RDMA ports" : "No RDMA queue pairs",
+				 why);
+	}
+}
+
+static void put_text(struct json *json, const char *key, const char *text)
+{
+	if (text)
+		json_put_string(json, key, text);
+	else
+		json_put_null(json, key);
+}
+
+static void put_rdma(const json_t *rows, struct json *json)
+{
+	const json_t *row;
+	size_t i;
+
+	json_open(json, "rdma", '[');
+	json_array_foreach(rows, i, row)
+	{
+		if (!is_rdma(row))
+			continue;
+		json_open(json, NULL, '{');
+		put_text(json, "what", agent_text(row, "what"));
+		json_put_bool(json, "on", agent_bool(row, "on"));
+		put_text(json, "why", agent_text(row, "why"));
+		json_close(json, '}');
+	}
+	json_close(json, ']');
+}
+
 static void print_sentences(const json_t *rows, const char *meter, const char *why)
 {
 	const json_t *row;
@@ -60,6 +111,7 @@ static void print_sentences(const json_t *rows, const char *meter, const char *w
 		if (hook.lost)
 			sync_say(stdout, "  lost", hook.lost);
 	}
+	print_rdma(rows);
 	if (why) {
 		(void)puts(
 			"Counts by sock_diag: sockets of its own network namespace, sampled where they "
@@ -68,14 +120,6 @@ static void print_sentences(const json_t *rows, const char *meter, const char *w
 	} else if (meter) {
 		(void)puts("Counts by BPF: all sockets, every number exact.");
 	}
-}
-
-static void put_text(struct json *json, const char *key, const char *text)
-{
-	if (text)
-		json_put_string(json, key, text);
-	else
-		json_put_null(json, key);
 }
 
 static int print(const struct cli *cli, struct table *table, const json_t *rows)
@@ -88,7 +132,7 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		if (is_hook(row))
+		if (is_hook(row) || is_rdma(row))
 			continue;
 		meter = agent_text(row, "meter");
 		why = agent_text(row, "why");
@@ -107,9 +151,10 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 			table_row(table, &hook);
 	}
 	r = table_end(table);
-	if (cli->json)
+	if (cli->json) {
+		put_rdma(rows, &json);
 		json_close(&json, '}');
-	else if (!r && !cli->columns && !cli->noheadings)
+	} else if (!r && !cli->columns && !cli->noheadings)
 		print_sentences(rows, meter, why);
 	return r;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator and fuzz_sync_*: tests/fuzz/seeds.py
+"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator, fuzz_nldev and fuzz_sync_*: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
@@ -418,12 +418,38 @@ AGENTS = {
     "reshard-bounds": b"\x40\0" + b"....." + b"s\4\7s\4\6s\5\x0a" * 12, "forged-plan": b"\x40\0" + b"." * 12 + b"w\0\x0a\7" * 9,
 }
 
+# --- nldev: rdma/rdma_netlink.h, as drivers/infiniband/core/nldev.c writes it ---
+
+NLDEV, QP_GET, STAT_GET = 5 << 10, 10, 17
+
+
+def attribute(kind, data):
+    data = data if isinstance(data, bytes) else struct.pack("<I", data)
+    return (struct.pack("<HH", 4 + len(data), kind) + data).ljust((4 + len(data) + 3) & ~3, b"\0")
+
+
+def message(op, *attributes, kind=NLDEV):
+    body = b"".join(attributes)
+    return struct.pack("<IHHII", 16 + len(body), kind + op, 0, 0, 0) + body
+
+
+OF_DEVICE = attribute(1, 3) + attribute(2, b"mlx5_1\0")
+PAIR = attribute(3, 1) + attribute(21, 281) + attribute(22, 77) + attribute(26, b"\2") + attribute(27, b"\3") + attribute(28, 4711)
+VALUE = attribute(82, b"out_of_sequence\0") + attribute(83, struct.pack("<Q", 3))
+COUNTER = attribute(3, 1) + attribute(79, 5) + attribute(74, 1) + attribute(28, 4711) + \
+    attribute(19, attribute(20, attribute(21, 281)) * 2) + attribute(80, attribute(81, VALUE) * 2)
+NLDEVS = {
+    "devices": message(1, OF_DEVICE, attribute(3, 2)) * 2, "pairs": message(QP_GET, OF_DEVICE, attribute(19, attribute(20, PAIR) * 2)),
+    "counters": message(STAT_GET, OF_DEVICE, attribute(77, attribute(78, COUNTER))), "done": message(3, struct.pack("<i", 0), kind=0),
+    "refused": message(2, struct.pack("<i", -22), kind=0), "of-the-kernel": message(QP_GET, attribute(19, attribute(20, attribute(29, b"ib\0")))),
+}
+
 
 def main():
     for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR,
                           "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS, "sync_planner": PLANNERS,
                           "sync_patch": PATCHES, "sync_config": {name: text.encode() for name, text in CONFIGS.items()},
-                          "sync_document": DOCUMENTS, "sync_operation": OWNED, "sync_order": ORDERS, "sync_agent": AGENTS}.items():
+                          "sync_document": DOCUMENTS, "sync_operation": OWNED, "sync_order": ORDERS, "sync_agent": AGENTS, "nldev": NLDEVS}.items():
         (CORPUS / target).mkdir(parents=True, exist_ok=True)
         for name, data in seeds.items():
             (CORPUS / target / name).write_bytes(data)
