@@ -329,6 +329,8 @@ static int op_rows(struct request *q)
 			row_look(row, &now, client_find_span(owner, row->label.sync) != NULL);
 			client_answer(c, follow_row_json(owner, row, "row", &now));
 		}
+	if (json_is_true(json_object_get(q->json, "ports")))
+		rdma_answer_ports(c);
 	return request_check_all_told(q, lost, "there are more rows");
 }
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/ports.h"
 #include "libclient/weightctl/screen.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/table.h"
@@ -52,6 +53,7 @@ struct top {
 	const char *sync, *peer; /* NULL: any */
 	int delay_ms;
 	bool once;
+	struct ports ports;
 	json_t *before; /* rows of the last frame, by their numbers; NULL: this is the first */
 	bool has_printed;
 	struct screen screen;
@@ -274,10 +276,15 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 	for (size_t i = 0; i < n; i++)
 		table_row(&table, &flows[i]);
 	r = table_end(&table);
-	if (top->cli->json)
+	if (top->cli->json) {
+		ports_json(&top->ports, &json);
 		json_close(&json, '}');
-	else if (!n)
+		return r;
+	}
+	if (!n)
 		(void)fputs("nothing is counted now\n", f);
+	if (!top->cli->columns && !top->cli->noheadings)
+		ports_print(&top->ports, f);
 	return r;
 }
 
@@ -331,7 +338,9 @@ static int show_all(struct top *top, int signal_fd)
 	do {
 		cleanup(agent_decrefp) json_t *rows = NULL;
 
-		r = agent_rows(top->cli, json_pack("{s:s}", "op", "rows"), &rows);
+		r = agent_rows(top->cli, json_pack("{s:s, s:b}", "op", "rows", "ports", 1), &rows);
+		if (!r)
+			ports_look(&top->ports, rows);
 		if (!r)
 			r = show(top, rows);
 		if (!r)
@@ -350,6 +359,7 @@ static int run_top(struct top *top)
 		return cli_error("cannot watch for signals: %s", strerror(-fd));
 	r = show_all(top, fd);
 	(void)close(fd);
+	ports_deinit(&top->ports);
 	json_decref(top->before);
 	return r;
 }

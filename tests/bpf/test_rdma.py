@@ -10,7 +10,7 @@ import pytest
 from tracing import Tracer
 
 from bpf.test_metrics import Metrics
-from integration.fake_agent import FakeAgent
+from integration.fake_agent import FakeAgent, pack
 
 END = {"end": True}
 COUNTERS = {"port_xmit_data": 250, "port_rcv_data": 25, "port_xmit_packets": 7, "port_rcv_packets": 8, "port_xmit_wait": 9,
@@ -169,6 +169,53 @@ def test_metrics_have_what_ports_counted(sysfs, tracer):
     shutil.rmtree(sysfs.path / "class")
     metrics = Metrics(tracer).look()
     assert not [name for name in metrics.before if "rdma" in name]
+
+
+# --- Below the rows of top --------------------------------------------------------------------------
+
+def test_top_shows_the_rates_of_active_ports(sysfs, tracer):
+    sysfs.port()
+    sysfs.port("mlx5_1", state="1: DOWN")
+    text = ctl(tracer, "top", "--once")
+    assert text == "nothing is counted now\n\nmlx5_0/1: - out, - in, of 100 Gb/sec (4X EDR)\n"
+    told = json.loads(ctl(tracer, "top", "--once", "--json"))
+    assert told["rows"] == [] and told["ports"] == [
+        {"device": "mlx5_0", "port": 1, "state": "active", "out": None, "in": None},
+        {"device": "mlx5_1", "port": 1, "state": "down", "out": None, "in": None}]
+    shutil.rmtree(sysfs.path / "class")
+    assert ctl(tracer, "top", "--once") == "nothing is counted now\n"
+
+
+PORT = {"kind": "port", "device": "mlx5_0", "port": 1, "state": "active", "rate": "100 Gb/sec (4X EDR)"}
+
+
+def answers(*looks):
+    """Of a tracer that says these of its ports, one after the other."""
+    left = list(looks)
+
+    def rows(connection, request):
+        assert request["ports"] is True
+        for look in left.pop(0) if len(left) > 1 else left[0]:
+            connection.send(pack(PORT | look))
+        connection.send(pack(END))
+    return contextlib.closing(FakeAgent(rows=rows))
+
+
+def test_a_rate_is_since_the_look_before():
+    looks = [[{"ns": ns * 10**9, "xmit_bytes": sent, "recv_bytes": received}] for ns, sent, received in
+             ((1, 1000, 5), (3, 2 * 10**9 + 1000, 5), (4, 0, None))]
+    with answers(*looks) as agent, \
+            subprocess.Popen([features.BUILD / "weightctl", "top", "--delay", "0.01", "--json", "--trace-socket", agent.path],
+                             stdout=subprocess.PIPE, text=True) as proc:
+        told = [json.loads(proc.stdout.readline())["ports"][0] for _ in range(3)]
+        proc.terminate()
+    assert [(port["out"], port["in"]) for port in told] == [(None, None), (10**9, 0), (None, None)], "it counts anew"
+
+
+def test_a_device_of_any_name_moves_no_cursor():
+    with answers([{"device": "\x1b[31m\n", "rate": "\x9b2J", "ns": 1}, {"device": None, "port": "x", "rate": 3}]) as agent:
+        done = subprocess.run([features.BUILD / "weightctl", "top", "--once", "--trace-socket", agent.path], capture_output=True, text=True)
+        assert done.returncode == 0 and not set(done.stdout) & {"\x1b", "\x9b"} and done.stdout.count("\n") == 4, done
 
 
 # --- Queue pairs ------------------------------------------------------------------------------------

@@ -1,0 +1,126 @@
+#include "libclient/weightctl/ports.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/size.h"
+
+void ports_deinit(struct ports *p)
+{
+	json_decref(p->now);
+	json_decref(p->before);
+	*p = (struct ports){};
+}
+
+void ports_look(struct ports *p, json_t *rows)
+{
+	json_decref(p->before);
+	p->before = p->now;
+	p->now = json_array();
+	for (size_t i = json_array_size(rows); i-- > 0;) {
+		json_t *row = json_array_get(rows, i);
+		const char *kind = agent_text(row, "kind");
+
+		if (!kind || strcmp(kind, "port") != 0)
+			continue;
+		if (json_array_insert(p->now, 0, row) < 0)
+			cli_out_of_memory();
+		(void)json_array_remove(rows, i); /* it is there */
+	}
+}
+
+static bool is_same(const json_t *a, const json_t *b)
+{
+	return json_equal(json_object_get(a, "device"), json_object_get(b, "device")) &&
+	       json_equal(json_object_get(a, "port"), json_object_get(b, "port"));
+}
+
+/* A second, of the bytes that are called so; UINT64_MAX: not known. One that counts anew has no rate until the next look. */
+static uint64_t rate_of(const struct ports *p, const json_t *port, const char *key)
+{
+	uint64_t bytes = agent_number(port, key, UINT64_MAX), ns = agent_number(port, "ns", 0);
+	const json_t *old;
+	size_t i;
+
+	json_array_foreach(p->before, i, old)
+	{
+		uint64_t old_bytes = agent_number(old, key, UINT64_MAX);
+		uint64_t old_ns = agent_number(old, "ns", 0);
+
+		if (is_same(port, old) && bytes != UINT64_MAX && old_bytes <= bytes && old_ns < ns)
+			return (uint64_t)((double)(bytes - old_bytes) * 1e9 / (double)(ns - old_ns));
+	}
+	return UINT64_MAX;
+}
+
+static void print_rate(FILE *f, uint64_t rate, const char *word)
+{
+	char buf[SIZE_TEXT_MAX];
+
+	(void)fprintf(f, "%s %s", rate == UINT64_MAX ? "-" : size_rate(buf, rate, 1000000000), word);
+}
+
+static void print_one(const struct ports *p, const json_t *port, FILE *f)
+{
+	const char *device = agent_text(port, "device"), *rate = agent_text(port, "rate");
+
+	escape_text(f, device ? device : "-");
+	(void)fprintf(f, "/%" PRIu64 ": ", agent_number(port, "port", 0));
+	print_rate(f, rate_of(p, port, "xmit_bytes"), "out, ");
+	print_rate(f, rate_of(p, port, "recv_bytes"), "in, of ");
+	escape_text(f, rate ? rate : "-");
+	(void)fputc('\n', f);
+}
+
+void ports_print(const struct ports *p, FILE *f)
+{
+	bool is_first = true;
+	const json_t *port;
+	size_t i;
+
+	json_array_foreach(p->now, i, port)
+	{
+		const char *state = agent_text(port, "state");
+
+		if (!state || strcmp(state, "active") != 0)
+			continue;
+		if (is_first)
+			(void)fputc('\n', f);
+		is_first = false;
+		print_one(p, port, f);
+	}
+}
+
+static void put_rate(struct json *j, const char *key, uint64_t rate)
+{
+	if (rate == UINT64_MAX)
+		json_put_null(j, key);
+	else
+		json_put_number(j, key, rate);
+}
+
+void ports_json(const struct ports *p, struct json *j)
+{
+	const json_t *port;
+	size_t i;
+
+	json_open(j, "ports", '[');
+	json_array_foreach(p->now, i, port)
+	{
+		const char *device = agent_text(port, "device"), *state = agent_text(port, "state");
+
+		json_open(j, NULL, '{');
+		json_put_string(j, "device", device ? device : "");
+		json_put_number(j, "port", agent_number(port, "port", 0));
+		if (state)
+			json_put_string(j, "state", state);
+		else
+			json_put_null(j, "state");
+		put_rate(j, "out", rate_of(p, port, "xmit_bytes"));
+		put_rate(j, "in", rate_of(p, port, "recv_bytes"));
+		json_close(j, '}');
+	}
+	json_close(j, ']');
+}
