@@ -6,7 +6,7 @@
 void act_tell(struct tracer *t, json_t *act)
 {
 	if (act)
-		kept_add(&t->acts, act);
+		kept_add(&t->acts, json_object_get(act, "uid"), act);
 	metrics_on_act(&t->metrics, json_string_value(json_object_get(act, "act")));
 	follow_tell_act(t, act);
 }

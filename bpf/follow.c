@@ -208,7 +208,8 @@ void follow_span_ends(struct client *owner, const struct span *span)
 		if (strcmp(row->label.sync, span->sync) != 0 || !look(owner, row, &now))
 			continue;
 		total = follow_row_json(owner, row, "total", &now);
-		kept_add(&owner->tracer->past, total);
+		kept_add(&owner->tracer->past,
+			 json_object_get(json_object_get(total, "client"), "uid"), total);
 		tell_those(owner, observes, total);
 	}
 	tell_those(owner, observes, follow_span_json(owner, span, "end", num_now_ns()));

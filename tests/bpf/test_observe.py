@@ -201,6 +201,22 @@ def test_of_what_is_over_the_last_2048_rows_are_known(tracer):
     assert [r["sync"] for r in client.ask("past")] == [f"s-{i}" for i in range(2, 2050)]
 
 
+def test_rows_that_are_over_push_out_none_of_another_user(tracer):
+    """Who has most makes room, his oldest first."""
+    def run(client, sock, syncs):
+        for sync in syncs:
+            client.tag(sock, sync=sync)
+            client.ask("begin", sync=sync)
+            client.ask("forget", sync=sync)
+
+    greedy, mine = client_as(tracer, SOMEBODY), tracer.client()
+    with tracing.pair() as (a, _):
+        run(mine, a, ["m-0", "m-1"])
+        run(greedy, a, [f"g-{i}" for i in range(2100)])
+        run(mine, a, ["m-2"])
+    assert [r["sync"] for r in mine.ask("past")] == ["m-0", "m-1", *(f"g-{i}" for i in range(55, 2100)), "m-2"]
+
+
 def test_what_is_over_is_not_for_everybody(tracer):
     with pytest.raises(Refused, match="is shown to root"):
         client_as(tracer, SOMEBODY).ask("past")
