@@ -32,6 +32,14 @@ static void packet_free(struct client *c, struct packet *p)
 	free(p);
 }
 
+/* That it hung up is told anyhow, but while it is not read once is enough. */
+static void wait_for_events(struct client *c)
+{
+	uint32_t events = c->is_closing ? EPOLLET : EPOLLIN;
+
+	loop_modify(c->tracer->loop_fd, &c->waiter, list_empty(&c->queue) ? events : EPOLLOUT);
+}
+
 /* What is broken ends with the next event of its descriptor, when nobody is in the middle of it. */
 static void flush(struct client *c)
 {
@@ -43,7 +51,7 @@ static void flush(struct client *c)
 			break;
 		packet_free(c, p);
 	}
-	loop_modify(c->tracer->loop_fd, &c->waiter, list_empty(&c->queue) ? EPOLLIN : EPOLLOUT);
+	wait_for_events(c);
 }
 
 void client_say(struct client *c, json_t *json, unsigned queue_max)
@@ -135,6 +143,23 @@ void client_free_span(struct client *c, struct span *span)
 	free(span);
 }
 
+static void on_connection_closed(struct closing *closing)
+{
+	struct client *c = container_of(closing, struct client, closing);
+
+	list_remove(&c->link);
+	c->tracer->n_clients--;
+	free(c);
+}
+
+/* What nobody read is still in it, and goes with it. */
+static void close_connection(struct client *c)
+{
+	c->closing.fds[0] = c->waiter.fd;
+	c->closing.n = 1;
+	closer_close(c->tracer->closer, &c->closing, c->uid, on_connection_closed);
+}
+
 void client_free(struct client *c)
 {
 	struct messages *messages, *next_messages;
@@ -155,17 +180,22 @@ void client_free(struct client *c)
 		client_free_row(c, row);
 	list_for_each_safe(p, next_packet, &c->queue, link)
 		packet_free(c, p);
+	json_decref(c->end);
 	loop_remove(c->tracer->loop_fd, &c->waiter);
-	(void)fd_close(c->waiter.fd);
 	list_remove(&c->link);
-	c->tracer->n_clients--;
-	free(c);
+	list_append(&c->tracer->leaving, &c->link);
+	c->is_gone = true;
+	if (!c->is_closing)
+		close_connection(c);
 }
 
-/* One packet, and the descriptor that came with it: more than one is none. 0 at the end. */
-static ssize_t receive(int fd, char text[PACKET_MAX], int *ret_fd)
+/*
+ * One packet, and all descriptors that came with it: for what there is no room the kernel closes at once, and all
+ * clients would wait for that. 0 at the end.
+ */
+static ssize_t receive(int fd, char text[PACKET_MAX], struct closing *ret)
 {
-	_Alignas(struct cmsghdr) char control[CMSG_LEN(sizeof(int))]; /* CMSG_SPACE has room for two */
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(ret->fds))];
 	struct iovec iov = {.iov_base = text, .iov_len = PACKET_MAX};
 	struct msghdr m = {.msg_iov = &iov,
 			   .msg_iovlen = 1,
@@ -174,21 +204,44 @@ static ssize_t receive(int fd, char text[PACKET_MAX], int *ret_fd)
 	ssize_t n = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 	const struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(&m);
 
-	*ret_fd = -1;
-	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-	    c->cmsg_len == CMSG_LEN(sizeof(int)))
-		memcpy(ret_fd, CMSG_DATA(c), sizeof(int));
-	if (n > 0 && m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
-		*ret_fd = fd_close(*ret_fd);
-		return -EBADMSG;
+	ret->n = 0;
+	if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+		memcpy(ret->fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
+		ret->n = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(*ret->fds));
 	}
+	if (n > 0 && (ret->n > 1 || m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+		return -EBADMSG;
 	return n < 0 ? -errno : n;
+}
+
+static void on_closed(struct closing *closing)
+{
+	struct client *c = container_of(closing, struct client, closing);
+
+	c->is_closing = false;
+	if (c->is_gone)
+		close_connection(c);
+	else
+		client_answer_end(c, take_ptr(c->end));
+}
+
+static void serve(struct client *c, const char *text, size_t size)
+{
+	struct closing *closing = &c->closing;
+
+	c->end = request_serve(c, text, size, closing->n == 1 ? closing->fds[0] : -1);
+	c->is_closing = true;
+	if (closing->n == 0) {
+		on_closed(closing);
+		return;
+	}
+	wait_for_events(c);
+	closer_close(c->tracer->closer, closing, c->uid, on_closed);
 }
 
 static void on_ready(struct waiter *w, uint32_t events)
 {
 	struct client *c = container_of(w, struct client, waiter);
-	cleanup(fd_closep) int fd = -1;
 	char text[PACKET_MAX];
 	ssize_t n;
 
@@ -198,11 +251,11 @@ static void on_ready(struct waiter *w, uint32_t events)
 			follow_catch_up(c);
 		return;
 	}
-	n = receive(w->fd, text, &fd);
+	n = c->is_closing ? 0 : receive(w->fd, text, &c->closing);
 	if (n == -EAGAIN)
 		return;
 	if (n > 0 || n == -EBADMSG)
-		request_serve(c, text, n > 0 ? (size_t)n : 0, &fd);
+		serve(c, text, n > 0 ? (size_t)n : 0);
 	else
 		client_free(c);
 }
@@ -220,18 +273,72 @@ static void read_comm(struct client *c)
 	c->comm[n > 0 ? n - 1 : 0] = '\0'; /* its line feed */
 }
 
+static unsigned count_of_user(const struct list *clients, uid_t uid)
+{
+	const struct client *c;
+	unsigned n = 0;
+
+	list_for_each(c, clients, link)
+		n += c->uid == uid;
+	return n;
+}
+
+static bool has_too_many(const struct tracer *t, uid_t uid)
+{
+	return uid != 0 && uid != geteuid() &&
+	       count_of_user(&t->clients, uid) + count_of_user(&t->leaving, uid) >=
+		       CLIENTS_PER_USER_MAX;
+}
+
+static void on_refused_closed(struct closing *closing)
+{
+	free(closing);
+}
+
+/* Takes `fd`. */
+static void send_away(struct tracer *t, int fd, uid_t uid, unsigned limit, const char *whose)
+{
+	struct closing *closing = calloc(1, sizeof(*closing));
+	char text[256];
+	int n = snprintf(
+		text, sizeof(text),
+		"{\"end\":true,\"error\":\"weightd-trace has %u clients%s, and serves no more\"}",
+		limit, whose);
+
+	(void)send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL); /* it has room, or is gone */
+	if (!closing) {
+		(void)fd_close(fd);
+		return;
+	}
+	closing->is_refused = true;
+	closing->fds[0] = fd;
+	closing->n = 1;
+	closer_close(t->closer, closing, uid, on_refused_closed);
+}
+
 int client_add(struct tracer *t, int fd)
 {
-	struct client *c = calloc(1, sizeof(*c));
 	struct ucred peer;
 	socklen_t n = sizeof(peer);
-	int r = -ENOMEM;
+	struct client *c;
+	int r;
 
-	if (c && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0)
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0) {
 		r = -errno;
-	else if (c && t->n_clients == CLIENTS_MAX)
-		r = -EUSERS;
-	else if (c) {
+		(void)fd_close(fd);
+		return r;
+	}
+	if (t->n_clients == CLIENTS_MAX) {
+		send_away(t, fd, peer.uid, CLIENTS_MAX, "");
+		return 0;
+	}
+	if (has_too_many(t, peer.uid)) {
+		send_away(t, fd, peer.uid, CLIENTS_PER_USER_MAX, " of this user");
+		return 0;
+	}
+	c = calloc(1, sizeof(*c));
+	r = -ENOMEM;
+	if (c) {
 		c->waiter = (struct waiter){.fd = fd, .ready = on_ready};
 		r = loop_add(t->loop_fd, &c->waiter);
 	}

@@ -3,11 +3,13 @@
  */
 #pragma once
 
+#include "bpf/closer.h"
 #include "bpf/loop.h"
 #include "bpf/row.h"
 #include "ipc/base/list.h"
 
 #define CLIENTS_MAX 64
+#define CLIENTS_PER_USER_MAX 16 /* but of root, and of the tracer's own */
 #define ROWS_MAX 1024 /* of one client: all rows of all of them fit into the meter */
 #define SPANS_MAX ROWS_MAX /* likewise: a sync of which there is no row has nothing to span */
 
@@ -25,7 +27,7 @@ struct span {
 };
 
 struct client {
-	struct list link; /* tracer::clients */
+	struct list link; /* tracer::clients; tracer::leaving */
 	struct tracer *tracer;
 	struct waiter waiter;
 	uint64_t number;
@@ -45,10 +47,15 @@ struct client {
 	bool is_behind; /* it was not told all that it follows */
 	uint64_t told_ns; /* when the second began in which it told of n_told acts */
 	unsigned n_told;
+	struct closing closing; /* what came with its request, and in the end its connection */
+	bool is_closing; /* it is answered then, and not read before */
+	bool is_gone; /* likewise it is freed */
+	json_t *end; /* of that answer */
 };
 
-/* Takes `fd`, always. */
+/* Takes `fd`, always. Of clients that are too many it tells them, and nobody else. */
 int client_add(struct tracer *t, int fd);
+/* Counts as a client until its connection is closed. */
 void client_free(struct client *c);
 
 /* Takes `json`, and counts it as lost where more packets are waiting already, or memory ran out. */

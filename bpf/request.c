@@ -22,7 +22,6 @@
 #include "bpf/tracer.h"
 #include "bpf/watch.h"
 #include "ipc/base/cleanup.h"
-#include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 
 int request_take_row(struct request *q, struct row **ret)
@@ -417,10 +416,10 @@ static int perform(struct request *q)
 	return -EINVAL;
 }
 
-void request_serve(struct client *c, const char *text, size_t size, int *fd)
+json_t *request_serve(struct client *c, const char *text, size_t size, int fd)
 {
 	cleanup(json_decrefp) json_t *json = json_loadb(text, size, JSON_REJECT_DUPLICATES, NULL);
-	struct request q = {.client = c, .json = json, .fd = *fd};
+	struct request q = {.client = c, .json = json, .fd = fd};
 	int r = -EBADMSG;
 
 	if (json_is_object(json))
@@ -431,10 +430,7 @@ void request_serve(struct client *c, const char *text, size_t size, int *fd)
 			"a request has to be an object of JSON of less than %d bytes, with one descriptor "
 			"at most",
 			PACKET_MAX);
-	*fd = fd_close(*fd);
 	if (r < 0)
-		client_answer_end(c, json_pack("{sb ss}", "end", 1, "error",
-					       *q.why ? q.why : strerror(-r)));
-	else
-		client_answer_end(c, json_pack("{sb}", "end", 1));
+		return json_pack("{sb ss}", "end", 1, "error", *q.why ? q.why : strerror(-r));
+	return json_pack("{sb}", "end", 1);
 }

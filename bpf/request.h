@@ -17,8 +17,11 @@ struct request {
 	char why[2 * WHY_SIZE]; /* of a refusal */
 };
 
-/* Answers. Closes the descriptor before that: who has the answer finds that it is not kept. */
-void request_serve(struct client *c, const char *text, size_t size, int *fd);
+/*
+ * Answers but for the last packet, which it returns: the descriptor is closed before that is told. Who has the answer
+ * finds that it is not kept. NULL where memory ran out.
+ */
+json_t *request_serve(struct client *c, const char *text, size_t size, int fd);
 
 /* Of operations; these return 0 or negative errno, with why in the request. */
 

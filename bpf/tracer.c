@@ -202,6 +202,8 @@ static int open_all(struct tracer *t, const struct tracer_options *o)
 	t->events.fd = t->meter->kind->events_fd(t->meter);
 	r = t->signals.fd < 0 || t->timer.fd < 0 ? -errno : loop_open(&t->loop_fd);
 	if (r == 0)
+		r = closer_new(t->loop_fd, &t->closer);
+	if (r == 0)
 		r = loop_add(t->loop_fd, &t->signals);
 	if (r == 0)
 		r = loop_add(t->loop_fd, &t->timer);
@@ -222,14 +224,17 @@ static void close_all(struct tracer *t, const char *path)
 {
 	struct client *c, *next;
 
+	if (t->closer)
+		closer_end(t->closer);
 	list_for_each_safe(c, next, &t->clients, link)
 		client_free(c);
+	closer_free(t->closer);
 	kept_deinit(&t->past);
 	kept_deinit(&t->acts);
 	metrics_deinit(&t->metrics);
 	if (t->listener.fd >= 0)
-		(void)unlink(path);
-	(void)fd_close(t->listener.fd);
+		(void)unlink(
+			path); /* it is closed with the process, and with it whom nobody accepted */
 	(void)fd_close(t->timer.fd);
 	(void)fd_close(t->signals.fd);
 	(void)fd_close(t->loop_fd);
@@ -250,6 +255,7 @@ int tracer_run(const struct tracer_options *o)
 	int r;
 
 	list_init(&t.clients);
+	list_init(&t.leaving);
 	kept_init(&t.past, PAST_MAX);
 	kept_init(&t.acts, ACTS_MAX);
 	metrics_init(&t.metrics);

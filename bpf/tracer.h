@@ -17,7 +17,9 @@ struct tracer {
 	char why_not_bpf[WHY_SIZE]; /* "": it is */
 	struct waiter listener, timer, events, signals;
 	struct list clients; /* struct client */
-	unsigned n_clients;
+	struct list leaving; /* likewise, whose connections are not closed yet */
+	unsigned n_clients; /* of both */
+	struct closer *closer;
 	struct kept past; /* totals of rows */
 	struct kept acts;
 	struct metrics metrics;

@@ -1,12 +1,17 @@
 """The control socket: what it refuses, and who holds up nobody."""
+import contextlib
 import json
 import os
+import select
+import signal
 import socket
+import struct
 import subprocess
 
 import features
 import pytest
 import tracing
+from daemon import STOP_S
 from tracing import Client, Refused, Tracer
 from traffic import storm, sum_of_events
 
@@ -61,6 +66,14 @@ def test_what_is_no_request_is_refused(tracer, packet):
 def test_a_row_has_to_be_named(tracer, sock, row, why):
     with pytest.raises(Refused, match=why):
         tracer.client().ask("tag", [sock.fileno()], **row)
+
+
+def client_as(tracer, uid):
+    os.seteuid(uid)
+    try:
+        return tracer.client()
+    finally:
+        os.seteuid(0)
 
 
 def n_descriptors(tracer):
@@ -128,26 +141,120 @@ def test_a_client_too_many_is_sent_away(tracer):
     for c in clients:
         c.ask("read", sync="s")
     more = tracer.client()
+    assert more.hear()["error"] == "weightd-trace has 64 clients, and serves no more"
     assert more.socket.recv(1) == b""
     clients[0].socket.close()
     while True:  # until the other one is gone
         with Client(tracer.socket) as c:
-            try:
+            with contextlib.suppress(Refused, BrokenPipeError, ConnectionResetError):
                 assert c.ask("read", sync="s") == []
                 break
-            except (AssertionError, BrokenPipeError, ConnectionResetError):
-                pass
+
+
+def test_clients_of_a_user_leave_room_for_those_of_others(tracer):
+    os.chmod(tracer.socket, 0o666)
+    theirs = [client_as(tracer, SOMEBODY) for _ in range(16)]
+    for c in theirs:
+        assert c.ask("read", sync="s") == []
+    assert client_as(tracer, SOMEBODY).hear()["error"] == "weightd-trace has 16 clients of this user, and serves no more"
+    for c in client_as(tracer, NOBODY), *[tracer.client() for _ in range(17)], theirs[3]:
+        assert c.ask("read", sync="s") == []
+    theirs[0].socket.close()
+    while True:  # until that is gone
+        with contextlib.suppress(Refused, BrokenPipeError, ConnectionResetError):
+            assert client_as(tracer, SOMEBODY).ask("read", sync="s") == []
+            break
+
+
+LINGER_S = 600
+
+
+def lingering(a):
+    """Fills the socket, so that whoever closes it last waits for what the other end does not read."""
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
+    a.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            a.send(bytes(1 << 16))
+    return a
+
+
+@contextlib.contextmanager
+def standing_still(tracer):
+    os.kill(tracer.proc.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(tracer.proc.pid, signal.SIGCONT)
+
+
+def is_served(tracer):
+    """Who could have been held up, had his answer been behind that of another."""
+    return tracer.client(timeout=STOP_S / 4).ask("read", sync="s") == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 253])
+def test_who_passes_what_is_slow_to_close_waits_for_it_alone(tracer, n):
+    client, request_ = tracer.client(), json.dumps({"op": "tag"} | ROW).encode()
+    with tracing.pair() as (a, b), socket.socket() as other:
+        lingering(a)
+        with standing_still(tracer):
+            socket.send_fds(client.socket, [request_], [*[other.fileno()] * (n - 1), a.fileno()])
+            a.close()  # it has the only one
+            client.socket.send(json.dumps({"op": "read", "sync": "s"}).encode())
+        assert is_served(tracer)
+        client.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.hear()
+        b.close()  # which is an answer to what was sent
+        client.socket.settimeout(STOP_S)
+        assert ("error" in client.hear()) == (n > 1)
+        assert [row["sockets"] for row in client.ask("read", sync="s")] == ([1] if n == 1 else []), \
+            "what was asked meanwhile is answered, too"
+
+
+@pytest.mark.parametrize("how", ["served", "unread", "refused"])
+def test_one_that_hangs_up_with_what_is_slow_to_close_holds_up_nobody(tracer, how):
+    clients = [tracer.client() for _ in range(64 if how == "refused" else 1)]
+    for c in clients:
+        assert c.ask("read", sync="s") == []
+    client = clients[-1]
+    with tracing.pair() as (a, b):
+        lingering(a)
+        if how == "unread":  # for which the kernel resets the connection, with what is in it
+            client.socket.send(b"{}")
+            select.select([client.socket], [], [])
+        with standing_still(tracer):
+            if how == "refused":
+                client = tracer.client()
+            socket.send_fds(client.socket, [json.dumps({"op": "tag"} | ROW).encode()], [a.fileno()])
+            a.close()
+            client.socket.close()
+        if how == "refused":
+            assert clients[0].ask("read", sync="s") == []
+        else:
+            assert is_served(tracer)
+        b.recv(1)  # it is there still
+
+
+def test_it_ends_while_something_is_slow_to_close(tracer):
+    client = tracer.client()
+    with tracing.pair() as (a, b):
+        lingering(a)
+        with standing_still(tracer):
+            socket.send_fds(client.socket, [json.dumps({"op": "tag"} | ROW).encode()], [a.fileno()])
+            a.close()
+        assert is_served(tracer)
+        tracer.proc.send_signal(signal.SIGTERM)
+        assert tracer.proc.wait(STOP_S) == 0
+        b.recv(1)
 
 
 def test_nobody_watches_what_is_another_users():
     features.require("bpf")
     with Tracer() as tracer:
         os.chmod(tracer.socket, 0o666)
-        os.seteuid(NOBODY)
-        try:
-            client = tracer.client()
-        finally:
-            os.seteuid(0)
+        client = client_as(tracer, NOBODY)
         with pytest.raises(Refused, match=f"process {os.getpid()} is another user's: only root may watch it"):
             client.watch(os.getpid())
 
@@ -156,11 +263,7 @@ def test_one_watches_what_is_ones_own():
     features.require("bpf")
     with Tracer() as tracer, subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=SOMEBODY) as proc:
         os.chmod(tracer.socket, 0o666)
-        os.seteuid(SOMEBODY)
-        try:
-            client = tracer.client()
-        finally:
-            os.seteuid(0)
+        client = client_as(tracer, SOMEBODY)
         client.watch(proc.pid)
         proc.stdin.close()
 

@@ -1,0 +1,191 @@
+#include "bpf/closer.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include "ipc/base/fd.h"
+
+#define THREADS_MAX 32 /* of one user */
+#define UNREAD_MAX 16 /* packets */
+#define END_MS 100 /* for what is about to be done at the end */
+
+struct closer {
+	struct waiter waiter; /* of what is finished */
+	int loop_fd;
+	pthread_mutex_t lock; /* protects running and finished */
+	struct list running, finished;
+	struct list waiting; /* for a thread; the loop's */
+	bool ends;
+};
+
+/*
+ * Whose request was not read is told that the connection was reset, and not why it is refused. What comes with
+ * the request nobody has room for: the kernel closes it, here.
+ */
+static void read_refused(int fd)
+{
+	char byte;
+
+	for (int i = 0; i < UNREAD_MAX && recv(fd, &byte, sizeof(byte), MSG_DONTWAIT) > 0; i++)
+		;
+}
+
+static void *work(void *context)
+{
+	struct closing *closing = context;
+	struct closer *c = closing->closer;
+
+	if (closing->is_refused)
+		read_refused(closing->fds[0]);
+	for (unsigned i = 0; i < closing->n; i++)
+		closing->fds[i] = fd_close(closing->fds[i]);
+	(void)pthread_mutex_lock(&c->lock);
+	list_remove(&closing->link);
+	list_append(&c->finished, &closing->link);
+	(void)eventfd_write(c->waiter.fd, 1); /* it is never full */
+	(void)pthread_mutex_unlock(&c->lock);
+	return NULL;
+}
+
+static bool has_thread_for(struct closer *c, uid_t uid)
+{
+	const struct closing *closing;
+	unsigned n = 0;
+
+	(void)pthread_mutex_lock(&c->lock);
+	list_for_each(closing, &c->running, link)
+		n += closing->uid == uid;
+	(void)pthread_mutex_unlock(&c->lock);
+	return n < THREADS_MAX;
+}
+
+/* Where there can be no thread, what is rarely slow is done here. */
+static void start(struct closer *c, struct closing *closing)
+{
+	pthread_t thread;
+
+	(void)pthread_mutex_lock(&c->lock);
+	list_append(&c->running, &closing->link);
+	(void)pthread_mutex_unlock(&c->lock);
+	if (pthread_create(&thread, NULL, work, closing) == 0)
+		(void)pthread_detach(thread);
+	else
+		(void)work(closing);
+}
+
+static void start_those_that_wait(struct closer *c)
+{
+	struct closing *closing, *next;
+
+	list_for_each_safe(closing, next, &c->waiting, link) {
+		if (!has_thread_for(c, closing->uid))
+			continue;
+		list_remove(&closing->link);
+		start(c, closing);
+	}
+}
+
+static struct closing *take_finished(struct closer *c)
+{
+	struct closing *closing;
+
+	(void)pthread_mutex_lock(&c->lock);
+	closing = list_first(&c->finished, struct closing, link);
+	if (closing)
+		list_remove(&closing->link);
+	(void)pthread_mutex_unlock(&c->lock);
+	return closing;
+}
+
+static void on_finished(struct waiter *w, uint32_t events)
+{
+	struct closer *c = container_of(w, struct closer, waiter);
+	struct closing *closing;
+	eventfd_t n;
+
+	(void)events;
+	(void)eventfd_read(w->fd, &n); /* whatever it says, all of them are taken */
+	while ((closing = take_finished(c)))
+		closing->done(closing);
+	start_those_that_wait(c);
+}
+
+int closer_new(int loop_fd, struct closer **ret)
+{
+	struct closer *c = calloc(1, sizeof(*c));
+	int r;
+
+	if (!c)
+		return -ENOMEM;
+	c->loop_fd = loop_fd;
+	c->waiter = (struct waiter){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+				    .ready = on_finished};
+	r = c->waiter.fd < 0 ? -errno : loop_add(loop_fd, &c->waiter);
+	if (r < 0) {
+		(void)fd_close(c->waiter.fd);
+		free(c);
+		return r;
+	}
+	(void)pthread_mutex_init(&c->lock, NULL); /* which never fails */
+	list_init(&c->running);
+	list_init(&c->finished);
+	list_init(&c->waiting);
+	*ret = c;
+	return 0;
+}
+
+void closer_close(struct closer *c, struct closing *closing, uid_t uid,
+		  void (*done)(struct closing *closing))
+{
+	closing->closer = c;
+	closing->uid = uid;
+	closing->done = done;
+	if (c->ends)
+		done(closing);
+	else if (has_thread_for(c, uid))
+		start(c, closing);
+	else
+		list_append(&c->waiting, &closing->link);
+}
+
+void closer_end(struct closer *c)
+{
+	c->ends = true;
+}
+
+static bool is_running(struct closer *c)
+{
+	bool result;
+
+	(void)pthread_mutex_lock(&c->lock);
+	result = !list_empty(&c->running);
+	(void)pthread_mutex_unlock(&c->lock);
+	return result;
+}
+
+void closer_free(struct closer *c)
+{
+	struct pollfd p = {.fd = c ? c->waiter.fd : -1, .events = POLLIN};
+	struct closing *closing, *next;
+
+	if (!c)
+		return;
+	list_for_each_safe(closing, next, &c->waiting, link) {
+		list_remove(&closing->link);
+		closing->done(closing);
+	}
+	do
+		on_finished(&c->waiter, POLLIN);
+	while (is_running(c) && poll(&p, 1, END_MS) > 0);
+	if (is_running(c))
+		return;
+	on_finished(&c->waiter, POLLIN);
+	loop_remove(c->loop_fd, &c->waiter);
+	(void)fd_close(c->waiter.fd);
+	(void)pthread_mutex_destroy(&c->lock);
+	free(c);
+}
