@@ -1,7 +1,6 @@
 #include "bpf/client.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,15 +120,20 @@ void client_free_row(struct client *c, struct row *row)
 {
 	struct meter *m = c->tracer->meter;
 	struct reading now;
+	struct watch *w, *next;
 
 	if (m->kind->read(m, row->number, &now) == 0)
 		account_take(row, &now);
 	account_leave(&c->tracer->metrics.accounts, row);
+	list_for_each_safe(w, next, &c->watches, link)
+		if (w->row == row->number)
+			watch_free(w);
 	messages_end_row(m, row);
 	m->kind->remove_row(m, row->number);
 	list_remove(&row->link);
 	c->n_rows--;
 	free(row->calls);
+	process_deinit(&row->process);
 	free(row);
 }
 
@@ -260,19 +264,6 @@ static void on_ready(struct waiter *w, uint32_t events)
 		client_free(c);
 }
 
-/* As it was when it connected: "" where that cannot be known. */
-static void read_comm(struct client *c)
-{
-	cleanup(fd_closep) int fd = -1;
-	char path[32];
-	ssize_t n;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/comm", c->pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? 0 : read(fd, c->comm, sizeof(c->comm));
-	c->comm[n > 0 ? n - 1 : 0] = '\0'; /* its line feed */
-}
-
 static unsigned count_of_user(const struct list *clients, uid_t uid)
 {
 	const struct client *c;
@@ -351,7 +342,7 @@ int client_add(struct tracer *t, int fd)
 	c->number = ++t->last_client;
 	c->uid = peer.uid;
 	c->pid = peer.pid;
-	read_comm(c);
+	process_read_comm(c->pid, c->comm);
 	list_init(&c->rows);
 	list_init(&c->spans);
 	list_init(&c->watches);

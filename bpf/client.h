@@ -5,6 +5,7 @@
 
 #include "bpf/closer.h"
 #include "bpf/loop.h"
+#include "bpf/process.h"
 #include "bpf/row.h"
 #include "ipc/base/list.h"
 
@@ -14,8 +15,6 @@
 #define SPANS_MAX ROWS_MAX /* likewise: a sync of which there is no row has nothing to span */
 
 #define QUEUE_MAX 8192 /* packets that a client has not read */
-
-#define COMM_SIZE 16 /* with the NUL */
 
 struct tracer;
 
@@ -33,7 +32,7 @@ struct client {
 	uint64_t number;
 	uid_t uid;
 	pid_t pid; /* 0: not known here */
-	char comm[COMM_SIZE];
+	char comm[COMM_SIZE]; /* as it was when it connected */
 	struct list rows; /* struct row */
 	struct list spans; /* struct span */
 	struct list watches; /* struct watch */

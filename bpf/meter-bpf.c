@@ -321,6 +321,29 @@ static int bpf_watch(struct meter *m, pid_t pid, uint32_t row)
 	return r;
 }
 
+static void bpf_unwatch_cgroup(struct meter *m, uint64_t cgroup)
+{
+	struct flows *bpf = self(m)->bpf;
+
+	if (bpf_map_delete_elem(bpf_map__fd(bpf->maps.watched_cgroups), &cgroup) == 0)
+		bpf->bss->n_cgroups--;
+}
+
+static int bpf_watch_cgroup(struct meter *m, uint64_t cgroup, uint32_t row)
+{
+	struct meter_of_bpf *b = self(m);
+	int r;
+
+	if (bpf_map_update_elem(bpf_map__fd(b->bpf->maps.watched_cgroups), &cgroup, &row,
+				BPF_NOEXIST) < 0)
+		return -errno;
+	b->bpf->bss->n_cgroups++;
+	r = run(b->adopt, NULL, NULL);
+	if (r < 0)
+		bpf_unwatch_cgroup(m, cgroup);
+	return r;
+}
+
 static int attach_calls(struct meter_of_bpf *b)
 {
 	int r;
@@ -399,6 +422,8 @@ const struct meter_kind meter_bpf = {
 	.tag = bpf_tag,
 	.watch = bpf_watch,
 	.unwatch = bpf_unwatch,
+	.watch_cgroup = bpf_watch_cgroup,
+	.unwatch_cgroup = bpf_unwatch_cgroup,
 	.begin_calls = bpf_begin_calls,
 	.read_calls = bpf_read_calls,
 	.end_calls = bpf_end_calls,

@@ -45,6 +45,9 @@ struct meter_kind {
 	/* All sockets of a process, those that it has and those that it will have; NULL where it cannot. */
 	int (*watch)(struct meter *m, pid_t pid, uint32_t row);
 	void (*unwatch)(struct meter *m, pid_t pid);
+	/* The same of all processes in a control group of version 2, by the kernel's number of it, and below. */
+	int (*watch_cgroup)(struct meter *m, uint64_t cgroup, uint32_t row);
+	void (*unwatch_cgroup)(struct meter *m, uint64_t cgroup);
 	/*
 	 * Counts the calls on the sockets of a row, from 0; NULL where it cannot. Nothing of it is left behind
 	 * end_calls(), which has to come before the row is removed.

@@ -24,6 +24,20 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 
+/* Of what the request is about. */
+static void init_process(struct process *p, const struct request *q)
+{
+	const struct client *c = q->client;
+
+	if (q->cgroup) {
+		*p = (struct process){.cgroup = strdup(q->cgroup)};
+		return;
+	}
+	process_init(p, q->pid ? q->pid : c->pid);
+	if (!q->pid)
+		(void)strcpy(p->comm, c->comm);
+}
+
 int request_take_row(struct request *q, struct row **ret)
 {
 	struct client *c = q->client;
@@ -65,6 +79,7 @@ int request_take_row(struct request *q, struct row **ret)
 		m->kind->remove_row(m, row->number);
 		return r;
 	}
+	init_process(&row->process, q);
 	account_join(&c->tracer->metrics.accounts, row);
 	list_append(&c->rows, &row->link);
 	c->n_rows++;

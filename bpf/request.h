@@ -14,6 +14,8 @@ struct request {
 	struct client *client;
 	const json_t *json;
 	int fd; /* that came with it, or -1 */
+	pid_t pid; /* whose sockets it is about; 0: its client's */
+	const char *cgroup; /* likewise a whole group's; NULL: none */
 	char why[2 * WHY_SIZE]; /* of a refusal */
 };
 

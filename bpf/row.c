@@ -212,9 +212,10 @@ json_t *row_json(const struct row *row, const char *kind, struct meter *m, const
 						  (json_int_t)row->began_ns, "now_ns",
 						  (json_int_t)num_now_ns(), "quality", quality));
 	(void)json_object_update_new(
-		o, json_pack("{so so}", "expected",
+		o, json_pack("{so so ss so}", "expected",
 			     row->expected < 0 ? json_null() : json_integer(row->expected),
-			     "rtt_us", row->rtt_us ? json_integer(row->rtt_us) : json_null()));
+			     "rtt_us", row->rtt_us ? json_integer(row->rtt_us) : json_null(),
+			     "transport", "tcp", "process", process_json(&row->process)));
 	return o;
 }
 

@@ -6,6 +6,7 @@
 #include <jansson.h>
 
 #include "bpf/meter.h"
+#include "bpf/process.h"
 #include "bpf/stall.h"
 #include "ipc/base/list.h"
 
@@ -30,6 +31,7 @@ struct row {
 	struct list link; /* client::rows */
 	uint32_t number; /* for the meter */
 	struct label label;
+	struct process process; /* whose sockets these are */
 	json_int_t expected; /* bytes to be delivered and received; -1: not said */
 	uint32_t rtt_us; /* the longest of its connections at the last mark; 0: none */
 	uint64_t began_ns; /* of what it is read from: its span, or itself */

@@ -3,19 +3,30 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/pidfd.h>
 #include <sys/stat.h>
 
+#include "bpf/cgroup.h"
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
+static void end(struct watch *w)
+{
+	struct meter *m = w->client->tracer->meter;
+
+	if (w->pid)
+		m->kind->unwatch(m, w->pid);
+	else
+		m->kind->unwatch_cgroup(m, w->cgroup);
+}
+
 void watch_free(struct watch *w)
 {
-	struct tracer *t = w->client->tracer;
-
-	t->meter->kind->unwatch(t->meter, w->pid);
-	loop_remove(t->loop_fd, &w->waiter);
+	end(w);
+	if (w->waiter.fd >= 0)
+		loop_remove(w->client->tracer->loop_fd, &w->waiter);
 	(void)fd_close(w->waiter.fd);
 	list_remove(&w->link);
 	free(w);
@@ -26,6 +37,13 @@ static void on_exit_of_watched(struct waiter *w, uint32_t events)
 {
 	(void)events;
 	watch_free(container_of(w, struct watch, waiter));
+}
+
+static bool may_watch(const struct request *q, const struct stat *st)
+{
+	uid_t uid = q->client->uid;
+
+	return uid == 0 || (uid == st->st_uid && uid != OVERFLOW_UID);
 }
 
 /* Its number cannot become another's while `ret_fd` says that it lives. */
@@ -40,7 +58,7 @@ static int open_process(struct request *q, pid_t pid, int *ret_fd)
 		(void)snprintf(q->why, sizeof(q->why), "there is no process %d", pid);
 		return -ESRCH;
 	}
-	if (q->client->uid != 0 && (q->client->uid != st.st_uid || q->client->uid == OVERFLOW_UID)) {
+	if (!may_watch(q, &st)) {
 		(void)snprintf(q->why, sizeof(q->why),
 			       "process %d is another user's: only root may watch it", pid);
 		return -EPERM;
@@ -49,12 +67,90 @@ static int open_process(struct request *q, pid_t pid, int *ret_fd)
 	return 0;
 }
 
-int watch_op(struct request *q)
+/* A number of a group is never another's. */
+static int find_cgroup(struct request *q, const char *path, uint64_t *ret, char **ret_path)
+{
+	cleanup(fd_closep) int fd = -1;
+	struct stat st;
+	int r = cgroup_open(path, &fd, ret_path);
+
+	if (r == 0 && fstat(fd, &st) < 0)
+		r = -errno;
+	if (r == 0 && !may_watch(q, &st)) {
+		(void)snprintf(q->why, sizeof(q->why),
+			       "that control group is another user's: only root may watch it");
+		return -EPERM;
+	}
+	if (r < 0) {
+		(void)snprintf(q->why, sizeof(q->why), "there is no %s of version 2 here: %s",
+			       r == -ENOTSUP ? "hierarchy of control groups" : "such control group",
+			       strerror(-r));
+		return r;
+	}
+	*ret = st.st_ino;
+	return 0;
+}
+
+static int begin(struct request *q, struct watch *w)
+{
+	struct meter *m = q->client->tracer->meter;
+	struct row *row;
+	int r = request_take_row(q, &row);
+
+	if (r < 0)
+		return r;
+	w->row = row->number;
+	r = w->pid ? m->kind->watch(m, w->pid, w->row) : m->kind->watch_cgroup(m, w->cgroup, w->row);
+	if (r == -EEXIST && w->pid)
+		(void)snprintf(q->why, sizeof(q->why), "process %d is watched already", w->pid);
+	else if (r == -EEXIST)
+		(void)snprintf(q->why, sizeof(q->why), "that control group is watched already");
+	return r;
+}
+
+static int watch_process(struct request *q, struct watch *w)
 {
 	struct tracer *t = q->client->tracer;
 	json_int_t pid = json_integer_value(json_object_get(q->json, "pid"));
+	int r;
+
+	if (pid <= 0 || pid > INT32_MAX) {
+		(void)snprintf(q->why, sizeof(q->why), "'pid' has to be the number of a process");
+		return -EINVAL;
+	}
+	w->pid = q->pid = (pid_t)pid;
+	r = open_process(q, w->pid, &w->waiter.fd);
+	if (r == 0)
+		r = begin(q, w);
+	if (r < 0)
+		return r;
+	r = loop_add(t->loop_fd, &w->waiter);
+	if (r < 0)
+		end(w);
+	return r;
+}
+
+static int watch_cgroup(struct request *q, struct watch *w)
+{
+	const char *given = json_string_value(json_object_get(q->json, "cgroup"));
+	cleanup(freep) char *path = NULL;
+	int r;
+
+	if (!given || *given != '/' || json_object_get(q->json, "pid")) {
+		(void)snprintf(q->why, sizeof(q->why),
+			       "'cgroup' has to be a path that begins with '/', and there is no "
+			       "'pid' beside it");
+		return -EINVAL;
+	}
+	r = find_cgroup(q, given, &w->cgroup, &path);
+	q->cgroup = path;
+	return r < 0 ? r : begin(q, w);
+}
+
+int watch_op(struct request *q)
+{
+	struct tracer *t = q->client->tracer;
 	cleanup(freep) struct watch *w = calloc(1, sizeof(*w));
-	struct row *row;
 	int r;
 
 	if (!w)
@@ -64,25 +160,9 @@ int watch_op(struct request *q)
 			       "sockets of processes are followed by BPF alone: %s", t->why_not_bpf);
 		return -EOPNOTSUPP;
 	}
-	if (pid <= 0 || pid > INT32_MAX) {
-		(void)snprintf(q->why, sizeof(q->why), "'pid' has to be the number of a process");
-		return -EINVAL;
-	}
 	w->client = q->client;
-	w->pid = (pid_t)pid;
 	w->waiter = (struct waiter){.fd = -1, .ready = on_exit_of_watched};
-	r = open_process(q, w->pid, &w->waiter.fd);
-	if (r == 0)
-		r = request_take_row(q, &row);
-	if (r == 0)
-		r = t->meter->kind->watch(t->meter, w->pid, row->number);
-	if (r == -EEXIST)
-		(void)snprintf(q->why, sizeof(q->why), "process %d is watched already", w->pid);
-	if (r == 0) {
-		r = loop_add(t->loop_fd, &w->waiter);
-		if (r < 0)
-			t->meter->kind->unwatch(t->meter, w->pid);
-	}
+	r = json_object_get(q->json, "cgroup") ? watch_cgroup(q, w) : watch_process(q, w);
 	if (r < 0) {
 		(void)fd_close(w->waiter.fd);
 		return r;

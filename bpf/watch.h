@@ -1,16 +1,21 @@
 /*
- * Processes whose sockets are counted
+ * Processes all of whose sockets are counted, or control groups all of whose processes' are, until they are gone or
+ * their client is
  */
 #pragma once
 
+#include "bpf/loop.h"
 #include "bpf/request.h"
+#include "ipc/base/list.h"
 
 struct watch {
 	struct list link; /* client::watches */
 	struct client *client;
-	struct waiter waiter; /* of its end */
-	pid_t pid;
+	struct waiter waiter; /* of its end; fd -1: of a group, which is one for ever */
+	pid_t pid; /* 0: a group is watched */
+	uint64_t cgroup; /* the kernel's number of it */
+	uint32_t row;
 };
 
-int watch_op(struct request *q);
 void watch_free(struct watch *w);
+int watch_op(struct request *q);

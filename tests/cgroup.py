@@ -1,4 +1,4 @@
-"""A memory cgroup of one's own, of either kernel interface, gone after the test."""
+"""Control groups of one's own, gone after the test: of memory with either kernel interface, or of version 2."""
 import errno
 import itertools
 import os
@@ -27,20 +27,26 @@ def is_available():
     return os.geteuid() == 0 and root is not None and os.access(root, os.W_OK)
 
 
-class MemoryCgroup:
+def unified():
+    """Where the hierarchy of version 2 is, or None."""
+    return next((path for path in (V2, V2 / "unified") if (path / "cgroup.procs").exists()), None)
+
+
+def is_unified_available():
+    return os.geteuid() == 0 and unified() is not None and os.access(unified(), os.W_OK)
+
+
+class Cgroup:
     """
-    with MemoryCgroup(256 << 20) as group:
-        make_daemon(prefix=group.prefix)
+    path    of its directory, below `root`
+    prefix  what is put before a command line to start it inside
 
     The processes inside have to end before the block does.
     """
 
-    def __init__(self, limit):
-        root, limit_name = _root()
-        self.path = root / f"weightd-test-{os.getpid()}-{next(_serial)}"
+    def __init__(self, root, name=None):
+        self.path = root / (name or f"weightd-test-{os.getpid()}-{next(_serial)}")
         self.path.mkdir()
-        (self.path / limit_name).write_text(str(limit))
-        # What is put before a command line to start it inside.
         self.prefix = ("sh", "-c", f'echo $$ >{self.path}/cgroup.procs && exec "$@"', "sh")
 
     def __enter__(self):
@@ -62,3 +68,15 @@ class MemoryCgroup:
                 raise
             return False
         return True
+
+
+class MemoryCgroup(Cgroup):
+    """
+    with MemoryCgroup(256 << 20) as group:
+        make_daemon(prefix=group.prefix)
+    """
+
+    def __init__(self, limit):
+        root, limit_name = _root()
+        super().__init__(root)
+        (self.path / limit_name).write_text(str(limit))

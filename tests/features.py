@@ -53,6 +53,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
             "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), there is no "
             "right to (root), or the kernel refuses"),
     "cgroup": (cgroup.is_available, "no memory cgroup that this user may create"),
+    "cgroup2": (cgroup.is_unified_available, "no control groups of version 2, on their own or beside version 1, that this "
+                "user may create"),
     "clang-format": (lambda: clang_format() is not None, "no clang-format 14 (apt-get install clang-format-14)"),
     "cmocka": (lambda: package_flags("cmocka") is not None, "no cmocka (apt-get install libcmocka-dev)"),
     "fakes": ((ROOT / "build/fake/libcuda.so.1").exists, "the stand-in for libcuda is not built (make fakes)"),

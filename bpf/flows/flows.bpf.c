@@ -18,6 +18,7 @@
 
 #define AF_INET 2
 #define IPPROTO_TCP 6
+#define CGROUPS_DEEP 32 /* who is deeper in the hierarchy is in none that is less deep by more */
 #define FLUSHES_MAX 4 /* no iterator gets in between more often */
 #define READS_MAX                                                                                  \
 	4 /* nor does how a connection spends its time change more often between two reads */
@@ -33,6 +34,8 @@ const volatile __u64 jiffy_ns; /* how long one is */
 __u64 tag_cookie;
 __u32 tag_row;
 __u8 tag_since; /* enum since */
+
+__u32 n_cgroups; /* that are watched */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -56,6 +59,14 @@ struct {
 	__type(key, __u32); /* tgid */
 	__type(value, __u32); /* row */
 } watched SEC(".maps");
+
+/* Control groups of version 2, likewise of all processes in them and below. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64); /* its number */
+	__type(value, __u32); /* row */
+} watched_cgroups SEC(".maps");
 
 /* Rows whose calls are counted, too. */
 struct {
@@ -297,15 +308,35 @@ static __always_inline struct totals *totals_of(const struct flow *f)
 	return bpf_map_lookup_elem(&totals, &row);
 }
 
-/* The flow of a socket of this process, which may be one that is watched. */
-static __always_inline struct flow *follow(struct sock *sk, __u32 tgid)
+/* Of the nearest group that is watched. */
+static __always_inline __u32 *row_of_cgroup(const struct task_struct *task)
+{
+	const struct cgroup *cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp);
+	__u32 *row;
+	__u64 id;
+
+	for (int i = 0; i < CGROUPS_DEEP && cgroup; i++) {
+		id = BPF_CORE_READ(cgroup, kn, id);
+		row = bpf_map_lookup_elem(&watched_cgroups, &id);
+		if (row)
+			return row;
+		cgroup = BPF_CORE_READ(cgroup, self.parent, cgroup);
+	}
+	return 0;
+}
+
+/* The flow of a socket of this process, which may be one that is watched, by itself or by its group. */
+static __always_inline struct flow *follow(struct sock *sk, const struct task_struct *task)
 {
 	struct flow *f = bpf_sk_storage_get(&flows, sk, 0, 0);
-	__u32 *row;
+	__u32 tgid, *row;
 
 	if (f && totals_of(f))
 		return f;
+	tgid = BPF_CORE_READ(task, tgid);
 	row = bpf_map_lookup_elem(&watched, &tgid);
+	if (!row && n_cgroups)
+		row = row_of_cgroup(task);
 	if (!row)
 		return f;
 	f = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
@@ -393,7 +424,7 @@ static __always_inline void see_state(struct sock *sk, int before, int state)
 		return;
 	/* These two come from the process itself, all others from anywhere. */
 	if (state == BPF_TCP_SYN_SENT || state == BPF_TCP_LISTEN)
-		f = follow(sk, bpf_get_current_pid_tgid() >> 32);
+		f = follow(sk, (const struct task_struct *)bpf_get_current_task());
 	else
 		f = bpf_sk_storage_get(&flows, sk, 0, 0);
 	if (!f)
@@ -526,7 +557,7 @@ int adopt(struct bpf_iter__task_file *ctx)
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp)
 		return 0;
-	f = follow(sk, task->tgid);
+	f = follow(sk, task);
 	t = f ? totals_of(f) : 0;
 	if (t && f->life == LIFE_NONE)
 		join(tp, f, t, SINCE_NOW);

@@ -99,8 +99,27 @@ struct socket {
 	struct sock *sk;
 };
 
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+	struct cgroup_subsys_state self;
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp; /* of version 2 */
+};
+
 struct task_struct {
 	int tgid;
+	struct css_set *cgroups;
 };
 
 struct bpf_iter_meta {

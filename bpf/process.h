@@ -1,0 +1,25 @@
+/*
+ * A process as it was when somebody looked: it may be gone by now
+ */
+#pragma once
+
+#include <jansson.h>
+#include <sys/types.h>
+
+#define COMM_SIZE 16 /* with the NUL */
+
+struct process {
+	pid_t pid; /* 0: not known, or a whole group's */
+	char comm[COMM_SIZE]; /* "": not known */
+	char *cgroup; /* its path, NULL likewise */
+};
+
+/* What it is called: "" where that cannot be known. */
+void process_read_comm(pid_t pid, char ret[COMM_SIZE]);
+
+/* Likewise of all that can be known. */
+void process_init(struct process *p, pid_t pid);
+void process_deinit(struct process *p);
+
+/* What is not known of it, or cannot be held by JSON, is null. */
+json_t *process_json(const struct process *p);
