@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/flow.h"
 #include "libclient/weightctl/ports.h"
 #include "libclient/weightctl/screen.h"
 #include "libclient/weightctl/signals.h"
@@ -27,30 +28,16 @@ enum option_of_top {
 	OPTION_SORT,
 	OPTION_SYNC,
 	OPTION_PEER,
-};
-
-/* A row of weightd-trace; UINT64_MAX, or NULL: not known. */
-struct flow {
-	const char *sync, *peer, *role;
-	const char *limited_by;
-	const char *process;
-	const char *quality;
-	const char *source;
-	uint64_t number;
-	uint64_t version;
-	uint64_t delivered, received, done, expected;
-	uint64_t submitted, consumed, wire, retrans;
-	uint64_t rate; /* 0: nothing moves */
-	uint64_t left_ns, elapsed_ns, rtt_ns;
-	uint32_t sockets; /* open; UINT32_MAX: not known, likewise */
-	uint32_t pid, uid;
-	bool partial;
+	OPTION_ROLE,
+	OPTION_PROCESS,
+	OPTION_CONTAINER,
+	OPTION_CGROUP,
 };
 
 struct top {
 	const struct cli *cli;
 	const struct column *sort;
-	const char *sync, *peer; /* NULL: any */
+	const char *sync, *peer, *role, *process, *container, *cgroup; /* NULL: any */
 	int delay_ms;
 	bool once;
 	struct ports ports;
@@ -59,132 +46,18 @@ struct top {
 	struct screen screen;
 };
 
-#define FLOW(member) offsetof(struct flow, member)
-
-static const struct column columns[] = {
-	{"SYNC", COLUMN_TEXT, FLOW(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
-	{"VERSION", COLUMN_U64, FLOW(version), .help = "that travels"},
-	{"PEER", COLUMN_TEXT, FLOW(peer), .help = "the other node", .shown = true, .cut = true,
-	 .width = 8},
-	{"ROLE", COLUMN_TEXT, FLOW(role), .help = "payload or control", .shown = true},
-	{"DONE", COLUMN_COUNTED, FLOW(done), .help = "bytes delivered and received", .shown = true},
-	{"EXPECTED", COLUMN_COUNTED, FLOW(expected), .help = "of so many", .shown = true},
-	{"RATE", COLUMN_RATE, FLOW(rate), .help = "of that, bytes a second", .shown = true},
-	{"RTT", COLUMN_DURATION, FLOW(rtt_ns), .help = "round trip, of the slowest connection",
-	 .shown = true},
-	{"RETRANS", COLUMN_COUNTED, FLOW(retrans), .help = "bytes that were sent again",
-	 .shown = true},
-	{"LIMITED", COLUMN_TEXT, FLOW(limited_by), .help = "what it waits for most", .shown = true,
-	 .cut = true, .width = 7},
-	{"PROCESS", COLUMN_TEXT, FLOW(process), .help = "that has it counted"},
-	{"PID", COLUMN_INDEX, FLOW(pid), .help = "of that process"},
-	{"UID", COLUMN_INDEX, FLOW(uid), .help = "of its user"},
-	{"ELAPSED", COLUMN_DURATION, FLOW(elapsed_ns), .help = "since it began"},
-	{"LEFT", COLUMN_CLOCK, FLOW(left_ns), .help = "time at that rate"},
-	{"SUBMITTED", COLUMN_COUNTED, FLOW(submitted), .help = "bytes handed to the kernel"},
-	{"DELIVERED", COLUMN_COUNTED, FLOW(delivered), .help = "of them, acknowledged"},
-	{"RECEIVED", COLUMN_COUNTED, FLOW(received), .help = "bytes that came in"},
-	{"CONSUMED", COLUMN_COUNTED, FLOW(consumed), .help = "of them, taken by the program"},
-	{"WIRE", COLUMN_COUNTED, FLOW(wire), .help = "bytes sent, those sent again included"},
-	{"SOCKETS", COLUMN_INDEX, FLOW(sockets), .help = "connections that are open"},
-	{"PARTIAL", COLUMN_BOOL, FLOW(partial), .help = "some bytes went before they were counted"},
-	{"QUALITY", COLUMN_TEXT, FLOW(quality), .help = "of DONE: exact, sampled or absent"},
-	{"SOURCE", COLUMN_TEXT, FLOW(source), .help = "what counts: bpf or diag"},
-	{"ROW", COLUMN_U64, FLOW(number), .help = "its number"},
-	{},
-};
-
-static uint64_t known(const json_t *row, const char *key)
-{
-	return agent_number(row, key, UINT64_MAX);
-}
-
-static uint32_t known_index(const json_t *o, const char *key)
-{
-	uint64_t n = known(o, key);
-
-	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-}
-
-static uint64_t done_of(const json_t *row)
-{
-	uint64_t delivered = known(row, "delivered"), received = known(row, "received"), sum;
-
-	if (delivered == UINT64_MAX || received == UINT64_MAX ||
-	    __builtin_add_overflow(delivered, received, &sum))
-		return UINT64_MAX;
-	return sum;
-}
-
 /* Of a frame: a text for want of other keys in JSON. */
 static void key_of(const json_t *row, char ret[32])
 {
-	(void)snprintf(ret, 32, "%" PRIu64, known(row, "row"));
+	(void)snprintf(ret, 32, "%" PRIu64, agent_number(row, "row", UINT64_MAX));
 }
 
-static uint64_t rate_of(const struct top *top, const json_t *row)
+static struct flow flow_in(const struct top *top, const json_t *row)
 {
-	uint64_t done = done_of(row), began_ns = known(row, "began_ns"), done_before = 0;
-	uint64_t now_ns = known(row, "now_ns"), before_ns = began_ns;
-	const json_t *before;
 	char key[32];
 
 	key_of(row, key);
-	before = json_object_get(top->before, key);
-	if (before && known(before, "began_ns") == began_ns) {
-		done_before = done_of(before);
-		before_ns = known(before, "now_ns");
-	}
-	if (done == UINT64_MAX || done <= done_before || now_ns <= before_ns)
-		return 0;
-	return (uint64_t)((double)(done - done_before) * 1e9 / (double)(now_ns - before_ns));
-}
-
-static uint64_t left_ns(const struct flow *f)
-{
-	double left;
-
-	if (!f->rate || f->expected == UINT64_MAX || f->done >= f->expected)
-		return UINT64_MAX;
-	left = (double)(f->expected - f->done) / (double)f->rate * 1e9;
-	return left < 1e18 ? (uint64_t)left + 999999999 : UINT64_MAX; /* rounded up */
-}
-
-static struct flow flow_of(const struct top *top, const json_t *row)
-{
-	const json_t *client = json_object_get(row, "client");
-	uint64_t rtt_us = known(row, "rtt_us");
-	uint64_t began_ns = known(row, "began_ns"), now_ns = known(row, "now_ns");
-	uint32_t sockets = known_index(row, "sockets"), closed = known_index(row, "closed");
-	struct flow f = {
-		.sync = agent_text(row, "sync"),
-		.peer = agent_text(row, "peer"),
-		.role = agent_text(row, "role"),
-		.limited_by = agent_text(row, "limited_by"),
-		.process = agent_text(client, "comm"),
-		.quality = agent_text(json_object_get(row, "quality"), "delivered"),
-		.source = agent_text(row, "source"),
-		.number = known(row, "row"),
-		.version = agent_number(row, "version", 0),
-		.delivered = known(row, "delivered"),
-		.received = known(row, "received"),
-		.done = done_of(row),
-		.expected = known(row, "expected"),
-		.submitted = known(row, "submitted"),
-		.consumed = known(row, "consumed"),
-		.wire = known(row, "wire"),
-		.retrans = known(row, "retrans_bytes"),
-		.rate = rate_of(top, row),
-		.elapsed_ns = now_ns > began_ns ? now_ns - began_ns : UINT64_MAX,
-		.rtt_ns = rtt_us < UINT64_MAX / 1000 ? rtt_us * 1000 : UINT64_MAX,
-		.sockets = closed <= sockets ? sockets - closed : UINT32_MAX,
-		.pid = known_index(client, "pid"),
-		.uid = known_index(client, "uid"),
-		.partial = agent_bool(row, "partial"),
-	};
-
-	f.left_ns = left_ns(&f);
-	return f;
+	return flow_of(row, json_object_get(top->before, key));
 }
 
 static int compare_texts(const char *a, const char *b)
@@ -230,12 +103,39 @@ static int compare(const void *left, const void *right, void *sort)
 	return r ? r : compare_numbers(b->number, a->number);
 }
 
-static bool is_wanted(const struct top *top, const json_t *row)
+static bool equals(const char *text, const char *wanted)
 {
-	const char *sync = agent_text(row, "sync"), *peer = agent_text(row, "peer");
+	return !wanted || (text && !strcmp(text, wanted));
+}
 
-	return (!top->sync || (sync && !strncmp(sync, top->sync, strlen(top->sync)))) &&
-	       (!top->peer || (peer && !strcmp(peer, top->peer)));
+static bool begins(const char *text, const char *wanted)
+{
+	return !wanted || (text && !strncmp(text, wanted, strlen(wanted)));
+}
+
+/* A group, or one below it. */
+static bool is_below(const char *path, const char *wanted)
+{
+	size_t n = wanted ? strlen(wanted) : 0;
+
+	while (n > 0 && wanted[n - 1] == '/')
+		n--;
+	return !wanted || (path && !strncmp(path, wanted, n) && (!path[n] || path[n] == '/'));
+}
+
+static bool is_process(const struct flow *f, const char *wanted)
+{
+	char pid[16];
+
+	(void)snprintf(pid, sizeof(pid), "%" PRIu32, f->pid);
+	return equals(f->process, wanted) || (f->pid != UINT32_MAX && !strcmp(pid, wanted));
+}
+
+static bool is_wanted(const struct top *top, const struct flow *f)
+{
+	return begins(f->sync, top->sync) && equals(f->peer, top->peer) &&
+	       equals(f->role, top->role) && is_process(f, top->process) &&
+	       begins(f->container, top->container) && is_below(f->cgroup, top->cgroup);
 }
 
 /* Those that are wanted, sorted; the caller frees them. Their texts are those of `rows`. */
@@ -247,7 +147,11 @@ static struct flow *take_flows(const struct top *top, const json_t *rows, size_t
 
 	if (!flows)
 		cli_out_of_memory();
-	json_array_foreach(rows, i, row) if (is_wanted(top, row)) flows[n++] = flow_of(top, row);
+	json_array_foreach(rows, i, row)
+	{
+		flows[n] = flow_in(top, row);
+		n += is_wanted(top, &flows[n]);
+	}
 	qsort_r(flows, n, sizeof(*flows), compare, (void *)top->sort);
 	*ret_n = n;
 	return flows;
@@ -264,7 +168,7 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 	cleanup(cli_freep) struct flow *flows = take_flows(top, rows, &n);
 	int r;
 
-	table_init(&table, top->cli, columns);
+	table_init(&table, top->cli, flow_columns);
 	table.out = f;
 	(void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail for this clock */
 	now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
@@ -366,7 +270,7 @@ static int run_top(struct top *top)
 
 static const struct column *column_named(const struct cli *cli, const char *name)
 {
-	for (const struct column *c = columns; c->name; c++)
+	for (const struct column *c = flow_columns; c->name; c++)
 		if (!strcasecmp(c->name, name))
 			return c;
 	cli_usage(cli, "there is no column '%s'", name);
@@ -380,6 +284,10 @@ static int run(struct cli *cli, int argc, char *argv[])
 		{"sort", required_argument, NULL, OPTION_SORT},
 		{"sync", required_argument, NULL, OPTION_SYNC},
 		{"peer", required_argument, NULL, OPTION_PEER},
+		{"role", required_argument, NULL, OPTION_ROLE},
+		{"process", required_argument, NULL, OPTION_PROCESS},
+		{"container", required_argument, NULL, OPTION_CONTAINER},
+		{"cgroup", required_argument, NULL, OPTION_CGROUP},
 		OPTIONS_TABLE,
 		OPTIONS_TRACER,
 		{},
@@ -402,13 +310,25 @@ static int run(struct cli *cli, int argc, char *argv[])
 		case OPTION_SYNC:
 			top.sync = optarg;
 			break;
-		default:
+		case OPTION_PEER:
 			top.peer = optarg;
+			break;
+		case OPTION_ROLE:
+			top.role = optarg;
+			break;
+		case OPTION_PROCESS:
+			top.process = optarg;
+			break;
+		case OPTION_CONTAINER:
+			top.container = optarg;
+			break;
+		default:
+			top.cgroup = optarg;
 		}
 	}
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
-	table_init(&table, cli, columns); /* a wrong -o is found before anything is asked */
+	table_init(&table, cli, flow_columns); /* a wrong -o is found before anything is asked */
 	return run_top(&top);
 }
 
@@ -416,12 +336,17 @@ const struct verb verb_top = {
 	.name = "top",
 	.args = "",
 	.summary = "Show what each sync carries now, as the kernel counts it",
-	.options = "     --delay SECONDS    between frames (1)\n"
-		   "     --once             show one frame\n"
-		   "     --sort COLUMN      by which rows are sorted, the greatest first (RATE)\n"
-		   "     --sync SYNC        only of this sync, or those that begin so\n"
-		   "     --peer NODE        only what goes to and comes from this node\n" HELP_TABLE,
-	.columns = columns,
+	.options =
+		"     --delay SECONDS    between frames (1)\n"
+		"     --once             show one frame\n"
+		"     --sort COLUMN      by which rows are sorted, the greatest first (RATE)\n"
+		"     --sync SYNC        only of this sync, or those that begin so\n"
+		"     --peer NODE        only what goes to and comes from this node\n"
+		"     --role ROLE        only payload, or only control\n"
+		"     --process PROCESS  only of this process, by its name or number\n"
+		"     --container ID     only of this container, or those that begin so\n"
+		"     --cgroup PATH      only of this control group and those below it\n" HELP_TABLE,
+	.columns = flow_columns,
 	.peer = PEER_TRACER,
 	.run = run,
 };

@@ -21,6 +21,8 @@ from traffic import carry, is_acknowledged
 
 END = {"end": True}
 CLIENT = {"id": 1, "pid": 4711, "uid": 0, "comm": "weightd-sync"}
+PROCESS = {"pid": 815, "comm": "trainer", "cgroup": "/docker/" + "0f" * 32, "container": "0f" * 32}
+NO_PROCESS = dict.fromkeys(PROCESS)
 SECOND = 10**9
 
 
@@ -29,8 +31,8 @@ def row(number=1, **more):
     return {"kind": "row", "row": number, "sync": "5f3a9c0011223344", "version": 7, "peer": "node-b", "role": "payload",
             "submitted": delivered, "delivered": delivered, "received": 0, "consumed": 0, "wire": delivered, "retrans_bytes": 0,
             "retrans_segments": 0, "expected": 4 * 10**9, "rtt_us": 212, "sockets": 2, "closed": 1, "lost": 0, "partial": False,
-            "source": "bpf", "began_ns": SECOND, "now_ns": 11 * SECOND, "client": CLIENT,
-            "quality": {name: "exact" for name in tracing.COUNTERS}} | more
+            "source": "bpf", "began_ns": SECOND, "now_ns": 11 * SECOND, "client": CLIENT, "process": PROCESS,
+            "transport": "tcp", "quality": {name: "exact" for name in tracing.COUNTERS}} | more
 
 
 @pytest.fixture
@@ -73,25 +75,26 @@ def rows_of(path, *args):
 def test_a_row_says_it_all(make_tracer):
     text = once(make_tracer([row()]).path)
     head, line = text.splitlines()
-    assert head.split() == ["SYNC", "PEER", "ROLE", "DONE", "EXPECTED", "RATE", "RTT", "RETRANS", "LIMITED"]
-    assert line.split() == ["5f3a9c0011223344", "node-b", "payload", "1.0", "GB", "4.0", "GB", "100.0", "MB/s", "212", "us", "0",
+    assert head.split() == ["SYNC", "PEER", "PROCESS", "ROLE", "DONE", "EXPECTED", "RATE", "RTT", "RETRANS", "LIMITED"]
+    assert line.split() == ["5f3a9c0011223344", "node-b", "trainer", "payload", "1.0", "GB", "4.0", "GB", "100.0", "MB/s", "212", "us", "0",
                             "B", "-"]
     known, = rows_of(make_tracer([row(received=5, limited_by="loss")]).path)
     assert known == {"sync": "5f3a9c0011223344", "version": 7, "peer": "node-b", "role": "payload", "done": 10**9 + 5,
                      "expected": 4 * 10**9, "rate": 10**8, "rtt_ns": 212000, "retrans": 0, "limited": "loss",
-                     "process": "weightd-sync", "pid": 4711, "uid": 0, "elapsed_ns": 10 * SECOND, "left_ns": 30_999_999_949,
+                     "process": "trainer", "pid": 815, "uid": 0, "container": "0f" * 32, "cgroup": "/docker/" + "0f" * 32,
+                     "transport": "tcp", "elapsed_ns": 10 * SECOND, "left_ns": 30_999_999_949,
                      "submitted": 10**9, "delivered": 10**9, "received": 5, "consumed": 0, "wire": 10**9, "sockets": 1,
                      "partial": False, "quality": "exact", "source": "bpf", "row": 1}
 
 
 def test_what_is_not_known_is_none(make_tracer):
-    nothing = dict.fromkeys(tracing.COUNTERS) | {"expected": None, "rtt_us": None, "client": CLIENT | {"pid": None, "comm": None}}
+    nothing = dict.fromkeys(tracing.COUNTERS) | {"expected": None, "rtt_us": None, "process": NO_PROCESS}
     tracer = make_tracer([row(quality=dict.fromkeys(tracing.COUNTERS, "absent"), **nothing)])
     known, = rows_of(tracer.path)
     assert {key for key, value in known.items() if value is None} == \
-        {"done", "expected", "rate", "rtt_ns", "retrans", "limited", "process", "pid", "left_ns", "submitted", "delivered",
+        {"done", "expected", "rate", "rtt_ns", "retrans", "limited", "process", "pid", "container", "cgroup", "left_ns", "submitted", "delivered",
          "received", "consumed", "wire"}
-    assert once(tracer.path, "-n").split()[3:] == ["-"] * 6
+    assert once(tracer.path, "-n").split()[2:] == ["-", "payload"] + ["-"] * 6
 
 
 @pytest.mark.parametrize("column, order", [
@@ -100,16 +103,22 @@ def test_what_is_not_known_is_none(make_tracer):
 ])
 def test_rows_are_sorted(make_tracer, column, order):
     """What is equal in that column, or not known, by age."""
-    rows = [row(2, peer="a", delivered=2 * 10**9, expected=9, rtt_us=5, client=CLIENT | {"pid": 7}),
-            row(3, peer="b", delivered=10**9, expected=None, rtt_us=9, partial=True, client=CLIENT | {"pid": 8, "comm": "a"}),
-            row(1, peer="c", delivered=3 * 10**9, expected=5, rtt_us=None, client=CLIENT | {"pid": None, "comm": None})]
+    rows = [row(2, peer="a", delivered=2 * 10**9, expected=9, rtt_us=5, process=PROCESS | {"pid": 7}),
+            row(3, peer="b", delivered=10**9, expected=None, rtt_us=9, partial=True, process=PROCESS | {"pid": 8, "comm": "a"}),
+            row(1, peer="c", delivered=3 * 10**9, expected=5, rtt_us=None, process=NO_PROCESS)]
     words = once(make_tracer(rows).path, "-n", "-o", "PEER", *(["--sort", column] if column else [])).split()
     assert "".join(words) == order
 
 
 def test_rows_can_be_chosen(make_tracer):
-    tracer = make_tracer([row(1), row(2, peer="c"), row(3, sync="77aa")])
-    for args, wanted in (([], {1, 2, 3}), (["--peer", "c"], {2}), (["--peer", "node"], set()), (["--sync", "5f"], {1, 2}),
+    process = PROCESS | {"pid": 9, "comm": "other", "container": None, "cgroup": "/a.slice/b"}
+    tracer = make_tracer([row(1), row(2, peer="c", role="control"), row(3, sync="77aa", process=process),
+                          row(4, sync="77bb", process=NO_PROCESS)])
+    for args, wanted in (([], {1, 2, 3, 4}), (["--peer", "c"], {2}), (["--peer", "node"], set()), (["--sync", "5f"], {1, 2}),
+                         (["--role", "control"], {2}), (["--process", "other"], {3}), (["--process", "9"], {3}),
+                         (["--process", "4294967295"], set()), (["--container", "0f0f0f0f0f0f"], {1, 2}),
+                         (["--container", "f0"], set()), (["--cgroup", "/a.slice"], {3}), (["--cgroup", "/a.slice/"], {3}),
+                         (["--cgroup", "/a"], set()), (["--cgroup", "/"], {1, 2, 3}), (["--cgroup", "/a.slice/b/c"], set()),
                          (["--sync", "77aa", "--peer", "node-b"], {3})):
         assert {r["row"] for r in rows_of(tracer.path, *args)} == wanted
     assert once(tracer.path, "--peer", "nobody") == "nothing is counted now\n"
@@ -140,9 +149,10 @@ def test_without_a_terminal_frames_follow_each_other(make_tracer):
 
 
 def test_a_hostile_tracer_moves_no_cursor(make_tracer):
-    hostile = row(sync=HOSTILE, peer=HOSTILE, role=HOSTILE, limited_by=HOSTILE, client={"comm": HOSTILE, "pid": -1, "uid": 1 << 40})
-    wrong = {"kind": "row", "row": "x", "delivered": -5, "received": 1.5, "began_ns": 1 << 62, "client": [], "quality": 7}
-    done = once(make_tracer([hostile, wrong]).path, "-o", "+PROCESS,PID,UID,QUALITY")
+    hostile = row(sync=HOSTILE, peer=HOSTILE, role=HOSTILE, limited_by=HOSTILE, client={"comm": HOSTILE, "pid": -1, "uid": 1 << 40},
+                  process={"comm": HOSTILE, "cgroup": HOSTILE, "container": HOSTILE, "pid": -1}, transport=HOSTILE)
+    wrong = {"kind": "row", "row": "x", "delivered": -5, "received": 1.5, "began_ns": 1 << 62, "client": [], "quality": 7, "process": 7}
+    done = once(make_tracer([hostile, wrong]).path, "-o", "+PID,UID,QUALITY,CONTAINER,CGROUP,TRANSPORT")
     assert not UNPRINTABLE.search(done)
     assert len(rows_of(make_tracer([hostile, wrong]).path)) == 2
 
@@ -178,7 +188,8 @@ class Screen:
 
 
 def test_it_is_drawn_in_place_within_the_terminal(make_tracer):
-    names = {"sync": "5f3a9c0011223344", "peer": "gpu-node-17.rack-4.example", "limited_by": "receive window"}
+    names = {"sync": "5f3a9c0011223344", "peer": "gpu-node-17.rack-4.example", "limited_by": "receive window",
+             "process": PROCESS | {"comm": "python3.11-train"}}
     tracer = make_tracer([row(i, delivered=123_456_789_012, retrans_bytes=123_456_789, rtt_us=123_456, **names) for i in (1, 2)])
     screen = Screen(tracer, "--delay", "0.01")
     frame = r"\r\x1b\[J(.*?\n){3}"

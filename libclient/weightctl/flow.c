@@ -1,0 +1,131 @@
+#include "libclient/weightctl/flow.h"
+
+#include <stddef.h>
+
+#include "libclient/weightctl/agent.h"
+
+const struct column flow_columns[] = {
+	{"SYNC", COLUMN_TEXT, FLOW(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
+	{"VERSION", COLUMN_U64, FLOW(version), .help = "that travels"},
+	{"PEER", COLUMN_TEXT, FLOW(peer), .help = "the other node", .shown = true, .cut = true,
+	 .width = 16},
+	{"PROCESS", COLUMN_TEXT, FLOW(process), .help = "whose traffic it is", .shown = true,
+	 .cut = true, .width = 4},
+	{"ROLE", COLUMN_TEXT, FLOW(role), .help = "payload or control", .shown = true},
+	{"DONE", COLUMN_COUNTED, FLOW(done), .help = "bytes delivered and received", .shown = true},
+	{"EXPECTED", COLUMN_COUNTED, FLOW(expected), .help = "of so many", .shown = true},
+	{"RATE", COLUMN_RATE, FLOW(rate), .help = "of that, bytes a second", .shown = true},
+	{"RTT", COLUMN_DURATION, FLOW(rtt_ns), .help = "round trip, of the slowest connection",
+	 .shown = true},
+	{"RETRANS", COLUMN_COUNTED, FLOW(retrans), .help = "bytes that were sent again",
+	 .shown = true},
+	{"LIMITED", COLUMN_TEXT, FLOW(limited_by), .help = "what it waits for most", .shown = true,
+	 .cut = true, .width = 7},
+	{"PID", COLUMN_INDEX, FLOW(pid), .help = "of that process"},
+	{"CONTAINER", COLUMN_TEXT, FLOW(container), .help = "in which that is", .cut = true,
+	 .width = 12},
+	{"CGROUP", COLUMN_TEXT, FLOW(cgroup), .help = "control group of the process, or all of one",
+	 .cut = true, .width = 12},
+	{"TRANSPORT", COLUMN_TEXT, FLOW(transport), .help = "tcp"},
+	{"UID", COLUMN_INDEX, FLOW(uid), .help = "user of whoever has it counted"},
+	{"ELAPSED", COLUMN_DURATION, FLOW(elapsed_ns), .help = "since it began"},
+	{"LEFT", COLUMN_CLOCK, FLOW(left_ns), .help = "time at that rate"},
+	{"SUBMITTED", COLUMN_COUNTED, FLOW(submitted), .help = "bytes handed to the kernel"},
+	{"DELIVERED", COLUMN_COUNTED, FLOW(delivered), .help = "of them, acknowledged"},
+	{"RECEIVED", COLUMN_COUNTED, FLOW(received), .help = "bytes that came in"},
+	{"CONSUMED", COLUMN_COUNTED, FLOW(consumed), .help = "of them, taken by the program"},
+	{"WIRE", COLUMN_COUNTED, FLOW(wire), .help = "bytes sent, those sent again included"},
+	{"SOCKETS", COLUMN_INDEX, FLOW(sockets), .help = "connections that are open"},
+	{"PARTIAL", COLUMN_BOOL, FLOW(partial), .help = "some bytes went before they were counted"},
+	{"QUALITY", COLUMN_TEXT, FLOW(quality), .help = "of DONE: exact, sampled or absent"},
+	{"SOURCE", COLUMN_TEXT, FLOW(source), .help = "what counts: bpf or diag"},
+	{"ROW", COLUMN_U64, FLOW(number), .help = "its number"},
+	{},
+};
+
+static uint64_t known(const json_t *row, const char *key)
+{
+	return agent_number(row, key, UINT64_MAX);
+}
+
+static uint32_t known_index(const json_t *o, const char *key)
+{
+	uint64_t n = known(o, key);
+
+	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+static uint64_t done_of(const json_t *row)
+{
+	uint64_t delivered = known(row, "delivered"), received = known(row, "received"), sum;
+
+	if (delivered == UINT64_MAX || received == UINT64_MAX ||
+	    __builtin_add_overflow(delivered, received, &sum))
+		return UINT64_MAX;
+	return sum;
+}
+
+static uint64_t rate_of(const json_t *row, const json_t *before)
+{
+	uint64_t done = done_of(row), began_ns = known(row, "began_ns"), done_before = 0;
+	uint64_t now_ns = known(row, "now_ns"), before_ns = began_ns;
+
+	if (before && known(before, "began_ns") == began_ns) {
+		done_before = done_of(before);
+		before_ns = known(before, "now_ns");
+	}
+	if (done == UINT64_MAX || done <= done_before || now_ns <= before_ns)
+		return 0;
+	return (uint64_t)((double)(done - done_before) * 1e9 / (double)(now_ns - before_ns));
+}
+
+static uint64_t left_ns(const struct flow *f)
+{
+	double left;
+
+	if (!f->rate || f->expected == UINT64_MAX || f->done >= f->expected)
+		return UINT64_MAX;
+	left = (double)(f->expected - f->done) / (double)f->rate * 1e9;
+	return left < 1e18 ? (uint64_t)left + 999999999 : UINT64_MAX; /* rounded up */
+}
+
+struct flow flow_of(const json_t *row, const json_t *before)
+{
+	const json_t *client = json_object_get(row, "client");
+	const json_t *process = json_object_get(row, "process");
+	uint64_t rtt_us = known(row, "rtt_us");
+	uint64_t began_ns = known(row, "began_ns"), now_ns = known(row, "now_ns");
+	uint32_t sockets = known_index(row, "sockets"), closed = known_index(row, "closed");
+	struct flow f = {
+		.sync = agent_text(row, "sync"),
+		.peer = agent_text(row, "peer"),
+		.role = agent_text(row, "role"),
+		.limited_by = agent_text(row, "limited_by"),
+		.process = agent_text(process, "comm"),
+		.cgroup = agent_text(process, "cgroup"),
+		.container = agent_text(process, "container"),
+		.transport = agent_text(row, "transport"),
+		.quality = agent_text(json_object_get(row, "quality"), "delivered"),
+		.source = agent_text(row, "source"),
+		.number = known(row, "row"),
+		.version = agent_number(row, "version", 0),
+		.delivered = known(row, "delivered"),
+		.received = known(row, "received"),
+		.done = done_of(row),
+		.expected = known(row, "expected"),
+		.submitted = known(row, "submitted"),
+		.consumed = known(row, "consumed"),
+		.wire = known(row, "wire"),
+		.retrans = known(row, "retrans_bytes"),
+		.rate = rate_of(row, before),
+		.elapsed_ns = now_ns > began_ns ? now_ns - began_ns : UINT64_MAX,
+		.rtt_ns = rtt_us < UINT64_MAX / 1000 ? rtt_us * 1000 : UINT64_MAX,
+		.sockets = closed <= sockets ? sockets - closed : UINT32_MAX,
+		.pid = known_index(process, "pid"),
+		.uid = known_index(client, "uid"),
+		.partial = agent_bool(row, "partial"),
+	};
+
+	f.left_ns = left_ns(&f);
+	return f;
+}
