@@ -14,14 +14,26 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 
-struct messages *messages_find(const struct client *c, const char *sync)
+struct messages *messages_find(const struct client *c, const char *sync, bool of_all)
 {
 	struct messages *m;
 
 	list_for_each(m, &c->messages, link)
-		if (!strcmp(m->sync, sync))
+		if (m->of_all == of_all && !strcmp(m->sync, sync))
 			return m;
 	return NULL;
+}
+
+static bool is_wanted(const struct client *owner, const struct row *row)
+{
+	const struct client *c;
+
+	if (messages_find(owner, row->label.sync, false))
+		return true;
+	list_for_each(c, &owner->tracer->clients, link)
+		if (messages_find(c, row->label.sync, true))
+			return true;
+	return false;
 }
 
 static int begin_row(struct meter *meter, struct row *row)
@@ -31,6 +43,7 @@ static int begin_row(struct meter *meter, struct row *row)
 
 	if (!calls)
 		return -ENOMEM;
+	messages_end_row(meter, row);
 	r = meter->kind->begin_calls(meter, row->number);
 	if (r < 0)
 		return r;
@@ -52,16 +65,18 @@ void messages_end_row(struct meter *meter, struct row *row)
 
 void messages_free(struct messages *m)
 {
+	struct client *c;
 	struct row *row;
 
 	if (!m)
 		return;
-	list_for_each(row, &m->client->rows, link)
-		if (!strcmp(row->label.sync, m->sync))
-			messages_end_row(m->client->tracer->meter, row);
+	list_remove(&m->link);
+	list_for_each(c, &m->client->tracer->clients, link)
+		list_for_each(row, &c->rows, link)
+			if (!strcmp(row->label.sync, m->sync) && !is_wanted(c, row))
+				messages_end_row(c->tracer->meter, row);
 	loop_remove(m->client->tracer->loop_fd, &m->waiter);
 	(void)fd_close(m->waiter.fd);
-	list_remove(&m->link);
 	free(m);
 }
 
@@ -94,22 +109,30 @@ static int open_timer(struct messages *m)
 	return 0;
 }
 
-static int begin_rows(struct client *c, const char *sync)
+static int begin_rows(const struct messages *m)
 {
+	struct tracer *t = m->client->tracer;
+	struct client *c;
 	struct row *row;
-	int r = -ENOENT;
+	bool has_row = false;
+	int r;
 
-	list_for_each(row, &c->rows, link) {
-		if (strcmp(row->label.sync, sync) != 0)
+	list_for_each(c, &t->clients, link) {
+		if (!m->of_all && c != m->client)
 			continue;
-		r = begin_row(c->tracer->meter, row);
-		if (r < 0)
-			return r;
+		list_for_each(row, &c->rows, link) {
+			if (strcmp(row->label.sync, m->sync) != 0)
+				continue;
+			r = begin_row(t->meter, row);
+			if (r < 0)
+				return r;
+			has_row = true;
+		}
 	}
-	return r;
+	return has_row ? 0 : -ENOENT;
 }
 
-int messages_begin(struct client *c, const char *sync, unsigned seconds)
+int messages_begin(struct client *c, const char *sync, bool of_all, unsigned seconds)
 {
 	cleanup(freep) struct messages *owned = calloc(1, sizeof(*owned));
 	struct messages *m = owned;
@@ -118,13 +141,14 @@ int messages_begin(struct client *c, const char *sync, unsigned seconds)
 	if (!m)
 		return -ENOMEM;
 	m->client = c;
+	m->of_all = of_all;
 	(void)strcpy(m->sync, sync);
 	r = open_timer(m);
 	if (r < 0)
 		return r;
-	messages_free(messages_find(c, sync));
+	messages_free(messages_find(c, sync, of_all));
 	list_append(&c->messages, &take_ptr(owned)->link);
-	r = begin_rows(c, sync);
+	r = begin_rows(m);
 	if (r == 0)
 		r = set_timer(m, seconds);
 	if (r < 0)
@@ -134,5 +158,5 @@ int messages_begin(struct client *c, const char *sync, unsigned seconds)
 
 int messages_take_row(struct client *c, struct row *row)
 {
-	return messages_find(c, row->label.sync) ? begin_row(c->tracer->meter, row) : 0;
+	return is_wanted(c, row) ? begin_row(c->tracer->meter, row) : 0;
 }

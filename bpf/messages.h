@@ -15,16 +15,17 @@ struct messages {
 	struct client *client;
 	struct waiter waiter; /* of its end */
 	char sync[ROW_TEXT_SIZE];
+	bool of_all; /* rows of all clients; else of its own */
 };
 
 /* Those of a sync, of which there may be none. */
-struct messages *messages_find(const struct client *c, const char *sync);
+struct messages *messages_find(const struct client *c, const char *sync, bool of_all);
 /*
- * Counts from 0, also where it did already. -ENOENT: the sync has no row. -EOPNOTSUPP: the kernel does not tell
- * of calls.
+ * Counts from 0, also where it did already, for whomever. -ENOENT: the sync has no row. -EOPNOTSUPP: the kernel does
+ * not tell of calls.
  */
-int messages_begin(struct client *c, const char *sync, unsigned seconds);
-/* What was counted remains with the rows. Takes NULL. */
+int messages_begin(struct client *c, const char *sync, bool of_all, unsigned seconds);
+/* What was counted remains with the rows. Those that others want to know of go on. Takes NULL. */
 void messages_free(struct messages *m);
 /* The row is new. */
 int messages_take_row(struct client *c, struct row *row);

@@ -239,7 +239,7 @@ static int op_forget(struct request *q)
 	(void)tracer_mark(c->tracer); /* without it, less than there was is in the accounts */
 	if (span)
 		client_free_span(c, span);
-	messages_free(messages_find(c, sync));
+	messages_free(messages_find(c, sync, false));
 	list_for_each_safe(row, next, &c->rows, link)
 		if (!strcmp(row->label.sync, sync))
 			client_free_row(c, row);
@@ -250,11 +250,18 @@ static int op_messages(struct request *q)
 {
 	const struct tracer *t = q->client->tracer;
 	json_int_t seconds = json_integer_value(json_object_get(q->json, "seconds"));
+	const json_t *all = json_object_get(q->json, "all");
 	const char *sync = request_sync(q);
 	int r;
 
 	if (!sync)
 		return -EINVAL;
+	if (all && !json_is_boolean(all)) {
+		(void)snprintf(q->why, sizeof(q->why), "'all' has to be true or false");
+		return -EINVAL;
+	}
+	if (json_is_true(all) && request_may_observe(q) < 0)
+		return -EPERM;
 	if (seconds < 1 || seconds > MESSAGES_SECONDS_MAX) {
 		(void)snprintf(q->why, sizeof(q->why), "'seconds' has to be a number from 1 to %d",
 			       MESSAGES_SECONDS_MAX);
@@ -265,8 +272,10 @@ static int op_messages(struct request *q)
 			       t->why_not_bpf);
 		return -EOPNOTSUPP;
 	}
-	r = messages_begin(q->client, sync, (unsigned)seconds);
-	if (r == -ENOENT)
+	r = messages_begin(q->client, sync, json_is_true(all), (unsigned)seconds);
+	if (r == -ENOENT && json_is_true(all))
+		(void)snprintf(q->why, sizeof(q->why), "nobody has a row of '%s' now", sync);
+	else if (r == -ENOENT)
 		(void)snprintf(q->why, sizeof(q->why),
 			       "'%s' has no row; 'tag' or 'watch' what is to be counted first",
 			       sync);
