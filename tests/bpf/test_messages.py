@@ -1,14 +1,19 @@
 """Messages mode: which calls sent and received, counted only while somebody wants to know."""
 import collections
+import json
 import os
 import re
+import signal
 import socket
+import subprocess
 import threading
+import time
 
 import features
 import kernel
 import pytest
 import tracing
+from daemon import environment
 from tracing import Client, Refused, Tracer
 from traffic import both_ways, carried, carry, is_acknowledged, receive, receive_peeking, receive_splicing, send, send_file
 
@@ -235,6 +240,118 @@ def test_a_wrong_request_is_refused_with_a_reason(tracer, traced, request_, why)
         client.ask("messages", **request_)
     assert attached(tracer) == set()
     assert client.row()["messages"] is None
+
+
+def test_who_may_observe_counts_the_calls_of_all_clients(tracer, traced, connect):
+    owner, a, b = traced
+    observer, c = tracer.client(), connect()[0]
+    observer.ask("messages", sync="s", seconds=LONG_S, all=True)
+    second = tracer.client()
+    second.tag(c, peer="later")
+    for sock, n in (a, 7), (c, 9):
+        sock.send(bytes(n))
+    sent = {row["peer"]: row["messages"]["sent"] for row in observer.ask("rows")}
+    assert sent == {"b": calls(7), "a": calls(), "later": calls(9)}
+    assert counted(owner)["sent"] == calls(7), "whose rows these are may know, too"
+    observer.socket.close()
+    while attached(tracer):  # until it saw that he is gone
+        owner.ask("read", sync="s")
+    assert owner.row()["messages"]["ended_ns"]
+
+
+def test_what_two_want_to_know_of_counts_until_the_last_of_them_ends(tracer, traced):
+    owner, a, b = traced
+    observer = tracer.client()
+    listen(owner)
+    a.send(b"12")
+    observer.ask("messages", sync="s", seconds=LONG_S, all=True)
+    a.send(b"345")
+    assert counted(owner)["sent"] == calls(3), "from when the last of them asked"
+    owner.ask("messages", sync="s", seconds=1)
+    owner.until(lambda row: not a.send(b"6") or row["messages"]["began_ns"] + 2 * 10**9 < row["now_ns"])
+    assert owner.row()["messages"]["ended_ns"] is None
+    observer.socket.close()
+    owner.until(lambda row: row["messages"]["ended_ns"])
+    assert attached(tracer) == set()
+
+
+def test_calls_of_all_clients_are_not_for_everybody(tracer, traced):
+    os.chmod(tracer.socket, 0o666)
+    os.seteuid(12345)
+    try:
+        somebody = tracer.client()
+    finally:
+        os.seteuid(0)
+    with pytest.raises(Refused, match="what others have counted is shown to root"):
+        somebody.ask("messages", sync="s", seconds=1, all=True)
+    with pytest.raises(Refused, match="nobody has a row of 'none' now"):
+        traced[0].ask("messages", sync="none", seconds=1, all=True)
+    with pytest.raises(Refused, match="'all' has to be true or false"):
+        traced[0].ask("messages", sync="s", seconds=1, all=1)
+    assert attached(tracer) == set()
+
+
+def weightctl(tracer, *args):
+    return subprocess.Popen([features.BUILD / "weightctl", "trace", "messages", *args], text=True, stdin=subprocess.DEVNULL,
+                            env=environment(WEIGHTD_TRACE_SOCKET=tracer.socket), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def until_attached(tracer, wanted=ON_CALLS):
+    deadline = time.monotonic() + tracing.STOP_S
+    while attached(tracer) != wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)  # nothing tells of it
+
+
+@pytest.mark.parametrize("end", ["signal", "forgotten", "gone"])
+def test_weightctl_tells_of_the_calls_of_a_sync(tracer, traced, end):
+    """Those that it saw, whoever ends it, and of rows that are gone by then."""
+    client, a, b = traced
+    client.ask("begin", sync="s")
+    with weightctl(tracer, "--seconds=600", "--json", "s") as told:
+        until_attached(tracer)
+        for n in 1, 5, 5, 1000:
+            a.send(bytes(n))
+            b.recv(n, socket.MSG_WAITALL)
+        if end == "signal":
+            told.send_signal(signal.SIGINT)
+        elif end == "forgotten":
+            client.ask("end", sync="s")
+            client.ask("forget", sync="s")
+        else:
+            client.socket.close()
+        out, error = told.communicate()
+    assert (told.returncode, error) == (0, "")
+    told = json.loads(out)
+    who = {"role": "payload", "process": open("/proc/self/comm").read().strip(), "pid": os.getpid()}
+    lines = [(None, 4, 1011), (1, 1, None), (4, 2, None), (512, 1, None)]
+    assert told == {"sync": "s", "calls": [
+        {"peer": peer, "call": call, "size": size, "count": count, "bytes": n} | who
+        for peer, call in (("b", "send"), ("a", "receive")) for size, count, n in lines]}
+    until_attached(tracer, set())  # it sees a moment later that it is gone
+
+
+def test_weightctl_tells_it_as_a_table(tracer, traced):
+    client, a, b = traced
+    with weightctl(tracer, "--seconds=1", "s") as told:
+        until_attached(tracer)
+        a.send(bytes(70))
+        out, error = told.communicate()
+    assert (told.returncode, error) == (0, "")
+    mine = open("/proc/self/comm").read().strip()
+    head, *lines = [line.split() for line in out.splitlines()]
+    assert head == ["PEER", "ROLE", "PROCESS", "CALL", "SIZE", "COUNT", "BYTES"]
+    assert lines == [["b", "payload", mine, "send", "-", "1", "70", "B"], ["b", "payload", mine, "send", "64", "1", "-"]]
+
+
+@pytest.mark.parametrize("args, status, why", [
+    ([], 2, "takes the name of a sync"), (["s", "t"], 2, "takes the name of a sync"), (["--seconds=0", "s"], 2, "--seconds"),
+    (["none"], 1, "nobody has a row of 'none' now"),
+])
+def test_weightctl_says_what_is_wrong(tracer, args, status, why):
+    with weightctl(tracer, *args) as told:
+        out, error = told.communicate()
+    assert (told.returncode, out) == (status, "") and why in error
 
 
 def test_without_bpf_it_is_refused():

@@ -21,7 +21,8 @@ VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback"
          "wait", "watch", "stat", "devices", "ping", "version", "nodes", "sync push", "sync average", "sync reshard",
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
-         "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma"]
+         "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",
+         "trace messages"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
