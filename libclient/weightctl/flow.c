@@ -118,6 +118,7 @@ struct flow flow_of(const json_t *row, const json_t *before)
 		.wire = known(row, "wire"),
 		.retrans = known(row, "retrans_bytes"),
 		.rate = rate_of(row, before),
+		.connections = sockets,
 		.elapsed_ns = now_ns > began_ns ? now_ns - began_ns : UINT64_MAX,
 		.rtt_ns = rtt_us < UINT64_MAX / 1000 ? rtt_us * 1000 : UINT64_MAX,
 		.sockets = closed <= sockets ? sockets - closed : UINT32_MAX,

@@ -23,6 +23,7 @@ struct flow {
 	uint64_t rate; /* 0: nothing moves */
 	uint64_t left_ns, elapsed_ns, rtt_ns;
 	uint32_t sockets; /* open; UINT32_MAX: not known, likewise */
+	uint32_t connections; /* that were counted */
 	uint32_t pid, uid;
 	bool partial;
 };

@@ -57,6 +57,7 @@ static const struct verb *const verbs[] = {
 	&verb_trace_metrics,
 	&verb_trace_rdma,
 	&verb_trace_messages,
+	&verb_trace_watch,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))

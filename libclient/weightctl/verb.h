@@ -43,6 +43,7 @@ extern const struct verb verb_trace_messages;
 extern const struct verb verb_trace_metrics;
 extern const struct verb verb_trace_rdma;
 extern const struct verb verb_trace_record;
+extern const struct verb verb_trace_watch;
 extern const struct verb verb_verify;
 extern const struct verb verb_version;
 extern const struct verb verb_wait;

@@ -1,14 +1,20 @@
 """What is watched: a process, or all of a control group; and what rows know of whose traffic it is."""
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 
 import features
 import pytest
 import tracing
 from cgroup import Cgroup, unified
+from daemon import STOP_S, environment
+from features import BUILD
 from tracing import Refused, Tracer
-from traffic import both_ways, carried, is_acknowledged
+from traffic import both_ways, carried, is_acknowledged, receive
 
 SOMEBODY, ANOTHER = 12345, 12346
 CONTAINER = "0f3f6b2c8a1d4e5f" * 4
@@ -227,6 +233,130 @@ def test_without_bpf_no_group_is_watched(group):
     with Tracer("--meter=diag") as tracer:
         with pytest.raises(Refused, match="BPF alone: it was started with --meter=diag"):
             watch(tracer.client(), group)
+
+
+SENDER = """
+import os, socket, sys
+port, n, status = map(int, sys.argv[1:])
+with socket.create_connection(("127.0.0.1", port)) as s:
+    s.sendall(bytes(n))
+    s.recv(1)
+print("done")
+sys.exit(status)
+"""
+
+
+def weightctl(tracer, *args, stdin=subprocess.DEVNULL):
+    """`weightctl trace watch`"""
+    return subprocess.Popen([BUILD / "weightctl", "trace", "watch", *map(str, args)], text=True, stdin=stdin,
+                            env=environment(WEIGHTD_TRACE_SOCKET=tracer.socket), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def until_watched(tracer):
+    """Until a span is open."""
+    with tracer.client() as observer:
+        observer.ask("observe")
+        while not any(packet["kind"] == "begin" for packet in observer.followed):
+            observer.followed.append(observer.hear())
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_command_is_counted_from_its_first_byte_on(tracer, status):
+    n = 1_234_567
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with weightctl(tracer, "--json", sys.executable, "-c", SENDER, server.getsockname()[1], n, status) as told:
+            with server.accept()[0] as b:
+                receive(b, n)
+                shown = json.loads(subprocess.run([BUILD / "weightctl", "top", "--once", "--json"], stdout=subprocess.PIPE,
+                                                  env=environment(WEIGHTD_TRACE_SOCKET=tracer.socket)).stdout)["rows"]
+                b.send(b"x")
+            out, error = told.communicate()
+    name = os.path.basename(sys.executable)
+    assert (told.returncode, out) == (status, "done\n")
+    told = json.loads(error)
+    row, = told["rows"]
+    assert {k: row[k] for k in ("process", "connections", "submitted", "delivered", "received", "consumed", "partial", "quality")} \
+        == {"process": name, "connections": 1, "submitted": n, "delivered": n, "received": 1, "consumed": 1, "partial": False,
+            "quality": "exact"}
+    assert told["sync"] == name
+    assert [(row["sync"], row["peer"], row["process"], row["submitted"]) for row in shown] == [(name, "*", name, n)]
+    assert tracer.client().ask("rows") == []
+
+
+def test_what_is_there_is_watched_until_it_is_gone(tracer, peer):
+    one, other, server = peer(), peer(), peer()
+    with weightctl(tracer, "--pid", one.proc.pid, "--pid", other.proc.pid, "--peer=b", "--bytes") as told:
+        until_watched(tracer)
+        for p, n in (one, 1000), (other, 200):
+            connect(server, p)
+            carry(p, server, n)
+            p.close()
+        out, error = told.communicate()
+    assert (told.returncode, error) == (0, "")
+    head, line = (text.split() for text in out.splitlines())
+    assert head == ["PROCESS", "CONNECTIONS", "SUBMITTED", "DELIVERED", "RECEIVED", "RETRANS", "ELAPSED", "QUALITY"]
+    assert line[1:6] == ["2", "1200", "1200", "0", "0"] and line[-1] == "exact"
+
+
+@pytest.mark.parametrize("ends", ["signal", "time"])
+def test_a_group_is_watched_until_one_has_enough(tracer, group, peers, ends):
+    args = ["--seconds=0.5"] if ends == "time" else []
+    one, server = peers(group), peers()
+    connect(server, one)
+    with weightctl(tracer, "--json", "--cgroup", group.path, "--sync=mine", *args) as told:
+        until_watched(tracer)
+        if ends == "signal":
+            carry(one, server, 4321)
+            told.send_signal(signal.SIGINT)
+        out, error = told.communicate()
+    assert (told.returncode, error) == (0, "")
+    row, = json.loads(out)["rows"]
+    assert (row["cgroup"], row["process"], row["pid"], row["partial"]) == (path_of(group), None, None, False)
+    assert row["submitted"] == (4321 if ends == "signal" else 0)
+
+
+def test_a_command_is_told_of_a_signal(tracer):
+    with weightctl(tracer, "--json", "cat", "/dev/tty0-of-nobody") as told:
+        told.communicate()
+    assert told.returncode == 1  # its own
+    with weightctl(tracer, "--json", sys.executable, "-c", "import signal; print('here', flush=True); signal.pause()") as told:
+        assert told.stdout.readline() == "here\n"
+        told.send_signal(signal.SIGTERM)
+        _, error = told.communicate()
+    assert told.returncode == 128 + signal.SIGTERM and {json.loads(error)["rows"][0][k] for k in ("submitted", "connections")} == {0}
+
+
+@pytest.mark.parametrize("args, status, why", [
+    (["/no/such/program"], 127, "cannot run '/no/such/program': No such file"), (["--pid", "2147483647"], 1, "2147483647: No such"),
+    (["--cgroup=/no/such"], 1, "there is no such control group"), (["--sync=" + "x" * 128, "true"], 1, "'sync' has to be"),
+    ([], 2, "wants a --pid, a --cgroup or a command"),
+])
+def test_weightctl_says_what_is_wrong(tracer, args, status, why):
+    with weightctl(tracer, *args) as told:
+        out, error = told.communicate()
+    assert (told.returncode, out) == (status, "") and why in error
+
+
+def test_a_command_that_cannot_be_watched_is_not_run(tmp_path):
+    features.require("trace")
+    with Tracer("--meter=diag") as tracer, weightctl(tracer, "touch", tmp_path / "ran") as told:
+        _, error = told.communicate()
+    assert told.returncode == 1 and "followed by BPF alone" in error
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tracer_that_dies_is_told_of_and_the_command_goes_on():
+    features.require("bpf")
+    with Tracer() as tracer:
+        with weightctl(tracer, "cat", stdin=subprocess.PIPE) as told:
+            told.stdin.write("it runs\n")
+            told.stdin.flush()
+            assert told.stdout.readline() == "it runs\n"
+            tracer.kill()
+            assert told.stderr.readline() == "weightctl: weightd-trace is gone, and with it what it counted\n"
+            out, _ = told.communicate("still here")
+        assert (told.returncode, out) == (1, "still here")
+        tracer.start()
 
 
 def test_a_row_knows_whose_traffic_it_is(tracer, make_group, peers):
