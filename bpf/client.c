@@ -122,7 +122,7 @@ void client_free_row(struct client *c, struct row *row)
 	struct reading now;
 	struct watch *w, *next;
 
-	if (m->kind->read(m, row->number, &now) == 0)
+	if (tracer_read(c->tracer, row, &now) == 0)
 		account_take(row, &now);
 	account_leave(&c->tracer->metrics.accounts, row);
 	list_for_each_safe(w, next, &c->watches, link)

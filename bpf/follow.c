@@ -93,10 +93,9 @@ static void tell_gap(struct client *c, uint64_t *lost, const char *source)
 /* What the row has now. Events of it that were lost are so for all that hear of it. */
 static bool look(struct client *owner, struct row *row, struct reading *ret)
 {
-	struct meter *m = owner->tracer->meter;
 	struct client *c;
 
-	if (m->kind->read(m, row->number, ret) < 0)
+	if (tracer_read(owner->tracer, row, ret) < 0)
 		return false;
 	list_for_each(c, &owner->tracer->clients, link)
 		if (hears(c, owner))

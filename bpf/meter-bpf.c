@@ -415,6 +415,7 @@ static void bpf_take_events(struct meter *m, meter_event_fn fn, void *context)
 
 const struct meter_kind meter_bpf = {
 	.name = "bpf",
+	.is_told_of_ends = true,
 	.open = bpf_open,
 	.close = bpf_close,
 	.add_row = bpf_add_row,

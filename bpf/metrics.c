@@ -76,8 +76,7 @@ void metrics_look(struct tracer *t)
 
 	list_for_each(c, &t->clients, link)
 		list_for_each(row, &c->rows, link)
-			if (client_find_span(c, row->label.sync) &&
-			    t->meter->kind->read(t->meter, row->number, &now) == 0)
+			if (client_find_span(c, row->label.sync) && tracer_read(t, row, &now) == 0)
 				row_look(row, &now, true);
 }
 
@@ -360,7 +359,7 @@ static int count_rows(struct tracer *t, struct answer *a)
 
 	list_for_each(c, &t->clients, link)
 		list_for_each(row, &c->rows, link) {
-			r = t->meter->kind->read(t->meter, row->number, &now);
+			r = tracer_read(t, row, &now);
 			if (r < 0)
 				return r;
 			row_look(row, &now, client_find_span(c, row->label.sync) != NULL);

@@ -127,7 +127,7 @@ static int read_rows(struct client *c, const char *sync)
 	list_for_each(row, &c->rows, link) {
 		if (strcmp(row->label.sync, sync) != 0)
 			continue;
-		r = m->kind->read(m, row->number, &now);
+		r = tracer_read(c->tracer, row, &now);
 		if (r < 0)
 			return r;
 		row_look(row, &now, is_in_span);
@@ -150,7 +150,6 @@ const char *request_sync(struct request *q)
 static int op_begin(struct request *q)
 {
 	struct client *c = q->client;
-	struct meter *m = c->tracer->meter;
 	const char *sync = request_sync(q);
 	cleanup(freep) struct span *span = calloc(1, sizeof(*span));
 	uint64_t now_ns = num_now_ns();
@@ -178,7 +177,7 @@ static int op_begin(struct request *q)
 	list_for_each(row, &c->rows, link) {
 		if (strcmp(row->label.sync, sync) != 0)
 			continue;
-		r = m->kind->read(m, row->number, &now);
+		r = tracer_read(c->tracer, row, &now);
 		if (r < 0)
 			return r;
 		row->before = now.totals;
@@ -346,7 +345,7 @@ static int op_rows(struct request *q)
 		return r;
 	list_for_each(owner, &c->tracer->clients, link)
 		list_for_each(row, &owner->rows, link) {
-			r = c->tracer->meter->kind->read(c->tracer->meter, row->number, &now);
+			r = tracer_read(c->tracer, row, &now);
 			if (r < 0)
 				return r;
 			row_look(row, &now, client_find_span(owner, row->label.sync) != NULL);

@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 
+#include "bpf/census.h"
 #include "bpf/meter.h"
 #include "bpf/process.h"
 #include "bpf/stall.h"
@@ -38,6 +39,7 @@ struct row {
 	struct totals before; /* its totals then */
 	uint64_t lost_told; /* of totals::lost */
 	struct stall stall;
+	struct census census;
 	uint64_t stalled_ns; /* until when stalls are in the account */
 	struct account *account; /* of all rows like it */
 	struct totals counted, divided; /* what is in it of the counters, and of the limits */

@@ -51,24 +51,60 @@ void tracer_count_spans(struct tracer *t, int change)
 		set_timer(t, PERIOD_NS);
 }
 
-static void take_rtt(const struct sample *s, void *context)
+static void take_sample(const struct sample *s, void *context)
 {
 	struct client *owner;
 	struct row *row = client_find_row(context, s->row, &owner);
 
-	if (row && s->srtt_us > row->rtt_us)
+	if (!row)
+		return;
+	census_see(&row->census);
+	if (s->srtt_us > row->rtt_us)
 		row->rtt_us = s->srtt_us;
+}
+
+/* Of all rows, in a look that has ended. */
+static void end_census(struct tracer *t)
+{
+	uint64_t now_ns = num_now_ns();
+	struct reading now;
+	struct client *c;
+	struct row *row;
+
+	list_for_each(c, &t->clients, link)
+		list_for_each(row, &c->rows, link)
+			if (t->meter->kind->read(t->meter, row->number, &now) == 0)
+				census_end(&row->census, &now.totals, now_ns);
 }
 
 int tracer_mark(struct tracer *t)
 {
 	struct client *c;
 	struct row *row;
+	int r;
 
 	list_for_each(c, &t->clients, link)
-		list_for_each(row, &c->rows, link)
+		list_for_each(row, &c->rows, link) {
 			row->rtt_us = 0;
-	return t->meter->kind->mark(t->meter, take_rtt, t);
+			census_begin(&row->census);
+		}
+	r = t->meter->kind->mark(t->meter, take_sample, t);
+	if (r == 0 && t->meter->kind->is_told_of_ends)
+		end_census(t);
+	return r;
+}
+
+int tracer_read(struct tracer *t, const struct row *row, struct reading *ret)
+{
+	int r = t->meter->kind->read(t->meter, row->number, ret);
+
+	if (r < 0)
+		return r;
+	ret->totals.closed += row->census.lost;
+	for (int i = 0; census_is_short(&row->census) && i < N_COUNTERS; i++)
+		if (ret->quality[i] == QUALITY_EXACT)
+			ret->quality[i] = QUALITY_SAMPLED;
+	return 0;
 }
 
 static void on_event(const struct event *e, void *context)

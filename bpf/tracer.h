@@ -45,3 +45,5 @@ int tracer_run(const struct tracer_options *o);
 void tracer_count_spans(struct tracer *t, int change);
 /* Brings all rows up to now. 0, or negative errno. */
 int tracer_mark(struct tracer *t);
+/* What a row has, as of then or later. 0, or negative errno. */
+int tracer_read(struct tracer *t, const struct row *row, struct reading *ret);

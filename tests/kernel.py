@@ -7,6 +7,7 @@ import re
 import struct
 
 SYS_BPF = {"x86_64": 321, "aarch64": 280}
+MAP_DELETE_ELEM, MAP_GET_FD_BY_ID, MAP_NAME = 3, 14, slice(24, 40)  # of bpf_map_info, where its name is
 PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, ENABLE_STATS = 13, 15, 32
 ATTRIBUTE_SIZE, INFO_SIZE, INFO_NAME = 128, 256, slice(64, 80)  # of bpf_attr, of bpf_prog_info, and where its name is
 
@@ -31,17 +32,24 @@ def counting_runs():
         os.close(fd)
 
 
-def _name_of_program(number):
-    fd, _ = bpf(PROG_GET_FD_BY_ID, struct.pack("=I", number))
+@contextlib.contextmanager
+def _open(command, number):
+    """A descriptor of a program or a map, and what the kernel says of it."""
+    fd, _ = bpf(command, struct.pack("=I", number))
     if fd < 0:
         raise OSError(-fd, os.strerror(-fd))
     try:
         info = ctypes.create_string_buffer(INFO_SIZE)
         r, _ = bpf(OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, INFO_SIZE, ctypes.addressof(info)))
         assert r == 0, os.strerror(-r)
-        return info.raw[INFO_NAME].rstrip(b"\0").decode()
+        yield fd, info.raw
     finally:
         os.close(fd)
+
+
+def _name_of_program(number):
+    with _open(PROG_GET_FD_BY_ID, number) as (_, info):
+        return info[INFO_NAME].rstrip(b"\0").decode()
 
 
 def _fdinfo(pid, keys):
@@ -60,3 +68,18 @@ def runs(pid):
 def attached(pid):
     """The names of those of its programs that are attached to something."""
     return {_name_of_program(int(f["prog_id"])) for f in _fdinfo(pid, "prog_id|link_id") if "link_id" in f}
+
+
+def take_from_storage(pid, name, fd):
+    """Takes what the process has stored with a socket, in its map of this name, away from it."""
+    for f in _fdinfo(pid, "map_id"):
+        if "map_id" not in f:
+            continue
+        with _open(MAP_GET_FD_BY_ID, int(f["map_id"])) as (map_fd, info):
+            if info[MAP_NAME].rstrip(b"\0").decode() != name:
+                continue
+            key = ctypes.c_int(fd)
+            r, _ = bpf(MAP_DELETE_ELEM, struct.pack("=IIQ", map_fd, 0, ctypes.addressof(key)))
+            assert r == 0, os.strerror(-r)
+            return
+    raise LookupError(name)

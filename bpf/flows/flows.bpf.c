@@ -400,7 +400,10 @@ static __always_inline void on_established(struct sock *sk, struct flow *f)
 	emit(tp, f, t, EVENT_OPEN, BPF_TCP_ESTABLISHED);
 }
 
-/* Before disconnect() takes its counters and addresses away. */
+/*
+ * Before disconnect() takes its counters and addresses away. It is counted as closed before it is so: a census that
+ * looks in between finds one too many, and never one too few.
+ */
 static __always_inline void on_over(struct sock *sk, struct flow *f)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
@@ -410,8 +413,8 @@ static __always_inline void on_over(struct sock *sk, struct flow *f)
 		return;
 	settle_time(tp, f, t);
 	flush_finally(tp, f, t);
-	f->life = LIFE_OVER;
 	__sync_fetch_and_add(&t->closed, 1);
+	f->life = LIFE_OVER;
 	emit(tp, f, t, EVENT_CLOSE, BPF_TCP_CLOSE);
 }
 

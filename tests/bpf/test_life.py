@@ -84,6 +84,27 @@ def test_nothing_is_left_of_one_that_was_killed_and_the_next_adopts(connect):
             assert (row["partial"], row["sockets"]) == (True, 2)
 
 
+def test_an_end_that_nobody_saw_is_found_out(tracer, connect):
+    """The kernel was seen to run no program then; here none has anything to run on."""
+    client, (a, b), (c, d) = tracer.client(), connect(), connect()
+    for sock, peer in (a, "b"), (b, "a"), (c, "b"):
+        client.tag(sock, peer=peer)
+    client.ask("begin", sync="s")
+    carry(a, b, 1000, 1)
+    carry(c, d, 70, 1)
+    client.until(is_acknowledged)
+    kernel.take_from_storage(tracer.proc.pid, "flows", a.fileno())
+    carry(a, b, 234, 2)
+    a.close()
+    row = client.until(lambda row: row["closed"] == 1)
+    assert (row["sockets"], row["submitted"], qualities(row)) == (2, 1070, {"sampled"})
+    carry(c, d, 5, 3)
+    c.close()
+    row = client.until(lambda row: row["closed"] == 2)
+    assert (row["sockets"], row["submitted"], qualities(row)) == (2, 1075, {"sampled"}), "for ever"
+    assert qualities(client.row("a")) == {"exact"} and client.row("a")["received"] == 1234
+
+
 RUNGS = [([], "diag", LACKS + "CAP_BPF and CAP_PERFMON"), (["bpf"], "diag", LACKS + "CAP_PERFMON"),
          (["perfmon"], "diag", LACKS + "CAP_BPF"), (["bpf", "perfmon"], "bpf", None),
          (["bpf", "perfmon", "net_admin"], "bpf", None), (["bpf", "perfmon", "net_admin", "sys_admin"], "bpf", None)]
