@@ -174,6 +174,7 @@ bool agent_knows(const struct agent *a, const struct group *g, unsigned peer_or_
 int work_start(struct agent *a, struct work *w, enum job_kind kind, const char *buffer,
 	       char why[WHY_SIZE])
 {
+	w->kind = kind;
 	return a->edge->job_start(a->world, kind, buffer, w, &w->job, why);
 }
 

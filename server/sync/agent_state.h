@@ -33,6 +33,7 @@ static inline int pair_compare(struct pair a, struct pair b)
 /* A process that works for something here. */
 struct work {
 	struct job *job; /* NULL: none runs */
+	enum job_kind kind; /* of it */
 	struct {
 		char sync[SYNC_ID_SIZE]; /* "": it is no engine, or not traced any more */
 		uint64_t version;

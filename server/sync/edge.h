@@ -91,6 +91,8 @@ struct edge {
 	 * duplicated; -1: none. Their "note" is for us, and stays here. What it answers an "end" with comes by agent_on_traced(), if it comes.
 	 */
 	void (*trace)(void *world, const json_t *request, int fd);
+	/* Likewise of all connections of a job, which it makes itself and cannot tell of. */
+	void (*trace_job)(void *world, const json_t *request, struct job *job);
 	/* Forgets what it was told of a sync, whose engine is ended. */
 	void (*trace_drop)(void *world, const char *sync);
 

@@ -253,6 +253,11 @@ static int queue(struct job *job, const json_t *message, const int *fds, unsigne
 	return 0;
 }
 
+pid_t job_pid(const struct job *job)
+{
+	return job->child.pid;
+}
+
 void job_tell(struct job *job, const json_t *message, const int *fds, unsigned n_fds)
 {
 	int r = -EAGAIN;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <jansson.h>
+#include <sys/types.h>
 
 #include "server/base/loop.h"
 #include "server/sync/edge.h"
@@ -43,6 +44,8 @@ int job_start(struct jobs *j, const char *program, const char *argument, const c
  * as its end.
  */
 void job_tell(struct job *job, const json_t *message, const int *fds, unsigned n_fds);
+/* The number of its process. */
+pid_t job_pid(const struct job *job);
 /* Kills it for a reason of ours, which is told as its end. */
 void job_fail(struct job *job, const char *how);
 /* Kills it; nothing of it is heard any more. */

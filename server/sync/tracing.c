@@ -214,9 +214,10 @@ void tracing_drop(struct tracing *t, const char *sync)
 	struct request *q, *next;
 
 	list_for_each_safe(q, next, &t->queue, link) {
-		if (!is_of(q, "tag", sync))
+		if (!is_of(q, "tag", sync) && !is_of(q, "watch", sync))
 			continue;
-		(void)shutdown(q->fd, SHUT_RDWR); /* also where it is on its way */
+		if (q->fd >= 0)
+			(void)shutdown(q->fd, SHUT_RDWR); /* also where it is on its way */
 		if (q != asked || !t->is_asked)
 			request_free(t, q);
 	}

@@ -290,6 +290,14 @@ static void edge_trace(void *world, const json_t *request, int fd)
 	tracing_ask(&((struct world *)world)->tracing, request, fd);
 }
 
+static void edge_trace_job(void *world, const json_t *request, struct job *job)
+{
+	cleanup(json_freep) json_t *of_job = json_copy((json_t *)request);
+
+	if (of_job && json_object_set_new(of_job, "pid", json_integer(job_pid(job))) == 0)
+		edge_trace(world, of_job, -1);
+}
+
 static void edge_trace_drop(void *world, const char *sync)
 {
 	tracing_drop(&((struct world *)world)->tracing, sync);
@@ -323,6 +331,7 @@ static const struct edge edge = {
 	.certificate = edge_certificate,
 	.check = edge_check,
 	.trace = edge_trace,
+	.trace_job = edge_trace_job,
 	.trace_drop = edge_trace_drop,
 	.event = edge_event,
 };

@@ -11,6 +11,7 @@ import threading
 import features
 import nodes as of_nodes
 import pytest
+import tracing
 from cgroup import MemoryCgroup
 from engine import planned
 from gpu_nodes import assert_all_serve, assert_nothing_is_left, device, publish, sha256, show, stagings, used, wait_unstaged
@@ -101,6 +102,22 @@ def test_a_push_goes_from_gpu_to_gpu_and_through_no_host_memory(make_gpu_nodes, 
     assert (row["bytes"], row["kernel"]) == (end["bytes"], None), row
     shown = cluster["a"].ctl("sync", "history", "-n", "-b", "-o", "BYTES,KERNEL,PLANNED").stdout.split()
     assert shown == [str(end["bytes"]), "-", str(end["planned"])], shown
+
+
+def test_the_sockets_of_nccl_are_watched_while_it_carries_a_sync(make_gpu_nodes):
+    """That they are is all that can be seen here: the stand-in has none of TCP."""
+    features.require("bpf")
+    with tracing.Tracer() as tracer, tracer.client() as observer:
+        nodes = make_gpu_nodes(2, settings=NCCL_ENGINE | {"node": {"trace": tracer.socket}})
+        publish(nodes["a"], seed=1)
+        sync = nodes["a"].push("m")["sync"]
+        nodes.wait(lambda: len([row for row in observer.ask("past") if row["sync"] == sync]) == 2, "both spans have ended")
+        rows = [row for row in observer.ask("past") if row["sync"] == sync]
+        agents = {row["client"]["pid"] for row in rows}
+        for row in rows:
+            assert (row["peer"], row["role"], row["sockets"], row["process"]["comm"]) == ("*", "payload", 0, "weightd-sync-nc")
+        assert len(agents) == 2 and agents.isdisjoint(row["process"]["pid"] for row in rows)
+        nodes.wait(lambda: not [row for row in observer.ask("rows") if row["sync"] == sync], "they are forgotten")
 
 
 def test_nobody_holds_memory_of_a_gpu_once_a_push_is_over(make_gpu_nodes):

@@ -176,6 +176,11 @@ static void edge_trace(void *world, const json_t *request, int fd)
 	(void)world, (void)request, (void)fd;
 }
 
+static void edge_trace_job(void *world, const json_t *request, struct job *job)
+{
+	(void)world, (void)request, (void)job;
+}
+
 static void edge_trace_drop(void *world, const char *sync)
 {
 	(void)world, (void)sync;
@@ -323,6 +328,7 @@ static const struct edge EDGE = {
 	.job_end = edge_job_end,
 	.may_dial = edge_may_dial,
 	.trace = edge_trace,
+	.trace_job = edge_trace_job,
 	.trace_drop = edge_trace_drop,
 	.may_save = edge_may_save,
 	.save = edge_save,
