@@ -130,6 +130,7 @@ static void on_timer(struct waiter *w, uint32_t events)
 	(void)events;
 	if (read(w->fd, &expirations, sizeof(expirations)) < 0)
 		return;
+	loop_modify(t->loop_fd, &t->listener, EPOLLIN);
 	(void)tracer_mark(t); /* who asks is told why it fails */
 	metrics_look(t);
 	follow_tell_all(t);
@@ -147,8 +148,13 @@ static void on_connect(struct waiter *w, uint32_t events)
 
 	(void)events;
 	fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+		/* It waits, and would be told of again and again. */
+		loop_modify(t->loop_fd, &t->listener, 0);
+		set_timer(t, PERIOD_NS);
+	}
 	if (fd < 0)
-		return; /* it went away again, or there is no descriptor: it waits */
+		return; /* or it went away again */
 	r = client_add(t, fd);
 	if (r < 0)
 		(void)complain("a client was sent away", r);

@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 
 import features
 import pytest
@@ -149,6 +150,30 @@ def test_a_client_too_many_is_sent_away(tracer):
             with contextlib.suppress(Refused, BrokenPipeError, ConnectionResetError):
                 assert c.ask("read", sync="s") == []
                 break
+
+
+def cpu_ticks(tracer):
+    with open(f"/proc/{tracer.proc.pid}/stat") as f:
+        return sum(map(int, f.read().rpartition(")")[2].split()[11:13]))
+
+
+def test_a_client_for_whom_there_is_no_descriptor_waits_and_costs_nothing():
+    features.require("trace")
+    with Tracer("--meter=diag", prefix=["prlimit", "--nofile=32:32"]) as tracer:
+        clients = [tracer.client() for _ in range(40)]
+        served = []
+        for c in clients:
+            c.socket.send(json.dumps({"op": "read", "sync": "s"}).encode())
+        while select.select([c.socket for c in clients if c not in served], [], [], 0.5)[0]:
+            served += [c for c in clients if c not in served and select.select([c.socket], [], [], 0)[0]]
+        assert 10 < len(served) < 30
+        before, began = cpu_ticks(tracer), time.monotonic()
+        assert not select.select([c.socket for c in clients if c not in served], [], [], 1)[0]
+        assert cpu_ticks(tracer) - before < os.sysconf("SC_CLK_TCK") * (time.monotonic() - began) / 10
+        for c in served:
+            c.socket.close()
+        for c in clients:
+            assert c in served or c.hear() == {"end": True}
 
 
 def test_clients_of_a_user_leave_room_for_those_of_others(tracer):
