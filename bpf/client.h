@@ -37,7 +37,7 @@ struct client {
 	struct list spans; /* struct span */
 	struct list watches; /* struct watch */
 	struct list messages; /* struct messages */
-	unsigned n_rows, n_spans;
+	unsigned n_rows, n_spans, n_watches;
 	struct list queue; /* struct packet, what it has not read */
 	unsigned n_queue;
 	uint64_t lost; /* packets that it was too slow for, not told yet */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "bpf/cgroup.h"
 #include "bpf/tracer.h"
@@ -29,6 +30,7 @@ void watch_free(struct watch *w)
 		loop_remove(w->client->tracer->loop_fd, &w->waiter);
 	(void)fd_close(w->waiter.fd);
 	list_remove(&w->link);
+	w->client->n_watches--;
 	free(w);
 }
 
@@ -160,6 +162,14 @@ int watch_op(struct request *q)
 			       "sockets of processes are followed by BPF alone: %s", t->why_not_bpf);
 		return -EOPNOTSUPP;
 	}
+	if (q->client->n_watches >= WATCHES_MAX && q->client->uid != 0 &&
+	    q->client->uid != geteuid()) {
+		(void)snprintf(q->why, sizeof(q->why),
+			       "no client but root's may watch more than %u processes and control "
+			       "groups; 'forget' a sync that is over",
+			       WATCHES_MAX);
+		return -EDQUOT;
+	}
 	w->client = q->client;
 	w->waiter = (struct waiter){.fd = -1, .ready = on_exit_of_watched};
 	r = json_object_get(q->json, "cgroup") ? watch_cgroup(q, w) : watch_process(q, w);
@@ -168,6 +178,7 @@ int watch_op(struct request *q)
 		return r;
 	}
 	list_append(&q->client->watches, &w->link);
+	q->client->n_watches++;
 	(void)take_ptr(w);
 	return 0;
 }

@@ -8,6 +8,9 @@
 #include "bpf/request.h"
 #include "ipc/base/list.h"
 
+/* Of one client, but of root's and the tracer's own: those of a user leave room in the meter for all others'. */
+#define WATCHES_MAX 128
+
 struct watch {
 	struct list link; /* client::watches */
 	struct client *client;

@@ -18,7 +18,7 @@
 
 #define AF_INET 2
 #define IPPROTO_TCP 6
-#define CGROUPS_DEEP 32 /* who is deeper in the hierarchy is in none that is less deep by more */
+#define CGROUPS_DEEP 32 /* levels above a process that are looked at */
 #define FLUSHES_MAX 4 /* no iterator gets in between more often */
 #define READS_MAX                                                                                  \
 	4 /* nor does how a connection spends its time change more often between two reads */
@@ -311,10 +311,13 @@ static __always_inline struct totals *totals_of(const struct flow *f)
 /* Of the nearest group that is watched. */
 static __always_inline __u32 *row_of_cgroup(const struct task_struct *task)
 {
-	const struct cgroup *cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp);
+	const struct cgroup *cgroup;
 	__u32 *row;
 	__u64 id;
 
+	if (!bpf_core_field_exists(task->cgroups)) /* a kernel without them */
+		return 0;
+	cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp);
 	for (int i = 0; i < CGROUPS_DEEP && cgroup; i++) {
 		id = BPF_CORE_READ(cgroup, kn, id);
 		row = bpf_map_lookup_elem(&watched_cgroups, &id);

@@ -12,6 +12,7 @@ import features
 import kernel
 import pytest
 import tracing
+from cgroup import Cgroup, unified
 from tracing import Client, Refused, Tracer
 from traffic import both_ways, carried, carry, is_acknowledged, qualities, storm, sum_of_events
 
@@ -170,21 +171,30 @@ def test_without_bpf_no_process_is_watched(without_bpf):
         without_bpf.client().watch(os.getpid())
 
 
-def test_nothing_runs_where_bytes_are_sent(tracer, connect):
+@pytest.mark.parametrize("what", ["sockets", "a process", "a group"])
+def test_nothing_runs_where_bytes_are_sent(tracer, connect, what):
     a, b = connect()
-    client = tracer.client()
-    client.tag(a, peer="b")
-    client.tag(b, peer="a")
-    n = 50_000
-    with kernel.counting_runs():
-        before = runs(tracer)
-        for _ in range(n):
-            a.send(b"x")
-            b.recv(1)
-        after = runs(tracer)
-    assert {"mark", "on_send", "on_receive"} <= set(before)
-    assert after == before
-    assert client.until(is_acknowledged)["submitted"] == n
+    client, n = tracer.client(), 50_000
+    with contextlib.ExitStack() as stack:
+        if what == "sockets":
+            client.tag(a, peer="b")
+            client.tag(b, peer="a")
+        elif what == "a process":
+            client.watch(os.getpid())
+        else:
+            features.require("cgroup2")
+            group = stack.enter_context(Cgroup(unified()))
+            stack.enter_context(group.around(os.getpid()))
+            client.ask("watch", cgroup=str(group.path), sync="s", version=1, peer="b", role="payload")
+        with kernel.counting_runs():
+            before = runs(tracer)
+            for _ in range(n):
+                a.send(b"x")
+                b.recv(1)
+            after = runs(tracer)
+        assert {"mark", "on_send", "on_receive"} <= set(before)
+        assert after == before
+        assert client.until(is_acknowledged)["submitted"] == n
 
 
 def runs(tracer):

@@ -211,6 +211,25 @@ def test_a_group_is_for_its_owner(tracer, group):
     watch(client_as(tracer, SOMEBODY), group)
 
 
+def test_what_a_client_watches_has_a_limit_but_for_root(tracer, group):
+    below = [Cgroup(group.path, str(i)) for i in range(130)]
+    for g in below:
+        os.chown(g.path, SOMEBODY, -1)
+    client = client_as(tracer, SOMEBODY)
+    for i, g in enumerate(below[:128]):
+        watch(client, g, sync=str(i // 64))
+    with pytest.raises(Refused, match="more than 128 processes and control groups; 'forget' a sync that is over"):
+        watch(client, below[128])
+    client.ask("forget", sync="1")
+    watch(client, below[128])
+    client.ask("forget", sync="0")
+    client.ask("forget", sync="s")
+    root = tracer.client()
+    for g in below:
+        watch(root, g)
+        g.__exit__()
+
+
 @pytest.mark.parametrize("path, why", [
     ("relative", "'cgroup' has to be a path that begins with '/'"), ("", "'cgroup' has to be"), (7, "'cgroup' has to be"),
     ("/no/such", "there is no such control group of version 2 here: No such file"), ("/" + "x" * 300, "there is no such"),
