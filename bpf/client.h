@@ -9,8 +9,9 @@
 #include "bpf/row.h"
 #include "ipc/base/list.h"
 
-#define CLIENTS_MAX 64
-#define CLIENTS_PER_USER_MAX 16 /* but of root, and of the tracer's own */
+#define CLIENTS_MAX 256
+#define CLIENTS_PER_USER_MAX                                                                       \
+	64 /* each rank of a job with NCCL's plug-in is one; but of root, and of the tracer's own */
 #define ROWS_MAX 1024 /* of one client: all rows of all of them fit into the meter */
 #define SPANS_MAX ROWS_MAX /* likewise: a sync of which there is no row has nothing to span */
 

@@ -24,7 +24,7 @@
 
 #define PERIOD_NS 100000000u
 #define SHARE 10 /* of the time that a look may take, one in so many */
-#define BACKLOG 64
+#define BACKLOG CLIENTS_MAX
 
 static int complain(const char *what, int r)
 {

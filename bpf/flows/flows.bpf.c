@@ -47,7 +47,8 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC); /* as are the others: most have room that nobody uses */
+	__uint(max_entries, 262144);
 	__type(key, __u32); /* row */
 	__type(value, struct totals);
 } totals SEC(".maps");
@@ -55,7 +56,8 @@ struct {
 /* Processes all of whose sockets are followed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 32768);
 	__type(key, __u32); /* tgid */
 	__type(value, __u32); /* row */
 } watched SEC(".maps");
@@ -63,7 +65,8 @@ struct {
 /* Control groups of version 2, likewise of all processes in them and below. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 32768);
 	__type(key, __u64); /* its number */
 	__type(value, __u32); /* row */
 } watched_cgroups SEC(".maps");
@@ -71,8 +74,8 @@ struct {
 /* Rows whose calls are counted, too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC); /* they are few, and large */
-	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 262144);
 	__type(key, __u32); /* row */
 	__type(value, struct calls);
 } calls SEC(".maps");

@@ -138,11 +138,11 @@ def test_spans_of_a_client_have_a_limit(tracer):
 
 
 def test_a_client_too_many_is_sent_away(tracer):
-    clients = [tracer.client() for _ in range(64)]
+    clients = [tracer.client() for _ in range(256)]
     for c in clients:
         c.ask("read", sync="s")
     more = tracer.client()
-    assert more.hear()["error"] == "weightd-trace has 64 clients, and serves no more"
+    assert more.hear()["error"] == "weightd-trace has 256 clients, and serves no more"
     assert more.socket.recv(1) == b""
     clients[0].socket.close()
     while True:  # until the other one is gone
@@ -178,10 +178,10 @@ def test_a_client_for_whom_there_is_no_descriptor_waits_and_costs_nothing():
 
 def test_clients_of_a_user_leave_room_for_those_of_others(tracer):
     os.chmod(tracer.socket, 0o666)
-    theirs = [client_as(tracer, SOMEBODY) for _ in range(16)]
+    theirs = [client_as(tracer, SOMEBODY) for _ in range(64)]
     for c in theirs:
         assert c.ask("read", sync="s") == []
-    assert client_as(tracer, SOMEBODY).hear()["error"] == "weightd-trace has 16 clients of this user, and serves no more"
+    assert client_as(tracer, SOMEBODY).hear()["error"] == "weightd-trace has 64 clients of this user, and serves no more"
     for c in client_as(tracer, NOBODY), *[tracer.client() for _ in range(17)], theirs[3]:
         assert c.ask("read", sync="s") == []
     theirs[0].socket.close()
@@ -240,7 +240,7 @@ def test_who_passes_what_is_slow_to_close_waits_for_it_alone(tracer, n):
 
 @pytest.mark.parametrize("how", ["served", "unread", "refused"])
 def test_one_that_hangs_up_with_what_is_slow_to_close_holds_up_nobody(tracer, how):
-    clients = [tracer.client() for _ in range(64 if how == "refused" else 1)]
+    clients = [tracer.client() for _ in range(256 if how == "refused" else 1)]
     for c in clients:
         assert c.ask("read", sync="s") == []
     client = clients[-1]
