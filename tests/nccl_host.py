@@ -10,7 +10,7 @@ from daemon import REPORT, environment
 FOLDER = features.BUILD / "nccl-host"
 PLUGIN = features.BUILD / "libnccl-profiler-weightd.so"
 VERSIONS = 4, 5, 6, 7
-GROUP, COLL, P2P, OP, STEP, NET, CE_COLL = 1, 2, 4, 8, 16, 128, 4096
+GROUP, COLL, P2P, OP, STEP, PROXY_CTRL, KERNEL_CH, NET, GROUP_API, CE_COLL = 1, 2, 4, 8, 16, 32, 64, 128, 256, 4096
 MASK = COLL | P2P | NET | CE_COLL
 
 

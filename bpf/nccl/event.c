@@ -1,13 +1,13 @@
 #include "bpf/nccl/event.h"
 
 #include <stddef.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "bpf/nccl/comm.h"
 #include "bpf/nccl/next.h"
 #include "bpf/nccl/ring.h"
 #include "bpf/nccl/slot.h"
-#include "bpf/nccl/text.h"
 #include "ipc/base/num.h"
 
 #define EVENTS_OF_CE (EVENT_CE_COLL | EVENT_CE_SYNC | EVENT_CE_BATCH)
@@ -71,6 +71,16 @@ static bool is_ours(uint64_t type)
 	       (event_implied_by(type) & atomic_load_explicit(&asked, memory_order_relaxed));
 }
 
+/* As it is: who tells it cleans it. */
+static void copy(char ret[SLOT_TEXT_SIZE], const char *s)
+{
+	size_t n = s ? strnlen(s, SLOT_TEXT_SIZE - 1) : 0;
+
+	if (n > 0)
+		memcpy(ret, s, n);
+	ret[n] = '\0';
+}
+
 static void set_task(struct slot *s, uint64_t type, const struct descr *d)
 {
 	bool is_p2p = type == EVENT_P2P;
@@ -81,8 +91,8 @@ static void set_task(struct slot *s, uint64_t type, const struct descr *d)
 		s->count = d->p2p.count;
 		s->root = d->p2p.peer;
 		s->n_channels = d->p2p.n_channels;
-		text_copy(s->func, sizeof(s->func), d->p2p.func);
-		text_copy(s->datatype, sizeof(s->datatype), d->p2p.datatype);
+		copy(s->func, d->p2p.func);
+		copy(s->datatype, d->p2p.datatype);
 		s->algo[0] = s->proto[0] = '\0';
 		return;
 	}
@@ -90,14 +100,14 @@ static void set_task(struct slot *s, uint64_t type, const struct descr *d)
 	s->seq = d->coll.seq;
 	s->count = d->coll.count;
 	s->root = d->coll.root;
-	text_copy(s->func, sizeof(s->func), d->coll.func);
-	text_copy(s->datatype, sizeof(s->datatype), d->coll.datatype);
+	copy(s->func, d->coll.func);
+	copy(s->datatype, d->coll.datatype);
 	if (type == EVENT_COLL) {
 		s->n_channels = d->coll.n_channels;
-		text_copy(s->algo, sizeof(s->algo), d->coll.algo);
-		text_copy(s->proto, sizeof(s->proto), d->coll.proto);
+		copy(s->algo, d->coll.algo);
+		copy(s->proto, d->coll.proto);
 	} else {
-		text_copy(s->algo, sizeof(s->algo), "CE");
+		copy(s->algo, "CE");
 		s->proto[0] = '\0';
 	}
 }
@@ -190,12 +200,11 @@ static void fill(struct slot *s, uint64_t type, uint32_t comm, const struct desc
 	atomic_store_explicit(&s->parent, d->parent, memory_order_relaxed);
 	if (!is_ours(type)) {
 		type = 0;
-	} else {
+	} else if (type & EVENTS_OF_TASKS) {
 		atomic_store_explicit(&s->began_ns, num_now_ns(), memory_order_relaxed);
-		if (type & EVENTS_OF_TASKS)
-			set_task(s, type, d);
-		else if (type == EVENT_PROXY_OP)
-			set_op(s, d);
+		set_task(s, type, d);
+	} else if (type == EVENT_PROXY_OP) {
+		set_op(s, d);
 	}
 	atomic_store_explicit(&s->type, (uint32_t)type, memory_order_relaxed);
 }

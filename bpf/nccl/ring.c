@@ -17,8 +17,8 @@ static struct place {
 	struct record record;
 } places[N_PLACES];
 
-static _Atomic uint64_t written;
-static uint64_t n_read; /* the reader's */
+static _Alignas(64) _Atomic uint64_t written;
+static _Alignas(64) uint64_t n_read; /* the reader's */
 static _Atomic uint64_t n_lost;
 
 static uint64_t turn_at(const struct place *p, uint64_t position)

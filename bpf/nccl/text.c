@@ -7,13 +7,14 @@
 
 #include "ipc/base/utf8.h"
 
+#define STRING_SIZE 128 /* weightd-trace takes none that is longer */
+
 /* What a text of JSON may hold as it is. */
 static bool is_plain(uint32_t c)
 {
 	return c >= 0x20 && c != 0x7f;
 }
 
-/* Clean: no control characters, UTF-8. Quotes and backslashes are escaped where it is written. */
 void text_copy(char *ret, size_t size, const char *s)
 {
 	const unsigned char *at = (const unsigned char *)(s ? s : "");
@@ -62,13 +63,16 @@ void text_add(struct text *t, const char *format, ...)
 
 void text_string(struct text *t, const char *key, const char *value)
 {
-	if (!value || !*value) {
+	char clean[STRING_SIZE];
+
+	text_copy(clean, sizeof(clean), value);
+	if (!*clean) {
 		text_add(t, ",\"%s\":null", key);
 		return;
 	}
 	text_add(t, ",\"%s\":\"", key);
-	for (; *value; value++)
-		text_add(t, *value == '"' || *value == '\\' ? "\\%c" : "%c", *value);
+	for (const char *c = clean; *c; c++)
+		text_add(t, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
 	text_add(t, "\"");
 }
 

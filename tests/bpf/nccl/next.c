@@ -94,16 +94,17 @@ static int init(int v, void **context, uint64_t hash, int *mask, const char *nam
 static int start(void *context, void **handle, struct descr *d)
 {
 	uint64_t type = version == 4 ? d->type_v4 : d->type;
+	char more[160] = "";
 
 	*handle = object_new('e');
-	note("start %llu in %d under %d", (unsigned long long)type, check(context, 'c'),
-	     check(d->parent, 'e'));
 	if (type == 2)
-		note(" %s %llu", (const char *)(uintptr_t)d->body[1],
-		     (unsigned long long)d->body[4]);
+		(void)snprintf(more, sizeof(more), " %.100s %llu",
+			       (const char *)(uintptr_t)d->body[1], (unsigned long long)d->body[4]);
 	if (type == 2 && version > 4)
-		note(" group %d", check((const void *)(uintptr_t)d->body[10], 'e'));
-	note(" -> %d\n", check(*handle, 'e'));
+		(void)snprintf(more + strlen(more), sizeof(more) - strlen(more), " group %d",
+			       check((const void *)(uintptr_t)d->body[10], 'e'));
+	note("start %llu in %d under %d%s -> %d\n", (unsigned long long)type, check(context, 'c'),
+	     check(d->parent, 'e'), more, check(*handle, 'e'));
 	return 0;
 }
 
