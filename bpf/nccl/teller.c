@@ -11,9 +11,11 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "bpf/nccl/act.h"
 #include "bpf/nccl/link.h"
@@ -37,6 +39,7 @@
 #define BATCH_MAX 16 /* sums and communicators in one */
 
 enum request {
+	REQUEST_WATCH,
 	REQUEST_BEGIN,
 	REQUEST_TAG,
 	REQUEST_TELL,
@@ -71,6 +74,8 @@ struct batch {
 struct teller {
 	struct link link;
 	uint64_t link_told; /* its number, when something was told by it first */
+	uint64_t link_watched; /* likewise, when it was asked to watch */
+	bool watches;
 	struct sums sums;
 	struct told_comm comms[N_COMMS];
 	struct slot *tasks[N_TASKS]; /* the oldest first */
@@ -409,6 +414,23 @@ static bool tag(struct teller *t, const struct sum *sum)
 	return ask(t, REQUEST_TAG, &text, fd);
 }
 
+/*
+ * All sockets of this process, where somebody wants that: NCCL as it is released was built without events of its
+ * network, and says of none of its sockets which they are.
+ */
+static bool watch(struct teller *t)
+{
+	struct text text;
+
+	if (!t->watches || t->link_watched == t->link.number)
+		return false;
+	t->link_watched = t->link.number;
+	say(&text, "watch", "nccl");
+	text_add(&text, ",\"version\":0,\"peer\":\"any rank\",\"role\":\"payload\",\"pid\":%d}",
+		 (int)getpid());
+	return ask(t, REQUEST_WATCH, &text, -1);
+}
+
 static bool tag_next(struct teller *t)
 {
 	struct text text;
@@ -482,6 +504,8 @@ static void take_answer(struct teller *t, bool is_taken)
 	struct told_comm *c = &t->comms[t->asked_comm];
 
 	switch (t->asked) {
+	case REQUEST_WATCH:
+		break; /* refused where weightd-trace counts without BPF: nothing is watched then */
 	case REQUEST_BEGIN:
 		c->begun = t->link.number; /* or there is no room for its span, and its sockets are counted all the same */
 		break;
@@ -531,7 +555,7 @@ static bool turn(struct teller *t)
 		drop_tasks(t);
 	else if (t->link.asked_ns)
 		return true;
-	else if (tag_next(t) || tell(t))
+	else if (watch(t) || tag_next(t) || tell(t))
 		return true;
 	return part_next(t);
 }
@@ -616,12 +640,14 @@ static int start_thread(struct teller *t)
 int teller_start(void)
 {
 	static struct teller teller; /* nothing is allocated in somebody's process */
+	const char *watches = getenv("WEIGHTD_NCCL_WATCH");
 	int r;
 
 	if (runs)
 		return 0;
 	memset(&teller, 0, sizeof(teller));
 	link_init(&teller.link);
+	teller.watches = watches && !strcmp(watches, "1");
 	discard_ring(); /* of communicators that are gone */
 	stops = false;
 	r = start_thread(&teller);

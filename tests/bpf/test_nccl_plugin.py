@@ -393,6 +393,23 @@ def test_a_mask_that_others_of_its_kind_read_too_is_followed(tracer, observer):
     assert (closed["colls"], closed["p2ps"]) == (1, 0)
 
 
+def test_all_sockets_of_the_process_are_counted_where_somebody_wants_that(tracer, observer):
+    with Host(tracer, WEIGHTD_NCCL_WATCH="1") as host:
+        host.init()
+        observer.hear("nccl_comm")  # which is told after it
+        host.pair()
+        host.say("carry", 0, 1, 54_321)
+        row, = tracer.client().ask("rows")
+        assert (row["sync"], row["peer"], row["submitted"], row["consumed"]) == ("nccl", "any rank", 54_321, 54_321)
+        host.say("reduce", 0, 0, 1, 1000, 1)
+        observer.hear("nccl_socket", 2)
+        # What NCCL says whose it is has a row of its own from then on.
+        host.say("carry", 0, 1, 1000)
+        rows = {row["peer"]: row for row in tracer.client().ask("rows")}
+        assert rows["rank 1"]["submitted"] >= 1000 <= rows["rank 2"]["consumed"]
+        host.say("finalize", 0)
+
+
 class Next:
     """What another plug-in was told, through this one or by the host itself."""
 

@@ -27,6 +27,7 @@ def wanted():
         "lib/libweightd.so": f"libweightd.so.{version[0]}",
         f"lib/libweightd.so.{version[0]}": library,
         f"lib/{library}": 0o644,
+        "lib/libnccl-profiler-weightd.so": 0o644,
         "lib/pkgconfig/weightd.pc": 0o644,
         "lib/systemd/system/weightd.service": 0o644,
         "lib/systemd/system/weightd.socket": 0o644,

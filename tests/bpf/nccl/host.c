@@ -704,6 +704,13 @@ static void do_close(char **w)
 	(void)puts("ok");
 }
 
+/* carry A B SIZE, of which nobody is told */
+static void do_carry(char **w)
+{
+	carry(fds[number(w[1])], fds[number(w[2])], strtoull(w[3], NULL, 0));
+	(void)puts("ok");
+}
+
 /* reduce CONTEXT A B SIZE TIMES */
 static void do_reduce(char **w)
 {
@@ -809,11 +816,11 @@ static const struct {
 	{"state", do_state, 4},     {"sock", do_sock, 7},
 	{"qp", do_qp, 7},           {"net", do_net, 5},
 	{"stop", do_stop, 2},       {"pair", do_pair, 3},
-	{"close", do_close, 2},     {"reduce", do_reduce, 6},
-	{"hammer", do_hammer, 4},   {"measure", do_measure, 4},
-	{"nothing", do_nothing, 1}, {"fork", do_fork, 2},
-	{"log", do_log, 1},         {"threads", do_threads, 1},
-	{"exit", do_exit, 2},
+	{"close", do_close, 2},     {"carry", do_carry, 4},
+	{"reduce", do_reduce, 6},   {"hammer", do_hammer, 4},
+	{"measure", do_measure, 4}, {"nothing", do_nothing, 1},
+	{"fork", do_fork, 2},       {"log", do_log, 1},
+	{"threads", do_threads, 1}, {"exit", do_exit, 2},
 };
 
 static void serve(char *line)
