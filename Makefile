@@ -174,7 +174,7 @@ all: programs demos man
 programs: $(PROGRAMS) $(LIB) $(NCCL_PLUGIN)
 unit: $(UNIT) $(NCCL_HOST)
 demos: $(DEMO)
-benches: $(BENCHES) $(B)/unit/tool_flip $(TOOLS_SYNC)
+benches: $(BENCHES) $(B)/unit/tool_flip $(TOOLS_SYNC) $(NCCL_HOST)
 soaks: $(SOAK)
 fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_KTLS)
 gpu-programs: $(GPU)

@@ -1,7 +1,7 @@
 /*
  * What NCCL and a plug-in of its profiler say to each other, as NCCL's src/include/plugin/profiler declares it
  *
- * profiler_v4.h came with NCCL 2.27, _v5 with 2.28, _v6 with 2.29; _v7 is in the sources of its master branch, of 2.31.
+ * profiler_v4.h came with NCCL 2.27, _v5 with 2.28, _v6 with 2.29; 2.31 has _v7.
  * A newer descriptor only adds members behind those of an older one and larger ones to the union: one declaration, the
  * newest, reads all of them, as far as they go. Two things differ. In v4 the type is one byte, and the seven behind it
  * hold anything; and a collective's parent is its group there, which is `group` since v5. What a state carries is 8 bytes
@@ -176,6 +176,7 @@ struct api {
 	int (*stop_event)(void *handle);
 	int (*record_event_state)(void *handle, int state, union state_args *args);
 	int (*finalize)(void *context);
+	const void *more[4]; /* none: other people's NCCLs have had more functions here */
 };
 
 struct api_v4 {

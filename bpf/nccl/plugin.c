@@ -157,7 +157,8 @@ const struct api_v4 ncclProfiler_v4 = {NAME,    init_v4, start_v4, stop_event, r
 	}                                                                                          \
 	extern const struct api ncclProfiler_v##version;                                           \
 	const struct api ncclProfiler_v##version = {                                               \
-		NAME, init_v##version, start_v##version, stop_event, record_event_state, finalize}
+		NAME,     init_v##version, start_v##version, stop_event, record_event_state,       \
+		finalize, {NULL}}
 
 TABLE(5);
 TABLE(6);

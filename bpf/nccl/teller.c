@@ -415,8 +415,8 @@ static bool tag(struct teller *t, const struct sum *sum)
 }
 
 /*
- * All sockets of this process, where somebody wants that: NCCL as it is released was built without events of its
- * network, and says of none of its sockets which they are.
+ * All sockets of this process, where somebody wants that: NCCL is built without events of its network as a rule, and
+ * says of none of its sockets then which they are.
  */
 static bool watch(struct teller *t)
 {

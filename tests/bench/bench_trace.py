@@ -10,6 +10,9 @@ cost         processor time of a message of "message_bytes" that one thread send
              (weightd-trace does not run), "counters" (it follows both sockets), "messages" (and counts calls), and "off-again",
              which is the same as "off": so much is noise. In turns; medians of the rounds, "cpu_percent" of what each
              round took more than with "off". "ns_per_call" is the time of the programs at each, by the kernel's clock
+nccl-plugin  "ns_per_event" of a callback of NCCL's profiler in libnccl-profiler-weightd.so, by "threads" of a stub of NCCL: a
+             collective with an operation, a step and a socket's event, each started and stopped, and a state. "mode" is "off" (no
+             weightd-trace) or "told". Median of the rounds. A socket's event asks the kernel for the socket's number
 bound        what the figures above have to keep, and whether this run kept it
 """
 import contextlib
@@ -18,6 +21,7 @@ import subprocess
 
 import features
 import kernel
+import nccl_host
 import tracing
 from engine import WORD, Chain, Memory, planned, program
 
@@ -37,6 +41,7 @@ PRICES, PRICED = 51, 15  # times, of a batch each
 MODES = "off", "counters", "messages", "off-again"
 CALL_NS_MAX = 400
 LIMIT_S = 600
+PLUGIN_THREADS, PLUGIN_TIMES, PLUGIN_ROUNDS = (1, 2), 3_000, 15  # what fits into its ring, so that nothing is lost
 
 
 def measure(report):
@@ -46,6 +51,8 @@ def measure(report):
     measure_sync(report)
     for cost in COSTS:
         measure_cost(report, *cost)
+    for threads in PLUGIN_THREADS:
+        measure_plugin(report, threads)
 
 
 def measure_sync(report):
@@ -169,3 +176,17 @@ def runs_of_calls(tracer):
     """How many, and their nanoseconds."""
     counts = kernel.runs(tracer.proc.pid)
     return tuple(map(sum, zip(*(counts[name] for name in CALLS))))
+
+
+def measure_plugin(report, threads):
+    with machine.Others() as others, tracing.Tracer() as tracer, nccl_host.Host() as off, nccl_host.Host(tracer) as told:
+        hosts = {"off": off, "told": told}
+        for host in hosts.values():
+            host.init()
+        taken = {mode: [float(host.say("measure", threads, 0, PLUGIN_TIMES // threads)) for _ in range(PLUGIN_ROUNDS)]
+                 for mode, host in hosts.items()}
+        for host in hosts.values():
+            host.say("finalize", 0)
+    for mode, times in taken.items():
+        report.line(name="nccl-plugin", mode=mode, threads=threads, ns_per_event=statistics.median(times),
+                    ns_per_event_least=min(times), rounds=PLUGIN_ROUNDS, other_cpu=others.share)

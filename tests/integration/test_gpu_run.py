@@ -8,7 +8,7 @@ import features
 import pytest
 
 # compute-sanitizer wants a GPU.
-SECTIONS = ("probe", "sharing", "survive", "attach", "load", "changing", "readonly", "freeing", "ipc", "sync", "nccl")
+SECTIONS = ("probe", "sharing", "survive", "attach", "load", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "profiler")
 
 
 def run(build, *args):

@@ -1,0 +1,67 @@
+"""The plug-in of NCCL's profiler in a real NCCL: two nodes on one GPU, and what weightd-trace is told of a broadcast between them."""
+import contextlib
+
+import netns
+import section_nccl
+import tracing
+from lab import MIB, Skip
+
+PLUGIN = "libnccl-profiler-weightd.so"
+
+
+@contextlib.contextmanager
+def start_tracer(lab):
+    if not tracing.PROGRAM.exists() or not (lab.build / PLUGIN).exists():
+        raise Skip(f"weightd-trace or {PLUGIN} is not built")
+    try:
+        tracer = tracing.Tracer()
+    except AssertionError as e:
+        raise Skip(f"weightd-trace does not start here: {e}")
+    with tracer:
+        yield tracer
+
+
+def broadcast(lab, env, net, memories):
+    """Whether it went well, and why not."""
+    with section_nccl.pair(lab, env, net, memories) as engines:
+        ends = [section_nccl.hear_all(engine)[-1] for engine in (engines[1], engines[0])]
+        logs = [engine.read_log()[-1500:] for engine in engines]
+    good = all(end["op"] == "done" for end in ends)
+    return good, {} if good else {"why": str([end.get("why") for end in ends]), "logs": logs}
+
+
+def measure(lab, results):
+    def tell(name, value=None, unit="", ok=None, **more):
+        results.line("profiler", name, value, unit, ok, **more)
+
+    if not (lab.build / "weightd-sync-nccl").exists():
+        raise Skip("weightd-sync-nccl was built without OpenSSL")
+    env = section_nccl.nccl_env(lab)
+    size = lab.size(256 * MIB, 16 * MIB)
+    with contextlib.ExitStack() as stack:
+        tracer = stack.enter_context(start_tracer(lab))
+        env |= {"NCCL_PROFILER_PLUGIN": str(lab.build / PLUGIN), "WEIGHTD_TRACE_SOCKET": tracer.socket}
+        net = stack.enter_context(netns.Net(2)) if netns.is_available() else None
+        memories = [stack.enter_context(contextlib.closing(section_nccl.Memory(env, size, seed))) for seed in (7, 0)]
+        good, more = broadcast(lab, env, net, memories)
+        tell("broadcast between two nodes with the plug-in", size if good else 0, "bytes", ok=good, **more)
+        same = len({memory.digest() for memory in memories}) == 1
+        tell("digests of both are equal", same, ok=same)
+        acts = tracer.client().ask("acts")
+    if lab.fake:
+        return tell("what it told", len(acts), "acts", why="the stand-in for NCCL has no profiler")
+    words = {}
+    for act in acts:
+        words.setdefault(act["act"], []).append(act)
+    opened = words.get("nccl_comm", [])
+    tell("communicators that it told of", len({(a["pid"], a["sync"]) for a in opened}), ok=len(opened) > 0)
+    tell("version of NCCL's interface", max((a["api"] for a in opened), default=None))
+    colls = [a for a in words.get("nccl_coll", []) if a["func"] == "Broadcast"]
+    tell("broadcasts that it told of one by one", len(colls), ok=len(colls) > 0)
+    # Which transport NCCL takes between two processes on one machine is its own choice.
+    carried = {way: max((a["bytes"] for a in words.get("nccl_peer", []) if a["way"] == way), default=None) for way in ("send", "receive")}
+    for way, n in carried.items():
+        tell(f"bytes of its proxy, {way}", n, "bytes")
+    tell("sockets that NCCL said were its own", len({a["cookie"] for a in words.get("nccl_socket", [])}),
+         why="" if "nccl_socket" in words else "NCCL was built without NET_PROFILER=1, or took no sockets")
+    tell("events lost", sum(a["lost"] for a in words.get("nccl_gap", [])))
