@@ -14,6 +14,7 @@
 
 struct comm comms[N_COMMS];
 static unsigned n_open;
+static _Atomic unsigned limit;
 static _Atomic uint32_t number;
 
 enum comm_state comm_state(const struct comm *c)
@@ -33,7 +34,7 @@ void comm_free(struct comm *c)
 
 static bool is_label_taken(const struct comm *but, const char *label)
 {
-	for (const struct comm *c = comms; c < comms + N_COMMS; c++)
+	for (const struct comm *c = comms; c < comms + comm_limit(); c++)
 		if (c != but && comm_state(c) != COMM_FREE && !strcmp(c->label, label))
 			return true;
 	return false;
@@ -75,6 +76,8 @@ struct comm *comm_open(const struct comm_facts *f, void **ret_context)
 		atomic_store(&c->next, NULL);
 		atomic_store(&c->has_next, false);
 		set_state(c, turn, COMM_OPEN);
+		if ((unsigned)(c - comms) >= comm_limit())
+			atomic_store(&limit, (unsigned)(c - comms) + 1);
 		*ret_context = handle_of(atomic_load(&number), turn, (uint32_t)(c - comms));
 		n_open++;
 		return c;
@@ -107,6 +110,11 @@ struct comm *comm_close(const void *context)
 	return &comms[place];
 }
 
+unsigned comm_limit(void)
+{
+	return atomic_load(&limit);
+}
+
 unsigned comm_n_open(void)
 {
 	return n_open;
@@ -115,7 +123,7 @@ unsigned comm_n_open(void)
 void comm_forget_all(void)
 {
 	atomic_store(&number, handle_draw());
-	for (struct comm *c = comms; c < comms + N_COMMS; c++)
+	for (struct comm *c = comms; c < comms + comm_limit(); c++)
 		comm_free(c);
 	n_open = 0;
 }

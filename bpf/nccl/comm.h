@@ -48,6 +48,8 @@ struct comm *comm_open(const struct comm_facts *f, void **ret_context);
 struct comm *comm_close(const void *context);
 void comm_forget_all(void);
 unsigned comm_n_open(void);
+/* Those from here on are free. Any thread. */
+unsigned comm_limit(void);
 
 /* Its place, or COMM_NONE. Any thread. */
 uint32_t comm_find(const void *context);

@@ -67,7 +67,7 @@ void event_set_mask(int mask)
 /* What is not of ours is here for the next plug-in alone. */
 static bool is_ours(uint64_t type)
 {
-	return (type & (EVENTS_OF_TASKS | EVENTS_OF_OP)) &&
+	return num_is_power_of_two(type) && (type & (EVENTS_OF_TASKS | EVENTS_OF_OP)) &&
 	       (event_implied_by(type) & atomic_load_explicit(&asked, memory_order_relaxed));
 }
 

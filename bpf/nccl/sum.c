@@ -1,135 +1,109 @@
 /*
- * A table of open addressing, read and written by teller alone.
+ * Read and written by teller alone. Found by open addressing.
  */
 #include "bpf/nccl/sum.h"
 
+#include <stddef.h>
 #include <string.h>
-
-#define N_MAX (SUM_PLACES / 4 * 3)
-
-void sums_init(struct sums *s)
-{
-	s->places = s->tables[0];
-}
 
 static uint64_t mixed(uint64_t h, uint64_t n)
 {
 	return ((h ^ n) * 0x9e3779b97f4a7c15u) ^ ((h ^ n) >> 29);
 }
 
-static unsigned place_of(const struct record *r)
+static unsigned bucket_of(const struct sum *sum)
 {
-	uint64_t h = mixed(mixed(mixed((uint64_t)r->kind << 1 | r->is_send, r->comm),
-				 (uint32_t)r->peer),
-			   r->number);
+	uint64_t h = mixed((uint64_t)sum->kind << 1 | sum->is_send, sum->comm);
 
-	return (unsigned)(mixed(h, (uint32_t)r->device) >> 32) % SUM_PLACES;
+	h = mixed(mixed(mixed(h, (uint32_t)sum->peer), sum->number), (uint32_t)sum->device);
+	return (unsigned)(h >> 32) % SUM_BUCKETS;
 }
 
-static bool is_of(const struct sum *sum, const struct record *r)
+static bool are_of_one(const struct sum *a, const struct sum *b)
 {
-	return sum->kind == r->kind && sum->is_send == r->is_send && sum->comm == r->comm &&
-	       sum->peer == r->peer && sum->number == r->number && sum->device == r->device;
+	return a->kind == b->kind && a->is_send == b->is_send && a->comm == b->comm &&
+	       a->peer == b->peer && a->number == b->number && a->device == b->device;
 }
 
-static struct sum *take(struct sums *s, const struct record *r)
+/* That of its sum, or the free one where that belongs. */
+static uint16_t *find_bucket(struct sums *s, const struct sum *sum)
 {
-	unsigned place = place_of(r);
-	struct sum *sum;
+	unsigned i = bucket_of(sum);
 
-	for (;; place = (place + 1) % SUM_PLACES) {
-		sum = &s->places[place];
-		if (!sum->is_there)
-			break;
-		if (is_of(sum, r))
-			return sum;
-	}
-	if (s->n == N_MAX)
-		return NULL;
-	*sum = (struct sum){.kind = r->kind,
-			    .is_there = true,
-			    .is_send = r->is_send,
-			    .comm = r->comm,
-			    .peer = r->peer,
-			    .fd = r->fd,
-			    .device = r->device,
-			    .number = r->number,
-			    .first_ns = r->ns};
-	s->n++;
-	return sum;
+	while (s->buckets[i] && !are_of_one(&s->of[s->buckets[i] - 1], sum))
+		i = (i + 1) % SUM_BUCKETS;
+	return &s->buckets[i];
 }
 
 void sums_add(struct sums *s, const struct record *r)
 {
-	struct sum *sum = take(s, r);
+	const struct sum new = {.kind = r->kind,
+				.is_send = r->is_send,
+				.comm = r->comm,
+				.peer = r->peer,
+				.device = r->device,
+				.number = r->number,
+				.first_ns = r->ns};
+	uint16_t *bucket = find_bucket(s, &new);
+	struct sum *sum;
 
-	if (!sum) {
+	if (!*bucket && s->n == SUMS_MAX) {
 		s->lost++;
 		return;
 	}
+	if (!*bucket) {
+		s->of[s->n++] = new;
+		*bucket = (uint16_t)s->n;
+	}
+	sum = &s->of[*bucket - 1];
 	sum->fd = r->fd;
 	sum->bytes += r->bytes;
 	sum->n++;
 	sum->last_ns = r->ns;
 }
 
-/* Those that stay are where they are found only if all are put in anew. */
 void sums_drop(struct sums *s, uint16_t comm)
 {
-	const struct sum *old = s->places;
+	unsigned n = s->n;
 
-	s->places = s->tables[old == s->tables[0]];
-	memset(s->places, 0, sizeof(s->tables[0]));
 	s->n = 0;
-	for (const struct sum *sum = old; sum < old + SUM_PLACES; sum++) {
-		const struct record r = {.kind = sum->kind,
-					 .is_send = sum->is_send,
-					 .comm = sum->comm,
-					 .peer = sum->peer,
-					 .device = sum->device,
-					 .number = sum->number};
-
-		if (sum->is_there && sum->comm != comm)
-			*take(s, &r) = *sum;
+	memset(s->buckets, 0, sizeof(s->buckets));
+	for (unsigned i = 0; i < n; i++) {
+		if (s->of[i].comm == comm)
+			continue;
+		s->of[s->n] = s->of[i];
+		*find_bucket(s, &s->of[s->n]) = (uint16_t)(s->n + 1);
+		s->n++;
 	}
 }
 
-struct sum *sums_next_untold(struct sums *s, unsigned place, int comm, uint64_t told_ns)
+struct sum *sums_next_untold(struct sums *s, unsigned from, int comm, uint64_t told_ns)
 {
-	for (; place < SUM_PLACES; place++) {
-		struct sum *sum = &s->places[place];
-
-		if (sum->is_there && sum->n > sum->n_told && sum->told_ns < told_ns &&
-		    (comm < 0 || sum->comm == comm))
+	for (struct sum *sum = s->of + from; sum < s->of + s->n; sum++)
+		if (sum->n > sum->n_told && sum->told_ns < told_ns && (comm < 0 || sum->comm == comm))
 			return sum;
-	}
 	return NULL;
 }
 
 struct sum *sums_next_untagged(struct sums *s, uint64_t connection)
 {
-	for (struct sum *sum = s->places; sum < s->places + SUM_PLACES; sum++)
-		if (sum->is_there && sum->kind == RECORD_SOCKET && sum->tagged != connection)
+	for (struct sum *sum = s->of; sum < s->of + s->n; sum++)
+		if (sum->kind == RECORD_SOCKET && sum->tagged != connection)
 			return sum;
 	return NULL;
 }
 
-void sums_forget_told(struct sums *s)
-{
-	for (struct sum *sum = s->places; sum < s->places + SUM_PLACES; sum++)
-		sum->n_told = sum->told_ns = 0;
-}
-
-unsigned sums_place(const struct sums *s, const struct sum *sum)
-{
-	return (unsigned)(sum - s->places);
-}
-
 void sums_set_tagged(struct sums *s, uint64_t cookie, uint64_t connection, bool is_refused)
 {
-	for (struct sum *sum = s->places; sum < s->places + SUM_PLACES; sum++)
-		if (sum->is_there && sum->kind == RECORD_SOCKET && sum->number == cookie) {
+	for (struct sum *sum = s->of; sum < s->of + s->n; sum++)
+		if (sum->kind == RECORD_SOCKET && sum->number == cookie) {
 			sum->tagged = connection;
 			sum->is_refused = is_refused;
 		}
+}
+
+void sums_forget_told(struct sums *s)
+{
+	for (struct sum *sum = s->of; sum < s->of + s->n; sum++)
+		sum->n_told = sum->told_ns = 0;
 }

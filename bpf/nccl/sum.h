@@ -10,7 +10,6 @@
 
 struct sum {
 	enum record_kind kind; /* RECORD_OP, _SOCKET or _QP */
-	bool is_there;
 	bool is_send;
 	bool is_refused; /* the tracer does not take this socket */
 	uint16_t comm;
@@ -24,27 +23,26 @@ struct sum {
 	uint64_t tagged; /* the connection to the tracer by which it was */
 };
 
-#define SUM_PLACES 8192
+#define SUMS_MAX 6144
+#define SUM_BUCKETS 8192
 
+/* All zero is none. */
 struct sums {
-	struct sum tables[2][SUM_PLACES];
-	struct sum *places; /* the one of them that has them */
+	struct sum of[SUMS_MAX];
 	unsigned n;
+	uint16_t buckets[SUM_BUCKETS]; /* which it is, from 1 on; 0: none */
 	uint64_t lost; /* records for which there was no room */
 };
 
-/* All of it is zero. */
-void sums_init(struct sums *s);
 void sums_add(struct sums *s, const struct record *r);
-/* Those of a communicator go. */
+/* Those of a communicator go; the others move up. */
 void sums_drop(struct sums *s, uint16_t comm);
 
-/* From `place` on: the first with something to be told that was not since `told_ns`, or NULL. `comm` < 0: of any. */
-struct sum *sums_next_untold(struct sums *s, unsigned place, int comm, uint64_t told_ns);
+/* From this one on: the first with something to be told that was not since `told_ns`, or NULL. `comm` < 0: of any. */
+struct sum *sums_next_untold(struct sums *s, unsigned from, int comm, uint64_t told_ns);
 /* A socket that was not tagged by this connection. */
 struct sum *sums_next_untagged(struct sums *s, uint64_t connection);
-/* To who is told now, nothing was. */
-void sums_forget_told(struct sums *s);
-unsigned sums_place(const struct sums *s, const struct sum *sum);
 /* Sockets that carry both ways, or to two peers, have several sums. */
 void sums_set_tagged(struct sums *s, uint64_t cookie, uint64_t connection, bool is_refused);
+/* To who is told now, nothing was. */
+void sums_forget_told(struct sums *s);

@@ -61,7 +61,7 @@ struct batch {
 	uint64_t n_tasks, lost;
 	unsigned n_sums, n_comms;
 	struct {
-		unsigned place;
+		unsigned i;
 		uint64_t n;
 	} sums[BATCH_MAX];
 	struct {
@@ -213,7 +213,7 @@ static bool tell_comms(struct teller *t, struct text *text)
 	struct text act;
 	bool is_closed;
 
-	for (unsigned i = 0; i < N_COMMS && b->n_comms < BATCH_MAX; i++) {
+	for (unsigned i = 0; i < comm_limit() && b->n_comms < BATCH_MAX; i++) {
 		struct told_comm *c = &t->comms[i];
 
 		if (!has_comm_to_tell(t, i))
@@ -268,17 +268,17 @@ static bool tell_tasks(struct teller *t, struct text *text)
 static bool tell_sums_of(struct teller *t, struct text *text, int comm, uint64_t told_ns)
 {
 	struct batch *b = &t->batch;
-	unsigned place = 0;
+	unsigned from = 0;
 	struct sum *sum;
 	struct text act;
 
-	while (b->n_sums < BATCH_MAX && (sum = sums_next_untold(&t->sums, place, comm, told_ns))) {
+	while (b->n_sums < BATCH_MAX && (sum = sums_next_untold(&t->sums, from, comm, told_ns))) {
 		act_of_sum(&act, &comms[sum->comm], sum);
 		if (!append(text, &act))
 			return false;
-		b->sums[b->n_sums].place = sums_place(&t->sums, sum);
+		b->sums[b->n_sums].i = (unsigned)(sum - t->sums.of);
 		b->sums[b->n_sums++].n = sum->n;
-		place = sums_place(&t->sums, sum) + 1;
+		from = (unsigned)(sum - t->sums.of) + 1;
 	}
 	return true;
 }
@@ -286,7 +286,7 @@ static bool tell_sums_of(struct teller *t, struct text *text, int comm, uint64_t
 /* Of those that are closing, now; of all others, once a round. */
 static bool tell_sums(struct teller *t, struct text *text)
 {
-	for (unsigned i = 0; i < N_COMMS && t->batch.n_sums == 0; i++)
+	for (unsigned i = 0; i < comm_limit() && t->batch.n_sums == 0; i++)
 		if (t->comms[i].is_closing && !tell_sums_of(t, text, (int)i, UINT64_MAX))
 			return false;
 	if (t->batch.n_sums > 0)
@@ -323,7 +323,7 @@ static bool tell(struct teller *t)
 		t->link_told = t->link.number;
 		t->tell_ns = 0;
 		sums_forget_told(&t->sums);
-		for (unsigned i = 0; i < N_COMMS; i++)
+		for (unsigned i = 0; i < comm_limit(); i++)
 			t->comms[i].is_told_closed = false;
 	}
 	if (t->now_ns < t->tell_ns)
@@ -356,7 +356,7 @@ static void take_answer_to_tell(struct teller *t, bool is_taken)
 		t->lost_told_ns = t->now_ns;
 	}
 	for (unsigned i = 0; i < b->n_sums; i++) {
-		struct sum *sum = &t->sums.places[b->sums[i].place];
+		struct sum *sum = &t->sums.of[b->sums[i].i];
 
 		sum->n_told = b->sums[i].n;
 		sum->told_ns = t->now_ns;
@@ -471,7 +471,7 @@ static void free_comm(struct teller *t, unsigned place)
 /* Before the ring is read: all of them is in it then. */
 static void see_closed(struct teller *t)
 {
-	for (unsigned i = 0; i < N_COMMS; i++)
+	for (unsigned i = 0; i < comm_limit(); i++)
 		if (comm_state(&comms[i]) == COMM_CLOSED)
 			t->comms[i].is_closing = true;
 }
@@ -481,7 +481,7 @@ static bool part_next(struct teller *t)
 {
 	struct text text;
 
-	for (unsigned i = 0; i < N_COMMS; i++) {
+	for (unsigned i = 0; i < comm_limit(); i++) {
 		struct told_comm *c = &t->comms[i];
 		bool has_rows = c->begun == t->link.number && t->link.fd >= 0;
 
@@ -608,7 +608,6 @@ static void *main_of_thread(void *arg)
 	struct teller *t = arg;
 
 	(void)pthread_setname_np(pthread_self(), "weightd-nccl");
-	sums_init(&t->sums);
 	t->now_ns = t->lost_told_ns = num_now_ns();
 	t->lost_told = ring_lost() + slot_lost();
 	run(t);
@@ -665,7 +664,7 @@ void teller_stop(void)
 		(void)pthread_join(thread, NULL);
 		runs = false;
 	}
-	for (struct comm *c = comms; c < comms + N_COMMS; c++)
+	for (struct comm *c = comms; c < comms + comm_limit(); c++)
 		if (comm_state(c) == COMM_CLOSED)
 			comm_free(c);
 }
