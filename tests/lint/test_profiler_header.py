@@ -82,3 +82,33 @@ def test_events_of_the_network_are_declared_as_nccl_declares_them(name, theirs, 
     features.require("nccl-source", f"no {header} (a checkout of NCCL in WEIGHTD_NCCL_SOURCE)", header.exists())
     compile_with(["#include <cstddef>", f'#include "{header}"', ours(),
                   *(f'static_assert(offsetof({theirs}, {a}) == offsetof(struct {mine}, {b}), "{a}");' for a, b in members.items())])
+
+
+# As gdb sees them in what NVIDIA releases, which has its debugging information: pip's nvidia-nccl-cu12 for one.
+LIBRARY = pathlib.Path(os.environ.get("WEIGHTD_NCCL_LIBRARY", "/nonexistent"))
+ASK = """
+python
+for version, members in {members}.items():
+    theirs = "ncclProfilerEventDescr_v%d_t" % version
+    print(version, "sizeof", int(gdb.parse_and_eval("sizeof(%s)" % theirs)))
+    print(version, "state", int(gdb.parse_and_eval("sizeof(ncclProfilerEventStateArgs_v%d_t)" % version)))
+    for member in members:
+        print(version, member, int(gdb.parse_and_eval("(long)&((%s *)0)->%s" % (theirs, member))))
+end
+"""
+
+
+def test_layouts_are_those_of_a_library_that_nvidia_released(tmp_path):
+    features.require("nccl-library", f"no {LIBRARY} (a libnccl.so.2 that is not stripped, in WEIGHTD_NCCL_LIBRARY)", LIBRARY.exists())
+    features.require("gdb", "no gdb (apt-get install gdb)", bool(shutil.which("gdb")))
+    known = {version: {a: b for v, members in MEMBERS.items() if v <= version for a, b in members.items()} for version in SIZES}
+    script = tmp_path / "ask"
+    script.write_text(ASK.replace("{members}", repr({version: list(members) for version, members in known.items()})))
+    done = subprocess.run(["gdb", "-batch", "-x", script, LIBRARY], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    lines = ["#include <cstddef>", ours()]
+    for version, member, number in (line.split() for line in done.stdout.splitlines()):
+        mine = {"sizeof": SIZES[int(version)], "state": "sizeof(union state_args)"}.get(member) or \
+            f"offsetof(struct descr, {known[int(version)][member]})"
+        lines.append(f'static_assert({mine} == {number}, "{member} of v{version}");')
+    assert len(lines) == 2 + sum(2 + len(members) for members in known.values()), done.stderr
+    compile_with(lines)

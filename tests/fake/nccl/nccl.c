@@ -22,6 +22,7 @@
 
 #include "tests/fake/failure.h"
 #include "tests/fake/guest.h"
+#include "tests/fake/nccl/profiler.h"
 #include "tests/fake/nccl/ring.h"
 #include "tests/fake/state.h"
 
@@ -67,6 +68,7 @@ struct communicator {
 	atomic_flag is_in_call;
 	struct operation *asked; /* not taken yet */
 	int n_questions;
+	_Atomic(void *) profiler; /* its context */
 };
 
 struct operation {
@@ -76,6 +78,7 @@ struct operation {
 	size_t size;
 	int type, root;
 	cu_stream stream;
+	void *event;
 };
 
 static struct {
@@ -210,6 +213,7 @@ static cu_result run(void *arg)
 
 	for (size_t at = 0; !r && at < o->size && !atomic_load(&o->c->ring.is_cut); at += PIECE)
 		r = run_piece(o, at);
+	profiler_stop(o->event);
 	free(o);
 	return r;
 }
@@ -232,6 +236,9 @@ static void *form(void *arg)
 		r = REMOTE_ERROR;
 	if (!r && init->n > 1 && !strcmp(who, previous))
 		r = INVALID_USAGE; /* Duplicate GPU detected */
+	if (!r)
+		atomic_store(&c->profiler,
+			     profiler_open(strtoull(c->id, NULL, 16), init->rank, init->n));
 	atomic_store(&c->state, r);
 	free(init);
 	return NULL;
@@ -305,6 +312,12 @@ static int ask(const char *symbol, const struct operation *like)
 	if (!o)
 		return leave(c, SYSTEM_ERROR);
 	*o = *like;
+	o->event = profiler_start(atomic_load(&c->profiler), symbol + strlen("nccl"),
+				  o->type == UINT8 ? o->size : o->size / 4,
+				  o->type == UINT8    ? "ncclUint8"
+				  : o->type == UINT32 ? "ncclUint32"
+						      : "ncclFloat32",
+				  o->root);
 	c->asked = o;
 	c->n_questions = QUESTIONS;
 	atomic_store(&c->state, IN_PROGRESS);
@@ -376,6 +389,7 @@ int ncclCommAbort(struct communicator *c)
 	enter(c);
 	(void)failure_at(c, "ncclAbort");
 	ring_cut(&c->ring);
+	profiler_close(atomic_exchange(&c->profiler, NULL));
 	return OK; /* nobody calls it any more */
 }
 

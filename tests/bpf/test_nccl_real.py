@@ -1,0 +1,70 @@
+"""The plug-in in a real libnccl.so.2: its core, and no GPU. WEIGHTD_NCCL_LIBRARY names one that is not stripped.
+
+A pip install of nvidia-nccl-cu12 brings one. What its kernels and networks would do is played; see nccl/real.py.
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import features
+import pytest
+from daemon import environment
+from nccl_host import PLUGIN
+
+LIBRARY = pathlib.Path(os.environ.get("WEIGHTD_NCCL_LIBRARY", "/nonexistent"))
+MEMBERS = {
+    "ncclComm": ["profilerContext", "commHash", "config.commName", "nNodes", "nRanks", "rank"],
+    "ncclKernelPlan": ["comm", "collTaskQueue.head"],
+    "ncclTaskColl": ["func", "datatype", "eActivationMask", "count", "eventHandle"],
+    "ncclProxyArgs": ["sliceSteps"],
+    "ncclProxySubArgs": ["eActivationMask", "rank", "pid", "peer", "nsteps", "profilerContext", "taskEventHandle", "pHandles", "transSize"],
+}
+ASK = """
+python
+import json
+def number(what):
+    return int(gdb.parse_and_eval(what))
+print(json.dumps({name: {"size": number("sizeof(struct %s)" % name)} |
+                        {m: number("(long)&((struct %s *)0)->%s" % (name, m)) for m in members}
+                  for name, members in MEMBERS.items()}))
+end
+"""
+
+
+@pytest.fixture
+def offsets(tmp_path):
+    features.require("nccl-library", f"no {LIBRARY} (a libnccl.so.2 that is not stripped, in WEIGHTD_NCCL_LIBRARY)", LIBRARY.exists())
+    features.require("gdb", "no gdb (apt-get install gdb)", bool(shutil.which("gdb")))
+    script = tmp_path / "ask"
+    script.write_text(ASK.replace("MEMBERS", repr(MEMBERS)))
+    found = json.loads(subprocess.run(["gdb", "-batch", "-x", script, LIBRARY], check=True, stdout=subprocess.PIPE, text=True).stdout)
+    listed = subprocess.run(["nm", "-C", LIBRARY], check=True, stdout=subprocess.PIPE, text=True).stdout
+    symbols = (line.split(None, 2) for line in listed.splitlines() if not line.startswith(" "))
+    return found | {"symbols": {name: int(address, 16) for address, _, name in symbols if "ncclProfiler" in name or name == "ncclGetVersion"}}
+
+
+def test_what_a_real_nccl_says_of_a_socket_is_what_the_kernel_counts(tracer, offsets):
+    command = [sys.executable, features.ROOT / "tests/bpf/nccl/real.py", LIBRARY, json.dumps(offsets)]
+    env = environment(WEIGHTD_TRACE_SOCKET=tracer.socket, NCCL_PROFILER_PLUGIN=str(PLUGIN), NCCL_DEBUG="WARN")
+    client = tracer.client()
+    client.ask("observe")
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proc:
+        assert proc.stdout.readline() == "played\n"
+        acts = {}
+        while not {"nccl_socket", "nccl_peer", "nccl_coll"} <= acts.keys():
+            packet = client.hear()
+            if packet["kind"] == "act":
+                acts[packet["act"]] = packet
+        row, = tracer.client().ask("rows")
+        end = json.loads(proc.communicate("end\n")[0].splitlines()[-1])
+    assert acts["nccl_comm"]["api"] in (4, 5, 6, 7)
+    assert (row["sync"], row["peer"], row["partial"]) == ("nccl:real", "rank 1", False)
+    assert row["consumed"] == acts["nccl_socket"]["bytes"] == acts["nccl_peer"]["bytes"] == 40_000
+    coll = acts["nccl_coll"]
+    assert {k: coll[k] for k in ("func", "count", "datatype", "bytes", "algo", "proto", "ops", "received", "hash", "communicator")} == \
+        {"func": "AllReduce", "count": 1000, "datatype": "ncclFloat32", "bytes": 4000, "algo": "TREE", "proto": "LL", "ops": 1,
+         "received": 40_000, "hash": "0000000000abcdef", "communicator": "real"}
+    assert end == {"left": [], "threads": 1}
