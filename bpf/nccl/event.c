@@ -64,10 +64,14 @@ void event_set_mask(int mask)
 	atomic_store(&asked, mask);
 }
 
-/* What is not of ours is here for the next plug-in alone. */
+/*
+ * What is not of ours is here for the next plug-in alone. Of a group nothing is told; but to NCCL 2.27, one without a
+ * handle is one whose collectives nobody wants.
+ */
 static bool is_ours(uint64_t type)
 {
-	return num_is_power_of_two(type) && (type & (EVENTS_OF_TASKS | EVENTS_OF_OP)) &&
+	return num_is_power_of_two(type) &&
+	       (type & (EVENT_GROUP | EVENTS_OF_TASKS | EVENTS_OF_OP)) &&
 	       (event_implied_by(type) & atomic_load_explicit(&asked, memory_order_relaxed));
 }
 
