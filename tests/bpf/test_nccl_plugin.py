@@ -345,17 +345,21 @@ def test_a_tracer_that_never_reads_holds_nobody_up(tmp_path):
             client.close()
 
 
-def test_more_events_than_there_is_room_for_are_counted_and_told(tracer, observer):
-    with Host(tracer) as host:
-        host.init()
-        os.kill(tracer.proc.pid, signal.SIGSTOP)
-        host.say("measure", 2, 0, 100_000)
-        os.kill(tracer.proc.pid, signal.SIGCONT)
-        host.say("finalize", 0)
-    comm = observer.hear("nccl_comm", state="closed")
-    assert comm["untold"] > 0
-    told = comm["colls"] + sum(a["events"] for a in last_of_each(observer.of("nccl_socket") + observer.of("nccl_peer")))
-    assert told < 600_000 == told + sum(gap["lost"] for gap in observer.of("nccl_gap"))
+def test_more_events_than_there_is_room_for_are_counted_and_told(tracer):
+    """By two threads that do nothing else; whether they are faster than the one that reads is up to the machine."""
+    for _ in range(10):
+        observer = Observer(tracer)
+        with Host(tracer) as host:
+            host.init()
+            host.say("measure", 2, 0, 100_000)
+            host.say("finalize", 0)
+        comm = observer.hear("nccl_comm", state="closed")
+        told = comm["colls"] + sum(a["events"] for a in last_of_each(observer.of("nccl_socket") + observer.of("nccl_peer")))
+        lost = sum(gap["lost"] for gap in observer.of("nccl_gap"))
+        assert told + lost == 600_000 and comm["untold"] > 0
+        if lost > 0:
+            return
+    raise AssertionError("nothing was ever lost")
 
 
 def last_of_each(acts):
