@@ -47,7 +47,7 @@ static bool size_of(const char *datatype, uint64_t *ret)
 
 static uint64_t end_of(const struct slot *task)
 {
-	uint64_t ended_ns = atomic_load_explicit(&task->ended_ns, memory_order_relaxed);
+	uint64_t ended_ns = slot_get(task->ended_ns);
 
 	return ended_ns > task->stopped_ns ? ended_ns : task->stopped_ns;
 }
@@ -55,15 +55,14 @@ static uint64_t end_of(const struct slot *task)
 /* What was carried within a node is not seen: without an operation of the proxy it is not known, and not 0. */
 void act_of_task(struct text *t, const struct comm *c, const struct slot *task)
 {
-	uint32_t n_ops = atomic_load_explicit(&task->n_ops, memory_order_relaxed);
-	bool is_p2p = atomic_load_explicit(&task->type, memory_order_relaxed) == EVENT_P2P;
+	uint32_t n_ops = slot_get(task->n_ops);
+	bool is_p2p = slot_get(task->type) == EVENT_P2P;
 	uint64_t size, bytes = 0, ns = end_of(task);
 	bool knows_bytes = size_of(task->datatype, &size) &&
 			   !__builtin_mul_overflow(size, task->count, &bytes);
 
 	begin(t, is_p2p ? "nccl_p2p" : "nccl_coll", ns);
-	text_number(t, "took_ns",
-		    (int64_t)(ns - atomic_load_explicit(&task->began_ns, memory_order_relaxed)));
+	text_number(t, "took_ns", (int64_t)(ns - slot_get(task->began_ns)));
 	add_comm(t, c);
 	text_string(t, "func", task->func);
 	text_number_if(t, "count", true, task->count);
@@ -77,10 +76,8 @@ void act_of_task(struct text *t, const struct comm *c, const struct slot *task)
 		text_string(t, "proto", task->proto);
 	}
 	text_number(t, "ops", n_ops);
-	text_number_if(t, "sent", n_ops > 0,
-		       atomic_load_explicit(&task->sent, memory_order_relaxed));
-	text_number_if(t, "received", n_ops > 0,
-		       atomic_load_explicit(&task->received, memory_order_relaxed));
+	text_number_if(t, "sent", n_ops > 0, slot_get(task->sent));
+	text_number_if(t, "received", n_ops > 0, slot_get(task->received));
 	text_add(t, "}");
 }
 

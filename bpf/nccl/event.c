@@ -19,11 +19,6 @@
 
 static _Atomic int asked;
 
-static uint64_t get(const _Atomic uint64_t *p)
-{
-	return atomic_load_explicit(p, memory_order_relaxed);
-}
-
 int event_known_by(int api)
 {
 	static const int newest[N_APIS] = {EVENT_NET, EVENT_KERNEL_LAUNCH, EVENT_CE_BATCH};
@@ -121,18 +116,18 @@ static void set_op(struct slot *s, const struct descr *d)
 {
 	struct slot *task = slot_hold(d->parent);
 
-	atomic_store_explicit(&s->peer, d->proxy_op.peer, memory_order_relaxed);
-	atomic_store_explicit(&s->is_send, d->proxy_op.is_send != 0, memory_order_relaxed);
+	slot_set(s->peer, d->proxy_op.peer);
+	slot_set(s->is_send, d->proxy_op.is_send != 0);
 	if (task)
 		atomic_fetch_add_explicit(&task->n_ops, 1, memory_order_relaxed);
-	atomic_store_explicit(&s->parent, task ? d->parent : NULL, memory_order_relaxed);
+	slot_set(s->parent, task ? d->parent : NULL);
 }
 
 static const struct slot *find_type(const void *handle, uint32_t type)
 {
 	const struct slot *s = slot_find(handle);
 
-	return s && atomic_load_explicit(&s->type, memory_order_relaxed) == type ? s : NULL;
+	return s && slot_get(s->type) == type ? s : NULL;
 }
 
 static void start_socket(struct record *r, const struct net_socket *n)
@@ -165,16 +160,13 @@ static void start_qp(struct record *r, const struct net_qp *n)
 static void start_net(uint32_t comm, const struct descr *d)
 {
 	const struct slot *step = find_type(d->parent, EVENT_PROXY_STEP);
-	const struct slot *op = step ? find_type(atomic_load_explicit(&step->parent,
-								      memory_order_relaxed),
-						 EVENT_PROXY_OP)
-				     : NULL;
+	const struct slot *op = step ? find_type(slot_get(step->parent), EVENT_PROXY_OP) : NULL;
 	struct record r = {.peer = -1};
 
 	if (op) {
-		comm = atomic_load_explicit(&op->comm, memory_order_relaxed);
-		r.peer = atomic_load_explicit(&op->peer, memory_order_relaxed);
-		r.is_send = atomic_load_explicit(&op->is_send, memory_order_relaxed);
+		comm = slot_get(op->comm);
+		r.peer = slot_get(op->peer);
+		r.is_send = slot_get(op->is_send);
 	}
 	if (comm == COMM_NONE || !d->net.data || (d->net.id & NET_VERSION_MASK) != NET_VERSION)
 		return;
@@ -195,22 +187,22 @@ static uint32_t comm_of(uint64_t type, const void *context, const struct descr *
 	const struct slot *op = type == EVENT_PROXY_STEP ? find_type(d->parent, EVENT_PROXY_OP)
 							 : NULL;
 
-	return op ? atomic_load_explicit(&op->comm, memory_order_relaxed) : comm_find(context);
+	return op ? slot_get(op->comm) : comm_find(context);
 }
 
 static void fill(struct slot *s, uint64_t type, uint32_t comm, const struct descr *d)
 {
-	atomic_store_explicit(&s->comm, comm, memory_order_relaxed);
-	atomic_store_explicit(&s->parent, d->parent, memory_order_relaxed);
+	slot_set(s->comm, comm);
+	slot_set(s->parent, d->parent);
 	if (!is_ours(type)) {
 		type = 0;
 	} else if (type & EVENTS_OF_TASKS) {
-		atomic_store_explicit(&s->began_ns, num_now_ns(), memory_order_relaxed);
+		slot_set(s->began_ns, num_now_ns());
 		set_task(s, type, d);
 	} else if (type == EVENT_PROXY_OP) {
 		set_op(s, d);
 	}
-	atomic_store_explicit(&s->type, (uint32_t)type, memory_order_relaxed);
+	slot_set(s->type, (uint32_t)type);
 }
 
 void event_start(int api, void *context, void **ret_handle, const struct descr *d)
@@ -230,17 +222,14 @@ void event_start(int api, void *context, void **ret_handle, const struct descr *
 		next_stop(next);
 		return;
 	}
-	atomic_store_explicit(&s->next, next, memory_order_relaxed);
+	slot_set(s->next, next);
 	fill(s, type, comm, d);
 	*ret_handle = handle;
 }
 
 static void stop_task(struct slot *s)
 {
-	const struct record r = {.kind = RECORD_TASK,
-				 .comm = (uint16_t)atomic_load_explicit(&s->comm,
-									memory_order_relaxed),
-				 .task = s};
+	const struct record r = {.kind = RECORD_TASK, .comm = (uint16_t)slot_get(s->comm), .task = s};
 
 	if (!ring_write(&r))
 		slot_free(s);
@@ -248,16 +237,16 @@ static void stop_task(struct slot *s)
 
 static void stop_op(struct slot *s)
 {
-	void *parent = atomic_load_explicit(&s->parent, memory_order_relaxed);
+	void *parent = slot_get(s->parent);
 	/* It is held since the operation began. */
 	struct slot *task = parent ? slot_find(parent) : NULL;
-	uint32_t comm = atomic_load_explicit(&s->comm, memory_order_relaxed);
-	bool is_send = atomic_load_explicit(&s->is_send, memory_order_relaxed);
-	uint64_t bytes = get(is_send ? &s->sent : &s->received), now_ns = num_now_ns();
+	uint32_t comm = slot_get(s->comm);
+	bool is_send = slot_get(s->is_send);
+	uint64_t bytes = is_send ? slot_get(s->sent) : slot_get(s->received), now_ns = num_now_ns();
 	const struct record r = {.kind = RECORD_OP,
 				 .comm = (uint16_t)comm,
 				 .is_send = is_send,
-				 .peer = atomic_load_explicit(&s->peer, memory_order_relaxed),
+				 .peer = slot_get(s->peer),
 				 .bytes = bytes,
 				 .ns = now_ns};
 
@@ -265,8 +254,8 @@ static void stop_op(struct slot *s)
 	if (task) {
 		atomic_fetch_add_explicit(is_send ? &task->sent : &task->received, bytes,
 					  memory_order_relaxed);
-		if (now_ns > get(&task->ended_ns))
-			atomic_store_explicit(&task->ended_ns, now_ns, memory_order_relaxed);
+		if (now_ns > slot_get(task->ended_ns))
+			slot_set(task->ended_ns, now_ns);
 		slot_release(task);
 	}
 	(void)ring_write(&r);
@@ -274,16 +263,14 @@ static void stop_op(struct slot *s)
 
 static void stop_step(struct slot *s)
 {
-	void *parent = atomic_load_explicit(&s->parent, memory_order_relaxed);
-	uint64_t bytes = get(&s->sent);
+	void *parent = slot_get(s->parent);
+	uint64_t bytes = slot_get(s->sent);
 	struct slot *op = slot_find(parent);
 
 	slot_free(s);
-	if (op && atomic_load_explicit(&op->type, memory_order_relaxed) == EVENT_PROXY_OP)
-		atomic_fetch_add_explicit(atomic_load_explicit(&op->is_send, memory_order_relaxed)
-						  ? &op->sent
-						  : &op->received,
-					  bytes, memory_order_relaxed);
+	if (op && slot_get(op->type) == EVENT_PROXY_OP)
+		atomic_fetch_add_explicit(slot_get(op->is_send) ? &op->sent : &op->received, bytes,
+					  memory_order_relaxed);
 }
 
 /* Whoever stops it first has it. */
@@ -294,8 +281,8 @@ void event_stop(void *handle)
 
 	if (!s)
 		return;
-	next_stop(atomic_load_explicit(&s->next, memory_order_relaxed));
-	type = atomic_load_explicit(&s->type, memory_order_relaxed);
+	next_stop(slot_get(s->next));
+	type = slot_get(s->type);
 	if (type & EVENTS_OF_TASKS) {
 		s->stopped_ns = num_now_ns();
 		stop_task(s);
@@ -314,10 +301,10 @@ void event_record_state(void *handle, int state, union state_args *args)
 
 	if (!s)
 		return;
-	next_record_state(atomic_load_explicit(&s->next, memory_order_relaxed), state, args);
+	next_record_state(slot_get(s->next), state, args);
 	if (args &&
 	    (state == STATE_SEND_WAIT || state == STATE_RECV_FLUSH_WAIT ||
 	     state == STATE_RECV_GPU_WAIT) &&
-	    atomic_load_explicit(&s->type, memory_order_relaxed) == EVENT_PROXY_STEP)
-		atomic_store_explicit(&s->sent, args->size, memory_order_relaxed);
+	    slot_get(s->type) == EVENT_PROXY_STEP)
+		slot_set(s->sent, args->size);
 }

@@ -123,7 +123,7 @@ static void *translated(const void *handle)
 {
 	const struct slot *s = slot_find(handle);
 
-	return s ? atomic_load_explicit(&s->next, memory_order_relaxed) : NULL;
+	return s ? slot_get(s->next) : NULL;
 }
 
 static size_t size_of(int api)

@@ -101,6 +101,19 @@ void slot_free(struct slot *s)
 	atomic_fetch_and_explicit(&s->word, ~(uint64_t)3, memory_order_release); /* SLOT_FREE */
 }
 
+void slot_free_of(uint32_t comm)
+{
+	for (struct slot *s = slots; s < slots + N_SLOTS; s++) {
+		uint64_t word = atomic_load_explicit(&s->word, memory_order_acquire);
+
+		while (STATE(word) == SLOT_LIVE && slot_get(s->comm) == comm &&
+		       !atomic_compare_exchange_weak_explicit(&s->word, &word, word & ~(uint64_t)3,
+							      memory_order_acq_rel,
+							      memory_order_acquire))
+			;
+	}
+}
+
 struct slot *slot_hold(const void *handle)
 {
 	uint64_t word;

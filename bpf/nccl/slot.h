@@ -44,6 +44,10 @@ struct slot {
 	char proto[SLOT_TEXT_SIZE];
 };
 
+/* Of members that others may read, too: nothing else is ordered by them. */
+#define slot_get(member) atomic_load_explicit(&(member), memory_order_relaxed)
+#define slot_set(member, value) atomic_store_explicit(&(member), value, memory_order_relaxed)
+
 /* All handles that were given are stale from then on. */
 void slot_forget_all(void);
 
@@ -56,6 +60,8 @@ struct slot *slot_find(const void *handle);
 /* The same of a live one, which is in that state then; for one caller only. */
 struct slot *slot_stop(const void *handle, enum slot_state state);
 void slot_free(struct slot *s);
+/* All that were never stopped, of a communicator that is gone. */
+void slot_free_of(uint32_t comm);
 
 /* A child of it starts, and stops. NULL where the slot is free. */
 struct slot *slot_hold(const void *handle);

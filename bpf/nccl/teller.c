@@ -115,7 +115,7 @@ void teller_wake_if_idle(void)
 
 static void drop_task(struct teller *t, struct slot *task)
 {
-	t->comms[atomic_load_explicit(&task->comm, memory_order_relaxed)].sums.untold++;
+	t->comms[slot_get(task->comm)].sums.untold++;
 	slot_free(task);
 }
 
@@ -133,7 +133,7 @@ static bool may_tell_one(struct teller *t)
 
 static void take_task(struct teller *t, struct slot *task)
 {
-	struct told_comm *c = &t->comms[atomic_load_explicit(&task->comm, memory_order_relaxed)];
+	struct told_comm *c = &t->comms[slot_get(task->comm)];
 
 	if (task->has_seq)
 		c->sums.colls++;
@@ -187,7 +187,7 @@ static bool are_equal(const struct comm_sums *a, const struct comm_sums *b)
 static bool has_tasks_of(const struct teller *t, unsigned place)
 {
 	for (unsigned i = 0; i < t->n_tasks; i++)
-		if (atomic_load_explicit(&t->tasks[i]->comm, memory_order_relaxed) == place)
+		if (slot_get(t->tasks[i]->comm) == place)
 			return true;
 	return false;
 }
@@ -231,9 +231,9 @@ static bool tell_comms(struct teller *t, struct text *text)
 
 static bool is_over(const struct teller *t, const struct slot *task)
 {
-	uint64_t ended_ns = atomic_load_explicit(&task->ended_ns, memory_order_relaxed);
+	uint64_t ended_ns = slot_get(task->ended_ns);
 	uint64_t last_ns = ended_ns > task->stopped_ns ? ended_ns : task->stopped_ns;
-	uint32_t comm = atomic_load_explicit(&task->comm, memory_order_relaxed);
+	uint32_t comm = slot_get(task->comm);
 
 	return t->is_leaving || t->comms[comm].is_closing ||
 	       (!slot_is_held(task) && t->now_ns > last_ns + QUIET_NS);
@@ -249,9 +249,7 @@ static bool tell_tasks(struct teller *t, struct text *text)
 		struct slot *task = t->tasks[i];
 
 		if (has_room && is_over(t, task)) {
-			act_of_task(&act,
-				    &comms[atomic_load_explicit(&task->comm, memory_order_relaxed)],
-				    task);
+			act_of_task(&act, &comms[slot_get(task->comm)], task);
 			has_room = append(text, &act);
 			if (has_room) {
 				slot_free(task);
@@ -457,7 +455,7 @@ static void free_comm(struct teller *t, unsigned place)
 	unsigned n_left = 0;
 
 	for (unsigned i = 0; i < t->n_tasks; i++) {
-		if (atomic_load_explicit(&t->tasks[i]->comm, memory_order_relaxed) == place)
+		if (slot_get(t->tasks[i]->comm) == place)
 			slot_free(t->tasks[i]);
 		else
 			t->tasks[n_left++] = t->tasks[i];
@@ -465,6 +463,7 @@ static void free_comm(struct teller *t, unsigned place)
 	t->n_tasks = n_left;
 	sums_drop(&t->sums, (uint16_t)place);
 	memset(&t->comms[place], 0, sizeof(t->comms[place]));
+	slot_free_of(place);
 	comm_free(&comms[place]);
 }
 
@@ -665,8 +664,10 @@ void teller_stop(void)
 		runs = false;
 	}
 	for (struct comm *c = comms; c < comms + comm_limit(); c++)
-		if (comm_state(c) == COMM_CLOSED)
+		if (comm_state(c) == COMM_CLOSED) {
+			slot_free_of((uint32_t)(c - comms));
 			comm_free(c);
+		}
 }
 
 /* What the thread had is lost, as it is itself. */

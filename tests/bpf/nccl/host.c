@@ -714,6 +714,16 @@ static void do_carry(char **w)
 	(void)puts("ok");
 }
 
+/* flood CONTEXT N: collectives that are never stopped; answers with how many had a handle */
+static void do_flood(char **w)
+{
+	int n = 0;
+
+	for (int i = 0; i < number(w[2]); i++)
+		n += start_coll(context_of(w[1]), NULL, "AllReduce", 1, "ncclInt8", 1) != NULL;
+	(void)printf("%d\n", n);
+}
+
 /* reduce CONTEXT A B SIZE TIMES */
 static void do_reduce(char **w)
 {
@@ -820,10 +830,11 @@ static const struct {
 	{"qp", do_qp, 7},           {"net", do_net, 5},
 	{"stop", do_stop, 2},       {"pair", do_pair, 3},
 	{"close", do_close, 2},     {"carry", do_carry, 4},
-	{"reduce", do_reduce, 6},   {"hammer", do_hammer, 4},
-	{"measure", do_measure, 4}, {"nothing", do_nothing, 1},
-	{"fork", do_fork, 2},       {"log", do_log, 1},
-	{"threads", do_threads, 1}, {"exit", do_exit, 2},
+	{"flood", do_flood, 3},     {"reduce", do_reduce, 6},
+	{"hammer", do_hammer, 4},   {"measure", do_measure, 4},
+	{"nothing", do_nothing, 1}, {"fork", do_fork, 2},
+	{"log", do_log, 1},         {"threads", do_threads, 1},
+	{"exit", do_exit, 2},
 };
 
 static void serve(char *line)
