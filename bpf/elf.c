@@ -16,7 +16,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 
-#define TABLE_SIZE_MAX (256 * MIB) /* of what is read at once */
+#define TABLE_SIZE_MAX (16 * MIB) /* of what is read at once: libraries have a hundredth of it */
 #define VERSION_HIDDEN 0x8000 /* not the default one */
 
 struct table {
@@ -167,7 +167,16 @@ static int offset_of(const struct image *image, uint64_t address, uint64_t *ret)
 	return -EBADMSG;
 }
 
-int elf_find(int fd, const char *function, uint64_t *ret_offset)
+static int find(const struct image *image, const char *function, uint64_t *ret_offset)
+{
+	for (uint64_t i = 0; i < image->symbols.n; i++)
+		if (symbol_is(image, i, function))
+			return offset_of(image, ((Elf64_Sym *)image->symbols.bytes)[i].st_value,
+					 ret_offset);
+	return -ENOENT;
+}
+
+int elf_find_all(int fd, const char *const functions[], size_t n, uint64_t ret_offsets[])
 {
 	cleanup(image_deinit) struct image image = {.fd = fd};
 	struct stat st;
@@ -184,9 +193,25 @@ int elf_find(int fd, const char *function, uint64_t *ret_offset)
 	r = symbols_read(&image);
 	if (r < 0)
 		return r;
-	for (uint64_t i = 0; i < image.symbols.n; i++)
-		if (symbol_is(&image, i, function))
-			return offset_of(&image, ((Elf64_Sym *)image.symbols.bytes)[i].st_value,
-					 ret_offset);
-	return -ENOENT;
+	for (size_t k = 0; k < n; k++) {
+		r = find(&image, functions[k], &ret_offsets[k]);
+		if (r == -ENOENT)
+			ret_offsets[k] = ELF_NONE;
+		else if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int elf_find(int fd, const char *function, uint64_t *ret_offset)
+{
+	uint64_t offset;
+	int r = elf_find_all(fd, &function, 1, &offset);
+
+	if (r < 0)
+		return r;
+	if (offset == ELF_NONE)
+		return -ENOENT;
+	*ret_offset = offset;
+	return 0;
 }
