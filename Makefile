@@ -228,17 +228,25 @@ $(B)/weightd-sync-gloo: $(SYNC_GLOO) $(SYNC_ENGINE) $(BASE_OBJECTS) $(IPC)
 $(B)/weightd-sync-nccl: $(SYNC_NCCL) $(SYNC_ENGINE) $(BASE_OBJECTS) $(IPC) $(CUDA)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(SYNC_LIBS) $(SERVER_LIBS)
 
+# What libbpf calls the machine whose registers are read.
+BPF_ARCH = $(patsubst aarch64%,arm64,$(patsubst x86_64%,x86,$(shell $(CC) -print-multiarch)))
+
 # What runs in the kernel is the same for every build tree.
 build/bpf/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*/*.h) Makefile
 	$(call say,BPF)mkdir -p $(@D)
-	$(Q)$(CLANG) -g -O2 -target bpf -mcpu=v3 -Wall $(if $(WERROR),-Werror) -I. \
+	$(Q)$(CLANG) -g -O2 -target bpf -mcpu=v3 -Wall $(if $(WERROR),-Werror) -D__TARGET_ARCH_$(BPF_ARCH) -I. \
 		-idirafter /usr/include/$(shell $(CC) -print-multiarch) -c -o $@ $<
 
+# struct probes is another.
+SKELETON_probes := probes_bpf
+
 build/bpf/%.skel.h: build/bpf/%.bpf.o
-	$(call say,SKEL)$(BPFTOOL) gen skeleton $< name $(notdir $*) >$@
+	$(call say,SKEL)$(BPFTOOL) gen skeleton $< name $(or $(SKELETON_$(notdir $*)),$(notdir $*)) >$@
 
 $(B)/obj/bpf/meter-bpf.o: build/bpf/flows/flows.skel.h
 $(B)/obj/bpf/meter-bpf.o: ALL_CFLAGS += -isystem build/bpf/flows
+$(B)/obj/bpf/probes.o: build/bpf/probes/probes.skel.h
+$(B)/obj/bpf/probes.o: ALL_CFLAGS += -isystem build/bpf/probes
 
 $(B)/weightd-trace: $(TRACE)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,libbpf jansson)
@@ -332,7 +340,7 @@ ptx: libclient/cuda/digest.cu
 # What is tested of weightctl by itself, and against weightd-sync.
 FORECAST := $(call objects,libclient/weightctl/forecast.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
-	$(FORECAST) $(RESHARD) $(call objects,bpf/census.c bpf/cgroup.c bpf/elf.c bpf/line.c bpf/multi.c bpf/nldev.c bpf/port.c bpf/stall.c)
+	$(FORECAST) $(RESHARD) $(call objects,bpf/census.c bpf/cgroup.c bpf/elf.c bpf/line.c bpf/multi.c bpf/nldev.c bpf/pair.c bpf/port.c bpf/stall.c)
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
 # Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
 UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(FORECAST) \

@@ -1,10 +1,13 @@
 #include "bpf/act.h"
 
 #include "bpf/follow.h"
+#include "bpf/probes.h"
 #include "bpf/tracer.h"
 
 void act_tell(struct tracer *t, json_t *act)
 {
+	t->last_act++;
+	(void)json_object_set_new(act, "number", json_integer((json_int_t)t->last_act));
 	if (act)
 		kept_add(&t->acts, json_object_get(act, "uid"), act);
 	metrics_on_act(&t->metrics, json_string_value(json_object_get(act, "act")));
@@ -19,6 +22,7 @@ int act_op(struct request *q)
 
 	if (r < 0)
 		return r;
+	probes_take(c->tracer->probes);
 	kept_answer(&c->tracer->acts, c, "acted");
 	return request_check_all_told(q, lost, "there are more acts");
 }

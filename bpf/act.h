@@ -4,7 +4,7 @@
  *
  * An act is an object of JSON: "kind" is "act", "act" is a word that says which, "ns" (CLOCK_MONOTONIC) is when it
  * was over, "took_ns" how long it took or null; "pid", "uid" and "comm" are whose it was, null where that is not
- * known. What else is in it depends on the word.
+ * known; "number" is by which other acts may name it. What else is in it depends on the word.
  */
 #pragma once
 
@@ -12,7 +12,7 @@
 
 #define ACTS_MAX 4096 /* that are kept */
 
-/* To those that observe, and kept. Takes `act`, which may be NULL where memory ran out. */
+/* To those that observe, and kept; it is given its number, tracer::last_act from then on. Takes `act`, which may be NULL where memory ran out. */
 void act_tell(struct tracer *t, json_t *act);
 /* Those that are kept, the oldest first; their kind is "acted". */
 int act_op(struct request *q);

@@ -20,6 +20,12 @@ static void tell(struct client *c, json_t *json)
 	client_say(c, json, FOLLOWED_MAX);
 }
 
+static json_t *gap_json(uint64_t n, const char *source, uint64_t since_ns)
+{
+	return json_pack("{ss sI ss sI sI}", "kind", "gap", "lost", (json_int_t)n, "source", source,
+			 "from_ns", (json_int_t)since_ns, "to_ns", (json_int_t)num_now_ns());
+}
+
 static bool observes(const struct client *c, const struct client *owner)
 {
 	(void)owner;
@@ -85,9 +91,7 @@ static void tell_gap(struct client *c, uint64_t *lost, const char *source)
 	if (n == 0)
 		return;
 	*lost = 0; /* the gap itself may be lost, and counts then */
-	tell(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost", (json_int_t)n, "source",
-			  source, "from_ns", (json_int_t)c->tracer->told_ns, "to_ns",
-			  (json_int_t)num_now_ns()));
+	tell(c, gap_json(n, source, c->tracer->told_ns));
 }
 
 /* What the row has now. Events of it that were lost are so for all that hear of it. */
@@ -176,6 +180,15 @@ void follow_tell_act(struct tracer *t, json_t *act)
 		if (c->observes)
 			tell(c, json_incref(act));
 	json_decref(act);
+}
+
+void follow_tell_lost(struct tracer *t, uint64_t n, const char *source, uint64_t since_ns)
+{
+	struct client *c;
+
+	list_for_each(c, &t->clients, link)
+		if (c->observes)
+			tell(c, gap_json(n, source, since_ns));
 }
 
 /* Of what was lost before, it is not told. */

@@ -19,6 +19,8 @@ void follow_catch_up(struct client *c);
 
 /* To those that observe; takes `act`, see act.h. */
 void follow_tell_act(struct tracer *t, json_t *act);
+/* Likewise: so many events were lost since then, for a reason that `source` names. */
+void follow_tell_lost(struct tracer *t, uint64_t n, const char *source, uint64_t since_ns);
 /* To those that observe. */
 void follow_span_begins(struct client *owner, const struct span *span);
 /* Likewise, and what its rows had at the last mark. */

@@ -25,6 +25,8 @@ static const char usage[] =
 	"  --meter KIND    bpf or diag; default: bpf if possible, else diag\n"
 	"  --ring SIZE     memory for events, a power of two of 4K or more (1M)\n"
 	"  --sysfs DIR     where the kernel tells of RDMA devices (/sys)\n"
+	"  --probes WHICH  on or off: what processes ask of CUDA, NCCL and verbs\n"
+	"                  (on, where that works)\n"
 	"  --version       print the release and exit\n"
 	"  --help          print this and exit\n";
 
@@ -33,6 +35,7 @@ enum option_code {
 	OPTION_METER,
 	OPTION_RING,
 	OPTION_SYSFS,
+	OPTION_PROBES,
 	OPTION_VERSION,
 	OPTION_HELP,
 };
@@ -42,6 +45,7 @@ static const struct option options[] = {
 	{"meter", required_argument, NULL, OPTION_METER},
 	{"ring", required_argument, NULL, OPTION_RING},
 	{"sysfs", required_argument, NULL, OPTION_SYSFS},
+	{"probes", required_argument, NULL, OPTION_PROBES},
 	{"version", no_argument, NULL, OPTION_VERSION},
 	{"help", no_argument, NULL, OPTION_HELP},
 	{0},
@@ -72,6 +76,13 @@ static const struct meter_kind *meter_named(const char *name)
 	refuse("--meter", name, "it takes bpf or diag");
 }
 
+static bool is_off(const char *text)
+{
+	if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
+		refuse("--probes", text, "it takes on or off");
+	return !strcmp(text, "off");
+}
+
 static struct tracer_options parse(int argc, char **argv)
 {
 	const char *socket = getenv("WEIGHTD_TRACE_SOCKET");
@@ -89,6 +100,8 @@ static struct tracer_options parse(int argc, char **argv)
 			o.ring_size = ring_size(optarg);
 		else if (code == OPTION_SYSFS)
 			o.sysfs = optarg;
+		else if (code == OPTION_PROBES)
+			o.without_probes = is_off(optarg);
 		else if (code == '?') /* getopt has said what is wrong */
 			exit(EXIT_USAGE);
 		else {

@@ -65,7 +65,7 @@ static bool has_capability(unsigned capability)
 	return data[CAP_TO_INDEX(capability)].effective & CAP_TO_MASK(capability);
 }
 
-static void say_why(int r, char ret_why[WHY_SIZE])
+void hook_say_why(int r, char ret_why[WHY_SIZE])
 {
 	bool can = has_capability(CAP_SYS_ADMIN);
 
@@ -105,7 +105,7 @@ int hook_probe(const struct hook *hook, char ret_why[WHY_SIZE])
 
 	if (!bpf) {
 		r = -errno;
-		say_why(r, ret_why);
+		hook_say_why(r, ret_why);
 		return r;
 	}
 	bpf_object__for_each_program(program, bpf->obj)
@@ -124,7 +124,7 @@ int hook_probe(const struct hook *hook, char ret_why[WHY_SIZE])
 		(void)bpf_link__destroy(link);
 	}
 	if (r < 0)
-		say_why(r, ret_why);
+		hook_say_why(r, ret_why);
 	return r;
 }
 
@@ -225,7 +225,7 @@ static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZ
 	(void)libbpf_set_print(NULL); /* why it does not load the doctor says */
 	r = load(b, ring_size);
 	if (r < 0) {
-		say_why(r, ret_why);
+		hook_say_why(r, ret_why);
 		bpf_close(&b->meter);
 		return r;
 	}

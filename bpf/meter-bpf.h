@@ -20,3 +20,6 @@ extern const size_t n_hooks;
 bool hook_is_on(const struct meter *m, const struct hook *hook);
 /* Loads and attaches it alone, for a moment: 0, or negative errno and why. */
 int hook_probe(const struct hook *hook, char ret_why[WHY_SIZE]);
+
+/* Why the kernel refused something of BPF with `r`. */
+void hook_say_why(int r, char ret_why[WHY_SIZE]);

@@ -17,6 +17,7 @@
 #include "bpf/meter-bpf.h"
 #include "bpf/metrics.h"
 #include "bpf/past.h"
+#include "bpf/probes.h"
 #include "bpf/rdma.h"
 #include "bpf/told.h"
 #include "bpf/tracer.h"
@@ -385,6 +386,7 @@ static int op_doctor(struct request *q)
 					   hooks[i].name, "on", works, "why", works ? NULL : why,
 					   "lost", hooks[i].lost));
 	}
+	probes_doctor(q);
 	client_answer(c, json_pack("{ss ss ss?}", "kind", "meter", "meter", t->meter->kind->name,
 				   "why", *t->why_not_bpf ? t->why_not_bpf : NULL));
 	rdma_answer_doctor(c);

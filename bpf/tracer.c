@@ -18,6 +18,7 @@
 #include "bpf/act.h"
 #include "bpf/follow.h"
 #include "bpf/past.h"
+#include "bpf/probes.h"
 #include "bpf/ready.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
@@ -226,6 +227,20 @@ static int open_meter(struct tracer *t, const struct tracer_options *o)
 	return r;
 }
 
+/* Without them all else goes on. */
+static void open_probes(struct tracer *t, const struct tracer_options *o)
+{
+	if (o->without_probes)
+		(void)strcpy(t->why_no_probes, "it was started with --probes=off");
+	else if (t->meter->kind != &meter_bpf)
+		(void)strcpy(t->why_no_probes, t->why_not_bpf);
+	else if (probes_open(t, &t->probes, t->why_no_probes) < 0)
+		(void)fprintf(stderr,
+			      "weightd-trace: what processes ask of CUDA, NCCL and verbs is not "
+			      "seen: %s\n",
+			      t->why_no_probes);
+}
+
 static int open_all(struct tracer *t, const struct tracer_options *o)
 {
 	sigset_t signals;
@@ -253,6 +268,7 @@ static int open_all(struct tracer *t, const struct tracer_options *o)
 		r = loop_add(t->loop_fd, &t->events);
 	if (r < 0)
 		return complain("cannot wait for events", r);
+	open_probes(t, o);
 	r = listen_on(o->socket, &t->listener.fd);
 	if (r == 0)
 		r = loop_add(t->loop_fd, &t->listener);
@@ -271,6 +287,7 @@ static void close_all(struct tracer *t, const char *path)
 	list_for_each_safe(c, next, &t->clients, link)
 		client_free(c);
 	closer_free(t->closer);
+	probes_close(t->probes);
 	kept_deinit(&t->past);
 	kept_deinit(&t->acts);
 	metrics_deinit(&t->metrics);

@@ -23,6 +23,9 @@ struct tracer {
 	struct kept past; /* totals of rows */
 	struct kept acts;
 	struct metrics metrics;
+	uint64_t last_act;
+	struct probes *probes; /* NULL: there are none */
+	char why_no_probes[WHY_SIZE];
 	unsigned n_spans; /* open, of all clients */
 	uint32_t last_row;
 	uint64_t last_client;
@@ -36,6 +39,7 @@ struct tracer_options {
 	const char *sysfs;
 	const struct meter_kind *kind; /* NULL: the best there is */
 	uint32_t ring_size;
+	bool without_probes;
 };
 
 /* Serves until SIGTERM or SIGINT. 0, or negative errno; it has said why. */

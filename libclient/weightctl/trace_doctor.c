@@ -1,11 +1,13 @@
 /*
  * weightctl trace doctor: what weightd-trace can have of this kernel, and what it goes without.
  */
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/sync.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
@@ -37,18 +39,42 @@ static struct hook hook_of(const json_t *row)
 	};
 }
 
-static bool is_hook(const json_t *row)
+static bool is_of_kind(const json_t *row, const char *wanted)
 {
 	const char *kind = agent_text(row, "kind");
 
-	return kind && !strcmp(kind, "hook");
+	return kind && !strcmp(kind, wanted);
+}
+
+static bool is_hook(const json_t *row)
+{
+	return is_of_kind(row, "hook");
+}
+
+/* Files that have what is known of CUDA, NCCL and verbs. */
+static void print_libraries(const json_t *rows)
+{
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		const char *path = agent_text(row, "path"), *why = agent_text(row, "why");
+		uint64_t n = agent_number(row, "processes", 0);
+
+		if (!is_of_kind(row, "library"))
+			continue;
+		(void)fputs(why ? "Not probed: " : "Probed: ", stdout);
+		escape_name(stdout, path ? path : "-");
+		(void)printf(" (%" PRIu64 " process%s)\n", n, n == 1 ? "" : "es");
+		if (why)
+			sync_say(stdout, "  why", why);
+	}
 }
 
 static bool is_rdma(const json_t *row)
 {
-	const char *kind = agent_text(row, "kind");
-
-	return kind && !strcmp(kind, "rdma");
+	return is_of_kind(row, "rdma");
 }
 
 /* What there is of RDMA is no matter of BPF, nor of rights. */
@@ -120,6 +146,28 @@ static void print_sentences(const json_t *rows, const char *meter, const char *w
 	} else if (meter) {
 		(void)puts("Counts by BPF: all sockets, every number exact.");
 	}
+	print_libraries(rows);
+}
+
+static void put_libraries(struct json *json, const json_t *rows)
+{
+	const json_t *row;
+	size_t i;
+
+	json_open(json, "libraries", '[');
+	json_array_foreach(rows, i, row)
+	{
+		if (!is_of_kind(row, "library"))
+			continue;
+		json_open(json, NULL, '{');
+		put_text(json, "path", agent_text(row, "path"));
+		json_put_string(json, "state", agent_bool(row, "on") ? "on" : "off");
+		put_text(json, "why", agent_text(row, "why"));
+		json_put_number(json, "functions", agent_number(row, "functions", 0));
+		json_put_number(json, "processes", agent_number(row, "processes", 0));
+		json_close(json, '}');
+	}
+	json_close(json, ']');
 }
 
 static int print(const struct cli *cli, struct table *table, const json_t *rows)
@@ -132,7 +180,7 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		if (is_hook(row) || is_rdma(row))
+		if (!is_of_kind(row, "meter"))
 			continue;
 		meter = agent_text(row, "meter");
 		why = agent_text(row, "why");
@@ -153,8 +201,10 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	r = table_end(table);
 	if (cli->json) {
 		put_rdma(rows, &json);
+		put_libraries(&json, rows);
 		json_close(&json, '}');
-	} else if (!r && !cli->columns && !cli->noheadings)
+	}
+	if (!r && !cli->json && !cli->columns && !cli->noheadings)
 		print_sentences(rows, meter, why);
 	return r;
 }

@@ -349,7 +349,7 @@ def test_help_and_version():
     done = subprocess.run([tracing.PROGRAM, "--help"], capture_output=True, text=True, check=True)
     page = (features.ROOT / "packaging/man/weightd-trace.8.scd").read_text()
     options = [word for word in done.stdout.split() if word.startswith("--")]
-    assert len(options) == 6 and [o for o in options if f"*{o}*" not in page] == []
+    assert len(options) == 7 and [o for o in options if f"*{o}*" not in page] == []
     assert max(map(len, done.stdout.splitlines())) <= 80
     done = subprocess.run([tracing.PROGRAM, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("weightd-trace 0.")

@@ -18,7 +18,8 @@ from traffic import both_ways, carried, carry, is_acknowledged, qualities, storm
 
 NOBODY = 65534
 HOOKS = ["tp_btf/inet_sock_set_state", "tp_btf/tcp_destroy_sock", "tp_btf/tcp_retransmit_skb",
-         "iter/bpf_sk_storage_map", "iter/task_file", "tp_btf/sock_send_length", "tp_btf/sock_recv_length"]
+         "iter/bpf_sk_storage_map", "iter/task_file", "tp_btf/sock_send_length", "tp_btf/sock_recv_length",
+         "uprobe_multi", "iter/task_vma", "perf/mmap"]
 ON_CONNECTIONS = {"on_state", "on_state_too", "on_destroy", "on_retransmit"}
 LACKS = "weightd-trace lacks "
 

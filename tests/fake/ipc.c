@@ -63,3 +63,8 @@ CALL(cuIpcCloseMemHandle, cu_ptr p)
 	(void)context_wait();
 	return address_remove(p, true);
 }
+
+CALL(cuIpcOpenMemHandle, cu_ptr *ret, struct ipc_handle h, unsigned flags)
+{
+	return cuIpcOpenMemHandle_v2(ret, h, flags);
+}

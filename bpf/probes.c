@@ -1,0 +1,429 @@
+/*
+ * The programs in probes.bpf.c, and what they tell
+ *
+ * Where a process begins to map a library that is known, that process is looked at, by the kernel's own list of its
+ * mappings: nobody's /proc has to be open to us. Each look is followed by ten times as long without one, and more
+ * processes than can be noted meanwhile by one at all of them. What nobody maps any more is dropped when all are looked
+ * at. Nothing is pinned.
+ */
+#include "bpf/probes.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <probes.skel.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "bpf/act.h"
+#include "bpf/arrivals.h"
+#include "bpf/follow.h"
+#include "bpf/meter-bpf.h"
+#include "bpf/multi.h"
+#include "bpf/probed.h"
+#include "bpf/site.h"
+#include "bpf/tracer.h"
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+#define PERIOD_NS 10000000u /* between two looks, at least */
+#define SHARE 10 /* of the time that looks may take, one in so many */
+#define SWEEP_NS 10000000000u /* between two looks at all processes because files had no room */
+#define NOTED_MAX 64
+
+struct probes {
+	struct tracer *tracer;
+	struct probes_bpf *bpf;
+	struct ring_buffer *ring;
+	struct arrivals *arrivals;
+	struct waiter calls, arrived, timer;
+	struct files files;
+	struct exports exports, allocations;
+	pid_t noted[NOTED_MAX]; /* processes to look at */
+	size_t n_noted;
+	bool is_sweep_due;
+	uint64_t swept_ns;
+	uint64_t n_missed, missed_ns; /* told already, and when */
+};
+
+struct exports *probes_exports(struct probes *p)
+{
+	return &p->exports;
+}
+
+struct exports *probes_allocations(struct probes *p)
+{
+	return &p->allocations;
+}
+
+uint64_t probes_number(const struct probes *p)
+{
+	return p->tracer->last_act + 1;
+}
+
+/* --- what is called --- */
+
+static json_t *act_of(const struct probe_call *c, const struct site *site)
+{
+	json_t *comm = json_stringn(c->comm, strnlen(c->comm, sizeof(c->comm)));
+
+	return json_pack("{ss ss sI sI sI sI sI so ss so sb}", "kind", "act", "act", site->act,
+			 "ns", (json_int_t)c->ns, "took_ns", (json_int_t)c->took_ns, "pid",
+			 (json_int_t)c->tgid, "tid", (json_int_t)c->tid, "uid", (json_int_t)c->uid,
+			 "comm", comm ? comm : json_null(), "function", site->function, "result",
+			 site->result == RESULT_NUMBER ? json_integer((int)c->result) : json_null(),
+			 "failed", !site_is_done(site, c));
+}
+
+static int take_call(void *context, void *data, size_t size)
+{
+	const struct probe_call *c = data;
+	struct probes *p = context;
+	const struct site *site = size >= sizeof(*c) ? site_numbered(c->site) : NULL;
+	json_t *act;
+
+	if (!site)
+		return 0;
+	act = site->act ? act_of(c, site) : NULL;
+	if ((site->tell && !site->tell(p, c, act)) || !site->act)
+		json_decref(act);
+	else
+		act_tell(p->tracer, act);
+	return 0;
+}
+
+static void tell_missed(struct probes *p)
+{
+	const struct missed *missed = &p->bpf->bss->missed;
+	uint64_t n = missed->ring + missed->pending, now_ns = num_now_ns();
+
+	if (n != p->n_missed)
+		follow_tell_lost(p->tracer, n - p->n_missed, "probes", p->missed_ns);
+	p->n_missed = n;
+	p->missed_ns = now_ns;
+}
+
+void probes_take(struct probes *p)
+{
+	if (!p)
+		return;
+	(void)ring_buffer__consume(p->ring); /* take_call() never fails */
+	tell_missed(p);
+}
+
+static void on_calls(struct waiter *w, uint32_t events)
+{
+	(void)events;
+	probes_take(container_of(w, struct probes, calls));
+}
+
+/* --- what is mapped --- */
+
+struct task_info { /* union bpf_iter_link_info::task, of Linux 6.1 */
+	uint32_t tid;
+	uint32_t pid;
+	uint32_t pid_fd;
+};
+
+static void link_freep(struct bpf_link **link)
+{
+	(void)bpf_link__destroy(*link);
+}
+
+int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const struct mapping *m),
+		void *context)
+{
+	union {
+		struct task_info task;
+		union bpf_iter_link_info info;
+	} filter = {.task.pid = (uint32_t)pid};
+	LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &filter.info,
+		    .link_info_len = sizeof(filter.info));
+	cleanup(link_freep) struct bpf_link *link = bpf_program__attach_iter(p->bpf->progs.look,
+									     pid ? &options : NULL);
+	cleanup(fd_closep) int fd = link ? bpf_iter_create(bpf_link__fd(link)) : -1;
+	struct mapping m;
+	size_t n = 0;
+	ssize_t got;
+
+	if (fd < 0)
+		return -errno;
+	for (;;) {
+		got = read(fd, (char *)&m + n, sizeof(m) - n);
+		if (got < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (got <= 0)
+			return got < 0 ? -errno : 0;
+		n += (size_t)got;
+		if (n < sizeof(m))
+			continue;
+		m.path[sizeof(m.path) - 1] = 0;
+		fn(context, &m);
+		n = 0;
+	}
+}
+
+static void add_mapping(void *context, const struct mapping *m)
+{
+	struct probes *p = context;
+
+	if (!files_add(&p->files, m) && num_now_ns() - p->swept_ns > SWEEP_NS)
+		p->is_sweep_due = true;
+}
+
+static int sweep(struct probes *p)
+{
+	int r;
+
+	p->n_noted = 0;
+	files_begin_sweep(&p->files);
+	r = probes_look(p, 0, add_mapping, p);
+	if (r == 0)
+		files_end_sweep(&p->files);
+	p->is_sweep_due = false;
+	p->swept_ns = num_now_ns();
+	return r;
+}
+
+static void note(void *context, pid_t pid, const char *name)
+{
+	struct probes *p = context;
+
+	if (!library_named(name) || pid == getpid())
+		return;
+	for (size_t i = 0; i < p->n_noted; i++)
+		if (p->noted[i] == pid)
+			return;
+	if (p->n_noted < NOTED_MAX)
+		p->noted[p->n_noted++] = pid;
+	else
+		p->is_sweep_due = true;
+}
+
+static void look_at_noted(struct probes *p)
+{
+	for (size_t i = 0; i < p->n_noted && !p->is_sweep_due; i++)
+		(void)probes_look(p, p->noted[i], add_mapping, p); /* it may be gone */
+	if (p->is_sweep_due)
+		(void)sweep(p);
+	p->n_noted = 0;
+}
+
+/* Deaf from then on, until the timer: threads that begin and end would wake us as well. */
+static void take_arrivals(struct probes *p)
+{
+	uint64_t began = num_now_ns(), pause_ns;
+	struct itimerspec at = {};
+	int n = arrivals_take(p->arrivals, note, p);
+
+	if (n == 0)
+		return;
+	p->is_sweep_due |= n < 0;
+	look_at_noted(p);
+	pause_ns = (num_now_ns() - began) * SHARE;
+	if (pause_ns < PERIOD_NS)
+		pause_ns = PERIOD_NS;
+	at.it_value.tv_sec = (time_t)(pause_ns / 1000000000);
+	at.it_value.tv_nsec = (long)(pause_ns % 1000000000);
+	loop_modify(p->tracer->loop_fd, &p->arrived, 0);
+	(void)timerfd_settime(p->timer.fd, 0, &at, NULL); /* nothing of it can be wrong */
+}
+
+static void on_arrival(struct waiter *w, uint32_t events)
+{
+	(void)events;
+	take_arrivals(container_of(w, struct probes, arrived));
+}
+
+static void on_timer(struct waiter *w, uint32_t events)
+{
+	struct probes *p = container_of(w, struct probes, timer);
+	uint64_t expirations;
+
+	(void)events;
+	if (read(w->fd, &expirations, sizeof(expirations)) < 0)
+		return;
+	loop_modify(p->tracer->loop_fd, &p->arrived, EPOLLIN);
+	take_arrivals(p); /* what came meanwhile wakes nobody any more */
+}
+
+/* --- its life --- */
+
+static void name_files(struct probes_bpf *bpf)
+{
+	for (size_t i = 0; i < n_libraries; i++) {
+		size_t size = strlen(libraries[i]->name) + libraries[i]->is_whole;
+
+		bpf->rodata->names[i].size = (uint32_t)(size < NAME_SIZE ? size : NAME_SIZE);
+		memcpy(bpf->rodata->names[i].text, libraries[i]->name, bpf->rodata->names[i].size);
+	}
+	bpf->rodata->n_names = (uint32_t)n_libraries;
+}
+
+static int load(struct probes *p)
+{
+	const struct site *site;
+	int r;
+
+	p->bpf = probes_bpf__open();
+	if (!p->bpf)
+		return -errno;
+	name_files(p->bpf);
+	for (size_t i = 0; (site = site_numbered(i)); i++)
+		p->bpf->rodata->plans[i] = site->plan;
+	(void)bpf_program__set_expected_attach_type(p->bpf->progs.on_call, MULTI_ATTACH_TYPE);
+	(void)bpf_program__set_expected_attach_type(p->bpf->progs.on_return, MULTI_ATTACH_TYPE);
+	r = probes_bpf__load(p->bpf);
+	if (r < 0)
+		return r;
+	p->ring = ring_buffer__new(bpf_map__fd(p->bpf->maps.calls), take_call, p, NULL);
+	return p->ring ? 0 : -errno;
+}
+
+/* The kernel knows of links like these where it refuses one for its path alone. */
+static int check_multi(struct probes *p)
+{
+	uint64_t offset = 0;
+	const struct multi multi = {.path = "/", .offsets = &offset, .n = 1};
+	int fd, r = multi_attach(bpf_program__fd(p->bpf->progs.on_call), &multi, &fd);
+
+	if (r == -EBADF || r == -EISDIR)
+		return 0;
+	if (r == 0)
+		(void)fd_close(fd);
+	return r;
+}
+
+static int wait_for_all(struct probes *p)
+{
+	int loop_fd = p->tracer->loop_fd, r;
+
+	p->calls.fd = ring_buffer__epoll_fd(p->ring);
+	p->arrived.fd = arrivals_fd(p->arrivals);
+	p->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (p->timer.fd < 0)
+		return -errno;
+	r = loop_add(loop_fd, &p->calls);
+	if (r == 0)
+		r = loop_add(loop_fd, &p->arrived);
+	return r < 0 ? r : loop_add(loop_fd, &p->timer);
+}
+
+static int open_all(struct probes *p, char ret_why[WHY_SIZE])
+{
+	int r = load(p);
+
+	if (r < 0) {
+		hook_say_why(r, ret_why);
+		return r;
+	}
+	r = check_multi(p);
+	if (r < 0) {
+		(void)snprintf(ret_why, WHY_SIZE,
+			       "the kernel cannot attach to many functions at once, which Linux 6.6 "
+			       "was the first to: %s",
+			       strerror(-r));
+		return r;
+	}
+	r = arrivals_open(&p->arrivals);
+	if (r < 0) {
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel does not tell what is mapped: %s",
+			       strerror(-r));
+		return r;
+	}
+	files_init(&p->files, p, bpf_program__fd(p->bpf->progs.on_call),
+		   bpf_program__fd(p->bpf->progs.on_return));
+	r = wait_for_all(p);
+	if (r == 0)
+		r = sweep(p);
+	if (r < 0)
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel does not tell what is mapped: %s",
+			       strerror(-r));
+	return r;
+}
+
+int probes_open(struct tracer *t, struct probes **ret, char ret_why[WHY_SIZE])
+{
+	struct probes *p = calloc(1, sizeof(*p));
+	int r;
+
+	if (!p)
+		return -ENOMEM;
+	p->tracer = t;
+	p->calls = (struct waiter){.fd = -1, .ready = on_calls};
+	p->arrived = (struct waiter){.fd = -1, .ready = on_arrival};
+	p->timer = (struct waiter){.fd = -1, .ready = on_timer};
+	p->missed_ns = num_now_ns();
+	exports_init(&p->exports);
+	exports_init(&p->allocations);
+	files_init(&p->files, p, -1, -1);
+	r = open_all(p, ret_why);
+	if (r < 0) {
+		probes_close(p);
+		return r;
+	}
+	*ret = p;
+	return 0;
+}
+
+void probes_close(struct probes *p)
+{
+	if (!p)
+		return;
+	/* The loop may go on without them. */
+	loop_remove(p->tracer->loop_fd, &p->calls);
+	loop_remove(p->tracer->loop_fd, &p->arrived);
+	loop_remove(p->tracer->loop_fd, &p->timer);
+	files_deinit(&p->files);
+	exports_deinit(&p->exports);
+	exports_deinit(&p->allocations);
+	arrivals_close(p->arrivals);
+	ring_buffer__free(p->ring);
+	probes_bpf__destroy(p->bpf);
+	(void)fd_close(p->timer.fd);
+	free(p);
+}
+
+/* --- the doctor --- */
+
+static const struct {
+	const char *name, *lost;
+} needs[] = {
+	{"uprobe_multi", "what processes ask of CUDA, NCCL and verbs"},
+	{"iter/task_vma", "which files have these, hence the same"},
+	{"perf/mmap", "what is loaded later, hence the same"},
+};
+
+void probes_doctor(struct request *q)
+{
+	const struct tracer *t = q->client->tracer;
+	struct probes *p = t->probes;
+	const struct probed *file;
+
+	for (size_t i = 0; i < ARRAY_LEN(needs); i++)
+		client_answer(q->client,
+			      json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", needs[i].name,
+					"on", p != NULL, "why", p ? NULL : t->why_no_probes, "lost",
+					needs[i].lost));
+	if (!p)
+		return;
+	(void)sweep(p); /* what fails is as it was */
+	list_for_each(file, &p->files.all, link) {
+		json_t *path = json_string(file->path);
+
+		client_answer(q->client,
+			      json_pack("{ss so si si sb ss?}", "kind", "library", "path",
+					path ? path : json_null(), "functions", (int)file->n_sites,
+					"processes", (int)file->n_processes, "on", !*file->why,
+					"why", *file->why ? file->why : NULL));
+	}
+	if (p->files.n_refused)
+		client_answer(q->client,
+			      json_pack("{ss sn si si sb ss}", "kind", "library", "path",
+					"functions", 0, "processes", (int)p->files.n_refused, "on",
+					0, "why", "there are more files than are probed at a time"));
+}

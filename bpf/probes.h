@@ -1,0 +1,37 @@
+/*
+ * Probes: what processes ask of CUDA, NCCL and verbs, told as acts
+ *
+ * Without the rights, or before Linux 6.6, there are none, and all else works.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "bpf/pair.h"
+#include "bpf/probes/probes.h"
+#include "bpf/request.h"
+
+struct probes;
+
+/* Looks at all processes once. 0, or negative errno and why. */
+int probes_open(struct tracer *t, struct probes **ret, char ret_why[WHY_SIZE]);
+void probes_close(struct probes *p);
+
+/*
+ * Tells of each mapping of a file whose name is one that is looked for, of this process, or with 0 of all. 0, or
+ * negative errno: then it has not told of all.
+ */
+int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const struct mapping *m),
+		void *context);
+
+/* Tells of the calls that have returned: the kernel takes a moment to wake us for them. Takes NULL. */
+void probes_take(struct probes *p);
+
+/* Of sites: what was exported, and how large allocations are. */
+struct exports *probes_exports(struct probes *p);
+struct exports *probes_allocations(struct probes *p);
+/* Of the act that is told now. */
+uint64_t probes_number(const struct probes *p);
+
+/* Answers what of it works, and which files are probed. */
+void probes_doctor(struct request *q);

@@ -1,0 +1,69 @@
+/*
+ * The few members of the kernel's structs that probes.bpf.c reads, as bpf/flows/kernel.h has those of sockets
+ */
+#pragma once
+
+#include <linux/bpf.h>
+/* Of a task, as it was interrupted. */
+#include <linux/ptrace.h>
+
+#define VM_EXEC 0x4
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct super_block {
+	__u32 s_dev;
+};
+
+struct inode {
+	unsigned long i_ino;
+	struct super_block *i_sb;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	struct inode *f_inode;
+	struct path f_path;
+};
+
+struct fdtable {
+	unsigned max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct task_struct {
+	int tgid;
+	struct files_struct *files;
+};
+
+struct vm_area_struct {
+	unsigned long vm_flags;
+	struct file *vm_file;
+};
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task_vma {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	struct vm_area_struct *vma;
+};
+
+#pragma clang attribute pop

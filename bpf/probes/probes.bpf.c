@@ -1,0 +1,232 @@
+/*
+ * What processes ask of libraries
+ *
+ * Two programs for every function that is probed: what was asked is kept when it is called, and told when it
+ * has returned. They run in the thread that calls, which waits for them; they read of its memory what
+ * the function's plan says, and change nothing. A call that never returns is never told.
+ */
+#include "bpf/probes/kernel.h"
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#include "bpf/probes/probes.h"
+
+#define PENDING_MAX 4096 /* calls at the same time */
+
+#if defined(__TARGET_ARCH_x86)
+#define RETURN_ADDRESS_SIZE 8 /* on the stack at the call, and no more at the return */
+#else
+#define RETURN_ADDRESS_SIZE 0
+#endif
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+const volatile struct plan plans[SITES_MAX];
+const volatile struct name names[NAMES_MAX];
+const volatile __u32 n_names;
+
+struct missed missed;
+struct mapping found; /* by the iterator, of which one runs at a time */
+
+struct pending {
+	__u64 thread;
+	__u64 sp;
+};
+
+/* A thread that was killed leaves its calls here, until others need the room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, PENDING_MAX);
+	__type(key, struct pending);
+	__type(value, struct probe_call);
+} pending SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} calls SEC(".maps");
+
+/* A copy of it: who reads several of its members sees them checked against one cookie. */
+static __always_inline struct plan plan_of(__u64 site)
+{
+	const volatile struct plan *p = &plans[site & (SITES_MAX - 1)];
+
+	return (struct plan){
+		.take = p->take,
+		.take_arg = p->take_arg,
+		.take_size = p->take_size,
+		.take_from = p->take_from,
+		.file = p->file,
+		.file_arg = p->file_arg,
+		.out = p->out,
+		.out_arg = p->out_arg,
+	};
+}
+
+static __always_inline __u64 arg_of(const struct probe_call *c, __u8 i)
+{
+	__u64 arg = 0;
+
+	for (int k = 0; k < CALL_ARGS; k++)
+		if (i == k)
+			arg = c->args[k];
+	return arg;
+}
+
+static __always_inline void take(struct probe_call *c, struct plan plan, __u64 address)
+{
+	__u32 size = plan.take_size;
+
+	barrier_var(size); /* a comparison of its lowest byte alone is not understood */
+	if (size > CALL_DATA_SIZE)
+		size = CALL_DATA_SIZE;
+	c->has_data = bpf_probe_read_user(c->data, size, (void *)(address + plan.take_from)) == 0;
+}
+
+/* Of the thread that runs. */
+static __always_inline void take_file(struct probe_call *c, __u32 fd)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **files, *file = 0;
+
+	if (fd >= BPF_CORE_READ(table, max_fds))
+		return;
+	files = BPF_CORE_READ(table, fd);
+	if (bpf_probe_read_kernel(&file, sizeof(file), files + fd) < 0 || !file)
+		return;
+	c->file = (__u64)file;
+	c->inode = (__u64)BPF_CORE_READ(file, f_inode);
+}
+
+SEC("uprobe")
+int on_call(struct pt_regs *ctx)
+{
+	__u64 site = bpf_get_attach_cookie(ctx);
+	struct plan plan = plan_of(site);
+	struct pending key = {.thread = bpf_get_current_pid_tgid(), .sp = PT_REGS_SP(ctx)};
+	struct probe_call c = {};
+
+	c.ns = bpf_ktime_get_ns();
+	c.sp = key.sp;
+	c.args[0] = PT_REGS_PARM1(ctx);
+	c.args[1] = PT_REGS_PARM2(ctx);
+	c.args[2] = PT_REGS_PARM3(ctx);
+	c.args[3] = PT_REGS_PARM4(ctx);
+	c.args[4] = PT_REGS_PARM5(ctx);
+#if defined(__TARGET_ARCH_x86)
+	c.args[5] = ctx->r9;
+#else
+	c.args[5] = ((const struct user_pt_regs *)ctx)->regs[5];
+#endif
+	c.tid = (__u32)key.thread;
+	c.site = site;
+	if (plan.take == TAKE_AT_CALL)
+		take(&c, plan, arg_of(&c, plan.take_arg));
+	else if (plan.take == TAKE_VALUE)
+		take(&c, plan,
+		     RETURN_ADDRESS_SIZE ? key.sp + RETURN_ADDRESS_SIZE : arg_of(&c, plan.take_arg));
+	if (plan.file == FILE_IN)
+		take_file(&c, arg_of(&c, plan.file_arg));
+	bpf_map_update_elem(&pending, &key, &c, BPF_ANY);
+	return 0;
+}
+
+static __always_inline void take_at_return(struct probe_call *c, struct plan plan)
+{
+	__u32 size = plan.out, fd = 0;
+
+	if (plan.take == TAKE_AT_RETURN)
+		take(c, plan, arg_of(c, plan.take_arg));
+	else if (plan.take == TAKE_RESULT && c->result)
+		take(c, plan, c->result);
+	barrier_var(size);
+	if (size > sizeof(c->out))
+		size = sizeof(c->out);
+	if (size)
+		c->has_out = bpf_probe_read_user(&c->out, size, (void *)arg_of(c, plan.out_arg)) ==
+			     0;
+	if (plan.file == FILE_OUT &&
+	    bpf_probe_read_user(&fd, sizeof(fd), (void *)arg_of(c, plan.file_arg)) == 0)
+		take_file(c, fd);
+}
+
+SEC("uprobe")
+int on_return(struct pt_regs *ctx)
+{
+	__u64 site = bpf_get_attach_cookie(ctx), now = bpf_ktime_get_ns();
+	struct pending key = {.thread = bpf_get_current_pid_tgid(),
+			      .sp = PT_REGS_SP(ctx) - RETURN_ADDRESS_SIZE};
+	struct probe_call *c = bpf_map_lookup_elem(&pending, &key), *told;
+
+	if (!c) {
+		__sync_fetch_and_add(&missed.pending, 1);
+		return 0;
+	}
+	told = bpf_ringbuf_reserve(&calls, sizeof(*told), 0);
+	if (!told) {
+		__sync_fetch_and_add(&missed.ring, 1);
+		bpf_map_delete_elem(&pending, &key);
+		return 0;
+	}
+	__builtin_memcpy(told, c, sizeof(*told));
+	bpf_map_delete_elem(&pending, &key);
+	/* Others may have taken its room in the map while we looked, or it is of a call that never returned. */
+	if (told->tid != (__u32)key.thread || told->sp != key.sp || told->site != site) {
+		__sync_fetch_and_add(&missed.pending, 1);
+		bpf_ringbuf_discard(told, 0);
+		return 0;
+	}
+	told->took_ns = now - told->ns;
+	told->ns = now;
+	told->result = PT_REGS_RC(ctx);
+	told->tgid = key.thread >> 32;
+	told->uid = (__u32)bpf_get_current_uid_gid();
+	bpf_get_current_comm(told->comm, sizeof(told->comm));
+	take_at_return(told, plan_of(site));
+	bpf_ringbuf_submit(told, 0);
+	return 0;
+}
+
+static __always_inline int has_a_name(const struct file *file)
+{
+	const unsigned char *text = BPF_CORE_READ(file, f_path.dentry, d_name.name);
+	char name[NAME_SIZE] = {};
+	int is_so = 0;
+
+	bpf_probe_read_kernel_str(name, sizeof(name), text);
+	for (__u32 i = 0; i < NAMES_MAX; i++) {
+		int is_this = i < n_names;
+
+		for (__u32 k = 0; k < NAME_SIZE; k++)
+			if (k < names[i].size && name[k] != names[i].text[k])
+				is_this = 0;
+		is_so |= is_this;
+	}
+	return is_so;
+}
+
+/* Tells of each mapping of a file that has one of the names, and is to be executed. */
+SEC("iter/task_vma")
+int look(struct bpf_iter__task_vma *ctx)
+{
+	struct vm_area_struct *vma = ctx->vma;
+	struct task_struct *task = ctx->task;
+	struct file *file;
+
+	if (!task || !vma || !(vma->vm_flags & VM_EXEC))
+		return 0;
+	file = vma->vm_file;
+	if (!file || !has_a_name(file))
+		return 0;
+	found.inode = (__u64)file->f_inode;
+	found.ino = file->f_inode->i_ino;
+	found.dev = file->f_inode->i_sb->s_dev;
+	found.tgid = task->tgid;
+	if (bpf_d_path(&file->f_path, found.path, sizeof(found.path)) < 0)
+		found.path[0] = 0;
+	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
+	return 0;
+}

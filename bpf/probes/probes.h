@@ -1,0 +1,80 @@
+/*
+ * What probes.bpf.c and the collector tell each other
+ */
+#pragma once
+
+#include <linux/types.h>
+
+#define CALL_ARGS 6 /* those in registers, on every machine */
+#define CALL_DATA_SIZE                                                                             \
+	128 /* what is read of the caller's memory; all of NCCL's id of a communicator */
+#define CALL_COMM_SIZE 16
+#define SITES_MAX 64 /* functions that are known; a power of two */
+#define NAMES_MAX 8 /* of files that are looked for */
+#define NAME_SIZE 16 /* of which so much at the most is compared */
+#define MAPPING_PATH_SIZE 4096
+
+/* What of the caller's memory is read, beside the arguments. Of what is read at the return, the function wrote it. */
+enum take {
+	TAKE_NOTHING,
+	TAKE_AT_CALL, /* behind the pointer in an argument */
+	TAKE_VALUE, /* a struct that is an argument itself, too large for registers, and the first such one */
+	TAKE_AT_RETURN, /* behind the pointer in an argument */
+	TAKE_RESULT, /* behind the pointer that was returned */
+};
+
+/* Which open file is meant. */
+enum file_of {
+	FILE_NONE,
+	FILE_IN, /* of the descriptor in an argument */
+	FILE_OUT, /* of the descriptor that the function wrote behind the pointer in an argument */
+};
+
+/* What is read of a call. */
+struct plan {
+	__u8 take; /* enum take */
+	__u8 take_arg; /* from 0; of TAKE_VALUE where the pointer to it is, on machines that pass one */
+	__u8 take_size;
+	__u8 take_from; /* so many bytes behind the pointer */
+	__u8 file; /* enum file_of */
+	__u8 file_arg;
+	__u8 out; /* bytes behind the pointer in `out_arg` at the return, up to 8, which become probe_call::out */
+	__u8 out_arg;
+};
+
+/* One that has returned. */
+struct probe_call {
+	__u64 ns; /* CLOCK_MONOTONIC, of its return */
+	__u64 took_ns; /* of its call, until then */
+	__u64 sp; /* of its caller, which tells calls of one thread apart */
+	__u64 args[CALL_ARGS];
+	__u64 result;
+	__u64 out;
+	__u64 file,
+		inode; /* addresses in the kernel: names of what is open, 0 where nothing is known */
+	__u32 tgid, tid, uid;
+	__u16 site;
+	__u8 has_data, has_out;
+	char comm[CALL_COMM_SIZE];
+	__u8 data[CALL_DATA_SIZE];
+};
+
+/* What did not become a call that is told. */
+struct missed {
+	__u64 ring; /* it had no room */
+	__u64 pending; /* there were too many at the same time: of this one nobody knows how it began */
+};
+
+/* A name that files are looked for by: of all of it, or of how it begins. */
+struct name {
+	char text[NAME_SIZE];
+	__u32 size; /* with the NUL where it is all of the name */
+};
+
+/* A file that a process may execute. */
+struct mapping {
+	__u64 inode; /* its address in the kernel */
+	__u64 ino;
+	__u32 dev, tgid;
+	char path[MAPPING_PATH_SIZE]; /* "": it is not known */
+};
