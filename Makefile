@@ -152,6 +152,9 @@ FAKE_NCCL_LACKING := build/fake/nccl-lacking/libnccl.so.2
 FAKE_NCCL_OBJECTS := $(patsubst %.c,build/fake/obj/%.o,\
 	$(wildcard tests/fake/nccl/*.c ipc/base/*.c) tests/fake/failure.c tests/fake/state.c)
 
+# One for verbs, whose symbols have more than one version.
+FAKE_VERBS := build/fake/verbs/libibverbs.so.1
+
 # And a kernel with TLS, for a program that is started with it in LD_PRELOAD.
 FAKE_KTLS := $(if $(HAVE_OPENSSL),build/fake/ktls.so)
 
@@ -176,7 +179,7 @@ unit: $(UNIT) $(NCCL_HOST)
 demos: $(DEMO)
 benches: $(BENCHES) $(B)/unit/tool_flip $(TOOLS_SYNC) $(NCCL_HOST)
 soaks: $(SOAK)
-fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_KTLS)
+fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_VERBS) $(FAKE_KTLS)
 gpu-programs: $(GPU)
 man: $(MAN)
 
@@ -320,6 +323,10 @@ $(B)/nccl-host/libnccl-profiler-old.so: NEWEST = 4
 $(B)/nccl-host/libnccl-profiler-%.so: tests/bpf/nccl/next.c Makefile
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -DNEWEST=$(NEWEST) -shared -Wl,-soname,$(@F) -o $@ $<
+
+$(FAKE_VERBS): build/fake/obj/tests/fake/verbs/verbs.o tests/fake/verbs/libibverbs.map
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) -Wl,--no-undefined -o $@ $<
 
 # Committed, so that nobody needs nvcc to build. A driver refuses what is written in a newer version of PTX
 # than its own, whatever is in it: nothing in it is newer than 6.0 and Volta, which ptxas checks.

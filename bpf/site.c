@@ -4,7 +4,7 @@
 
 #include "ipc/base/num.h"
 
-const struct library *const libraries[] = {&library_cuda};
+const struct library *const libraries[] = {&library_cuda, &library_nccl, &library_verbs};
 const size_t n_libraries = ARRAY_LEN(libraries);
 
 const struct library *library_named(const char *name)
@@ -40,5 +40,9 @@ const struct site *site_numbered(size_t number)
 
 bool site_is_done(const struct site *site, const struct probe_call *c)
 {
-	return site->result == RESULT_POINTER ? c->result != 0 : (int)c->result == 0;
+	int result = (int)c->result;
+
+	if (site->result == RESULT_POINTER)
+		return c->result != 0;
+	return result == 0 || result == site->also_done;
 }

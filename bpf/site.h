@@ -25,6 +25,7 @@ struct site {
 	const char *act; /* the word for it */
 	struct plan plan;
 	enum result result;
+	int also_done; /* a number that is no failure either */
 	/* What is told beside who it was and when; NULL: nothing. False: this call is told to nobody. */
 	bool (*tell)(struct probes *p, const struct probe_call *c, json_t *act);
 };
@@ -36,7 +37,7 @@ struct library {
 	size_t n_sites;
 };
 
-extern const struct library library_cuda;
+extern const struct library library_cuda, library_nccl, library_verbs;
 
 extern const struct library *const libraries[];
 extern const size_t n_libraries;

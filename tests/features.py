@@ -3,6 +3,7 @@
 require() skips the test with the reason, or fails it when WEIGHTD_REQUIRE (a list with commas, set
 by CI) says that this machine must not lack the feature.
 """
+import ctypes.util
 import importlib.util
 import os
 import pathlib
@@ -61,6 +62,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "faults": (lambda: BUILD.with_name(BUILD.name + "-faults").exists(),
                "the daemon that dies where it is told to is not built (make FAULTS=1)"),
     "gloo": ((BUILD / "weightd-sync-gloo").exists, "weightd-sync-gloo was not built (apt-get install libgloo-dev g++)"),
+    "ibverbs": (lambda: bool(ctypes.util.find_library("ibverbs")), "no libibverbs (apt-get install libibverbs1)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
     "gpu-programs": ((BUILD / "gpu/agent").exists, "the programs of tests/gpu are not built (make gpu-programs)"),
     "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),

@@ -30,9 +30,11 @@ const volatile __u32 n_names;
 struct missed missed;
 struct mapping found; /* by the iterator, of which one runs at a time */
 
+/* A function may end by going on as another one, whose call then is at the same place of the stack. */
 struct pending {
 	__u64 thread;
 	__u64 sp;
+	__u64 site;
 };
 
 /* A thread that was killed leaves its calls here, until others need the room. */
@@ -62,6 +64,7 @@ static __always_inline struct plan plan_of(__u64 site)
 		.file_arg = p->file_arg,
 		.out = p->out,
 		.out_arg = p->out_arg,
+		.out_from = p->out_from,
 	};
 }
 
@@ -106,7 +109,9 @@ int on_call(struct pt_regs *ctx)
 {
 	__u64 site = bpf_get_attach_cookie(ctx);
 	struct plan plan = plan_of(site);
-	struct pending key = {.thread = bpf_get_current_pid_tgid(), .sp = PT_REGS_SP(ctx)};
+	struct pending key = {.thread = bpf_get_current_pid_tgid(),
+			      .sp = PT_REGS_SP(ctx),
+			      .site = site};
 	struct probe_call c = {};
 
 	c.ns = bpf_ktime_get_ns();
@@ -146,7 +151,8 @@ static __always_inline void take_at_return(struct probe_call *c, struct plan pla
 	if (size > sizeof(c->out))
 		size = sizeof(c->out);
 	if (size)
-		c->has_out = bpf_probe_read_user(&c->out, size, (void *)arg_of(c, plan.out_arg)) ==
+		c->has_out = bpf_probe_read_user(&c->out, size,
+						 (void *)(arg_of(c, plan.out_arg) + plan.out_from)) ==
 			     0;
 	if (plan.file == FILE_OUT &&
 	    bpf_probe_read_user(&fd, sizeof(fd), (void *)arg_of(c, plan.file_arg)) == 0)
@@ -158,7 +164,8 @@ int on_return(struct pt_regs *ctx)
 {
 	__u64 site = bpf_get_attach_cookie(ctx), now = bpf_ktime_get_ns();
 	struct pending key = {.thread = bpf_get_current_pid_tgid(),
-			      .sp = PT_REGS_SP(ctx) - RETURN_ADDRESS_SIZE};
+			      .sp = PT_REGS_SP(ctx) - RETURN_ADDRESS_SIZE,
+			      .site = site};
 	struct probe_call *c = bpf_map_lookup_elem(&pending, &key), *told;
 
 	if (!c) {

@@ -40,6 +40,7 @@ struct plan {
 	__u8 file_arg;
 	__u8 out; /* bytes behind the pointer in `out_arg` at the return, up to 8, which become probe_call::out */
 	__u8 out_arg;
+	__u8 out_from; /* so many bytes behind it */
 };
 
 /* One that has returned. */

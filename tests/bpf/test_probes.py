@@ -183,3 +183,135 @@ def test_who_observes_is_told_at_once(client, start):
     process.do(EXPORT)
     told = client.hear()
     assert (told["kind"], told["act"], told["pid"]) == ("act", "cuda_ipc_export", process.pid)
+
+
+NCCL_CODE = CUDA + """
+nccl = ctypes.CDLL("libnccl.so.2")
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * 128)]
+class Config(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int)]
+config, communicator = Config(24, 0xcafebeef, 21800, 0), ctypes.c_void_p()
+def join(id, n, rank):
+    r = nccl.ncclCommInitRankConfig(ctypes.byref(communicator), n, Id.from_buffer_copy(bytes.fromhex(id)), rank,
+                                    ctypes.byref(config))
+    return [r, communicator.value]
+"""
+
+
+def test_communicators_are_seen_from_their_beginning_to_their_end(gpu, client, start):
+    a, b = (start(NCCL_CODE, gpu.env_with_nccl(NCCL_HOSTID=name)) for name in "ab")
+    until(lambda: is_probed(client, FAKE / "nccl/libnccl.so.2"))
+    ids = "01" * 128, "02" * 128
+    begun = [(*process.do(f"ret = join('{ids[0]}', 2, {rank})"), process) for rank, process in enumerate((a, b))]
+    another = a.do(f"ret = join('{ids[1]}', 1, 0)")
+    refused = b.do(f"ret = join('{ids[0]}', 1, 3)")
+    acts_of_a, acts_of_b = acts(client, pid=a.pid), acts(client, pid=b.pid)
+    for act, (result, address, process) in zip((acts_of_a[0], acts_of_b[0]), begun):
+        assert {key: act[key] for key in ("act", "function", "result", "failed", "ranks", "communicator")} == {
+            "act": "nccl_init", "function": "ncclCommInitRankConfig", "result": result, "failed": False, "ranks": 2,
+            "communicator": address}
+        assert act["rank"] == (process is b)
+    assert acts_of_a[0]["id"] == acts_of_b[0]["id"] != acts_of_a[1]["id"]
+    assert (acts_of_a[1]["communicator"], acts_of_b[1]["result"], acts_of_b[1]["failed"]) == (another[1], refused[0], True)
+    a.do("nccl.ncclCommFinalize(communicator); nccl.ncclCommAbort(communicator)")
+    assert [(act["act"], act["communicator"]) for act in acts(client, pid=a.pid)[2:]] == \
+        [("nccl_finalize", another[1]), ("nccl_abort", another[1])]
+
+
+VERBS = f"""
+import ctypes, struct
+verbs = ctypes.CDLL("{FAKE}/verbs/libibverbs.so.1")
+dlvsym = ctypes.CDLL(None).dlvsym
+dlvsym.restype = ctypes.c_void_p
+dlvsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+P = ctypes.c_void_p
+def old(name, result, *arguments):
+    return ctypes.CFUNCTYPE(result, *arguments)(dlvsym(verbs._handle, name.encode(), b"IBVERBS_1.0"))
+for name in "ibv_open_device", "ibv_create_qp", "ibv_reg_mr", "ibv_reg_mr_iova", "ibv_reg_mr_iova2", "ibv_reg_dmabuf_mr":
+    getattr(verbs, name).restype = P
+""" + """
+def create(function, type=2):
+    attr = ctypes.create_string_buffer(struct.pack("4Q5IIi", 0, 0, 0, 0, *[1] * 5, type, 0))
+    return function(P(1), attr)
+def number(qp):
+    return ctypes.c_uint32.from_address(qp + 52).value
+def attr(state, qp=0, gid=bytes(16), lid=0, port=0):
+    return ctypes.create_string_buffer(struct.pack("<8I6I16sIBBBxHBBBBBx", state, 0, 0, 0, 0, 0, 0, qp, *[0] * 6, gid, 0, 0, 0,
+                                                   0, lid, 0, 0, 0, gid != bytes(16), port))
+"""
+STATE, PATH, PEER = 1, 0x80, 0x100000
+LACKS = {"kind", "ns", "took_ns", "number", "pid", "tid", "uid", "comm"}
+
+
+def told(client, process):
+    return [{key: act[key] for key in act if key not in LACKS} for act in acts(client, pid=process.pid)]
+
+
+@pytest.fixture
+def verbs(client, start):
+    process = start(VERBS)
+    until(lambda: is_probed(client, FAKE / "verbs/libibverbs.so.1"))
+    return process
+
+
+def test_queue_pairs_are_told_with_their_peers(client, verbs):
+    gid = bytes.fromhex("fe80000000000000") + bytes(range(1, 9))
+    qp = verbs.do(f"""
+qp = create(verbs.ibv_create_qp)
+q = P(qp)
+for n, mask, a in (1, {STATE}, attr(1)), (2, {STATE | PATH | PEER}, attr(2, 0x77, {gid}, 9, 1)), (3, {STATE}, attr(3)):
+    assert verbs.ibv_modify_qp(q, a, mask) == 0
+assert verbs.ibv_modify_qp(q, attr(2, 0x78, lid=9, port=2), {STATE | PATH | PEER}) == 0
+assert verbs.ibv_modify_qp(q, attr(3), 0) != 0
+ret = number(qp)
+assert verbs.ibv_destroy_qp(q) == 0
+assert create(lambda _, attr: verbs.ibv_create_qp(None, attr)) is None
+""")
+    fine = {"failed": False, "result": 0}
+    connect = fine | {"act": "qp_connect", "function": "ibv_modify_qp", "qp": qp, "state": "RTR"}
+    assert told(client, verbs) == [
+        {"act": "qp_create", "function": "ibv_create_qp", "qp": qp, "type": "RC", "failed": False, "result": None},
+        connect | {"peer_qp": 0x77, "peer_gid": "fe80::102:304:506:708", "peer_lid": 9, "port": 1},
+        connect | {"peer_qp": 0x78, "peer_lid": 9, "port": 2},
+        fine | {"act": "qp_destroy", "function": "ibv_destroy_qp", "qp": qp},
+        {"act": "qp_create", "function": "ibv_create_qp", "failed": True, "result": None}]
+
+
+def test_the_real_library_has_all_of_them(client, start):
+    features.require("ibverbs")
+    process = start("import ctypes; library = ctypes.CDLL('libibverbs.so.1')")
+    path = next(line.split()[5] for line in open(f"/proc/{process.pid}/maps") if "libibverbs" in line)
+    assert (libraries(client)[path]["on"], libraries(client)[path]["functions"]) == (True, 8)
+
+
+def test_old_versions_are_seen_once(client, verbs):
+    qp = verbs.do(f"""
+assert old("ibv_open_device", P, ctypes.c_char_p)(bytes(24) + b"mlx5_0".ljust(64, bytes(1)))
+qp = create(old("ibv_create_qp", P, P, P))
+assert old("ibv_modify_qp", ctypes.c_int, P, P, ctypes.c_int)(qp, attr(2, 5), {STATE | PEER}) == 0
+ret = number(qp)
+assert old("ibv_destroy_qp", ctypes.c_int, P)(qp) == 0
+assert old("ibv_reg_mr", P, P, P, ctypes.c_size_t, ctypes.c_int)(1, 0x1000, 4096, 0)
+""")
+    found = told(client, verbs)
+    assert [(act["act"], act.get("qp"), act["failed"]) for act in found] == [
+        ("rdma_open", None, False), ("qp_create", qp, False), ("qp_connect", qp, False), ("qp_destroy", qp, False),
+        ("rdma_register", None, False)]
+    assert found[0]["device"] == "mlx5_0"
+
+
+def test_memory_is_registered_once_whatever_calls_what(client, verbs):
+    verbs.do("""
+size, big = ctypes.c_size_t(5 << 30), ctypes.c_uint64(7)
+assert verbs.ibv_reg_mr(P(1), P(0x1000), size, 0)
+assert verbs.ibv_reg_mr_iova(P(1), P(0x2000), size, big, 0)
+assert verbs.ibv_reg_mr_iova2(P(1), P(0x3000), size, big, 0)
+assert verbs.ibv_reg_dmabuf_mr(P(1), big, size, big, 5, 0)
+assert verbs.ibv_reg_mr(None, P(0x4000), size, 0) is None
+""")
+    found = told(client, verbs)
+    assert [(act["act"], act.get("address"), act.get("fd"), act["bytes"], act["failed"]) for act in found] == [
+        ("rdma_register", 0x1000, None, 5 << 30, False), ("rdma_register", 0x2000, None, 5 << 30, False),
+        ("rdma_register", 0x3000, None, 5 << 30, False), ("rdma_register", None, 5, 5 << 30, False),
+        ("rdma_register", 0x4000, None, 5 << 30, True)]

@@ -1,0 +1,111 @@
+/*
+ * libnccl: communicators, from their beginning to their end
+ *
+ * A communicator is told by an address of its process and, as far as its beginning was seen, by a number that all of its
+ * ranks have: made of its id, which is not told.
+ */
+#include <stdio.h>
+
+#include "bpf/probes.h"
+#include "bpf/site.h"
+#include "ipc/base/num.h"
+
+#define ID_SIZE 128 /* ncclUniqueId */
+#define IN_PROGRESS 7 /* of a communicator that does not block */
+
+/* An id is passed by value, which is on the stack of some machines, and then no argument. */
+#if defined(__x86_64__)
+#define RANK_ARG 2
+#else
+#define RANK_ARG 3
+#endif
+
+static void set_number(json_t *act, const char *key, uint64_t number)
+{
+	(void)json_object_set_new(act, key, json_integer((json_int_t)number));
+}
+
+/* FNV-1a, of 64 bits: a name, and no secret. */
+static void set_id(json_t *act, const uint8_t *id)
+{
+	uint64_t hash = 0xcbf29ce484222325u;
+	char text[17];
+
+	for (size_t i = 0; i < ID_SIZE; i++)
+		hash = (hash ^ id[i]) * 0x100000001b3u;
+	(void)snprintf(text, sizeof(text), "%016llx", (unsigned long long)hash);
+	(void)json_object_set_new(act, "id", json_string(text));
+}
+
+static bool begin(const struct probe_call *c, json_t *act, int rank)
+{
+	set_number(act, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
+	set_number(act, "rank", (uint64_t)(int64_t)rank);
+	if (c->has_data)
+		set_id(act, c->data);
+	if (c->has_out)
+		set_number(act, "communicator", c->out);
+	return true;
+}
+
+static bool begin_rank(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	return begin(c, act, (int)c->args[RANK_ARG]);
+}
+
+static bool begin_scalable(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	return begin(c, act, (int)c->args[2]);
+}
+
+/* All of its ranks are in this process. */
+static bool begin_all(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	set_number(act, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
+	return true;
+}
+
+static bool split(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	set_number(act, "parent", c->args[0]);
+	if (c->has_out)
+		set_number(act, "communicator", c->out);
+	return true;
+}
+
+static bool end(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	set_number(act, "communicator", c->args[0]);
+	return true;
+}
+
+#define BEGIN                                                                                      \
+	{                                                                                          \
+		.take = TAKE_VALUE, .take_arg = 2, .take_size = ID_SIZE, .out = 8                  \
+	}
+
+/* clang-format off */
+static const struct site sites[] = {
+	{"ncclCommInitRank", "nccl_init", BEGIN, .also_done = IN_PROGRESS, .tell = begin_rank},
+	{"ncclCommInitRankConfig", "nccl_init", BEGIN, .also_done = IN_PROGRESS, .tell = begin_rank},
+	{"ncclCommInitRankScalable", "nccl_init",
+	 {.take = TAKE_AT_CALL, .take_arg = 4, .take_size = ID_SIZE, .out = 8},
+	 .also_done = IN_PROGRESS, .tell = begin_scalable},
+	{"ncclCommInitAll", "nccl_init", {}, .tell = begin_all},
+	{"ncclCommSplit", "nccl_split", {.out = 8, .out_arg = 3}, .also_done = IN_PROGRESS, .tell = split},
+	{"ncclCommFinalize", "nccl_finalize", {}, .also_done = IN_PROGRESS, .tell = end},
+	{"ncclCommAbort", "nccl_abort", {}, .also_done = IN_PROGRESS, .tell = end},
+	{"ncclCommDestroy", "nccl_destroy", {}, .also_done = IN_PROGRESS, .tell = end},
+};
+/* clang-format on */
+
+const struct library library_nccl = {
+	.name = "libnccl.so.",
+	.sites = sites,
+	.n_sites = ARRAY_LEN(sites),
+};

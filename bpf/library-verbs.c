@@ -1,0 +1,151 @@
+/*
+ * libibverbs: who talks to whom by RDMA, and of which memory
+ *
+ * What is sent is in no function that has a name. Where a queue pair is connected, which is done by hand, its peer is
+ * known: the number of the queue pair there and where it is. Of functions that there are two versions of, the old one
+ * calls the new one, which is the one that is probed. What is at which offset is in the interface for good
+ * (infiniband/verbs.h).
+ */
+#include <arpa/inet.h>
+#include <string.h>
+
+#include "bpf/probes.h"
+#include "bpf/site.h"
+#include "ipc/base/num.h"
+
+#define DEVICE_NAME 24 /* ibv_device::name */
+#define DEVICE_NAME_SIZE 64
+#define QP_NUM 52 /* ibv_qp::qp_num, which is followed by its state and its type */
+#define QP_TYPE 8 /* behind qp_num */
+#define ATTR_SIZE 88 /* struct ibv_qp_attr, up to the end of ah_attr */
+#define MASK_STATE 0x1 /* IBV_QP_STATE */
+#define MASK_PEER 0x100000 /* IBV_QP_DEST_QPN */
+#define MASK_PATH 0x80 /* IBV_QP_AV */
+#define STATE_RTR 2 /* IBV_QPS_RTR: ready to receive */
+
+struct attr { /* struct ibv_qp_attr, as far as it is read */
+	uint32_t state, old_state, mtu, migration, qkey, receive_psn, send_psn, peer_qp;
+	uint32_t access, capabilities[5];
+	uint8_t gid[16]; /* of the peer */
+	uint32_t flow_label;
+	uint8_t gid_index, hops, class, unused;
+	uint16_t lid;
+	uint8_t service, path, rate, has_gid, port, unused_too;
+};
+
+_Static_assert(sizeof(struct attr) == ATTR_SIZE, "the interface's");
+
+static const char *const types[] = {[2] = "RC", [3] = "UC", [4] = "UD", [8] = "raw"};
+static const char *const states[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+
+static void set_number(json_t *act, const char *key, uint64_t number)
+{
+	(void)json_object_set_new(act, key, json_integer((json_int_t)number));
+}
+
+static bool open_device(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	json_t *name = c->has_data ? json_stringn((const char *)c->data,
+						  strnlen((const char *)c->data, DEVICE_NAME_SIZE))
+				   : NULL;
+
+	(void)p;
+	(void)json_object_set_new(act, "device", name ? name : json_null());
+	return true;
+}
+
+static bool create(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	uint32_t number, type;
+
+	(void)p;
+	if (!c->has_data)
+		return true;
+	memcpy(&number, c->data, sizeof(number));
+	memcpy(&type, c->data + QP_TYPE, sizeof(type));
+	set_number(act, "qp", number);
+	if (type < ARRAY_LEN(types) && types[type])
+		(void)json_object_set_new(act, "type", json_string(types[type]));
+	return true;
+}
+
+/* One that is ready to receive knows from whom. Of other states only a failure is told. */
+static bool modify(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	bool has_failed = (int)c->result != 0;
+	char gid[INET6_ADDRSTRLEN];
+	uint64_t mask = c->args[2];
+	struct attr attr;
+
+	(void)p;
+	memcpy(&attr, c->data, sizeof(attr));
+	if (!c->has_data || !(mask & MASK_STATE) || (attr.state != STATE_RTR && !has_failed))
+		return false;
+	if (c->has_out)
+		set_number(act, "qp", c->out);
+	if (attr.state < ARRAY_LEN(states))
+		(void)json_object_set_new(act, "state", json_string(states[attr.state]));
+	if (attr.state != STATE_RTR)
+		return true;
+	if (mask & MASK_PEER)
+		set_number(act, "peer_qp", attr.peer_qp);
+	if (!(mask & MASK_PATH))
+		return true;
+	set_number(act, "port", attr.port);
+	set_number(act, "peer_lid", attr.lid);
+	if (attr.has_gid && inet_ntop(AF_INET6, attr.gid, gid, sizeof(gid)))
+		(void)json_object_set_new(act, "peer_gid", json_string(gid));
+	return true;
+}
+
+static bool destroy(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	uint32_t number;
+
+	(void)p;
+	memcpy(&number, c->data, sizeof(number));
+	if (c->has_data)
+		set_number(act, "qp", number);
+	return true;
+}
+
+static bool register_memory(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	set_number(act, "address", c->args[1]);
+	set_number(act, "bytes", c->args[2]);
+	return true;
+}
+
+static bool register_dmabuf(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	set_number(act, "bytes", c->args[2]);
+	(void)json_object_set_new(act, "fd", json_integer((int)c->args[4]));
+	return true;
+}
+
+/* clang-format off */
+static const struct site sites[] = {
+	{"ibv_open_device", "rdma_open",
+	 {.take = TAKE_AT_CALL, .take_size = DEVICE_NAME_SIZE, .take_from = DEVICE_NAME},
+	 RESULT_POINTER, .tell = open_device},
+	{"ibv_create_qp", "qp_create", {.take = TAKE_RESULT, .take_size = 12, .take_from = QP_NUM},
+	 RESULT_POINTER, .tell = create},
+	{"ibv_modify_qp", "qp_connect",
+	 {.take = TAKE_AT_CALL, .take_arg = 1, .take_size = ATTR_SIZE, .out = 4, .out_from = QP_NUM},
+	 .tell = modify},
+	{"ibv_destroy_qp", "qp_destroy", {.take = TAKE_AT_CALL, .take_size = 4, .take_from = QP_NUM},
+	 .tell = destroy},
+	{"ibv_reg_mr", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
+	{"ibv_reg_mr_iova", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
+	{"ibv_reg_mr_iova2", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
+	{"ibv_reg_dmabuf_mr", "rdma_register", {}, RESULT_POINTER, .tell = register_dmabuf},
+};
+/* clang-format on */
+
+const struct library library_verbs = {
+	.name = "libibverbs.so.",
+	.sites = sites,
+	.n_sites = ARRAY_LEN(sites),
+};
