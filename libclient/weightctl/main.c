@@ -58,6 +58,7 @@ static const struct verb *const verbs[] = {
 	&verb_trace_rdma,
 	&verb_trace_messages,
 	&verb_trace_watch,
+	&verb_trace_log,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))

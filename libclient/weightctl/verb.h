@@ -38,6 +38,7 @@ extern const struct verb verb_tensors;
 extern const struct verb verb_top;
 extern const struct verb verb_trace_doctor;
 extern const struct verb verb_trace_explain;
+extern const struct verb verb_trace_log;
 extern const struct verb verb_trace_merge;
 extern const struct verb verb_trace_messages;
 extern const struct verb verb_trace_metrics;

@@ -22,7 +22,7 @@ VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback"
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
          "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",
-         "trace messages", "trace watch"]
+         "trace messages", "trace watch", "trace log"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
@@ -412,6 +412,7 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["trace", "record", "a"], ["trace", "record", "--format", "svg"], ["trace", "record", "--seconds", "x"],
          ["trace", "watch"], ["trace", "watch", "--pid", "0"], ["trace", "watch", "--seconds", "1", "true"], ["trace", "messages"],
          ["trace", "metrics", "a"], ["trace", "rdma", "a"], ["trace", "rdma", "-o", "NOPE"], ["trace", "merge"], ["trace", "merge", "--format", "jsonl", "a"],
+         ["trace", "log", "a"], ["trace", "log", "--pid", "0"], ["trace", "log", "-o", "NOPE"], ["trace", "log", "-f", "-o", "ACT"],
          ["sync", "push"],
          ["sync", "push", "m", "n"], ["sync", "push", "m@x"], ["sync", "push", "m", "--policy", "most"],
          ["sync", "push", "m", "--max-rate", "0"], ["sync", "push", "m", "--max-rate", "1X"],

@@ -1,0 +1,106 @@
+"""weightctl trace log: acts, whatever they are, for a person and for a program."""
+import json
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from daemon import environment
+from features import BUILD
+from integration.fake_agent import FakeAgent, pack
+from integration.test_weightctl import HOSTILE
+
+END = {"end": True}
+
+
+def act(word, number=1, kind="acted", pid=4711, comm="trainer", took=38_000, **more):
+    return {"kind": kind, "act": word, "number": number, "ns": time.monotonic_ns() - 10**9, "took_ns": took, "pid": pid,
+            "uid": 1000, "comm": comm} | more
+
+
+FROM = {"from": {"number": 1, "pid": 4711, "comm": "trainer", "ns": 5}}
+ACTS = [act("cuda_vmm_export", 1, fd=12, bytes=1_000_000_000, type="fd", failed=False, result=0),
+        act("cuda_vmm_import", 2, pid=4712, comm="loader", fd=3, bytes=1_000_000_000, failed=True, result=201, **FROM),
+        act("nccl_init", 3, pid=4713, comm=None, rank=0, ranks=8, id="0123456789abcdef", communicator=99, failed=False),
+        act("flip", 4, pid=None, comm="weightd", took=None, buffer="llama", version=7, whole=True, list=[1], none=None)]
+
+
+def run(path, *args):
+    done = subprocess.run([BUILD / "weightctl", "trace", "log", *args], capture_output=True, text=True, timeout=60,
+                          env=environment(WEIGHTD_TRACE_SOCKET=str(path)))
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def tracer():
+    agent = FakeAgent(acts=[*ACTS, END])
+    yield agent
+    agent.close()
+
+
+def test_acts_are_a_table(tracer):
+    status, out, errors = run(tracer.path)
+    assert (status, errors) == (0, "")
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "AGE PID PROCESS ACT WHAT RESULT TOOK",
+        "1s 4711 trainer cuda_vmm_export 1.0 GB on fd 12, type fd ok 38 us",
+        "1s 4712 loader cuda_vmm_import 1.0 GB on fd 3, from 4711 (trainer) error 201 38 us",
+        "1s 4713 - nccl_init rank 0 of 8, id 0123456789abcdef ok 38 us",
+        "1s - weightd flip buffer llama, version 7, whole yes - -"]
+    assert max(map(len, run(tracer.path, "-o", "AGE,PID,PROCESS,ACT,RESULT,TOOK")[1].splitlines())) <= 80
+
+
+def test_one_process_or_kind_of_act_is_chosen(tracer):
+    def numbers(*args):
+        return run(tracer.path, "-n", "-o", "NUMBER", *args)[1].split()
+
+    assert numbers() == ["1", "2", "3", "4"]
+    assert numbers("--pid", "4712") == ["2"]
+    assert numbers("--act", "cuda") == ["1", "2"]
+    assert numbers("--act", "cuda_vmm_i", "--pid", "4711") == []
+
+
+def test_json_is_what_was_said(tracer):
+    status, out, _ = run(tracer.path, "--json")
+    assert status == 0 and out.isascii()
+    assert [json.loads(line) for line in out.splitlines()] == ACTS
+
+
+def test_hostile_acts_harm_no_terminal():
+    wrong = [act(HOSTILE, comm=HOSTILE, pid=-1, **{HOSTILE: HOSTILE, "from": HOSTILE, "bytes": -1}), act(None), {"kind": "acted"},
+             act("x", number=HOSTILE, ns=-1, took="x", fd=[], failed=1, **{"from": {"pid": "x", "comm": 5}})]
+    agent = FakeAgent(acts=[*wrong, END])
+    for args in [], ["--json"]:
+        status, out, _ = run(agent.path, *args)
+        assert status == 0 and not re.search(r"[\x00-\x09\x0b-\x1f\x80-\x9f\u202e]", out)
+    agent.close()
+
+
+def test_a_refusal_is_told(tmp_path):
+    agent = FakeAgent(acts=[END | {"error": "that is for root"}], observe=[END | {"error": "that is for root"}])
+    for args in [], ["--follow"]:
+        assert run(agent.path, *args) == (1, "", "weightctl: that is for root\n")
+    agent.close()
+    assert run(tmp_path / "none")[0] == 1
+
+
+def test_what_comes_is_followed_and_nothing_said_twice():
+    new = act("cuda_ipc_open", 5, kind="act", failed=True, result=1)
+
+    def acts(connection, _):
+        for packet in [ACTS[0], ACTS[1] | {"kind": "act"}, ACTS[1], {"kind": "progress"}, END, ACTS[1] | {"kind": "act"},
+                       {"kind": "gap", "lost": 7}, new]:
+            connection.send(pack(packet))
+
+    agent = FakeAgent(observe=[{"kind": "row"}, ACTS[0] | {"kind": "act"}, END], acts=acts)
+    proc = subprocess.Popen([BUILD / "weightctl", "trace", "log", "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=environment(WEIGHTD_TRACE_SOCKET=str(agent.path)))
+    lines = [proc.stdout.readline().partition("Z  ")[2] for _ in range(3)]
+    proc.send_signal(signal.SIGINT)
+    out, errors = proc.communicate(timeout=60)
+    agent.close()
+    assert lines == ["4711 trainer  cuda_vmm_export: 1.0 GB on fd 12, type fd, 38 us\n",
+                     "4712 loader  cuda_vmm_import: 1.0 GB on fd 3, from 4711 (trainer): error 201, 38 us\n",
+                     "4711 trainer  cuda_ipc_open: error 1, 38 us\n"]
+    assert (proc.returncode, out, errors) == (0, "", "weightctl: following\nweightctl: 7 events were lost\n")
