@@ -12,6 +12,8 @@
 
 #define TEXT_MAX 127 /* bytes of a name: weightd-trace has none that is longer */
 #define RATE_MAX 1e18 /* bytes a second: more is made up */
+#define LANES_MAX 64 /* of acts of one thread */
+#define EXPORTS_MAX 65536 /* acts that others may have something from */
 #define KEY_MAX 512 /* three names and some numbers */
 
 /* Whoever has no memory for it ends the program. */
@@ -333,6 +335,128 @@ static void add_gap(struct chrome *c, json_t *packet)
 				0, "tid", 0, "ts", us(c, number(packet, "to_ns")), "args", packet));
 }
 
+/* The process that did it, of its own: what it did is of no sync. */
+static json_int_t process_of_act(struct chrome *c, const json_t *packet)
+{
+	char key[KEY_MAX], name[KEY_MAX];
+
+	(void)snprintf(key, sizeof(key), "%s\nact %" PRIu64, c->node ? c->node : "",
+		       number(packet, "pid"));
+	(void)snprintf(name, sizeof(name), "%s%s%s (%" PRIu64 ")", c->node ? c->node : "",
+		       c->node ? ": " : "", text_or(packet, "comm", "-"), number(packet, "pid"));
+	return id_of(c, 0, name, key);
+}
+
+/*
+ * The thread that did it, or one for what nobody knows the thread of: the first of its lanes that is free by then. False
+ * where none is, and it can be no slice.
+ */
+static bool place_act(struct chrome *c, const json_t *packet, uint64_t begin_ns, uint64_t end_ns,
+		      struct chrome_slice *ret)
+{
+	char key[2 * KEY_MAX], what[KEY_MAX], name[KEY_MAX];
+	json_int_t lane = 0;
+	bool is_free = false;
+
+	if (number(packet, "tid"))
+		(void)snprintf(what, sizeof(what), "thread %" PRIu64, number(packet, "tid"));
+	else
+		(void)snprintf(what, sizeof(what), "%s", text_or(packet, "act", "-"));
+	for (; !is_free && lane < LANES_MAX; lane++) {
+		const json_t *busy;
+
+		lane_name(name, what, lane);
+		(void)snprintf(key, sizeof(key), "%" JSON_INTEGER_FORMAT "\n%s", ret->process, name);
+		busy = json_object_get(c->busy, key);
+		is_free = !busy || (uint64_t)json_integer_value(busy) <= begin_ns;
+	}
+	if (is_free)
+		set(c->busy, key, json_integer((json_int_t)end_ns));
+	ret->thread = id_of(c, ret->process, name, key);
+	return is_free;
+}
+
+static void put_arrow(struct chrome *c, const char *phase, const struct chrome_slice *at, int64_t ns)
+{
+	json_t *event = json_pack("{ss ss ss sI sI sI sf}", "name", "handle", "cat", "act", "ph",
+				  phase, "id", c->last_arrow, "pid", at->process, "tid", at->thread,
+				  "ts", (double)ns / 1000);
+
+	/* It ends in the slice around it, not in the next one. */
+	if (*phase == 'f')
+		set(made(event), "bp", json_string("e"));
+	chrome_put(c, event);
+}
+
+static void act_key(const struct chrome *c, const json_t *act, char ret[KEY_MAX])
+{
+	(void)snprintf(ret, KEY_MAX, "%s\n%" PRIu64, c->node ? c->node : "", number(act, "number"));
+}
+
+/* From the slice of the act that it has something from, if that is there. */
+static void draw_from(struct chrome *c, const json_t *from, const struct chrome_slice *to)
+{
+	struct chrome_slice begin;
+	const json_t *known;
+	char key[KEY_MAX];
+	int64_t ns;
+
+	act_key(c, from, key);
+	known = json_object_get(c->exports, key);
+	if (!known)
+		return;
+	begin = (struct chrome_slice){
+		.process = json_integer_value(json_array_get(known, 0)),
+		.thread = json_integer_value(json_array_get(known, 1)),
+		.begin_ns = json_integer_value(json_array_get(known, 2)),
+	};
+	ns = to->begin_ns > begin.begin_ns ? to->begin_ns : begin.begin_ns;
+	if (ns > to->end_ns) /* back in time */
+		return;
+	c->last_arrow++;
+	put_arrow(c, "s", &begin, begin.begin_ns);
+	put_arrow(c, "f", to, ns);
+}
+
+/* What others may have something from. */
+static void note_act(struct chrome *c, const json_t *packet, const struct chrome_slice *slice)
+{
+	char key[KEY_MAX];
+
+	if (!number(packet, "number"))
+		return;
+	if (json_object_size(c->exports) >= EXPORTS_MAX) /* of the oldest there is no arrow any more */
+		(void)json_object_clear(c->exports);
+	act_key(c, packet, key);
+	set(c->exports, key, json_pack("[III]", slice->process, slice->thread, slice->begin_ns));
+}
+
+static void add_act(struct chrome *c, json_t *packet)
+{
+	uint64_t end_ns = number(packet, "ns");
+	uint64_t took_ns = agent_number(packet, "took_ns", UINT64_MAX);
+	uint64_t begin_ns = took_ns <= end_ns ? end_ns - took_ns : end_ns;
+	struct chrome_slice at = {.process = process_of_act(c, packet),
+				  .begin_ns = shifted(c, begin_ns),
+				  .end_ns = shifted(c, end_ns)};
+	bool is_slice = place_act(c, packet, begin_ns, end_ns, &at) && took_ns <= end_ns;
+	json_t *event = json_pack("{so ss ss sf sO}", "name", text_json(packet, "act"), "ph",
+				  is_slice ? "X" : "i", "cat", "act", "ts",
+				  us(c, is_slice ? begin_ns : end_ns), "args", packet);
+
+	set(made(event), "pid", json_integer(at.process));
+	set(event, "tid", json_integer(at.thread));
+	if (is_slice)
+		set(event, "dur", json_real((double)took_ns / 1000));
+	else
+		set(event, "s", json_string("t"));
+	chrome_put(c, event);
+	if (!is_slice)
+		return;
+	note_act(c, packet, &at);
+	draw_from(c, json_object_get(packet, "from"), &at);
+}
+
 static const struct kind {
 	const char *name;
 	void (*add)(struct chrome *c, json_t *packet);
@@ -342,6 +466,7 @@ static const struct kind {
 	{"total", add_row, "now_ns"},    {"end", end_span, "ns"},
 	{"open", add_event, "ns"},       {"close", add_event, "ns"},
 	{"retransmit", add_event, "ns"}, {"gap", add_gap, "to_ns"},
+	{"act", add_act, "ns"},
 };
 
 static const struct kind *kind_of(const json_t *packet)
@@ -373,6 +498,8 @@ int chrome_first_ns(const json_t *packet, uint64_t *ret)
 
 	if (kind && kind->add == add_row && r == 0)
 		r = earlier_ns(packet, "began_ns", &ns);
+	if (kind && kind->add == add_act && r == 0 && agent_number(packet, "took_ns", 0) <= ns)
+		ns -= agent_number(packet, "took_ns", 0);
 	if (r == 0)
 		*ret = ns;
 	return r;
@@ -384,7 +511,9 @@ void chrome_begin(struct chrome *c, FILE *f)
 			     .ids = made(json_object()),
 			     .lanes = made(json_object()),
 			     .rows = made(json_object()),
-			     .stalls = made(json_object())};
+			     .stalls = made(json_object()),
+			     .busy = made(json_object()),
+			     .exports = made(json_object())};
 	(void)fputs("[\n", f);
 }
 
@@ -429,4 +558,6 @@ void chrome_end(struct chrome *c)
 	json_decref(c->lanes);
 	json_decref(c->rows);
 	json_decref(c->stalls);
+	json_decref(c->busy);
+	json_decref(c->exports);
 }

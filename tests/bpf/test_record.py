@@ -90,7 +90,7 @@ def check(text):
     events = json.loads(text)
     names = {}
     for e in events:
-        assert e["ph"] in "MXCi" and isinstance(e["args"], dict), e
+        assert e["ph"] in "MXCisf" and isinstance(e.get("args", {}), dict), e
         if e["ph"] == "M":
             names[e["pid"], e["tid"]] = e["args"]["name"]
         else:
@@ -213,6 +213,46 @@ def test_a_hostile_tracer_writes_no_broken_timeline():
         text = record([*wrong, *wrong], "--format", form)
         assert text.isascii()
         [json.loads(line) for line in text.splitlines()] if form == "jsonl" else json.loads(text)
+
+
+def act(word, ms, number, took=None, pid=4711, tid=4711, comm="trainer", **more):
+    return {"kind": "act", "act": word, "number": number, "ns": ms * MS, "took_ns": took and took * MS, "pid": pid, "tid": tid,
+            "uid": 0, "comm": comm} | more
+
+
+def arrows_of(events):
+    """[(where and when it begins, where and when it ends)]"""
+    ends = {(e["ph"], e["id"]): (e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] in "sf"}
+    return [(ends["s", i], ends["f", i]) for phase, i in ends if phase == "s"]
+
+
+def test_acts_are_slices_with_arrows_to_what_has_something_from_them():
+    told = [act("cuda_ipc_export", 100, 1, 5), act("cuda_ipc_open", 120, 2, 10, 4712, 4713, "loader", **{"from": {"number": 1}}),
+            act("cuda_ipc_open", 125, 3, 20, 4712, 4713, "loader", **{"from": {"number": 1}}), act("flip", 130, 4, tid=None),
+            act("cuda_ipc_open", 140, 5, 1, **{"from": {"number": 77}}), act("cuda_ipc_open", 150, 6, 1, **{"from": None}),
+            act("early", 1, 7, 5)]
+    events, names = timeline(told)
+    slices = [e for e in events if e["ph"] == "X"]
+    assert [(e["name"], names[e["pid"], 0], names[e["pid"], e["tid"]], e["ts"], e["dur"]) for e in slices] == [
+        ("cuda_ipc_export", "trainer (4711)", "thread 4711", 95_000, 5_000),
+        ("cuda_ipc_open", "loader (4712)", "thread 4713", 110_000, 10_000),
+        ("cuda_ipc_open", "loader (4712)", "thread 4713 2", 105_000, 20_000),
+        ("cuda_ipc_open", "trainer (4711)", "thread 4711", 139_000, 1_000),
+        ("cuda_ipc_open", "trainer (4711)", "thread 4711", 149_000, 1_000)]
+    moments = [(e["name"], names[e["pid"], e["tid"]], e["ts"]) for e in events if e["ph"] == "i"]
+    assert moments == [("flip", "flip", 130_000), ("early", "thread 4711 2", 1_000)]
+    export, one, other = [(e["pid"], e["tid"], e["ts"]) for e in slices[:3]]
+    assert arrows_of(events) == [(export, one), (export, other)]
+
+
+def test_perfetto_draws_arrows_from_exports_to_opens(tmp_path):
+    features.require("perfetto")
+    told = [act("cuda_vmm_export", 100, 1, 5), act("cuda_vmm_import", 120, 2, 10, 4712, 4712, **{"from": {"number": 1}}),
+            act("cuda_vmm_import", 140, 3, 10, 4713, 4713, **{"from": {"number": 1}})]
+    query = ("select a.name, b.name, extract_arg(b.arg_set_id, 'args.pid') from flow join slice a on slice_out = a.id "
+             "join slice b on slice_in = b.id order by 3")
+    assert asked(record(told, "--format", "perfetto"), query, tmp_path) == [
+        ["cuda_vmm_export", "cuda_vmm_import", 4712], ["cuda_vmm_export", "cuda_vmm_import", 4713]]
 
 
 def test_it_ends_by_itself_and_into_a_file(tmp_path):
