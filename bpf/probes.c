@@ -287,7 +287,7 @@ static void name_files(struct probes_bpf *bpf)
 	bpf->rodata->n_names = (uint32_t)n_libraries;
 }
 
-static int load(struct probes *p)
+static int load(struct probes *p, uint32_t ring_size)
 {
 	const struct site *site;
 	int r;
@@ -300,7 +300,9 @@ static int load(struct probes *p)
 		p->bpf->rodata->plans[i] = site->plan;
 	(void)bpf_program__set_expected_attach_type(p->bpf->progs.on_call, MULTI_ATTACH_TYPE);
 	(void)bpf_program__set_expected_attach_type(p->bpf->progs.on_return, MULTI_ATTACH_TYPE);
-	r = probes_bpf__load(p->bpf);
+	r = bpf_map__set_max_entries(p->bpf->maps.calls, ring_size);
+	if (r == 0)
+		r = probes_bpf__load(p->bpf);
 	if (r < 0)
 		return r;
 	p->ring = ring_buffer__new(bpf_map__fd(p->bpf->maps.calls), take_call, p, NULL);
@@ -336,9 +338,9 @@ static int wait_for_all(struct probes *p)
 	return r < 0 ? r : loop_add(loop_fd, &p->timer);
 }
 
-static int open_all(struct probes *p, char ret_why[WHY_SIZE])
+static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE])
 {
-	int r = load(p);
+	int r = load(p, ring_size);
 
 	if (r < 0) {
 		hook_say_why(r, ret_why);
@@ -369,7 +371,7 @@ static int open_all(struct probes *p, char ret_why[WHY_SIZE])
 	return r;
 }
 
-int probes_open(struct tracer *t, struct probes **ret, char ret_why[WHY_SIZE])
+int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char ret_why[WHY_SIZE])
 {
 	struct probes *p = calloc(1, sizeof(*p));
 	int r;
@@ -384,7 +386,7 @@ int probes_open(struct tracer *t, struct probes **ret, char ret_why[WHY_SIZE])
 	exports_init(&p->exports);
 	exports_init(&p->allocations);
 	files_init(&p->files, p, -1, -1);
-	r = open_all(p, ret_why);
+	r = open_all(p, ring_size, ret_why);
 	if (r < 0) {
 		probes_close(p);
 		return r;

@@ -13,8 +13,8 @@
 
 struct probes;
 
-/* Looks at all processes once. 0, or negative errno and why. */
-int probes_open(struct tracer *t, struct probes **ret, char ret_why[WHY_SIZE]);
+/* Looks at all processes once. `ring_size` of its calls in bytes. 0, or negative errno and why. */
+int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char ret_why[WHY_SIZE]);
 void probes_close(struct probes *p);
 
 /*

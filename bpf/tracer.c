@@ -234,7 +234,7 @@ static void open_probes(struct tracer *t, const struct tracer_options *o)
 		(void)strcpy(t->why_no_probes, "it was started with --probes=off");
 	else if (t->meter->kind != &meter_bpf)
 		(void)strcpy(t->why_no_probes, t->why_not_bpf);
-	else if (probes_open(t, &t->probes, t->why_no_probes) < 0)
+	else if (probes_open(t, o->ring_size, &t->probes, t->why_no_probes) < 0)
 		(void)fprintf(stderr,
 			      "weightd-trace: what processes ask of CUDA, NCCL and verbs is not "
 			      "seen: %s\n",

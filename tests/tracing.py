@@ -20,7 +20,7 @@ from daemon import REPORT, START_S, STOP_S, environment
 PROGRAM = features.BUILD / "weightd-trace"
 PACKET_MAX = 1 << 16
 CLONE_NEWNET = 0x40000000
-FOLLOWED = "open", "close", "retransmit", "gap", "progress", "begin", "total", "end"  # kinds of what nobody asked for
+FOLLOWED = "open", "close", "retransmit", "gap", "act", "progress", "begin", "total", "end"  # kinds of what nobody asked for
 COUNTERS = "submitted", "delivered", "received", "consumed", "wire", "retrans_bytes", "retrans_segments"
 
 

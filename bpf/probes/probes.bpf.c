@@ -47,7 +47,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 18);
+	__uint(max_entries, 1 << 20);
 } calls SEC(".maps");
 
 /* A copy of it: who reads several of its members sees them checked against one cookie. */

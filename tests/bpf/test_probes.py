@@ -2,19 +2,23 @@
 import contextlib
 import json
 import os
-import select
+import pathlib
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import features
 import pytest
 import tracing
+from bpf.test_life import exists, kernel_objects
+from daemon import Daemon
 from features import ROOT
 from gpus import FAKE, Gpus
+from integration import cuda_scene
 from tracing import Tracer
 
 NOBODY = 65534
@@ -100,8 +104,13 @@ def until(found):
     return it
 
 
-def libraries(client):
-    return {row["path"]: row for row in client.ask("doctor") if row["kind"] == "library"}
+def rows_in(client, folder):
+    """Of the files there: others run on this machine, too."""
+    return [row for row in client.ask("doctor") if row["kind"] == "library" and (row["path"] or "").startswith(f"{folder}/")]
+
+
+def libraries(client, folder=""):
+    return {row["path"]: row for row in rows_in(client, folder)}
 
 
 def is_probed(client, path=FAKE / "libcuda.so.1"):
@@ -315,3 +324,258 @@ assert verbs.ibv_reg_mr(None, P(0x4000), size, 0) is None
         ("rdma_register", 0x1000, None, 5 << 30, False), ("rdma_register", 0x2000, None, 5 << 30, False),
         ("rdma_register", 0x3000, None, 5 << 30, False), ("rdma_register", None, 5, 5 << 30, False),
         ("rdma_register", 0x4000, None, 5 << 30, True)]
+
+
+# --- files ---
+
+@pytest.fixture
+def folder():
+    """One that anybody may enter."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="weightd-probes-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+def copy_of(folder, name="libcuda.so.1"):
+    shutil.copy(FAKE / name, folder / f"{name}.new")
+    (folder / f"{name}.new").rename(folder / name)
+    return {"LD_LIBRARY_PATH": str(folder)}
+
+
+def export_of(client, process):
+    """The acts of a call that succeeds."""
+    n = len(acts(client, pid=process.pid))
+    assert process.do(EXPORT) == 0
+    return acts(client, pid=process.pid)[n:]
+
+
+def test_a_file_that_took_anothers_place_is_another(client, start, folder):
+    before = start(env=copy_of(folder))
+    until(lambda: export_of(client, before))
+    after = start(env=copy_of(folder))
+    until(lambda: export_of(client, after))
+    assert len(export_of(client, before)) == len(export_of(client, after)) == 1
+    rows = rows_in(client, folder)
+    assert [(row["path"], row["on"], row["processes"]) for row in rows] == 2 * [(str(folder / "libcuda.so.1"), True, 1)]
+
+
+def test_a_file_that_is_gone_is_not_probed_and_dropped_at_its_end(start, folder):
+    features.require("bpf")
+    process = start(env=copy_of(folder))
+    copy_of(folder)
+    with Tracer() as tracer:
+        client = tracer.client()
+        [row] = rows_in(client, folder)
+        assert (row["on"], row["functions"], row["processes"]) == (False, 0, 1)
+        assert row["why"] == "its path leads to nothing here: it was replaced"
+        assert export_of(client, process) == []
+        process.close()
+        assert rows_in(client, folder) == []
+
+
+def in_namespace(folder):
+    return ["unshare", "-m", "sh", "-c", f'mount --bind "{folder}" "{FAKE}" && exec "$@"', "sh"]
+
+
+def test_a_copy_in_another_mount_namespace_is_another_file(client, start, folder):
+    copy_of(folder)
+    here, there = start(), start(prefix=in_namespace(folder))
+    until(lambda: export_of(client, there))
+    until(lambda: export_of(client, here))
+    assert len(export_of(client, there)) == len(export_of(client, here)) == 1
+    assert len(rows_in(client, folder)) + len(rows_in(client, FAKE)) == 2
+
+
+CAPABLE = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=+bpf,+perfmon",
+           "--ambient-caps=+bpf,+perfmon"]
+
+
+def test_two_capabilities_suffice(start, folder):
+    features.require("bpf")
+    with Tracer(prefix=CAPABLE, uid=NOBODY) as tracer:
+        client = tracer.client()
+        process = start(env=copy_of(folder))
+        until(lambda: export_of(client, process))
+        hidden = start(prefix=in_namespace(folder))
+        found = libraries(client)
+        assert found[str(folder / "libcuda.so.1")]["on"]
+        assert len(export_of(client, hidden)) == 1, "the mount is of the same file"
+        (folder / "elsewhere").mkdir()
+        copy_of(folder / "elsewhere")
+        elsewhere = start(prefix=in_namespace(folder / "elsewhere"))
+        assert export_of(client, elsewhere) == []
+        [why] = [row["why"] for row in rows_in(client, FAKE) + rows_in(client, folder) if not row["on"]]
+        assert "CAP_SYS_PTRACE" in why or "Permission denied" in why
+
+
+MAP = """
+import mmap
+files = []
+def map(path):
+    f = open(path, "rb")
+    files.append((f, mmap.mmap(f.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)))
+"""
+
+
+def test_no_file_harms_the_tracer(client, start, folder):
+    good = (FAKE / "libcuda.so.1").read_bytes()
+    bad = {"garbage": os.urandom(8192), "zeros": bytes(8192), "head": good[:4096] + bytes(4096), "cut": good[:len(good) // 2],
+           "sections": good[:40] + b"\xff" * 8 + good[48:], "many": good[:60] + b"\xff" * 4 + good[64:],
+           "none": (FAKE / "verbs/libibverbs.so.1").read_bytes(),
+           "swapped": good.replace(b"cuIpcGetMemHandle\0", b"cuIpcGetMemHandlf\0")}
+    process = start(MAP)
+    for name, data in bad.items():
+        (folder / f"libcuda.so.{name}").write_bytes(data)
+        process.do(f"map('{folder}/libcuda.so.{name}')")
+    (folder / "libcuda.so.\n\xff").write_bytes(good)
+    process.do(f"map({str(folder)!r} + '/libcuda.so.\\n\\xff')")
+    found = {name.rpartition(".")[2]: row for name, row in libraries(client, folder).items()}
+    assert set(found) == {*bad, "\n\xff"}
+    assert {name for name, row in found.items() if row["on"]} == {"swapped", "\n\xff"}
+    assert {row["why"].partition(":")[0] for row in found.values() if not row["on"]} == {
+        "it is no library", "it has none of the functions that are looked for"}
+    process = start()
+    until(lambda: export_of(client, process))
+
+
+def test_who_owns_many_files_leaves_room_for_others(client, start, folder):
+    process = start(MAP)
+    for i in range(20):
+        path = folder / f"libcuda.so.{i}"
+        shutil.copy(FAKE / "libcuda.so.1", path)
+        os.chown(path, 12345, 12345)
+        process.do(f"map('{path}')")
+    another = start()
+    until(lambda: export_of(client, another))
+    assert [row["on"] for row in rows_in(client, folder)] == [True] * 8
+    [more] = [row for row in client.ask("doctor") if row["kind"] == "library" and not row["path"]]
+    assert (more["processes"], more["on"], more["why"]) == (12, False, "there are more files than are probed at a time")
+
+
+# --- calls ---
+
+def test_a_call_that_never_returns_is_never_told(gpu, client, start):
+    process, another = start(), start()
+    until(lambda: is_probed(client))
+    client.ask("observe")
+    gpu.fail("cuIpcGetMemHandle", "hang", count=1)
+    process.begin(EXPORT)
+    until(gpu.has_failed)
+    process.close()
+    gpu.heal()
+    assert len(export_of(client, another)) == 1
+    assert acts(client, pid=process.pid) == []
+    assert "gap" not in [packet["kind"] for packet in client.followed]
+
+
+RECURSIVE = """
+extern int printf(const char *format, ...);
+__attribute__((noipa)) int cuIpcGetMemHandle(char *handle, unsigned long p)
+{
+	int r = p ? cuIpcGetMemHandle(handle, p - 1) : 0;
+
+	handle[0] = (char)p;
+	return r;
+}
+"""
+
+
+def test_a_function_within_itself_is_told_once(client, start, folder):
+    features.require("gcc", available=shutil.which("gcc"))
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-xc", "-", "-o", folder / "libcuda.so.1"], input=RECURSIVE, text=True,
+                   check=True)
+    process = start(f"import ctypes; recursive = ctypes.CDLL('{folder}/libcuda.so.1'); h = ctypes.create_string_buffer(64)")
+    until(lambda: is_probed(client, folder / "libcuda.so.1"))
+    client.ask("observe")
+    assert process.do("ret = recursive.cuIpcGetMemHandle(h, 20)") == 0
+    assert [act["address"] for act in acts(client, pid=process.pid)] == [0]
+    assert "gap" not in [packet["kind"] for packet in client.followed]
+
+
+def test_the_older_open_is_told_once(client, start):
+    a, b = start(), start()
+    until(lambda: is_probed(client))
+    handle = a.do(EXPORT + "; ret = bytes(h.bytes).hex()")
+    b.do(f"do('cuIpcOpenMemHandle', ctypes.byref(q), Handle.from_buffer_copy(bytes.fromhex('{handle}')), 1)")
+    [opened] = acts(client, pid=b.pid)
+    assert (opened["act"], opened["from"]["pid"]) == ("cuda_ipc_open", a.pid)
+
+
+def test_calls_that_the_ring_has_no_room_for_are_counted(start):
+    features.require("bpf")
+    n = 500
+    with Tracer("--ring=4K") as tracer:
+        client = tracer.client()
+        process = start()
+        until(lambda: is_probed(client))
+        client.ask("observe")
+        os.kill(tracer.proc.pid, signal.SIGSTOP)  # so that nobody makes room
+        try:
+            process.do(f"for _ in range({n}): call('cuIpcGetMemHandle', ctypes.byref(h), p)")
+        finally:
+            os.kill(tracer.proc.pid, signal.SIGCONT)
+        n_told = len(acts(client, pid=process.pid))
+        gaps = [packet for packet in client.followed if packet["kind"] == "gap"]
+        assert 0 < n_told < n and {gap["source"] for gap in gaps} == {"probes"}
+        assert sum(gap["lost"] for gap in gaps) == n - n_told
+
+
+def test_a_storm_of_programs_costs_little(client, tracer, start):
+    process = start()
+    until(lambda: is_probed(client))
+    before, began = cpu_s(tracer.proc.pid), time.monotonic()
+    process.do("import subprocess\nfor _ in range(300): subprocess.run(['/bin/true'])")
+    took = time.monotonic() - began
+    assert cpu_s(tracer.proc.pid) - before < 0.2 * took + 0.05
+    assert len(export_of(client, process)) == 1
+
+
+def cpu_s(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# --- the tracer ---
+
+def test_nothing_is_probed_that_nobody_wants(start):
+    features.require("bpf")
+    with Tracer("--probes=off") as tracer:
+        client = tracer.client()
+        process = start()
+        assert export_of(client, process) == [] and libraries(client) == {}
+        off = [row for row in client.ask("doctor") if row["kind"] == "hook" and not row["on"]]
+        assert [(row["hook"], row["why"]) for row in off] == [
+            (hook, "it was started with --probes=off") for hook in ("uprobe_multi", "iter/task_vma", "perf/mmap")]
+
+
+def test_nothing_is_left_of_one_that_was_killed(start):
+    features.require("bpf")
+    process = start()
+    with Tracer() as tracer:
+        client = tracer.client()
+        assert is_probed(client) and len(export_of(client, process)) == 1
+        objects = kernel_objects(tracer.proc.pid)
+        assert len([kind for kind, _ in objects if kind == "link"]) >= 2
+        client.socket.close()
+        tracer.kill()
+        until(lambda: not [o for o in objects if exists(*o)])
+        assert process.do(EXPORT) == 0
+        tracer.start()
+        client = tracer.client()
+        assert len(export_of(client, process)) == 1
+
+
+def test_clients_of_weightd_are_seen_to_take_its_memory(gpu, client):
+    features.require("library")
+    publish = "publish('m', DATA)\nwith attach('m') as b:\n    assert b.version\n"
+    with contextlib.closing(Daemon(env=gpu.env)) as daemon:
+        env = cuda_scene.environment(gpu, WEIGHTD_SOCKET=daemon.socket)
+        for _ in range(2):  # the first one may load the library before it is probed
+            subprocess.run(cuda_scene.command("context()\n" + publish), env=env, check=True)
+        found = acts(client, act="cuda_vmm_import", failed=False)
+    exports = {act["number"]: act for act in acts(client, act="cuda_vmm_export")}
+    assert found and {act["from"]["comm"] for act in found} <= {"weightd-cuda", "weightd"}
+    for act in found:
+        export = exports[act["from"]["number"]]
+        assert (export["pid"], export["bytes"]) == (act["from"]["pid"], act["bytes"])
