@@ -1,5 +1,7 @@
 /*
- * libnccl: communicators, from their beginning to their end
+ * libnccl: communicators, from their beginning to their end, and how much is asked of them
+ *
+ * A trainer asks for thousands of operations a second: they are counted.
  *
  * A communicator is told by an address of its process and, as far as its beginning was seen, by a number that all of its
  * ranks have: made of its id, which is not told.
@@ -86,23 +88,41 @@ static bool end(struct probes *p, const struct probe_call *c, json_t *act)
 
 #define BEGIN                                                                                      \
 	{                                                                                          \
-		.take = TAKE_VALUE, .take_arg = 2, .take_size = ID_SIZE, .out = 8                  \
+		.take = TAKE_VALUE, .take_arg = 2, .take_size = ID_SIZE, .out = 8,                 \
+		.also_done = IN_PROGRESS                                                           \
+	}
+#define COUNTED(count, type)                                                                       \
+	{                                                                                          \
+		.also_done = IN_PROGRESS, .is_tallied = 1, .counts = 1, .count_arg = (count),      \
+		.type_arg = (type)                                                                 \
 	}
 
 /* clang-format off */
 static const struct site sites[] = {
-	{"ncclCommInitRank", "nccl_init", BEGIN, .also_done = IN_PROGRESS, .tell = begin_rank},
-	{"ncclCommInitRankConfig", "nccl_init", BEGIN, .also_done = IN_PROGRESS, .tell = begin_rank},
+	{"ncclCommInitRank", "nccl_init", BEGIN, .tell = begin_rank},
+	{"ncclCommInitRankConfig", "nccl_init", BEGIN, .tell = begin_rank},
 	{"ncclCommInitRankScalable", "nccl_init",
-	 {.take = TAKE_AT_CALL, .take_arg = 4, .take_size = ID_SIZE, .out = 8},
-	 .also_done = IN_PROGRESS, .tell = begin_scalable},
+	 {.take = TAKE_AT_CALL, .take_arg = 4, .take_size = ID_SIZE, .out = 8, .also_done = IN_PROGRESS},
+	 .tell = begin_scalable},
 	{"ncclCommInitAll", "nccl_init", {}, .tell = begin_all},
-	{"ncclCommSplit", "nccl_split", {.out = 8, .out_arg = 3}, .also_done = IN_PROGRESS, .tell = split},
-	{"ncclCommFinalize", "nccl_finalize", {}, .also_done = IN_PROGRESS, .tell = end},
-	{"ncclCommAbort", "nccl_abort", {}, .also_done = IN_PROGRESS, .tell = end},
-	{"ncclCommDestroy", "nccl_destroy", {}, .also_done = IN_PROGRESS, .tell = end},
+	{"ncclCommSplit", "nccl_split", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .tell = split},
+	{"ncclCommFinalize", "nccl_finalize", {.also_done = IN_PROGRESS}, .tell = end},
+	{"ncclCommAbort", "nccl_abort", {.also_done = IN_PROGRESS}, .tell = end},
+	{"ncclCommDestroy", "nccl_destroy", {.also_done = IN_PROGRESS}, .tell = end},
+	{"ncclAllReduce", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclBroadcast", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclBcast", "nccl_calls", COUNTED(1, 2), .tell = NULL},
+	{"ncclReduce", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclAllGather", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclReduceScatter", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclSend", "nccl_calls", COUNTED(1, 2), .tell = NULL},
+	{"ncclRecv", "nccl_calls", COUNTED(1, 2), .tell = NULL},
+	{"ncclGroupEnd", "nccl_calls", {.also_done = IN_PROGRESS, .is_tallied = 1}, .tell = NULL},
 };
 /* clang-format on */
+
+/* ncclDataType_t, from ncclInt8 on */
+const uint8_t nccl_type_sizes[TYPES_MAX] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
 const struct library library_nccl = {
 	.name = "libnccl.so.",

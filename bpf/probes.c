@@ -25,6 +25,7 @@
 #include "bpf/multi.h"
 #include "bpf/probed.h"
 #include "bpf/site.h"
+#include "bpf/tally.h"
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -33,6 +34,7 @@
 #define PERIOD_NS 10000000u /* between two looks, at least */
 #define SHARE 10 /* of the time that looks may take, one in so many */
 #define SWEEP_NS 10000000000u /* between two looks at all processes because files had no room */
+#define TALLY_S 1 /* between two looks at what is counted */
 #define NOTED_MAX 64
 #define TOLD_MAX 256
 
@@ -49,6 +51,9 @@ struct probes {
 	struct ring_buffer *ring;
 	struct arrivals *arrivals;
 	struct waiter calls, arrived, timer;
+	struct waiter tally_timer;
+	struct tallies tallies;
+	bool is_counting; /* the timer runs */
 	struct files files;
 	struct exports exports, allocations;
 	struct told told[TOLD_MAX]; /* by the number of the thread */
@@ -102,6 +107,55 @@ static bool is_told(struct probes *p, const struct probe_call *c, const struct s
 	return is_same;
 }
 
+static void tell_tally(void *context, const struct tally_key *key, const struct tally *since)
+{
+	const struct site *site = site_numbered(key->site);
+	json_t *comm = json_stringn(since->comm, strnlen(since->comm, sizeof(since->comm)));
+	struct probes *p = context;
+
+	if (!site) {
+		json_decref(comm);
+		return;
+	}
+	act_tell(p->tracer,
+		 json_pack("{ss ss sI sn sI sI so ss sn sb sI sI sI sI}", "kind", "act", "act",
+			   site->act, "ns", (json_int_t)since->ns, "took_ns", "pid",
+			   (json_int_t)key->tgid, "uid", (json_int_t)since->uid, "comm",
+			   comm ? comm : json_null(), "function", site->function, "result",
+			   "failed", since->errors > 0, "calls", (json_int_t)since->calls, "errors",
+			   (json_int_t)since->errors, "calling_ns", (json_int_t)since->calling_ns,
+			   "bytes", (json_int_t)since->bytes));
+}
+
+static void take_tallies(struct probes *p)
+{
+	p->bpf->bss->epoch++; /* what is counted from here on is told anew */
+	tallies_take(&p->tallies, tell_tally, p);
+}
+
+static void on_tally_timer(struct waiter *w, uint32_t events)
+{
+	struct probes *p = container_of(w, struct probes, tally_timer);
+	uint64_t expirations;
+
+	(void)events;
+	if (read(w->fd, &expirations, sizeof(expirations)) < 0)
+		return;
+	p->is_counting = false;
+	take_tallies(p);
+}
+
+/* Not at once: then there will be more of it. */
+static void await_tallies(struct probes *p)
+{
+	const struct itimerspec at = {.it_value.tv_sec = TALLY_S};
+
+	if (p->is_counting)
+		return;
+	p->is_counting = true;
+	(void)timerfd_settime(p->tally_timer.fd, 0, &at, NULL); /* nothing of it can be wrong */
+}
+
 static int take_call(void *context, void *data, size_t size)
 {
 	const struct probe_call *c = data;
@@ -109,7 +163,9 @@ static int take_call(void *context, void *data, size_t size)
 	const struct site *site = size >= sizeof(*c) ? site_numbered(c->site) : NULL;
 	json_t *act;
 
-	if (!site || (site->act && is_told(p, c, site)))
+	if (site && site->plan.is_tallied)
+		await_tallies(p);
+	if (!site || site->plan.is_tallied || (site->act && is_told(p, c, site)))
 		return 0;
 	act = site->act ? act_of(c, site) : NULL;
 	if ((site->tell && !site->tell(p, c, act)) || !site->act)
@@ -125,23 +181,31 @@ static void tell_missed(struct probes *p)
 	uint64_t n = missed->ring + missed->pending, now_ns = num_now_ns();
 
 	if (n != p->n_missed)
+		await_tallies(p); /* of processes that are gone, which take room */
+	if (n != p->n_missed)
 		follow_tell_lost(p->tracer, n - p->n_missed, "probes", p->missed_ns);
 	p->n_missed = n;
 	p->missed_ns = now_ns;
 }
 
-void probes_take(struct probes *p)
+static void take(struct probes *p, bool all)
 {
-	if (!p)
-		return;
 	(void)ring_buffer__consume(p->ring); /* take_call() never fails */
 	tell_missed(p);
+	if (all && p->is_counting)
+		take_tallies(p);
+}
+
+void probes_take(struct probes *p)
+{
+	if (p)
+		take(p, true);
 }
 
 static void on_calls(struct waiter *w, uint32_t events)
 {
 	(void)events;
-	probes_take(container_of(w, struct probes, calls));
+	take(container_of(w, struct probes, calls), false);
 }
 
 /* --- what is mapped --- */
@@ -296,6 +360,7 @@ static int load(struct probes *p, uint32_t ring_size)
 	if (!p->bpf)
 		return -errno;
 	name_files(p->bpf);
+	memcpy(p->bpf->rodata->type_sizes, nccl_type_sizes, sizeof(nccl_type_sizes));
 	for (size_t i = 0; (site = site_numbered(i)); i++)
 		p->bpf->rodata->plans[i] = site->plan;
 	(void)bpf_program__set_expected_attach_type(p->bpf->progs.on_call, MULTI_ATTACH_TYPE);
@@ -330,12 +395,15 @@ static int wait_for_all(struct probes *p)
 	p->calls.fd = ring_buffer__epoll_fd(p->ring);
 	p->arrived.fd = arrivals_fd(p->arrivals);
 	p->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-	if (p->timer.fd < 0)
+	p->tally_timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (p->timer.fd < 0 || p->tally_timer.fd < 0)
 		return -errno;
 	r = loop_add(loop_fd, &p->calls);
 	if (r == 0)
 		r = loop_add(loop_fd, &p->arrived);
-	return r < 0 ? r : loop_add(loop_fd, &p->timer);
+	if (r == 0)
+		r = loop_add(loop_fd, &p->timer);
+	return r < 0 ? r : loop_add(loop_fd, &p->tally_timer);
 }
 
 static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE])
@@ -360,6 +428,7 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 			       strerror(-r));
 		return r;
 	}
+	tallies_init(&p->tallies, bpf_map__fd(p->bpf->maps.tallies));
 	files_init(&p->files, p, bpf_program__fd(p->bpf->progs.on_call),
 		   bpf_program__fd(p->bpf->progs.on_return));
 	r = wait_for_all(p);
@@ -382,10 +451,12 @@ int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char 
 	p->calls = (struct waiter){.fd = -1, .ready = on_calls};
 	p->arrived = (struct waiter){.fd = -1, .ready = on_arrival};
 	p->timer = (struct waiter){.fd = -1, .ready = on_timer};
+	p->tally_timer = (struct waiter){.fd = -1, .ready = on_tally_timer};
 	p->missed_ns = num_now_ns();
 	exports_init(&p->exports);
 	exports_init(&p->allocations);
 	files_init(&p->files, p, -1, -1);
+	tallies_init(&p->tallies, -1);
 	r = open_all(p, ring_size, ret_why);
 	if (r < 0) {
 		probes_close(p);
@@ -403,13 +474,16 @@ void probes_close(struct probes *p)
 	loop_remove(p->tracer->loop_fd, &p->calls);
 	loop_remove(p->tracer->loop_fd, &p->arrived);
 	loop_remove(p->tracer->loop_fd, &p->timer);
+	loop_remove(p->tracer->loop_fd, &p->tally_timer);
 	files_deinit(&p->files);
+	tallies_deinit(&p->tallies);
 	exports_deinit(&p->exports);
 	exports_deinit(&p->allocations);
 	arrivals_close(p->arrivals);
 	ring_buffer__free(p->ring);
 	probes_bpf__destroy(p->bpf);
 	(void)fd_close(p->timer.fd);
+	(void)fd_close(p->tally_timer.fd);
 	free(p);
 }
 

@@ -24,7 +24,7 @@ void probes_close(struct probes *p);
 int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const struct mapping *m),
 		void *context);
 
-/* Tells of the calls that have returned: the kernel takes a moment to wake us for them. Takes NULL. */
+/* Tells of all calls that have returned, which nobody has to wait for then. Takes NULL. */
 void probes_take(struct probes *p);
 
 /* Of sites: what was exported, and how large allocations are. */

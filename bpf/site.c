@@ -44,5 +44,5 @@ bool site_is_done(const struct site *site, const struct probe_call *c)
 
 	if (site->result == RESULT_POINTER)
 		return c->result != 0;
-	return result == 0 || result == site->also_done;
+	return result == 0 || result == site->plan.also_done;
 }

@@ -25,7 +25,6 @@ struct site {
 	const char *act; /* the word for it */
 	struct plan plan;
 	enum result result;
-	int also_done; /* a number that is no failure either */
 	/* What is told beside who it was and when; NULL: nothing. False: this call is told to nobody. */
 	bool (*tell)(struct probes *p, const struct probe_call *c, json_t *act);
 };
@@ -38,6 +37,8 @@ struct library {
 };
 
 extern const struct library library_cuda, library_nccl, library_verbs;
+
+extern const uint8_t nccl_type_sizes[TYPES_MAX];
 
 extern const struct library *const libraries[];
 extern const size_t n_libraries;

@@ -14,6 +14,7 @@
 #include "bpf/probes/probes.h"
 
 #define PENDING_MAX 4096 /* calls at the same time */
+#define TALLIES_MAX 4096
 
 #if defined(__TARGET_ARCH_x86)
 #define RETURN_ADDRESS_SIZE 8 /* on the stack at the call, and no more at the return */
@@ -26,8 +27,10 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 const volatile struct plan plans[SITES_MAX];
 const volatile struct name names[NAMES_MAX];
 const volatile __u32 n_names;
+const volatile __u8 type_sizes[TYPES_MAX];
 
 struct missed missed;
+__u32 epoch; /* grows when the collector reads the tallies */
 struct mapping found; /* by the iterator, of which one runs at a time */
 
 /* A function may end by going on as another one, whose call then is at the same place of the stack. */
@@ -44,6 +47,13 @@ struct {
 	__type(key, struct pending);
 	__type(value, struct probe_call);
 } pending SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TALLIES_MAX);
+	__type(key, struct tally_key);
+	__type(value, struct tally);
+} tallies SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -65,6 +75,11 @@ static __always_inline struct plan plan_of(__u64 site)
 		.out = p->out,
 		.out_arg = p->out_arg,
 		.out_from = p->out_from,
+		.also_done = p->also_done,
+		.is_tallied = p->is_tallied,
+		.counts = p->counts,
+		.count_arg = p->count_arg,
+		.type_arg = p->type_arg,
 	};
 }
 
@@ -159,6 +174,59 @@ static __always_inline void take_at_return(struct probe_call *c, struct plan pla
 		take_file(c, fd);
 }
 
+static __always_inline struct tally *tally_of(__u32 tgid, __u32 site)
+{
+	struct tally_key key = {.tgid = tgid, .site = site};
+	struct tally *t = bpf_map_lookup_elem(&tallies, &key);
+	struct tally none = {};
+
+	if (t)
+		return t;
+	none.uid = (__u32)bpf_get_current_uid_gid();
+	none.epoch = epoch - 1;
+	bpf_get_current_comm(none.comm, sizeof(none.comm));
+	bpf_map_update_elem(&tallies, &key, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&tallies, &key);
+}
+
+/* That there is something new is told once until it is read. */
+static __always_inline void announce(struct tally *t, __u32 site)
+{
+	__u32 now = *(volatile __u32 *)&epoch;
+	struct probe_call *told;
+
+	if (t->epoch == now)
+		return;
+	told = bpf_ringbuf_reserve(&calls, sizeof(*told), 0);
+	if (!told) /* the next one tells it */
+		return;
+	t->epoch = now;
+	__builtin_memset(told, 0, sizeof(*told));
+	told->site = site;
+	bpf_ringbuf_submit(told, 0);
+}
+
+static __always_inline void count(const struct probe_call *c, struct plan plan, __u32 tgid,
+				  __u64 site, __u64 now, int result)
+{
+	struct tally *t = tally_of(tgid, site);
+
+	if (!t) {
+		__sync_fetch_and_add(&missed.pending, 1);
+		return;
+	}
+	__sync_fetch_and_add(&t->calls, 1);
+	__sync_fetch_and_add(&t->calling_ns, now - c->ns);
+	if (result && result != plan.also_done)
+		__sync_fetch_and_add(&t->errors, 1);
+	else if (plan.counts)
+		__sync_fetch_and_add(&t->bytes,
+				     arg_of(c, plan.count_arg) *
+					     type_sizes[arg_of(c, plan.type_arg) & (TYPES_MAX - 1)]);
+	t->ns = now;
+	announce(t, site);
+}
+
 SEC("uprobe")
 int on_return(struct pt_regs *ctx)
 {
@@ -167,9 +235,15 @@ int on_return(struct pt_regs *ctx)
 			      .sp = PT_REGS_SP(ctx) - RETURN_ADDRESS_SIZE,
 			      .site = site};
 	struct probe_call *c = bpf_map_lookup_elem(&pending, &key), *told;
+	struct plan plan = plan_of(site);
 
 	if (!c) {
 		__sync_fetch_and_add(&missed.pending, 1);
+		return 0;
+	}
+	if (plan.is_tallied) {
+		count(c, plan, key.thread >> 32, site, now, (int)PT_REGS_RC(ctx));
+		bpf_map_delete_elem(&pending, &key);
 		return 0;
 	}
 	told = bpf_ringbuf_reserve(&calls, sizeof(*told), 0);
@@ -192,7 +266,7 @@ int on_return(struct pt_regs *ctx)
 	told->tgid = key.thread >> 32;
 	told->uid = (__u32)bpf_get_current_uid_gid();
 	bpf_get_current_comm(told->comm, sizeof(told->comm));
-	take_at_return(told, plan_of(site));
+	take_at_return(told, plan);
 	bpf_ringbuf_submit(told, 0);
 	return 0;
 }

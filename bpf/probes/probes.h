@@ -10,6 +10,7 @@
 	128 /* what is read of the caller's memory; all of NCCL's id of a communicator */
 #define CALL_COMM_SIZE 16
 #define SITES_MAX 64 /* functions that are known; a power of two */
+#define TYPES_MAX 16 /* of elements that are counted */
 #define NAMES_MAX 8 /* of files that are looked for */
 #define NAME_SIZE 16 /* of which so much at the most is compared */
 #define MAPPING_PATH_SIZE 4096
@@ -41,6 +42,29 @@ struct plan {
 	__u8 out; /* bytes behind the pointer in `out_arg` at the return, up to 8, which become probe_call::out */
 	__u8 out_arg;
 	__u8 out_from; /* so many bytes behind it */
+	__u8 also_done; /* what it returns that is no failure either, beside 0 */
+	__u8 is_tallied; /* it is counted, and not told */
+	__u8 counts; /* it has elements: as many as `count_arg` says, of the type in `type_arg` */
+	__u8 count_arg;
+	__u8 type_arg;
+};
+
+/* Calls that are counted, of a process and a function. */
+struct tally_key {
+	__u32 tgid;
+	__u32 site;
+};
+
+/* From its first call on. */
+struct tally {
+	__u64 calls;
+	__u64 errors; /* of these, that failed */
+	__u64 bytes;
+	__u64 calling_ns; /* all together */
+	__u64 ns; /* of the last */
+	__u32 uid;
+	__u32 epoch; /* in which it was told that there is something new */
+	char comm[CALL_COMM_SIZE];
 };
 
 /* One that has returned. */

@@ -114,8 +114,9 @@ static const struct phrase {
 
 /* What the other columns have, and what says nothing to a person. */
 static const char *const silent[] = {
-	"kind", "act",      "number", "ns",     "took_ns", "pid",          "tid",    "uid",
-	"comm", "function", "result", "failed", "address", "communicator", "parent",
+	"kind",    "act",          "number", "ns",         "took_ns", "pid",
+	"tid",     "uid",          "comm",   "function",   "result",  "failed",
+	"address", "communicator", "calls",  "calling_ns", "parent",
 };
 
 static bool is_silent(const char *key)
@@ -150,6 +151,14 @@ static void put_joint(FILE *f, const char *joint)
 		(void)fputs(joint, f);
 }
 
+/* "812 ncclAllReduce": an act that is of many calls. */
+static void put_calls(FILE *f, const json_t *act)
+{
+	put_number(f, "", json_object_get(act, "calls"));
+	if (ftell(f) > 0)
+		put_text(f, " ", json_object_get(act, "function"));
+}
+
 /* What was done with what, as a sentence has it: "1.0 GB on fd 12, from 4711 (trainer)". The caller frees it. */
 static char *what_of(json_t *act)
 {
@@ -161,6 +170,7 @@ static char *what_of(json_t *act)
 
 	if (!f)
 		cli_out_of_memory();
+	put_calls(f, act);
 	for (size_t i = 0; i < N_PHRASES; i++) {
 		value = json_object_get(act, phrases[i].key);
 		if (!value || json_is_null(value))

@@ -23,7 +23,8 @@ FROM = {"from": {"number": 1, "pid": 4711, "comm": "trainer", "ns": 5}}
 ACTS = [act("cuda_vmm_export", 1, fd=12, bytes=1_000_000_000, type="fd", failed=False, result=0),
         act("cuda_vmm_import", 2, pid=4712, comm="loader", fd=3, bytes=1_000_000_000, failed=True, result=201, **FROM),
         act("nccl_init", 3, pid=4713, comm=None, rank=0, ranks=8, id="0123456789abcdef", communicator=99, failed=False),
-        act("flip", 4, pid=None, comm="weightd", took=None, buffer="llama", version=7, whole=True, list=[1], none=None)]
+        act("flip", 4, pid=None, comm="weightd", took=None, buffer="llama", version=7, whole=True, list=[1], none=None),
+        act("nccl_calls", 5, took=None, calls=812, function="ncclAllReduce", bytes=3_000_000, errors=0, calling_ns=7, failed=False)]
 
 
 def run(path, *args):
@@ -47,7 +48,8 @@ def test_acts_are_a_table(tracer):
         "1s 4711 trainer cuda_vmm_export 1.0 GB on fd 12, type fd ok 38 us",
         "1s 4712 loader cuda_vmm_import 1.0 GB on fd 3, from 4711 (trainer) error 201 38 us",
         "1s 4713 - nccl_init rank 0 of 8, id 0123456789abcdef ok 38 us",
-        "1s - weightd flip buffer llama, version 7, whole yes - -"]
+        "1s - weightd flip buffer llama, version 7, whole yes - -",
+        "1s 4711 trainer nccl_calls 812 ncclAllReduce, 3.0 MB, errors 0 ok -"]
     assert max(map(len, run(tracer.path, "-o", "AGE,PID,PROCESS,ACT,RESULT,TOOK")[1].splitlines())) <= 80
 
 
@@ -55,7 +57,7 @@ def test_one_process_or_kind_of_act_is_chosen(tracer):
     def numbers(*args):
         return run(tracer.path, "-n", "-o", "NUMBER", *args)[1].split()
 
-    assert numbers() == ["1", "2", "3", "4"]
+    assert numbers() == ["1", "2", "3", "4", "5"]
     assert numbers("--pid", "4712") == ["2"]
     assert numbers("--act", "cuda") == ["1", "2"]
     assert numbers("--act", "cuda_vmm_i", "--pid", "4711") == []
@@ -86,7 +88,7 @@ def test_a_refusal_is_told(tmp_path):
 
 
 def test_what_comes_is_followed_and_nothing_said_twice():
-    new = act("cuda_ipc_open", 5, kind="act", failed=True, result=1)
+    new = act("cuda_ipc_open", 6, kind="act", failed=True, result=1)
 
     def acts(connection, _):
         for packet in [ACTS[0], ACTS[1] | {"kind": "act"}, ACTS[1], {"kind": "progress"}, END, ACTS[1] | {"kind": "act"},

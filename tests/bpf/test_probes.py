@@ -228,6 +228,30 @@ def test_communicators_are_seen_from_their_beginning_to_their_end(gpu, client, s
         [("nccl_finalize", another[1]), ("nccl_abort", another[1])]
 
 
+REDUCE = "nccl.ncclAllReduce(p, p, ctypes.c_size_t({n}), {type}, 0, communicator, None)"
+
+
+def test_operations_are_counted(gpu, client, tracer, start):
+    process = start(NCCL_CODE, gpu.env_with_nccl())
+    until(lambda: is_probed(client, FAKE / "nccl/libnccl.so.2"))
+    process.do(f"join('{'01' * 128}', 1, 0)")
+    refused = process.do("ret = 0\nfor _ in range(1000): " + REDUCE.format(n=100, type=9) + "\n"  # no type that it knows
+                         "for _ in range(10): nccl.ncclBroadcast(p, p, ctypes.c_size_t(1000), 1, 99, communicator, None)\n")
+    fine = process.do("import time; ret = 0\nwhile " + REDUCE.format(n=1000, type=7) + " not in (0, 7): time.sleep(0.01)\n")
+    assert refused == fine == 0
+    counted = [act for act in acts(client, pid=process.pid) if act["act"] == "nccl_calls"]
+    reduced = [act for act in counted if act["function"] == "ncclAllReduce"]
+    total = {key: sum(act[key] for act in reduced) for key in ("calls", "errors", "bytes")}
+    assert total == {"calls": total["errors"] + 1, "errors": total["errors"], "bytes": 4000} and total["errors"] >= 1000
+    assert [(act["calls"], act["failed"], act["took_ns"]) for act in counted if act not in reduced] == [(10, True, None)]
+    assert all(0 < act["calling_ns"] and act["comm"] == "python3" for act in counted)
+    assert [act for act in acts(client, pid=process.pid) if act["act"] == "nccl_calls"] == counted, "nothing new"
+    client.ask("observe")
+    process.do(REDUCE.format(n=1, type=9))
+    told = client.hear()
+    assert (told["kind"], told["act"], told["calls"], told["errors"]) == ("act", "nccl_calls", 1, 1)
+
+
 VERBS = f"""
 import ctypes, struct
 verbs = ctypes.CDLL("{FAKE}/verbs/libibverbs.so.1")
