@@ -324,6 +324,9 @@ $(B)/nccl-host/libnccl-profiler-%.so: tests/bpf/nccl/next.c Makefile
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -DNEWEST=$(NEWEST) -shared -Wl,-soname,$(@F) -o $@ $<
 
+# Its functions begin as those of large libraries do.
+build/fake/obj/tests/fake/verbs/%.o: BASE += -fno-shrink-wrap
+
 $(FAKE_VERBS): build/fake/obj/tests/fake/verbs/verbs.o tests/fake/verbs/libibverbs.map
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) -Wl,--no-undefined -o $@ $<

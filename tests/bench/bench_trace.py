@@ -13,11 +13,15 @@ cost         processor time of a message of "message_bytes" that one thread send
 nccl-plugin  "ns_per_event" of a callback of NCCL's profiler in libnccl-profiler-weightd.so, by "threads" of a stub of NCCL: a
              collective with an operation, a step and a socket's event, each started and stopped, and a state. "mode" is "off" (no
              weightd-trace) or "told". Median of the rounds. A socket's event asks the kernel for the socket's number
+probe        what it costs one thread that "what" is seen, "ns" of its processor time: "call" is one of a function that is
+             probed and told, "mmap" one of mmap() and munmap(), of which the kernel tells weightd-trace; "off" and "on" are how
+             long it takes without and with weightd-trace, medians of "rounds" in turns, and "ns" their difference
 bound        what the figures above have to keep, and whether this run kept it
 """
 import contextlib
 import statistics
 import subprocess
+import sys
 
 import features
 import kernel
@@ -34,7 +38,7 @@ MOVED, AHEAD, BEHIND = 256 * machine.MIB, 32 * machine.MIB, 224 * machine.MIB
 MAX_RATE = 512 * machine.MIB  # bytes a second, so that what is behind takes longer than to look
 TRIES = 20
 PLANNED_BACK = 1 + WORD  # tcp_planned_back() of server/sync/base/planned.h
-LOOKS, CALLS = {"mark", "adopt"}, {"on_send", "on_receive"}  # programs
+LOOKS, CALLS = {"mark", "adopt", "look"}, {"on_send", "on_receive"}  # programs
 COSTS = ((1024, 2_000, 21), (128 << 10, 300, 21), (1 << 20, 150, 21))  # bytes, messages of a batch, rounds
 BATCHES = 9
 PRICES, PRICED = 51, 15  # times, of a batch each
@@ -42,6 +46,24 @@ MODES = "off", "counters", "messages", "off-again"
 CALL_NS_MAX = 400
 LIMIT_S = 600
 PLUGIN_THREADS, PLUGIN_TIMES, PLUGIN_ROUNDS = (1, 2), 3_000, 15  # what fits into its ring, so that nothing is lost
+ASKS, ASK_ROUNDS = 20_000, 15
+ASK = """
+import ctypes, mmap, sys, time
+verbs = ctypes.CDLL(sys.argv[1])
+call = verbs.ibv_create_qp  # begins with a push, as most functions of large libraries do
+def of(what, n):
+    began = time.thread_time_ns()
+    if what == "call":
+        for _ in range(n):
+            call(None, None)
+    else:
+        for _ in range(n):
+            mmap.mmap(-1, 4096).close()
+    return time.thread_time_ns() - began
+print("ready", flush=True)
+for line in sys.stdin:
+    print(of(line.strip(), int(sys.argv[2])), flush=True)
+"""
 
 
 def measure(report):
@@ -53,6 +75,28 @@ def measure(report):
         measure_cost(report, *cost)
     for threads in PLUGIN_THREADS:
         measure_plugin(report, threads)
+    measure_probes(report)
+
+
+def measure_probes(report):
+    library = features.ROOT / "build/fake/verbs/libibverbs.so.1"
+    if not library.exists():
+        report.line(name="probe", skipped=features.FEATURES["fakes"][1])
+        return
+    taken = {(what, mode): [] for what in ("call", "mmap") for mode in ("off", "on")}
+    command = [sys.executable, "-c", ASK, str(library), str(ASKS)]
+    with programs.spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proc:
+        assert proc.stdout.readline() == "ready\n"
+        for _ in range(ASK_ROUNDS):
+            for mode in "off", "on":
+                with tracing.Tracer() if mode == "on" else contextlib.nullcontext():
+                    for what in "call", "mmap":
+                        proc.stdin.write(what + "\n")
+                        proc.stdin.flush()
+                        taken[what, mode].append(int(proc.stdout.readline()) / ASKS)
+    for what in "call", "mmap":
+        off, on = (statistics.median(taken[what, mode]) for mode in ("off", "on"))
+        report.line(name="probe", what=what, ns=on - off, off=off, on=on, rounds=ASK_ROUNDS)
 
 
 def measure_sync(report):

@@ -21,6 +21,7 @@ HOOKS = ["tp_btf/inet_sock_set_state", "tp_btf/tcp_destroy_sock", "tp_btf/tcp_re
          "iter/bpf_sk_storage_map", "iter/task_file", "tp_btf/sock_send_length", "tp_btf/sock_recv_length",
          "uprobe_multi", "iter/task_vma", "perf/mmap"]
 ON_CONNECTIONS = {"on_state", "on_state_too", "on_destroy", "on_retransmit"}
+ON_CALLS = {"on_call", "on_return", "look"}
 LACKS = "weightd-trace lacks "
 
 
@@ -199,5 +200,5 @@ def test_nothing_runs_where_bytes_are_sent(tracer, connect, what):
 
 
 def runs(tracer):
-    """Of the programs, but of those that run as connections begin and end: others have some meanwhile."""
-    return {name: n for name, (n, _) in kernel.runs(tracer.proc.pid).items() if name not in ON_CONNECTIONS}
+    """Of the programs, but of those that run as connections begin and end, or libraries are called: others do so meanwhile."""
+    return {name: n for name, (n, _) in kernel.runs(tracer.proc.pid).items() if name not in ON_CONNECTIONS | ON_CALLS}

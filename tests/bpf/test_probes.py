@@ -505,10 +505,12 @@ __attribute__((noipa)) int cuIpcGetMemHandle(char *handle, unsigned long p)
 """
 
 
-def test_a_function_within_itself_is_told_once(client, start, folder):
+@pytest.mark.parametrize("mark", ["none", "branch"])
+def test_a_function_within_itself_is_told_once(client, start, folder, mark):
     features.require("gcc", available=shutil.which("gcc"))
-    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-xc", "-", "-o", folder / "libcuda.so.1"], input=RECURSIVE, text=True,
-                   check=True)
+    flags = [f"-fcf-protection={mark}"] if os.uname().machine == "x86_64" else []
+    subprocess.run(["gcc", "-O1", *flags, "-shared", "-fPIC", "-xc", "-", "-o", folder / "libcuda.so.1"], input=RECURSIVE,
+                   text=True, check=True)
     process = start(f"import ctypes; recursive = ctypes.CDLL('{folder}/libcuda.so.1'); h = ctypes.create_string_buffer(64)")
     until(lambda: is_probed(client, folder / "libcuda.so.1"))
     client.ask("observe")
