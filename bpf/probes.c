@@ -508,8 +508,11 @@ void probes_doctor(struct request *q)
 			      json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", needs[i].name,
 					"on", p != NULL, "why", p ? NULL : t->why_no_probes, "lost",
 					needs[i].lost));
-	if (!p)
+	/* Where others have their files is not for everybody. */
+	if (!p || request_may_observe(q) < 0) {
+		*q->why = 0;
 		return;
+	}
 	(void)sweep(p); /* what fails is as it was */
 	list_for_each(file, &p->files.all, link) {
 		json_t *path = json_string(file->path);

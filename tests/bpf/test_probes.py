@@ -564,6 +564,20 @@ def cpu_s(pid):
 
 # --- the tracer ---
 
+def test_files_of_others_are_not_for_everybody(tracer, client, start):
+    start()
+    until(lambda: is_probed(client))
+    os.chmod(tracer.socket, 0o666)
+    os.seteuid(NOBODY)
+    try:
+        stranger = tracer.client()
+        assert "library" not in [row["kind"] for row in stranger.ask("doctor")]
+        with pytest.raises(tracing.Refused, match="shown to root"):
+            stranger.ask("acts")
+    finally:
+        os.seteuid(0)
+
+
 def test_nothing_is_probed_that_nobody_wants(start):
     features.require("bpf")
     with Tracer("--probes=off") as tracer:
