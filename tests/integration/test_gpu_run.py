@@ -8,7 +8,7 @@ import features
 import pytest
 
 # compute-sanitizer wants a GPU.
-SECTIONS = ("probe", "sharing", "survive", "attach", "load", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "profiler")
+SECTIONS = ("probe", "sharing", "survive", "attach", "load", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "trace", "profiler")
 
 
 def run(build, *args):
@@ -24,7 +24,9 @@ def programs(require):
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_each_section_shows_what_the_fake_can_carry(section, tmp_path):
+def test_each_section_shows_what_the_fake_can_carry(section, tmp_path, require):
+    if section == "trace":
+        require("bpf")
     done = run(features.BUILD, "--fake", "--results", tmp_path, "--sections", section)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line for line in lines if line["ok"] is False] == []

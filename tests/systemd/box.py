@@ -43,7 +43,7 @@ mount -t overlay -o lowerdir=/,upperdir=/run/upper,workdir=/run/work weightd-box
 rm -f /run/root/usr/sbin/policy-rc.d /run/root/etc/machine-id
 : >/run/root/etc/machine-id
 SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 exec systemd-nspawn --quiet --boot --notify-ready=yes --register=no \\
-	--capability=CAP_BPF,CAP_PERFMON --system-call-filter=bpf \\
+	--capability=CAP_BPF,CAP_PERFMON --system-call-filter="bpf perf_event_open" \\
 	--keep-unit --machine="$name" --directory=/run/root --console=pipe --private-network \\
 	systemd.unit=basic.target systemd.mask=timers.target
 """

@@ -16,6 +16,7 @@ def service(shared_service):
 def test_the_service_counts_by_bpf(service):
     told = json.loads(service.run("weightctl", "trace", "doctor", "--json").stdout)
     assert (told["meter"], told["why"]) == ("bpf", None)
+    assert {(hook["state"], hook["why"]) for hook in told["hooks"]} == {("on", None)}
     pid = service.run("systemctl", "show", "--value", "-p", "MainPID", "weightd-trace").stdout.strip()
     status = service.run("cat", f"/proc/{pid}/status").stdout
     assert [line.split()[1] for line in status.splitlines() if line.startswith(("CapPrm", "CapEff", "CapBnd"))] == \
@@ -34,3 +35,14 @@ def test_root_and_its_own_user_see_what_others_have_counted(service):
         assert "rows" in json.loads(service.run(*command).stdout)
     done = service.run("setpriv", "--reuid=daemon", "--regid=weightd", "--clear-groups", *top, check=False)
     assert done.returncode == 1 and "is shown to root and to user " in done.stderr
+
+
+def test_it_opens_what_processes_have_mapped(service):
+    began = service.run("sh", "-c", "cp /lib/*/libm.so.6 /var/libcuda.so.9 && "
+                        "{ LD_PRELOAD=/var/libcuda.so.9 sleep 1000 >/dev/null 2>&1 & } && echo $!")
+    try:
+        told = json.loads(service.run("weightctl", "trace", "doctor", "--json").stdout)
+    finally:
+        service.run("kill", began.stdout.strip())
+    [found] = [library for library in told["libraries"] if library["path"] == "/var/libcuda.so.9"]
+    assert found["why"] == "it has none of the functions that are looked for"
