@@ -16,7 +16,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 
-#define TABLE_SIZE_MAX (16 * MIB) /* of what is read at once: libraries have a hundredth of it */
+#define TABLE_SIZE_MAX (4 * MIB) /* of what is read at once: libraries have a tenth of it */
 #define VERSION_HIDDEN 0x8000 /* not the default one */
 
 struct table {

@@ -178,7 +178,7 @@ static int take_call(void *context, void *data, size_t size)
 static void tell_missed(struct probes *p)
 {
 	const struct missed *missed = &p->bpf->bss->missed;
-	uint64_t n = missed->ring + missed->pending, now_ns = num_now_ns();
+	uint64_t n = missed->ring + missed->limited + missed->pending, now_ns = num_now_ns();
 
 	if (n != p->n_missed)
 		await_tallies(p); /* of processes that are gone, which take room */

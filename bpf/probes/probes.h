@@ -9,6 +9,8 @@
 #define CALL_DATA_SIZE                                                                             \
 	128 /* what is read of the caller's memory; all of NCCL's id of a communicator */
 #define CALL_COMM_SIZE 16
+#define CALLS_OF_USER_MAX                                                                          \
+	4096 /* a second that are told; of those that are counted there is no limit */
 #define SITES_MAX 64 /* functions that are known; a power of two */
 #define TYPES_MAX 16 /* of elements that are counted */
 #define NAMES_MAX 8 /* of files that are looked for */
@@ -87,6 +89,7 @@ struct probe_call {
 /* What did not become a call that is told. */
 struct missed {
 	__u64 ring; /* it had no room */
+	__u64 limited; /* its user had as many as he may */
 	__u64 pending; /* there were too many at the same time: of this one nobody knows how it began */
 };
 

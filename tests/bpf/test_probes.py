@@ -547,6 +547,38 @@ def test_calls_that_the_ring_has_no_room_for_are_counted(start):
         assert sum(gap["lost"] for gap in gaps) == n - n_told
 
 
+FLOOD = """
+import ctypes, time
+flood, h = ctypes.CDLL("{library}"), ctypes.create_string_buffer(64)
+def call(s):
+    n, began = 0, time.monotonic()
+    while time.monotonic() < began + s:
+        for _ in range(1000):
+            flood.cuIpcGetMemHandle(h, 0)
+        n += 1000
+    return n
+"""
+
+
+def test_who_calls_too_often_takes_no_room_of_others(client, start, folder):
+    features.require("gcc", available=shutil.which("gcc"))
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-xc", "-", "-o", folder / "libcuda.so.1"], input=RECURSIVE, text=True,
+                   check=True)
+    process = start()
+    until(lambda: export_of(client, process))
+    somebody = start(FLOOD.format(library=folder / "libcuda.so.1"), prefix=["setpriv", "--reuid=12345", "--clear-groups"])
+    until(lambda: is_probed(client, folder / "libcuda.so.1"))
+    n_before = len(acts(client, pid=process.pid))
+    client.ask("observe")
+    n = somebody.do("ret = call(1.5)")
+    kept = acts(client, pid=somebody.pid)
+    assert n > 3 * 4096 and 0 < len(kept) < 4096
+    while not any(packet["kind"] == "gap" and packet["source"] == "probes" and packet["lost"] for packet in client.followed):
+        client.followed.append(client.hear())
+    assert len(acts(client, pid=process.pid)) == n_before
+    assert len(export_of(client, process)) == 1
+
+
 def test_a_storm_of_programs_costs_little(client, tracer, start):
     process = start()
     until(lambda: is_probed(client))
