@@ -95,6 +95,13 @@ def acts(client, **wanted):
     return [act for act in client.ask("acts") if all(act[key] == value for key, value in wanted.items())]
 
 
+def hear_of(client, process):
+    """What is told of it next."""
+    while (told := client.hear()).get("pid") != process.pid:
+        pass
+    return told
+
+
 def until(found):
     """What found() returns, once it is anything."""
     deadline = time.monotonic() + tracing.STOP_S
@@ -190,7 +197,7 @@ def test_who_observes_is_told_at_once(client, start):
     until(lambda: is_probed(client))
     client.ask("observe")
     process.do(EXPORT)
-    told = client.hear()
+    told = hear_of(client, process)
     assert (told["kind"], told["act"], told["pid"]) == ("act", "cuda_ipc_export", process.pid)
 
 
@@ -248,7 +255,7 @@ def test_operations_are_counted(gpu, client, tracer, start):
     assert [act for act in acts(client, pid=process.pid) if act["act"] == "nccl_calls"] == counted, "nothing new"
     client.ask("observe")
     process.do(REDUCE.format(n=1, type=9))
-    told = client.hear()
+    told = hear_of(client, process)
     assert (told["kind"], told["act"], told["calls"], told["errors"]) == ("act", "nccl_calls", 1, 1)
 
 
