@@ -8,6 +8,7 @@
  */
 #include "bpf/probes.h"
 
+#include <assert.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
@@ -342,6 +343,7 @@ static void on_timer(struct waiter *w, uint32_t events)
 
 static void name_files(struct probes_bpf *bpf)
 {
+	assert(n_libraries <= NAMES_MAX);
 	for (size_t i = 0; i < n_libraries; i++) {
 		size_t size = strlen(libraries[i]->name) + libraries[i]->is_whole;
 
@@ -361,8 +363,10 @@ static int load(struct probes *p, uint32_t ring_size)
 		return -errno;
 	name_files(p->bpf);
 	memcpy(p->bpf->rodata->type_sizes, nccl_type_sizes, sizeof(nccl_type_sizes));
-	for (size_t i = 0; (site = site_numbered(i)); i++)
+	for (size_t i = 0; (site = site_numbered(i)); i++) {
+		assert(i < SITES_MAX);
 		p->bpf->rodata->plans[i] = site->plan;
+	}
 	(void)bpf_program__set_expected_attach_type(p->bpf->progs.on_call, MULTI_ATTACH_TYPE);
 	(void)bpf_program__set_expected_attach_type(p->bpf->progs.on_return, MULTI_ATTACH_TYPE);
 	r = bpf_map__set_max_entries(p->bpf->maps.calls, ring_size);
