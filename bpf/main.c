@@ -26,7 +26,7 @@ static const char usage[] =
 	"  --ring SIZE     memory for events, a power of two of 4K or more (1M)\n"
 	"  --sysfs DIR     where the kernel tells of RDMA devices (/sys)\n"
 	"  --probes WHICH  on or off: what processes ask of CUDA, NCCL and verbs\n"
-	"                  (on, where that works)\n"
+	"                  (on, where that works and harms nobody)\n"
 	"  --version       print the release and exit\n"
 	"  --help          print this and exit\n";
 
@@ -76,11 +76,11 @@ static const struct meter_kind *meter_named(const char *name)
 	refuse("--meter", name, "it takes bpf or diag");
 }
 
-static bool is_off(const char *text)
+static enum probes_wanted probes_wanted(const char *text)
 {
 	if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
 		refuse("--probes", text, "it takes on or off");
-	return !strcmp(text, "off");
+	return !strcmp(text, "on") ? PROBES_ON : PROBES_OFF;
 }
 
 static struct tracer_options parse(int argc, char **argv)
@@ -101,7 +101,7 @@ static struct tracer_options parse(int argc, char **argv)
 		else if (code == OPTION_SYSFS)
 			o.sysfs = optarg;
 		else if (code == OPTION_PROBES)
-			o.without_probes = is_off(optarg);
+			o.probes = probes_wanted(optarg);
 		else if (code == '?') /* getopt has said what is wrong */
 			exit(EXIT_USAGE);
 		else {

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <linux/bpf.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,6 +26,19 @@ struct request { /* union bpf_attr::link_create */
 	uint32_t pid;
 	uint32_t reserved;
 };
+
+bool multi_is_safe(const char *release)
+{
+	unsigned major, minor, patch;
+	int n = sscanf(release, "%u.%u.%u", &major, &minor, &patch);
+
+#if defined(__x86_64__) /* no other returns by a system call */
+	if (n == 3 && major == 6)
+		return minor < 11 || minor > 13 || (minor == 12 && patch >= 14) ||
+		       (minor == 13 && patch >= 3);
+#endif
+	return n == 3;
+}
 
 int multi_attach(int program_fd, const struct multi *multi, int *ret_fd)
 {

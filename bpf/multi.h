@@ -17,5 +17,11 @@ struct multi {
 	bool is_return;
 };
 
+/*
+ * False: where a process returns to a probe on this machine, in a kernel of that release, its seccomp filter sees a
+ * system call that it does not know, and kills it. Linux 6.11 began with it; 6.14, 6.13.3 and 6.12.14 no more.
+ */
+bool multi_is_safe(const char *release);
+
 /* Its descriptor is the link: nothing is probed any more once it is closed. Linux 6.6. */
 int multi_attach(int program_fd, const struct multi *multi, int *ret_fd);

@@ -13,10 +13,12 @@
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "bpf/act.h"
 #include "bpf/follow.h"
+#include "bpf/multi.h"
 #include "bpf/past.h"
 #include "bpf/probes.h"
 #include "bpf/ready.h"
@@ -230,10 +232,17 @@ static int open_meter(struct tracer *t, const struct tracer_options *o)
 /* Without them all else goes on. */
 static void open_probes(struct tracer *t, const struct tracer_options *o)
 {
-	if (o->without_probes)
+	struct utsname kernel;
+
+	if (o->probes == PROBES_OFF)
 		(void)strcpy(t->why_no_probes, "it was started with --probes=off");
 	else if (t->meter->kind != &meter_bpf)
 		(void)strcpy(t->why_no_probes, t->why_not_bpf);
+	else if (o->probes != PROBES_ON && (uname(&kernel) < 0 || !multi_is_safe(kernel.release)))
+		(void)strcpy(
+			t->why_no_probes,
+			"before 6.12.14, 6.13.3 and 6.14 a kernel since 6.11 lets seccomp kill "
+			"processes that return to a probe; --probes=on says that this one does not");
 	else if (probes_open(t, o->ring_size, &t->probes, t->why_no_probes) < 0)
 		(void)fprintf(stderr,
 			      "weightd-trace: what processes ask of CUDA, NCCL and verbs is not "

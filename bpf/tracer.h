@@ -34,12 +34,18 @@ struct tracer {
 	bool stops;
 };
 
+enum probes_wanted {
+	PROBES_WHERE_SAFE,
+	PROBES_ON,
+	PROBES_OFF,
+};
+
 struct tracer_options {
 	const char *socket;
 	const char *sysfs;
 	const struct meter_kind *kind; /* NULL: the best there is */
 	uint32_t ring_size;
-	bool without_probes;
+	enum probes_wanted probes;
 };
 
 /* Serves until SIGTERM or SIGINT. 0, or negative errno; it has said why. */

@@ -500,6 +500,23 @@ def test_a_call_that_never_returns_is_never_told(gpu, client, start):
     assert "gap" not in [packet["kind"] for packet in client.followed]
 
 
+SECCOMP = """
+import struct
+KILL, ALLOW, URETPROBE = 0x80000000, 0x7fff0000, 335
+code = ctypes.create_string_buffer(struct.pack("HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, URETPROBE, 6, 0, 0, KILL, 6, 0, 0, ALLOW))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(code)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="no other machine returns by a system call")
+def test_a_process_that_allows_no_system_call_of_probes_lives(client, start):
+    process = start(CUDA + SECCOMP)
+    until(lambda: is_probed(client))
+    assert len(export_of(client, process)) == 1
+
+
 RECURSIVE = """
 extern int printf(const char *format, ...);
 __attribute__((noipa)) int cuIpcGetMemHandle(char *handle, unsigned long p)

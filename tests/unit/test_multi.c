@@ -144,11 +144,32 @@ static void test_returns_are_seen_until_its_end(void **state)
 	check_link(true);
 }
 
+static void test_kernels_that_harm_who_returns_are_known(void **state)
+{
+#if defined(__x86_64__)
+	static const char *const bad[] = {"6.11.0-29-generic", "6.11.11", "6.12.0",
+					  "6.12.13+deb13",     "6.13.0",  "6.13.2-arch1"};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+		assert_false(multi_is_safe(bad[i]));
+#endif
+	static const char *const good[] = {"6.6.0",   "6.10.14",
+					   "6.12.14", "6.12.57+deb13-amd64",
+					   "6.13.3",  "6.14.0-1-cloud",
+					   "6.18.44", "7.0.0"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
+		assert_true(multi_is_safe(good[i]));
+	assert_false(multi_is_safe("unknown"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_calls_are_seen_until_its_end),
 		cmocka_unit_test(test_returns_are_seen_until_its_end),
+		cmocka_unit_test(test_kernels_that_harm_who_returns_are_known),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
