@@ -66,6 +66,7 @@ HAVE_OPENSSL := $(call has_pkg,openssl)
 HAVE_GLOO := $(and $(HAVE_OPENSSL),$(call has_program,$(CXX)),$(wildcard /usr/include/gloo/transport/tcp/device.h))
 BPFTOOL := $(or $(call has_program,bpftool),$(wildcard /usr/sbin/bpftool))
 HAVE_BPF := $(and $(call has_pkg,libbpf),$(call has_program,$(CLANG)),$(BPFTOOL))
+HAVE_SDT := $(shell echo '\#include <sys/sdt.h>' | $(CC) -E - >/dev/null 2>&1 && echo yes)
 HAVE_CMOCKA := $(call has_pkg,cmocka)
 HAVE_SCDOC := $(call has_program,scdoc)
 HAVE_FUZZER := $(and $(call has_program,$(CLANG)),$(wildcard \
@@ -77,6 +78,7 @@ WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 	$(if $(HAVE_OPENSSL),,'weightd-sync and weightctl pki (libssl-dev)') \
 	$(if $(HAVE_GLOO),,'weightd-sync-gloo (libgloo-dev g++)') \
 	$(if $(HAVE_BPF),,'weightd-trace (libbpf-dev clang bpftool)') \
+	$(if $(HAVE_SDT),,'probes of weightd (systemtap-sdt-dev)') \
 	$(if $(HAVE_CMOCKA),,'unit tests (libcmocka-dev)') \
 	$(if $(HAVE_SCDOC),,'man pages (scdoc)') \
 	$(if $(HAVE_FUZZER),,'fuzz targets (clang libclang-rt-14-dev)')
@@ -85,6 +87,7 @@ WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 
 # Of the files of a variant, NOUN-*.c, one is built.
 INI := server/base/ini-$(if $(HAVE_INIH),inih,none).c
+PROBE := server/probe-$(if $(HAVE_SDT),sdt,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
@@ -92,11 +95,11 @@ IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
 RESHARD := $(call objects,$(wildcard ipc/reshard/*.c))
 # For clients and weightd-cuda; weightd does without.
 CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
-CHOSEN := server/base/ini-% $(if $(FAULTS),,server/fault.c)
+CHOSEN := server/base/ini-% server/probe-% $(if $(FAULTS),,server/fault.c)
 # Both ends of what weightd and weightd-cuda say to each other.
 PROTOCOL := $(call objects,server/cuda/protocol.c)
 BASE_OBJECTS := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/base/*.c)) $(INI))
-SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c))) $(BASE_OBJECTS) $(PROTOCOL)
+SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c)) $(PROBE)) $(BASE_OBJECTS) $(PROTOCOL)
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/cuda/*.c libclient/load/*.c))
 WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/pki-%,$(wildcard libclient/weightctl/*.c)) \

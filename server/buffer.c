@@ -14,6 +14,7 @@
 #include "ipc/codec.h"
 #include "server/event.h"
 #include "server/fault.h"
+#include "server/probe.h"
 #include "server/reaper.h"
 #include "server/recycle.h"
 #include "server/server.h"
@@ -689,6 +690,7 @@ void buffer_flip(struct buffer *b)
 {
 	const struct version *v = buffer_current(b);
 	enum head_state state = buffer_shown_state(b);
+	uint64_t before = head_version(head_current(b->head));
 	struct head_record record;
 
 	if (!v) {
@@ -704,6 +706,8 @@ void buffer_flip(struct buffer *b)
 	};
 	memcpy(record.layout_hash, v->table->hash, sizeof(record.layout_hash));
 	memcpy(record.digest, v->digest, sizeof(record.digest));
-	if (head_publish(b->head, &record, state))
-		wake_readers(b);
+	if (!head_publish(b->head, &record, state))
+		return;
+	PROBE(flip, b, before);
+	wake_readers(b);
 }

@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "ipc/base/num.h"
 #include "server/buffer.h"
+#include "server/probe.h"
 #include "server/server.h"
 #include "server/session.h"
 #include "server/update.h"
@@ -24,6 +26,7 @@ int lease_new(struct session *session, struct version *version, uint64_t id, str
 	l->session = session;
 	l->version = version;
 	l->id = id;
+	l->began_ns = num_now_ns();
 	version_pin(version);
 	list_append(&session->leases, &l->link);
 	list_append(&version->leases, &l->version_link);
@@ -40,8 +43,10 @@ void lease_free(struct lease *l)
 	list_remove(&l->link);
 	list_remove(&l->version_link);
 	l->session->server->n_leases--;
-	if (!b->server->stopping) /* or our successor would expect nobody */
+	if (!b->server->stopping) { /* or our successor would expect nobody */
 		b->manifest->n_leases--;
+		PROBE(detach, l);
+	}
 	buffer_ref(b);
 	version_unpin(l->version);
 	update_check(b); /* perhaps it was the last one that an update waited for */

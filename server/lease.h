@@ -21,6 +21,7 @@ struct lease {
 	struct session *session;
 	struct version *version;
 	uint64_t id;
+	uint64_t began_ns;
 	bool paused; /* its reader does not read until it is told to go on */
 	bool evicted; /* its reader did not pause when it had to */
 	struct charge charge;

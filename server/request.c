@@ -21,6 +21,7 @@
 #include "server/lease.h"
 #include "server/listing.h"
 #include "server/loss.h"
+#include "server/probe.h"
 #include "server/recycle.h"
 #include "server/server.h"
 #include "server/session.h"
@@ -339,7 +340,9 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 	memcpy(reply.attach.digest, v->digest, WIRE_HASH_SIZE);
 	fault_point("attach-leased");
 	out[0] = v->table->fd;
-	if (session_reply(s, WIRE_ATTACH, &reply, out, 3) < 0)
+	r = session_reply(s, WIRE_ATTACH, &reply, out, 3);
+	PROBE(attach, lease);
+	if (r < 0)
 		lease_free(lease);
 	fault_point("attach-answered");
 }
@@ -460,6 +463,7 @@ static void on_resume(struct session *s, const struct wire_request *m, const int
 			reply.resume.version = v->number;
 			fault_point("resume-published");
 			(void)session_reply(s, WIRE_RESUME, &reply, NULL, 0);
+			PROBE(attach, lease);
 			return;
 		}
 	}
@@ -512,6 +516,7 @@ static void on_renew(struct session *s, const struct wire_request *m, const int 
 	reply.renew.lease = lease->id;
 	fault_point("renew-leased");
 	(void)session_reply(s, WIRE_RENEW, &reply, NULL, 0);
+	PROBE(attach, lease);
 }
 
 /* The newest version older than the current one. */

@@ -17,6 +17,7 @@
 #include "server/event.h"
 #include "server/fault.h"
 #include "server/lease.h"
+#include "server/probe.h"
 #include "server/reaper.h"
 #include "server/recycle.h"
 #include "server/server.h"
@@ -179,7 +180,7 @@ static bool is_in_the_way(const struct buffer *b, const struct lease *l)
 	return !l->evicted && !(b->exclusive && l->paused) && l->session != b->writer->session;
 }
 
-static unsigned n_in_the_way(const struct buffer *b)
+unsigned update_n_in_the_way(const struct buffer *b)
 {
 	const struct version *v;
 	const struct lease *l;
@@ -227,10 +228,12 @@ static void clear(struct buffer *b)
 		reaper_start(&b->server->reaper);
 }
 
-static void go_on(struct writer *w)
+/* For whom `n_readers` have not made room. */
+static void go_on(struct writer *w, unsigned n_readers)
 {
 	struct buffer *b = w->buffer;
 
+	PROBE(quiesce, w, PROBE_GOES_ON, n_readers);
 	if (b->exclusive) {
 		/* Some may not have come back since a restart, and read on: who comes later shall hear it. */
 		if (b->manifest->n_strangers > 0)
@@ -278,11 +281,13 @@ static void kill_reader(const struct writer *w, const struct lease *l)
 	(void)fd_close(pidfd);
 }
 
-static void evict(struct writer *w)
+/* How many. */
+static unsigned evict(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	struct version *v;
 	struct lease *l;
+	unsigned n = 0;
 
 	b->passed_over = b->current; /* what is in leases alone would be forgotten in a restart */
 	list_for_each(v, &b->versions, link)
@@ -290,12 +295,14 @@ static void evict(struct writer *w)
 			if (!is_in_the_way(b, l))
 				continue;
 			l->evicted = true;
+			n++;
 			fault_point("update-evicted");
 			buffer_audit(b, AUDIT_EVICT_READER, &l->session->peer, v->number);
 			event_of_version(WIRE_EVENT_EVICTED, v);
 			if (w->policy == WIRE_POLICY_KILL)
 				kill_reader(w, l);
 		}
+	return n;
 }
 
 static void time_is_up(struct writer *w)
@@ -303,8 +310,7 @@ static void time_is_up(struct writer *w)
 	char readers[256], why[320];
 
 	if (w->policy != WIRE_POLICY_WAIT) {
-		evict(w);
-		go_on(w);
+		go_on(w, evict(w));
 		return;
 	}
 	describe_readers(w->buffer, readers, sizeof(readers));
@@ -341,8 +347,9 @@ static void look(struct writer *w)
 			timer_start(&b->server->loop, &w->timer, next);
 		return;
 	}
-	if (n_in_the_way(b) == 0 && !(b->exclusive ? may_have_strangers(b) : anybody_holds(b))) {
-		go_on(w);
+	if (update_n_in_the_way(b) == 0 &&
+	    !(b->exclusive ? may_have_strangers(b) : anybody_holds(b))) {
+		go_on(w, 0);
 		return;
 	}
 	if (is_time_up(w)) {
@@ -350,9 +357,9 @@ static void look(struct writer *w)
 		return;
 	}
 	/* A lease that ends tells; a mapping does not. */
-	if (n_in_the_way(b) > 0 && w->pause_deadline_ns)
+	if (update_n_in_the_way(b) > 0 && w->pause_deadline_ns)
 		next = w->pause_deadline_ns;
-	if (n_in_the_way(b) == 0 || w->pause_deadline_ns)
+	if (update_n_in_the_way(b) == 0 || w->pause_deadline_ns)
 		timer_start(&b->server->loop, &w->timer, next);
 }
 
@@ -375,12 +382,15 @@ void update_start(struct writer *w)
 	struct buffer *b = w->buffer;
 
 	w->pausing = true;
-	w->pause_deadline_ns = w->timeout_ms < 0 ? 0
-						 : num_now_ns() + (uint64_t)w->timeout_ms * 1000000;
+	w->pause_began_ns = num_now_ns();
+	w->pause_deadline_ns = w->timeout_ms < 0
+				       ? 0
+				       : w->pause_began_ns + (uint64_t)w->timeout_ms * 1000000;
 	timer_init(&w->timer, on_time);
 	event_of_buffer(WIRE_EVENT_UPDATING, b);
 	buffer_audit(b, AUDIT_UPDATE_BEGIN, &w->session->peer, b->current);
 	buffer_flip(b);
+	PROBE(quiesce, w, PROBE_ASKED, update_n_in_the_way(b));
 	fault_point("update-asked");
 	timer_start(&b->server->loop, &w->timer, 0);
 }

@@ -25,6 +25,9 @@ void update_start(struct writer *w);
 /* A reader paused, or its lease or its version ended: perhaps it was the last. Or the buffer was removed. */
 void update_check(struct buffer *b);
 
+/* Readers that have not made room for the buffer's writer yet. */
+unsigned update_n_in_the_way(const struct buffer *b);
+
 /* Answers a session's pause, now or later. */
 void update_pause(struct session *s, const struct wire_pause *pause);
 

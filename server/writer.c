@@ -15,6 +15,7 @@
 #include "server/event.h"
 #include "server/fault.h"
 #include "server/lease.h"
+#include "server/probe.h"
 #include "server/reaper.h"
 #include "server/recycle.h"
 #include "server/server.h"
@@ -24,7 +25,7 @@
 #include "server/update.h"
 
 /* io_uring lets go of registered buffers up to 300 ms after its ring was closed. */
-#define SEAL_DEADLINE_NS 1000000000u
+#define SEAL_TIMEOUT_NS 1000000000u
 #define SEAL_RETRY_NS 10000000u
 
 /*
@@ -98,6 +99,8 @@ static struct writer *writer_free(struct writer *w)
 	list_remove(&w->link);
 	timer_stop(&w->timer);
 	inspection_deinit(&w->layout);
+	if (w->pausing && !w->slot)
+		PROBE(quiesce, w, PROBE_GAVE_UP, update_n_in_the_way(b));
 	if (w->target)
 		tear(w);
 	b->writer = NULL;
@@ -733,7 +736,7 @@ static int seal_step(struct job *job)
 		return -ECANCELED;
 	r = w->buffer->exclusive || w->buffer->reusable ? slot_finish(w->slot) : slot_seal(w->slot);
 	fault_point("publish-slot-sealed");
-	if (r != -EBUSY || num_now_ns() > w->seal_deadline_ns)
+	if (r != -EBUSY || num_now_ns() > w->publish_began_ns + SEAL_TIMEOUT_NS)
 		return r;
 	job->not_before_ns = num_now_ns() + SEAL_RETRY_NS;
 	return JOB_LATER;
@@ -812,6 +815,8 @@ static void commit(struct writer *w)
 		buffer_publish(b, v);
 	reply.publish.version = v->number;
 	buffer_audit(b, AUDIT_PUBLISH, &session->peer, v->number);
+	PROBE(publish, v, w->publish_began_ns);
+	PROBE(attach, lease); /* the writer's own */
 	w->pausing = false;
 	(void)writer_free(w);
 	fault_point("publish-answered");
@@ -856,7 +861,7 @@ void writer_publish(struct writer *w, const struct wire_publish *publish)
 	memset(w->digest, 0, sizeof(w->digest));
 	if (w->has_digest)
 		memcpy(w->digest, publish->digest, sizeof(w->digest));
-	w->seal_deadline_ns = num_now_ns() + SEAL_DEADLINE_NS;
+	w->publish_began_ns = num_now_ns();
 	fault_point("publish-begun");
 	submit(w, &w->buffer->server->sealer, seal_step, seal_done);
 }

@@ -56,6 +56,7 @@ struct writer {
 	enum wire_policy policy;
 	int64_t timeout_ms; /* for readers to pause */
 	bool pausing; /* they are asked to; in place, until the update is over */
+	uint64_t pause_began_ns;
 	uint64_t pause_deadline_ns; /* 0: none */
 	uint32_t keep; /* of the buffer, from this version on; 0: as before */
 	bool recycled; /* the slot's old bytes may still be in it */
@@ -63,7 +64,7 @@ struct writer {
 
 	struct inspection layout; /* until it is a table */
 
-	uint64_t seal_deadline_ns;
+	uint64_t publish_began_ns;
 	bool has_digest;
 	uint8_t digest[WIRE_HASH_SIZE];
 	struct charge charge; /* of the version to be */

@@ -75,6 +75,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
                    "no prometheus_client (python3-prometheus-client)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
     "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
+    "sdt": (lambda: is_linked_with(b"stapsdt"), "weightd was built without probes (apt-get install systemtap-sdt-dev)"),
     "sync": ((BUILD / "weightd-sync").exists, "weightd-sync was built without OpenSSL (apt-get install libssl-dev)"),
     "trace": ((BUILD / "weightd-trace").exists,
               "weightd-trace was not built (apt-get install libbpf-dev clang bpftool)"),
