@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator, fuzz_nldev and fuzz_sync_*: tests/fuzz/seeds.py
+"""Writes the corpora of fuzz_codec, fuzz_layout, fuzz_allocator, fuzz_nldev, fuzz_note and fuzz_sync_*: tests/fuzz/seeds.py
 
 One small input for each thing that the targets should know from the start; what fuzzing finds and is
 worth keeping stands beside them. The first byte of an input is for the target, see its opening.
@@ -382,6 +382,34 @@ ORDERS = {
     "place": order(0, rank=1, n_ranks=2, hello="00" * 128), "no-place": order(0, rank=2, n_ranks=2, hello="00" * 128),
 }
 
+# --- note: bpf/note.h ---
+
+BASE_NAME = b"\0.stapsdt.base\0"
+
+
+def note(*texts, at=0x1040, base=0x1000, counter=0x1048, owner=b"stapsdt\0"):
+    data = struct.pack("<QQQ", at, base, counter) + b"\0".join(texts)
+    return struct.pack("<III", len(owner), len(data), 3) + owner + b"\0" * (-len(owner) % 4) + data + b"\0" * (-len(data) % 4)
+
+
+def program(*notes, base=0x1000):
+    """The head, a segment of all of it at 0x1000, notes, and the heads of three sections."""
+    body = BASE_NAME.ljust(16, b"\0") + b"".join(notes)
+    n = 64 + 56 + len(body)
+    head = b"\x7fELF\2\1\1".ljust(16, b"\0") + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, n, 0, 64, 56, 1, 64, 3, 1)
+    segment = struct.pack("<IIQQQQQQ", 1, 7, 0, 0x1000, 0x1000, n, n, 16)
+    sections = [struct.pack("<IIQQQQIIQQ", name, kind, 0, at, start, size, 0, 0, 1, 0)
+                for name, kind, at, start, size in ((0, 7, 0, 136, len(body) - 16), (0, 3, 0, 120, 16), (1, 1, base, 0, 1))]
+    return head + segment + body + b"".join(sections)
+
+
+NOTES = {
+    "one": program(note(b"p", b"a", b"8@%rdi\0")), "two": program(note(b"p", b"a", b"\0"), note(b"p", b"b", b"-4@%eax\0", counter=0)),
+    "moved": program(note(b"p", b"a", b"\0", at=0xff0, base=0xfc0, counter=0)), "others": program(note(b"q", b"a", b"\0")),
+    "outside": program(note(b"p", b"a", b"\0", at=0x2000)), "no-end": program(note(b"p", b"a")), "cut": program(note(b"p", b"a", b"\0")[:-8]),
+    "other-owner": program(note(b"p", b"a", b"\0", owner=b"GNU\0"), note(b"p", b"a", b"\0")), "long": program(note(b"p", b"a" * 64, b"\0")),
+}
+
 # --- sync_agent: server/sync/agent.h ---
 
 SYNC = "b7627a7adc45950c"  # of the first push in the world of two zero bytes
@@ -446,7 +474,7 @@ NLDEVS = {
 
 
 def main():
-    for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR,
+    for target, seeds in {"codec": MESSAGES | WRONG_MESSAGES, "layout": LAYOUTS, "allocator": ALLOCATOR, "note": NOTES,
                           "sync_preamble": PREAMBLES, "sync_stripes": STRIPES, "sync_moves": MOVES, "sync_split": SPLITS, "sync_planner": PLANNERS,
                           "sync_patch": PATCHES, "sync_config": {name: text.encode() for name, text in CONFIGS.items()},
                           "sync_document": DOCUMENTS, "sync_operation": OWNED, "sync_order": ORDERS, "sync_agent": AGENTS, "nldev": NLDEVS}.items():
