@@ -12,6 +12,7 @@ void act_tell(struct tracer *t, json_t *act)
 		kept_add(&t->acts, json_object_get(act, "uid"), act);
 	metrics_on_act(&t->metrics, json_string_value(json_object_get(act, "act")));
 	follow_tell_act(t, act);
+	tracer_look_soon(t); /* who was too slow for it is told so */
 }
 
 int act_op(struct request *q)

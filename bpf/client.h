@@ -19,6 +19,12 @@
 
 struct tracer;
 
+enum act_source {
+	ACTS_OF_PROBES,
+	ACTS_OF_WEIGHTD,
+	N_ACT_SOURCES,
+};
+
 /* Between "begin" and "end" of a sync. */
 struct span {
 	struct list link; /* client::spans */
@@ -43,6 +49,7 @@ struct client {
 	unsigned n_queue;
 	uint64_t lost; /* packets that it was too slow for, not told yet */
 	uint64_t lost_in_ring; /* events that the meter had no room for, likewise */
+	uint64_t lost_acts[N_ACT_SOURCES]; /* that there was no room for, likewise */
 	bool follows, observes; /* its own rows, or those of all clients */
 	bool is_behind; /* it was not told all that it follows */
 	uint64_t told_ns; /* when the second began in which it told of n_told acts */

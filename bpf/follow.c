@@ -20,12 +20,6 @@ static void tell(struct client *c, json_t *json)
 	client_say(c, json, FOLLOWED_MAX);
 }
 
-static json_t *gap_json(uint64_t n, const char *source, uint64_t since_ns)
-{
-	return json_pack("{ss sI ss sI sI}", "kind", "gap", "lost", (json_int_t)n, "source", source,
-			 "from_ns", (json_int_t)since_ns, "to_ns", (json_int_t)num_now_ns());
-}
-
 static bool observes(const struct client *c, const struct client *owner)
 {
 	(void)owner;
@@ -91,7 +85,9 @@ static void tell_gap(struct client *c, uint64_t *lost, const char *source)
 	if (n == 0)
 		return;
 	*lost = 0; /* the gap itself may be lost, and counts then */
-	tell(c, gap_json(n, source, c->tracer->told_ns));
+	tell(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost", (json_int_t)n, "source",
+			  source, "from_ns", (json_int_t)c->tracer->told_ns, "to_ns",
+			  (json_int_t)num_now_ns()));
 }
 
 /* What the row has now. Events of it that were lost are so for all that hear of it. */
@@ -132,6 +128,8 @@ void follow_catch_up(struct client *c)
 	if (c->is_behind)
 		return;
 	tell_gap(c, &c->lost, "client");
+	tell_gap(c, &c->lost_acts[ACTS_OF_PROBES], "probes");
+	tell_gap(c, &c->lost_acts[ACTS_OF_WEIGHTD], "weightd");
 	list_for_each(owner, &c->tracer->clients, link)
 		if (hears(c, owner))
 			tell_rows(c, owner);
@@ -182,13 +180,14 @@ void follow_tell_act(struct tracer *t, json_t *act)
 	json_decref(act);
 }
 
-void follow_tell_lost(struct tracer *t, uint64_t n, const char *source, uint64_t since_ns)
+void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source)
 {
 	struct client *c;
 
 	list_for_each(c, &t->clients, link)
 		if (c->observes)
-			tell(c, gap_json(n, source, since_ns));
+			c->lost_acts[source] += n;
+	tracer_look_soon(t);
 }
 
 /* Of what was lost before, it is not told. */

@@ -19,8 +19,8 @@ void follow_catch_up(struct client *c);
 
 /* To those that observe; takes `act`, see act.h. */
 void follow_tell_act(struct tracer *t, json_t *act);
-/* Likewise: so many events were lost since then, for a reason that `source` names. */
-void follow_tell_lost(struct tracer *t, uint64_t n, const char *source, uint64_t since_ns);
+/* So many there was no room for, which those that observe are told when they are told what else they missed. */
+void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source);
 /* To those that observe. */
 void follow_span_begins(struct client *owner, const struct span *span);
 /* Likewise, and what its rows had at the last mark. */

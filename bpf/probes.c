@@ -62,7 +62,7 @@ struct probes {
 	size_t n_noted;
 	bool is_sweep_due;
 	uint64_t swept_ns;
-	uint64_t n_missed, missed_ns; /* told already, and when */
+	uint64_t n_missed; /* counted already */
 };
 
 struct exports *probes_exports(struct probes *p)
@@ -176,23 +176,22 @@ static int take_call(void *context, void *data, size_t size)
 	return 0;
 }
 
-static void tell_missed(struct probes *p)
+static void count_missed(struct probes *p)
 {
 	const struct missed *missed = &p->bpf->bss->missed;
-	uint64_t n = missed->ring + missed->limited + missed->pending, now_ns = num_now_ns();
+	uint64_t n = missed->ring + missed->limited + missed->pending;
 
 	if (n != p->n_missed)
 		await_tallies(p); /* of processes that are gone, which take room */
 	if (n != p->n_missed)
-		follow_tell_lost(p->tracer, n - p->n_missed, "probes", p->missed_ns);
+		follow_count_lost(p->tracer, n - p->n_missed, ACTS_OF_PROBES);
 	p->n_missed = n;
-	p->missed_ns = now_ns;
 }
 
 static void take(struct probes *p, bool all)
 {
 	(void)ring_buffer__consume(p->ring); /* take_call() never fails */
-	tell_missed(p);
+	count_missed(p);
 	if (all && p->is_counting)
 		take_tallies(p);
 }
@@ -456,7 +455,6 @@ int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char 
 	p->arrived = (struct waiter){.fd = -1, .ready = on_arrival};
 	p->timer = (struct waiter){.fd = -1, .ready = on_timer};
 	p->tally_timer = (struct waiter){.fd = -1, .ready = on_tally_timer};
-	p->missed_ns = num_now_ns();
 	exports_init(&p->exports);
 	exports_init(&p->allocations);
 	files_init(&p->files, p, -1, -1);

@@ -47,6 +47,11 @@ static void set_timer(struct tracer *t, uint64_t ns)
 	t->is_timed = true;
 }
 
+void tracer_look_soon(struct tracer *t)
+{
+	set_timer(t, PERIOD_NS);
+}
+
 void tracer_count_spans(struct tracer *t, int change)
 {
 	t->n_spans += (unsigned)change;
@@ -122,7 +127,7 @@ static void on_events(struct waiter *w, uint32_t events)
 
 	(void)events;
 	t->meter->kind->take_events(t->meter, on_event, t);
-	set_timer(t, PERIOD_NS);
+	tracer_look_soon(t);
 }
 
 static void on_timer(struct waiter *w, uint32_t events)
