@@ -243,8 +243,9 @@ build/bpf/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*/*.h) Makefile
 	$(Q)$(CLANG) -g -O2 -target bpf -mcpu=v3 -Wall $(if $(WERROR),-Werror) -D__TARGET_ARCH_$(BPF_ARCH) -I. \
 		-idirafter /usr/include/$(shell $(CC) -print-multiarch) -c -o $@ $<
 
-# struct probes is another.
+# struct probes is another, and so is struct usdt.
 SKELETON_probes := probes_bpf
+SKELETON_usdt := usdt_bpf
 
 build/bpf/%.skel.h: build/bpf/%.bpf.o
 	$(call say,SKEL)$(BPFTOOL) gen skeleton $< name $(or $(SKELETON_$(notdir $*)),$(notdir $*)) >$@
@@ -253,6 +254,8 @@ $(B)/obj/bpf/meter-bpf.o: build/bpf/flows/flows.skel.h
 $(B)/obj/bpf/meter-bpf.o: ALL_CFLAGS += -isystem build/bpf/flows
 $(B)/obj/bpf/probes.o: build/bpf/probes/probes.skel.h
 $(B)/obj/bpf/probes.o: ALL_CFLAGS += -isystem build/bpf/probes
+$(B)/obj/bpf/usdt.o: build/bpf/usdt/usdt.skel.h
+$(B)/obj/bpf/usdt.o: ALL_CFLAGS += -isystem build/bpf/usdt
 
 $(B)/weightd-trace: $(TRACE)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,libbpf jansson)

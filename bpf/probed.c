@@ -195,6 +195,11 @@ static void probe(struct files *f, struct probed *file, int fd)
 	uint64_t offsets[SITES_MAX];
 	int r;
 
+	if (file->library->attach) {
+		r = file->library->attach(f->probes, fd, &file->call_fd, file->why);
+		file->n_sites = r > 0 ? (unsigned)r : 0;
+		return;
+	}
 	for (size_t i = 0; i < file->library->n_sites; i++)
 		functions[i] = file->library->sites[i].function;
 	r = elf_find_all(fd, functions, file->library->n_sites, offsets);

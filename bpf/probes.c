@@ -28,6 +28,7 @@
 #include "bpf/site.h"
 #include "bpf/tally.h"
 #include "bpf/tracer.h"
+#include "bpf/usdt.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
@@ -58,6 +59,7 @@ struct probes {
 	struct files files;
 	struct exports exports, allocations;
 	struct told told[TOLD_MAX]; /* by the number of the thread */
+	struct usdt *usdt;
 	pid_t noted[NOTED_MAX]; /* processes to look at */
 	size_t n_noted;
 	bool is_sweep_due;
@@ -73,6 +75,11 @@ struct exports *probes_exports(struct probes *p)
 struct exports *probes_allocations(struct probes *p)
 {
 	return &p->allocations;
+}
+
+struct usdt *probes_usdt(struct probes *p)
+{
+	return p->usdt;
 }
 
 uint64_t probes_number(const struct probes *p)
@@ -413,6 +420,8 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 {
 	int r = load(p, ring_size);
 
+	if (r == 0)
+		r = usdt_open(p->tracer, &p->usdt);
 	if (r < 0) {
 		hook_say_why(r, ret_why);
 		return r;
@@ -479,6 +488,7 @@ void probes_close(struct probes *p)
 	loop_remove(p->tracer->loop_fd, &p->tally_timer);
 	files_deinit(&p->files);
 	tallies_deinit(&p->tallies);
+	usdt_close(p->usdt);
 	exports_deinit(&p->exports);
 	exports_deinit(&p->allocations);
 	arrivals_close(p->arrivals);

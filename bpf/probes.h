@@ -12,6 +12,7 @@
 #include "bpf/request.h"
 
 struct probes;
+struct usdt;
 
 /* Looks at all processes once. `ring_size` of its calls in bytes. 0, or negative errno and why. */
 int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char ret_why[WHY_SIZE]);
@@ -30,6 +31,8 @@ void probes_take(struct probes *p);
 /* Of sites: what was exported, and how large allocations are. */
 struct exports *probes_exports(struct probes *p);
 struct exports *probes_allocations(struct probes *p);
+/* Of weightd's own probes. */
+struct usdt *probes_usdt(struct probes *p);
 /* Of the act that is told now. */
 uint64_t probes_number(const struct probes *p);
 

@@ -21,6 +21,7 @@
 #include "bpf/rdma.h"
 #include "bpf/told.h"
 #include "bpf/tracer.h"
+#include "bpf/usdt.h"
 #include "bpf/watch.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
@@ -402,7 +403,7 @@ static const struct operation {
 	{"flows", op_flows},     {"follow", op_follow},     {"rows", op_rows},
 	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
 	{"past", past_op},       {"acts", act_op},          {"tell", told_op},
-	{"metrics", metrics_op}, {"rdma", rdma_op},
+	{"metrics", metrics_op}, {"rdma", rdma_op},         {"attached", usdt_op},
 };
 
 /* Nothing is counted in them: they would say 0 of what nobody knows. */

@@ -4,7 +4,8 @@
 
 #include "ipc/base/num.h"
 
-const struct library *const libraries[] = {&library_cuda, &library_nccl, &library_verbs};
+const struct library *const libraries[] = {&library_cuda, &library_nccl, &library_verbs,
+					   &library_weightd};
 const size_t n_libraries = ARRAY_LEN(libraries);
 
 const struct library *library_named(const char *name)

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bpf/meter.h"
 #include "bpf/probes/probes.h"
 
 struct probes;
@@ -34,9 +35,11 @@ struct library {
 	bool is_whole; /* the name: otherwise a file's begins with it */
 	const struct site *sites;
 	size_t n_sites;
+	/* Of a program that has probes of its own, instead: how many those are, and a link; or negative errno and why. */
+	int (*attach)(struct probes *p, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]);
 };
 
-extern const struct library library_cuda, library_nccl, library_verbs;
+extern const struct library library_cuda, library_nccl, library_verbs, library_weightd;
 
 extern const uint8_t nccl_type_sizes[TYPES_MAX];
 

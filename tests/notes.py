@@ -1,7 +1,17 @@
 """The probes (USDT) that a program's notes tell of, read without what weightd-trace reads them with."""
+import os
 import struct
 
 PT_LOAD, SHT_NOTE = 1, 7
+
+
+def looks(pid, probe):
+    """How many look at a probe of that process, as probes() has it."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+        program = os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+        first = next(line for line in maps if line.split(maxsplit=5)[-1].rstrip("\n").removesuffix(" (deleted)") == program)
+        memory.seek(int(first.split("-")[0], 16) + probe["address"])
+        return int.from_bytes(memory.read(2), "little")
 
 
 def probes(path):

@@ -1,12 +1,31 @@
 """weightd's own probes: what its program says of them, and what is told by them."""
+import contextlib
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+
 import features
 import notes
-import platform
 import pytest
+from daemon import STOP_S, Daemon
+from integration.child import Child
+from integration.scene import LAYOUT, finish, publish
+from integration.wire import CREATE, EVICT, EXCLUSIVE, PAGE, Wire
+from tracing import Refused, Tracer
 
-REGISTERS = {"x86_64": ["%rdi", "%rsi", "%rdx", "%rcx", "%r8", "%r9"],
-             "aarch64": [f"x{n}" for n in range(6)]}
+REGISTERS = {"x86_64": ["%rdi", "%rsi", "%rdx", "%rcx", "%r8", "%r9"], "aarch64": [f"x{n}" for n in range(6)]}
 ARGUMENTS = {"attach": 6, "detach": 6, "publish": 6, "flip": 4, "quiesce": 6}
+NOBODY = 65534
+MINE = {"pid": os.getpid(), "uid": os.getuid(), "comm": pathlib.Path("/proc/self/comm").read_text().strip()}
+MANY = 10_000
+
+
+# --- The program -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -26,3 +45,354 @@ def test_each_probe_has_a_semaphore_of_its_own_which_is_in_the_file(probes):
     places = {p["semaphore"] for p in probes.values()}
     assert len(places) == len(ARGUMENTS) and all(place % 2 == 0 for place in places), probes
     assert {program[place:place + 2] for place in places} == {b"\0\0"}
+
+
+# --- What is told ------------------------------------------------------------------------------------
+
+
+class Observer:
+    """What one weightd does, as a tracer tells of it."""
+
+    def __init__(self, tracer, daemon):
+        self.client = tracer.client()
+        self.client.ask("observe")
+        self.daemon = daemon
+
+    def acts(self, until):
+        """Those told up to the one of which until(act) is true."""
+        told = []
+        while not told or not until(told[-1]):
+            packet = self.client.followed.popleft() if self.client.followed else self.client.hear()
+            if packet["kind"] == "act" and packet.get("weightd", {}).get("pid") == self.daemon.pid:
+                told.append(packet)
+        return told
+
+    def act(self, word):
+        """The next of that word."""
+        return self.acts(lambda act: act["act"] == word)[-1]
+
+
+def fields(act, *names):
+    return {name: act[name] for name in names or ("buffer", "device", "version", "lease", *MINE)}
+
+
+def await_looks(daemon, probe, wanted):
+    """Until it is looked at, or not."""
+    deadline = time.monotonic() + STOP_S
+    while bool(notes.looks(daemon.pid, probe)) != wanted:
+        assert time.monotonic() < deadline, f"looked at: {not wanted}"
+        time.sleep(0.002)  # nothing tells of it
+
+
+@pytest.fixture
+def daemon():
+    with contextlib.closing(Daemon("--socket-mode", "0666")) as d:
+        yield d
+
+
+@pytest.fixture
+def told(probes, daemon, tracer):
+    """An observer of a weightd that is looked at."""
+    await_looks(daemon, probes["attach"], True)
+    return Observer(tracer, daemon)
+
+
+def test_who_attached_what_and_when_is_told(told):
+    with Wire(told.daemon.socket) as w:
+        publish(w, pattern=b"one")
+        publish(w, pattern=b"two")
+        before = time.monotonic_ns()
+        lease = w.attach("m", version=1)
+        after = time.monotonic_ns()
+        *_, act = told.acts(lambda act: act["act"] == "attach" and act["lease"] == lease.lease)
+        assert fields(act) == {"buffer": "m", "device": "host", "version": 1, "lease": lease.lease} | MINE
+        assert before < act["ns"] < after + STOP_S * 1e9 and act["took_ns"] is None and act["bytes"] == PAGE
+        assert act["weightd"]["uid"] == 0
+        w.detach(lease.lease)
+        gone = told.act("detach")
+        assert fields(gone) == fields(act)
+        assert 0 < gone["held_ns"] <= gone["ns"] - act["ns"] + 1e9 and gone["ns"] > act["ns"]
+
+
+def hold(pipe, path):
+    with Wire(path) as w:
+        pipe.send(w.attach("m").lease)
+        pipe.recv()
+
+
+@pytest.mark.parametrize("end", ["exits", "is killed"])
+def test_who_ends_lets_go(told, end):
+    with Wire(told.daemon.socket) as w:
+        publish(w, mode=0o444)
+    with Child(hold, told.daemon.socket, uid=12345) as child:
+        lease = child.hear()
+        *_, act = told.acts(lambda act: act["act"] == "attach" and act["lease"] == lease)
+        assert (act["pid"], act["uid"], act["comm"]) == (child.pid, 12345, MINE["comm"])
+        if end == "exits":
+            child.say("enough")
+            child.end()
+        else:
+            child.kill()
+        gone = told.act("detach")
+        assert fields(gone) == fields(act)
+
+
+def test_what_is_published_is_told_with_its_writer_and_in_force(told):
+    with Wire(told.daemon.socket) as w:
+        for version in 1, 2:
+            slot = w.create("m", LAYOUT)
+            assert finish(w, slot) == version
+            flip, published, attached, gone = told.acts(lambda act: act["act"] == "detach")
+            assert [a["act"] for a in (flip, published, attached)] == ["flip", "publish", "attach"]
+            assert fields(flip, "buffer", "device", "before", "version", *MINE) == \
+                {"buffer": "m", "device": "host", "before": version - 1 or None, "version": version} | dict.fromkeys(MINE)
+            assert fields(published, "buffer", "version", *MINE) == {"buffer": "m", "version": version} | MINE
+            assert published["bytes"] == PAGE and published["took_ns"] > 0
+            assert fields(attached) == fields(gone) == {"buffer": "m", "device": "host", "version": version,
+                                                        "lease": slot.writer} | MINE
+
+
+def test_a_rollback_flips(told):
+    with Wire(told.daemon.socket) as w:
+        publish(w)
+        publish(w)
+        w.rollback("m")
+        told.acts(lambda act: act["act"] == "flip" and act["version"] == 2)
+        assert fields(told.act("flip"), "before", "version") == {"before": 2, "version": 1}
+
+
+def test_an_update_in_place_tells_whom_it_waits_for_and_who_did_not_pause(told):
+    with Wire(told.daemon.socket) as pauses, Wire(told.daemon.socket) as goes_on, Wire(told.daemon.socket) as w:
+        publish(w, flags=EXCLUSIVE)
+        lease = pauses.attach("m")
+        goes_on.attach("m")
+        began = time.monotonic_ns()
+        w.send_create("m", LAYOUT, timeout_ms=500, policy=EVICT)
+        asked = told.act("quiesce")
+        pauses.send_pause(lease.lease)
+        slot = w.slot(w.answer(CREATE))
+        took = time.monotonic_ns() - began
+        over = told.act("quiesce")
+        finish(w, slot)
+        assert fields(asked, "buffer", "phase", "readers", "took_ns", *MINE) == \
+            {"buffer": "m", "phase": "asked", "readers": 2, "took_ns": None} | MINE
+        assert fields(over, "buffer", "phase", "readers", *MINE) == {"buffer": "m", "phase": "goes-on", "readers": 1} | MINE
+        assert 500e6 <= over["took_ns"] <= took
+        flip, published, *_ = told.acts(lambda act: act["act"] == "attach")
+        assert (flip["before"], flip["version"], published["version"]) == (1, 2, 2)
+
+
+def test_an_update_that_gives_up_tells_who_was_in_the_way(told):
+    with Wire(told.daemon.socket) as reads, Wire(told.daemon.socket) as w:
+        publish(w, flags=EXCLUSIVE)
+        reads.attach("m")
+        w.send_create("m", LAYOUT, timeout_ms=-1)
+        assert told.act("quiesce")["phase"] == "asked"
+        w.close()
+        assert fields(told.act("quiesce"), "phase", "readers") == {"phase": "gave-up", "readers": 1}
+
+
+# --- What is attached --------------------------------------------------------------------------------
+
+
+def attached(observer):
+    return [row for row in observer.client.ask("attached") if row["weightd"]["pid"] == observer.daemon.pid]
+
+
+def test_what_is_attached_now_is_known(told):
+    with Wire(told.daemon.socket) as w:
+        publish(w, mode=0o444)
+        lease = w.attach("m")
+        with Child(hold, told.daemon.socket, uid=12345) as child:
+            other = child.hear()
+            rows = {row["lease"]: row for row in attached(told)}
+            assert set(rows) == {lease.lease, other}
+            assert fields(rows[lease.lease]) == {"buffer": "m", "device": "host", "version": 1, "lease": lease.lease} | MINE
+            assert (rows[other]["pid"], rows[other]["uid"], rows[other]["bytes"]) == (child.pid, 12345, PAGE)
+            child.kill()
+            told.acts(lambda act: act["act"] == "detach" and act["lease"] == other)
+        assert [row["lease"] for row in attached(told)] == [lease.lease]
+        w.detach(lease.lease)
+        told.acts(lambda act: act["act"] == "detach" and act["lease"] == lease.lease)
+        assert attached(told) == []
+
+
+def test_others_are_not_told_what_is_attached(told, tracer):
+    os.chmod(tracer.socket, 0o666)
+    os.seteuid(12345)
+    try:
+        stranger = tracer.client()
+    finally:
+        os.seteuid(0)
+    with pytest.raises(Refused, match="shown to root and to user 0"):
+        stranger.ask("attached")
+
+
+def test_where_nothing_is_looked_at_nothing_is_said_to_be_attached():
+    features.require("trace")
+    with Tracer("--meter=diag") as tracer, pytest.raises(Refused, match="--meter=diag"):
+        tracer.client().ask("attached")
+
+
+# --- Who looks ---------------------------------------------------------------------------------------
+
+
+def test_a_tracer_looks_while_it_lives(probes, daemon):
+    features.require("bpf")
+    for end in "closed", "killed":
+        with Tracer() as tracer:
+            for probe in probes.values():
+                await_looks(daemon, probe, True)
+            if end == "killed":
+                tracer.kill()
+                for probe in probes.values():
+                    await_looks(daemon, probe, False)
+                tracer.start()
+    for probe in probes.values():
+        await_looks(daemon, probe, False)
+
+
+def test_a_weightd_that_is_started_anew_is_looked_at(told, probes):
+    told.daemon.kill()
+    told.daemon.start()
+    await_looks(told.daemon, probes["attach"], True)
+    with Wire(told.daemon.socket) as w:
+        publish(w)
+        assert told.act("attach")["pid"] == os.getpid()
+        told.act("detach")
+    assert attached(told) == []
+
+
+def test_what_is_attached_to_a_weightd_that_died_is_over(told):
+    with Wire(told.daemon.socket) as w:
+        publish(w)
+        lease = w.attach("m")
+        assert [row["lease"] for row in attached(told)] == [lease.lease]
+        told.daemon.kill()
+        assert attached(told) == []
+    told.daemon.start()
+
+
+@pytest.fixture
+def copy():
+    """copy(change): a weightd of its own, in a folder that everybody may pass through, after change(program)."""
+    with tempfile.TemporaryDirectory(prefix="weightd-program-") as folder:
+        os.chmod(folder, 0o711)
+
+        def make(change=None):
+            program = shutil.copy(features.BUILD / "weightd", folder)
+            if change:
+                change(pathlib.Path(program))
+            return pathlib.Path(program)
+
+        yield make
+
+
+def test_one_that_took_anothers_place_is_looked_at(told, probes, copy):
+    program = copy()
+    with contextlib.closing(Daemon("--socket-mode", "0666", program=program)) as d:
+        await_looks(d, probes["attach"], True)
+        d.kill()
+        newer = program.with_name("newer")
+        shutil.copy(program, newer)
+        newer.rename(program)
+        d.start()
+        await_looks(d, probes["attach"], True)
+        told.daemon = d
+        with Wire(d.socket) as w:
+            publish(w)
+            assert told.act("attach")["pid"] == os.getpid()
+
+
+def test_two_rights_are_enough(probes, copy):
+    features.require("bpf")
+    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=+bpf,+perfmon",
+            "--ambient-caps=+bpf,+perfmon"]
+    with contextlib.closing(Daemon("--socket-mode", "0666", program=copy())) as d, Tracer(prefix=drop, uid=NOBODY) as tracer:
+        await_looks(d, probes["attach"], True)
+        told = Observer(tracer, d)
+        with Wire(d.socket) as w:
+            publish(w)
+            assert fields(told.act("attach"), *MINE) == MINE
+            assert fields(told.act("detach"), *MINE) == MINE
+
+
+# --- Too much, and too little ------------------------------------------------------------------------
+
+
+@pytest.mark.measures  # what other weightds do meanwhile is told too, and its loss counted
+def test_of_many_none_is_lost_or_it_is_counted(told):
+    """Attached and let go by four, told to one that is slower."""
+    n, counts = MANY // 4, {"attach": 0, "detach": 0, "lost": 0}
+    sources = set()
+
+    def attach_all():
+        with Wire(told.daemon.socket) as w:
+            for _ in range(n):
+                w.detach(w.attach("m").lease)
+
+    with Wire(told.daemon.socket) as w:
+        publish(w)
+        told.acts(lambda act: act["act"] == "detach")
+    threads = [threading.Thread(target=attach_all) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while sum(counts.values()) < 2 * MANY:
+        packet = told.client.hear()
+        if packet["kind"] == "gap":
+            counts["lost"] += packet["lost"]
+            sources.add(packet["source"])
+        elif packet["kind"] == "act" and packet.get("weightd", {}).get("pid") == told.daemon.pid:
+            counts[packet["act"]] += 1
+    for thread in threads:
+        thread.join()
+    assert sum(counts.values()) == 2 * MANY and sources <= {"client", "weightd"}, (counts, sources)
+    if "weightd" in sources:
+        with pytest.raises(Refused, match="what is told lacks these"):
+            attached(told)
+    else:
+        assert attached(told) == []
+
+
+def doctor(client, program):
+    """What the doctor says of the file, once it says something."""
+    deadline = time.monotonic() + STOP_S
+    while not (rows := [r for r in client.ask("doctor") if r["kind"] == "library" and r["path"] == str(program)]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return rows[0]
+
+
+def test_the_doctor_says_which_weightd_is_looked_at(told):
+    row = doctor(told.client, features.BUILD / "weightd")
+    assert (row["on"], row["functions"], row["why"]) == (True, len(ARGUMENTS), None) and row["processes"] >= 1
+
+
+def without_probes(program):
+    shutil.copy("/bin/sleep", program)
+
+
+def damage(program):
+    """In the length of the first note's owner."""
+    data = program.read_bytes()
+    at = data.index(b"stapsdt\0") - 12
+    program.write_bytes(data[:at] + b"\xff" * 4 + data[at + 4:])
+
+
+def move_arguments(program):
+    program.write_bytes(program.read_bytes().replace(b"8@%rdi", b"8@%rbp").replace(b"8@x0", b"8@x9"))
+
+
+@pytest.mark.parametrize("change, why", [
+    (without_probes, "it has no probes: it is older than these, or was built without <sys/sdt.h>"),
+    (damage, "it is damaged"), (move_arguments, "its probes are others than this weightd-trace knows")],
+    ids=["older", "damaged", "newer"])
+def test_the_doctor_says_why_one_is_not_looked_at(probes, tracer, copy, change, why):
+    program = copy(change)
+    command = [program, "60"] if change is without_probes else [program, "--socket", program.with_name("socket")]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            row = doctor(tracer.client(), program)
+            assert (row["on"], row["functions"], row["why"]) == (False, 0, why)
+        finally:
+            process.kill()

@@ -1,0 +1,77 @@
+#include "bpf/attached.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+
+void attached_init(struct attached *a)
+{
+	*a = (struct attached){};
+	for (unsigned i = 0; i < ATTACHED_BUCKETS; i++)
+		list_init(&a->buckets[i]);
+}
+
+void attached_deinit(struct attached *a)
+{
+	struct attachment *one, *next;
+
+	for (unsigned i = 0; i < ATTACHED_BUCKETS; i++)
+		list_for_each_safe(one, next, &a->buckets[i], link)
+			attached_remove(a, one);
+}
+
+/* Leases are numbered one by one. */
+static struct list *bucket_of(const struct attached *a, uint64_t lease)
+{
+	return (struct list *)&a->buckets[lease % ATTACHED_BUCKETS];
+}
+
+void attached_add(struct attached *a, const struct attachment *one)
+{
+	struct attachment *copy = a->n < ATTACHED_MAX ? malloc(sizeof(*copy)) : NULL;
+
+	if (!copy) {
+		a->is_partial = true;
+		return;
+	}
+	*copy = *one;
+	list_append(bucket_of(a, one->lease), &copy->link);
+	a->n++;
+}
+
+struct attachment *attached_find(const struct attached *a, uint32_t weightd, uint64_t lease)
+{
+	struct attachment *one;
+
+	list_for_each(one, bucket_of(a, lease), link)
+		if (one->lease == lease && one->weightd == weightd)
+			return one;
+	return NULL;
+}
+
+void attached_remove(struct attached *a, struct attachment *one)
+{
+	list_remove(&one->link);
+	a->n--;
+	free(one);
+}
+
+/* Where a weightd ends its readers are not told to let go: they wait for the next, which says it anew. */
+static bool is_over(const struct attachment *one)
+{
+	return (kill((pid_t)one->weightd, 0) < 0 && errno == ESRCH) ||
+	       (one->pid && kill(one->pid, 0) < 0 && errno == ESRCH);
+}
+
+void attached_each(struct attached *a, void (*fn)(void *context, const struct attachment *one),
+		   void *context)
+{
+	struct attachment *one, *next;
+
+	for (unsigned i = 0; i < ATTACHED_BUCKETS; i++)
+		list_for_each_safe(one, next, &a->buckets[i], link)
+			if (is_over(one))
+				attached_remove(a, one);
+			else
+				fn(context, one);
+}

@@ -1,0 +1,23 @@
+/*
+ * What weightd says by its own probes, told as acts: attach, detach, publish, flip, quiesce
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "bpf/request.h"
+
+struct usdt;
+
+/* 0, or negative errno: it has no rights, or the kernel refuses. */
+int usdt_open(struct tracer *t, struct usdt **ret);
+void usdt_close(struct usdt *u);
+
+/*
+ * Listens to every weightd, now or later, that runs the program which is open as `fd`. How many probes it has, and a
+ * descriptor that is the link; or negative errno and why.
+ */
+int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]);
+
+/* What is attached now, as far as it was seen; the kind is "attached". */
+int usdt_op(struct request *q);
