@@ -4,6 +4,7 @@ import os
 import pathlib
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -261,6 +262,22 @@ def test_a_weightd_that_is_started_anew_is_looked_at(told, probes):
         assert told.act("attach")["pid"] == os.getpid()
         told.act("detach")
     assert attached(told) == []
+
+
+def test_who_comes_back_to_a_weightd_that_was_kept_is_told_anew(probes, tracer):
+    with contextlib.closing(Daemon("--keeper")) as d, Wire(d.socket) as before:
+        told = Observer(tracer, before.ping())
+        await_looks(told.daemon, probes["attach"], True)
+        publish(before)
+        lease = before.attach("m")
+        told.acts(lambda act: act["act"] == "attach" and act["lease"] == lease.lease)
+        os.kill(told.daemon.pid, signal.SIGKILL)
+        with Wire(d.socket) as after:
+            told.daemon = after.ping()
+            anew = after.renew(lease.buffer, lease.version)
+            act = told.act("attach")
+            assert fields(act) == {"buffer": "m", "device": "host", "version": 1, "lease": anew} | MINE
+            assert [row["lease"] for row in told.client.ask("attached") if row["pid"] == os.getpid()] == [anew]
 
 
 def test_what_is_attached_to_a_weightd_that_died_is_over(told):
