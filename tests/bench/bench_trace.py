@@ -16,6 +16,8 @@ nccl-plugin  "ns_per_event" of a callback of NCCL's profiler in libnccl-profiler
 probe        what it costs one thread that "what" is seen, "ns" of its processor time: "call" is one of a function that is
              probed and told, "mmap" one of mmap() and munmap(), of which the kernel tells weightd-trace; "off" and "on" are how
              long it takes without and with weightd-trace, medians of "rounds" in turns, and "ns" their difference
+usdt         "attach_ns" and "detach_ns" of a client of weightd: "mode" is "off", "on" (weightd-trace tells of both) and "off-again";
+             in turns, the median of all. "ns_per_probe" is the time of the program at each, by the kernel's clock
 bound        what the figures above have to keep, and whether this run kept it
 """
 import contextlib
@@ -26,10 +28,13 @@ import sys
 import features
 import kernel
 import nccl_host
+import notes
 import tracing
+from daemon import Daemon
 from engine import WORD, Chain, Memory, planned, program
 
 import bench_sync
+import buffers
 import figures
 import machine
 import programs
@@ -64,6 +69,7 @@ print("ready", flush=True)
 for line in sys.stdin:
     print(of(line.strip(), int(sys.argv[2])), flush=True)
 """
+ATTACHES, ATTACH_ROUNDS, ATTACH_MODES = 500, 31, ("off", "on", "off-again")
 
 
 def measure(report):
@@ -76,6 +82,7 @@ def measure(report):
     for threads in PLUGIN_THREADS:
         measure_plugin(report, threads)
     measure_probes(report)
+    measure_usdt(report)
 
 
 def measure_probes(report):
@@ -234,3 +241,35 @@ def measure_plugin(report, threads):
     for mode, times in taken.items():
         report.line(name="nccl-plugin", mode=mode, threads=threads, ns_per_event=statistics.median(times),
                     ns_per_event_least=min(times), rounds=PLUGIN_ROUNDS, other_cpu=others.share)
+
+
+def measure_usdt(report):
+    if not features.FEATURES["sdt"][0]():
+        report.line(name="usdt", skipped=features.FEATURES["sdt"][1])
+        return
+    taken = {mode: ([], []) for mode in ATTACH_MODES}
+    with contextlib.closing(Daemon("--log-level", "warning")) as d, machine.Others() as others:
+        _, tensor = buffers.publish(d, "bench/usdt", machine.MIB, 1)
+        for i in range(ATTACH_ROUNDS):
+            for mode in ATTACH_MODES[i % 3:] + ATTACH_MODES[:i % 3]:
+                with looking(d) if mode == "on" else contextlib.nullcontext():
+                    for row in programs.bench("attach", "bench/usdt", tensor, ATTACHES, env=d.env):
+                        taken[mode][0].append(row[1])
+                        taken[mode][1].append(row[3])
+        with looking(d) as tracer, kernel.counting_runs():
+            programs.bench("attach", "bench/usdt", tensor, ATTACHES, env=d.env)
+            n, ns = kernel.runs(tracer.proc.pid)["on_probe"]
+    for mode in ATTACH_MODES:
+        attach_ns, detach_ns = map(statistics.median, taken[mode])
+        report.line(name="usdt", mode=mode, attach_ns=attach_ns, detach_ns=detach_ns, ns_per_probe=ns / n if mode == "on" else None,
+                    rounds=ATTACH_ROUNDS, other_cpu=others.share)
+
+
+@contextlib.contextmanager
+def looking(daemon):
+    """A tracer that looks at its probes."""
+    attach = notes.probes(features.BUILD / "weightd")["attach"]
+    with tracing.Tracer() as tracer:
+        while not notes.looks(daemon.pid, attach):
+            pass
+        yield tracer
