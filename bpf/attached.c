@@ -31,7 +31,7 @@ void attached_add(struct attached *a, const struct attachment *one)
 	struct attachment *copy = a->n < ATTACHED_MAX ? malloc(sizeof(*copy)) : NULL;
 
 	if (!copy) {
-		a->is_partial = true;
+		a->n_lost++;
 		return;
 	}
 	*copy = *one;

@@ -30,7 +30,7 @@ struct attachment {
 struct attached {
 	struct list buckets[ATTACHED_BUCKETS];
 	unsigned n;
-	bool is_partial; /* there was no room for some, or they were not seen to begin or to end */
+	uint64_t n_lost; /* there was no room for, or they were not seen to begin or to end */
 };
 
 void attached_init(struct attached *a);

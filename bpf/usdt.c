@@ -44,6 +44,7 @@ struct usdt {
 	struct attached attached;
 	uint64_t pid_namespace; /* ours */
 	uint64_t n_missed; /* counted already */
+	uint64_t began_ns;
 };
 
 /* Who did it, as weightd says. */
@@ -214,7 +215,7 @@ static void on_said(struct waiter *w, uint32_t events)
 	n = u->bpf->bss->missed;
 	if (n != u->n_missed) {
 		follow_count_lost(u->tracer, n - u->n_missed, ACTS_OF_WEIGHTD);
-		u->attached.is_partial = true;
+		u->attached.n_lost += n - u->n_missed;
 	}
 	u->n_missed = n;
 }
@@ -309,6 +310,7 @@ int usdt_open(struct tracer *t, struct usdt **ret)
 	if (!u)
 		return -ENOMEM;
 	u->tracer = t;
+	u->began_ns = num_now_ns();
 	u->waiter = (struct waiter){.fd = -1, .ready = on_said};
 	attached_init(&u->attached);
 	r = open_all(u);
@@ -363,13 +365,10 @@ int usdt_op(struct request *q)
 	}
 	on_said(&u->waiter, 0); /* as of now */
 	attached_each(&u->attached, answer, c);
-	r = request_check_all_told(q, lost, "there is more attached");
-	if (r == 0 && u->attached.is_partial) {
-		(void)snprintf(
-			q->why, sizeof(q->why),
-			"some attached or let go while there was no room to note it: what is told lacks "
-			"these");
-		return -EMSGSIZE;
-	}
-	return r;
+	if (u->attached.n_lost)
+		client_answer(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost",
+					   (json_int_t)u->attached.n_lost, "source", "attached",
+					   "from_ns", (json_int_t)u->began_ns, "to_ns",
+					   (json_int_t)num_now_ns()));
+	return request_check_all_told(q, lost, "there is more attached");
 }

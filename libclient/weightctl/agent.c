@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libclient/weightctl/progress.h"
@@ -271,4 +272,26 @@ uint64_t agent_number(const json_t *o, const char *key, uint64_t otherwise)
 bool agent_bool(const json_t *o, const char *key)
 {
 	return json_is_true(json_object_get(o, key));
+}
+
+uint32_t agent_id(const json_t *o, const char *key)
+{
+	uint64_t id = agent_number(o, key, UINT32_MAX);
+
+	return id < UINT32_MAX ? (uint32_t)id : UINT32_MAX;
+}
+
+static uint64_t clock_ns(clockid_t clock)
+{
+	struct timespec now;
+
+	(void)clock_gettime(clock, &now); /* cannot fail for these clocks */
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t agent_moment(const json_t *o, const char *key)
+{
+	uint64_t ns = agent_number(o, key, 0), now_ns = clock_ns(CLOCK_MONOTONIC);
+
+	return ns && ns <= now_ns ? clock_ns(CLOCK_REALTIME) - (now_ns - ns) : 0;
 }

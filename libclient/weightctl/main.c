@@ -59,6 +59,7 @@ static const struct verb *const verbs[] = {
 	&verb_trace_messages,
 	&verb_trace_watch,
 	&verb_trace_log,
+	&verb_trace_attached,
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))

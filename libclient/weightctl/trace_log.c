@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "libclient/weightctl/agent.h"
@@ -88,6 +87,15 @@ static void put_text(FILE *f, const char *before, const json_t *value)
 	escape_text(f, json_string_value(value));
 }
 
+static void put_duration(FILE *f, const char *before, const json_t *value)
+{
+	char text[SIZE_TEXT_MAX];
+
+	if (json_is_integer(value) && json_integer_value(value) >= 0)
+		(void)fprintf(f, "%s%s", before,
+			      size_duration(text, (uint64_t)json_integer_value(value)));
+}
+
 /* "from 4711 (trainer)" */
 static void put_from(FILE *f, const char *before, const json_t *value)
 {
@@ -97,17 +105,24 @@ static void put_from(FILE *f, const char *before, const json_t *value)
 		(void)fputc(')', f);
 }
 
-/* Members that stand before all others, in this order: "rank 0 of 2", "qp 257 to qp 119 at fe80::1". */
+/* Members that stand before all others, in this order: "llama-8b@3, 16.1 GB", "rank 0 of 2", "qp 257 to qp 119 at fe80::1". */
 static const struct phrase {
 	const char *key;
 	const char *joint; /* to what stands before */
 	const char *before;
 	void (*put)(FILE *f, const char *before, const json_t *value);
 } phrases[] = {
-	{"bytes", ", ", "", put_bytes},         {"fd", " ", "on fd ", put_number},
-	{"from", ", ", "from ", put_from},      {"rank", ", ", "rank ", put_number},
-	{"ranks", " ", "of ", put_number},      {"qp", ", ", "qp ", put_number},
-	{"peer_qp", " ", "to qp ", put_number}, {"peer_gid", " ", "at ", put_text},
+	{"buffer", ", ", "", put_text},
+	{"version", "", "@", put_number},
+	{"bytes", ", ", "", put_bytes},
+	{"fd", " ", "on fd ", put_number},
+	{"from", ", ", "from ", put_from},
+	{"rank", ", ", "rank ", put_number},
+	{"ranks", " ", "of ", put_number},
+	{"qp", ", ", "qp ", put_number},
+	{"peer_qp", " ", "to qp ", put_number},
+	{"peer_gid", " ", "at ", put_text},
+	{"held_ns", ", ", "held for ", put_duration},
 };
 
 #define N_PHRASES (sizeof(phrases) / sizeof(*phrases))
@@ -208,36 +223,13 @@ static char *result_of(const json_t *act)
 	return text;
 }
 
-static uint64_t clock_ns(clockid_t clock)
-{
-	struct timespec now;
-
-	(void)clock_gettime(clock, &now); /* cannot fail for these clocks */
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* 0: not known. */
-static uint64_t realtime_of(uint64_t ns)
-{
-	uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
-
-	return ns && ns <= now_ns ? clock_ns(CLOCK_REALTIME) - (now_ns - ns) : 0;
-}
-
-static uint32_t id_of(const json_t *act, const char *key)
-{
-	uint64_t id = agent_number(act, key, UINT32_MAX);
-
-	return id < UINT32_MAX ? (uint32_t)id : UINT32_MAX;
-}
-
 static struct act act_of(json_t *json)
 {
 	return (struct act){
 		.number = agent_number(json, "number", 0),
-		.realtime_ns = realtime_of(agent_number(json, "ns", 0)),
-		.pid = id_of(json, "pid"),
-		.uid = id_of(json, "uid"),
+		.realtime_ns = agent_moment(json, "ns"),
+		.pid = agent_id(json, "pid"),
+		.uid = agent_id(json, "uid"),
 		.comm = agent_text(json, "comm"),
 		.act = agent_text(json, "act"),
 		.function = agent_text(json, "function"),
@@ -477,7 +469,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 const struct verb verb_trace_log = {
 	.name = "trace log",
 	.args = "",
-	.summary = "Show who exported, opened and connected what",
+	.summary = "Show who attached, exported, opened and connected what",
 	.options = "     --pid PID          only what this process did\n"
 		   "     --act WORD         only acts whose word begins so: cuda, qp_connect\n"
 		   " -f, --follow           go on with what is done from now on, a line each\n"

@@ -49,7 +49,7 @@ def test_acts_are_a_table(tracer):
         "4711 trainer cuda_vmm_export 1.0 GB on fd 12, type fd ok 38 us",
         "4712 loader cuda_vmm_import 1.0 GB on fd 3, from 4711 (trainer) error 201 38 us",
         "4713 - nccl_init rank 0 of 8, id 0123456789abcdef ok 38 us",
-        "- weightd flip buffer llama, version 7, whole yes - -",
+        "- weightd flip llama@7, whole yes - -",
         "4711 trainer nccl_calls 812 ncclAllReduce, 3.0 MB, errors 0 ok -"]
     assert max(map(len, run(tracer.path, "-o", "AGE,PID,PROCESS,ACT,RESULT,TOOK")[1].splitlines())) <= 80
 

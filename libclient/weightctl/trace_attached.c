@@ -1,0 +1,117 @@
+/*
+ * weightctl trace attached: who has what attached now, as weightd-trace saw it begin
+ */
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/table.h"
+#include "libclient/weightctl/verb.h"
+
+struct attachment {
+	const char *buffer, *device, *comm;
+	uint64_t version, bytes, lease, realtime_ns;
+	uint32_t pid, uid, weightd; /* UINT32_MAX: not known */
+};
+
+#define ATTACHMENT(member) offsetof(struct attachment, member)
+
+static const struct column columns[] = {
+	{"BUFFER", COLUMN_TEXT, ATTACHMENT(buffer), .help = "its name", .shown = true, .cut = true,
+	 .width = 0.3},
+	{"VERSION", COLUMN_VERSION, ATTACHMENT(version), .help = "that is attached", .shown = true},
+	{"DEVICE", COLUMN_TEXT, ATTACHMENT(device), .help = "where it is", .shown = true,
+	 .cut = true, .width = 6},
+	{"SIZE", COLUMN_COUNTED, ATTACHMENT(bytes), .help = "of the version", .shown = true},
+	{"PID", COLUMN_INDEX, ATTACHMENT(pid), .help = "process that has it", .shown = true},
+	{"PROCESS", COLUMN_TEXT, ATTACHMENT(comm), .help = "its name", .shown = true, .cut = true,
+	 .width = 8},
+	{"UID", COLUMN_INDEX, ATTACHMENT(uid), .help = "its user", .shown = true},
+	{"AGE", COLUMN_AGE, ATTACHMENT(realtime_ns), .help = "since when", .shown = true},
+	{"TIME", COLUMN_TIME, ATTACHMENT(realtime_ns), .help = "likewise (UTC)"},
+	{"LEASE", COLUMN_VERSION, ATTACHMENT(lease), .help = "weightd's number of it"},
+	{"WEIGHTD", COLUMN_INDEX, ATTACHMENT(weightd), .help = "process that says so"},
+	{},
+};
+
+static struct attachment attachment_of(const json_t *row)
+{
+	return (struct attachment){
+		.buffer = agent_text(row, "buffer"),
+		.device = agent_text(row, "device"),
+		.comm = agent_text(row, "comm"),
+		.version = agent_number(row, "version", 0),
+		.bytes = agent_number(row, "bytes", UINT64_MAX),
+		.lease = agent_number(row, "lease", 0),
+		.realtime_ns = agent_moment(row, "ns"),
+		.pid = agent_id(row, "pid"),
+		.uid = agent_id(row, "uid"),
+		.weightd = agent_id(json_object_get(row, "weightd"), "pid"),
+	};
+}
+
+static bool is_of_kind(const json_t *row, const char *wanted)
+{
+	const char *kind = agent_text(row, "kind");
+
+	return kind && !strcmp(kind, wanted);
+}
+
+static int print(const struct cli *cli, struct table *table, const json_t *rows)
+{
+	struct json json = {.file = stdout};
+	uint64_t n_lost = 0;
+	const json_t *row;
+	size_t i;
+	int r;
+
+	if (cli->json)
+		json_open(&json, NULL, '{');
+	table_begin(table, &json, "attached");
+	json_array_foreach(rows, i, row)
+	{
+		const struct attachment one = attachment_of(row);
+
+		if (is_of_kind(row, "attached"))
+			table_row(table, &one);
+		else if (is_of_kind(row, "gap"))
+			n_lost = agent_number(row, "lost", 0);
+	}
+	r = table_end(table);
+	if (cli->json) {
+		json_put_number(&json, "lost", n_lost);
+		json_close(&json, '}');
+	} else if (n_lost) {
+		(void)fprintf(stderr,
+			      "weightctl: %" PRIu64 " more were not seen to attach or to let go\n",
+			      n_lost);
+	}
+	return r;
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {OPTIONS_TABLE, OPTIONS_TRACER, {}};
+	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(table_deinit) struct table table = {};
+
+	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
+	if (argc - optind > 0)
+		cli_usage(cli, "'trace attached' takes no arguments");
+	table_init(&table, cli, columns);
+	if (agent_rows(cli, json_pack("{s:s}", "op", "attached"), &rows))
+		return EXIT_FAILED;
+	return print(cli, &table, rows);
+}
+
+const struct verb verb_trace_attached = {
+	.name = "trace attached",
+	.args = "",
+	.summary = "Show who has what attached now",
+	.options = HELP_TABLE,
+	.columns = columns,
+	.peer = PEER_TRACER,
+	.run = run,
+};
