@@ -4,6 +4,9 @@
 #include <signal.h>
 #include <stdlib.h>
 
+/* Between two looks for what is over, which ask the kernel for every process. */
+#define SWEEP_NS 10000000000u
+
 void attached_init(struct attached *a)
 {
 	*a = (struct attached){};
@@ -24,19 +27,6 @@ void attached_deinit(struct attached *a)
 static struct list *bucket_of(const struct attached *a, uint64_t lease)
 {
 	return (struct list *)&a->buckets[lease % ATTACHED_BUCKETS];
-}
-
-void attached_add(struct attached *a, const struct attachment *one)
-{
-	struct attachment *copy = a->n < ATTACHED_MAX ? malloc(sizeof(*copy)) : NULL;
-
-	if (!copy) {
-		a->n_lost++;
-		return;
-	}
-	*copy = *one;
-	list_append(bucket_of(a, one->lease), &copy->link);
-	a->n++;
 }
 
 struct attachment *attached_find(const struct attached *a, uint32_t weightd, uint64_t lease)
@@ -72,6 +62,30 @@ void attached_each(struct attached *a, void (*fn)(void *context, const struct at
 		list_for_each_safe(one, next, &a->buckets[i], link)
 			if (is_over(one))
 				attached_remove(a, one);
-			else
+			else if (fn)
 				fn(context, one);
+}
+
+static void sweep(struct attached *a, uint64_t now_ns)
+{
+	if (now_ns - a->swept_ns < SWEEP_NS)
+		return;
+	attached_each(a, NULL, NULL);
+	a->swept_ns = now_ns;
+}
+
+void attached_add(struct attached *a, const struct attachment *one)
+{
+	struct attachment *copy;
+
+	if (a->n == ATTACHED_MAX)
+		sweep(a, one->ns);
+	copy = a->n < ATTACHED_MAX ? malloc(sizeof(*copy)) : NULL;
+	if (!copy) {
+		a->n_lost++;
+		return;
+	}
+	*copy = *one;
+	list_append(bucket_of(a, one->lease), &copy->link);
+	a->n++;
 }

@@ -30,16 +30,17 @@ struct attachment {
 struct attached {
 	struct list buckets[ATTACHED_BUCKETS];
 	unsigned n;
+	uint64_t swept_ns; /* when it was full, and those that are over went */
 	uint64_t n_lost; /* there was no room for, or they were not seen to begin or to end */
 };
 
 void attached_init(struct attached *a);
 void attached_deinit(struct attached *a);
-/* A copy. */
+/* A copy, if there is room. */
 void attached_add(struct attached *a, const struct attachment *one);
 /* NULL: it was not seen to begin. */
 struct attachment *attached_find(const struct attached *a, uint32_t weightd, uint64_t lease);
 void attached_remove(struct attached *a, struct attachment *one);
-/* Calls for each that may still be; those of processes that are gone go. */
+/* Calls for each that may still be, unless `fn` is NULL; those of processes that are gone go. */
 void attached_each(struct attached *a, void (*fn)(void *context, const struct attachment *one),
 		   void *context);

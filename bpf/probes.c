@@ -504,7 +504,7 @@ void probes_close(struct probes *p)
 static const struct {
 	const char *name, *lost;
 } needs[] = {
-	{"uprobe_multi", "what processes ask of CUDA, NCCL and verbs"},
+	{"uprobe_multi", "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
 	{"iter/task_vma", "which files have these, hence the same"},
 	{"perf/mmap", "what is loaded later, hence the same"},
 };
