@@ -119,6 +119,17 @@ static void tell_rows(struct client *c, struct client *owner)
 	}
 }
 
+/* Not while it still has much to read: the gap would be lost, and all that it counts. */
+static void tell_lost_acts(struct client *c)
+{
+	if (c->n_queue >= FOLLOWED_MAX / 2) {
+		c->is_behind = true;
+		return;
+	}
+	tell_gap(c, &c->lost_acts[ACTS_OF_PROBES], "probes");
+	tell_gap(c, &c->lost_acts[ACTS_OF_WEIGHTD], "weightd");
+}
+
 /* Not while it still has much to read: as soon as it has read that. */
 void follow_catch_up(struct client *c)
 {
@@ -128,8 +139,7 @@ void follow_catch_up(struct client *c)
 	if (c->is_behind)
 		return;
 	tell_gap(c, &c->lost, "client");
-	tell_gap(c, &c->lost_acts[ACTS_OF_PROBES], "probes");
-	tell_gap(c, &c->lost_acts[ACTS_OF_WEIGHTD], "weightd");
+	tell_lost_acts(c);
 	list_for_each(owner, &c->tracer->clients, link)
 		if (hears(c, owner))
 			tell_rows(c, owner);
@@ -185,9 +195,10 @@ void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source)
 	struct client *c;
 
 	list_for_each(c, &t->clients, link)
-		if (c->observes)
+		if (c->observes) {
 			c->lost_acts[source] += n;
-	tracer_look_soon(t);
+			tell_lost_acts(c);
+		}
 }
 
 /* Of what was lost before, it is not told. */

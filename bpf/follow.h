@@ -19,7 +19,7 @@ void follow_catch_up(struct client *c);
 
 /* To those that observe; takes `act`, see act.h. */
 void follow_tell_act(struct tracer *t, json_t *act);
-/* So many there was no room for, which those that observe are told when they are told what else they missed. */
+/* To those that observe: there was no room for so many. */
 void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source);
 /* To those that observe. */
 void follow_span_begins(struct client *owner, const struct span *span);

@@ -421,7 +421,7 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 	int r = load(p, ring_size);
 
 	if (r == 0)
-		r = usdt_open(p->tracer, &p->usdt);
+		r = usdt_open(p->tracer, ring_size, &p->usdt);
 	if (r < 0) {
 		hook_say_why(r, ret_why);
 		return r;

@@ -280,7 +280,7 @@ int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]
 
 /* --- its life --- */
 
-static int open_all(struct usdt *u)
+static int open_all(struct usdt *u, uint32_t ring_size)
 {
 	struct stat st;
 	int r;
@@ -292,7 +292,9 @@ static int open_all(struct usdt *u)
 	if (!u->bpf)
 		return -errno;
 	(void)bpf_program__set_expected_attach_type(u->bpf->progs.on_probe, MULTI_ATTACH_TYPE);
-	r = usdt_bpf__load(u->bpf);
+	r = bpf_map__set_max_entries(u->bpf->maps.events, ring_size);
+	if (r == 0)
+		r = usdt_bpf__load(u->bpf);
 	if (r < 0)
 		return r;
 	u->ring = ring_buffer__new(bpf_map__fd(u->bpf->maps.events), take, u, NULL);
@@ -302,7 +304,7 @@ static int open_all(struct usdt *u)
 	return loop_add(u->tracer->loop_fd, &u->waiter);
 }
 
-int usdt_open(struct tracer *t, struct usdt **ret)
+int usdt_open(struct tracer *t, uint32_t ring_size, struct usdt **ret)
 {
 	struct usdt *u = calloc(1, sizeof(*u));
 	int r;
@@ -313,7 +315,7 @@ int usdt_open(struct tracer *t, struct usdt **ret)
 	u->began_ns = num_now_ns();
 	u->waiter = (struct waiter){.fd = -1, .ready = on_said};
 	attached_init(&u->attached);
-	r = open_all(u);
+	r = open_all(u, ring_size);
 	if (r < 0) {
 		usdt_close(u);
 		return r;

@@ -9,8 +9,8 @@
 
 struct usdt;
 
-/* 0, or negative errno: it has no rights, or the kernel refuses. */
-int usdt_open(struct tracer *t, struct usdt **ret);
+/* `ring_size` of its events in bytes. 0, or negative errno: it has no rights, or the kernel refuses. */
+int usdt_open(struct tracer *t, uint32_t ring_size, struct usdt **ret);
 void usdt_close(struct usdt *u);
 
 /*
