@@ -74,13 +74,26 @@ static void sweep(struct attached *a, uint64_t now_ns)
 	a->swept_ns = now_ns;
 }
 
+static bool has_room(const struct attached *a, uint32_t uid)
+{
+	const struct attachment *one;
+	unsigned n = 0;
+
+	if (uid == 0 || a->n < ATTACHED_OF_USER_MAX)
+		return a->n < ATTACHED_MAX;
+	for (unsigned i = 0; i < ATTACHED_BUCKETS; i++)
+		list_for_each(one, &a->buckets[i], link)
+			n += one->weightd_uid == uid;
+	return a->n < ATTACHED_MAX && n < ATTACHED_OF_USER_MAX;
+}
+
 void attached_add(struct attached *a, const struct attachment *one)
 {
 	struct attachment *copy;
 
-	if (a->n == ATTACHED_MAX)
+	if (!has_room(a, one->weightd_uid))
 		sweep(a, one->ns);
-	copy = a->n < ATTACHED_MAX ? malloc(sizeof(*copy)) : NULL;
+	copy = has_room(a, one->weightd_uid) ? malloc(sizeof(*copy)) : NULL;
 	if (!copy) {
 		a->n_lost++;
 		return;

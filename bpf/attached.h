@@ -13,6 +13,7 @@
 #include "ipc/base/list.h"
 
 #define ATTACHED_MAX 8192 /* what a client can be told at once */
+#define ATTACHED_OF_USER_MAX 4096 /* of the weightds of any user but root */
 #define ATTACHED_BUCKETS 1024
 
 struct attachment {

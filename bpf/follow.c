@@ -199,6 +199,7 @@ void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source)
 			c->lost_acts[source] += n;
 			tell_lost_acts(c);
 		}
+	tracer_look_soon(t); /* there may be more */
 }
 
 /* Of what was lost before, it is not told. */

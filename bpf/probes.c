@@ -203,6 +203,14 @@ static void take(struct probes *p, bool all)
 		take_tallies(p);
 }
 
+void probes_count_missed(struct probes *p)
+{
+	if (!p)
+		return;
+	count_missed(p);
+	usdt_count_missed(p->usdt);
+}
+
 void probes_take(struct probes *p)
 {
 	if (p)

@@ -17,6 +17,8 @@ struct usdt;
 /* Looks at all processes once. `ring_size` of its calls in bytes. 0, or negative errno and why. */
 int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char ret_why[WHY_SIZE]);
 void probes_close(struct probes *p);
+/* What there was no room for is counted when something is told, and by this where nothing is. */
+void probes_count_missed(struct probes *p);
 
 /*
  * Tells of each mapping of a file whose name is one that is looked for, of this process, or with 0 of all. 0, or

@@ -144,6 +144,7 @@ static void on_timer(struct waiter *w, uint32_t events)
 	follow_tell_all(t);
 	t->told_ns = num_now_ns();
 	t->is_timed = false;
+	probes_count_missed(t->probes);
 	took = t->told_ns - began;
 	if (t->n_spans > 0)
 		set_timer(t, took * SHARE > PERIOD_NS ? took * SHARE : PERIOD_NS);

@@ -205,19 +205,24 @@ static int take(void *context, void *data, size_t size)
 	return 0;
 }
 
-static void on_said(struct waiter *w, uint32_t events)
+void usdt_count_missed(struct usdt *u)
 {
-	struct usdt *u = container_of(w, struct usdt, waiter);
-	uint64_t n;
+	uint64_t n = u->bpf->bss->missed;
 
-	(void)events;
-	(void)ring_buffer__consume(u->ring); /* take() never fails */
-	n = u->bpf->bss->missed;
 	if (n != u->n_missed) {
 		follow_count_lost(u->tracer, n - u->n_missed, ACTS_OF_WEIGHTD);
 		u->attached.n_lost += n - u->n_missed;
 	}
 	u->n_missed = n;
+}
+
+static void on_said(struct waiter *w, uint32_t events)
+{
+	struct usdt *u = container_of(w, struct usdt, waiter);
+
+	(void)events;
+	(void)ring_buffer__consume(u->ring); /* take() never fails */
+	usdt_count_missed(u);
 }
 
 /* --- which program --- */

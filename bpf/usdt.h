@@ -19,5 +19,8 @@ void usdt_close(struct usdt *u);
  */
 int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]);
 
+/* Also where nothing is told, as there is no room for all of it. */
+void usdt_count_missed(struct usdt *u);
+
 /* What is attached now, as far as it was seen; the kind is "attached". */
 int usdt_op(struct request *q);

@@ -18,6 +18,7 @@ enum said_kind {
 #define SAID_NAME_SIZE 128 /* of a buffer */
 #define SAID_DEVICE_SIZE 64
 #define SAID_ARGS 4 /* behind these two */
+#define SAID_OF_USER_MAX 16384 /* a second that are told, of the weightds of any user but root */
 
 struct said {
 	__u64 ns; /* CLOCK_MONOTONIC */

@@ -416,6 +416,83 @@ def test_what_the_ring_has_no_room_for_is_counted_and_said_of_what_is_attached(p
         assert 0 < len(heard) < 200 and min(lost) >= 200 - len(heard), (len(heard), lost)
 
 
+LIAR = """
+#define _SDT_HAS_SEMAPHORES 1
+#define STAP_SDT_ARG_CONSTRAINT r
+#include <sys/sdt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#ifdef __x86_64__
+#define IN(x86, arm) __asm__(x86)
+#else
+#define IN(x86, arm) __asm__(arm)
+#endif
+unsigned short weightd_attach_semaphore __attribute__((section(".probes")));
+int main(int argc, char **argv)
+{
+	char texts[2][4] = {"lie", "\\xff"}; /* what nobody has touched yet, the kernel does not read */
+	(void)argc;
+	getchar();
+	for (unsigned long i = 0; i < strtoul(argv[1], NULL, 10); i++) {
+		register const char *name IN("rdi", "x0") = texts[0], *device IN("rsi", "x1") = texts[1];
+		register unsigned long version IN("rdx", "x2") = ~0ul, lease IN("rcx", "x3") = i, who IN("r8", "x4") = 1,
+			bytes IN("r9", "x5") = ~0ul;
+		__asm__ volatile("" ::"r"(texts) : "memory");
+		STAP_PROBE6(weightd, attach, name, device, version, lease, who, bytes);
+	}
+	puts("said");
+	fflush(stdout);
+	getchar();
+}
+"""
+
+
+@pytest.fixture
+def liar(copy):
+    """liar(n): a program of another user that calls itself weightd; it says n times that init attached, once it hears a line."""
+    features.require("g++", "no gcc (apt-get install gcc)", bool(shutil.which("gcc")))
+
+    def compile_to(program):
+        subprocess.run(["gcc", "-O1", "-xc", "-", "-o", program], input=LIAR, text=True, check=True)
+
+    started = []
+
+    def start(n):
+        drop = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
+        started.append(subprocess.Popen([*drop, copy(compile_to), str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        started[-1].path = started[-1].args[-2]
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_whoever_lies_says_only_so_much_and_by_his_own_name(liar, told, probes):
+    n, lies, lost = 50_000, 0, 0  # more than may be told in two seconds
+    process = liar(n)
+    with Wire(told.daemon.socket) as w:
+        publish(w, "mine")
+    doctor(told.client, process.path)
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    while lies + lost < n:
+        packet = told.client.followed.popleft() if told.client.followed else told.client.hear()
+        if packet["kind"] == "gap":
+            lost += packet["lost"]
+        elif packet["kind"] == "act" and packet.get("buffer") == "lie":
+            lies += 1
+            assert packet["weightd"] == {"pid": process.pid, "uid": 12345} and packet["device"] is None
+    assert lies > 0 and lost > n - 2 * 16384 - 1
+    assert [act["act"] for act in told.client.ask("acts") if act.get("buffer") == "mine"] == \
+        ["flip", "publish", "attach", "detach"], "what others said before is kept"
+    with Wire(told.daemon.socket) as w:
+        publish(w)
+        lease = w.attach("m")
+        assert [row["lease"] for row in attached(told)] == [lease.lease]
+
+
 def doctor(client, program):
     """What the doctor says of the file, once it says something."""
     deadline = time.monotonic() + STOP_S

@@ -120,6 +120,26 @@ static void test_what_is_over_makes_room(void **state)
 	attached_deinit(&a);
 }
 
+static void test_no_user_takes_all_the_room(void **state)
+{
+	const struct attachment another = {.weightd = (uint32_t)getpid(),
+					   .weightd_uid = 2,
+					   .name = "m"};
+	struct attachment one = {.weightd = (uint32_t)getpid(), .weightd_uid = 1, .name = "m"};
+	struct attached a;
+
+	(void)state;
+	attached_init(&a);
+	for (one.lease = 1; one.lease <= ATTACHED_OF_USER_MAX + 1; one.lease++)
+		attached_add(&a, &one);
+	assert_int_equal(a.n, ATTACHED_OF_USER_MAX);
+	assert_int_equal(a.n_lost, 1);
+	attached_add(&a, &another);
+	assert_int_equal(a.n, ATTACHED_OF_USER_MAX + 1);
+	assert_int_equal(a.n_lost, 1);
+	attached_deinit(&a);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -127,6 +147,7 @@ int main(void)
 		cmocka_unit_test(test_what_ended_with_its_process_is_not_told),
 		cmocka_unit_test(test_what_does_not_fit_is_counted),
 		cmocka_unit_test(test_what_is_over_makes_room),
+		cmocka_unit_test(test_no_user_takes_all_the_room),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
