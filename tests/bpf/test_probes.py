@@ -667,9 +667,12 @@ def test_clients_of_weightd_are_seen_to_take_its_memory(gpu, client):
     publish = "publish('m', DATA)\nwith attach('m') as b:\n    assert b.version\n"
     with contextlib.closing(Daemon(env=gpu.env)) as daemon:
         env = cuda_scene.environment(gpu, WEIGHTD_SOCKET=daemon.socket)
-        for _ in range(2):  # the first one may load the library before it is probed
+
+        def imports():  # the first ones may load the library before it is probed, and so may weightd
             subprocess.run(cuda_scene.command("context()\n" + publish), env=env, check=True)
-        found = acts(client, act="cuda_vmm_import", failed=False)
+            return [act for act in acts(client, act="cuda_vmm_import", failed=False, uid=os.getuid()) if act["from"]]
+
+        found = until(imports)
     exports = {act["number"]: act for act in acts(client, act="cuda_vmm_export")}
     assert found and {act["from"]["comm"] for act in found} <= {"weightd-cuda", "weightd"}
     for act in found:
