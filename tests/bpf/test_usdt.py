@@ -469,6 +469,7 @@ def liar(copy):
         process.communicate()
 
 
+@pytest.mark.measures  # what others say meanwhile takes room, too
 def test_whoever_lies_says_only_so_much_and_by_his_own_name(liar, told, probes):
     n, lies, lost = 50_000, 0, 0  # more than may be told in two seconds
     process = liar(n)
