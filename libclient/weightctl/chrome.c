@@ -347,6 +347,12 @@ static json_int_t process_of_act(struct chrome *c, const json_t *packet)
 	return id_of(c, 0, name, key);
 }
 
+/* It has a track for each sync, where its phases follow one another. */
+static bool is_phase(const json_t *packet)
+{
+	return !strcmp(text_or(packet, "act", ""), "sync_phase");
+}
+
 /*
  * The thread that did it, or one for what nobody knows the thread of: the first of its lanes that is free by then. False
  * where none is, and it can be no slice.
@@ -358,7 +364,10 @@ static bool place_act(struct chrome *c, const json_t *packet, uint64_t begin_ns,
 	json_int_t lane = 0;
 	bool is_free = false;
 
-	if (number(packet, "tid"))
+	if (is_phase(packet))
+		(void)snprintf(what, sizeof(what), "%s of %s", text_or(packet, "role", "-"),
+			       text_or(packet, "sync", "-"));
+	else if (number(packet, "tid"))
 		(void)snprintf(what, sizeof(what), "thread %" PRIu64, number(packet, "tid"));
 	else
 		(void)snprintf(what, sizeof(what), "%s", text_or(packet, "act", "-"));
@@ -440,9 +449,10 @@ static void add_act(struct chrome *c, json_t *packet)
 				  .begin_ns = shifted(c, begin_ns),
 				  .end_ns = shifted(c, end_ns)};
 	bool is_slice = place_act(c, packet, begin_ns, end_ns, &at) && took_ns <= end_ns;
-	json_t *event = json_pack("{so ss ss sf sO}", "name", text_json(packet, "act"), "ph",
-				  is_slice ? "X" : "i", "cat", "act", "ts",
-				  us(c, is_slice ? begin_ns : end_ns), "args", packet);
+	json_t *event = json_pack("{so ss ss sf sO}", "name",
+				  text_json(packet, is_phase(packet) ? "phase" : "act"), "ph",
+				  is_slice ? "X" : "i", "cat", is_phase(packet) ? "phase" : "act",
+				  "ts", us(c, is_slice ? begin_ns : end_ns), "args", packet);
 
 	set(made(event), "pid", json_integer(at.process));
 	set(event, "tid", json_integer(at.thread));

@@ -122,9 +122,15 @@ def test_perfetto_finds_the_slices_of_all_nodes(make_traced, tracer, tmp_path):
     remember(nodes, sync, "bcd")
     planned_bytes = assert_traced(nodes, sync)["planned"]
     recorder.until(f'"name":"{sync}","ph":"X","cat":"payload"', 6)  # three links, each at both ends
+    recorder.until(f'"sync":"{sync}","role":"publisher","phase":"commit"')
+    recorder.until(f'"sync":"{sync}","role":"member","phase":"commit"', 3)
+    text = recorder.end()
     query = ("select count(distinct extract_arg(arg_set_id, 'args.client.pid')), sum(extract_arg(arg_set_id, 'args.received')) "
              f"from slice where name = '{sync}' and category = 'payload' and dur > 0")
-    assert asked(recorder.end(), query, tmp_path) == [[4, planned_bytes + 3 * PLANNED_BACK]]
+    assert asked(text, query, tmp_path) == [[4, planned_bytes + 3 * PLANNED_BACK]]
+    query = ("select thread.name, count(distinct track_id), count(*) from slice join thread_track on track_id = thread_track.id "
+             "join thread using (utid) where category = 'phase' and slice.name in ('bytes', 'commit') group by 1 order by 1")
+    assert asked(text, query, tmp_path) == [[f"member of {sync}", 3, 6], [f"publisher of {sync}", 1, 2]]
 
 
 def phases(tracer, sync, role):
