@@ -9,6 +9,7 @@
 #include "ipc/base/num.h"
 
 #define FOLLOWED_MAX 512 /* packets that wait for one to read them */
+#define ACTS_WAITING_MAX 128 /* likewise of acts: they leave room for what syncs carry */
 
 static bool hears(const struct client *c, const struct client *owner)
 {
@@ -186,7 +187,7 @@ void follow_tell_act(struct tracer *t, json_t *act)
 
 	list_for_each(c, &t->clients, link)
 		if (c->observes)
-			tell(c, json_incref(act));
+			client_say(c, json_incref(act), ACTS_WAITING_MAX);
 	json_decref(act);
 }
 

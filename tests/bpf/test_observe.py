@@ -162,7 +162,7 @@ def test_events_of_others_are_told_to_observers_alone(connect):
 
 def test_who_observes_too_slowly_is_told_how_much_it_missed(net):
     features.require("bpf")
-    with Tracer("--probes=off") as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as client:
+    with Tracer() as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as client:
         slow.ask("observe")
         client.watch(os.getpid())
         storm(net, 2000, 1)
@@ -228,3 +228,19 @@ def test_who_asks_again_and_again_sees_what_stalls(tracer, pair):
     client.ask("begin", sync="s")
     pair[0].sendall(b"x")
     until(lambda: (observer.ask("rows")[0]["stall"] or {}).get("cause") == "producer", "it is known to stand still")
+
+
+def test_acts_leave_room_for_what_syncs_carry(tracer, pair):
+    """To who does not read them."""
+    observer, clients = tracer.client(), [tracer.client(), tracer.client()]
+    observer.ask("observe")
+    phase = {"act": "sync_phase", "ns": 1, "took_ns": 1, "sync": "s", "role": "member", "phase": "bytes"}
+    for client in clients * 30:
+        client.ask("tell", source="sync", acts=[phase] * 30)
+    clients[0].tag(pair[0])
+    clients[0].ask("begin", sync="s")
+    clients[0].ask("end", sync="s")
+    heard = hear(observer, "begin", "total", "end", "gap")
+    kinds = [told["kind"] for told in heard]
+    assert (kinds.count("act") + heard[-1]["lost"], heard[-1]["source"]) == (1800, "client")
+    assert [told["sync"] for told in heard if told["kind"] in ("begin", "total", "end")] == ["s"] * 3
