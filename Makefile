@@ -385,7 +385,7 @@ check: deps
 	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes gpu-programs
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
 	$(Q)$(LANES) lane-sync lane-trouble lane-rest lane-engines lane-cuda lane-slow
-	$(Q)$(PYTEST) -m measures tests/unit tests/bpf tests/integration
+	$(Q)$(PYTEST) -m 'measures or probes' tests/unit tests/bpf tests/integration
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
 # the daemon, weightctl and every C program of the tests are sanitized.
@@ -396,10 +396,11 @@ check-san: deps
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
 	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
 	$(Q)WEIGHTD_KILLS=1 $(LANES) SAN=address lane-sync lane-trouble lane-rest lane-engines lane-cuda lane-threads
+	$(Q)$(MAKE) --no-print-directory SAN=address pytest ARGS='-m "probes and not measures" tests/bpf'
 
 # Many tests wait for timers rather than for a processor: three lanes of them run at a time, on any machine. What
-# measures runs alone.
-LANES = $(MAKE) --no-print-directory -j3 --output-sync=target ARGS='-m "not measures"'
+# measures, and what sees all processes of the machine, runs alone.
+LANES = $(MAKE) --no-print-directory -j3 --output-sync=target ARGS='-m "not measures and not probes"'
 ENGINE_TESTS := $(wildcard tests/unit/test_sync_*.c $(addprefix tests/integration/test_sync_,\
 	average.py exchange.py gloo*.py gpu.py local*.py nccl*.py plan*.py stripes*.py tcp*.py))
 TROUBLE_TESTS := $(wildcard $(addprefix tests/integration/test_sync_,disk.py faults.py hostile.py reshard*.py slow.py))

@@ -94,9 +94,12 @@ class Tracer:
     """
     socket  path of its socket
     proc    the process
+
+    `probes`: it sees what all processes of this machine do, as it would by itself. Tests that want that are marked so, and
+    run alone.
     """
 
-    def __init__(self, *args, prefix=(), uid=0):
+    def __init__(self, *args, prefix=(), uid=0, probes=False):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weightd-trace-"))
         self.folder.chmod(0o711)
         self.socket = str(self.folder / "trace.sock")
@@ -105,7 +108,7 @@ class Tracer:
         if uid:  # who may not reach the build tree
             program = shutil.copy(PROGRAM, self.folder)
             os.chown(self.folder, uid, uid)
-        self.command = [*prefix, program, *args]
+        self.command = [*prefix, program, *(() if probes else ["--probes=off"]), *args]
         self.clients = contextlib.ExitStack()
         try:
             self.start()

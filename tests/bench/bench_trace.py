@@ -96,7 +96,7 @@ def measure_probes(report):
         assert proc.stdout.readline() == "ready\n"
         for _ in range(ASK_ROUNDS):
             for mode in "off", "on":
-                with tracing.Tracer() if mode == "on" else contextlib.nullcontext():
+                with tracing.Tracer(probes=True) if mode == "on" else contextlib.nullcontext():
                     for what in "call", "mmap":
                         proc.stdin.write(what + "\n")
                         proc.stdin.flush()
@@ -129,7 +129,7 @@ def measure_sync(report):
 
 def broadcast(memory):
     """What ran while it went on, and both sides of each link."""
-    with tracing.Tracer() as tracer, Chain(["a", "b", "c"], memory, chunk=bench_sync.CHUNKS["tcp"]) as chain, \
+    with tracing.Tracer(probes=True) as tracer, Chain(["a", "b", "c"], memory, chunk=bench_sync.CHUNKS["tcp"]) as chain, \
             tracing.Client(tracer.socket) as client:
         for name, engine in zip(chain.names, chain.engines):
             client.watch(engine.pid, peer=name)
@@ -200,7 +200,7 @@ def following(pid, mode):
     if mode.startswith("off"):
         yield
         return
-    with tracing.Tracer() as tracer, tracing.Client(tracer.socket) as client:
+    with tracing.Tracer(probes=True) as tracer, tracing.Client(tracer.socket) as client:
         client.watch(pid)
         client.ask("begin", sync="s")
         if mode == "messages":
@@ -230,7 +230,7 @@ def runs_of_calls(tracer):
 
 
 def measure_plugin(report, threads):
-    with machine.Others() as others, tracing.Tracer() as tracer, nccl_host.Host() as off, nccl_host.Host(tracer) as told:
+    with machine.Others() as others, tracing.Tracer(probes=True) as tracer, nccl_host.Host() as off, nccl_host.Host(tracer) as told:
         hosts = {"off": off, "told": told}
         for host in hosts.values():
             host.init()
@@ -269,7 +269,7 @@ def measure_usdt(report):
 def looking(daemon):
     """A tracer that looks at its probes."""
     attach = notes.probes(features.BUILD / "weightd")["attach"]
-    with tracing.Tracer() as tracer:
+    with tracing.Tracer(probes=True) as tracer:
         while not notes.looks(daemon.pid, attach):
             pass
         yield tracer

@@ -8,9 +8,9 @@ from netns import Net
 
 
 @pytest.fixture
-def tracer():
+def tracer(request):
     features.require("bpf")
-    with tracing.Tracer() as t:
+    with tracing.Tracer(probes=bool(request.node.get_closest_marker("probes"))) as t:
         yield t
 
 

@@ -6,6 +6,8 @@ import features
 import pytest
 from tracing import Tracer
 
+pytestmark = pytest.mark.probes
+
 BUILD = features.BUILD
 NOBODY = 65534
 
@@ -19,7 +21,7 @@ def powerless():
     """A tracer without any right."""
     features.require("trace")
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    with Tracer(prefix=drop, uid=NOBODY) as tracer:
+    with Tracer(prefix=drop, uid=NOBODY, probes=True) as tracer:
         yield tracer
 
 

@@ -16,6 +16,8 @@ from cgroup import Cgroup, unified
 from tracing import Client, Refused, Tracer
 from traffic import both_ways, carried, carry, is_acknowledged, qualities, storm, sum_of_events
 
+pytestmark = pytest.mark.probes
+
 NOBODY = 65534
 HOOKS = ["tp_btf/inet_sock_set_state", "tp_btf/tcp_destroy_sock", "tp_btf/tcp_retransmit_skb",
          "iter/bpf_sk_storage_map", "iter/task_file", "tp_btf/sock_send_length", "tp_btf/sock_recv_length",
@@ -29,7 +31,7 @@ LACKS = "weightd-trace lacks "
 def test_totals_are_exact_where_events_are_lost(net):
     features.require("bpf")
     n, size = 10_000, 100
-    with Tracer("--ring=4K") as tracer, Client(tracer.socket) as client:
+    with Tracer("--ring=4K", probes=True) as tracer, Client(tracer.socket) as client:
         client.ask("follow")
         client.watch(os.getpid())
         os.kill(tracer.proc.pid, 19)  # so that nobody makes room
@@ -65,7 +67,7 @@ def exists(kind, number):
 def test_nothing_is_left_of_one_that_was_killed_and_the_next_adopts(connect):
     features.require("bpf")
     a, b = connect()
-    with Tracer() as tracer:
+    with Tracer(probes=True) as tracer:
         with Client(tracer.socket) as client:
             client.watch(os.getpid())
             carry(a, b, 1000, 1)
@@ -120,7 +122,7 @@ def test_each_capability_brings_what_it_should(capabilities, meter, why):
     if capabilities:
         words = ",".join("+" + c for c in capabilities)
         drop += [f"--inh-caps={words}", f"--ambient-caps={words}"]
-    with Tracer(prefix=drop, uid=NOBODY) as tracer, Client(tracer.socket) as client:
+    with Tracer(prefix=drop, uid=NOBODY, probes=True) as tracer, Client(tracer.socket) as client:
         assert f"counts by {meter} on {tracer.socket}" in tracer.greeting
         told = client.ask("doctor")
         hooks, (last,) = ([row for row in told if row["kind"] == kind] for kind in ("hook", "meter"))
@@ -141,7 +143,7 @@ def test_each_capability_brings_what_it_should(capabilities, meter, why):
 @pytest.fixture
 def without_bpf():
     features.require("trace")
-    with Tracer("--meter=diag") as tracer:
+    with Tracer("--meter=diag", probes=True) as tracer:
         yield tracer
 
 

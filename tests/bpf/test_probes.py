@@ -21,6 +21,8 @@ from gpus import FAKE, Gpus
 from integration import cuda_scene
 from tracing import Tracer
 
+pytestmark = pytest.mark.probes
+
 NOBODY = 65534
 LOOP = """
 import json, os, signal, socket, sys
@@ -131,7 +133,7 @@ EXPORT = "ret = call('cuIpcGetMemHandle', ctypes.byref(h), p)"
 def test_who_has_a_library_already_is_seen(gpu, start):
     features.require("bpf")
     process = start()
-    with Tracer() as tracer:
+    with Tracer(probes=True) as tracer:
         client = tracer.client()
         assert libraries(client)[str(FAKE / "libcuda.so.1")] | {"functions": None} == {
             "kind": "library", "path": str(FAKE / "libcuda.so.1"), "functions": None, "processes": 1, "on": True, "why": None}
@@ -395,7 +397,7 @@ def test_a_file_that_is_gone_is_not_probed_and_dropped_at_its_end(start, folder)
     features.require("bpf")
     process = start(env=copy_of(folder))
     copy_of(folder)
-    with Tracer() as tracer:
+    with Tracer(probes=True) as tracer:
         client = tracer.client()
         [row] = rows_in(client, folder)
         assert (row["on"], row["functions"], row["processes"]) == (False, 0, 1)
@@ -424,7 +426,7 @@ CAPABLE = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"
 
 def test_two_capabilities_suffice(start, folder):
     features.require("bpf")
-    with Tracer(prefix=CAPABLE, uid=NOBODY) as tracer:
+    with Tracer(prefix=CAPABLE, uid=NOBODY, probes=True) as tracer:
         client = tracer.client()
         process = start(env=copy_of(folder))
         until(lambda: export_of(client, process))
@@ -555,7 +557,7 @@ def test_the_older_open_is_told_once(client, start):
 def test_calls_that_the_ring_has_no_room_for_are_counted(start):
     features.require("bpf")
     n = 500
-    with Tracer("--ring=4K") as tracer:
+    with Tracer("--ring=4K", probes=True) as tracer:
         client = tracer.client()
         process = start()
         until(lambda: is_probed(client))
@@ -648,7 +650,7 @@ def test_nothing_is_probed_that_nobody_wants(start):
 def test_nothing_is_left_of_one_that_was_killed(start):
     features.require("bpf")
     process = start()
-    with Tracer() as tracer:
+    with Tracer(probes=True) as tracer:
         client = tracer.client()
         assert is_probed(client) and len(export_of(client, process)) == 1
         objects = kernel_objects(tracer.proc.pid)

@@ -20,6 +20,8 @@ from integration.scene import LAYOUT, finish, publish
 from integration.wire import CREATE, EVICT, EXCLUSIVE, PAGE, Wire
 from tracing import Refused, Tracer
 
+pytestmark = pytest.mark.probes
+
 REGISTERS = {"x86_64": ["%rdi", "%rsi", "%rdx", "%rcx", "%r8", "%r9"], "aarch64": [f"x{n}" for n in range(6)]}
 ARGUMENTS = {"attach": 6, "detach": 6, "publish": 6, "flip": 4, "quiesce": 6}
 NOBODY = 65534
@@ -258,7 +260,7 @@ def test_others_are_not_told_what_is_attached(told, tracer):
 
 def test_where_nothing_is_looked_at_nothing_is_said_to_be_attached():
     features.require("trace")
-    with Tracer("--meter=diag") as tracer, pytest.raises(Refused, match="--meter=diag"):
+    with Tracer("--meter=diag", probes=True) as tracer, pytest.raises(Refused, match="--meter=diag"):
         tracer.client().ask("attached")
 
 
@@ -268,7 +270,7 @@ def test_where_nothing_is_looked_at_nothing_is_said_to_be_attached():
 def test_a_tracer_looks_while_it_lives(probes, daemon):
     features.require("bpf")
     for end in "closed", "killed":
-        with Tracer() as tracer:
+        with Tracer(probes=True) as tracer:
             for probe in probes.values():
                 await_looks(daemon, probe, True)
             if end == "killed":
@@ -352,7 +354,7 @@ def test_two_rights_are_enough(probes, copy):
     features.require("bpf")
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=+bpf,+perfmon",
             "--ambient-caps=+bpf,+perfmon"]
-    with contextlib.closing(Daemon("--socket-mode", "0666", program=copy())) as d, Tracer(prefix=drop, uid=NOBODY) as tracer:
+    with contextlib.closing(Daemon("--socket-mode", "0666", program=copy())) as d, Tracer(prefix=drop, uid=NOBODY, probes=True) as tracer:
         await_looks(d, probes["attach"], True)
         told = Observer(tracer, d)
         with Wire(d.socket) as w:
@@ -398,7 +400,7 @@ def test_of_many_none_is_lost_or_it_is_counted(told):
 
 def test_what_the_ring_has_no_room_for_is_counted_and_said_of_what_is_attached(probes, daemon):
     features.require("bpf")
-    with Tracer("--ring=4K") as tracer, Wire(daemon.socket) as w:
+    with Tracer("--ring=4K", probes=True) as tracer, Wire(daemon.socket) as w:
         told = Observer(tracer, daemon)
         await_looks(daemon, probes["attach"], True)
         publish(w)

@@ -16,7 +16,7 @@ def start_tracer(lab):
     if not tracing.PROGRAM.exists() or not (lab.build / PLUGIN).exists():
         raise Skip(f"weightd-trace or {PLUGIN} is not built")
     try:
-        tracer = tracing.Tracer()
+        tracer = tracing.Tracer(probes=True)
     except AssertionError as e:
         raise Skip(f"weightd-trace does not start here: {e}")
     with tracer:

@@ -13,7 +13,7 @@ def measure(lab, results):
     if not tracing.is_available():
         raise Skip("weightd-trace was not built, or cannot count by BPF here")
     size = lab.size(64 * MIB, 8 * MIB)
-    with tracing.Tracer() as tracer, lab.weightd(), lab.agents(2) as (writer, reader):
+    with tracing.Tracer(probes=True) as tracer, lab.weightd(), lab.agents(2) as (writer, reader):
         client = tracer.client()
         found = [row for row in client.ask("doctor") if row["kind"] == "library" and "/libcuda.so." in (row["path"] or "")]
         tell("functions of libcuda that are probed", max((row["functions"] for row in found), default=0),
