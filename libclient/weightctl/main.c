@@ -96,7 +96,7 @@ static void help(void)
 		   "Load, list and check the model weights that weightd shares between processes.\n\n"
 		   "Verbs:");
 	for (size_t i = 0; i < N_VERBS; i++)
-		(void)printf(" %-13s  %s\n", verbs[i]->name, verbs[i]->summary);
+		(void)printf(" %-14s  %s\n", verbs[i]->name, verbs[i]->summary);
 	(void)puts("\nOptions:\n"
 		   "     --socket PATH  socket of the server; else $WEIGHTD_SOCKET, else\n"
 		   "                    /run/weightd.sock for root, $XDG_RUNTIME_DIR/weightd.sock\n"

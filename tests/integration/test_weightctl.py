@@ -449,6 +449,9 @@ def test_help_fits_and_needs_no_server(daemon, verb):
 
 def test_help_names_every_verb(daemon):
     assert re.findall(r"^ (\w+(?: \w+)?)  ", daemon.ctl("--help").stdout, re.M) == VERBS
+    for family in ("", *FAMILIES):
+        text = daemon.ctl(*family.split(), "--help").stdout.partition("Verbs:\n")[2].partition("\n\n")[0]
+        assert len({re.search(r"\S  +(?=\S)", line).end() for line in text.splitlines()}) == 1, text
     for family in FAMILIES:
         text = daemon.ctl(family, "--help").stdout
         assert [f"{family} {v}" for v in re.findall(r"^ (\w+)  ", text, re.M)] == \
