@@ -314,6 +314,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 			top.peer = optarg;
 			break;
 		case OPTION_ROLE:
+			if (strcmp(optarg, "payload") != 0 && strcmp(optarg, "control") != 0)
+				cli_usage(cli, "--role takes payload or control, not '%s'", optarg);
 			top.role = optarg;
 			break;
 		case OPTION_PROCESS:

@@ -122,6 +122,8 @@ def test_rows_can_be_chosen(make_tracer):
                          (["--sync", "77aa", "--peer", "node-b"], {3})):
         assert {r["row"] for r in rows_of(tracer.path, *args)} == wanted
     assert once(tracer.path, "--peer", "nobody") == "nothing is counted now\n"
+    done = run(tracer.path, "--once", "--role", "payloads")
+    assert done.returncode == 2 and done.stderr.startswith("weightctl: --role takes payload or control, not 'payloads'\n")
 
 
 def lines_of(tracer, n, *args):
