@@ -321,14 +321,16 @@ static int op_follow(struct request *q)
 
 int request_may_observe(struct request *q)
 {
-	uid_t uid = q->client->uid;
+	uid_t uid = q->client->uid, ours = geteuid();
+	char also[64] = "";
 
-	if (uid == 0 || (uid == geteuid() && uid != OVERFLOW_UID))
+	if (uid == 0 || (uid == ours && uid != OVERFLOW_UID))
 		return 0;
+	if (ours != 0 && ours != OVERFLOW_UID)
+		(void)snprintf(also, sizeof(also), " and to user %u, who runs weightd-trace", ours);
 	(void)snprintf(q->why, sizeof(q->why),
-		       "what others have counted is shown to root and to user %u, who runs "
-		       "weightd-trace: try it with sudo",
-		       geteuid());
+		       "what others have counted, or did, is shown to root%s: try it with sudo",
+		       also);
 	return -EPERM;
 }
 

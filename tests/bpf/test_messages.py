@@ -282,7 +282,7 @@ def test_calls_of_all_clients_are_not_for_everybody(tracer, traced):
         somebody = tracer.client()
     finally:
         os.seteuid(0)
-    with pytest.raises(Refused, match="what others have counted is shown to root"):
+    with pytest.raises(Refused, match="what others have counted, or did, is shown to root"):
         somebody.ask("messages", sync="s", seconds=1, all=True)
     with pytest.raises(Refused, match="nobody has a row of 'none' now"):
         traced[0].ask("messages", sync="none", seconds=1, all=True)

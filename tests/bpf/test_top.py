@@ -221,7 +221,7 @@ def test_bytes_that_a_tracer_counted_are_shown(connect):
 
 
 def test_a_refusal_is_told():
-    why = "what others have counted is shown to root"
+    why = "what others have counted, or did, is shown to root"
     tracer = FakeAgent(rows=[END | {"error": why}])
     done = run(tracer.path)
     tracer.close()
