@@ -106,7 +106,7 @@ static const char *word_for(const struct stay *stay)
 }
 
 /* All that the program of this one did. */
-static void put_one(const struct phases *p, const struct stay *first)
+static void put_one(const struct phases *p, const struct stay *first, bool is_over)
 {
 	char text[SIZE_TEXT_MAX];
 	uint64_t all_ns = 0;
@@ -125,10 +125,10 @@ static void put_one(const struct phases *p, const struct stay *first)
 		(void)printf(", %.0f %% ", share);
 		escape_text(stdout, word_for(s));
 	}
-	(void)putchar('\n');
+	(void)puts(is_over ? "" : "; not over yet");
 }
 
-void phases_put(const struct phases *p, const char *sync)
+void phases_put(const struct phases *p, const char *sync, bool is_over)
 {
 	const struct stay *s, *before;
 
@@ -136,7 +136,7 @@ void phases_put(const struct phases *p, const char *sync)
 		for (before = p->stays; before < s && !is_of_same(before, s);)
 			before++;
 		if (before == s && !strcmp(s->sync, sync))
-			put_one(p, s);
+			put_one(p, s, is_over);
 	}
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,8 +17,11 @@ struct phases {
 
 /* Of a packet of weightd-trace that is another one, nothing. */
 void phases_take(struct phases *p, const json_t *packet);
-/* A line for each program that had a part in the sync: how long it took there, and what for. */
-void phases_put(const struct phases *p, const char *sync);
+/*
+ * A line for each program that had a part in the sync: how long it took there, and what for. A phase is told when it
+ * has ended: of a sync that goes on one is missing, and the line says so.
+ */
+void phases_put(const struct phases *p, const char *sync, bool is_over);
 /* [{"pid", "comm", "role", "phase", "took_ns"}, ...]: a phase of a program once, however often it was in it. */
 json_t *phases_json(const struct phases *p, const char *sync);
 void phases_deinit(struct phases *p);

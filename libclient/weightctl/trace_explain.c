@@ -358,12 +358,20 @@ static void put_verdict(const struct explanation *e)
 	(void)puts(".");
 }
 
+static bool is_over(const struct explanation *e)
+{
+	for (size_t i = 0; i < e->n_links; i++)
+		if (!e->links[i].is_over)
+			return false;
+	return true;
+}
+
 static void put_all(const struct explanation *e)
 {
 	(void)fputs("Sync ", stdout);
 	escape_text(stdout, agent_text(e->links[0].row, "sync"));
 	(void)printf(" carried version %" PRIu64 ".\n", agent_number(e->links[0].row, "version", 0));
-	phases_put(&e->phases, agent_text(e->links[0].row, "sync"));
+	phases_put(&e->phases, agent_text(e->links[0].row, "sync"), is_over(e));
 	for (size_t i = 0; i < e->n_links; i++)
 		if (is_payload(&e->links[i]))
 			put_link(&e->links[i]);

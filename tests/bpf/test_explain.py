@@ -170,10 +170,11 @@ def test_what_goes_on_is_asked_of_the_tracer():
                        acts=[phase("bytes", 3000, kind="acted"), end])
     env = environment(WEIGHTD_TRACE_SOCKET=tracer.path)
     text = explain(NAME, env=env)
-    assert "weightd-sync 4711, publisher: 3.0 s, 100 % moving bytes\n" in text
+    assert "weightd-sync 4711, publisher: 3.0 s, 100 % moving bytes; not over yet\n" in text
     assert "4.6 GB/s; not over yet\n" in text and "  stood still for about 200 ms, 2.9 s after it began: b did not answer\n" in text
     tracer.answers["past"] = [row(delivered=1, began=50), sent(), end]  # of an earlier span, and of the one that it is
-    assert "4.6 GB/s\n" in explain(NAME, env=env)
+    text = explain(NAME, env=env)
+    assert "4.6 GB/s\n" in text and "100 % moving bytes\n" in text
     tracer.answers["rows"] = tracer.answers["past"] = [end]
     assert "weightd-trace knows no sync; what was over before it was started, or long ago, is in" in explain(NAME, env=env, status=1)
     tracer.close()
