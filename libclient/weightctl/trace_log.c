@@ -105,7 +105,10 @@ static void put_from(FILE *f, const char *before, const json_t *value)
 		(void)fputc(')', f);
 }
 
-/* Members that stand before all others, in this order: "llama-8b@3, 16.1 GB", "rank 0 of 2", "qp 257 to qp 119 at fe80::1". */
+/*
+ * Members that stand before all others, in this order: "llama-8b@3, 16.1 GB", "rank 0 of 2", "qp 257 to qp 119 at fe80::1",
+ * "bytes of member".
+ */
 static const struct phrase {
 	const char *key;
 	const char *joint; /* to what stands before */
@@ -123,6 +126,8 @@ static const struct phrase {
 	{"peer_qp", " ", "to qp ", put_number},
 	{"peer_gid", " ", "at ", put_text},
 	{"held_ns", ", ", "held for ", put_duration},
+	{"phase", ", ", "", put_text},
+	{"role", " of ", "", put_text},
 };
 
 #define N_PHRASES (sizeof(phrases) / sizeof(*phrases))
@@ -131,7 +136,7 @@ static const struct phrase {
 static const char *const silent[] = {
 	"kind",    "act",          "number", "ns",         "took_ns", "pid",
 	"tid",     "uid",          "comm",   "function",   "result",  "failed",
-	"address", "communicator", "calls",  "calling_ns", "parent",
+	"address", "communicator", "calls",  "calling_ns", "parent",  "source",
 };
 
 static bool is_silent(const char *key)
