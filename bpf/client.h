@@ -25,6 +25,9 @@ enum act_source {
 	N_ACT_SOURCES,
 };
 
+/* As a gap names them. */
+extern const char *const act_source_names[N_ACT_SOURCES];
+
 /* Between "begin" and "end" of a sync. */
 struct span {
 	struct list link; /* client::spans */

@@ -11,6 +11,11 @@
 #define FOLLOWED_MAX 512 /* packets that wait for one to read them */
 #define ACTS_WAITING_MAX 128 /* likewise of acts: they leave room for what syncs carry */
 
+const char *const act_source_names[N_ACT_SOURCES] = {
+	[ACTS_OF_PROBES] = "probes",
+	[ACTS_OF_WEIGHTD] = "weightd",
+};
+
 static bool hears(const struct client *c, const struct client *owner)
 {
 	return c->observes || (c->follows && c == owner);
@@ -127,8 +132,8 @@ static void tell_lost_acts(struct client *c)
 		c->is_behind = true;
 		return;
 	}
-	tell_gap(c, &c->lost_acts[ACTS_OF_PROBES], "probes");
-	tell_gap(c, &c->lost_acts[ACTS_OF_WEIGHTD], "weightd");
+	for (int i = 0; i < N_ACT_SOURCES; i++)
+		tell_gap(c, &c->lost_acts[i], act_source_names[i]);
 }
 
 /* Not while it still has much to read: as soon as it has read that. */
@@ -195,6 +200,7 @@ void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source)
 {
 	struct client *c;
 
+	t->metrics.lost_acts[source] += n;
 	list_for_each(c, &t->clients, link)
 		if (c->observes) {
 			c->lost_acts[source] += n;

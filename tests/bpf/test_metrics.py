@@ -190,6 +190,7 @@ def test_what_nobody_knows_has_no_sample(net, connect):
         assert [metrics.value("rows", quality=q) for q in ("absent", "sampled", "exact")] == [1, 0, 0]
         assert metrics.value("lost_events_total", source="ring") is None, "there is no ring"
         assert metrics.value("lost_events_total", source="client") == 0
+        assert metrics.value("lost_events_total", source="probes") is None, "there are none"
 
 
 def test_which_meter_and_which_hooks(metrics):

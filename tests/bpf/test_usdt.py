@@ -416,6 +416,8 @@ def test_what_the_ring_has_no_room_for_is_counted_and_said_of_what_is_attached(p
         lost = [sum(p["lost"] for p in told.client.followed if p["kind"] == "gap" and p["source"] == source)
                 for source in ("weightd", "attached")]
         assert 0 < len(heard) < 200 and min(lost) >= 200 - len(heard), (len(heard), lost)
+        counted = next(row for row in told.client.ask("metrics") if row["metric"] == "weightd_trace_lost_events")
+        assert {"labels": {"source": "weightd"}, "value": lost[1]} in counted["samples"], (lost, counted)
 
 
 LIAR = """
