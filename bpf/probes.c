@@ -513,8 +513,9 @@ static const struct {
 	const char *name, *lost;
 } needs[] = {
 	{"uprobe_multi", "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
-	{"iter/task_vma", "which files have these, hence the same"},
-	{"perf/mmap", "what is loaded later, hence the same"},
+	{"iter/task_vma",
+	 "which processes have a library or weightd, and with that all that probes see"},
+	{"perf/mmap", "when another process loads one, and with that all that probes see"},
 };
 
 void probes_doctor(struct request *q)

@@ -241,7 +241,7 @@ static void open_probes(struct tracer *t, const struct tracer_options *o)
 	struct utsname kernel;
 
 	if (o->probes == PROBES_OFF)
-		(void)strcpy(t->why_no_probes, "it was started with --probes=off");
+		(void)strcpy(t->why_no_probes, "weightd-trace was started with --probes=off");
 	else if (t->meter->kind != &meter_bpf)
 		(void)strcpy(t->why_no_probes, t->why_not_bpf);
 	else if (o->probes != PROBES_ON && (uname(&kernel) < 0 || !multi_is_safe(kernel.release)))
@@ -251,8 +251,8 @@ static void open_probes(struct tracer *t, const struct tracer_options *o)
 			"processes that return to a probe; --probes=on says that this one does not");
 	else if (probes_open(t, o->ring_size, &t->probes, t->why_no_probes) < 0)
 		(void)fprintf(stderr,
-			      "weightd-trace: what processes ask of CUDA, NCCL and verbs is not "
-			      "seen: %s\n",
+			      "weightd-trace: what processes ask of CUDA, NCCL and verbs, and what "
+			      "weightd says, is not seen: %s\n",
 			      t->why_no_probes);
 }
 

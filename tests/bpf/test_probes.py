@@ -571,6 +571,8 @@ def test_calls_that_the_ring_has_no_room_for_are_counted(start):
         gaps = [packet for packet in client.followed if packet["kind"] == "gap"]
         assert 0 < n_told < n and {gap["source"] for gap in gaps} == {"probes"}
         assert sum(gap["lost"] for gap in gaps) == n - n_told
+        counted = next(row for row in client.ask("metrics") if row["metric"] == "weightd_trace_lost_events")
+        assert {"labels": {"source": "probes"}, "value": n - n_told} in counted["samples"], counted
 
 
 FLOOD = """
@@ -644,7 +646,7 @@ def test_nothing_is_probed_that_nobody_wants(start):
         assert export_of(client, process) == [] and libraries(client) == {}
         off = [row for row in client.ask("doctor") if row["kind"] == "hook" and not row["on"]]
         assert [(row["hook"], row["why"]) for row in off] == [
-            (hook, "it was started with --probes=off") for hook in ("uprobe_multi", "iter/task_vma", "perf/mmap")]
+            (hook, "weightd-trace was started with --probes=off") for hook in ("uprobe_multi", "iter/task_vma", "perf/mmap")]
 
 
 def test_nothing_is_left_of_one_that_was_killed(start):
