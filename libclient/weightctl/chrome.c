@@ -335,15 +335,18 @@ static void add_gap(struct chrome *c, json_t *packet)
 				0, "tid", 0, "ts", us(c, number(packet, "to_ns")), "args", packet));
 }
 
-/* The process that did it, of its own: what it did is of no sync. */
+/* The process that did it, of its own: what it did is of no sync. Where nobody knows it, the weightd that said so. */
 static json_int_t process_of_act(struct chrome *c, const json_t *packet)
 {
+	const json_t *weightd = json_object_get(packet, "weightd");
+	bool is_weightd = weightd && !number(packet, "pid");
+	uint64_t pid = number(is_weightd ? weightd : packet, "pid");
 	char key[KEY_MAX], name[KEY_MAX];
 
-	(void)snprintf(key, sizeof(key), "%s\nact %" PRIu64, c->node ? c->node : "",
-		       number(packet, "pid"));
+	(void)snprintf(key, sizeof(key), "%s\nact %" PRIu64, c->node ? c->node : "", pid);
 	(void)snprintf(name, sizeof(name), "%s%s%s (%" PRIu64 ")", c->node ? c->node : "",
-		       c->node ? ": " : "", text_or(packet, "comm", "-"), number(packet, "pid"));
+		       c->node ? ": " : "", text_or(packet, "comm", is_weightd ? "weightd" : "-"),
+		       pid);
 	return id_of(c, 0, name, key);
 }
 

@@ -220,6 +220,15 @@ def act(word, ms, number, took=None, pid=4711, tid=4711, comm="trainer", **more)
             "uid": 0, "comm": comm} | more
 
 
+def test_what_nobody_is_known_to_have_done_is_of_the_weightd_that_said_so():
+    told = [act("flip", 130, 1, pid=None, tid=None, comm=None, weightd={"pid": 99, "uid": 0}),
+            act("attach", 131, 2, pid=None, tid=None, comm=None, weightd={"pid": 99, "uid": 0}),
+            act("attach", 132, 3, tid=None, weightd={"pid": 99, "uid": 0}), act("x", 133, 4, pid=None, tid=None, comm=None)]
+    events, names = timeline(told)
+    assert [(e["name"], names[e["pid"], 0]) for e in events if e["ph"] == "i"] == [
+        ("flip", "weightd (99)"), ("attach", "weightd (99)"), ("attach", "trainer (4711)"), ("x", "- (0)")]
+
+
 def arrows_of(events):
     """[(where and when it begins, where and when it ends)]"""
     ends = {(e["ph"], e["id"]): (e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] in "sf"}
