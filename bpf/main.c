@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bpf/tracer.h"
@@ -12,7 +13,8 @@
 #include "ipc/base/release.h"
 
 #define EXIT_USAGE 2
-#define SOCKET "/run/weightd-trace/trace.sock"
+#define FOLDER "/run/weightd-trace"
+#define SOCKET FOLDER "/trace.sock"
 #define SYSFS "/sys"
 #define RING_SIZE (1 * MIB)
 
@@ -122,5 +124,8 @@ int main(int argc, char **argv)
 {
 	const struct tracer_options o = parse(argc, argv);
 
+	/* A service has it made; what else is wrong with it is told of the socket. */
+	if (!strcmp(o.socket, SOCKET))
+		(void)mkdir(FOLDER, 0750);
 	return tracer_run(&o) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -204,3 +204,20 @@ def test_nothing_runs_where_bytes_are_sent(tracer, connect, what):
 def runs(tracer):
     """Of the programs, but of those that run as connections begin and end, or libraries are called: others do so meanwhile."""
     return {name: n for name, (n, _) in kernel.runs(tracer.proc.pid).items() if name not in ON_CONNECTIONS | ON_CALLS}
+
+
+def test_started_by_hand_it_is_where_all_look_for_it():
+    """In a /run of its own, which has nothing yet."""
+    features.require("netns")
+    env = {k: v for k, v in os.environ.items() if k != "WEIGHTD_TRACE_SOCKET"}
+    command = 'mount -t tmpfs none /run && exec "$0" --meter=diag'
+    proc = subprocess.Popen(["unshare", "--mount", "sh", "-c", command, tracing.PROGRAM], stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        assert proc.stdout.readline() == "weightd-trace: counts by diag on /run/weightd-trace/trace.sock\n"
+        assert os.stat(f"/proc/{proc.pid}/root/run/weightd-trace").st_mode & 0o7027 == 0
+        with Client(f"/proc/{proc.pid}/root/run/weightd-trace/trace.sock") as client:
+            assert client.ask("doctor")
+    finally:
+        proc.terminate()
+        proc.communicate(timeout=tracing.STOP_S)
+    assert proc.returncode == 0
