@@ -81,6 +81,16 @@ static const struct word *find_word(const char *source, const json_t *act)
 	return NULL;
 }
 
+/* The first, for an error: each source has one. */
+static const char *word_of(const char *source)
+{
+	const struct word *word = words;
+
+	while (strcmp(word->source, source) != 0)
+		word++;
+	return word->word;
+}
+
 static int check(struct request *q, const char *source, const json_t *act, uint64_t now_ns)
 {
 	const struct word *word = find_word(source, act);
@@ -88,7 +98,8 @@ static int check(struct request *q, const char *source, const json_t *act, uint6
 
 	if (!word) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "'act' has to be a word that source %.16s has, as nccl_coll", source);
+			       "'act' has to be a word that source %s has, as %s", source,
+			       word_of(source));
 		return -EINVAL;
 	}
 	for (; word->members[n].name; n++)

@@ -52,6 +52,12 @@ def test_an_act_that_is_not_what_its_word_says_is_refused_with_all_others(client
     assert client.ask("acts") == []
 
 
+def test_a_word_that_its_source_has_not_is_refused_with_one_that_it_has(client):
+    for source, word in ("nccl", "nccl_comm"), ("sync", "sync_phase"):
+        with pytest.raises(tracing.Refused, match=f"'act' has to be a word that source {source} has, as {word}"):
+            tell(client, {"act": "publish", "ns": 1}, source=source)
+
+
 @pytest.mark.parametrize("request_", [{"source": None}, {"source": "kernel"}, {"source": 1}, {"acts": None}, {"acts": []}, {"acts": {}}], ids=str)
 def test_a_request_without_acts_or_of_nobody_is_refused(client, request_):
     with pytest.raises(tracing.Refused):
