@@ -427,6 +427,10 @@ static int run(struct cli *cli, int argc, char *argv[])
 				   NULL);
 			break;
 		case OPTION_CGROUP:
+			if (*optarg != '/')
+				cli_usage(cli,
+					  "--cgroup wants a path that begins with '/', not '%s'",
+					  optarg);
 			add_target(&w, 0, optarg);
 			break;
 		case OPTION_SYNC:
