@@ -324,10 +324,18 @@ static int print_lines(struct log *l, const json_t *rows)
 	return 0;
 }
 
+/* It may be that nobody looks. */
+static void say_none(const struct log *l)
+{
+	(void)fprintf(stderr,
+		      "weightctl: no %sacts are known; 'weightctl trace doctor' says what is seen\n",
+		      l->act || l->pid != UINT64_MAX ? "such " : "");
+}
+
 static int print_table(const struct log *l, struct table *table, const json_t *rows)
 {
 	json_t *row;
-	size_t i;
+	size_t i, n = 0;
 
 	table_begin(table, NULL, NULL);
 	json_array_foreach(rows, i, row)
@@ -336,8 +344,11 @@ static int print_table(const struct log *l, struct table *table, const json_t *r
 			cleanup(act_deinit) struct act act = act_of(row);
 
 			table_row(table, &act);
+			n++;
 		}
 	}
+	if (!n)
+		say_none(l);
 	return table_end(table);
 }
 

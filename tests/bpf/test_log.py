@@ -66,6 +66,14 @@ def test_one_process_or_kind_of_act_is_chosen(tracer):
     assert numbers("--act", "cuda_vmm_i", "--pid", "4711") == []
 
 
+def test_that_nothing_is_known_is_said():
+    agent = FakeAgent(acts=[END])
+    assert run(agent.path) == (0, "", "weightctl: no acts are known; 'weightctl trace doctor' says what is seen\n")
+    assert run(agent.path, "--act", "x")[2].startswith("weightctl: no such acts are known; ")
+    assert run(agent.path, "--json") == (0, "", "")
+    agent.close()
+
+
 def test_json_is_what_was_said(tracer):
     status, out, _ = run(tracer.path, "--json")
     assert status == 0 and out.isascii()
