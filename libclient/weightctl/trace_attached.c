@@ -62,7 +62,7 @@ static bool is_of_kind(const json_t *row, const char *wanted)
 static int print(const struct cli *cli, struct table *table, const json_t *rows)
 {
 	struct json json = {.file = stdout};
-	uint64_t n_lost = 0;
+	uint64_t n_lost = 0, n = 0;
 	const json_t *row;
 	size_t i;
 	int r;
@@ -74,10 +74,12 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	{
 		const struct attachment one = attachment_of(row);
 
-		if (is_of_kind(row, "attached"))
+		if (is_of_kind(row, "attached")) {
 			table_row(table, &one);
-		else if (is_of_kind(row, "gap"))
+			n++;
+		} else if (is_of_kind(row, "gap")) {
 			n_lost = agent_number(row, "lost", 0);
+		}
 	}
 	r = table_end(table);
 	if (cli->json) {
@@ -87,6 +89,10 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 		(void)fprintf(stderr,
 			      "weightctl: %" PRIu64 " more were not seen to attach or to let go\n",
 			      n_lost);
+	} else if (!n) {
+		(void)fputs("weightctl: nothing that was attached since weightd-trace was started "
+			    "is attached now\n",
+			    stderr);
 	}
 	return r;
 }

@@ -14,8 +14,9 @@ import time
 import features
 import notes
 import pytest
-from daemon import STOP_S, Daemon
+from daemon import STOP_S, Daemon, environment
 from integration.child import Child
+from integration.fake_agent import FakeAgent
 from integration.scene import LAYOUT, finish, publish
 from integration.wire import CREATE, EVICT, EXCLUSIVE, PAGE, Wire
 from tracing import Refused, Tracer
@@ -220,6 +221,15 @@ def test_what_is_attached_now_is_known(told):
         w.detach(lease.lease)
         told.acts(lambda act: act["act"] == "detach" and act["lease"] == lease.lease)
         assert attached(told) == []
+
+
+def test_that_nothing_is_attached_is_said():
+    agent = FakeAgent(attached=[{"end": True}])
+    command, env = [features.BUILD / "weightctl", "trace", "attached"], environment(WEIGHTD_TRACE_SOCKET=str(agent.path))
+    done = subprocess.run(command, env=env, text=True, capture_output=True)
+    agent.close()
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "weightctl: nothing that was attached since weightd-trace was started is attached now\n"
 
 
 def test_weightctl_shows_what_was_told(told, tracer):
