@@ -503,6 +503,7 @@ def test_completion(loaded, file):
     assert complete(loaded, "weightctl ls -o NAME,DI") == ["NAME,DIGEST"]
     assert complete(loaded, f"weightctl --socket {loaded.socket} cat m pl") == ["plain"]
     assert complete(loaded, "weightctl wait --timeout ") == [""]
+    assert complete(loaded, "weightctl trace log --act q") == ["qp", "quiesce"]
     for family in FAMILIES:
         assert {f"{family} {v}" for v in complete(loaded, f"weightctl {family} ")} == \
             {v for v in VERBS if v.startswith(f"{family} ")}
