@@ -70,10 +70,12 @@ void hook_say_why(int r, char ret_why[WHY_SIZE])
 	bool can = has_capability(CAP_SYS_ADMIN);
 
 	if (!can && !has_capability(CAP_BPF))
-		(void)snprintf(ret_why, WHY_SIZE, "weightd-trace lacks CAP_BPF%s",
+		(void)snprintf(ret_why, WHY_SIZE,
+			       "weightd-trace lacks CAP_BPF%s, which its unit and root have",
 			       has_capability(CAP_PERFMON) ? "" : " and CAP_PERFMON");
 	else if (!can && !has_capability(CAP_PERFMON))
-		(void)snprintf(ret_why, WHY_SIZE, "weightd-trace lacks CAP_PERFMON");
+		(void)snprintf(ret_why, WHY_SIZE,
+			       "weightd-trace lacks CAP_PERFMON, which its unit and root have");
 	else if (access("/sys/kernel/btf/vmlinux", R_OK) < 0)
 		(void)snprintf(ret_why, WHY_SIZE,
 			       "the kernel does not describe itself in /sys/kernel/btf/vmlinux: %s",

@@ -228,7 +228,7 @@ static int open_meter(struct tracer *t, const struct tracer_options *o)
 			why);
 		r = meter_diag.open(o->ring_size, &t->meter, why);
 	} else if (o->kind == &meter_diag) {
-		(void)strcpy(t->why_not_bpf, "it was started with --meter=diag");
+		(void)strcpy(t->why_not_bpf, "weightd-trace was started with --meter=diag");
 	}
 	if (r < 0)
 		(void)fprintf(stderr, "weightd-trace: %s\n", *why ? why : strerror(-r));

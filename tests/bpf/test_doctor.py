@@ -40,11 +40,12 @@ def test_all_is_on_with_all_rights(tracer):
 
 
 def test_what_is_off_is_explained(powerless):
-    why = "weightd-trace lacks CAP_BPF and CAP_PERFMON"
+    why = "weightd-trace lacks CAP_BPF and CAP_PERFMON, which its unit and root have"
     assert why in powerless.log
     done = ctl("trace", "doctor", env=powerless.env)
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.partition("\n\n")[0].splitlines())) <= 80
+    assert f"\n\ntp_btf/inet_sock_set_state: {why}\n  lost: connections" in done.stdout
     assert f"\niter/task_file: {why}\n  lost: sockets that a process had before it was watched\n" in done.stdout
     assert done.stdout.endswith(f"sampled where they end.\nNo BPF: {why}\n")
     told = json.loads(ctl("trace", "doctor", "--json", env=powerless.env).stdout)

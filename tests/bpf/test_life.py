@@ -25,6 +25,7 @@ HOOKS = ["tp_btf/inet_sock_set_state", "tp_btf/tcp_destroy_sock", "tp_btf/tcp_re
 ON_CONNECTIONS = {"on_state", "on_state_too", "on_destroy", "on_retransmit"}
 ON_CALLS = {"on_call", "on_return", "look"}
 LACKS = "weightd-trace lacks "
+HAVE = ", which its unit and root have"
 
 
 @pytest.mark.measures  # ten thousand connections are a burden to whatever runs beside them
@@ -110,8 +111,8 @@ def test_an_end_that_nobody_saw_is_found_out(tracer, connect):
     assert qualities(client.row("a")) == {"exact"} and client.row("a")["received"] == 1234
 
 
-RUNGS = [([], "diag", LACKS + "CAP_BPF and CAP_PERFMON"), (["bpf"], "diag", LACKS + "CAP_PERFMON"),
-         (["perfmon"], "diag", LACKS + "CAP_BPF"), (["bpf", "perfmon"], "bpf", None),
+RUNGS = [([], "diag", f"{LACKS}CAP_BPF and CAP_PERFMON{HAVE}"), (["bpf"], "diag", f"{LACKS}CAP_PERFMON{HAVE}"),
+         (["perfmon"], "diag", f"{LACKS}CAP_BPF{HAVE}"), (["bpf", "perfmon"], "bpf", None),
          (["bpf", "perfmon", "net_admin"], "bpf", None), (["bpf", "perfmon", "net_admin", "sys_admin"], "bpf", None)]
 
 
@@ -171,7 +172,7 @@ def test_without_bpf_what_is_elsewhere_is_absent(without_bpf, connect):
 
 
 def test_without_bpf_no_process_is_watched(without_bpf):
-    with pytest.raises(Refused, match="BPF alone: it was started with --meter=diag"):
+    with pytest.raises(Refused, match="BPF alone: weightd-trace was started with --meter=diag"):
         without_bpf.client().watch(os.getpid())
 
 

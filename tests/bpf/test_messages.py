@@ -359,6 +359,6 @@ def test_without_bpf_it_is_refused():
     with Tracer("--meter=diag") as tracer, Client(tracer.socket) as client, \
             socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as a:
         client.tag(a)
-        with pytest.raises(Refused, match="calls are counted by BPF alone: it was started with --meter=diag"):
+        with pytest.raises(Refused, match="calls are counted by BPF alone: weightd-trace was started with --meter=diag"):
             listen(client)
         assert client.row()["messages"] is None

@@ -250,7 +250,7 @@ def test_a_group_or_a_process_but_not_both(tracer, group):
 def test_without_bpf_no_group_is_watched(group):
     features.require("trace")
     with Tracer("--meter=diag") as tracer:
-        with pytest.raises(Refused, match="BPF alone: it was started with --meter=diag"):
+        with pytest.raises(Refused, match="BPF alone: weightd-trace was started with --meter=diag"):
             watch(tracer.client(), group)
 
 
