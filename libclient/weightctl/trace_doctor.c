@@ -123,6 +123,7 @@ static void put_rdma(const json_t *rows, struct json *json)
 
 static void print_sentences(const json_t *rows, const char *meter, const char *why)
 {
+	const char *before = NULL;
 	const json_t *row;
 	size_t i;
 
@@ -133,7 +134,9 @@ static void print_sentences(const json_t *rows, const char *meter, const char *w
 
 		if (!is_hook(row) || !hook.why)
 			continue;
-		sync_say(stdout, hook.name, hook.why);
+		sync_say(stdout, hook.name,
+			 before && !strcmp(before, hook.why) ? "likewise" : hook.why);
+		before = hook.why;
 		if (hook.lost)
 			sync_say(stdout, "  lost", hook.lost);
 	}
