@@ -368,9 +368,14 @@ static bool is_over(const struct explanation *e)
 
 static void put_all(const struct explanation *e)
 {
+	uint64_t version = agent_number(e->links[0].row, "version", 0);
+
 	(void)fputs("Sync ", stdout);
 	escape_text(stdout, agent_text(e->links[0].row, "sync"));
-	(void)printf(" carried version %" PRIu64 ".\n", agent_number(e->links[0].row, "version", 0));
+	if (version) /* what is watched has none */
+		(void)printf(" carried version %" PRIu64 ".\n", version);
+	else
+		(void)puts(" has no version.");
 	phases_put(&e->phases, agent_text(e->links[0].row, "sync"), is_over(e));
 	for (size_t i = 0; i < e->n_links; i++)
 		if (is_payload(&e->links[i]))

@@ -96,6 +96,10 @@ def test_it_says_which_phases_took_the_time(recording):
          (5, "weightd-sync", "member", "of another release", 1000 * MS)]
 
 
+def test_what_is_watched_has_no_version(recording):
+    assert of(recording([sent(version=0)]), NAME).startswith(f"Sync {NAME} has no version.\nto b, ")
+
+
 def test_what_is_not_known_is_said(recording):
     told = [{"kind": "gap", "to_ns": 1, "lost": 3}, sent(partial=True, quality=EXACT | {"delivered": "sampled"}, expected=None),
             row("progress", number=2, peer="c", delivered=None, received=None, retrans_bytes=None), {"kind": "gap", "to_ns": 1, "lost": 4}]
