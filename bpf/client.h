@@ -47,7 +47,8 @@ struct client {
 	struct list spans; /* struct span */
 	struct list watches; /* struct watch */
 	struct list messages; /* struct messages */
-	unsigned n_rows, n_spans, n_watches;
+	unsigned n_rows, n_spans, n_watches, n_messages;
+	unsigned n_messages_of_all; /* of these, of the rows of all clients */
 	struct list queue; /* struct packet, what it has not read */
 	unsigned n_queue;
 	uint64_t lost; /* packets that it was too slow for, not told yet */

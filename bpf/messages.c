@@ -31,7 +31,7 @@ static bool is_wanted(const struct client *owner, const struct row *row)
 	if (messages_find(owner, row->label.sync, false))
 		return true;
 	list_for_each(c, &owner->tracer->clients, link)
-		if (messages_find(c, row->label.sync, true))
+		if (c->n_messages_of_all && messages_find(c, row->label.sync, true))
 			return true;
 	return false;
 }
@@ -63,18 +63,27 @@ void messages_end_row(struct meter *meter, struct row *row)
 	row->calls->ended_ns = num_now_ns();
 }
 
+static void end_rows(const struct messages *m, const struct client *owner)
+{
+	struct row *row;
+
+	list_for_each(row, &owner->rows, link)
+		if (!strcmp(row->label.sync, m->sync) && !is_wanted(owner, row))
+			messages_end_row(owner->tracer->meter, row);
+}
+
 void messages_free(struct messages *m)
 {
 	struct client *c;
-	struct row *row;
 
 	if (!m)
 		return;
 	list_remove(&m->link);
+	m->client->n_messages--;
+	m->client->n_messages_of_all -= m->of_all;
 	list_for_each(c, &m->client->tracer->clients, link)
-		list_for_each(row, &c->rows, link)
-			if (!strcmp(row->label.sync, m->sync) && !is_wanted(c, row))
-				messages_end_row(c->tracer->meter, row);
+		if (m->of_all || c == m->client)
+			end_rows(m, c);
 	loop_remove(m->client->tracer->loop_fd, &m->waiter);
 	(void)fd_close(m->waiter.fd);
 	free(m);
@@ -148,6 +157,8 @@ int messages_begin(struct client *c, const char *sync, bool of_all, unsigned sec
 		return r;
 	messages_free(messages_find(c, sync, of_all));
 	list_append(&c->messages, &take_ptr(owned)->link);
+	c->n_messages++;
+	c->n_messages_of_all += of_all;
 	r = begin_rows(m);
 	if (r == 0)
 		r = set_timer(m, seconds);
