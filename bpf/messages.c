@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
+#include <unistd.h>
 
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
@@ -141,6 +142,11 @@ static int begin_rows(const struct messages *m)
 	return has_row ? 0 : -ENOENT;
 }
 
+static bool has_room(const struct client *c)
+{
+	return c->n_messages < MESSAGES_MAX || c->uid == 0 || c->uid == geteuid();
+}
+
 int messages_begin(struct client *c, const char *sync, bool of_all, unsigned seconds)
 {
 	cleanup(freep) struct messages *owned = calloc(1, sizeof(*owned));
@@ -149,6 +155,8 @@ int messages_begin(struct client *c, const char *sync, bool of_all, unsigned sec
 
 	if (!m)
 		return -ENOMEM;
+	if (!has_room(c) && !messages_find(c, sync, of_all))
+		return -EDQUOT;
 	m->client = c;
 	m->of_all = of_all;
 	(void)strcpy(m->sync, sync);

@@ -9,6 +9,8 @@
 #include "ipc/base/list.h"
 
 #define MESSAGES_SECONDS_MAX 3600
+/* Of one client, but of root's and the tracer's own: each takes a descriptor. */
+#define MESSAGES_MAX 128
 
 struct messages {
 	struct list link; /* client::messages */
@@ -22,7 +24,7 @@ struct messages {
 struct messages *messages_find(const struct client *c, const char *sync, bool of_all);
 /*
  * Counts from 0, also where it did already, for whomever. -ENOENT: the sync has no row. -EOPNOTSUPP: the kernel does
- * not tell of calls.
+ * not tell of calls. -EDQUOT: it has as many as it may.
  */
 int messages_begin(struct client *c, const char *sync, bool of_all, unsigned seconds);
 /* What was counted remains with the rows. Those that others want to know of go on. Takes NULL. */

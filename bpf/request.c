@@ -280,6 +280,11 @@ static int op_messages(struct request *q)
 		(void)snprintf(q->why, sizeof(q->why),
 			       "'%s' has no row; 'tag' or 'watch' what is to be counted first",
 			       sync);
+	else if (r == -EDQUOT)
+		(void)snprintf(q->why, sizeof(q->why),
+			       "no client but root's may have the calls of more than %u syncs counted; "
+			       "wait for one to end, or 'forget' it",
+			       MESSAGES_MAX);
 	else if (r == -EOPNOTSUPP)
 		(void)snprintf(q->why, sizeof(q->why),
 			       "this kernel does not tell of calls; Linux 6.3 was the first to");

@@ -291,6 +291,27 @@ def test_calls_of_all_clients_are_not_for_everybody(tracer, traced):
     assert attached(tracer) == set()
 
 
+def test_how_many_syncs_a_client_may_have_counted_has_a_limit_but_for_root(tracer, traced):
+    os.chmod(tracer.socket, 0o666)
+    os.seteuid(12345)
+    try:
+        somebody = tracer.client()
+    finally:
+        os.seteuid(0)
+    _, a, _ = traced
+    for client in somebody, tracer.client():
+        for i in range(129):
+            client.tag(a, sync=str(i))
+        for i in range(128):
+            listen(client, str(i))
+        listen(client, "0")  # anew
+    listen(client, "128")
+    with pytest.raises(Refused, match="the calls of more than 128 syncs counted; wait for one to end, or 'forget' it"):
+        listen(somebody, "128")
+    somebody.ask("forget", sync="5")
+    listen(somebody, "128")
+
+
 def weightctl(tracer, *args):
     return subprocess.Popen([features.BUILD / "weightctl", "trace", "messages", *args], text=True, stdin=subprocess.DEVNULL,
                             env=environment(WEIGHTD_TRACE_SOCKET=tracer.socket), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
