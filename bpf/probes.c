@@ -254,6 +254,8 @@ int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const str
 
 	if (fd < 0)
 		return -errno;
+	if (pid != getpid()) /* which is a look within another one */
+		p->bpf->bss->at.tgid = 0;
 	for (;;) {
 		got = read(fd, (char *)&m + n, sizeof(m) - n);
 		if (got < 0 && (errno == EINTR || errno == EAGAIN))
@@ -376,6 +378,7 @@ static int load(struct probes *p, uint32_t ring_size)
 	if (!p->bpf)
 		return -errno;
 	name_files(p->bpf);
+	p->bpf->rodata->collector = (uint32_t)getpid();
 	memcpy(p->bpf->rodata->type_sizes, nccl_type_sizes, sizeof(nccl_type_sizes));
 	for (size_t i = 0; (site = site_numbered(i)); i++) {
 		assert(i < SITES_MAX);

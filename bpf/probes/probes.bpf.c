@@ -29,11 +29,18 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 const volatile struct plan plans[SITES_MAX];
 const volatile struct name names[NAMES_MAX];
 const volatile __u32 n_names;
+const volatile __u32 collector; /* its tgid */
 const volatile __u8 type_sizes[TYPES_MAX];
 
 struct missed missed;
 __u32 epoch; /* grows when the collector reads the tallies */
 struct mapping found; /* by the iterator, of which one runs at a time */
+
+/* How much of it was of the process that it is at. The collector looks at itself in between, which does not count. */
+struct {
+	__u32 tgid;
+	__u32 n;
+} at;
 
 /* A function may end by going on as another one, whose call then is at the same place of the stack. */
 struct pending {
@@ -326,6 +333,18 @@ static __always_inline int has_a_name(const struct file *file)
 	return is_so;
 }
 
+/* Each file takes time to look at, and anybody may map as many of these names as he has room for. */
+static __always_inline int is_beyond(__u32 tgid)
+{
+	if (tgid == collector)
+		return 0;
+	if (tgid != at.tgid) {
+		at.tgid = tgid;
+		at.n = 0;
+	}
+	return at.n++ >= MAPPINGS_OF_PROCESS_MAX;
+}
+
 /* Tells of each mapping of a file that has one of the names, and is to be executed. */
 SEC("iter/task_vma")
 int look(struct bpf_iter__task_vma *ctx)
@@ -337,7 +356,7 @@ int look(struct bpf_iter__task_vma *ctx)
 	if (!task || !vma || !(vma->vm_flags & VM_EXEC))
 		return 0;
 	file = vma->vm_file;
-	if (!file || !has_a_name(file))
+	if (!file || !has_a_name(file) || is_beyond(task->tgid))
 		return 0;
 	found.inode = (__u64)file->f_inode;
 	found.ino = file->f_inode->i_ino;

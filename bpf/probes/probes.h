@@ -16,6 +16,7 @@
 #define NAMES_MAX 8 /* of files that are looked for */
 #define NAME_SIZE 16 /* of which so much at the most is compared */
 #define MAPPING_PATH_SIZE 4096
+#define MAPPINGS_OF_PROCESS_MAX 64 /* that are told of */
 
 /* What of the caller's memory is read, beside the arguments. Of what is read at the return, the function wrote it. */
 enum take {

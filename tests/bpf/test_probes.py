@@ -486,6 +486,25 @@ def test_who_owns_many_files_leaves_room_for_others(client, start, folder):
     assert (more["processes"], more["on"], more["why"]) == (12, False, "there are more files than are probed at a time")
 
 
+def test_who_maps_many_holds_up_nobody(client, start, folder):
+    """Each costs tens of microseconds: 60000, which anybody may map, held up everybody for a second at each look."""
+    process, another = start(MAP), start()
+    process.do(f"""
+import os
+for i in range(500):
+    path = "{folder}/libcuda.so.%d" % i
+    os.truncate(os.open(path, os.O_CREAT, 0o755) and path, 4096)
+    os.chown(path, 12345, 12345)
+    map(path)
+""")
+    def more():
+        [row] = [row for row in client.ask("doctor") if row["kind"] == "library" and not row["path"]]
+        return row["processes"]
+    assert 0 < more() < 200  # others run on this machine, too
+    assert 0 < more() < 200, "each look is a new one"
+    until(lambda: export_of(client, another))
+
+
 # --- calls ---
 
 def test_a_call_that_never_returns_is_never_told(gpu, client, start):
