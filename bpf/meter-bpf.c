@@ -5,6 +5,7 @@
  */
 #include "bpf/meter-bpf.h"
 
+#include <assert.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
@@ -23,6 +24,7 @@
 #include "ipc/base/num.h"
 
 #define SAMPLES 256 /* read at once */
+#define SHARE 10 /* of the time that the doctor's looks may take, one in so many */
 
 struct meter_of_bpf {
 	struct meter meter;
@@ -98,7 +100,8 @@ static void flows_destroyp(struct flows **bpf)
 	flows__destroy(*bpf);
 }
 
-int hook_probe(const struct hook *hook, char ret_why[WHY_SIZE])
+/* Loads and attaches it alone, for a moment: 0, or negative errno and why. */
+static int probe_hook(const struct hook *hook, char ret_why[WHY_SIZE])
 {
 	cleanup(flows_destroyp) struct flows *bpf = flows__open();
 	struct bpf_program *program, *chosen = NULL;
@@ -128,6 +131,19 @@ int hook_probe(const struct hook *hook, char ret_why[WHY_SIZE])
 	if (r < 0)
 		hook_say_why(r, ret_why);
 	return r;
+}
+
+void hooks_look(struct findings *f)
+{
+	uint64_t began_ns = num_now_ns();
+
+	assert(n_hooks <= HOOKS_MAX);
+	if (began_ns < f->old_ns)
+		return;
+	for (size_t i = 0; i < n_hooks; i++)
+		if (probe_hook(&hooks[i], f->why_not[i]) == 0)
+			f->why_not[i][0] = '\0';
+	f->old_ns = num_now_ns() + SHARE * (num_now_ns() - began_ns);
 }
 
 bool hook_is_on(const struct meter *m, const struct hook *hook)

@@ -16,10 +16,19 @@ struct hook {
 extern const struct hook hooks[];
 extern const size_t n_hooks;
 
+/* What the doctor found of each, and looks for again once they are old. */
+#define HOOKS_MAX 16
+
+struct findings {
+	char why_not[HOOKS_MAX][WHY_SIZE]; /* "": it works */
+	uint64_t old_ns;
+};
+
+/* Probes all of them, or none where somebody asked just now: that takes a tenth of a second, in which nobody is served. */
+void hooks_look(struct findings *f);
+
 /* Whether it is in use, or as on_send and on_receive ready to be. Of the other meter none is. */
 bool hook_is_on(const struct meter *m, const struct hook *hook);
-/* Loads and attaches it alone, for a moment: 0, or negative errno and why. */
-int hook_probe(const struct hook *hook, char ret_why[WHY_SIZE]);
 
 /* Why the kernel refused something of BPF with `r`. */
 void hook_say_why(int r, char ret_why[WHY_SIZE]);

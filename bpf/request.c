@@ -384,14 +384,14 @@ static int op_observe(struct request *q)
 static int op_doctor(struct request *q)
 {
 	struct client *c = q->client;
-	const struct tracer *t = c->tracer;
-	char why[WHY_SIZE];
+	struct tracer *t = c->tracer;
 
+	hooks_look(&t->findings);
 	for (size_t i = 0; i < n_hooks; i++) {
-		bool works = hook_probe(&hooks[i], why) == 0;
+		const char *why = t->findings.why_not[i];
 
 		client_answer(c, json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook",
-					   hooks[i].name, "on", works, "why", works ? NULL : why,
+					   hooks[i].name, "on", !*why, "why", *why ? why : NULL,
 					   "lost", hooks[i].lost));
 	}
 	probes_doctor(q);

@@ -6,6 +6,7 @@
 #include "bpf/client.h"
 #include "bpf/kept.h"
 #include "bpf/loop.h"
+#include "bpf/meter-bpf.h"
 #include "bpf/meter.h"
 #include "bpf/metrics.h"
 #include "ipc/base/list.h"
@@ -26,6 +27,7 @@ struct tracer {
 	uint64_t last_act;
 	struct probes *probes; /* NULL: there are none */
 	char why_no_probes[WHY_SIZE];
+	struct findings findings;
 	unsigned n_spans; /* open, of all clients */
 	uint32_t last_row;
 	uint64_t last_client;

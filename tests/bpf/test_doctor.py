@@ -1,6 +1,7 @@
 """weightctl trace doctor: what works here, why something does not, and what is lost."""
 import json
 import subprocess
+import time
 
 import features
 import pytest
@@ -37,6 +38,17 @@ def test_all_is_on_with_all_rights(tracer):
     told = json.loads(ctl("trace", "doctor", "--json", "--trace-socket", tracer.socket).stdout)
     assert (told["meter"], told["why"], len(told["hooks"])) == ("bpf", None, 10)
     assert {(hook["state"], hook["why"]) for hook in told["hooks"]} == {("on", None)}
+
+
+def test_who_asks_again_and_again_holds_up_nobody(tracer):
+    client = tracer.client()
+    began = time.monotonic()
+    first = client.ask("doctor")
+    took = time.monotonic() - began
+    for _ in range(20):
+        again = client.ask("doctor")
+    assert [row["on"] for row in again if row["kind"] == "hook"] == [row["on"] for row in first if row["kind"] == "hook"]
+    assert time.monotonic() - began < 10 * took
 
 
 def test_what_is_off_is_explained(powerless):
