@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 #include "ipc/base/num.h"
 
 #define PATH_OF_FD_SIZE 32
+#define GONE " (deleted)"
 #define ROOT_SIZE 32 /* "/proc/4194304/root" */
 
 void files_init(struct files *f, struct probes *p, int call_program, int return_program)
@@ -236,11 +238,18 @@ static void count_process(struct probed *file, const struct mapping *m)
 	file->last_tgid = m->tgid;
 }
 
+/* The kernel says behind the path of a file that it is gone. */
 static const struct library *library_of(const char *path)
 {
 	const char *slash = strrchr(path, '/');
+	char name[NAME_MAX + sizeof(GONE)];
+	size_t n;
 
-	return library_named(slash ? slash + 1 : path);
+	(void)snprintf(name, sizeof(name), "%s", slash ? slash + 1 : path);
+	n = strlen(name);
+	if (n >= strlen(GONE) && !strcmp(name + n - strlen(GONE), GONE))
+		name[n - strlen(GONE)] = '\0';
+	return library_named(name);
 }
 
 /* One that cannot be opened is anybody's, of whom nobody knows who he is. */

@@ -522,6 +522,16 @@ def test_the_doctor_says_which_weightd_is_looked_at(told):
     assert (row["on"], row["functions"], row["why"]) == (True, len(ARGUMENTS), None) and row["processes"] >= 1
 
 
+def test_the_doctor_says_of_one_that_was_replaced_that_it_is_not_looked_at(probes, copy):
+    features.require("bpf")
+    program = copy()
+    with contextlib.closing(Daemon(program=program)):
+        program.unlink()
+        with Tracer() as tracer:
+            row = doctor(tracer.client(), f"{program} (deleted)")
+    assert (row["on"], row["processes"], row["why"]) == (False, 1, "its path leads to nothing here: it was replaced")
+
+
 def without_probes(program):
     shutil.copy("/bin/sleep", program)
 
