@@ -1,7 +1,7 @@
 /*
  * libnccl: communicators, from their beginning to their end, and how much is asked of them
  *
- * A trainer asks for thousands of operations a second: they are counted.
+ * A trainer asks for thousands of operations a second: they are counted. ncclBcast() calls ncclBroadcast(), where it is.
  *
  * A communicator is told by an address of its process and, as far as its beginning was seen, by a number that all of its
  * ranks have: made of its id, which is not told.
@@ -111,7 +111,6 @@ static const struct site sites[] = {
 	{"ncclCommDestroy", "nccl_destroy", {.also_done = IN_PROGRESS}, .tell = end},
 	{"ncclAllReduce", "nccl_calls", COUNTED(2, 3), .tell = NULL},
 	{"ncclBroadcast", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclBcast", "nccl_calls", COUNTED(1, 2), .tell = NULL},
 	{"ncclReduce", "nccl_calls", COUNTED(2, 3), .tell = NULL},
 	{"ncclAllGather", "nccl_calls", COUNTED(2, 3), .tell = NULL},
 	{"ncclReduceScatter", "nccl_calls", COUNTED(2, 3), .tell = NULL},

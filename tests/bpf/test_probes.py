@@ -261,6 +261,15 @@ def test_operations_are_counted(gpu, client, tracer, start):
     assert (told["kind"], told["act"], told["calls"], told["errors"]) == ("act", "nccl_calls", 1, 1)
 
 
+def test_what_the_older_broadcast_moves_is_counted_once(gpu, client, start):
+    process = start(NCCL_CODE, gpu.env_with_nccl())
+    until(lambda: is_probed(client, FAKE / "nccl/libnccl.so.2"))
+    process.do(f"join('{'01' * 128}', 1, 0)")
+    process.do("for _ in range(10): nccl.ncclBcast(p, ctypes.c_size_t(1000), 1, 99, communicator, None)\n")
+    [counted] = acts(client, pid=process.pid, act="nccl_calls")
+    assert (counted["function"], counted["calls"], counted["errors"]) == ("ncclBroadcast", 10, 10)
+
+
 VERBS = f"""
 import ctypes, struct
 verbs = ctypes.CDLL("{FAKE}/verbs/libibverbs.so.1")

@@ -340,6 +340,16 @@ int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, stru
 							.stream = stream});
 }
 
+/* The older one, which calls the newer one by its name, as NCCL's does. */
+int ncclBcast(void *buffer, size_t n, int type, int root, struct communicator *c, cu_stream stream);
+int ncclBcast(void *buffer, size_t n, int type, int root, struct communicator *c, cu_stream stream)
+{
+	int (*volatile newer)(const void *, void *, size_t, int, int, struct communicator *,
+			      cu_stream) = ncclBroadcast;
+
+	return newer(buffer, buffer, n, type, root, c, stream);
+}
+
 int ncclAllReduce(const void *from, void *to, size_t n, int type, int operation,
 		  struct communicator *c, cu_stream stream);
 int ncclAllReduce(const void *from, void *to, size_t n, int type, int operation,
