@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,9 @@
 #include "bpf/watch.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+#define LEFT_NS 1000000000u /* it had so long to read */
 
 struct packet {
 	struct list link; /* client::queue */
@@ -49,6 +53,7 @@ static void flush(struct client *c)
 		    errno == EAGAIN)
 			break;
 		packet_free(c, p);
+		c->read_ns = num_now_ns();
 	}
 	wait_for_events(c);
 }
@@ -66,6 +71,8 @@ void client_say(struct client *c, json_t *json, unsigned queue_max)
 		c->tracer->metrics.lost_packets++;
 		return;
 	}
+	if (list_empty(&c->queue))
+		c->read_ns = num_now_ns();
 	list_append(&c->queue, &p->link);
 	c->n_queue++;
 	flush(c);
@@ -264,6 +271,27 @@ static void on_ready(struct waiter *w, uint32_t events)
 		client_free(c);
 }
 
+/* It ended a while ago, and whoever has its connection does not read it. */
+static bool is_left(const struct client *c, uint64_t now_ns)
+{
+	return !list_empty(&c->queue) && now_ns - c->read_ns > LEFT_NS && c->pid &&
+	       kill(c->pid, 0) < 0 && errno == ESRCH;
+}
+
+/*
+ * Who sends its own connection with a request, and reads no answers, keeps that open beyond its own end: the request has
+ * it, and is not read before they are.
+ */
+static void drop_those_left(struct tracer *t)
+{
+	uint64_t now_ns = num_now_ns();
+	struct client *c, *next;
+
+	list_for_each_safe(c, next, &t->clients, link)
+		if (is_left(c, now_ns))
+			client_free(c);
+}
+
 static unsigned count_of_user(const struct list *clients, uid_t uid)
 {
 	const struct client *c;
@@ -319,6 +347,7 @@ int client_add(struct tracer *t, int fd)
 		(void)fd_close(fd);
 		return r;
 	}
+	drop_those_left(t);
 	if (t->n_clients == CLIENTS_MAX) {
 		send_away(t, fd, peer.uid, CLIENTS_MAX, "");
 		return 0;

@@ -51,6 +51,7 @@ struct client {
 	unsigned n_messages_of_all; /* of these, of the rows of all clients */
 	struct list queue; /* struct packet, what it has not read */
 	unsigned n_queue;
+	uint64_t read_ns; /* when it took one of these, or there was none */
 	uint64_t lost; /* packets that it was too slow for, not told yet */
 	uint64_t lost_in_ring; /* events that the meter had no room for, likewise */
 	uint64_t lost_acts[N_ACT_SOURCES]; /* that there was no room for, likewise */

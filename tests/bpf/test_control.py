@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 
 import features
@@ -366,6 +367,35 @@ def test_the_manual_names_all_that_a_row_has(tracer, sock):
     sock.send(b"x")
     row = client.until(lambda row: row["submitted"] and row["limits"])
     assert [name for name in names_of(row) if f"_{name}_" not in page and f"*{name}*" not in page] == []
+
+
+KEEPS_ITSELF = """
+import os, socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect(sys.argv[1])
+s.send(b'{"op": "begin", "sync": "left"}')
+s.recv(65536)
+s.setblocking(False)
+try:
+    while True:
+        socket.send_fds(s, [b'{"op": "read", "sync": "left"}'], [s.fileno()])
+except BlockingIOError:
+    print("full")
+"""
+
+
+def test_a_client_that_keeps_its_own_connection_open_goes_with_its_process(tracer):
+    done = subprocess.run([sys.executable, "-c", KEEPS_ITSELF, tracer.socket], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("full\n", "")
+    deadline = time.monotonic() + STOP_S
+    while True:
+        with Client(tracer.socket) as client:
+            client.ask("observe")
+            left = [packet for packet in client.followed if packet["kind"] == "begin"]
+        if not left:
+            break
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)  # nothing says that it is gone but that it is not there
 
 
 def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
