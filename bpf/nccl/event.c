@@ -120,7 +120,7 @@ static void set_op(struct slot *s, const struct descr *d)
 	slot_set(s->is_send, d->proxy_op.is_send != 0);
 	if (task)
 		atomic_fetch_add_explicit(&task->n_ops, 1, memory_order_relaxed);
-	slot_set(s->parent, task ? d->parent : NULL);
+	atomic_store_explicit(&s->held, task, memory_order_release);
 }
 
 static const struct slot *find_type(const void *handle, uint32_t type)
@@ -237,9 +237,7 @@ static void stop_task(struct slot *s)
 
 static void stop_op(struct slot *s)
 {
-	void *parent = slot_get(s->parent);
-	/* It is held since the operation began. */
-	struct slot *task = parent ? slot_find(parent) : NULL;
+	struct slot *task = slot_take_held(s);
 	uint32_t comm = slot_get(s->comm);
 	bool is_send = slot_get(s->is_send);
 	uint64_t bytes = is_send ? slot_get(s->sent) : slot_get(s->received), now_ns = num_now_ns();

@@ -96,6 +96,11 @@ struct slot *slot_stop(const void *handle, enum slot_state state)
 	return NULL;
 }
 
+struct slot *slot_take_held(struct slot *s)
+{
+	return atomic_exchange_explicit(&s->held, NULL, memory_order_acq_rel);
+}
+
 void slot_free(struct slot *s)
 {
 	atomic_fetch_and_explicit(&s->word, ~(uint64_t)3, memory_order_release); /* SLOT_FREE */
@@ -105,12 +110,19 @@ void slot_free_of(uint32_t comm)
 {
 	for (struct slot *s = slots; s < slots + N_SLOTS; s++) {
 		uint64_t word = atomic_load_explicit(&s->word, memory_order_acquire);
+		struct slot *held;
 
-		while (STATE(word) == SLOT_LIVE && slot_get(s->comm) == comm &&
-		       !atomic_compare_exchange_weak_explicit(&s->word, &word, word & ~(uint64_t)3,
-							      memory_order_acq_rel,
-							      memory_order_acquire))
-			;
+		while (STATE(word) == SLOT_LIVE && slot_get(s->comm) == comm) {
+			if (!atomic_compare_exchange_weak_explicit(
+				    &s->word, &word, (word & ~(uint64_t)3) | SLOT_STOPPED,
+				    memory_order_acq_rel, memory_order_acquire))
+				continue;
+			held = slot_take_held(s);
+			if (held)
+				slot_release(held);
+			slot_free(s);
+			break;
+		}
 	}
 }
 

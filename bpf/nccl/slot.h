@@ -23,6 +23,7 @@ struct slot {
 	_Atomic uint64_t word; /* turn, children that are live, state */
 	_Atomic(void *) next; /* its handle in the next plug-in */
 	_Atomic(void *) parent; /* as NCCL named it */
+	_Atomic(struct slot *) held; /* whose child it is until it stops; NULL of one that is free */
 	/* Whoever has a stale handle may read these while another event begins here, too. */
 	_Atomic uint32_t type;
 	_Atomic uint32_t comm;
@@ -60,6 +61,8 @@ struct slot *slot_find(const void *handle);
 /* The same of a live one, which is in that state then; for one caller only. */
 struct slot *slot_stop(const void *handle, enum slot_state state);
 void slot_free(struct slot *s);
+/* What it held, which is to be released, or NULL: before it is freed. */
+struct slot *slot_take_held(struct slot *s);
 /* All that were never stopped, of a communicator that is gone. */
 void slot_free_of(uint32_t comm);
 

@@ -367,6 +367,24 @@ def test_more_events_than_there_is_room_for_are_counted_and_told(tracer, observe
         host.say("finalize", 3)
 
 
+def test_operations_that_never_end_leave_nothing_of_their_communicator(tracer):
+    """As where it is aborted."""
+    with Host(tracer) as host:
+        host.init()
+        for _ in range(10):
+            host.say("coll", 0, 0, "-", "AllReduce", 1, "ncclInt8", 1)
+            host.say("stop", 0)
+            assert host.say("op", 1, 0, 0, 1, 1, 0) == "handle"
+        room = 20 + int(host.say("flood", 0, 100_000))
+        host.init(1, "next")
+        host.say("finalize", 0)
+        had, deadline = 0, time.monotonic() + 30
+        while had < room:
+            assert time.monotonic() < deadline, (had, room)
+            had += int(host.say("flood", 1, room - had))
+        host.say("finalize", 1)
+
+
 def test_what_is_told_and_what_is_lost_are_all_events(tracer, observer):
     """By two threads that do nothing else; whether any is lost is up to the machine."""
     with Host(tracer) as host:
