@@ -133,9 +133,13 @@ static int is_strange(const struct agent *a, const char *what)
 
 int agent_ask(struct agent *a, json_t *request)
 {
-	char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
+	char *text;
 	ssize_t n;
 
+	if (!request) /* JSON can say any other */
+		return cli_error("%s cannot be asked about a name that is not UTF-8",
+				 a->service->name);
+	text = json_dumps(request, JSON_COMPACT);
 	json_decref(request);
 	if (!text)
 		cli_out_of_memory();

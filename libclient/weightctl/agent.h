@@ -30,7 +30,7 @@ struct agent {
 
 /* Of whichever of them the verb talks to. */
 int agent_open(const struct cli *cli, struct agent *ret);
-/* Steals `request`, which may be NULL where memory ran out. */
+/* Steals `request`, which is NULL where a text in it is not UTF-8. */
 int agent_ask(struct agent *a, json_t *request);
 /* The next packet, within the time that any answer may take. */
 int agent_next(struct agent *a, json_t **ret);

@@ -117,14 +117,13 @@ static int ask_of_sync(struct watch *w, const char *op, json_t **ret)
 static int watch_target(struct watch *w, const struct watched *t)
 {
 	cleanup(agent_decrefp) json_t *rows = NULL;
-	json_t *request = json_pack("{s:s, s:s, s:i, s:s, s:s}", "op", "watch", "sync", w->sync,
-				    "version", 0, "peer", w->peer, "role", "payload");
 
-	if (!request ||
-	    json_object_set_new(request, t->pid ? "pid" : "cgroup",
-				t->pid ? json_integer(t->pid) : json_string(t->cgroup)) < 0)
-		cli_out_of_memory();
-	return ask(w, request, &rows);
+	return ask(w,
+		   json_pack("{s:s, s:s, s:i, s:s, s:s, s:o}", "op", "watch", "sync", w->sync,
+			     "version", 0, "peer", w->peer, "role", "payload",
+			     t->pid ? "pid" : "cgroup",
+			     t->pid ? json_integer(t->pid) : json_string(t->cgroup)),
+		   &rows);
 }
 
 static void add_target(struct watch *w, pid_t pid, const char *cgroup)
@@ -381,6 +380,14 @@ static int run_watch(struct watch *w, struct table *table)
 	return r;
 }
 
+/* What JSON can hold. */
+static bool is_text(const char *s)
+{
+	cleanup(agent_decrefp) json_t *json = json_string(s);
+
+	return json != NULL;
+}
+
 /* Of the command, or of what is watched first. */
 static const char *name_of(const struct watch *w, char pid[32])
 {
@@ -391,7 +398,7 @@ static const char *name_of(const struct watch *w, char pid[32])
 		name = last_of(w->command[0]);
 	else if (!w->targets[0].pid)
 		name = last_of(w->targets[0].cgroup);
-	return strlen(name) <= NAME_MAX_SYNC ? name : "watch";
+	return strlen(name) <= NAME_MAX_SYNC && is_text(name) ? name : "watch";
 }
 
 static void check(const struct watch *w)

@@ -1,6 +1,7 @@
 """What is watched: a process, or all of a control group; and what rows know of whose traffic it is."""
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -269,6 +270,19 @@ def weightctl(tracer, *args, stdin=subprocess.DEVNULL):
     """`weightctl trace watch`"""
     return subprocess.Popen([BUILD / "weightctl", "trace", "watch", *map(str, args)], text=True, stdin=stdin,
                             env=environment(WEIGHTD_TRACE_SOCKET=tracer.socket), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_command_whose_name_is_no_text_is_counted_by_another(tracer, tmp_path):
+    program = tmp_path / b"\xff".decode(errors="surrogateescape")
+    shutil.copy("/bin/true", program)
+    done = weightctl(tracer, program)
+    out, err = done.communicate()
+    assert (done.returncode, out) == (0, "") and len(err.splitlines()) == 2, err
+    with tracer.client() as client:
+        assert [row["sync"] for row in client.ask("past")] == ["watch"]
+    done = weightctl(tracer, "--sync", program.name, "true")
+    assert done.communicate()[1] == "weightctl: weightd-trace cannot be asked about a name that is not UTF-8\n"
+    assert done.returncode == 1
 
 
 def until_watched(tracer):
