@@ -258,6 +258,13 @@ int agent_rows(const struct cli *cli, json_t *request, json_t **ret)
 	return 0;
 }
 
+bool agent_is_kind(const json_t *o, const char *kind)
+{
+	const char *its = agent_text(o, "kind");
+
+	return its && !strcmp(its, kind);
+}
+
 const char *agent_text(const json_t *o, const char *key)
 {
 	const char *text = json_string_value(json_object_get(o, key));

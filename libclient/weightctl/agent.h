@@ -49,6 +49,8 @@ bool agent_is_end(const json_t *packet);
 /* The sentence of a refusal or a failure in it, or NULL. */
 const char *agent_error(const json_t *packet);
 
+/* Whether its "kind" is that. */
+bool agent_is_kind(const json_t *o, const char *kind);
 /* NULL: none. */
 const char *agent_text(const json_t *o, const char *key);
 uint64_t agent_number(const json_t *o, const char *key, uint64_t otherwise);

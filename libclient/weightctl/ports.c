@@ -21,9 +21,8 @@ void ports_look(struct ports *p, json_t *rows)
 	p->now = json_array();
 	for (size_t i = json_array_size(rows); i-- > 0;) {
 		json_t *row = json_array_get(rows, i);
-		const char *kind = agent_text(row, "kind");
 
-		if (!kind || strcmp(kind, "port") != 0)
+		if (!agent_is_kind(row, "port"))
 			continue;
 		if (json_array_insert(p->now, 0, row) < 0)
 			cli_out_of_memory();

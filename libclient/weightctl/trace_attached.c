@@ -52,13 +52,6 @@ static struct attachment attachment_of(const json_t *row)
 	};
 }
 
-static bool is_of_kind(const json_t *row, const char *wanted)
-{
-	const char *kind = agent_text(row, "kind");
-
-	return kind && !strcmp(kind, wanted);
-}
-
 static int print(const struct cli *cli, struct table *table, const json_t *rows)
 {
 	struct json json = {.file = stdout};
@@ -74,10 +67,10 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	{
 		const struct attachment one = attachment_of(row);
 
-		if (is_of_kind(row, "attached")) {
+		if (agent_is_kind(row, "attached")) {
 			table_row(table, &one);
 			n++;
-		} else if (is_of_kind(row, "gap")) {
+		} else if (agent_is_kind(row, "gap")) {
 			n_lost = agent_number(row, "lost", 0);
 		}
 	}

@@ -39,18 +39,6 @@ static struct hook hook_of(const json_t *row)
 	};
 }
 
-static bool is_of_kind(const json_t *row, const char *wanted)
-{
-	const char *kind = agent_text(row, "kind");
-
-	return kind && !strcmp(kind, wanted);
-}
-
-static bool is_hook(const json_t *row)
-{
-	return is_of_kind(row, "hook");
-}
-
 /* Files that have what is known of CUDA, NCCL and verbs. */
 static void print_libraries(const json_t *rows)
 {
@@ -62,7 +50,7 @@ static void print_libraries(const json_t *rows)
 		const char *path = agent_text(row, "path"), *why = agent_text(row, "why");
 		uint64_t n = agent_number(row, "processes", 0);
 
-		if (!is_of_kind(row, "library"))
+		if (!agent_is_kind(row, "library"))
 			continue;
 		(void)fputs(why ? "Not probed: " : "Probed: ", stdout);
 		escape_name(stdout, path ? path : "-");
@@ -70,11 +58,6 @@ static void print_libraries(const json_t *rows)
 		if (why)
 			sync_say(stdout, "  why", why);
 	}
-}
-
-static bool is_rdma(const json_t *row)
-{
-	return is_of_kind(row, "rdma");
 }
 
 /* What there is of RDMA is no matter of BPF, nor of rights. */
@@ -87,7 +70,7 @@ static void print_rdma(const json_t *rows)
 	{
 		const char *what = agent_text(row, "what"), *why = agent_text(row, "why");
 
-		if (is_rdma(row) && what && why)
+		if (agent_is_kind(row, "rdma") && what && why)
 			sync_say(stdout,
 				 !strcmp(what, "ports") ? "No RDMA ports" : "No RDMA queue pairs",
 				 why);
@@ -110,7 +93,7 @@ static void put_rdma(const json_t *rows, struct json *json)
 	json_open(json, "rdma", '[');
 	json_array_foreach(rows, i, row)
 	{
-		if (!is_rdma(row))
+		if (!agent_is_kind(row, "rdma"))
 			continue;
 		json_open(json, NULL, '{');
 		put_text(json, "what", agent_text(row, "what"));
@@ -132,7 +115,7 @@ static void print_sentences(const json_t *rows, const char *meter, const char *w
 	{
 		const struct hook hook = hook_of(row);
 
-		if (!is_hook(row) || !hook.why)
+		if (!agent_is_kind(row, "hook") || !hook.why)
 			continue;
 		sync_say(stdout, hook.name,
 			 before && !strcmp(before, hook.why) ? "likewise" : hook.why);
@@ -160,7 +143,7 @@ static void put_libraries(struct json *json, const json_t *rows)
 	json_open(json, "libraries", '[');
 	json_array_foreach(rows, i, row)
 	{
-		if (!is_of_kind(row, "library"))
+		if (!agent_is_kind(row, "library"))
 			continue;
 		json_open(json, NULL, '{');
 		put_text(json, "path", agent_text(row, "path"));
@@ -183,7 +166,7 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		if (!is_of_kind(row, "meter"))
+		if (!agent_is_kind(row, "meter"))
 			continue;
 		meter = agent_text(row, "meter");
 		why = agent_text(row, "why");
@@ -198,7 +181,7 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	{
 		const struct hook hook = hook_of(row);
 
-		if (is_hook(row))
+		if (agent_is_kind(row, "hook"))
 			table_row(table, &hook);
 	}
 	r = table_end(table);

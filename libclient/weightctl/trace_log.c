@@ -250,11 +250,16 @@ static void act_deinit(struct act *act)
 	free(act->result);
 }
 
+static bool is_act(const json_t *packet)
+{
+	return agent_is_kind(packet, "act") || agent_is_kind(packet, "acted");
+}
+
 static bool is_wanted(const struct log *l, const json_t *act)
 {
-	const char *kind = agent_text(act, "kind"), *word = agent_text(act, "act");
+	const char *word = agent_text(act, "act");
 
-	if (!kind || !word || (strcmp(kind, "act") != 0 && strcmp(kind, "acted") != 0))
+	if (!word || !is_act(act))
 		return false;
 	if (l->pid != UINT64_MAX && agent_number(act, "pid", UINT64_MAX) != l->pid)
 		return false;
@@ -367,15 +372,12 @@ static int print(struct log *l)
 /* Of those that were told already nothing is said again: some are while what there was is asked for. */
 static int take(struct log *l, json_t *packet)
 {
-	const char *kind = agent_text(packet, "kind");
 	uint64_t number = agent_number(packet, "number", 0);
 
-	if (kind && !strcmp(kind, "gap"))
+	if (agent_is_kind(packet, "gap"))
 		(void)fprintf(stderr, "weightctl: %" PRIu64 " events were lost\n",
 			      agent_number(packet, "lost", 0));
-	if (!kind || (strcmp(kind, "act") != 0 && strcmp(kind, "acted") != 0))
-		return 0;
-	if (number && number <= l->last)
+	if (!is_act(packet) || (number && number <= l->last))
 		return 0;
 	if (number)
 		l->last = number;
@@ -389,7 +391,6 @@ static int hear_answer(struct log *l, const char *op, bool tells)
 		return EXIT_FAILED;
 	for (;;) {
 		cleanup(agent_decrefp) json_t *packet = NULL;
-		const char *kind;
 
 		if (agent_next(&l->agent, &packet))
 			return EXIT_FAILED;
@@ -397,9 +398,8 @@ static int hear_answer(struct log *l, const char *op, bool tells)
 			return cli_error("%s", agent_error(packet));
 		if (agent_is_end(packet))
 			return 0;
-		kind = agent_text(packet, "kind");
 		/* What is new is among what there was, or comes after it. */
-		if (tells && kind && !strcmp(kind, "acted") && take(l, packet))
+		if (tells && agent_is_kind(packet, "acted") && take(l, packet))
 			return EXIT_FAILED;
 	}
 }

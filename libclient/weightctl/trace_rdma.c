@@ -232,13 +232,6 @@ static const struct kind {
   QPS = {"qp", "qps", "qps", "No queue pairs", qps, add_qp},
   COUNTERS = {"counter", "qps", "counters", "No counters", values, add_counter};
 
-static bool is_of_kind(const json_t *row, const char *kind)
-{
-	const char *its = agent_text(row, "kind");
-
-	return its && !strcmp(its, kind);
-}
-
 /* NULL where there is something, or nobody knows why there is nothing. */
 static const char *why_not(const json_t *rows, const struct kind *kind)
 {
@@ -249,7 +242,7 @@ static const char *why_not(const json_t *rows, const struct kind *kind)
 	{
 		const char *what = agent_text(row, "what");
 
-		if (is_of_kind(row, "rdma") && what && !strcmp(what, kind->what))
+		if (agent_is_kind(row, "rdma") && what && !strcmp(what, kind->what))
 			return agent_text(row, "why");
 	}
 	return NULL;
@@ -264,7 +257,7 @@ static int print(const struct cli *cli, struct table *table, const struct kind *
 	size_t i, n = 0;
 	int r;
 
-	json_array_foreach(rows, i, row) n += is_of_kind(row, kind->kind);
+	json_array_foreach(rows, i, row) n += agent_is_kind(row, kind->kind);
 	if (!n && !cli->json) {
 		sync_say(stdout, kind->none, why ? why : "there are none now");
 		return 0;
@@ -279,7 +272,7 @@ static int print(const struct cli *cli, struct table *table, const struct kind *
 	table_begin(table, &json, kind->list);
 	json_array_foreach(rows, i, row)
 	{
-		if (is_of_kind(row, kind->kind))
+		if (agent_is_kind(row, kind->kind))
 			kind->add(table, row);
 	}
 	r = table_end(table);
