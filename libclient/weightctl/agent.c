@@ -241,21 +241,27 @@ static int read_rows(struct agent *a, uint64_t deadline_ns, json_t *rows)
 	}
 }
 
-int agent_rows(const struct cli *cli, json_t *request, json_t **ret)
+int agent_ask_rows(struct agent *a, json_t *request, json_t **ret)
 {
-	cleanup(agent_deinit) struct agent a = {.fd = -1};
 	cleanup(agent_decrefp) json_t *rows = json_array();
 
 	if (!rows)
 		cli_out_of_memory();
+	if (agent_ask(a, request) || read_rows(a, deadline(), rows))
+		return EXIT_FAILED;
+	*ret = json_incref(rows);
+	return 0;
+}
+
+int agent_rows(const struct cli *cli, json_t *request, json_t **ret)
+{
+	cleanup(agent_deinit) struct agent a = {.fd = -1};
+
 	if (agent_open(cli, &a)) {
 		json_decref(request);
 		return EXIT_FAILED;
 	}
-	if (agent_ask(&a, request) || read_rows(&a, deadline(), rows))
-		return EXIT_FAILED;
-	*ret = json_incref(rows);
-	return 0;
+	return agent_ask_rows(&a, request, ret);
 }
 
 bool agent_is_kind(const json_t *o, const char *kind)

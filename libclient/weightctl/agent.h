@@ -37,6 +37,8 @@ int agent_next(struct agent *a, json_t **ret);
 /* The same without waiting: -EAGAIN. */
 int agent_take(struct agent *a, json_t **ret);
 /* One request and the rows of its answer, an array. Steals `request`. */
+int agent_ask_rows(struct agent *a, json_t *request, json_t **ret);
+/* The same in a connection of its own. */
 int agent_rows(const struct cli *cli, json_t *request, json_t **ret);
 
 /* Tells that it did not answer in that time. EXIT_FAILED. */

@@ -106,15 +106,15 @@ static int look(struct messages *m, const char *op)
 
 static int begin(struct messages *m)
 {
-	cleanup(agent_decrefp) json_t *packet = NULL;
+	cleanup(agent_decrefp) json_t *rows = NULL;
 
 	m->began_ns = progress_now_ns();
-	if (agent_open(m->cli, &m->agent) ||
-	    agent_ask(&m->agent, json_pack("{s:s, s:s, s:I, s:b}", "op", "messages", "sync",
-					   m->sync, "seconds", (json_int_t)m->seconds, "all", 1)) ||
-	    agent_next(&m->agent, &packet))
+	if (agent_open(m->cli, &m->agent))
 		return EXIT_FAILED;
-	return agent_error(packet) ? cli_error("%s", agent_error(packet)) : 0;
+	return agent_ask_rows(&m->agent,
+			      json_pack("{s:s, s:s, s:I, s:b}", "op", "messages", "sync", m->sync,
+					"seconds", (json_int_t)m->seconds, "all", 1),
+			      &rows);
 }
 
 /* Until the time is over, a signal comes or the sync has no row any more. */
@@ -139,7 +139,6 @@ static void print_calls(struct table *table, const json_t *row, const char *key,
 	const json_t *calls = json_object_get(json_object_get(row, "messages"), key);
 	const json_t *process = json_object_get(row, "process");
 	const json_t *sizes = json_object_get(calls, "sizes");
-	uint64_t pid = agent_number(process, "pid", UINT32_MAX);
 	struct line line = {
 		.peer = agent_text(row, "peer"),
 		.role = agent_text(row, "role"),
@@ -147,7 +146,7 @@ static void print_calls(struct table *table, const json_t *row, const char *key,
 		.call = call,
 		.count = agent_number(calls, "calls", 0),
 		.bytes = agent_number(calls, "bytes", UINT64_MAX),
-		.pid = pid < UINT32_MAX ? (uint32_t)pid : UINT32_MAX,
+		.pid = agent_id(process, "pid"),
 	};
 	char size[16];
 

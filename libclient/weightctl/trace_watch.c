@@ -85,45 +85,21 @@ static const struct column columns[] = {
 	{},
 };
 
-static int ask(struct watch *w, json_t *request, json_t **ret)
-{
-	cleanup(agent_decrefp) json_t *rows = json_array();
-
-	if (!rows)
-		cli_out_of_memory();
-	if (agent_ask(&w->agent, request))
-		return EXIT_FAILED;
-	for (;;) {
-		cleanup(agent_decrefp) json_t *packet = NULL;
-
-		if (agent_next(&w->agent, &packet))
-			return EXIT_FAILED;
-		if (agent_error(packet))
-			return cli_error("%s", agent_error(packet));
-		if (agent_is_end(packet))
-			break;
-		if (json_array_append(rows, packet) < 0)
-			cli_out_of_memory();
-	}
-	*ret = json_incref(rows);
-	return 0;
-}
-
 static int ask_of_sync(struct watch *w, const char *op, json_t **ret)
 {
-	return ask(w, json_pack("{s:s, s:s}", "op", op, "sync", w->sync), ret);
+	return agent_ask_rows(&w->agent, json_pack("{s:s, s:s}", "op", op, "sync", w->sync), ret);
 }
 
 static int watch_target(struct watch *w, const struct watched *t)
 {
 	cleanup(agent_decrefp) json_t *rows = NULL;
 
-	return ask(w,
-		   json_pack("{s:s, s:s, s:i, s:s, s:s, s:o}", "op", "watch", "sync", w->sync,
-			     "version", 0, "peer", w->peer, "role", "payload",
-			     t->pid ? "pid" : "cgroup",
-			     t->pid ? json_integer(t->pid) : json_string(t->cgroup)),
-		   &rows);
+	return agent_ask_rows(&w->agent,
+			      json_pack("{s:s, s:s, s:i, s:s, s:s, s:o}", "op", "watch", "sync",
+					w->sync, "version", 0, "peer", w->peer, "role", "payload",
+					t->pid ? "pid" : "cgroup",
+					t->pid ? json_integer(t->pid) : json_string(t->cgroup)),
+			      &rows);
 }
 
 static void add_target(struct watch *w, pid_t pid, const char *cgroup)
