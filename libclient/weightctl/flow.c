@@ -48,13 +48,6 @@ static uint64_t known(const json_t *row, const char *key)
 	return agent_number(row, key, UINT64_MAX);
 }
 
-static uint32_t known_index(const json_t *o, const char *key)
-{
-	uint64_t n = known(o, key);
-
-	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-}
-
 static uint64_t done_of(const json_t *row)
 {
 	uint64_t delivered = known(row, "delivered"), received = known(row, "received"), sum;
@@ -95,7 +88,7 @@ struct flow flow_of(const json_t *row, const json_t *before)
 	const json_t *process = json_object_get(row, "process");
 	uint64_t rtt_us = known(row, "rtt_us");
 	uint64_t began_ns = known(row, "began_ns"), now_ns = known(row, "now_ns");
-	uint32_t sockets = known_index(row, "sockets"), closed = known_index(row, "closed");
+	uint32_t sockets = agent_id(row, "sockets"), closed = agent_id(row, "closed");
 	struct flow f = {
 		.sync = agent_text(row, "sync"),
 		.peer = agent_text(row, "peer"),
@@ -122,8 +115,8 @@ struct flow flow_of(const json_t *row, const json_t *before)
 		.elapsed_ns = now_ns > began_ns ? now_ns - began_ns : UINT64_MAX,
 		.rtt_ns = rtt_us < UINT64_MAX / 1000 ? rtt_us * 1000 : UINT64_MAX,
 		.sockets = closed <= sockets ? sockets - closed : UINT32_MAX,
-		.pid = known_index(process, "pid"),
-		.uid = known_index(client, "uid"),
+		.pid = agent_id(process, "pid"),
+		.uid = agent_id(client, "uid"),
 		.partial = agent_bool(row, "partial"),
 	};
 

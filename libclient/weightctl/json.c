@@ -53,6 +53,10 @@ void json_close(struct json *j, char kind)
 
 void json_put_string(struct json *j, const char *key, const char *s)
 {
+	if (!s) {
+		json_put_null(j, key);
+		return;
+	}
 	begin(j, key);
 	escape_json(j->file, s);
 }

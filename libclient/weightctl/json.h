@@ -20,6 +20,7 @@ struct json {
 /* `key` is NULL inside of a list and at the top. `kind` is '{' or '['. */
 void json_open(struct json *j, const char *key, char kind);
 void json_close(struct json *j, char kind);
+/* NULL is null. */
 void json_put_string(struct json *j, const char *key, const char *s);
 void json_put_number(struct json *j, const char *key, uint64_t n);
 /* As precise as six digits are. */

@@ -113,10 +113,7 @@ void ports_json(const struct ports *p, struct json *j)
 		json_open(j, NULL, '{');
 		json_put_string(j, "device", device ? device : "");
 		json_put_number(j, "port", agent_number(port, "port", 0));
-		if (state)
-			json_put_string(j, "state", state);
-		else
-			json_put_null(j, "state");
+		json_put_string(j, "state", state);
 		put_rate(j, "out", rate_of(p, port, "xmit_bytes"));
 		put_rate(j, "in", rate_of(p, port, "recv_bytes"));
 		json_close(j, '}');

@@ -77,14 +77,6 @@ static void print_rdma(const json_t *rows)
 	}
 }
 
-static void put_text(struct json *json, const char *key, const char *text)
-{
-	if (text)
-		json_put_string(json, key, text);
-	else
-		json_put_null(json, key);
-}
-
 static void put_rdma(const json_t *rows, struct json *json)
 {
 	const json_t *row;
@@ -96,9 +88,9 @@ static void put_rdma(const json_t *rows, struct json *json)
 		if (!agent_is_kind(row, "rdma"))
 			continue;
 		json_open(json, NULL, '{');
-		put_text(json, "what", agent_text(row, "what"));
+		json_put_string(json, "what", agent_text(row, "what"));
 		json_put_bool(json, "on", agent_bool(row, "on"));
-		put_text(json, "why", agent_text(row, "why"));
+		json_put_string(json, "why", agent_text(row, "why"));
 		json_close(json, '}');
 	}
 	json_close(json, ']');
@@ -146,9 +138,9 @@ static void put_libraries(struct json *json, const json_t *rows)
 		if (!agent_is_kind(row, "library"))
 			continue;
 		json_open(json, NULL, '{');
-		put_text(json, "path", agent_text(row, "path"));
+		json_put_string(json, "path", agent_text(row, "path"));
 		json_put_string(json, "state", agent_bool(row, "on") ? "on" : "off");
-		put_text(json, "why", agent_text(row, "why"));
+		json_put_string(json, "why", agent_text(row, "why"));
 		json_put_number(json, "functions", agent_number(row, "functions", 0));
 		json_put_number(json, "processes", agent_number(row, "processes", 0));
 		json_close(json, '}');
@@ -173,8 +165,8 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	}
 	if (cli->json) {
 		json_open(&json, NULL, '{');
-		put_text(&json, "meter", meter);
-		put_text(&json, "why", why);
+		json_put_string(&json, "meter", meter);
+		json_put_string(&json, "why", why);
 	}
 	table_begin(table, &json, "hooks");
 	json_array_foreach(rows, i, row)

@@ -78,13 +78,6 @@ static uint64_t known(const json_t *row, const char *key)
 	return agent_number(row, key, UINT64_MAX);
 }
 
-static uint32_t known_index(const json_t *row, const char *key)
-{
-	uint64_t n = known(row, key);
-
-	return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
-}
-
 static uint64_t sum_of(const json_t *errors)
 {
 	uint64_t sum = UINT64_MAX;
@@ -125,7 +118,7 @@ static void add_port(struct table *table, const json_t *row)
 		.link = agent_text(row, "rate"),
 		.netdev = agent_text(row, "netdev"),
 		.gid = json_string_value(json_array_get(json_object_get(row, "gids"), 0)),
-		.number = known_index(row, "port"),
+		.number = agent_id(row, "port"),
 		.speed = agent_number(row, "rate_bits", 0) / 8,
 		.sent = known(row, "xmit_bytes"),
 		.received = known(row, "recv_bytes"),
@@ -165,11 +158,11 @@ static void add_qp(struct table *table, const json_t *row)
 		.type = agent_text(row, "type"),
 		.state = agent_text(row, "state"),
 		.process = agent_text(row, "comm"),
-		.port = known_index(row, "port"),
-		.lqpn = known_index(row, "lqpn"),
-		.rqpn = known_index(row, "rqpn"),
-		.pid = known_index(row, "pid"),
-		.counter = known_index(row, "counter"),
+		.port = agent_id(row, "port"),
+		.lqpn = agent_id(row, "lqpn"),
+		.rqpn = agent_id(row, "rqpn"),
+		.pid = agent_id(row, "pid"),
+		.counter = agent_id(row, "counter"),
 	};
 
 	table_row(table, &qp);
@@ -203,9 +196,9 @@ static void add_counter(struct table *table, const json_t *row)
 		.device = agent_text(row, "device"),
 		.mode = agent_text(row, "mode"),
 		.process = agent_text(row, "comm"),
-		.port = known_index(row, "port"),
-		.counter = known_index(row, "counter"),
-		.pid = known_index(row, "pid"),
+		.port = agent_id(row, "port"),
+		.counter = agent_id(row, "counter"),
+		.pid = agent_id(row, "pid"),
 		.n_qps = (uint32_t)json_array_size(json_object_get(row, "qps")),
 	};
 	json_t *all = json_object_get(row, "values"), *value;
@@ -264,10 +257,7 @@ static int print(const struct cli *cli, struct table *table, const struct kind *
 	}
 	if (cli->json) {
 		json_open(&json, NULL, '{');
-		if (why)
-			json_put_string(&json, "why", why);
-		else
-			json_put_null(&json, "why");
+		json_put_string(&json, "why", why);
 	}
 	table_begin(table, &json, kind->list);
 	json_array_foreach(rows, i, row)

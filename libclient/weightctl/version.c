@@ -29,10 +29,7 @@ static void print_json(const struct weightd *w, const struct weightd_server *ser
 	json_open(&json, NULL, '{');
 	json_put_string(&json, "weightctl", RELEASE);
 	json_put_string(&json, "libweightd", weightd_release());
-	if (server)
-		json_put_string(&json, "weightd", server->release);
-	else
-		json_put_null(&json, "weightd");
+	json_put_string(&json, "weightd", server ? server->release : NULL);
 	json_put_string(&json, "socket", weightd_socket(w));
 	json_close(&json, '}');
 }
