@@ -109,7 +109,8 @@ static void put_all(FILE *f, const json_t *rows)
 	(void)fputs("# EOF\n", f);
 }
 
-int openmetrics_write(const json_t *rows, const char *path)
+/* For `path`, or standard output where that is NULL. */
+static int write_all(const json_t *rows, const char *path)
 {
 	char *text = NULL;
 	size_t size;
@@ -125,4 +126,18 @@ int openmetrics_write(const json_t *rows, const char *path)
 	r = path ? fresh_output(path, text) : cli_write(text, size);
 	free(text);
 	return r;
+}
+
+int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option *longs)
+{
+	cleanup(agent_decrefp) json_t *rows = NULL;
+	const char *path = NULL;
+
+	while (cli_option(cli, argc, argv, LETTERS_COMMON, longs) >= 0)
+		path = optarg;
+	if (argc - optind > 0)
+		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
+	if (agent_rows(cli, json_pack("{s:s}", "op", "metrics"), &rows))
+		return EXIT_FAILED;
+	return write_all(rows, path);
 }

@@ -3,10 +3,7 @@
  */
 #pragma once
 
-#include <jansson.h>
+#include "libclient/weightctl/cli.h"
 
-/*
- * The rows of an answer to "metrics", for `path`, or standard output where that is NULL. 0, or EXIT_FAILED after
- * telling why.
- */
-int openmetrics_write(const json_t *rows, const char *path);
+/* A verb that asks its peer for "metrics" and takes no arguments, only --output beside what its peer has. */
+int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option *longs);
