@@ -45,42 +45,25 @@ SEMAPHORE(publish);
 SEMAPHORE(flip);
 SEMAPHORE(quiesce);
 
-static __attribute__((noinline)) void tell_attach(uint64_t a0, uint64_t a1, uint64_t a2,
-						  uint64_t a3, uint64_t a4, uint64_t a5)
-{
-	PIN(0);
-	PIN(1);
-	PIN(2);
-	PIN(3);
-	PIN(4);
-	PIN(5);
-	STAP_PROBE6(weightd, attach, r0, r1, r2, r3, r4, r5);
-}
+/* A function of its own for each, whose arguments are pinned to where they came. */
+#define TELL(noun)                                                                                 \
+	static __attribute__((noinline)) void tell_##noun(uint64_t a0, uint64_t a1, uint64_t a2,   \
+							  uint64_t a3, uint64_t a4, uint64_t a5)   \
+	{                                                                                          \
+		PIN(0);                                                                            \
+		PIN(1);                                                                            \
+		PIN(2);                                                                            \
+		PIN(3);                                                                            \
+		PIN(4);                                                                            \
+		PIN(5);                                                                            \
+		STAP_PROBE6(weightd, noun, r0, r1, r2, r3, r4, r5);                                \
+	}
+TELL(attach)
+TELL(detach)
+TELL(publish)
+TELL(quiesce)
 
-static __attribute__((noinline)) void tell_detach(uint64_t a0, uint64_t a1, uint64_t a2,
-						  uint64_t a3, uint64_t a4, uint64_t a5)
-{
-	PIN(0);
-	PIN(1);
-	PIN(2);
-	PIN(3);
-	PIN(4);
-	PIN(5);
-	STAP_PROBE6(weightd, detach, r0, r1, r2, r3, r4, r5);
-}
-
-static __attribute__((noinline)) void tell_publish(uint64_t a0, uint64_t a1, uint64_t a2,
-						   uint64_t a3, uint64_t a4, uint64_t a5)
-{
-	PIN(0);
-	PIN(1);
-	PIN(2);
-	PIN(3);
-	PIN(4);
-	PIN(5);
-	STAP_PROBE6(weightd, publish, r0, r1, r2, r3, r4, r5);
-}
-
+/* With fewer. */
 static __attribute__((noinline)) void tell_flip(uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3)
 {
 	PIN(0);
@@ -88,18 +71,6 @@ static __attribute__((noinline)) void tell_flip(uint64_t a0, uint64_t a1, uint64
 	PIN(2);
 	PIN(3);
 	STAP_PROBE4(weightd, flip, r0, r1, r2, r3);
-}
-
-static __attribute__((noinline)) void tell_quiesce(uint64_t a0, uint64_t a1, uint64_t a2,
-						   uint64_t a3, uint64_t a4, uint64_t a5)
-{
-	PIN(0);
-	PIN(1);
-	PIN(2);
-	PIN(3);
-	PIN(4);
-	PIN(5);
-	STAP_PROBE6(weightd, quiesce, r0, r1, r2, r3, r4, r5);
 }
 
 static uint64_t who(pid_t pid, uid_t uid)
