@@ -11,13 +11,11 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
+#include "bpf/probes/allowance.h"
 #include "bpf/probes/probes.h"
 
 #define PENDING_MAX 4096 /* calls at the same time */
 #define TALLIES_MAX 4096
-#define USERS_MAX 1024
-#define SECOND_NS 1000000000
-
 #if defined(__TARGET_ARCH_x86)
 #define RETURN_ADDRESS_SIZE 8 /* on the stack at the call, and no more at the return */
 #else
@@ -56,19 +54,6 @@ struct {
 	__type(key, struct pending);
 	__type(value, struct probe_call);
 } pending SEC(".maps");
-
-/* How many calls of a user were told, in the second that began then. */
-struct allowance {
-	__u64 since_ns;
-	__u64 n;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, USERS_MAX);
-	__type(key, __u32); /* uid */
-	__type(value, struct allowance);
-} allowances SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -249,23 +234,6 @@ static __always_inline void count(const struct probe_call *c, struct plan plan, 
 	announce(t, site);
 }
 
-/* Anybody may call a library of his own by one of the names, as often as he can. */
-static __always_inline int may_tell(__u32 uid, __u64 now)
-{
-	struct allowance *a = bpf_map_lookup_elem(&allowances, &uid);
-	struct allowance first = {.since_ns = now, .n = 1};
-
-	if (!a) {
-		bpf_map_update_elem(&allowances, &uid, &first, BPF_ANY);
-		return 1;
-	}
-	if (now - a->since_ns > SECOND_NS) {
-		a->since_ns = now;
-		a->n = 0;
-	}
-	return __sync_fetch_and_add(&a->n, 1) < CALLS_OF_USER_MAX;
-}
-
 SEC("uprobe")
 int on_return(struct pt_regs *ctx)
 {
@@ -285,7 +253,7 @@ int on_return(struct pt_regs *ctx)
 		bpf_map_delete_elem(&pending, &key);
 		return 0;
 	}
-	if (!may_tell((__u32)bpf_get_current_uid_gid(), now)) {
+	if (!allowance_take((__u32)bpf_get_current_uid_gid(), now, CALLS_OF_USER_MAX)) {
 		__sync_fetch_and_add(&missed.limited, 1);
 		bpf_map_delete_elem(&pending, &key);
 		return 0;

@@ -10,27 +10,12 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
+#include "bpf/probes/allowance.h"
 #include "bpf/usdt/usdt.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-#define USERS_MAX 1024
-#define SECOND_NS 1000000000
-
 __u64 missed; /* there was no room, or its user had said as much as he may */
-
-/* How much of a user was told, in the second that began then. */
-struct allowance {
-	__u64 since_ns;
-	__u64 n;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, USERS_MAX);
-	__type(key, __u32); /* uid */
-	__type(value, struct allowance);
-} allowances SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -43,32 +28,14 @@ static __always_inline void read_text(char *to, __u32 size, __u64 address)
 		to[0] = 0;
 }
 
-/* Anybody may run a program that is called so, and says what it likes as often as it can. */
-static __always_inline int may_tell(__u32 uid, __u64 now)
-{
-	struct allowance *a = bpf_map_lookup_elem(&allowances, &uid);
-	struct allowance first = {.since_ns = now, .n = 1};
-
-	if (uid == 0)
-		return 1;
-	if (!a) {
-		bpf_map_update_elem(&allowances, &uid, &first, BPF_ANY);
-		return 1;
-	}
-	if (now - a->since_ns > SECOND_NS) {
-		a->since_ns = now;
-		a->n = 0;
-	}
-	return __sync_fetch_and_add(&a->n, 1) < SAID_OF_USER_MAX;
-}
-
 SEC("uprobe")
 int on_probe(struct pt_regs *ctx)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	__u32 uid = (__u32)bpf_get_current_uid_gid();
 	__u64 now = bpf_ktime_get_ns();
-	struct said *s = may_tell(uid, now) ? bpf_ringbuf_reserve(&events, sizeof(*s), 0) : 0;
+	int may = uid == 0 || allowance_take(uid, now, SAID_OF_USER_MAX);
+	struct said *s = may ? bpf_ringbuf_reserve(&events, sizeof(*s), 0) : 0;
 
 	if (!s) {
 		__sync_fetch_and_add(&missed, 1);
