@@ -1,5 +1,5 @@
 /*
- * The few members of the kernel's structs that probes.bpf.c reads, as bpf/flows/kernel.h has those of sockets
+ * The few members of the kernel's structs that programs of functions read, as bpf/flows/kernel.h has those of sockets
  */
 #pragma once
 
@@ -8,6 +8,13 @@
 #include <linux/ptrace.h>
 
 #define VM_EXEC 0x4
+
+/* As PT_REGS_PARM6(), which libbpf 1.2 was the first to have. */
+#if defined(__TARGET_ARCH_x86)
+#define SIXTH_ARGUMENT(ctx) ((ctx)->r9)
+#else
+#define SIXTH_ARGUMENT(ctx) (((const struct user_pt_regs *)(ctx))->regs[5])
+#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -46,9 +53,22 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct ns_common {
+	unsigned inum;
+};
+
+struct pid_namespace {
+	struct ns_common ns;
+};
+
+struct nsproxy {
+	struct pid_namespace *pid_ns_for_children;
+};
+
 struct task_struct {
 	int tgid;
 	struct files_struct *files;
+	struct nsproxy *nsproxy;
 };
 
 struct vm_area_struct {

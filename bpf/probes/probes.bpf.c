@@ -143,11 +143,7 @@ int on_call(struct pt_regs *ctx)
 	c.args[2] = PT_REGS_PARM3(ctx);
 	c.args[3] = PT_REGS_PARM4(ctx);
 	c.args[4] = PT_REGS_PARM5(ctx);
-#if defined(__TARGET_ARCH_x86)
-	c.args[5] = ctx->r9;
-#else
-	c.args[5] = ((const struct user_pt_regs *)ctx)->regs[5];
-#endif
+	c.args[5] = SIXTH_ARGUMENT(ctx);
 	c.tid = (__u32)key.thread;
 	c.site = site;
 	if (plan.take == TAKE_AT_CALL)

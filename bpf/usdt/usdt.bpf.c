@@ -4,7 +4,7 @@
  * One program for all of them. It runs in the thread of weightd, which waits for it; it reads two texts and changes
  * nothing. The arguments are where those of a call are: the notes say so, or nothing is attached.
  */
-#include "bpf/usdt/kernel.h"
+#include "bpf/probes/kernel.h"
 
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
@@ -49,11 +49,7 @@ int on_probe(struct pt_regs *ctx)
 	s->args[0] = PT_REGS_PARM3(ctx);
 	s->args[1] = PT_REGS_PARM4(ctx);
 	s->args[2] = PT_REGS_PARM5(ctx);
-#if defined(__TARGET_ARCH_x86)
-	s->args[3] = ctx->r9;
-#else
-	s->args[3] = ((const struct user_pt_regs *)ctx)->regs[5];
-#endif
+	s->args[3] = SIXTH_ARGUMENT(ctx);
 	read_text(s->name, sizeof(s->name), PT_REGS_PARM1(ctx));
 	read_text(s->device, sizeof(s->device), PT_REGS_PARM2(ctx));
 	bpf_ringbuf_submit(s, 0);
