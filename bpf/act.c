@@ -23,6 +23,11 @@ void act_tell(struct tracer *t, json_t *act)
 	tracer_look_soon(t); /* who was too slow for it is told so */
 }
 
+void act_set_number(json_t *act, const char *key, uint64_t number)
+{
+	(void)json_object_set_new(act, key, json_integer((json_int_t)number));
+}
+
 int act_op(struct request *q)
 {
 	struct client *c = q->client;

@@ -14,5 +14,7 @@
 
 /* To those that observe, and kept; it is given its number, tracer::last_act from then on. Takes `act`, which may be NULL where memory ran out. */
 void act_tell(struct tracer *t, json_t *act);
+void act_set_number(json_t *act, const char *key, uint64_t number);
+
 /* Those that are kept, the oldest first; their kind is "acted". */
 int act_op(struct request *q);

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "bpf/known.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
 
@@ -59,13 +60,10 @@ static void tell_those(const struct client *owner,
 /* Takes `o`. What of a process has no name that JSON can hold has none. */
 static json_t *with_owner(json_t *o, const struct client *owner)
 {
-	json_t *comm = *owner->comm ? json_string(owner->comm) : NULL;
-
 	(void)json_object_set_new(o, "client",
 				  json_pack("{sI so sI so}", "id", (json_int_t)owner->number, "pid",
-					    owner->pid ? json_integer(owner->pid) : json_null(),
-					    "uid", (json_int_t)owner->uid, "comm",
-					    comm ? comm : json_null()));
+					    known_pid(owner->pid), "uid", (json_int_t)owner->uid,
+					    "comm", known_text(owner->comm)));
 	return o;
 }
 

@@ -7,6 +7,8 @@
  */
 #include <string.h>
 
+#include "bpf/act.h"
+#include "bpf/known.h"
 #include "bpf/probes.h"
 #include "bpf/site.h"
 #include "ipc/base/num.h"
@@ -58,23 +60,17 @@ static json_t *size_json(uint64_t size)
 	return size == UINT64_MAX ? json_null() : json_integer((json_int_t)size);
 }
 
-static void set_address(json_t *act, uint64_t address)
-{
-	(void)json_object_set_new(act, "address", json_integer((json_int_t)address));
-}
-
 /* Which export it was that is opened; "from" is null where nobody saw that. */
 static const struct export *set_from(struct probes *p, json_t *act, const struct export_key *key)
 {
 	const struct export *export = exports_find(probes_exports(p), key);
-	json_t *comm = export ? json_string(export->comm) : NULL;
 
 	(void)json_object_set_new(act, "bytes", size_json(export ? export->size : UINT64_MAX));
 	(void)json_object_set_new(
 		act, "from",
 		!export ? json_null()
 			: json_pack("{sI sI so sI}", "number", (json_int_t) export->number, "pid",
-				    (json_int_t) export->pid, "comm", comm ? comm : json_null(),
+				    (json_int_t) export->pid, "comm", known_text(export->comm),
 				    "ns", (json_int_t) export->ns));
 	return export;
 }
@@ -83,7 +79,7 @@ static bool export_memory(struct probes *p, const struct probe_call *c, json_t *
 {
 	struct export export = export_of(p, c, key_of_handle(KIND_MEMORY, c));
 
-	set_address(act, c->args[1]);
+	act_set_number(act, "address", c->args[1]);
 	(void)json_object_set_new(act, "bytes", json_null());
 	if (c->has_data && !(int)c->result)
 		exports_add(probes_exports(p), &export);
@@ -95,7 +91,7 @@ static bool open_memory(struct probes *p, const struct probe_call *c, json_t *ac
 	const struct export_key key = key_of_handle(KIND_MEMORY, c);
 
 	if (c->has_out && !(int)c->result)
-		set_address(act, c->out);
+		act_set_number(act, "address", c->out);
 	(void)set_from(p, act, &key);
 	return true;
 }
@@ -103,7 +99,7 @@ static bool open_memory(struct probes *p, const struct probe_call *c, json_t *ac
 static bool close_memory(struct probes *p, const struct probe_call *c, json_t *act)
 {
 	(void)p;
-	set_address(act, c->args[0]);
+	act_set_number(act, "address", c->args[0]);
 	return true;
 }
 

@@ -8,6 +8,7 @@
  */
 #include <stdio.h>
 
+#include "bpf/act.h"
 #include "bpf/probes.h"
 #include "bpf/site.h"
 #include "ipc/base/num.h"
@@ -21,11 +22,6 @@
 #else
 #define RANK_ARG 3
 #endif
-
-static void set_number(json_t *act, const char *key, uint64_t number)
-{
-	(void)json_object_set_new(act, key, json_integer((json_int_t)number));
-}
 
 /* FNV-1a, of 64 bits: a name, and no secret. */
 static void set_id(json_t *act, const uint8_t *id)
@@ -41,12 +37,12 @@ static void set_id(json_t *act, const uint8_t *id)
 
 static bool begin(const struct probe_call *c, json_t *act, int rank)
 {
-	set_number(act, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
-	set_number(act, "rank", (uint64_t)(int64_t)rank);
+	act_set_number(act, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
+	act_set_number(act, "rank", (uint64_t)(int64_t)rank);
 	if (c->has_data)
 		set_id(act, c->data);
 	if (c->has_out)
-		set_number(act, "communicator", c->out);
+		act_set_number(act, "communicator", c->out);
 	return true;
 }
 
@@ -66,23 +62,23 @@ static bool begin_scalable(struct probes *p, const struct probe_call *c, json_t 
 static bool begin_all(struct probes *p, const struct probe_call *c, json_t *act)
 {
 	(void)p;
-	set_number(act, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
+	act_set_number(act, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
 	return true;
 }
 
 static bool split(struct probes *p, const struct probe_call *c, json_t *act)
 {
 	(void)p;
-	set_number(act, "parent", c->args[0]);
+	act_set_number(act, "parent", c->args[0]);
 	if (c->has_out)
-		set_number(act, "communicator", c->out);
+		act_set_number(act, "communicator", c->out);
 	return true;
 }
 
 static bool end(struct probes *p, const struct probe_call *c, json_t *act)
 {
 	(void)p;
-	set_number(act, "communicator", c->args[0]);
+	act_set_number(act, "communicator", c->args[0]);
 	return true;
 }
 

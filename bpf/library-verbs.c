@@ -9,6 +9,8 @@
 #include <arpa/inet.h>
 #include <string.h>
 
+#include "bpf/act.h"
+#include "bpf/known.h"
 #include "bpf/probes.h"
 #include "bpf/site.h"
 #include "ipc/base/num.h"
@@ -38,19 +40,12 @@ _Static_assert(sizeof(struct attr) == ATTR_SIZE, "the interface's");
 static const char *const types[] = {[2] = "RC", [3] = "UC", [4] = "UD", [8] = "raw"};
 static const char *const states[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
 
-static void set_number(json_t *act, const char *key, uint64_t number)
-{
-	(void)json_object_set_new(act, key, json_integer((json_int_t)number));
-}
-
 static bool open_device(struct probes *p, const struct probe_call *c, json_t *act)
 {
-	json_t *name = c->has_data ? json_stringn((const char *)c->data,
-						  strnlen((const char *)c->data, DEVICE_NAME_SIZE))
-				   : NULL;
+	const char *name = c->has_data ? (const char *)c->data : NULL;
 
 	(void)p;
-	(void)json_object_set_new(act, "device", name ? name : json_null());
+	(void)json_object_set_new(act, "device", known_chars(name, DEVICE_NAME_SIZE));
 	return true;
 }
 
@@ -63,7 +58,7 @@ static bool create(struct probes *p, const struct probe_call *c, json_t *act)
 		return true;
 	memcpy(&number, c->data, sizeof(number));
 	memcpy(&type, c->data + QP_TYPE, sizeof(type));
-	set_number(act, "qp", number);
+	act_set_number(act, "qp", number);
 	if (type < ARRAY_LEN(types) && types[type])
 		(void)json_object_set_new(act, "type", json_string(types[type]));
 	return true;
@@ -82,17 +77,17 @@ static bool modify(struct probes *p, const struct probe_call *c, json_t *act)
 	if (!c->has_data || !(mask & MASK_STATE) || (attr.state != STATE_RTR && !has_failed))
 		return false;
 	if (c->has_out)
-		set_number(act, "qp", c->out);
+		act_set_number(act, "qp", c->out);
 	if (attr.state < ARRAY_LEN(states))
 		(void)json_object_set_new(act, "state", json_string(states[attr.state]));
 	if (attr.state != STATE_RTR)
 		return true;
 	if (mask & MASK_PEER)
-		set_number(act, "peer_qp", attr.peer_qp);
+		act_set_number(act, "peer_qp", attr.peer_qp);
 	if (!(mask & MASK_PATH))
 		return true;
-	set_number(act, "port", attr.port);
-	set_number(act, "peer_lid", attr.lid);
+	act_set_number(act, "port", attr.port);
+	act_set_number(act, "peer_lid", attr.lid);
 	if (attr.has_gid && inet_ntop(AF_INET6, attr.gid, gid, sizeof(gid)))
 		(void)json_object_set_new(act, "peer_gid", json_string(gid));
 	return true;
@@ -105,22 +100,22 @@ static bool destroy(struct probes *p, const struct probe_call *c, json_t *act)
 	(void)p;
 	memcpy(&number, c->data, sizeof(number));
 	if (c->has_data)
-		set_number(act, "qp", number);
+		act_set_number(act, "qp", number);
 	return true;
 }
 
 static bool register_memory(struct probes *p, const struct probe_call *c, json_t *act)
 {
 	(void)p;
-	set_number(act, "address", c->args[1]);
-	set_number(act, "bytes", c->args[2]);
+	act_set_number(act, "address", c->args[1]);
+	act_set_number(act, "bytes", c->args[2]);
 	return true;
 }
 
 static bool register_dmabuf(struct probes *p, const struct probe_call *c, json_t *act)
 {
 	(void)p;
-	set_number(act, "bytes", c->args[2]);
+	act_set_number(act, "bytes", c->args[2]);
 	(void)json_object_set_new(act, "fd", json_integer((int)c->args[4]));
 	return true;
 }

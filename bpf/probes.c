@@ -22,6 +22,7 @@
 #include "bpf/act.h"
 #include "bpf/arrivals.h"
 #include "bpf/follow.h"
+#include "bpf/known.h"
 #include "bpf/meter-bpf.h"
 #include "bpf/multi.h"
 #include "bpf/probed.h"
@@ -91,12 +92,11 @@ uint64_t probes_number(const struct probes *p)
 
 static json_t *act_of(const struct probe_call *c, const struct site *site)
 {
-	json_t *comm = json_stringn(c->comm, strnlen(c->comm, sizeof(c->comm)));
-
 	return json_pack("{ss ss sI sI sI sI sI so ss so sb}", "kind", "act", "act", site->act,
 			 "ns", (json_int_t)c->ns, "took_ns", (json_int_t)c->took_ns, "pid",
 			 (json_int_t)c->tgid, "tid", (json_int_t)c->tid, "uid", (json_int_t)c->uid,
-			 "comm", comm ? comm : json_null(), "function", site->function, "result",
+			 "comm", known_chars(c->comm, sizeof(c->comm)), "function", site->function,
+			 "result",
 			 site->result == RESULT_NUMBER ? json_integer((int)c->result) : json_null(),
 			 "failed", !site_is_done(site, c));
 }
@@ -118,21 +118,18 @@ static bool is_told(struct probes *p, const struct probe_call *c, const struct s
 static void tell_tally(void *context, const struct tally_key *key, const struct tally *since)
 {
 	const struct site *site = site_numbered(key->site);
-	json_t *comm = json_stringn(since->comm, strnlen(since->comm, sizeof(since->comm)));
 	struct probes *p = context;
 
-	if (!site) {
-		json_decref(comm);
+	if (!site)
 		return;
-	}
 	act_tell(p->tracer,
 		 json_pack("{ss ss sI sn sI sI so ss sn sb sI sI sI sI}", "kind", "act", "act",
 			   site->act, "ns", (json_int_t)since->ns, "took_ns", "pid",
 			   (json_int_t)key->tgid, "uid", (json_int_t)since->uid, "comm",
-			   comm ? comm : json_null(), "function", site->function, "result",
-			   "failed", since->errors > 0, "calls", (json_int_t)since->calls, "errors",
-			   (json_int_t)since->errors, "calling_ns", (json_int_t)since->calling_ns,
-			   "bytes", (json_int_t)since->bytes));
+			   known_chars(since->comm, sizeof(since->comm)), "function", site->function,
+			   "result", "failed", since->errors > 0, "calls", (json_int_t)since->calls,
+			   "errors", (json_int_t)since->errors, "calling_ns",
+			   (json_int_t)since->calling_ns, "bytes", (json_int_t)since->bytes));
 }
 
 static void take_tallies(struct probes *p)
@@ -538,15 +535,12 @@ void probes_doctor(struct request *q)
 		return;
 	}
 	(void)sweep(p); /* what fails is as it was */
-	list_for_each(file, &p->files.all, link) {
-		json_t *path = json_string(file->path);
-
+	list_for_each(file, &p->files.all, link)
 		client_answer(q->client,
 			      json_pack("{ss so si si sb ss?}", "kind", "library", "path",
-					path ? path : json_null(), "functions", (int)file->n_sites,
+					known_text(file->path), "functions", (int)file->n_sites,
 					"processes", (int)file->n_processes, "on", !*file->why,
 					"why", *file->why ? file->why : NULL));
-	}
 	if (p->files.n_refused)
 		client_answer(q->client,
 			      json_pack("{ss sn si si sb ss}", "kind", "library", "path",

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "bpf/cgroup.h"
+#include "bpf/known.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
@@ -32,20 +33,12 @@ void process_deinit(struct process *p)
 	free(p->cgroup);
 }
 
-static json_t *text_or_null(const char *text)
-{
-	json_t *o = text && *text ? json_string(text) : NULL;
-
-	return o ? o : json_null();
-}
-
 json_t *process_json(const struct process *p)
 {
 	char container[CONTAINER_SIZE] = "";
 
 	if (p->cgroup)
 		(void)cgroup_container(p->cgroup, container);
-	return json_pack("{so so so so}", "pid", p->pid ? json_integer(p->pid) : json_null(),
-			 "comm", text_or_null(p->comm), "cgroup", text_or_null(p->cgroup),
-			 "container", text_or_null(container));
+	return json_pack("{so so so so}", "pid", known_pid(p->pid), "comm", known_text(p->comm),
+			 "cgroup", known_text(p->cgroup), "container", known_text(container));
 }

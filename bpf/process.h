@@ -14,7 +14,7 @@ struct process {
 	char *cgroup; /* its path, NULL likewise */
 };
 
-/* What it is called: "" where that cannot be known. */
+/* What it is called: "" where that cannot be known. Everybody may ask, as long as it is there. */
 void process_read_comm(pid_t pid, char ret[COMM_SIZE]);
 
 /* Likewise of all that can be known. */

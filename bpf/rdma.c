@@ -1,23 +1,17 @@
 #include "bpf/rdma.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bpf/line.h"
+#include "bpf/known.h"
 #include "bpf/nldev.h"
 #include "bpf/port.h"
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 
 /* --- Ports -------------------------------------------------------------------------------------- */
-
-static json_t *known_text(const char *text)
-{
-	return *text ? json_string(text) : json_null();
-}
 
 static json_t *known_number(uint64_t n)
 {
@@ -94,11 +88,12 @@ void rdma_answer_ports(struct client *c)
 static void name_process(json_t *row)
 {
 	json_int_t pid = json_integer_value(json_object_get(row, "pid"));
-	char path[32], comm[COMM_SIZE + 1];
+	char comm[COMM_SIZE];
 
-	(void)snprintf(path, sizeof(path), "/proc/%lld/comm", (long long)pid);
-	if (pid > 0 && line_read(AT_FDCWD, path, comm, sizeof(comm)))
-		(void)json_object_set_new(row, "comm", json_string(comm));
+	if (pid <= 0 || pid > INT32_MAX)
+		return;
+	process_read_comm((pid_t)pid, comm);
+	(void)json_object_set_new(row, "comm", known_text(comm));
 }
 
 static int answer_qps(struct client *c, bool *ret_cut, char ret_why[WHY_SIZE])

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bpf/act.h"
+#include "bpf/known.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
 
@@ -145,12 +146,10 @@ static int charge(struct request *q, size_t n, uint64_t now_ns)
 static void tell(const struct client *c, json_t *act, const char *source)
 {
 	json_t *o = json_copy(act);
-	json_t *comm = *c->comm ? json_string(c->comm) : NULL;
 
-	(void)json_object_update_new(
-		o, json_pack("{ss ss so sI so}", "kind", "act", "source", source, "pid",
-			     c->pid ? json_integer(c->pid) : json_null(), "uid", (json_int_t)c->uid,
-			     "comm", comm ? comm : json_null()));
+	(void)json_object_update_new(o, json_pack("{ss ss so sI so}", "kind", "act", "source",
+						  source, "pid", known_pid(c->pid), "uid",
+						  (json_int_t)c->uid, "comm", known_text(c->comm)));
 	if (!json_object_get(o, "took_ns"))
 		(void)json_object_set_new(o, "took_ns", json_null());
 	act_tell(c->tracer, o);

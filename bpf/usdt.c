@@ -7,7 +7,6 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "bpf/act.h"
 #include "bpf/attached.h"
 #include "bpf/follow.h"
+#include "bpf/known.h"
 #include "bpf/multi.h"
 #include "bpf/note.h"
 #include "bpf/probes.h"
@@ -28,7 +28,7 @@
 #include "ipc/base/num.h"
 
 #define NOTES_MAX 64 /* that are looked at */
-#define PATH_SIZE 32 /* "/proc/4194304/comm" */
+#define PATH_SIZE 32 /* "/proc/self/fd/1048576" */
 
 #if defined(__x86_64__)
 static const char *const registers[] = {"8@%rdi", "8@%rsi", "8@%rdx", "8@%rcx", "8@%r8", "8@%r9"};
@@ -54,27 +54,6 @@ struct who {
 	char comm[COMM_SIZE]; /* "": not known */
 };
 
-static json_t *text(const char *s)
-{
-	json_t *json = *s ? json_string(s) : NULL;
-
-	return json ? json : json_null(); /* what is no UTF-8 is no name of ours */
-}
-
-/* Everybody may read it, as long as the process is there. */
-static void read_comm(pid_t pid, char ret[COMM_SIZE])
-{
-	cleanup(fd_closep) int fd = -1;
-	char path[PATH_SIZE];
-	ssize_t n;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? 0 : read(fd, ret, COMM_SIZE - 1);
-	ret[n > 0 ? n : 0] = 0;
-	ret[strcspn(ret, "\n")] = 0;
-}
-
 static struct who who_is(const struct usdt *u, const struct said *s, uint64_t word)
 {
 	struct who who = {.uid = (uid_t)(word >> 32)};
@@ -82,28 +61,23 @@ static struct who who_is(const struct usdt *u, const struct said *s, uint64_t wo
 	if (s->pid_namespace == u->pid_namespace)
 		who.pid = (pid_t)(uint32_t)word;
 	if (who.pid)
-		read_comm(who.pid, who.comm);
+		process_read_comm(who.pid, who.comm);
 	return who;
-}
-
-static void set(json_t *act, const char *key, uint64_t value)
-{
-	(void)json_object_set_new(act, key, json_integer((json_int_t)value));
 }
 
 static void set_who(json_t *act, const struct who *who)
 {
 	if (who->pid)
-		set(act, "pid", (uint64_t)who->pid);
-	set(act, "uid", who->uid);
-	(void)json_object_set_new(act, "comm", text(who->comm));
+		act_set_number(act, "pid", (uint64_t)who->pid);
+	act_set_number(act, "uid", who->uid);
+	(void)json_object_set_new(act, "comm", known_text(who->comm));
 }
 
 static json_t *act_of(const struct said *s, const char *word)
 {
 	return json_pack("{ss ss sI sn sn sn sn so so s{sI sI}}", "kind", "act", "act", word, "ns",
 			 (json_int_t)s->ns, "took_ns", "pid", "uid", "comm", "buffer",
-			 text(s->name), "device", text(s->device), "weightd", "pid",
+			 known_text(s->name), "device", known_text(s->device), "weightd", "pid",
 			 (json_int_t)s->tgid, "uid", (json_int_t)s->uid);
 }
 
@@ -128,9 +102,9 @@ static void take_attach(struct usdt *u, const struct said *s, json_t *act)
 	memcpy(one.device, s->device, sizeof(one.device));
 	attached_add(&u->attached, &one);
 	set_who(act, &who);
-	set(act, "version", s->args[0]);
-	set(act, "lease", s->args[1]);
-	set(act, "bytes", s->args[3]);
+	act_set_number(act, "version", s->args[0]);
+	act_set_number(act, "lease", s->args[1]);
+	act_set_number(act, "bytes", s->args[3]);
 }
 
 /* The process may be gone: it is what it was called when it attached. */
@@ -144,9 +118,9 @@ static void take_detach(struct usdt *u, const struct said *s, json_t *act)
 		attached_remove(&u->attached, one);
 	}
 	set_who(act, &who);
-	set(act, "version", s->args[0]);
-	set(act, "lease", s->args[1]);
-	set(act, "held_ns", s->args[3]);
+	act_set_number(act, "version", s->args[0]);
+	act_set_number(act, "lease", s->args[1]);
+	act_set_number(act, "held_ns", s->args[3]);
 }
 
 static void take_publish(struct usdt *u, const struct said *s, json_t *act)
@@ -154,9 +128,9 @@ static void take_publish(struct usdt *u, const struct said *s, json_t *act)
 	struct who who = who_is(u, s, s->args[1]);
 
 	set_who(act, &who);
-	set(act, "version", s->args[0]);
-	set(act, "bytes", s->args[2]);
-	set(act, "took_ns", s->args[3]);
+	act_set_number(act, "version", s->args[0]);
+	act_set_number(act, "bytes", s->args[2]);
+	act_set_number(act, "took_ns", s->args[3]);
 }
 
 static void take_flip(struct usdt *u, const struct said *s, json_t *act)
@@ -164,7 +138,7 @@ static void take_flip(struct usdt *u, const struct said *s, json_t *act)
 	(void)u;
 	(void)json_object_set_new(act, "before",
 				  s->args[0] ? json_integer((json_int_t)s->args[0]) : json_null());
-	set(act, "version", s->args[1]);
+	act_set_number(act, "version", s->args[1]);
 }
 
 static void take_quiesce(struct usdt *u, const struct said *s, json_t *act)
@@ -176,9 +150,9 @@ static void take_quiesce(struct usdt *u, const struct said *s, json_t *act)
 	(void)json_object_set_new(act, "phase",
 				  s->args[0] < ARRAY_LEN(phases) ? json_string(phases[s->args[0]])
 								 : json_null());
-	set(act, "readers", s->args[2]);
+	act_set_number(act, "readers", s->args[2]);
 	if (s->args[0] > 0)
-		set(act, "took_ns", s->args[3]);
+		act_set_number(act, "took_ns", s->args[3]);
 }
 
 static const struct {
@@ -346,14 +320,14 @@ static void answer(void *context, const struct attachment *one)
 {
 	struct client *c = context;
 
-	client_answer(c, json_pack("{ss sI so sI so so so sI sI sI s{sI sI}}", "kind", "attached",
-				   "ns", (json_int_t)one->ns, "pid",
-				   one->pid ? json_integer(one->pid) : json_null(), "uid",
-				   (json_int_t)one->uid, "comm", text(one->comm), "buffer",
-				   text(one->name), "device", text(one->device), "version",
-				   (json_int_t)one->version, "lease", (json_int_t)one->lease,
-				   "bytes", (json_int_t)one->bytes, "weightd", "pid",
-				   (json_int_t)one->weightd, "uid", (json_int_t)one->weightd_uid));
+	client_answer(c,
+		      json_pack("{ss sI so sI so so so sI sI sI s{sI sI}}", "kind", "attached",
+				"ns", (json_int_t)one->ns, "pid", known_pid(one->pid), "uid",
+				(json_int_t)one->uid, "comm", known_text(one->comm), "buffer",
+				known_text(one->name), "device", known_text(one->device), "version",
+				(json_int_t)one->version, "lease", (json_int_t)one->lease, "bytes",
+				(json_int_t)one->bytes, "weightd", "pid", (json_int_t)one->weightd,
+				"uid", (json_int_t)one->weightd_uid));
 }
 
 int usdt_op(struct request *q)

@@ -1,0 +1,14 @@
+/*
+ * What may not be known, as JSON has it: null then, and not "" or 0
+ */
+#pragma once
+
+#include <jansson.h>
+#include <sys/types.h>
+
+/* null: NULL or "", or it has what no JSON can hold: anybody may call a process what he likes. */
+json_t *known_text(const char *s);
+/* Likewise, of text that has no NUL where it fills all of `size`. */
+json_t *known_chars(const char *s, size_t size);
+/* null: 0. */
+json_t *known_pid(pid_t pid);
