@@ -7,13 +7,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
-#include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+
+#define SECOND_NS UINT64_C(1000000000)
 
 struct messages *messages_find(const struct client *c, const char *sync, bool of_all)
 {
@@ -85,38 +85,14 @@ void messages_free(struct messages *m)
 	list_for_each(c, &m->client->tracer->clients, link)
 		if (m->of_all || c == m->client)
 			end_rows(m, c);
-	loop_remove(m->client->tracer->loop_fd, &m->waiter);
-	(void)fd_close(m->waiter.fd);
+	timer_close(&m->timer, m->client->tracer->loop_fd);
 	free(m);
 }
 
 static void on_end(struct waiter *w, uint32_t events)
 {
 	(void)events;
-	messages_free(container_of(w, struct messages, waiter));
-}
-
-/* It counts for no less than these seconds: they begin when all rows did. */
-static int set_timer(const struct messages *m, unsigned seconds)
-{
-	const struct itimerspec at = {.it_value.tv_sec = seconds};
-
-	return timerfd_settime(m->waiter.fd, 0, &at, NULL) < 0 ? -errno : 0;
-}
-
-static int open_timer(struct messages *m)
-{
-	cleanup(fd_closep) int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-	int r;
-
-	if (fd < 0)
-		return -errno;
-	m->waiter = (struct waiter){.fd = fd, .ready = on_end};
-	r = loop_add(m->client->tracer->loop_fd, &m->waiter);
-	if (r < 0)
-		return r;
-	(void)take_fd(fd);
-	return 0;
+	messages_free(container_of(w, struct messages, timer.waiter));
 }
 
 static int begin_rows(const struct messages *m)
@@ -160,7 +136,8 @@ int messages_begin(struct client *c, const char *sync, bool of_all, unsigned sec
 	m->client = c;
 	m->of_all = of_all;
 	(void)strcpy(m->sync, sync);
-	r = open_timer(m);
+	m->timer = TIMER(on_end);
+	r = timer_open(&m->timer, c->tracer->loop_fd);
 	if (r < 0)
 		return r;
 	messages_free(messages_find(c, sync, of_all));
@@ -168,10 +145,10 @@ int messages_begin(struct client *c, const char *sync, bool of_all, unsigned sec
 	c->n_messages++;
 	c->n_messages_of_all += of_all;
 	r = begin_rows(m);
-	if (r == 0)
-		r = set_timer(m, seconds);
 	if (r < 0)
 		messages_free(m);
+	else
+		timer_begin(&m->timer, seconds * SECOND_NS); /* no less: all rows have begun */
 	return r;
 }
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "bpf/client.h"
-#include "bpf/loop.h"
 #include "bpf/row.h"
+#include "bpf/timer.h"
 #include "ipc/base/list.h"
 
 #define MESSAGES_SECONDS_MAX 3600
@@ -15,7 +15,7 @@
 struct messages {
 	struct list link; /* client::messages */
 	struct client *client;
-	struct waiter waiter; /* of its end */
+	struct timer timer; /* of its end */
 	char sync[ROW_TEXT_SIZE];
 	bool of_all; /* rows of all clients; else of its own */
 };

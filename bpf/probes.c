@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "bpf/act.h"
@@ -28,6 +27,7 @@
 #include "bpf/probed.h"
 #include "bpf/site.h"
 #include "bpf/tally.h"
+#include "bpf/timer.h"
 #include "bpf/tracer.h"
 #include "bpf/usdt.h"
 #include "ipc/base/cleanup.h"
@@ -37,7 +37,7 @@
 #define PERIOD_NS 10000000u /* between two looks, at least */
 #define SHARE 10 /* of the time that looks may take, one in so many */
 #define SWEEP_NS 10000000000u /* between two looks at all processes because files had no room */
-#define TALLY_S 1 /* between two looks at what is counted */
+#define TALLY_NS 1000000000u /* between two looks at what is counted */
 #define NOTED_MAX 64
 #define TOLD_MAX 256
 
@@ -53,10 +53,10 @@ struct probes {
 	struct probes_bpf *bpf;
 	struct ring_buffer *ring;
 	struct arrivals *arrivals;
-	struct waiter calls, arrived, timer;
-	struct waiter tally_timer;
+	struct waiter calls, arrived;
+	struct timer timer; /* until arrivals are listened to again */
+	struct timer tally_timer; /* while something is counted */
 	struct tallies tallies;
-	bool is_counting; /* the timer runs */
 	struct files files;
 	struct exports exports, allocations;
 	struct told told[TOLD_MAX]; /* by the number of the thread */
@@ -140,25 +140,17 @@ static void take_tallies(struct probes *p)
 
 static void on_tally_timer(struct waiter *w, uint32_t events)
 {
-	struct probes *p = container_of(w, struct probes, tally_timer);
-	uint64_t expirations;
+	struct probes *p = container_of(w, struct probes, tally_timer.waiter);
 
 	(void)events;
-	if (read(w->fd, &expirations, sizeof(expirations)) < 0)
-		return;
-	p->is_counting = false;
-	take_tallies(p);
+	if (timer_end(&p->tally_timer))
+		take_tallies(p);
 }
 
 /* Not at once: then there will be more of it. */
 static void await_tallies(struct probes *p)
 {
-	const struct itimerspec at = {.it_value.tv_sec = TALLY_S};
-
-	if (p->is_counting)
-		return;
-	p->is_counting = true;
-	(void)timerfd_settime(p->tally_timer.fd, 0, &at, NULL); /* nothing of it can be wrong */
+	timer_begin(&p->tally_timer, TALLY_NS);
 }
 
 static int take_call(void *context, void *data, size_t size)
@@ -196,7 +188,7 @@ static void take(struct probes *p, bool all)
 {
 	(void)ring_buffer__consume(p->ring); /* take_call() never fails */
 	count_missed(p);
-	if (all && p->is_counting)
+	if (all && p->tally_timer.runs)
 		take_tallies(p);
 }
 
@@ -318,7 +310,6 @@ static void look_at_noted(struct probes *p)
 static void take_arrivals(struct probes *p)
 {
 	uint64_t began = num_now_ns(), pause_ns;
-	struct itimerspec at = {};
 	int n = arrivals_take(p->arrivals, note, p);
 
 	if (n == 0)
@@ -328,10 +319,8 @@ static void take_arrivals(struct probes *p)
 	pause_ns = (num_now_ns() - began) * SHARE;
 	if (pause_ns < PERIOD_NS)
 		pause_ns = PERIOD_NS;
-	at.it_value.tv_sec = (time_t)(pause_ns / 1000000000);
-	at.it_value.tv_nsec = (long)(pause_ns % 1000000000);
 	loop_modify(p->tracer->loop_fd, &p->arrived, 0);
-	(void)timerfd_settime(p->timer.fd, 0, &at, NULL); /* nothing of it can be wrong */
+	timer_begin(&p->timer, pause_ns);
 }
 
 static void on_arrival(struct waiter *w, uint32_t events)
@@ -342,11 +331,10 @@ static void on_arrival(struct waiter *w, uint32_t events)
 
 static void on_timer(struct waiter *w, uint32_t events)
 {
-	struct probes *p = container_of(w, struct probes, timer);
-	uint64_t expirations;
+	struct probes *p = container_of(w, struct probes, timer.waiter);
 
 	(void)events;
-	if (read(w->fd, &expirations, sizeof(expirations)) < 0)
+	if (!timer_end(&p->timer))
 		return;
 	loop_modify(p->tracer->loop_fd, &p->arrived, EPOLLIN);
 	take_arrivals(p); /* what came meanwhile wakes nobody any more */
@@ -412,16 +400,12 @@ static int wait_for_all(struct probes *p)
 
 	p->calls.fd = ring_buffer__epoll_fd(p->ring);
 	p->arrived.fd = arrivals_fd(p->arrivals);
-	p->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-	p->tally_timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-	if (p->timer.fd < 0 || p->tally_timer.fd < 0)
-		return -errno;
 	r = loop_add(loop_fd, &p->calls);
 	if (r == 0)
 		r = loop_add(loop_fd, &p->arrived);
 	if (r == 0)
-		r = loop_add(loop_fd, &p->timer);
-	return r < 0 ? r : loop_add(loop_fd, &p->tally_timer);
+		r = timer_open(&p->timer, loop_fd);
+	return r < 0 ? r : timer_open(&p->tally_timer, loop_fd);
 }
 
 static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE])
@@ -470,8 +454,8 @@ int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char 
 	p->tracer = t;
 	p->calls = (struct waiter){.fd = -1, .ready = on_calls};
 	p->arrived = (struct waiter){.fd = -1, .ready = on_arrival};
-	p->timer = (struct waiter){.fd = -1, .ready = on_timer};
-	p->tally_timer = (struct waiter){.fd = -1, .ready = on_tally_timer};
+	p->timer = TIMER(on_timer);
+	p->tally_timer = TIMER(on_tally_timer);
 	exports_init(&p->exports);
 	exports_init(&p->allocations);
 	files_init(&p->files, p, -1, -1);
@@ -492,8 +476,8 @@ void probes_close(struct probes *p)
 	/* The loop may go on without them. */
 	loop_remove(p->tracer->loop_fd, &p->calls);
 	loop_remove(p->tracer->loop_fd, &p->arrived);
-	loop_remove(p->tracer->loop_fd, &p->timer);
-	loop_remove(p->tracer->loop_fd, &p->tally_timer);
+	timer_close(&p->timer, p->tracer->loop_fd);
+	timer_close(&p->tally_timer, p->tracer->loop_fd);
 	files_deinit(&p->files);
 	tallies_deinit(&p->tallies);
 	usdt_close(p->usdt);
@@ -502,8 +486,6 @@ void probes_close(struct probes *p)
 	arrivals_close(p->arrivals);
 	ring_buffer__free(p->ring);
 	probes_bpf__destroy(p->bpf);
-	(void)fd_close(p->timer.fd);
-	(void)fd_close(p->tally_timer.fd);
 	free(p);
 }
 

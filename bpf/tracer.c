@@ -11,7 +11,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -35,28 +34,16 @@ static int complain(const char *what, int r)
 	return r;
 }
 
-/* Once. */
-static void set_timer(struct tracer *t, uint64_t ns)
-{
-	const struct itimerspec at = {.it_value = {.tv_sec = (time_t)(ns / 1000000000),
-						   .tv_nsec = (long)(ns % 1000000000)}};
-
-	if (t->is_timed)
-		return;
-	(void)timerfd_settime(t->timer.fd, 0, &at, NULL); /* nothing of it can be wrong */
-	t->is_timed = true;
-}
-
 void tracer_look_soon(struct tracer *t)
 {
-	set_timer(t, PERIOD_NS);
+	timer_begin(&t->timer, PERIOD_NS);
 }
 
 void tracer_count_spans(struct tracer *t, int change)
 {
 	t->n_spans += (unsigned)change;
 	if (t->n_spans > 0)
-		set_timer(t, PERIOD_NS);
+		timer_begin(&t->timer, PERIOD_NS);
 }
 
 static void take_sample(const struct sample *s, void *context)
@@ -132,22 +119,21 @@ static void on_events(struct waiter *w, uint32_t events)
 
 static void on_timer(struct waiter *w, uint32_t events)
 {
-	struct tracer *t = container_of(w, struct tracer, timer);
-	uint64_t expirations, began = num_now_ns(), took;
+	struct tracer *t = container_of(w, struct tracer, timer.waiter);
+	uint64_t began = num_now_ns(), took;
 
 	(void)events;
-	if (read(w->fd, &expirations, sizeof(expirations)) < 0)
+	if (!timer_end(&t->timer))
 		return;
 	loop_modify(t->loop_fd, &t->listener, EPOLLIN);
 	(void)tracer_mark(t); /* who asks is told why it fails */
 	metrics_look(t);
 	follow_tell_all(t);
 	t->told_ns = num_now_ns();
-	t->is_timed = false;
 	probes_count_missed(t->probes);
 	took = t->told_ns - began;
 	if (t->n_spans > 0)
-		set_timer(t, took * SHARE > PERIOD_NS ? took * SHARE : PERIOD_NS);
+		timer_begin(&t->timer, took * SHARE > PERIOD_NS ? took * SHARE : PERIOD_NS);
 }
 
 static void on_connect(struct waiter *w, uint32_t events)
@@ -160,7 +146,7 @@ static void on_connect(struct waiter *w, uint32_t events)
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
 		/* It waits, and would be told of again and again. */
 		loop_modify(t->loop_fd, &t->listener, 0);
-		set_timer(t, PERIOD_NS);
+		timer_begin(&t->timer, PERIOD_NS);
 	}
 	if (fd < 0)
 		return; /* or it went away again */
@@ -270,15 +256,14 @@ static int open_all(struct tracer *t, const struct tracer_options *o)
 	(void)sigaddset(&signals, SIGINT);
 	(void)sigprocmask(SIG_BLOCK, &signals, NULL);
 	t->signals.fd = signalfd(-1, &signals, SFD_CLOEXEC);
-	t->timer.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	t->events.fd = t->meter->kind->events_fd(t->meter);
-	r = t->signals.fd < 0 || t->timer.fd < 0 ? -errno : loop_open(&t->loop_fd);
+	r = t->signals.fd < 0 ? -errno : loop_open(&t->loop_fd);
 	if (r == 0)
 		r = closer_new(t->loop_fd, &t->closer);
 	if (r == 0)
 		r = loop_add(t->loop_fd, &t->signals);
 	if (r == 0)
-		r = loop_add(t->loop_fd, &t->timer);
+		r = timer_open(&t->timer, t->loop_fd);
 	if (r == 0 && t->events.fd >= 0)
 		r = loop_add(t->loop_fd, &t->events);
 	if (r < 0)
@@ -309,7 +294,7 @@ static void close_all(struct tracer *t, const char *path)
 	if (t->listener.fd >= 0)
 		(void)unlink(
 			path); /* it is closed with the process, and with it whom nobody accepted */
-	(void)fd_close(t->timer.fd);
+	timer_close(&t->timer, t->loop_fd);
 	(void)fd_close(t->signals.fd);
 	(void)fd_close(t->loop_fd);
 	if (t->meter)
@@ -322,7 +307,7 @@ int tracer_run(const struct tracer_options *o)
 		.loop_fd = -1,
 		.sysfs = o->sysfs,
 		.listener = {.fd = -1, .ready = on_connect},
-		.timer = {.fd = -1, .ready = on_timer},
+		.timer = TIMER(on_timer),
 		.events = {.fd = -1, .ready = on_events},
 		.signals = {.fd = -1, .ready = on_signal},
 	};

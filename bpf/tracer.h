@@ -9,6 +9,7 @@
 #include "bpf/meter-bpf.h"
 #include "bpf/meter.h"
 #include "bpf/metrics.h"
+#include "bpf/timer.h"
 #include "ipc/base/list.h"
 
 struct tracer {
@@ -16,7 +17,8 @@ struct tracer {
 	const char *sysfs; /* where the kernel tells of devices */
 	struct meter *meter;
 	char why_not_bpf[WHY_SIZE]; /* "": it is */
-	struct waiter listener, timer, events, signals;
+	struct waiter listener, events, signals;
+	struct timer timer;
 	struct list clients; /* struct client */
 	struct list leaving; /* likewise, whose connections are not closed yet */
 	unsigned n_clients; /* of both */
@@ -32,7 +34,6 @@ struct tracer {
 	uint32_t last_row;
 	uint64_t last_client;
 	uint64_t told_ns; /* when those who follow were told last */
-	bool is_timed;
 	bool stops;
 };
 
