@@ -123,6 +123,15 @@ struct span *client_find_span(const struct client *c, const char *sync)
 	return NULL;
 }
 
+int client_look(const struct client *c, struct row *row, struct reading *ret)
+{
+	int r = tracer_read(c->tracer, row, ret);
+
+	if (r == 0)
+		row_look(row, ret, client_find_span(c, row->label.sync) != NULL);
+	return r;
+}
+
 void client_free_row(struct client *c, struct row *row)
 {
 	struct meter *m = c->tracer->meter;

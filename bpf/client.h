@@ -80,6 +80,11 @@ void client_answer_end(struct client *c, json_t *json);
 
 /* NULL: it has none of that number. */
 struct row *client_own_row(const struct client *c, uint32_t number);
+/*
+ * What a row of it has as of the last mark, and, where its sync has begun, on what it stalls: before it is told. 0, or
+ * negative errno.
+ */
+int client_look(const struct client *c, struct row *row, struct reading *ret);
 /* What it has as of the last mark is in its account then. */
 void client_free_row(struct client *c, struct row *row);
 /* While its rows are there still: who observes is told what is in them. */

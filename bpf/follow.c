@@ -99,13 +99,12 @@ static bool look(struct client *owner, struct row *row, struct reading *ret)
 {
 	struct client *c;
 
-	if (tracer_read(owner->tracer, row, ret) < 0)
+	if (client_look(owner, row, ret) < 0)
 		return false;
 	list_for_each(c, &owner->tracer->clients, link)
 		if (hears(c, owner))
 			c->lost_in_ring += ret->totals.lost - row->lost_told;
 	row->lost_told = ret->totals.lost;
-	row_look(row, ret, client_find_span(owner, row->label.sync) != NULL);
 	return true;
 }
 

@@ -76,8 +76,8 @@ void metrics_look(struct tracer *t)
 
 	list_for_each(c, &t->clients, link)
 		list_for_each(row, &c->rows, link)
-			if (client_find_span(c, row->label.sync) && tracer_read(t, row, &now) == 0)
-				row_look(row, &now, true);
+			if (client_find_span(c, row->label.sync))
+				(void)client_look(c, row, &now); /* who asks is told why it fails */
 }
 
 /* --- Telling ------------------------------------------------------------------------------------ */
@@ -362,10 +362,9 @@ static int count_rows(struct tracer *t, struct answer *a)
 
 	list_for_each(c, &t->clients, link)
 		list_for_each(row, &c->rows, link) {
-			r = tracer_read(t, row, &now);
+			r = client_look(c, row, &now);
 			if (r < 0)
 				return r;
-			row_look(row, &now, client_find_span(c, row->label.sync) != NULL);
 			account_take(row, &now);
 			a->n_rows[now.quality[COUNTER_SUBMITTED]]++;
 		}

@@ -120,7 +120,6 @@ static int op_tag(struct request *q)
 /* What all rows of a sync have now. */
 static int read_rows(struct client *c, const char *sync)
 {
-	bool is_in_span = client_find_span(c, sync) != NULL;
 	struct meter *m = c->tracer->meter;
 	struct reading now;
 	struct row *row;
@@ -129,10 +128,9 @@ static int read_rows(struct client *c, const char *sync)
 	list_for_each(row, &c->rows, link) {
 		if (strcmp(row->label.sync, sync) != 0)
 			continue;
-		r = tracer_read(c->tracer, row, &now);
+		r = client_look(c, row, &now);
 		if (r < 0)
 			return r;
-		row_look(row, &now, is_in_span);
 		client_answer(c, row_json(row, "row", m, &now));
 	}
 	return 0;
@@ -354,10 +352,9 @@ static int op_rows(struct request *q)
 		return r;
 	list_for_each(owner, &c->tracer->clients, link)
 		list_for_each(row, &owner->rows, link) {
-			r = tracer_read(c->tracer, row, &now);
+			r = client_look(owner, row, &now);
 			if (r < 0)
 				return r;
-			row_look(row, &now, client_find_span(owner, row->label.sync) != NULL);
 			client_answer(c, follow_row_json(owner, row, "row", &now));
 		}
 	if (json_is_true(json_object_get(q->json, "ports")))
