@@ -126,8 +126,10 @@ static void on_timer(struct waiter *w, uint32_t events)
 	if (!timer_end(&t->timer))
 		return;
 	loop_modify(t->loop_fd, &t->listener, EPOLLIN);
-	(void)tracer_mark(t); /* who asks is told why it fails */
-	metrics_look(t);
+	if (t->n_spans > 0) {
+		(void)tracer_mark(t); /* who asks is told why it fails */
+		metrics_look(t);
+	}
 	follow_tell_all(t);
 	t->told_ns = num_now_ns();
 	probes_count_missed(t->probes);

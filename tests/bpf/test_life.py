@@ -19,6 +19,7 @@ from traffic import both_ways, carried, carry, is_acknowledged, qualities, storm
 pytestmark = pytest.mark.probes
 
 NOBODY = 65534
+LOOK_S = 0.1  # between looks, while a span is open
 HOOKS = ["tp_btf/inet_sock_set_state", "tp_btf/tcp_destroy_sock", "tp_btf/tcp_retransmit_skb",
          "iter/bpf_sk_storage_map", "iter/task_file", "tp_btf/sock_send_length", "tp_btf/sock_recv_length",
          "uprobe_multi", "iter/task_vma", "perf/mmap"]
@@ -141,6 +142,23 @@ def test_each_capability_brings_what_it_should(capabilities, meter, why):
         assert row["source"] == meter
 
 
+def test_a_kernel_that_does_not_describe_itself_is_done_without():
+    """As one without BTF: here it is hidden."""
+    features.require("bpf")
+    hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /sys/kernel/btf && exec "$@"', "sh"]
+    why = "the kernel does not describe itself in /sys/kernel/btf/vmlinux: No such file or directory"
+    with Tracer(prefix=hide) as tracer, tracing.pair() as (a, b):
+        assert f"counts by diag on {tracer.socket}" in tracer.greeting and why in tracer.log
+        client = tracer.client()
+        told = client.ask("doctor")
+        assert {(hook["on"], hook["why"]) for hook in told if hook["kind"] == "hook"} == {(False, why)}
+        assert [(meter["meter"], meter["why"]) for meter in told if meter["kind"] == "meter"] == [("diag", why)]
+        client.tag(a)
+        carry(a, b, 1_234_567, 1)
+        row = client.until(is_acknowledged)
+        assert (carried(row), row["source"], qualities(row)) == (both_ways(1_234_567, 0), "diag", {"exact"})
+
+
 @pytest.fixture
 def without_bpf():
     features.require("trace")
@@ -178,8 +196,10 @@ def test_without_bpf_no_process_is_watched(without_bpf):
 
 @pytest.mark.parametrize("what", ["sockets", "a process", "a group"])
 def test_nothing_runs_where_bytes_are_sent(tracer, connect, what):
+    """Nor does the collector look, whatever is done meanwhile: no span is open."""
     a, b = connect()
-    client, n = tracer.client(), 50_000
+    client, n = tracer.client(), 0
+    act = {"act": "nccl_gap", "ns": 1, "lost": 1, "from_ns": 1}
     with contextlib.ExitStack() as stack:
         if what == "sockets":
             client.tag(a, peer="b")
@@ -193,9 +213,12 @@ def test_nothing_runs_where_bytes_are_sent(tracer, connect, what):
             client.ask("watch", cgroup=str(group.path), sync="s", version=1, peer="b", role="payload")
         with kernel.counting_runs():
             before = runs(tracer)
-            for _ in range(n):
+            client.ask("tell", source="nccl", acts=[act])
+            end = time.monotonic() + 3 * LOOK_S
+            while n < 50_000 or time.monotonic() < end:
                 a.send(b"x")
                 b.recv(1)
+                n += 1
             after = runs(tracer)
         assert {"mark", "on_send", "on_receive"} <= set(before)
         assert after == before
