@@ -277,6 +277,7 @@ def test_where_nothing_is_looked_at_nothing_is_said_to_be_attached():
 # --- Who looks ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.measures  # every tracer looks at every weightd
 def test_a_tracer_looks_while_it_lives(probes, daemon):
     features.require("bpf")
     for end in "closed", "killed":
