@@ -9,6 +9,7 @@ from lab import MIB, Skip
 
 PLUGIN = "libnccl-profiler-weightd.so"
 PATIENCE_S = 5
+N_PROBED = 5  # functions that any NCCL has, and the engine needs
 
 
 @contextlib.contextmanager
@@ -24,7 +25,10 @@ def start_tracer(lab):
 
 
 def broadcast(lab, env, net, memories, tracer):
-    """Whether it went well, and why not; and what was told of it until then, or soon after: engines are killed in the end."""
+    """
+    Whether it went well, and why not; what was told of it until then, or soon after: engines are killed in the end; and which
+    files of NCCL were probed meanwhile.
+    """
     with section_nccl.pair(lab, env, net, memories) as engines, tracing.Client(tracer.socket) as client:
         ends = [section_nccl.hear_all(engine)[-1] for engine in (engines[1], engines[0])]
         logs = [engine.read_log()[-1500:] for engine in engines]
@@ -33,8 +37,9 @@ def broadcast(lab, env, net, memories, tracer):
         while len({a["pid"] for a in acts if a["act"] == "nccl_coll"}) < 2 and time.monotonic() < end:
             time.sleep(0.1)
             acts = client.ask("acts")
+        files = [row for row in client.ask("doctor") if row["kind"] == "library" and "/libnccl.so." in (row["path"] or "")]
     good = all(end["op"] == "done" for end in ends)
-    return good, {} if good else {"why": str([end.get("why") for end in ends]), "logs": logs}, acts
+    return good, {} if good else {"why": str([end.get("why") for end in ends]), "logs": logs}, acts, files
 
 
 def measure(lab, results):
@@ -50,10 +55,13 @@ def measure(lab, results):
         env |= {"NCCL_PROFILER_PLUGIN": str(lab.build / PLUGIN), "WEIGHTD_TRACE_SOCKET": tracer.socket}
         net = stack.enter_context(netns.Net(2)) if netns.is_available() else None
         memories = [stack.enter_context(contextlib.closing(section_nccl.Memory(env, size, seed))) for seed in (7, 0)]
-        good, more, acts = broadcast(lab, env, net, memories, tracer)
+        good, more, acts, files = broadcast(lab, env, net, memories, tracer)
         tell("broadcast between two nodes with the plug-in", size if good else 0, "bytes", ok=good, **more)
         same = len({memory.digest() for memory in memories}) == 1
         tell("digests of both are equal", same, ok=same)
+    if "counts by bpf" in tracer.greeting:
+        tell("functions of libnccl that are probed", max((row["functions"] for row in files), default=0),
+             ok=any(row["on"] and row["functions"] >= N_PROBED for row in files), files=files)
     words = {}
     for act in acts:
         words.setdefault(act["act"], []).append(act)
@@ -68,4 +76,6 @@ def measure(lab, results):
         tell(f"bytes of its proxy, {way}", n, "bytes")
     tell("sockets that NCCL said were its own", len({a["cookie"] for a in words.get("nccl_socket", [])}),
          why="" if "nccl_socket" in words else "NCCL was built without NET_PROFILER=1, or took no sockets")
+    begun = [a for a in words.get("nccl_init", []) if not a["failed"]]
+    tell("communicators that the probes saw begin", len(begun), why="" if begun else "the library was mapped but just before")
     tell("events lost", sum(a["lost"] for a in words.get("nccl_gap", [])))
