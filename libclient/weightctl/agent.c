@@ -10,9 +10,9 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/progress.h"
 
 #define PACKET_MAX 65536
@@ -296,14 +296,6 @@ uint32_t agent_id(const json_t *o, const char *key)
 	uint64_t id = agent_number(o, key, UINT32_MAX);
 
 	return id < UINT32_MAX ? (uint32_t)id : UINT32_MAX;
-}
-
-static uint64_t clock_ns(clockid_t clock)
-{
-	struct timespec now;
-
-	(void)clock_gettime(clock, &now); /* cannot fail for these clocks */
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 uint64_t agent_moment(const json_t *o, const char *key)

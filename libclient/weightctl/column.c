@@ -10,6 +10,7 @@
 
 #include "weightd.h"
 
+#include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/size.h"
 
@@ -190,11 +191,8 @@ static bool used_json(const void *v, const char *key, struct json *j)
 /* 0 for a time to come: another clock may have written it. */
 static uint64_t ago_ns(uint64_t realtime_ns)
 {
-	struct timespec now;
-	uint64_t now_ns;
+	uint64_t now_ns = clock_ns(CLOCK_REALTIME);
 
-	(void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail for this clock */
-	now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	return now_ns > realtime_ns ? now_ns - realtime_ns : 0;
 }
 

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/size.h"
 
@@ -34,10 +34,7 @@ static const struct phase {
 
 uint64_t progress_now_ns(void)
 {
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now); /* cannot fail for this clock */
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return clock_ns(CLOCK_MONOTONIC);
 }
 
 static bool can_redraw(void)

@@ -10,9 +10,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/pulse.h"
@@ -55,11 +55,8 @@ static void put_bytes(FILE *f, const json_t *event)
 static void put_time(FILE *f)
 {
 	static const struct column column = COLUMN("TIME", COLUMN_TIME, 0);
-	struct timespec now;
-	uint64_t ns;
+	uint64_t ns = clock_ns(CLOCK_REALTIME);
 
-	(void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail for this clock */
-	ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	column_text(&column, &ns, false, f);
 }
 

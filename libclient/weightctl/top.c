@@ -11,10 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/flow.h"
 #include "libclient/weightctl/ports.h"
 #include "libclient/weightctl/screen.h"
@@ -162,16 +162,13 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 	static const struct column time_column = COLUMN("TIME", COLUMN_TIME, 0);
 	cleanup(table_deinit) struct table table = {};
 	struct json json = {.file = f, .is_line = true};
-	struct timespec now;
-	uint64_t now_ns;
+	uint64_t now_ns = clock_ns(CLOCK_REALTIME);
 	size_t n;
 	cleanup(cli_freep) struct flow *flows = take_flows(top, rows, &n);
 	int r;
 
 	table_init(&table, top->cli, flow_columns);
 	table.out = f;
-	(void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail for this clock */
-	now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	if (top->cli->json) {
 		json_open(&json, NULL, '{');
 		column_json(&time_column, &now_ns, &json);

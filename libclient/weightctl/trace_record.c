@@ -10,11 +10,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/chrome.h"
+#include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
@@ -52,14 +52,6 @@ struct record {
 	struct chrome chrome;
 };
 
-static json_int_t clock_ns(clockid_t clock)
-{
-	struct timespec now;
-
-	(void)clock_gettime(clock, &now); /* cannot fail for these clocks */
-	return (json_int_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 static void jsonl_add(struct record *r, json_t *packet)
 {
 	if (json_dumpf(packet, r->batch, JSON_COMPACT | JSON_ENSURE_ASCII) < 0)
@@ -77,9 +69,9 @@ static void jsonl_clock(struct record *r)
 	cleanup(agent_decrefp) json_t *clock = NULL;
 
 	for (int i = 0; i < CLOCK_TRIES; i++) {
-		json_int_t before_ns = clock_ns(CLOCK_MONOTONIC);
-		json_int_t now_ns = clock_ns(CLOCK_REALTIME);
-		json_int_t took_ns = clock_ns(CLOCK_MONOTONIC) - before_ns;
+		json_int_t before_ns = (json_int_t)clock_ns(CLOCK_MONOTONIC);
+		json_int_t now_ns = (json_int_t)clock_ns(CLOCK_REALTIME);
+		json_int_t took_ns = (json_int_t)clock_ns(CLOCK_MONOTONIC) - before_ns;
 
 		if (took_ns >= least_ns)
 			continue;

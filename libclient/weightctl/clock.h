@@ -1,0 +1,10 @@
+/*
+ * The clocks: CLOCK_MONOTONIC for how long, CLOCK_REALTIME for when
+ */
+#pragma once
+
+#include <stdint.h>
+#include <time.h>
+
+/* In nanoseconds. */
+uint64_t clock_ns(clockid_t clock);
