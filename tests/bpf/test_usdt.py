@@ -64,6 +64,13 @@ class Observer:
         self.client.ask("observe")
         self.daemon = daemon
 
+    def await_looks(self):
+        """Until its tracer looks at that weightd: those of other tests may as well, meanwhile."""
+        program, deadline = os.readlink(f"/proc/{self.daemon.pid}/exe"), time.monotonic() + STOP_S
+        while not any((row["kind"], row.get("path"), row["on"]) == ("library", program, True)
+                      for row in self.client.ask("doctor") if "on" in row):
+            assert time.monotonic() < deadline, f"looked at: {program}"
+
     def acts(self, until):
         """Those told up to the one of which until(act) is true."""
         told = []
@@ -99,8 +106,9 @@ def daemon():
 @pytest.fixture
 def told(probes, daemon, tracer):
     """An observer of a weightd that is looked at."""
-    await_looks(daemon, probes["attach"], True)
-    return Observer(tracer, daemon)
+    observer = Observer(tracer, daemon)
+    observer.await_looks()
+    return observer
 
 
 def test_who_attached_what_and_when_is_told(told):
@@ -296,7 +304,7 @@ def test_a_tracer_looks_while_it_lives(probes, daemon):
 def test_a_weightd_that_is_started_anew_is_looked_at(told, probes):
     told.daemon.kill()
     told.daemon.start()
-    await_looks(told.daemon, probes["attach"], True)
+    told.await_looks()
     with Wire(told.daemon.socket) as w:
         publish(w)
         assert told.act("attach")["pid"] == os.getpid()
@@ -307,7 +315,7 @@ def test_a_weightd_that_is_started_anew_is_looked_at(told, probes):
 def test_who_comes_back_to_a_weightd_that_was_kept_is_told_anew(probes, tracer):
     with contextlib.closing(Daemon("--keeper")) as d, Wire(d.socket) as before:
         told = Observer(tracer, before.ping())
-        await_looks(told.daemon, probes["attach"], True)
+        told.await_looks()
         publish(before)
         lease = before.attach("m")
         told.acts(lambda act: act["act"] == "attach" and act["lease"] == lease.lease)
@@ -348,14 +356,14 @@ def copy():
 def test_one_that_took_anothers_place_is_looked_at(told, probes, copy):
     program = copy()
     with contextlib.closing(Daemon("--socket-mode", "0666", program=program)) as d:
-        await_looks(d, probes["attach"], True)
+        told.daemon = d
+        told.await_looks()
         d.kill()
         newer = program.with_name("newer")
         shutil.copy(program, newer)
         newer.rename(program)
         d.start()
-        await_looks(d, probes["attach"], True)
-        told.daemon = d
+        told.await_looks()
         with Wire(d.socket) as w:
             publish(w)
             assert told.act("attach")["pid"] == os.getpid()
@@ -366,8 +374,8 @@ def test_two_rights_are_enough(probes, copy):
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=+bpf,+perfmon",
             "--ambient-caps=+bpf,+perfmon"]
     with contextlib.closing(Daemon("--socket-mode", "0666", program=copy())) as d, Tracer(prefix=drop, uid=NOBODY, probes=True) as tracer:
-        await_looks(d, probes["attach"], True)
         told = Observer(tracer, d)
+        told.await_looks()
         with Wire(d.socket) as w:
             publish(w)
             assert fields(told.act("attach"), *MINE) == MINE
@@ -413,7 +421,7 @@ def test_what_the_ring_has_no_room_for_is_counted_and_said_of_what_is_attached(p
     features.require("bpf")
     with Tracer("--ring=4K", probes=True) as tracer, Wire(daemon.socket) as w:
         told = Observer(tracer, daemon)
-        await_looks(daemon, probes["attach"], True)
+        told.await_looks()
         publish(w)
         told.act("detach")
         os.kill(tracer.proc.pid, signal.SIGSTOP)  # so that nobody makes room
