@@ -24,7 +24,7 @@ HOOKS = ["tp_btf/inet_sock_set_state", "tp_btf/tcp_destroy_sock", "tp_btf/tcp_re
          "iter/bpf_sk_storage_map", "iter/task_file", "tp_btf/sock_send_length", "tp_btf/sock_recv_length",
          "uprobe_multi", "iter/task_vma", "perf/mmap"]
 ON_CONNECTIONS = {"on_state", "on_state_too", "on_destroy", "on_retransmit"}
-ON_CALLS = {"on_call", "on_return", "look"}
+ON_CALLS = {"on_call", "on_return", "look", "on_probe"}
 LACKS = "weightd-trace lacks "
 HAVE = ", which its unit and root have"
 
@@ -226,7 +226,7 @@ def test_nothing_runs_where_bytes_are_sent(tracer, connect, what):
 
 
 def runs(tracer):
-    """Of the programs, but of those that run as connections begin and end, or libraries are called: others do so meanwhile."""
+    """Of the programs, but of those that run as connections begin and end, or libraries and weightds are asked: others do so meanwhile."""
     return {name: n for name, (n, _) in kernel.runs(tracer.proc.pid).items() if name not in ON_CONNECTIONS | ON_CALLS}
 
 
