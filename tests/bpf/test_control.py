@@ -400,7 +400,7 @@ def test_a_client_that_keeps_its_own_connection_open_goes_with_its_process(trace
 
 def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
     features.require("bpf")
-    with Tracer("--probes=off") as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as other:  # others act, too
+    with Tracer() as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as other:
         slow.ask("follow")
         other.ask("observe")
         slow.watch(os.getpid())

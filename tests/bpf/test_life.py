@@ -147,7 +147,7 @@ def test_a_kernel_that_does_not_describe_itself_is_done_without():
     features.require("bpf")
     hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /sys/kernel/btf && exec "$@"', "sh"]
     why = "the kernel does not describe itself in /sys/kernel/btf/vmlinux: No such file or directory"
-    with Tracer(prefix=hide) as tracer, tracing.pair() as (a, b):
+    with Tracer(prefix=hide, probes=True) as tracer, tracing.pair() as (a, b):
         assert f"counts by diag on {tracer.socket}" in tracer.greeting and why in tracer.log
         client = tracer.client()
         told = client.ask("doctor")

@@ -270,7 +270,7 @@ def test_two_tracers_that_see_one_connection(connect, tmp_path):
     features.require("perfetto")
     a, b = connect()
     paths = []
-    with tracing.Tracer("--probes=off") as here, tracing.Tracer("--probes=off") as there:  # others act on this machine, too
+    with tracing.Tracer() as here, tracing.Tracer() as there:
         ends = [(here.client(), a, Recorder(here.socket), "sender"), (there.client(), b, Recorder(there.socket), "receiver")]
         for client, sock, _, name in ends:
             client.tag(sock, sync="one", peer=f"who knows {name}")

@@ -155,7 +155,7 @@ def test_a_span_that_nobody_ended_ends_with_its_rows(tracer, pair, how):
 
 def test_events_of_others_are_told_to_observers_alone(connect):
     features.require("bpf")
-    with Tracer("--probes=off") as tracer:  # others act on this machine, too
+    with Tracer() as tracer:
         observer, client, other = tracer.client(), tracer.client(), tracer.client()
         observer.ask("observe")
         other.ask("follow")
@@ -170,7 +170,7 @@ def test_events_of_others_are_told_to_observers_alone(connect):
 
 def test_who_observes_too_slowly_is_told_how_much_it_missed(net):
     features.require("bpf")
-    with Tracer("--probes=off") as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as client:
+    with Tracer() as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as client:
         slow.ask("observe")
         client.watch(os.getpid())
         storm(net, 2000, 1)
