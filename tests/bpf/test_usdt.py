@@ -536,7 +536,7 @@ def test_the_doctor_says_of_one_that_was_replaced_that_it_is_not_looked_at(probe
     program = copy()
     with contextlib.closing(Daemon(program=program)):
         program.unlink()
-        with Tracer() as tracer:
+        with Tracer(probes=True) as tracer:
             row = doctor(tracer.client(), f"{program} (deleted)")
     assert (row["on"], row["processes"], row["why"]) == (False, 1, "its path leads to nothing here: it was replaced")
 
