@@ -82,6 +82,12 @@ static struct stay *find(const struct phases *p, const struct stay *stay)
 	return NULL;
 }
 
+/* No more than JSON can hold, whatever is told. */
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+	return a < INT64_MAX - b ? a + b : INT64_MAX;
+}
+
 void phases_take(struct phases *p, const json_t *packet)
 {
 	struct stay stay, *known;
@@ -90,7 +96,7 @@ void phases_take(struct phases *p, const json_t *packet)
 		return;
 	known = find(p, &stay);
 	if (known) {
-		known->took_ns += stay.took_ns;
+		known->took_ns = sum(known->took_ns, stay.took_ns);
 		return;
 	}
 	p->stays = cli_grown(p->stays, p->n_stays, sizeof(*p->stays));
@@ -113,7 +119,7 @@ static void put_one(const struct phases *p, const struct stay *first, bool is_ov
 	double share;
 
 	for (const struct stay *s = first; s < p->stays + p->n_stays; s++)
-		all_ns += is_of_same(s, first) ? s->took_ns : 0;
+		all_ns = sum(all_ns, is_of_same(s, first) ? s->took_ns : 0);
 	escape_text(stdout, first->comm);
 	(void)printf(" %" PRIu64 ", ", first->pid);
 	escape_text(stdout, first->role);

@@ -100,6 +100,12 @@ def test_what_is_watched_has_no_version(recording):
     assert of(recording([sent(version=0)]), NAME).startswith(f"Sync {NAME} has no version.\nto b, ")
 
 
+def test_phases_that_cannot_be_are_no_more_than_can_be_told(recording):
+    told = [sent()] + [phase(name, 0) | {"took_ns": 2**63 - 1} for name in ("bytes", "bytes", "bytes", "verify")]
+    assert [p["took_ns"] for p in json.loads(of(recording(told), NAME, "--json"))["phases"]] == [2**63 - 1] * 2
+    assert "100 % moving bytes, 100 % members verifying" in of(recording(told), NAME)
+
+
 def test_what_is_not_known_is_said(recording):
     told = [{"kind": "gap", "to_ns": 1, "lost": 3}, sent(partial=True, quality=EXACT | {"delivered": "sampled"}, expected=None),
             row("progress", number=2, peer="c", delivered=None, received=None, retrans_bytes=None), {"kind": "gap", "to_ns": 1, "lost": 4}]
