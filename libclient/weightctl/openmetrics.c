@@ -15,7 +15,7 @@
 /* A colon is for rules of the reader's own. */
 static bool is_name(const char *s)
 {
-	if (!s || isdigit((unsigned char)*s))
+	if (!s || !*s || isdigit((unsigned char)*s))
 		return false;
 	for (; *s; s++)
 		if (!isalnum((unsigned char)*s) && *s != '_')

@@ -147,7 +147,7 @@ def test_whatever_the_agent_says_can_be_parsed(make_agent):  # noqa: F811
     rows = [FAMILY | {"metric": "no name", "samples": [{"labels": {}, "value": 1}]},
             FAMILY | {"metric": "x", "type": "histogram"}, {}, {"metric": 3},
             FAMILY | {"metric": "weightd_sync_things", "help": "a\nb \"c\" \\d", "type": "gauge",
-                      "samples": [{"labels": {"buffer": name, "bad-name": "x", "n": 3}, "value": 2**63 - 1},
+                      "samples": [{"labels": {"buffer": name, "bad-name": "x", "": "x", "n": 3}, "value": 2**63 - 1},
                                   {"labels": {"buffer": "n"}, "value": -1}, {"labels": {"buffer": "o"}, "value": "1"}, {}]},
             FAMILY | {"metric": "weightd_sync_things", "type": "gauge",
                       "samples": [{"labels": {"buffer": "in the next packet"}, "value": 0}]},
