@@ -39,7 +39,7 @@
 #define SWEEP_NS 10000000000u /* between two looks at all processes because files had no room */
 #define TALLY_NS 1000000000u /* between two looks at what is counted */
 #define NOTED_MAX 64
-#define TOLD_MAX 256
+#define THREADS_MAX 256
 
 /* The last act of a thread. */
 struct told {
@@ -59,7 +59,7 @@ struct probes {
 	struct tallies tallies;
 	struct files files;
 	struct exports exports, allocations;
-	struct told told[TOLD_MAX]; /* by the number of the thread */
+	struct told told[THREADS_MAX]; /* by the number of the thread */
 	struct usdt *usdt;
 	pid_t noted[NOTED_MAX]; /* processes to look at */
 	size_t n_noted;
@@ -107,7 +107,7 @@ static json_t *act_of(const struct probe_call *c, const struct site *site)
  */
 static bool is_told(struct probes *p, const struct probe_call *c, const struct site *site)
 {
-	struct told *told = &p->told[c->tid % TOLD_MAX];
+	struct told *told = &p->told[c->tid % THREADS_MAX];
 	bool is_same = told->tid == c->tid && told->act && !strcmp(told->act, site->act) &&
 		       told->ns >= c->ns - c->took_ns;
 
