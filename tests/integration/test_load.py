@@ -95,13 +95,15 @@ def buffers(daemon):
 
 
 def is_alone(daemon):
-    """No connection is left, not even that of the fixture that looked whether the daemon serves."""
+    """No connection is left that was accepted."""
     return sum(fd.startswith("socket:") for fd in fds(daemon)) == 1
 
 
 @pytest.fixture
 def clean(daemon):
     """The daemon, which in the end must hold what it held in the beginning, and no buffer."""
+    # Its answer says that it accepted who came before, the fixture that looked whether it serves.
+    assert buffers(daemon) == []
     eventually(lambda: is_alone(daemon), lambda: fds(daemon))
     before = fds(daemon)
     yield daemon
