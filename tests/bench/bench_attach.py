@@ -17,7 +17,6 @@ torch             torch.multiprocessing, file_descriptor strategy, by build/torc
 vineyard          one object of many tensors, each a blob; "-flat": one blob and a table of names
 """
 import contextlib
-import os
 import subprocess
 import sys
 
@@ -63,7 +62,7 @@ def measure_weightd(report, d, count, size):
         report.line(name=f"weightd-{part}", **facts,
                     **figures.latency_us([[row[column] for row in run] for run in runs]), **noise)
 
-    with machine.Others() as others, one_core(d):
+    with machine.Others() as others, machine.one_core(d.pid):
         runs = [programs.bench("attach", NAME, last, ROUNDS, env=d.env) for _ in range(RUNS)]
     report.line(name="weightd-one-core", **facts,
                 **figures.latency_us([[sum(row[:3]) for row in run] for run in runs]),
@@ -74,19 +73,6 @@ def measure_weightd(report, d, count, size):
     run_peer(report, "weightd", sys.executable, n_bytes, [count], NAME, last, env=d.env)
     d.ctl("rm", NAME)
     return totals["p50_us"]
-
-
-@contextlib.contextmanager
-def one_core(d):
-    """For the server's loop, for us and for whom we start meanwhile."""
-    cores = os.sched_getaffinity(0)
-    try:
-        for pid in (0, d.pid):
-            os.sched_setaffinity(pid, {min(cores)})
-        yield
-    finally:
-        for pid in (0, d.pid):
-            os.sched_setaffinity(pid, cores)
 
 
 # --- Peers -------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 """The machine: what it is, how much memory it can give, and who else is using it."""
+import contextlib
 import ctypes
 import mmap
 import os
@@ -51,6 +52,19 @@ def warm(n_bytes):
         start = ctypes.c_char.from_buffer(area)
         ctypes.memset(ctypes.addressof(start), 1, n_bytes)
         del start
+
+
+@contextlib.contextmanager
+def one_core(pid):
+    """For the first thread of that process, for us and for whom we start meanwhile."""
+    cores = os.sched_getaffinity(0)
+    try:
+        for each in (0, pid):
+            os.sched_setaffinity(each, {min(cores)})
+        yield
+    finally:
+        for each in (0, pid):
+            os.sched_setaffinity(each, cores)
 
 
 def _reports_free_pages():
