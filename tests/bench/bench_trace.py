@@ -14,13 +14,18 @@ nccl-plugin  "ns_per_event" of a callback of NCCL's profiler in libnccl-profiler
              collective with an operation, a step and a socket's event, each started and stopped, and a state. "mode" is "off" (no
              weightd-trace) or "told". Median of the rounds. A socket's event asks the kernel for the socket's number
 probe        what it costs one thread that "what" is seen, "ns" of its processor time: "call" is one of a function that is
-             probed and told, "mmap" one of mmap() and munmap(), of which the kernel tells weightd-trace; "off" and "on" are how
-             long it takes without and with weightd-trace, medians of "rounds" in turns, and "ns" their difference
-usdt         "attach_ns" and "detach_ns" of a client of weightd: "mode" is "off", "on" (weightd-trace tells of both) and "off-again";
-             in turns, the median of all. "ns_per_probe" is the time of the program at each, by the kernel's clock
+             probed, behind many others, "lone-call" one for which weightd-trace has to be woken, and "mmap" one of mmap() and
+             munmap(), of which the kernel tells it; "off" and "on" are how long it takes without and with weightd-trace,
+             medians of "rounds" in turns, and "ns" their difference
+usdt         "attach_ns" and "detach_ns" of a client of weightd: "mode" is "off", "on" (weightd-trace tells of both), "unread" (it
+             is stopped, so that the program at each probe wakes nobody) and "off-again"; in turns, the median of all. "ns_per_probe"
+             is the time of the program at each, by the kernel's clock. All of them on one core: where the kernel puts the client
+             and weightd, and for how long, makes more of a difference than all of that, see "weightd-one-core" of attach
 bound        what the figures above have to keep, and whether this run kept it
 """
 import contextlib
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -51,25 +56,34 @@ MODES = "off", "counters", "messages", "off-again"
 CALL_NS_MAX = 400
 LIMIT_S = 600
 PLUGIN_THREADS, PLUGIN_TIMES, PLUGIN_ROUNDS = (1, 2), 3_000, 15  # what fits into its ring, so that nothing is lost
-ASKS, ASK_ROUNDS = 20_000, 15
+ASKS, ASK_ROUNDS, ASKED = 20_000, 15, ("lone-call", "call", "mmap")  # so many calls in a row that no more are told in that second
 ASK = """
 import ctypes, mmap, sys, time
+RARE, PAUSE_S = 100, 0.001
 verbs = ctypes.CDLL(sys.argv[1])
 call = verbs.ibv_create_qp  # begins with a push, as most functions of large libraries do
 def of(what, n):
     began = time.thread_time_ns()
-    if what == "call":
-        for _ in range(n):
-            call(None, None)
-    else:
+    if what == "mmap":
         for _ in range(n):
             mmap.mmap(-1, 4096).close()
+    else:
+        for _ in range(n):
+            call(None, None)
     return time.thread_time_ns() - began
+def lone(n):
+    time.sleep(PAUSE_S)
+    return of("call", 1)
+def each(what, n):
+    if what == "lone-call":
+        return sum(map(lone, range(n // RARE))) / (n // RARE)
+    return of(what, n) / n
 print("ready", flush=True)
 for line in sys.stdin:
-    print(of(line.strip(), int(sys.argv[2])), flush=True)
+    print(each(line.strip(), int(sys.argv[2])), flush=True)
 """
-ATTACHES, ATTACH_ROUNDS, ATTACH_MODES = 500, 31, ("off", "on", "off-again")
+ATTACHES, ATTACH_ROUNDS, ATTACH_MODES = 500, 31, ("off", "on", "unread", "off-again")
+AGAIN_MAX = 1.1  # times as long as if nobody had looked
 
 
 def measure(report):
@@ -90,18 +104,18 @@ def measure_probes(report):
     if not library.exists():
         report.line(name="probe", skipped=features.FEATURES["fakes"][1])
         return
-    taken = {(what, mode): [] for what in ("call", "mmap") for mode in ("off", "on")}
+    taken = {(what, mode): [] for what in ASKED for mode in ("off", "on")}
     command = [sys.executable, "-c", ASK, str(library), str(ASKS)]
     with programs.spawn(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proc:
         assert proc.stdout.readline() == "ready\n"
         for _ in range(ASK_ROUNDS):
             for mode in "off", "on":
                 with tracing.Tracer(probes=True) if mode == "on" else contextlib.nullcontext():
-                    for what in "call", "mmap":
+                    for what in ASKED:
                         proc.stdin.write(what + "\n")
                         proc.stdin.flush()
-                        taken[what, mode].append(int(proc.stdout.readline()) / ASKS)
-    for what in "call", "mmap":
+                        taken[what, mode].append(float(proc.stdout.readline()))
+    for what in ASKED:
         off, on = (statistics.median(taken[what, mode]) for mode in ("off", "on"))
         report.line(name="probe", what=what, ns=on - off, off=off, on=on, rounds=ASK_ROUNDS)
 
@@ -248,28 +262,48 @@ def measure_usdt(report):
         report.line(name="usdt", skipped=features.FEATURES["sdt"][1])
         return
     taken = {mode: ([], []) for mode in ATTACH_MODES}
-    with contextlib.closing(Daemon("--log-level", "warning")) as d, machine.Others() as others:
+    prices = dict.fromkeys(ATTACH_MODES)
+    with contextlib.closing(Daemon("--log-level", "warning")) as d, machine.Others() as others, machine.one_core(d.pid):
         _, tensor = buffers.publish(d, "bench/usdt", machine.MIB, 1)
         for i in range(ATTACH_ROUNDS):
-            for mode in ATTACH_MODES[i % 3:] + ATTACH_MODES[:i % 3]:
-                with looking(d) if mode == "on" else contextlib.nullcontext():
+            for mode in ATTACH_MODES[i % len(ATTACH_MODES):] + ATTACH_MODES[:i % len(ATTACH_MODES)]:
+                with looking(d, mode):
                     for row in programs.bench("attach", "bench/usdt", tensor, ATTACHES, env=d.env):
                         taken[mode][0].append(row[1])
                         taken[mode][1].append(row[3])
-        with looking(d) as tracer, kernel.counting_runs():
-            programs.bench("attach", "bench/usdt", tensor, ATTACHES, env=d.env)
-            n, ns = kernel.runs(tracer.proc.pid)["on_probe"]
+        for mode in "on", "unread":
+            with looking(d, mode) as tracer, kernel.counting_runs():
+                programs.bench("attach", "bench/usdt", tensor, ATTACHES, env=d.env)
+                n, ns = kernel.runs(tracer.proc.pid)["on_probe"]
+            prices[mode] = ns / n
     for mode in ATTACH_MODES:
         attach_ns, detach_ns = map(statistics.median, taken[mode])
-        report.line(name="usdt", mode=mode, attach_ns=attach_ns, detach_ns=detach_ns, ns_per_probe=ns / n if mode == "on" else None,
+        report.line(name="usdt", mode=mode, attach_ns=attach_ns, detach_ns=detach_ns, ns_per_probe=prices[mode],
                     rounds=ATTACH_ROUNDS, other_cpu=others.share)
+    off, again = (statistics.median(taken[mode][0]) for mode in ("off", "off-again"))
+    report.bound("usdt", "off-again over off", again / off, at_most=AGAIN_MAX)
 
 
 @contextlib.contextmanager
-def looking(daemon):
-    """A tracer that looks at its probes."""
+def looking(daemon, mode):
+    """A tracer that looks at its probes in this mode, if any does."""
+    if mode.startswith("off"):
+        yield
+        return
     attach = notes.probes(features.BUILD / "weightd")["attach"]
     with tracing.Tracer(probes=True) as tracer:
         while not notes.looks(daemon.pid, attach):
             pass
-        yield tracer
+        with stopped(tracer.proc.pid) if mode == "unread" else contextlib.nullcontext():
+            yield tracer
+
+
+@contextlib.contextmanager
+def stopped(pid):
+    """A child, which goes on when the block ends."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
