@@ -146,14 +146,19 @@ void hooks_look(struct findings *f)
 	f->old_ns = num_now_ns() + SHARE * (num_now_ns() - began_ns);
 }
 
+const struct bpf_object *meter_object(const struct meter *m)
+{
+	return m->kind == &meter_bpf ? container_of(m, struct meter_of_bpf, meter)->bpf->obj : NULL;
+}
+
 bool hook_is_on(const struct meter *m, const struct hook *hook)
 {
+	const struct bpf_object *object = meter_object(m);
 	const struct bpf_program *program;
 
-	if (m->kind != &meter_bpf)
+	if (!object)
 		return false;
-	program = bpf_object__find_program_by_name(
-		container_of(m, struct meter_of_bpf, meter)->bpf->obj, hook->program);
+	program = bpf_object__find_program_by_name(object, hook->program);
 	return program && bpf_program__autoload(program);
 }
 

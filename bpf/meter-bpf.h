@@ -7,6 +7,8 @@
 
 #include "bpf/meter.h"
 
+struct bpf_object;
+
 struct hook {
 	const char *program; /* its name in flows.bpf.c */
 	const char *name;
@@ -29,6 +31,9 @@ void hooks_look(struct findings *f);
 
 /* Whether it is in use, or as on_send and on_receive ready to be. Of the other meter none is. */
 bool hook_is_on(const struct meter *m, const struct hook *hook);
+
+/* Its programs; NULL of the other meter. */
+const struct bpf_object *meter_object(const struct meter *m);
 
 /* Why the kernel refused something of BPF with `r`. */
 void hook_say_why(int r, char ret_why[WHY_SIZE]);

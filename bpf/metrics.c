@@ -13,6 +13,7 @@
 
 #include "bpf/meter-bpf.h"
 #include "bpf/port.h"
+#include "bpf/programs.h"
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
@@ -87,6 +88,8 @@ struct answer {
 	unsigned n_rows[QUALITY_EXACT + 1]; /* of that quality */
 	struct port *ports;
 	size_t n_ports;
+	struct program programs[PROGRAMS_MAX];
+	size_t n_programs; /* 0, too, where the kernel does not count their runs */
 	json_t *packets;
 };
 
@@ -96,7 +99,7 @@ struct family {
 	const char *unit; /* what the name ends with; NULL: none */
 	const char *help;
 	void (*append)(struct answer *a, const struct family *f);
-	size_t offset; /* in struct metrics or account, where `append` wants one */
+	size_t offset; /* in struct metrics, account or program, where `append` wants one */
 	int port_counts; /* of these, that kind */
 };
 
@@ -308,6 +311,13 @@ static void append_ports(struct answer *a, const struct family *f)
 				append(a, f, labels_of_count(p, &port_counts[i]), p->counts[i]);
 }
 
+static void append_programs(struct answer *a, const struct family *f)
+{
+	for (const struct program *p = a->programs; p < a->programs + a->n_programs; p++)
+		append(a, f, json_pack("{ss}", "program", p->name),
+		       *(const uint64_t *)((const char *)p + f->offset));
+}
+
 /* clang-format off */
 #define COUNTER(name_, unit_, help_, append_, ...) \
 	{.name = "weightd_trace_" name_, .type = "counter", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
@@ -315,12 +325,15 @@ static void append_ports(struct answer *a, const struct family *f)
 	{.name = "weightd_trace_" name_, .type = "gauge", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
 #define OF_METRICS(member) .offset = offsetof(struct metrics, member)
 #define OF_ACCOUNT(member) .offset = offsetof(struct account, member)
+#define OF_PROGRAM(member) .offset = offsetof(struct program, member)
 #define OF_COUNTER(i) .offset = offsetof(struct account, counter) + (i) * sizeof(uint64_t)
 
 static const struct family FAMILIES[] = {
 	GAUGE("start_time_seconds", "seconds", "When weightd-trace began, since 1970.", append_one, OF_METRICS(started_ns)),
 	GAUGE("meter_info", NULL, "Which meter counts.", append_meter),
 	GAUGE("hook_on", NULL, "Whether a program is attached there, or may be.", append_hooks),
+	COUNTER("program_runs", NULL, "Runs of programs, while the kernel counted them.", append_programs, OF_PROGRAM(runs)),
+	COUNTER("program_run_seconds", "seconds", "Time of these, without what it takes to get there.", append_programs, OF_PROGRAM(ns)),
 	GAUGE("clients", NULL, "Clients that are connected.", append_clients),
 	GAUGE("rows", NULL, "Rows of all clients, by how well their bytes are known.", append_rows),
 	GAUGE("open_spans", NULL, "Spans that have begun and not ended.", append_spans),
@@ -352,6 +365,22 @@ static const struct family FAMILIES[] = {
 };
 /* clang-format on */
 
+/* Brings all rows up to now, for which a program runs: where none has run more than before, nobody counts that. */
+static int mark(struct tracer *t, struct answer *a)
+{
+	struct program before[PROGRAMS_MAX];
+	size_t n = programs_read(t, before);
+	bool is_counted = false;
+	int r = tracer_mark(t);
+
+	a->n_programs = programs_read(t, a->programs);
+	for (size_t i = 0; i < n; i++)
+		is_counted |= a->programs[i].runs != before[i].runs;
+	if (!is_counted)
+		a->n_programs = 0;
+	return r;
+}
+
 /* What rows have is in their accounts. */
 static int count_rows(struct tracer *t, struct answer *a)
 {
@@ -382,7 +411,7 @@ int metrics_op(struct request *q)
 	int r = request_may_observe(q);
 
 	if (r == 0)
-		r = tracer_mark(c->tracer);
+		r = mark(c->tracer, &a);
 	if (r == 0)
 		r = count_rows(c->tracer, &a);
 	if (r < 0)

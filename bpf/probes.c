@@ -83,6 +83,11 @@ struct usdt *probes_usdt(struct probes *p)
 	return p->usdt;
 }
 
+const struct bpf_object *probes_object(const struct probes *p)
+{
+	return p->bpf->obj;
+}
+
 uint64_t probes_number(const struct probes *p)
 {
 	return p->tracer->last_act + 1;

@@ -11,6 +11,7 @@
 #include "bpf/probes/probes.h"
 #include "bpf/request.h"
 
+struct bpf_object;
 struct probes;
 struct usdt;
 
@@ -35,6 +36,8 @@ struct exports *probes_exports(struct probes *p);
 struct exports *probes_allocations(struct probes *p);
 /* Of weightd's own probes. */
 struct usdt *probes_usdt(struct probes *p);
+/* Its programs; that of these is usdt_object(). */
+const struct bpf_object *probes_object(const struct probes *p);
 /* Of the act that is told now. */
 uint64_t probes_number(const struct probes *p);
 

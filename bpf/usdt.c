@@ -314,6 +314,11 @@ void usdt_close(struct usdt *u)
 	free(u);
 }
 
+const struct bpf_object *usdt_object(const struct usdt *u)
+{
+	return u->bpf->obj;
+}
+
 /* --- what is attached --- */
 
 static void answer(void *context, const struct attachment *one)

@@ -5,6 +5,7 @@ import subprocess
 import time
 
 import features
+import kernel
 import pytest
 import tracing
 from nodes import until
@@ -198,6 +199,24 @@ def test_which_meter_and_which_hooks(metrics):
     assert metrics.look().value("meter_info", meter=kind) == 1
     assert metrics.sum("hook_on") == (7 if kind == "bpf" else 0)
     assert metrics.value("hook_on", hook="iter/task_file", program="adopt") == (kind == "bpf")
+
+
+@pytest.mark.probes  # others have the kernel count, too
+def test_programs_have_runs_while_the_kernel_counts_them(tracer):
+    client = tracer.client()
+    assert "weightd_trace_program_runs_total" not in Metrics(tracer).look().before
+    with kernel.counting_runs():
+        client.watch(os.getpid())
+        metrics = Metrics(tracer).look()
+        counted = kernel.runs(tracer.proc.pid)
+        assert {program for program in counted if metrics.value("program_runs_total", program=program) is None} == set()
+        for program in "mark", "adopt":  # the others run as other processes have them run
+            runs, seconds = (metrics.value(f"program_{what}_total", program=program) for what in ("runs", "run_seconds"))
+            assert (runs, round(seconds * 1e9)) == counted[program], program
+            assert runs > 0, program
+        with Tracer("--meter=diag") as without:
+            assert "weightd_trace_program_runs_total" not in Metrics(without).look().before
+    assert {"weightd_trace_program_runs_total", "weightd_trace_program_run_seconds_total"} & set(Metrics(tracer).look().before) == set()
 
 
 def test_what_a_client_did_not_read_is_counted(tracer, net):

@@ -1,0 +1,46 @@
+#include "bpf/programs.h"
+
+#include <assert.h>
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+
+#include "bpf/probes.h"
+#include "bpf/tracer.h"
+#include "bpf/usdt.h"
+#include "ipc/base/num.h"
+
+static size_t read_object(const struct bpf_object *object, struct program ret[PROGRAMS_MAX],
+			  size_t n)
+{
+	struct bpf_program *program;
+
+	bpf_object__for_each_program(program, object)
+	{
+		struct bpf_prog_info info = {};
+		uint32_t size = sizeof(info);
+
+		/* Those that this kernel has no place for are not loaded. */
+		if (bpf_obj_get_info_by_fd(bpf_program__fd(program), &info, &size) < 0)
+			continue;
+		assert(n < PROGRAMS_MAX);
+		ret[n++] = (struct program){.name = bpf_program__name(program),
+					    .runs = info.run_cnt,
+					    .ns = info.run_time_ns};
+	}
+	return n;
+}
+
+size_t programs_read(const struct tracer *t, struct program ret[PROGRAMS_MAX])
+{
+	const struct bpf_object *objects[] = {
+		meter_object(t->meter),
+		t->probes ? probes_object(t->probes) : NULL,
+		t->probes ? usdt_object(probes_usdt(t->probes)) : NULL,
+	};
+	size_t n = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(objects); i++)
+		if (objects[i])
+			n = read_object(objects[i], ret, n);
+	return n;
+}
