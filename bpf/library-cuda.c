@@ -8,7 +8,8 @@
 #include <string.h>
 
 #include "bpf/act.h"
-#include "bpf/known.h"
+#include "bpf/origin.h"
+#include "bpf/pair.h"
 #include "bpf/probes.h"
 #include "bpf/site.h"
 #include "ipc/base/num.h"
@@ -44,15 +45,8 @@ static struct export_key key_of_numbers(enum kind kind, uint64_t a, uint64_t b)
 
 static struct export export_of(struct probes *p, const struct probe_call *c, struct export_key key)
 {
-	struct export export = {.key = key,
-				.number = probes_number(p),
-				.ns = c->ns,
-				.size = UINT64_MAX,
-				.pid = (pid_t)c->tgid,
-				.uid = c->uid};
-
-	memcpy(export.comm, c->comm, sizeof(export.comm) - 1);
-	return export;
+	return (struct export){
+		.key = key, .origin = origin_of(p, c), .size = UINT64_MAX, .uid = c->uid};
 }
 
 static json_t *size_json(uint64_t size)
@@ -60,18 +54,13 @@ static json_t *size_json(uint64_t size)
 	return size == UINT64_MAX ? json_null() : json_integer((json_int_t)size);
 }
 
-/* Which export it was that is opened; "from" is null where nobody saw that. */
+/* Which export it was that is opened. */
 static const struct export *set_from(struct probes *p, json_t *act, const struct export_key *key)
 {
 	const struct export *export = exports_find(probes_exports(p), key);
 
 	(void)json_object_set_new(act, "bytes", size_json(export ? export->size : UINT64_MAX));
-	(void)json_object_set_new(
-		act, "from",
-		!export ? json_null()
-			: json_pack("{sI sI so sI}", "number", (json_int_t) export->number, "pid",
-				    (json_int_t) export->pid, "comm", known_text(export->comm),
-				    "ns", (json_int_t) export->ns));
+	origin_set(act, export ? &export->origin : NULL);
 	return export;
 }
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "bpf/client.h"
+#include "bpf/origin.h"
 #include "ipc/base/list.h"
 
 #define EXPORTS_MAX 2048
@@ -26,12 +26,9 @@ struct export
 {
 	struct list link; /* exports::all */
 	struct export_key key;
-	uint64_t number; /* of the act */
-	uint64_t ns;
+	struct origin origin;
 	uint64_t size; /* UINT64_MAX: not known */
-	pid_t pid;
 	uid_t uid;
-	char comm[COMM_SIZE];
 };
 
 struct exports {

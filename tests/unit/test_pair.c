@@ -14,7 +14,8 @@
 
 static struct export export_of(uint64_t kind, uint64_t handle, uid_t uid, uint64_t number)
 {
-	struct export export = {.key.kind = kind, .number = number, .uid = uid, .size = UINT64_MAX};
+	struct export export = {
+		.key.kind = kind, .origin.number = number, .uid = uid, .size = UINT64_MAX};
 
 	memcpy(export.key.bytes, &handle, sizeof(handle));
 	return export;
@@ -33,7 +34,7 @@ static uint64_t found(const struct exports *e, uint64_t kind, uint64_t handle)
 	const struct export wanted = export_of(kind, handle, 0, 0);
 	const struct export *export = exports_find(e, &wanted.key);
 
-	return export ? export->number : 0;
+	return export ? export->origin.number : 0;
 }
 
 static void test_the_last_of_a_key_is_found(void **state)
