@@ -16,7 +16,6 @@
 #include "ipc/base/num.h"
 
 #define DEVICE_NAME 24 /* ibv_device::name */
-#define DEVICE_NAME_SIZE 64
 #define QP_NUM 52 /* ibv_qp::qp_num, which is followed by its state and its type */
 #define QP_TYPE 8 /* behind qp_num */
 #define ATTR_SIZE 88 /* struct ibv_qp_attr, up to the end of ah_attr */
@@ -40,12 +39,15 @@ _Static_assert(sizeof(struct attr) == ATTR_SIZE, "the interface's");
 static const char *const types[] = {[2] = "RC", [3] = "UC", [4] = "UD", [8] = "raw"};
 static const char *const states[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
 
+static void set_device(json_t *act, const struct probe_call *c)
+{
+	(void)json_object_set_new(act, "device", known_chars(c->name, sizeof(c->name)));
+}
+
 static bool open_device(struct probes *p, const struct probe_call *c, json_t *act)
 {
-	const char *name = c->has_data ? (const char *)c->data : NULL;
-
 	(void)p;
-	(void)json_object_set_new(act, "device", known_chars(name, DEVICE_NAME_SIZE));
+	set_device(act, c);
 	return true;
 }
 
@@ -54,6 +56,7 @@ static bool create(struct probes *p, const struct probe_call *c, json_t *act)
 	uint32_t number, type;
 
 	(void)p;
+	set_device(act, c);
 	if (!c->has_data)
 		return true;
 	memcpy(&number, c->data, sizeof(number));
@@ -76,6 +79,7 @@ static bool modify(struct probes *p, const struct probe_call *c, json_t *act)
 	memcpy(&attr, c->data, sizeof(attr));
 	if (!c->has_data || !(mask & MASK_STATE) || (attr.state != STATE_RTR && !has_failed))
 		return false;
+	set_device(act, c);
 	if (c->has_out)
 		act_set_number(act, "qp", c->out);
 	if (attr.state < ARRAY_LEN(states))
@@ -98,6 +102,7 @@ static bool destroy(struct probes *p, const struct probe_call *c, json_t *act)
 	uint32_t number;
 
 	(void)p;
+	set_device(act, c);
 	memcpy(&number, c->data, sizeof(number));
 	if (c->has_data)
 		act_set_number(act, "qp", number);
@@ -120,17 +125,18 @@ static bool register_dmabuf(struct probes *p, const struct probe_call *c, json_t
 	return true;
 }
 
+/* What is first in an ibv_pd and in an ibv_qp is its ibv_context, and in that its ibv_device. */
+#define NAMED .is_named = 1, .name_hops = 2, .name_from = DEVICE_NAME
+
 /* clang-format off */
 static const struct site sites[] = {
-	{"ibv_open_device", "rdma_open",
-	 {.take = TAKE_AT_CALL, .take_size = DEVICE_NAME_SIZE, .take_from = DEVICE_NAME},
-	 RESULT_POINTER, .tell = open_device},
-	{"ibv_create_qp", "qp_create", {.take = TAKE_RESULT, .take_size = 12, .take_from = QP_NUM},
+	{"ibv_open_device", "rdma_open", {.is_named = 1, .name_from = DEVICE_NAME}, RESULT_POINTER, .tell = open_device},
+	{"ibv_create_qp", "qp_create", {.take = TAKE_RESULT, .take_size = 12, .take_from = QP_NUM, NAMED},
 	 RESULT_POINTER, .tell = create},
 	{"ibv_modify_qp", "qp_connect",
-	 {.take = TAKE_AT_CALL, .take_arg = 1, .take_size = ATTR_SIZE, .out = 4, .out_from = QP_NUM},
+	 {.take = TAKE_AT_CALL, .take_arg = 1, .take_size = ATTR_SIZE, .out = 4, .out_from = QP_NUM, NAMED},
 	 .tell = modify},
-	{"ibv_destroy_qp", "qp_destroy", {.take = TAKE_AT_CALL, .take_size = 4, .take_from = QP_NUM},
+	{"ibv_destroy_qp", "qp_destroy", {.take = TAKE_AT_CALL, .take_size = 4, .take_from = QP_NUM, NAMED},
 	 .tell = destroy},
 	{"ibv_reg_mr", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
 	{"ibv_reg_mr_iova", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},

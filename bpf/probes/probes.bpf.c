@@ -16,6 +16,7 @@
 
 #define PENDING_MAX 4096 /* calls at the same time */
 #define TALLIES_MAX 4096
+#define HOPS_MAX 2 /* to a name */
 #if defined(__TARGET_ARCH_x86)
 #define RETURN_ADDRESS_SIZE 8 /* on the stack at the call, and no more at the return */
 #else
@@ -87,6 +88,9 @@ static __always_inline struct plan plan_of(__u64 site)
 		.counts = p->counts,
 		.count_arg = p->count_arg,
 		.type_arg = p->type_arg,
+		.is_named = p->is_named,
+		.name_hops = p->name_hops,
+		.name_from = p->name_from,
 	};
 }
 
@@ -108,6 +112,18 @@ static __always_inline void take(struct probe_call *c, struct plan plan, __u64 a
 	if (size > CALL_DATA_SIZE)
 		size = CALL_DATA_SIZE;
 	c->has_data = bpf_probe_read_user(c->data, size, (void *)(address + plan.take_from)) == 0;
+}
+
+static __always_inline void take_name(struct probe_call *c, struct plan plan)
+{
+	__u64 address = c->args[0];
+
+	for (int i = 0; i < HOPS_MAX; i++)
+		if (i < plan.name_hops &&
+		    bpf_probe_read_user(&address, sizeof(address), (void *)address) < 0)
+			return;
+	/* All zero where it cannot be read. */
+	bpf_probe_read_user(c->name, sizeof(c->name), (void *)(address + plan.name_from));
 }
 
 /* Of the thread that runs. */
@@ -153,6 +169,8 @@ int on_call(struct pt_regs *ctx)
 		     RETURN_ADDRESS_SIZE ? key.sp + RETURN_ADDRESS_SIZE : arg_of(&c, plan.take_arg));
 	if (plan.file == FILE_IN)
 		take_file(&c, arg_of(&c, plan.file_arg));
+	if (plan.is_named)
+		take_name(&c, plan);
 	bpf_map_update_elem(&pending, &key, &c, BPF_ANY);
 	return 0;
 }

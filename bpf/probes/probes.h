@@ -9,6 +9,7 @@
 #define CALL_DATA_SIZE                                                                             \
 	128 /* what is read of the caller's memory; all of NCCL's id of a communicator */
 #define CALL_COMM_SIZE 16
+#define CALL_NAME_SIZE 64 /* of a device, as libibverbs and the kernel have it */
 #define CALLS_OF_USER_MAX                                                                          \
 	4096 /* a second that are told; of those that are counted there is no limit */
 #define SITES_MAX 64 /* functions that are known; a power of two */
@@ -50,6 +51,9 @@ struct plan {
 	__u8 counts; /* it has elements: as many as `count_arg` says, of the type in `type_arg` */
 	__u8 count_arg;
 	__u8 type_arg;
+	__u8 is_named; /* the first argument leads to a name, which is read at the call */
+	__u8 name_hops; /* by so many pointers, each the first member of what the one before it leads to */
+	__u8 name_from; /* so many bytes behind the last */
 };
 
 /* Calls that are counted, of a process and a function. */
@@ -84,6 +88,7 @@ struct probe_call {
 	__u16 site;
 	__u8 has_data, has_out;
 	char comm[CALL_COMM_SIZE];
+	char name[CALL_NAME_SIZE]; /* "": it has none, or it could not be read */
 	__u8 data[CALL_DATA_SIZE];
 };
 

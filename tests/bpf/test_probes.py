@@ -282,9 +282,16 @@ def old(name, result, *arguments):
 for name in "ibv_open_device", "ibv_create_qp", "ibv_reg_mr", "ibv_reg_mr_iova", "ibv_reg_mr_iova2", "ibv_reg_dmabuf_mr":
     getattr(verbs, name).restype = P
 """ + """
-def create(function, type=2):
+def domain_of(device):
+    name = ctypes.create_string_buffer(bytes(24) + device.encode().ljust(64, bytes(1)))
+    context = (P * 1)(ctypes.addressof(name))
+    domain = (P * 1)(ctypes.addressof(context))
+    domain.leads_to = name, context
+    return domain
+domains = {name: domain_of(name) for name in ("mlx5_0", "mlx5_1")}
+def create(function, type=2, device="mlx5_0"):
     attr = ctypes.create_string_buffer(struct.pack("4Q5IIi", 0, 0, 0, 0, *[1] * 5, type, 0))
-    return function(P(1), attr)
+    return function(domains[device], attr)
 def number(qp):
     return ctypes.c_uint32.from_address(qp + 52).value
 def attr(state, qp=0, gid=bytes(16), lid=0, port=0):
@@ -319,14 +326,15 @@ ret = number(qp)
 assert verbs.ibv_destroy_qp(q) == 0
 assert create(lambda _, attr: verbs.ibv_create_qp(None, attr)) is None
 """)
-    fine = {"failed": False, "result": 0}
+    device = {"device": "mlx5_0"}
+    fine = device | {"failed": False, "result": 0}
     connect = fine | {"act": "qp_connect", "function": "ibv_modify_qp", "qp": qp, "state": "RTR"}
     assert told(client, verbs) == [
-        {"act": "qp_create", "function": "ibv_create_qp", "qp": qp, "type": "RC", "failed": False, "result": None},
+        device | {"act": "qp_create", "function": "ibv_create_qp", "qp": qp, "type": "RC", "failed": False, "result": None},
         connect | {"peer_qp": 0x77, "peer_gid": "fe80::102:304:506:708", "peer_lid": 9, "port": 1},
         connect | {"peer_qp": 0x78, "peer_lid": 9, "port": 2},
         fine | {"act": "qp_destroy", "function": "ibv_destroy_qp", "qp": qp},
-        {"act": "qp_create", "function": "ibv_create_qp", "failed": True, "result": None}]
+        {"act": "qp_create", "function": "ibv_create_qp", "device": None, "failed": True, "result": None}]
 
 
 def test_the_real_library_has_all_of_them(client, start):
@@ -349,7 +357,7 @@ assert old("ibv_reg_mr", P, P, P, ctypes.c_size_t, ctypes.c_int)(1, 0x1000, 4096
     assert [(act["act"], act.get("qp"), act["failed"]) for act in found] == [
         ("rdma_open", None, False), ("qp_create", qp, False), ("qp_connect", qp, False), ("qp_destroy", qp, False),
         ("rdma_register", None, False)]
-    assert found[0]["device"] == "mlx5_0"
+    assert [act.get("device") for act in found] == 4 * ["mlx5_0"] + [None]
 
 
 def test_memory_is_registered_once_whatever_calls_what(client, verbs):

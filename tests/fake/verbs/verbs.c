@@ -3,7 +3,7 @@
  *
  * Of its control path, with the versions of the real one's symbols: of what there are two, the old one calls the new
  * one, and the three that register memory end in one another. Nothing is connected to anything. A device is whatever
- * one says it is; what is asked of NULL fails.
+ * one says it is, and numbers its own queue pairs; what is asked of NULL fails.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -13,11 +13,22 @@
 #define OLD(name) __asm__(".symver " #name "_old, " #name "@IBVERBS_1.0")
 #define NEW(name) __asm__(".symver " #name "_new, " #name "@@IBVERBS_1.1")
 
+#define DEVICES_MAX 8
+
 /* Called, and not become a part of what calls it. */
 #define PROBED __attribute__((noipa))
 
+struct ibv_context {
+	void *device;
+};
+
+struct ibv_pd {
+	struct ibv_context *context;
+};
+
 struct ibv_qp {
-	void *pointers[6];
+	struct ibv_context *context;
+	void *pointers[5];
 	uint32_t handle, qp_num, state, qp_type;
 };
 
@@ -33,13 +44,16 @@ struct old_qp {
 	struct ibv_qp *real;
 };
 
-static uint32_t last_qp = 0x100;
+static struct {
+	const void *device;
+	uint32_t last_qp;
+} devices[DEVICES_MAX];
 static int memory;
 
 void *ibv_open_device_new(void *device);
 void *ibv_open_device_old(void *device);
-struct ibv_qp *ibv_create_qp_new(void *domain, const struct ibv_qp_init_attr *attr);
-struct old_qp *ibv_create_qp_old(void *domain, const struct ibv_qp_init_attr *attr);
+struct ibv_qp *ibv_create_qp_new(struct ibv_pd *domain, const struct ibv_qp_init_attr *attr);
+struct old_qp *ibv_create_qp_old(struct ibv_pd *domain, const struct ibv_qp_init_attr *attr);
 int ibv_modify_qp_new(struct ibv_qp *qp, const uint32_t *attr, int mask);
 int ibv_modify_qp_old(struct old_qp *qp, const uint32_t *attr, int mask);
 int ibv_destroy_qp_new(struct ibv_qp *qp);
@@ -61,18 +75,30 @@ void *ibv_open_device_old(void *device)
 	return ibv_open_device_new(device);
 }
 
-PROBED struct ibv_qp *ibv_create_qp_new(void *domain, const struct ibv_qp_init_attr *attr)
+static uint32_t next_qp(const void *device)
+{
+	unsigned i = 0;
+
+	while (devices[i].device && devices[i].device != device)
+		if (++i == DEVICES_MAX)
+			abort();
+	devices[i].device = device;
+	return 0x100 + ++devices[i].last_qp;
+}
+
+PROBED struct ibv_qp *ibv_create_qp_new(struct ibv_pd *domain, const struct ibv_qp_init_attr *attr)
 {
 	struct ibv_qp *qp = domain ? calloc(1, sizeof(*qp)) : NULL;
 
 	if (qp) {
-		qp->qp_num = ++last_qp;
+		qp->context = domain->context;
+		qp->qp_num = next_qp(domain->context->device);
 		qp->qp_type = attr->qp_type;
 	}
 	return qp;
 }
 
-struct old_qp *ibv_create_qp_old(void *domain, const struct ibv_qp_init_attr *attr)
+struct old_qp *ibv_create_qp_old(struct ibv_pd *domain, const struct ibv_qp_init_attr *attr)
 {
 	struct old_qp *qp = calloc(1, sizeof(*qp));
 
@@ -83,6 +109,7 @@ struct old_qp *ibv_create_qp_old(void *domain, const struct ibv_qp_init_attr *at
 		free(qp);
 		return NULL;
 	}
+	qp->qp.context = qp->real->context;
 	qp->qp.qp_num = qp->real->qp_num;
 	return qp;
 }
