@@ -380,6 +380,7 @@ int client_add(struct tracer *t, int fd)
 	c->number = ++t->last_client;
 	c->uid = peer.uid;
 	c->pid = peer.pid;
+	c->began_ticks = process_read_began(c->pid);
 	process_read_comm(c->pid, c->comm);
 	list_init(&c->rows);
 	list_init(&c->spans);

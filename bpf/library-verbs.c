@@ -6,12 +6,14 @@
  * calls the new one, which is the one that is probed. What is at which offset is in the interface for good
  * (infiniband/verbs.h).
  */
-#include <arpa/inet.h>
 #include <string.h>
 
 #include "bpf/act.h"
 #include "bpf/known.h"
+#include "bpf/origin.h"
 #include "bpf/probes.h"
+#include "bpf/process.h"
+#include "bpf/qp.h"
 #include "bpf/site.h"
 #include "ipc/base/num.h"
 
@@ -51,11 +53,28 @@ static bool open_device(struct probes *p, const struct probe_call *c, json_t *ac
 	return true;
 }
 
+static struct qp_name name_of(const struct probe_call *c, uint32_t number)
+{
+	struct qp_name name = {.pid = (pid_t)c->tgid,
+			       .began_ticks = process_ticks(c->began_ns),
+			       .number = number};
+
+	_Static_assert(sizeof(name.device) == sizeof(c->name), "all of it");
+	memcpy(name.device, c->name, sizeof(name.device));
+	return name;
+}
+
+/* As of the act that is told now. */
+static struct qp qp_of(const struct probes *p, const struct probe_call *c, uint32_t number)
+{
+	return (struct qp){.name = name_of(c, number), .uid = c->uid, .origin = origin_of(p, c)};
+}
+
 static bool create(struct probes *p, const struct probe_call *c, json_t *act)
 {
 	uint32_t number, type;
+	struct qp qp;
 
-	(void)p;
 	set_device(act, c);
 	if (!c->has_data)
 		return true;
@@ -64,18 +83,34 @@ static bool create(struct probes *p, const struct probe_call *c, json_t *act)
 	act_set_number(act, "qp", number);
 	if (type < ARRAY_LEN(types) && types[type])
 		(void)json_object_set_new(act, "type", json_string(types[type]));
+	qp = qp_of(p, c, number);
+	qps_make(probes_qps(p), &qp);
 	return true;
+}
+
+static struct qp_peer peer_of(const struct attr *attr, uint64_t mask)
+{
+	struct qp_peer peer = {
+		.qp = attr->peer_qp,
+		.lid = attr->lid,
+		.port = attr->port,
+		.has_qp = mask & MASK_PEER,
+		.has_path = mask & MASK_PATH,
+		.has_gid = attr->has_gid,
+	};
+
+	memcpy(peer.gid, attr->gid, sizeof(peer.gid));
+	return peer;
 }
 
 /* One that is ready to receive knows from whom. Of other states only a failure is told. */
 static bool modify(struct probes *p, const struct probe_call *c, json_t *act)
 {
 	bool has_failed = (int)c->result != 0;
-	char gid[INET6_ADDRSTRLEN];
 	uint64_t mask = c->args[2];
 	struct attr attr;
+	struct qp qp;
 
-	(void)p;
 	memcpy(&attr, c->data, sizeof(attr));
 	if (!c->has_data || !(mask & MASK_STATE) || (attr.state != STATE_RTR && !has_failed))
 		return false;
@@ -86,26 +121,27 @@ static bool modify(struct probes *p, const struct probe_call *c, json_t *act)
 		(void)json_object_set_new(act, "state", json_string(states[attr.state]));
 	if (attr.state != STATE_RTR)
 		return true;
-	if (mask & MASK_PEER)
-		act_set_number(act, "peer_qp", attr.peer_qp);
-	if (!(mask & MASK_PATH))
-		return true;
-	act_set_number(act, "port", attr.port);
-	act_set_number(act, "peer_lid", attr.lid);
-	if (attr.has_gid && inet_ntop(AF_INET6, attr.gid, gid, sizeof(gid)))
-		(void)json_object_set_new(act, "peer_gid", json_string(gid));
+	qp = qp_of(p, c, (uint32_t)c->out);
+	qp.peer = peer_of(&attr, mask);
+	qp_peer_set(act, &qp.peer);
+	if (c->has_out && !has_failed)
+		qps_connect(probes_qps(p), &qp);
 	return true;
 }
 
 static bool destroy(struct probes *p, const struct probe_call *c, json_t *act)
 {
+	struct qp_name name;
 	uint32_t number;
 
-	(void)p;
 	set_device(act, c);
+	if (!c->has_data)
+		return true;
 	memcpy(&number, c->data, sizeof(number));
-	if (c->has_data)
-		act_set_number(act, "qp", number);
+	act_set_number(act, "qp", number);
+	name = name_of(c, number);
+	if ((int)c->result == 0)
+		qps_destroy(probes_qps(p), &name, c->ns);
 	return true;
 }
 

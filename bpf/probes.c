@@ -59,6 +59,7 @@ struct probes {
 	struct tallies tallies;
 	struct files files;
 	struct exports exports, allocations;
+	struct qps qps;
 	struct told told[THREADS_MAX]; /* by the number of the thread */
 	struct usdt *usdt;
 	pid_t noted[NOTED_MAX]; /* processes to look at */
@@ -76,6 +77,11 @@ struct exports *probes_exports(struct probes *p)
 struct exports *probes_allocations(struct probes *p)
 {
 	return &p->allocations;
+}
+
+struct qps *probes_qps(struct probes *p)
+{
+	return &p->qps;
 }
 
 struct usdt *probes_usdt(struct probes *p)
@@ -209,6 +215,12 @@ void probes_take(struct probes *p)
 {
 	if (p)
 		take(p, true);
+}
+
+void probes_take_calls(struct probes *p)
+{
+	if (p)
+		take(p, false);
 }
 
 static void on_calls(struct waiter *w, uint32_t events)
@@ -463,6 +475,7 @@ int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char 
 	p->tally_timer = TIMER(on_tally_timer);
 	exports_init(&p->exports);
 	exports_init(&p->allocations);
+	qps_init(&p->qps);
 	files_init(&p->files, p, -1, -1);
 	tallies_init(&p->tallies, -1);
 	r = open_all(p, ring_size, ret_why);
@@ -488,6 +501,7 @@ void probes_close(struct probes *p)
 	usdt_close(p->usdt);
 	exports_deinit(&p->exports);
 	exports_deinit(&p->allocations);
+	qps_deinit(&p->qps);
 	arrivals_close(p->arrivals);
 	ring_buffer__free(p->ring);
 	probes_bpf__destroy(p->bpf);

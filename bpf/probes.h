@@ -9,6 +9,7 @@
 
 #include "bpf/pair.h"
 #include "bpf/probes/probes.h"
+#include "bpf/qp.h"
 #include "bpf/request.h"
 
 struct bpf_object;
@@ -30,10 +31,13 @@ int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const str
 
 /* Tells of all calls that have returned, which nobody has to wait for then. Takes NULL. */
 void probes_take(struct probes *p);
+/* Likewise, but for those that are counted, which are told no sooner for that. */
+void probes_take_calls(struct probes *p);
 
-/* Of sites: what was exported, and how large allocations are. */
+/* Of sites: what was exported, how large allocations are, and which queue pairs there are. */
 struct exports *probes_exports(struct probes *p);
 struct exports *probes_allocations(struct probes *p);
+struct qps *probes_qps(struct probes *p);
 /* Of weightd's own probes. */
 struct usdt *probes_usdt(struct probes *p);
 /* Its programs; that of these is usdt_object(). */

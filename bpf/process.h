@@ -4,6 +4,7 @@
 #pragma once
 
 #include <jansson.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #define COMM_SIZE 16 /* with the NUL */
@@ -17,7 +18,15 @@ struct process {
 /* What it is called: "" where that cannot be known. Everybody may ask, as long as it is there. */
 void process_read_comm(pid_t pid, char ret[COMM_SIZE]);
 
-/* Likewise of all that can be known. */
+/*
+ * When it began, in ticks of the clock since the machine did: of two that had one number after each other, which is
+ * which. 0: that cannot be known.
+ */
+uint64_t process_read_began(pid_t pid);
+/* That of a time of CLOCK_BOOTTIME. */
+uint64_t process_ticks(uint64_t ns);
+
+/* All of it, as far as that can be known. */
 void process_init(struct process *p, pid_t pid);
 void process_deinit(struct process *p);
 

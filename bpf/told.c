@@ -9,6 +9,9 @@
 
 #include "bpf/act.h"
 #include "bpf/known.h"
+#include "bpf/origin.h"
+#include "bpf/probes.h"
+#include "bpf/qp.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
 
@@ -29,7 +32,35 @@ struct word {
 		const char *name;
 		enum kind_of_member kind;
 	} members[MEMBERS_MAX]; /* up to one without a name */
+	/* What is known here of what it tells of, or NULL. */
+	void (*join)(const struct client *c, json_t *act);
 };
+
+static uint64_t number_of(const json_t *act, const char *key)
+{
+	return (uint64_t)json_integer_value(json_object_get(act, key));
+}
+
+/* By the number alone: NCCL's of the device is one within a connection. Calls may have returned that are not taken yet. */
+static void join_qp(const struct client *c, json_t *act)
+{
+	const struct qp_name name = {.pid = c->pid,
+				     .began_ticks = c->began_ticks,
+				     .number = number_of(act, "qp")};
+	struct probes *p = c->tracer->probes;
+	const struct qp *qp = NULL;
+
+	probes_take_calls(p);
+	if (p && c->began_ticks)
+		qp = qps_find(probes_qps(p), &name, number_of(act, "since_ns"),
+			      number_of(act, "ns"));
+	origin_set(act, qp ? &qp->origin : NULL);
+	if (!qp)
+		return;
+	(void)json_object_set_new(act, "rdma_device",
+				  known_chars(qp->name.device, sizeof(qp->name.device)));
+	qp_peer_set(act, &qp->peer);
+}
 
 /* clang-format off */
 #define OF_COMM {"sync", TEXT}, {"communicator", TEXT}, {"hash", TEXT}, {"rank", NUMBER}
@@ -41,15 +72,16 @@ struct word {
 static const struct word words[] = {
 	/* bpf/nccl/act.c writes these. */
 	{"nccl", "nccl_comm", {OF_COMM, {"n_ranks", NUMBER}, {"n_nodes", NUMBER}, {"api", NUMBER}, {"state", TEXT},
-			       {"colls", NUMBER}, {"p2ps", NUMBER}, {"untold", NUMBER}}},
-	{"nccl", "nccl_coll", {OF_TASK, {"root", NUMBER}, {"seq", NUMBER}, {"algo", TEXT}, {"proto", TEXT}}},
-	{"nccl", "nccl_p2p", {OF_TASK, {"peer", NUMBER}}},
-	{"nccl", "nccl_peer", {OF_SUM}},
-	{"nccl", "nccl_socket", {OF_SUM, {"fd", NUMBER}, {"cookie", NUMBER}, {"counted", FLAG}}},
-	{"nccl", "nccl_qp", {OF_SUM, {"device", NUMBER}, {"qp", NUMBER}}},
-	{"nccl", "nccl_gap", {{"lost", NUMBER}, {"from_ns", TIME}}},
+			       {"colls", NUMBER}, {"p2ps", NUMBER}, {"untold", NUMBER}},
+	 NULL},
+	{"nccl", "nccl_coll", {OF_TASK, {"root", NUMBER}, {"seq", NUMBER}, {"algo", TEXT}, {"proto", TEXT}}, NULL},
+	{"nccl", "nccl_p2p", {OF_TASK, {"peer", NUMBER}}, NULL},
+	{"nccl", "nccl_peer", {OF_SUM}, NULL},
+	{"nccl", "nccl_socket", {OF_SUM, {"fd", NUMBER}, {"cookie", NUMBER}, {"counted", FLAG}}, NULL},
+	{"nccl", "nccl_qp", {OF_SUM, {"device", NUMBER}, {"qp", NUMBER}}, join_qp},
+	{"nccl", "nccl_gap", {{"lost", NUMBER}, {"from_ns", TIME}}, NULL},
 	/* weightd-sync this one. */
-	{"sync", "sync_phase", {{"sync", TEXT}, {"role", TEXT}, {"phase", TEXT}, {"took_ns", NUMBER}}},
+	{"sync", "sync_phase", {{"sync", TEXT}, {"role", TEXT}, {"phase", TEXT}, {"took_ns", NUMBER}}, NULL},
 };
 /* clang-format on */
 
@@ -145,6 +177,7 @@ static int charge(struct request *q, size_t n, uint64_t now_ns)
 /* What else it says of itself it cannot have said: no word has these. */
 static void tell(const struct client *c, json_t *act, const char *source)
 {
+	const struct word *word = find_word(source, act);
 	json_t *o = json_copy(act);
 
 	(void)json_object_update_new(o, json_pack("{ss ss so sI so}", "kind", "act", "source",
@@ -152,6 +185,8 @@ static void tell(const struct client *c, json_t *act, const char *source)
 						  (json_int_t)c->uid, "comm", known_text(c->comm)));
 	if (!json_object_get(o, "took_ns"))
 		(void)json_object_set_new(o, "took_ns", json_null());
+	if (word->join)
+		word->join(c, o);
 	act_tell(c->tracer, o);
 }
 

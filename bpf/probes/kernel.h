@@ -67,6 +67,8 @@ struct nsproxy {
 
 struct task_struct {
 	int tgid;
+	__u64 start_boottime;
+	struct task_struct *group_leader;
 	struct files_struct *files;
 	struct nsproxy *nsproxy;
 };

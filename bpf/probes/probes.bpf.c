@@ -256,6 +256,7 @@ int on_return(struct pt_regs *ctx)
 			      .sp = PT_REGS_SP(ctx) - RETURN_ADDRESS_SIZE,
 			      .site = site};
 	struct probe_call *c = bpf_map_lookup_elem(&pending, &key), *told;
+	const struct task_struct *task = (void *)bpf_get_current_task();
 	struct plan plan = plan_of(site);
 
 	if (!c) {
@@ -289,6 +290,7 @@ int on_return(struct pt_regs *ctx)
 	told->took_ns = now - told->ns;
 	told->ns = now;
 	told->result = PT_REGS_RC(ctx);
+	told->began_ns = BPF_CORE_READ(task, group_leader, start_boottime);
 	told->tgid = key.thread >> 32;
 	told->uid = (__u32)bpf_get_current_uid_gid();
 	bpf_get_current_comm(told->comm, sizeof(told->comm));

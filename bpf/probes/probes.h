@@ -84,6 +84,7 @@ struct probe_call {
 	__u64 out;
 	__u64 file,
 		inode; /* addresses in the kernel: names of what is open, 0 where nothing is known */
+	__u64 began_ns; /* CLOCK_BOOTTIME, of its process */
 	__u32 tgid, tid, uid;
 	__u16 site;
 	__u8 has_data, has_out;

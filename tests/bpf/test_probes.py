@@ -12,6 +12,7 @@ import tempfile
 import time
 
 import features
+import nccl_host
 import pytest
 import tracing
 from bpf.test_life import exists, kernel_objects
@@ -374,6 +375,191 @@ assert verbs.ibv_reg_mr(None, P(0x4000), size, 0) is None
         ("rdma_register", 0x1000, None, 5 << 30, False), ("rdma_register", 0x2000, None, 5 << 30, False),
         ("rdma_register", 0x3000, None, 5 << 30, False), ("rdma_register", None, 5, 5 << 30, False),
         ("rdma_register", 0x4000, None, 5 << 30, True)]
+
+
+# --- queue pairs that NCCL says it used ---
+
+NCCL_QP = VERBS + f"CONNECTS = {STATE | PATH | PEER}" + """
+import os, time, tracing
+tracer = tracing.Client(os.environ["WEIGHTD_TRACE_SOCKET"])
+now = time.monotonic_ns
+qps = {}
+def make(device="mlx5_0", peer=0x77):
+    qp = create(verbs.ibv_create_qp, device=device)
+    qps[device, number(qp)] = qp
+    if peer:
+        connect(qp, peer)
+    return number(qp)
+def connect(qp, peer):
+    a = attr(2, peer, bytes.fromhex("fe80000000000000") + bytes(range(1, 9)), 9, 1)
+    assert verbs.ibv_modify_qp(P(qp), a, CONNECTS) == 0
+def destroy(number, device="mlx5_0"):
+    assert verbs.ibv_destroy_qp(P(qps.pop((device, number)))) == 0
+def tell(qp, since_ns=None, ns=None):
+    used = now()
+    act = dict(act="nccl_qp", sync="nccl:dp", communicator="dp", hash="0", rank=0, peer=1, way="send", bytes=5, events=1,
+               device=0, qp=qp, since_ns=since_ns or used, ns=ns or used)
+    tracer.ask("tell", source="nccl", acts=[act])
+"""
+
+
+@pytest.fixture
+def start_trainer(client, tracer, start):
+    """start_trainer(): a process that makes queue pairs and tells of them as NCCL's plug-in does."""
+    def start_one(**kw):
+        process = start(NCCL_QP, env={"WEIGHTD_TRACE_SOCKET": tracer.socket}, **kw)
+        until(lambda: is_probed(client, FAKE / "verbs/libibverbs.so.1"))
+        return process
+
+    return start_one
+
+
+@pytest.fixture
+def trainer(start_trainer):
+    return start_trainer()
+
+
+def origin(act):
+    return act and {key: act[key] for key in ("number", "pid", "comm", "ns")}
+
+
+def used(client, process, code):
+    """What is told of the queue pair that it says it used then."""
+    process.do(code)
+    return acts(client, pid=process.pid, act="nccl_qp")[-1]
+
+
+def connects(client, process, **wanted):
+    return acts(client, pid=process.pid, act="qp_connect", **wanted)
+
+
+def test_what_nccl_used_is_joined_with_what_connected_it(client, trainer):
+    qp = trainer.do("ret = make(peer=None)")
+    act = used(client, trainer, f"tell({qp})")
+    [made] = acts(client, pid=trainer.pid, act="qp_create")
+    assert act["from"] == origin(made) and act["rdma_device"] == "mlx5_0" and "peer_qp" not in act
+    for peer in 0x77, 0x78:
+        act = used(client, trainer, f"connect(qps['mlx5_0', {qp}], {peer}); tell({qp})")
+        assert act["from"] == origin(connects(client, trainer)[-1])
+        assert act["number"] > act["from"]["number"] and act["ns"] > act["from"]["ns"]
+        assert {key: act[key] for key in ("rdma_device", "port", "peer_qp", "peer_lid", "peer_gid", "device")} == {
+            "rdma_device": "mlx5_0", "port": 1, "peer_qp": peer, "peer_lid": 9, "peer_gid": "fe80::102:304:506:708", "device": 0}
+
+
+def test_what_was_not_seen_is_joined_with_nothing(client, trainer, start_trainer):
+    qp = start_trainer().do("ret = make()")
+    for number in qp, qp + 1, qp | 1 << 32, 0:
+        act = used(client, trainer, f"tell({number})")
+        assert act["from"] is None and not {"rdma_device", "port", "peer_qp", "peer_lid", "peer_gid"} & set(act), "another's"
+    own = trainer.do("ret = make()")
+    assert own == qp and used(client, trainer, f"tell({qp})")["from"] == origin(*connects(client, trainer))
+    assert used(client, trainer, f"tell({qp}, since_ns=1)")["from"] is None, "it was not there then"
+
+
+def test_what_is_told_of_a_queue_pair_when_it_is_gone_is_joined(client, trainer):
+    """NCCL destroys them before it says that its communicator is closed, and the plug-in tells the last then."""
+    qp = trainer.do("qp = make(); before = now(); destroy(qp); ret = qp")
+    assert used(client, trainer, f"tell({qp}, before, before)")["from"] == origin(*connects(client, trainer))
+    assert used(client, trainer, f"tell({qp}, before)")["from"] is None, "it was used when it was gone"
+
+
+def test_one_number_of_two_devices_is_joined_with_its_own_or_none(client, trainer):
+    qp = trainer.do("ret = make(peer=1)")
+    trainer.do("alone = now()")
+    assert trainer.do("ret = make('mlx5_1', 2)") == qp
+    first, second = connects(client, trainer)
+    assert (first["device"], second["device"]) == ("mlx5_0", "mlx5_1")
+    assert used(client, trainer, f"tell({qp})")["from"] is None, "NCCL does not say of which device"
+    assert used(client, trainer, f"tell({qp}, alone)")["from"] == origin(first), "then there was no other"
+    trainer.do(f"both = now(); destroy({qp})")
+    act = used(client, trainer, f"tell({qp}, both)")
+    assert (act["from"], act["rdma_device"], act["peer_qp"]) == (origin(second), "mlx5_1", 2)
+    assert used(client, trainer, f"tell({qp})")["from"] == origin(second)
+    assert used(client, trainer, f"tell({qp}, both, both)")["from"] is None
+
+
+def test_a_device_whose_name_cannot_be_read_may_be_any(client, trainer):
+    qp = trainer.do("ret = make('mlx5_1')")
+    other = trainer.do("ret = make(); P.from_address(qps['mlx5_0', ret]).value = 8; connect(qps['mlx5_0', ret], 0x79)")
+    assert other == qp and [act["device"] for act in connects(client, trainer)] == ["mlx5_1", "mlx5_0", None]
+    assert used(client, trainer, f"tell({qp})")["from"] is None
+    trainer.do(f"destroy({qp})")
+    assert acts(client, pid=trainer.pid, act="qp_destroy")[-1]["device"] is None
+    assert used(client, trainer, f"tell({qp})")["from"] is None, "any of them was destroyed"
+
+
+def test_a_process_in_a_pid_namespace_is_joined_with_its_own(client, start_trainer):
+    process = start_trainer(prefix=["unshare", "--pid", "--fork"])
+    process.do("tell(make()); assert os.getpid() == 1")
+    [act] = [act for act in acts(client, act="nccl_qp")]
+    assert act["from"]["pid"] == act["pid"] != process.pid
+    assert act["from"] == origin(*acts(client, pid=act["pid"], act="qp_connect"))
+
+
+# clone3() with a number that is free
+AS_PID = """
+import ctypes, os, sys
+pid = (ctypes.c_int32 * 1)(int(sys.argv[1]))
+args = (ctypes.c_uint64 * 11)(*[0] * 4, 17, *[0] * 3, ctypes.addressof(pid), 1)
+child = ctypes.CDLL(None, use_errno=True).syscall(435, args, 80)
+if child == 0:
+    os.execvp(sys.argv[2], sys.argv[2:])
+assert child > 0, os.strerror(ctypes.get_errno())
+os.waitpid(child, 0)
+"""
+
+
+def test_a_process_that_has_anothers_number_later_is_not_taken_for_it(client, start_trainer):
+    process = start_trainer()
+    qp = process.do("ret = make()")
+    assert used(client, process, f"tell({qp})")["from"]
+    process.close()
+    another = start_trainer(prefix=[sys.executable, "-c", AS_PID, str(process.pid)])
+    another.pid = another.do("ret = os.getpid()")
+    assert another.pid == process.pid
+    assert used(client, another, f"tell({qp})")["from"] is None
+    assert another.do("ret = make()") == qp
+    assert used(client, another, f"tell({qp})")["from"] == origin(connects(client, another)[-1])
+
+
+def test_calls_are_known_before_what_is_told_of_them(client, tracer, trainer):
+    """Though the tracer hears of the telling first."""
+    os.kill(tracer.proc.pid, signal.SIGSTOP)
+    try:
+        trainer.begin("""
+ahead = now() + 200_000_000
+qp = max([0x100, *(number for _, number in qps)]) + 1
+act = dict(act="nccl_qp", sync="nccl:dp", communicator="dp", hash="0", rank=0, peer=1, way="send", bytes=5, events=1,
+           device=0, qp=qp, since_ns=ahead, ns=ahead)
+tracer.socket.send(json.dumps({"op": "tell", "source": "nccl", "acts": [act]}).encode())
+ret = make() == qp and now() < ahead
+while now() <= ahead: pass
+""")
+        assert json.loads(trainer.proc.stdout.readline())
+    finally:
+        os.kill(tracer.proc.pid, signal.SIGCONT)
+    [act] = acts(client, pid=trainer.pid, act="nccl_qp")
+    assert act["from"] == origin(*connects(client, trainer))
+
+
+def test_what_the_plugin_tells_is_joined(client, tracer):
+    nccl_host.require()
+    with nccl_host.Host(tracer) as host:
+        assert host.say("verbs", FAKE / "verbs/libibverbs.so.1") == "verbs"
+        until(lambda: is_probed(client, FAKE / "verbs/libibverbs.so.1"))
+        host.init()
+        qp = int(host.say("make", 0, "mlx5_3"))
+        host.say("connect", 0, 0x77)
+        host.say("op", 0, 0, "-", 4, 1, 0)
+        host.say("step", 1, 0, 0)
+        host.say("qp", 2, 0, 1, 0, qp, 5000)
+        for handle in 2, 1, 0:
+            host.say("stop", handle)
+        host.say("destroy", 0)
+        host.say("finalize", 0)
+    [act] = acts(client, pid=host.proc.pid, act="nccl_qp")
+    assert act["from"] == origin(*acts(client, pid=host.proc.pid, act="qp_connect"))
+    assert (act["peer"], act["rdma_device"], act["peer_qp"]) == (4, "mlx5_3", 0x77)
 
 
 # --- files ---

@@ -38,6 +38,7 @@ def test_acts_are_kept_with_whose_they_are(client):
             "comm": open("/proc/self/comm").read().rstrip("\n")}
     assert all({k: act[k] for k in mine} == mine for act in told)
     assert [act["took_ns"] for act in told] == [None, 1, 1, None, None, None, None]
+    assert [act.get("from", "none") for act in told] == 4 * ["none"] + [None] + 2 * ["none"], "no probe saw its queue pair"
 
 
 @pytest.mark.parametrize("act", [

@@ -24,6 +24,12 @@
 #define THREADS_MAX 16
 #define WORDS_MAX 16
 
+/* Of verbs. */
+#define QP_NUM 52
+#define READY_TO_RECEIVE 2
+#define MASK_STATE 0x1
+#define MASK_PEER 0x100000
+
 #define COLL_V4                                                                                    \
 	uint64_t seq;                                                                              \
 	const char *func;                                                                          \
@@ -210,10 +216,11 @@ enum {
 };
 
 static int version;
-static void *library;
+static void *library, *verbs;
 static const struct table *table; /* v4's differs in init() alone */
 static const struct table_v4 *table_v4;
 static void *contexts[REGISTERS], *handles[REGISTERS];
+static void *queue_pairs[REGISTERS];
 static int fds[REGISTERS];
 static char last_log[512];
 
@@ -655,6 +662,48 @@ static void do_state(char **w)
 	(void)puts("ok");
 }
 
+/* verbs LIBRARY, of which the next three make queue pairs, connect them and destroy them */
+static void do_verbs(char **w)
+{
+	verbs = dlopen(w[1], RTLD_NOW | RTLD_LOCAL);
+	(void)printf("%s\n", verbs ? "verbs" : dlerror());
+}
+
+/* make QP DEVICE, which answers with its number */
+static void do_make(char **w)
+{
+	static struct device {
+		char unused[24], name[64];
+	} device;
+	static struct device *context = &device;
+	static struct device **domain = &context;
+	void *(*make)(void *, const void *) = dlsym(verbs, "ibv_create_qp");
+	const uint64_t attr[8] = {0};
+	char *qp;
+
+	(void)snprintf(device.name, sizeof(device.name), "%s", w[2]);
+	qp = queue_pairs[number(w[1])] = make(&domain, attr);
+	(void)printf("%u\n", *(const unsigned *)(const void *)(qp + QP_NUM));
+}
+
+/* connect QP PEER */
+static void do_connect(char **w)
+{
+	int (*modify)(void *, const void *, int) = dlsym(verbs, "ibv_modify_qp");
+	const uint32_t attr[22] = {[0] = READY_TO_RECEIVE, [7] = (uint32_t)number(w[2])};
+
+	check(modify(queue_pairs[number(w[1])], attr, MASK_STATE | MASK_PEER));
+	(void)puts("ok");
+}
+
+static void do_destroy(char **w)
+{
+	int (*destroy)(void *) = dlsym(verbs, "ibv_destroy_qp");
+
+	check(destroy(queue_pairs[number(w[1])]));
+	(void)puts("ok");
+}
+
 /* sock HANDLE CONTEXT PARENT FD IS_SEND LENGTH */
 static void do_sock(char **w)
 {
@@ -834,7 +883,9 @@ static const struct {
 	{"hammer", do_hammer, 4},   {"measure", do_measure, 4},
 	{"nothing", do_nothing, 1}, {"fork", do_fork, 2},
 	{"log", do_log, 1},         {"threads", do_threads, 1},
-	{"exit", do_exit, 2},
+	{"exit", do_exit, 2},       {"verbs", do_verbs, 2},
+	{"make", do_make, 3},       {"connect", do_connect, 3},
+	{"destroy", do_destroy, 2},
 };
 
 static void serve(char *line)
