@@ -465,7 +465,7 @@ static void add_act(struct chrome *c, json_t *packet)
 		set(event, "s", json_string("t"));
 	chrome_put(c, event);
 	if (!is_slice)
-		return;
+		at.begin_ns = at.end_ns;
 	note_act(c, packet, &at);
 	draw_from(c, json_object_get(packet, "from"), &at);
 }

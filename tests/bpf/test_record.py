@@ -254,6 +254,15 @@ def test_acts_are_slices_with_arrows_to_what_has_something_from_them():
     assert arrows_of(events) == [(export, one), (export, other)]
 
 
+def test_moments_have_arrows_like_slices():
+    told = [act("qp_connect", 100, 1, 5), act("nccl_qp", 120, 2, tid=None, **{"from": {"number": 1}}),
+            act("nccl_qp", 90, 3, tid=None, **{"from": {"number": 1}}), act("flip", 130, 4, tid=None),
+            act("cuda_ipc_open", 140, 5, 10, **{"from": {"number": 4}})]
+    events, _ = timeline(told)
+    connect, used, _, flip, opened = [(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] in "Xi"]
+    assert arrows_of(events) == [(connect, used), (flip, opened)], "and none back in time"
+
+
 def phase(name, ms, number, took_ms, role="publisher", sync="one", **more):
     return act("sync_phase", ms, number, took_ms, comm="weightd-sync", tid=None, source="sync", sync=sync, role=role,
                phase=name) | more
@@ -280,6 +289,14 @@ def test_perfetto_draws_arrows_from_exports_to_opens(tmp_path):
              "join slice b on slice_in = b.id order by 3")
     assert asked(record(told, "--format", "perfetto"), query, tmp_path) == [
         ["cuda_vmm_export", "cuda_vmm_import", 4712], ["cuda_vmm_export", "cuda_vmm_import", 4713]]
+
+
+def test_perfetto_draws_arrows_to_moments(tmp_path):
+    features.require("perfetto")
+    told = [act("qp_connect", 100, 1, 5)] + [act("nccl_qp", ms, ms, tid=None, **{"from": {"number": 1}}) for ms in (110, 110, 120)]
+    query = "select a.name, b.name, b.ts, b.dur from flow join slice a on slice_out = a.id join slice b on slice_in = b.id order by 3"
+    assert asked(record(told, "--format", "perfetto"), query, tmp_path) == [
+        ["qp_connect", "nccl_qp", ns, 0] for ns in (110 * MS, 110 * MS, 120 * MS)]
 
 
 def test_it_ends_by_itself_and_into_a_file(tmp_path):
