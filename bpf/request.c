@@ -45,12 +45,13 @@ int request_take_row(struct request *q, struct row **ret)
 	struct client *c = q->client;
 	struct meter *m = c->tracer->meter;
 	cleanup(freep) struct row *row = NULL;
+	const char *transport, *why;
 	json_int_t expected;
 	struct label label;
-	const char *why;
 	int r;
 
-	if (!label_parse(q->json, &label, &why) || !row_parse_expected(q->json, &expected, &why)) {
+	if (!label_parse(q->json, &label, &why) || !row_parse_expected(q->json, &expected, &why) ||
+	    !row_parse_transport(q->json, &transport, &why)) {
 		(void)snprintf(q->why, sizeof(q->why), "%s", why);
 		return -EINVAL;
 	}
@@ -58,6 +59,8 @@ int request_take_row(struct request *q, struct row **ret)
 		if (label_equal(&(*ret)->label, &label)) {
 			if (expected >= 0)
 				(*ret)->expected = expected;
+			if (transport)
+				(void)strcpy((*ret)->transport, transport);
 			return 0;
 		}
 	if (c->n_rows == ROWS_MAX) {
@@ -72,6 +75,7 @@ int request_take_row(struct request *q, struct row **ret)
 	row->number = ++c->tracer->last_row;
 	row->label = label;
 	row->expected = expected;
+	(void)strcpy(row->transport, transport ? transport : "tcp");
 	row->began_ns = num_now_ns();
 	r = m->kind->add_row(m, row->number);
 	if (r < 0)

@@ -75,6 +75,19 @@ bool row_parse_expected(const json_t *request, json_int_t *ret, const char **ret
 	return true;
 }
 
+bool row_parse_transport(const json_t *request, const char **ret, const char **ret_why)
+{
+	const json_t *transport = json_object_get(request, "transport");
+	const char *text = json_string_value(transport);
+
+	if (transport && (!text || !*text || strlen(text) >= TRANSPORT_SIZE)) {
+		*ret_why = "'transport' has to be a text of 1 to 15 bytes";
+		return false;
+	}
+	*ret = text;
+	return true;
+}
+
 bool label_equal(const struct label *a, const struct label *b)
 {
 	return !strcmp(a->sync, b->sync) && !strcmp(a->peer, b->peer) && a->version == b->version &&
@@ -215,7 +228,7 @@ json_t *row_json(const struct row *row, const char *kind, struct meter *m, const
 		o, json_pack("{so so ss so}", "expected",
 			     row->expected < 0 ? json_null() : json_integer(row->expected),
 			     "rtt_us", row->rtt_us ? json_integer(row->rtt_us) : json_null(),
-			     "transport", "tcp", "process", process_json(&row->process)));
+			     "transport", row->transport, "process", process_json(&row->process)));
 	return o;
 }
 

@@ -12,6 +12,7 @@
 #include "ipc/base/list.h"
 
 #define ROW_TEXT_SIZE 128 /* of each of its words, with the NUL */
+#define TRANSPORT_SIZE 16 /* likewise */
 
 struct label {
 	char sync[ROW_TEXT_SIZE];
@@ -34,6 +35,7 @@ struct row {
 	struct label label;
 	struct process process; /* whose sockets these are */
 	json_int_t expected; /* bytes to be delivered and received; -1: not said */
+	char transport[TRANSPORT_SIZE]; /* what speaks on its sockets */
 	uint32_t rtt_us; /* the longest of its connections at the last mark; 0: none */
 	uint64_t began_ns; /* of what it is read from: its span, or itself */
 	struct totals before; /* its totals then */
@@ -50,6 +52,8 @@ struct row {
 bool label_parse(const json_t *request, struct label *ret, const char **ret_why);
 /* -1 where it says nothing of what is expected. */
 bool row_parse_expected(const json_t *request, json_int_t *ret, const char **ret_why);
+/* NULL where it says nothing of it; the text is that of the request. */
+bool row_parse_transport(const json_t *request, const char **ret, const char **ret_why);
 bool label_equal(const struct label *a, const struct label *b);
 
 /* Before it is told: what it stalls on is known of rows in a span, which are looked at again and again. */

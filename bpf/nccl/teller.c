@@ -407,8 +407,9 @@ static bool tag(struct teller *t, const struct sum *sum)
 		(void)snprintf(peer, sizeof(peer), "rank %d", sum->peer);
 	say(&text, "tag", c->label);
 	/* Of NCCL's sockets, the end that sends is the one that called. */
-	text_add(&text, ",\"version\":0,\"peer\":\"%s\",\"role\":\"payload\",\"dialled\":%s}", peer,
-		 sum->is_send ? "true" : "false");
+	text_add(&text,
+		 ",\"version\":0,\"peer\":\"%s\",\"role\":\"payload\",\"transport\":\"nccl\",\"dialled\":%s}",
+		 peer, sum->is_send ? "true" : "false");
 	return ask(t, REQUEST_TAG, &text, fd);
 }
 

@@ -26,7 +26,7 @@ const struct column flow_columns[] = {
 	 .width = 12},
 	{"CGROUP", COLUMN_TEXT, FLOW(cgroup), .help = "control group of the process, or all of one",
 	 .cut = true, .width = 12},
-	{"TRANSPORT", COLUMN_TEXT, FLOW(transport), .help = "tcp"},
+	{"TRANSPORT", COLUMN_TEXT, FLOW(transport), .help = "what carries it: tcp, tls, gloo, nccl"},
 	{"UID", COLUMN_INDEX, FLOW(uid), .help = "user of whoever has it counted"},
 	{"ELAPSED", COLUMN_DURATION, FLOW(elapsed_ns), .help = "since it began"},
 	{"LEFT", COLUMN_CLOCK, FLOW(left_ns), .help = "time at that rate"},

@@ -5,6 +5,7 @@
 
 #include "server/sync/base/fields.h"
 #include "server/sync/history.h"
+#include "server/sync/transport.h"
 
 #define SOCKETS_MAX 256 /* of one engine: it has fewer, unless it is hostile */
 
@@ -21,9 +22,10 @@ static void ask(struct agent *a, json_t *request, int fd)
  */
 static void watch(struct agent *a, const struct work *engine)
 {
-	json_t *request = json_pack("{s:s, s:s, s:I, s:s, s:s}", "op", "watch", "sync",
+	json_t *request = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "op", "watch", "sync",
 				    engine->span.sync, "version", (json_int_t)engine->span.version,
-				    "peer", "*", "role", "payload");
+				    "peer", "*", "role", "payload", "transport",
+				    transport_nccl.name);
 
 	if (request)
 		a->edge->trace_job(a->world, request, engine->job);
@@ -38,6 +40,14 @@ void span_begin(struct agent *a, struct work *engine, const char *sync, struct p
 	ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", sync), -1);
 	if (engine->kind == JOB_NCCL)
 		watch(a, engine);
+}
+
+/* What its engine speaks over TCP, for people. */
+static const char *speaks(const struct agent *a, const struct work *engine)
+{
+	if (engine->kind == JOB_GLOO)
+		return transport_gloo.name;
+	return a->config->tls ? "tls" : transport_tcp.name;
 }
 
 bool span_on_job(struct agent *a, struct work *w, const json_t *message, const int *fds,
@@ -56,9 +66,10 @@ bool span_on_job(struct agent *a, struct work *w, const json_t *message, const i
 		return true; /* what it carries is missing in the end, and that is seen */
 	w->span.n_sockets++;
 	ask(a,
-	    json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:I}", "op", "tag", "sync", w->span.sync,
+	    json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:b, s:I}", "op", "tag", "sync", w->span.sync,
 		      "version", (json_int_t)w->span.version, "peer", node, "role", "payload",
-		      "dialled", dialled, "expected", (json_int_t)expected),
+		      "transport", speaks(a, w), "dialled", dialled, "expected",
+		      (json_int_t)expected),
 	    fds[0]);
 	return true;
 }

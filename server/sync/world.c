@@ -363,8 +363,9 @@ static void trace_peer(struct world *w, unsigned peer)
 
 	if (!c)
 		return;
-	tag = json_pack("{s:s, s:s, s:i, s:s, s:s, s:b}", "op", "tag", "sync", "control", "version",
-			0, "peer", c->name, "role", "control", "dialled", c->dialled);
+	tag = json_pack("{s:s, s:s, s:i, s:s, s:s, s:s, s:b}", "op", "tag", "sync", "control",
+			"version", 0, "peer", c->name, "role", "control", "transport", "tls",
+			"dialled", c->dialled);
 	if (tag)
 		tracing_ask(&w->tracing, tag, c->fd);
 }

@@ -79,6 +79,7 @@ def test_what_nccl_says_of_a_socket_is_what_the_kernel_counts(tracer, observer, 
         received = observer.hear("nccl_socket", way="receive", events=10)
         rows = {row["peer"]: row for row in tracer.client().ask("rows") if row["sync"] == "nccl:dp"}
         assert set(rows) == {"rank 1", "rank 2"}
+        assert {row["transport"] for row in rows.values()} == {"nccl"}
         assert rows["rank 1"]["submitted"] == sent["bytes"] == 1_234_570
         assert rows["rank 2"]["consumed"] == received["bytes"] == 1_234_570
         assert [row["partial"] for row in rows.values()] == [False, False]

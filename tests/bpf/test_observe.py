@@ -79,6 +79,18 @@ def test_what_is_expected_may_be_said_later(tracer, pair):
     assert client.row()["expected"] == 0
 
 
+def test_what_carries_a_row_may_be_said_later(tracer, pair):
+    client, (a, _) = tracer.client(), pair
+    row = {"sync": "s", "version": 1, "peer": "b", "role": "payload"}
+    for said, known in ({}, "tcp"), ({"transport": "tls"}, "tls"), ({}, "tls"), ({"transport": "x" * 15}, "x" * 15):
+        client.ask("tag", [a.fileno()], **row, **said)
+        assert client.row()["transport"] == known
+    for wrong in "", "x" * 16, 1, None:
+        with pytest.raises(Refused, match="'transport' has to be a text of 1 to 15 bytes"):
+            client.ask("tag", [a.fileno()], **row, transport=wrong)
+    assert client.row()["transport"] == "x" * 15
+
+
 @pytest.mark.parametrize("op", ["rows", "observe"])
 def test_others_are_refused(tracer, op):
     with pytest.raises(Refused, match="shown to root: try it with sudo"):

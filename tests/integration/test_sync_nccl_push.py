@@ -115,7 +115,8 @@ def test_the_sockets_of_nccl_are_watched_while_it_carries_a_sync(make_gpu_nodes)
         rows = [row for row in observer.ask("past") if row["sync"] == sync]
         agents = {row["client"]["pid"] for row in rows}
         for row in rows:
-            assert (row["peer"], row["role"], row["sockets"], row["process"]["comm"]) == ("*", "payload", 0, "weightd-sync-nc")
+            assert (row["peer"], row["role"], row["transport"], row["sockets"]) == ("*", "payload", "nccl", 0)
+            assert row["process"]["comm"] == "weightd-sync-nc"
         assert len(agents) == 2 and agents.isdisjoint(row["process"]["pid"] for row in rows)
         nodes.wait(lambda: not [row for row in observer.ask("rows") if row["sync"] == sync], "they are forgotten")
 

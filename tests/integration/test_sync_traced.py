@@ -97,8 +97,8 @@ def accounts(tracer, way):
     return {sample["labels"]["peer"]: sample["value"] for sample in family["samples"] if sample["labels"]["role"] == "payload"}
 
 
-@pytest.mark.parametrize("settings", [PLAIN, TLS, GLOO], ids=("tcp", "tls", "gloo"))
-def test_a_push(make_traced, tracer, settings):
+@pytest.mark.parametrize("settings, transport", [(PLAIN, "tcp"), (TLS, "tls"), (GLOO, "gloo")], ids=("tcp", "tls", "gloo"))
+def test_a_push(make_traced, tracer, settings, transport):
     nodes = make_traced(4, settings)
     nodes["a"].publish("m", seed=1)
     end = nodes["a"].push("m")
@@ -111,6 +111,8 @@ def test_a_push(make_traced, tracer, settings):
     assert min(sum(submitted.values()), sum(received.values())) >= sum(links) == row["bytes"], (submitted, received, links)
     if settings != GLOO:
         assert row["planned"] == 3 * planned(nodes["a"].serves("m").size)
+    rows = tracer.client().ask("past")
+    assert {row["transport"] for row in rows if row["sync"] == end["sync"]} == {transport}, rows
 
 
 def test_perfetto_finds_the_slices_of_all_nodes(make_traced, tracer, tmp_path):
@@ -391,13 +393,13 @@ def test_what_it_is_told(make_nodes, tmp_path):
         nodes.wait(lambda: heard().count("forget") == 2, heard)
     assert sorted(heard()) == ["begin"] * 2 + ["end"] * 2 + ["forget"] * 2 + ["tag"] * 2
     tags = {request["peer"]: request for request in stand.of(end["sync"]) if request["op"] == "tag"}
-    about = {"op": "tag", "sync": end["sync"], "version": end["number"], "role": "payload", "fds": 1,
+    about = {"op": "tag", "sync": end["sync"], "version": end["number"], "role": "payload", "transport": "tcp", "fds": 1,
              "expected": planned(size) + PLANNED_BACK}
     assert tags == {"b": about | {"peer": "b", "dialled": True}, "a": about | {"peer": "a", "dialled": False}}
     ends = [request for request in stand.of(end["sync"]) if request["op"] == "end"]
     assert ends == [{"op": "end", "sync": end["sync"], "fds": 0}] * 2  # a list of nodes may not fit into a packet
     control = {request["peer"]: request for request in stand.of("control")}
-    about = {"op": "tag", "sync": "control", "version": 0, "role": "control", "fds": 1}
+    about = {"op": "tag", "sync": "control", "version": 0, "role": "control", "transport": "tls", "fds": 1}
     assert control == {"b": about | {"peer": "b", "dialled": True}, "a": about | {"peer": "a", "dialled": False}}
 
 
