@@ -29,6 +29,7 @@ enum option_of_top {
 	OPTION_SYNC,
 	OPTION_PEER,
 	OPTION_ROLE,
+	OPTION_TRANSPORT,
 	OPTION_PROCESS,
 	OPTION_CONTAINER,
 	OPTION_CGROUP,
@@ -37,7 +38,7 @@ enum option_of_top {
 struct top {
 	const struct cli *cli;
 	const struct column *sort;
-	const char *sync, *peer, *role, *process, *container, *cgroup; /* NULL: any */
+	const char *sync, *peer, *role, *transport, *process, *container, *cgroup; /* NULL: any */
 	int delay_ms;
 	bool once;
 	struct ports ports;
@@ -134,8 +135,9 @@ static bool is_process(const struct flow *f, const char *wanted)
 static bool is_wanted(const struct top *top, const struct flow *f)
 {
 	return begins(f->sync, top->sync) && equals(f->peer, top->peer) &&
-	       equals(f->role, top->role) && is_process(f, top->process) &&
-	       begins(f->container, top->container) && is_below(f->cgroup, top->cgroup);
+	       equals(f->role, top->role) && equals(f->transport, top->transport) &&
+	       is_process(f, top->process) && begins(f->container, top->container) &&
+	       is_below(f->cgroup, top->cgroup);
 }
 
 /* Those that are wanted, sorted; the caller frees them. Their texts are those of `rows`. */
@@ -282,6 +284,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		{"sync", required_argument, NULL, OPTION_SYNC},
 		{"peer", required_argument, NULL, OPTION_PEER},
 		{"role", required_argument, NULL, OPTION_ROLE},
+		{"transport", required_argument, NULL, OPTION_TRANSPORT},
 		{"process", required_argument, NULL, OPTION_PROCESS},
 		{"container", required_argument, NULL, OPTION_CONTAINER},
 		{"cgroup", required_argument, NULL, OPTION_CGROUP},
@@ -315,6 +318,9 @@ static int run(struct cli *cli, int argc, char *argv[])
 				cli_usage(cli, "--role takes payload or control, not '%s'", optarg);
 			top.role = optarg;
 			break;
+		case OPTION_TRANSPORT:
+			top.transport = optarg;
+			break;
 		case OPTION_PROCESS:
 			top.process = optarg;
 			break;
@@ -342,6 +348,7 @@ const struct verb verb_top = {
 		"     --sync SYNC        only of this sync, or those that begin so\n"
 		"     --peer NODE        only what goes to and comes from this node\n"
 		"     --role ROLE        only payload, or only control\n"
+		"     --transport WORD   only what this carries: tcp, tls, gloo or nccl\n"
 		"     --process PROCESS  only of this process, by its name or number\n"
 		"     --container ID     only of this container, or those that begin so\n"
 		"     --cgroup PATH      only of this control group and those below it\n" HELP_TABLE,

@@ -112,10 +112,10 @@ def test_rows_are_sorted(make_tracer, column, order):
 
 def test_rows_can_be_chosen(make_tracer):
     process = PROCESS | {"pid": 9, "comm": "other", "container": None, "cgroup": "/a.slice/b"}
-    tracer = make_tracer([row(1), row(2, peer="c", role="control"), row(3, sync="77aa", process=process),
+    tracer = make_tracer([row(1), row(2, peer="c", role="control", transport="tls"), row(3, sync="77aa", process=process),
                           row(4, sync="77bb", process=NO_PROCESS)])
     for args, wanted in (([], {1, 2, 3, 4}), (["--peer", "c"], {2}), (["--peer", "node"], set()), (["--sync", "5f"], {1, 2}),
-                         (["--role", "control"], {2}), (["--process", "other"], {3}), (["--process", "9"], {3}),
+                         (["--role", "control"], {2}), (["--transport", "tls"], {2}), (["--process", "other"], {3}), (["--process", "9"], {3}),
                          (["--process", "4294967295"], set()), (["--container", "0f0f0f0f0f0f"], {1, 2}),
                          (["--container", "f0"], set()), (["--cgroup", "/a.slice"], {3}), (["--cgroup", "/a.slice/"], {3}),
                          (["--cgroup", "/a"], set()), (["--cgroup", "/"], {1, 2, 3}), (["--cgroup", "/a.slice/b/c"], set()),
