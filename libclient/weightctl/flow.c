@@ -4,6 +4,13 @@
 
 #include "libclient/weightctl/agent.h"
 
+static const char *limited(const void *row, bool json)
+{
+	const struct flow *f = row;
+
+	return f->stall && !json ? f->marked : f->limited_by;
+}
+
 const struct column flow_columns[] = {
 	{"SYNC", COLUMN_TEXT, FLOW(sync), .help = "its name", .shown = true, .cut = true, .width = 8},
 	{"VERSION", COLUMN_U64, FLOW(version), .help = "that travels"},
@@ -19,8 +26,11 @@ const struct column flow_columns[] = {
 	 .shown = true},
 	{"RETRANS", COLUMN_COUNTED, FLOW(retrans), .help = "bytes that were sent again",
 	 .shown = true},
-	{"LIMITED", COLUMN_TEXT, FLOW(limited_by), .help = "what it waits for most", .shown = true,
-	 .cut = true, .width = 7},
+	{"LIMITED", COLUMN_WORD, .word = limited, .help = "what it waits for now (!), or most",
+	 .shown = true, .cut = true, .width = 7},
+	{"STALL", COLUMN_TEXT, FLOW(stall),
+	 .help = "what it waits for now, while nothing is delivered"},
+	{"STALLED", COLUMN_DURATION, FLOW(stalled_ns), .help = "since that is so"},
 	{"PID", COLUMN_INDEX, FLOW(pid), .help = "of that process"},
 	{"CONTAINER", COLUMN_TEXT, FLOW(container), .help = "in which that is", .cut = true,
 	 .width = 12},
@@ -86,14 +96,17 @@ struct flow flow_of(const json_t *row, const json_t *before)
 {
 	const json_t *client = json_object_get(row, "client");
 	const json_t *process = json_object_get(row, "process");
+	const json_t *stall = json_object_get(row, "stall");
 	uint64_t rtt_us = known(row, "rtt_us");
 	uint64_t began_ns = known(row, "began_ns"), now_ns = known(row, "now_ns");
+	uint64_t since_ns = known(stall, "since_ns");
 	uint32_t sockets = agent_id(row, "sockets"), closed = agent_id(row, "closed");
 	struct flow f = {
 		.sync = agent_text(row, "sync"),
 		.peer = agent_text(row, "peer"),
 		.role = agent_text(row, "role"),
 		.limited_by = agent_text(row, "limited_by"),
+		.stall = agent_text(stall, "cause"),
 		.process = agent_text(process, "comm"),
 		.cgroup = agent_text(process, "cgroup"),
 		.container = agent_text(process, "container"),
@@ -113,6 +126,7 @@ struct flow flow_of(const json_t *row, const json_t *before)
 		.rate = rate_of(row, before),
 		.connections = sockets,
 		.elapsed_ns = now_ns > began_ns ? now_ns - began_ns : UINT64_MAX,
+		.stalled_ns = now_ns > since_ns ? now_ns - since_ns : UINT64_MAX,
 		.rtt_ns = rtt_us < UINT64_MAX / 1000 ? rtt_us * 1000 : UINT64_MAX,
 		.sockets = closed <= sockets ? sockets - closed : UINT32_MAX,
 		.pid = agent_id(process, "pid"),
@@ -121,5 +135,6 @@ struct flow flow_of(const json_t *row, const json_t *before)
 	};
 
 	f.left_ns = left_ns(&f);
+	(void)snprintf(f.marked, sizeof(f.marked), "!%s", f.stall ? f.stall : "");
 	return f;
 }

@@ -12,7 +12,8 @@
 /* UINT64_MAX, or NULL: not known. Its texts are those of the row. */
 struct flow {
 	const char *sync, *peer, *role;
-	const char *limited_by;
+	const char *limited_by, *stall; /* most, since it began; and now */
+	char marked[24]; /* a stall, as tables have it */
 	const char *process, *cgroup, *container, *transport;
 	const char *quality;
 	const char *source;
@@ -21,7 +22,7 @@ struct flow {
 	uint64_t delivered, received, done, expected;
 	uint64_t submitted, consumed, wire, retrans;
 	uint64_t rate; /* 0: nothing moves */
-	uint64_t left_ns, elapsed_ns, rtt_ns;
+	uint64_t left_ns, elapsed_ns, rtt_ns, stalled_ns;
 	uint32_t sockets; /* open; UINT32_MAX: not known, likewise */
 	uint32_t connections; /* that were counted */
 	uint32_t pid, uid;

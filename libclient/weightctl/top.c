@@ -76,8 +76,15 @@ static int compare_numbers(uint64_t a, uint64_t b)
 	return (a < b) - (a > b);
 }
 
+static bool is_text(const struct column *c)
+{
+	return c->kind == COLUMN_TEXT || c->kind == COLUMN_WORD;
+}
+
 static const char *text_at(const struct flow *f, const struct column *c)
 {
+	if (c->kind == COLUMN_WORD)
+		return c->word(f, false);
 	return *(const char *const *)(const void *)((const char *)f + c->offset);
 }
 
@@ -98,8 +105,8 @@ static int compare(const void *left, const void *right, void *sort)
 {
 	const struct flow *a = left, *b = right;
 	const struct column *c = sort;
-	int r = c->kind == COLUMN_TEXT ? compare_texts(text_at(a, c), text_at(b, c))
-				       : compare_numbers(number_at(a, c), number_at(b, c));
+	int r = is_text(c) ? compare_texts(text_at(a, c), text_at(b, c))
+			   : compare_numbers(number_at(a, c), number_at(b, c));
 
 	return r ? r : compare_numbers(b->number, a->number);
 }

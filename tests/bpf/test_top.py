@@ -81,6 +81,7 @@ def test_a_row_says_it_all(make_tracer):
     known, = rows_of(make_tracer([row(received=5, limited_by="loss")]).path)
     assert known == {"sync": "5f3a9c0011223344", "version": 7, "peer": "node-b", "role": "payload", "done": 10**9 + 5,
                      "expected": 4 * 10**9, "rate": 10**8, "rtt_ns": 212000, "retrans": 0, "limited": "loss",
+                     "stall": None, "stalled_ns": None,
                      "process": "trainer", "pid": 815, "uid": 0, "container": "0f" * 32, "cgroup": "/docker/" + "0f" * 32,
                      "transport": "tcp", "elapsed_ns": 10 * SECOND, "left_ns": 30_999_999_949,
                      "submitted": 10**9, "delivered": 10**9, "received": 5, "consumed": 0, "wire": 10**9, "sockets": 1,
@@ -92,9 +93,21 @@ def test_what_is_not_known_is_none(make_tracer):
     tracer = make_tracer([row(quality=dict.fromkeys(tracing.COUNTERS, "absent"), **nothing)])
     known, = rows_of(tracer.path)
     assert {key for key, value in known.items() if value is None} == \
-        {"done", "expected", "rate", "rtt_ns", "retrans", "limited", "process", "pid", "container", "cgroup", "left_ns", "submitted", "delivered",
+        {"done", "expected", "rate", "rtt_ns", "retrans", "limited", "stall", "stalled_ns", "process", "pid", "container", "cgroup", "left_ns", "submitted", "delivered",
          "received", "consumed", "wire"}
     assert once(tracer.path, "-n").split()[2:] == ["-", "payload"] + ["-"] * 6
+
+
+def test_what_holds_it_up_now_comes_before_what_did_most(make_tracer):
+    stall = {"cause": "receive_window", "since_ns": 8 * SECOND}
+    rows = [row(1, limited_by="busy", stall=stall), row(2, limited_by="busy", stall=None), row(3, limited_by=None, stall=stall),
+            row(4, limited_by=None, stall=None)]
+    tracer = make_tracer(rows)
+    words = once(tracer.path, "-n", "-o", "ROW,LIMITED,STALL,STALLED", "--sort", "limited").split()
+    assert words == ["1", "!receive_window", "receive_window", "3.0", "s", "3", "!receive_window", "receive_window", "3.0", "s",
+                     "2", "busy", "-", "-", "4", "-", "-", "-"]
+    shown = [[r[key] for key in ("limited", "stall", "stalled_ns")] for r in rows_of(tracer.path, "--sort", "row")]
+    assert shown == [[None, None, None], [None, "receive_window", 3 * SECOND], ["busy", None, None], ["busy", "receive_window", 3 * SECOND]]
 
 
 @pytest.mark.parametrize("column, order", [
@@ -151,10 +164,11 @@ def test_without_a_terminal_frames_follow_each_other(make_tracer):
 
 
 def test_a_hostile_tracer_moves_no_cursor(make_tracer):
-    hostile = row(sync=HOSTILE, peer=HOSTILE, role=HOSTILE, limited_by=HOSTILE, client={"comm": HOSTILE, "pid": -1, "uid": 1 << 40},
+    hostile = row(sync=HOSTILE, peer=HOSTILE, role=HOSTILE, limited_by=HOSTILE, stall={"cause": HOSTILE, "since_ns": -1}, client={"comm": HOSTILE, "pid": -1, "uid": 1 << 40},
                   process={"comm": HOSTILE, "cgroup": HOSTILE, "container": HOSTILE, "pid": -1}, transport=HOSTILE)
-    wrong = {"kind": "row", "row": "x", "delivered": -5, "received": 1.5, "began_ns": 1 << 62, "client": [], "quality": 7, "process": 7}
-    done = once(make_tracer([hostile, wrong]).path, "-o", "+PID,UID,QUALITY,CONTAINER,CGROUP,TRANSPORT")
+    wrong = {"kind": "row", "row": "x", "delivered": -5, "received": 1.5, "began_ns": 1 << 62, "client": [], "quality": 7, "process": 7,
+             "stall": 7}
+    done = once(make_tracer([hostile, wrong]).path, "-o", "+PID,UID,QUALITY,CONTAINER,CGROUP,TRANSPORT,STALL")
     assert not UNPRINTABLE.search(done)
     assert len(rows_of(make_tracer([hostile, wrong]).path)) == 2
 
@@ -191,12 +205,13 @@ class Screen:
 
 def test_it_is_drawn_in_place_within_the_terminal(make_tracer):
     names = {"sync": "5f3a9c0011223344", "peer": "gpu-node-17.rack-4.example", "limited_by": "receive window",
-             "process": PROCESS | {"comm": "python3.11-train"}}
+             "process": PROCESS | {"comm": "python3.11-train"}, "stall": {"cause": "receive_window", "since_ns": SECOND}}
     tracer = make_tracer([row(i, delivered=123_456_789_012, retrans_bytes=123_456_789, rtt_us=123_456, **names) for i in (1, 2)])
     screen = Screen(tracer, "--delay", "0.01")
     frame = r"\r\x1b\[J(.*?\n){3}"
     lines = screen.until(frame).split("\x1b[J")[-1].splitlines()
     assert [len(line) <= 80 for line in lines] == [True] * 3 and lines[0].split()[-1].startswith("LIM")
+    assert [line.split()[-1].startswith("!rec") for line in lines[1:]] == [True] * 2, "cut as it is"
     assert screen.until(frame).startswith("\x1b[3A\r\x1b[J")
     screen.resize(50)
     text = screen.until(r"\x1b\[H" + frame)  # a frame or more that were on their way come before
@@ -218,6 +233,23 @@ def test_bytes_that_a_tracer_counted_are_shown(connect):
             {"sync": "s", "version": 3, "peer": "b", "role": "payload", "done": 1_000_003, "expected": 2_000_003,
              "pid": os.getpid(), "quality": "exact", "sockets": 1}
         assert shown["rtt_ns"] > 0 and shown["rate"] > 0
+
+
+def test_a_stall_that_a_tracer_sees_is_shown_while_it_is_one(connect):
+    features.require("bpf")
+    with tracing.Tracer() as tracer:
+        client, (a, b) = tracer.client(), connect()
+        client.ask("tag", [a.fileno()], sync="s", version=3, peer="b", role="payload")
+        client.ask("begin", sync="s")
+        a.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            a.sendall(bytes(256 << 20))  # which nobody reads
+        client.until(lambda row: row["stall"] and row["limited_by"] == "receive_window")
+        known, = rows_of(tracer.socket)
+        assert (known["limited"], known["stall"]) == ("receive_window", "receive_window") and known["stalled_ns"] > SECOND / 5
+        assert once(tracer.socket, "-n", "-o", "LIMITED") == "!receive_window\n"
+        client.ask("end", sync="s")
+        assert once(tracer.socket, "-n", "-o", "LIMITED") == "receive_window\n"
 
 
 def test_a_refusal_is_told():
