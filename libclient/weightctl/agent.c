@@ -14,6 +14,7 @@
 
 #include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/table.h"
 
 #define PACKET_MAX 65536
 #define ROWS_BYTES_MAX (64 << 20) /* of one answer */
@@ -262,6 +263,20 @@ int agent_rows(const struct cli *cli, json_t *request, json_t **ret)
 		return EXIT_FAILED;
 	}
 	return agent_ask_rows(&a, request, ret);
+}
+
+int agent_show(const struct cli *cli, int argc, json_t *request,
+	       int (*print)(const struct cli *cli, struct table *table, const json_t *rows))
+{
+	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(table_deinit) struct table table = {};
+
+	if (argc - optind > 0)
+		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
+	table_init(&table, cli, cli->verb->columns);
+	if (agent_rows(cli, request, &rows))
+		return EXIT_FAILED;
+	return print(cli, &table, rows);
 }
 
 bool agent_is_kind(const json_t *o, const char *kind)

@@ -17,6 +17,7 @@
 #define AGENT_END 1000
 
 struct service;
+struct table;
 
 struct agent {
 	const struct service *service;
@@ -40,6 +41,13 @@ int agent_take(struct agent *a, json_t **ret);
 int agent_ask_rows(struct agent *a, json_t *request, json_t **ret);
 /* The same in a connection of its own. */
 int agent_rows(const struct cli *cli, json_t *request, json_t **ret);
+
+/*
+ * What a verb does once its options are read, if it takes no arguments: it asks that, and shows the rows, for which
+ * `print` has a table of the verb's columns. Steals `request`.
+ */
+int agent_show(const struct cli *cli, int argc, json_t *request,
+	       int (*print)(const struct cli *cli, struct table *table, const json_t *rows));
 
 /* Tells that it did not answer in that time. EXIT_FAILED. */
 int agent_is_silent(const struct agent *a);

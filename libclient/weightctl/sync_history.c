@@ -163,18 +163,12 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_AGENT,
 		{},
 	};
-	cleanup(agent_decrefp) json_t *rows = NULL;
-	cleanup(table_deinit) struct table table = {};
 	uint64_t count = COUNT;
 
 	while (cli_option(cli, argc, argv, LETTERS_TABLE "c:", longs) >= 0)
 		count = cli_number(cli, "--count", optarg, 10, 1, COUNT_MAX);
-	if (argc - optind > 0)
-		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
-	table_init(&table, cli, columns);
-	if (agent_rows(cli, json_pack("{s:s, s:I}", "op", "history", "n", (json_int_t)count), &rows))
-		return EXIT_FAILED;
-	return print(cli, &table, rows);
+	return agent_show(cli, argc,
+			  json_pack("{s:s, s:I}", "op", "history", "n", (json_int_t)count), print);
 }
 
 const struct verb verb_sync_history = {

@@ -93,16 +93,9 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 static int run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_TABLE, OPTIONS_TRACER, {}};
-	cleanup(agent_decrefp) json_t *rows = NULL;
-	cleanup(table_deinit) struct table table = {};
 
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
-	if (argc - optind > 0)
-		cli_usage(cli, "'trace attached' takes no arguments");
-	table_init(&table, cli, columns);
-	if (agent_rows(cli, json_pack("{s:s}", "op", "attached"), &rows))
-		return EXIT_FAILED;
-	return print(cli, &table, rows);
+	return agent_show(cli, argc, json_pack("{s:s}", "op", "attached"), print);
 }
 
 const struct verb verb_trace_attached = {
