@@ -75,11 +75,62 @@ static bool split(struct probes *p, const struct probe_call *c, json_t *act)
 	return true;
 }
 
+static bool shrink(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	act_set_number(act, "excluded", (uint64_t)(int64_t)(int)c->args[2]);
+	return split(p, c, act);
+}
+
+/* Those that were in it already have no rank to say, and all but one of them no id. */
+static bool grow(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	int rank = (int)c->args[3];
+
+	(void)p;
+	(void)begin(c, act, rank);
+	if (rank < 0)
+		(void)json_object_del(act, "rank");
+	if (c->args[0])
+		act_set_number(act, "parent", c->args[0]);
+	return true;
+}
+
 static bool end(struct probes *p, const struct probe_call *c, json_t *act)
 {
 	(void)p;
 	act_set_number(act, "communicator", c->args[0]);
 	return true;
+}
+
+static bool allocate(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	if (c->has_out)
+		act_set_number(act, "address", c->out);
+	act_set_number(act, "bytes", c->args[1]);
+	return true;
+}
+
+static bool free_memory(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	act_set_number(act, "address", c->args[0]);
+	return true;
+}
+
+static bool register_memory(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	act_set_number(act, "address", c->args[1]);
+	act_set_number(act, "bytes", c->args[2]);
+	if (c->has_out)
+		act_set_number(act, "registration", c->out);
+	return end(p, c, act);
+}
+
+static bool deregister(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	act_set_number(act, "registration", c->args[1]);
+	return end(p, c, act);
 }
 
 #define BEGIN                                                                                      \
@@ -102,16 +153,40 @@ static const struct site sites[] = {
 	 .tell = begin_scalable},
 	{"ncclCommInitAll", "nccl_init", {}, .tell = begin_all},
 	{"ncclCommSplit", "nccl_split", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .tell = split},
+	{"ncclCommShrink", "nccl_shrink", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .tell = shrink},
+	{"ncclCommGrow", "nccl_grow",
+	 {.take = TAKE_AT_CALL, .take_arg = 2, .take_size = ID_SIZE, .out = 8, .out_arg = 4, .also_done = IN_PROGRESS},
+	 .tell = grow},
+	{"ncclCommRevoke", "nccl_revoke", {.also_done = IN_PROGRESS}, .tell = end},
 	{"ncclCommFinalize", "nccl_finalize", {.also_done = IN_PROGRESS}, .tell = end},
 	{"ncclCommAbort", "nccl_abort", {.also_done = IN_PROGRESS}, .tell = end},
 	{"ncclCommDestroy", "nccl_destroy", {.also_done = IN_PROGRESS}, .tell = end},
+	{"ncclMemAlloc", "nccl_alloc", {.out = 8}, .tell = allocate},
+	{"ncclMemFree", "nccl_free", {}, .tell = free_memory},
+	{"ncclCommRegister", "nccl_register", {.out = 8, .out_arg = 3}, .tell = register_memory},
+	{"ncclCommWindowRegister", "nccl_register", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS},
+	 .tell = register_memory},
+	{"ncclCommDeregister", "nccl_deregister", {}, .tell = deregister},
+	{"ncclCommWindowDeregister", "nccl_deregister", {.also_done = IN_PROGRESS}, .tell = deregister},
 	{"ncclAllReduce", "nccl_calls", COUNTED(2, 3), .tell = NULL},
 	{"ncclBroadcast", "nccl_calls", COUNTED(2, 3), .tell = NULL},
 	{"ncclReduce", "nccl_calls", COUNTED(2, 3), .tell = NULL},
 	{"ncclAllGather", "nccl_calls", COUNTED(2, 3), .tell = NULL},
 	{"ncclReduceScatter", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclAlltoAll", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclGather", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclScatter", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclAllReduceConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclBroadcastConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclReduceConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclAllGatherConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclReduceScatterConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclAlltoAllConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclGatherConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
+	{"ncclScatterConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
 	{"ncclSend", "nccl_calls", COUNTED(1, 2), .tell = NULL},
 	{"ncclRecv", "nccl_calls", COUNTED(1, 2), .tell = NULL},
+	{"ncclPutSignal", "nccl_calls", COUNTED(1, 2), .tell = NULL},
 	{"ncclGroupEnd", "nccl_calls", {.also_done = IN_PROGRESS, .is_tallied = 1}, .tell = NULL},
 };
 /* clang-format on */

@@ -134,9 +134,9 @@ static const struct phrase {
 
 /* What the other columns have, and what says nothing to a person. */
 static const char *const silent[] = {
-	"kind",    "act",          "number", "ns",         "took_ns", "pid",
-	"tid",     "uid",          "comm",   "function",   "result",  "failed",
-	"address", "communicator", "calls",  "calling_ns", "parent",  "source",
+	"kind",  "act",        "number",   "ns",     "took_ns",      "pid",     "tid",
+	"uid",   "comm",       "function", "result", "failed",       "address", "communicator",
+	"calls", "calling_ns", "parent",   "source", "registration",
 };
 
 static bool is_silent(const char *key)

@@ -271,6 +271,64 @@ def test_what_the_older_broadcast_moves_is_counted_once(gpu, client, start):
     assert (counted["function"], counted["calls"], counted["errors"]) == ("ncclBroadcast", 10, 10)
 
 
+OF_TWO_BUFFERS = ["ncclAlltoAll", "ncclGather", "ncclScatter", "ncclAllReduceConfig", "ncclBroadcastConfig", "ncclReduceConfig",
+                  "ncclAllGatherConfig", "ncclReduceScatterConfig", "ncclAlltoAllConfig", "ncclGatherConfig", "ncclScatterConfig"]
+
+
+def test_operations_of_newer_releases_are_counted(gpu, client, start):
+    process = start(NCCL_CODE, gpu.env_with_nccl())
+    until(lambda: is_probed(client, FAKE / "nccl/libnccl.so.2"))
+    process.do("rest = (0, 0, communicator, None, None)\n"
+               f"for i, name in enumerate({OF_TWO_BUFFERS}):\n"
+               "    for type in [7] * (i + 1) + [12]: nccl[name](p, p, ctypes.c_size_t(1000), type, *rest)\n"
+               "for type in 6, 6, 12: nccl.ncclPutSignal(p, ctypes.c_size_t(1000), type, 1, None, ctypes.c_size_t(0), 0, 0, 0, communicator, "
+               "None)\n")
+    counted = [act for act in acts(client, pid=process.pid) if act["act"] == "nccl_calls"]
+    sums = {name: [sum(act[key] for act in counted if act["function"] == name) for key in ("calls", "errors", "bytes")]
+            for name in {act["function"] for act in counted}}
+    assert sums == {name: [i + 2, 1, 4000 * (i + 1)] for i, name in enumerate(OF_TWO_BUFFERS)} | {"ncclPutSignal": [3, 1, 4000]}
+
+
+def members(act, *keys):
+    return {key: act.get(key) for key in keys}
+
+
+def test_communicators_that_shrink_grow_or_are_revoked_are_seen(gpu, client, start):
+    process = start(NCCL_CODE, gpu.env_with_nccl())
+    until(lambda: is_probed(client, FAKE / "nccl/libnccl.so.2"))
+    process.do("next, old, id = ctypes.c_void_p(), ctypes.c_void_p(4711), Id.from_buffer_copy(bytes([3] * 128))")
+    smaller = process.do("nccl.ncclCommShrink(old, (ctypes.c_int * 2)(1, 2), 2, ctypes.byref(next), None, 1); ret = next.value")
+    larger = process.do("for about in (old, None, -1), (old, ctypes.byref(id), -1), (None, ctypes.byref(id), 5):\n"
+                        "    nccl.ncclCommGrow(about[0], 6, about[1], about[2], ctypes.byref(next), None)\n"
+                        "nccl.ncclCommRevoke(next, 0); ret = next.value")
+    shrunk, *grown, revoked = acts(client, pid=process.pid)
+    assert members(shrunk, "act", "parent", "excluded", "communicator", "failed") == {
+        "act": "nccl_shrink", "parent": 4711, "excluded": 2, "communicator": smaller, "failed": False}
+    assert [members(act, "act", "ranks", "rank", "parent", "communicator") for act in grown] == [
+        {"act": "nccl_grow", "ranks": 6, "rank": rank, "parent": parent, "communicator": larger}
+        for rank, parent in ((None, 4711), (None, 4711), (5, None))]
+    assert grown[1]["id"] == grown[2]["id"] and "id" not in grown[0]
+    assert members(revoked, "act", "communicator") == {"act": "nccl_revoke", "communicator": larger}
+
+
+def test_memory_that_nccl_is_asked_for_or_shown_is_seen(gpu, client, start):
+    process = start(NCCL_CODE, gpu.env_with_nccl())
+    until(lambda: is_probed(client, FAKE / "nccl/libnccl.so.2"))
+    process.do("P = ctypes.c_void_p; made, at, size = P(), P(1 << 40), ctypes.c_size_t(5 << 30)")
+    allocated, *shown = process.do(
+        "ret = []\n"
+        "nccl.ncclMemAlloc(ctypes.byref(made), size); ret.append(made.value); nccl.ncclMemFree(made)\n"
+        "nccl.ncclCommRegister(P(7), at, size, ctypes.byref(made)); ret.append(made.value); nccl.ncclCommDeregister(P(7), made)\n"
+        "nccl.ncclCommWindowRegister(P(7), at, size, ctypes.byref(made), 1); ret.append(made.value)\n"
+        "nccl.ncclCommWindowDeregister(P(7), made)\n")
+    seen = [members(act, "act", "address", "bytes", "communicator", "registration") for act in acts(client, pid=process.pid)]
+    none = dict.fromkeys(("address", "bytes", "communicator", "registration"))
+    assert seen == [none | act for act in (
+        {"act": "nccl_alloc", "address": allocated, "bytes": 5 << 30}, {"act": "nccl_free", "address": allocated},
+        *(none | {"act": word, "communicator": 7, "registration": registration} | about for registration in shown
+          for word, about in (("nccl_register", {"address": 1 << 40, "bytes": 5 << 30}), ("nccl_deregister", {}))))]
+
+
 VERBS = f"""
 import ctypes, struct
 verbs = ctypes.CDLL("{FAKE}/verbs/libibverbs.so.1")
