@@ -71,3 +71,22 @@ def test_nccl_is_declared_as_nvidia_declares_it():
     done = subprocess.run(["g++", "-std=c++17", "-fsyntax-only", *(f"-I{f}" for f in folders()), "-xc++", "-"],
                           cwd=features.ROOT, input="\n".join(lines), text=True, stderr=subprocess.PIPE)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_what_probes_read_of_a_call_is_where_nvidia_has_it():
+    """Functions of newer releases than the header's are not looked at."""
+    features.require("nccl.h", "no nccl.h, or no cuda_runtime.h (NCCL and the CUDA toolkit)", folders() is not None)
+    theirs = {name: [p.strip() for p in parameters.split(",")] for name, parameters in
+              re.findall(r"ncclResult_t\s+(nccl\w+)\(([^)]*)\);", (folders()[0] / "nccl.h").read_text())}
+    sites = dict(re.findall(r'^\t\{"(\w+)",(.*?\.tell = \w+)\}', sources.text("bpf/library-nccl.c"), re.M | re.S))
+    assert len(sites) > 30 and len(sites.keys() & theirs.keys()) > 20
+    for name in sites.keys() & theirs.keys():
+        parameters, plan = theirs[name], sites[name]
+        if counted := re.search(r"COUNTED\((\d), (\d)\)", plan):
+            count, datatype = (parameters[int(i)] for i in counted.groups())
+            assert re.fullmatch(r"size_t (send|recv)?count", count) and datatype == "ncclDataType_t datatype", (name, parameters)
+        if ".out = 8" in plan:
+            out = parameters[int((re.search(r"\.out_arg = (\d)", plan) or [0, 0])[1])]
+            assert re.fullmatch(r"(void\*|ncclComm_t|ncclWindow_t) ?\* ?\w+", out), (name, parameters)
+        if taken := re.search(r"\.take_arg = (\d)", plan):
+            assert re.fullmatch(r"(const )?ncclUniqueId\* \w+", parameters[int(taken[1])]), (name, parameters)
