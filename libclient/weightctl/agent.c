@@ -160,12 +160,13 @@ int agent_take(struct agent *a, json_t **ret)
 	json_t *packet;
 	ssize_t n;
 
+	/* One that went without reading what it was asked is told of first, once, before what it said. */
 	do
 		n = recv(a->fd, a->packet, PACKET_MAX, MSG_DONTWAIT | MSG_TRUNC);
-	while (n < 0 && errno == EINTR);
+	while (n < 0 && (errno == EINTR || errno == ECONNRESET));
 	if (n < 0 && errno == EAGAIN)
 		return -EAGAIN;
-	if (n < 0 && errno != ECONNRESET)
+	if (n < 0)
 		return cli_error("cannot hear %s on %s: %s", a->service->name, a->path,
 				 strerror(errno));
 	if (n <= 0)

@@ -2,6 +2,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import time
 
@@ -106,6 +107,23 @@ def test_a_refusal_is_told(tmp_path):
         assert run(agent.path, *args) == (1, "", "weightctl: that is for root\n")
     agent.close()
     assert run(tmp_path / "none")[0] == 1
+
+
+class Hasty(FakeAgent):
+    """It answers without reading what it is asked, and is gone."""
+
+    def serve(self, connection):
+        with connection:
+            connection.recv(1 << 17, socket.MSG_PEEK)
+            for packet in [*ACTS, END]:
+                connection.send(pack(packet))
+
+
+def test_last_words_are_heard_of_one_that_did_not_read():
+    agent = Hasty()
+    status, out, errors = run(agent.path, "--json")
+    agent.close()
+    assert (status, errors, [json.loads(line) for line in out.splitlines()]) == (0, "", ACTS)
 
 
 def test_what_comes_is_followed_and_nothing_said_twice():
