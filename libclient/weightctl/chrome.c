@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/ports.h"
 
 #define TEXT_MAX 127 /* bytes of a name: weightd-trace has none that is longer */
 #define RATE_MAX 1e18 /* bytes a second: more is made up */
@@ -470,6 +471,33 @@ static void add_act(struct chrome *c, json_t *packet)
 	draw_from(c, json_object_get(packet, "from"), &at);
 }
 
+static void set_port_rate(json_t *rates, const char *name, uint64_t rate)
+{
+	if (rate != UINT64_MAX)
+		set(rates, name, json_integer((json_int_t)rate));
+}
+
+/* All that was in it since the look before, whoever had it carried. */
+static void add_port(struct chrome *c, json_t *packet)
+{
+	cleanup(agent_decrefp) json_t *rates = made(json_object());
+	char key[KEY_MAX], name[KEY_MAX];
+	const json_t *before;
+
+	(void)snprintf(name, sizeof(name), "%s%sRDMA %s/%" PRIu64, c->node ? c->node : "",
+		       c->node ? ": " : "", text_or(packet, "device", "-"), number(packet, "port"));
+	(void)snprintf(key, sizeof(key), "%s\nport %s/%" PRIu64, c->node ? c->node : "",
+		       text_or(packet, "device", "-"), number(packet, "port"));
+	before = json_object_get(c->ports, key);
+	set_port_rate(rates, "out", ports_rate(before, packet, "xmit_bytes"));
+	set_port_rate(rates, "in", ports_rate(before, packet, "recv_bytes"));
+	if (json_object_size(rates) > 0)
+		chrome_put(c, json_pack("{ss ss sI sf sO}", "name", "rate (B/s)", "ph", "C", "pid",
+					id_of(c, 0, name, key), "ts", us(c, number(packet, "ns")),
+					"args", rates));
+	set(c->ports, key, json_incref(packet));
+}
+
 static const struct kind {
 	const char *name;
 	void (*add)(struct chrome *c, json_t *packet);
@@ -479,7 +507,7 @@ static const struct kind {
 	{"total", add_row, "now_ns"},    {"end", end_span, "ns"},
 	{"open", add_event, "ns"},       {"close", add_event, "ns"},
 	{"retransmit", add_event, "ns"}, {"gap", add_gap, "to_ns"},
-	{"act", add_act, "ns"},
+	{"act", add_act, "ns"},          {"port", add_port, "ns"},
 };
 
 static const struct kind *kind_of(const json_t *packet)
@@ -525,6 +553,7 @@ void chrome_begin(struct chrome *c, FILE *f)
 			     .lanes = made(json_object()),
 			     .rows = made(json_object()),
 			     .stalls = made(json_object()),
+			     .ports = made(json_object()),
 			     .busy = made(json_object()),
 			     .exports = made(json_object())};
 	(void)fputs("[\n", f);
@@ -571,6 +600,7 @@ void chrome_end(struct chrome *c)
 	json_decref(c->lanes);
 	json_decref(c->rows);
 	json_decref(c->stalls);
+	json_decref(c->ports);
 	json_decref(c->busy);
 	json_decref(c->exports);
 }

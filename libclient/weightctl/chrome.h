@@ -3,8 +3,8 @@
  *
  * A process is a peer of a client, a thread one of its roles: the span of each row is a slice there, in which each time
  * that nothing of it moved is one, its rate and its round trip are counters. Acts are slices of the process and the
- * thread that did them; an arrow leads from one to what has something from it. What several nodes recorded comes one
- * node after another.
+ * thread that did them; an arrow leads from one to what has something from it. A port of an RDMA device is a process as
+ * well, of what was in it a second. What several nodes recorded comes one node after another.
  */
 #pragma once
 
@@ -27,6 +27,7 @@ struct chrome {
 	json_t *lanes; /* of spans that are open */
 	json_t *rows; /* what was heard last of each in an open span, by their numbers */
 	json_t *stalls; /* of the same: [{cause, since_ns, until_ns}, ...] */
+	json_t *ports; /* what was heard last of each, by their names */
 	json_t *busy; /* until when a lane of acts is, by its name */
 	json_t *exports; /* where acts are, by their numbers */
 	json_int_t last_arrow;

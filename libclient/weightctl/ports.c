@@ -7,6 +7,8 @@
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/size.h"
 
+#define RATE_MAX 1e18 /* bytes a second: more is made up */
+
 void ports_deinit(struct ports *p)
 {
 	json_decref(p->now);
@@ -36,20 +38,28 @@ static bool is_same(const json_t *a, const json_t *b)
 	       json_equal(json_object_get(a, "port"), json_object_get(b, "port"));
 }
 
-/* A second, of the bytes that are called so; UINT64_MAX: not known. One that counts anew has no rate until the next look. */
+uint64_t ports_rate(const json_t *before, const json_t *now, const char *key)
+{
+	uint64_t bytes = agent_number(now, key, UINT64_MAX), ns = agent_number(now, "ns", 0);
+	uint64_t old_bytes = agent_number(before, key, UINT64_MAX);
+	uint64_t old_ns = agent_number(before, "ns", 0);
+	double rate;
+
+	if (bytes == UINT64_MAX || old_bytes > bytes || old_ns >= ns)
+		return UINT64_MAX;
+	rate = (double)(bytes - old_bytes) * 1e9 / (double)(ns - old_ns);
+	return rate < RATE_MAX ? (uint64_t)rate : (uint64_t)RATE_MAX;
+}
+
 static uint64_t rate_of(const struct ports *p, const json_t *port, const char *key)
 {
-	uint64_t bytes = agent_number(port, key, UINT64_MAX), ns = agent_number(port, "ns", 0);
 	const json_t *old;
 	size_t i;
 
 	json_array_foreach(p->before, i, old)
 	{
-		uint64_t old_bytes = agent_number(old, key, UINT64_MAX);
-		uint64_t old_ns = agent_number(old, "ns", 0);
-
-		if (is_same(port, old) && bytes != UINT64_MAX && old_bytes <= bytes && old_ns < ns)
-			return (uint64_t)((double)(bytes - old_bytes) * 1e9 / (double)(ns - old_ns));
+		if (is_same(port, old))
+			return ports_rate(old, port, key);
 	}
 	return UINT64_MAX;
 }

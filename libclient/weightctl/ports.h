@@ -14,6 +14,12 @@ struct ports {
 		*before; /* arrays of what weightd-trace says of each; NULL: nobody looked yet */
 };
 
+/*
+ * What went out ("xmit_bytes") of a port or came in ("recv_bytes") a second, between two looks at it; UINT64_MAX: not
+ * known. One that counts anew has no rate until the next look.
+ */
+uint64_t ports_rate(const json_t *before, const json_t *now, const char *key);
+
 /* Takes those out of the rows, which have more in them. */
 void ports_look(struct ports *p, json_t *rows);
 void ports_deinit(struct ports *p);

@@ -21,6 +21,7 @@
 
 #define BATCH_MAX 1000 /* packets */
 #define CLOCK_TRIES 10
+#define PORTS_NS 1000000000u /* between two looks at the ports of RDMA devices */
 
 enum option_of_record {
 	OPTION_FORMAT = OPTION_OWN,
@@ -44,6 +45,8 @@ struct record {
 	const char *path; /* NULL: standard output */
 	int fd; /* of it */
 	uint64_t end_ns; /* UINT64_MAX: when a signal comes */
+	uint64_t ports_ns; /* when to look at them; UINT64_MAX: somebody does, or there are none */
+	bool has_ports; /* by what was heard last of them */
 	bool quiet;
 	bool is_broken; /* nothing can be written any more */
 	FILE *batch; /* not written yet */
@@ -154,10 +157,32 @@ static int hear_answer(struct record *r)
 static int timeout_ms(const struct record *r)
 {
 	uint64_t now_ns = progress_now_ns();
+	uint64_t next_ns = r->ports_ns < r->end_ns ? r->ports_ns : r->end_ns;
 
-	if (r->end_ns == UINT64_MAX)
+	if (next_ns == UINT64_MAX)
 		return -1;
-	return now_ns >= r->end_ns ? 0 : (int)((r->end_ns - now_ns) / 1000000) + 1;
+	return now_ns >= next_ns ? 0 : (int)((next_ns - now_ns) / 1000000) + 1;
+}
+
+/* What they carry nobody tells unasked. */
+static int ask_for_ports(struct record *r)
+{
+	if (progress_now_ns() < r->ports_ns)
+		return 0;
+	r->ports_ns = UINT64_MAX;
+	r->has_ports = false;
+	return agent_ask(&r->agent, json_pack("{s:s}", "op", "rdma"));
+}
+
+/* What is told, or what was asked about ports. */
+static void take(struct record *r, json_t *packet)
+{
+	if (agent_is_kind(packet, "rdma"))
+		r->has_ports = agent_bool(packet, "on");
+	else if (!agent_is_end(packet))
+		r->format->add(r, packet);
+	else if (r->has_ports)
+		r->ports_ns = progress_now_ns() + PORTS_NS;
 }
 
 /* What is there, up to a batch: 0, or EXIT_FAILED after telling why. */
@@ -170,7 +195,7 @@ static int hear(struct record *r)
 
 		result = agent_take(&r->agent, &packet);
 		if (result == 0)
-			r->format->add(r, packet);
+			take(r, packet);
 	}
 	return result == -EAGAIN ? 0 : result;
 }
@@ -186,6 +211,9 @@ static int follow(struct record *r, int signal_fd)
 	int result = 0;
 
 	while (result == 0 && !is_told && progress_now_ns() < r->end_ns) {
+		result = ask_for_ports(r);
+		if (result)
+			return result;
 		(void)poll(fds, 3, timeout_ms(r));
 		is_told = signals_take(signal_fd); /* with what was there before it */
 		if (fds[2].revents & POLLERR) /* as a write would end it */

@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 
 import features
@@ -184,6 +185,19 @@ def test_top_shows_the_rates_of_active_ports(sysfs, tracer):
         {"device": "mlx5_1", "port": 1, "state": "down", "out": None, "in": None}]
     shutil.rmtree(sysfs.path / "class")
     assert ctl(tracer, "top", "--once") == "nothing is counted now\n"
+
+
+def test_a_recording_has_the_rates_of_ports(sysfs, tracer):
+    folder = sysfs.port()
+    with subprocess.Popen([features.BUILD / "weightctl", "trace", "record", "--quiet", "--format", "perfetto"], env=tracer.env,
+                          stdout=subprocess.PIPE, text=True) as proc:
+        rates = (json.loads(line.rstrip(",\n"))["args"] for line in iter(proc.stdout.readline, "") if '"ph":"C"' in line)
+        assert next(rates) == {"out": 0, "in": 0}
+        (folder / "counters/port_xmit_data").write_text(str(1 << 41))
+        assert next(rate for rate in rates if rate["out"] > 1 << 40)["in"] == 0
+        proc.send_signal(signal.SIGINT)
+        proc.stdout.read()
+    assert proc.returncode == 0
 
 
 PORT = {"kind": "port", "device": "mlx5_0", "port": 1, "state": "active", "rate": "100 Gb/sec (4X EDR)"}

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 
@@ -68,7 +69,7 @@ def record(packets, *args, before=()):
             connection.send(pack(packet))
         is_told.set()
 
-    tracer = FakeAgent(observe=observe)
+    tracer = FakeAgent(observe=observe, rdma=[END])
     recorder = Recorder(tracer.path, *args)
     assert is_told.wait(60)
     text = recorder.end()
@@ -299,8 +300,56 @@ def test_perfetto_draws_arrows_to_moments(tmp_path):
         ["qp_connect", "nccl_qp", ns, 0] for ns in (110 * MS, 110 * MS, 120 * MS)]
 
 
+def port(ms, sent, received, number=1, **more):
+    return {"kind": "port", "device": "mlx5_0", "port": number, "ns": ms * MS, "xmit_bytes": sent, "recv_bytes": received} | more
+
+
+def test_what_was_in_a_port_since_the_look_before_is_a_counter():
+    told = [port(1000, 10, 7), port(1500, 1010, 7), port(1600, 10**15, None, 2), port(2000, 500, 107), port(2600, 10**15 + 5, 9, 2),
+            port(2000, 600, 207), port(2001, 1 << 62, 1 << 62), port(2500, HOSTILE, -1, device=HOSTILE), port(2600, 1, 1, device=HOSTILE)]
+    events, names = timeline(told)
+    counted = [(names[e["pid"], 0], e["name"], e["ts"], e["args"]) for e in events if e["ph"] == "C"]
+    assert counted == [("RDMA mlx5_0/1", "rate (B/s)", 1_500_000, {"out": 2000, "in": 0}),
+                       ("RDMA mlx5_0/1", "rate (B/s)", 2_000_000, {"in": 200}),  # it counts anew what goes out
+                       ("RDMA mlx5_0/2", "rate (B/s)", 2_600_000, {"out": 5}),
+                       ("RDMA mlx5_0/1", "rate (B/s)", 2_001_000, {"out": 10**18, "in": 10**18})]
+
+
+def test_perfetto_finds_what_was_in_a_port(tmp_path):
+    features.require("perfetto")
+    query = ("select process.name, t.name, c.ts, c.value from counter c join process_counter_track t on c.track_id = t.id "
+             "join process using (upid) order by 2, 3")
+    text = record([port(1000, 10, 7), port(1500, 1010, 7), port(2000, 1010, 107)], "--format", "perfetto")
+    assert asked(text, query, tmp_path) == [["RDMA mlx5_0/1", f"rate (B/s) {way}", ms * MS, rate] for way, ms, rate in (
+        ("in", 1500, 0), ("in", 2000, 200), ("out", 1500, 2000), ("out", 2000, 0))]
+
+
+def test_ports_are_looked_at_again_where_there_are_any():
+    looks = []
+
+    def rdma(connection, _):
+        looks.append([port(1000 * len(looks), 5, 5), {"kind": "rdma", "what": "ports", "on": len(looks) < 1, "why": None}, END])
+        for packet in looks[-1]:
+            connection.send(pack(packet))
+
+    tracer = FakeAgent(observe=[END], rdma=rdma)
+    recorder = Recorder(tracer.path)
+    recorder.until('"kind":"port"', 2)
+    text = recorder.end()
+    tracer.close()
+    assert lines(text)[1:-1] == [look[0] for look in looks] and len(looks) == 2
+
+
+def test_a_tracer_that_knows_no_ports_is_asked_for_them_once():
+    tracer = FakeAgent(observe=[END], rdma=[row("progress", 5), END | {"error": "'op' has to be one of tag, watch"}])
+    recorder = Recorder(tracer.path)
+    recorder.until('"kind":"progress"')
+    assert [line["kind"] for line in lines(recorder.end())] == ["clock", "progress", "clock"]
+    tracer.close()
+
+
 def test_it_ends_by_itself_and_into_a_file(tmp_path):
-    tracer = FakeAgent(observe=[row("row", 1), END])
+    tracer = FakeAgent(observe=[row("row", 1), END], rdma=[END])
     file = tmp_path / "out.jsonl"
     file.write_text("x" * 100_000)
     done = run(tracer.path, "--seconds", "0.05", "--output", file, "-q")
@@ -318,7 +367,7 @@ def run(path, *args):
 
 @pytest.mark.parametrize("path, why", [("/dev/full", "No space left on device"), ("/nonexistent/x", "No such file or directory")])
 def test_a_file_that_cannot_be_written_is_named(path, why):
-    tracer = FakeAgent(observe=[END])
+    tracer = FakeAgent(observe=[END], rdma=[END])
     done = run(tracer.path, "--output", path, "-q")
     tracer.close()
     assert (done.returncode, done.stderr) == (1, f"weightctl: cannot write {path}: {why}\n")
@@ -326,11 +375,12 @@ def test_a_file_that_cannot_be_written_is_named(path, why):
 
 def test_a_tracer_that_ends_leaves_a_whole_timeline():
     def observe(connection, _):
-        for packet in [END, row("progress", 150, delivered=5)]:
-            connection.send(pack(packet))
+        connection.send(pack(END))
+        connection.recv(1, socket.MSG_PEEK)  # it is asked for ports by now
+        connection.send(pack(row("progress", 150, delivered=5)))
         raise OSError("it is gone")
 
-    tracer = FakeAgent(observe=observe)
+    tracer = FakeAgent(observe=observe, rdma=[END])
     done = run(tracer.path, "--format", "chrome")
     tracer.close()
     assert done.returncode == 1 and re.search("weightd-trace on .* hung up", done.stderr)
