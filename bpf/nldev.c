@@ -23,12 +23,6 @@
 #define QPS_MAX 1024 /* that are told of one counter */
 #define ANSWER_S 1
 
-/* By their numbers in the kernel. */
-static const char *const types[] = {"smi", "gsi", "rc",         "uc",      "ud",     NULL,
-				    NULL,  NULL,  "raw-packet", "xrc-ini", "xrc-tgt"};
-static const char *const states[] = {"reset", "init", "rtr", "rts", "sqd", "sqe", "err"};
-static const char *const modes[] = {"none", "auto", "manual"};
-
 /* --- Attributes --------------------------------------------------------------------------------- */
 
 struct attribute {
@@ -112,38 +106,57 @@ static void set_text(json_t *o, const char *key, const struct attribute *a)
 
 /* --- What the kernel tells ---------------------------------------------------------------------- */
 
-static int fill_qp(json_t *o, struct attribute within)
+/* By their numbers in the kernel. */
+static const char *const types[] = {"smi", "gsi", "rc",         "uc",      "ud",     NULL,
+				    NULL,  NULL,  "raw-packet", "xrc-ini", "xrc-tgt"};
+static const char *const states[] = {"reset", "init", "rtr", "rts", "sqd", "sqe", "err"};
+static const char *const modes[] = {"none", "auto", "manual"};
+
+/* What becomes a member of the row that it is of. */
+static const struct member {
+	unsigned type;
+	const char *key;
+	size_t size; /* of a number; 0: it is a text */
+	const char *const *words; /* for that; NULL: it is told itself */
+	size_t n_words;
+} members[] = {
+	{RDMA_NLDEV_ATTR_DEV_INDEX, "index", .size = 4},
+	{RDMA_NLDEV_ATTR_DEV_NAME, "device", .size = 0},
+	{RDMA_NLDEV_ATTR_PORT_INDEX, "port", .size = 4},
+	{RDMA_NLDEV_ATTR_RES_LQPN, "lqpn", .size = 4},
+	{RDMA_NLDEV_ATTR_RES_RQPN, "rqpn", .size = 4},
+	{RDMA_NLDEV_ATTR_RES_TYPE, "type", 1, types, ARRAY_LEN(types)},
+	{RDMA_NLDEV_ATTR_RES_STATE, "state", 1, states, ARRAY_LEN(states)},
+	{RDMA_NLDEV_ATTR_RES_PID, "pid", .size = 4},
+	{RDMA_NLDEV_ATTR_RES_KERN_NAME, "comm", .size = 0},
+	{RDMA_NLDEV_ATTR_STAT_COUNTER_ID, "counter", .size = 4},
+	{RDMA_NLDEV_ATTR_STAT_MODE, "mode", 4, modes, ARRAY_LEN(modes)},
+};
+
+/* Of those that a row like this one has. */
+static void set_member(json_t *o, const struct attribute *a)
+{
+	const struct member *m = members;
+
+	while (m < members + ARRAY_LEN(members) && m->type != a->type)
+		m++;
+	if (m == members + ARRAY_LEN(members) || !json_object_get(o, m->key))
+		return;
+	if (m->words)
+		set_word(o, m->key, m->words, m->n_words, number(a, m->size));
+	else if (m->size)
+		set_number(o, m->key, a, m->size);
+	else
+		set_text(o, m->key, a);
+}
+
+static int fill_members(json_t *o, struct attribute within)
 {
 	struct attribute a;
 	int r;
 
-	while ((r = next(&within, &a)) > 0) {
-		switch (a.type) {
-		case RDMA_NLDEV_ATTR_PORT_INDEX:
-			set_number(o, "port", &a, sizeof(uint32_t));
-			break;
-		case RDMA_NLDEV_ATTR_RES_LQPN:
-			set_number(o, "lqpn", &a, sizeof(uint32_t));
-			break;
-		case RDMA_NLDEV_ATTR_RES_RQPN:
-			set_number(o, "rqpn", &a, sizeof(uint32_t));
-			break;
-		case RDMA_NLDEV_ATTR_RES_TYPE:
-			set_word(o, "type", types, ARRAY_LEN(types), number(&a, 1));
-			break;
-		case RDMA_NLDEV_ATTR_RES_STATE:
-			set_word(o, "state", states, ARRAY_LEN(states), number(&a, 1));
-			break;
-		case RDMA_NLDEV_ATTR_RES_PID:
-			set_number(o, "pid", &a, sizeof(uint32_t));
-			break;
-		case RDMA_NLDEV_ATTR_RES_KERN_NAME:
-			set_text(o, "comm", &a);
-			break;
-		default:
-			break;
-		}
-	}
+	while ((r = next(&within, &a)) > 0)
+		set_member(o, &a);
 	return r;
 }
 
@@ -201,31 +214,12 @@ static int fill_counter(json_t *o, struct attribute within)
 	int r;
 
 	while ((r = next(&within, &a)) > 0) {
-		switch (a.type) {
-		case RDMA_NLDEV_ATTR_PORT_INDEX:
-			set_number(o, "port", &a, sizeof(uint32_t));
-			break;
-		case RDMA_NLDEV_ATTR_STAT_COUNTER_ID:
-			set_number(o, "counter", &a, sizeof(uint32_t));
-			break;
-		case RDMA_NLDEV_ATTR_STAT_MODE:
-			set_word(o, "mode", modes, ARRAY_LEN(modes), number(&a, sizeof(uint32_t)));
-			break;
-		case RDMA_NLDEV_ATTR_RES_PID:
-			set_number(o, "pid", &a, sizeof(uint32_t));
-			break;
-		case RDMA_NLDEV_ATTR_RES_KERN_NAME:
-			set_text(o, "comm", &a);
-			break;
-		case RDMA_NLDEV_ATTR_RES_QP:
+		if (a.type == RDMA_NLDEV_ATTR_RES_QP)
 			r = fill_all(json_object_get(o, "qps"), a, fill_number_of_qp);
-			break;
-		case RDMA_NLDEV_ATTR_STAT_HWCOUNTERS:
+		else if (a.type == RDMA_NLDEV_ATTR_STAT_HWCOUNTERS)
 			r = fill_all(json_object_get(o, "values"), a, fill_value);
-			break;
-		default:
-			break;
-		}
+		else
+			set_member(o, &a);
 		if (r < 0)
 			return r;
 	}
@@ -254,7 +248,7 @@ struct table {
 
 static const struct table tables[] = {
 	{RDMA_NLDEV_CMD_RES_QP_GET, RDMA_NLDEV_ATTR_RES_QP, RDMA_NLDEV_ATTR_RES_QP_ENTRY, qp_new,
-	 fill_qp},
+	 fill_members},
 	{RDMA_NLDEV_CMD_STAT_GET, RDMA_NLDEV_ATTR_STAT_COUNTER, RDMA_NLDEV_ATTR_STAT_COUNTER_ENTRY,
 	 counter_new, fill_counter},
 };
@@ -283,15 +277,8 @@ static int take_table(const struct table *t, const struct attribute *device,
 static int take_device(struct attribute within, json_t *rows)
 {
 	json_t *o = json_pack("{ss sn sn}", "kind", "device", "index", "device");
-	struct attribute a;
-	int r;
+	int r = fill_members(o, within);
 
-	while ((r = next(&within, &a)) > 0) {
-		if (a.type == RDMA_NLDEV_ATTR_DEV_INDEX)
-			set_number(o, "index", &a, sizeof(uint32_t));
-		else if (a.type == RDMA_NLDEV_ATTR_DEV_NAME)
-			set_text(o, "device", &a);
-	}
 	if (json_array_size(rows) < NLDEV_ROWS_MAX)
 		(void)json_array_append(rows, o);
 	json_decref(o);
