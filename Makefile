@@ -320,7 +320,7 @@ $(FAKE_NCCL) $(FAKE_NCCL_LACKING): $(FAKE_NCCL_OBJECTS)
 	$(Q)$(CC) -pthread -shared -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) \
 		-Wl,--no-undefined -o $@ $(filter %.o,$^)
 
-$(B)/nccl-host/host: $(B)/obj/tests/bpf/nccl/host.o
+$(B)/nccl-host/host: $(addprefix $(B)/obj/tests/bpf/nccl/,host.o descr.o)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^
 

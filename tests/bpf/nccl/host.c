@@ -1,9 +1,6 @@
 /*
  * NCCL, as a plug-in of its profiler sees it: loads one and does with it what the lines of its standard input say, each
- * of which it answers with one. test_nccl_plugin.py has the words.
- *
- * What is handed over is laid out by the declarations of each version, written down here once more after NCCL's own;
- * each descriptor is just as large as that version has it, in a block of its own, and what NCCL does not set is no zero.
+ * of which it answers with one. test_nccl_plugin.py has the words, descr.c what is handed over.
  */
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -20,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/bpf/nccl/descr.h"
+
 #define REGISTERS 64
 #define THREADS_MAX 16
 #define WORDS_MAX 16
@@ -30,152 +29,9 @@
 #define MASK_STATE 0x1
 #define MASK_PEER 0x100000
 
-#define COLL_V4                                                                                    \
-	uint64_t seq;                                                                              \
-	const char *func;                                                                          \
-	void const *send;                                                                          \
-	void *receive;                                                                             \
-	size_t count;                                                                              \
-	int root;                                                                                  \
-	const char *datatype;                                                                      \
-	uint8_t channels;                                                                          \
-	uint8_t warps;                                                                             \
-	const char *algo;                                                                          \
-	const char *proto
-#define P2P_V4                                                                                     \
-	const char *func;                                                                          \
-	void *buffer;                                                                              \
-	const char *datatype;                                                                      \
-	size_t count;                                                                              \
-	int peer;                                                                                  \
-	uint8_t channels
-#define OTHERS                                                                                     \
-	struct {                                                                                   \
-		pid_t pid;                                                                         \
-		uint8_t channel;                                                                   \
-		int peer, steps, chunk_size, is_send;                                              \
-	} op;                                                                                      \
-	struct {                                                                                   \
-		int step;                                                                          \
-	} step;                                                                                    \
-	struct {                                                                                   \
-		uint8_t channel;                                                                   \
-		uint64_t timer;                                                                    \
-	} kernel;                                                                                  \
-	struct {                                                                                   \
-		int64_t id;                                                                        \
-		void *data;                                                                        \
-	} net
-#define CE_COLL_V6                                                                                 \
-	uint64_t seq;                                                                              \
-	const char *func;                                                                          \
-	void const *send;                                                                          \
-	void *receive;                                                                             \
-	size_t count;                                                                              \
-	int root;                                                                                  \
-	const char *datatype, *strategy;                                                           \
-	bool is_within;                                                                            \
-	uint32_t size, n, seq_of_ce;                                                               \
-	void *stream
-
-struct v4 {
-	uint8_t type;
-	void *parent;
-	int rank;
-	union {
-		struct {
-			COLL_V4;
-		} coll;
-		struct {
-			P2P_V4;
-		} p2p;
-		OTHERS;
-	};
-};
-
-struct v5 {
-	uint64_t type;
-	void *parent;
-	int rank;
-	union {
-		struct {
-			COLL_V4;
-			void *group;
-		} coll;
-		struct {
-			P2P_V4;
-			void *group;
-		} p2p;
-		OTHERS;
-	};
-};
-
-struct v6 {
-	uint64_t type;
-	void *parent;
-	int rank;
-	union {
-		struct {
-			COLL_V4;
-			void *group;
-		} coll;
-		struct {
-			P2P_V4;
-			void *group;
-		} p2p;
-		OTHERS;
-		struct {
-			CE_COLL_V6;
-		} ce_coll;
-	};
-};
-
-struct v7 {
-	uint64_t type;
-	void *parent;
-	int rank;
-	union {
-		struct {
-			COLL_V4;
-			void *group;
-			const char *variant;
-			bool is_symmetric;
-			uint64_t tag;
-		} coll;
-		struct {
-			P2P_V4;
-			void *group;
-			uint64_t tag;
-		} p2p;
-		OTHERS;
-		struct {
-			CE_COLL_V6;
-			uint64_t tag;
-		} ce_coll;
-	};
-};
-
-struct net_socket {
-	uint8_t type;
-	union {
-		struct {
-			int fd, op;
-			size_t length;
-		} socket;
-	};
-};
-
-struct net_qp {
-	uint8_t type;
-	union {
-		struct {
-			int device;
-			uint64_t wr_id;
-			int opcode, number;
-			size_t length;
-		} qp;
-	};
-};
+/* What an event of a network is of, and in which version of that. */
+#define OF_QP (1 << 16 | 1)
+#define OF_SOCKET (2 << 16 | 1)
 
 typedef void (*log_fn)(int level, unsigned long flags, const char *file, int line,
 		       const char *format, ...);
@@ -200,15 +56,6 @@ struct table {
 	int (*finalize)(void *context);
 };
 
-enum {
-	GROUP = 1,
-	COLL = 2,
-	P2P = 4,
-	OP = 8,
-	STEP = 16,
-	NET = 128,
-	CE_COLL = 4096
-};
 enum {
 	SEND_WAIT = 9,
 	RECV_FLUSH_WAIT = 11,
@@ -252,65 +99,32 @@ static int number(const char *word)
 }
 
 /* `-` is none, `!` a wild one, and else that of a register. */
-static void *handle_of(const char *word)
+static void *one_of(void **registers, const char *word)
 {
 	return *word == '-'   ? NULL
 	       : *word == '!' ? (void *)(uintptr_t)0xdeadbeefcafe
-			      : handles[number(word)];
+			      : registers[number(word)];
+}
+
+static void *handle_of(const char *word)
+{
+	return one_of(handles, word);
 }
 
 static void *context_of(const char *word)
 {
-	return *word == '-'   ? NULL
-	       : *word == '!' ? (void *)(uintptr_t)0xdeadbeefcafe
-			      : contexts[number(word)];
+	return one_of(contexts, word);
 }
 
-#define OF_VERSION(d, action)                                                                      \
-	do {                                                                                       \
-		if (version == 4) {                                                                \
-			struct v4 *v = (d);                                                        \
-			action;                                                                    \
-		} else if (version == 5) {                                                         \
-			struct v5 *v = (d);                                                        \
-			action;                                                                    \
-		} else if (version == 6) {                                                         \
-			struct v6 *v = (d);                                                        \
-			action;                                                                    \
-		} else {                                                                           \
-			struct v7 *v = (d);                                                        \
-			action;                                                                    \
-		}                                                                                  \
-	} while (0)
-
-#define SINCE_V5(d, action)                                                                        \
-	do {                                                                                       \
-		if (version == 5) {                                                                \
-			struct v5 *v = (d);                                                        \
-			action;                                                                    \
-		} else if (version == 6) {                                                         \
-			struct v6 *v = (d);                                                        \
-			action;                                                                    \
-		} else if (version == 7) {                                                         \
-			struct v7 *v = (d);                                                        \
-			action;                                                                    \
-		}                                                                                  \
-	} while (0)
-
-static void *descr_new(uint64_t type, void *parent)
+static int init(void **context, int *mask, const char *name, uint64_t hash, int n_nodes,
+		int n_ranks, int rank, log_fn log)
 {
-	static const size_t sizes[] = {sizeof(struct v4), sizeof(struct v5), sizeof(struct v6),
-				       sizeof(struct v7)};
-	size_t size = sizes[version - 4];
-	void *d = malloc(size);
-
-	if (!d)
-		abort();
-	memset(d, 0xa5, size);
-	OF_VERSION(d, v->type = (__typeof__(v->type))type; v->parent = parent; v->rank = 0);
-	return d;
+	if (version == 4)
+		return table_v4->init(context, mask, name, hash, n_nodes, n_ranks, rank, log);
+	return table->init(context, hash, mask, name, n_nodes, n_ranks, rank, log);
 }
 
+/* Frees `d`. */
 static void *start(void *context, void *d)
 {
 	void *handle = (void *)(uintptr_t)1;
@@ -320,60 +134,12 @@ static void *start(void *context, void *d)
 	return handle;
 }
 
-static void *start_coll(void *context, void *parent, const char *func, size_t count,
-			const char *datatype, uint64_t seq)
-{
-	void *d = descr_new(COLL, parent);
-
-	OF_VERSION(d, v->coll.seq = seq; v->coll.func = func; v->coll.count = count;
-		   v->coll.root = 0; v->coll.datatype = datatype; v->coll.channels = 2;
-		   v->coll.algo = "RING"; v->coll.proto = "SIMPLE");
-	SINCE_V5(d, v->coll.group = parent; v->parent = NULL);
-	return start(context, d);
-}
-
-static void *start_p2p(void *context, void *parent, const char *func, size_t count,
-		       const char *datatype, int peer)
-{
-	void *d = descr_new(P2P, parent);
-
-	OF_VERSION(d, v->p2p.func = func; v->p2p.count = count; v->p2p.datatype = datatype;
-		   v->p2p.peer = peer; v->p2p.channels = 1);
-	SINCE_V5(d, v->p2p.group = parent; v->parent = NULL);
-	return start(context, d);
-}
-
-static void *start_op(void *context, void *parent, int peer, bool is_send, pid_t pid)
-{
-	void *d = descr_new(OP, parent);
-
-	OF_VERSION(d, v->op.pid = pid; v->op.channel = 0; v->op.peer = peer; v->op.steps = 1;
-		   v->op.is_send = is_send);
-	return start(context, d);
-}
-
-static void *start_step(void *context, void *parent)
-{
-	void *d = descr_new(STEP, parent);
-
-	OF_VERSION(d, v->step.step = 0);
-	return start(context, d);
-}
-
-static void *start_net(void *context, void *parent, int64_t id, void *data)
-{
-	void *d = descr_new(NET, parent);
-
-	OF_VERSION(d, v->net.id = id; v->net.data = data);
-	return start(context, d);
-}
-
 static void *start_socket(void *context, void *parent, int fd, bool is_send, size_t length)
 {
 	struct net_socket n = {.type = 1,
 			       .socket = {.fd = fd, .op = is_send ? 0 : 1, .length = length}};
 
-	return start_net(context, parent, 2 << 16 | 1, &n);
+	return start(context, descr_net(version, parent, OF_SOCKET, &n));
 }
 
 static void set_state(void *handle, int state, size_t size)
@@ -432,17 +198,18 @@ static uint64_t cookie_of(int fd)
 /* As NCCL does it: the call stops when its work is handed over, then the proxy begins. */
 static void all_reduce(void *context, uint64_t seq, int a, int b, size_t size)
 {
-	void *group = start(context, descr_new(GROUP, NULL));
+	void *group = start(context, descr_new(version, GROUP, NULL));
 	/* As NCCL 2.27 does it. */
-	void *coll = version > 4 || group
-			     ? start_coll(context, group, "AllReduce", size / 4, "ncclFloat32", seq)
-			     : NULL;
+	void *coll = version > 4 || group ? start(context, descr_coll(version, group, "AllReduce",
+								      size / 4, "ncclFloat32", seq))
+					  : NULL;
 
 	check(table->stop(coll));
 	check(table->stop(group));
-	void *ops[2] = {start_op(context, coll, 1, true, getpid()),
-			start_op(context, coll, 2, false, getpid())};
-	void *steps[2] = {start_step(context, ops[0]), start_step(context, ops[1])};
+	void *ops[2] = {start(context, descr_op(version, coll, 1, true, getpid())),
+			start(context, descr_op(version, coll, 2, false, getpid()))};
+	void *steps[2] = {start(context, descr_step(version, ops[0])),
+			  start(context, descr_step(version, ops[1]))};
 	void *nets[2];
 
 	set_state(steps[0], SEND_WAIT, size);
@@ -491,25 +258,21 @@ static void *measure(void *arg)
 {
 	struct job *job = arg;
 	struct net_socket n = {.type = 1, .socket = {.fd = job->a, .op = 0, .length = 4096}};
-	void *coll = descr_new(COLL, NULL), *op = descr_new(OP, NULL),
-	     *step = descr_new(STEP, NULL), *net = descr_new(NET, NULL);
+	void *coll = descr_coll(version, NULL, "AllReduce", 1024, "ncclFloat32", 1);
+	void *op = descr_op(version, NULL, 1, true, getpid()), *step = descr_step(version, NULL);
+	void *net = descr_net(version, NULL, OF_SOCKET, &n);
 	void *handle[4] = {NULL};
 	size_t size = 4096;
 	int64_t began = now_ns();
 
-	OF_VERSION(coll, v->coll.seq = 1; v->coll.func = "AllReduce"; v->coll.count = 1024;
-		   v->coll.datatype = "ncclFloat32"; v->coll.algo = "RING";
-		   v->coll.proto = "SIMPLE"; v->coll.channels = 1);
-	OF_VERSION(op, v->op.pid = getpid(); v->op.peer = 1; v->op.is_send = 1);
-	OF_VERSION(net, v->net.id = 2 << 16 | 1; v->net.data = &n);
 	for (unsigned i = 0; i < job->n; i++) {
 		(void)table->start(job->context, &handle[0], coll);
-		OF_VERSION(op, v->parent = handle[0]);
+		descr_set_parent(version, op, handle[0]);
 		(void)table->start(job->context, &handle[1], op);
-		OF_VERSION(step, v->parent = handle[1]);
+		descr_set_parent(version, step, handle[1]);
 		(void)table->start(job->context, &handle[2], step);
 		(void)table->state(handle[2], SEND_WAIT, &size);
-		OF_VERSION(net, v->parent = handle[2]);
+		descr_set_parent(version, net, handle[2]);
 		(void)table->start(job->context, &handle[3], net);
 		for (int k = 3; k >= 0; k--)
 			(void)table->stop(handle[k]);
@@ -570,10 +333,7 @@ static void do_init(char **w)
 	uint64_t hash = strtoull(w[3], NULL, 16);
 	int c = number(w[1]), mask = -1;
 
-	if (version == 4)
-		check(table_v4->init(&contexts[c], &mask, name, hash, 2, 8, number(w[4]), on_log));
-	else
-		check(table->init(&contexts[c], hash, &mask, name, 2, 8, number(w[4]), on_log));
+	check(init(&contexts[c], &mask, name, hash, 2, 8, number(w[4]), on_log));
 	(void)printf("%d %s\n", mask, contexts[c] ? "context" : "none");
 }
 
@@ -583,12 +343,17 @@ static void do_finalize(char **w)
 	(void)puts("ok");
 }
 
+/* HANDLE CONTEXT, of which `d` is an event */
+static void begin(char **w, void *d)
+{
+	handles[number(w[1])] = start(context_of(w[2]), d);
+	(void)puts(handles[number(w[1])] ? "handle" : "none");
+}
+
 /* event HANDLE CONTEXT PARENT TYPE */
 static void do_event(char **w)
 {
-	handles[number(w[1])] = start(context_of(w[2]),
-				      descr_new(strtoull(w[4], NULL, 0), handle_of(w[3])));
-	(void)puts(handles[number(w[1])] ? "handle" : "none");
+	begin(w, descr_new(version, strtoull(w[4], NULL, 0), handle_of(w[3])));
 }
 
 /* coll HANDLE CONTEXT PARENT FUNC COUNT DATATYPE SEQ, which strings NCCL has in its program */
@@ -596,61 +361,38 @@ static void do_coll(char **w)
 {
 	char *func = strdup(w[4]), *datatype = strdup(w[6]);
 
-	handles[number(w[1])] = start_coll(context_of(w[2]), handle_of(w[3]), func,
-					   strtoull(w[5], NULL, 0), datatype,
-					   strtoull(w[7], NULL, 0));
+	begin(w, descr_coll(version, handle_of(w[3]), func, strtoull(w[5], NULL, 0), datatype,
+			    strtoull(w[7], NULL, 0)));
 	free(func);
 	free(datatype);
-	(void)puts(handles[number(w[1])] ? "handle" : "none");
 }
 
 static void do_p2p(char **w)
 {
 	char *func = strdup(w[4]), *datatype = strdup(w[6]);
 
-	handles[number(w[1])] = start_p2p(context_of(w[2]), handle_of(w[3]), func,
-					  strtoull(w[5], NULL, 0), datatype, number(w[7]));
+	begin(w, descr_p2p(version, handle_of(w[3]), func, strtoull(w[5], NULL, 0), datatype,
+			   number(w[7])));
 	free(func);
 	free(datatype);
-	(void)puts(handles[number(w[1])] ? "handle" : "none");
 }
 
 /* ce HANDLE CONTEXT */
 static void do_ce(char **w)
 {
-	void *d = descr_new(CE_COLL, NULL);
-
-	if (version == 6) {
-		struct v6 *v = d;
-		v->ce_coll.seq = 5;
-		v->ce_coll.func = "AllGather";
-		v->ce_coll.count = 10;
-		v->ce_coll.root = 0;
-		v->ce_coll.datatype = "ncclBfloat16";
-	} else {
-		struct v7 *v = d;
-		v->ce_coll.seq = 5;
-		v->ce_coll.func = "AllGather";
-		v->ce_coll.count = 10;
-		v->ce_coll.root = 0;
-		v->ce_coll.datatype = "ncclBfloat16";
-	}
-	handles[number(w[1])] = start(context_of(w[2]), d);
-	(void)puts(handles[number(w[1])] ? "handle" : "none");
+	begin(w, descr_ce(version));
 }
 
 /* op HANDLE CONTEXT PARENT PEER IS_SEND PID, of which 0 is this process */
 static void do_op(char **w)
 {
-	handles[number(w[1])] = start_op(context_of(w[2]), handle_of(w[3]), number(w[4]),
-					 number(w[5]), number(w[6]) ? number(w[6]) : getpid());
-	(void)puts(handles[number(w[1])] ? "handle" : "none");
+	begin(w, descr_op(version, handle_of(w[3]), number(w[4]), number(w[5]),
+			  number(w[6]) ? number(w[6]) : getpid()));
 }
 
 static void do_step(char **w)
 {
-	handles[number(w[1])] = start_step(context_of(w[2]), handle_of(w[3]));
-	(void)puts(handles[number(w[1])] ? "handle" : "none");
+	begin(w, descr_step(version, handle_of(w[3])));
 }
 
 static void do_state(char **w)
@@ -723,15 +465,16 @@ static void do_qp(char **w)
 				  .number = number(w[5]),
 				  .length = strtoull(w[6], NULL, 0)}};
 
-	handles[number(w[1])] = start_net(context_of(w[2]), handle_of(w[3]), 1 << 16 | 1, &n);
+	handles[number(w[1])] = start(context_of(w[2]),
+				      descr_net(version, handle_of(w[3]), OF_QP, &n));
 	(void)puts("ok");
 }
 
 /* net HANDLE CONTEXT PARENT ID, of which nothing else is good */
 static void do_net(char **w)
 {
-	handles[number(w[1])] = start_net(context_of(w[2]), handle_of(w[3]), strtoll(w[4], NULL, 0),
-					  NULL);
+	handles[number(w[1])] = start(context_of(w[2]), descr_net(version, handle_of(w[3]),
+								  strtoll(w[4], NULL, 0), NULL));
 	(void)puts("ok");
 }
 
@@ -769,7 +512,8 @@ static void do_flood(char **w)
 	int n = 0;
 
 	for (int i = 0; i < number(w[2]); i++)
-		n += start_coll(context_of(w[1]), NULL, "AllReduce", 1, "ncclInt8", 1) != NULL;
+		n += start(context_of(w[1]),
+			   descr_coll(version, NULL, "AllReduce", 1, "ncclInt8", 1)) != NULL;
 	(void)printf("%d\n", n);
 }
 
@@ -804,10 +548,7 @@ static void do_nothing(char **w)
 	check(table->stop(NULL));
 	check(table->state(NULL, SEND_WAIT, NULL));
 	check(table->finalize(NULL));
-	if (version == 4)
-		check(table_v4->init(NULL, NULL, NULL, 0, 0, 0, 0, NULL));
-	else
-		check(table->init(NULL, 0, NULL, NULL, 0, 0, 0, NULL));
+	check(init(NULL, NULL, NULL, 0, 0, 0, 0, NULL));
 	(void)puts(handle ? "handle" : "none");
 }
 
@@ -821,15 +562,14 @@ static void do_fork(char **w)
 	pid = fork();
 	if (pid == 0) {
 		void *context = context_of(w[1]), *mine = NULL,
-		     *coll = start_coll(context, NULL, "AllReduce", 1, "ncclInt8", 1);
+		     *coll = start(context,
+				   descr_coll(version, NULL, "AllReduce", 1, "ncclInt8", 1));
 
 		check(table->stop(coll));
 		check(table->finalize(context));
-		if (version == 4)
-			check(table_v4->init(&mine, &mask, "child", 3, 1, 1, 0, on_log));
-		else
-			check(table->init(&mine, 3, &mask, "child", 1, 1, 0, on_log));
-		check(table->stop(start_coll(mine, NULL, "Broadcast", 1, "ncclInt8", 1)));
+		check(init(&mine, &mask, "child", 3, 1, 1, 0, on_log));
+		check(table->stop(
+			start(mine, descr_coll(version, NULL, "Broadcast", 1, "ncclInt8", 1))));
 		check(table->finalize(mine));
 		exit(coll ? 3 : 0);
 	}
