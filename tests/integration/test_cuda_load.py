@@ -144,7 +144,7 @@ def test_a_gpu_lost_in_the_middle_ends_the_load(gpu_daemon, gpu, model):
     loading = gpu_daemon.spawn("load", "--quiet", "--device", "cuda:0", "m", model[0])
     script = gpu.folder / "fail"
     eventually(lambda: "hang 0" in script.read_text(), script.read_text)
-    script.write_text(f"* {ILLEGAL_ADDRESS} 0\n")
+    gpu.fail_instead(("*", ILLEGAL_ADDRESS, 0, -1))
     _, errors = loading.communicate(timeout=60)
     assert loading.returncode == 1 and b"CUDA_ERROR_ILLEGAL_ADDRESS" in errors, errors
     gpu.heal()
