@@ -15,7 +15,6 @@ from tracing import inside
 from integration.test_audit import make_journal  # noqa: F401: a fixture
 
 KINDS = dict(re.findall(r'\[NOTICE_\w+\] = \{"(\w+)",\s*"([0-9a-f]{32})"', (ROOT / "server/sync/notice.c").read_text()))
-PATIENT = {"limits": {"stall-timeout": 60, "prepare-timeout": 1}}
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +54,8 @@ class Story:
 
 def test_the_journal_is_told_the_story_of_a_sync(make_nodes, journal):
     story = Story(journal)
-    nodes = make_nodes(2, prefix=lambda node: journal.prefix, settings=PATIENT)
+    # Long enough for an engine to open on a busy machine, and not for who is waited for below.
+    nodes = make_nodes(2, prefix=lambda node: journal.prefix, settings={"limits": {"prepare-timeout": 5}})
     for name, peer in ("ab", "ba"):
         up = story.find(nodes, WEIGHTD_ACTION="up", NODE=name, PEER=peer)
         assert (up["PRIORITY"], "SYNC_ID" in up) == ("6", False), up
@@ -116,7 +116,7 @@ def test_what_went_wrong_is_told_with_whom_it_is_about(make_nodes, journal, tmp_
 def test_a_journal_that_does_not_read_holds_nobody_up(make_nodes, make_journal):  # noqa: F811
     """What it has no room for is a line like any other."""
     journal = make_journal()
-    nodes = make_nodes(2, prefix=lambda node: journal.prefix, settings=PATIENT)
+    nodes = make_nodes(2, prefix=lambda node: journal.prefix)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
         filler.setblocking(False)
         with pytest.raises(BlockingIOError):
