@@ -1,6 +1,5 @@
 """The README's tour and snippets, run as they are printed."""
 import os
-import random
 import re
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import sys
 import pytest
 from daemon import environment
 from features import ROOT, require
+from nodes import claim_net
 
 README = (ROOT / "README.md").read_text()
 
@@ -80,10 +80,12 @@ def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path
     """Its commands, on addresses that no other test has."""
     require("sync")
     (script,) = blocks("bash")
-    net = f"127.{random.randrange(1, 255)}.{random.randrange(256)}."
-    script = re.sub("^make .*\n", "trap 'kill $(jobs -p) || true' EXIT\n", script, flags=re.M).replace("127.0.0.", net)
+    script = re.sub("^make .*\n", "trap 'kill $(jobs -p) || true' EXIT\n", script, flags=re.M)
     env = environment(PATH=f"{build}:{os.environ['PATH']}", TMPDIR=str(tmp_path), model=str(model))
-    done = subprocess.run(["bash", "-euc", script], env=env, capture_output=True, text=True, timeout=90)
+    net, claim = claim_net()
+    with claim:
+        script = script.replace("127.0.0.", f"{net}.")
+        done = subprocess.run(["bash", "-euc", script], env=env, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^minilm 1\.1 on 2 of 2 nodes in ", done.stdout, re.M), done.stdout + done.stderr
     assert re.search(r"^minilm@1 on host: matches digest xxh3:", done.stdout, re.M), done.stdout
