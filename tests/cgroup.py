@@ -8,7 +8,7 @@ import time
 
 V1 = pathlib.Path("/sys/fs/cgroup/memory")
 V2 = pathlib.Path("/sys/fs/cgroup")
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 _serial = itertools.count()
 

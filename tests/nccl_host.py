@@ -55,7 +55,7 @@ class Host:
     def end(self, status=0):
         """What it wrote on standard error."""
         self.proc.stdin.close()
-        code = self.proc.wait(30)
+        code = self.proc.wait(60)
         assert code == status and not REPORT.search(self.log), (code, self.log)
         return self.log
 

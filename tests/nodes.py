@@ -28,7 +28,7 @@ from daemon import REPORT, Daemon, environment
 MIB = 1 << 20
 SIZE = 4 * MIB  # of a version that nobody says more about
 PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
-STOP_S = 30
+STOP_S = 60
 # Of the nodes whose test is not about a timer: one that a busy machine starves is not lost for that.
 UNHURRIED = {"heartbeat": 10, "stall-timeout": 30, "prepare-timeout": 30}
 # Of those whose test waits for one: for who does not come, does not answer, or moves nothing.

@@ -12,7 +12,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 REPORT_S = 120  # a sanitized worker on a loaded machine
-STOP_S = 20
+STOP_S = 60
 
 # Sentences, and pairs of them (by index) that mean the same or have nothing in common.
 SENTENCES = (

@@ -14,8 +14,8 @@ import time
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import netns  # noqa: E402
 
-START_S = 30
-STOP_S = 20
+START_S = 60
+STOP_S = 60
 
 CONFIG = """\
 [node]

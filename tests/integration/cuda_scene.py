@@ -95,5 +95,5 @@ def played(gpu, tmp_path):
 
 
 def finish(proc):
-    out = proc.communicate(timeout=30)[0]
+    out = proc.communicate(timeout=60)[0]
     assert proc.returncode == 0, out

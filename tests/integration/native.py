@@ -405,7 +405,7 @@ class Watch:
     def __exit__(self, *_):
         lib.weightd_watch_free(self.handle)
 
-    def next(self, timeout_ms=20_000):
+    def next(self, timeout_ms=60_000):
         """(kind, name, version, why it ended)"""
         event = Event()
         self.client.check(lib.weightd_watch_next(self.handle, timeout_ms, byref(event)))

@@ -296,12 +296,12 @@ def test_a_reader_pauses_once_its_streams_have_passed(one):
             while buffer.state()[0] != 2:
                 pass
             paused = later(buffer.pause)
-        writer = making.result(20)
+        writer = making.result(60)
         wait(s)
         assert to.raw == DATA[:100]
         writer.put(OTHER)
         assert writer.publish() == 2
-        assert paused.result(20) == 1 and (buffer.address, buffer.version) == (address, 2)
+        assert paused.result(60) == 1 and (buffer.address, buffer.version) == (address, 2)
         assert buffer.read()[:len(DATA)] == OTHER
         buffer.verify()
     """)
@@ -320,12 +320,12 @@ def test_a_reader_lets_go_of_what_is_replaced_and_keeps_the_address(one):
             while buffer.state()[0] == 1:
                 pass
             paused = later(buffer.pause)
-        writer = making.result(20)
+        writer = making.result(60)
         wait(s)
         assert to.raw == DATA[:100]
         writer.put(OTHER)
         writer.publish()
-        assert paused.result(20) == 1 and buffer.address == address
+        assert paused.result(60) == 1 and buffer.address == address
         assert buffer.read()[:len(DATA)] == OTHER
     """)
 

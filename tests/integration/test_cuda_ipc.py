@@ -125,7 +125,7 @@ class Scene:
         end = os.pidfd_open(pid)
         try:
             signal.pidfd_send_signal(end, signal.SIGKILL)
-            assert select.select([end], [], [], 20)[0], f"holder {pid} does not die"
+            assert select.select([end], [], [], 60)[0], f"holder {pid} does not die"
         finally:
             os.close(end)
         self.gpus.wait_let_go(pid)
@@ -235,7 +235,7 @@ def test_what_a_dead_holder_held_is_lost_and_said_to_be(scene):
     with Wire(scene.daemon.socket) as w:
         after = w.events()[1]
         scene.kill_holder()
-        events = w.events(after, 20_000)[0]
+        events = w.events(after, 60_000)[0]
     assert (events[0].event, events[0].why) == (VERSION_GONE, LOST)
     until(lambda: scene.history() == {1: LOST, 2: LOST}, "both are lost")
     code, sentence = reader("check(held['m'].read)")

@@ -224,7 +224,7 @@ thread.start()
 thread.join(0.2)
 assert published == [] and thread.is_alive(), "it waits"
 os.unlink(gate)
-thread.join(30)
+thread.join(60)
 assert published == [1] and weightd.attach("m", device="cuda:0")["t"].read() == bytes([8]) * 64
 """)
 
@@ -296,7 +296,7 @@ def test_a_watch_of_a_gpu_sees_what_happens_there(play):
     play("""
 with weightd.watch(device="cuda:1") as watch, weightd.watch(device="cuda") as other:
     publish(device="cuda:1")
-    event = watch.next(30)
+    event = watch.next(60)
     assert (event.kind, event.name, event.device) == ("created", "m", weightd.ls()[0].device), event
     fails(weightd.Timeout, lambda: other.next(0.05))
 fails(weightd.Error, lambda: weightd.watch(device="cuda:2"), errno.ENODEV, "cuda:2: ")

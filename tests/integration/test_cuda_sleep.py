@@ -78,7 +78,7 @@ def test_giving_back_waits_for_the_stream(one):
             copy(to, buffer.address, 100, s)
             released = later(buffer.release, s)
             look()
-        released.result(20)
+        released.result(60)
         wait(s)
         assert to.raw == DATA[:100]
         e = refused(attach("m").release, ctypes.c_void_p(0x10))

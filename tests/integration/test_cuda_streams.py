@@ -12,7 +12,7 @@ def test_publish_waits_for_what_the_writer_has_queued(one):
                     fill(writer.address, 5, 4096, s)
                     published = later(writer.publish) if how == "all" else later(writer.publish_on, s)
                     look()
-                assert published.result(20)
+                assert published.result(60)
             with attach("m") as buffer:
                 assert buffer.read() == bytes([5]) * 4096
                 buffer.verify()
@@ -31,7 +31,7 @@ def test_a_swap_waits_for_what_still_reads(one):
                 copy(to, buffer.address, 100, s)
                 swapped = later(buffer.swap) if how == "all" else later(buffer.swap_on, s)
                 look()
-            assert swapped.result(20) == 1
+            assert swapped.result(60) == 1
             wait(s)
             assert to.raw == DATA[:100]
             assert buffer.read(0, 100) == OTHER[:100]
@@ -86,7 +86,7 @@ def test_closing_the_connection_waits_for_what_was_detached(one):
             copy(to, buffer.address, 100, s)
             buffer.detach_on(s)
             closed = later(client.close)
-        closed.result(20)
+        closed.result(60)
         wait(s)
         assert to.raw == DATA[:100]
         other.detach_on(s)
@@ -111,7 +111,7 @@ def test_detaching_behind_all_streams_or_none_waits(one):
                     done = later(buffer.detach)
                 else:
                     done = later(buffer.detach_on, ctypes.c_void_p(0x10))
-            done.result(20)
+            done.result(60)
             assert client.reap() == 0
             wait(s)
             assert to.raw == DATA[:100]

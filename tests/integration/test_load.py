@@ -16,7 +16,7 @@ import features
 import pytest
 from integration import wire
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 MIB = 1 << 20
 # What weightctl may print: one line, and nothing that moves a cursor or changes a colour.
 UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e]")

@@ -375,7 +375,7 @@ def test_an_attach_during_an_update_waits_if_it_has_time(reader):
     r = reader(mutable=True)
     assert failure(attaching(r).result, PATIENCE_S) == errno.EAGAIN
     for version in 0, 1:
-        asked = attaching(r, timeout_ms=20_000, version=version)
+        asked = attaching(r, timeout_ms=60_000, version=version)
         assert r.peer.request(wire.WAIT).values[2] == version
         r.peer.reply("Q", 2)
         r.peer.request(wire.ATTACH)

@@ -36,8 +36,8 @@ def test_refresh_attaches_the_newest_version_beside(weightd):
 def test_wait_returns_when_another_thread_publishes(weightd):
     publish(weightd)
     buffer, found = weightd.attach("m"), []
-    waits = (lambda: buffer.wait(timeout=30), lambda: weightd.wait("m", 2, timeout=30),
-             lambda: weightd.attach("m", version=2, timeout=30).version,
+    waits = (lambda: buffer.wait(timeout=60), lambda: weightd.wait("m", 2, timeout=60),
+             lambda: weightd.attach("m", version=2, timeout=60).version,
              lambda: weightd.attach("new", timeout=None).version)
     threads = [threading.Thread(target=lambda wait=wait: found.append(wait())) for wait in waits]
     for thread in threads:
@@ -45,7 +45,7 @@ def test_wait_returns_when_another_thread_publishes(weightd):
     publish(weightd)
     publish(weightd, "new")
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(found) == [1, 2, 2, 2]
     assert buffer.wait(newer_than=0) == 2
 

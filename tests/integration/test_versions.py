@@ -295,7 +295,7 @@ def test_an_attach_with_time_waits_for_the_update(kept):
     author = kept.connect()
     author.publish("x", data(b"one"), exclusive=True)
     with author.create("x", SIZE) as writer:
-        attaching = later(kept.connect().attach, "x", timeout_ms=20_000)
+        attaching = later(kept.connect().attach, "x", timeout_ms=60_000)
         kept.kill()
         writer.write(data(b"two"))
         writer.publish()
