@@ -32,7 +32,7 @@ STOP_S = 60
 # Of the nodes whose test is not about a timer: one that a busy machine starves is not lost for that.
 UNHURRIED = {"heartbeat": 10, "stall-timeout": 30, "prepare-timeout": 30}
 # Of those whose test waits for one: for who does not come, does not answer, or moves nothing.
-ABSENCE_S, SILENCE_S, STALL_S = 2, 5, 3
+ABSENCE_S, SILENCE_S, STALL_S = 4, 5, 3
 IMPATIENT = {"heartbeat": SILENCE_S / 5, "stall-timeout": STALL_S}
 CONTROL_PORT = 7400
 PACKET_MAX = 1 << 17
