@@ -45,7 +45,7 @@ def tracer():
 def test_acts_are_a_table(tracer):
     status, out, errors = run(tracer.path)
     assert (status, errors) == (0, "")
-    assert re.match(r"AGE .*(\n *\d+s .*){6}\n$", out)
+    assert re.match(r"AGE .*(\n *\d+[smh] .*){6}\n$", out)  # they are as old as the run of all tests
     assert [" ".join(line.split()[1:]) for line in out.splitlines()] == [
         "PID PROCESS ACT WHAT RESULT TOOK",
         "4711 trainer cuda_vmm_export 1.0 GB on fd 12, type fd ok 38 us",
