@@ -67,13 +67,19 @@ def test_a_request_without_acts_or_of_nobody_is_refused(client, request_):
 
 def test_nobody_tells_of_more_than_a_thousand_in_a_second(client, either_tracer):
     acts = [{"act": "nccl_gap", "ns": 2, "lost": i, "from_ns": 1} for i in range(50)]
-    began = time.monotonic()
-    with pytest.raises(tracing.Refused, match="more than 1000"):
-        for _ in range(21):
-            tell(client, *acts)
-    assert time.monotonic() - began < 1
+    while True:  # on a machine that is busy more than a second may be over before all is told
+        n, began = 0, time.monotonic()
+        try:
+            while n <= 1000:
+                tell(client, *acts)
+                n += 50
+        except tracing.Refused as e:
+            assert "more than 1000" in str(e) and n >= 1000
+            break
+        assert time.monotonic() - began > 1, n
+        client = either_tracer.client()
     tell(either_tracer.client(), *acts)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + tracing.STOP_S
     while True:
         try:
             tell(client, *acts)
