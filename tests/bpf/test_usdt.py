@@ -28,7 +28,7 @@ ARGUMENTS = {"attach": 6, "detach": 6, "publish": 6, "flip": 4, "quiesce": 6}
 NOBODY = 65534
 MINE = {"pid": os.getpid(), "uid": os.getuid(), "comm": pathlib.Path("/proc/self/comm").read_text().strip()}
 MANY = 10_000
-PAUSE_MS = 1500  # long enough for a reader to pause, on a machine that is busy
+PAUSE_MS = 5000  # long enough for a reader to pause, on a machine that is busy
 
 
 # --- The program -------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_who_attached_what_and_when_is_told(told):
         w.detach(lease.lease)
         gone = told.act("detach")
         assert fields(gone) == fields(act)
-        assert 0 < gone["held_ns"] <= gone["ns"] - act["ns"] + 1e9 and gone["ns"] > act["ns"]
+        assert 0 < gone["held_ns"] <= gone["ns"] - before and gone["ns"] > act["ns"]
 
 
 def hold(pipe, path):
