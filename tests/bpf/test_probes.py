@@ -253,7 +253,8 @@ def test_operations_are_counted(gpu, client, tracer, start):
     reduced = [act for act in counted if act["function"] == "ncclAllReduce"]
     total = {key: sum(act[key] for act in reduced) for key in ("calls", "errors", "bytes")}
     assert total == {"calls": total["errors"] + 1, "errors": total["errors"], "bytes": 4000} and total["errors"] >= 1000
-    assert [(act["calls"], act["failed"], act["took_ns"]) for act in counted if act not in reduced] == [(10, True, None)]
+    others = [act for act in counted if act not in reduced]  # one, if no second ends amid them
+    assert (sum(act["calls"] for act in others), {(act["failed"], act["took_ns"]) for act in others}) == (10, {(True, None)})
     assert all(0 < act["calling_ns"] and act["comm"] == "python3" for act in counted)
     assert [act for act in acts(client, pid=process.pid) if act["act"] == "nccl_calls"] == counted, "nothing new"
     client.ask("observe")
@@ -267,8 +268,9 @@ def test_what_the_older_broadcast_moves_is_counted_once(gpu, client, start):
     until(lambda: is_probed(client, FAKE / "nccl/libnccl.so.2"))
     process.do(f"join('{'01' * 128}', 1, 0)")
     process.do("for _ in range(10): nccl.ncclBcast(p, ctypes.c_size_t(1000), 1, 99, communicator, None)\n")
-    [counted] = acts(client, pid=process.pid, act="nccl_calls")
-    assert (counted["function"], counted["calls"], counted["errors"]) == ("ncclBroadcast", 10, 10)
+    counted = acts(client, pid=process.pid, act="nccl_calls")
+    assert {act["function"] for act in counted} == {"ncclBroadcast"}
+    assert [sum(act[key] for act in counted) for key in ("calls", "errors")] == [10, 10]
 
 
 OF_TWO_BUFFERS = ["ncclAlltoAll", "ncclGather", "ncclScatter", "ncclAllReduceConfig", "ncclBroadcastConfig", "ncclReduceConfig",
@@ -878,9 +880,9 @@ def test_who_calls_too_often_takes_no_room_of_others(client, start, folder):
     until(lambda: is_probed(client, folder / "libcuda.so.1"))
     n_before = len(acts(client, pid=process.pid))
     client.ask("observe")
-    n = somebody.do("ret = call(1.5)")
+    until(lambda: somebody.do("ret = call(1.5)") > 3 * 4096)  # of which 4096 a second are told; a busy machine takes longer
     kept = acts(client, pid=somebody.pid)
-    assert n > 3 * 4096 and 0 < len(kept) < 4096
+    assert 0 < len(kept) < 4096
     while not any(packet["kind"] == "gap" and packet["source"] == "probes" and packet["lost"] for packet in client.followed):
         client.followed.append(client.hear())
     assert len(acts(client, pid=process.pid)) == n_before
