@@ -154,18 +154,26 @@ def test_what_holds_up_is_counted_in_seconds(metrics, pair):
     client = metrics.tracer.client()
     client.tag(a, peer="b")
     client.tag(b, peer="a")
-    client.ask("begin", sync="s")
     a.setblocking(False)
     try:
         while a.send(bytes(1 << 16)):
             pass
     except BlockingIOError:
-        pass  # nobody reads: until the span is over nothing is delivered, and nobody follows it
-    with tracing.pair() as (c, _):
-        client.tag(c, sync="clock")
-        client.until(lambda row: row["now_ns"] - row["began_ns"] > 600_000_000, sync="clock")
-    metrics.look()
-    assert metrics.sum("stalled_seconds_total", peer="b", **PAYLOAD) > 0.3, "nobody looked at the row but the tracer"
+        pass  # nobody reads: nothing is delivered, and nobody follows it
+
+    def is_seen_to_stall():
+        """In a span; the tracer alone looks at it, where it gets a processor."""
+        client.ask("begin", sync="s")
+        begin_ns = time.monotonic_ns()
+        with tracing.pair() as (c, _):
+            client.tag(c, sync="clock")
+            client.until(lambda row: row["now_ns"] - begin_ns > 600_000_000, sync="clock")
+        if metrics.look().sum("stalled_seconds_total", peer="b", **PAYLOAD) > 0.3:
+            return True
+        client.ask("end", sync="s")
+        return False
+
+    assert any(is_seen_to_stall() for _ in range(10))
     for _ in range(20):
         metrics.look()
     elapsed = time.monotonic() - began
@@ -226,12 +234,14 @@ def test_what_a_client_did_not_read_is_counted(tracer, net):
         slow.watch(os.getpid())
         storm(net, 600, 1)  # 2400 events, of which more wait than may
         until(lambda: metrics.look().value("closed_connections_total", peer="b", **PAYLOAD) == 1200, "all were counted")
-        told = until(lambda: metrics.look().value("lost_events_total", source="client"), "some were lost")
-        gaps = 0
-        while gaps < told:
+        n, lost = 0, {"client": 0, "ring": 0}
+        while n + sum(lost.values()) < 2400:  # it counts before it tells, or does not
             packet = slow.hear()
-            gaps += packet["lost"] if packet["kind"] == "gap" and packet["source"] == "client" else 0
-        assert gaps == metrics.look().value("lost_events_total", source="client")
+            if packet["kind"] == "gap":
+                lost[packet["source"]] += packet["lost"]
+            else:
+                n += 1
+        assert lost["client"] == metrics.look().value("lost_events_total", source="client") > 0
 
 
 def test_acts_are_counted_by_their_word(metrics):
