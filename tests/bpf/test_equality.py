@@ -2,9 +2,14 @@
 import contextlib
 import ctypes
 import errno
+import fcntl
 import random
+import select
 import socket
+import struct
+import termios
 import threading
+import time
 
 import features
 import pytest
@@ -88,6 +93,7 @@ def test_short_connections(net, tracer, listener, ends):
             a.shutdown(socket.SHUT_WR)
             assert b.recv(1) == b""
         if ends == "reset":
+            await_acknowledgement(a)
             a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, 0, 0, 0, 0, 0, 0, 0]))
         for s in (b, a) if ends == "receiver" else (a, b):
             s.close()
@@ -97,6 +103,12 @@ def test_short_connections(net, tracer, listener, ends):
     assert carried(rows["b"]) == both_ways(sum(sizes), 0)
     assert carried(rows["a"]) == both_ways(0, sum(sizes))
     assert {row["sockets"] for row in rows.values()} == {len(sizes)}
+
+
+def await_acknowledgement(sock):
+    """Of all that was sent: what is reset before was received, and nobody knows."""
+    while struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4))) != (0,):
+        time.sleep(0.001)  # nothing to wait on
 
 
 def test_a_socket_that_is_older_than_the_tracer_counts_from_then_on(connect):
@@ -184,6 +196,7 @@ def test_a_socket_that_is_about_to_connect_counts_from_its_first_byte(net, trace
         crowded.bind((net.nodes[1].address, 0))
         crowded.listen(0)
         stack.enter_context(tracing.inside(net.nodes[0].name, socket.create_connection, crowded.getsockname()))
+        select.select([crowded], [], [])  # that is in the queue
         a = stack.enter_context(tracing.inside(net.nodes[0].name, socket.socket))
         a.setblocking(False)
         # The other one has the only place in the queue: nobody answers until that is accepted.
