@@ -3,6 +3,7 @@ import json
 
 import features
 import pytest
+from nodes import until
 
 
 @pytest.fixture
@@ -40,9 +41,13 @@ def test_root_and_its_own_user_see_what_others_have_counted(service):
 def test_it_opens_what_processes_have_mapped(service):
     began = service.run("sh", "-c", "cp /lib/*/libm.so.6 /var/libcuda.so.9 && "
                         "{ LD_PRELOAD=/var/libcuda.so.9 sleep 1000 >/dev/null 2>&1 & } && echo $!")
-    try:
+
+    def found():
         told = json.loads(service.run("weightctl", "trace", "doctor", "--json").stdout)
+        return [library for library in told["libraries"] if library["path"] == "/var/libcuda.so.9"]
+
+    try:
+        [library] = until(found, "what was begun has mapped it")
     finally:
         service.run("kill", began.stdout.strip())
-    [found] = [library for library in told["libraries"] if library["path"] == "/var/libcuda.so.9"]
-    assert found["why"] == "it has none of the functions that are looked for"
+    assert library["why"] == "it has none of the functions that are looked for"
