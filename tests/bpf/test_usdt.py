@@ -425,7 +425,8 @@ def test_what_the_ring_has_no_room_for_is_counted_and_said_of_what_is_attached(p
         told = Observer(tracer, daemon)
         told.await_looks()
         publish(w)
-        told.act("detach")
+        attached(told, w)  # what was said until now, as far as another weightd left room for it
+        told.client.followed.clear()
         os.kill(tracer.proc.pid, signal.SIGSTOP)  # so that nobody makes room
         try:
             for _ in range(100):
