@@ -598,7 +598,7 @@ while now() <= ahead: pass
         assert json.loads(trainer.proc.stdout.readline())
     finally:
         os.kill(tracer.proc.pid, signal.SIGCONT)
-    [act] = acts(client, pid=trainer.pid, act="nccl_qp")
+    [act] = until(lambda: acts(client, pid=trainer.pid, act="nccl_qp"))  # it may answer us before it hears him
     assert act["from"] == origin(*connects(client, trainer))
 
 
