@@ -141,7 +141,7 @@ static bool destroy(struct probes *p, const struct probe_call *c, json_t *act)
 	act_set_number(act, "qp", number);
 	name = name_of(c, number);
 	if ((int)c->result == 0)
-		qps_destroy(probes_qps(p), &name, c->ns);
+		qps_destroy(probes_qps(p), &name, c->ns - c->took_ns, c->ns);
 	return true;
 }
 

@@ -66,14 +66,26 @@ static bool may_be_equal(const struct qp_name *a, const struct qp_name *b)
 	       (!*a->device || !*b->device || !strncmp(a->device, b->device, QP_DEVICE_SIZE));
 }
 
-static struct qp *find(const struct qps *s, const struct qp_name *name)
+static bool is_there(const struct qp *qp)
+{
+	return qp->ended_ns == UINT64_MAX;
+}
+
+static struct qp *find_there(const struct qps *s, const struct qp_name *name)
 {
 	struct qp *qp;
 
 	list_for_each(qp, bucket_of(s, name), in_bucket)
-		if (are_equal(&qp->name, name))
+		if (is_there(qp) && are_equal(&qp->name, name))
 			return qp;
 	return NULL;
+}
+
+static void end(struct qp *qp, uint64_t ns)
+{
+	qp->ended_ns = ns;
+	list_remove(&qp->link);
+	list_append(&qp->user->over, &qp->link);
 }
 
 static struct qp_user *user_of(struct qps *s, uid_t uid)
@@ -105,9 +117,13 @@ static void make_room(struct qps *s, const struct qp *new)
 	struct qp *qp, *oldest = NULL;
 	unsigned n = 0;
 
-	list_for_each(qp, bucket_of(s, &new->name), in_bucket)
-		if (qp->user == new->user && n++ == 0)
+	list_for_each(qp, bucket_of(s, &new->name), in_bucket) {
+		if (qp->user != new->user)
+			continue;
+		n++;
+		if (!oldest || (is_there(oldest) && !is_there(qp)))
 			oldest = qp;
+	}
 	if (n > QPS_OF_BUCKET_MAX)
 		drop(s, oldest);
 	if (new->user->n > QPS_OF_USER_MAX)
@@ -122,11 +138,11 @@ static void make_room(struct qps *s, const struct qp *new)
 
 void qps_make(struct qps *s, const struct qp *qp)
 {
-	struct qp *before = find(s, &qp->name), *copy = malloc(sizeof(*copy));
+	struct qp *before = find_there(s, &qp->name), *copy = malloc(sizeof(*copy));
 	struct qp_user *user;
 
-	if (before)
-		drop(s, before);
+	if (before) /* nobody saw its end */
+		end(before, qp->origin.ns);
 	user = copy ? user_of(s, qp->uid) : NULL;
 	if (!user) {
 		free(copy);
@@ -145,9 +161,9 @@ void qps_make(struct qps *s, const struct qp *qp)
 
 void qps_connect(struct qps *s, const struct qp *qp)
 {
-	struct qp *known = find(s, &qp->name);
+	struct qp *known = find_there(s, &qp->name);
 
-	if (!known || known->ended_ns != UINT64_MAX) {
+	if (!known) {
 		qps_make(s, qp);
 		return;
 	}
@@ -155,17 +171,13 @@ void qps_connect(struct qps *s, const struct qp *qp)
 	known->peer = qp->peer;
 }
 
-void qps_destroy(struct qps *s, const struct qp_name *name, uint64_t ns)
+void qps_destroy(struct qps *s, const struct qp_name *name, uint64_t called_ns, uint64_t ns)
 {
 	struct qp *qp;
 
-	list_for_each(qp, bucket_of(s, name), in_bucket) {
-		if (!may_be_equal(&qp->name, name) || qp->ended_ns != UINT64_MAX)
-			continue;
-		qp->ended_ns = ns;
-		list_remove(&qp->link);
-		list_append(&qp->user->over, &qp->link);
-	}
+	list_for_each(qp, bucket_of(s, name), in_bucket)
+		if (is_there(qp) && may_be_equal(&qp->name, name) && qp->began_ns <= called_ns)
+			end(qp, ns);
 }
 
 const struct qp *qps_find(const struct qps *s, const struct qp_name *name, uint64_t since_ns,

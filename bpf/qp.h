@@ -61,7 +61,8 @@ void qps_deinit(struct qps *s);
 void qps_make(struct qps *s, const struct qp *qp);
 /* Likewise, and its peer. It may have been made before anybody looked. */
 void qps_connect(struct qps *s, const struct qp *qp);
-void qps_destroy(struct qps *s, const struct qp_name *name, uint64_t ns);
+/* Before it returns, another one may have the number already. */
+void qps_destroy(struct qps *s, const struct qp_name *name, uint64_t called_ns, uint64_t ns);
 
 /* The one that it can have been all that time; NULL: none, or more than one. */
 const struct qp *qps_find(const struct qps *s, const struct qp_name *name, uint64_t since_ns,

@@ -60,7 +60,7 @@ static void destroy(struct qps *s, const char *device, uint64_t number, uint64_t
 {
 	const struct qp qp = qp_of(device, number, 0, ns);
 
-	qps_destroy(s, &qp.name, ns);
+	qps_destroy(s, &qp.name, ns, ns);
 }
 
 /* The act that it comes from, or 0. */
@@ -124,7 +124,21 @@ static void test_a_number_that_is_given_again_is_another(void **state)
 	assert_int_equal(found(s, 7, 60, 70), 60);
 	make(s, "mlx5_0", 7, 80); /* that it was destroyed was missed */
 	assert_int_equal(found(s, 7, 60, 90), 0);
-	assert_int_equal(s->n, 1);
+	assert_int_equal(found(s, 7, 80, 90), 80);
+	assert_int_equal(found(s, 7, 10, 15), 10);
+	tear_down(s);
+}
+
+static void test_one_that_is_made_before_the_other_is_said_to_be_gone_stays(void **state)
+{
+	const struct qp wanted = qp_of("mlx5_0", 7, 0, 0);
+	struct qps *s = set_up();
+
+	(void)state;
+	make(s, "mlx5_0", 7, 10);
+	make(s, "mlx5_0", 7, 30);
+	qps_destroy(s, &wanted.name, 20, 40);
+	assert_int_equal(found(s, 7, 30, 50), 30);
 	tear_down(s);
 }
 
@@ -163,6 +177,20 @@ static void test_a_device_that_is_not_known_may_be_any(void **state)
 	tear_down(s);
 }
 
+static void test_one_of_another_device_is_not_meant_by_what_is_told_late(void **state)
+{
+	struct qps *s = set_up();
+
+	(void)state;
+	make(s, "mlx5_0", 7, 10);
+	make(s, "mlx5_1", 7, 10);
+	destroy(s, "mlx5_0", 7, 20);
+	make(s, "mlx5_0", 7, 30);
+	assert_int_equal(found(s, 7, 10, 15), 0);
+	assert_int_equal(found(s, 7, 21, 29), 10);
+	tear_down(s);
+}
+
 static void test_another_process_has_others(void **state)
 {
 	struct qp wanted = qp_of("", 7, 0, 0);
@@ -172,7 +200,7 @@ static void test_another_process_has_others(void **state)
 	make(s, "mlx5_0", 7, 10);
 	wanted.name.pid++;
 	assert_null(qps_find(s, &wanted.name, 10, 20));
-	qps_destroy(s, &wanted.name, 15);
+	qps_destroy(s, &wanted.name, 15, 15);
 	wanted = qp_of("", 7, 0, 0);
 	wanted.name.began_ticks++; /* which has the same pid */
 	assert_null(qps_find(s, &wanted.name, 10, 20));
@@ -236,6 +264,20 @@ static void test_who_makes_up_devices_has_no_more_room_for_one_number(void **sta
 	tear_down(s);
 }
 
+static void test_one_that_is_made_again_and_again_leaves_others_of_its_number(void **state)
+{
+	struct qps *s = set_up();
+
+	(void)state;
+	make(s, "mlx5_1", 7, 1);
+	for (unsigned i = 2; i <= 10 * QPS_OF_BUCKET_MAX; i++)
+		make(s, "mlx5_0", 7, i);
+	assert_int_equal(s->n, QPS_OF_BUCKET_MAX);
+	destroy(s, "mlx5_0", 7, 1000);
+	assert_int_equal(found(s, 7, 1001, 1002), 1);
+	tear_down(s);
+}
+
 static void test_of_the_peer_is_told_what_is_known(void **state)
 {
 	struct qp_peer peer = {.qp = 0x77, .lid = 9, .port = 1, .gid = {0xfe, 0x80, [15] = 1}};
@@ -263,12 +305,15 @@ int main(void)
 		cmocka_unit_test(test_it_is_found_while_it_is_there),
 		cmocka_unit_test(test_what_connected_it_last_is_told_of_all_its_life),
 		cmocka_unit_test(test_a_number_that_is_given_again_is_another),
+		cmocka_unit_test(test_one_that_is_made_before_the_other_is_said_to_be_gone_stays),
 		cmocka_unit_test(test_of_two_devices_none_is_meant_while_both_have_the_number),
+		cmocka_unit_test(test_one_of_another_device_is_not_meant_by_what_is_told_late),
 		cmocka_unit_test(test_a_device_that_is_not_known_may_be_any),
 		cmocka_unit_test(test_another_process_has_others),
 		cmocka_unit_test(test_no_user_takes_the_room_of_others),
 		cmocka_unit_test(test_those_that_are_over_go_first_and_of_users_who_has_most_loses),
 		cmocka_unit_test(test_who_makes_up_devices_has_no_more_room_for_one_number),
+		cmocka_unit_test(test_one_that_is_made_again_and_again_leaves_others_of_its_number),
 		cmocka_unit_test(test_of_the_peer_is_told_what_is_known),
 	};
 
