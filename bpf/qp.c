@@ -159,11 +159,23 @@ void qps_make(struct qps *s, const struct qp *qp)
 	make_room(s, copy);
 }
 
+static bool is_connected(const struct qp_peer *peer)
+{
+	return peer->has_qp || peer->has_path;
+}
+
+static bool are_same(const struct qp_peer *a, const struct qp_peer *b)
+{
+	return a->qp == b->qp && a->lid == b->lid && a->port == b->port &&
+	       !memcmp(a->gid, b->gid, sizeof(a->gid)) && a->has_qp == b->has_qp &&
+	       a->has_path == b->has_path && a->has_gid == b->has_gid;
+}
+
 void qps_connect(struct qps *s, const struct qp *qp)
 {
 	struct qp *known = find_there(s, &qp->name);
 
-	if (!known) {
+	if (!known || (is_connected(&known->peer) && !are_same(&known->peer, &qp->peer))) {
 		qps_make(s, qp);
 		return;
 	}

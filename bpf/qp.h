@@ -59,7 +59,10 @@ void qps_deinit(struct qps *s);
 
 /* Of these, name, uid and origin are given, which says when that was. Without memory nothing is remembered. */
 void qps_make(struct qps *s, const struct qp *qp);
-/* Likewise, and its peer. It may have been made before anybody looked. */
+/*
+ * Likewise, and its peer. It may have been made before anybody looked. With another peer than before it is another one:
+ * what went to the first is not told of the second.
+ */
 void qps_connect(struct qps *s, const struct qp *qp);
 /* Before it returns, another one may have the number already. */
 void qps_destroy(struct qps *s, const struct qp_name *name, uint64_t called_ns, uint64_t ns);

@@ -98,13 +98,29 @@ static void test_what_connected_it_last_is_told_of_all_its_life(void **state)
 	(void)state;
 	make(s, "mlx5_0", 7, 10);
 	join(s, "mlx5_0", 7, 20, 1);
-	join(s, "mlx5_0", 7, 30, 2);
+	assert_int_equal(found(s, 7, 10, 200), 20);
+	join(s, "mlx5_0", 7, 30, 1);
 	assert_int_equal(found(s, 7, 10, 200), 30);
-	assert_int_equal(qps_find(s, &wanted.name, 10, 200)->peer.qp, 2);
+	assert_int_equal(qps_find(s, &wanted.name, 10, 200)->peer.qp, 1);
 	join(s, "mlx5_0", 8, 40, 3); /* it was made before anybody looked */
 	assert_int_equal(found(s, 8, 39, 200), 0);
 	assert_int_equal(found(s, 8, 40, 200), 40);
 	assert_int_equal(s->n, 2);
+	tear_down(s);
+}
+
+static void test_one_that_is_connected_with_another_peer_is_another(void **state)
+{
+	const struct qp wanted = qp_of("", 7, 0, 0);
+	struct qps *s = set_up();
+
+	(void)state;
+	make(s, "mlx5_0", 7, 10);
+	join(s, "mlx5_0", 7, 20, 1);
+	join(s, "mlx5_0", 7, 30, 2);
+	assert_int_equal(qps_find(s, &wanted.name, 20, 25)->peer.qp, 1);
+	assert_int_equal(found(s, 7, 20, 40), 0);
+	assert_int_equal(qps_find(s, &wanted.name, 31, 40)->peer.qp, 2);
 	tear_down(s);
 }
 
@@ -304,6 +320,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_it_is_found_while_it_is_there),
 		cmocka_unit_test(test_what_connected_it_last_is_told_of_all_its_life),
+		cmocka_unit_test(test_one_that_is_connected_with_another_peer_is_another),
 		cmocka_unit_test(test_a_number_that_is_given_again_is_another),
 		cmocka_unit_test(test_one_that_is_made_before_the_other_is_said_to_be_gone_stays),
 		cmocka_unit_test(test_of_two_devices_none_is_meant_while_both_have_the_number),
