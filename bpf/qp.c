@@ -197,6 +197,8 @@ const struct qp *qps_find(const struct qps *s, const struct qp_name *name, uint6
 {
 	const struct qp *qp, *found = NULL;
 
+	if (since_ns > until_ns)
+		return NULL;
 	list_for_each(qp, bucket_of(s, name), in_bucket) {
 		if (!may_be_equal(&qp->name, name) || qp->began_ns > since_ns ||
 		    qp->ended_ns < until_ns)

@@ -51,7 +51,7 @@ static void join_qp(const struct client *c, json_t *act)
 	const struct qp *qp = NULL;
 
 	probes_take_calls(p);
-	if (p && c->began_ticks)
+	if (p && c->began_ticks && json_is_integer(json_object_get(act, "qp")))
 		qp = qps_find(probes_qps(p), &name, number_of(act, "since_ns"),
 			      number_of(act, "ns"));
 	origin_set(act, qp ? &qp->origin : NULL);

@@ -516,6 +516,13 @@ def test_what_was_not_seen_is_joined_with_nothing(client, trainer, start_trainer
     assert used(client, trainer, f"tell({qp}, since_ns=1)")["from"] is None, "it was not there then"
 
 
+def test_what_says_nothing_is_joined_with_nothing(client, trainer):
+    qp = trainer.do("ret = make(); zero = qps['mlx5_0', ret]; ctypes.c_uint32.from_address(zero + 52).value = 0; connect(zero, 1)")
+    assert used(client, trainer, "tell(0)")["from"] and used(client, trainer, f"tell({qp})")["from"]
+    assert used(client, trainer, "tell(None)")["from"] is None
+    assert used(client, trainer, f"tell({qp}, ns=1)")["from"] is None, "it was over before it began"
+
+
 def test_what_is_told_of_a_queue_pair_when_it_is_gone_is_joined(client, trainer):
     """NCCL destroys them before it says that its communicator is closed, and the plug-in tells the last then."""
     qp = trainer.do("qp = make(); before = now(); destroy(qp); ret = qp")

@@ -124,6 +124,18 @@ static void test_one_that_is_connected_with_another_peer_is_another(void **state
 	tear_down(s);
 }
 
+static void test_one_that_was_used_before_that_began_is_none(void **state)
+{
+	struct qps *s = set_up();
+
+	(void)state;
+	make(s, "mlx5_0", 7, 10);
+	destroy(s, "mlx5_0", 7, 20);
+	assert_int_equal(found(s, 7, 15, 15), 10);
+	assert_int_equal(found(s, 7, 30, 5), 0);
+	tear_down(s);
+}
+
 static void test_a_number_that_is_given_again_is_another(void **state)
 {
 	struct qps *s = set_up();
@@ -321,6 +333,7 @@ int main(void)
 		cmocka_unit_test(test_it_is_found_while_it_is_there),
 		cmocka_unit_test(test_what_connected_it_last_is_told_of_all_its_life),
 		cmocka_unit_test(test_one_that_is_connected_with_another_peer_is_another),
+		cmocka_unit_test(test_one_that_was_used_before_that_began_is_none),
 		cmocka_unit_test(test_a_number_that_is_given_again_is_another),
 		cmocka_unit_test(test_one_that_is_made_before_the_other_is_said_to_be_gone_stays),
 		cmocka_unit_test(test_of_two_devices_none_is_meant_while_both_have_the_number),
