@@ -8,6 +8,7 @@
 #include "libclient/weightctl/size.h"
 
 #define RATE_MAX 1e18 /* bytes a second: more is made up */
+#define KEY_MAX 128 /* a name of a device, and a number */
 
 void ports_deinit(struct ports *p)
 {
@@ -16,26 +17,45 @@ void ports_deinit(struct ports *p)
 	*p = (struct ports){};
 }
 
-void ports_look(struct ports *p, json_t *rows)
+static void key_of(const json_t *port, char ret[KEY_MAX])
 {
-	json_decref(p->before);
-	p->before = p->now;
-	p->now = json_array();
-	for (size_t i = json_array_size(rows); i-- > 0;) {
-		json_t *row = json_array_get(rows, i);
+	const char *device = agent_text(port, "device");
 
-		if (!agent_is_kind(row, "port"))
-			continue;
-		if (json_array_insert(p->now, 0, row) < 0)
-			cli_out_of_memory();
-		(void)json_array_remove(rows, i); /* it is there */
-	}
+	(void)snprintf(ret, KEY_MAX, "%" PRIu64 " %s", agent_number(port, "port", 0),
+		       device ? device : "");
 }
 
-static bool is_same(const json_t *a, const json_t *b)
+static json_t *made(json_t *o)
 {
-	return json_equal(json_object_get(a, "device"), json_object_get(b, "device")) &&
-	       json_equal(json_object_get(a, "port"), json_object_get(b, "port"));
+	if (!o)
+		cli_out_of_memory();
+	return o;
+}
+
+void ports_look(struct ports *p, json_t *rows)
+{
+	cleanup(agent_decrefp) json_t *others = made(json_array());
+	char key[KEY_MAX];
+	json_t *row;
+	size_t i;
+
+	json_decref(p->before);
+	p->before = made(json_object());
+	json_array_foreach(p->now, i, row)
+	{
+		key_of(row, key);
+		if (json_object_set_nocheck(p->before, key, row) < 0) /* cut, it may be no UTF-8 */
+			cli_out_of_memory();
+	}
+	json_decref(p->now);
+	p->now = made(json_array());
+	json_array_foreach(rows, i, row)
+	{
+		if (json_array_append(agent_is_kind(row, "port") ? p->now : others, row) < 0)
+			cli_out_of_memory();
+	}
+	if (json_array_clear(rows) < 0 || json_array_extend(rows, others) < 0)
+		cli_out_of_memory();
 }
 
 uint64_t ports_rate(const json_t *before, const json_t *now, const char *key)
@@ -53,15 +73,10 @@ uint64_t ports_rate(const json_t *before, const json_t *now, const char *key)
 
 static uint64_t rate_of(const struct ports *p, const json_t *port, const char *key)
 {
-	const json_t *old;
-	size_t i;
+	char name[KEY_MAX];
 
-	json_array_foreach(p->before, i, old)
-	{
-		if (is_same(port, old))
-			return ports_rate(old, port, key);
-	}
-	return UINT64_MAX;
+	key_of(port, name);
+	return ports_rate(json_object_get(p->before, name), port, key);
 }
 
 static void print_rate(FILE *f, uint64_t rate, const char *word)

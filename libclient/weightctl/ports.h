@@ -10,8 +10,8 @@
 
 /* All zero is none. */
 struct ports {
-	json_t *now,
-		*before; /* arrays of what weightd-trace says of each; NULL: nobody looked yet */
+	json_t *now; /* an array of what weightd-trace says of each; NULL: nobody looked yet */
+	json_t *before; /* likewise, of the look before it, an object by their names */
 };
 
 /*

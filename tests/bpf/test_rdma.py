@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 
 import features
 import pytest
@@ -224,6 +225,20 @@ def test_a_rate_is_since_the_look_before():
         told = [json.loads(proc.stdout.readline())["ports"][0] for _ in range(3)]
         proc.terminate()
     assert [(port["out"], port["in"]) for port in told] == [(None, None), (10**9, 0), (None, None)], "it counts anew"
+
+
+def test_who_tells_of_very_many_ports_does_not_hold_it_up():
+    look = [{"device": f"made{i}", "ns": 1} for i in range(30_000)]
+    with answers(look, [port | {"ns": 10**9 + 1, "xmit_bytes": 7, "recv_bytes": 0} for port in look]) as agent, \
+            subprocess.Popen([features.BUILD / "weightctl", "top", "--delay", "0.01", "--json", "--trace-socket", agent.path],
+                             stdout=subprocess.PIPE, text=True) as proc:
+        watchdog = threading.Timer(30, proc.kill)
+        watchdog.start()
+        told = [proc.stdout.readline() for _ in range(2)]
+        watchdog.cancel()
+        proc.terminate()
+    assert told[1], "it takes a second"
+    assert [port["device"] for port in json.loads(told[1])["ports"]] == [port["device"] for port in look]
 
 
 def test_a_device_of_any_name_moves_no_cursor():
