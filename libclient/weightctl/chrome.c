@@ -431,12 +431,12 @@ static void draw_from(struct chrome *c, const json_t *from, const struct chrome_
 	put_arrow(c, "f", to, ns);
 }
 
-/* What others may have something from. */
+/* What others may have something from: not from what a client told of itself, which there may be very much of. */
 static void note_act(struct chrome *c, const json_t *packet, const struct chrome_slice *slice)
 {
 	char key[KEY_MAX];
 
-	if (!number(packet, "number"))
+	if (!number(packet, "number") || agent_text(packet, "source"))
 		return;
 	if (json_object_size(c->exports) >= EXPORTS_MAX) /* of the oldest there is no arrow any more */
 		(void)json_object_clear(c->exports);

@@ -264,6 +264,15 @@ def test_moments_have_arrows_like_slices():
     assert arrows_of(events) == [(connect, used), (flip, opened)], "and none back in time"
 
 
+def test_what_nccl_tells_meanwhile_takes_no_arrow_away(tmp_path):
+    told = [act("qp_connect", 100, 1, 5)] + [act("nccl_coll", 110, 2 + i, tid=None, source="nccl") for i in range(1 << 16)]
+    told += [act("nccl_qp", 120, 1 << 17, tid=None, source="nccl", **{"from": {"number": 1}})]
+    record(told, "--format", "perfetto", "--output", tmp_path / "out")
+    events, _ = check((tmp_path / "out").read_text())
+    connect, *_, used = [(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] in "Xi"]
+    assert arrows_of(events) == [(connect, used)]
+
+
 def phase(name, ms, number, took_ms, role="publisher", sync="one", **more):
     return act("sync_phase", ms, number, took_ms, comm="weightd-sync", tid=None, source="sync", sync=sync, role=role,
                phase=name) | more
