@@ -92,14 +92,19 @@ static uint64_t left_ns(const struct flow *f)
 	return left < 1e18 ? (uint64_t)left + 999999999 : UINT64_MAX; /* rounded up */
 }
 
+/* UINT64_MAX where either is not known. */
+static uint64_t time_since(uint64_t then_ns, uint64_t now_ns)
+{
+	return now_ns == UINT64_MAX || then_ns > now_ns ? UINT64_MAX : now_ns - then_ns;
+}
+
 struct flow flow_of(const json_t *row, const json_t *before)
 {
 	const json_t *client = json_object_get(row, "client");
 	const json_t *process = json_object_get(row, "process");
 	const json_t *stall = json_object_get(row, "stall");
 	uint64_t rtt_us = known(row, "rtt_us");
-	uint64_t began_ns = known(row, "began_ns"), now_ns = known(row, "now_ns");
-	uint64_t since_ns = known(stall, "since_ns");
+	uint64_t now_ns = known(row, "now_ns");
 	uint32_t sockets = agent_id(row, "sockets"), closed = agent_id(row, "closed");
 	struct flow f = {
 		.sync = agent_text(row, "sync"),
@@ -125,8 +130,8 @@ struct flow flow_of(const json_t *row, const json_t *before)
 		.retrans = known(row, "retrans_bytes"),
 		.rate = rate_of(row, before),
 		.connections = sockets,
-		.elapsed_ns = now_ns > began_ns ? now_ns - began_ns : UINT64_MAX,
-		.stalled_ns = now_ns > since_ns ? now_ns - since_ns : UINT64_MAX,
+		.elapsed_ns = time_since(known(row, "began_ns"), now_ns),
+		.stalled_ns = time_since(known(stall, "since_ns"), now_ns),
 		.rtt_ns = rtt_us < UINT64_MAX / 1000 ? rtt_us * 1000 : UINT64_MAX,
 		.sockets = closed <= sockets ? sockets - closed : UINT32_MAX,
 		.pid = agent_id(process, "pid"),

@@ -98,6 +98,13 @@ def test_what_is_not_known_is_none(make_tracer):
     assert once(tracer.path, "-n").split()[2:] == ["-", "payload"] + ["-"] * 6
 
 
+def test_what_has_just_begun_is_nothing_long_and_what_is_not_known_is_not(make_tracer):
+    stall = {"cause": "receive_window", "since_ns": 5}
+    rows = [row(1, began_ns=5, now_ns=5, stall=stall), row(2, now_ns=None, stall=stall), row(3, began_ns=6, now_ns=5, stall=stall | {"since_ns": 6})]
+    shown = [[r[key] for key in ("elapsed_ns", "stalled_ns")] for r in rows_of(make_tracer(rows).path, "--sort", "row")]
+    assert shown == [[None, None], [None, None], [0, 0]]
+
+
 def test_what_holds_it_up_now_comes_before_what_did_most(make_tracer):
     stall = {"cause": "receive_window", "since_ns": 8 * SECOND}
     rows = [row(1, limited_by="busy", stall=stall), row(2, limited_by="busy", stall=None), row(3, limited_by=None, stall=stall),
