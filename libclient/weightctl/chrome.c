@@ -10,9 +10,9 @@
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/ports.h"
+#include "libclient/weightctl/size.h"
 
 #define TEXT_MAX 127 /* bytes of a name: weightd-trace has none that is longer */
-#define RATE_MAX 1e18 /* bytes a second: more is made up */
 #define LANES_MAX 64 /* of acts of one thread */
 #define EXPORTS_MAX 65536 /* acts that others may have something from */
 #define KEY_MAX 512 /* three names and some numbers */
@@ -202,7 +202,6 @@ static void put_rate(struct chrome *c, const json_t *packet, const json_t *befor
 	uint64_t began_ns = number(packet, "began_ns"), now_ns = number(packet, "now_ns");
 	uint64_t done = number(packet, "delivered") + number(packet, "received"), done_before = 0;
 	uint64_t before_ns = began_ns;
-	double rate;
 
 	if (before && number(before, "began_ns") == began_ns) {
 		done_before = number(before, "delivered") + number(before, "received");
@@ -210,9 +209,8 @@ static void put_rate(struct chrome *c, const json_t *packet, const json_t *befor
 	}
 	if (!knows_rate(packet) || done < done_before || now_ns <= before_ns)
 		return;
-	rate = (double)(done - done_before) * 1e9 / (double)(now_ns - before_ns);
 	put_counter(c, packet, "rate (B/s)", now_ns,
-		    rate < RATE_MAX ? (json_int_t)rate : (json_int_t)RATE_MAX);
+		    (json_int_t)size_per_second(done - done_before, now_ns - before_ns));
 }
 
 /* It is the one that was seen before if nothing moved since. */

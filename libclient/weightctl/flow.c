@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/size.h"
 
 static const char *limited(const void *row, bool json)
 {
@@ -79,7 +80,7 @@ static uint64_t rate_of(const json_t *row, const json_t *before)
 	}
 	if (done == UINT64_MAX || done <= done_before || now_ns <= before_ns)
 		return 0;
-	return (uint64_t)((double)(done - done_before) * 1e9 / (double)(now_ns - before_ns));
+	return size_per_second(done - done_before, now_ns - before_ns);
 }
 
 static uint64_t left_ns(const struct flow *f)

@@ -7,7 +7,6 @@
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/size.h"
 
-#define RATE_MAX 1e18 /* bytes a second: more is made up */
 #define KEY_MAX 128 /* a name of a device, and a number */
 
 void ports_deinit(struct ports *p)
@@ -63,12 +62,10 @@ uint64_t ports_rate(const json_t *before, const json_t *now, const char *key)
 	uint64_t bytes = agent_number(now, key, UINT64_MAX), ns = agent_number(now, "ns", 0);
 	uint64_t old_bytes = agent_number(before, key, UINT64_MAX);
 	uint64_t old_ns = agent_number(before, "ns", 0);
-	double rate;
 
 	if (bytes == UINT64_MAX || old_bytes > bytes || old_ns >= ns)
 		return UINT64_MAX;
-	rate = (double)(bytes - old_bytes) * 1e9 / (double)(ns - old_ns);
-	return rate < RATE_MAX ? (uint64_t)rate : (uint64_t)RATE_MAX;
+	return size_per_second(bytes - old_bytes, ns - old_ns);
 }
 
 static uint64_t rate_of(const struct ports *p, const json_t *port, const char *key)

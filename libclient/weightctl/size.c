@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #define SECOND UINT64_C(1000000000)
+#define PER_SECOND_MAX 1e18
 
 const char *size_text(char buf[SIZE_TEXT_MAX], uint64_t bytes)
 {
@@ -24,6 +25,13 @@ const char *size_text(char buf[SIZE_TEXT_MAX], uint64_t bytes)
 	}
 	(void)snprintf(buf, SIZE_TEXT_MAX, "%.1f %cB", n, units[unit]);
 	return buf;
+}
+
+uint64_t size_per_second(uint64_t bytes, uint64_t ns)
+{
+	double rate = (double)bytes * (double)SECOND / (double)ns;
+
+	return rate < PER_SECOND_MAX ? (uint64_t)rate : (uint64_t)PER_SECOND_MAX;
 }
 
 const char *size_rate(char buf[SIZE_TEXT_MAX], uint64_t bytes, uint64_t ns)

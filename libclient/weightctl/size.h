@@ -10,6 +10,8 @@
 
 /* Powers of 1000: "999 B", "16.1 GB". All of these return `buf`. */
 const char *size_text(char buf[SIZE_TEXT_MAX], uint64_t bytes);
+/* So many bytes a second, up to 1e18: more is made up. */
+uint64_t size_per_second(uint64_t bytes, uint64_t ns);
 /* "5.0 GB/s"; "-" for no time at all. */
 const char *size_rate(char buf[SIZE_TEXT_MAX], uint64_t bytes, uint64_t ns);
 /* False: one of them is not known, UINT64_MAX, or there is nothing to be a part of. */

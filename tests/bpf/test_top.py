@@ -98,6 +98,11 @@ def test_what_is_not_known_is_none(make_tracer):
     assert once(tracer.path, "-n").split()[2:] == ["-", "payload"] + ["-"] * 6
 
 
+def test_a_rate_that_is_made_up_ends_somewhere(make_tracer):
+    known, = rows_of(make_tracer([row(delivered=1 << 62, began_ns=5, now_ns=6)]).path)
+    assert known["rate"] == 10**18
+
+
 def test_what_has_just_begun_is_nothing_long_and_what_is_not_known_is_not(make_tracer):
     stall = {"cause": "receive_window", "since_ns": 5}
     rows = [row(1, began_ns=5, now_ns=5, stall=stall), row(2, now_ns=None, stall=stall), row(3, began_ns=6, now_ns=5, stall=stall | {"since_ns": 6})]
