@@ -109,6 +109,7 @@ static void put_from(FILE *f, const char *before, const json_t *value)
  * Members that stand before all others, in this order: "llama-8b@3, 16.1 GB", "rank 0 of 2", "qp 257 to qp 119 at fe80::1",
  * "bytes of member".
  */
+/* clang-format off */
 static const struct phrase {
 	const char *key;
 	const char *joint; /* to what stands before */
@@ -121,6 +122,7 @@ static const struct phrase {
 	{"fd", " ", "on fd ", put_number},
 	{"rank", ", ", "rank ", put_number},
 	{"ranks", " ", "of ", put_number},
+	{"peer", ", ", "peer ", put_number},
 	{"qp", ", ", "qp ", put_number},
 	{"peer_qp", " ", "to qp ", put_number},
 	{"peer_gid", " ", "at ", put_text},
@@ -129,14 +131,15 @@ static const struct phrase {
 	{"phase", ", ", "", put_text},
 	{"role", " of ", "", put_text},
 };
+/* clang-format on */
 
 #define N_PHRASES (sizeof(phrases) / sizeof(*phrases))
 
 /* What the other columns have, and what says nothing to a person. */
 static const char *const silent[] = {
-	"kind",  "act",        "number",   "ns",     "took_ns",      "pid",     "tid",
-	"uid",   "comm",       "function", "result", "failed",       "address", "communicator",
-	"calls", "calling_ns", "parent",   "source", "registration",
+	"kind",  "act",        "number",   "ns",     "took_ns",      "pid",      "tid",
+	"uid",   "comm",       "function", "result", "failed",       "address",  "communicator",
+	"calls", "calling_ns", "parent",   "source", "registration", "since_ns", "from_ns",
 };
 
 static bool is_silent(const char *key)

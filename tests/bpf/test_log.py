@@ -68,12 +68,12 @@ def test_one_process_or_kind_of_act_is_chosen(tracer):
 
 
 def test_a_queue_pair_that_nccl_used_says_where_it_leads():
-    used = act("nccl_qp", 2, took=None, qp=257, device=0, rank=0, peer=1, way="send", bytes=5_000, rdma_device="mlx5_0", port=1,
+    used = act("nccl_qp", 2, took=None, qp=257, device=0, rank=0, peer=1, way="send", bytes=5_000, since_ns=4711, rdma_device="mlx5_0", port=1,
                peer_qp=119, peer_gid="fe80::1", source="nccl", **FROM)
     agent = FakeAgent(acts=[used, END])
     status, out, _ = run(agent.path, "-n", "-o", "WHAT")
     agent.close()
-    assert (status, out.strip()) == (0, "5.0 kB, rank 0, qp 257 to qp 119 at fe80::1, from 4711 (trainer), device 0, peer 1, way send, "
+    assert (status, out.strip()) == (0, "5.0 kB, rank 0, peer 1, qp 257 to qp 119 at fe80::1, from 4711 (trainer), device 0, way send, "
                                         "rdma_device mlx5_0, port 1")
 
 
