@@ -59,9 +59,14 @@ static json_t *next(struct recording *r, uint64_t number, int *ret)
 	packet = json_loadb(r->line, (size_t)n, JSON_REJECT_DUPLICATES, &error);
 	if (json_is_object(packet) && agent_text(packet, "kind"))
 		return packet;
-	*ret = packet ? is_wrong(r, number, "this is no object that has a 'kind'")
-		      : cli_error("%s:%" PRIu64 ": this is no JSON: %s", r->path, number,
-				  error.text);
+	if (number == 1 && r->line[0] == '[')
+		*ret = is_wrong(r, number,
+				"this is a timeline, of which nothing is read; what "
+				"'weightctl trace record --format jsonl' writes is");
+	else if (packet)
+		*ret = is_wrong(r, number, "this is no object that has a 'kind'");
+	else
+		*ret = cli_error("%s:%" PRIu64 ": this is no JSON: %s", r->path, number, error.text);
 	json_decref(packet);
 	return NULL;
 }
