@@ -18,6 +18,7 @@
 #define OPTION_RECORDING OPTION_OWN
 #define PERCENT_MIN 1 /* of the time: what took less is not told */
 #define KNOWN_MAX 8 /* syncs that an error names */
+#define KNOWN_NAME_MAX 127 /* bytes of each, as of all that weightd-trace has */
 
 /* In the order of the words that weightd-trace has for them. `%s` is the other node. */
 static const struct limit {
@@ -439,7 +440,7 @@ static int print_json(const struct explanation *e)
 /* How many syncs begin with the prefix; of an error, the names of these or, if there are none, of all. */
 static size_t count(const struct explanation *e, char names[], size_t size)
 {
-	size_t n = 0, n_named = 0, at = 0;
+	size_t n = 0, n_named = 0, n_more = 0, at = 0;
 	const char *sync;
 	json_t *fits;
 
@@ -450,11 +451,16 @@ static size_t count(const struct explanation *e, char names[], size_t size)
 	}
 	json_object_foreach(e->syncs, sync, fits)
 	{
-		if ((n && !json_is_true(fits)) || n_named == KNOWN_MAX ||
-		    at + strlen(sync) + 3 > size)
+		if (n && !json_is_true(fits))
 			continue;
-		at += (size_t)snprintf(names + at, size - at, "%s%s", n_named++ ? ", " : "", sync);
+		if (n_named == KNOWN_MAX || strlen(sync) > KNOWN_NAME_MAX)
+			n_more++;
+		else
+			at += (size_t)snprintf(names + at, size - at, "%s%s", n_named++ ? ", " : "",
+					       sync);
 	}
+	if (n_more)
+		(void)snprintf(names + at, size - at, "%s%zu more", n_named ? " and " : "", n_more);
 	return n;
 }
 
@@ -485,7 +491,7 @@ static void prefer_exact(struct explanation *e)
 
 static int check(const struct explanation *e, const char *path)
 {
-	char names[KNOWN_MAX * 130];
+	char names[KNOWN_MAX * (KNOWN_NAME_MAX + 2) + 32]; /* ", ", and how many more */
 	size_t n = count(e, names, sizeof(names));
 
 	if (n > 1)

@@ -155,6 +155,14 @@ def test_other_names_are_told(recording):
     assert of(recording([]), "c", status=1) == f"weightctl: {path} knows no sync at all\n"
 
 
+def test_how_many_other_names_there_are_is_told(recording):
+    path = recording([sent(sync=f"b{i:02}", number=i) for i in range(20)] + [sent(sync="b" * 200, number=20)])
+    eight = ", ".join(f"b{i:02}" for i in range(8))
+    assert of(path, "b", status=1) == f"weightctl: 'b' begins the names of 21 syncs: {eight} and 13 more\n"
+    assert of(path, "c", status=1) == f"weightctl: {path} knows no sync 'c', but {eight} and 13 more\n"
+    assert of(recording([sent(sync="b" * 200)]), "c", status=1) == f"weightctl: {path} knows no sync 'c', but 1 more\n"
+
+
 def test_what_is_no_recording_is_told_with_its_line(recording):
     path = recording([sent()], "x\n")
     assert of(path, NAME, status=1).startswith(f"weightctl: {path}:3: this is no JSON")
