@@ -192,7 +192,8 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 		return r;
 	}
 	if (!n)
-		(void)fputs("nothing is counted now\n", f);
+		(void)fprintf(f, "nothing %sis counted now\n",
+			      json_array_size(rows) ? "of that kind " : "");
 	if (!top->cli->columns && !top->cli->noheadings)
 		ports_print(&top->ports, f);
 	return r;

@@ -146,7 +146,8 @@ def test_rows_can_be_chosen(make_tracer):
                          (["--cgroup", "/a"], set()), (["--cgroup", "/"], {1, 2, 3}), (["--cgroup", "/a.slice/b/c"], set()),
                          (["--sync", "77aa", "--peer", "node-b"], {3})):
         assert {r["row"] for r in rows_of(tracer.path, *args)} == wanted
-    assert once(tracer.path, "--peer", "nobody") == "nothing is counted now\n"
+    assert once(tracer.path, "--peer", "nobody") == "nothing of that kind is counted now\n"
+    assert once(make_tracer([]).path, "--peer", "node-b") == "nothing is counted now\n"
     done = run(tracer.path, "--once", "--role", "payloads")
     assert done.returncode == 2 and done.stderr.startswith("weightctl: --role takes payload or control, not 'payloads'\n")
 
