@@ -51,9 +51,11 @@ static int find_ports(const struct tracer *t, struct port **ret, size_t *ret_n,
 	size_t n = 0;
 	int r = ports_read(t->sysfs, &ports, &n);
 
-	if (r < 0)
-		(void)snprintf(ret_why, WHY_SIZE, "there is no %s/class/infiniband: %s", t->sysfs,
-			       strerror(-r));
+	if (r == -ENOENT)
+		(void)snprintf(ret_why, WHY_SIZE, "there is no %s/class/infiniband", t->sysfs);
+	else if (r < 0)
+		(void)snprintf(ret_why, WHY_SIZE, "%s/class/infiniband cannot be read: %s",
+			       t->sysfs, strerror(-r));
 	else if (n == 0)
 		(void)snprintf(ret_why, WHY_SIZE, "no device with a port is in %s/class/infiniband",
 			       t->sysfs);

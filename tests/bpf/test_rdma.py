@@ -125,8 +125,12 @@ def test_they_are_no_more_than_so_many(sysfs, tracer):
 
 def test_why_there_is_none(sysfs, tracer):
     path = f"{sysfs.path}/class/infiniband"
-    assert ctl(tracer, "trace", "rdma") == f"No ports: there is no {path}: No such file or directory\n"
-    assert json.loads(ctl(tracer, "trace", "rdma", "--json")) == {"why": f"there is no {path}: No such file or directory", "ports": []}
+    assert ctl(tracer, "trace", "rdma") == f"No ports: there is no {path}\n"
+    assert json.loads(ctl(tracer, "trace", "rdma", "--json")) == {"why": f"there is no {path}", "ports": []}
+    (sysfs.path / "class").mkdir()
+    (sysfs.path / "class/infiniband").touch()
+    assert ctl(tracer, "trace", "rdma") == f"No ports: {path} cannot be read: Not a directory\n"
+    (sysfs.path / "class/infiniband").unlink()
     (sysfs.path / "class/infiniband/mlx5_0").mkdir(parents=True)
     why = f"no device with a port is in {path}"
     assert ctl(tracer, "trace", "rdma") == f"No ports: {why}\n"
