@@ -285,8 +285,11 @@ static int run(struct cli *cli, int argc, char *argv[])
 	const struct kind *kind = &PORTS;
 	int option;
 
-	while ((option = cli_option(cli, argc, argv, LETTERS_TABLE, longs)) >= 0)
+	while ((option = cli_option(cli, argc, argv, LETTERS_TABLE, longs)) >= 0) {
+		if (kind != &PORTS && (kind == &QPS) != (option == OPTION_QPS))
+			cli_usage(cli, "--qps and --counters are two tables: one at a time");
 		kind = option == OPTION_QPS ? &QPS : &COUNTERS;
+	}
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
 	table_init(&table, cli, kind->columns);
@@ -300,7 +303,8 @@ const struct verb verb_trace_rdma = {
 	.args = "",
 	.summary = "Show ports of RDMA devices, queue pairs and their counters",
 	.options = "     --qps              show queue pairs, and whose they are\n"
-		   "     --counters         show what counters of queue pairs have\n" HELP_TABLE,
+		   "     --counters         show what counters of queue pairs have; the columns of\n"
+		   "                        both are in weightctl(1)\n" HELP_TABLE,
 	.columns = ports,
 	.peer = PEER_TRACER,
 	.run = run,

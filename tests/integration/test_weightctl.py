@@ -411,7 +411,7 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["trace", "doctor", "-o", "NOPE"], ["top", "a"], ["top", "-o", "NOPE"], ["top", "--sort", "NOPE"], ["top", "--delay", "-1"],
          ["trace", "record", "a"], ["trace", "record", "--format", "svg"], ["trace", "record", "--seconds", "x"],
          ["trace", "watch"], ["trace", "watch", "--pid", "0"], ["trace", "watch", "--seconds", "1", "true"], ["trace", "messages"],
-         ["trace", "metrics", "a"], ["trace", "rdma", "a"], ["trace", "rdma", "-o", "NOPE"], ["trace", "merge"], ["trace", "merge", "--format", "jsonl", "a"],
+         ["trace", "metrics", "a"], ["trace", "rdma", "a"], ["trace", "rdma", "-o", "NOPE"], ["trace", "rdma", "--qps", "--counters"], ["trace", "merge"], ["trace", "merge", "--format", "jsonl", "a"],
          ["trace", "log", "a"], ["trace", "log", "--pid", "0"], ["trace", "log", "-o", "NOPE"], ["trace", "log", "-f", "-o", "ACT"],
          ["sync", "push"],
          ["sync", "push", "m", "n"], ["sync", "push", "m@x"], ["sync", "push", "m", "--policy", "most"],
