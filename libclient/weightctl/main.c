@@ -131,6 +131,14 @@ static void help_family(const char *family)
 		if ((rest = rest_of_name(verbs[i], family)))
 			(void)printf(" %-8s  %s\n", rest, verbs[i]->summary);
 	(void)printf("\n'weightctl %s VERB --help' has the options of one.\n", family);
+	for (size_t i = 0; i < N_VERBS; i++)
+		if ((rest = rest_of_name(verbs[i], family)) && verbs[i]->is_usual)
+			(void)printf("Where options stand in its place, it is %s.\n", rest);
+}
+
+static bool is_help(const char *word)
+{
+	return !strcmp(word, "--help") || !strcmp(word, "-h");
 }
 
 /* Ends the program: `argv` begins with the name of a family, and no verb of it follows. */
@@ -138,7 +146,7 @@ _Noreturn static void end_in_family(struct cli *cli, char *argv[])
 {
 	const struct verb family = {.name = argv[0]};
 
-	if (argv[1] && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+	if (argv[1] && is_help(argv[1])) {
 		help_family(argv[0]);
 		exit(EXIT_SUCCESS);
 	}
@@ -159,6 +167,10 @@ static const struct verb *find(struct cli *cli, char *argv[], int *ret_words)
 		if (!rest)
 			continue;
 		is_family = *rest;
+		if (verbs[i]->is_usual && argv[1] && argv[1][0] == '-' && !is_help(argv[1])) {
+			*ret_words = 1;
+			return verbs[i];
+		}
 		if (*rest && (!argv[1] || strcmp(rest, argv[1]) != 0))
 			continue;
 		*ret_words = *rest ? 2 : 1;

@@ -321,5 +321,6 @@ const struct verb verb_trace_record = {
 		   "     --output FILE      into this file instead of printing\n"
 		   " -q, --quiet            do not tell on standard error when it begins\n",
 	.peer = PEER_TRACER,
+	.is_usual = true,
 	.run = run,
 };

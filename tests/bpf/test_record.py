@@ -357,18 +357,19 @@ def test_a_tracer_that_knows_no_ports_is_asked_for_them_once():
     tracer.close()
 
 
-def test_it_ends_by_itself_and_into_a_file(tmp_path):
+@pytest.mark.parametrize("verb", [["trace", "record"], ["trace"]], ids=" ".join)
+def test_it_ends_by_itself_and_into_a_file(tmp_path, verb):
     tracer = FakeAgent(observe=[row("row", 1), END], rdma=[END])
     file = tmp_path / "out.jsonl"
     file.write_text("x" * 100_000)
-    done = run(tracer.path, "--seconds", "0.05", "--output", file, "-q")
+    done = run(tracer.path, "--seconds", "0.05", "--output", file, "-q", verb=verb)
     tracer.close()
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert [line["kind"] for line in lines(file.read_text())] == ["clock", "row", "clock"]
 
 
-def run(path, *args):
-    done = subprocess.run([BUILD / "weightctl", "trace", "record", *args], stdin=subprocess.DEVNULL, capture_output=True,
+def run(path, *args, verb=("trace", "record")):
+    done = subprocess.run([BUILD / "weightctl", *verb, *args], stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, timeout=60, env=environment(WEIGHTD_TRACE_SOCKET=str(path)))
     assert done.returncode not in (SANITIZER_EXIT, -signal.SIGABRT, -signal.SIGSEGV), done.stderr
     return done

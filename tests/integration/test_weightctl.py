@@ -407,7 +407,7 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["stat", "-o", "NOPE"], ["load", "--policy", "ask", "m", "f"], ["load", "--policy"],
          ["load", "--pause-timeout", "-1", "m", "f"], ["load", "--exclusive", "--reusable", "m", "f"],
          ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["version", "extra"],
-         ["nodes", "a"], ["nodes", "-o", "NOPE"], ["sync"], ["sync", "nonsense"], ["trace"], ["trace", "nonsense"], ["trace", "doctor", "a"], ["trace", "attached", "a"],
+         ["nodes", "a"], ["nodes", "-o", "NOPE"], ["sync"], ["sync", "nonsense"], ["trace"], ["trace", "nonsense"], ["trace", "--format", "svg"], ["trace", "--trace-socket", "/s", "doctor"], ["trace", "doctor", "a"], ["trace", "attached", "a"],
          ["trace", "doctor", "-o", "NOPE"], ["top", "a"], ["top", "-o", "NOPE"], ["top", "--sort", "NOPE"], ["top", "--delay", "-1"],
          ["trace", "record", "a"], ["trace", "record", "--format", "svg"], ["trace", "record", "--seconds", "x"],
          ["trace", "watch"], ["trace", "watch", "--pid", "0"], ["trace", "watch", "--seconds", "1", "true"], ["trace", "messages"],
