@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -37,6 +38,7 @@ struct line {
 struct messages {
 	const struct cli *cli;
 	const char *sync;
+	char *name; /* all of it, where `sync` was the beginning; else NULL */
 	uint64_t seconds;
 	uint64_t began_ns;
 	struct agent agent; /* for as long as it is there, calls are counted */
@@ -104,10 +106,47 @@ static int look(struct messages *m, const char *op)
 	return r;
 }
 
+/* Of the one that begins so, if its whole name was not given. Of one that nobody has, weightd-trace says so. */
+static int find_name(struct messages *m)
+{
+	cleanup(agent_decrefp) json_t *rows = NULL;
+	const char *found = NULL, *other = NULL;
+	const json_t *row;
+	size_t i;
+
+	if (agent_rows(m->cli, json_pack("{s:s}", "op", "rows"), &rows))
+		return EXIT_FAILED;
+	json_array_foreach(rows, i, row)
+	{
+		const char *sync = agent_text(row, "sync");
+
+		if (!sync || strncmp(sync, m->sync, strlen(m->sync)) != 0)
+			continue;
+		if (!strcmp(sync, m->sync))
+			return 0;
+		if (!found)
+			found = sync;
+		else if (strcmp(sync, found) != 0)
+			other = sync;
+	}
+	if (other)
+		return cli_error("'%s' begins the names of several syncs: %s, %s", m->sync, found,
+				 other);
+	if (!found)
+		return 0;
+	m->name = strdup(found);
+	if (!m->name)
+		cli_out_of_memory();
+	m->sync = m->name;
+	return 0;
+}
+
 static int begin(struct messages *m)
 {
 	cleanup(agent_decrefp) json_t *rows = NULL;
 
+	if (find_name(m))
+		return EXIT_FAILED;
 	m->began_ns = progress_now_ns();
 	if (agent_open(m->cli, &m->agent))
 		return EXIT_FAILED;
@@ -229,6 +268,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	r = count(&m, &table);
 	agent_deinit(&m.agent);
 	json_decref(m.rows);
+	free(m.name);
 	return r;
 }
 

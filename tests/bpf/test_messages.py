@@ -377,6 +377,24 @@ def test_weightctl_ends_by_itself(tracer, traced):
     assert attached(tracer) == set()
 
 
+def test_the_beginning_of_a_name_will_do(tracer, traced):
+    client, a, b = traced
+    for sock, peer, sync in (a, "b", "5f0a77"), (b, "a", "5f0b77"):
+        client.tag(sock, sync, peer=peer)
+    with weightctl(tracer, "--seconds=600", "--json", "5f0a") as told:
+        until_attached(tracer)
+        a.send(bytes(7))
+        told.send_signal(signal.SIGINT)
+        out, error = told.communicate()
+    assert (told.returncode, error) == (0, "")
+    assert [json.loads(out)["sync"], json.loads(out)["calls"][0]["bytes"]] == ["5f0a77", 7]
+    with weightctl(tracer, "5f0") as told:
+        assert told.communicate() == ("", "weightctl: '5f0' begins the names of several syncs: 5f0a77, 5f0b77\n")
+    client.tag(b, "5f0", peer="a")
+    with weightctl(tracer, "--seconds=1", "--json", "5f0") as told:
+        assert json.loads(told.communicate()[0])["sync"] == "5f0", "what is called so is meant, though another begins so"
+
+
 @pytest.mark.parametrize("args, status, why", [
     ([], 2, "takes the name of a sync"), (["s", "t"], 2, "takes the name of a sync"), (["--seconds=0", "s"], 2, "--seconds"),
     (["none"], 1, "nobody has a row of 'none' now"),
