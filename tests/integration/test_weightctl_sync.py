@@ -139,6 +139,13 @@ def test_nodes_and_groups_are_completed(make_agent):
     assert complete(there, "weightctl sync push m --group ma") == ["main"]
 
 
+def test_syncs_are_completed(make_agent):
+    there = Terminal(make_agent(status=[part(), part("c"), END], history=[PAST | {"sync": OTHER}, END]))
+    assert complete(there, "weightctl sync cancel ") == complete(there, "weightctl trace messages ") == [SYNC]
+    assert complete(there, "weightctl trace explain ") == sorted([SYNC, OTHER])
+    assert complete(there, f"weightctl trace explain {OTHER[:9]}") == [OTHER]
+
+
 def test_nodes_of_nobody(make_agent):
     agent = make_agent(nodes=[END])
     assert ctl(agent, "nodes").stdout == ""
