@@ -156,9 +156,13 @@ static bool is_row(const char *kind)
 	       !strcmp(kind, "past");
 }
 
-static bool is_act(const char *kind)
+/* A sync that moved no bytes has these alone. */
+static bool is_phase(const json_t *packet)
 {
-	return !strcmp(kind, "act") || !strcmp(kind, "acted");
+	const char *act = agent_text(packet, "act");
+
+	return (agent_is_kind(packet, "act") || agent_is_kind(packet, "acted")) && act &&
+	       !strcmp(act, "sync_phase");
 }
 
 static void take(void *context, json_t *packet)
@@ -167,20 +171,19 @@ static void take(void *context, json_t *packet)
 	const char *kind = agent_text(packet, "kind"), *sync = agent_text(packet, "sync");
 	uint64_t began_ns;
 	struct link *l;
+	bool fits;
 
 	if (kind && !strcmp(kind, "gap"))
 		e->lost += agent_number(packet, "lost", 0);
-	if (kind && sync && is_act(kind) && !strncmp(sync, e->prefix, strlen(e->prefix)))
-		phases_take(&e->phases, packet);
-	if (!kind || !sync || !is_row(kind))
+	if (!kind || !sync || (!is_row(kind) && !is_phase(packet)))
 		return;
-	if (strncmp(sync, e->prefix, strlen(e->prefix)) != 0) {
-		if (json_object_set_new(e->syncs, sync, json_false()) < 0)
-			cli_out_of_memory();
-		return;
-	}
-	if (json_object_set_new(e->syncs, sync, json_true()) < 0)
+	fits = !strncmp(sync, e->prefix, strlen(e->prefix));
+	if (json_object_set_new(e->syncs, sync, json_boolean(fits)) < 0)
 		cli_out_of_memory();
+	if (fits && is_phase(packet))
+		phases_take(&e->phases, packet);
+	if (!fits || !is_row(kind))
+		return;
 	l = link_of(e, packet);
 	began_ns = agent_number(packet, "began_ns", 0);
 	if (l->row && began_ns < agent_number(l->row, "began_ns", 0))
@@ -367,21 +370,38 @@ static bool is_over(const struct explanation *e)
 	return true;
 }
 
+/* The one that is explained, once it is the only one that fits. */
+static const char *name_of(const struct explanation *e)
+{
+	const char *sync;
+	json_t *fits;
+
+	json_object_foreach(e->syncs, sync, fits)
+	{
+		if (json_is_true(fits))
+			return sync;
+	}
+	return NULL;
+}
+
 static void put_all(const struct explanation *e)
 {
-	uint64_t version = agent_number(e->links[0].row, "version", 0);
+	uint64_t version = e->n_links ? agent_number(e->links[0].row, "version", 0) : 0;
 
 	(void)fputs("Sync ", stdout);
-	escape_text(stdout, agent_text(e->links[0].row, "sync"));
-	if (version) /* what is watched has none */
+	escape_text(stdout, name_of(e));
+	if (!e->n_links)
+		(void)puts(": of its bytes nothing is known here.");
+	else if (version) /* what is watched has none */
 		(void)printf(" carried version %" PRIu64 ".\n", version);
 	else
 		(void)puts(" has no version.");
-	phases_put(&e->phases, agent_text(e->links[0].row, "sync"), is_over(e));
+	phases_put(&e->phases, name_of(e), is_over(e));
 	for (size_t i = 0; i < e->n_links; i++)
 		if (is_payload(&e->links[i]))
 			put_link(&e->links[i]);
-	put_verdict(e);
+	if (e->n_links)
+		put_verdict(e);
 	if (e->lost)
 		(void)printf("Of %" PRIu64 " events nothing is known: who listened was too slow, or "
 			     "there was no room for them.\n",
@@ -414,10 +434,10 @@ static int print_json(const struct explanation *e)
 	const struct link *l = slowest(e);
 	json_t *rows = json_array();
 	cleanup(agent_decrefp) json_t *o = json_pack(
-		"{sO sO so sI so so}", "sync", json_object_get(e->links[0].row, "sync"), "version",
-		json_object_get(e->links[0].row, "version"), "slowest",
+		"{ss sO? so sI so so}", "sync", name_of(e), "version",
+		e->n_links ? json_object_get(e->links[0].row, "version") : NULL, "slowest",
 		l ? json_string(peer_of(l)) : json_null(), "lost", (json_int_t)e->lost, "phases",
-		phases_json(&e->phases, agent_text(e->links[0].row, "sync")), "rows", rows);
+		phases_json(&e->phases, name_of(e)), "rows", rows);
 
 	if (!o)
 		cli_out_of_memory();

@@ -96,6 +96,14 @@ def test_it_says_which_phases_took_the_time(recording):
          (5, "weightd-sync", "member", "of another release", 1000 * MS)]
 
 
+def test_a_sync_that_moved_no_bytes_has_phases(recording):
+    path = recording([phase("digest", 30), phase("verify", 10), sent(sync="another")])
+    assert of(path, NAME[:4]) == f"Sync {NAME}: of its bytes nothing is known here.\n" \
+        "weightd-sync 4711, publisher: 40 ms, 75 % digesting it, 25 % members verifying\n"
+    found = json.loads(of(path, NAME, "--json"))
+    assert (found["sync"], found["version"], found["rows"], len(found["phases"])) == (NAME, None, [], 2)
+
+
 def test_what_is_watched_has_no_version(recording):
     assert of(recording([sent(version=0)]), NAME).startswith(f"Sync {NAME} has no version.\nto b, ")
 
@@ -200,7 +208,7 @@ def test_what_goes_on_is_asked_of_the_tracer():
     tracer.answers["past"] = [row(delivered=1, began=50), sent(), end]  # of an earlier span, and of the one that it is
     text = explain(NAME, env=env)
     assert "4.6 GB/s\n" in text and "100 % moving bytes\n" in text
-    tracer.answers["rows"] = tracer.answers["past"] = [end]
+    tracer.answers |= dict.fromkeys(("rows", "past", "acts"), [end])
     assert "weightd-trace knows no sync; what was over before it was started, or long ago, is in" in explain(NAME, env=env, status=1)
     tracer.close()
 
