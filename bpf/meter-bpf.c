@@ -44,7 +44,7 @@ const struct hook hooks[] = {
 	{"on_destroy", "tp_btf/tcp_destroy_sock", "what is taken from a connection that is over"},
 	{"on_retransmit", "tp_btf/tcp_retransmit_skb",
 	 "the time of each retransmission; not how many there were"},
-	{"mark", "iter/bpf_sk_storage_map", "what connections carry while they are open"},
+	{"mark", "iter/bpf_sk_storage_map", "connections in other network namespaces"},
 	{"adopt", "iter/task_file", "sockets that a process had before it was watched"},
 	{"on_send", "tp_btf/sock_send_length", "how large the calls are that send"},
 	{"on_receive", "tp_btf/sock_recv_length", "how large the calls are that receive"},
