@@ -351,7 +351,7 @@ ptx: libclient/cuda/digest.cu
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san lint format demo bench matrix soak fuzz deps model torch2 perfetto
+.PHONY: check check-san lint format demo bench matrix soak fuzz deps model torch2 perfetto guest
 
 # What is tested of weightctl by itself, and against weightd-sync.
 FORECAST := $(call objects,libclient/weightctl/forecast.c)
@@ -466,6 +466,14 @@ torch2: | deps
 perfetto: | deps
 	$(Q)packaging/fetch-perfetto build/perfetto
 
+# Likewise: for the tests that run on another kernel than that of this machine.
+guest: build/guest/init | deps
+	$(Q)packaging/fetch-kernel build/guest
+
+build/guest/init: tests/bpf/guest/init.c Makefile
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(CPPFLAGS) $(WARN) $(if $(WERROR),-Werror) -static -o $@ $<
+
 # --- Fuzz targets: clang, objects of their own --------------------------------------------------
 
 F := build/fuzz
@@ -555,7 +563,7 @@ uninstall:
 
 # What was downloaded stays: it is no product.
 clean:
-	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 perfetto bench-venv bench-safetensors),$(wildcard build/*))
+	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 perfetto guest bench-venv bench-safetensors),$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
@@ -572,6 +580,7 @@ help:
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'
 	@echo 'make perfetto   Perfetto'"'"'s trace processor into build/perfetto (9 MB), for the test that asks it'
+	@echo 'make guest      another kernel into build/guest (10 MB), for the tests of what this one may refuse'
 	@echo 'make ptx        libclient/cuda/digest.ptx anew, by nvcc'
 	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'

@@ -12,6 +12,7 @@ import subprocess
 
 import box
 import cgroup
+import guest
 import netns
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -65,6 +66,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "ibverbs": (lambda: bool(ctypes.util.find_library("ibverbs")), "no libibverbs (apt-get install libibverbs1)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
     "gpu-programs": ((BUILD / "gpu/agent").exists, "the programs of tests/gpu are not built (make gpu-programs)"),
+    "guest": (guest.is_available, "no guest: no qemu (apt-get install qemu-system-x86), or no kernel for it (make guest)"),
     "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
     "netns": (netns.is_available, "cannot make network namespaces: needs root and ip (apt-get install iproute2)"),

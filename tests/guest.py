@@ -1,0 +1,93 @@
+"""
+A guest: another kernel on this machine, with processes of its own. It has this machine's root; what it writes there is gone
+with it.
+
+It is emulated, so that it needs neither rights nor hardware, and hence slow: some ten times. Nothing of it is left when its
+qemu has ended, and that ends with whoever started it. `make guest` brings the kernel, or WEIGHTD_GUEST names a folder that has
+one: boot/vmlinuz-* and lib/modules.
+"""
+import functools
+import gzip
+import lzma
+import os
+import pathlib
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+INIT = ROOT / "build/guest/init"
+QEMU = "qemu-system-x86_64"
+MODULES = "virtio_pci", "9pnet_virtio", "9p", "overlay"  # what its root takes, where that is not in the kernel itself
+OPENERS = {".ko": open, ".xz": lzma.open, ".gz": gzip.open}
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+END = re.compile(r"^guest: ended with (\d+)\r?$", re.M)
+FILE, FOLDER = 0o100755, 0o040755
+
+
+@functools.cache
+def folder():
+    return pathlib.Path(os.environ.get("WEIGHTD_GUEST", ROOT / "build/guest"))
+
+
+def kernel():
+    """Its image, or None."""
+    return next(iter(sorted(folder().glob("boot/vmlinuz-*"))), None)
+
+
+def is_available():
+    return platform.machine() == "x86_64" and bool(shutil.which(QEMU) and shutil.which("setpriv") and INIT.exists() and kernel())
+
+
+def modules():
+    """Contents of the modules that it needs, each behind those that it needs itself."""
+    paths = {path.name.split(".")[0].replace("-", "_"): path for path in folder().glob("**/*.ko*")}
+    found = {}
+
+    def add(name):
+        if name in found or name not in paths:
+            return
+        with OPENERS[paths[name].suffix](paths[name], "rb") as f:
+            text = f.read()
+        for needed in re.search(rb"\0depends=([^\0]*)", text)[1].decode().split(","):
+            add(needed.replace("-", "_"))
+        found[name] = text
+
+    for name in MODULES:
+        add(name)
+    return list(found.values())
+
+
+def archive(entries):
+    """As cpio writes it, of (path, mode, bytes)."""
+    def entry(path, mode, data):
+        head = (0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(path) + 1, 0)
+        whole = b"070701" + b"".join(b"%08x" % n for n in head) + path.encode() + b"\0"
+        whole += bytes(-len(whole) % 4) + data
+        return whole + bytes(-len(whole) % 4)
+
+    return b"".join(entry(*e) for e in [*entries, ("TRAILER!!!", 0, b"")])
+
+
+def run(command, env=(), timeout=600):
+    """What the command, a list, ended with in a guest, and what it wrote."""
+    words = ["env", "-i", f"PATH={PATH}", "HOME=/tmp", *(f"{k}={v}" for k, v in dict(env).items()), *map(str, command)]
+    entries = [(name, FOLDER, b"") for name in ("dev", "host", "memory", "root", "modules")]
+    entries += [(f"modules/{i:02}", FILE, text) for i, text in enumerate(modules())]
+    entries += [("init", FILE, INIT.read_bytes()), ("command", FILE, f"cd {shlex.quote(os.getcwd())} && {shlex.join(words)}".encode())]
+    with tempfile.NamedTemporaryFile(prefix="weightd-guest-") as initial:
+        initial.write(archive(entries))
+        initial.flush()
+        done = subprocess.run(
+            ["setpriv", "--pdeathsig", "KILL", QEMU, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2G", "-nodefaults", "-no-reboot",
+             "-display", "none", "-serial", "stdio", "-kernel", kernel(), "-initrd", initial.name,
+             "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+             "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+             "-device", "virtio-9p-pci,fsdev=root,mount_tag=root"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout)
+    wrote = done.stdout.decode(errors="replace")
+    end = END.search(wrote)
+    return int(end[1]) if end else None, wrote
