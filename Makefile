@@ -243,7 +243,8 @@ build/bpf/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*/*.h) Makefile
 	$(Q)$(CLANG) -g -O2 -target bpf -mcpu=v3 -Wall $(if $(WERROR),-Werror) -D__TARGET_ARCH_$(BPF_ARCH) -I. \
 		-idirafter /usr/include/$(shell $(CC) -print-multiarch) -c -o $@ $<
 
-# struct probes is another, and so is struct usdt.
+# struct passing is another, and so are these.
+SKELETON_passing := passing_bpf
 SKELETON_probes := probes_bpf
 SKELETON_usdt := usdt_bpf
 
@@ -252,6 +253,8 @@ build/bpf/%.skel.h: build/bpf/%.bpf.o
 
 $(B)/obj/bpf/meter-bpf.o: build/bpf/flows/flows.skel.h
 $(B)/obj/bpf/meter-bpf.o: ALL_CFLAGS += -isystem build/bpf/flows
+$(B)/obj/bpf/passing.o: build/bpf/passing/passing.skel.h
+$(B)/obj/bpf/passing.o: ALL_CFLAGS += -isystem build/bpf/passing
 $(B)/obj/bpf/probes.o: build/bpf/probes/probes.skel.h
 $(B)/obj/bpf/probes.o: ALL_CFLAGS += -isystem build/bpf/probes
 $(B)/obj/bpf/usdt.o: build/bpf/usdt/usdt.skel.h

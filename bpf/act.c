@@ -1,6 +1,7 @@
 #include "bpf/act.h"
 
 #include "bpf/follow.h"
+#include "bpf/passing.h"
 #include "bpf/probes.h"
 #include "bpf/tracer.h"
 
@@ -37,6 +38,7 @@ int act_op(struct request *q)
 	if (r < 0)
 		return r;
 	probes_take(c->tracer->probes);
+	passing_take(c->tracer->passing);
 	kept_answer(&c->tracer->acts, c, "acted");
 	return request_check_all_told(q, lost, "there are more acts");
 }

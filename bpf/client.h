@@ -22,6 +22,7 @@ struct tracer;
 enum act_source {
 	ACTS_OF_PROBES,
 	ACTS_OF_WEIGHTD,
+	ACTS_OF_DESCRIPTORS,
 	N_ACT_SOURCES,
 };
 

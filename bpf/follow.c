@@ -15,6 +15,7 @@
 const char *const act_source_names[N_ACT_SOURCES] = {
 	[ACTS_OF_PROBES] = "probes",
 	[ACTS_OF_WEIGHTD] = "weightd",
+	[ACTS_OF_DESCRIPTORS] = "descriptors",
 };
 
 static bool hears(const struct client *c, const struct client *owner)

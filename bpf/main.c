@@ -27,8 +27,9 @@ static const char usage[] =
 	"  --meter KIND    bpf or diag; default: bpf if possible, else diag\n"
 	"  --ring SIZE     memory for events, a power of two of 4K or more (1M)\n"
 	"  --sysfs DIR     where the kernel tells of RDMA devices (/sys)\n"
-	"  --probes WHICH  on or off: what processes ask of CUDA, NCCL and verbs, and\n"
-	"                  what weightd says (on, where that works and harms nobody)\n"
+	"  --probes WHICH  on or off: what processes ask of CUDA, NCCL and verbs, what\n"
+	"                  weightd says, and who hands memory to whom (on, where that\n"
+	"                  works and harms nobody)\n"
 	"  --version       print the release and exit\n"
 	"  --help          print this and exit\n";
 

@@ -249,9 +249,10 @@ static void append_lost(struct answer *a, const struct family *f)
 	if (t->events.fd >= 0)
 		append(a, f, json_pack("{ss}", "source", "ring"), n);
 	append(a, f, json_pack("{ss}", "source", "client"), t->metrics.lost_packets);
-	for (int i = 0; t->probes && i < N_ACT_SOURCES; i++)
-		append(a, f, json_pack("{ss}", "source", act_source_names[i]),
-		       t->metrics.lost_acts[i]);
+	for (int i = 0; i < N_ACT_SOURCES; i++)
+		if (i == ACTS_OF_DESCRIPTORS ? t->passing != NULL : t->probes != NULL)
+			append(a, f, json_pack("{ss}", "source", act_source_names[i]),
+			       t->metrics.lost_acts[i]);
 }
 
 static void append_acts(struct answer *a, const struct family *f)

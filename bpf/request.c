@@ -16,6 +16,7 @@
 #include "bpf/messages.h"
 #include "bpf/meter-bpf.h"
 #include "bpf/metrics.h"
+#include "bpf/passing.h"
 #include "bpf/past.h"
 #include "bpf/probes.h"
 #include "bpf/rdma.h"
@@ -396,6 +397,7 @@ static int op_doctor(struct request *q)
 					   "lost", hooks[i].lost));
 	}
 	probes_doctor(q);
+	passing_doctor(q);
 	client_answer(c, json_pack("{ss ss ss?}", "kind", "meter", "meter", t->meter->kind->name,
 				   "why", *t->why_not_bpf ? t->why_not_bpf : NULL));
 	rdma_answer_doctor(c);

@@ -18,6 +18,7 @@
 #include "bpf/act.h"
 #include "bpf/follow.h"
 #include "bpf/multi.h"
+#include "bpf/passing.h"
 #include "bpf/past.h"
 #include "bpf/probes.h"
 #include "bpf/ready.h"
@@ -133,6 +134,7 @@ static void on_timer(struct waiter *w, uint32_t events)
 	follow_tell_all(t);
 	t->told_ns = num_now_ns();
 	probes_count_missed(t->probes);
+	passing_count_missed(t->passing);
 	took = t->told_ns - began;
 	if (t->n_spans > 0)
 		timer_begin(&t->timer, took * SHARE > PERIOD_NS ? took * SHARE : PERIOD_NS);
@@ -244,6 +246,19 @@ static void open_probes(struct tracer *t, const struct tracer_options *o)
 			      t->why_no_probes);
 }
 
+/* Likewise. Functions of the kernel are seen whatever a process's seccomp filter is. */
+static void open_passing(struct tracer *t, const struct tracer_options *o)
+{
+	if (o->probes == PROBES_OFF)
+		(void)strcpy(t->why_no_passing, "weightd-trace was started with --probes=off");
+	else if (t->meter->kind != &meter_bpf)
+		(void)strcpy(t->why_no_passing, t->why_not_bpf);
+	else if (passing_open(t, o->ring_size, &t->passing, t->why_no_passing) < 0)
+		(void)fprintf(stderr,
+			      "weightd-trace: which process hands memory to which is not seen: %s\n",
+			      t->why_no_passing);
+}
+
 static int open_all(struct tracer *t, const struct tracer_options *o)
 {
 	sigset_t signals;
@@ -271,6 +286,7 @@ static int open_all(struct tracer *t, const struct tracer_options *o)
 	if (r < 0)
 		return complain("cannot wait for events", r);
 	open_probes(t, o);
+	open_passing(t, o);
 	r = listen_on(o->socket, &t->listener.fd);
 	if (r == 0)
 		r = loop_add(t->loop_fd, &t->listener);
@@ -290,6 +306,7 @@ static void close_all(struct tracer *t, const char *path)
 		client_free(c);
 	closer_free(t->closer);
 	probes_close(t->probes);
+	passing_close(t->passing);
 	kept_deinit(&t->past);
 	kept_deinit(&t->acts);
 	metrics_deinit(&t->metrics);

@@ -29,6 +29,8 @@ struct tracer {
 	uint64_t last_act;
 	struct probes *probes; /* NULL: there are none */
 	char why_no_probes[WHY_SIZE];
+	struct passing *passing; /* likewise */
+	char why_no_passing[WHY_SIZE];
 	struct findings findings;
 	unsigned n_spans; /* open, of all clients */
 	uint32_t last_row;

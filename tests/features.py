@@ -62,6 +62,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "fakes": ((ROOT / "build/fake/libcuda.so.1").exists, "the stand-in for libcuda is not built (make fakes)"),
     "faults": (lambda: BUILD.with_name(BUILD.name + "-faults").exists(),
                "the daemon that dies where it is told to is not built (make FAULTS=1)"),
+    "fentry": (lambda: tracing().sees_descriptors(),
+               "the kernel lets no program see its functions, as some are built (tests/bpf/test_guest.py has one that does)"),
     "gloo": ((BUILD / "weightd-sync-gloo").exists, "weightd-sync-gloo was not built (apt-get install libgloo-dev g++)"),
     "ibverbs": (lambda: bool(ctypes.util.find_library("ibverbs")), "no libibverbs (apt-get install libibverbs1)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),

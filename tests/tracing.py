@@ -40,6 +40,15 @@ def is_available():
         return False
 
 
+@functools.cache
+def sees_descriptors():
+    """Whether the kernel tells it of those that are handed over."""
+    if not is_available():
+        return False
+    with Tracer("--meter=bpf", probes=True) as tracer, Client(tracer.socket) as client:
+        return any(row["on"] for row in client.ask("doctor") if row.get("hook") == "fexit/receive_fd")
+
+
 class Client:
     """A connection to a tracer; `timeout` is that of each packet."""
 

@@ -20,10 +20,14 @@
 
 struct super_block {
 	__u32 s_dev;
+	unsigned long s_magic;
 };
 
 struct inode {
+	unsigned short i_mode;
+	__u32 i_rdev;
 	unsigned long i_ino;
+	long long i_size;
 	struct super_block *i_sb;
 };
 
@@ -32,6 +36,7 @@ struct qstr {
 };
 
 struct dentry {
+	struct dentry *d_parent;
 	struct qstr d_name;
 };
 
@@ -65,9 +70,19 @@ struct nsproxy {
 	struct pid_namespace *pid_ns_for_children;
 };
 
+typedef struct {
+	unsigned val;
+} kuid_t;
+
+struct cred {
+	kuid_t uid;
+};
+
 struct task_struct {
 	int tgid;
 	__u64 start_boottime;
+	char comm[16];
+	const struct cred *real_cred;
 	struct task_struct *group_leader;
 	struct files_struct *files;
 	struct nsproxy *nsproxy;
@@ -76,6 +91,16 @@ struct task_struct {
 struct vm_area_struct {
 	unsigned long vm_flags;
 	struct file *vm_file;
+};
+
+/* The descriptors of a message, on its way. */
+struct scm_fp_list {
+	short count;
+	struct file *fp[1]; /* there are more */
+};
+
+struct scm_cookie {
+	struct scm_fp_list *fp;
 };
 
 struct bpf_iter_meta {

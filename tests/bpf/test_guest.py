@@ -1,5 +1,6 @@
 """Tests of what this machine's kernel may refuse, in a guest that has another one."""
 import os
+import sys
 
 import features
 import guest
@@ -11,6 +12,7 @@ pytestmark = pytest.mark.timeout(900)  # it is emulated
 @pytest.fixture(autouse=True)
 def needs():
     features.require("guest")
+    features.require("trace")
 
 
 def test_a_guest_has_another_kernel_and_changes_nothing_here():
@@ -18,3 +20,10 @@ def test_a_guest_has_another_kernel_and_changes_nothing_here():
     status, wrote = guest.run(["sh", "-c", f"uname -r; ls {features.ROOT}; echo written >{features.ROOT}/{name}; cat {name}; exit 7"])
     assert status == 7 and "README.md" in wrote and "written" in wrote and os.uname().release + "\r\n" not in wrote, wrote
     assert not (features.ROOT / name).exists()
+
+
+def test_descriptors_that_are_handed_over_are_seen():
+    env = {"PYTHONDONTWRITEBYTECODE": 1, "WEIGHTD_BUILD": features.BUILD, "WEIGHTD_LIBRARY": features.LIBRARY,
+           "WEIGHTD_REQUIRE": "bpf,fentry,root,trace"}
+    status, wrote = guest.run([sys.executable, "-m", "pytest", "-q", "--color=no", features.ROOT / "tests/bpf/test_passing.py"], env)
+    assert status == 0, wrote

@@ -188,7 +188,7 @@ def test_a_descriptor_is_known_wherever_it_went(client, start):
         with open(os.devnull, "rb"):
             wrong = b.do("ret = call('cuMemImportFromShareableHandle', ctypes.byref(n), ctypes.c_void_p(0), 1)")
     [export] = acts(client, pid=a.pid)
-    imported, refused = acts(client, pid=b.pid)
+    imported, refused = acts(client, pid=b.pid, act="cuda_vmm_import")
     assert (export["act"], export["type"], export["fd"], export["bytes"]) == ("cuda_vmm_export", "fd", sent, size)
     assert (imported["act"], imported["type"], imported["fd"], imported["bytes"]) == ("cuda_vmm_import", "fd", came, size)
     assert imported["from"] == {"number": export["number"], "pid": a.pid, "comm": "python3", "ns": export["ns"]}
@@ -935,7 +935,8 @@ def test_nothing_is_probed_that_nobody_wants(start):
         assert export_of(client, process) == [] and libraries(client) == {}
         off = [row for row in client.ask("doctor") if row["kind"] == "hook" and not row["on"]]
         assert [(row["hook"], row["why"]) for row in off] == [
-            (hook, "weightd-trace was started with --probes=off") for hook in ("uprobe_multi", "iter/task_vma", "perf/mmap")]
+            (hook, "weightd-trace was started with --probes=off")
+            for hook in ("uprobe_multi", "iter/task_vma", "perf/mmap", "fexit/receive_fd")]
 
 
 def test_nothing_is_left_of_one_that_was_killed(start):
