@@ -106,8 +106,8 @@ static void put_from(FILE *f, const char *before, const json_t *value)
 }
 
 /*
- * Members that stand before all others, in this order: "llama-8b@3, 16.1 GB", "rank 0 of 2", "qp 257 to qp 119 at fe80::1",
- * "bytes of member".
+ * Members that stand before all others, in this order: "llama-8b@3, 16.1 GB", "1.0 GB on fd 12, from 4711 (trainer),
+ * memfd weights by message", "rank 0 of 2", "qp 257 to qp 119 at fe80::1", "bytes of member".
  */
 /* clang-format off */
 static const struct phrase {
@@ -127,6 +127,9 @@ static const struct phrase {
 	{"peer_qp", " ", "to qp ", put_number},
 	{"peer_gid", " ", "at ", put_text},
 	{"from", ", ", "from ", put_from},
+	{"memory", ", ", "", put_text},
+	{"name", " ", "", put_text},
+	{"by", " ", "by ", put_text},
 	{"held_ns", ", ", "held for ", put_duration},
 	{"phase", ", ", "", put_text},
 	{"role", " of ", "", put_text},
@@ -137,9 +140,10 @@ static const struct phrase {
 
 /* What the other columns have, and what says nothing to a person. */
 static const char *const silent[] = {
-	"kind",  "act",        "number",   "ns",     "took_ns",      "pid",      "tid",
-	"uid",   "comm",       "function", "result", "failed",       "address",  "communicator",
-	"calls", "calling_ns", "parent",   "source", "registration", "since_ns", "from_ns",
+	"kind",         "act",          "number",  "ns",         "took_ns", "pid",
+	"tid",          "uid",          "comm",    "function",   "result",  "failed",
+	"address",      "communicator", "calls",   "calling_ns", "parent",  "source",
+	"registration", "since_ns",     "from_ns", "inode",
 };
 
 static bool is_silent(const char *key)

@@ -20,12 +20,16 @@ def act(word, number=1, kind="acted", pid=4711, comm="trainer", took=38_000, **m
             "uid": 1000, "comm": comm} | more
 
 
+GIVEN = {"from": {"pid": 4711, "uid": 0, "comm": "trainer", "ns": 5}}
 FROM = {"from": {"number": 1, "pid": 4711, "comm": "trainer", "ns": 5}}
 ACTS = [act("cuda_vmm_export", 1, fd=12, bytes=1_000_000_000, type="fd", failed=False, result=0),
         act("cuda_vmm_import", 2, pid=4712, comm="loader", fd=3, bytes=1_000_000_000, failed=True, result=201, **FROM),
         act("nccl_init", 3, pid=4713, comm=None, rank=0, ranks=8, id="0123456789abcdef", communicator=99, failed=False),
         act("flip", 4, pid=None, comm="weightd", took=None, buffer="llama", version=7, whole=True, list=[1], none=None),
         act("sync_phase", 6, sync="5f3a", role="member", phase="bytes", source="sync"),
+        act("fd_receive", 7, pid=4714, comm="eval", took=None, fd=9, memory="memfd", name="llama", bytes=2_000_000_000, inode=99,
+            by="message", **GIVEN),
+        act("fd_receive", 8, pid=4714, took=None, fd=10, memory="nvidia", name=None, bytes=None, inode=7, by=None, **{"from": None}),
         act("nccl_calls", 5, took=None, calls=812, function="ncclAllReduce", bytes=3_000_000, errors=0, calling_ns=7, failed=False)]
 
 
@@ -45,7 +49,7 @@ def tracer():
 def test_acts_are_a_table(tracer):
     status, out, errors = run(tracer.path)
     assert (status, errors) == (0, "")
-    assert re.match(r"AGE .*(\n *\d+[smh] .*){6}\n$", out)  # they are as old as the run of all tests
+    assert re.match(r"AGE .*(\n *\d+[smh] .*){8}\n$", out)  # they are as old as the run of all tests
     assert [" ".join(line.split()[1:]) for line in out.splitlines()] == [
         "PID PROCESS ACT WHAT RESULT TOOK",
         "4711 trainer cuda_vmm_export 1.0 GB on fd 12, type fd ok 38 us",
@@ -53,6 +57,8 @@ def test_acts_are_a_table(tracer):
         "4713 - nccl_init rank 0 of 8, id 0123456789abcdef ok 38 us",
         "- weightd flip llama@7, whole yes - -",
         "4711 trainer sync_phase bytes of member, sync 5f3a - 38 us",
+        "4714 eval fd_receive 2.0 GB on fd 9, from 4711 (trainer), memfd llama by message - -",
+        "4714 trainer fd_receive on fd 10, nvidia - -",
         "4711 trainer nccl_calls 812 ncclAllReduce, 3.0 MB, errors 0 ok -"]
     assert max(map(len, run(tracer.path, "-o", "AGE,PID,PROCESS,ACT,RESULT,TOOK")[1].splitlines())) <= 80
 
@@ -61,7 +67,7 @@ def test_one_process_or_kind_of_act_is_chosen(tracer):
     def numbers(*args):
         return run(tracer.path, "-n", "-o", "NUMBER", *args)[1].split()
 
-    assert numbers() == ["1", "2", "3", "4", "6", "5"]
+    assert numbers() == ["1", "2", "3", "4", "6", "7", "8", "5"]
     assert numbers("--pid", "4712") == ["2"]
     assert numbers("--act", "cuda") == ["1", "2"]
     assert numbers("--act", "cuda_vmm_i", "--pid", "4711") == []
