@@ -14,7 +14,9 @@
 
 #define TEXT_MAX 127 /* bytes of a name: weightd-trace has none that is longer */
 #define LANES_MAX 64 /* of acts of one thread */
-#define EXPORTS_MAX 65536 /* acts that others may have something from */
+#define PLACES_MAX 65536 /* of each kind that others may have something from */
+#define RECEIVES "fd_receive"
+#define GIVES "fd_send" /* what is drawn where a process gave away what another one got */
 #define KEY_MAX 512 /* three names and some numbers */
 
 /* Whoever has no memory for it ends the program. */
@@ -404,16 +406,57 @@ static void act_key(const struct chrome *c, const json_t *act, char ret[KEY_MAX]
 	(void)snprintf(ret, KEY_MAX, "%s\n%" PRIu64, c->node ? c->node : "", number(act, "number"));
 }
 
-/* From the slice of the act that it has something from, if that is there. */
-static void draw_from(struct chrome *c, const json_t *from, const struct chrome_slice *to)
+/* Of an act that says who gave it something, and when, but not by which act: that is none. NULL: it does not. */
+static const json_t *giver_of(const json_t *packet)
 {
+	const json_t *from = json_object_get(packet, "from");
+
+	return agent_number(from, "ns", UINT64_MAX) != UINT64_MAX && !json_object_get(from, "number")
+		       ? from
+		       : NULL;
+}
+
+/* What an arrow may begin at. */
+static void note(json_t *places, const char *key, const struct chrome_slice *slice)
+{
+	if (json_object_size(places) >= PLACES_MAX) /* of the oldest there is no arrow any more */
+		(void)json_object_clear(places);
+	set(places, key, json_pack("[III]", slice->process, slice->thread, slice->begin_ns));
+}
+
+/* That he gave it, once for all who have it from that, on a track of its own. */
+static void put_giver(struct chrome *c, const json_t *from, const char *key)
+{
+	struct chrome_slice at = {.process = process_of_act(c, from),
+				  .begin_ns = shifted(c, number(from, "ns"))};
+	char track[KEY_MAX];
+
+	(void)snprintf(track, sizeof(track), "%" JSON_INTEGER_FORMAT "\n" GIVES, at.process);
+	at.thread = id_of(c, at.process, GIVES, track);
+	chrome_put(c, json_pack("{ss ss ss ss sf sI sI}", "name", GIVES, "ph", "i", "s", "t", "cat",
+				"act", "ts", us(c, number(from, "ns")), "pid", at.process, "tid",
+				at.thread));
+	note(c->gifts, key, &at);
+}
+
+/* From the slice of the act that it has something from, if that is there. */
+static void draw_from(struct chrome *c, const json_t *packet, const struct chrome_slice *to)
+{
+	const json_t *from = json_object_get(packet, "from"), *giver = giver_of(packet), *known;
+	const json_t *places = giver ? c->gifts : c->exports;
 	struct chrome_slice begin;
-	const json_t *known;
 	char key[KEY_MAX];
 	int64_t ns;
 
-	act_key(c, from, key);
-	known = json_object_get(c->exports, key);
+	if (giver) {
+		(void)snprintf(key, sizeof(key), "%s\n" GIVES " %" PRIu64 " %" PRIu64,
+			       c->node ? c->node : "", number(giver, "pid"), number(giver, "ns"));
+		if (!json_object_get(places, key))
+			put_giver(c, giver, key);
+	} else {
+		act_key(c, from, key);
+	}
+	known = json_object_get(places, key);
 	if (!known)
 		return;
 	begin = (struct chrome_slice){
@@ -429,17 +472,16 @@ static void draw_from(struct chrome *c, const json_t *from, const struct chrome_
 	put_arrow(c, "f", to, ns);
 }
 
-/* What others may have something from: not from what a client told of itself, which there may be very much of. */
+/* What others may have something from: not from what a client told of itself, nor from a gift, of which there may be many. */
 static void note_act(struct chrome *c, const json_t *packet, const struct chrome_slice *slice)
 {
 	char key[KEY_MAX];
 
-	if (!number(packet, "number") || agent_text(packet, "source"))
+	if (!number(packet, "number") || agent_text(packet, "source") ||
+	    !strcmp(text_or(packet, "act", ""), RECEIVES))
 		return;
-	if (json_object_size(c->exports) >= EXPORTS_MAX) /* of the oldest there is no arrow any more */
-		(void)json_object_clear(c->exports);
 	act_key(c, packet, key);
-	set(c->exports, key, json_pack("[III]", slice->process, slice->thread, slice->begin_ns));
+	note(c->exports, key, slice);
 }
 
 static void add_act(struct chrome *c, json_t *packet)
@@ -466,7 +508,7 @@ static void add_act(struct chrome *c, json_t *packet)
 	if (!is_slice)
 		at.begin_ns = at.end_ns;
 	note_act(c, packet, &at);
-	draw_from(c, json_object_get(packet, "from"), &at);
+	draw_from(c, packet, &at);
 }
 
 static void set_port_rate(json_t *rates, const char *name, uint64_t rate)
@@ -539,6 +581,8 @@ int chrome_first_ns(const json_t *packet, uint64_t *ret)
 		r = earlier_ns(packet, "began_ns", &ns);
 	if (kind && kind->add == add_act && r == 0 && agent_number(packet, "took_ns", 0) <= ns)
 		ns -= agent_number(packet, "took_ns", 0);
+	if (kind && kind->add == add_act && r == 0 && giver_of(packet))
+		r = earlier_ns(giver_of(packet), "ns", &ns);
 	if (r == 0)
 		*ret = ns;
 	return r;
@@ -553,7 +597,8 @@ void chrome_begin(struct chrome *c, FILE *f)
 			     .stalls = made(json_object()),
 			     .ports = made(json_object()),
 			     .busy = made(json_object()),
-			     .exports = made(json_object())};
+			     .exports = made(json_object()),
+			     .gifts = made(json_object())};
 	(void)fputs("[\n", f);
 }
 
@@ -601,4 +646,5 @@ void chrome_end(struct chrome *c)
 	json_decref(c->ports);
 	json_decref(c->busy);
 	json_decref(c->exports);
+	json_decref(c->gifts);
 }

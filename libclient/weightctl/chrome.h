@@ -30,6 +30,7 @@ struct chrome {
 	json_t *ports; /* what was heard last of each, by their names */
 	json_t *busy; /* until when a lane of acts is, by its name */
 	json_t *exports; /* where acts are, by their numbers */
+	json_t *gifts; /* likewise, by who gave and when: there is no act of that */
 	json_int_t last_arrow;
 	uint64_t last_ns; /* of what was heard */
 	const char *node; /* NULL: there is but one */

@@ -209,7 +209,9 @@ def test_a_hostile_tracer_writes_no_broken_timeline():
     wrong = [{"kind": k} for k in ("begin", "progress", "total", "end", "open", "gap", HOSTILE)] + \
         [row("progress", 1, peer=HOSTILE, role=HOSTILE, sync="x" * 5000, began=-5, client=[]),
          row("total", 2, sync="é" * 200, peer="xé" * 200, role="é" * 50, client={"id": 2, "comm": "xé" * 50}),
-         row("total", 1 << 40, number="x", delivered=-1), {"kind": 5}, event("retransmit", -1, client={"id": HOSTILE})]
+         row("total", 1 << 40, number="x", delivered=-1), {"kind": 5}, event("retransmit", -1, client={"id": HOSTILE}),
+         *(act("fd_receive", 5, 1, **{"from": giver}) for giver in (HOSTILE, [], {"ns": 1 << 62}, {"ns": -1, "pid": 1},
+                                                                    {"ns": 9 * MS, "pid": HOSTILE, "comm": [HOSTILE]}))]
     for form in "jsonl", "perfetto":
         text = record([*wrong, *wrong], "--format", form)
         assert text.isascii()
@@ -271,6 +273,33 @@ def test_what_nccl_tells_meanwhile_takes_no_arrow_away(tmp_path):
     events, _ = check((tmp_path / "out").read_text())
     connect, *_, used = [(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] in "Xi"]
     assert arrows_of(events) == [(connect, used)]
+
+
+def given(ms, number, pid, sent_ms, **more):
+    giver = {"pid": 4711, "uid": 0, "comm": "trainer", "ns": sent_ms * MS}
+    return act("fd_receive", ms, number, pid=pid, tid=pid, comm="eval", **{"took_ns": None, "from": giver} | more)
+
+
+def test_what_was_given_has_an_arrow_from_who_gave_it():
+    """Of that there is no act: it is drawn once for all who got it."""
+    told = [given(120, 1, 4712, 100), given(130, 2, 4713, 100), given(140, 3, 4713, 139), given(150, 4, 4713, 0, **{"from": None})]
+    events, names = timeline(told)
+    moments = [e for e in events if e["ph"] == "i"]
+    assert [(e["name"], names[e["pid"], 0], names[e["pid"], e["tid"]], e["ts"]) for e in moments] == [
+        ("fd_receive", "eval (4712)", "thread 4712", 120_000), ("fd_send", "trainer (4711)", "fd_send", 100_000),
+        ("fd_receive", "eval (4713)", "thread 4713", 130_000),
+        ("fd_receive", "eval (4713)", "thread 4713", 140_000), ("fd_send", "trainer (4711)", "fd_send", 139_000),
+        ("fd_receive", "eval (4713)", "thread 4713", 150_000)]
+    one, send, other, third, again, _ = [(e["pid"], e["tid"], e["ts"]) for e in moments]
+    assert arrows_of(events) == [(send, one), (send, other), (again, third)]
+
+
+def test_what_was_given_meanwhile_takes_no_arrow_away(tmp_path):
+    told = [act("cuda_ipc_export", 100, 1, 5)] + [given(110, 2 + i, 4712, 0, **{"from": {"pid": 1, "ns": i}}) for i in range(1 << 16)]
+    told += [given(110, 1 << 17, 4712, 105), act("cuda_ipc_open", 120, 1 << 18, 5, **{"from": {"number": 1}})]
+    record(told, "--format", "perfetto", "--output", tmp_path / "out")
+    events, _ = check((tmp_path / "out").read_text())
+    assert len(arrows_of(events)) == (1 << 16) + 2
 
 
 def phase(name, ms, number, took_ms, role="publisher", sync="one", **more):
@@ -355,6 +384,15 @@ def test_a_tracer_that_knows_no_ports_is_asked_for_them_once():
     recorder.until('"kind":"progress"')
     assert [line["kind"] for line in lines(recorder.end())] == ["clock", "progress", "clock"]
     tracer.close()
+
+
+def test_perfetto_draws_arrows_to_what_was_given(tmp_path):
+    features.require("perfetto")
+    query = ("select a.name, b.name, extract_arg(b.arg_set_id, 'args.pid') from flow join slice a on slice_out = a.id "
+             "join slice b on slice_in = b.id order by 3")
+    told = [given(120, 1, 4712, 100), given(130, 2, 4713, 100)]
+    assert asked(record(told, "--format", "perfetto"), query, tmp_path) == [["fd_send", "fd_receive", 4712],
+                                                                            ["fd_send", "fd_receive", 4713]]
 
 
 @pytest.mark.parametrize("verb", [["trace", "record"], ["trace"]], ids=" ".join)
