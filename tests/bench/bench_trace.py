@@ -17,6 +17,9 @@ probe        what it costs one thread that "what" is seen, "ns" of its processor
              probed, behind many others, "lone-call" one for which weightd-trace has to be woken, and "mmap" one of mmap() and
              munmap(), of which the kernel tells it; "off" and "on" are how long it takes without and with weightd-trace,
              medians of "rounds" in turns, and "ns" their difference
+descriptor   what it costs who sends and receives a message on a Unix socket with "memory", a memfd, that it is told of, and one with
+             a "socket", of which nothing is told, or "none": "ns" of processor time, as of "probe". "ns_per_message" is the time of
+             the programs at each, by the kernel's clock
 usdt         "attach_ns" and "detach_ns" of a client of weightd: "mode" is "off", "on" (weightd-trace tells of both), "unread" (it
              is stopped, so that the program at each probe wakes nobody) and "off-again"; in turns, the median of all. "ns_per_probe"
              is the time of the program at each, by the kernel's clock. All of them on one core: where the kernel puts the client
@@ -49,6 +52,7 @@ MAX_RATE = 512 * machine.MIB  # bytes a second, so that what is behind takes lon
 TRIES = 20
 PLANNED_BACK = 1 + WORD  # tcp_planned_back() of server/sync/base/planned.h
 LOOKS, CALLS = {"mark", "adopt", "look"}, {"on_send", "on_receive"}  # programs
+ON_DESCRIPTORS = "on_fd_", "on_fds_"
 COSTS = ((1024, 2_000, 21), (128 << 10, 300, 21), (1 << 20, 150, 21))  # bytes, messages of a batch, rounds
 BATCHES = 9
 PRICES, PRICED = 51, 15  # times, of a batch each
@@ -82,6 +86,23 @@ print("ready", flush=True)
 for line in sys.stdin:
     print(each(line.strip(), int(sys.argv[2])), flush=True)
 """
+HANDED, HANDED_ROUNDS, HANDED_WHATS = 2_000, 15, ("memory", "socket", "none")  # a second's worth, so that none is one too many
+HAND = """
+import os, socket, sys, time
+a, b = socket.socketpair()
+fds = {"memory": [os.memfd_create("bench")], "socket": [a.fileno()], "none": []}
+def of(what, n):
+    kind, room = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, sys.byteorder)) for fd in fds[what]], socket.CMSG_LEN(4)
+    began = time.thread_time_ns()
+    for _ in range(n):
+        a.sendmsg([b"x"], kind)
+        for _, _, data in b.recvmsg(1, room)[1]:
+            os.close(int.from_bytes(data, sys.byteorder))
+    return time.thread_time_ns() - began
+print("ready", flush=True)
+for line in sys.stdin:
+    print(of(line.strip(), int(sys.argv[1])) / int(sys.argv[1]), flush=True)
+"""
 ATTACHES, ATTACH_ROUNDS, ATTACH_MODES = 500, 31, ("off", "on", "unread", "off-again")
 AGAIN_MAX = 1.1  # times as long as if nobody had looked
 
@@ -96,6 +117,7 @@ def measure(report):
     for threads in PLUGIN_THREADS:
         measure_plugin(report, threads)
     measure_probes(report)
+    measure_descriptors(report)
     measure_usdt(report)
 
 
@@ -112,12 +134,45 @@ def measure_probes(report):
             for mode in "off", "on":
                 with tracing.Tracer(probes=True) if mode == "on" else contextlib.nullcontext():
                     for what in ASKED:
-                        proc.stdin.write(what + "\n")
-                        proc.stdin.flush()
-                        taken[what, mode].append(float(proc.stdout.readline()))
+                        taken[what, mode].append(ask(proc, what))
     for what in ASKED:
         off, on = (statistics.median(taken[what, mode]) for mode in ("off", "on"))
         report.line(name="probe", what=what, ns=on - off, off=off, on=on, rounds=ASK_ROUNDS)
+
+
+def measure_descriptors(report):
+    if not tracing.sees_descriptors():
+        report.line(name="descriptor", skipped=features.FEATURES["fentry"][1])
+        return
+    taken = {(what, mode): [] for what in HANDED_WHATS for mode in ("off", "on")}
+    with programs.spawn([sys.executable, "-c", HAND, str(HANDED)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proc:
+        assert proc.stdout.readline() == "ready\n"
+        for _ in range(HANDED_ROUNDS):
+            for mode in "off", "on":
+                with tracing.Tracer(probes=True) if mode == "on" else contextlib.nullcontext():
+                    for what in HANDED_WHATS:
+                        taken[what, mode].append(ask(proc, what))
+        with tracing.Tracer(probes=True) as tracer, kernel.counting_runs():
+            spent = {what: spent_for(tracer, proc, what) for what in HANDED_WHATS}
+    for what in HANDED_WHATS:
+        off, on = (statistics.median(taken[what, mode]) for mode in ("off", "on"))
+        report.line(name="descriptor", what=what, ns=on - off, off=off, on=on, ns_per_message=spent[what] / HANDED,
+                    rounds=HANDED_ROUNDS)
+    report.bound("descriptor", "ns_per_message of none", spent["none"] / HANDED, at_most=0)
+
+
+def spent_for(tracer, proc, what):
+    """Nanoseconds of the programs for a batch."""
+    before = kernel.runs(tracer.proc.pid)
+    ask(proc, what)
+    return sum(ns - before[name][1] for name, (_, ns) in kernel.runs(tracer.proc.pid).items() if name.startswith(ON_DESCRIPTORS))
+
+
+def ask(proc, what):
+    """Nanoseconds of one, in a batch."""
+    proc.stdin.write(what + "\n")
+    proc.stdin.flush()
+    return float(proc.stdout.readline())
 
 
 def measure_sync(report):
