@@ -200,6 +200,11 @@ void passing_close(struct passing *p)
 	free(p);
 }
 
+const struct bpf_object *passing_object(const struct passing *p)
+{
+	return p->bpf->obj;
+}
+
 void passing_doctor(struct request *q)
 {
 	const struct tracer *t = q->client->tracer;

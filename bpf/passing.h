@@ -10,6 +10,7 @@
 #include "bpf/passing/passing.h"
 #include "bpf/request.h"
 
+struct bpf_object;
 struct passing;
 
 /* `ring_size` of its events in bytes. 0, or negative errno and why. */
@@ -19,6 +20,9 @@ void passing_close(struct passing *p);
 void passing_count_missed(struct passing *p);
 /* Tells of all that were received, which nobody has to wait for then. Takes NULL. */
 void passing_take(struct passing *p);
+
+/* Its programs. */
+const struct bpf_object *passing_object(const struct passing *p);
 
 /* Answers whether it works. */
 void passing_doctor(struct request *q);

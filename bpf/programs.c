@@ -4,6 +4,7 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
+#include "bpf/passing.h"
 #include "bpf/probes.h"
 #include "bpf/tracer.h"
 #include "bpf/usdt.h"
@@ -36,6 +37,7 @@ size_t programs_read(const struct tracer *t, struct program ret[PROGRAMS_MAX])
 		meter_object(t->meter),
 		t->probes ? probes_object(t->probes) : NULL,
 		t->probes ? usdt_object(probes_usdt(t->probes)) : NULL,
+		t->passing ? passing_object(t->passing) : NULL,
 	};
 	size_t n = 0;
 

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PROGRAMS_MAX 16
+#define PROGRAMS_MAX 32
 
 struct tracer;
 
