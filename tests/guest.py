@@ -24,6 +24,7 @@ QEMU = "qemu-system-x86_64"
 MODULES = "virtio_pci", "9pnet_virtio", "9p", "overlay"  # what its root takes, where that is not in the kernel itself
 OPENERS = {".ko": open, ".xz": lzma.open, ".gz": gzip.open}
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+TEMPORARY = "/dev/shm"  # of the guest alone: what the host changes meanwhile below /tmp would harm it
 END = re.compile(r"^guest: ended with (\d+)\r?$", re.M)
 FILE, FOLDER = 0o100755, 0o040755
 
@@ -74,7 +75,7 @@ def archive(entries):
 
 def run(command, env=(), timeout=600):
     """What the command, a list, ended with in a guest, and what it wrote."""
-    words = ["env", "-i", f"PATH={PATH}", "HOME=/tmp", *(f"{k}={v}" for k, v in dict(env).items()), *map(str, command)]
+    words = ["env", "-i", f"PATH={PATH}", f"HOME={TEMPORARY}", f"TMPDIR={TEMPORARY}", *(f"{k}={v}" for k, v in dict(env).items()), *map(str, command)]
     entries = [(name, FOLDER, b"") for name in ("dev", "host", "memory", "root", "modules")]
     entries += [(f"modules/{i:02}", FILE, text) for i, text in enumerate(modules())]
     entries += [("init", FILE, INIT.read_bytes()), ("command", FILE, f"cd {shlex.quote(os.getcwd())} && {shlex.join(words)}".encode())]
