@@ -6,7 +6,7 @@ import features
 import guest
 import pytest
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.measures]  # it is emulated: slow, and has to be alone
+pytestmark = pytest.mark.timeout(900)  # it is emulated
 
 
 @pytest.fixture(autouse=True)
