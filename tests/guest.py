@@ -83,7 +83,7 @@ def run(command, env=(), timeout=600):
         initial.write(archive(entries))
         initial.flush()
         done = subprocess.run(
-            ["setpriv", "--pdeathsig", "KILL", QEMU, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2G", "-nodefaults", "-no-reboot",
+            ["setpriv", "--pdeathsig", "KILL", QEMU, "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2G", "-nodefaults", "-no-reboot",
              "-display", "none", "-serial", "stdio", "-kernel", kernel(), "-initrd", initial.name,
              "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
              "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",

@@ -21,7 +21,7 @@ from daemon import Daemon
 from features import BUILD
 from integration.scene import publish
 from integration.wire import PAGE, Wire
-from tracing import Tracer, pair
+from tracing import Client, Tracer, pair
 
 pytestmark = pytest.mark.probes
 
@@ -53,10 +53,18 @@ def take(pid, fd):
 """
 
 
+@pytest.fixture(scope="module")
+def tracer():
+    """One for all that want no other: where the machine is emulated, it takes seconds to start."""
+    features.require("fentry")
+    with Tracer(probes=True) as t:
+        yield t
+
+
 @pytest.fixture
 def client(tracer):
-    features.require("fentry")
-    return tracer.client()
+    with Client(tracer.socket) as c:
+        yield c
 
 
 @pytest.fixture
