@@ -130,7 +130,7 @@ TRACE_PROGRAM := $(if $(HAVE_BPF),$(B)/weightd-trace)
 PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(if $(FAULTS),,$(SYNC_PROGRAMS) $(TRACE_PROGRAM))
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
-	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%),$(wildcard tests/unit/test_*.c))))
+	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,tests/unit/test_ring.c),$(wildcard tests/unit/test_*.c))))
 UNIT_SYNC := $(filter $(B)/unit/test_sync_%,$(UNIT))
 # Benches that look inside weightd-sync.
 TOOLS_SYNC := $(if $(HAVE_CMOCKA),$(if $(HAVE_OPENSSL),$(addprefix $(B)/unit/tool_,members connections)))
@@ -365,6 +365,8 @@ TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
 UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(FORECAST) \
 	$(RESHARD)
 
+# It has a libbpf of its own.
+$(B)/unit/test_ring: $(call objects,bpf/ring.c)
 $(filter-out $(UNIT_SYNC),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)

@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bpf/ring.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/list.h"
@@ -30,7 +31,7 @@ struct meter_of_bpf {
 	struct meter meter;
 	struct flows *bpf;
 	struct bpf_link *mark, *adopt;
-	struct ring_buffer *ring;
+	struct ring ring;
 	struct bpf_link *send, *receive; /* while calls are counted */
 	unsigned n_calls; /* rows whose calls are */
 	meter_event_fn event_fn; /* while events are taken */
@@ -162,13 +163,12 @@ bool hook_is_on(const struct meter *m, const struct hook *hook)
 	return program && bpf_program__autoload(program);
 }
 
-static int take_event(void *context, void *data, size_t size)
+static void take_event(void *context, const void *data, size_t size)
 {
 	struct meter_of_bpf *m = context;
 
 	if (size >= sizeof(struct event) && m->event_fn)
 		m->event_fn(data, m->context);
-	return 0;
 }
 
 static void detach_calls(struct meter_of_bpf *b)
@@ -183,7 +183,7 @@ static void bpf_close(struct meter *m)
 	struct meter_of_bpf *b = self(m);
 
 	detach_calls(b);
-	ring_buffer__free(b->ring);
+	ring_close(&b->ring);
 	(void)bpf_link__destroy(b->mark);
 	(void)bpf_link__destroy(b->adopt);
 	flows__destroy(b->bpf);
@@ -232,9 +232,7 @@ static int load(struct meter_of_bpf *b, uint32_t ring_size)
 		return r;
 	b->mark = attach_to_flows(b->bpf, b->bpf->progs.mark);
 	b->adopt = b->mark ? bpf_program__attach_iter(b->bpf->progs.adopt, NULL) : NULL;
-	b->ring = b->adopt ? ring_buffer__new(bpf_map__fd(b->bpf->maps.events), take_event, b, NULL)
-			   : NULL;
-	return b->ring ? 0 : -errno;
+	return b->adopt ? ring_open(&b->ring, b->bpf->maps.events, take_event, b) : -errno;
 }
 
 static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZE])
@@ -423,7 +421,7 @@ static int bpf_read(struct meter *m, uint32_t row, struct reading *ret)
 
 static int bpf_events_fd(struct meter *m)
 {
-	return ring_buffer__epoll_fd(self(m)->ring);
+	return ring_fd(&self(m)->ring);
 }
 
 static void bpf_take_events(struct meter *m, meter_event_fn fn, void *context)
@@ -432,7 +430,7 @@ static void bpf_take_events(struct meter *m, meter_event_fn fn, void *context)
 
 	b->event_fn = fn;
 	b->context = context;
-	(void)ring_buffer__consume(b->ring); /* take_event() never fails */
+	ring_take(&b->ring);
 	b->event_fn = NULL;
 }
 

@@ -60,7 +60,7 @@ struct meter_kind {
 	int (*mark)(struct meter *m, meter_sample_fn fn, void *context);
 	/* As of the last mark, or later. */
 	int (*read)(struct meter *m, uint32_t row, struct reading *ret);
-	/* Readable when there are events, or -1; and all of these. */
+	/* Readable while there are events, or -1; and takes some of these. */
 	int (*events_fd)(struct meter *m);
 	void (*take_events)(struct meter *m, meter_event_fn fn, void *context);
 };

@@ -15,6 +15,7 @@
 #include "bpf/follow.h"
 #include "bpf/known.h"
 #include "bpf/meter-bpf.h"
+#include "bpf/ring.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
 
@@ -35,7 +36,7 @@ static const char *const bys[N_BYS] = {
 struct passing {
 	struct tracer *tracer;
 	struct passing_bpf *bpf;
-	struct ring_buffer *ring;
+	struct ring ring;
 	struct waiter waiter;
 	uint64_t n_missed; /* counted already */
 };
@@ -67,13 +68,13 @@ static json_t *bytes_json(const struct passed *p)
 	return p->memory == MEMORY_NVIDIA ? json_null() : json_integer((json_int_t)p->bytes);
 }
 
-static int take_one(void *context, void *data, size_t size)
+static void take_one(void *context, const void *data, size_t size)
 {
 	const struct passed *p = data;
 	const struct passing *passing = context;
 
 	if (size < sizeof(*p) || p->memory >= N_MEMORIES || p->by >= N_BYS)
-		return 0;
+		return;
 	act_tell(passing->tracer,
 		 json_pack("{ss ss sI sn sI sI sI so si ss so so sI ss? so}", "kind", "act", "act",
 			   "fd_receive", "ns", (json_int_t)p->ns, "took_ns", "pid",
@@ -82,7 +83,6 @@ static int take_one(void *context, void *data, size_t size)
 			   p->fd, "memory", memories[p->memory], "name", name_json(p), "bytes",
 			   bytes_json(p), "inode", (json_int_t)p->ino, "by", bys[p->by], "from",
 			   p->has_from ? from_json(&p->from) : json_null()));
-	return 0;
 }
 
 void passing_count_missed(struct passing *p)
@@ -101,14 +101,17 @@ void passing_take(struct passing *p)
 {
 	if (!p)
 		return;
-	(void)ring_buffer__consume(p->ring); /* take_one() never fails */
+	ring_take_all(&p->ring);
 	passing_count_missed(p);
 }
 
 static void on_passed(struct waiter *w, uint32_t events)
 {
+	struct passing *p = container_of(w, struct passing, waiter);
+
 	(void)events;
-	passing_take(container_of(w, struct passing, waiter));
+	ring_take(&p->ring);
+	passing_count_missed(p);
 }
 
 /* --- its life --- */
@@ -162,10 +165,10 @@ static int open_all(struct passing *p, uint32_t ring_size, char ret_why[WHY_SIZE
 
 	if (r < 0)
 		return r;
-	p->ring = ring_buffer__new(bpf_map__fd(p->bpf->maps.events), take_one, p, NULL);
-	if (!p->ring)
-		return -errno;
-	p->waiter.fd = ring_buffer__epoll_fd(p->ring);
+	r = ring_open(&p->ring, p->bpf->maps.events, take_one, p);
+	if (r < 0)
+		return r;
+	p->waiter.fd = ring_fd(&p->ring);
 	return loop_add(p->tracer->loop_fd, &p->waiter);
 }
 
@@ -195,7 +198,7 @@ void passing_close(struct passing *p)
 	if (!p)
 		return;
 	loop_remove(p->tracer->loop_fd, &p->waiter); /* the loop may go on without it */
-	ring_buffer__free(p->ring);
+	ring_close(&p->ring);
 	passing_bpf__destroy(p->bpf);
 	free(p);
 }

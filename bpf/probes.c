@@ -25,6 +25,7 @@
 #include "bpf/meter-bpf.h"
 #include "bpf/multi.h"
 #include "bpf/probed.h"
+#include "bpf/ring.h"
 #include "bpf/site.h"
 #include "bpf/tally.h"
 #include "bpf/timer.h"
@@ -55,7 +56,7 @@ struct told {
 struct probes {
 	struct tracer *tracer;
 	struct probes_bpf *bpf;
-	struct ring_buffer *ring;
+	struct ring ring;
 	struct arrivals *arrivals;
 	struct waiter calls, arrived;
 	struct timer timer; /* until arrivals are listened to again */
@@ -168,7 +169,7 @@ static void await_tallies(struct probes *p)
 	timer_begin(&p->tally_timer, TALLY_NS);
 }
 
-static int take_call(void *context, void *data, size_t size)
+static void take_call(void *context, const void *data, size_t size)
 {
 	const struct probe_call *c = data;
 	struct probes *p = context;
@@ -178,13 +179,12 @@ static int take_call(void *context, void *data, size_t size)
 	if (site && site->plan.is_tallied)
 		await_tallies(p);
 	if (!site || site->plan.is_tallied || (site->act && is_told(p, c, site)))
-		return 0;
+		return;
 	act = site->act ? act_of(c, site) : NULL;
 	if ((site->tell && !site->tell(p, c, act)) || !site->act)
 		json_decref(act);
 	else
 		act_tell(p->tracer, act);
-	return 0;
 }
 
 static void count_missed(struct probes *p)
@@ -199,14 +199,6 @@ static void count_missed(struct probes *p)
 	p->n_missed = n;
 }
 
-static void take(struct probes *p, bool all)
-{
-	(void)ring_buffer__consume(p->ring); /* take_call() never fails */
-	count_missed(p);
-	if (all && p->tally_timer.runs)
-		take_tallies(p);
-}
-
 void probes_count_missed(struct probes *p)
 {
 	if (!p)
@@ -217,20 +209,26 @@ void probes_count_missed(struct probes *p)
 
 void probes_take(struct probes *p)
 {
-	if (p)
-		take(p, true);
+	probes_take_calls(p);
+	if (p && p->tally_timer.runs)
+		take_tallies(p);
 }
 
 void probes_take_calls(struct probes *p)
 {
-	if (p)
-		take(p, false);
+	if (!p)
+		return;
+	ring_take_all(&p->ring);
+	count_missed(p);
 }
 
 static void on_calls(struct waiter *w, uint32_t events)
 {
+	struct probes *p = container_of(w, struct probes, calls);
+
 	(void)events;
-	take(container_of(w, struct probes, calls), false);
+	ring_take(&p->ring);
+	count_missed(p);
 }
 
 /* --- what is mapped --- */
@@ -397,8 +395,7 @@ static int load(struct probes *p, uint32_t ring_size)
 		r = probes_bpf__load(p->bpf);
 	if (r < 0)
 		return r;
-	p->ring = ring_buffer__new(bpf_map__fd(p->bpf->maps.calls), take_call, p, NULL);
-	return p->ring ? 0 : -errno;
+	return ring_open(&p->ring, p->bpf->maps.calls, take_call, p);
 }
 
 /* The kernel knows of links like these where it refuses one for its path alone. */
@@ -419,7 +416,7 @@ static int wait_for_all(struct probes *p)
 {
 	int loop_fd = p->tracer->loop_fd, r;
 
-	p->calls.fd = ring_buffer__epoll_fd(p->ring);
+	p->calls.fd = ring_fd(&p->ring);
 	p->arrived.fd = arrivals_fd(p->arrivals);
 	r = loop_add(loop_fd, &p->calls);
 	if (r == 0)
@@ -507,7 +504,7 @@ void probes_close(struct probes *p)
 	exports_deinit(&p->allocations);
 	qps_deinit(&p->qps);
 	arrivals_close(p->arrivals);
-	ring_buffer__free(p->ring);
+	ring_close(&p->ring);
 	probes_bpf__destroy(p->bpf);
 	free(p);
 }

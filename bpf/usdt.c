@@ -21,6 +21,7 @@
 #include "bpf/multi.h"
 #include "bpf/note.h"
 #include "bpf/probes.h"
+#include "bpf/ring.h"
 #include "bpf/tracer.h"
 #include "bpf/usdt/usdt.h"
 #include "ipc/base/cleanup.h"
@@ -39,7 +40,7 @@ static const char *const registers[] = {"8@x0", "8@x1", "8@x2", "8@x3", "8@x4", 
 struct usdt {
 	struct tracer *tracer;
 	struct usdt_bpf *bpf;
-	struct ring_buffer *ring;
+	struct ring ring;
 	struct waiter waiter;
 	struct attached attached;
 	uint64_t pid_namespace; /* ours */
@@ -165,18 +166,17 @@ static const struct {
 	[SAID_QUIESCE] = {"quiesce", 6, take_quiesce},
 };
 
-static int take(void *context, void *data, size_t size)
+static void take(void *context, const void *data, size_t size)
 {
 	const struct said *s = data;
 	struct usdt *u = context;
 	json_t *act;
 
 	if (size < sizeof(*s) || s->kind >= N_SAID)
-		return 0;
+		return;
 	act = act_of(s, probes[s->kind].name);
 	probes[s->kind].take(u, s, act);
 	act_tell(u->tracer, act);
-	return 0;
 }
 
 void usdt_count_missed(struct usdt *u)
@@ -195,7 +195,7 @@ static void on_said(struct waiter *w, uint32_t events)
 	struct usdt *u = container_of(w, struct usdt, waiter);
 
 	(void)events;
-	(void)ring_buffer__consume(u->ring); /* take() never fails */
+	ring_take(&u->ring);
 	usdt_count_missed(u);
 }
 
@@ -276,10 +276,10 @@ static int open_all(struct usdt *u, uint32_t ring_size)
 		r = usdt_bpf__load(u->bpf);
 	if (r < 0)
 		return r;
-	u->ring = ring_buffer__new(bpf_map__fd(u->bpf->maps.events), take, u, NULL);
-	if (!u->ring)
-		return -errno;
-	u->waiter.fd = ring_buffer__epoll_fd(u->ring);
+	r = ring_open(&u->ring, u->bpf->maps.events, take, u);
+	if (r < 0)
+		return r;
+	u->waiter.fd = ring_fd(&u->ring);
 	return loop_add(u->tracer->loop_fd, &u->waiter);
 }
 
@@ -308,7 +308,7 @@ void usdt_close(struct usdt *u)
 	if (!u)
 		return;
 	loop_remove(u->tracer->loop_fd, &u->waiter); /* the loop may go on without it */
-	ring_buffer__free(u->ring);
+	ring_close(&u->ring);
 	usdt_bpf__destroy(u->bpf);
 	attached_deinit(&u->attached);
 	free(u);
@@ -349,7 +349,8 @@ int usdt_op(struct request *q)
 			       c->tracer->why_no_probes);
 		return -EOPNOTSUPP;
 	}
-	on_said(&u->waiter, 0); /* as of now */
+	ring_take_all(&u->ring);
+	usdt_count_missed(u);
 	attached_each(&u->attached, answer, c);
 	if (u->attached.n_lost)
 		client_answer(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost",

@@ -71,7 +71,13 @@ class Client:
 
     def ask(self, op, fds=(), **request):
         """The rows of the answer."""
+        self.send(op, fds, **request)
+        return self.answer()
+
+    def send(self, op, fds=(), **request):
         socket.send_fds(self.socket, [json.dumps({"op": op} | request).encode()], fds)
+
+    def answer(self):
         rows = []
         while not (packet := self.hear()).get("end"):
             (self.followed if packet["kind"] in FOLLOWED else rows).append(packet)

@@ -864,6 +864,28 @@ def test_calls_that_the_ring_has_no_room_for_are_counted(start):
         assert {"labels": {"source": "probes"}, "value": n - n_told} in counted["samples"], counted
 
 
+def test_who_asks_waits_for_no_more_than_a_part_of_what_is_to_be_told(client, tracer, start):
+    process, n = start(), 1000
+    until(lambda: is_probed(client))
+    os.kill(tracer.proc.pid, signal.SIGSTOP)  # so that it has both
+    try:
+        process.do(f"for _ in range({n}): call('cuIpcGetMemHandle', ctypes.byref(h), p)")
+        client.send("metrics")  # which may be served before
+        client.send("metrics")
+    finally:
+        os.kill(tracer.proc.pid, signal.SIGCONT)
+    assert n_told(client.answer(), "cuda_ipc_export") < n
+    assert n_told(client.answer(), "cuda_ipc_export") < n
+    assert len(acts(client, pid=process.pid)) == n  # as of now
+    assert n_told(client.ask("metrics"), "cuda_ipc_export") == n
+
+
+def n_told(metrics, act):
+    """How many of them were."""
+    return sum(sample["value"] for row in metrics if row["metric"] == "weightd_trace_acts" for sample in row["samples"]
+               if sample["labels"]["act"] == act)
+
+
 FLOOD = """
 import ctypes, time
 flood, h = ctypes.CDLL("{library}"), ctypes.create_string_buffer(64)
