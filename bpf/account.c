@@ -98,10 +98,12 @@ void account_take(struct row *row, const struct reading *now)
 		grow(&account->counter[i], &row->counted.counter[i], t->counter[i]);
 	if (!division_since(&row->divided, t, &d))
 		return;
+	division_rest(&d, row->rest.ns - row->rest_divided);
 	account->has_sent = true;
 	for (int i = 0; i < N_LIMITS; i++)
 		account->limit_ns[i] += d.ns[i];
 	row->divided = *t;
+	row->rest_divided = row->rest.ns;
 }
 
 void account_leave(struct accounts *a, struct row *row)

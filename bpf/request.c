@@ -188,6 +188,8 @@ static int op_begin(struct request *q)
 		row->before = now.totals;
 		row->began_ns = now_ns;
 		row->stall.since_ns = 0;
+		row->rest.is_on = false;
+		row->rested_ns = row->rest.ns;
 	}
 	(void)strcpy(span->sync, sync);
 	span->began_ns = now_ns;

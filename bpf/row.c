@@ -8,6 +8,10 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 
+/* What TLS 1.3 adds to each of its records, with any cipher that is in common use, and what one holds at the most. */
+#define TLS_RECORD_ADDS 22u
+#define TLS_RECORD_HOLDS 16384u
+
 static const char *const counter_names[N_COUNTERS] = {
 	[COUNTER_SUBMITTED] = "submitted",
 	[COUNTER_DELIVERED] = "delivered",
@@ -117,6 +121,7 @@ static json_t *limits_json(const struct row *row, const struct reading *now)
 
 	if (is_absent(now) || !division_of(&row->before, &now->totals, &d))
 		return json_pack("{sn sn}", "limited_by", "limits");
+	division_rest(&d, row->rest.ns - row->rested_ns);
 	limits = json_object();
 	for (int i = 0; i < N_LIMITS; i++) {
 		(void)snprintf(key, sizeof(key), "%s_ns", limit_names[i]);
@@ -125,11 +130,43 @@ static json_t *limits_json(const struct row *row, const struct reading *now)
 	return json_pack("{ss so}", "limited_by", limit_names[d.by], "limits", limits);
 }
 
+/* With TLS at the least: smaller records and what comes before the first one take more, and are not known here. */
+static uint64_t bytes_of_all(const struct row *row)
+{
+	uint64_t n = (uint64_t)row->expected;
+
+	if (!strcmp(row->transport, "tls"))
+		n += (n + TLS_RECORD_HOLDS - 1) / TLS_RECORD_HOLDS * TLS_RECORD_ADDS;
+	return n;
+}
+
+static bool has_all(const struct row *row, const struct totals *now)
+{
+	const struct totals *before = &row->before;
+	uint64_t delivered = now->counter[COUNTER_DELIVERED] - before->counter[COUNTER_DELIVERED];
+	uint64_t received = now->counter[COUNTER_RECEIVED] - before->counter[COUNTER_RECEIVED];
+
+	return row->expected >= 0 && delivered + received >= bytes_of_all(row);
+}
+
+/* False: it is none. */
+static bool cause_of(const struct row *row, const struct reading *now, uint64_t now_ns,
+		     enum limit *ret)
+{
+	enum limit cause;
+
+	if (!stall_cause(&row->stall, &now->totals, now_ns, row->rtt_us, &cause) ||
+	    (row->rest.is_on && cause == LIMIT_PRODUCER))
+		return false;
+	*ret = cause;
+	return true;
+}
+
 static json_t *stall_json(const struct row *row, const struct reading *now)
 {
 	enum limit cause;
 
-	if (!stall_cause(&row->stall, &now->totals, num_now_ns(), row->rtt_us, &cause))
+	if (!cause_of(row, now, num_now_ns(), &cause))
 		return json_null();
 	return json_pack("{ss sI}", "cause", limit_names[cause], "since_ns",
 			 (json_int_t)row->stall.since_ns);
@@ -140,7 +177,7 @@ static void count_stall(struct row *row, const struct reading *now, uint64_t now
 	uint64_t since_ns = row->stall.since_ns;
 	enum limit cause;
 
-	if (!stall_cause(&row->stall, &now->totals, now_ns, row->rtt_us, &cause))
+	if (!cause_of(row, now, now_ns, &cause))
 		return;
 	row->account->stalled_ns[cause] += now_ns - (since_ns > row->stalled_ns ? since_ns
 										: row->stalled_ns);
@@ -153,9 +190,11 @@ void row_look(struct row *row, const struct reading *now, bool is_in_span)
 
 	if (is_in_span && !is_absent(now)) {
 		stall_look(&row->stall, &now->totals, now_ns);
+		rest_look(&row->rest, &now->totals, has_all(row, &now->totals));
 		count_stall(row, now, now_ns);
 	} else {
 		row->stall.since_ns = 0;
+		row->rest.is_on = false;
 	}
 }
 

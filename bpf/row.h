@@ -41,10 +41,13 @@ struct row {
 	struct totals before; /* its totals then */
 	uint64_t lost_told; /* of totals::lost */
 	struct stall stall;
+	struct rest rest;
+	uint64_t rested_ns; /* of that, before it began */
 	struct census census;
 	uint64_t stalled_ns; /* until when stalls are in the account */
 	struct account *account; /* of all rows like it */
 	struct totals counted, divided; /* what is in it of the counters, and of the limits */
+	uint64_t rest_divided; /* likewise of the rest, which is in no limit */
 	struct row_calls *calls; /* NULL: nobody wanted to know */
 };
 

@@ -45,6 +45,14 @@ static bool is_sent(uint64_t submitted, uint64_t received)
 	return submitted > 0 && submitted >= received;
 }
 
+static void name_largest(struct division *d)
+{
+	d->by = LIMIT_BUSY;
+	for (int i = 0; i < N_LIMITS; i++)
+		if (d->ns[i] > d->ns[d->by])
+			d->by = (enum limit)i;
+}
+
 static void divide(const struct totals *before, const struct totals *now, struct division *ret)
 {
 	uint64_t c[N_COUNTERS];
@@ -58,10 +66,7 @@ static void divide(const struct totals *before, const struct totals *now, struct
 		ret->ns[LIMIT_LOSS] += ret->ns[LIMIT_BUSY];
 		ret->ns[LIMIT_BUSY] = 0;
 	}
-	ret->by = LIMIT_BUSY;
-	for (int i = 0; i < N_LIMITS; i++)
-		if (ret->ns[i] > ret->ns[ret->by])
-			ret->by = (enum limit)i;
+	name_largest(ret);
 }
 
 bool division_of(const struct totals *before, const struct totals *now, struct division *ret)
@@ -79,6 +84,24 @@ bool division_since(const struct totals *since, const struct totals *now, struct
 		return false;
 	divide(since, now, ret);
 	return true;
+}
+
+void division_rest(struct division *d, uint64_t ns)
+{
+	uint64_t *producer_ns = &d->ns[LIMIT_PRODUCER];
+
+	*producer_ns -= ns < *producer_ns ? ns : *producer_ns;
+	name_largest(d);
+}
+
+void rest_look(struct rest *r, const struct totals *now, bool has_all)
+{
+	uint64_t producer_ns = now->limit_ns[LIMIT_PRODUCER];
+
+	if (r->is_on && producer_ns > r->producer_ns)
+		r->ns += producer_ns - r->producer_ns;
+	r->is_on = has_all;
+	r->producer_ns = producer_ns;
 }
 
 void stall_look(struct stall *s, const struct totals *now, uint64_t now_ns)

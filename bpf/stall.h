@@ -19,6 +19,13 @@ struct division {
 	enum limit by; /* what had most of it */
 };
 
+/* A row that has all its bytes: that nobody has more of them is no trouble. */
+struct rest {
+	bool is_on; /* at the last look */
+	uint64_t producer_ns; /* what the row had of that then */
+	uint64_t ns; /* of that, all that was rest */
+};
+
 extern const char *const limit_names[N_LIMITS];
 
 /* Something may have been delivered. */
@@ -27,7 +34,11 @@ void stall_look(struct stall *s, const struct totals *now, uint64_t now_ns);
 bool stall_cause(const struct stall *s, const struct totals *now, uint64_t now_ns, uint32_t rtt_us,
 		 enum limit *ret);
 
+void rest_look(struct rest *r, const struct totals *now, bool has_all);
+
 /* What was between two readings of a row. False: it did not send, so that nothing held that up. */
 bool division_of(const struct totals *before, const struct totals *now, struct division *ret);
 /* The same of a part of its time, in which a row that sends may have been held up so that nothing was sent. */
 bool division_since(const struct totals *since, const struct totals *now, struct division *ret);
+/* So much of that was rest, and is in it no more. */
+void division_rest(struct division *d, uint64_t ns);

@@ -5,13 +5,14 @@ import socket
 import features
 import longlink
 import pytest
-from stalls import CAUSES, Transfer, frozen_peer
+from stalls import CAUSES, CHUNK, Transfer, frozen_peer
 from tracing import Client, Tracer
 from traffic import is_acknowledged
 
 SEEN_NS = 1_000_000_000
 STALL_NS = 200_000_000
 TICK_NS = 10_000_000  # of the slowest clock of a kernel
+TLS_RECORD, TLS_RECORD_ADDS = 16384, 22
 LIMITS = {"busy_ns", "receive_window_ns", "send_buffer_ns", "producer_ns", "loss_ns", "silent_ns"}
 
 
@@ -85,6 +86,41 @@ def test_a_transfer_that_stalls_says_on_what(net, client):
         client.until(lambda row: drain(transfer.other) or stall_of(row) != "receive_window")
         client.row(op="end")
         client.until(lambda row: row["stall"] is None)
+
+
+def test_who_has_all_bytes_rests(net, client):
+    with Transfer(net) as transfer:
+        client.tag(transfer.socket, expected=2 * CHUNK)
+        client.ask("begin", sync="s")
+        transfer.write()
+        transfer.read()
+        client.until(lambda row: stall_of(row) == "producer")
+        transfer.write()
+        transfer.read()
+        before = client.until(has_all)
+        row = client.until(lambda row: row["now_ns"] - before["now_ns"] > SEEN_NS)
+        assert row["stall"] is None and row["limits"]["producer_ns"] == before["limits"]["producer_ns"]
+        assert row["limits"]["producer_ns"] >= STALL_NS
+        client.tag(transfer.socket, expected=2 * CHUNK + 1)
+        client.until(lambda row: stall_of(row) == "producer")
+
+
+def test_all_bytes_are_more_with_tls(net, client):
+    """Than those expected, by as much as records add that are full; it may be more."""
+    with Transfer(net) as transfer:
+        client.tag(transfer.socket, expected=CHUNK, transport="tls")
+        client.ask("begin", sync="s")
+        transfer.write()
+        transfer.read()
+        client.until(lambda row: has_all(row) and stall_of(row) == "producer")
+        transfer.socket.sendall(bytes(CHUNK // TLS_RECORD * TLS_RECORD_ADDS))
+        before = client.until(lambda row: is_acknowledged(row) and row["delivered"] > CHUNK)
+        row = client.until(lambda row: row["now_ns"] - before["now_ns"] > SEEN_NS)
+        assert row["stall"] is None
+
+
+def has_all(row):
+    return row["delivered"] >= row["expected"]
 
 
 def fill(sock):

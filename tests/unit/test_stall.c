@@ -178,6 +178,44 @@ static void test_who_does_not_send_does_not_stall(void **state)
 	assert_false(stall_cause(&s, &now, 9000 * MS, 0, &cause));
 }
 
+static void rest(struct rest *r, uint64_t producer_ms, bool has_all)
+{
+	struct totals now = {.limit_ns = {[LIMIT_PRODUCER] = producer_ms * MS}};
+
+	rest_look(r, &now, has_all);
+}
+
+static void test_rest_is_between_two_looks_at_all(void **state)
+{
+	struct rest r = {};
+
+	(void)state;
+	rest(&r, 100, false);
+	rest(&r, 200, true);
+	assert_int_equal(r.ns, 0);
+	rest(&r, 350, true);
+	rest(&r, 340, true); /* as TCP calls it something else */
+	rest(&r, 400, true);
+	assert_int_equal(r.ns, 210 * MS);
+	rest(&r, 450, false);
+	rest(&r, 900, false);
+	assert_int_equal(r.ns, 260 * MS);
+}
+
+static void test_rest_held_up_nobody(void **state)
+{
+	struct division d = {.ns = {[LIMIT_PRODUCER] = 900 * MS, [LIMIT_LOSS] = 300 * MS},
+			     .by = LIMIT_PRODUCER};
+
+	(void)state;
+	division_rest(&d, 500 * MS);
+	assert_int_equal(d.ns[LIMIT_PRODUCER], 400 * MS);
+	assert_int_equal(d.by, LIMIT_PRODUCER);
+	division_rest(&d, 500 * MS);
+	assert_int_equal(d.ns[LIMIT_PRODUCER], 0);
+	assert_int_equal(d.by, LIMIT_LOSS);
+}
+
 static bool is_full(struct send_buffer b)
 {
 	const struct send_buffer full = {65536, 69320, 0, 45, 250, 50000, 40000};
@@ -210,6 +248,8 @@ int main(void)
 		cmocka_unit_test(test_what_sends_may_be_held_up_while_nothing_is_sent),
 		cmocka_unit_test(test_a_stall_is_a_while_in_which_nothing_is_delivered),
 		cmocka_unit_test(test_who_does_not_send_does_not_stall),
+		cmocka_unit_test(test_rest_is_between_two_looks_at_all),
+		cmocka_unit_test(test_rest_held_up_nobody),
 		cmocka_unit_test(test_a_buffer_is_full_of_what_is_on_its_way),
 	};
 
