@@ -5,7 +5,6 @@
  * does nothing before it is watched, so that its first byte is counted, too.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,6 +13,7 @@
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,7 +53,7 @@ struct watch {
 	uint64_t end_ns; /* UINT64_MAX: when a signal comes, or all that is watched is gone */
 	char **command; /* NULL: none */
 	pid_t child; /* that runs it, the last of the targets */
-	int go_fd; /* it waits for a byte of this */
+	int go_fd; /* it waits for a byte of this, and sends one where it could not run */
 	int signal_fd;
 	sigset_t signals; /* as they were, for the command */
 	struct agent agent;
@@ -115,17 +115,29 @@ static const char *last_of(const char *path)
 	return slash && slash[1] ? slash + 1 : path;
 }
 
-/* In the child: waits until it is watched. Where it is not, nobody writes, and the pipe is closed. */
-_Noreturn static void run_command(const struct watch *w, int wait_fd)
+/*
+ * In the child: waits until it is watched. Where it is not, nobody writes, and the other end is closed. Where it cannot be
+ * run, it says so there as well; else the program has no such descriptor.
+ */
+_Noreturn static void run_command(const struct watch *w, int fd)
 {
 	char byte;
 
 	(void)pthread_sigmask(SIG_SETMASK, &w->signals, NULL);
-	if (read(wait_fd, &byte, 1) != 1)
+	if (read(fd, &byte, 1) != 1)
 		_exit(CANNOT_RUN);
 	(void)execvp(w->command[0], w->command);
 	(void)cli_error("cannot run '%s': %s", w->command[0], strerror(errno));
+	(void)send(fd, "", 1, MSG_NOSIGNAL); /* or who would hear it is gone */
 	_exit(CANNOT_RUN);
+}
+
+/* It is over, or was told to begin. */
+static bool could_not_run(const struct watch *w)
+{
+	char byte;
+
+	return w->command && read(w->go_fd, &byte, 1) == 1;
 }
 
 /* It has the command's name before it runs it: that is what it is watched by. */
@@ -146,7 +158,7 @@ static int start_command(struct watch *w)
 {
 	int fds[2];
 
-	if (pipe2(fds, O_CLOEXEC) < 0)
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
 		return cli_error("cannot start a command: %s", strerror(errno));
 	w->child = fork_as(last_of(w->command[0]));
 	if (w->child == 0) {
@@ -319,6 +331,8 @@ static int count(struct watch *w, struct table *table)
 	if (begin(w) || wait_for_end(w, fds) || (is_gone(w) && settle(w)) ||
 	    ask_of_sync(w, "end", &rows))
 		return EXIT_FAILED;
+	if (could_not_run(w))
+		return CANNOT_RUN;
 	return print(w, table, rows);
 }
 

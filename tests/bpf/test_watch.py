@@ -360,14 +360,20 @@ def test_a_command_is_told_of_a_signal(tracer):
 
 
 @pytest.mark.parametrize("args, status, why", [
-    (["/no/such/program"], 127, "cannot run '/no/such/program': No such file"), (["--pid", "2147483647"], 1, "2147483647: No such"),
-    (["--cgroup=/no/such"], 1, "there is no such control group"), (["--sync=" + "x" * 128, "true"], 1, "'sync' has to be"),
+    (["--pid", "2147483647"], 1, "2147483647: No such"), (["--cgroup=/no/such"], 1, "there is no such control group"),
+    (["--sync=" + "x" * 128, "true"], 1, "'sync' has to be"),
     ([], 2, "wants a --pid, a --cgroup or a command"), (["--cgroup", "a.slice"], 2, "a path that begins with '/', not 'a.slice'"),
 ])
 def test_weightctl_says_what_is_wrong(tracer, args, status, why):
     with weightctl(tracer, *args) as told:
         out, error = told.communicate()
     assert (told.returncode, out) == (status, "") and why in error
+
+
+def test_a_command_that_cannot_be_run_carried_nothing(tracer):
+    with weightctl(tracer, "/no/such/program") as told:
+        out, error = told.communicate()
+    assert (told.returncode, out, error) == (127, "", "weightctl: cannot run '/no/such/program': No such file or directory\n")
 
 
 def test_a_command_that_cannot_be_watched_is_not_run(tmp_path):
