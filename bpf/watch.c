@@ -13,6 +13,9 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
+#define GROUP_PATH_SHOWN_MAX 200
+#define GROUP_NAME_SIZE (GROUP_PATH_SHOWN_MAX + 32)
+
 static void end(struct watch *w)
 {
 	struct meter *m = w->client->tracer->meter;
@@ -48,6 +51,20 @@ static bool may_watch(const struct request *q, const struct stat *st)
 	return uid == 0 || (uid == st->st_uid && uid != OVERFLOW_UID);
 }
 
+/* `what` is another's, or nobody knows whose. */
+static int refuse(struct request *q, const struct stat *st, const char *what)
+{
+	if (st->st_uid == OVERFLOW_UID)
+		(void)snprintf(q->why, sizeof(q->why),
+			       "%s may be anybody's, as all that are unknown here are user %u: only "
+			       "root may watch it then",
+			       what, OVERFLOW_UID);
+	else
+		(void)snprintf(q->why, sizeof(q->why),
+			       "%s is another user's: only root may watch it", what);
+	return -EPERM;
+}
+
 /* Its number cannot become another's while `ret_fd` says that it lives. */
 static int open_process(struct request *q, pid_t pid, int *ret_fd)
 {
@@ -61,32 +78,40 @@ static int open_process(struct request *q, pid_t pid, int *ret_fd)
 		return -ESRCH;
 	}
 	if (!may_watch(q, &st)) {
-		(void)snprintf(q->why, sizeof(q->why),
-			       "process %d is another user's: only root may watch it", pid);
-		return -EPERM;
+		char text[32];
+
+		(void)snprintf(text, sizeof(text), "process %d", pid);
+		return refuse(q, &st, text);
 	}
 	*ret_fd = take_fd(fd);
 	return 0;
+}
+
+/* By its path, unless that is too long for a sentence. */
+static void name_group(const char *path, char ret[GROUP_NAME_SIZE])
+{
+	if (strlen(path) <= GROUP_PATH_SHOWN_MAX)
+		(void)snprintf(ret, GROUP_NAME_SIZE, "control group '%s'", path);
+	else
+		(void)strcpy(ret, "such control group");
 }
 
 /* A number of a group is never another's. */
 static int find_cgroup(struct request *q, const char *path, uint64_t *ret, char **ret_path)
 {
 	cleanup(fd_closep) int fd = -1;
+	char name[GROUP_NAME_SIZE];
 	struct stat st;
 	int r = cgroup_open(path, &fd, ret_path);
 
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = -errno;
-	if (r == 0 && !may_watch(q, &st)) {
-		(void)snprintf(q->why, sizeof(q->why),
-			       "that control group is another user's: only root may watch it");
-		return -EPERM;
-	}
+	if (r == 0 && !may_watch(q, &st))
+		return refuse(q, &st, "that control group");
 	if (r < 0) {
+		name_group(path, name);
 		(void)snprintf(q->why, sizeof(q->why), "there is no %s of version 2 here: %s",
-			       r == -ENOTSUP ? "hierarchy of control groups" : "such control group",
-			       strerror(-r));
+			       r == -ENOTSUP ? "hierarchy of control groups" : name, strerror(-r));
 		return r;
 	}
 	*ret = st.st_ino;

@@ -287,6 +287,15 @@ def test_nobody_watches_what_is_another_users():
             client.watch(os.getpid())
 
 
+def test_what_is_of_the_user_of_all_that_are_unknown_is_for_root():
+    features.require("bpf")
+    with Tracer() as tracer, subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=NOBODY) as proc:
+        os.chmod(tracer.socket, 0o666)
+        with pytest.raises(Refused, match=f"process {proc.pid} may be anybody's, as all that are unknown here are user 65534"):
+            client_as(tracer, NOBODY).watch(proc.pid)
+        proc.communicate()
+
+
 def test_one_watches_what_is_ones_own():
     features.require("bpf")
     with Tracer() as tracer, subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=SOMEBODY) as proc:

@@ -233,8 +233,10 @@ def test_what_a_client_watches_has_a_limit_but_for_root(tracer, group):
 
 @pytest.mark.parametrize("path, why", [
     ("relative", "'cgroup' has to be a path that begins with '/'"), ("", "'cgroup' has to be"), (7, "'cgroup' has to be"),
-    ("/no/such", "there is no such control group of version 2 here: No such file"), ("/" + "x" * 300, "there is no such"),
-    ("/sys/fs/cgroup-of-another", "there is no such"), ("/../../../../proc/self", "there is no such"), ("/cgroup.procs", "there is no such"), ("/proc", "there is no such"),
+    ("/no/such", "there is no control group '/no/such' of version 2 here: No such file"),
+    ("/" + "x" * 300, "there is no such control group of version 2 here: No such file"),
+    ("/sys/fs/cgroup-of-another", "there is no control group"), ("/../../../../proc/self", "there is no control group"),
+    ("/cgroup.procs", "there is no control group"), ("/proc", "there is no control group"),
 ])
 def test_what_is_no_group_is_refused(tracer, path, why):
     client = tracer.client()
@@ -360,7 +362,7 @@ def test_a_command_is_told_of_a_signal(tracer):
 
 
 @pytest.mark.parametrize("args, status, why", [
-    (["--pid", "2147483647"], 1, "2147483647: No such"), (["--cgroup=/no/such"], 1, "there is no such control group"),
+    (["--pid", "2147483647"], 1, "2147483647: No such"), (["--cgroup=/no/such"], 1, "there is no control group '/no/such'"),
     (["--sync=" + "x" * 128, "true"], 1, "'sync' has to be"),
     ([], 2, "wants a --pid, a --cgroup or a command"), (["--cgroup", "a.slice"], 2, "a path that begins with '/', not 'a.slice'"),
 ])
