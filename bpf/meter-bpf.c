@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bpf/programs.h"
 #include "bpf/ring.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -150,6 +151,15 @@ void hooks_look(struct findings *f)
 const struct bpf_object *meter_object(const struct meter *m)
 {
 	return m->kind == &meter_bpf ? container_of(m, struct meter_of_bpf, meter)->bpf->obj : NULL;
+}
+
+/* Of those at a change of state there are two, of which one runs where the other does not. */
+uint64_t meter_misses(const struct meter *m)
+{
+	const struct meter_of_bpf *b = container_of(m, struct meter_of_bpf, meter);
+	uint64_t n = m->kind == &meter_bpf ? program_misses(b->bpf->progs.on_destroy) : 0;
+
+	return n == MISSES_UNKNOWN ? 0 : n;
 }
 
 bool hook_is_on(const struct meter *m, const struct hook *hook)

@@ -89,7 +89,8 @@ struct answer {
 	struct port *ports;
 	size_t n_ports;
 	struct program programs[PROGRAMS_MAX];
-	size_t n_programs; /* 0, too, where the kernel does not count their runs */
+	size_t n_programs;
+	bool has_runs; /* the kernel counts them */
 	json_t *packets;
 };
 
@@ -314,9 +315,17 @@ static void append_ports(struct answer *a, const struct family *f)
 
 static void append_programs(struct answer *a, const struct family *f)
 {
-	for (const struct program *p = a->programs; p < a->programs + a->n_programs; p++)
+	for (const struct program *p = a->programs; a->has_runs && p < a->programs + a->n_programs;
+	     p++)
 		append(a, f, json_pack("{ss}", "program", p->name),
 		       *(const uint64_t *)((const char *)p + f->offset));
+}
+
+static void append_misses(struct answer *a, const struct family *f)
+{
+	for (const struct program *p = a->programs; p < a->programs + a->n_programs; p++)
+		if (p->misses != MISSES_UNKNOWN)
+			append(a, f, json_pack("{ss}", "program", p->name), p->misses);
 }
 
 /* clang-format off */
@@ -335,6 +344,7 @@ static const struct family FAMILIES[] = {
 	GAUGE("hook_on", NULL, "Whether a program is attached there, or may be.", append_hooks),
 	COUNTER("program_runs", NULL, "Runs of programs, while the kernel counted them.", append_programs, OF_PROGRAM(runs)),
 	COUNTER("program_run_seconds", "seconds", "Time of these, without what it takes to get there.", append_programs, OF_PROGRAM(ns)),
+	COUNTER("program_misses", NULL, "Runs that the kernel left out, as the program had interrupted itself.", append_misses),
 	GAUGE("clients", NULL, "Clients that are connected.", append_clients),
 	GAUGE("rows", NULL, "Rows of all clients, by how well their bytes are known.", append_rows),
 	GAUGE("open_spans", NULL, "Spans that have begun and not ended.", append_spans),
@@ -371,14 +381,11 @@ static int mark(struct tracer *t, struct answer *a)
 {
 	struct program before[PROGRAMS_MAX];
 	size_t n = programs_read(t, before);
-	bool is_counted = false;
 	int r = tracer_mark(t);
 
 	a->n_programs = programs_read(t, a->programs);
 	for (size_t i = 0; i < n; i++)
-		is_counted |= a->programs[i].runs != before[i].runs;
-	if (!is_counted)
-		a->n_programs = 0;
+		a->has_runs |= a->programs[i].runs != before[i].runs;
 	return r;
 }
 

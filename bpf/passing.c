@@ -15,6 +15,7 @@
 #include "bpf/follow.h"
 #include "bpf/known.h"
 #include "bpf/meter-bpf.h"
+#include "bpf/programs.h"
 #include "bpf/ring.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
@@ -85,13 +86,27 @@ static void take_one(void *context, const void *data, size_t size)
 			   p->has_from ? from_json(&p->from) : json_null()));
 }
 
+/* At each of these somebody received a descriptor, of whatever it was. */
+static uint64_t count_misses(const struct passing *p)
+{
+	const struct bpf_program *programs[] = {p->bpf->progs.on_fd_receive,
+						p->bpf->progs.on_fd_taken};
+	uint64_t sum = 0, n;
+
+	for (size_t i = 0; i < ARRAY_LEN(programs); i++) {
+		n = program_misses(programs[i]);
+		sum += n == MISSES_UNKNOWN ? 0 : n;
+	}
+	return sum;
+}
+
 void passing_count_missed(struct passing *p)
 {
 	uint64_t n;
 
 	if (!p)
 		return;
-	n = p->bpf->bss->untold.ring + p->bpf->bss->untold.limited;
+	n = p->bpf->bss->untold.ring + p->bpf->bss->untold.limited + count_misses(p);
 	if (n != p->n_missed)
 		follow_count_lost(p->tracer, n - p->n_missed, ACTS_OF_DESCRIPTORS);
 	p->n_missed = n;

@@ -3,12 +3,32 @@
 #include <assert.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <stddef.h>
 
 #include "bpf/passing.h"
 #include "bpf/probes.h"
 #include "bpf/tracer.h"
 #include "bpf/usdt.h"
 #include "ipc/base/num.h"
+
+/* `size`: so much of it the kernel has written. */
+static uint64_t misses_of(const struct bpf_prog_info *info, uint32_t size)
+{
+	return size < offsetof(struct bpf_prog_info, recursion_misses) +
+				       sizeof(info->recursion_misses)
+		       ? MISSES_UNKNOWN
+		       : info->recursion_misses;
+}
+
+uint64_t program_misses(const struct bpf_program *program)
+{
+	struct bpf_prog_info info = {};
+	uint32_t size = sizeof(info);
+
+	if (bpf_obj_get_info_by_fd(bpf_program__fd(program), &info, &size) < 0)
+		return MISSES_UNKNOWN;
+	return misses_of(&info, size);
+}
 
 static size_t read_object(const struct bpf_object *object, struct program ret[PROGRAMS_MAX],
 			  size_t n)
@@ -26,7 +46,8 @@ static size_t read_object(const struct bpf_object *object, struct program ret[PR
 		assert(n < PROGRAMS_MAX);
 		ret[n++] = (struct program){.name = bpf_program__name(program),
 					    .runs = info.run_cnt,
-					    .ns = info.run_time_ns};
+					    .ns = info.run_time_ns,
+					    .misses = misses_of(&info, size)};
 	}
 	return n;
 }

@@ -8,6 +8,7 @@
 
 #define PROGRAMS_MAX 32
 
+struct bpf_program;
 struct tracer;
 
 struct program {
@@ -15,7 +16,15 @@ struct program {
 	/* Only what ran while the kernel counted; it does not say when that was. */
 	uint64_t runs;
 	uint64_t ns; /* from their begin to their end: getting there is not in it */
+	uint64_t misses; /* see below */
 };
 
+#define MISSES_UNKNOWN UINT64_MAX
+
+/*
+ * How often the kernel did not run it, as it had interrupted itself on that processor. MISSES_UNKNOWN where it does not say
+ * (before 5.12), or has not loaded it.
+ */
+uint64_t program_misses(const struct bpf_program *program);
 /* How many there are: the meter that needs no rights has none. */
 size_t programs_read(const struct tracer *t, struct program ret[PROGRAMS_MAX]);

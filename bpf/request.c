@@ -78,6 +78,7 @@ int request_take_row(struct request *q, struct row **ret)
 	row->expected = expected;
 	(void)strcpy(row->transport, transport ? transport : "tcp");
 	row->began_ns = num_now_ns();
+	row->n_misses = c->tracer->n_misses;
 	r = m->kind->add_row(m, row->number);
 	if (r < 0)
 		return r;
@@ -187,6 +188,7 @@ static int op_begin(struct request *q)
 			return r;
 		row->before = now.totals;
 		row->began_ns = now_ns;
+		row->n_misses = c->tracer->n_misses;
 		row->stall.since_ns = 0;
 		row->rest.is_on = false;
 		row->rested_ns = row->rest.ns;

@@ -44,6 +44,7 @@ struct row {
 	struct rest rest;
 	uint64_t rested_ns; /* of that, before it began */
 	struct census census;
+	uint64_t n_misses; /* tracer::n_misses when it began */
 	uint64_t stalled_ns; /* until when stalls are in the account */
 	struct account *account; /* of all rows like it */
 	struct totals counted, divided; /* what is in it of the counters, and of the limits */

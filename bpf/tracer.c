@@ -85,6 +85,7 @@ int tracer_mark(struct tracer *t)
 			census_begin(&row->census);
 		}
 	r = t->meter->kind->mark(t->meter, take_sample, t);
+	t->n_misses = meter_misses(t->meter);
 	if (r == 0 && t->meter->kind->is_told_of_ends)
 		end_census(t);
 	return r;
@@ -93,11 +94,13 @@ int tracer_mark(struct tracer *t)
 int tracer_read(struct tracer *t, const struct row *row, struct reading *ret)
 {
 	int r = t->meter->kind->read(t->meter, row->number, ret);
+	bool is_short;
 
 	if (r < 0)
 		return r;
 	ret->totals.closed += row->census.lost;
-	for (int i = 0; census_is_short(&row->census) && i < N_COUNTERS; i++)
+	is_short = census_is_short(&row->census) || row->n_misses != t->n_misses;
+	for (int i = 0; is_short && i < N_COUNTERS; i++)
 		if (ret->quality[i] == QUALITY_EXACT)
 			ret->quality[i] = QUALITY_SAMPLED;
 	return 0;

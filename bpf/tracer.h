@@ -32,6 +32,7 @@ struct tracer {
 	struct passing *passing; /* likewise */
 	char why_no_passing[WHY_SIZE];
 	struct findings findings;
+	uint64_t n_misses; /* as of the last mark, see meter_misses() */
 	unsigned n_spans; /* open, of all clients */
 	uint32_t last_row;
 	uint64_t last_client;

@@ -65,6 +65,12 @@ def runs(pid):
             for f in _fdinfo(pid, "prog_id|run_cnt|run_time_ns") if "run_cnt" in f}
 
 
+def misses(pid):
+    """{name: how often it was left out} of the BPF programs that the process has."""
+    return {_name_of_program(int(f["prog_id"])): int(f["recursion_misses"])
+            for f in _fdinfo(pid, "prog_id|recursion_misses") if "recursion_misses" in f}
+
+
 def attached(pid):
     """The names of those of its programs that are attached to something."""
     return {_name_of_program(int(f["prog_id"])) for f in _fdinfo(pid, "prog_id|link_id") if "link_id" in f}

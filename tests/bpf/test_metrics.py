@@ -227,6 +227,16 @@ def test_programs_have_runs_while_the_kernel_counts_them(tracer):
     assert {"weightd_trace_program_runs_total", "weightd_trace_program_run_seconds_total"} & set(Metrics(tracer).look().before) == set()
 
 
+@pytest.mark.probes
+def test_runs_that_the_kernel_left_out_are_told(tracer):
+    counted = kernel.misses(tracer.proc.pid)
+    metrics = Metrics(tracer).look()
+    assert len(counted) > 7
+    assert {program: metrics.value("program_misses_total", program=program) for program in counted} == counted
+    with Tracer("--meter=diag") as without:
+        assert "weightd_trace_program_misses_total" not in Metrics(without).look().before
+
+
 def test_what_a_client_did_not_read_is_counted(tracer, net):
     metrics = Metrics(tracer)
     with Client(tracer.socket) as slow:
