@@ -10,6 +10,7 @@
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/names.h"
 #include "libclient/weightctl/phases.h"
 #include "libclient/weightctl/recording.h"
 #include "libclient/weightctl/size.h"
@@ -17,8 +18,6 @@
 
 #define OPTION_RECORDING OPTION_OWN
 #define PERCENT_MIN 1 /* of the time: what took less is not told */
-#define KNOWN_MAX 8 /* syncs that an error names */
-#define KNOWN_NAME_MAX 127 /* bytes of each, as of all that weightd-trace has */
 
 /* In the order of the words that weightd-trace has for them. `%s` is the other node. */
 static const struct limit {
@@ -54,8 +53,8 @@ struct link {
 };
 
 struct explanation {
-	const char *prefix; /* of the sync that is explained */
-	json_t *syncs; /* all that were seen, as keys */
+	struct names names; /* of all syncs that were seen */
+	const char *name; /* of the one that is explained */
 	struct link *links;
 	size_t n_links;
 	struct phases phases; /* of syncs that begin so */
@@ -177,9 +176,7 @@ static void take(void *context, json_t *packet)
 		e->lost += agent_number(packet, "lost", 0);
 	if (!kind || !sync || (!is_row(kind) && !is_phase(packet)))
 		return;
-	fits = !strncmp(sync, e->prefix, strlen(e->prefix));
-	if (json_object_set_new(e->syncs, sync, json_boolean(fits)) < 0)
-		cli_out_of_memory();
+	fits = names_add(&e->names, sync);
 	if (fits && is_phase(packet))
 		phases_take(&e->phases, packet);
 	if (!fits || !is_row(kind))
@@ -370,33 +367,19 @@ static bool is_over(const struct explanation *e)
 	return true;
 }
 
-/* The one that is explained, once it is the only one that fits. */
-static const char *name_of(const struct explanation *e)
-{
-	const char *sync;
-	json_t *fits;
-
-	json_object_foreach(e->syncs, sync, fits)
-	{
-		if (json_is_true(fits))
-			return sync;
-	}
-	return NULL;
-}
-
 static void put_all(const struct explanation *e)
 {
 	uint64_t version = e->n_links ? agent_number(e->links[0].row, "version", 0) : 0;
 
 	(void)fputs("Sync ", stdout);
-	escape_text(stdout, name_of(e));
+	escape_text(stdout, e->name);
 	if (!e->n_links)
 		(void)puts(": of its bytes nothing is known here.");
 	else if (version) /* what is watched has none */
 		(void)printf(" carried version %" PRIu64 ".\n", version);
 	else
 		(void)puts(" has no version.");
-	phases_put(&e->phases, name_of(e), is_over(e));
+	phases_put(&e->phases, e->name, is_over(e));
 	for (size_t i = 0; i < e->n_links; i++)
 		if (is_payload(&e->links[i]))
 			put_link(&e->links[i]);
@@ -434,10 +417,10 @@ static int print_json(const struct explanation *e)
 	const struct link *l = slowest(e);
 	json_t *rows = json_array();
 	cleanup(agent_decrefp) json_t *o = json_pack(
-		"{ss sO? so sI so so}", "sync", name_of(e), "version",
+		"{ss sO? so sI so so}", "sync", e->name, "version",
 		e->n_links ? json_object_get(e->links[0].row, "version") : NULL, "slowest",
 		l ? json_string(peer_of(l)) : json_null(), "lost", (json_int_t)e->lost, "phases",
-		phases_json(&e->phases, name_of(e)), "rows", rows);
+		phases_json(&e->phases, e->name), "rows", rows);
 
 	if (!o)
 		cli_out_of_memory();
@@ -457,75 +440,44 @@ static int print_json(const struct explanation *e)
 
 /* ------------------------------------------------------------------------------------------------ */
 
-/* How many syncs begin with the prefix; of an error, the names of these or, if there are none, of all. */
-static size_t count(const struct explanation *e, char names[], size_t size)
-{
-	size_t n = 0, n_named = 0, n_more = 0, at = 0;
-	const char *sync;
-	json_t *fits;
-
-	names[0] = '\0';
-	json_object_foreach(e->syncs, sync, fits)
-	{
-		n += json_is_true(fits);
-	}
-	json_object_foreach(e->syncs, sync, fits)
-	{
-		if (n && !json_is_true(fits))
-			continue;
-		if (n_named == KNOWN_MAX || strlen(sync) > KNOWN_NAME_MAX)
-			n_more++;
-		else
-			at += (size_t)snprintf(names + at, size - at, "%s%s", n_named++ ? ", " : "",
-					       sync);
-	}
-	if (n_more)
-		(void)snprintf(names + at, size - at, "%s%zu more", n_named ? " and " : "", n_more);
-	return n;
-}
-
 static void link_deinit(struct link *l)
 {
 	json_decref(l->row);
 	free(l->stalls);
 }
 
-/* Whose whole name it is, that is meant, though others begin so. */
-static void prefer_exact(struct explanation *e)
+static void drop_others(struct explanation *e)
 {
 	size_t n = 0;
 
-	if (!json_object_get(e->syncs, e->prefix))
-		return;
 	for (size_t i = 0; i < e->n_links; i++) {
-		if (strcmp(agent_text(e->links[i].row, "sync"), e->prefix) != 0)
+		if (strcmp(agent_text(e->links[i].row, "sync"), e->name) != 0)
 			link_deinit(&e->links[i]);
 		else
 			e->links[n++] = e->links[i];
 	}
 	e->n_links = n;
-	(void)json_object_clear(e->syncs);
-	if (json_object_set_new(e->syncs, e->prefix, json_true()) < 0)
-		cli_out_of_memory();
 }
 
-static int check(const struct explanation *e, const char *path)
+static int find(struct explanation *e, const char *path)
 {
-	char names[KNOWN_MAX * (KNOWN_NAME_MAX + 2) + 32]; /* ", ", and how many more */
-	size_t n = count(e, names, sizeof(names));
+	char names[NAMES_TEXT_MAX];
 
-	if (n > 1)
-		return cli_error("'%s' begins the names of %zu syncs: %s", e->prefix, n, names);
-	if (n == 0 && *names)
+	if (names_find(&e->names, &e->name))
+		return EXIT_FAILED;
+	if (e->name) {
+		drop_others(e);
+		return 0;
+	}
+	names_text(&e->names, names);
+	if (*names)
 		return cli_error("%s knows no sync '%s', but %s", path ? path : "weightd-trace",
-				 e->prefix, names);
-	if (n == 0 && path)
+				 e->names.prefix, names);
+	if (path)
 		return cli_error("%s knows no sync at all", path);
-	if (n == 0)
-		return cli_error(
-			"weightd-trace knows no sync; what was over before it was started, or long "
-			"ago, is in what 'weightctl trace record' wrote then, see --recording");
-	return 0;
+	return cli_error(
+		"weightd-trace knows no sync; what was over before it was started, or long ago, is "
+		"in what 'weightctl trace record' wrote then, see --recording");
 }
 
 static int read_recording(const char *path, struct explanation *e)
@@ -562,8 +514,7 @@ static int explain(const struct cli *cli, struct explanation *e, const char *pat
 {
 	if (path ? read_recording(path, e) : hear_all(cli, e))
 		return EXIT_FAILED;
-	prefer_exact(e);
-	if (check(e, path))
+	if (find(e, path))
 		return EXIT_FAILED;
 	if (cli->json)
 		return print_json(e);
@@ -577,7 +528,7 @@ static void explanation_deinit(struct explanation *e)
 		link_deinit(&e->links[i]);
 	free(e->links);
 	phases_deinit(&e->phases);
-	json_decref(e->syncs);
+	names_deinit(&e->names);
 }
 
 static int run(struct cli *cli, int argc, char *argv[])
@@ -588,16 +539,14 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_TRACER,
 		{},
 	};
-	cleanup(explanation_deinit) struct explanation e = {.syncs = json_object()};
+	cleanup(explanation_deinit) struct explanation e = {};
 	const char *path = NULL;
 
 	while (cli_option(cli, argc, argv, LETTERS_JSON, longs) >= 0)
 		path = optarg;
 	if (argc - optind != 1)
 		cli_usage(cli, "'%s' takes the name of a sync", cli->verb->name);
-	if (!e.syncs)
-		cli_out_of_memory();
-	e.prefix = argv[optind];
+	names_init(&e.names, argv[optind]);
 	return explain(cli, &e, path);
 }
 

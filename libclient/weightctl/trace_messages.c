@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/names.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/table.h"
@@ -37,8 +38,8 @@ struct line {
 
 struct messages {
 	const struct cli *cli;
-	const char *sync;
-	char *name; /* all of it, where `sync` was the beginning; else NULL */
+	struct names names; /* of all syncs that have rows */
+	const char *sync; /* of these, that of the calls, or what was given */
 	uint64_t seconds;
 	uint64_t began_ns;
 	struct agent agent; /* for as long as it is there, calls are counted */
@@ -110,7 +111,7 @@ static int look(struct messages *m, const char *op)
 static int find_name(struct messages *m)
 {
 	cleanup(agent_decrefp) json_t *rows = NULL;
-	const char *found = NULL, *other = NULL;
+	const char *name, *sync;
 	const json_t *row;
 	size_t i;
 
@@ -118,26 +119,14 @@ static int find_name(struct messages *m)
 		return EXIT_FAILED;
 	json_array_foreach(rows, i, row)
 	{
-		const char *sync = agent_text(row, "sync");
-
-		if (!sync || strncmp(sync, m->sync, strlen(m->sync)) != 0)
-			continue;
-		if (!strcmp(sync, m->sync))
-			return 0;
-		if (!found)
-			found = sync;
-		else if (strcmp(sync, found) != 0)
-			other = sync;
+		sync = agent_text(row, "sync");
+		if (sync)
+			(void)names_add(&m->names, sync);
 	}
-	if (other)
-		return cli_error("'%s' begins the names of several syncs: %s, %s", m->sync, found,
-				 other);
-	if (!found)
-		return 0;
-	m->name = strdup(found);
-	if (!m->name)
-		cli_out_of_memory();
-	m->sync = m->name;
+	if (names_find(&m->names, &name))
+		return EXIT_FAILED;
+	if (name)
+		m->sync = name;
 	return 0;
 }
 
@@ -261,6 +250,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (argc - optind != 1)
 		cli_usage(cli, "'%s' takes the name of a sync", cli->verb->name);
 	m.sync = argv[optind];
+	names_init(&m.names, m.sync);
 	table_init(&table, cli, columns);
 	m.rows = json_object();
 	if (!m.rows)
@@ -268,7 +258,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	r = count(&m, &table);
 	agent_deinit(&m.agent);
 	json_decref(m.rows);
-	free(m.name);
+	names_deinit(&m.names);
 	return r;
 }
 

@@ -389,7 +389,7 @@ def test_the_beginning_of_a_name_will_do(tracer, traced):
     assert (told.returncode, error) == (0, "")
     assert [json.loads(out)["sync"], json.loads(out)["calls"][0]["bytes"]] == ["5f0a77", 7]
     with weightctl(tracer, "5f0") as told:
-        assert told.communicate() == ("", "weightctl: '5f0' begins the names of several syncs: 5f0a77, 5f0b77\n")
+        assert told.communicate() == ("", "weightctl: '5f0' begins the names of 2 syncs: 5f0a77, 5f0b77\n")
     client.tag(b, "5f0", peer="a")
     with weightctl(tracer, "--seconds=1", "--json", "5f0") as told:
         assert json.loads(told.communicate()[0])["sync"] == "5f0", "what is called so is meant, though another begins so"
