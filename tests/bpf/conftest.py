@@ -1,9 +1,16 @@
 """Fixtures of the tests of weightd-trace."""
+import contextlib
+import os
+import pathlib
+import shutil
 import socket
+import tempfile
 
 import features
 import pytest
 import tracing
+from bpf.probing import CUDA, Process
+from gpus import Gpus
 from netns import Net
 
 
@@ -58,3 +65,32 @@ def traced(tracer, connect):
     client.tag(a, peer="b")
     client.tag(b, peer="a")
     return client, a, b
+
+
+@pytest.fixture
+def client(tracer):
+    return tracer.client()
+
+
+@pytest.fixture
+def gpu():
+    features.require("fakes")
+    with contextlib.closing(Gpus()) as gpus:
+        yield gpus
+
+
+@pytest.fixture
+def start(gpu):
+    """start(code): a process that sees the fake GPU."""
+    with contextlib.ExitStack() as stack:
+        yield lambda code=CUDA, env={}, **kw: stack.enter_context(
+            contextlib.closing(Process(code, env=os.environ | gpu.env | env, **kw)))
+
+
+@pytest.fixture
+def folder():
+    """One that anybody may enter."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="weightd-probes-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)

@@ -16,7 +16,7 @@ import features
 import kernel
 import pytest
 from bpf.test_life import exists, kernel_objects
-from bpf.test_probes import CAPABLE, NOBODY, Process, acts, until
+from bpf.probing import CAPABLE, NOBODY, Process, acts, until
 from daemon import Daemon
 from features import BUILD
 from integration.scene import publish
