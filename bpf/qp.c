@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/num.h"
+
 struct qp_user {
 	struct list link; /* qps::users */
 	uid_t uid;
@@ -14,6 +16,7 @@ struct qp_user {
 void qps_init(struct qps *s)
 {
 	*s = (struct qps){};
+	hash_key_init(&s->key);
 	list_init(&s->users);
 	for (unsigned i = 0; i < QP_BUCKETS; i++)
 		list_init(&s->buckets[i]);
@@ -45,9 +48,9 @@ void qps_deinit(struct qps *s)
 
 static struct list *bucket_of(const struct qps *s, const struct qp_name *name)
 {
-	uint64_t hash = (name->number ^ (uint64_t)name->pid << 32) * 0x9e3779b97f4a7c15u;
+	const uint64_t words[] = {(uint64_t)name->pid, name->began_ticks, name->number};
 
-	return (struct list *)&s->buckets[(hash >> 32) % QP_BUCKETS];
+	return (struct list *)&s->buckets[hash_words(&s->key, words, ARRAY_LEN(words)) % QP_BUCKETS];
 }
 
 static bool are_of_one_number(const struct qp_name *a, const struct qp_name *b)

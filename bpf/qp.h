@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "bpf/hash.h"
 #include "bpf/origin.h"
 #include "ipc/base/list.h"
 
@@ -49,6 +50,7 @@ struct qp {
 };
 
 struct qps {
+	struct hash_key key; /* or many users together could have all of theirs in one bucket */
 	struct list users; /* struct qp_user */
 	struct list buckets[QP_BUCKETS]; /* struct qp, by process and number, the oldest first */
 	unsigned n;

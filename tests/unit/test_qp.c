@@ -292,6 +292,50 @@ static void test_who_makes_up_devices_has_no_more_room_for_one_number(void **sta
 	tear_down(s);
 }
 
+/* The next number from `n` on that fell into the first bucket with a hash that everybody knows. */
+static uint64_t chosen(pid_t pid, uint64_t n)
+{
+	while (((n ^ (uint64_t)pid << 32) * 0x9e3779b97f4a7c15u >> 32) % QP_BUCKETS != 0)
+		n++;
+	return n;
+}
+
+static unsigned longest(const struct qps *s)
+{
+	unsigned found = 0, n;
+	struct qp *qp;
+
+	for (unsigned i = 0; i < QP_BUCKETS; i++) {
+		n = 0;
+		list_for_each(qp, &s->buckets[i], in_bucket)
+			n++;
+		if (n > found)
+			found = n;
+	}
+	return found;
+}
+
+/* With this key. Four are in a bucket of 4096 at random, and more than 32 are in none but once in 10^15. */
+static void test_many_users_make_no_long_chain(void **state)
+{
+	struct qps *s = set_up();
+
+	(void)state;
+	s->key = (struct hash_key){{1, 2}};
+	for (unsigned user = 0; user < QPS_MAX / QPS_OF_BUCKET_MAX; user++) {
+		struct qp qp = qp_of("mlx5_0", 0, 1000 + user, 1);
+
+		qp.name.pid = 5000 + (pid_t)user;
+		for (unsigned i = 0; i < QPS_OF_BUCKET_MAX; i++) {
+			qp.name.number = chosen(qp.name.pid, qp.name.number + 1);
+			qps_make(s, &qp);
+		}
+	}
+	assert_int_equal(s->n, QPS_MAX);
+	assert_in_range(longest(s), 1, 32);
+	tear_down(s);
+}
+
 static void test_one_that_is_made_again_and_again_leaves_others_of_its_number(void **state)
 {
 	struct qps *s = set_up();
@@ -343,6 +387,7 @@ int main(void)
 		cmocka_unit_test(test_no_user_takes_the_room_of_others),
 		cmocka_unit_test(test_those_that_are_over_go_first_and_of_users_who_has_most_loses),
 		cmocka_unit_test(test_who_makes_up_devices_has_no_more_room_for_one_number),
+		cmocka_unit_test(test_many_users_make_no_long_chain),
 		cmocka_unit_test(test_one_that_is_made_again_and_again_leaves_others_of_its_number),
 		cmocka_unit_test(test_of_the_peer_is_told_what_is_known),
 	};
