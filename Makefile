@@ -359,7 +359,7 @@ ptx: libclient/cuda/digest.cu
 # What is tested of weightctl by itself, and against weightd-sync.
 FORECAST := $(call objects,libclient/weightctl/forecast.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
-	$(FORECAST) $(RESHARD) $(call objects,bpf/attached.c bpf/census.c bpf/cgroup.c bpf/elf.c bpf/hash.c bpf/image.c bpf/line.c bpf/multi.c bpf/nldev.c bpf/note.c bpf/pair.c bpf/port.c bpf/qp.c bpf/stall.c)
+	$(FORECAST) $(RESHARD) $(call objects,bpf/attached.c bpf/census.c bpf/cgroup.c bpf/elf.c bpf/image.c bpf/line.c bpf/multi.c bpf/nldev.c bpf/note.c bpf/pair.c bpf/port.c bpf/qp.c bpf/stall.c)
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
 # Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
 UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(FORECAST) \

@@ -3,8 +3,10 @@
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
-#include "ipc/base/num.h"
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 struct qp_user {
 	struct list link; /* qps::users */
@@ -16,7 +18,8 @@ struct qp_user {
 void qps_init(struct qps *s)
 {
 	*s = (struct qps){};
-	hash_key_init(&s->key);
+	/* So early in a machine's life that there is nothing random, it is as good as none. */
+	(void)!getrandom(s->key, sizeof(s->key), GRND_NONBLOCK);
 	list_init(&s->users);
 	for (unsigned i = 0; i < QP_BUCKETS; i++)
 		list_init(&s->buckets[i]);
@@ -49,8 +52,9 @@ void qps_deinit(struct qps *s)
 static struct list *bucket_of(const struct qps *s, const struct qp_name *name)
 {
 	const uint64_t words[] = {(uint64_t)name->pid, name->began_ticks, name->number};
+	uint64_t hash = XXH3_64bits_withSecret(words, sizeof(words), s->key, sizeof(s->key));
 
-	return (struct list *)&s->buckets[hash_words(&s->key, words, ARRAY_LEN(words)) % QP_BUCKETS];
+	return (struct list *)&s->buckets[hash % QP_BUCKETS];
 }
 
 static bool are_of_one_number(const struct qp_name *a, const struct qp_name *b)

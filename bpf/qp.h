@@ -12,7 +12,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "bpf/hash.h"
 #include "bpf/origin.h"
 #include "ipc/base/list.h"
 
@@ -20,6 +19,7 @@
 #define QPS_OF_USER_MAX 8192 /* no user takes the room of all others */
 #define QPS_OF_BUCKET_MAX 64 /* of one user, whatever numbers he makes up */
 #define QP_BUCKETS 4096
+#define QP_KEY_SIZE 192
 #define QP_DEVICE_SIZE 64
 
 struct qp_name {
@@ -50,7 +50,7 @@ struct qp {
 };
 
 struct qps {
-	struct hash_key key; /* or many users together could have all of theirs in one bucket */
+	uint8_t key[QP_KEY_SIZE]; /* or many users together could have all of theirs in one bucket */
 	struct list users; /* struct qp_user */
 	struct list buckets[QP_BUCKETS]; /* struct qp, by process and number, the oldest first */
 	unsigned n;

@@ -38,7 +38,7 @@ MAY_INCLUDE = {
 
 # Headers of other projects, and the only places that may know them.
 THIRD_PARTY = {
-    r"xxhash\.h": ["ipc/hash.c"],
+    r"xxhash\.h": ["ipc/hash.c", "bpf/qp.c"],
     r"jansson\.h": ["ipc/reshard/split.c", "libclient/load/", "libclient/weightctl/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/link.cc", "tests/bench/peers/"],
