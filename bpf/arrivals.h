@@ -1,22 +1,42 @@
 /*
  * Arrivals: processes that begin to map a file of which they may execute what is in it
  *
- * The kernel tells of every such mapping on the machine, as it does perf(1): when a program starts, and when a library
- * is loaded by one that runs. It needs CAP_PERFMON, and changes nothing in any process.
+ * The kernel tells of every such mapping on the machine: when a program starts, and when a library is loaded by one that
+ * runs. There is more than one way to have it tell, all of which say the same, need CAP_PERFMON, and change nothing in
+ * any process.
  */
 #pragma once
 
 #include <sys/types.h>
 
-struct arrivals;
+#include "bpf/meter.h"
 
-int arrivals_open(struct arrivals **ret);
+struct arrivals {
+	const struct arrivals_kind *kind;
+};
+
+typedef void (*arrivals_fn)(void *context, pid_t pid, const char *name);
+
+struct arrivals_kind {
+	const char *hook;
+	int (*open)(struct arrivals **ret, char ret_why[WHY_SIZE]);
+	void (*close)(struct arrivals *a);
+	int (*fd)(const struct arrivals *a);
+	int (*take)(struct arrivals *a, arrivals_fn fn, void *context);
+};
+
+extern const struct arrivals_kind arrivals_perf;
+
+/* 0, or negative errno and why. */
+int arrivals_open(struct arrivals **ret, char ret_why[WHY_SIZE]);
+/* Takes NULL. */
 void arrivals_close(struct arrivals *a);
-/* Readable when there is one; no more so once that was asked, as by epoll_ctl(), whether it was taken or not. */
+/*
+ * Readable when there is one; perhaps no more so once that was asked, as by epoll_ctl(), whether it was taken or not.
+ */
 int arrivals_fd(const struct arrivals *a);
 /*
  * All that there are: the process, and the file's name without its folders. How many times the kernel told of anything;
  * -ENOBUFS: it had no room for some, of which nobody knows.
  */
-int arrivals_take(struct arrivals *a, void (*fn)(void *context, pid_t pid, const char *name),
-		  void *context);
+int arrivals_take(struct arrivals *a, arrivals_fn fn, void *context);

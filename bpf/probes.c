@@ -35,10 +35,6 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 
-/* Debian's kernel has this level, and asks for CAP_SYS_ADMIN then. */
-#define HOW_TO_BE_TOLD                                                                             \
-	"; where kernel.perf_event_paranoid is 3, 'sysctl kernel.perf_event_paranoid=2' lets "     \
-	"who has CAP_PERFMON see it"
 #define PERIOD_NS 10000000u /* between two looks, at least */
 #define SHARE 10 /* of the time that looks may take, one in so many */
 #define SWEEP_NS 10000000000u /* between two looks at all processes because files had no room */
@@ -444,12 +440,9 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 			       strerror(-r));
 		return r;
 	}
-	r = arrivals_open(&p->arrivals);
-	if (r < 0) {
-		(void)snprintf(ret_why, WHY_SIZE, "the kernel does not tell what is mapped: %s%s",
-			       strerror(-r), r == -EACCES ? HOW_TO_BE_TOLD : "");
+	r = arrivals_open(&p->arrivals, ret_why);
+	if (r < 0)
 		return r;
-	}
 	tallies_init(&p->tallies, bpf_map__fd(p->bpf->maps.tallies));
 	files_init(&p->files, p, bpf_program__fd(p->bpf->progs.on_call),
 		   bpf_program__fd(p->bpf->progs.on_return));
