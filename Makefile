@@ -130,8 +130,9 @@ TRACE_PROGRAM := $(if $(HAVE_BPF),$(B)/weightd-trace)
 PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(if $(FAULTS),,$(SYNC_PROGRAMS) $(TRACE_PROGRAM))
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
-	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,tests/unit/test_ring.c),$(wildcard tests/unit/test_*.c))))
+	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,$(addprefix tests/unit/test_,arrivals.c ring.c)),$(wildcard tests/unit/test_*.c))))
 UNIT_SYNC := $(filter $(B)/unit/test_sync_%,$(UNIT))
+UNIT_BPF := $(filter $(B)/unit/test_arrivals,$(UNIT))
 # Benches that look inside weightd-sync.
 TOOLS_SYNC := $(if $(HAVE_CMOCKA),$(if $(HAVE_OPENSSL),$(addprefix $(B)/unit/tool_,members connections)))
 # A .c file with a header beside it is a part of every program in its folder, the others are programs.
@@ -244,6 +245,7 @@ build/bpf/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*/*.h) Makefile
 		-idirafter /usr/include/$(shell $(CC) -print-multiarch) -c -o $@ $<
 
 # struct passing is another, and so are these.
+SKELETON_arrivals := arrivals_bpf
 SKELETON_passing := passing_bpf
 SKELETON_probes := probes_bpf
 SKELETON_usdt := usdt_bpf
@@ -251,6 +253,8 @@ SKELETON_usdt := usdt_bpf
 build/bpf/%.skel.h: build/bpf/%.bpf.o
 	$(call say,SKEL)$(BPFTOOL) gen skeleton $< name $(or $(SKELETON_$(notdir $*)),$(notdir $*)) >$@
 
+$(B)/obj/bpf/arrivals-fentry.o: build/bpf/arrivals/arrivals.skel.h
+$(B)/obj/bpf/arrivals-fentry.o: ALL_CFLAGS += -isystem build/bpf/arrivals
 $(B)/obj/bpf/meter-bpf.o: build/bpf/flows/flows.skel.h
 $(B)/obj/bpf/meter-bpf.o: ALL_CFLAGS += -isystem build/bpf/flows
 $(B)/obj/bpf/passing.o: build/bpf/passing/passing.skel.h
@@ -367,13 +371,18 @@ UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE
 
 # It has a libbpf of its own.
 $(B)/unit/test_ring: $(call objects,bpf/ring.c)
-$(filter-out $(UNIT_SYNC),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
+$(filter-out $(UNIT_SYNC) $(UNIT_BPF),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)
 
 $(UNIT_SYNC) $(TOOLS_SYNC): $(B)/%: $(B)/obj/tests/%.o $(call objects,$(call parts,unit)) $(UNDER_SYNC_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(SYNC_LIBS) $(SERVER_LIBS) -lm
+
+# What is told by programs of BPF is weightd-trace's as a whole.
+$(UNIT_BPF): $(B)/%: $(B)/obj/tests/%.o $(filter-out $(B)/obj/bpf/main.o,$(TRACE))
+	$(call say,LINK)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka libbpf jansson)
 
 # A bench that looks inside the server.
 $(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
@@ -401,7 +410,7 @@ check-san: deps
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
 	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
 	$(Q)WEIGHTD_KILLS=1 $(LANES) SAN=address lane-sync lane-trouble lane-rest lane-engines lane-cuda lane-threads
-	$(Q)$(MAKE) --no-print-directory SAN=address pytest ARGS='-m "probes and not measures" tests/bpf'
+	$(Q)$(MAKE) --no-print-directory SAN=address pytest ARGS='-m "probes and not measures" tests/unit tests/bpf'
 
 # Many tests wait for timers rather than for a processor: three lanes of them run at a time, on any machine. What
 # measures, and what sees all processes of the machine, runs alone.

@@ -132,8 +132,8 @@ static int perf_open(struct arrivals **ret, char ret_why[WHY_SIZE])
 	p->arrivals.kind = &arrivals_perf;
 	r = open_all(p);
 	if (r < 0) {
-		(void)snprintf(ret_why, WHY_SIZE, "the kernel does not tell what is mapped: %s%s",
-			       strerror(-r), r == -EACCES ? HOW_TO_BE_TOLD : "");
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s%s", strerror(-r),
+			       r == -EACCES ? HOW_TO_BE_TOLD : "");
 		perf_close(&p->arrivals);
 		return r;
 	}

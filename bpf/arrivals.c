@@ -1,8 +1,22 @@
 #include "bpf/arrivals.h"
 
-int arrivals_open(struct arrivals **ret, char ret_why[WHY_SIZE])
+#include <errno.h>
+
+/* Perf tells of threads that begin and end, too, in vain; but with it no program of ours runs. */
+const struct arrivals_kind *const arrivals_kinds[N_ARRIVALS_KINDS] = {&arrivals_perf,
+								      &arrivals_fentry};
+
+int arrivals_open(struct arrivals **ret, char ret_why[N_ARRIVALS_KINDS][WHY_SIZE])
 {
-	return arrivals_perf.open(ret, ret_why);
+	int r = -ENOSYS;
+
+	for (size_t i = 0; i < N_ARRIVALS_KINDS; i++) {
+		*ret_why[i] = '\0';
+		r = arrivals_kinds[i]->open(ret, ret_why[i]);
+		if (r == 0)
+			break;
+	}
+	return r;
 }
 
 void arrivals_close(struct arrivals *a)

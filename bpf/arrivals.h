@@ -2,14 +2,18 @@
  * Arrivals: processes that begin to map a file of which they may execute what is in it
  *
  * The kernel tells of every such mapping on the machine: when a program starts, and when a library is loaded by one that
- * runs. There is more than one way to have it tell, all of which say the same, need CAP_PERFMON, and change nothing in
- * any process.
+ * runs. It does so in more than one way, and says the same in each. All need CAP_PERFMON, and change nothing in any
+ * process.
  */
 #pragma once
 
 #include <sys/types.h>
 
 #include "bpf/meter.h"
+
+#define N_ARRIVALS_KINDS 2
+
+struct bpf_object;
 
 struct arrivals {
 	const struct arrivals_kind *kind;
@@ -25,10 +29,12 @@ struct arrivals_kind {
 	int (*take)(struct arrivals *a, arrivals_fn fn, void *context);
 };
 
-extern const struct arrivals_kind arrivals_perf;
+extern const struct arrivals_kind arrivals_perf, arrivals_fentry;
+/* The best first. */
+extern const struct arrivals_kind *const arrivals_kinds[N_ARRIVALS_KINDS];
 
-/* 0, or negative errno and why. */
-int arrivals_open(struct arrivals **ret, char ret_why[WHY_SIZE]);
+/* The first kind that the kernel allows, and why none of those before it. Negative errno: it allows none. */
+int arrivals_open(struct arrivals **ret, char ret_why[N_ARRIVALS_KINDS][WHY_SIZE]);
 /* Takes NULL. */
 void arrivals_close(struct arrivals *a);
 /*
@@ -40,3 +46,6 @@ int arrivals_fd(const struct arrivals *a);
  * -ENOBUFS: it had no room for some, of which nobody knows.
  */
 int arrivals_take(struct arrivals *a, arrivals_fn fn, void *context);
+
+/* Its programs; NULL of a kind that has none. */
+const struct bpf_object *arrivals_object(const struct arrivals *a);

@@ -54,6 +54,7 @@ struct probes {
 	struct probes_bpf *bpf;
 	struct ring ring;
 	struct arrivals *arrivals;
+	char why_no_arrivals[N_ARRIVALS_KINDS][WHY_SIZE]; /* of each kind, up to that in use */
 	struct waiter calls, arrived;
 	struct timer timer; /* until arrivals are listened to again */
 	struct timer tally_timer; /* while something is counted */
@@ -88,6 +89,11 @@ struct qps *probes_qps(struct probes *p)
 struct usdt *probes_usdt(struct probes *p)
 {
 	return p->usdt;
+}
+
+const struct arrivals *probes_arrivals(const struct probes *p)
+{
+	return p->arrivals;
 }
 
 const struct bpf_object *probes_object(const struct probes *p)
@@ -422,6 +428,15 @@ static int wait_for_all(struct probes *p)
 	return r < 0 ? r : timer_open(&p->tally_timer, loop_fd);
 }
 
+static void say_why_no_arrivals(const struct probes *p, char ret_why[WHY_SIZE])
+{
+	int n = 0;
+
+	for (size_t i = 0; i < N_ARRIVALS_KINDS && n < WHY_SIZE; i++)
+		n += snprintf(ret_why + n, (size_t)(WHY_SIZE - n), "%s%s: %s", n ? "; " : "",
+			      arrivals_kinds[i]->hook, p->why_no_arrivals[i]);
+}
+
 static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE])
 {
 	int r = load(p, ring_size);
@@ -440,9 +455,11 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 			       strerror(-r));
 		return r;
 	}
-	r = arrivals_open(&p->arrivals, ret_why);
-	if (r < 0)
+	r = arrivals_open(&p->arrivals, p->why_no_arrivals);
+	if (r < 0) {
+		say_why_no_arrivals(p, ret_why);
 		return r;
+	}
 	tallies_init(&p->tallies, bpf_map__fd(p->bpf->maps.tallies));
 	files_init(&p->files, p, bpf_program__fd(p->bpf->progs.on_call),
 		   bpf_program__fd(p->bpf->progs.on_return));
@@ -510,8 +527,25 @@ static const struct {
 	{"uprobe_multi", "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
 	{"iter/task_vma",
 	 "which processes have a library or weightd, and with that all that probes see"},
-	{"perf/mmap", "when another process loads one, and with that all that probes see"},
 };
+
+/* The kind that is on, and those that would have been better. */
+static void tell_arrivals(struct request *q)
+{
+	const struct tracer *t = q->client->tracer;
+	const struct probes *p = t->probes;
+	const struct arrivals_kind *kind = p ? p->arrivals->kind : arrivals_kinds[0];
+
+	for (size_t i = 0; arrivals_kinds[i] != kind; i++)
+		client_answer(q->client, json_pack("{ss ss sb ss ss++}", "kind", "hook", "hook",
+						   arrivals_kinds[i]->hook, "on", 0, "why",
+						   p->why_no_arrivals[i], "lost", "nothing while ",
+						   kind->hook, " is on"));
+	client_answer(q->client,
+		      json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", kind->hook, "on",
+				p != NULL, "why", p ? NULL : t->why_no_probes, "lost",
+				"when another process loads one, and with that all that probes see"));
+}
 
 void probes_doctor(struct request *q)
 {
@@ -524,6 +558,7 @@ void probes_doctor(struct request *q)
 			      json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", needs[i].name,
 					"on", p != NULL, "why", p ? NULL : t->why_no_probes, "lost",
 					needs[i].lost));
+	tell_arrivals(q);
 	/* Where others have their files is not for everybody. */
 	if (!p || request_may_observe(q) < 0) {
 		*q->why = 0;

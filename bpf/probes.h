@@ -12,6 +12,7 @@
 #include "bpf/qp.h"
 #include "bpf/request.h"
 
+struct arrivals;
 struct bpf_object;
 struct probes;
 struct usdt;
@@ -40,7 +41,8 @@ struct exports *probes_allocations(struct probes *p);
 struct qps *probes_qps(struct probes *p);
 /* Of weightd's own probes. */
 struct usdt *probes_usdt(struct probes *p);
-/* Its programs; that of these is usdt_object(). */
+const struct arrivals *probes_arrivals(const struct probes *p);
+/* Its programs; those of these are usdt_object() and arrivals_object(). */
 const struct bpf_object *probes_object(const struct probes *p);
 /* Of the act that is told now. */
 uint64_t probes_number(const struct probes *p);

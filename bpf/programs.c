@@ -5,6 +5,7 @@
 #include <bpf/libbpf.h>
 #include <stddef.h>
 
+#include "bpf/arrivals.h"
 #include "bpf/passing.h"
 #include "bpf/probes.h"
 #include "bpf/tracer.h"
@@ -58,6 +59,7 @@ size_t programs_read(const struct tracer *t, struct program ret[PROGRAMS_MAX])
 		meter_object(t->meter),
 		t->probes ? probes_object(t->probes) : NULL,
 		t->probes ? usdt_object(probes_usdt(t->probes)) : NULL,
+		t->probes ? arrivals_object(probes_arrivals(t->probes)) : NULL,
 		t->passing ? passing_object(t->passing) : NULL,
 	};
 	size_t n = 0;

@@ -22,8 +22,10 @@ def test_a_guest_has_another_kernel_and_changes_nothing_here():
     assert not (features.ROOT / name).exists()
 
 
-def test_descriptors_that_are_handed_over_are_seen():
+def test_functions_of_the_kernel_are_seen():
+    """By programs that tell of descriptors, and of what is mapped."""
     env = {"PYTHONDONTWRITEBYTECODE": 1, "WEIGHTD_BUILD": features.BUILD, "WEIGHTD_LIBRARY": features.LIBRARY,
-           "WEIGHTD_REQUIRE": "bpf,fentry,root,trace"}
-    status, wrote = guest.run([sys.executable, "-m", "pytest", "-q", "--color=no", features.ROOT / "tests/bpf/test_passing.py"], env)
+           "WEIGHTD_REQUIRE": "bpf,fentry,paranoid,root,trace"}
+    tests = [features.ROOT / "tests" / name for name in ("bpf/test_passing.py", "unit/test_arrivals.c")]
+    status, wrote = guest.run([sys.executable, "-m", "pytest", "-q", "--color=no", *tests], env)
     assert status == 0, wrote

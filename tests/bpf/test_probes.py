@@ -1,11 +1,13 @@
 """What processes ask of CUDA, NCCL and verbs, as the probes on these libraries see it; the libraries are stand-ins."""
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import features
@@ -111,18 +113,20 @@ def test_a_call_that_never_returns_is_never_told(gpu, client, start):
 
 
 SECCOMP = """
-import struct
-KILL, ALLOW, URETPROBE = 0x80000000, 0x7fff0000, 335
-code = ctypes.create_string_buffer(struct.pack("HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, URETPROBE, 6, 0, 0, KILL, 6, 0, 0, ALLOW))
+import ctypes, struct
+ALLOW = 0x7fff0000
+code = ctypes.create_string_buffer(struct.pack("HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, {call}, 6, 0, 0, {answer}, 6, 0, 0, ALLOW))
 program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(code)))
 libc = ctypes.CDLL(None)
 assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
 """
+KILL, FAIL = 0x80000000, 0x00050000
+URETPROBE = 335
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="no other machine returns by a system call")
 def test_a_process_that_allows_no_system_call_of_probes_lives(client, start):
-    process = start(CUDA + SECCOMP)
+    process = start(CUDA + SECCOMP.format(call=URETPROBE, answer=KILL))
     until(lambda: is_probed(client))
     assert len(export_of(client, process)) == 1
 
@@ -266,6 +270,42 @@ def test_files_of_others_are_not_for_everybody(tracer, client, start):
             stranger.ask("acts")
     finally:
         os.seteuid(0)
+
+
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
+WITHOUT_PERF = [sys.executable, "-c", SECCOMP.format(call=PERF_EVENT_OPEN, answer=FAIL | errno.EACCES) +
+                "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]  # as with kernel.perf_event_paranoid=3 of Debian
+REFUSED = "the kernel refuses it: Permission denied; where kernel.perf_event_paranoid is 3, " \
+    "'sysctl kernel.perf_event_paranoid=2' lets who has CAP_PERFMON see it"
+
+
+def hooks(client):
+    return {row["hook"]: row for row in client.ask("doctor") if row["kind"] == "hook"}
+
+
+def test_where_perf_is_refused_a_program_tells_what_is_mapped(start):
+    features.require("fentry")
+    with Tracer(prefix=WITHOUT_PERF, probes=True) as tracer:
+        client = tracer.client()
+        process = start()
+        until(lambda: export_of(client, process))
+        told = hooks(client)
+        assert [(told[name]["on"], told[name]["why"]) for name in ("perf/mmap", "fentry/perf_event_mmap")] == [
+            (False, REFUSED), (True, None)]
+        assert told["perf/mmap"]["lost"] == "nothing while fentry/perf_event_mmap is on"
+
+
+def test_where_both_are_refused_nothing_is_probed(start):
+    features.require("bpf")
+    if tracing.sees_descriptors():
+        pytest.skip("this kernel lets programs see its functions")
+    with Tracer(prefix=WITHOUT_PERF, probes=True) as tracer:
+        client = tracer.client()
+        assert export_of(client, start()) == []
+        told = hooks(client)
+        why = f"perf/mmap: {REFUSED}; fentry/perf_event_mmap: the kernel refuses it: Operation not permitted"
+        assert [told[name]["why"] for name in ("uprobe_multi", "iter/task_vma", "perf/mmap")] == 3 * [why]
+        assert "fentry/perf_event_mmap" not in told
 
 
 def test_nothing_is_probed_that_nobody_wants(start):

@@ -19,6 +19,7 @@ PATIENCE_WITH_ONE_THREAD_S = 500
 ONE_THREAD = {f"test_sync_{name}" for name in (
     "agent", "agent_trouble", "bounds", "changes", "epoch", "forecast", "head", "hostile", "joint", "joint_liars", "joint_trouble",
     "pace", "plan", "reshard", "told")}
+SEES_ALL = {"test_arrivals"}  # processes of this machine, of which the kernel tells programs of BPF
 
 
 def pytest_collect_file(file_path, parent):
@@ -41,11 +42,15 @@ class UnitProgram(pytest.Item):
         super().__init__(**kwargs)
         self.patience_s = PATIENCE_WITH_ONE_THREAD_S if self.name in ONE_THREAD else PATIENCE_S
         self.add_marker(pytest.mark.timeout(self.patience_s + 20))
-        if self.name not in ONE_THREAD:
+        if self.name in SEES_ALL:
+            self.add_marker("probes")
+        elif self.name not in ONE_THREAD:
             self.add_marker("threads")
 
     def runtest(self):
         features.require("cmocka")
+        if self.name in SEES_ALL:
+            features.require("trace")
         program = features.BUILD / "unit" / self.name
         if not program.exists():
             raise UnitFailure(f"{program} is not there: make unit")

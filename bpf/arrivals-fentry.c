@@ -1,0 +1,124 @@
+/*
+ * Arrivals as the program in arrivals.bpf.c tells of them, in one ring, where perf is refused
+ *
+ * It runs at each mapping on the machine, and nowhere else; what is not to be executed it leaves at once.
+ */
+#include <arrivals.skel.h>
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bpf/arrivals.h"
+#include "bpf/arrivals/arrivals.h"
+#include "bpf/meter-bpf.h"
+#include "bpf/programs.h"
+#include "ipc/base/list.h"
+
+struct arrivals_of_fentry {
+	struct arrivals arrivals;
+	struct arrivals_bpf *bpf;
+	struct ring_buffer *ring;
+	uint64_t n_missed; /* told already */
+	arrivals_fn fn; /* while they are taken */
+	void *context;
+};
+
+static struct arrivals_of_fentry *self(const struct arrivals *a)
+{
+	return container_of(a, struct arrivals_of_fentry, arrivals);
+}
+
+static void fentry_close(struct arrivals *a)
+{
+	struct arrivals_of_fentry *f = self(a);
+
+	ring_buffer__free(f->ring);
+	arrivals_bpf__destroy(f->bpf);
+	free(f);
+}
+
+static int take_one(void *context, void *data, size_t size)
+{
+	const struct arrivals_of_fentry *f = context;
+	const struct arrival *a = data;
+
+	if (size >= sizeof(*a))
+		f->fn(f->context, (pid_t)a->tgid, a->name);
+	return 0;
+}
+
+/* Also those for which it was not run: the thread had taken the processor from another one, in which it ran. */
+static uint64_t missed(const struct arrivals_of_fentry *f)
+{
+	return f->bpf->bss->n_missed + program_misses(f->bpf->progs.on_map);
+}
+
+static int open_all(struct arrivals_of_fentry *f)
+{
+	int r;
+
+	f->bpf = arrivals_bpf__open_and_load();
+	if (!f->bpf)
+		return -errno;
+	r = arrivals_bpf__attach(f->bpf);
+	if (r < 0)
+		return r;
+	f->n_missed = missed(f);
+	f->ring = ring_buffer__new(bpf_map__fd(f->bpf->maps.ring), take_one, f, NULL);
+	return f->ring ? 0 : -errno;
+}
+
+static int fentry_open(struct arrivals **ret, char ret_why[WHY_SIZE])
+{
+	struct arrivals_of_fentry *f = calloc(1, sizeof(*f));
+	int r;
+
+	if (!f)
+		return -ENOMEM;
+	f->arrivals.kind = &arrivals_fentry;
+	r = open_all(f);
+	if (r == -ESRCH)
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel has no function perf_event_mmap");
+	else if (r < 0)
+		hook_say_why(r, ret_why);
+	if (r < 0) {
+		fentry_close(&f->arrivals);
+		return r;
+	}
+	*ret = &f->arrivals;
+	return 0;
+}
+
+static int fentry_fd(const struct arrivals *a)
+{
+	return ring_buffer__epoll_fd(self(a)->ring);
+}
+
+static int fentry_take(struct arrivals *a, arrivals_fn fn, void *context)
+{
+	struct arrivals_of_fentry *f = self(a);
+	uint64_t before = f->n_missed;
+	int n;
+
+	f->fn = fn;
+	f->context = context;
+	n = ring_buffer__consume(f->ring); /* take_one() never fails */
+	f->n_missed = missed(f);
+	return f->n_missed == before ? n : -ENOBUFS;
+}
+
+const struct bpf_object *arrivals_object(const struct arrivals *a)
+{
+	return a->kind == &arrivals_fentry ? self(a)->bpf->obj : NULL;
+}
+
+const struct arrivals_kind arrivals_fentry = {
+	.hook = "fentry/perf_event_mmap",
+	.open = fentry_open,
+	.close = fentry_close,
+	.fd = fentry_fd,
+	.take = fentry_take,
+};
