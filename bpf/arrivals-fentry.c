@@ -4,8 +4,6 @@
  * It runs at each mapping on the machine, and nowhere else; what is not to be executed it leaves at once.
  */
 #include <arrivals.skel.h>
-#include <bpf/bpf.h>
-#include <bpf/libbpf.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,15 +13,17 @@
 #include "bpf/arrivals/arrivals.h"
 #include "bpf/meter-bpf.h"
 #include "bpf/programs.h"
+#include "bpf/ring.h"
 #include "ipc/base/list.h"
 
 struct arrivals_of_fentry {
 	struct arrivals arrivals;
 	struct arrivals_bpf *bpf;
-	struct ring_buffer *ring;
+	struct ring ring;
 	uint64_t n_missed; /* told already */
 	arrivals_fn fn; /* while they are taken */
 	void *context;
+	int n_taken;
 };
 
 static struct arrivals_of_fentry *self(const struct arrivals *a)
@@ -35,19 +35,19 @@ static void fentry_close(struct arrivals *a)
 {
 	struct arrivals_of_fentry *f = self(a);
 
-	ring_buffer__free(f->ring);
+	ring_close(&f->ring);
 	arrivals_bpf__destroy(f->bpf);
 	free(f);
 }
 
-static int take_one(void *context, void *data, size_t size)
+static void take_one(void *context, const void *data, size_t size)
 {
-	const struct arrivals_of_fentry *f = context;
+	struct arrivals_of_fentry *f = context;
 	const struct arrival *a = data;
 
 	if (size >= sizeof(*a))
 		f->fn(f->context, (pid_t)a->tgid, a->name);
-	return 0;
+	f->n_taken++;
 }
 
 /* Also those for which it was not run: the thread had taken the processor from another one, in which it ran. */
@@ -67,8 +67,7 @@ static int open_all(struct arrivals_of_fentry *f)
 	if (r < 0)
 		return r;
 	f->n_missed = missed(f);
-	f->ring = ring_buffer__new(bpf_map__fd(f->bpf->maps.ring), take_one, f, NULL);
-	return f->ring ? 0 : -errno;
+	return ring_open(&f->ring, f->bpf->maps.ring, take_one, f);
 }
 
 static int fentry_open(struct arrivals **ret, char ret_why[WHY_SIZE])
@@ -94,20 +93,20 @@ static int fentry_open(struct arrivals **ret, char ret_why[WHY_SIZE])
 
 static int fentry_fd(const struct arrivals *a)
 {
-	return ring_buffer__epoll_fd(self(a)->ring);
+	return ring_fd(&self(a)->ring);
 }
 
 static int fentry_take(struct arrivals *a, arrivals_fn fn, void *context)
 {
 	struct arrivals_of_fentry *f = self(a);
 	uint64_t before = f->n_missed;
-	int n;
 
 	f->fn = fn;
 	f->context = context;
-	n = ring_buffer__consume(f->ring); /* take_one() never fails */
+	f->n_taken = 0;
+	ring_take_all(&f->ring);
 	f->n_missed = missed(f);
-	return f->n_missed == before ? n : -ENOBUFS;
+	return f->n_missed == before ? f->n_taken : -ENOBUFS;
 }
 
 const struct bpf_object *arrivals_object(const struct arrivals *a)
