@@ -43,8 +43,8 @@ def is_available():
     return platform.machine() == "x86_64" and bool(shutil.which(QEMU) and shutil.which("setpriv") and INIT.exists() and kernel())
 
 
-def modules():
-    """Contents of the modules that it needs, each behind those that it needs itself."""
+def modules(more=()):
+    """Contents of the modules that it needs, and of more, each behind those that it needs itself."""
     paths = {path.name.split(".")[0].replace("-", "_"): path for path in folder().glob("**/*.ko*")}
     found = {}
 
@@ -57,7 +57,7 @@ def modules():
             add(needed.replace("-", "_"))
         found[name] = text
 
-    for name in MODULES:
+    for name in (*MODULES, *more):
         add(name)
     return list(found.values())
 
@@ -73,11 +73,11 @@ def archive(entries):
     return b"".join(entry(*e) for e in [*entries, ("TRAILER!!!", 0, b"")])
 
 
-def run(command, env=(), timeout=600):
+def run(command, env=(), modules_too=(), timeout=600):
     """What the command, a list, ended with in a guest, and what it wrote."""
     words = ["env", "-i", f"PATH={PATH}", f"HOME={TEMPORARY}", f"TMPDIR={TEMPORARY}", *(f"{k}={v}" for k, v in dict(env).items()), *map(str, command)]
     entries = [(name, FOLDER, b"") for name in ("dev", "host", "memory", "root", "modules")]
-    entries += [(f"modules/{i:02}", FILE, text) for i, text in enumerate(modules())]
+    entries += [(f"modules/{i:02}", FILE, text) for i, text in enumerate(modules(modules_too))]
     entries += [("init", FILE, INIT.read_bytes()), ("command", FILE, f"cd {shlex.quote(os.getcwd())} && {shlex.join(words)}".encode())]
     with tempfile.NamedTemporaryFile(prefix="weightd-guest-") as initial:
         initial.write(archive(entries))
