@@ -54,6 +54,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "bpf": (lambda: tracing().is_available(),
             "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), there is no "
             "right to (root), or the kernel refuses"),
+    "calls": (lambda: tracing().has("tp_btf/sock_send_length"),
+              "the kernel tells no program of calls, as Linux 6.3 was the first to"),
     "cgroup": (cgroup.is_available, "no memory cgroup that this user may create"),
     "cgroup2": (cgroup.is_unified_available, "no control groups of version 2, on their own or beside version 1, that this "
                 "user may create"),
@@ -62,7 +64,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "fakes": ((ROOT / "build/fake/libcuda.so.1").exists, "the stand-in for libcuda is not built (make fakes)"),
     "faults": (lambda: BUILD.with_name(BUILD.name + "-faults").exists(),
                "the daemon that dies where it is told to is not built (make FAULTS=1)"),
-    "fentry": (lambda: tracing().sees_descriptors(),
+    "fentry": (lambda: tracing().has("fexit/receive_fd"),
                "the kernel lets no program see its functions, as some are built (tests/bpf/test_guest.py has one that does)"),
     "gloo": ((BUILD / "weightd-sync-gloo").exists, "weightd-sync-gloo was not built (apt-get install libgloo-dev g++)"),
     "ibverbs": (lambda: bool(ctypes.util.find_library("ibverbs")), "no libibverbs (apt-get install libibverbs1)"),
@@ -75,6 +77,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
     "perfetto": (lambda: bool(shutil.which("node")) and (PERFETTO / "trace_processor.wasm").exists(),
                  "no trace processor of Perfetto (make perfetto), or no node (apt-get install nodejs)"),
+    "probes": (lambda: tracing().has("uprobe_multi"),
+               "the kernel attaches no program to many functions at once, as Linux 6.6 was the first to"),
     "prometheus": (lambda: bool(importlib.util.find_spec("prometheus_client")),
                    "no prometheus_client (python3-prometheus-client)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),

@@ -41,12 +41,14 @@ def is_available():
 
 
 @functools.cache
-def sees_descriptors():
-    """Whether the kernel tells it of those that are handed over."""
-    if not is_available():
-        return False
+def refused():
+    """{hook: why} of what the kernel lets nobody have by BPF."""
     with Tracer("--meter=bpf", probes=True) as tracer, Client(tracer.socket) as client:
-        return any(row["on"] for row in client.ask("doctor") if row.get("hook") == "fexit/receive_fd")
+        return {row["hook"]: row["why"] for row in client.ask("doctor") if row["kind"] == "hook" and not row["on"]}
+
+
+def has(hook):
+    return is_available() and hook not in refused()
 
 
 class Client:

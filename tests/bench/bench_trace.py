@@ -141,7 +141,7 @@ def measure_probes(report):
 
 
 def measure_descriptors(report):
-    if not tracing.sees_descriptors():
+    if not tracing.has("fexit/receive_fd"):
         report.line(name="descriptor", skipped=features.FEATURES["fentry"][1])
         return
     taken = {(what, mode): [] for what in HANDED_WHATS for mode in ("off", "on")}

@@ -21,6 +21,12 @@ LONG_S = 600
 ON_CALLS = {"on_send", "on_receive"}
 
 
+@pytest.fixture
+def tracer(tracer):
+    features.require("calls")
+    return tracer
+
+
 def listen(client, sync="s", seconds=LONG_S):
     client.ask("messages", sync=sync, seconds=seconds)
 

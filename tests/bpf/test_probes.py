@@ -23,8 +23,14 @@ from tracing import Tracer
 pytestmark = pytest.mark.probes
 
 
+@pytest.fixture
+def tracer(tracer):
+    features.require("probes")
+    return tracer
+
+
 def test_who_has_a_library_already_is_seen(gpu, start):
-    features.require("bpf")
+    features.require("probes")
     process = start()
     with Tracer(probes=True) as tracer:
         client = tracer.client()
@@ -167,7 +173,7 @@ def test_the_older_open_is_told_once(client, start):
 
 
 def test_calls_that_the_ring_has_no_room_for_are_counted(start):
-    features.require("bpf")
+    features.require("probes")
     n = 500
     with Tracer("--ring=4K", probes=True) as tracer:
         client = tracer.client()
@@ -309,7 +315,7 @@ def test_where_both_are_refused_nothing_is_probed(start):
 
 
 def test_nothing_is_probed_that_nobody_wants(start):
-    features.require("bpf")
+    features.require("probes")
     with Tracer("--probes=off") as tracer:
         client = tracer.client()
         process = start()
@@ -321,7 +327,7 @@ def test_nothing_is_probed_that_nobody_wants(start):
 
 
 def test_nothing_is_left_of_one_that_was_killed(start):
-    features.require("bpf")
+    features.require("probes")
     process = start()
     with Tracer(probes=True) as tracer:
         client = tracer.client()

@@ -11,6 +11,12 @@ from tracing import Tracer
 pytestmark = pytest.mark.probes
 
 
+@pytest.fixture
+def tracer(tracer):
+    features.require("probes")
+    return tracer
+
+
 def copy_of(folder, name="libcuda.so.1"):
     shutil.copy(FAKE / name, folder / f"{name}.new")
     (folder / f"{name}.new").rename(folder / name)
@@ -28,7 +34,7 @@ def test_a_file_that_took_anothers_place_is_another(client, start, folder):
 
 
 def test_a_file_that_is_gone_is_not_probed_and_dropped_at_its_end(start, folder):
-    features.require("bpf")
+    features.require("probes")
     process = start(env=copy_of(folder))
     copy_of(folder)
     with Tracer(probes=True) as tracer:
@@ -55,7 +61,7 @@ def test_a_copy_in_another_mount_namespace_is_another_file(client, start, folder
 
 
 def test_two_capabilities_suffice(start, folder):
-    features.require("bpf")
+    features.require("probes")
     with Tracer(prefix=CAPABLE, uid=NOBODY, probes=True) as tracer:
         client = tracer.client()
         process = start(env=copy_of(folder))

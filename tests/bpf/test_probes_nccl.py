@@ -1,9 +1,17 @@
 """What processes ask of NCCL, as the probes on it see it; the library is a stand-in."""
+import features
 import pytest
 from bpf.probing import CUDA, acts, hear_of, is_probed, until
 from gpus import FAKE
 
 pytestmark = pytest.mark.probes
+
+
+@pytest.fixture
+def tracer(tracer):
+    features.require("probes")
+    return tracer
+
 
 NCCL_CODE = CUDA + """
 nccl = ctypes.CDLL("libnccl.so.2")

@@ -12,6 +12,13 @@ from gpus import FAKE
 
 pytestmark = pytest.mark.probes
 
+
+@pytest.fixture
+def tracer(tracer):
+    features.require("probes")
+    return tracer
+
+
 VERBS = f"""
 import ctypes, struct
 verbs = ctypes.CDLL("{FAKE}/verbs/libibverbs.so.1")

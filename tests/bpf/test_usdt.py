@@ -31,6 +31,12 @@ MANY = 10_000
 PAUSE_MS = 5000  # long enough for a reader to pause, on a machine that is busy
 
 
+@pytest.fixture
+def tracer(tracer):
+    features.require("probes")
+    return tracer
+
+
 # --- The program -------------------------------------------------------------------------------------
 
 
@@ -289,7 +295,7 @@ def test_where_nothing_is_looked_at_nothing_is_said_to_be_attached():
 
 @pytest.mark.measures  # every tracer looks at every weightd
 def test_a_tracer_looks_while_it_lives(probes, daemon):
-    features.require("bpf")
+    features.require("probes")
     for end in "closed", "killed":
         with Tracer(probes=True) as tracer:
             for probe in probes.values():
@@ -372,7 +378,7 @@ def test_one_that_took_anothers_place_is_looked_at(told, probes, copy):
 
 
 def test_two_rights_are_enough(probes, copy):
-    features.require("bpf")
+    features.require("probes")
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=+bpf,+perfmon",
             "--ambient-caps=+bpf,+perfmon"]
     with contextlib.closing(Daemon("--socket-mode", "0666", program=copy())) as d, Tracer(prefix=drop, uid=NOBODY, probes=True) as tracer:
@@ -420,7 +426,7 @@ def test_of_many_none_is_lost_or_it_is_counted(told):
 
 
 def test_what_the_ring_has_no_room_for_is_counted_and_said_of_what_is_attached(probes, daemon):
-    features.require("bpf")
+    features.require("probes")
     with Tracer("--ring=4K", probes=True) as tracer, Wire(daemon.socket) as w:
         told = Observer(tracer, daemon)
         told.await_looks()
@@ -535,7 +541,7 @@ def test_the_doctor_says_which_weightd_is_looked_at(told):
 
 
 def test_the_doctor_says_of_one_that_was_replaced_that_it_is_not_looked_at(probes, copy):
-    features.require("bpf")
+    features.require("probes")
     program = copy()
     with contextlib.closing(Daemon(program=program)):
         program.unlink()
