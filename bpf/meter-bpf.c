@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,16 +41,17 @@ struct meter_of_bpf {
 };
 
 const struct hook hooks[] = {
-	{"on_state", "tp_btf/inet_sock_set_state",
+	{"on_state", "tp_btf/inet_sock_set_state", BPF_SINCE,
 	 "connections that begin after their process was watched or their listener "
 	 "tagged, and what any carried between the last look at it and its end"},
-	{"on_destroy", "tp_btf/tcp_destroy_sock", "what is taken from a connection that is over"},
-	{"on_retransmit", "tp_btf/tcp_retransmit_skb",
+	{"on_destroy", "tp_btf/tcp_destroy_sock", BPF_SINCE,
+	 "what is taken from a connection that is over"},
+	{"on_retransmit", "tp_btf/tcp_retransmit_skb", BPF_SINCE,
 	 "the time of each retransmission; not how many there were"},
-	{"mark", "iter/bpf_sk_storage_map", "connections in other network namespaces"},
-	{"adopt", "iter/task_file", "sockets that a process had before it was watched"},
-	{"on_send", "tp_btf/sock_send_length", "how large the calls are that send"},
-	{"on_receive", "tp_btf/sock_recv_length", "how large the calls are that receive"},
+	{"mark", "iter/bpf_sk_storage_map", BPF_SINCE, "connections in other network namespaces"},
+	{"adopt", "iter/task_file", BPF_SINCE, "sockets that a process had before it was watched"},
+	{"on_send", "tp_btf/sock_send_length", "6.3", "how large the calls are that send"},
+	{"on_receive", "tp_btf/sock_recv_length", "6.3", "how large the calls are that receive"},
 };
 
 const size_t n_hooks = ARRAY_LEN(hooks);
@@ -69,9 +71,10 @@ static bool has_capability(unsigned capability)
 	return data[CAP_TO_INDEX(capability)].effective & CAP_TO_MASK(capability);
 }
 
-void hook_say_why(int r, char ret_why[WHY_SIZE])
+void hook_say_why(int r, const char *since, char ret_why[WHY_SIZE])
 {
 	bool can = has_capability(CAP_SYS_ADMIN);
+	struct utsname kernel;
 
 	if (!can && !has_capability(CAP_BPF))
 		(void)snprintf(ret_why, WHY_SIZE,
@@ -84,6 +87,9 @@ void hook_say_why(int r, char ret_why[WHY_SIZE])
 		(void)snprintf(ret_why, WHY_SIZE,
 			       "the kernel does not describe itself in /sys/kernel/btf/vmlinux: %s",
 			       strerror(errno));
+	else if (uname(&kernel) == 0 && strverscmp(kernel.release, since) < 0)
+		(void)snprintf(ret_why, WHY_SIZE, "it needs Linux %s, and this is %s", since,
+			       kernel.release);
 	else
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s", strerror(-r));
 }
@@ -112,7 +118,7 @@ static int probe_hook(const struct hook *hook, char ret_why[WHY_SIZE])
 
 	if (!bpf) {
 		r = -errno;
-		hook_say_why(r, ret_why);
+		hook_say_why(r, hook->since, ret_why);
 		return r;
 	}
 	bpf_object__for_each_program(program, bpf->obj)
@@ -131,7 +137,7 @@ static int probe_hook(const struct hook *hook, char ret_why[WHY_SIZE])
 		(void)bpf_link__destroy(link);
 	}
 	if (r < 0)
-		hook_say_why(r, ret_why);
+		hook_say_why(r, hook->since, ret_why);
 	return r;
 }
 
@@ -256,7 +262,7 @@ static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZ
 	(void)libbpf_set_print(NULL); /* why it does not load the doctor says */
 	r = load(b, ring_size);
 	if (r < 0) {
-		hook_say_why(r, ret_why);
+		hook_say_why(r, BPF_SINCE, ret_why);
 		bpf_close(&b->meter);
 		return r;
 	}

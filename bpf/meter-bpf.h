@@ -12,11 +12,15 @@ struct bpf_object;
 struct hook {
 	const char *program; /* its name in flows.bpf.c */
 	const char *name;
+	const char *since; /* the first Linux that has what it takes */
 	const char *lost; /* without it */
 };
 
 extern const struct hook hooks[];
 extern const size_t n_hooks;
+
+/* The first Linux that has what all of BPF here takes: operations that are atomic, and sockets known by a cookie. */
+#define BPF_SINCE "5.12"
 
 /* What the doctor found of each, and looks for again once they are old. */
 #define HOOKS_MAX 16
@@ -41,5 +45,5 @@ uint64_t meter_misses(const struct meter *m);
 /* Its programs; NULL of the other meter. */
 const struct bpf_object *meter_object(const struct meter *m);
 
-/* Why the kernel refused something of BPF with `r`. */
-void hook_say_why(int r, char ret_why[WHY_SIZE]);
+/* Why the kernel refused something of BPF with `r`, of which `since` was the first Linux that has it. */
+void hook_say_why(int r, const char *since, char ret_why[WHY_SIZE]);

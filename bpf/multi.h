@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define MULTI_SINCE "6.6" /* of Linux */
 #define MULTI_ATTACH_TYPE 48 /* BPF_TRACE_UPROBE_MULTI: what its program has to be loaded for */
 
 struct multi {
@@ -23,5 +24,5 @@ struct multi {
  */
 bool multi_is_safe(const char *release);
 
-/* Its descriptor is the link: nothing is probed any more once it is closed. Linux 6.6. */
+/* Its descriptor is the link: nothing is probed any more once it is closed. */
 int multi_attach(int program_fd, const struct multi *multi, int *ret_fd);

@@ -200,7 +200,7 @@ int passing_open(struct tracer *t, uint32_t ring_size, struct passing **ret, cha
 	r = open_all(p, ring_size, ret_why);
 	if (r < 0) {
 		if (!*ret_why)
-			hook_say_why(r, ret_why);
+			hook_say_why(r, BPF_SINCE, ret_why);
 		passing_close(p);
 		return r;
 	}

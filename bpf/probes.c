@@ -443,16 +443,10 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 
 	if (r == 0)
 		r = usdt_open(p->tracer, ring_size, &p->usdt);
+	if (r == 0)
+		r = check_multi(p);
 	if (r < 0) {
-		hook_say_why(r, ret_why);
-		return r;
-	}
-	r = check_multi(p);
-	if (r < 0) {
-		(void)snprintf(ret_why, WHY_SIZE,
-			       "the kernel cannot attach to many functions at once, which Linux 6.6 "
-			       "was the first to: %s",
-			       strerror(-r));
+		hook_say_why(r, MULTI_SINCE, ret_why);
 		return r;
 	}
 	r = arrivals_open(&p->arrivals, p->why_no_arrivals);
