@@ -196,7 +196,14 @@ static int parse(const struct nlmsghdr *h, size_t n, struct answer *ret)
 	return -ENOENT; /* what is left of it, in TIME_WAIT, has counted nothing */
 }
 
-static int ask(struct meter_of_diag *d, const struct inet_diag_req_v2 *request, struct answer *ret)
+union packet {
+	struct nlmsghdr header;
+	char bytes[8192];
+};
+
+/* How much came, into `ret`. */
+static ssize_t exchange(struct meter_of_diag *d, const struct inet_diag_req_v2 *request,
+			uint16_t flags, union packet *ret)
 {
 	struct {
 		struct nlmsghdr header;
@@ -204,18 +211,46 @@ static int ask(struct meter_of_diag *d, const struct inet_diag_req_v2 *request, 
 	} question = {
 		.header = {.nlmsg_len = sizeof(question),
 			   .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			   .nlmsg_flags = NLM_F_REQUEST},
+			   .nlmsg_flags = NLM_F_REQUEST | flags},
 		.request = *request,
 	};
-	_Alignas(struct nlmsghdr) char buffer[8192];
 	ssize_t n;
 
 	if (send(d->fd, &question, sizeof(question), 0) < 0)
 		return -errno;
-	n = recv(d->fd, buffer, sizeof(buffer), 0);
-	if (n < 0)
-		return -errno;
-	return parse((const struct nlmsghdr *)buffer, (size_t)n, ret);
+	n = recv(d->fd, ret, sizeof(*ret), 0);
+	return n < 0 ? -errno : n;
+}
+
+static int ask(struct meter_of_diag *d, const struct inet_diag_req_v2 *request, struct answer *ret)
+{
+	union packet packet;
+	ssize_t n = exchange(d, request, 0, &packet);
+
+	return n < 0 ? (int)n : parse(&packet.header, (size_t)n, ret);
+}
+
+/*
+ * What answers of TCP is a module of its own, mostly. Of one socket the kernel says without it what it says of one
+ * that is gone; hence it is asked for all that are in no state, which are none.
+ */
+static int diag_check(struct meter *m, char ret_why[WHY_SIZE])
+{
+	const struct inet_diag_req_v2 request = {.sdiag_family = AF_INET,
+						 .sdiag_protocol = IPPROTO_TCP};
+	union packet packet;
+	ssize_t n = exchange(self(m), &request, NLM_F_DUMP, &packet);
+	int r = n < 0 ? (int)n : -EBADMSG;
+
+	/* The end of a list and an error both begin with what went wrong. */
+	if (n >= (ssize_t)(NLMSG_HDRLEN + sizeof(r)))
+		memcpy(&r, NLMSG_DATA(&packet.header), sizeof(r));
+	if (r < 0)
+		(void)snprintf(ret_why, WHY_SIZE,
+			       "the kernel answers of no TCP socket by sock_diag, for which it may "
+			       "have a module (modprobe tcp_diag): %s",
+			       strerror(-r));
+	return r;
 }
 
 static void counters_of(const struct answer *a, uint64_t *c)
@@ -477,6 +512,7 @@ const struct meter_kind meter_diag = {
 	.name = "diag",
 	.open = diag_open,
 	.close = diag_close,
+	.check = diag_check,
 	.add_row = diag_add_row,
 	.remove_row = diag_remove_row,
 	.tag = diag_tag,

@@ -39,6 +39,8 @@ struct meter_kind {
 	/* `ring_size` of its events in bytes. A failure is told in `ret_why`. */
 	int (*open)(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZE]);
 	void (*close)(struct meter *m);
+	/* Whether it can count anything as of now, or why not in `ret_why`; NULL: it can. */
+	int (*check)(struct meter *m, char ret_why[WHY_SIZE]);
 	int (*add_row)(struct meter *m, uint32_t row);
 	void (*remove_row)(struct meter *m, uint32_t row);
 	/* Counts this socket in that row. -ENOTSOCK: no TCP socket. `fd` remains the caller's. */

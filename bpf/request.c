@@ -391,6 +391,7 @@ static int op_doctor(struct request *q)
 {
 	struct client *c = q->client;
 	struct tracer *t = c->tracer;
+	char blind[WHY_SIZE] = "";
 
 	hooks_look(&t->findings);
 	for (size_t i = 0; i < n_hooks; i++) {
@@ -402,8 +403,11 @@ static int op_doctor(struct request *q)
 	}
 	probes_doctor(q);
 	passing_doctor(q);
-	client_answer(c, json_pack("{ss ss ss?}", "kind", "meter", "meter", t->meter->kind->name,
-				   "why", *t->why_not_bpf ? t->why_not_bpf : NULL));
+	if (t->meter->kind->check)
+		(void)t->meter->kind->check(t->meter, blind);
+	client_answer(c, json_pack("{ss ss ss? ss?}", "kind", "meter", "meter", t->meter->kind->name,
+				   "why", *t->why_not_bpf ? t->why_not_bpf : NULL, "blind",
+				   *blind ? blind : NULL));
 	rdma_answer_doctor(c);
 	return 0;
 }

@@ -223,7 +223,7 @@ static int open_meter(struct tracer *t, const struct tracer_options *o)
 	} else if (o->kind == &meter_diag) {
 		(void)strcpy(t->why_not_bpf, "weightd-trace was started with --meter=diag");
 	}
-	if (r < 0)
+	if (r < 0 || (t->meter->kind->check && t->meter->kind->check(t->meter, why) < 0))
 		(void)fprintf(stderr, "weightd-trace: %s\n", *why ? why : strerror(-r));
 	return r;
 }

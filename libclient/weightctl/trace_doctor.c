@@ -12,6 +12,12 @@
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
 
+struct meter {
+	const char *name;
+	const char *why; /* it is not BPF */
+	const char *blind; /* why it counts nothing */
+};
+
 struct hook {
 	const char *name;
 	const char *state;
@@ -96,7 +102,21 @@ static void put_rdma(const json_t *rows, struct json *json)
 	json_close(json, ']');
 }
 
-static void print_sentences(const json_t *rows, const char *meter, const char *why)
+static void print_meter(const struct meter *meter)
+{
+	if (meter->blind)
+		sync_say(stdout, "Counts nothing", meter->blind);
+	else if (meter->why)
+		(void)puts(
+			"Counts by sock_diag: sockets of its own network namespace, sampled where they "
+			"end.");
+	else if (meter->name)
+		(void)puts("Counts by BPF: all sockets, every number exact.");
+	if (meter->why)
+		sync_say(stdout, "No BPF", meter->why);
+}
+
+static void print_sentences(const json_t *rows, const struct meter *meter)
 {
 	const char *before = NULL;
 	const json_t *row;
@@ -116,14 +136,7 @@ static void print_sentences(const json_t *rows, const char *meter, const char *w
 			sync_say(stdout, "  lost", hook.lost);
 	}
 	print_rdma(rows);
-	if (why) {
-		(void)puts(
-			"Counts by sock_diag: sockets of its own network namespace, sampled where they "
-			"end.");
-		sync_say(stdout, "No BPF", why);
-	} else if (meter) {
-		(void)puts("Counts by BPF: all sockets, every number exact.");
-	}
+	print_meter(meter);
 	print_libraries(rows);
 }
 
@@ -151,7 +164,7 @@ static void put_libraries(struct json *json, const json_t *rows)
 static int print(const struct cli *cli, struct table *table, const json_t *rows)
 {
 	struct json json = {.file = stdout};
-	const char *meter = NULL, *why = NULL;
+	struct meter meter = {};
 	const json_t *row;
 	size_t i;
 	int r;
@@ -160,13 +173,15 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	{
 		if (!agent_is_kind(row, "meter"))
 			continue;
-		meter = agent_text(row, "meter");
-		why = agent_text(row, "why");
+		meter.name = agent_text(row, "meter");
+		meter.why = agent_text(row, "why");
+		meter.blind = agent_text(row, "blind");
 	}
 	if (cli->json) {
 		json_open(&json, NULL, '{');
-		json_put_string(&json, "meter", meter);
-		json_put_string(&json, "why", why);
+		json_put_string(&json, "meter", meter.name);
+		json_put_string(&json, "why", meter.why);
+		json_put_string(&json, "blind", meter.blind);
 	}
 	table_begin(table, &json, "hooks");
 	json_array_foreach(rows, i, row)
@@ -183,7 +198,7 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 		json_close(&json, '}');
 	}
 	if (!r && !cli->json && !cli->columns && !cli->noheadings)
-		print_sentences(rows, meter, why);
+		print_sentences(rows, &meter);
 	return r;
 }
 

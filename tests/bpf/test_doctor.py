@@ -40,7 +40,7 @@ def test_all_is_on_with_all_rights(tracer):
     assert counts == "Counts by BPF: all sockets, every number exact."
     assert [line for line in files if not line.startswith(("Probed: /", "Not probed: ", "  why: "))] == []
     told = json.loads(ctl("trace", "doctor", "--json", "--trace-socket", tracer.socket).stdout)
-    assert (told["meter"], told["why"], len(told["hooks"])) == ("bpf", None, 11)
+    assert (told["meter"], told["why"], told["blind"], len(told["hooks"])) == ("bpf", None, None, 11)
     assert {hook["hook"]: hook["why"] for hook in told["hooks"] if hook["state"] == "off"} == off
 
 
@@ -71,7 +71,7 @@ def test_what_is_off_is_explained(powerless):
     assert "\niter/task_file: likewise\n  lost: sockets that a process had before it was watched\n" in done.stdout
     assert done.stdout.endswith(f"sampled where they end.\nNo BPF: {why}\n")
     told = json.loads(ctl("trace", "doctor", "--json", env=powerless.env).stdout)
-    assert (told["meter"], told["why"]) == ("diag", why)
+    assert (told["meter"], told["why"], told["blind"]) == ("diag", why, None)
     assert {(hook["state"], hook["why"]) for hook in told["hooks"]} == {("off", why)}
     assert all(hook["lost"] for hook in told["hooks"])
 

@@ -44,10 +44,14 @@ def run(script, **kw):
 
 
 def test_a_guest_has_another_kernel_and_changes_nothing_here():
+    """Nor has it what this one can load: here what answers of sockets, without which nothing is counted but by BPF."""
     name = f"guest-{os.getpid()}"
-    status, wrote = run(f"uname -r; cd {ROOT}; ls; echo written >{name}; cat {name}; exit 7")
+    status, wrote = run(f"uname -r; cd {ROOT}; ls; echo written >{name}; cat {name}\n{DOCTOR}doctor --meter=diag; exit 7")
     assert status == 7 and "README.md" in wrote and "written" in wrote and os.uname().release not in wrote.split(), wrote
     assert not (ROOT / name).exists()
+    why = "the kernel answers of no TCP socket by sock_diag, for which it may have a module (modprobe tcp_diag): " \
+        "No such file or directory\n"
+    assert f"\nweightd-trace: {why}" in wrote and f"\nCounts nothing: {why}No BPF: " in wrote and "Counts by" not in wrote, wrote
 
 
 def test_what_another_kernel_has_is_there_and_what_it_lacks_is_told():
@@ -57,7 +61,7 @@ def test_what_another_kernel_has_is_there_and_what_it_lacks_is_told():
     release, told = wrote[:wrote.rindex("\n}\n") + 2].partition("{")[::2]
     release = next(word for word in release.split() if word[0].isdigit())
     told = json.loads("{" + told)
-    assert (told["meter"], told["why"]) == ("bpf", None), wrote
+    assert (told["meter"], told["why"], told["blind"]) == ("bpf", None, None), wrote
     lacks = [(CALLS, "6.3"), (PROBES, "6.6")] if release.startswith("6.1.") else []
     assert {hook["hook"]: hook["why"] for hook in told["hooks"] if hook["state"] == "off"} == {
         hook: f"it needs Linux {since}, and this is {release}" for hooks, since in lacks for hook in hooks}, wrote
