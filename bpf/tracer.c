@@ -17,6 +17,7 @@
 
 #include "bpf/act.h"
 #include "bpf/follow.h"
+#include "bpf/meter-bpf.h"
 #include "bpf/multi.h"
 #include "bpf/passing.h"
 #include "bpf/past.h"
@@ -213,6 +214,7 @@ static int open_meter(struct tracer *t, const struct tracer_options *o)
 	int r = kind->open(o->ring_size, &t->meter, why);
 
 	if (r < 0 && !o->kind) {
+		t->r_bpf = r;
 		(void)strcpy(t->why_not_bpf, why);
 		(void)fprintf(
 			stderr,
@@ -235,6 +237,8 @@ static void open_probes(struct tracer *t, const struct tracer_options *o)
 
 	if (o->probes == PROBES_OFF)
 		(void)strcpy(t->why_no_probes, "weightd-trace was started with --probes=off");
+	else if (t->r_bpf < 0) /* what suffices for all else may not for these */
+		hook_say_why(t->r_bpf, MULTI_SINCE, t->why_no_probes);
 	else if (t->meter->kind != &meter_bpf)
 		(void)strcpy(t->why_no_probes, t->why_not_bpf);
 	else if (o->probes != PROBES_ON && (uname(&kernel) < 0 || !multi_is_safe(kernel.release)))

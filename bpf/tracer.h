@@ -17,6 +17,7 @@ struct tracer {
 	const char *sysfs; /* where the kernel tells of devices */
 	struct meter *meter;
 	char why_not_bpf[WHY_SIZE]; /* "": it is */
+	int r_bpf; /* with which the kernel refused it, or 0 */
 	struct waiter listener, events, signals;
 	struct timer timer;
 	struct list clients; /* struct client */
