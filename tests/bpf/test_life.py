@@ -121,6 +121,9 @@ RUNGS = [([], "diag", f"{LACKS}CAP_BPF and CAP_PERFMON{HAVE}"), (["bpf"], "diag"
 @pytest.mark.parametrize("capabilities, meter, why", RUNGS, ids=[" ".join(r[0]) or "none" for r in RUNGS])
 def test_each_capability_brings_what_it_should(capabilities, meter, why):
     features.require("bpf")
+    if "perfmon" in capabilities and "sys_admin" not in capabilities and tracing.has("uprobe_multi"):
+        paranoid = int(pathlib.Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+        features.require("probes", f"kernel.perf_event_paranoid is {paranoid}: probes want CAP_SYS_ADMIN then", paranoid < 3)
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     if capabilities:
         words = ",".join("+" + c for c in capabilities)
