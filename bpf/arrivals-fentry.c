@@ -82,7 +82,7 @@ static int fentry_open(struct arrivals **ret, char ret_why[WHY_SIZE])
 	if (r == -ESRCH)
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel has no function perf_event_mmap");
 	else if (r < 0)
-		hook_say_why(r, ret_why);
+		hook_say_why(r, BPF_SINCE, ret_why);
 	if (r < 0) {
 		fentry_close(&f->arrivals);
 		return r;

@@ -17,8 +17,9 @@ DOCTOR = f"""
 cd $TMPDIR
 export WEIGHTD_TRACE_SOCKET=$TMPDIR/trace.sock
 doctor() {{
+	mkfifo greeting
 	{BUILD}/weightd-trace $1 >greeting &
-	until grep -q counts greeting; do kill -0 $! || exit; sleep 0.1; done
+	read -r said <greeting
 	{BUILD}/weightctl trace doctor $2
 	kill $!
 	wait $!
