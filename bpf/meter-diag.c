@@ -293,7 +293,7 @@ static void count_wait(struct diag_socket *s, const struct tcp_info *i, uint64_t
 		from = s->waited_ns;
 	if ((!is_silent && i->tcpi_ca_state != CA_LOSS) || from >= now_ns)
 		return;
-	for (int k = 1; k < N_LIMITS_OF_TCP; k++)
+	for (int k = 1; k < N_LIMITS; k++)
 		if ((int64_t)grown[k] > (int64_t)grown[most])
 			most = k;
 	t->limit_ns[is_silent ? LIMIT_SILENT : LIMIT_LOSS] += now_ns - from;
@@ -303,25 +303,24 @@ static void count_wait(struct diag_socket *s, const struct tcp_info *i, uint64_t
 
 static void count_time(struct diag_socket *s, const struct answer *a)
 {
-	uint64_t now_ns = num_now_ns(), spent[N_LIMITS_OF_TCP], grown[N_LIMITS_OF_TCP];
-	const struct send_buffer buffer = {
-		.size = a->memory[SK_MEMINFO_SNDBUF],
+	uint64_t now_ns = num_now_ns(), spent[N_LIMITS_OF_TCP], grown[N_LIMITS] = {};
+	const struct sender sender = {
+		.buffer = a->memory[SK_MEMINFO_SNDBUF],
 		.queued = a->memory[SK_MEMINFO_WMEM_QUEUED],
 		.notsent = a->info.tcpi_notsent_bytes,
 		.n_packets = a->info.tcpi_unacked,
 		.cwnd = a->info.tcpi_snd_cwnd,
 		.since_ack_us = a->info.tcpi_last_ack_recv * 1000,
 		.srtt_us = a->info.tcpi_rtt,
+		.pacing_rate = a->info.tcpi_pacing_rate,
+		.max_pacing_rate = a->info.tcpi_max_pacing_rate,
 	};
+	const enum limit busy_with = limit_of_busy(&sender);
 
 	spent_of(a, now_ns, spent);
 	for (int i = 0; i < N_LIMITS_OF_TCP; i++)
-		grown[i] = spent[i] - s->spent[i];
-	if (is_send_buffer_full(&buffer)) {
-		grown[LIMIT_SEND_BUFFER] += grown[LIMIT_BUSY];
-		grown[LIMIT_BUSY] = 0;
-	}
-	for (int i = 0; i < N_LIMITS_OF_TCP; i++)
+		grown[i == LIMIT_BUSY ? (int)busy_with : i] += spent[i] - s->spent[i];
+	for (int i = 0; i < N_LIMITS; i++)
 		s->row->totals.limit_ns[i] += grown[i];
 	memcpy(s->spent, spent, sizeof(spent));
 	count_wait(s, &a->info, now_ns, grown);

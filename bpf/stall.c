@@ -16,6 +16,7 @@ const char *const limit_names[N_LIMITS] = {
 	[LIMIT_RECEIVE_WINDOW] = "receive_window",
 	[LIMIT_SEND_BUFFER] = "send_buffer",
 	[LIMIT_PRODUCER] = "producer",
+	[LIMIT_PACING] = "pacing",
 	[LIMIT_LOSS] = "loss",
 	[LIMIT_SILENT] = "silent",
 };
@@ -24,16 +25,16 @@ const char *const limit_names[N_LIMITS] = {
  * Waiting in vain is taken from what TCP did meanwhile, which it may have called something else before: what
  * one has too little of, the others have too much. The sum is right, always.
  */
-static void settle(uint64_t ns[N_LIMITS_OF_TCP])
+static void settle(uint64_t ns[LIMIT_LOSS])
 {
 	uint64_t owed = 0, paid;
 
-	for (int i = 0; i < N_LIMITS_OF_TCP; i++)
+	for (int i = 0; i < LIMIT_LOSS; i++)
 		if (ns[i] > INT64_MAX) {
 			owed -= ns[i];
 			ns[i] = 0;
 		}
-	for (int i = 0; i < N_LIMITS_OF_TCP; i++) {
+	for (int i = 0; i < LIMIT_LOSS; i++) {
 		paid = owed < ns[i] ? owed : ns[i];
 		ns[i] -= paid;
 		owed -= paid;

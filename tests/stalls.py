@@ -11,6 +11,8 @@ SLOW_S = 0.06  # for each chunk: 1.1 MB/s
 ROUND_TRIP_S = 0.04
 SEND_BUFFER = 32 << 10  # bytes; the kernel takes twice that, for itself, too
 LOST = 50  # packets, of which one is
+SO_MAX_PACING_RATE = 47  # of Linux; Python has no name for it
+PACE = 10_000_000  # bytes a second
 
 
 class Transfer:
@@ -91,6 +93,15 @@ def lossy_link(net):
         net.rate(0, None)
 
 
+def pace(transfer, rate):
+    transfer.socket.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
+    return transfer
+
+
+def paced(net):
+    return pace(Transfer(net), PACE)
+
+
 @contextlib.contextmanager
 def frozen_peer(net):
     """Its cable is cut between two bytes."""
@@ -105,4 +116,4 @@ def frozen_peer(net):
 
 
 CAUSES = {"receive_window": slow_reader, "send_buffer": small_send_buffer, "loss": lossy_link, "producer": slow_producer,
-          "silent": frozen_peer}
+          "silent": frozen_peer, "pacing": paced}

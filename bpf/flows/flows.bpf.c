@@ -155,20 +155,22 @@ static __always_inline void read_spent(const struct tcp_sock *tp, __u64 *spent)
 		spent[i] = stat[i] * jiffy_ns;
 }
 
-static __always_inline int has_full_buffer(const struct tcp_sock *tp)
+static __always_inline enum limit busy_with(const struct tcp_sock *tp)
 {
 	const struct sock *sk = (const void *)tp;
-	struct send_buffer b = {
-		.size = sk->sk_sndbuf,
+	struct sender s = {
+		.buffer = sk->sk_sndbuf,
 		.queued = sk->sk_wmem_queued,
 		.notsent = tp->write_seq - tp->snd_nxt,
 		.n_packets = tp->packets_out,
 		.cwnd = tp->snd_cwnd,
 		.since_ack_us = ((__u32)bpf_jiffies64() - tp->rcv_tstamp) * (jiffy_ns / 1000),
 		.srtt_us = tp->srtt_us >> 3,
+		.pacing_rate = sk->sk_pacing_rate,
+		.max_pacing_rate = sk->sk_max_pacing_rate,
 	};
 
-	return is_send_buffer_full(&b);
+	return limit_of_busy(&s);
 }
 
 static __always_inline void flush_spent(const struct tcp_sock *tp, struct flow *f, struct totals *t)
@@ -180,7 +182,7 @@ static __always_inline void flush_spent(const struct tcp_sock *tp, struct flow *
 	barrier();
 	read_spent(tp, spent);
 	for (int i = 0; i < N_LIMITS_OF_TCP; i++) {
-		limit = i == LIMIT_BUSY && has_full_buffer(tp) ? LIMIT_SEND_BUFFER : i;
+		limit = i == LIMIT_BUSY ? busy_with(tp) : i;
 		if (__sync_val_compare_and_swap(&f->spent[i], base[i], spent[i]) == base[i])
 			__sync_fetch_and_add(&t->limit_ns[limit], spent[i] - base[i]);
 	}

@@ -31,28 +31,50 @@ enum limit {
 	LIMIT_SEND_BUFFER, /* ours has none, and all that is in it is on its way */
 	LIMIT_PRODUCER, /* there is nothing to send */
 	N_LIMITS_OF_TCP, /* which measures these itself; the others are found among them */
-	LIMIT_LOSS = N_LIMITS_OF_TCP, /* a timer ran out before anything was sent again */
+	LIMIT_PACING = N_LIMITS_OF_TCP, /* SO_MAX_PACING_RATE does: no more a second is to be sent */
+	LIMIT_LOSS, /* a timer ran out before anything was sent again */
 	LIMIT_SILENT, /* that was not answered either */
 	N_LIMITS,
 };
 
-/* The send buffer of a connection; `size` is SO_SNDBUF. */
-struct send_buffer {
-	__u32 size, queued, notsent;
+/* What a connection sends that is busy, as TCP has it. */
+struct sender {
+	__u32 buffer, queued; /* SO_SNDBUF, and what is in it */
+	__u32 notsent;
 	__u32 n_packets, cwnd; /* on their way, and how many may be */
 	__u32 since_ack_us, srtt_us;
+	__u64 pacing_rate, max_pacing_rate; /* bytes a second */
 };
 
 /*
- * It is full, and all of it is on its way, though more could be. TCP itself says then that it is busy: it looks
+ * The buffer is full, and all of it is on its way, though more could be. TCP itself says then that it is busy: it looks
  * where it sends, which it does no more. What is full the kernel says in sk_stream_is_writeable().
  */
-static inline int is_send_buffer_full(const struct send_buffer *b)
+static inline int is_send_buffer_full(const struct sender *s)
 {
-	return !b->notsent && b->n_packets < b->cwnd &&
-	       (__s32)(b->size - b->queued) < (__s32)(b->queued / 2) &&
+	return !s->notsent && s->n_packets < s->cwnd &&
+	       (__s32)(s->buffer - s->queued) < (__s32)(s->queued / 2) &&
 	       /* What is acknowledged later than this is not on its way, but lost. */
-	       b->since_ack_us <= 2 * b->srtt_us + CLOCK_US;
+	       s->since_ack_us <= 2 * s->srtt_us + CLOCK_US;
+}
+
+/*
+ * TCP paces a fifth faster than its window is good for, at the least, or at SO_MAX_PACING_RATE where that is less (see
+ * tcp_update_pacing_rate(); BBR likewise), which is ~0 where nobody has set it. Where it is that, there is more to send
+ * and the window has room, nothing but that rate keeps it back.
+ */
+static inline int is_paced(const struct sender *s)
+{
+	return s->max_pacing_rate != ~0ull && s->pacing_rate == s->max_pacing_rate && s->notsent &&
+	       s->n_packets < s->cwnd;
+}
+
+/* What TCP calls busy. */
+static inline enum limit limit_of_busy(const struct sender *s)
+{
+	if (is_send_buffer_full(s))
+		return LIMIT_SEND_BUFFER;
+	return is_paced(s) ? LIMIT_PACING : LIMIT_BUSY;
 }
 
 enum life {

@@ -57,6 +57,8 @@ struct sock {
 	__u16 sk_protocol;
 	int sk_sndbuf;
 	int sk_wmem_queued;
+	unsigned long sk_pacing_rate;
+	unsigned long sk_max_pacing_rate; /* ~0: there is none */
 };
 
 struct inet_connection_sock {

@@ -32,6 +32,8 @@ static const struct limit {
 	{"send_buffer", "send_buffer_ns", "the send buffer here", "all of it was on its way"},
 	{"producer", "producer_ns", "what there was to send",
 	 "the program here did not write as fast"},
+	{"pacing", "pacing_ns", "its own pacing",
+	 "no more a second was to be sent (--max-rate, repair-rate or SO_MAX_PACING_RATE)"},
 	{"loss", "loss_ns", "loss", "packets to %s were lost and sent again"},
 	{"silent", "silent_ns", "silence", "%s did not answer"},
 };

@@ -1,7 +1,7 @@
 """Stall: whether what holds up a transfer is named, in many runs of each cause that can be made up.
 
 stall  "cause": a reader, a producer that is slow, a send buffer that is small for its link, a link that loses packets, a
-       peer that is gone in the middle, by the name that weightd-trace has for it; "named": in so many of
+       peer that is gone in the middle, a rate that was set, by the name that weightd-trace has for it; "named": in so many of
        "runs" it was what the row of a span said at its end, "share" of them; "others": what else it said
 """
 import collections

@@ -8,18 +8,19 @@ import features
 import pytest
 from bpf.test_record import CLIENT, MS, Recorder
 from bpf.test_record import row as said
+from bpf.test_top import once
 from daemon import SANITIZER_EXIT, environment
 from features import BUILD
 from integration.fake_agent import FakeAgent
 from integration.test_weightctl import HOSTILE, UNPRINTABLE
 from nodes import until
-from stalls import slow_reader
+from stalls import Transfer, paced, slow_reader
 from tracing import Client, Tracer
 
 GB = 10**9
 CLOCK = {"kind": "clock", "monotonic_ns": 5, "realtime_ns": 10**18}
 NAME = "b5dc4ec81ad2f862"
-LIMITS = "busy", "receive_window", "send_buffer", "producer", "loss", "silent"
+LIMITS = "busy", "receive_window", "send_buffer", "producer", "pacing", "loss", "silent"
 EXACT = {"delivered": "exact", "received": "exact"}
 
 
@@ -236,3 +237,24 @@ def test_who_does_not_read_is_named(net, tmp_path):
     limits = total["limits"]
     assert abs(share - 100 * limits["receive_window_ns"] / sum(limits.values())) < 10
     assert re.search("^Most of the time went to b, .* limited by the receive window of b.$", text, re.M)
+
+
+@pytest.mark.parametrize("make, words", [(paced, "its own pacing"), (Transfer, "the path")], ids=["paced", "unpaced"])
+def test_what_sends_at_the_rate_that_was_set_is_told_from_what_the_path_takes(net, make, words):
+    """By `explain` and by `top`."""
+    features.require("bpf")
+    net.rate(0, "160mbit")
+    try:
+        with Tracer() as tracer, make(net) as transfer, Client(tracer.socket) as client:
+            client.tag(transfer.socket)
+            client.ask("begin", sync="s")
+            transfer.start()
+            client.until(lambda r: max((r["limits"] or {"": 0}).values()) > GB)
+            shown = once(tracer.socket, "-n", "-o", "LIMITED")
+            client.ask("end", sync="s")
+            text = explain("s", env=tracer.env)
+    finally:
+        net.rate(0, None)
+    assert shown == ("pacing\n" if make == paced else "busy\n")
+    assert re.search(rf"^  \d+ % of the time limited by {words}: ", text, re.M), text
+    assert re.search(rf"^Most of the time went to b, .* limited by {words}.$", text, re.M), text

@@ -5,7 +5,7 @@ import socket
 import features
 import longlink
 import pytest
-from stalls import CAUSES, CHUNK, Transfer, frozen_peer
+from stalls import CAUSES, CHUNK, PACE, Transfer, frozen_peer, pace
 from tracing import Client, Tracer
 from traffic import is_acknowledged
 
@@ -13,7 +13,7 @@ SEEN_NS = 1_000_000_000
 STALL_NS = 200_000_000
 TICK_NS = 10_000_000  # of the slowest clock of a kernel
 TLS_RECORD, TLS_RECORD_ADDS = 16384, 22
-LIMITS = {"busy_ns", "receive_window_ns", "send_buffer_ns", "producer_ns", "loss_ns", "silent_ns"}
+LIMITS = {"busy_ns", "receive_window_ns", "send_buffer_ns", "producer_ns", "pacing_ns", "loss_ns", "silent_ns"}
 
 
 @pytest.fixture(scope="module", params=["bpf", "diag"])
@@ -43,6 +43,23 @@ def test_a_cause_is_named(net, client, cause):
     assert limits[f"{cause}_ns"] == max(limits.values())
     assert sum(limits.values()) <= row["now_ns"] - row["began_ns"] + TICK_NS
     assert row["quality"]["limits"] == "sampled"
+
+
+@pytest.mark.parametrize("rate", [None, 100 * PACE])
+def test_the_path_is_what_holds_up_who_is_not_paced(net, client, rate):
+    """Nor is who may send more than it takes."""
+    net.rate(0, "80mbit")
+    try:
+        with Transfer(net) as transfer:
+            if rate:
+                pace(transfer, rate)
+            client.tag(transfer.socket)
+            client.ask("begin", sync="s")
+            transfer.start()
+            row = client.until(lambda row: row["limited_by"] == "busy" and row["limits"]["busy_ns"] > SEEN_NS)
+            assert row["limits"]["pacing_ns"] < SEEN_NS // 2, row
+    finally:
+        net.rate(0, None)
 
 
 def test_nothing_holds_up_who_does_not_send(net, client):

@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -160,6 +161,16 @@ def test_each_phase_begins_where_the_one_before_ended(make_traced, tracer):
     said = subprocess.run([features.BUILD / "weightctl", "trace", "explain", sync, "--trace-socket", tracer.socket],
                           capture_output=True, text=True, check=True).stdout
     assert (said.count(", publisher: "), said.count(", member: ")) == (1, 2), said
+
+
+def test_a_push_is_limited_by_the_rate_that_was_set(make_traced, tracer):
+    nodes = make_traced(2)
+    nodes["a"].publish("m", seed=1, size=4 * MIB)
+    sync = nodes["a"].start_push("m", max_rate=2 * MIB).committed()["sync"]
+    assert_traced(nodes, sync)
+    said = subprocess.run([features.BUILD / "weightctl", "trace", "explain", sync, "--trace-socket", tracer.socket],
+                          capture_output=True, text=True, check=True).stdout
+    assert re.search("^Most of the time went to b, .* limited by its own pacing.$", said, re.M), said
 
 
 def test_an_arrow_from_who_sent_to_who_received(make_nodes, tracer, tmp_path):

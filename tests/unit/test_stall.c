@@ -40,13 +40,13 @@ static void test_what_had_most_of_the_time_is_named(void **state)
 		uint64_t bytes, retrans, ms[N_LIMITS];
 		enum limit by;
 	} recorded[] = {
-		{10413016, 3368, {148, 2352, 0, 0, 0, 0}, LIMIT_RECEIVE_WINDOW},
-		{6493048, 0, {612, 0, 1892, 4, 0, 0}, LIMIT_SEND_BUFFER},
-		{2686976, 0, {8, 0, 0, 2492, 0, 0}, LIMIT_PRODUCER},
-		{35502240, 1968, {12, 0, 0, 4, 592, 1892}, LIMIT_SILENT},
-		{58803656, 918032, {2500, 0, 0, 0, 0, 0}, LIMIT_LOSS},
-		{43275680, 1248176, {1908, 0, 0, 4, 592, 0}, LIMIT_LOSS},
-		{300000000, 0, {2490, 10, 0, 0, 0, 0}, LIMIT_BUSY},
+		{10413016, 3368, {148, 2352, 0, 0, 0, 0, 0}, LIMIT_RECEIVE_WINDOW},
+		{6493048, 0, {612, 0, 1892, 4, 0, 0, 0}, LIMIT_SEND_BUFFER},
+		{2686976, 0, {8, 0, 0, 2492, 0, 0, 0}, LIMIT_PRODUCER},
+		{35502240, 1968, {12, 0, 0, 4, 0, 592, 1892}, LIMIT_SILENT},
+		{58803656, 918032, {2500, 0, 0, 0, 0, 0, 0}, LIMIT_LOSS},
+		{43275680, 1248176, {1908, 0, 0, 4, 0, 592, 0}, LIMIT_LOSS},
+		{300000000, 0, {2490, 10, 0, 0, 0, 0, 0}, LIMIT_BUSY},
 	};
 
 	(void)state;
@@ -101,10 +101,12 @@ static void test_what_was_called_something_else_is_taken_from_that(void **state)
 	now.limit_ns[LIMIT_BUSY] = (uint64_t)-200 * MS;
 	now.limit_ns[LIMIT_RECEIVE_WINDOW] = 50 * MS;
 	now.limit_ns[LIMIT_SEND_BUFFER] = 204 * MS;
+	now.limit_ns[LIMIT_PACING] = 100 * MS;
 	now.limit_ns[LIMIT_SILENT] = 300 * MS;
 	d = divide(&none, &now);
 	assert_int_equal(d.ns[LIMIT_BUSY], 0);
-	assert_int_equal(d.ns[LIMIT_RECEIVE_WINDOW] + d.ns[LIMIT_SEND_BUFFER], 54 * MS);
+	assert_int_equal(d.ns[LIMIT_RECEIVE_WINDOW] + d.ns[LIMIT_SEND_BUFFER] + d.ns[LIMIT_PACING],
+			 154 * MS);
 	assert_int_equal(d.ns[LIMIT_SILENT], 300 * MS);
 	assert_int_equal(d.by, LIMIT_SILENT);
 }
@@ -216,25 +218,54 @@ static void test_rest_held_up_nobody(void **state)
 	assert_int_equal(d.by, LIMIT_LOSS);
 }
 
-static bool is_full(struct send_buffer b)
+static bool is_full(struct sender s)
 {
-	const struct send_buffer full = {65536, 69320, 0, 45, 250, 50000, 40000};
-
-	return is_send_buffer_full(&(struct send_buffer){
-		b.size ? b.size : full.size, b.queued ? b.queued : full.queued, b.notsent,
-		b.n_packets ? b.n_packets : full.n_packets, full.cwnd,
-		b.since_ack_us ? b.since_ack_us : full.since_ack_us, full.srtt_us});
+	return is_send_buffer_full(&(struct sender){
+		.buffer = 65536,
+		.queued = s.queued ? s.queued : 69320,
+		.notsent = s.notsent,
+		.n_packets = s.n_packets ? s.n_packets : 45,
+		.cwnd = 250,
+		.since_ack_us = s.since_ack_us ? s.since_ack_us : 50000,
+		.srtt_us = 40000,
+	});
 }
 
 static void test_a_buffer_is_full_of_what_is_on_its_way(void **state)
 {
 	(void)state;
-	assert_true(is_full((struct send_buffer){}));
-	assert_true(is_full((struct send_buffer){.queued = 43692}));
-	assert_false(is_full((struct send_buffer){.queued = 43690})); /* there is room */
-	assert_false(is_full((struct send_buffer){.notsent = 1448}));
-	assert_false(is_full((struct send_buffer){.n_packets = 250})); /* TCP dares no more */
-	assert_false(is_full((struct send_buffer){.since_ack_us = 90001})); /* lost */
+	assert_true(is_full((struct sender){}));
+	assert_true(is_full((struct sender){.queued = 43692}));
+	assert_false(is_full((struct sender){.queued = 43690})); /* there is room */
+	assert_false(is_full((struct sender){.notsent = 1448}));
+	assert_false(is_full((struct sender){.n_packets = 250})); /* TCP dares no more */
+	assert_false(is_full((struct sender){.since_ack_us = 90001})); /* lost */
+}
+
+static void test_who_could_send_more_is_paced_by_the_rate_that_was_set(void **state)
+{
+	const struct sender paced = {
+		.notsent = 1448,
+		.n_packets = 9,
+		.cwnd = 10,
+		.pacing_rate = 1000000,
+		.max_pacing_rate = 1000000,
+	};
+	struct sender s = paced;
+
+	(void)state;
+	assert_int_equal(limit_of_busy(&s), LIMIT_PACING);
+	s.n_packets = 10;
+	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* TCP dares no more */
+	s = paced;
+	s.notsent = 0;
+	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* there is no more */
+	s = paced;
+	s.pacing_rate--;
+	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* TCP paces by itself */
+	s = paced;
+	s.pacing_rate = s.max_pacing_rate = UINT64_MAX;
+	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* nobody has set one */
 }
 
 int main(void)
@@ -251,6 +282,7 @@ int main(void)
 		cmocka_unit_test(test_rest_is_between_two_looks_at_all),
 		cmocka_unit_test(test_rest_held_up_nobody),
 		cmocka_unit_test(test_a_buffer_is_full_of_what_is_on_its_way),
+		cmocka_unit_test(test_who_could_send_more_is_paced_by_the_rate_that_was_set),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
