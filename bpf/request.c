@@ -186,12 +186,8 @@ static int op_begin(struct request *q)
 		r = tracer_read(c->tracer, row, &now);
 		if (r < 0)
 			return r;
-		row->before = now.totals;
-		row->began_ns = now_ns;
+		row_begin(row, &now.totals, now_ns);
 		row->n_misses = c->tracer->n_misses;
-		row->stall.since_ns = 0;
-		row->rest.is_on = false;
-		row->rested_ns = row->rest.ns;
 	}
 	(void)strcpy(span->sync, sync);
 	span->began_ns = now_ns;

@@ -162,26 +162,36 @@ static bool cause_of(const struct row *row, const struct reading *now, uint64_t 
 	return true;
 }
 
-static json_t *stall_json(const struct row *row, const struct reading *now)
+static json_t *stall_json(const struct stalled *s)
 {
-	enum limit cause;
-
-	if (!cause_of(row, now, num_now_ns(), &cause))
+	if (s->since_ns == 0)
 		return json_null();
-	return json_pack("{ss sI}", "cause", limit_names[cause], "since_ns",
-			 (json_int_t)row->stall.since_ns);
+	return json_pack("{ss sI sI}", "cause", limit_names[s->cause], "since_ns",
+			 (json_int_t)s->since_ns, "until_ns", (json_int_t)s->until_ns);
 }
 
-static void count_stall(struct row *row, const struct reading *now, uint64_t now_ns)
+static json_t *stalls_json(const struct row *row)
 {
-	uint64_t since_ns = row->stall.since_ns;
-	enum limit cause;
+	json_t *list = row->knows_stalls ? json_array() : json_null();
 
-	if (!cause_of(row, now, now_ns, &cause))
+	for (unsigned i = 0; row->knows_stalls && i < row->stalls.n; i++)
+		(void)json_array_append_new(list, stall_json(&row->stalls.list[i]));
+	return list;
+}
+
+static void look_for_stall(struct row *row, const struct reading *now, uint64_t now_ns)
+{
+	struct stalled s = {.since_ns = row->stall.since_ns, .until_ns = now_ns};
+
+	row->knows_stalls = true;
+	row->stalled.since_ns = 0;
+	if (!cause_of(row, now, now_ns, &s.cause))
 		return;
-	row->account->stalled_ns[cause] += now_ns - (since_ns > row->stalled_ns ? since_ns
-										: row->stalled_ns);
+	row->account->stalled_ns[s.cause] +=
+		now_ns - (s.since_ns > row->stalled_ns ? s.since_ns : row->stalled_ns);
 	row->stalled_ns = now_ns;
+	row->stalled = s;
+	stalls_take(&row->stalls, &s);
 }
 
 void row_look(struct row *row, const struct reading *now, bool is_in_span)
@@ -191,11 +201,23 @@ void row_look(struct row *row, const struct reading *now, bool is_in_span)
 	if (is_in_span && !is_absent(now)) {
 		stall_look(&row->stall, &now->totals, now_ns);
 		rest_look(&row->rest, &now->totals, has_all(row, &now->totals));
-		count_stall(row, now, now_ns);
+		look_for_stall(row, now, now_ns);
 	} else {
 		row->stall.since_ns = 0;
+		row->stalled.since_ns = 0;
 		row->rest.is_on = false;
 	}
+}
+
+void row_begin(struct row *row, const struct totals *now, uint64_t now_ns)
+{
+	row->before = *now;
+	row->began_ns = now_ns;
+	row->stall.since_ns = 0;
+	row->stalls.n = 0;
+	row->knows_stalls = false;
+	row->rest.is_on = false;
+	row->rested_ns = row->rest.ns;
 }
 
 static json_t *calls_json(const struct calls *counts, enum call call)
@@ -252,7 +274,8 @@ json_t *row_json(const struct row *row, const char *kind, struct meter *m, const
 		quality, "limits",
 		json_string(quality_names[is_absent(now) ? QUALITY_ABSENT : QUALITY_SAMPLED]));
 	(void)json_object_update_new(o, limits_json(row, now));
-	(void)json_object_set_new(o, "stall", stall_json(row, now));
+	(void)json_object_set_new(o, "stall", stall_json(&row->stalled));
+	(void)json_object_set_new(o, "stalls", stalls_json(row));
 	(void)json_object_set_new(o, "messages", messages_json(row, m));
 	/* Adopted while it was read: what such a socket carried before is not in it. */
 	(void)json_object_update_new(o, json_pack("{sI sI sI sb ss sI sI so}", "sockets",

@@ -41,6 +41,9 @@ struct row {
 	struct totals before; /* its totals then */
 	uint64_t lost_told; /* of totals::lost */
 	struct stall stall;
+	struct stalled stalled; /* as of the last look; since_ns 0: it is not */
+	struct stalls stalls; /* of its span, if knows_stalls */
+	bool knows_stalls; /* somebody looked */
 	struct rest rest;
 	uint64_t rested_ns; /* of that, before it began */
 	struct census census;
@@ -60,6 +63,8 @@ bool row_parse_expected(const json_t *request, json_int_t *ret, const char **ret
 bool row_parse_transport(const json_t *request, const char **ret, const char **ret_why);
 bool label_equal(const struct label *a, const struct label *b);
 
+/* It is read from here on, in a span that begins. */
+void row_begin(struct row *row, const struct totals *now, uint64_t now_ns);
 /* Before it is told: what it stalls on is known of rows in a span, which are looked at again and again. */
 void row_look(struct row *row, const struct reading *now, bool is_in_span);
 /* The row since it began; `kind` is "row", or "progress" where nobody asked. NULL where memory ran out. */

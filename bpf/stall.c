@@ -5,6 +5,8 @@
  */
 #include "bpf/stall.h"
 
+#include <string.h>
+
 /* Of 200 bytes one: TCP then keeps no more than 1.2 / sqrt(1 / 200) = 17 segments on their way (RFC 3649). */
 #define LOSSY 200
 /* Nothing arrives for so long, and that is no pause between two acknowledgements. */
@@ -125,4 +127,30 @@ bool stall_cause(const struct stall *s, const struct totals *now, uint64_t now_n
 		return false;
 	*ret = d.by;
 	return true;
+}
+
+static uint64_t length_of(const struct stalled *s)
+{
+	return s->until_ns - s->since_ns;
+}
+
+void stalls_take(struct stalls *s, const struct stalled *found)
+{
+	unsigned shortest = 0;
+
+	if (s->n > 0 && s->list[s->n - 1].since_ns == found->since_ns) {
+		s->list[s->n - 1] = *found;
+		return;
+	}
+	if (s->n == STALLS_MAX) {
+		for (unsigned i = 1; i < s->n; i++)
+			if (length_of(&s->list[i]) < length_of(&s->list[shortest]))
+				shortest = i;
+		if (length_of(found) <= length_of(&s->list[shortest]))
+			return; /* as yet */
+		s->n--;
+		memmove(&s->list[shortest], &s->list[shortest + 1],
+			(s->n - shortest) * sizeof(*found));
+	}
+	s->list[s->n++] = *found;
 }

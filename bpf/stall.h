@@ -14,6 +14,20 @@ struct stall {
 	struct totals since;
 };
 
+/* One that was, or still is. */
+struct stalled {
+	uint64_t since_ns, until_ns; /* the last look that found it */
+	enum limit cause;
+};
+
+#define STALLS_MAX 8
+
+/* The longest of a row, in the order in which they began. */
+struct stalls {
+	struct stalled list[STALLS_MAX];
+	unsigned n;
+};
+
 struct division {
 	uint64_t ns[N_LIMITS]; /* of the time of all its connections together */
 	enum limit by; /* what had most of it */
@@ -33,6 +47,9 @@ void stall_look(struct stall *s, const struct totals *now, uint64_t now_ns);
 /* False: it is none, or not long enough to be one. */
 bool stall_cause(const struct stall *s, const struct totals *now, uint64_t now_ns, uint32_t rtt_us,
 		 enum limit *ret);
+
+/* A look found it, which may have found it before. */
+void stalls_take(struct stalls *s, const struct stalled *found);
 
 void rest_look(struct rest *r, const struct totals *now, bool has_all);
 

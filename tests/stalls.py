@@ -20,10 +20,12 @@ class Transfer:
     Bytes from node 0 to node 1, from start() to the end of the block.
 
     socket, other  of node 0, of node 1
+    no_read        while it is held nothing is read
     """
 
     def __init__(self, net, addresses=None, writes_every_s=0, reads_every_s=0, **options):
         self.over = threading.Event()
+        self.no_read = threading.Lock()
         with tracing.inside(net.nodes[1].name, socket.create_server, ((addresses or [n.address for n in net.nodes])[1], 0)) as s:
             self.socket = tracing.inside(net.nodes[0].name, socket.socket)
             # As most machines have it: BBR, which some have, takes a loss for none.
@@ -44,8 +46,9 @@ class Transfer:
 
     def read(self):
         left = CHUNK
-        while left > 0 and (got := len(self.other.recv(left))):
-            left -= got
+        with self.no_read:
+            while left > 0 and (got := len(self.other.recv(left))):
+                left -= got
 
     def _until_over(self, act, every_s):
         while not self.over.wait(every_s):

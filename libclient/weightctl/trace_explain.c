@@ -1,7 +1,7 @@
 /*
  * weightctl trace explain: what took the time of a sync, on which link and why, in words
  *
- * What was recorded tells of all stalls; what weightd-trace knows itself, of those that go on.
+ * What was recorded tells of all stalls; what weightd-trace knows itself, of the longest.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ static const struct limit {
 #define N_LIMITS (sizeof(limits) / sizeof(*limits))
 
 struct stall {
-	uint64_t since_ns, seen_ns; /* it was there still */
+	uint64_t since_ns, until_ns; /* the last look that found it */
 	const struct limit *cause;
 };
 
@@ -134,21 +134,38 @@ static const struct limit *limit_named(const char *name)
 }
 
 /* It is the one that was seen before if nothing moved since. */
-static void take_stall(struct link *l, const json_t *stall, uint64_t now_ns)
+static void take_stall(struct link *l, const json_t *told)
 {
-	uint64_t since_ns = agent_number(stall, "since_ns", 0);
-	const struct limit *cause = limit_named(agent_text(stall, "cause"));
-	struct stall *last = l->n_stalls ? &l->stalls[l->n_stalls - 1] : NULL;
+	struct stall s = {
+		.since_ns = agent_number(told, "since_ns", UINT64_MAX),
+		.until_ns = agent_number(told, "until_ns", 0),
+		.cause = limit_named(agent_text(told, "cause")),
+	};
+	size_t at = l->n_stalls;
 
-	if (!cause || since_ns > now_ns)
+	if (!s.cause || s.since_ns > s.until_ns)
 		return;
-	if (!last || last->since_ns != since_ns) {
-		l->stalls = cli_grown(l->stalls, l->n_stalls, sizeof(*l->stalls));
-		last = &l->stalls[l->n_stalls++];
-		last->since_ns = since_ns;
+	while (at > 0 && l->stalls[at - 1].since_ns > s.since_ns)
+		at--;
+	if (at > 0 && l->stalls[at - 1].since_ns == s.since_ns) {
+		l->stalls[at - 1] = s;
+		return;
 	}
-	last->seen_ns = now_ns;
-	last->cause = cause;
+	l->stalls = cli_grown(l->stalls, l->n_stalls, sizeof(*l->stalls));
+	memmove(&l->stalls[at + 1], &l->stalls[at], (l->n_stalls++ - at) * sizeof(s));
+	l->stalls[at] = s;
+}
+
+static void take_stalls(struct link *l, const json_t *row)
+{
+	const json_t *stall;
+	size_t i;
+
+	json_array_foreach(json_object_get(row, "stalls"), i, stall)
+	{
+		take_stall(l, stall);
+	}
+	take_stall(l, json_object_get(row, "stall"));
 }
 
 static bool is_row(const char *kind)
@@ -194,7 +211,7 @@ static void take(void *context, json_t *packet)
 	if (!l->row)
 		cli_out_of_memory();
 	l->is_over = !strcmp(kind, "total") || !strcmp(kind, "past");
-	take_stall(l, json_object_get(packet, "stall"), agent_number(packet, "now_ns", 0));
+	take_stalls(l, packet);
 }
 
 /* --- In words ----------------------------------------------------------------------------------- */
@@ -258,7 +275,7 @@ static void put_stalls(const struct link *l)
 		uint64_t after_ns = s->since_ns > began_ns ? s->since_ns - began_ns : 0;
 
 		(void)printf("  stood still for about %s, %s after it began: ",
-			     size_duration(took, s->seen_ns - s->since_ns),
+			     size_duration(took, s->until_ns - s->since_ns),
 			     size_duration(after, after_ns));
 		put_words(s->cause->why, peer_of(l));
 		(void)putchar('\n');
@@ -409,7 +426,7 @@ static json_t *stalls_json(const struct link *l)
 		if (json_array_append_new(
 			    list, json_pack("{ss sI sI}", "cause", l->stalls[i].cause->name,
 					    "since_ns", (json_int_t)l->stalls[i].since_ns,
-					    "until_ns", (json_int_t)l->stalls[i].seen_ns)) < 0)
+					    "until_ns", (json_int_t)l->stalls[i].until_ns)) < 0)
 			cli_out_of_memory();
 	return list;
 }

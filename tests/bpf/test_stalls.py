@@ -1,5 +1,6 @@
 """What holds up a transfer is named, whichever meter looks."""
 import contextlib
+import os
 import socket
 
 import features
@@ -101,8 +102,12 @@ def test_a_transfer_that_stalls_says_on_what(net, client):
         client.until(lambda row: fill(transfer.socket) or stall_of(row) == "receive_window")
         # Which comes behind what is taken, and would stand still again.
         client.until(lambda row: drain(transfer.other) or stall_of(row) != "receive_window")
-        client.row(op="end")
+        total = client.row(op="end")
         client.until(lambda row: row["stall"] is None)
+        past = [row for row in client.ask("past") if row["client"]["pid"] == os.getpid() and row["began_ns"] == total["began_ns"]]
+    stalls, = (row["stalls"] for row in past)
+    assert [s["cause"] for s in stalls][:2] == ["producer", "receive_window"]
+    assert all(s["until_ns"] - s["since_ns"] >= STALL_NS and s["since_ns"] >= total["began_ns"] for s in stalls), stalls
 
 
 def test_who_has_all_bytes_rests(net, client):

@@ -165,6 +165,32 @@ static void test_a_stall_is_a_while_in_which_nothing_is_delivered(void **state)
 	assert_false(stall_cause(&s, &now, 1300 * MS, 0, &cause));
 }
 
+static void take(struct stalls *s, uint64_t since_ms, uint64_t until_ms)
+{
+	stalls_take(s, &(struct stalled){since_ms * MS, until_ms * MS, LIMIT_SILENT});
+}
+
+static void test_the_longest_stalls_are_kept(void **state)
+{
+	struct stalls s = {};
+
+	(void)state;
+	for (unsigned i = 1; i <= STALLS_MAX; i++)
+		take(&s, i * 1000, i * 1000 + (i == 2 ? 300 : 400));
+	assert_int_equal(s.n, STALLS_MAX);
+	take(&s, 20000, 20300);
+	assert_int_equal(s.list[1].since_ns, 2000 * MS); /* no shorter than that */
+	take(&s, 20000, 20350);
+	assert_int_equal(s.n, STALLS_MAX);
+	assert_int_equal(s.list[0].since_ns, 1000 * MS);
+	assert_int_equal(s.list[1].since_ns, 3000 * MS);
+	assert_int_equal(s.list[STALLS_MAX - 1].since_ns, 20000 * MS);
+	take(&s, 20000, 20500); /* goes on */
+	assert_int_equal(s.n, STALLS_MAX);
+	assert_int_equal(s.list[STALLS_MAX - 1].until_ns, 20500 * MS);
+	assert_int_equal(s.list[STALLS_MAX - 2].since_ns, STALLS_MAX * 1000 * MS);
+}
+
 static void test_who_does_not_send_does_not_stall(void **state)
 {
 	struct totals now = sent(0, 0);
@@ -278,6 +304,7 @@ int main(void)
 		cmocka_unit_test(test_nothing_holds_up_who_does_not_send),
 		cmocka_unit_test(test_what_sends_may_be_held_up_while_nothing_is_sent),
 		cmocka_unit_test(test_a_stall_is_a_while_in_which_nothing_is_delivered),
+		cmocka_unit_test(test_the_longest_stalls_are_kept),
 		cmocka_unit_test(test_who_does_not_send_does_not_stall),
 		cmocka_unit_test(test_rest_is_between_two_looks_at_all),
 		cmocka_unit_test(test_rest_held_up_nobody),
