@@ -194,10 +194,25 @@ static void look_for_stall(struct row *row, const struct reading *now, uint64_t 
 	stalls_take(&row->stalls, &s);
 }
 
+static uint64_t bytes_of(const struct totals *t)
+{
+	return t->counter[COUNTER_DELIVERED] + t->counter[COUNTER_RECEIVED];
+}
+
+static void look_for_bytes(struct row *row, const struct totals *now, uint64_t now_ns)
+{
+	if (bytes_of(now) == row->moved)
+		return;
+	row->moved = bytes_of(now);
+	row->moved_ns = now_ns;
+}
+
 void row_look(struct row *row, const struct reading *now, bool is_in_span)
 {
 	uint64_t now_ns = num_now_ns();
 
+	if (!is_absent(now))
+		look_for_bytes(row, &now->totals, now_ns);
 	if (is_in_span && !is_absent(now)) {
 		stall_look(&row->stall, &now->totals, now_ns);
 		rest_look(&row->rest, &now->totals, has_all(row, &now->totals));
@@ -213,6 +228,8 @@ void row_begin(struct row *row, const struct totals *now, uint64_t now_ns)
 {
 	row->before = *now;
 	row->began_ns = now_ns;
+	row->moved = bytes_of(now);
+	row->moved_ns = 0;
 	row->stall.since_ns = 0;
 	row->stalls.n = 0;
 	row->knows_stalls = false;
@@ -287,10 +304,12 @@ json_t *row_json(const struct row *row, const char *kind, struct meter *m, const
 						  (json_int_t)row->began_ns, "now_ns",
 						  (json_int_t)num_now_ns(), "quality", quality));
 	(void)json_object_update_new(
-		o, json_pack("{so so ss so}", "expected",
-			     row->expected < 0 ? json_null() : json_integer(row->expected),
-			     "rtt_us", row->rtt_us ? json_integer(row->rtt_us) : json_null(),
-			     "transport", row->transport, "process", process_json(&row->process)));
+		o,
+		json_pack("{so so so ss so}", "moved_ns",
+			  row->moved_ns ? json_integer((json_int_t)row->moved_ns) : json_null(),
+			  "expected", row->expected < 0 ? json_null() : json_integer(row->expected),
+			  "rtt_us", row->rtt_us ? json_integer(row->rtt_us) : json_null(),
+			  "transport", row->transport, "process", process_json(&row->process)));
 	return o;
 }
 

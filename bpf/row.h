@@ -48,6 +48,8 @@ struct row {
 	uint64_t rested_ns; /* of that, before it began */
 	struct census census;
 	uint64_t n_misses; /* tracer::n_misses when it began */
+	uint64_t moved; /* bytes, both ways, as of the last look */
+	uint64_t moved_ns; /* of the look that last found more; 0: none has */
 	uint64_t stalled_ns; /* until when stalls are in the account */
 	struct account *account; /* of all rows like it */
 	struct totals counted, divided; /* what is in it of the counters, and of the limits */

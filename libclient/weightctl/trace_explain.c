@@ -68,14 +68,6 @@ static uint64_t number(const json_t *row, const char *key)
 	return agent_number(row, key, UINT64_MAX);
 }
 
-static uint64_t took_ns(const struct link *l)
-{
-	uint64_t began = agent_number(l->row, "began_ns", 0),
-		 now = agent_number(l->row, "now_ns", 0);
-
-	return now > began ? now - began : 0;
-}
-
 static bool is_payload(const struct link *l)
 {
 	const char *role = agent_text(l->row, "role");
@@ -87,6 +79,17 @@ static bool is_payload(const struct link *l)
 static bool is_sent(const struct link *l)
 {
 	return agent_number(l->row, "delivered", 0) > agent_number(l->row, "received", 0);
+}
+
+/* What came in was all there before its span ended, which waits for others to have it, too. */
+static uint64_t took_ns(const struct link *l)
+{
+	uint64_t began = agent_number(l->row, "began_ns", 0),
+		 end = agent_number(l->row, "now_ns", 0);
+
+	if (l->is_over && !is_sent(l))
+		end = agent_number(l->row, "moved_ns", end);
+	return end > began ? end - began : 0;
 }
 
 /* Both ways, as what is expected; UINT64_MAX: not known. */

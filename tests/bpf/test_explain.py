@@ -135,6 +135,16 @@ def test_who_only_received_sends_one_elsewhere(recording):
                                      "Nothing was sent from here: what took the time is known where it was."]
 
 
+def test_what_came_was_there_before_its_span_ended(recording):
+    """Which waits for others to have it, too."""
+    told = [row(received=GB, moved_ns=1100 * MS), row(number=2, peer="c", received=GB, moved_ns=None), sent(number=3, moved_ns=1100 * MS)]
+    text = of(recording(told), NAME)
+    assert "\nfrom b, weightd-sync 4711: 1.0 GB in 1.0 s, 1.0 GB/s\nfrom c, weightd-sync 4711: 1.0 GB in 3.1 s, " in text
+    assert "\nto b, weightd-sync 4711: 14.2 GB of 14.9 GB in 3.1 s, " in text
+    told[0]["kind"] = "progress"
+    assert "\nfrom b, weightd-sync 4711: 1.0 GB in 3.1 s, 322.6 MB/s; not over yet\n" in of(recording(told), NAME)
+
+
 def test_where_nothing_is_known_nobody_is_blamed(recording):
     unknown = row(delivered=None, received=None, limited_by=None)
     assert of(recording([unknown]), NAME).endswith("\nWhat took the time is not known.\n")

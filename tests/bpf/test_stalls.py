@@ -86,6 +86,19 @@ def test_a_span_has_its_own_limits(net, client):
         assert sum(row["limits"].values()) <= row["now_ns"] - row["began_ns"] + TICK_NS
 
 
+def test_when_bytes_moved_last_is_known(net, client):
+    with Transfer(net) as transfer:
+        client.tag(transfer.socket)
+        client.ask("begin", sync="s")
+        transfer.other.sendall(bytes(CHUNK))
+        moved = client.until(lambda row: row["received"] == CHUNK)
+        later = client.until(lambda row: row["now_ns"] - moved["now_ns"] > STALL_NS)
+        assert later["began_ns"] < later["moved_ns"] <= moved["now_ns"]
+        client.ask("end", sync="s")
+        client.ask("begin", sync="s")
+        assert client.row()["moved_ns"] is None
+
+
 def stall_of(row):
     return row["stall"] and row["stall"]["cause"]
 
