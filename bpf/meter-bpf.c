@@ -432,6 +432,7 @@ static int bpf_read(struct meter *m, uint32_t row, struct reading *ret)
 		return -errno;
 	for (int i = 0; i < N_COUNTERS; i++)
 		ret->quality[i] = QUALITY_EXACT;
+	ret->opened = ret->ended = QUALITY_EXACT;
 	return 0;
 }
 

@@ -498,6 +498,8 @@ static int diag_read(struct meter *m, uint32_t number, struct reading *ret)
 	ret->totals = row->totals;
 	for (int i = 0; i < N_COUNTERS; i++)
 		ret->quality[i] = quality;
+	ret->opened = QUALITY_EXACT;
+	ret->ended = quality == QUALITY_ABSENT ? QUALITY_ABSENT : QUALITY_SAMPLED;
 	return 0;
 }
 

@@ -23,6 +23,7 @@ enum quality {
 struct reading {
 	struct totals totals;
 	enum quality quality[N_COUNTERS];
+	enum quality opened, ended; /* of totals::sockets, and of totals::closed */
 };
 
 struct meter {

@@ -271,38 +271,62 @@ static json_t *messages_json(const struct row *row, struct meter *m)
 			 calls_json(&counts, CALL_RECEIVE));
 }
 
+static json_t *quality_text(enum quality q)
+{
+	return json_string(quality_names[q]);
+}
+
+/* What is null is absent. */
+static enum quality quality_of_looks(const json_t *o, const char *key)
+{
+	return json_is_null(json_object_get(o, key)) ? QUALITY_ABSENT : QUALITY_SAMPLED;
+}
+
+static json_t *quality_json(const struct row *row, const struct reading *now, const json_t *o)
+{
+	/* What TCP does not measure itself, or nobody told of, is as somebody found it who looked. */
+	static const char *const looked_for[] = {"limits", "rtt_us", "moved_ns", "stalls"};
+	json_t *q = json_object();
+
+	for (int i = 0; i < N_COUNTERS; i++)
+		(void)json_object_set_new(q, counter_names[i], quality_text(now->quality[i]));
+	for (size_t i = 0; i < ARRAY_LEN(looked_for); i++)
+		(void)json_object_set_new(q, looked_for[i],
+					  quality_text(quality_of_looks(o, looked_for[i])));
+	(void)json_object_update_new(
+		q, json_pack("{so so so}", "stall",
+			     quality_text(row->stall.since_ns ? QUALITY_SAMPLED : QUALITY_ABSENT),
+			     "sockets", quality_text(now->opened), "closed",
+			     quality_text(now->ended)));
+	return q;
+}
+
+static json_t *known_json(enum quality q, uint64_t n)
+{
+	return q == QUALITY_ABSENT ? json_null() : json_integer((json_int_t)n);
+}
+
 json_t *row_json(const struct row *row, const char *kind, struct meter *m, const struct reading *now)
 {
 	const struct totals *t = &now->totals, *before = &row->before;
-	json_t *o = label_json(kind, row), *quality = json_object();
+	json_t *o = label_json(kind, row);
 
-	for (int i = 0; i < N_COUNTERS; i++) {
-		uint64_t n = t->counter[i] - before->counter[i];
-
+	for (int i = 0; i < N_COUNTERS; i++)
 		(void)json_object_set_new(o, counter_names[i],
-					  now->quality[i] == QUALITY_ABSENT
-						  ? json_null()
-						  : json_integer((json_int_t)n));
-		(void)json_object_set_new(quality, counter_names[i],
-					  json_string(quality_names[now->quality[i]]));
-	}
-	/* What TCP does not measure itself is what it did whenever somebody looked. */
-	(void)json_object_set_new(
-		quality, "limits",
-		json_string(quality_names[is_absent(now) ? QUALITY_ABSENT : QUALITY_SAMPLED]));
+					  known_json(now->quality[i],
+						     t->counter[i] - before->counter[i]));
 	(void)json_object_update_new(o, limits_json(row, now));
 	(void)json_object_set_new(o, "stall", stall_json(&row->stalled));
 	(void)json_object_set_new(o, "stalls", stalls_json(row));
 	(void)json_object_set_new(o, "messages", messages_json(row, m));
 	/* Adopted while it was read: what such a socket carried before is not in it. */
-	(void)json_object_update_new(o, json_pack("{sI sI sI sb ss sI sI so}", "sockets",
-						  (json_int_t)(t->sockets - before->closed),
-						  "closed", (json_int_t)(t->closed - before->closed),
-						  "lost", (json_int_t)(t->lost - before->lost),
-						  "partial", t->adopted != before->adopted,
-						  "source", m->kind->name, "began_ns",
-						  (json_int_t)row->began_ns, "now_ns",
-						  (json_int_t)num_now_ns(), "quality", quality));
+	(void)json_object_update_new(
+		o, json_pack("{so so sI sb ss sI sI}", "sockets",
+			     known_json(now->opened, t->sockets - before->closed), "closed",
+			     known_json(now->ended, t->closed - before->closed), "lost",
+			     (json_int_t)(t->lost - before->lost), "partial",
+			     t->adopted != before->adopted, "source", m->kind->name, "began_ns",
+			     (json_int_t)row->began_ns, "now_ns", (json_int_t)num_now_ns()));
 	(void)json_object_update_new(
 		o,
 		json_pack("{so so so ss so}", "moved_ns",
@@ -310,6 +334,7 @@ json_t *row_json(const struct row *row, const char *kind, struct meter *m, const
 			  "expected", row->expected < 0 ? json_null() : json_integer(row->expected),
 			  "rtt_us", row->rtt_us ? json_integer(row->rtt_us) : json_null(),
 			  "transport", row->transport, "process", process_json(&row->process)));
+	(void)json_object_set_new(o, "quality", quality_json(row, now, o));
 	return o;
 }
 

@@ -92,18 +92,24 @@ int tracer_mark(struct tracer *t)
 	return r;
 }
 
+static void doubt(enum quality *q)
+{
+	if (*q == QUALITY_EXACT)
+		*q = QUALITY_SAMPLED;
+}
+
 int tracer_read(struct tracer *t, const struct row *row, struct reading *ret)
 {
 	int r = t->meter->kind->read(t->meter, row->number, ret);
-	bool is_short;
-
 	if (r < 0)
 		return r;
 	ret->totals.closed += row->census.lost;
-	is_short = census_is_short(&row->census) || row->n_misses != t->n_misses;
-	for (int i = 0; is_short && i < N_COUNTERS; i++)
-		if (ret->quality[i] == QUALITY_EXACT)
-			ret->quality[i] = QUALITY_SAMPLED;
+	if (!census_is_short(&row->census) && row->n_misses == t->n_misses)
+		return 0;
+	for (int i = 0; i < N_COUNTERS; i++)
+		doubt(&ret->quality[i]);
+	doubt(&ret->opened);
+	doubt(&ret->ended);
 	return 0;
 }
 

@@ -106,6 +106,7 @@ def test_an_end_that_nobody_saw_is_found_out(tracer, connect):
     a.close()
     row = client.until(lambda row: row["closed"] == 1)
     assert (row["sockets"], row["submitted"], qualities(row)) == (2, 1070, {"sampled"})
+    assert {row["quality"][name] for name in ("sockets", "closed")} == {"sampled"}
     carry(c, d, 5, 3)
     c.close()
     row = client.until(lambda row: row["closed"] == 2)
@@ -191,6 +192,7 @@ def test_without_bpf_what_is_elsewhere_is_absent(without_bpf, connect):
     row = client.row()
     assert {row[name] for name in tracing.COUNTERS} == {None}
     assert qualities(row) == {"absent"}
+    assert (row["closed"], row["quality"]["closed"], row["sockets"], row["quality"]["sockets"]) == (None, "absent", 1, "exact")
 
 
 def test_without_bpf_no_process_is_watched(without_bpf):

@@ -86,6 +86,26 @@ def test_a_span_has_its_own_limits(net, client):
         assert sum(row["limits"].values()) <= row["now_ns"] - row["began_ns"] + TICK_NS
 
 
+LOOKED_FOR = "limits", "rtt_us", "moved_ns", "stalls"
+
+
+def test_what_looks_find_is_sampled_and_what_none_looked_for_is_absent(net, tracer, client):
+    with Transfer(net) as transfer:
+        client.tag(transfer.socket)
+        row = client.row()
+        assert [row[name] for name in ("limits", "moved_ns", "stalls", "stall")] == [None] * 4
+        assert {row["quality"][name] for name in ("limits", "moved_ns", "stalls", "stall")} == {"absent"}
+        assert (row["rtt_us"] > 0, row["quality"]["rtt_us"]) == (True, "sampled")
+        client.ask("begin", sync="s")
+        transfer.write()
+        transfer.read()
+        row = client.until(is_acknowledged)
+        assert {row["quality"][name] for name in LOOKED_FOR} == {"sampled"} and None not in [row[name] for name in LOOKED_FOR]
+        assert row["quality"]["stall"] == "sampled"
+        counts_ends = "exact" if "bpf" in tracer.greeting else "sampled"
+        assert (row["quality"]["sockets"], row["quality"]["closed"]) == ("exact", counts_ends)
+
+
 def test_when_bytes_moved_last_is_known(net, client):
     with Transfer(net) as transfer:
         client.tag(transfer.socket)
