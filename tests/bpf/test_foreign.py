@@ -11,7 +11,7 @@ from traffic import carry, is_acknowledged
 
 SS = {"bytes_sent": "bytes_sent", "bytes_retrans": "bytes_retrans", "bytes_acked": "bytes_acked",
       "bytes_received": "bytes_received", "retrans": r"retrans:\d+/", "cwnd": "cwnd"}
-IPERF_COOKIE = 37  # bytes that it sends ahead on its connection for data
+IPERF_COOKIE = 37  # bytes that it sends ahead on each connection for data
 
 
 def ss(node, port):
@@ -49,7 +49,7 @@ def start_stopped(node, command):
 
 
 # Not with -R: who receives then stops counting at its end of the test, and reads on.
-@pytest.mark.parametrize("options", [["-n", "20000001"], ["-n", "20000001", "-l", "1K"]])
+@pytest.mark.parametrize("options", [["-n", "20000001"], ["-n", "20000001", "-l", "1K"], ["-n", "20000001", "-P", "4"]])
 def test_iperf_says_the_same(net, tracer, options):
     features.require("iperf3", "no iperf3 (apt-get install iperf3)", bool(shutil.which("iperf3")))
     server, client = net.nodes[1], net.nodes[0]
@@ -64,8 +64,9 @@ def test_iperf_says_the_same(net, tracer, options):
     running.send_signal(18)
     report = json.loads(running.communicate()[0])
     serving.communicate()
-    rows = {peer: asked.until(lambda row: row["closed"] == 2, peer) for peer in ("client", "server")}
-    while sum(packet["kind"] == "close" for packet in asked.followed) < 4:  # the kernel counts before it tells
+    streams = len(report["end"]["streams"])
+    rows = {peer: asked.until(lambda row: row["closed"] == streams + 1, peer) for peer in ("client", "server")}
+    while sum(packet["kind"] == "close" for packet in asked.followed) < 2 * (streams + 1):  # the kernel counts before it tells
         asked.followed.append(asked.hear())
     # It opens that for control first.
     first = {}
@@ -73,7 +74,8 @@ def test_iperf_says_the_same(net, tracer, options):
         if packet["kind"] == "open":
             first.setdefault(packet["peer"], packet["cookie"])
     sent, received = (report["end"][key]["bytes"] for key in ("sum_sent", "sum_received"))
-    sides = {"server": (IPERF_COOKIE + sent, 0), "client": (0, IPERF_COOKIE + received)}
+    ahead = streams * IPERF_COOKIE
+    sides = {"server": (ahead + sent, 0), "client": (0, ahead + received)}
     # Of the connection for control iperf3 does not tell: what each end sent on it is what the other took.
     control = {packet["peer"]: packet["bytes_sent"] - packet["bytes_retrans"] for packet in asked.followed
                if packet["kind"] == "close" and packet["cookie"] == first[packet["peer"]]}

@@ -1,6 +1,7 @@
 """Who observes is shown what all clients follow: root, and whoever runs the tracer."""
 import os
 import pathlib
+import statistics
 
 import features
 import pytest
@@ -189,6 +190,17 @@ def test_who_observes_too_slowly_is_told_how_much_it_missed(net):
         client.until(lambda row: row["closed"] == 4000)
         told = sum_of_events(slow, 8000)
         assert told["events"] + told["gaps"] == 8000 and told["gaps"] > 0
+
+
+@pytest.mark.measures
+def test_who_observes_hears_of_an_open_span_ten_times_a_second(tracer, pair):
+    observer, client = tracer.client(), tracer.client()
+    client.tag(pair[0])
+    observer.ask("observe")
+    client.ask("begin", sync="s")
+    heard = [told["now_ns"] for told in hear(observer, *["progress"] * 11) if told["kind"] == "progress"]
+    gaps_ms = [(b - a) / 1e6 for a, b in zip(heard, heard[1:])]
+    assert statistics.median(gaps_ms) < 150, gaps_ms
 
 
 def test_what_is_over_is_known_to_who_asks_later(tracer, pair):
