@@ -1,6 +1,8 @@
 """Transfers between two nodes that something holds up: CAUSES has who does, by the name that a tracer has for it."""
 import contextlib
+import signal
 import socket
+import subprocess
 import threading
 
 import tracing
@@ -116,6 +118,19 @@ def frozen_peer(net):
             yield transfer
         finally:
             net.up(1)
+
+
+@contextlib.contextmanager
+def stopped_peer(net):
+    """The program that reads is stopped, while its kernel still answers."""
+    with Transfer(net) as transfer, transfer.no_read, \
+            subprocess.Popen(["cat"], stdin=transfer.other, stdout=subprocess.DEVNULL) as reader:
+        transfer.write()
+        reader.send_signal(signal.SIGSTOP)
+        try:
+            yield transfer
+        finally:
+            reader.kill()
 
 
 CAUSES = {"receive_window": slow_reader, "send_buffer": small_send_buffer, "loss": lossy_link, "producer": slow_producer,

@@ -6,7 +6,7 @@ import socket
 import features
 import longlink
 import pytest
-from stalls import CAUSES, CHUNK, PACE, Transfer, frozen_peer, pace
+from stalls import CAUSES, CHUNK, PACE, Transfer, frozen_peer, pace, stopped_peer
 from tracing import Client, Tracer
 from traffic import is_acknowledged
 
@@ -141,6 +141,15 @@ def test_a_transfer_that_stalls_says_on_what(net, client):
     stalls, = (row["stalls"] for row in past)
     assert [s["cause"] for s in stalls][:2] == ["producer", "receive_window"]
     assert all(s["until_ns"] - s["since_ns"] >= STALL_NS and s["since_ns"] >= total["began_ns"] for s in stalls), stalls
+
+
+def test_a_program_that_is_stopped_is_one_that_does_not_read(net, client):
+    with stopped_peer(net) as transfer:
+        client.tag(transfer.socket)
+        client.ask("begin", sync="s")
+        transfer.start()
+        row = client.until(lambda row: row["limited_by"] == "receive_window" and row["limits"]["receive_window_ns"] > SEEN_NS)
+        assert stall_of(row) == "receive_window" and row["limits"]["silent_ns"] == 0
 
 
 def test_who_has_all_bytes_rests(net, client):
