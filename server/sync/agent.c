@@ -208,6 +208,7 @@ int agent_new(const struct edge *edge, void *world, const struct agent_config *c
 	list_init(&a->heads);
 	list_init(&a->syncs);
 	list_init(&a->duties);
+	list_init(&a->spans);
 	list_init(&a->to_self);
 	list_init(&a->catch_ups);
 	list_init(&a->idle_loans);
@@ -807,6 +808,12 @@ void agent_on_job_end(struct agent *a, void *owner, const char *how)
 	w->job = NULL;
 	span_drop(a, w);
 	w->on_end(a, w, how);
+	settle(a);
+}
+
+void agent_on_untraced(struct agent *a, const char *sync)
+{
+	span_resume(a, sync);
 	settle(a);
 }
 

@@ -35,9 +35,11 @@ struct work {
 	struct job *job; /* NULL: none runs */
 	enum job_kind kind; /* of it */
 	struct {
+		struct list link; /* agent::spans */
 		char sync[SYNC_ID_SIZE]; /* "": it is no engine, or not traced any more */
 		uint64_t version;
 		unsigned n_sockets; /* that were told of */
+		bool is_resumed; /* weightd-trace did not see all of it */
 	} span; /* of span.h */
 	void (*on_message)(struct agent *a, struct work *w, const json_t *message, int *fds,
 			   unsigned n_fds);
@@ -75,6 +77,7 @@ struct agent {
 	unsigned n_heads;
 	struct list syncs;
 	struct list duties;
+	struct list spans; /* struct work: engines that weightd-trace is told of */
 	struct list to_self; /* struct word of agent.c: what this node says to itself */
 	struct list catch_ups; /* struct catch_up of repair.c: who waits for a repair */
 	struct list idle_loans; /* struct loan of lender.c: kept for the next repair, oldest first */

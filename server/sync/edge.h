@@ -115,5 +115,7 @@ void agent_on_timer(struct agent *a);
 void agent_on_job(struct agent *a, void *owner, const json_t *message, int *fds, unsigned n_fds);
 /* A job ended by itself, or could not be told something; `how`: "signal 9". The handle is gone. */
 void agent_on_job_end(struct agent *a, void *owner, const char *how);
+/* weightd-trace can be asked again, and knows nothing of this sync, which it was told had begun. */
+void agent_on_untraced(struct agent *a, const char *sync);
 /* What weightd-trace answered to an "end"; both are borrowed. */
 void agent_on_traced(struct agent *a, const json_t *request, const json_t *rows);

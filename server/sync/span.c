@@ -32,14 +32,42 @@ static void watch(struct agent *a, const struct work *engine)
 	json_decref(request);
 }
 
+static void begin(struct agent *a, struct work *engine)
+{
+	engine->span.n_sockets = 0;
+	ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", engine->span.sync), -1);
+	if (engine->kind == JOB_NCCL)
+		watch(a, engine);
+}
+
 void span_begin(struct agent *a, struct work *engine, const char *sync, struct pair pair)
 {
 	(void)strcpy(engine->span.sync, sync);
 	engine->span.version = pair.number;
-	engine->span.n_sockets = 0;
-	ask(a, json_pack("{s:s, s:s}", "op", "begin", "sync", sync), -1);
-	if (engine->kind == JOB_NCCL)
-		watch(a, engine);
+	engine->span.is_resumed = false;
+	list_append(&a->spans, &engine->span.link);
+	begin(a, engine);
+}
+
+void span_resume(struct agent *a, const char *sync)
+{
+	struct work *engine;
+
+	list_for_each(engine, &a->spans, span.link) {
+		if (strcmp(engine->span.sync, sync) != 0)
+			continue;
+		engine->span.is_resumed = true;
+		begin(a, engine);
+		if (engine->kind != JOB_NCCL)
+			work_tell(a, engine, json_pack("{s:s}", "op", "sockets"), NULL, 0);
+	}
+}
+
+/* Nothing of its engine is told any more. */
+static void forget(struct work *engine)
+{
+	list_remove(&engine->span.link);
+	engine->span.sync[0] = '\0';
 }
 
 /* What its engine speaks over TCP, for people. */
@@ -56,6 +84,7 @@ bool span_on_job(struct agent *a, struct work *w, const json_t *message, const i
 	const char *op = json_string_value(json_object_get(message, "op")), *node;
 	bool dialled;
 	uint64_t expected;
+	json_t *tag;
 
 	if (!op || strcmp(op, "socket") != 0)
 		return false;
@@ -65,12 +94,13 @@ bool span_on_job(struct agent *a, struct work *w, const json_t *message, const i
 	    field_number(message, "expected", INT64_MAX, &expected) < 0)
 		return true; /* what it carries is missing in the end, and that is seen */
 	w->span.n_sockets++;
-	ask(a,
-	    json_pack("{s:s, s:s, s:I, s:s, s:s, s:s, s:b, s:I}", "op", "tag", "sync", w->span.sync,
-		      "version", (json_int_t)w->span.version, "peer", node, "role", "payload",
-		      "transport", speaks(a, w), "dialled", dialled, "expected",
-		      (json_int_t)expected),
-	    fds[0]);
+	tag = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "op", "tag", "sync", w->span.sync,
+			"version", (json_int_t)w->span.version, "peer", node, "role", "payload",
+			"transport", speaks(a, w));
+	if (!w->span.is_resumed) /* else it is counted from now on */
+		(void)json_object_update_new(tag, json_pack("{s:b, s:I}", "dialled", dialled,
+							    "expected", (json_int_t)expected));
+	ask(a, tag, fds[0]);
 	return true;
 }
 
@@ -105,7 +135,7 @@ void span_end(struct agent *a, struct work *engine, unsigned coordinator, const 
 		json_object_set_new(note, "to", others(done, "out"));
 	ask(a, json_pack("{s:s, s:s, s:o}", "op", "end", "sync", sync, "note", note), -1);
 	ask(a, json_pack("{s:s, s:s}", "op", "forget", "sync", sync), -1);
-	engine->span.sync[0] = '\0';
+	forget(engine);
 }
 
 void span_drop(struct agent *a, struct work *engine)
@@ -113,7 +143,7 @@ void span_drop(struct agent *a, struct work *engine)
 	if (!engine->span.sync[0])
 		return;
 	a->edge->trace_drop(a->world, engine->span.sync);
-	engine->span.sync[0] = '\0';
+	forget(engine);
 }
 
 void span_phase(struct agent *a, const char *sync, const char *role, const char *phase,

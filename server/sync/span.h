@@ -12,6 +12,8 @@
 
 /* An engine was started. */
 void span_begin(struct agent *a, struct work *engine, const char *sync, struct pair pair);
+/* weightd-trace came back, and knows nothing of this sync. It is told what still goes on, and that not all of it is known. */
+void span_resume(struct agent *a, const char *sync);
 /* False: what it says is of something else. */
 bool span_on_job(struct agent *a, struct work *w, const json_t *message, const int *fds,
 		 unsigned n_fds);

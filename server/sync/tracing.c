@@ -18,6 +18,7 @@
 #include "server/base/log.h"
 #include "server/sync/base/talk.h"
 
+#define RETRY_NS 1000000000u
 #define QUEUE_MAX 4096 /* requests; who is so far behind is given up */
 #define ANSWER_NS 30000000000u /* the same; a busy machine is slow */
 
@@ -50,11 +51,22 @@ static void hang_up(struct tracing *t)
 	t->source.fd = fd_close(t->source.fd);
 }
 
+static void retry_later(struct tracing *t)
+{
+	timer_start(t->loop, &t->retry, num_now_ns() + RETRY_NS);
+}
+
 static void lose(struct tracing *t, const char *why)
 {
+	void *it;
+
 	log_warning("weightd-trace at %s %s: it counts nothing of what is under way", t->path, why);
 	t->is_lost = true;
 	hang_up(t);
+	for (it = json_object_iter(t->begun); it; it = json_object_iter_next(t->begun, it))
+		(void)json_object_iter_set_new(t->begun, it, json_false());
+	if (json_object_size(t->begun) > 0)
+		retry_later(t);
 }
 
 static void on_silence(struct timer *timer)
@@ -187,7 +199,54 @@ static void enqueue(struct tracing *t, const json_t *json, int fd)
 		request_free(t, q);
 }
 
-/* One that went amid a sync knows nothing of how it began: it is not looked for before the next one. */
+static const char *find_missing(const struct tracing *t)
+{
+	const char *sync;
+	json_t *is_known;
+
+	json_object_foreach(t->begun, sync, is_known)
+	{
+		if (json_is_false(is_known))
+			return sync;
+	}
+	return NULL;
+}
+
+static void on_retry(struct timer *timer)
+{
+	struct tracing *t = container_of(timer, struct tracing, retry);
+	const char *sync;
+
+	if (!tracing_is_on(t))
+		connect_to_it(t);
+	while (tracing_is_on(t) && (sync = find_missing(t))) {
+		char *missing = strdup(sync); /* it may end of this */
+
+		(void)json_object_set_new(t->begun, sync, json_true());
+		if (missing)
+			t->events->on_missing(t->userdata, missing);
+		free(missing);
+	}
+	if (find_missing(t))
+		retry_later(t);
+}
+
+/* What nobody was there for from the start is not missed. */
+static void note(struct tracing *t, const char *op, const json_t *request)
+{
+	const char *sync = json_string_value(json_object_get(request, "sync"));
+	bool is_known = tracing_is_on(t) || !t->is_lost;
+
+	if (!strcmp(op, "forget"))
+		(void)json_object_del(t->begun, sync);
+	if (strcmp(op, "begin") != 0)
+		return;
+	(void)json_object_set_new(t->begun, sync, json_boolean(is_known));
+	if (!is_known)
+		retry_later(t);
+}
+
+/* For one that went amid a sync the timer looks, as that has to begin anew then. */
 static bool begins(const struct tracing *t, const char *op)
 {
 	return !strcmp(op, "begin") || (!t->is_lost && !strcmp(op, "tell"));
@@ -201,6 +260,8 @@ void tracing_ask(struct tracing *t, const json_t *request, int fd)
 		lose(t, "takes too long to answer");
 	if (t->path && !tracing_is_on(t) && begins(t, op))
 		connect_to_it(t);
+	if (t->path)
+		note(t, op, request);
 	if (!tracing_is_on(t))
 		return;
 	enqueue(t, request, fd);
@@ -236,10 +297,14 @@ void tracing_init(struct tracing *t, struct loop *loop, const char *path,
 		.source.fd = -1,
 	};
 	list_init(&t->queue);
+	t->begun = json_object();
 	timer_init(&t->patience, on_silence);
+	timer_init(&t->retry, on_retry);
 }
 
 void tracing_deinit(struct tracing *t)
 {
 	hang_up(t);
+	timer_stop(&t->retry);
+	json_decref(t->begun);
 }

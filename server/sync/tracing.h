@@ -2,7 +2,8 @@
  * Tracing
  *
  * What this node has weightd-trace(8) count, if there is one. Nobody waits for it: requests are queued, and go one at a
- * time. Where nobody listens they are forgotten; they are looked for again when something begins.
+ * time. Where nobody listens they are forgotten; it is looked for again when something begins, and, if it went amid
+ * something, once a second until that is over.
  */
 #pragma once
 
@@ -14,6 +15,8 @@
 struct tracing_events {
 	/* It was connected to, and knows nothing. */
 	void (*on_connect)(void *userdata);
+	/* The same, and this sync, which it was told had begun, is not over. Nothing else is under way. */
+	void (*on_missing)(void *userdata, const char *sync);
 	/* What it answered an "end" with. Both are borrowed. */
 	void (*on_rows)(void *userdata, const json_t *request, const json_t *rows);
 };
@@ -28,6 +31,8 @@ struct tracing {
 	unsigned n_queue;
 	bool is_asked;
 	bool is_lost; /* it was there, and went */
+	json_t *begun; /* {sync: whether it knows} of what is not forgotten */
+	struct timer retry;
 	struct timer patience;
 	json_t *rows; /* of the answer, until now */
 	int last_error; /* of connecting, which is told once */

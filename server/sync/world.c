@@ -378,6 +378,11 @@ static void on_tracer(void *world)
 		trace_peer(w, i);
 }
 
+static void on_missing(void *world, const char *sync)
+{
+	agent_on_untraced(((struct world *)world)->agent, sync);
+}
+
 static void on_traced(void *world, const json_t *request, const json_t *rows)
 {
 	agent_on_traced(((struct world *)world)->agent, request, rows);
@@ -385,6 +390,7 @@ static void on_traced(void *world, const json_t *request, const json_t *rows)
 
 static const struct tracing_events tracing_events = {
 	.on_connect = on_tracer,
+	.on_missing = on_missing,
 	.on_rows = on_traced,
 };
 

@@ -50,6 +50,11 @@ def np():
     return numpy
 
 
+def ctl(tracer, *args):
+    """What weightctl says of it."""
+    return subprocess.run([features.BUILD / "weightctl", *args], env=tracer.env, capture_output=True, text=True, check=True).stdout
+
+
 def history(node, sync):
     return next((row for row in node.history() if row["sync"] == sync), None)
 
@@ -479,6 +484,57 @@ def test_one_that_goes_while_a_push_is_under_way(make_nodes, tmp_path, op):
                 assert traced(nodes["a"], end["sync"])["traced"] == 5
             else:
                 assert history(nodes["a"], end["sync"])["traced"] is None
+
+
+def test_one_that_comes_back_amid_a_push_is_told_of_what_goes_on(make_nodes, tmp_path):
+    """Of each connection once more, and that what it carried before is not known."""
+    left = ["a", "b"]
+
+    def answer(request):
+        if request["op"] == "tag" and request["sync"] != "control" and left:
+            return left.pop() and None
+        return [END]
+
+    stand, nodes = stand_in(make_nodes, tmp_path, answer=answer)
+    with stand:
+        nodes["a"].publish("m", seed=1, size=4 * MIB)
+        end = nodes["a"].push("m", max_rate=MIB)
+        heard = lambda: sorted(request["op"] for request in stand.of(end["sync"]))  # noqa: E731
+        nodes.wait(lambda: heard().count("forget") == 2, heard)
+        assert heard() == sorted(["begin", "tag"] * 4 + ["end", "forget"] * 2)
+        again = [request for request in stand.of(end["sync"]) if request["op"] == "tag" and "dialled" not in request]
+        assert sorted((request["peer"], request["fds"]) for request in again) == [("a", 1), ("b", 1)]
+        assert not [request for request in again if "expected" in request], "more than still comes"
+
+
+@pytest.mark.parametrize("settings", [PLAIN, TLS, GLOO], ids=("tcp", "tls", "gloo"))
+def test_one_that_is_killed_amid_a_push_counts_the_rest_of_it(make_traced, tracer, settings):
+    nodes = make_traced(3, settings)
+    nodes["a"].publish("m", seed=1, size=6 * MIB)
+    push = nodes["a"].start_push("m", max_rate=MIB)
+    push.moving("b", MIB // 4)
+    tracer.kill()
+    tracer.start()
+    client = tracer.client()
+
+    def shown():
+        return {(row["pid"], row["peer"]): row for row in json.loads(ctl(tracer, "top", "--once", "--json"))["rows"]
+                if row["sync"] == push.sync}
+
+    seen = nodes.wait(lambda: len(rows := shown()) == 4 and rows, "all links are seen again, at both ends")
+    assert all(row["partial"] and row["expected"] is None for row in seen.values()), seen
+    nodes.wait(lambda: all(shown()[link]["done"] > row["done"] for link, row in seen.items()), "bytes come on each")
+    said = ctl(tracer, "trace", "explain", push.sync)
+    assert said.count("without what its connections carried before they were counted") == 4, said
+    push.committed()
+    remember(nodes, push.sync, "bc")
+    nodes.wait(lambda: len([row for row in client.ask("past") if row["sync"] == push.sync]) == 4, "all have told that it is over")
+    assert [(history(node, push.sync)["traced"], node.own_head("m")["state"]) for node in nodes] == [(None, "serving")] * 3
+    assert history(nodes["a"], push.sync)["untraced"] == 2
+    assert "not over yet" not in (said := ctl(tracer, "trace", "explain", push.sync)), said
+    nodes["a"].publish("m", seed=2)
+    row = traced(nodes["a"], nodes["a"].push("m")["sync"])
+    assert row["traced"] == row["bytes"], row
 
 
 def test_one_that_comes_later_and_comes_again(make_nodes, tracer):

@@ -35,7 +35,7 @@ void stint_tell_socket(struct stint *d, int fd, const char *node, bool is_dialle
 {
 	cleanup(json_freep) json_t *message = NULL;
 
-	if (!d->order.is_traced)
+	if (!atomic_load(&d->is_traced))
 		return;
 	atomic_fetch_add(&d->n_sockets, 1);
 	message = json_pack("{ss ss sb sI}", "op", "socket", "node", node, "dialled", is_dialled,
@@ -202,6 +202,8 @@ static void open_epoch(struct stint *d, struct talk *t)
 		fail(d, NULL, why);
 		return;
 	}
+	if (d->order.is_traced)
+		atomic_store(&d->is_traced, true);
 	d->is_asked = true;
 	never = d->kind->refuse(&d->order);
 	if (never)
@@ -232,6 +234,15 @@ static void change_rate(struct stint *d, const json_t *order)
 		d->kind->limit(d, max_rate);
 }
 
+/* Who counts what they carry lost sight of all of them. */
+static void tell_sockets(struct stint *d)
+{
+	atomic_store(&d->n_sockets, 0);
+	atomic_store(&d->is_traced, true);
+	if (d->is_asked)
+		d->kind->tell_sockets(d);
+}
+
 static void obey(struct stint *d, struct talk *t)
 {
 	const char *op = json_string_value(json_object_get(t->message, "op"));
@@ -240,6 +251,8 @@ static void obey(struct stint *d, struct talk *t)
 		open_epoch(d, t);
 	else if (op && !strcmp(op, "start") && d->is_open && !d->is_started)
 		start_epoch(d, t->message);
+	else if (op && !strcmp(op, "sockets") && d->kind->tell_sockets)
+		tell_sockets(d);
 	else if (op && !strcmp(op, "rate") && d->is_started && d->kind->limit)
 		change_rate(d, t->message);
 	else

@@ -2,9 +2,10 @@
  * The stint
  *
  * What every engine does for its agent, whatever it carries bytes over: it is told "open" once and "start" once, then
- * "rate" where it can change that, says how far it is, and once how it ended. The loop talks and watches; threads, where
- * an engine has some, leave a word for it. Behind the end nothing happens any more: sockets stay open and silent until
- * the agent ends this process, so that neighbours do not take us for the cause.
+ * "rate" where it can change that, and "sockets" whenever the agent has to be given these anew; it says how far it is, and
+ * once how it ended. The loop talks and watches; threads, where an engine has some, leave a word for it. Behind the end
+ * nothing happens any more: sockets stay open and silent until the agent ends this process, so that neighbours do not take
+ * us for the cause.
  */
 #pragma once
 
@@ -29,6 +30,8 @@ struct stint_kind {
 	/* Takes the order that was read, and calls stint_opened(), then or later. */
 	int (*open)(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE]);
 	int (*start)(struct stint *d, const json_t *order, char why[ORDER_WHY_SIZE]);
+	/* Gives the agent once more what stint_tell_socket() did. NULL: it tells of none. */
+	void (*tell_sockets)(struct stint *d);
 	/* Bytes per second from now on, once started; 0: no limit. NULL: it keeps to the one of "start". */
 	void (*limit)(struct stint *d, uint64_t max_rate);
 	/* It started, or a thread woke the loop. */
@@ -58,7 +61,8 @@ struct stint {
 	struct order order; /* once it is asked, nobody changes it */
 	bool is_asked, is_open, is_started;
 	uint64_t told_done, told_sent;
-	atomic_uint n_sockets; /* that the agent was given */
+	atomic_bool is_traced; /* the agent wants to be given what bytes go over */
+	atomic_uint n_sockets; /* that it was given, since it wanted them last */
 	json_t *end; /* what was decided */
 	bool is_over;
 	bool is_end_told;

@@ -282,6 +282,14 @@ static int start_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_
 	return e->operation->start(e, order, why);
 }
 
+static void tell_sockets(struct stint *d)
+{
+	struct engine *e = engine_of(d);
+
+	for (unsigned i = 0; i < e->n_wires; i++)
+		wire_tell_socket(e, &e->wires[i]);
+}
+
 int engine_init(struct engine *e)
 {
 	static const struct stint_kind kind = {
@@ -289,6 +297,7 @@ int engine_init(struct engine *e)
 		.refuse = refuse,
 		.open = open_epoch,
 		.start = start_epoch,
+		.tell_sockets = tell_sockets,
 		.look = look,
 		.watch = watch,
 		.count = count,

@@ -143,6 +143,14 @@ void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *from, cons
 
 /* --- For the loop ------------------------------------------------------------------------------ */
 
+void wire_tell_socket(struct engine *e, const struct wire *w)
+{
+	int state = atomic_load(&w->state);
+
+	if (state == WIRE_CONNECTED || state == WIRE_DONE)
+		tell_socket(e, w);
+}
+
 uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns)
 {
 	struct tcp_info info;

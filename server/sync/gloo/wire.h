@@ -66,6 +66,8 @@ bool wire_hear(struct engine *e, struct wire *w, uint64_t slot, void *to, size_t
 void wire_prove(const uint8_t token[PREAMBLE_TOKEN_SIZE], const char *from, const char *to,
 		uint8_t ret[PREAMBLE_TOKEN_SIZE]);
 
+/* For the loop: has it traced, once it is connected. */
+void wire_tell_socket(struct engine *e, const struct wire *w);
 /* For the loop: for how long bytes were owed and none moved. */
 uint64_t wire_silent_ns(struct wire *w, bool is_owed, uint64_t now_ns);
 /* For the loop: for how long the other end has hung up, of which nothing is left to read. */

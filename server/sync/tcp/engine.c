@@ -275,6 +275,17 @@ static int start_epoch(struct stint *d, const json_t *order, char why[ORDER_WHY_
 	return 0;
 }
 
+static void tell_sockets(struct stint *d)
+{
+	const struct engine *e = engine_of(d);
+
+	for (unsigned i = 0; i < e->n_in; i++)
+		if (e->in[i].state != INBOUND_NONE)
+			inbound_tell_socket(&e->in[i]);
+	for (unsigned i = 0; i < e->n_out; i++)
+		outbound_tell_socket(&e->out[i]);
+}
+
 /* Also before the next one can be connected to. */
 static void limit(struct stint *d, uint64_t max_rate)
 {
@@ -292,6 +303,7 @@ int engine_init(struct engine *e)
 		.refuse = refuse,
 		.open = open_epoch,
 		.start = start_epoch,
+		.tell_sockets = tell_sockets,
 		.limit = limit,
 		.look = look,
 		.watch = watch,

@@ -9,7 +9,6 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
-#include "server/sync/base/planned.h"
 #include "server/sync/tcp/engine.h"
 #include "server/sync/tcp/tls.h"
 
@@ -98,17 +97,6 @@ static const char *judge(const struct engine *e, const struct preamble *p)
 	return NULL;
 }
 
-static void tell_socket(const struct guest *g, unsigned n_stripes)
-{
-	struct stint *d = &g->engine->stint;
-	const struct planned planned = {
-		.received = tcp_planned_striped(d->order.total, d->order.chunk, n_stripes),
-		.sent = n_stripes * tcp_planned_back(),
-	};
-
-	stint_tell_socket(d, g->link.fd, d->order.from, false, &planned);
-}
-
 static void on_preamble(struct guest *g)
 {
 	struct engine *e = g->engine;
@@ -125,7 +113,6 @@ static void on_preamble(struct guest *g)
 		refuse(g, why);
 		return;
 	}
-	tell_socket(g, n_stripes_of(&p));
 	loop_remove(&g->source);
 	link = g->link;
 	link_init(&g->link);

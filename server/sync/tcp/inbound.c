@@ -229,6 +229,18 @@ static void on_again(struct timer *timer)
 		take(in);
 }
 
+void inbound_tell_socket(const struct inbound *in)
+{
+	struct engine *e = in->engine;
+	const struct order *o = &e->stint.order;
+	const struct planned planned = {
+		.received = tcp_planned_striped(o->total, o->chunk, e->n_in),
+		.sent = e->n_in * tcp_planned_back(),
+	};
+
+	stint_tell_socket(&e->stint, in->link.fd, o->from, false, &planned);
+}
+
 void inbound_accept(struct inbound *in, struct link link, unsigned place)
 {
 	static const uint8_t accepted = PREAMBLE_ACCEPTED;
@@ -239,6 +251,7 @@ void inbound_accept(struct inbound *in, struct link link, unsigned place)
 	in->place = place;
 	in->heard_ns = num_now_ns();
 	in->state = INBOUND_NEXT;
+	inbound_tell_socket(in);
 	n = link_write(&in->link, &accepted, 1);
 	if (n != 1) {
 		fail(in, n < 0 ? n : -EIO);

@@ -44,5 +44,7 @@ void inbound_init(struct inbound *in, struct engine *e);
 void inbound_deinit(struct inbound *in);
 /* Takes the link of the one whom the gate let through, to this one of our addresses. */
 void inbound_accept(struct inbound *in, struct link link, unsigned place);
+/* Has it traced. */
+void inbound_tell_socket(const struct inbound *in);
 /* Whether the node before this one is silent for too long. */
 void inbound_look(struct engine *e, uint64_t now_ns);

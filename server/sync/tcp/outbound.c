@@ -425,6 +425,12 @@ static void on_event(struct source *source, uint32_t events)
 	advance(out, events & ~(uint32_t)EPOLLOUT);
 }
 
+void outbound_tell_socket(const struct outbound *out)
+{
+	if (out->state > OUTBOUND_CONNECTING)
+		tell_socket(out);
+}
+
 void outbound_limit(const struct outbound *out)
 {
 	if (out->link.fd >= 0)

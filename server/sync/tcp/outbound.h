@@ -53,6 +53,8 @@ struct outbound {
 void outbound_init(struct outbound *out, struct engine *e, unsigned stripe);
 void outbound_deinit(struct outbound *out);
 void outbound_start(struct outbound *out);
+/* Has it traced, if it is connected. */
+void outbound_tell_socket(const struct outbound *out);
 /* The rate of the engine's next is another one. */
 void outbound_limit(const struct outbound *out);
 /* More is in memory. */
