@@ -285,8 +285,13 @@ def lent(daemon, source, op="give", name="cuda:0"):
 
 def has_staging(errand):
     process = pathlib.Path(f"/proc/{errand.proc.pid}")
-    return "sync-staging" in (process / "maps").read_text() or \
-        any("sync-staging" in os.readlink(fd) for fd in (process / "fd").iterdir())
+    if "sync-staging" in (process / "maps").read_text():
+        return True
+    for fd in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it may be closed now
+            if "sync-staging" in os.readlink(fd):
+                return True
+    return False
 
 
 def test_what_is_computed_in_host_memory_is_what_the_gpu_proves_to_have(gpu_daemon, gpu, errand):
