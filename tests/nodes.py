@@ -29,6 +29,7 @@ MIB = 1 << 20
 SIZE = 4 * MIB  # of a version that nobody says more about
 PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
 STOP_S = 60
+HISTORY_MAX = 256
 # Of the nodes whose test is not about a timer: one that a busy machine starves is not lost for that.
 UNHURRIED = {"heartbeat": 10, "stall-timeout": 30, "prepare-timeout": 30}
 # Of those whose test waits for one: for who does not come, does not answer, or moves nothing.
@@ -239,7 +240,8 @@ class Node:
         """Writes sync.conf. `settings` is {section: {key: value or list of them}}, on top of what each node has."""
         own = {"node": {"name": self.name, "listen": f"{self.address}:{CONTROL_PORT}", "data-address": self.data_address,
                         "state": self.folder / "state", "socket": self.control_socket,
-                        "weightd": self.daemon.socket, "trace": self.folder / "trace.sock", "log-level": "debug"},
+                        "weightd": self.daemon.socket, "trace": self.cluster.trace_socket or self.folder / "trace.sock",
+                        "log-level": "debug"},
                "tls": {"ca": self.ca, "certificate": self.certificate, "key": self.key},
                "data": {"trusted": "127.0.0.0/8"}}
         lines = []
@@ -297,6 +299,7 @@ class Node:
 
     def kill(self, sig=signal.SIGKILL):
         """Kills its agent and reaps it."""
+        self.cluster.is_whole = False
         self.proc.send_signal(sig)
         self.proc.wait(STOP_S)
         self.frozen.clear()
@@ -314,6 +317,7 @@ class Node:
 
     def stop(self):
         """SIGTERM; the agent has to end with 0."""
+        self.cluster.is_whole = False
         self.thaw()
         self.proc.terminate()
         try:
@@ -412,6 +416,20 @@ class Node:
         self.daemon.start()
 
 
+def is_equal(row, is_plain, is_whole=True):
+    """
+    Whether a sync of the history moved what was planned, as engines, TCP and weightd-trace count it. A node that ended, which
+    makes that less than the whole, may have told nobody what weightd-trace said.
+    """
+    if row["planned"] != row["payload"] or is_plain and row["payload"] != row["bytes"]:
+        return False
+    if row["kernel"] is None:  # NCCL brought some of it
+        return True
+    traced = row["traced"] or 0  # where nothing came, nothing was traced
+    is_seen = traced < row["bytes"] if row["untraced"] and not is_whole else (traced, row["untraced"]) == (row["bytes"], 0)
+    return is_seen and row["bytes"] == row["kernel"]
+
+
 def claim_net():
     """The first three numbers of addresses on loopback that no other cluster of this machine has, until the socket is closed."""
     while True:
@@ -452,7 +470,11 @@ class Cluster:
     prefix    a function of a node: what its programs are started by, as in a namespace
     gpus      {name: Gpus} of nodes whose weightd has those, and whose buffers are on the first of them
     interfaces  that each has for bytes, on loopback
+
+    tracer    of all whose settings name none: at the end it must have seen of each sync what engines and TCP counted
+    is_whole  no node has ended, before all did
     """
+    tracer = None
 
     def __init__(self, authority, n=2, publishers="a", settings=None, group=None, absent="", programs=None,
                  daemons=None, addresses=None, prefix=None, gpus=None, interfaces=1, start=True):
@@ -464,6 +486,9 @@ class Cluster:
         self.folder.chmod(0o711)
         self.nodes = {}
         self.settings = settings or {}
+        is_traced = self.tracer and "trace" not in self.settings.get("node", {})
+        self.is_whole = True
+        self.trace_socket = self.tracer.socket if is_traced else None
         self.limits = {"limits": UNHURRIED}
         self.claim = None
         try:
@@ -575,11 +600,28 @@ class Cluster:
                         found.append((int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
         return found
 
+    def differing(self):
+        """(name, row of its history) of what was committed, for which is_equal() does not hold."""
+        is_plain = self.settings.get("data", {}).get("security") == "none"
+        return [(node.name, row) for node in self.running() for row in node.history(HISTORY_MAX)
+                if row["state"] == "committed" and not is_equal(row, is_plain, self.is_whole)]
+
+    def assert_traced(self):
+        """What it committed is equal in all counts; no sync waits for weightd-trace to say its own."""
+        until(lambda: not self.differing(),
+              lambda: f"planned, counted and traced is the same of all that was committed: {self.differing()}\n{self.story()}")
+
     def close(self):
-        """Ends all, in the open: exit statuses, leftovers, reports of a sanitizer."""
+        """Ends all, in the open: exit statuses, leftovers, reports of a sanitizer, and what was traced."""
         errors = []
         for node in self:
             node.thaw()
+        if self.trace_socket:
+            try:
+                self.assert_traced()
+            except (AssertionError, OSError) as e:  # one died that was not to
+                errors.append(str(e))
+        for node in self:
             try:
                 if node.proc and node.proc.returncode is None:
                     assert node.proc.poll() is None, f"weightd-sync of {node} was gone with {node.proc.returncode} " \

@@ -1,10 +1,12 @@
 """Fixtures of the tests that drive the real programs."""
+import contextlib
 import os
 import subprocess
 import sys
 
 import features
 import pytest
+import tracing
 from daemon import Daemon
 from features import LIBRARY
 from gpus import Gpus
@@ -72,9 +74,13 @@ def weightd(daemon, monkeypatch):
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
-    """The CA of all nodes."""
+    """The CA of all nodes, of which a weightd-trace sees what they carry, where the machine lets it."""
     features.require("sync")
-    return Authority(tmp_path_factory.mktemp("pki") / "ca")
+    with contextlib.ExitStack() as stack:
+        if tracing.is_available():
+            Cluster.tracer = stack.enter_context(tracing.Tracer())
+        yield Authority(tmp_path_factory.mktemp("pki") / "ca")
+        Cluster.tracer = None
 
 
 @pytest.fixture

@@ -443,6 +443,7 @@ def test_what_it_says_of_a_sync_is_said_by_the_history_of_all(make_nodes, tmp_pa
         end = nodes["a"].push("m")
         remember(nodes, end["sync"], "b")
         assert [traced(node, end["sync"])["traced"] for node in nodes] == [5, 5]
+        assert [(name, row["sync"]) for name, row in nodes.differing()] == [("a", end["sync"]), ("b", end["sync"])]
 
 
 def test_an_engine_that_tells_of_connections_without_end_is_not_listened_to(make_nodes, tmp_path):
