@@ -105,9 +105,10 @@ class Net:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
-    def rate(self, i, rate, interface=0):
-        """What node i can send, and what it can be sent, over an interface: "200mbit"; None: all that the machine can."""
-        for namespace, device in ((self.nodes[i].name, f"eth{interface}"), (self.bridge, self._port(i, interface))):
+    def rate(self, i, rate, interface=0, sends=True):
+        """What node i can be sent, and what it sends unless that is False, over an interface: "200mbit"; None: all that the machine can."""
+        own = [(self.nodes[i].name, f"eth{interface}")] if sends else []
+        for namespace, device in [*own, (self.bridge, self._port(i, interface))]:
             subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], stderr=subprocess.DEVNULL)
             if rate is None:
                 continue

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
+import types
 
 import features
 import pytest
@@ -16,6 +17,7 @@ from bpf.test_record import Recorder, asked
 from engine import PLANNED_BACK, planned, program, striped
 from integration.test_sync_average_push import publish as publish_tensors
 from integration.test_sync_reshard_push import LARGE, LAYOUTS, Model
+from integration.test_weightctl import in_terminal
 from nodes import MIB, Cluster, hostile_programs
 from netns import Net
 
@@ -90,6 +92,11 @@ def assert_traced(nodes, sync, tls=False):
         for b in nodes:
             assert a is b or both[a.name]["sent", b.name] == both[b.name]["received", a.name], both
     return rows[0]
+
+
+def chain(push):
+    """(from, to) of each link of it, while bytes move."""
+    return {(row["from"], row["node"]) for row in push.node.status(push.sync) if row["from"]}
 
 
 def remember(nodes, sync, names):
@@ -178,31 +185,40 @@ def test_a_push_is_limited_by_the_rate_that_was_set(make_traced, tracer):
     assert re.search("^Most of the time went to b, .* limited by its own pacing.$", said, re.M), said
 
 
-def test_an_arrow_from_who_sent_to_who_received(make_nodes, tracer, tmp_path):
-    """Two nodes with a tracer each, whose recordings are merged."""
+@pytest.mark.parametrize("names", ["ab", "abcd"])
+def test_an_arrow_from_who_sent_to_who_received(make_nodes, tmp_path, names):
+    """Nodes with a tracer each, whose recordings are merged."""
+    features.require("bpf")
     features.require("perfetto")
-    with tracing.Tracer() as other:
-        tracers = {"a": tracer, "b": other}
-        nodes = make_nodes(2, settings=PLAIN, start=False)
+    with contextlib.ExitStack() as stack:
+        tracers = {name: stack.enter_context(tracing.Tracer()) for name in names}
+        nodes = make_nodes(len(names), settings=PLAIN, start=False)
         for node in nodes:
             nodes.configure(node, node={"trace": tracers[node.name].socket})
             node.start()
         nodes.wait_connected()
         recorders = {name: Recorder(t.socket) for name, t in tracers.items()}
-        nodes["a"].publish("m", seed=1, size=8 * MIB)
+        nodes["a"].publish("m", seed=1)
         push = nodes["a"].start_push("m", max_rate=MIB)
-        for recorder in recorders.values():  # both were told of it while it went on
+        for recorder in recorders.values():  # all were told of it while it went on
             recorder.until('"kind":"progress"')
+        push.moving(names[-1])
+        links = chain(push)
         sync = push.committed()["sync"]
-        remember(nodes, sync, "b")
+        remember(nodes, sync, names[1:])
         assert_traced(nodes, sync)
         for name, recorder in recorders.items():
             recorder.until(f'"kind":"end","sync":"{sync}"')
+            recorder.until(f'"sync":"{sync}","role":"{"publisher" if name == "a" else "member"}","phase":"commit"')
             (tmp_path / f"{name}.jsonl").write_text(recorder.end())
-    done = run_merge(tmp_path / "b.jsonl", tmp_path / "a.jsonl")
+    done = run_merge(*(tmp_path / f"{name}.jsonl" for name in reversed(names)))
     assert done.returncode == 0, done.stderr
-    found = [(name, process.partition(" (")[0]) for row in asked(done.stdout, FLOWS, tmp_path) for name, process in (row[:2], row[2:])]
-    assert found == [(sync, "a: b"), (sync, "b: a")]
+    arrows = [[name.partition(" (")[0] for name in row] for row in asked(done.stdout, FLOWS, tmp_path)]
+    assert arrows == sorted([sync, f"{a}: {b}", sync, f"{b}: {a}"] for a, b in links)
+    query = ("select distinct process.name from slice join thread_track on track_id = thread_track.id join thread using (utid) "
+             "join process using (upid) where category = 'phase' and slice.name = 'bytes' and dur > 0")
+    went = [name for name, in asked(done.stdout, query, tmp_path)]
+    assert len(went) == len(names), went
 
 
 def expect(nodes, observer, sync):
@@ -298,24 +314,62 @@ def test_a_reshard(make_traced, np, kind):
     assert assert_traced(nodes, sync)["bytes"] > m.total()
 
 
+@contextlib.contextmanager
+def apart(authority, tracer, names, engine="tcp"):
+    """Nodes in networks of their own: the Net, and the Cluster."""
+    features.require("netns")
+    with Net(len(names)) as net:
+        spaces = {name: net.nodes[i].name for i, name in enumerate(names)}
+        settings = {"data": {"trusted": "10.0.0.0/8", "security": "none", "engine": engine}, "node": {"trace": tracer.socket}}
+        with Cluster(authority, len(names), settings=settings, addresses=[node.address for node in net.nodes],
+                     prefix=lambda node: ("nsenter", f"--net=/run/netns/{spaces[node.name]}", "--")) as nodes:
+            yield net, nodes
+
+
 @pytest.mark.parametrize("engine", ["tcp", "gloo"])
 def test_what_is_sent_again_is_counted_once(authority, tracer, engine):
-    """Each node in a network of its own, on a link that loses packets: its queue has room for next to none."""
-    features.require("netns")
+    """On a link that loses packets: its queue has room for next to none."""
     if engine == "gloo":
         features.require("gloo", available=program("gloo").exists())
-    with Net(2) as net:
-        spaces = {name: net.nodes[i].name for i, name in enumerate("ab")}
-        settings = {"data": {"trusted": "10.0.0.0/8", "security": "none", "engine": engine}, "node": {"trace": tracer.socket}}
-        with Cluster(authority, 2, settings=settings, addresses=[node.address for node in net.nodes],
-                     prefix=lambda node: ("nsenter", f"--net=/run/netns/{spaces[node.name]}", "--")) as nodes:
-            nodes["a"].publish("m", seed=1, size=16 * MIB)
-            net.congest(1)
-            before = net.retransmitted(0)
-            end = nodes["a"].push("m")
-            assert net.retransmitted(0) > before
-            remember(nodes, end["sync"], "b")
-            assert_traced(nodes, end["sync"])
+    with apart(authority, tracer, "ab", engine) as (net, nodes):
+        nodes["a"].publish("m", seed=1, size=16 * MIB)
+        net.congest(1)
+        before = net.retransmitted(0)
+        end = nodes["a"].push("m")
+        assert net.retransmitted(0) > before
+        remember(nodes, end["sync"], "b")
+        assert_traced(nodes, end["sync"])
+
+
+def test_the_node_is_named_to_which_the_way_is_slow(authority, tracer):
+    with apart(authority, tracer, "abcd") as (net, nodes):
+        nodes["a"].publish("m", seed=1, size=8 * MIB)
+        net.rate(3, "40mbit", sends=False)
+        sync = nodes["a"].push("m")["sync"]
+        remember(nodes, sync, "bcd")
+        assert_traced(nodes, sync)
+        said = ctl(tracer, "trace", "explain", sync)
+        assert "Most of the time went to d, " in said, said
+        assert json.loads(ctl(tracer, "trace", "explain", sync, "--json"))["slowest"] == "d", said
+
+
+def test_top_amid_a_push(make_traced, tracer):
+    nodes = make_traced(3)
+    nodes["a"].publish("m", seed=1)
+    push = nodes["a"].start_push("m", max_rate=MIB)
+    push.moving("c", MIB // 4)
+    rows = [row for row in json.loads(ctl(tracer, "top", "--once", "--json"))["rows"] if row["sync"] == push.sync]
+    terminal = types.SimpleNamespace(env=tracer.env, ctl_command=lambda args: [features.BUILD / "weightctl", *args])
+    status, text = in_terminal(terminal, "top", "--once")
+    links = chain(push)
+    end = push.committed()
+    agents = {node.proc.pid: node.name for node in nodes}
+    assert sorted((agents[row["pid"]], row["peer"]) for row in rows) == sorted([*links, *((b, a) for a, b in links)])
+    about = {"version": end["number"], "role": "payload", "transport": "tcp", "process": "weightd-sync", "partial": False,
+             "quality": "exact", "sockets": 1, "expected": planned(nodes["a"].serves("m").size) + PLANNED_BACK}
+    assert [row for row in rows if {key: row[key] for key in about} != about or not 0 < row["done"] < row["expected"]] == []
+    lines = text.splitlines()
+    assert status == 0 and len([line for line in lines if " payload " in line]) == 4 and max(map(len, lines)) <= 80, text
 
 
 def test_people_and_programs_are_shown_it(make_nodes, tmp_path, tracer):
