@@ -121,6 +121,21 @@ def test_the_sockets_of_nccl_are_watched_while_it_carries_a_sync(make_gpu_nodes)
         nodes.wait(lambda: not [row for row in observer.ask("rows") if row["sync"] == sync], "they are forgotten")
 
 
+def test_they_are_watched_by_a_tracer_that_comes_back_amid_it(make_gpu_nodes):
+    features.require("bpf")
+    with tracing.Tracer() as tracer:
+        nodes = make_gpu_nodes(2, settings=NCCL_ENGINE | {"node": {"trace": tracer.socket}})
+        publish(nodes["a"], seed=1)
+        push = nodes["a"].start_push("m", max_rate=MIB)
+        push.moving("b")
+        tracer.kill()
+        tracer.start()
+        observer = tracer.client()
+        nodes.wait(lambda: [row["peer"] for row in observer.ask("rows") if row["sync"] == push.sync] == ["*", "*"],
+                   "both are watched again")
+        push.committed()
+
+
 def test_nobody_holds_memory_of_a_gpu_once_a_push_is_over(make_gpu_nodes):
     cluster = make_gpu_nodes(2)
     publish(cluster["a"], seed=1)
