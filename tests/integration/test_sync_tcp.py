@@ -168,6 +168,21 @@ def test_a_rate_may_fall_while_bytes_move():
         assert not left or seconds > 0.7 * left[0] / rate, (seconds, left)
 
 
+def test_its_connections_are_told_of_whenever_they_are_asked_for():
+    """Those that come later, too, and how many there are at the end."""
+    rate = 256 << 10
+    with Chain(["a", "b"], Memory(PATIENCE_S * rate)) as chain:
+        for engine in chain.engines:
+            engine.tell({"op": "sockets"})
+        chain.start(max_rate=rate)
+        for engine, other in zip(chain.engines, "ba"):
+            first = engine.hear_end()
+            engine.tell({"op": "sockets"})
+            assert first == engine.hear_end() and (first["op"], first["node"]) == ("socket", other), first
+        chain.engines[0].tell({"op": "rate", "max_rate": 0})
+        assert [end["sockets"] for end in chain.await_done()] == [1, 1]
+
+
 @pytest.mark.parametrize("rate", (-1, 1, "much"))
 def test_another_rate_that_is_wrong_is_refused(rate):
     with receiver() as (engine, _):
