@@ -9,6 +9,7 @@ weightd-sync-local as weightd-sync starts and uses it.
 Descriptors that come are closed with it.
 """
 import array
+import contextlib
 import hashlib
 import json
 import os
@@ -123,6 +124,18 @@ class Errand:
         said = self.hear("failed")
         assert sorted(said) == ["code", "op", "why"] and not said.fds and said["why"], said
         return said["code"], said["why"]
+
+
+def has_staging(errand):
+    """Whether it has host memory that stands in for that of a GPU."""
+    process = pathlib.Path(f"/proc/{errand.proc.pid}")
+    if "sync-staging" in (process / "maps").read_text():
+        return True
+    for fd in (process / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it may be closed now
+            if "sync-staging" in os.readlink(fd):
+                return True
+    return False
 
 
 def program(daemon, uid):

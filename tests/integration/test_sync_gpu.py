@@ -17,7 +17,7 @@ from cgroup import MemoryCgroup
 from engine import planned
 from gpu_nodes import assert_all_serve, assert_nothing_is_left, device, on_gpu, publish, sha256, show, stagings, used, wait_unstaged
 from integration import wire
-from integration.errand import LEAF, Errand, Tree, sha256 as sha256_of
+from integration.errand import LEAF, Errand, Tree, has_staging, sha256 as sha256_of
 from integration.wire import Wire, image, memfd
 from nodes import MIB, content, hostile_programs, layout_of
 
@@ -296,12 +296,6 @@ def create(daemon, sink, **announced):
         os.close(fd)
 
 
-def staging_of(errand):
-    process = pathlib.Path(f"/proc/{errand.proc.pid}")
-    return "sync-staging" in (process / "maps").read_text() or \
-        any("sync-staging" in os.readlink(fd) for fd in (process / "fd").iterdir())
-
-
 def test_a_sink_lets_go_of_host_memory_when_the_gpu_has_proved_what_it_has(gpu_daemon, gpu, errand):
     sink = errand("sink")
     create(gpu_daemon, sink)
@@ -312,9 +306,9 @@ def test_a_sink_lets_go_of_host_memory_when_the_gpu_has_proved_what_it_has(gpu_d
     os.pwrite(memory, DATA, 0)
     os.pwrite(memory, b"?", LEAF + 9)
     said = sink.verify()
-    assert said["op"] == "corrupt" and said["ranges"] == [[LEAF, LEAF]] and staging_of(sink), said
+    assert said["op"] == "corrupt" and said["ranges"] == [[LEAF, LEAF]] and has_staging(sink), said
     os.pwrite(memory, DATA[LEAF:2 * LEAF], LEAF)
-    assert sink.verify()["op"] == "verified" and not staging_of(sink)
+    assert sink.verify()["op"] == "verified" and not has_staging(sink)
     sink.tell("verify")
     assert sink.failure()[0] == "malformed"
     gpu.wait_used(0)
@@ -333,7 +327,7 @@ def test_a_sink_publishes_what_it_has_verified(gpu_daemon, gpu, errand):
     source.tell("look", socket=gpu_daemon.socket, buffer="m", device=gpu.device(), version=1)
     said, root = source.hear("attached"), source.hear("root")
     assert "memory" not in said and len(said.fds) == 1 and root["root"] == Tree(DATA).root
-    assert not staging_of(source)
+    assert not has_staging(source)
 
 
 def test_a_source_lends_a_copy_and_lets_the_gpu_go(gpu_daemon, gpu, errand):
@@ -346,7 +340,7 @@ def test_a_source_lends_a_copy_and_lets_the_gpu_go(gpu_daemon, gpu, errand):
     said, root = source.attach(gpu_daemon, device="cuda")
     layout, data = said.fds
     assert said["memory"] == "host" and root["root"] == Tree(DATA).root and os.pread(data, len(DATA) + 1, 0) == DATA
-    assert not staging_of(source)  # the agent's is the last
+    assert not has_staging(source)  # the agent's is the last
     for prot in mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_WRITE:
         with pytest.raises(OSError):
             mmap.mmap(data, len(DATA), prot=prot)

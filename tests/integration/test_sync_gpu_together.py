@@ -5,7 +5,6 @@ came; and whatever goes wrong on the way leaves all as they were. Proved on the 
 import contextlib
 import json
 import os
-import pathlib
 import signal
 
 import features
@@ -15,7 +14,7 @@ from engine import program
 from floats import draw, encode
 from gpu_nodes import assert_nothing_is_left, device, read, stagings, used, wait_unstaged, write
 from integration import wire
-from integration.errand import LEAF, Errand, Tree, sha256
+from integration.errand import LEAF, Errand, Tree, has_staging, sha256
 from integration.test_sync_average_push import BYTES, TENSORS, average, layout_of, mean_of
 from integration.test_sync_exchange import FSDP_TO_TP, UNEVEN
 from integration.test_sync_reshard_push import LARGE, LAYOUTS, Model, refusal
@@ -281,17 +280,6 @@ def published(daemon, errand, name="cuda:0"):
 def lent(daemon, source, op="give", name="cuda:0"):
     source.tell(op, socket=daemon.socket, buffer="m", device=name, version=0)
     return source.hear("attached")
-
-
-def has_staging(errand):
-    process = pathlib.Path(f"/proc/{errand.proc.pid}")
-    if "sync-staging" in (process / "maps").read_text():
-        return True
-    for fd in (process / "fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it may be closed now
-            if "sync-staging" in os.readlink(fd):
-                return True
-    return False
 
 
 def test_what_is_computed_in_host_memory_is_what_the_gpu_proves_to_have(gpu_daemon, gpu, errand):
