@@ -18,6 +18,7 @@
 
 #define OPTION_RECORDING OPTION_OWN
 #define PERCENT_MIN 1 /* of the time: what took less is not told */
+#define AS_LONG_PERCENT 90 /* of the time: that is no difference */
 
 /* In the order of the words that weightd-trace has for them. `%s` is the other node. */
 static const struct limit {
@@ -333,16 +334,51 @@ static void put_link(const struct link *l)
 		(void)puts("  without what its connections carried before they were counted");
 }
 
-/* Of those that sent, the one that took the most time. */
+static bool took_as_long(const struct link *l, const struct link *other)
+{
+	return took_ns(l) >= took_ns(other) / 100 * AS_LONG_PERCENT;
+}
+
+/*
+ * What came in where this was sent from, and took as long: what goes on at once goes no faster than it comes. NULL: nothing
+ * did; or TCP knows that the other end held it up.
+ */
+static const struct link *waited_for(const struct explanation *e, const struct link *l)
+{
+	const char *by = worst_of(l)->name;
+
+	if (strcmp(by, "busy") != 0 && strcmp(by, "producer") != 0)
+		return NULL;
+	for (size_t i = 0; i < e->n_links; i++) {
+		const struct link *in = &e->links[i];
+
+		if (in->client == l->client && is_payload(in) && !is_sent(in) && took_as_long(in, l))
+			return in;
+	}
+	return NULL;
+}
+
+/* What was sent is known better than what came in. */
+static bool is_slower(const struct link *l, const struct link *than)
+{
+	if (is_sent(l) != is_sent(than))
+		return is_sent(l) ? took_as_long(l, than) : !took_as_long(than, l);
+	return took_ns(l) > took_ns(than);
+}
+
+/* The one that took the most time, and waited for none. */
 static const struct link *slowest(const struct explanation *e)
 {
 	const struct link *found = NULL;
 
 	for (size_t i = 0; i < e->n_links; i++) {
-		const struct link *l = &e->links[i];
+		const struct link *l = &e->links[i], *in;
 
-		if (is_payload(l) && is_sent(l) && worst_of(l) &&
-		    (!found || took_ns(l) > took_ns(found)))
+		if (!is_payload(l) || !is_sent(l) || !worst_of(l))
+			continue;
+		in = waited_for(e, l);
+		l = in ? in : l;
+		if (!found || is_slower(l, found))
 			found = l;
 	}
 	return found;
@@ -371,6 +407,12 @@ static void put_verdict(const struct explanation *e)
 
 	if (!l) {
 		(void)puts(why_none(e));
+		return;
+	}
+	if (!is_sent(l)) {
+		(void)fputs("Most of the time went to what came from ", stdout);
+		escape_text(stdout, peer_of(l));
+		(void)printf(", %s: why is known there.\n", size_duration(text, took_ns(l)));
 		return;
 	}
 	(void)fputs("Most of the time went to ", stdout);

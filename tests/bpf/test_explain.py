@@ -64,6 +64,20 @@ def of(path, *args, **kw):
     return explain("--recording", path, *args, **kw)
 
 
+def test_what_goes_on_as_fast_as_it_comes_is_not_what_took_the_time(recording):
+    """The end before it is, which has a weightd-trace of its own, or the same one."""
+    here, before = {"client": CLIENT}, {"client": CLIENT | {"id": 2, "pid": 4712}}
+
+    def told(more=(), limited_by="busy", came_ms=3000):
+        came = row(number=2, peer="a", delivered=9, received=GB, moved_ns=came_ms * MS) | here
+        return of(recording([came, sent(peer="c", limited_by=limited_by, limits=limits(**{limited_by: 5})) | here, *more]), NAME).splitlines()[-1]
+
+    assert told() == "Most of the time went to what came from a, 2.9 s: why is known there."
+    assert told([sent(number=3, peer="b", limited_by="busy", limits=limits(busy=5)) | before]).startswith("Most of the time went to b, ")
+    assert told(limited_by="receive_window").startswith("Most of the time went to c, ")
+    assert told(came_ms=1000).startswith("Most of the time went to c, ")
+
+
 def test_it_says_what_took_the_time(recording):
     stalled = row("progress", 1500, delivered=GB, stall=stall("silent", 1100, 1500))
     told = [row("progress", 500, delivered=1), stalled, stalled | {"stall": stall("silent", 1100, 1900)}, sent(retrans_bytes=2896),
