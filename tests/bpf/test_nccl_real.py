@@ -1,20 +1,14 @@
-"""The plug-in in a real libnccl.so.2: its core, and no GPU. WEIGHTD_NCCL_LIBRARY names one that is not stripped.
-
-A pip install of nvidia-nccl-cu12 brings one. What its kernels and networks would do is played; see nccl/real.py.
-"""
+"""The plug-in in a real libnccl.so.2: its core, and no GPU. What its kernels and networks would do is played; see nccl/real.py."""
 import json
-import os
-import pathlib
-import shutil
 import subprocess
 import sys
 
 import features
+import nccl_library
 import pytest
 from daemon import environment
-from nccl_host import PLUGIN
 
-LIBRARY = pathlib.Path(os.environ.get("WEIGHTD_NCCL_LIBRARY", "/nonexistent"))
+PLUGIN = features.LIBRARY.with_name("libnccl-profiler-weightd.so")  # as users have it: Python has no sanitizer
 MEMBERS = {
     "ncclComm": ["profilerContext", "commHash", "config.commName", "nNodes", "nRanks", "rank"],
     "ncclKernelPlan": ["comm", "collTaskQueue.head"],
@@ -36,18 +30,17 @@ end
 
 @pytest.fixture
 def offsets(tmp_path):
-    features.require("nccl-library", f"no {LIBRARY} (a libnccl.so.2 that is not stripped, in WEIGHTD_NCCL_LIBRARY)", LIBRARY.exists())
-    features.require("gdb", "no gdb (apt-get install gdb)", bool(shutil.which("gdb")))
+    library = nccl_library.require(types=True)
     script = tmp_path / "ask"
     script.write_text(ASK.replace("MEMBERS", repr(MEMBERS)))
-    found = json.loads(subprocess.run(["gdb", "-batch", "-x", script, LIBRARY], check=True, stdout=subprocess.PIPE, text=True).stdout)
-    listed = subprocess.run(["nm", "-C", LIBRARY], check=True, stdout=subprocess.PIPE, text=True).stdout
+    found = json.loads(subprocess.run(["gdb", "-batch", "-x", script, library], check=True, stdout=subprocess.PIPE, text=True).stdout)
+    listed = subprocess.run(["nm", "-C", library], check=True, stdout=subprocess.PIPE, text=True).stdout
     symbols = (line.split(None, 2) for line in listed.splitlines() if not line.startswith(" "))
     return found | {"symbols": {name: int(address, 16) for address, _, name in symbols if "ncclProfiler" in name or name == "ncclGetVersion"}}
 
 
 def test_what_a_real_nccl_says_of_a_socket_is_what_the_kernel_counts(tracer, offsets):
-    command = [sys.executable, features.ROOT / "tests/bpf/nccl/real.py", LIBRARY, json.dumps(offsets)]
+    command = [sys.executable, features.ROOT / "tests/bpf/nccl/real.py", nccl_library.path(), json.dumps(offsets)]
     env = environment(WEIGHTD_TRACE_SOCKET=tracer.socket, NCCL_PROFILER_PLUGIN=str(PLUGIN), NCCL_DEBUG="WARN")
     client = tracer.client()
     client.ask("observe")

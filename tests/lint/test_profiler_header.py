@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import features
+import nccl_library
 import pytest
 import sources
 
@@ -85,7 +86,6 @@ def test_events_of_the_network_are_declared_as_nccl_declares_them(name, theirs, 
 
 
 # As gdb sees them in what NVIDIA releases, which has its debugging information: pip's nvidia-nccl-cu12 for one.
-LIBRARY = pathlib.Path(os.environ.get("WEIGHTD_NCCL_LIBRARY", "/nonexistent"))
 ASK = """
 python
 for version, members in {members}.items():
@@ -103,12 +103,11 @@ end
 
 
 def test_layouts_are_those_of_a_library_that_nvidia_released(tmp_path):
-    features.require("nccl-library", f"no {LIBRARY} (a libnccl.so.2 that is not stripped, in WEIGHTD_NCCL_LIBRARY)", LIBRARY.exists())
-    features.require("gdb", "no gdb (apt-get install gdb)", bool(shutil.which("gdb")))
+    library = nccl_library.require(types=True)
     known = {version: {a: b for v, members in MEMBERS.items() if v <= version for a, b in members.items()} for version in SIZES}
     script = tmp_path / "ask"
     script.write_text(ASK.replace("{members}", repr({version: list(members) for version, members in known.items()})))
-    done = subprocess.run(["gdb", "-batch", "-x", script, LIBRARY], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(["gdb", "-batch", "-x", script, library], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     lines, seen = ["#include <cstddef>", ours()], set()
     for version, member, number in (line.split() for line in done.stdout.splitlines()):
         seen.add(int(version))
