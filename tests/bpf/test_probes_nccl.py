@@ -1,7 +1,14 @@
-"""What processes ask of NCCL, as the probes on it see it; the library is a stand-in."""
+"""What processes ask of NCCL, as the probes on it see it; the library is a stand-in, but for the last."""
+import contextlib
+import os
+import re
+import subprocess
+
 import features
+import nccl_library
 import pytest
-from bpf.probing import CUDA, acts, hear_of, is_probed, until
+from bpf.probing import CUDA, Process, acts, hear_of, is_probed, libraries, until
+from features import ROOT
 from gpus import FAKE
 
 pytestmark = pytest.mark.probes
@@ -138,3 +145,35 @@ def test_memory_that_nccl_is_asked_for_or_shown_is_seen(gpu, client, start):
         {"act": "nccl_alloc", "address": allocated, "bytes": 5 << 30}, {"act": "nccl_free", "address": allocated},
         *(none | {"act": word, "communicator": 7, "registration": registration} | about for registration in shown
           for word, about in (("nccl_register", {"address": 1 << 40, "bytes": 5 << 30}), ("nccl_deregister", {}))))]
+
+
+REAL_NCCL = """
+import ctypes
+nccl = ctypes.CDLL("{library}")
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint8 * 128)]
+id, communicator = Id(), ctypes.c_void_p()
+"""
+
+
+def test_the_real_nccl_has_those_of_its_release(client):
+    """What fails without a GPU is told like what does not."""
+    library = nccl_library.require().resolve()
+    listed = subprocess.run(["nm", "-D", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
+    sites = re.findall(r'^\t\{"(nccl\w+)"', (ROOT / "bpf/library-nccl.c").read_text(), re.M)
+    there = set(sites) & {line.split()[-1] for line in listed.splitlines()}
+    assert len(there) > 20
+    with contextlib.closing(Process(REAL_NCCL.format(library=library), env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})) as process:
+        until(lambda: is_probed(client, library))
+        assert libraries(client)[str(library)]["functions"] == len(there)
+        given, joined, reduced = process.do(
+            "ret = [nccl.ncclGetUniqueId(ctypes.byref(id)), nccl.ncclCommInitRank(ctypes.byref(communicator), 2, id, 1), "
+            "nccl.ncclAllReduce(None, None, ctypes.c_size_t(10), 7, 0, None, None)]")
+        another = process.do("ret = nccl.ncclCommInitRank(ctypes.byref(communicator), 2, id, 0)")
+        begun, begun_again, counted = sorted(acts(client, pid=process.pid), key=lambda act: (act["act"] == "nccl_calls", act["number"]))
+        assert given == 0 and joined and reduced and another
+        keys = "act", "function", "result", "failed", "ranks", "rank"
+        assert [members(act, *keys) for act in (begun, begun_again)] == [
+            dict(zip(keys, ("nccl_init", "ncclCommInitRank", result, True, 2, rank))) for result, rank in ((joined, 1), (another, 0))]
+        assert begun["id"] == begun_again["id"]
+        assert members(counted, "function", "calls", "errors", "bytes") == {"function": "ncclAllReduce", "calls": 1, "errors": 1, "bytes": 0}
