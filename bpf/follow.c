@@ -207,6 +207,21 @@ void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source)
 	tracer_look_soon(t); /* there may be more */
 }
 
+void follow_tell_unseen(struct tracer *t, const char *path, uint64_t since_ns,
+			enum act_source source)
+{
+	json_t *gap = json_pack("{ss sn ss sI sI so}", "kind", "gap", "lost", "source",
+				act_source_names[source], "from_ns", (json_int_t)since_ns, "to_ns",
+				(json_int_t)num_now_ns(), "path", known_text(path));
+	struct client *c;
+
+	t->metrics.late_probes++;
+	list_for_each(c, &t->clients, link)
+		if (c->observes)
+			tell(c, json_incref(gap));
+	json_decref(gap);
+}
+
 /* Of what was lost before, it is not told. */
 void follow_begin(struct client *c, bool *flag)
 {

@@ -21,6 +21,9 @@ void follow_catch_up(struct client *c);
 void follow_tell_act(struct tracer *t, json_t *act);
 /* To those that observe: there was no room for so many. */
 void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source);
+/* To those that observe: of what was done with that file since then nobody knows how much it was. */
+void follow_tell_unseen(struct tracer *t, const char *path, uint64_t since_ns,
+			enum act_source source);
 /* To those that observe. */
 void follow_span_begins(struct client *owner, const struct span *span);
 /* Likewise, and what its rows had at the last mark. */

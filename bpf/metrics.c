@@ -366,6 +366,8 @@ static const struct family FAMILIES[] = {
 	COUNTER("stalled_seconds", "seconds", "Time that nothing of a row in a span was delivered, by what had most of it.", append_limits,
 		OF_ACCOUNT(stalled_ns)),
 	COUNTER("lost_events", NULL, "Events that were not told.", append_lost),
+	COUNTER("late_probes", NULL, "Files that a process could use before they were probed: what it asked of them is not known.",
+		append_one, OF_METRICS(late_probes)),
 	COUNTER("acts", NULL, "Acts of processes of this node that were seen.", append_acts),
 	GAUGE("rdma_port_up", NULL, "Whether a port of an RDMA device is active.", append_port_up),
 	GAUGE("rdma_port_rate_bytes", "bytes", "Bytes a second that it can carry.", append_port_rate),

@@ -28,6 +28,7 @@ struct metrics {
 	uint64_t span_ns; /* of those that ended */
 	uint64_t lost_packets; /* that a client was too slow for */
 	uint64_t lost_acts[N_ACT_SOURCES]; /* that there was no room for */
+	uint64_t late_probes; /* of files that a process had begun to use */
 	struct metrics_word acts[METRICS_WORDS_MAX];
 	unsigned n_words;
 	uint64_t other_acts; /* of words that are too many, or too long */

@@ -44,10 +44,9 @@ static void free_probedp(struct probed **file)
 		free_probed(*file);
 }
 
-static void drop(struct files *f, struct probed *file)
+static void drop(struct probed *file)
 {
 	list_remove(&file->link);
-	f->n--;
 	free_probed(file);
 }
 
@@ -56,7 +55,7 @@ void files_deinit(struct files *f)
 	struct probed *file, *next;
 
 	list_for_each_safe(file, next, &f->all, link)
-		drop(f, file);
+		drop(file);
 }
 
 struct search {
@@ -224,11 +223,13 @@ static struct probed *find(const struct files *f, const struct mapping *m)
 static bool has_room(const struct files *f, uid_t uid)
 {
 	const struct probed *file;
-	unsigned n = 0;
+	unsigned n = 0, n_of_user = 0;
 
-	list_for_each(file, &f->all, link)
-		n += file->uid == uid;
-	return f->n < FILES_MAX && (uid == 0 || n < FILES_OF_USER_MAX);
+	list_for_each(file, &f->all, link) {
+		n += !file->is_due;
+		n_of_user += !file->is_due && file->uid == uid;
+	}
+	return n < FILES_MAX && (uid == 0 || n_of_user < FILES_OF_USER_MAX);
 }
 
 static void count_process(struct probed *file, const struct mapping *m)
@@ -253,7 +254,8 @@ static const struct library *library_of(const char *path)
 }
 
 /* One that cannot be opened is anybody's, of whom nobody knows who he is. */
-static bool add(struct files *f, const struct library *library, const struct mapping *m)
+static bool add(struct files *f, const struct library *library, const struct mapping *m,
+		uint64_t since_ns)
 {
 	cleanup(free_probedp) struct probed *file = calloc(1, sizeof(*file));
 	cleanup(fd_closep) int fd = -1;
@@ -265,6 +267,7 @@ static bool add(struct files *f, const struct library *library, const struct map
 				.ino = m->ino,
 				.dev = m->dev,
 				.uid = UINT32_MAX,
+				.since_ns = since_ns,
 				.call_fd = -1,
 				.return_fd = -1};
 	file->path = strdup(m->path);
@@ -275,23 +278,31 @@ static bool add(struct files *f, const struct library *library, const struct map
 		return false;
 	if (fd >= 0)
 		probe(f, file, fd);
+	if (*file->why)
+		file->since_ns = since_ns ? since_ns : num_now_ns();
+	else if (since_ns)
+		probes_tell_unseen(f->probes, file);
 	count_process(file, m);
 	list_append(&f->all, &take_ptr(file)->link);
-	f->n++;
 	return true;
 }
 
-bool files_add(struct files *f, const struct mapping *m)
+bool files_add(struct files *f, const struct mapping *m, uint64_t since_ns)
 {
 	const struct library *library = library_of(m->path);
 	struct probed *known = find(f, m);
 	bool has;
 
+	if (known && known->is_due) {
+		since_ns = known->since_ns;
+		drop(known);
+		known = NULL;
+	}
 	if (known)
 		count_process(known, m);
 	if (known || !library)
 		return true;
-	has = add(f, library, m);
+	has = add(f, library, m, since_ns);
 	f->n_refused += !has;
 	return has;
 }
@@ -299,13 +310,12 @@ bool files_add(struct files *f, const struct mapping *m)
 /* What could not be probed is tried again. */
 void files_begin_sweep(struct files *f)
 {
-	struct probed *file, *next;
+	struct probed *file;
 
 	f->n_refused = 0;
-	list_for_each_safe(file, next, &f->all, link) {
+	list_for_each(file, &f->all, link) {
 		file->n_processes = 0;
-		if (*file->why)
-			drop(f, file);
+		file->is_due = *file->why;
 	}
 }
 
@@ -315,5 +325,5 @@ void files_end_sweep(struct files *f)
 
 	list_for_each_safe(file, next, &f->all, link)
 		if (file->n_processes == 0)
-			drop(f, file);
+			drop(file);
 }

@@ -28,12 +28,13 @@ struct probed {
 	unsigned n_sites; /* that are probed */
 	unsigned n_processes; /* that have it mapped, when all were looked at */
 	uint32_t last_tgid;
+	uint64_t since_ns; /* it may be in use, and was not probed; 0: it was when we began */
+	bool is_due; /* to be tried again */
 	char why[WHY_SIZE]; /* it is not probed; "": it is */
 };
 
 struct files {
 	struct list all; /* struct probed */
-	unsigned n;
 	unsigned n_refused; /* there was no room for */
 	struct probes *probes;
 	int call_program, return_program;
@@ -42,8 +43,11 @@ struct files {
 void files_init(struct files *f, struct probes *p, int call_program, int return_program);
 void files_deinit(struct files *f);
 
-/* Probes it, if it is not probed yet. False: there was no room. */
-bool files_add(struct files *f, const struct mapping *m);
+/*
+ * Probes it, if it is not probed yet. Nobody had it mapped before `since_ns`, which is 0 where nobody knows. False: there
+ * was no room.
+ */
+bool files_add(struct files *f, const struct mapping *m, uint64_t since_ns);
 /* Between these two all mappings of all processes are added: what nobody maps any more goes. */
 void files_begin_sweep(struct files *f);
 void files_end_sweep(struct files *f);

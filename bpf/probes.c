@@ -68,6 +68,7 @@ struct probes {
 	size_t n_noted;
 	bool is_sweep_due;
 	uint64_t swept_ns;
+	uint64_t heard_ns; /* what was mapped before is looked at; 0: nothing is yet */
 	uint64_t n_missed; /* counted already */
 };
 
@@ -285,8 +286,14 @@ static void add_mapping(void *context, const struct mapping *m)
 {
 	struct probes *p = context;
 
-	if (!files_add(&p->files, m) && num_now_ns() - p->swept_ns > SWEEP_NS)
+	if (!files_add(&p->files, m, p->heard_ns) && num_now_ns() - p->swept_ns > SWEEP_NS)
 		p->is_sweep_due = true;
+}
+
+void probes_tell_unseen(struct probes *p, const struct probed *file)
+{
+	follow_tell_unseen(p->tracer, file->path, file->since_ns,
+			   file->library->attach ? ACTS_OF_WEIGHTD : ACTS_OF_PROBES);
 }
 
 static int sweep(struct probes *p)
@@ -333,10 +340,11 @@ static void take_arrivals(struct probes *p)
 	uint64_t began = num_now_ns(), pause_ns;
 	int n = arrivals_take(p->arrivals, note, p);
 
-	if (n == 0)
-		return;
 	p->is_sweep_due |= n < 0;
 	look_at_noted(p);
+	p->heard_ns = began;
+	if (n == 0)
+		return;
 	pause_ns = (num_now_ns() - began) * SHARE;
 	if (pause_ns < PERIOD_NS)
 		pause_ns = PERIOD_NS;
@@ -437,6 +445,16 @@ static void say_why_no_arrivals(const struct probes *p, char ret_why[WHY_SIZE])
 			      arrivals_kinds[i]->hook, p->why_no_arrivals[i]);
 }
 
+/* What is mapped already is not in use since we began. */
+static int look_first(struct probes *p)
+{
+	uint64_t began = num_now_ns();
+	int r = sweep(p);
+
+	p->heard_ns = began;
+	return r;
+}
+
 static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE])
 {
 	int r = load(p, ring_size);
@@ -459,7 +477,7 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 		   bpf_program__fd(p->bpf->progs.on_return));
 	r = wait_for_all(p);
 	if (r == 0)
-		r = sweep(p);
+		r = look_first(p);
 	if (r < 0)
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel does not tell what is mapped: %s",
 			       strerror(-r));

@@ -14,6 +14,7 @@
 
 struct arrivals;
 struct bpf_object;
+struct probed;
 struct probes;
 struct usdt;
 
@@ -34,6 +35,9 @@ int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const str
 void probes_take(struct probes *p);
 /* Likewise, but for those that are counted, which are told no sooner for that. */
 void probes_take_calls(struct probes *p);
+
+/* To those that observe: what was asked of it until now is not known. */
+void probes_tell_unseen(struct probes *p, const struct probed *file);
 
 /* Of sites: what was exported, how large allocations are, and which queue pairs there are. */
 struct exports *probes_exports(struct probes *p);

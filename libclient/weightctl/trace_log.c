@@ -376,14 +376,30 @@ static int print(struct log *l)
 	return l->cli->json ? print_lines(l, rows) : print_table(l, &table, rows);
 }
 
+/* How many were lost; of what a file was asked before it was probed nobody knows that. */
+static void say_gap(json_t *gap)
+{
+	uint64_t from_ns = agent_number(gap, "from_ns", 0), to_ns = agent_number(gap, "to_ns", 0);
+	const char *path = agent_text(gap, "path");
+	char took[SIZE_TEXT_MAX];
+
+	if (!path) {
+		(void)fprintf(stderr, "weightctl: %" PRIu64 " events were lost\n",
+			      agent_number(gap, "lost", 0));
+		return;
+	}
+	put_part(stderr, "weightctl: what was asked of ", path);
+	(void)fprintf(stderr, " before it was probed, in %s at the most, is not known\n",
+		      size_duration(took, to_ns < from_ns ? 0 : to_ns - from_ns));
+}
+
 /* Of those that were told already nothing is said again: some are while what there was is asked for. */
 static int take(struct log *l, json_t *packet)
 {
 	uint64_t number = agent_number(packet, "number", 0);
 
 	if (agent_is_kind(packet, "gap"))
-		(void)fprintf(stderr, "weightctl: %" PRIu64 " events were lost\n",
-			      agent_number(packet, "lost", 0));
+		say_gap(packet);
 	if (!is_act(packet) || (number && number <= l->last))
 		return 0;
 	if (number)

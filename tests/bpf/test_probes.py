@@ -56,6 +56,59 @@ def test_who_loads_it_later_is_seen(client, start):
     assert len(acts(client, pid=another.pid)) == n + 1, "the file is probed, whoever maps it"
 
 
+LATE = """
+import ctypes, time
+began = time.monotonic_ns()
+library = ctypes.CDLL("{library}")
+h = ctypes.create_string_buffer(64)
+for _ in range({n}): library.cuIpcGetMemHandle(h, 0)
+ret = began
+"""
+
+
+def losses(client):
+    """Gaps of which is known how much is lost: files that are new on this machine have others."""
+    return [packet for packet in client.followed if packet["kind"] == "gap" and packet["lost"]]
+
+
+def gaps_of(client, path):
+    return [packet for packet in client.followed if packet["kind"] == "gap" and packet.get("path") == str(path)]
+
+
+def test_what_was_asked_before_a_file_was_probed_is_a_gap(tracer, client, start, folder):
+    features.require("gcc", available=shutil.which("gcc"))
+    library = folder / "libcuda.so.1"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-xc", "-", "-o", library], input=RECURSIVE, text=True, check=True)
+    observer = tracer.client()
+    observer.ask("observe")
+    began = start("").do(LATE.format(library=library, n=1000))
+    until(lambda: is_probed(client, library))
+    probed = time.monotonic_ns()
+    observer.ask("doctor")
+    [gap] = gaps_of(observer, library)
+    assert (gap["lost"], gap["source"]) == (None, "probes")
+    assert gap["from_ns"] < began < gap["to_ns"] < probed
+    late = next(row for row in client.ask("metrics") if row["metric"] == "weightd_trace_late_probes")
+    assert late["samples"][0]["value"] >= 1
+    another = start("")
+    another.do(LATE.format(library=library, n=10))
+    assert len(acts(client, pid=another.pid)) == 10, "the file is probed, whoever maps it"
+    observer.ask("doctor")
+    assert gaps_of(observer, library) == [gap]
+
+
+def test_who_had_a_library_before_the_tracer_began_is_no_gap(gpu, start, folder):
+    features.require("bpf")
+    features.require("gcc", available=shutil.which("gcc"))
+    library = folder / "libcuda.so.1"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-xc", "-", "-o", library], input=RECURSIVE, text=True, check=True)
+    start(LATE.format(library=library, n=1))
+    with Tracer(probes=True) as tracer:
+        client = tracer.client()
+        client.ask("observe")
+        assert is_probed(client, library) and gaps_of(client, library) == []
+
+
 def test_an_open_is_paired_with_its_export(client, start):
     a, b = start(), start()
     until(lambda: is_probed(client))
@@ -115,7 +168,7 @@ def test_a_call_that_never_returns_is_never_told(gpu, client, start):
     gpu.heal()
     assert len(export_of(client, another)) == 1
     assert acts(client, pid=process.pid) == []
-    assert "gap" not in [packet["kind"] for packet in client.followed]
+    assert losses(client) == []
 
 
 SECCOMP = """
@@ -160,7 +213,7 @@ def test_a_function_within_itself_is_told_once(client, start, folder, mark):
     client.ask("observe")
     assert process.do("ret = recursive.cuIpcGetMemHandle(h, 20)") == 0
     assert [act["address"] for act in acts(client, pid=process.pid)] == [0]
-    assert "gap" not in [packet["kind"] for packet in client.followed]
+    assert losses(client) == []
 
 
 def test_the_older_open_is_told_once(client, start):
@@ -186,7 +239,7 @@ def test_calls_that_the_ring_has_no_room_for_are_counted(start):
         finally:
             os.kill(tracer.proc.pid, signal.SIGCONT)
         n_told = len(acts(client, pid=process.pid))
-        gaps = [packet for packet in client.followed if packet["kind"] == "gap"]
+        gaps = losses(client)
         assert 0 < n_told < n and {gap["source"] for gap in gaps} == {"probes"}
         assert sum(gap["lost"] for gap in gaps) == n - n_told
         counted = next(row for row in client.ask("metrics") if row["metric"] == "weightd_trace_lost_events")
