@@ -12,7 +12,7 @@ from features import BUILD, ROOT
 pytestmark = pytest.mark.timeout(900)  # it is emulated
 
 ENV = {"PYTHONDONTWRITEBYTECODE": 1, "WEIGHTD_BUILD": BUILD, "WEIGHTD_LIBRARY": features.LIBRARY,
-       "WEIGHTD_REQUIRE": "bpf,fentry,paranoid,root,trace"}
+       "WEIGHTD_REQUIRE": "bpf,dma-buf,fentry,paranoid,root,trace"}
 DOCTOR = f"""
 cd $TMPDIR
 export WEIGHTD_TRACE_SOCKET=$TMPDIR/trace.sock
@@ -57,7 +57,7 @@ def test_a_guest_has_another_kernel_and_changes_nothing_here():
 
 def test_what_another_kernel_has_is_there_and_what_it_lacks_is_told():
     tests = shlex.join([sys.executable, "-m", "pytest", "-q", "--color=no", *CASES])
-    status, wrote = run(f"{DOCTOR}uname -r; doctor '' --json\n{tests}", modules_too=["tcp_diag"])
+    status, wrote = run(f"{DOCTOR}uname -r; doctor '' --json\n{tests}", modules_too=["tcp_diag", "vgem"])
     assert status == 0, wrote
     release, told = wrote[:wrote.rindex("\n}\n") + 2].partition("{")[::2]
     release = next(word for word in release.split() if word[0].isdigit())
