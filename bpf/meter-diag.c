@@ -308,6 +308,7 @@ static void count_time(struct diag_socket *s, const struct answer *a)
 		.buffer = a->memory[SK_MEMINFO_SNDBUF],
 		.queued = a->memory[SK_MEMINFO_WMEM_QUEUED],
 		.notsent = a->info.tcpi_notsent_bytes,
+		.mss = a->info.tcpi_snd_mss,
 		.n_packets = a->info.tcpi_unacked,
 		.cwnd = a->info.tcpi_snd_cwnd,
 		.since_ack_us = a->info.tcpi_last_ack_recv * 1000,

@@ -162,6 +162,7 @@ static __always_inline enum limit busy_with(const struct tcp_sock *tp)
 		.buffer = sk->sk_sndbuf,
 		.queued = sk->sk_wmem_queued,
 		.notsent = tp->write_seq - tp->snd_nxt,
+		.mss = tp->mss_cache,
 		.n_packets = tp->packets_out,
 		.cwnd = tp->snd_cwnd,
 		.since_ack_us = ((__u32)bpf_jiffies64() - tp->rcv_tstamp) * (jiffy_ns / 1000),

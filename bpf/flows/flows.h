@@ -40,22 +40,27 @@ enum limit {
 /* What a connection sends that is busy, as TCP has it. */
 struct sender {
 	__u32 buffer, queued; /* SO_SNDBUF, and what is in it */
-	__u32 notsent;
+	__u32 notsent, mss;
 	__u32 n_packets, cwnd; /* on their way, and how many may be */
 	__u32 since_ack_us, srtt_us;
 	__u64 pacing_rate, max_pacing_rate; /* bytes a second */
 };
 
 /*
- * The buffer is full, and all of it is on its way, though more could be. TCP itself says then that it is busy: it looks
- * where it sends, which it does no more. What is full the kernel says in sk_stream_is_writeable().
+ * All that there is is on its way, though more could be; what is less than a packet may wait for an acknowledgement. TCP
+ * itself says then that it is busy: it looks where it sends, which it does no more (see tcp_rate_check_app_limited()).
  */
-static inline int is_send_buffer_full(const struct sender *s)
+static inline int is_all_on_its_way(const struct sender *s)
 {
-	return !s->notsent && s->n_packets < s->cwnd &&
-	       (__s32)(s->buffer - s->queued) < (__s32)(s->queued / 2) &&
+	return s->notsent < s->mss && s->n_packets && s->n_packets < s->cwnd &&
 	       /* What is acknowledged later than this is not on its way, but lost. */
 	       s->since_ack_us <= 2 * s->srtt_us + CLOCK_US;
+}
+
+/* What that is the kernel says in sk_stream_is_writeable(). */
+static inline int is_buffer_full(const struct sender *s)
+{
+	return (__s32)(s->buffer - s->queued) < (__s32)(s->queued / 2);
 }
 
 /*
@@ -72,8 +77,8 @@ static inline int is_paced(const struct sender *s)
 /* What TCP calls busy. */
 static inline enum limit limit_of_busy(const struct sender *s)
 {
-	if (is_send_buffer_full(s))
-		return LIMIT_SEND_BUFFER;
+	if (is_all_on_its_way(s))
+		return is_buffer_full(s) ? LIMIT_SEND_BUFFER : LIMIT_PRODUCER;
 	return is_paced(s) ? LIMIT_PACING : LIMIT_BUSY;
 }
 

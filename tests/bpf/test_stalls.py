@@ -6,7 +6,7 @@ import socket
 import features
 import longlink
 import pytest
-from stalls import CAUSES, CHUNK, PACE, Transfer, frozen_peer, pace, stopped_peer
+from stalls import CAUSES, CHUNK, PACE, ROUND_TRIP_S, Transfer, frozen_peer, pace, stopped_peer
 from tracing import Client, Tracer
 from traffic import is_acknowledged
 
@@ -61,6 +61,17 @@ def test_the_path_is_what_holds_up_who_is_not_paced(net, client, rate):
             assert row["limits"]["pacing_ns"] < SEEN_NS // 2, row
     finally:
         net.rate(0, None)
+
+
+def test_a_producer_may_be_slow_whose_bytes_are_always_on_their_way(net, client):
+    """As is who passes on what comes slowly: TCP says that it is busy."""
+    features.require("tun", "no /dev/net/tun", longlink.is_available())
+    with longlink.LongLink(net, ROUND_TRIP_S / 2) as link, \
+            Transfer(net, link.addresses, writes_every_s=ROUND_TRIP_S / 2) as transfer:
+        client.tag(transfer.socket)
+        client.ask("begin", sync="s")
+        transfer.start()
+        client.until(lambda row: row["limited_by"] == "producer" and row["limits"]["producer_ns"] > SEEN_NS)
 
 
 def test_nothing_holds_up_who_does_not_send(net, client):

@@ -244,34 +244,53 @@ static void test_rest_held_up_nobody(void **state)
 	assert_int_equal(d.by, LIMIT_LOSS);
 }
 
-static bool is_full(struct sender s)
+static enum limit limit_with(struct sender s)
 {
-	return is_send_buffer_full(&(struct sender){
+	return limit_of_busy(&(struct sender){
 		.buffer = 65536,
 		.queued = s.queued ? s.queued : 69320,
 		.notsent = s.notsent,
+		.mss = 1448,
 		.n_packets = s.n_packets ? s.n_packets : 45,
 		.cwnd = 250,
 		.since_ack_us = s.since_ack_us ? s.since_ack_us : 50000,
 		.srtt_us = 40000,
+		.max_pacing_rate = UINT64_MAX,
 	});
 }
 
-static void test_a_buffer_is_full_of_what_is_on_its_way(void **state)
+static void test_where_all_is_on_its_way_there_is_no_room_or_no_more(void **state)
 {
 	(void)state;
-	assert_true(is_full((struct sender){}));
-	assert_true(is_full((struct sender){.queued = 43692}));
-	assert_false(is_full((struct sender){.queued = 43690})); /* there is room */
-	assert_false(is_full((struct sender){.notsent = 1448}));
-	assert_false(is_full((struct sender){.n_packets = 250})); /* TCP dares no more */
-	assert_false(is_full((struct sender){.since_ack_us = 90001})); /* lost */
+	assert_int_equal(limit_with((struct sender){}), LIMIT_SEND_BUFFER);
+	assert_int_equal(limit_with((struct sender){.queued = 43692}), LIMIT_SEND_BUFFER);
+	assert_int_equal(limit_with((struct sender){.queued = 43690}),
+			 LIMIT_PRODUCER); /* there is room */
+	assert_int_equal(limit_with((struct sender){.notsent = 1447}), LIMIT_SEND_BUFFER);
+	assert_int_equal(limit_with((struct sender){.notsent = 1448}), LIMIT_BUSY);
+	assert_int_equal(limit_with((struct sender){.n_packets = 250}),
+			 LIMIT_BUSY); /* TCP dares no more */
+	assert_int_equal(limit_with((struct sender){.since_ack_us = 90001}), LIMIT_BUSY); /* lost */
+}
+
+static void test_what_has_arrived_says_nothing_of_the_time_before(void **state)
+{
+	const struct sender s = {
+		.buffer = 65536,
+		.mss = 1448,
+		.cwnd = 10,
+		.max_pacing_rate = UINT64_MAX,
+	};
+
+	(void)state;
+	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY);
 }
 
 static void test_who_could_send_more_is_paced_by_the_rate_that_was_set(void **state)
 {
 	const struct sender paced = {
 		.notsent = 1448,
+		.mss = 1448,
 		.n_packets = 9,
 		.cwnd = 10,
 		.pacing_rate = 1000000,
@@ -285,7 +304,7 @@ static void test_who_could_send_more_is_paced_by_the_rate_that_was_set(void **st
 	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* TCP dares no more */
 	s = paced;
 	s.notsent = 0;
-	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* there is no more */
+	assert_int_equal(limit_of_busy(&s), LIMIT_PRODUCER); /* there is no more */
 	s = paced;
 	s.pacing_rate--;
 	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* TCP paces by itself */
@@ -308,7 +327,8 @@ int main(void)
 		cmocka_unit_test(test_who_does_not_send_does_not_stall),
 		cmocka_unit_test(test_rest_is_between_two_looks_at_all),
 		cmocka_unit_test(test_rest_held_up_nobody),
-		cmocka_unit_test(test_a_buffer_is_full_of_what_is_on_its_way),
+		cmocka_unit_test(test_where_all_is_on_its_way_there_is_no_room_or_no_more),
+		cmocka_unit_test(test_what_has_arrived_says_nothing_of_the_time_before),
 		cmocka_unit_test(test_who_could_send_more_is_paced_by_the_rate_that_was_set),
 	};
 
