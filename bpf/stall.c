@@ -25,10 +25,13 @@ const char *const limit_names[N_LIMITS] = {
 
 /*
  * Waiting in vain is taken from what TCP did meanwhile, which it may have called something else before: what
- * one has too little of, the others have too much. The sum is right, always.
+ * one has too little of, the others have too much. The sum is right, always. They pay in this order: a look calls
+ * busy time something else, but never that the receiver had no room.
  */
 static void settle(uint64_t ns[LIMIT_LOSS])
 {
+	static const enum limit payers[LIMIT_LOSS] = {LIMIT_BUSY, LIMIT_PACING, LIMIT_PRODUCER,
+						      LIMIT_SEND_BUFFER, LIMIT_RECEIVE_WINDOW};
 	uint64_t owed = 0, paid;
 
 	for (int i = 0; i < LIMIT_LOSS; i++)
@@ -37,8 +40,10 @@ static void settle(uint64_t ns[LIMIT_LOSS])
 			ns[i] = 0;
 		}
 	for (int i = 0; i < LIMIT_LOSS; i++) {
-		paid = owed < ns[i] ? owed : ns[i];
-		ns[i] -= paid;
+		uint64_t *has = &ns[payers[i]];
+
+		paid = owed < *has ? owed : *has;
+		*has -= paid;
 		owed -= paid;
 	}
 }

@@ -111,6 +111,24 @@ static void test_what_was_called_something_else_is_taken_from_that(void **state)
 	assert_int_equal(d.by, LIMIT_SILENT);
 }
 
+static void test_what_looks_called_something_else_pays_before_what_TCP_measured(void **state)
+{
+	struct totals now = sent(1000, 0);
+	struct division d;
+
+	(void)state;
+	now.limit_ns[LIMIT_BUSY] = (uint64_t)-200 * MS;
+	now.limit_ns[LIMIT_RECEIVE_WINDOW] = 190 * MS;
+	now.limit_ns[LIMIT_SEND_BUFFER] = 80 * MS;
+	now.limit_ns[LIMIT_PRODUCER] = 90 * MS;
+	now.limit_ns[LIMIT_PACING] = 100 * MS;
+	d = divide(&none, &now);
+	assert_int_equal(d.ns[LIMIT_RECEIVE_WINDOW], 190 * MS);
+	assert_int_equal(d.ns[LIMIT_SEND_BUFFER], 70 * MS);
+	assert_int_equal(d.ns[LIMIT_PRODUCER] + d.ns[LIMIT_PACING], 0);
+	assert_int_equal(d.by, LIMIT_RECEIVE_WINDOW);
+}
+
 static void test_nothing_holds_up_who_does_not_send(void **state)
 {
 	struct totals now = sent(0, 0);
@@ -320,6 +338,7 @@ int main(void)
 		cmocka_unit_test(test_where_much_is_lost_the_losses_take_the_time),
 		cmocka_unit_test(test_what_was_before_does_not_count),
 		cmocka_unit_test(test_what_was_called_something_else_is_taken_from_that),
+		cmocka_unit_test(test_what_looks_called_something_else_pays_before_what_TCP_measured),
 		cmocka_unit_test(test_nothing_holds_up_who_does_not_send),
 		cmocka_unit_test(test_what_sends_may_be_held_up_while_nothing_is_sent),
 		cmocka_unit_test(test_a_stall_is_a_while_in_which_nothing_is_delivered),
