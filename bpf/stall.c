@@ -105,9 +105,10 @@ void division_rest(struct division *d, uint64_t ns)
 void rest_look(struct rest *r, const struct totals *now, bool has_all)
 {
 	uint64_t producer_ns = now->limit_ns[LIMIT_PRODUCER];
+	int64_t grown = (int64_t)(producer_ns - r->producer_ns); /* from below 0, perhaps */
 
-	if (r->is_on && producer_ns > r->producer_ns)
-		r->ns += producer_ns - r->producer_ns;
+	if (r->is_on && grown > 0)
+		r->ns += (uint64_t)grown;
 	r->is_on = has_all;
 	r->producer_ns = producer_ns;
 }

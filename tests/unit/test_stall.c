@@ -248,6 +248,19 @@ static void test_rest_is_between_two_looks_at_all(void **state)
 	assert_int_equal(r.ns, 260 * MS);
 }
 
+static void test_rest_is_counted_from_below_nothing(void **state)
+{
+	struct rest r = {};
+
+	(void)state;
+	rest(&r, 100, true);
+	rest(&r, (uint64_t)-50, true); /* it waited in vain */
+	assert_int_equal(r.ns, 0);
+	rest(&r, (uint64_t)-20, true);
+	rest(&r, 10, true);
+	assert_int_equal(r.ns, 60 * MS);
+}
+
 static void test_rest_held_up_nobody(void **state)
 {
 	struct division d = {.ns = {[LIMIT_PRODUCER] = 900 * MS, [LIMIT_LOSS] = 300 * MS},
@@ -345,6 +358,7 @@ int main(void)
 		cmocka_unit_test(test_the_longest_stalls_are_kept),
 		cmocka_unit_test(test_who_does_not_send_does_not_stall),
 		cmocka_unit_test(test_rest_is_between_two_looks_at_all),
+		cmocka_unit_test(test_rest_is_counted_from_below_nothing),
 		cmocka_unit_test(test_rest_held_up_nobody),
 		cmocka_unit_test(test_where_all_is_on_its_way_there_is_no_room_or_no_more),
 		cmocka_unit_test(test_what_has_arrived_says_nothing_of_the_time_before),
