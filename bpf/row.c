@@ -201,10 +201,11 @@ static uint64_t bytes_of(const struct totals *t)
 
 static void look_for_bytes(struct row *row, const struct totals *now, uint64_t now_ns)
 {
-	if (bytes_of(now) == row->moved)
-		return;
+	uint64_t before = row->moved;
+
 	row->moved = bytes_of(now);
-	row->moved_ns = now_ns;
+	if (row->moved > before) /* less: the byte of a FIN was found to be none */
+		row->moved_ns = now_ns;
 }
 
 void row_look(struct row *row, const struct reading *now, bool is_in_span)
