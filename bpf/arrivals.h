@@ -2,8 +2,8 @@
  * Arrivals: processes that begin to map a file of which they may execute what is in it
  *
  * The kernel tells of every such mapping on the machine: when a program starts, and when a library is loaded by one that
- * runs. It does so in more than one way, and says the same in each. All need CAP_PERFMON, and change nothing in any
- * process.
+ * runs. It does so in more than one way, and says the same in each; of processes, too, in the first namespace of these:
+ * perf has their numbers in ours, fentry those in the first. All need CAP_PERFMON, and change nothing in any process.
  */
 #pragma once
 
