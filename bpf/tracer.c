@@ -101,6 +101,7 @@ static void doubt(enum quality *q)
 int tracer_read(struct tracer *t, const struct row *row, struct reading *ret)
 {
 	int r = t->meter->kind->read(t->meter, row->number, ret);
+
 	if (r < 0)
 		return r;
 	ret->totals.closed += row->census.lost;
