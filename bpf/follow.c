@@ -220,6 +220,7 @@ void follow_tell_unseen(struct tracer *t, const char *path, uint64_t since_ns,
 		if (c->observes)
 			tell(c, json_incref(gap));
 	json_decref(gap);
+	tracer_look_soon(t); /* who was too slow for it is told so */
 }
 
 /* Of what was lost before, it is not told. */
