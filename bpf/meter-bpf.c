@@ -441,13 +441,16 @@ static int bpf_events_fd(struct meter *m)
 	return ring_fd(&self(m)->ring);
 }
 
-static void bpf_take_events(struct meter *m, meter_event_fn fn, void *context)
+static void bpf_take_events(struct meter *m, bool all, meter_event_fn fn, void *context)
 {
 	struct meter_of_bpf *b = self(m);
 
 	b->event_fn = fn;
 	b->context = context;
-	ring_take(&b->ring);
+	if (all)
+		ring_take_all(&b->ring);
+	else
+		ring_take(&b->ring);
 	b->event_fn = NULL;
 }
 

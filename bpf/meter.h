@@ -63,9 +63,9 @@ struct meter_kind {
 	int (*mark)(struct meter *m, meter_sample_fn fn, void *context);
 	/* As of the last mark, or later. */
 	int (*read)(struct meter *m, uint32_t row, struct reading *ret);
-	/* Readable while there are events, or -1; and takes some of these. */
+	/* Readable while there are events, or -1; and takes some of these, or all that are there. */
 	int (*events_fd)(struct meter *m);
-	void (*take_events)(struct meter *m, meter_event_fn fn, void *context);
+	void (*take_events)(struct meter *m, bool all, meter_event_fn fn, void *context);
 };
 
 extern const struct meter_kind meter_bpf, meter_diag;

@@ -223,6 +223,7 @@ static int op_end(struct request *q)
 		(void)snprintf(q->why, sizeof(q->why), "'%s' has not begun", sync);
 		return -ENOENT;
 	}
+	tracer_take_events(q->client->tracer); /* which were before its end */
 	r = op_read(q);
 	if (r == 0)
 		client_free_span(q->client, span);
@@ -240,6 +241,7 @@ static int op_forget(struct request *q)
 	if (!sync)
 		return -EINVAL;
 	span = client_find_span(c, sync);
+	tracer_take_events(c->tracer);
 	(void)tracer_mark(c->tracer); /* without it, less than there was is in the accounts */
 	if (span)
 		client_free_span(c, span);

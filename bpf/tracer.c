@@ -120,13 +120,22 @@ static void on_event(const struct event *e, void *context)
 }
 
 /* There may have been more of them than there was room for, which is looked for soon. */
+static void take_events(struct tracer *t, bool all)
+{
+	t->meter->kind->take_events(t->meter, all, on_event, t);
+	tracer_look_soon(t);
+}
+
+void tracer_take_events(struct tracer *t)
+{
+	if (t->events.fd >= 0)
+		take_events(t, true);
+}
+
 static void on_events(struct waiter *w, uint32_t events)
 {
-	struct tracer *t = container_of(w, struct tracer, events);
-
 	(void)events;
-	t->meter->kind->take_events(t->meter, on_event, t);
-	tracer_look_soon(t);
+	take_events(container_of(w, struct tracer, events), false);
 }
 
 static void on_timer(struct waiter *w, uint32_t events)

@@ -62,6 +62,8 @@ int tracer_run(const struct tracer_options *o);
 void tracer_count_spans(struct tracer *t, int change);
 /* Who follows is told, within 100 ms, what it missed and what there is. */
 void tracer_look_soon(struct tracer *t);
+/* Tells of all events that are there: whose row is gone, nobody can be told of any more. */
+void tracer_take_events(struct tracer *t);
 /* Brings all rows up to now. 0, or negative errno. */
 int tracer_mark(struct tracer *t);
 /* What a row has, as of then or later. 0, or negative errno. */

@@ -420,3 +420,21 @@ def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
         sum_of_events(other, 8000)  # all were told by now, or given up
         told = sum_of_events(slow, 8000)
         assert told["events"] + told["gaps"] == 8000 and told["gaps"] > 0
+
+
+@pytest.mark.parametrize("op", ["end", "forget"])
+def test_events_are_told_before_the_sync_is_over(op):
+    """Of which there are more than are taken at a time."""
+    features.require("bpf")
+    with Tracer() as tracer:
+        client = tracer.client()
+        client.ask("follow")
+        client.watch(os.getpid())
+        client.ask("begin", sync="s")
+        with standing_still(tracer):
+            for _ in range(100):
+                with tracing.pair():
+                    pass
+            client.send(op, sync="s")
+        client.answer()
+        assert [told["kind"] for told in client.followed].count("open") == 200
