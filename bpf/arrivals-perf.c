@@ -23,8 +23,7 @@
 #define RECORD_MAX 65536 /* what its size can say */
 /* Debian's kernel has this level, and asks for CAP_SYS_ADMIN then. */
 #define HOW_TO_BE_TOLD                                                                             \
-	"; where kernel.perf_event_paranoid is 3, 'sysctl kernel.perf_event_paranoid=2' lets "     \
-	"who has CAP_PERFMON see it"
+	"; 'sysctl kernel.perf_event_paranoid=2' lets who has CAP_PERFMON see it where that is 3"
 
 struct ring {
 	int fd;

@@ -35,6 +35,8 @@ extern const struct arrivals_kind *const arrivals_kinds[N_ARRIVALS_KINDS];
 
 /* The first kind that the kernel allows, and why none of those before it. Negative errno: it allows none. */
 int arrivals_open(struct arrivals **ret, char ret_why[N_ARRIVALS_KINDS][WHY_SIZE]);
+/* In one sentence, where it allows none. */
+void arrivals_say_why(const char why[N_ARRIVALS_KINDS][WHY_SIZE], char ret_why[WHY_SIZE]);
 /* Takes NULL. */
 void arrivals_close(struct arrivals *a);
 /*

@@ -436,15 +436,6 @@ static int wait_for_all(struct probes *p)
 	return r < 0 ? r : timer_open(&p->tally_timer, loop_fd);
 }
 
-static void say_why_no_arrivals(const struct probes *p, char ret_why[WHY_SIZE])
-{
-	int n = 0;
-
-	for (size_t i = 0; i < N_ARRIVALS_KINDS && n < WHY_SIZE; i++)
-		n += snprintf(ret_why + n, (size_t)(WHY_SIZE - n), "%s%s: %s", n ? "; " : "",
-			      arrivals_kinds[i]->hook, p->why_no_arrivals[i]);
-}
-
 /* What is mapped already is not in use since we began. */
 static int look_first(struct probes *p)
 {
@@ -469,7 +460,7 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 	}
 	r = arrivals_open(&p->arrivals, p->why_no_arrivals);
 	if (r < 0) {
-		say_why_no_arrivals(p, ret_why);
+		arrivals_say_why(p->why_no_arrivals, ret_why);
 		return r;
 	}
 	tallies_init(&p->tallies, bpf_map__fd(p->bpf->maps.tallies));

@@ -334,8 +334,8 @@ def test_files_of_others_are_not_for_everybody(tracer, client, start):
 PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
 WITHOUT_PERF = [sys.executable, "-c", SECCOMP.format(call=PERF_EVENT_OPEN, answer=FAIL | errno.EACCES) +
                 "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]  # as with kernel.perf_event_paranoid=3 of Debian
-REFUSED = "the kernel refuses it: Permission denied; where kernel.perf_event_paranoid is 3, " \
-    "'sysctl kernel.perf_event_paranoid=2' lets who has CAP_PERFMON see it"
+REFUSED = "the kernel refuses it: Permission denied; " \
+    "'sysctl kernel.perf_event_paranoid=2' lets who has CAP_PERFMON see it where that is 3"
 
 
 def hooks(client):
@@ -362,7 +362,7 @@ def test_where_both_are_refused_nothing_is_probed(start):
         client = tracer.client()
         assert export_of(client, start()) == []
         told = hooks(client)
-        why = f"perf/mmap: {REFUSED}; fentry/perf_event_mmap: the kernel refuses it: Operation not permitted"
+        why = f"fentry/perf_event_mmap: the kernel refuses it: Operation not permitted; perf/mmap: {REFUSED}"
         assert [told[name]["why"] for name in ("uprobe_multi", "iter/task_vma", "perf/mmap")] == 3 * [why]
         assert "fentry/perf_event_mmap" not in told
 

@@ -269,6 +269,21 @@ static void test_who_may_have_perf_has_it(void **state)
 	arrivals_close(a);
 }
 
+static void test_why_there_is_none_fits_in_a_sentence(void **state)
+{
+	static const char why[N_ARRIVALS_KINDS][WHY_SIZE] = {
+		"the kernel refuses it: Permission denied; 'sysctl kernel.perf_event_paranoid=2' "
+		"lets who has CAP_PERFMON see it where that is 3",
+		"the kernel does not describe itself in /sys/kernel/btf/vmlinux: No such file or "
+		"directory",
+	};
+	char all[WHY_SIZE];
+
+	(void)state;
+	arrivals_say_why(why, all);
+	assert_string_equal(strchr(all, ' ') + 1 + strlen(why[1]) + strlen("; perf/mmap: "), why[0]);
+}
+
 static int make_file(void **state)
 {
 	(void)state;
@@ -295,6 +310,7 @@ int main(void)
 		cmocka_unit_test_prestate(test_where_there_was_no_room_is_told, fentry),
 		cmocka_unit_test(test_who_is_refused_perf_has_the_other),
 		cmocka_unit_test(test_who_may_have_perf_has_it),
+		cmocka_unit_test(test_why_there_is_none_fits_in_a_sentence),
 	};
 
 	return cmocka_run_group_tests(tests, make_file, remove_file);
