@@ -13,7 +13,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
-#define GROUP_PATH_SHOWN_MAX 200
+#define GROUP_PATH_SHOWN_MAX 128
 #define GROUP_NAME_SIZE (GROUP_PATH_SHOWN_MAX + 32)
 
 static void end(struct watch *w)

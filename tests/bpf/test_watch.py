@@ -234,6 +234,8 @@ def test_what_a_client_watches_has_a_limit_but_for_root(tracer, group):
 @pytest.mark.parametrize("path, why", [
     ("relative", "'cgroup' has to be a path that begins with '/'"), ("", "'cgroup' has to be"), (7, "'cgroup' has to be"),
     ("/no/such", "there is no control group '/no/such' of version 2 here: No such file"),
+    ("/" + "x" * 127, f"there is no control group '/{'x' * 127}' of version 2 here: No such file or directory$"),
+    ("/" + "x" * 199, "there is no such control group of version 2 here: No such file or directory$"),
     ("/" + "x" * 300, "there is no such control group of version 2 here: No such file"),
     ("/sys/fs/cgroup-of-another", "there is no control group"), ("/../../../../proc/self", "there is no control group"),
     ("/cgroup.procs", "there is no control group"), ("/proc", "there is no control group"),
