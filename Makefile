@@ -371,6 +371,7 @@ UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE
 
 # It has a libbpf of its own.
 $(B)/unit/test_ring: $(call objects,bpf/ring.c)
+$(B)/unit/test_probed: $(call objects,bpf/probed.c)
 $(filter-out $(UNIT_SYNC) $(UNIT_BPF),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)

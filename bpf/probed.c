@@ -287,6 +287,16 @@ static bool add(struct files *f, const struct library *library, const struct map
 	return true;
 }
 
+/* It may be in use from then on, and nobody knows by then which it was. */
+static void refuse(struct files *f, uint64_t since_ns)
+{
+	if (!since_ns)
+		since_ns = num_now_ns();
+	f->n_refused++;
+	if (!f->refused_since_ns || since_ns < f->refused_since_ns)
+		f->refused_since_ns = since_ns;
+}
+
 bool files_add(struct files *f, const struct mapping *m, uint64_t since_ns)
 {
 	const struct library *library = library_of(m->path);
@@ -302,8 +312,11 @@ bool files_add(struct files *f, const struct mapping *m, uint64_t since_ns)
 		count_process(known, m);
 	if (known || !library)
 		return true;
+	if (f->refused_since_ns && f->refused_since_ns < since_ns)
+		since_ns = f->refused_since_ns;
 	has = add(f, library, m, since_ns);
-	f->n_refused += !has;
+	if (!has)
+		refuse(f, since_ns);
 	return has;
 }
 
@@ -326,4 +339,6 @@ void files_end_sweep(struct files *f)
 	list_for_each_safe(file, next, &f->all, link)
 		if (file->n_processes == 0)
 			drop(file);
+	if (f->n_refused == 0)
+		f->refused_since_ns = 0;
 }

@@ -36,6 +36,7 @@ struct probed {
 struct files {
 	struct list all; /* struct probed */
 	unsigned n_refused; /* there was no room for */
+	uint64_t refused_since_ns; /* the earliest since_ns of such, which may be any that are added later; 0: none */
 	struct probes *probes;
 	int call_program, return_program;
 };
@@ -44,8 +45,8 @@ void files_init(struct files *f, struct probes *p, int call_program, int return_
 void files_deinit(struct files *f);
 
 /*
- * Probes it, if it is not probed yet. Nobody had it mapped before `since_ns`, which is 0 where nobody knows. False: there
- * was no room.
+ * Probes it, if it is not probed yet. Nobody had it mapped before `since_ns`, unless it was refused then; 0 where nobody
+ * knows. False: there was no room.
  */
 bool files_add(struct files *f, const struct mapping *m, uint64_t since_ns);
 /* Between these two all mappings of all processes are added: what nobody maps any more goes. */
