@@ -305,7 +305,7 @@ static int sweep(struct probes *p)
 	r = probes_look(p, 0, add_mapping, p);
 	if (r == 0)
 		files_end_sweep(&p->files);
-	p->is_sweep_due = false;
+	p->is_sweep_due = r < 0;
 	p->swept_ns = num_now_ns();
 	return r;
 }
@@ -325,13 +325,17 @@ static void note(void *context, pid_t pid, const char *name)
 		p->is_sweep_due = true;
 }
 
-static void look_at_noted(struct probes *p)
+/* One that is gone has nothing mapped. 0, or negative errno: nobody knows what is mapped since. */
+static int look_at_noted(struct probes *p)
 {
+	int r = 0;
+
 	for (size_t i = 0; i < p->n_noted && !p->is_sweep_due; i++)
-		(void)probes_look(p, p->noted[i], add_mapping, p); /* it may be gone */
+		p->is_sweep_due |= probes_look(p, p->noted[i], add_mapping, p) < 0;
 	if (p->is_sweep_due)
-		(void)sweep(p);
+		r = sweep(p);
 	p->n_noted = 0;
+	return r;
 }
 
 /* Deaf from then on, until the timer: threads that begin and end would wake us as well. */
@@ -341,8 +345,8 @@ static void take_arrivals(struct probes *p)
 	int n = arrivals_take(p->arrivals, note, p);
 
 	p->is_sweep_due |= n < 0;
-	look_at_noted(p);
-	p->heard_ns = began;
+	if (look_at_noted(p) == 0)
+		p->heard_ns = began;
 	if (n == 0)
 		return;
 	pause_ns = (num_now_ns() - began) * SHARE;
