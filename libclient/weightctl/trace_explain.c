@@ -138,11 +138,11 @@ static const struct limit *limit_named(const char *name)
 }
 
 /* It is the one that was seen before if nothing moved since. */
-static void take_stall(struct link *l, const json_t *told)
+static void take_stall(struct link *l, const json_t *told, uint64_t now_ns)
 {
 	struct stall s = {
 		.since_ns = agent_number(told, "since_ns", UINT64_MAX),
-		.until_ns = agent_number(told, "until_ns", 0),
+		.until_ns = agent_number(told, "until_ns", now_ns), /* older ones do not say */
 		.cause = limit_named(agent_text(told, "cause")),
 	};
 	size_t at = l->n_stalls;
@@ -162,14 +162,15 @@ static void take_stall(struct link *l, const json_t *told)
 
 static void take_stalls(struct link *l, const json_t *row)
 {
+	uint64_t now_ns = agent_number(row, "now_ns", 0);
 	const json_t *stall;
 	size_t i;
 
 	json_array_foreach(json_object_get(row, "stalls"), i, stall)
 	{
-		take_stall(l, stall);
+		take_stall(l, stall, now_ns);
 	}
-	take_stall(l, json_object_get(row, "stall"));
+	take_stall(l, json_object_get(row, "stall"), now_ns);
 }
 
 static bool is_row(const char *kind)
@@ -346,16 +347,18 @@ static bool took_as_long(const struct link *l, const struct link *other)
 static const struct link *waited_for(const struct explanation *e, const struct link *l)
 {
 	const char *by = worst_of(l)->name;
+	const struct link *found = NULL;
 
 	if (strcmp(by, "busy") != 0 && strcmp(by, "producer") != 0)
 		return NULL;
 	for (size_t i = 0; i < e->n_links; i++) {
 		const struct link *in = &e->links[i];
 
-		if (in->client == l->client && is_payload(in) && !is_sent(in) && took_as_long(in, l))
-			return in;
+		if (in->client == l->client && is_payload(in) && !is_sent(in) &&
+		    took_as_long(in, l) && (!found || took_ns(in) > took_ns(found)))
+			found = in;
 	}
-	return NULL;
+	return found;
 }
 
 /* What was sent is known better than what came in. */

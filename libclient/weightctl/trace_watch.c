@@ -132,12 +132,12 @@ _Noreturn static void run_command(const struct watch *w, int fd)
 	_exit(CANNOT_RUN);
 }
 
-/* It is over, or was told to begin. */
+/* One that is over has said so before; of one that goes on nobody knows, and nobody waits. */
 static bool could_not_run(const struct watch *w)
 {
 	char byte;
 
-	return w->command && read(w->go_fd, &byte, 1) == 1;
+	return w->command && recv(w->go_fd, &byte, 1, MSG_DONTWAIT) == 1;
 }
 
 /* It has the command's name before it runs it: that is what it is watched by. */

@@ -127,7 +127,9 @@ void span_end(struct agent *a, struct work *engine, unsigned coordinator, const 
 
 	if (!sync[0])
 		return;
-	note = json_pack("{s:O*, s:b, s:I}", "sockets", json_object_get(done, "sockets"),
+	/* Of what was begun anew not all is known, however many there are. */
+	note = json_pack("{s:O*, s:b, s:I}", "sockets",
+			 engine->span.is_resumed ? NULL : json_object_get(done, "sockets"),
 			 "receives", json_is_object(json_object_get(done, "in")), "coordinator",
 			 (json_int_t)coordinator);
 	json_object_set_new(note, "from", is_mesh ? others(done, "in") : json_pack("[s*]", from));

@@ -19,6 +19,7 @@
 #include "server/sync/base/talk.h"
 
 #define RETRY_NS 1000000000u
+#define RETRY_MAX_NS 32000000000u
 #define QUEUE_MAX 4096 /* requests; who is so far behind is given up */
 #define ANSWER_NS 30000000000u /* the same; a busy machine is slow */
 
@@ -53,15 +54,20 @@ static void hang_up(struct tracing *t)
 
 static void retry_later(struct tracing *t)
 {
-	timer_start(t->loop, &t->retry, num_now_ns() + RETRY_NS);
+	timer_start(t->loop, &t->retry, num_now_ns() + t->retry_ns);
 }
 
 static void lose(struct tracing *t, const char *why)
 {
 	void *it;
 
-	log_warning("weightd-trace at %s %s: it counts nothing of what is under way", t->path, why);
+	if (!t->is_loss_told)
+		log_warning("weightd-trace at %s %s: it counts nothing of what is under way",
+			    t->path, why);
+	t->is_loss_told = true;
 	t->is_lost = true;
+	if (!t->is_heard && t->retry_ns < RETRY_MAX_NS)
+		t->retry_ns *= 2;
 	hang_up(t);
 	for (it = json_object_iter(t->begun); it; it = json_object_iter_next(t->begun, it))
 		(void)json_object_iter_set_new(t->begun, it, json_false());
@@ -102,6 +108,16 @@ static void send_next(struct tracing *t)
 	t->rows = json_array();
 }
 
+static void hear(struct tracing *t)
+{
+	if (t->is_heard)
+		return;
+	log_info("weightd-trace at %s counts what syncs carry", t->path);
+	t->is_heard = true;
+	t->is_loss_told = false;
+	t->retry_ns = RETRY_NS;
+}
+
 /* The end of an answer. */
 static void on_answer(struct tracing *t, const json_t *end)
 {
@@ -114,6 +130,7 @@ static void on_answer(struct tracing *t, const json_t *end)
 	t->is_asked = false;
 	timer_stop(&t->patience);
 	request_free(t, q);
+	hear(t);
 	if (error)
 		log_warning("weightd-trace refuses '%s': %s", op, error);
 	else if (!strcmp(op, "end"))
@@ -180,7 +197,7 @@ static void connect_to_it(struct tracing *t)
 		return;
 	}
 	t->is_lost = false;
-	log_info("weightd-trace at %s counts what syncs carry", t->path);
+	t->is_heard = false;
 	t->events->on_connect(t->userdata);
 }
 
@@ -217,7 +234,7 @@ static void on_retry(struct timer *timer)
 	struct tracing *t = container_of(timer, struct tracing, retry);
 	const char *sync;
 
-	if (!tracing_is_on(t))
+	if (find_missing(t) && !tracing_is_on(t))
 		connect_to_it(t);
 	while (tracing_is_on(t) && (sync = find_missing(t))) {
 		char *missing = strdup(sync); /* it may end of this */
@@ -295,6 +312,7 @@ void tracing_init(struct tracing *t, struct loop *loop, const char *path,
 		.events = events,
 		.userdata = userdata,
 		.source.fd = -1,
+		.retry_ns = RETRY_NS,
 	};
 	list_init(&t->queue);
 	t->begun = json_object();

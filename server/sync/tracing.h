@@ -3,7 +3,7 @@
  *
  * What this node has weightd-trace(8) count, if there is one. Nobody waits for it: requests are queued, and go one at a
  * time. Where nobody listens they are forgotten; it is looked for again when something begins, and, if it went amid
- * something, once a second until that is over.
+ * something, once a second until that is over, and less often where it hangs up at once.
  */
 #pragma once
 
@@ -31,8 +31,11 @@ struct tracing {
 	unsigned n_queue;
 	bool is_asked;
 	bool is_lost; /* it was there, and went */
+	bool is_heard; /* it has answered since it was connected to */
+	bool is_loss_told; /* nothing has been heard since */
 	json_t *begun; /* {sync: whether it knows} of what is not forgotten */
 	struct timer retry;
+	uint64_t retry_ns; /* until it is looked for again: longer and longer, where it does not answer */
 	struct timer patience;
 	json_t *rows; /* of the answer, until now */
 	int last_error; /* of connecting, which is told once */

@@ -58,11 +58,11 @@ def test_who_loads_it_later_is_seen(client, start):
 
 LATE = """
 import ctypes, time
-began = time.monotonic_ns()
+before = time.monotonic_ns()
 library = ctypes.CDLL("{library}")
+ret = before, time.monotonic_ns()
 h = ctypes.create_string_buffer(64)
 for _ in range({n}): library.cuIpcGetMemHandle(h, 0)
-ret = began
 """
 
 
@@ -81,13 +81,13 @@ def test_what_was_asked_before_a_file_was_probed_is_a_gap(tracer, client, start,
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-xc", "-", "-o", library], input=RECURSIVE, text=True, check=True)
     observer = tracer.client()
     observer.ask("observe")
-    began = start("").do(LATE.format(library=library, n=1000))
+    before, after = start("").do(LATE.format(library=library, n=1000))
     until(lambda: is_probed(client, library))
     probed = time.monotonic_ns()
     observer.ask("doctor")
     [gap] = gaps_of(observer, library)
     assert (gap["lost"], gap["source"]) == (None, "probes")
-    assert gap["from_ns"] < began < gap["to_ns"] < probed
+    assert gap["from_ns"] < after and before < gap["to_ns"] < probed
     late = next(row for row in client.ask("metrics") if row["metric"] == "weightd_trace_late_probes")
     assert late["samples"][0]["value"] >= 1
     another = start("")
@@ -331,7 +331,7 @@ def test_files_of_others_are_not_for_everybody(tracer, client, start):
         os.seteuid(0)
 
 
-PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}.get(os.uname().machine)
 WITHOUT_PERF = [sys.executable, "-c", SECCOMP.format(call=PERF_EVENT_OPEN, answer=FAIL | errno.EACCES) +
                 "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]  # as with kernel.perf_event_paranoid=3 of Debian
 REFUSED = "the kernel refuses it: Permission denied; " \
@@ -344,6 +344,7 @@ def hooks(client):
 
 def test_where_perf_is_refused_a_program_tells_what_is_mapped(start):
     features.require("fentry")
+    features.require("number", "its call has no number known here", PERF_EVENT_OPEN)
     with Tracer(prefix=WITHOUT_PERF, probes=True) as tracer:
         client = tracer.client()
         process = start()
@@ -356,6 +357,7 @@ def test_where_perf_is_refused_a_program_tells_what_is_mapped(start):
 
 def test_where_both_are_refused_nothing_is_probed(start):
     features.require("probes")
+    features.require("number", "its call has no number known here", PERF_EVENT_OPEN)
     if tracing.has("fexit/receive_fd"):
         pytest.skip("this kernel lets programs see its functions")
     with Tracer(prefix=WITHOUT_PERF, probes=True) as tracer:

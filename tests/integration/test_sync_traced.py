@@ -542,6 +542,16 @@ def test_one_that_goes_while_a_push_is_under_way(make_nodes, tmp_path, op):
                 assert history(nodes["a"], end["sync"])["traced"] is None
 
 
+def test_one_that_hangs_up_on_all_is_told_of_once(make_nodes, tmp_path):
+    """As one does that has too many clients: it is asked again, and the log is not full of that."""
+    stand, nodes = stand_in(make_nodes, tmp_path, answer=lambda request: None)
+    with stand:
+        nodes["a"].publish("m", seed=1, size=4 * MIB)
+        end = nodes["a"].push("m", max_rate=MIB)
+        assert len([request for request in stand.heard if request["op"] in ("begin", "tag")]) > 2, stand.heard
+        assert [node.log.count("it counts nothing of what is under way") for node in nodes] == [1, 1], end
+
+
 def test_one_that_comes_back_amid_a_push_is_told_of_what_goes_on(make_nodes, tmp_path):
     """Of each connection once more, and that what it carried before is not known."""
     left = ["a", "b"]

@@ -258,7 +258,7 @@ static void obey(struct stint *d, struct talk *t)
 	else
 		stint_fail(d, NULL,
 			   "the order is wrong: `op` has to be \"open\" once, then \"start\" once%s",
-			   d->kind->limit ? ", and then nothing but \"rate\"" : "");
+			   d->kind->limit ? ", and then nothing but \"rate\" and \"sockets\"" : "");
 }
 
 static void on_agent(struct source *source, uint32_t events)

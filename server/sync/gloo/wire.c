@@ -81,8 +81,9 @@ bool wire_connect(struct engine *e, struct wire *w, const struct address *at, ui
 	}
 	if (link_connect(w->link, w->hello, w->hello_size, why) < 0)
 		return broke(e, w, why);
-	tell_socket(e, w);
+	/* First: of who is connected the loop tells, when it is asked for all. */
 	atomic_store(&w->state, WIRE_CONNECTED);
+	tell_socket(e, w);
 	/* Without it, it works as well, only faster. */
 	if (max_rate)
 		(void)setsockopt(link_fd(w->link), SOL_SOCKET, SO_MAX_PACING_RATE, &max_rate,
