@@ -159,6 +159,11 @@ def test_what_came_was_there_before_its_span_ended(recording):
     assert "\nfrom b, weightd-sync 4711: 1.0 GB in 3.1 s, 322.6 MB/s; not over yet\n" in of(recording(told), NAME)
 
 
+def test_a_recording_of_before_stalls_had_an_end_has_them_until_it_was_told(recording):
+    stalled = row("progress", 1500, delivered=1, stall={"cause": "silent", "since_ns": 1100 * MS})
+    assert "  stood still for about 400 ms, 1.0 s after it began: b did not answer\n" in of(recording([stalled, sent()]), NAME)
+
+
 def test_where_nothing_is_known_nobody_is_blamed(recording):
     unknown = row(delivered=None, received=None, limited_by=None)
     assert of(recording([unknown]), NAME).endswith("\nWhat took the time is not known.\n")
