@@ -32,7 +32,6 @@ void act_set_number(json_t *act, const char *key, uint64_t number)
 int act_op(struct request *q)
 {
 	struct client *c = q->client;
-	uint64_t lost = c->lost;
 	int r = request_may_observe(q);
 
 	if (r < 0)
@@ -40,5 +39,5 @@ int act_op(struct request *q)
 	probes_take(c->tracer->probes);
 	passing_take(c->tracer->passing);
 	kept_answer(&c->tracer->acts, c, "acted");
-	return request_check_all_told(q, lost, "there are more acts");
+	return 0;
 }

@@ -58,7 +58,8 @@ static void flush(struct client *c)
 	wait_for_events(c);
 }
 
-void client_say(struct client *c, json_t *json, unsigned queue_max)
+/* Takes `json`. False: there was no room, or no memory. */
+static bool queue_packet(struct client *c, json_t *json, unsigned queue_max)
 {
 	cleanup(json_decrefp) json_t *owned = json;
 	struct packet *p = c->n_queue < queue_max ? malloc(sizeof(*p)) : NULL;
@@ -67,20 +68,25 @@ void client_say(struct client *c, json_t *json, unsigned queue_max)
 		p->text = json ? json_dumps(json, JSON_COMPACT) : NULL;
 	if (!p || !p->text) {
 		free(p);
-		c->lost++;
 		c->tracer->metrics.lost_packets++;
-		return;
+		return false;
 	}
 	if (list_empty(&c->queue))
 		c->read_ns = num_now_ns();
 	list_append(&c->queue, &p->link);
 	c->n_queue++;
 	flush(c);
+	return true;
+}
+
+void client_say(struct client *c, json_t *json, unsigned queue_max)
+{
+	c->lost += !queue_packet(c, json, queue_max);
 }
 
 void client_answer(struct client *c, json_t *json)
 {
-	client_say(c, json, QUEUE_MAX);
+	c->cut += !queue_packet(c, json, QUEUE_MAX);
 }
 
 void client_answer_end(struct client *c, json_t *json)

@@ -54,6 +54,7 @@ struct client {
 	struct list queue; /* struct packet, what it has not read */
 	unsigned n_queue;
 	uint64_t read_ns; /* when it took one of these, or there was none */
+	uint64_t cut; /* rows of the answer that is made now, for which there was no room */
 	uint64_t lost; /* packets that it was too slow for, not told yet */
 	uint64_t lost_in_ring; /* events that the meter had no room for, likewise */
 	uint64_t lost_acts[N_ACT_SOURCES]; /* that there was no room for, likewise */
@@ -75,7 +76,7 @@ void client_free(struct client *c);
 /* Takes `json`, and counts it as lost where more packets are waiting already, or memory ran out. */
 void client_say(struct client *c, json_t *json, unsigned queue_max);
 
-/* Of a request. */
+/* A row of an answer, which is cut where there is no room: its last packet says by how many. */
 void client_answer(struct client *c, json_t *json);
 /* The last, for which there is room always: it is waited for. */
 void client_answer_end(struct client *c, json_t *json);

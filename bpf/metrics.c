@@ -415,7 +415,6 @@ int metrics_op(struct request *q)
 	struct client *c = q->client;
 	cleanup(json_decrefp) json_t *packets = json_array();
 	struct answer a = {.tracer = c->tracer, .packets = packets};
-	uint64_t lost = c->lost;
 	json_t *packet;
 	size_t i;
 	int r = request_may_observe(q);
@@ -434,5 +433,5 @@ int metrics_op(struct request *q)
 	{
 		client_answer(c, json_incref(packet));
 	}
-	return request_check_all_told(q, lost, "there are more metrics");
+	return 0;
 }

@@ -304,23 +304,13 @@ static void answer_flow(const struct sample *s, void *context)
 		client_answer(context, row_sample_json(row, "flow", s));
 }
 
-int request_check_all_told(struct request *q, uint64_t lost, const char *what)
-{
-	if (q->client->lost == lost)
-		return 0;
-	q->client->lost = lost;
-	(void)snprintf(q->why, sizeof(q->why), "%s than the %u that can be told", what, QUEUE_MAX);
-	return -EMSGSIZE;
-}
-
 static int op_flows(struct request *q)
 {
 	struct client *c = q->client;
-	uint64_t lost = c->lost;
 	int r;
 
 	r = c->tracer->meter->kind->mark(c->tracer->meter, answer_flow, c);
-	return r < 0 ? r : request_check_all_told(q, lost, "it has more connections");
+	return r;
 }
 
 static int op_follow(struct request *q)
@@ -348,7 +338,6 @@ int request_may_observe(struct request *q)
 static int op_rows(struct request *q)
 {
 	struct client *c = q->client, *owner;
-	uint64_t lost = c->lost;
 	struct reading now;
 	struct row *row;
 	int r = request_may_observe(q);
@@ -366,7 +355,7 @@ static int op_rows(struct request *q)
 		}
 	if (json_is_true(json_object_get(q->json, "ports")))
 		rdma_answer_ports(c);
-	return request_check_all_told(q, lost, "there are more rows");
+	return 0;
 }
 
 /* As of now, and from then on what changes. */
@@ -464,6 +453,7 @@ json_t *request_serve(struct client *c, const char *text, size_t size, int fd)
 	struct request q = {.client = c, .json = json, .fd = fd};
 	int r = -EBADMSG;
 
+	c->cut = 0;
 	if (json_is_object(json))
 		r = perform(&q);
 	else
@@ -474,5 +464,7 @@ json_t *request_serve(struct client *c, const char *text, size_t size, int fd)
 			PACKET_MAX);
 	if (r < 0)
 		return json_pack("{sb ss}", "end", 1, "error", *q.why ? q.why : strerror(-r));
+	if (c->cut > 0)
+		return json_pack("{sb sI}", "end", 1, "cut", (json_int_t)c->cut);
 	return json_pack("{sb}", "end", 1);
 }

@@ -33,5 +33,3 @@ int request_take_row(struct request *q, struct row **ret);
 const char *request_sync(struct request *q);
 /* What others have counted is for root, and for whom the tracer runs as, who could read it out of its memory. */
 int request_may_observe(struct request *q);
-/* `what` did not fit into the queue, if any was lost since. */
-int request_check_all_told(struct request *q, uint64_t lost, const char *what);

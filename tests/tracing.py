@@ -85,6 +85,7 @@ class Client:
             (self.followed if packet["kind"] in FOLLOWED else rows).append(packet)
         if "error" in packet:
             raise Refused(packet["error"])
+        self.n_cut = packet.get("cut", 0)
         return rows
 
     def tag(self, sock, sync="s", version=1, peer="b", role="payload", **request):

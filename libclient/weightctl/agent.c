@@ -5,6 +5,7 @@
 #include "libclient/weightctl/agent.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -179,6 +180,9 @@ int agent_take(struct agent *a, json_t **ret)
 		json_decref(packet);
 		return is_strange(a, "what is no object of JSON");
 	}
+	if (agent_is_end(packet) && agent_number(packet, "cut", 0) > 0)
+		(void)cli_error("%s left %" PRIu64 " rows out: its answer has no room for more",
+				a->service->name, agent_number(packet, "cut", 0));
 	*ret = packet;
 	return 0;
 }

@@ -438,3 +438,33 @@ def test_events_are_told_before_the_sync_is_over(op):
             client.send(op, sync="s")
         client.answer()
         assert [told["kind"] for told in client.followed].count("open") == 200
+
+
+def test_an_answer_that_has_no_room_is_cut_with_a_mark():
+    """However many rows others have, a client is not refused its answer for them."""
+    features.require("trace")
+    n_clients, n_rows = 9, 1000
+    with Tracer("--meter=diag") as tracer, tracing.pair() as (a, _):
+        others = [tracer.client() for _ in range(n_clients)]
+        for other in others:
+            for i in range(n_rows):
+                other.tag(a, peer=f"peer {i}")
+        client = tracer.client()
+        client.send("rows")
+        others[0].ask("read", sync="none")  # is answered behind it, which is not read meanwhile
+        assert len(client.answer()) + client.n_cut == n_clients * n_rows and client.n_cut > 0
+        assert len(others[0].ask("read", sync="s")) == n_rows and others[0].n_cut == 0
+
+
+def test_a_cut_answer_is_shown_and_said_to_be_cut(tmp_path):
+    path = str(tmp_path / "trace.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(path)
+        server.listen()
+        proc = subprocess.Popen([features.BUILD / "weightctl", "trace", "attached", "--trace-socket", path], stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+        with server.accept()[0] as s:
+            s.recv(tracing.PACKET_MAX)
+            s.send(b'{"end":true,"cut":3}')
+            _, said = proc.communicate()
+    assert said.startswith("weightctl: weightd-trace left 3 rows out: its answer has no room for more\n") and proc.returncode == 0
