@@ -162,6 +162,9 @@ FAKE_VERBS := build/fake/verbs/libibverbs.so.1
 # And a kernel with TLS, for a program that is started with it in LD_PRELOAD.
 FAKE_KTLS := $(if $(HAVE_OPENSSL),build/fake/ktls.so)
 
+# A kernel that refuses BPF programs, likewise.
+FAKE_REFUSE := build/fake/refuse.so
+
 # And NCCL for its profiler's plug-ins, sanitized as they are, with two more of them.
 NCCL_HOST := $(addprefix $(B)/nccl-host/,host libnccl-profiler-next.so libnccl-profiler-old.so)
 
@@ -183,7 +186,7 @@ unit: $(UNIT) $(NCCL_HOST)
 demos: $(DEMO)
 benches: $(BENCHES) $(B)/unit/tool_flip $(TOOLS_SYNC) $(NCCL_HOST)
 soaks: $(SOAK)
-fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_VERBS) $(FAKE_KTLS)
+fakes: $(FAKE) $(FAKE_NCCL) $(FAKE_NCCL_LACKING) $(FAKE_VERBS) $(FAKE_KTLS) $(FAKE_REFUSE)
 gpu-programs: $(GPU)
 man: $(MAN)
 
@@ -255,8 +258,8 @@ build/bpf/%.skel.h: build/bpf/%.bpf.o
 
 $(B)/obj/bpf/arrivals-fentry.o: build/bpf/arrivals/arrivals.skel.h
 $(B)/obj/bpf/arrivals-fentry.o: ALL_CFLAGS += -isystem build/bpf/arrivals
-$(B)/obj/bpf/meter-bpf.o: build/bpf/flows/flows.skel.h
-$(B)/obj/bpf/meter-bpf.o: ALL_CFLAGS += -isystem build/bpf/flows
+$(B)/obj/bpf/hook.o $(B)/obj/bpf/meter-bpf.o: build/bpf/flows/flows.skel.h
+$(B)/obj/bpf/hook.o $(B)/obj/bpf/meter-bpf.o: ALL_CFLAGS += -isystem build/bpf/flows
 $(B)/obj/bpf/passing.o: build/bpf/passing/passing.skel.h
 $(B)/obj/bpf/passing.o: ALL_CFLAGS += -isystem build/bpf/passing
 $(B)/obj/bpf/probes.o: build/bpf/probes/probes.skel.h
@@ -316,6 +319,9 @@ build/fake/obj/%.o: %.c Makefile
 $(FAKE): $(FAKE_OBJECTS) tests/fake/libcuda.map
 	$(call say,LINK)$(CC) -pthread -shared -Wl,-soname,$(@F) -Wl,--version-script=tests/fake/libcuda.map \
 		-Wl,--no-undefined -o $@ $(FAKE_OBJECTS)
+
+$(FAKE_REFUSE): build/fake/obj/tests/fake/bpf/refuse.o
+	$(call say,LINK)$(CC) -shared -Wl,--no-undefined -o $@ $^
 
 build/fake/ktls.so: build/fake/obj/tests/fake/ktls/ktls.o
 	$(call say,LINK)$(CC) -shared -Wl,--no-undefined -o $@ $^ $(call libs,openssl)

@@ -11,7 +11,7 @@
 
 #include "bpf/arrivals.h"
 #include "bpf/arrivals/arrivals.h"
-#include "bpf/meter-bpf.h"
+#include "bpf/hook.h"
 #include "bpf/programs.h"
 #include "bpf/ring.h"
 #include "ipc/base/list.h"

@@ -1,7 +1,8 @@
 /*
  * The meter that is made of the programs in flows.bpf.c. Exact, for sockets in all namespaces.
  *
- * Nothing is pinned: what is in the kernel goes with this process, however it ends.
+ * A kernel may refuse some of these programs, and the others count on: hook.c has the price of each. Nothing is pinned:
+ * what is in the kernel goes with this process, however it ends.
  */
 #include "bpf/meter-bpf.h"
 
@@ -14,11 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "bpf/netns.h"
 #include "bpf/programs.h"
 #include "bpf/ring.h"
 #include "ipc/base/cleanup.h"
@@ -27,12 +27,22 @@
 #include "ipc/base/num.h"
 
 #define SAMPLES 256 /* read at once */
-#define SHARE 10 /* of the time that the doctor's looks may take, one in so many */
+
+/* A row of processes whose older sockets are not in it: there is no `adopt`. */
+struct part {
+	struct list link; /* meter_of_bpf::parts */
+	uint32_t row;
+};
 
 struct meter_of_bpf {
 	struct meter meter;
 	struct flows *bpf;
-	struct bpf_link *mark, *adopt;
+	struct bpf_link *mark; /* NULL: the kernel refuses it, and each look takes the next two */
+	struct bpf_link *mark_tcp, *mark_file;
+	struct bpf_link *adopt; /* NULL: the kernel refuses it */
+	struct netns_list netns; /* only without `mark` */
+	struct list parts;
+	unsigned n_rows;
 	struct ring ring;
 	struct bpf_link *send, *receive; /* while calls are counted */
 	unsigned n_calls; /* rows whose calls are */
@@ -40,118 +50,9 @@ struct meter_of_bpf {
 	void *context;
 };
 
-const struct hook hooks[] = {
-	{"on_state", "tp_btf/inet_sock_set_state", BPF_SINCE,
-	 "connections that begin after their process was watched or their listener "
-	 "tagged, and what any carried between the last look at it and its end"},
-	{"on_destroy", "tp_btf/tcp_destroy_sock", BPF_SINCE,
-	 "what is taken from a connection that is over"},
-	{"on_retransmit", "tp_btf/tcp_retransmit_skb", BPF_SINCE,
-	 "the time of each retransmission; not how many there were"},
-	{"mark", "iter/bpf_sk_storage_map", BPF_SINCE, "connections in other network namespaces"},
-	{"adopt", "iter/task_file", BPF_SINCE, "sockets that a process had before it was watched"},
-	{"on_send", "tp_btf/sock_send_length", "6.3", "how large the calls are that send"},
-	{"on_receive", "tp_btf/sock_recv_length", "6.3", "how large the calls are that receive"},
-};
-
-const size_t n_hooks = ARRAY_LEN(hooks);
-
 static struct meter_of_bpf *self(struct meter *m)
 {
 	return container_of(m, struct meter_of_bpf, meter);
-}
-
-static bool has_capability(unsigned capability)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
-
-	if (syscall(SYS_capget, &header, data) < 0)
-		return false;
-	return data[CAP_TO_INDEX(capability)].effective & CAP_TO_MASK(capability);
-}
-
-void hook_say_why(int r, const char *since, char ret_why[WHY_SIZE])
-{
-	bool can = has_capability(CAP_SYS_ADMIN);
-	struct utsname kernel;
-
-	if (!can && !has_capability(CAP_BPF))
-		(void)snprintf(ret_why, WHY_SIZE,
-			       "weightd-trace lacks CAP_BPF%s, which its unit and root have",
-			       has_capability(CAP_PERFMON) ? "" : " and CAP_PERFMON");
-	else if (!can && !has_capability(CAP_PERFMON))
-		(void)snprintf(ret_why, WHY_SIZE,
-			       "weightd-trace lacks CAP_PERFMON, which its unit and root have");
-	else if (access("/sys/kernel/btf/vmlinux", R_OK) < 0)
-		(void)snprintf(ret_why, WHY_SIZE,
-			       "the kernel does not describe itself in /sys/kernel/btf/vmlinux: %s",
-			       strerror(errno));
-	else if (uname(&kernel) == 0 && strverscmp(kernel.release, since) < 0)
-		(void)snprintf(ret_why, WHY_SIZE, "it needs Linux %s, and this is %s", since,
-			       kernel.release);
-	else
-		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s", strerror(-r));
-}
-
-static struct bpf_link *attach_to_flows(struct flows *bpf, struct bpf_program *program)
-{
-	union bpf_iter_link_info info = {.map.map_fd = (__u32)bpf_map__fd(bpf->maps.flows)};
-	LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &info,
-		    .link_info_len = sizeof(info));
-
-	return bpf_program__attach_iter(program, &options);
-}
-
-static void flows_destroyp(struct flows **bpf)
-{
-	flows__destroy(*bpf);
-}
-
-/* Loads and attaches it alone, for a moment: 0, or negative errno and why. */
-static int probe_hook(const struct hook *hook, char ret_why[WHY_SIZE])
-{
-	cleanup(flows_destroyp) struct flows *bpf = flows__open();
-	struct bpf_program *program, *chosen = NULL;
-	struct bpf_link *link;
-	int r;
-
-	if (!bpf) {
-		r = -errno;
-		hook_say_why(r, hook->since, ret_why);
-		return r;
-	}
-	bpf_object__for_each_program(program, bpf->obj)
-	{
-		bool is_it = !strcmp(bpf_program__name(program), hook->program);
-
-		(void)bpf_program__set_autoload(program, is_it);
-		if (is_it)
-			chosen = program;
-	}
-	r = flows__load(bpf);
-	if (r == 0) {
-		link = chosen == bpf->progs.mark ? attach_to_flows(bpf, chosen)
-						 : bpf_program__attach(chosen);
-		r = link ? 0 : -errno;
-		(void)bpf_link__destroy(link);
-	}
-	if (r < 0)
-		hook_say_why(r, hook->since, ret_why);
-	return r;
-}
-
-void hooks_look(struct findings *f)
-{
-	uint64_t began_ns = num_now_ns();
-
-	assert(n_hooks <= HOOKS_MAX);
-	if (began_ns < f->old_ns)
-		return;
-	for (size_t i = 0; i < n_hooks; i++)
-		if (probe_hook(&hooks[i], f->why_not[i]) == 0)
-			f->why_not[i][0] = '\0';
-	f->old_ns = num_now_ns() + SHARE * (num_now_ns() - began_ns);
 }
 
 const struct bpf_object *meter_object(const struct meter *m)
@@ -187,6 +88,11 @@ static void take_event(void *context, const void *data, size_t size)
 		m->event_fn(data, m->context);
 }
 
+static void link_destroyp(struct bpf_link **link)
+{
+	(void)bpf_link__destroy(*link);
+}
+
 static void detach_calls(struct meter_of_bpf *b)
 {
 	(void)bpf_link__destroy(b->send);
@@ -201,7 +107,10 @@ static void bpf_close(struct meter *m)
 	detach_calls(b);
 	ring_close(&b->ring);
 	(void)bpf_link__destroy(b->mark);
+	(void)bpf_link__destroy(b->mark_tcp);
+	(void)bpf_link__destroy(b->mark_file);
 	(void)bpf_link__destroy(b->adopt);
+	netns_list_deinit(&b->netns);
 	flows__destroy(b->bpf);
 	free(b);
 }
@@ -215,18 +124,84 @@ static uint64_t jiffy_ns(void)
 	return (uint64_t)t.tv_nsec;
 }
 
-/* They are loaded, which costs nobody anything, where the kernel has what they are attached to (6.3). */
-static void choose_calls(struct flows *bpf)
+/* Programs at calls are loaded, which costs nothing, where the kernel has their tracepoints (6.3). */
+static void choose_all(struct flows *bpf)
 {
 	bool has = libbpf_find_vmlinux_btf_id("sock_send_length", BPF_TRACE_RAW_TP) > 0;
 
 	(void)bpf_program__set_autoload(bpf->progs.on_send, has);
 	(void)bpf_program__set_autoload(bpf->progs.on_receive, has);
-	bpf_program__set_autoattach(bpf->progs.on_send, false);
-	bpf_program__set_autoattach(bpf->progs.on_receive, false);
+	(void)bpf_program__set_autoload(bpf->progs.mark_tcp, false);
+	(void)bpf_program__set_autoload(bpf->progs.mark_file, false);
 }
 
-static int load(struct meter_of_bpf *b, uint32_t ring_size)
+static bool has(const struct findings *f, enum hook_number hook)
+{
+	return !*f->why_not[hook];
+}
+
+static bool is_enough(const struct findings *f)
+{
+	return has(f, HOOK_STATE) &&
+	       (has(f, HOOK_MARK) || (has(f, HOOK_MARK_TCP) && has(f, HOOK_FILES)));
+}
+
+static void choose_found(struct flows *bpf, const struct findings *f)
+{
+	for (size_t i = 0; i < N_HOOKS; i++)
+		if (!has(f, i))
+			(void)bpf_program__set_autoload(
+				bpf_object__find_program_by_name(bpf->obj, hooks[i].program), false);
+	if (has(f, HOOK_MARK))
+		return;
+	bpf->rodata->by_namespace = true;
+	(void)bpf_program__set_autoload(bpf->progs.mark_tcp, true);
+	(void)bpf_program__set_autoload(bpf->progs.mark_file, true);
+}
+
+/* The first of the hooks that cannot be done without; where all are refused alike, no hook is named. */
+static void say_what_is_refused(const struct findings *f, char ret_why[WHY_SIZE])
+{
+	const enum hook_number needed[] = {HOOK_STATE, HOOK_MARK_TCP, HOOK_FILES, HOOK_MARK};
+	bool are_alike = true;
+	size_t i = 0;
+
+	for (size_t j = 0; j < N_HOOKS; j++)
+		are_alike &= !strcmp(f->why_not[j], f->why_not[HOOK_STATE]);
+	while (i + 1 < ARRAY_LEN(needed) && has(f, needed[i]))
+		i++;
+	(void)snprintf(ret_why, WHY_SIZE, "%.*s%s%.*s", are_alike ? 0 : WHY_SIZE / 4,
+		       hooks[needed[i]].name, are_alike ? "" : ": ", WHY_SIZE / 2,
+		       f->why_not[needed[i]]);
+}
+
+static int attach_one(const struct bpf_program *program, struct bpf_link **ret)
+{
+	if (!bpf_program__autoload(program))
+		return 0;
+	*ret = bpf_program__attach_iter(program, NULL);
+	return *ret ? 0 : -errno;
+}
+
+static int attach(struct meter_of_bpf *b)
+{
+	int r = flows__attach(b->bpf);
+
+	if (r == 0 && bpf_program__autoload(b->bpf->progs.mark)) {
+		b->mark = program_attach_to_map(b->bpf->progs.mark, b->bpf->maps.flows);
+		r = b->mark ? 0 : -errno;
+	}
+	if (r == 0)
+		r = attach_one(b->bpf->progs.mark_tcp, &b->mark_tcp);
+	if (r == 0)
+		r = attach_one(b->bpf->progs.mark_file, &b->mark_file);
+	if (r == 0)
+		r = attach_one(b->bpf->progs.adopt, &b->adopt);
+	return r;
+}
+
+/* `f`: not all of it can be had; NULL: it may be. */
+static int load(struct meter_of_bpf *b, uint32_t ring_size, const struct findings *f)
 {
 	int r;
 
@@ -234,68 +209,150 @@ static int load(struct meter_of_bpf *b, uint32_t ring_size)
 	if (!b->bpf)
 		return -errno;
 	bpf_program__set_autoattach(b->bpf->progs.mark, false);
+	bpf_program__set_autoattach(b->bpf->progs.mark_tcp, false);
+	bpf_program__set_autoattach(b->bpf->progs.mark_file, false);
 	bpf_program__set_autoattach(b->bpf->progs.adopt, false);
+	bpf_program__set_autoattach(b->bpf->progs.on_send, false);
+	bpf_program__set_autoattach(b->bpf->progs.on_receive, false);
 	b->bpf->rodata->jiffy_ns = jiffy_ns();
-	choose_calls(b->bpf);
+	choose_all(b->bpf);
+	if (f && !is_enough(f))
+		return -EPERM;
+	if (f)
+		choose_found(b->bpf, f);
 	r = bpf_map__set_max_entries(b->bpf->maps.events, ring_size);
-	if (r < 0)
-		return r;
-	r = flows__load(b->bpf);
-	if (r < 0)
-		return r;
-	r = flows__attach(b->bpf);
-	if (r < 0)
-		return r;
-	b->mark = attach_to_flows(b->bpf, b->bpf->progs.mark);
-	b->adopt = b->mark ? bpf_program__attach_iter(b->bpf->progs.adopt, NULL) : NULL;
-	return b->adopt ? ring_open(&b->ring, b->bpf->maps.events, take_event, b) : -errno;
+	if (r == 0)
+		r = flows__load(b->bpf);
+	if (r == 0)
+		r = attach(b);
+	if (r == 0 && !b->mark)
+		r = netns_list_open(&b->netns);
+	return r < 0 ? r : ring_open(&b->ring, b->bpf->maps.events, take_event, b);
 }
 
-static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZE])
+static struct meter_of_bpf *meter_new(void)
 {
 	struct meter_of_bpf *b = calloc(1, sizeof(*b));
+
+	if (!b)
+		return NULL;
+	b->meter.kind = &meter_bpf;
+	netns_list_init(&b->netns);
+	list_init(&b->parts);
+	return b;
+}
+
+static void say_limits(struct meter_of_bpf *b)
+{
+	const char *limits = "";
+
+	if (!b->adopt || !bpf_program__autoload(b->bpf->progs.on_destroy))
+		limits = "a row that may lack something is sampled";
+	else if (!b->mark && !hook_has_capability(CAP_SYS_ADMIN))
+		limits = "in other network namespaces, connections that no process has open any "
+			 "more are not seen before they end, as weightd-trace lacks CAP_SYS_ADMIN";
+	(void)strcpy(b->meter.limits, limits);
+}
+
+static int try_open(uint32_t ring_size, const struct findings *f, struct meter_of_bpf **ret)
+{
+	struct meter_of_bpf *b = meter_new();
 	int r;
 
 	if (!b)
 		return -ENOMEM;
-	b->meter.kind = &meter_bpf;
-	(void)libbpf_set_print(NULL); /* why it does not load the doctor says */
-	r = load(b, ring_size);
+	r = load(b, ring_size, f);
 	if (r < 0) {
-		hook_say_why(r, BPF_SINCE, ret_why);
 		bpf_close(&b->meter);
 		return r;
 	}
-	*ret = &b->meter;
+	say_limits(b);
+	*ret = b;
 	return 0;
+}
+
+/* Tries everything, then all but the iterator that some kernels refuse, then each hook alone, which takes longest. */
+static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZE])
+{
+	struct findings without_mark = {.why_not[HOOK_MARK] = "-"}, found = {};
+	struct meter_of_bpf *b;
+	int r;
+
+	(void)libbpf_set_print(NULL); /* why it does not load the doctor says */
+	r = try_open(ring_size, NULL, &b);
+	if (r < 0)
+		r = try_open(ring_size, &without_mark, &b);
+	if (r < 0) {
+		hooks_look(&found);
+		hook_say_why(r, BPF_SINCE, ret_why);
+		r = try_open(ring_size, &found, &b);
+	}
+	if (r < 0 && !is_enough(&found))
+		say_what_is_refused(&found, ret_why);
+	if (r == 0)
+		*ret = &b->meter;
+	return r;
 }
 
 static int bpf_add_row(struct meter *m, uint32_t row)
 {
 	const struct totals none = {};
+	struct meter_of_bpf *b = self(m);
 
-	return bpf_map_update_elem(bpf_map__fd(self(m)->bpf->maps.totals), &row, &none,
-				   BPF_NOEXIST) < 0
-		       ? -errno
-		       : 0;
+	if (bpf_map_update_elem(bpf_map__fd(b->bpf->maps.totals), &row, &none, BPF_NOEXIST) < 0)
+		return -errno;
+	b->n_rows++;
+	return 0;
+}
+
+static struct part *find_part(const struct meter_of_bpf *b, uint32_t row)
+{
+	struct part *part;
+
+	list_for_each(part, &b->parts, link)
+		if (part->row == row)
+			return part;
+	return NULL;
+}
+
+static int add_part(struct meter_of_bpf *b, uint32_t row)
+{
+	struct part *part = find_part(b, row) ? NULL : malloc(sizeof(*part));
+
+	if (!part)
+		return find_part(b, row) ? 0 : -ENOMEM;
+	part->row = row;
+	list_append(&b->parts, &part->link);
+	return 0;
+}
+
+static void part_free(struct part *part)
+{
+	if (part)
+		list_remove(&part->link);
+	free(part);
 }
 
 static void bpf_remove_row(struct meter *m, uint32_t row)
 {
-	(void)bpf_map_delete_elem(bpf_map__fd(self(m)->bpf->maps.totals),
-				  &row); /* is there, or is gone */
+	struct meter_of_bpf *b = self(m);
+
+	(void)bpf_map_delete_elem(bpf_map__fd(b->bpf->maps.totals), &row); /* it is there */
+	part_free(find_part(b, row));
+	if (--b->n_rows == 0)
+		netns_list_clear(&b->netns);
 }
 
-/* Runs an iterator to its end. */
-static int run(struct bpf_link *link, meter_sample_fn fn, void *context)
+/* Runs an iterator to its end. Takes `fd`, which may be negative errno. */
+static int run(int iterator_fd, meter_sample_fn fn, void *context)
 {
-	cleanup(fd_closep) int fd = bpf_iter_create(bpf_link__fd(link));
+	cleanup(fd_closep) int fd = iterator_fd;
 	struct sample samples[SAMPLES];
 	size_t n = 0;
 	ssize_t got;
 
 	if (fd < 0)
-		return -errno;
+		return fd;
 	for (;;) {
 		got = read(fd, (char *)samples + n, sizeof(samples) - n);
 		if (got < 0 && (errno == EINTR || errno == EAGAIN))
@@ -311,15 +368,74 @@ static int run(struct bpf_link *link, meter_sample_fn fn, void *context)
 	}
 }
 
+static int begin(const struct bpf_link *link)
+{
+	int fd = bpf_iter_create(bpf_link__fd(link));
+
+	return fd < 0 ? -errno : fd;
+}
+
+/* The iterator visits the namespace in which it begins. */
+static int look_into(struct meter_of_bpf *b, struct netns *one, meter_sample_fn fn, void *context)
+{
+	int fd;
+
+	if (one->fd < 0 || netns_enter(&b->netns, one) < 0)
+		return 0;
+	fd = begin(b->mark_tcp);
+	netns_leave(&b->netns);
+	return run(fd, fn, context);
+}
+
+/* The files of all processes have the sockets that TCP has in no table any more, and those of closed namespaces. */
+static int look_by_namespace(struct meter_of_bpf *b, meter_sample_fn fn, void *context)
+{
+	struct flows *bpf = b->bpf;
+	struct netns *one;
+	int r = netns_list_update(&b->netns, bpf_map__fd(bpf->maps.namespaces), bpf->bss->look);
+
+	bpf->bss->look++;
+	if (r == 0)
+		r = run(begin(b->mark_tcp), fn, context);
+	if (r < 0)
+		return r;
+	list_for_each(one, &b->netns.all, link) {
+		r = look_into(b, one, fn, context);
+		if (r < 0)
+			return r;
+	}
+	if (bpf->bss->n_over == 0 && b->netns.n_closed == 0 && !b->netns.is_full)
+		return 0;
+	return run(begin(b->mark_file), fn, context);
+}
+
 static int bpf_mark(struct meter *m, meter_sample_fn fn, void *context)
 {
-	return run(self(m)->mark, fn, context);
+	struct meter_of_bpf *b = self(m);
+
+	if (!b->mark)
+		return look_by_namespace(b, fn, context);
+	b->bpf->bss->look++;
+	return run(begin(b->mark), fn, context);
+}
+
+/* This process has the socket of a tag open, too. */
+static int find_among_ours(struct meter_of_bpf *b, int fd)
+{
+	cleanup(link_destroyp) struct bpf_link *link = NULL;
+	int r = netns_list_add_socket(&b->netns, fd);
+
+	if (r < 0)
+		return r;
+	link = program_attach_to_process(b->bpf->progs.mark_file, getpid());
+	return link ? run(begin(link), NULL, NULL) : -errno;
 }
 
 /* The storage is made here, its base where the socket can be read. */
 static int bpf_tag(struct meter *m, int fd, uint32_t row, enum since since)
 {
-	struct flows *bpf = self(m)->bpf;
+	struct meter_of_bpf *b = self(m);
+	struct flows *bpf = b->bpf;
 	struct flow flow = {};
 	int r;
 
@@ -329,12 +445,19 @@ static int bpf_tag(struct meter *m, int fd, uint32_t row, enum since since)
 	if (bpf_map_update_elem(bpf_map__fd(bpf->maps.flows), &fd, &flow, BPF_NOEXIST) < 0 &&
 	    errno != EEXIST)
 		return -errno;
-	bpf->bss->tag_cookie = flow.cookie;
 	bpf->bss->tag_row = row;
 	bpf->bss->tag_since = since;
-	r = bpf_mark(m, NULL, NULL);
+	bpf->bss->tag_cookie = flow.cookie;
+	r = b->mark ? bpf_mark(m, NULL, NULL) : find_among_ours(b, fd);
+	if (r == 0 && bpf->bss->tag_cookie)
+		r = -ENOENT; /* no iterator visits it */
 	bpf->bss->tag_cookie = 0;
 	return r;
+}
+
+static int adopt(struct meter_of_bpf *b, uint32_t row)
+{
+	return b->adopt ? run(begin(b->adopt), NULL, NULL) : add_part(b, row);
 }
 
 static void bpf_unwatch(struct meter *m, pid_t pid)
@@ -352,7 +475,7 @@ static int bpf_watch(struct meter *m, pid_t pid, uint32_t row)
 
 	if (bpf_map_update_elem(bpf_map__fd(b->bpf->maps.watched), &tgid, &row, BPF_NOEXIST) < 0)
 		return -errno;
-	r = run(b->adopt, NULL, NULL);
+	r = adopt(b, row);
 	if (r < 0)
 		bpf_unwatch(m, pid);
 	return r;
@@ -375,7 +498,7 @@ static int bpf_watch_cgroup(struct meter *m, uint64_t cgroup, uint32_t row)
 				BPF_NOEXIST) < 0)
 		return -errno;
 	b->bpf->bss->n_cgroups++;
-	r = run(b->adopt, NULL, NULL);
+	r = adopt(b, row);
 	if (r < 0)
 		bpf_unwatch_cgroup(m, cgroup);
 	return r;
@@ -428,11 +551,16 @@ static void bpf_end_calls(struct meter *m, uint32_t row)
 
 static int bpf_read(struct meter *m, uint32_t row, struct reading *ret)
 {
-	if (bpf_map_lookup_elem(bpf_map__fd(self(m)->bpf->maps.totals), &row, &ret->totals) < 0)
+	const struct meter_of_bpf *b = self(m);
+	enum quality quality = find_part(b, row) ? QUALITY_SAMPLED : QUALITY_EXACT;
+
+	if (bpf_map_lookup_elem(bpf_map__fd(b->bpf->maps.totals), &row, &ret->totals) < 0)
 		return -errno;
 	for (int i = 0; i < N_COUNTERS; i++)
-		ret->quality[i] = QUALITY_EXACT;
-	ret->opened = ret->ended = QUALITY_EXACT;
+		ret->quality[i] = quality;
+	if (!bpf_program__autoload(b->bpf->progs.on_destroy))
+		ret->quality[COUNTER_CONSUMED] = QUALITY_SAMPLED;
+	ret->opened = ret->ended = quality;
 	return 0;
 }
 

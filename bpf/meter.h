@@ -28,6 +28,7 @@ struct reading {
 
 struct meter {
 	const struct meter_kind *kind;
+	char limits[WHY_SIZE]; /* of what it sees, though it is the best kind; "": none */
 };
 
 typedef void (*meter_sample_fn)(const struct sample *s, void *context);

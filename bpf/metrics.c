@@ -144,7 +144,7 @@ static void append_meter(struct answer *a, const struct family *f)
 
 static void append_hooks(struct answer *a, const struct family *f)
 {
-	for (size_t i = 0; i < n_hooks; i++)
+	for (size_t i = 0; i < N_HOOKS; i++)
 		append(a, f,
 		       json_pack("{ss ss}", "hook", hooks[i].name, "program", hooks[i].program),
 		       hook_is_on(a->tracer->meter, &hooks[i]));

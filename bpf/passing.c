@@ -13,8 +13,8 @@
 
 #include "bpf/act.h"
 #include "bpf/follow.h"
+#include "bpf/hook.h"
 #include "bpf/known.h"
-#include "bpf/meter-bpf.h"
 #include "bpf/programs.h"
 #include "bpf/ring.h"
 #include "bpf/tracer.h"
@@ -169,7 +169,7 @@ static int load(struct passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
 		r = passing_bpf__load(p->bpf);
 	if (r == 0)
 		r = passing_bpf__attach(p->bpf); /* in their order there */
-	if (r == -ESRCH)
+	if (r == -ESRCH && hook_has_btf())
 		say_what_is_missing(p->bpf, ret_why);
 	return r;
 }

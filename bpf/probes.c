@@ -12,6 +12,7 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
+#include <linux/capability.h>
 #include <probes.skel.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,10 +22,11 @@
 #include "bpf/act.h"
 #include "bpf/arrivals.h"
 #include "bpf/follow.h"
+#include "bpf/hook.h"
 #include "bpf/known.h"
-#include "bpf/meter-bpf.h"
 #include "bpf/multi.h"
 #include "bpf/probed.h"
+#include "bpf/programs.h"
 #include "bpf/ring.h"
 #include "bpf/site.h"
 #include "bpf/tally.h"
@@ -236,12 +238,6 @@ static void on_calls(struct waiter *w, uint32_t events)
 
 /* --- what is mapped --- */
 
-struct task_info { /* union bpf_iter_link_info::task, of Linux 6.1 */
-	uint32_t tid;
-	uint32_t pid;
-	uint32_t pid_fd;
-};
-
 static void link_freep(struct bpf_link **link)
 {
 	(void)bpf_link__destroy(*link);
@@ -250,14 +246,9 @@ static void link_freep(struct bpf_link **link)
 int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const struct mapping *m),
 		void *context)
 {
-	union {
-		struct task_info task;
-		union bpf_iter_link_info info;
-	} filter = {.task.pid = (uint32_t)pid};
-	LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &filter.info,
-		    .link_info_len = sizeof(filter.info));
-	cleanup(link_freep) struct bpf_link *link = bpf_program__attach_iter(p->bpf->progs.look,
-									     pid ? &options : NULL);
+	const struct bpf_program *program = p->bpf->progs.look;
+	cleanup(link_freep) struct bpf_link *link = pid ? program_attach_to_process(program, pid)
+							: bpf_program__attach_iter(program, NULL);
 	cleanup(fd_closep) int fd = link ? bpf_iter_create(bpf_link__fd(link)) : -1;
 	struct mapping m;
 	size_t n = 0;
@@ -387,6 +378,13 @@ static void name_files(struct probes_bpf *bpf)
 	bpf->rodata->n_names = (uint32_t)n_libraries;
 }
 
+/* To many functions at once. */
+static void expect_multi(struct probes_bpf *bpf)
+{
+	(void)bpf_program__set_expected_attach_type(bpf->progs.on_call, MULTI_ATTACH_TYPE);
+	(void)bpf_program__set_expected_attach_type(bpf->progs.on_return, MULTI_ATTACH_TYPE);
+}
+
 static int load(struct probes *p, uint32_t ring_size)
 {
 	const struct site *site;
@@ -402,8 +400,7 @@ static int load(struct probes *p, uint32_t ring_size)
 		assert(i < SITES_MAX);
 		p->bpf->rodata->plans[i] = site->plan;
 	}
-	(void)bpf_program__set_expected_attach_type(p->bpf->progs.on_call, MULTI_ATTACH_TYPE);
-	(void)bpf_program__set_expected_attach_type(p->bpf->progs.on_return, MULTI_ATTACH_TYPE);
+	expect_multi(p->bpf);
 	r = bpf_map__set_max_entries(p->bpf->maps.calls, ring_size);
 	if (r == 0)
 		r = probes_bpf__load(p->bpf);
@@ -413,11 +410,11 @@ static int load(struct probes *p, uint32_t ring_size)
 }
 
 /* The kernel knows of links like these where it refuses one for its path alone. */
-static int check_multi(struct probes *p)
+static int check_multi(const struct probes_bpf *bpf)
 {
 	uint64_t offset = 0;
 	const struct multi multi = {.path = "/", .offsets = &offset, .n = 1};
-	int fd, r = multi_attach(bpf_program__fd(p->bpf->progs.on_call), &multi, &fd);
+	int fd, r = multi_attach(bpf_program__fd(bpf->progs.on_call), &multi, &fd);
 
 	if (r == -EBADF || r == -EISDIR)
 		return 0;
@@ -457,7 +454,7 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 	if (r == 0)
 		r = usdt_open(p->tracer, ring_size, &p->usdt);
 	if (r == 0)
-		r = check_multi(p);
+		r = check_multi(p->bpf);
 	if (r < 0) {
 		hook_say_why(r, MULTI_SINCE, ret_why);
 		return r;
@@ -528,30 +525,88 @@ void probes_close(struct probes *p)
 
 /* --- the doctor --- */
 
-static const struct {
-	const char *name, *lost;
-} needs[] = {
-	{"uprobe_multi", "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
-	{"iter/task_vma",
+static const struct need {
+	const char *program; /* its name in probes.bpf.c; NULL: arrivals, of any kind */
+	const char *name;
+	const char *since;
+	const char *lost;
+} needs[N_PROBE_NEEDS] = {
+	{"on_call", "uprobe_multi", MULTI_SINCE,
+	 "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
+	{"look", "iter/task_vma", BPF_SINCE,
 	 "which processes have a library or weightd, and with that all that probes see"},
+	{NULL, "perf/mmap", BPF_SINCE,
+	 "when another process loads one, and with that all that probes see"},
 };
 
-/* The kind that is on, and those that would have been better. */
-static void tell_arrivals(struct request *q)
+static void probes_destroyp(struct probes_bpf **bpf)
 {
-	const struct tracer *t = q->client->tracer;
-	const struct probes *p = t->probes;
-	const struct arrivals_kind *kind = p ? p->arrivals->kind : arrivals_kinds[0];
+	probes_bpf__destroy(*bpf);
+}
 
-	for (size_t i = 0; arrivals_kinds[i] != kind; i++)
-		client_answer(q->client, json_pack("{ss ss sb ss ss++}", "kind", "hook", "hook",
-						   arrivals_kinds[i]->hook, "on", 0, "why",
-						   p->why_no_arrivals[i], "lost", "nothing while ",
-						   kind->hook, " is on"));
-	client_answer(q->client,
-		      json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", kind->hook, "on",
-				p != NULL, "why", p ? NULL : t->why_no_probes, "lost",
-				"when another process loads one, and with that all that probes see"));
+/* Loads it alone: 0, or negative errno. */
+static int need_try(const struct need *need)
+{
+	cleanup(probes_destroyp) struct probes_bpf *bpf = probes_bpf__open();
+	cleanup(link_freep) struct bpf_link *link = NULL;
+	int r;
+
+	if (!bpf)
+		return -errno;
+	expect_multi(bpf);
+	hook_choose(bpf->obj, need->program);
+	r = probes_bpf__load(bpf);
+	if (r < 0)
+		return r;
+	if (bpf_program__autoload(bpf->progs.on_call))
+		return check_multi(bpf);
+	link = bpf_program__attach_iter(bpf->progs.look, NULL);
+	return link ? 0 : -errno;
+}
+
+static void look_for_arrivals(char ret_why[WHY_SIZE])
+{
+	char why[N_ARRIVALS_KINDS][WHY_SIZE];
+	struct arrivals *arrivals;
+
+	if (arrivals_open(&arrivals, why) == 0)
+		arrivals_close(arrivals);
+	else if (hook_has_capability(CAP_PERFMON) || hook_has_capability(CAP_SYS_ADMIN))
+		arrivals_say_why(why, ret_why);
+	else
+		hook_say_why(-EPERM, BPF_SINCE, ret_why);
+}
+
+void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE])
+{
+	int r;
+
+	for (size_t i = 0; i < N_PROBE_NEEDS; i++) {
+		*ret_why[i] = '\0';
+		r = needs[i].program ? need_try(&needs[i]) : 0;
+		if (r < 0)
+			hook_say_why(r, needs[i].since, ret_why[i]);
+		if (!needs[i].program)
+			look_for_arrivals(ret_why[i]);
+	}
+}
+
+static void answer_hook(struct request *q, const char *name, const char *why, const char *lost)
+{
+	client_answer(q->client, json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", name, "on",
+					   !*why, "why", *why ? why : NULL, "lost", lost));
+}
+
+/* The kinds that would be better than the one that is on. */
+static void answer_better_arrivals(struct request *q, const struct probes *p)
+{
+	char lost[WHY_SIZE];
+
+	for (size_t i = 0; arrivals_kinds[i] != p->arrivals->kind; i++) {
+		(void)snprintf(lost, sizeof(lost), "nothing while %s is on",
+			       p->arrivals->kind->hook);
+		answer_hook(q, arrivals_kinds[i]->hook, p->why_no_arrivals[i], lost);
+	}
 }
 
 void probes_doctor(struct request *q)
@@ -559,13 +614,16 @@ void probes_doctor(struct request *q)
 	const struct tracer *t = q->client->tracer;
 	struct probes *p = t->probes;
 	const struct probed *file;
+	const char *name;
 
-	for (size_t i = 0; i < ARRAY_LEN(needs); i++)
-		client_answer(q->client,
-			      json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", needs[i].name,
-					"on", p != NULL, "why", p ? NULL : t->why_no_probes, "lost",
-					needs[i].lost));
-	tell_arrivals(q);
+	for (size_t i = 0; i < N_PROBE_NEEDS; i++) {
+		name = needs[i].name;
+		if (p && !needs[i].program) {
+			answer_better_arrivals(q, p);
+			name = p->arrivals->kind->hook;
+		}
+		answer_hook(q, name, t->why_no_need[i], needs[i].lost);
+	}
 	/* Where others have their files is not for everybody. */
 	if (!p || request_may_observe(q) < 0) {
 		*q->why = 0;

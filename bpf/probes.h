@@ -12,6 +12,8 @@
 #include "bpf/qp.h"
 #include "bpf/request.h"
 
+#define N_PROBE_NEEDS 3 /* uprobe_multi, iter/task_vma, arrivals */
+
 struct arrivals;
 struct bpf_object;
 struct probed;
@@ -21,6 +23,8 @@ struct usdt;
 /* Looks at all processes once. `ring_size` of its calls in bytes. 0, or negative errno and why. */
 int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char ret_why[WHY_SIZE]);
 void probes_close(struct probes *p);
+/* Tries each thing that they need alone: why the kernel refuses it, or "". */
+void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE]);
 /* What there was no room for is counted when something is told, and by this where nothing is. */
 void probes_count_missed(struct probes *p);
 

@@ -6,11 +6,39 @@
 #include <stddef.h>
 
 #include "bpf/arrivals.h"
+#include "bpf/meter-bpf.h"
 #include "bpf/passing.h"
 #include "bpf/probes.h"
 #include "bpf/tracer.h"
 #include "bpf/usdt.h"
 #include "ipc/base/num.h"
+
+struct bpf_link *program_attach_to_map(const struct bpf_program *program, const struct bpf_map *map)
+{
+	union bpf_iter_link_info info = {.map.map_fd = (__u32)bpf_map__fd(map)};
+	LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &info,
+		    .link_info_len = sizeof(info));
+
+	return bpf_program__attach_iter(program, &options);
+}
+
+struct task_info { /* union bpf_iter_link_info::task, of Linux 6.1 */
+	uint32_t tid;
+	uint32_t pid;
+	uint32_t pid_fd;
+};
+
+struct bpf_link *program_attach_to_process(const struct bpf_program *program, pid_t pid)
+{
+	union {
+		struct task_info task;
+		union bpf_iter_link_info info;
+	} filter = {.task.pid = (uint32_t)pid};
+	LIBBPF_OPTS(bpf_iter_attach_opts, options, .link_info = &filter.info,
+		    .link_info_len = sizeof(filter.info));
+
+	return bpf_program__attach_iter(program, &options);
+}
 
 /* `size`: so much of it the kernel has written. */
 static uint64_t misses_of(const struct bpf_prog_info *info, uint32_t size)

@@ -1,13 +1,16 @@
 /*
- * Programs: what the kernel counts of those that are loaded here
+ * Programs: how those that are loaded here are attached, and what the kernel counts of them
  */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define PROGRAMS_MAX 32
 
+struct bpf_link;
+struct bpf_map;
 struct bpf_program;
 struct tracer;
 
@@ -18,6 +21,10 @@ struct program {
 	uint64_t ns; /* from their begin to their end: getting there is not in it */
 	uint64_t misses; /* see below */
 };
+
+/* Iterators: over what is in a map, and over one process alone (Linux 6.1). NULL, and errno. */
+struct bpf_link *program_attach_to_map(const struct bpf_program *program, const struct bpf_map *map);
+struct bpf_link *program_attach_to_process(const struct bpf_program *program, pid_t pid);
 
 #define MISSES_UNKNOWN UINT64_MAX
 

@@ -381,7 +381,7 @@ static int op_doctor(struct request *q)
 	char blind[WHY_SIZE] = "";
 
 	hooks_look(&t->findings);
-	for (size_t i = 0; i < n_hooks; i++) {
+	for (size_t i = 0; i < N_HOOKS; i++) {
 		const char *why = t->findings.why_not[i];
 
 		client_answer(c, json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook",
@@ -392,8 +392,10 @@ static int op_doctor(struct request *q)
 	passing_doctor(q);
 	if (t->meter->kind->check)
 		(void)t->meter->kind->check(t->meter, blind);
-	client_answer(c, json_pack("{ss ss ss? ss?}", "kind", "meter", "meter", t->meter->kind->name,
-				   "why", *t->why_not_bpf ? t->why_not_bpf : NULL, "blind",
+	client_answer(c, json_pack("{ss ss ss? ss? ss?}", "kind", "meter", "meter",
+				   t->meter->kind->name, "why",
+				   *t->why_not_bpf ? t->why_not_bpf : NULL, "limits",
+				   *t->meter->limits ? t->meter->limits : NULL, "blind",
 				   *blind ? blind : NULL));
 	rdma_answer_doctor(c);
 	return 0;

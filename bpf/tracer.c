@@ -230,7 +230,6 @@ static int open_meter(struct tracer *t, const struct tracer_options *o)
 	int r = kind->open(o->ring_size, &t->meter, why);
 
 	if (r < 0 && !o->kind) {
-		t->r_bpf = r;
 		(void)strcpy(t->why_not_bpf, why);
 		(void)fprintf(
 			stderr,
@@ -250,19 +249,25 @@ static int open_meter(struct tracer *t, const struct tracer_options *o)
 static void open_probes(struct tracer *t, const struct tracer_options *o)
 {
 	struct utsname kernel;
+	int r = 0;
 
 	if (o->probes == PROBES_OFF)
 		(void)strcpy(t->why_no_probes, "weightd-trace was started with --probes=off");
-	else if (t->r_bpf < 0) /* what suffices for all else may not for these */
-		hook_say_why(t->r_bpf, MULTI_SINCE, t->why_no_probes);
-	else if (t->meter->kind != &meter_bpf)
+	else if (o->kind == &meter_diag)
 		(void)strcpy(t->why_no_probes, t->why_not_bpf);
 	else if (o->probes != PROBES_ON && (uname(&kernel) < 0 || !multi_is_safe(kernel.release)))
 		(void)strcpy(
 			t->why_no_probes,
 			"before 6.12.14, 6.13.3 and 6.14 a kernel since 6.11 lets seccomp kill "
 			"processes that return to a probe; --probes=on says that this one does not");
-	else if (probes_open(t, o->ring_size, &t->probes, t->why_no_probes) < 0)
+	else
+		r = probes_open(t, o->ring_size, &t->probes, t->why_no_probes);
+	if (r < 0)
+		probes_look_for_needs(t->why_no_need);
+	else if (!t->probes)
+		for (size_t i = 0; i < N_PROBE_NEEDS; i++)
+			(void)strcpy(t->why_no_need[i], t->why_no_probes);
+	if (r < 0 && strcmp(t->why_no_probes, t->why_not_bpf) != 0)
 		(void)fprintf(stderr,
 			      "weightd-trace: what processes ask of CUDA, NCCL and verbs, and what "
 			      "weightd says, is not seen: %s\n",
@@ -274,9 +279,10 @@ static void open_passing(struct tracer *t, const struct tracer_options *o)
 {
 	if (o->probes == PROBES_OFF)
 		(void)strcpy(t->why_no_passing, "weightd-trace was started with --probes=off");
-	else if (t->meter->kind != &meter_bpf)
+	else if (o->kind == &meter_diag)
 		(void)strcpy(t->why_no_passing, t->why_not_bpf);
-	else if (passing_open(t, o->ring_size, &t->passing, t->why_no_passing) < 0)
+	else if (passing_open(t, o->ring_size, &t->passing, t->why_no_passing) < 0 &&
+		 strcmp(t->why_no_passing, t->why_not_bpf) != 0)
 		(void)fprintf(stderr,
 			      "weightd-trace: which process hands memory to which is not seen: %s\n",
 			      t->why_no_passing);

@@ -4,11 +4,12 @@
 #pragma once
 
 #include "bpf/client.h"
+#include "bpf/hook.h"
 #include "bpf/kept.h"
 #include "bpf/loop.h"
-#include "bpf/meter-bpf.h"
 #include "bpf/meter.h"
 #include "bpf/metrics.h"
+#include "bpf/probes.h"
 #include "bpf/timer.h"
 #include "ipc/base/list.h"
 
@@ -17,7 +18,6 @@ struct tracer {
 	const char *sysfs; /* where the kernel tells of devices */
 	struct meter *meter;
 	char why_not_bpf[WHY_SIZE]; /* "": it is */
-	int r_bpf; /* with which the kernel refused it, or 0 */
 	struct waiter listener, events, signals;
 	struct timer timer;
 	struct list clients; /* struct client */
@@ -30,6 +30,7 @@ struct tracer {
 	uint64_t last_act;
 	struct probes *probes; /* NULL: there are none */
 	char why_no_probes[WHY_SIZE];
+	char why_no_need[N_PROBE_NEEDS][WHY_SIZE]; /* that the kernel has, as of the start; "": it has */
 	struct passing *passing; /* likewise */
 	char why_no_passing[WHY_SIZE];
 	struct findings findings;

@@ -1,6 +1,11 @@
-"""What the kernel says of its BPF programs: whose they are, and how often they ran."""
+"""
+What the kernel says of its BPF programs: whose they are, how often they ran, and which kinds it loads.
+
+Run as a program, it prints what of FEATURES this kernel loads, for WEIGHTD_REQUIRE.
+"""
 import contextlib
 import ctypes
+import errno
 import os
 import pathlib
 import re
@@ -9,6 +14,14 @@ import struct
 SYS_BPF = {"x86_64": 321, "aarch64": 280}
 MAP_DELETE_ELEM, MAP_GET_FD_BY_ID, MAP_NAME = 3, 14, slice(24, 40)  # of bpf_map_info, where its name is
 PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, ENABLE_STATS = 13, 15, 32
+PROG_LOAD, LINK_CREATE = 5, 28
+KPROBE, TRACING = 2, 26  # types of programs
+RAW_TP, FEXIT, ITER, UPROBE_MULTI = 23, 25, 28, 48  # what they are attached to
+RETURN_0 = bytes.fromhex("b700000000000000 9500000000000000")
+KINDS = {
+    "tp_btf": (RAW_TP, "inet_sock_set_state"), "calls": (RAW_TP, "sock_send_length"), "map": (ITER, "bpf_sk_storage_map"),
+    "tcp": (ITER, "tcp"), "files": (ITER, "task_file"), "mappings": (ITER, "task_vma"), "fexit": (FEXIT, "fget_task"),
+}
 ATTRIBUTE_SIZE, INFO_SIZE, INFO_NAME = 128, 256, slice(64, 80)  # of bpf_attr, of bpf_prog_info, and where its name is
 
 
@@ -18,6 +31,41 @@ def bpf(command, attribute):
     libc = ctypes.CDLL(None, use_errno=True)
     r = libc.syscall(SYS_BPF[os.uname().machine], command, buffer, ATTRIBUTE_SIZE)
     return (r if r >= 0 else -ctypes.get_errno()), buffer.raw
+
+
+def _load(program_type, attach_type, btf_id=0):
+    """A descriptor of a program that does nothing, or negative errno."""
+    code, license = ctypes.create_string_buffer(RETURN_0, len(RETURN_0)), ctypes.create_string_buffer(b"GPL")
+    attribute = struct.pack("=IIQQ 24x 16x I I 36x I", program_type, len(RETURN_0) // 8, ctypes.addressof(code),
+                            ctypes.addressof(license), 0, attach_type, btf_id)
+    return bpf(PROG_LOAD, attribute)[0]
+
+
+def loads(kind):
+    """Whether this process may load a trivial program of one of KINDS, or of uprobe_multi."""
+    if kind == "uprobe_multi":
+        program = _load(KPROBE, UPROBE_MULTI)
+        path, offset = ctypes.create_string_buffer(b"/"), ctypes.c_uint64(0)
+        attribute = struct.pack("=IIIIQQQQIIII", max(program, 0), 0, UPROBE_MULTI, 0, ctypes.addressof(path),
+                                ctypes.addressof(offset), 0, 0, 1, 0, 0, 0)
+        r = program if program < 0 else bpf(LINK_CREATE, attribute)[0]
+        if program >= 0:
+            os.close(program)
+        return r in (-errno.EBADF, -errno.EISDIR)  # the path alone is wrong
+    attach_type, name = KINDS[kind]
+    btf_id = ctypes.CDLL("libbpf.so.1").libbpf_find_vmlinux_btf_id(name.encode(), attach_type)
+    fd = _load(TRACING, attach_type, btf_id) if btf_id > 0 else btf_id
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
+
+
+FEATURES = {  # of features.py: the kinds that each takes, any of these lists
+    "bpf": [["tp_btf", "map", "files"], ["tp_btf", "tcp", "files"]],
+    "calls": [["tp_btf", "calls"]],
+    "fentry": [["fexit"]],
+    "probes": [["uprobe_multi", "mappings"]],
+}
 
 
 @contextlib.contextmanager
@@ -89,3 +137,7 @@ def take_from_storage(pid, name, fd):
             assert r == 0, os.strerror(-r)
             return
     raise LookupError(name)
+
+
+if __name__ == "__main__":
+    print(",".join(name for name, ways in FEATURES.items() if any(all(map(loads, way)) for way in ways)))

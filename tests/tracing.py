@@ -18,6 +18,8 @@ import features
 from daemon import REPORT, START_S, STOP_S, environment
 
 PROGRAM = features.BUILD / "weightd-trace"
+REFUSE = features.ROOT / "build/fake/refuse.so"
+REFUSED = tuple(filter(None, os.environ.get("WEIGHTD_TRACE_REFUSED", "").split(",")))  # by any tracer of this run
 PACKET_MAX = 1 << 16
 CLONE_NEWNET = 0x40000000
 FOLLOWED = "open", "close", "retransmit", "gap", "act", "progress", "begin", "total", "end"  # kinds of what nobody asked for
@@ -115,13 +117,19 @@ class Tracer:
 
     `probes`: it sees what all processes of this machine do, as it would by itself. Tests that want that are marked so, and
     run alone.
+
+    `refused`: names of BPF programs that the kernel refuses then, whatever it would do.
     """
 
-    def __init__(self, *args, prefix=(), uid=0, probes=False):
+    def __init__(self, *args, prefix=(), uid=0, probes=False, refused=REFUSED):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weightd-trace-"))
         self.folder.chmod(0o711)
         self.socket = str(self.folder / "trace.sock")
         self.env = environment(WEIGHTD_TRACE_SOCKET=self.socket)
+        if refused:
+            features.require("fakes", "the stand-in for a kernel that refuses is not built (make fakes)", available=REFUSE.exists())
+            features.require("preload", "a sanitizer has to be loaded first", available=features.BUILD.name == "build")
+            prefix = [*prefix, "env", f"LD_PRELOAD={REFUSE}", f"WEIGHTD_REFUSED={','.join(refused)}"]
         program = PROGRAM
         if uid:  # who may not reach the build tree
             program = shutil.copy(PROGRAM, self.folder)

@@ -6,6 +6,9 @@
  * collector runs when it wants to know, adds to the totals what each followed socket carried since the last
  * time, and a socket that goes away adds the rest itself. Both may do so at once: who finds the base changed
  * under its reading adds nothing, and the socket tries again.
+ *
+ * `mark` visits the sockets that have storage, of all network namespaces. Some kernels refuse that iterator.
+ * `mark_tcp` then visits all sockets of one namespace, and `mark_file` those that any process has open.
  */
 #include "bpf/flows/kernel.h"
 
@@ -29,8 +32,13 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 const volatile __u64 jiffy_ns; /* how long one is */
+const volatile __u8 by_namespace; /* the kernel refuses `mark` */
 
-/* One socket's row is changed by the next mark. */
+__u32 look; /* the number of the current mark, or of the last */
+/* Sockets that are over with bytes that nobody took yet. They are in no table of TCP any more. */
+__u32 n_over;
+
+/* One socket's row is changed by the next mark, which sets the cookie to 0. */
 __u64 tag_cookie;
 __u32 tag_row;
 __u8 tag_since; /* enum since */
@@ -80,10 +88,45 @@ struct {
 	__type(value, struct calls);
 } calls SEC(".maps");
 
+/* Network namespaces of connections that are followed; only without `mark`, which needs none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, NAMESPACES_MAX);
+	__type(key, __u32); /* its inode */
+	__type(value, __u32); /* the look that saw one there last */
+} namespaces SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } events SEC(".maps");
+
+static __always_inline void note_namespace(const struct sock *sk)
+{
+	__u32 inum = BPF_CORE_READ(sk, __sk_common.skc_net.net, ns.inum), now = look;
+
+	if (by_namespace)
+		bpf_map_update_elem(&namespaces, &inum, &now, BPF_ANY);
+}
+
+static __always_inline int has_unread(const struct tcp_sock *tp)
+{
+	return tp->rcv_nxt != tp->copied_seq;
+}
+
+/* A connection that is over is looked for until its process has read what it received. */
+static __always_inline void await_reader(const struct tcp_sock *tp, struct flow *f)
+{
+	if (by_namespace && has_unread(tp) && !__sync_val_compare_and_swap(&f->is_awaited, 0, 1))
+		__sync_fetch_and_add(&n_over, 1);
+}
+
+static __always_inline void end_wait(struct flow *f)
+{
+	if (__sync_val_compare_and_swap(&f->is_awaited, 1, 0))
+		__sync_fetch_and_sub(&n_over, 1);
+}
 
 static __always_inline void read_counters(struct tcp_sock *tp, struct flow *f, __u64 *c)
 {
@@ -359,6 +402,7 @@ static __always_inline struct flow *follow(struct sock *sk, const struct task_st
 
 static __always_inline void begin(const struct tcp_sock *tp, struct flow *f)
 {
+	note_namespace((const struct sock *)tp);
 	f->waited = bpf_jiffies64();
 	read_spent(tp, f->spent);
 	f->life = LIFE_OPEN;
@@ -424,6 +468,7 @@ static __always_inline void on_over(struct sock *sk, struct flow *f)
 	flush_finally(tp, f, t);
 	__sync_fetch_and_add(&t->closed, 1);
 	f->life = LIFE_OVER;
+	await_reader(tp, f);
 	emit(tp, f, t, EVENT_CLOSE, BPF_TCP_CLOSE);
 }
 
@@ -445,6 +490,7 @@ static __always_inline void see_state(struct sock *sk, int before, int state)
 	    (before == BPF_TCP_SYN_RECV && f->cookie != bpf_get_socket_cookie(sk))) {
 		__builtin_memset(f->base, 0, sizeof(f->base));
 		f->cookie = bpf_get_socket_cookie(sk);
+		end_wait(f);
 		f->retrans_ns = 0;
 		f->life = LIFE_NONE;
 		f->fin = 0;
@@ -483,7 +529,10 @@ int BPF_PROG(on_destroy, struct sock *sk)
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 	struct totals *t;
 
-	t = f ? totals_of(f) : 0;
+	if (!f)
+		return 0;
+	end_wait(f);
+	t = totals_of(f);
 	if (t && tp)
 		flush_finally(tp, f, t);
 	return 0;
@@ -511,22 +560,15 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	return 0;
 }
 
-/* Brings the totals up to now, and tells of each connection. */
-SEC("iter/bpf_sk_storage_map")
-int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
+/*
+ * Brings the totals up to now, and writes a sample of each connection: once in a look, however many iterators visit it
+ * and however often one repeats it, as the kernel does for want of room.
+ */
+static __always_inline void visit(struct seq_file *seq, struct tcp_sock *tp, struct flow *f)
 {
-	struct flow *f = ctx->value;
-	struct sock *sk = ctx->sk;
-	struct totals *t;
-	struct tcp_sock *tp;
+	struct totals *t = totals_of(f);
 	struct sample s;
 
-	if (!sk || !f)
-		return 0;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp)
-		return 0;
-	t = totals_of(f);
 	if (!t) /* nobody asks any more */
 		f->life = LIFE_NONE;
 	else
@@ -534,6 +576,7 @@ int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
 	if (t && f->life == LIFE_OPEN)
 		settle_time(tp, f, t);
 	if (tag_cookie && f->cookie == tag_cookie) {
+		tag_cookie = 0;
 		if (t && f->life == LIFE_OPEN)
 			__sync_fetch_and_add(&t->closed, 1); /* for that row */
 		f->row = tag_row;
@@ -541,10 +584,56 @@ int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
 		if (t)
 			join(tp, f, t, tag_since);
 	}
-	if (!t || f->life != LIFE_OPEN)
-		return 0;
+	if (f->life != LIFE_OVER || !has_unread(tp))
+		end_wait(f);
+	if (!t || f->life != LIFE_OPEN || f->seen == look)
+		return;
+	note_namespace((const struct sock *)tp);
 	fill(&s, tp, f);
-	bpf_seq_write(ctx->meta->seq, &s, sizeof(s));
+	if (bpf_seq_write(seq, &s, sizeof(s)) == 0)
+		f->seen = look;
+}
+
+SEC("iter/bpf_sk_storage_map")
+int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct sock *sk = ctx->sk;
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
+	struct flow *f = ctx->value;
+
+	if (tp && f)
+		visit(ctx->meta->seq, tp, f);
+	return 0;
+}
+
+SEC("iter/tcp")
+int mark_tcp(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *sk = ctx->sk_common;
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
+	struct flow *f = tp ? bpf_sk_storage_get(&flows, tp, 0, 0) : 0;
+
+	if (f)
+		visit(ctx->meta->seq, tp, f);
+	return 0;
+}
+
+static __always_inline struct sock *tcp_of(struct file *file)
+{
+	struct socket *socket = file ? bpf_sock_from_file(file) : 0;
+
+	return socket && socket->sk && socket->sk->sk_protocol == IPPROTO_TCP ? socket->sk : 0;
+}
+
+SEC("iter/task_file")
+int mark_file(struct bpf_iter__task_file *ctx)
+{
+	struct sock *sk = tcp_of(ctx->file);
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
+	struct flow *f = tp ? bpf_sk_storage_get(&flows, sk, 0, 0) : 0;
+
+	if (f)
+		visit(ctx->meta->seq, tp, f);
 	return 0;
 }
 
@@ -552,22 +641,13 @@ int mark(struct bpf_iter__bpf_sk_storage_map *ctx)
 SEC("iter/task_file")
 int adopt(struct bpf_iter__task_file *ctx)
 {
-	struct task_struct *task = ctx->task;
-	struct file *file = ctx->file;
-	struct tcp_sock *tp;
-	struct socket *socket;
+	const struct task_struct *task = ctx->task;
+	struct sock *sk = tcp_of(ctx->file);
+	struct tcp_sock *tp = sk ? bpf_skc_to_tcp_sock(sk) : 0;
 	struct totals *t;
-	struct sock *sk;
 	struct flow *f;
 
-	if (!task || !file)
-		return 0;
-	socket = bpf_sock_from_file(file);
-	if (!socket || !socket->sk || socket->sk->sk_protocol != IPPROTO_TCP)
-		return 0;
-	sk = socket->sk;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp)
+	if (!task || !tp)
 		return 0;
 	f = follow(sk, task);
 	t = f ? totals_of(f) : 0;

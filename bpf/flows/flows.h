@@ -7,6 +7,7 @@
 
 #include <linux/types.h>
 
+#define NAMESPACES_MAX 4096
 #define CALL_SIZES 32 /* classes: one byte, two or three, four to seven, and so on */
 
 enum counter {
@@ -107,7 +108,9 @@ struct flow {
 	__u8 life; /* enum life */
 	__u8 syn; /* bytes_acked has one, ours */
 	__u8 fin; /* write_seq has one, ours */
-	__u8 unused[7];
+	__u8 unused[3];
+	__u32 seen; /* in this look */
+	__u32 is_awaited; /* over, and somebody may still read what it received */
 };
 
 /* Of all sockets of a row, those that are gone included. */

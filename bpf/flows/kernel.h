@@ -135,7 +135,13 @@ struct bpf_iter__bpf_sk_storage_map {
 	void *value;
 };
 
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+};
+
 struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
 	struct task_struct *task;
 	struct file *file;
 };

@@ -15,6 +15,7 @@
 struct meter {
 	const char *name;
 	const char *why; /* it is not BPF */
+	const char *limits; /* of what it sees by BPF */
 	const char *blind; /* why it counts nothing */
 };
 
@@ -110,6 +111,8 @@ static void print_meter(const struct meter *meter)
 		(void)puts(
 			"Counts by sock_diag: sockets of its own network namespace, sampled where they "
 			"end.");
+	else if (meter->limits)
+		sync_say(stdout, "Counts by BPF, with limits", meter->limits);
 	else if (meter->name)
 		(void)puts("Counts by BPF: all sockets, every number exact.");
 	if (meter->why)
@@ -175,12 +178,14 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 			continue;
 		meter.name = agent_text(row, "meter");
 		meter.why = agent_text(row, "why");
+		meter.limits = agent_text(row, "limits");
 		meter.blind = agent_text(row, "blind");
 	}
 	if (cli->json) {
 		json_open(&json, NULL, '{');
 		json_put_string(&json, "meter", meter.name);
 		json_put_string(&json, "why", meter.why);
+		json_put_string(&json, "limits", meter.limits);
 		json_put_string(&json, "blind", meter.blind);
 	}
 	table_begin(table, &json, "hooks");

@@ -14,10 +14,17 @@ from gpus import Gpus
 from netns import Net
 
 
+def pytest_generate_tests(metafunc):
+    """Tests marked so run twice: as here, and where the kernel refuses the iterator over storage."""
+    if "tracer" in metafunc.fixturenames and metafunc.definition.get_closest_marker("iterators"):
+        metafunc.parametrize("tracer", [tracing.REFUSED, ("mark",)], ids=["", "mark-refused"], indirect=True)
+
+
 @pytest.fixture
 def tracer(request):
     features.require("bpf")
-    with tracing.Tracer(probes=bool(request.node.get_closest_marker("probes"))) as t:
+    refused = getattr(request, "param", tracing.REFUSED)
+    with tracing.Tracer(probes=bool(request.node.get_closest_marker("probes")), refused=refused) as t:
         yield t
 
 

@@ -4,6 +4,7 @@ import subprocess
 import time
 
 import features
+import kernel
 import pytest
 import tracing
 from tracing import Tracer
@@ -33,15 +34,24 @@ def test_all_is_on_with_all_rights(tracer):
     off = tracing.refused()
     table, _, below = done.stdout.partition("\n\n")
     heading, *rows = [line.split()[:2] for line in table.splitlines()]
-    assert (heading[1], len(rows), {hook for hook, state in rows if state == "off"}) == ("STATE", 11, off.keys())
+    assert (heading[1], len(rows), {hook for hook, state in rows if state == "off"}) == ("STATE", 12, off.keys())
     said = ("No RDMA ", *(f"{hook}: " for hook in off), "  lost: ")  # most machines have no RDMA
     lines = [line for line in below.splitlines() if not line.startswith(said)]
     counts, *files = lines  # others have libraries that are probed on this machine, too
     assert counts == "Counts by BPF: all sockets, every number exact."
     assert [line for line in files if not line.startswith(("Probed: /", "Not probed: ", "  why: "))] == []
     told = json.loads(ctl("trace", "doctor", "--json", "--trace-socket", tracer.socket).stdout)
-    assert (told["meter"], told["why"], told["blind"], len(told["hooks"])) == ("bpf", None, None, 11)
+    assert (told["meter"], told["why"], told["limits"], told["blind"], len(told["hooks"])) == ("bpf", None, None, None, 12)
     assert {hook["hook"]: hook["why"] for hook in told["hooks"] if hook["state"] == "off"} == off
+
+
+HOOKS = {"tp_btf/inet_sock_set_state": "tp_btf", "iter/bpf_sk_storage_map": "map", "iter/tcp": "tcp", "iter/task_file": "files",
+         "tp_btf/sock_send_length": "calls", "uprobe_multi": "uprobe_multi", "iter/task_vma": "mappings"}
+
+
+def test_what_is_on_is_what_loads_a_trivial_program(tracer):
+    told = {row["hook"]: row["on"] for row in tracer.client().ask("doctor") if row["kind"] == "hook"}
+    assert {hook: told[hook] for hook in HOOKS} == {hook: kernel.loads(kind) for hook, kind in HOOKS.items()}
 
 
 def test_who_asks_again_and_again_holds_up_nobody():
@@ -67,7 +77,7 @@ def test_what_is_off_is_explained(powerless):
     done = ctl("trace", "doctor", env=powerless.env)
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.partition("\n\n")[0].splitlines())) <= 80
-    assert f"\n\ntp_btf/inet_sock_set_state: {why}\n  lost: connections" in done.stdout
+    assert f"\n\ntp_btf/inet_sock_set_state: {why}\n  lost: every count that is exact" in done.stdout
     assert "\niter/task_file: likewise\n  lost: sockets that a process had before it was watched\n" in done.stdout
     assert done.stdout.endswith(f"sampled where they end.\nNo BPF: {why}\n")
     told = json.loads(ctl("trace", "doctor", "--json", env=powerless.env).stdout)

@@ -18,6 +18,8 @@ from tracing import Client, Tracer
 from traffic import (both_ways, carried, carry, is_acknowledged, qualities, receive, receive_peeking, receive_splicing, send,
                      send_file, send_message)
 
+pytestmark = pytest.mark.iterators
+
 SIZES = [1, 4095, 1_000_003, 7, 8_388_609]  # of spans, one behind the other
 
 

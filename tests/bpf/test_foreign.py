@@ -9,6 +9,8 @@ import features
 import pytest
 from traffic import carry, is_acknowledged
 
+pytestmark = pytest.mark.iterators
+
 SS = {"bytes_sent": "bytes_sent", "bytes_retrans": "bytes_retrans", "bytes_acked": "bytes_acked",
       "bytes_received": "bytes_received", "retrans": r"retrans:\d+/", "cwnd": "cwnd"}
 IPERF_COOKIE = 37  # bytes that it sends ahead on each connection for data

@@ -17,6 +17,8 @@ from features import BUILD
 from tracing import Refused, Tracer
 from traffic import both_ways, carried, is_acknowledged, receive
 
+pytestmark = pytest.mark.iterators
+
 SOMEBODY, ANOTHER = 12345, 12346
 CONTAINER = "0f3f6b2c8a1d4e5f" * 4
 PEER = """

@@ -1,0 +1,42 @@
+/*
+ * A kernel that refuses some BPF programs, for a process that is started with this in LD_PRELOAD: those whose names are in
+ * WEIGHTD_REFUSED, with commas between them, fail to load with EPERM. All else is the real kernel's.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <linux/bpf.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+static int is_refused(const union bpf_attr *attr)
+{
+	const char *list = getenv("WEIGHTD_REFUSED");
+	size_t n = strnlen(attr->prog_name, sizeof(attr->prog_name));
+
+	for (const char *s = list; s && *s; s += strcspn(s, ","), s += *s == ',')
+		if (n > 0 && strcspn(s, ",") == n && !memcmp(s, attr->prog_name, n))
+			return 1;
+	return 0;
+}
+
+long syscall(long number, ...)
+{
+	static long (*real)(long number, ...);
+	long a[6];
+	va_list list;
+
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(list, long);
+	va_end(list);
+	if (number == SYS_bpf && a[0] == BPF_PROG_LOAD &&
+	    is_refused((const union bpf_attr *)(unsigned long)a[1])) {
+		errno = EPERM;
+		return -1;
+	}
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "syscall");
+	return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
