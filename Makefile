@@ -487,7 +487,7 @@ torch2: | deps
 perfetto: | deps
 	$(Q)packaging/fetch-perfetto build/perfetto
 
-# Likewise: for the tests that run on another kernel than that of this machine.
+# Likewise: for the tests that run on other kernels than that of this machine.
 guest: build/guest/init | deps
 	$(Q)packaging/fetch-kernel build/guest
 
@@ -601,7 +601,7 @@ help:
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'
 	@echo 'make perfetto   Perfetto'"'"'s trace processor into build/perfetto (9 MB), for the test that asks it'
-	@echo 'make guest      another kernel into build/guest (10 MB), for the tests of what this one may refuse'
+	@echo 'make guest      other kernels into build/guest (26 MB), for the tests of what this one may refuse'
 	@echo 'make ptx        libclient/cuda/digest.ptx anew, by nvcc'
 	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'

@@ -1,10 +1,11 @@
 """
 A guest: another kernel on this machine, with processes of its own. It has this machine's root; what it writes there is gone
-with it.
+with it. It has one processor: qemu may emulate two that run at once, but not code which one changes and the other runs, as a
+kernel does of its own (an oops in int3).
 
-It is emulated, so that it needs neither rights nor hardware, and hence slow: some ten times. Nothing of it is left when its
-qemu has ended, and that ends with whoever started it. `make guest` brings the kernel, or WEIGHTD_GUEST names a folder that has
-one: boot/vmlinuz-* and lib/modules.
+Where the processor cannot run it, it is emulated: that needs neither rights nor hardware, and is some ten times slower.
+Nothing of it is left when its qemu has ended, and that ends with whoever started it. `make guest` brings the kernels, or
+WEIGHTD_GUEST names a folder with a folder for each: boot/vmlinuz-* and modules.
 """
 import functools
 import gzip
@@ -21,6 +22,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INIT = ROOT / "build/guest/init"
 QEMU = "qemu-system-x86_64"
+KERNELS = OLD, NEW = "bookworm", "trixie"  # of Debian: 6.1, and 6.12
 MODULES = "virtio_pci", "9pnet_virtio", "9p", "overlay"  # what its root takes, where that is not in the kernel itself
 OPENERS = {".ko": open, ".xz": lzma.open, ".gz": gzip.open}
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -34,18 +36,31 @@ def folder():
     return pathlib.Path(os.environ.get("WEIGHTD_GUEST", ROOT / "build/guest"))
 
 
-def kernel():
-    """Its image, or None."""
-    return next(iter(sorted(folder().glob("boot/vmlinuz-*"))), None)
+def image(kernel):
+    """Its path, or None."""
+    return next(iter(sorted((folder() / kernel).glob("boot/vmlinuz-*"))), None)
 
 
 def is_available():
-    return platform.machine() == "x86_64" and bool(shutil.which(QEMU) and shutil.which("setpriv") and INIT.exists() and kernel())
+    programs = shutil.which(QEMU) and shutil.which("setpriv")
+    return platform.machine() == "x86_64" and bool(programs) and INIT.exists() and all(map(image, KERNELS))
 
 
-def modules(more=()):
+@functools.cache
+def accelerators():
+    """
+    Those that qemu may try, the best first.
+
+    A /dev/kvm of a processor that has no virtual machines (PVM) boots only kernels that are built for it.
+    """
+    with open("/proc/cpuinfo") as f:
+        has_machines = re.search(r"^flags\s.* (vmx|svm)\b", f.read(), re.M)
+    return (["kvm"] if has_machines and os.access("/dev/kvm", os.R_OK | os.W_OK) else []) + ["tcg,thread=multi"]
+
+
+def modules(kernel, more=()):
     """Contents of the modules that it needs, and of more, each behind those that it needs itself."""
-    paths = {path.name.split(".")[0].replace("-", "_"): path for path in folder().glob("**/*.ko*")}
+    paths = {path.name.split(".")[0].replace("-", "_"): path for path in (folder() / kernel).glob("modules/*.ko*")}
     found = {}
 
     def add(name):
@@ -73,22 +88,26 @@ def archive(entries):
     return b"".join(entry(*e) for e in [*entries, ("TRAILER!!!", 0, b"")])
 
 
-def run(command, env=(), modules_too=(), timeout=600):
-    """What the command, a list, ended with in a guest, and what it wrote."""
+def run(command, env=(), modules_too=(), timeout=600, kernel=OLD):
+    """What the command, a list, ended with in a guest, or None where it did not, and what it wrote."""
     words = ["env", "-i", f"PATH={PATH}", f"HOME={TEMPORARY}", f"TMPDIR={TEMPORARY}", *(f"{k}={v}" for k, v in dict(env).items()), *map(str, command)]
     entries = [(name, FOLDER, b"") for name in ("dev", "host", "memory", "root", "modules")]
-    entries += [(f"modules/{i:02}", FILE, text) for i, text in enumerate(modules(modules_too))]
+    entries += [(f"modules/{i:02}", FILE, text) for i, text in enumerate(modules(kernel, modules_too))]
     entries += [("init", FILE, INIT.read_bytes()), ("command", FILE, f"cd {shlex.quote(os.getcwd())} && {shlex.join(words)}".encode())]
     with tempfile.NamedTemporaryFile(prefix="weightd-guest-") as initial:
         initial.write(archive(entries))
         initial.flush()
-        done = subprocess.run(
-            ["setpriv", "--pdeathsig", "KILL", QEMU, "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2G", "-nodefaults", "-no-reboot",
-             "-display", "none", "-serial", "stdio", "-kernel", kernel(), "-initrd", initial.name,
-             "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
-             "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
-             "-device", "virtio-9p-pci,fsdev=root,mount_tag=root"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout)
-    wrote = done.stdout.decode(errors="replace")
+        machine = [
+            "setpriv", "--pdeathsig", "KILL", QEMU, *(word for name in accelerators() for word in ("-accel", name)), "-cpu", "max",
+            "-m", "2G", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
+            "-kernel", image(kernel), "-initrd", initial.name, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+            "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
+            "-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]
+        try:
+            wrote = subprocess.run(machine, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   timeout=timeout).stdout
+        except subprocess.TimeoutExpired as e:
+            wrote = e.stdout or b""
+    wrote = wrote.decode(errors="replace")
     end = END.search(wrote)
     return int(end[1]) if end else None, wrote
