@@ -74,7 +74,7 @@ static void mount_all(void)
 		const char *type, *at;
 	} mounts[] = {
 		{"proc", "proc"},     {"sysfs", "sys"}, {"devtmpfs", "dev"},
-		{"tmpfs", "dev/shm"}, {"tmpfs", "run"},
+		{"tmpfs", "dev/shm"}, {"tmpfs", "run"}, {"cgroup2", "sys/fs/cgroup"},
 	};
 
 	for (size_t i = 0; i < sizeof(mounts) / sizeof(*mounts); i++) {
