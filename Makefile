@@ -479,6 +479,11 @@ deps:
 model: | deps
 	$(Q)$(if $(filter build/model,$(MODEL)),packaging/fetch-model $(MODEL))
 
+# All of tests/bpf in a kernel that refuses nothing: half an hour.
+.PHONY: check-guest
+check-guest: all unit fakes guest
+	$(Q)WEIGHTD_GUEST_WHOLE=1 $(PYTEST) tests/bpf/test_guest.py
+
 # Only where asked for (CI does): 6 GB for the tests that run on both major versions of torch.
 torch2: | deps
 	$(Q)packaging/fetch-torch2 build/torch2

@@ -10,6 +10,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Adds what ran in guests, whose tests count as one here."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "guest":
+                terminalreporter.write_line(f"In a guest: {value}")
+
+
 @pytest.fixture
 def require():
     """require("root"): skips, or fails where WEIGHTD_REQUIRE forbids the skip."""

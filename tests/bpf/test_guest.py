@@ -1,15 +1,19 @@
-"""Tests of what this machine's kernel may refuse, or have where others do not, in a guest that has another one."""
+"""Tests of what this machine's kernel may refuse, or have where others do not, in guests that have others."""
 import json
 import os
+import re
 import shlex
+import subprocess
 import sys
 
 import features
 import guest
+import kernel
 import pytest
 from features import BUILD, ROOT
 
-pytestmark = pytest.mark.timeout(900)  # it is emulated
+WHOLE_S = 3600
+pytestmark = pytest.mark.timeout(WHOLE_S + 60)  # it is emulated
 
 ENV = {"PYTHONDONTWRITEBYTECODE": 1, "WEIGHTD_BUILD": BUILD, "WEIGHTD_LIBRARY": features.LIBRARY,
        "WEIGHTD_REQUIRE": "bpf,dma-buf,fentry,paranoid,root,trace"}
@@ -26,11 +30,29 @@ doctor() {{
 	rm greeting
 }}
 """
-CALLS, PROBES = {"tp_btf/sock_send_length", "tp_btf/sock_recv_length"}, {"uprobe_multi", "iter/task_vma", "perf/mmap"}
+CALLS, PROBES = {"tp_btf/sock_send_length", "tp_btf/sock_recv_length"}, {"uprobe_multi"}
 CASES = [f"{ROOT}/tests/{name}" for name in (
     "unit/test_arrivals.c", "bpf/test_passing.py", "bpf/test_life.py::test_each_capability_brings_what_it_should[none]",
     "bpf/test_life.py::test_each_capability_brings_what_it_should[bpf perfmon]",
     "bpf/test_life.py::test_a_kernel_that_does_not_describe_itself_is_done_without")]
+
+# What the tests require of a kernel. In the newer one none of it may be missing.
+KERNEL_FEATURES = "bpf", "calls", "cgroup2", "dma-buf", "fentry", "netns", "number", "probes", "root", "trace", "tun"
+PROBES_FOR_CAPABILITIES = "echo 2 >/proc/sys/kernel/perf_event_paranoid"  # Debian's 3 wants CAP_SYS_ADMIN
+MODULES = "tcp_diag", "vgem", "veth", "bridge", "sch_htb", "sch_ingress", "cls_bpf", "tun"
+COUNTS = re.compile(r"^(\d+ (?:passed|failed|skipped|error).*? in [\d.]+s).*$", re.M)
+FILES = {path.stem.removeprefix("test_"): path for path in sorted((ROOT / "tests/bpf").glob("test_*.py")) if path.stem != "test_guest"}
+TESTED = {  # the files that need a kind of program: the kernel of this machine may refuse it
+    "tp_btf": [*FILES], "files": [*FILES], "map": ["equality", "foreign", "refused", "watch"], "fexit": ["doctor", "passing"],
+    "calls": ["messages"], "uprobe_multi": ["log", "probes", "probes_files", "probes_nccl", "probes_verbs", "usdt"],
+    "mappings": ["probes", "probes_files"],
+}
+PARTS = {  # of the whole, a guest for each
+    "probes": ["doctor", "life", "passing", "probes", "probes_files", "probes_nccl", "probes_verbs"],
+    "notes": ["nccl_plugin", "nccl_real", "stalls", "tell", "usdt"],
+    "reports": ["explain", "log", "merge", "rdma", "record", "top"],
+}
+PARTS["tags"] = [name for name in FILES if not any(name in part for part in PARTS.values())]
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +61,18 @@ def needs():
     features.require("trace")
 
 
-def run(script, **kw):
-    status, wrote = guest.run(["sh", "-c", script], ENV, **kw)
+@pytest.fixture(scope="session")
+def bytecode(tmp_path_factory):
+    """The folder of the compiled tests. A guest would compile them for a minute."""
+    path = tmp_path_factory.mktemp("bytecode")
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPYCACHEPREFIX": str(path)}
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", *FILES.values()], cwd=ROOT, env=env, check=True,
+                   stdout=subprocess.DEVNULL)
+    return path
+
+
+def run(script, env=ENV, **kw):
+    status, wrote = guest.run(["sh", "-c", script], env, **kw)
     return status, wrote.replace("\r", "")
 
 
@@ -66,3 +98,29 @@ def test_what_another_kernel_has_is_there_and_what_it_lacks_is_told():
     lacks = [(CALLS, "6.3"), (PROBES, "6.6")] if release.startswith("6.1.") else []
     assert {hook["hook"]: hook["why"] for hook in told["hooks"] if hook["state"] == "off"} == {
         hook: f"it needs Linux {since}, and this is {release}" for hooks, since in lacks for hook in hooks}, wrote
+
+
+def run_in_newer(names, bytecode):
+    """The tests of these files, in a kernel that refuses nothing: the counts."""
+    required = {*KERNEL_FEATURES, *filter(None, os.environ.get("WEIGHTD_REQUIRE", "").split(","))} - {"guest"}
+    env = ENV | {"WEIGHTD_REQUIRE": ",".join(sorted(required)), "PYTHONPYCACHEPREFIX": bytecode}
+    tests = shlex.join([sys.executable, "-m", "pytest", "-q", "--color=no", *(str(FILES[name]) for name in names)])
+    status, wrote = run(f"{PROBES_FOR_CAPABILITIES}\n{tests}", env, modules_too=MODULES, timeout=WHOLE_S, kernel=guest.NEW)
+    counts = COUNTS.findall(wrote)
+    assert status == 0 and counts, wrote
+    return counts[-1]
+
+
+def test_what_this_kernel_refuses_is_tested_in_one_that_does_not(bytecode, record_property):
+    """With what the kernel here loads, so that each test of tests/bpf runs somewhere."""
+    refused = [kind for kind in TESTED if not kernel.loads(kind)]
+    names = {name for kind in refused or ["fexit"] for name in TESTED[kind]}
+    record_property("guest", f"without {', '.join(refused) or 'nothing'}: {run_in_newer(sorted(names), bytecode)}")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_all_tests_pass_in_a_kernel_that_refuses_nothing(part, bytecode, record_property):
+    """Half an hour of a processor: by `make check-guest`."""
+    features.require("guest-whole", "the whole of tests/bpf in a guest takes half an hour (make check-guest)",
+                     bool(os.environ.get("WEIGHTD_GUEST_WHOLE")))
+    record_property("guest", f"{part}: {run_in_newer(PARTS[part], bytecode)}")
