@@ -484,7 +484,7 @@ model: | deps
 check-guest: all unit fakes guest
 	$(Q)WEIGHTD_GUEST_WHOLE=1 $(PYTEST) tests/bpf/test_guest.py
 
-# Only where asked for (CI does): 6 GB for the tests that run on both major versions of torch.
+# Only where asked for (CI does): 1.1 GB for the tests that run on both major versions of torch.
 torch2: | deps
 	$(Q)packaging/fetch-torch2 build/torch2
 
@@ -604,9 +604,10 @@ help:
 	@echo '                ARGS="-k nodes" is that of nodes alone'
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
-	@echo 'make torch2     today'"'"'s torch into build/torch2 (6 GB), for the tests that want both versions'
+	@echo 'make torch2     today'"'"'s torch and transformers into build/torch2 (1.1 GB), for the tests that want both versions'
 	@echo 'make perfetto   Perfetto'"'"'s trace processor into build/perfetto (9 MB), for the test that asks it'
 	@echo 'make guest      other kernels into build/guest (26 MB), for the tests of what this one may refuse'
+	@echo 'make check-guest  all of tests/bpf in the newer of them, emulated: half an hour'
 	@echo 'make ptx        libclient/cuda/digest.ptx anew, by nvcc'
 	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
