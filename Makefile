@@ -242,10 +242,13 @@ $(B)/weightd-sync-nccl: $(SYNC_NCCL) $(SYNC_ENGINE) $(BASE_OBJECTS) $(IPC) $(CUD
 BPF_ARCH = $(patsubst aarch64%,arm64,$(patsubst x86_64%,x86,$(shell $(CC) -print-multiarch)))
 
 # What runs in the kernel is the same for every build tree.
-build/bpf/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*/*.h) Makefile
+build/bpf/%.bpf.o: bpf/%.bpf.c Makefile
 	$(call say,BPF)mkdir -p $(@D)
-	$(Q)$(CLANG) -g -O2 -target bpf -mcpu=v3 -Wall $(if $(WERROR),-Werror) -D__TARGET_ARCH_$(BPF_ARCH) -I. \
+	$(Q)$(CLANG) -MMD -MP -g -O2 -target bpf -mcpu=v3 -Wall $(if $(WERROR),-Werror) -D__TARGET_ARCH_$(BPF_ARCH) -I. \
 		-idirafter /usr/include/$(shell $(CC) -print-multiarch) -c -o $@ $<
+
+# make must not delete the objects as intermediate files of the skeletons.
+.SECONDARY: $(patsubst bpf/%.c,build/bpf/%.o,$(wildcard bpf/*/*.bpf.c))
 
 # struct passing is another, and so are these.
 SKELETON_arrivals := arrivals_bpf
@@ -613,4 +616,4 @@ help:
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
--include $(shell find $(B)/obj $(F)/obj build/fake/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(B)/obj $(F)/obj build/fake/obj build/bpf -name '*.d' 2>/dev/null)
