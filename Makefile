@@ -399,17 +399,17 @@ $(B)/unit/tool_flip: $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(TEST_LIBS)
 
-PYTEST = WEIGHTD_BUILD=$(abspath $(B)) WEIGHTD_LIBRARY=$(abspath build/libweightd.so) \
-	WEIGHTD_MODEL=$(abspath $(MODEL)) WEIGHTD_PYTHON_TORCH2=$(abspath $(wildcard build/torch2/bin/python)) \
-	$(PYTHON) -m pytest
+TEST_ENV = WEIGHTD_LIBRARY=$(abspath build/libweightd.so) WEIGHTD_MODEL=$(abspath $(MODEL)) \
+	WEIGHTD_PYTHON_TORCH2=$(abspath $(wildcard build/torch2/bin/python))
+PYTEST = WEIGHTD_BUILD=$(abspath $(B)) $(TEST_ENV) $(PYTHON) -m pytest
+LANES = $(TEST_ENV) $(PYTHON) tests/lanes
 
 # What install-deps brings changes what pkg-config finds, hence the second make.
 check: deps
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
 	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes gpu-programs
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
-	$(Q)$(LANES) lane-sync lane-trouble lane-rest lane-engines lane-cuda lane-slow
-	$(Q)$(PYTEST) -m 'measures or probes' tests/unit tests/bpf tests/integration
+	$(Q)$(LANES) check $(LANE)
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
 # the daemon, weightctl and every C program of the tests are sanitized.
@@ -419,33 +419,12 @@ check-san: deps
 	$(Q)$(MAKE) --no-print-directory SAN=address all unit gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
 	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
-	$(Q)WEIGHTD_KILLS=1 $(LANES) SAN=address lane-sync lane-trouble lane-rest lane-engines lane-cuda lane-threads
-	$(Q)$(MAKE) --no-print-directory SAN=address pytest ARGS='-m "probes and not measures" tests/unit tests/bpf'
+	$(Q)$(LANES) san $(LANE)
 
-# Many tests wait for timers rather than for a processor: three lanes of them run at a time, on any machine. What
-# measures, and what sees all processes of the machine, runs alone.
-LANES = $(MAKE) --no-print-directory -j3 --output-sync=target ARGS='-m "not measures and not probes"'
-ENGINE_TESTS := $(wildcard tests/unit/test_sync_*.c $(addprefix tests/integration/test_sync_,\
-	average.py exchange.py gloo*.py gpu.py local*.py nccl*.py plan*.py stripes*.py tcp*.py))
-TROUBLE_TESTS := $(wildcard $(addprefix tests/integration/test_sync_,disk.py faults.py hostile.py reshard*.py slow.py))
-SYNC_TESTS := $(filter-out $(ENGINE_TESTS) $(TROUBLE_TESTS),$(wildcard tests/integration/test_sync*.py)) \
-	$(addprefix tests/integration/test_,pki.py weightctl_sync.py descriptors.py)
-CUDA_TESTS := $(wildcard tests/integration/test_cuda_*.py)
-.PHONY: lane-sync lane-trouble lane-engines lane-cuda lane-slow lane-rest lane-threads
-lane-sync:
-	$(Q)env $(PYTEST) $(ARGS) $(SYNC_TESTS)
-lane-trouble:
-	$(Q)env $(PYTEST) $(ARGS) $(TROUBLE_TESTS)
-lane-engines:
-	$(Q)env $(PYTEST) $(ARGS) $(ENGINE_TESTS)
-lane-cuda:
-	$(Q)env $(PYTEST) $(ARGS) $(CUDA_TESTS)
-lane-slow:
-	$(Q)env $(PYTEST) $(ARGS) tests/lint tests/model tests/systemd tests/soak
-lane-rest:
-	$(Q)env $(PYTEST) $(ARGS) tests/unit tests/bpf tests/integration $(patsubst %,--ignore=%,$(SYNC_TESTS) $(TROUBLE_TESTS) $(ENGINE_TESTS) $(CUDA_TESTS))
-lane-threads:
-	$(Q)$(MAKE) --no-print-directory SAN=thread pytest ARGS='-m threads tests/unit tests/bpf tests/integration'
+# make flaky LANE=trouble N=20, or LANE=tests/bpf/test_life.py: no install, no build.
+flaky:
+	$(Q)$(TEST_ENV) $(PYTHON) tests/flaky $(if $(N),--rounds $(N)) $(if $(SEED),--seed $(SEED)) $(if $(SAN),--san $(SAN)) \
+		$(or $(LANE),$(error name what to run: LANE=trouble, or LANE=tests/bpf/test_life.py))
 
 # make pytest ARGS='-k seal tests/integration': no install, no build.
 .PHONY: pytest
@@ -453,7 +432,7 @@ pytest:
 	$(Q)$(if $(filter thread,$(SAN)),setarch -R) env $(PYTEST) $(ARGS)
 
 lint:
-	$(Q)$(PYTEST) tests/lint
+	$(Q)$(LANES) lint
 
 C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cc')
 format:

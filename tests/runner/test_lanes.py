@@ -1,0 +1,55 @@
+"""tests/lanes: runs all files whatever one of them does, and sums up once."""
+import re
+import subprocess
+
+import pytest
+from features import ROOT
+
+CONFTEST = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "tests")!r})
+from outcomes import pytest_configure
+"""
+
+
+@pytest.fixture
+def lanes(tmp_path):
+    """lanes({name: text}): the exit status and the output of a run on files of these texts."""
+    def run(files):
+        (tmp_path / "conftest.py").write_text(CONFTEST)
+        for name, text in files.items():
+            (tmp_path / name).write_text(text)
+        done = subprocess.run([ROOT / "tests/lanes", "lint", tmp_path], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+    return run
+
+
+def test_files_run_whatever_one_of_them_does(lanes):
+    status, out = lanes({"test_a.py": "def test_fails(): assert 1 == 2", "test_b.py": "import nothing_of_that_name",
+                         "test_c.py": "def test_passes(): pass"})
+    assert status == 1 and out.endswith("\n1 passed, 2 failed, 0 skipped\n"), out
+
+
+def test_a_pytest_that_dies_counts_as_a_failure(lanes):
+    status, out = lanes({"test_a.py": "import os\ndef test_passes(): pass\ndef test_dies(): os._exit(0)"})
+    assert status == 1 and out.endswith("\n1 passed, 1 failed, 0 skipped\n"), out
+    assert "pytest ended during this test with 0" in out, out
+
+
+def test_a_failure_has_the_command_that_runs_it_again(lanes):
+    _, out = lanes({"test_a.py": "import pytest\n@pytest.mark.parametrize('x', ['a $b'])\ndef test_fails(x): assert 0"})
+    words = re.search(r"^    (make pytest ARGS=.*)$", out, re.M)[1].replace("make pytest", "make --no-print-directory pytest")
+    done = subprocess.run(words, shell=True, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert "1 failed" in done.stdout, done.stdout
+
+
+def test_a_failure_of_a_teardown_counts_once(lanes):
+    status, out = lanes({"test_a.py": "import pytest\n@pytest.fixture\ndef f():\n    yield\n    assert 0\ndef test_x(f): pass"})
+    assert status == 1 and out.endswith("\n0 passed, 1 failed, 0 skipped\n"), out
+
+
+def test_skips_are_grouped_by_reason(lanes):
+    skip = "import pytest\n@pytest.mark.parametrize('x', range({}))\ndef test_skips(x): pytest.skip('no {}')"
+    status, out = lanes({"test_a.py": skip.format(2, "GPU"), "test_b.py": skip.format(3, "GPU"), "test_c.py": skip.format(1, "NIC")})
+    assert status == 0 and "\n    5  no GPU\n    1  no NIC\n" in out, out
+    assert out.endswith("\n0 passed, 0 failed, 6 skipped\n"), out
