@@ -432,7 +432,7 @@ pytest:
 	$(Q)$(if $(filter thread,$(SAN)),setarch -R) env $(PYTEST) $(ARGS)
 
 lint:
-	$(Q)$(LANES) lint
+	$(Q)$(LANES) lint; r=$$?; $(PYTHON) tests/lint/prose.py; exit $$r
 
 C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cc')
 format:
@@ -591,7 +591,7 @@ help:
 	@echo 'make guest      other kernels into build/guest (26 MB), for the tests of what this one may refuse'
 	@echo 'make check-guest  all of tests/bpf in the newer of them, emulated: half an hour'
 	@echo 'make ptx        libclient/cuda/digest.ptx anew, by nvcc'
-	@echo 'make lint       formatting, who may include whom, symbols;  make format applies the formatting'
+	@echo 'make lint       formatting, allowed includes, symbols, a report on prose;  make format applies the formatting'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 

@@ -1,4 +1,5 @@
 """The C sources as the lint tests see them."""
+import functools
 import pathlib
 import re
 
@@ -15,6 +16,7 @@ def files(*folders, suffixes=(".c", ".cc", ".h")):
     return sorted(p.relative_to(ROOT) for p in found)
 
 
+@functools.cache
 def text(path):
     return (ROOT / path).read_text()
 
@@ -26,6 +28,7 @@ def _blank(match, keep_strings):
     return token if keep_strings else token[0] + " " * (len(token) - 2) + token[-1]
 
 
+@functools.cache
 def code(path, keep_strings=False):
     """The text with comments (and the insides of strings) blanked, line by line as before."""
     return COMMENT_OR_STRING.sub(lambda m: _blank(m, keep_strings), text(path))

@@ -1,4 +1,6 @@
 """A header compiles alone, and the public one in whatever language includes it."""
+import concurrent.futures
+import os
 import shutil
 import subprocess
 
@@ -18,9 +20,9 @@ def compile_alone(compiler, header, *flags):
 
 
 def test_each_header_compiles_alone():
-    wrong = []
-    for header in sources.files("ipc", "server", "libclient", "tests", suffixes=(".h",)):
-        wrong.append(compile_alone("gcc", header, "-xc", "-std=gnu17", "-D_GNU_SOURCE"))
+    headers = sources.files("ipc", "server", "libclient", "tests", suffixes=(".h",))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        wrong = list(pool.map(lambda header: compile_alone("gcc", header, "-xc", "-std=gnu17", "-D_GNU_SOURCE"), headers))
     assert not any(wrong), "".join(wrong)
 
 
