@@ -367,7 +367,7 @@ ptx: libclient/cuda/digest.cu
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san lint format demo bench matrix soak fuzz deps model torch2 perfetto guest
+.PHONY: check check-san flaky lint format demo bench matrix soak fuzz deps model torch2 perfetto guest
 
 # What is tested of weightctl by itself, and against weightd-sync.
 FORECAST := $(call objects,libclient/weightctl/forecast.c)
@@ -576,7 +576,8 @@ clean:
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
 	@echo 'make demo       install what is missing, build, share a real model (MODEL=path) between processes and nodes'
-	@echo 'make check      install what is missing, build, run every test this machine can run'
+	@echo 'make check      install what is missing, build, run every test this machine can run;  LANE="bpf cuda" chooses lanes'
+	@echo 'make flaky      LANE=trouble N=20 runs the tests of a lane, or of a file, N times beside a load, in random order'
 	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree,'
 	@echo '                FAULTS=1 one of programs that die where they are told to'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'

@@ -9,6 +9,7 @@ CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from outcomes import pytest_configure
+from shuffle import pytest_collection_modifyitems
 """
 
 
