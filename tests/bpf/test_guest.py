@@ -111,6 +111,7 @@ def run_in_newer(names, bytecode):
     return counts[-1]
 
 
+@pytest.mark.plain
 def test_what_this_kernel_refuses_is_tested_in_one_that_does_not(bytecode, record_property):
     """With what the kernel here loads, so that each test of tests/bpf runs somewhere."""
     refused = [kind for kind in TESTED if not kernel.loads(kind)]
@@ -118,6 +119,7 @@ def test_what_this_kernel_refuses_is_tested_in_one_that_does_not(bytecode, recor
     record_property("guest", f"without {', '.join(refused) or 'nothing'}: {run_in_newer(sorted(names), bytecode)}")
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("part", PARTS)
 def test_all_tests_pass_in_a_kernel_that_refuses_nothing(part, bytecode, record_property):
     """Half an hour of a processor: by `make check-guest`."""
