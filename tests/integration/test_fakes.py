@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.plain
+
 BEGIN = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -12,6 +12,8 @@ from integration import wire
 from integration.fake import PATIENCE_S, FakeServer, Memory, later
 from integration.native import EMPTY, GONE, READY, TORN, UPDATING, Client, Failed, lib
 
+pytestmark = pytest.mark.plain
+
 
 class Reader:
     """A client that has attached version 1, and the server's end of its connection."""

@@ -12,6 +12,8 @@ from integration import wire
 from integration.fake import PATIENCE_S, FakeServer, Memory, later
 from integration.native import Client, Failed
 
+pytestmark = pytest.mark.plain
+
 
 @pytest.fixture
 def server(tmp_path):

@@ -12,6 +12,8 @@ import subprocess
 import features
 import pytest
 
+pytestmark = pytest.mark.plain
+
 SEED = 20240817
 N_MUTATIONS = 6000
 

@@ -402,6 +402,7 @@ def test_options_of_create_are_passed_on(weightd):
 # --- The other torch ---------------------------------------------------------------------------------
 
 
+@pytest.mark.plain
 @pytest.mark.timeout(600)
 def test_all_of_this_passes_with_torch_2_too():
     if os.environ.get("WEIGHTD_TORCH2_RUNS"):
