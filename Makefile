@@ -126,8 +126,8 @@ NCCL_PLUGIN := $(B)/libnccl-profiler-weightd.so
 SYNC_PROGRAMS := $(if $(HAVE_OPENSSL),$(addprefix $(B)/,weightd-sync weightd-sync-local weightd-sync-tcp weightd-sync-nccl)) \
 	$(if $(HAVE_GLOO),$(B)/weightd-sync-gloo)
 TRACE_PROGRAM := $(if $(HAVE_BPF),$(B)/weightd-trace)
-# Nothing of weightd-sync and weightd-trace dies where it is told to.
-PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(if $(FAULTS),,$(SYNC_PROGRAMS) $(TRACE_PROGRAM))
+# With FAULTS, weightd and its allocator alone: no other program has points where it dies.
+PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(if $(FAULTS),,$(B)/weightctl $(SYNC_PROGRAMS) $(TRACE_PROGRAM))
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
 	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,$(addprefix tests/unit/test_,arrivals.c ring.c)),$(wildcard tests/unit/test_*.c))))
@@ -181,7 +181,7 @@ endif
 all: programs demos man
 	@for part in $(WITHOUT); do echo "weightd: built without $$part"; done
 
-programs: $(PROGRAMS) $(LIB) $(NCCL_PLUGIN)
+programs: $(PROGRAMS) $(if $(FAULTS),,$(LIB) $(NCCL_PLUGIN))
 unit: $(UNIT) $(NCCL_HOST)
 demos: $(DEMO)
 benches: $(BENCHES) $(B)/unit/tool_flip $(TOOLS_SYNC) $(NCCL_HOST)
