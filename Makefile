@@ -439,11 +439,17 @@ format:
 	$(Q)$(or $(call has_program,clang-format-14),clang-format) -i $(C_FILES)
 	$(Q)$(PYTHON) tests/lint/manual.py
 
-demo: deps model
-	$(Q)$(MAKE) --no-print-directory all
+# What install-deps brings changes what pkg-config finds, hence the second make, on every processor unless the caller
+# says how many.
+demo:
+	@$(if $(wildcard $(B)/weightd),,echo 'demo: $(B)/ will take 20 MB')
+	@$(if $(filter build/model,$(MODEL)),$(if $(wildcard build/model),,echo 'demo: the model will take 92 MB in build/model/'))
+	$(Q)packaging/install-deps demo
+	$(Q)$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc)) programs demos model
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/demo/run
 
-bench: deps model
+bench: deps
+	$(Q)$(MAKE) --no-print-directory model
 	$(Q)$(if $(filter sync,$(or $(BENCH),sync)),packaging/install-deps bench)
 	$(Q)$(MAKE) --no-print-directory all benches
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) MODEL=$(MODEL) tests/bench/run $(BENCH)
@@ -458,8 +464,8 @@ deps:
 	$(Q)packaging/install-deps
 
 # Only into its own place, never into a folder that the user named.
-model: | deps
-	$(Q)$(if $(filter build/model,$(MODEL)),packaging/fetch-model $(MODEL))
+model:
+	$(Q)$(if $(filter build/model,$(MODEL)),packaging/install-deps model && packaging/fetch-model $(MODEL))
 
 # All of tests/bpf in a kernel that refuses nothing: half an hour.
 .PHONY: check-guest
