@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -19,6 +20,9 @@
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/progress.h"
+
+#define RETRY_MS 10
 
 static void tell(const char *fmt, va_list args)
 {
@@ -231,13 +235,22 @@ static bool nobody_there(int r)
 
 int cli_connect(struct cli *cli)
 {
+	return cli_connect_within(cli, 0);
+}
+
+int cli_connect_within(struct cli *cli, int timeout_ms)
+{
+	uint64_t deadline_ns = progress_now_ns() + (uint64_t)timeout_ms * 1000000;
 	const char *path;
 	int r;
 
 	r = weightd_new(&cli->w);
 	if (r < 0)
 		return cli_error("%s", strerror(-r));
-	r = weightd_connect(cli->w, cli->socket);
+	/* No event announces that a socket has a listener: inotify reports its file, which comes before. */
+	while (nobody_there(r = weightd_connect(cli->w, cli->socket)) &&
+	       progress_now_ns() < deadline_ns)
+		(void)poll(NULL, 0, RETRY_MS);
 	if (r >= 0)
 		return device_resolve(cli);
 	path = weightd_socket(cli->w);

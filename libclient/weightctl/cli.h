@@ -136,6 +136,8 @@ const char *cli_device(const struct cli *cli);
 
 /* 0, or EXIT_FAILED after telling how to start a server, or that it has no such device. */
 int cli_connect(struct cli *cli);
+/* The same, but waits as long for a server whose socket is missing, or has no listener. */
+int cli_connect_within(struct cli *cli, int timeout_ms);
 
 /* NAME or NAME@VERSION. */
 struct target {

@@ -12,6 +12,11 @@
 #include "libclient/weightctl/verb.h"
 
 #define COUNT_MAX 1000000
+#define WAIT_MS 10000 /* --wait without a number */
+
+enum {
+	OPTION_WAIT = OPTION_OWN,
+};
 
 struct pong {
 	struct weightd_server server;
@@ -75,19 +80,24 @@ static int run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {
 		{"count", required_argument, NULL, 'c'},
+		{"wait", optional_argument, NULL, OPTION_WAIT},
 		OPTIONS_JSON,
 		OPTIONS_COMMON,
 		{},
 	};
 	struct pong pong = {.count = 1};
 	uint64_t *times;
-	int r;
+	int option, wait_ms = 0, r;
 
-	while (cli_option(cli, argc, argv, LETTERS_JSON "c:", longs) >= 0)
-		pong.count = cli_number(cli, "--count", optarg, 10, 1, COUNT_MAX);
+	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "c:", longs)) >= 0) {
+		if (option == OPTION_WAIT)
+			wait_ms = optarg ? cli_seconds(cli, "--wait", optarg) : WAIT_MS;
+		else
+			pong.count = cli_number(cli, "--count", optarg, 10, 1, COUNT_MAX);
+	}
 	if (argc - optind > 0)
 		cli_usage(cli, "'ping' takes no arguments");
-	if (cli_connect(cli))
+	if (cli_connect_within(cli, wait_ms))
 		return EXIT_FAILED;
 	times = calloc(pong.count, sizeof(*times));
 	if (!times)
@@ -107,6 +117,7 @@ const struct verb verb_ping = {
 	.name = "ping",
 	.args = "",
 	.summary = "Measure the time of a request, and tell who answers",
-	.options = " -c, --count COUNT      requests to send, one after the other (1)\n" HELP_JSON,
+	.options = " -c, --count COUNT      requests to send, one after the other (1)\n"
+		   "     --wait[=SECONDS]   wait for a server that is starting (10)\n" HELP_JSON,
 	.run = run,
 };

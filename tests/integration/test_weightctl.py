@@ -3,6 +3,7 @@ import array
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import signal
@@ -335,6 +336,25 @@ def test_ping(loaded):
     assert re.search(rf"^PID +{loaded.pid}$", loaded.ctl("ping").stdout, re.M)
 
 
+def test_ping_waits_for_a_server_that_starts(daemon):
+    daemon.kill(signal.SIGTERM)
+    waiting = daemon.spawn("ping", "--wait=60", "--json")
+    until(lambda: re.match(r"\d+ \(weightctl\) S", pathlib.Path(f"/proc/{waiting.pid}/stat").read_text()), "it waits")
+    daemon.start()
+    said, errors = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0 and json.loads(said)["pid"] == daemon.pid, (said, errors)
+
+
+@pytest.mark.parametrize("wait", [[], ["--wait=0"], ["--wait=0.05"]])
+def test_ping_gives_up_on_a_server_that_does_not_start(daemon, wait):
+    daemon.kill(signal.SIGTERM)
+    try:
+        done = daemon.ctl("ping", *wait, check=False)
+        assert done.returncode == 1 and "no weightd answers on" in done.stderr, done
+    finally:
+        daemon.start()
+
+
 def test_version(daemon):
     release = daemon.ctl("--version").stdout.split()[1]
     assert ctl_json(daemon, "version") == {"weightctl": release, "libweightd": release,
@@ -406,7 +426,7 @@ USAGE = [[], ["nonsense"], ["--nonsense"], ["ls", "--nonsense"], ["ls", "extra"]
          ["watch", "-c", "0"], ["watch", "--timeout", "x"], ["stat", "a", "b"], ["stat", "m@1"],
          ["stat", "-o", "NOPE"], ["load", "--policy", "ask", "m", "f"], ["load", "--policy"],
          ["load", "--pause-timeout", "-1", "m", "f"], ["load", "--exclusive", "--reusable", "m", "f"],
-         ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["version", "extra"],
+         ["load", "--replace", "--exclusive", "m", "f"], ["ping", "-c", "0"], ["ping", "extra"], ["ping", "--wait", "3"], ["ping", "--wait=-1"], ["version", "extra"],
          ["nodes", "a"], ["nodes", "-o", "NOPE"], ["sync"], ["sync", "nonsense"], ["trace"], ["trace", "nonsense"], ["trace", "--format", "svg"], ["trace", "--trace-socket", "/s", "doctor"], ["trace", "doctor", "a"], ["trace", "attached", "a"],
          ["trace", "doctor", "-o", "NOPE"], ["top", "a"], ["top", "-o", "NOPE"], ["top", "--sort", "NOPE"], ["top", "--delay", "-1"],
          ["trace", "record", "a"], ["trace", "record", "--format", "svg"], ["trace", "record", "--seconds", "x"],
