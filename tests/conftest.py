@@ -1,4 +1,5 @@
 """Fixtures of all tests."""
+import resource
 import signal
 
 import features
@@ -10,6 +11,10 @@ from shuffle import pytest_collection_modifyitems  # noqa: F401, a hook
 # the tests that interrupt one would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# Some tests hold thousands of descriptors, and a login usually starts with 1,024. What needs more than the hard limit
+# skips (features.require_descriptors).
+resource.setrlimit(resource.RLIMIT_NOFILE, 2 * resource.getrlimit(resource.RLIMIT_NOFILE)[1:])
 
 
 def pytest_terminal_summary(terminalreporter):

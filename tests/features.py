@@ -7,6 +7,7 @@ import ctypes.util
 import importlib.util
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 
@@ -50,6 +51,12 @@ def tracing():
     return tracing
 
 
+def debootstrap():
+    import bare  # which needs this module
+
+    return bare
+
+
 FEATURES = {  # name: (is it here?, what to say when it is not)
     "bpf": (lambda: tracing().is_available(),
             "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), there is no "
@@ -61,6 +68,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
                 "user may create"),
     "clang-format": (lambda: clang_format() is not None, "no clang-format 14 (apt-get install clang-format-14)"),
     "cmocka": (lambda: package_flags("cmocka") is not None, "no cmocka (apt-get install libcmocka-dev)"),
+    "debootstrap": (lambda: debootstrap().is_available(), "cannot make a bare Debian: needs root, debootstrap (apt-get install "
+                    "debootstrap), and a mirror of apt's for this release"),
     "fakes": ((ROOT / "build/fake/libcuda.so.1").exists, "the stand-in for libcuda is not built (make fakes)"),
     "faults": (lambda: BUILD.with_name(BUILD.name + "-faults").exists(),
                "the daemon that dies where it is told to is not built (make FAULTS=1)"),
@@ -105,3 +114,10 @@ def require(feature, reason=None, available=None):
     if feature in os.environ.get("WEIGHTD_REQUIRE", "").split(","):
         pytest.fail(f"{reason or missing}, and WEIGHTD_REQUIRE has {feature}", pytrace=False)
     pytest.skip(reason or missing)
+
+
+def require_descriptors(n):
+    """Skips where a process may not have as many."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    require("descriptors", f"a process may have {hard} descriptors here, not {n} (ulimit -Hn)",
+            hard == resource.RLIM_INFINITY or hard >= n)

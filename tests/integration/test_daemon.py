@@ -414,6 +414,7 @@ def test_what_a_create_makes_is_stored_first_and_a_publish_stores_nothing(start,
 
 @pytest.mark.parametrize("limit, is_too_few", [(6000, True), (7000, False)])
 def test_a_limit_on_descriptors_that_cannot_take_back_what_is_kept_is_told(make_daemon, tmp_path, limit, is_too_few):
+    features.require_descriptors(limit)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:  # one that does not tell how much it keeps
         manager.bind(str(tmp_path / "notify"))
         daemon = make_daemon(prefix=("prlimit", f"--nofile={limit}:{limit}"),

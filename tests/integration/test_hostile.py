@@ -17,6 +17,7 @@ import struct
 import subprocess
 import time
 
+import features
 import pytest
 import weightd
 from daemon import unhindered_s
@@ -695,8 +696,7 @@ N_IDLE = 2000
 @pytest.fixture
 def many_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < N_IDLE + 200:
-        pytest.skip(f"only {hard} descriptors are allowed here (ulimit -Hn)")
+    features.require_descriptors(N_IDLE + 200)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

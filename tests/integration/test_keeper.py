@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import resource
 import select
 import shutil
 import signal
@@ -139,11 +138,6 @@ def stopped(keeper):
         keeper.proc.send_signal(signal.SIGCONT)
 
 
-def need_descriptors(n):
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    features.require("descriptors", f"a hard limit of {hard} descriptors, {n} are needed (ulimit -Hn)", hard >= n)
-
-
 # --- What is kept -----------------------------------------------------------------------------------
 
 
@@ -249,6 +243,7 @@ def test_what_was_sent_before_a_death_counts(keeper):
 
 @pytest.mark.measures
 def test_a_thousand_stores_are_quick(keeper):
+    features.require_descriptors(2000)
     processes = "self", keeper.proc.pid, keeper.pid
     started = unhindered_s(*processes)
     assert keeper.ask("store_files(*map(str, range(1000)))")
@@ -318,7 +313,7 @@ def test_more_than_may_be_kept_is_dropped_and_told_once(make_keeper):
 
 
 def test_five_thousand_six_hundred_come_back_to_a_small_keeper(keeper):
-    need_descriptors(6400)
+    features.require_descriptors(6400)
     assert keeper.ask("store_files(*(f'buffer-{i:04}-manifest' for i in range(5600)), size=64)")
     for _ in range(2):
         keeper.kill_child()
@@ -331,7 +326,7 @@ def test_five_thousand_six_hundred_come_back_to_a_small_keeper(keeper):
 
 @pytest.mark.measures
 def test_a_full_keeper_stays_small(keeper):
-    need_descriptors(6400)
+    features.require_descriptors(6400)
     before = keeper.rss_anon()
     assert keeper.ask("store_files(*(f'buffer-{i:04}-manifest' for i in range(5600)), size=64)")
     keeper.kill_child()
@@ -345,7 +340,7 @@ def test_a_full_keeper_stays_small(keeper):
 
 
 def test_names_fill_one_variable_and_no_more(make_keeper):
-    need_descriptors(7500)
+    features.require_descriptors(7500)
     keeper = make_keeper("--store-max", "7000")
     most = (128 * 1024 - len("LISTEN_FDNAMES=")) // 21
     assert keeper.ask(f"store_files(*(f'{{i:020}}' for i in range({most + 9})), size=1)")

@@ -3,6 +3,7 @@ import errno
 import os
 import resource
 
+import features
 import pytest
 import weightd
 from integration import wire
@@ -215,9 +216,7 @@ MAX_SESSIONS, MAX_BUFFERS = 4096, 2048
 
 @pytest.fixture
 def many_descriptors():
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 3 * MAX_SESSIONS:
-        pytest.skip(f"only {hard} descriptors are allowed here (ulimit -Hn)")
+    features.require_descriptors(3 * MAX_SESSIONS)
 
 
 def test_a_user_with_too_many_connections_is_told_so_and_others_connect(daemon, many_descriptors):

@@ -636,16 +636,35 @@ static void node_init(struct sim *s, unsigned i)
 	};
 }
 
+/* Returns how many there may be. */
+static rlim_t raise_files(void)
+{
+	struct rlimit files;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+	files.rlim_cur = files.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+	return files.rlim_max;
+}
+
+void sim_require_files(unsigned n)
+{
+	rlim_t most = raise_files();
+
+	if (most >= n)
+		return;
+	print_message("a process may have %lu descriptors here, not %u (ulimit -Hn)\n",
+		      (unsigned long)most, n);
+	skip();
+}
+
 struct sim *sim_new(const struct sim_options *options)
 {
 	struct sim *s = calloc(1, sizeof(*s));
 	size_t n = options->n_nodes;
-	struct rlimit files;
 
 	assert_non_null(s);
-	assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
-	files.rlim_cur = files.rlim_max;
-	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+	(void)raise_files();
 	s->options = *options;
 	s->options.n_bytes = options->n_bytes ? options->n_bytes : 64 * MIB;
 	s->random = options->seed * 0x9e3779b97f4a7c15u + 0x1234567;

@@ -125,6 +125,9 @@ struct sim {
 	bool ticks;
 };
 
+#define FILES_MANY 4096 /* descriptors that suffice for the largest simulations */
+/* Skips the test where a process may not have as many descriptors. */
+void sim_require_files(unsigned n);
 struct sim *sim_new(const struct sim_options *options);
 void sim_free(struct sim *s);
 

@@ -467,11 +467,13 @@ static void test_a_thousand_agents_take_one_push(void **state)
 {
 	const unsigned n = N_MANY;
 	double began = seconds(CLOCK_MONOTONIC), took, virtual;
-	struct sim *s = sim_new(&(struct sim_options){.n_nodes = n, .policy = POLICY_ALL, .seed = 1});
+	struct sim *s;
 	uint64_t before, messages;
 	char sync[SYNC_ID_SIZE];
 
 	(void)state;
+	sim_require_files(FILES_MANY);
+	s = sim_new(&(struct sim_options){.n_nodes = n, .policy = POLICY_ALL, .seed = 1});
 	sim_run(s, 2 * S);
 	before = s->now_ns;
 	s->n_messages = 0;

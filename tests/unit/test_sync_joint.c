@@ -637,6 +637,7 @@ static void test_who_waits_for_its_turn_to_coordinate_ends_in_time(void **state)
 static void test_averages_of_many_coordinators_do_not_wait_for_each_other(void **state)
 {
 	(void)state;
+	sim_require_files(FILES_MANY);
 	average_many(24, 2);
 	average_many(10, 12);
 }
