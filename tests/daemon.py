@@ -41,6 +41,15 @@ def unhindered_s(*processes):
             return now - waited
 
 
+def copy_for_others(name, folder):
+    """A copy of a program and its library in a folder that other users may enter, unlike perhaps the build tree."""
+    for file in name, "libweightd.so.0":
+        if not (folder / file).exists():
+            shutil.copy((features.BUILD / file).resolve(), folder / file)
+            (folder / file).chmod(0o755)
+    return folder / name
+
+
 class Daemon:
     """
     socket  path of its socket

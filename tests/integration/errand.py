@@ -15,12 +15,11 @@ import json
 import os
 import pathlib
 import select
-import shutil
 import socket
 import subprocess
 
 import features
-from daemon import REPORT, SANITIZER_EXIT
+from daemon import REPORT, SANITIZER_EXIT, copy_for_others
 
 TALK_FD = 3
 PATIENCE_S = 60
@@ -142,10 +141,7 @@ def program(daemon, uid):
     """Where this user reaches it."""
     if uid is None:
         return features.BUILD / "weightd-sync-local"
-    for name in "weightd-sync-local", "libweightd.so.0":
-        if not (daemon.folder / name).exists():
-            shutil.copy(pathlib.Path(features.BUILD / name).resolve(), daemon.folder / name)
-    return daemon.folder / "weightd-sync-local"
+    return copy_for_others("weightd-sync-local", daemon.folder)
 
 
 class Tree:

@@ -1,6 +1,7 @@
 """weightctl nodes and weightctl sync, against an agent that says whatever a test wants."""
 import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -9,7 +10,7 @@ import threading
 import time
 
 import pytest
-from daemon import SANITIZER_EXIT, environment
+from daemon import SANITIZER_EXIT, copy_for_others, environment
 from features import BUILD
 
 from integration.fake_agent import FakeAgent, pack
@@ -538,7 +539,8 @@ def test_without_permission(make_agent, require):
     os.chmod(agent.path, 0)
     os.chmod(agent.folder, 0o711)
     require("root")
-    done = run_ctl(agent.path, "nodes", check=False, user=65534, group=65534, extra_groups=[])
+    program = copy_for_others("weightctl", pathlib.Path(agent.folder))
+    done = run_ctl(agent.path, "nodes", check=False, executable=program, cwd="/", user=65534, group=65534, extra_groups=[])
     assert done.returncode == 1 and "may not be used by this user" in done.stderr, done.stderr
 
 
