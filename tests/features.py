@@ -57,6 +57,8 @@ def debootstrap():
     return bare
 
 
+INITIAL_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO of <linux/proc_ns.h>
+
 FEATURES = {  # name: (is it here?, what to say when it is not)
     "bpf": (lambda: tracing().is_available(),
             "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), there is no "
@@ -86,6 +88,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
     "perfetto": (lambda: bool(shutil.which("node")) and (PERFETTO / "trace_processor.wasm").exists(),
                  "no trace processor of Perfetto (make perfetto), or no node (apt-get install nodejs)"),
+    "pids": (lambda: os.stat("/proc/self/ns/pid").st_ino == INITIAL_PIDS,
+             "weightd-trace finds processes by the numbers that the kernel's first PID namespace has for them; this one is another"),
     "probes": (lambda: tracing().has("uprobe_multi"),
                "the kernel attaches no program to many functions at once, as Linux 6.6 was the first to"),
     "prometheus": (lambda: bool(importlib.util.find_spec("prometheus_client")),

@@ -410,6 +410,7 @@ def test_a_client_that_keeps_its_own_connection_open_goes_with_its_process(trace
 
 
 def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
+    features.require("pids")
     features.require("bpf")
     with Tracer() as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as other:
         slow.ask("follow")
@@ -425,6 +426,7 @@ def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
 @pytest.mark.parametrize("op", ["end", "forget"])
 def test_events_are_told_before_the_sync_is_over(op):
     """Of which there are more than are taken at a time."""
+    features.require("pids")
     features.require("bpf")
     with Tracer() as tracer:
         client = tracer.client()
@@ -442,6 +444,7 @@ def test_events_are_told_before_the_sync_is_over(op):
 
 def test_an_answer_that_has_no_room_is_cut_with_a_mark():
     """However many rows others have, a client is not refused its answer for them."""
+    features.require("pids")
     features.require("trace")
     n_clients, n_rows = 9, 1000
     with Tracer("--meter=diag") as tracer, tracing.pair() as (a, _):

@@ -53,6 +53,7 @@ def start_stopped(node, command):
 # Not with -R: who receives then stops counting at its end of the test, and reads on.
 @pytest.mark.parametrize("options", [["-n", "20000001"], ["-n", "20000001", "-l", "1K"], ["-n", "20000001", "-P", "4"]])
 def test_iperf_says_the_same(net, tracer, options):
+    features.require("pids")
     features.require("iperf3", "no iperf3 (apt-get install iperf3)", bool(shutil.which("iperf3")))
     server, client = net.nodes[1], net.nodes[0]
     asked = tracer.client()

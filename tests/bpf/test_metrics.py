@@ -124,6 +124,7 @@ def test_a_peer_is_one_whoever_has_it_counted(metrics, pair):
 
 
 def test_short_connections_are_counted_to_their_last_byte(tracer, net):
+    features.require("pids")
     metrics, client = Metrics(tracer), tracer.client()
     client.watch(os.getpid())
     storm(net, 50, 777)
@@ -240,6 +241,7 @@ def test_runs_that_the_kernel_left_out_are_told(tracer):
 
 
 def test_what_a_client_did_not_read_is_counted(tracer, net):
+    features.require("pids")
     metrics = Metrics(tracer)
     with Client(tracer.socket) as slow:
         slow.ask("follow")

@@ -488,6 +488,7 @@ def test_a_mask_that_others_of_its_kind_read_too_is_followed(tracer, observer):
 
 
 def test_all_sockets_of_the_process_are_counted_where_somebody_wants_that(tracer, observer):
+    features.require("pids")
     with Host(tracer, WEIGHTD_NCCL_WATCH="1") as host:
         host.init()
         observer.hear("nccl_comm")  # which is told after it

@@ -167,6 +167,7 @@ def test_a_span_that_nobody_ended_ends_with_its_rows(tracer, pair, how):
 
 
 def test_events_of_others_are_told_to_observers_alone(connect):
+    features.require("pids")
     features.require("bpf")
     with Tracer() as tracer:
         observer, client, other = tracer.client(), tracer.client(), tracer.client()
@@ -182,6 +183,7 @@ def test_events_of_others_are_told_to_observers_alone(connect):
 
 
 def test_who_observes_too_slowly_is_told_how_much_it_missed(net):
+    features.require("pids")
     features.require("bpf")
     with Tracer() as tracer, Client(tracer.socket) as slow, Client(tracer.socket) as client:
         slow.ask("observe")

@@ -161,6 +161,7 @@ def test_sockets_that_a_group_has_already_are_counted_from_then_on(tracer, group
 
 
 def test_who_is_watched_twice_counts_for_what_is_nearest(tracer, group, make_group, peers):
+    features.require("pids")
     client, below = tracer.client(), make_group("below")
     watch(client, group, peer="far")
     watch(client, below, peer="near")
@@ -303,6 +304,7 @@ def until_watched(tracer):
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_command_is_counted_from_its_first_byte_on(tracer, status):
+    features.require("pids")
     n = 1_234_567
     with socket.create_server(("127.0.0.1", 0)) as server:
         with weightctl(tracer, "--json", sys.executable, "-c", SENDER, server.getsockname()[1], n, status) as told:
@@ -325,6 +327,7 @@ def test_a_command_is_counted_from_its_first_byte_on(tracer, status):
 
 
 def test_what_is_there_is_watched_until_it_is_gone(tracer, peer):
+    features.require("pids")
     one, other, server = peer(), peer(), peer()
     with weightctl(tracer, "--pid", one.proc.pid, "--pid", other.proc.pid, "--peer=b", "--bytes") as told:
         until_watched(tracer)

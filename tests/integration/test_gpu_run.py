@@ -27,6 +27,7 @@ def programs(require):
 def test_each_section_shows_what_the_fake_can_carry(section, tmp_path, require):
     if section == "trace":
         require("bpf")
+        require("pids")
     done = run(features.BUILD, "--fake", "--results", tmp_path, "--sections", section)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line for line in lines if line["ok"] is False] == []

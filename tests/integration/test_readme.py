@@ -1,6 +1,7 @@
 """The README's tour and snippets, run as they are printed."""
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -12,28 +13,36 @@ from nodes import claim_net
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
+def section(title):
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", README, re.M | re.S)[1]
+
+
+def blocks(language, text=README):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
 def without_figures(text):
-    """Times, rates and paddings differ from run to run; everything else is printed as promised."""
+    """Times, rates, paddings and the room of a store differ; everything else is printed as promised."""
+    text = re.sub(r"^(STORE +\d+/)\d+$", r"\1N", text, flags=re.M)
     text = re.sub(r"\d+(\.\d+)? (ms|s|[kMGT]?B/s)\b", "N", text)
     return re.sub(r" +", " ", text)
 
 
+TOUR = "Five minutes", "When the daemon dies"
+
+
 def tour():
-    """(command, expected output) of the console blocks, without building, starting and stopping for good."""
+    """(command, expected output) of the tour, without building, starting and stopping for good."""
     steps = []
-    for block in blocks("console"):
-        for step in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.M):
-            steps.append(step)
-    return [s for s in steps if not re.match(r"make |export |weightd |kill %", s[0])]
+    for block in (block for title in TOUR for block in blocks("bash", section(title))):
+        for command, output in re.findall(r"^((?!# ).*)\n((?:# .*\n)*)", block, re.M):
+            steps.append((command, re.sub("^# ", "", output, flags=re.M)))
+    return [s for s in steps if not re.match(r"make |export |weightd |kill \$!", s[0])]
 
 
 def exported(name):
     """What the tour sets it to."""
-    return re.search(rf"^\$ export .*\b{name}=(\S+)", README, re.M)[1].replace("$PWD", str(ROOT))
+    return re.search(rf"^export .*\b{name}=(\S+)", README, re.M)[1].replace("$PWD", str(ROOT))
 
 
 def run_python(daemon, snippet):
@@ -49,9 +58,10 @@ def test_the_tour_prints_what_the_readme_shows(make_daemon, build, model):
     env = daemon.env | {"PATH": f"{build}:{os.environ['PATH']}"}
     outputs = []
     for command, expected in tour():
-        if command.startswith("weightctl rm"):  # of what the Python snippets make
+        if command.startswith("weightctl rm"):  # the first version is still there
             for snippet in blocks("python"):
                 outputs.append(run_python(daemon, snippet))
+            daemon.ctl("rm", "mine", "layer")
         done = subprocess.run(["bash", "-c", command.replace("build/model", str(model))], env=env,
                               capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, f"{command}: {done.stderr}"
@@ -60,6 +70,20 @@ def test_the_tour_prints_what_the_readme_shows(make_daemon, build, model):
     assert outputs[1] == "1 1048576.0\n"
     assert outputs[2] == "1024.0\n"
     assert [row.split()[0] for row in daemon.ctl("ls", "--noheadings").stdout.splitlines()] == ["minilm"]
+
+
+def test_the_tour_can_be_pasted(build, model, tmp_path):
+    """All shell blocks of its sections into one shell, which stops at the first command that fails."""
+    require("jq", "no jq (apt-get install jq)", bool(shutil.which("jq")))
+    script = "".join(block for title in TOUR for block in blocks("bash", section(title)))
+    for shown, here in (("make all model\n", ""), ("$PWD/build", str(build)), ("/tmp/tour.sock", str(tmp_path / "tour.sock")),
+                        ("build/model", str(model))):
+        assert shown in script, shown
+        script = script.replace(shown, here)
+    done = subprocess.run(["bash", "--norc", "-eu"], input="trap 'kill $(jobs -p) || true' EXIT\n" + script, cwd=ROOT,
+                          env=environment(), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and done.stdout.count("matches digest xxh3:") == 2, done.stdout + done.stderr
+    assert not (tmp_path / "tour.sock").exists()
 
 
 def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
@@ -79,7 +103,7 @@ def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
 def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path):
     """Its commands, on addresses that no other test has."""
     require("sync")
-    (script,) = blocks("bash")
+    (script,) = blocks("bash", section("Between nodes"))
     script = re.sub("^make .*\n", "trap 'kill $(jobs -p) || true' EXIT\n", script, flags=re.M)
     env = environment(PATH=f"{build}:{os.environ['PATH']}", TMPDIR=str(tmp_path), model=str(model))
     net, claim = claim_net()
