@@ -562,6 +562,12 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	install -m 644 $(wildcard libclient/python/weightd/*.py) libclient/python/weightd/py.typed \
 		$(DESTDIR)$(pythondir)/weightd/
 	$(if $(DESTDIR),,ldconfig)
+	@if [ -z '$(DESTDIR)' ] && [ -d /run/systemd/system ] && [ "$$(id -u)" = 0 ]; then \
+		systemd-sysusers && systemctl daemon-reload; \
+	else \
+		echo 'weightd: on the system that runs it, as root: systemd-sysusers'; \
+		echo '                                            systemctl daemon-reload'; \
+	fi
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(sbindir)/weightd,-sync -sync-local -sync-tcp -sync-gloo -sync-nccl -trace) \
