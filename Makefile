@@ -460,6 +460,11 @@ matrix: all fakes
 soak: all soaks
 	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) $(ARGS) tests/soak
 
+# The two commands of the README on a bare Debian; WEIGHTD_BARE=full runs all tests there.
+.PHONY: bare
+bare:
+	$(Q)$(PYTEST) $(ARGS) tests/bare
+
 deps:
 	$(Q)packaging/install-deps
 
@@ -583,7 +588,7 @@ uninstall:
 
 # What was downloaded stays: it is no product.
 clean:
-	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 perfetto guest bench-venv bench-safetensors),$(wildcard build/*))
+	rm -rf $(wildcard build-*) $(filter-out $(addprefix build/,model torch2 perfetto guest bare bench-venv bench-safetensors),$(wildcard build/*))
 
 help:
 	@echo 'make            everything, into build/ (V=1 shows commands, WERROR=1 is strict)'
@@ -597,6 +602,7 @@ help:
 	@echo '                KINDS="link-down disk-full" ENGINE=gloo OPERATION=average SEED= chooses'
 	@echo 'make soak       random deaths of weightd, its users, and nodes for SECONDS=300, and a count of what went wrong'
 	@echo '                ARGS="-k nodes" is that of nodes alone'
+	@echo 'make bare       make demo and a part of make check on a bare Debian (WEIGHTD_BARE=full: all of it)'
 	@echo 'make fakes      the stand-in for libcuda that the tests run on, where there is no GPU'
 	@echo 'make fuzz       every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make torch2     today'"'"'s torch and transformers into build/torch2 (1.1 GB), for the tests that want both versions'

@@ -1,0 +1,58 @@
+"""The two commands of the README on a bare Debian, as root, in a folder that others cannot enter, with 1,024 descriptors.
+
+`make demo` runs as a whole. Of `make check` only a part runs, with the packages that this part needs: the unit tests, and those
+integration tests that use other users, descriptors and the README. WEIGHTD_BARE=full runs all of it, which takes about 40 minutes.
+"""
+import os
+import re
+import time
+
+import bare as machine
+import features
+import pytest
+
+pytestmark = pytest.mark.timeout(6000)  # each command has a deadline of its own
+PACKAGES_MAX, MB_MAX, DEMO_S = 120, 400, 300
+PATIENCE_S = 1500
+FULL_S = 5000
+CLOSED = "cd /root/weightd && ulimit -n 1024 && "
+PART = " ".join(["tests/unit", *(f"tests/integration/test_{name}.py" for name in (
+    "access", "daemon", "hostile", "keeper", "readme", "sync_control", "sync_local", "users", "weightctl", "weightctl_sync"))])
+
+
+@pytest.fixture
+def bare():
+    features.require("debootstrap")
+    with machine.Bare() as made:
+        yield made
+
+
+def test_the_demo_needs_few_packages_and_five_minutes(bare, capsys):
+    before = bare.n_packages()
+    began = time.monotonic()
+    said = bare.run(f"{CLOSED} make demo", PATIENCE_S)
+    took_s = time.monotonic() - began
+    n = bare.n_packages() - before
+    announced = re.search(r"^install-deps: with all .*: (\d+) packages, .* to download, ([0-9.]+) MB of disk space$", said, re.M)
+    with capsys.disabled():
+        print(f"\nmake demo: {n} packages, {announced[2]} MB, {took_s:.0f} s")
+    assert "All workers and weightd ended with 0; nothing is left behind." in said, said[-5000:]
+    assert "2 of 2 nodes" in said, said[-5000:]
+    assert said.index(announced[0]) < said.index("Unpacking"), "it says what it will install before it does"
+    assert n == int(announced[1]) <= PACKAGES_MAX and float(announced[2]) <= MB_MAX, (n, announced[0])
+    assert took_s <= DEMO_S
+
+
+def test_the_tests_pass_or_skip(bare, capsys):
+    began = time.monotonic()
+    if os.environ.get("WEIGHTD_BARE") == "full":
+        said = bare.run(f"{CLOSED} make check", FULL_S)
+    else:
+        said = bare.run(f"{CLOSED} packaging/install-deps demo && apt-get -qq install -y --no-install-recommends "
+                        "libcmocka-dev python3-pytest python3-pytest-timeout >/dev/null && make -j$(nproc) model all unit benches fakes "
+                        f"&& make -j$(nproc) FAULTS=1 programs && make pytest ARGS='-m \"not measures and not probes\" {PART}'", PATIENCE_S)
+    sums = re.findall(r"^=+ (.*(?:passed|failed).* in .*) =+$", said, re.M)
+    with capsys.disabled():
+        print(f"\nmake check: {bare.n_packages()} packages, {time.monotonic() - began:.0f} s: {'; '.join(sums)}")
+    assert sums and not re.search("failed|error", " ".join(sums)), sums
+    assert not re.search(r"^SKIPPED \[\d+\] \S+ *$", said, re.M), "a skip names its reason"
