@@ -43,7 +43,8 @@ def export():
     memory = make("below", {DMA_BUF_SIZE}, os.MFD_ALLOW_SEALING)
     fcntl.fcntl(memory, *{SEALS})
     with open("/dev/udmabuf", "rb") as device:
-        return fcntl.ioctl(device, {UDMABUF_CREATE}, struct.pack("IIQQ", memory, 0, 0, {DMA_BUF_SIZE}))
+        # ioctl() returns the descriptor only if it may write to the argument.
+        return fcntl.ioctl(device, {UDMABUF_CREATE}, bytearray(struct.pack("IIQQ", memory, 0, 0, {DMA_BUF_SIZE})))
 """,
     "/sys/devices/platform/vgem": f"""
 import fcntl, glob, struct
