@@ -481,7 +481,7 @@ def test_help_names_every_verb(daemon):
 def test_help_fits_a_terminal(daemon):
     texts = [daemon.ctl(*verb.split(), "--help").stdout for verb in VERBS] + [daemon.ctl("--help").stdout]
     texts += [subprocess.run([BUILD / name, "--help"], stdout=subprocess.PIPE, check=True, text=True).stdout
-              for name in ("weightd", "weightd-sync", "weightd-trace")]
+              for name in ("weightd", "weightd-sync", "weightd-trace") if (BUILD / name).exists()]
     assert [line for text in texts for line in text.splitlines() if len(line) > 80] == []
 
 

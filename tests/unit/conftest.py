@@ -19,6 +19,7 @@ PATIENCE_WITH_ONE_THREAD_S = 500
 ONE_THREAD = {f"test_sync_{name}" for name in (
     "agent", "agent_trouble", "bounds", "changes", "epoch", "forecast", "head", "hostile", "joint", "joint_liars", "joint_trouble",
     "pace", "plan", "reshard", "told")}
+NEEDS = {"test_arrivals": "trace", "test_ring": "trace"}  # parts of the build, as every test_sync_* needs weightd-sync
 SEES_ALL = {"test_arrivals"}  # processes of this machine, of which the kernel tells programs of BPF
 
 
@@ -49,8 +50,10 @@ class UnitProgram(pytest.Item):
 
     def runtest(self):
         features.require("cmocka")
-        if self.name in SEES_ALL:
-            features.require("trace")
+        if self.name in NEEDS:
+            features.require(NEEDS[self.name])
+        if self.name.startswith("test_sync_"):
+            features.require("sync")
         program = features.BUILD / "unit" / self.name
         if not program.exists():
             raise UnitFailure(f"{program} is not there: make unit")
