@@ -62,7 +62,7 @@ INITIAL_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO of <linux/proc_ns.h>
 FEATURES = {  # name: (is it here?, what to say when it is not)
     "bpf": (lambda: tracing().is_available(),
             "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), there is no "
-            "right to (root), or the kernel refuses"),
+            "right to (root), or the kernel, or a supervisor, refuses programs or iterators of BPF"),
     "calls": (lambda: tracing().has("tp_btf/sock_send_length"),
               "the kernel tells no program of calls, as Linux 6.3 was the first to"),
     "cgroup": (cgroup.is_available, "no memory cgroup that this user may create"),

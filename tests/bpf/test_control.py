@@ -444,7 +444,6 @@ def test_events_are_told_before_the_sync_is_over(op):
 
 def test_an_answer_that_has_no_room_is_cut_with_a_mark():
     """However many rows others have, a client is not refused its answer for them."""
-    features.require("pids")
     features.require("trace")
     n_clients, n_rows = 9, 1000
     with Tracer("--meter=diag") as tracer, tracing.pair() as (a, _):

@@ -114,6 +114,7 @@ def await_acknowledgement(sock):
 
 
 def test_a_socket_that_is_older_than_the_tracer_counts_from_then_on(connect):
+    features.require("bpf")
     a, b = connect()
     carry(a, b, 70_000, 1)
     with Tracer() as tracer, Client(tracer.socket) as client:
