@@ -16,6 +16,7 @@
 
 #include "bpf/programs.h"
 #include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 
 #define SHARE 10 /* of the time that looks may take, one in so many */
@@ -101,6 +102,7 @@ static int hook_try(const struct hook *hook, char ret_why[WHY_SIZE])
 {
 	cleanup(flows_destroyp) struct flows *bpf = flows__open();
 	cleanup(link_destroyp) struct bpf_link *link = NULL;
+	cleanup(fd_closep) int fd = -1;
 	struct bpf_program *program;
 	int r = bpf ? 0 : -errno;
 
@@ -113,10 +115,12 @@ static int hook_try(const struct hook *hook, char ret_why[WHY_SIZE])
 		link = program == bpf->progs.mark ? program_attach_to_map(program, bpf->maps.flows)
 						  : bpf_program__attach(program);
 		r = link ? 0 : -errno;
+		if (link && bpf_program__expected_attach_type(program) == BPF_TRACE_ITER)
+			r = fd = program_iterate(link);
 	}
 	if (r < 0)
 		hook_say_why(r, hook->since, ret_why);
-	return r;
+	return r < 0 ? r : 0;
 }
 
 void hooks_look(struct findings *f)

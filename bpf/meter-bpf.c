@@ -183,6 +183,20 @@ static int attach_one(const struct bpf_program *program, struct bpf_link **ret)
 	return *ret ? 0 : -errno;
 }
 
+/* A supervisor may let iterators be attached, and none begin. */
+static int check_iterators(const struct meter_of_bpf *b)
+{
+	const struct bpf_link *links[] = {b->mark, b->mark_tcp, b->mark_file, b->adopt};
+
+	for (size_t i = 0; i < ARRAY_LEN(links); i++) {
+		cleanup(fd_closep) int fd = links[i] ? program_iterate(links[i]) : -1;
+
+		if (links[i] && fd < 0)
+			return fd;
+	}
+	return 0;
+}
+
 static int attach(struct meter_of_bpf *b)
 {
 	int r = flows__attach(b->bpf);
@@ -197,7 +211,7 @@ static int attach(struct meter_of_bpf *b)
 		r = attach_one(b->bpf->progs.mark_file, &b->mark_file);
 	if (r == 0)
 		r = attach_one(b->bpf->progs.adopt, &b->adopt);
-	return r;
+	return r < 0 ? r : check_iterators(b);
 }
 
 /* `f`: not all of it can be had; NULL: it may be. */
@@ -368,13 +382,6 @@ static int run(int iterator_fd, meter_sample_fn fn, void *context)
 	}
 }
 
-static int begin(const struct bpf_link *link)
-{
-	int fd = bpf_iter_create(bpf_link__fd(link));
-
-	return fd < 0 ? -errno : fd;
-}
-
 /* The iterator visits the namespace in which it begins. */
 static int look_into(struct meter_of_bpf *b, struct netns *one, meter_sample_fn fn, void *context)
 {
@@ -382,7 +389,7 @@ static int look_into(struct meter_of_bpf *b, struct netns *one, meter_sample_fn 
 
 	if (one->fd < 0 || netns_enter(&b->netns, one) < 0)
 		return 0;
-	fd = begin(b->mark_tcp);
+	fd = program_iterate(b->mark_tcp);
 	netns_leave(&b->netns);
 	return run(fd, fn, context);
 }
@@ -396,7 +403,7 @@ static int look_by_namespace(struct meter_of_bpf *b, meter_sample_fn fn, void *c
 
 	bpf->bss->look++;
 	if (r == 0)
-		r = run(begin(b->mark_tcp), fn, context);
+		r = run(program_iterate(b->mark_tcp), fn, context);
 	if (r < 0)
 		return r;
 	list_for_each(one, &b->netns.all, link) {
@@ -406,7 +413,7 @@ static int look_by_namespace(struct meter_of_bpf *b, meter_sample_fn fn, void *c
 	}
 	if (bpf->bss->n_over == 0 && b->netns.n_closed == 0 && !b->netns.is_full)
 		return 0;
-	return run(begin(b->mark_file), fn, context);
+	return run(program_iterate(b->mark_file), fn, context);
 }
 
 static int bpf_mark(struct meter *m, meter_sample_fn fn, void *context)
@@ -416,7 +423,7 @@ static int bpf_mark(struct meter *m, meter_sample_fn fn, void *context)
 	if (!b->mark)
 		return look_by_namespace(b, fn, context);
 	b->bpf->bss->look++;
-	return run(begin(b->mark), fn, context);
+	return run(program_iterate(b->mark), fn, context);
 }
 
 /* This process has the socket of a tag open, too. */
@@ -428,7 +435,7 @@ static int find_among_ours(struct meter_of_bpf *b, int fd)
 	if (r < 0)
 		return r;
 	link = program_attach_to_process(b->bpf->progs.mark_file, getpid());
-	return link ? run(begin(link), NULL, NULL) : -errno;
+	return link ? run(program_iterate(link), NULL, NULL) : -errno;
 }
 
 /* The storage is made here, its base where the socket can be read. */
@@ -457,7 +464,7 @@ static int bpf_tag(struct meter *m, int fd, uint32_t row, enum since since)
 
 static int adopt(struct meter_of_bpf *b, uint32_t row)
 {
-	return b->adopt ? run(begin(b->adopt), NULL, NULL) : add_part(b, row);
+	return b->adopt ? run(program_iterate(b->adopt), NULL, NULL) : add_part(b, row);
 }
 
 static void bpf_unwatch(struct meter *m, pid_t pid)

@@ -249,13 +249,13 @@ int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const str
 	const struct bpf_program *program = p->bpf->progs.look;
 	cleanup(link_freep) struct bpf_link *link = pid ? program_attach_to_process(program, pid)
 							: bpf_program__attach_iter(program, NULL);
-	cleanup(fd_closep) int fd = link ? bpf_iter_create(bpf_link__fd(link)) : -1;
+	cleanup(fd_closep) int fd = link ? program_iterate(link) : -errno;
 	struct mapping m;
 	size_t n = 0;
 	ssize_t got;
 
 	if (fd < 0)
-		return -errno;
+		return fd;
 	if (pid != getpid()) /* which is a look within another one */
 		p->bpf->bss->at.tgid = 0;
 	for (;;) {
@@ -549,6 +549,7 @@ static int need_try(const struct need *need)
 {
 	cleanup(probes_destroyp) struct probes_bpf *bpf = probes_bpf__open();
 	cleanup(link_freep) struct bpf_link *link = NULL;
+	cleanup(fd_closep) int fd = -1;
 	int r;
 
 	if (!bpf)
@@ -561,7 +562,8 @@ static int need_try(const struct need *need)
 	if (bpf_program__autoload(bpf->progs.on_call))
 		return check_multi(bpf);
 	link = bpf_program__attach_iter(bpf->progs.look, NULL);
-	return link ? 0 : -errno;
+	fd = link ? program_iterate(link) : -errno;
+	return fd < 0 ? fd : 0;
 }
 
 static void look_for_arrivals(char ret_why[WHY_SIZE])

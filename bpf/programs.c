@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <errno.h>
 #include <stddef.h>
 
 #include "bpf/arrivals.h"
@@ -38,6 +39,13 @@ struct bpf_link *program_attach_to_process(const struct bpf_program *program, pi
 		    .link_info_len = sizeof(filter.info));
 
 	return bpf_program__attach_iter(program, &options);
+}
+
+int program_iterate(const struct bpf_link *link)
+{
+	int fd = bpf_iter_create(bpf_link__fd(link));
+
+	return fd < 0 ? -errno : fd;
 }
 
 /* `size`: so much of it the kernel has written. */

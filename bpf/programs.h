@@ -25,6 +25,8 @@ struct program {
 /* Iterators: over what is in a map, and over one process alone (Linux 6.1). NULL, and errno. */
 struct bpf_link *program_attach_to_map(const struct bpf_program *program, const struct bpf_map *map);
 struct bpf_link *program_attach_to_process(const struct bpf_program *program, pid_t pid);
+/* A descriptor to read an iterator from, or negative errno. */
+int program_iterate(const struct bpf_link *link);
 
 #define MISSES_UNKNOWN UINT64_MAX
 

@@ -14,7 +14,7 @@ import struct
 SYS_BPF = {"x86_64": 321, "aarch64": 280}
 MAP_DELETE_ELEM, MAP_GET_FD_BY_ID, MAP_NAME = 3, 14, slice(24, 40)  # of bpf_map_info, where its name is
 PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, ENABLE_STATS = 13, 15, 32
-PROG_LOAD, LINK_CREATE = 5, 28
+PROG_LOAD, LINK_CREATE, ITER_CREATE = 5, 28, 33
 KPROBE, TRACING = 2, 26  # types of programs
 RAW_TP, FEXIT, ITER, UPROBE_MULTI = 23, 25, 28, 48  # what they are attached to
 RETURN_0 = bytes.fromhex("b700000000000000 9500000000000000")
@@ -41,6 +41,18 @@ def _load(program_type, attach_type, btf_id=0):
     return bpf(PROG_LOAD, attribute)[0]
 
 
+def _begins(program):
+    """Whether an iterator can be read. A supervisor may refuse that alone."""
+    link = bpf(LINK_CREATE, struct.pack("=IIII", program, 0, ITER, 0))[0]
+    if link < 0:
+        return False
+    fd = bpf(ITER_CREATE, struct.pack("=II", link, 0))[0]
+    os.close(link)
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
+
+
 def loads(kind):
     """Whether this process may load a trivial program of one of KINDS, or of uprobe_multi."""
     if kind == "uprobe_multi":
@@ -55,9 +67,12 @@ def loads(kind):
     attach_type, name = KINDS[kind]
     btf_id = ctypes.CDLL("libbpf.so.1").libbpf_find_vmlinux_btf_id(name.encode(), attach_type)
     fd = _load(TRACING, attach_type, btf_id) if btf_id > 0 else btf_id
-    if fd >= 0:
+    if fd < 0:
+        return False
+    try:
+        return attach_type != ITER or kind == "map" or _begins(fd)  # what a map has takes a map
+    finally:
         os.close(fd)
-    return fd >= 0
 
 
 FEATURES = {  # of features.py: the kinds that each takes, any of these lists

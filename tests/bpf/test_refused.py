@@ -78,6 +78,20 @@ def test_without_any_way_to_visit_sockets_sock_diag_counts(refused, why):
         assert (said["meter"], said["why"]) == ("diag", f"{why}: {WHY}") and said["why"] in tracer.log
 
 
+@pytest.mark.probes
+def test_where_no_iterator_begins_those_are_off_and_sock_diag_counts():
+    """As under a supervisor that lets programs be loaded and attached."""
+    features.require("bpf")
+    with Tracer(probes=True, refused=("iter-create",)) as tracer, Client(tracer.socket) as client, tracing.pair() as (a, b):
+        told = client.ask("doctor")
+        iterators = dict.fromkeys(["iter/bpf_sk_storage_map", "iter/tcp", "iter/task_file", "iter/task_vma"], WHY)
+        assert off(told) == tracing.refused() | iterators
+        assert (meter_of(told)["meter"], meter_of(told)["why"]) == ("diag", f"iter/tcp: {WHY}")
+        client.tag(a)
+        carry(a, b, 1_234_567, 1)
+        assert carried(client.until(is_acknowledged)) == both_ways(1_234_567, 0)
+
+
 def fill(a):
     """Sends until nothing fits any more: how many bytes."""
     a.setblocking(False)

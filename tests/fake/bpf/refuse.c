@@ -1,6 +1,7 @@
 /*
  * A kernel that refuses some BPF programs, for a process that is started with this in LD_PRELOAD: those whose names are in
- * WEIGHTD_REFUSED, with commas between them, fail to load with EPERM. All else is the real kernel's.
+ * WEIGHTD_REFUSED, with commas between them, fail to load with EPERM. With "iter-create" among the names, no iterator
+ * begins, as where a supervisor refuses that command. All else is the real kernel's.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,15 +12,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int is_refused(const union bpf_attr *attr)
+static int is_refused(const char *name, size_t size)
 {
 	const char *list = getenv("WEIGHTD_REFUSED");
-	size_t n = strnlen(attr->prog_name, sizeof(attr->prog_name));
+	size_t n = strnlen(name, size);
 
 	for (const char *s = list; s && *s; s += strcspn(s, ","), s += *s == ',')
-		if (n > 0 && strcspn(s, ",") == n && !memcmp(s, attr->prog_name, n))
+		if (n > 0 && strcspn(s, ",") == n && !memcmp(s, name, n))
 			return 1;
 	return 0;
+}
+
+static int is_command_refused(int command, const union bpf_attr *attr)
+{
+	if (command == BPF_ITER_CREATE)
+		return is_refused("iter-create", sizeof("iter-create"));
+	return command == BPF_PROG_LOAD && is_refused(attr->prog_name, sizeof(attr->prog_name));
 }
 
 long syscall(long number, ...)
@@ -32,8 +40,8 @@ long syscall(long number, ...)
 	for (int i = 0; i < 6; i++)
 		a[i] = va_arg(list, long);
 	va_end(list);
-	if (number == SYS_bpf && a[0] == BPF_PROG_LOAD &&
-	    is_refused((const union bpf_attr *)(unsigned long)a[1])) {
+	if (number == SYS_bpf &&
+	    is_command_refused((int)a[0], (const union bpf_attr *)(unsigned long)a[1])) {
 		errno = EPERM;
 		return -1;
 	}
