@@ -23,6 +23,7 @@ def ctl(*args, env=None):
 def powerless():
     """A tracer without any right."""
     features.require("trace")
+    features.require("root")
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     with Tracer(prefix=drop, uid=NOBODY, probes=True) as tracer:
         yield tracer

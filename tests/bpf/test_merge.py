@@ -248,6 +248,8 @@ def test_it_replaces_a_file_but_no_recording(skewed, tmp_path):
 @pytest.mark.parametrize("path, why", [("/dev/full", "cannot replace /dev/full: it is no regular file; without --output it is printed"),
                                        ("/nonexistent/x", "cannot write /nonexistent/x: No such file or directory")])
 def test_a_file_that_cannot_be_written_is_named(skewed, path, why):
+    if path == "/dev/full":
+        features.require("root")
     done = run(*skewed, "--output", path)
     assert (done.returncode, done.stderr) == (1, f"weightctl: {why}\n")
 

@@ -310,6 +310,7 @@ def test_peers_are_no_more_than_so_many(metrics, pair):
 # --- Who, and where to ------------------------------------------------------------------------------
 
 def test_they_are_for_root_alone(metrics):
+    features.require("root")
     os.chmod(metrics.tracer.socket, 0o666)
     os.seteuid(SOMEBODY)
     try:

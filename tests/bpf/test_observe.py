@@ -94,11 +94,13 @@ def test_what_carries_a_row_may_be_said_later(tracer, pair):
 
 @pytest.mark.parametrize("op", ["rows", "observe"])
 def test_others_are_refused(tracer, op):
+    features.require("root")
     with pytest.raises(Refused, match="shown to root: try it with sudo"):
         client_as(tracer, SOMEBODY).ask(op)
 
 
 def test_whoever_runs_the_tracer_may_observe():
+    features.require("root")
     features.require("trace")
     drop = ["setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups"]
     with Tracer(prefix=drop, uid=SOMEBODY) as tracer:
@@ -110,6 +112,7 @@ def test_whoever_runs_the_tracer_may_observe():
 
 
 def test_whoever_runs_the_tracer_as_nobody_is_anybody():
+    features.require("root")
     features.require("trace")
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     with Tracer(prefix=drop, uid=NOBODY) as tracer:
@@ -237,6 +240,7 @@ def test_of_what_is_over_the_last_2048_rows_are_known(tracer):
 
 def test_rows_that_are_over_push_out_none_of_another_user(tracer):
     """Who has most makes room, his oldest first."""
+    features.require("root")
     def run(client, sock, syncs):
         for sync in syncs:
             client.tag(sock, sync=sync)
@@ -252,6 +256,7 @@ def test_rows_that_are_over_push_out_none_of_another_user(tracer):
 
 
 def test_what_is_over_is_not_for_everybody(tracer):
+    features.require("root")
     with pytest.raises(Refused, match="is shown to root"):
         client_as(tracer, SOMEBODY).ask("past")
 

@@ -411,6 +411,7 @@ def rows(tracer):
 
 
 def test_without_rights_it_is_off():
+    features.require("root")
     features.require("trace")
     with Tracer(prefix=AS_NOBODY, uid=NOBODY, probes=True) as tracer:
         assert rows(tracer) == [(False, "weightd-trace lacks CAP_BPF and CAP_PERFMON, which its unit and root have")]
