@@ -56,9 +56,17 @@ def hierarchies():
     return [CGROUPS / "systemd", CGROUPS / "unified"]
 
 
+def is_in_chroot():
+    """A box in one would mount on the file system of the machine, and write there."""
+    try:
+        return not os.path.samefile("/", "/proc/1/root")
+    except PermissionError:  # the first process lets nobody look
+        return False
+
+
 def is_available():
     programs = "systemd-nspawn", "systemctl", "unshare", "nsenter", "setpriv"
-    return os.geteuid() == 0 and all(shutil.which(p, path=PATH) for p in programs) and \
+    return os.geteuid() == 0 and not is_in_chroot() and all(shutil.which(p, path=PATH) for p in programs) and \
         pathlib.Path("/lib/systemd/systemd").exists() and \
         all(os.access(h / "cgroup.procs", os.W_OK) for h in hierarchies())
 
