@@ -9,7 +9,7 @@ import manual
 import sources
 from features import ROOT
 
-TOP = {"Makefile", "README.md", "LICENSE", "server", "libclient", "ipc", "bpf", "tests", "packaging",
+TOP = {"Makefile", "README.md", "LICENSE", "findings", "server", "libclient", "ipc", "bpf", "tests", "packaging",
        "build", "build-address", "build-thread", "build-faults", "build-address-faults"}
 
 
