@@ -36,7 +36,7 @@ CASES = [f"{ROOT}/tests/{name}" for name in (
     "bpf/test_life.py::test_each_capability_brings_what_it_should[bpf perfmon]",
     "bpf/test_life.py::test_a_kernel_that_does_not_describe_itself_is_done_without")]
 
-# What the tests require of a kernel. In the newer one none of it may be missing.
+# Features of a kernel that the tests require. The newer one may lack none.
 KERNEL_FEATURES = "bpf", "calls", "cgroup2", "dma-buf", "fentry", "netns", "number", "probes", "root", "trace", "tun"
 PROBES_FOR_CAPABILITIES = "echo 2 >/proc/sys/kernel/perf_event_paranoid"  # Debian's 3 wants CAP_SYS_ADMIN
 MODULES = "tcp_diag", "vgem", "veth", "bridge", "sch_htb", "sch_ingress", "cls_bpf", "tun"
