@@ -83,8 +83,10 @@ void hook_choose(struct bpf_object *object, const char *name)
 {
 	struct bpf_program *program;
 
-	bpf_object__for_each_program(program, object)(void)
-		bpf_program__set_autoload(program, !strcmp(bpf_program__name(program), name));
+	bpf_object__for_each_program(program, object)
+	{
+		(void)bpf_program__set_autoload(program, !strcmp(bpf_program__name(program), name));
+	}
 }
 
 static void flows_destroyp(struct flows **bpf)
