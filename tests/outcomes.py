@@ -1,11 +1,13 @@
 """Outcomes of tests, as lines of JSON that another process reads while the tests run.
 
 A conftest.py imports pytest_configure(), which registers a Writer where WEIGHTD_OUTCOMES names a file. Each line has a
-test's node id: one line when the test starts, one line for each report about it, one line when it ends.
+test's node id: one line when the test starts, one line for each report about it, one line when it ends, with the seconds
+that a processor worked for it: pytest and what it started and waited for.
 """
 import collections
 import json
 import os
+import resource
 
 
 def pytest_configure(config):
@@ -20,7 +22,13 @@ class Writer:
     def write(self, **line):
         print(json.dumps(line), file=self.file)
 
+    @staticmethod
+    def worked_s():
+        usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
     def pytest_runtest_logstart(self, nodeid):
+        self.begin_s = self.worked_s()
         self.write(id=nodeid, outcome="started")
 
     def pytest_runtest_logreport(self, report):
@@ -31,7 +39,7 @@ class Writer:
         self.write(id=report.nodeid, outcome=outcome, seconds=report.duration, reason=reason)
 
     def pytest_runtest_logfinish(self, nodeid):
-        self.write(id=nodeid, outcome="started", is_finished=True)
+        self.write(id=nodeid, outcome="started", is_finished=True, worked=self.worked_s() - self.begin_s)
 
     def pytest_collectreport(self, report):
         if report.failed:
@@ -45,10 +53,11 @@ class Outcome:
     ORDER = ("started", "passed", "skipped", "failed")
 
     def __init__(self):
-        self.result, self.reason, self.seconds, self.is_finished = "started", "", 0.0, False
+        self.result, self.reason, self.seconds, self.worked_s, self.is_finished = "started", "", 0.0, 0.0, False
 
     def add(self, line):
         self.seconds += line.get("seconds", 0)
+        self.worked_s += line.get("worked", 0)
         self.is_finished |= line.get("is_finished", False)
         if self.ORDER.index(line["outcome"]) > self.ORDER.index(self.result):
             self.result, self.reason = line["outcome"], line.get("reason", "")
