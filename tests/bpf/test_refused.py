@@ -20,6 +20,7 @@ PROGRAMS = {  # (the hook, the meter that is left)
     "on_receive": ("tp_btf/sock_recv_length", "bpf"),
 }
 OF_PROBES = {"on_call": "uprobe_multi", "look": "iter/task_vma"}
+RECEIVE_SIZE = 1 << 16
 MANY = 4 << 20  # bytes, more than two sockets hold
 
 
@@ -109,16 +110,18 @@ def take(b, n):
 
 def test_a_connection_that_no_process_has_open_is_seen_in_another_namespace(tracer, connect):
     a, b = connect()
+    a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * RECEIVE_SIZE)
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_SIZE)  # lest all that is left fits there, and ends it
     client = tracer.client()
     client.tag(a)
     n = fill(a)
     a.close()
     before = client.row()
     assert (before["submitted"], before["closed"]) == (n, 0) and before["delivered"] < n
-    take(b, n // 2)
+    take(b, n // 4)
     now = client.until(lambda row: row["delivered"] > before["delivered"])
     assert now["closed"] == 0 and qualities(now) == {"exact"}
-    take(b, n - n // 2)
+    take(b, n - n // 4)
     b.close()
     after = client.until(lambda row: row["closed"] == 1)
     assert (after["delivered"], qualities(after)) == (n, {"exact"})
