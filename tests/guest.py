@@ -98,7 +98,7 @@ def run(command, env=(), modules_too=(), timeout=600, kernel=OLD):
         initial.write(archive(entries))
         initial.flush()
         machine = [
-            "setpriv", "--pdeathsig", "KILL", QEMU, *(word for name in accelerators() for word in ("-accel", name)), "-cpu", "max",
+            "setpriv", "--pdeathsig", "KILL", QEMU, *(word for name in accelerators() for word in ("-accel", name)), "-cpu", "max,-la57",
             "-m", "2G", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
             "-kernel", image(kernel), "-initrd", initial.name, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
             "-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",

@@ -13,7 +13,8 @@ import pytest
 from features import BUILD, ROOT
 
 WHOLE_S = 3600
-pytestmark = pytest.mark.timeout(WHOLE_S + 60)  # it is emulated
+pytestmark = [pytest.mark.timeout(WHOLE_S + 60),  # it is emulated
+              pytest.mark.plain]  # a sanitized program takes a multiple of that
 
 ENV = {"PYTHONDONTWRITEBYTECODE": 1, "WEIGHTD_BUILD": BUILD, "WEIGHTD_LIBRARY": features.LIBRARY,
        "WEIGHTD_REQUIRE": "bpf,dma-buf,fentry,paranoid,root,trace"}
@@ -66,8 +67,8 @@ def bytecode(tmp_path_factory):
     """The folder of the compiled tests. A guest would compile them for a minute."""
     path = tmp_path_factory.mktemp("bytecode")
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPYCACHEPREFIX": str(path)}
-    subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", *FILES.values()], cwd=ROOT, env=env, check=True,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "--collect-only", *FILES.values(), *CASES], cwd=ROOT, env=env,
+                   check=True, stdout=subprocess.DEVNULL)
     return path
 
 
@@ -87,9 +88,10 @@ def test_a_guest_has_another_kernel_and_changes_nothing_here():
     assert f"\nweightd-trace: {why}" in wrote and f"\nCounts nothing: {why}No BPF: " in wrote and "Counts by" not in wrote, wrote
 
 
-def test_what_another_kernel_has_is_there_and_what_it_lacks_is_told():
+def test_what_another_kernel_has_is_there_and_what_it_lacks_is_told(bytecode):
     tests = shlex.join([sys.executable, "-m", "pytest", "-q", "--color=no", *CASES])
-    status, wrote = run(f"{DOCTOR}uname -r; doctor '' --json\n{tests}", modules_too=["tcp_diag", "vgem"])
+    env = ENV | {"PYTHONPYCACHEPREFIX": bytecode}
+    status, wrote = run(f"{DOCTOR}uname -r; doctor '' --json\n{tests}", env, modules_too=["tcp_diag", "vgem"], timeout=WHOLE_S)
     assert status == 0, wrote
     release, told = wrote[:wrote.rindex("\n}\n") + 2].partition("{")[::2]
     release = next(word for word in release.split() if word[0].isdigit())
@@ -111,7 +113,6 @@ def run_in_newer(names, bytecode):
     return counts[-1]
 
 
-@pytest.mark.plain
 def test_what_this_kernel_refuses_is_tested_in_one_that_does_not(bytecode, record_property):
     """With what the kernel here loads, so that each test of tests/bpf runs somewhere."""
     refused = [kind for kind in TESTED if not kernel.loads(kind)]
@@ -119,7 +120,6 @@ def test_what_this_kernel_refuses_is_tested_in_one_that_does_not(bytecode, recor
     record_property("guest", f"without {', '.join(refused) or 'nothing'}: {run_in_newer(sorted(names), bytecode)}")
 
 
-@pytest.mark.plain
 @pytest.mark.parametrize("part", PARTS)
 def test_all_tests_pass_in_a_kernel_that_refuses_nothing(part, bytecode, record_property):
     """Half an hour of a processor: by `make check-guest`."""
