@@ -17,7 +17,7 @@ from netns import Net
 def pytest_generate_tests(metafunc):
     """Tests marked so run twice: as here, and where the kernel refuses the iterator over storage."""
     if "tracer" in metafunc.fixturenames and metafunc.definition.get_closest_marker("iterators"):
-        metafunc.parametrize("tracer", [tracing.REFUSED, ("mark",)], ids=["", "mark-refused"], indirect=True)
+        metafunc.parametrize("tracer", [tracing.REFUSED, pytest.param(("mark",), marks=pytest.mark.plain)], ids=["", "mark-refused"], indirect=True)
 
 
 @pytest.fixture

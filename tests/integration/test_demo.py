@@ -14,7 +14,8 @@ DEMO = features.ROOT / "tests/demo"
 sys.path.insert(0, str(DEMO))
 import pool  # noqa: E402
 
-pytestmark = pytest.mark.timeout(500)  # its own deadlines end it before
+# Its own deadlines end it before. What is ours in it, other tests run sanitized.
+pytestmark = [pytest.mark.timeout(500), pytest.mark.plain]
 DEMO_S = 400  # for eight workers one behind the other, each of which pool.py gives 120 s, and for two nodes
 LANGUAGES = ("C", "Python")
 # Of what a process has looked at, the kernel may take a page out of its table again when it likes

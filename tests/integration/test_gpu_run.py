@@ -8,6 +8,7 @@ import features
 import pytest
 
 # compute-sanitizer wants a GPU.
+pytestmark = pytest.mark.plain  # the tests of cuda run the same programs
 SECTIONS = ("probe", "sharing", "survive", "attach", "load", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "trace", "profiler")
 
 
