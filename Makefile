@@ -367,7 +367,7 @@ ptx: libclient/cuda/digest.cu
 
 # --- Tests --------------------------------------------------------------------------------------
 
-.PHONY: check check-san flaky lint format demo bench matrix soak fuzz deps model torch2 perfetto guest
+.PHONY: check check-san check-all flaky lint format demo bench matrix soak fuzz deps model torch2 perfetto guest
 
 # What is tested of weightctl by itself, and against weightd-sync.
 FORECAST := $(call objects,libclient/weightctl/forecast.c)
@@ -406,20 +406,33 @@ LANES = $(TEST_ENV) $(PYTHON) tests/lanes
 
 # What install-deps brings changes what pkg-config finds, hence the second make.
 check: deps
+	$(Q)$(MAKE) --no-print-directory to-check
+	$(Q)$(LANES) check $(LANE)
+
+check-san: deps
+	$(Q)$(MAKE) --no-print-directory to-check-san
+	$(Q)$(LANES) san $(LANE)
+
+# Both at once keep the processors busy to the end.
+check-all: deps
+	$(Q)$(MAKE) --no-print-directory to-check
+	$(Q)$(MAKE) --no-print-directory to-check-san
+	$(Q)$(LANES) all $(LANE)
+
+.PHONY: to-check to-check-san
+to-check:
 	$(Q)$(MAKE) --no-print-directory model || true # offline: the tests that need it will skip
 	$(Q)$(MAKE) --no-print-directory all unit benches soaks fakes gpu-programs
 	$(Q)$(MAKE) --no-print-directory FAULTS=1 programs
-	$(Q)$(LANES) check $(LANE)
 
 # Python loads the plain library, because a sanitized one cannot be loaded into a plain interpreter;
 # the daemon, weightctl and every C program of the tests are sanitized.
-check-san: deps
+to-check-san:
 	$(Q)$(MAKE) --no-print-directory model || true
 	$(Q)$(MAKE) --no-print-directory all fakes
 	$(Q)$(MAKE) --no-print-directory SAN=address all unit gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=address FAULTS=1 programs
 	$(Q)$(MAKE) --no-print-directory SAN=thread all unit
-	$(Q)$(LANES) san $(LANE)
 
 # make flaky LANE=trouble N=20, or LANE=tests/bpf/test_life.py: no install, no build.
 flaky:
@@ -595,6 +608,7 @@ help:
 	@echo 'make demo       install what is missing, build, share a real model (MODEL=path) between processes and nodes'
 	@echo 'make check      install what is missing, build, run every test this machine can run;  LANE="bpf cuda" chooses lanes'
 	@echo 'make flaky      LANE=trouble N=20 runs the tests of a lane, or of a file, N times beside a load, in random order'
+	@echo 'make check-all  both at once, as CI does'
 	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree,'
 	@echo '                FAULTS=1 one of programs that die where they are told to'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
