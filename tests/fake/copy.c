@@ -11,6 +11,7 @@
 #include "tests/fake/address.h"
 #include "tests/fake/call.h"
 #include "tests/fake/context.h"
+#include "tests/fake/host.h"
 #include "tests/fake/stream.h"
 
 /* One of `to`, `from` is an address of the host, or neither. */
@@ -99,23 +100,30 @@ static cu_result start(struct copy like, bool is_async, cu_stream wanted)
 	return is_async ? stream_submit(s, &c->work, NULL) : stream_run_now(&c->work);
 }
 
+static cu_result stage(struct copy *c)
+{
+	c->staged = malloc(c->size);
+	if (!c->staged)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	memcpy(c->staged, c->from_host, c->size);
+	c->from_host = c->staged;
+	return CUDA_SUCCESS;
+}
+
 /*
  * Those that are not called asynchronous are so nevertheless, but for copies to the host ("API synchronization
  * behavior"): this one returns when it has the bytes, which may be before the GPU has them.
  */
 CALL(cuMemcpyHtoD_v2, cu_ptr to, const void *from, size_t size)
 {
-	void *staged;
+	struct copy copy = {.to = to, .from_host = from, .size = size};
+	cu_result r;
 
 	CALL_ENTER(CALL_NEEDS_CONTEXT);
 	if (address_is_gpu(from))
 		return CUDA_ERROR_INVALID_VALUE;
-	staged = malloc(size);
-	if (!staged)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	memcpy(staged, from, size);
-	return start((struct copy){.to = to, .from_host = staged, .staged = staged, .size = size},
-		     true, NULL);
+	r = stage(&copy);
+	return r ? r : start(copy, true, NULL);
 }
 
 CALL(cuMemcpyDtoH_v2, void *to, cu_ptr from, size_t size)
@@ -130,16 +138,37 @@ CALL(cuMemcpyDtoD_v2, cu_ptr to, cu_ptr from, size_t size)
 	return start((struct copy){.to = to, .from = from, .size = size}, true, NULL);
 }
 
+/*
+ * Asynchronous with pinned memory only ("API synchronization behavior"). From pageable memory the driver may
+ * synchronize with the stream, and then stages the bytes. To pageable memory the call returns only once the copy has
+ * completed: CUDA 11 documents this, CUDA 13 that it "might be synchronous". This is the slowest that is allowed.
+ */
 CALL(cuMemcpyHtoDAsync_v2, cu_ptr to, const void *from, size_t size, cu_stream s)
 {
+	struct copy copy = {.to = to, .from_host = from, .size = size};
+	cu_result r;
+
 	CALL_ENTER(CALL_NEEDS_CONTEXT);
-	return start((struct copy){.to = to, .from_host = from, .size = size}, true, s);
+	if (address_is_gpu(from))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!host_is_pinned(from, size)) {
+		r = stream_wait(s);
+		if (r)
+			return r;
+		r = stage(&copy);
+		if (r)
+			return r;
+	}
+	return start(copy, true, s);
 }
 
 CALL(cuMemcpyDtoHAsync_v2, void *to, cu_ptr from, size_t size, cu_stream s)
 {
+	cu_result r;
+
 	CALL_ENTER(CALL_NEEDS_CONTEXT);
-	return start((struct copy){.to_host = to, .from = from, .size = size}, true, s);
+	r = start((struct copy){.to_host = to, .from = from, .size = size}, true, s);
+	return r || host_is_pinned(to, size) ? r : stream_wait(s);
 }
 
 CALL(cuMemsetD8_v2, cu_ptr p, uint8_t value, size_t size)

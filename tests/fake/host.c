@@ -1,6 +1,5 @@
-/*
- * Pinned host memory: memory like any other here, but freed only by its own function.
- */
+#include "tests/fake/host.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -17,6 +16,21 @@ struct range {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* ranges */
 static struct list ranges = {&ranges, &ranges};
+
+bool host_is_pinned(const void *p, size_t size)
+{
+	const struct range *range;
+	bool found = false;
+
+	(void)pthread_mutex_lock(&mutex);
+	list_for_each(range, &ranges, link) {
+		size_t offset = (uintptr_t)p - (uintptr_t)range->base;
+
+		found |= p >= range->base && offset <= range->size && size <= range->size - offset;
+	}
+	(void)pthread_mutex_unlock(&mutex);
+	return found;
+}
 
 CALL(cuMemHostAlloc, void **ret, size_t size, unsigned flags)
 {

@@ -407,18 +407,22 @@ static cu_result last_moment(cu_stream wanted, struct moment *ret)
 	return s ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CALL(cuStreamSynchronize, cu_stream s)
+cu_result stream_wait(cu_stream s)
 {
 	struct moment m;
-	cu_result r;
+	cu_result r = last_moment(s, &m);
 
-	CALL_ENTER(CALL_NEEDS_CONTEXT);
-	r = last_moment(s, &m);
 	if (r)
 		return r;
 	stream_wait_for(&m);
 	stream_unref(m.stream);
 	return context_error(context_current());
+}
+
+CALL(cuStreamSynchronize, cu_stream s)
+{
+	CALL_ENTER(CALL_NEEDS_CONTEXT);
+	return stream_wait(s);
 }
 
 CALL(cuStreamQuery, cu_stream s)

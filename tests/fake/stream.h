@@ -43,6 +43,9 @@ bool stream_has_passed(const struct moment *m);
 void stream_wait_for(const struct moment *m);
 void stream_unref(struct cu_stream *s);
 
+/* Waits for the work queued in one stream of the current context. Returns the error of the context. */
+cu_result stream_wait(cu_stream s);
+
 /* Makes what is queued later in `s` wait for the moment. */
 cu_result stream_submit_wait(struct cu_stream *s, const struct moment *m);
 

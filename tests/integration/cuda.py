@@ -63,8 +63,13 @@ def fill(address, value, n, stream=None, wanted=0):
     do("cuMemsetD8Async", ctypes.c_uint64(address), ctypes.c_uint8(value), ctypes.c_size_t(n), stream, wanted=wanted)
 
 
+def pinned(n):
+    """n bytes of host memory to which copies do not block, in the current context."""
+    return (ctypes.c_char * n).from_address(new("cuMemHostAlloc", ctypes.c_size_t(n), 0).value)
+
+
 def copy(to, source, n, stream=None):
-    """Queues that, to host memory."""
+    """Queues that, to pinned memory; with any other it would wait."""
     do("cuMemcpyDtoHAsync_v2", to, ctypes.c_uint64(source), ctypes.c_size_t(n), stream)
 
 

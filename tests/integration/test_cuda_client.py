@@ -250,7 +250,7 @@ def test_another_gpu_maps_it(two):
         with attach("m", "cuda:0", map_device="cuda:1") as buffer:
             assert buffer.location == (1, 1, uuid(0))
             assert buffer.read()[:len(DATA)] == DATA
-            s, to = stream(), ctypes.create_string_buffer(5)
+            s, to = stream(), pinned(5)
             copy(to, buffer.address, 5, s)
             wait(s)
             assert to.raw == DATA[:5]
@@ -287,7 +287,7 @@ def test_a_reader_pauses_once_its_streams_have_passed(one):
     one.run("""
         context()
         publish("m", DATA, exclusive=True)
-        buffer, s, to = attach("m"), stream(), ctypes.create_string_buffer(100)
+        buffer, s, to = attach("m"), stream(), pinned(100)
         address = buffer.address
         other = Client(os.environ["WEIGHTD_SOCKET"])
         with gate():
@@ -311,7 +311,7 @@ def test_a_reader_lets_go_of_what_is_replaced_and_keeps_the_address(one):
     one.run("""
         context()
         publish("m", DATA)
-        buffer, s, to = attach("m"), stream(), ctypes.create_string_buffer(100)
+        buffer, s, to = attach("m"), stream(), pinned(100)
         address = buffer.address
         other = Client(os.environ["WEIGHTD_SOCKET"])
         with gate():

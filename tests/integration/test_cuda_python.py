@@ -185,7 +185,9 @@ assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuC
 assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
 at = ctypes.c_uint64(buffer["t"].__cuda_array_interface__["data"][0])
 gate = os.path.join(os.environ["FAKE_CUDA_STATE"], "gate")
-host = (ctypes.c_ubyte * 64)()
+pinned = ctypes.c_void_p()
+assert cuda.cuMemHostAlloc(ctypes.byref(pinned), ctypes.c_size_t(64), 0) == 0
+host = (ctypes.c_ubyte * 64).from_address(pinned.value)
 class Stream:  # as torch has them
     cuda_stream = stream.value
 """

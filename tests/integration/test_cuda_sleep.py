@@ -73,7 +73,7 @@ def test_giving_back_waits_for_the_stream(one):
     one.run("""
         context()
         publish("m", DATA)
-        buffer, s, to = attach("m"), stream(), ctypes.create_string_buffer(100)
+        buffer, s, to = attach("m"), stream(), pinned(100)
         with gate():
             copy(to, buffer.address, 100, s)
             released = later(buffer.release, s)

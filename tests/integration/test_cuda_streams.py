@@ -25,7 +25,7 @@ def test_a_swap_waits_for_what_still_reads(one):
         context()
         for how in "all", "one":
             publish("m", DATA, new_layout=True)
-            buffer, s, to = attach("m"), stream(), ctypes.create_string_buffer(100)
+            buffer, s, to = attach("m"), stream(), pinned(100)
             publish("m", OTHER)
             with gate():
                 copy(to, buffer.address, 100, s)
@@ -43,7 +43,7 @@ def test_what_was_detached_stays_until_its_stream_has_passed(one):
     one.run("""
         context()
         publish("m", DATA)
-        s, to = stream(), ctypes.create_string_buffer(100)
+        s, to = stream(), pinned(100)
         buffer = attach("m")
         assert client.reap() == 0
         with gate():
@@ -80,7 +80,7 @@ def test_closing_the_connection_waits_for_what_was_detached(one):
     one.run("""
         context()
         publish("m", DATA)
-        s, to = stream(), ctypes.create_string_buffer(100)
+        s, to = stream(), pinned(100)
         buffer, other = attach("m"), attach("m")
         with gate():
             copy(to, buffer.address, 100, s)
@@ -102,7 +102,7 @@ def test_detaching_behind_all_streams_or_none_waits(one):
         publish("m", DATA)
         s = stream()
         for how in "all", "plain", "a stream that is none":
-            buffer, to = attach("m"), ctypes.create_string_buffer(100)
+            buffer, to = attach("m"), pinned(100)
             with gate():
                 copy(to, buffer.address, 100, s)
                 if how == "all":

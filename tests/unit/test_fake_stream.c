@@ -8,6 +8,10 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,6 +115,109 @@ static void test_what_is_queued_runs_later_and_in_order(void **state)
 	assert_result(cuda->mem_host_free(back), CU_INVALID_VALUE);
 	assert_done(cuda->stream_destroy(s));
 	assert_result(cuda->stream_query(s), CU_INVALID_HANDLE);
+}
+
+/* A copy that a thread makes, which may wait for the stream. */
+struct pageable_copy {
+	cu_context context;
+	cu_stream stream;
+	bool is_to_host;
+	uint8_t bytes[2];
+	atomic_int tid;
+	atomic_bool has_returned;
+	cu_result of_copy, of_query; /* of the stream, as soon as the copy has returned */
+};
+
+static void *pageable_copy_run(void *arg)
+{
+	struct pageable_copy *p = arg;
+
+	(void)cuda->ctx_push(p->context);
+	atomic_store(&p->tid, gettid());
+	if (p->is_to_host)
+		p->of_copy = cuda->memcpy_to_host_async(p->bytes, memory, 2, p->stream);
+	else
+		p->of_copy = cuda->memcpy_to_device_async(memory, p->bytes, 2, p->stream);
+	p->of_query = cuda->stream_query(p->stream);
+	atomic_store(&p->has_returned, true);
+	return NULL;
+}
+
+static bool is_asleep(int tid)
+{
+	char path[64], state = 0;
+	FILE *f;
+
+	(void)snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1)
+		state = 0;
+	(void)fclose(f);
+	return state == 'S';
+}
+
+/* Starts the copy behind work that does not run, and lets that run once the copy waits, or has not waited. */
+static void pageable_copy_meets_a_gate(struct pageable_copy *p)
+{
+	pthread_t thread;
+
+	assert_done(cuda->ctx_current(&p->context));
+	shut_gate();
+	assert_done(cuda->memset8_async(memory, 7, SIZE, p->stream));
+	assert_int_equal(pthread_create(&thread, NULL, pageable_copy_run, p), 0);
+	while (!atomic_load(&p->has_returned) &&
+	       !(atomic_load(&p->tid) && is_asleep(atomic_load(&p->tid))))
+		(void)sched_yield();
+	assert_false(atomic_load(&p->has_returned));
+	open_gate();
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_done(p->of_copy);
+}
+
+static void test_a_copy_to_pageable_memory_returns_when_it_is_done(void **state)
+{
+	struct pageable_copy p = {.stream = new_stream(CU_STREAM_NON_BLOCKING), .is_to_host = true};
+
+	(void)state;
+	pageable_copy_meets_a_gate(&p);
+	assert_done(p.of_query);
+	assert_int_equal(p.bytes[0], 7);
+	assert_done(cuda->stream_destroy(p.stream));
+}
+
+static void test_a_copy_from_pageable_memory_waits_for_the_stream(void **state)
+{
+	struct pageable_copy p = {.stream = new_stream(CU_STREAM_NON_BLOCKING), .bytes = {8, 8}};
+	uint8_t back;
+
+	(void)state;
+	pageable_copy_meets_a_gate(&p);
+	p.bytes[0] = 9; /* what it was is on its way already */
+	assert_done(cuda->stream_synchronize(p.stream));
+	assert_done(cuda->memcpy_to_host(&back, memory, 1));
+	assert_int_equal(back, 8);
+	assert_done(cuda->stream_destroy(p.stream));
+}
+
+static void test_a_copy_from_pinned_memory_reads_it_when_it_runs(void **state)
+{
+	cu_stream s = new_stream(CU_STREAM_NON_BLOCKING);
+	uint8_t *pinned, back;
+
+	(void)state;
+	assert_done(cuda->mem_host_alloc((void **)&pinned, 4096, 0));
+	pinned[4095] = 8;
+	shut_gate();
+	assert_done(cuda->memcpy_to_device_async(memory, pinned + 4095, 1, s));
+	pinned[4095] = 9;
+	open_gate();
+	assert_done(cuda->stream_synchronize(s));
+	assert_done(cuda->memcpy_to_host(&back, memory, 1));
+	assert_int_equal(back, 9);
+	assert_done(cuda->mem_host_free(pinned));
+	assert_done(cuda->stream_destroy(s));
 }
 
 static void test_the_default_stream_waits_for_the_others_and_they_for_it(void **state)
@@ -241,6 +348,9 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_what_is_queued_runs_later_and_in_order),
+		TEST(test_a_copy_to_pageable_memory_returns_when_it_is_done),
+		TEST(test_a_copy_from_pageable_memory_waits_for_the_stream),
+		TEST(test_a_copy_from_pinned_memory_reads_it_when_it_runs),
 		TEST(test_the_default_stream_waits_for_the_others_and_they_for_it),
 		TEST(test_an_event_passes_with_its_stream),
 		TEST(test_a_kernel_runs_with_the_values_it_was_launched_with),
