@@ -193,6 +193,18 @@ def test_a_node_that_dies_in_the_middle_leaves_the_others_a_prefix(gpu):
         assert_failed(ring.engines[0], None, None, "NCCL's broadcast failed: remote process exited")
 
 
+@pytest.mark.parametrize("doing, n_pieces_before", (
+    ("NCCL's greeting", 0), ("NCCL's count of those who have all", 1 + 16)))
+def test_a_node_that_dies_beside_the_broadcast_is_named_at_once(gpu, doing, n_pieces_before):
+    gpu.gpus.fail("ncclPiece@1", "die", skip=n_pieces_before)
+    with Ring("abc", gpu, MIB) as ring:
+        ring.start()
+        assert ring.engines[1].wait() == signal.SIGKILL
+        # At the limit of a stall it would be said to hang, or not to get on.
+        assert_failed(ring.engines[2], "b", "c", f"{doing} failed: remote process exited")
+        assert_failed(ring.engines[0], None, None, " failed: remote process exited")
+
+
 def test_what_is_left_goes_with_engines_and_a_communicator_of_the_next_epoch(gpu):
     data = random_bytes(4 * MIB)
     gpu.gpus.fail("ncclPiece@1", "die", skip=1 + 16, count=1)
@@ -263,6 +275,12 @@ def test_no_driver_and_no_gpu_are_one_sentence(gpu):
         assert "CUDA_ERROR_NO_DEVICE" in refused(gpu, memory, {"FAKE_CUDA_DEVICES": "0"})
         assert "this process sees 1 GPU" in refused(gpu, memory, gpu=f"cuda:GPU-{uuid.UUID(int=0)}")
         assert "names no GPU" in refused(gpu, memory, gpu="cuda:0")
+
+
+def test_host_memory_that_cannot_be_pinned_is_one_sentence(gpu):
+    gpu.gpus.fail("cuMemHostAlloc", 2)
+    with contextlib.closing(gpu.memory(10)) as memory:
+        assert refused(gpu, memory) == "no host memory can be pinned: CUDA_ERROR_OUT_OF_MEMORY: out of memory"
 
 
 def test_a_descriptor_that_is_no_memory_of_a_gpu_is_refused(gpu):

@@ -50,7 +50,10 @@ static int enter(struct gpu *g, char ret_why[GPU_WHY_SIZE])
 		result = d->stream_create(&g->stream, CU_STREAM_NON_BLOCKING);
 	if (result == CU_OK)
 		result = d->mem_alloc(&g->scratch, GPU_SCRATCH_SIZE);
-	return result ? gpu_fail(g, result, "there can be no context on the GPU", ret_why) : 0;
+	if (result)
+		return gpu_fail(g, result, "there can be no context on the GPU", ret_why);
+	result = d->mem_host_alloc(&g->pinned, GPU_SCRATCH_SIZE, 0);
+	return result ? gpu_fail(g, result, "no host memory can be pinned", ret_why) : 0;
 }
 
 /* A driver that knows no read-only mappings gives one that can be written, which nobody does. */

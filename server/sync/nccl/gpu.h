@@ -2,8 +2,8 @@
  * The GPU
  *
  * The memory that was handed to us, mapped, on the GPU that has it; and what NCCL works with there: the primary
- * context, current in the one thread that calls, a stream, and a few bytes of our own. Nothing of it is ever given
- * back but by the end of the process.
+ * context, current in the one thread that calls, a stream, and a few bytes of our own on the GPU and in host memory.
+ * Nothing of it is ever given back but by the end of the process.
  */
 #pragma once
 
@@ -20,7 +20,8 @@ struct gpu {
 	cu_device device;
 	cu_stream stream;
 	cu_ptr memory;
-	cu_ptr scratch;
+	cu_ptr scratch; /* GPU_SCRATCH_SIZE bytes */
+	void *pinned; /* as many bytes of host memory, for copies that do not block */
 };
 
 /* Says what the thread is about to do with a driver that may hang. */

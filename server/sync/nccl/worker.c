@@ -20,17 +20,24 @@ struct bucket {
 	uint64_t end; /* where it ends in the stream of bytes */
 };
 
+/*
+ * Values that the GPU reads and writes when its stream gets there. They are in pinned memory: with other memory a copy
+ * may block until the work queued before it is done, and after the death of a peer that work never ends.
+ */
+struct pinned {
+	uint8_t ours[TREE_HASH_SIZE], theirs[TREE_HASH_SIZE];
+	uint32_t one, count;
+};
+_Static_assert(sizeof(struct pinned) <= GPU_SCRATCH_SIZE, "gpu_open() pins as much");
+
 struct worker {
 	struct engine *e;
 	nccl_comm comm; /* NULL: none yet */
+	struct pinned *pinned;
 	struct cursor queued;
 	struct bucket buckets[DEPTH]; /* a ring; one event does for all else */
 	unsigned first, n;
 	uint64_t moved_ns; /* when something got on */
-
-	/* What the GPU reads and writes when it gets there. */
-	uint8_t ours[TREE_HASH_SIZE], theirs[TREE_HASH_SIZE];
-	uint32_t one, count;
 };
 
 /* --- What is done ------------------------------------------------------------------------------ */
@@ -192,25 +199,26 @@ static bool greet(struct worker *w)
 {
 	struct engine *e = w->e;
 	const struct cuda_driver *d = e->gpu.driver;
+	struct pinned *pinned = w->pinned;
 	cu_ptr at = e->gpu.scratch + AT_GREETING;
 	void *p = (void *)(uintptr_t)at;
 	cu_result result;
 
 	engine_does(e, "NCCL's greeting");
-	if (!digest_order(e, w->ours))
+	if (!digest_order(e, pinned->ours))
 		return engine_break(e, false, "no memory to greet the others");
-	result = d->memcpy_to_device_async(at, w->ours, sizeof(w->ours), e->gpu.stream);
+	result = d->memcpy_to_device_async(at, pinned->ours, sizeof(pinned->ours), e->gpu.stream);
 	if (result)
 		return fails_on_gpu(w, result);
-	if (!settle(w,
-		    e->nccl.broadcast(p, p, sizeof(w->ours), NCCL_UINT8, 0, w->comm, e->gpu.stream)))
+	if (!settle(w, e->nccl.broadcast(p, p, sizeof(pinned->ours), NCCL_UINT8, 0, w->comm,
+					 e->gpu.stream)))
 		return false;
-	result = d->memcpy_to_host_async(w->theirs, at, sizeof(w->theirs), e->gpu.stream);
+	result = d->memcpy_to_host_async(pinned->theirs, at, sizeof(pinned->theirs), e->gpu.stream);
 	if (result)
 		return fails_on_gpu(w, result);
 	if (!flush(w))
 		return false;
-	if (memcmp(w->ours, w->theirs, sizeof(w->ours)) != 0)
+	if (memcmp(pinned->ours, pinned->theirs, sizeof(pinned->ours)) != 0)
 		return engine_break(e, true,
 				    "the source is in another sync or epoch, or sends other ranges");
 	return true;
@@ -221,24 +229,26 @@ static bool part(struct worker *w)
 {
 	struct engine *e = w->e;
 	const struct cuda_driver *d = e->gpu.driver;
+	struct pinned *pinned = w->pinned;
 	cu_ptr at = e->gpu.scratch + AT_COUNT;
 	void *p = (void *)(uintptr_t)at;
 	cu_result result;
 
 	engine_does(e, "NCCL's count of those who have all");
-	result = d->memcpy_to_device_async(at, &w->one, sizeof(w->one), e->gpu.stream);
+	pinned->one = 1;
+	result = d->memcpy_to_device_async(at, &pinned->one, sizeof(pinned->one), e->gpu.stream);
 	if (result)
 		return fails_on_gpu(w, result);
 	if (!settle(w, e->nccl.all_reduce(p, p, 1, NCCL_UINT32, NCCL_SUM, w->comm, e->gpu.stream)))
 		return false;
-	result = d->memcpy_to_host_async(&w->count, at, sizeof(w->count), e->gpu.stream);
+	result = d->memcpy_to_host_async(&pinned->count, at, sizeof(pinned->count), e->gpu.stream);
 	if (result)
 		return fails_on_gpu(w, result);
 	if (!flush(w))
 		return false;
-	if (w->count != e->place.n_ranks)
+	if (pinned->count != e->place.n_ranks)
 		return engine_break(e, false, "%u of %u nodes have all, by NCCL's own count",
-				    w->count, e->place.n_ranks);
+				    pinned->count, e->place.n_ranks);
 	engine_does(e, "NCCL's end");
 	return settle(w, e->nccl.finalize(w->comm));
 }
@@ -345,6 +355,7 @@ static bool open_all(struct worker *w)
 
 	if (gpu_open(&e->gpu, o->gpu, o->memory_fd, o->map_size, is_source, say, e, why) < 0)
 		return engine_break(e, false, "%s", why);
+	w->pinned = e->gpu.pinned;
 	engine_does(e, "NCCL's start");
 	for (unsigned i = 0; result == CU_OK && i < DEPTH; i++)
 		result = e->gpu.driver->event_create(&w->buckets[i].event, CU_EVENT_DISABLE_TIMING);
@@ -361,7 +372,7 @@ _Static_assert(GPU_WHY_SIZE >= NCCL_WHY_SIZE, "one sentence has room for both");
 
 static void *work(void *arg)
 {
-	static struct worker w = {.one = 1};
+	static struct worker w;
 	struct engine *e = w.e = arg;
 
 	if (open_all(&w)) {
