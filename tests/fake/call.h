@@ -32,6 +32,7 @@ typedef struct cu_function *cu_function;
 	X(209, ERROR_NO_BINARY_FOR_GPU, "no kernel image is available for execution")              \
 	X(217, ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported")                      \
 	X(218, ERROR_INVALID_PTX, "a PTX JIT compilation failed")                                  \
+	X(221, ERROR_JIT_COMPILER_NOT_FOUND, "PTX JIT compiler library not found")                 \
 	X(400, ERROR_INVALID_HANDLE, "invalid resource handle")                                    \
 	X(500, ERROR_NOT_FOUND, "named symbol not found")                                          \
 	X(600, ERROR_NOT_READY, "device not ready")                                                \

@@ -7,12 +7,10 @@
 #include "ipc/base/list.h"
 #include "tests/fake/address.h"
 #include "tests/fake/context.h"
-#include "tests/fake/device.h"
+#include "tests/fake/image.h"
 #include "tests/fake/kernels.h"
 #include "tests/fake/stream.h"
 
-#define ELF_MAGIC "\177ELF"
-#define FATBIN_MAGIC "\x50\xed\x55\xba"
 #define BLOCK_MAX 1024u
 
 /* {name, function, number of parameters, {sizes}} */
@@ -30,7 +28,7 @@ static struct list modules = {&modules, &modules};
 
 struct cu_module {
 	struct list link; /* modules */
-	char *ptx; /* NULL: code, which is not looked into */
+	struct image image;
 };
 
 struct running {
@@ -71,38 +69,21 @@ static void end_kernel(struct work *w)
 	free(w);
 }
 
-/* ".target sm_90" has to be what the GPU can do, at most. */
-static cu_result check_ptx(const char *ptx)
-{
-	const char *target = strstr(ptx, ".target sm_");
-	int gpu = context_gpu();
-	int capability = device_attribute(gpu, DEVICE_ATTRIBUTE_CAPABILITY_MAJOR) * 10 +
-			 device_attribute(gpu, DEVICE_ATTRIBUTE_CAPABILITY_MINOR);
-
-	if (!target || !strstr(ptx, ".version"))
-		return CUDA_ERROR_INVALID_PTX;
-	return atoi(target + 11) <= capability ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
-}
-
 CALL(cuModuleLoadData, cu_module *ret, const void *image)
 {
 	struct cu_module *m;
-	bool is_code;
 	cu_result r;
 
 	CALL_ENTER(CALL_NEEDS_CONTEXT);
 	if (!image)
 		return CUDA_ERROR_INVALID_VALUE;
-	is_code = !memcmp(image, ELF_MAGIC, 4) || !memcmp(image, FATBIN_MAGIC, 4);
-	r = is_code ? CUDA_SUCCESS : check_ptx(image);
-	if (r)
-		return r;
 	m = calloc(1, sizeof(*m));
-	if (m && !is_code)
-		m->ptx = strdup(image);
-	if (!m || (!is_code && !m->ptx)) {
-		free(m);
+	if (!m)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	r = image_init(&m->image, image, context_gpu());
+	if (r) {
+		free(m);
+		return r;
 	}
 	(void)pthread_mutex_lock(&mutex);
 	list_append(&modules, &m->link);
@@ -120,7 +101,7 @@ CALL(cuModuleUnload, cu_module m)
 	(void)pthread_mutex_lock(&mutex);
 	list_remove(&m->link);
 	(void)pthread_mutex_unlock(&mutex);
-	free(m->ptx);
+	image_deinit(&m->image);
 	free(m);
 	return CUDA_SUCCESS;
 }
@@ -128,7 +109,7 @@ CALL(cuModuleUnload, cu_module m)
 CALL(cuModuleGetFunction, cu_function *ret, cu_module m, const char *name)
 {
 	CALL_ENTER(CALL_NEEDS_CONTEXT);
-	if (m->ptx && !strstr(m->ptx, name))
+	if (!image_has_name(&m->image, name))
 		return CUDA_ERROR_NOT_FOUND;
 	for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
 		if (!strcmp(kernels[i].name, name)) {

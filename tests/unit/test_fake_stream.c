@@ -308,6 +308,63 @@ static void test_modules_are_looked_at(void **state)
 	assert_done(cuda->module_unload(m));
 }
 
+/* A fat binary of one image, in which the stand-in looks for names only. */
+struct fatbin {
+	uint32_t magic;
+	uint16_t version, header_size;
+	uint64_t size;
+	struct {
+		uint16_t kind, version;
+		uint32_t header_size;
+		uint64_t size;
+		uint32_t compressed_size, unused;
+		uint16_t minor, major;
+		uint32_t capability, more[8];
+	} image;
+	char elf[16];
+};
+
+static void test_a_fat_binary_is_for_the_gpus_that_it_names(void **state)
+{
+	static const uint32_t others[] = {80, 91, 100};
+	struct fatbin fatbin = {
+		.magic = 0xba55ed50,
+		.version = 1,
+		.header_size = offsetof(struct fatbin, image),
+		.size = sizeof(fatbin.image) + sizeof(fatbin.elf),
+		.image = {2, 0x101, sizeof(fatbin.image), sizeof(fatbin.elf), .capability = 90},
+		.elf = "fake_fill",
+	};
+	cu_function f;
+	cu_module m;
+
+	(void)state;
+	assert_done(cuda->module_load(&m, &fatbin));
+	assert_done(cuda->module_function(&f, m, "fake_fill"));
+	assert_result(cuda->module_function(&f, m, "gpu_fill"), 500); /* CUDA_ERROR_NOT_FOUND */
+	assert_done(cuda->module_unload(m));
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+		fatbin.image.capability = others[i];
+		assert_result(cuda->module_load(&m, &fatbin), 209); /* CUDA_ERROR_NO_BINARY_FOR_GPU */
+	}
+	fatbin.image.capability = 80;
+	assert_int_equal(setenv("FAKE_CUDA_ATTRIBUTES", "75=8,76=9", 1), 0);
+	assert_done(cuda->module_load(&m, &fatbin));
+	assert_int_equal(unsetenv("FAKE_CUDA_ATTRIBUTES"), 0);
+	fatbin.image.size++;
+	assert_result(cuda->module_load(&m, &fatbin), 200); /* CUDA_ERROR_INVALID_IMAGE */
+}
+
+static void test_a_driver_without_its_compiler_refuses_ptx(void **state)
+{
+	cu_module m;
+
+	(void)state;
+	assert_int_equal(setenv("FAKE_CUDA_NO_JIT", "1", 1), 0);
+	assert_result(cuda->module_load(&m, ptx), 221); /* CUDA_ERROR_JIT_COMPILER_NOT_FOUND */
+	assert_int_equal(unsetenv("FAKE_CUDA_NO_JIT"), 0);
+}
+
 static void test_a_kernel_that_goes_astray_spoils_the_context(void **state)
 {
 	cu_function f = load_fill();
@@ -355,6 +412,8 @@ int main(void)
 		TEST(test_an_event_passes_with_its_stream),
 		TEST(test_a_kernel_runs_with_the_values_it_was_launched_with),
 		TEST(test_modules_are_looked_at),
+		TEST(test_a_fat_binary_is_for_the_gpus_that_it_names),
+		TEST(test_a_driver_without_its_compiler_refuses_ptx),
 		TEST(test_a_kernel_that_goes_astray_spoils_the_context),
 		TEST(test_memory_unmapped_under_a_queued_copy_spoils_the_context),
 	};
