@@ -120,6 +120,7 @@ NCCL_PLUGIN_MAP := bpf/nccl/libnccl-profiler-weightd.map
 MAP := libclient/libweightd.map
 
 PTX := libclient/cuda/digest.ptx
+FATBIN := libclient/cuda/digest.fatbin
 
 LIB := $(B)/libweightd.so
 NCCL_PLUGIN := $(B)/libnccl-profiler-weightd.so
@@ -204,7 +205,7 @@ $(B)/obj/%.o: %.cc Makefile | required
 	$(call say,CXX)mkdir -p $(@D)
 	$(Q)$(CXX) $(ALL_CXXFLAGS) -MMD -MP -c -o $@ $<
 
-$(B)/obj/libclient/cuda/digest_ptx.o: $(PTX) # as gcc does not tell
+$(B)/obj/libclient/cuda/digest_image.o: $(FATBIN) $(PTX) # as gcc does not tell
 
 SERVER_LIBS = $(call libs,$(if $(HAVE_INIH),inih))
 
@@ -353,17 +354,20 @@ $(FAKE_VERBS): build/fake/obj/tests/fake/verbs/verbs.o tests/fake/verbs/libibver
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=$(filter %.map,$^) -Wl,--no-undefined -o $@ $<
 
-# Committed, so that nobody needs nvcc to build. A driver refuses what is written in a newer version of PTX
-# than its own, whatever is in it: nothing in it is newer than 6.0 and Volta, which ptxas checks.
-.PHONY: ptx
-ptx: libclient/cuda/digest.cu
+# Committed, so that nobody needs nvcc to build. A driver refuses PTX of a newer version than its own, whatever is in
+# it: nothing in it is newer than 6.0 and Volta, which ptxas checks when it makes the fat binary. That has code for the
+# GPUs below, which drivers of nvcc's major version or later load; not compressed, as they know several ways of that.
+DIGEST_GPUS := 80 90 100
+.PHONY: digest-kernel
+digest-kernel: libclient/cuda/digest.cu
 	$(if $(NVCC),,$(error nvcc is not here; name one by NVCC=))
 	$(call say,NVCC)mkdir -p $(B)
 	$(Q)$(NVCC) -ptx -arch=compute_75 -o $(B)/nvcc.ptx $<
 	$(Q){ echo "// sha256 of digest.cu: $$(sha256sum $< | cut -d' ' -f1)"; \
-		echo "// by 'make ptx', nvcc $$($(NVCC) --version | sed -n 's/.* V//p')"; \
+		echo "// by 'make digest-kernel', nvcc $$($(NVCC) --version | sed -n 's/.* V//p')"; \
 		sed '/^\/\//d; /^$$/d; s/^\.version.*/.version 6.0/; s/^\.target.*/.target sm_70/' $(B)/nvcc.ptx; } >$(PTX)
-	$(Q)$(NVCC) -cubin -arch=sm_90 -o $(B)/digest.cubin $(PTX)
+	$(Q)$(NVCC) -fatbin --no-compress $(foreach gpu,$(DIGEST_GPUS),-gencode arch=compute_$(gpu),code=sm_$(gpu)) \
+		-Xfatbin --ident=sha256:$$(sha256sum $(PTX) | cut -d' ' -f1) -o $(FATBIN) $(PTX)
 
 # --- Tests --------------------------------------------------------------------------------------
 
@@ -623,7 +627,7 @@ help:
 	@echo 'make perfetto   Perfetto'"'"'s trace processor into build/perfetto (9 MB), for the test that asks it'
 	@echo 'make guest      other kernels into build/guest (26 MB), for the tests of what this one may refuse'
 	@echo 'make check-guest  all of tests/bpf in the newer of them, emulated: half an hour'
-	@echo 'make ptx        libclient/cuda/digest.ptx anew, by nvcc'
+	@echo 'make digest-kernel  libclient/cuda/digest.ptx and digest.fatbin anew, by nvcc'
 	@echo 'make lint       formatting, allowed includes, symbols, a report on prose;  make format applies the formatting'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'

@@ -1,6 +1,6 @@
 /*
  * Digests of a GPU's memory: by the GPU itself. Where it cannot (a context that the caller has made for
- * itself, a driver that makes no code of our kernel), leaf by leaf through host memory, with the same result.
+ * itself, a driver that neither loads nor compiles our kernel), leaf by leaf through host memory, with the same result.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
  * a leaf's share of the memory's bandwidth allows, as long as a multiprocessor has several leaves.
  *
  * In the words that C and CUDA share, since the tests run this very file on the host. Whoever changes it
- * runs `make ptx`: digest.ptx is what is built in.
+ * runs `make digest-kernel`: digest.fatbin and digest.ptx are what is built in.
  */
 
 #ifdef __cplusplus

@@ -18,10 +18,24 @@ struct digester {
 	cu_ptr table; /* 0: none */
 };
 
+/*
+ * The fat binary first: to compile the PTX takes the driver most of a second, and its compiler may not be installed. But
+ * the fat binary has code for some GPUs only, and in a format newer than drivers before CUDA 13. Their result for that
+ * is not documented, so any error leads to the PTX.
+ */
+static cu_result load(struct digester *g)
+{
+	const struct cuda_driver *d = g->place->driver;
+
+	if (d->module_load(&g->module, digest_fatbin) == CU_OK)
+		return CU_OK;
+	return d->module_load(&g->module, digest_ptx);
+}
+
 static cu_result make(struct digester *g)
 {
 	const struct cuda_driver *d = g->place->driver;
-	cu_result result = d->module_load(&g->module, digest_ptx);
+	cu_result result = load(g);
 
 	if (result == CU_OK)
 		result = d->module_function(&g->function, g->module, "weightd_digest");

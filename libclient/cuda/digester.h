@@ -9,12 +9,12 @@
 #include "ipc/hash.h"
 #include "libclient/cuda/place.h"
 
-/* Of digest.ptx: text with a NUL at its end. */
-extern const char digest_ptx[];
+/* digest.fatbin; and digest.ptx, text with a NUL at its end. */
+extern const char digest_fatbin[], digest_ptx[];
 
 struct digester;
 
-/* In the current context, the primary one of the place. NULL: there can be none, for want of a compiler, say. */
+/* In the current context, the primary one of the place. NULL: there can be none, for want of code for this GPU, say. */
 struct digester *digester_new(const struct place *p);
 struct digester *digester_free(struct digester *g); /* may wait for what runs on the GPU */
 

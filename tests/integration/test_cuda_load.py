@@ -10,7 +10,7 @@ import features
 import pytest
 from integration.test_load import MIB, buffers, eventually, random_tensors, u8, write_model
 
-ILLEGAL_ADDRESS, OUT_OF_MEMORY, NO_BINARY = 700, 2, 209
+ILLEGAL_ADDRESS, OUT_OF_MEMORY, NO_BINARY, INVALID_IMAGE, UNKNOWN = 700, 2, 209, 200, 999
 
 
 @pytest.fixture
@@ -205,6 +205,38 @@ def test_a_driver_that_makes_no_code_of_the_kernel_copies_the_model_back(gpu_dae
     load(gpu_daemon, path)
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
     check_bytes(gpu_daemon, gpu, tensors)
+
+
+def is_digested_by_the_gpu(daemon, gpu, capability="9.0", **env):
+    """Verifies on a GPU of this compute capability; False: the model was copied back, and was right."""
+    major, minor = capability.split(".")
+    gpu.fail("cuLaunchKernel", ILLEGAL_ADDRESS)
+    done = daemon.ctl("verify", "--device", "cuda:0", "m", check=False,
+                      env={"FAKE_CUDA_ATTRIBUTES": f"75={major},76={minor}"} | env)
+    gpu.heal()
+    by_gpu = "the GPU does not digest it: CUDA_ERROR_ILLEGAL_ADDRESS" in done.stderr
+    assert done.returncode == int(by_gpu), done.stderr
+    return by_gpu
+
+
+def test_gpus_that_the_kernel_has_code_for_need_no_compiler(gpu_daemon, gpu, model):
+    load(gpu_daemon, model[0])
+    for capability in "8.0", "8.9", "9.0", "10.0", "10.3":
+        assert is_digested_by_the_gpu(gpu_daemon, gpu, capability, FAKE_CUDA_NO_JIT="1"), capability
+
+
+def test_for_other_gpus_the_driver_compiles_the_kernel(gpu_daemon, gpu, model):
+    load(gpu_daemon, model[0])
+    for capability in "7.0", "7.5", "12.0":
+        assert is_digested_by_the_gpu(gpu_daemon, gpu, capability), capability
+        assert not is_digested_by_the_gpu(gpu_daemon, gpu, capability, FAKE_CUDA_NO_JIT="1"), capability
+
+
+def test_a_driver_that_does_not_know_the_format_of_the_code_compiles_the_kernel(gpu_daemon, gpu, model):
+    load(gpu_daemon, model[0])
+    for result in INVALID_IMAGE, NO_BINARY, UNKNOWN:
+        gpu.fail("cuModuleLoadData", result, count=1)
+        assert is_digested_by_the_gpu(gpu_daemon, gpu), result
 
 
 def test_what_a_program_writes_is_digested_by_the_gpu(gpu_daemon, gpu):
