@@ -1,6 +1,7 @@
 /*
- * The digest kernel alone: digest PTX MIB [GPU] compares its digests with the host's, for every length that
- * has a rule of its own, and tells what it reads in a second, beside what a copy on the GPU reads and writes.
+ * The digest kernel alone: digest IMAGE MIB [GPU] compares its digests with the host's, for every length that has a
+ * rule of its own, and tells how long the driver took to load it, which may be to compile it, and what it reads in a
+ * second, beside what a copy on the GPU reads and writes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include "tests/gpu/reply.h"
 
 #define MIB ((uint64_t)1 << 20)
-#define PTX_MAX ((size_t)4 << 20)
+#define IMAGE_MAX ((size_t)4 << 20)
 #define N_THREADS 256
 #define N_SHORT 2100 /* lengths from 1 on */
 #define N_AROUND 129 /* and about each of the long ones */
@@ -31,7 +32,22 @@ struct bench {
 	cu_event begin, end;
 	cu_ptr data, out;
 	uint64_t size;
+	uint64_t load_ns;
 };
+
+static cu_result load(struct bench *b, const char *image)
+{
+	const struct cuda_driver *cuda = b->gpu.cuda;
+	const uint64_t begin = now_ns();
+	cu_module module;
+	cu_result r;
+
+	if ((r = cuda->module_load(&module, image)) ||
+	    (r = cuda->module_function(&b->digest, module, "weightd_digest")))
+		return r;
+	b->load_ns = now_ns() - begin;
+	return CU_OK;
+}
 
 static cu_result launch(struct bench *b, uint64_t size, cu_ptr out)
 {
@@ -42,18 +58,15 @@ static cu_result launch(struct bench *b, uint64_t size, cu_ptr out)
 				   parameters, NULL);
 }
 
-static cu_result prepare(struct bench *b, const char *ptx)
+static cu_result prepare(struct bench *b, const char *image)
 {
 	const struct cuda_driver *cuda = b->gpu.cuda;
 	const size_t n_leaves = digest_n_leaves(b->size);
 	const size_t n = n_leaves > N_CHECKS * CHECK_LEAVES ? n_leaves : N_CHECKS * CHECK_LEAVES;
-	cu_module module;
 	cu_result r;
 
-	if ((r = cuda->module_load(&module, ptx)) ||
-	    (r = cuda->module_function(&b->digest, module, "weightd_digest")) ||
-	    (r = cuda->event_create(&b->begin, 0)) || (r = cuda->event_create(&b->end, 0)) ||
-	    (r = cuda->mem_alloc(&b->data, b->size)) ||
+	if ((r = load(b, image)) || (r = cuda->event_create(&b->begin, 0)) ||
+	    (r = cuda->event_create(&b->end, 0)) || (r = cuda->mem_alloc(&b->data, b->size)) ||
 	    (r = cuda->mem_alloc(&b->out, n * HASH_SIZE)) ||
 	    (r = gpu_fill(&b->gpu, b->data, b->size, 7)))
 		return r;
@@ -113,18 +126,19 @@ static cu_result time_digest(struct bench *b, double *ret_rate)
 	return CU_OK;
 }
 
-static char *read_ptx(const char *path)
+/* With a NUL at its end, as PTX needs. */
+static char *read_image(const char *path)
 {
-	cleanup(freep) char *text = calloc(1, PTX_MAX);
+	cleanup(freep) char *text = calloc(1, IMAGE_MAX);
 	FILE *file = fopen(path, "re");
-	size_t n = file && text ? fread(text, 1, PTX_MAX - 1, file) : 0;
+	size_t n = file && text ? fread(text, 1, IMAGE_MAX - 1, file) : 0;
 
 	if (file)
 		(void)fclose(file);
 	return n ? take_ptr(text) : NULL;
 }
 
-static int run(struct bench *b, const char *ptx, int ordinal)
+static int run(struct bench *b, const char *image, int ordinal)
 {
 	double from_host, copied, digested;
 	char why[CUDA_WHY_SIZE];
@@ -135,29 +149,29 @@ static int run(struct bench *b, const char *ptx, int ordinal)
 		reply_failed(r, "%s", why);
 		return 1;
 	}
-	if ((r = prepare(b, ptx)) || (r = compare(b, &wrong)) || (r = time_digest(b, &digested)) ||
+	if ((r = prepare(b, image)) || (r = compare(b, &wrong)) || (r = time_digest(b, &digested)) ||
 	    (r = gpu_copy_rate(&b->gpu, b->size < COPY_MAX ? b->size : COPY_MAX, &from_host,
 			       &copied))) {
 		reply_result(b->gpu.cuda, r);
 		return 1;
 	}
-	reply_done(
-		", \"checked\": %zu, \"wrong\": %zu, \"bytes\": %lu, \"digest\": %.0f, \"on_device\": %.0f",
-		(size_t)N_CHECKS, wrong, b->size, digested, copied);
+	reply_done(", \"load_ns\": %lu, \"checked\": %zu, \"wrong\": %zu, \"bytes\": %lu, \"digest\": %.0f, "
+		   "\"on_device\": %.0f",
+		   b->load_ns, (size_t)N_CHECKS, wrong, b->size, digested, copied);
 	return wrong != 0;
 }
 
 int main(int argc, char *argv[])
 {
 	struct bench b = {0};
-	cleanup(freep) char *ptx = argc > 2 ? read_ptx(argv[1]) : NULL;
+	cleanup(freep) char *image = argc > 2 ? read_image(argv[1]) : NULL;
 
-	if (!ptx) {
-		(void)fprintf(stderr, "usage: digest PTX MIB [GPU]\n");
+	if (!image) {
+		(void)fprintf(stderr, "usage: digest IMAGE MIB [GPU]\n");
 		return 2;
 	}
 	b.size = strtoul(argv[2], NULL, 0) * MIB;
 	if (b.size < 4 * MIB)
 		b.size = 4 * MIB; /* what is compared has to fit */
-	return run(&b, ptx, argc > 3 ? atoi(argv[3]) : 0);
+	return run(&b, image, argc > 3 ? atoi(argv[3]) : 0);
 }
