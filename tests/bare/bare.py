@@ -1,10 +1,10 @@
 """
-A bare Debian of this machine's release: what debootstrap makes with git, make and ca-certificates.
+A bare Debian: what debootstrap makes, of this machine's release with git, make and ca-certificates unless asked for another.
 
     with Bare() as bare:
         bare.run("apt-get update")
 
-The tree is made once, below build/bare, and each Bare writes to an overlay of its own, which is gone at its end. Commands run in mount
+A tree is made once, below build/bare, and each machine writes to an overlay of its own, which is gone at its end. Commands run in mount
 and PID name spaces of their own, in a chroot: with the network, /dev and /sys of this machine, and no service manager.
 """
 import os
@@ -16,8 +16,7 @@ import tempfile
 import features
 
 FOLDER = features.ROOT / "build/bare"
-TREE = FOLDER / "tree"
-VARIANT = "--variant=minbase", "--include=git,make,ca-certificates"
+TOOLS = "git", "make", "ca-certificates"
 TREE_S = 900
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # How this machine reaches registries, if it says so.
@@ -52,43 +51,51 @@ def is_available():
     return os.geteuid() == 0 and bool(shutil.which("debootstrap")) and bool(shutil.which("unshare")) and bool(release())
 
 
-def make_tree():
-    if TREE.exists():
-        return
+def tree(name=None, packages=TOOLS):
+    """The folder of a bare Debian of this release (None: of this machine's), with these packages."""
+    ours, mirror = release()
+    made = FOLDER / (name or "tree")
+    if made.exists():
+        return made
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-        made = pathlib.Path(folder) / "tree"
-        subprocess.run(["debootstrap", *VARIANT, release()[0], made, release()[1]], stdin=subprocess.DEVNULL,
-                       stdout=subprocess.DEVNULL, timeout=TREE_S, check=True)
+        new = pathlib.Path(folder) / "tree"
+        subprocess.run(["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", name or ours, new, mirror],
+                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=TREE_S, check=True)
         for file in FILES:
             if pathlib.Path("/", file).exists():
-                shutil.copy(f"/{file}", made / file)
-        made.rename(TREE)
+                (new / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(f"/{file}", new / file)
+        new.rename(made)
+    return made
 
 
-class Bare:
-    """clone: the last commit of this tree, in /root, which only root may enter; as a folder of this machine."""
+class Machine:
+    """
+    An overlay on a tree.
 
-    def __enter__(self):
-        make_tree()
-        self.folder = pathlib.Path(tempfile.mkdtemp(dir=FOLDER))
+    upper   what it has written, as a folder of this machine
+    """
+
+    def __init__(self, lower, folder=FOLDER):
+        self.lower = lower
+        self.folder = pathlib.Path(tempfile.mkdtemp(dir=folder))
+        self.upper = self.folder / "upper"
         for name in "upper", "work", "root":
             (self.folder / name).mkdir()
-        self.clone = self.folder / "upper/root/weightd"
-        self.clone.parent.mkdir(mode=0o700)
-        subprocess.run(["git", "-c", "safe.directory=*", "clone", "--quiet", "--no-hardlinks", features.ROOT, self.clone], check=True)
-        self.clone.chmod(0o700)
+
+    def __enter__(self):
         return self
 
     def __exit__(self, *_):
         shutil.rmtree(self.folder)
 
-    def run(self, command, timeout):
-        """Runs a line of bash to its end. Returns what it printed."""
+    def run(self, command, timeout, **more):
+        """Runs a line of bash to its end, with `more` in its environment. Returns what it printed."""
         env = {name: os.environ[name] for name in VARIABLES if name in os.environ}
         with tempfile.TemporaryFile("w+") as log:
             done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", INSIDE,
-                                   "bash", self.folder, TREE, command], env=env | {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"},
+                                   "bash", self.folder, self.lower, command], env=env | {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8"} | more,
                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=timeout)
             log.seek(0)
             said = log.read()
@@ -97,3 +104,17 @@ class Bare:
 
     def n_packages(self):
         return len(self.run("dpkg-query -W -f '${Package}\\n'", timeout=60).split())
+
+
+class Bare(Machine):
+    """clone: the last commit of this tree, in /root, which only root may enter; as a folder of this machine."""
+
+    def __init__(self):
+        super().__init__(tree())
+
+    def __enter__(self):
+        self.clone = self.upper / "root/weightd"
+        self.clone.parent.mkdir(mode=0o700)
+        subprocess.run(["git", "-c", "safe.directory=*", "clone", "--quiet", "--no-hardlinks", features.ROOT, self.clone], check=True)
+        self.clone.chmod(0o700)
+        return self
