@@ -189,10 +189,21 @@ static ssize_t receive_fds(int from, int *ret_fds)
 	return (ssize_t)n;
 }
 
+/* As the library does: where the driver has no read-only mappings, the range becomes writable. */
+static cu_result allow_reads(struct gpu *gpu, cu_ptr at, uint64_t size)
+{
+	struct cu_access access = {{CU_LOCATION_DEVICE, gpu->ordinal}, CU_ACCESS_READ};
+	cu_result r = gpu->cuda->mem_set_access(at, size, &access, 1);
+
+	if (r != CU_NOT_SUPPORTED && r != CU_INVALID_VALUE)
+		return r;
+	access.flags = CU_ACCESS_READWRITE;
+	return gpu->cuda->mem_set_access(at, size, &access, 1);
+}
+
 /* Each into its place in one reserved range. */
 static cu_result map_one(struct gpu *gpu, int fd, cu_ptr at, uint64_t size)
 {
-	struct cu_access access = {{CU_LOCATION_DEVICE, gpu->ordinal}, CU_ACCESS_READ};
 	const struct cuda_driver *cuda = gpu->cuda;
 	cu_handle h;
 	cu_result r;
@@ -202,7 +213,7 @@ static cu_result map_one(struct gpu *gpu, int fd, cu_ptr at, uint64_t size)
 		return r;
 	r = cuda->mem_map(at, size, 0, h, 0);
 	(void)cuda->mem_release(h);
-	return r ? r : cuda->mem_set_access(at, size, &access, 1);
+	return r ? r : allow_reads(gpu, at, size);
 }
 
 void handles_time_vmm(struct gpu *gpu, size_t n, uint64_t size, const char *path)
