@@ -104,11 +104,12 @@ class Weightd:
         self.wait_serving()
 
     def wait_serving(self, other_than=None):
+        """The socket of a keeper takes connections while there is no weightd, too."""
         def is_serving():
             assert self.proc.poll() is None, f"weightd ended with {self.proc.returncode}:\n{self.log}"
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
                 s.connect(self.socket)
-                return self.pid != other_than
+                return self.pid not in (0, other_than)
         wait_for(is_serving, "weightd serves")
 
     @property
@@ -135,7 +136,7 @@ class Weightd:
 
     def kill(self):
         """SIGKILL for the daemon and its allocators; the keeper, if there is one, lives."""
-        before = self.pid
+        before = wait_for(lambda: self.pid, "the keeper has a weightd")
         for pid in [*self.allocators, before]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -34,3 +34,15 @@ def test_a_driver_without_read_only_mappings_shares_by_handles(gpus, lab):
         assert reader.run(f"vmm-time 2 {2 << 20} {path}")["n"] == 2
         maker.answer()
     assert gpus.has_failed()
+
+
+def test_a_keeper_between_two_daemons_is_waited_for(lab, monkeypatch):
+    with lab.weightd(keeper=True) as weightd:
+        ours, killed = weightd.pid, []
+        pids = iter([0, 0, ours, 0, ours, 0, 7])
+        with monkeypatch.context() as patch:
+            patch.setattr(of_lab.Weightd, "pid", property(lambda self: next(pids)))
+            patch.setattr(of_lab.Weightd, "allocators", [])
+            patch.setattr(of_lab.os, "kill", lambda pid, _signal: killed.append(pid))
+            weightd.kill()
+        assert killed == [ours] and list(pids) == []
