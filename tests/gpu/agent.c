@@ -534,6 +534,7 @@ int main(void)
 	/* Who only speaks to the GPU has no server. */
 	if (weightd_new(&a.w) < 0 || (getenv("WEIGHTD_SOCKET") && weightd_connect(a.w, NULL) < 0)) {
 		(void)fprintf(stderr, "agent: %s\n", weightd_error(a.w));
+		weightd_close(a.w);
 		return 1;
 	}
 	while (fgets(line, sizeof(line), stdin))

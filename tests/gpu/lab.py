@@ -1,5 +1,6 @@
 """What the sections work with: a weightd of their own, agents, and the sizes that fit this GPU."""
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -12,29 +13,35 @@ import sys
 import tempfile
 import time
 
+from results import say
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DEADLINE_S = 60
+DEADLINE_S = 40
+END_S = 5
 MIB, GIB = 1 << 20, 1 << 30
+NOISE = 32 * MIB  # of a GPU's memory, which others may take and give back meanwhile
+PR_SET_CHILD_SUBREAPER = 36
 
 
-class Skip(Exception):
-    """A section, or a part of it, cannot be tried here; the text says why."""
+class Died(Exception):
+    """A process that was to live, with the last line of its log."""
 
 
 class AgentFailed(Exception):
-    """code: an errno below zero, or a result of the driver."""
+    """code: an errno below zero, a result of the driver, or None where the agent is dead."""
 
     def __init__(self, command, reply):
-        super().__init__(f"{command}: {reply.get('error')} ({reply.get('code')})")
         self.code = reply.get("code")
+        super().__init__(f"{command}: {reply.get('error')}{'' if self.code is None else f' ({self.code})'}")
 
 
 class Agent:
     """A process on the GPU: agent.run("attach m cuda:0") is its answer, a dict."""
 
     def __init__(self, lab, env=None, prefix=()):
+        self.log = tempfile.TemporaryFile(dir=lab.folder)
         self.proc = subprocess.Popen([*prefix, lab.build / "gpu/agent"], env=lab.env | (env or {}),
-                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log)
         self.rest = b""
 
     @property
@@ -42,9 +49,12 @@ class Agent:
         return self.proc.pid
 
     def send(self, command):
-        self.proc.stdin.write(command.encode() + b"\n")
-        self.proc.stdin.flush()
         self.command = command
+        try:
+            self.proc.stdin.write(command.encode() + b"\n")
+            self.proc.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
 
     def answer(self, timeout_s=DEADLINE_S):
         end = time.monotonic() + timeout_s
@@ -53,13 +63,20 @@ class Agent:
                 raise TimeoutError(f"no answer to '{self.command}' in {timeout_s:.0f} s")
             more = os.read(self.proc.stdout.fileno(), 65536)
             if not more:
-                raise AgentFailed(self.command, {"error": f"the agent ended with {self.proc.wait()}", "code": None})
+                raise self._ended()
             self.rest += more
         line, self.rest = self.rest.split(b"\n", 1)
         reply = json.loads(line)
         if not reply["ok"]:
             raise AgentFailed(self.command, reply)
         return reply
+
+    def _ended(self):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.proc.wait(END_S)
+        self.log.seek(0)
+        text = f"the agent {how(self.proc.returncode)}: {last_line(self.log.read().decode(errors='replace'))}"
+        return AgentFailed(self.command, {"error": text, "code": None})
 
     def run(self, command, timeout_s=DEADLINE_S):
         self.send(command)
@@ -77,16 +94,7 @@ class Agent:
         return self.run("info")["free"]
 
     def kill(self):
-        self.proc.kill()
-        self.proc.wait()
-
-    def close(self):
-        """Lets it end by itself, which frees what it has in good order."""
-        self.proc.stdin.close()
-        try:
-            self.proc.wait(DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        kill(self.proc)
 
 
 class Weightd:
@@ -101,16 +109,25 @@ class Weightd:
             self.proc = subprocess.Popen(
                 [*prefix, lab.build / "weightd", "--socket", self.socket, *(["--keeper"] if keeper else []), *args],
                 env=lab.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self.wait_serving()
+        try:
+            self.wait_serving()
+        except BaseException:
+            self.close()
+            raise
 
     def wait_serving(self, other_than=None):
         """The socket of a keeper takes connections while there is no weightd, too."""
         def is_serving():
-            assert self.proc.poll() is None, f"weightd ended with {self.proc.returncode}:\n{self.log}"
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
                 s.connect(self.socket)
                 return self.pid not in (0, other_than)
-        wait_for(is_serving, "weightd serves")
+        wait_for(is_serving, "weightd serves", watched=[self])
+
+    def death(self):
+        """Returns why it ended, a text, or None while it lives."""
+        if self.proc.poll() is None:
+            return None
+        return f"weightd {how(self.proc.returncode)}: {last_line(self.log)}"
 
     @property
     def log(self):
@@ -125,6 +142,7 @@ class Weightd:
 
     @property
     def allocators(self):
+        """Their numbers."""
         return [p for p in children(self.pid) if is_called(p, "weightd-cuda")]
 
     def ctl(self, *args, check=True, env=None, **kw):
@@ -136,7 +154,7 @@ class Weightd:
 
     def kill(self):
         """SIGKILL for the daemon and its allocators; the keeper, if there is one, lives."""
-        before = wait_for(lambda: self.pid, "the keeper has a weightd")
+        before = wait_for(lambda: self.pid, "the keeper has a weightd", watched=[self])
         for pid in [*self.allocators, before]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -144,24 +162,23 @@ class Weightd:
             self.wait_serving(other_than=before)
 
     def close(self):
-        self.proc.terminate()
-        try:
-            self.proc.wait(DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            self.proc.kill()
-            self.proc.wait()
+        end(self.proc)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Lab:
     """
-    fake    True: the stand-in for libcuda, and small sizes
+    fake    True: the stand-in for libcuda
+    small   True: small sizes, of which no rate means anything
     env     what programs are started with
     device  the GPU under test, "cuda:0"
+    watched processes that must live: death() of each returns None, or why it ended
     """
 
-    def __init__(self, build, fake=False):
-        self.build, self.fake, self.device = build, fake, "cuda:0"
+    def __init__(self, build, fake=False, small=False):
+        self.build, self.fake, self.small, self.device = build, fake, fake or small, "cuda:0"
+        self.noise = 0 if fake else NOISE
+        self.watched = []
         self.env = {k: v for k, v in os.environ.items() if k not in ("WEIGHTD_SOCKET", "NOTIFY_SOCKET", "LISTEN_FDS")}
         self.env["WEIGHTD_LIBRARY"] = str(build / "libweightd.so")
         libraries = build / "gpu/lib"
@@ -175,8 +192,8 @@ class Lab:
             self.stack.callback(self.gpus.close)
             self.env |= self.gpus.env
 
-    def size(self, real, fake):
-        return fake if self.fake else real
+    def size(self, real, small):
+        return small if self.small else real
 
     @contextlib.contextmanager
     def weightd(self, *args, **kw):
@@ -185,26 +202,34 @@ class Lab:
         before = self.env
         self.env = before | {"WEIGHTD_SOCKET": weightd.socket}
         try:
-            yield weightd
+            with self.watching(weightd):
+                yield weightd
         finally:
             self.env = before
             weightd.close()
 
     @contextlib.contextmanager
+    def watching(self, process):
+        """Within it, nothing is waited for any more once this one is dead."""
+        self.watched.append(process)
+        try:
+            yield
+        finally:
+            self.watched.remove(process)
+
+    @contextlib.contextmanager
     def agents(self, n=1, **kw):
         """n of them, with a context each; what is left of them ends with the block."""
-        agents = []
-        try:
+        with contextlib.ExitStack() as stack:
+            agents = []
             for _ in range(n):
                 agents.append(Agent(self, **kw))
+                stack.callback(agents[-1].kill)
                 agents[-1].run("open 0")
             yield agents
-        finally:
-            for agent in agents:
-                agent.kill()
 
     def held(self, agent):
-        """On the stand-in nothing that the agent queues runs within it, however long that takes; a GPU is asked for enough."""
+        """On --fake nothing that the agent queues runs within it, however long that takes; a GPU is asked for enough."""
         return self.gpus.gate(agent.pid) if self.fake else contextlib.nullcontext()
 
     def publish(self, agent, name, size, seed, n_tensors=1, options=""):
@@ -220,18 +245,84 @@ class Lab:
         assert done.returncode == 0, f"python ended with {done.returncode}: {done.stderr[-2000:]}"
         return json.loads(done.stdout.strip().splitlines()[-1])
 
+    def wait_for(self, condition, what):
+        return wait_for(condition, what, watched=self.watched)
+
+    def wait_free(self, agent, wanted, what):
+        """Returns the free bytes of the GPU, once these are as many as wanted, less what other processes may take."""
+        seen = 0
+
+        def is_free():
+            nonlocal seen
+            seen = agent.free()
+            return seen >= wanted - self.noise
+
+        self.wait_for(is_free, lambda: f"{what}: {seen} bytes are free, not {wanted}, of which others may take {self.noise}")
+        return seen
+
     def close(self):
         self.stack.close()
 
 
-def wait_for(condition, what, timeout_s=DEADLINE_S):
-    """Its value, once it is true."""
-    end = time.monotonic() + timeout_s
+def wait_for(condition, what, timeout_s=None, watched=()):
+    """Returns the first true value of condition(). `what` is a text, or returns one at the deadline. Died: a watched process ended."""
+    timeout_s = DEADLINE_S if timeout_s is None else timeout_s
+    end_s = time.monotonic() + timeout_s
     while not (value := condition()):
-        if time.monotonic() > end:
-            raise TimeoutError(f"not in {timeout_s:.0f} s: {what}")
+        for process in watched:
+            if why := process.death():
+                raise Died(why)
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"not in {timeout_s:.0f} s: {what() if callable(what) else what}")
         time.sleep(0.005)
     return value
+
+
+def kill(proc):
+    """Sends SIGKILL. A process that hangs in a driver may outlive it, and is left running then."""
+    proc.kill()
+    try:
+        proc.wait(END_S)
+    except subprocess.TimeoutExpired:
+        say(f"process {proc.pid} does not end, though it was killed")
+
+
+def end(proc):
+    """Sends SIGTERM, and SIGKILL to a process that does not end."""
+    proc.terminate()
+    try:
+        proc.wait(END_S)
+    except subprocess.TimeoutExpired:
+        kill(proc)
+
+
+def how(status):
+    """Describes an exit code of subprocess."""
+    return "closed its output and lives" if status is None else f"ended with {status}" if status >= 0 else \
+        f"died of {signal.Signals(-status).name}"
+
+
+def last_line(log):
+    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "its log is empty")
+
+
+def adopt():
+    """Makes this process the parent of orphans among its descendants."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_children():
+    """Kills all remaining children."""
+    end_s = time.monotonic() + END_S
+    while (left := children(os.getpid())) and time.monotonic() < end_s:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.005)
+    if left:
+        say(f"processes {left} do not end, though they were killed")
 
 
 def children(pid):

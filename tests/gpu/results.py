@@ -1,31 +1,50 @@
-"""Results: a JSON line each, on standard output and in a file, and a table at the end."""
+"""Results: a JSON line each, on standard output and in a file as soon as it is there, and a table at the end."""
+import contextlib
 import json
+import os
+import signal
 import sys
+import traceback
+
+WHY_MAX = 1000
 
 
 def say(text):
     print(f"gpu: {text}", file=sys.stderr, flush=True)
 
 
-class Results:
-    def __init__(self):
-        self.lines = []
+class Skip(Exception):
+    """A section, or a part of it, cannot be tried here; the text says why."""
 
-    def line(self, section, name, value=None, unit="", ok=True, **more):
-        """ok: True or False for what was to be shown, None for what could not be tried or is only told."""
+
+class Results:
+    """Each line is on the disk before the next measurement begins, so that SIGKILL loses none."""
+
+    def __init__(self, path):
+        self.lines, self.path = [], path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = open(path, "a")
+
+    def line(self, section, name, value=None, unit="", ok=None, **more):
+        """ok: True or False for a claim, None for a figure, and for a claim that could not be tried."""
         if isinstance(value, float):
             value = round(value, 4)
         self.lines.append({"section": section, "name": name, "value": value, "unit": unit, "ok": ok} | more)
-        print(json.dumps(self.lines[-1]), flush=True)
+        text = json.dumps(self.lines[-1])
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # half a line is none
+        self.file.write(text + "\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        print(text, flush=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def n_failed(self):
         return sum(line["ok"] is False for line in self.lines)
 
-    def write(self, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
-        say(f"kept in {path}")
+    def close(self):
+        self.file.close()
+        say(f"kept in {self.path}")
 
     def print_table(self):
         rows = [(line["section"], line["name"], _text(line["value"]), line["unit"],
@@ -34,6 +53,33 @@ class Results:
         for row in rows:
             cells = [cell.rjust(w) if i == 2 else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths))]
             print("  " + "  ".join([*cells, row[5]]).rstrip(), file=sys.stderr)
+
+
+class Section:
+    """The results of one section: a call is a line."""
+
+    def __init__(self, results, name):
+        self.results, self.name = results, name
+
+    def __call__(self, name, value=None, unit="", ok=None, **more):
+        self.results.line(self.name, name, value, unit, ok, **more)
+
+    @contextlib.contextmanager
+    def part(self, name):
+        """An exception ends the block only: it becomes a line of this name."""
+        try:
+            yield
+        except Skip as e:
+            self(name, ok=None, why=str(e))
+        except Exception as e:
+            traceback.print_exc()
+            self(name, ok=False, why=explain(e))
+
+
+def explain(e):
+    """Describes an exception; where it has no text, by the line of code that raised it."""
+    text = str(e) or f"in {traceback.extract_tb(e.__traceback__)[-1].line}"
+    return f"{type(e).__name__}: {text}"[:WHY_MAX]
 
 
 def _text(value):

@@ -1,38 +1,37 @@
 """Attach time: one handle, against one for each tensor, of either kind."""
 import subprocess
 
-from lab import GIB, MIB, wait_for
+from lab import GIB, MIB
 
 COUNTS = (1, 300, 3000)
 TARGET_MS = 20
 
 
-def measure(lab, results):
-    def tell(name, value=None, unit="", ok=None, **more):
-        results.line("attach", name, value, unit, ok, **more)
-
-    with lab.weightd(), lab.agents(2) as (maker, reader):
-        lab.publish(maker, "m", 2 * MIB, 1)  # what the allocator costs is not counted below
-        remove(lab)
-        free = maker.free()
-        largest = int(free * 0.85) // GIB or 1
-        sizes = lab.size(sorted({min(s, largest) * GIB for s in (1, 8, 32, 100)}), [4 * MIB, 64 * MIB])
-        for size in sizes:
+def measure(lab, tell):
+    with lab.agents(1) as (agent,):
+        largest = int(agent.free() * 0.85) // GIB or 1
+    for size in lab.size(sorted({min(s, largest) * GIB for s in (1, 8, 32, 100)}), [4 * MIB, 64 * MIB]):
+        with tell.part(f"weightd, {size / GIB:.3g} GiB"), lab.weightd(), lab.agents(2) as (maker, reader):
+            lab.publish(maker, "m", 2 * MIB, 1)  # what the allocator costs is not counted below
+            remove(lab)
+            free = maker.free()
             for n in COUNTS:
-                maker.run(f"create m {lab.device} {size} {n}", 120)
-                maker.run("fill 1")
-                maker.run("publish", 120)
-                took = reader.run(f"time-attach m {lab.device} {lab.size(20, 5)}", 120)
-                ms = took["ns"] / 1e6
-                tell(f"weightd, {n} tensors, {size / GIB:.3g} GiB", ms, "ms", ok=lab.fake or ms < TARGET_MS,
-                     max_ms=took["max_ns"] / 1e6)
-                reader.run("detach")
-                remove(lab)
-                wait_for(lambda: maker.free() > free - lab.size(512, 4) * MIB, "the buffer's memory is free again")
+                attach(lab, tell, maker, reader, size, n)
+                lab.wait_free(maker, free - lab.size(512, 4) * MIB, "the buffer's memory is free again")
     total = lab.size(8 * GIB, 64 * MIB)
-    for n in COUNTS if not lab.fake else (1, 30):
-        each = max(2 * MIB, total // n // (2 * MIB) * 2 * MIB)
-        ways(lab, tell, n, each)
+    for n in COUNTS if not lab.small else (1, 30):
+        ways(lab, tell, n, max(2 * MIB, total // n // (2 * MIB) * 2 * MIB))
+
+
+def attach(lab, tell, maker, reader, size, n):
+    maker.run(f"create m {lab.device} {size} {n}", 120)
+    maker.run("fill 1")
+    maker.run("publish", 120)
+    took = reader.run(f"time-attach m {lab.device} {lab.size(20, 5)}", 120)
+    ms = took["ns"] / 1e6
+    tell(f"weightd, {n} tensors, {size / GIB:.3g} GiB", ms, "ms", ok=lab.small or ms < TARGET_MS, max_ms=took["max_ns"] / 1e6)
+    reader.run("detach")
+    remove(lab)
 
 
 def remove(lab):
@@ -42,15 +41,16 @@ def remove(lab):
 
 
 def ways(lab, tell, n, each):
-    path = lab.folder / "handles"
-    with lab.agents(2) as (maker, reader):
+    name = f"cuIpcOpenMemHandle, {n} tensors of {each >> 20} MiB"
+    with tell.part(name), lab.agents(2) as (maker, reader):
+        path = lab.folder / "handles"
         maker.run(f"ipc-make {n} {each} {path}")
-        took = reader.run(f"ipc-time {path}")
-        tell(f"cuIpcOpenMemHandle, {n} tensors of {each >> 20} MiB", took["ns"] / 1e6, "ms")
-    with lab.agents(2) as (maker, reader):
+        tell(name, reader.run(f"ipc-time {path}")["ns"] / 1e6, "ms")
+    name = f"a VMM handle each, {n} tensors of {each >> 20} MiB"
+    with tell.part(name), lab.agents(2) as (maker, reader):
         path = lab.folder / f"vmm-{n}"
         maker.run(f"vmm-make {n} {each} {path}")
         maker.send("vmm-serve")
         took = reader.run(f"vmm-time {n} {each} {path}")
         maker.answer()
-        tell(f"a VMM handle each, {n} tensors of {each >> 20} MiB", took["ns"] / 1e6, "ms")
+        tell(name, took["ns"] / 1e6, "ms")

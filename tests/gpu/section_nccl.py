@@ -15,7 +15,8 @@ import time
 import engine as of_engines
 import netns
 from integration.child import Child
-from lab import GIB, MIB, Skip
+from lab import GIB, MIB, last_line
+from results import Skip
 
 CHUNK, STALL_MS = 64 * MIB, 20_000
 SAMPLE = 4 * MIB  # repeated over the memory, with another first word each time
@@ -35,7 +36,7 @@ def find_nccl(env):
     for place in places:
         if pathlib.Path(place, "libnccl.so.2").exists():
             return place
-    raise Skip(f"NCCL not found: {found.stderr.strip().splitlines()[-1]}")
+    raise Skip(f"NCCL not found: {last_line(found.stderr)}")
 
 
 def nccl_env(lab):
@@ -182,10 +183,7 @@ def death(lab, env, net, memories, tell):
     tell("a node that is killed is noticed after", took, "s", ok=took < 1.5 * STALL_MS / 1000, why=said["why"])
 
 
-def measure(lab, results):
-    def tell(name, value=None, unit="", ok=None, **more):
-        results.line("nccl", name, value, unit, ok, **more)
-
+def measure(lab, tell):
     if not (lab.build / "weightd-sync-nccl").exists():
         raise Skip("weightd-sync-nccl was built without OpenSSL")
     env = nccl_env(lab)
@@ -194,5 +192,10 @@ def measure(lab, results):
         net = stack.enter_context(netns.Net(2)) if netns.is_available() else None
         tell("the nodes are in", "namespaces of their own" if net else "one namespace, as there can be none here")
         memories = [stack.enter_context(contextlib.closing(Memory(env, size, seed))) for seed in (7, 0)]
-        if broadcast(lab, env, net, memories, tell):
+        good = False
+        with tell.part("broadcast between two nodes on one GPU"):
+            good = broadcast(lab, env, net, memories, tell)
+        if not good:
+            return tell("a node that is killed", why="there was no broadcast")
+        with tell.part("a node that is killed"):
             death(lab, env, net, memories, tell)

@@ -5,7 +5,8 @@ import time
 import netns
 import section_nccl
 import tracing
-from lab import MIB, Skip
+from lab import MIB
+from results import Skip
 
 PLUGIN = "libnccl-profiler-weightd.so"
 PATIENCE_S = 5
@@ -42,10 +43,7 @@ def broadcast(lab, env, net, memories, tracer):
     return good, {} if good else {"why": str([end.get("why") for end in ends]), "logs": logs}, acts, files
 
 
-def measure(lab, results):
-    def tell(name, value=None, unit="", ok=None, **more):
-        results.line("profiler", name, value, unit, ok, **more)
-
+def measure(lab, tell):
     if not (lab.build / "weightd-sync-nccl").exists():
         raise Skip("weightd-sync-nccl was built without OpenSSL")
     env = section_nccl.nccl_env(lab)
@@ -57,8 +55,9 @@ def measure(lab, results):
         memories = [stack.enter_context(contextlib.closing(section_nccl.Memory(env, size, seed))) for seed in (7, 0)]
         good, more, acts, files = broadcast(lab, env, net, memories, tracer)
         tell("broadcast between two nodes with the plug-in", size if good else 0, "bytes", ok=good, **more)
-        same = len({memory.digest() for memory in memories}) == 1
-        tell("digests of both are equal", same, ok=same)
+        with tell.part("digests of both are equal"):
+            same = len({memory.digest() for memory in memories}) == 1
+            tell("digests of both are equal", same, ok=same)
     if "counts by bpf" in tracer.greeting:
         tell("functions of libnccl that are probed", max((row["functions"] for row in files), default=0),
              ok=any(row["on"] and row["functions"] >= N_PROBED for row in files), files=files)

@@ -9,46 +9,50 @@ import random
 import subprocess
 import time
 
-from lab import GIB, MIB, Skip, wait_for
+from lab import GIB, MIB, end, how, last_line
+from results import Skip
 from section_load import CHUNK, write_model
 from section_nccl import nccl_env
 
 GROUPS = {"in": ("host", "{gpu}"), "between": ("{gpu}", "{gpu}"), "out": ("{gpu}", "host")}  # of the two nodes
-STOP_S = 30
 SMALL = bytes(i & 0x3f for i in range(256))  # bytes that make no element a number whose mean with itself is another one
 
 
-def measure(lab, results):
+def measure(lab, tell):
     if not (lab.build / "weightd-sync").exists():
         raise Skip("weightd-sync was built without OpenSSL")
     size = lab.size(2 * GIB, 16 * MIB)
     path = lab.folder / "sync.safetensors"
     write_model(path, size, os.urandom(CHUNK).translate(SMALL))
-    with nodes(lab) as pair:
-        for name in GROUPS:
-            push(lab, results, pair, name, path, size)
-        make_together(lab, results, pair, "between", path, size)
     try:
-        env = nccl_env(lab)
-    except Skip as e:
-        results.line("sync", "over NCCL", ok=None, why=str(e))
-        return
-    with nodes(lab, "nccl", env) as pair:
-        ended = push(lab, results, pair, "between", path, size, " over NCCL")
+        with tell.part("nodes over TCP"), nodes(lab) as pair:
+            for name in GROUPS:
+                with tell.part(" to ".join(devices_of(lab, name))):
+                    push(lab, tell, pair, name, path, size)
+            with tell.part("averages and reshards"):
+                make_together(lab, tell, pair, "between", path, size)
+        with tell.part("over NCCL"), nodes(lab, "nccl", nccl_env(lab)) as pair:
+            over_nccl(lab, tell, pair, path, size)
+    finally:
+        path.unlink()
+
+
+def over_nccl(lab, tell, pair, path, size):
+    ended = push(lab, tell, pair, "between", path, size, " over NCCL")
     # Of TCP the kernel has a number, too: what fell back to that is no answer.
-    results.line("sync", "bytes that NCCL carried", ended["bytes"], "bytes", ended["kernel"] is None and
-                 ended["planned"] == ended["bytes"] >= size, **({} if ended["kernel"] is None else {"logs": [
-                     node.log.read_text(errors="replace")[-3000:] for node in pair]}))
+    tell("bytes that NCCL carried", ended["bytes"], "bytes", ended["kernel"] is None and
+         ended["planned"] == ended["bytes"] >= size, **({} if ended["kernel"] is None else {"logs": [
+             node.read_log()[-3000:] for node in pair]}))
 
 
 def devices_of(lab, name):
     return [device.format(gpu=lab.device) for device in GROUPS[name]]
 
 
-def make_together(lab, results, pair, name, path, size):
+def make_together(lab, tell, pair, name, path, size):
     """The mean of a model with itself, and that in two shards, and these in one again, is what it was."""
     if not (lab.build / "weightd-sync-gloo").exists():
-        results.line("sync", "averages and reshards", ok=None, why="weightd-sync was built without Gloo")
+        tell("averages and reshards", ok=None, why="weightd-sync was built without Gloo")
         return
     a, devices = pair[0], devices_of(lab, name)
     for node, device in zip(pair, devices):
@@ -56,27 +60,27 @@ def make_together(lab, results, pair, name, path, size):
     loaded = a.digest(devices[0], name)
     seconds = a.timed("average", name)
     shown = [node.digest(device, name) for node, device in zip(pair, devices)]
-    results.line("sync", f"mean on {' and '.join(devices)}", size / seconds / 1e9, "GB/s", {*shown} == {loaded}, digests=shown)
+    tell(f"mean on {' and '.join(devices)}", size / seconds / 1e9, "GB/s", {*shown} == {loaded}, digests=shown)
     split = lab.folder / "split.json"
     split.write_text(json.dumps({"split": [{"tensors": "*", "dim": 0}]}))
     seconds = a.timed("scatter", "--split", split, "--ranks", "a", "--onto", "a b", "--into", f"{name}-tp2", name)
     seconds += a.timed("gather", "--split", split, "--ranks", "a b", "--onto", "b", "--into", f"{name}-tp1", f"{name}-tp2")
     shown = pair[1].digest(devices[1], f"{name}-tp1")
-    results.line("sync", f"scattered on {' and '.join(devices)}, and gathered", size / seconds / 1e9, "GB/s", shown == loaded,
-                 digests=[loaded, shown])
+    tell(f"scattered on {' and '.join(devices)}, and gathered", size / seconds / 1e9, "GB/s", shown == loaded,
+         digests=[loaded, shown])
     for node, device in zip(pair, devices):
         for buffer in (name, f"{name}-tp2", *[f"{name}-tp1"] * (node is not a)):
             node.weightd.ctl("rm", "--device", device, buffer)
 
 
-def push(lab, results, pair, name, path, size, how=""):
+def push(lab, tell, pair, name, path, size, how=""):
     """What the history says of it."""
     a, b = pair
     here, there = devices_of(lab, name)
     a.weightd.ctl("load", "--quiet", "--device", here, name, path)
     seconds = a.timed("push", name)
     shown = [a.digest(here, name), b.digest(there, name)]
-    results.line("sync", f"{here} to {there}{how}", size / seconds / 1e9, "GB/s", shown[0] == shown[1], digests=shown)
+    tell(f"{here} to {there}{how}", size / seconds / 1e9, "GB/s", shown[0] == shown[1], digests=shown)
     for node, device in ((a, here), (b, there)):
         node.weightd.ctl("rm", "--device", device, name)
     return json.loads(a.sync("history", "--json", "--count", "1").stdout)["syncs"][0]
@@ -84,7 +88,7 @@ def push(lab, results, pair, name, path, size, how=""):
 
 class Node:
     def __init__(self, lab, weightd, folder, name, addresses, engine, env):
-        self.lab, self.weightd, self.env, self.socket = lab, weightd, env, str(folder / f"{name}.sync")
+        self.lab, self.weightd, self.env, self.name, self.socket = lab, weightd, env, name, str(folder / f"{name}.sync")
         other = next(n for n in addresses if n != name)
         lines = ["[node]", f"name = {name}", f"listen = {addresses[name]}:7400", f"state = {folder / name}",
                  f"socket = {self.socket}", f"weightd = {weightd.socket}",
@@ -101,17 +105,22 @@ class Node:
     @contextlib.contextmanager
     def running(self):
         with open(self.log, "wb") as log:
-            proc = subprocess.Popen([self.lab.build / "weightd-sync", "--config", self.conf], env=self.env,
-                                    stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.proc = subprocess.Popen([self.lab.build / "weightd-sync", "--config", self.conf], env=self.env,
+                                         stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            yield
+            with self.lab.watching(self):
+                yield
         finally:
-            proc.terminate()
-            try:
-                proc.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                proc.kill()
-                proc.wait()
+            end(self.proc)
+
+    def death(self):
+        """Returns why the agent ended, a text, or None while it lives."""
+        if self.proc.poll() is None:
+            return None
+        return f"weightd-sync of {self.name} {how(self.proc.returncode)}: {last_line(self.read_log())}"
+
+    def read_log(self):
+        return self.log.read_text(errors="replace")
 
     def sync(self, *args):
         return self.weightd.ctl("sync", *args, env={"WEIGHTD_SYNC_SOCKET": self.socket})
@@ -146,5 +155,5 @@ def nodes(lab, engine="tcp", env=None):
         for node in made:
             stack.enter_context(node.running())
         for node in made:
-            wait_for(node.knows_the_other, f"the agents know each other: {node.log.read_text(errors='replace')}")
+            lab.wait_for(node.knows_the_other, lambda: f"the agents know each other: {last_line(node.read_log())}")
         yield made

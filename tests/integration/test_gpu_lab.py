@@ -1,8 +1,12 @@
 """The agents, daemons and waits of tests/gpu/run, on the fake GPU."""
+import os
+import pathlib
+
 import features
 import lab as of_lab
 import pytest
 from gpus import Gpus
+from results import Results, Section, Skip
 
 CU_NOT_SUPPORTED = 801
 
@@ -25,6 +29,16 @@ def lab(gpus):
     made.close()
 
 
+class Busy:
+    """A GPU with this much free memory."""
+
+    def __init__(self, free):
+        self.bytes = free
+
+    def free(self):
+        return self.bytes
+
+
 def test_a_driver_without_read_only_mappings_shares_by_handles(gpus, lab):
     path = lab.folder / "vmm"
     with lab.agents(2) as (maker, reader):
@@ -34,6 +48,24 @@ def test_a_driver_without_read_only_mappings_shares_by_handles(gpus, lab):
         assert reader.run(f"vmm-time 2 {2 << 20} {path}")["n"] == 2
         maker.answer()
     assert gpus.has_failed()
+
+
+def test_a_dead_agent_is_named_with_the_last_line_of_its_log(lab):
+    with lab.agents(1) as (agent,):
+        os.kill(agent.pid, 9)
+        for _ in range(2):  # a missing answer, then a failed write
+            with pytest.raises(of_lab.AgentFailed, match=r"^info: the agent died of SIGKILL: its log is empty$"):
+                agent.run("info")
+    lab.env |= {"WEIGHTD_SOCKET": str(lab.folder / "none")}
+    with pytest.raises(of_lab.AgentFailed, match=r"^open 0: the agent ended with 1: agent: .*/none"):
+        with lab.agents(1):
+            pass
+
+
+def test_nothing_waits_for_a_dead_weightd(lab):
+    with pytest.raises(of_lab.Died, match="^weightd died of SIGKILL: "), lab.weightd() as weightd:
+        weightd.kill()
+        lab.wait_for(lambda: False, "never")
 
 
 def test_a_keeper_between_two_daemons_is_waited_for(lab, monkeypatch):
@@ -46,3 +78,27 @@ def test_a_keeper_between_two_daemons_is_waited_for(lab, monkeypatch):
             patch.setattr(of_lab.os, "kill", lambda pid, _signal: killed.append(pid))
             weightd.kill()
         assert killed == [ours] and list(pids) == []
+
+
+def test_others_may_take_a_little_of_the_gpu(lab, monkeypatch):
+    monkeypatch.setattr(of_lab, "DEADLINE_S", 0)
+    assert lab.wait_free(Busy(1000 * of_lab.MIB), 1032 * of_lab.MIB, "x") == 1000 * of_lab.MIB
+    with pytest.raises(TimeoutError, match=f"x: {999 * of_lab.MIB} bytes are free, not {1032 * of_lab.MIB}, of which others may take"):
+        lab.wait_free(Busy(999 * of_lab.MIB), 1032 * of_lab.MIB, "x")
+
+
+def test_each_part_ends_alone(tmp_path, capsys):
+    results = Results(tmp_path / "results/x.jsonl")
+    tell = Section(results, "s")
+    with tell.part("whole"):
+        with tell.part("skipped"):
+            raise Skip("no luck")
+        with tell.part("failed"):
+            raise EOFError
+        tell("measured", 1, ok=True)
+        raise ValueError("late")
+    results.close()
+    assert [(line["name"], line["ok"], line.get("why")) for line in results.lines] == [
+        ("skipped", None, "no luck"), ("failed", False, "EOFError: in raise EOFError"), ("measured", True, None),
+        ("whole", False, "ValueError: late")]
+    assert capsys.readouterr().out == pathlib.Path(results.path).read_text()

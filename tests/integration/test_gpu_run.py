@@ -1,21 +1,31 @@
 """tests/gpu/run, on the fake GPU: that it runs and tells; what it shows there is nothing about a real one."""
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 
 import features
 import pytest
+from gpus import Gpus
 
-# compute-sanitizer wants a GPU.
 pytestmark = pytest.mark.plain  # the tests of cuda run the same programs
-SECTIONS = ("probe", "sharing", "survive", "attach", "load", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "trace", "profiler")
+SECTIONS = ("probe", "sharing", "survive", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "attach", "load", "trace",
+            "profiler", "sanitizer")
 
 
-def run(build, *args):
-    return subprocess.run([sys.executable, features.ROOT / "tests/gpu/run", "--no-build", *args],
-                          env=os.environ | {"WEIGHTD_BUILD": str(build)}, stdin=subprocess.DEVNULL,
+def command(*args):
+    return [sys.executable, features.ROOT / "tests/gpu/run", "--no-build", *map(str, args)]
+
+
+def run(build, *args, **env):
+    return subprocess.run(command(*args), env=os.environ | {"WEIGHTD_BUILD": str(build)} | env, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
+
+
+def lines_of(text):
+    return [json.loads(line) for line in text.splitlines()]
 
 
 @pytest.fixture(autouse=True)
@@ -24,18 +34,25 @@ def programs(require):
     require("gpu-programs")
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.fixture
+def gpus():
+    made = Gpus(memory="512M")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("section", [s for s in SECTIONS if s != "sanitizer"])  # that wants a GPU
 def test_each_section_shows_what_the_fake_can_carry(section, tmp_path, require):
     if section == "trace":
         require("bpf")
         require("pids")
     done = run(features.BUILD, "--fake", "--results", tmp_path, "--sections", section)
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = lines_of(done.stdout)
     assert [line for line in lines if line["ok"] is False] == []
     assert done.returncode == 0, done.stderr
     assert any(line["ok"] for line in lines)
     kept, = tmp_path.iterdir()
-    assert [json.loads(line) for line in kept.read_text().splitlines()] == lines
+    assert lines_of(kept.read_text()) == lines
 
 
 def test_a_section_that_fails_does_not_stop_the_others(tmp_path):
@@ -44,11 +61,48 @@ def test_a_section_that_fails_does_not_stop_the_others(tmp_path):
     for name in ("weightd-cuda", "weightctl", "libweightd.so", "libweightd.so.0", "gpu"):
         (broken / name).symlink_to(features.BUILD / name)
     (broken / "weightd").symlink_to("/bin/false")
-    done = run(broken, "--fake", "--results", tmp_path / "results", "--sections", "sharing,readonly,sanitizer")
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(line["section"], line["ok"]) for line in lines] == \
-        [("sharing", False), ("readonly", False), ("sanitizer", None)]
+    done = run(broken, "--fake", "--results", tmp_path / "results", "--sections", "readonly,freeing,sanitizer")
+    assert [(line["section"], line["name"], line["ok"], line["why"]) for line in lines_of(done.stdout)] == [
+        ("readonly", "the section", False, "Died: weightd ended with 1: its log is empty"),
+        *(("freeing", f"{part} memory", False, "Died: weightd ended with 1: its log is empty")
+          for part in ("removed", "scrubbed", "orphaned")),
+        ("sanitizer", "the section", None, "the stand-in has no kernels to look at")]
     assert done.returncode == 1, done.stderr
+
+
+def test_a_part_that_fails_does_not_stop_its_section(tmp_path, gpus):
+    gpus.fail("cuMemcpyDtoH_v2", 700, 0, 1)  # the first bytes that a reader copies back
+    done = run(features.BUILD, "--small", "--results", tmp_path, "--sections", "sharing", **gpus.env)
+    oks = {line["name"]: line["ok"] for line in lines_of(done.stdout)}
+    assert oks["words that differ, copied back"] is False, done.stderr
+    assert oks["verified on the device"] is not None and "a model in torch" in oks, oks
+
+
+def test_what_was_measured_outlives_a_run_that_is_killed(tmp_path, gpus):
+    n = random.randrange(1, 20)
+    env = os.environ | {"WEIGHTD_BUILD": str(features.BUILD)} | gpus.env
+    with subprocess.Popen(command("--small", "--results", tmp_path / "results", "--sections", "sharing,changing,survive"),
+                          env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True, start_new_session=True) as proc:
+        try:
+            shown = [proc.stdout.readline() for _ in range(n)]
+            proc.kill()
+            shown += proc.stdout.readlines()
+        finally:
+            os.killpg(proc.pid, signal.SIGKILL)
+    kept, = (tmp_path / "results").iterdir()
+    lines = lines_of(kept.read_text())
+    # One more may have been written and not shown.
+    assert lines_of("".join(shown)) == lines[:len(shown)] and len(lines) - len(shown) in (0, 1), (n, shown, lines)
+    assert len(shown) >= n
+
+
+def test_a_hang_ends_with_the_time_and_what_is_left_is_not_tried(tmp_path, gpus):
+    gpus.fail("cuMemCreate", "hang")
+    done = run(features.BUILD, "--small", "--results", tmp_path, "--sections", "readonly,freeing", "--seconds", 2, **gpus.env)
+    assert [(line["section"], line["name"], line["ok"]) for line in lines_of(done.stdout)] == [
+        ("readonly", "cut short", None), ("freeing", "not tried", None)], done.stderr
+    assert done.returncode == 2, done.stderr
 
 
 def test_a_machine_without_a_gpu_is_told_so(monkeypatch):
