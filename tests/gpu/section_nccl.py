@@ -1,25 +1,22 @@
 """Two nodes on one GPU, each in a namespace of its own, and weightd-sync-nccl between them: broadcast, count, and a death."""
 import contextlib
-import ctypes
 import glob
-import hashlib
 import os
 import pathlib
-import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import engine as of_engines
 import netns
-from integration.child import Child
-from lab import GIB, MIB, last_line
+from lab import GIB, MIB, Died, how, kill, last_line
 from results import Skip
 
 CHUNK, STALL_MS = 64 * MIB, 20_000
-SAMPLE = 4 * MIB  # repeated over the memory, with another first word each time
+MEMORY_S = 60
 # Two ranks on one GPU are no case of NCCL's: their kernels have to fit beside each other.
 SETTINGS = {"NCCL_MAX_CTAS": "2", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_DEBUG": "WARN",
             "CUDA_MODULE_LOADING": "LAZY"}
@@ -50,79 +47,43 @@ def nccl_env(lab):
     return env
 
 
-class Allocation(ctypes.Structure):
-    """CUmemAllocationProp."""
-    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", ctypes.c_int * 2),
-                ("unused", ctypes.c_void_p), ("flags", ctypes.c_uint8 * 8)]
-
-
-def content(size, seed):
-    sample = random.Random(seed).randbytes(SAMPLE)
-    for i in range(0, size, SAMPLE):
-        yield i, (i.to_bytes(8, "little") + sample[8:])[:size - i]
-
-
-def own(pipe, sock, env, size, seed):
-    """A process with an allocation of its own, as weightd-cuda has: filled or zero, told of by descriptor, digested if asked."""
-    os.environ.update(env)
-    cuda = ctypes.CDLL("libcuda.so.1" if "FAKE_CUDA_STATE" not in env else env["LD_LIBRARY_PATH"].split(":")[0] +
-                       "/libcuda.so.1")
-
-    def do(name, *arguments):
-        r = getattr(cuda, name)(*arguments)
-        if r:
-            raise OSError(f"{name}: {r}")
-
-    u64, sizes = ctypes.c_uint64, ctypes.c_size_t
-    context, handle, at, fd, uuid = ctypes.c_void_p(), u64(), u64(), ctypes.c_int(), (ctypes.c_uint8 * 16)()
-    granularity, wanted = sizes(), Allocation(1, 1, (1, 0))
-    do("cuInit", 0)
-    do("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-    do("cuCtxPushCurrent_v2", context)
-    do("cuDeviceGetUuid_v2", uuid, 0)
-    do("cuMemGetAllocationGranularity", ctypes.byref(granularity), ctypes.byref(wanted), 1)
-    map_size = -(-size // granularity.value) * granularity.value
-    do("cuMemCreate", ctypes.byref(handle), sizes(map_size), ctypes.byref(wanted), u64(0))
-    do("cuMemAddressReserve", ctypes.byref(at), sizes(map_size), sizes(0), u64(0), u64(0))
-    do("cuMemMap", at, sizes(map_size), sizes(0), handle, u64(0))
-    do("cuMemSetAccess", at, sizes(map_size), (ctypes.c_int * 3)(1, 0, 3), sizes(1))
-    for offset, piece in content(size, seed) if seed else []:
-        do("cuMemcpyHtoD_v2", u64(at.value + offset), piece, sizes(len(piece)))
-    if not seed:
-        do("cuMemsetD8_v2", at, ctypes.c_uint8(0), sizes(size))
-    do("cuCtxSynchronize")
-    do("cuMemExportToShareableHandle", ctypes.byref(fd), handle, 1, u64(0))
-    text = bytes(uuid).hex()
-    name = "-".join([text[:8], text[8:12], text[12:16], text[16:20], text[20:]])
-    socket.send_fds(sock, [f"{map_size} cuda:GPU-{name}".encode()], [fd.value])
-    room = ctypes.create_string_buffer(SAMPLE)
-    while pipe.recv() == "digest":
-        digest = hashlib.sha256()
-        for offset in range(0, size, SAMPLE):
-            n = min(SAMPLE, size - offset)
-            do("cuMemcpyDtoH_v2", room, u64(at.value + offset), sizes(n))
-            digest.update(memoryview(room)[:n])
-        pipe.send(digest.hexdigest())
-
-
 class Memory:
+    """
+    A process with memory on the GPU (memory.py). `seed` gives its content; 0 is zeroes.
+    """
+
     def __init__(self, env, size, seed):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.child = Child(own, theirs, env, size, seed)
-        theirs.close()
-        self.socket.settimeout(120)
-        said, fds, _, _ = socket.recv_fds(self.socket, 200, 1)
-        if not fds:
-            raise OSError("no memory was made on the GPU; see above")
-        (self.fd,), self.size = fds, size
+        self.socket.settimeout(MEMORY_S)
+        self.log, self.size = tempfile.TemporaryFile(), size
+        program = pathlib.Path(__file__).with_name("memory.py")
+        with theirs:
+            self.proc = subprocess.Popen([sys.executable, program, *map(str, (theirs.fileno(), size, seed))], env=env,
+                                         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        try:
+            said, fds, _, _ = socket.recv_fds(self.socket, 200, 1)
+            if not fds:
+                raise self._died()
+        except BaseException:
+            kill(self.proc)
+            raise
+        (self.fd,) = fds
         self.map_size, self.gpu = int(said.split()[0]), said.split()[1].decode()
 
+    def _died(self):
+        self.proc.wait(MEMORY_S)
+        self.log.seek(0)
+        return Died(f"the owner of memory {how(self.proc.returncode)}: {last_line(self.log.read().decode(errors='replace'))}")
+
     def digest(self):
-        self.child.say("digest")
-        return self.child.hear()
+        self.socket.send(b"digest")
+        return self.socket.recv(200).decode() or self._fail()
+
+    def _fail(self):
+        raise self._died()
 
     def close(self):
-        self.child.__exit__()
+        kill(self.proc)
         self.socket.close()
         os.close(self.fd)
 

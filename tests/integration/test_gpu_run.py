@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 
 import features
 import pytest
@@ -13,6 +14,15 @@ from gpus import Gpus
 pytestmark = pytest.mark.plain  # the tests of cuda run the same programs
 SECTIONS = ("probe", "sharing", "survive", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "attach", "load", "trace",
             "profiler", "sanitizer")
+CUDA_IN_HERE = """
+import ctypes
+class cuda:
+    @staticmethod
+    def is_available():
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
+        return False
+__version__ = "0"
+"""
 
 
 def command(*args):
@@ -81,11 +91,14 @@ def test_a_part_that_fails_does_not_stop_its_section(tmp_path, gpus):
 def test_what_was_measured_outlives_a_run_that_is_killed(tmp_path, gpus):
     n = random.randrange(1, 20)
     env = os.environ | {"WEIGHTD_BUILD": str(features.BUILD)} | gpus.env
-    with subprocess.Popen(command("--small", "--results", tmp_path / "results", "--sections", "sharing,changing,survive"),
-                          env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True, start_new_session=True) as proc:
+    (tmp_path / "torch.py").write_text(CUDA_IN_HERE)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, \
+            subprocess.Popen(command("--small", "--results", tmp_path / "results", "--sections", "sharing,changing,survive"),
+                             env=env | {"PYTHONPATH": str(tmp_path), "TMPDIR": folder}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL, text=True, start_new_session=True) as proc:
         try:
             shown = [proc.stdout.readline() for _ in range(n)]
+            maps = open(f"/proc/{proc.pid}/maps").read()
             proc.kill()
             shown += proc.stdout.readlines()
         finally:
@@ -95,6 +108,8 @@ def test_what_was_measured_outlives_a_run_that_is_killed(tmp_path, gpus):
     # One more may have been written and not shown.
     assert lines_of("".join(shown)) == lines[:len(shown)] and len(lines) - len(shown) in (0, 1), (n, shown, lines)
     assert len(shown) >= n
+    # A process that has initialised CUDA can start none that uses it by fork.
+    assert "libcuda" not in maps
 
 
 def test_a_hang_ends_with_the_time_and_what_is_left_is_not_tried(tmp_path, gpus):
