@@ -474,6 +474,11 @@ bench: deps
 matrix: all fakes
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) tests/soak/matrix $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(OPERATION),--operation $(OPERATION)) $(KINDS)
 
+# For a machine with a GPU that can build nothing: programs, and the libraries that they need, below 16 MB.
+.PHONY: gpu-pack
+gpu-pack: programs gpu-programs
+	$(Q)$(PYTHON) tests/gpu/pack $(B) build-gpu
+
 soak: all soaks
 	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) $(ARGS) tests/soak
 
@@ -630,6 +635,7 @@ help:
 	@echo 'make digest-kernel  libclient/cuda/digest.ptx and digest.fatbin anew, by nvcc'
 	@echo 'make lint       formatting, allowed includes, symbols, a report on prose;  make format applies the formatting'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
+	@echo 'make gpu-pack   programs and libraries for it into build-gpu (14 MB), for a machine that can build nothing'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
 -include $(shell find $(B)/obj $(F)/obj build/fake/obj build/bpf -name '*.d' 2>/dev/null)

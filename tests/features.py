@@ -86,6 +86,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
     "netns": (netns.is_available, "cannot make network namespaces: needs root and ip (apt-get install iproute2)"),
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
+    "patchelf": (lambda: bool(shutil.which("patchelf")), "no patchelf (apt-get install patchelf)"),
     "perfetto": (lambda: bool(shutil.which("node")) and (PERFETTO / "trace_processor.wasm").exists(),
                  "no trace processor of Perfetto (make perfetto), or no node (apt-get install nodejs)"),
     "pids": (lambda: os.stat("/proc/self/ns/pid").st_ino == INITIAL_PIDS,

@@ -181,9 +181,6 @@ class Lab:
         self.watched = []
         self.env = {k: v for k, v in os.environ.items() if k not in ("WEIGHTD_SOCKET", "NOTIFY_SOCKET", "LISTEN_FDS")}
         self.env["WEIGHTD_LIBRARY"] = str(build / "libweightd.so")
-        libraries = build / "gpu/lib"
-        if libraries.is_dir():  # what `run --pack` brought along
-            self.env["LD_LIBRARY_PATH"] = f"{libraries}:{self.env.get('LD_LIBRARY_PATH', '')}"
         self.stack = contextlib.ExitStack()
         self.folder = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="weightd-gpu-")))
         if fake:

@@ -1,0 +1,4 @@
+"""The programs and libraries of a build tree that the sections use."""
+NEEDED = ("weightd", "weightd-cuda", "weightctl", "libweightd.so", "gpu/agent", "gpu/digest")
+OPTIONAL = ("weightd-sync", "weightd-sync-local", "weightd-sync-tcp", "weightd-sync-gloo", "weightd-sync-nccl", "weightd-trace",
+            "libnccl-profiler-weightd.so")
