@@ -475,9 +475,13 @@ matrix: all fakes
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) tests/soak/matrix $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(OPERATION),--operation $(OPERATION)) $(KINDS)
 
 # For a machine with a GPU that can build nothing: programs, and the libraries that they need, below 16 MB.
-.PHONY: gpu-pack
+.PHONY: gpu-pack gpu-rehearsal
 gpu-pack: programs gpu-programs
 	$(Q)$(PYTHON) tests/gpu/pack $(B) build-gpu
+
+# tests/gpu/run with that pack on a bare Debian of another release, the stand-in for libcuda in the place of a driver.
+gpu-rehearsal: gpu-pack fakes
+	$(Q)$(PYTEST) $(ARGS) tests/bare/test_gpu.py
 
 soak: all soaks
 	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) $(ARGS) tests/soak
@@ -485,7 +489,7 @@ soak: all soaks
 # The two commands of the README on a bare Debian; WEIGHTD_BARE=full runs all tests there.
 .PHONY: bare
 bare:
-	$(Q)$(PYTEST) $(ARGS) tests/bare
+	$(Q)$(PYTEST) $(ARGS) tests/bare/test_bare.py
 
 deps:
 	$(Q)packaging/install-deps
@@ -636,6 +640,7 @@ help:
 	@echo 'make lint       formatting, allowed includes, symbols, a report on prose;  make format applies the formatting'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
 	@echo 'make gpu-pack   programs and libraries for it into build-gpu (14 MB), for a machine that can build nothing'
+	@echo 'make gpu-rehearsal  tests/gpu/run with that pack on a bare Debian of another release, on the stand-in for libcuda'
 	@echo 'make install    PREFIX=$(PREFIX) DESTDIR= libdir=;  make uninstall;  make clean'
 
 -include $(shell find $(B)/obj $(F)/obj build/fake/obj build/bpf -name '*.d' 2>/dev/null)
