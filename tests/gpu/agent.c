@@ -66,7 +66,7 @@ static void run_open(struct agent *a, char **words)
 	const struct cuda_driver *cuda;
 	uint64_t begin = now_ns();
 	struct cu_uuid uuid;
-	int driver = 0, r = gpu_open(&a->gpu, (int)number(words[1]), why);
+	int driver = 0, n_gpus = 0, r = gpu_open(&a->gpu, (int)number(words[1]), why);
 	char text[33];
 
 	if (r) {
@@ -77,10 +77,11 @@ static void run_open(struct agent *a, char **words)
 	(void)cuda->device_name(name, sizeof(name), a->gpu.ordinal);
 	(void)cuda->device_uuid(&uuid, a->gpu.ordinal);
 	(void)cuda->driver_version(&driver);
+	(void)cuda->device_count(&n_gpus);
 	for (int i = 0; i < 16; i++)
 		(void)snprintf(text + 2 * i, 3, "%02x", uuid.bytes[i]);
-	reply_done(", \"name\": \"%s\", \"uuid\": \"%s\", \"driver\": %d, \"ns\": %lu", name, text,
-		   driver, now_ns() - begin);
+	reply_done(", \"name\": \"%s\", \"uuid\": \"%s\", \"driver\": %d, \"gpus\": %d, \"ns\": %lu",
+		   name, text, driver, n_gpus, now_ns() - begin);
 }
 
 static void run_info(struct agent *a, char **words)
@@ -286,11 +287,12 @@ static void run_publish(struct agent *a, char **words)
 	a->writer = NULL;
 }
 
-static int attach(struct agent *a, char **words)
+static int attach(struct agent *a, char **words, const char *map_device)
 {
 	struct weightd_attach_options o = {
 		.size = sizeof(o),
 		.device = words[2],
+		.map_device = map_device,
 		.timeout_ms = 20000,
 	};
 
@@ -299,11 +301,11 @@ static int attach(struct agent *a, char **words)
 	return weightd_attach(a->w, words[1], &o, &a->buffer);
 }
 
-/* attach NAME DEVICE */
+/* attach NAME DEVICE [THE GPU THAT MAPS IT] */
 static void run_attach(struct agent *a, char **words)
 {
 	uint64_t begin = now_ns(), size;
-	int r = attach(a, words);
+	int r = attach(a, words, words[3]);
 
 	if (r < 0) {
 		reply_weightd(a, r);
@@ -335,7 +337,7 @@ static void run_time_attach(struct agent *a, char **words)
 		weightd_detach(a->buffer);
 		a->buffer = NULL;
 		begin = now_ns();
-		r = attach(a, words);
+		r = attach(a, words, NULL);
 		took[i] = now_ns() - begin;
 		if (r < 0) {
 			reply_weightd(a, r);

@@ -185,7 +185,7 @@ class Lab:
         self.folder = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="weightd-gpu-")))
         if fake:
             from gpus import Gpus
-            self.gpus = Gpus(memory="512M")
+            self.gpus = Gpus(devices=2, memory="512M")
             self.stack.callback(self.gpus.close)
             self.env |= self.gpus.env
 
@@ -215,14 +215,14 @@ class Lab:
             self.watched.remove(process)
 
     @contextlib.contextmanager
-    def agents(self, n=1, **kw):
+    def agents(self, n=1, gpu=0, **kw):
         """n of them, with a context each; what is left of them ends with the block."""
         with contextlib.ExitStack() as stack:
             agents = []
             for _ in range(n):
                 agents.append(Agent(self, **kw))
                 stack.callback(agents[-1].kill)
-                agents[-1].run("open 0")
+                agents[-1].run(f"open {gpu}")
             yield agents
 
     def held(self, agent):

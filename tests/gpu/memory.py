@@ -1,5 +1,5 @@
 """
-A process with memory of its own on the GPU, as weightd-cuda has it: memory.py FD SIZE SEED
+A process with memory of its own on the GPU, as weightd-cuda has it: memory.py FD SIZE SEED GPU
 
 It sends the memory's descriptor over a socket, with a line about it, and then a digest of the memory for each message that it gets.
 The memory has the content of this seed, or is zero for 0.
@@ -27,7 +27,7 @@ def content(size, seed):
 
 
 def main():
-    sock, (size, seed) = socket.socket(fileno=int(sys.argv[1])), map(int, sys.argv[2:])
+    sock, (size, seed, gpu) = socket.socket(fileno=int(sys.argv[1])), map(int, sys.argv[2:])
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def do(name, *arguments):
@@ -37,17 +37,17 @@ def main():
 
     u64, sizes = ctypes.c_uint64, ctypes.c_size_t
     context, handle, at, fd, uuid = ctypes.c_void_p(), u64(), u64(), ctypes.c_int(), (ctypes.c_uint8 * 16)()
-    granularity, wanted = sizes(), Allocation(1, 1, (1, 0))
+    granularity, wanted = sizes(), Allocation(1, 1, (1, gpu))
     do("cuInit", 0)
-    do("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    do("cuDevicePrimaryCtxRetain", ctypes.byref(context), gpu)
     do("cuCtxPushCurrent_v2", context)
-    do("cuDeviceGetUuid_v2", uuid, 0)
+    do("cuDeviceGetUuid_v2", uuid, gpu)
     do("cuMemGetAllocationGranularity", ctypes.byref(granularity), ctypes.byref(wanted), 1)
     map_size = -(-size // granularity.value) * granularity.value
     do("cuMemCreate", ctypes.byref(handle), sizes(map_size), ctypes.byref(wanted), u64(0))
     do("cuMemAddressReserve", ctypes.byref(at), sizes(map_size), sizes(0), u64(0), u64(0))
     do("cuMemMap", at, sizes(map_size), sizes(0), handle, u64(0))
-    do("cuMemSetAccess", at, sizes(map_size), (ctypes.c_int * 3)(1, 0, 3), sizes(1))
+    do("cuMemSetAccess", at, sizes(map_size), (ctypes.c_int * 3)(1, gpu, 3), sizes(1))
     for offset, piece in content(size, seed) if seed else []:
         do("cuMemcpyHtoD_v2", u64(at.value + offset), piece, sizes(len(piece)))
     if not seed:

@@ -18,8 +18,8 @@ from results import Skip
 CHUNK, STALL_MS = 64 * MIB, 20_000
 MEMORY_S = 60
 # Two ranks on one GPU are no case of NCCL's: their kernels have to fit beside each other.
-SETTINGS = {"NCCL_MAX_CTAS": "2", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_DEBUG": "WARN",
-            "CUDA_MODULE_LOADING": "LAZY"}
+ON_ONE_GPU = {"NCCL_MAX_CTAS": "2", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+SETTINGS = {"NCCL_IB_DISABLE": "1", "NCCL_DEBUG": "WARN", "CUDA_MODULE_LOADING": "LAZY"}
 
 
 def find_nccl(env):
@@ -36,9 +36,9 @@ def find_nccl(env):
     raise Skip(f"NCCL not found: {last_line(found.stderr)}")
 
 
-def nccl_env(lab):
+def nccl_env(lab, more=ON_ONE_GPU):
     """In which engines find NCCL, and may be two on one GPU."""
-    env = dict(lab.env) | SETTINGS
+    env = dict(lab.env) | SETTINGS | more
     if lab.fake:
         env["LD_LIBRARY_PATH"] += f":{lab.build.parent / 'build/fake/nccl'}"
     folder = find_nccl(env)
@@ -52,13 +52,13 @@ class Memory:
     A process with memory on the GPU (memory.py). `seed` gives its content; 0 is zeroes.
     """
 
-    def __init__(self, env, size, seed):
+    def __init__(self, env, size, seed, gpu=0):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(MEMORY_S)
         self.log, self.size = tempfile.TemporaryFile(), size
         program = pathlib.Path(__file__).with_name("memory.py")
         with theirs:
-            self.proc = subprocess.Popen([sys.executable, program, *map(str, (theirs.fileno(), size, seed))], env=env,
+            self.proc = subprocess.Popen([sys.executable, program, *map(str, (theirs.fileno(), size, seed, gpu))], env=env,
                                          pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         try:
             said, fds, _, _ = socket.recv_fds(self.socket, 200, 1)
@@ -112,13 +112,13 @@ def hear_all(engine):
     return first, time.monotonic(), message
 
 
-def broadcast(lab, env, net, memories, tell):
+def broadcast(lab, env, net, memories, tell, name="broadcast between two nodes on one GPU"):
     size, begin = memories[0].size, time.monotonic()
     with pair(lab, env, net, memories) as engines:
         (first, end, received), (_, _, sent) = hear_all(engines[1]), hear_all(engines[0])
         logs = [engine.read_log()[-1500:] for engine in engines]
     good = (received["op"], sent["op"]) == ("done", "done")
-    tell("broadcast between two nodes on one GPU", size if good else 0, "bytes", ok=good,
+    tell(name, size if good else 0, "bytes", ok=good,
          **({} if good else {"why": f"{received.get('why')}; the source: {sent.get('why')}", "logs": logs}))
     if not good:
         return False

@@ -12,7 +12,7 @@ import pytest
 from gpus import Gpus
 
 pytestmark = pytest.mark.plain  # the tests of cuda run the same programs
-SECTIONS = ("probe", "sharing", "survive", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "attach", "load", "trace",
+SECTIONS = ("probe", "sharing", "survive", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "pair", "attach", "load", "trace",
             "profiler", "sanitizer")
 CUDA_IN_HERE = """
 import ctypes
