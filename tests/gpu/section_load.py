@@ -59,8 +59,9 @@ def compare(lab, tell, path, size):
         with tell.part(f"weightctl load, {name}"), lab.weightd(), lab.agents(1) as (agent,):
             prepare(path)
             with_weightctl(lab, tell, agent, path, size, name, min(bounds) if all(bounds) else None)
-    with tell.part("digest kernel"):
-        kernel(lab, tell)
+    for form in "fatbin", "ptx":
+        with tell.part(f"digest kernel, {form}"):
+            kernel(lab, tell, form)
     with tell.part("digest on the GPU"), lab.weightd(), lab.agents(1) as (agent,):
         digest(lab, tell, agent, size, memory)
     peers(lab, tell, path, pcie)
@@ -133,14 +134,8 @@ def with_weightctl(lab, tell, agent, path, size, name, bound):
     agent.run("detach")
 
 
-def kernel(lab, tell):
-    """The kernel that verify and load use, alone, in both of its forms: as code for this GPU, and as PTX to compile."""
-    for form in "fatbin", "ptx":
-        one_form(lab, tell, form)
-
-
-def one_form(lab, tell, form):
-    """Its digests of all kinds of lengths, how long it takes to load, and its rate."""
+def kernel(lab, tell, form):
+    """The kernel that verify and load use, alone, as code for this GPU or as PTX: its digests of all kinds of lengths, and its rate."""
     command = [lab.build / "gpu/digest", ROOT / f"libclient/cuda/digest.{form}", lab.size(8192, 8)]
     done = subprocess.run(list(map(str, command)), env=lab.env | {"CUDA_CACHE_DISABLE": "1"}, capture_output=True, text=True,
                           timeout=120)
