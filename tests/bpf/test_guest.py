@@ -32,8 +32,14 @@ doctor() {{
 }}
 """
 CALLS, PROBES = {"tp_btf/sock_send_length", "tp_btf/sock_recv_length"}, {"uprobe_multi"}
+# What depends on the kernel's functions, capabilities and description of itself.
+PASSING = ["memory_that_is_handed_over_is_told_of", "each_who_got_it_is_told_and_from_whom", "one_message_has_many",
+           "who_only_looks_has_got_it_too", "what_is_taken_out_of_a_process_is_told", "who_sent_in_vain_is_nobodys_giver",
+           "memory_of_each_kind_is_called_by_it", "a_dma_buf_is_told", "two_capabilities_suffice",
+           "a_kernel_without_such_a_function_is_done_without"]
 CASES = [f"{ROOT}/tests/{name}" for name in (
-    "unit/test_arrivals.c", "bpf/test_passing.py", "bpf/test_life.py::test_each_capability_brings_what_it_should[none]",
+    "unit/test_arrivals.c", *(f"bpf/test_passing.py::test_{name}" for name in PASSING),
+    "bpf/test_life.py::test_each_capability_brings_what_it_should[none]",
     "bpf/test_life.py::test_each_capability_brings_what_it_should[bpf perfmon]",
     "bpf/test_life.py::test_a_kernel_that_does_not_describe_itself_is_done_without")]
 
