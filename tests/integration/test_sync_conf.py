@@ -1,5 +1,7 @@
 """weightd-sync at its start: a sync.conf, certificates and a state folder that are no good are told, with the way out."""
+import grp
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -142,10 +144,16 @@ def test_a_group_is_where_weightd_can_have_buffers(make, device):
     assert make("a", {"b": 7401}, **{"group main": {"device": device}}).run("--check").returncode == 0
 
 
-@pytest.mark.parametrize("settings", [{"mode": "644"}, {"mode": "0600"}, {"mode": "0666"}, {"group": "daemon"}, {"group": "77"}])
+GIDS = {"daemon": grp.getgrnam("daemon").gr_gid, "77": 77}
+
+
+@pytest.mark.parametrize("settings", [{"mode": "644"}, {"mode": "0600"}, {"mode": "0666"}, *({"group": name} for name in GIDS)])
 def test_what_a_group_gives_to_others_is_a_mode_and_a_group(make, settings):
     done = make("a", {"b": 7401}, **{"group main": settings}).run("--check")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    is_outside = "group" in settings and os.geteuid() != 0 and GIDS[settings["group"]] not in os.getgroups()
+    told = f"weightd-sync: [group main] group = {settings.get('group')}: uid {os.geteuid()}, which this runs as, is not in that group"
+    assert done.stderr.startswith(told) == is_outside == bool(done.stderr), done.stderr
 
 
 def test_the_example_is_good(root):
