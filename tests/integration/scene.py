@@ -62,7 +62,7 @@ class Scene:
                     w.drop(name)
                 except wire.Refused as e:
                     assert e.errno == errno.ENOENT, e  # it was its writer's alone, who is gone since
-            until(lambda: ledger(w) == {0: NOTHING | {"connections": 1}}, lambda: f"all is given back: {ledger(w)}")
+            until(lambda: ledger(w) == {os.geteuid(): NOTHING | {"connections": 1}}, lambda: f"all is given back: {ledger(w)}")
             left = w.stat()
             assert left[1:6] == (0,) * 5, left
 
