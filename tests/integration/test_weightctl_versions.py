@@ -18,7 +18,10 @@ from integration.test_weightctl import (TENSORS, ctl_json, in_terminal, n_column
                                         write_safetensors, write_sparse)
 from integration.wire import until
 
-USER = pwd.getpwuid(os.geteuid()).pw_name
+try:
+    USER = pwd.getpwuid(os.geteuid()).pw_name
+except KeyError:  # as in a container
+    USER = str(os.geteuid())
 STRANGER = 12345
 
 
