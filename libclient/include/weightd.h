@@ -893,7 +893,7 @@ struct weightd_event {
 	uint64_t time_ns; /* CLOCK_REALTIME */
 	uint64_t version;
 	enum weightd_end end; /* of VERSION_GONE */
-	uint32_t uid, pid; /* who did it */
+	uint32_t uid, pid; /* of the client that caused it; both 0 if weightd did by itself */
 };
 
 struct weightd_watch;

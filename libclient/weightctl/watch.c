@@ -69,7 +69,8 @@ static const char *user(const void *row, bool json)
 {
 	const struct weightd_event *event = row;
 
-	return name(row, json) ? user_name(event->uid) : NULL;
+	(void)json;
+	return event->pid ? user_name(event->uid) : NULL;
 }
 
 #define EVENT(member) offsetof(struct weightd_event, member)

@@ -178,7 +178,7 @@ def test_an_update_without_success_changes_nothing(exclusive):
         w.answer(wire.CREATE)
     assert failed.value.errno == errno.ETIMEDOUT
     assert failed.value.sentence == \
-        f"'m' on host cannot be updated: its readers did not pause in time: pid {os.getpid()} of uid 0"
+        f"'m' on host cannot be updated: its readers did not pause in time: pid {os.getpid()} of uid {os.geteuid()}"
     assert paused.paused().version == 1
     assert exclusive.state() == lease.shown() == (1, READY) and lease.bytes() == repeated(b"old")
 

@@ -205,7 +205,8 @@ def test_watch_tells_what_happens_a_line_each(versions, file):
         ("created", None, None), ("published", 1, None), ("published", 2, None), ("published", 3, None),
         ("published", 4, None), ("rolled-back", 2, None), ("access", 2, None)]
     assert {(e["name"], e["device"]) for e in told} == {("m", "host")}
-    assert {(e["user"], e["uid"]) for e in told} == {(USER, os.geteuid())}
+    assert {(e["user"], e["uid"]) for e in done} == {(USER, os.geteuid())}
+    assert {(e["user"], e["uid"], e["pid"]) for e in gone} == {(None, 0, 0)}
     assert all(e["pid"] > 0 for e in done) and done[-1]["pid"] != done[-2]["pid"]
     assert [e["serial"] for e in told] == sorted({e["serial"] for e in told})
     assert all(before <= e["time_ns"] <= time.time_ns() for e in told)
