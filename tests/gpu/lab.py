@@ -2,6 +2,7 @@
 import contextlib
 import ctypes
 import json
+import math
 import os
 import pathlib
 import select
@@ -172,13 +173,14 @@ class Lab:
     small   True: small sizes, of which no rate means anything
     env     what programs are started with
     device  the GPU under test, "cuda:0"
+    end_s   when the section has to be over, of time.monotonic()
     watched processes that must live: death() of each returns None, or why it ended
     """
 
     def __init__(self, build, fake=False, small=False):
         self.build, self.fake, self.small, self.device = build, fake, fake or small, "cuda:0"
         self.noise = 0 if fake else NOISE
-        self.watched = []
+        self.watched, self.end_s = [], math.inf
         self.env = {k: v for k, v in os.environ.items() if k not in ("WEIGHTD_SOCKET", "NOTIFY_SOCKET", "LISTEN_FDS")}
         self.env["WEIGHTD_LIBRARY"] = str(build / "libweightd.so")
         self.stack = contextlib.ExitStack()
@@ -191,6 +193,15 @@ class Lab:
 
     def size(self, real, small):
         return small if self.small else real
+
+    @property
+    def left_s(self):
+        """Seconds that the section has left."""
+        return self.end_s - time.monotonic()
+
+    def budget(self, seconds, small=1):
+        """Seconds for a benchmark, or for as long as the section lasts."""
+        return min(self.size(seconds, small), max(0, self.left_s - 5))
 
     @contextlib.contextmanager
     def weightd(self, *args, **kw):
