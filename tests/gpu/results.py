@@ -20,8 +20,9 @@ class Skip(Exception):
 class Results:
     """Each line is on the disk before the next measurement begins, so that SIGKILL loses none."""
 
-    def __init__(self, path):
-        self.lines, self.path = [], path
+    def __init__(self, path, gpu=""):
+        """`gpu`, a name, is in each line: a line that is quoted alone says which card it is of."""
+        self.lines, self.path, self.every = [], path, {"gpu": gpu} if gpu else {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = open(path, "a")
 
@@ -29,7 +30,7 @@ class Results:
         """ok: True or False for a claim, None for a figure, and for a claim that could not be tried."""
         if isinstance(value, float):
             value = round(value, 4)
-        self.lines.append({"section": section, "name": name, "value": value, "unit": unit, "ok": ok} | more)
+        self.lines.append({"section": section, "name": name, "value": value, "unit": unit, "ok": ok} | more | self.every)
         text = json.dumps(self.lines[-1])
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # half a line is none
         self.file.write(text + "\n")
