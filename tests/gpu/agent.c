@@ -64,10 +64,12 @@ static void run_open(struct agent *a, char **words)
 {
 	char why[CUDA_WHY_SIZE], name[128] = "";
 	const struct cuda_driver *cuda;
-	uint64_t begin = now_ns();
+	uint64_t begin = now_ns(), took;
 	struct cu_uuid uuid;
 	int driver = 0, n_gpus = 0, r = gpu_open(&a->gpu, (int)number(words[1]), why);
 	char text[33];
+
+	took = now_ns() - begin;
 
 	if (r) {
 		reply_failed(r, "%s", why);
@@ -80,8 +82,10 @@ static void run_open(struct agent *a, char **words)
 	(void)cuda->device_count(&n_gpus);
 	for (int i = 0; i < 16; i++)
 		(void)snprintf(text + 2 * i, 3, "%02x", uuid.bytes[i]);
-	reply_done(", \"name\": \"%s\", \"uuid\": \"%s\", \"driver\": %d, \"gpus\": %d, \"ns\": %lu",
-		   name, text, driver, n_gpus, now_ns() - begin);
+	reply_done(", \"name\": \"%s\", \"uuid\": \"%s\", \"driver\": %d, \"gpus\": %d, \"ns\": %lu, "
+		   "\"init_ns\": %lu, \"context_ns\": %lu, \"module_ns\": %lu",
+		   name, text, driver, n_gpus, took, a->gpu.init_ns, a->gpu.context_ns,
+		   a->gpu.module_ns);
 }
 
 static void run_info(struct agent *a, char **words)
@@ -420,8 +424,14 @@ static void run_state(struct agent *a, char **words)
 
 static void run_release(struct agent *a, char **words)
 {
+	uint64_t begin = now_ns();
+	int r = weightd_buffer_release(a->buffer, NULL);
+
 	(void)words;
-	reply_weightd(a, weightd_buffer_release(a->buffer, NULL));
+	if (r < 0)
+		reply_weightd(a, r);
+	else
+		reply_done(", \"ns\": %lu", now_ns() - begin);
 }
 
 static void run_reacquire(struct agent *a, char **words)

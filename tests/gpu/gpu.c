@@ -11,27 +11,36 @@ static cu_result open_context(struct gpu *gpu)
 {
 	const struct cuda_driver *cuda = gpu->cuda;
 	cu_module module = NULL;
+	uint64_t begin = now_ns();
 	cu_result r;
 
 	if ((r = cuda->primary_ctx_retain(&gpu->context, gpu->ordinal)) ||
-	    (r = cuda->ctx_push(gpu->context)) ||
-	    (r = cuda->stream_create(&gpu->stream, CU_STREAM_NON_BLOCKING)) ||
+	    (r = cuda->ctx_push(gpu->context)))
+		return r;
+	gpu->context_ns = now_ns() - begin;
+	if ((r = cuda->stream_create(&gpu->stream, CU_STREAM_NON_BLOCKING)) ||
 	    (r = cuda->stream_create(&gpu->busy_stream, CU_STREAM_NON_BLOCKING)) ||
-	    (r = cuda->mem_alloc(&gpu->out, sizeof(uint64_t))) ||
-	    (r = cuda->module_load(&module, kernels_ptx)) ||
+	    (r = cuda->mem_alloc(&gpu->out, sizeof(uint64_t))))
+		return r;
+	begin = now_ns();
+	if ((r = cuda->module_load(&module, kernels_ptx)) ||
 	    (r = cuda->module_function(&gpu->fill, module, "gpu_fill")) ||
 	    (r = cuda->module_function(&gpu->sum, module, "gpu_sum")) ||
-	    (r = cuda->module_function(&gpu->spin, module, "gpu_spin")))
+	    (r = cuda->module_function(&gpu->spin, module, "gpu_spin")) ||
+	    (r = cuda->module_function(&gpu->poke, module, "gpu_poke")))
 		return r;
-	return cuda->module_function(&gpu->poke, module, "gpu_poke");
+	gpu->module_ns = now_ns() - begin;
+	return CU_OK;
 }
 
 int gpu_open(struct gpu *gpu, int ordinal, char ret_why[CUDA_WHY_SIZE])
 {
+	uint64_t begin = now_ns();
 	cu_result r;
 
 	if (cuda_driver_open(&gpu->cuda, ret_why) < 0)
 		return -1;
+	gpu->init_ns = now_ns() - begin;
 	gpu->ordinal = ordinal;
 	r = open_context(gpu);
 	if (r)

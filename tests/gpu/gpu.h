@@ -15,6 +15,7 @@ struct gpu {
 	cu_stream stream, busy_stream;
 	cu_function fill, sum, spin, poke;
 	cu_ptr out; /* 64 bits */
+	uint64_t init_ns, context_ns, module_ns; /* what its parts took */
 };
 
 /* 0 or a result of the driver; -1: there is no driver, `ret_why` says why. */
