@@ -3,7 +3,6 @@
  * standard input say, one after the other, and answers each with a line. What runs in it can be killed at any
  * time, which is what it is for. Commands are in the table at the end; sections of `run` speak to it.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -17,6 +16,7 @@
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/handles.h"
 #include "tests/gpu/kernels.h"
+#include "tests/gpu/replay.h"
 #include "tests/gpu/reply.h"
 #include "weightd.h"
 
@@ -28,7 +28,7 @@ struct agent {
 	struct weightd *w;
 	struct weightd_writer *writer;
 	struct weightd_buffer *buffer;
-	void *graph; /* a CUgraphExec */
+	struct replay replay;
 };
 
 static unsigned long number(const char *word)
@@ -177,53 +177,63 @@ static void run_rates(struct agent *a, char **words)
 
 /* --- A graph: the sum, captured once --- */
 
-static void *driver_symbol(const char *name)
+static void aim(struct agent *a)
 {
-	return dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+	a->replay.gpu = &a->gpu;
+	a->replay.data = bytes_of(a, &a->replay.size);
 }
 
 static void run_capture(struct agent *a, char **words)
 {
-	cu_result (*begin)(cu_stream, int) = driver_symbol("cuStreamBeginCapture_v2");
-	cu_result (*end)(cu_stream, void **) = driver_symbol("cuStreamEndCapture");
-	cu_result (*make)(void **, void *,
-			  unsigned long long) = driver_symbol("cuGraphInstantiateWithFlags");
-	void *graph = NULL;
-	uint64_t size;
-	cu_ptr p = bytes_of(a, &size);
-	cu_result r;
+	int r;
 
 	(void)words;
-	if (!begin || !end || !make) {
-		reply_failed(-ENOSYS, "the driver has no graphs");
-		return;
-	}
-	if (!(r = begin(a->gpu.stream, 2)) && /* relaxed */
-	    !(r = gpu_queue_sum(&a->gpu, p, size, a->gpu.stream)) &&
-	    !(r = end(a->gpu.stream, &graph)))
-		r = make(&a->graph, graph, 0);
-	reply_cuda(a, r);
+	aim(a);
+	r = replay_capture(&a->replay);
+	if (r == -ENOSYS)
+		reply_failed(r, "the driver has no graphs");
+	else
+		reply_cuda(a, r);
 }
 
 static void run_replay(struct agent *a, char **words)
 {
-	cu_result (*launch)(void *, cu_stream) = driver_symbol("cuGraphLaunch");
 	uint64_t sum = 0;
 	cu_result r;
 
 	(void)words;
-	if (!launch || !a->graph) {
+	if (!a->replay.graph) {
 		reply_failed(-ENOSYS, "nothing was captured");
 		return;
 	}
-	if (!(r = a->gpu.cuda->memset8_async(a->gpu.out, 0, sizeof(sum), a->gpu.stream)) &&
-	    !(r = launch(a->graph, a->gpu.stream)) &&
-	    !(r = a->gpu.cuda->stream_synchronize(a->gpu.stream)))
-		r = a->gpu.cuda->memcpy_to_host(&sum, a->gpu.out, sizeof(sum));
+	r = replay_once(&a->replay, &sum);
 	if (r)
 		reply_cuda(a, r);
 	else
 		reply_done(", \"sum\": %lu", sum);
+}
+
+/* replay-loop REPLAYS SWAPS [NAME DEVICE VERSION VERSION]: of the graph, or of the kernel if there is none */
+static void run_replay_loop(struct agent *a, char **words)
+{
+	struct replay_plan plan = {
+		.w = a->w,
+		.buffer = a->buffer,
+		.n_replays = number(words[1]),
+		.n_swaps = number(words[2]),
+	};
+
+	if (words[3] && words[4] && words[5] && words[6]) {
+		plan.name = words[3];
+		plan.device = words[4];
+		plan.versions[0] = number(words[5]);
+		plan.versions[1] = number(words[6]);
+	}
+	aim(a);
+	if (a->buffer && plan.n_replays)
+		replay_loop(&a->replay, &plan);
+	else
+		reply_failed(-EINVAL, "nothing is attached, or nothing to be replayed");
 }
 
 /* --- weightd --- */
@@ -474,6 +484,11 @@ static void run_vmm_time(struct agent *a, char **words)
 	handles_time_vmm(&a->gpu, number(words[1]), number(words[2]), words[3]);
 }
 
+static void run_vmm_remap(struct agent *a, char **words)
+{
+	handles_time_remap(&a->gpu, number(words[1]), number(words[2]));
+}
+
 static void run_poll_handle(struct agent *a, char **words)
 {
 	(void)words;
@@ -498,22 +513,40 @@ struct command {
 };
 
 static const struct command commands[] = {
-	{"open", 2, run_open},         {"info", 1, run_info},
-	{"fill", 2, run_fill},         {"fill-later", 2, run_fill_later},
-	{"sum", 1, run_sum},           {"spin", 2, run_spin},
-	{"query", 1, run_query},       {"sync", 1, run_sync},
-	{"poke", 2, run_poke},         {"rates", 2, run_rates},
-	{"capture", 1, run_capture},   {"replay", 1, run_replay},
-	{"create", 5, run_create},     {"publish", 1, run_publish},
-	{"attach", 3, run_attach},     {"time-attach", 4, run_time_attach},
-	{"detach", 1, run_detach},     {"compare", 2, run_compare},
-	{"verify", 1, run_verify},     {"swap", 1, run_swap},
-	{"pause", 2, run_pause},       {"state", 1, run_state},
-	{"release", 1, run_release},   {"reacquire", 1, run_reacquire},
-	{"ipc-make", 4, run_ipc_make}, {"ipc-time", 2, run_ipc_time},
-	{"vmm-make", 4, run_vmm_make}, {"vmm-serve", 1, run_vmm_serve},
-	{"vmm-time", 4, run_vmm_time}, {"poll-handle", 1, run_poll_handle},
-	{"tamper", 5, run_tamper},     {"steal", 4, run_steal},
+	{"open", 2, run_open},
+	{"info", 1, run_info},
+	{"fill", 2, run_fill},
+	{"fill-later", 2, run_fill_later},
+	{"sum", 1, run_sum},
+	{"spin", 2, run_spin},
+	{"query", 1, run_query},
+	{"sync", 1, run_sync},
+	{"poke", 2, run_poke},
+	{"rates", 2, run_rates},
+	{"capture", 1, run_capture},
+	{"replay", 1, run_replay},
+	{"replay-loop", 3, run_replay_loop},
+	{"create", 5, run_create},
+	{"publish", 1, run_publish},
+	{"attach", 3, run_attach},
+	{"time-attach", 4, run_time_attach},
+	{"detach", 1, run_detach},
+	{"compare", 2, run_compare},
+	{"verify", 1, run_verify},
+	{"swap", 1, run_swap},
+	{"pause", 2, run_pause},
+	{"state", 1, run_state},
+	{"release", 1, run_release},
+	{"reacquire", 1, run_reacquire},
+	{"ipc-make", 4, run_ipc_make},
+	{"ipc-time", 2, run_ipc_time},
+	{"vmm-make", 4, run_vmm_make},
+	{"vmm-serve", 1, run_vmm_serve},
+	{"vmm-time", 4, run_vmm_time},
+	{"vmm-remap", 3, run_vmm_remap},
+	{"poll-handle", 1, run_poll_handle},
+	{"tamper", 5, run_tamper},
+	{"steal", 4, run_steal},
 };
 
 static void run_line(struct agent *a, char *line)

@@ -254,6 +254,53 @@ void handles_time_vmm(struct gpu *gpu, size_t n, uint64_t size, const char *path
 		reply_done(", \"n\": %zu, \"ns\": %lu", n, took);
 }
 
+static cu_result time_remaps(struct gpu *gpu, cu_handle h, uint64_t size, size_t n, uint64_t *ret_ns)
+{
+	const struct cuda_driver *cuda = gpu->cuda;
+	cu_ptr at;
+	cu_result r = cuda->mem_reserve(&at, size, 0, 0, 0);
+
+	if (r)
+		return r;
+	r = cuda->mem_map(at, size, 0, h, 0);
+	if (!r)
+		r = allow_reads(gpu, at, size);
+	for (size_t i = 0; i < n && !r; i++) {
+		uint64_t begin = now_ns();
+
+		if (!(r = cuda->mem_unmap(at, size)) && !(r = cuda->mem_map(at, size, 0, h, 0)))
+			r = allow_reads(gpu, at, size);
+		ret_ns[i] = now_ns() - begin;
+	}
+	(void)cuda->mem_unmap(at, size);
+	(void)cuda->mem_unreserve(at, size);
+	return r;
+}
+
+void handles_time_remap(struct gpu *gpu, uint64_t size, size_t n)
+{
+	cleanup(freep) uint64_t *ns = calloc(n + 1, sizeof(*ns));
+	struct cu_allocation like = {
+		.type = CU_ALLOCATION_PINNED,
+		.handle_types = CU_HANDLE_POSIX_FD,
+		.location = {CU_LOCATION_DEVICE, gpu->ordinal},
+	};
+	cu_handle h;
+	cu_result r = ns ? gpu->cuda->mem_create(&h, size, &like, 0) : CU_OUT_OF_MEMORY;
+
+	if (!r) {
+		r = time_remaps(gpu, h, size, n, ns);
+		(void)gpu->cuda->mem_release(h);
+	}
+	if (r) {
+		(void)fail(gpu, r);
+		return;
+	}
+	reply_open();
+	reply_list("ns", ns, n);
+	reply_close();
+}
+
 void handles_poll(struct gpu *gpu)
 {
 	cleanup(fd_closep) int fd = -1, epoll = epoll_create1(EPOLL_CLOEXEC);

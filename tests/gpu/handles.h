@@ -18,6 +18,12 @@ void handles_make_vmm(struct gpu *gpu, size_t n, uint64_t size, const char *path
 void handles_serve_vmm(struct gpu *gpu);
 void handles_time_vmm(struct gpu *gpu, size_t n, uint64_t size, const char *path);
 
+/*
+ * `ns`, a list: how long the driver takes to unmap an allocation of `size` and to map it again, n times. No swap and
+ * no wake-up can be faster.
+ */
+void handles_time_remap(struct gpu *gpu, uint64_t size, size_t n);
+
 /* What poll and epoll say of a handle as a descriptor, while there is memory behind it. */
 void handles_poll(struct gpu *gpu);
 

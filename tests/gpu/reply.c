@@ -21,6 +21,30 @@ void reply_done(const char *members, ...)
 	(void)fflush(stdout);
 }
 
+void reply_open(void)
+{
+	printf("{\"ok\": true");
+}
+
+void reply_member(const char *name, uint64_t value)
+{
+	printf(", \"%s\": %lu", name, value);
+}
+
+void reply_list(const char *name, const uint64_t *values, size_t n)
+{
+	printf(", \"%s\": [", name);
+	for (size_t i = 0; i < n; i++)
+		printf("%s%lu", i ? ", " : "", values[i]);
+	printf("]");
+}
+
+void reply_close(void)
+{
+	printf("}\n");
+	(void)fflush(stdout);
+}
+
 void reply_failed(int code, const char *why, ...)
 {
 	char text[1024];

@@ -12,8 +12,8 @@ import pytest
 from gpus import Gpus
 
 pytestmark = pytest.mark.plain  # the tests of cuda run the same programs
-SECTIONS = ("probe", "sharing", "survive", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "pair", "attach", "load", "trace",
-            "profiler", "sanitizer")
+SECTIONS = ("probe", "sharing", "survive", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "pair", "trace",
+            "profiler", "sanitizer", "attach", "load", "replay")
 CUDA_IN_HERE = """
 import ctypes
 class cuda:
