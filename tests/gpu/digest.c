@@ -1,7 +1,7 @@
 /*
  * The digest kernel alone: digest IMAGE MIB [GPU] compares its digests with the host's, for every length that has a
- * rule of its own, and tells how long the driver took to load it, which may be to compile it, and what it reads in a
- * second, beside what a copy on the GPU reads and writes.
+ * rule of its own, and reports how long the driver took to load it, which may be to compile it, and how long it takes, beside a
+ * copy on the GPU that reads and writes as many bytes. digest IMAGE MIB GPU ROUNDS makes so many of both, in turns.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,6 @@
 #define N_SHORT 2100 /* lengths from 1 on */
 #define N_AROUND 129 /* and about each of the long ones */
 #define N_ROUNDS 7
-#define COPY_MAX (1024 * MIB) /* as much is pinned for it */
 
 static const uint64_t longs[] = {64 << 10, 960 << 10, MIB, 2 * MIB};
 
@@ -105,25 +104,46 @@ static cu_result compare(struct bench *b, size_t *ret_wrong)
 	return CU_OK;
 }
 
-/* Of the fastest round. */
-static cu_result time_digest(struct bench *b, double *ret_rate)
+static cu_result copy_half(struct bench *b)
+{
+	return b->gpu.cuda->memcpy_on_device(b->data, b->data + b->size / 2, b->size / 2);
+}
+
+static cu_result digest_all(struct bench *b)
+{
+	return launch(b, b->size, b->out);
+}
+
+/* By the GPU's clock. A copy on the device is one of the default stream. */
+static cu_result time_one(struct bench *b, cu_stream s, cu_result (*act)(struct bench *b),
+			  uint64_t *ret_ns)
 {
 	const struct cuda_driver *cuda = b->gpu.cuda;
-	float ms, best = 0;
+	float ms;
 	cu_result r;
 
-	for (int i = 0; i < N_ROUNDS; i++) {
-		if ((r = cuda->event_record(b->begin, b->gpu.stream)) ||
-		    (r = launch(b, b->size, b->out)) ||
-		    (r = cuda->event_record(b->end, b->gpu.stream)) ||
-		    (r = cuda->event_synchronize(b->end)) ||
-		    (r = cuda->event_elapsed(&ms, b->begin, b->end)))
-			return r;
-		if (i == 0 || ms < best)
-			best = ms;
-	}
-	*ret_rate = best > 0 ? (double)b->size / best * 1e3 : 0;
+	if ((r = cuda->event_record(b->begin, s)) || (r = act(b)) ||
+	    (r = cuda->event_record(b->end, s)) || (r = cuda->event_synchronize(b->end)) ||
+	    (r = cuda->event_elapsed(&ms, b->begin, b->end)))
+		return r;
+	*ret_ns = (uint64_t)((double)ms * 1e6);
 	return CU_OK;
+}
+
+/* Each begins every other round. */
+static cu_result time_both(struct bench *b, size_t n, uint64_t *ret_digest, uint64_t *ret_copy)
+{
+	cu_result r = CU_OK;
+
+	for (size_t i = 0; i < n && !r; i++) {
+		if (i % 2)
+			r = time_one(b, NULL, copy_half, &ret_copy[i]);
+		if (!r)
+			r = time_one(b, b->gpu.stream, digest_all, &ret_digest[i]);
+		if (!r && i % 2 == 0)
+			r = time_one(b, NULL, copy_half, &ret_copy[i]);
+	}
+	return r;
 }
 
 /* With a NUL at its end, as PTX needs. */
@@ -138,26 +158,31 @@ static char *read_image(const char *path)
 	return n ? take_ptr(text) : NULL;
 }
 
-static int run(struct bench *b, const char *image, int ordinal)
+static int run(struct bench *b, const char *image, int ordinal, size_t n)
 {
-	double from_host, copied, digested;
+	cleanup(freep) uint64_t *digested = calloc(n + 1, sizeof(*digested));
+	cleanup(freep) uint64_t *copied = calloc(n + 1, sizeof(*copied));
 	char why[CUDA_WHY_SIZE];
 	size_t wrong;
-	cu_result r = gpu_open(&b->gpu, ordinal, why);
+	cu_result r = digested && copied ? gpu_open(&b->gpu, ordinal, why) : CU_OUT_OF_MEMORY;
 
 	if (r) {
-		reply_failed(r, "%s", why);
+		reply_failed(r, "%s", digested && copied ? why : "out of memory");
 		return 1;
 	}
-	if ((r = prepare(b, image)) || (r = compare(b, &wrong)) || (r = time_digest(b, &digested)) ||
-	    (r = gpu_copy_rate(&b->gpu, b->size < COPY_MAX ? b->size : COPY_MAX, &from_host,
-			       &copied))) {
+	if ((r = prepare(b, image)) || (r = compare(b, &wrong)) ||
+	    (r = time_both(b, n, digested, copied))) {
 		reply_result(b->gpu.cuda, r);
 		return 1;
 	}
-	reply_done(", \"load_ns\": %lu, \"checked\": %zu, \"wrong\": %zu, \"bytes\": %lu, \"digest\": %.0f, "
-		   "\"on_device\": %.0f",
-		   b->load_ns, (size_t)N_CHECKS, wrong, b->size, digested, copied);
+	reply_open();
+	reply_member("load_ns", b->load_ns);
+	reply_member("checked", N_CHECKS);
+	reply_member("wrong", wrong);
+	reply_member("bytes", b->size);
+	reply_list("digest_ns", digested, n);
+	reply_list("copy_ns", copied, n);
+	reply_close();
 	return wrong != 0;
 }
 
@@ -167,11 +192,12 @@ int main(int argc, char *argv[])
 	cleanup(freep) char *image = argc > 2 ? read_image(argv[1]) : NULL;
 
 	if (!image) {
-		(void)fprintf(stderr, "usage: digest IMAGE MIB [GPU]\n");
+		(void)fprintf(stderr, "usage: digest IMAGE MIB [GPU [ROUNDS]]\n");
 		return 2;
 	}
 	b.size = strtoul(argv[2], NULL, 0) * MIB;
 	if (b.size < 4 * MIB)
 		b.size = 4 * MIB; /* what is compared has to fit */
-	return run(&b, image, argc > 3 ? atoi(argv[3]) : 0);
+	return run(&b, image, argc > 3 ? atoi(argv[3]) : 0,
+		   argc > 4 ? strtoul(argv[4], NULL, 0) : N_ROUNDS);
 }

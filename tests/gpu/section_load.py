@@ -59,11 +59,6 @@ def compare(lab, tell, path, size):
         with tell.part(f"weightctl load, {name}"), lab.weightd(), lab.agents(1) as (agent,):
             prepare(path)
             with_weightctl(lab, tell, agent, path, size, name, min(bounds) if all(bounds) else None)
-    for form in "fatbin", "ptx":
-        with tell.part(f"digest kernel, {form}"):
-            kernel(lab, tell, form)
-    with tell.part("digest on the GPU"), lab.weightd(), lab.agents(1) as (agent,):
-        digest(lab, tell, agent, size, memory)
     peers(lab, tell, path, pcie)
 
 
@@ -132,33 +127,6 @@ def with_weightctl(lab, tell, agent, path, size, name, bound):
     tell(f"weightctl load, {name}", size / took / 1e9, "GB/s", share=share(size / took, bound), s=round(took, 3),
          said=said, ok=agent.code("verify") == 0)
     agent.run("detach")
-
-
-def kernel(lab, tell, form):
-    """The kernel that verify and load use, alone, as code for this GPU or as PTX: its digests of all kinds of lengths, and its rate."""
-    command = [lab.build / "gpu/digest", ROOT / f"libclient/cuda/digest.{form}", lab.size(8192, 8)]
-    done = subprocess.run(list(map(str, command)), env=lab.env | {"CUDA_CACHE_DISABLE": "1"}, capture_output=True, text=True,
-                          timeout=120)
-    said = json.loads(done.stdout or '{"ok": false, "error": "it said nothing"}')
-    if not said["ok"]:
-        is_elsewhere = form == "fatbin" and "NO_BINARY_FOR_GPU" in said["error"]
-        return tell(f"digest kernel, {form}", ok=None if is_elsewhere else False, why=said["error"])
-    tell(f"digests of the kernel that are not the host's, {form}", said["wrong"], ok=said["wrong"] == 0, of=said["checked"])
-    share = said["digest"] / said["on_device"] if said["on_device"] else 0
-    tell(f"digest kernel loaded, {form}", said["load_ns"] / 1e6, "ms")
-    tell(f"digest kernel alone, {form}", said["digest"] / 1e9, "GB/s")
-    tell(f"digest kernel alone, {form}, of the GPU's memory bandwidth", share, ok=None if lab.small else share >= 0.6)
-
-
-def digest(lab, tell, agent, size, memory):
-    lab.publish(agent, "digested", lab.size(8 * GIB, size), 9)
-    agent.run(f"attach digested {lab.device}")
-    best = min(agent.run("verify", 120)["ns"] for _ in range(3))
-    rate = lab.size(8 * GIB, size) / best * 1e9
-    tell("digest on the GPU", rate / 1e9, "GB/s")
-    # What a copy moves, it reads and writes; a digest only reads.
-    if memory:
-        tell("digest, of the GPU's memory bandwidth", rate / memory, ok=None if lab.small else rate >= 0.6 * memory)
 
 
 def peers(lab, tell, path, pcie):
