@@ -233,7 +233,7 @@ class Lab:
             for _ in range(n):
                 agents.append(Agent(self, **kw))
                 stack.callback(agents[-1].kill)
-                agents[-1].run(f"open {gpu}")
+                agents[-1].opened = agents[-1].run(f"open {gpu}")
             yield agents
 
     def held(self, agent):
