@@ -19,6 +19,7 @@ from results import say
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEADLINE_S = 40
 END_S = 5
+OPEN_S = 90  # a context, and in Python an import of torch
 MIB, GIB = 1 << 20, 1 << 30
 NOISE = 32 * MIB  # of a GPU's memory, which others may take and give back meanwhile
 PR_SET_CHILD_SUBREAPER = 36
@@ -37,11 +38,11 @@ class AgentFailed(Exception):
 
 
 class Agent:
-    """A process on the GPU: agent.run("attach m cuda:0") is its answer, a dict."""
+    """A process on the GPU: agent.run("attach m cuda:0") is its answer, a dict. `program` is another one than the agent in C."""
 
-    def __init__(self, lab, env=None, prefix=()):
+    def __init__(self, lab, env=None, prefix=(), program=None):
         self.log = tempfile.TemporaryFile(dir=lab.folder)
-        self.proc = subprocess.Popen([*prefix, lab.build / "gpu/agent"], env=lab.env | (env or {}),
+        self.proc = subprocess.Popen([*prefix, *(program or [lab.build / "gpu/agent"])], env=lab.env | (env or {}),
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log)
         self.rest = b""
 
@@ -174,13 +175,14 @@ class Lab:
     env     what programs are started with
     device  the GPU under test, "cuda:0"
     end_s   when the section has to be over, of time.monotonic()
+    wheels  a folder of other packages for Python, or None
     watched processes that must live: death() of each returns None, or why it ended
     """
 
     def __init__(self, build, fake=False, small=False):
         self.build, self.fake, self.small, self.device = build, fake, fake or small, "cuda:0"
         self.noise = 0 if fake else NOISE
-        self.watched, self.end_s = [], math.inf
+        self.watched, self.end_s, self.wheels = [], math.inf, None
         self.env = {k: v for k, v in os.environ.items() if k not in ("WEIGHTD_SOCKET", "NOTIFY_SOCKET", "LISTEN_FDS")}
         self.env["WEIGHTD_LIBRARY"] = str(build / "libweightd.so")
         self.stack = contextlib.ExitStack()
@@ -199,7 +201,7 @@ class Lab:
         """Seconds that the section has left."""
         return self.end_s - time.monotonic()
 
-    def budget(self, seconds, small=1):
+    def budget(self, seconds, small=30):
         """Seconds for a benchmark, or for as long as the section lasts."""
         return min(self.size(seconds, small), max(0, self.left_s - 5))
 
@@ -233,8 +235,16 @@ class Lab:
             for _ in range(n):
                 agents.append(Agent(self, **kw))
                 stack.callback(agents[-1].kill)
-                agents[-1].opened = agents[-1].run(f"open {gpu}")
+                agents[-1].send(f"open {gpu}")
+            for agent in agents:
+                agent.opened = agent.answer(OPEN_S)
             yield agents
+
+    def pythons(self, n=1, plain=False):
+        """Likewise n of agent.py; `plain`: without torch."""
+        path = [str(ROOT / "libclient/python"), *([str(self.wheels)] if self.wheels else [])]
+        return self.agents(n, "0 plain" if plain else "0", env={"PYTHONPATH": os.pathsep.join(path)},
+                           program=[sys.executable, ROOT / "tests/gpu/agent.py"])
 
     def held(self, agent):
         """On --fake nothing that the agent queues runs within it, however long that takes; a GPU is asked for enough."""

@@ -45,7 +45,7 @@ def first(lab, tell):
     cache = {"CUDA_CACHE_PATH": str(lab.folder / "cache")}
     use(lab, cache)  # fills it
     ways = {"code cached by the driver": cache, "no code cached": {"CUDA_CACHE_DISABLE": "1"}}
-    taken, left_out = take({way: lambda env=env: use(lab, env) for way, env in ways.items()}, lab.budget(20, 5), N_MIN)
+    taken, left_out = take({way: lambda env=env: use(lab, env) for way, env in ways.items()}, lab.budget(20), N_MIN)
     for way, samples in taken.items():
         for part, name in PARTS.items():
             tell(f"{name}, {way}", **summary([sample[part] for sample in samples], 1e-6), unit="ms")
