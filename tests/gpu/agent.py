@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 
+import loaders
 import weightd
 
 COLUMNS, BF16_SIZE, HANDLE_SIZE = 256, 2, 64
@@ -41,7 +42,7 @@ class Driver:
 class Agent:
     def __init__(self):
         self.torch, self.driver = None, Driver()
-        self.buffer = self.module = self.views = self.state = self.listener = None
+        self.buffer = self.module = self.views = self.state = self.listener = self.loaded = None
         self.messages = []
 
     # --- the GPU ---
@@ -77,7 +78,7 @@ class Agent:
 
     def drop(self):
         """All that was attached, rebuilt or loaded."""
-        self.module = self.views = None
+        self.module = self.views = self.loaded = None
         gc.collect()
         if self.buffer is not None:
             self.buffer.close()
@@ -197,6 +198,31 @@ class Agent:
         for at in opened:
             self.driver.cuIpcCloseMemHandle(at)
         return said | {"n": len(handles)}
+
+    # --- files ---
+
+    def load(self, way, path, device):
+        """One of loaders.WAYS; what was loaded before is dropped first."""
+        self.drop()
+        more = {}
+        begin = time.monotonic_ns()
+        self.loaded = loaders.WAYS[way][0](path, device, more)
+        self.wait()
+        return timed(begin, begin) | more | {"version": loaders.version(way)}
+
+    def read(self, path, how):
+        begin = time.monotonic_ns()
+        n = loaders.read(path, how == "direct")
+        return timed(begin, begin) | {"bytes": n}
+
+    def save(self, path, to):
+        """The same tensors as torch.save() has them, on the disk."""
+        from safetensors.torch import load_file
+        with open(to, "wb") as f:
+            self.torch.save(load_file(path), f)
+            f.flush()
+            os.fsync(f.fileno())
+        return {}
 
 
 def rows(size, n):
