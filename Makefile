@@ -474,10 +474,11 @@ bench: deps
 matrix: all fakes
 	$(Q)WEIGHTD_BUILD=$(abspath $(B)) tests/soak/matrix $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(OPERATION),--operation $(OPERATION)) $(KINDS)
 
-# For a machine with a GPU that can build nothing: programs, and the libraries that they need, below 16 MB.
+# For a machine with a GPU that can build nothing: programs, and the libraries that they need, below 16 MB. WHEELS=1 adds
+# the packages for Python that weightd is compared with there (12 MB at most).
 .PHONY: gpu-pack gpu-rehearsal
 gpu-pack: programs gpu-programs
-	$(Q)$(PYTHON) tests/gpu/pack $(B) build-gpu
+	$(Q)$(PYTHON) tests/gpu/pack $(if $(WHEELS),--wheels) $(B) build-gpu
 
 # tests/gpu/run with that pack on a bare Debian of another release, the stand-in for libcuda in the place of a driver.
 gpu-rehearsal: gpu-pack fakes

@@ -175,14 +175,14 @@ class Lab:
     env     what programs are started with
     device  the GPU under test, "cuda:0"
     end_s   when the section has to be over, of time.monotonic()
-    wheels  a folder of other packages for Python, or None
+    wheels  folders of other packages for Python
     watched processes that must live: death() of each returns None, or why it ended
     """
 
     def __init__(self, build, fake=False, small=False):
         self.build, self.fake, self.small, self.device = build, fake, fake or small, "cuda:0"
         self.noise = 0 if fake else NOISE
-        self.watched, self.end_s, self.wheels = [], math.inf, None
+        self.watched, self.end_s, self.wheels = [], math.inf, []
         self.env = {k: v for k, v in os.environ.items() if k not in ("WEIGHTD_SOCKET", "NOTIFY_SOCKET", "LISTEN_FDS")}
         self.env["WEIGHTD_LIBRARY"] = str(build / "libweightd.so")
         self.stack = contextlib.ExitStack()
@@ -242,7 +242,7 @@ class Lab:
 
     def pythons(self, n=1, plain=False):
         """Likewise n of agent.py; `plain`: without torch."""
-        path = [str(ROOT / "libclient/python"), *([str(self.wheels)] if self.wheels else [])]
+        path = [str(ROOT / "libclient/python"), *map(str, self.wheels)]
         return self.agents(n, "0 plain" if plain else "0", env={"PYTHONPATH": os.pathsep.join(path)},
                            program=[sys.executable, ROOT / "tests/gpu/agent.py"])
 

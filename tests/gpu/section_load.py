@@ -8,9 +8,11 @@ import statistics
 import struct
 import subprocess
 import time
+import zipfile
 
 from lab import GIB, MIB, AgentFailed
 from loaders import WAYS
+from programs import WHEELS
 from results import Skip
 from samples import N_MAX, N_MIN, ratios, shorten, summary, take
 from section_sharing import torch_version
@@ -31,6 +33,7 @@ def measure(lab, tell):
     with tell.part("other packages"):
         torch_version(lab)
         has_torch = True
+    unpack(lab)
     ways = [*WAYS] if has_torch else [OURS]
     files = Files(lab)
     try:
@@ -47,6 +50,15 @@ def measure(lab, tell):
                     rounds(lab, tell, agent, usable, files, is_warm, name)
     finally:
         files.remove()
+
+
+def unpack(lab):
+    """The wheels of a pack, for this Python or another one: what does not fit says so when it is imported."""
+    wheels = sorted((lab.build / WHEELS).glob("*.whl"))
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as z:
+            z.extractall(lab.folder / WHEELS)
+    lab.wheels = [lab.folder / WHEELS] if wheels else []
 
 
 class Files:

@@ -1,10 +1,12 @@
 """The agents, daemons and waits of tests/gpu/run, on the fake GPU."""
 import os
 import pathlib
+import zipfile
 
 import features
 import lab as of_lab
 import pytest
+import section_load
 from gpus import Gpus
 from results import Results, Section, Skip
 
@@ -85,6 +87,17 @@ def test_others_may_take_a_little_of_the_gpu(lab, monkeypatch):
     assert lab.wait_free(Busy(1000 * of_lab.MIB), 1032 * of_lab.MIB, "x") == 1000 * of_lab.MIB
     with pytest.raises(TimeoutError, match=f"x: {999 * of_lab.MIB} bytes are free, not {1032 * of_lab.MIB}, of which others may take"):
         lab.wait_free(Busy(999 * of_lab.MIB), 1032 * of_lab.MIB, "x")
+
+
+def test_wheels_of_a_pack_are_unpacked(tmp_path, lab):
+    lab.build = tmp_path
+    section_load.unpack(lab)
+    assert lab.wheels == []
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels/other-1-py3-none-any.whl", "w") as z:
+        z.writestr("other/__init__.py", "")
+    section_load.unpack(lab)
+    assert [(folder / "other/__init__.py").exists() for folder in lab.wheels] == [True]
 
 
 def test_each_part_ends_alone(tmp_path, capsys):
