@@ -39,7 +39,7 @@ def test_the_pack_runs_on_another_distribution(capsys):
             if line.get("why"):
                 print(f"  {line['section']}: {line['name']}: {line['why']}")
     sections = re.findall(r"^gpu: (\w+): took", said, re.M)
-    assert {line["section"] for line in lines} == set(sections) and len(sections) == 15, said
+    assert {line["section"] for line in lines} == set(sections) and len(sections) == 18, said
     assert [line for line in lines if line["ok"] is False] == [], said
     assert set(sections) - NOT_HERE <= {line["section"] for line in lines if line["ok"]}, said
     assert "this machine lacks libbpf.so.1, " in said, said
