@@ -1,6 +1,7 @@
 """tests/gpu/samples.py: rounds of the benchmarks on a GPU, and their figures."""
 import pytest
 import samples
+import section_replay
 from results import Skip
 
 
@@ -82,3 +83,10 @@ def test_figures_of_samples():
     assert samples.ratios([2, 9, 1], [1, 3, 0]) == [2, 3]
     assert [samples.percentile(range(1, 201), p) for p in (0, 50, 99, 100)] == [1, 100, 198, 200]
     assert samples.percentile([7], 99) == 7
+
+
+def test_an_interval_between_replays_belongs_to_the_stage_in_which_it_ends():
+    ends = {"begin": 100, "create": 120, "fill": 140, "sum": 150, "publish": 180}
+    said = {"first_ns": 95, "intervals_ns": [10, 10, 20, 10, 10, 30, 90], "swap_intervals": [5], "flip_ns": [4]}  # 105, 115, 135, 145 ...
+    assert section_replay.medians(said, ends) == {"create": 10, "fill": 20, "publish": 10}
+    assert section_replay.gaps_of(said, 10) == [30 - 10 - 4]
