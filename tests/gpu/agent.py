@@ -1,6 +1,6 @@
 """
-The agent in Python: a process with a context on the GPU that does what the lines of its standard input say, one after the other,
-and answers each with a line, as agent.c does. It attaches, binds and loads by the package weightd, and by others' packages.
+The agent in Python: a process with a context on the GPU. It runs the commands of its standard input, one a line, and answers each
+with a line, as agent.c does. It attaches, binds and loads by the package weightd, and by others' packages.
 
 With "plain" it has no torch: bind() is then a look-up of each tensor's address.
 """
@@ -143,7 +143,7 @@ class Agent:
     # --- torch.multiprocessing's way ---
 
     def prepare(self, path, n):
-        """What torch.multiprocessing sends of the state_dict, for n readers: each takes it once, as torch counts them."""
+        """Pickles the state_dict as torch.multiprocessing does, once for each of n readers: torch counts who has a message."""
         self.messages = [bytes(ForkingPickler.dumps(self.state)) for _ in range(int(n))]
         if not self.listener:
             self.listener = multiprocessing.connection.Listener(path, "AF_UNIX", backlog=len(self.messages) + 16)
@@ -172,7 +172,7 @@ class Agent:
     # --- its handles alone ---
 
     def handles(self, path):
-        """Of each allocation that the tensors are in: several of small ones are in one."""
+        """Writes the handle of each allocation that has tensors: several small tensors share one."""
         bases = {}
         for tensor in self.state.values():
             base, size = ctypes.c_uint64(), ctypes.c_size_t()

@@ -1,5 +1,5 @@
 """
-Ways to bring a file of safetensors to a GPU, as their documentation has them: from a path to tensors of torch. Each imports its
+Ways to load a file of safetensors to a GPU, as their documentation has them: from a path to tensors of torch. Each imports its
 package when it is first used; agent.py has a process for each.
 """
 import importlib.metadata
@@ -41,7 +41,7 @@ def with_safetensors(path, device, _ret):
 
 
 def with_torch(path, device, _ret):
-    """Of a file of torch.save()."""
+    """Loads a file of torch.save()."""
     import torch
     return {name: tensor.to(device) for name, tensor in torch.load(path, mmap=True, map_location="cpu", weights_only=True).items()}
 

@@ -22,7 +22,7 @@ int replay_capture(struct replay *p);
 /* Waits for it. */
 cu_result replay_once(struct replay *p, uint64_t *ret_sum);
 
-/* What the loop does beside replaying. */
+/* The loop's work beside replaying. */
 struct replay_plan {
 	struct weightd *w;
 	struct weightd_buffer *buffer;

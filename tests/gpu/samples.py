@@ -55,7 +55,7 @@ def summary(samples, scale=1):
 
 
 def ratios(a, b):
-    """Of samples of the same rounds."""
+    """Divides samples of the same rounds."""
     return [x / y for x, y in zip(a, b) if y]
 
 

@@ -111,7 +111,7 @@ def in_python(lab, tell, agent, model, readers):
                     one_reader(lab, tell, model, readers[0])
                 finally:
                     model.remove(readers[:1])
-            # torch keeps what it sent until it is told that nobody has it any more.
+            # torch frees memory that it has sent once no reader has it any more.
             others(lambda: lab.wait_free(agent, free - lab.size(512, 4) * MIB, "the model's memory is free again"))
     with tell.part("many readers"):
         model.make(lab.size(8 * GIB, 4 * MIB), lab.size(300, 30))
@@ -156,7 +156,7 @@ def rebuild(model, readers):
 
 
 def others(act):
-    """What fails in it is no fault of weightd's."""
+    """Makes a failure in it a Skip: it is no fault of weightd's."""
     try:
         return act()
     except (AgentFailed, TimeoutError) as e:
@@ -199,7 +199,7 @@ def all_attach(model, readers):
 
 
 def together(agent, readers, act):
-    """Memory is what was taken since nobody had anything attached, for each reader."""
+    """Measures the memory that each reader takes, beside a state in which no reader has anything attached."""
     for reader in readers:
         reader.run("drop", 120)
     before = agent.free(), sum(reader.run("memory")["pss"] for reader in readers)

@@ -61,7 +61,7 @@ def kernel(lab, tell, size, name, form):
 
 
 def verify(lab, tell, agent, size, name, alone):
-    """As a reader has it: with the table of digests that comes back, and is compared."""
+    """Measures it as a reader has it: with the table of digests that is copied back and compared."""
     lab.publish(agent, "digested", size, 9)
     agent.run(f"attach digested {lab.device}")
     agent.run("verify", 120)  # loads the kernel

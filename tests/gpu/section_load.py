@@ -53,7 +53,7 @@ def measure(lab, tell):
 
 
 def unpack(lab):
-    """The wheels of a pack, for this Python or another one: what does not fit says so when it is imported."""
+    """Unpacks the wheels of a pack. A wheel for another Python fails when it is imported, and its line has the reason."""
     wheels = sorted((lab.build / WHEELS).glob("*.whl"))
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as z:
@@ -99,7 +99,7 @@ class Files:
 
 
 def try_out(lab, tell, loaders, files):
-    """Of a small file first: a package that does not work here is found, and none pays for its first use in a round."""
+    """Loads a small file first: a package that does not work here is left out, and none pays for its first use in a round."""
     usable = {}
     write_model(files.small, lab.size(64 * MIB, CHUNK))
     for way, process in loaders.items():
@@ -173,7 +173,7 @@ def split(samples):
 
 
 def other(act):
-    """What fails in it is no fault of weightd's."""
+    """Makes a failure in it a Skip: it is no fault of weightd's."""
     try:
         return act()
     except (AgentFailed, TimeoutError) as e:
