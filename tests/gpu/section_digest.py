@@ -2,7 +2,8 @@
 import json
 import subprocess
 
-from lab import GIB, MIB, ROOT, Skip
+from lab import GIB, MIB, ROOT
+from results import Skip
 from samples import N_MAX, N_MIN, ratios, shorten, summary
 
 SIZES = 86 * MIB, GIB, 8 * GIB, 32 * GIB  # 86 MiB are 90 MB: a small model, near the size of the caches
