@@ -482,7 +482,7 @@ gpu-pack: programs gpu-programs
 
 # tests/gpu/run with that pack on a bare Debian of another release, the stand-in for libcuda in the place of a driver.
 gpu-rehearsal: gpu-pack fakes
-	$(Q)$(PYTEST) $(ARGS) tests/bare/test_gpu.py
+	$(Q)WEIGHTD_BARE=part $(PYTEST) $(ARGS) tests/bare/test_gpu.py
 
 soak: all soaks
 	$(Q)$(if $(SECONDS),WEIGHTD_SOAK_SECONDS=$(SECONDS)) $(PYTEST) $(ARGS) tests/soak
@@ -490,7 +490,7 @@ soak: all soaks
 # The two commands of the README on a bare Debian; WEIGHTD_BARE=full runs all tests there.
 .PHONY: bare
 bare:
-	$(Q)$(PYTEST) $(ARGS) tests/bare/test_bare.py
+	$(Q)WEIGHTD_BARE=$(or $(WEIGHTD_BARE),part) $(PYTEST) $(ARGS) tests/bare/test_bare.py
 
 deps:
 	$(Q)packaging/install-deps

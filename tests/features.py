@@ -60,6 +60,8 @@ def debootstrap():
 INITIAL_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO of <linux/proc_ns.h>
 
 FEATURES = {  # name: (is it here?, what to say when it is not)
+    "bare": (lambda: bool(os.environ.get("WEIGHTD_BARE")), "to make a bare Debian and to install there takes ten minutes (make bare, "
+             "make gpu-rehearsal)"),
     "bpf": (lambda: tracing().is_available(),
             "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), there is no "
             "right to (root), or the kernel, or a supervisor, refuses programs or iterators of BPF"),

@@ -29,10 +29,11 @@ LANES = {
     "model": ["tests/model/*"],
     "systemd": ["tests/systemd/*"],
     "soak": ["tests/soak/*"],
+    "bare": ["tests/bare/*"],
 }
 # Files of each of these run one at a time: boots of systemd and whole soaks need both cores, and a program of BPF sees the
 # sockets of all other tests.
-SERIAL = {"bpf", "systemd", "soak"}
+SERIAL = {"bpf", "systemd", "soak", "bare"}
 
 
 def lane_of(path):

@@ -22,6 +22,7 @@ PART = " ".join(["tests/unit", *(f"tests/integration/test_{name}.py" for name in
 
 @pytest.fixture
 def bare():
+    features.require("bare")
     features.require("debootstrap")
     with machine.Bare() as made:
         yield made

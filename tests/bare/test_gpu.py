@@ -16,7 +16,7 @@ NOT_HERE = {"pair", "trace", "profiler", "sanitizer"}  # two GPUs, the first PID
 
 
 def test_the_pack_runs_on_another_distribution(capsys):
-    for feature in "debootstrap", "fakes":
+    for feature in "bare", "debootstrap", "fakes":
         features.require(feature)
     pack = features.ROOT / "build-gpu"
     features.require("gpu-pack", "no pack (make gpu-pack)", pack.exists())
