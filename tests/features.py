@@ -86,6 +86,8 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
     "guest": (guest.is_available, "no guest: no qemu (apt-get install qemu-system-x86), or no kernel for it (make guest)"),
     "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
     "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
+    "mounts": (lambda: os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode == 0,
+               "cannot make mount namespaces: needs root, and CAP_SYS_ADMIN, which a container lacks"),
     "netns": (netns.is_available, "cannot make network namespaces: needs root and ip (apt-get install iproute2)"),
     "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
     "patchelf": (lambda: bool(shutil.which("patchelf")), "no patchelf (apt-get install patchelf)"),

@@ -16,7 +16,8 @@ ALICE, BOB = 12345, 12346
 
 @pytest.fixture(autouse=True)
 def root_only(require):
-    require("root")  # for other users, and a /run of one's own
+    require("root")  # for other users
+    require("mounts")  # for a /run of one's own
 
 
 class Journal:

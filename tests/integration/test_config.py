@@ -135,7 +135,8 @@ def test_a_file_that_is_named_must_be_there(tmp_path):
         assert done.stderr == f"weightd: cannot read {tmp_path}/none: No such file or directory\n"
 
 
-def test_the_default_file_is_read_if_it_is_there(root_only):
+def test_the_default_file_is_read_if_it_is_there(require):
+    require("mounts")
     script = """
         mount -t tmpfs none /etc && "$0" --check-config && mkdir /etc/weightd &&
         echo nonsense >/etc/weightd/weightd.conf && "$0" --check-config"""
@@ -358,8 +359,9 @@ def test_administrators_may_what_root_may(make_configured, root_only):
     assert run_as(CAROL, act, gid=STAFF) == (0, 0, 0)
 
 
-def test_a_group_with_many_members_is_found(conf, root_only):
+def test_a_group_with_many_members_is_found(conf, require):
     """Its record is far longer than that of others."""
+    require("mounts")
     path = conf("[server]\nadmin-group = crowd\n")
     script = """
         mount -t tmpfs none /etc &&

@@ -122,7 +122,7 @@ def test_the_variable_comes_before_the_default(start, tmp_path):
 
 
 def test_the_default_of_root_is_in_run(start, require):
-    require("root")
+    require("mounts")
     # In a /run of its own: the machine may have a weightd there.
     proc = start("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exec "$0"', WEIGHTD)
     path = f"/proc/{proc.pid}/root/run/weightd.sock"

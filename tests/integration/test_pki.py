@@ -275,7 +275,7 @@ def test_a_folder_that_cannot_be_written(ca, tmp_path):
 @pytest.fixture
 def full(tmp_path):
     """A folder on a full disk, which is mounted where nobody else sees it: there are tests that look at all mounts."""
-    require("root")
+    require("mounts")
     (tmp_path / "full").mkdir()
     script = 'mount -t tmpfs -o size=4k,nr_inodes=16 none "$0" && echo mounted && exec cat'
     with subprocess.Popen(["unshare", "--mount", "sh", "-c", script, tmp_path / "full"], stdin=subprocess.PIPE,
