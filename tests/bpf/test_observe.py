@@ -38,11 +38,15 @@ def client_as(tracer, uid):
         os.seteuid(0)
 
 
+def hear_one(observer):
+    return observer.followed.popleft() if observer.followed else observer.hear()
+
+
 def hear(observer, *kinds):
     """What is told until each of the kinds was, in this order."""
     wanted, heard = list(kinds), []
     while wanted:
-        heard.append(observer.followed.popleft() if observer.followed else observer.hear())
+        heard.append(hear_one(observer))
         if heard[-1]["kind"] == wanted[0]:
             wanted.pop(0)
     return heard
@@ -279,8 +283,8 @@ def test_acts_leave_room_for_what_syncs_carry(tracer, pair):
     clients[0].tag(pair[0])
     clients[0].ask("begin", sync="s")
     clients[0].ask("end", sync="s")
-    heard = hear(observer, "begin", "total", "end", "gap")
-    kinds = [told["kind"] for told in heard]
-    gaps = [told for told in heard if told["kind"] == "gap"]  # one each time that some were told
-    assert (kinds.count("act") + sum(gap["lost"] for gap in gaps), {gap["source"] for gap in gaps}) == (1800, {"client"})
+    heard = hear(observer, "begin", "total", "end")
+    while (n := sum(told["lost"] if told["kind"] == "gap" else told["kind"] == "act" for told in heard)) < 1800:
+        heard.append(hear_one(observer))  # a gap may also come before those, where they take long
+    assert (n, {told["source"] for told in heard if told["kind"] == "gap"}) == (1800, {"client"})
     assert [told["sync"] for told in heard if told["kind"] in ("begin", "total", "end")] == ["s"] * 3
