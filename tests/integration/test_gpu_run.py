@@ -13,7 +13,7 @@ from gpus import Gpus
 
 pytestmark = pytest.mark.plain  # the tests of cuda run the same programs
 SECTIONS = ("probe", "sharing", "survive", "changing", "readonly", "freeing", "ipc", "sync", "nccl", "pair", "trace",
-            "profiler", "sanitizer", "replay", "digest", "wake", "attach", "load")
+            "profiler", "replay", "digest", "wake", "attach", "load", "sanitizer")
 CUDA_IN_HERE = """
 import ctypes
 class cuda:
