@@ -32,7 +32,7 @@ doctor() {{
 }}
 """
 CALLS, PROBES = {"tp_btf/sock_send_length", "tp_btf/sock_recv_length"}, {"uprobe_multi"}
-# What depends on the kernel's functions, capabilities and description of itself.
+# Tests of what kernels differ in: functions, capabilities, and the description of themselves.
 PASSING = ["memory_that_is_handed_over_is_told_of", "each_who_got_it_is_told_and_from_whom", "one_message_has_many",
            "who_only_looks_has_got_it_too", "what_is_taken_out_of_a_process_is_told", "who_sent_in_vain_is_nobodys_giver",
            "memory_of_each_kind_is_called_by_it", "a_dma_buf_is_told", "two_capabilities_suffice",
