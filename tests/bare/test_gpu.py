@@ -43,4 +43,3 @@ def test_the_pack_runs_on_another_distribution(capsys):
     assert [line for line in lines if line["ok"] is False] == [], said
     assert set(sections) - NOT_HERE <= {line["section"] for line in lines if line["ok"]}, said
     assert "this machine lacks libbpf.so.1, " in said, said
-    assert took_s < RUN_S
