@@ -145,24 +145,19 @@ def test_versions_go_over_gloo_too(nodes):
 
 
 def processes(box):
-    """{pid: what /proc says of its status} of the agent and of what it runs; None if some ended meanwhile."""
+    """[(status, mounts)] as /proc has them, of the agent and of what it runs; None if some ended meanwhile."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return {pid: dict(re.findall(r"^(\w+):\s*(.*)$", box.path(f"/proc/{pid}/status").read_text(), re.M))
-                for pid in box.run("pgrep", "-u", "weightd-sync").stdout.split()}
-
-
-def resting(box):
-    """The same, once there is nothing but the agent and its watch, which knows weightd."""
-    found = processes(box)
-    return found if found and sorted(s["Name"] for s in found.values()) == ["weightd-sync", "weightd-sync-lo"] else None
+        folders = [box.path(f"/proc/{pid}") for pid in box.run("pgrep", "-u", "weightd-sync").stdout.split()]
+        found = [(dict(re.findall(r"^(\w+):\s*(.*)$", (f / "status").read_text(), re.M)), (f / "mounts").read_text()) for f in folders]
+        # Its watch, which knows weightd, and sources of versions that were pushed: it keeps them to compare the next with.
+        return found if {status["Name"] for status, _ in found} == {"weightd-sync", "weightd-sync-lo"} else None
 
 
 def test_the_agent_and_what_it_starts_have_no_more_than_the_unit_says(nodes):
     for box in nodes.values():
-        for pid, status in until(lambda: resting(box), lambda: f"the agent is at rest: {processes(box)}").items():
+        for status, mounts in until(lambda: processes(box), "the agent and its watch are there"):
             found = status["Seccomp"], status["NoNewPrivs"], int(status["CapBnd"], 16), int(status["CapEff"], 16)
             assert found == ("2", "1", 0, 0)
-            mounts = box.path(f"/proc/{pid}/mounts").read_text()
             assert re.search(r"^\S+ / \S+ ro,", mounts, re.M) and re.search(r" /var/lib/weightd-sync \S+ rw,", mounts), mounts
 
 
