@@ -15,9 +15,9 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "ipc/base/suggestion.h"
 #include "server/base/ini.h"
 #include "server/base/log.h"
-#include "server/base/suggestion.h"
 
 #define FILE_SIZE_MAX (1 * MIB)
 #define ERRORS_MAX 20

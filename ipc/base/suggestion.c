@@ -1,4 +1,4 @@
-#include "server/base/suggestion.h"
+#include "ipc/base/suggestion.h"
 
 #include <ctype.h>
 #include <stdbool.h>
