@@ -17,6 +17,7 @@ mandir ?= $(PREFIX)/share/man
 docdir ?= $(PREFIX)/share/doc/weightd
 unitdir ?= $(PREFIX)/lib/systemd/system
 sysusersdir ?= $(PREFIX)/lib/sysusers.d
+tmpfilesdir ?= $(PREFIX)/lib/tmpfiles.d
 completiondir ?= $(PREFIX)/share/bash-completion/completions
 # Debian's Python looks in /usr/lib/python3/dist-packages, and under other prefixes in one of its version.
 pythondir ?= $(PREFIX)/lib/python$(if $(filter /usr,$(PREFIX)),3,$(python_version))/dist-packages
@@ -103,7 +104,8 @@ SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/bac
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/cuda/*.c libclient/load/*.c))
 WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/pki-%,$(wildcard libclient/weightctl/*.c)) \
-	$(wildcard libclient/weightctl/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD)
+	$(wildcard libclient/weightctl/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
+	$(call objects,ipc/base/permission.c ipc/base/suggestion.c)
 # What the agent and the processes that work for it share.
 SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
 SYNC_ENGINE := $(call objects,$(wildcard server/sync/engine/*.c)) $(SYNC_BASE)
@@ -568,7 +570,8 @@ SYNC_INSTALLED := $(SYNC_PROGRAMS:$(B)/weightd-sync-local=$(B)/install/weightd-s
 
 install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
-		$(mandir)/man1 $(mandir)/man5 $(mandir)/man8 $(docdir) $(unitdir) $(sysusersdir) $(completiondir) $(pythondir)/weightd)
+		$(mandir)/man1 $(mandir)/man5 $(mandir)/man8 $(docdir) $(unitdir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
+		$(pythondir)/weightd)
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(DESTDIR)$(sbindir)/
 	$(if $(SYNC_INSTALLED)$(TRACE_PROGRAM),install -m 755 $(SYNC_INSTALLED) $(TRACE_PROGRAM) $(DESTDIR)$(sbindir)/)
 	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
@@ -589,15 +592,17 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	install -m 644 packaging/systemd/weightd.socket $(DESTDIR)$(unitdir)/
 	install -m 644 packaging/systemd/preserve.conf $(DESTDIR)$(docdir)/
 	install -m 644 packaging/systemd/weightd.sysusers $(DESTDIR)$(sysusersdir)/weightd.conf
+	install -m 644 packaging/systemd/weightd.tmpfiles $(DESTDIR)$(tmpfilesdir)/weightd.conf
 	for file in $(wildcard packaging/completions/*); do \
 		install -m 644 $$file $(DESTDIR)$(completiondir)/ || exit; done
 	install -m 644 $(wildcard libclient/python/weightd/*.py) libclient/python/weightd/py.typed \
 		$(DESTDIR)$(pythondir)/weightd/
 	$(if $(DESTDIR),,ldconfig)
 	@if [ -z '$(DESTDIR)' ] && [ -d /run/systemd/system ] && [ "$$(id -u)" = 0 ]; then \
-		systemd-sysusers && systemctl daemon-reload; \
+		systemd-sysusers && systemd-tmpfiles --create $(tmpfilesdir)/weightd.conf && systemctl daemon-reload; \
 	else \
 		echo 'weightd: on the system that runs it, as root: systemd-sysusers'; \
+		echo '                                            systemd-tmpfiles --create $(tmpfilesdir)/weightd.conf'; \
 		echo '                                            systemctl daemon-reload'; \
 	fi
 
@@ -608,7 +613,7 @@ uninstall:
 	rm -f $(DESTDIR)$(libdir)/libnccl-profiler-weightd.so
 	rm -f $(addprefix $(DESTDIR),$(sbindir)/weightd $(sbindir)/weightd-cuda $(bindir)/weightctl $(includedir)/weightd.h \
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
-		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(completiondir)/weightctl \
+		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(tmpfilesdir)/weightd.conf $(completiondir)/weightctl \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
 		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5)
 	rm -rf $(DESTDIR)$(pythondir)/weightd

@@ -16,33 +16,11 @@
 #include "ipc/base/fd.h"
 #include "ipc/channel.h"
 #include "libclient/call.h"
+#include "libclient/rendezvous.h"
 #include "weightd.h"
 
 #define CONNECT_TIMEOUT_MS 5000
 #define MEETINGS_MAX 20
-
-static int choose_path(struct weightd *w, const char *path, char **ret)
-{
-	const char *dir = getenv("XDG_RUNTIME_DIR");
-	char *chosen = NULL;
-
-	if (!path || !path[0])
-		path = getenv("WEIGHTD_SOCKET");
-	if (path && path[0])
-		chosen = strdup(path);
-	else if (geteuid() == 0)
-		chosen = strdup("/run/weightd.sock");
-	else if (!dir || !dir[0])
-		return sentence_set(
-			&w->sentence, -EINVAL,
-			"which socket? Set WEIGHTD_SOCKET or XDG_RUNTIME_DIR, or give a path");
-	else if (asprintf(&chosen, "%s/weightd.sock", dir) < 0)
-		chosen = NULL;
-	if (!chosen)
-		return sentence_set(&w->sentence, -ENOMEM, "out of memory");
-	*ret = chosen;
-	return 0;
-}
 
 int connection_open(struct weightd *w, bool wait)
 {
@@ -62,14 +40,13 @@ int connection_open(struct weightd *w, bool wait)
 	do
 		r = connect(fd, (const struct sockaddr *)&address, sizeof(address));
 	while (r < 0 && errno == EINTR);
-	if (r < 0) {
-		r = errno == EAGAIN && wait ? -ETIMEDOUT : -errno;
-		return sentence_set(
-			&w->sentence, r,
-			"no weightd answers at %s: %s; start one (weightd --socket %s), or name "
-			"another socket with --socket or WEIGHTD_SOCKET",
-			w->path, strerror(-r), w->path);
-	}
+	if (r < 0 && errno == EAGAIN && wait)
+		return sentence_set(&w->sentence, -ETIMEDOUT,
+				    "weightd at %s takes no connection for %d s; is it stopped?",
+				    w->path, CONNECT_TIMEOUT_MS / 1000);
+	if (r < 0)
+		return sentence_set(&w->sentence, -errno, "cannot connect to weightd at %s: %s",
+				    w->path, strerror(errno));
 	w->fd = take_fd(fd);
 	w->owner = getpid();
 	return 0;
@@ -101,12 +78,12 @@ int connection_greet(struct weightd *w, int timeout_ms, const struct restart_pat
  * The first time. A server that dies when it has just taken us looks like one that hangs up; that it is
  * started again is known only once it has said so: hence another try, which fails where nobody listens.
  */
-static int meet(struct weightd *w)
+static int meet(struct weightd *w, struct rendezvous *z)
 {
 	int r = -ENOTCONN;
 
 	for (int i = 0; i < MEETINGS_MAX && r == -ENOTCONN; i++) {
-		r = connection_open(w, true);
+		r = rendezvous_open(z, w);
 		if (r == 0)
 			r = connection_greet(w, CONNECT_TIMEOUT_MS, NULL);
 	}
@@ -119,20 +96,20 @@ int weightd_connect(struct weightd *w, const char *path)
 		.until_ns = UINT64_MAX,
 		.deadline_ns = UINT64_MAX,
 	};
-	char *chosen = NULL;
-	bool is_same;
+	cleanup(rendezvous_deinit) struct rendezvous z;
+	cleanup(freep) char *before = NULL;
+	bool was_same;
 	int r;
 
 	w->fd = fd_close(w->fd);
-	r = choose_path(w, path, &chosen);
+	r = rendezvous_init(&z, path);
 	if (r < 0)
-		return r;
-	is_same = w->survives && w->owner == getpid() && !strcmp(w->path, chosen);
+		return sentence_set(&w->sentence, r, "out of memory");
+	was_same = w->survives && w->owner == getpid();
 	w->survives = false;
-	free(w->path);
-	w->path = chosen;
-	r = meet(w);
-	if (r == 0 && is_same && w->survives)
+	before = take_ptr(w->path);
+	r = meet(w, &z);
+	if (r == 0 && was_same && w->survives && !strcmp(w->path, before))
 		r = restart_take_up(w, &patience);
 	else if (r == 0)
 		restart_forget(w);

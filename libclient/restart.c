@@ -6,16 +6,13 @@
 #include "libclient/restart.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <string.h>
-#include <sys/inotify.h>
-#include <unistd.h>
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "libclient/buffer.h"
 #include "libclient/connection.h"
+#include "libclient/folder.h"
 #include "libclient/writer.h"
 
 #define RECHECK_MS 50
@@ -105,29 +102,6 @@ static int try_once(struct weightd *w, const struct restart_patience *p)
 	return r;
 }
 
-/* The folder of the socket; -1 when it cannot be watched, and then only time passes. */
-static int watch_folder(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-	size_t n = slash ? (size_t)(slash - path) : 0;
-	cleanup(fd_closep) int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-	cleanup(freep) char *folder = slash ? strndup(path, n ? n : 1) : strdup(".");
-
-	if (fd < 0 || !folder ||
-	    inotify_add_watch(fd, folder, IN_CREATE | IN_MOVED_TO | IN_ATTRIB) < 0)
-		return -1;
-	return take_fd(fd);
-}
-
-/* True when something has happened in the folder. */
-static bool wait_for_event(int watch, int timeout_ms)
-{
-	char events[4096] __attribute__((aligned(8)));
-	struct pollfd p = {.fd = watch, .events = POLLIN};
-
-	return poll(&p, 1, timeout_ms) > 0 && read(watch, events, sizeof(events)) > 0;
-}
-
 static int too_late(struct weightd *w, const struct restart_patience *p)
 {
 	if (num_now_ns() >= p->deadline_ns)
@@ -142,7 +116,7 @@ static int too_late(struct weightd *w, const struct restart_patience *p)
 /* With what it takes to hear of a server that makes its socket anew. */
 static int watch_and_wait(struct weightd *w, const struct restart_patience *p)
 {
-	cleanup(fd_closep) int watch = watch_folder(w->path);
+	cleanup(fd_closep) int watch = folder_watch(-1, w->path);
 	int pause_ms = 1;
 
 	for (;;) {
@@ -155,8 +129,8 @@ static int watch_and_wait(struct weightd *w, const struct restart_patience *p)
 		if (now >= end_of(p))
 			return too_late(w, p);
 		/* At first often: a socket that is just made refuses until its owner listens. */
-		if (wait_for_event(watch, (int)smaller((uint64_t)pause_ms,
-						       (end_of(p) - now + 999999) / 1000000)))
+		if (folder_wait(watch, (int)smaller((uint64_t)pause_ms,
+						    (end_of(p) - now + 999999) / 1000000)))
 			pause_ms = 1;
 		else
 			pause_ms = (int)smaller(2 * (uint64_t)pause_ms, RECHECK_MS);

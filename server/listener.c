@@ -14,6 +14,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "ipc/channel.h"
+#include "ipc/socket_path.h"
 #include "server/base/log.h"
 #include "server/inherit.h"
 #include "server/server.h"
@@ -54,23 +55,41 @@ static void on_pause_over(struct timer *timer)
 	listener_resume(container_of(timer, struct listener, pause));
 }
 
+/* The unit's, for root: there systemd makes the folder. */
+static int system_path(char **ret)
+{
+	char folder[] = SOCKET_PATH_SYSTEM;
+	mode_t mask;
+	int r;
+
+	*strrchr(folder, '/') = '\0';
+	mask = umask(022);
+	r = mkdir(folder, 0755) < 0 && errno != EEXIST ? -errno : 0;
+	(void)umask(mask);
+	if (r < 0) {
+		log_error("cannot make %s: %s", folder, strerror(-r));
+		return r;
+	}
+	*ret = strdup(SOCKET_PATH_SYSTEM);
+	return *ret ? 0 : -ENOMEM;
+}
+
 static int default_path(char **ret)
 {
-	const char *path = getenv("WEIGHTD_SOCKET");
-	const char *dir = getenv("XDG_RUNTIME_DIR");
+	const char *given = socket_path_given(NULL);
+	int r;
 
-	if (path && path[0])
-		*ret = strdup(path);
-	else if (geteuid() == 0)
-		*ret = strdup("/run/weightd.sock");
-	else if (!dir || !dir[0]) {
-		log_error(
-			"where to listen? Give --socket PATH, or set WEIGHTD_SOCKET or XDG_RUNTIME_DIR");
-		return -EINVAL;
-	} else if (asprintf(ret, "%s/weightd.sock", dir) < 0) {
-		*ret = NULL;
+	if (given) {
+		*ret = strdup(given);
+		return *ret ? 0 : -ENOMEM;
 	}
-	return *ret ? 0 : -ENOMEM;
+	if (geteuid() == 0)
+		return system_path(ret);
+	r = socket_path_user(ret);
+	if (r != -ENOENT)
+		return r;
+	log_error("where to listen? Give --socket PATH, or set WEIGHTD_SOCKET or XDG_RUNTIME_DIR");
+	return -EINVAL;
 }
 
 static int take_lock(struct listener *l)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/socket_path.h"
 #include "server/base/headroom.h"
 #include "server/base/journal.h"
 #include "server/base/log.h"
@@ -26,8 +27,8 @@ static const char usage[] =
 	"  --check-config [PATH]\n"
 	"                       say what is wrong in that file, and exit\n"
 	"  --socket PATH        listen there (default: the socket passed by systemd, else\n"
-	"                       $WEIGHTD_SOCKET, else /run/weightd.sock as root and\n"
-	"                       $XDG_RUNTIME_DIR/weightd.sock as a user)\n"
+	"                       $WEIGHTD_SOCKET, else " SOCKET_PATH_SYSTEM "\n"
+	"                       as root and $XDG_RUNTIME_DIR/weightd.sock as a user)\n"
 	"  --socket-mode MODE   permissions of that socket, octal (default 0660)\n"
 	"  --reserve SIZE       memory to leave to everybody else, e.g. 2G (default: a\n"
 	"                       sixteenth of what there is, 512M at most)\n"

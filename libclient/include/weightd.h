@@ -195,11 +195,16 @@ struct weightd;
 int weightd_new(struct weightd **ret);
 
 /*
- * Connects to the socket `path`; NULL means $WEIGHTD_SOCKET, else /run/weightd.sock for root and
- * $XDG_RUNTIME_DIR/weightd.sock for a user. Also connects anew after the server went away; to the same
- * socket of a server that survives, leases and writers are taken up again, else what is attached stays
- * readable without a lease, and what is being written is lost (-ESTALE). Blocks for the handshake (5 s at
- * most).
+ * Connects to the socket `path`; NULL means $WEIGHTD_SOCKET, else the first of
+ * $XDG_RUNTIME_DIR/weightd.sock and the system's, /run/weightd/weightd.sock, that has a listener. Also
+ * connects anew after the server went away; to the same socket of a server that survives, leases and
+ * writers are taken up again, else what is attached stays readable without a lease, and what is being
+ * written is lost (-ESTALE).
+ *
+ * Blocks for the handshake (5 s at most), and up to a second for a socket that is being made: one that
+ * refuses, or admits only other users, and changed within the last second; or one that is missing from a
+ * folder in which a file was made or removed within the last second. Any other server that is not there is
+ * an error at once: -ENOENT, -ECONNREFUSED; -EACCES names the group that the socket admits.
  */
 int weightd_connect(struct weightd *w, const char *path);
 

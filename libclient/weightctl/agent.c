@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "ipc/base/permission.h"
 #include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/table.h"
@@ -52,14 +53,17 @@ static const char *path_of(const struct cli *cli, const struct service *s)
 static int cannot_connect(const struct agent *a, int r)
 {
 	const struct service *s = a->service;
+	char why[PERMISSION_TEXT_MAX];
 
 	if (r == -ENOENT || r == -ECONNREFUSED)
-		return cli_error("no %s answers on %s (%s); start it with 'systemctl start %s' or "
+		return cli_error("no %s answers at %s (%s); start it with 'systemctl start %s' or "
 				 "'%s', or say where it is with %s or %s",
 				 s->name, a->path, strerror(-r), s->name, s->start, s->option,
 				 s->variable);
-	if (r == -EACCES)
-		return cli_error("%s may not be used by this user: %s", a->path, strerror(-r));
+	if (r == -EACCES) {
+		permission_explain(a->path, why);
+		return cli_error("this user may not connect to %s at %s: %s", s->name, a->path, why);
+	}
 	if (r == -EPROTOTYPE)
 		return cli_error("%s is a socket of something else than %s", a->path, s->name);
 	if (r == -EAGAIN)

@@ -99,7 +99,8 @@ static void help(void)
 		(void)printf(" %-14s  %s\n", verbs[i]->name, verbs[i]->summary);
 	(void)puts("\nOptions:\n"
 		   "     --socket PATH  socket of the server; else $WEIGHTD_SOCKET, else\n"
-		   "                    /run/weightd.sock for root, $XDG_RUNTIME_DIR/weightd.sock\n"
+		   "                    $XDG_RUNTIME_DIR/weightd.sock, else the system's,\n"
+		   "                    /run/weightd/weightd.sock\n"
 		   "     --sync-socket PATH\n"
 		   "                    socket of weightd-sync; else $WEIGHTD_SYNC_SOCKET, else\n"
 		   "                    /run/weightd-sync/sync.sock\n"

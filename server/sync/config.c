@@ -9,6 +9,7 @@
 #include "ipc/base/list.h"
 #include "ipc/base/num.h"
 #include "ipc/device.h"
+#include "ipc/socket_path.h"
 #include "server/base/nss.h"
 #include "server/base/settings.h"
 #include "server/sync/transport.h"
@@ -627,7 +628,7 @@ static const char *environment_or(const char *variable, const char *otherwise)
 static void fill_in(struct settings *s)
 {
 	struct config *c = s->values;
-	const char *weightd = environment_or("WEIGHTD_SOCKET", NULL);
+	const char *weightd = socket_path_given(NULL);
 
 	if (!c->state)
 		c->state = keep(s, environment_or("STATE_DIRECTORY", "/var/lib/weightd-sync"));

@@ -125,7 +125,7 @@ def test_the_default_of_root_is_in_run(start, require):
     require("mounts")
     # In a /run of its own: the machine may have a weightd there.
     proc = start("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exec "$0"', WEIGHTD)
-    path = f"/proc/{proc.pid}/root/run/weightd.sock"
+    path = f"/proc/{proc.pid}/root/run/weightd/weightd.sock"
     assert await_service(path, proc).pid == proc.pid
 
 

@@ -350,7 +350,7 @@ def test_ping_gives_up_on_a_server_that_does_not_start(daemon, wait):
     daemon.kill(signal.SIGTERM)
     try:
         done = daemon.ctl("ping", *wait, check=False)
-        assert done.returncode == 1 and "no weightd answers on" in done.stderr, done
+        assert done.returncode == 1 and "no weightd answers at" in done.stderr, done
     finally:
         daemon.start()
 

@@ -541,7 +541,7 @@ def test_without_permission(make_agent, require):
     require("root")
     program = copy_for_others("weightctl", pathlib.Path(agent.folder))
     done = run_ctl(agent.path, "nodes", check=False, executable=program, cwd="/", user=65534, group=65534, extra_groups=[])
-    assert done.returncode == 1 and "may not be used by this user" in done.stderr, done.stderr
+    assert done.returncode == 1 and "this user may not connect to weightd-sync" in done.stderr, done.stderr
 
 
 def test_a_socket_of_something_else(tmp_path):

@@ -24,7 +24,7 @@ MAY_INCLUDE = {
     "server/sync/nccl": ["server/sync/engine", "server/sync/base", "server/base", "ipc/cuda", "ipc", "ipc/base"],
     "libclient/include": [],
     "libclient": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
-    "libclient/weightctl": ["libclient/include", "ipc/reshard"],
+    "libclient/weightctl": ["libclient/include", "ipc/base", "ipc/reshard"],
     "bpf": ["ipc/base"],
     "bpf/nccl": ["ipc/base"],
     "tests": ["server", "server/base", "server/cuda", "server/sync", "server/sync/base", "server/sync/local", "libclient",

@@ -174,7 +174,7 @@ class Box:
     def command(self, *args, user="root"):
         """What runs a command in the box, as a user of the box with all groups it has there."""
         enter = ["nsenter", "-t", self.leader, "-m", "-u", "-i", "-n", "-p", "-C", "--",
-                 "env", "-i", "-C", "/", f"PATH={PATH}", "LANG=C.UTF-8", "WEIGHTD_SOCKET=/run/weightd.sock"]
+                 "env", "-i", "-C", "/", f"PATH={PATH}", "LANG=C.UTF-8"]
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--"]
         return [str(a) for a in (*enter, *(become if user != "root" else ()), *args)]
 

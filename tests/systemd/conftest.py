@@ -61,6 +61,7 @@ def make_service(installed, programs):
             crowd.install(programs, machine)
             machine.path("/usr/lib/sysusers.d/weightd-test.conf").write_text(USERS)
             machine.run("systemd-sysusers")
+            machine.run("systemd-tmpfiles", "--create", "/usr/lib/tmpfiles.d/weightd.conf")
             machine.run("systemctl", "enable", "--now", "weightd.socket")
             machine.run("systemctl", "enable", "weightd.service")
         except BaseException:

@@ -3,6 +3,7 @@ import pytest
 from weights import write_model
 
 CAP_SYS_RESOURCE = 24
+SOCKET = "/run/weightd/weightd.sock"
 BYTES = bytes(range(256)) * 4096  # of the one tensor
 READ = "import sys, weightd; sys.stdout.buffer.write(bytes(weightd.attach(sys.argv[1])['w'].numpy()))"
 
@@ -59,7 +60,7 @@ def test_the_limits_are_those_of_the_unit(service):
 
 def test_the_socket_is_for_the_group_and_stays_so(service):
     def owner():
-        return service.run("stat", "-c", "%U:%G %a %F", "/run/weightd.sock").stdout
+        return service.run("stat", "-c", "%U:%G %a %F", SOCKET).stdout
 
     assert owner() == "root:weightd 660 socket\n"
     for unit in "weightd.service", "weightd.socket":
@@ -68,9 +69,40 @@ def test_the_socket_is_for_the_group_and_stays_so(service):
         assert owner() == "root:weightd 660 socket\n", f"after a restart of {unit}"
 
 
+def test_the_folder_of_the_socket_is_open_to_all_and_survives_as_a_bind_mount(service):
+    assert service.run("stat", "-c", "%U:%G %a", "/run/weightd").stdout == "root:weightd 755\n"
+    service.run("unshare", "--mount", "sh", "-ec", """
+        mount --bind /run/weightd /mnt
+        for units in weightd.service weightd.socket "weightd.service weightd.socket"; do
+            systemctl restart $units
+            weightctl --socket /mnt/weightd.sock ping
+        done
+        systemctl stop weightd.socket weightd.service
+        [ ! -e /mnt/weightd.sock ]
+        systemctl start weightd.socket
+        weightctl --socket /mnt/weightd.sock ping""")
+
+
+def test_the_socket_is_still_where_it_was_before(service):
+    assert service.run("readlink", "-f", "/run/weightd.sock").stdout == f"{SOCKET}\n"
+    service.run("weightctl", "--socket", "/run/weightd.sock", "ping", user="bob")
+
+
+def test_a_socket_of_the_release_before_gives_way_to_the_link(make_service):
+    with make_service() as box:
+        box.drop_in("weightd.socket", "[Socket]\nListenSequentialPacket=\nListenSequentialPacket=/run/weightd.sock\nSymlinks=\n")
+        box.run("systemctl", "restart", "weightd.socket")
+        assert box.run("stat", "-c", "%F", "/run/weightd.sock").stdout == "socket\n"
+        box.drop_in("weightd.socket", "")
+        box.run("systemctl", "restart", "weightd.socket")
+        assert box.run("readlink", "-f", "/run/weightd.sock").stdout == f"{SOCKET}\n"
+        box.run("weightctl", "ping", user="alice")
+
+
 def test_strangers_are_not_let_in(service):
     done = service.run("weightctl", "ping", user="mallory", check=False)
-    assert done.returncode != 0 and "Permission denied" in done.stderr, done.stderr
+    assert done.returncode != 0 and "it is for the group 'weightd'" in done.stderr, done.stderr
+    assert "start" not in done.stderr, done.stderr
     service.run("weightctl", "ping", user="bob")
 
 

@@ -32,6 +32,7 @@ def wanted():
         "lib/systemd/system/weightd.service": 0o644,
         "lib/systemd/system/weightd.socket": 0o644,
         "lib/sysusers.d/weightd.conf": 0o644,
+        "lib/tmpfiles.d/weightd.conf": 0o644,
         "share/bash-completion/completions/weightctl": 0o644,
         "share/doc/weightd/preserve.conf": 0o644,
         "share/doc/weightd/weightd.conf": 0o644,
@@ -69,7 +70,7 @@ def test_uninstall_removes_every_file(make, tmp_path):
 
 def test_what_is_installed_names_the_places_it_is_used_at(installed):
     for path in installed.rglob("*"):
-        if path.is_file() and path.parent.name in ("system", "pkgconfig", "sysusers.d"):
+        if path.is_file() and path.parent.name in ("system", "pkgconfig", "sysusers.d", "tmpfiles.d"):
             text = path.read_text()
             assert not re.search(rf"{installed}|{ROOT}|@\w+@", text), path
 

@@ -248,7 +248,8 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     timeout     seconds to wait until it is published; None: for ever
     layout      what the tensors must be: a Layout or the hash of one; else LayoutMismatch
     map_device  the GPU that is to read it, by peer access, where that is not the one that has it
-    socket      path; default: $WEIGHTD_SOCKET, else /run/weightd.sock or $XDG_RUNTIME_DIR/weightd.sock
+    socket      path; default: $WEIGHTD_SOCKET, else $XDG_RUNTIME_DIR/weightd.sock, else the system's,
+                /run/weightd/weightd.sock
 
     NotFound, NotPublished, Timeout, LayoutMismatch, Denied, Disconnected, Error.
     """

@@ -1,0 +1,28 @@
+/*
+ * Rendezvous: the sockets at which a client may find its server, in order
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "libclient/client.h"
+
+#define RENDEZVOUS_PATHS_MAX 2
+
+struct rendezvous {
+	const char *given; /* by the caller or the environment; NULL: the default paths */
+	char *paths[RENDEZVOUS_PATHS_MAX]; /* owned */
+	int errors[RENDEZVOUS_PATHS_MAX]; /* of the last attempt at each */
+	unsigned n;
+	unsigned n_tried; /* in the last attempt */
+};
+
+/* -ENOMEM. */
+int rendezvous_init(struct rendezvous *z, const char *path);
+void rendezvous_deinit(struct rendezvous *z);
+
+/*
+ * Connects to the first of them with a listener, and leaves its path in w->path. A socket that is being made
+ * is waited for; weightd_connect() says when it is one. The sentence of a failure is on `w`.
+ */
+int rendezvous_open(struct rendezvous *z, struct weightd *w);

@@ -1,0 +1,237 @@
+"""Where a client finds its server: the default paths, a socket that is being made, one for other users."""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import features
+import pytest
+from daemon import STOP_S, copy_for_others, environment
+from integration.wire import Wire, until
+
+SYSTEM = "/run/weightd/weightd.sock"
+USER, GROUP = 12345, 23456
+OLD_S = 3600
+ATTEMPTS = 5
+
+
+@pytest.fixture
+def folder():
+    """A folder of the user's."""
+    with tempfile.TemporaryDirectory(prefix="weightd-") as path:
+        os.chmod(path, 0o755)
+        if os.geteuid() == 0:
+            os.chown(path, USER, USER)
+        yield pathlib.Path(path)
+
+
+class Machine:
+    """A /run of its own, in which root runs weightd without naming a socket; others may use it or not."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.started = []
+        self.system = None
+
+    def start(self, *args, user=None, **env):
+        command = [copy_for_others("weightd", self.folder), *args]
+        if self.system is None:
+            command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o mode=755 none /run && exec "$0" "$@"', *command]
+        else:
+            command = self.command(command, user)
+        self.started.append(subprocess.Popen(command, env=self.environment(env), stdin=subprocess.DEVNULL,
+                                             stderr=subprocess.PIPE, text=True))
+        proc = self.started[-1]
+        self.system = self.system or proc
+        path = env["XDG_RUNTIME_DIR"] + "/weightd.sock" if user else f"/proc/{proc.pid}/root{SYSTEM}"
+
+        def is_up():
+            assert proc.poll() is None, proc.stderr.read()
+            try:
+                with Wire(path) as w:
+                    return w.ping().pid == proc.pid
+            except OSError:
+                return False
+
+        until(is_up, f"weightd serves {path}")
+        return proc
+
+    @staticmethod
+    def environment(env):
+        return {k: v for k, v in environment().items() if k != "XDG_RUNTIME_DIR"} | env
+
+    def command(self, command, user):
+        become = ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups") if user else ()
+        return ["nsenter", "-t", str(self.system.pid), "--mount", "--", *become, *command]
+
+    def ctl(self, *args, user=USER, **env):
+        return subprocess.run(self.command([copy_for_others("weightctl", self.folder), *args], user), text=True,
+                              env=self.environment(env), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+
+    def found(self, **kw):
+        """The process that answers."""
+        done = self.ctl("ping", **kw)
+        assert done.returncode == 0, done.stderr
+        pid = int(dict(line.split(maxsplit=1) for line in done.stdout.splitlines())["PID"])
+        return next(proc for proc in self.started if proc.pid == pid)
+
+    def close(self):
+        for proc in self.started:
+            with proc:
+                proc.terminate()
+                proc.wait(STOP_S)
+
+
+@pytest.fixture
+def machine(folder, require):
+    require("mounts")
+    machine = Machine(folder)
+    yield machine
+    machine.close()
+
+
+# --- The default paths ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", [USER, None], ids=["a user", "root"])
+def test_the_system_s_server_is_found_without_a_variable(machine, folder, user):
+    system = machine.start("--socket-mode", "0666")
+    assert machine.found(user=user) is system
+    assert machine.found(user=user, XDG_RUNTIME_DIR=str(folder)) is system, "with an empty folder of one's own"
+    assert machine.found(user=user, XDG_RUNTIME_DIR="/nowhere") is system
+
+
+def test_a_closed_folder_of_somebody_else_is_passed_over(machine, folder):
+    system = machine.start("--socket-mode", "0666")
+    (folder / "closed").mkdir(0o700)  # of root, as sudo -u leaves it
+    assert machine.found(XDG_RUNTIME_DIR=str(folder / "closed")) is system
+
+
+def test_one_s_own_server_comes_first_until_it_is_gone(machine, folder):
+    system = machine.start("--socket-mode", "0666")
+    own = machine.start(user=USER, XDG_RUNTIME_DIR=str(folder))
+    assert machine.found(XDG_RUNTIME_DIR=str(folder)) is own
+    assert machine.found() is system
+    own.kill()
+    own.wait(STOP_S)
+    assert (folder / "weightd.sock").is_socket()
+    assert machine.found(XDG_RUNTIME_DIR=str(folder)) is system
+
+
+def test_the_folder_of_the_system_s_socket_is_open_to_all_whatever_the_umask(machine):
+    before = os.umask(0o077)
+    try:
+        machine.start()
+    finally:
+        os.umask(before)
+    st = os.stat(f"/proc/{machine.system.pid}/root/run/weightd")
+    assert (st.st_uid, st.st_mode & 0o7777) == (0, 0o755)
+
+
+def test_without_any_server_both_places_and_both_ways_out_are_named(machine, folder):
+    machine.start()
+    machine.system.send_signal(signal.SIGSTOP)  # it holds the name space, and its socket is taken away
+    try:
+        os.unlink(f"/proc/{machine.system.pid}/root{SYSTEM}")
+        done = machine.ctl("ls", XDG_RUNTIME_DIR=str(folder))
+    finally:
+        machine.system.send_signal(signal.SIGCONT)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == (
+        f"weightctl: no weightd answers at {folder}/weightd.sock (No such file or directory) or {SYSTEM} (No such file or "
+        "directory); start the system's (systemctl start weightd.socket) or one of your own (weightd), or name another socket "
+        "with --socket or WEIGHTD_SOCKET\n")
+
+
+def test_the_package_finds_the_system_s_server_too(machine, folder):
+    features.require("library")
+    machine.start()
+    code = "import weightd; weightd.attach('none')"
+    done = subprocess.run(machine.command([sys.executable, "-c", code], None), text=True, stdin=subprocess.DEVNULL,
+                          env=machine.environment({"PYTHONPATH": str(features.ROOT / "libclient/python"),
+                                                   "XDG_RUNTIME_DIR": str(folder)}), capture_output=True, timeout=60)
+    assert "NotFound: there is no buffer 'none' on host" in done.stderr, done.stderr
+
+
+# --- A socket that admits others --------------------------------------------------------------------
+
+
+def ctl_as_user(daemon, folder, *args):
+    command = [copy_for_others("weightctl", folder), *args]
+    return subprocess.run(["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *command], env=daemon.env,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("gid, name", [(GROUP, str(GROUP)), (1, "daemon")])
+def test_a_socket_of_a_group_names_the_group(daemon, folder, require, gid, name):
+    require("root")
+    os.chown(daemon.socket, 0, gid)
+    done = ctl_as_user(daemon, folder, "ls")
+    assert done.returncode == 1 and done.stderr == (
+        f"weightctl: this user may not connect to weightd at {daemon.socket}: it is for the group '{name}'; become a member "
+        f"(usermod -aG {name} USER, by root) and log in anew; or name another socket with --socket or WEIGHTD_SOCKET\n")
+
+
+def test_a_socket_of_one_user_names_the_user(make_daemon, folder, require):
+    require("root")
+    daemon = make_daemon("--socket-mode", "0600")
+    done = ctl_as_user(daemon, folder, "ls")
+    assert done.returncode == 1 and "it is for its owner, 'root', alone" in done.stderr and "start" not in done.stderr
+
+
+def test_a_closed_folder_names_its_group(daemon, folder, require):
+    require("root")
+    os.chmod(daemon.folder, 0o710)
+    os.chown(daemon.folder, 0, GROUP)
+    done = ctl_as_user(daemon, folder, "ls")
+    assert done.returncode == 1 and f"it is for the group '{GROUP}'" in done.stderr
+
+
+@pytest.mark.parametrize("verb, option", [(("sync", "status"), "--sync-socket"), (("trace", "doctor"), "--trace-socket")])
+def test_the_sockets_of_the_agents_name_their_group_too(daemon, folder, require, verb, option):
+    require("root")
+    os.chown(daemon.socket, 0, GROUP)
+    done = ctl_as_user(daemon, folder, *verb, option, daemon.socket)
+    assert done.returncode == 1 and f"it is for the group '{GROUP}'" in done.stderr, done.stderr
+
+
+# --- A socket that is being made --------------------------------------------------------------------
+
+
+def sleeps(proc):
+    return proc.poll() is not None or pathlib.Path(f"/proc/{proc.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def test_a_socket_that_is_being_made_is_waited_for(daemon, tmp_path):
+    """For a second: a machine that stands still for longer gets another try."""
+    path = tmp_path / "new"
+    for _ in range(ATTEMPTS):
+        (tmp_path / "change").touch()
+        (tmp_path / "change").unlink()
+        waiting = daemon.spawn("--socket", path, "ping")
+        until(lambda: sleeps(waiting), "it waits")
+        path.symlink_to(daemon.socket)
+        said, errors = waiting.communicate(timeout=60)
+        path.unlink()
+        if waiting.returncode == 0:
+            break
+    assert waiting.returncode == 0 and re.search(rf"^PID +{daemon.pid}$", said.decode(), re.M), (said, errors)
+
+
+def quickest_s(daemon, *args):
+    def once():
+        start = time.monotonic()
+        done = daemon.ctl(*args, check=False)
+        assert done.returncode == 1 and "no weightd answers at" in done.stderr
+        return time.monotonic() - start
+
+    return min(once() for _ in range(ATTEMPTS))
+
+
+def test_a_server_that_is_not_there_costs_no_time(daemon, tmp_path):
+    os.utime(tmp_path, (time.time() - OLD_S,) * 2)
+    assert quickest_s(daemon, "--socket", tmp_path / "none", "ls") < 0.5
