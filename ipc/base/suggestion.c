@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#define NAME_MAX_SIZE 64 /* longer ones get no suggestion */
+#define NAME_MAX_SIZE 256 /* longer ones get no suggestion */
+#define DISTANCE_MAX 6
 
 static unsigned min(unsigned a, unsigned b)
 {
@@ -17,15 +18,31 @@ static bool is_same(char a, char b)
 	return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* How many characters have to be put in, taken out, changed, or swapped with the next; a capital is no change. */
-static unsigned distance(const char *a, size_t n_a, const char *b, size_t n_b)
+/*
+ * How many characters have to be put in, taken out, changed, or swapped with the next; a capital is no
+ * change. At least `limit`, which ends the search early: tables have millions of names.
+ */
+static unsigned distance(const char *a, size_t n_a, const char *b, size_t n_b, unsigned limit)
 {
 	unsigned rows[3][NAME_MAX_SIZE + 1];
+
+	if ((n_a > n_b ? n_a - n_b : n_b - n_a) >= limit)
+		return limit;
+	while (n_a && n_b && is_same(*a, *b)) {
+		a++, b++;
+		n_a--, n_b--;
+	}
+	while (n_a && n_b && is_same(a[n_a - 1], b[n_b - 1])) {
+		n_a--;
+		n_b--;
+	}
 
 	for (unsigned j = 0; j <= n_b; j++)
 		rows[0][j] = j;
 	for (unsigned i = 1; i <= n_a; i++) {
 		unsigned *row = rows[i % 3], *above = rows[(i + 2) % 3], *first = rows[(i + 1) % 3];
+
+		unsigned least = i;
 
 		row[0] = i;
 		for (unsigned j = 1; j <= n_b; j++) {
@@ -34,22 +51,25 @@ static unsigned distance(const char *a, size_t n_a, const char *b, size_t n_b)
 			if (i > 1 && j > 1 && is_same(a[i - 1], b[j - 2]) &&
 			    is_same(a[i - 2], b[j - 1]))
 				row[j] = min(row[j], first[j - 2] + 1);
+			least = min(least, row[j]);
 		}
+		if (least > limit) /* by one more, as a swap reaches back by two rows */
+			return limit;
 	}
 	return rows[n_a % 3][n_b];
 }
 
-const char *suggestion_find(const char *name, const char *const *names, unsigned n)
+const char *suggestion_find(const char *name, size_t size, const char *const *names, unsigned n)
 {
-	size_t n_name = strcspn(name, " :"), n_other;
-	unsigned best = n_name < 6 ? 2 : (unsigned)n_name / 3 + 1;
+	unsigned best = size < 6 ? 2 : min((unsigned)size / 3, DISTANCE_MAX) + 1;
 	const char *nearest = NULL;
 
-	for (unsigned i = 0; i < n; i++) {
-		unsigned d;
+	for (unsigned i = 0; i < n && size <= NAME_MAX_SIZE; i++) {
+		size_t n_other = strlen(names[i]);
+		unsigned d = best;
 
-		n_other = strlen(names[i]);
-		d = n_other <= NAME_MAX_SIZE ? distance(name, n_name, names[i], n_other) : best;
+		if (n_other <= NAME_MAX_SIZE)
+			d = distance(name, size, names[i], n_other, best);
 		if (d < best) {
 			best = d;
 			nearest = names[i];

@@ -1,9 +1,11 @@
 /*
  * Suggestions
  *
- * For who mistyped a name: the one that is meant, likely.
+ * For a mistyped name, the one that is likely meant.
  */
 #pragma once
 
-/* The nearest of `n` names, or NULL where none is near. */
-const char *suggestion_find(const char *name, const char *const *names, unsigned n);
+#include <stddef.h>
+
+/* The nearest of `n` names, or NULL where none is near or equal. A difference of case alone is near. */
+const char *suggestion_find(const char *name, size_t size, const char *const *names, unsigned n);

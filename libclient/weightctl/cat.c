@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <unistd.h>
 
+#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/verb.h"
 
@@ -38,10 +39,7 @@ static int print(const struct cli *cli, struct weightd_buffer *b, const char *na
 
 	r = weightd_buffer_find(b, name, &tensor);
 	if (r < 0)
-		return cli_error("%s@%" PRIu64 " has no tensor '%s'; 'weightctl tensors %s' lists "
-				 "those it has",
-				 weightd_buffer_name(b), weightd_buffer_version(b), name,
-				 weightd_buffer_name(b));
+		return absent_tensor(b, name);
 	r = weightd_buffer_location(b, &location);
 	if (r < 0)
 		return cli_fail(cli, r);

@@ -1,6 +1,7 @@
 /*
  * weightctl chmod: who may attach and write buffers. Like chmod(1): all that can be changed is.
  */
+#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/verb.h"
 
@@ -21,7 +22,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	for (int i = optind + 1; i < argc; i++) {
 		r = weightd_set_access(cli->w, argv[i], cli->device, mode, -1, -1);
 		if (r < 0)
-			status = cli_fail(cli, r);
+			status = absent_buffer(cli, argv[i], r);
 	}
 	return status;
 }

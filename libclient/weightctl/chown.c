@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
@@ -54,7 +55,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	for (int i = optind + 1; i < argc; i++) {
 		r = weightd_set_access(cli->w, argv[i], cli->device, -1, owner.uid, owner.gid);
 		if (r < 0)
-			status = cli_fail(cli, r);
+			status = absent_buffer(cli, argv[i], r);
 	}
 	return status;
 }

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/escape.h"
@@ -342,5 +343,5 @@ int cli_attach(struct cli *cli, const struct target *target, struct weightd_buff
 	int r;
 
 	r = weightd_attach(cli->w, target->name, &options, ret);
-	return r < 0 ? cli_fail(cli, r) : 0;
+	return r < 0 ? absent_buffer(cli, target->name, r) : 0;
 }

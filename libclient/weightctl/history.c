@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
@@ -89,7 +90,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		return EXIT_FAILED;
 	r = weightd_list_history(cli->w, name, cli->device, &list);
 	if (r < 0)
-		return cli_fail(cli, r);
+		return absent_buffer(cli, name, r);
 	return print(cli, &table, name, list);
 }
 

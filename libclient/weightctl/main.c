@@ -12,54 +12,62 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ipc/base/suggestion.h"
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/verb.h"
 
-static const struct verb *const verbs[] = {
-	&verb_load,
-	&verb_ls,
-	&verb_show,
-	&verb_tensors,
-	&verb_cat,
-	&verb_verify,
-	&verb_history,
-	&verb_rollback,
-	&verb_chmod,
-	&verb_chown,
-	&verb_rm,
-	&verb_wait,
-	&verb_watch,
-	&verb_stat,
-	&verb_devices,
-	&verb_ping,
-	&verb_version,
-	&verb_nodes,
-	&verb_sync_push,
-	&verb_sync_average,
-	&verb_sync_reshard,
-	&verb_sync_gather,
-	&verb_sync_scatter,
-	&verb_sync_status,
-	&verb_sync_history,
-	&verb_sync_cancel,
-	&verb_sync_watch,
-	&verb_sync_metrics,
-	&verb_sync_plan,
-	&verb_pki_ca,
-	&verb_pki_node,
-	&verb_pki_revoke,
-	&verb_pki_show,
-	&verb_top,
-	&verb_trace_doctor,
-	&verb_trace_record,
-	&verb_trace_explain,
-	&verb_trace_merge,
-	&verb_trace_metrics,
-	&verb_trace_rdma,
-	&verb_trace_messages,
-	&verb_trace_watch,
-	&verb_trace_log,
-	&verb_trace_attached,
+static const struct verb verb_help;
+
+/* A heading stands above the first verb of its group. */
+static const struct {
+	const struct verb *verb;
+	const char *heading;
+} verbs[] = {
+	{&verb_load, "Buffers"},
+	{&verb_ls, NULL},
+	{&verb_show, NULL},
+	{&verb_tensors, NULL},
+	{&verb_cat, NULL},
+	{&verb_verify, NULL},
+	{&verb_history, NULL},
+	{&verb_rollback, NULL},
+	{&verb_chmod, NULL},
+	{&verb_chown, NULL},
+	{&verb_rm, NULL},
+	{&verb_wait, NULL},
+	{&verb_watch, NULL},
+	{&verb_stat, "The server"},
+	{&verb_devices, NULL},
+	{&verb_ping, NULL},
+	{&verb_version, NULL},
+	{&verb_nodes, "Between nodes"},
+	{&verb_sync_push, NULL},
+	{&verb_sync_average, NULL},
+	{&verb_sync_reshard, NULL},
+	{&verb_sync_gather, NULL},
+	{&verb_sync_scatter, NULL},
+	{&verb_sync_status, NULL},
+	{&verb_sync_history, NULL},
+	{&verb_sync_cancel, NULL},
+	{&verb_sync_watch, NULL},
+	{&verb_sync_metrics, NULL},
+	{&verb_sync_plan, NULL},
+	{&verb_pki_ca, "Certificates"},
+	{&verb_pki_node, NULL},
+	{&verb_pki_revoke, NULL},
+	{&verb_pki_show, NULL},
+	{&verb_top, "Traffic"},
+	{&verb_trace_doctor, NULL},
+	{&verb_trace_record, NULL},
+	{&verb_trace_explain, NULL},
+	{&verb_trace_merge, NULL},
+	{&verb_trace_metrics, NULL},
+	{&verb_trace_rdma, NULL},
+	{&verb_trace_messages, NULL},
+	{&verb_trace_watch, NULL},
+	{&verb_trace_log, NULL},
+	{&verb_trace_attached, NULL},
+	{&verb_help, "Help"},
 };
 
 #define N_VERBS (sizeof(verbs) / sizeof(*verbs))
@@ -93,10 +101,12 @@ static void close_stdout(void)
 static void help(void)
 {
 	(void)puts("Usage: weightctl [--socket PATH] VERB [options] [arguments]\n\n"
-		   "Load, list and check the model weights that weightd shares between processes.\n\n"
-		   "Verbs:");
-	for (size_t i = 0; i < N_VERBS; i++)
-		(void)printf(" %-14s  %s\n", verbs[i]->name, verbs[i]->summary);
+		   "Load, list and check the model weights that weightd shares between processes.");
+	for (size_t i = 0; i < N_VERBS; i++) {
+		if (verbs[i].heading)
+			(void)printf("\n%s:\n", verbs[i].heading);
+		(void)printf(" %-14s  %s\n", verbs[i].verb->name, verbs[i].verb->summary);
+	}
 	(void)puts("\nOptions:\n"
 		   "     --socket PATH  socket of the server; else $WEIGHTD_SOCKET, else\n"
 		   "                    $XDG_RUNTIME_DIR/weightd.sock, else the system's,\n"
@@ -129,11 +139,11 @@ static void help_family(const char *family)
 
 	(void)printf("Usage: weightctl %s VERB [options] [arguments]\n\nVerbs:\n", family);
 	for (size_t i = 0; i < N_VERBS; i++)
-		if ((rest = rest_of_name(verbs[i], family)))
-			(void)printf(" %-8s  %s\n", rest, verbs[i]->summary);
+		if ((rest = rest_of_name(verbs[i].verb, family)))
+			(void)printf(" %-8s  %s\n", rest, verbs[i].verb->summary);
 	(void)printf("\n'weightctl %s VERB --help' has the options of one.\n", family);
 	for (size_t i = 0; i < N_VERBS; i++)
-		if ((rest = rest_of_name(verbs[i], family)) && verbs[i]->is_usual)
+		if ((rest = rest_of_name(verbs[i].verb, family)) && verbs[i].verb->is_usual)
 			(void)printf("Where options stand in its place, it is %s.\n", rest);
 }
 
@@ -142,18 +152,78 @@ static bool is_help(const char *word)
 	return !strcmp(word, "--help") || !strcmp(word, "-h");
 }
 
+/* What is tried for a verb that has another name here. */
+static const struct {
+	const char *word, *verb;
+} synonyms[] = {
+	{"list", "ls"},   {"remove", "rm"},  {"delete", "rm"},   {"unload", "rm"},
+	{"info", "show"}, {"stats", "stat"}, {"status", "stat"},
+};
+
+#define N_SYNONYMS (sizeof(synonyms) / sizeof(*synonyms))
+#define FAMILY_MAX 16
+
+/* The verb or family that is meant by `word`; NULL: none is near. Valid until the next call. */
+static const char *meant(const char *word)
+{
+	static char families[N_VERBS][FAMILY_MAX];
+	const char *names[2 * N_VERBS];
+	unsigned n = 0;
+
+	for (size_t i = 0; i < N_SYNONYMS; i++)
+		if (!strcmp(synonyms[i].word, word))
+			return synonyms[i].verb;
+	for (size_t i = 0; i < N_VERBS; i++) {
+		const char *name = verbs[i].verb->name, *space = strchr(name, ' ');
+
+		if (space && !strcmp(space + 1, word))
+			return name;
+		names[n++] = name;
+		if (!space)
+			continue;
+		(void)snprintf(families[i], FAMILY_MAX, "%.*s", (int)(space - name), name);
+		names[n++] = families[i];
+	}
+	return suggestion_find(word, strlen(word), names, n);
+}
+
+/* The same for a verb of a family, by its name without that of the family. */
+static const char *meant_in(const char *family, const char *word)
+{
+	const char *names[N_VERBS], *rest;
+	unsigned n = 0;
+
+	for (size_t i = 0; i < N_VERBS; i++)
+		if ((rest = rest_of_name(verbs[i].verb, family)))
+			names[n++] = rest;
+	return suggestion_find(word, strlen(word), names, n);
+}
+
+_Noreturn static void end_without_verb(const struct cli *cli, const char *word)
+{
+	const char *verb = meant(word);
+
+	if (verb)
+		cli_usage(cli, "there is no verb '%s'; is it '%s'?", word, verb);
+	cli_usage(cli, "there is no verb '%s'", word);
+}
+
 /* Ends the program: `argv` begins with the name of a family, and no verb of it follows. */
 _Noreturn static void end_in_family(struct cli *cli, char *argv[])
 {
 	const struct verb family = {.name = argv[0]};
+	const char *verb;
 
-	if (argv[1] && is_help(argv[1])) {
+	if (argv[1] ? is_help(argv[1]) : cli->verb == &verb_help) {
 		help_family(argv[0]);
 		exit(EXIT_SUCCESS);
 	}
 	cli->verb = &family;
 	if (!argv[1])
 		cli_usage(cli, "'%s' wants to know what to do", argv[0]);
+	verb = meant_in(argv[0], argv[1]);
+	if (verb)
+		cli_usage(cli, "'%s' cannot do '%s'; is it '%s'?", argv[0], argv[1], verb);
 	cli_usage(cli, "'%s' cannot do '%s'", argv[0], argv[1]);
 }
 
@@ -164,23 +234,51 @@ static const struct verb *find(struct cli *cli, char *argv[], int *ret_words)
 	bool is_family = false;
 
 	for (size_t i = 0; i < N_VERBS; i++) {
-		rest = rest_of_name(verbs[i], argv[0]);
+		const struct verb *verb = verbs[i].verb;
+
+		rest = rest_of_name(verb, argv[0]);
 		if (!rest)
 			continue;
 		is_family = *rest;
-		if (verbs[i]->is_usual && argv[1] && argv[1][0] == '-' && !is_help(argv[1])) {
+		if (verb->is_usual && argv[1] && argv[1][0] == '-' && !is_help(argv[1])) {
 			*ret_words = 1;
-			return verbs[i];
+			return verb;
 		}
 		if (*rest && (!argv[1] || strcmp(rest, argv[1]) != 0))
 			continue;
 		*ret_words = *rest ? 2 : 1;
-		return verbs[i];
+		return verb;
 	}
 	if (is_family)
 		end_in_family(cli, argv);
-	cli_usage(cli, "there is no verb '%s'", argv[0]);
+	end_without_verb(cli, argv[0]);
 }
+
+static int help_run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {OPTION_HELP, {}};
+	const struct verb *verb;
+	int words;
+
+	(void)cli_option(cli, argc, argv, LETTERS_COMMON, longs);
+	if (argc == optind) {
+		help();
+		return 0;
+	}
+	verb = find(cli, argv + optind, &words);
+	if (argc - optind > words)
+		cli_usage(cli, "'help' takes one verb");
+	cli_help(verb);
+	return 0;
+}
+
+static const struct verb verb_help = {
+	.name = "help",
+	.args = "[VERB]",
+	.summary = "Show this text, or the options of a verb",
+	.peer = PEER_NONE,
+	.run = help_run,
+};
 
 /* Options that stand before the verb. */
 static void global_options(struct cli *cli, int argc, char *argv[])

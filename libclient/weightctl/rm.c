@@ -1,6 +1,7 @@
 /*
  * weightctl rm: remove buffers, or old versions of them. Like rm(1): all that can be removed is.
  */
+#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/verb.h"
 
@@ -18,7 +19,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	for (size_t i = 0; i < n_targets; i++) {
 		r = weightd_drop(cli->w, targets[i].name, cli->device, targets[i].version);
 		if (r < 0)
-			status = cli_fail(cli, r);
+			status = absent_buffer(cli, targets[i].name, r);
 	}
 	return status;
 }

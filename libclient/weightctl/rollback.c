@@ -3,6 +3,7 @@
  */
 #include <stdint.h>
 
+#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/verb.h"
 
@@ -34,7 +35,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (cli_connect(cli))
 		return EXIT_FAILED;
 	r = weightd_rollback(cli->w, target.name, cli->device, target.version, &current);
-	return r < 0 ? cli_fail(cli, r) : cli_say_version(cli, target.name, current);
+	return r < 0 ? absent_buffer(cli, target.name, r)
+		     : cli_say_version(cli, target.name, current);
 }
 
 const struct verb verb_rollback = {

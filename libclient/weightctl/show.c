@@ -5,11 +5,21 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/table.h"
+#include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
 
 #define INFO(member) offsetof(struct weightd_version_info, member)
+
+static const char *user(const void *row, bool json)
+{
+	const struct weightd_version_info *info = row;
+
+	(void)json;
+	return user_name(info->uid);
+}
 
 static const struct column columns[] = {
 	{"VERSION", COLUMN_VERSION, INFO(version), .help = "number of the version", .shown = true},
@@ -22,35 +32,13 @@ static const struct column columns[] = {
 	{"PUBLISHED", COLUMN_TIME, INFO(published_ns), .help = "when that was (UTC)"},
 	{"MEMORY", COLUMN_SIZE, INFO(slot_bytes), .help = "memory it takes", .shown = true},
 	{"HUGE", COLUMN_SIZE, INFO(huge_bytes), .help = "of it, in huge pages", .shown = true},
-	{"UID", COLUMN_U32, INFO(uid), .help = "who published it", .shown = true},
+	{"USER", COLUMN_WORD, .word = user, .help = "who published it", .shown = true, .cut = true,
+	 .width = 0.1},
+	{"UID", COLUMN_U32, INFO(uid), .help = "the same as a number"},
 	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of its layout"},
 	{"DIGEST", COLUMN_DIGEST, INFO(digest), .help = "digest of its bytes"},
 	{},
 };
-
-/* The buffer on the device asked for; NULL, and where else there is one of that name. */
-static const struct weightd_buffer_info *find(const struct weightd_list *list, const char *device,
-					      const char **ret_elsewhere)
-{
-	const struct weightd_buffer_info *info;
-
-	*ret_elsewhere = NULL;
-	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++) {
-		if (!strcmp(info->device, device))
-			return info;
-		*ret_elsewhere = info->device;
-	}
-	return NULL;
-}
-
-static int not_found(const char *name, const char *device, const char *elsewhere)
-{
-	if (elsewhere)
-		return cli_error("there is no buffer '%s' on %s, but one on %s (--device %s)", name,
-				 device, elsewhere, elsewhere);
-	return cli_error("there is no buffer '%s' on %s; 'weightctl ls' lists those there are",
-			 name, device);
-}
 
 static int print(struct cli *cli, struct table *table, const struct weightd_buffer_info *info,
 		 const struct weightd_list *versions)
@@ -78,25 +66,35 @@ static int print(struct cli *cli, struct table *table, const struct weightd_buff
 	return r;
 }
 
+/* The buffer on the device asked for. */
+static const struct weightd_buffer_info *find(const struct weightd_list *list, const char *device)
+{
+	const struct weightd_buffer_info *info;
+
+	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++)
+		if (!strcmp(info->device, device))
+			return info;
+	return NULL;
+}
+
 static int show(struct cli *cli, struct table *table, const char *name)
 {
 	cleanup(cli_list_freep) struct weightd_list *buffers = NULL, *versions = NULL;
 	const struct weightd_buffer_info *info;
-	const char *elsewhere;
 	int r;
 
 	if (cli_connect(cli))
 		return EXIT_FAILED;
+	/* First, since a list of buffers leaves out those that may not be read. */
+	r = weightd_list_versions(cli->w, name, cli->device, &versions);
+	if (r < 0)
+		return absent_buffer(cli, name, r);
 	r = weightd_list(cli->w, name, &buffers);
 	if (r < 0)
 		return cli_fail(cli, r);
-	info = find(buffers, cli_device(cli), &elsewhere);
+	info = find(buffers, cli_device(cli));
 	if (!info)
-		return not_found(name, device_short(cli, cli_device(cli)),
-				 elsewhere ? device_short(cli, elsewhere) : NULL);
-	r = weightd_list_versions(cli->w, name, info->device, &versions);
-	if (r < 0)
-		return cli_fail(cli, r);
+		return cli_error("'%s' was removed meanwhile", name);
 	return print(cli, table, info, versions);
 }
 

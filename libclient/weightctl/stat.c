@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/user.h"
@@ -133,9 +134,8 @@ static int ask(struct cli *cli, struct memory *m)
 	if (r < 0)
 		return cli_fail(cli, r);
 	if (m->name && !weightd_list_count(m->slots))
-		return cli_error(
-			"no memory of a buffer '%s' is known; 'weightctl ls' lists the buffers",
-			m->name);
+		return cli_error("no memory of a buffer '%s' is known; %s", m->name,
+				 absent_hint(cli, m->name));
 	return 0;
 }
 

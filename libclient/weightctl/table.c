@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "ipc/base/suggestion.h"
+
 static void choose(struct table *t, const struct column *c)
 {
 	for (size_t i = 0; i < t->n_columns; i++)
@@ -25,15 +27,30 @@ static void choose_usual(struct table *t, const struct column *columns)
 			choose(t, c);
 }
 
+static const char *nearest_column(const struct column *columns, const char *name, size_t len)
+{
+	const char *names[TABLE_COLUMNS_MAX];
+	unsigned n = 0;
+
+	for (const struct column *c = columns; c->name && n < TABLE_COLUMNS_MAX; c++)
+		names[n++] = c->name;
+	return suggestion_find(name, len, names, n);
+}
+
 static void choose_by_name(struct table *t, const struct column *columns, const char *name,
 			   size_t len)
 {
+	const char *nearest;
+
 	for (const struct column *c = columns; c->name; c++) {
 		if (strlen(c->name) == len && !strncasecmp(c->name, name, len)) {
 			choose(t, c);
 			return;
 		}
 	}
+	nearest = nearest_column(columns, name, len);
+	if (nearest)
+		cli_usage(t->cli, "there is no column '%.*s'; is it '%s'?", (int)len, name, nearest);
 	cli_usage(t->cli, "there is no column '%.*s'", (int)len, name);
 }
 

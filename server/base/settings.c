@@ -74,7 +74,7 @@ static void on_section(struct settings *s, const char *name)
 			s->section = names[i];
 			return;
 		}
-	nearest = suggestion_find(name, names, n);
+	nearest = suggestion_find(name, strcspn(name, " :"), names, n);
 	settings_report(s, "there is no section [%s]; there are %s%s%s%s", name, s->form->sections,
 			nearest ? ". Is [" : "", nearest ? nearest : "", nearest ? "] meant?" : "");
 }
@@ -107,7 +107,7 @@ static void report_unknown(struct settings *s, const char *name)
 		names[n_names++] = key->name;
 		n += (size_t)snprintf(all + n, sizeof(all) - n, "%s%s", n ? ", " : "", key->name);
 	}
-	nearest = suggestion_find(name, names, n_names);
+	nearest = suggestion_find(name, strcspn(name, " :"), names, n_names);
 	settings_report(s, "[%s] has no key '%s'; it has %s%s%s%s", s->section, name, all,
 			nearest ? ". Is '" : "", nearest ? nearest : "", nearest ? "' meant?" : "");
 }

@@ -23,11 +23,11 @@ VERBS = ["load", "ls", "show", "tensors", "cat", "verify", "history", "rollback"
          "sync gather", "sync scatter", "sync status",
          "sync history", "sync cancel", "sync watch", "sync metrics", "sync plan", "pki ca", "pki node", "pki revoke",
          "pki show", "top", "trace doctor", "trace record", "trace explain", "trace merge", "trace metrics", "trace rdma",
-         "trace messages", "trace watch", "trace log", "trace attached"]
+         "trace messages", "trace watch", "trace log", "trace attached", "help"]
 FAMILIES = sorted({v.split()[0] for v in VERBS if " " in v})
 NEED_NAME = {"history": ["m"], "rollback": ["m"], "chmod": ["0600", "m"], "chown": ["0", "m"], "show": ["m"], "tensors": ["m"], "cat": ["m", "t"], "verify": ["m"], "rm": ["m"],
              "wait": ["m"], "load": ["m", "/none"]}
-NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes", "top") and " " not in v]
+NEED_SERVER = [v for v in VERBS if v not in ("version", "nodes", "top", "help") and " " not in v]
 ELSEWHERE = "cuda:GPU-00000000-0000-4000-8000-000000000000"
 
 # Controls (C0, DEL, C1), a newline, a quote, a backslash, a right-to-left override, a literal "\x1b".
@@ -78,12 +78,12 @@ def ctl_json(daemon, *args, **kw):
     return json.loads(daemon.ctl(*args, "--json", **kw).stdout)
 
 
-def in_terminal(daemon, *args, columns=80, errors_only=False, term="xterm", locale="C.UTF-8"):
+def in_terminal(daemon, *args, columns=80, errors_only=False, term="xterm", locale="C.UTF-8", prefix=()):
     """Runs weightctl on a terminal of that width. Returns the exit status and what the terminal got."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     env = {k: v for k, v in daemon.env.items() if k != "COLUMNS"} | {"TERM": term, "LC_ALL": locale}
-    proc = subprocess.Popen(daemon.ctl_command(args), env=env, stdin=subprocess.DEVNULL, stderr=theirs,
+    proc = subprocess.Popen([*prefix, *daemon.ctl_command(args)], env=env, stdin=subprocess.DEVNULL, stderr=theirs,
                             stdout=subprocess.PIPE if errors_only else theirs)
     os.close(theirs)
     got = b""
@@ -470,12 +470,69 @@ def test_help_fits_and_needs_no_server(daemon, verb):
 def test_help_names_every_verb(daemon):
     assert re.findall(r"^ (\w+(?: \w+)?)  ", daemon.ctl("--help").stdout, re.M) == VERBS
     for family in ("", *FAMILIES):
-        text = daemon.ctl(*family.split(), "--help").stdout.partition("Verbs:\n")[2].partition("\n\n")[0]
-        assert len({re.search(r"\S  +(?=\S)", line).end() for line in text.splitlines()}) == 1, text
+        text = daemon.ctl(*family.split(), "--help").stdout.partition("\nOptions:\n")[0]
+        lines = [line for line in text.splitlines() if line.startswith(" ")]
+        assert len({re.search(r"\S  +(?=\S)", line).end() for line in lines}) == 1, text
     for family in FAMILIES:
         text = daemon.ctl(family, "--help").stdout
         assert [f"{family} {v}" for v in re.findall(r"^ (\w+)  ", text, re.M)] == \
             [v for v in VERBS if v.startswith(f"{family} ")]
+
+
+def test_help_groups_the_verbs(daemon):
+    groups = re.findall(r"^(\S.*):\n((?: \w.*\n)+)", daemon.ctl("--help").stdout, re.M)
+    assert [name for name, _ in groups] == ["Buffers", "The server", "Between nodes", "Certificates", "Traffic", "Help"]
+    first = {name: re.match(r" (\w+(?: \w+)?)  ", lines)[1] for name, lines in groups}
+    assert list(first.values()) == ["load", "stat", "nodes", "pki ca", "top", "help"]
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS, *FAMILIES])
+def test_the_verb_help_shows_what_the_option_does(daemon, verb):
+    assert daemon.ctl("help", *verb.split()).stdout == daemon.ctl(*verb.split(), "--help").stdout
+
+
+@pytest.mark.parametrize("args, meant", [
+    (["lss"], "ls"), (["LS"], "ls"), (["list"], "ls"), (["remove", "m"], "rm"), (["rollbak"], "rollback"), (["help", "pnig"], "ping"),
+    (["snyc", "push"], "sync"), (["push", "m"], "sync push"), (["trace", "docter"], "doctor"), (["sync", "statsu"], "status"),
+    (["help", "pki", "nodes"], "node"), (["ls", "-o", "NMAE"], "NAME"), (["ls", "-o", "+devices"], "DEVICE"),
+    (["show", "m", "-o", "RAEDERS"], "READERS"), (["sync", "history", "-o", "VERSIN"], "VERSION")])
+def test_what_is_near_to_a_verb_or_a_column_is_suggested(daemon, args, meant):
+    done = daemon.ctl(*args, check=False)
+    assert done.returncode == 2 and f"; is it '{meant}'?\n" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("args", [["frobnicate"], ["trace", "frobnicate"], ["ls", "-o", "FROBNICATE"], ["x"]])
+def test_nothing_is_suggested_where_nothing_is_near(daemon, args):
+    done = daemon.ctl(*args, check=False)
+    assert done.returncode == 2 and "is it" not in done.stderr, done.stderr
+
+
+NEAR = [["show"], ["tensors"], ["verify"], ["history"], ["rollback"], ["rm"], ["chmod", "0600"], ["chown", "0"], ["stat"], ["cat"]]
+
+
+@pytest.mark.parametrize("verb", NEAR, ids=" ".join)
+def test_a_buffer_that_is_near_is_suggested(daemon, file, verb):
+    for name in "minilm", "llama-8b":
+        daemon.ctl("load", "-q", name, file)
+    for name, meant in ("minlim", "minilm"), ("Minilm", "minilm"), ("llama8b", "llama-8b"):
+        done = daemon.ctl(*verb, name, *(["plain"] if verb == ["cat"] else []), check=False)
+        assert done.returncode == 1 and f"'{name}'" in done.stderr and f"; is it '{meant}'?\n" in done.stderr, done.stderr
+    done = daemon.ctl(*verb, "gpt", *(["plain"] if verb == ["cat"] else []), check=False)
+    assert done.returncode == 1 and "; 'weightctl ls' lists those there are\n" in done.stderr, done.stderr
+
+
+def test_only_a_buffer_that_is_absent_is_suggested(loaded):
+    done = loaded.ctl("verify", "m@7", check=False)
+    assert done.returncode == 1 and "is it" not in done.stderr and "7" in done.stderr, done.stderr
+
+
+def test_a_tensor_that_is_near_is_suggested(daemon, tmp_path):
+    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(12)]
+    file = write_safetensors(tmp_path / "m.safetensors", [(name, "U8", [1], b"x") for name in names])
+    daemon.ctl("load", "-q", "m", file)
+    for name, meant in ("model.layers.3.mlp.upproj.weight", names[3]), (names[11].upper(), names[11]):
+        done = daemon.ctl("cat", "m", name, check=False)
+        assert done.returncode == 1 and done.stderr == f"weightctl: m@1 has no tensor '{name}'; is it '{meant}'?\n"
 
 
 def test_help_fits_a_terminal(daemon):
@@ -516,6 +573,8 @@ def complete(daemon, line):
 def test_completion(loaded, file):
     loaded.ctl("load", "-q", "llama:8b", file)
     assert {v.split()[0] for v in VERBS} < set(complete(loaded, "weightctl "))
+    assert complete(loaded, "weightctl help ver") == ["verify", "version"]
+    assert complete(loaded, "weightctl help pki re") == ["revoke"]
     assert complete(loaded, "weightctl ver") == ["verify", "version"]
     assert complete(loaded, "weightctl show ") == ["llama:8b", "m"]
     assert complete(loaded, "weightctl rm m ll") == ["llama:8b"]
@@ -556,7 +615,7 @@ def test_a_socket_left_behind_is_no_server(daemon):
     assert done.returncode == 1 and daemon.socket in done.stderr and "weightd --socket" in done.stderr
 
 
-PRINTING = [["ls"], ["ls", "--json"], ["show", "m"], ["show", "m", "--json"], ["tensors", "m"],
+PRINTING = [["ls"], ["ls", "--json"], ["help"], ["help", "ls"], ["show", "m"], ["show", "m", "--json"], ["tensors", "m"],
             ["tensors", "m", "--json"], ["cat", "m", "plain"], ["verify", "m"], ["verify", "m", "--json"],
             ["wait", "m"], ["history", "m"], ["rollback", "m@1"], ["stat"], ["stat", "--json"], ["ping"], ["version"], ["--help"], ["ls", "--help"], ["--version"]]
 

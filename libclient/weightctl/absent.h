@@ -1,0 +1,18 @@
+/*
+ * What is not there, and what may have been meant by it
+ */
+#pragma once
+
+#include "libclient/weightctl/cli.h"
+
+/*
+ * Tells of the failure `r` of a call about the buffer `name` on the device asked for; where there is none of
+ * that name, with the way to one: another device, a name that is near, the list. Returns EXIT_FAILED.
+ */
+int absent_buffer(struct cli *cli, const char *name, int r);
+
+/* That way alone, for a buffer on any device: "is it 'minilm'?". Valid until the next call. */
+const char *absent_hint(struct cli *cli, const char *name);
+
+/* Tells that the buffer has no tensor of that name. Returns EXIT_FAILED. */
+int absent_tensor(const struct weightd_buffer *b, const char *name);
