@@ -22,6 +22,7 @@
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/user.h"
 
 #define RETRY_MS 10
 
@@ -51,8 +52,9 @@ int cli_error(const char *fmt, ...)
 int cli_fail(const struct cli *cli, int r)
 {
 	const char *sentence = weightd_error(cli->w);
+	cleanup(cli_freep) char *named = user_annotate(*sentence ? sentence : strerror(-r));
 
-	return cli_error("%s", *sentence ? sentence : strerror(-r));
+	return cli_error("%s", named);
 }
 
 void cli_usage(const struct cli *cli, const char *fmt, ...)

@@ -1,12 +1,15 @@
 /*
  * weightctl ls: the buffers of the server, a line each.
  */
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/table.h"
+#include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
 
 #define INFO(member) offsetof(struct weightd_buffer_info, member)
@@ -55,6 +58,22 @@ static const char *handle(const void *row, bool json)
 	}
 }
 
+static const char *user(const void *row, bool json)
+{
+	const struct weightd_buffer_info *info = row;
+
+	(void)json;
+	return user_name(info->uid);
+}
+
+static const char *group(const void *row, bool json)
+{
+	const struct weightd_buffer_info *info = row;
+
+	(void)json;
+	return user_group_name(info->gid);
+}
+
 const struct column ls_columns[] = {
 	{"NAME", COLUMN_TEXT, INFO(name), .help = "name of the buffer", .shown = true, .cut = true,
 	 .width = 0.2},
@@ -80,18 +99,42 @@ const struct column ls_columns[] = {
 	{"KEEP", COLUMN_U32, INFO(keep), .help = "versions to keep, the newest included"},
 	{"MEMORY", COLUMN_SIZE, INFO(slot_bytes), .help = "memory of all versions"},
 	{"HUGE", COLUMN_SIZE, INFO(huge_bytes), .help = "of it, in huge pages"},
-	{"UID", COLUMN_U32, INFO(uid), .help = "owner"},
-	{"GID", COLUMN_U32, INFO(gid), .help = "group"},
+	{"USER", COLUMN_WORD, .word = user, .help = "owner"},
+	{"UID", COLUMN_U32, INFO(uid), .help = "the same as a number"},
+	{"GROUP", COLUMN_WORD, .word = group, .help = "group"},
+	{"GID", COLUMN_U32, INFO(gid), .help = "the same as a number"},
 	{"MODE", COLUMN_MODE, INFO(mode), .help = "permissions"},
 	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of the current version's layout"},
 	{"DIGEST", COLUMN_DIGEST, INFO(digest), .help = "digest of the current version's bytes"},
 	{},
 };
 
+/* Why a person sees no line: `n_listed` buffers are on other devices, and the list leaves out some. */
+static int explain_nothing(struct cli *cli, size_t n_listed)
+{
+	struct weightd_server server = {.size = sizeof(server)};
+	int r;
+
+	r = weightd_ping(cli->w, &server);
+	if (r < 0)
+		return cli_fail(cli, r);
+	(void)fputs("no buffers", stderr);
+	if (cli->device)
+		(void)fprintf(stderr, " on %s", device_short(cli, cli->device));
+	if (n_listed)
+		(void)fprintf(stderr, "; %zu on other devices", n_listed);
+	if (server.n_buffers > n_listed)
+		(void)fprintf(stderr, "; %" PRIu64 " that you may not read",
+			      server.n_buffers - n_listed);
+	(void)fputc('\n', stderr);
+	return 0;
+}
+
 static int print(struct cli *cli, struct table *table, const struct weightd_list *list)
 {
 	struct json json = {.file = stdout};
 	const struct weightd_buffer_info *info;
+	size_t n_rows = 0;
 	int r;
 
 	if (cli->json)
@@ -105,10 +148,13 @@ static int print(struct cli *cli, struct table *table, const struct weightd_list
 		if (!cli->json)
 			row.device = device_short(cli, info->device);
 		table_row(table, &row);
+		n_rows++;
 	}
 	r = table_end(table);
 	if (cli->json)
 		json_close(&json, '}');
+	if (!r && !cli->json && n_rows == 0 && isatty(STDOUT_FILENO))
+		r = explain_nothing(cli, weightd_list_count(list));
 	return r;
 }
 

@@ -8,6 +8,7 @@
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/table.h"
+#include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
 
 struct attachment {
@@ -17,6 +18,14 @@ struct attachment {
 };
 
 #define ATTACHMENT(member) offsetof(struct attachment, member)
+
+static const char *user(const void *row, bool json)
+{
+	const struct attachment *a = row;
+
+	(void)json;
+	return a->uid == UINT32_MAX ? NULL : user_name(a->uid);
+}
 
 static const struct column columns[] = {
 	{"BUFFER", COLUMN_TEXT, ATTACHMENT(buffer), .help = "its name", .shown = true, .cut = true,
@@ -28,7 +37,9 @@ static const struct column columns[] = {
 	{"PID", COLUMN_INDEX, ATTACHMENT(pid), .help = "process that has it", .shown = true},
 	{"PROCESS", COLUMN_TEXT, ATTACHMENT(comm), .help = "its name", .shown = true, .cut = true,
 	 .width = 8},
-	{"UID", COLUMN_INDEX, ATTACHMENT(uid), .help = "its user", .shown = true},
+	{"USER", COLUMN_WORD, .word = user, .help = "its user", .shown = true, .cut = true,
+	 .width = 0.1},
+	{"UID", COLUMN_INDEX, ATTACHMENT(uid), .help = "the same as a number"},
 	{"AGE", COLUMN_AGE, ATTACHMENT(realtime_ns), .help = "since when", .shown = true},
 	{"TIME", COLUMN_TIME, ATTACHMENT(realtime_ns), .help = "likewise (UTC)"},
 	{"LEASE", COLUMN_VERSION, ATTACHMENT(lease), .help = "weightd's number of it"},

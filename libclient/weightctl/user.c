@@ -10,29 +10,113 @@
 #include <grp.h>
 #include <inttypes.h>
 #include <pwd.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "libclient/weightctl/cli.h"
 
 #define ID_MAX (UINT32_MAX - 1) /* the last number is the kernel's word for none */
 
 static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint32_t), "ids");
 
+/* Tables ask for the same few over and over, and the answer may come over a network. */
+struct known {
+	char name[64]; /* "": none is known */
+	uint32_t id;
+	bool is_named;
+};
+
+static struct known known_user, known_group;
+
+static const char *learn(struct known *known, uint32_t id, const char *name)
+{
+	if (name)
+		(void)snprintf(known->name, sizeof(known->name), "%s", name);
+	else
+		(void)snprintf(known->name, sizeof(known->name), "%" PRIu32, id);
+	known->id = id;
+	known->is_named = name;
+	return known->name;
+}
+
 const char *user_name(uint32_t uid)
 {
-	/* Tables ask for the same few over and over, and the answer may come over a network. */
-	static char name[64];
-	static uint32_t known;
 	const struct passwd *pw;
 
-	if (*name && known == uid)
-		return name;
+	if (*known_user.name && known_user.id == uid)
+		return known_user.name;
 	pw = getpwuid(uid);
-	if (pw)
-		(void)snprintf(name, sizeof(name), "%s", pw->pw_name);
-	else
-		(void)snprintf(name, sizeof(name), "%" PRIu32, uid);
-	known = uid;
-	return name;
+	return learn(&known_user, uid, pw ? pw->pw_name : NULL);
+}
+
+const char *user_group_name(uint32_t gid)
+{
+	const struct group *gr;
+
+	if (*known_group.name && known_group.id == gid)
+		return known_group.name;
+	gr = getgrgid(gid);
+	return learn(&known_group, gid, gr ? gr->gr_name : NULL);
+}
+
+/* Whose number ends at `at`, behind one of the words that stand before those; NULL for no such, and no name. */
+static const char *name_at(const char *start, const char *at)
+{
+	static const struct {
+		const char *word;
+		struct known *known;
+		const char *(*name)(uint32_t id);
+	} kinds[] = {
+		{"uid ", &known_user, user_name},
+		{"gid ", &known_group, user_group_name},
+		{"group ", &known_group, user_group_name},
+	};
+	const char *digits = at;
+	const char *name;
+	uint32_t id;
+
+	while (digits > start && isdigit((unsigned char)digits[-1]))
+		digits--;
+	if (digits == at || at - digits > 10)
+		return NULL;
+	id = (uint32_t)strtoul(digits, NULL, 10);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+		size_t n = strlen(kinds[i].word);
+
+		if ((size_t)(digits - start) < n || memcmp(digits - n, kinds[i].word, n) != 0)
+			continue;
+		name = kinds[i].name(id);
+		return kinds[i].known->is_named ? name : NULL;
+	}
+	return NULL;
+}
+
+char *user_annotate(const char *sentence)
+{
+	bool is_quoted = false;
+	size_t size;
+	char *text;
+	FILE *f = open_memstream(&text, &size);
+
+	if (!f)
+		cli_out_of_memory();
+	for (const char *c = sentence; *c; c++) {
+		const char *name = NULL;
+
+		/* Not the apostrophe inside of a word. */
+		if (*c == '\'')
+			is_quoted = !is_quoted && (c == sentence || !isalpha((unsigned char)c[-1]));
+		(void)fputc(*c, f);
+		if (!is_quoted && isdigit((unsigned char)*c) && !isdigit((unsigned char)c[1]))
+			name = name_at(sentence, c + 1);
+		if (name)
+			(void)fprintf(f, " (%s)", name);
+	}
+	if (fclose(f) < 0)
+		cli_out_of_memory();
+	return text;
 }
 
 static int parse_id(const char *arg, uint32_t *ret)

@@ -1,11 +1,15 @@
 """Who may change permissions and owners of a buffer, from when on that counts, and who learns of it."""
 import errno
+import json
 import os
+import subprocess
 
 import pytest
+from daemon import copy_for_others
 from integration import wire
 from integration.child import Child, run_as
 from integration.scene import LAYOUT, NOTHING, Scene, finish, ledger, publish, refusal
+from integration.test_weightctl import in_terminal
 from integration.wire import Refused, Wire
 
 OWNER, MEMBER, OTHER, ADMIN = 12345, 12346, 12347, 12348
@@ -380,3 +384,48 @@ def test_histories_and_versions_are_for_those_who_may_read(scene):
     for kind in wire.HISTORY, wire.VERSIONS:
         assert len(run(scene, MEMBER, Wire.list, kind, "m", group=GROUP)) == 1
         assert run(scene, OTHER, Wire.list, kind, "m") == -errno.EACCES
+
+
+# --- What weightctl says of it ----------------------------------------------------------------------
+
+
+def as_other(scene):
+    """What runs a copy of weightctl, which everybody may run, in the place of the one behind it, as another user."""
+    program = copy_for_others("weightctl", scene.daemon.folder)
+    return "setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", "sh", "-c", f'shift && exec {program} "$@"', "sh"
+
+
+def ctl(scene, *args):
+    return subprocess.run([*as_other(scene), "weightctl", *args], env=scene.daemon.env, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("verb", ["show", "verify", "history", "tensors"])
+def test_verbs_agree_on_a_buffer_that_may_not_be_read(scene, verb):
+    done = ctl(scene, verb, "m")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"weightctl: uid {OTHER} may not read 'm' (owner uid {OWNER}, gid {GROUP}, mode 0640)\n"
+
+
+def test_ls_counts_what_may_not_be_read(scene):
+    as_owner(scene, publish, "another")
+    run(scene, MEMBER, publish, "readable", mode=0o644)
+    assert [line.split()[0] for line in ctl(scene, "ls", "-n").stdout.splitlines()] == ["readable"]
+    with Wire(scene.daemon.socket) as w:
+        w.drop("readable")
+    assert in_terminal(scene.daemon, "ls", prefix=as_other(scene)) == (0, "no buffers; 2 that you may not read\r\n")
+    assert ctl(scene, "ls").stdout == ctl(scene, "ls").stderr == ""
+
+
+def test_users_and_groups_have_names(scene):
+    with Wire(scene.daemon.socket) as w:
+        publish(w, "secret", mode=0o600)
+        publish(w, "m0", mode=0o644)
+    done = ctl(scene, "verify", "secret")
+    assert done.stderr == f"weightctl: uid {OTHER} may not read 'secret' (owner uid 0 (root), gid 0 (root), mode 0600)\n"
+    lines = scene.daemon.ctl("ls", "-n", "-o", "NAME,USER,UID,GROUP,GID").stdout.splitlines()
+    assert sorted(line.split() for line in lines) == [
+        ["m", str(OWNER), str(OWNER), str(GROUP), str(GROUP)], *([name, "root", "0", "root", "0"] for name in ("m0", "secret"))]
+    shown = json.loads(scene.daemon.ctl("show", "m0", "--json").stdout)
+    assert (shown["user"], shown["group"], shown["versions"][0]["user"]) == ("root", "root", "root")
+    assert "root" in scene.daemon.ctl("show", "-n", "m0").stdout.splitlines()[-1].split()

@@ -175,6 +175,14 @@ def test_ls_of_nothing_is_empty(daemon):
     assert ctl_json(daemon, "ls") == {"buffers": []}
 
 
+def test_ls_of_nothing_says_so_on_a_terminal(loaded):
+    assert in_terminal(loaded, "ls", "--device", ELSEWHERE) == (0, f"no buffers on {ELSEWHERE}; 1 on other devices\r\n")
+    assert in_terminal(loaded, "ls", "--device", ELSEWHERE, "--json")[1].count("no buffers") == 0
+    loaded.ctl("rm", "m")
+    assert in_terminal(loaded, "ls") == (0, "no buffers\r\n")
+    assert loaded.ctl("ls").stderr == ""
+
+
 def test_ls_table(loaded):
     head, row = loaded.ctl("ls").stdout.splitlines()
     assert head.split() == ["NAME", "DEVICE", "VERSION", "STATE", "TENSORS", "SIZE", "READERS", "AGE"]
