@@ -634,7 +634,8 @@ void weightd_writer_free(struct weightd_writer *wr);
 /*
  * Told when a phase begins, when one ends whose end is known, and at most every 50 ms in between. `phase`
  * is "plan", "memory", "read", "verify" (of a GPU: that what arrived is what was read) or "publish"; a return
- * value other than 0 cancels the load.
+ * value other than 0 cancels the load. "memory" counts what the server has provided of host memory, which it
+ * lists for users that may read the buffer; else it stays at 0 until all is there.
  */
 typedef int (*weightd_progress_fn)(void *userdata, const char *phase, uint64_t done, uint64_t total);
 

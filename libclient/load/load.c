@@ -11,6 +11,7 @@
 #include "libclient/client.h"
 #include "libclient/load/plan.h"
 #include "libclient/load/progress.h"
+#include "libclient/load/provision.h"
 #include "libclient/load/reader.h"
 #include "libclient/sentence.h"
 #include "libclient/writer.h"
@@ -31,34 +32,25 @@ static int check_progress(struct progress *p, const char *phase, uint64_t total,
 	return r < 0 ? sentence_set(s, r, "the load was cancelled") : 0;
 }
 
-struct memory_wait {
-	struct progress *progress;
-	uint64_t total;
-};
-
-/* While the server provides the memory: it may take long, and nobody knows how far it is. */
-static int memory_tick(void *userdata)
-{
-	struct memory_wait *wait = userdata;
-
-	return progress_report(wait->progress, "memory", 0, wait->total);
-}
-
 /* Asks for the memory and fills it. */
 static int fill(struct weightd *w, const char *name, const struct plan *plan,
 		const struct weightd_load_options *o, struct progress *progress,
 		struct weightd_load_result *result, struct weightd_writer **ret)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
-	struct memory_wait wait = {progress, weightd_layout_n_bytes(plan->layout)};
+	cleanup(provision_deinit) struct provision provision;
 	struct sentence *s = client_sentence(w);
 	uint64_t start = num_now_ns();
 	int r;
 
-	r = check_progress(progress, "memory", wait.total, s);
+	provision_init(&provision, w, progress, name, o->create ? o->create->device : NULL,
+		       weightd_layout_n_bytes(plan->layout));
+	r = check_progress(progress, "memory", provision.total, s);
 	if (r < 0)
 		return r;
-	r = writer_create(w, name, plan->layout, o->create, memory_tick, &wait, &wr);
+	r = writer_create(w, name, plan->layout, o->create, provision_tick, &provision, &wr);
+	if (r == 0)
+		r = provision_end(&provision);
 	if (r == -ECANCELED)
 		return sentence_set(s, r, "the load was cancelled");
 	if (r < 0)
