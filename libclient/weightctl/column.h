@@ -44,8 +44,8 @@ struct column {
 	size_t offset; /* in the struct */
 	const char *help;
 	bool shown; /* in a table that nobody chose columns for */
-	bool cut; /* where the terminal is too narrow */
-	double width; /* hint for libsmartcols: < 1 a share of the terminal, else a number of columns */
+	bool cut; /* where the terminal is too narrow, but not below */
+	double width; /* < 1 a share of the terminal, else a number of columns */
 	const char *(*word)(const void *row, bool json);
 };
 

@@ -61,16 +61,29 @@ static size_t decode(const char *s, uint32_t *ret)
 	return len;
 }
 
-static void put_escaped(FILE *f, const char *s, char and_also)
+#define ELLIPSIS 0x2026
+
+static bool is_utf8(void)
 {
-	bool utf8 = !strcmp(nl_langinfo(CODESET), "UTF-8");
+	return !strcmp(nl_langinfo(CODESET), "UTF-8");
+}
+
+/* Of ASCII it is the one character that names are written without: as an escape it is followed by an x. */
+const char *escape_mark(void)
+{
+	return is_utf8() ? "\u2026" : "\\";
+}
+
+static void put_escaped(FILE *f, const char *s, bool is_name)
+{
+	bool utf8 = is_utf8();
 
 	while (*s) {
 		uint32_t c = 0;
 		size_t len = decode(s, &c);
 
-		if (len && *s != and_also && (c < 0x80 || utf8) && iswprint((wint_t)c) &&
-		    !is_hidden(c)) {
+		if (len && (c < 0x80 || utf8) && iswprint((wint_t)c) && !is_hidden(c) &&
+		    !(is_name && (c == '\\' || c == ELLIPSIS))) {
 			(void)fwrite(s, 1, len, f);
 		} else {
 			len = len ? len : 1;
@@ -83,12 +96,12 @@ static void put_escaped(FILE *f, const char *s, char and_also)
 
 void escape_text(FILE *f, const char *s)
 {
-	put_escaped(f, s, '\0');
+	put_escaped(f, s, false);
 }
 
 void escape_name(FILE *f, const char *s)
 {
-	put_escaped(f, s, '\\');
+	put_escaped(f, s, true);
 }
 
 static void put_unicode_escape(FILE *f, uint32_t c)

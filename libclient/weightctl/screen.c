@@ -9,9 +9,10 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-#include <wchar.h>
 
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/width.h"
 
 bool screen_is_there(void)
 {
@@ -30,23 +31,16 @@ static struct winsize size_now(void)
 	return size;
 }
 
-/* Bytes of the line at `s` that fit into `width` columns. */
-static size_t fitting(const char *s, size_t length, size_t width)
+/* What is cut off leaves a mark, so that no part of a name is taken for a name. */
+static void put_line(FILE *f, const char *s, size_t size, size_t width)
 {
-	mbstate_t state = {};
-	size_t at = 0, used = 0;
-
-	while (at < length) {
-		wchar_t c;
-		size_t n = mbrtowc(&c, s + at, length - at, &state);
-		int columns = n && n <= length ? wcwidth(c) : -1;
-
-		if (columns < 0 || used + (size_t)columns > width)
-			break;
-		used += (size_t)columns;
-		at += n;
+	if (width_of(s, size) <= width) {
+		(void)fwrite(s, 1, size, f);
+	} else {
+		(void)fwrite(s, 1, width_fitting(s, size, width - 1), f);
+		(void)fputs(escape_mark(), f);
 	}
-	return at;
+	(void)fputc('\n', f);
 }
 
 static size_t count_lines(const char *text)
@@ -80,8 +74,7 @@ int screen_draw(struct screen *s, const char *text)
 	for (size_t i = 0; i < n_shown; i++) {
 		size_t length = strcspn(text, "\n");
 
-		(void)fwrite(text, 1, fitting(text, length, size.ws_col), f);
-		(void)fputc('\n', f);
+		put_line(f, text, length, size.ws_col);
 		text += length + 1;
 	}
 	if (n_shown < n_lines && room)

@@ -219,6 +219,7 @@ static int print(const struct cli *cli, FILE *f, const json_t *rows)
 
 	table_init(&table, cli, columns);
 	table.out = f;
+	table.is_redrawn = f != stdout;
 	if (cli->json)
 		json_open(&json, NULL, '{');
 	table_begin(&table, &json, "syncs");

@@ -1,6 +1,7 @@
 /*
- * A table of structs. A terminal gets lines cut to its width, anything else gets them whole; cells
- * are escaped before libsmartcols sees them, so that all of weightctl escapes alike.
+ * A table of structs. A terminal gets lines cut to its width, or a record for each row where the cut would
+ * leave too little; anything else gets them whole. Cells are escaped before libsmartcols sees them, so that
+ * all of weightctl escapes alike, and cut here, since it cuts without a mark.
  */
 #include "libclient/weightctl/table.h"
 
@@ -8,8 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "ipc/base/suggestion.h"
+#include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/width.h"
+
+#define WIDTH_LEAST 4 /* of a column on a screen, heading included */
 
 static void choose(struct table *t, const struct column *c)
 {
@@ -84,9 +90,9 @@ void table_deinit(struct table *t)
 
 static void add_column(struct table *t, const struct column *c)
 {
-	int flags = (c->cut ? SCOLS_FL_TRUNC : 0) | (column_is_number(c) ? SCOLS_FL_RIGHT : 0);
+	int flags = column_is_number(c) ? SCOLS_FL_RIGHT : 0;
 
-	if (!scols_table_new_column(t->rows, c->name, c->width, flags))
+	if (!scols_table_new_column(t->rows, c->name, 0, flags))
 		cli_out_of_memory();
 }
 
@@ -142,16 +148,127 @@ void table_row(struct table *t, const void *row)
 			cli_out_of_memory();
 }
 
+static struct libscols_cell *cell_at(struct table *t, size_t row, size_t column)
+{
+	return scols_line_get_cell(scols_table_get_line(t->rows, row), column);
+}
+
+/* The columns that each takes whole, with its heading, and those that it can do with. */
+static void measure(struct table *t, size_t terminal, size_t *whole, size_t *least)
+{
+	const size_t n_rows = scols_table_get_nlines(t->rows);
+
+	for (size_t i = 0; i < t->n_columns; i++) {
+		const struct column *c = t->columns[i];
+		double hint = c->width < 1 ? c->width * (double)terminal : c->width;
+
+		whole[i] = strlen(c->name); /* also where headings are left out */
+		least[i] = (size_t)hint > whole[i] ? (size_t)hint : whole[i];
+		if (t->is_redrawn)
+			least[i] = WIDTH_LEAST;
+		for (size_t row = 0; row < n_rows; row++) {
+			const char *text = scols_cell_get_data(cell_at(t, row, i));
+			size_t width = width_of(text, strlen(text));
+
+			if (width > whole[i])
+				whole[i] = width;
+		}
+		if (!c->cut || least[i] > whole[i])
+			least[i] = whole[i];
+	}
+}
+
+static size_t sum(const size_t *widths, size_t n)
+{
+	size_t all = n ? n - 1 : 0; /* a space between two */
+
+	for (size_t i = 0; i < n; i++)
+		all += widths[i];
+	return all;
+}
+
+/* Takes from the widest that can give, column by column. */
+static void shrink(size_t *widths, const size_t *least, size_t n, size_t terminal)
+{
+	while (sum(widths, n) > terminal) {
+		size_t widest = n;
+
+		for (size_t i = 0; i < n; i++)
+			if (widths[i] > least[i] && (widest == n || widths[i] > widths[widest]))
+				widest = i;
+		if (widest == n)
+			return;
+		widths[widest]--;
+	}
+}
+
+static void cut(struct table *t, struct libscols_cell *c, size_t width)
+{
+	const char *text = scols_cell_get_data(c);
+	size_t size = strlen(text);
+
+	if (width_of(text, size) <= width)
+		return;
+	rewind(t->cell);
+	(void)fwrite(text, 1, width_fitting(text, size, width - 1), t->cell);
+	(void)fputs(escape_mark(), t->cell);
+	(void)fputc('\0', t->cell);
+	if (fflush(t->cell) < 0 || scols_cell_set_data(c, t->cell_text) < 0)
+		cli_out_of_memory();
+}
+
+/* A line a value, and an empty one between two rows. */
+static void print_records(struct table *t, FILE *out)
+{
+	const size_t n_rows = scols_table_get_nlines(t->rows);
+	size_t width = 0;
+
+	for (size_t i = 0; i < t->n_columns; i++)
+		if (strlen(t->columns[i]->name) > width)
+			width = strlen(t->columns[i]->name);
+	for (size_t row = 0; row < n_rows; row++) {
+		if (row)
+			(void)fputc('\n', out);
+		for (size_t i = 0; i < t->n_columns; i++)
+			(void)fprintf(out, "%-*s  %s\n", (int)width, t->columns[i]->name,
+				      scols_cell_get_data(cell_at(t, row, i)));
+	}
+}
+
+/* Makes the table fit into the terminal. False: it does not, and its headings can go to each value instead. */
+static bool fit(struct table *t)
+{
+	const size_t terminal = scols_table_get_termwidth(t->rows);
+	const size_t n_rows = scols_table_get_nlines(t->rows);
+	size_t widths[TABLE_COLUMNS_MAX], least[TABLE_COLUMNS_MAX];
+
+	measure(t, terminal, widths, least);
+	if (sum(least, t->n_columns) > terminal && !t->cli->noheadings && !t->is_redrawn)
+		return false;
+	shrink(widths, least, t->n_columns, terminal);
+	for (size_t i = 0; i < t->n_columns; i++) {
+		cut(t, scols_column_get_header(scols_table_get_column(t->rows, i)), widths[i]);
+		for (size_t row = 0; row < n_rows; row++)
+			cut(t, cell_at(t, row, i), widths[i]);
+	}
+	return true;
+}
+
 int table_end(struct table *t)
 {
+	FILE *out = t->out ? t->out : stdout;
 	int r;
 
 	if (t->json) {
 		json_close(t->json, ']');
 		return 0;
 	}
-	if (t->out)
-		(void)scols_table_set_stream(t->rows, t->out);
+	if (isatty(STDOUT_FILENO) && !fit(t)) {
+		print_records(t, out);
+		return 0;
+	}
+	(void)scols_table_set_stream(t->rows, out);
+	(void)scols_table_set_termforce(t->rows, SCOLS_TERMFORCE_NEVER); /* it fits, or is whole */
 	r = scols_print_table(t->rows);
 	return r < 0 ? cli_error("cannot print the table: %s", strerror(-r)) : 0;
 }

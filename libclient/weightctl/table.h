@@ -19,6 +19,7 @@ struct table {
 	size_t cell_size;
 	struct json *json;
 	FILE *out; /* NULL: standard output */
+	bool is_redrawn; /* on a screen, which cuts lines: never as records */
 };
 
 /* Chooses the columns; a wrong -o ends the program. Before anything is done, so that it can. */

@@ -166,6 +166,11 @@ static struct flow *take_flows(const struct top *top, const json_t *rows, size_t
 	return flows;
 }
 
+static bool draws(const struct top *top)
+{
+	return !top->cli->json && !top->once && screen_is_there();
+}
+
 static int print(const struct top *top, FILE *f, const json_t *rows)
 {
 	static const struct column time_column = COLUMN("TIME", COLUMN_TIME, 0);
@@ -178,6 +183,7 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 
 	table_init(&table, top->cli, flow_columns);
 	table.out = f;
+	table.is_redrawn = draws(top);
 	if (top->cli->json) {
 		json_open(&json, NULL, '{');
 		column_json(&time_column, &now_ns, &json);
@@ -204,18 +210,17 @@ static int show(struct top *top, const json_t *rows)
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
-	const bool draws = !top->cli->json && !top->once && screen_is_there();
 	int r;
 
 	if (!f)
 		cli_out_of_memory();
-	if (top->has_printed && !draws && !top->cli->json)
+	if (top->has_printed && !draws(top) && !top->cli->json)
 		(void)fputc('\n', f); /* between frames */
 	r = print(top, f, rows);
 	if (fclose(f) == EOF)
 		cli_out_of_memory();
 	if (!r)
-		r = draws ? screen_draw(&top->screen, text) : cli_write(text, size);
+		r = draws(top) ? screen_draw(&top->screen, text) : cli_write(text, size);
 	top->has_printed = true;
 	free(text);
 	return r;

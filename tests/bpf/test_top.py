@@ -228,7 +228,8 @@ def test_it_is_drawn_in_place_within_the_terminal(make_tracer):
     assert screen.until(frame).startswith("\x1b[3A\r\x1b[J")
     screen.resize(50)
     text = screen.until(r"\x1b\[H" + frame)  # a frame or more that were on their way come before
-    assert max(map(len, text.split("\x1b[J")[-1].splitlines())) <= 50
+    lines = text.split("\x1b[J")[-1].splitlines()
+    assert max(map(len, lines)) <= 50 and all(line.endswith("\u2026") for line in lines), lines
     assert screen.until(frame).startswith("\x1b[3A\r\x1b[J")
     assert screen.end() == 0
 

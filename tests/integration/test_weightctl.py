@@ -690,6 +690,42 @@ def test_tables_are_whole_when_piped(loaded):
     assert LONG not in in_terminal(loaded, "tensors", "m")[1]
 
 
+@pytest.mark.parametrize("locale, mark", [("C.UTF-8", "\u2026"), ("C", "\\")])
+@pytest.mark.parametrize("columns", [70, 80, 100])
+def test_a_name_that_was_cut_is_no_other_name(daemon, tmp_path, columns, locale, mark):
+    long = "model.layers.61.mlp.experts.255.gate_up_proj.weight_scale_inv.of.the.first.half.of.all.the.rows"
+    tensors = {long[:n] for n in range(1, len(long) + 1)} | {long[:n] + mark for n in range(len(long))}
+    daemon.ctl("load", "-q", "m", write_safetensors(tmp_path / "m.safetensors", [(name, "U8", [1], b"x") for name in tensors]))
+    status, text = in_terminal(daemon, "tensors", "m", "-o", "NAME,DTYPE,SHAPE,SIZE,ROLE", columns=columns, locale=locale)
+    shown = [line.split()[0] for line in text.replace("\r\n", "\n").splitlines()[1:]]
+    assert status == 0 and len(shown) == len(tensors)
+    cut = [name for name in shown if name.endswith(mark)]
+    assert cut and {name for name in shown if name not in cut} <= \
+        set(daemon.ctl("tensors", "m", "-n", "-o", "NAME", env={"LC_ALL": locale}).stdout.split())
+    assert all(n_columns(line) <= columns for line in text.replace("\r\n", "\n").splitlines())
+
+
+@pytest.mark.parametrize("verb", ["ls", "show", "tensors", "history", "stat"])
+def test_a_table_becomes_records_on_a_narrow_terminal(loaded, file, verb):
+    name = "a-buffer-with-a-name-that-is-much-too-long/for-any-terminal"
+    for _ in range(2):
+        loaded.ctl("load", "-q", name, file)
+    of = [] if verb in ("ls", "stat") else [name]
+    wide = loaded.ctl(verb, *of).stdout.split("\n\n")[-1].splitlines()
+    status, text = in_terminal(loaded, verb, *of, columns=40)
+    headings = wide[0].split()
+    records = text.replace("\r\n", "\n").rstrip("\n").split("\n\n")[-len(wide[1:]):]
+    assert status == 0 and [[line.split()[0] for line in record.splitlines()] for record in records] == [headings] * len(wide[1:])
+    assert len({re.match(r"\S+ +", line).end() for line in records[0].splitlines()}) == 1
+    if verb in ("ls", "stat"):
+        assert f"NAME{' ' * (max(map(len, headings)) - 2)}{name}\r\n" in text
+
+
+def test_a_table_that_fits_a_narrow_terminal_stays_one(loaded):
+    for args in (["ls", "-o", "NAME,STATE,SIZE"], ["ls", "--noheadings", "-o", "NAME,STATE,SIZE"]):
+        assert in_terminal(loaded, *args, columns=40)[1].replace("\r\n", "\n") == loaded.ctl(*args).stdout
+
+
 @pytest.mark.parametrize("locale", ["C.UTF-8", "C"])
 def test_names_cannot_disturb_a_terminal(loaded, locale):
     for columns in (80, 1000):
