@@ -319,13 +319,15 @@ static void fail_for_memory(struct writer *w)
 			     w->buffer->name, w->buffer->device, m->why);
 		return;
 	}
-	session_fail(
-		w->session, -ENOMEM,
-		"'%s' on %s needs %s, %s more than this machine has free; remove a buffer or an old "
-		"version (weightctl rm), write in place of the current one (--replace), or give "
-		"weightd more memory",
-		w->buffer->name, w->buffer->device, num_format_size(needs, w->slot->size),
-		num_format_size(missing, m->progress.missing));
+	session_fail(w->session, -ENOMEM,
+		     "'%s' on %s needs %s, %s more than %s%s; remove a buffer or an old version "
+		     "(weightctl rm), write in place of the current one (--replace), or %s",
+		     w->buffer->name, w->buffer->device, num_format_size(needs, w->slot->size),
+		     num_format_size(missing, m->progress.missing),
+		     m->limit[0] ? "the limit of a cgroup leaves: " : "this machine has free",
+		     m->limit,
+		     m->limit[0] ? "raise that limit (MemoryMax= of a unit)"
+				 : "give weightd more memory");
 }
 
 static struct worker *providing_worker(const struct writer *w)

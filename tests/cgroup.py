@@ -86,9 +86,11 @@ class MemoryCgroup(Cgroup):
     """
     with MemoryCgroup(256 << 20) as group:
         make_daemon(prefix=group.prefix)
+
+    limit_name  of the file in it that has its limit
     """
 
     def __init__(self, limit):
-        root, limit_name = _root()
+        root, self.limit_name = _root()
         super().__init__(root)
-        (self.path / limit_name).write_text(str(limit))
+        (self.path / self.limit_name).write_text(str(limit))

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "ipc/wire.h"
+#include "server/base/headroom.h"
 
 struct server;
 struct worker;
@@ -31,6 +32,7 @@ struct backend_memory {
 	struct wire_location location;
 	struct backend_progress progress;
 	char why[BACKEND_WHY_SIZE]; /* of a failure: a sentence's end for a person, may be empty */
+	char limit[HEADROOM_LIMIT_MAX]; /* with -ENOMEM of the host: as headroom::limit */
 };
 
 struct backend {

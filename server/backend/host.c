@@ -82,17 +82,18 @@ static int host_provide(struct backend_memory *m)
 	struct backend_progress *progress = &m->progress;
 	uint64_t start = progress->done, size = m->size;
 	uint64_t n = size - start < STEP_SIZE ? size - start : STEP_SIZE;
-	uint64_t headroom;
+	struct headroom headroom;
 	int r;
 
 	if (n == 0)
 		return JOB_DONE;
-	r = headroom_bytes(&headroom);
+	r = headroom_find(&headroom);
 	if (r < 0)
 		return r;
 	/* All that is still to come must fit, or the step before the last finds out too late. */
-	if (headroom < size - start) {
-		progress->missing = size - start - headroom;
+	if (headroom.bytes < size - start) {
+		progress->missing = size - start - headroom.bytes;
+		memcpy(m->limit, headroom.limit, sizeof(m->limit));
 		return -ENOMEM;
 	}
 	progress->huge += collapse(m->fd, start, n & ~(HUGE_SIZE - 1));

@@ -102,10 +102,30 @@ static uint64_t group_left(const struct hierarchy *h, const char *group)
 
 typedef uint64_t (*group_fn)(const struct hierarchy *h, const char *group);
 
-/* The least that fn finds from `group` up to the root. */
-static uint64_t least_of_ancestors(const struct hierarchy *h, const char *group, group_fn fn)
+/* The least that was found, and where. */
+struct least {
+	uint64_t bytes;
+	char limit[HEADROOM_LIMIT_MAX]; /* "": nowhere */
+};
+
+/* The file of the limit; the end of a path that is too long, which has the name of the group. */
+static void name_limit(const struct hierarchy *h, const char *group, char ret[HEADROOM_LIMIT_MAX])
 {
-	uint64_t least = UINT64_MAX;
+	char path[4096];
+	size_t size = (size_t)snprintf(path, sizeof(path), "%s%s/%s", h->root,
+				       strcmp(group, "/") ? group : "", h->limit);
+
+	if (size < HEADROOM_LIMIT_MAX)
+		(void)strcpy(ret, path);
+	else
+		(void)snprintf(ret, HEADROOM_LIMIT_MAX, "...%s",
+			       path + strlen(path) - (HEADROOM_LIMIT_MAX - 4));
+}
+
+/* From `group` up to the root. */
+static void look_at_ancestors(const struct hierarchy *h, const char *group, group_fn fn,
+			      struct least *least)
+{
 	char path[2048];
 
 	(void)snprintf(path, sizeof(path), "%s", group);
@@ -113,22 +133,24 @@ static uint64_t least_of_ancestors(const struct hierarchy *h, const char *group,
 		uint64_t n = fn(h, path);
 		char *slash = strrchr(path, '/');
 
-		if (n < least)
-			least = n;
+		if (n < least->bytes) {
+			least->bytes = n;
+			name_limit(h, path, least->limit);
+		}
 		if (!slash)
-			return least;
+			return;
 		*slash = '\0';
 	}
 }
 
 /* Lines of /proc/self/cgroup: "0::/path" of the unified hierarchy, "4:memory:/path" of the older. */
-static uint64_t least_of_cgroups(group_fn fn)
+static void look_at_cgroups(group_fn fn, struct least *ret)
 {
-	uint64_t least = UINT64_MAX;
 	char text[8192], *save = NULL;
 
+	*ret = (struct least){.bytes = UINT64_MAX};
 	if (read_file("/proc/self/cgroup", text, sizeof(text)) < 0)
-		return least;
+		return;
 	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		char *controllers = strchr(line, ':');
 		char *group = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -140,55 +162,64 @@ static uint64_t least_of_cgroups(group_fn fn)
 		v2 = !strcmp(controllers, ":");
 		if (!v2 && !strstr(controllers, "memory"))
 			continue;
-		for (size_t i = 0; i < ARRAY_LEN(hierarchies); i++) {
-			uint64_t n;
-
-			if (v2 != !strcmp(hierarchies[i].limit, "memory.max"))
-				continue;
-			n = least_of_ancestors(&hierarchies[i], group, fn);
-			if (n < least)
-				least = n;
-		}
+		for (size_t i = 0; i < ARRAY_LEN(hierarchies); i++)
+			if (v2 == !strcmp(hierarchies[i].limit, "memory.max"))
+				look_at_ancestors(&hierarchies[i], group, fn, ret);
 	}
-	return least;
 }
 
 void headroom_init(uint64_t reserve)
 {
-	uint64_t total = 0, available, limit;
+	uint64_t total = 0, available;
+	struct least least;
 
 	reserve_bytes = reserve;
 	if (reserve != HEADROOM_RESERVE_DEFAULT)
 		return;
 	(void)meminfo(&total, &available); /* every headroom_bytes() will report it */
-	limit = least_of_cgroups(group_limit);
-	if (limit < total)
-		total = limit;
+	look_at_cgroups(group_limit, &least);
+	if (least.bytes < total)
+		total = least.bytes;
 	reserve_bytes = total / 16 < 512 * MIB ? total / 16 : 512 * MIB;
 }
 
 int headroom_total(uint64_t *ret)
 {
-	uint64_t total, available, limit;
+	uint64_t total, available;
 	int r = meminfo(&total, &available);
+	struct least least;
 
 	if (r < 0)
 		return r;
-	limit = least_of_cgroups(group_limit);
-	*ret = limit < total ? limit : total;
+	look_at_cgroups(group_limit, &least);
+	*ret = least.bytes < total ? least.bytes : total;
+	return 0;
+}
+
+int headroom_find(struct headroom *ret)
+{
+	uint64_t total, available;
+	int r = meminfo(&total, &available);
+	struct least least;
+
+	if (r < 0)
+		return r;
+	look_at_cgroups(group_left, &least);
+	if (least.bytes >= available)
+		least.limit[0] = '\0';
+	else
+		available = least.bytes;
+	ret->bytes = available > reserve_bytes ? available - reserve_bytes : 0;
+	memcpy(ret->limit, least.limit, sizeof(ret->limit));
 	return 0;
 }
 
 int headroom_bytes(uint64_t *ret)
 {
-	uint64_t total, available, cgroups;
-	int r = meminfo(&total, &available);
+	struct headroom found;
+	int r = headroom_find(&found);
 
-	if (r < 0)
-		return r;
-	cgroups = least_of_cgroups(group_left);
-	if (cgroups < available)
-		available = cgroups;
-	*ret = available > reserve_bytes ? available - reserve_bytes : 0;
-	return 0;
+	if (r == 0)
+		*ret = found.bytes;
+	return r;
 }

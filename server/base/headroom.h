@@ -16,5 +16,14 @@ void headroom_init(uint64_t reserve);
 /* What this machine has, or its cgroups allow. */
 int headroom_total(uint64_t *ret);
 
+#define HEADROOM_LIMIT_MAX 256
+
+struct headroom {
+	uint64_t bytes;
+	char limit[HEADROOM_LIMIT_MAX]; /* file of the cgroup that leaves the least; "": the machine does */
+};
+
 /* A negative errno when /proc/meminfo cannot be read; cgroups that cannot be read do not limit. */
+int headroom_find(struct headroom *ret);
+/* The bytes alone. */
 int headroom_bytes(uint64_t *ret);

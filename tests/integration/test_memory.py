@@ -63,20 +63,37 @@ def versions(daemon, name):
 # --- Limits -----------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_killed(confine):
+def test_what_does_not_fit_is_refused_before_anything_is_killed(confine, group):
     daemon = confine("--reserve", "16M")
     publish(daemon.socket, "m", 64 * MIB)
     with Wire(daemon.socket) as w:
         before = w.ping()
         for size in 300 * MIB, 200 * MIB, 10 * GIB:
-            with pytest.raises(Refused, match=r"'big' on host needs .* more than this machine has free; remove a "
-                                              r"buffer or an old version \(weightctl rm\)") as refused:
+            with pytest.raises(Refused, match=r"'big' on host needs .* more than the limit of a cgroup leaves: "
+                                              rf"{group.path}/{group.limit_name}; remove a buffer or an old version "
+                                              r"\(weightctl rm\), .* raise that limit") as refused:
                 w.create("big", layout(size))
             assert refused.value.errno == errno.ENOMEM
             assert w.names() == ["m"]
         until(lambda: w.ping().n_bytes == before.n_bytes, "all that was taken is given back")
         publish(daemon.socket, "small", 64 * MIB)
     daemon.ctl("verify", "m")
+
+
+def test_the_limit_that_counts_is_named_the_machine_s_or_that_of_a_group_above(group, make_daemon):
+    inner = group.path / "inner"
+    inner.mkdir()
+    try:
+        daemon = make_daemon("--reserve", "16M", prefix=("sh", "-c", f'echo $$ >{inner}/cgroup.procs && exec "$@"', "sh"))
+        with pytest.raises(Refused, match=f"than the limit of a cgroup leaves: {group.path}/{group.limit_name};"):
+            publish(daemon.socket, "m", 300 * MIB)
+        (group.path / group.limit_name).write_text(str(available() + 64 * GIB))
+        with pytest.raises(Refused, match="more than this machine has free; .* or give weightd more memory"):
+            publish(daemon.socket, "m", available() + 32 * GIB)
+        daemon.stop()
+    finally:
+        until(lambda: not (inner / "cgroup.procs").read_text(), "it is empty")
+        inner.rmdir()
 
 
 def test_two_that_fit_alone_but_not_together_are_not_killed(confine):

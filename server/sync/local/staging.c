@@ -16,26 +16,32 @@
 
 #define STRETCH_SIZE (256 * MIB)
 
-static int refuse(uint64_t needed, uint64_t room, struct fault *f)
+static int refuse(uint64_t needed, uint64_t room, const char *limit, struct fault *f)
 {
 	char needs[NUM_SIZE_MAX], has[NUM_SIZE_MAX];
 
+	if (limit[0])
+		return fault_set(f, -ENOMEM,
+				 "a version on a GPU goes through host memory between nodes: %s of "
+				 "it are needed for a while, and the limit of a cgroup leaves %s: "
+				 "%s; raise that limit (MemoryMax= of a unit)",
+				 num_format_size(needs, needed), num_format_size(has, room), limit);
 	return fault_set(f, -ENOMEM,
 			 "a version on a GPU goes through host memory between nodes: %s of it are "
-			 "needed for a while, and %s can be taken; free some, or raise the limit of "
-			 "weightd-sync (MemoryMax= of its unit)",
+			 "needed for a while, and %s of this machine's are free; free some",
 			 num_format_size(needs, needed), num_format_size(has, room));
 }
 
 /* Of the whole, `missing` has still to be taken. */
 static int check(uint64_t whole, uint64_t missing, struct fault *f)
 {
-	uint64_t room;
-	int r = headroom_bytes(&room);
+	struct headroom room;
+	int r = headroom_find(&room);
 
 	if (r < 0)
 		return fault_set(f, r, "/proc/meminfo cannot be read: %s", strerror(-r));
-	return missing <= room ? 0 : refuse(whole, room + (whole - missing), f);
+	return missing <= room.bytes ? 0
+				     : refuse(whole, room.bytes + (whole - missing), room.limit, f);
 }
 
 int staging_check(uint64_t size, struct fault *f)
@@ -73,7 +79,7 @@ int staging_take(struct staging *s, uint64_t at, uint64_t end, struct fault *f)
 		while (fallocate(s->fd, 0, (off_t)at,
 				 (off_t)(left < STRETCH_SIZE ? left : STRETCH_SIZE)) < 0)
 			if (errno != EINTR)
-				return refuse(end - begin, at - begin, f);
+				return refuse(end - begin, at - begin, "", f);
 	}
 	return 0;
 }
