@@ -107,6 +107,7 @@ static bool describe_phase(const struct agent *a, const struct sync *s, char *re
 	return true;
 }
 
+/* The publisher serves what its weightd has, the version pushed perhaps: no push changes that. */
 static void describe_kept(const struct sync *s, char *ret, size_t size)
 {
 	const struct transaction *t = transaction_of(s);
@@ -114,10 +115,11 @@ static void describe_kept(const struct sync *s, char *ret, size_t size)
 	if (sync_is_repair(s))
 		snprintf(ret, size, "%s serves what it had, and will ask again", s->members[0].name);
 	else if (t->before.number)
-		snprintf(ret, size, "every node still serves %s %ju.%ju", s->head->buffer,
-			 (uintmax_t)t->before.term, (uintmax_t)t->before.number);
+		snprintf(ret, size,
+			 "every other node still serves %s %ju.%ju, the publisher what it has",
+			 s->head->buffer, (uintmax_t)t->before.term, (uintmax_t)t->before.number);
 	else
-		snprintf(ret, size, "no node serves any version of it");
+		snprintf(ret, size, "no node but the publisher serves any version of it");
 }
 
 /* --- The decision and the end ------------------------------------------------------------------- */

@@ -64,7 +64,7 @@ def test_each_kind_has_its_scene():
 
 COMMITTED = {"node": "c", "state": "committed", "why": None}
 LOST = {"node": "b", "state": "failed", "why": "b went away"}
-FAILED = {"policy": "all", "state": "failed", "told": "m 1.2 was not committed: b went away, while bytes moved; every node still serves m 1.1"}
+FAILED = {"policy": "all", "state": "failed", "told": "m 1.2 was not committed: b went away, while bytes moved; every other node still serves m 1.1, the publisher what it has"}
 ROW = {"policy": "quorum", "moment": "bytes", "state": "committed", "told": "b went away", "t_end_s": 1, "t_error_s": 0.5,
        "t_reform_s": None, "starved_s": 0}
 
@@ -80,7 +80,7 @@ ROW = {"policy": "quorum", "moment": "bytes", "state": "committed", "told": "b w
     (FAILED, [], {"a": "new", "c": "old"}, None),
     (FAILED, [], {"a": "new", "c": "new"}, "c serves what was not committed"),
     (FAILED | {"told": FAILED["told"].replace("b went", "it went")}, [], {"c": "old"}, FAILED["told"].replace("b went", "it went")),
-    (FAILED | {"told": "b went away; every node still serves m 1.1"}, [], {"c": "old"}, "b went away; every node still serves m 1.1"),
+    (FAILED | {"told": "b went away; every other node still serves m 1.1, the publisher what it has"}, [], {"c": "old"}, "b went away; every other node still serves m 1.1, the publisher what it has"),
     (FAILED | {"told": "b went away, while bytes moved"}, [], {"c": "old"}, "b went away, while bytes moved"),
     (FAILED | {"t_end_s": 1.5}, [], {"c": "old"}, "0.50 s later than said"),
     ({"t_error_s": 1.25}, [COMMITTED, LOST], {"c": "new"}, "0.25 s later than said"),

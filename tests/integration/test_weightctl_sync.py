@@ -419,7 +419,7 @@ def test_push_counts_the_nodes_that_were_told_of_before_the_end(make_agent):
 
 def test_push_that_fails_says_why(make_agent):
     why = f"sync {SYNC}: llama 1.7 was not committed: b did not answer for 5 s while bytes moved (a -> b, 312 of 1024 MiB); " \
-          "every node still serves llama 1.6"
+          "every other node still serves llama 1.6, the publisher what it has"
     agent = make_agent(push=[{"sync": SYNC}, phase("b", "bytes", 0, GIB), outcome("failed", error=why)])
     for args in ((), ("--json",), ("-q",)):
         assert refused(agent, "sync", "push", "llama", *args) == f"weightctl: {why}\n"

@@ -360,59 +360,65 @@ static const struct failure {
 	const char *at_n2; /* NULL: it has nothing to say */
 } FAILURES[] = {
 	{"a member is absent", POLICY_ALL, lose_n3, NULL,
-	 "llama 1.2 was not committed: n0003 is not connected and could not be asked; every node still serves llama 1.1",
-	 "llama 1.2 was not committed: n0003 is not connected and could not be asked; every node still serves llama 1.1"},
+	 "llama 1.2 was not committed: n0003 is not connected and could not be asked; every other node still serves llama "
+	 "1.1, the publisher what it has",
+	 "llama 1.2 was not committed: n0003 is not connected and could not be asked; every other node still serves llama "
+	 "1.1, the publisher what it has"},
 	{"too few are there", POLICY_QUORUM, lose_n2_and_n3, NULL,
-	 "llama 1.2 was not committed: 2 of 4 members are left, which the policy 'quorum' is not content with: n0002 is not "
-	 "connected and could not be asked; every node still serves llama 1.1",
+	 "llama 1.2 was not committed: 2 of 4 members are left, which the policy 'quorum' is not content with: n0002 is "
+	 "not connected and could not be asked; every other node still serves llama 1.1, the publisher what it has",
 	 NULL},
 	{"a member has no room", POLICY_ALL, fill_n2, NULL,
-	 "llama 1.2 was not committed: n0002 refused: host needs *, while it prepared; every node still serves llama 1.1",
+	 "llama 1.2 was not committed: n0002 refused: host needs *, while it prepared; every other node still serves "
+	 "llama 1.1, the publisher what it has",
 	 "llama 1.2 was not committed on n0002: host needs *, while it made room; n0002 still serves llama 1.1"},
 	{"a clock is wrong", POLICY_ALL, set_clock, NULL,
-	 "llama 1.2 was not committed: n000? refused: the clock of n0000 and that of n000? differ by * s, while it prepared; "
-	 "every node still serves llama 1.1",
+	 "llama 1.2 was not committed: n000? refused: the clock of n0000 and that of n000? differ by * s, while it "
+	 "prepared; every other node still serves llama 1.1, the publisher what it has",
 	 NULL},
 	{"a cable is cut", POLICY_ALL, cut_n2_off, n2_has_some,
-	 "llama 1.2 was not committed: n0002 did not answer for 5 s while bytes moved (n000? -> n0002, * of 64 MiB); every "
-	 "node still serves llama 1.1",
+	 "llama 1.2 was not committed: n0002 did not answer for 5 s while bytes moved (n000? -> n0002, * of 64 MiB); "
+	 "every other node still serves llama 1.1, the publisher what it has",
 	 "llama 1.2 was not committed on n0002: its coordinator n0000 went away: did not answer for 5 s, while *; n0002 "
 	 "still serves llama 1.1"},
 	{"a member dies", POLICY_ALL, kill_n2, n2_has_some,
-	 "llama 1.2 was not committed: n0002 * while bytes moved (n000? -> n0002, * of 64 MiB); every node still serves llama 1.1",
+	 "llama 1.2 was not committed: n0002 * while bytes moved (n000? -> n0002, * of 64 MiB); every other node still "
+	 "serves llama 1.1, the publisher what it has",
 	 NULL},
 	{"an agent says nothing", POLICY_ALL, silence_n2, n2_verifies,
-	 "llama 1.2 was not committed: n0002 did not answer for * s while it verified; every node still serves llama 1.1",
+	 "llama 1.2 was not committed: n0002 did not answer for * s while it verified; every other node still serves "
+	 "llama 1.1, the publisher what it has",
 	 NULL},
 	{"an engine hangs", POLICY_ALL, hang_engine_of_n2, n2_has_some,
-	 "llama 1.2 was not committed: n0002 *while bytes moved*; every node still serves llama 1.1",
+	 "llama 1.2 was not committed: n0002 *while bytes moved*; every other node still serves llama 1.1, the publisher "
+	 "what it has",
 	 "llama 1.2 was not committed*while bytes moved*serves llama 1.1"},
 	{"bytes are wrong", POLICY_ALL, corrupt_n2, NULL,
-	 "llama 1.2 was not committed: n0002 got other bytes than were signed 3 times, the last from n000?, while it verified; "
-	 "every node still serves llama 1.1",
+	 "llama 1.2 was not committed: n0002 got other bytes than were signed 3 times, the last from n000?, while it "
+	 "verified; every other node still serves llama 1.1, the publisher what it has",
 	 NULL},
 	{"a weightd hangs", POLICY_ALL, hang_jobs_of_n2, n2_verifies,
 	 "llama 1.2 was not committed: n0002 failed: the local weightd of n0002 did not answer in time (verify), while it "
-	 "verified; every node still serves llama 1.1",
+	 "verified; every other node still serves llama 1.1, the publisher what it has",
 	 "llama 1.2 was not committed on n0002: the local weightd of n0002 did not answer in time (verify), while it verified; "
 	 "n0002 still serves llama 1.1"},
 	{"the publisher's weightd hangs", POLICY_ALL, hang_jobs_of_n0, NULL,
-	 "llama was not committed: the local weightd did not answer in time, while n0000 attached it; every node still serves "
-	 "llama 1.1",
+	 "llama was not committed: the local weightd did not answer in time, while n0000 attached it; every other node "
+	 "still serves llama 1.1, the publisher what it has",
 	 NULL},
 	{"the publisher loses its version", POLICY_ALL, kill_source, n2_has_some,
-	 "llama 1.2 was not committed: the source process on n0000 ended (*), while bytes moved (n000? -> n000?, * of 64 MiB); "
-	 "every node still serves llama 1.1",
+	 "llama 1.2 was not committed: the source process on n0000 ended (*), while bytes moved (n000? -> n000?, * of 64 "
+	 "MiB); every other node still serves llama 1.1, the publisher what it has",
 	 NULL},
 	{"the publisher's disk is full", POLICY_ALL, fill_the_disk_of_n0, n2_verifies,
 	 "llama 1.2 was not committed: the record of n0000 could not be written: No space left on device, while members "
-	 "verified; every node still serves llama 1.1",
+	 "verified; every other node still serves llama 1.1, the publisher what it has",
 	 NULL},
 	{"somebody cancels", POLICY_ALL, cancel, n2_has_some,
-	 "llama 1.2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every node still "
-	 "serves llama 1.1",
-	 "llama 1.2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every node still "
-	 "serves llama 1.1"},
+	 "llama 1.2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every other "
+	 "node still serves llama 1.1, the publisher what it has",
+	 "llama 1.2 was not committed: it was cancelled, while bytes moved (n000? -> n000?, * of 64 MiB); every other "
+	 "node still serves llama 1.1, the publisher what it has"},
 };
 
 static unsigned n_wrong(const struct failure *f, unsigned node, const char *sentence,
