@@ -2,7 +2,8 @@
  * Without a path the caller's own server comes first and the system's next. A server that starts makes its
  * socket before it listens, and a service manager gives it to its group after that: for a moment the socket
  * is missing, refuses, or is closed to its users. The times of the file and of its folder tell that moment
- * from a server that is not there, so that only the former costs time.
+ * from a server that is not there, so that only the former costs time. A socket that is made anew refuses
+ * before it is removed, which nothing tells from one that was left behind: both get a moment.
  */
 #include "libclient/rendezvous.h"
 
@@ -23,6 +24,7 @@
 #include "libclient/folder.h"
 
 #define FRESH_NS UINT64_C(1000000000)
+#define REFUSED_NS UINT64_C(200000000) /* a socket that goes refuses first */
 #define RECHECK_MS 50 /* no event announces that a socket has a listener */
 
 static int add(struct rendezvous *z, char *path)
@@ -115,10 +117,11 @@ static int open_first(struct rendezvous *z, struct weightd *w)
 	return r;
 }
 
-/* How long one of those that were tried may still be in the making. */
-static uint64_t longest_making_ns(const struct rendezvous *z)
+/* How long one of those that were tried may still be in the making, or be about to be. */
+static uint64_t longest_making_ns(const struct rendezvous *z, int r, uint64_t elapsed_ns)
 {
-	uint64_t longest = 0;
+	uint64_t longest = r == -ECONNREFUSED && elapsed_ns < REFUSED_NS ? REFUSED_NS - elapsed_ns
+									 : 0;
 
 	for (unsigned i = 0; i < z->n_tried; i++) {
 		uint64_t ns = making_ns(z->paths[i], z->errors[i]);
@@ -168,7 +171,7 @@ static int explain(const struct rendezvous *z, struct weightd *w, int r)
 
 int rendezvous_open(struct rendezvous *z, struct weightd *w)
 {
-	const uint64_t end_ns = num_now_ns() + FRESH_NS;
+	const uint64_t start_ns = num_now_ns(), end_ns = start_ns + FRESH_NS;
 	cleanup(fd_closep) int watch = -1;
 	uint64_t left_ns, now_ns;
 	bool is_first = true;
@@ -177,7 +180,7 @@ int rendezvous_open(struct rendezvous *z, struct weightd *w)
 	for (;; is_first = false) {
 		r = open_first(z, w);
 		now_ns = num_now_ns();
-		left_ns = r < 0 ? longest_making_ns(z) : 0;
+		left_ns = r < 0 ? longest_making_ns(z, r, now_ns - start_ns) : 0;
 		if (left_ns == 0 || now_ns >= end_ns)
 			return r < 0 ? explain(z, w, r) : 0;
 		for (unsigned i = 0; is_first && i < z->n; i++)

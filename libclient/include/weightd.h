@@ -203,8 +203,9 @@ int weightd_new(struct weightd **ret);
  *
  * Blocks for the handshake (5 s at most), and up to a second for a socket that is being made: one that
  * refuses, or admits only other users, and changed within the last second; or one that is missing from a
- * folder in which a file was made or removed within the last second. Any other server that is not there is
- * an error at once: -ENOENT, -ECONNREFUSED; -EACCES names the group that the socket admits.
+ * folder in which a file was made or removed within the last second. A socket that refuses and did not change
+ * is tried for 0.2 s, as its server may be about to make it anew. Any other server that is not there is an
+ * error at once: -ENOENT; -EACCES names the group that the socket admits.
  */
 int weightd_connect(struct weightd *w, const char *path);
 

@@ -3,6 +3,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -235,3 +236,21 @@ def quickest_s(daemon, *args):
 def test_a_server_that_is_not_there_costs_no_time(daemon, tmp_path):
     os.utime(tmp_path, (time.time() - OLD_S,) * 2)
     assert quickest_s(daemon, "--socket", tmp_path / "none", "ls") < 0.5
+
+
+def test_a_socket_that_is_made_anew_is_waited_for_while_the_old_one_refuses(daemon, tmp_path):
+    """As a service manager does: it closes, removes and makes it."""
+    path = tmp_path / "s"
+    for _ in range(ATTEMPTS):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as old:
+            old.bind(str(path))
+        until(lambda: time.time() - path.stat().st_ctime > 1, "the old one is old")
+        waiting = daemon.spawn("--socket", path, "ping")
+        until(lambda: sleeps(waiting), "it waits")
+        path.unlink()
+        path.symlink_to(daemon.socket)
+        said, errors = waiting.communicate(timeout=60)
+        path.unlink()
+        if waiting.returncode == 0:
+            break
+    assert waiting.returncode == 0, (said, errors)
