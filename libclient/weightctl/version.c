@@ -16,9 +16,14 @@
 static void print(const struct weightd *w, const struct weightd_server *server)
 {
 	(void)printf("weightctl   " RELEASE "\nlibweightd  %s\nweightd     ", weightd_release());
-	escape_text(stdout, server ? server->release : "not running");
-	(void)fputs(server ? " on " : ", tried ", stdout);
-	escape_text(stdout, weightd_socket(w));
+	if (server) {
+		escape_text(stdout, server->release);
+		(void)fputs(" on ", stdout);
+		escape_text(stdout, weightd_socket(w));
+	} else {
+		(void)fputs("not reached: ", stdout);
+		escape_text(stdout, weightd_error(w));
+	}
 	(void)fputc('\n', stdout);
 }
 

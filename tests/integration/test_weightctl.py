@@ -605,6 +605,7 @@ def test_completion(loaded, file):
 @pytest.mark.parametrize("verb", NEED_SERVER)
 def test_without_a_server_the_socket_and_the_way_out_are_named(daemon, tmp_path, verb):
     nowhere = str(tmp_path / "weightd.sock")
+    os.utime(tmp_path, (0, 0))  # else the socket may be in the making
     done = daemon.ctl(verb, *NEED_NAME.get(verb, []), env={"WEIGHTD_SOCKET": nowhere}, check=False)
     assert done.returncode == 1 and done.stdout == ""
     assert re.fullmatch("weightctl: .*\n", done.stderr)
@@ -614,7 +615,7 @@ def test_without_a_server_the_socket_and_the_way_out_are_named(daemon, tmp_path,
 def test_version_does_without_a_server(daemon, tmp_path):
     env = {"WEIGHTD_SOCKET": str(tmp_path / "weightd.sock")}
     assert ctl_json(daemon, "version", env=env)["weightd"] is None
-    assert "not running" in daemon.ctl("version", env=env).stdout
+    assert f"not reached: no weightd answers at {tmp_path}/weightd.sock" in daemon.ctl("version", env=env).stdout
 
 
 def test_a_socket_left_behind_is_no_server(daemon):
