@@ -18,7 +18,8 @@ int folder_watch(int watch, const char *path)
 	if (watch < 0)
 		watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
 	if (watch >= 0 && folder)
-		(void)inotify_add_watch(watch, folder, IN_CREATE | IN_DELETE | IN_MOVED_TO | IN_ATTRIB);
+		(void)inotify_add_watch(watch, folder,
+					IN_CREATE | IN_DELETE | IN_MOVED_TO | IN_ATTRIB);
 	return watch;
 }
 

@@ -172,7 +172,8 @@ static void test_all_fails_at_once_where_a_member_is_absent(void **state)
 	push_and_wait(s, "failed");
 	assert_non_null(strstr(s->nodes[0].why, "n0003 is not connected"));
 	assert_non_null(strstr(s->nodes[0].why, "llama 1.2 was not committed"));
-	assert_non_null(strstr(s->nodes[0].why, "every other node still serves llama 1.1, the publisher what it has"));
+	assert_non_null(strstr(s->nodes[0].why,
+			       "every other node still serves llama 1.1, the publisher what it has"));
 	assert_true(s->now_ns - began < S);
 	assert_int_equal(sim_serves(s, 1), 1);
 	sim_free(s);
