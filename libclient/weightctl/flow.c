@@ -4,12 +4,21 @@
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/size.h"
+#include "libclient/weightctl/user.h"
 
 static const char *limited(const void *row, bool json)
 {
 	const struct flow *f = row;
 
 	return f->stall && !json ? f->marked : f->limited_by;
+}
+
+static const char *user(const void *row, bool json)
+{
+	const struct flow *f = row;
+
+	(void)json;
+	return f->uid == UINT32_MAX ? NULL : user_name(f->uid);
 }
 
 const struct column flow_columns[] = {
@@ -38,7 +47,8 @@ const struct column flow_columns[] = {
 	{"CGROUP", COLUMN_TEXT, FLOW(cgroup), .help = "control group of the process, or all of one",
 	 .cut = true, .width = 12},
 	{"TRANSPORT", COLUMN_TEXT, FLOW(transport), .help = "what carries it: tcp, tls, gloo, nccl"},
-	{"UID", COLUMN_INDEX, FLOW(uid), .help = "user of whoever has it counted"},
+	{"USER", COLUMN_WORD, .word = user, .help = "of whoever has it counted"},
+	{"UID", COLUMN_INDEX, FLOW(uid), .help = "the same as a number"},
 	{"ELAPSED", COLUMN_DURATION, FLOW(elapsed_ns), .help = "since it began"},
 	{"LEFT", COLUMN_CLOCK, FLOW(left_ns), .help = "time at that rate"},
 	{"SUBMITTED", COLUMN_COUNTED, FLOW(submitted), .help = "bytes handed to the kernel"},

@@ -17,6 +17,7 @@
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/table.h"
+#include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
 
 enum option_of_log {
@@ -47,6 +48,14 @@ struct act {
 
 #define ACT(member) offsetof(struct act, member)
 
+static const char *user(const void *row, bool json)
+{
+	const struct act *act = row;
+
+	(void)json;
+	return act->uid == UINT32_MAX ? NULL : user_name(act->uid);
+}
+
 static const struct column columns[] = {
 	{"NUMBER", COLUMN_VERSION, ACT(number), .help = "by which other acts name it"},
 	{"TIME", COLUMN_TIME, ACT(realtime_ns), .help = "when it was over (UTC)"},
@@ -54,7 +63,8 @@ static const struct column columns[] = {
 	{"PID", COLUMN_INDEX, ACT(pid), .help = "process that did it", .shown = true},
 	{"PROCESS", COLUMN_TEXT, ACT(comm), .help = "its name", .shown = true, .cut = true,
 	 .width = 8},
-	{"UID", COLUMN_INDEX, ACT(uid), .help = "whose it is"},
+	{"USER", COLUMN_WORD, .word = user, .help = "whose it is"},
+	{"UID", COLUMN_INDEX, ACT(uid), .help = "the same as a number"},
 	{"ACT", COLUMN_TEXT, ACT(act), .help = "what it did, see weightd-trace(8)", .shown = true},
 	{"WHAT", COLUMN_TEXT, ACT(what), .help = "with what", .shown = true, .cut = true,
 	 .width = 0.3},
