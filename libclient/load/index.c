@@ -9,6 +9,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "libclient/load/array.h"
+#include "libclient/load/magic.h"
 #include "libclient/load/members.h"
 #include "weightd.h"
 
@@ -233,10 +234,22 @@ static int read_index(const struct file *f, struct index *ret, struct sentence *
 	return index_parse(text, f->identity.size, ret, s);
 }
 
+/* What begins as JSON may be meant as an index. */
+static bool looks_like_index(const struct file *f)
+{
+	struct sentence ignored; /* there is another one already */
+	char start[MAGIC_SIZE + 1] = "";
+	size_t n = f->identity.size < MAGIC_SIZE ? (size_t)f->identity.size : MAGIC_SIZE;
+
+	return file_read(f, start, n, 0, &ignored) == 0 && start[strspn(start, " \t\r\n")] == '{';
+}
+
 int index_read(const struct file *f, struct index *ret, struct sentence *s)
 {
 	int r = read_index(f, ret, s);
 
+	if (r == -EBADMSG && !looks_like_index(f))
+		(void)magic_explain_file(f, s); /* else what the parser says stands */
 	if (r == -EBADMSG)
 		return sentence_set(s, r, "the index %s cannot be used: %s",
 				    file_quote(&(struct sentence_quote){0}, f->path), s->text);

@@ -13,6 +13,7 @@
 #include "ipc/base/num.h"
 #include "ipc/dtype.h"
 #include "libclient/load/array.h"
+#include "libclient/load/magic.h"
 #include "libclient/load/members.h"
 #include "libclient/load/names.h"
 
@@ -339,10 +340,6 @@ int safetensors_parse_prefix(const uint8_t prefix[SAFETENSORS_PREFIX_SIZE], uint
 		return sentence_set(s, SAFETENSORS_TOO_SMALL,
 				    "%" PRIu64 " bytes are too few for a safetensors file",
 				    file_size);
-	if (!memcmp(prefix, "version ", SAFETENSORS_PREFIX_SIZE))
-		return sentence_set(
-			s, SAFETENSORS_HEADER_TOO_LARGE,
-			"it is a Git LFS pointer and not the file itself; run git lfs pull");
 	for (unsigned i = 0; i < SAFETENSORS_PREFIX_SIZE; i++)
 		n |= (uint64_t)prefix[i] << (8 * i);
 	if (n > SAFETENSORS_HEADER_MAX)
@@ -410,10 +407,28 @@ static int read_header(const struct file *f, struct safetensors *ret, struct sen
 	return r;
 }
 
+/*
+ * Whether it can be meant as one: it has a size of a header that is possible, and behind it what a header begins
+ * with. The first bytes of another format may be such a size, and those of a broken file another format's.
+ */
+static bool looks_like_safetensors(const struct file *f)
+{
+	uint8_t start[SAFETENSORS_PREFIX_SIZE + 1] = {0};
+	struct sentence ignored; /* there is another one already */
+	uint64_t size;
+
+	if (f->identity.size < sizeof(start) || file_read(f, start, sizeof(start), 0, &ignored) < 0)
+		return false;
+	return safetensors_parse_prefix(start, UINT64_MAX, &size, &ignored) == 0 &&
+	       memchr(" \t\n\r{", start[SAFETENSORS_PREFIX_SIZE], 5);
+}
+
 int safetensors_read(const struct file *f, struct safetensors *ret, struct sentence *s)
 {
 	int r = read_header(f, ret, s);
 
+	if (r > 0 && !looks_like_safetensors(f))
+		(void)magic_explain_file(f, s); /* else what the header says stands */
 	if (r > 0)
 		return sentence_set(s, -EBADMSG, "%s cannot be loaded: %s",
 				    file_quote(&(struct sentence_quote){0}, f->path), s->text);

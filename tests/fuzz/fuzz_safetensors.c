@@ -1,11 +1,12 @@
 /*
  * Any bytes as a safetensors file. What is accepted has to keep every promise that the loader relies
- * on; what is refused needs a sentence that can be printed.
+ * on; what is refused needs a sentence that can be printed, also where it is named as another format.
  */
 #include <stdbool.h>
 #include <string.h>
 
 #include "ipc/dtype.h"
+#include "libclient/load/magic.h"
 #include "libclient/load/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -62,6 +63,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct sentence s = {0};
 	uint64_t n;
 
+	if (magic_explain((const char *)data, size < MAGIC_SIZE ? size : MAGIC_SIZE, &s))
+		check_sentence(&s);
 	memcpy(prefix, data, size < sizeof(prefix) ? size : sizeof(prefix));
 	if (safetensors_parse_prefix(prefix, size, &n, &s) == 0) {
 		parse((const char *)data + sizeof(prefix), n, size - sizeof(prefix) - n);

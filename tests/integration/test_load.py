@@ -278,6 +278,51 @@ def test_a_file_cut_short_before_the_load_is_refused(clean, one_file):
     check_refused(clean.ctl("load", "m", path, check=False), "model.safetensors'", "5 bytes are too few")
 
 
+OTHER_FORMATS = [
+    (b"PK\x03\x04" + bytes(60), "zip archive, as torch.save()"),  # its size of a header would be one
+    (b"PK\x03\x04\x14\0\x08\x08" + bytes(60), "zip archive, as torch.save()"),
+    (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "pickle, as old versions of torch.save() write"),
+    (b"\x80\x04\x95" + bytes(20), "pickle"),
+    (b"GGUF\3\0\0\0" + bytes(60), "GGUF"),
+    (b"\x89HDF\r\n\x1a\n" + bytes(60), "HDF5"),
+    (b"\x93NUMPY\1\0v\0{'descr': '<f4'}", "numpy.save()"),
+    (b"\x1f\x8b\x08\0\0\0\0\0\0\x03" + bytes(20), "compressed by gzip"),
+    (b"BZh91AY&SY" + bytes(20), "compressed by bzip2"),
+    (b"\xfd7zXZ\0" + bytes(20), "compressed by xz"),
+    (b"\x28\xb5\x2f\xfd" + bytes(20), "compressed by zstd"),
+    (b"model.bin".ljust(257, b"\0") + b"ustar\0" + bytes(250), "tar archive"),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n", "git lfs pull"),
+    (b"<!DOCTYPE html><html>", "HTML"),
+    (b"\n  <?xml version='1.0'?><Error/>", "XML"),
+    (b'\xef\xbb\xbf{"error": "no"}', "JSON"),
+    (b"{}", "JSON"),
+    (b"Entry not found", "text that begins with 'Entry not found': download the file again"),
+    ("Zugriff verweigert: f\u00fcr \u20ac".encode() * 20, "text that begins with 'Zugriff verweigert"),
+]
+
+
+def test_a_file_of_another_format_is_named_as_what_it_is(clean, tmp_path):
+    for start, phrase in OTHER_FORMATS:
+        (tmp_path / "model.safetensors").write_bytes(start)
+        check_refused(clean.ctl("load", "m", tmp_path, check=False), "/model.safetensors' cannot be loaded: it is ", phrase)
+
+
+def test_an_index_of_another_format_is_named_as_what_it_is(clean, tmp_path):
+    index = tmp_path / "model.safetensors.index.json"
+    for start, phrase in OTHER_FORMATS:
+        if b"{" not in start[:4]:
+            index.write_bytes(start)
+            check_refused(clean.ctl("load", "m", index, check=False), "index.json' cannot be used: it is ", phrase)
+
+
+def test_a_broken_header_is_not_taken_for_another_format(clean, tmp_path):
+    """Sizes of a header whose bytes are the magic of a pickle, of gzip, of JSON."""
+    path = tmp_path / "model.safetensors"
+    for size in 0x0280, 0x088B1F, ord("{"):
+        path.write_bytes(struct.pack("<Q", size) + b'{"a":')
+        check_refused(clean.ctl("load", "m", path, check=False), f"its header of {size} bytes goes past the end")
+
+
 def test_what_is_no_file_is_refused_without_waiting(clean, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     check_refused(clean.ctl("load", "m", tmp_path / "fifo", check=False), "/fifo' is neither a regular file")

@@ -26,8 +26,8 @@ BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5
         "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64}
 
 SOURCES = ["tests/unit/tool_safetensors.c", "libclient/sentence.c", "libclient/load/safetensors.c",
-           "libclient/load/members.c", "libclient/load/names.c", "libclient/load/file.c", "ipc/dtype.c",
-           "ipc/hash.c", "ipc/base/fd.c", "ipc/base/num.c",
+           "libclient/load/members.c", "libclient/load/names.c", "libclient/load/magic.c", "libclient/load/file.c",
+           "ipc/dtype.c", "ipc/hash.c", "ipc/base/fd.c", "ipc/base/num.c",
            "ipc/base/utf8.c"]
 
 

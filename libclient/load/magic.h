@@ -1,0 +1,21 @@
+/*
+ * Files of other formats
+ *
+ * What a file is that was taken for safetensors or for an index and is neither, by how it begins, and what to
+ * do with it.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "libclient/load/file.h"
+#include "libclient/sentence.h"
+
+#define MAGIC_SIZE 512 /* bytes that are looked at */
+
+/* The sentence about a file that begins with these bytes. False: nothing is known of it. */
+bool magic_explain(const char *start, size_t n, struct sentence *ret);
+
+/* Reads them. */
+bool magic_explain_file(const struct file *f, struct sentence *ret);
