@@ -45,28 +45,53 @@ static const char *keep(struct parser *p, const json_t *string)
 	return copy;
 }
 
-/* Just a name: it is opened in the directory of the index and must not lead anywhere else. */
-static bool is_plain_name(const char *name, size_t n)
+/*
+ * A path below the directory of the index, where it is opened: it must not lead anywhere else. Components that
+ * mean nothing ("." and empty ones) are taken out, so that a file has one spelling. Writes at most n + 1 bytes
+ * and returns their number without the NUL, 0 for a path that is none.
+ */
+static size_t normalize(const char *path, size_t n, char *ret)
 {
-	return n > 0 && n <= NAME_MAX && strlen(name) == n && !strchr(name, '/') &&
-	       strcmp(name, ".") && strcmp(name, "..");
+	size_t used = 0;
+
+	if (n == 0 || n >= PATH_MAX || strlen(path) != n || *path == '/' || path[n - 1] == '/')
+		return 0;
+	while (*path) {
+		size_t size = strcspn(path, "/");
+
+		if (size > NAME_MAX || (size == 2 && !memcmp(path, "..", 2)))
+			return 0;
+		if (size > 0 && !(size == 1 && *path == '.')) {
+			if (used > 0)
+				ret[used++] = '/';
+			memcpy(ret + used, path, size);
+			used += size;
+		}
+		path += size;
+		path += *path == '/';
+	}
+	ret[used] = '\0';
+	return used;
 }
 
-static int file_number(struct parser *p, const json_t *name, uint32_t *ret)
+static int file_number(struct parser *p, const json_t *string, uint32_t *ret)
 {
-	size_t n = json_string_length(name);
+	char *name = p->ix.text + p->text_used; /* kept if it is a new one */
+	size_t n = normalize(json_string_value(string), json_string_length(string), name);
 
-	if (names_find(&p->files, json_string_value(name), n, ret))
-		return 0;
-	if (!is_plain_name(json_string_value(name), n))
+	if (n == 0)
 		return sentence_set(p->s, -EBADMSG,
-				    "it maps to %s, which is not the plain name of a file",
-				    QUOTE(json_string_value(name), n));
+				    "it maps to %s, which is not a file in the folder of the index or "
+				    "below it",
+				    QUOTE(json_string_value(string), json_string_length(string)));
+	if (names_find(&p->files, name, n, ret))
+		return 0;
 	if (!array_reserve(p->ix.files, p->ix.n_files, p->files_max))
 		return out_of_memory(p);
 	*ret = (uint32_t)p->ix.n_files;
-	p->ix.files[*ret] = keep(p, name);
-	if (names_add(&p->files, p->ix.files[*ret], n, *ret) < 0)
+	p->ix.files[*ret] = name;
+	p->text_used += n + 1;
+	if (names_add(&p->files, name, n, *ret) < 0)
 		return out_of_memory(p);
 	p->ix.n_files++;
 	return 0;

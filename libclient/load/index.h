@@ -27,7 +27,7 @@ struct index_entry {
 struct index {
 	struct index_entry *entries; /* in the order of the text */
 	size_t n_entries;
-	const char **files; /* plain names, each once, sorted */
+	const char **files; /* paths below the directory of the index, each once, sorted */
 	size_t n_files;
 	struct names tensors; /* to an entry */
 	char *text; /* all strings */

@@ -1,8 +1,21 @@
-/* Any bytes as an index: what is accepted maps each tensor once, to a file in the same directory. */
+/* Any bytes as an index: what is accepted maps each tensor once, to a file in its directory or below. */
 #include <string.h>
 
 #include "libclient/load/index.h"
 #include "tests/fuzz/fuzz.h"
+
+/* Components with a meaning, between single slashes. */
+static void check_path(const char *path)
+{
+	for (;;) {
+		size_t n = strcspn(path, "/");
+
+		MUST(n > 0 && !(n == 1 && *path == '.') && !(n == 2 && !memcmp(path, "..", 2)));
+		if (!path[n])
+			return;
+		path += n + 1;
+	}
+}
 
 static void check_accepted(const struct index *ix)
 {
@@ -10,8 +23,7 @@ static void check_accepted(const struct index *ix)
 
 	MUST(ix->n_entries > 0 && ix->n_files > 0);
 	for (size_t i = 0; i < ix->n_files; i++) {
-		MUST(ix->files[i][0] && !strchr(ix->files[i], '/'));
-		MUST(strcmp(ix->files[i], ".") != 0 && strcmp(ix->files[i], "..") != 0);
+		check_path(ix->files[i]);
 		MUST(i == 0 || strcmp(ix->files[i - 1], ix->files[i]) < 0);
 	}
 	for (size_t i = 0; i < ix->n_entries; i++) {

@@ -147,7 +147,7 @@ static void a_tensor_is_mapped_once_after_unescaping(void **state)
 	REFUSE("{'weight_map':{'a':'f','\\u0061':'g'}}", "maps tensor 'a' twice");
 }
 
-static void a_file_is_a_plain_name(void **state)
+static void a_file_is_in_the_folder_of_the_index_or_below(void **state)
 {
 	char text[512];
 	int n;
@@ -155,24 +155,44 @@ static void a_file_is_a_plain_name(void **state)
 	(void)state;
 	ACCEPT("{'weight_map':{'a':'..f'}}");
 	ACCEPT("{'weight_map':{'a':'model 1\xc3\xa4.safetensors'}}");
-	REFUSE("{'weight_map':{'a':''}}", "not the plain name");
-	REFUSE("{'weight_map':{'a':'.'}}", "not the plain name");
-	REFUSE("{'weight_map':{'a':'..'}}", "not the plain name");
+	ACCEPT("{'weight_map':{'a':'d/f'}}");
+	ACCEPT("{'weight_map':{'a':'d\\/...\\/f'}}");
+	REFUSE("{'weight_map':{'a':''}}", "not a file in the folder");
+	REFUSE("{'weight_map':{'a':'.'}}", "not a file in the folder");
+	REFUSE("{'weight_map':{'a':'./'}}", "not a file in the folder");
+	REFUSE("{'weight_map':{'a':'..'}}", "not a file in the folder");
+	REFUSE("{'weight_map':{'a':'d/'}}", "'d/'");
 	REFUSE("{'weight_map':{'a':'/etc/passwd'}}", "'/etc/passwd'");
+	REFUSE("{'weight_map':{'a':'//etc/passwd'}}", "'//etc/passwd'");
 	REFUSE("{'weight_map':{'a':'../f'}}", "'../f'");
-	REFUSE("{'weight_map':{'a':'d/f'}}", "'d/f'");
-	REFUSE("{'weight_map':{'a':'d\\/f'}}", "'d/f'");
+	REFUSE("{'weight_map':{'a':'d/../f'}}", "'d/../f'");
+	REFUSE("{'weight_map':{'a':'d/..'}}", "'d/..'");
 	REFUSE("{'weight_map':{'a':'f\\u0000'}}", "'f\\x00'");
 	REFUSE("{'weight_map':{'a':1}}", "maps tensor 'a' to something");
 	REFUSE("{'weight_map':{'a':['f']}}", "maps tensor 'a' to something");
 	REFUSE("{'weight_map':{'a':null}}", "maps tensor 'a' to something");
 	for (int size = 255; size <= 256; size++) {
-		n = snprintf(text, sizeof(text), "{'weight_map':{'a':'%0*d'}}", size, 0);
+		n = snprintf(text, sizeof(text), "{'weight_map':{'a':'d/%0*d'}}", size, 0);
 		if (size <= 255)
 			accept(text, (size_t)n);
 		else
-			refuse(text, (size_t)n, "not the plain name");
+			refuse(text, (size_t)n, "not a file in the folder");
 	}
+}
+
+static void spellings_of_one_path_are_one_file(void **state)
+{
+	struct index ix;
+
+	(void)state;
+	PARSE("{'weight_map':{'a':'d/f','b':'./d/f','c':'d//f','e':'d/./f','g':'f','h':'./f'}}",
+	      &ix);
+	assert_int_equal(ix.n_files, 2);
+	assert_string_equal(ix.files[0], "d/f");
+	assert_string_equal(ix.files[1], "f");
+	assert_string_equal(file_of(&ix, "e"), "d/f");
+	assert_string_equal(file_of(&ix, "h"), "f");
+	index_deinit(&ix);
 }
 
 static void sentences_escape_what_they_quote(void **state)
@@ -218,7 +238,8 @@ int main(void)
 		cmocka_unit_test(an_index_is_one_json_object),
 		cmocka_unit_test(an_index_has_one_weight_map),
 		cmocka_unit_test(a_tensor_is_mapped_once_after_unescaping),
-		cmocka_unit_test(a_file_is_a_plain_name),
+		cmocka_unit_test(a_file_is_in_the_folder_of_the_index_or_below),
+		cmocka_unit_test(spellings_of_one_path_are_one_file),
 		cmocka_unit_test(sentences_escape_what_they_quote),
 		cmocka_unit_test(thousands_of_tensors_keep_their_files),
 	};
