@@ -640,12 +640,19 @@ void weightd_writer_free(struct weightd_writer *wr);
  */
 typedef int (*weightd_progress_fn)(void *userdata, const char *phase, uint64_t done, uint64_t total);
 
+/*
+ * Receives a sentence about a choice that the caller may not expect: which files of a directory were taken, by
+ * which rule, and which were left out.
+ */
+typedef void (*weightd_note_fn)(void *userdata, const char *text);
+
 struct weightd_load_options {
 	size_t size; /* set by the caller */
 	const struct weightd_create_options *create; /* NULL: the defaults */
 	unsigned n_threads; /* 0: as many as there are cores, 4 at most, or 8 to a GPU */
 	weightd_progress_fn progress; /* may be NULL; called from the calling thread */
-	void *userdata;
+	void *userdata; /* of both functions */
+	weightd_note_fn note; /* may be NULL; called from the calling thread, before memory is asked for */
 };
 
 struct weightd_load_result {
@@ -661,9 +668,11 @@ struct weightd_load_result {
 };
 
 /*
- * Loads safetensors into the next version of `name` and publishes it. Each path is a .safetensors file,
- * an index (*.safetensors.index.json), or a directory with model.safetensors.index.json or with
- * .safetensors files. Files are opened with the caller's permissions. On any failure nothing is left
+ * Loads safetensors into the next version of `name` and publishes it. Each path is a safetensors file, an
+ * index (X.safetensors.index.json, X.safetensors.index.VARIANT.json, X.safetensors.VARIANT.index.json), or a
+ * directory. A directory stands for one set of files: that of a well-known name (model, diffusion_pytorch_model),
+ * else that of its only index, else its only set X-00001-of-0000N, else its only file; weightctl(1) has the rules.
+ * More than one is -EBADMSG. Files are opened with the caller's permissions. On any failure nothing is left
  * behind and the previous version is untouched; but an exclusive buffer is torn once its memory was handed
  * out, and one that is replaced is left without a version. A file that changes meanwhile is -EBADMSG. Uses a
  * connection of its own to the same server. `options` and `ret` may be NULL.

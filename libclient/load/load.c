@@ -126,7 +126,7 @@ int weightd_load(struct weightd *w, const char *name, const char *const *paths, 
 		if (r < 0)
 			return r;
 	}
-	progress = (struct progress){.fn = o.progress, .userdata = o.userdata};
+	progress = (struct progress){.fn = o.progress, .note = o.note, .userdata = o.userdata};
 	r = plan_make(paths, n_paths, &progress, &plan, client_sentence(w));
 	if (r < 0)
 		return r;

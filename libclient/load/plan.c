@@ -148,7 +148,9 @@ static int open_source(struct planner *p, const struct source *source,
 	*f = (struct plan_file){.first_tensor = weightd_layout_n_tensors(plan->layout)};
 	r = file_open(source->path, &f->file, p->s);
 	if (r == -ENOENT && index)
-		return sentence_set(p->s, r, "the index %s wants the file %s, which is not there",
+		return sentence_set(p->s, r,
+				    "the index %s wants the file %s, which is not there: complete the "
+				    "download, or name the files to load",
 				    QUOTE_PATH(index->file.path),
 				    QUOTE(index->index.files[source->index_file]));
 	if (r < 0)
@@ -230,6 +232,8 @@ static int make(struct planner *p, const char *const *paths, size_t n_paths)
 
 	if (n_paths == 0)
 		return sentence_set(p->s, -EINVAL, "no file to load was named");
+	p->plan.sources.note = p->progress->note;
+	p->plan.sources.userdata = p->progress->userdata;
 	for (size_t i = 0; i < n_paths; i++) {
 		r = sources_add(&p->plan.sources, paths[i], p->s);
 		if (r < 0)

@@ -13,6 +13,7 @@
 
 struct progress {
 	weightd_progress_fn fn; /* may be NULL */
+	weightd_note_fn note; /* may be NULL */
 	void *userdata;
 	const char *phase; /* last told */
 	uint64_t told_ns;

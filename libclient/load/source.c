@@ -1,38 +1,19 @@
 #include "libclient/load/source.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ipc/base/cleanup.h"
 #include "libclient/load/array.h"
+#include "libclient/load/directory.h"
 
-#define FILE_SUFFIX ".safetensors"
-#define INDEX_SUFFIX ".safetensors.index.json"
-#define INDEX_NAME "model" INDEX_SUFFIX /* what transformers writes */
-
-/* Names in a directory. */
-struct listing {
-	char **names;
-	size_t n, max;
-};
-
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
 #define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
 
 static int out_of_memory(struct sentence *s)
 {
 	return sentence_set(s, -ENOMEM, "there is not enough memory for the list of files");
-}
-
-static bool ends_with(const char *text, const char *suffix)
-{
-	size_t n = strlen(text), n_suffix = strlen(suffix);
-
-	return n >= n_suffix && !strcmp(text + n - n_suffix, suffix);
 }
 
 /* The path of `name` in the directory whose path is the first `n` bytes of `directory`. */
@@ -113,109 +94,54 @@ static int add_index_in(struct sources *ss, const char *directory, const char *n
 
 /* --- Directories -------------------------------------------------------------------------------- */
 
-static void listing_deinit(struct listing *l)
+static int add_index_of(struct sources *ss, struct directory *d, const char *directory,
+			const char *name, struct sentence *s)
 {
-	for (size_t i = 0; i < l->n; i++)
-		free(l->names[i]);
-	free(l->names);
-}
+	const struct index *index;
+	int r = add_index_in(ss, directory, name, s);
 
-static int listing_add(struct listing *l, const char *name)
-{
-	if (!array_reserve(l->names, l->n, l->max))
-		return -ENOMEM;
-	l->names[l->n] = strdup(name);
-	if (!l->names[l->n])
-		return -ENOMEM;
-	l->n++;
+	if (r < 0)
+		return r;
+	index = &ss->indexes[ss->n_indexes - 1].index;
+	for (size_t i = 0; i < index->n_files; i++)
+		directory_take(d, index->files[i]);
+	directory_take(d, name);
 	return 0;
 }
 
-static int compare_names(const void *a, const void *b)
+static int add_files_in(struct sources *ss, struct directory *d, const char *directory,
+			const struct directory_set *set, struct sentence *s)
 {
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static void listing_sort(struct listing *l)
-{
-	if (l->n > 1)
-		qsort(l->names, l->n, sizeof(*l->names), compare_names);
-}
-
-static bool listing_has(const struct listing *l, const char *name)
-{
-	for (size_t i = 0; i < l->n; i++)
-		if (!strcmp(l->names[i], name))
-			return true;
-	return false;
-}
-
-/* Hidden names are left out, as a shell does. */
-static int list_directory(const struct file *f, struct listing *indexes, struct listing *files)
-{
-	const struct dirent *entry;
-	DIR *dir = opendir(f->path);
 	int r = 0;
 
-	if (!dir)
-		return -errno;
-	while (r == 0) {
-		errno = 0;
-		entry = readdir(dir);
-		if (!entry) {
-			r = -errno;
-			break;
-		}
-		if (entry->d_name[0] == '.')
-			continue;
-		if (ends_with(entry->d_name, INDEX_SUFFIX))
-			r = listing_add(indexes, entry->d_name);
-		else if (ends_with(entry->d_name, FILE_SUFFIX))
-			r = listing_add(files, entry->d_name);
+	for (size_t i = 0; r == 0 && i < set->n; i++) {
+		directory_take(d, set->entries[i].name);
+		r = add_source(ss, join(directory, strlen(directory), set->entries[i].name),
+			       SOURCE_NO_INDEX, 0, s);
 	}
-	(void)closedir(dir);
-	listing_sort(indexes);
-	listing_sort(files);
-	return r;
-}
-
-static int add_listed(struct sources *ss, const char *path, const struct listing *indexes,
-		      const struct listing *files, struct sentence *s)
-{
-	int r = 0;
-
-	if (listing_has(indexes, INDEX_NAME))
-		return add_index_in(ss, path, INDEX_NAME, s);
-	if (indexes->n > 1)
-		return sentence_set(s, -EBADMSG,
-				    "%s has several indexes, %s and %s among them: name one of them",
-				    QUOTE_PATH(path), QUOTE(indexes->names[0]),
-				    QUOTE(indexes->names[1]));
-	if (indexes->n == 1)
-		return add_index_in(ss, path, indexes->names[0], s);
-	if (files->n == 0)
-		return sentence_set(s, -ENOENT,
-				    "the directory %s has no " FILE_SUFFIX
-				    " file and no index of such files",
-				    QUOTE_PATH(path));
-	for (size_t i = 0; r == 0 && i < files->n; i++)
-		r = add_source(ss, join(path, strlen(path), files->names[i]), SOURCE_NO_INDEX, 0, s);
 	return r;
 }
 
 static int add_directory(struct sources *ss, const struct file *f, struct sentence *s)
 {
-	cleanup(listing_deinit) struct listing indexes = {0};
-	cleanup(listing_deinit) struct listing files = {0};
+	cleanup(directory_deinit) struct directory d = {0};
+	const struct directory_set *set = NULL;
+	const char *rule = NULL;
+	struct sentence note;
 	int r;
 
-	r = list_directory(f, &indexes, &files);
-	if (r == -ENOMEM)
-		return out_of_memory(s);
+	r = directory_read(f, &d, s);
+	if (r == 0)
+		r = directory_choose(&d, f, &set, &rule, s);
 	if (r < 0)
-		return sentence_set(s, r, "cannot list the directory %s: %s", QUOTE_PATH(f->path),
-				    strerror(-r));
-	return add_listed(ss, f->path, &indexes, &files, s);
+		return r;
+	if (set->entries->is_index)
+		r = add_index_of(ss, &d, f->path, set->entries->name, s);
+	else
+		r = add_files_in(ss, &d, f->path, set, s);
+	if (r == 0 && ss->note && directory_left_out(&d, f, set, rule, &note))
+		ss->note(ss->userdata, note.text);
+	return r;
 }
 
 /* --- Paths -------------------------------------------------------------------------------------- */
@@ -230,7 +156,7 @@ int sources_add(struct sources *ss, const char *path, struct sentence *s)
 		return r;
 	if (f.is_directory)
 		return add_directory(ss, &f, s);
-	if (ends_with(path, INDEX_SUFFIX))
+	if (directory_is_index(path))
 		return add_index(ss, &f, s);
 	return add_source(ss, strdup(path), SOURCE_NO_INDEX, 0, s);
 }

@@ -12,6 +12,7 @@
 #include "libclient/load/file.h"
 #include "libclient/load/index.h"
 #include "libclient/sentence.h"
+#include "weightd.h"
 
 #define SOURCE_NO_INDEX UINT32_MAX
 
@@ -27,16 +28,15 @@ struct source_index {
 };
 
 struct sources {
+	weightd_note_fn note; /* may be NULL */
+	void *userdata;
 	struct source *list; /* those of one index stand side by side */
 	size_t n, max;
 	struct source_index *indexes;
 	size_t n_indexes, max_indexes;
 };
 
-/*
- * Adds what `path` leads to: a file as it is; the files of an index; of a directory those of its
- * model.safetensors.index.json or of its only index, and without one all *.safetensors by name.
- */
+/* Adds what `path` leads to: a file as it is, the files of an index, or those a directory stands for. */
 int sources_add(struct sources *ss, const char *path, struct sentence *s);
 
 void sources_deinit(struct sources *ss);

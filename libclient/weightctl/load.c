@@ -82,6 +82,13 @@ static int load_progress(void *userdata, const char *phase, uint64_t done, uint6
 	return stop_signal;
 }
 
+/* Before the first line of progress: nothing has to be redrawn. */
+static void load_note(void *userdata, const char *text)
+{
+	(void)userdata;
+	(void)cli_error("%s", text);
+}
+
 static void print_result(struct cli *cli, const struct loaded *l)
 {
 	char size[SIZE_TEXT_MAX], time[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
@@ -123,6 +130,7 @@ static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
 	loaded.device = cli_device(cli);
 	options.progress = load_progress;
 	options.userdata = &progress;
+	options.note = load_note;
 	progress_init(&progress, name, quiet);
 	catch_signals();
 	r = weightd_load(cli->w, name, (const char *const *)paths, (size_t)n_paths, &options,

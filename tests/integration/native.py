@@ -64,7 +64,7 @@ PROGRESS = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_uint64, c_uint64)
 
 class LoadOptions(Sized):
     _fields_ = [("size", c_size_t), ("create", POINTER(CreateOptions)), ("n_threads", ctypes.c_uint),
-                ("progress", PROGRESS), ("userdata", c_void_p)]
+                ("progress", PROGRESS), ("userdata", c_void_p), ("note", c_void_p)]
 
 
 class Stat(Sized):

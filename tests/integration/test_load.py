@@ -214,7 +214,7 @@ def test_the_index_decides_for_every_tensor(daemon, tmp_path):
 def test_a_directory_and_a_list_of_files_give_the_same(daemon, tmp_path):
     rng = random.Random(4)
     parts = [random_tensors(rng, f"part{i}", 10) for i in range(3)]
-    paths = [tmp_path / f"{i}.safetensors" for i in range(3)]
+    paths = [tmp_path / f"model-{i}-of-3.safetensors" for i in (1, 2, 3)]
     for path, part in zip(paths, parts):
         write_model(path, part)
     daemon.ctl("load", "m", tmp_path)
@@ -245,6 +245,51 @@ def test_short_and_interrupted_reads_are_read_on(daemon, one_file, make_gate):
     check_bytes(daemon, "m", tensors)
 
 
+# --- Directories with more than a model ------------------------------------------------------------
+
+def test_what_a_directory_leaves_out_is_told_on_standard_error(daemon, tmp_path):
+    for name in "model", "model.fp16", "consolidated", "adapter_model", "optimizer":
+        write_model(tmp_path / f"{name}.safetensors", {name: u8(name.encode())})
+    done = daemon.ctl("load", "--quiet", "--json", "m", tmp_path)
+    assert done.stderr == (f"weightctl: '{tmp_path}': took 'model.safetensors' and left out 'adapter_model.safetensors', "
+                           "'consolidated.safetensors', 'model.fp16.safetensors', 'optimizer.safetensors'\n")
+    assert json.loads(done.stdout)["tensors"] == 1
+    check_bytes(daemon, "m", {"model": u8(b"model")})
+    assert daemon.ctl("load", "--quiet", "m", tmp_path / "model.safetensors").stderr == ""
+
+
+def test_a_model_saved_twice_is_the_one_that_transformers_loads(daemon, tmp_path):
+    """First whole, then sharded: save_pretrained() leaves the old file beside a good index."""
+    write_model(tmp_path / "model.safetensors", {"a": u8(b"whole"), "b": u8(b"of it")})
+    for i, name in enumerate("ab", 1):
+        write_model(tmp_path / f"model-0000{i}-of-00002.safetensors", {name: u8(b"shard")})
+    write_index(tmp_path / "model.safetensors.index.json",
+                {name: f"model-0000{i}-of-00002.safetensors" for i, name in enumerate("ab", 1)})
+    done = daemon.ctl("load", "m", tmp_path)
+    check_bytes(daemon, "m", {"a": u8(b"whole"), "b": u8(b"of it")})
+    assert "took 'model.safetensors' (as transformers does, the file before the index)" in done.stderr
+    (tmp_path / "model.safetensors").unlink()
+    done = daemon.ctl("load", "m", tmp_path)
+    check_bytes(daemon, "m", {"a": u8(b"shard"), "b": u8(b"shard")})
+    assert "took" not in done.stderr
+
+
+def test_a_directory_with_several_sets_is_refused_listing_them(clean, tmp_path):
+    write_model(tmp_path / "a.safetensors", {"a": u8(b"a")})
+    write_model(tmp_path / "b.safetensors", {"b": u8(b"b")})
+    check_refused(clean.ctl("load", "m", tmp_path, check=False), "several sets of weights",
+                  "'a.safetensors', 'b.safetensors'", "name one of them")
+
+
+def test_a_long_list_of_sets_is_cut_and_counted(clean, tmp_path):
+    for i in range(500):
+        write_model(tmp_path / f"{i:03}-{'x' * 40}.safetensors", {"a": u8(b"a")})
+    done = clean.ctl("load", "m", tmp_path, check=False)
+    check_refused(done, "'000-", "more: name one of them, by its files or its index")
+    listed = done.stderr.count(".safetensors'")
+    assert 1 < listed < 500 and f" and {500 - listed} more" in done.stderr
+
+
 # --- Files that cannot be loaded -------------------------------------------------------------------
 
 def test_a_missing_file_of_an_index_is_named(clean, tmp_path):
@@ -263,9 +308,9 @@ def test_a_tensor_that_its_file_lacks_is_named(clean, tmp_path):
 
 def test_a_tensor_in_two_files_is_refused_naming_both(clean, tmp_path):
     for name in "12":
-        write_model(tmp_path / f"{name}.safetensors", {name: u8(b"x"), "twice": u8(b"y")})
+        write_model(tmp_path / f"m-{name}-of-2.safetensors", {name: u8(b"x"), "twice": u8(b"y")})
     done = clean.ctl("load", "m", tmp_path, check=False)
-    check_refused(done, "tensor 'twice'", "/1.safetensors'", "/2.safetensors'")
+    check_refused(done, "tensor 'twice'", "/m-1-of-2.safetensors'", "/m-2-of-2.safetensors'")
 
 
 def test_a_file_cut_short_before_the_load_is_refused(clean, one_file):
@@ -395,7 +440,7 @@ def test_an_index_replaced_during_the_load_is_refused(clean, one_file, make_gate
     index = tmp_path / "model.safetensors.index.json"
     write_index(index, dict.fromkeys(tensors, path.name))
     gate = make_gate(path, offset, "pause", call=2)
-    gate.start(clean, "m", tmp_path)
+    gate.start(clean, "m", index)
     write_index(tmp_path / "new", dict.fromkeys(tensors, path.name))
     os.rename(tmp_path / "new", index)
     check_refused(gate.open(), "index.json' was replaced while it was loaded")

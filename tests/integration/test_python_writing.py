@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import signal
+import warnings
 
 import pytest
 from integration.package import MANY_KINDS, is_mapped, layout_of, publish
@@ -141,6 +142,28 @@ def test_what_progress_raises_cancels_the_load(weightd, tmp_path, failure):
     with pytest.raises(type(failure)) as e:
         weightd.load("m", tmp_path / "a.safetensors", progress=progress)
     assert e.value is failure and weightd.ls() == []
+
+
+def test_load_warns_of_what_a_directory_leaves_out(weightd, tmp_path):
+    write_safetensors(tmp_path / "model.safetensors", a=("F32", [1], b"abcd"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weightd.load("m", tmp_path)
+    write_safetensors(tmp_path / "optimizer.safetensors", a=("F32", [1], b"efgh"))
+    with pytest.warns(UserWarning, match="took 'model.safetensors' and left out 'optimizer.safetensors'") as noted:
+        weightd.load("m", tmp_path)
+    assert [w.filename for w in noted] == [__file__]
+    assert bytes(weightd.attach("m")["a"].memoryview()) == b"abcd"
+
+
+def test_a_warning_that_is_made_an_error_cancels_the_load(weightd, tmp_path):
+    for name in "model", "optimizer":
+        write_safetensors(tmp_path / f"{name}.safetensors", a=("F32", [1], b"abcd"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="left out"):
+            weightd.load("m", tmp_path)
+    assert weightd.ls() == []
 
 
 def test_load_names_the_file_that_is_wrong_and_leaves_nothing(weightd, tmp_path):

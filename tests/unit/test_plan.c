@@ -93,10 +93,21 @@ static unsigned count_fds(void)
 #define PATHS(...)                                                                                 \
 	((const char *const[]){__VA_ARGS__}), ARRAY_LEN(((const char *const[]){__VA_ARGS__}))
 
+/* What the plan last noted. */
+static char noted[SENTENCE_MAX];
+
+static void note(void *userdata, const char *text)
+{
+	(void)userdata;
+	(void)snprintf(noted, sizeof(noted), "%s", text);
+}
+
 static void plan_ok(struct plan *plan, const char *const *paths, size_t n)
 {
-	struct progress progress = {0};
+	struct progress progress = {.note = note};
 	struct sentence s;
+
+	noted[0] = '\0';
 
 	if (plan_make(paths, n, &progress, plan, &s) < 0)
 		fail_msg("refused: %s", s.text);
@@ -265,24 +276,197 @@ static void a_broken_file_is_named(void **state)
 
 /* --- Directories -------------------------------------------------------------------------------- */
 
-static void a_directory_without_index_is_all_its_files_by_name(void **state)
+/* A file of one tensor "a", whose byte is `letter`. */
+static void write_one(const char *path, char letter)
+{
+	write_file(path, "{" U8("a", 0, 1, 1) "}", 1, letter);
+}
+
+/* A file of one tensor that is called like its byte. */
+static void write_part(const char *path, char letter)
+{
+	char header[128];
+
+	(void)snprintf(header, sizeof(header),
+		       "{'%c':{'dtype':'U8','shape':[1],'data_offsets':[0,1]}}", letter);
+	write_file(path, header, 1, letter);
+}
+
+/* Loads the directory, and notes this; "": nothing. */
+static void check_noting(const char *want, const char *text)
+{
+	check(want, PATHS("."));
+	assert_string_equal(noted, text);
+}
+
+static void the_only_file_of_a_directory_is_taken(void **state)
 {
 	(void)state;
-	write_file("m2.safetensors", "{" U8("b", 0, 1, 1) "}", 1, '2');
-	write_file("m10.safetensors", "{" U8("c", 0, 1, 1) "}", 1, '3');
-	write_file("M.safetensors", "{" U8("a", 0, 1, 1) "}", 1, '1');
-	write_file(".hidden.safetensors", "{" U8("a", 0, 1, 1) "}", 1, '4');
-	write_file("m.safetensors.tmp", "{" U8("a", 0, 1, 1) "}", 1, '5');
-	check("a1 c3 b2", PATHS("."));
-	check("a1 c3 b2", PATHS("./"));
-	check("a1 c3 b2", PATHS(dir));
+	write_one("m.safetensors", '1');
+	write_one(".hidden.safetensors", '2');
+	write_one("n.safetensors.tmp", '3');
+	check_noting("a1", "");
+	check("a1", PATHS("./"));
+	check("a1", PATHS(dir));
+	write_one("n.safetensors", '4');
+	refuse(-EBADMSG,
+	       "'.' has several sets of weights, 'm.safetensors', 'n.safetensors': name one", NULL,
+	       PATHS("."));
+}
+
+static void a_file_of_a_well_known_name_is_taken_before_others(void **state)
+{
+	(void)state;
+	write_one("adapter_model.safetensors", '1');
+	write_one("consolidated.safetensors", '2');
+	write_one("model.fp16.safetensors", '3');
+	write_one("model.safetensors", '4');
+	write_one("optimizer.safetensors", '5');
+	check_noting("a4", "'.': took 'model.safetensors' and left out 'adapter_model.safetensors', "
+			   "'consolidated.safetensors', 'model.fp16.safetensors', "
+			   "'optimizer.safetensors'");
+	assert_int_equal(rename("model.safetensors", "diffusion_pytorch_model.safetensors"), 0);
+	check("a4", PATHS("."));
+	assert_non_null(strstr(noted, "took 'diffusion_pytorch_model.safetensors' and"));
+	write_one("model.safetensors", '6');
+	refuse(-EBADMSG, "several models, ", "'diffusion_pytorch_model.safetensors'", PATHS("."));
+}
+
+static void parts_of_one_whole_are_taken_together(void **state)
+{
+	(void)state;
+	write_part("m-00002-of-00003.safetensors", '2');
+	write_part("m-00001-of-00003.safetensors", '1');
+	refuse(-EBADMSG, "'.' has 2 of the 3 files that 'm-00001-of-00003.safetensors' is one of",
+	       NULL, PATHS("."));
+	write_part("m-00003-of-00003.safetensors", '3');
+	check_noting("11 22 33", "");
+	write_one("adapter_model.safetensors", '4');
+	check_noting("11 22 33", "'.': took 'm-00001-of-00003.safetensors' (and 2 more) and left out "
+				 "'adapter_model.safetensors'");
+	write_part("m-00001-of-00002.safetensors", '1'); /* saved twice */
+	refuse(-EBADMSG, "several sets of weights",
+	       "'m-00001-of-00002.safetensors', 'm-00001-of-00003.safetensors' (and 2 more)",
+	       PATHS("."));
+}
+
+static void parts_are_counted_from_0_as_well_and_in_the_order_of_numbers(void **state)
+{
+	char path[64];
+
+	(void)state;
+	for (char i = 0; i <= 10; i++) {
+		(void)snprintf(path, sizeof(path), "m-%d-of-11.safetensors", i);
+		write_part(path, (char)('a' + i));
+	}
+	check_noting("aa bb cc dd ee ff gg hh ii jj kk", "");
+	write_part("m-00003-of-11.safetensors", 'x');
+	refuse(-EBADMSG,
+	       "part 3 of 11 twice, 'm-00003-of-11.safetensors' and 'm-3-of-11.safetensors'", NULL,
+	       PATHS("."));
+}
+
+static void what_looks_like_a_part_and_is_none_is_a_file(void **state)
+{
+	(void)state;
+	write_one("best-of-2.safetensors", '1');
+	check_noting("a1", "");
+	assert_int_equal(rename("best-of-2.safetensors", "a-1-of-2b.safetensors"), 0);
+	check_noting("a1", "");
+	assert_int_equal(rename("a-1-of-2b.safetensors", "a-1-of-0.safetensors"), 0);
+	check_noting("a1", "");
+	assert_int_equal(rename("a-1-of-0.safetensors", "a-1-of-99999999999.safetensors"), 0);
+	check_noting("a1", "");
+}
+
+static void of_an_index_and_a_file_the_rule_of_their_library_takes_one(void **state)
+{
+	(void)state;
+	write_one("model-00001-of-00001.safetensors", '1');
+	write_index("model.safetensors.index.json",
+		    "{'weight_map':{'a':'model-00001-of-00001.safetensors'}}");
+	check_noting("a1", "");
+	write_one("model.safetensors", '2');
+	check_noting("a2", "'.': took 'model.safetensors' (as transformers does, the file before the "
+			   "index) and left out 'model.safetensors.index.json', "
+			   "'model-00001-of-00001.safetensors'");
+	assert_int_equal(unlink("model-00001-of-00001.safetensors"), 0); /* a stale index */
+	check("a2", PATHS("."));
+	assert_int_equal(unlink("model.safetensors.index.json"), 0);
+	assert_int_equal(rename("model.safetensors", "diffusion_pytorch_model.safetensors"), 0);
+	write_one("shard.safetensors", '3');
+	write_index("diffusion_pytorch_model.safetensors.index.json",
+		    "{'weight_map':{'a':'shard.safetensors'}}");
+	check_noting("a3", "'.': took 'diffusion_pytorch_model.safetensors.index.json' (as diffusers "
+			   "does, the index before the file) and left out "
+			   "'diffusion_pytorch_model.safetensors'");
+}
+
+static void an_index_of_a_variant_is_found_in_either_spelling(void **state)
+{
+	static const char *const names[] = {"x.safetensors.index.fp16.json",
+					    "x.safetensors.fp16.index.json"};
+
+	(void)state;
+	write_one("x.fp16-00001-of-00001.safetensors", '1');
+	write_one("x-00001-of-00001.fp16.safetensors", '2');
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		write_index(names[i], "{'weight_map':{'a':'x.fp16-00001-of-00001.safetensors'}}");
+		check("a1", PATHS(names[i]));
+		check_noting("a1", i == 0 ? "'.': took 'x.safetensors.index.fp16.json' and left out "
+					    "'x-00001-of-00001.fp16.safetensors'"
+					  : "'.': took 'x.safetensors.fp16.index.json' and left out "
+					    "'x-00001-of-00001.fp16.safetensors'");
+		assert_int_equal(unlink(names[i]), 0);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		write_index(names[i], "{'weight_map':{'a':'x.fp16-00001-of-00001.safetensors'}}");
+	refuse(-EBADMSG, "several sets", names[0], PATHS("."));
+	write_index("x.safetensors.index.json",
+		    "{'weight_map':{'a':'x-00001-of-00001.fp16.safetensors'}}");
+	check("a2", PATHS("."));
+}
+
+static void an_index_of_a_variant_does_not_stand_for_the_model(void **state)
+{
+	(void)state;
+	write_one("model.fp16-00001-of-00001.safetensors", '1');
+	write_index("model.safetensors.index.fp16.json",
+		    "{'weight_map':{'a':'model.fp16-00001-of-00001.safetensors'}}");
+	write_one("model-00001-of-00001.safetensors", '2'); /* its index is gone */
+	refuse(-EBADMSG, "'model.safetensors.index.fp16.json'",
+	       "'model-00001-of-00001.safetensors'", PATHS("."));
+	write_one("model.safetensors", '3');
+	check("a3", PATHS("."));
+}
+
+static void names_that_are_no_index_are_files(void **state)
+{
+	static const char *const names[] = {"x.safetensors.index", "x.safetensors.index.json.bak",
+					    "x.safetensors.json", "x.safetensors..index.json",
+					    "x.bin.index.json"};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		write_one(names[i], '1');
+		check("a1", PATHS(names[i]));
+	}
 }
 
 static void a_directory_without_files_is_refused(void **state)
 {
 	(void)state;
 	write_file("model.bin", "{" U8("a", 0, 1, 1) "}", 1, '1');
-	refuse(-ENOENT, "'.' has no .safetensors file", NULL, PATHS("."));
+	refuse(-ENOENT, "'.' has no .safetensors file, only 'model.bin'", NULL, PATHS("."));
+	assert_int_equal(unlink("model.bin"), 0);
+	refuse(-ENOENT, "'.' has no .safetensors file and no index", NULL, PATHS("."));
+	assert_int_equal(mkdir("snapshots", 0700), 0);
+	assert_int_equal(mkdir("snapshots/123", 0700), 0);
+	write_one("snapshots/123/model.safetensors", '1');
+	refuse(-ENOENT, "folders have some", "'snapshots/123'", PATHS("."));
+	assert_int_equal(mkdir("vae", 0700), 0);
+	write_one("vae/x.safetensors", '1');
+	refuse(-ENOENT, "folders have some", "'vae'", PATHS("."));
 }
 
 static void the_index_of_a_model_is_preferred(void **state)
@@ -293,7 +477,7 @@ static void the_index_of_a_model_is_preferred(void **state)
 	write_index("another.safetensors.index.json", "{'weight_map':{'a':'m2'}}");
 	check("a2", PATHS(".")); /* the only one */
 	write_index("third.safetensors.index.json", "{'weight_map':{'a':'m2'}}");
-	refuse(-EBADMSG, "'another.safetensors.index.json' and 'third.safetensors.index.json'",
+	refuse(-EBADMSG, "'another.safetensors.index.json', 'third.safetensors.index.json'",
 	       "name one", PATHS("."));
 	write_index("model.safetensors.index.json", "{'weight_map':{'a':'m1'}}");
 	check("a1", PATHS("."));
@@ -355,6 +539,22 @@ static void a_tensor_that_its_file_lacks_is_named(void **state)
 		"{'weight_map':{'a':'m1.safetensors','b':'m1.safetensors','x':'m2.safetensors'}}");
 	refuse(-EBADMSG, "maps tensor 'b' to 'm1.safetensors', which does not have it", NULL,
 	       PATHS("."));
+}
+
+static void files_of_an_index_may_stand_in_folders_below_it(void **state)
+{
+	(void)state;
+	assert_int_equal(mkdir("d", 0700), 0);
+	assert_int_equal(mkdir("d/shards", 0700), 0);
+	write_file("d/shards/m", "{" U8("a", 0, 1, 1) "," U8("b", 1, 2, 1) "}", 2, '1');
+	write_file("d/m", "{" U8("c", 0, 1, 1) "}", 1, '2');
+	write_index("d/model.safetensors.index.json",
+		    "{'weight_map':{'a':'shards/m','b':'./shards//m','c':'./m'}}");
+	check("c2 a1 b1", PATHS("d"));
+	check("c2 a1 b1", PATHS("d/model.safetensors.index.json"));
+	assert_int_equal(rename("d/shards", "blobs"), 0);
+	assert_int_equal(symlink("../blobs", "d/shards"), 0);
+	check("c2 a1 b1", PATHS("d"));
 }
 
 static void files_behind_links_are_files(void **state)
@@ -551,13 +751,22 @@ int main(void)
 		TEST(a_file_without_tensors_is_refused),
 		TEST(what_is_no_file_is_refused_without_waiting),
 		TEST(a_broken_file_is_named),
-		TEST(a_directory_without_index_is_all_its_files_by_name),
+		TEST(the_only_file_of_a_directory_is_taken),
+		TEST(a_file_of_a_well_known_name_is_taken_before_others),
+		TEST(parts_of_one_whole_are_taken_together),
+		TEST(parts_are_counted_from_0_as_well_and_in_the_order_of_numbers),
+		TEST(what_looks_like_a_part_and_is_none_is_a_file),
+		TEST(of_an_index_and_a_file_the_rule_of_their_library_takes_one),
+		TEST(an_index_of_a_variant_is_found_in_either_spelling),
+		TEST(an_index_of_a_variant_does_not_stand_for_the_model),
+		TEST(names_that_are_no_index_are_files),
 		TEST(a_directory_without_files_is_refused),
 		TEST(the_index_of_a_model_is_preferred),
 		TEST(the_index_decides_for_every_tensor),
 		TEST(what_the_index_leaves_out_is_not_copied),
 		TEST(a_missing_file_is_named),
 		TEST(a_tensor_that_its_file_lacks_is_named),
+		TEST(files_of_an_index_may_stand_in_folders_below_it),
 		TEST(files_behind_links_are_files),
 		TEST(a_directory_in_place_of_a_file_is_refused),
 		TEST(two_indexes_must_not_share_a_tensor),

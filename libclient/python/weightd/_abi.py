@@ -19,6 +19,7 @@ MEMORIES = {0: "host", 1: "cuda", 2: "cuda-ipc"}
 UNLIMITED = 2**64 - 1
 
 Progress = CFUNCTYPE(c_int, c_void_p, c_char_p, c_uint64, c_uint64)
+Note = CFUNCTYPE(None, c_void_p, c_char_p)
 Hash = c_ubyte * HASH_SIZE
 
 
@@ -61,7 +62,7 @@ class CreateOptions(Sized):
 
 class LoadOptions(Sized):
     _fields_ = [("size", c_size_t), ("create", POINTER(CreateOptions)), ("n_threads", c_uint),
-                ("progress", Progress), ("userdata", c_void_p)]
+                ("progress", Progress), ("userdata", c_void_p), ("note", Note)]
 
 
 class LoadResult(Sized):

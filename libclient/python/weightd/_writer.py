@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from typing import Any, Callable, NamedTuple
 
 from . import _abi, _stream
@@ -128,12 +129,15 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
          socket: str | None = None, handle: str = "vmm") -> LoadResult:
     """
     Loads safetensors into the next version of `name` and publishes it. A path is a .safetensors file,
-    an index of some, or a directory with either. On any failure nothing is left behind, and the previous
-    version stays as it was, unless it was being replaced, or written in place: then the buffer is torn.
+    an index of some, or a directory with either. A directory stands for one set of files, as weightctl(1)
+    says; what is left out of it is told in a UserWarning. On any failure nothing is left behind, and the
+    previous version stays as it was, unless it was being replaced, or written in place: then the buffer
+    is torn.
 
     threads   that read; 0: libweightd's choice
     progress  called as progress(phase, done, total) at most every 50 ms in this thread, phase "plan",
-              "memory", "read", "verify" (on a GPU) or "publish"; what it raises cancels the load and comes out here
+              "memory", "read", "verify" (on a GPU) or "publish"; what it raises cancels the load and comes out
+              here, as a warning does that a filter turns into an error
 
     Others as in create(). Error: EBADMSG and OSErrors of the files, with the file's name.
     """
@@ -142,17 +146,23 @@ def load(name: str, *paths: str | os.PathLike, device: str = "host", mode: int =
     @_abi.Progress
     def report(_, phase: bytes, done: int, total: int) -> int:
         try:
-            if progress:
+            if progress and not raised:
                 progress(phase.decode(), done, total)
-            return 0
         except BaseException as e:  # KeyboardInterrupt too: Python delivers it here
             raised.append(e)
-            return 1
+        return bool(raised)
+
+    @_abi.Note
+    def note(_, text: bytes) -> None:
+        try:
+            warnings.warn(text.decode(), stacklevel=4)  # of the caller, above call() and load()
+        except BaseException as e:
+            raised.append(e)
 
     create_options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace,
                                      policy, pause_timeout, handle)
     options = _abi.LoadOptions(create=ctypes.pointer(create_options), n_threads=threads,
-                               progress=report)
+                               progress=report, note=note)
     files = (ctypes.c_char_p * len(paths))(*[_path(path) for path in paths])
     connection, result = Connection(socket), _abi.LoadResult()
     try:

@@ -1,0 +1,59 @@
+/*
+ * Directories
+ *
+ * The safetensors files and indexes that a directory has, and which of them it stands for. A folder of a model
+ * holds the same weights in several forms: sharded and whole, of another type (a variant), as another
+ * program names them, beside adapters and the state of an optimizer. Only one set of files is the model.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "libclient/load/file.h"
+#include "libclient/sentence.h"
+
+struct directory_entry {
+	char *name;
+	char *stem; /* without number and suffix, the variant behind it: "model", "model.fp16" */
+	uint32_t part, n_parts; /* of "-00001-of-00002"; 0 of 0: a file of its own */
+	bool is_index, is_variant;
+	bool is_taken;
+};
+
+/* Entries that belong together: an index, a file, or the parts of one whole. */
+struct directory_set {
+	struct directory_entry *entries;
+	size_t n;
+	bool has_index; /* parts that an index of the same stem speaks for */
+};
+
+struct directory {
+	struct directory_entry *entries; /* sorted: sets stand together */
+	size_t n, max;
+	struct directory_set *sets; /* those of indexes first */
+	size_t n_sets;
+};
+
+/* True for a name of an index: X.safetensors.index.json, .index.VARIANT.json or .VARIANT.index.json. */
+bool directory_is_index(const char *path);
+
+/* Lists `f`, a directory. Names that begin with a dot are left out, as a shell does. */
+int directory_read(const struct file *f, struct directory *ret, struct sentence *s);
+
+/*
+ * The set that the directory stands for: an index, a file, or all parts of a whole. -ENOENT: it has none;
+ * -EBADMSG: it has several, or parts are missing; the sentence lists them.
+ */
+int directory_choose(const struct directory *d, const struct file *f,
+		     const struct directory_set **ret, const char **ret_rule, struct sentence *s);
+
+/* Marks the file of that name as one that is loaded. */
+void directory_take(struct directory *d, const char *name);
+
+/* The sentence about what is not loaded. False: nothing was left out. */
+bool directory_left_out(const struct directory *d, const struct file *f,
+			const struct directory_set *chosen, const char *rule, struct sentence *ret);
+
+void directory_deinit(struct directory *d);
