@@ -518,6 +518,30 @@ static uint64_t bytes_of(const struct slot *s, bool in_release)
 	return s->backend->opaque ? s->memory.location.map_size : s->size;
 }
 
+uint64_t buffer_bytes(const struct buffer *b)
+{
+	const struct version *v;
+	uint64_t size = 0;
+
+	list_for_each(v, &b->versions, link)
+		size += bytes_of(v->slot, false);
+	list_for_each(v, &b->leaving, link)
+		size += bytes_of(v->slot, false);
+	return size;
+}
+
+uint64_t buffer_charged_bytes(const struct buffer *b, uid_t uid)
+{
+	const struct version *v;
+	uint64_t size = 0;
+
+	list_for_each(v, &b->versions, link)
+		size += v->slot && v->slot->uid == uid ? v->slot->charge.amount : 0;
+	list_for_each(v, &b->leaving, link)
+		size += v->slot && v->slot->uid == uid ? v->slot->charge.amount : 0;
+	return size;
+}
+
 static uint64_t bytes_in(const struct list *buffers, const char *device, bool in_release)
 {
 	const struct version *v;

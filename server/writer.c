@@ -9,6 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "ipc/digest.h"
 #include "server/audit.h"
 #include "server/base/log.h"
 #include "server/buffer.h"
@@ -516,6 +517,82 @@ void writer_give_up(struct writer *w, int error, const char *why)
 	buffer_unref(b);
 }
 
+/* --- measuring --- */
+
+static int measure_step(struct job *job)
+{
+	struct writer *w = container_of(job, struct writer, job);
+
+	return job->cancelled ? -ECANCELED : w->buffer->backend->measure(&w->measured, &w->n_free);
+}
+
+/*
+ * Refuses what cannot fit even when all that may be freed for it is free, while the versions that it is to
+ * replace are still there. What may fit is found out by providing. 0, or the client was told why not.
+ */
+static int check_room(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	struct server *server = b->server;
+	uint64_t needs = digest_slot_size(w->table->data_size);
+	uint64_t room = w->n_free + buffer_bytes(b) + buffers_kept_bytes(server, b->device) +
+			buffers_bytes_in_release(server, b->device);
+	char needed[NUM_SIZE_MAX], missing[NUM_SIZE_MAX];
+
+	if (needs <= room)
+		return 0;
+	session_fail(w->session, -ENOMEM,
+		     "'%s' on %s needs %s, %s more than is free there without its present versions, which stay; "
+		     "remove other buffers (weightctl rm), or give weightd more memory",
+		     b->name, b->device, num_format_size(needed, needs),
+		     num_format_size(missing, needs - room));
+	return -ENOMEM;
+}
+
+static int check_quota(struct writer *w)
+{
+	uint64_t needs = digest_slot_size(w->table->data_size);
+
+	if (needs <= quota_left(&w->buffer->server->quota, w->uid, QUOTA_BYTES) +
+			     buffer_charged_bytes(w->buffer, w->uid))
+		return 0;
+	session_fail(w->session, -EDQUOT,
+		     "uid %u may not hold that many bytes; the present versions of '%s' stay",
+		     w->uid, w->buffer->name);
+	return -EDQUOT;
+}
+
+static void measure_done(struct job *job, int r)
+{
+	struct writer *w = take_back(container_of(job, struct writer, job));
+
+	if (!w)
+		return;
+	/* A device that does not answer is found out by providing, too. */
+	if ((r == 0 && check_room(w) < 0) || check_quota(w) < 0)
+		writer_free(w);
+	else
+		update_start(w);
+}
+
+/* Before the versions there are, of which `newest` is one, are replaced. 0, or the client was told why not. */
+static int start_measuring(struct writer *w, const struct version *newest)
+{
+	if (!providing_worker(w)) {
+		session_fail(w->session, -EAGAIN, "weightd cannot start another thread; try again");
+		return -EAGAIN;
+	}
+	w->measured = (struct backend_memory){
+		.server = w->buffer->server,
+		.location = newest->slot->memory.location,
+		.fd = -1,
+	};
+	submit(w, providing_worker(w), measure_step, measure_done);
+	return 0;
+}
+
+/* --- checking --- */
+
 static int fail_for_layout(struct writer *w, const struct version *newest)
 {
 	struct buffer *b = w->buffer;
@@ -552,14 +629,14 @@ static int proceed(struct writer *w)
 			     b->n_versions + b->n_leaving, b->name);
 		return -EDQUOT;
 	}
-	if (newest && (b->exclusive || w->flags & WIRE_CREATE_REPLACE)) {
+	if (newest && b->exclusive) {
 		update_start(w);
 		return 0;
 	}
+	if (newest && w->flags & WIRE_CREATE_REPLACE)
+		return start_measuring(w, newest);
 	return start_providing(w);
 }
-
-/* --- checking --- */
 
 static int check_step(struct job *job)
 {

@@ -3,7 +3,7 @@
  *
  * A version in the making, and the session that makes it:
  *
- *	checking (the layout) -> [pausing (the readers)] -> providing (the memory) -> keeping (it in the
+ *	checking (the layout) -> [measuring (what can be free), pausing (the readers)] -> providing (the memory) -> keeping (it in the
  *	store) -> filling (by the client) -> sealing -> a version
  *
  * All but filling and pausing is work on a thread or a question to the service manager, during which the
@@ -20,6 +20,7 @@
 #include "ipc/base/list.h"
 #include "ipc/head.h"
 #include "ipc/wire.h"
+#include "server/backend/backend.h"
 #include "server/base/loop.h"
 #include "server/inspection.h"
 #include "server/quota.h"
@@ -55,6 +56,8 @@ struct writer {
 	uint32_t flags; /* WIRE_CREATE_* */
 	enum wire_policy policy;
 	int64_t timeout_ms; /* for readers to pause */
+	struct backend_memory measured; /* where the versions that are to be replaced are */
+	uint64_t n_free; /* bytes there */
 	bool pausing; /* they are asked to; in place, until the update is over */
 	uint64_t pause_began_ns;
 	uint64_t pause_deadline_ns; /* 0: none */

@@ -63,6 +63,9 @@ struct backend {
 	 */
 	int (*provide)(struct backend_memory *m);
 
+	/* On the worker: how many bytes there are for provide now. */
+	int (*measure)(struct backend_memory *m, uint64_t *ret_free);
+
 	/*
 	 * On the worker, for memory whose end no descriptor shows: asks how many bytes the device has free,
 	 * until they are as many as wanted. 0; -EBUSY when they are not by the deadline; or another errno.

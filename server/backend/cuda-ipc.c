@@ -94,6 +94,7 @@ const struct backend backend_cuda_ipc = {
 	.worker = cuda_worker,
 	.allocate = cuda_allocate,
 	.provide = cuda_ipc_provide,
+	.measure = cuda_measure,
 	.await_free = cuda_await_free,
 	.reader = cuda_duplicate,
 	.writable = cuda_duplicate,

@@ -223,6 +223,16 @@ int cuda_await_free(struct backend_memory *m, uint64_t wanted, uint64_t deadline
 	}
 }
 
+int cuda_measure(struct backend_memory *m, uint64_t *ret_free)
+{
+	uint64_t reserve = m->server->config.cuda_reserve, all;
+	int r = cuda_await_free(m, 0, 0, &all);
+
+	if (r == 0)
+		*ret_free = all > reserve ? all - reserve : 0;
+	return r;
+}
+
 /* A second descriptor of the same open file: opening it anew would lead to the driver, not to the memory. */
 int cuda_duplicate(int fd, int *ret_fd)
 {
@@ -255,6 +265,7 @@ const struct backend backend_cuda = {
 	.worker = cuda_worker,
 	.allocate = cuda_allocate,
 	.provide = cuda_provide,
+	.measure = cuda_measure,
 	.await_free = cuda_await_free,
 	.reader = cuda_duplicate,
 	.writable = cuda_duplicate,

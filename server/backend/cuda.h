@@ -52,6 +52,7 @@ int cuda_ask(struct backend_memory *m, struct allocator *a, enum allocator_op op
 /* What both backends do alike; see struct backend. */
 bool cuda_has_device(const char *device);
 int cuda_allocate(struct backend_memory *m);
+int cuda_measure(struct backend_memory *m, uint64_t *ret_free);
 int cuda_await_free(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
 		    uint64_t *ret_free);
 int cuda_duplicate(int fd, int *ret_fd);

@@ -77,6 +77,12 @@ static uint64_t collapse(int fd, uint64_t start, uint64_t size)
 	return huge;
 }
 
+static int host_measure(struct backend_memory *m, uint64_t *ret_free)
+{
+	(void)m; /* the host is one */
+	return headroom_bytes(ret_free);
+}
+
 static int host_provide(struct backend_memory *m)
 {
 	struct backend_progress *progress = &m->progress;
@@ -159,6 +165,7 @@ const struct backend backend_host = {
 	.worker = host_worker,
 	.allocate = host_allocate,
 	.provide = host_provide,
+	.measure = host_measure,
 	.reader = fd_reopen_readonly,
 	.writable = fd_reopen_writable,
 	.in_use = fd_is_open_elsewhere,

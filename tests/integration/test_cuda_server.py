@@ -169,6 +169,19 @@ def test_what_does_not_fit_is_refused_with_numbers(make_gpus, serve):
         publish(w, gpu.device(), size=100 * MIB)
 
 
+def test_a_replacement_on_a_gpu_may_have_what_it_frees_and_no_more(make_gpus, serve):
+    gpu = make_gpus(memory="96M")
+    how = {"device": gpu.device(), "flags": wire.REPLACE | wire.NEW_LAYOUT}
+    with Wire(serve(gpu, "reserve = 4M").socket) as w:
+        publish(w, gpu.device(), size=50 * MIB)
+        sentence = refused(errno.ENOMEM, w, "m", layout(120 * MIB), **how)
+        assert "without its present versions, which stay" in sentence
+        lease = w.attach("m", device=gpu.device())
+        assert lease.version == 1
+        w.detach(lease.lease)
+        assert w.create("m", layout(64 * MIB), **how).version == 2
+
+
 def test_a_driver_out_of_memory_is_told_like_too_little_of_it(gpu, serve):
     with Wire(serve(gpu).socket) as w:
         gpu.fail("cuMemCreate", OUT_OF_MEMORY)

@@ -374,6 +374,19 @@ def test_what_is_no_file_is_refused_without_waiting(clean, tmp_path):
     check_refused(clean.ctl("load", "m", tmp_path / "none", check=False), "/none'", "No such file")
 
 
+def test_a_model_that_can_never_fit_replaces_nothing(daemon, one_file, tmp_path):
+    path, _, tensors = one_file
+    daemon.ctl("load", "m", path)
+    huge = tmp_path / "huge.safetensors"
+    size = 2 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    header = json.dumps({"t": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    huge.write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(huge, 8 + len(header) + size)
+    done = daemon.ctl("load", "--replace", "--new-layout", "m", huge, check=False)
+    check_refused(done, "'m' on host needs", "without its present versions, which stay")
+    check_bytes(daemon, "m", tensors)
+
+
 def test_a_failed_load_leaves_the_version_before(daemon, one_file, make_gate):
     path, offset, tensors = one_file
     daemon.ctl("load", "m", path)

@@ -63,6 +63,17 @@ def versions(daemon, name):
 # --- Limits -----------------------------------------------------------------------------------------
 
 
+def test_a_replacement_may_have_what_it_frees_and_no_more(confine):
+    daemon = confine("--reserve", "16M")
+    publish(daemon.socket, "m", 100 * MIB)
+    with Wire(daemon.socket) as w:
+        with pytest.raises(Refused, match="without its present versions, which stay") as refused:
+            w.create("m", layout(300 * MIB), flags=wire.REPLACE | wire.NEW_LAYOUT)
+        assert refused.value.errno == errno.ENOMEM and versions(daemon, "m") == [1]
+        daemon.ctl("verify", "m")
+        assert w.create("m", layout(180 * MIB), flags=wire.REPLACE | wire.NEW_LAYOUT).version == 2
+
+
 def test_what_does_not_fit_is_refused_before_anything_is_killed(confine, group):
     daemon = confine("--reserve", "16M")
     publish(daemon.socket, "m", 64 * MIB)
