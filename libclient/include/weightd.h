@@ -531,8 +531,8 @@ struct weightd_create_options {
 	bool exclusive;
 	bool reusable;
 	/*
-	 * Of a buffer that is neither: ask the readers to let go and free the versions there are, first. A
-	 * writer that then fails leaves none.
+	 * Of a buffer that is neither: ask the readers to let go and free the versions there are, first. What
+	 * cannot fit even then is -ENOMEM or -EDQUOT before that; a writer that fails later leaves none.
 	 */
 	bool replace;
 	/* With exclusive and replace: how long readers may take to pause (< 0: for ever; 0: 10 s), and then. */
