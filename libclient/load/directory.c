@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 #define SUFFIX ".safetensors"
 #define PART_DIGITS_MAX 9
+#define CONFIG_SIZE_MAX (16 * MIB)
 
 #define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
 #define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
@@ -439,6 +441,44 @@ static int choose_well_known(const struct directory *d, const struct file *f,
 	return 0;
 }
 
+/* NULL: there is no configuration, or none that can be read. It is not what is loaded. */
+static json_t *read_config(const char *directory)
+{
+	cleanup(freep) char *path = concat(directory, "/", "config.json");
+	cleanup(file_deinit) struct file f = FILE_INIT;
+	struct sentence ignored;
+
+	if (!path || file_open(path, &f, &ignored) < 0 || f.identity.size > CONFIG_SIZE_MAX)
+		return NULL;
+	return json_loadfd(f.fd, 0, NULL);
+}
+
+/*
+ * transformers writes into the configuration of a model which file has its weights, where that is not one of
+ * the usual name. 0 and NULL: it does not say.
+ */
+static int choose_configured(const struct directory *d, const struct file *f,
+			     const struct directory_set **ret, const char **ret_rule,
+			     struct sentence *s)
+{
+	cleanup(json_decrefp) json_t *config = read_config(f->path);
+	const char *name = json_string_value(json_object_get(config, "transformers_weights"));
+
+	for (size_t i = 0; name && i < d->n_sets; i++)
+		if (d->sets[i].n == 1 && !strcmp(d->sets[i].entries->name, name)) {
+			*ret = &d->sets[i];
+			*ret_rule = "as its config.json says";
+			return 0;
+		}
+	if (name)
+		return sentence_set(
+			s, -ENOENT,
+			"the weights of %s are in %s by its config.json, and no such file or index "
+			"is there: name what is to be loaded",
+			QUOTE_PATH(f->path), QUOTE(name));
+	return 0;
+}
+
 /* What is looked for where no well-known name is there: the first kind of which there is a set has to have just one. */
 enum kind {
 	PLAIN_INDEX,
@@ -487,7 +527,9 @@ int directory_choose(const struct directory *d, const struct file *f,
 
 	if (d->n_sets == 0)
 		return refuse_empty(f, s);
-	r = choose_well_known(d, f, &found, &rule, s);
+	r = choose_configured(d, f, &found, &rule, s);
+	if (r == 0 && !found)
+		r = choose_well_known(d, f, &found, &rule, s);
 	for (enum kind kind = 0; r == 0 && !found && kind < N_KINDS; kind++)
 		r = choose_only(d, f, kind, &found, s);
 	if (r == 0 && found->entries->n_parts > 0)

@@ -402,6 +402,26 @@ static void of_an_index_and_a_file_the_rule_of_their_library_takes_one(void **st
 			   "'diffusion_pytorch_model.safetensors'");
 }
 
+static void the_configuration_of_a_model_may_name_its_weights(void **state)
+{
+	(void)state;
+	write_one("model.safetensors", '1');
+	write_one("other.safetensors", '2');
+	write_index("config.json", "{'transformers_weights':'other.safetensors'}");
+	check_noting("a2", "'.': took 'other.safetensors' (as its config.json says) and left out "
+			   "'model.safetensors'");
+	write_index("x.safetensors.index.json", "{'weight_map':{'a':'model.safetensors'}}");
+	write_index("config.json", "{'transformers_weights':'x.safetensors.index.json'}");
+	check("a1", PATHS("."));
+	write_index("config.json", "{'transformers_weights':'../other.safetensors'}");
+	refuse(-ENOENT, "'../other.safetensors' by its config.json", "name what is to be loaded",
+	       PATHS("."));
+	write_index("config.json", "{'transformers_weights':null}");
+	check("a1", PATHS("."));
+	write_index("config.json", "{'broken");
+	check("a1", PATHS("."));
+}
+
 static void an_index_of_a_variant_is_found_in_either_spelling(void **state)
 {
 	static const char *const names[] = {"x.safetensors.index.fp16.json",
@@ -757,6 +777,7 @@ int main(void)
 		TEST(parts_are_counted_from_0_as_well_and_in_the_order_of_numbers),
 		TEST(what_looks_like_a_part_and_is_none_is_a_file),
 		TEST(of_an_index_and_a_file_the_rule_of_their_library_takes_one),
+		TEST(the_configuration_of_a_model_may_name_its_weights),
 		TEST(an_index_of_a_variant_is_found_in_either_spelling),
 		TEST(an_index_of_a_variant_does_not_stand_for_the_model),
 		TEST(names_that_are_no_index_are_files),
