@@ -36,6 +36,7 @@ static const struct format {
 	{0, 4, "\x28\xb5\x2f\xfd", "compressed by zstd: " UNPACK},
 	{0, 6, "7z\xbc\xaf\x27\x1c", "a 7z archive: " UNPACK},
 	{257, 5, "ustar", "a tar archive: " UNPACK},
+	{0, 16, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "full of zeros where it should begin: " DOWNLOAD},
 	{0, 24, "version https://git-lfs.",
 	 "a Git LFS pointer and not the file itself; run git lfs pull"},
 };
@@ -120,5 +121,9 @@ bool magic_explain_file(const struct file *f, struct sentence *ret)
 	size_t n = f->identity.size < MAGIC_SIZE ? (size_t)f->identity.size : MAGIC_SIZE;
 	char start[MAGIC_SIZE];
 
+	if (n == 0) {
+		(void)sentence_set(ret, 0, "it is empty: " DOWNLOAD);
+		return true;
+	}
 	return file_read(f, start, n, 0, &ignored) == 0 && magic_explain(start, n, ret);
 }

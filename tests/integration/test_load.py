@@ -341,6 +341,8 @@ OTHER_FORMATS = [
     (b"\n  <?xml version='1.0'?><Error/>", "XML"),
     (b'\xef\xbb\xbf{"error": "no"}', "JSON"),
     (b"{}", "JSON"),
+    (b"", "empty: download the file again"),
+    (bytes(5000), "full of zeros where it should begin: download the file again"),
     (b"Entry not found", "text that begins with 'Entry not found': download the file again"),
     ("Zugriff verweigert: f\u00fcr \u20ac".encode() * 20, "text that begins with 'Zugriff verweigert"),
 ]
