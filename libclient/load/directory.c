@@ -1,38 +1,22 @@
 /*
- * Rules of others are followed where there are some: what transformers and diffusers take of a folder is
- * what its user means by it. Where there is none and more than one set is there, the user has to say.
+ * What the names in a directory say: which of them are indexes, and which are parts of one whole.
  */
 #include "libclient/load/directory.h"
 
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "ipc/base/cleanup.h"
-#include "ipc/base/num.h"
 #include "libclient/load/array.h"
 
 #define SUFFIX ".safetensors"
 #define PART_DIGITS_MAX 9
-#define CONFIG_SIZE_MAX (16 * MIB)
 
-#define QUOTE(text) sentence_quote(&(struct sentence_quote){0}, text, strlen(text))
 #define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
-
-/* The names that libraries give to the weights of a model, and their rules. */
-static const struct well_known {
-	const char *stem;
-	bool index_first; /* where there are both an index and a file of its own */
-	const char *rule;
-} well_known[] = {
-	{"model", false, "as transformers does, the file before the index"},
-	{"diffusion_pytorch_model", true, "as diffusers does, the index before the file"},
-};
 
 /* --- Names -------------------------------------------------------------------------------------- */
 
@@ -182,8 +166,8 @@ static int compare_entries(const void *va, const void *vb)
 	return r ? r : strcmp(a->name, b->name);
 }
 
-static const struct directory_set *find_set(const struct directory *d, const char *stem,
-					    bool is_index)
+const struct directory_set *directory_find(const struct directory *d, const char *stem,
+					   bool is_index)
 {
 	for (size_t i = 0; i < d->n_sets; i++) {
 		const struct directory_entry *e = d->sets[i].entries;
@@ -214,7 +198,7 @@ static int make_sets(struct directory *d)
 		}
 		set = &d->sets[d->n_sets++];
 		*set = (struct directory_set){.entries = e, .n = 1};
-		set->has_index = e->n_parts > 0 && find_set(d, e->stem, true);
+		set->has_index = e->n_parts > 0 && directory_find(d, e->stem, true);
 	}
 	return 0;
 }
@@ -261,321 +245,11 @@ int directory_read(const struct file *f, struct directory *ret, struct sentence 
 			    strerror(-r));
 }
 
-/* --- Lists for a person ------------------------------------------------------------------------- */
-
-#define LIST_MAX 288 /* of a sentence, beside a path */
-
-struct list {
-	char text[LIST_MAX];
-	size_t used, n_more;
-};
-
-static void list_add(struct list *l, const char *name, size_t n_others)
-{
-	const size_t room = sizeof(l->text) - sizeof(" and 4294967295 more");
-	char item[SENTENCE_QUOTE_MAX + 32];
-	int n;
-
-	if (n_others > 0)
-		n = snprintf(item, sizeof(item), "%s (and %zu more)", QUOTE(name), n_others);
-	else
-		n = snprintf(item, sizeof(item), "%s", QUOTE(name));
-	if (l->n_more > 0 || l->used + (size_t)n + 2 > room) {
-		l->n_more += 1 + n_others;
-		return;
-	}
-	l->used += (size_t)snprintf(l->text + l->used, sizeof(l->text) - l->used, "%s%s",
-				    l->used ? ", " : "", item);
-}
-
-static const char *list_end(struct list *l)
-{
-	if (l->n_more > 0)
-		(void)snprintf(l->text + l->used, sizeof(l->text) - l->used, " and %zu more",
-			       l->n_more);
-	return l->text;
-}
-
-/* --- Directories without weights ---------------------------------------------------------------- */
-
-static bool has_weights(const char *path)
-{
-	cleanup(directory_deinit) struct directory d = {0};
-	struct file f = {.path = (char *)path, .fd = -1};
-
-	return list(&f, &d) == 0 && d.n_sets > 0;
-}
-
-static bool is_other_format(const char *name)
-{
-	static const char *const suffixes[] = {".bin",     ".pt",  ".pth",  ".ckpt",
-					       ".gguf",    ".h5",  ".npz",  ".onnx",
-					       ".msgpack", ".sft", ".part", ".incomplete"};
-
-	for (size_t i = 0; i < ARRAY_LEN(suffixes); i++) {
-		size_t n = strlen(name);
-
-		if (take_suffix(name, &n, suffixes[i]))
-			return true;
-	}
-	return false;
-}
-
-static char *concat(const char *a, const char *b, const char *c)
-{
-	char *text;
-
-	return asprintf(&text, "%s%s%s", a, b, c) < 0 ? NULL : text;
-}
-
-/*
- * What is there instead: folders that have weights, or files of another format. Of a model in the cache of
- * huggingface_hub they are one level deeper, in "snapshots".
- */
-static void look_around(const char *directory, const char *below, struct list *folders,
-			struct list *files)
-{
-	const struct dirent *entry;
-	DIR *dir = opendir(directory);
-
-	while (dir && (entry = readdir(dir))) {
-		cleanup(freep) char *path = concat(directory, "/", entry->d_name);
-		cleanup(freep) char *name = concat(below, "", entry->d_name);
-		struct stat st;
-
-		if (entry->d_name[0] == '.' || !path || !name || stat(path, &st) < 0)
-			continue;
-		if (S_ISREG(st.st_mode) && is_other_format(name))
-			list_add(files, name, 0);
-		if (!S_ISDIR(st.st_mode))
-			continue;
-		if (has_weights(path))
-			list_add(folders, name, 0);
-		if (!strcmp(name, "snapshots"))
-			look_around(path, "snapshots/", folders, files);
-	}
-	if (dir)
-		(void)closedir(dir);
-}
-
-static int refuse_empty(const struct file *f, struct sentence *s)
-{
-	struct list folders = {0}, files = {0};
-
-	look_around(f->path, "", &folders, &files);
-	if (folders.used > 0)
-		return sentence_set(s, -ENOENT,
-				    "the directory %s has no " SUFFIX
-				    " file itself, but its folders have some: name one of %s",
-				    QUOTE_PATH(f->path), list_end(&folders));
-	if (files.used > 0)
-		return sentence_set(s, -ENOENT,
-				    "the directory %s has no " SUFFIX
-				    " file, only %s: name a file that is "
-				    "one under another name, or save the tensors as safetensors",
-				    QUOTE_PATH(f->path), list_end(&files));
-	return sentence_set(s, -ENOENT,
-			    "the directory %s has no " SUFFIX " file and no index of such files",
-			    QUOTE_PATH(f->path));
-}
-
-/* --- The choice --------------------------------------------------------------------------------- */
-
-static int refuse_several(const struct directory *d, const struct file *f, const char *what,
-			  struct sentence *s)
-{
-	struct list all = {0};
-
-	for (size_t i = 0; i < d->n_sets; i++)
-		list_add(&all, d->sets[i].entries->name, d->sets[i].n - 1);
-	return sentence_set(s, -EBADMSG,
-			    "%s has several %s, %s: name one of them, by its files or its index",
-			    QUOTE_PATH(f->path), what, list_end(&all));
-}
-
-/* Parts are numbered from 1, by some programs from 0. */
-static int check_parts(const struct directory_set *set, const struct file *f, struct sentence *s)
-{
-	const struct directory_entry *e = set->entries;
-	uint32_t first = e->part == 0 ? 0 : 1;
-
-	for (size_t i = 0; i < set->n; i++) {
-		if (i > 0 && e[i].part == e[i - 1].part)
-			return sentence_set(
-				s, -EBADMSG,
-				"%s has part %u of %u twice, %s and %s: name the files of one set",
-				QUOTE_PATH(f->path), e[i].part, e[i].n_parts, QUOTE(e[i - 1].name),
-				QUOTE(e[i].name));
-		if (e[i].part != first + i)
-			break;
-		if (i + 1 == e->n_parts)
-			return 0;
-	}
-	return sentence_set(
-		s, -EBADMSG,
-		"%s has %zu of the %u files that %s is one of: complete the set, or name the files "
-		"to load",
-		QUOTE_PATH(f->path), set->n, e->n_parts, QUOTE(e->name));
-}
-
-/* 0 and NULL: there is no such name. */
-static int choose_well_known(const struct directory *d, const struct file *f,
-			     const struct directory_set **ret, const char **ret_rule,
-			     struct sentence *s)
-{
-	const struct directory_set *found = NULL;
-
-	for (size_t i = 0; i < ARRAY_LEN(well_known); i++) {
-		const struct well_known *known = &well_known[i];
-		const struct directory_set *index = find_set(d, known->stem, true);
-		const struct directory_set *file = find_set(d, known->stem, false);
-
-		if (!index && !file)
-			continue;
-		if (found)
-			return refuse_several(d, f, "models", s);
-		found = index && (known->index_first || !file) ? index : file;
-		*ret_rule = index && file ? known->rule : NULL;
-	}
-	*ret = found;
-	return 0;
-}
-
-/* NULL: there is no configuration, or none that can be read. It is not what is loaded. */
-static json_t *read_config(const char *directory)
-{
-	cleanup(freep) char *path = concat(directory, "/", "config.json");
-	cleanup(file_deinit) struct file f = FILE_INIT;
-	struct sentence ignored;
-
-	if (!path || file_open(path, &f, &ignored) < 0 || f.identity.size > CONFIG_SIZE_MAX)
-		return NULL;
-	return json_loadfd(f.fd, 0, NULL);
-}
-
-/*
- * transformers writes into the configuration of a model which file has its weights, where that is not one of
- * the usual name. 0 and NULL: it does not say.
- */
-static int choose_configured(const struct directory *d, const struct file *f,
-			     const struct directory_set **ret, const char **ret_rule,
-			     struct sentence *s)
-{
-	cleanup(json_decrefp) json_t *config = read_config(f->path);
-	const char *name = json_string_value(json_object_get(config, "transformers_weights"));
-
-	for (size_t i = 0; name && i < d->n_sets; i++)
-		if (d->sets[i].n == 1 && !strcmp(d->sets[i].entries->name, name)) {
-			*ret = &d->sets[i];
-			*ret_rule = "as its config.json says";
-			return 0;
-		}
-	if (name)
-		return sentence_set(
-			s, -ENOENT,
-			"the weights of %s are in %s by its config.json, and no such file or index "
-			"is there: name what is to be loaded",
-			QUOTE_PATH(f->path), QUOTE(name));
-	return 0;
-}
-
-/* What is looked for where no well-known name is there: the first kind of which there is a set has to have just one. */
-enum kind {
-	PLAIN_INDEX,
-	SHARDS,
-	ONE_FILE,
-	N_KINDS
-};
-
-/* Parts that have an index are no set beside it. */
-static bool is_of_kind(const struct directory_set *set, enum kind kind)
-{
-	const struct directory_entry *e = set->entries;
-
-	if (kind == PLAIN_INDEX)
-		return e->is_index && !e->is_variant;
-	if (kind == SHARDS)
-		return e->is_variant || (e->n_parts > 0 && !set->has_index);
-	return !e->is_index && e->n_parts == 0;
-}
-
-/* 0 and NULL: there is none. */
-static int choose_only(const struct directory *d, const struct file *f, enum kind kind,
-		       const struct directory_set **ret, struct sentence *s)
-{
-	const struct directory_set *found = NULL;
-
-	for (size_t i = 0; i < d->n_sets; i++) {
-		if (!is_of_kind(&d->sets[i], kind))
-			continue;
-		if (found)
-			return refuse_several(d, f,
-					      kind == PLAIN_INDEX ? "indexes" : "sets of weights",
-					      s);
-		found = &d->sets[i];
-	}
-	*ret = found;
-	return 0;
-}
-
-int directory_choose(const struct directory *d, const struct file *f,
-		     const struct directory_set **ret, const char **ret_rule, struct sentence *s)
-{
-	const struct directory_set *found = NULL;
-	const char *rule = NULL;
-	int r;
-
-	if (d->n_sets == 0)
-		return refuse_empty(f, s);
-	r = choose_configured(d, f, &found, &rule, s);
-	if (r == 0 && !found)
-		r = choose_well_known(d, f, &found, &rule, s);
-	for (enum kind kind = 0; r == 0 && !found && kind < N_KINDS; kind++)
-		r = choose_only(d, f, kind, &found, s);
-	if (r == 0 && found->entries->n_parts > 0)
-		r = check_parts(found, f, s);
-	if (r < 0)
-		return r;
-	*ret = found;
-	*ret_rule = rule;
-	return 0;
-}
-
 void directory_take(struct directory *d, const char *name)
 {
 	for (size_t i = 0; i < d->n; i++)
 		if (!strcmp(d->entries[i].name, name))
 			d->entries[i].is_taken = true;
-}
-
-bool directory_left_out(const struct directory *d, const struct file *f,
-			const struct directory_set *chosen, const char *rule, struct sentence *ret)
-{
-	struct list taken = {0}, left = {0};
-
-	list_add(&taken, chosen->entries->name, chosen->n - 1);
-	for (size_t i = 0; i < d->n_sets; i++) {
-		const struct directory_set *set = &d->sets[i];
-		const char *first = NULL;
-		size_t n = 0;
-
-		for (size_t k = set->n; k-- > 0;)
-			if (!set->entries[k].is_taken) {
-				first = set->entries[k].name;
-				n++;
-			}
-		if (n > 0)
-			list_add(&left, first, n - 1);
-	}
-	if (left.used == 0)
-		return false;
-	if (rule)
-		(void)sentence_set(ret, 0, "%s: took %s (%s) and left out %s", QUOTE_PATH(f->path),
-				   list_end(&taken), rule, list_end(&left));
-	else
-		(void)sentence_set(ret, 0, "%s: took %s and left out %s", QUOTE_PATH(f->path),
-				   list_end(&taken), list_end(&left));
-	return true;
 }
 
 void directory_deinit(struct directory *d)

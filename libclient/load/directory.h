@@ -1,9 +1,7 @@
 /*
  * Directories
  *
- * The safetensors files and indexes that a directory has, and which of them it stands for. A folder of a model
- * holds the same weights in several forms: sharded and whole, of another type (a variant), as another
- * program names them, beside adapters and the state of an optimizer. Only one set of files is the model.
+ * The safetensors files and indexes that a directory has, in sets of those that belong together.
  */
 #pragma once
 
@@ -42,18 +40,11 @@ bool directory_is_index(const char *path);
 /* Lists `f`, a directory. Names that begin with a dot are left out, as a shell does. */
 int directory_read(const struct file *f, struct directory *ret, struct sentence *s);
 
-/*
- * The set that the directory stands for: an index, a file, or all parts of a whole. -ENOENT: it has none;
- * -EBADMSG: it has several, or parts are missing; the sentence lists them.
- */
-int directory_choose(const struct directory *d, const struct file *f,
-		     const struct directory_set **ret, const char **ret_rule, struct sentence *s);
+/* The set of one entry, an index or a file, with this stem; NULL: none. */
+const struct directory_set *directory_find(const struct directory *d, const char *stem,
+					   bool is_index);
 
 /* Marks the file of that name as one that is loaded. */
 void directory_take(struct directory *d, const char *name);
-
-/* The sentence about what is not loaded. False: nothing was left out. */
-bool directory_left_out(const struct directory *d, const struct file *f,
-			const struct directory_set *chosen, const char *rule, struct sentence *ret);
 
 void directory_deinit(struct directory *d);

@@ -7,6 +7,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "libclient/load/array.h"
+#include "libclient/load/choice.h"
 #include "libclient/load/directory.h"
 
 #define QUOTE_PATH(path) file_quote(&(struct sentence_quote){0}, path)
@@ -125,21 +126,20 @@ static int add_files_in(struct sources *ss, struct directory *d, const char *dir
 static int add_directory(struct sources *ss, const struct file *f, struct sentence *s)
 {
 	cleanup(directory_deinit) struct directory d = {0};
-	const struct directory_set *set = NULL;
-	const char *rule = NULL;
+	struct choice choice = {0};
 	struct sentence note;
 	int r;
 
 	r = directory_read(f, &d, s);
 	if (r == 0)
-		r = directory_choose(&d, f, &set, &rule, s);
+		r = choice_make(&d, f, &choice, s);
 	if (r < 0)
 		return r;
-	if (set->entries->is_index)
-		r = add_index_of(ss, &d, f->path, set->entries->name, s);
+	if (choice.set->entries->is_index)
+		r = add_index_of(ss, &d, f->path, choice.set->entries->name, s);
 	else
-		r = add_files_in(ss, &d, f->path, set, s);
-	if (r == 0 && ss->note && directory_left_out(&d, f, set, rule, &note))
+		r = add_files_in(ss, &d, f->path, choice.set, s);
+	if (r == 0 && ss->note && choice_left_out(&choice, &d, f, &note))
 		ss->note(ss->userdata, note.text);
 	return r;
 }
