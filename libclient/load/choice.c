@@ -96,6 +96,10 @@ static char *concat(const char *a, const char *b, const char *c)
 	return asprintf(&text, "%s%s%s", a, b, c) < 0 ? NULL : text;
 }
 
+/* One name of a directory that has no weights; `below` is the path to it from the one that was asked for. */
+static void look_at(const char *directory, const char *below, const char *entry,
+		    struct list *folders, struct list *files);
+
 /*
  * What is there instead: folders that have weights, or files of another format. Of a model in the cache of
  * huggingface_hub they are one level deeper, in "snapshots".
@@ -103,27 +107,33 @@ static char *concat(const char *a, const char *b, const char *c)
 static void look_around(const char *directory, const char *below, struct list *folders,
 			struct list *files)
 {
-	const struct dirent *entry;
-	DIR *dir = opendir(directory);
+	struct dirent **entries = NULL;
+	int n = scandir(directory, &entries, NULL, alphasort);
 
-	while (dir && (entry = readdir(dir))) {
-		cleanup(freep) char *path = concat(directory, "/", entry->d_name);
-		cleanup(freep) char *name = concat(below, "", entry->d_name);
-		struct stat st;
-
-		if (entry->d_name[0] == '.' || !path || !name || stat(path, &st) < 0)
-			continue;
-		if (S_ISREG(st.st_mode) && is_other_format(name))
-			list_add(files, name, 0);
-		if (!S_ISDIR(st.st_mode))
-			continue;
-		if (has_weights(path))
-			list_add(folders, name, 0);
-		if (!strcmp(name, "snapshots"))
-			look_around(path, "snapshots/", folders, files);
+	for (int i = 0; i < n; i++) {
+		look_at(directory, below, entries[i]->d_name, folders, files);
+		free(entries[i]);
 	}
-	if (dir)
-		(void)closedir(dir);
+	free(entries);
+}
+
+static void look_at(const char *directory, const char *below, const char *entry,
+		    struct list *folders, struct list *files)
+{
+	cleanup(freep) char *path = concat(directory, "/", entry);
+	cleanup(freep) char *name = concat(below, "", entry);
+	struct stat st;
+
+	if (entry[0] == '.' || !path || !name || stat(path, &st) < 0)
+		return;
+	if (S_ISREG(st.st_mode) && is_other_format(name))
+		list_add(files, name, 0);
+	if (!S_ISDIR(st.st_mode))
+		return;
+	if (has_weights(path))
+		list_add(folders, name, 0);
+	if (!strcmp(name, "snapshots"))
+		look_around(path, "snapshots/", folders, files);
 }
 
 static int refuse_empty(const struct file *f, struct sentence *s)

@@ -486,7 +486,7 @@ static void a_directory_without_files_is_refused(void **state)
 	refuse(-ENOENT, "folders have some", "'snapshots/123'", PATHS("."));
 	assert_int_equal(mkdir("vae", 0700), 0);
 	write_one("vae/x.safetensors", '1');
-	refuse(-ENOENT, "folders have some", "'vae'", PATHS("."));
+	refuse(-ENOENT, "folders have some: name one of 'snapshots/123', 'vae'", NULL, PATHS("."));
 }
 
 static void the_index_of_a_model_is_preferred(void **state)
