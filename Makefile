@@ -571,7 +571,7 @@ SYNC_INSTALLED := $(SYNC_PROGRAMS:$(B)/weightd-sync-local=$(B)/install/weightd-s
 install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
 		$(mandir)/man1 $(mandir)/man5 $(mandir)/man8 $(docdir) $(unitdir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
-		$(pythondir)/weightd)
+		$(pythondir)/weightd/torch)
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(DESTDIR)$(sbindir)/
 	$(if $(SYNC_INSTALLED)$(TRACE_PROGRAM),install -m 755 $(SYNC_INSTALLED) $(TRACE_PROGRAM) $(DESTDIR)$(sbindir)/)
 	install -m 755 $(B)/install/weightctl $(DESTDIR)$(bindir)/
@@ -597,6 +597,7 @@ install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 		install -m 644 $$file $(DESTDIR)$(completiondir)/ || exit; done
 	install -m 644 $(wildcard libclient/python/weightd/*.py) libclient/python/weightd/py.typed \
 		$(DESTDIR)$(pythondir)/weightd/
+	install -m 644 $(wildcard libclient/python/weightd/torch/*.py) $(DESTDIR)$(pythondir)/weightd/torch/
 	$(if $(DESTDIR),,ldconfig)
 	@if [ -z '$(DESTDIR)' ] && [ -d /run/systemd/system ] && [ "$$(id -u)" = 0 ]; then \
 		systemd-sysusers && systemd-tmpfiles --create $(tmpfilesdir)/weightd.conf && systemctl daemon-reload; \

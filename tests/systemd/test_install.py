@@ -48,8 +48,9 @@ def wanted():
     if shutil.which("scdoc"):
         for page in (ROOT / "packaging/man").glob("*.scd"):
             files[f"share/man/man{page.stem[-1]}/{page.stem}"] = 0o644
-    for module in [*(ROOT / "libclient/python/weightd").glob("*.py"), ROOT / "libclient/python/weightd/py.typed"]:
-        files[f"lib/python3/dist-packages/weightd/{module.name}"] = 0o644
+    package = ROOT / "libclient/python/weightd"
+    for module in [*package.rglob("*.py"), package / "py.typed"]:
+        files[f"lib/python3/dist-packages/weightd/{module.relative_to(package)}"] = 0o644
     return files
 
 

@@ -1,0 +1,31 @@
+"""
+Modules of torch on flat buffers.
+
+    with torch.device("meta"):                              # torch 1.13: Linear(..., device="meta")
+        model = Model()
+    weightd.torch.bind(model, weightd.attach("llama-8b"))   # parameters are the shared memory
+
+    flat = weightd.torch.flat(model, "mine")                # parameters are a new, writable flat buffer
+    ...                                                     # fill or train them
+    flat.publish()
+
+    with weightd.create("mine", layout, device="cuda:0") as writer:
+        weightd.torch.fill(writer, model.state_dict())      # from GPU to GPU, on the current stream
+        weightd.torch.publish(writer)                       # behind it
+
+What counts is what the module says of a tensor: a parameter is shared, a persistent buffer (running
+statistics) is state of which each module has its own copy, whatever role the loaded file gave them.
+Non-persistent buffers are in no state_dict and in no layout.
+
+Torch knows no read-only memory: a write to a parameter of a published version ends in SIGSEGV.
+
+On a GPU all of this is the same, with tensors of device "cuda". Their memory is weightd's, not that of torch's
+allocator, whose settings (PYTORCH_CUDA_ALLOC_CONF, expandable_segments) do not matter for it; nor does
+torch.cuda.empty_cache() free it, which Buffer.close() and release() do.
+"""
+from ._bind import bind, refresh
+from ._flat import Flat, flat
+from ._layout import layout_of
+from ._writer import fill, publish
+
+__all__ = ["Flat", "bind", "fill", "flat", "layout_of", "publish", "refresh"]
