@@ -72,6 +72,14 @@ def weightd(daemon, monkeypatch):
     return weightd
 
 
+@pytest.fixture
+def with_torch():
+    """torch is there, and the package that `weightd` is has weightd.torch."""
+    features.require("library")
+    features.require("torch")
+    import weightd.torch  # noqa: F401
+
+
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory):
     """The CA of all nodes, of which a weightd-trace sees what they carry, where the machine lets it."""

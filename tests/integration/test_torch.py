@@ -12,7 +12,8 @@ import pytest
 
 HAS_TORCH = features.FEATURES["torch"][0]()
 FILES = ["test_torch.py", "test_flat.py",
-         *sorted(file.name for file in pathlib.Path(__file__).parent.glob("test_python*.py"))]
+         *sorted(file.name for pattern in ("test_torch_*.py", "test_python*.py")
+                 for file in pathlib.Path(__file__).parent.glob(pattern))]
 WIDTH, VOCABULARY = 8, 16
 
 if HAS_TORCH:

@@ -15,7 +15,18 @@ Modules of torch on flat buffers.
 
 What counts is what the module says of a tensor: a parameter is shared, a persistent buffer (running
 statistics) is state of which each module has its own copy, whatever role the loaded file gave them.
-Non-persistent buffers are in no state_dict and in no layout.
+Non-persistent buffers are in no state_dict and in no layout; nor is extra state (get_extra_state()), which is
+the caller's to save.
+
+Names are those of the module's state_dict. Where a buffer has others, names= makes them of the module's:
+
+    weightd.torch.bind(torch.compile(model), buffer, names={"_orig_mod.": ""})
+    weightd.torch.fill(writer, ddp.state_dict(), names=lambda name: name.removeprefix("module."))
+    missing, unexpected = weightd.torch.bind(model, buffer, strict=False)   # as load_state_dict() does
+
+Tensors that are not plain are refused by name before anything changes. Of a fully_shard'ed module, layout_of() gives
+the layout of the whole one, and fill() takes what full_tensor() returns, on all ranks, of each of its DTensors;
+bind() and flat() come before fully_shard().
 
 Torch knows no read-only memory: a write to a parameter of a published version ends in SIGSEGV.
 
@@ -26,6 +37,7 @@ torch.cuda.empty_cache() free it, which Buffer.close() and release() do.
 from ._bind import bind, refresh
 from ._flat import Flat, flat
 from ._layout import layout_of
+from ._names import IncompatibleKeys
 from ._writer import fill, publish
 
-__all__ = ["Flat", "bind", "fill", "flat", "layout_of", "publish", "refresh"]
+__all__ = ["Flat", "IncompatibleKeys", "bind", "fill", "flat", "layout_of", "publish", "refresh"]

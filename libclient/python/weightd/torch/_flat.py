@@ -8,8 +8,13 @@ import torch
 
 from .._tensor import Tensor
 from .._writer import Writer, create
-from ._layout import layout_of
-from ._places import Place, groups, install, parameter, refuse_unmade
+from ._kinds import describe_plain, same_bits
+from ._layout import lay_out
+from ._misfit import home, refuse
+from ._names import Names, renamer
+from ._overlap import refuse_overlaps
+from ._places import Held, contents_of, install, refuse_odd, refuse_unmade, successor
+from ._shown import remember
 from ._writer import publish
 
 
@@ -51,30 +56,68 @@ class Flat(Mapping):
         self.writer.close()
 
 
-def flat(module: torch.nn.Module, name: str, alignment: int = 256, **options) -> Flat:
+def flat(module: torch.nn.Module, name: str, alignment: int = 256, names: Names = None, **options) -> Flat:
     """
     Makes the parameters and persistent buffers of `module` views of the next version of buffer `name`,
-    to be filled and published. Tensors on the meta device are replaced (parameters by new Parameter
-    objects with the same requires_grad) and are zero; others keep their object, value and gradient, so
-    that an optimizer made before goes on. Gradients are ordinary memory.
+    to be filled and published. Tensors on the meta device are replaced (parameters by new objects of the
+    same class and requires_grad) and are zero, inference tensors are replaced and keep their values; others
+    keep their object, value and gradient, so that an optimizer made before goes on. Gradients are ordinary
+    memory.
 
-    `options` as in weightd.create(), whose errors come out; with device="cuda:0" the module moves to the GPU,
-    its gradients, if it has any, do not: module.cuda() first. ValueError: a non-persistent buffer is still
-    on the meta device, or a type that weightd has not.
+    Tensors over the same elements (storage, offset, shape, strides) stay so. Those that share a part of their
+    memory are refused.
+
+    `names` makes the buffer's names of the module's, as in bind(). `options` as in weightd.create(), whose errors
+    come out; with device="cuda:0" the module moves to the GPU, its gradients, if it has any, do not: module.cuda()
+    first. ValueError: a non-persistent buffer is still on the meta device, a type that weightd has not, a
+    tensor that is not plain (see bind()). Nothing is changed after an error.
     """
-    refuse_unmade(module)
-    writer = create(name, layout_of(module, alignment), **options)
-    with torch.no_grad():
-        for places in groups(module):
-            _lay(places, writer[places[0].name].torch())
+    contents = contents_of(module)
+    refuse_odd(contents)
+    refuse_unmade(contents)
+    for held in contents.held:
+        describe_plain(held.names[0], held.tensor)
+    refuse_overlaps(contents)
+    writer, rename = create(name, lay_out(contents, alignment, names), **options), renamer(names)
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            tensors = [writer[rename(held.names[0])] for held in contents.held]
+            _refuse_apart(writer, contents.held, tensors)
+            _lay(contents.held, tensors)
+    except BaseException:
+        writer.close()
+        raise
+    remember(list(zip(contents.held, tensors)))
     return Flat(module, writer)
 
 
-def _lay(places: list[Place], view: torch.Tensor) -> None:
-    first = places[0]
-    if not first.tensor.is_meta:
-        first.tensor.data = view.copy_(first.tensor)
-    elif first.role == "param":
-        install(places, parameter(first, view, first.tensor.requires_grad))
-    else:
-        install(places, view)
+def _refuse_apart(writer: Writer, every: list[Held], tensors: list[Tensor]) -> None:
+    """LayoutMismatch: by the layout of the newest version, different values go to one memory."""
+    firsts: dict[int, Held] = {}
+    apart = []
+    for held, tensor in zip(every, tensors):
+        first = firsts.setdefault(home(tensor), held)
+        if first is not held and not _agree(first.tensor, held.tensor):
+            apart.append(f"{first.names[0]} and {held.names[0]}")
+    refuse(f"{writer!r} does not fit the module", ("one tensor in the newest version, with different values in the "
+                                                   "module (new_layout=True keeps them apart)", apart))
+
+
+def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.is_meta or other.is_meta:
+        return one.is_meta and other.is_meta
+    return same_bits(one, other)
+
+
+def _lay(every: list[Held], tensors: list[Tensor]) -> None:
+    """Values first, so that the module is as it was where they do not fit into the memory that is left."""
+    views = [tensor.torch() for tensor in tensors]
+    for held, view in zip(every, views):
+        if not held.tensor.is_meta:
+            view.copy_(held.tensor)
+    for held, view in zip(every, views):
+        for member in held.members:
+            if member.tensor.is_meta or member.tensor.is_inference():
+                install(member, successor(member, view, member.tensor.requires_grad))
+            else:
+                member.tensor.data = view

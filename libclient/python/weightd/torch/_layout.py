@@ -3,37 +3,40 @@ from __future__ import annotations
 
 import torch
 
-from .. import _dtype
 from .._layout import Layout
-from ._places import places_of
+from ._kinds import describe
+from ._names import Names, renamer
+from ._places import Contents, contents_of, refuse_odd
 
-_NAMES = {getattr(torch, theirs): ours for ours, theirs in _dtype.TORCH.items()
-          if hasattr(torch, theirs)}
 
-
-def layout_of(module: torch.nn.Module, alignment: int = 256) -> Layout:
+def layout_of(module: torch.nn.Module, alignment: int = 256, names: Names = None) -> Layout:
     """
     The layout of a module's parameters and persistent buffers, in the order and with the names of its
-    state_dict. One tensor under several names is stored once and tied. The unit of a tensor is its name
+    state_dict, changed by `names` as in bind(). One tensor under several names is stored once and tied, as
+    are several over the same elements (storage, offset, shape, strides). The unit of a tensor is its name
     up to the first number ("encoder.layer.3"), or else up to the last dot. Touches no value: the module
-    may be on the meta device. ValueError: a type that weightd has not.
+    may be on the meta device. A DTensor has its whole shape.
+
+    Extra state (get_extra_state()) is in no layout; fill() passes over it.
+
+    ValueError: a type that weightd has not, a tensor that is not plain, an entry that a hook of the
+    state_dict made.
     """
-    layout = Layout(alignment)
-    indices: dict[int, int] = {}  # by id
-    for _, _, name, tensor, role in places_of(module):
-        if id(tensor) in indices:
-            layout.tie(name, indices[id(tensor)], _unit(name))
+    contents = contents_of(module)
+    refuse_odd(contents)
+    return lay_out(contents, alignment, names)
+
+
+def lay_out(contents: Contents, alignment: int, names: Names) -> Layout:
+    layout, rename = Layout(alignment), renamer(names)
+    indices: dict[int, int] = {}  # by id of what is held
+    for name, held in contents.entries:
+        name = rename(name)
+        if id(held) in indices:
+            layout.tie(name, indices[id(held)], _unit(name))
         else:
-            indices[id(tensor)] = layout.add(name, *describe(name, tensor), role, _unit(name))
+            indices[id(held)] = layout.add(name, *describe(name, held.tensor), held.role, _unit(name))
     return layout
-
-
-def describe(name: str, tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    """Type and shape as a layout has them. ValueError."""
-    if tensor.layout != torch.strided or tensor.dtype not in _NAMES:
-        raise ValueError(f"{name}: weightd has no {tensor.dtype} in layout {tensor.layout}")
-    dtype, shape = _NAMES[tensor.dtype], tuple(tensor.shape)
-    return dtype, _dtype.unpacked(shape, dtype)
 
 
 def _unit(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The sentences about names and tensors that do not fit."""
+"""Names and tensors that do not fit each other, and the sentences about them."""
 from __future__ import annotations
 
 import errno
@@ -16,8 +16,26 @@ def refuse(what: str, *problems: tuple[str, list[str]]) -> None:
         raise LayoutMismatch(errno.EPROTOTYPE, f"{what}: {'; '.join(said)}")
 
 
+def home(tensor: Tensor) -> int:
+    """The index of the tensor whose memory it has."""
+    return tensor.index if tensor.tied_to is None else tensor.tied_to
+
+
 def difference(found: Tensor, dtype: str, shape: tuple[int, ...]) -> str:
     return f"{found.name} is {found.dtype} {list(found.shape)}, not {dtype} {list(shape)}"
+
+
+def renaming(ours: list[str], theirs: list[str]) -> list[str]:
+    """The names= that makes all names of ours those of theirs, by one prefix, or nothing."""
+    ends = set(theirs)
+    for their in theirs if ours else []:
+        prefix = ours[0][:-len(their)] if ours[0].endswith("." + their) else None
+        if prefix and all(our.startswith(prefix) and our[len(prefix):] in ends for our in ours):
+            return [f"names={{{prefix!r}: ''}}"]
+        prefix = their[:-len(ours[0])] if their.endswith("." + ours[0]) else None
+        if prefix and all(prefix + our in ends for our in ours):
+            return [f"names={{'': {prefix!r}}}"]
+    return []
 
 
 def some(names: list[str]) -> str:

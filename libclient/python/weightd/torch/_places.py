@@ -1,58 +1,148 @@
-"""Where a module keeps the tensors of its state_dict."""
+"""Where a module keeps the tensors of its state_dict, and under which names."""
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple
+from typing import Hashable, NamedTuple
 
 import torch
 
+from ._kinds import is_plain
 from ._misfit import some
 
+_EXTRA = "_extra_state"  # the last part of the name of what get_extra_state() returns
+APART = "_weightd_apart"  # an attribute: which of the tensors over one memory it is, where the module ties none
 
-class Place(NamedTuple):
-    """Where a module keeps a tensor: setattr(owner, attribute, tensor)."""
 
-    owner: torch.nn.Module
-    attribute: str
-    name: str
+class Member(NamedTuple):
+    """
+    A tensor of a module.
+
+    where   its first place, as "layers.0.weight": no name of the state_dict, where the module renames
+    tensor  the tensor
+    role    "param" or "buffer"
+    places  (owner, attribute) of each setattr() that puts another tensor in its place
+    """
+
+    where: str
     tensor: torch.Tensor
     role: str
+    places: list[tuple[torch.nn.Module, str]]
 
 
-def places_of(module: torch.nn.Module, prefix: str = "") -> Iterator[Place]:
-    """All names of a state_dict, in its order: tied tensors and modules come more than once."""
-    for role, tensors in (("param", module._parameters), ("buffer", module._buffers)):
-        for attribute, tensor in tensors.items():
-            if tensor is not None and attribute not in module._non_persistent_buffers_set:
-                yield Place(module, attribute, prefix + attribute, tensor, role)
-    for attribute, child in module._modules.items():
-        if child is not None:
-            yield from places_of(child, f"{prefix}{attribute}.")
+class Held(NamedTuple):
+    """
+    A memory that a module holds: one tensor, or several over the same elements, which are tied then.
+
+    names    of the state_dict, in its order; none: the state_dict has not got it
+    members  at least one
+    """
+
+    names: list[str]
+    members: list[Member]
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return self.members[0].tensor
+
+    @property
+    def role(self) -> str:
+        return self.members[0].role
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Those that are in its places now."""
+        return [getattr(*member.places[0]) for member in self.members if member.role == "param"]
 
 
-def groups(module: torch.nn.Module) -> list[list[Place]]:
-    """The places of each tensor, in the order of their first names."""
-    found: dict[int, list[Place]] = {}
-    for place in places_of(module):
-        found.setdefault(id(place.tensor), []).append(place)
-    return list(found.values())
+class Contents(NamedTuple):
+    """
+    The tensors of a module.
+
+    held     those of its state_dict, in its order
+    entries  each name of the state_dict, in its order
+    others   those that are in no state_dict: non-persistent buffers
+    odd      names of the state_dict whose values are none of the module's tensors
+    """
+
+    held: list[Held]
+    entries: list[tuple[str, Held]]
+    others: list[Held]
+    odd: list[str]
 
 
-def refuse_unmade(module: torch.nn.Module) -> None:
-    unmade = [f"{prefix}.{name}".lstrip(".") for prefix, owner in module.named_modules()
-              for name in owner._non_persistent_buffers_set
-              if owner._buffers.get(name) is not None and owner._buffers[name].is_meta]
+def contents_of(module: torch.nn.Module) -> Contents:
+    """Extra state is left out."""
+    state = module.state_dict(keep_vars=True)  # first: a fully_shard'ed module shards its parameters again for it
+    members = _members(module)
+    every: dict[Hashable, Held] = {}
+    homes: dict[int, Held] = {}
+    for member in members.values():
+        tie = member.tensor.__dict__.get(APART), memory_of(member.tensor)
+        homes[id(member.tensor)] = every.setdefault(tie, Held([], []))
+        homes[id(member.tensor)].members.append(member)
+    entries, odd = [], []
+    for name, value in state.items():
+        if id(value) in homes:
+            entries.append((name, homes[id(value)]))
+            entries[-1][1].names.append(name)
+        elif not is_extra_state(name):
+            odd.append(name)
+    return Contents([held for name, held in entries if name == held.names[0]], entries,
+                    [held for held in every.values() if not held.names], odd)
+
+
+def is_extra_state(name: str) -> bool:
+    return name.rpartition(".")[2] == _EXTRA
+
+
+def _members(module: torch.nn.Module) -> dict[int, Member]:
+    """By id()."""
+    members: dict[int, Member] = {}
+    for path, owner in module.named_modules():
+        for role, tensors in (("param", owner._parameters), ("buffer", owner._buffers)):
+            for attribute, tensor in tensors.items():
+                if tensor is not None:
+                    where = f"{path}.{attribute}" if path else attribute
+                    member = members.setdefault(id(tensor), Member(where, tensor, role, []))
+                    member.places.append((owner, attribute))
+    return members
+
+
+def memory_of(tensor: torch.Tensor) -> Hashable:
+    """Equal for tensors over the same elements."""
+    if not is_plain(tensor) or not tensor.numel():
+        return id(tensor)
+    strides = tuple(stride for stride, n in zip(tensor.stride(), tensor.shape) if n > 1)
+    return (start_of(tensor), tensor.dtype, tensor.shape, strides, tensor.is_conj(), tensor.is_neg())
+
+
+def start_of(tensor: torch.Tensor) -> tuple[Hashable, int]:
+    """The memory of a plain tensor, and the byte of it where the elements begin."""
+    if tensor.is_meta:
+        storage = getattr(tensor, "untyped_storage", tensor.storage)()  # torch 1.13 has the second
+        return storage._cdata, tensor.storage_offset() * tensor.element_size()
+    return tensor.device, tensor.data_ptr()
+
+
+def refuse_odd(contents: Contents) -> None:
+    if contents.odd:
+        raise ValueError(f"{some(contents.odd)}: in the state_dict, but neither a parameter nor a buffer of the "
+                         "module; write the layout by hand (weightd.Layout) and fill() it")
+
+
+def refuse_unmade(contents: Contents) -> None:
+    unmade = [member.where for held in contents.others for member in held.members if member.tensor.is_meta]
     if unmade:
         raise ValueError(f"{some(sorted(unmade))}: non-persistent buffers on the meta device, whose "
                          "values no version holds; assign them first (module.x = torch.tensor(...)), "
                          "or build the module on the CPU")
 
 
-def parameter(place: Place, view: torch.Tensor, requires_grad: bool) -> torch.nn.Parameter:
-    parameter = torch.nn.Parameter(view, requires_grad)
-    parameter.__dict__.update(place.tensor.__dict__)  # what frameworks hang on parameters
-    return parameter
+def successor(member: Member, view: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A tensor over the memory of `view`, of the class and with the attributes of the member's."""
+    made = torch.Tensor._make_subclass(type(member.tensor), view, requires_grad)  # what Parameter() calls
+    made.__dict__.update(member.tensor.__dict__)  # what frameworks hang on parameters
+    return made
 
 
-def install(places: list[Place], tensor: torch.Tensor) -> None:
-    for place in places:  # by setattr, which RNNs watch
-        setattr(place.owner, place.attribute, tensor)
+def install(member: Member, tensor: torch.Tensor) -> None:
+    for owner, attribute in member.places:  # by setattr, which RNNs watch
+        setattr(owner, attribute, tensor)

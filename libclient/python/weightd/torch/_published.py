@@ -1,0 +1,34 @@
+"""Memory that modules were given: whether a tensor can still be written."""
+from __future__ import annotations
+
+import threading
+import weakref
+
+import torch
+
+from .._memory import Memory
+from ._kinds import is_plain
+
+_lock = threading.Lock()  # of _given
+_given: weakref.WeakSet[Memory] = weakref.WeakSet()
+
+
+def give(memory: Memory) -> None:
+    """Remembers, for as long as it is mapped, that tensors of modules may lie in it."""
+    with _lock:
+        _given.add(memory)
+
+
+class Published:
+    """The published memory at this moment: `tensor in Published()` lies in it, and a write to it is a SIGSEGV."""
+
+    def __init__(self) -> None:
+        with _lock:
+            self._ranges = [(memory.address, memory.address + memory.size) for memory in _given
+                            if not memory.writable]
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        if not self._ranges or not is_plain(tensor):
+            return False
+        address = tensor.data_ptr()
+        return any(start <= address < end for start, end in self._ranges)

@@ -1,0 +1,22 @@
+"""What modules show since they were given the memory of a buffer, and what has to be remembered of it."""
+from __future__ import annotations
+
+from typing import Hashable
+
+from .._tensor import Tensor
+from ._match import home_of
+from ._places import APART, Held
+from ._published import give
+
+
+def remember(shown: list[tuple[Held, Tensor]]) -> None:
+    """After its tensors were changed."""
+    sharing: dict[Hashable, list[Held]] = {}
+    for held, tensor in shown:
+        sharing.setdefault(home_of(tensor), []).append(held)
+        give(tensor._memory)
+    for several in sharing.values():
+        if len(several) > 1:  # tied by this version, which the next one need not do
+            for number, held in enumerate(several):
+                for parameter in held.parameters():
+                    setattr(parameter, APART, number)
