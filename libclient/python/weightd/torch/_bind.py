@@ -38,6 +38,9 @@ def bind(module, buffer, strict=True, names=None):
     names   a dict or a function that makes the buffer's names of the module's: {"module.": "", "": "model."}
             changes prefixes, {"head.weight": "lm_head.weight"} whole names
 
+    load_state_dict() is refused from then on (Denied) where it would write to the shared memory; with
+    assign=True it is not: that replaces the parameters, which are the module's own then.
+
     LayoutMismatch: names, types, shapes, or values of one tensor's names; no name in common. ValueError: a
     non-persistent buffer on the meta device; a tensor that is not plain (a DTensor, a FakeTensor, quantized,
     sparse, a subclass with memory of its own, a lazy module's). Nothing is changed then.
@@ -54,7 +57,7 @@ def bind(module, buffer, strict=True, names=None):
                 made.append((member, news[member.role]))
         for member, new in made:
             install(member, new)
-    remember(matches)
+    remember(module, matches)
     return module if strict else keys
 
 
@@ -89,7 +92,7 @@ def refresh(module: torch.nn.Module, buffer: Buffer, strict: bool = True, names:
             target.data = view
         for target, view in copied:
             target.data.copy_(view)  # not target.copy_(): what was an inference tensor refuses that
-    remember(matches)
+    remember(module, matches)
     return keys
 
 

@@ -3,13 +3,16 @@ from __future__ import annotations
 
 from typing import Hashable
 
+import torch
+
 from .._tensor import Tensor
+from ._load import watch
 from ._match import home_of
 from ._places import APART, Held
 from ._published import give
 
 
-def remember(shown: list[tuple[Held, Tensor]]) -> None:
+def remember(module: torch.nn.Module, shown: list[tuple[Held, Tensor]]) -> None:
     """After its tensors were changed."""
     sharing: dict[Hashable, list[Held]] = {}
     for held, tensor in shown:
@@ -20,3 +23,4 @@ def remember(shown: list[tuple[Held, Tensor]]) -> None:
             for number, held in enumerate(several):
                 for parameter in held.parameters():
                     setattr(parameter, APART, number)
+    watch(module, [held for held, _ in shown])
