@@ -125,7 +125,8 @@ def start_of(tensor: torch.Tensor) -> tuple[Hashable, int]:
 def refuse_odd(contents: Contents) -> None:
     if contents.odd:
         raise ValueError(f"{some(contents.odd)}: in the state_dict, but neither a parameter nor a buffer of the "
-                         "module; write the layout by hand (weightd.Layout) and fill() it")
+                         "module (one that is quantized, or in FSDP); write the layout by hand (weightd.Layout), and "
+                         "fill() it with what the state_dict has")
 
 
 def refuse_unmade(contents: Contents) -> None:
