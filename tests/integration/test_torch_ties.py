@@ -98,6 +98,28 @@ def test_names_of_one_tensor_with_different_values_are_refused_and_change_nothin
     assert torch.equal(apart.state_dict()[second].nan_to_num(), changed[second].nan_to_num())
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_parameter_that_is_a_buffer_elsewhere_stays_both(weightd, device):
+    def make(device):
+        module = torch.nn.Module()
+        module.first = torch.nn.Module()
+        module.second = torch.nn.Linear(2, 2, bias=False, device=device)
+        module.first.register_buffer("weight", module.second.weight)
+        return module
+
+    ordinary = make("cpu")
+    with weightd.create("m", weightd.torch.layout_of(ordinary)) as writer:
+        assert [row.role for row in writer.values()] == ["param", "param"]
+        weightd.torch.fill(writer, ordinary.state_dict())
+        writer.publish()
+    bound = weightd.torch.bind(make(device), weightd.attach("m"))
+    for module in (bound, weightd.torch.flat(make(device), "m").module):
+        assert module.first.weight is module.second.weight
+        assert [name for name, _ in module.named_parameters()] == ["second.weight"]
+        assert [name for name, _ in module.named_buffers()] == ["first.weight"]
+    assert torch.equal(bound.first.weight, ordinary.second.weight)
+
+
 def test_sign_of_zero_is_a_difference(weightd):
     zero = torch.zeros(4)
     with pytest.raises(weightd.LayoutMismatch, match="mean and average"):

@@ -49,7 +49,8 @@ class Held(NamedTuple):
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Those that are in its places now."""
-        return [getattr(*member.places[0]) for member in self.members if member.role == "param"]
+        return [owner._parameters[attribute] for member in self.members if member.role == "param"
+                for owner, attribute in member.places[:1]]
 
 
 class Contents(NamedTuple):
@@ -94,15 +95,16 @@ def is_extra_state(name: str) -> bool:
 
 
 def _members(module: torch.nn.Module) -> dict[int, Member]:
-    """By id()."""
+    """By id(). What one module has as a parameter and another as a buffer is a parameter."""
     members: dict[int, Member] = {}
-    for path, owner in module.named_modules():
-        for role, tensors in (("param", owner._parameters), ("buffer", owner._buffers)):
-            for attribute, tensor in tensors.items():
-                if tensor is not None:
-                    where = f"{path}.{attribute}" if path else attribute
-                    member = members.setdefault(id(tensor), Member(where, tensor, role, []))
-                    member.places.append((owner, attribute))
+    owners = list(module.named_modules())
+    for path, owner, role, tensors in (*((path, owner, "param", owner._parameters) for path, owner in owners),
+                                       *((path, owner, "buffer", owner._buffers) for path, owner in owners)):
+        for attribute, tensor in tensors.items():
+            if tensor is not None:
+                where = f"{path}.{attribute}" if path else attribute
+                member = members.setdefault(id(tensor), Member(where, tensor, role, []))
+                member.places.append((owner, attribute))
     return members
 
 
@@ -145,5 +147,8 @@ def successor(member: Member, view: torch.Tensor, requires_grad: bool) -> torch.
 
 
 def install(member: Member, tensor: torch.Tensor) -> None:
-    for owner, attribute in member.places:  # by setattr, which RNNs watch
-        setattr(owner, attribute, tensor)
+    for owner, attribute in member.places:
+        if member.role == "param" and attribute in owner._buffers:
+            owner._buffers[attribute] = tensor  # setattr() would make it a parameter
+        else:
+            setattr(owner, attribute, tensor)  # which RNNs watch
