@@ -229,6 +229,21 @@ def test_hooks_of_a_state_dict_that_rename_and_leave_out_are_followed(weightd):
     assert torch.equal(computes(weightd.torch.bind(module, buffer)), computes(net()))
 
 
+def test_state_dict_of_a_module_that_overrides_it_is_followed(weightd):
+    class Renaming(torch.nn.Module):
+        def __init__(self, device=None):
+            super().__init__()
+            self.inner = net(device)
+
+        def state_dict(self, *args, **kw):
+            return {f"net.{name}": tensor.data for name, tensor in self.inner.state_dict().items()}
+
+    buffer = publish(weightd, Renaming())
+    assert list(buffer) == list(Renaming().state_dict())
+    assert weightd.torch.layout_of(Renaming("meta")).hash == buffer.layout_hash
+    assert torch.equal(computes(weightd.torch.bind(Renaming("meta"), buffer).inner), computes(net()))
+
+
 def test_entries_of_a_state_dict_that_the_module_has_not_are_refused(weightd):
     module = net()
     module._register_state_dict_hook(lambda module, state, *_: state.update(packed=torch.ones(2)))

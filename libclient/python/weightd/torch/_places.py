@@ -81,9 +81,12 @@ def contents_of(module: torch.nn.Module) -> Contents:
         homes[id(member.tensor)].members.append(member)
     entries, odd = [], []
     for name, value in state.items():
-        if id(value) in homes:
-            entries.append((name, homes[id(value)]))
-            entries[-1][1].names.append(name)
+        held = homes.get(id(value))
+        if held is None and isinstance(value, torch.Tensor):
+            held = every.get((None, memory_of(value)))  # of a state_dict() that passes x.data on
+        if held is not None:
+            entries.append((name, held))
+            held.names.append(name)
         elif not is_extra_state(name):
             odd.append(name)
     return Contents([held for name, held in entries if name == held.names[0]], entries,
