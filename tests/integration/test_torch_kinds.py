@@ -218,6 +218,28 @@ def test_module_on_another_device_than_the_version_is_not_refreshed(weightd, mon
     assert module.linear.weight.device.type == "cpu" and module.odd[0, 0] == 1
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_module_that_takes_no_tensors_stays_as_it_was(weightd, device):
+    class Locked(torch.nn.Linear):
+        def __setattr__(self, name, value):
+            if name == "bias" and "bias" in self.__dict__.get("_parameters", ()) and value is not self.bias:
+                raise RuntimeError("locked")
+            super().__setattr__(name, value)
+
+    module = Net(Locked(4, 4, device=device), device)
+    with weightd.create("m", weightd.torch.layout_of(module)) as writer:
+        writer.publish()
+    before = [id(tensor) for tensor in module.state_dict(keep_vars=True).values()]
+    uses = [lambda: weightd.torch.bind(module, weightd.attach("m"))]
+    if device == "meta":
+        uses.append(lambda: weightd.torch.flat(module, "n"))
+    for use in uses:
+        with pytest.raises(RuntimeError, match="locked"):
+            use()
+        assert [id(tensor) for tensor in module.state_dict(keep_vars=True).values()] == before
+    assert [info.name for info in weightd.ls()] == ["m"]
+
+
 # --- What is taken -----------------------------------------------------------------------------------
 
 

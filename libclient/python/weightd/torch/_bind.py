@@ -55,8 +55,7 @@ def bind(module, buffer, strict=True, names=None):
                     is_param = member.role == "param"
                     news[member.role] = successor(member, view, False) if is_param else view.clone()
                 made.append((member, news[member.role]))
-        for member, new in made:
-            install(member, new)
+        install(made)
     remember(module, matches)
     return module if strict else keys
 

@@ -116,9 +116,14 @@ def _lay(every: list[Held], tensors: list[Tensor]) -> None:
     for held, view in zip(every, views):
         if not held.tensor.is_meta:
             view.copy_(held.tensor)
-    for held, view in zip(every, views):
-        for member in held.members:
-            if member.tensor.is_meta or member.tensor.is_inference():
-                install(member, successor(member, view, member.tensor.requires_grad))
-            else:
-                member.tensor.data = view
+    members = [(member, view) for held, view in zip(every, views) for member in held.members]
+    install([(member, successor(member, view, member.tensor.requires_grad)) for member, view in members
+             if not _keeps(member.tensor)])
+    for member, view in members:
+        if _keeps(member.tensor):
+            member.tensor.data = view
+
+
+def _keeps(tensor: torch.Tensor) -> bool:
+    """It can be given other memory, and be trained there."""
+    return not tensor.is_meta and not tensor.is_inference()

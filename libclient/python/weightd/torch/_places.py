@@ -149,7 +149,18 @@ def successor(member: Member, view: torch.Tensor, requires_grad: bool) -> torch.
     return made
 
 
-def install(member: Member, tensor: torch.Tensor) -> None:
+def install(made: list[tuple[Member, torch.Tensor]]) -> None:
+    """Puts tensors in the places of others. After an error, which a module's own __setattr__() may raise, none."""
+    try:
+        for member, tensor in made:
+            _put(member, tensor)
+    except BaseException:
+        for member, _ in made:
+            _put(member, member.tensor)
+        raise
+
+
+def _put(member: Member, tensor: torch.Tensor) -> None:
     for owner, attribute in member.places:
         if member.role == "param" and attribute in owner._buffers:
             owner._buffers[attribute] = tensor  # setattr() would make it a parameter
