@@ -1,4 +1,4 @@
-"""What a process of a pool does with weightd.torch: functions that a spawned child can import."""
+"""Functions that a spawned process of a pool runs with weightd.torch."""
 import os
 
 import torch

@@ -96,5 +96,5 @@ def refresh(module: torch.nn.Module, buffer: Buffer, strict: bool = True, names:
 
 
 def _is_fixed(tensor: torch.Tensor, published: Published) -> bool:
-    """Torch, or the kernel, refuses writes to what it has."""
+    """Torch or the kernel refuses writes to its memory."""
     return tensor.is_inference() or 0 in tensor.stride() or tensor in published

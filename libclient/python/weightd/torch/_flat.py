@@ -111,7 +111,7 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _lay(every: list[Held], tensors: list[Tensor]) -> None:
-    """Values first, so that the module is as it was where they do not fit into the memory that is left."""
+    """Copies the values first: an error there leaves the module as it was."""
     views = [tensor.torch() for tensor in tensors]
     for held, view in zip(every, views):
         if not held.tensor.is_meta:

@@ -71,8 +71,8 @@ def _refuse_unknown(name: str, tensor: torch.Tensor) -> None:
         if hasattr(tensor, "__tensor_flatten__"):
             parts = f", or its parts ({', '.join(tensor.__tensor_flatten__()[0])})"
         kind = "nested tensor" if tensor.is_nested else type(tensor).__qualname__
-        raise ValueError(f"{name}: a {kind} is not one plain memory; pass x.dequantize() or what else makes it "
-                         f"plain{parts}")
+        raise ValueError(f"{name}: a {kind} is not one plain memory; pass x.dequantize() or another plain "
+                         f"form{parts}")
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

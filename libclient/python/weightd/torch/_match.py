@@ -1,4 +1,4 @@
-"""Which tensor of a buffer each tensor of a module gets."""
+"""The tensor of a buffer for each tensor of a module."""
 from __future__ import annotations
 
 import torch

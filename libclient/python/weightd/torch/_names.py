@@ -9,10 +9,10 @@ Names = Union[Mapping[str, str], Callable[[str], str], None]
 
 class IncompatibleKeys(NamedTuple):
     """
-    What did not meet, as in load_state_dict().
+    The names that only one side has, as in load_state_dict().
 
-    missing_keys     names of what was to be filled: nothing was given for them
-    unexpected_keys  names of what was given: there was nothing to fill
+    missing_keys     names of the side that is filled, for which the other has nothing
+    unexpected_keys  names of the other side, which have no place
     """
 
     missing_keys: list[str]

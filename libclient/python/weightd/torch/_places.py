@@ -98,7 +98,7 @@ def is_extra_state(name: str) -> bool:
 
 
 def _members(module: torch.nn.Module) -> dict[int, Member]:
-    """By id(). What one module has as a parameter and another as a buffer is a parameter."""
+    """By id(). A parameter of one module that is a buffer of another is a parameter."""
     members: dict[int, Member] = {}
     owners = list(module.named_modules())
     for path, owner, role, tensors in (*((path, owner, "param", owner._parameters) for path, owner in owners),
@@ -131,7 +131,7 @@ def refuse_odd(contents: Contents) -> None:
     if contents.odd:
         raise ValueError(f"{some(contents.odd)}: in the state_dict, but neither a parameter nor a buffer of the "
                          "module (one that is quantized, or in FSDP); write the layout by hand (weightd.Layout), and "
-                         "fill() it with what the state_dict has")
+                         "fill() it from the state_dict")
 
 
 def refuse_unmade(contents: Contents) -> None:

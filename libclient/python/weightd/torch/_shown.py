@@ -1,4 +1,4 @@
-"""What modules show since they were given the memory of a buffer, and what has to be remembered of it."""
+"""Modules that were given the memory of a buffer: the facts that later calls need."""
 from __future__ import annotations
 
 from typing import Hashable
@@ -13,7 +13,7 @@ from ._published import give
 
 
 def remember(module: torch.nn.Module, shown: list[tuple[Held, Tensor]]) -> None:
-    """After its tensors were changed."""
+    """To be called after the tensors of the module have changed."""
     sharing: dict[Hashable, list[Held]] = {}
     for held, tensor in shown:
         sharing.setdefault(home_of(tensor), []).append(held)

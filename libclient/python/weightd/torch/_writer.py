@@ -70,7 +70,7 @@ def publish(writer: Writer) -> int:
 
 def _sorted(writer: Writer, tensors: Mapping[str, torch.Tensor],
             names: Names) -> tuple[dict[int, list[_Given]], list[str]]:
-    """What is given for each memory of the writer, by its index; and the keys that go nowhere."""
+    """The tensors given for each memory of the writer, by its index; and the keys that have no place there."""
     rename = renamer(names)
     given: dict[int, list[_Given]] = {}
     strangers: dict[str, object] = {}
