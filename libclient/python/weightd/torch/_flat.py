@@ -70,8 +70,8 @@ def flat(module: torch.nn.Module, name: str, alignment: int = 256, names: Names 
     `names` makes the buffer's names of the module's, as in bind(). `options` as in weightd.create(), whose errors
     come out; with device="cuda:0" the module moves to the GPU, its gradients, if it has any, do not: module.cuda()
     first. ValueError: a non-persistent buffer is still on the meta device, a type that weightd has not, a
-    tensor that is not plain (see bind()). Nothing is changed after an error. load_state_dict() is refused (Denied)
-    once the version is published.
+    tensor that is not plain (see bind()). LayoutMismatch: the version has one memory for tensors that differ here.
+    Nothing is changed after an error. load_state_dict() is refused (Denied) once the version is published.
     """
     contents = contents_of(module)
     refuse_odd(contents)
