@@ -127,6 +127,13 @@ const uint64_t *layout_tensor_shape(const struct layout *l, const struct layout_
 	return l->dims + t->dims;
 }
 
+uint32_t layout_untied(const struct layout *l, uint32_t index)
+{
+	uint32_t to = l->tensors[index].tied_to;
+
+	return to < l->header->n_tensors ? to : index;
+}
+
 bool layout_name_ok(const char *name, size_t size)
 {
 	const unsigned char *p = (const unsigned char *)name;

@@ -110,6 +110,9 @@ const char *layout_tensor_unit(const struct layout *l, const struct layout_tenso
 /* t->n_dims of them; NULL for a scalar, and for what would lie outside the image. */
 const uint64_t *layout_tensor_shape(const struct layout *l, const struct layout_tensor *t);
 
+/* The tensor whose bytes these are: `index` itself where it is not tied. */
+uint32_t layout_untied(const struct layout *l, uint32_t index);
+
 /* First bucket to look at for a name. The builder and layout_find() agree on it. */
 uint32_t layout_bucket(const char *name, size_t name_size, uint32_t n_buckets);
 

@@ -9,6 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
+#include "libclient/difference.h"
 #include "libclient/tensor.h"
 #include "weightd.h"
 
@@ -371,19 +372,41 @@ static struct layout_header make_header(const struct weightd_layout *l)
 	};
 }
 
-int weightd_layout_tensor(const struct weightd_layout *l, uint32_t index, struct weightd_tensor *ret)
+/* As it is read. `header` lives as long. */
+static struct layout view_of(const struct weightd_layout *l, const struct layout_header *header)
 {
-	struct layout_header header = make_header(l);
-	struct layout view = {
-		.header = &header,
+	return (struct layout){
+		.header = header,
 		.tensors = l->tensors,
 		.dims = l->dims,
 		.units = l->units,
 		.buckets = l->buckets,
 		.strings = l->strings,
 	};
+}
+
+int weightd_layout_tensor(const struct weightd_layout *l, uint32_t index, struct weightd_tensor *ret)
+{
+	struct layout_header header = make_header(l);
+	struct layout view = view_of(l, &header);
 
 	return tensor_get(&view, NULL, index, ret);
+}
+
+int weightd_layout_compare(const struct weightd_layout *l, const struct weightd_layout *other,
+			   char *ret_text, size_t size)
+{
+	struct layout_header header = make_header(l), other_header = make_header(other);
+	struct layout view = view_of(l, &header), other_view = view_of(other, &other_header);
+	struct difference d;
+	int r = difference_find(&view, &other_view, &d);
+
+	if (r < 0)
+		return r;
+	if (size > 0)
+		difference_describe(&d, &view, &other_view, "this layout", "the other", ret_text,
+				    size);
+	return r > 0 ? -EPROTOTYPE : 0;
 }
 
 static void *put(void *at, const void *data, size_t size)

@@ -1,0 +1,36 @@
+/*
+ * Differences
+ *
+ * Two layouts are of one model when they have the same set of (name, type, shape), whatever their order, offsets,
+ * roles, units and ties. A name that only one of them has is no difference where it is tied to one that both have.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ipc/layout.h"
+
+#define DIFFERENCE_SHOWN 5 /* tensors of each kind that a text names at most */
+
+struct difference_list {
+	uint32_t n; /* of them all */
+	uint32_t shown[DIFFERENCE_SHOWN]; /* indices of the first ones, in the layout that has them */
+};
+
+struct difference {
+	struct difference_list other; /* in both, with another type or shape; indices are the first layout's */
+	struct difference_list here; /* only in the first layout */
+	struct difference_list there; /* only in the second */
+};
+
+/* 0: the same model; 1: what differs is in `ret`; -ENOMEM. Linear in the number of tensors. */
+int difference_find(const struct layout *here, const struct layout *there, struct difference *ret);
+
+/*
+ * Writes "other type or shape: 'w' is F32 [4, 4], was BF16 [4, 4]; only in the new layout: 'a', 'b' and 3 more; only
+ * in version 7: 'c'" into at most `size` bytes, which cut names and never a character.
+ */
+void difference_describe(const struct difference *d, const struct layout *here,
+			 const struct layout *there, const char *name_here, const char *name_there,
+			 char *ret, size_t size);
