@@ -94,6 +94,11 @@ static bool events_ok(const struct wire_request *m)
 	return m->events.timeout_ms <= INT32_MAX;
 }
 
+static bool layout_ok(const struct wire_request *m)
+{
+	return target_ok(m->layout.name, m->layout.device);
+}
+
 static const struct {
 	uint32_t size;
 	uint32_t n_fds;
@@ -116,6 +121,7 @@ static const struct {
 	[WIRE_PAUSE] = {sizeof(struct wire_pause), 0, pause_ok},
 	[WIRE_EVENTS] = {sizeof(struct wire_events), 0, events_ok},
 	[WIRE_STAT] = {0, 0, NULL},
+	[WIRE_LAYOUT] = {sizeof(struct wire_layout), 0, layout_ok},
 };
 
 static bool error_reply_ok(const struct wire_reply *m)
@@ -143,10 +149,20 @@ static bool location_ok(const struct wire_location *l, uint64_t slot_size)
 	return l->memory != WIRE_MEMORY_HOST || is_zero(l->uuid, sizeof(l->uuid));
 }
 
+static bool buffer_flags_ok(uint32_t flags)
+{
+	return !(flags & ~(WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC));
+}
+
 static bool create_reply_ok(const struct wire_reply *m)
 {
 	return !m->create.pad && location_ok(&m->create.location, m->create.slot_size) &&
-	       !(m->create.flags & ~(WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC));
+	       buffer_flags_ok(m->create.flags);
+}
+
+static bool layout_reply_ok(const struct wire_reply *m)
+{
+	return !m->layout.pad && buffer_flags_ok(m->layout.flags);
 }
 
 static bool attach_reply_ok(const struct wire_reply *m)
@@ -190,6 +206,7 @@ static const struct {
 	[WIRE_PAUSE] = {sizeof(struct wire_pause_reply), 0, pause_reply_ok},
 	[WIRE_EVENTS] = {sizeof(struct wire_list_reply), 0, list_reply_ok},
 	[WIRE_STAT] = {sizeof(struct wire_stat_reply), 0, NULL},
+	[WIRE_LAYOUT] = {sizeof(struct wire_layout_reply), 1, layout_reply_ok},
 };
 
 int codec_decode_request(const void *data, size_t size, unsigned n_fds, struct wire_request *ret)

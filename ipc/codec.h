@@ -29,6 +29,7 @@ struct wire_request {
 		struct wire_access access;
 		struct wire_pause pause;
 		struct wire_events events;
+		struct wire_layout layout;
 	};
 };
 
@@ -48,6 +49,7 @@ struct wire_reply {
 		struct wire_rollback_reply rollback;
 		struct wire_pause_reply pause;
 		struct wire_stat_reply stat;
+		struct wire_layout_reply layout;
 	};
 };
 

@@ -44,6 +44,7 @@ enum wire_op {
 	WIRE_PAUSE = 15,
 	WIRE_EVENTS = 16,
 	WIRE_STAT = 17,
+	WIRE_LAYOUT = 18,
 	WIRE_OP_END,
 
 	WIRE_ERROR = 0x7fff, /* with WIRE_REPLY: the answer to any request that failed */
@@ -170,6 +171,24 @@ static_assert(sizeof(struct wire_create_reply) == 144, "wire_create_reply is ABI
 #define WIRE_BUFFER_EXCLUSIVE 1u
 #define WIRE_BUFFER_REUSABLE 2u
 #define WIRE_BUFFER_IPC 4u
+
+/*
+ * --- layout: that of the newest version, which a create is measured by. The reply carries its memfd. ---
+ * For a client that may write the buffer: no lease, and no permission to read.
+ */
+struct wire_layout {
+	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
+};
+static_assert(sizeof(struct wire_layout) == 192, "wire_layout is ABI");
+
+struct wire_layout_reply {
+	uint64_t version;
+	uint32_t flags; /* of the buffer: WIRE_BUFFER_* */
+	uint32_t pad;
+	uint8_t layout_hash[WIRE_HASH_SIZE];
+};
+static_assert(sizeof(struct wire_layout_reply) == 32, "wire_layout_reply is ABI");
 
 /* --- publish: afterwards the writer's id is a lease on the version --- */
 #define WIRE_PUBLISH_DIGEST 1u /* digest is valid and the leaves stand behind the data */

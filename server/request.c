@@ -639,6 +639,26 @@ static void on_stat(struct session *s, const struct wire_request *m, const int *
 	listing_stat(s);
 }
 
+/* To a client that is going to write in this order, or to say what differs. */
+static void on_layout(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct buffer *b = request_find(s, m->layout.name, m->layout.device, ACCESS_WRITE);
+	const struct version *newest = b ? buffer_newest(b) : NULL;
+	struct wire_reply reply = {0};
+
+	(void)fds;
+	if (!b)
+		return;
+	if (!newest) {
+		session_fail(s, -ENODATA, "'%s' on %s has no version", b->name, b->device);
+		return;
+	}
+	reply.layout.version = newest->number;
+	reply.layout.flags = buffer_flags(b);
+	memcpy(reply.layout.layout_hash, newest->table->hash, WIRE_HASH_SIZE);
+	(void)session_reply(s, WIRE_LAYOUT, &reply, &newest->table->fd, 1);
+}
+
 static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
 					   const int *) = {
 	[WIRE_HELLO] = on_hello,       [WIRE_PING] = on_ping,     [WIRE_CREATE] = on_create,
@@ -646,7 +666,7 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_DETACH] = on_detach,     [WIRE_WAIT] = on_wait,     [WIRE_LIST] = on_list,
 	[WIRE_DROP] = on_drop,         [WIRE_RESUME] = on_resume, [WIRE_RENEW] = on_renew,
 	[WIRE_ROLLBACK] = on_rollback, [WIRE_ACCESS] = on_access, [WIRE_PAUSE] = on_pause,
-	[WIRE_EVENTS] = on_events,     [WIRE_STAT] = on_stat,
+	[WIRE_EVENTS] = on_events,     [WIRE_STAT] = on_stat,     [WIRE_LAYOUT] = on_layout,
 };
 
 /* What a request names as its device; NULL for one that names none. */
@@ -667,6 +687,8 @@ static const char *device_of(const struct wire_request *m)
 		return m->rollback.device;
 	case WIRE_ACCESS:
 		return m->access.device;
+	case WIRE_LAYOUT:
+		return m->layout.device;
 	default:
 		return NULL;
 	}

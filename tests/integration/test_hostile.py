@@ -101,7 +101,8 @@ def valid(op):
               wire.DETACH: (77,), wire.WAIT: (name, device, 1, 0), wire.LIST: (b"", device, 0, 1, 0),
               wire.DROP: (b"none", device, 0), wire.RESUME: (77,), wire.RENEW: (77, 1),
               wire.ROLLBACK: (b"none", device, 0), wire.ACCESS: (b"none", device, 0, 0, 0, 0),
-              wire.PAUSE: (77, 0), wire.EVENTS: (0, 0), wire.STAT: ()}
+              wire.PAUSE: (77, 0), wire.EVENTS: (0, 0), wire.STAT: (),
+              wire.LAYOUT: (b"none", device)}
     return wire.BODIES[op].pack(*values[op])
 
 
@@ -152,7 +153,7 @@ def test_messages_of_another_size_close_their_sender(scene, op, layout_fd):
             scene.leave()
 
 
-@pytest.mark.parametrize("op", [0, 18, 99, 0x7fff, 0x8002, 0xffff])
+@pytest.mark.parametrize("op", [0, 19, 99, 0x7fff, 0x8002, 0xffff])
 def test_unknown_opcodes_close_their_sender(scene, op):
     offender = scene.connect()
     offender.send(op)

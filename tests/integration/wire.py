@@ -28,8 +28,8 @@ import features
 from integration.programs import compiled
 
 HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1, 11)
-RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT = range(11, 18)
-OPS = range(HELLO, STAT + 1)
+RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
+OPS = range(HELLO, LAYOUT + 1)
 REPLY = 0x8000
 ERROR = 0x7fff | REPLY
 VERSION = 1
@@ -43,6 +43,7 @@ BODIES = {  # of requests
     DROP: struct.Struct("<128s 64s Q"), RESUME: struct.Struct("<Q"), RENEW: struct.Struct("<QQ"),
     ROLLBACK: struct.Struct("<128s 64s Q"), ACCESS: struct.Struct("<128s 64s IIII"),
     PAUSE: struct.Struct("<Qq"), EVENTS: struct.Struct("<Qq"), STAT: struct.Struct(""),
+    LAYOUT: struct.Struct("<128s 64s"),
 }
 N_FDS = {op: int(op == CREATE) for op in OPS}
 
@@ -184,6 +185,13 @@ class Pause(NamedTuple):
     flags: int
     layout_hash: bytes
     digest: bytes
+
+
+class NewestLayout(NamedTuple):
+    version: int
+    flags: int
+    layout_hash: bytes
+    fd: int
 
 
 class Stat(NamedTuple):
@@ -431,6 +439,12 @@ class Wire:
     def devices(self):
         """By name."""
         return {row.device: row for row in self.list(DEVICES)}
+
+    def layout(self, name, device=""):
+        """Of the newest version."""
+        reply = self.ask(LAYOUT, name.encode(), device.encode())
+        version, flags, _, layout_hash = struct.unpack("<QII16s", reply.body)
+        return NewestLayout(version, flags, layout_hash, *reply.fds)
 
     def drop(self, name, version=0, device=""):
         self.ask(DROP, name.encode(), device.encode(), version)

@@ -193,6 +193,12 @@ static const struct message requests[] = {
 		.fill = fill_events,
 	},
 	{.name = "stat", .op = WIRE_STAT},
+	{
+		.name = "layout",
+		.op = WIRE_LAYOUT,
+		.body_size = sizeof(struct wire_layout),
+		.strings = {FIELD(wire_layout, name), FIELD(wire_layout, device)},
+	},
 };
 
 static const struct message replies[] = {
@@ -266,6 +272,16 @@ static const struct message replies[] = {
 		.fill = fill_list_reply,
 	},
 	{.name = "stat reply", .op = WIRE_STAT, .body_size = sizeof(struct wire_stat_reply)},
+	{
+		.name = "layout reply",
+		.op = WIRE_LAYOUT,
+		.n_fds = 1,
+		.body_size = sizeof(struct wire_layout_reply),
+		.paddings = {FIELD(wire_layout_reply, pad)},
+		.has_flags = true,
+		.flags_at = offsetof(struct wire_layout_reply, flags),
+		.known_flags = WIRE_BUFFER_EXCLUSIVE | WIRE_BUFFER_REUSABLE | WIRE_BUFFER_IPC,
+	},
 	{
 		.name = "error",
 		.op = WIRE_ERROR,
