@@ -174,6 +174,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_layout_add": (c_int, c_void_p, c_char_p, c_int, c_uint32, POINTER(c_uint64), c_int,
                            c_char_p),
     "weightd_layout_tie": (c_int, c_void_p, c_char_p, c_uint32, c_char_p),
+    "weightd_layout_compare": (c_int, c_void_p, c_void_p, c_char_p, c_size_t),
     "weightd_layout_n_tensors": (c_uint32, c_void_p),
     "weightd_layout_n_bytes": (c_uint64, c_void_p),
     "weightd_layout_tensor": (c_int, c_void_p, c_uint32, POINTER(Tensor)),

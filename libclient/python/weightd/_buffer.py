@@ -56,6 +56,12 @@ class Buffer(Table):
         self.is_mutable: bool = lib.weightd_buffer_is_mutable(handle)
         self._look_again(handle)
 
+    def layout(self) -> Layout:
+        """The layout of the version, as create() takes it for the next one. Reads the whole table."""
+        memory, size = self._open(), ctypes.c_uint64()
+        image = lib.weightd_buffer_layout_image(memory.handle, ctypes.byref(size))
+        return Layout._parse(image, size.value)
+
     def _look_again(self, handle: ctypes.c_void_p) -> None:
         self.version: int = lib.weightd_buffer_version(handle)
         self.digest = _abi.hash_at(lib.weightd_buffer_digest(handle))
@@ -246,7 +252,8 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     device      "host"; "cuda:0", as this process counts, like torch; "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"
     version     None: the newest
     timeout     seconds to wait until it is published; None: for ever
-    layout      what the tensors must be: a Layout or the hash of one; else LayoutMismatch
+    layout      what the tensors must be, else LayoutMismatch: a Layout, with the same names, types and shapes
+                in any order; or the hash of one, with that very order too
     map_device  the GPU that is to read it, by peer access, where that is not the one that has it
     socket      path; default: $WEIGHTD_SOCKET, else $XDG_RUNTIME_DIR/weightd.sock, else the system's,
                 /run/weightd/weightd.sock
@@ -255,7 +262,7 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     """
     if timeout is None or timeout > 0:
         wait(name, version or 0, timeout, device, socket)
-    wanted = layout.hash if isinstance(layout, Layout) else layout
+    wanted = None if isinstance(layout, Layout) else layout
     if wanted is not None and len(wanted) != _abi.HASH_SIZE:
         raise ValueError(f"a layout's hash has {_abi.HASH_SIZE} bytes, not {len(wanted)}")
     options = _abi.AttachOptions(device=_abi.text(device), version=version or 0,
@@ -264,7 +271,13 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     connection, handle = shared(socket), ctypes.c_void_p()
     connection.call(lib.weightd_attach, connection.handle, _abi.text(name), ctypes.byref(options),
                     ctypes.byref(handle))
-    return Buffer(connection, handle)
+    buffer = Buffer(connection, handle)
+    difference = isinstance(layout, Layout) and layout.difference(buffer.layout())
+    if difference:
+        buffer.close()
+        raise error(errno.EPROTOTYPE, f"the layout asked for is not that of '{name}@{buffer.version}' on "
+                                      f"{buffer.device}, the other: {difference}")
+    return buffer
 
 
 def reap(socket: str | None = None) -> int:

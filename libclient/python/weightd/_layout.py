@@ -12,6 +12,7 @@ from ._abi import lib
 from ._errors import error
 from ._tensor import Entry
 
+_TEXT_SIZE = 512
 _ROLES = {name: code for code, name in _abi.ROLES.items()}
 
 
@@ -19,13 +20,29 @@ class Layout:
     """
     An ordered tensor table, written by add() and tie() and read as a sequence of Entry. Each offset is a
     multiple of `alignment` bytes, a power of two from 64 to 2 MiB. One thread at a time.
+
+    What makes a model is the set of (name, type, shape): create() of a buffer whose newest version has the same
+    set writes in the order of that version.
     """
 
     def __init__(self, alignment: int = 256):
         """ValueError: the alignment."""
         self._handle = ctypes.c_void_p()
-        self._index: dict[str, int] = {}
+        self._index: dict[str, int] | None = {}
         _check(lib.weightd_layout_new(alignment, ctypes.byref(self._handle)), f"alignment {alignment}")
+
+    @classmethod
+    def _parse(cls, image: int, size: int) -> Layout:
+        """Of the bytes at an address. Error."""
+        layout = cls.__new__(cls)
+        layout._handle, layout._index = ctypes.c_void_p(), None
+        _check(lib.weightd_layout_parse(image, size, ctypes.byref(layout._handle)), "image")
+        return layout
+
+    def _index_of(self, name: str) -> int:
+        if self._index is None:  # of a layout that was parsed: of as many as there are
+            self._index = {entry.name: entry.index for entry in self}
+        return self._index.get(name, -1)
 
     def __del__(self):
         lib.weightd_layout_free(self._handle)
@@ -46,7 +63,7 @@ class Layout:
 
     def tie(self, name: str, to: int | str, unit: str = "") -> int:
         """Appends another name for the bytes of tensor `to`, an index or a name. ValueError."""
-        index = self._index.get(to, -1) if isinstance(to, str) else operator.index(to)
+        index = self._index_of(to) if isinstance(to, str) else operator.index(to)
         if not 0 <= index < len(self):
             raise ValueError(f"{name!r} cannot be tied to {to!r}: no such tensor")
         r = lib.weightd_layout_tie(self._handle, _abi.text(name), index, _abi.text(unit))
@@ -54,8 +71,21 @@ class Layout:
 
     def _added(self, r: int, name: str, what: str) -> int:
         _check(r, f"{name!r}, {what}")
-        self._index[name] = len(self) - 1
+        if self._index is not None:
+            self._index[name] = len(self) - 1
         return len(self) - 1
+
+    def difference(self, other: Layout) -> str:
+        """
+        "" when both are of one model: when they have the same set of (name, type, shape), in any order. A name
+        that only one of them has is no difference where it is tied to one that both have. Otherwise names
+        what differs. Reads both tables.
+        """
+        text = ctypes.create_string_buffer(_TEXT_SIZE)
+        r = lib.weightd_layout_compare(self._handle, other._handle, text, len(text))
+        if r != -errno.EPROTOTYPE:
+            _check(r, "comparison")
+        return text.value.decode(errors="replace")
 
     def __len__(self) -> int:
         return lib.weightd_layout_n_tensors(self._handle)
