@@ -7,7 +7,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -18,11 +20,14 @@
 #include "ipc/base/mapping.h"
 #include "ipc/digest.h"
 #include "libclient/call.h"
+#include "libclient/difference.h"
 #include "libclient/holders.h"
 #include "libclient/tensor.h"
 #include "weightd.h"
 
 #define PAUSE_TIMEOUT_MS 10000
+/* How often a layout is adopted that is not the newest any more when it is used. */
+#define ADOPTIONS_MAX 4
 
 static_assert((int)WEIGHTD_WAIT == (int)WIRE_POLICY_WAIT &&
 		      (int)WEIGHTD_EVICT == (int)WIRE_POLICY_EVICT &&
@@ -34,6 +39,7 @@ static struct weightd_writer *writer_free(struct weightd_writer *wr)
 	list_remove(&wr->link);
 	memory_unmap(&wr->memory);
 	mapping_free(wr->image, wr->image_size);
+	adoption_deinit(&wr->adoption);
 	(void)fd_close(wr->fd);
 	(void)fd_close(wr->reader_fd);
 	free(wr->leaf_done);
@@ -113,6 +119,162 @@ static uint64_t new_cookie(void)
 	return cookie;
 }
 
+/* --- The newest version's layout --- */
+
+struct mapped_layout {
+	void *image;
+	uint64_t size;
+	struct layout layout;
+};
+
+static void mapped_layout_deinit(struct mapped_layout *m)
+{
+	mapping_free(m->image, m->size);
+}
+
+static int mapped_layout_init(struct mapped_layout *m, int fd)
+{
+	int r = fd_size(fd, &m->size);
+
+	if (r == 0)
+		r = mapping_new_plain(fd, m->size, &m->image);
+	if (r == 0)
+		r = layout_open(m->image, m->size, &m->layout);
+	return r;
+}
+
+/* Takes over what is mapped, for look-ups, and a copy to send: the owner of the original could lock that. */
+static int use_layout(struct weightd_writer *wr, struct mapped_layout *m, int *layout_fd)
+{
+	cleanup(fd_closep) int fd = -1;
+	int r = fd_sealed_copy("weightd-layout", m->image, m->size, &fd);
+
+	if (r < 0)
+		return r;
+	(void)fd_close(*layout_fd);
+	*layout_fd = take_fd(fd);
+	wr->image = take_ptr(m->image);
+	wr->image_size = m->size;
+	wr->layout = m->layout;
+	return 0;
+}
+
+static int adopt(struct weightd_writer *wr, struct mapped_layout *newest, int *layout_fd)
+{
+	struct adoption *a = &wr->adoption;
+	int r;
+
+	if (writer_has_adopted(wr)) {
+		mapping_free(wr->image, wr->image_size);
+	} else {
+		a->image = wr->image;
+		a->image_size = wr->image_size;
+		a->given = wr->layout;
+	}
+	wr->image = NULL;
+	r = use_layout(wr, newest, layout_fd);
+	return r < 0 ? r : adoption_tie(a, &wr->layout);
+}
+
+/* There is nothing to adopt any more: the given layout is used. */
+static int unadopt(struct weightd_writer *wr, int *layout_fd)
+{
+	struct mapped_layout given = {
+		.image = take_ptr(wr->adoption.image),
+		.size = wr->adoption.image_size,
+		.layout = wr->adoption.given,
+	};
+
+	if (!given.image)
+		return 0;
+	adoption_deinit(&wr->adoption);
+	mapping_free(take_ptr(wr->image), wr->image_size);
+	return use_layout(wr, &given, layout_fd);
+}
+
+static int refuse_layout(struct weightd_writer *wr, const struct client_call *call,
+			 const struct difference *d, const struct layout *given,
+			 const struct layout *newest)
+{
+	const struct wire_layout *asked = &call->request.layout;
+	const struct wire_layout_reply *reply = &call->reply.layout;
+	char text[SENTENCE_MAX], version[32];
+	/* What is said before and behind it takes less than 160 bytes beside the names. */
+	size_t room = sizeof(text) - 160 - strlen(asked->name) - strlen(asked->device);
+
+	(void)snprintf(version, sizeof(version), "version %" PRIu64, reply->version);
+	difference_describe(d, given, newest, "the new layout", version, text, room);
+	return sentence_set(
+		&wr->w->sentence, -EPROTOTYPE,
+		"the layout differs from that of '%s@%" PRIu64 "' on %s%s (%s); %s", asked->name,
+		reply->version, asked->device,
+		reply->flags & WIRE_BUFFER_EXCLUSIVE ? ", which is written in place" : "", text,
+		reply->flags & WIRE_BUFFER_EXCLUSIVE
+			? "remove the buffer first"
+			: "ask for a new layout (weightctl load --new-layout), or remove "
+			  "the buffer first");
+}
+
+/* 0: it has the same tensors and is used. -EPROTOTYPE: what differs is said. */
+static int consider(struct weightd_writer *wr, const struct client_call *call, int *layout_fd)
+{
+	const struct layout *given = writer_has_adopted(wr) ? &wr->adoption.given : &wr->layout;
+	cleanup(mapped_layout_deinit) struct mapped_layout newest = {0};
+	struct difference d;
+	int r = mapped_layout_init(&newest, call->reply_fds[0]);
+
+	if (r == 0)
+		r = difference_find(given, &newest.layout, &d);
+	if (r > 0)
+		return refuse_layout(wr, call, &d, given, &newest.layout);
+	if (r == 0)
+		r = adopt(wr, &newest, layout_fd);
+	if (r < 0)
+		return sentence_set(&wr->w->sentence, r,
+				    "the layout of '%s@%" PRIu64 "' on %s cannot be used: %s",
+				    call->request.layout.name, call->reply.layout.version,
+				    call->request.layout.device, strerror(-r));
+	return 0;
+}
+
+/* The layout to ask with next, after one that was refused. */
+static int choose_layout(struct weightd_writer *wr, const struct wire_create *create, int *layout_fd)
+{
+	struct client_call call = {.op = WIRE_LAYOUT};
+	int r;
+
+	memcpy(call.request.layout.name, create->name, sizeof(create->name));
+	memcpy(call.request.layout.device, create->device, sizeof(create->device));
+	r = client_call(wr->w, &call);
+	/* Removed meanwhile, with what refused us. */
+	if (r == -ENOENT || r == -ENODATA)
+		r = unadopt(wr, layout_fd);
+	else if (r == 0)
+		r = consider(wr, &call, layout_fd);
+	client_call_deinit(&call);
+	return r;
+}
+
+/* As it was given, or else as the newest version has it, which another writer may change meanwhile. */
+static int ask_for_slot(struct weightd_writer *wr, struct client_call *call, int *layout_fd,
+			const struct writer_hooks *hooks)
+{
+	const struct wire_create *create = &call->request.create;
+	int r = client_call(wr->w, call);
+
+	if (create->flags & WIRE_CREATE_NEW_LAYOUT)
+		return r;
+	for (unsigned i = 0; r == -EPROTOTYPE && i < ADOPTIONS_MAX; i++) {
+		r = choose_layout(wr, create, layout_fd);
+		if (r == 0 && hooks->adopt && writer_has_adopted(wr))
+			r = hooks->adopt(hooks->userdata, wr);
+		if (r < 0)
+			return r;
+		r = client_call(wr->w, call);
+	}
+	return r;
+}
+
 static uint32_t create_flags(const struct weightd_create_options *o)
 {
 	return (o->new_layout ? WIRE_CREATE_NEW_LAYOUT : 0) |
@@ -122,8 +284,8 @@ static uint32_t create_flags(const struct weightd_create_options *o)
 }
 
 int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
-		  const struct weightd_create_options *options, int (*tick)(void *userdata),
-		  void *userdata, struct weightd_writer **ret)
+		  const struct weightd_create_options *options, const struct writer_hooks *hooks,
+		  struct weightd_writer **ret)
 {
 	cleanup(writer_freep) struct weightd_writer *wr = calloc(1, sizeof(*wr));
 	cleanup(fd_closep) int layout_fd = -1;
@@ -132,8 +294,8 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 		.op = WIRE_CREATE,
 		.timeout_ms = -1,
 		.fds = &layout_fd,
-		.tick = tick,
-		.userdata = userdata,
+		.tick = hooks->tick,
+		.userdata = hooks->userdata,
 	};
 	struct wire_create *create = &call.request.create;
 	struct weightd_create_options o = {0};
@@ -168,7 +330,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 	if (r < 0)
 		return sentence_set(&w->sentence, r, "the layout of '%s' cannot be made: %s", name,
 				    r == -EINVAL ? "it has no tensors" : strerror(-r));
-	r = client_call(w, &call);
+	r = ask_for_slot(wr, &call, &layout_fd, hooks);
 	if (r < 0)
 		return r;
 	r = take_slot(wr, &call);
@@ -186,7 +348,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 int weightd_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
 		   const struct weightd_create_options *options, struct weightd_writer **ret)
 {
-	return writer_create(w, name, layout, options, NULL, NULL, ret);
+	return writer_create(w, name, layout, options, &(struct writer_hooks){0}, ret);
 }
 
 static void lose(struct weightd_writer *wr, const char *why)
@@ -343,16 +505,55 @@ uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr)
 	return wr->layout.header->n_tensors;
 }
 
+/* With the memory of the tensor that the given layout ties it to; by the name `alias` that only that one has. */
+static int get_tied(const struct weightd_writer *wr, uint32_t index, uint32_t home,
+		    const struct layout_tensor *alias, struct weightd_tensor *ret)
+{
+	const struct layout *given = &wr->adoption.given;
+	struct weightd_tensor t = {.size = sizeof(t)}, at = {.size = sizeof(at)};
+	int r = tensor_get(&wr->layout, wr->memory.data, index, ret); /* checks ret->size */
+
+	if (r == 0)
+		r = tensor_get(&wr->layout, wr->memory.data, index, &t);
+	if (r == 0)
+		r = tensor_get(&wr->layout, wr->memory.data, home, &at);
+	if (r < 0)
+		return r;
+	t.size = ret->size;
+	t.data = at.data;
+	t.offset = at.offset;
+	t.tied_to = home;
+	if (alias) {
+		t.name = layout_tensor_name(given, alias);
+		t.unit = layout_tensor_unit(given, alias);
+	}
+	memcpy(ret, &t, ret->size);
+	return 0;
+}
+
 int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index,
 			  struct weightd_tensor *ret)
 {
-	return tensor_get(&wr->layout, wr->memory.data, index, ret);
+	uint32_t home;
+
+	if (!wr->adoption.tied || index >= wr->layout.header->n_tensors)
+		return tensor_get(&wr->layout, wr->memory.data, index, ret);
+	home = adoption_home(&wr->adoption, index);
+	return home == index ? tensor_get(&wr->layout, wr->memory.data, index, ret)
+			     : get_tied(wr, index, home, NULL, ret);
 }
 
 int weightd_writer_find(const struct weightd_writer *wr, const char *name,
 			struct weightd_tensor *ret)
 {
-	return tensor_find(&wr->layout, wr->memory.data, name, ret);
+	const struct layout_tensor *alias;
+	uint32_t index;
+
+	if (layout_find(&wr->layout, name, strlen(name), &index) == 0)
+		return weightd_writer_tensor(wr, index, ret);
+	if (adoption_find(&wr->adoption, name, strlen(name), &index, &alias) == 0)
+		return get_tied(wr, index, index, alias, ret);
+	return -ENOENT;
 }
 
 const uint8_t *writer_digest(const struct weightd_writer *wr)
@@ -437,11 +638,47 @@ static int digest_rest(struct weightd_writer *wr, struct sentence *s)
 	return r;
 }
 
+static int copy_tensor(struct weightd_writer *wr, const struct layout_tensor *from,
+		       const struct layout_tensor *to, struct sentence *s)
+{
+	cleanup(freep) char *bytes = malloc(DIGEST_LEAF_SIZE);
+	uint64_t n;
+	int r = 0;
+
+	if (!bytes)
+		return sentence_set(s, -ENOMEM, "out of memory");
+	for (uint64_t at = 0; r == 0 && at < to->n_bytes; at += n) {
+		n = to->n_bytes - at < DIGEST_LEAF_SIZE ? to->n_bytes - at : DIGEST_LEAF_SIZE;
+		r = memory_read(&wr->memory, from->offset + at, bytes, n, s);
+		if (r == 0)
+			r = memory_write(&wr->memory, to->offset + at, bytes, n, s);
+	}
+	for (uint64_t leaf = to->offset / DIGEST_LEAF_SIZE;
+	     to->n_bytes && leaf <= (to->offset + to->n_bytes - 1) / DIGEST_LEAF_SIZE; leaf++)
+		wr->leaf_done[leaf] = false;
+	return r;
+}
+
+/* Gives their bytes to the tensors that the version has on their own, and the caller as ties. */
+static int copy_tied(struct weightd_writer *wr, struct sentence *s)
+{
+	const struct adoption *a = &wr->adoption;
+	const struct layout_tensor *tensors = wr->layout.tensors;
+	int r = 0;
+
+	for (uint32_t i = 0; a->tied && r == 0 && i < wr->layout.header->n_tensors; i++)
+		if (adoption_home(a, i) != i && layout_untied(&wr->layout, i) == i)
+			r = copy_tensor(wr, &tensors[adoption_home(a, i)], &tensors[i], s);
+	return r;
+}
+
 static int fill_publish(struct weightd_writer *wr, struct wire_publish *publish)
 {
 	struct sentence *s = &wr->w->sentence;
-	int r = digest_rest(wr, s);
+	int r = wr->memory.access == MEMORY_WRITE ? copy_tied(wr, s) : 0;
 
+	if (r == 0)
+		r = digest_rest(wr, s);
 	/* Read-only: another publish has put them there, and the bytes are the same since. */
 	if (r == 0 && wr->memory.access == MEMORY_WRITE)
 		r = memory_write(&wr->memory, digest_leaves_offset(wr->data_size), wr->leaves,

@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 
 #include "ipc/layout.h"
+#include "libclient/adoption.h"
 #include "libclient/memory.h"
 #include "libclient/restart.h"
 #include "weightd.h"
@@ -22,22 +23,38 @@ struct weightd_writer {
 	uint64_t data_size;
 	int fd; /* writable; -1 once published */
 	int reader_fd;
-	void *image; /* of the layout */
+	void *image; /* of the layout of the version to be */
 	uint64_t image_size;
 	struct layout layout;
+	struct adoption adoption; /* where that is not the layout that the caller gave */
 	uint64_t n_leaves;
 	_Atomic bool *leaf_done; /* its digest stands in `leaves` */
 	uint8_t (*leaves)[HASH_SIZE]; /* put behind the data by publish */
 	uint8_t digest[HASH_SIZE];
 };
 
-/*
- * As weightd_create(), asking `tick` every now and then while the server provides the memory; < 0 gives
- * up and closes the connection.
- */
+/* All may be NULL. */
+struct writer_hooks {
+	/* Called every now and then while the server provides the memory; < 0 gives up and closes the connection. */
+	int (*tick)(void *userdata);
+	/*
+	 * Called when the layout of the newest version is to be used for the given one, before there is memory, and
+	 * again when it is another one meanwhile; < 0, with a sentence on the connection, ends the create.
+	 */
+	int (*adopt)(void *userdata, const struct weightd_writer *wr);
+	void *userdata;
+};
+
+/* As weightd_create(). */
 int writer_create(struct weightd *w, const char *name, const struct weightd_layout *layout,
-		  const struct weightd_create_options *options, int (*tick)(void *userdata),
-		  void *userdata, struct weightd_writer **ret);
+		  const struct weightd_create_options *options, const struct writer_hooks *hooks,
+		  struct weightd_writer **ret);
+
+/* Whether the version's layout is that of the newest version before it, and not the one that was given. */
+static inline bool writer_has_adopted(const struct weightd_writer *wr)
+{
+	return wr->adoption.image;
+}
 
 /* The digest that was published: 16 bytes, owned by the writer. */
 const uint8_t *writer_digest(const struct weightd_writer *wr);

@@ -532,7 +532,11 @@ struct weightd_create_options {
 	const char *device; /* NULL: "host" */
 	uint32_t mode; /* permission bits of a new buffer; 0: 0640 */
 	uint32_t keep; /* versions to keep, the newest included; 0: as before, 2 for a new buffer */
-	bool new_layout; /* allow a layout that differs from the newest version's */
+	/*
+	 * Publish in exactly the given layout, whatever the newest version has: allows other tensors, and another
+	 * order of the same ones. Not of an exclusive buffer.
+	 */
+	bool new_layout;
 	/*
 	 * Of a new buffer. Exclusive: one slot, never sealed, which the next create hands out again once its
 	 * readers have paused: for what does not fit twice. Reusable: the slots of versions that are gone are
@@ -555,8 +559,15 @@ struct weightd_create_options {
  * Starts the next version of buffer `name`, creating the buffer if there is none. Blocks while the
  * server provides the memory, and for readers to pause. The bytes are zero; of an exclusive buffer they are
  * the version there was, of a reusable one an older version's perhaps. -EBUSY while somebody else is writing
- * the buffer, -EPROTOTYPE when the layout differs from the newest version's and new_layout is not set;
- * -ENOTRECOVERABLE.
+ * the buffer; -ENOTRECOVERABLE.
+ *
+ * A layout of the same model as the newest version's (weightd_layout_compare()) stands for that one: the version
+ * gets the order, offsets, alignment, roles, units and ties of the newest version, so that readers can swap to it.
+ * weightd_writer_tensor() and weightd_writer_find() tell where the tensors are; offsets and indices of the given
+ * layout do not count then. Names that the given layout ties stay tied for the writer, also where the newest
+ * version has each of them on its own: they show one memory, which publish copies to the others. Names that only
+ * the newest version ties show one memory too. -EPROTOTYPE: the newest version has other tensors, which the
+ * sentence names; or new_layout is set and the buffer is exclusive. Needs no permission to read.
  *
  * In place and with replace: a writer that has published holds a lease like a reader, and does not pause: free
  * it first. What is attached on this very connection is not waited for in place, since it cannot pause. A
@@ -568,9 +579,11 @@ int weightd_create(struct weightd *w, const char *name, const struct weightd_lay
 
 /* Start of the bytes, and their number if `ret_size` is given. Writable until published. */
 void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size);
+/* Of the version to be, whose layout may be that of the newest version: see weightd_create(). */
 uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr);
 int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index,
 			  struct weightd_tensor *ret);
+/* Finds also a name that only the given layout has, as a tie: `ret->index` is the tensor it is tied to then. */
 int weightd_writer_find(const struct weightd_writer *wr, const char *name,
 			struct weightd_tensor *ret);
 /* As for buffers. -EALREADY: a published one is not written. */

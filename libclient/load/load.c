@@ -9,6 +9,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 #include "libclient/client.h"
+#include "libclient/load/placement.h"
 #include "libclient/load/plan.h"
 #include "libclient/load/progress.h"
 #include "libclient/load/provision.h"
@@ -32,30 +33,64 @@ static int check_progress(struct progress *p, const char *phase, uint64_t total,
 	return r < 0 ? sentence_set(s, r, "the load was cancelled") : 0;
 }
 
+/* A load whose writer is not made yet. */
+struct creation {
+	const char *name;
+	const struct plan *plan;
+	struct placement placement;
+	struct provision provision;
+	struct sentence *s;
+};
+
+static void creation_deinit(struct creation *c)
+{
+	placement_deinit(&c->placement);
+	provision_deinit(&c->provision);
+}
+
+static int creation_tick(void *userdata)
+{
+	struct creation *c = userdata;
+
+	return provision_tick(&c->provision);
+}
+
+/* What cannot be placed is found out here, before anything of the buffer changes. */
+static int creation_adopt(void *userdata, const struct weightd_writer *wr)
+{
+	struct creation *c = userdata;
+
+	placement_deinit(&c->placement);
+	return placement_init(&c->placement, c->plan, wr, c->name, c->s);
+}
+
 /* Asks for the memory and fills it. */
 static int fill(struct weightd *w, const char *name, const struct plan *plan,
 		const struct weightd_load_options *o, struct progress *progress,
 		struct weightd_load_result *result, struct weightd_writer **ret)
 {
 	cleanup(weightd_writer_freep) struct weightd_writer *wr = NULL;
-	cleanup(provision_deinit) struct provision provision;
 	struct sentence *s = client_sentence(w);
+	cleanup(creation_deinit) struct creation creation = {.name = name, .plan = plan, .s = s};
+	const struct writer_hooks hooks = {creation_tick, creation_adopt, &creation};
 	uint64_t start = num_now_ns();
 	int r;
 
-	provision_init(&provision, w, progress, name, o->create ? o->create->device : NULL,
+	provision_init(&creation.provision, w, progress, name, o->create ? o->create->device : NULL,
 		       weightd_layout_n_bytes(plan->layout));
-	r = check_progress(progress, "memory", provision.total, s);
+	r = check_progress(progress, "memory", creation.provision.total, s);
 	if (r < 0)
 		return r;
-	r = writer_create(w, name, plan->layout, o->create, provision_tick, &provision, &wr);
+	r = writer_create(w, name, plan->layout, o->create, &hooks, &wr);
 	if (r == 0)
-		r = provision_end(&provision);
+		r = provision_end(&creation.provision);
 	if (r == -ECANCELED)
 		return sentence_set(s, r, "the load was cancelled");
 	if (r < 0)
 		return r;
 	result->memory_ns = num_now_ns() - start;
+	if (writer_has_adopted(wr))
+		plan = &creation.placement.plan;
 	r = reader_run(plan, wr, o->n_threads, progress, s);
 	if (r < 0)
 		return r;
@@ -85,7 +120,7 @@ static int load(struct weightd *w, const char *name, const struct plan *plan,
 	if (r < 0)
 		return r;
 	result->n_bytes = plan->n_bytes;
-	result->n_tensors = weightd_layout_n_tensors(plan->layout);
+	result->n_tensors = weightd_writer_n_tensors(wr);
 	result->n_files = plan->n_files;
 	memcpy(result->digest, writer_digest(wr), sizeof(result->digest));
 	return 0;

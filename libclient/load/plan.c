@@ -287,6 +287,13 @@ int plan_check_unchanged(const struct plan *p, struct sentence *s)
 	return r;
 }
 
+uint64_t plan_end(const struct plan *p)
+{
+	const struct plan_piece *last = p->n_pieces ? &p->pieces[p->n_pieces - 1] : NULL;
+
+	return last ? last->dest + last->size : 0;
+}
+
 size_t plan_find_piece(const struct plan *p, uint64_t dest)
 {
 	size_t low = 0, high = p->n_pieces;

@@ -52,6 +52,9 @@ void plan_deinit(struct plan *p);
 /* After the last byte was read: -EBADMSG when a file is not what it was when it was opened. */
 int plan_check_unchanged(const struct plan *p, struct sentence *s);
 
+/* Where the last piece ends in the buffer. */
+uint64_t plan_end(const struct plan *p);
+
 /* The first piece that ends behind `dest`; n_pieces when there is none. */
 size_t plan_find_piece(const struct plan *p, uint64_t dest);
 

@@ -307,7 +307,7 @@ int reader_run(const struct plan *plan, struct weightd_writer *wr, unsigned n_th
 	const struct sink_kind *kind = sink_kind_of(wr);
 	int r;
 
-	assert(wr->data_size >= weightd_layout_n_bytes(plan->layout));
+	assert(plan_end(plan) <= wr->data_size);
 	reader.n_stretches = (wr->n_leaves + kind->n_leaves - 1) / kind->n_leaves;
 	n_threads = threads_wanted(n_threads, kind->n_threads, reader.n_stretches);
 	r = sink_open(&reader.sink, wr, n_threads, s);

@@ -99,7 +99,7 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     device         "host"; "cuda:0", as this process counts, like torch; "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"
     mode           permission bits of a new buffer: r attaches, w writes
     keep           versions to keep, the newest included; 0: as before, 2 for a new buffer
-    new_layout     allow a layout that differs from the newest version's; else LayoutMismatch
+    new_layout     publish in exactly this layout, whatever the newest version has, and other tensors too
     exclusive      a new buffer is updated in place, for what does not fit twice: its memory is never
                    sealed, and the next create() writes over it once its readers have paused
     reusable       a new buffer uses memory again, not sealed and not zeroed, that nobody maps any more:
@@ -111,7 +111,12 @@ def create(name: str, layout: Layout, device: str = "host", mode: int = 0o640, k
     pause_timeout  seconds they have, for exclusive buffers and with `replace`; None: for ever
     handle         of a new buffer on a GPU: "vmm", or "ipc" for consumers that want a cudaIpcMemHandle_t
 
-    Error: EBUSY while somebody else writes it, ENOMEM, EDQUOT. Denied, Disconnected, Restarted.
+    A layout with the names, types and shapes of the newest version's, in whatever order, stands for that one:
+    readers of the buffer can swap() to what is written, at the same addresses. Where tensors are is told by the
+    Writer alone. A name that either layout ties to another shares its memory here.
+
+    LayoutMismatch: the newest version has other tensors, which it names. Error: EBUSY while somebody else writes
+    it, ENOMEM, EDQUOT. Denied, Disconnected, Restarted.
     """
     options = _create_options(device, mode, keep, new_layout, exclusive, reusable, replace, policy,
                               pause_timeout, handle)

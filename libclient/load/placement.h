@@ -1,0 +1,22 @@
+/*
+ * Placements
+ *
+ * Where the bytes of a plan go in a writer that has the layout of its buffer's newest version and not the plan's.
+ */
+#pragma once
+
+#include "libclient/load/plan.h"
+#include "libclient/sentence.h"
+#include "libclient/writer.h"
+
+struct placement {
+	struct plan plan; /* the plan with pieces of its own; the rest of it is borrowed */
+};
+
+/*
+ * Looks each tensor of the plan up in the layout of the writer, which has the same ones and no memory yet.
+ * -EPROTOTYPE: that layout ties two names, and the files have different bytes for them. `name` is the buffer's.
+ */
+int placement_init(struct placement *p, const struct plan *plan, const struct weightd_writer *wr,
+		   const char *name, struct sentence *s);
+void placement_deinit(struct placement *p); /* a zeroed one is fine */
