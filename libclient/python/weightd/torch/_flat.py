@@ -64,6 +64,9 @@ def flat(module: torch.nn.Module, name: str, alignment: int = 256, names: Names 
     keep their object, value and gradient, so that an optimizer made before goes on. Gradients are ordinary
     memory.
 
+    Of a buffer that has the tensors of the module already, in whatever order, the version gets the layout of the
+    newest version (see weightd.create()), and readers can swap() to it.
+
     Tensors over the same elements (storage, offset, shape, strides) stay so. Those that share a part of their
     memory are refused.
 
