@@ -264,7 +264,7 @@ const struct verb verb_load = {
 	.options = "     --mode MODE        permissions of a new buffer, octal (0640)\n"
 		   "     --keep N           versions to keep, the newest included (2 at first)\n"
 		   "     --threads N        threads that read (one a core, 4 at most, 8 to a GPU)\n"
-		   "     --new-layout       allow other tensors than those of the newest version\n"
+		   "     --new-layout       keep the order of the files, and allow other tensors\n"
 		   "     --exclusive        new buffer: updated in place, if two do not fit\n"
 		   "     --reusable         new buffer: its memory is used again, not sealed\n"
 		   "     --replace          free the current version first; readers let go of it\n"
