@@ -173,14 +173,15 @@ static_assert(sizeof(struct wire_create_reply) == 144, "wire_create_reply is ABI
 #define WIRE_BUFFER_IPC 4u
 
 /*
- * --- layout: that of the newest version, which a create is measured by. The reply carries its memfd. ---
- * For a client that may write the buffer: no lease, and no permission to read.
+ * --- layout: that of a version, for a client that may read or write it. The reply carries the memfd, no lease. ---
+ * A create is measured by that of the newest version.
  */
 struct wire_layout {
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
+	uint64_t version; /* 0: the newest, which after a rollback is not the current one */
 };
-static_assert(sizeof(struct wire_layout) == 192, "wire_layout is ABI");
+static_assert(sizeof(struct wire_layout) == 200, "wire_layout is ABI");
 
 struct wire_layout_reply {
 	uint64_t version;

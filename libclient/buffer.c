@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,9 @@
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
 #include "libclient/cuda/gpu.h"
+#include "libclient/difference.h"
 #include "libclient/tensor.h"
+#include "libclient/version_layout.h"
 
 static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HASH_SIZE,
 	      "digest sizes are ABI");
@@ -162,10 +165,42 @@ static void become(struct weightd_buffer *b, struct weightd_buffer *n)
 	buffer_end(n);
 }
 
+/* The current version cannot take our memory's place: says what it has otherwise, where that can be known. */
+static int explain_layout(struct weightd_buffer *b)
+{
+	cleanup(version_layout_deinit) struct version_layout other = {0};
+	struct sentence *s = &b->w->sentence, said = *s;
+	uint64_t current = head_version(head_current(b->head));
+	char text[SENTENCE_MAX], here[32], there[32];
+	/* What is said around it takes less than 100 bytes beside the names. */
+	size_t room = sizeof(text) - 100 - strlen(b->name) - strlen(b->device);
+	struct difference d;
+	int r = version_layout_init(&other, b->w, b->name, b->device, current);
+
+	if (r == 0)
+		r = difference_find(&other.layout, &b->layout, &d);
+	if (r < 0) {
+		*s = said;
+		return -EPROTOTYPE;
+	}
+	if (r == 0)
+		return sentence_set(s, -EPROTOTYPE,
+				    "'%s@%" PRIu64 "' on %s has the tensors of version %" PRIu64
+				    " in another order; attach anew",
+				    b->name, other.version, b->device, b->version);
+	(void)snprintf(here, sizeof(here), "version %" PRIu64, b->version);
+	(void)snprintf(there, sizeof(there), "version %" PRIu64, other.version);
+	difference_describe(&d, &other.layout, &b->layout, there, here, text, room);
+	return sentence_set(s, -EPROTOTYPE, "the tensors of '%s' on %s differ (%s); attach anew",
+			    b->name, b->device, text);
+}
+
 int buffer_attach(struct weightd *w, const struct attaching *a, struct weightd_buffer **ret)
 {
 	int r = attach_once(w, a, ret);
 
+	if (r == -EPROTOTYPE && a->over)
+		return explain_layout(a->over);
 	if (r == 0 && a->over) {
 		become(a->over, *ret);
 		*ret = a->over;

@@ -23,6 +23,7 @@
 #include "libclient/difference.h"
 #include "libclient/holders.h"
 #include "libclient/tensor.h"
+#include "libclient/version_layout.h"
 #include "weightd.h"
 
 #define PAUSE_TIMEOUT_MS 10000
@@ -121,45 +122,22 @@ static uint64_t new_cookie(void)
 
 /* --- The newest version's layout --- */
 
-struct mapped_layout {
-	void *image;
-	uint64_t size;
-	struct layout layout;
-};
-
-static void mapped_layout_deinit(struct mapped_layout *m)
-{
-	mapping_free(m->image, m->size);
-}
-
-static int mapped_layout_init(struct mapped_layout *m, int fd)
-{
-	int r = fd_size(fd, &m->size);
-
-	if (r == 0)
-		r = mapping_new_plain(fd, m->size, &m->image);
-	if (r == 0)
-		r = layout_open(m->image, m->size, &m->layout);
-	return r;
-}
-
-/* Takes over what is mapped, for look-ups, and a copy to send: the owner of the original could lock that. */
-static int use_layout(struct weightd_writer *wr, struct mapped_layout *m, int *layout_fd)
+/* Takes the image over, for look-ups, and sends a copy of it: the owner of the original could lock that. */
+static int use_layout(struct weightd_writer *wr, void **image, uint64_t size, int *layout_fd)
 {
 	cleanup(fd_closep) int fd = -1;
-	int r = fd_sealed_copy("weightd-layout", m->image, m->size, &fd);
+	int r = fd_sealed_copy("weightd-layout", *image, size, &fd);
 
 	if (r < 0)
 		return r;
 	(void)fd_close(*layout_fd);
 	*layout_fd = take_fd(fd);
-	wr->image = take_ptr(m->image);
-	wr->image_size = m->size;
-	wr->layout = m->layout;
-	return 0;
+	wr->image = take_ptr(*image);
+	wr->image_size = size;
+	return layout_open(wr->image, size, &wr->layout);
 }
 
-static int adopt(struct weightd_writer *wr, struct mapped_layout *newest, int *layout_fd)
+static int adopt(struct weightd_writer *wr, struct version_layout *newest, int *layout_fd)
 {
 	struct adoption *a = &wr->adoption;
 	int r;
@@ -172,87 +150,71 @@ static int adopt(struct weightd_writer *wr, struct mapped_layout *newest, int *l
 		a->given = wr->layout;
 	}
 	wr->image = NULL;
-	r = use_layout(wr, newest, layout_fd);
+	r = use_layout(wr, &newest->image, newest->size, layout_fd);
 	return r < 0 ? r : adoption_tie(a, &wr->layout);
 }
 
 /* There is nothing to adopt any more: the given layout is used. */
 static int unadopt(struct weightd_writer *wr, int *layout_fd)
 {
-	struct mapped_layout given = {
-		.image = take_ptr(wr->adoption.image),
-		.size = wr->adoption.image_size,
-		.layout = wr->adoption.given,
-	};
+	cleanup(adoption_deinit) struct adoption a = wr->adoption;
 
-	if (!given.image)
+	if (!writer_has_adopted(wr))
 		return 0;
-	adoption_deinit(&wr->adoption);
+	wr->adoption = (struct adoption){0};
 	mapping_free(take_ptr(wr->image), wr->image_size);
-	return use_layout(wr, &given, layout_fd);
+	return use_layout(wr, &a.image, a.image_size, layout_fd);
 }
 
-static int refuse_layout(struct weightd_writer *wr, const struct client_call *call,
-			 const struct difference *d, const struct layout *given,
-			 const struct layout *newest)
+static int refuse_layout(struct weightd_writer *wr, const struct wire_create *create,
+			 const struct version_layout *newest, const struct difference *d,
+			 const struct layout *given)
 {
-	const struct wire_layout *asked = &call->request.layout;
-	const struct wire_layout_reply *reply = &call->reply.layout;
+	bool in_place = newest->flags & WIRE_BUFFER_EXCLUSIVE;
 	char text[SENTENCE_MAX], version[32];
 	/* What is said before and behind it takes less than 160 bytes beside the names. */
-	size_t room = sizeof(text) - 160 - strlen(asked->name) - strlen(asked->device);
+	size_t room = sizeof(text) - 160 - strlen(create->name) - strlen(create->device);
 
-	(void)snprintf(version, sizeof(version), "version %" PRIu64, reply->version);
-	difference_describe(d, given, newest, "the new layout", version, text, room);
-	return sentence_set(
-		&wr->w->sentence, -EPROTOTYPE,
-		"the layout differs from that of '%s@%" PRIu64 "' on %s%s (%s); %s", asked->name,
-		reply->version, asked->device,
-		reply->flags & WIRE_BUFFER_EXCLUSIVE ? ", which is written in place" : "", text,
-		reply->flags & WIRE_BUFFER_EXCLUSIVE
-			? "remove the buffer first"
-			: "ask for a new layout (weightctl load --new-layout), or remove "
-			  "the buffer first");
+	(void)snprintf(version, sizeof(version), "version %" PRIu64, newest->version);
+	difference_describe(d, given, &newest->layout, "the new layout", version, text, room);
+	return sentence_set(&wr->w->sentence, -EPROTOTYPE,
+			    "the layout differs from that of '%s@%" PRIu64 "' on %s%s (%s); %s",
+			    create->name, newest->version, create->device,
+			    in_place ? ", which is written in place" : "", text,
+			    in_place ? "remove the buffer first"
+				     : "ask for a new layout (weightctl load --new-layout), or "
+				       "remove the buffer first");
 }
 
-/* 0: it has the same tensors and is used. -EPROTOTYPE: what differs is said. */
-static int consider(struct weightd_writer *wr, const struct client_call *call, int *layout_fd)
+/* 0: the newest version has the same tensors, and its layout is used. -EPROTOTYPE: what differs is said. */
+static int consider(struct weightd_writer *wr, const struct wire_create *create,
+		    struct version_layout *newest, int *layout_fd)
 {
 	const struct layout *given = writer_has_adopted(wr) ? &wr->adoption.given : &wr->layout;
-	cleanup(mapped_layout_deinit) struct mapped_layout newest = {0};
 	struct difference d;
-	int r = mapped_layout_init(&newest, call->reply_fds[0]);
+	int r = difference_find(given, &newest->layout, &d);
 
-	if (r == 0)
-		r = difference_find(given, &newest.layout, &d);
 	if (r > 0)
-		return refuse_layout(wr, call, &d, given, &newest.layout);
+		return refuse_layout(wr, create, newest, &d, given);
 	if (r == 0)
-		r = adopt(wr, &newest, layout_fd);
+		r = adopt(wr, newest, layout_fd);
 	if (r < 0)
 		return sentence_set(&wr->w->sentence, r,
 				    "the layout of '%s@%" PRIu64 "' on %s cannot be used: %s",
-				    call->request.layout.name, call->reply.layout.version,
-				    call->request.layout.device, strerror(-r));
+				    create->name, newest->version, create->device, strerror(-r));
 	return 0;
 }
 
 /* The layout to ask with next, after one that was refused. */
 static int choose_layout(struct weightd_writer *wr, const struct wire_create *create, int *layout_fd)
 {
-	struct client_call call = {.op = WIRE_LAYOUT};
-	int r;
+	cleanup(version_layout_deinit) struct version_layout newest = {0};
+	int r = version_layout_init(&newest, wr->w, create->name, create->device, 0);
 
-	memcpy(call.request.layout.name, create->name, sizeof(create->name));
-	memcpy(call.request.layout.device, create->device, sizeof(create->device));
-	r = client_call(wr->w, &call);
 	/* Removed meanwhile, with what refused us. */
 	if (r == -ENOENT || r == -ENODATA)
-		r = unadopt(wr, layout_fd);
-	else if (r == 0)
-		r = consider(wr, &call, layout_fd);
-	client_call_deinit(&call);
-	return r;
+		return unadopt(wr, layout_fd);
+	return r < 0 ? r : consider(wr, create, &newest, layout_fd);
 }
 
 /* As it was given, or else as the newest version has it, which another writer may change meanwhile. */

@@ -642,21 +642,26 @@ static void on_stat(struct session *s, const struct wire_request *m, const int *
 /* To a client that is going to write in this order, or to say what differs. */
 static void on_layout(struct session *s, const struct wire_request *m, const int *fds)
 {
-	struct buffer *b = request_find(s, m->layout.name, m->layout.device, ACCESS_WRITE);
-	const struct version *newest = b ? buffer_newest(b) : NULL;
+	const struct wire_layout *layout = &m->layout;
+	struct buffer *b = buffer_find(s->server, layout->name, device_or_host(layout->device));
+	bool may_read = b && access_allows(&b->access, &s->peer, ACCESS_READ);
 	struct wire_reply reply = {0};
+	struct version *v;
 
 	(void)fds;
+	b = request_find(s, layout->name, layout->device, may_read ? ACCESS_READ : ACCESS_WRITE);
 	if (!b)
 		return;
-	if (!newest) {
-		session_fail(s, -ENODATA, "'%s' on %s has no version", b->name, b->device);
+	v = layout->version ? buffer_version(b, layout->version) : buffer_newest(b);
+	if (!v) {
+		session_fail(s, layout->version ? -ENOENT : -ENODATA,
+			     "'%s' on %s does not have that version", b->name, b->device);
 		return;
 	}
-	reply.layout.version = newest->number;
+	reply.layout.version = v->number;
 	reply.layout.flags = buffer_flags(b);
-	memcpy(reply.layout.layout_hash, newest->table->hash, WIRE_HASH_SIZE);
-	(void)session_reply(s, WIRE_LAYOUT, &reply, &newest->table->fd, 1);
+	memcpy(reply.layout.layout_hash, v->table->hash, WIRE_HASH_SIZE);
+	(void)session_reply(s, WIRE_LAYOUT, &reply, &v->table->fd, 1);
 }
 
 static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,

@@ -360,7 +360,7 @@ int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret
  * As weightd_buffer_refresh(), at the same address: the new version's memory takes the place of the old
  * one's, so that pointers, views and captured graphs stay valid. To be called at a safe point, where no
  * thread of the process reads the buffer. 1: swapped, 0: `b` has the current version already; -EPROTOTYPE
- * when the layout differs: attach anew. On a failure `b` goes on with the version it has. What
+ * when the layout differs (the sentence says in what): attach anew. On a failure `b` goes on with the version it has. What
  * weightd_buffer_tensor() had told stays true but for the bytes.
  *
  * On a GPU the new memory is imported first; then the streams are waited for, and what is queued after the call

@@ -62,6 +62,10 @@ static void check_strings(const struct wire_request *m)
 		MUST_END(m->access.name);
 		MUST_END(m->access.device);
 		break;
+	case WIRE_LAYOUT:
+		MUST_END(m->layout.name);
+		MUST_END(m->layout.device);
+		break;
 	default:
 		break;
 	}

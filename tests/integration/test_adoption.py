@@ -17,7 +17,7 @@ from integration.test_load import random_tensors, u8, write_index, write_model
 from integration.wire import image
 
 MIB = 1 << 20
-MEMBER, OTHER = 12346, 12348
+MEMBER, READER, OTHER, GROUP = 12346, 12347, 12348, 23456
 KINDS = {"a.weight": ("F32", (3, 5)), "b.scale": ("F8_E8M0", (7,)), "c.packed": ("F4", (2, 6)), "d.step": ("I64", ()),
          "e.none": ("F32", (0, 4)), "f.large": ("U8", (2 * MIB + 3,))}
 
@@ -302,9 +302,31 @@ def test_a_new_layout_is_exactly_the_given_one(weightd):
     with weightd.create("m", given, new_layout=True) as writer:
         write(writer, values(2))
     assert weightd.attach("m").layout_hash == given.hash
-    with pytest.raises(weightd.LayoutMismatch):
+    with pytest.raises(weightd.LayoutMismatch) as e:
         reader.swap()
+    assert str(e.value) == "'m@2' on host has the tensors of version 1 in another order; attach anew"
     assert reader.version == 1 and read(reader) == values(1)
+
+
+def test_a_swap_to_other_tensors_tells_which(weightd):
+    write(weightd.create("m", lay_out(weightd), keep=4), values(1))
+    reader = weightd.attach("m")
+    kinds = {"z": ("U8", (1,))} | {k: v for k, v in KINDS.items() if k != "b.scale"} | {"d.step": ("I64", (1,))}
+    weightd.create("m", lay_out(weightd, kinds, kinds=kinds), new_layout=True).publish()
+    weightd.create("m", lay_out(weightd), new_layout=True).publish()
+    weightd.rollback("m", 2)
+    sentence = "the tensors of 'm' on host differ (other type or shape: 'd.step' is I64 [1], was I64 []; only in version 2: " \
+               "'z'; only in version 1: 'b.scale'); attach anew"
+    with pytest.raises(weightd.LayoutMismatch) as e:
+        reader.swap()
+    assert str(e.value) == sentence
+    reader.release()
+    weightd.drop("m", version=1)
+    with pytest.raises(weightd.LayoutMismatch) as e:
+        reader.reacquire()
+    assert str(e.value) == sentence
+    weightd.rollback("m", 3)
+    assert reader.reacquire() and reader.version == 3
 
 
 # --- Requests -------------------------------------------------------------------------------------------
@@ -333,7 +355,7 @@ def sent_layout(peer):
 
 def tell_layout(peer, raw, version=1):
     asked = peer.request(wire.LAYOUT)
-    assert asked.values[0].rstrip(b"\0") == b"m"
+    assert asked.values[0].rstrip(b"\0") == b"m" and asked.values[2] == 0
     fd = wire.memfd(raw)
     peer.reply("QII16s", version, 0, 0, raw[16:32], fds=[fd])
     os.close(fd)
@@ -403,7 +425,7 @@ def scene(make_daemon):
         yield s
 
 
-def test_the_layout_of_the_newest_version_is_told_without_a_lease(scene):
+def test_the_layout_of_a_version_is_told_without_a_lease(scene):
     w, = scene.connect(1)
     assert refusal(w.layout, "m") == errno.ENOENT
     slot = w.create("m", ORDERS[0])
@@ -415,16 +437,17 @@ def test_the_layout_of_the_newest_version_is_told_without_a_lease(scene):
     assert told[:3] == (2, 0, ORDERS[1][16:32]) and os.pread(told.fd, 1 << 20, 0) == ORDERS[1]
     with pytest.raises(OSError):
         os.pwrite(told.fd, b"x", 0)
+    assert w.layout("m", 1)[:3] == (1, 0, ORDERS[0][16:32]) and refusal(w.layout, "m", 3) == errno.ENOENT
     assert w.ping().n_leases == 1, "the writer's own"
 
 
-def test_a_layout_is_told_to_those_who_may_write(scene, require, monkeypatch):
+def test_a_layout_is_told_to_those_who_may_read_or_write(scene, require):
     require("root")
     require("library")
     import weightd
     w, = scene.connect(1)
     publish(w, layout=ORDERS[0])
-    w.access("m", mode=0o442, uid=MEMBER)
+    w.access("m", mode=0o042, uid=MEMBER, gid=GROUP)
 
     def asked():
         with wire.Wire(scene.daemon.socket) as theirs:
@@ -440,8 +463,9 @@ def test_a_layout_is_told_to_those_who_may_write(scene, require, monkeypatch):
             writer.write(writer["u"].offset, b"u" * 64)
             return writer.publish()
 
-    assert run_as(MEMBER, asked) == -errno.EACCES, "may read, and not write"
-    assert run_as(OTHER, asked) == 1, "may write, and not read"
+    assert run_as(MEMBER, asked) == -errno.EACCES
+    assert run_as(READER, asked, gid=GROUP) == 1
+    assert run_as(OTHER, asked) == 1, "which may write, and not read"
     assert run_as(OTHER, written) == 2
     assert w.attach("m").bytes() == bytes(64) + b"u" * 64
 

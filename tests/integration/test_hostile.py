@@ -102,7 +102,7 @@ def valid(op):
               wire.DROP: (b"none", device, 0), wire.RESUME: (77,), wire.RENEW: (77, 1),
               wire.ROLLBACK: (b"none", device, 0), wire.ACCESS: (b"none", device, 0, 0, 0, 0),
               wire.PAUSE: (77, 0), wire.EVENTS: (0, 0), wire.STAT: (),
-              wire.LAYOUT: (b"none", device)}
+              wire.LAYOUT: (b"none", device, 0)}
     return wire.BODIES[op].pack(*values[op])
 
 

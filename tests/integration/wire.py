@@ -43,7 +43,7 @@ BODIES = {  # of requests
     DROP: struct.Struct("<128s 64s Q"), RESUME: struct.Struct("<Q"), RENEW: struct.Struct("<QQ"),
     ROLLBACK: struct.Struct("<128s 64s Q"), ACCESS: struct.Struct("<128s 64s IIII"),
     PAUSE: struct.Struct("<Qq"), EVENTS: struct.Struct("<Qq"), STAT: struct.Struct(""),
-    LAYOUT: struct.Struct("<128s 64s"),
+    LAYOUT: struct.Struct("<128s 64s Q"),
 }
 N_FDS = {op: int(op == CREATE) for op in OPS}
 
@@ -187,7 +187,7 @@ class Pause(NamedTuple):
     digest: bytes
 
 
-class NewestLayout(NamedTuple):
+class VersionLayout(NamedTuple):
     version: int
     flags: int
     layout_hash: bytes
@@ -440,11 +440,10 @@ class Wire:
         """By name."""
         return {row.device: row for row in self.list(DEVICES)}
 
-    def layout(self, name, device=""):
-        """Of the newest version."""
-        reply = self.ask(LAYOUT, name.encode(), device.encode())
+    def layout(self, name, version=0, device=""):
+        reply = self.ask(LAYOUT, name.encode(), device.encode(), version)
         version, flags, _, layout_hash = struct.unpack("<QII16s", reply.body)
-        return NewestLayout(version, flags, layout_hash, *reply.fds)
+        return VersionLayout(version, flags, layout_hash, *reply.fds)
 
     def drop(self, name, version=0, device=""):
         self.ask(DROP, name.encode(), device.encode(), version)

@@ -138,7 +138,7 @@ class Buffer(Table):
         """
         Puts the current version where this one is, at the same addresses, at a safe point (see above):
         True, or False when this is it. After an error the buffer goes on with the version it has:
-        LayoutMismatch when the tensors differ (attach anew), Removed, Error. On a GPU it waits for what
+        LayoutMismatch when the tensors differ, which it names, or their order (attach anew), Removed, Error. On a GPU it waits for what
         `stream` was asked to do so far; captured graphs replay on the new bytes.
         """
         memory = self._open()
