@@ -361,6 +361,14 @@ static void provide_done(struct job *job, int r)
 	writer_free(w);
 }
 
+static bool has_layout_of(const struct writer *w, const struct version *v)
+{
+	const struct layout_header *h = &w->layout.header;
+
+	return !memcmp(v->table->hash, h->hash, WIRE_HASH_SIZE) &&
+	       v->table->data_size == h->data_size;
+}
+
 /* The buffer's own layout, if it is the same: then one memfd serves both. */
 static int take_table(struct writer *w)
 {
@@ -369,8 +377,7 @@ static int take_table(struct writer *w)
 	struct server *server = w->buffer->server;
 	int r;
 
-	if (newest && !memcmp(newest->table->hash, h->hash, WIRE_HASH_SIZE) &&
-	    newest->table->data_size == h->data_size) {
+	if (newest && has_layout_of(w, newest)) {
 		w->table = table_ref(newest->table);
 		closer_close_memfd(&server->closer, take_fd(w->layout.fd));
 		return 0;
@@ -613,16 +620,18 @@ static int proceed(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	struct version *newest = buffer_newest(b);
-	int r = take_table(w);
+	int r;
 
+	/* Before it is charged: the client may ask again with the layout that there is. */
+	if (newest && !has_layout_of(w, newest) &&
+	    (b->exclusive || !(w->flags & WIRE_CREATE_NEW_LAYOUT)))
+		return fail_for_layout(w, newest);
+	r = take_table(w);
 	(void)reaper_look(&b->server->reaper); /* what nobody holds any more is not in the way */
 	if (r != 0) {
 		session_fail_quota(w->session, r, "bytes or descriptors");
 		return -EDQUOT;
 	}
-	if (newest && newest->table != w->table &&
-	    (b->exclusive || !(w->flags & WIRE_CREATE_NEW_LAYOUT)))
-		return fail_for_layout(w, newest);
 	if (b->n_versions + b->n_leaving >= BUFFER_VERSIONS_MAX) {
 		session_fail(w->session, -EDQUOT,
 			     "%u versions of '%s' are held by readers; let some go",

@@ -652,6 +652,17 @@ def test_an_update_in_place_needs_nothing_more(limited, limit):
     assert w.names() == ["m"]
 
 
+@pytest.mark.parametrize("limit", [f"bytes = {SLOT + len(LAYOUT)}", "descriptors = 4"])
+def test_another_layout_is_refused_for_what_it_is_and_not_for_its_room(limited, limit):
+    """Its client asks again, with the layout that there is."""
+    scene = limited(limit)
+    w = scene.connect()
+    publish(w)
+    before = ledger(w)
+    assert refusal(w.create, "m", image([("u", PAGE)]), flags=REPLACE) == errno.EPROTOTYPE
+    assert ledger(w) == before
+
+
 # --- The session ends -------------------------------------------------------------------------------
 
 
