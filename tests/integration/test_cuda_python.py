@@ -71,6 +71,32 @@ print(buffer.device, buffer.location.uuid)
     assert play.said().split() == [gpus.device(1), gpus.uuid(1)]
 
 
+def test_names_that_a_layout_ties_are_filled_on_the_gpu_where_the_newest_version_has_each(play):
+    play("""
+two, tied = weightd.Layout(), weightd.Layout()
+for name, size in ("b", 3 << 19), ("w", 3), ("a", 3 << 19):
+    two.add(name, "U8", (size,))
+tied.add("w", "U8", (3,))
+tied.add("a", "U8", (3 << 19,))
+tied.tie("b", "a")
+value = os.urandom(3 << 19)
+for handle in "vmm", "ipc":
+    with weightd.create(handle, two, device="cuda:0", handle=handle) as writer:
+        writer.publish()
+    reader = weightd.attach(handle, device="cuda:0")
+    with weightd.create(handle, tied, device="cuda:0") as writer:
+        writer["b"].write(value)
+        writer["w"].write(b"www")
+        assert writer["a"].read() == value
+        writer.publish()
+    after = weightd.attach(handle, device="cuda:0")
+    assert (after["a"].read(), after["b"].read(), after["w"].read()) == (value, value, b"www")
+    after.verify()
+    assert after.layout_hash == reader.layout_hash == two.hash
+    assert handle == "ipc" or reader.swap()
+""")
+
+
 def test_all_spellings_of_a_gpu_are_the_same_one(play, make_gpus):
     gpus = play("print(publish(3))", devices=2)
     for spelling in ("cuda", "cuda:0", gpus.device(0), gpus.device(0).replace("fa4e", "FA4E")):
