@@ -1,3 +1,7 @@
+/*
+ * The ties of the two layouts are joined into groups of names, each of which is one memory for the writer: that of
+ * the group's first tensor in the version. A group is a chain of indices that always leads to lower ones.
+ */
 #include "libclient/adoption.h"
 
 #include <errno.h>
@@ -38,7 +42,7 @@ static uint32_t first_of(uint32_t *tied, uint32_t index)
 	return index;
 }
 
-/* A name of the group that `root` of the given layout stands for. */
+/* Adds tensor `index` of the given layout to the group of names that `root` stands for. */
 static void join(struct adoption *a, const struct layout *newest, uint32_t root, uint32_t index)
 {
 	const char *name = layout_tensor_name(&a->given, &a->given.tensors[index]);
@@ -58,7 +62,7 @@ static void join(struct adoption *a, const struct layout *newest, uint32_t root,
 		a->tied[home] = found;
 }
 
-/* Directly, and the names that the version ties as well. */
+/* Points each at the first of its group directly, the names that the version ties as well. */
 static void settle(struct adoption *a, const struct layout *newest)
 {
 	bool some = false;

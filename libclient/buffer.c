@@ -165,14 +165,14 @@ static void become(struct weightd_buffer *b, struct weightd_buffer *n)
 	buffer_end(n);
 }
 
-/* The current version cannot take our memory's place: says what it has otherwise, where that can be known. */
+/* The current version cannot take our memory's place: names the tensors that differ, where the server tells them. */
 static int explain_layout(struct weightd_buffer *b)
 {
 	cleanup(version_layout_deinit) struct version_layout other = {0};
 	struct sentence *s = &b->w->sentence, said = *s;
 	uint64_t current = head_version(head_current(b->head));
 	char text[SENTENCE_MAX], here[32], there[32];
-	/* What is said around it takes less than 100 bytes beside the names. */
+	/* The sentence around it takes less than 100 bytes beside the names. */
 	size_t room = sizeof(text) - 100 - strlen(b->name) - strlen(b->device);
 	struct difference d;
 	int r = version_layout_init(&other, b->w, b->name, b->device, current);

@@ -154,7 +154,7 @@ static int adopt(struct weightd_writer *wr, struct version_layout *newest, int *
 	return r < 0 ? r : adoption_tie(a, &wr->layout);
 }
 
-/* There is nothing to adopt any more: the given layout is used. */
+/* Goes back to the given layout: there is nothing to adopt any more. */
 static int unadopt(struct weightd_writer *wr, int *layout_fd)
 {
 	cleanup(adoption_deinit) struct adoption a = wr->adoption;
@@ -172,7 +172,7 @@ static int refuse_layout(struct weightd_writer *wr, const struct wire_create *cr
 {
 	bool in_place = newest->flags & WIRE_BUFFER_EXCLUSIVE;
 	char text[SENTENCE_MAX], version[32];
-	/* What is said before and behind it takes less than 160 bytes beside the names. */
+	/* The sentence around it takes less than 160 bytes beside the names. */
 	size_t room = sizeof(text) - 160 - strlen(create->name) - strlen(create->device);
 
 	(void)snprintf(version, sizeof(version), "version %" PRIu64, newest->version);

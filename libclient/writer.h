@@ -50,7 +50,7 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 		  const struct weightd_create_options *options, const struct writer_hooks *hooks,
 		  struct weightd_writer **ret);
 
-/* Whether the version's layout is that of the newest version before it, and not the one that was given. */
+/* True where the layout is that of the newest version, and not the one that was given. */
 static inline bool writer_has_adopted(const struct weightd_writer *wr)
 {
 	return wr->adoption.image;

@@ -477,11 +477,11 @@ int weightd_layout_image(const struct weightd_layout *l, void **ret_image, uint6
 int weightd_layout_parse(const void *image, uint64_t size, struct weightd_layout **ret);
 
 /*
- * Whether two layouts are of one model: whether they have the same set of (name, type, shape), in any order. A name
- * that only one of them has is no difference where it is tied to a name that both have. 0, or -EPROTOTYPE: up to
- * `size` bytes of `ret_text` name what differs, "other type or shape: 'w' is F32 [4, 4], was BF16 [4, 4]; only in
- * this layout: 'a', 'b' and 3 more; only in the other: 'c'"; 256 are enough for some names of each. `ret_text` may be
- * NULL where `size` is 0. -ENOMEM. Reads both tables.
+ * Compares two layouts, which are of one model when they have the same set of (name, type, shape), in any order. A
+ * name that only one of them has is no difference where it is tied to a name that both have. Returns 0, or
+ * -EPROTOTYPE: up to `size` bytes of `ret_text` name the differences, "other type or shape: 'w' is F32 [4, 4], was
+ * BF16 [4, 4]; only in this layout: 'a', 'b' and 3 more; only in the other: 'c'". 256 bytes hold some names of each
+ * kind. `ret_text` may be NULL where `size` is 0. -ENOMEM. Reads both tables.
  */
 int weightd_layout_compare(const struct weightd_layout *l, const struct weightd_layout *other,
 			   char *ret_text, size_t size);

@@ -55,7 +55,7 @@ static int creation_tick(void *userdata)
 	return provision_tick(&c->provision);
 }
 
-/* What cannot be placed is found out here, before anything of the buffer changes. */
+/* Fails where the bytes cannot be placed: before anything of the buffer changes. */
 static int creation_adopt(void *userdata, const struct weightd_writer *wr)
 {
 	struct creation *c = userdata;

@@ -3,6 +3,7 @@ import hashlib
 import os
 import signal
 
+import pytest
 import weightd
 from engine import planned
 from nodes import ABSENCE_S, MIB, content, layout_of
@@ -65,6 +66,23 @@ def test_the_size_the_layout_and_the_publisher_may_change(make_nodes):
         assert end["planned"] == end["payload"] == 2 * planned(changed), end
         assert 0 < end["bytes"] - end["payload"] < MIB // 4, end  # what TLS takes
         before = data
+
+
+def test_every_node_gets_the_layout_of_the_publisher_also_where_its_own_had_another_order(make_nodes):
+    nodes = make_nodes(2, settings=NONE)
+    ours, theirs = layout_of(SIZE, 3), weightd.Layout()
+    for entry in reversed(list(ours)):
+        theirs.add(entry.name, entry.dtype, entry.shape, entry.role, entry.unit)
+    socket = nodes["b"].daemon.socket
+    weightd.create("m", theirs, socket=socket).publish()
+    reader = weightd.attach("m", socket=socket)
+    push(nodes, publish(nodes["a"]))
+    with pytest.raises(weightd.LayoutMismatch, match="has the tensors of version 1 in another order; attach anew"):
+        reader.swap()
+    with reader.refresh() as new:
+        assert new.layout_hash == ours.hash
+        weightd.create("m", theirs, socket=socket).publish()
+        assert new.swap(), "what is written there follows the pushed version"
 
 
 def test_who_was_away_fetches_what_changed_meanwhile(make_nodes):
