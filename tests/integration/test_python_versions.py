@@ -447,3 +447,34 @@ def test_what_a_restart_leaves_open_is_an_error_of_its_own():
     from weightd._errors import Restarted, error
     e = error(errno.ECONNABORTED, "unknown")
     assert isinstance(e, Restarted) and isinstance(e, ConnectionError) and str(e) == "unknown"
+
+
+# --- Names with versions -----------------------------------------------------------------------------
+
+
+def test_names_have_versions_as_on_the_command_line(weightd):
+    publish(weightd, fill=1, keep=3)
+    publish(weightd, fill=2)
+    assert weightd.attach("m@1").version == 1 and weightd.attach("m").version == 2
+    assert weightd.attach("m@2", timeout=60).version == 2
+    assert weightd.wait("m@1", timeout=60) == 2
+    assert weightd.rollback("m@1") == 1 and weightd.attach("m").version == 1
+    publish(weightd, fill=3)
+    weightd.drop("m@1")
+    assert [v.version for v in weightd.versions("m")] == [2, 3]
+    with pytest.raises(weightd.NotFound, match="no version 9"):
+        weightd.attach("m@9")
+
+
+@pytest.mark.parametrize("name", ["m@", "m@0", "m@x", "m@-1", "m@ 1", "m@1 ", "m@\u00b2", f"m@{2**64}", "m@1.0"])
+def test_what_is_behind_the_at_is_a_version(weightd, name):
+    for use in (weightd.attach, weightd.wait, weightd.drop, weightd.rollback):
+        with pytest.raises(ValueError, match=r"no version behind the '@'; those are numbers from 1"):
+            use(name)
+
+
+def test_a_version_is_given_once(weightd):
+    publish(weightd)
+    for use in (weightd.attach, weightd.wait, weightd.drop, weightd.rollback):
+        with pytest.raises(ValueError, match="by one of them, not by both"):
+            use("m@1", version=1)

@@ -15,6 +15,7 @@ from ._errors import Timeout, Updating, error
 from ._layout import Layout
 from ._memory import BUFFER, Memory
 from ._table import Table
+from ._target import target
 
 T = TypeVar("T")
 
@@ -247,7 +248,7 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
            layout: Layout | bytes | None = None, socket: str | None = None,
            map_device: str | None = None) -> Buffer:
     """
-    Maps a published version.
+    Maps a published version of `name`, or the one that "name@3" means.
 
     device      "host"; "cuda:0", as this process counts, like torch; "cuda:GPU-<uuid>", "cuda:MIG-<uuid>"
     version     None: the newest
@@ -260,12 +261,13 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
 
     NotFound, NotPublished, Timeout, LayoutMismatch, Denied, Disconnected, Error.
     """
+    name, version = target(name, version)
     if timeout is None or timeout > 0:
-        wait(name, version or 0, timeout, device, socket)
+        wait(name, version, timeout, device, socket)
     wanted = None if isinstance(layout, Layout) else layout
     if wanted is not None and len(wanted) != _abi.HASH_SIZE:
         raise ValueError(f"a layout's hash has {_abi.HASH_SIZE} bytes, not {len(wanted)}")
-    options = _abi.AttachOptions(device=_abi.text(device), version=version or 0,
+    options = _abi.AttachOptions(device=_abi.text(device), version=version,
                                  layout_hash=wanted and _abi.Hash.from_buffer_copy(wanted),
                                  map_device=None if map_device is None else _abi.text(map_device))
     connection, handle = shared(socket), ctypes.c_void_p()
@@ -292,9 +294,10 @@ def reap(socket: str | None = None) -> int:
 def wait(name: str, version: int = 0, timeout: float | None = None, device: str = "host",
          socket: str | None = None) -> int:
     """
-    Blocks until `version` or a later one is published (0: any) and returns the newest. The buffer need
-    not exist yet. `timeout` in seconds; None: for ever. Uses a connection of its own. Timeout.
+    Blocks until `version` (also as "name@3") or a later one is published (0: any) and returns the newest. The
+    buffer need not exist yet. `timeout` in seconds; None: for ever. Uses a connection of its own. Timeout.
     """
+    name, version = target(name, version)
     connection, found = Connection(socket), ctypes.c_uint64()
 
     def wait(timeout_ms: int) -> int:

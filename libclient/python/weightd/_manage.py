@@ -8,6 +8,7 @@ from . import _abi
 from ._abi import lib
 from ._connection import shared
 from ._rows import named, take
+from ._target import target
 
 
 class BufferInfo(NamedTuple):
@@ -141,23 +142,24 @@ def history(name: str, device: str = "host", socket: str | None = None) -> list[
 def drop(name: str, version: int | None = None, device: str = "host",
          socket: str | None = None) -> None:
     """
-    Removes a buffer, or one old version of it. Who has it attached keeps reading it. NotFound, Denied;
+    Removes a buffer, or one old version of it, `version` or that of "name@3". Who has it attached keeps reading it. NotFound, Denied;
     Error with EBUSY for the newest version.
     """
+    name, version = target(name, version)
     connection = shared(socket)
-    connection.call(lib.weightd_drop, connection.handle, _abi.text(name), _abi.text(device),
-                    version or 0)
+    connection.call(lib.weightd_drop, connection.handle, _abi.text(name), _abi.text(device), version)
 
 
 def rollback(name: str, version: int | None = None, device: str = "host",
              socket: str | None = None) -> int:
     """
-    Makes `version`, which the buffer still keeps, the current one (None: the newest that is older than the
+    Makes `version` (also as "name@3"), which the buffer still keeps, the current one (None: the newest that is older than the
     current one) and returns its number. The next publish is newer than all. NotFound, Denied.
     """
+    name, version = target(name, version)
     connection, current = shared(socket), ctypes.c_uint64()
     connection.call(lib.weightd_rollback, connection.handle, _abi.text(name), _abi.text(device),
-                    version or 0, ctypes.byref(current))
+                    version, ctypes.byref(current))
     return current.value
 
 
