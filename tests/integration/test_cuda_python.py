@@ -280,6 +280,23 @@ assert buffer["t"].read() == bytes([6]) * 64
 """, devices=2)
 
 
+def test_pickled_buffers_are_on_the_same_gpus_whatever_their_numbers_are_there(play):
+    play("""
+import pickle
+publish(6, device="cuda:1")
+mine = weightd.attach("m", device="cuda:1")
+peers = weightd.attach("m", device="cuda:1", map_device="cuda:0")
+print(pickle.dumps([(b, b["t"], b.location.uuid) for b in (mine, peers)]).hex())
+""", devices=2)
+    play(f"""
+import pickle
+mine, peers = pickle.loads(bytes.fromhex({play.said().strip()!r}))
+for buffer, tensor, uuid in mine, peers:
+    assert tensor.read() == bytes([6]) * 64 and buffer.location.uuid == uuid
+assert (mine[0].location.device, peers[0].location.device) == (0, 1)
+""", env={"CUDA_VISIBLE_DEVICES": "1,0"})
+
+
 def test_a_child_of_a_reader_leaves_the_gpu_alone(play):
     play("""
 publish(4)

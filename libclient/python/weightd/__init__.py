@@ -19,6 +19,8 @@ fork() the child reads what the parent had attached, and connects by itself for 
 weightd went away, the next call connects anew; a server that survives is waited for, see
 set_restart_timeout().
 
+Processes. A pickled Buffer or Tensor is attached again where it is unpickled; other handles are refused in words.
+
 Lifetime. Tensors, arrays and capsules keep the memory mapped, in whatever order things are closed.
 """
 from ._abi import lib as _lib

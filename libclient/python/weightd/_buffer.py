@@ -11,9 +11,11 @@ from typing import Any, Callable, TypeVar
 from . import _abi, _stream
 from ._abi import lib
 from ._connection import SLICE_S, Connection, patiently, shared
+from ._deferred import Deferred
 from ._errors import Timeout, Updating, error
 from ._layout import Layout
 from ._memory import BUFFER, Memory
+from ._memory import attach as attach_memory
 from ._table import Table
 from ._target import target
 
@@ -38,6 +40,11 @@ class Buffer(Table):
     When the last view goes, the memory is unmapped once all streams on that GPU have passed, which is waited
     for; detach() names one, and waits for none.
 
+    Other processes. A pickled Buffer, and a pickled Tensor of one, is this version, attached once more where it
+    is unpickled, on the same GPU: arguments and results of pools, of any start method, and of queues are. It
+    stays attached here until then, or may be gone. What cannot be attached there raises its error at its first
+    use, not while it is unpickled, which would hang a pool.
+
     version      of these bytes; only swap() and pause() change it
     layout_hash  16 bytes
     digest       16 bytes, or None when it was published without
@@ -48,8 +55,8 @@ class Buffer(Table):
     _find = staticmethod(lib.weightd_buffer_find)
     _row = staticmethod(lib.weightd_buffer_tensor)
 
-    def __init__(self, connection: Connection, handle: ctypes.c_void_p):
-        memory = Memory(connection, handle, BUFFER, writable=False)
+    def __init__(self, memory: Memory):
+        handle = memory.handle
         super().__init__(lib.weightd_buffer_name(handle).decode(),
                          lib.weightd_buffer_device(handle).decode(), memory,
                          lib.weightd_buffer_n_tensors(handle))
@@ -66,6 +73,9 @@ class Buffer(Table):
     def _look_again(self, handle: ctypes.c_void_p) -> None:
         self.version: int = lib.weightd_buffer_version(handle)
         self.digest = _abi.hash_at(lib.weightd_buffer_digest(handle))
+
+    def __reduce__(self):
+        return _arrive, (self._open(),)
 
     def __repr__(self) -> str:
         return f"<Buffer {self.name!r} on {self.device}, version {self.version}, {len(self)} tensors>"
@@ -133,7 +143,7 @@ class Buffer(Table):
         memory, handle = self._open(), ctypes.c_void_p()
         is_newer = memory.connection.call(lib.weightd_buffer_refresh, memory.handle,
                                           ctypes.byref(handle))
-        return Buffer(memory.connection, handle) if is_newer else None
+        return Buffer(Memory(memory.connection, handle, BUFFER, writable=False)) if is_newer else None
 
     def swap(self, stream: Any = None) -> bool:
         """
@@ -267,19 +277,17 @@ def attach(name: str, device: str = "host", version: int | None = None, timeout:
     wanted = None if isinstance(layout, Layout) else layout
     if wanted is not None and len(wanted) != _abi.HASH_SIZE:
         raise ValueError(f"a layout's hash has {_abi.HASH_SIZE} bytes, not {len(wanted)}")
-    options = _abi.AttachOptions(device=_abi.text(device), version=version,
-                                 layout_hash=wanted and _abi.Hash.from_buffer_copy(wanted),
-                                 map_device=None if map_device is None else _abi.text(map_device))
-    connection, handle = shared(socket), ctypes.c_void_p()
-    connection.call(lib.weightd_attach, connection.handle, _abi.text(name), ctypes.byref(options),
-                    ctypes.byref(handle))
-    buffer = Buffer(connection, handle)
+    buffer = Buffer(attach_memory(name, device, version, wanted, map_device, socket))
     difference = isinstance(layout, Layout) and layout.difference(buffer.layout())
     if difference:
         buffer.close()
         raise error(errno.EPROTOTYPE, f"the layout asked for is not that of '{name}@{buffer.version}' on "
                                       f"{buffer.device}, the other: {difference}")
     return buffer
+
+
+def _arrive(memory: Memory | Deferred) -> Buffer | Deferred:
+    return memory if isinstance(memory, Deferred) else Buffer(memory)
 
 
 def reap(socket: str | None = None) -> int:

@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 
 class Connection:
+    handle: ctypes.c_void_p | None = None  # until __init__ has one
+    _ended: collections.deque = collections.deque()
+
     def __init__(self, socket: str | None = None):
         """Connects; `socket` as in attach(). Disconnected, Denied."""
         self.handle = ctypes.c_void_p()
@@ -50,6 +53,9 @@ class Connection:
             function(handle)
         lib.weightd_close(self.handle)
 
+    def __reduce__(self):
+        raise TypeError("a connection to weightd cannot be copied or pickled; connect there")
+
     @contextlib.contextmanager
     def use(self) -> Iterator[None]:
         """Around each use of the connection and of what was made from it."""
@@ -58,6 +64,10 @@ class Connection:
                 yield
         finally:
             self._free_ended()
+
+    def socket(self) -> str:
+        """The path of the server's socket, wherever it is used."""
+        return os.path.abspath(os.fsdecode(lib.weightd_socket(self.handle)))
 
     def is_parents(self) -> bool:
         return self._pid != os.getpid()

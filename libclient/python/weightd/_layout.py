@@ -13,27 +13,30 @@ from ._errors import error
 from ._tensor import Entry
 
 _TEXT_SIZE = 512
+_free = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(("free", ctypes.CDLL(None)))
 _ROLES = {name: code for code, name in _abi.ROLES.items()}
 
 
 class Layout:
     """
     An ordered tensor table, written by add() and tie() and read as a sequence of Entry. Each offset is a
-    multiple of `alignment` bytes, a power of two from 64 to 2 MiB. One thread at a time.
+    multiple of `alignment` bytes, a power of two from 64 to 2 MiB. One thread at a time. Can be pickled.
 
     What makes a model is the set of (name, type, shape): create() of a buffer whose newest version has the same
     set writes in the order of that version.
     """
 
+    _handle: ctypes.c_void_p | None = None  # until __init__ has one
+
     def __init__(self, alignment: int = 256):
         """ValueError: the alignment."""
-        self._handle = ctypes.c_void_p()
+        self._handle, self._alignment = ctypes.c_void_p(), alignment
         self._index: dict[str, int] | None = {}
         _check(lib.weightd_layout_new(alignment, ctypes.byref(self._handle)), f"alignment {alignment}")
 
     @classmethod
-    def _parse(cls, image: int, size: int) -> Layout:
-        """Of the bytes at an address. Error."""
+    def _parse(cls, image: int | bytes, size: int) -> Layout:
+        """Of bytes, or of those at an address; there is at least one tensor. Error."""
         layout = cls.__new__(cls)
         layout._handle, layout._index = ctypes.c_void_p(), None
         _check(lib.weightd_layout_parse(image, size, ctypes.byref(layout._handle)), "image")
@@ -46,6 +49,16 @@ class Layout:
 
     def __del__(self):
         lib.weightd_layout_free(self._handle)
+
+    def __reduce__(self):
+        if not len(self):
+            return Layout, (self._alignment,)
+        image, size = ctypes.c_void_p(), ctypes.c_uint64()
+        _check(lib.weightd_layout_image(self._handle, ctypes.byref(image), ctypes.byref(size)), "image")
+        try:
+            return Layout._parse, (ctypes.string_at(image, size.value), size.value)
+        finally:
+            _free(image)
 
     def add(self, name: str, dtype: str, shape: Iterable[int], role: str = "param",
             unit: str = "") -> int:

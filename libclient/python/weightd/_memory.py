@@ -8,8 +8,9 @@ from typing import Any, Callable, NamedTuple
 
 from . import _abi, _stream
 from ._abi import lib
-from ._connection import Connection
-from ._errors import error
+from ._connection import Connection, shared
+from ._deferred import Deferred
+from ._errors import Error, error
 
 _CHUNK = 16 << 20  # of what has to be copied on its way
 
@@ -52,7 +53,11 @@ class Memory:
     size      bytes
     location  Location
     writable  whether views made from now on may be written
+
+    Pickled, what is published is attached again where it is unpickled.
     """
+
+    handle: ctypes.c_void_p | None = None  # until __init__ has one
 
     def __init__(self, connection: Connection, handle: ctypes.c_void_p, kind: Kind, writable: bool):
         size = ctypes.c_uint64()
@@ -64,8 +69,27 @@ class Memory:
         self._pages = ctypes.c_ubyte * self.size
 
     def __del__(self):
-        if not self._is_parents():
+        if self.handle is not None and not self._is_parents():
             self.connection.free(self._free, self.handle)
+
+    def __reduce__(self):
+        return _attach_there, self._origin()
+
+    def __deepcopy__(self, memo: dict) -> Memory:
+        return attach(*self._origin())
+
+    def _origin(self) -> tuple:
+        """The arguments of attach() for these bytes, from any process of this machine. TypeError."""
+        if self._kind is WRITER:
+            raise TypeError("a tensor of a writer cannot be copied or pickled: its memory is this process's "
+                            "alone; publish() and attach there, or send read()")
+        device = lib.weightd_buffer_device(self.handle).decode()
+        on = self.location.device
+        reader = None if on is None else self.connection.device_name(f"cuda:{on}")
+        return (lib.weightd_buffer_name(self.handle).decode(), device,
+                lib.weightd_buffer_version(self.handle),
+                _abi.hash_at(lib.weightd_buffer_layout_hash(self.handle)),
+                None if reader == device else reader, self.connection.socket())
 
     def _is_parents(self) -> bool:
         # In a child the bytes of a writer are not mapped: something else may be where they were. Nor is
@@ -117,6 +141,25 @@ class Memory:
             # ctypes borrows writable memory only.
             lent = bytes(piece) if view.readonly else (ctypes.c_char * piece.nbytes).from_buffer(piece)
             self.connection.call(self._kind.write, self.handle, offset + at, lent, piece.nbytes)
+
+
+def attach(name: str, device: str, version: int, layout_hash: bytes | None, map_device: str | None,
+           socket: str | None) -> Memory:
+    """As the attach() that is public, without its wait; `version` 0: the newest."""
+    options = _abi.AttachOptions(device=_abi.text(device), version=version,
+                                 layout_hash=layout_hash and _abi.Hash.from_buffer_copy(layout_hash),
+                                 map_device=None if map_device is None else _abi.text(map_device))
+    connection, handle = shared(socket), ctypes.c_void_p()
+    connection.call(lib.weightd_attach, connection.handle, _abi.text(name), ctypes.byref(options),
+                    ctypes.byref(handle))
+    return Memory(connection, handle, BUFFER, writable=False)
+
+
+def _attach_there(*origin) -> Memory | Deferred:
+    try:
+        return attach(*origin)
+    except Error as e:
+        return Deferred(e)
 
 
 def _location(kind: Kind, handle: ctypes.c_void_p) -> Location:

@@ -5,6 +5,7 @@ import math
 from typing import TYPE_CHECKING
 
 from . import _abi, _dlpack, _dtype
+from ._deferred import Deferred
 from ._memory import Memory
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class Tensor(Entry):
     def __init__(self, row: _abi.Tensor, memory: Memory):
         super().__init__(row)
         self._memory = memory
+
+    def __reduce__(self):
+        return _arrive, ({name: getattr(self, name) for name in Entry.__slots__}, self._memory)
 
     def read(self, into=None):
         """A copy of the bytes on the host: a new bytearray, or `into`, anything writable of that size. Error."""
@@ -183,3 +187,13 @@ class Tensor(Entry):
             raise BufferError(f"{self.name!r} is on {self.__dlpack_device__()}, not on {tuple(dl_device)}; "
                               "read() copies it to the host")
         return _dlpack.capsule(self, max_version is not None and max_version[0] >= 1, bool(copy))
+
+
+def _arrive(row: dict, memory: Memory | Deferred) -> Tensor | Deferred:
+    if isinstance(memory, Deferred):
+        return memory
+    tensor = Tensor.__new__(Tensor)
+    for name, value in row.items():
+        setattr(tensor, name, value)
+    tensor._memory = memory
+    return tensor

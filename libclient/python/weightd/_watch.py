@@ -44,8 +44,9 @@ class Watch:
     `with` block, or when it is forgotten.
     """
 
+    _handle: ctypes.c_void_p | None = None  # until __init__ has one, and when it is closed
+
     def __init__(self, names: tuple[str, ...], device: str | None, socket: str | None):
-        self._handle: ctypes.c_void_p | None = None
         self._connection, handle = Connection(socket), ctypes.c_void_p()
         self._names = frozenset(names)
         self._device = None if device is None else self._connection.device_name(device)
@@ -75,6 +76,10 @@ class Watch:
         handle, self._handle = self._handle, None
         if handle is not None:
             self._connection.free(lib.weightd_watch_free, handle)
+
+    def __reduce__(self):
+        raise TypeError("a watch cannot be copied or pickled: it is a connection of this process; call "
+                        "weightd.watch() there")
 
     def __iter__(self) -> Watch:
         return self

@@ -35,6 +35,10 @@ class Writer(Table):
         super().__init__(name, device, memory, lib.weightd_writer_n_tensors(handle))
         self.version: int | None = None
 
+    def __reduce__(self):
+        raise TypeError(f"{self!r} cannot be copied or pickled: it is a connection and memory of this process "
+                        "alone; publish(), and attach there")
+
     def _look(self, function: Callable[..., int], memory: Memory,
               key: bytes | int) -> _abi.Tensor | None:
         with memory.connection.use():
