@@ -274,6 +274,22 @@ def test_bytes_are_copied_in_until_published(weightd, numpy):
             buffer["t1"].write(b"abcde")
 
 
+def test_bytes_are_not_taken_in_another_order_than_they_are_seen_in(weightd, numpy):
+    square = numpy.arange(9, dtype="f4").reshape(3, 3)
+    others = [square.T, numpy.asfortranarray(square), numpy.zeros((3, 6), "f4")[:, ::2], square[::-1]]
+    with weightd.create("m", layout_of(weightd, ("F32", (3, 3)))) as writer:
+        writer["t0"].write(square)
+        for array in others:
+            with pytest.raises(ValueError, match=r"row by row.*ascontiguousarray\(\)"):
+                writer["t0"].write(array)
+            with pytest.raises(ValueError, match="row by row"):
+                writer["t0"].read(array)
+            assert writer["t0"].read() == square.tobytes()
+            writer["t0"].numpy()[:] = array  # numpy looks at the strides
+            assert (writer["t0"].numpy() == array).all()
+            writer["t0"].write(square)
+
+
 def test_host_memory_is_on_no_gpu(weightd):
     publish(weightd)
     buffer = weightd.attach("m")

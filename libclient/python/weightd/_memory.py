@@ -119,11 +119,11 @@ class Memory:
     def read(self, offset: int, size: int, into: Any = None) -> Any:
         """Copies bytes to host memory: a new bytearray, or what `into` is, which has that size."""
         found = bytearray(size) if into is None else into
-        view = memoryview(found)
+        view = _flat(found)
         if view.nbytes != size:
             raise ValueError(f"{size} bytes do not go into {view.nbytes}")
         if size:
-            to = (ctypes.c_char * size).from_buffer(view.cast("B"))
+            to = (ctypes.c_char * size).from_buffer(view)
             self.connection.call(self._kind.read, self.handle, offset, to, size)
         return found
 
@@ -131,16 +131,24 @@ class Memory:
         """Copies bytes of host memory, of anything that lends them contiguous."""
         if self._kind.write is None or not self.writable:
             raise error(errno.EACCES, "what is published cannot be written")
-        view = memoryview(data)
+        view = _flat(data)
         if not view.nbytes:
             return
-        view = view.cast("B")
         step = _CHUNK if view.readonly else view.nbytes
         for at in range(0, view.nbytes, step):
             piece = view[at:at + step]
             # ctypes borrows writable memory only.
             lent = bytes(piece) if view.readonly else (ctypes.c_char * piece.nbytes).from_buffer(piece)
             self.connection.call(self._kind.write, self.handle, offset + at, lent, piece.nbytes)
+
+
+def _flat(data: Any) -> memoryview:
+    """The bytes of what lends them. ValueError: not row by row, without gaps."""
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise ValueError("the elements do not lie row by row, without gaps, as those of a tensor do; "
+                         "numpy.ascontiguousarray() makes a copy that does")
+    return view.cast("B") if view.nbytes else view
 
 
 def attach(name: str, device: str, version: int, layout_hash: bytes | None, map_device: str | None,
