@@ -2,6 +2,7 @@
 import ctypes
 import errno
 import gc
+import pickle
 import random
 import threading
 import time
@@ -295,6 +296,71 @@ def test_host_memory_is_on_no_gpu(weightd):
     buffer = weightd.attach("m")
     assert buffer.location == ("host", None, None) and not hasattr(buffer["t0"], "__cuda_array_interface__")
     assert weightd.create("n", layout_of(weightd)).location.memory == "host"
+
+
+# --- Rows --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [slice(1, 3), slice(None), slice(2, 100), slice(4, 4), slice(9, None), slice(3, 1),
+                                  slice(-2, None), slice(None, -1), slice(-100, 2), 0, 3, -1, -4])
+def test_rows_are_those_of_numpy(weightd, numpy, rows):
+    tensors = [(kind, shape) for kind in ("F32", "BF16", "F8_E4M3", "BOOL", "F4", "F6_E2M3", "C64")
+               for shape in ((4, 8), (4,), (4, 2, 4), (4, 0))]
+    layout = layout_of(weightd, *tensors)
+    with weightd.create("m", layout) as writer:
+        for tensor in writer.values():
+            tensor.write(bytes((7 * i + tensor.index) % 2 if tensor.dtype == "BOOL" else (7 * i) % 256
+                               for i in range(tensor.nbytes)))
+        writer.publish()
+    for tensor in weightd.attach("m").values():
+        if tensor.dtype in ("F4", "F6_E2M3") and tensor.shape == (4,):
+            continue  # its rows are less than bytes
+        part, whole = tensor[rows], tensor.numpy()
+        assert part.numpy().tobytes() == whole[rows].tobytes() == bytes(part.read()), tensor
+        assert part.numpy().shape == whole[rows].shape and part.name == tensor.name
+        assert part.shape == tensor.shape[1:] if isinstance(rows, int) else part.shape[1:] == tensor.shape[1:]
+        if part.nbytes:
+            assert part.numpy().ctypes.data - whole.ctypes.data == part.offset - tensor.offset
+        if not tensor.nbytes or tensor.dtype in ("BF16", "BOOL"):  # which not every numpy takes
+            continue
+        assert numpy.from_dlpack(part).tobytes() == part.numpy().tobytes()
+
+
+def test_rows_that_share_a_byte_are_refused_with_the_ones_that_do_not(weightd):
+    publish(weightd, tensors=[("F4", (6, 3)), ("F6_E3M2", (8, 5)), ("F4", (8,))])
+    buffer = weightd.attach("m")
+    assert len(buffer["t0"][2:4].read()) == 3 and buffer["t0"][4:].offset == buffer["t0"].offset + 6
+    assert buffer["t1"][4:8].nbytes == 15 and buffer["t2"][2:4].nbytes == 1
+    for name, rows, each in (("t0", slice(1, 3), 2), ("t0", slice(0, 3), 2), ("t0", 0, 2), ("t1", slice(2, 6), 4),
+                             ("t2", 3, 2)):
+        with pytest.raises(ValueError, match=f"'{name}': .*within a byte; every {each} rows"):
+            buffer[name][rows]
+
+
+def test_other_indices_are_refused_with_the_way_out(weightd):
+    publish(weightd, tensors=[("F32", (4, 4)), ("F32", ())])
+    tensor, scalar = weightd.attach("m").values()
+    for index, kind in ((4, IndexError), (-5, IndexError), ((1, 2), TypeError), (None, TypeError), (..., TypeError),
+                        (1.0, TypeError), (True, TypeError), ([1], TypeError), (slice(0, 4, 2), ValueError),
+                        (slice(3, 0, -1), ValueError)):
+        with pytest.raises(kind, match="'t0'.*(rows|row)"):
+            tensor[index]
+    with pytest.raises(IndexError, match="scalar"):
+        scalar[0]
+    for use in (len, iter, reversed, lambda t: 1.0 in t):  # it is no sequence of numbers
+        with pytest.raises(TypeError):
+            use(tensor)
+    assert bool(tensor[4:])
+
+
+def test_rows_are_written_and_travel(weightd):
+    with weightd.create("m", layout_of(weightd, ("F4", (4, 4)))) as writer:
+        writer["t0"][1:3].write(b"abcd")
+        with pytest.raises(ValueError, match="has 2 bytes, not 4"):
+            writer["t0"][0].write(b"abcd")
+        writer.publish()
+    part = pickle.loads(pickle.dumps(weightd.attach("m")["t0"][2]))
+    assert (part.shape, bytes(part.read())) == ((4,), b"cd")
 
 
 # --- How long memory stays ---------------------------------------------------------------------------

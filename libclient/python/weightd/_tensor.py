@@ -1,6 +1,7 @@
 """Tensors: what the layout says of one, and views of its bytes."""
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,46 @@ class Tensor(Entry):
 
     def __reduce__(self):
         return _arrive, ({name: getattr(self, name) for name in Entry.__slots__}, self._memory)
+
+    def __getitem__(self, rows: slice | int) -> Tensor:
+        """
+        Rows, as numpy counts them: tensor[2:5] and tensor[-1] are Tensors on the same memory, of all types: with
+        F4 and F6_* a slice has to begin and end with a byte. IndexError, ValueError; TypeError: another index, which
+        numpy() and torch() take.
+        """
+        if not self.shape:
+            raise IndexError(f"{self.name!r} is a scalar, without rows")
+        n_rows, *row = self.shape
+        if isinstance(rows, slice):
+            first, last, step = rows.indices(n_rows)
+            if step != 1:
+                raise ValueError(f"{self.name!r}: rows with a step are not in one piece; numpy() and torch() take them")
+            shape = max(0, last - first), *row
+        else:
+            try:
+                first = range(n_rows)[None if isinstance(rows, bool) else rows]  # a mask, in numpy
+            except TypeError:
+                raise TypeError(f"{self.name!r} is indexed by rows, [first:last] or [row], not by {rows!r}; numpy() "
+                                "and torch() take other indices") from None
+            except IndexError:
+                raise IndexError(f"{self.name!r} has {n_rows} rows, none is {rows}") from None
+            shape = tuple(row)
+        return self._part(shape, first * math.prod(row))
+
+    def _part(self, shape: tuple[int, ...], first: int) -> Tensor:
+        """A Tensor of that shape from element `first` on. ValueError."""
+        bits = _abi.lib.weightd_dtype_bits(_dtype.code(self.dtype))
+        begin, size = first * bits, math.prod(shape) * bits
+        if size and (begin % 8 or size % 8):
+            each = 8 // math.gcd(8, math.prod(self.shape[1:]) * bits)
+            raise ValueError(f"{self.name!r}: those rows of {self.dtype} begin or end within a byte; every "
+                             f"{each} rows one begins")
+        part = copy.copy(self)
+        part.shape, part.offset, part.nbytes = shape, self.offset + begin // 8, size // 8
+        return part
+
+    # With rows it would be a sequence of Python's, which torch 1.13 reads element by element.
+    __iter__ = __contains__ = None
 
     def read(self, into=None):
         """A copy of the bytes on the host: a new bytearray, or `into`, anything writable of that size. Error."""
