@@ -4,8 +4,10 @@ import errno
 import gc
 import pickle
 import random
+import sys
 import threading
 import time
+import types
 
 import features
 import pytest
@@ -188,6 +190,30 @@ def test_capsule_tells_type_shape_and_address(weightd, numpy):
         assert (found.device_type, found.device_id) == buffer[name].__dlpack_device__() == (1, 0)
 
 
+FLOAT8 = {"F8_E4M3": 10, "F8_E4M3FNUZ": 11, "F8_E5M2": 12, "F8_E5M2FNUZ": 13, "F8_E8M0": 14}  # dlpack.h
+
+
+def test_capsule_names_float8_for_consumers_of_dlpack_1_1_and_has_its_bits_for_others(weightd, numpy):
+    publish(weightd, tensors=[(kind, (2, 3)) for kind in FLOAT8])
+    for tensor in weightd.attach("m").values():
+        for version, code in (((1, 1), FLOAT8[tensor.dtype]), ((1, 3), FLOAT8[tensor.dtype]), ((1, 0), 1), (None, 1)):
+            for copy in (None, True):
+                capsule = tensor.__dlpack__(max_version=version, copy=copy)
+                found = dltensor(capsule)
+                assert (found.code, found.bits, found.lanes) == (code, 8, 1), (tensor, version)
+                assert ctypes.string_at(found.data, 6) == bytes(tensor.read())
+
+
+@pytest.mark.parametrize("version, knows", [((0, 10, 2), True), ((0, 9, 0), False)])
+def test_capsule_names_float8_for_a_jax_that_knows_it(weightd, numpy, monkeypatch, version, knows):
+    monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(__version_info__=version))
+    ask = eval("lambda tensor: tensor.__dlpack__(stream=None)", {"__name__": "jax._src.dlpack"})
+    publish(weightd, tensors=[("F8_E4M3", (4,)), ("BF16", (4,)), ("F4", (4,))])
+    capsules = [ask(tensor) for tensor in weightd.attach("m").values()]
+    found = [dltensor(capsule) for capsule in capsules]
+    assert [(f.code, f.bits) for f in found] == [(10 if knows else 1, 8), (4, 16), (1, 8)]
+
+
 def test_versioned_capsule_says_that_the_memory_is_read_only(weightd, numpy):
     major, minor = map(int, numpy.__version__.split(".")[:2])
     features.require("numpy-2.1", "numpy has no versioned DLPack", (major, minor) >= (2, 1))
@@ -198,8 +224,12 @@ def test_versioned_capsule_says_that_the_memory_is_read_only(weightd, numpy):
     pointer = _dlpack._pointer(capsule, b"dltensor_versioned")
     found = _dlpack.DLManagedTensorVersioned.from_address(pointer)
     assert (found.major, found.flags & 1, found.dl_tensor.code, found.dl_tensor.bits) == (1, 1, 4, 16)
-    publish(weightd, "n")
-    assert not numpy.from_dlpack(weightd.attach("n")["t0"]).flags.writeable
+    publish(weightd, "n", tensors=[("F32", (4,)), ("F8_E5M2", (4,))])
+    plain, float8 = weightd.attach("n").values()
+    assert not numpy.from_dlpack(plain).flags.writeable
+    capsule = float8.__dlpack__(max_version=(1, 1))
+    found = _dlpack.DLManagedTensorVersioned.from_address(_dlpack._pointer(capsule, b"dltensor_versioned"))
+    assert (found.major, found.minor >= 1, found.flags & 1, found.dl_tensor.code) == (1, True, 1, 12)
 
 
 def test_dlpack_copies_when_asked_and_refuses_another_device(weightd, numpy):

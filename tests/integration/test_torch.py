@@ -121,6 +121,26 @@ def test_torch_takes_a_tensor_by_dlpack_without_a_copy(weightd):
     assert weightd.ping().n_leases == 0
 
 
+def test_torch_takes_the_small_types_by_dlpack_as_far_as_it_knows_them(weightd):
+    kinds = {"F8_E4M3": "float8_e4m3fn", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2": "float8_e5m2",
+             "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2"}
+    layout = weightd.Layout()
+    for name in kinds:
+        layout.add(name, name, (2, 8))
+    with weightd.create("m", layout) as writer:
+        for tensor in writer.values():
+            tensor.write(bytes(range(tensor.nbytes)))
+        writer.publish()
+    knows = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 15)
+    for tensor in weightd.attach("m").values():
+        taken = torch.from_dlpack(tensor)
+        assert taken.dtype == getattr(torch, kinds[tensor.dtype] if knows else "uint8"), tensor
+        assert bytes(taken.view(torch.uint8).flatten().tolist()) == bytes(tensor.read())
+        assert torch.equal(torch.from_dlpack(tensor[1:]).view(torch.uint8), taken[1:].view(torch.uint8))
+        if knows:
+            assert torch.equal(taken.view(torch.uint8), tensor.torch().view(torch.uint8))
+
+
 def test_dlpack_works_without_numpy(weightd, daemon):
     publish(weightd, torch.nn.Linear(3, 2))
     code = """if True:
@@ -136,10 +156,21 @@ def test_dlpack_works_without_numpy(weightd, daemon):
         print(weightd.ping().n_leases)
         del taken
         print(weightd.ping().n_leases)
+        layout = weightd.Layout()
+        layout.add("f6", "F6_E2M3", (4,))
+        layout.add("f8", "F8_E4M3", (2, 3))
+        with weightd.create("n", layout) as writer:
+            writer.publish()
+        f6, f8 = weightd.attach("n").values()
+        from weightd import _dlpack
+        for tensor, version in (f6, None), (f8, None), (f8, (1, 1)):
+            capsule = tensor.__dlpack__(max_version=version)
+            found = _dlpack.dl_tensor(capsule)
+            print(found.code, found.bits, found.ndim)
         """
     env = daemon.env | {"PYTHONPATH": str(features.ROOT / "libclient/python")}
     done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, timeout=60)
-    assert done.stdout == b"1\n0\n"
+    assert done.stdout == b"1\n0\n1 8 1\n1 8 2\n10 8 2\n"
 
 
 def test_type_that_torch_has_not_is_refused_with_the_way_out(weightd):
@@ -398,6 +429,25 @@ def test_options_of_create_are_passed_on(weightd):
     assert (weightd.ls("m")[0].keep, weightd.ls("m")[0].mode & 0o777) == (3, 0o600)
     with pytest.raises(weightd.LayoutMismatch):
         weightd.torch.flat(torch.nn.Linear(2, 2, device="meta"), "m")
+
+
+def test_what_is_conjugate_negative_or_strided_is_copied_by_its_values(weightd):
+    z, square = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64), torch.arange(9.0).reshape(3, 3)
+    odd = {"conj": z.conj(), "neg": z.clone().conj().imag, "t": square.t(), "step": square.clone()[:, ::2]}
+    assert odd["conj"].is_conj() and odd["neg"].is_neg()
+    module = torch.nn.Module()
+    for name, tensor in odd.items():
+        module.register_buffer(name, tensor)
+    with weightd.create("filled", weightd.torch.layout_of(module)) as writer:
+        weightd.torch.fill(writer, odd)
+        writer.publish()
+    weightd.torch.flat(module, "flat").publish()
+    for name in "filled", "flat":
+        buffer = weightd.attach(name)
+        assert buffer["conj"].torch().tolist() == [1 - 2j, 3 + 4j]
+        assert buffer["neg"].torch().tolist() == [-2, 4]
+        assert buffer["t"].torch().tolist() == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+        assert buffer["step"].torch().tolist() == [[0, 2], [3, 5], [6, 8]]
 
 
 # --- The other torch ---------------------------------------------------------------------------------

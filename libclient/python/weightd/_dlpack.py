@@ -8,17 +8,36 @@ Neither looks into the bytes meanwhile.
 """
 from __future__ import annotations
 
+import functools
+import sys
 from ctypes import (PYFUNCTYPE, Structure, c_char_p, c_int, c_int32, c_uint8, c_uint16, c_uint32,
                     c_uint64, c_void_p, py_object, pythonapi)
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import _dtype
 
 if TYPE_CHECKING:
+    from torch import dtype as TorchType
+
     from ._memory import Memory
     from ._tensor import Tensor
 
 CPU = (1, 0)  # kDLCPU, device 0
 CUDA = 2  # kDLCUDA
-CODES = {"BOOL": 6, "BF16": 4}  # kDLBool, kDLBfloat; other bit patterns travel as unsigned integers
+JAX = 0, 10  # knows FLOAT8
+
+
+class Element(NamedTuple):
+    """DLDataType."""
+
+    code: int
+    bits: int
+    lanes: int = 1
+
+
+ALWAYS = {"BOOL": Element(6, 8), "BF16": Element(4, 16)}  # kDLBool, kDLBfloat
+FLOAT8 = {"F8_E4M3": Element(10, 8), "F8_E4M3FNUZ": Element(11, 8), "F8_E5M2": Element(12, 8),
+          "F8_E5M2FNUZ": Element(13, 8), "F8_E8M0": Element(14, 8)}  # of DLPack 1.1
 
 
 class DLTensor(Structure):
@@ -38,14 +57,46 @@ _is_valid = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", pythona
 
 def dl_tensor(capsule: object) -> DLTensor:
     """The DLTensor in a capsule that nobody has consumed, of either protocol."""
-    versioned = b"dltensor_versioned"
-    if _is_valid(capsule, versioned):
-        return DLManagedTensorVersioned.from_address(_pointer(capsule, versioned)).dl_tensor
-    return DLTensor.from_address(_pointer(capsule, b"dltensor"))
+    found = _versioned(capsule)
+    return found.dl_tensor if found else DLTensor.from_address(_pointer(capsule, b"dltensor"))
+
+
+def _versioned(capsule: object) -> DLManagedTensorVersioned | None:
+    name = b"dltensor_versioned"
+    return DLManagedTensorVersioned.from_address(_pointer(capsule, name)) if _is_valid(capsule, name) else None
 
 
 def device(memory: Memory) -> tuple[int, int]:
     return CPU if memory.location.device is None else (CUDA, memory.location.device)
+
+
+def element(dtype: str, max_version: tuple[int, int] | None, caller: str) -> Element | None:
+    """
+    What a capsule for that consumer calls the type; None: the integer that holds its bits. A consumer cannot say
+    that it knows the types of DLPack 1.1: torch asks for 1.0 and jax for no version, both know them, and numpy asks
+    for 1.0 and does not. Hence the module that calls counts too.
+    """
+    library = caller.partition(".")[0]
+    if library == "torch" and (dtype in FLOAT8 or dtype == "F4"):
+        return _by_name_of_torch(dtype)
+    if (max_version or (0, 0)) >= (1, 1) or (library == "jax" and sys.modules["jax"].__version_info__ >= JAX):
+        return ALWAYS.get(dtype) or FLOAT8.get(dtype)
+    return ALWAYS.get(dtype)
+
+
+@functools.lru_cache(maxsize=None)
+def _by_name_of_torch(dtype: str) -> Element | None:
+    """What this torch calls a type in a capsule of its own."""
+    import torch.utils.dlpack
+    kind = getattr(torch, _dtype.TORCH[dtype], None)
+    if kind is None:
+        return None
+    try:
+        made = torch.utils.dlpack.to_dlpack(torch.empty(1, dtype=kind))
+    except (BufferError, RuntimeError):
+        return None
+    found = dl_tensor(made)
+    return Element(found.code, found.bits, found.lanes)
 
 
 class Bytes:
@@ -69,25 +120,33 @@ def _put_device(made: object, where: tuple[int, int]) -> object:
     return made
 
 
-def capsule(tensor: Tensor, versioned: bool, copy: bool) -> object:
+def capsule(tensor: Tensor, kind: Element | None, versioned: bool, copy: bool) -> object:
     """
-    A capsule that keeps the memory mapped. `versioned` asks for the protocol that can say READ_ONLY,
-    which numpy has from 2.1 on; the old one cannot say it. BufferError.
+    A capsule that keeps the memory mapped, of elements of that `kind`. `versioned` asks for the protocol that can
+    say READ_ONLY, which numpy has from 2.1 on; the old one cannot say it. BufferError.
     """
     where = device(tensor._memory)
     if copy and where != CPU:
-        return _copy_on_gpu(tensor)
+        return _put_kind(_copy_on_gpu(tensor), kind)
     try:
         made = _by_numpy(tensor, versioned, copy)
     except ImportError:
-        return _put_device(_by_torch(tensor, copy), where)
-    if tensor.dtype in CODES:
-        dl_tensor(made).code = CODES[tensor.dtype]
-    return _put_device(made, where)
+        made = _by_torch(tensor, copy)
+    return _put_device(_put_kind(made, kind), where)
+
+
+def _put_kind(made: object, kind: Element | None) -> object:
+    if kind:
+        found = dl_tensor(made)
+        found.code, found.bits, found.lanes = kind
+        outer = _versioned(made)
+        if outer and kind not in ALWAYS.values():
+            outer.minor = max(outer.minor, 1)
+    return made
 
 
 def _by_numpy(tensor: Tensor, versioned: bool, copy: bool) -> object:
-    kind = f"<u{tensor.itemsize}" if tensor.dtype in CODES else None
+    kind = f"<u{tensor.itemsize}" if tensor.dtype in ALWAYS else None
     if versioned:
         array = tensor._array(kind)
         try:
@@ -103,7 +162,7 @@ def _by_torch(tensor: Tensor, copy: bool) -> object:
         import torch.utils.dlpack
     except ImportError:
         raise BufferError("DLPack needs numpy or torch") from None
-    view = tensor._torch_view()
+    view = tensor._torch_view(_plain(tensor))
     return torch.utils.dlpack.to_dlpack(view.clone() if copy else view)
 
 
@@ -112,4 +171,10 @@ def _copy_on_gpu(tensor: Tensor) -> object:
         import torch.utils.dlpack
     except ImportError:
         raise BufferError("a copy on a GPU needs torch") from None
-    return torch.utils.dlpack.to_dlpack(tensor.torch().clone())
+    return torch.utils.dlpack.to_dlpack(tensor._torch_of(_plain(tensor)).clone())
+
+
+def _plain(tensor: Tensor) -> TorchType:
+    """Which type torch gives to the capsule, before that says what it is of."""
+    import torch
+    return torch.uint8 if _dtype.NUMPY[tensor.dtype] == "u1" else tensor._torch_type()

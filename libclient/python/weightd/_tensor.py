@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from typing import TYPE_CHECKING
 
 from . import _abi, _dlpack, _dtype
@@ -12,6 +13,7 @@ from ._memory import Memory
 if TYPE_CHECKING:
     from numpy import ndarray
     from torch import Tensor as TorchTensor
+    from torch import dtype as TorchType
 
 
 class Entry:
@@ -167,19 +169,23 @@ class Tensor(Entry):
         last dimension is half as long). data_ptr() is the address in the shared memory; torch knows no
         read-only memory. TypeError: this torch has no such type.
         """
+        return self._torch_of(self._torch_type())
+
+    def _torch_of(self, kind: TorchType) -> TorchTensor:
+        """torch() with elements of that type."""
         if not self._memory.is_on_gpu:
-            return self._torch_view()
+            return self._torch_view(kind)
         import torch
         if not self.nbytes:
-            return self._torch_view().to(torch.device("cuda", self._memory.location.device))
-        return self._torch_shaped(torch.from_dlpack(_dlpack.Bytes(self)))
+            return self._torch_view(kind).to(torch.device("cuda", self._memory.location.device))
+        return self._torch_shaped(torch.from_dlpack(_dlpack.Bytes(self)), kind)
 
-    def _torch_view(self) -> TorchTensor:
+    def _torch_view(self, kind: TorchType) -> TorchTensor:
         """On a GPU too: a CPU tensor that nobody may look into."""
         if self.nbytes:
-            return self._torch_shaped(self._torch_bytes())
+            return self._torch_shaped(self._torch_bytes(), kind)
         import torch
-        return torch.empty(_dtype.packed(self.shape, self.dtype), dtype=self._torch_type())
+        return torch.empty(_dtype.packed(self.shape, self.dtype), dtype=kind)
 
     def _torch_bytes(self) -> TorchTensor:
         """Likewise, flat. Not of no bytes."""
@@ -187,10 +193,10 @@ class Tensor(Entry):
         return torch.frombuffer(self._memory.view(writable=True), dtype=torch.uint8, count=self.nbytes,
                                 offset=self.offset)
 
-    def _torch_shaped(self, bits: TorchTensor) -> TorchTensor:
-        return bits.view(self._torch_type()).view(_dtype.packed(self.shape, self.dtype))
+    def _torch_shaped(self, bits: TorchTensor, kind: TorchType) -> TorchTensor:
+        return bits.view(kind).view(_dtype.packed(self.shape, self.dtype))
 
-    def _torch_type(self):
+    def _torch_type(self) -> TorchType:
         """TypeError."""
         import torch
         kind = getattr(torch, _dtype.TORCH.get(self.dtype, ""), None)
@@ -220,14 +226,19 @@ class Tensor(Entry):
     def __dlpack__(self, *, stream=None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> object:
         """
-        A DLPack capsule. BOOL and BF16 as such, F8_* and smaller as in numpy(). With max_version >=
-        (1, 0) and numpy >= 2.1 it says that the memory is read-only. `stream` has nothing to wait for. Needs
-        numpy or torch, and for a copy on a GPU torch. BufferError.
+        A DLPack capsule. BOOL and BF16 as such; F8_* as such with max_version >= (1, 1), and for a torch (2.15
+        does) or jax (from 0.10 on) that knows them, which ask for less; F4 likewise for such a torch; all others as
+        in numpy(). With max_version >= (1, 0) and numpy >= 2.1 it says that the memory is read-only, which torch
+        does not heed. `stream` has nothing to wait for. Needs numpy or torch, and for a copy on a GPU torch.
+        BufferError.
         """
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(f"{self.name!r} is on {self.__dlpack_device__()}, not on {tuple(dl_device)}; "
                               "read() copies it to the host")
-        return _dlpack.capsule(self, max_version is not None and max_version[0] >= 1, bool(copy))
+        frame = sys._getframe().f_back  # None: called by a program that embeds Python
+        caller = frame.f_globals.get("__name__", "") if frame else ""
+        kind = _dlpack.element(self.dtype, max_version, caller)
+        return _dlpack.capsule(self, kind, max_version is not None and max_version[0] >= 1, bool(copy))
 
 
 def _arrive(row: dict, memory: Memory | Deferred) -> Tensor | Deferred:
