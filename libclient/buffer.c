@@ -25,6 +25,7 @@ static_assert(WEIGHTD_LEAF_SIZE == DIGEST_LEAF_SIZE && WEIGHTD_DIGEST_SIZE == HA
 static struct weightd_buffer *buffer_free(struct weightd_buffer *b)
 {
 	list_remove(&b->link);
+	guard_remove(&b->guarded);
 	memory_unmap(&b->memory);
 	mapping_free(b->image, b->image_size);
 	mapping_free(b->head, HEAD_SIZE);
@@ -145,6 +146,8 @@ static int attach_once(struct weightd *w, const struct attaching *a, struct weig
 		return r;
 	}
 	list_append(&w->buffers, &b->link);
+	if (!a->over)
+		guard_add(&b->guarded, b->name, &b->version, &b->layout, &b->memory);
 	*ret = take_ptr(b);
 	return 0;
 }
@@ -308,6 +311,7 @@ int weightd_attach(struct weightd *w, const char *name,
 
 void buffer_end(struct weightd_buffer *b)
 {
+	guard_remove(&b->guarded);
 	/* Unmapped first: when the server frees the version nobody is left who maps it. */
 	memory_unmap(&b->memory);
 	client_end(b->w, WIRE_DETACH, b->lease);

@@ -4,6 +4,7 @@
 #include "ipc/head.h"
 #include "ipc/layout.h"
 #include "libclient/call.h"
+#include "libclient/guard.h"
 #include "libclient/memory.h"
 #include "libclient/restart.h"
 #include "weightd.h"
@@ -21,6 +22,7 @@ struct weightd_buffer {
 	void *image; /* of the layout */
 	uint64_t image_size;
 	struct layout layout;
+	struct guarded guarded;
 	int map_device; /* as asked for: a number of a GPU; -1: the one that has it */
 	void *head; /* struct head */
 	bool has_digest;

@@ -6,7 +6,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "ipc/base/num.h"
@@ -41,6 +40,7 @@ static bool needs_escape(uint32_t c)
 static size_t quote_one(const unsigned char *p, size_t left, char *out, size_t room,
 			size_t *ret_taken)
 {
+	static const char digits[] = "0123456789abcdef";
 	uint32_t c = 0;
 	size_t n = utf8_decode(p, left, &c);
 	bool escape = n == 0 || needs_escape(c);
@@ -53,8 +53,11 @@ static size_t quote_one(const unsigned char *p, size_t left, char *out, size_t r
 		return 0;
 	if (!escape)
 		memcpy(out, p, n);
-	for (size_t i = 0; escape && i < n; i++)
-		(void)snprintf(out + 4 * i, 5, "\\x%02x", p[i]);
+	for (size_t i = 0; escape && i < n; i++) {
+		const char spelled[] = {'\\', 'x', digits[p[i] >> 4], digits[p[i] & 15]};
+
+		memcpy(out + 4 * i, spelled, sizeof(spelled));
+	}
 	*ret_taken = n;
 	return size;
 }
@@ -75,7 +78,10 @@ const char *sentence_quote(struct sentence_quote *q, const char *name, size_t le
 		p += taken;
 		len -= taken;
 	}
-	(void)snprintf(q->text + at, sizeof(q->text) - at, "%s", len > 0 ? cut_mark : "'");
+	if (len > 0)
+		memcpy(q->text + at, cut_mark, sizeof(cut_mark));
+	else
+		memcpy(q->text + at, "'", 2);
 	return q->text;
 }
 

@@ -30,7 +30,7 @@ struct sentence_quote {
 
 /*
  * The name in single quotes, control characters and broken UTF-8 escaped as \xNN, cut with "..." when
- * it is long. Returns q->text, so that it can stand in an argument list:
+ * it is long. Safe in a signal handler. Returns q->text, so that it can stand in an argument list:
  *	sentence_quote(&(struct sentence_quote){0}, name, len)
  */
 const char *sentence_quote(struct sentence_quote *q, const char *name, size_t len);

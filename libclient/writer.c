@@ -38,6 +38,7 @@ static_assert((int)WEIGHTD_WAIT == (int)WIRE_POLICY_WAIT &&
 static struct weightd_writer *writer_free(struct weightd_writer *wr)
 {
 	list_remove(&wr->link);
+	guard_remove(&wr->guarded);
 	memory_unmap(&wr->memory);
 	mapping_free(wr->image, wr->image_size);
 	adoption_deinit(&wr->adoption);
@@ -303,6 +304,8 @@ int writer_create(struct weightd *w, const char *name, const struct weightd_layo
 				    name, w->sentence.text);
 	}
 	list_append(&w->writers, &wr->link);
+	memcpy(wr->name, create->name, sizeof(wr->name));
+	guard_add(&wr->guarded, wr->name, &wr->version, &wr->layout, &wr->memory);
 	*ret = take_ptr(wr);
 	return 0;
 }

@@ -4,6 +4,7 @@
 
 #include "ipc/layout.h"
 #include "libclient/adoption.h"
+#include "libclient/guard.h"
 #include "libclient/memory.h"
 #include "libclient/restart.h"
 #include "weightd.h"
@@ -27,6 +28,8 @@ struct weightd_writer {
 	uint64_t image_size;
 	struct layout layout;
 	struct adoption adoption; /* where that is not the layout that the caller gave */
+	char name[WIRE_NAME_SIZE];
+	struct guarded guarded;
 	uint64_t n_leaves;
 	_Atomic bool *leaf_done; /* its digest stands in `leaves` */
 	uint8_t (*leaves)[HASH_SIZE]; /* put behind the data by publish */

@@ -77,7 +77,7 @@
  * be zero (struct weightd_create_options o = {.size = sizeof(o)}). Options of a later release that are not
  * zero are refused with -E2BIG, rather than ignored, by a library that does not know them.
  *
- * The library never prints, never exits and installs no signal handlers.
+ * The library never prints, never exits and installs no signal handlers, but for what weightd_guard() is asked for.
  */
 #ifndef WEIGHTD_H
 #define WEIGHTD_H
@@ -442,6 +442,16 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
  * -EADDRNOTAVAIL, -EIO.
  */
 int weightd_buffer_verify(struct weightd_buffer *b);
+
+/*
+ * For debugging: from now on a fault in host memory of weightd's is explained in a line on standard error, which names
+ * the tensor, the buffer and its version. A write to a published version is one, as is any use of what
+ * weightd_buffer_release() gave back. The signal, SIGSEGV, then goes on to the handler that had it before, or
+ * ends the process, as do faults that have nothing to do with weightd, without a line. Up to 4096 attachments and
+ * writers of the process are known. Installs a handler of SIGSEGV; where another one has taken its place since, a
+ * second call puts it before that. One thread at a time. -errno.
+ */
+int weightd_guard(void);
 
 /* --- Layouts ----------------------------------------------------------------------------------- */
 

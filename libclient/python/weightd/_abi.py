@@ -167,6 +167,7 @@ FUNCTIONS = {  # name: (result, *arguments)
     "weightd_buffer_pause": (c_int, c_void_p, c_int),
     "weightd_buffer_is_mutable": (c_bool, c_void_p),
     "weightd_buffer_verify": (c_int, c_void_p),
+    "weightd_guard": (c_int,),
     "weightd_layout_new": (c_int, c_uint64, POINTER(c_void_p)),
     "weightd_layout_free": (None, c_void_p),
     "weightd_layout_image": (c_int, c_void_p, POINTER(c_void_p), POINTER(c_uint64)),

@@ -1,0 +1,29 @@
+/*
+ * Guard
+ *
+ * What this process has mapped of weightd's in host memory, in a table that a signal handler can read: so that a
+ * write to published bytes, which is a SIGSEGV, can be explained. The table is kept whether anybody asks for
+ * that or not; an entry costs an atomic store.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "ipc/layout.h"
+#include "libclient/memory.h"
+
+/* A row, embedded in what has the memory. */
+struct guarded {
+	const char *name; /* of the buffer */
+	const uint64_t *version;
+	const struct layout *layout;
+	const struct memory *memory;
+	unsigned slot; /* in the table, from 1; 0: in none */
+};
+
+/* From now on the memory is named; where the table is full, or on a GPU, it is not. */
+void guard_add(struct guarded *g, const char *name, const uint64_t *version,
+	       const struct layout *layout, const struct memory *memory);
+
+/* To be called before the memory is unmapped. One that is in no table is fine. */
+void guard_remove(struct guarded *g);
