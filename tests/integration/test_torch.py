@@ -356,17 +356,65 @@ def test_refresh_moves_the_same_parameters_to_the_next_version(weightd):
         weightd.torch.refresh(Model("meta"), newer)
 
 
-def test_write_to_a_bound_parameter_is_a_segfault_and_changes_nothing(weightd, daemon):
+def test_write_to_what_is_published_is_a_segfault_which_guard_explains(weightd, daemon):
     publish(weightd, torch.nn.Linear(2, 2))
     code = """if True:
-        import torch, weightd.torch
-        model = weightd.torch.bind(torch.nn.Linear(2, 2, device="meta"), weightd.attach("m"))
-        print(model.weight.numel(), flush=True)
-        model.weight.data.zero_()
+        import os, sys, torch, weightd.torch
+        buffer = weightd.attach("m")
+        model = weightd.torch.bind(torch.nn.Linear(2, 2, device="meta"), buffer)
+        flat = weightd.torch.flat(torch.nn.Linear(2, 2), "n")
+        flat.publish()
+
+        def write_parameter():
+            model.weight.data.zero_()
+        def step():
+            model.requires_grad_()
+            optimizer = torch.optim.SGD(model.parameters(), 1.0)
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        def write_capsule():
+            torch.from_dlpack(buffer["bias"])[1:] = 1
+        def write_behind_publish():
+            flat.module.bias.data += 1
+        def read_released():
+            mine = weightd.attach("m")
+            weight = mine["weight"].torch()
+            mine.release()
+            weight[1].sum()
+        def read_null():
+            import ctypes
+            ctypes.string_at(8)
+        def tell(act, guarded):
+            print(act.__name__, flush=True)
+            child = os.fork()
+            if child == 0:
+                os.dup2(1, 2)
+                if guarded:
+                    weightd.torch.guard()
+                    weightd.torch.guard()
+                act()
+                os._exit(0)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+        tell(write_parameter, False)
+        for act in write_parameter, step, write_capsule, write_behind_publish, read_released, read_null:
+            tell(act, True)
         """
     env = daemon.env | {"PYTHONPATH": str(features.ROOT / "libclient/python")}
-    done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, timeout=60)
-    assert (done.returncode, done.stdout) == (-signal.SIGSEGV, b"4\n")
+    done = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True, timeout=60)
+    told = done.stdout.split("\n-11\n")
+    assert told[0] == "write_parameter" and told[-1] == "" and len(told) == 8, done.stdout
+    published = "which is published, and cannot be changed"
+    for said, act, place, why in zip(told[1:], *zip(
+            ("write_parameter", "byte 0 of 'weight', buffer 'm' version 1", published),
+            ("step", "of 'weight', buffer 'm' version 1", published),
+            ("write_capsule", "byte 4 of 'bias', buffer 'm' version 1", published),
+            ("write_behind_publish", "byte 0 of 'bias', buffer 'n' version 1", published),
+            ("read_released", "byte 8 of 'weight', buffer 'm' version 1", "whose memory was given back"))):
+        lines = said.splitlines()
+        assert lines[0] == act and lines[1].startswith("weightd: SIGSEGV at ") and place in lines[1], said
+        assert why in lines[1] and f" in {act}" in said, said
+    assert "weightd" not in told[6].splitlines()[1] and " in read_null" in told[6], told[6]
     weightd.attach("m").verify()
 
 

@@ -28,8 +28,8 @@ Tensors that are not plain are refused by name before anything changes. Of a ful
 the layout of the whole one, and fill() takes what full_tensor() returns, on all ranks, of each of its DTensors;
 bind() and flat() come before fully_shard().
 
-Torch knows no read-only memory: a write to a parameter of a published version ends in SIGSEGV. load_state_dict()
-of a module is refused before that (Denied), but for one of TorchScript.
+Torch knows no read-only memory: a write to a parameter of a published version ends in SIGSEGV, which guard()
+explains. load_state_dict() of a module is refused before that (Denied), but for one of TorchScript.
 
 On a GPU all of this is the same, with tensors of device "cuda". Their memory is weightd's, not that of torch's
 allocator, whose settings (PYTORCH_CUDA_ALLOC_CONF, expandable_segments) do not matter for it; nor does
@@ -37,8 +37,9 @@ torch.cuda.empty_cache() free it, which Buffer.close() and release() do.
 """
 from ._bind import bind, refresh
 from ._flat import Flat, flat
+from ._guard import guard
 from ._layout import layout_of
 from ._names import IncompatibleKeys
 from ._writer import fill, publish
 
-__all__ = ["Flat", "IncompatibleKeys", "bind", "fill", "flat", "layout_of", "publish", "refresh"]
+__all__ = ["Flat", "IncompatibleKeys", "bind", "fill", "flat", "guard", "layout_of", "publish", "refresh"]
