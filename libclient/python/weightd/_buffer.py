@@ -21,6 +21,9 @@ from ._target import target
 
 T = TypeVar("T")
 
+# Called with the memory that shows another version now, at a moment when nobody reads it.
+followers: list[Callable[[Memory], None]] = []
+
 
 class Buffer(Table):
     """
@@ -29,8 +32,9 @@ class Buffer(Table):
     other.
 
     Another version can take the place of this one, at the same addresses: swap() and pause(). Tensors,
-    arrays and captured graphs stay valid and show the new bytes. Both want a safe point: a moment when no
-    thread of the process reads the buffer.
+    arrays and captured graphs stay valid and show the new bytes, and so do modules that weightd.torch.bind() has
+    bound, their private buffers included. Both want a safe point: a moment when no thread of the process reads the
+    buffer.
 
     On a GPU. Addresses are the GPU's, tensors go to torch() and to whatever knows DLPack or
     __cuda_array_interface__, read() copies bytes to the host. What the GPU has still to read is asked by
@@ -69,6 +73,11 @@ class Buffer(Table):
         memory, size = self._open(), ctypes.c_uint64()
         image = lib.weightd_buffer_layout_image(memory.handle, ctypes.byref(size))
         return Layout._parse(image, size.value)
+
+    def _follow(self, memory: Memory, before: int) -> None:
+        if self.version != before:
+            for follow in followers:
+                follow(memory)
 
     def _look_again(self, handle: ctypes.c_void_p) -> None:
         self.version: int = lib.weightd_buffer_version(handle)
@@ -152,10 +161,11 @@ class Buffer(Table):
         LayoutMismatch when the tensors differ, which it names, or their order (attach anew), Removed, Error. On a GPU it waits for what
         `stream` was asked to do so far; captured graphs replay on the new bytes.
         """
-        memory = self._open()
+        memory, before = self._open(), self.version
         swapped = memory.connection.call(lib.weightd_buffer_swap_on, memory.handle,
                                          _stream.handle(stream))
         self._look_again(memory.handle)
+        self._follow(memory, before)
         return bool(swapped)
 
     def pause(self, timeout: float | None = None) -> bool:
@@ -165,15 +175,17 @@ class Buffer(Table):
         not read, waits for `timeout` seconds at most (None: for ever) and returns True, with another
         version perhaps. Timeout: still paused, nobody may read yet, to be called again. Torn, Removed.
         """
-        memory = self._open()
+        memory, before = self._open(), self.version
 
         def pause(timeout_ms: int) -> bool:
             return bool(memory.connection.call(lib.weightd_buffer_pause, memory.handle, timeout_ms))
 
         try:
-            return patiently(pause, timeout)
+            paused = patiently(pause, timeout)
         finally:
             self._look_again(memory.handle)
+        self._follow(memory, before)
+        return paused
 
     def read_begin(self) -> int:
         """
@@ -229,11 +241,13 @@ class Buffer(Table):
         Takes memory again after release(), at the same addresses. True: with another version, the current
         one, since what it had is gone. LayoutMismatch (attach anew), Removed, Error: still without memory.
         """
-        memory = self._open()
+        memory, before = self._open(), self.version
         try:
-            return bool(memory.connection.call(lib.weightd_buffer_reacquire, memory.handle))
+            moved = memory.connection.call(lib.weightd_buffer_reacquire, memory.handle)
         finally:
             self._look_again(memory.handle)
+        self._follow(memory, before)
+        return bool(moved)
 
     def detach(self, stream: Any = None) -> None:
         """

@@ -78,6 +78,12 @@ class Memory:
     def __deepcopy__(self, memo: dict) -> Memory:
         return attach(*self._origin())
 
+    def __repr__(self) -> str:
+        if self._kind is WRITER:
+            return "memory of a writer"
+        name, version = lib.weightd_buffer_name(self.handle), lib.weightd_buffer_version(self.handle)
+        return f"'{name.decode()}@{version}'"
+
     def _origin(self) -> tuple:
         """The arguments of attach() for these bytes, from any process of this machine. TypeError."""
         if self._kind is WRITER:

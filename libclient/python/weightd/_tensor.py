@@ -66,7 +66,19 @@ class Tensor(Entry):
         self._memory = memory
 
     def __reduce__(self):
-        return _arrive, ({name: getattr(self, name) for name in Entry.__slots__}, self._memory)
+        return _arrive, (self._row(), self._memory)
+
+    def _row(self) -> dict:
+        """All but the memory, for _at()."""
+        return {name: getattr(self, name) for name in Entry.__slots__}
+
+    @classmethod
+    def _at(cls, row: dict, memory: Memory) -> Tensor:
+        tensor = cls.__new__(cls)
+        for name, value in row.items():
+            setattr(tensor, name, value)
+        tensor._memory = memory
+        return tensor
 
     def __getitem__(self, rows: slice | int) -> Tensor:
         """
@@ -242,10 +254,4 @@ class Tensor(Entry):
 
 
 def _arrive(row: dict, memory: Memory | Deferred) -> Tensor | Deferred:
-    if isinstance(memory, Deferred):
-        return memory
-    tensor = Tensor.__new__(Tensor)
-    for name, value in row.items():
-        setattr(tensor, name, value)
-    tensor._memory = memory
-    return tensor
+    return memory if isinstance(memory, Deferred) else Tensor._at(row, memory)

@@ -14,7 +14,8 @@ Modules of torch on flat buffers.
         weightd.torch.publish(writer)                       # behind it
 
 What counts is what the module says of a tensor: a parameter is shared, a persistent buffer (running
-statistics) is state of which each module has its own copy, whatever role the loaded file gave them.
+statistics) is state of which each module has its own copy, whatever role the loaded file gave them, unless bind()
+is told to share it. Buffer.swap() and its like bring these copies along.
 Non-persistent buffers are in no state_dict and in no layout; nor is extra state (get_extra_state()), which is
 the caller's to save.
 
@@ -36,10 +37,12 @@ allocator, whose settings (PYTORCH_CUDA_ALLOC_CONF, expandable_segments) do not 
 torch.cuda.empty_cache() free it, which Buffer.close() and release() do.
 """
 from ._bind import bind, refresh
+from ._bound import Bound, is_bound
 from ._flat import Flat, flat
 from ._guard import guard
 from ._layout import layout_of
 from ._names import IncompatibleKeys
 from ._writer import fill, publish
 
-__all__ = ["Flat", "IncompatibleKeys", "bind", "fill", "flat", "guard", "layout_of", "publish", "refresh"]
+__all__ = ["Bound", "Flat", "IncompatibleKeys", "bind", "fill", "flat", "guard", "is_bound", "layout_of", "publish",
+           "refresh"]

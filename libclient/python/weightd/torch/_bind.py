@@ -6,29 +6,34 @@ from typing import Literal, TypeVar, overload
 import torch
 
 from .._buffer import Buffer
+from ._bound import is_to_share
 from ._match import match
 from ._misfit import some
 from ._names import IncompatibleKeys, Names
 from ._places import Member, install, successor
-from ._published import Published
+from ._published import Published, is_fixed
+from ._sharing import Share, keep_from_training, refuse_training, shares
 from ._shown import remember
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 
 @overload
-def bind(module: Module, buffer: Buffer, strict: Literal[True] = True, names: Names = None) -> Module: ...
+def bind(module: Module, buffer: Buffer, strict: Literal[True] = True, names: Names = None,
+         share: Share = None) -> Module: ...
 
 
 @overload
-def bind(module: torch.nn.Module, buffer: Buffer, strict: bool, names: Names = None) -> IncompatibleKeys: ...
+def bind(module: torch.nn.Module, buffer: Buffer, strict: bool, names: Names = None,
+         share: Share = None) -> IncompatibleKeys: ...
 
 
-def bind(module, buffer, strict=True, names=None):
+def bind(module, buffer, strict=True, names=None, share=None):
     """
     Points every parameter of `module` (on the meta device or not) at the shared memory and returns the
     module. Parameters become new objects of the same class that need no gradient, one for all names of a
-    tensor; persistent buffers become private copies.
+    tensor; persistent buffers become private copies, which swap(), pause(), reacquire() and refresh() bring
+    along. is_bound(module).private_bytes tells how much the process then has for itself.
 
     A tensor that the module has under several names (tied: one object, or several over the same elements)
     needs one of them in the buffer. Several must have the same values there.
@@ -37,35 +42,45 @@ def bind(module, buffer, strict=True, names=None):
             still on the meta device; returns these names, as load_state_dict() does, instead of the module
     names   a dict or a function that makes the buffer's names of the module's: {"module.": "", "": "model."}
             changes prefixes, {"head.weight": "lm_head.weight"} whole names
+    share   which persistent buffers are the shared memory itself: "quantized": of integers or packed types, of two
+            or more dimensions, of modules in eval mode; "all"; or what a function of name and tensor says
 
     load_state_dict() is refused from then on (Denied) where it would write to the shared memory; with
-    assign=True it is not: that replaces the parameters, which are the module's own then.
+    assign=True it is not: that replaces the parameters, which are the module's own then. train() of a module that
+    shares buffers is refused (Denied), since layers like BatchNorm would write to them; a layer that writes to one
+    in eval mode ends in SIGSEGV.
 
     LayoutMismatch: names, types, shapes, or values of one tensor's names; no name in common. ValueError: a
     non-persistent buffer on the meta device; a tensor that is not plain (a DTensor, a FakeTensor, quantized,
-    sparse, a subclass with memory of its own, a lazy module's). Nothing is changed then.
+    sparse, a subclass with memory of its own, a lazy module's); a buffer to share of a module in training mode.
+    Nothing is changed then.
     """
     matches, keys = match(module, buffer, strict, names)
+    shared = [member for held, _ in matches if shares(share, held) for member in held.buffers()]
+    refuse_training(shared)
+    stays = {id(member.tensor) for member in shared}
     made: list[tuple[Member, torch.Tensor]] = []
     with torch.inference_mode(False), torch.no_grad():
         for held, tensor in matches:
             view, news = tensor.torch(), {}
             for member in held.members:
                 if member.role not in news:
-                    is_param = member.role == "param"
-                    news[member.role] = successor(member, view, False) if is_param else view.clone()
+                    news[member.role] = (successor(member, view, False) if member.role == "param" else
+                                         view if id(member.tensor) in stays else view.clone())
                 made.append((member, news[member.role]))
         install(made)
     remember(module, matches)
+    keep_from_training(module, shared)
     return module if strict else keys
 
 
 def refresh(module: torch.nn.Module, buffer: Buffer, strict: bool = True, names: Names = None) -> IncompatibleKeys:
     """
     Moves a bound module to another version at a moment when nobody uses it: its Parameter objects stay
-    and show the new memory, the values of its persistent buffers are overwritten. `strict`, `names` and
-    errors as in bind(); returns the names that only one side has: none if `strict`. ValueError: the module
-    is on the meta device, or on another device than the buffer.
+    and show the new memory, as do the buffers it shares, and the values of its other persistent buffers are
+    overwritten; what is_bound() calls lost is put back. `strict`, `names` and errors as in bind(); returns the
+    names that only one side has: none if `strict`. ValueError: the module is on the meta device, or on another
+    device than the buffer.
     """
     matches, keys = match(module, buffer, strict, names)
     unbound = [held.names[0] for held, _ in matches if held.tensor.is_meta]
@@ -76,15 +91,15 @@ def refresh(module: torch.nn.Module, buffer: Buffer, strict: bool = True, names:
     with torch.inference_mode(False), torch.no_grad():
         for held, tensor in matches:
             view = tensor.torch()
-            buffers = [member.tensor for member in held.members if member.role == "buffer"]
-            if any(_is_fixed(buffer, published) for buffer in buffers):
+            shown = [*held.parameters(), *(member.tensor for member in held.buffers() if is_to_share(member))]
+            buffers = [member.tensor for member in held.buffers() if not is_to_share(member)]
+            if any(is_fixed(buffer, published) for buffer in buffers):
                 private = view.clone()
                 replaced += [(buffer, private) for buffer in buffers]
             else:
                 copied += [(buffer, view) for buffer in buffers]
-            replaced += [(parameter, view) for parameter in held.parameters()]
-            elsewhere += [f"{held.names[0]} ({parameter.device})" for parameter in held.parameters()
-                          if parameter.device != view.device]
+            replaced += [(target, view) for target in shown]
+            elsewhere += [f"{held.names[0]} ({target.device})" for target in shown if target.device != view.device]
         if elsewhere:
             raise ValueError(f"{some(elsewhere)}: not on the device of {buffer!r}; bind() the module to it")
         for target, view in replaced:
@@ -93,8 +108,3 @@ def refresh(module: torch.nn.Module, buffer: Buffer, strict: bool = True, names:
             target.data.copy_(view)  # not target.copy_(): what was an inference tensor refuses that
     remember(module, matches)
     return keys
-
-
-def _is_fixed(tensor: torch.Tensor, published: Published) -> bool:
-    """Torch or the kernel refuses writes to its memory."""
-    return tensor.is_inference() or 0 in tensor.stride() or tensor in published

@@ -47,6 +47,9 @@ class Held(NamedTuple):
     def role(self) -> str:
         return self.members[0].role
 
+    def buffers(self) -> list[Member]:
+        return [member for member in self.members if member.role == "buffer"]
+
     def parameters(self) -> list[torch.nn.Parameter]:
         """Those that are in its places now."""
         return [owner._parameters[attribute] for member in self.members if member.role == "param"

@@ -19,6 +19,13 @@ def give(memory: Memory) -> None:
         _given.add(memory)
 
 
+def given(tensor: torch.Tensor | torch.UntypedStorage) -> Memory | None:
+    """Which of that memory it lies in."""
+    address = tensor.data_ptr()
+    with _lock:
+        return next((memory for memory in _given if 0 <= address - memory.address < memory.size), None)
+
+
 class Published:
     """The published memory at this moment: `tensor in Published()` lies in it, and a write to it is a SIGSEGV."""
 
@@ -32,3 +39,8 @@ class Published:
             return False
         address = tensor.data_ptr()
         return any(start <= address < end for start, end in self._ranges)
+
+
+def is_fixed(tensor: torch.Tensor, published: Published) -> bool:
+    """Torch or the kernel refuses writes to its memory."""
+    return tensor.is_inference() or 0 in tensor.stride() or tensor in published

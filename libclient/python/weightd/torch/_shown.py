@@ -6,6 +6,7 @@ from typing import Hashable
 import torch
 
 from .._tensor import Tensor
+from ._bound import held_at, is_to_share, note
 from ._load import watch
 from ._match import home_of
 from ._places import APART, Held
@@ -18,9 +19,11 @@ def remember(module: torch.nn.Module, shown: list[tuple[Held, Tensor]]) -> None:
     for held, tensor in shown:
         sharing.setdefault(home_of(tensor), []).append(held)
         give(tensor._memory)
+        note(held, tensor)
     for several in sharing.values():
         if len(several) > 1:  # tied by this version, which the next one need not do
             for number, held in enumerate(several):
-                for parameter in held.parameters():
-                    setattr(parameter, APART, number)
+                for member in held.members:
+                    if member.role == "param" or is_to_share(member):
+                        setattr(held_at(*member.places[0])[1], APART, number)
     watch(module, [held for held, _ in shown])

@@ -1,0 +1,167 @@
+"""What bind() gave to which place of a module, and what becomes of it when the memory shows another version."""
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Iterator, NamedTuple
+
+import torch
+
+from .. import _buffer, _dtype
+from .._buffer import Buffer
+from .._memory import Memory
+from .._tensor import Tensor
+from ._kinds import is_plain
+from ._misfit import some
+from ._places import Held, Member
+from ._published import Published, given, is_fixed
+
+
+class Bound(NamedTuple):
+    """
+    How much of a module is weightd's: true when something is, and all that bind() gave it is where it was. Names as
+    in named_parameters() and named_buffers().
+
+    shared         what lies in memory of weightd
+    lost           what bind() gave and is no longer so: moved by share_memory(), to(), half() and the like, or
+                   replaced. swap() passes it by; refresh() puts it back, where type and device are as before
+    shared_bytes   of parameters and buffers, in memory of weightd
+    private_bytes  of all others
+    """
+
+    shared: list[str]
+    lost: list[str]
+    shared_bytes: int
+    private_bytes: int
+
+    def __bool__(self) -> bool:
+        return bool(self.shared) and not self.lost
+
+
+class Entry(NamedTuple):
+    """
+    What was given to a place. It keeps no memory mapped: only the tensors of modules do.
+
+    row        of the Tensor
+    memory     where that is
+    is_shared  the place got the memory itself, not a copy
+    """
+
+    row: dict
+    memory: weakref.ref[Memory]
+    is_shared: bool
+
+    def is_in(self, tensor: torch.Tensor | None, memory: Memory | None) -> bool:
+        """Whether `tensor` still is what was given, from that memory."""
+        if tensor is None or memory is None or self.memory() is not memory or not self._fits(tensor):
+            return False
+        return not self.is_shared or not tensor.numel() or tensor.data_ptr() == memory.address + self.row["offset"]
+
+    def _fits(self, tensor: torch.Tensor) -> bool:
+        kind = getattr(torch, _dtype.TORCH[self.row["dtype"]])
+        shape = _dtype.packed(self.row["shape"], self.row["dtype"])
+        return is_plain(tensor) and (tensor.dtype, tuple(tensor.shape)) == (kind, shape)
+
+
+# By id() of the module that has the places: a weak reference, and an Entry for each attribute.
+_owners: dict[int, tuple[weakref.ref[torch.nn.Module], dict[str, Entry]]] = {}
+
+
+def note(held: Held, tensor: Tensor) -> None:
+    """The places of `held` show the tensor now, or have a private copy; of a writer's nothing is noted."""
+    for member in held.members:
+        is_shared = (member.role == "param"
+                     or held_at(*member.places[0])[1].data_ptr() == tensor._memory.address + tensor.offset)
+        entry = Entry(tensor._row(), weakref.ref(tensor._memory), is_shared)
+        for owner, attribute in member.places:
+            if tensor._memory.writable:
+                _of(owner).pop(attribute, None)
+            else:
+                _noted(owner)[attribute] = entry
+
+
+def _noted(owner: torch.nn.Module) -> dict[str, Entry]:
+    key = id(owner)
+    if key not in _owners:
+        _owners[key] = weakref.ref(owner, lambda _: _owners.pop(key, None)), {}
+    return _owners[key][1]
+
+
+def _of(owner: torch.nn.Module) -> dict[str, Entry]:
+    return _owners[id(owner)][1] if id(owner) in _owners else {}
+
+
+def is_bound(module: torch.nn.Module, buffer: Buffer | None = None) -> Bound:
+    """
+    What of the module lies in memory of weightd (of `buffer`, if one is given), what no longer does, and how many
+    bytes are private. A copy.deepcopy() of a bound module is an ordinary module.
+    """
+    shared, lost = [], []
+    for name, _, tensor, entry in _entries(module):
+        if not entry.is_in(tensor, entry.memory() if buffer is None else buffer._memory):
+            lost.append(name)
+        elif entry.is_shared:
+            shared.append(name)
+    sizes = {True: 0, False: 0}
+    for tensor in {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}.values():
+        sizes[is_plain(tensor) and given(tensor) is not None] += tensor.numel() * tensor.element_size()
+    return Bound(shared, lost, sizes[True], sizes[False])
+
+
+def shared_buffers(module: torch.nn.Module) -> list[str]:
+    """The buffers of a module that are the memory of others, too."""
+    return [name for name, role, tensor, entry in _entries(module)
+            if role == "buffer" and entry.is_shared and entry.is_in(tensor, entry.memory())]
+
+
+def is_to_share(member: Member) -> bool:
+    """Whether bind() put the memory itself there."""
+    owner, attribute = member.places[0]
+    entry = _of(owner).get(attribute)
+    return entry is not None and entry.is_shared
+
+
+def overwrite(tensor: torch.Tensor, view: torch.Tensor) -> None:
+    """Gives the values to a private copy, which stays the object it is."""
+    with torch.inference_mode(False), torch.no_grad():
+        if is_fixed(tensor, Published()):
+            tensor.data = view.clone()
+        else:
+            tensor.data.copy_(view)
+
+
+def _follow(memory: Memory) -> None:
+    """Brings the private copies of what lies in that memory along."""
+    lost, done = [], set()
+    for owner_ref, entries in list(_owners.values()):
+        owner = owner_ref()
+        for attribute, entry in list(entries.items()):
+            if owner is None or entry.memory() is not memory:
+                continue
+            tensor = held_at(owner, attribute)[1]
+            if not entry.is_in(tensor, memory):
+                lost.append(entry.row["name"])
+            elif not entry.is_shared and id(tensor) not in done:
+                done.add(id(tensor))
+                overwrite(tensor, Tensor._at(entry.row, memory).torch())
+    if lost:
+        warnings.warn(f"{memory!r} is not shown by the tensors of modules that took these and have moved since: "
+                      f"{some(lost)}; weightd.torch.refresh() puts them back", RuntimeWarning, stacklevel=4)
+
+
+def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor | None, Entry]]:
+    """Name, role, tensor and entry of each place that bind() has given something."""
+    for path, owner in module.named_modules():
+        for attribute, entry in _of(owner).items():
+            yield f"{path}.{attribute}" if path else attribute, *held_at(owner, attribute), entry
+
+
+def held_at(owner: torch.nn.Module, attribute: str) -> tuple[str, torch.Tensor | None]:
+    """Role and tensor of a place; None where there is none any more."""
+    for role, tensors in (("buffer", owner._buffers), ("param", owner._parameters)):
+        if attribute in tensors:
+            return role, tensors[attribute]
+    return "", None
+
+
+_buffer.followers.append(_follow)

@@ -1,0 +1,75 @@
+"""Buffers of modules that are the memory itself, and the modules that must not write to them."""
+from __future__ import annotations
+
+import errno
+import types
+import weakref
+from typing import Callable, Union
+
+import torch
+
+from .._errors import error
+from ._bound import shared_buffers
+from ._misfit import some
+from ._places import Held, Member
+
+Share = Union[str, Callable[[str, torch.Tensor], bool], None]
+
+_QUANTIZED = {getattr(torch, name) for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+                                                "float4_e2m1fn_x2") if hasattr(torch, name)}
+
+
+def shares(share: Share, held: Held) -> bool:
+    """Whether buffers of a module that are this tensor are to be shared. ValueError: `share`."""
+    if share is None or not held.buffers():
+        return False
+    if share == "quantized":
+        return (held.tensor.dtype in _QUANTIZED and held.tensor.dim() >= 2
+                and not any(owner.training for member in held.buffers() for owner, _ in member.places))
+    if share == "all":
+        return True
+    if not callable(share):
+        raise ValueError(f"share={share!r} is none of 'quantized', 'all', a function of name and tensor, None")
+    return bool(share(held.names[0], held.tensor))
+
+
+def refuse_training(members: list[Member]) -> None:
+    """ValueError: a module of these buffers is in training mode."""
+    names = [member.where for member in members if any(owner.training for owner, _ in member.places)]
+    if names:
+        raise ValueError(f"{some(names)}: to be shared, of modules in training mode, where they may be written; call "
+                         "eval() first, or leave them private (share=)")
+
+
+def keep_from_training(module: torch.nn.Module, members: list[Member]) -> None:
+    """Lets train() of the module, and of its modules down to those of these buffers, ask first."""
+    owners = {id(owner) for member in members for owner, _ in member.places}
+    if not owners:
+        return
+    for each in module.modules():
+        if "train" not in vars(each) and any(id(inner) in owners for inner in each.modules()):
+            vars(each)["train"] = _Train(each)
+
+
+class _Train:
+    """train() of a module that may have shared buffers. Copies of the module have their own train() again."""
+
+    __slots__ = ("_module",)
+
+    def __init__(self, module: torch.nn.Module):
+        self._module = weakref.ref(module)
+
+    def __call__(self, mode: bool = True) -> torch.nn.Module:
+        module = self._module()
+        names = shared_buffers(module) if mode else []
+        if names:
+            raise error(errno.EACCES, f"{some(names)}: shared with other processes, which training would write to; "
+                        "bind() again without share= makes them private, copy.deepcopy() makes a module to train")
+        return type(module).train(module, mode)
+
+    def __deepcopy__(self, memo: dict) -> types.MethodType:
+        twin = memo[id(self._module())]
+        return types.MethodType(type(twin).train, twin)
+
+    def __reduce__(self):
+        return getattr, (self._module(), "train")
