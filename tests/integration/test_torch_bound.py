@@ -1,60 +1,20 @@
-"""weightd.torch: buffers of bound modules, and what is weightd's of a module."""
+"""weightd.torch: buffers of bound modules, what is weightd's of a module, and modules in other processes."""
 import copy
 import io
 import pickle
 import threading
 import warnings
+from multiprocessing.reduction import ForkingPickler
 
 import features
 import pytest
 
 HAS_TORCH = features.FEATURES["torch"][0]()
+pytestmark = pytest.mark.usefixtures("with_torch")
 
 if HAS_TORCH:
     import torch
-
-    class Quantized(torch.nn.Module):
-        """A layer as GPTQ's: all but the scales is packed into integers."""
-
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("qweight", torch.zeros(4, 8, dtype=torch.int32))
-            self.register_buffer("g_idx", torch.zeros(8, dtype=torch.int32))
-            self.register_buffer("scales", torch.zeros(2, 8, dtype=torch.float16))
-            self.register_buffer("n", torch.zeros((), dtype=torch.int64))
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = torch.nn.Embedding(4, 8)
-            self.layers = torch.nn.ModuleList([Quantized(), Quantized()])
-            self.last = self.layers[1]
-            self.batch = torch.nn.BatchNorm1d(8)
-            self.register_buffer("wide", torch.zeros(1).expand(3))
-            self.register_buffer("ramp", torch.arange(8.0), persistent=False)
-
-
-@pytest.fixture
-def weightd(daemon, monkeypatch):
-    features.require("library")
-    features.require("torch")
-    monkeypatch.setenv("WEIGHTD_SOCKET", daemon.socket)
-    import weightd.torch
-    return weightd
-
-
-def publish(weightd, value, name="m", **options):
-    """A version of Model whose elements are all `value`."""
-    model = Model()
-    with weightd.create(name, weightd.torch.layout_of(model), **options) as writer:
-        for tensor in writer.values():
-            tensor.torch().fill_(value)
-        return writer.publish()
-
-
-def values(module):
-    """All elements of the state_dict, as a set."""
-    return {float(value) for tensor in module.state_dict().values() for value in tensor.flatten()}
+    from integration.bound_model import Model, publish, values
 
 
 def bound(weightd, buffer=None, **options):
@@ -288,3 +248,34 @@ def test_shared_buffers_that_moved_are_put_back(weightd):
     assert weightd.torch.is_bound(model) and is_mapped_from(model.layers[0].qweight, buffer)
     with pytest.raises(weightd.Denied):
         model.layers[0].train()
+
+
+def test_a_module_that_was_made_flat_is_not_missed(weightd):
+    publish(weightd, 1)
+    model, buffer = bound(weightd, share="quantized")
+    flat = weightd.torch.flat(model, "m")
+    flat["batch.weight"].torch().fill_(2)
+    found = weightd.torch.is_bound(model)
+    assert not found and (found.shared, found.lost) == ([], [])
+    assert model.train() is model and model.last.training
+    flat.publish()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert buffer.swap()
+    other, _ = bound(weightd, buffer)
+    assert values(other) == values(model) == {1, 2}
+
+
+# --- Other processes ---------------------------------------------------------------------------------
+
+
+def test_a_bound_module_is_not_handed_to_another_process(weightd):
+    publish(weightd, 1)
+    model, buffer = bound(weightd, share="all")
+    for thing in model, model.embed, model.embed.weight, list(model.parameters()):
+        with pytest.raises(TypeError, match=r"bound to 'm@1' .* hand over the Buffer, or its name, and bind\(\) there"):
+            ForkingPickler.dumps(thing)
+    assert weightd.torch.is_bound(model, buffer)
+    for thing in model.state_dict(), buffer["embed.weight"].torch(), model.last.qweight, Model():
+        ForkingPickler.dumps(thing)
+    assert weightd.torch.is_bound(model, buffer) and not model.embed.weight.is_shared()

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("with_torch")
 
 if HAS_TORCH:
     import torch
-    from integration import torch_spawned
+    from integration import bound_model, torch_spawned
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +57,17 @@ def test_values_that_cannot_be_read_leave_nothing_half_way_there(weightd, there)
         assert says in error
     assert not written
     assert weightd.attach("m", version=version)["head.weight"].torch().tolist() == [[2, 2]] * 4
+
+
+def test_modules_are_bound_there_to_a_buffer_that_is_handed_over(weightd, there):
+    bound_model.publish(weightd, 1)
+    buffer = weightd.attach("m")
+    model = weightd.torch.bind(bound_model.Model().eval(), buffer)
+    with pytest.raises(TypeError, match="not handed to another process"):
+        there(bound_model.values, model)
+    assert there(bound_model.bind, bound_model.Model().eval(), buffer, "quantized") == (True, {1})
+    bound_model.publish(weightd, 2)
+    with pytest.raises(weightd.Denied, match="shared with other processes"):
+        there(bound_model.train)
+    assert there(bound_model.swap) == {2} and there(bound_model.lose) == (["embed.weight"], {2})
+    assert bound_model.values(model) == {1} and weightd.torch.is_bound(model, buffer)

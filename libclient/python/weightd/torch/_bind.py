@@ -50,6 +50,9 @@ def bind(module, buffer, strict=True, names=None, share=None):
     shares buffers is refused (Denied), since layers like BatchNorm would write to them; a layer that writes to one
     in eval mode ends in SIGSEGV.
 
+    multiprocessing refuses to hand over a bound module, but by fork (TypeError): torch would move it to memory of
+    its own, here too. Hand over the Buffer, or its name, and bind() there.
+
     LayoutMismatch: names, types, shapes, or values of one tensor's names; no name in common. ValueError: a
     non-persistent buffer on the meta device; a tensor that is not plain (a DTensor, a FakeTensor, quantized,
     sparse, a subclass with memory of its own, a lazy module's); a buffer to share of a module in training mode.

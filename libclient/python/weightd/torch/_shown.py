@@ -7,6 +7,7 @@ import torch
 
 from .._tensor import Tensor
 from ._bound import held_at, is_to_share, note
+from ._handing import keep_here
 from ._load import watch
 from ._match import home_of
 from ._places import APART, Held
@@ -27,3 +28,4 @@ def remember(module: torch.nn.Module, shown: list[tuple[Held, Tensor]]) -> None:
                     if member.role == "param" or is_to_share(member):
                         setattr(held_at(*member.places[0])[1], APART, number)
     watch(module, [held for held, _ in shown])
+    keep_here()
