@@ -1,7 +1,7 @@
 """
 Modules of torch on flat buffers.
 
-    with torch.device("meta"):                              # torch 1.13: Linear(..., device="meta")
+    with weightd.torch.meta_parameters():                   # parameters hold no values, buffers do
         model = Model()
     weightd.torch.bind(model, weightd.attach("llama-8b"))   # parameters are the shared memory
 
@@ -41,8 +41,9 @@ from ._bound import Bound, is_bound
 from ._flat import Flat, flat
 from ._guard import guard
 from ._layout import layout_of
+from ._meta import meta_parameters
 from ._names import IncompatibleKeys
 from ._writer import fill, publish
 
-__all__ = ["Bound", "Flat", "IncompatibleKeys", "bind", "fill", "flat", "guard", "is_bound", "layout_of", "publish",
-           "refresh"]
+__all__ = ["Bound", "Flat", "IncompatibleKeys", "bind", "fill", "flat", "guard", "is_bound", "layout_of",
+           "meta_parameters", "publish", "refresh"]

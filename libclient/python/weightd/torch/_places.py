@@ -141,8 +141,8 @@ def refuse_unmade(contents: Contents) -> None:
     unmade = [member.where for held in contents.others for member in held.members if member.tensor.is_meta]
     if unmade:
         raise ValueError(f"{some(sorted(unmade))}: non-persistent buffers on the meta device, whose "
-                         "values no version holds; assign them first (module.x = torch.tensor(...)), "
-                         "or build the module on the CPU")
+                         "values no version holds; make the module in weightd.torch.meta_parameters(), or "
+                         "assign them first (module.x = torch.tensor(...))")
 
 
 def successor(member: Member, view: torch.Tensor, requires_grad: bool) -> torch.Tensor:
