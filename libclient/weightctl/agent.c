@@ -98,7 +98,11 @@ static int connect_to(const char *path)
 int agent_open(const struct cli *cli, struct agent *ret)
 {
 	const struct service *service = &services[cli->verb->peer];
-	struct agent a = {.service = service, .path = path_of(cli, service)};
+	struct agent a = {
+		.service = service,
+		.path = path_of(cli, service),
+		.patience_s = cli->verb->patience_s ? cli->verb->patience_s : AGENT_ANSWER_S,
+	};
 
 	a.fd = connect_to(a.path);
 	if (a.fd < 0)
@@ -120,9 +124,9 @@ void agent_deinit(struct agent *a)
 
 int agent_is_silent(const struct agent *a)
 {
-	return cli_error("%s on %s did not answer within %d s; 'systemctl status %s' and its "
+	return cli_error("%s on %s did not answer within %u s; 'systemctl status %s' and its "
 			 "journal say what it does",
-			 a->service->name, a->path, AGENT_ANSWER_S, a->service->name);
+			 a->service->name, a->path, a->patience_s, a->service->name);
 }
 
 static int is_gone(const struct agent *a)
@@ -206,14 +210,14 @@ static int next_before(struct agent *a, uint64_t deadline_ns, json_t **ret)
 	return r;
 }
 
-static uint64_t deadline(void)
+static uint64_t deadline(const struct agent *a)
 {
-	return progress_now_ns() + (uint64_t)AGENT_ANSWER_S * 1000000000;
+	return progress_now_ns() + (uint64_t)a->patience_s * 1000000000;
 }
 
 int agent_next(struct agent *a, json_t **ret)
 {
-	return next_before(a, deadline(), ret);
+	return next_before(a, deadline(a), ret);
 }
 
 bool agent_is_end(const json_t *packet)
@@ -257,7 +261,7 @@ int agent_ask_rows(struct agent *a, json_t *request, json_t **ret)
 
 	if (!rows)
 		cli_out_of_memory();
-	if (agent_ask(a, request) || read_rows(a, deadline(), rows))
+	if (agent_ask(a, request) || read_rows(a, deadline(a), rows))
 		return EXIT_FAILED;
 	*ret = json_incref(rows);
 	return 0;

@@ -11,7 +11,7 @@
 
 #include "libclient/weightctl/cli.h"
 
-#define AGENT_ANSWER_S 10 /* for any answer */
+#define AGENT_ANSWER_S 10 /* for any answer, where the verb has no patience_s */
 
 /* What was heard is the last packet of an answer. */
 #define AGENT_END 1000
@@ -23,6 +23,7 @@ struct agent {
 	const struct service *service;
 	int fd;
 	const char *path;
+	unsigned patience_s;
 	char *packet;
 	uint64_t n_bytes; /* heard */
 };

@@ -38,6 +38,7 @@ struct verb {
 	const char *options; /* help of its options, a line each; may be NULL */
 	const struct column *columns; /* what -o can choose from; NULL without a table */
 	enum verb_peer peer;
+	unsigned patience_s; /* for an answer of an agent; 0: as for any */
 	bool is_usual; /* the one of its family that is meant where an option follows that */
 	int (*run)(struct cli *cli, int argc, char *argv[]);
 };

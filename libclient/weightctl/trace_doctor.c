@@ -222,5 +222,6 @@ const struct verb verb_trace_doctor = {
 	.options = HELP_TABLE,
 	.columns = columns,
 	.peer = PEER_TRACER,
+	.patience_s = 120, /* weightd-trace loads each of its programs to answer */
 	.run = run,
 };
