@@ -1,7 +1,7 @@
 /*
  * Faults
  *
- * Named points where a test can kill the daemon, in builds for tests only (make FAULTS=1). The points are
+ * Named points where a test can kill the daemon, in builds for tests only (make faults). The points are
  * listed in fault.c, which is what tests go through, and which knows no others.
  *
  *	WEIGHTD_FAULT=list		names the points, one a line, and ends

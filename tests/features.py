@@ -76,7 +76,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
                     "debootstrap), and a mirror of apt's for this release"),
     "fakes": ((ROOT / "build/fake/libcuda.so.1").exists, "the stand-in for libcuda is not built (make fakes)"),
     "faults": (lambda: BUILD.with_name(BUILD.name + "-faults").exists(),
-               "the daemon that dies where it is told to is not built (make FAULTS=1)"),
+               "the daemon that dies where it is told to is not built (make faults)"),
     "fentry": (lambda: tracing().has("fexit/receive_fd"),
                "the kernel lets no program see its functions, as some are built (tests/bpf/test_guest.py has one that does)"),
     "gloo": ((BUILD / "weightd-sync-gloo").exists, "weightd-sync-gloo was not built (apt-get install libgloo-dev g++)"),

@@ -49,8 +49,8 @@ def test_the_tests_pass_or_skip(bare, capsys):
         said = bare.run(f"{CLOSED} make check", FULL_S)
     else:
         said = bare.run(f"{CLOSED} packaging/install-deps demo && apt-get -qq install -y --no-install-recommends "
-                        "libcmocka-dev python3-pytest python3-pytest-timeout >/dev/null && make -j$(nproc) model all unit benches fakes "
-                        f"&& make -j$(nproc) FAULTS=1 programs && make pytest ARGS='-m \"not measures and not probes\" {PART}'", PATIENCE_S)
+                        "libcmocka-dev python3-pytest python3-pytest-timeout >/dev/null && make -j$(nproc) model all faults unit benches fakes "
+                        f"&& make pytest ARGS='-m \"not measures and not probes\" {PART}'", PATIENCE_S)
     sums = re.findall(r"^(?:=+ )?(\d+ passed.*?|\d+ failed, .*passed.*?)(?: =+)?$", said, re.M)
     with capsys.disabled():
         print(f"\nmake check: {bare.n_packages()} packages, {time.monotonic() - began:.0f} s: {'; '.join(sums)}")

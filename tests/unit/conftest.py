@@ -2,9 +2,13 @@
 
 Programs that open libcuda find the stand-in of tests/fake, and one GPU in it.
 
+Those that `threads` lists run under ThreadSanitizer too. The others start no thread, and end in the plain build where
+they try to.
+
 A program that cannot run here says why in its last line and exits with 77.
 """
 import os
+import pathlib
 import subprocess
 
 import features
@@ -19,6 +23,8 @@ PATIENCE_WITH_ONE_THREAD_S = 500
 ONE_THREAD = {f"test_sync_{name}" for name in (
     "agent", "agent_trouble", "bounds", "changes", "epoch", "forecast", "head", "hostile", "joint", "joint_liars", "joint_trouble",
     "pace", "plan", "reshard", "told")}
+THREADS = set(pathlib.Path(__file__).with_name("threads").read_text().split())
+NO_THREADS = features.ROOT / "build/fake/no-threads.so"
 NEEDS = {"test_arrivals": "trace", "test_ring": "trace"}  # parts of the build, as every test_sync_* needs weightd-sync
 SEES_ALL = {"test_arrivals"}  # processes of this machine, of which the kernel tells programs of BPF
 
@@ -45,7 +51,7 @@ class UnitProgram(pytest.Item):
         self.add_marker(pytest.mark.timeout(self.patience_s + 20))
         if self.name in SEES_ALL:
             self.add_marker("probes")
-        elif self.name not in ONE_THREAD:
+        if self.name in THREADS:
             self.add_marker("threads")
 
     def runtest(self):
@@ -58,10 +64,13 @@ class UnitProgram(pytest.Item):
         if not program.exists():
             raise UnitFailure(f"{program} is not there: make unit")
         gpus = Gpus()
+        env = os.environ | gpus.env
+        if features.BUILD.name == "build" and self.name not in THREADS:
+            features.require("fakes")
+            env["LD_PRELOAD"] = str(NO_THREADS)
         try:
             done = subprocess.run([program], cwd=features.ROOT, stdin=subprocess.DEVNULL,
-                                  env=os.environ | gpus.env,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self.patience_s)
+                                  env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=self.patience_s)
         finally:
             gpus.close()
         output = done.stdout.decode(errors="replace")
