@@ -39,9 +39,10 @@ WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wold-st
 BASE := -std=gnu17 -D_GNU_SOURCE -I. -Ilibclient/include -fPIC -fno-semantic-interposition -pthread \
 	$(shell pkg-config --cflags-only-I jansson smartcols openssl 2>/dev/null)
 SAN_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+SAN_coverage := --coverage
 SAN_thread := -fsanitize=thread -fno-omit-frame-pointer
 ifneq ($(SAN),)
-SANFLAGS := $(or $(SAN_$(SAN)),$(error SAN is 'address' or 'thread', not '$(SAN)'))
+SANFLAGS := $(or $(SAN_$(SAN)),$(error SAN is 'address', 'thread' or 'coverage', not '$(SAN)'))
 endif
 ALL_CFLAGS := $(BASE) $(CFLAGS) $(CPPFLAGS) $(WARN) $(if $(WERROR),-Werror) $(SANFLAGS)
 # Gloo alone speaks C++, and asks for this much of it; today's release for gnu++20.
@@ -457,6 +458,13 @@ to-check-san:
 	$(Q)$(MAKE) --no-print-directory SAN=address programs faults unit gpu-programs
 	$(Q)$(MAKE) --no-print-directory SAN=thread threaded
 
+# Which tests need not run sanitized: an hour.
+.PHONY: arcs
+arcs: all fakes
+	$(Q)$(MAKE) --no-print-directory SAN=coverage programs faults unit gpu-programs
+	$(Q)rm -rf build/lanes/arcs
+	$(Q)$(LANES) arcs; $(PYTHON) tests/arcs.py >tests/plain
+
 # make flaky LANE=trouble N=20, or LANE=tests/bpf/test_life.py: no install, no build.
 flaky:
 	$(Q)$(TEST_ENV) $(PYTHON) tests/flaky $(if $(N),--rounds $(N)) $(if $(SEED),--seed $(SEED)) $(if $(SAN),--san $(SAN)) \
@@ -647,6 +655,7 @@ help:
 	@echo 'make flaky      LANE=trouble N=20 runs the tests of a lane, or of a file, N times beside a load, in random order'
 	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree,'
 	@echo 'make faults     weightd that dies where it is told to, into build-faults/'
+	@echo 'make arcs       tests/plain anew: what need not run sanitized, by the arcs of our code that each test takes'
 	@echo 'make check-all  check and check-san in one pool, as CI runs them'
 	@echo 'make bench      figures as JSON lines;  BENCH=attach runs one'
 	@echo 'make matrix     each kind of failure among four nodes, ROUNDS=20 times: what is served, and what is told'

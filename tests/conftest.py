@@ -1,4 +1,5 @@
 """Fixtures of all tests."""
+import pathlib
 import resource
 import signal
 
@@ -15,6 +16,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Some tests hold thousands of descriptors, and a login usually starts with 1,024. What needs more than the hard limit
 # skips (features.require_descriptors).
 resource.setrlimit(resource.RLIMIT_NOFILE, 2 * resource.getrlimit(resource.RLIMIT_NOFILE)[1:])
+
+# What arcs.py found to take no arc of its own. There, all tests run.
+PLAIN = set(pathlib.Path(__file__).with_name("plain").read_text().splitlines()) if features.BUILD.name != "build-coverage" else ()
+
+
+def pytest_itemcollected(item):
+    if item.nodeid in PLAIN or item.nodeid.split("[")[0] in PLAIN:
+        item.add_marker("plain")
 
 
 def pytest_terminal_summary(terminalreporter):

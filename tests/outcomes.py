@@ -9,10 +9,14 @@ import json
 import os
 import resource
 
+import arcs
+
 
 def pytest_configure(config):
     if path := os.environ.pop("WEIGHTD_OUTCOMES", None):  # not for a pytest that a test starts
         config.pluginmanager.register(Writer(path))
+    if path := os.environ.pop("WEIGHTD_ARCS", None):
+        config.pluginmanager.register(arcs.Recorder(path, Writer.worked_s))
 
 
 class Writer:

@@ -10,7 +10,8 @@ import sources
 from features import ROOT
 
 TOP = {"Makefile", "README.md", "LICENSE", "findings", "server", "libclient", "ipc", "bpf", "tests", "packaging",
-       "build", "build-address", "build-thread", "build-faults", "build-address-faults", "build-gpu"}
+       "build", "build-address", "build-thread", "build-coverage", "build-faults", "build-address-faults",
+       "build-coverage-faults", "build-gpu"}
 
 
 def test_top_level_holds_nothing_new():
