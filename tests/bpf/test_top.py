@@ -82,7 +82,7 @@ def test_a_row_says_it_all(make_tracer):
     assert known == {"sync": "5f3a9c0011223344", "version": 7, "peer": "node-b", "role": "payload", "done": 10**9 + 5,
                      "expected": 4 * 10**9, "rate": 10**8, "rtt_ns": 212000, "retrans": 0, "limited": "loss",
                      "stall": None, "stalled_ns": None,
-                     "process": "trainer", "pid": 815, "uid": 0, "container": "0f" * 32, "cgroup": "/docker/" + "0f" * 32,
+                     "process": "trainer", "pid": 815, "user": "root", "uid": 0, "container": "0f" * 32, "cgroup": "/docker/" + "0f" * 32,
                      "transport": "tcp", "elapsed_ns": 10 * SECOND, "left_ns": 30_999_999_949,
                      "submitted": 10**9, "delivered": 10**9, "received": 5, "consumed": 0, "wire": 10**9, "sockets": 1,
                      "partial": False, "quality": "exact", "source": "bpf", "row": 1}
