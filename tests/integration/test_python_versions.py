@@ -473,8 +473,9 @@ def test_what_is_behind_the_at_is_a_version(weightd, name):
             use(name)
 
 
-def test_a_version_is_given_once(weightd):
+def test_two_versions_are_refused(weightd):
     publish(weightd)
+    assert weightd.attach("m@1", version=1).version == 1
     for use in (weightd.attach, weightd.wait, weightd.drop, weightd.rollback):
-        with pytest.raises(ValueError, match="by one of them, not by both"):
-            use("m@1", version=1)
+        with pytest.raises(ValueError, match="'m@1' and version 2: these are two"):
+            use("m@1", version=2)

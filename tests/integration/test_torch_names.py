@@ -97,6 +97,16 @@ def test_names_that_are_none_are_refused(weightd):
             weightd.torch.bind(net(), buffer, names=names)
 
 
+def test_names_that_rename_nothing_are_named(weightd):
+    """They may be misspelt, which would otherwise be found out by comparing the other lists."""
+    buffer, wrapped = publish(weightd, net()), Wrapper("module", net("meta"))
+    with pytest.raises(weightd.LayoutMismatch, match=r"in names=, but not in the module: modul\.; "):
+        weightd.torch.bind(wrapped, buffer, strict=False, names={"modul.": ""})
+    with weightd.create("m", buffer.layout()) as writer:
+        with pytest.raises(weightd.LayoutMismatch, match=r"in names=, but not given: module\.0\.weigth"):
+            weightd.torch.fill(writer, {"module.0.weight": torch.ones(4, 3)}, strict=False, names={"module.0.weigth": "0.weight"})
+
+
 def test_error_shows_the_names_that_would_fit(weightd):
     buffer = publish(weightd, net())
     wrapped = Wrapper("module", net("meta"))

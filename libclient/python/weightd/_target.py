@@ -12,8 +12,8 @@ def target(name: str, version: int | None) -> tuple[str, int]:
     given, at, number = name.rpartition("@")
     if not at:
         return name, version or 0
-    if version:
-        raise ValueError(f"{name!r} and version {version}: a version is given by one of them, not by both")
     if not (number.isascii() and number.isdigit() and 0 < int(number) <= VERSION_MAX):
         raise ValueError(f"{name!r} has no version behind the '@'; those are numbers from 1")
+    if version not in (None, 0, int(number)):
+        raise ValueError(f"{name!r} and version {version}: these are two")
     return given, int(number)

@@ -7,7 +7,7 @@ from .._table import Table
 from .._tensor import Tensor
 from ._kinds import describe_plain, same_bits
 from ._misfit import difference, home, refuse, renaming
-from ._names import IncompatibleKeys, Names, renamer
+from ._names import IncompatibleKeys, Names, idle, renamer
 from ._places import Held, contents_of, refuse_odd, refuse_unmade
 
 
@@ -44,6 +44,8 @@ def match(module: torch.nn.Module, buffer: Table, strict: bool,
            ("one tensor in the module, with different values in the buffer (untie them in the module, as with "
             "tie_word_embeddings=False, or publish one of them)", apart),
            ("missing in the buffer", [] if may_miss else missing), ("not in the module", [] if may_miss else extra),
+           ("in names=, but not in the module", idle(names, (n for held in contents.held for n in held.names))
+            if missing and not may_miss else []),
            ("the names fit with", [] if may_miss else renaming(missing, extra)))
     return matches, IncompatibleKeys(missing, extra)
 

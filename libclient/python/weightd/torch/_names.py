@@ -1,7 +1,7 @@
 """Names: how those of a module become those of a buffer."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Callable, NamedTuple, Union
 
 Names = Union[Mapping[str, str], Callable[[str], str], None]
@@ -40,9 +40,21 @@ def renamer(names: Names) -> Callable[[str], str]:
     return rename
 
 
+def idle(names: Names, of: Iterable[str]) -> list[str]:
+    """The keys of a dict by which none of these is renamed."""
+    if not isinstance(names, Mapping):
+        return []
+    of = set(of)
+    return [key for key in names if key not in of and not (_is_prefix(key) and any(name.startswith(key) for name in of))]
+
+
+def _is_prefix(key: str) -> bool:
+    return not key or key[-1] == "."
+
+
 def _by_table(table: Mapping[str, str], name: str) -> str:
     if name in table:
         return table[name]
-    prefixes = [prefix for prefix in table if name.startswith(prefix) and (not prefix or prefix[-1] == ".")]
+    prefixes = [prefix for prefix in table if name.startswith(prefix) and _is_prefix(prefix)]
     prefix = max(prefixes, key=len, default=None)
     return name if prefix is None else table[prefix] + name[len(prefix):]

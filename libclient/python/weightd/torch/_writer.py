@@ -12,7 +12,7 @@ from .._tensor import Tensor
 from .._writer import Writer
 from ._kinds import describe_values, same_bits
 from ._misfit import difference, home, refuse, renaming
-from ._names import IncompatibleKeys, Names, renamer
+from ._names import IncompatibleKeys, Names, idle, renamer
 from ._places import is_extra_state, memory_of
 
 
@@ -55,6 +55,7 @@ def fill(writer: Writer, tensors: Mapping[str, torch.Tensor], strict: bool = Tru
            ("one tensor in the layout, given with different values (give one of them, or create() the buffer from "
             "a layout that keeps them apart, with new_layout=True)", apart),
            ("not given", [] if may_miss else missing), ("not in the layout", [] if may_miss else unwanted),
+           ("in names=, but not given", idle(names, tensors) if unwanted and not may_miss else []),
            ("the names fit with", [] if may_miss else renaming(unwanted, missing)))
     with torch.inference_mode(False), torch.no_grad():
         for (wanted, _, tensor), *_ in given.values():
