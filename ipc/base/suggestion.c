@@ -1,21 +1,26 @@
 #include "ipc/base/suggestion.h"
 
-#include <ctype.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
 #define NAME_MAX_SIZE 256 /* longer ones get no suggestion */
-#define DISTANCE_MAX 6
+#define DISTANCE_MAX 4
 
 static unsigned min(unsigned a, unsigned b)
 {
 	return a < b ? a : b;
 }
 
+/* Of ASCII, as names of a million tensors are compared. */
+static char small(char c)
+{
+	return (char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
+}
+
 static bool is_same(char a, char b)
 {
-	return tolower((unsigned char)a) == tolower((unsigned char)b);
+	return small(a) == small(b);
 }
 
 /*
@@ -36,16 +41,17 @@ static unsigned distance(const char *a, size_t n_a, const char *b, size_t n_b, u
 		n_a--;
 		n_b--;
 	}
-
-	for (unsigned j = 0; j <= n_b; j++)
+	for (unsigned j = 0; j <= n_b && j <= limit; j++)
 		rows[0][j] = j;
+	if (n_b > limit)
+		rows[0][limit + 1] = limit;
 	for (unsigned i = 1; i <= n_a; i++) {
 		unsigned *row = rows[i % 3], *above = rows[(i + 2) % 3], *first = rows[(i + 1) % 3];
+		/* Further from the diagonal the distance is at least the limit. */
+		const unsigned from = i > limit ? i - limit : 1, to = min((unsigned)n_b, i + limit);
+		unsigned least = row[from - 1] = from == 1 ? i : limit;
 
-		unsigned least = i;
-
-		row[0] = i;
-		for (unsigned j = 1; j <= n_b; j++) {
+		for (unsigned j = from; j <= to; j++) {
 			row[j] = min(min(row[j - 1], above[j]) + 1,
 				     above[j - 1] + !is_same(a[i - 1], b[j - 1]));
 			if (i > 1 && j > 1 && is_same(a[i - 1], b[j - 2]) &&
@@ -53,6 +59,8 @@ static unsigned distance(const char *a, size_t n_a, const char *b, size_t n_b, u
 				row[j] = min(row[j], first[j - 2] + 1);
 			least = min(least, row[j]);
 		}
+		if (to < n_b)
+			row[to + 1] = limit;
 		if (least > limit) /* by one more, as a swap reaches back by two rows */
 			return limit;
 	}
@@ -61,7 +69,9 @@ static unsigned distance(const char *a, size_t n_a, const char *b, size_t n_b, u
 
 const char *suggestion_find(const char *name, size_t size, const char *const *names, unsigned n)
 {
-	unsigned best = size < 6 ? 2 : min((unsigned)size / 3, DISTANCE_MAX) + 1;
+	/* A name of one letter is near to itself alone. */
+	unsigned best = size < 6 ? min(2, (unsigned)size)
+				 : min((unsigned)size / 3, DISTANCE_MAX) + 1;
 	const char *nearest = NULL;
 
 	for (unsigned i = 0; i < n && size <= NAME_MAX_SIZE; i++) {
