@@ -1,6 +1,7 @@
 /*
  * weightctl show: all that is known about one buffer, and its versions.
  */
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -85,17 +86,15 @@ static int show(struct cli *cli, struct table *table, const char *name)
 
 	if (cli_connect(cli))
 		return EXIT_FAILED;
-	/* First, since a list of buffers leaves out those that may not be read. */
-	r = weightd_list_versions(cli->w, name, cli->device, &versions);
-	if (r < 0)
-		return absent_buffer(cli, name, r);
 	r = weightd_list(cli->w, name, &buffers);
 	if (r < 0)
 		return cli_fail(cli, r);
 	info = find(buffers, cli_device(cli));
-	if (!info)
-		return cli_error("'%s' was removed meanwhile", name);
-	return print(cli, table, info, versions);
+	r = weightd_list_versions(cli->w, name, cli->device, &versions);
+	if (r >= 0 && info)
+		return print(cli, table, info, versions);
+	/* The list leaves out what may not be read, and what was removed after it was there. */
+	return absent_buffer(cli, name, r < 0 ? r : -ENOENT);
 }
 
 static int run(struct cli *cli, int argc, char *argv[])
