@@ -210,7 +210,7 @@ def test_a_socket_that_is_about_to_connect_counts_from_its_first_byte(net, trace
         stack.enter_context(crowded.accept()[0])
         b = stack.enter_context(crowded.accept()[0])
         carry(a, b, 4097, 1)
-        client.until(is_acknowledged)
+        client.until(lambda row: row["sockets"] and is_acknowledged(row))
         row = client.row()
     assert (carried(row), row["sockets"], row["partial"]) == (both_ways(4097, 0), 1, False)
 
