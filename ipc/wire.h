@@ -68,6 +68,7 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 /* --- hello: who speaks, and in which version --- */
 #define WIRE_FEATURE_SURVIVES                                                                      \
 	1u /* the server's: when it dies it is started again, with all it had */
+#define WIRE_FEATURE_LAYOUT 2u /* the server's: it answers WIRE_LAYOUT, which older ones hang up at */
 
 struct wire_hello {
 	uint32_t version;

@@ -178,8 +178,11 @@ static int explain_layout(struct weightd_buffer *b)
 	/* The sentence around it takes less than 100 bytes beside the names. */
 	size_t room = sizeof(text) - 100 - strlen(b->name) - strlen(b->device);
 	struct difference d;
-	int r = version_layout_init(&other, b->w, b->name, b->device, current);
+	int r;
 
+	if (!b->w->sends_layouts)
+		return -EPROTOTYPE; /* with the sentence of the server, which is older than this library */
+	r = version_layout_init(&other, b->w, b->name, b->device, current);
 	if (r == 0)
 		r = difference_find(&other.layout, &b->layout, &d);
 	if (r < 0) {

@@ -18,6 +18,7 @@ struct weightd {
 	uint64_t serial;
 	uint64_t instance; /* of the server, new at each of its starts */
 	bool survives; /* it has said that it comes back when it dies */
+	bool sends_layouts; /* it has said that it answers WIRE_LAYOUT */
 	int restart_timeout_ms;
 	char *path;
 	bool is_closed; /* by the caller */

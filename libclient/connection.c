@@ -71,6 +71,7 @@ int connection_greet(struct weightd *w, int timeout_ms, const struct restart_pat
 		return r;
 	w->instance = reply->instance;
 	w->survives = reply->features & WIRE_FEATURE_SURVIVES;
+	w->sends_layouts = reply->features & WIRE_FEATURE_LAYOUT;
 	return 0;
 }
 

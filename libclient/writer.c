@@ -210,8 +210,11 @@ static int consider(struct weightd_writer *wr, const struct wire_create *create,
 static int choose_layout(struct weightd_writer *wr, const struct wire_create *create, int *layout_fd)
 {
 	cleanup(version_layout_deinit) struct version_layout newest = {0};
-	int r = version_layout_init(&newest, wr->w, create->name, create->device, 0);
+	int r;
 
+	if (!wr->w->sends_layouts)
+		return -EPROTOTYPE; /* with the sentence of the server, which is older than this library */
+	r = version_layout_init(&newest, wr->w, create->name, create->device, 0);
 	/* Removed meanwhile, with what refused us. */
 	if (r == -ENOENT || r == -ENODATA)
 		return unadopt(wr, layout_fd);

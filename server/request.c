@@ -83,7 +83,9 @@ static void on_hello(struct session *s, const struct wire_request *m, const int 
 	reply.hello.version = WIRE_VERSION;
 	reply.hello.pid = (uint32_t)getpid();
 	reply.hello.instance = s->server->instance;
-	reply.hello.features = store_works(&s->server->store) ? WIRE_FEATURE_SURVIVES : 0;
+	reply.hello.features = WIRE_FEATURE_LAYOUT;
+	if (store_works(&s->server->store))
+		reply.hello.features |= WIRE_FEATURE_SURVIVES;
 	(void)CODEC_PUT_STRING(reply.hello.release, RELEASE);
 	(void)session_reply(s, WIRE_HELLO, &reply, NULL, 0);
 }

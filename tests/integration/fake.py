@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 class FakeServer:
-    def __init__(self, path, instance=1, features=wire.SURVIVES):
+    def __init__(self, path, instance=1, features=wire.SURVIVES | wire.LAYOUTS):
         self.path, self.instance, self.features = str(path), instance, features
         self.peers = []
         self.listener = None
@@ -133,7 +133,7 @@ class Peer:
 
     # --- what a server would say ---
 
-    def greet(self, instance, features=wire.SURVIVES):
+    def greet(self, instance, features=wire.SURVIVES | wire.LAYOUTS):
         self.request(wire.HELLO)
         self.reply("IIQQ32s", wire.VERSION, os.getpid(), features, instance, b"0.1.0")
 

@@ -147,6 +147,44 @@ def test_a_server_that_does_not_survive_is_not_waited_for(tmp_path):
                 server.listener.accept()
 
 
+@pytest.fixture
+def older(tmp_path):
+    """A client of a server that hangs up at a request for a layout, and the server's end of the connection."""
+    with FakeServer(tmp_path / "older.sock", features=0) as server:
+        connecting = later(Client, server.path)
+        peer = server.accept()
+        with connecting.result(PATIENCE_S) as client:
+            yield client, peer
+
+
+def check_kept(client, peer, asked):
+    """The failure has the sentence of the server, which was asked nothing more."""
+    peer.fail(errno.EPROTOTYPE, "the layout differs")
+    failed = failure(asked)
+    assert (failed.errno, failed.sentence) == (errno.EPROTOTYPE, "the layout differs")
+    asked = later(client.ping)
+    peer.request(wire.PING)
+    peer.pong()
+    assert asked.result(PATIENCE_S).instance == 1
+
+
+def test_an_older_server_is_not_asked_for_the_layout_that_a_create_differs_from(older):
+    client, peer = older
+    asked = later(client.create, "m", 4096)
+    peer.request(wire.CREATE)
+    check_kept(client, peer, asked)
+
+
+def test_an_older_server_is_not_asked_for_the_layout_that_a_swap_differs_from(older, memory):
+    client, peer = older
+    memory.flip(1, wire.READY)
+    buffer = attached(client, peer, memory.version(1))
+    memory.flip(2, wire.READY)
+    asked = later(buffer.swap)
+    peer.request(wire.ATTACH)
+    check_kept(client, peer, asked)
+
+
 def test_a_server_that_lives_and_hangs_up_each_time_is_given_up(server, meet):
     """One that does not know the operation, for example: it must not be asked for ever."""
     client, peer = meet()

@@ -47,7 +47,7 @@ BODIES = {  # of requests
 }
 N_FDS = {op: int(op == CREATE) for op in OPS}
 
-SURVIVES = 1  # a feature, in the answer to hello
+SURVIVES, LAYOUTS = 1, 2  # features, in the answer to hello
 NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC = 1, 2, 4, 8, 16  # in create
 IS_EXCLUSIVE, IS_REUSABLE, IS_IPC = 1, 2, 4  # in the answer to create, and in the record of a buffer
 WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
