@@ -20,7 +20,7 @@
 static _Atomic(const struct guarded *) entries[ENTRIES_MAX]; /* any thread; NULL: free */
 static atomic_uint next_entry; /* where a free one may be */
 static struct sigaction before; /* what had the signal when the handler was installed */
-static atomic_int said; /* one thread explains, others wait for it */
+static atomic_int said; /* one thread explains, once in a process; others wait for it */
 static atomic_int passed_by; /* the thread whose fault went on to `before`, last */
 
 enum {
@@ -45,6 +45,9 @@ void guard_add(struct guarded *g, const char *name, const uint64_t *version,
 	for (unsigned i = 0; i < ENTRIES_MAX; i++, at++) {
 		const struct guarded *none = NULL;
 
+		/* A table that is full is only read: a failed exchange takes the line from other threads. */
+		if (atomic_load_explicit(&entries[at % ENTRIES_MAX], memory_order_relaxed))
+			continue;
 		if (!atomic_compare_exchange_strong(&entries[at % ENTRIES_MAX], &none, g))
 			continue;
 		g->slot = at % ENTRIES_MAX + 1;

@@ -428,6 +428,7 @@ void weightd_writer_free(struct weightd_writer *wr)
 	/* What a parent has published is mapped in its children, what it was writing is not. */
 	if (wr->version || wr->owner == getpid()) {
 		(void)memory_synchronize(&wr->memory, WEIGHTD_ALL_STREAMS, &ignored);
+		guard_remove(&wr->guarded);
 		memory_unmap(&wr->memory);
 	}
 	wr->memory = (struct memory){0};
