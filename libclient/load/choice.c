@@ -171,7 +171,10 @@ static int refuse_several(const struct directory *d, const struct file *f, const
 			    QUOTE_PATH(f->path), what, list_end(&all));
 }
 
-/* Parts are numbered from 1, by some programs from 0. */
+/*
+ * Parts are numbered from 1, by some programs from 0, and the entries are in the order of their numbers. Numbers
+ * that are all different and all in range are whole when they are as many as there are parts.
+ */
 static int check_parts(const struct directory_set *set, const struct file *f, struct sentence *s)
 {
 	const struct directory_entry *e = set->entries;
@@ -184,11 +187,16 @@ static int check_parts(const struct directory_set *set, const struct file *f, st
 				"%s has part %u of %u twice, %s and %s: name the files of one set",
 				QUOTE_PATH(f->path), e[i].part, e[i].n_parts, QUOTE(e[i - 1].name),
 				QUOTE(e[i].name));
-		if (e[i].part != first + i)
-			break;
-		if (i + 1 == e->n_parts)
-			return 0;
+		if (e[i].part - first >= e->n_parts)
+			return sentence_set(
+				s, -EBADMSG,
+				"%s has %s, but parts of %u are numbered from %u to %u where %s is "
+				"one: name the files of one set",
+				QUOTE_PATH(f->path), QUOTE(e[i].name), e->n_parts, first,
+				first + e->n_parts - 1, QUOTE(e->name));
 	}
+	if (set->n == e->n_parts)
+		return 0;
 	return sentence_set(
 		s, -EBADMSG,
 		"%s has %zu of the %u files that %s is one of: complete the set, or name the files "
@@ -257,7 +265,7 @@ static int choose_configured(const struct directory *d, const struct file *f,
 	return 0;
 }
 
-/* What is looked for where no well-known name is there: the first kind of which there is a set has to have just one. */
+/* Kinds of sets, in the order they are looked for without a well-known name: the first kind there is must have one set. */
 enum kind {
 	PLAIN_INDEX,
 	SHARDS,

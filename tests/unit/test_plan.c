@@ -366,6 +366,29 @@ static void parts_are_counted_from_0_as_well_and_in_the_order_of_numbers(void **
 	       PATHS("."));
 }
 
+static void parts_that_are_more_than_their_names_say_are_no_set(void **state)
+{
+	(void)state;
+	write_part("m-1-of-2.safetensors", '1');
+	write_part("m-2-of-2.safetensors", '2');
+	check_noting("11 22", "");
+	write_part("m-02-of-2.safetensors", '3');
+	refuse(-EBADMSG, "part 2 of 2 twice, 'm-02-of-2.safetensors' and 'm-2-of-2.safetensors'",
+	       NULL, PATHS("."));
+	assert_int_equal(rename("m-02-of-2.safetensors", "m-3-of-2.safetensors"), 0);
+	refuse(-EBADMSG,
+	       "'.' has 'm-3-of-2.safetensors', but parts of 2 are numbered from 1 to 2 where "
+	       "'m-1-of-2.safetensors' is one: name the files of one set",
+	       NULL, PATHS("."));
+	assert_int_equal(unlink("m-2-of-2.safetensors"), 0); /* as many as there should be */
+	refuse(-EBADMSG, "has 'm-3-of-2.safetensors', but", NULL, PATHS("."));
+	assert_int_equal(rename("m-3-of-2.safetensors", "m-0-of-2.safetensors"), 0);
+	check_noting("33 11", "");
+	write_part("m-2-of-2.safetensors", '2');
+	refuse(-EBADMSG, "has 'm-2-of-2.safetensors', but parts of 2 are numbered from 0 to 1",
+	       NULL, PATHS("."));
+}
+
 static void what_looks_like_a_part_and_is_none_is_a_file(void **state)
 {
 	(void)state;
@@ -775,6 +798,7 @@ int main(void)
 		TEST(a_file_of_a_well_known_name_is_taken_before_others),
 		TEST(parts_of_one_whole_are_taken_together),
 		TEST(parts_are_counted_from_0_as_well_and_in_the_order_of_numbers),
+		TEST(parts_that_are_more_than_their_names_say_are_no_set),
 		TEST(what_looks_like_a_part_and_is_none_is_a_file),
 		TEST(of_an_index_and_a_file_the_rule_of_their_library_takes_one),
 		TEST(the_configuration_of_a_model_may_name_its_weights),
