@@ -213,6 +213,10 @@ static int parse(struct parser *p, const char *text, uint64_t size)
 	struct span map = {0};
 	int r;
 
+	if (magic_mark_size(text, size) > 0)
+		return sentence_set(p->s, -EBADMSG,
+				    "it begins with a byte-order mark, which JSON does not allow: "
+				    "save it as UTF-8 without one");
 	p->ix.text = malloc(size + 1); /* strings lose their quotes, which leaves room for their NUL */
 	if (!p->ix.text)
 		return out_of_memory(p);
@@ -265,8 +269,12 @@ static bool looks_like_index(const struct file *f)
 	struct sentence ignored; /* there is another one already */
 	char start[MAGIC_SIZE + 1] = "";
 	size_t n = f->identity.size < MAGIC_SIZE ? (size_t)f->identity.size : MAGIC_SIZE;
+	const char *text;
 
-	return file_read(f, start, n, 0, &ignored) == 0 && start[strspn(start, " \t\r\n")] == '{';
+	if (file_read(f, start, n, 0, &ignored) < 0)
+		return false;
+	text = start + magic_mark_size(start, n);
+	return text[strspn(text, " \t\r\n")] == '{';
 }
 
 int index_read(const struct file *f, struct index *ret, struct sentence *s)

@@ -72,15 +72,17 @@ static bool is_text(const char *p, size_t n)
 	return true;
 }
 
+size_t magic_mark_size(const char *p, size_t n)
+{
+	return n >= 3 && !memcmp(p, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
+
 static bool explain_text(const char *p, size_t n, struct sentence *ret)
 {
-	static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which some editors write */
-	size_t n_line;
+	size_t n_mark = magic_mark_size(p, n), n_line;
 
-	if (n >= 3 && !memcmp(p, mark, 3)) {
-		p += 3;
-		n -= 3;
-	}
+	p += n_mark;
+	n -= n_mark;
 	while (n > 0 && is_space((unsigned char)*p)) {
 		p++;
 		n--;

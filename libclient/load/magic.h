@@ -17,5 +17,8 @@
 /* The sentence about a file that begins with these bytes. False: nothing is known of it. */
 bool magic_explain(const char *start, size_t n, struct sentence *ret);
 
+/* Bytes of the byte-order mark that the text begins with, which some editors write; 0: there is none. */
+size_t magic_mark_size(const char *p, size_t n);
+
 /* Reads them. */
 bool magic_explain_file(const struct file *f, struct sentence *ret);
