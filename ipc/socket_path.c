@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 const char *socket_path_given(const char *path)
 {
@@ -15,9 +17,13 @@ const char *socket_path_given(const char *path)
 int socket_path_user(char **ret)
 {
 	const char *folder = getenv("XDG_RUNTIME_DIR");
+	struct stat st;
 	char *path;
 
 	if (!folder || !folder[0])
+		return -ENOENT;
+	/* A variable that su or sudo left: the owner of the folder decides what answers there. */
+	if (stat(folder, &st) == 0 && st.st_uid != geteuid())
 		return -ENOENT;
 	if (asprintf(&path, "%s/weightd.sock", folder) < 0)
 		return -ENOMEM;

@@ -11,5 +11,8 @@
 /* `path`, or $WEIGHTD_SOCKET where that is NULL or empty; NULL: neither says anything. */
 const char *socket_path_given(const char *path);
 
-/* A user's: weightd.sock in $XDG_RUNTIME_DIR. -ENOENT where that is not set; the caller frees it. */
+/*
+ * A user's: weightd.sock in $XDG_RUNTIME_DIR. -ENOENT where that is not set, or is the folder of another
+ * user; the caller frees it.
+ */
 int socket_path_user(char **ret);

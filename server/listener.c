@@ -88,7 +88,8 @@ static int default_path(char **ret)
 	r = socket_path_user(ret);
 	if (r != -ENOENT)
 		return r;
-	log_error("where to listen? Give --socket PATH, or set WEIGHTD_SOCKET or XDG_RUNTIME_DIR");
+	log_error("where to listen? Give --socket PATH, or set WEIGHTD_SOCKET, or XDG_RUNTIME_DIR to a "
+		  "folder of this user's");
 	return -EINVAL;
 }
 

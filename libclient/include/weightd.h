@@ -196,10 +196,13 @@ int weightd_new(struct weightd **ret);
 
 /*
  * Connects to the socket `path`; NULL means $WEIGHTD_SOCKET, else the first of
- * $XDG_RUNTIME_DIR/weightd.sock and the system's, /run/weightd/weightd.sock, that has a listener. Also
- * connects anew after the server went away; to the same socket of a server that survives, leases and
+ * $XDG_RUNTIME_DIR/weightd.sock and the system's, /run/weightd/weightd.sock, that has a listener. A folder
+ * $XDG_RUNTIME_DIR that another user owns, as su and sudo -E may leave it, is passed over.
+ *
+ * Also connects anew after the server went away; to the same socket of a server that survives, leases and
  * writers are taken up again, else what is attached stays readable without a lease, and what is being
- * written is lost (-ESTALE).
+ * written is lost (-ESTALE). A caller that connects anew should pass weightd_socket(w): NULL may find the
+ * server of another socket by then.
  *
  * Blocks for the handshake (5 s at most), and up to a second for a socket that is being made: one that
  * refuses, or admits only other users, and changed within the last second; or one that is missing from a
@@ -445,7 +448,8 @@ int weightd_buffer_verify(struct weightd_buffer *b);
 
 /*
  * For debugging: from now on a fault in host memory of weightd's is explained in a line on standard error, which names
- * the tensor, the buffer and its version. A write to a published version is one, as is any use of what
+ * the tensor, the buffer and its version. Only the first such fault of a process is explained, also where its
+ * handler recovers from that. A write to a published version is one, as is any use of what
  * weightd_buffer_release() gave back. The signal, SIGSEGV, then goes on to the handler that had it before, or
  * ends the process, as do faults that have nothing to do with weightd, without a line. Up to 4096 attachments and
  * writers of the process are known. Installs a handler of SIGSEGV; where another one has taken its place since, a

@@ -112,6 +112,15 @@ def test_a_closed_folder_of_somebody_else_is_passed_over(machine, folder):
     assert machine.found(XDG_RUNTIME_DIR=str(folder / "closed")) is system
 
 
+def test_an_open_folder_of_somebody_else_is_passed_over(machine, folder):
+    """As su and sudo -E leave it: root does not ask the server of a user, nor one user that of another."""
+    system = machine.start("--socket-mode", "0666")
+    own = machine.start("--socket-mode", "0666", user=USER, XDG_RUNTIME_DIR=str(folder))
+    assert machine.found(XDG_RUNTIME_DIR=str(folder)) is own
+    assert machine.found(user=None, XDG_RUNTIME_DIR=str(folder)) is system
+    assert machine.found(user=USER + 1, XDG_RUNTIME_DIR=str(folder)) is system
+
+
 def test_one_s_own_server_comes_first_until_it_is_gone(machine, folder):
     system = machine.start("--socket-mode", "0666")
     own = machine.start(user=USER, XDG_RUNTIME_DIR=str(folder))
