@@ -307,6 +307,12 @@ static int provide_step(struct job *job)
 	return job->cancelled ? -ECANCELED : slot_provide(w->slot);
 }
 
+/* How the host gets more memory for weightd, in a sentence that has named the limit, if there is one. */
+static const char *way_to_memory(const struct backend_memory *m)
+{
+	return m->limit[0] ? "raise that limit (MemoryMax= of a unit)" : "give weightd more memory";
+}
+
 static void fail_for_memory(struct writer *w)
 {
 	const struct backend_memory *m = &w->slot->memory;
@@ -326,9 +332,7 @@ static void fail_for_memory(struct writer *w)
 		     w->buffer->name, w->buffer->device, num_format_size(needs, w->slot->size),
 		     num_format_size(missing, m->progress.missing),
 		     m->limit[0] ? "the limit of a cgroup leaves: " : "this machine has free",
-		     m->limit,
-		     m->limit[0] ? "raise that limit (MemoryMax= of a unit)"
-				 : "give weightd more memory");
+		     m->limit, way_to_memory(m));
 }
 
 static struct worker *providing_worker(const struct writer *w)
@@ -544,15 +548,17 @@ static int check_room(struct writer *w)
 	uint64_t needs = digest_slot_size(w->table->data_size);
 	uint64_t room = w->n_free + buffer_bytes(b) + buffers_kept_bytes(server, b->device) +
 			buffers_bytes_in_release(server, b->device);
+	const struct backend_memory *m = &w->measured;
 	char needed[NUM_SIZE_MAX], missing[NUM_SIZE_MAX];
 
 	if (needs <= room)
 		return 0;
 	session_fail(w->session, -ENOMEM,
-		     "'%s' on %s needs %s, %s more than is free there without its present versions, which stay; "
-		     "remove other buffers (weightctl rm), or give weightd more memory",
+		     "'%s' on %s needs %s, %s more than is free there without its present versions, "
+		     "which stay%s%s; remove other buffers (weightctl rm), or %s",
 		     b->name, b->device, num_format_size(needed, needs),
-		     num_format_size(missing, needs - room));
+		     num_format_size(missing, needs - room),
+		     m->limit[0] ? ", by the limit of a cgroup: " : "", m->limit, way_to_memory(m));
 	return -ENOMEM;
 }
 
@@ -563,9 +569,11 @@ static int check_quota(struct writer *w)
 	if (needs <= quota_left(&w->buffer->server->quota, w->uid, QUOTA_BYTES) +
 			     buffer_charged_bytes(w->buffer, w->uid))
 		return 0;
-	session_fail(w->session, -EDQUOT,
-		     "uid %u may not hold that many bytes; the present versions of '%s' stay",
-		     w->uid, w->buffer->name);
+	session_fail(
+		w->session, -EDQUOT,
+		"uid %u may not hold that many bytes; the present versions of '%s' stay; remove "
+		"other buffers (weightctl rm), or have bytes= raised in [limits] of weightd.conf",
+		w->uid, w->buffer->name);
 	return -EDQUOT;
 }
 

@@ -32,7 +32,7 @@ struct backend_memory {
 	struct wire_location location;
 	struct backend_progress progress;
 	char why[BACKEND_WHY_SIZE]; /* of a failure: a sentence's end for a person, may be empty */
-	char limit[HEADROOM_LIMIT_MAX]; /* with -ENOMEM of the host: as headroom::limit */
+	char limit[HEADROOM_LIMIT_MAX]; /* of the host, measured or with -ENOMEM: as headroom::limit */
 };
 
 struct backend {

@@ -79,8 +79,14 @@ static uint64_t collapse(int fd, uint64_t start, uint64_t size)
 
 static int host_measure(struct backend_memory *m, uint64_t *ret_free)
 {
-	(void)m; /* the host is one */
-	return headroom_bytes(ret_free);
+	struct headroom headroom;
+	int r = headroom_find(&headroom);
+
+	if (r < 0)
+		return r;
+	memcpy(m->limit, headroom.limit, sizeof(m->limit));
+	*ret_free = headroom.bytes;
+	return 0;
 }
 
 static int host_provide(struct backend_memory *m)

@@ -63,11 +63,13 @@ def versions(daemon, name):
 # --- Limits -----------------------------------------------------------------------------------------
 
 
-def test_a_replacement_may_have_what_it_frees_and_no_more(confine):
+def test_a_replacement_may_have_what_it_frees_and_no_more(confine, group):
     daemon = confine("--reserve", "16M")
     publish(daemon.socket, "m", 100 * MIB)
     with Wire(daemon.socket) as w:
-        with pytest.raises(Refused, match="without its present versions, which stay") as refused:
+        with pytest.raises(Refused, match="without its present versions, which stay, by the limit of a cgroup: "
+                                          rf"{group.path}/{group.limit_name}; remove other buffers \(weightctl rm\), or "
+                                          "raise that limit") as refused:
             w.create("m", layout(300 * MIB), flags=wire.REPLACE | wire.NEW_LAYOUT)
         assert refused.value.errno == errno.ENOMEM and versions(daemon, "m") == [1]
         daemon.ctl("verify", "m")

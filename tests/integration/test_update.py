@@ -566,7 +566,7 @@ def test_a_version_in_the_way_that_is_removed_is_not_waited_for(scene):
 def test_what_can_never_fit_is_refused_while_what_it_would_replace_is_there(sealed):
     lease = sealed.connect().attach("m")
     with pytest.raises(Refused, match=r"'m' on host needs [\d.]+ PB, [\d.]+ PB more than is free there without its present "
-                                      r"versions, which stay; remove other buffers") as refused:
+                                      r"versions, which stay.*; remove other buffers") as refused:
         sealed.watcher.create("m", image([("t", 1 << 50)]), flags=REPLACE | NEW_LAYOUT, timeout_ms=-1)
     assert refused.value.errno == errno.ENOMEM
     assert lease.shown() == (1, READY) and read(sealed.watcher, lease) == repeated(b"old")
@@ -577,7 +577,8 @@ def test_what_a_user_may_not_hold_is_refused_while_what_it_would_replace_is_ther
     scene = limited(f"bytes = {2 * SLOT}")
     publish(scene.watcher, pattern=b"old")
     lease = scene.connect().attach("m")
-    with pytest.raises(Refused, match="may not hold that many bytes; the present versions of 'm' stay") as refused:
+    with pytest.raises(Refused, match="may not hold that many bytes; the present versions of 'm' stay; remove other "
+                                      r"buffers \(weightctl rm\), or have bytes= raised in \[limits\]") as refused:
         scene.watcher.create("m", image([("t", 2 * SLOT)]), flags=REPLACE | NEW_LAYOUT, timeout_ms=-1)
     assert refused.value.errno == errno.EDQUOT
     assert lease.shown() == (1, READY) and read(scene.watcher, lease) == repeated(b"old")
