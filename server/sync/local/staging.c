@@ -32,21 +32,22 @@ static int refuse(uint64_t needed, uint64_t room, const char *limit, struct faul
 			 num_format_size(needs, needed), num_format_size(has, room));
 }
 
-/* Of the whole, `missing` has still to be taken. */
-static int check(uint64_t whole, uint64_t missing, struct fault *f)
+/* `missing` bytes of the whole have still to be taken; where the kernel has refused them, they do not fit. */
+static int check(uint64_t whole, uint64_t missing, bool is_refused, struct fault *f)
 {
 	struct headroom room;
 	int r = headroom_find(&room);
 
 	if (r < 0)
 		return fault_set(f, r, "/proc/meminfo cannot be read: %s", strerror(-r));
-	return missing <= room.bytes ? 0
-				     : refuse(whole, room.bytes + (whole - missing), room.limit, f);
+	if (missing <= room.bytes && !is_refused)
+		return 0;
+	return refuse(whole, room.bytes + (whole - missing), room.limit, f);
 }
 
 int staging_check(uint64_t size, struct fault *f)
 {
-	return check(size, size, f);
+	return check(size, size, false, f);
 }
 
 int staging_open(uint64_t size, struct staging *ret, struct fault *f)
@@ -72,14 +73,14 @@ int staging_take(struct staging *s, uint64_t at, uint64_t end, struct fault *f)
 
 	for (; at < end; at += STRETCH_SIZE) {
 		uint64_t left = end - at;
-		int r = check(end - begin, left, f);
+		int r = check(end - begin, left, false, f);
 
 		if (r < 0)
 			return r;
 		while (fallocate(s->fd, 0, (off_t)at,
 				 (off_t)(left < STRETCH_SIZE ? left : STRETCH_SIZE)) < 0)
 			if (errno != EINTR)
-				return refuse(end - begin, at - begin, "", f);
+				return check(end - begin, left, true, f);
 	}
 	return 0;
 }
