@@ -2,14 +2,17 @@
 
 #include <errno.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <pwd.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#define NAME_SIZE 64
-#define ROOM_SIZE 4096 /* for one record; a group with more members is named by its number */
+#include "ipc/base/cleanup.h"
+
+#define ROOM_SIZE (1 << 20) /* for one record; pages that are not written cost nothing */
 
 bool permission_hides(const char *path)
 {
@@ -18,26 +21,33 @@ bool permission_hides(const char *path)
 	return stat(path, &st) < 0 && errno == EACCES;
 }
 
-static void name_group(gid_t gid, char ret[NAME_SIZE])
+static bool put_name(const char *name, uint32_t id, char ret[PERMISSION_NAME_MAX])
 {
-	struct group record, *found = NULL;
-	char room[ROOM_SIZE];
-
-	if (getgrgid_r(gid, &record, room, sizeof(room), &found) == 0 && found)
-		(void)snprintf(ret, NAME_SIZE, "%s", found->gr_name);
+	if (name)
+		(void)snprintf(ret, PERMISSION_NAME_MAX, "%s", name);
 	else
-		(void)snprintf(ret, NAME_SIZE, "%u", gid);
+		(void)snprintf(ret, PERMISSION_NAME_MAX, "%" PRIu32, id);
+	return name;
 }
 
-static void name_user(uid_t uid, char ret[NAME_SIZE])
+bool permission_user_name(uint32_t uid, char ret[PERMISSION_NAME_MAX])
 {
+	cleanup(freep) char *room = malloc(ROOM_SIZE);
 	struct passwd record, *found = NULL;
-	char room[ROOM_SIZE];
 
-	if (getpwuid_r(uid, &record, room, sizeof(room), &found) == 0 && found)
-		(void)snprintf(ret, NAME_SIZE, "%s", found->pw_name);
-	else
-		(void)snprintf(ret, NAME_SIZE, "%u", uid);
+	if (room)
+		(void)getpwuid_r(uid, &record, room, ROOM_SIZE, &found);
+	return put_name(found ? found->pw_name : NULL, uid, ret);
+}
+
+bool permission_group_name(uint32_t gid, char ret[PERMISSION_NAME_MAX])
+{
+	cleanup(freep) char *room = malloc(ROOM_SIZE);
+	struct group record, *found = NULL;
+
+	if (room)
+		(void)getgrgid_r(gid, &record, room, ROOM_SIZE, &found);
+	return put_name(found ? found->gr_name : NULL, gid, ret);
 }
 
 /* The nearest to the root of what `path` leads through that is closed, or else `path` itself. */
@@ -60,7 +70,7 @@ static int find_closed(const char *path, char ret[PATH_MAX], struct stat *ret_st
 
 void permission_explain(const char *path, char ret[PERMISSION_TEXT_MAX])
 {
-	char at[PATH_MAX], group[NAME_SIZE], user[NAME_SIZE];
+	char at[PATH_MAX], group[PERMISSION_NAME_MAX], user[PERMISSION_NAME_MAX];
 	mode_t wanted;
 	struct stat st;
 
@@ -70,12 +80,12 @@ void permission_explain(const char *path, char ret[PERMISSION_TEXT_MAX])
 	}
 	wanted = S_ISDIR(st.st_mode) ? S_IXGRP : S_IWGRP;
 	if (!(st.st_mode & wanted)) {
-		name_user(st.st_uid, user);
+		(void)permission_user_name(st.st_uid, user);
 		(void)snprintf(ret, PERMISSION_TEXT_MAX, "%s is for its owner, '%s', alone",
 			       S_ISDIR(st.st_mode) ? "its folder" : "it", user);
 		return;
 	}
-	name_group(st.st_gid, group);
+	(void)permission_group_name(st.st_gid, group);
 	(void)snprintf(ret, PERMISSION_TEXT_MAX,
 		       "it is for the group '%s'; become a member (usermod -aG %s USER, by root) and "
 		       "log in anew",

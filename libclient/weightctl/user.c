@@ -8,13 +8,13 @@
 #include <ctype.h>
 #include <errno.h>
 #include <grp.h>
-#include <inttypes.h>
 #include <pwd.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/permission.h"
 #include "libclient/weightctl/cli.h"
 
 #define ID_MAX (UINT32_MAX - 1) /* the last number is the kernel's word for none */
@@ -23,45 +23,33 @@ static_assert(sizeof(uid_t) == sizeof(uint32_t) && sizeof(gid_t) == sizeof(uint3
 
 /* Tables ask for the same few over and over, and the answer may come over a network. */
 struct known {
-	char name[64]; /* "": none is known */
+	char name[PERMISSION_NAME_MAX]; /* "": none is known */
 	uint32_t id;
 	bool is_named;
 };
 
 static struct known known_user, known_group;
 
-static const char *learn(struct known *known, uint32_t id, const char *name)
-{
-	if (name)
-		(void)snprintf(known->name, sizeof(known->name), "%s", name);
-	else
-		(void)snprintf(known->name, sizeof(known->name), "%" PRIu32, id);
-	known->id = id;
-	known->is_named = name;
-	return known->name;
-}
-
 const char *user_name(uint32_t uid)
 {
-	const struct passwd *pw;
-
-	if (*known_user.name && known_user.id == uid)
-		return known_user.name;
-	pw = getpwuid(uid);
-	return learn(&known_user, uid, pw ? pw->pw_name : NULL);
+	if (!*known_user.name || known_user.id != uid)
+		known_user.is_named = permission_user_name(uid, known_user.name);
+	known_user.id = uid;
+	return known_user.name;
 }
 
 const char *user_group_name(uint32_t gid)
 {
-	const struct group *gr;
-
-	if (*known_group.name && known_group.id == gid)
-		return known_group.name;
-	gr = getgrgid(gid);
-	return learn(&known_group, gid, gr ? gr->gr_name : NULL);
+	if (!*known_group.name || known_group.id != gid)
+		known_group.is_named = permission_group_name(gid, known_group.name);
+	known_group.id = gid;
+	return known_group.name;
 }
 
-/* Whose number ends at `at`, behind one of the words that stand before those; NULL for no such, and no name. */
+/*
+ * The name for the number that ends at `at`, behind one of the words that stand before those. NULL: there is
+ * no such number, or no name for it.
+ */
 static const char *name_at(const char *start, const char *at)
 {
 	static const struct {
