@@ -143,7 +143,7 @@ static int nobody_answers(const struct rendezvous *z, struct weightd *w, int r)
 			"no weightd answers at %s (%s); start one (weightd --socket %s), or name "
 			"another socket with --socket or WEIGHTD_SOCKET",
 			w->path, strerror(-r), w->path);
-	if (z->n > 1)
+	if (z->n_tried > 1)
 		(void)snprintf(first, sizeof(first), "%s (%s) or ", z->paths[0],
 			       strerror(-z->errors[0]));
 	return sentence_set(

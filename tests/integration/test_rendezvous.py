@@ -269,3 +269,18 @@ def test_a_server_that_is_not_there_is_not_waited_for(tmp_path):
 
     os.utime(tmp_path, (time.time() - OLD_S,) * 2)
     assert min(n_waits() for _ in range(ATTEMPTS)) == 0, "the kernel never put it to sleep"
+
+
+@pytest.mark.plain
+def test_one_s_own_socket_that_is_still_being_made_is_named_once(tmp_path, monkeypatch):
+    """Without the system's, which was not tried. A change of its mode keeps the socket fresh."""
+    path = tmp_path / "weightd.sock"
+    monkeypatch.delenv("WEIGHTD_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s, Client() as client:
+        s.bind(str(path))
+        asked = later(client.connect, "")
+        until(lambda: path.chmod(0o600) or asked.done(), "it gives up")
+        with pytest.raises(Failed) as failed:
+            asked.result(PATIENCE_S)
+    assert failed.value.sentence.count(f"{path} (Connection refused)") == 1, failed.value.sentence
