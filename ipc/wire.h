@@ -68,7 +68,7 @@ static_assert(sizeof(struct wire_error) == 520, "wire_error is ABI");
 /* --- hello: who speaks, and in which version --- */
 #define WIRE_FEATURE_SURVIVES                                                                      \
 	1u /* the server's: when it dies it is started again, with all it had */
-#define WIRE_FEATURE_LAYOUT 2u /* the server's: it answers WIRE_LAYOUT, which older ones hang up at */
+#define WIRE_FEATURE_LAYOUT 2u /* the server's: it answers WIRE_LAYOUT */
 
 struct wire_hello {
 	uint32_t version;
@@ -174,8 +174,8 @@ static_assert(sizeof(struct wire_create_reply) == 144, "wire_create_reply is ABI
 #define WIRE_BUFFER_IPC 4u
 
 /*
- * --- layout: that of a version, for a client that may read or write it. The reply carries the memfd, no lease. ---
- * A create is measured by that of the newest version.
+ * --- layout: that of a version, for a client that may read or write it. The reply carries the memfd ---
+ * and no lease. A create is measured by the layout of the newest version.
  */
 struct wire_layout {
 	char name[WIRE_NAME_SIZE];

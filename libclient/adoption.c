@@ -1,6 +1,7 @@
 /*
- * The ties of the two layouts are joined into groups of names, each of which is one memory for the writer: that of
- * the group's first tensor in the version. A group is a chain of indices that always leads to lower ones.
+ * The ties of the two layouts are joined into groups of names, each of which is one memory for the
+ * writer: that of the group's first tensor in the version. A group is a chain of indices that
+ * always leads to lower ones.
  */
 #include "libclient/adoption.h"
 

@@ -168,7 +168,10 @@ static void become(struct weightd_buffer *b, struct weightd_buffer *n)
 	buffer_end(n);
 }
 
-/* The current version cannot take our memory's place: names the tensors that differ, where the server tells them. */
+/*
+ * The current version cannot take our memory's place: names the tensors that differ, where the
+ * server tells them.
+ */
 static int explain_layout(struct weightd_buffer *b)
 {
 	cleanup(version_layout_deinit) struct version_layout other = {0};

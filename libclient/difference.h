@@ -1,8 +1,9 @@
 /*
  * Differences
  *
- * Two layouts are of one model when they have the same set of (name, type, shape), whatever their order, offsets,
- * roles, units and ties. A name that only one of them has is no difference where it is tied to one that both have.
+ * Two layouts are of one model when they have the same set of (name, type, shape), whatever their
+ * order, offsets, roles, units and ties. A name that only one of them has is no difference where it
+ * is tied to one that both have.
  */
 #pragma once
 
@@ -19,7 +20,8 @@ struct difference_list {
 };
 
 struct difference {
-	struct difference_list other; /* in both, with another type or shape; indices are the first layout's */
+	/* In both, with another type or shape; indices are the first layout's. */
+	struct difference_list other;
 	struct difference_list here; /* only in the first layout */
 	struct difference_list there; /* only in the second */
 };
@@ -28,8 +30,9 @@ struct difference {
 int difference_find(const struct layout *here, const struct layout *there, struct difference *ret);
 
 /*
- * Writes "other type or shape: 'w' is F32 [4, 4], was BF16 [4, 4]; only in the new layout: 'a', 'b' and 3 more; only
- * in version 7: 'c'" into at most `size` bytes, which cut names and never a character.
+ * Writes "other type or shape: 'w' is F32 [4, 4], was BF16 [4, 4]; only in the new layout: 'a', 'b'
+ * and 3 more; only in version 7: 'c'" into at most `size` bytes, which cut names and never a
+ * character.
  */
 void difference_describe(const struct difference *d, const struct layout *here,
 			 const struct layout *there, const char *name_here, const char *name_there,

@@ -1,7 +1,7 @@
 /*
- * The handler runs in the thread that wrote, in the midst of whatever that did: it takes no lock and no memory, and
- * calls nothing that does. An entry that another thread removes meanwhile may be gone under it; it faults again
- * then, and the process dies without the sentence.
+ * The handler runs in the thread that wrote, in the midst of whatever that did: it takes no lock
+ * and no memory, and calls nothing that does. An entry that another thread removes meanwhile may be
+ * gone under it; it faults again then, and the process dies without the sentence.
  */
 #include "libclient/guard.h"
 
@@ -97,7 +97,7 @@ static const struct guarded *entry_at(uintptr_t address)
 	for (unsigned i = 0; i < ENTRIES_MAX; i++) {
 		const struct guarded *g = atomic_load(&entries[i]);
 
-		/* What a writer still writes is not in the way of a write. */
+		/* Memory that a writer still writes is not in the way of a write. */
 		if (g && (g->memory->access == MEMORY_READ || !g->memory->is_mapped) &&
 		    address - (uintptr_t)g->memory->data < g->memory->size)
 			return g;

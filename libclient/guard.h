@@ -1,9 +1,10 @@
 /*
  * Guard
  *
- * What this process has mapped of weightd's in host memory, in a table that a signal handler can read: so that a
- * write to published bytes, which is a SIGSEGV, can be explained. The table is kept whether anybody asks for
- * that or not. An entry costs an atomic exchange; where the table is full, a read of each of its rows.
+ * The host memory of weightd's that this process has mapped, in a table that a signal handler can
+ * read: so that a write to published bytes, which is a SIGSEGV, can be explained. The table is kept
+ * whether anybody asks for that or not. An entry costs an atomic exchange; where the table is full,
+ * a read of each of its rows.
  */
 #pragma once
 

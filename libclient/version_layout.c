@@ -1,6 +1,6 @@
 /*
- * The server sends the descriptor of the memfd that it has for the version, which it has checked and which is sealed:
- * the image is mapped as it is.
+ * The server sends the descriptor of the memfd that it has for the version, which it has checked
+ * and which is sealed: the image is mapped as it is.
  */
 #include "libclient/version_layout.h"
 

@@ -17,8 +17,9 @@ struct version_layout {
 };
 
 /*
- * Asks for that of version `version`, 0: the newest. -ENOENT: there is no such buffer or version; -ENODATA: the buffer
- * has none; -EACCES: the client may neither read nor write it. Sets the sentence.
+ * Asks for that of version `version`, 0: the newest. -ENOENT: there is no such buffer or version;
+ * -ENODATA: the buffer has none; -EACCES: the client may neither read nor write it. Sets the
+ * sentence.
  */
 int version_layout_init(struct version_layout *l, struct weightd *w, const char *name,
 			const char *device, uint64_t version);

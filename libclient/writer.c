@@ -474,7 +474,10 @@ uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr)
 	return wr->layout.header->n_tensors;
 }
 
-/* With the memory of the tensor that the given layout ties it to; by the name `alias` that only that one has. */
+/*
+ * With the memory of the tensor that the given layout ties it to; by the name `alias` that only
+ * that one has.
+ */
 static int get_tied(const struct weightd_writer *wr, uint32_t index, uint32_t home,
 		    const struct layout_tensor *alias, struct weightd_tensor *ret)
 {

@@ -38,11 +38,15 @@ struct weightd_writer {
 
 /* All may be NULL. */
 struct writer_hooks {
-	/* Called every now and then while the server provides the memory; < 0 gives up and closes the connection. */
+	/*
+	 * Called every now and then while the server provides the memory; < 0 gives up and closes
+	 * the connection.
+	 */
 	int (*tick)(void *userdata);
 	/*
-	 * Called when the layout of the newest version is to be used for the given one, before there is memory, and
-	 * again when it is another one meanwhile; < 0, with a sentence on the connection, ends the create.
+	 * Called when the layout of the newest version is to be used for the given one, before
+	 * there is memory, and again when it is another one meanwhile; < 0, with a sentence on the
+	 * connection, ends the create.
 	 */
 	int (*adopt)(void *userdata, const struct weightd_writer *wr);
 	void *userdata;

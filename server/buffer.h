@@ -152,7 +152,10 @@ uint64_t buffers_kept_bytes(const struct server *server, const char *device);
 void buffer_audit(const struct buffer *b, enum audit_action action, const struct channel_peer *peer,
 		  uint64_t version);
 
-/* What its slots take on its device, but for those whose release has begun; what of them `uid` is charged for. */
+/*
+ * The bytes that its slots take on its device, but for those whose release has begun; the part of
+ * them that `uid` is charged for.
+ */
 uint64_t buffer_bytes(const struct buffer *b);
 uint64_t buffer_charged_bytes(const struct buffer *b, uid_t uid);
 

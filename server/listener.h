@@ -25,8 +25,9 @@ struct listener {
 
 /*
  * `path` NULL: the socket passed on by systemd, else $WEIGHTD_SOCKET, else the default of
- * ipc/socket_path.h: the system's for root, whose folder is made, and the user's for a user. A socket that an earlier weightd made there and left in the
- * store is taken up again, so that nobody is refused in between. Logs its failures.
+ * ipc/socket_path.h: the system's for root, whose folder is made, and the user's for a user. A
+ * socket that an earlier weightd made there and left in the store is taken up again, so that nobody
+ * is refused in between. Logs its failures.
  */
 int listener_init(struct listener *l, struct loop *loop, struct inherit *in, struct store *store,
 		  const char *path, mode_t mode);

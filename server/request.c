@@ -641,7 +641,7 @@ static void on_stat(struct session *s, const struct wire_request *m, const int *
 	listing_stat(s);
 }
 
-/* To a client that is going to write in this order, or to say what differs. */
+/* A client asks for it that is going to write in this order, or to name what differs. */
 static void on_layout(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_layout *layout = &m->layout;

@@ -590,7 +590,10 @@ static void measure_done(struct job *job, int r)
 		update_start(w);
 }
 
-/* Before the versions there are, of which `newest` is one, are replaced. 0, or the client was told why not. */
+/*
+ * Before the versions there are, of which `newest` is one, are replaced. 0, or the client was told
+ * why not.
+ */
 static int start_measuring(struct writer *w, const struct version *newest)
 {
 	if (!providing_worker(w)) {

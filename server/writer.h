@@ -3,8 +3,9 @@
  *
  * A version in the making, and the session that makes it:
  *
- *	checking (the layout) -> [measuring (what can be free), pausing (the readers)] -> providing (the memory) -> keeping (it in the
- *	store) -> filling (by the client) -> sealing -> a version
+ *	checking (the layout) -> [measuring (what can be free), pausing (the readers)] ->
+ *	providing (the memory) -> keeping (it in the store) -> filling (by the client) ->
+ *	sealing -> a version
  *
  * All but filling and pausing is work on a thread or a question to the service manager, during which the
  * writer belongs to it: a session that ends meanwhile abandons the writer, and the end of the work frees

@@ -12,7 +12,7 @@ static unsigned min(unsigned a, unsigned b)
 	return a < b ? a : b;
 }
 
-/* Of ASCII, as names of a million tensors are compared. */
+/* ASCII only: names of a million tensors are compared. */
 static char small(char c)
 {
 	return (char)(c >= 'A' && c <= 'Z' ? c | 0x20 : c);

@@ -77,7 +77,8 @@
  * be zero (struct weightd_create_options o = {.size = sizeof(o)}). Options of a later release that are not
  * zero are refused with -E2BIG, rather than ignored, by a library that does not know them.
  *
- * The library never prints, never exits and installs no signal handlers, but for what weightd_guard() is asked for.
+ * The library never prints, never exits and installs no signal handlers, but for what
+ * weightd_guard() is asked for.
  */
 #ifndef WEIGHTD_H
 #define WEIGHTD_H
@@ -360,11 +361,12 @@ int weightd_buffer_wait(const struct weightd_buffer *b, uint64_t version, int ti
 int weightd_buffer_refresh(struct weightd_buffer *b, struct weightd_buffer **ret);
 
 /*
- * As weightd_buffer_refresh(), at the same address: the new version's memory takes the place of the old
- * one's, so that pointers, views and captured graphs stay valid. To be called at a safe point, where no
- * thread of the process reads the buffer. 1: swapped, 0: `b` has the current version already; -EPROTOTYPE
- * when the layout differs (the sentence says in what): attach anew. On a failure `b` goes on with the version it has. What
- * weightd_buffer_tensor() had told stays true but for the bytes.
+ * As weightd_buffer_refresh(), at the same address: the new version's memory takes the place of the
+ * old one's, so that pointers, views and captured graphs stay valid. To be called at a safe point,
+ * where no thread of the process reads the buffer. 1: swapped, 0: `b` has the current version
+ * already; -EPROTOTYPE when the layout differs (the sentence says in what): attach anew. On a
+ * failure `b` goes on with the version it has. What weightd_buffer_tensor() had told stays true but
+ * for the bytes.
  *
  * On a GPU the new memory is imported first; then the streams are waited for, and what is queued after the call
  * reads the new version. Should the driver then map neither the new nor again the old memory, -EIO says so, and `b`
@@ -447,13 +449,14 @@ bool weightd_buffer_is_mutable(const struct weightd_buffer *b);
 int weightd_buffer_verify(struct weightd_buffer *b);
 
 /*
- * For debugging: from now on a fault in host memory of weightd's is explained in a line on standard error, which names
- * the tensor, the buffer and its version. Only the first such fault of a process is explained, also where its
- * handler recovers from that. A write to a published version is one, as is any use of what
- * weightd_buffer_release() gave back. The signal, SIGSEGV, then goes on to the handler that had it before, or
- * ends the process, as do faults that have nothing to do with weightd, without a line. Up to 4096 attachments and
- * writers of the process are known. Installs a handler of SIGSEGV; where another one has taken its place since, a
- * second call puts it before that. One thread at a time. -errno.
+ * For debugging: from now on a fault in host memory of weightd's is explained in a line on standard
+ * error, which names the tensor, the buffer and its version. Only the first such fault of a process
+ * is explained, also where its handler recovers from that. A write to a published version is one,
+ * as is any use of what weightd_buffer_release() gave back. The signal, SIGSEGV, then goes on to
+ * the handler that had it before, or ends the process, as do faults that have nothing to do with
+ * weightd, without a line. Up to 4096 attachments and writers of the process are known. Installs a
+ * handler of SIGSEGV; where another one has taken its place since, a second call puts it before
+ * that. One thread at a time. -errno.
  */
 int weightd_guard(void);
 
@@ -491,11 +494,12 @@ int weightd_layout_image(const struct weightd_layout *l, void **ret_image, uint6
 int weightd_layout_parse(const void *image, uint64_t size, struct weightd_layout **ret);
 
 /*
- * Compares two layouts, which are of one model when they have the same set of (name, type, shape), in any order. A
- * name that only one of them has is no difference where it is tied to a name that both have. Returns 0, or
- * -EPROTOTYPE: up to `size` bytes of `ret_text` name the differences, "other type or shape: 'w' is F32 [4, 4], was
- * BF16 [4, 4]; only in this layout: 'a', 'b' and 3 more; only in the other: 'c'". 256 bytes hold some names of each
- * kind. `ret_text` may be NULL where `size` is 0. -ENOMEM. Reads both tables.
+ * Compares two layouts, which are of one model when they have the same set of (name, type, shape),
+ * in any order. A name that only one of them has is no difference where it is tied to a name that
+ * both have. Returns 0, or -EPROTOTYPE: up to `size` bytes of `ret_text` name the differences,
+ * "other type or shape: 'w' is F32 [4, 4], was BF16 [4, 4]; only in this layout: 'a', 'b' and 3
+ * more; only in the other: 'c'". 256 bytes hold some names of each kind. `ret_text` may be NULL
+ * where `size` is 0. -ENOMEM. Reads both tables.
  */
 int weightd_layout_compare(const struct weightd_layout *l, const struct weightd_layout *other,
 			   char *ret_text, size_t size);
@@ -547,8 +551,8 @@ struct weightd_create_options {
 	uint32_t mode; /* permission bits of a new buffer; 0: 0640 */
 	uint32_t keep; /* versions to keep, the newest included; 0: as before, 2 for a new buffer */
 	/*
-	 * Publish in exactly the given layout, whatever the newest version has: allows other tensors, and another
-	 * order of the same ones. Not of an exclusive buffer.
+	 * Publish in exactly the given layout, whatever the newest version has: allows other
+	 * tensors, and another order of the same ones. Not of an exclusive buffer.
 	 */
 	bool new_layout;
 	/*
@@ -559,8 +563,9 @@ struct weightd_create_options {
 	bool exclusive;
 	bool reusable;
 	/*
-	 * Of a buffer that is neither: ask the readers to let go and free the versions there are, first. What
-	 * cannot fit even then is -ENOMEM or -EDQUOT before that; a writer that fails later leaves none.
+	 * Before a version of a buffer that is neither, ask the readers to let go and free the
+	 * versions there are. A version that cannot fit even then is -ENOMEM or
+	 * -EDQUOT before that; a writer that fails later leaves none.
 	 */
 	bool replace;
 	/* With exclusive and replace: how long readers may take to pause (< 0: for ever; 0: 10 s), and then. */
@@ -575,13 +580,14 @@ struct weightd_create_options {
  * the version there was, of a reusable one an older version's perhaps. -EBUSY while somebody else is writing
  * the buffer; -ENOTRECOVERABLE.
  *
- * A layout of the same model as the newest version's (weightd_layout_compare()) stands for that one: the version
- * gets the order, offsets, alignment, roles, units and ties of the newest version, so that readers can swap to it.
- * weightd_writer_tensor() and weightd_writer_find() tell where the tensors are; offsets and indices of the given
- * layout do not count then. Names that the given layout ties stay tied for the writer, also where the newest
- * version has each of them on its own: they show one memory, which publish copies to the others. Names that only
- * the newest version ties show one memory too. -EPROTOTYPE: the newest version has other tensors, which the
- * sentence names; or new_layout is set and the buffer is exclusive. Needs no permission to read.
+ * A layout of the same model as the newest version's (weightd_layout_compare()) stands for that
+ * one: the version gets the order, offsets, alignment, roles, units and ties of the newest version,
+ * so that readers can swap to it. weightd_writer_tensor() and weightd_writer_find() tell where the
+ * tensors are; offsets and indices of the given layout do not count then. Names that the given
+ * layout ties stay tied for the writer, also where the newest version has each of them on its own:
+ * they show one memory, which publish copies to the others. Names that only the newest version ties
+ * show one memory too. -EPROTOTYPE: the newest version has other tensors, which the sentence names;
+ * or new_layout is set and the buffer is exclusive. Needs no permission to read.
  *
  * In place and with replace: a writer that has published holds a lease like a reader, and does not pause: free
  * it first. What is attached on this very connection is not waited for in place, since it cannot pause. A
@@ -593,11 +599,14 @@ int weightd_create(struct weightd *w, const char *name, const struct weightd_lay
 
 /* Start of the bytes, and their number if `ret_size` is given. Writable until published. */
 void *weightd_writer_data(const struct weightd_writer *wr, uint64_t *ret_size);
-/* Of the version to be, whose layout may be that of the newest version: see weightd_create(). */
+/* The layout of the version to be, which may be that of the newest version: see weightd_create(). */
 uint32_t weightd_writer_n_tensors(const struct weightd_writer *wr);
 int weightd_writer_tensor(const struct weightd_writer *wr, uint32_t index,
 			  struct weightd_tensor *ret);
-/* Finds also a name that only the given layout has, as a tie: `ret->index` is the tensor it is tied to then. */
+/*
+ * Finds also a name that only the given layout has, as a tie: `ret->index` is the tensor it is tied
+ * to then.
+ */
 int weightd_writer_find(const struct weightd_writer *wr, const char *name,
 			struct weightd_tensor *ret);
 /* As for buffers. -EALREADY: a published one is not written. */
@@ -678,8 +687,8 @@ void weightd_writer_free(struct weightd_writer *wr);
 typedef int (*weightd_progress_fn)(void *userdata, const char *phase, uint64_t done, uint64_t total);
 
 /*
- * Receives a sentence about a choice that the caller may not expect: which files of a directory were taken, by
- * which rule, and which were left out.
+ * Receives a sentence about a choice that the caller may not expect: which files of a directory
+ * were taken, by which rule, and which were left out.
  */
 typedef void (*weightd_note_fn)(void *userdata, const char *text);
 
@@ -705,14 +714,15 @@ struct weightd_load_result {
 };
 
 /*
- * Loads safetensors into the next version of `name` and publishes it. Each path is a safetensors file, an
- * index (X.safetensors.index.json, X.safetensors.index.VARIANT.json, X.safetensors.VARIANT.index.json), or a
- * directory. A directory stands for one set of files: that of a well-known name (model, diffusion_pytorch_model),
- * else that of its only index, else its only set X-00001-of-0000N, else its only file; weightctl(1) has the rules.
- * More than one is -EBADMSG. Files are opened with the caller's permissions. On any failure nothing is left
- * behind and the previous version is untouched; but an exclusive buffer is torn once its memory was handed
- * out, and one that is replaced is left without a version. A file that changes meanwhile is -EBADMSG. Uses a
- * connection of its own to the same server. `options` and `ret` may be NULL.
+ * Loads safetensors into the next version of `name` and publishes it. Each path is a safetensors
+ * file, an index (X.safetensors.index.json, X.safetensors.index.VARIANT.json,
+ * X.safetensors.VARIANT.index.json), or a directory. A directory stands for one set of files: that
+ * of a well-known name (model, diffusion_pytorch_model), else that of its only index, else its only
+ * set X-00001-of-0000N, else its only file; weightctl(1) has the rules. More than one is -EBADMSG.
+ * Files are opened with the caller's permissions. On any failure nothing is left behind and the
+ * previous version is untouched; but an exclusive buffer is torn once its memory was handed out,
+ * and one that is replaced is left without a version. A file that changes meanwhile is -EBADMSG.
+ * Uses a connection of its own to the same server. `options` and `ret` may be NULL.
  */
 int weightd_load(struct weightd *w, const char *name, const char *const *paths, size_t n_paths,
 		 const struct weightd_load_options *options, struct weightd_load_result *ret);

@@ -101,8 +101,8 @@ static void look_at(const char *directory, const char *below, const char *entry,
 		    struct list *folders, struct list *files);
 
 /*
- * What is there instead: folders that have weights, or files of another format. Of a model in the cache of
- * huggingface_hub they are one level deeper, in "snapshots".
+ * Lists the folders that have weights, and the files of another format. A model in the cache of
+ * huggingface_hub has them one level deeper, in "snapshots".
  */
 static void look_around(const char *directory, const char *below, struct list *folders,
 			struct list *files)
@@ -144,7 +144,8 @@ static int refuse_empty(const struct file *f, struct sentence *s)
 	if (folders.used > 0)
 		return sentence_set(
 			s, -ENOENT,
-			"the directory %s has no .safetensors file itself, but its folders have some: name one of %s",
+			"the directory %s has no .safetensors file itself, but its folders have some: "
+			"name one of %s",
 			QUOTE_PATH(f->path), list_end(&folders));
 	if (files.used > 0)
 		return sentence_set(
@@ -172,8 +173,9 @@ static int refuse_several(const struct directory *d, const struct file *f, const
 }
 
 /*
- * Parts are numbered from 1, by some programs from 0, and the entries are in the order of their numbers. Numbers
- * that are all different and all in range are whole when they are as many as there are parts.
+ * Parts are numbered from 1, by some programs from 0, and the entries are in the order of their
+ * numbers. Numbers that are all different and all in range are whole when they are as many as there
+ * are parts.
  */
 static int check_parts(const struct directory_set *set, const struct file *f, struct sentence *s)
 {
@@ -265,7 +267,10 @@ static int choose_configured(const struct directory *d, const struct file *f,
 	return 0;
 }
 
-/* Kinds of sets, in the order they are looked for without a well-known name: the first kind there is must have one set. */
+/*
+ * Kinds of sets, in the order they are looked for without a well-known name: the first kind there
+ * is must have one set.
+ */
 enum kind {
 	PLAIN_INDEX,
 	SHARDS,

@@ -19,8 +19,8 @@ struct choice {
 };
 
 /*
- * `d` is the list of `f`. -ENOENT: there is nothing to choose from; -EBADMSG: there are several sets, or parts
- * are missing; the sentence lists them.
+ * `d` is the list of `f`. -ENOENT: there is nothing to choose from; -EBADMSG: there are several
+ * sets, or parts are missing; the sentence lists them.
  */
 int choice_make(const struct directory *d, const struct file *f, struct choice *ret,
 		struct sentence *s);

@@ -1,5 +1,5 @@
 /*
- * What the names in a directory say: which of them are indexes, and which are parts of one whole.
+ * The names in a directory and what they mean: which of them are indexes, and which are parts of one whole.
  */
 #include "libclient/load/directory.h"
 
@@ -42,8 +42,8 @@ static const char *find_last(const char *text, size_t n, const char *word)
 }
 
 /*
- * An index without its ".json": "X.safetensors.index", with ".V" behind or before the ".index". The length of X,
- * and where ".V" is; 0 for no index.
+ * An index without its ".json": "X.safetensors.index", with ".V" behind or before the ".index". The
+ * length of X, and where ".V" is; 0 for no index.
  */
 static size_t parse_index(const char *name, const char **ret_variant, size_t *ret_n_variant)
 {

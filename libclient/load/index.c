@@ -46,9 +46,9 @@ static const char *keep(struct parser *p, const json_t *string)
 }
 
 /*
- * A path below the directory of the index, where it is opened: it must not lead anywhere else. Components that
- * mean nothing ("." and empty ones) are taken out, so that a file has one spelling. Writes at most n + 1 bytes
- * and returns their number without the NUL, 0 for a path that is none.
+ * A path below the directory of the index, where it is opened: it must not lead anywhere else.
+ * Components that mean nothing ("." and empty ones) are taken out, so that a file has one spelling.
+ * Writes at most n + 1 bytes and returns their number without the NUL, 0 for a path that is none.
  */
 static size_t normalize(const char *path, size_t n, char *ret)
 {
@@ -263,7 +263,7 @@ static int read_index(const struct file *f, struct index *ret, struct sentence *
 	return index_parse(text, f->identity.size, ret, s);
 }
 
-/* What begins as JSON may be meant as an index. */
+/* A file that begins as JSON may be meant as an index. */
 static bool looks_like_index(const struct file *f)
 {
 	struct sentence ignored; /* there is another one already */

@@ -1,6 +1,7 @@
 /*
- * Eight bytes of anything are the size of a header, so a file of another format fails with a number that tells
- * nobody anything. What the file is tells more: a download that failed, weights that have to be converted.
+ * Eight bytes of anything are the size of a header, so a file of another format fails with a number
+ * that tells nobody anything. What the file is tells more: a download that failed, weights that
+ * have to be converted.
  */
 #include "libclient/load/magic.h"
 

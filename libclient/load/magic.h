@@ -1,8 +1,8 @@
 /*
  * Files of other formats
  *
- * What a file is that was taken for safetensors or for an index and is neither, by how it begins, and what to
- * do with it.
+ * The format of a file that was taken for safetensors or for an index and is neither, by how it
+ * begins, and what to do with it.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
- * Each tensor of the plan is looked up in the writer, and the pieces are sorted by destination again. Two tensors
- * that lead to one place are compared in their files, and one of them is read.
+ * Each tensor of the plan is looked up in the writer, and the pieces are sorted by destination
+ * again. Two tensors that lead to one place are compared in their files, and one of them is read.
  */
 #include "libclient/load/placement.h"
 

@@ -1,7 +1,8 @@
 /*
  * Placements
  *
- * Where the bytes of a plan go in a writer that has the layout of its buffer's newest version and not the plan's.
+ * Where the bytes of a plan go in a writer that has the layout of its buffer's newest version and
+ * not the plan's.
  */
 #pragma once
 
@@ -14,8 +15,9 @@ struct placement {
 };
 
 /*
- * Looks each tensor of the plan up in the layout of the writer, which has the same ones and no memory yet.
- * -EPROTOTYPE: that layout ties two names, and the files have different bytes for them. `name` is the buffer's.
+ * Looks each tensor of the plan up in the layout of the writer, which has the same ones and no
+ * memory yet. -EPROTOTYPE: that layout ties two names, and the files have different bytes for them.
+ * `name` is the buffer's.
  */
 int placement_init(struct placement *p, const struct plan *plan, const struct weightd_writer *wr,
 		   const char *name, struct sentence *s);

@@ -408,8 +408,9 @@ static int read_header(const struct file *f, struct safetensors *ret, struct sen
 }
 
 /*
- * Whether it can be meant as one: it has a size of a header that is possible, and behind it what a header begins
- * with. The first bytes of another format may be such a size, and those of a broken file another format's.
+ * True for a file that can be meant as one: it has a size of a header that is possible, and behind
+ * it the first character of a header. The first bytes of another format may be such a size, and
+ * those of a broken file another format's.
  */
 static bool looks_like_safetensors(const struct file *f)
 {

@@ -1,5 +1,5 @@
 /*
- * What is not there, and what may have been meant by it
+ * Names that are not there, and the names that may have been meant
  */
 #pragma once
 

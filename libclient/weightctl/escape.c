@@ -68,7 +68,10 @@ static bool is_utf8(void)
 	return !strcmp(nl_langinfo(CODESET), "UTF-8");
 }
 
-/* Of ASCII it is the one character that names are written without: as an escape it is followed by an x. */
+/*
+ * The backslash is the one character of ASCII that names are written without: as an escape it is
+ * followed by an x.
+ */
 const char *escape_mark(void)
 {
 	return is_utf8() ? "\u2026" : "\\";

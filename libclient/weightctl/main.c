@@ -152,7 +152,7 @@ static bool is_help(const char *word)
 	return !strcmp(word, "--help") || !strcmp(word, "-h");
 }
 
-/* What is tried for a verb that has another name here. */
+/* Words of other programs for verbs that have another name here. */
 static const struct {
 	const char *word, *verb;
 } synonyms[] = {

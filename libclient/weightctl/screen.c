@@ -31,7 +31,7 @@ static struct winsize size_now(void)
 	return size;
 }
 
-/* What is cut off leaves a mark, so that no part of a name is taken for a name. */
+/* A line that is cut gets a mark, so that no part of a name is taken for a name. */
 static void put_line(FILE *f, const char *s, size_t size, size_t width)
 {
 	if (width_of(s, size) <= width) {

@@ -235,7 +235,10 @@ static void print_records(struct table *t, FILE *out)
 	}
 }
 
-/* Makes the table fit into the terminal. False: it does not, and its headings can go to each value instead. */
+/*
+ * Makes the table fit into the terminal. False: it does not, and its headings can go to each value
+ * instead.
+ */
 static bool fit(struct table *t)
 {
 	const size_t terminal = scols_table_get_termwidth(t->rows);

@@ -196,7 +196,7 @@ static void a_text_stays_in_its_room_and_tells_how_many(void **state)
 	assert_int_equal(weightd_layout_compare(a, b, NULL, 0), -EPROTOTYPE);
 }
 
-/* What looked through a table for each name would take minutes here. */
+/* A search through a table for each name would take minutes here. */
 static void a_hundred_thousand_tensors_are_compared_at_once(void **state)
 {
 	cleanup(weightd_layout_freep) struct weightd_layout *a = numbered_layout(N_MANY);

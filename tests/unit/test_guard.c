@@ -27,7 +27,7 @@ struct scene {
 	int fd;
 };
 
-/* What a child wrote to standard error, and how it ended. */
+/* The standard error of a child, and how it ended. */
 struct end {
 	char said[1024];
 	int status;

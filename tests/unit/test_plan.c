@@ -93,7 +93,7 @@ static unsigned count_fds(void)
 #define PATHS(...)                                                                                 \
 	((const char *const[]){__VA_ARGS__}), ARRAY_LEN(((const char *const[]){__VA_ARGS__}))
 
-/* What the plan last noted. */
+/* The last note of the plan. */
 static char noted[SENTENCE_MAX];
 
 static void note(void *userdata, const char *text)
