@@ -155,12 +155,14 @@ def test_the_default_of_a_user_is_in_the_runtime_folder(start, users_weightd):
         assert w.attach("m").bytes() == bytes(4096)
 
 
-def test_a_user_without_a_runtime_folder_has_to_say_where(users_weightd):
+def test_a_user_without_a_runtime_folder_of_its_own_has_to_say_where(users_weightd):
     env = environment()
     env.pop("XDG_RUNTIME_DIR", None)
-    done = subprocess.run(as_user(users_weightd), env=env, capture_output=True, text=True, timeout=STOP_S)
-    assert done.returncode == 2
-    assert "where to listen? Give --socket PATH, or set WEIGHTD_SOCKET or XDG_RUNTIME_DIR" in done.stderr
+    for more in {}, {"XDG_RUNTIME_DIR": "/"}:  # another user's
+        done = subprocess.run(as_user(users_weightd), env=env | more, capture_output=True, text=True, timeout=STOP_S)
+        assert done.returncode == 2
+        assert "where to listen? Give --socket PATH, or set WEIGHTD_SOCKET, or XDG_RUNTIME_DIR to a folder of this user's" \
+            in done.stderr
 
 
 def test_the_socket_of_a_live_daemon_is_left_alone(daemon):
