@@ -8,6 +8,7 @@ import json
 import mmap
 import os
 import pathlib
+import re
 import signal
 
 import features
@@ -18,6 +19,7 @@ from engine import planned
 from gpu_nodes import assert_all_serve, assert_nothing_is_left, device, on_gpu, publish, sha256, show, stagings, used, wait_unstaged
 from integration import wire
 from integration.errand import LEAF, Errand, Tree, has_staging, sha256 as sha256_of
+from integration.programs import compiled
 from integration.wire import Wire, image, memfd
 from nodes import MIB, content, hostile_programs, layout_of
 
@@ -312,6 +314,16 @@ def test_a_sink_lets_go_of_host_memory_when_the_gpu_has_proved_what_it_has(gpu_d
     sink.tell("verify")
     assert sink.failure()[0] == "malformed"
     gpu.wait_used(0)
+
+
+@pytest.mark.plain  # a sanitizer has to be loaded first
+def test_a_sink_whose_host_memory_the_kernel_refuses_says_what_is_free(gpu_daemon, gpu, errand):
+    gpu_daemon.env["LD_PRELOAD"] = str(compiled("full.so", (features.ROOT / "tests/integration/preload/full.c",), "-shared"))
+    sink = errand("sink")
+    create(gpu_daemon, sink)
+    why = sink.failure()[1]
+    left = re.search(r"are needed for a while, and (?:the limit of a cgroup leaves )?(\d+)", why)
+    assert left and int(left[1]) > 0, why  # nothing was taken yet
 
 
 def test_a_sink_publishes_what_it_has_verified(gpu_daemon, gpu, errand):
