@@ -233,7 +233,7 @@ def other_model(tmp_path):
 
 
 def test_demo_takes_any_other_model(build, other_model, tmp_path):
-    folder = tmp_path / "temporary"
+    folder = tmp_path / "t"  # the path of a socket has 107 bytes
     folder.mkdir()
     done = subprocess.run(**demo_command(build, other_model, folder), timeout=DEMO_S)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -245,7 +245,7 @@ def test_demo_takes_any_other_model(build, other_model, tmp_path):
 def test_demo_without_the_right_to_namespaces_has_its_second_node_on_loopback(build, other_model, tmp_path, require):
     require("root")
     require("sync")
-    folder = tmp_path / "temporary"
+    folder = tmp_path / "t"  # the path of a socket has 107 bytes
     folder.mkdir()
     command = demo_command(build, other_model, folder)
     command["args"] = ["setpriv", "--bounding-set=-sys_admin,-net_admin", *command["args"]]
