@@ -69,6 +69,20 @@ def test_another_buffer_of_that_name_is_not_taken_for_it(weightd):
         len(pickle.loads(sent))
 
 
+@pytest.mark.parametrize("again", [lambda sent, buffer: pickle.loads(sent), lambda sent, buffer: copy.deepcopy(buffer)])
+def test_other_bytes_of_that_name_and_layout_are_not_taken_for_it(weightd, again):
+    publish(weightd, fill=1)
+    buffer = weightd.attach("m")
+    sent = pickle.dumps(buffer)
+    weightd.drop("m")
+    publish(weightd, fill=2)
+    with pytest.raises(weightd.Removed, match=r"'m@1' on host was removed, .* other bytes; attach\(\) that one"):
+        len(again(sent, buffer))
+    weightd.drop("m")
+    publish(weightd, fill=1)
+    assert again(sent, buffer).digest == buffer.digest
+
+
 @pytest.mark.parametrize("use", [len, list, iter, lambda b: b["t0"], lambda b: "t0" in b, lambda b: b.version,
                                  lambda b: b.__enter__(), lambda b: pickle.loads(pickle.dumps(b)).wait()])
 def test_every_use_of_what_could_not_be_attached_raises_its_error(weightd, use):

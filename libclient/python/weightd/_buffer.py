@@ -47,7 +47,9 @@ class Buffer(Table):
     Other processes. A pickled Buffer, and a pickled Tensor of one, is this version, attached once more where it
     is unpickled, on the same GPU: arguments and results of pools, of any start method, and of queues are. It
     stays attached here until then, or may be gone. What cannot be attached there raises its error at its first
-    use, not while it is unpickled, which would hang a pool.
+    use (hasattr() is one), not while it is unpickled, which would hang a pool. A buffer that was removed
+    and made again has a version of that number too: Removed, when its digest is another; LayoutMismatch, when
+    its layout is. Two versions of one layout that were published without a digest cannot be told apart.
 
     version      of these bytes; only swap() and pause() change it
     layout_hash  16 bytes

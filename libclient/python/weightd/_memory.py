@@ -10,7 +10,7 @@ from . import _abi, _stream
 from ._abi import lib
 from ._connection import Connection, shared
 from ._deferred import Deferred
-from ._errors import Error, error
+from ._errors import Error, Removed, error
 
 _CHUNK = 16 << 20  # of what has to be copied on its way
 
@@ -76,7 +76,7 @@ class Memory:
         return _attach_there, self._origin()
 
     def __deepcopy__(self, memo: dict) -> Memory:
-        return attach(*self._origin())
+        return attach_again(*self._origin())
 
     def __repr__(self) -> str:
         if self._kind is WRITER:
@@ -85,7 +85,7 @@ class Memory:
         return f"'{name.decode()}@{version}'"
 
     def _origin(self) -> tuple:
-        """The arguments of attach() for these bytes, from any process of this machine. TypeError."""
+        """The arguments of attach_again() for these bytes, from any process of this machine. TypeError."""
         if self._kind is WRITER:
             raise TypeError("a tensor of a writer cannot be copied or pickled: its memory is this process's "
                             "alone; publish() and attach there, or send read()")
@@ -95,7 +95,10 @@ class Memory:
         return (lib.weightd_buffer_name(self.handle).decode(), device,
                 lib.weightd_buffer_version(self.handle),
                 _abi.hash_at(lib.weightd_buffer_layout_hash(self.handle)),
-                None if reader == device else reader, self.connection.socket())
+                None if reader == device else reader, self.connection.socket(), self._digest())
+
+    def _digest(self) -> bytes | None:
+        return _abi.hash_at(lib.weightd_buffer_digest(self.handle))
 
     def _is_parents(self) -> bool:
         # In a child the bytes of a writer are not mapped: something else may be where they were. Nor is
@@ -169,9 +172,22 @@ def attach(name: str, device: str, version: int, layout_hash: bytes | None, map_
     return Memory(connection, handle, BUFFER, writable=False)
 
 
+def attach_again(name: str, device: str, version: int, layout_hash: bytes, map_device: str | None,
+                 socket: str, digest: bytes | None) -> Memory:
+    """
+    attach() of the bytes that another attachment had. A buffer that was made again counts its versions from 1 too:
+    Removed, when the digest is another. A version without a digest is compared by the layout alone.
+    """
+    memory = attach(name, device, version, layout_hash, map_device, socket)
+    if digest is not None and memory._digest() != digest:
+        raise Removed(errno.ESTALE, f"'{name}@{version}' on {device} was removed, and the one that is there now has "
+                                    "other bytes; attach() that one by its name")
+    return memory
+
+
 def _attach_there(*origin) -> Memory | Deferred:
     try:
-        return attach(*origin)
+        return attach_again(*origin)
     except Error as e:
         return Deferred(e)
 
