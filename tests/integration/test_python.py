@@ -243,6 +243,26 @@ def test_next_call_connects_anew_after_the_server_went_away(weightd, daemon):
     assert weightd.ping().n_leases == 1 and other["t0"].memoryview()[0] == 1
 
 
+def test_a_server_at_another_default_socket_is_not_taken_for_the_one_that_went_away(weightd, daemon, make_daemon,
+                                                                                    tmp_path, monkeypatch):
+    from weightd import _connection
+
+    other = make_daemon()
+    monkeypatch.setattr(_connection, "_shared", {})
+    monkeypatch.delenv("WEIGHTD_SOCKET")
+    for folder, server in (tmp_path / "one", daemon), (tmp_path / "two", other):
+        folder.mkdir()
+        (folder / "weightd.sock").symlink_to(server.socket)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "one"))
+    assert weightd.ping().pid == daemon.pid
+    daemon.kill()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "two"))
+    with pytest.raises(weightd.Disconnected, match="one/weightd.sock"):
+        weightd.ping()
+    daemon.start()
+    assert weightd.ping().pid == daemon.pid
+
+
 def test_connections_belong_to_their_socket(weightd, make_daemon):
     other = make_daemon()
     publish(weightd, "here")

@@ -16,8 +16,8 @@ needed until a tensor is asked for one.
 Threads. Everything here may be called from any thread. Calls that are answered at once share one
 connection per process and socket; those that take long (create, load, wait, watch) have one each. After
 fork() the child reads what the parent had attached, and connects by itself for everything else. When
-weightd went away, the next call connects anew; a server that survives is waited for, see
-set_restart_timeout().
+weightd went away, the next call connects anew, to the same socket; a server that survives is waited for,
+see set_restart_timeout().
 
 Processes. A pickled Buffer or Tensor is attached again where it is unpickled; other handles are refused in words.
 

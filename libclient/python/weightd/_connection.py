@@ -77,6 +77,7 @@ class Connection:
         if code:
             kind = Denied if code == errno.EACCES else Disconnected
             raise kind(code, self._sentence(code))
+        self._path = lib.weightd_socket(self.handle)  # the default may be another server's by the next time
 
     def _set_restart_timeout(self) -> None:
         timeout_ms = _restart_timeout_ms
