@@ -94,6 +94,46 @@ def test_refresh_moves_to_another_buffer_and_keeps_what_is_shared(weightd, share
     assert values(model) == {3}
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_what_did_not_follow_follows_with_the_next_call(weightd, error, monkeypatch):
+    from weightd.torch import _bound
+
+    publish(weightd, 1)
+    model, buffer = bound(weightd)
+    other, _ = bound(weightd, buffer)
+    overwrite = _bound.overwrite
+
+    def fail_once(tensor, view):
+        monkeypatch.setattr(_bound, "overwrite", overwrite)
+        raise error("once")
+
+    for version, call in (2, buffer.swap), (3, lambda: buffer.pause(timeout=60)):
+        publish(weightd, version)
+        monkeypatch.setattr(_bound, "overwrite", fail_once)
+        with pytest.raises(error, match="once"):
+            buffer.swap()
+        assert buffer.version == version
+        if error is RuntimeError:
+            assert values(model) == {version - 1, version} and values(other) == {version}
+        assert not call() and values(model) == values(other) == {version}
+
+
+def test_a_follower_that_fails_does_not_stop_the_others(weightd, monkeypatch):
+    from weightd import _buffer
+
+    def fail(memory):
+        raise RuntimeError("always")
+
+    publish(weightd, 1)
+    model, buffer = bound(weightd)
+    monkeypatch.setattr(_buffer, "followers", [fail, *_buffer.followers])
+    publish(weightd, 2)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="always"):
+            buffer.swap()
+        assert values(model) == {2}
+
+
 # --- What is shared ----------------------------------------------------------------------------------
 
 

@@ -6,7 +6,8 @@ import ctypes
 import errno
 import os
 import time
-from typing import Any, Callable, TypeVar
+import warnings
+from typing import Any, Callable, TypeVar, Union
 
 from . import _abi, _stream
 from ._abi import lib
@@ -21,8 +22,9 @@ from ._target import target
 
 T = TypeVar("T")
 
-# Called with the memory that shows another version now, at a moment when nobody reads it.
-followers: list[Callable[[Memory], None]] = []
+# Called with memory that shows another version now, while no thread reads it; again for the same version if one of them
+# failed. Each returns a warning for the caller, or None.
+followers: list[Callable[[Memory], Union[str, None]]] = []
 
 
 class Buffer(Table):
@@ -34,7 +36,8 @@ class Buffer(Table):
     Another version can take the place of this one, at the same addresses: swap() and pause(). Tensors,
     arrays and captured graphs stay valid and show the new bytes, and so do modules that weightd.torch.bind() has
     bound, their private buffers included. Both want a safe point: a moment when no thread of the process reads the
-    buffer.
+    buffer. An error while the private buffers are overwritten comes out after the bytes have changed, when all others
+    are; the next swap() or pause() tries those again, and so it does after Ctrl-C.
 
     On a GPU. Addresses are the GPU's, tensors go to torch() and to whatever knows DLPack or
     __cuda_array_interface__, read() copies bytes to the host. What the GPU has still to read is asked by
@@ -76,10 +79,25 @@ class Buffer(Table):
         image = lib.weightd_buffer_layout_image(memory.handle, ctypes.byref(size))
         return Layout._parse(image, size.value)
 
-    def _follow(self, memory: Memory, before: int) -> None:
-        if self.version != before:
-            for follow in followers:
-                follow(memory)
+    def _follow(self, memory: Memory) -> None:
+        """
+        Calls the followers if one of them has not seen the version yet, which an earlier call that was interrupted
+        may have left behind. All are called, then the first error is raised.
+        """
+        self._look_again(memory.handle)
+        if memory.followed == self.version:
+            return
+        errors, said = [], []
+        for follow in followers:
+            try:
+                said.append(follow(memory))
+            except Exception as e:
+                errors.append(e)
+        if errors:
+            raise errors[0]
+        memory.followed = self.version
+        for warning in filter(None, said):
+            warnings.warn(warning, RuntimeWarning, stacklevel=3)
 
     def _look_again(self, handle: ctypes.c_void_p) -> None:
         self.version: int = lib.weightd_buffer_version(handle)
@@ -163,11 +181,10 @@ class Buffer(Table):
         LayoutMismatch when the tensors differ, which it names, or their order (attach anew), Removed, Error. On a GPU it waits for what
         `stream` was asked to do so far; captured graphs replay on the new bytes.
         """
-        memory, before = self._open(), self.version
+        memory = self._open()
         swapped = memory.connection.call(lib.weightd_buffer_swap_on, memory.handle,
                                          _stream.handle(stream))
-        self._look_again(memory.handle)
-        self._follow(memory, before)
+        self._follow(memory)
         return bool(swapped)
 
     def pause(self, timeout: float | None = None) -> bool:
@@ -177,7 +194,7 @@ class Buffer(Table):
         not read, waits for `timeout` seconds at most (None: for ever) and returns True, with another
         version perhaps. Timeout: still paused, nobody may read yet, to be called again. Torn, Removed.
         """
-        memory, before = self._open(), self.version
+        memory = self._open()
 
         def pause(timeout_ms: int) -> bool:
             return bool(memory.connection.call(lib.weightd_buffer_pause, memory.handle, timeout_ms))
@@ -186,7 +203,7 @@ class Buffer(Table):
             paused = patiently(pause, timeout)
         finally:
             self._look_again(memory.handle)
-        self._follow(memory, before)
+        self._follow(memory)
         return paused
 
     def read_begin(self) -> int:
@@ -243,12 +260,12 @@ class Buffer(Table):
         Takes memory again after release(), at the same addresses. True: with another version, the current
         one, since what it had is gone. LayoutMismatch (attach anew), Removed, Error: still without memory.
         """
-        memory, before = self._open(), self.version
+        memory = self._open()
         try:
             moved = memory.connection.call(lib.weightd_buffer_reacquire, memory.handle)
         finally:
             self._look_again(memory.handle)
-        self._follow(memory, before)
+        self._follow(memory)
         return bool(moved)
 
     def detach(self, stream: Any = None) -> None:

@@ -53,6 +53,7 @@ class Memory:
     size      bytes
     location  Location
     writable  whether views made from now on may be written
+    followed  the version that all followers of a buffer have seen: see Buffer.swap()
 
     Pickled, what is published is attached again where it is unpickled.
     """
@@ -66,6 +67,7 @@ class Memory:
         self.size = size.value
         self.location = _location(kind, handle)
         self._free = kind.free
+        self.followed: int | None = lib.weightd_buffer_version(handle) if kind is BUFFER else None
         self._pages = ctypes.c_ubyte * self.size
 
     def __del__(self):

@@ -1,7 +1,6 @@
 """What bind() gave to which place of a module, and what becomes of it when the memory shows another version."""
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import Iterator, NamedTuple
 
@@ -130,9 +129,12 @@ def overwrite(tensor: torch.Tensor, view: torch.Tensor) -> None:
             tensor.data.copy_(view)
 
 
-def _follow(memory: Memory) -> None:
-    """Brings the private copies of what lies in that memory along."""
-    lost, done = [], set()
+def _follow(memory: Memory) -> str | None:
+    """
+    Brings the private copies of what lies in that memory along, all that can be, then raises the first error. Returns
+    a warning of those that are lost.
+    """
+    lost, errors, done = [], [], set()
     for owner_ref, entries in list(_owners.values()):
         owner = owner_ref()
         for attribute, entry in list(entries.items()):
@@ -143,10 +145,16 @@ def _follow(memory: Memory) -> None:
                 lost.append(entry.row["name"])
             elif not entry.is_shared and id(tensor) not in done:
                 done.add(id(tensor))
-                overwrite(tensor, Tensor._at(entry.row, memory).torch())
+                try:
+                    overwrite(tensor, Tensor._at(entry.row, memory).torch())
+                except Exception as e:
+                    errors.append(e)
+    if errors:
+        raise errors[0]
     if lost:
-        warnings.warn(f"{memory!r} is not shown by the tensors of modules that took these and have moved since: "
-                      f"{some(lost)}; weightd.torch.refresh() puts them back", RuntimeWarning, stacklevel=4)
+        return (f"{memory!r} is not shown by the tensors of modules that took these and have moved since: "
+                f"{some(lost)}; weightd.torch.refresh() puts them back")
+    return None
 
 
 def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor | None, Entry]]:
