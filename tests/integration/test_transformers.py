@@ -98,7 +98,7 @@ def test_model_computes_what_from_pretrained_does(weightd, saved):
     views = {name: tensor.torch() for name, tensor in weights.items()}
     model = saved.type.from_pretrained(None, config=saved.reference.config, state_dict=views)
     share = saved.check("from_pretrained(state_dict=)", model, weights)
-    assert share < 1 if saved.name in FUSED else share == 1
+    assert 0.2 < share < 1 if saved.name in FUSED else share == 1
 
     if saved.name in FUSED:
         with pytest.raises(weightd.LayoutMismatch, match="experts"):
