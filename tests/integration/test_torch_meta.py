@@ -83,6 +83,44 @@ def test_other_threads_and_later_modules_are_as_ever(torch_module):
     assert [m.weight.is_meta for m in made] == [False, True, True, False]
 
 
+def test_blocks_of_two_threads_may_overlap(torch_module):
+    register, made, in_step = torch.nn.Module.register_parameter, {}, threading.Barrier(2, timeout=60)
+
+    def run(name, step):
+        for at in range(4):  # one enters, the other enters, one leaves, the other leaves
+            if at == step:
+                block = torch_module.meta_parameters()
+                block.__enter__()
+            if at == step + 2:
+                block.__exit__(None, None, None)
+            in_step.wait()
+            made[name, at] = torch.nn.Linear(2, 2).weight.is_meta
+            in_step.wait()
+
+    threads = [threading.Thread(target=run, args=named) for named in (("first", 0), ("second", 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [made["first", at] for at in range(4)] == [True, True, False, False]
+    assert [made["second", at] for at in range(4)] == [False, True, True, False]
+    assert torch.nn.Module.register_parameter is register
+
+
+def test_patches_of_others_stay(torch_module, monkeypatch):
+    seen = []
+    register = torch.nn.Module.register_parameter
+    monkeypatch.setattr(torch.nn.Module, "register_parameter", register)
+    with torch_module.meta_parameters():
+        ours = torch.nn.Module.register_parameter
+        monkeypatch.setattr(torch.nn.Module, "register_parameter",
+                            lambda module, name, param: (seen.append(name), ours(module, name, param))[1])
+    assert not torch.nn.Linear(2, 2).weight.is_meta
+    with torch_module.meta_parameters():
+        assert torch.nn.Linear(2, 2).weight.is_meta
+    assert seen == ["weight", "bias"] * 2
+
+
 def test_lazy_modules_stay_lazy(torch_module):
     with torch_module.meta_parameters():
         lazy = torch.nn.LazyLinear(3)
