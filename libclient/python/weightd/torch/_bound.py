@@ -103,7 +103,7 @@ def is_bound(module: torch.nn.Module, buffer: Buffer | None = None) -> Bound:
             shared.append(name)
     sizes = {True: 0, False: 0}
     for tensor in {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}.values():
-        sizes[is_plain(tensor) and given(tensor) is not None] += tensor.numel() * tensor.element_size()
+        sizes[given(tensor) is not None] += tensor.numel() * tensor.element_size()
     return Bound(shared, lost, sizes[True], sizes[False])
 
 

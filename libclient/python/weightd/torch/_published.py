@@ -20,7 +20,9 @@ def give(memory: Memory) -> None:
 
 
 def given(tensor: torch.Tensor | torch.UntypedStorage) -> Memory | None:
-    """Which of that memory it lies in."""
+    """The memory of them that it lies in; None for a tensor that is not plain, which has no one address."""
+    if isinstance(tensor, torch.Tensor) and not is_plain(tensor):
+        return None
     address = tensor.data_ptr()
     with _lock:
         return next((memory for memory in _given if 0 <= address - memory.address < memory.size), None)
