@@ -323,6 +323,16 @@ def test_a_bound_module_is_not_handed_to_another_process(weightd):
     assert weightd.torch.is_bound(model, buffer) and not model.embed.weight.is_shared()
 
 
+def test_a_flat_module_is_not_handed_to_another_process_either(weightd):
+    model = Model()
+    with weightd.torch.flat(model, "m") as flat:
+        for act in (lambda: None), flat.publish:
+            act()
+            with pytest.raises(TypeError, match=r"module that flat\(\) made is not .*; publish\(\), attach\(\), and hand "
+                                                r"over that Buffer, or its name, and bind\(\) there"):
+                ForkingPickler.dumps(model)
+
+
 @pytest.mark.filterwarnings("ignore:.*(Sparse CSR|nested tensors)")
 @pytest.mark.parametrize("make", [
     lambda: torch.eye(2).to_sparse(), lambda: torch.eye(2).to_sparse_csr(),

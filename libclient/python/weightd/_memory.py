@@ -81,14 +81,14 @@ class Memory:
         return attach_again(*self._origin())
 
     def __repr__(self) -> str:
-        if self._kind is WRITER:
+        if self.is_writers:
             return "memory of a writer"
         name, version = lib.weightd_buffer_name(self.handle), lib.weightd_buffer_version(self.handle)
         return f"'{name.decode()}@{version}'"
 
     def _origin(self) -> tuple:
         """The arguments of attach_again() for these bytes, from any process of this machine. TypeError."""
-        if self._kind is WRITER:
+        if self.is_writers:
             raise TypeError("a tensor of a writer cannot be copied or pickled: its memory is this process's "
                             "alone; publish() and attach there, or send read()")
         device = lib.weightd_buffer_device(self.handle).decode()
@@ -106,6 +106,11 @@ class Memory:
         # In a child the bytes of a writer are not mapped: something else may be where they were. Nor is
         # what a parent has on a GPU: no child may use the CUDA of its parent.
         return (self.writable or self.is_on_gpu) and self.connection.is_parents()
+
+    @property
+    def is_writers(self) -> bool:
+        """Also after publish()."""
+        return self._kind is WRITER
 
     @property
     def is_on_gpu(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Callable
 
 import torch
 
+from .._memory import Memory
 from ._published import given
 
 
@@ -29,14 +30,17 @@ class _Reducer:
         return self._torchs(tensor) if memory is None else self._torchs(self._ours(tensor, memory))
 
 
-def _refuse(parameter: torch.nn.Parameter, memory) -> torch.nn.Parameter:
-    raise TypeError(f"a module bound to {memory!r} is not handed to another process: torch would move it to memory of "
-                    "its own, in both; hand over the Buffer, or its name, and bind() there")
+def _refuse(parameter: torch.nn.Parameter, memory: Memory) -> torch.nn.Parameter:
+    is_flat = memory.is_writers
+    raise TypeError(f"a module {'that flat() made' if is_flat else f'bound to {memory!r}'} is not handed to another "
+                    "process: torch would move it to memory of its own, in both; "
+                    f"{'publish(), attach(), and hand over that Buffer' if is_flat else 'hand over the Buffer'}, or its "
+                    "name, and bind() there")
 
 
-def _copy_tensor(tensor: torch.Tensor, memory) -> torch.Tensor:
+def _copy_tensor(tensor: torch.Tensor, memory: Memory) -> torch.Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-def _copy(storage: torch.UntypedStorage, memory) -> torch.UntypedStorage:
+def _copy(storage: torch.UntypedStorage, memory: Memory) -> torch.UntypedStorage:
     return storage.clone()
