@@ -1,8 +1,11 @@
 """weightd.torch: buffers of bound modules, what is weightd's of a module, and modules in other processes."""
 import copy
+import importlib
 import io
+import os
 import pickle
 import re
+import signal
 import threading
 import warnings
 from multiprocessing.reduction import ForkingPickler
@@ -331,6 +334,22 @@ def test_a_flat_module_is_not_handed_to_another_process_either(weightd):
             with pytest.raises(TypeError, match=r"module that flat\(\) made is not .*; publish\(\), attach\(\), and hand "
                                                 r"over that Buffer, or its name, and bind\(\) there"):
                 ForkingPickler.dumps(model)
+
+
+@pytest.mark.parametrize("module", ["_published", "_meta"])
+def test_a_fork_while_a_thread_holds_a_lock_leaves_the_child_its_own(weightd, module):
+    publish(weightd, 1)
+    model, buffer = bound(weightd)
+    with importlib.import_module(f"weightd.torch.{module}")._lock:
+        child = os.fork()
+        if not child:
+            try:
+                signal.alarm(5)  # ends it, should it wait for the thread that is not there
+                with weightd.torch.meta_parameters():
+                    os._exit(not weightd.torch.is_bound(model))
+            finally:
+                os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*(Sparse CSR|nested tensors)")

@@ -1,6 +1,7 @@
 """Memory that modules were given: whether a tensor can still be written."""
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 
@@ -11,6 +12,15 @@ from ._kinds import is_plain
 
 _lock = threading.Lock()  # of _given
 _given: weakref.WeakSet[Memory] = weakref.WeakSet()
+
+
+def _make_lock() -> None:
+    """In a child: a thread of the parent may have held it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_make_lock)
 
 
 def give(memory: Memory) -> None:
