@@ -168,6 +168,19 @@ def test_private_and_shared_bytes_are_told(weightd):
     assert told[0].shared_bytes == (4 * 8 + 8 + 8) * 4
 
 
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_tensors_that_are_not_made_yet_have_no_bytes(weightd):
+    publish(weightd, 1)
+    model = Model()
+    whole = weightd.torch.is_bound(model)
+    model.absent = torch.nn.Linear(64, 64, device="meta")
+    model.lazy = torch.nn.LazyBatchNorm1d()
+    weightd.torch.bind(model, weightd.attach("m"), strict=False)
+    found = weightd.torch.is_bound(model)
+    n = 8  # of num_batches_tracked, which a lazy module has at once
+    assert found and found.shared_bytes + found.private_bytes == whole.private_bytes + n
+
+
 def test_modules_in_training_mode_share_no_buffers(weightd):
     publish(weightd, 1)
     buffer = weightd.attach("m")

@@ -10,7 +10,7 @@ from .. import _buffer, _dtype
 from .._buffer import Buffer
 from .._memory import Memory
 from .._tensor import Tensor
-from ._kinds import is_plain
+from ._kinds import is_lazy, is_plain
 from ._misfit import some
 from ._places import Held, Member
 from ._published import Published, given, is_fixed
@@ -25,7 +25,7 @@ class Bound(NamedTuple):
     lost           what bind() gave and is no longer so: moved by share_memory(), to(), half() and the like, or
                    replaced. swap() passes it by; refresh() puts it back, where type and device are as before
     shared_bytes   of parameters and buffers, in memory of weightd
-    private_bytes  of all others
+    private_bytes  of all others; one on the meta device, or a lazy module's, has no bytes
     """
 
     shared: list[str]
@@ -103,6 +103,8 @@ def is_bound(module: torch.nn.Module, buffer: Buffer | None = None) -> Bound:
             shared.append(name)
     sizes = {True: 0, False: 0}
     for tensor in {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}.values():
+        if is_lazy(tensor) or tensor.is_meta:
+            continue
         sizes[given(tensor) is not None] += tensor.numel() * tensor.element_size()
     return Bound(shared, lost, sizes[True], sizes[False])
 
