@@ -93,6 +93,18 @@ def test_every_use_of_what_could_not_be_attached_raises_its_error(weightd, use):
         use(pickle.loads(sent))
 
 
+def test_the_error_of_many_uses_is_as_long_as_that_of_one(weightd):
+    publish(weightd)
+    sent = pickle.dumps(weightd.attach("m"))
+    weightd.drop("m")
+    deferred, depths = pickle.loads(sent), set()
+    for use in (len, list, len, lambda d: hasattr(d, "name"), lambda d: hasattr(d, "name")):
+        with pytest.raises(weightd.NotFound) as failed:
+            use(deferred)
+        depths.add(len(failed.traceback))
+    assert max(depths) <= 4, depths
+
+
 def test_deep_copies_are_attachments_of_their_own(weightd):
     publish(weightd, fill=3)
     buffer = weightd.attach("m")

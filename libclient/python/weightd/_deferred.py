@@ -6,9 +6,9 @@ from ._errors import Error
 
 class Deferred:
     """
-    What unpickling makes of a handle whose attach failed: each use raises the error. Raised by the
-    unpickling itself it would end a worker of a pool, or the thread that collects its results, and a
-    caller would wait for ever.
+    The result of unpickling a handle whose attach failed: each use raises the error, hasattr() too, which passes on
+    all errors but AttributeError. Raised by the unpickling itself it would end a worker of a pool, or the thread that
+    collects its results, and a caller would wait for ever.
     """
 
     __slots__ = ("_error",)
@@ -23,13 +23,13 @@ class Deferred:
         return Deferred, (self._error,)
 
     def __getattr__(self, name: str):
-        raise self._error
+        self._use()
 
     def _use(self, *arguments):
-        raise self._error
+        raise self._error.with_traceback(None)  # else it would collect those of all uses, with their frames
 
     # Python looks up these in the class.
     __getitem__ = __iter__ = __len__ = __contains__ = __enter__ = _use
 
     def __exit__(self, *exception) -> None:
-        raise self._error
+        self._use()
