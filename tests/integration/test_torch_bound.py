@@ -233,6 +233,22 @@ def test_copies_of_a_module_with_shared_buffers_are_ordinary_modules(weightd):
         model.train()
 
 
+def test_shallow_copies_of_a_module_with_shared_buffers_are_trained_themselves(weightd):
+    publish(weightd, 1)
+    model, buffer = bound(weightd, share="all")
+    twin, part = copy.copy(model), copy.copy(model.batch)
+    for each in twin, part:
+        with pytest.raises(weightd.Denied, match="shared with other processes"):
+            each.train()
+    part.training = True
+    assert part.eval() is part and not part.training
+    weightd.torch.bind(model, buffer)  # its places are those of the copy too
+    assert twin.train() is twin and twin.training and not model.training
+    assert set(copy.deepcopy(vars(twin))) == set(vars(Model()))
+    del model
+    assert twin.eval() is twin and not twin.training
+
+
 def test_what_is_remembered_keeps_nothing_mapped(weightd):
     publish(weightd, 1)
     model, buffer = bound(weightd, share="quantized")

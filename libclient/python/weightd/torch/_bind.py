@@ -73,7 +73,8 @@ def bind(module, buffer, strict=True, names=None, share=None):
                 made.append((member, news[member.role]))
         install(made)
     remember(module, matches)
-    keep_from_training(module, shared)
+    if shared:
+        keep_from_training()
     return module if strict else keys
 
 

@@ -70,7 +70,7 @@ def note(held: Held, tensor: Tensor) -> None:
     """The places of `held` show the tensor now, or have a private copy; of a writer's nothing is noted."""
     for member in held.members:
         is_shared = (member.role == "param"
-                     or held_at(*member.places[0])[1].data_ptr() == tensor._memory.address + tensor.offset)
+                     or held_at(*member.places[0]).data_ptr() == tensor._memory.address + tensor.offset)
         entry = Entry(tensor._row(), weakref.ref(tensor._memory), is_shared)
         for owner, attribute in member.places:
             if tensor._memory.writable:
@@ -96,7 +96,7 @@ def is_bound(module: torch.nn.Module, buffer: Buffer | None = None) -> Bound:
     bytes are private. A copy.deepcopy() of a bound module is an ordinary module.
     """
     shared, lost = [], []
-    for name, _, tensor, entry in _entries(module):
+    for name, tensor, entry in _entries(module):
         if not entry.is_in(tensor, entry.memory() if buffer is None else buffer._memory):
             lost.append(name)
         elif entry.is_shared:
@@ -110,9 +110,9 @@ def is_bound(module: torch.nn.Module, buffer: Buffer | None = None) -> Bound:
 
 
 def shared_buffers(module: torch.nn.Module) -> list[str]:
-    """The buffers of a module that are the memory of others, too."""
-    return [name for name, role, tensor, entry in _entries(module)
-            if role == "buffer" and entry.is_shared and entry.is_in(tensor, entry.memory())]
+    """The buffers of a module, or of a copy that has its tensors, that are the memory of others, too."""
+    return [name for name, tensor in module.named_buffers()
+            if (memory := given(tensor)) is not None and not memory.is_writers]
 
 
 def is_to_share(member: Member) -> bool:
@@ -142,7 +142,7 @@ def _follow(memory: Memory) -> str | None:
         for attribute, entry in list(entries.items()):
             if owner is None or entry.memory() is not memory:
                 continue
-            tensor = held_at(owner, attribute)[1]
+            tensor = held_at(owner, attribute)
             if not entry.is_in(tensor, memory):
                 lost.append(entry.row["name"])
             elif not entry.is_shared and id(tensor) not in done:
@@ -159,19 +159,16 @@ def _follow(memory: Memory) -> str | None:
     return None
 
 
-def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor | None, Entry]]:
-    """Name, role, tensor and entry of each place that bind() has given something."""
+def _entries(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None, Entry]]:
+    """Name, tensor and entry of each place that bind() has given something."""
     for path, owner in module.named_modules():
         for attribute, entry in _of(owner).items():
-            yield f"{path}.{attribute}" if path else attribute, *held_at(owner, attribute), entry
+            yield f"{path}.{attribute}" if path else attribute, held_at(owner, attribute), entry
 
 
-def held_at(owner: torch.nn.Module, attribute: str) -> tuple[str, torch.Tensor | None]:
-    """Role and tensor of a place; None where there is none any more."""
-    for role, tensors in (("buffer", owner._buffers), ("param", owner._parameters)):
-        if attribute in tensors:
-            return role, tensors[attribute]
-    return "", None
+def held_at(owner: torch.nn.Module, attribute: str) -> torch.Tensor | None:
+    """The tensor of a place; None where there is none any more."""
+    return owner._buffers.get(attribute, owner._parameters.get(attribute))
 
 
 _buffer.followers.append(_follow)

@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 import errno
-import types
-import weakref
+import functools
 from typing import Callable, Union
 
 import torch
@@ -41,35 +40,20 @@ def refuse_training(members: list[Member]) -> None:
                          "eval() first, or leave them private (share=)")
 
 
-def keep_from_training(module: torch.nn.Module, members: list[Member]) -> None:
-    """Lets train() of the module, and of its modules down to those of these buffers, ask first."""
-    owners = {id(owner) for member in members for owner, _ in member.places}
-    if not owners:
-        return
-    for each in module.modules():
-        if "train" not in vars(each) and any(id(inner) in owners for inner in each.modules()):
-            vars(each)["train"] = _Train(each)
+@functools.cache
+def keep_from_training() -> None:
+    """
+    From now on train() of a module with buffers in memory of others is refused, and that of each module around it. A
+    patch of torch, since an attribute of the module would travel with all kinds of copies, which train by themselves.
+    """
+    train = torch.nn.Module.train
 
-
-class _Train:
-    """train() of a module that may have shared buffers. Copies of the module have their own train() again."""
-
-    __slots__ = ("_module",)
-
-    def __init__(self, module: torch.nn.Module):
-        self._module = weakref.ref(module)
-
-    def __call__(self, mode: bool = True) -> torch.nn.Module:
-        module = self._module()
+    @functools.wraps(train)
+    def train_unless_shared(module: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
         names = shared_buffers(module) if mode else []
         if names:
             raise error(errno.EACCES, f"{some(names)}: shared with other processes, which training would write to; "
                         "bind() again without share= makes them private, copy.deepcopy() makes a module to train")
-        return type(module).train(module, mode)
+        return train(module, mode)
 
-    def __deepcopy__(self, memo: dict) -> types.MethodType:
-        twin = memo[id(self._module())]
-        return types.MethodType(type(twin).train, twin)
-
-    def __reduce__(self):
-        return getattr, (self._module(), "train")
+    torch.nn.Module.train = train_unless_shared

@@ -26,6 +26,6 @@ def remember(module: torch.nn.Module, shown: list[tuple[Held, Tensor]]) -> None:
             for number, held in enumerate(several):
                 for member in held.members:
                     if member.role == "param" or is_to_share(member):
-                        setattr(held_at(*member.places[0])[1], APART, number)
+                        setattr(held_at(*member.places[0]), APART, number)
     watch(module, [held for held, _ in shown])
     keep_here()
