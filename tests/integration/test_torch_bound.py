@@ -168,6 +168,24 @@ def test_private_and_shared_bytes_are_told(weightd):
     assert told[0].shared_bytes == (4 * 8 + 8 + 8) * 4
 
 
+@pytest.mark.parametrize("options, mode, warns", [
+    ({}, False, True), ({"share": "quantized"}, False, False), ({"share": "all"}, False, False),
+    ({"share": lambda *_: False}, False, False), ({"share": "quantized"}, True, True), ({"strict": False}, False, True)])
+def test_a_module_most_of_which_is_copied_is_a_warning(weightd, options, mode, warns):
+    layer = torch.nn.BatchNorm1d(8).train(mode)
+    layer.register_buffer("qweight", torch.ones(1 << 9, 1 << 9, dtype=torch.int32))
+    with weightd.create("m", weightd.torch.layout_of(layer)) as writer:
+        writer.publish()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        weightd.torch.bind(layer, weightd.attach("m"), **options)
+    private, said = weightd.torch.is_bound(layer).private_bytes, [str(one.message) for one in caught]
+    assert (private > 1 << 20) == (warns or callable(options.get("share"))) and len(said) == warns
+    if warns:
+        assert said[0].startswith(f"{private} of ") and "qweight; bind(module.eval(), buffer, share=" in said[0]
+        assert caught[0].category is RuntimeWarning and caught[0].filename == __file__
+
+
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_tensors_that_are_not_made_yet_have_no_bytes(weightd):
     publish(weightd, 1)

@@ -12,7 +12,7 @@ from ._misfit import some
 from ._names import IncompatibleKeys, Names
 from ._places import Member, install, successor
 from ._published import Published, is_fixed
-from ._sharing import Share, keep_from_training, refuse_training, shares
+from ._sharing import Share, keep_from_training, refuse_training, shares, warn_of_copies
 from ._shown import remember
 
 Module = TypeVar("Module", bound=torch.nn.Module)
@@ -33,7 +33,8 @@ def bind(module, buffer, strict=True, names=None, share=None):
     Points every parameter of `module` (on the meta device or not) at the shared memory and returns the
     module. Parameters become new objects of the same class that need no gradient, one for all names of a
     tensor; persistent buffers become private copies, which swap(), pause(), reacquire() and refresh() bring
-    along. is_bound(module).private_bytes tells how much the process then has for itself.
+    along. is_bound(module).private_bytes tells how much the process then has for itself; a RuntimeWarning does so
+    when 1 MiB or more is copied and that is most of the module, as with GPTQ, unless `share` is a function.
 
     A tensor that the module has under several names (tied: one object, or several over the same elements)
     needs one of them in the buffer. Several must have the same values there.
@@ -75,6 +76,7 @@ def bind(module, buffer, strict=True, names=None, share=None):
     remember(module, matches)
     if shared:
         keep_from_training()
+    warn_of_copies(share, matches, stays)
     return module if strict else keys
 
 
