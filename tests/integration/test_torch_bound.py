@@ -170,7 +170,8 @@ def test_private_and_shared_bytes_are_told(weightd):
 
 @pytest.mark.parametrize("options, mode, warns", [
     ({}, False, True), ({"share": "quantized"}, False, False), ({"share": "all"}, False, False),
-    ({"share": lambda *_: False}, False, False), ({"share": "quantized"}, True, True), ({"strict": False}, False, True)])
+    ({"share": lambda *_: False}, False, False), ({"share": "quantized"}, True, True),
+    ({"strict": False}, False, True)])
 def test_a_module_most_of_which_is_copied_is_a_warning(weightd, options, mode, warns):
     layer = torch.nn.BatchNorm1d(8).train(mode)
     layer.register_buffer("qweight", torch.ones(1 << 9, 1 << 9, dtype=torch.int32))
@@ -378,8 +379,8 @@ def test_a_flat_module_is_not_handed_to_another_process_either(weightd):
     with weightd.torch.flat(model, "m") as flat:
         for act in (lambda: None), flat.publish:
             act()
-            with pytest.raises(TypeError, match=r"module that flat\(\) made is not .*; publish\(\), attach\(\), and hand "
-                                                r"over that Buffer, or its name, and bind\(\) there"):
+            with pytest.raises(TypeError, match=r"module that flat\(\) made is not .*; publish\(\), attach\(\), and "
+                                                r"hand over that Buffer, or its name, and bind\(\) there"):
                 ForkingPickler.dumps(model)
 
 

@@ -178,8 +178,8 @@ class Buffer(Table):
         """
         Puts the current version where this one is, at the same addresses, at a safe point (see above):
         True, or False when this is it. After an error the buffer goes on with the version it has:
-        LayoutMismatch when the tensors differ, which it names, or their order (attach anew), Removed, Error. On a GPU it waits for what
-        `stream` was asked to do so far; captured graphs replay on the new bytes.
+        LayoutMismatch when the tensors differ, which it names, or their order (attach anew), Removed, Error.
+        On a GPU it waits for what `stream` was asked to do so far; captured graphs replay on the new bytes.
         """
         memory = self._open()
         swapped = memory.connection.call(lib.weightd_buffer_swap_on, memory.handle,
@@ -222,7 +222,7 @@ class Buffer(Table):
 
     def read_consistent(self, read: Callable[[Buffer], T], timeout: float | None = None) -> T:
         """
-        What read(buffer) returns, called until it saw the bytes of one version. It may see a mix before,
+        Returns the result of read(buffer), called until it saw the bytes of one version. It may see a mix before,
         and has to return copies: views go on changing. Waits while the buffer is updated. Timeout (in
         seconds; None: never), Torn, Removed.
         """
@@ -249,8 +249,8 @@ class Buffer(Table):
 
     def release(self, stream: Any = None) -> None:
         """
-        Gives the memory back, for one who is idle, and keeps the addresses: until reacquire() nobody may read
-        the buffer, which is a SIGSEGV, or the end of the context on a GPU, where it waits for `stream`. Error.
+        Gives the memory back while the process is idle, and keeps the addresses: until reacquire() no thread may
+        read the buffer, which is a SIGSEGV, or the end of the context on a GPU, where it waits for `stream`. Error.
         """
         memory = self._open()
         memory.connection.call(lib.weightd_buffer_release, memory.handle, _stream.handle(stream))

@@ -115,7 +115,7 @@ class Connection:
         self._free_ended()
 
     def _free_ended(self) -> None:
-        # What is added while somebody holds the lock is seen by the second look, after the release.
+        # Additions while another thread holds the lock are seen by the second look, after the release.
         while self._ended and self._lock.acquire(blocking=False):
             try:
                 while self._ended:

@@ -72,7 +72,7 @@ def device(memory: Memory) -> tuple[int, int]:
 
 def element(dtype: str, max_version: tuple[int, int] | None, caller: str) -> Element | None:
     """
-    What a capsule for that consumer calls the type; None: the integer that holds its bits. A consumer cannot say
+    The type as a capsule for that consumer has it; None: the integer that holds its bits. A consumer cannot say
     that it knows the types of DLPack 1.1: torch asks for 1.0 and jax for no version, both know them, and numpy asks
     for 1.0 and does not. Hence the module that calls counts too.
     """
@@ -86,7 +86,7 @@ def element(dtype: str, max_version: tuple[int, int] | None, caller: str) -> Ele
 
 @functools.lru_cache(maxsize=None)
 def _by_name_of_torch(dtype: str) -> Element | None:
-    """What this torch calls a type in a capsule of its own."""
+    """The type as this torch has it in a capsule of its own."""
     import torch.utils.dlpack
     kind = getattr(torch, _dtype.TORCH[dtype], None)
     if kind is None:

@@ -38,7 +38,7 @@ def name(code: int) -> str:
 
 
 def typestr(name: str) -> str:
-    """What numpy.dtype.str says of the numpy type."""
+    """The numpy type, as numpy.dtype.str has it."""
     kind = NUMPY[name]
     return "|b1" if kind == "?" else kind if kind[0] == "<" else f"|{kind}"
 

@@ -5,7 +5,7 @@ import errno
 
 
 class Error(OSError):
-    """What libweightd refused or failed at: `errno` as in weightd.h; str() is its sentence."""
+    """A call that libweightd refused or that failed: `errno` as in weightd.h; str() is its sentence."""
 
     def __str__(self) -> str:
         return self.strerror or ""

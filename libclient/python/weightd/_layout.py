@@ -36,7 +36,7 @@ class Layout:
 
     @classmethod
     def _parse(cls, image: int | bytes, size: int) -> Layout:
-        """Of bytes, or of those at an address; there is at least one tensor. Error."""
+        """Parses bytes, or those at an address; there is at least one tensor. Error."""
         layout = cls.__new__(cls)
         layout._handle, layout._index = ctypes.c_void_p(), None
         _check(lib.weightd_layout_parse(image, size, ctypes.byref(layout._handle)), "image")

@@ -1,4 +1,4 @@
-"""What buffers and versions are there, and changing that."""
+"""Lists of buffers and versions, and changes to them."""
 from __future__ import annotations
 
 import ctypes
@@ -142,8 +142,8 @@ def history(name: str, device: str = "host", socket: str | None = None) -> list[
 def drop(name: str, version: int | None = None, device: str = "host",
          socket: str | None = None) -> None:
     """
-    Removes a buffer, or one old version of it, `version` or that of "name@3". Who has it attached keeps reading it. NotFound, Denied;
-    Error with EBUSY for the newest version.
+    Removes a buffer, or one old version of it, `version` or that of "name@3". Processes that have it attached keep
+    reading it. NotFound, Denied; Error with EBUSY for the newest version.
     """
     name, version = target(name, version)
     connection = shared(socket)
@@ -153,8 +153,8 @@ def drop(name: str, version: int | None = None, device: str = "host",
 def rollback(name: str, version: int | None = None, device: str = "host",
              socket: str | None = None) -> int:
     """
-    Makes `version` (also as "name@3"), which the buffer still keeps, the current one (None: the newest that is older than the
-    current one) and returns its number. The next publish is newer than all. NotFound, Denied.
+    Makes `version` (also as "name@3"), which the buffer still keeps, the current one (None: the newest that is older
+    than the current one) and returns its number. The next publish is newer than all. NotFound, Denied.
     """
     name, version = target(name, version)
     connection, current = shared(socket), ctypes.c_uint64()
@@ -183,7 +183,7 @@ def _checked(value: int) -> int:
 
 
 def ping(socket: str | None = None) -> ServerInfo:
-    """Asks the server who it is. Disconnected."""
+    """Asks the server for its identity. Disconnected."""
     connection, server = shared(socket), _abi.Server()
     connection.call(lib.weightd_ping, connection.handle, ctypes.byref(server))
     return named(ServerInfo, server)

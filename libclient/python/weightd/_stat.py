@@ -59,7 +59,7 @@ class SlotInfo(NamedTuple):
 
 
 class UserInfo(NamedTuple):
-    """What a user holds, and may: `max_` None is no limit. `n_bytes` of slots and layouts."""
+    """Holdings of a user, and their limits: `max_` None is no limit. `n_bytes` of slots and layouts."""
 
     uid: int
     n_connections: int
@@ -92,7 +92,7 @@ def slots(name: str | None = None, socket: str | None = None) -> list[SlotInfo]:
 
 
 def users(socket: str | None = None) -> list[UserInfo]:
-    """What is charged to the caller; to everybody, for administrators."""
+    """Charges of the caller; of all users, for administrators."""
     connection, found = shared(socket), ctypes.c_void_p()
     connection.call(lib.weightd_list_users, connection.handle, ctypes.byref(found))
     return take(found, lib.weightd_list_user, UserInfo)

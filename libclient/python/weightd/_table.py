@@ -1,4 +1,4 @@
-"""What an attached buffer and a writer have in common: a lazy mapping of names to tensors."""
+"""The common part of attached buffers and writers: a lazy mapping of names to tensors."""
 from __future__ import annotations
 
 import ctypes

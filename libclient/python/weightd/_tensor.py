@@ -54,9 +54,10 @@ class Entry:
 class Tensor(Entry):
     """
     A tensor in mapped memory. It and every view made from it keep the memory mapped. No method copies,
-    unless it says so. On a GPU there are torch(), DLPack and __cuda_array_interface__, and read() for a copy. Tensors of a published version are read-only, those of a writer writable until it
-    publishes; afterwards the memory itself is read-only, and a write through a view made before (or
-    through torch and old DLPack consumers, which know no read-only memory) ends in SIGSEGV.
+    unless it says so. On a GPU there are torch(), DLPack and __cuda_array_interface__, and read() for a copy.
+    Tensors of a published version are read-only, those of a writer writable until it publishes; afterwards
+    the memory itself is read-only, and a write through a view made before (or through torch and old DLPack
+    consumers, which know no read-only memory) ends in SIGSEGV.
     """
 
     __slots__ = ("_memory",)

@@ -82,7 +82,7 @@ def bind(module, buffer, strict=True, names=None, share=None):
 
 def refresh(module: torch.nn.Module, buffer: Buffer, strict: bool = True, names: Names = None) -> IncompatibleKeys:
     """
-    Moves a bound module to another version at a moment when nobody uses it: its Parameter objects stay
+    Moves a bound module to another version at a moment when no thread uses it: its Parameter objects stay
     and show the new memory, as do the buffers it shares, and the values of its other persistent buffers are
     overwritten; what is_bound() calls lost is put back. `strict`, `names` and errors as in bind(); returns the
     names that only one side has: none if `strict`. ValueError: the module is on the meta device, or on another

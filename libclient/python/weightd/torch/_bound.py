@@ -1,4 +1,4 @@
-"""What bind() gave to which place of a module, and what becomes of it when the memory shows another version."""
+"""The tensors that bind() gave to places of modules, and their update when the memory shows another version."""
 from __future__ import annotations
 
 import weakref
@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 
 class Entry(NamedTuple):
     """
-    What was given to a place. It keeps no memory mapped: only the tensors of modules do.
+    A tensor that was given to a place. It keeps no memory mapped: only the tensors of modules do.
 
     row        of the Tensor
     memory     where that is
@@ -51,7 +51,7 @@ class Entry(NamedTuple):
     is_shared: bool
 
     def is_in(self, tensor: torch.Tensor | None, memory: Memory | None) -> bool:
-        """Whether `tensor` still is what was given, from that memory."""
+        """True while `tensor` is the one that was given, from that memory."""
         if tensor is None or memory is None or self.memory() is not memory or not self._fits(tensor):
             return False
         return not self.is_shared or not tensor.numel() or tensor.data_ptr() == memory.address + self.row["offset"]
@@ -92,8 +92,8 @@ def _of(owner: torch.nn.Module) -> dict[str, Entry]:
 
 def is_bound(module: torch.nn.Module, buffer: Buffer | None = None) -> Bound:
     """
-    What of the module lies in memory of weightd (of `buffer`, if one is given), what no longer does, and how many
-    bytes are private. A copy.deepcopy() of a bound module is an ordinary module.
+    Tells which tensors of the module lie in memory of weightd (of `buffer`, if one is given), which no longer do,
+    and how many bytes are private. A copy.deepcopy() of a bound module is an ordinary module.
     """
     shared, lost = [], []
     for name, tensor, entry in _entries(module):
@@ -116,7 +116,7 @@ def shared_buffers(module: torch.nn.Module) -> list[str]:
 
 
 def is_to_share(member: Member) -> bool:
-    """Whether bind() put the memory itself there."""
+    """True where bind() put the memory itself."""
     owner, attribute = member.places[0]
     entry = _of(owner).get(attribute)
     return entry is not None and entry.is_shared

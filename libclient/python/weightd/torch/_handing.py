@@ -31,11 +31,11 @@ class _Reducer:
 
 
 def _refuse(parameter: torch.nn.Parameter, memory: Memory) -> torch.nn.Parameter:
-    is_flat = memory.is_writers
-    raise TypeError(f"a module {'that flat() made' if is_flat else f'bound to {memory!r}'} is not handed to another "
-                    "process: torch would move it to memory of its own, in both; "
-                    f"{'publish(), attach(), and hand over that Buffer' if is_flat else 'hand over the Buffer'}, or its "
-                    "name, and bind() there")
+    what, way_out = f"bound to {memory!r}", "hand over the Buffer"
+    if memory.is_writers:
+        what, way_out = "that flat() made", "publish(), attach(), and hand over that Buffer"
+    raise TypeError(f"a module {what} is not handed to another process: torch would move it to memory of its own, in "
+                    f"both; {way_out}, or its name, and bind() there")
 
 
 def _copy_tensor(tensor: torch.Tensor, memory: Memory) -> torch.Tensor:

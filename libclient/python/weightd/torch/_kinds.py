@@ -76,7 +76,7 @@ def _refuse_unknown(name: str, tensor: torch.Tensor) -> None:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Of tensors of one type and shape: NaN equals itself, -0 differs from 0."""
+    """Compares tensors of one type and shape: NaN equals itself, -0 differs from 0."""
     return torch.equal(_bits(one), _bits(other.to(one.device)))
 
 

@@ -51,7 +51,10 @@ def _enter() -> None:
 
 
 def _leave() -> None:
-    """The last one puts back what was there, unless another patch lies over ours, which lets all parameters pass then."""
+    """
+    The last one puts back the method that was there. Where another patch lies over ours, ours stays below it and lets
+    all parameters pass.
+    """
     global _n_blocks, _installed
     _thread.n_blocks -= 1
     with _lock:

@@ -32,7 +32,7 @@ def _span(member: Member) -> tuple[str, int, int, Member]:
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor, distance: int, size: int) -> bool:
-    """Whether they share a byte; `other` begins `distance` bytes behind `one`. Takes `size` bytes of memory."""
+    """True when they share a byte; `other` begins `distance` bytes behind `one`. Takes `size` bytes of memory."""
     bytes_of_both = torch.zeros(size, dtype=torch.bool)
     _mark(bytes_of_both, one, 0).fill_(True)
     return bool(_mark(bytes_of_both, other, distance).any())

@@ -22,7 +22,7 @@ _NOTICED = 1 << 20  # bytes of private copies
 
 
 def shares(share: Share, held: Held) -> bool:
-    """Whether buffers of a module that are this tensor are to be shared. ValueError: `share`."""
+    """True when buffers of a module that are this tensor are to be shared. ValueError: `share`."""
     if share is None or not held.buffers():
         return False
     if share == "quantized":
