@@ -11,7 +11,7 @@ import features
 import pytest
 
 HAS_TORCH = features.FEATURES["torch"][0]()
-FILES = ["test_torch.py", "test_transformers.py", "test_flat.py", "test_situations_torch.py",
+FILES = ["test_torch.py", "test_transformers.py", "test_flat.py", "test_situations_torch.py", "test_adoption_torch.py",
          *sorted(file.name for pattern in ("test_torch_*.py", "test_python*.py")
                  for file in pathlib.Path(__file__).parent.glob(pattern))]
 WIDTH, VOCABULARY = 8, 16

@@ -168,7 +168,10 @@ def _entries(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None
 
 def held_at(owner: torch.nn.Module, attribute: str) -> torch.Tensor | None:
     """The tensor of a place; None where there is none any more."""
-    return owner._buffers.get(attribute, owner._parameters.get(attribute))
+    for tensors in (owner._buffers, owner._parameters):  # in TorchScript no dict, and without get()
+        if attribute in tensors:
+            return tensors[attribute]
+    return None
 
 
 _buffer.followers.append(_follow)
