@@ -105,18 +105,6 @@ static void a_header_ends_inside_the_file(void **state)
 	assert_int_equal(parse_prefix(93, 100), SAFETENSORS_HEADER_LENGTH);
 }
 
-static void a_git_lfs_pointer_is_called_one(void **state)
-{
-	uint64_t header_size;
-	struct sentence s;
-
-	(void)state;
-	assert_int_equal(safetensors_parse_prefix((const uint8_t *)"version https://git-lfs", 130,
-						  &header_size, &s),
-			 SAFETENSORS_HEADER_TOO_LARGE);
-	assert_non_null(strstr(s.text, "git lfs pull"));
-}
-
 /* --- JSON --------------------------------------------------------------------------------------- */
 
 static void a_header_is_one_json_object(void **state)
@@ -489,7 +477,6 @@ int main(void)
 		cmocka_unit_test(a_file_has_at_least_eight_bytes),
 		cmocka_unit_test(a_header_has_at_most_100_million_bytes),
 		cmocka_unit_test(a_header_ends_inside_the_file),
-		cmocka_unit_test(a_git_lfs_pointer_is_called_one),
 		cmocka_unit_test(a_header_is_one_json_object),
 		cmocka_unit_test(white_space_may_stand_around_the_header),
 		cmocka_unit_test(a_header_is_utf8),
