@@ -17,7 +17,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # skips (features.require_descriptors).
 resource.setrlimit(resource.RLIMIT_NOFILE, 2 * resource.getrlimit(resource.RLIMIT_NOFILE)[1:])
 
-# What arcs.py found to take no arc of its own. There, all tests run.
+# Tests that take no arc of their own, by arcs.py. The tree for coverage, which it measures, runs all.
 PLAIN = set(pathlib.Path(__file__).with_name("plain").read_text().splitlines()) if features.BUILD.name != "build-coverage" else ()
 
 

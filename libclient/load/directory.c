@@ -30,7 +30,7 @@ static bool take_suffix(const char *text, size_t *n, const char *suffix)
 	return true;
 }
 
-/* Where the last "`word`" in the first `n` bytes begins; NULL: nowhere. */
+/* The last occurrence of `word` in the first `n` bytes; NULL: none. */
 static const char *find_last(const char *text, size_t n, const char *word)
 {
 	size_t n_word = strlen(word);

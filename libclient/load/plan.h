@@ -52,7 +52,7 @@ void plan_deinit(struct plan *p);
 /* After the last byte was read: -EBADMSG when a file is not what it was when it was opened. */
 int plan_check_unchanged(const struct plan *p, struct sentence *s);
 
-/* Where the last piece ends in the buffer. */
+/* The end of the last piece: bytes from the start of the buffer. */
 uint64_t plan_end(const struct plan *p);
 
 /* The first piece that ends behind `dest`; n_pieces when there is none. */

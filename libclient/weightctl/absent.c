@@ -55,7 +55,7 @@ const char *absent_hint(struct cli *cli, const char *name)
 	return say_nearest(list, name, NULL);
 }
 
-/* Where a buffer of that name is; the device asked for comes before others. NULL: nowhere. */
+/* The device of a buffer of that name; the device asked for comes before others. NULL: none. */
 static const char *device_of(const struct weightd_list *list, const char *name, const char *device)
 {
 	const struct weightd_buffer_info *info;

@@ -30,7 +30,7 @@ from fuzz.headers import TABLE, depth_of, image, mutate, tensor  # noqa: E402
 BATCH = 20_000
 DEPTH_MAX = 128
 
-# What weightd refuses and the reference does not, and why. The names are those of the checks below.
+# Reasons why weightd refuses files that the reference takes, by the names of the checks below.
 STRICTER = {
     "duplicate": "a key stands twice, and readers of JSON disagree about which one counts",
     "name": "a tensor's name is empty, longer than 1024 bytes or holds NUL, which no layout can have",
