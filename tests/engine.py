@@ -79,9 +79,9 @@ def plan(nodes, links, magic=b"moves\0\0\1"):
 class Memory:
     """A memfd of these bytes, or of this size."""
 
-    def __init__(self, content):
+    def __init__(self, content, flags=0):
         self.size = content if isinstance(content, int) else len(content)
-        self.fd = os.memfd_create("engine-test")
+        self.fd = os.memfd_create("engine-test", flags)
         os.ftruncate(self.fd, self.size)
         if not isinstance(content, int):
             self.write(0, content)

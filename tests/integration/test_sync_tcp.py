@@ -1,5 +1,6 @@
 """Chains of weightd-sync-tcp over loopback: every byte arrives, and whatever goes wrong has a name."""
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -60,6 +61,42 @@ def test_what_is_sent_is_copied_by_nobody(require):
         chain.await_done()
         said = [written(engine) for engine in chain.engines]
     assert min(said[:2]) >= len(data) > CHUNK > said[2], said
+
+
+def hear_with_descriptors(engine):
+    """Until it is done; as weightd-trace does, which holds the connections of an engine that has ended."""
+    held = []
+    while True:
+        packet, fds, *_ = socket.recv_fds(engine.socket, 1 << 17, 1)
+        held += fds
+        if (message := json.loads(packet))["op"] not in ("progress", "socket"):
+            assert message["op"] == "done", message
+            return held
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_memory_that_was_relayed_can_be_sealed_once_the_engine_is_done(require, attempt):
+    """The kernel frees what was sent when the CPU that sent it receives a packet, and nothing else may come there."""
+    cpus = sorted(os.sched_getaffinity(0))
+    require("two processors", available=len(cpus) > 1)
+    chain = Chain(["a", "b", "c"], Memory(random_bytes(CHUNK)))
+    chain.memories[1].close()
+    chain.memories[1] = Memory(CHUNK, flags=os.MFD_ALLOW_SEALING)
+    memory_fd = os.dup(chain.memories[1].fd)
+    with chain:
+        for engine, cpu in zip(chain.engines, (1, 0, 1)):
+            os.sched_setaffinity(engine.pid, {cpus[cpu]})
+        chain.engines[1].tell({"op": "sockets"})
+        chain.start()
+        held = hear_with_descriptors(chain.engines[1])
+        for place in 0, 2:
+            assert chain.engines[place].hear_end()["op"] == "done"
+    try:
+        # The kernel waits up to 0.15 s for pages that are in use.
+        assert len(held) == 2 and fcntl.fcntl(memory_fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE) == 0
+    finally:
+        for fd in [memory_fd, *held]:
+            os.close(fd)
 
 
 @pytest.mark.parametrize("order", ((0, 1, 2), (2, 1, 0), (1, 0, 2)))

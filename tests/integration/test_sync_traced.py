@@ -595,8 +595,7 @@ def test_one_that_is_killed_amid_a_push_counts_the_rest_of_it(make_traced, trace
     push.committed()
     remember(nodes, push.sync, "bc")
     nodes.wait(lambda: len([row for row in client.ask("past") if row["sync"] == push.sync]) == 4, "all have told that it is over")
-    nodes.rest("m")
-    assert [history(node, push.sync)["traced"] for node in nodes] == [None] * 3
+    assert [(history(node, push.sync)["traced"], node.own_head("m")["state"]) for node in nodes] == [(None, "serving")] * 3
     assert history(nodes["a"], push.sync)["untraced"] == 2
     assert "not over yet" not in (said := ctl(tracer, "trace", "explain", push.sync)), said
     nodes["a"].publish("m", seed=2)

@@ -137,13 +137,14 @@ void engine_look(struct engine *e)
 	if (e->stint.is_over || !is_done(e))
 		return;
 	/* Each stripe may say that no more comes over it. */
-	if (stripes_done(&e->stripes) < e->stint.order.total)
+	if (stripes_done(&e->stripes) < e->stint.order.total) {
 		engine_fail(e, ENGINE_IN, "%s says that all was sent, and some of it did not come",
 			    e->stint.order.from);
-	else
-		stint_end(&e->stint,
-			  json_pack("{ss so so}", "op", "done", "in", describe_link(e, true), "out",
-				    describe_link(e, false)));
+		return;
+	}
+	sending_cpus_flush(&e->sending_cpus);
+	stint_end(&e->stint, json_pack("{ss so so}", "op", "done", "in", describe_link(e, true),
+				       "out", describe_link(e, false)));
 }
 
 static void look(struct stint *d)

@@ -15,6 +15,7 @@
 #include "server/sync/tcp/gate.h"
 #include "server/sync/tcp/inbound.h"
 #include "server/sync/tcp/outbound.h"
+#include "server/sync/tcp/sending_cpus.h"
 
 /* Whose fault something is. */
 enum engine_side {
@@ -35,6 +36,7 @@ struct engine {
 	unsigned n_in; /* 0: none came yet, or this is the source; else how many there will be */
 	struct outbound out[STRIPES_MAX];
 	unsigned n_out;
+	struct sending_cpus sending_cpus; /* of a relay, whose memory is sealed later */
 };
 
 int engine_init(struct engine *e);

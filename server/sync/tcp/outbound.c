@@ -227,6 +227,8 @@ static ssize_t write_piece(struct outbound *out, uint64_t *room)
 		n = link_write_memory(&out->link, &e->memory, offset, size);
 		if (n < 0)
 			return n;
+		if (e->stint.order.from[0])
+			sending_cpus_add(&e->sending_cpus);
 		cursor_advance(&out->cursor, (uint64_t)n);
 		out->at += (uint64_t)n;
 		out->n_bytes += (uint64_t)n;
