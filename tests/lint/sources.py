@@ -3,8 +3,7 @@ import functools
 import pathlib
 import re
 
-from features import ROOT
-
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMENT_OR_STRING = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
 
 
