@@ -1,25 +1,40 @@
 """
-What STYLE asks of prose, in section Prose: a report, which refuses nothing yet.
+What STYLE asks of prose, in section Prose.
 
-prose.py prints counts of each folder; prose.py PATH... prints each place in these files and folders.
+prose.py prints counts of each folder; prose.py PATH... prints each place in these files and folders, by rule:
+
+    wh        a comment begins with who, whom, whose, what, whether or which: `make lint` refuses that
+    text      a help text, a log line or an error of a program does: `make lint` refuses that, too
+    opening   a comment begins with of, by, for or where; with those above, at most 3 in 100 comments may
+    who       who, whom or whose: at most one in 1,000 words of comments
+    nobody, person, verb   counted, and left to the reader
 """
-import io
+import ast
 import pathlib
 import re
 import sys
-import tokenize
 from collections import Counter
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import sources
+
+ROOT = sources.ROOT
 FOLDERS = ("ipc", "server", "libclient", "bpf", "tests", "packaging", ".ci")
+PRODUCT = ("ipc/", "server/", "libclient/", "bpf/")  # the texts of these are read by users
+WH = r"(?:to +whom|who|whom|whose|what|whether|which)\b"
 RULES = {
-    "opening": re.compile(r"\A\W*(?:Of|Who|What|Whether|To whom)\b"),
+    "wh": re.compile(rf"\A\W*{WH}", re.I),
+    "opening": re.compile(r"\A\W*(?:of|by|for|where)\b", re.I),
+    "who": re.compile(r"\b(?:who|whom|whose)\b", re.I),
     "nobody": re.compile(r"\b(?:nobody|whoever)\b", re.I),
     "person": re.compile(r"\b(?:he|him|his)\b", re.I),
     "verb": re.compile(r"\b(?:tell|tells|told|telling|hear|hears|heard|say|says|said|saying|bring|brings|brought|bringing|"
                        r"taken? up|takes up|took up|knows?|knew|known|comes?|came|coming|goes|gone|went)\b", re.I),
 }
+# A line of a text: behind the option that it explains, or behind the name of what it is about.
+TEXT = re.compile(rf"(?: *(?:-\w, *)?--[\w-]+\S*(?: [A-Z]\S*)* {{2,}}|(?:%[^\s,]* *)*:? ?){WH}[ ,]", re.I)
+
 C_TOKEN = re.compile(r'/\*.*?\*/|(?://[^\n]*(?:\n[ \t]*(?=//))?)+|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+PYTHON_TOKEN = re.compile(r'(?s:"""(?:\\.|.)*?""")|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|(?m:(?:^[ \t]*#.*\n?)+)|#[^\n]*')
 
 
 def c_comments(text):
@@ -35,20 +50,43 @@ def hash_comments(text):
 
 
 def python_comments(text):
-    """Comments in blocks, and strings that are statements."""
-    block, line, before = [], 0, None
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
-            line = line if block else token.start[0]
-            block.append(token.string.lstrip("#"))
+    """Comments in blocks, and docstrings."""
+    for m in PYTHON_TOKEN.finditer(text):
+        token, line = m.group(), text.count("\n", 0, m.start()) + 1
+        if token.lstrip()[0] == "#" and not token.startswith("#!"):
+            yield line, re.sub(r"^[ \t]*#+", "", token, flags=re.M).strip()
+        elif token.startswith('"""') and text[:m.start()].rstrip()[-1:] in ("", ":"):
+            yield line, token.strip("\" \n")
+
+
+def c_texts(text):
+    """(line, text) of each string, joined as the compiler does."""
+    text = re.sub(r"^[ \t]*#[ \t]*include.*$", "", text, flags=re.M)
+    found, end = [], None
+    for m in sources.COMMENT_OR_STRING.finditer(text):
+        if m.group()[0] == "/":
             continue
-        if block and token.type != tokenize.NL:
-            yield line, "\n".join(block).strip()
-            block = []
-        if token.type == tokenize.STRING and before in (None, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
-            yield token.start[0], token.string.strip("\"'rbf \n")
-        if token.type not in (tokenize.NL, tokenize.ENCODING):
-            before = token.type
+        between = "" if end is None else re.sub(r"/\*.*?\*/|//[^\n]*|\\\n", "", text[end:m.start()], flags=re.S)
+        if m.group()[0] == '"' and end is not None and not between.strip():
+            found[-1][1] += m.group()[1:-1]
+        elif m.group()[0] == '"':
+            found.append([text.count("\n", 0, m.start()) + 1, m.group()[1:-1]])
+        end = m.end() if m.group()[0] == '"' else None
+    return [(line, one.replace("\\n", "\n").replace("\\t", "\t")) for line, one in found]
+
+
+def python_texts(text):
+    """(line, text) of each string that is no docstring, with {} for what is put in."""
+    tree = ast.parse(text)
+    parts = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
+    parts |= {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for n in ast.walk(tree):
+        if id(n) in parts:
+            continue
+        if isinstance(n, ast.Constant) and isinstance(n.value, str):
+            yield n.lineno, n.value
+        elif isinstance(n, ast.JoinedStr):
+            yield n.lineno, "".join(v.value if isinstance(v, ast.Constant) else "%s" for v in n.values)
 
 
 def paragraphs(text):
@@ -73,20 +111,47 @@ def broken(comment):
     return [(rule, m.group().strip()) for rule, pattern in RULES.items() for m in pattern.finditer(comment)]
 
 
+def broken_texts(path, text):
+    """(line, "text", the words) of each text for a user that begins with a wh-word."""
+    read = c_texts if path.suffix in (".c", ".h", ".cc") else python_texts if path.suffix == ".py" else None
+    if read is None or not str(path.relative_to(ROOT)).startswith(PRODUCT):
+        return
+    for at, one in read(text):
+        for n, line in enumerate(one.split("\n")):
+            if TEXT.match(line):
+                yield at + n, "text", line.strip()[:60]
+
+
 def files(*paths):
     for path in paths or [*FOLDERS, "README.md", "Makefile"]:
         path = ROOT / path
-        yield from sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+            if "corpus" not in file.parts and "__pycache__" not in file.parts and reader(file):
+                yield file
 
 
 def places(*paths):
     """(path, line, rule, words)."""
     for path in files(*paths):
-        if "corpus" in path.parts or "__pycache__" in path.parts or (read := reader(path)) is None:
-            continue
-        for line, comment in read(path.read_text()):
+        text = path.read_text()
+        for line, comment in reader(path)(text):
             for rule, words in broken(comment):
                 yield path.relative_to(ROOT), line, rule, words
+        for line, rule, words in broken_texts(path, text):
+            yield path.relative_to(ROOT), line, rule, words
+
+
+def rates():
+    """How many of 100 comments begin with a wh-word, of, by, for or where; who, whom and whose in 1,000 words of them."""
+    n, words, counts = 0, 0, Counter()
+    for path in files():
+        if reader(path) is paragraphs:
+            continue
+        for _, comment in reader(path)(path.read_text()):
+            n += 1
+            words += len(re.findall(r"\b[A-Za-z][\w'-]*", comment))
+            counts.update(rule for rule, _ in broken(comment))
+    return 100 * (counts["wh"] + counts["opening"]) / n, 1000 * counts["who"] / words
 
 
 def main(paths):
@@ -94,15 +159,17 @@ def main(paths):
         for path, line, rule, words in places(*paths):
             print(f"{path}:{line}: {rule}: {words}")
         return
-    counts = {}
+    rules, counts = (*RULES, "text"), {}
     for path, _, rule, _ in places():
         folder = str(pathlib.Path(*path.parts[:2])) if len(path.parts) > 2 else path.parts[0]
         counts.setdefault(folder, Counter())[rule] += 1
-    print(f"\nprose that STYLE asks to change{''.join(f'{rule:>9}' for rule in RULES)}")
+    print(f"{'prose that STYLE asks to change':31}{''.join(f'{rule:>9}' for rule in rules)}")
     for folder, n in counts.items():
-        print(f"{folder:31}{''.join(f'{n[rule]:9}' for rule in RULES)}")
+        print(f"{folder:31}{''.join(f'{n[rule]:9}' for rule in rules)}")
     total = sum(counts.values(), Counter())
-    print(f"{'in all (tests/lint/prose.py PATH)':31}{''.join(f'{total[rule]:9}' for rule in RULES)[2:]}")
+    print(f"{'in all (tests/lint/prose.py PATH)':31}{''.join(f'{total[rule]:9}' for rule in rules)[2:]}")
+    openings, who = rates()
+    print(f"{openings:.1f} % of comments have such an opening; who, whom, whose: {who:.1f} in 1,000 words")
 
 
 if __name__ == "__main__":
