@@ -476,7 +476,7 @@ pytest:
 	$(Q)$(if $(filter thread,$(SAN)),setarch -R) env $(PYTEST) $(ARGS)
 
 lint:
-	$(Q)$(LANES) lint; r=$$?; $(PYTHON) tests/lint/prose.py; exit $$r
+	$(Q)$(LANES) lint; r=$$?; $(PYTHON) tests/lint/figures.py; exit $$r
 
 C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cc')
 format:
@@ -670,7 +670,7 @@ help:
 	@echo 'make guest      other kernels into build/guest (26 MB), for the tests of what this one may refuse'
 	@echo 'make check-guest  all of tests/bpf in the newer of them, emulated: half an hour'
 	@echo 'make digest-kernel  libclient/cuda/digest.ptx and digest.fatbin anew, by nvcc'
-	@echo 'make lint       formatting, allowed includes, symbols, a report on prose;  make format applies the formatting'
+	@echo 'make lint       formatting, allowed includes, symbols, and figures: knots, folders, prose;  make format applies the formatting'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
 	@echo 'make gpu-pack   programs and libraries for it into build-gpu (14 MB), for a machine that can build nothing'
 	@echo 'make gpu-rehearsal  tests/gpu/run with that pack on a bare Debian of another release, on the stand-in for libcuda'

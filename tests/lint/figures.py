@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""
+Figures of the house, and how far each may go: the largest knot of each program, the fullest folder, and two rates of
+prose. `make lint` prints them, and test_figures.py refuses what is beyond.
+"""
+from collections import Counter
+
+import knots
+import prose
+import sources
+
+# Nouns of a program that may need each other in a circle (knots.py).
+KNOTS = {"sync": 25, "tcp": 4, "gloo": 6, "nccl": 2, "local": 8, "bpf": 28, "nccl-plugin": 2, "server": 22, "libclient": 14,
+         "weightctl": 4, "ipc": 1}
+
+# Source files of a folder. Those that stay flat have one file for each test, verb or noun of theirs, found by its name.
+FILES = 119
+FLAT = ("tests/unit", "libclient/weightctl/verbs", "server", "libclient")
+
+# Of 100 comments, those that begin with a wh-word, of, by, for or where; of 1,000 words in them, who, whom and whose.
+OPENINGS, WHO = 20.5, 5.4
+# Comments and texts of programs that begin with a wh-word (prose.py).
+REFUSED = 1350
+
+
+def folders():
+    """How many source files stand in each folder."""
+    return Counter(str(path.parent) for path in sources.files(suffixes=(".c", ".h", ".cc", ".cu", ".py")))
+
+
+def refused():
+    return [f"{path}:{line}: {words}" for path, line, rule, words in prose.places()
+            if rule in ("wh", "text") and path.suffix not in (".md", ".scd")]
+
+
+def main():
+    sizes, n_files = knots.sizes(), folders()
+    openings, who = prose.rates()
+    fullest = max((folder for folder in n_files if folder not in FLAT), key=n_files.get)
+    print("largest knots, of at most:", ", ".join(f"{program} {n} of {KNOTS[program]}" for program, n in sizes.items()))
+    flat = ", ".join(f"{folder} {n_files[folder]}" for folder in FLAT if folder in n_files)
+    print(f"fullest folder: {fullest}, {n_files[fullest]} source files of at most {FILES}; flat on purpose: {flat}")
+    print(f"comments that begin with a wh-word, of, by, for or where: {openings:.1f} % of at most {OPENINGS}")
+    print(f"who, whom, whose: {who:.1f} in 1,000 words of comments, of at most {WHO}")
+
+
+if __name__ == "__main__":
+    main()
