@@ -470,9 +470,10 @@ flaky:
 	$(Q)$(TEST_ENV) $(PYTHON) tests/flaky $(if $(N),--rounds $(N)) $(if $(SEED),--seed $(SEED)) $(if $(SAN),--san $(SAN)) \
 		$(or $(LANE),$(error name what to run: LANE=trouble, or LANE=tests/bpf/test_life.py))
 
-# make pytest ARGS='-k seal tests/integration': no install, no build.
+# make pytest ARGS='-k seal tests/integration': no install. tests/lint, tests/runner and tests of other folders need no build.
+PATHS = $(filter tests/% /%,$(subst ',,$(subst ",,$(ARGS))))
 .PHONY: pytest
-pytest:
+pytest: $(if $(filter-out tests/lint% tests/runner% /%,$(or $(PATHS),tests)),$(if $(SAN),programs,all) faults unit fakes)
 	$(Q)$(if $(filter thread,$(SAN)),setarch -R) env $(PYTEST) $(ARGS)
 
 lint:
@@ -653,6 +654,7 @@ help:
 	@echo 'make demo       install what is missing, build, share a real model (MODEL=path) between processes and nodes'
 	@echo 'make check      install what is missing, build, run every test this machine can run;  LANE="bpf cuda" chooses lanes'
 	@echo 'make flaky      LANE=trouble N=20 runs the tests of a lane, or of a file, N times beside a load, in random order'
+	@echo 'make pytest     ARGS="-k seal tests/integration" runs these tests alone, and builds what they need'
 	@echo 'make check-san  the tests under ASan+UBSan and TSan;  SAN=address|thread builds such a tree,'
 	@echo 'make faults     weightd that dies where it is told to, into build-faults/'
 	@echo 'make arcs       tests/plain anew: what need not run sanitized, by the arcs of our code that each test takes'

@@ -3,6 +3,7 @@ import re
 import subprocess
 
 import features
+import pytest
 import sources
 from features import ROOT
 from lint.test_includes import INCLUDE, resolve
@@ -43,3 +44,27 @@ def test_a_changed_header_rebuilds_object_and_skeleton():
     anew = set(re.findall(r">(build/bpf/\S+\.skel\.h)", lines))
     assert anew == {path for path, is_included in skeletons.items() if is_included}, lines
     assert set(re.findall(r"-o (build/bpf/\S+)\.bpf\.o", lines)) == {path.removesuffix(".skel.h") for path in anew}
+
+
+# Targets that others consist of.
+PARTS = {"all", "benches", "demos", "deps", "fuzz-programs", "gpu-programs", "help", "man", "model", "programs", "required", "soaks",
+         "threaded", "to-check", "to-check-san", "unit"}
+
+
+def test_help_has_each_target_for_a_person():
+    phony = set(" ".join(re.findall(r"^\.PHONY: (.*)", sources.text("Makefile"), re.M)).split())
+    text = subprocess.run(["make", "--no-print-directory", "help"], cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout
+    shown = set(re.findall(r"\bmake ([a-z0-9-]+)", text))
+    assert {target for target in phony if target[0] != "$" and ":" not in target and "=" not in target} - PARTS - shown == set()
+    assert shown - phony == set()
+
+
+@pytest.mark.parametrize("arguments, builds", [
+    ("-x tests/lint", False), ("tests/lint/test_make.py::test_x tests/runner", False), ("'/tmp/test_x.py::test_y[a b]'", False),
+    ("tests/unit", True), ("-k seal", True), ("'tests/integration/test_x.py::test_y[a b]' tests/lint", True),
+])
+def test_pytest_builds_what_tests_need(arguments, builds):
+    lines = subprocess.run(["make", "-n", "-B", "pytest", f"ARGS={arguments}"], cwd=ROOT, check=True, text=True,
+                           stdout=subprocess.PIPE).stdout
+    assert ("-o build/weightd " in lines) == builds
+    assert lines.rstrip().endswith(f"-m pytest {arguments}")
