@@ -10,6 +10,7 @@ prose.py prints counts of each folder; prose.py PATH... prints each place in the
     nobody, person, verb   counted, and left to the reader
 """
 import ast
+import functools
 import pathlib
 import re
 import sys
@@ -18,7 +19,7 @@ from collections import Counter
 import sources
 
 ROOT = sources.ROOT
-FOLDERS = ("ipc", "server", "libclient", "bpf", "tests", "packaging", ".ci")
+FOLDERS = ("ipc", "server", "libclient", "bpf", "tests", "packaging", ".ci", ".githooks")
 PRODUCT = ("ipc/", "server/", "libclient/", "bpf/")  # the texts of these are read by users
 WH = r"(?:to +whom|who|whom|whose|what|whether|which)\b"
 RULES = {
@@ -130,14 +131,19 @@ def files(*paths):
                 yield file
 
 
+@functools.cache
+def comments(path):
+    """(line, comment, rules that it breaks)."""
+    return [(line, comment, broken(comment)) for line, comment in reader(path)(path.read_text())]
+
+
 def places(*paths):
     """(path, line, rule, words)."""
     for path in files(*paths):
-        text = path.read_text()
-        for line, comment in reader(path)(text):
-            for rule, words in broken(comment):
+        for line, _, rules in comments(path):
+            for rule, words in rules:
                 yield path.relative_to(ROOT), line, rule, words
-        for line, rule, words in broken_texts(path, text):
+        for line, rule, words in broken_texts(path, path.read_text()):
             yield path.relative_to(ROOT), line, rule, words
 
 
@@ -147,10 +153,10 @@ def rates():
     for path in files():
         if reader(path) is paragraphs:
             continue
-        for _, comment in reader(path)(path.read_text()):
+        for _, comment, rules in comments(path):
             n += 1
             words += len(re.findall(r"\b[A-Za-z][\w'-]*", comment))
-            counts.update(rule for rule, _ in broken(comment))
+            counts.update(rule for rule, _ in rules)
     return 100 * (counts["wh"] + counts["opening"]) / n, 1000 * counts["who"] / words
 
 

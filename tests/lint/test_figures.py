@@ -56,4 +56,3 @@ def test_a_noun_needs_those_whose_functions_and_variables_it_uses():
 def test_each_program_has_sources_and_a_bound():
     assert {program for program in knots.PROGRAMS if not knots.files_of(program)} == set()
     assert set(knots.PROGRAMS) == set(figures.KNOTS)
-
