@@ -479,6 +479,12 @@ pytest: $(if $(filter-out tests/lint% tests/runner% /%,$(or $(PATHS),tests)),$(i
 lint:
 	$(Q)$(LANES) lint; r=$$?; $(PYTHON) tests/lint/figures.py; exit $$r
 
+# For git: checks before each commit, and blame without the commits that only moved or renamed.
+.PHONY: hooks
+hooks:
+	$(Q)git config core.hooksPath .githooks
+	$(Q)git config blame.ignoreRevsFile .git-blame-ignore-revs
+
 C_FILES = $(shell find server libclient ipc bpf tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cc')
 format:
 	$(Q)$(or $(call has_program,clang-format-14),clang-format) -i $(C_FILES)
@@ -673,6 +679,7 @@ help:
 	@echo 'make check-guest  all of tests/bpf in the newer of them, emulated: half an hour'
 	@echo 'make digest-kernel  libclient/cuda/digest.ptx and digest.fatbin anew, by nvcc'
 	@echo 'make lint       formatting, allowed includes, symbols, and figures: knots, folders, prose;  make format applies the formatting'
+	@echo 'make hooks      the same of what changed, before each git commit'
 	@echo 'tests/gpu/run   shows on a real GPU what no stand-in can'
 	@echo 'make gpu-pack   programs and libraries for it into build-gpu (14 MB), for a machine that can build nothing'
 	@echo 'make gpu-rehearsal  tests/gpu/run with that pack on a bare Debian of another release, on the stand-in for libcuda'
