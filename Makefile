@@ -479,7 +479,7 @@ pytest: $(if $(filter-out tests/lint% tests/runner% /%,$(or $(PATHS),tests)),$(i
 lint:
 	$(Q)$(LANES) lint; r=$$?; $(PYTHON) tests/lint/figures.py; exit $$r
 
-# For git: checks before each commit, and blame without the commits that only moved or renamed.
+# Settings of git: checks before each commit, and a blame that skips commits which only move or rename.
 .PHONY: hooks
 hooks:
 	$(Q)git config core.hooksPath .githooks

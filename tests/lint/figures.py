@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """
-Figures of the house, and how far each may go: the largest knot of each program, the fullest folder, and two rates of
-prose. `make lint` prints them, and test_figures.py refuses what is beyond.
+Figures of the house and their bounds: the largest knot of each program, the fullest folder, and two rates of prose.
+`make lint` prints them; test_figures.py fails beyond the bounds.
 """
 from collections import Counter
 
@@ -9,15 +9,15 @@ import knots
 import prose
 import sources
 
-# Nouns of a program that may need each other in a circle (knots.py).
+# Nouns in the largest knot of a program (knots.py).
 KNOTS = {"sync": 25, "tcp": 4, "gloo": 6, "nccl": 2, "local": 8, "bpf": 28, "nccl-plugin": 2, "server": 22, "libclient": 14,
          "weightctl": 4, "ipc": 1}
 
-# Source files of a folder. Those that stay flat have one file for each test, verb or noun of theirs, found by its name.
+# Source files in a folder. A flat folder has one file for each test, verb or noun; a reader finds it by its name.
 FILES = 119
 FLAT = ("tests/unit", "libclient/weightctl/verbs", "server", "libclient")
 
-# Of 100 comments, those that begin with a wh-word, of, by, for or where; of 1,000 words in them, who, whom and whose.
+# Comments with such an opening, in 100 comments; the three words, in 1,000 words of comments (prose.py).
 OPENINGS, WHO = 20.5, 5.4
 # Comments and texts of programs that begin with a wh-word (prose.py).
 REFUSED = 1350

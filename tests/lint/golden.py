@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """
-The interfaces of weightd that stay as they are while names and sentences in the source change, taken from the source.
+The interfaces of weightd, extracted from the source: they must not change while names and sentences change.
 
-Nothing here depends on the place of a file or on an identifier inside a program: what a program has is collected from
-all of its files, as a sorted set, so that moves and renames pass and a changed key, option, constant or symbol fails.
+The result does not depend on the places of files, nor on identifiers inside a program. Each program has one sorted set
+of lines, collected from all of its files. Moves and renames pass; a changed key, option, constant or symbol fails.
 
-golden.py prints what the tree adds to and removes from tests/lint/golden/*.txt; golden.py --renew accepts it.
+golden.py prints the lines that the tree adds to and removes from tests/lint/golden/*.txt; golden.py --renew accepts them.
 """
 import ast
 import pathlib
@@ -17,7 +17,7 @@ import sources
 FOLDER = pathlib.Path("tests/lint/golden")
 C = (".c", ".h", ".cc")
 
-# A program has what stands in its folder and in no other's that lies inside. "shared" is linked into several.
+# A file belongs to the program with the longest folder that holds it. Several programs link "shared".
 PROGRAMS = {
     "shared": ("ipc", "server/base", "server/sync/base"),
     "weightd": ("server",),
@@ -28,15 +28,15 @@ PROGRAMS = {
     "library": ("libclient",),
 }
 
-# Parts of sentences and no keys.
+# Parts of sentences, no keys.
 FRAGMENTS = {"an", "are", "behind", "beside", "es", "is", "it", "likewise", "of", "wrong"}
 
-# Headers whose structs, numbers and asserts are an interface between processes, or with files; found by name.
+# Headers with an interface between processes or with files: structs, numbers and asserts. They are found by name.
 FORMATS = {
     "ipc": ("wire.h", "layout.h", "head.h", "dtype.h"),
     "server": ("manifest.h", "protocol.h"),
 }
-# Headers whose numbers and enums are one; their structs are inside of a program.
+# Headers with an interface in their numbers and enums alone: their structs stay inside of a program.
 NUMBERS = {"server/sync": ("frame.h", "preamble.h", "patch.h", "stripes.h")}
 
 CONVERSION = re.compile(r"%[-+ #0-9.*]*(?:hh|h|ll|l|z|j|t|L)?[a-zA-Z]")
@@ -86,7 +86,7 @@ def literals(text):
 
 
 def is_word(literal):
-    """JSON keys, types, codes, states, names of fields, metrics, options, variables and files; and no sentence."""
+    """True for JSON keys, types, codes, states, and names of fields, metrics, options, variables and files: no sentence."""
     return (not re.search(r'\s|\\n|\\"|^\{', literal) and re.search(r"[A-Za-z]{2}", CONVERSION.sub("", literal))
             and literal not in FRAGMENTS)
 
@@ -102,7 +102,7 @@ def words(texts):
 
 
 def option_rows(code, macros):
-    """Rows of getopt's tables, with those that macros stand for."""
+    """Rows of getopt's tables, with macros expanded."""
     code = re.sub(r"^[ \t]*#.*(?:\\\n.*)*$", "", code, flags=re.M)
     rows = {f"--{name}{ARGUMENT[kind]}" + (f" -{short[1]}" if short[0] == "'" else "")
             for name, kind, short in OPTION.findall(code)}
@@ -150,7 +150,7 @@ def declarations(text, only_numbers=False, prototypes=False):
         is_enum, is_type = re.match(r"(?:typedef )?enum\b", line), re.match(r"(?:typedef |static const )?(?:struct|union)\b.*\{", line)
         is_prototype = not is_enum and not is_type and "(" in line and "assert" not in line.split("(")[0]
         if not prototypes and (is_prototype or is_type and "*" in line) or only_numbers and not is_enum:
-            continue  # what holds a pointer stays inside of a process
+            continue  # a struct with a pointer stays inside of a process
         lines.append(line)
     return {line for line in lines if line}
 
@@ -173,7 +173,7 @@ def library(root):
 
 
 def settings(root):
-    """Sections, keys and defaults, as the files show them that are installed."""
+    """Sections, keys and defaults, from the files that make install copies."""
     found = {}
     for path in sorted((root / "packaging").glob("*.conf")):
         rows = found[path.name] = set()
@@ -203,7 +203,7 @@ def signature(node):
 
 
 def python_names(root):
-    """What __all__ names, with parameters; of a class its public members, and those of the classes it is made from."""
+    """Names in __all__ with their parameters, and the public members of classes, inherited ones included."""
     package = root / "libclient/python/weightd"
     found = {}
     for folder in sorted({p.parent for p in package.rglob("__init__.py")}):
@@ -265,7 +265,7 @@ def read(path):
 
 
 def differences(root, kept=sources.ROOT):
-    """Lines "file [section] + added" and "- removed". A word may move between a program and what is shared."""
+    """Lines "file [section] + added" and "- removed". A word may move between a program and "shared"."""
     found = []
     for name, sections in gather(root).items():
         golden = read(kept / FOLDER / f"{name}.txt")

@@ -2,11 +2,11 @@
 """
 Knots: files of a program that need each other in a circle.
 
-A noun is x.c and x.h of a folder. It needs another one where it uses a function or a variable that the other's .c
+A noun is x.c and x.h of a folder. It needs another noun if it uses a function or a variable that the other's .c
 defines. A knot is a strongly connected component of that graph: none of its nouns can be read, tested or changed
-without all the others. A large one is one thing badly cut.
+without all the others. A large knot is one thing badly cut.
 
-knots.py prints the knots of each program, knots.py PROGRAM... why the nouns of its largest need each other.
+knots.py prints the knots of each program; knots.py PROGRAM... prints the names that tie its largest knot.
 """
 import pathlib
 import re

@@ -30,7 +30,7 @@ def wrap(words, first, rest):
 
 
 def begin(line):
-    """What stands before the text of a line, and before a line that goes on with it."""
+    """The indent and mark of a line, and the indent of the lines that continue it."""
     first = re.match(r"\t*(?:(?:-|\.) +)?", line)[0]
     return first, first.replace("-", " ").replace(".", " ")
 

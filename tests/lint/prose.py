@@ -1,13 +1,13 @@
 """
-What STYLE asks of prose, in section Prose.
+Places that break the rules of STYLE, section Prose.
 
-prose.py prints counts of each folder; prose.py PATH... prints each place in these files and folders, by rule:
+prose.py prints a count for each folder; prose.py PATH... prints each place in these files and folders, by rule:
 
-    wh        a comment begins with who, whom, whose, what, whether or which: `make lint` refuses that
-    text      a help text, a log line or an error of a program does: `make lint` refuses that, too
-    opening   a comment begins with of, by, for or where; with those above, at most 3 in 100 comments may
-    who       who, whom or whose: at most one in 1,000 words of comments
-    nobody, person, verb   counted, and left to the reader
+    wh        a comment begins with who, whom, whose, what, whether or which; `make lint` fails
+    text      a help text, a log line or an error of a program begins so; `make lint` fails
+    opening   a comment begins with of, by, for or where; figures.py bounds the share of these and the above
+    who       who, whom or whose in a comment; figures.py bounds their number in 1,000 words
+    nobody, person, verb   words that STYLE advises against; only counted
 """
 import ast
 import functools
@@ -20,7 +20,7 @@ import sources
 
 ROOT = sources.ROOT
 FOLDERS = ("ipc", "server", "libclient", "bpf", "tests", "packaging", ".ci", ".githooks")
-PRODUCT = ("ipc/", "server/", "libclient/", "bpf/")  # the texts of these are read by users
+PRODUCT = ("ipc/", "server/", "libclient/", "bpf/")  # users read the texts of these
 WH = r"(?:to +whom|who|whom|whose|what|whether|which)\b"
 RULES = {
     "wh": re.compile(rf"\A\W*{WH}", re.I),
@@ -31,7 +31,7 @@ RULES = {
     "verb": re.compile(r"\b(?:tell|tells|told|telling|hear|hears|heard|say|says|said|saying|bring|brings|brought|bringing|"
                        r"taken? up|takes up|took up|knows?|knew|known|comes?|came|coming|goes|gone|went)\b", re.I),
 }
-# A line of a text: behind the option that it explains, or behind the name of what it is about.
+# A line of a text, after the option that it explains or the name of its subject.
 TEXT = re.compile(rf"(?: *(?:-\w, *)?--[\w-]+\S*(?: [A-Z]\S*)* {{2,}}|(?:%[^\s,]* *)*:? ?){WH}[ ,]", re.I)
 
 C_TOKEN = re.compile(r'/\*.*?\*/|(?://[^\n]*(?:\n[ \t]*(?=//))?)+|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
@@ -77,7 +77,7 @@ def c_texts(text):
 
 
 def python_texts(text):
-    """(line, text) of each string that is no docstring, with {} for what is put in."""
+    """(line, text) of each string that is no docstring; an f-string has %s in place of its values."""
     tree = ast.parse(text)
     parts = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
     parts |= {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
@@ -113,7 +113,7 @@ def broken(comment):
 
 
 def broken_texts(path, text):
-    """(line, "text", the words) of each text for a user that begins with a wh-word."""
+    """(line, "text", the words) of each text that a user reads and that begins with a wh-word."""
     read = c_texts if path.suffix in (".c", ".h", ".cc") else python_texts if path.suffix == ".py" else None
     if read is None or not str(path.relative_to(ROOT)).startswith(PRODUCT):
         return
@@ -148,7 +148,7 @@ def places(*paths):
 
 
 def rates():
-    """How many of 100 comments begin with a wh-word, of, by, for or where; who, whom and whose in 1,000 words of them."""
+    """(comments that break "wh" or "opening", of 100; words that break "who", of 1,000)."""
     n, words, counts = 0, 0, Counter()
     for path in files():
         if reader(path) is paragraphs:

@@ -1,5 +1,5 @@
 """
-.git-blame-ignore-revs has commits of this history that say of themselves that they only move, rename or format:
+.git-blame-ignore-revs lists the commits that only move, rename or format. Their messages have the line "Blame-ignore: yes":
 
     git log --reverse --grep='^Blame-ignore: yes$' --format='# %s%n%H' >.git-blame-ignore-revs
 """

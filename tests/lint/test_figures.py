@@ -1,4 +1,4 @@
-"""The house stays within its figures, and its measures see what they are for."""
+"""Figures of the house stay within their bounds, and each measure counts correctly."""
 import pathlib
 
 import figures

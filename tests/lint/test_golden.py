@@ -1,4 +1,4 @@
-"""What programs, scripts and other nodes rely on is what tests/lint/golden/ holds, whatever the source calls it."""
+"""Programs, scripts and other nodes rely on the interfaces in tests/lint/golden/: names in the source may change, these may not."""
 import os
 import re
 import shutil
@@ -31,7 +31,7 @@ def test_literals_are_those_of_the_compiler():
 
 @pytest.fixture
 def tree(tmp_path):
-    """The sources as links, so that what a test changes is a copy."""
+    """Links to the sources: a test replaces those that it changes."""
     for folder in ("ipc", "server", "bpf", "libclient", "packaging"):
         shutil.copytree(sources.ROOT / folder, tmp_path / folder, copy_function=os.symlink,
                         ignore=shutil.ignore_patterns("__pycache__"))
@@ -39,7 +39,7 @@ def tree(tmp_path):
 
 
 def change(tree, folder, before, after):
-    """In the first file of the folder that has it."""
+    """Replaces the first occurrence in the folder."""
     for path in sorted((tree / folder).rglob("*.*")):
         if path.is_file() and before in (text := path.read_text(errors="ignore")):
             path.unlink()
@@ -48,7 +48,7 @@ def change(tree, folder, before, after):
     raise AssertionError(f"{folder} has no {before}")
 
 
-CHANGES = [  # folder, what stands in it, what it becomes, the line that says so
+CHANGES = [  # folder, text, new text, the line that reports it
     ("server/sync", '"corrupt_bytes"', '"spoilt_bytes"', "words [sync] + spoilt_bytes"),
     ("server/sync", '"cannot-repair"', '"no-repair"', "words [sync] + no-repair"),
     ("server", '"WEIGHTD_RESULT"', '"RESULT"', "words [weightd] - WEIGHTD_RESULT"),
@@ -88,6 +88,6 @@ def test_moved_files_renamed_identifiers_and_other_sentences_are_not(tree):
     (tree / "bpf/tcp").mkdir()
     for path in (tree / "bpf").glob("*.*"):
         path.rename(tree / "bpf/tcp" / path.name)
-    # Of one base, what several programs had.
+    # A part of one program becomes a base of several.
     (tree / "bpf/tcp/loop.c").rename(tree / "server/base/loop_of_trace.c")
     assert golden.differences(tree) == []

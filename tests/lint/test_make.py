@@ -1,4 +1,4 @@
-"""What make builds anew when a file changes."""
+"""Targets of make: their prerequisites, and their lines in make help."""
 import re
 import subprocess
 
@@ -46,7 +46,7 @@ def test_a_changed_header_rebuilds_object_and_skeleton():
     assert set(re.findall(r"-o (build/bpf/\S+)\.bpf\.o", lines)) == {path.removesuffix(".skel.h") for path in anew}
 
 
-# Targets that others consist of.
+# Parts of other targets.
 PARTS = {"all", "benches", "demos", "deps", "fuzz-programs", "gpu-programs", "help", "man", "model", "programs", "required", "soaks",
          "threaded", "to-check", "to-check-san", "unit"}
 

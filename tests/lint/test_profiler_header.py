@@ -31,7 +31,7 @@ TABLES = {"name": "name", "init": "init", "startEvent": "start_event", "stopEven
           "recordEventState": "record_event_state", "finalize": "finalize"}
 SIZES = {4: "DESCR_SIZE_V4", 5: "DESCR_SIZE_V5", 6: "DESCR_SIZE_V6", 7: "sizeof(struct descr)"}
 
-# What these headers take from others of NCCL's.
+# Declarations that these headers take from others of NCCL's.
 BEFORE = """
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""Names: what the library exports, and who may name what belongs to others."""
+"""Names: the exports of the library, and the places that may name CUDA and NCCL."""
 import re
 import subprocess
 

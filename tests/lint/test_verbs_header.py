@@ -27,7 +27,7 @@ ATTR = {"state": "qp_state", "old_state": "cur_qp_state", "mtu": "path_mtu", "mi
         "hops": "ah_attr.grh.hop_limit", "class": "ah_attr.grh.traffic_class", "lid": "ah_attr.dlid", "service": "ah_attr.sl",
         "path": "ah_attr.src_path_bits", "rate": "ah_attr.static_rate", "has_gid": "ah_attr.is_global", "port": "ah_attr.port_num"}
 TYPES = {"RC": "IBV_QPT_RC", "UC": "IBV_QPT_UC", "UD": "IBV_QPT_UD", "raw": "IBV_QPT_RAW_PACKET"}
-# What is read of a call's arguments is at these places; an enumeration is passed as an int is.
+# The arguments that weightd-trace reads have these places; an enumeration is passed as an int is.
 FUNCTIONS = {
     "ibv_open_device": "struct ibv_context *(struct ibv_device *)",
     "ibv_create_qp": "struct ibv_qp *(struct ibv_pd *, struct ibv_qp_init_attr *)",
@@ -109,7 +109,7 @@ def test_structs_of_the_stand_in_are_those_of_rdma_core():
 
 
 def versions(library):
-    """Of each function's symbols; the one that who links today gets has two signs."""
+    """The versions of each function's symbols; two signs mark the default one."""
     listed = subprocess.run(["nm", "-D", "--defined-only", "--with-symbol-versions", library], check=True, stdout=subprocess.PIPE, text=True).stdout
     found = {}
     for name, version in re.findall(r" T (\w+)(@@?\S+)$", listed, re.M):

@@ -40,7 +40,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture
 def commit(repository):
-    """commit({path: text}) gives (status, output, whether there is a commit). It is undone."""
+    """commit({path: text}) gives (status, output, whether there is a commit). The fixture undoes it."""
     run, top = repository
     base = run("git", "rev-parse", "HEAD")[1]
 
@@ -65,7 +65,7 @@ def test_a_commit_that_is_fine_passes_whatever_else_the_tree_has(commit, reposit
     assert status == 0 and is_there and "pre-commit: 2 files, fine (" in said, said
 
 
-def test_all_that_is_wrong_is_told_with_the_way_out(commit):
+def test_each_fault_is_reported_with_the_way_out(commit):
     manual = (ROOT / "packaging/man/weightd.8.scd").read_text()
     status, said, is_there = commit({
         "ipc/sum.c": f"/* What adds. */\n{GOOD.replace('a + b', 'a+b')}",
@@ -77,6 +77,6 @@ def test_all_that_is_wrong_is_told_with_the_way_out(commit):
         assert expected in said, said
 
 
-def test_no_verify_passes_it_by(commit):
+def test_no_verify_skips_the_checks(commit):
     status, said, is_there = commit({"ipc/sum.c": "int  wrong(void) {}"}, "--no-verify")
     assert status == 0 and is_there, said
