@@ -160,7 +160,7 @@ def headers(root, table, **options):
     for folder, names in table.items():
         for name in names:
             for path in sorted((root / folder).rglob(name)):
-                if folder != "server" or "sync" not in path.parts:
+                if path.relative_to(root / folder).parts[0] != "sync":
                     found[f"{folder}: {name}"] = found.get(f"{folder}: {name}", set()) | declarations(path.read_text(), **options)
     return found
 

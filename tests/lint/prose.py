@@ -127,7 +127,7 @@ def files(*paths):
     for path in paths or [*FOLDERS, "README.md", "Makefile"]:
         path = ROOT / path
         for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
-            if "corpus" not in file.parts and "__pycache__" not in file.parts and reader(file):
+            if not {"corpus", "__pycache__"} & set(file.relative_to(ROOT).parts) and reader(file):
                 yield file
 
 

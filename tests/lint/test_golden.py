@@ -32,10 +32,11 @@ def test_literals_are_those_of_the_compiler():
 @pytest.fixture
 def tree(tmp_path):
     """Links to the sources: a test replaces those that it changes."""
+    top = tmp_path / "sync"  # the name of a folder inside
     for folder in ("ipc", "server", "bpf", "libclient", "packaging"):
-        shutil.copytree(sources.ROOT / folder, tmp_path / folder, copy_function=os.symlink,
+        shutil.copytree(sources.ROOT / folder, top / folder, copy_function=os.symlink,
                         ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
+    return top
 
 
 def change(tree, folder, before, after):
