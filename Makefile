@@ -463,7 +463,7 @@ to-check-san:
 arcs: all fakes
 	$(Q)$(MAKE) --no-print-directory SAN=coverage programs faults unit gpu-programs
 	$(Q)rm -rf build/lanes/arcs
-	$(Q)$(LANES) arcs; $(PYTHON) tests/arcs.py >tests/plain
+	$(Q)$(LANES) arcs; $(PYTHON) tests/runner/arcs.py >tests/plain
 
 # make flaky LANE=trouble N=20, or LANE=tests/bpf/test_life.py: no install, no build.
 flaky:

@@ -3,10 +3,10 @@ import pathlib
 import resource
 import signal
 
-import features
 import pytest
-from outcomes import pytest_configure  # noqa: F401, a hook
-from shuffle import pytest_collection_modifyitems  # noqa: F401, a hook
+from lib import features
+from runner.outcomes import pytest_configure  # noqa: F401, a hook
+from runner.shuffle import pytest_collection_modifyitems  # noqa: F401, a hook
 
 # A shell ignores SIGINT for what it starts in the background, and nohup SIGHUP; programs inherit that, and
 # the tests that interrupt one would wait for ever.

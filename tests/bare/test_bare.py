@@ -7,17 +7,18 @@ import os
 import re
 import time
 
-import bare as machine
-import features
 import pytest
+from lib import features
+from lib import bare_debian as machine
 
 pytestmark = pytest.mark.timeout(6000)  # each command has a deadline of its own
 PACKAGES_MAX, MB_MAX = 120, 400
 PATIENCE_S = 1500
 FULL_S = 5000
 CLOSED = "cd /root/weightd && ulimit -n 1024 && "
-PART = " ".join(["tests/unit", *(f"tests/integration/test_{name}.py" for name in (
-    "access", "daemon", "hostile", "keeper", "readme", "sync_control", "sync_local", "users", "weightctl", "weightctl_sync"))])
+PART = " ".join(["tests/unit", *(f"tests/integration/{name}.py" for name in (
+    "server/test_access", "server/test_daemon", "server/test_hostile", "server/test_keeper", "server/test_users", "examples/test_readme",
+    "sync/test_control", "engines/test_local", "weightctl/test_weightctl", "weightctl/test_sync"))])
 
 
 @pytest.fixture

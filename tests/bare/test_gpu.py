@@ -3,11 +3,10 @@ import re
 import subprocess
 import time
 
-import bare
-import features
 import pytest
-import rehearsal
-from gpus import Gpus
+from lib import features, rehearsal
+from lib import bare_debian as bare
+from lib.gpus import Gpus
 
 pytestmark = pytest.mark.timeout(1500)  # debootstrap takes minutes, once
 RELEASE = "trixie"

@@ -20,8 +20,8 @@ import contextlib
 import subprocess
 import sys
 
-import features
-from daemon import Daemon
+from lib import features
+from lib.daemon import Daemon
 
 import buffers
 import figures

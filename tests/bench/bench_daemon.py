@@ -8,9 +8,9 @@ import contextlib
 import re
 import tempfile
 
-import features
 import weightd
-from daemon import Daemon
+from lib import features
+from lib.daemon import Daemon
 
 import buffers
 import figures

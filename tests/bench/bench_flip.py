@@ -14,8 +14,8 @@ flip             in the server, without it: "step": "save" is the record and the
 """
 import contextlib
 
-import features
-from daemon import Daemon
+from lib import features
+from lib.daemon import Daemon
 
 import figures
 import machine

@@ -20,9 +20,9 @@ import subprocess
 import sys
 import tempfile
 
-import features
 import weightd
-from daemon import Daemon
+from lib import features
+from lib.daemon import Daemon
 
 import buffers
 import figures

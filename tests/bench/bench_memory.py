@@ -8,9 +8,9 @@ import pathlib
 import re
 import subprocess
 
-import features
 import weightd
-from daemon import Daemon
+from lib import features
+from lib.daemon import Daemon
 
 import buffers
 import machine

@@ -9,7 +9,7 @@ round of each is told beside the median, and "best" of a ratio compares those.
 """
 import contextlib
 
-from daemon import Daemon
+from lib.daemon import Daemon
 
 import figures
 import machine

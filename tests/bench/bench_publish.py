@@ -8,7 +8,7 @@ visible_*   from the call of publish to the awakening of another process in weig
 """
 import contextlib
 
-from daemon import Daemon
+from lib.daemon import Daemon
 
 import figures
 import machine

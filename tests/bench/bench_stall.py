@@ -7,10 +7,7 @@ stall  "cause": a reader, a producer that is slow, a send buffer that is small f
 import collections
 import time
 
-import longlink
-import netns
-import stalls
-import tracing
+from lib import longlink, netns, stalls, tracing
 
 RUNS = 50
 SPAN_S = {"silent": 2.5}  # two timers have to run out before anybody knows

@@ -19,7 +19,7 @@ import re
 import tempfile
 
 import weightd
-from daemon import Daemon
+from lib.daemon import Daemon
 
 import bench_load
 import buffers

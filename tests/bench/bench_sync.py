@@ -43,9 +43,8 @@ import subprocess
 import tempfile
 import time
 
-import features
-import netns
-from engine import Average, Chain, Memory, program
+from lib import features, netns
+from lib.engine import Average, Chain, Memory, program
 
 import changed_sync
 import machine

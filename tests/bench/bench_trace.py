@@ -45,16 +45,12 @@ import sys
 import tempfile
 import time
 
-import features
-import kernel
-import nccl_host
-import netns
-import notes
-import tracing
-from daemon import Daemon
-from engine import Chain, Memory, program
-from nodes import Cluster, content, layout_of
-from pki import Authority
+from lib import features, kernel, nccl_host, netns, tracing
+from lib import usdt_notes as notes
+from lib.daemon import Daemon
+from lib.engine import Chain, Memory, program
+from lib.nodes import Cluster, content, layout_of
+from lib.pki import Authority
 
 import bench_sync
 import buffers

@@ -4,9 +4,9 @@ import pathlib
 import statistics
 import tempfile
 
-import netns
-from nodes import MIB, Cluster, content, layout_of
-from pki import Authority
+from lib import netns
+from lib.nodes import MIB, Cluster, content, layout_of
+from lib.pki import Authority
 
 SIZE, EVERY, ROUNDS = 256 * MIB, 50, 3  # 2 %
 ELEMENT = 2  # bytes, of BF16

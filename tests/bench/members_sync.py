@@ -4,8 +4,8 @@ import pathlib
 import subprocess
 import tempfile
 
-import features
-from pki import Authority
+from lib import features
+from lib.pki import Authority
 
 MEMBERS, LOST = 1000, (0, 10)
 CONNECTIONS = 500

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 
-import features
+from lib import features
 
 PEERS = pathlib.Path(__file__).resolve().parent / "peers"
 LIMIT_S = 120

@@ -6,7 +6,7 @@ import pathlib
 import signal
 import subprocess
 
-import features
+from lib import features
 
 PEERS = pathlib.Path(__file__).resolve().parent / "peers"
 LIMIT_S = 120

@@ -4,7 +4,7 @@ columns the targets, as a model moves from training to inference. Both begin wit
 """
 import time
 
-from engine import Exchange, plan
+from lib.engine import Exchange, plan
 
 ROW = 16384  # bytes
 

@@ -6,12 +6,11 @@ import shutil
 import socket
 import tempfile
 
-import features
 import pytest
-import tracing
 from bpf.probing import CUDA, Process
-from gpus import Gpus
-from netns import Net
+from lib import features, tracing
+from lib.gpus import Gpus
+from lib.netns import Net
 
 
 def pytest_generate_tests(metafunc):

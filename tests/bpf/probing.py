@@ -5,9 +5,9 @@ import subprocess
 import sys
 import time
 
-import tracing
-from features import ROOT
-from gpus import FAKE
+from lib import tracing
+from lib.features import ROOT
+from lib.gpus import FAKE
 
 NOBODY = 65534
 LOOP = """
@@ -18,7 +18,7 @@ for line in sys.stdin:
     print(json.dumps(ret), flush=True)
 """
 CUDA = """
-from integration.cuda import *
+from lib.cuda_calls import *
 context()
 class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_uint8 * 64)]
@@ -39,7 +39,7 @@ class Process:
 
     def __init__(self, code="", env=None, prefix=(), fds=()):
         self.proc = subprocess.Popen([*prefix, sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                     env=(env or os.environ) | {"PYTHONPATH": f"{ROOT}/tests:{ROOT}/tests/systemd"},
+                                     env=(env or os.environ) | {"PYTHONPATH": f"{ROOT}/tests"},
                                      pass_fds=fds, text=True)
         self.pid = self.proc.pid
         self.do(code)

@@ -10,12 +10,11 @@ import subprocess
 import sys
 import time
 
-import features
 import pytest
-import tracing
-from daemon import STOP_S
-from tracing import Client, Refused, Tracer
-from traffic import storm, sum_of_events
+from bpf.traffic import storm, sum_of_events
+from lib import features, tracing
+from lib.daemon import STOP_S
+from lib.tracing import Client, Refused, Tracer
 
 ROW = {"sync": "s", "version": 1, "peer": "b", "role": "payload"}
 NOBODY, SOMEBODY = 65534, 12345

@@ -3,11 +3,9 @@ import json
 import subprocess
 import time
 
-import features
-import kernel
 import pytest
-import tracing
-from tracing import Tracer
+from lib import features, kernel, tracing
+from lib.tracing import Tracer
 
 pytestmark = pytest.mark.probes
 

@@ -11,12 +11,11 @@ import termios
 import threading
 import time
 
-import features
 import pytest
-import tracing
-from tracing import Client, Tracer
-from traffic import (both_ways, carried, carry, is_acknowledged, qualities, receive, receive_peeking, receive_splicing, send,
-                     send_file, send_message)
+from bpf.traffic import (both_ways, carried, carry, is_acknowledged, qualities, receive, receive_peeking, receive_splicing, send,
+                         send_file, send_message)
+from lib import features, tracing
+from lib.tracing import Client, Tracer
 
 pytestmark = pytest.mark.iterators
 

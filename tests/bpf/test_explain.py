@@ -4,18 +4,18 @@ import re
 import signal
 import subprocess
 
-import features
 import pytest
 from bpf.test_record import CLIENT, MS, Recorder
 from bpf.test_record import row as said
 from bpf.test_top import once
-from daemon import SANITIZER_EXIT, environment
-from features import BUILD
-from integration.fake_agent import FakeAgent
-from integration.test_weightctl import HOSTILE, UNPRINTABLE
-from nodes import until
-from stalls import Transfer, paced, slow_reader
-from tracing import Client, Tracer
+from integration.weightctl.test_weightctl import HOSTILE, UNPRINTABLE
+from lib import features
+from lib.daemon import SANITIZER_EXIT, environment
+from lib.fake_agent import FakeAgent
+from lib.features import BUILD
+from lib.nodes import until
+from lib.stalls import Transfer, paced, slow_reader
+from lib.tracing import Client, Tracer
 
 GB = 10**9
 CLOCK = {"kind": "clock", "monotonic_ns": 5, "realtime_ns": 10**18}

@@ -5,9 +5,9 @@ import re
 import shutil
 import subprocess
 
-import features
 import pytest
-from traffic import carry, is_acknowledged
+from bpf.traffic import carry, is_acknowledged
+from lib import features
 
 pytestmark = pytest.mark.iterators
 

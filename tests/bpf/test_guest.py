@@ -6,11 +6,9 @@ import shlex
 import subprocess
 import sys
 
-import features
-import guest
-import kernel
 import pytest
-from features import BUILD, ROOT
+from lib import features, guest, kernel
+from lib.features import BUILD, ROOT
 
 WHOLE_S = 3600
 pytestmark = [pytest.mark.timeout(WHOLE_S + 60),  # it is emulated

@@ -8,13 +8,11 @@ import struct
 import subprocess
 import time
 
-import features
-import kernel
 import pytest
-import tracing
-from cgroup import Cgroup, unified
-from tracing import Client, Refused, Tracer
-from traffic import both_ways, carried, carry, is_acknowledged, qualities, storm, sum_of_events
+from bpf.traffic import both_ways, carried, carry, is_acknowledged, qualities, storm, sum_of_events
+from lib import features, kernel, tracing
+from lib.cgroup import Cgroup, unified
+from lib.tracing import Client, Refused, Tracer
 
 pytestmark = pytest.mark.probes
 

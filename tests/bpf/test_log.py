@@ -7,10 +7,10 @@ import subprocess
 import time
 
 import pytest
-from daemon import environment
-from features import BUILD
-from integration.fake_agent import FakeAgent, pack
-from integration.test_weightctl import HOSTILE
+from integration.weightctl.test_weightctl import HOSTILE
+from lib.daemon import environment
+from lib.fake_agent import FakeAgent, pack
+from lib.features import BUILD
 
 END = {"end": True}
 

@@ -3,13 +3,12 @@ import json
 import signal
 import subprocess
 
-import features
 import pytest
-import tracing
 from bpf.test_record import CLIENT, HOSTILE, MS, Recorder, asked, check, event, row, span
-from daemon import SANITIZER_EXIT, environment
-from features import BUILD
-from traffic import carry, is_acknowledged
+from bpf.traffic import carry, is_acknowledged
+from lib import features, tracing
+from lib.daemon import SANITIZER_EXIT, environment
+from lib.features import BUILD
 
 S = 1000  # ms
 NOON = 1_790_000_000 * S  # real time

@@ -9,13 +9,11 @@ import subprocess
 import threading
 import time
 
-import features
-import kernel
 import pytest
-import tracing
-from daemon import environment
-from tracing import Client, Refused, Tracer
-from traffic import both_ways, carried, carry, is_acknowledged, receive, receive_peeking, receive_splicing, send, send_file
+from bpf.traffic import both_ways, carried, carry, is_acknowledged, receive, receive_peeking, receive_splicing, send, send_file
+from lib import features, kernel, tracing
+from lib.daemon import environment
+from lib.tracing import Client, Refused, Tracer
 
 LONG_S = 600
 ON_CALLS = {"on_send", "on_receive"}

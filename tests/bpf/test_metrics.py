@@ -4,15 +4,13 @@ import stat
 import subprocess
 import time
 
-import features
-import kernel
 import pytest
-import tracing
-from nodes import until
-from tracing import Client, Refused, Tracer
-from traffic import carry, is_acknowledged, storm
+from bpf.traffic import carry, is_acknowledged, storm
+from lib import features, kernel, tracing
+from lib.nodes import until
+from lib.tracing import Client, Refused, Tracer
 
-from integration.test_sync_metrics import parse
+from integration.sync.test_metrics import parse
 
 ACCOUNTS_MAX = 512
 OTHER = "(other)"

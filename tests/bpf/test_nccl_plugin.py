@@ -6,12 +6,10 @@ import socket
 import threading
 import time
 
-import features
-import nccl_host
 import pytest
-import tracing
-from nccl_host import COLL, GROUP, GROUP_API, KERNEL_CH, MASK, NET, OP, P2P, PROXY_CTRL, STEP, VERSIONS, Host
-from nodes import until
+from lib import features, nccl_host, tracing
+from lib.nccl_host import COLL, GROUP, GROUP_API, KERNEL_CH, MASK, NET, OP, P2P, PROXY_CTRL, STEP, VERSIONS, Host
+from lib.nodes import until
 
 REST = 63  # a communicator behind the last one
 OF_COMM = {"sync", "communicator", "hash", "rank"}

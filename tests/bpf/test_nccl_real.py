@@ -3,10 +3,9 @@ import json
 import subprocess
 import sys
 
-import features
-import nccl_library
 import pytest
-from daemon import environment
+from lib import features, nccl_library
+from lib.daemon import environment
 
 PLUGIN = features.LIBRARY.with_name("libnccl-profiler-weightd.so")  # as users have it: Python has no sanitizer
 MEMBERS = {

@@ -3,12 +3,11 @@ import os
 import pathlib
 import statistics
 
-import features
 import pytest
-import tracing
-from nodes import until
-from tracing import Client, Refused, Tracer
-from traffic import both_ways, carried, carry, is_acknowledged, storm, sum_of_events
+from bpf.traffic import both_ways, carried, carry, is_acknowledged, storm, sum_of_events
+from lib import features, tracing
+from lib.nodes import until
+from lib.tracing import Client, Refused, Tracer
 
 SOMEBODY, ANOTHER, NOBODY = 12345, 12346, 65534
 MINE = {"pid": os.getpid(), "uid": 0, "comm": pathlib.Path("/proc/self/comm").read_text().strip()}

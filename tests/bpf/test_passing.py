@@ -12,16 +12,15 @@ import subprocess
 import tempfile
 import time
 
-import features
-import kernel
 import pytest
-from bpf.test_life import exists, kernel_objects
 from bpf.probing import CAPABLE, NOBODY, Process, acts, until
-from daemon import Daemon
-from features import BUILD
-from integration.scene import publish
-from integration.wire import PAGE, Wire
-from tracing import Client, Tracer, pair
+from bpf.test_life import exists, kernel_objects
+from lib import features, kernel
+from lib.daemon import Daemon
+from lib.features import BUILD
+from lib.scene import publish
+from lib.tracing import Client, Tracer, pair
+from lib.wire import PAGE, Wire
 
 pytestmark = pytest.mark.probes
 
@@ -238,7 +237,7 @@ def test_who_else_got_what_weightd_gave_is_seen(client, start, joined):
     with contextlib.closing(Daemon()) as daemon:
         with Wire(daemon.socket) as w:
             publish(w)
-        worker.do(f"from integration.wire import Wire; w = Wire({daemon.socket!r}); fd = w.attach('m').slot_fd")
+        worker.do(f"from lib.wire import Wire; w = Wire({daemon.socket!r}); fd = w.attach('m').slot_fd")
         hand(worker, one, stranger, other, "fd")
         given, [passed_on] = received(client, worker), received(client, stranger)
         assert {act["from"]["pid"] for act in given} == {daemon.pid}

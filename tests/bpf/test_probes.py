@@ -10,15 +10,13 @@ import subprocess
 import sys
 import time
 
-import features
 import pytest
-import tracing
 from bpf.probing import CUDA, EXPORT, NOBODY, acts, export_of, hear_of, is_probed, libraries, until
 from bpf.test_life import exists, kernel_objects
-from daemon import Daemon
-from gpus import FAKE
-from integration import cuda_scene
-from tracing import Tracer
+from lib import cuda_scene, features, tracing
+from lib.daemon import Daemon
+from lib.gpus import FAKE
+from lib.tracing import Tracer
 
 pytestmark = pytest.mark.probes
 

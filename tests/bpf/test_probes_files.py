@@ -2,11 +2,11 @@
 import os
 import shutil
 
-import features
 import pytest
 from bpf.probing import CAPABLE, NOBODY, export_of, libraries, rows_in, until
-from gpus import FAKE
-from tracing import Tracer
+from lib import features
+from lib.gpus import FAKE
+from lib.tracing import Tracer
 
 pytestmark = pytest.mark.probes
 

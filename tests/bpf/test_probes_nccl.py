@@ -4,12 +4,11 @@ import os
 import re
 import subprocess
 
-import features
-import nccl_library
 import pytest
 from bpf.probing import CUDA, Process, acts, hear_of, is_probed, libraries, until
-from features import ROOT
-from gpus import FAKE
+from lib import features, nccl_library
+from lib.features import ROOT
+from lib.gpus import FAKE
 
 pytestmark = pytest.mark.probes
 

@@ -4,11 +4,10 @@ import os
 import signal
 import sys
 
-import features
-import nccl_host
 import pytest
 from bpf.probing import acts, is_probed, libraries, until
-from gpus import FAKE
+from lib import features, nccl_host
+from lib.gpus import FAKE
 
 pytestmark = pytest.mark.probes
 
@@ -128,7 +127,8 @@ assert verbs.ibv_reg_mr(None, P(0x4000), size, 0) is None
 # --- queue pairs that NCCL says it used ---
 
 NCCL_QP = VERBS + f"CONNECTS = {STATE | PATH | PEER}" + """
-import os, time, tracing
+import os, time
+from lib import tracing
 tracer = tracing.Client(os.environ["WEIGHTD_TRACE_SOCKET"])
 now = time.monotonic_ns
 qps = {}

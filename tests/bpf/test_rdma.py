@@ -7,12 +7,12 @@ import signal
 import subprocess
 import threading
 
-import features
 import pytest
-from tracing import Tracer
+from lib import features
+from lib.tracing import Tracer
 
 from bpf.test_metrics import Metrics
-from integration.fake_agent import FakeAgent, pack
+from lib.fake_agent import FakeAgent, pack
 
 END = {"end": True}
 COUNTERS = {"port_xmit_data": 250, "port_rcv_data": 25, "port_xmit_packets": 7, "port_rcv_packets": 8, "port_xmit_wait": 9,

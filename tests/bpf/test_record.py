@@ -8,14 +8,13 @@ import socket
 import subprocess
 import threading
 
-import features
 import pytest
-import tracing
-from daemon import SANITIZER_EXIT, environment
-from features import BUILD
-from integration.fake_agent import FakeAgent, pack
-from integration.test_weightctl import HOSTILE
-from traffic import both_ways, carried, carry, is_acknowledged
+from bpf.traffic import both_ways, carried, carry, is_acknowledged
+from integration.weightctl.test_weightctl import HOSTILE
+from lib import features, tracing
+from lib.daemon import SANITIZER_EXIT, environment
+from lib.fake_agent import FakeAgent, pack
+from lib.features import BUILD
 
 END = {"end": True}
 CLIENT = {"id": 1, "pid": 4711, "uid": 0, "comm": "weightd-sync"}

@@ -5,11 +5,10 @@ import pathlib
 import socket
 import subprocess
 
-import features
 import pytest
-import tracing
-from tracing import Client, Tracer
-from traffic import both_ways, carried, carry, is_acknowledged, qualities
+from bpf.traffic import both_ways, carried, carry, is_acknowledged, qualities
+from lib import features, tracing
+from lib.tracing import Client, Tracer
 
 NOBODY = 65534
 WHY = "the kernel refuses it: Operation not permitted"

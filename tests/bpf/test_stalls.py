@@ -3,12 +3,11 @@ import contextlib
 import os
 import socket
 
-import features
-import longlink
 import pytest
-from stalls import CAUSES, CHUNK, PACE, ROUND_TRIP_S, Transfer, frozen_peer, pace, stopped_peer
-from tracing import Client, Tracer
-from traffic import is_acknowledged
+from bpf.traffic import is_acknowledged
+from lib import features, longlink
+from lib.stalls import CAUSES, CHUNK, PACE, ROUND_TRIP_S, Transfer, frozen_peer, pace, stopped_peer
+from lib.tracing import Client, Tracer
 
 SEEN_NS = 1_000_000_000
 STALL_NS = 200_000_000

@@ -3,7 +3,7 @@ import os
 import time
 
 import pytest
-import tracing
+from lib import tracing
 
 COMM = {"sync": "nccl:dp", "communicator": None, "hash": "00", "rank": 0}
 SUM = COMM | {"peer": 1, "way": "send", "bytes": 5, "events": 1, "since_ns": 1}

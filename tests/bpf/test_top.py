@@ -10,14 +10,13 @@ import subprocess
 import termios
 from fcntl import ioctl
 
-import features
 import pytest
-import tracing
-from daemon import SANITIZER_EXIT, environment
-from features import BUILD
-from integration.fake_agent import FakeAgent, pack
-from integration.test_weightctl import HOSTILE, UNPRINTABLE
-from traffic import carry, is_acknowledged
+from bpf.traffic import carry, is_acknowledged
+from integration.weightctl.test_weightctl import HOSTILE, UNPRINTABLE
+from lib import features, tracing
+from lib.daemon import SANITIZER_EXIT, environment
+from lib.fake_agent import FakeAgent, pack
+from lib.features import BUILD
 
 END = {"end": True}
 CLIENT = {"id": 1, "pid": 4711, "uid": 0, "comm": "weightd-sync"}

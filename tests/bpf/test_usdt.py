@@ -11,15 +11,15 @@ import tempfile
 import threading
 import time
 
-import features
-import notes
 import pytest
-from daemon import STOP_S, Daemon, environment
-from integration.child import Child
-from integration.fake_agent import FakeAgent
-from integration.scene import LAYOUT, finish, publish
-from integration.wire import CREATE, EVICT, EXCLUSIVE, PAGE, Wire
-from tracing import Refused, Tracer
+from lib import features
+from lib import usdt_notes as notes
+from lib.child import Child
+from lib.daemon import STOP_S, Daemon, environment
+from lib.fake_agent import FakeAgent
+from lib.scene import LAYOUT, finish, publish
+from lib.tracing import Refused, Tracer
+from lib.wire import CREATE, EVICT, EXCLUSIVE, PAGE, Wire
 
 pytestmark = pytest.mark.probes
 

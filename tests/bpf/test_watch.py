@@ -8,14 +8,13 @@ import subprocess
 import sys
 import time
 
-import features
 import pytest
-import tracing
-from cgroup import Cgroup, unified
-from daemon import STOP_S, environment
-from features import BUILD
-from tracing import Refused, Tracer
-from traffic import both_ways, carried, is_acknowledged, receive
+from bpf.traffic import both_ways, carried, is_acknowledged, receive
+from lib import features, tracing
+from lib.cgroup import Cgroup, unified
+from lib.daemon import STOP_S, environment
+from lib.features import BUILD
+from lib.tracing import Refused, Tracer
 
 pytestmark = pytest.mark.iterators
 

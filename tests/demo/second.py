@@ -12,7 +12,7 @@ import sys
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
-import netns  # noqa: E402
+from lib import netns  # noqa: E402
 
 START_S = 60
 STOP_S = 60

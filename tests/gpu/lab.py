@@ -188,7 +188,7 @@ class Lab:
         self.stack = contextlib.ExitStack()
         self.folder = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="weightd-gpu-")))
         if fake:
-            from gpus import Gpus
+            from lib.gpus import Gpus
             self.gpus = Gpus(devices=2, memory="512M")
             self.stack.callback(self.gpus.close)
             self.env |= self.gpus.env

@@ -10,9 +10,9 @@ import sys
 import tempfile
 import time
 
-import engine as of_engines
-import netns
 from lab import GIB, MIB, Died, how, kill, last_line
+from lib import netns
+from lib import engine as of_engines
 from results import Skip
 
 CHUNK, STALL_MS = 64 * MIB, 20_000

@@ -2,10 +2,9 @@
 import contextlib
 import time
 
-import netns
 import section_nccl
-import tracing
 from lab import MIB
+from lib import netns, tracing
 from results import Skip
 
 PLUGIN = "libnccl-profiler-weightd.so"

@@ -1,7 +1,6 @@
 """What processes ask of the driver is seen by weightd-trace: its functions are where the probes look for them."""
-import features
-import tracing
 from lab import MIB
+from lib import features, tracing
 from results import Skip
 
 KINDS = {"vmm": ("", "cuda_vmm_export", "cuda_vmm_import"), "ipc": ("ipc", "cuda_ipc_export", "cuda_ipc_open")}

@@ -4,14 +4,13 @@ import os
 import subprocess
 import sys
 
-import features
 import pytest
-import tracing
-from daemon import Daemon
-from features import LIBRARY
-from gpus import Gpus
-from nodes import Cluster
-from pki import Authority
+from lib import features, tracing
+from lib.daemon import Daemon
+from lib.features import LIBRARY
+from lib.gpus import Gpus
+from lib.nodes import Cluster
+from lib.pki import Authority
 
 os.environ["WEIGHTD_LIBRARY"] = str(LIBRARY)  # for the Python package in this very process
 

@@ -12,7 +12,8 @@ import pathlib
 import re
 import sys
 
-import sources
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from lint import sources  # noqa: E402
 
 FOLDER = pathlib.Path("tests/lint/golden")
 C = (".c", ".h", ".cc")

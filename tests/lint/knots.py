@@ -12,7 +12,9 @@ import pathlib
 import re
 import sys
 
-import sources
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from lint import sources  # noqa: E402
+
 
 # A program: its folder, and the folders inside that are of another.
 PROGRAMS = {

@@ -16,7 +16,8 @@ import re
 import sys
 from collections import Counter
 
-import sources
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from lint import sources  # noqa: E402
 
 ROOT = sources.ROOT
 FOLDERS = ("ipc", "server", "libclient", "bpf", "tests", "packaging", ".ci", ".githooks")

@@ -7,9 +7,9 @@ import re
 import shutil
 import subprocess
 
-import features
-import sources
-from features import ROOT
+from lib import features
+from lib.features import ROOT
+from lint import sources
 
 FILE = ".git-blame-ignore-revs"
 

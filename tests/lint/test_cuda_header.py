@@ -4,8 +4,8 @@ import re
 import shutil
 import subprocess
 
-import features
-import sources
+from lib import features
+from lint import sources
 
 OURS = "ipc/cuda/cuda_driver.h"
 FOLDERS = [pathlib.Path("/usr/local/cuda/include"), pathlib.Path("/usr/include")]

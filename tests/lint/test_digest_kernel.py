@@ -7,7 +7,7 @@ import struct
 import subprocess
 
 import pytest
-from features import ROOT, require
+from lib.features import ROOT, require
 
 SOURCE = ROOT / "libclient/cuda/digest.cu"
 PTX = ROOT / "libclient/cuda/digest.ptx"

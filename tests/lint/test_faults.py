@@ -1,7 +1,7 @@
 """Points where tests kill the daemon: those listed and those in the code are the same."""
 import re
 
-import sources
+from lint import sources
 
 
 def test_each_point_is_listed_and_stands_in_one_place():

@@ -1,10 +1,8 @@
 """Figures of the house stay within their bounds, and each measure counts correctly."""
 import pathlib
 
-import figures
-import knots
-import prose
 import pytest
+from lint import figures, knots, prose
 
 
 def test_no_knot_is_larger_than_agreed():

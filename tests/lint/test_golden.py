@@ -3,9 +3,8 @@ import os
 import re
 import shutil
 
-import golden
 import pytest
-import sources
+from lint import golden, sources
 
 
 def test_interfaces_are_as_recorded():

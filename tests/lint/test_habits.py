@@ -4,10 +4,9 @@ import hashlib
 import os
 import subprocess
 
-import features
-import manual
-import sources
-from features import ROOT
+from lib import features
+from lib.features import ROOT
+from lint import manual, sources
 
 TOP = {"Makefile", "README.md", "LICENSE", "findings", "server", "libclient", "ipc", "bpf", "tests", "packaging",
        "build", "build-address", "build-thread", "build-coverage", "build-faults", "build-address-faults",

@@ -4,10 +4,10 @@ import os
 import shutil
 import subprocess
 
-import features
 import pytest
-import sources
-from features import ROOT
+from lib import features
+from lib.features import ROOT
+from lint import sources
 
 FLAGS = ["-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-I.", "-Ilibclient/include",
          *(features.package_flags("smartcols", "--cflags-only-I") or [])]

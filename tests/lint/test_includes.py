@@ -3,8 +3,8 @@ import os
 import pathlib
 import re
 
-import sources
-from features import ROOT
+from lib.features import ROOT
+from lint import sources
 
 # A file belongs to the longest folder that matches; it may include its own folder and these.
 MAY_INCLUDE = {

@@ -2,10 +2,10 @@
 import re
 import subprocess
 
-import features
 import pytest
-import sources
-from features import ROOT
+from lib import features
+from lib.features import ROOT
+from lint import sources
 from lint.test_includes import INCLUDE, resolve
 
 

@@ -4,9 +4,9 @@ import re
 import shutil
 import subprocess
 
-import features
-import sources
-from test_cuda_header import FOLDERS, as_cpp
+from lib import features
+from lint import sources
+from lint.test_cuda_header import FOLDERS, as_cpp
 
 OURS, DRIVER = "server/sync/nccl/nccl.h", "ipc/cuda/cuda_driver.h"
 

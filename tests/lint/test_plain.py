@@ -1,7 +1,7 @@
 """Names of tests that run in the plain build alone: a test that has another name now would run in both."""
 import re
 
-from features import ROOT
+from lib.features import ROOT
 
 
 def test_each_test_that_runs_plain_is_there():

@@ -7,10 +7,9 @@ import pathlib
 import shutil
 import subprocess
 
-import features
-import nccl_library
 import pytest
-import sources
+from lib import features, nccl_library
+from lint import sources
 
 FOLDER = pathlib.Path(os.environ.get("WEIGHTD_NCCL_SOURCE", "/nonexistent")) / "src/include/plugin/profiler"
 

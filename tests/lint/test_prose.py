@@ -1,8 +1,8 @@
 """The report on prose sees what STYLE forbids, and only in comments and texts."""
 import pathlib
 
-import prose
 import pytest
+from lint import prose
 
 
 @pytest.mark.parametrize("comment, rules", [

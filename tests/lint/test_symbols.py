@@ -2,9 +2,9 @@
 import re
 import subprocess
 
-import features
-import sources
-from features import LIBRARY, ROOT
+from lib import features
+from lib.features import LIBRARY, ROOT
+from lint import sources
 
 HEADER = "libclient/include/weightd.h"
 MAP = ROOT / "libclient/libweightd.map"

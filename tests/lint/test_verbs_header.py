@@ -4,9 +4,9 @@ import re
 import shutil
 import subprocess
 
-import features
-import sources
-from gpus import FAKE
+from lib import features
+from lib.gpus import FAKE
+from lint import sources
 
 PROBES, STAND_IN = "bpf/library-verbs.c", "tests/fake/verbs/verbs.c"
 

@@ -10,8 +10,8 @@ import pathlib
 import re
 import subprocess
 
-import features
 import pytest
+from lib import features
 
 pytestmark = pytest.mark.timeout(600)  # a search waits for those before it
 HERE = pathlib.Path(__file__).parent

@@ -4,7 +4,7 @@ import signal
 import subprocess
 
 import pytest
-from features import ROOT
+from lib.features import ROOT
 from runner.test_lanes import CONFTEST
 
 # The rounds are counted in a file, and each tenth fails: what a generator of random numbers does, without the chance

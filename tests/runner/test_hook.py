@@ -3,9 +3,9 @@ import os
 import shutil
 import subprocess
 
-import features
 import pytest
-from features import ROOT
+from lib import features
+from lib.features import ROOT
 
 GOOD = "static int sum(int a, int b)\n{\n\treturn a + b;\n}\n"
 

@@ -3,13 +3,13 @@ import re
 import subprocess
 
 import pytest
-from features import ROOT
+from lib.features import ROOT
 
 CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "tests")!r})
-from outcomes import pytest_configure
-from shuffle import pytest_collection_modifyitems
+from runner.outcomes import pytest_configure
+from runner.shuffle import pytest_collection_modifyitems
 """
 
 

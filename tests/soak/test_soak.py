@@ -14,11 +14,11 @@ import struct
 import subprocess
 import time
 
-import features
 import pytest
-from daemon import Daemon
-from integration.native import Client
-from integration.wire import SLOTS, Wire, until
+from lib import features
+from lib.daemon import Daemon
+from lib.native import Client
+from lib.wire import SLOTS, Wire, until
 
 SECONDS = float(os.environ.get("WEIGHTD_SOAK_SECONDS", 15))
 KILLS_PER_S = 5

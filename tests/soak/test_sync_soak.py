@@ -20,13 +20,13 @@ import threading
 import time
 import types
 
-import features
 import pytest
-from daemon import Daemon
-from engine import program
-from nodes import ABSENCE_S, IMPATIENT, MIB, Cluster, Failed, until
-from pki import Authority
-from tagged import GRAIN, PAGE, STEPS, layout_of, means_of, tag_of, version
+from lib import features
+from lib.daemon import Daemon
+from lib.engine import program
+from lib.nodes import ABSENCE_S, IMPATIENT, MIB, Cluster, Failed, until
+from lib.pki import Authority
+from lib.tagged import GRAIN, PAGE, STEPS, layout_of, means_of, tag_of, version
 
 SECONDS = float(os.environ.get("WEIGHTD_SOAK_SECONDS", 15))
 HARMS_PER_S = 1

@@ -2,10 +2,9 @@
 import os
 import subprocess
 
-import box
-import crowd
-import features
 import pytest
+from lib import box, features
+from systemd import crowd
 
 USERS = """\
 u alice - "loads models" - -

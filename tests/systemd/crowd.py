@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 
-from box import PATIENCE_S, child_of
+from lib.box import PATIENCE_S, child_of
 
 HERE = pathlib.Path(__file__).parent
 FOLDER = "/usr/local/bin"

@@ -12,8 +12,8 @@ import os
 import re
 import subprocess
 
-from features import BUILD, ROOT
-from nodes import UNHURRIED, until
+from lib.features import BUILD, ROOT
+from lib.nodes import UNHURRIED, until
 
 PAGE = ROOT / "packaging/man/weightd-sync.8.scd"
 NODES = "a", "b", "c"

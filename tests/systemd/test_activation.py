@@ -1,6 +1,6 @@
 """weightd as a service: started by its socket, as its own user, for the members of a group."""
 import pytest
-from weights import write_model
+from systemd.weights import write_model
 
 CAP_SYS_RESOURCE = 24
 SOCKET = "/run/weightd/weightd.sock"

@@ -10,9 +10,9 @@ import sys
 import time
 
 import pytest
-from box import PATIENCE_S, Box, cgroups
+from lib.box import PATIENCE_S, Box, cgroups
 
-HERE = pathlib.Path(__file__).parent
+TESTS = pathlib.Path(__file__).resolve().parents[1]
 BOOT_S = 10  # whatever waits for something in vain does so for longer
 
 
@@ -49,8 +49,8 @@ def remains(name, pids):
 @contextlib.contextmanager
 def box_of_another_process():
     """A program that boots a box and then waits: (the process, name of the box, all PIDs of the box)."""
-    script = f"import sys; sys.path.insert(0, {str(HERE)!r})\n" \
-        "from box import Box\nimport signal\n" \
+    script = f"import sys; sys.path.insert(0, {str(TESTS)!r})\n" \
+        "from lib.box import Box\nimport signal\n" \
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n" \
         "with Box() as box:\n\tprint(box.name, flush=True)\n\tsignal.pause()\n"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as proc:

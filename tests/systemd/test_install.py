@@ -5,7 +5,7 @@ import stat
 import subprocess
 
 import pytest
-from features import BUILD, ROOT
+from lib.features import BUILD, ROOT
 
 SECURITY_MAX = 5  # tenths; what it is: 0.4
 SYNC_SECURITY_MAX = 15  # what it is; it talks to other machines

@@ -1,6 +1,6 @@
 """Who did what to which weights: lines of the journal that a program can ask for."""
 import pytest
-import weights
+from systemd import weights
 
 
 @pytest.fixture

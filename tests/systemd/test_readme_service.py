@@ -1,10 +1,9 @@
 """The lines of the README that make weightd a service, run as they are printed, on a system without it."""
 import re
 
-import box
-import features
 import pytest
-from features import ROOT
+from lib import box, features
+from lib.features import ROOT
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import re
 import struct
 
 import pytest
-import weights
-from weights import SERVICE
+from systemd import weights
+from systemd.weights import SERVICE
 
 SIZE = 64 * 1024
 PER_BUFFER = 4  # descriptors of one with a single version: manifest, head page, slot, tensor table

@@ -4,9 +4,9 @@ import shutil
 from typing import Callable, NamedTuple
 
 import pytest
-import weights
-from crowd import Reader, Visitors
-from weights import SERVICE
+from systemd import weights
+from systemd.crowd import Reader, Visitors
+from systemd.weights import SERVICE
 
 ROUNDS = 3
 VISITORS = 300

@@ -8,12 +8,11 @@ import contextlib
 import random
 import re
 
-import features
 import pytest
-import recipe
-import weights
-from nodes import until
-from recipe import NODES
+from lib import features
+from lib.nodes import until
+from systemd import recipe, weights
+from systemd.recipe import NODES
 
 SERVICE = "weightd-sync.service"
 SIZE = 5_000_000

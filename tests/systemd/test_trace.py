@@ -1,10 +1,9 @@
 """weightd-trace as a service: with two capabilities and no other rights it counts by BPF."""
 import json
 
-import features
 import pytest
-import tracing
-from nodes import until
+from lib import features, tracing
+from lib.nodes import until
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import random
 import struct
 import time
 
-from box import PATIENCE_S
+from lib.box import PATIENCE_S
 
 SERVICE = "weightd.service"
 

@@ -11,9 +11,9 @@ import os
 import pathlib
 import subprocess
 
-import features
 import pytest
-from gpus import Gpus
+from lib import features
+from lib.gpus import Gpus
 
 SKIP = 77
 PATIENCE_S = 100

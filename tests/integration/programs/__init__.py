@@ -4,7 +4,7 @@ import os
 import pathlib
 import subprocess
 
-import features
+from lib import features
 
 HERE = pathlib.Path(__file__).parent
 SANITIZED = {"build-address": ["-fsanitize=address,undefined"], "build-thread": ["-fsanitize=thread"]}

@@ -1,0 +1,146 @@
+"""The README's tour and snippets, run as they are printed."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from lib.daemon import environment
+from lib.features import ROOT, TORCH2, require
+from lib.nodes import claim_net
+
+README = (ROOT / "README.md").read_text()
+
+
+def section(title):
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", README, re.M | re.S)[1]
+
+
+def blocks(language, text=README):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
+def without_figures(text):
+    """Times, rates, paddings and the room of a store differ; everything else is printed as promised."""
+    text = re.sub(r"^(STORE +\d+/)\d+$", r"\1N", text, flags=re.M)
+    text = re.sub(r"\d+(\.\d+)? (ms|s|[kMGT]?B/s)\b", "N", text)
+    return re.sub(r" +", " ", text)
+
+
+TOUR = "Five minutes", "When the daemon dies"
+
+
+def tour():
+    """(command, expected output) of the tour, without building, starting and stopping for good."""
+    steps = []
+    for block in (block for title in TOUR for block in blocks("bash", section(title))):
+        for command, output in re.findall(r"^((?!# ).*)\n((?:# .*\n)*)", block, re.M):
+            steps.append((command, re.sub("^# ", "", output, flags=re.M)))
+    return [s for s in steps if not re.match(r"make |export |weightd |kill \$!", s[0])]
+
+
+def exported(name):
+    """What the tour sets it to."""
+    return re.search(rf"^export .*\b{name}=(\S+)", README, re.M)[1].replace("$PWD", str(ROOT))
+
+
+def run_python(daemon, snippet, python=sys.executable):
+    env = daemon.env | {"PYTHONPATH": exported("PYTHONPATH")}
+    done = subprocess.run([python, "-c", snippet], env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_tour_prints_what_the_readme_shows(make_daemon, build, model):
+    require("numpy")
+    daemon = make_daemon("--keeper")
+    env = daemon.env | {"PATH": f"{build}:{os.environ['PATH']}"}
+    outputs = []
+    for command, expected in tour():
+        if command.startswith("weightctl rm"):  # the first version is still there
+            for snippet in blocks("python", section("Five minutes")):
+                outputs.append(run_python(daemon, snippet))
+            daemon.ctl("rm", "mine")
+        done = subprocess.run(["bash", "-c", command.replace("build/model", str(model))], env=env,
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert without_figures(done.stdout) == without_figures(expected), command
+    assert outputs[0].startswith("F32 (384,) [")
+    assert outputs[1] == "1 1048576.0\n"
+    assert [row.split()[0] for row in daemon.ctl("ls", "--noheadings").stdout.splitlines()] == ["minilm"]
+
+
+def test_the_tour_can_be_pasted(build, model, tmp_path):
+    """All shell blocks of its sections into one shell, which stops at the first command that fails."""
+    require("jq", "no jq (apt-get install jq)", bool(shutil.which("jq")))
+    script = "".join(block for title in TOUR for block in blocks("bash", section(title)))
+    for shown, here in (("make all model\n", ""), ("$PWD/build", str(build)), ("/tmp/tour.sock", str(tmp_path / "tour.sock")),
+                        ("build/model", str(model))):
+        assert shown in script, shown
+        script = script.replace(shown, here)
+    done = subprocess.run(["bash", "--norc", "-eu"], input="trap 'kill $(jobs -p) || true' EXIT\n" + script, cwd=ROOT,
+                          env=environment(), capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and done.stdout.count("matches digest xxh3:") == 2, done.stdout + done.stderr
+    assert not (tmp_path / "tour.sock").exists()
+
+
+@pytest.mark.plain
+def test_the_section_on_torch_runs_with_todays_models(daemon, model):
+    require("torch2")
+    daemon.ctl("load", "minilm", model)
+    snippets = "".join(blocks("python", section("Models of torch"))).replace('"build/model"', repr(str(model)))
+    printed = run_python(daemon, snippets, TORCH2).splitlines()
+    assert "embeddings.position_ids" in printed[0] and printed[1:] == ["True"], printed
+
+
+def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
+    """With the plain library: the snippet is a program of a user, not of ours."""
+    require("library")
+    (source,) = blocks("c")
+    (tmp_path / "tour.c").write_text(source)
+    command = re.search(r"`(cc tour\.c [^`]*-rpath[^`]*)`", README)[1].replace("tour.c", str(tmp_path / "tour.c"))
+    subprocess.run(["bash", "-c", f"{command} -Wall -Werror -o {tmp_path}/tour"], cwd=ROOT, check=True)
+    refused = subprocess.run([tmp_path / "tour"], env=daemon.env, capture_output=True, text=True)
+    assert refused.returncode == 1 and "minilm" in refused.stderr
+    daemon.ctl("load", "minilm", model)
+    done = subprocess.run([tmp_path / "tour"], env=daemon.env, capture_output=True, text=True)
+    assert re.fullmatch(r"F32 1536 bytes, the first is -?[\d.e-]+\n", done.stdout), (done.stdout, done.stderr)
+
+
+def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path):
+    """Its commands, on addresses that no other test has."""
+    require("sync")
+    (script,) = blocks("bash", section("Between nodes"))
+    script = re.sub("^make .*\n", "trap 'kill $(jobs -p) || true' EXIT\n", script, flags=re.M)
+    env = environment(PATH=f"{build}:{os.environ['PATH']}", TMPDIR=str(tmp_path), model=str(model))
+    net, claim = claim_net()
+    with claim:
+        script = script.replace("127.0.0.", f"{net}.")
+        done = subprocess.run(["bash", "-euc", script], env=env, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^minilm 1\.1 on 2 of 2 nodes in ", done.stdout, re.M), done.stdout + done.stderr
+    assert re.search(r"^minilm@1 on host: matches digest xxh3:", done.stdout, re.M), done.stdout
+    assert re.search(r" push minilm 1\.1 +committed +2 ", done.stdout), done.stdout
+
+
+def test_the_section_on_gpus_runs_on_a_stand_in(make_daemon, gpu, build, model):
+    """Its commands; of its Python, which wants a torch that has a GPU, only that it is Python."""
+    daemon = make_daemon(env=gpu.env)
+    env = daemon.env | {"PATH": f"{build}:{os.environ['PATH']}"}
+    (commands,), (snippet,) = blocks("sh"), blocks("py")
+    for command in commands.splitlines():
+        done = subprocess.run(["bash", "-c", command.replace("build/model", str(model))], env=env,
+                              capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and "cuda:0" in done.stdout, f"{command}: {done}"
+    compile(snippet, "README.md", "exec")
+
+
+@pytest.mark.parametrize("page", ["weightd.8.scd", "weightd.conf.5.scd", "weightctl.1.scd"])
+def test_the_pages_that_the_readme_names_exist(page):
+    assert (ROOT / "packaging/man" / page).exists()
+
+
+@pytest.mark.parametrize("picture", re.findall(r"!\[[^]]*\]\(([^)]*)\)", README))
+def test_the_pictures_that_the_readme_shows_exist(picture):
+    assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,127 @@
+"""What a load says of the memory that it waits for."""
+import ctypes
+import os
+import platform
+import re
+import select
+import signal
+import struct
+import time
+
+import pytest
+from integration.weightctl.test_weightctl import write_sparse
+from lib.wire import PATIENCE_S, until
+
+MIB = 1 << 20
+STEP = 64 * MIB  # what the worker provides before it looks at other jobs
+SIZE = 4 * STEP
+
+PTRACE_SYSCALL, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_GET_SYSCALL_INFO = 24, 17, 0x4206, 0x4207, 0x420e
+TRACESYSGOOD, WALL = 1, 0x40000000
+ENTRY, EXIT = 1, 2
+FALLOCATE = {"x86_64": 285, "aarch64": 47}
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+
+
+def ptrace(request, tid, address=0, data=0):
+    if libc.ptrace(request, tid, address, data) < 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
+
+
+class Held:
+    """A thread that goes no further than it is let: with Held(tid) as thread: thread.run_past(system_call)."""
+
+    def __init__(self, tid):
+        self.tid = tid
+        ptrace(PTRACE_SEIZE, tid, 0, TRACESYSGOOD)
+        ptrace(PTRACE_INTERRUPT, tid)
+        os.waitpid(tid, WALL)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        ptrace(PTRACE_DETACH, self.tid)
+
+    def run_past(self, wanted):
+        """To the return of that system call."""
+        info, number = ctypes.create_string_buffer(88), None
+        while True:
+            ptrace(PTRACE_SYSCALL, self.tid)
+            _, status = os.waitpid(self.tid, WALL)
+            assert os.WIFSTOPPED(status), status
+            if os.WSTOPSIG(status) != signal.SIGTRAP | 0x80:
+                continue
+            libc.ptrace(PTRACE_GET_SYSCALL_INFO, self.tid, len(info), ctypes.addressof(info))
+            if info.raw[0] == ENTRY:
+                number = struct.unpack_from("<Q", info.raw, 24)[0]
+            elif info.raw[0] == EXIT and number == wanted:
+                return
+
+
+def worker_of(daemon):
+    """Its thread that provides memory, the first that it starts."""
+    return min(int(t) for t in os.listdir(f"/proc/{daemon.pid}/task") if int(t) != daemon.pid)
+
+
+class Load:
+    """weightctl load, and what it said so far."""
+
+    def __init__(self, daemon, *args):
+        self.proc = daemon.spawn("load", *args, bufsize=0)
+        self.said = ""
+
+    def hear(self, words):
+        """Waits until it has said that."""
+        deadline = time.monotonic() + PATIENCE_S
+        while words not in self.said:
+            left = max(0, deadline - time.monotonic())
+            assert select.select([self.proc.stderr], [], [], left)[0], f"no {words!r} after {self.said!r}"
+            piece = os.read(self.proc.stderr.fileno(), 65536).decode()
+            assert piece, f"the end and no {words!r} after {self.said!r}"
+            self.said += piece
+
+    def end(self):
+        out, errors = self.proc.communicate(timeout=PATIENCE_S)
+        self.said += errors.decode()
+        return self.proc.returncode, out.decode()
+
+
+@pytest.fixture
+def fallocate(require):
+    require("root")
+    if platform.machine() not in FALLOCATE:
+        pytest.skip(f"the number of fallocate() on {platform.machine()} is not known here")
+    return FALLOCATE[platform.machine()]
+
+
+def test_the_progress_of_a_load_follows_the_memory(daemon, tmp_path, fallocate):
+    big = write_sparse(tmp_path / "big.safetensors", SIZE)
+    with Held(worker_of(daemon)) as worker:
+        load = Load(daemon, "m", big)
+        for percent in (20, 50, 70):  # tenths, of 25, 50 and 75 %
+            worker.run_past(fallocate)
+            load.hear(f"m: reserving {percent} % (")
+    status, out = load.end()
+    assert status == 0 and out.startswith("m@1 on host: 1 tensor, 268.4 MB"), load.said
+    tenths = [int(t) for t in re.findall(r"^m: reserving (\d+) % \(\S+ MB of 268.4 MB", load.said, re.M)]
+    assert tenths[-1] == 100 and tenths == sorted(set(tenths)), load.said
+
+
+def test_a_load_can_be_cancelled_while_its_memory_does_not_come(daemon, tmp_path, fallocate):
+    big = write_sparse(tmp_path / "big.safetensors", SIZE)
+    with Held(worker_of(daemon)) as worker:
+        load = Load(daemon, "m", big)
+        worker.run_past(fallocate)
+        load.hear("m: reserving 20 % (")
+        daemon.proc.send_signal(signal.SIGSTOP)  # nor is there an answer to how far it is
+        try:
+            load.proc.send_signal(signal.SIGINT)
+            status, _ = load.end()
+        finally:
+            daemon.proc.send_signal(signal.SIGCONT)
+    assert status == 128 + signal.SIGINT and load.said.endswith("weightctl: interrupted; nothing was published\n"), load.said
+    until(lambda: daemon.ctl("ls").stdout == "" and '"memory": 0,' in daemon.ctl("ping", "--json").stdout, "nothing is left")

@@ -1,0 +1,185 @@
+"""Audit lines: in the fields of the journal where it reads stderr, plain lines elsewhere, and never a wait."""
+import errno
+import os
+import pathlib
+import re
+import socket
+import tempfile
+
+import pytest
+from lib.child import run_as
+from lib.wire import Refused, Wire, image, until
+
+LAYOUT = image([("t", 4096)])
+ALICE, BOB = 12345, 12346
+
+
+@pytest.fixture(autouse=True)
+def root_only(require):
+    require("root")  # for other users
+    require("mounts")  # for a /run of one's own
+
+
+class Journal:
+    """A socket in the place of the journal's, for a daemon that is started with `prefix`."""
+
+    def __init__(self, folder, stream="$(stat -Lc %d:%i /proc/self/fd/2)", make_socket=socket.socket):
+        path = folder / "systemd/journal/socket"
+        path.parent.mkdir(parents=True)
+        self.socket = make_socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.setblocking(False)
+        script = f'mount --bind "$0" /run && export JOURNAL_STREAM={stream} && exec "$@"'
+        self.prefix = "unshare", "--mount", "sh", "-c", script, str(folder)
+
+    def entries(self):
+        """What has come, as dicts. A line without '=' or with a field twice is an error."""
+        found = []
+        while True:
+            try:
+                lines = self.socket.recv(65536).decode().splitlines()
+            except BlockingIOError:
+                return found
+            found.append(dict(line.split("=", 1) for line in lines))
+            assert len(found[-1]) == len(lines), lines
+
+
+@pytest.fixture
+def make_journal():
+    """make_journal(): a Journal, closed with the test."""
+    with tempfile.TemporaryDirectory(prefix="weightd-") as folder:
+        journals = []
+
+        def make(**kw):
+            journals.append(Journal(pathlib.Path(folder), **kw))
+            return journals[-1]
+
+        yield make
+        for journal in journals:
+            journal.socket.close()
+
+
+def act(path):
+    """Returns the pid of who did it."""
+    with Wire(path) as w:
+        slot = w.create("m", LAYOUT, mode=0o600, keep=1)
+        w.publish(slot.writer)
+        w.detach(slot.writer)
+        w.publish(w.create("m", LAYOUT).writer)
+    return os.getpid()
+
+
+def be_refused(path):
+    with Wire(path) as w:
+        for what in (lambda: w.attach("m"), lambda: w.create("m", LAYOUT), lambda: w.drop("m")):
+            with pytest.raises(Refused) as refused:
+                what()
+            assert refused.value.errno == errno.EACCES
+    return os.getpid()
+
+
+def test_the_journal_is_told_who_did_what_to_which_version(make_daemon, make_journal):
+    journal = make_journal()
+    daemon = make_daemon("--socket-mode", "0666", prefix=journal.prefix)
+    alice = run_as(ALICE, act, daemon.socket)
+    bob = run_as(BOB, be_refused, daemon.socket)
+    with Wire(daemon.socket) as w:
+        w.drop("m")
+    entries = journal.entries()
+    told = [(e["WEIGHTD_ACTION"], e["WEIGHTD_BUFFER"], e["WEIGHTD_DEVICE"], e.get("WEIGHTD_VERSION"),
+             int(e["WEIGHTD_UID"]), int(e["WEIGHTD_PID"]), e["WEIGHTD_RESULT"], e["PRIORITY"]) for e in entries]
+    denied = ("refuse", "m", "host", None, BOB, bob, "EACCES", "4")
+    assert told == [("create", "m", "host", None, ALICE, alice, "0", "6"),
+                    ("publish", "m", "host", "1", ALICE, alice, "0", "6"),
+                    ("publish", "m", "host", "2", ALICE, alice, "0", "6"), denied, denied, denied,
+                    ("drop", "m", "host", None, 0, os.getpid(), "0", "6")]
+    assert [e["MESSAGE"] for e in entries[1:4:2]] == [
+        f"'m@1' on host published by pid {alice} uid {ALICE}",
+        f"'m' on host refused to pid {bob} uid {BOB}: read: Permission denied"]
+    assert all(re.fullmatch("[0-9a-f]{32}", e["MESSAGE_ID"]) for e in entries)
+    assert len({e["MESSAGE_ID"] for e in entries}) == len({e["WEIGHTD_ACTION"] for e in entries}) == 4
+    assert "published" not in daemon.log and "<6>listening on " in daemon.log
+
+
+@pytest.mark.parametrize("stream", ["", "1:1", "$(stat -Lc %d:1 /proc/self/fd/2)", "nonsense"])
+def test_a_stderr_that_is_not_the_journals_gets_plain_lines(make_daemon, make_journal, stream):
+    """Also where JOURNAL_STREAM was inherited from a service."""
+    journal = make_journal(stream=stream)
+    daemon = make_daemon(prefix=journal.prefix)
+    act(daemon.socket)
+    assert journal.entries() == []
+    assert f"weightd: 'm@1' on host published by pid {os.getpid()} uid 0\n" in daemon.log
+
+
+def test_a_journal_that_does_not_read_holds_nobody_up(make_daemon, make_journal):
+    journal = make_journal()
+    daemon = make_daemon(prefix=journal.prefix)
+    with Wire(daemon.socket) as w:
+        n = 0
+        while "created" not in daemon.log:  # which is where the lines go that the socket has no room for
+            w.abort(w.create(f"m{n}", LAYOUT).writer)
+            n += 1
+            assert n < 100000
+    told = [e["WEIGHTD_BUFFER"] for e in journal.entries()]
+    assert told == [f"m{i}" for i in range(n - 1)], "in order, and none is lost without a trace"
+    assert f"'m{n - 1}' on host created by pid {os.getpid()} uid 0\n" in daemon.log
+
+
+def test_a_journal_that_is_gone_loses_no_line(make_daemon, make_journal):
+    journal = make_journal()
+    daemon = make_daemon(prefix=journal.prefix)
+    journal.socket.close()
+    act(daemon.socket)
+    assert f"<6>'m@2' on host published by pid {os.getpid()} uid 0\n" in daemon.log
+
+
+def test_nobody_fills_the_log_with_refusals(make_daemon):
+    daemon = make_daemon("--socket-mode", "0666")
+    with Wire(daemon.socket) as w:
+        w.publish(w.create("m", LAYOUT, mode=0o600).writer)
+
+    def knock(n):
+        with Wire(daemon.socket) as w:
+            for _ in range(n):
+                with pytest.raises(Refused):
+                    w.attach("m")
+
+    run_as(ALICE, knock, 100)  # all within the ten seconds of one count
+    run_as(BOB, knock, 1)
+    assert len(re.findall(f"refused to pid .* uid {ALICE}: read", daemon.log)) == 20
+    assert len(re.findall(f"refused to pid .* uid {BOB}: read", daemon.log)) == 1
+
+
+def test_over_a_limit_is_told(make_daemon, make_journal, require, tmp_path):
+    require("inih")
+    journal = make_journal()
+    (tmp_path / "w.conf").write_text(f"[limits:{ALICE}]\nbuffers = 1\nconnections = 1\n")
+    daemon = make_daemon("--socket-mode", "0666", "--config", tmp_path / "w.conf", prefix=journal.prefix)
+
+    def exceed():
+        with Wire(daemon.socket) as w:
+            w.create("a", LAYOUT)
+            with pytest.raises(Refused):
+                w.create("b", LAYOUT)
+            with pytest.raises(Refused):
+                Wire(daemon.socket)
+
+    run_as(ALICE, exceed)
+    told = [(e["WEIGHTD_ACTION"], e["WEIGHTD_RESULT"], e["WEIGHTD_UID"], e["MESSAGE"].split(": ")[1])
+            for e in journal.entries()[1:]]
+    assert told == [
+        ("refuse", "EDQUOT", str(ALICE), f"uid {ALICE} has too many buffers; remove some buffers (weightctl rm)"),
+        ("refuse", "EDQUOT", str(ALICE), "this user has too many connections; close some")]
+
+
+def test_a_name_that_would_add_a_field_is_none(make_daemon, make_journal):
+    journal = make_journal()
+    daemon = make_daemon(prefix=journal.prefix)
+    with Wire(daemon.socket) as w:
+        for name in "m\nWEIGHTD_UID=0", "m\r", "m=1", "m\x1b[2J":
+            with pytest.raises(Refused) as refused:
+                w.create(name, LAYOUT)
+            assert refused.value.errno == errno.EINVAL
+        w.create("m", LAYOUT)
+    until(lambda: Wire(daemon.socket).ping().n_buffers == 0, "its writer is gone")
+    assert [e["WEIGHTD_BUFFER"] for e in journal.entries()] == ["m"]

@@ -1,0 +1,122 @@
+"""What a restarted weightd does before it serves, and what it leaves for later."""
+import contextlib
+import os
+import pathlib
+import re
+import select
+import signal
+
+import pytest
+from lib import features
+from lib.wire import BUFFERS, Wire, image, until
+
+N = 20
+LAYOUT = image([("t", 4096)])
+
+
+def publish(weightd, name, byte):
+    layout = weightd.Layout()
+    layout.add("t", "U8", (4096,))
+    with weightd.create(name, layout) as writer:
+        writer["t"].memoryview()[:] = bytes([byte]) * 4096
+        writer.publish()
+
+
+def access_modes(pid, kind):
+    """Of the files of that kind that the process has open, as often as it has."""
+    proc = pathlib.Path(f"/proc/{pid}")
+    found = []
+    for fd in (proc / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if f"/memfd:weightd-{kind}" in os.readlink(fd):
+                found.append(re.search(r"flags:\s+(\d+)", (proc / "fdinfo" / fd.name).read_text())[1])
+    return [int(flags, 8) & os.O_ACCMODE for flags in found]
+
+
+def n_open(pid):
+    return [len(access_modes(pid, kind)) for kind in ("head", "slot")]
+
+
+def test_a_list_of_several_pages_has_buffers_of_before_and_after(make_daemon):
+    daemon = make_daemon("--keeper")
+    layout = image([("t", 64)])
+    for i in range(5):  # several times, since ids begin anywhere
+        with Wire(daemon.socket) as w:
+            for k in range(N):
+                w.publish(w.create(f"b{i}-{k}", layout).writer)
+            made = sorted(f"b{j}-{k}" for j in range(i + 1) for k in range(N))
+            assert sorted(row.name for row in w.list(BUFFERS)) == made
+            if i < 4:
+                os.kill(w.ping().pid, signal.SIGKILL)
+                w.hang_up()
+
+
+def test_what_readers_need_is_opened_when_the_first_one_comes(make_daemon, monkeypatch):
+    """Opening it for all of a thousand buffers is a third of what a restart takes."""
+    features.require("library")
+    monkeypatch.setenv("WEIGHTD_SOCKET", make_daemon("--keeper").socket)
+    import weightd
+    for i in range(N):
+        publish(weightd, f"b{i}", i + 1)
+    killed = weightd.ping().pid
+    os.kill(killed, signal.SIGKILL)
+    pid = weightd.ping().pid
+    assert pid != killed
+    assert n_open(pid) == [N, N]
+    with weightd.attach("b3") as buffer:
+        assert bytes(buffer["t"].memoryview()) == bytes([4]) * 4096
+        assert n_open(pid) == [N, N + 1]
+        with weightd.attach("b3"):
+            assert n_open(pid) == [N, N + 1]
+    assert sorted(access_modes(pid, "head")) == [os.O_RDONLY] + [os.O_RDWR] * (N - 1)
+    publish(weightd, "b3", 99)
+    with weightd.attach("b3") as buffer:
+        assert buffer["t"].memoryview()[0] == 99
+
+
+def test_a_daemon_that_hangs_is_replaced_by_its_keeper(make_daemon):
+    """Stopped, so that it cannot tell that it lives; nor hear that it is to be aborted."""
+    daemon = make_daemon("--keeper")
+    with Wire(daemon.socket) as w:
+        w.publish(w.create("m", LAYOUT).writer)
+        w.detach(w.attach("m").lease)
+        pid = w.ping().pid
+    hung = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGSTOP)
+    assert select.select([hung], [], [], 60)[0], "nobody ends it"
+    os.close(hung)
+    with Wire(daemon.socket) as w:
+        assert w.ping().pid != pid and w.names() == ["m"]
+    assert "was silent for 10000 ms: aborting it" in daemon.log
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_what_the_keeper_was_too_busy_to_hear_is_forgotten_all_the_same(make_daemon, published):
+    """Its socket holds ten messages, the rest waits in weightd and dies with it."""
+    daemon = make_daemon("--keeper")
+    with Wire(daemon.socket) as w:
+        pid, slots = w.ping().pid, []
+        before = w.stat().store_used
+        for i in range(20):
+            if published:
+                made = w.create(f"b{i}", LAYOUT)
+                w.publish(made.writer)
+                w.detach(made.writer)
+            slots.append(w.create(f"b{i}", LAYOUT))
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            for slot in slots:
+                w.abort(slot.writer)
+            until(lambda: w.stat().slot_bytes == 8192 * 20 * published, "what was aborted is free")
+            if published:
+                for i in range(20):
+                    w.drop(f"b{i}")
+                until(lambda: w.stat().slot_bytes == 0, "what was published is free")
+            os.kill(pid, signal.SIGKILL)
+            w.hang_up()
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+    with Wire(daemon.socket) as w:
+        assert w.names() == []
+        until(lambda: w.stat().store_used == before, "nothing is kept for nobody")
+        assert w.stat().n_quarantined == 0 and "quarantined" not in daemon.log.replace("0 descriptors q", "")

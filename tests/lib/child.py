@@ -1,0 +1,94 @@
+"""Clients in processes of their own: to be killed, to run out of something, or to be another user."""
+import ctypes
+import multiprocessing
+import os
+
+from lib.wire import PATIENCE_S
+
+PR_SET_DUMPABLE = 4
+
+fork = multiprocessing.get_context("fork")
+
+
+class Child:
+    """
+    A fork that runs body(pipe, *args), as another user if `uid` is given (needs root).
+
+        with Child(body) as child:
+            child.hear()
+
+    It is killed at the end of the block.
+    """
+
+    def __init__(self, body, *args, uid=None, gid=None, groups=()):
+        self.pipe, theirs = fork.Pipe()
+
+        def run():
+            self.pipe.close()
+            if uid is not None:
+                become(uid, uid if gid is None else gid, groups)
+            body(theirs, *args)
+
+        self.process = fork.Process(target=run)
+        self.process.start()
+        self.pid = self.process.pid
+        theirs.close()
+
+    def hear(self):
+        """What it says next. EOFError when it ended without a word."""
+        assert self.pipe.poll(PATIENCE_S), "the child says nothing"
+        return self.pipe.recv()
+
+    def say(self, something):
+        self.pipe.send(something)
+
+    def end(self):
+        """Waits for its end and returns the exit status; -11 for a SIGSEGV."""
+        self.process.join(PATIENCE_S)
+        return self.process.exitcode
+
+    def kill(self):
+        self.process.kill()
+        self.process.join()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+        self.pipe.close()
+
+
+def become(uid, gid, groups):
+    os.setgroups(groups)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    # As after an exec: otherwise /proc/self were root's, and would refuse for another reason.
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
+def run_as(uid, act, *args, **kw):
+    """What act(*args) returns or raises when this user does it; gid= and groups= as above."""
+    def body(pipe):
+        try:
+            pipe.send((act(*args), None))
+        except Exception as e:
+            pipe.send((None, e))
+
+    with Child(body, uid=uid, **kw) as child:
+        result, error = child.hear()
+    if error:
+        raise error
+    return result
+
+
+def daemon_prefix(uid, n_descriptors=1024):
+    """
+    What starts a daemon as this user: from a copy, since the user may not reach the build tree, and in a
+    folder that is made the user's.
+    """
+    script = 'folder=${WEIGHTD_SOCKET%/*} && cp "$1" "$folder" && shift && ' \
+        f'chown -R {uid}:{uid} "$folder" && ' \
+        f'exec prlimit --nofile={n_descriptors}:{n_descriptors} ' \
+        f'setpriv --reuid={uid} --regid={uid} --clear-groups "$folder/weightd" "$@"'
+    return "sh", "-c", script, "sh"

@@ -1,0 +1,129 @@
+"""What a test may need and a machine may lack.
+
+require() skips the test with the reason, or fails it when WEIGHTD_REQUIRE (a list with commas, set
+by CI) says that this machine must not lack the feature.
+"""
+import ctypes.util
+import importlib.util
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+
+from lib import box, cgroup, guest, netns
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("WEIGHTD_BUILD", ROOT / "build")).resolve()
+LIBRARY = pathlib.Path(os.environ.get("WEIGHTD_LIBRARY", ROOT / "build/libweightd.so")).resolve()
+TORCH2 = os.environ.get("WEIGHTD_PYTHON_TORCH2", "")
+PERFETTO = ROOT / "build/perfetto"
+MODEL = pathlib.Path(os.environ.get("WEIGHTD_MODEL", ROOT / "build/model")).resolve()
+
+
+def package_flags(name, question="--exists"):
+    """What pkg-config answers, as a list of words; None where it knows no such package."""
+    if not shutil.which("pkg-config"):
+        return None
+    done = subprocess.run(["pkg-config", question, name], stdout=subprocess.PIPE, text=True)
+    return done.stdout.split() if done.returncode == 0 else None
+
+
+def clang_format():
+    """The formatter of the version that .clang-format is written for: others differ in details."""
+    for name in ("clang-format-14", "clang-format"):
+        path = shutil.which(name)
+        if path and " 14." in subprocess.run([path, "--version"], capture_output=True, text=True).stdout:
+            return path
+    return None
+
+
+def is_linked_with(library):
+    return (BUILD / "weightd").exists() and library in (BUILD / "weightd").read_bytes()
+
+
+def tracing():
+    from lib import tracing  # which needs this module
+
+    return tracing
+
+
+def debootstrap():
+    from lib import bare_debian as bare  # which needs this module
+
+    return bare
+
+
+INITIAL_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO of <linux/proc_ns.h>
+
+FEATURES = {  # name: (is it here?, what to say when it is not)
+    "bare": (lambda: bool(os.environ.get("WEIGHTD_BARE")), "to make a bare Debian and to install there takes ten minutes (make bare, "
+             "make gpu-rehearsal)"),
+    "bpf": (lambda: tracing().is_available(),
+            "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), there is no "
+            "right to (root), or the kernel, or a supervisor, refuses programs or iterators of BPF"),
+    "calls": (lambda: tracing().has("tp_btf/sock_send_length"),
+              "the kernel tells no program of calls, as Linux 6.3 was the first to"),
+    "cgroup": (cgroup.is_available, "no memory cgroup that this user may create"),
+    "cgroup2": (cgroup.is_unified_available, "no control groups of version 2, on their own or beside version 1, that this "
+                "user may create"),
+    "clang-format": (lambda: clang_format() is not None, "no clang-format 14 (apt-get install clang-format-14)"),
+    "cmocka": (lambda: package_flags("cmocka") is not None, "no cmocka (apt-get install libcmocka-dev)"),
+    "debootstrap": (lambda: debootstrap().is_available(), "cannot make a bare Debian: needs root, debootstrap (apt-get install "
+                    "debootstrap), and a mirror of apt's for this release"),
+    "fakes": ((ROOT / "build/fake/libcuda.so.1").exists, "the stand-in for libcuda is not built (make fakes)"),
+    "faults": (lambda: BUILD.with_name(BUILD.name + "-faults").exists(),
+               "the daemon that dies where it is told to is not built (make faults)"),
+    "fentry": (lambda: tracing().has("fexit/receive_fd"),
+               "the kernel lets no program see its functions, as some are built (tests/bpf/test_guest.py has one that does)"),
+    "gloo": ((BUILD / "weightd-sync-gloo").exists, "weightd-sync-gloo was not built (apt-get install libgloo-dev g++)"),
+    "ibverbs": (lambda: bool(ctypes.util.find_library("ibverbs")), "no libibverbs (apt-get install libibverbs1)"),
+    "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
+    "gpu-programs": ((BUILD / "gpu/agent").exists, "the programs of tests/gpu are not built (make gpu-programs)"),
+    "guest": (guest.is_available, "no guest: no qemu (apt-get install qemu-system-x86), or no kernel for it (make guest)"),
+    "inih": (lambda: is_linked_with(b"libinih.so"), "weightd was built without inih (libinih-dev)"),
+    "model": (lambda: (MODEL / "model.safetensors").exists(), f"no model in {MODEL} (make model)"),
+    "mounts": (lambda: os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode == 0,
+               "cannot make mount namespaces: needs root, and CAP_SYS_ADMIN, which a container lacks"),
+    "netns": (netns.is_available, "cannot make network namespaces: needs root and ip (apt-get install iproute2)"),
+    "numpy": (lambda: bool(importlib.util.find_spec("numpy")), "no numpy (python3-numpy)"),
+    "patchelf": (lambda: bool(shutil.which("patchelf")), "no patchelf (apt-get install patchelf)"),
+    "perfetto": (lambda: bool(shutil.which("node")) and (PERFETTO / "trace_processor.wasm").exists(),
+                 "no trace processor of Perfetto (make perfetto), or no node (apt-get install nodejs)"),
+    "pids": (lambda: os.stat("/proc/self/ns/pid").st_ino == INITIAL_PIDS,
+             "weightd-trace finds processes by the numbers that the kernel's first PID namespace has for them; this one is another"),
+    "probes": (lambda: tracing().has("uprobe_multi"),
+               "the kernel attaches no program to many functions at once, as Linux 6.6 was the first to"),
+    "prometheus": (lambda: bool(importlib.util.find_spec("prometheus_client")),
+                   "no prometheus_client (python3-prometheus-client)"),
+    "root": (lambda: os.geteuid() == 0, "needs root"),
+    "scdoc": (lambda: bool(shutil.which("scdoc")), "no scdoc (apt-get install scdoc)"),
+    "sdt": (lambda: is_linked_with(b"stapsdt"), "weightd was built without probes (apt-get install systemtap-sdt-dev)"),
+    "sync": ((BUILD / "weightd-sync").exists, "weightd-sync was built without OpenSSL (apt-get install libssl-dev)"),
+    "trace": ((BUILD / "weightd-trace").exists,
+              "weightd-trace was not built (apt-get install libbpf-dev clang bpftool)"),
+    "systemd": (box.is_available, "cannot boot a systemd: needs root, no chroot, systemd-nspawn (apt-get install "
+                "systemd-container) and cgroups of version 2, on their own or beside version 1"),
+    "spin": (lambda: bool(shutil.which("spin") and shutil.which("gcc")), "no spin, or no gcc (apt-get install spin gcc)"),
+    "torch": (lambda: bool(importlib.util.find_spec("torch")), "no torch (python3-torch)"),
+    "torch2": (lambda: os.path.exists(TORCH2), "no Python with torch 2 (make torch2)"),
+}
+
+
+def require(feature, reason=None, available=None):
+    """Goes on if the feature is here. A feature outside FEATURES is told with `available`."""
+    probe, missing = FEATURES.get(feature, (None, f"no {feature}"))
+    if probe() if available is None else available:
+        return
+    import pytest  # what runs beside it, tests/gpu/run for one, does without
+
+    if feature in os.environ.get("WEIGHTD_REQUIRE", "").split(","):
+        pytest.fail(f"{reason or missing}, and WEIGHTD_REQUIRE has {feature}", pytrace=False)
+    pytest.skip(reason or missing)
+
+
+def require_descriptors(n):
+    """Skips where a process may not have as many."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    require("descriptors", f"a process may have {hard} descriptors here, not {n} (ulimit -Hn)",
+            hard == resource.RLIM_INFINITY or hard >= n)

@@ -1,0 +1,137 @@
+"""What nodes have on their GPUs, and what versions that move between those leave behind."""
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+
+from lib import features
+from lib import nodes as of_nodes
+from lib.nodes import MIB, content, layout_of
+
+DEVICE = "cuda:0"
+
+
+def on_gpu(node, code, **values):
+    """Runs code in a process that sees the node's GPU."""
+    prelude = "from lib.nodes import *\nimport weightd\n" + "".join(f"{k} = {v!r}\n" for k, v in values.items())
+    return node.gpus.python(prelude + code, env=node.daemon.env | node.gpus.env | {
+        "PYTHONPATH": f"{features.ROOT}/tests:{features.ROOT}/libclient/python"}).stdout
+
+
+def publish(node, seed, size=of_nodes.SIZE, changes=()):
+    """On the node's own device; one byte of each leaf of `changes` is another one. The SHA-256 of its bytes."""
+    data = bytearray(content(seed, layout_of(size).nbytes))
+    for leaf in changes:
+        data[leaf * MIB + 5] ^= 1
+    if node.gpus:
+        on_gpu(node, """
+data = bytearray(content(seed, layout_of(size).nbytes))
+for leaf in changes:
+    data[leaf * MIB + 5] ^= 1
+with weightd.create("m", layout_of(size), device="cuda", new_layout=True) as writer:
+    writer.write(0, data)
+    writer.publish()
+""", seed=seed, size=size, changes=list(changes))
+    else:
+        import weightd
+        with weightd.create("m", layout_of(size), socket=node.daemon.socket, new_layout=True) as writer:
+            writer.write(0, data)
+            writer.publish()
+    return hashlib.sha256(data).hexdigest()
+
+
+def write(node, buffer, layout, content):
+    """A version with these bytes, on the node's own device."""
+    if node.gpus:
+        path = node.folder / "content"
+        path.write_bytes(content)
+        on_gpu(node, """
+layout = weightd.Layout()
+for tensor in tensors:
+    layout.add(*tensor)
+with weightd.create(buffer, layout, device="cuda", new_layout=True) as writer:
+    writer.write(0, pathlib.Path(path).read_bytes())
+    writer.publish()
+""", buffer=buffer, tensors=[(entry.name, str(entry.dtype), list(entry.shape)) for entry in layout], path=str(path))
+    else:
+        import weightd
+        with weightd.create(buffer, layout, socket=node.daemon.socket, new_layout=True) as writer:
+            writer.write(0, content)
+            writer.publish()
+
+
+def read(node, buffer):
+    """What a reader on the node's own device gets, whose digest is right; None: nothing."""
+    if not node.gpus:
+        found = node.read(buffer)
+    else:
+        path = node.folder / "content"
+        on_gpu(node, """
+try:
+    with weightd.attach(buffer, device="cuda") as b:
+        pathlib.Path(path).write_bytes(b.read())
+except (weightd.NotFound, weightd.NotPublished):
+    pathlib.Path(path).unlink(missing_ok=True)
+""", buffer=buffer, path=str(path))
+        found = path.read_bytes() if path.exists() else None
+    if found is not None:
+        node.daemon.ctl("verify", *device(node), buffer)
+    return found
+
+
+def device(node):
+    return ["--device", DEVICE] if node.gpus else []
+
+
+def show(node):
+    """What weightctl shows of the buffer; None: there is none."""
+    done = node.daemon.ctl("show", "--json", *device(node), "m", check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def sha256(node):
+    """The same by who reads it."""
+    if not node.gpus:
+        return node.serves("m").sha256
+    return on_gpu(node, """
+with weightd.attach("m", device="cuda") as b:
+    print(hashlib.sha256(b.read()).hexdigest())
+""").strip()
+
+
+def assert_all_serve(cluster, wanted):
+    """One digest everywhere, over bytes that are still those it is of, and which one reader sees for itself."""
+    cluster.rest("m")
+    shown = [show(node) for node in cluster]
+    assert len({row["digest"] for row in shown}) == 1 and shown[0]["digest"].strip("0"), shown
+    for node in cluster:
+        node.daemon.ctl("verify", *device(node), "m")
+    assert sha256(list(cluster)[-1]) == wanted, cluster.story()
+
+
+def stagings(cluster):
+    """Processes of the nodes that have host memory which versions go through: (pid, where it says so)."""
+    found = []
+    for pid, _ in cluster.leftovers():
+        with contextlib.suppress(OSError):
+            process = pathlib.Path(f"/proc/{pid}")
+            found += [(pid, fd.name) for fd in (process / "fd").iterdir() if "sync-staging" in os.readlink(fd)]
+            found += [(pid, "maps")] * ("sync-staging" in (process / "maps").read_text())
+    return found
+
+
+def wait_unstaged(cluster):
+    """Until no process has such memory: an engine that was hung up on goes a moment after what it was needed for."""
+    cluster.wait(lambda: not stagings(cluster), lambda: f"no staging is left: {stagings(cluster)}")
+
+
+def assert_nothing_is_left(cluster, used):
+    """Of a push: memory of the GPUs, {name: bytes} before it, nor host memory on the way."""
+    for name, n in used.items():
+        cluster[name].gpus.wait_used(n)
+    wait_unstaged(cluster)
+
+
+def used(cluster):
+    return {node.name: node.gpus.used() for node in cluster if node.gpus}

@@ -1,0 +1,594 @@
+"""
+The protocol of ipc/wire.h without libweightd: for clients that misbehave, and for those that look on.
+
+    with Wire(daemon.socket) as wire:
+        slot = wire.create("m", image([("t", 4096)]))
+        slot.map()[:4] = b"abcd"
+        wire.publish(slot.writer)
+
+Requests raise Refused for an error reply and Closed when the server hangs up. Descriptors that replies
+carry are closed with the connection.
+"""
+import array
+import contextlib
+import ctypes
+import errno
+import fcntl
+import functools
+import mmap
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from typing import NamedTuple
+
+from integration.programs import compiled
+from lib import features
+
+HELLO, PING, CREATE, PUBLISH, ABORT, ATTACH, DETACH, WAIT, LIST, DROP = range(1, 11)
+RESUME, RENEW, ROLLBACK, ACCESS, PAUSE, EVENTS, STAT, LAYOUT = range(11, 19)
+OPS = range(HELLO, LAYOUT + 1)
+REPLY = 0x8000
+ERROR = 0x7fff | REPLY
+VERSION = 1
+
+HEADER = struct.Struct("<IHHQ")
+BODIES = {  # of requests
+    HELLO: struct.Struct("<II Q 32s"), PING: struct.Struct(""), CREATE: struct.Struct("<128s 64s Qq IIII"),
+    PUBLISH: struct.Struct("<Q II 16s"), ABORT: struct.Struct("<Q"),
+    ATTACH: struct.Struct("<128s 64s QQ II 16s"), DETACH: struct.Struct("<Q"),
+    WAIT: struct.Struct("<128s 64s Qq"), LIST: struct.Struct("<128s 64s Q II"),
+    DROP: struct.Struct("<128s 64s Q"), RESUME: struct.Struct("<Q"), RENEW: struct.Struct("<QQ"),
+    ROLLBACK: struct.Struct("<128s 64s Q"), ACCESS: struct.Struct("<128s 64s IIII"),
+    PAUSE: struct.Struct("<Qq"), EVENTS: struct.Struct("<Qq"), STAT: struct.Struct(""),
+    LAYOUT: struct.Struct("<128s 64s Q"),
+}
+N_FDS = {op: int(op == CREATE) for op in OPS}
+
+SURVIVES, LAYOUTS = 1, 2  # features, in the answer to hello
+NEW_LAYOUT, EXCLUSIVE, REUSABLE, REPLACE, IPC = 1, 2, 4, 8, 16  # in create
+IS_EXCLUSIVE, IS_REUSABLE, IS_IPC = 1, 2, 4  # in the answer to create, and in the record of a buffer
+WAIT_FOR_READERS, EVICT, KILL = range(3)  # policies of a create
+DIGEST = 1  # in publish, and in the answers to attach and pause
+MUTABLE = 2  # in the answers to attach and pause
+MODE, UID, GID = 1, 2, 4  # in access
+BUFFERS, VERSIONS, HISTORY, SLOTS, USERS, DEVICES = range(1, 7)  # kinds of lists
+WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of slots
+FROM_NOW_ON = 2**64 - 1  # in events
+EMPTY, READY, UPDATING, TORN, GONE = range(5)  # states of a buffer, in its record and on its head page
+VERSION_GONE = 4  # an event
+BY_KEEP, BY_MEMORY, BY_DROP, REWRITTEN, LOST = range(1, 6)  # why a version is no more
+WRITING, CURRENT, KEPT, LEAVING, ORPHAN = range(1, 6)  # states of a slot
+PAGE = 4096
+LEAF = 1 << 20
+PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
+
+
+def location(map_size, memory=0, uuid=b"", handle=b""):
+    """A struct wire_location."""
+    return struct.pack("<IIQ16s64s", memory, 0, map_size, uuid, handle)
+
+
+class Location(NamedTuple):
+    """Where the bytes of a slot are, in the answers to create and attach."""
+    memory: int
+    map_size: int
+    uuid: bytes
+    handle: bytes
+
+    @staticmethod
+    def of(reply):
+        memory, _, *rest = struct.unpack("<IIQ16s64s", reply.body[-96:])
+        return Location(memory, *rest)
+
+
+class Refused(Exception):
+    """An error reply: errno, as a positive number, and the sentence."""
+
+    def __init__(self, code, sentence):
+        super().__init__(code, sentence)
+        self.errno, self.sentence = code, sentence
+
+    def __str__(self):
+        return f"{errno.errorcode.get(self.errno, self.errno)}: {self.sentence}"
+
+
+class Closed(Exception):
+    """The server has closed the connection."""
+
+
+class Message(NamedTuple):
+    op: int
+    serial: int
+    body: bytes
+    fds: list
+
+
+class Server(NamedTuple):
+    """The answer to a ping."""
+    instance: int
+    uptime_ns: int
+    n_buffers: int
+    n_sessions: int
+    n_leases: int
+    n_bytes: int
+    pid: int
+
+
+class Greeting(NamedTuple):
+    """The answer to a hello."""
+    version: int
+    pid: int
+    features: int
+    instance: int
+
+
+class Slot(NamedTuple):
+    """What a writer gets."""
+    writer: int
+    buffer: int
+    version: int
+    data_size: int
+    slot_size: int
+    flags: int
+    fd: int
+    reader_fd: int
+
+    @property
+    def fds(self):
+        """For Wire.forget(): while they are open, the memory is not free."""
+        return self.fd, self.reader_fd
+
+    def map(self):
+        return mmap.mmap(self.fd, self.slot_size)
+
+
+class Lease(NamedTuple):
+    """What a reader gets."""
+    lease: int
+    buffer: int
+    version: int
+    data_size: int
+    slot_size: int
+    flags: int
+    layout_fd: int
+    head_fd: int
+    slot_fd: int
+
+    @property
+    def fds(self):
+        """For Wire.forget(): while they are open, the memory is not free."""
+        return self.layout_fd, self.head_fd, self.slot_fd
+
+    def head(self):
+        return mmap.mmap(self.head_fd, mmap.PAGESIZE, prot=mmap.PROT_READ)
+
+    def map(self):
+        return mmap.mmap(self.slot_fd, self.slot_size, prot=mmap.PROT_READ)
+
+    def bytes(self):
+        with self.map() as m:
+            return m[:self.data_size]
+
+    def shown(self):
+        """Version and state in the head page, as any reader sees them."""
+        with self.head() as m:
+            word, = struct.unpack_from("<Q", m, 24)
+        return word >> 8, word & 0xff
+
+
+class Pause(NamedTuple):
+    """How a reader that has paused goes on."""
+    version: int
+    flags: int
+    layout_hash: bytes
+    digest: bytes
+
+
+class VersionLayout(NamedTuple):
+    version: int
+    flags: int
+    layout_hash: bytes
+    fd: int
+
+
+class Stat(NamedTuple):
+    """The server's memory as a whole."""
+    headroom: int
+    slot_bytes: int
+    kept_bytes: int
+    leaving_bytes: int
+    orphan_bytes: int
+    layout_bytes: int
+    n_quarantined: int
+    store_used: int
+    store_max: int
+
+
+def text(raw):
+    return raw.rstrip(b"\0").decode()
+
+
+def record(name, layout, fields, texts=()):
+    """A class of struct wire_NAME_record, with unpack()."""
+    shape = struct.Struct("<" + layout)
+    kind = NamedTuple(name, [(field, object) for field in fields.split()])
+
+    def unpack(raw):
+        row = kind(*shape.unpack(raw))
+        return row._replace(**{t: text(getattr(row, t)) for t in texts})
+
+    kind.unpack = staticmethod(unpack)
+    return kind
+
+
+TARGET = ("name", "device")
+Buffer = record("Buffer", "128s 64s 6Q 10I Q 16s 16s",
+                "name device version n_tensors data_size slot_bytes huge_bytes published_ns writing uid gid mode "
+                "keep n_versions n_leases flags state pad newest layout_hash digest", TARGET)
+Version = record("Version", "7Q 6I 16s 16s",
+                 "version n_tensors data_size slot_bytes huge_bytes published_ns ended_ns n_leases uid pid current "
+                 "why flags layout_hash digest")
+SlotRecord = record("SlotRecord", "128s 64s 5Q 4I",
+                    "name device slot version size allocated huge_bytes state n_leases uid removed", TARGET)
+CHARGES = "connections leases buffers versions bytes descriptors".split()
+User = record("User", "II 12Q", " ".join(["uid pad", *(f"used_{c}" for c in CHARGES), *(f"max_{c}" for c in CHARGES)]))
+Event = record("Event", "128s 64s 3Q 4I", "name device serial time_ns version event why uid pid", TARGET)
+Device = record("Device", "64s 128s 256s 4Q 4I", "device name why total free ours granularity index flags driver capability",
+                ("device", "name", "why"))
+RECORDS = {DEVICES: Device, BUFFERS: Buffer, VERSIONS: Version, HISTORY: Version, SLOTS: SlotRecord, USERS: User}
+EVENTS_BY_NAME = dict(zip("created published rolled-back version-gone removed updating torn access evicted missed".split(),
+                          range(1, 11)))
+
+
+class Wire:
+    """One connection. greet=False leaves the hello to the caller."""
+
+    def __init__(self, path, greet=True, timeout=PATIENCE_S):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.serial = 0
+        self.fds = []
+        self.location = None  # in the last answer that had one
+        self.held = {}  # the descriptors that came with a writer or lease, by its id
+        try:
+            self.socket.settimeout(timeout)
+            self.socket.connect(path)
+            if greet:
+                self.hello()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.socket.close()
+        while self.fds:
+            os.close(self.fds.pop())
+
+    def forget(self, fds):
+        for fd in fds:
+            if fd in self.fds:
+                self.fds.remove(fd)
+                os.close(fd)
+
+    # --- messages ---
+
+    def send_raw(self, data, fds=()):
+        """One packet, whatever is in it. Closed."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            self.socket.sendmsg([data], rights)
+        except (BrokenPipeError, ConnectionResetError):
+            raise Closed from None
+
+    def send(self, op, body=b"", fds=()):
+        self.serial += 1
+        self.send_raw(message(op, body, len(fds), self.serial), fds)
+
+    def receive(self):
+        """The next message of the server. Closed."""
+        arguments = 8192, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC
+        try:
+            data, rights, flags, _ = self.socket.recvmsg(*arguments)
+        except ConnectionResetError:  # told once, before what the server has sent and the end
+            data, rights, flags, _ = self.socket.recvmsg(*arguments)
+        if not data:
+            raise Closed
+        fds = [fd for _, _, raw in rights for fd in array.array("i", raw[:len(raw) & ~3])]
+        self.fds += fds
+        assert not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC), f"truncated reply, flags {flags:#x}"
+        size, op, n_fds, serial = HEADER.unpack_from(data)
+        assert (size, n_fds) == (len(data), len(fds)), (size, n_fds, len(data), len(fds))
+        return Message(op, serial, data[HEADER.size:], fds)
+
+    def ask(self, op, *values, fds=()):
+        """Sends a request and waits for its reply. Refused, Closed."""
+        with contextlib.suppress(Closed):  # a server that turned us away has said why
+            self.send(op, BODIES[op].pack(*values), fds)
+        return self.answer(op)
+
+    def answer(self, op):
+        """Waits for the reply to the request sent last. Refused, Closed."""
+        reply = self.receive()
+        if reply.op == ERROR:
+            raise refusal(reply)
+        assert (reply.op, reply.serial) == (op | REPLY, self.serial), reply
+        return reply
+
+    def is_silent(self):
+        """Whether the server has nothing to say yet: a ping of another connection makes sure that it could have."""
+        return not select.select([self.socket], [], [], 0)[0]
+
+    def hang_up(self):
+        """Waits until the server has closed the connection, whatever it says before."""
+        try:
+            while True:
+                self.receive()
+        except Closed:
+            pass
+
+    # --- requests ---
+
+    def hello(self, version=VERSION):
+        return Greeting(*struct.unpack_from("<IIQQ", self.ask(HELLO, version, 0, 0, b"test").body))
+
+    def ping(self):
+        return Server(*struct.unpack_from("<6QI", self.ask(PING).body))
+
+    def create(self, name, layout, **kw):
+        """`layout` is an image, or a descriptor of one; the rest is for create_body()."""
+        self.send_create(name, layout, **kw)
+        return self.slot(self.answer(CREATE))
+
+    def send_create(self, name, layout, **kw):
+        """Likewise without the answer, which comes when the readers have paused."""
+        fd = memfd(layout) if isinstance(layout, bytes) else layout
+        with contextlib.suppress(Closed):
+            self.send(CREATE, create_body(name, **kw), [fd])
+        if isinstance(layout, bytes):
+            os.close(fd)
+
+    def slot(self, reply):
+        slot = Slot(*struct.unpack_from("<5QI", reply.body), *reply.fds)
+        self.location = Location.of(reply)
+        self.held[slot.writer] = reply.fds
+        return slot
+
+    def publish(self, writer, root=None):
+        reply = self.ask(PUBLISH, writer, DIGEST if root else 0, 0, root or b"")
+        return struct.unpack("<Q", reply.body)[0]
+
+    def abort(self, writer):
+        """And closes what came with it, like detach(): memory is not freed while somebody has it open."""
+        self.ask(ABORT, writer)
+        self.forget(self.held.pop(writer, []))
+
+    def attach(self, name, version=0, buffer=0, device=""):
+        reply = self.ask(ATTACH, name.encode(), device.encode(), version, buffer, 0, 0, b"")
+        lease = Lease(*struct.unpack_from("<5QI", reply.body), *reply.fds)
+        self.location = Location.of(reply)
+        self.held[lease.lease] = reply.fds
+        return lease
+
+    def detach(self, lease):
+        self.ask(DETACH, lease)
+        self.forget(self.held.pop(lease, []))
+
+    def wait(self, name, version=0, timeout_ms=-1):
+        reply = self.ask(WAIT, name.encode(), b"", version, timeout_ms)
+        return struct.unpack("<Q", reply.body)[0]
+
+    def resume(self, writer):
+        """The version, 0 while it is not published."""
+        return struct.unpack("<QQ", self.ask(RESUME, writer).body)[1]
+
+    def renew(self, buffer, version):
+        """The lease."""
+        return struct.unpack("<Q", self.ask(RENEW, buffer, version).body)[0]
+
+    def rollback(self, name, version=0):
+        return struct.unpack("<Q", self.ask(ROLLBACK, name.encode(), b"", version).body)[0]
+
+    def access(self, name, mode=None, uid=None, gid=None):
+        flags = MODE * (mode is not None) | UID * (uid is not None) | GID * (gid is not None)
+        self.ask(ACCESS, name.encode(), b"", flags, mode or 0, uid or 0, gid or 0)
+
+    def pause(self, lease, timeout_ms=-1):
+        self.send_pause(lease, timeout_ms)
+        return self.paused()
+
+    def send_pause(self, lease, timeout_ms=-1):
+        self.send(PAUSE, BODIES[PAUSE].pack(lease, timeout_ms))
+
+    def paused(self):
+        """The answer to send_pause(), which comes when the update is over."""
+        version, flags, _, layout_hash, digest = struct.unpack("<QII16s16s", self.answer(PAUSE).body)
+        return Pause(version, flags, layout_hash, digest)
+
+    def stat(self):
+        return Stat(*struct.unpack("<9Q", self.ask(STAT).body))
+
+    def events(self, after=0, timeout_ms=0):
+        """The next page of events, and where to go on."""
+        rows, after = page(self.ask(EVENTS, after, timeout_ms).body)
+        return [Event.unpack(row) for row in rows], after
+
+    def list(self, kind, name="", device=""):
+        """The records of a list."""
+        rows, after = [], 0
+        while True:
+            more, after = page(self.ask(LIST, name.encode(), device.encode(), after, kind, 0).body)
+            rows += [RECORDS[kind].unpack(row) for row in more]
+            if not after:
+                return rows
+
+    def records(self):
+        """struct wire_buffer_record of each buffer by name, those without a version included."""
+        return {row.name: row for row in self.list(BUFFERS)}
+
+    def names(self):
+        return sorted(self.records())
+
+    def devices(self):
+        """By name."""
+        return {row.device: row for row in self.list(DEVICES)}
+
+    def layout(self, name, version=0, device=""):
+        reply = self.ask(LAYOUT, name.encode(), device.encode(), version)
+        version, flags, _, layout_hash = struct.unpack("<QII16s", reply.body)
+        return VersionLayout(version, flags, layout_hash, *reply.fds)
+
+    def drop(self, name, version=0, device=""):
+        self.ask(DROP, name.encode(), device.encode(), version)
+
+
+def message(op, body=b"", n_fds=0, serial=1, size=None):
+    """A packet; a `size` that is not its own is a lie."""
+    return HEADER.pack(HEADER.size + len(body) if size is None else size, op, n_fds, serial) + body
+
+
+def create_body(name, mode=0, keep=0, flags=0, policy=0, timeout_ms=0, cookie=None, device=""):
+    """Of a request, with a cookie of its own unless told one."""
+    cookie = cookie or int.from_bytes(os.urandom(8), "little") | 1
+    name = name if isinstance(name, bytes) else name.encode()
+    return BODIES[CREATE].pack(name, device.encode(), cookie, timeout_ms, mode, keep, flags, policy)
+
+
+def page(body):
+    """The records in the answer to a list, as bytes, and where to go on."""
+    n_records, size, after = struct.unpack_from("<IIQ", body)
+    return [body[16 + i * size:][:size] for i in range(n_records)], after
+
+
+def refusal(reply):
+    code, _, text = struct.unpack("<iI512s", reply.body)
+    return Refused(-code, text.rstrip(b"\0").decode())
+
+
+def until(condition, what, seconds=PATIENCE_S):
+    """
+    Asks again and again until condition() holds. Each question is a request or a look into /proc, so
+    this waits for the daemon and not for a time. What takes longer leaves the processor to others more and more.
+    """
+    deadline, pause_s = time.monotonic() + seconds, 0
+    while not condition():
+        assert time.monotonic() < deadline, f"not after {seconds} s: {what() if callable(what) else what}"
+        time.sleep(pause_s)
+        pause_s = min(pause_s + 0.0001, 0.005)
+
+
+@contextlib.contextmanager
+def stopped(daemon):
+    """The daemon does nothing during the block; what is sent to it meanwhile waits."""
+    daemon.proc.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: "State:\tT" in daemon.status(), "it has stopped")
+        yield
+    finally:
+        daemon.proc.send_signal(signal.SIGCONT)
+
+
+# --- layouts ----------------------------------------------------------------------------------------
+
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+LAYOUT_HEADER = struct.Struct("<QII 16s QQQ IIIIII")
+LAYOUT_TENSOR = struct.Struct("<QQQ IIII BBB 5s")
+LAYOUT_UNIT = struct.Struct("<QII")
+NONE = 2**32 - 1
+U8, PARAM = 5, 1
+
+
+@functools.cache
+def _library():
+    """The functions of ipc that hash."""
+    sources = tuple(features.ROOT / f"ipc/{n}.c" for n in ("layout", "digest", "hash", "dtype", "base/num", "base/utf8"))
+    library = ctypes.CDLL(compiled("ipc", sources, "-shared"))
+    library.layout_hash.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p]
+    library.layout_bucket.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
+    library.hash128.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p]
+    return library
+
+
+def _hash(data):
+    found = ctypes.create_string_buffer(16)
+    _library().hash128(data, len(data), found)
+    return found.raw
+
+
+def hash_image(raw):
+    """The image with the hash that belongs to its bytes."""
+    found = ctypes.create_string_buffer(16)
+    _library().layout_hash(raw, len(raw), found)
+    return raw[:16] + found.raw + raw[32:]
+
+
+def image(tensors, padding=0, **fields):
+    """
+    A layout of U8 tensors: (name, size) each, or with a dict of members of struct layout_tensor that
+    shall be otherwise. `padding` zeros stand behind the strings; `fields` replaces members of the header;
+    the hash is always right.
+    """
+    rows, dims, strings, offset = [], [], b"", 0
+    n_buckets = 2
+    while n_buckets < 2 * len(tensors):
+        n_buckets *= 2
+    buckets = [NONE] * n_buckets
+    for i, (name, size, *other) in enumerate(tensors):
+        name = name if isinstance(name, bytes) else name.encode()
+        row = dict(offset=offset, n_bytes=size, name=len(strings), name_size=len(name), dims=len(dims),
+                   unit=NONE, tied_to=NONE, dtype=U8, role=PARAM, n_dims=1, pad=b"") | dict(*other)
+        rows.append(LAYOUT_TENSOR.pack(*row.values()))
+        dims.append(size)
+        strings += name + b"\0"
+        offset += -(-size // 64) * 64
+        at = _library().layout_bucket(name, len(name), n_buckets)
+        while buckets[at] != NONE:
+            at = (at + 1) % n_buckets
+        buckets[at] = i
+    strings += bytes(padding)
+    body = b"".join(rows) + struct.pack(f"<{len(dims)}Q", *dims) + \
+        struct.pack(f"<{n_buckets}I", *buckets) + strings
+    header = dict(magic=0x54554f59414c4457, abi=1, pad=0, hash=b"", total_size=80 + len(body),
+                  data_size=offset, strings_size=len(strings), alignment=64, n_tensors=len(rows),
+                  n_dims=len(dims), n_units=0, n_buckets=n_buckets, pad2=0)
+    assert header.keys() >= fields.keys()
+    return hash_image(LAYOUT_HEADER.pack(*(header | fields).values()) + body)
+
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
+
+
+def fallocate(fd, mode, at, size):
+    """OSError."""
+    if libc.fallocate(fd, mode, at, size) < 0:
+        raise OSError(ctypes.get_errno(), f"fallocate: {os.strerror(ctypes.get_errno())}")
+
+
+def memfd(data=b"", seals=SEALS, size=None):
+    """A memfd with these bytes (and a hole up to `size`), sealed."""
+    fd = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(fd, "wb", closefd=False) as f:
+        f.write(data)
+    if size is not None:
+        os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def fill(slot, pattern):
+    """Writes the data and the table of digests, by write(), and returns the root for publish()."""
+    data = (pattern * (slot.data_size // len(pattern) + 1))[:slot.data_size]
+    leaves = b"".join(_hash(data[at:at + LEAF]) for at in range(0, len(data), LEAF))
+    os.pwrite(slot.fd, data, 0)
+    os.pwrite(slot.fd, leaves, -(-slot.data_size // 4096) * 4096)
+    return _hash(leaves)

@@ -1,0 +1,120 @@
+"""Jobs: runs of pytest on some files, in processes of their own."""
+import os
+import pathlib
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+from runner import outcomes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PATIENCE_S = 4000  # a test has its own, of minutes; those in a guest an hour
+
+# A file belongs to the first lane that matches.
+LANES = {
+    "unit": ["tests/unit/*"],
+    "guest": ["tests/bpf/test_guest.py"],
+    "bpf": ["tests/bpf/*"],
+    "engines": ["tests/integration/engines/*"],
+    "trouble": [f"tests/integration/sync/test_{name}.py" for name in ("disk", "faults", "hostile", "reshard*", "slow")],
+    "sync": ["tests/integration/sync/*", "tests/integration/weightctl/test_sync.py", "tests/integration/server/test_descriptors.py"],
+    "cuda": ["tests/integration/cuda/*"],
+    "integration": ["tests/integration/*/*"],
+    "lint": ["tests/lint/*"],
+    "runner": ["tests/runner/*"],
+    "model": ["tests/model/*"],
+    "systemd": ["tests/systemd/*"],
+    "soak": ["tests/soak/*"],
+    "bare": ["tests/bare/*"],
+}
+# Files of each of these run one at a time: boots of systemd and whole soaks need both cores, and a program of BPF sees the
+# sockets of all other tests.
+SERIAL = {"bpf", "systemd", "soak", "bare"}
+
+
+def lane_of(path):
+    return next((lane for lane, patterns in LANES.items() if any(pathlib.PurePath(path).match(p) for p in patterns)), "others")
+
+
+def environment(tree, **more):
+    """Without bytecode, each process would compile the tests anew, and their assertions: 15 s for all."""
+    env = os.environ | {"WEIGHTD_BUILD": str(ROOT / tree)} | more
+    return {k: v for k, v in env.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONDONTWRITEBYTECODE")}
+
+
+def command(tree, *words):
+    """Tests under ThreadSanitizer need addresses that are not random."""
+    return [*(["setarch", "-R"] if tree == "build-thread" else []), sys.executable, "-m", "pytest", *map(str, words)]
+
+
+def collect(tree, paths, marks, base="tests"):
+    """{path: number of tests}; a file that cannot be collected has one, which will fail. `base` has the paths in it."""
+    done = subprocess.run(command(tree, "--collect-only", "-qq", *(["-m", marks] if marks else []), *paths), cwd=ROOT,
+                          env=environment(tree), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    found = {f"{base}/{path}": int(n) for path, n in re.findall(r"^(\S+): (\d+)$", done.stdout, re.M)}
+    for path in re.findall(r"^ERROR (\S+?\.(?:py|c))\b", done.stdout, re.M):  # relative to where it runs
+        found[os.path.normpath(ROOT / path).removeprefix(f"{ROOT}/")] = 1
+    if done.returncode not in (0, 5) and not found:
+        sys.exit(f"pytest cannot collect {' '.join(map(str, paths))}:\n{done.stdout}")
+    return found
+
+
+def again(tree, node, env={}):
+    """The command that runs one test again."""
+    san = tree.removeprefix("build").removeprefix("-")
+    words = " ".join([*(f"{k}={v}" for k, v in env.items()), "make", *([f"SAN={san}"] if san else [])])
+    return f"{words} pytest ARGS={shlex.quote(shlex.quote(node).replace('$', '$$'))}"
+
+
+class Job:
+    def __init__(self, tree, paths, marks="", seconds=0.0, n_tests=0, env={}, is_alone=False, base="tests"):
+        self.tree, self.paths, self.marks, self.seconds, self.n_tests = tree, paths, marks, seconds, n_tests
+        self.env, self.is_alone, self.base = env, is_alone, base
+        self.lane = lane_of(paths[0])
+        self.process, self.returncode = None, None
+
+    def __str__(self):
+        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
+        return f"{self.paths[0].removeprefix('tests/')}{more}{self.tree.removeprefix('build').replace('-', ' in ')}"
+
+    def start(self, stem, *options):
+        """`stem` is a path: the job writes beside it."""
+        self.outcomes_path, self.log_path = stem.with_suffix(".outcomes"), stem.with_suffix(".log")
+        self.outcomes_path.unlink(missing_ok=True)
+        words = [*(["-m", self.marks] if self.marks else []), "--continue-on-collection-errors", *options, *self.paths]
+        with open(self.log_path, "w") as log:
+            self.process = subprocess.Popen(
+                command(self.tree, *words), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env=environment(self.tree, WEIGHTD_OUTCOMES=str(self.outcomes_path), **self.env), start_new_session=True)
+
+    def wait(self):
+        try:
+            self.returncode = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.returncode = self.process.wait()
+
+    def kill(self, sig=signal.SIGKILL):
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, sig)
+
+    def outcomes(self):
+        """{node id: Outcome}. A test that a job left unfinished has failed, and so has a job that ended without any."""
+        found = {f"{self.base}/{node}" if node else self.paths[0]: outcome
+                 for node, outcome in outcomes.read(self.outcomes_path).items()}
+        if self.returncode is None:
+            return found
+        for outcome in found.values():
+            if not outcome.is_finished:
+                outcome.add({"outcome": "failed", "reason": f"{outcome.reason}\npytest ended during this test with "
+                             f"{self.returncode}:\n{self.tail()}"})
+        if self.returncode not in (0, 5) and not any(o.result == "failed" for o in found.values()):
+            for path in self.paths:
+                found[path] = outcomes.Outcome()
+                found[path].add({"outcome": "failed", "reason": f"pytest ended with {self.returncode}:\n{self.tail()}"})
+        return found
+
+    def tail(self):
+        return "".join(open(self.log_path, errors="replace").readlines()[-40:])

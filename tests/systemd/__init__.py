@@ -1,0 +1,1 @@
+"""A package, so that python3-systemd, where it is installed, does not hide this folder."""
