@@ -1,10 +1,10 @@
 """
-A bare Debian: what debootstrap makes, of this machine's release with git, make and ca-certificates unless asked for another.
+A bare Debian made by debootstrap: of this machine's release, with git, make and ca-certificates, unless the caller names others.
 
     with Bare() as bare:
         bare.run("apt-get update")
 
-A tree is made once, below build/bare, and each machine writes to an overlay of its own, which is gone at its end. Commands run in mount
+A tree is made once, below build/bare, and each machine writes to an overlay of its own, which its end removes. Commands run in mount
 and PID name spaces of their own, in a chroot: with the network, /dev and /sys of this machine, and no service manager.
 """
 import os
@@ -19,7 +19,7 @@ FOLDER = features.ROOT / "build/bare"
 TOOLS = "git", "make", "ca-certificates"
 TREE_S = 900
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# How this machine reaches registries, if it says so.
+# Settings by which this machine reaches registries, if it has any.
 FILES = "etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt"
 VARIABLES = "http_proxy", "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_CERT"
 

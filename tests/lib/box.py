@@ -2,7 +2,7 @@
 A throw-away machine: a real systemd as PID 1, on an overlay of this machine's own root.
 
 It lives in name spaces of its own, so that nothing of it can stay behind: its mounts exist in no other
-mount name space, and its processes are in a PID name space whose first one dies when this process does,
+mount name space, and its processes are in a PID name space. The first process there dies when this process does,
 however that ends. Only empty cgroups can be left, by a process that was killed; the next box removes them.
 """
 import contextlib
@@ -50,7 +50,7 @@ SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 exec systemd-nspawn --quiet --boot --notify-r
 
 
 def hierarchies():
-    """Where a box needs a cgroup: of the two that systemd wants, or of the one there is."""
+    """The folders in which a box needs a cgroup: of the two hierarchies that systemd wants, or of the only one."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     return [CGROUPS / "systemd", CGROUPS / "unified"]
@@ -60,7 +60,7 @@ def is_in_chroot():
     """A box in one would mount on the file system of the machine, and write there."""
     try:
         return not os.path.samefile("/", "/proc/1/root")
-    except PermissionError:  # the first process lets nobody look
+    except PermissionError:  # the first process forbids to look
         return False
 
 
@@ -76,7 +76,7 @@ def cgroups(name):
 
 
 def remove_cgroup(path):
-    """With all below it. Its processes have ended, but the kernel may still be at it: nothing tells when not."""
+    """With all below it. Its processes have ended, but the kernel may still work on it, and reports no end of that."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -90,7 +90,7 @@ def remove_cgroup(path):
 
 
 def remove_stale_cgroups():
-    """What runs that were killed have left: they put their PID into the name."""
+    """Cgroups that killed runs have left: their names have the PIDs of those runs."""
     for path in itertools.chain.from_iterable(h.glob(PREFIX + "*") for h in hierarchies()):
         if not pathlib.Path("/proc", path.name.removeprefix(PREFIX).split("-")[0]).exists():
             with contextlib.suppress(FileNotFoundError):  # another run sees it too
@@ -106,7 +106,7 @@ class Box:
     with Box(files) as box:
         box.run("systemctl", "start", "weightd.service")
 
-    `files` is a folder whose content is put over the root. name: of its cgroups, too. leader: PID of its
+    The content of the folder `files` is put over the root. name: of its cgroups, too. leader: PID of its
     systemd, as seen from here. To be made by a thread that lives as long as it, as the main thread does:
     the box ends with the thread.
     """
@@ -172,7 +172,7 @@ class Box:
         self.close()
 
     def command(self, *args, user="root"):
-        """What runs a command in the box, as a user of the box with all groups it has there."""
+        """The words before a command that runs in the box, as a user of the box with all groups it has there."""
         enter = ["nsenter", "-t", self.leader, "-m", "-u", "-i", "-n", "-p", "-C", "--",
                  "env", "-i", "-C", "/", f"PATH={PATH}", "LANG=C.UTF-8"]
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--"]

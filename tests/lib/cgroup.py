@@ -1,4 +1,4 @@
-"""Control groups of one's own, gone after the test: of memory with either kernel interface, or of version 2."""
+"""Control groups of one's own, removed after the test: of memory with either kernel interface, or of version 2."""
 import contextlib
 import errno
 import itertools
@@ -29,7 +29,7 @@ def is_available():
 
 
 def unified():
-    """Where the hierarchy of version 2 is, or None."""
+    """The folder of the hierarchy of version 2, or None."""
     return next((path for path in (V2, V2 / "unified") if (path / "cgroup.procs").exists()), None)
 
 
@@ -65,7 +65,7 @@ class Cgroup:
             (unified() / before / "cgroup.procs").write_text(str(pid))
 
     def __exit__(self, *_):
-        # Newer kernels take a process out only after its parent was told of its end, and v1 tells nobody.
+        # Newer kernels remove a process only after its parent has got SIGCHLD, and v1 has no event for that.
         deadline = time.monotonic() + PATIENCE_S
         while not self._is_gone():
             inside = (self.path / "cgroup.procs").read_text().split()

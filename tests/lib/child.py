@@ -35,7 +35,7 @@ class Child:
         theirs.close()
 
     def hear(self):
-        """What it says next. EOFError when it ended without a word."""
+        """Its next message. EOFError if it ended without one."""
         assert self.pipe.poll(PATIENCE_S), "the child says nothing"
         return self.pipe.recv()
 
@@ -68,7 +68,7 @@ def become(uid, gid, groups):
 
 
 def run_as(uid, act, *args, **kw):
-    """What act(*args) returns or raises when this user does it; gid= and groups= as above."""
+    """Returns or raises the result of act(*args) by this user; gid= and groups= as above."""
     def body(pipe):
         try:
             pipe.send((act(*args), None))
@@ -84,8 +84,8 @@ def run_as(uid, act, *args, **kw):
 
 def daemon_prefix(uid, n_descriptors=1024):
     """
-    What starts a daemon as this user: from a copy, since the user may not reach the build tree, and in a
-    folder that is made the user's.
+    The words before a command that starts a daemon as this user: from a copy, since the user may have no access
+    to the build tree, and in a folder that the user owns.
     """
     script = 'folder=${WEIGHTD_SOCKET%/*} && cp "$1" "$folder" && shift && ' \
         f'chown -R {uid}:{uid} "$folder" && ' \

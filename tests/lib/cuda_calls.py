@@ -89,11 +89,11 @@ def free():
     return n.value
 
 
-# --- what goes wrong ---
+# --- failures ---
 
 @contextlib.contextmanager
 def locked():
-    """Nobody counts down a script of failures meanwhile, and writes back what it was."""
+    """Within it no process counts down a script of failures and writes back an old one."""
     with open(STATE / "lock") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         yield

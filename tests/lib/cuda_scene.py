@@ -63,7 +63,7 @@ class Played:
         self.version = self.memory.version(1, flags=1)
 
     def holder(self, code, *fds):
-        """A process that allocates, says a line, and lives until its input ends."""
+        """A process that allocates, prints a line, and lives until its input ends."""
         proc = subprocess.Popen(command(textwrap.dedent(code) + "\nsys.stdin.read()"), env=environment(self.gpus),
                                 pass_fds=fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return proc, proc.stdout.readline().strip()

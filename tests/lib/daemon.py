@@ -53,7 +53,7 @@ def copy_for_others(name, folder):
 class Daemon:
     """
     socket  path of its socket
-    folder  its directory, gone after the test; other users may pass through, not look
+    folder  its directory, removed after the test; other users may pass through, not look
     proc    the process; pid is proc.pid
     env     an environment that leads weightctl and libweightd to it
     """
@@ -87,14 +87,14 @@ class Daemon:
             time.sleep(0.002)  # nothing to wait on before the socket is there
 
     def is_serving(self):
-        """Whether it takes connections, and has hung up again on ours: no test meets it."""
+        """True if it accepts connections, and has closed ours again, so that no test sees it."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.settimeout(START_S)
             try:
                 s.connect(self.socket)
                 s.shutdown(socket.SHUT_WR)
                 while s.recv(65536):
-                    pass  # it may say that it takes nobody more
+                    pass  # it may refuse further connections
                 return True
             except OSError:
                 return False

@@ -1,5 +1,5 @@
 """
-weightd-sync-tcp, -gloo and -nccl without weightd-sync: what the agent would tell them, over descriptor 3.
+weightd-sync-tcp, -gloo and -nccl without weightd-sync: the messages of the agent, over descriptor 3.
 
     with Chain(["a", "b"], Memory(data), ranges=[[0, 100]]) as chain:
         chain.start()
@@ -47,7 +47,7 @@ def striped(n_bytes, n_stripes, piece=CHUNK):
 
 
 def gloo_planned(n_bytes, n_pieces):
-    """What a link of weightd-sync-gloo carries towards the receiver: see plan() of server/sync/gloo/chain.c."""
+    """The bytes that a link of weightd-sync-gloo carries towards the receiver: see plan() of server/sync/gloo/chain.c."""
     return 96 * (n_pieces + 1) + PREAMBLE + 16 + n_bytes + 2 * 48
 
 
@@ -115,7 +115,7 @@ class Memory:
 
 
 def sealed(content):
-    """A Memory that nobody can change."""
+    """A Memory that is sealed: no process can change it."""
     memory = Memory(0)
     os.close(memory.fd)
     memory.fd, memory.size = os.memfd_create("engine-test", os.MFD_ALLOW_SEALING), len(content)
@@ -127,10 +127,10 @@ def sealed(content):
 
 class Engine:
     """
-    One process. Orders that are not given are those of a small test.
+    One process. An order has the values of a small test unless the caller gives others.
 
-    port    where it listens, once it is open; `ports` at all of its addresses
-    hello   what its neighbours have to be told of it, if it says one then
+    port    its port, once it is open; `ports` those of all its addresses
+    hello   the message for its neighbours, if it has sent one by then
     """
 
     def __init__(self, prefix=(), engine="tcp", env=None):
@@ -154,7 +154,7 @@ class Engine:
         self.send(json.dumps(message).encode(), fds)
 
     def hear(self, patience_s=PATIENCE_S):
-        """The next message; EOFError when it is gone."""
+        """The next message; EOFError when it has ended."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         assert poll.poll(patience_s * 1000), f"the engine says nothing for {patience_s} s: {self.read_log()}"
@@ -164,7 +164,7 @@ class Engine:
         return json.loads(packet)
 
     def hear_end(self, patience_s=PATIENCE_S):
-        """What comes after the progress, which is kept."""
+        """The next message that is no progress; progress is kept."""
         deadline = time.monotonic() + patience_s
         while (message := self.hear(max(0, deadline - time.monotonic())))["op"] == "progress":
             self.progress.append(message)
@@ -177,7 +177,7 @@ class Engine:
             self.progress.append(message)
 
     def open(self, memory, /, ranges=None, fds=(), **changes):
-        """Tells it to open, and takes the port. `memory` is a Memory or a descriptor."""
+        """Sends "open", and stores the port. `memory` is a Memory or a descriptor."""
         self.tell_open(memory, ranges, fds, **changes)
         answer = self.hear()
         assert answer["op"] == "opened", f"{answer} {self.read_log()}"
@@ -203,7 +203,7 @@ class Engine:
 
     @contextlib.contextmanager
     def stopped(self):
-        """It does nothing during the block; what comes meanwhile waits, and comes at once, to it."""
+        """It does nothing during the block; messages for it wait meanwhile, and arrive at once."""
         self.kill(signal.SIGSTOP)
         try:
             deadline = time.monotonic() + PATIENCE_S
@@ -250,8 +250,8 @@ class Engine:
 
 class Engines:
     """
-    Those of one epoch, which end together, on loopback or in the nodes of a Net. A kind of them says how one is opened,
-    and which memory it has made itself.
+    Those of one epoch, which end together, on loopback or in the nodes of a Net. A subclass defines how one is opened,
+    and the memory that it has made itself.
 
     names, engines      by place
     """
@@ -278,7 +278,7 @@ class Engines:
         return self.net.nodes[i].address if self.net else "127.0.0.1"
 
     def await_done(self, patience_s=PATIENCE_S):
-        """What each of them said at its end, which has to be "done"."""
+        """The last message of each of them, which has to be "done"."""
         ends = [engine.hear_end(patience_s) for engine in self.engines]
         assert [end["op"] for end in ends] == ["done"] * len(ends), ends
         return ends
@@ -329,7 +329,7 @@ class Chain(Engines):
         return [self.address(i), *(f"127.{j}.0.{i + 1}" for j in range(1, self.stripes[i]))]
 
     def n_stripes(self, i):
-        """Of the link behind engine i."""
+        """The keys of the link behind engine i."""
         return min(self.stripes[i:i + 2])
 
     def ways(self, i, places=None):
@@ -338,7 +338,7 @@ class Chain(Engines):
                 for j in places or range(self.n_stripes(i))]
 
     def next(self, i):
-        """What engine i is told about the one behind it."""
+        """The fields of engine i's order about the one behind it."""
         if i + 1 == len(self.names):
             return None
         following = self.engines[i + 1]
@@ -359,7 +359,7 @@ class Chain(Engines):
 
 class Mesh(Engines):
     """
-    Ranks of weightd-sync-gloo, of which each tells the others a hello for each of them.
+    Ranks of weightd-sync-gloo, each of which sends the others a hello for each of them.
 
     hellos      by rank
     """
@@ -408,7 +408,7 @@ class Average(Mesh):
 
 class Exchange(Mesh):
     """
-    What plans, a blob for each, take out of `sources` and put into results of these sizes; None: it has none.
+    An exchange by plans, a blob for each, from `sources` into results of these sizes; None: it has none.
 
     results     by rank
     """

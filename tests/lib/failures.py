@@ -1,7 +1,8 @@
 """
-What can fail among nodes while a version is pushed, and what must be true then whatever it is: every node goes on
-to serve a whole version, the old one or the new one, and none that was not committed; the operator is told who and
-what; nothing waits longer than weightd-sync(8) says under FAILURES; and once it is mended, all have the same.
+Failures among nodes while a version is pushed, and the guarantees that hold for all of them: every node goes on
+to serve a whole version, the old one or the new one, and none that was not committed; the operator gets the name of
+the node and the cause; nothing waits longer than weightd-sync(8) has under FAILURES; and after the repair, all have
+the same.
 
     with Stage(authority, folder, kind) as stage:
         outcome = stage.play(random.Random(1), victim="c", policy="all", moment="bytes")
@@ -30,7 +31,7 @@ MOMENTS = "prepare", "open", "bytes", "verify", "commit"
 EARLY = MOMENTS[:3]  # so early that it cannot have been decided yet
 BEFORE = "before",  # it is wrong from the start
 LOCAL_S = 10  # what a weightd has for an answer, at least
-TOLD_S = 1  # to compute and to tell what is known
+TOLD_S = 1  # to compute and to send
 SLOW_LINK = 20  # Mbit/s
 TRIES = 3  # to be there at the moment
 PHASE_AND_KEPT = r"( while .+| could not be asked); every (other node still serves m \d+\.\d+, the publisher what it has|node still serves what it had)$"  # of a failed push
@@ -39,7 +40,7 @@ ABSENCE = {"prepare-timeout": ABSENCE_S}
 LIMITS = IMPATIENT | ABSENCE
 
 
-# --- What breaks, and what mends it -------------------------------------------------------------------
+# --- Failures, and their repairs ----------------------------------------------------------------------
 
 def nothing(_stage):
     pass
@@ -94,7 +95,7 @@ def kill_node(stage):
 
 
 def revive(stage):
-    """As systemd does; and whatever is frozen goes on."""
+    """Kills it as systemd does; frozen processes go on."""
     node = stage.victim
     node.thaw()
     if node.daemon.proc.returncode is not None:
@@ -198,7 +199,7 @@ def present_its_own(stage):
 
 
 def replace_ca(stage):
-    """It believes nobody any more, and hears of that by the file alone."""
+    """It trusts no certificate any more, and the file is its only source of that."""
     stage.victim.trust(stage.strangers.certificate, *stage.strangers.node(stage.victim.name))
 
 
@@ -213,14 +214,14 @@ class Kind:
     """
     harm, mend   functions of a stage
     outcome      "survives": all get the version; "lost": all but the victim, if the policy allows that; "ends": the
-                 push fails; "orphaned": who coordinates is not there to say; "any": what came first decides
-    waits_s      how long others wait for who is gone, at most; None: it is the bytes that show it
-    others_first the others get their bytes before who is gone gets its last chance
-    when_needed  that begins when something is asked of the victim, else when it happens
-    times        how often bytes have to go, at most
-    hostile      "engine": what speaks to the agent of c is no engine of ours; "wire": nor what speaks to its neighbour, which
-                 knows only what weightd-sync-tcp says
-    of           in which operations it can happen, and comes to that
+                 push fails; "orphaned": no coordinator is left to report; "any": the first event decides
+    waits_s      the time that others wait for the lost node, at most; None: the bytes show it
+    others_first the others get their bytes before the lost node gets its last chance
+    when_needed  that time begins with the first request to the victim, else with the failure
+    times        the number of times that bytes are sent, at most
+    hostile      "engine": the program that talks to the agent of c is no engine of ours; "wire": nor is the one that talks
+                 to its neighbour, which implements only the protocol of weightd-sync-tcp
+    of           the operations in which it can happen with that outcome
     engines      over which of them
     limits       of sync.conf, as far as it is about them
     """
@@ -349,7 +350,7 @@ class Stage:
         if kind.told_of_peer:
             self.strangers = Authority(self.folder / "other")
         more["gpus"] = self.gpus()
-        if not kind.links and not kind.hostile:  # who stands between has one
+        if not kind.links and not kind.hostile:  # the man in the middle has one
             more["interfaces"] = 2
         self.nodes = self.stack.enter_context(Cluster(authority, 4, **more))
         self.publish()
@@ -405,8 +406,8 @@ class Stage:
 
     def play(self, rng, victim, policy, moment, rate=RATE, latest=0.9, slack_s=0):
         """
-        A push of another version, in which it happens; among the bytes, before that part of them is there. What came
-        of it: a row of the matrix.
+        A push of another version with this failure in it; at the moment "bytes", before that part of them has arrived.
+        Returns a row of the matrix.
         """
         self.victim, self.why, self.faults, self.said = self.nodes[victim], None, [], []
         push, clock, epoch, before = self.come_to(moment, rng, policy, rate, latest)
@@ -447,7 +448,7 @@ class Stage:
         raise AssertionError(f"{TRIES} pushes were over before {moment}\n{self.nodes.story()}")
 
     def await_moment(self, push, rng, moment, latest):
-        """The epoch in which it came; None: a busy machine did not show it."""
+        """The epoch in which it was seen; None: a busy machine did not show it."""
         where, part = self.victim.name, rng.uniform(0.05, latest)
         delay = rng.uniform(0, 0.02)
 
@@ -462,7 +463,7 @@ class Stage:
         if found.get("end"):
             return None
         if moment == "prepare":
-            time.sleep(delay)  # nothing tells how far it is
+            time.sleep(delay)  # its progress is unknown
         return found["epoch"]
 
     def await_end(self, push, clock, epoch):
@@ -478,7 +479,7 @@ class Stage:
                 "starved_s": clock.starved_s(), "told": end.get("error") or "; ".join(str(node["why"]) for node in lost)}
 
     def await_orphans(self, push, clock):
-        """Who has no coordinator any more has to find out by itself."""
+        """A node without a coordinator has to detect that by itself."""
         members = [node for node in self.nodes if node.name != "a"]
         self.nodes.wait(lambda: all(row["phase"] in OVER for node in members for row in node.status(push.sync)),
                         "the members gave up")
@@ -488,14 +489,14 @@ class Stage:
                 "told": "; ".join(sorted(set(whys)))}
 
     def ask_afterwards(self, push, before):
-        """What the publisher decided before it went away, or after it came back."""
+        """The publisher's decision, from before it was lost or after its return."""
         with contextlib.suppress(ConnectionError):  # it was killed
             return {"state": push.end()["state"]}
         push.control.socket.close()
         return {"state": "committed" if self.nodes["a"].head("m") != before else "failed"}
 
     def prepare(self):
-        """What there is next, at a alone."""
+        """The next version, on a alone."""
         self.old = digest_of(self.seed, SIZE)
         self.publish()
         self.new = digest_of(self.seed, SIZE)
@@ -509,11 +510,11 @@ class Stage:
         return {self.old: "old", self.new: "new"}.get(digest, digest)
 
     def look(self):
-        """What readers get now: {node: word}."""
+        """The versions that readers get now: {node: word}."""
         served = {}
         for node in self.nodes:
             if node.daemon.proc.returncode is not None or node.daemon.pid in node.frozen:
-                continue  # who would ask it waits
+                continue  # a request to it would wait
             served[node.name] = self.word_for(node)
         return served
 
@@ -533,7 +534,7 @@ class Stage:
                 self.fault(f"{node['node']} is said to have it, and serves what it had")
             if node["state"] != "committed" and not node["why"]:
                 self.fault(f"{node['node']} is {node['state']}, and nobody is told why")
-        # Who is cut off sees that of all others.
+        # A node that is cut off loses all others.
         names = "bcd" if kind.links and self.victim.name == "a" else self.victim.name
         if state == "failed" and not re.search(rf"\b[{names}]\b", row["told"]):
             self.fault(f"nobody is told of {self.victim}: {row['told']}")
@@ -552,7 +553,7 @@ class Stage:
         row["late_by_machine"] = 0 < late <= row["starved_s"]
 
     def deadline(self, row):
-        """Seconds from when it broke to the end of the push, as weightd-sync(8) says."""
+        """Seconds from the failure to the end of the push, by weightd-sync(8)."""
         kind, waits = self.kind, self.waits_s or 0
         moves_s = self.usual_s + (self.rate and self.over_line / self.rate)
         if kind.outcome == "orphaned" or (kind.is_known_at_once and row["state"] == "failed"):
@@ -564,10 +565,10 @@ class Stage:
         self.faults.append(what)
 
     def converge(self, committed):
-        """What was to be pushed arrives everywhere, at last: by itself if it was committed."""
+        """The pushed version arrives everywhere in the end: by itself if it was committed."""
         nodes, a = self.nodes, self.nodes["a"]
         nodes.wait_connected()
-        nodes.rest("m")  # a repair would come between a publish and its push
+        nodes.rest("m")  # a repair would be between a publish and its push
         if not committed:
             if not self.is_published():
                 self.publish_again()
@@ -608,7 +609,7 @@ class AverageStage(Stage):
         return served if len(means) < 2 else {name: f"one of {means}" for name in served}
 
     def converge(self, committed):
-        """What was averaged arrives everywhere, unless nobody lives who knows it; then the next push does."""
+        """The average arrives everywhere, unless no node that has it is alive; then the next push does."""
         nodes, a = self.nodes, self.nodes["a"]
         nodes.wait_connected()
         if committed and self.kind.outcome != "orphaned":
@@ -684,7 +685,7 @@ def publish_tagged(node, tag):
 
 
 class Clock:
-    """Since something broke; and how long those whom that concerns waited for a processor meanwhile, all in all."""
+    """Time since the failure; and the time that the processes concerned waited for a processor meanwhile, all in all."""
 
     def __init__(self, nodes):
         self.pids = ["self", *(pid for node in nodes for pid in (node.proc.pid, node.daemon.pid))]
@@ -710,6 +711,6 @@ class Clock:
 
 
 def own_disk(folder):
-    """What starts a program for which a folder is a disk of some pages, which goes with it."""
+    """The words before a program that sees a small disk in place of a folder, which ends with it."""
     return ("unshare", "--mount", "sh", "-c",
             f"mkdir -p -m 700 {folder} && mount -t tmpfs -o size=256k,mode=700 none {folder} && exec \"$@\"", "sh")

@@ -1,4 +1,4 @@
-"""A weightd-sync that says what a test tells it to say, on a control socket of its own."""
+"""A weightd-sync that sends the answers of a test, on a control socket of its own."""
 import contextlib
 import json
 import os
@@ -14,7 +14,7 @@ def pack(packet):
 
 class FakeAgent:
     """
-    answers   {op: packets, or function(connection, request) that says them}; packets are objects or bytes
+    answers   {op: packets, or function(connection, request) that sends them}; packets are objects or bytes
     requests  what was asked so far
     """
 
@@ -52,7 +52,7 @@ class FakeAgent:
                         connection.send(pack(said))
 
     def hang(self, *_):
-        """An answer that never comes."""
+        """An answer that is never sent."""
         self.over.wait()
 
     def close(self):

@@ -51,7 +51,7 @@ class FakeServer:
             peer.close()
 
     def bind(self):
-        """A socket that refuses, for nobody listens yet."""
+        """A socket that refuses connections: it does not listen yet."""
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.settimeout(PATIENCE_S)
         self.listener.bind(self.path)
@@ -98,7 +98,7 @@ class Peer:
             os.close(self.fds.pop())
 
     def request(self, op=None):
-        """What the client asks next, which has to be that."""
+        """The client's next request, which has to be that one."""
         data, rights, _, _ = self.socket.recvmsg(8192, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC)
         assert data, "the client has hung up"
         fds = [fd for _, _, raw in rights for fd in array.array("i", raw[:len(raw) & ~3])]
@@ -131,7 +131,7 @@ class Peer:
         body = struct.pack("<iI512s", -code, 0, text.encode())
         self.socket.sendmsg([wire.message(wire.ERROR, body, 0, self.serial)])
 
-    # --- what a server would say ---
+    # --- the messages of a server ---
 
     def greet(self, instance, features=wire.SURVIVES | wire.LAYOUTS):
         self.request(wire.HELLO)
@@ -172,7 +172,7 @@ class wire_reader:
 
 
 class Memory:
-    """What a buffer is made of: its layout, its head page, and versions of `size` bytes."""
+    """The memory of a buffer: its layout, its head page, and versions of `size` bytes."""
 
     def __init__(self, size=4096, buffer=3):
         self.size, self.buffer = size, buffer

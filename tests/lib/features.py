@@ -1,7 +1,7 @@
-"""What a test may need and a machine may lack.
+"""Features that a test may need and a machine may lack.
 
 require() skips the test with the reason, or fails it when WEIGHTD_REQUIRE (a list with commas, set
-by CI) says that this machine must not lack the feature.
+by CI) has the feature, which this machine then must have.
 """
 import ctypes.util
 import importlib.util
@@ -22,7 +22,7 @@ MODEL = pathlib.Path(os.environ.get("WEIGHTD_MODEL", ROOT / "build/model")).reso
 
 
 def package_flags(name, question="--exists"):
-    """What pkg-config answers, as a list of words; None where it knows no such package."""
+    """The answer of pkg-config, as a list of words; None for an unknown package."""
     if not shutil.which("pkg-config"):
         return None
     done = subprocess.run(["pkg-config", question, name], stdout=subprocess.PIPE, text=True)
@@ -56,7 +56,7 @@ def debootstrap():
 
 INITIAL_PIDS = 0xEFFFFFFC  # PROC_PID_INIT_INO of <linux/proc_ns.h>
 
-FEATURES = {  # name: (is it here?, what to say when it is not)
+FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "bare": (lambda: bool(os.environ.get("WEIGHTD_BARE")), "to make a bare Debian and to install there takes ten minutes (make bare, "
              "make gpu-rehearsal)"),
     "bpf": (lambda: tracing().is_available(),
@@ -111,7 +111,7 @@ FEATURES = {  # name: (is it here?, what to say when it is not)
 
 
 def require(feature, reason=None, available=None):
-    """Goes on if the feature is here. A feature outside FEATURES is told with `available`."""
+    """Returns if the feature is here. A feature outside FEATURES needs `available`."""
     probe, missing = FEATURES.get(feature, (None, f"no {feature}"))
     if probe() if available is None else available:
         return

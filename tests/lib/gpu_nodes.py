@@ -1,4 +1,4 @@
-"""What nodes have on their GPUs, and what versions that move between those leave behind."""
+"""Versions on the GPUs of nodes, and the memory that a move between those leaves behind."""
 import contextlib
 import hashlib
 import json
@@ -62,7 +62,7 @@ with weightd.create(buffer, layout, device="cuda", new_layout=True) as writer:
 
 
 def read(node, buffer):
-    """What a reader on the node's own device gets, whose digest is right; None: nothing."""
+    """The version that a reader on the node's own device gets, after a check of its digest; None: nothing."""
     if not node.gpus:
         found = node.read(buffer)
     else:
@@ -85,13 +85,13 @@ def device(node):
 
 
 def show(node):
-    """What weightctl shows of the buffer; None: there is none."""
+    """The buffer as weightctl shows it; None: there is none."""
     done = node.daemon.ctl("show", "--json", *device(node), "m", check=False)
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
 def sha256(node):
-    """The same by who reads it."""
+    """Checks the same as a reader."""
     if not node.gpus:
         return node.serves("m").sha256
     return on_gpu(node, """
@@ -111,7 +111,7 @@ def assert_all_serve(cluster, wanted):
 
 
 def stagings(cluster):
-    """Processes of the nodes that have host memory which versions go through: (pid, where it says so)."""
+    """Processes of the nodes that have host memory for versions on their way: (pid, the line that shows it)."""
     found = []
     for pid, _ in cluster.leftovers():
         with contextlib.suppress(OSError):
@@ -122,12 +122,12 @@ def stagings(cluster):
 
 
 def wait_unstaged(cluster):
-    """Until no process has such memory: an engine that was hung up on goes a moment after what it was needed for."""
+    """Waits until no process has such memory: an engine without a connection ends a moment after its sync."""
     cluster.wait(lambda: not stagings(cluster), lambda: f"no staging is left: {stagings(cluster)}")
 
 
 def assert_nothing_is_left(cluster, used):
-    """Of a push: memory of the GPUs, {name: bytes} before it, nor host memory on the way."""
+    """A push has left nothing: neither memory of the GPUs, {name: bytes} before it, nor host memory on the way."""
     for name, n in used.items():
         cluster[name].gpus.wait_used(n)
     wait_unstaged(cluster)

@@ -1,7 +1,7 @@
 """Fake GPUs for the tests: build/fake/libcuda.so.1 in the place of the driver, and one state for all processes.
 
 Addresses of a fake GPU cannot be touched by the processor, as on a real machine; fresh memory is not zero.
-What the stand-in can do more is told at the top of tests/fake/*.h.
+The openings of tests/fake/*.h have the other abilities of the stand-in.
 """
 import contextlib
 import fcntl
@@ -63,7 +63,7 @@ class Gpus:
         """Its name on the wire, "cuda:GPU-fa4e0000-....": the same in every process."""
         return f"cuda:{'MIG' if self.is_mig else 'GPU'}-{self.uuid(i)}"
 
-    # --- what goes wrong ---
+    # --- failures ---
 
     def fail(self, symbol, result, skip=0, count=None):
         """From now on `symbol`, or "*", ends with this number, or "hang"s, or makes its process "die"."""
@@ -72,7 +72,7 @@ class Gpus:
         (self.folder / "fail").chmod(0o666)
 
     def fail_instead(self, *rules):
-        """In place of all that was to go wrong, these calls of fail(); what hangs goes on, to meet them."""
+        """Replaces all planned failures by these calls of fail(); calls that hang go on, and meet them."""
         with self._locked():
             new = self.folder / "fail.new"
             new.write_text("".join(f"{symbol} {result} {skip} {count}\n" for symbol, result, skip, count in rules))
@@ -80,12 +80,12 @@ class Gpus:
             new.rename(self.folder / "fail")
 
     def has_failed(self):
-        """Whether everything that was to go wrong so many times has."""
+        """True if every planned failure has happened as often as planned."""
         with self._locked():  # a process that counts writes the file anew
             return not (self.folder / "fail").read_text()
 
     def heal(self):
-        """Nothing goes wrong any more; what hangs goes on."""
+        """Ends all failures; calls that hang go on."""
         with self._locked(), contextlib.suppress(FileNotFoundError):
             (self.folder / "fail").unlink()
 
@@ -109,7 +109,7 @@ class Gpus:
             return sum(self._size_if_held(p) for p in self.files(i, contexts))
 
     def free(self, i=0):
-        """What the driver would say is free."""
+        """The free bytes that the driver would report."""
         return self._memory() - self.used(i, contexts=True)
 
     def n_contexts(self, i=0):
@@ -118,7 +118,7 @@ class Gpus:
             return sum(self._size_if_held(p) > 0 for p in self.files(i, True) if p.name.startswith("context"))
 
     def wait_used(self, wanted, i=0, contexts=False):
-        """Until so many bytes are taken: what a process held goes a moment after it."""
+        """Waits until so many bytes are taken: memory of a process is freed a moment after its end."""
         deadline = time.monotonic() + DEADLINE_S
         while (used := self.used(i, contexts)) != wanted:
             assert time.monotonic() < deadline, f"{used} bytes are taken, not {wanted}"
@@ -126,8 +126,8 @@ class Gpus:
 
     def wait_let_go(self, pid):
         """
-        Until nothing holds what this process made as its maker. It may be a moment after its end, if somebody
-        looks into its /proc meanwhile: who does has its address space, too.
+        Waits until nothing holds the memory that this process made. That may be a moment after its end, if another process
+        reads its /proc meanwhile: such a reader holds the address space, too.
         """
         deadline = time.monotonic() + DEADLINE_S
         while self._is_maker(pid):
@@ -140,7 +140,7 @@ class Gpus:
                       if p.name.split("-")[1] == str(i) and (contexts or not p.name.startswith("context")))
 
     def holds(self, needle, i=0):
-        """Whether these bytes are anywhere in the GPU's memory."""
+        """True if these bytes are anywhere in the GPU's memory."""
         return bool(self._find(needle, i))
 
     def poke(self, needle, replacement, i=0):
@@ -154,7 +154,7 @@ class Gpus:
 
     def _find(self, needle, i):
         """The allocations that hold these bytes, and where."""
-        with self._locked():  # who counts removes files
+        with self._locked():  # a process that counts removes files
             found = [(p, p.read_bytes()) for p in self.files(i)]
         return [(p, data.index(needle)) for p, data in found if needle in data[:-PAGE]]
 
@@ -175,7 +175,7 @@ class Gpus:
 
     @staticmethod
     def _size_if_held(path):
-        """As allocation.c has it: nobody has a file open that we get a lease on."""
+        """As in allocation.c: a file that we get a lease on is not open elsewhere."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

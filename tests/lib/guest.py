@@ -1,10 +1,10 @@
 """
-A guest: another kernel on this machine, with processes of its own. It has this machine's root; what it writes there is gone
+A guest: another kernel on this machine, with processes of its own. It has this machine's root; its changes there end
 with it. It has one processor: qemu may emulate two that run at once, but not code which one changes and the other runs, as a
 kernel does of its own (an oops in int3).
 
 Where the processor cannot run it, it is emulated: that needs neither rights nor hardware, and is some ten times slower.
-Nothing of it is left when its qemu has ended, and that ends with whoever started it. `make guest` brings the kernels, or
+Nothing of it is left when its qemu has ended, and that ends with the process that started it. `make guest` downloads the kernels, or
 WEIGHTD_GUEST names a folder with a folder for each: boot/vmlinuz-* and modules.
 """
 import functools
@@ -89,7 +89,7 @@ def archive(entries):
 
 
 def run(command, env=(), modules_too=(), timeout=600, kernel=OLD):
-    """What the command, a list, ended with in a guest, or None where it did not, and what it wrote."""
+    """Runs the command, a list, in a guest. Returns its exit status, or None if it did not end, and its output."""
     words = ["env", "-i", f"PATH={PATH}", f"HOME={TEMPORARY}", f"TMPDIR={TEMPORARY}", *(f"{k}={v}" for k, v in dict(env).items()), *map(str, command)]
     entries = [(name, FOLDER, b"") for name in ("dev", "host", "memory", "root", "modules")]
     entries += [(f"modules/{i:02}", FILE, text) for i, text in enumerate(modules(kernel, modules_too))]

@@ -32,7 +32,7 @@ PIECE = 1 << 16
 
 
 def take(habits, what):
-    """Whether this is one of the first n, over all processes."""
+    """True if this is one of the first n, over all processes."""
     for i in range(habits.get(what, 0)):
         try:
             os.close(os.open(HERE / f"{what}-{i}", os.O_CREAT | os.O_EXCL))
@@ -43,7 +43,7 @@ def take(habits, what):
 
 
 def pump(source, sink, habits):
-    """Carries a stream, and does to it what the file says. An end of one side is an end of the other."""
+    """Carries a stream, and changes it as the file orders. An end of one side is an end of the other."""
     at, changes = 0, None
     try:
         while data := bytearray(source.recv(PIECE)):
@@ -91,7 +91,7 @@ def main(habits):
         signal.pause()
     agent = socket.socket(fileno=AGENT)
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    # Beside what it is told by, it inherits nothing.
+    # It inherits nothing but the descriptor of its orders.
     engine = subprocess.Popen([habits["real"], *sys.argv[1:]], stdin=subprocess.DEVNULL,
                               preexec_fn=lambda: os.dup2(its.fileno(), AGENT), pass_fds=[AGENT])
     its.close()

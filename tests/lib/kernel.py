@@ -1,7 +1,7 @@
 """
-What the kernel says of its BPF programs: whose they are, how often they ran, and which kinds it loads.
+The kernel's facts about its BPF programs: their owners, their numbers of runs, and the kinds that it loads.
 
-Run as a program, it prints what of FEATURES this kernel loads, for WEIGHTD_REQUIRE.
+Run as a program, it prints those of FEATURES that this kernel loads, for WEIGHTD_REQUIRE.
 """
 import contextlib
 import ctypes
@@ -42,7 +42,7 @@ def _load(program_type, attach_type, btf_id=0):
 
 
 def _begins(program):
-    """Whether an iterator can be read. A supervisor may refuse that alone."""
+    """True if an iterator can be read. A supervisor may refuse that alone."""
     link = bpf(LINK_CREATE, struct.pack("=IIII", program, 0, ITER, 0))[0]
     if link < 0:
         return False
@@ -54,7 +54,7 @@ def _begins(program):
 
 
 def loads(kind):
-    """Whether this process may load a trivial program of one of KINDS, or of uprobe_multi."""
+    """True if this process may load a trivial program of one of KINDS, or of uprobe_multi."""
     if kind == "uprobe_multi":
         program = _load(KPROBE, UPROBE_MULTI)
         path, offset = ctypes.create_string_buffer(b"/"), ctypes.c_uint64(0)
@@ -97,7 +97,7 @@ def counting_runs():
 
 @contextlib.contextmanager
 def _open(command, number):
-    """A descriptor of a program or a map, and what the kernel says of it."""
+    """A descriptor of a program or a map, and its bpf_prog_info or bpf_map_info."""
     fd, _ = bpf(command, struct.pack("=I", number))
     if fd < 0:
         raise OSError(-fd, os.strerror(-fd))
@@ -116,7 +116,7 @@ def _name_of_program(number):
 
 
 def _fdinfo(pid, keys):
-    """For each descriptor of the process, what the kernel tells of it under these."""
+    """Yields these keys of the fdinfo of each descriptor of the process."""
     for path in pathlib.Path(f"/proc/{pid}/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):
             yield dict(re.findall(rf"^({keys}):\s+(\d+)$", path.read_text(), re.M))

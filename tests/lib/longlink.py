@@ -22,7 +22,7 @@ PACKET_MAX = 65536
 # One segment at a time. What is too large for the device is cut when it is sent, and to what is left of that a program may
 # add, however full the send buffer is.
 SEGMENTS = 1
-QUEUE = 10_000  # packets, for whom the thread did not come yet: none is lost
+QUEUE = 10_000  # packets that the thread has not taken yet: none is lost
 
 
 def is_available():

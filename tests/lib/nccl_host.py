@@ -1,4 +1,4 @@
-"""NCCL as a plug-in of its profiler sees it: the program of tests/bpf/nccl that loads one, told what to do."""
+"""NCCL as a plug-in of its profiler sees it: the program of tests/bpf/nccl that loads one, and its commands."""
 import os
 import pathlib
 import subprocess
@@ -16,7 +16,7 @@ MASK = COLL | P2P | NET | CE_COLL
 
 class Host:
     """
-    say(words)  does that, and returns what it answers
+    say(words)  runs that command, and returns the answer
     """
 
     def __init__(self, tracer=None, version=6, **env):
@@ -53,7 +53,7 @@ class Host:
         return self.errors.read().decode()
 
     def end(self, status=0):
-        """What it wrote on standard error."""
+        """Its standard error."""
         self.proc.stdin.close()
         code = self.proc.wait(60)
         assert code == status and not REPORT.search(self.log), (code, self.log)

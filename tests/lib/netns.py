@@ -18,7 +18,7 @@ import subprocess
 PREFIX = "10.77."
 PROBE = "ip link add name probe type bridge && ip link add name a type veth peer name b && " \
     "tc qdisc add dev a root handle 1: htb default 1"
-DATA_MIN = 200  # bytes of a packet that has more to say than an acknowledgement
+DATA_MIN = 200  # bytes of a packet that is more than an acknowledgement
 RANDOM = 2**32 - 0x1000 + 56  # where a filter finds a random number: SKF_AD_OFF + SKF_AD_RANDOM
 PASS, DROP = 0, 2  # TC_ACT_OK, TC_ACT_SHOT
 _serials = itertools.count()
@@ -41,7 +41,7 @@ class Node:
     """
     One namespace with one interface, eth0, or with several.
 
-    name        of the namespace, as `ip netns` knows it
+    name        of the namespace, for `ip netns`
     address     of eth0; all nodes of a Net are in one /24
     addresses   of eth0, eth1, ..., each in another one
     """
@@ -57,8 +57,8 @@ class Node:
 
 class Net:
     """
-    n nodes on one bridge, or one for each of their interfaces, as fast as the machine until rate() says otherwise. At
-    the end of the block the namespaces go, with what still runs in them.
+    n nodes on one bridge, or one for each of their interfaces, as fast as the machine until rate() changes that. The
+    end of the block removes the namespaces, and ends the processes in them.
     """
 
     def __init__(self, n, interfaces=1):
@@ -106,7 +106,7 @@ class Net:
                     os.kill(pid, signal.SIGKILL)
 
     def rate(self, i, rate, interface=0, sends=True):
-        """What node i can be sent, and what it sends unless that is False, over an interface: "200mbit"; None: all that the machine can."""
+        """The rate at which node i receives over an interface, and sends unless that is False: "200mbit"; None: no limit."""
         own = [(self.nodes[i].name, f"eth{interface}")] if sends else []
         for namespace, device in [*own, (self.bridge, self._port(i, interface))]:
             subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", device, "root"], stderr=subprocess.DEVNULL)
@@ -118,7 +118,7 @@ class Net:
             assert done.returncode == 0, done.stderr
 
     def congest(self, i, interface=0):
-        """What goes to node i loses packets, until rate(): the queue of its link has room for next to none."""
+        """Traffic to node i loses packets, until rate(): the queue of its link has room for next to none."""
         device = self._port(i, interface)
         text = f"qdisc add dev {device} root handle 1: htb default 1\n" \
             f"class add dev {device} parent 1: classid 1:1 htb rate 200mbit burst 16k cburst 16k quantum 60000\n" \
@@ -134,9 +134,9 @@ class Net:
         return int(dict(zip(keys, values))["RetransSegs"])
 
     def lose(self, i, one_in, interface=0):
-        """Of the packets with data that node i is sent one in so many never arrives, by chance."""
+        """One in so many of the packets with data for node i is lost, by chance."""
         device = f"eth{interface}"
-        # In the language of the old filters: the kernel may have no netem, and nobody a compiler.
+        # Written in the language of the old filters: the kernel may have no netem, and the machine no compiler.
         program = ["128 0 0 0", f"53 0 3 {DATA_MIN}", f"32 0 0 {RANDOM}", f"148 0 0 {one_in}", "21 1 0 0", f"6 0 0 {PASS}",
                    f"6 0 0 {DROP}"]
         text = f"qdisc add dev {device} clsact\nfilter add dev {device} ingress bpf direct-action bytecode " \
@@ -148,7 +148,7 @@ class Net:
         subprocess.run(["tc", "-n", self.nodes[i].name, "qdisc", "del", "dev", f"eth{interface}", "clsact"], check=True)
 
     def down(self, i, interface=0):
-        """Cuts a cable of node i: nobody is told, packets are lost."""
+        """Cuts a cable of node i: its packets are lost without a notice."""
         _ip("-n", self.bridge, "link", "set", self._port(i, interface), "down")
 
     def up(self, i, interface=0):

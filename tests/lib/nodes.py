@@ -1,6 +1,6 @@
 """
 Nodes of one's own: each a weightd and a weightd-sync in a folder, with certificates of a CA of the test's, on
-loopback addresses that nobody else has. Started, watched, made to fail, and ended with a check.
+loopback addresses of their own. Started, watched, made to fail, and ended with a check.
 
     with Cluster(authority, 4) as nodes:
         nodes["a"].publish("m", seed=1)
@@ -26,13 +26,13 @@ from lib import features
 from lib.daemon import REPORT, Daemon, environment
 
 MIB = 1 << 20
-SIZE = 4 * MIB  # of a version that nobody says more about
+SIZE = 4 * MIB  # of a version without another size
 PATIENCE_S = 60  # for anything that has to happen; the machine may be slow
 STOP_S = 60
 HISTORY_MAX = 256
-# Of the nodes whose test is not about a timer: one that a busy machine starves is not lost for that.
+# Timers of nodes in tests about something else: a node that a busy machine starves is not lost for that.
 UNHURRIED = {"heartbeat": 10, "stall-timeout": 30, "prepare-timeout": 30}
-# Of those whose test waits for one: for who does not come, does not answer, or moves nothing.
+# Timers of nodes in tests that wait for one: for a node that does not connect, does not answer, or moves nothing.
 ABSENCE_S, SILENCE_S, STALL_S = 4, 5, 3
 IMPATIENT = {"heartbeat": SILENCE_S / 5, "stall-timeout": STALL_S}
 CONTROL_PORT = 7400
@@ -46,11 +46,11 @@ Served = collections.namedtuple("Served", "version layout digest size sha256")
 
 
 class Hangs(AssertionError):
-    """What was waited for did not happen."""
+    """The awaited condition did not become true."""
 
 
 def until(condition, what, timeout=PATIENCE_S):
-    """Waits for what tells nobody that it happened. Returns what `condition` does; `what` may be a function."""
+    """Waits by polling, for a condition without an event. Returns the result of `condition`; `what` may be a function."""
     deadline = time.monotonic() + timeout
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -135,7 +135,7 @@ class Push:
     A push that is under way, or another sync that `op` asks for.
 
     sync    its id
-    events  what it said until now; "heard" is when we got it
+    events  its packets until now; "heard" is the time of their arrival
     """
 
     def __init__(self, node, buffer, **request):
@@ -162,14 +162,14 @@ class Push:
         return packet
 
     def until(self, condition):
-        """The first event that fulfils it, or the end. Such as came before this call are none."""
+        """The first event that fulfils it, or the end. Events from before this call do not count."""
         while True:
             event = self.hear()
             if event.get("end") or condition(event):
                 return event
 
     def end(self):
-        """Waits for its end: its last packet, whatever that says."""
+        """Waits for its end, and returns its last packet, a failure included."""
         try:
             end = self.events[-1] if self.events[-1].get("end") else self.until(lambda event: False)
         finally:
@@ -230,7 +230,7 @@ class Node:
         return self.name
 
     def trust(self, ca, certificate, key):
-        """Puts copies of these where its sync.conf says."""
+        """Copies these to the paths of its sync.conf."""
         for source, target in ((ca, self.ca), (certificate, self.certificate), (key, self.key)):
             shutil.copy(source, target)
 
@@ -286,7 +286,7 @@ class Node:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for pid in pathlib.Path(f"/proc/{self.proc.pid}/task/{self.proc.pid}/children").read_text().split():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    # Not its command line, which is gone before its descriptors are closed.
+                    # Not its command line, which is empty before its descriptors are closed.
                     is_it = pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == name[:COMM_MAX]
                     if is_it and b"watch" not in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
                         found.append(int(pid))
@@ -360,11 +360,11 @@ class Node:
         return self.rows("history", "sync", n=n)
 
     def own_head(self, buffer):
-        """What its record says of a buffer, or None."""
+        """The entry of a buffer in its commit log, or None."""
         return next((h for h in self.peers()[self.name].get("heads") or [] if h["buffer"] == buffer), None)
 
     def head(self, buffer):
-        """(term, number) of the newest committed version that it knows of, or None."""
+        """(term, number) of the newest committed version in its log, or None."""
         head = self.own_head(buffer)
         return (head["term"], head["number"]) if head else None
 
@@ -383,14 +383,14 @@ class Node:
     # --- what its weightd has ---------------------------------------------------------------------
 
     def publish(self, buffer, seed, size=SIZE, tensors=3, **options):
-        """A version whose flat range is content(seed, ...), as somebody on this node would publish it."""
+        """A version with the flat range content(seed, ...), published by a client on this node."""
         import weightd
         with weightd.create(buffer, layout_of(size, tensors), socket=self.daemon.socket, **{"new_layout": True} | options) as writer:
             writer.write(0, content(seed, writer.nbytes))
             return writer.publish()
 
     def serves(self, buffer):
-        """What a reader here gets now, as Served; None: nothing."""
+        """The version that a reader here gets now, as Served; None: nothing."""
         import weightd
         try:
             with weightd.attach(buffer, socket=self.daemon.socket) as b:
@@ -418,14 +418,14 @@ class Node:
 
 def is_equal(row, is_plain, is_whole=True):
     """
-    Whether a sync of the history moved what was planned, as engines, TCP and weightd-trace count it. A node that ended, which
-    makes that less than the whole, may have told nobody what weightd-trace said.
+    True if a sync of the history moved the planned bytes, by the counts of engines, TCP and weightd-trace. A node that ended
+    leaves less than the whole, and may not have sent the count of its weightd-trace.
     """
     if row["planned"] != row["payload"] or is_plain and row["payload"] != row["bytes"]:
         return False
-    if row["kernel"] is None:  # NCCL brought some of it
+    if row["kernel"] is None:  # NCCL carried some of it
         return True
-    traced = row["traced"] or 0  # where nothing came, nothing was traced
+    traced = row["traced"] or 0  # without bytes there is no trace
     is_seen = traced < row["bytes"] if row["untraced"] and not is_whole else (traced, row["untraced"]) == (row["bytes"], 0)
     return is_seen and row["bytes"] == row["kernel"]
 
@@ -443,7 +443,7 @@ def claim_net():
 
 
 def hostile_programs(folder, engine="weightd-sync-tcp", **habits):
-    """A folder of programs of which this one does what habits say: see hostile_engine.py."""
+    """A folder of programs in which the engine misbehaves by `habits`: see hostile_engine.py."""
     folder.mkdir()
     shutil.copy(features.BUILD / "weightd-sync", folder)  # a link would lead it back to its own folder
     for other in {"weightd-sync-local", "weightd-sync-tcp", "weightd-sync-gloo"} - {engine}:
@@ -460,18 +460,18 @@ def set_habits(folder, engine, **habits):
 
 class Cluster:
     """
-    Nodes "a", "b", ... of one group "main", whose publishers are those in `publishers`.
+    Nodes "a", "b", ... of one group "main" with these `publishers`.
 
     settings  {section: {key: value}} of each sync.conf
     group     further keys of the group
     absent    nodes that are members and are not started
-    programs  {name: a folder with weightd-sync and what it starts} of nodes that do not run those of the build
+    programs  {name: a folder with weightd-sync and its programs} of nodes that do not run those of the build
     daemons   {name: arguments} of the nodes' weightd
-    prefix    a function of a node: what its programs are started by, as in a namespace
-    gpus      {name: Gpus} of nodes whose weightd has those, and whose buffers are on the first of them
+    prefix    a function of a node: the words before its commands, as for a namespace
+    gpus      {name: Gpus} of nodes with GPUs: their buffers are on the first of them
     interfaces  that each has for bytes, on loopback
 
-    tracer    of all whose settings name none: at the end it must have seen of each sync what engines and TCP counted
+    tracer    of all nodes without one in their settings: in the end its counts of each sync must be those of engines and TCP
     is_whole  no node has ended, before all did
     """
     tracer = None
@@ -543,7 +543,7 @@ class Cluster:
         return until(condition, lambda: f"{what}\n{self.story()}")
 
     def wait_connected(self, names=None):
-        """Until those that run, or these, know each other."""
+        """Waits until those that run, or these, are connected to each other."""
         names = set(names or [node.name for node in self.running()])
 
         def look():
@@ -554,7 +554,7 @@ class Cluster:
         self.wait(look, f"{sorted(names)} are connected")
 
     def rest(self, buffer, nodes=None):
-        """Until the agents of all that run, or of these, know that they serve the newest, and nothing is under way."""
+        """Waits until the agents of all that run, or of these, report that they serve the newest, and nothing is under way."""
         def look():
             with contextlib.suppress(OSError):  # one that does not serve yet
                 heads = [node.own_head(buffer) for node in nodes or self.running()]
@@ -566,7 +566,7 @@ class Cluster:
         self.wait(look, f"all have the newest of {buffer}, and are done with it")
 
     def settle(self, buffer, seed, names=None):
-        """Until all nodes that run serve content(seed), with one layout and one digest, and know it."""
+        """Waits until all nodes that run serve content(seed), with one layout and one digest, and report it."""
         nodes = [self[name] for name in names] if names else self.running()
         self.wait(lambda: all(node.has(buffer, seed) for node in nodes), f"all serve version {seed} of {buffer}")
         self.rest(buffer, nodes)
@@ -579,7 +579,7 @@ class Cluster:
         return next(iter(served.values()))
 
     def story(self):
-        """What one wants to see when a test failed."""
+        """The logs of all, for a test that failed."""
         lines = []
         for node in self:
             lines.append(f"--- {node.name} ({'pid %d' % node.proc.pid if node.proc else 'not started'})")
@@ -607,7 +607,7 @@ class Cluster:
                 if row["state"] == "committed" and not is_equal(row, is_plain, self.is_whole)]
 
     def assert_traced(self):
-        """What it committed is equal in all counts; no sync waits for weightd-trace to say its own."""
+        """All counts of its commits are equal; no sync waits for the count of weightd-trace."""
         until(lambda: not self.differing(),
               lambda: f"planned, counted and traced is the same of all that was committed: {self.differing()}\n{self.story()}")
 

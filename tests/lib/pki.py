@@ -42,7 +42,7 @@ class Authority:
         return self.crl
 
     def brief(self, name, seconds):
-        """A certificate and key of a node whose time is over in so many seconds."""
+        """A certificate and key of a node that expires in so many seconds."""
         certificate, key, request, config = (self.folder / f"brief-{name}.{end}" for end in ("crt", "key", "csr", "conf"))
         (self.folder / "brief-index").write_text("")
         config.write_text("[ca]\ndefault_ca = x\n[x]\nnew_certs_dir = {0}\ndatabase = {0}/brief-index\nrand_serial = yes\n"

@@ -1,4 +1,4 @@
-"""What the tests of the Python package have in common; its fixtures are in conftest.py."""
+"""Layouts and versions for the tests of the Python package; its fixtures are in conftest.py."""
 
 MANY_KINDS = (("F32", (4, 4)), ("BF16", (8,)), ("I64", ()), ("F32", (0, 3)), ("F4", (3, 4)),
               ("F4", (2, 3)), ("F6_E2M3", (2, 4)), ("BOOL", (5,)), ("C64", (2,)), ("F8_E4M3", (3,)))

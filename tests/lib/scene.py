@@ -48,7 +48,7 @@ class Scene:
         return self.wires[-1]
 
     def restart(self):
-        """Kills a weightd that has a keeper. All connections but a new watcher are gone, not what came with them."""
+        """Kills a weightd that has a keeper. All connections but a new watcher are closed; their descriptors stay."""
         os.kill(self.watcher.ping().pid, signal.SIGKILL)
         for w in self.wires:
             w.socket.close()
@@ -61,7 +61,7 @@ class Scene:
                 try:
                     w.drop(name)
                 except wire.Refused as e:
-                    assert e.errno == errno.ENOENT, e  # it was its writer's alone, who is gone since
+                    assert e.errno == errno.ENOENT, e  # it was held by its writer alone, which has ended
             until(lambda: ledger(w) == {os.geteuid(): NOTHING | {"connections": 1}}, lambda: f"all is given back: {ledger(w)}")
             left = w.stat()
             assert left[1:6] == (0,) * 5, left
@@ -72,12 +72,12 @@ class Scene:
             self.watcher.ping()
 
     def is_silent(self, w):
-        """Whether a request of `w` is not answered although all who could are idle."""
+        """True if a request of `w` has no answer although all threads that could send one are idle."""
         self.settle()
         return w.is_silent()
 
     def events(self, name=None):
-        """What happened since it was asked last: (event, version), or whole records of one event."""
+        """The events since the last call: (event, version), or whole records of one event."""
         found = []
         while True:
             try:
@@ -102,7 +102,7 @@ class Scene:
 
 
 def ledger(w):
-    """What is charged to each user, by uid."""
+    """The charges of each user, by uid."""
     return {u.uid: {c: getattr(u, f"used_{c}") for c in wire.CHARGES} for u in w.list(wire.USERS)}
 
 

@@ -1,4 +1,4 @@
-"""Transfers between two nodes that something holds up: CAUSES has who does, by the name that a tracer has for it."""
+"""Transfers between two nodes that something holds up: CAUSES has the causes, by a tracer's name for each."""
 import contextlib
 import signal
 import socket

@@ -1,6 +1,6 @@
 """
-Versions of fp32 numbers that say which they are, by a tag that a reader finds in them, whatever way they came; the mean of
-some is again one, and says of which.
+Versions of fp32 numbers with a tag that a reader finds in them, whatever way they took; the mean of
+some is again one, and its tag names those.
 """
 import itertools
 import struct
@@ -32,6 +32,6 @@ def tag_of(data):
 
 
 def means_of(first):
-    """What an average of versions whose tags are those of rounds that begin with `first` may be tagged: all of two to four."""
+    """The possible tags of an average of versions from rounds that begin with `first`: all means of two to four."""
     tags = [first + GRAIN * step for step in STEPS]
     return frozenset(sum(some) // len(some) for n in range(2, len(tags) + 1) for some in itertools.combinations(tags, n))

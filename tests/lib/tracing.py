@@ -22,17 +22,17 @@ REFUSE = features.ROOT / "build/fake/refuse.so"
 REFUSED = tuple(filter(None, os.environ.get("WEIGHTD_TRACE_REFUSED", "").split(",")))  # by any tracer of this run
 PACKET_MAX = 1 << 16
 CLONE_NEWNET = 0x40000000
-FOLLOWED = "open", "close", "retransmit", "gap", "act", "progress", "begin", "total", "end"  # kinds of what nobody asked for
+FOLLOWED = "open", "close", "retransmit", "gap", "act", "progress", "begin", "total", "end"  # kinds of unsolicited packets
 COUNTERS = "submitted", "delivered", "received", "consumed", "wire", "retrans_bytes", "retrans_segments"
 
 
 class Refused(Exception):
-    """What the tracer said instead of an answer."""
+    """The tracer's refusal in place of an answer."""
 
 
 @functools.cache
 def is_available():
-    """Whether it may count by BPF here, iterators included: a supervisor may refuse these and allow the rest."""
+    """True if it may count by BPF here, iterators included: a supervisor may refuse these and allow the rest."""
     if not PROGRAM.exists():
         return False
     try:
@@ -45,7 +45,7 @@ def is_available():
 
 @functools.cache
 def refused():
-    """{hook: why} of what the kernel lets nobody have by BPF."""
+    """{hook: why} of the hooks that the kernel refuses to BPF."""
     with Tracer("--meter=bpf", probes=True) as tracer, Client(tracer.socket) as client:
         return {row["hook"]: row["why"] for row in client.ask("doctor") if row["kind"] == "hook" and not row["on"]}
 
@@ -61,7 +61,7 @@ class Client:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(timeout)
         self.socket.connect(path)
-        self.followed = collections.deque()  # what came while something else was waited for
+        self.followed = collections.deque()  # packets that arrived while the client waited for another kind
 
     def __enter__(self):
         return self
@@ -107,7 +107,7 @@ class Client:
         deadline = time.monotonic() + STOP_S
         while not is_so(row := self.row(peer, sync)):
             assert time.monotonic() < deadline, row
-            time.sleep(0.01)  # the tracer tells of closed sockets, not of what was acknowledged
+            time.sleep(0.01)  # the tracer reports closed sockets, not acknowledgements
         return row
 
 
@@ -132,7 +132,7 @@ class Tracer:
             features.require("preload", "a sanitizer has to be loaded first", available=features.BUILD.name == "build")
             prefix = [*prefix, "env", f"LD_PRELOAD={REFUSE}", f"WEIGHTD_REFUSED={','.join(refused)}"]
         program = PROGRAM
-        if uid:  # who may not reach the build tree
+        if uid:  # without access to the build tree
             program = shutil.copy(PROGRAM, self.folder)
             os.chown(self.folder, uid, uid)
         self.command = [*prefix, program, *(() if probes else ["--probes=off"]), *args]
@@ -196,7 +196,7 @@ def pair():
 
 
 def inside(namespace, act, *args):
-    """What act() returns that was called by a thread in this network namespace: its sockets are there, whoever has them."""
+    """The result of act(), called by a thread in this network namespace: its sockets stay there, whichever process has them."""
     result = []
 
     def body():

@@ -1,4 +1,4 @@
-"""The probes (USDT) that a program's notes tell of, read without what weightd-trace reads them with."""
+"""The probes (USDT) in a program's notes, read without the code of weightd-trace."""
 import os
 import struct
 

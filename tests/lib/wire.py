@@ -72,7 +72,7 @@ def location(map_size, memory=0, uuid=b"", handle=b""):
 
 
 class Location(NamedTuple):
-    """Where the bytes of a slot are, in the answers to create and attach."""
+    """The location of a slot's bytes, in the answers to create and attach."""
     memory: int
     map_size: int
     uuid: bytes
@@ -126,7 +126,7 @@ class Greeting(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """What a writer gets."""
+    """The answer to a writer."""
     writer: int
     buffer: int
     version: int
@@ -146,7 +146,7 @@ class Slot(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """What a reader gets."""
+    """The answer to a reader."""
     lease: int
     buffer: int
     version: int
@@ -180,7 +180,7 @@ class Lease(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """How a reader that has paused goes on."""
+    """The answer by which a paused reader goes on."""
     version: int
     flags: int
     layout_hash: bytes
@@ -251,7 +251,7 @@ class Wire:
         self.serial = 0
         self.fds = []
         self.location = None  # in the last answer that had one
-        self.held = {}  # the descriptors that came with a writer or lease, by its id
+        self.held = {}  # the descriptors of a writer or lease, by its id
         try:
             self.socket.settimeout(timeout)
             self.socket.connect(path)
@@ -297,7 +297,7 @@ class Wire:
         arguments = 8192, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC
         try:
             data, rights, flags, _ = self.socket.recvmsg(*arguments)
-        except ConnectionResetError:  # told once, before what the server has sent and the end
+        except ConnectionResetError:  # raised once, before the packets that the server has sent and the end
             data, rights, flags, _ = self.socket.recvmsg(*arguments)
         if not data:
             raise Closed
@@ -310,7 +310,7 @@ class Wire:
 
     def ask(self, op, *values, fds=()):
         """Sends a request and waits for its reply. Refused, Closed."""
-        with contextlib.suppress(Closed):  # a server that turned us away has said why
+        with contextlib.suppress(Closed):  # a server that refused the connection has sent the reason
             self.send(op, BODIES[op].pack(*values), fds)
         return self.answer(op)
 
@@ -323,11 +323,11 @@ class Wire:
         return reply
 
     def is_silent(self):
-        """Whether the server has nothing to say yet: a ping of another connection makes sure that it could have."""
+        """True if the server has sent nothing yet: a ping of another connection makes sure that it could have."""
         return not select.select([self.socket], [], [], 0)[0]
 
     def hang_up(self):
-        """Waits until the server has closed the connection, whatever it says before."""
+        """Waits until the server has closed the connection, whatever it sends before."""
         try:
             while True:
                 self.receive()
@@ -348,7 +348,7 @@ class Wire:
         return self.slot(self.answer(CREATE))
 
     def send_create(self, name, layout, **kw):
-        """Likewise without the answer, which comes when the readers have paused."""
+        """Likewise without the answer, which is sent when the readers have paused."""
         fd = memfd(layout) if isinstance(layout, bytes) else layout
         with contextlib.suppress(Closed):
             self.send(CREATE, create_body(name, **kw), [fd])
@@ -366,7 +366,7 @@ class Wire:
         return struct.unpack("<Q", reply.body)[0]
 
     def abort(self, writer):
-        """And closes what came with it, like detach(): memory is not freed while somebody has it open."""
+        """And closes its descriptors, like detach(): memory is not freed while a process has it open."""
         self.ask(ABORT, writer)
         self.forget(self.held.pop(writer, []))
 
@@ -408,7 +408,7 @@ class Wire:
         self.send(PAUSE, BODIES[PAUSE].pack(lease, timeout_ms))
 
     def paused(self):
-        """The answer to send_pause(), which comes when the update is over."""
+        """The answer to send_pause(), which is sent when the update is over."""
         version, flags, _, layout_hash, digest = struct.unpack("<QII16s16s", self.answer(PAUSE).body)
         return Pause(version, flags, layout_hash, digest)
 
@@ -455,7 +455,7 @@ def message(op, body=b"", n_fds=0, serial=1, size=None):
 
 
 def create_body(name, mode=0, keep=0, flags=0, policy=0, timeout_ms=0, cookie=None, device=""):
-    """Of a request, with a cookie of its own unless told one."""
+    """The bytes of a request, with a cookie of its own unless the caller has one."""
     cookie = cookie or int.from_bytes(os.urandom(8), "little") | 1
     name = name if isinstance(name, bytes) else name.encode()
     return BODIES[CREATE].pack(name, device.encode(), cookie, timeout_ms, mode, keep, flags, policy)
