@@ -1,4 +1,4 @@
-"""Processes whose calls probes see, and what is told of them."""
+"""Processes with probed calls, and the events about them."""
 import json
 import os
 import subprocess
@@ -35,7 +35,7 @@ properties = Properties(1, 1, 1, 0, 0, 0)
 
 
 class Process:
-    """One that does what it is told, line by line."""
+    """One that runs code, line by line."""
 
     def __init__(self, code="", env=None, prefix=(), fds=()):
         self.proc = subprocess.Popen([*prefix, sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -49,7 +49,7 @@ class Process:
         self.proc.stdin.flush()
 
     def do(self, code):
-        """What `ret` is then."""
+        """Runs the code. Returns the value of `ret` after it."""
         self.begin(code)
         return json.loads(self.proc.stdout.readline())
 
@@ -64,23 +64,23 @@ def acts(client, **wanted):
 
 
 def hear_of(client, process):
-    """What is told of it next."""
+    """The next event about it."""
     while (told := client.hear()).get("pid") != process.pid:
         pass
     return told
 
 
 def until(found):
-    """What found() returns, once it is anything."""
+    """The first true result of found()."""
     deadline = time.monotonic() + tracing.STOP_S
     while not (it := found()):
         assert time.monotonic() < deadline
-        time.sleep(0.01)  # the library of a process that has begun is probed when the kernel has told of it
+        time.sleep(0.01)  # the library of a new process is probed after the kernel's event about it
     return it
 
 
 def rows_in(client, folder):
-    """Of the files there: others run on this machine, too."""
+    """The rows of files there: other tests run on this machine, too."""
     return [row for row in client.ask("doctor") if row["kind"] == "library" and (row["path"] or "").startswith(f"{folder}/")]
 
 

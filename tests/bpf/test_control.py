@@ -1,4 +1,4 @@
-"""The control socket: what it refuses, and who holds up nobody."""
+"""The control socket: refusals, and clients that must not hold up others."""
 import contextlib
 import json
 import os
@@ -145,7 +145,7 @@ def test_a_client_too_many_is_sent_away(tracer):
     assert more.hear()["error"] == "weightd-trace has 256 clients, and serves no more"
     assert more.socket.recv(1) == b""
     clients[0].socket.close()
-    while True:  # until the other one is gone
+    while True:  # until the other one is closed
         with Client(tracer.socket) as c:
             with contextlib.suppress(Refused, BrokenPipeError, ConnectionResetError):
                 assert c.ask("read", sync="s") == []
@@ -188,7 +188,7 @@ def test_clients_of_a_user_leave_room_for_those_of_others(tracer):
     for c in client_as(tracer, NOBODY), *[tracer.client() for _ in range(17)], theirs[3]:
         assert c.ask("read", sync="s") == []
     theirs[0].socket.close()
-    while True:  # until that is gone
+    while True:  # until that is closed
         with contextlib.suppress(Refused, BrokenPipeError, ConnectionResetError):
             assert client_as(tracer, SOMEBODY).ask("read", sync="s") == []
             break
@@ -198,7 +198,7 @@ LINGER_S = 600
 
 
 def lingering(a):
-    """Fills the socket, so that whoever closes it last waits for what the other end does not read."""
+    """Fills the socket, so that the last close waits for bytes that the other end does not read."""
     a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
     a.setblocking(False)
     with contextlib.suppress(BlockingIOError):
@@ -217,7 +217,7 @@ def standing_still(tracer):
 
 
 def is_served(tracer):
-    """Who could have been held up, had his answer been behind that of another."""
+    """True if a new client gets its answer, and is not held up by that of another."""
     return tracer.client(timeout=STOP_S / 4).ask("read", sync="s") == []
 
 
@@ -317,7 +317,7 @@ def test_a_process_that_is_gone_is_watched_no_more():
             proc.stdin.close()
         with pytest.raises(Refused, match="there is no process"):
             client.watch(proc.pid)
-        while n_descriptors(tracer) > n - 1:  # its end may be told later than its number is free
+        while n_descriptors(tracer) > n - 1:  # the event of its end may follow the reuse of its number
             assert client.ask("read", sync="s")
         assert n_descriptors(tracer) == n - 1
 
@@ -406,7 +406,7 @@ def test_a_client_that_keeps_its_own_connection_open_goes_with_its_process(trace
         if not left:
             break
         assert time.monotonic() < deadline, left
-        time.sleep(0.05)  # nothing says that it is gone but that it is not there
+        time.sleep(0.05)  # no event reports its removal
 
 
 def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
@@ -418,14 +418,14 @@ def test_who_reads_too_slowly_is_told_how_much_it_missed(net):
         slow.watch(os.getpid())
         storm(net, 2000, 1)
         assert other.ask("read", sync="s") == []  # which nothing held up
-        sum_of_events(other, 8000)  # all were told by now, or given up
+        sum_of_events(other, 8000)  # all were sent by now, or dropped
         told = sum_of_events(slow, 8000)
         assert told["events"] + told["gaps"] == 8000 and told["gaps"] > 0
 
 
 @pytest.mark.parametrize("op", ["end", "forget"])
 def test_events_are_told_before_the_sync_is_over(op):
-    """Of which there are more than are taken at a time."""
+    """There are more of them than one read takes."""
     features.require("pids")
     features.require("bpf")
     with Tracer() as tracer:

@@ -1,4 +1,4 @@
-"""What a program sent and received is what the tracer says, to the byte."""
+"""The tracer's counts are the bytes that a program sent and received."""
 import contextlib
 import ctypes
 import errno
@@ -107,7 +107,7 @@ def test_short_connections(net, tracer, listener, ends):
 
 
 def await_acknowledgement(sock):
-    """Of all that was sent: what is reset before was received, and nobody knows."""
+    """Waits until all sent bytes are acknowledged: a reset before that leaves their fate unknown."""
     while struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4))) != (0,):
         time.sleep(0.001)  # nothing to wait on
 
@@ -134,7 +134,7 @@ def test_a_socket_that_is_older_than_the_tracer_counts_from_then_on(connect):
 @pytest.mark.parametrize("ends", [None, "shutdown", "peer"])
 @pytest.mark.parametrize("meter", ["bpf", "diag"])
 def test_a_socket_of_which_is_said_who_dialled_counts_from_its_first_byte(meter, ends):
-    """On loopback, where both meters see it; also one of whose ends has said that nothing more comes."""
+    """On loopback, where both meters see it; also after a shutdown at one end."""
     features.require("bpf")
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as a, \
             server.accept()[0] as b, Tracer(f"--meter={meter}") as tracer, Client(tracer.socket) as client:
@@ -201,7 +201,7 @@ def test_a_socket_that_is_about_to_connect_counts_from_its_first_byte(net, trace
         select.select([crowded], [], [])  # that is in the queue
         a = stack.enter_context(tracing.inside(net.nodes[0].name, socket.socket))
         a.setblocking(False)
-        # The other one has the only place in the queue: nobody answers until that is accepted.
+        # The other one has the only place in the queue: there is no answer until that is accepted.
         assert a.connect_ex(crowded.getsockname()) == errno.EINPROGRESS
         client.tag(a)
         assert client.ask("flows") == []
@@ -215,7 +215,7 @@ def test_a_socket_that_is_about_to_connect_counts_from_its_first_byte(net, trace
 
 
 def disconnect(sock):
-    """connect() to nothing, which Python's own cannot say."""
+    """connect() to nothing, which Python's own connect() does not offer."""
     assert ctypes.CDLL(None).connect(sock.fileno(), bytes(16), 16) == 0  # AF_UNSPEC
 
 

@@ -150,7 +150,7 @@ def test_who_only_received_sends_one_elsewhere(recording):
 
 
 def test_what_came_was_there_before_its_span_ended(recording):
-    """Which waits for others to have it, too."""
+    """The span waits for others to have the bytes, too."""
     told = [row(received=GB, moved_ns=1100 * MS), row(number=2, peer="c", received=GB, moved_ns=None), sent(number=3, moved_ns=1100 * MS)]
     text = of(recording(told), NAME)
     assert "\nfrom b, weightd-sync 4711: 1.0 GB in 1.0 s, 1.0 GB/s\nfrom c, weightd-sync 4711: 1.0 GB in 3.1 s, " in text
@@ -277,7 +277,7 @@ def test_who_does_not_read_is_named(net, tmp_path):
 
 @pytest.mark.parametrize("make, words", [(paced, "its own pacing"), (Transfer, "the path")], ids=["paced", "unpaced"])
 def test_what_sends_at_the_rate_that_was_set_is_told_from_what_the_path_takes(net, make, words):
-    """By `explain` and by `top`."""
+    """Both `explain` and `top` show it."""
     features.require("bpf")
     net.rate(0, "160mbit")
     try:

@@ -1,4 +1,4 @@
-"""What others say of the same connections: ss, and iperf3 of its own."""
+"""Other programs' counts of the same connections: ss, and iperf3 of its own."""
 import json
 import os
 import re
@@ -17,7 +17,7 @@ IPERF_COOKIE = 37  # bytes that it sends ahead on each connection for data
 
 
 def ss(node, port):
-    """What it says of the connection from this port; a counter that it leaves out is 0."""
+    """Its counters of the connection from this port; one that it leaves out is 0."""
     done = node.run(["ss", "-tinHO", "state", "established", f"sport = :{port}"], stdout=subprocess.PIPE, text=True)
     line, = done.communicate()[0].splitlines()
     found = {name: re.search(rf"\b{key}:?(\d+)", line) for name, key in SS.items()}
@@ -50,7 +50,7 @@ def start_stopped(node, command):
     return proc
 
 
-# Not with -R: who receives then stops counting at its end of the test, and reads on.
+# Not with -R: the receiver then stops counting at its end of the test, and reads on.
 @pytest.mark.parametrize("options", [["-n", "20000001"], ["-n", "20000001", "-l", "1K"], ["-n", "20000001", "-P", "4"]])
 def test_iperf_says_the_same(net, tracer, options):
     features.require("pids")
@@ -69,7 +69,7 @@ def test_iperf_says_the_same(net, tracer, options):
     serving.communicate()
     streams = len(report["end"]["streams"])
     rows = {peer: asked.until(lambda row: row["closed"] == streams + 1, peer) for peer in ("client", "server")}
-    while sum(packet["kind"] == "close" for packet in asked.followed) < 2 * (streams + 1):  # the kernel counts before it tells
+    while sum(packet["kind"] == "close" for packet in asked.followed) < 2 * (streams + 1):  # the kernel counts before its events
         asked.followed.append(asked.hear())
     # It opens that for control first.
     first = {}
@@ -79,7 +79,7 @@ def test_iperf_says_the_same(net, tracer, options):
     sent, received = (report["end"][key]["bytes"] for key in ("sum_sent", "sum_received"))
     ahead = streams * IPERF_COOKIE
     sides = {"server": (ahead + sent, 0), "client": (0, ahead + received)}
-    # Of the connection for control iperf3 does not tell: what each end sent on it is what the other took.
+    # iperf3 does not report its control connection: the bytes that each end sent on it are those that the other received.
     control = {packet["peer"]: packet["bytes_sent"] - packet["bytes_retrans"] for packet in asked.followed
                if packet["kind"] == "close" and packet["cookie"] == first[packet["peer"]]}
     assert {peer: (rows[peer]["submitted"] - control[peer], rows[peer]["consumed"] - control[other])

@@ -35,7 +35,7 @@ def test_totals_are_exact_where_events_are_lost(net):
     with Tracer("--ring=4K", probes=True) as tracer, Client(tracer.socket) as client:
         client.ask("follow")
         client.watch(os.getpid())
-        os.kill(tracer.proc.pid, 19)  # so that nobody makes room
+        os.kill(tracer.proc.pid, 19)  # so that the buffer gets no room
         try:
             storm(net, 500, size)
         finally:
@@ -59,7 +59,7 @@ def kernel_objects(pid):
 
 
 def exists(kind, number):
-    """By the kernel's own numbers: the smallest that is not less."""
+    """Looks among the kernel's own numbers: the smallest that is not less."""
     command = {"prog": 11, "map": 12, "link": 31}[kind]  # BPF_*_GET_NEXT_ID
     r, attribute = kernel.bpf(command, struct.pack("=III", int(number) - 1, 0, 0))
     return r == 0 and struct.unpack_from("=II", attribute)[1] == int(number)
@@ -234,8 +234,8 @@ def test_nothing_runs_where_bytes_are_sent(tracer, connect, what):
 
 def runs(tracer):
     """
-    Of the programs, but of those that run as connections begin and end, libraries and weightds are asked, or descriptors are
-    handed over: others do so meanwhile.
+    The runs of the programs, without those that run as connections begin and end, libraries and weightds are called, or
+    descriptors are sent: other tests do so meanwhile.
     """
     return {name: n for name, (n, _) in kernel.runs(tracer.proc.pid).items()
             if name not in ON_CONNECTIONS | ON_CALLS | ON_DESCRIPTORS}

@@ -116,7 +116,7 @@ def test_a_refusal_is_told(tmp_path):
 
 
 class Hasty(FakeAgent):
-    """It answers without reading what it is asked, and is gone."""
+    """It answers without reading the request, and closes."""
 
     def serve(self, connection):
         with connection:

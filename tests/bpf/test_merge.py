@@ -1,4 +1,4 @@
-"""weightctl trace merge: recordings of several nodes on one timeline, with arrows from who sends to who receives."""
+"""weightctl trace merge: recordings of several nodes on one timeline, with arrows from the sender to the receiver."""
 import json
 import signal
 import subprocess
@@ -266,7 +266,7 @@ def test_a_hostile_recording_makes_no_broken_timeline(tmp_path):
 
 
 def test_two_tracers_that_see_one_connection(connect, tmp_path):
-    """What each calls its peer is not what its recording is called."""
+    """Neither names its peer as the recording of that one is named."""
     features.require("bpf")
     features.require("perfetto")
     a, b = connect()

@@ -1,4 +1,4 @@
-"""Messages mode: which calls sent and received, counted only while somebody wants to know."""
+"""Messages mode: the calls that sent and received, counted only while a client wants them."""
 import collections
 import json
 import os
@@ -30,7 +30,7 @@ def listen(client, sync="s", seconds=LONG_S):
 
 
 def calls(*sizes):
-    """What a row has of these."""
+    """The members of a row for calls of these sizes."""
     classes = collections.Counter(str(1 << size.bit_length() - 1) for size in sizes)
     return {"calls": len(sizes), "bytes": sum(sizes), "sizes": dict(classes)}
 
@@ -41,7 +41,7 @@ def counted(client, peer="b", sync="s"):
 
 
 def attached(tracer):
-    """Programs for calls that are, whoever wants to know."""
+    """The attached programs for calls, whichever client wants them."""
     return kernel.attached(tracer.proc.pid) & ON_CALLS
 
 
@@ -76,7 +76,7 @@ def test_whichever_call_it_is(traced, write, read):
     sizes = [2, 777, 5000]
     for n in sizes:
         assert write(a, n) == n
-        b.recv(n, socket.MSG_PEEK | socket.MSG_WAITALL)  # what came in parts takes as many calls
+        b.recv(n, socket.MSG_PEEK | socket.MSG_WAITALL)  # bytes that arrived in parts take as many calls
         assert read(b, n) == n
     assert counted(client, "b")["sent"] == counted(client, "a")["received"] == calls(*sizes)
 
@@ -114,7 +114,7 @@ def test_bytes_of_calls_are_those_of_the_row_but_what_is_spliced(traced, sender,
 
 
 def test_calls_at_once_are_all_counted(tracer, connect):
-    """Of sockets of one row, by several threads."""
+    """On sockets of one row, by several threads."""
     client, n, pairs = tracer.client(), 5_000, [connect() for _ in range(4)]
     for a, _ in pairs:
         client.tag(a)
@@ -197,7 +197,7 @@ def test_programs_are_attached_while_somebody_asks(tracer, traced, connect):
         c.send(b"x")
         assert attached(tracer) == ON_CALLS
         assert counted(second)["sent"] == calls(1)
-    while attached(tracer):  # until it saw that the client is gone
+    while attached(tracer):  # until it saw the client's end
         client.ask("read", sync="s")
     client.tag(a)
     assert client.row()["messages"] is None
@@ -260,7 +260,7 @@ def test_who_may_observe_counts_the_calls_of_all_clients(tracer, traced, connect
     assert sent == {"b": calls(7), "a": calls(), "later": calls(9)}
     assert counted(owner)["sent"] == calls(7), "whose rows these are may know, too"
     observer.socket.close()
-    while attached(tracer):  # until it saw that he is gone
+    while attached(tracer):  # until it saw the observer's end
         owner.ask("read", sync="s")
     assert owner.row()["messages"]["ended_ns"]
 
@@ -327,14 +327,14 @@ def until_attached(tracer, wanted=ON_CALLS):
     deadline = time.monotonic() + tracing.STOP_S
     while attached(tracer) != wanted:
         assert time.monotonic() < deadline
-        time.sleep(0.005)  # nothing tells of it
+        time.sleep(0.005)  # no event reports it
     with tracer.client() as client:
         client.ask("rows")  # for the first row they are attached before the others are counted
 
 
 @pytest.mark.parametrize("end", ["signal", "forgotten", "gone"])
 def test_weightctl_tells_of_the_calls_of_a_sync(tracer, traced, end):
-    """Those that it saw, whoever ends it, and of rows that are gone by then."""
+    """The calls that it saw, whatever ends it, and those of rows that are removed by then."""
     client, a, b = traced
     client.ask("begin", sync="s")
     with weightctl(tracer, "--seconds=600", "--json", "s") as told:
@@ -357,7 +357,7 @@ def test_weightctl_tells_of_the_calls_of_a_sync(tracer, traced, end):
     assert told == {"sync": "s", "calls": [
         {"peer": peer, "call": call, "size": size, "count": count, "bytes": n} | who
         for peer, call in (("b", "send"), ("a", "receive")) for size, count, n in lines]}
-    until_attached(tracer, set())  # it sees a moment later that it is gone
+    until_attached(tracer, set())  # it sees its end a moment later
 
 
 def test_weightctl_tells_it_as_a_table(tracer, traced):

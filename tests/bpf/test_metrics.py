@@ -20,7 +20,7 @@ PAYLOAD = {"role": "payload"}
 
 
 class Metrics:
-    """Of a tracer, as weightctl writes them; each look sees that no counter went back."""
+    """Metrics of a tracer, as weightctl writes them; each look checks that no counter decreased."""
 
     def __init__(self, tracer):
         self.tracer, self.before = tracer, {}
@@ -37,7 +37,7 @@ class Metrics:
         return self
 
     def value(self, name, **labels):
-        """Of the one sample that has these labels, as of the last look; None: there is none."""
+        """The value of the sample that has these labels, as of the last look; None: there is none."""
         return self.before.get("weightd_trace_" + name, {}).get(frozenset(labels.items()))
 
     def bytes(self, peer, names=("submitted", "received"), role="payload"):
@@ -90,7 +90,7 @@ def test_neither_spans_nor_forgetting_nor_the_death_of_a_client_take_anything_ba
     carry(a, b, 30, 1)
     client.ask("forget", sync="one")
     assert metrics.look().bytes("b") == [1230, 0], "nobody looked between the bytes and the end of their row"
-    carry(a, b, 4000, 1)  # which nobody counts
+    carry(a, b, 4000, 1)  # which are not counted
     assert metrics.look().bytes("b") == [1230, 0]
 
     with Client(metrics.tracer.socket) as mortal:
@@ -158,7 +158,7 @@ def test_what_holds_up_is_counted_in_seconds(metrics, pair):
         while a.send(bytes(1 << 16)):
             pass
     except BlockingIOError:
-        pass  # nobody reads: nothing is delivered, and nobody follows it
+        pass  # no process reads: nothing is delivered, and no client follows it
 
     def is_seen_to_stall():
         """In a span; the tracer alone looks at it, where it gets a processor."""
@@ -247,7 +247,7 @@ def test_what_a_client_did_not_read_is_counted(tracer, net):
         storm(net, 600, 1)  # 2400 events, of which more wait than may
         until(lambda: metrics.look().value("closed_connections_total", peer="b", **PAYLOAD) == 1200, "all were counted")
         n, lost = 0, {"client": 0, "ring": 0}
-        while n + sum(lost.values()) < 2400:  # it counts before it tells, or does not
+        while n + sum(lost.values()) < 2400:  # it counts before it sends, or drops
             packet = slow.hear()
             if packet["kind"] == "gap":
                 lost[packet["source"]] += packet["lost"]
@@ -305,7 +305,7 @@ def test_peers_are_no_more_than_so_many(metrics, pair):
     assert (metrics.look().bytes(OTHER), metrics.bytes("peer 3")) == ([123, 0], [51, 0])
 
 
-# --- Who, and where to ------------------------------------------------------------------------------
+# --- Owners, and peers ------------------------------------------------------------------------------
 
 def test_they_are_for_root_alone(metrics):
     features.require("root")

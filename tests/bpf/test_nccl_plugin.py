@@ -1,4 +1,4 @@
-"""libnccl-profiler-weightd.so in a stub of NCCL: what it tells weightd-trace, how it joins with what the kernel counts."""
+"""libnccl-profiler-weightd.so in a stub of NCCL: its events to weightd-trace, and how they join with the kernel's counts."""
 import contextlib
 import os
 import signal
@@ -21,7 +21,7 @@ def needs():
 
 
 class Observer:
-    """acts: all that were told, as they came."""
+    """acts: all events, in the order of their arrival."""
 
     def __init__(self, tracer):
         self.client = tracer.client()
@@ -52,8 +52,8 @@ def observer(tracer):
 
 def finalize(host, observer, context=0, **members):
     """
-    What is told of the end of a communicator. There is another one behind it: for the last one a process waits half a
-    second, in which a busy machine may not come to tell of it.
+    The event of a communicator's end. There is another one behind it: for the last one a process waits half a
+    second, in which a busy machine may not get to send it.
     """
     host.init(REST, "rest")
     host.say("finalize", context)
@@ -64,7 +64,7 @@ def finalize(host, observer, context=0, **members):
 
 @contextlib.contextmanager
 def meanwhile(host, *lines):
-    """The host does that during the block. Whoever does not read what it tells until it is done may miss some."""
+    """The host does that during the block. An observer that does not read until the end may miss some of its events."""
     thread = threading.Thread(target=lambda: [host.say(*words) for words in lines])
     thread.start()
     yield
@@ -130,7 +130,7 @@ def test_what_nccl_says_of_a_socket_is_what_the_kernel_counts(tracer, observer, 
     observer.until(lambda: len([p for p in observer.packets if p["kind"] == "close"]) == 2)
     closed = {p["cookie"]: p["peer"] for p in observer.packets if p["kind"] == "close"}
     assert closed == dict(zip(cookies, ("rank 1", "rank 2")))
-    # By the proxy's own word, which NCCL gives also where it was built without events of its network.
+    # Counted from the proxy's own events, which NCCL has even if it was built without events of its network.
     peers = {(a["peer"], a["way"]): a["bytes"] for a in observer.of("nccl_peer")}
     assert peers == {(1, "send"): 1_234_570, (2, "receive"): 1_234_570}
     # Its span is over, and its rows go behind it.
@@ -177,7 +177,7 @@ def test_queue_pairs_are_told_by_their_numbers(tracer, observer):
             host.say("stop", 0)
         sent, received = (observer.hear("nccl_qp", way=way, events=3) for way in ("send", "receive"))
         host.say("finalize", 0)
-    # What a receive brings is not known when it is posted.
+    # The size of a receive is unknown when it is posted.
     assert [(a["peer"], a["device"], a["qp"], a["bytes"]) for a in (sent, received)] == \
         [(4, 1, 0x1234, 15_000), (4, 1, 0x1234, None)]
 
@@ -266,7 +266,7 @@ def test_what_makes_no_sense_is_survived(tracer, observer, version):
                     host.say("state", handle, 9999, 5)
                     host.say("stop", handle)
                     host.say("stop", handle)
-        # Another process's operation, whose parent and context are numbers of that one.
+        # Another process's operation: its parent and context are numbers of that process.
         host.say("op", 0, "!", "!", 1, 1, 1)
         host.say("coll", 0, 0, "-", "A" * 100, 1 << 63, "x" * 100, 1)
         host.say("stop", 0)
@@ -327,7 +327,7 @@ def test_its_thread_ends_with_the_last_communicator_and_it_can_be_unloaded(trace
 
 
 def test_a_child_of_the_process_has_no_part_in_it(tracer, observer):
-    # Of a child, a leak sanitizer believes that it has its parent's threads.
+    # A leak sanitizer assumes that a child has its parent's threads.
     with Host(tracer, ASAN_OPTIONS="detect_leaks=0") as host:
         host.init()
         observer.hear("nccl_comm", communicator="dp")
@@ -377,7 +377,7 @@ def test_a_tracer_that_comes_later_or_again_is_told_what_there_is(tracer, observ
         sent = observer.hear("nccl_socket", cookie=cookies[0])
         assert (sent["bytes"], sent["events"], sent["counted"]) == (20_000, 2, True)
         assert observer.hear("nccl_comm")["colls"] == 2
-        # From the first byte on: the kernel knows how many there were.
+        # From the first byte on: the kernel has the count.
         row, = (row for row in tracer.client().ask("rows") if row["peer"] == "rank 1")
         assert row["submitted"] == 20_000 and not row["partial"]
         finalize(host, observer)
@@ -442,7 +442,7 @@ def test_operations_that_never_end_leave_nothing_of_their_communicator(tracer):
 
 
 def test_what_is_told_and_what_is_lost_are_all_events(tracer, observer):
-    """By two threads that do nothing else; whether any is lost is up to the machine."""
+    """From two threads that do nothing else; it depends on the machine if any is lost."""
     with Host(tracer) as host:
         host.init()
         host.init(REST, "rest")
@@ -489,14 +489,14 @@ def test_all_sockets_of_the_process_are_counted_where_somebody_wants_that(tracer
     features.require("pids")
     with Host(tracer, WEIGHTD_NCCL_WATCH="1") as host:
         host.init()
-        observer.hear("nccl_comm")  # which is told after it
+        observer.hear("nccl_comm")  # whose event follows it
         host.pair()
         host.say("carry", 0, 1, 54_321)
         row, = tracer.client().ask("rows")
         assert (row["sync"], row["peer"], row["submitted"], row["consumed"]) == ("nccl", "any rank", 54_321, 54_321)
         host.say("reduce", 0, 0, 1, 1000, 1)
         observer.hear("nccl_socket", 2)
-        # What NCCL says whose it is has a row of its own from then on.
+        # Sockets that NCCL names have a row of their own from then on.
         host.say("carry", 0, 1, 1000)
         rows = {row["peer"]: row for row in tracer.client().ask("rows")}
         assert rows["rank 1"]["submitted"] >= 1000 <= rows["rank 2"]["consumed"]
@@ -504,7 +504,7 @@ def test_all_sockets_of_the_process_are_counted_where_somebody_wants_that(tracer
 
 
 class Next:
-    """What another plug-in was told, through this one or by the host itself."""
+    """The calls of another plug-in, through this one or by the host itself."""
 
     def __init__(self, folder, name="next", mask=COLL, **env):
         self.log = folder / f"{name}.log"
@@ -516,7 +516,7 @@ class Next:
 
 
 def play(host):
-    """A group with a collective in it, whose operations have steps, and events of all kinds that can be asked for."""
+    """A group with a collective that has operations with steps, and events of all kinds that a plug-in can ask for."""
     host.say("event", 10, 0, "-", GROUP_API)
     host.say("event", 0, 0, "-", GROUP)
     host.say("coll", 1, 0, 0, "AllReduce", 10, "ncclFloat32", 1)
@@ -538,7 +538,7 @@ def play(host):
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("mask", [COLL, COLL | OP, STEP, NET, KERNEL_CH, GROUP | PROXY_CTRL, 255, 0])
 def test_the_next_plugin_hears_what_it_would_hear_alone(tracer, observer, tmp_path, version, mask):
-    """The host tells of everything; a real one of what was asked for, which is worked out here as NCCL does it."""
+    """The host sends everything; a real one what was asked for, which is worked out here as in NCCL."""
     other = Next(tmp_path, mask=mask)
     with Host(tracer, version, **other.through) as host:
         assert host.init() == mask | (MASK if version > 5 else MASK & 255)

@@ -1,4 +1,4 @@
-"""Who observes is shown what all clients follow: root, and whoever runs the tracer."""
+"""Observers get the events of all clients: root, and the user of the tracer."""
 import os
 import pathlib
 import statistics
@@ -20,7 +20,7 @@ def tracer(either_tracer):
 
 @pytest.fixture
 def pair(tracer, connect):
-    """What the tracer of either kind can count."""
+    """Sockets that the tracer of either kind can count."""
     if "bpf" in tracer.greeting:
         yield connect()
     else:
@@ -42,7 +42,7 @@ def hear_one(observer):
 
 
 def hear(observer, *kinds):
-    """What is told until each of the kinds was, in this order."""
+    """The packets up to the last of these kinds, which arrive in this order."""
     wanted, heard = list(kinds), []
     while wanted:
         heard.append(hear_one(observer))
@@ -242,7 +242,7 @@ def test_of_what_is_over_the_last_2048_rows_are_known(tracer):
 
 
 def test_rows_that_are_over_push_out_none_of_another_user(tracer):
-    """Who has most makes room, his oldest first."""
+    """The user with the most rows makes room, the oldest first."""
     features.require("root")
     def run(client, sock, syncs):
         for sync in syncs:
@@ -273,7 +273,7 @@ def test_who_asks_again_and_again_sees_what_stalls(tracer, pair):
 
 
 def test_acts_leave_room_for_what_syncs_carry(tracer, pair):
-    """To who does not read them."""
+    """Acts that the observer does not read."""
     observer, clients = tracer.client(), [tracer.client(), tracer.client()]
     observer.ask("observe")
     phase = {"act": "sync_phase", "ns": 1, "took_ns": 1, "sync": "s", "role": "member", "phase": "bytes"}
@@ -284,6 +284,6 @@ def test_acts_leave_room_for_what_syncs_carry(tracer, pair):
     clients[0].ask("end", sync="s")
     heard = hear(observer, "begin", "total", "end")
     while (n := sum(told["lost"] if told["kind"] == "gap" else told["kind"] == "act" for told in heard)) < 1800:
-        heard.append(hear_one(observer))  # a gap may also come before those, where they take long
+        heard.append(hear_one(observer))  # a gap may also arrive before those, if they take long
     assert (n, {told["source"] for told in heard if told["kind"] == "gap"}) == (1800, {"client"})
     assert [told["sync"] for told in heard if told["kind"] in ("begin", "total", "end")] == ["s"] * 3

@@ -34,7 +34,7 @@ UDMABUF_CREATE = 0x40187542
 SEALS = 1033, 2  # F_ADD_SEALS, F_SEAL_SHRINK
 CREATE_DUMB, PRIME_HANDLE_TO_FD = 0xc02064b2, 0xc00c642d
 DMA_BUF_SIZE = 1 << 20
-# What makes a dma-buf of memory, and how; of the second there may be others of the same name, of hardware.
+# Devices that make a dma-buf of memory, and code for each; the second may have others of the same name, of hardware.
 EXPORTERS = {
     "/dev/udmabuf": f"""
 import fcntl, struct
@@ -107,7 +107,7 @@ def joined():
 
 
 def received(client, *processes):
-    """What was told of these."""
+    """The events about these."""
     return [act for act in acts(client, act="fd_receive") if act["pid"] in [p.pid for p in processes]]
 
 
@@ -116,12 +116,12 @@ def from_whom(client, process):
 
 
 def hand(a, sock, b, other, what="make()"):
-    """What a gave b, by its number there."""
+    """Hands a descriptor from a to b. Returns its number in b."""
     a.do(f"fd = {what}; ret = send({sock.fileno()}, fd)")
     return b.do(f"fd = receive({other.fileno()})[0]; ret = fd")
 
 
-# --- What is told ------------------------------------------------------------------------------------
+# --- Events ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,7 +152,7 @@ def test_who_observes_is_told_at_once(client, start, joined):
 
 
 def test_each_who_got_it_is_told_and_from_whom(client, start, joined):
-    """Also who has it from one of these."""
+    """A process that got it from one of these is included."""
     pairs = [joined() for _ in range(4)]
     a = start(*(one for one, _ in pairs[:3]))
     b, c, d = (start(other, *more) for (_, other), more in zip(pairs, ([pairs[3][0]], [], [])))
@@ -188,7 +188,7 @@ def test_one_message_has_many(client, start, joined):
 
 
 def test_who_only_looks_has_got_it_too(client, start, joined):
-    """The message stays, with all that it brings."""
+    """The message stays, with all of its descriptors."""
     one, other = joined()
     a, b = start(one), start(other)
     a.do(f"send({one.fileno()}, make())")
@@ -222,7 +222,7 @@ def test_who_sent_before_anybody_looked_is_not_known(start, joined):
 
 
 def test_who_sent_in_vain_is_nobodys_giver(client, start, joined):
-    """Lists of the kernel that nobody receives have their places taken by those of others."""
+    """The places of the kernel's lists that are never received are reused for those of others."""
     one, other = joined(socket.SOCK_DGRAM)
     a, b, c = start(one), start(other), start(one)
     for _ in range(50):
@@ -246,7 +246,7 @@ def test_who_else_got_what_weightd_gave_is_seen(client, start, joined):
         worker.close()
 
 
-# --- Of which descriptors ----------------------------------------------------------------------------
+# --- Kinds of descriptors ----------------------------------------------------------------------------
 
 
 def test_what_is_no_memory_is_not_told(client, start, joined):
@@ -270,7 +270,7 @@ def test_memory_of_each_kind_is_called_by_it(client, start, joined):
         hand(a, one, b, other, f"os.open({f.name!r}, os.O_RDONLY)")
         os.unlink(f.name)
         hand(a, one, b, other, "fd")
-        open(f.name, "w").close()  # for who removes it again
+        open(f.name, "w").close()  # NamedTemporaryFile removes it again
     hand(a, one, b, other, "make('huge', 4 << 20, os.MFD_HUGETLB)")
     name = os.path.basename(f.name)
     assert [(act["memory"], act["name"], act["bytes"]) for act in received(client, b)] == [
@@ -300,7 +300,7 @@ def test_any_name_is_borne(client, tracer, start, joined, name, told):
     assert log.returncode == 0 and "\x1b" not in log.stdout and len(log.stdout.splitlines()) == 2
 
 
-# --- Whose -------------------------------------------------------------------------------------------
+# --- Owners ------------------------------------------------------------------------------------------
 
 
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
@@ -325,7 +325,7 @@ def flood(n):
 
 
 def lost_until(client, n):
-    """How many are told to be lost, once there are `n`."""
+    """The number of losses in gaps, once there are `n`."""
     lost = 0
     while lost < n:
         packet = client.followed.popleft() if client.followed else client.hear()
@@ -428,7 +428,7 @@ def test_it_is_off_with_the_probes(start, joined):
 
 @pytest.mark.parametrize("name", ["scm_fp_dup", "receive_fd"])
 def test_a_kernel_without_such_a_function_is_done_without(name, tmp_path):
-    """Which it says of itself: here the description calls the function otherwise."""
+    """Its description says so: here the description has another name for the function."""
     features.require("bpf")
     if name == "receive_fd":  # the last that is looked for: the kernel is asked for others before
         features.require("fentry")

@@ -1,4 +1,4 @@
-"""What processes ask of CUDA, NCCL and verbs, as the probes on these libraries see it; the libraries are stand-ins."""
+"""Calls of processes to CUDA, NCCL and verbs, as the probes on these libraries see them; the libraries are stand-ins."""
 import contextlib
 import errno
 import os
@@ -65,7 +65,7 @@ for _ in range({n}): library.cuIpcGetMemHandle(h, 0)
 
 
 def losses(client):
-    """Gaps of which is known how much is lost: files that are new on this machine have others."""
+    """Gaps with a count of the loss: files that are new on this machine have others."""
     return [packet for packet in client.followed if packet["kind"] == "gap" and packet["lost"]]
 
 
@@ -231,7 +231,7 @@ def test_calls_that_the_ring_has_no_room_for_are_counted(start):
         process = start()
         until(lambda: is_probed(client))
         client.ask("observe")
-        os.kill(tracer.proc.pid, signal.SIGSTOP)  # so that nobody makes room
+        os.kill(tracer.proc.pid, signal.SIGSTOP)  # so that the buffer gets no room
         try:
             process.do(f"for _ in range({n}): call('cuIpcGetMemHandle', ctypes.byref(h), p)")
         finally:
@@ -289,7 +289,7 @@ def test_who_calls_too_often_takes_no_room_of_others(client, start, folder):
     until(lambda: is_probed(client, folder / "libcuda.so.1"))
     n_before = len(acts(client, pid=process.pid))
     client.ask("observe")
-    until(lambda: somebody.do("ret = call(1.5)") > 3 * 4096)  # of which 4096 a second are told; a busy machine takes longer
+    until(lambda: somebody.do("ret = call(1.5)") > 3 * 4096)  # 4096 a second of these are sent; a busy machine takes longer
     kept = acts(client, pid=somebody.pid)
     assert 0 < len(kept) < 4096
     while not any(packet["kind"] == "gap" and packet["source"] == "probes" and packet["lost"] for packet in client.followed):

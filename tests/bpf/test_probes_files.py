@@ -1,4 +1,4 @@
-"""Which files are probed: those that have the names of libraries, whoever owns them."""
+"""The files that are probed: those with the names of libraries, whichever user owns them."""
 import os
 import shutil
 

@@ -1,4 +1,4 @@
-"""What processes ask of NCCL, as the probes on it see it; the library is a stand-in, but for the last."""
+"""Calls of processes to NCCL, as the probes on it see them; the library is a stand-in, but for the last."""
 import contextlib
 import os
 import re
@@ -60,7 +60,7 @@ def test_operations_are_counted(gpu, client, tracer, start):
     process = start(NCCL_CODE, gpu.env_with_nccl())
     until(lambda: is_probed(client, FAKE / "nccl/libnccl.so.2"))
     process.do(f"join('{'01' * 128}', 1, 0)")
-    refused = process.do("ret = 0\nfor _ in range(1000): " + REDUCE.format(n=100, type=9) + "\n"  # no type that it knows
+    refused = process.do("ret = 0\nfor _ in range(1000): " + REDUCE.format(n=100, type=9) + "\n"  # no type of its table
                          "for _ in range(10): nccl.ncclBroadcast(p, p, ctypes.c_size_t(1000), 1, 99, communicator, None)\n")
     fine = process.do("import time; ret = 0\nwhile " + REDUCE.format(n=1000, type=7) + " not in (0, 7): time.sleep(0.01)\n")
     assert refused == fine == 0
@@ -156,7 +156,7 @@ id, communicator = Id(), ctypes.c_void_p()
 
 
 def test_the_real_nccl_has_those_of_its_release(client):
-    """What fails without a GPU is told like what does not."""
+    """Calls that fail without a GPU have events like all others."""
     library = nccl_library.require().resolve()
     listed = subprocess.run(["nm", "-D", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
     sites = re.findall(r'^\t\{"(nccl\w+)"', (ROOT / "bpf/library-nccl.c").read_text(), re.M)

@@ -1,4 +1,4 @@
-"""What processes ask of verbs, and which queue pairs NCCL says it used; the libraries are stand-ins."""
+"""Calls of processes to verbs, and the queue pairs in NCCL's events; the libraries are stand-ins."""
 import json
 import os
 import signal
@@ -124,7 +124,7 @@ assert verbs.ibv_reg_mr(None, P(0x4000), size, 0) is None
         ("rdma_register", 0x4000, None, 5 << 30, True)]
 
 
-# --- queue pairs that NCCL says it used ---
+# --- queue pairs in NCCL's events ---
 
 NCCL_QP = VERBS + f"CONNECTS = {STATE | PATH | PEER}" + """
 import os, time
@@ -153,7 +153,7 @@ def tell(qp, since_ns=None, ns=None):
 
 @pytest.fixture
 def start_trainer(client, tracer, start):
-    """start_trainer(): a process that makes queue pairs and tells of them as NCCL's plug-in does."""
+    """start_trainer(): a process that makes queue pairs and sends events about them as NCCL's plug-in does."""
     def start_one(**kw):
         process = start(NCCL_QP, env={"WEIGHTD_TRACE_SOCKET": tracer.socket}, **kw)
         until(lambda: is_probed(client, FAKE / "verbs/libibverbs.so.1"))
@@ -172,7 +172,7 @@ def origin(act):
 
 
 def used(client, process, code):
-    """What is told of the queue pair that it says it used then."""
+    """The event of the queue pair that this code reports as used."""
     process.do(code)
     return acts(client, pid=process.pid, act="nccl_qp")[-1]
 
@@ -212,7 +212,7 @@ def test_what_says_nothing_is_joined_with_nothing(client, trainer):
 
 
 def test_what_is_told_of_a_queue_pair_when_it_is_gone_is_joined(client, trainer):
-    """NCCL destroys them before it says that its communicator is closed, and the plug-in tells the last then."""
+    """NCCL destroys them before it closes its communicator, and the plug-in sends the last events then."""
     qp = trainer.do("qp = make(); before = now(); destroy(qp); ret = qp")
     assert used(client, trainer, f"tell({qp}, before, before)")["from"] == origin(*connects(client, trainer))
     assert used(client, trainer, f"tell({qp}, before)")["from"] is None, "it was used when it was gone"
@@ -278,7 +278,7 @@ def test_a_process_that_has_anothers_number_later_is_not_taken_for_it(client, st
 
 
 def test_calls_are_known_before_what_is_told_of_them(client, tracer, trainer):
-    """Though the tracer hears of the telling first."""
+    """Though the tracer receives the event first."""
     os.kill(tracer.proc.pid, signal.SIGSTOP)
     try:
         trainer.begin("""
@@ -293,7 +293,7 @@ while now() <= ahead: pass
         assert json.loads(trainer.proc.stdout.readline())
     finally:
         os.kill(tracer.proc.pid, signal.SIGCONT)
-    [act] = until(lambda: acts(client, pid=trainer.pid, act="nccl_qp"))  # it may answer us before it hears him
+    [act] = until(lambda: acts(client, pid=trainer.pid, act="nccl_qp"))  # it may answer us before it reads the trainer's event
     assert act["from"] == origin(*connects(client, trainer))
 
 

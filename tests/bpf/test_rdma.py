@@ -1,4 +1,4 @@
-"""weightctl trace rdma: what ports of RDMA devices say of themselves, in a tree like that of sysfs that is made here."""
+"""weightctl trace rdma: the counters of RDMA ports, in a tree like that of sysfs that is made here."""
 import contextlib
 import json
 import os
@@ -80,7 +80,7 @@ def test_what_is_no_number_is_not_known(sysfs, tracer):
     folder = sysfs.port(rate="fast", state="what?", link_layer="\x1b[31m", counters={
         "port_xmit_data": "-1", "port_rcv_data": str(2**62), "port_xmit_packets": "1 2", "port_rcv_packets": "7" * 4096,
         "port_xmit_wait": "0x10", "symbol_error": str(2**63), "link_downed": "", "port_rcv_errors": "3"})
-    os.mkfifo(folder / "counters/port_xmit_discards")  # nobody is on the other end
+    os.mkfifo(folder / "counters/port_xmit_discards")  # the other end is never opened
     os.symlink("/dev/zero", folder / "counters/local_link_integrity_errors")
     os.mkdir(folder / "counters/link_error_recovery")
     os.symlink(folder, folder / "counters/excessive_buffer_overrun_errors")
@@ -209,7 +209,7 @@ PORT = {"kind": "port", "device": "mlx5_0", "port": 1, "state": "active", "rate"
 
 
 def answers(*looks):
-    """Of a tracer that says these of its ports, one after the other."""
+    """Answers of a tracer with these rows of its ports, one after the other."""
     left = list(looks)
 
     def rows(connection, request):
@@ -282,7 +282,7 @@ def test_queue_pairs_and_counters_are_shown():
 
 
 def test_this_kernel_says_whether_it_has_any(tracer):
-    """Of this one: without InfiniBand in it, why not."""
+    """The answer of this kernel: without InfiniBand, the reason."""
     *_, told = tracer.client().ask("rdma", qps=True)
     assert (told["kind"], told["what"], told["cut"]) == ("rdma", "qps", False)
     if not told["on"]:

@@ -1,4 +1,4 @@
-"""weightctl trace record: what a tracer tells, as lines of JSON and as a timeline that Perfetto reads."""
+"""weightctl trace record: a tracer's events, as lines of JSON and as a timeline that Perfetto reads."""
 import itertools
 import json
 import os
@@ -60,7 +60,7 @@ class Recorder:
 
 
 def record(packets, *args, before=()):
-    """What is written of these packets, of which those `before` were there when it began."""
+    """The recording of these packets; those in `before` were there when it began."""
     is_told = threading.Event()
 
     def observe(connection, _):
@@ -280,7 +280,7 @@ def given(ms, number, pid, sent_ms, **more):
 
 
 def test_what_was_given_has_an_arrow_from_who_gave_it():
-    """Of that there is no act: it is drawn once for all who got it."""
+    """Giving is no act: it is drawn once for all receivers."""
     told = [given(120, 1, 4712, 100), given(130, 2, 4713, 100), given(140, 3, 4713, 139), given(150, 4, 4713, 0, **{"from": None})]
     events, names = timeline(told)
     moments = [e for e in events if e["ph"] == "i"]
@@ -347,7 +347,7 @@ def test_what_was_in_a_port_since_the_look_before_is_a_counter():
     events, names = timeline(told)
     counted = [(names[e["pid"], 0], e["name"], e["ts"], e["args"]) for e in events if e["ph"] == "C"]
     assert counted == [("RDMA mlx5_0/1", "rate (B/s)", 1_500_000, {"out": 2000, "in": 0}),
-                       ("RDMA mlx5_0/1", "rate (B/s)", 2_000_000, {"in": 200}),  # it counts anew what goes out
+                       ("RDMA mlx5_0/1", "rate (B/s)", 2_000_000, {"in": 200}),  # its counter of sent bytes starts anew
                        ("RDMA mlx5_0/2", "rate (B/s)", 2_600_000, {"out": 5}),
                        ("RDMA mlx5_0/1", "rate (B/s)", 2_001_000, {"out": 10**18, "in": 10**18})]
 
@@ -447,7 +447,7 @@ def test_a_refusal_is_told_and_leaves_the_file_that_is_there(form, tmp_path):
 
 @pytest.fixture
 def push(connect):
-    """What is recorded of two syncs that overlap: push(format)."""
+    """push(format): a recording of two syncs that overlap."""
     features.require("bpf")
 
     def make(form):
@@ -516,7 +516,7 @@ def test_perfetto_finds_a_stall_inside_of_its_slice(connect, tmp_path):
         client.ask("begin", sync="one")
         client.ask("follow")
         a.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody reads
+        with pytest.raises(BlockingIOError):  # the other end does not read
             while True:
                 a.send(bytes(1 << 16))
         while not client.hear().get("stall"):

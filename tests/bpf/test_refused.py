@@ -1,4 +1,4 @@
-"""What is counted where the kernel refuses some BPF programs, and what is said of those."""
+"""The counts where the kernel refuses some BPF programs, and the reports about those."""
 import contextlib
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What holds up a transfer is named, whichever meter looks."""
+"""The cause that holds up a transfer is named, by either meter."""
 import contextlib
 import os
 import socket
@@ -47,7 +47,7 @@ def test_a_cause_is_named(net, client, cause):
 
 @pytest.mark.parametrize("rate", [None, 100 * PACE])
 def test_the_path_is_what_holds_up_who_is_not_paced(net, client, rate):
-    """Nor is who may send more than it takes."""
+    """Nor if the pace allows more than the path takes."""
     net.rate(0, "80mbit")
     try:
         with Transfer(net) as transfer:
@@ -63,7 +63,7 @@ def test_the_path_is_what_holds_up_who_is_not_paced(net, client, rate):
 
 
 def test_a_producer_may_be_slow_whose_bytes_are_always_on_their_way(net, client):
-    """As is who passes on what comes slowly: TCP says that it is busy."""
+    """It passes on bytes that arrive slowly: TCP reports that it is busy."""
     features.require("tun", "no /dev/net/tun", longlink.is_available())
     with longlink.LongLink(net, ROUND_TRIP_S / 2) as link, \
             Transfer(net, link.addresses, writes_every_s=ROUND_TRIP_S / 2) as transfer:
@@ -88,7 +88,7 @@ def test_a_span_has_its_own_limits(net, client):
     with Transfer(net) as transfer:
         client.tag(transfer.socket)
         transfer.socket.sendall(bytes(100))
-        # What is acknowledged late was busy before.
+        # Bytes that are acknowledged late were busy before.
         client.until(lambda row: row["limited_by"] == "producer" and row["limits"]["producer_ns"] > SEEN_NS // 4)
         client.ask("begin", sync="s")
         transfer.socket.sendall(bytes(100))
@@ -143,7 +143,7 @@ def test_a_transfer_that_stalls_says_on_what(net, client):
         assert row["now_ns"] - row["stall"]["since_ns"] >= STALL_NS
         # The kernel takes more once that is on its way.
         client.until(lambda row: fill(transfer.socket) or stall_of(row) == "receive_window")
-        # Which comes behind what is taken, and would stand still again.
+        # Those bytes are behind the ones that were read, and would stand still again.
         client.until(lambda row: drain(transfer.other) or stall_of(row) != "receive_window")
         total = client.row(op="end")
         client.until(lambda row: row["stall"] is None)

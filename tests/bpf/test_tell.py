@@ -1,4 +1,4 @@
-"""What a client may tell weightd-trace of itself: words that it knows, with their members, and nothing in anybody else's name."""
+"""Events that a client may send weightd-trace about itself: known words, with their members, and nothing in another's name."""
 import os
 import time
 
@@ -67,7 +67,7 @@ def test_a_request_without_acts_or_of_nobody_is_refused(client, request_):
 
 def test_nobody_tells_of_more_than_a_thousand_in_a_second(client, either_tracer):
     acts = [{"act": "nccl_gap", "ns": 2, "lost": i, "from_ns": 1} for i in range(50)]
-    while True:  # on a machine that is busy more than a second may be over before all is told
+    while True:  # on a busy machine more than a second may pass before all is sent
         n, began = 0, time.monotonic()
         try:
             while n <= 1000:
@@ -86,4 +86,4 @@ def test_nobody_tells_of_more_than_a_thousand_in_a_second(client, either_tracer)
             break
         except tracing.Refused:
             assert time.monotonic() < deadline
-            time.sleep(0.05)  # it says by nothing else that the second is over
+            time.sleep(0.05)  # no event reports the end of the second

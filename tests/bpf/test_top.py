@@ -36,7 +36,7 @@ def row(number=1, **more):
 
 @pytest.fixture
 def make_tracer():
-    """make_tracer([rows of the first answer], [those of the second]): one that says that, and the last again and again."""
+    """make_tracer([rows of the first answer], [those of the second]): one that sends these answers, and the last again and again."""
     tracers = []
 
     def make(*answers):
@@ -126,7 +126,7 @@ def test_what_holds_it_up_now_comes_before_what_did_most(make_tracer):
     ("pid", "bac"), ("partial", "bca"), ("process", "bac"),
 ])
 def test_rows_are_sorted(make_tracer, column, order):
-    """What is equal in that column, or not known, by age."""
+    """Rows that are equal or unknown in that column are in the order of age."""
     rows = [row(2, peer="a", delivered=2 * 10**9, expected=9, rtt_us=5, process=PROCESS | {"pid": 7}),
             row(3, peer="b", delivered=10**9, expected=None, rtt_us=9, partial=True, process=PROCESS | {"pid": 8, "comm": "a"}),
             row(1, peer="c", delivered=3 * 10**9, expected=5, rtt_us=None, process=NO_PROCESS)]
@@ -200,7 +200,7 @@ class Screen:
         ioctl(fd or self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def until(self, pattern):
-        """What came, up to where the pattern ends."""
+        """The output up to the end of the pattern."""
         while not (found := re.search(pattern, self.got, re.S)):
             self.got += os.read(self.ours, 65536).decode()
         text, self.got = self.got[:found.end()], self.got[found.end():]
@@ -208,7 +208,7 @@ class Screen:
 
     def end(self):
         self.proc.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
             while True:  # it takes no signal while it waits for room
                 os.read(self.ours, 65536)
         os.close(self.ours)
@@ -226,7 +226,7 @@ def test_it_is_drawn_in_place_within_the_terminal(make_tracer):
     assert [line.split()[-1].startswith("!rec") for line in lines[1:]] == [True] * 2, "cut as it is"
     assert screen.until(frame).startswith("\x1b[3A\r\x1b[J")
     screen.resize(50)
-    text = screen.until(r"\x1b\[H" + frame)  # a frame or more that were on their way come before
+    text = screen.until(r"\x1b\[H" + frame)  # a frame or more that were on their way arrive before
     lines = text.split("\x1b[J")[-1].splitlines()
     assert max(map(len, lines)) <= 50 and all(line.endswith("\u2026") for line in lines), lines
     assert screen.until(frame).startswith("\x1b[3A\r\x1b[J")
@@ -256,7 +256,7 @@ def test_a_stall_that_a_tracer_sees_is_shown_while_it_is_one(connect):
         client.ask("begin", sync="s")
         a.settimeout(0.5)
         with pytest.raises(TimeoutError):
-            a.sendall(bytes(256 << 20))  # which nobody reads
+            a.sendall(bytes(256 << 20))  # which is never read
         client.until(lambda row: row["stall"] and row["limited_by"] == "receive_window")
         known, = rows_of(tracer.socket)
         assert (known["limited"], known["stall"]) == ("receive_window", "receive_window") and known["stalled_ns"] > SECOND / 5

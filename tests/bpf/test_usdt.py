@@ -1,4 +1,4 @@
-"""weightd's own probes: what its program says of them, and what is told by them."""
+"""weightd's own probes: their notes in its program, and their events."""
 import contextlib
 import json
 import os
@@ -59,11 +59,11 @@ def test_each_probe_has_a_semaphore_of_its_own_which_is_in_the_file(probes):
     assert {program[place:place + 2] for place in places} == {b"\0\0"}
 
 
-# --- What is told ------------------------------------------------------------------------------------
+# --- Events ------------------------------------------------------------------------------------------
 
 
 class Observer:
-    """What one weightd does, as a tracer tells of it."""
+    """The actions of one weightd, in a tracer's events."""
 
     def __init__(self, tracer, daemon):
         self.client = tracer.client()
@@ -78,7 +78,7 @@ class Observer:
             assert time.monotonic() < deadline, f"looked at: {program}"
 
     def acts(self, until):
-        """Those told up to the one of which until(act) is true."""
+        """The acts up to the one for which until(act) is true."""
         told = []
         while not told or not until(told[-1]):
             packet = self.client.followed.popleft() if self.client.followed else self.client.hear()
@@ -100,7 +100,7 @@ def await_looks(daemon, probe, wanted):
     deadline = time.monotonic() + STOP_S
     while bool(notes.looks(daemon.pid, probe)) != wanted:
         assert time.monotonic() < deadline, f"looked at: {not wanted}"
-        time.sleep(0.002)  # nothing tells of it
+        time.sleep(0.002)  # no event reports it
 
 
 @pytest.fixture
@@ -212,12 +212,12 @@ def test_an_update_that_gives_up_tells_who_was_in_the_way(told):
         assert fields(told.act("quiesce"), "phase", "readers") == {"phase": "gave-up", "readers": 1}
 
 
-# --- What is attached --------------------------------------------------------------------------------
+# --- Attached readers --------------------------------------------------------------------------------
 
 
 def attached(observer, w=None):
     if w:
-        w.ping()  # weightd says what it did behind its answer, and before the next one
+        w.ping()  # the probe fires after weightd's answer, and before the next one
     return [row for row in observer.client.ask("attached") if row["weightd"]["pid"] == observer.daemon.pid]
 
 
@@ -290,7 +290,7 @@ def test_where_nothing_is_looked_at_nothing_is_said_to_be_attached():
         tracer.client().ask("attached")
 
 
-# --- Who looks ---------------------------------------------------------------------------------------
+# --- Observers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.measures  # every tracer looks at every weightd
@@ -393,9 +393,9 @@ def test_two_rights_are_enough(probes, copy):
 # --- Too much, and too little ------------------------------------------------------------------------
 
 
-@pytest.mark.measures  # what other weightds do meanwhile is told too, and its loss counted
+@pytest.mark.measures  # actions of other weightds have events, too, and their loss counts
 def test_of_many_none_is_lost_or_it_is_counted(told):
-    """Attached and let go by four, told to one that is slower."""
+    """Four threads attach and detach; their events go to one slower observer."""
     n, counts = MANY // 4, {"attach": 0, "detach": 0, "lost": 0}
     sources = set()
 
@@ -431,9 +431,9 @@ def test_what_the_ring_has_no_room_for_is_counted_and_said_of_what_is_attached(p
         told = Observer(tracer, daemon)
         told.await_looks()
         publish(w)
-        attached(told, w)  # what was said until now, as far as another weightd left room for it
+        attached(told, w)  # the events until now, as far as another weightd left room for them
         told.client.followed.clear()
-        os.kill(tracer.proc.pid, signal.SIGSTOP)  # so that nobody makes room
+        os.kill(tracer.proc.pid, signal.SIGSTOP)  # so that the buffer gets no room
         try:
             for _ in range(100):
                 w.detach(w.attach("m").lease)
@@ -481,7 +481,7 @@ int main(int argc, char **argv)
 
 @pytest.fixture
 def liar(copy):
-    """liar(n): a program of another user that calls itself weightd; it says n times that init attached, once it hears a line."""
+    """liar(n): a program of another user with the name weightd; it reports n times that init attached, after it has read a line."""
     features.require("g++", "no gcc (apt-get install gcc)", bool(shutil.which("gcc")))
 
     def compile_to(program):
@@ -501,9 +501,9 @@ def liar(copy):
         process.communicate()
 
 
-@pytest.mark.measures  # what others say meanwhile takes room, too
+@pytest.mark.measures  # events of others take room meanwhile, too
 def test_whoever_lies_says_only_so_much_and_by_his_own_name(liar, told, probes):
-    n, lies, lost = 50_000, 0, 0  # more than may be told in two seconds
+    n, lies, lost = 50_000, 0, 0  # more than the limit of two seconds
     process = liar(n)
     with Wire(told.daemon.socket) as w:
         publish(w, "mine")
@@ -527,7 +527,7 @@ def test_whoever_lies_says_only_so_much_and_by_his_own_name(liar, told, probes):
 
 
 def doctor(client, program):
-    """What the doctor says of the file, once it says something."""
+    """The doctor's row of the file, once it has one."""
     deadline = time.monotonic() + STOP_S
     while not (rows := [r for r in client.ask("doctor") if r["kind"] == "library" and r["path"] == str(program)]):
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""What is watched: a process, or all of a control group; and what rows know of whose traffic it is."""
+"""Watches of a process, or of all in a control group; and the owners of traffic in rows."""
 import json
 import os
 import shutil
@@ -45,7 +45,7 @@ for line in sys.stdin:
 
 
 class Peer:
-    """A process that does what it is told to, one after the other."""
+    """A process that runs commands, one after the other."""
 
     def __init__(self, group=None, **kw):
         self.proc = subprocess.Popen([*(group.prefix if group else ()), sys.executable, "-c", PEER], stdin=subprocess.PIPE,
@@ -130,7 +130,7 @@ def watch(client, group, sync="s", peer="b"):
 
 
 def test_all_sockets_of_a_group_are_counted_to_the_byte(tracer, group, make_group, peers):
-    """Of both ends, of those below it, and of nobody else."""
+    """The sockets of both ends, and of groups below it, and no others."""
     client = tracer.client()
     watch(client, group)
     server, dialler, stranger, other = peers(group), peers(make_group("below", make_group("deeper"))), peers(), peers()

@@ -1,4 +1,4 @@
-"""Bytes between two sockets, and what a tracer says of them."""
+"""Bytes between two sockets, and a tracer's rows of them."""
 import collections
 import contextlib
 import os
@@ -77,7 +77,7 @@ def qualities(row):
 
 
 def both_ways(out, back):
-    """What a row has that sent `out` and received `back`."""
+    """The counts of a row that sent `out` and received `back`."""
     return {"submitted": out, "delivered": out, "received": back, "consumed": back}
 
 
@@ -100,8 +100,8 @@ def storm(net, n, size):
 
 def sum_of_events(client, n):
     """
-    How many events were told, and how many of them are missing ("gaps", of which "ring" had no room in the kernel), once that
-    is all of them, and what is told twice had its time to come, too.
+    The number of events, and of missing ones ("gaps", of which "ring" had no room in the kernel), once that
+    is all of them, and duplicates had time to arrive, too.
     """
     told = collections.Counter(events=0, gaps=0, ring=0)
     while told["events"] + told["gaps"] < n:

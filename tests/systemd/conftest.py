@@ -37,7 +37,7 @@ def make():
 
 @pytest.fixture(scope="session")
 def installed(make, tmp_path_factory):
-    """What `make install` puts into a package, in a folder; not to be changed."""
+    """The files that `make install` puts into a package, in a folder; not to be changed."""
     folder = tmp_path_factory.mktemp("installed")
     make("install", folder)
     return folder

@@ -76,7 +76,7 @@ class Program:
 
 
 class Visitors(Program):
-    """Clients that come and go without a pause."""
+    """Clients that connect and close without a pause."""
 
     def __init__(self, box, name, n, user):
         super().__init__(box, "visitors", name, n, user=user)
@@ -101,5 +101,5 @@ class Reader(Program):
         return passes
 
     def read_on(self):
-        """Has it talk to the server; tells how often it has read everything so far."""
+        """Lets it talk to the server. Returns how often it has read everything so far."""
         return self.check(self.ask())

@@ -1,8 +1,8 @@
 """
-The set-up of three nodes that weightd-sync(8) tells, done in boxes as it is written there.
+The set-up of three nodes in weightd-sync(8), done in boxes as it is written there.
 
-Its console blocks are run line by line, by root ("# ") or by a user ("$ "); what it says of the other nodes, that
-names and addresses differ, is done here.
+Its console blocks are run line by line, by root ("# ") or by a user ("$ "); the page only mentions that
+names and addresses differ on the other nodes: the code here changes them.
 """
 import collections
 import contextlib
@@ -32,7 +32,7 @@ def steps():
 
 
 def commands(block):
-    """[(by root, the command)]; behind "> " one goes on."""
+    """[(by root, the command)]; a command continues behind "> "."""
     lines = block.replace("\n> ", "\0").splitlines()
     assert all(line[:2] in ("# ", "$ ") for line in lines), block
     return [(line[0] == "#", line[2:].replace("\0", "\n")) for line in lines]

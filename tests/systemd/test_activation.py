@@ -46,7 +46,7 @@ def n_files(box, pid):
 
 
 def test_the_limits_are_those_of_the_unit(service):
-    """A manager without CAP_SYS_RESOURCE grants what it has itself, and says nothing."""
+    """A manager without CAP_SYS_RESOURCE grants its own limit, without a warning."""
     service.run("weightctl", "ping")
     may_grant = int(status(service, 1)["CapEff"], 16) >> CAP_SYS_RESOURCE & 1
     limit = int(service.show("weightd.service", "LimitNOFILE"))
@@ -122,7 +122,7 @@ def test_what_a_user_keeps_to_himself_another_does_not_read(service):
 
 
 def test_the_daemon_sees_no_home_and_no_network(service):
-    """What the unit takes away is away for this daemon, not only in the unit's text."""
+    """The unit's restrictions hold for this daemon, and are more than text."""
     service.run("weightctl", "ping")
     root = service.path(f"/proc/{main_pid(service)}")
     assert list((root / "root/home").iterdir()) == []

@@ -17,7 +17,7 @@ BOOT_S = 10  # whatever waits for something in vain does so for longer
 
 
 def processes(name):
-    """Of a box: all that are in its cgroups, which its systemd removes when it likes."""
+    """The processes of a box: all in its cgroups, which its systemd removes at any time."""
     found = set()
     for group in cgroups(name):
         for folder, _, _ in os.walk(group):
@@ -30,7 +30,7 @@ def processes(name):
 
 
 def mounts():
-    """Of this machine; network namespaces come and go with the tests that run beside this one."""
+    """The mounts of this machine, without network namespaces: tests that run beside this one make and remove those."""
     return [line for line in pathlib.Path("/proc/self/mounts").read_text().splitlines() if " /run/netns" not in line]
 
 

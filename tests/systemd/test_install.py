@@ -1,4 +1,4 @@
-"""What is installed, and what systemd says of the units."""
+"""The installed files, and systemd's verdict on the units."""
 import re
 import shutil
 import stat

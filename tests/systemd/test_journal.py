@@ -1,4 +1,4 @@
-"""Who did what to which weights: lines of the journal that a program can ask for."""
+"""Actions on weights, and their users: lines of the journal that a program can query."""
 import pytest
 from systemd import weights
 

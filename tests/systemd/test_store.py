@@ -104,7 +104,7 @@ def test_a_full_store_refuses_what_it_could_not_keep(service):
 
 
 def test_a_store_that_was_made_smaller_loses_no_more_than_it_must(service):
-    """systemd 252 drops what is too much, and tells nobody."""
+    """systemd 252 drops surplus descriptors without a notice."""
     before = load_some(service, 6)
     room = 3 * PER_BUFFER + 1
     service.drop_in(SERVICE, f"[Service]\nFileDescriptorStoreMax={room}\n")
@@ -114,7 +114,7 @@ def test_a_store_that_was_made_smaller_loses_no_more_than_it_must(service):
     for name, what in before.items():
         if name in after and after[name]["version"]:
             assert after[name] == what
-        else:  # without a manifest nobody knows that there was such a buffer
+        else:  # without a manifest there is no trace of the buffer
             assert f"'{name}" in text or not find_manifest(service, name)
     weights.verify(service)
     assert len(after) < len(before) and text

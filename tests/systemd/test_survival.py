@@ -1,4 +1,4 @@
-"""What the weights outlive, in the hands of 300 clients that come and go, and of readers that stay."""
+"""Weights survive restarts, under 300 clients that connect and close, and readers that stay."""
 import contextlib
 import shutil
 from typing import Callable, NamedTuple
@@ -27,7 +27,7 @@ def systemctl(*args):
 
 
 def hangs(box):
-    """Stopped, so that it cannot tell that it lives."""
+    """Stopped, so that it cannot report that it lives."""
     with box.expect(f"{SERVICE}: Watchdog timeout"):
         signalled("STOP")(box)
 
@@ -144,7 +144,7 @@ def test_what_was_removed_stays_removed(service):
 
 
 def test_what_was_removed_stays_until_its_reader_has_gone(service):
-    """Also if the reader goes while nobody is there to see it."""
+    """Also if the reader ends while no weightd runs."""
     weights.load(service, "a", SIZE)
     reader = Reader(service, "a", 1, "bob")
     service.run("weightctl", "rm", "a")
@@ -180,7 +180,7 @@ def systemd_version(box):
 
 
 def test_a_drop_in_keeps_them_also_while_it_is_stopped(service, root):
-    """With systemd 254 or newer; an older one goes on without."""
+    """With systemd 254 or newer; an older one ignores it."""
     preserves = systemd_version(service) >= 254
     service.drop_in(SERVICE, (root / "packaging/systemd/preserve.conf").read_text())
     weights.load(service, "a", SIZE)

@@ -1,8 +1,8 @@
 """
-weightd-sync under its unit: three machines, set up as weightd-sync(8) tells, and what they may do there.
+weightd-sync under its unit: three machines, set up by weightd-sync(8), and their permissions there.
 
-Of the unit's sandbox all is in force in a box but KeyringMode=, as nspawn has no keyrings. LimitNOFILE= is at most that
-of this machine, and what DevicePolicy= refuses nspawn refuses already: neither is proved here.
+The whole sandbox of the unit is in force in a box but KeyringMode=, as nspawn has no keyrings. LimitNOFILE= is at most that
+of this machine, and nspawn refuses the devices of DevicePolicy= already: neither is proved here.
 """
 import contextlib
 import random
@@ -39,7 +39,7 @@ def nodes(make_service, tmp_path_factory):
 
 
 def restart(nodes, conf):
-    """All of them: who is left alone takes his time to call again."""
+    """All of them: a node that is left alone waits longer before it connects again."""
     nodes.configure(conf)
     for box in nodes.values():
         box.run("systemctl", "restart", SERVICE)
@@ -62,7 +62,7 @@ def over_gloo_alone(nodes):
 
 
 def provide(nodes, name, seed):
-    """What is to be loaded, in a folder, on a."""
+    """The file to load, in a folder, on a."""
     path = nodes["a"].path(f"/srv/{name}")
     path.mkdir(exist_ok=True)
     weights.write_model(nodes["a"], f"/srv/{name}/model.safetensors", random.Random(seed).randbytes(SIZE))
@@ -79,19 +79,19 @@ def push(nodes, name, check=True):
 
 
 def digests(nodes, name):
-    """Of the newest version of each node: one, if all are the same."""
+    """The digests of each node's newest version: one, if all are the same."""
     return {weights.ask(box, "show", name)["versions"][-1]["digest"] for box in nodes.values()}
 
 
 def complaint(box, *command, user):
-    """What a command says that has to fail."""
+    """The error of a command that has to fail."""
     done = box.run(*command, user=user, check=False)
     assert done.returncode == 1, f"{done.stdout}\n{done.stderr}"
     return done.stderr
 
 
 def test_three_nodes_are_set_up_as_the_page_tells(nodes):
-    """A push of what only its user may read fails, says so, and works as soon as the agent may read it."""
+    """A push of a buffer that only its user may read fails with that reason, and works as soon as the agent may read it."""
     steps = recipe.steps()
     provide(nodes, "llama-8b", seed=1)
     load_it, give_it = steps.load.splitlines(keepends=True)
@@ -148,7 +148,7 @@ def processes(box):
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         folders = [box.path(f"/proc/{pid}") for pid in box.run("pgrep", "-u", "weightd-sync").stdout.split()]
         found = [(dict(re.findall(r"^(\w+):\s*(.*)$", (f / "status").read_text(), re.M)), (f / "mounts").read_text()) for f in folders]
-        # Its watch, which knows weightd, and sources of versions that were pushed: it keeps them to compare the next with.
+        # Its watch of weightd, and sources of pushed versions: it keeps them to compare the next with.
         return found if {status["Name"] for status, _ in found} == {"weightd-sync", "weightd-sync-lo"} else None
 
 

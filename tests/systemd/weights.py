@@ -29,7 +29,7 @@ def load(box, name, size, seed=0, user="alice", check=True):
 
 
 def ask(box, *args):
-    """What weightctl says, as root, in JSON."""
+    """The output of weightctl, as root, in JSON."""
     return json.loads(box.run("weightctl", *args, "--json").stdout)
 
 
@@ -46,12 +46,12 @@ def names(box):
 
 
 def show(box):
-    """name: all that is known about that buffer."""
+    """name: the output of show about that buffer."""
     return {name: ask(box, "show", name) for name in names(box)}
 
 
 def lasting(shown):
-    """Of what show() tells, that which time and readers do not change."""
+    """The part of show() that time and readers do not change."""
     if isinstance(shown, dict):
         return {k: lasting(v) for k, v in shown.items() if k not in ("age", "age_ns", "readers")}
     return [lasting(v) for v in shown] if isinstance(shown, list) else shown
@@ -81,7 +81,7 @@ def kept(box):
 
 
 def wait_for_kept(box, n, or_fewer=False):
-    """Until the service manager holds `n` files: it hears later than clients that there are fewer."""
+    """Waits until the service manager holds `n` files: it drops them later than clients see it."""
     deadline = time.monotonic() + PATIENCE_S
     while (n_kept := len(kept(box))) > n or n_kept < n and not or_fewer:
         assert time.monotonic() < deadline, f"the service manager keeps {kept(box)}, instead of {n}"
@@ -89,7 +89,7 @@ def wait_for_kept(box, n, or_fewer=False):
 
 
 def verify(box, shown=None):
-    """That all bytes of all versions are those that were published; tells how many versions there are."""
+    """Checks that all bytes of all versions are those that were published. Returns the number of versions."""
     targets = [f"{name}@{version}" for name, version in readers(shown or show(box))]
     if targets:
         box.run("weightctl", "verify", *targets)

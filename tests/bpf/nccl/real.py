@@ -2,7 +2,7 @@
 
 real.py LIBRARY OFFSETS, which are JSON: {"symbols": {name: address}, "ncclComm": {"size": n, member: offset}, ...}.
 It makes a communicator, a plan and operations of a proxy out of zeros, and of those members alone that the core reads to
-tell of them; real bytes go over a real socket.
+report them; real bytes go over a real socket.
 """
 import ctypes
 import json
