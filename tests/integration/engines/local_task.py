@@ -6,7 +6,7 @@ weightd-sync-local as weightd-sync starts and uses it.
         said = source.hear("attached")
         os.pread(said.fds[1], said["n_bytes"], 0)
 
-Descriptors that come are closed with it.
+Received descriptors are closed with it.
 """
 import array
 import contextlib
@@ -27,7 +27,7 @@ LEAF = 1 << 20
 
 
 class Said(dict):
-    """A message, and what came with it."""
+    """A message, and its descriptors."""
     fds = ()
 
 
@@ -53,7 +53,7 @@ class Errand:
             self.forget()
 
     def forget(self):
-        """Closes what came, as whoever keeps a descriptor of memory keeps the memory."""
+        """Closes received descriptors, as a process that keeps a descriptor of memory keeps the memory."""
         while self.fds:
             os.close(self.fds.pop())
 
@@ -79,7 +79,7 @@ class Errand:
         self.ours.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])
 
     def hear(self, op=None):
-        """What it says next, which is `op`."""
+        """Its next message, which must be `op`."""
         data, rights, flags, _ = self.ours.recvmsg(65536, socket.CMSG_SPACE(16 * 4), socket.MSG_CMSG_CLOEXEC)
         fds = [fd for _, _, raw in rights for fd in array.array("i", raw[:len(raw) & ~3])]
         self.fds += fds
@@ -96,7 +96,7 @@ class Errand:
     # --- what an agent does ---
 
     def attach(self, daemon, buffer="m", version=0, **fields):
-        """What it says of the version, and then of its bytes."""
+        """Its messages about the version, and then about its bytes."""
         self.tell("attach", **{"socket": daemon.socket, "buffer": buffer, "device": "host", "version": version} | fields)
         return self.hear("attached"), self.hear("root")
 
@@ -126,7 +126,7 @@ class Errand:
 
 
 def has_staging(errand):
-    """Whether it has host memory that stands in for that of a GPU."""
+    """True if it has host memory that stands in for that of a GPU."""
     process = pathlib.Path(f"/proc/{errand.proc.pid}")
     if "sync-staging" in (process / "maps").read_text():
         return True
@@ -138,7 +138,7 @@ def has_staging(errand):
 
 
 def program(daemon, uid):
-    """Where this user reaches it."""
+    """The path of the program for this user."""
     if uid is None:
         return features.BUILD / "weightd-sync-local"
     return copy_for_others("weightd-sync-local", daemon.folder)

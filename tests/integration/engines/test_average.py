@@ -32,14 +32,14 @@ def lay_out(*tensors):
 
 @contextlib.contextmanager
 def average(contents, tensors, **kw):
-    """Of these bytes, by rank."""
+    """An average of these bytes, by rank."""
     with contextlib.ExitStack() as stack:
         memories = [stack.enter_context(contextlib.closing(Memory(content))) for content in contents]
         yield stack.enter_context(Average(memories, tensors, **kw))
 
 
 def averaged(contents, tensors, **kw):
-    """What every rank has then, and what each said."""
+    """The result of every rank, and its messages."""
     with average(contents, tensors, **kw) as a:
         a.start()
         ends = a.await_done()
@@ -139,7 +139,7 @@ def test_a_tensor_without_a_mean_that_differs_is_refused_by_name(name, told):
 
 
 def test_what_has_no_mean_is_digested_as_bytes_move():
-    """However much it is, nobody waits for that to be open: what is there when all start is what counts."""
+    """However much it is, no rank waits for that to open: the bytes at the start count."""
     tensors, n_bytes = lay_out(("w", "F32", 4000), ("ids", "I64", 8000))
     with average([b"\x01" * n_bytes] * 2, tensors) as a:
         for memory in a.memories:
@@ -181,7 +181,7 @@ def test_what_differs_in_the_last_batch_is_refused_by_name():
 def test_what_was_compared_is_progress():
     tensors, n_bytes = lay_out(("w", "F32", 6 * SLOWEST), ("ids", "I64", LEAF + 8))
     with average([bytes(n_bytes)] * 2, tensors, chunk=65_536) as a:
-        a.start(max_rate=2 * SLOWEST)  # so that it is told before all is done, however late that is
+        a.start(max_rate=2 * SLOWEST)  # so that progress is sent before all is done, however late that is
         for engine in a.engines:
             engine.await_progress(LEAF + 8, "sent")
         a.await_done()
@@ -198,7 +198,7 @@ def test_other_tensors_are_refused():
 
 
 def assert_failed(engine, who):
-    """The end; what it says of whom."""
+    """Checks that it failed. Returns the name of the node that it blames."""
     end = engine.hear_end()
     assert end["op"] == "failed" and end["who"] in who and end["who"] in end["why"], end
     return end["who"]
@@ -209,7 +209,7 @@ def test_a_node_that_is_killed_is_named():
         a.start(max_rate=SLOW)
         a.engines[0].await_progress(1)
         a.engines[1].kill()
-        # Whoever waits for the other survivor just then finds that one silent, later.
+        # A rank that waits for the other survivor just then finds that one silent, later.
         named = {assert_failed(a.engines[0], ("n1", "n2")), assert_failed(a.engines[2], ("n1", "n0"))}
         assert "n1" in named
 
@@ -225,7 +225,7 @@ def test_a_node_that_is_stopped_is_named():
 
 def test_a_node_that_does_not_start_is_named_by_all():
     with average([bytes(100)] * 3, [["w", "F32", 0, 100]], stall_ms=500) as a:
-        a.start(ranks=(1, 2))  # who is silent from the start is n0 for both, however late the other one is
+        a.start(ranks=(1, 2))  # n0 is silent from the start for both, however late the other one is
         assert_failed(a.engines[1], ("n0",))
         assert_failed(a.engines[2], ("n0",))
 

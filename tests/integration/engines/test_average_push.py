@@ -44,7 +44,7 @@ def publish(np, node, rank, tensors=TENSORS, ids=7, buffer="m"):
 
 
 def read(node, buffer="m"):
-    """What a reader gets, by name."""
+    """The tensors that a reader gets, by name."""
     import weightd
     with weightd.attach(buffer, socket=node.daemon.socket) as b:
         return {name: bytes(b[name].read()) for name, _, _ in TENSORS}
@@ -159,11 +159,11 @@ def test_people_read_it_in_80_columns(make_nodes, np):
     assert "average" in history and max(map(len, history.splitlines())) <= 80, history
 
 
-# --- What is refused -----------------------------------------------------------------------------------
+# --- Refusals ------------------------------------------------------------------------------------------
 
 
 def refusal(node, *args):
-    """The line that weightctl says why by."""
+    """The line of weightctl with the reason."""
     done = average(node, *args, check=False)
     assert done.returncode == 1, done
     return done.stderr
@@ -231,7 +231,7 @@ def test_what_the_node_itself_refuses_is_told_whoever_asked(make_nodes, np):
     assert "a refused: " in refusal(nodes["a"])
 
 
-# --- What goes wrong -----------------------------------------------------------------------------------
+# --- Failures ------------------------------------------------------------------------------------------
 
 
 def begun(nodes, np, *args, max_rate=200_000):

@@ -63,7 +63,7 @@ class Model:
         return content + bytes(-len(content) % 256), places
 
     def giver(self, target, source_of):
-        """Of what all sources have."""
+        """The source of this target, for bytes that all sources have."""
         return source_of.get(target, target % self.ranks[0])
 
     def moves(self, source, target, giver):
@@ -96,7 +96,7 @@ class Model:
 
 
 class Case:
-    """Ranks of a model on nodes, by number: what an Exchange needs, and what has to come out."""
+    """Ranks of a model on nodes, by number: the input of an Exchange, and the right result."""
 
     def __init__(self, np, tensors, sources, targets):
         self.model = Model(np, tensors, len(sources), len(targets))
@@ -133,12 +133,12 @@ def root(data):
 
 
 def planned(sent, received, chunk):
-    """What a node sends over a wire: gloo_planned_mesh() of server/sync/base/planned.h."""
+    """The bytes that a node sends over a wire: gloo_planned_mesh() of server/sync/base/planned.h."""
     n_sent, n_received = -(-sent // chunk), -(-received // chunk)
     return 96 * (n_sent + 2) + PREAMBLE + 24 + 32 + WORD + sent + 48 * (n_received + 2)
 
 
-# --- What becomes of shards --------------------------------------------------------------------------
+# --- Results of reshards -----------------------------------------------------------------------------
 
 FSDP_TO_TP = [((40, 30), 0, 0), ((30, 40), 0, 1), ((30,), 0, REPLICATED), ((7, 3, 5), REPLICATED, REPLICATED)]
 UNEVEN = [((10, 3), 0, 0), ((5,), 0, 0), ((3, 10, 2), 1, 1), ((4, 11), 1, 0), ((1, 6), 0, 1), ((6,), REPLICATED, 0)]
@@ -213,7 +213,7 @@ def test_runs_of_two_levels_are_found_and_bytes_between_them_left_alone():
 
 
 def test_who_has_got_all_and_gives_a_long_piece_takes_nobody_for_silent():
-    """What it sees of the other end meanwhile is that its bytes are acknowledged. That one had several pieces, at once."""
+    """Its only sign of the other end meanwhile is that its bytes are acknowledged. That one had several pieces, at once."""
     size, chunk = 6 * SLOW, 6 * SLOW
     links = {(0, 1): [(0, 0, size, 1, 0, 0, 1, 0, 0)], (1, 0): [(0, 0, size, 1, 0, 0, 3, 0, size)]}
     text = plan([(size, 3 * size), (size, size)], links)
@@ -224,7 +224,7 @@ def test_who_has_got_all_and_gives_a_long_piece_takes_nobody_for_silent():
 
 
 def test_what_is_digested_is_progress():
-    """Nobody takes who has all of many bytes for one that hangs; a target sends nothing that would be counted."""
+    """A node that has all of many bytes does not count as hanging; a target sends nothing that would be counted."""
     run, n = 1 << 22, 128
     size = run * n
     text = plan([(run, 0), (0, size)], {(0, 1): [(0, 0, run, n, 0, 0, 1, 0, 0)]})
@@ -246,14 +246,14 @@ def big(**kw):
 
 
 def assert_failed(engine, who):
-    """The end; what it says of whom."""
+    """Checks that it failed, and blames this node."""
     end = engine.hear_end()
     assert end["op"] == "failed" and end["who"] == who and who in end["why"], end
     return end
 
 
 def test_a_source_that_is_killed_is_named_with_its_link():
-    """At once, whichever piece was under way: who is silent would be named after the test has lost its patience."""
+    """At once, whichever piece was under way: a silent node would be named only after the deadline of the test."""
     with big(stall_ms=300_000) as x:
         x.start(max_rate=SLOW)
         for target in (2, 3):

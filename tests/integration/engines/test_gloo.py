@@ -1,4 +1,4 @@
-"""Chains of weightd-sync-gloo over loopback: every byte arrives, and whatever goes wrong has a name."""
+"""Chains of weightd-sync-gloo over loopback: every byte arrives, and every failure has a name."""
 import contextlib
 import pathlib
 import random
@@ -92,7 +92,7 @@ def test_memory_is_mapped_where_it_can_have_huge_pages():
 
 
 def test_progress_only_grows_and_is_of_the_stream():
-    n_bytes = 2 * SLOW  # it is told by a thread that may get no processor for a while
+    n_bytes = 2 * SLOW  # progress is sent by a thread that may get no processor for a while
     with chain("ab", Memory(n_bytes), chunk=65_536) as c:
         c.start(max_rate=SLOW)
         c.await_done()
@@ -209,7 +209,7 @@ def test_a_stream_that_is_not_the_expected_one_is_refused(theirs, word):
 
 
 def test_a_stranger_who_comes_first_gets_nothing():
-    """Gloo asks nobody who they are: one who comes first may cost the epoch, but no bytes."""
+    """Gloo does not authenticate: a stranger that connects first may cost the epoch, but no bytes."""
     data = b"weights!" * 1000
     with chain("ab", Memory(data), stall_ms=1000) as c, \
             contextlib.closing(socket.create_connection(("127.0.0.1", c.engines[1].port), PATIENCE_S)) as stranger:
@@ -223,7 +223,7 @@ def test_a_stranger_who_comes_first_gets_nothing():
 
 @pytest.mark.parametrize("slot, length", ((77, 8), (0, 1 << 30)), ids=("that nobody asked for", "that is too long"))
 def test_a_neighbour_that_sends_what_gloo_does_not_take_is_named(slot, length):
-    """In Gloo's own thread that is an exception that nobody catches."""
+    """In Gloo's own thread that is an exception without a handler."""
     with contextlib.closing(Memory(10)) as memory, contextlib.closing(Engine(engine="gloo")) as engine:
         engine.open(memory, stall_ms=STALL_MS)
         size, ours = bytes.fromhex(engine.hello)[0], bytearray(bytes.fromhex(engine.hello)[1:])[:136]

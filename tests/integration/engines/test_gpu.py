@@ -1,6 +1,6 @@
 """
-Versions on GPUs between nodes, through host memory: every one that is served is on the GPU what was signed, and
-whatever goes wrong on the way leaves nothing behind. Proved on the stand-in for the driver alone.
+Versions on GPUs between nodes, through host memory: every one that is served has the signed bytes on the GPU, and
+failures on the way leave nothing behind. Proved on the stand-in for the driver alone.
 """
 import contextlib
 import hashlib
@@ -58,7 +58,7 @@ def test_only_what_changed_of_a_version_on_a_gpu_travels(make_nodes, make_gpus):
         end = cluster[name].push("m")
         assert (end["changed"], end["size"], end["by"]) == (changed, size, way), (changes, end)
         assert_all_serve(cluster, wanted)
-    cluster["c"].restart()  # it knows no leaves any more, and reads them on the GPU
+    cluster["c"].restart()  # it has lost its leaves, and reads them on the GPU
     cluster.wait_connected()
     cluster.rest("m")
     wanted = publish(cluster["b"], seed=1, changes=[1, 2, 3])
@@ -102,7 +102,7 @@ def test_leaves_that_the_gpu_does_not_give_back_are_sent(make_nodes, make_gpus):
     cluster["b"].gpus.fail("cuMemcpyDtoH", INVALID_VALUE)
     end = cluster["a"].push("m")
     cluster["b"].gpus.heal()
-    # The patch has nothing to be applied to, so all leaves come behind it.
+    # The patch has nothing to be applied to, so all leaves follow it.
     assert end["bytes"] == planned(end["patch"]) + planned(layout_of(of_nodes.SIZE).nbytes), end
     assert_all_serve(cluster, wanted)
 
@@ -164,7 +164,7 @@ def test_host_memory_is_free_as_soon_as_a_gpu_has_the_bytes(make_nodes, make_gpu
     wait_unstaged(cluster)
 
 
-# --- What goes wrong --------------------------------------------------------------------------------
+# --- Failures ---------------------------------------------------------------------------------------
 
 def fails(cluster, *words, name="a"):
     """A push does, with a sentence that has these words, and leaves nothing."""
@@ -229,7 +229,7 @@ def test_the_allocator_is_needed_for_memory_alone(make_nodes, make_gpus):
     b.gpus.fail("cuMemCreate", "die", count=1)
     fails(cluster, "b refused", "weightd-cuda died")
     wanted = publish(a, seed=2)
-    b.gpus.fail("cuLaunchKernel", "hang")  # the GPU has not said yet what it has
+    b.gpus.fail("cuLaunchKernel", "hang")  # the GPU has not returned its digests yet
     push = a.start_push("m")
     cluster.wait(lambda: {row["node"]: row["phase"] for row in a.status(push.sync)}.get("b") == "verify", "b verifies")
     threads = pathlib.Path(f"/proc/{b.daemon.pid}/task").iterdir()
@@ -331,7 +331,7 @@ def test_a_sink_publishes_what_it_has_verified(gpu_daemon, gpu, errand):
     memory, = sink.hear("created").fds
     os.pwrite(memory, DATA, 0)
     assert sink.verify()["op"] == "verified"
-    os.pwrite(memory, b"?", 7)  # nobody's any more
+    os.pwrite(memory, b"?", 7)  # without an owner now
     assert sink.publish() == 1
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
     source = errand("source")

@@ -1,6 +1,6 @@
 """
-What nodes make together of versions on GPUs, through host memory: on each it is what arithmetic has, and on its GPU what
-came; and whatever goes wrong on the way leaves all as they were. Proved on the stand-in for the driver alone.
+Averages and reshards of versions on GPUs, through host memory: on each node the result is that of arithmetic, and on its
+GPU the received bytes; and failures on the way leave all as they were. Proved on the stand-in for the driver alone.
 """
 import contextlib
 import json
@@ -117,7 +117,7 @@ def begun(nodes):
 
 
 def test_the_gpu_is_free_of_what_it_gave_while_bytes_move(make, np):
-    """Who trains there publishes the next version, and has room for it."""
+    """The trainer there publishes the next version, and has room for it."""
     nodes = make(2, "b")
     trained = Trained(np, nodes)
     waiter, engine = begun(nodes)
@@ -290,7 +290,7 @@ def test_what_is_computed_in_host_memory_is_what_the_gpu_proves_to_have(gpu_daem
     said, tree = sink.verify(), Tree(DATA)
     assert (said["op"], said["root"]) == ("verified", tree.root) and os.pread(said.fds[0], 4096, 0) == tree.leaves
     assert not has_staging(sink)
-    os.pwrite(memory, b"?", 7)  # nobody's any more
+    os.pwrite(memory, b"?", 7)  # without an owner now
     assert sink.publish() == 1
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
     source = errand("source")

@@ -23,7 +23,7 @@ USER, GROUP = 12345, 23456
 
 
 class Plan:
-    """What a create announces, and the descriptors that go with it."""
+    """The fields of a create, and the descriptors that go with it."""
 
     def __init__(self, data=DATA, layout=LAYOUT, name="m"):
         self.data, self.layout, self.name = data, layout, name
@@ -193,7 +193,7 @@ def test_a_sink_makes_the_same_version_as_its_source(make_daemon, daemon, errand
     sink.tell("create", [said.fds[0], root.fds[0]], socket=daemon.socket, buffer="m", device="host",
               n_bytes=said["n_bytes"], root=root["root"], layout=said["layout"])
     memory, = sink.hear("created").fds
-    with mmap.mmap(memory, N_BYTES) as m:  # as an engine does, which goes before publish
+    with mmap.mmap(memory, N_BYTES) as m:  # as an engine does, which ends before publish
         m[:] = os.pread(said.fds[1], N_BYTES, 0)
     assert sink.verify() == {"op": "verified", "root": root["root"]}
     assert sink.publish() == 1
@@ -292,7 +292,7 @@ def test_what_changes_behind_a_verify_is_not_what_the_digest_is_of(daemon, erran
 
 def spent_ns(sink):
     """Processor time of a sink until now."""
-    return time.clock_gettime_ns(~sink.proc.pid << 3 | 2)  # as clock_getcpuclockid() says it
+    return time.clock_gettime_ns(~sink.proc.pid << 3 | 2)  # the clock of clock_getcpuclockid()
 
 
 def test_an_engine_that_goes_late_is_waited_for(daemon, errand, plan):
@@ -388,7 +388,7 @@ def test_a_buffer_of_another_user_is_not_touched(make_daemon, errand, plan, requ
     assert content(daemon) == DATA
 
 
-# --- Whose it is ---
+# --- Ownership ---
 
 
 def receive(sink, daemon, plan, **fields):
@@ -476,7 +476,7 @@ def test_a_source_that_may_not_read_says_how_it_may(make_daemon, errand, require
     assert errand("source", daemon, uid=USER, groups=[GROUP]).attach(daemon)[1]["root"] == Tree(DATA).root
 
 
-# --- What is in the way ---
+# --- Obstacles ---
 
 
 def test_two_do_not_write_one_buffer(daemon, errand, plan):
@@ -736,7 +736,7 @@ def test_what_comes_at_the_wrong_time_ends_the_errand(daemon, errand, plan):
 
 
 def compared(daemon, errand, fds, **fields):
-    """What is said of the published version here, 'us', and of a layout of 'them'."""
+    """The comparison of the published version here, 'us', with a layout of 'them'."""
     source = errand("source")
     source.tell("lend", socket=daemon.socket, buffer="m", device="host", version=0)
     assert len(source.hear("attached").fds) == 3

@@ -1,4 +1,4 @@
-"""weightd-sync-local as a sink whose version resembles an older one: what it takes from there, and what it does not believe."""
+"""weightd-sync-local as a sink with a version that resembles an older one: the leaves that it copies from there, and checks."""
 import os
 
 import pytest
@@ -19,7 +19,7 @@ def changed(data, *leaves):
 
 
 def create_on(sink, daemon, p, base, version=1, **fields):
-    """Creates what `p` announces on a version that, as its table says, is `base`. What the sink says."""
+    """Creates the version of `p` on one that, by its table, is `base`. Returns the sink's answer."""
     fds = [*p.fds, memfd(Tree(base).leaves)]
     try:
         sink.send_create(daemon, p, fds, base={"version": version, "n_bytes": len(base)} | fields)
@@ -105,7 +105,7 @@ def test_a_base_that_has_other_bytes_than_its_table_says_is_found_out(daemon, er
 
 
 def test_a_table_that_names_a_short_leaf_as_a_whole_one_overruns_nothing(daemon, errand):
-    """The base is longer than the new version, whose last leaf, says the table, is that of the base there."""
+    """The base is longer than the new version, and by the table their last leaves are the same."""
     data = DATA[:LEAF + 128]
     publish(daemon, DATA)
     p, sink = Plan(data, image([("a", len(data))])), errand("sink")

@@ -31,7 +31,7 @@ def encode(old, new):
 
 
 def apply(patch, old):
-    """What it makes, as server/sync/base/patch.h says."""
+    """The result of the patch, by server/sync/base/patch.h."""
     found, (n_bytes, n_blocks, _) = bytearray(old), struct.unpack_from("<QQQ", patch, 8)
     assert patch[:8] == b"wdpatch\1" and n_bytes == len(old) and not any(patch[96:128])
     at = 128 + 16 * n_blocks
@@ -52,7 +52,7 @@ def apply(patch, old):
 
 
 def attach_beside(source, daemon, old, **fields):
-    """Lends the newest version beside an older one's bytes. What it says of the root."""
+    """Lends the newest version beside an older one's bytes. Returns its message about the root."""
     fds = [memfd(old), memfd(Tree(old).leaves)]
     try:
         source.tell("attach", fds, **{"socket": daemon.socket, "buffer": "m", "device": "host",
@@ -134,7 +134,7 @@ def test_a_source_composes_patches_in_a_row(daemon, errand):
 # --- The sink --------------------------------------------------------------------------------------
 
 def give(sink, patch):
-    """As an agent does: memory that an engine wrote. What the sink says."""
+    """Sends a patch as an agent does: memory that an engine wrote. Returns the sink's answer."""
     fd = memfd(patch, seals=0)
     try:
         sink.tell("patch", [fd])

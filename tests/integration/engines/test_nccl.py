@@ -1,4 +1,4 @@
-"""weightd-sync-nccl over the stand-ins for libcuda and libnccl: every byte arrives, and whatever goes wrong has a name."""
+"""weightd-sync-nccl over the stand-ins for libcuda and libnccl: every byte arrives, and every failure has a name."""
 import contextlib
 import random
 import signal
@@ -10,7 +10,7 @@ from lib import features
 from lib.engine import Engine, Memory, program
 from lib.gpus import NCCL
 
-STALL_MS = 4_000  # of what hangs; of whoever only gets no processor, that is no sign
+STALL_MS = 4_000  # for calls that hang; it means nothing for a process that only gets no processor
 ID = 128
 
 
@@ -106,7 +106,7 @@ def test_a_rate_that_is_too_low_is_refused_with_one_that_is_not(gpu):
         assert_failed(ring.engines[0], None, None, "65536 bytes a second are too few", "allow 1048577")
 
 
-# --- What goes wrong ---------------------------------------------------------------------------------
+# --- Failures ----------------------------------------------------------------------------------------
 
 
 def test_a_rank_that_never_comes_is_the_end_within_a_stall(gpu):
@@ -188,7 +188,7 @@ def test_a_node_that_dies_in_the_middle_leaves_the_others_a_prefix(gpu):
         assert ring.engines[1].wait() == signal.SIGKILL
         end = assert_failed(ring.engines[2], "b", "c", "NCCL's broadcast failed: remote process exited")
         assert end["done"] == 2 * MIB and ring.memories[2].read()[:2 * MIB] == data[:2 * MIB]
-        # What came beside that is written already, and is asked for again.
+        # Later bytes are written already, and are requested again.
         assert ring.memories[2].read()[2 * MIB:2 * MIB + 5 * 65_536] == data[2 * MIB:2 * MIB + 5 * 65_536]
         assert_failed(ring.engines[0], None, None, "NCCL's broadcast failed: remote process exited")
 
@@ -200,7 +200,7 @@ def test_a_node_that_dies_beside_the_broadcast_is_named_at_once(gpu, doing, n_pi
     with Ring("abc", gpu, MIB) as ring:
         ring.start()
         assert ring.engines[1].wait() == signal.SIGKILL
-        # At the limit of a stall it would be said to hang, or not to get on.
+        # At the limit of a stall the error would be a hang, or no progress.
         assert_failed(ring.engines[2], "b", "c", f"{doing} failed: remote process exited")
         assert_failed(ring.engines[0], None, None, " failed: remote process exited")
 

@@ -32,7 +32,7 @@ NCCL_ENGINE = {"data": {"security": "none", "engine": "nccl"}}
 
 @pytest.fixture
 def make_gpu_nodes(make_nodes, make_gpus, tmp_path):
-    """make_gpu_nodes(3): nodes with a GPU each, whose ranks of NCCL meet. `env` is {name: more variables of that node's}."""
+    """make_gpu_nodes(3): nodes with a GPU each, and ranks of NCCL that meet. `env` is {name: more variables of that node's}."""
     def make(n, settings=NCCL_ENGINE, env=None, on_hosts="", **kw):
         gpus = {}
         for name in set("abcdef"[:n]) - set(on_hosts):
@@ -48,7 +48,7 @@ def n_bytes(size=of_nodes.SIZE):
 
 
 def plan_of(push):
-    """Events that say what goes where, one for each epoch."""
+    """The events with the plan, one for each epoch."""
     return [event for event in push.events if event.get("event") == "plan"]
 
 
@@ -57,12 +57,12 @@ def epochs(push):
 
 
 def wait_engines_gone(cluster):
-    """Who was killed goes a moment later."""
+    """A killed engine ends a moment later."""
     cluster.wait(lambda: not any(node.children("weightd-sync-nccl") for node in cluster), "engines are gone")
 
 
 class Watched:
-    """Whether there is host memory on the way at any time; what it counted at the end is all that ever was."""
+    """Watches for host memory on the way at any time; its count at the end is the total."""
 
     def __init__(self, cluster):
         self.cluster, self.found, self.over = cluster, [], threading.Event()
@@ -92,7 +92,7 @@ def test_a_push_goes_from_gpu_to_gpu_and_through_no_host_memory(make_gpu_nodes, 
         end = push.committed()
     assert not watched.found, watched.found
     assert_all_serve(cluster, wanted)
-    # Nobody counts but the engines: no kernel's number is better than a wrong one.
+    # Only the engines count: no kernel's number is better than a wrong one.
     assert end["planned"] == end["bytes"] == (n - 1) * n_bytes() and end["kernel"] is None, end
     plan, = plan_of(push)
     assert (plan["engine"], plan["schedule"], plan["planned"]) == ("nccl", "ring", end["planned"]), plan
@@ -199,7 +199,7 @@ def test_who_comes_later_is_repaired_over_tcp(make_gpu_nodes):
     assert row["kind"] == "repair" and row["kernel"] == row["bytes"], row
 
 
-# --- What cannot be ---------------------------------------------------------------------------------
+# --- Impossible pushes -----------------------------------------------------------------------------
 
 def refused(cluster, *words):
     """A push fails before a byte moves, with a sentence that has these words."""
@@ -265,7 +265,7 @@ def test_a_ring_leads_to_no_address_that_a_member_does_not_trust(make_gpu_nodes)
     assert_all_serve(cluster, wanted)
 
 
-# --- What goes wrong --------------------------------------------------------------------------------
+# --- Failures ---------------------------------------------------------------------------------------
 
 INTERNAL_ERROR = 3
 PIECES = 16  # of the stand-in, of 64 KiB, in a MiB; the first of a ring is its greeting
@@ -284,7 +284,7 @@ def test_an_engine_that_dies_costs_a_ring_and_nothing_else(make_gpu_nodes, name,
 
 
 def test_what_two_rings_did_not_bring_goes_over_tcp_and_nothing_else(make_gpu_nodes):
-    size = 64 * MIB + 5 * MIB  # the first bucket of the first ring comes, and no other
+    size = 64 * MIB + 5 * MIB  # the first bucket of the first ring arrives, and no other
     cluster = make_gpu_nodes(3)
     wanted = publish(cluster["a"], seed=1, size=size)
     cluster["b"].gpus.fail("ncclPiece@1", "hang", skip=1 + 64 * PIECES + 5)
@@ -292,13 +292,13 @@ def test_what_two_rings_did_not_bring_goes_over_tcp_and_nothing_else(make_gpu_no
     cluster.wait(lambda: [row["done"] for name in "bc" for row in cluster[name].status()] == [64 * MIB] * 2, "one bucket came")
     cluster["b"].gpus.fail_instead(
         ("ncclPiece@1", INTERNAL_ERROR, 0, 1),
-        # The next ring: who broke one comes last in it, unless it was stopped for its neighbour's word before it told its own.
+        # The next ring: the node that broke one is the last in it, unless a neighbour's report stopped it before its own.
         ("ncclPiece@1", INTERNAL_ERROR, 1, 1),
         ("ncclPiece@2", INTERNAL_ERROR, 1, 1),
     )
     end = push.committed()
     assert epochs(push) == ["nccl", "nccl", "tcp"], cluster.story()
-    # Of epochs that broke nothing is counted, so this is all of the last one's.
+    # Broken epochs count nothing, so this is all of the last one's.
     assert end["kernel"] == end["bytes"] == end["planned"] == 2 * planned(n_bytes(size) - 64 * MIB), end
     assert_all_serve(cluster, wanted)
     wait_unstaged(cluster)
@@ -333,7 +333,7 @@ def test_bytes_that_nccl_changed_are_brought_by_tcp_and_nothing_else(make_gpu_no
     wanted = publish(a, seed=1)
     needle = content(1, n_bytes())[2 * MIB:2 * MIB + 64]
     b.gpus.fail("cuLaunchKernel", "hang")
-    a.gpus.fail("ncclAllReduce", "hang", count=1)  # all is there, and nobody knows that yet
+    a.gpus.fail("ncclAllReduce", "hang", count=1)  # all is there, and no node can see that yet
     push = a.start_push("m")
     cluster.wait(lambda: b.gpus.holds(needle), "all was copied")
     b.gpus.poke(needle, bytes([needle[0] ^ 1]) + needle[1:])

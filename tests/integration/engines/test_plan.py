@@ -1,4 +1,4 @@
-"""What a push says before bytes move is what every node counts afterwards; a plan alone leaves nothing behind."""
+"""The plan that a push prints before bytes move equals the counts of every node afterwards; a plan alone leaves nothing behind."""
 import json
 
 import pytest

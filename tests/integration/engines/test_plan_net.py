@@ -1,4 +1,4 @@
-"""What weightctl sync plan predicts against what a push takes, on links that are slower than this machine."""
+"""Predictions of weightctl sync plan against the time of a push, on links that are slower than this machine."""
 import json
 import time
 

@@ -23,7 +23,7 @@ def np():
 
 
 def image(tensors, ties=()):
-    """Of [(name, shape)], all F32."""
+    """The layout of [(name, shape)], all F32."""
     layout = weightd.Layout()
     for name, shape in tensors:
         layout.add(name, "F32", shape, unit=name.split(".")[0])
@@ -38,7 +38,7 @@ def image(tensors, ties=()):
 
 
 def shapes(tensors, side, ranks, rank):
-    """What a rank has of [(shape, from, to)], as names and shapes."""
+    """The shards of a rank for [(shape, from, to)], as names and shapes."""
     for i, (shape, *dims) in enumerate(tensors):
         shape = list(shape)
         if dims[side] is not REPLICATED:
@@ -64,7 +64,7 @@ def ask(planner, images, split, sources, targets, n_nodes):
 
 
 def blob(said):
-    """What came with it, which is what it was announced as."""
+    """The content of its descriptor, after a check against the announced size and digest."""
     content = os.pread(said.fds[0], said["size"] + 1, 0)
     assert len(content) == said["size"] and hashlib.sha256(content).hexdigest() == said["hash"]
     with pytest.raises(OSError):
@@ -73,7 +73,7 @@ def blob(said):
 
 
 def carry_out(np, plan, case):
-    """The memories of the targets, by what a plan says of those of the sources."""
+    """The memories of the targets, made by a plan from those of the sources."""
     words = struct.unpack(f">{len(plan) // 8 - 1}Q", plan[8:])
     n_nodes, n_links, n_moves = words[:3]
     sizes = [words[3 + 2 * i:5 + 2 * i] for i in range(n_nodes)]

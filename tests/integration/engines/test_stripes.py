@@ -73,7 +73,7 @@ def test_only_the_ranges_are_carried(ranges):
 
 
 def test_one_way_alone_is_no_stripe_and_leaves_by_its_address():
-    """What is left when all others broke."""
+    """It is the one that is left when all others broke."""
     data = random_bytes(3 * PIECE)
     with Chain(["a", "b"], Memory(data), stripes=(2, 2), chunk=PIECE) as chain:
         chain.engines[1].start()
@@ -111,7 +111,7 @@ def test_under_tls_each_stripe_is(tmp_path):
                 striped(len(data), 2, PIECE), ends
 
 
-# --- What comes in, by hand --------------------------------------------------------------------------
+# --- Received bytes, by hand -------------------------------------------------------------------------
 
 
 def preamble(n_bytes, stripe, n_stripes, token=TOKEN):
@@ -152,7 +152,7 @@ def dial(engine, place=0):
 
 @contextlib.contextmanager
 def calls(engine, n_bytes, *said):
-    """Connections that were let through, whose callers said all this before the engine looks at them, however late we are."""
+    """Accepted connections that have sent all this before the engine looks at them, however late we are."""
     with contextlib.ExitStack() as stack:
         all = []
         with engine.stopped():
@@ -230,7 +230,7 @@ def test_what_is_missing_comes_in_another_epoch():
     ([((1 << 64) - PIECE, PIECE)], "no piece"), ([(2 * PIECE + 9, 1)], "no piece"), ([(0, PIECE), (0, PIECE)], "twice"),
     ([(PIECE, PIECE)], "twice"), ([(2 * PIECE, 9), ((1 << 64) - 1, (1 << 64) - 1)], "no piece")), ids=str)
 def test_pieces_that_are_none_are_refused_and_nothing_of_them_is_kept(pieces, word):
-    """The second piece began to come over the other one; the last of these is the wrong one."""
+    """The second piece began to arrive over the other one; the last of these is the wrong one."""
     n_bytes = 2 * PIECE + 9
     with receiver(n_bytes) as (engine, memory), stripes(engine, n_bytes) as (one, two):
         two.sendall(header(PIECE, PIECE) + b"\1" * 10)
@@ -292,7 +292,7 @@ def test_a_stripe_that_stays_away_is_named_by_its_address():
 
 
 def test_a_stripe_that_waits_while_another_brings_some_is_not_to_blame():
-    """For longer than who sends nothing may; it comes by bytes, each of which is told of at the next tick."""
+    """It waits for longer than a silent one may; the piece arrives by bytes, each of which is reported at the next tick."""
     with receiver(PIECE, stall_ms=STALL_MS) as (engine, _), stripes(engine, PIECE) as (one, two):
         started = time.monotonic()
         one.sendall(header(0, PIECE))
@@ -315,7 +315,7 @@ def test_a_stripe_that_falls_silent_within_a_piece_is_named():
         assert assert_failed(engine, "a", "b", "a (over 127.0.0.1) sent nothing", stripe=0)["done"] == 10
 
 
-# --- What goes out, by hand --------------------------------------------------------------------------
+# --- Sent bytes, by hand -----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

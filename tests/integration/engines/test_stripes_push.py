@@ -1,4 +1,4 @@
-"""Nodes with several addresses for bytes: what a push says of them, and what it does without one."""
+"""Nodes with several addresses for bytes: a push's events about them, and pushes without one of them."""
 import json
 
 from integration.sync.test_sync import row_of
@@ -73,7 +73,7 @@ def test_an_address_that_is_not_trusted_is_refused_before_a_byte_goes_there(make
 
 
 def test_a_push_goes_on_without_an_interface_that_is_dead(authority):
-    """Two epochs break over it, and the third does without. Nothing else can be known of it before one tries."""
+    """Two epochs break over it, and the third does without it. Only a try can show that it is dead."""
     features.require("netns")
     features.require("library")
     with Net(2, interfaces=2) as net:

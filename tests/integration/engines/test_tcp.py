@@ -1,4 +1,4 @@
-"""Chains of weightd-sync-tcp over loopback: every byte arrives, and whatever goes wrong has a name."""
+"""Chains of weightd-sync-tcp over loopback: every byte arrives, and every failure has a name."""
 import contextlib
 import fcntl
 import json
@@ -135,7 +135,7 @@ def test_planned_counted_and_kernels_bytes_are_equal(n_bytes):
 
 
 def test_progress_only_grows_and_is_of_the_stream(listener):
-    """Of a relay: what it tells is what we sent to it, and what it sent to us."""
+    """A relay reports the bytes that we sent to it, and those that it sent to us."""
     with receiver(300, start=False) as (engine, _), dial(engine) as up:
         up.sendall(preamble(300))
         assert up.recv(1) == ACCEPTED
@@ -168,7 +168,7 @@ def test_a_rate_is_not_exceeded():
 
 
 def test_a_rate_may_rise_while_bytes_move():
-    """By the first one it would take longer than anybody waits."""
+    """At the first one it would take longer than any deadline of the test."""
     rate = 256 << 10
     with Chain(["a", "b"], Memory((PATIENCE_S + 10) * rate)) as chain:
         chain.start(max_rate=rate)
@@ -178,7 +178,7 @@ def test_a_rate_may_rise_while_bytes_move():
 
 
 def until_now(engine):
-    """What it has said and nobody heard."""
+    """Its messages that are not read yet."""
     poll = select.poll()
     poll.register(engine.socket, select.POLLIN)
     while poll.poll(0):
@@ -186,7 +186,7 @@ def until_now(engine):
 
 
 def test_a_rate_may_fall_while_bytes_move():
-    """What is not yet on its way then takes as long as the new one says, however late we are, or the engine is."""
+    """Bytes that are not yet on their way then move at the new rate, however late we are, or the engine is."""
     rate = 4 << 20
     with Chain(["a", "b"], Memory(4 * rate)) as chain:
         a, b = chain.engines
@@ -196,7 +196,7 @@ def test_a_rate_may_fall_while_bytes_move():
             told = time.monotonic()
             a.tell({"op": "rate", "max_rate": rate})
             heard = list(until_now(a))
-        n_before = len(heard) + 1  # one more may be of before it heard of the rate
+        n_before = len(heard) + 1  # one more may be from before it read the rate
         while not heard or heard[-1]["op"] == "progress":
             heard.append(a.hear())
         seconds = time.monotonic() - told
@@ -206,7 +206,7 @@ def test_a_rate_may_fall_while_bytes_move():
 
 
 def test_its_connections_are_told_of_whenever_they_are_asked_for():
-    """Those that come later, too, and how many there are at the end."""
+    """Later ones, too, and their number at the end."""
     rate = 256 << 10
     with Chain(["a", "b"], Memory(PATIENCE_S * rate)) as chain:
         for engine in chain.engines:
@@ -257,7 +257,7 @@ def dial(engine, host="127.0.0.1"):
 
 
 def call(engine, said):
-    """A connection whose caller said this before the engine looks at it, however late we are."""
+    """A connection that has sent this before the engine looks at it, however late we are."""
     with engine.stopped():
         s = socket.create_connection(("127.0.0.1", engine.port), PATIENCE_S)
         s.sendall(said)

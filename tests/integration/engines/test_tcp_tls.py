@@ -15,7 +15,7 @@ from lib.pki import Authority
 TOKEN = "11" * 32
 SECRET = b"secret" * 1000
 ULP = "/proc/sys/net/ipv4/tcp_available_ulp"
-STALL_MS = 4_000  # of who is not who it should be; that shows at once, unless somebody starves
+STALL_MS = 4_000  # for a peer with a wrong name; that shows at once, unless a process starves
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def other_authority(tmp_path_factory):
 
 @pytest.fixture
 def fds():
-    """fds(CA, (certificate, key)): the three memfds that an agent gives to an engine; the CA's with whom it revoked."""
+    """fds(CA, (certificate, key)): the three memfds that an agent gives to an engine; the CA's one includes its revocations."""
     memories = []
 
     def make(authority, pair):
@@ -114,7 +114,7 @@ def test_what_is_on_the_wire_is_not_what_is_in_memory(authority, fds):
 
 
 def pass_on(listener, port, source):
-    """Between the next connection, the source's, and a port, until the source is done. What went over it."""
+    """Relays between the next connection, the source's, and a port, until the source is done. Returns the bytes."""
     seen = b""
     client, _ = listener.accept()
     with client, socket.create_connection(("127.0.0.1", port), PATIENCE_S) as server:
@@ -135,7 +135,7 @@ def pass_on(listener, port, source):
 
 
 def identities(authority, other_authority):
-    """Certificates that are not b's, or not now: what is wrong with them, as OpenSSL says it."""
+    """Certificates that are not b's, or not valid now, and OpenSSL's error for each."""
     return {
         "another node's": (authority, authority.node("c"), "ostname mismatch"),
         "a name without our suffix": (authority, authority.odd("bare", ["b"]), "ostname mismatch"),
@@ -249,7 +249,7 @@ def test_strangers_before_the_right_one_keep_it_from_nothing(authority, fds):
 
 
 def test_what_comes_behind_the_end_is_noticed(authority, fds):
-    """In the same record, of which the kernel knows nothing."""
+    """In the same record, which the kernel does not parse."""
     with receiver(authority, fds) as (engine, _), dial(engine, pair=authority.node("a")) as s:
         s.sendall(preamble(10))
         assert s.recv(1) == b"\x06"

@@ -1,6 +1,6 @@
 """
-weightd-sync without a push: what it refuses at its start, whom it lets in and whom not, what it says of it, and that
-nobody who knocks, hangs or lies holds up the others. The tests speak to it as the node 'a' would.
+weightd-sync without a push: refusals at its start, the peers that it accepts and refuses, its messages about them, and
+strangers, silent peers and liars, which must not hold up the others. The tests play the node 'a'.
 """
 import contextlib
 import itertools
@@ -41,7 +41,7 @@ def authority(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
-    """A CA that nobody trusts."""
+    """A CA outside of every node's trust."""
     features.require("sync")
     return Authority(tmp_path_factory.mktemp("other") / "pki")
 
@@ -50,7 +50,7 @@ ports_given = set()
 
 
 def free_port():
-    """One that no connection and no bind(0) on this machine takes meanwhile, and that nobody here was given before."""
+    """A port that no connection and no bind(0) on this machine takes meanwhile, and that this function has not returned before."""
     lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(10_000, lowest)
@@ -81,7 +81,7 @@ class Agent:
                     "key": self.folder / "node.key"},
             **{f"peer {p}": {"address": f"127.0.0.1:{port}"} for p, port in peers.items()},
             "group main": {"members": " ".join(sorted([name, *peers])), "publishers": name},
-            "limits": {"heartbeat": 20},  # nobody is silent because the machine is busy
+            "limits": {"heartbeat": 20},  # a busy machine makes no peer silent
         }
         for section, keys in settings.items():
             self.settings.setdefault(section, {}).update(keys)
@@ -244,14 +244,14 @@ class Peer:
             if message["type"] == kind:
                 return message
             if message["type"] == "ping":
-                with contextlib.suppress(OSError):  # it may have hung up, and have said more before
+                with contextlib.suppress(OSError):  # it may have closed, and have sent more before
                     self.say(type="pong", n=message["n"])
         return None
 
 
 @pytest.fixture
 def as_a(authority):
-    """as_a(agent): the node 'a', whose certificates are as they should be."""
+    """as_a(agent): the node 'a', with valid certificates."""
     return lambda agent: Peer(agent, authority.certificate, *authority.node("a"))
 
 
@@ -336,7 +336,7 @@ def test_certificates_are_read_again(make, authority, stranger):
 
 
 def put(source, target):
-    """As those do it who renew certificates: nobody ever sees half a file."""
+    """As tools that renew certificates do it: no reader ever sees half a file."""
     shutil.copy(source, f"{target}.new")
     os.rename(f"{target}.new", target)
 
@@ -384,10 +384,10 @@ def test_a_sync_conf_that_is_changed_is_told_of(make):
     assert "read again" not in a.log
 
 
-# --- Who is not let in ------------------------------------------------------------------------------
+# --- Refused peers ----------------------------------------------------------------------------------
 
 def handshake(agent, ca, certificate, key):
-    """Comes through, or is told so: under TLS 1.3 a client hears of a refusal after its own handshake."""
+    """Is accepted, or fails with the reason: under TLS 1.3 a client gets a refusal after its own handshake."""
     with contextlib.suppress(ssl.SSLError, ConnectionError):
         with Peer(agent, ca, certificate, key) as peer:
             peer.hello()
@@ -459,7 +459,7 @@ def test_what_is_no_tls_is_refused(b, as_a, garbage):
 
 
 def let_in(agent, as_a):
-    """Who should be let in still is."""
+    """A peer with valid certificates is still accepted."""
     with as_a(agent) as peer:
         peer.hello()
         assert peer.until("hello")["node"] == "b"
@@ -485,7 +485,7 @@ def test_a_whole_cluster_may_call_at_once(make, authority):
     z = make("z", {name: free_port() for name in names}, **{"group main": {"members": "n0 z"}}).start()
     with contextlib.ExitStack() as stack:
         calls = [stack.enter_context(socket.create_connection((z.address, z.port), timeout=PATIENCE_S)) for _ in names]
-        for name, raw in zip(names, calls):  # of the first, nothing came while all others called
+        for name, raw in zip(names, calls):  # the first has sent nothing while all others connect
             stack.enter_context(Peer(z, authority.certificate, *proofs[name], raw=raw)).hello(name)
         until(lambda: [r["state"] for r in z.ask(op="nodes") if r.get("node") in names] == ["up"] * len(names),
               lambda: f"all are up\n{z.log[-4000:]}")
@@ -504,7 +504,7 @@ def test_listening_goes_on_when_descriptors_are_short(b, as_a):
     let_in(b, as_a)
 
 
-# --- Who was let in ---------------------------------------------------------------------------------
+# --- Accepted peers ---------------------------------------------------------------------------------
 
 def part(size, blob_size, offset=0):
     return bytes(32) + struct.pack(">QQ", blob_size, offset) + bytes(size)
@@ -557,7 +557,7 @@ def test_who_pings_and_reads_no_answer_is_hung_up_on(b, as_a):
 
 
 def test_a_blob_that_nobody_waits_for_is_thrown_away(b, as_a):
-    """Whoever aborted a sync cannot call back what was on its way to it."""
+    """A node that aborts a sync cannot revoke a blob that is on its way."""
     with as_a(b) as peer:
         peer.hello()
         for _ in range(3):
@@ -569,7 +569,7 @@ def test_a_blob_that_nobody_waits_for_is_thrown_away(b, as_a):
 
 
 def test_all_that_a_node_has_is_shown_however_much_that_is(b, as_a):
-    """Of one packet it is more."""
+    """It is more than one packet."""
     said = [{"buffer": f"buffer-{i:04}", "group": "main", "term": 1, "number": 1 + i, "root": "0" * 64} for i in range(1000)]
     with as_a(b) as peer:
         peer.hello()

@@ -1,4 +1,4 @@
-"""Of a version that resembles the one before only the leaves that changed travel, and every bit of it arrives."""
+"""A version that resembles the one before: only the changed leaves travel, and every bit of it arrives."""
 import hashlib
 import os
 import signal
@@ -15,7 +15,7 @@ COUNTS = "planned", "payload", "bytes", "kernel", "size", "changed"
 
 
 def publish(node, changes=(), size=SIZE, tensors=3):
-    """A version that differs from the plain one in leaf i by a byte that says n, for each (i, n). Its bytes."""
+    """Publishes a version that differs from the plain one in leaf i by a byte n, for each (i, n). Returns its bytes."""
     with weightd.create("m", layout_of(size, tensors), socket=node.daemon.socket, new_layout=True) as writer:
         data = bytearray(content(1, 2 * SIZE)[:writer.nbytes])
         for leaf, n in changes:
@@ -105,7 +105,7 @@ def test_a_base_that_is_lost_meanwhile_costs_time_alone(make_nodes):
     nodes = make_nodes(3, settings=LEAVES)
     publish(nodes["a"])
     nodes["a"].push("m")
-    nodes["b"].freeze()  # or it may ask for a repair before it hears of the push, which would refuse that
+    nodes["b"].freeze()  # or it may request a repair before the push, which would refuse that
     nodes["b"].empty()
     data = publish(nodes["a"], [(0, 1)])
     running = nodes["a"].start_push("m")
@@ -129,5 +129,5 @@ def test_an_epoch_that_broke_is_resumed_on_top_of_the_base(make_nodes):
     assert end["changed"] == 4 * MIB, end
     first, *_, last = [event for event in running.events if event.get("event") == "plan"]
     assert (first["changed"], first["total"]) == (4 * MIB, 2 * 4 * MIB), first
-    assert 0 < last["total"] <= 2 * (4 * MIB - had), (last, had)  # of what nobody lacks, nothing
+    assert 0 < last["total"] <= 2 * (4 * MIB - had), (last, had)  # nothing of leaves that all have
     assert end["planned"] == end["payload"] == last["planned"] and end["bytes"] == end["kernel"], (end, last)

@@ -1,4 +1,4 @@
-"""weightd-sync at its start: a sync.conf, certificates and a state folder that are no good are told, with the way out."""
+"""weightd-sync at its start: errors about a bad sync.conf, certificates and state folder, with the way out."""
 import grp
 import json
 import os

@@ -1,4 +1,4 @@
-"""The control socket of weightd-sync: who may ask what, and that nobody holds up the others there."""
+"""The control socket of weightd-sync: permissions of its requests, and clients that must not hold up the others."""
 import contextlib
 import json
 import os
@@ -47,7 +47,7 @@ def test_what_is_no_request_ends_the_connection(b):
 
 
 def opened(agent):
-    """What its descriptors are of."""
+    """The files of its descriptors."""
     found = []
     for fd in pathlib.Path(f"/proc/{agent.proc.pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -56,7 +56,7 @@ def opened(agent):
 
 
 def test_a_client_that_sends_descriptors_is_hung_up_on(b, tmp_path):
-    """They do not even arrive: closing one may wait for whoever serves its file system."""
+    """They do not even arrive: closing one may wait for the server of its file system."""
     path = tmp_path / "file"
     with Control(b.socket) as c, open(path, "wb") as file:
         socket.send_fds(c.socket, [b'{"op":"nodes"}'], [file.fileno()] * 8)

@@ -1,6 +1,6 @@
 """
-A member whose disk is full: it says so before bytes move, or keeps those that it has. And one whose record ends in what
-was not written whole.
+A member with a full disk: it refuses before bytes move, or keeps those that it has. And one with a commit log that ends
+in half a record.
 """
 import contextlib
 import pathlib
@@ -15,7 +15,7 @@ SIZE = 16 * MIB
 
 @pytest.fixture
 def nodes(authority):
-    features.require("netns")  # as who may mount
+    features.require("netns")  # which includes the right to mount
     features.require("library")
     with Cluster(authority, 3, prefix=lambda node: own_disk(node.folder / "state") if node.name == "c" else ()) as nodes:
         yield nodes
@@ -32,7 +32,7 @@ def fill(node):
 
 
 def received(node):
-    """What the engines of a node got, of epochs that were done."""
+    """The bytes that the engines of a node received, in epochs that are over."""
     said = node.ctl("sync", "metrics").stdout
     return sum(float(line.split()[-1]) for line in said.splitlines() if line.startswith("weightd_sync_received_bytes_total{"))
 

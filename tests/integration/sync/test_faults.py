@@ -12,7 +12,7 @@ from lib.engine import program
 from lib.nodes import MIB
 
 SLACK_S = 30  # of a machine that has other things to do
-SLOW = MIB // 2  # where nobody waits for the rest of the bytes: that machine may see them late
+SLOW = MIB // 2  # if no test waits for the rest of the bytes: that machine may see them late
 IN_BUCKETS = {"stall-timeout": 5}  # of 1 MiB, at these rates: see ring_chunk()
 SCENES = [  # kind, victim, policy, moment
     ("engine killed", "a", "all", "open"), ("engine killed", "b", "all", "bytes"),

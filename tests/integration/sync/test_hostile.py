@@ -1,6 +1,6 @@
 """
-A peer of a group that lies. It has the certificate and the key of a node, or some of its own making, and says whatever it
-likes to an agent of ours, which refuses it before it gives anything away, and goes on serving all others.
+A peer of a group that lies. It has the certificate and the key of a node, or some of its own making, and sends anything
+to an agent of ours. The agent refuses it without a leak, and goes on serving all others.
 """
 import base64
 import contextlib
@@ -29,7 +29,7 @@ SIGNED = "document", "signature", "certificate", "decision"
 
 
 class Target:
-    """Where an agent of a Cluster listens."""
+    """The address and port of an agent of a Cluster."""
 
     def __init__(self, node):
         self.name, self.address, self.port = node.name, node.address, CONTROL_PORT
@@ -46,7 +46,7 @@ def sign(key, text):
 
 
 def signed(certificate, key, **says):
-    """What a publisher signs, with the blobs that it names."""
+    """A publisher's signed document, with the blobs that it names."""
     leaves = bytes(32)
     layout = says.pop("blob", b"no layout")
     document = {"protocol": 1, "group": "main", "buffer": "m", "publisher": PUBLISHER, "term": 1, "number": 1,
@@ -58,7 +58,7 @@ def signed(certificate, key, **says):
 
 
 class Liar(Peer):
-    """A node that says what a test likes, under its own name and with a certificate that is in order."""
+    """A node that sends the messages of a test, under its own name and with a valid certificate."""
 
     def __init__(self, node, authority, name=PUBLISHER, pair=None, **hello):
         self.name, self.certificate, self.key = name, *(pair or authority.node(name))
@@ -70,7 +70,7 @@ class Liar(Peer):
         self.say(type="prepare", sync=sync, **signed(self.certificate, self.key, **says))
 
     def blob(self, data, start=0, stop=None):
-        """In parts, as it says what it is."""
+        """Sends it in parts, with its true digest and size."""
         for at in range(start, stop or len(data), PART_MAX):
             self.send(PART, hashlib.sha256(data).digest() + struct.pack(">QQ", len(data), at) + data[at:at + PART_MAX])
 
@@ -87,10 +87,10 @@ def liar(authority):
         yield lambda node, **kw: stack.enter_context(Liar(node, authority, **kw))
 
 
-# --- Who was let in -----------------------------------------------------------------------------------
+# --- Accepted peers -----------------------------------------------------------------------------------
 
 def test_a_sync_of_somebody_else_is_not_taken_for_ones_own(lone, liar):
-    """Whoever takes part in a push knows its id, and whoever asked for the push waits for its end by that."""
+    """Each participant of a push has its id, and the client of the push waits for its end by that."""
     nodes = lone(publishers="ab")
     a = liar(nodes["b"])
     nodes["b"].publish("m", seed=1)
@@ -122,7 +122,7 @@ def test_a_reason_that_is_cut_within_a_character_is_told_all_the_same(lone, liar
 
 @pytest.mark.parametrize("n, says", [(80, {}), (8, {"layout_bytes": 1 << 30})])
 def test_who_prepares_much_and_brings_nothing_does_not_take_all_turns(lone, liar, n, says):
-    """Whoever makes room for it waits for the layout for half a minute or longer."""
+    """The node that makes room for it waits for the layout for half a minute or longer."""
     nodes = lone(3, publishers="ac", group={"policy": "quorum"},
                  settings={"limits": {"prepare-timeout": ABSENCE_S, "max-bytes": "16G"}})
     a = liar(nodes["b"])
@@ -145,7 +145,7 @@ def blobs_of(node):
 
 
 def test_the_beginning_of_a_blob_is_not_kept_longer_than_its_sync(lone, liar):
-    """It counts for a sync, and who stops in the middle of it could have any number of those."""
+    """Each belongs to a sync, and a peer that stops in the middle could otherwise leave any number of those."""
     nodes = lone(settings={"limits": {"heartbeat": 2}})
     a = liar(nodes["b"])
     layout = bytes(5 * PART_MAX)
@@ -155,7 +155,7 @@ def test_the_beginning_of_a_blob_is_not_kept_longer_than_its_sync(lone, liar):
     nodes.wait(lambda: blobs_of(nodes["b"]) == 1, "it keeps the beginning")
     a.say(type="abort", sync="00000000000000aa", why="so")
     assert a.until("aborted")
-    for _ in range(2):  # of which one came after that
+    for _ in range(2):  # one of them was sent after that
         a.say(type="pong", n=a.until("ping")["n"])
     assert blobs_of(nodes["b"]) == 0
     a.blob(layout, start=4 * PART_MAX)
@@ -163,7 +163,7 @@ def test_the_beginning_of_a_blob_is_not_kept_longer_than_its_sync(lone, liar):
     assert a.until("want")
 
 
-# --- What is signed, and what is not -----------------------------------------------------------------
+# --- Signed messages, and others ---------------------------------------------------------------------
 
 @pytest.mark.parametrize("code, says", [
     ("group", {"group": "elsewhere"}),
@@ -271,7 +271,7 @@ def test_what_its_publisher_did_not_sign_is_refused(lone, liar, authority, spoil
 # --- Replays ------------------------------------------------------------------------------------------
 
 def record_of(node, buffer):
-    """What it would show to whoever asks: the document of its newest version, as a message has it."""
+    """The document of its newest version as it sends it to any peer."""
     lines = (node.folder / "state" / "record").read_text().splitlines()
     heads = [head for line in lines for head in json.loads(line.split(" ", 1)[1])["heads"]]
     head = next(h for h in reversed(heads) if json.loads(h["document"])["buffer"] == buffer)
@@ -312,7 +312,7 @@ def test_what_was_committed_is_not_taken_again(make_nodes, authority):
 # --- A push of a liar's, to its end --------------------------------------------------------------------
 
 class Version:
-    """What is pushed, and what is said of it."""
+    """A version to push, and its document."""
 
     def __init__(self, data, tensors=None):
         self.data, self.layout = data, image(tensors or [("t", len(data))])
@@ -326,8 +326,8 @@ class Version:
 
 class Lie:
     """
-    A push, step by step, of a version and with the answers that an honest publisher waits for. What a test says
-    otherwise, it says instead of a step.
+    A push, step by step, of a version and with the answers that an honest publisher waits for. A test replaces steps
+    by messages of its own.
     """
     SYNC, TOKEN = "00000000000000bb", "5a" * 32
 
@@ -339,7 +339,7 @@ class Lie:
         self.liar.say(type=kind, sync=self.SYNC, **fields)
 
     def hear(self, *kinds):
-        """What comes first of these."""
+        """The first message of these types."""
         while message := self.liar.hear():
             if message["type"] in (*kinds, "bye"):
                 return message
@@ -380,7 +380,7 @@ class Lie:
         return self.hear("done", "broken")
 
     def move(self, data=None):
-        """An epoch that brings the bytes of the version, or others."""
+        """An epoch that sends the bytes of the version, or others."""
         opened = self.open()
         assert opened["type"] == "opened", opened
         self.start()
@@ -541,7 +541,7 @@ def test_a_step_of_the_wrong_moment_ends_the_connection_and_leaves_nothing(lone,
 
 
 def test_a_start_without_an_engine_starts_nothing(target):
-    """It may have crossed what a node says of an engine that ended."""
+    """It may have crossed a node's message about the end of an engine."""
     nodes, a, version = target
     lie = Lie(a, version)
     assert lie.prepare()["type"] == "ready"
@@ -554,7 +554,7 @@ def test_a_start_without_an_engine_starts_nothing(target):
 
 
 def test_strangers_at_the_port_of_the_data_change_nothing(target):
-    """Guesses, a token that was used, and those who say nothing."""
+    """Guesses, a used token, and silent connections."""
     nodes, a, version = target
     lie = Lie(a, version)
     lie.prepare()

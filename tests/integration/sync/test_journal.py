@@ -1,4 +1,4 @@
-"""weightd-sync where the journal reads it: notices have fields, and nobody waits for a journal that is full."""
+"""weightd-sync under a journal: log records have fields, and no agent waits for a journal that is full."""
 import functools
 import os
 import pathlib
@@ -24,7 +24,7 @@ def root_only(require):
 
 @pytest.fixture
 def journal(require, make_journal):  # noqa: F811
-    """One that has room for whatever comes while nobody reads; others have it for some 10 entries."""
+    """One with room for all entries until the test reads; others have it for some 10 entries."""
     def roomy(*kind):
         pathlib.Path("/proc/sys/net/unix/max_dgram_qlen").write_text("1000")  # that of the namespace
         return socket.socket(*kind)
@@ -35,7 +35,7 @@ def journal(require, make_journal):  # noqa: F811
 
 
 class Story:
-    """The notices of all agents that were told so far."""
+    """The log records of all agents until now."""
 
     def __init__(self, journal):
         self.journal, self.entries = journal, []
@@ -54,7 +54,7 @@ class Story:
 
 def test_the_journal_is_told_the_story_of_a_sync(make_nodes, journal):
     story = Story(journal)
-    # Long enough for an engine to open on a busy machine, and not for who is waited for below.
+    # Long enough for an engine to open on a busy machine, and too short for the node that does not answer below.
     nodes = make_nodes(2, prefix=lambda node: journal.prefix, settings={"limits": {"prepare-timeout": 5}})
     for name, peer in ("ab", "ba"):
         up = story.find(nodes, WEIGHTD_ACTION="up", NODE=name, PEER=peer)
@@ -114,7 +114,7 @@ def test_what_went_wrong_is_told_with_whom_it_is_about(make_nodes, journal, tmp_
 
 
 def test_a_journal_that_does_not_read_holds_nobody_up(make_nodes, make_journal):  # noqa: F811
-    """What it has no room for is a line like any other."""
+    """A record without room is a line like any other."""
     journal = make_journal()
     nodes = make_nodes(2, prefix=lambda node: journal.prefix)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:

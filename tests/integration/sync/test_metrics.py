@@ -1,4 +1,4 @@
-"""weightctl sync metrics: what nodes counted is what happened, and whoever reads OpenMetrics can read it."""
+"""weightctl sync metrics: the counters of nodes match their syncs, and any reader of OpenMetrics can parse them."""
 import os
 import re
 import stat
@@ -29,7 +29,7 @@ def parse(text):
 
 
 def value(samples, name, **labels):
-    """Of the one sample that has these labels."""
+    """The value of the sample that has these labels."""
     return samples["weightd_sync_" + name][frozenset(labels.items())]
 
 
@@ -140,7 +140,7 @@ def test_no_device_and_no_link_is_replaced(make_agent, tmp_path):  # noqa: F811
         assert os.lstat(tmp_path / name).st_ino == before.st_ino and sorted(os.listdir(tmp_path)) == ["fifo", "link"]
 
 
-# --- What others called their buffers ---------------------------------------------------------------
+# --- Names of buffers from others -------------------------------------------------------------------
 
 def test_whatever_the_agent_says_can_be_parsed(make_agent):  # noqa: F811
     name = "evil\"\\\n\x1b[31m\x9b2Jü"

@@ -1,4 +1,4 @@
-"""Of a version of which some elements changed a patch travels: it makes every bit of it, from whichever version it begins."""
+"""A version with some changed elements travels as a patch, which makes every bit of it, from whichever version it begins."""
 import hashlib
 import json
 import random
@@ -189,7 +189,7 @@ def test_the_version_pushed_last_is_kept_for_the_next(make_nodes, kept):
     model = Model(nodes["a"])
     model.publish()
     push(nodes, model)
-    for _ in range(4):  # more than weightd keeps for those who come
+    for _ in range(4):  # more than weightd keeps for later readers
         model.change()
         model.publish()
     end = push(nodes, model)

@@ -1,4 +1,4 @@
-"""weightctl pki: certificates that OpenSSL takes for mutual TLS, and files that nobody else reads."""
+"""weightctl pki: certificates that OpenSSL takes for mutual TLS, and files that no other user can read."""
 import datetime
 import json
 import os
@@ -75,7 +75,7 @@ def when(path, which):
     return datetime.datetime.strptime(text, "%b %d %H:%M:%S %Y GMT").replace(tzinfo=datetime.timezone.utc)
 
 
-# --- What is made ---------------------------------------------------------------------------------
+# --- Made files -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
@@ -238,7 +238,7 @@ def test_s_server_and_s_client_shake_hands(nodes):
     assert "Verify return code: 0 (ok)" in client.stdout and "TLSv1.3" in client.stdout, client.stdout
 
 
-# --- What is refused ------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------
 
 
 def test_nothing_is_overwritten(nodes):
@@ -274,7 +274,7 @@ def test_a_folder_that_cannot_be_written(ca, tmp_path):
 
 @pytest.fixture
 def full(tmp_path):
-    """A folder on a full disk, which is mounted where nobody else sees it: there are tests that look at all mounts."""
+    """A folder on a full disk, in a mount namespace of its own: there are tests that look at all mounts."""
     require("mounts")
     (tmp_path / "full").mkdir()
     script = 'mount -t tmpfs -o size=4k,nr_inodes=16 none "$0" && echo mounted && exec cat'

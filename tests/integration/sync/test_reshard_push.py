@@ -68,7 +68,7 @@ class Model:
         return self.case.expected[self.order.index(name)]
 
     def assert_there(self):
-        """What numpy says, at each target and nowhere else, and the sources as they were."""
+        """Checks for numpy's result at each target and nowhere else, and for unchanged sources."""
         for node in self.nodes:
             assert read(node, "new") == (self.expected(node.name) if node.name in self.targets else None), node
         self.assert_sources()
@@ -133,7 +133,7 @@ def test_planned_counted_and_kernels_bytes_are_equal_on_every_link(make_nodes, n
             for link, planned in links.items():
                 if link[ours] == node.name:
                     assert counted(node, way, link[other]) == [planned["planned"]] * 3, (node, way, link)
-    assert counted(nodes["b"], "sent", "d") == [0] * 3  # who have no link with each other
+    assert counted(nodes["b"], "sent", "d") == [0] * 3  # these have no link with each other
 
 
 def test_gather_and_scatter_are_verbs_of_their_own(make_nodes, np):
@@ -191,7 +191,7 @@ def test_people_read_it_in_80_columns(make_nodes, np):
     assert "reshard" in history and max(map(len, history.splitlines())) <= 80, history
 
 
-# --- What is refused ------------------------------------------------------------------------------------
+# --- Refusals -------------------------------------------------------------------------------------------
 
 
 def test_what_does_not_fit_together_is_told_by_name(make_nodes, np):
@@ -268,7 +268,7 @@ def test_a_shard_that_is_too_large_is_refused_before_there_is_memory_for_it(make
     m.assert_untouched()
 
 
-# --- What goes wrong ------------------------------------------------------------------------------------
+# --- Failures -------------------------------------------------------------------------------------------
 
 
 def slow(m):
@@ -309,7 +309,7 @@ def test_a_node_that_dies_midway_leaves_all_as_they_were(make_nodes, np, who):
 
 @pytest.mark.parametrize("what", ("agent", "weightd"))
 def test_a_target_that_is_silent_costs_no_longer_than_its_deadline(make_nodes, np, what):
-    """Nobody hears of it that it is gone: a frozen agent misses heartbeats, a frozen weightd an answer."""
+    """No event reports its loss: a frozen agent misses heartbeats, a frozen weightd an answer."""
     nodes = make_nodes(3, settings=PLAIN | {"limits": IMPATIENT | {"prepare-timeout": ABSENCE_S}})
     m = Model(np, nodes, LARGE, "ab", "bc")
     nodes["c"].freeze(None if what == "agent" else nodes["c"].daemon.proc.pid)

@@ -1,4 +1,4 @@
-"""A slow link holds up nobody else, where the policy says so: nodes in namespaces of their own."""
+"""A slow link does not hold up the others, if the policy says so: nodes in namespaces of their own."""
 import contextlib
 import json
 

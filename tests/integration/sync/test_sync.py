@@ -1,4 +1,4 @@
-"""Nodes that push versions to each other: every bit arrives, all at once, and whoever was away catches up."""
+"""Nodes that push versions to each other: every bit arrives, all at once, and a node that was absent catches up."""
 import contextlib
 import json
 import os
@@ -12,13 +12,13 @@ from lib.nodes import ABSENCE_S, CONTROL_PORT, MIB, SIZE, Control, Failed, conte
 from lib.wire import Wire
 
 NONE = {"data": {"security": "none"}}
-ABSENCE = {"limits": {"prepare-timeout": ABSENCE_S}}  # of those who miss somebody
-GROUP = 23456  # of Unix, that nobody has
+ABSENCE = {"limits": {"prepare-timeout": ABSENCE_S}}  # for groups with a lost node
+GROUP = 23456  # a gid without members
 COUNTS = "planned", "payload", "bytes", "kernel"
 
 
 def row_of(node, sync):
-    """Of its history; None: it does not remember that sync."""
+    """The row of its history; None: it has no such sync."""
     return next((row for row in node.history() if row["sync"] == sync), None)
 
 
@@ -45,7 +45,7 @@ def test_a_push_arrives_bit_for_bit(make_nodes, n, security):
 
 
 def test_a_version_belongs_to_whom_sync_conf_of_the_node_says_however_it_came(make_nodes):
-    """By a push, or by a repair; and its publisher's stays as it is."""
+    """It arrives by a push, or by a repair; and its publisher's stays as it is."""
     nodes = make_nodes(3, absent="c", settings=NONE | ABSENCE, group={"mode": "0644", "group": str(GROUP), "policy": "quorum"})
     nodes["a"].publish("m", seed=1)
     before = rights_of(nodes["a"], "m")
@@ -183,7 +183,7 @@ def test_an_agent_listens_at_one_place_which_knows_tls_alone(make_nodes):
 
 
 def test_a_peer_that_moved_is_found_by_its_name(make_nodes, tmp_path, require):
-    require("netns")  # as who may mount
+    require("netns")  # which includes the right to mount
     hosts = tmp_path / "hosts"
     hosts.touch()
     own = "unshare", "--mount", "sh", "-c", f'mount --bind {hosts} /etc/hosts && exec "$@"', "sh"
@@ -230,7 +230,7 @@ def test_a_quorum_is_more_than_half(make_nodes):
     assert nodes["b"].serves("m") is None
 
 
-# --- What is refused -------------------------------------------------------------------------------
+# --- Refusals --------------------------------------------------------------------------------------
 
 def test_who_is_no_publisher_may_not_push(make_nodes):
     nodes = make_nodes(2)
@@ -420,7 +420,7 @@ def test_pushes_of_a_busy_buffer_have_their_turns(make_nodes):
         for control in waiting:
             control.say(op="push", buffer="m", version=0, max_rate=0, wait=True, queue=True)
             assert control.hear() == {"event": "queued", "why": f"sync {first.sync} of m is under way"}
-        waiting[1].socket.close()  # whose turn does not come
+        waiting[1].socket.close()  # which never gets its turn
         nodes["a"].publish("m", seed=2)
         nodes["a"].ask("cancel", sync=first.sync)
         first.failed()
@@ -431,7 +431,7 @@ def test_pushes_of_a_busy_buffer_have_their_turns(make_nodes):
     nodes.settle("m", seed=2)
 
 
-# --- Who was away ----------------------------------------------------------------------------------
+# --- Absent nodes ----------------------------------------------------------------------------------
 
 def test_a_late_joiner_catches_up(make_nodes):
     nodes = make_nodes(3, absent="c", settings=ABSENCE)
@@ -541,7 +541,7 @@ def test_all_agents_start_again_and_know_what_they_did(make_nodes):
     for node in nodes:
         node.restart()
     nodes.wait_connected()
-    nodes.settle("m", seed=1)  # who is not sure yet may fetch it, and have no other then
+    nodes.settle("m", seed=1)  # a node that is not sure yet may fetch it, and have no other then
     assert {node.head("m") for node in nodes} == {(before["term"], before["number"])}, nodes.story()
     nodes["a"].publish("m", seed=2)
     after = nodes["a"].push("m")
@@ -574,7 +574,7 @@ def test_readers_never_see_a_mixed_version(make_nodes):
     assert all(looks), looks
 
 
-# --- What people see -------------------------------------------------------------------------------
+# --- Output for users ------------------------------------------------------------------------------
 
 def test_weightctl_shows_and_does_all_of_it(make_nodes, tmp_path):
     nodes = make_nodes(2)

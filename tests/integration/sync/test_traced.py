@@ -1,4 +1,4 @@
-"""What weightd-trace saw of a sync is what was planned, what engines counted and what TCP_INFO said, to the byte."""
+"""weightd-trace's count of a sync equals the plan, the engines' counts and TCP_INFO, to the byte."""
 import contextlib
 import json
 import os
@@ -34,7 +34,7 @@ def tracer():
 
 @pytest.fixture
 def make_traced(make_nodes, tracer):
-    """make_nodes() of nodes whose agents ask the tracer."""
+    """make_nodes() of nodes with agents that use the tracer."""
     def make(n, settings=PLAIN, **kw):
         if settings == GLOO:
             features.require("gloo", available=program("gloo").exists())
@@ -52,7 +52,7 @@ def np():
 
 
 def ctl(tracer, *args):
-    """What weightctl says of it."""
+    """The output of weightctl with this tracer."""
     return subprocess.run([features.BUILD / "weightctl", *args], env=tracer.env, capture_output=True, text=True, check=True).stdout
 
 
@@ -61,7 +61,7 @@ def history(node, sync):
 
 
 def traced(node, sync):
-    """Its row of the history, once weightd-trace has told what it has to: no sync waits for that."""
+    """Its row of the history, once weightd-trace has sent its counts: no sync waits for that."""
     def look():
         row = history(node, sync)
         return row and row["untraced"] == 0 and row
@@ -82,7 +82,7 @@ def assert_traced(nodes, sync, tls=False):
     """All that moved anything of it: planned, counted, TCP's and traced are equal, on each link and at both of its ends."""
     rows = [traced(node, sync) for node in nodes if history(node, sync)]
     for row in rows:
-        assert (row["traced"] or 0) == row["bytes"] == row["kernel"], row  # where nothing came, nothing was traced
+        assert (row["traced"] or 0) == row["bytes"] == row["kernel"], row  # without bytes there is no trace
         assert row["planned"] == row["payload"] and (row["payload"] == row["bytes"]) != tls, row
     for node in nodes:
         nodes.wait(lambda node=node: all(a == b for a, b in carried(node).values()), lambda node=node: carried(node))
@@ -186,7 +186,7 @@ def test_a_push_is_limited_by_the_rate_that_was_set(make_traced, tracer):
 
 @pytest.mark.parametrize("names", ["ab", "abcd"])
 def test_an_arrow_from_who_sent_to_who_received(make_nodes, tmp_path, names):
-    """Nodes with a tracer each, whose recordings are merged."""
+    """Nodes with a tracer each; their recordings are merged."""
     features.require("bpf")
     features.require("perfetto")
     with contextlib.ExitStack() as stack:
@@ -199,7 +199,7 @@ def test_an_arrow_from_who_sent_to_who_received(make_nodes, tmp_path, names):
         recorders = {name: Recorder(t.socket) for name, t in tracers.items()}
         nodes["a"].publish("m", seed=1)
         push = nodes["a"].start_push("m", max_rate=MIB)
-        for recorder in recorders.values():  # all were told of it while it went on
+        for recorder in recorders.values():  # all have events of it while it goes on
             recorder.until('"kind":"progress"')
         push.moving(names[-1])
         links = chain(push)
@@ -221,7 +221,7 @@ def test_an_arrow_from_who_sent_to_who_received(make_nodes, tmp_path, names):
 
 
 def expect(nodes, observer, sync):
-    """On each link all came that it was said to carry, both ways."""
+    """Each link carried all bytes of its plan, both ways."""
     assert_traced(nodes, sync)
     observer.ask("rows")
     rows = [row for row in observer.followed if (row["kind"], row["sync"]) == ("total", sync)]
@@ -386,11 +386,11 @@ def test_people_and_programs_are_shown_it(make_nodes, tmp_path, tracer):
     assert nodes["a"].ctl("sync", *columns, "--bytes").stdout.split() == [str(row["bytes"]), "0", "-", "1"]
 
 
-# --- Where weightd-trace is not as it should be ------------------------------------------------------
+# --- A weightd-trace that fails or lies --------------------------------------------------------------
 
 class Stand:
     """
-    Instead of a weightd-trace: hears what agents ask, each in a connection of its own, and answers what it is told to.
+    A weightd-trace that is played: it reads the requests of agents, each in a connection of its own, and sends a test's answers.
 
     heard   requests, in the order of each connection
     answer  of a request: packets, which may be none; None hangs up
@@ -448,7 +448,7 @@ ROW = {"kind": "row", "peer": "a", "sockets": 1, "partial": False, "received": 5
 
 
 def stand_in(make_nodes, tmp_path, n=2, settings=PLAIN, programs=None, **kw):
-    """Nodes whose agents ask a Stand, which is there first."""
+    """Nodes with agents that use a Stand, which starts first."""
     stand = Stand(tmp_path / "trace.sock", **kw)
     return stand, make_nodes(n, settings=settings | {"node": {"trace": tmp_path / "trace.sock"}}, programs=programs or {})
 
@@ -490,7 +490,7 @@ def test_one_that_answers_nonsense_or_nothing_costs_a_push_nothing_but_its_numbe
 
 
 def test_what_it_says_of_a_sync_is_said_by_the_history_of_all(make_nodes, tmp_path):
-    """Whatever it is: nobody mends it."""
+    """Even a wrong count is shown as it is."""
     stand, nodes = stand_in(make_nodes, tmp_path, answer=lambda request: [ROW, END] if request["op"] == "end" else [END])
     with stand:
         nodes["a"].publish("m", seed=1)
@@ -514,7 +514,7 @@ def test_an_engine_that_tells_of_connections_without_end_is_not_listened_to(make
 
 
 def test_an_engine_that_is_killed_is_missed_at_once_though_its_connection_is_on_its_way(make_nodes, tmp_path):
-    """One that never answers has the connection of the engine, and nobody waits for it, or for a timeout."""
+    """A tracer that never answers holds the connection of the engine, and no node waits for it, or for a timeout."""
     limits = {"limits": {"stall-timeout": 300}}
     stand, nodes = stand_in(make_nodes, tmp_path, 3, PLAIN | limits, answer=lambda request: [] if request["op"] == "tag" else [END])
     with stand:
@@ -552,7 +552,7 @@ def test_one_that_hangs_up_on_all_is_told_of_once(make_nodes, tmp_path):
 
 
 def test_one_that_comes_back_amid_a_push_is_told_of_what_goes_on(make_nodes, tmp_path):
-    """Of each connection once more, and that what it carried before is not known."""
+    """The agent sends each connection once more, with the mark that its earlier bytes are unknown."""
     left = ["a", "b"]
 
     def answer(request):
@@ -615,7 +615,7 @@ def test_one_that_comes_later_and_comes_again(make_nodes, tracer):
 
 
 def test_without_rights_it_says_all_or_nothing(make_nodes):
-    """What a connection carried between the last look at it and its end it does not know."""
+    """It cannot see the bytes of a connection between the last look at it and its end."""
     features.require("trace")
     with tracing.Tracer("--meter=diag") as tracer:
         nodes = make_nodes(3, settings=PLAIN | {"node": {"trace": tracer.socket}})

@@ -1,6 +1,6 @@
 """
-Whom an agent believes, and what: where others say that bytes go, certificates that are replaced, revoked or over, and
-what was signed with them.
+The trust of an agent: addresses for bytes that others name, certificates that are replaced, revoked or expired, and
+documents that were signed with them.
 """
 import contextlib
 import hashlib
@@ -27,19 +27,19 @@ def authority(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("pki") / "pki")
 
 
-# --- Where bytes go -----------------------------------------------------------------------------------
+# --- Targets of bytes ---------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def listener(address):
-    """A port of somebody, who waits for calls."""
+    """A port of a third party that waits for connections."""
     with socket.create_server((address, 0)) as s:
         s.settimeout(PATIENCE_S)
         yield s
 
 
 def send_to(lie, node, address, port):
-    """Has a member send what it gets to a node that is said to be there."""
+    """Orders a member to send its bytes on to a node at this alleged address."""
     assert lie.prepare()["type"] == "ready"
     assert lie.open()["type"] == "opened"
     lie.start(next={"node": node, "address": address, "port": port, "token": Lie.TOKEN})
@@ -67,7 +67,7 @@ def assert_does_not_dial(nodes, liar, version, node, address):
 
 
 def test_a_publisher_cannot_have_ports_tried_where_no_node_takes_bytes(lone, liar):
-    """It would learn from how that fails who is there."""
+    """The way of the failure would show if something listens there."""
     nodes = lone(3)
     a, version = liar(nodes["b"]), Version(os.urandom(PAGE))
     assert_does_not_dial(nodes, a, version, "c", "127.0.0.1")
@@ -114,13 +114,13 @@ def test_a_member_is_dialled_nowhere_but_where_it_said_that_it_takes_bytes(lone,
 # --- Certificates that are replaced ---------------------------------------------------------------------
 
 def put(source, target):
-    """As those do it who keep files up to date: nobody ever sees half of one."""
+    """As tools that update files do it: no reader ever sees half of one."""
     shutil.copy(source, f"{target}.new")
     os.rename(f"{target}.new", target)
 
 
 def test_who_is_in_the_middle_of_saying_who_it_is_begins_anew(b, authority):  # noqa: F811
-    """Whether TLS is done or not, it was begun with the certificate of before."""
+    """Its TLS began with the certificate of before, whether it is done or not."""
     with socket.create_connection(("127.0.0.1", b.port), timeout=PATIENCE_S) as silent, \
             Peer(b, authority.certificate, *authority.node("a")) as peer:
         for source, target in zip(authority.fresh("b", "new"), ("node.crt", "node.key")):
@@ -206,14 +206,14 @@ def test_two_cas_need_a_list_each(strict, authority, tmp_path):
     assert strict.run("--check").returncode == 0
 
 
-# --- What was signed once -------------------------------------------------------------------------------
+# --- Old signatures -------------------------------------------------------------------------------------
 
 def heads_of(document):
     return [{"buffer": "m", "group": "main"} | {key: document[key] for key in ("term", "number", "root")}]
 
 
 class Hoard:
-    """A version that was committed, by what its publisher signed, in the hands of others, who bring it when they are asked."""
+    """A committed version with the signed document of its publisher, held by others, which send it on request."""
 
     def __init__(self, certificate, key, **says):
         version = Version(os.urandom(PAGE))
@@ -222,7 +222,7 @@ class Hoard:
         self.document = json.loads(self.message["document"])
 
     def bring(self, liar):
-        """What the node says to it that asked for it."""
+        """Sends it to the node that requested it. Returns that node's answer."""
         liar.say(type="heads", heads=heads_of(self.document))
         assert liar.until("catch-up")["buffer"] == "m"
         liar.say(type="prepare", sync="00000000000000cc", **self.message)
@@ -237,7 +237,7 @@ def test_what_another_member_brings_is_asked_for_and_taken(make_nodes, liar, aut
 
 
 def test_what_was_signed_with_a_certificate_that_is_over_is_taken_once_most_have_it(make_nodes, liar, authority):
-    """Whoever stole the key of then may sign today with a date of then, and one member may bring that."""
+    """A thief of the old key may sign today with an old date, and one member may send that."""
     nodes = make_nodes(3, absent="ab")
     old = Hoard(*authority.brief("a", -1), time_ns=time.time_ns() - 30 * 10**9)
     refused = old.bring(liar(nodes["c"], name="b"))

@@ -32,7 +32,7 @@ class Witness:
         self.end()
 
     def lines(self):
-        """What it wrote until now: {"version", "sha256", "n"}, n counts its looks."""
+        """Its lines until now: {"version", "sha256", "n"}; n counts its looks."""
         whole = self.path.read_text().rpartition("\n")[0]
         return [json.loads(line) for line in whole.splitlines()]
 
@@ -60,7 +60,7 @@ def look(buffer):
     try:
         with weightd.attach(buffer) as b:
             return b.version, hashlib.sha256(b.read()).hexdigest()
-    except weightd.Error:  # removed, restarted, gone: another look will tell
+    except weightd.Error:  # removed, restarted, lost: another look will show
         return None
 
 
