@@ -1,4 +1,4 @@
-"""Readers of an exclusive buffer that an update did not wait for: they hear of it, also across a restart."""
+"""Readers of an exclusive buffer that an update did not wait for: they get an error, also across a restart."""
 import errno
 import os
 import signal

@@ -1,6 +1,6 @@
 """
-Readers of buffers that change under them: swaps at the same address, pauses, and what a reader that does not
-pause can tell. The server is played by the test.
+Readers of buffers that change under them: swaps at the same address, pauses, and the signs of a change for a reader
+that does not pause. The server is played by the test.
 """
 import contextlib
 import errno
@@ -173,7 +173,7 @@ def test_bytes_of_another_version_are_not_verified(reader):
 
 
 def paused(r, timeout_ms=-1):
-    """A pause that the server knows of."""
+    """A pause that the server has been notified of."""
     r.memory.flip(1, UPDATING)
     asked = later(r.buffer.pause, timeout_ms)
     assert r.peer.request(wire.PAUSE).values[0] == 11

@@ -1,6 +1,6 @@
 """
-A library whose server dies: what is asked again, what is taken up again, what is given up. The server is
-played by the test, so that replies are lost at exact points.
+A library with a server that dies: requests that are repeated, objects that are restored, and those that are given up.
+The server is played by the test, so that replies are lost at exact points.
 """
 import errno
 import os
@@ -64,7 +64,7 @@ def created(client, peer, version, writer=9):
     return asked.result(PATIENCE_S)
 
 
-# --- What is asked again ------------------------------------------------------------------------------
+# --- Repeated requests --------------------------------------------------------------------------------
 
 ASKED_TWICE = {
     "ping": (lambda c: c.ping().instance, wire.PING, lambda p: p.pong(77), 77),
@@ -186,7 +186,7 @@ def test_an_older_server_is_not_asked_for_the_layout_that_a_swap_differs_from(ol
 
 
 def test_a_server_that_lives_and_hangs_up_each_time_is_given_up(server, meet):
-    """One that does not know the operation, for example: it must not be asked for ever."""
+    """One that does not support the operation, for example: the library must not ask it for ever."""
     client, peer = meet()
     asked = later(client.stat)
     peer.request(wire.STAT)
@@ -232,7 +232,7 @@ def test_a_server_is_found_as_soon_as_it_is_there(server, meet, gap):
     asked = later(client.ping)
     peer.request(wire.PING)
     peer.close()
-    time.sleep(0.3)  # for the client to look in vain, again and again: nothing tells that it has
+    time.sleep(0.3)  # for the client to look in vain, again and again: no event reports that
     assert not asked.done()
     started = time.monotonic()
     if gap == "no socket":
@@ -341,14 +341,14 @@ def test_a_load_can_be_cancelled_while_the_server_is_away(server, meet, tmp_path
     server.stop()
     peer.close()
     n = len(told)
-    while len(told) < n + 2:  # told while there is no server
+    while len(told) < n + 2:  # called while there is no server
         time.sleep(0.001)
     cancel.append(True)
     assert failure(asked).errno == errno.ECANCELED
     server.start()
 
 
-# --- What is taken up again -----------------------------------------------------------------------------
+# --- Restored objects -----------------------------------------------------------------------------------
 
 
 def test_leases_are_renewed_and_ended_by_their_new_numbers(server, meet, memory):
@@ -384,7 +384,7 @@ def test_an_attachment_goes_on_without_a_lease(server, meet, memory, code):
     peer.pong()
     asked.result(PATIENCE_S)
     assert buffer.bytes()[:5] == b"bytes"
-    buffer.detach()  # and asks nobody
+    buffer.detach()  # and sends nothing
     asked = later(client.ping)
     peer = server.restart(peer)
     peer.request(wire.PING)  # nor is there a second RENEW

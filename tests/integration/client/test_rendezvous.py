@@ -1,4 +1,4 @@
-"""Where a client finds its server: the default paths, a socket that is being made, one for other users."""
+"""Places in which a client looks for its server: the default paths, a socket that is being made, one for other users."""
 import contextlib
 import os
 import pathlib

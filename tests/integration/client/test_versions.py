@@ -22,7 +22,7 @@ def data(pattern):
 
 
 class Kept:
-    """A weightd that comes back when it dies, and clients of it."""
+    """A weightd that restarts when it dies, and clients of it."""
 
     def __init__(self, daemon, stack):
         self.daemon, self.stack = daemon, stack
@@ -32,7 +32,7 @@ class Kept:
         return self.stack.enter_context(Client(self.daemon.socket, **kw))
 
     def kill(self):
-        """Returns at once: whoever asks something afterwards finds it dead."""
+        """Returns at once: later requests find it dead."""
         os.kill(self.witness.ping().pid, signal.SIGKILL)
 
     def owned(self, thing):
@@ -113,7 +113,7 @@ def test_a_reader_of_a_dropped_version_keeps_it_through_restarts(kept):
 
 
 def test_calls_go_on_while_the_server_dies(kept):
-    """Writers, readers and lists by several clients, and kills in between: nobody gets an error."""
+    """Writers, readers and lists by several clients, and kills in between: no client gets an error."""
     over, begun = threading.Event(), threading.Barrier(4)
     kept.witness.publish("m", data(b"1"))
 

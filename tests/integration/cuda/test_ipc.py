@@ -75,7 +75,7 @@ IPC = 2  # enum weightd_memory
 
 
 class Program:
-    """A process of libweightd's that evaluates what it is told."""
+    """A process of libweightd's that evaluates expressions."""
 
     def __init__(self, scene):
         self.proc = subprocess.Popen([sys.executable, "-c", PROGRAM], env=scene.env, text=True,
@@ -120,7 +120,7 @@ class Scene:
         until(lambda: len(self.holders()) == n, f"{n} holders, not {self.holders()}")
 
     def kill_holder(self):
-        """And waits until all that it held is let go of: its command line is gone before that."""
+        """And waits until all that it held is released: its command line is empty before that."""
         pid, = self.holders()
         end = os.pidfd_open(pid)
         try:
@@ -300,7 +300,7 @@ def test_memory_survives_weightd(make_scene):
         program("held['m'].detach()")
     writer("client.drop('m', device='cuda:0')")
     scene.gpus.wait_used(0)
-    scene.wait_holders(0)  # nobody asks it any more
+    scene.wait_holders(0)  # it gets no requests any more
 
 
 def test_a_reader_keeps_what_it_has_when_weightd_is_stopped(scene):
@@ -397,7 +397,7 @@ def test_a_holder_that_hangs_keeps_what_it_has(make_scene, tmp_path):
     scene.gpus.heal()
     put_in_time(program, "n", 3)
     assert first in scene.holders() and len(scene.holders()) == 2
-    scene.gpus.wait_used(2 * used)  # what it was asked for came too late
+    scene.gpus.wait_used(2 * used)  # its memory was ready too late
     program("held['m'].detach()")
     program("client.drop('m', device='cuda:0')")
     until(lambda: not os.path.exists(f"/proc/{first}"), "it ends when it has nothing")

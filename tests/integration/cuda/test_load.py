@@ -1,6 +1,6 @@
 """
-Loading to a GPU, on fake ones: what is there afterwards is what the files hold, found by the GPU itself, and
-whatever goes wrong on the way is told in a sentence and leaves nothing behind.
+Loading to a GPU, on fake ones: its memory then equals the files, as checked by the GPU itself, and
+a failure on the way prints one sentence and leaves nothing behind.
 """
 import json
 import random
@@ -108,7 +108,7 @@ def test_progress_tells_of_the_digests_on_the_gpu(gpu_daemon, model):
     assert "m: verifying 100 %" in done.stderr
 
 
-# --- What goes wrong ---------------------------------------------------------------------------------
+# --- Failures ----------------------------------------------------------------------------------------
 
 @pytest.mark.threads
 @pytest.mark.parametrize("skip", [0, 3, 9])

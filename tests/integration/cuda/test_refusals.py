@@ -1,4 +1,4 @@
-"""What is missing or goes wrong between a process and a GPU; memory that is not what it should be."""
+"""Missing parts and failures between a process and a GPU; memory of the wrong kind or size."""
 import errno
 import os
 import shutil
@@ -151,7 +151,7 @@ IPC_HOLDER = """
 
 
 def test_memory_of_the_older_kind(played):
-    """Read while its holder lives; known to be lost afterwards."""
+    """Read while its holder lives; reported as lost afterwards."""
     proc, handle = played.holder(IPC_HOLDER)
     handle = bytes.fromhex(handle)
     alive, end = os.pipe()

@@ -72,7 +72,7 @@ def publish_in_time(w, *args, **kw):
 
 
 def create_that_hangs(w, gpu):
-    """Sends one that the GPU hangs over; likewise, one that was over before the program came so far is sent again."""
+    """Sends one that hangs in the GPU. One that was over before the failure was armed is sent again."""
     def hangs():
         if gpu.has_failed():
             return True
@@ -132,7 +132,7 @@ def test_weightd_itself_never_loads_the_driver(gpu, serve):
 
 
 def own_fds(pid):
-    """What the descriptors of an allocator lead to, those of the stand-in aside."""
+    """The files of an allocator's descriptors, without those of the stand-in."""
     found = {}
     for path in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed while we look
@@ -154,7 +154,7 @@ def test_the_allocator_inherits_nothing_but_its_socket(gpu, serve):
         assert b"NOTIFY_SOCKET" not in environ and b"FDSTORE" not in environ
         os.kill(w.ping().pid, signal.SIGKILL)
     until(lambda: pid not in allocators(daemon), "the allocator goes with weightd")
-    insist(daemon, lambda w: w.ping())  # a keeper told to end while its child starts tells of the signal
+    insist(daemon, lambda w: w.ping())  # a keeper that is ended while its child starts reports the signal
 
 
 def test_what_does_not_fit_is_refused_with_numbers(make_gpus, serve):
@@ -616,7 +616,7 @@ def test_what_survived_is_freed_once_there_are_descriptors_for_it(gpu, serve, is
             if is_published:
                 again.drop("m", device=gpu.device())
             w.close()  # what it has of the memory
-            until(lambda: not again.names(), again.names)  # the writer does not come back
+            until(lambda: not again.names(), again.names)  # the writer does not return
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
             until(lambda: again.stat().slot_bytes == 0, lambda: again.stat())
             until(lambda: gpu.used() == 0, lambda: f"{gpu.used()} bytes are left")
@@ -634,7 +634,7 @@ def test_memory_that_somebody_keeps_is_an_orphan_until_he_lets_go(gpu, serve):
         gpu.fail("cuMemGetInfo", "hang")
         w.drop("m", device=gpu.device())
         w.detach(lease.lease)
-        assert w.list(wire.SLOTS)[0].state == wire.LEAVING  # nobody knows yet whether the GPU has it back
+        assert w.list(wire.SLOTS)[0].state == wire.LEAVING  # it is still unknown if the GPU has it back
         gpu.heal()
         until(lambda: [r.state for r in w.list(wire.SLOTS)] == [ORPHAN], lambda: w.list(wire.SLOTS))
         assert w.stat().orphan_bytes == size and w.list(wire.SLOTS)[0].n_leases == 0
@@ -711,7 +711,7 @@ def test_an_orphan_that_is_let_go_hides_no_other(gpu, serve):
             w.detach(lease.lease)
         until(lambda: [r.state for r in w.list(wire.SLOTS)] == [ORPHAN] * 3, lambda: w.list(wire.SLOTS))
         os.close(kept.pop("a"))
-        until(lambda: len(left()) == 2, left)  # which of them nobody can tell
+        until(lambda: len(left()) == 2, left)  # it is unknown which of them
         with pytest.raises(AssertionError):
             until(lambda: len(left()) < 2, "they go on being orphans", seconds=3)
         for fd in kept.values():

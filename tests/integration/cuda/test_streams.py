@@ -1,4 +1,4 @@
-"""The order of work: what queued work still needs stays, on fake GPUs whose streams a test can hold up."""
+"""The order of work: memory stays while queued work needs it, on fake GPUs with streams that a test can hold up."""
 from lib.cuda_scene import make_scene, one  # noqa: F401
 
 
@@ -20,7 +20,7 @@ def test_publish_waits_for_what_the_writer_has_queued(one):
 
 
 def test_a_swap_waits_for_what_still_reads(one):
-    """What was queued before it reads the old version, at the address where the new one is afterwards."""
+    """Work that was queued before it reads the old version, at the address of the later new one."""
     one.run("""
         context()
         for how in "all", "one":

@@ -17,7 +17,7 @@ DEMO = features.ROOT / "tests/demo"
 pytestmark = [pytest.mark.timeout(500), pytest.mark.plain]
 DEMO_S = 400  # for eight workers one behind the other, each of which pool.py gives 120 s, and for two nodes
 LANGUAGES = ("C", "Python")
-# Of what a process has looked at, the kernel may take a page out of its table again when it likes
+# The kernel may remove a page that a process has looked at from its table at any time
 # (a run of CI was two pages of 22,183 short): 22 pages in 22,183 may be missing.
 NEARLY_ALL = 0.999
 ODD_SENTENCES = (
@@ -29,7 +29,7 @@ ODD_SENTENCES = (
 
 @pytest.fixture(autouse=True)
 def needs():
-    """What the Python workers need."""
+    """Requirements of the Python workers."""
     features.require("library")
     features.require("numpy")
 
@@ -41,7 +41,7 @@ def worker_env(daemon=None):
 
 @pytest.fixture
 def start(build):
-    """start("C", env, *arguments): a worker, gone at the end of the test."""
+    """start("C", env, *arguments): a worker, which ends with the test."""
     workers = []
 
     def start(language, env, *arguments):

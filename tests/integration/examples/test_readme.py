@@ -41,7 +41,7 @@ def tour():
 
 
 def exported(name):
-    """What the tour sets it to."""
+    """Its value in the tour."""
     return re.search(rf"^export .*\b{name}=(\S+)", README, re.M)[1].replace("$PWD", str(ROOT))
 
 

@@ -63,7 +63,7 @@ def run(gpus, code, wanted="", **env):
 
 @pytest.fixture
 def start(gpu):
-    """start(code): a process that says something and then lives until the test ends, or it is killed."""
+    """start(code): a process that prints a line and then lives until the test ends, or it is killed."""
     started = []
 
     def begin(code):

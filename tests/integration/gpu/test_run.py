@@ -1,4 +1,4 @@
-"""tests/gpu/run, on the fake GPU: that it runs and tells; what it shows there is nothing about a real one."""
+"""tests/gpu/run, on the fake GPU: it runs and reports; its results there mean nothing for a real one."""
 import json
 import os
 import random

@@ -1,4 +1,4 @@
-"""Loading files: every byte arrives, and whatever goes wrong is told in a sentence and leaves no trace."""
+"""Loading files: every byte arrives, and a failure prints one sentence and leaves no trace."""
 import contextlib
 import json
 import os
@@ -17,7 +17,7 @@ from lib import features, wire
 
 DEADLINE_S = 60
 MIB = 1 << 20
-# What weightctl may print: one line, and nothing that moves a cursor or changes a colour.
+# The allowed output of weightctl: one line, and nothing that moves a cursor or changes a colour.
 UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e]")
 
 
@@ -46,7 +46,7 @@ def u8(data):
 
 
 def random_tensors(rng, prefix, n):
-    """Of all sizes: empty, of a few odd bytes, and larger than a leaf."""
+    """Tensors of all sizes: empty, of a few odd bytes, and larger than a leaf."""
     sizes = [rng.choice([0, 1, 3, 255, 256, 257, 4096, 70001]) for _ in range(n - 2)]
     sizes += [3 * MIB + 5, MIB]
     rng.shuffle(sizes)
@@ -70,10 +70,10 @@ def check_bytes(daemon, name, tensors):
     daemon.ctl("verify", name)
 
 
-# --- What a failed load may leave ------------------------------------------------------------------
+# --- The rest of a failed load ---------------------------------------------------------------------
 
 def eventually(condition, what):
-    """The server hears of an end a moment after it; nothing tells a test when."""
+    """The server sees an end a moment after it; no event reports that to a test."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, what()
@@ -81,7 +81,7 @@ def eventually(condition, what):
 
 
 def fds(daemon):
-    """What the descriptors of the daemon lead to, those aside that are closed while we look."""
+    """The files of the daemon's descriptors, without those that are closed while we look."""
     found = []
     for fd in os.listdir(f"/proc/{daemon.pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -101,7 +101,7 @@ def is_alone(daemon):
 @pytest.fixture
 def clean(daemon):
     """The daemon, which in the end must hold what it held in the beginning, and no buffer."""
-    # Its answer says that it accepted who came before, the fixture that looked whether it serves.
+    # Its answer means that it has accepted all before, such as the fixture that probed it.
     assert buffers(daemon) == []
     eventually(lambda: is_alone(daemon), lambda: fds(daemon))
     before = fds(daemon)
@@ -364,7 +364,7 @@ def test_an_index_of_another_format_is_named_as_what_it_is(clean, tmp_path):
 
 
 def test_a_broken_header_is_not_taken_for_another_format(clean, tmp_path):
-    """Sizes of a header whose bytes are the magic of a pickle, of gzip, of JSON."""
+    """Sizes of a header that have the bytes of the magic of a pickle, of gzip, of JSON."""
     path = tmp_path / "model.safetensors"
     for size in 0x0280, 0x088B1F, ord("{"):
         path.write_bytes(struct.pack("<Q", size) + b'{"a":')

@@ -1,4 +1,4 @@
-"""What a load says of the memory that it waits for."""
+"""Reports of a load about the memory that it waits for."""
 import ctypes
 import os
 import platform
@@ -32,7 +32,7 @@ def ptrace(request, tid, address=0, data=0):
 
 
 class Held:
-    """A thread that goes no further than it is let: with Held(tid) as thread: thread.run_past(system_call)."""
+    """A traced thread that stops at chosen points: with Held(tid) as thread: thread.run_past(system_call)."""
 
     def __init__(self, tid):
         self.tid = tid
@@ -68,14 +68,14 @@ def worker_of(daemon):
 
 
 class Load:
-    """weightctl load, and what it said so far."""
+    """weightctl load, and its output so far."""
 
     def __init__(self, daemon, *args):
         self.proc = daemon.spawn("load", *args, bufsize=0)
         self.said = ""
 
     def hear(self, words):
-        """Waits until it has said that."""
+        """Waits until it has printed that."""
         deadline = time.monotonic() + PATIENCE_S
         while words not in self.said:
             left = max(0, deadline - time.monotonic())

@@ -73,7 +73,7 @@ def test_mutations_fall_on_both_sides():
 
 
 def test_the_parser_agrees_with_the_safetensors_package(tool, root):
-    """Where it does not it is stricter, for a documented reason. The long form is a command, see differential.py."""
+    """If it does not it is stricter, for a documented reason. The long form is a command, see differential.py."""
     features.require("torch2")
     probe = subprocess.run([features.TORCH2, "-c", "import safetensors"], stderr=subprocess.PIPE)
     features.require("torch2", f"no safetensors there ({features.TORCH2} -m pip install safetensors)", not probe.returncode)

@@ -1,6 +1,6 @@
 """
-A program under a keeper that does what a test tells it: each packet from the socket in $KEPT_TEST is an
-expression, and what it is worth goes back as JSON. It must run with nothing but the standard library.
+A program under a keeper that runs a test's commands: each packet from the socket in $KEPT_TEST is an
+expression, and its value is sent back as JSON. It must run with nothing but the standard library.
 """
 import ctypes
 import hashlib
@@ -51,7 +51,7 @@ def barrier():
 
 
 def store_files(*names, size=4096):
-    """One memfd for each name, whose bytes tell the name."""
+    """One memfd for each name, with bytes that encode the name."""
     for name in names:
         fd = memfd(content(name, size))
         store(name, fd)
@@ -86,7 +86,7 @@ def open_fds():
 
 
 def in_a_fork(act):
-    """What a child of ours returns as its status: another sender for the keeper."""
+    """The exit status of a child of ours: another sender for the keeper."""
     pid = os.fork()
     if pid == 0:
         os._exit(int(act() or 0))
@@ -94,7 +94,7 @@ def in_a_fork(act):
 
 
 def orphan():
-    """Leaves behind a process that ends when nobody of ours waits for it any more."""
+    """Leaves behind a process that ends when none of our processes waits for it any more."""
     def act():
         if os.fork() == 0:
             os._exit(0)
@@ -115,7 +115,7 @@ def be_killed(signo):
 
 
 def hear_signals():
-    """On a thread: a handler would run after the recv() that its signal came right before."""
+    """Runs on a thread: a handler would run after the recv() that its signal was sent right before."""
     while True:
         signo = signal.sigwait(on)
         on[signo](signo)
@@ -129,4 +129,4 @@ test.connect(os.environ["KEPT_TEST"])
 test.send(json.dumps(os.getpid()).encode())
 while packet := test.recv(65536):
     test.send(json.dumps(eval(packet)).encode())
-sys.exit(9)  # the test has gone
+sys.exit(9)  # the test has ended

@@ -27,7 +27,7 @@ class Model(torch.nn.Module):
 
 
 def publish(weightd, value, name="m", **options):
-    """A version of Model whose elements are all `value`."""
+    """A version of Model with all elements `value`."""
     with weightd.create(name, weightd.torch.layout_of(Model()), **options) as writer:
         for tensor in writer.values():
             tensor.torch().fill_(value)
@@ -45,7 +45,7 @@ bound = {}
 
 
 def bind(module, buffer, share):
-    """Whether all of it is bound, and its values."""
+    """True if all of it is bound, and its values."""
     bound.update(module=weightd.torch.bind(module, buffer, share=share), buffer=buffer)
     return bool(weightd.torch.is_bound(module, buffer)), values(module)
 
@@ -60,7 +60,7 @@ def swap():
 
 
 def lose():
-    """What share_memory() of a part takes away, and the values once that was put back."""
+    """The names that share_memory() of a part unbinds, and the values after these are bound again."""
     bound["module"].embed.share_memory()
     lost = weightd.torch.is_bound(bound["module"]).lost
     weightd.torch.refresh(bound["module"], bound["buffer"])

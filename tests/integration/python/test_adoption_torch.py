@@ -1,5 +1,5 @@
 """
-Trainers that publish under the name of a model that was loaded from disk, whose order, roles and ties are those of
+Trainers that publish under the name of a model that was loaded from disk, with the order, roles and ties of the
 files: readers of the loaded version swap to theirs.
 """
 import multiprocessing

@@ -1,6 +1,6 @@
 """
-What the Python package passes on of memory on a GPU: addresses, shapes, types and which GPU. Here host memory
-says that it is a GPU's: nobody looks into it on the way, and the consumers are played by this file, which reads
+The Python package's facts about memory on a GPU: addresses, shapes, types and the GPU. Here host memory
+is marked as a GPU's: no code reads it on the way, and the consumers are played by this file, which reads
 capsules as they would. That a GPU computes on them is for tests/gpu/run to show.
 """
 import ctypes
@@ -16,7 +16,7 @@ TYPES = {"F32": (2, 32), "BF16": (4, 16), "I64": (0, 64), "BOOL": (6, 8), "C64":
 
 
 def move(table):
-    """From now on it says that its memory is on a GPU."""
+    """Marks its memory as that of a GPU."""
     from weightd import Location
     table._memory.location = table.location = Location("cuda", GPU, "8e2a4d5c-0000-4000-8000-000000000000")
     return table
@@ -24,7 +24,7 @@ def move(table):
 
 @pytest.fixture
 def on_gpu(weightd):
-    """A published version of MANY_KINDS that says so."""
+    """A published version of MANY_KINDS that is marked so."""
     publish(weightd, tensors=MANY_KINDS)
     return move(weightd.attach("m"))
 

@@ -139,7 +139,7 @@ def test_a_follower_that_fails_does_not_stop_the_others(weightd, monkeypatch):
         assert values(model) == {2}
 
 
-# --- What is shared ----------------------------------------------------------------------------------
+# --- Shared memory -----------------------------------------------------------------------------------
 
 
 def test_buffers_that_are_packed_are_shared_when_asked_for(weightd):
@@ -282,7 +282,7 @@ def test_what_is_remembered_keeps_nothing_mapped(weightd):
     assert weightd.ping().n_leases == 0
 
 
-# --- What is no longer ours --------------------------------------------------------------------------
+# --- Parts that are unbound --------------------------------------------------------------------------
 
 
 def lose_by_half(model):

@@ -12,7 +12,7 @@ if HAS_TORCH:
     import torch
 
     class Scaled(torch.Tensor):
-        """As torchao's tensors are: codes and a scale, which say that they are float32."""
+        """Like torchao's tensors: codes and a scale, with the dtype float32."""
 
         @staticmethod
         def __new__(cls, codes, scale):
@@ -36,7 +36,7 @@ if HAS_TORCH:
         shard = 0
 
     class Net(torch.nn.Module):
-        """What can be `odd` comes last."""
+        """The parameter that can be `odd` is the last."""
 
         def __init__(self, odd=None, device=None):
             super().__init__()
@@ -91,7 +91,7 @@ def nested(*_):
         return torch.nested.nested_tensor([torch.ones(4), torch.ones(3)])
 
 
-# what makes one, what an error says of it, and whether its layout is known all the same
+# its maker, the words of the error about it, and True if weightd has a layout for it all the same
 ODD = {
     "sparse": (lambda _: torch.eye(4).to_sparse(), r"odd: weightd has no tensors in layout torch.sparse_coo.*to_dense",
                False),
@@ -123,7 +123,7 @@ def snapshot(module):
             for name, tensor in module.state_dict(keep_vars=True).items()}
 
 
-# --- What is refused ---------------------------------------------------------------------------------
+# --- Refusals ----------------------------------------------------------------------------------------
 
 
 def test_module_with_a_tensor_that_is_not_plain_is_refused_and_stays_as_it_was(weightd, odd):
@@ -240,7 +240,7 @@ def test_module_that_takes_no_tensors_stays_as_it_was(weightd, device):
     assert [info.name for info in weightd.ls()] == ["m"]
 
 
-# --- What is taken -----------------------------------------------------------------------------------
+# --- Accepted kinds ----------------------------------------------------------------------------------
 
 
 def test_inference_mode_changes_nothing(weightd):

@@ -1,4 +1,4 @@
-"""load_state_dict() of modules whose memory is published: refused in words, where it would end in SIGSEGV."""
+"""load_state_dict() of modules whose memory is published: refused with a reason, in place of a SIGSEGV."""
 import copy
 import inspect
 

@@ -1,4 +1,4 @@
-"""Modules whose parameters are on the meta device, and nothing else of them."""
+"""Modules with parameters, and nothing else, on the meta device."""
 import threading
 
 import pytest
@@ -10,7 +10,7 @@ if HAS_TORCH:
     import torch
 
     class Rotary(torch.nn.Module):
-        """What a state_dict has not, computed when it is made; a tie by attribute, and one by an argument."""
+        """A buffer outside of the state_dict, computed when it is made; a tie by attribute, and one by an argument."""
 
         def __init__(self):
             super().__init__()

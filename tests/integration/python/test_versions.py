@@ -71,7 +71,7 @@ def test_ctrl_c_ends_a_wait(weightd, daemon, wait):
     with subprocess.Popen([sys.executable, "-c", code], env=env, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as proc:
         assert proc.stdout.readline() == "up\n"
-        time.sleep(0.1)  # into the wait; nothing tells when
+        time.sleep(0.1)  # into the wait; no event reports it
         proc.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in proc.communicate(timeout=TIMEOUT)[1]
 

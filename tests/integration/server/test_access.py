@@ -1,4 +1,4 @@
-"""Who may change permissions and owners of a buffer, from when on that counts, and who learns of it."""
+"""Changes of a buffer's permissions and owner: the right to make them, the moment from which they count, and their events."""
 import errno
 import json
 import os
@@ -24,7 +24,7 @@ def root_only(require):
 
 @pytest.fixture
 def scene(make_daemon):
-    """A buffer 'm' of the owner and his group, 0640, of one version."""
+    """A buffer 'm' of the owner and its group, 0640, of one version."""
     with Scene(make_daemon("--socket-mode", "0666")) as s:
         as_owner(s, publish)
         s.events()
@@ -32,7 +32,7 @@ def scene(make_daemon):
 
 
 def outcome(act, *args, **kw):
-    """What it returns, or the errno it was refused with."""
+    """Its result, or the errno of its refusal."""
     try:
         return act(*args, **kw)
     except Refused as e:
@@ -65,7 +65,7 @@ def rights(scene, name="m"):
     return record.uid, record.gid, record.mode
 
 
-# --- Who may ----------------------------------------------------------------------------------------
+# --- Rights -----------------------------------------------------------------------------------------
 
 
 def test_the_owner_changes_mode_and_group_as_far_as_it_is_a_member(scene):
@@ -136,7 +136,7 @@ def test_what_is_not_there_cannot_be_changed(scene):
 
 
 def reading(pipe, path):
-    """A reader that does what it is told: attach, read on, renew."""
+    """A reader that runs commands: attach, read on, renew."""
     with Wire(path) as w:
         lease = w.attach("m")
         pipe.send(lease.version)
@@ -229,7 +229,7 @@ def test_permissions_survive_a_restart(make_daemon):
         assert as_owner(scene, attach) == -errno.EACCES and run(scene, MEMBER, attach) == 1
 
 
-# --- What is charged --------------------------------------------------------------------------------
+# --- Charges ----------------------------------------------------------------------------------------
 
 
 def test_a_buffer_is_charged_to_its_owner_and_its_versions_to_who_wrote_them(scene):
@@ -306,7 +306,7 @@ def test_a_renewal_tells_a_stranger_nothing(scene):
     assert run(scene, OTHER, renew, buffer, 2)[1] is False
 
 
-# --- Who learns of it -------------------------------------------------------------------------------
+# --- Events -----------------------------------------------------------------------------------------
 
 
 def events(w):
@@ -386,11 +386,11 @@ def test_histories_and_versions_are_for_those_who_may_read(scene):
         assert run(scene, OTHER, Wire.list, kind, "m") == -errno.EACCES
 
 
-# --- What weightctl says of it ----------------------------------------------------------------------
+# --- Output of weightctl ----------------------------------------------------------------------------
 
 
 def as_other(scene):
-    """What runs a copy of weightctl, which everybody may run, in the place of the one behind it, as another user."""
+    """The words before a weightctl command that run a copy of it, which every user may run, as another user."""
     program = copy_for_others("weightctl", scene.daemon.folder)
     return "setpriv", f"--reuid={OTHER}", f"--regid={OTHER}", "--clear-groups", "sh", "-c", f'shift && exec {program} "$@"', "sh"
 

@@ -1,6 +1,6 @@
 """
-Layouts of one model: what is written into a buffer gets the layout of its newest version where names, types and
-shapes are the same, in whatever order they came; and otherwise the writer learns what differs.
+Layouts of one model: a new version in a buffer gets the layout of the newest one if names, types and
+shapes are the same, in any order; and otherwise the writer gets the difference.
 """
 import ctypes
 import errno
@@ -61,7 +61,7 @@ def test_a_version_in_another_order_takes_the_place_of_the_newest(weightd, optio
     write(weightd.create("m", lay_out(weightd), **first), values(1))
     reader = weightd.attach("m")
     data, offsets = reader.tensor(0).memoryview(), {t.name: t.offset for t in reader.values()}
-    if options.get("exclusive") or options.get("replace"):  # whose readers have to pause
+    if options.get("exclusive") or options.get("replace"):  # with readers that have to pause
         options |= {"policy": "evict", "pause_timeout": 0.0}
     given = lay_out(weightd, reversed(KINDS), alignment=4096, role="buffer", unit="block")
     with weightd.create("m", given, **options) as writer:
@@ -271,7 +271,7 @@ def test_a_load_to_a_gpu_follows_the_newest_version(make_daemon, gpu, tmp_path, 
     daemon.ctl("verify", "--device", "cuda:0", "m")
 
 
-# --- What differs ---------------------------------------------------------------------------------------
+# --- Differences ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

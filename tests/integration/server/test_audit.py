@@ -33,7 +33,7 @@ class Journal:
         self.prefix = "unshare", "--mount", "sh", "-c", script, str(folder)
 
     def entries(self):
-        """What has come, as dicts. A line without '=' or with a field twice is an error."""
+        """The records until now, as dicts. A line without '=' or with a field twice is an error."""
         found = []
         while True:
             try:
@@ -60,7 +60,7 @@ def make_journal():
 
 
 def act(path):
-    """Returns the pid of who did it."""
+    """Returns the pid of the process that did it."""
     with Wire(path) as w:
         slot = w.create("m", LAYOUT, mode=0o600, keep=1)
         w.publish(slot.writer)

@@ -58,7 +58,7 @@ def run(*args, **kw):
 
 
 def greeted(daemon):
-    """The same once it has logged all that it says of its start: the first client may come before that."""
+    """The daemon once it has logged its whole start: the first client may connect before that."""
     Wire(daemon.socket).close()
     return daemon
 
@@ -375,7 +375,7 @@ def test_a_group_with_many_members_is_found(conf, require):
 
 
 def reload(daemon, said):
-    """SIGHUP, and waits for what is said about it. Returns all that was said since."""
+    """Sends SIGHUP, and waits for the log line about it. Returns all lines since."""
     before = len(daemon.log)
     daemon.proc.send_signal(signal.SIGHUP)
     until(lambda: said in daemon.log[before:], lambda: daemon.log)

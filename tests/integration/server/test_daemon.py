@@ -129,7 +129,7 @@ def test_the_default_of_root_is_in_run(start, require):
 
 
 def as_user(*command):
-    """The command as somebody who is not root."""
+    """The command as a user other than root."""
     return command if os.geteuid() else \
         ("setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", *command)
 
@@ -293,7 +293,7 @@ def test_a_socket_that_was_passed_on_is_served_and_stays(activate, tmp_path):
         assert await_service(path, proc).pid == proc.pid
         assert not other.exists()
         assert end(proc) == 0 and path.exists()
-        early = Wire(str(path), greet=False)  # nobody is there
+        early = Wire(str(path), greet=False)  # no server is there
         proc = activate([s])
         early.hello()
         assert early.ping().pid == proc.pid
@@ -342,7 +342,7 @@ def test_sockets_meant_for_another_process_are_not_taken(start, tmp_path):
 
 
 def await_notice(manager, line):
-    """What the service manager hears, up to a message with this line: also what it is given to keep."""
+    """The service manager's messages, up to one with this line, those with descriptors included."""
     heard = []
     while line not in heard:
         heard += manager.recv(4096).decode().splitlines()
@@ -416,7 +416,7 @@ def test_what_a_create_makes_is_stored_first_and_a_publish_stores_nothing(start,
 @pytest.mark.parametrize("limit, is_too_few", [(6000, True), (7000, False)])
 def test_a_limit_on_descriptors_that_cannot_take_back_what_is_kept_is_told(make_daemon, tmp_path, limit, is_too_few):
     features.require_descriptors(limit)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:  # one that does not tell how much it keeps
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:  # one without a limit for the descriptors that it keeps
         manager.bind(str(tmp_path / "notify"))
         daemon = make_daemon(prefix=("prlimit", f"--nofile={limit}:{limit}"),
                              env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
@@ -531,7 +531,7 @@ def test_a_daemon_serves_on_without_its_keeper(make_daemon):
             assert w.names() == ["m"] and w.attach("m").version == 1
     finally:
         os.kill(pid, signal.SIGTERM)
-        shutil.rmtree(str(folder).removeprefix("NOTIFY_SOCKET="))  # nobody was left to do it
+        shutil.rmtree(str(folder).removeprefix("NOTIFY_SOCKET="))  # no process was left to do it
     until(lambda: is_gone(pid), "the daemon is gone")
     assert not os.path.exists(daemon.socket)
 

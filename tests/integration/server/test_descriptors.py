@@ -41,7 +41,7 @@ def image_of(buffer):
     return ctypes.string_at(address, size.value)
 
 
-# --- Of a buffer ---
+# --- Buffers ---
 
 
 def test_the_descriptor_of_a_buffer_reads_its_bytes_and_writes_none(client):
@@ -138,7 +138,7 @@ def test_the_memory_stays_until_the_descriptor_is_closed(client, daemon):
         assert w.names() == []
 
 
-# --- Of a writer ---
+# --- Writers ---
 
 
 def test_what_a_child_writes_through_the_descriptor_is_published_with_its_digest(client):

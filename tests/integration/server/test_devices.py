@@ -1,6 +1,6 @@
 """
-Where memory can be, as libweightd, weightctl and the Python package tell it, and how a device is called: a
-number for people, a UUID for the server. The server is played by the test, which has the GPUs that it likes.
+Places of memory, in libweightd, weightctl and the Python package, and names of devices: a
+number for people, a UUID for the server. The server is played by the test, which makes up the GPUs.
 """
 import contextlib
 import json
@@ -57,8 +57,8 @@ def slot(name, where, state):
 
 class Devices(FakeServer):
     """
-    Answers each client until it hangs up. `lists` are the records by kind, one by page where they are many;
-    `asked` is what came: (kind, name, device) of lists, (op, name, device) of others, which are done.
+    Answers each client until it closes. `lists` are the records by kind, one by page if they are many;
+    `asked` has the requests: (kind, name, device) of lists, (op, name, device) of others, which are done.
     """
 
     def __init__(self, path, **lists):
@@ -71,7 +71,7 @@ class Devices(FakeServer):
 
     def __exit__(self, *_):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as last:
-            last.connect(self.path)  # and says nothing
+            last.connect(self.path)  # and sends nothing
         self.thread.join()
         super().__exit__()
 

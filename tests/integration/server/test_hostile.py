@@ -1,5 +1,5 @@
 """
-Clients that break the rules. Whatever they do, they are refused or closed, and nobody else notices: after
+Clients that break the rules. All of them are refused or closed, without an effect on others: after
 each test an ordinary client reads the same bytes as before and the daemon has all of its own back.
 """
 import contextlib
@@ -32,7 +32,7 @@ PATTERN = b"these are the bytes of m "
 
 class Scene:
     """
-    A daemon with one published buffer, and somebody who looks on over a connection that stays.
+    A daemon with one published buffer, and an observer with a connection that stays.
 
     connect()          another connection
     is_unharmed()      asserts that an ordinary client is served and that nothing of the others is left
@@ -112,7 +112,7 @@ def layout_fd():
     os.close(fd)
 
 
-# --- What is not a message ------------------------------------------------------------------------
+# --- Malformed messages ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("greet", [False, True], ids=["stranger", "greeted"])
@@ -324,7 +324,7 @@ def test_a_layout_of_mode_0_is_served_or_refused(scene):
 
 @pytest.fixture
 def stuck_fd():
-    """A TCP socket whose last close() waits for an hour, unless its peer goes away; and what makes it go."""
+    """A TCP socket with a last close() that waits for an hour, unless its peer ends; and a function that ends it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         peer, _ = server.accept()
@@ -548,7 +548,7 @@ def test_a_client_that_dies_with_its_reply_unread_leaves_nothing(scene, op, layo
 
 
 def test_too_many_unread_descriptors_fail_requests_and_no_connection(make_scene, require):
-    """Who is not root may have no more descriptors in flight than open."""
+    """Users other than root may have no more descriptors in flight than open."""
     require("root")
     scene = make_scene(prefix=daemon_prefix(12345, n_descriptors=128))
     readers = [scene.connect() for _ in range(80)]
@@ -607,7 +607,7 @@ def test_a_client_out_of_descriptors_gets_an_error_and_leaves_nothing(scene, act
 
 
 class Erratic:
-    """A client that asks for whatever comes to mind, seldom before it is its turn, and hangs up at any time."""
+    """A client that sends random requests, rarely before its turn, and closes at any time."""
 
     def __init__(self, scene, rng, layouts):
         self.rng, self.layouts, self.ids, self.n_asked = rng, layouts, [1], 0
@@ -744,7 +744,7 @@ def test_a_lease_on_the_layout_makes_nobody_wait(scene):
     reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
     os.close(fd)
     fcntl.fcntl(reader, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # what the holder is told with
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # the signal to the holder of the lease
     offender = scene.connect()
     offender.send(wire.CREATE, valid(wire.CREATE), [reader])
     started = time.monotonic()
@@ -757,7 +757,7 @@ def test_a_lease_on_the_layout_makes_nobody_wait(scene):
 
 
 def test_listings_take_no_memory_of_the_daemons(make_scene):
-    """However many are asked for, and however long somebody keeps what he got."""
+    """However many are requested, and however long a client keeps its descriptors."""
     scene = make_scene()
     offenders = [scene.connect() for _ in range(100)]
     rss = scene.daemon.rss()

@@ -1,4 +1,4 @@
-"""The keeper as the program under it sees it: what it leaves there comes back, whatever it dies of."""
+"""The keeper as the program under it sees it: stored descriptors return, whatever that program dies of."""
 import contextlib
 import ctypes
 import json
@@ -115,7 +115,7 @@ class Keeper:
 
 @pytest.fixture
 def make_keeper():
-    """make_keeper(options...): a Keeper whose first child is there; all end with the test."""
+    """make_keeper(options...): a Keeper with its first child; all end with the test."""
     with contextlib.ExitStack() as stack:
         def make(*options, **kw):
             return stack.enter_context(contextlib.closing(Keeper(*options, **kw))).await_child()
@@ -130,7 +130,7 @@ def keeper(make_keeper):
 
 @contextlib.contextmanager
 def stopped(keeper):
-    """The keeper hears nothing during the block; what is sent to it meanwhile waits."""
+    """The keeper reads nothing during the block; messages to it wait meanwhile."""
     keeper.proc.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -138,7 +138,7 @@ def stopped(keeper):
         keeper.proc.send_signal(signal.SIGCONT)
 
 
-# --- What is kept -----------------------------------------------------------------------------------
+# --- Kept entries -----------------------------------------------------------------------------------
 
 
 DEATHS = {
@@ -423,7 +423,7 @@ def test_a_replaced_program_is_started_by(make_keeper, tmp_path, by):
 
 
 def test_only_a_start_that_fails_is_waited_for_longer(keeper):
-    """Who serves is started at once again, however often it is killed: each delay is one for readers."""
+    """A program that has served is started again at once, however often it is killed: each delay is one for readers."""
     for _ in range(4):
         assert keeper.ask("notify('READY=1')")
         keeper.kill_child()

@@ -40,7 +40,7 @@ LONGEST_CALL_S = 15  # of one that does: some restarts, each after the keeper's 
 
 
 def points():
-    """Of the daemon; none where it is not built."""
+    """The points of the daemon; none where it is not built."""
     if not FAULTY.exists():
         return ["none"]
     return subprocess.run([FAULTY], env=os.environ | {"WEIGHTD_FAULT": "list"}, check=True, text=True,
@@ -52,12 +52,12 @@ ON_GPUS = {"release-begun"}  # where only memory of theirs passes: see cuda/test
 
 
 def content(name, number):
-    """The bytes of a version, from which both can be told."""
+    """The bytes of a version: they encode its name and its number."""
     return struct.pack("<II", zlib.crc32(name.encode()), number) * (SIZE // 8)
 
 
 def number_of(name, data):
-    """Which version these bytes are; they have to be one, whole."""
+    """The number of the version with these bytes, which have to be one, whole."""
     number = struct.unpack_from("<I", data, 4)[0]
     assert data == content(name, number), f"{name}: torn or mixed, it begins as version {number}"
     return number
@@ -80,7 +80,7 @@ newest = 0
 
 
 def look_on(client, buffer, name):
-    """Likewise, and is told of newer versions, which are never unmade: nobody rolls this buffer back."""
+    """Likewise, and learns of newer versions, which are never removed: this buffer is not rolled back."""
     global newest
     state, version = buffer.state()
     if state == READY:
@@ -90,7 +90,7 @@ def look_on(client, buffer, name):
 
 
 def follow(client, buffer, name):
-    """Goes to the current version."""
+    """Moves to the current version."""
     check_mapped(buffer, name)
     try:
         new = buffer.refresh()
@@ -106,7 +106,7 @@ def follow(client, buffer, name):
 
 
 def pause(client, buffer, name):
-    """Pauses when asked to. Who was evicted must not believe what he read; he hears of it in the next pause."""
+    """Pauses on request. An evicted reader must not use the bytes it read; its next pause reports that."""
     try:
         buffer = buffer or client.attach(name)
         buffer.pause()
@@ -138,13 +138,13 @@ def look_twice(client, buffer, name):
 
 
 def never_torn(client, buffer, name):
-    """Likewise, of a buffer whose writers live, and so have it torn by nobody."""
+    """Likewise, for a buffer that is never torn, because its writers live."""
     assert buffer.state()[0] != TORN, f"{name} is torn"
     return look_twice(client, buffer, name)
 
 
 def read(pipe, path, name, habit):
-    """A reader's life: until it is told to end, and then it tells how it was."""
+    """A reader's life: until its order to end, which it answers with a report."""
     with Client(path) as client:
         buffer = client.attach(name)
         pipe.send("attached")
@@ -162,7 +162,7 @@ def read(pipe, path, name, habit):
 
 
 def has_ended(pid, within_s):
-    """Whether the process ends in that time."""
+    """True if the process ends in that time."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -185,7 +185,7 @@ def manifests():
 
 
 def next_version(raw):
-    """Of the record in force of a manifest, which has to be whole."""
+    """The next version in the valid record of a manifest, which has to be whole."""
     buffer, = struct.unpack_from("<Q", raw, 16)
     fd = memfd(raw, seals=fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     manifest = ctypes.c_void_p()
@@ -198,7 +198,7 @@ def next_version(raw):
 
 
 class Faulty(Daemon):
-    """A keeper of a daemon that dies where it is told to."""
+    """A keeper of a daemon that dies at chosen points."""
 
     def __init__(self, faults):
         self.faults = faults
@@ -222,7 +222,7 @@ class Faulty(Daemon):
         while self.impatient:
             pid = children.read_text()
             if pid == buried or not pid:
-                time.sleep(0.001)  # the keeper has it in hand, and tells nobody
+                time.sleep(0.001)  # the keeper is at work, and no event reports it
                 continue
             if has_ended(int(pid), 0.05) and self.impatient:
                 with stopped(self):
@@ -235,7 +235,7 @@ class Faulty(Daemon):
                 buried = pid
 
     def inspect(self):
-        """What a dead daemon has left: manifests that are whole, and heads that promise nothing beyond them."""
+        """Checks the rest of a dead daemon: manifests that are whole, and heads that promise nothing beyond them."""
         kept = {"weightd-manifest": {}, "weightd-head": {}}
         for path, name in self.memfds():
             if name in kept:
@@ -251,7 +251,7 @@ class Faulty(Daemon):
     def close(self):
         self.impatient = False
         self.hurrier.join()
-        with open(self.state, "r+b") as f:  # past every deadly one: what is told to end now shall end as told
+        with open(self.state, "r+b") as f:  # past every deadly one: an order to end now shall end it without a fault
             f.write(struct.pack("<Q", 1 << 32) * len(POINTS))
         super().close()
 
@@ -259,7 +259,7 @@ class Faulty(Daemon):
         return dict(zip(POINTS, struct.unpack(f"<{len(POINTS)}Q", self.state.read_bytes())))
 
     def memfds(self):
-        """What the keeper keeps of buffers."""
+        """The descriptors of buffers in the keeper."""
         found = []
         for entry in pathlib.Path(f"/proc/{self.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -269,7 +269,7 @@ class Faulty(Daemon):
 
 
 class Stage:
-    """What a scene has at hand: a client, readers, and the truth about what was acknowledged."""
+    """The means of a scene: a client, readers, and a record of all acknowledged changes."""
 
     def __init__(self, daemon, is_restless):
         self.daemon = daemon
@@ -278,14 +278,14 @@ class Stage:
         self.truth = {}  # name: {version: what it holds}
         self.current = {}
         self.held = set()  # (name, version) that the client itself reads
-        self.may_stay = {}  # name: versions of which a daemon that died may not know that nobody reads them
+        self.may_stay = {}  # name: versions that have no reader, of which a restarted daemon may have no record
         self.torn = set()
         self.latest = {}
         self.readers = []
         self.store_used = self.client.stat().store_used
 
     def meet(self):
-        """Who knows no daemon yet does not wait for it."""
+        """A client without a first connection does not wait for a daemon."""
         client = Client()
         connected = lambda: native.lib.weightd_connect(client.w, self.daemon.socket.encode()) == 0
         until(connected, "the daemon takes us")
@@ -317,7 +317,7 @@ class Stage:
         return n
 
     def insist(self, function, *arguments, gone=()):
-        """Again, where the daemon died and nobody knows whether it did it; `gone` says that it did."""
+        """Asks again if the daemon died and may have done it or not; the errors in `gone` mean that it did."""
         asked = 0
         while True:
             try:
@@ -355,7 +355,7 @@ class Stage:
                     b.verify()
 
     def look(self, ask, *arguments):
-        """What a client says that knows nothing of restarts."""
+        """The answer to a client that does not reconnect."""
         while True:
             try:
                 with Wire(self.daemon.socket) as w:
@@ -389,7 +389,7 @@ class Stage:
         self.check()
 
     def trim(self, name, keep):
-        """What a buffer does not keep, but for what is read. Readers elsewhere would make that uncertain."""
+        """Forgets versions beyond those that a buffer keeps, but for those with readers. Readers elsewhere would make that uncertain."""
         for version in sorted(self.truth[name]):
             if len(self.truth[name]) > keep and (name, version) not in self.held and version != self.current[name]:
                 del self.truth[name][version]
@@ -468,7 +468,7 @@ class Stage:
 
 
 def sealed(stage):
-    """What every buffer goes through."""
+    """The life of every buffer."""
     stage.publish("n", keep=1)
     with stage.hold("n", keep=1):
         stage.publish("n", keep=1)
@@ -525,13 +525,13 @@ def exclusive(stage):
 
 
 def restarts(stage):
-    """What is done only after a death: here, of some more."""
+    """Actions that happen only after a death: here, of some more."""
     stage.publish("m")
     stage.reader("m", look_on)
     stage.reader("m", follow)
     stage.publish("m", between=stage.kill)
     stage.publish("x", keep=1, exclusive=True)
-    # Between saying so and handing the memory out it cannot be known whether somebody has it.
+    # Between the record and the send of the memory it is uncertain if a reader has it.
     in_between = {"update-committed", "manifest-commit"} & stage.daemon.faults.keys()
     stage.reader("x", look_twice if in_between else never_torn)
     stage.publish("x", keep=1, exclusive=True, policy=EVICT, pause_timeout_ms=1, between=stage.kill)
@@ -570,7 +570,7 @@ def passages_of(scene):
 
 
 def picked(n):
-    """Of n passages the first, the last, and some between."""
+    """The first, the last, and some more of n passages."""
     if KILLS_PER_POINT == "all" or n <= (most := int(KILLS_PER_POINT)):
         return list(range(1, n + 1))
     return sorted({1 + i * (n - 1) // max(most - 1, 1) for i in range(most)})

@@ -1,6 +1,6 @@
 """
-The life of versions: who dies when, what is kept, and what is freed. Writers and readers here speak the
-wire themselves, to stop between any two steps; what libweightd adds is at the end.
+The life of versions: deaths of processes at each step, and the memory that is kept or freed. Writers and readers here
+speak the wire themselves, to stop between any two steps; tests of libweightd are at the end.
 """
 import contextlib
 import ctypes
@@ -85,14 +85,14 @@ def big(step):
 
 
 def write_up_to(pipe, step, daemon):
-    """A writer that goes as far as `step`, says so, and waits for its end."""
+    """A writer that runs up to `step`, reports that, and waits for its end."""
     def reached(this):
         if this == step:
             pipe.send(this)
             signal.pause()
 
     def send(this, *request, **kw):
-        if this == step:  # to a daemon that will hear of it when the writer is gone
+        if this == step:  # to a daemon that will read it when the writer has ended
             os.kill(daemon.pid, signal.SIGSTOP)
         w.send(*request, **kw)
         reached(this)
@@ -190,7 +190,7 @@ def test_readers_that_come_and_die_leak_nothing(daemon, witness, n_rounds):
         assert daemon.rss_anon() < rss + (1 << 20), f"{rss} -> {daemon.rss_anon()}"
 
 
-# --- What is kept -----------------------------------------------------------------------------------
+# --- Kept versions ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keep, kept", [(0, [4, 5]), (1, [5]), (3, [3, 4, 5]), (9, [1, 2, 3, 4, 5])])
@@ -305,7 +305,7 @@ def test_a_buffer_removed_while_it_is_written_cannot_be_published(daemon, witnes
         until(lambda: witness.ping().n_bytes == 12288, "what it wrote is freed")
 
 
-# --- What somebody still holds ----------------------------------------------------------------------
+# --- Memory that is still held ----------------------------------------------------------------------
 
 
 def hold_descriptor(fd):

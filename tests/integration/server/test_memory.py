@@ -26,7 +26,7 @@ LIMIT = 256 * MIB
 
 
 def layout(size):
-    """Of one tensor; the slot is a little larger."""
+    """A layout of one tensor; the slot is a little larger."""
     return image([("t", size)])
 
 
@@ -216,7 +216,7 @@ def page_tables():
 
 
 def touch_all(pipe, path):
-    """Attaches, reads a byte of each page, tells what that took in page tables, and waits."""
+    """Attaches, reads a byte of each page, sends the growth of its page tables, and waits."""
     before = page_tables()
     with weightd.attach("m", socket=path) as buffer:
         view = buffer["t"].memoryview()

@@ -1,4 +1,4 @@
-"""What a restarted weightd does before it serves, and what it leaves for later."""
+"""A restarted weightd: its work before it serves, and the work that it leaves for later."""
 import contextlib
 import os
 import pathlib
@@ -23,7 +23,7 @@ def publish(weightd, name, byte):
 
 
 def access_modes(pid, kind):
-    """Of the files of that kind that the process has open, as often as it has."""
+    """The access modes of the process's open files of that kind, one for each descriptor."""
     proc = pathlib.Path(f"/proc/{pid}")
     found = []
     for fd in (proc / "fd").iterdir():
@@ -75,7 +75,7 @@ def test_what_readers_need_is_opened_when_the_first_one_comes(make_daemon, monke
 
 
 def test_a_daemon_that_hangs_is_replaced_by_its_keeper(make_daemon):
-    """Stopped, so that it cannot tell that it lives; nor hear that it is to be aborted."""
+    """Stopped, so that it cannot report that it lives, nor handle the signal to abort."""
     daemon = make_daemon("--keeper")
     with Wire(daemon.socket) as w:
         w.publish(w.create("m", LAYOUT).writer)

@@ -1,4 +1,4 @@
-"""Slots that are used again: for whom, with what in them, and for whom never."""
+"""Reused slots: the users that get them, and their content then."""
 import errno
 import os
 import socket
@@ -26,7 +26,7 @@ def root_only(require):
 
 
 def prepare(w, **kw):
-    """A reusable buffer whose version 1, of secret bytes, has left its slot behind; version 2 is current."""
+    """A reusable buffer in which version 1, of secret bytes, has left its slot behind; version 2 is current."""
     publish(w, pattern=b"secret", flags=REUSABLE, keep=1, **kw)
     publish(w, pattern=b"new")
 
@@ -46,7 +46,7 @@ def create(w, **kw):
 
 
 def create_anew(path, **kw):
-    """What a writer of its own connection finds, who gives up then."""
+    """The content that a writer on its own connection finds; it gives up then."""
     with Wire(path) as w:
         slot, found = create(w, **kw)
         w.abort(slot.writer)
@@ -88,7 +88,7 @@ def test_a_sealed_buffer_has_new_slots(scene):
     assert create(w)[1] == ZEROS
 
 
-# --- For whom ---------------------------------------------------------------------------------------
+# --- Users ------------------------------------------------------------------------------------------
 
 
 def test_another_user_gets_zeros(spare, root_only):
@@ -98,7 +98,7 @@ def test_another_user_gets_zeros(spare, root_only):
 
 
 def test_what_another_user_wrote_into_it_is_not_found_either(spare, root_only):
-    """Not even by who made the slot, and is charged for it."""
+    """Not even by the user who made the slot, and is charged for it."""
     path = spare.daemon.socket
 
     def write():
@@ -125,7 +125,7 @@ def test_after_a_change_of_permissions_it_is_not_used_again(spare, change, root_
 
 
 def test_permissions_that_change_while_it_is_written_keep_it_from_being_read(scene, root_only):
-    """Its old bytes were for those who might read then."""
+    """Its old bytes were for the readers that were allowed then."""
     w = scene.connect()
     prepare(w, mode=0o600)
     until(lambda: [s.version for s in scene.slots()] == [1, 2], scene.slots)
@@ -181,7 +181,7 @@ def test_permissions_that_change_while_a_new_slot_is_written_are_nothing_to_it(s
     assert finish(w, slot) == 1
 
 
-# --- Only when nobody has it ------------------------------------------------------------------------
+# --- Only without users -----------------------------------------------------------------------------
 
 
 def mapped(lease):
@@ -260,7 +260,7 @@ def test_what_waits_to_be_used_again_cannot_be_had_back(spare):
     assert w.renew(buffer, 2)
 
 
-# --- Of what size -----------------------------------------------------------------------------------
+# --- Sizes ------------------------------------------------------------------------------------------
 
 
 def test_a_layout_of_another_size_gets_a_new_slot(spare):

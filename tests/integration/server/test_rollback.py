@@ -216,7 +216,7 @@ def test_a_writer_holds_its_version_until_it_lets_go(scene):
     until(lambda: versions(scene) == ([4], 4), "only the current one is left")
 
 
-# --- What is remembered -----------------------------------------------------------------------------
+# --- History ----------------------------------------------------------------------------------------
 
 
 def test_the_history_tells_who_published_what_and_why_it_went(scene):

@@ -1,4 +1,4 @@
-"""Published bytes cannot be changed: by nobody, by no way in, their writer included."""
+"""Published bytes cannot be changed: by no process, their writer included, and in no way."""
 import contextlib
 import ctypes
 import errno
@@ -40,7 +40,7 @@ libc.ptrace.restype = ctypes.c_long
 
 
 def check(result, what):
-    """What a C function returned, or the OSError."""
+    """The result of a C function, or the OSError."""
     if result in (-1, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), f"{what}: {os.strerror(ctypes.get_errno())}")
     return result
@@ -63,7 +63,7 @@ def witness(daemon):
 
 
 class Published:
-    """A version with its writer, who kept everything, and a reader."""
+    """A version with its writer, which kept everything, and a reader."""
 
     def __init__(self, daemon):
         self.daemon = daemon
@@ -251,7 +251,7 @@ def wait_for_the_end(pipe):
     signal.pause()
 
 
-# --- What a publish refuses -------------------------------------------------------------------------
+# --- Refusals of a publish --------------------------------------------------------------------------
 
 
 def refused(act, *args):
@@ -408,7 +408,7 @@ def test_a_writer_that_seals_by_itself_is_early_or_refused(witness, seals):
 
 
 def writable_fds():
-    """Of slots, in this process."""
+    """The writable descriptors of slots in this process."""
     fds = [int(path.name) for path in slot_fds_of("self")]
     return {fd for fd in fds if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR}
 
@@ -452,7 +452,7 @@ def test_the_library_names_a_child_that_maps_the_bytes(writer):
 
 
 def exit_of(body):
-    """What becomes of a child that does this."""
+    """The exit status of a child that does this."""
     def quietly(pipe):
         faulthandler.disable()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

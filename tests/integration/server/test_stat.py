@@ -1,4 +1,4 @@
-"""What memory there is and who holds it: every state of a slot, every charge, and that they add up."""
+"""Memory and its holders: every state of a slot, every charge, and their sums."""
 import array
 import os
 import socket
@@ -230,7 +230,7 @@ def test_an_orphan_stays_one_across_a_restart(make_daemon):
         assert scene.slots("version", "state") == [(2, CURRENT)]
 
 
-# --- Who pays ---------------------------------------------------------------------------------------
+# --- Charges ----------------------------------------------------------------------------------------
 
 
 def test_ledgers_of_users_add_up_to_the_whole(scene, root_only):
@@ -313,7 +313,7 @@ def test_ledgers_survive_a_restart(make_daemon, root_only):
         w.abort(slot.writer)
 
 
-# --- Who may know -----------------------------------------------------------------------------------
+# --- Permissions ------------------------------------------------------------------------------------
 
 
 def test_a_user_sees_its_own_ledger_and_the_slots_of_what_it_may_read(scene, root_only):

@@ -1,5 +1,5 @@
 """
-Clients that do whatever comes to their mind, at once, and hang up at any moment. Nothing that they ask for
+Clients that send random requests, at once, and close at any moment. No request
 may hurt weightd, and nothing is left of them in the end. Sanitizers see more in it than the test itself.
 """
 import errno

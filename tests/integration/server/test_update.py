@@ -56,7 +56,7 @@ def sealed(scene):
 
 
 def ask(scene, name="m", **kw):
-    """A connection whose update has asked the readers. One that has not all the time may be over already."""
+    """A connection with an update that has asked the readers. One with a time limit may be over already."""
     w = scene.connect()
     with Wire(scene.daemon.socket) as watch:
         watch.send(wire.EVENTS, wire.BODIES[wire.EVENTS].pack(wire.FROM_NOW_ON, -1))
@@ -73,7 +73,7 @@ def begin(scene, name="m", **kw):
 
 
 def read(w, lease):
-    """What another reader gets, who attaches now."""
+    """The bytes that another reader gets, if it attaches now."""
     fresh = w.attach("m")
     found = fresh.bytes()
     w.detach(fresh.lease)
@@ -343,7 +343,7 @@ def test_a_torn_buffer_can_be_removed(exclusive):
 
 
 class Manager:
-    """A service manager who takes what it is to keep, and tells so when it is allowed to."""
+    """A service manager that stores descriptors, and confirms that when the test allows it."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -669,7 +669,7 @@ def test_another_layout_is_refused_for_what_it_is_and_not_for_its_room(limited, 
 
 @pytest.mark.parametrize("flags", [0, EXCLUSIVE, REUSABLE, REPLACE])
 def test_a_session_may_end_at_any_moment(scene, flags):
-    """Whatever the server is doing for it: nothing is left of what was not published, and nobody else notices."""
+    """Whatever the server is doing for it: nothing unpublished is left, and other clients see no effect."""
     reader = scene.connect()
     first = publish(reader, flags=flags & ~REPLACE, keep=1)
     lease = reader.attach("m")

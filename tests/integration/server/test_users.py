@@ -1,4 +1,4 @@
-"""Who may do what with a buffer: its uid, gid and mode, as with a file."""
+"""Permissions of a buffer: its uid, gid and mode, as with a file."""
 import errno
 import os
 import resource
@@ -171,7 +171,7 @@ def test_readers_cannot_open_what_they_got_for_writing(daemon):
 
 
 def test_writers_cannot_open_their_memory_to_others(daemon):
-    """Whoever gets the descriptor passed on, before or after the publish, cannot open it either."""
+    """A process that receives the descriptor, before or after the publish, cannot open it either."""
     run_as(0, lambda: publish(daemon.socket, "m", mode=0o666))
 
     def create_and_reopen():

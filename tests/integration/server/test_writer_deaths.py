@@ -1,6 +1,6 @@
 """
-A writer is killed before each of its calls to the kernel, one by one: what it makes is there, whole, or it is
-not, and whoever comes next can go on.
+A writer is killed before each of its calls to the kernel, one by one: its version is there, whole, or it is
+not, and the next writer can go on.
 """
 import subprocess
 
@@ -23,7 +23,7 @@ class Authors:
         self.daemon, self.kind, self.log = daemon, kind, daemon.folder / "calls"
 
     def run(self, byte, at=None):
-        """Returns the exit status, and the version it was told; None if it was not."""
+        """Returns the exit status, and the version it was sent; None if it was not."""
         env = {} if at is None else {"LD_PRELOAD": str(self.death), "DEATH_AT": str(at), "DEATH_LOG": str(self.log)}
         self.log.unlink(missing_ok=True)
         done = subprocess.run([self.program, "m", self.kind, str(byte)], env=self.daemon.env | env, text=True,
@@ -35,7 +35,7 @@ class Authors:
 
 
 def versions(w):
-    """What is served, as {version: byte}; the bytes of each are one and the same."""
+    """The served versions, as {version: byte}; the bytes of each are all the same."""
     found = {}
     for row in w.list(VERSIONS, "m"):
         lease = w.attach("m", row.version)
@@ -48,7 +48,7 @@ def versions(w):
 
 
 def settled(w):
-    """Waits until the server knows that the writer is dead."""
+    """Waits until the server has seen the writer's death."""
     until(lambda: not any(record.writing for record in w.records().values()), "the writer's end is known")
 
 

@@ -1,6 +1,6 @@
 """
-What weightctl says of plans: sync plan, as people and programs read it (the model itself: tests/unit/test_forecast.c),
-and sync push --dry-run, against an agent that says whatever a test wants.
+Plans of weightctl: sync plan, as people and programs read it (the model itself: tests/unit/test_forecast.c),
+and sync push --dry-run, against an agent that sends a test's answers.
 """
 import json
 import subprocess

@@ -20,7 +20,7 @@ def cut(n, ranks):
 
 
 def shard(rank, ranks):
-    """What a rank has of TENSORS, all of them split along 0 but for `norm`."""
+    """A rank's shards of TENSORS, all of them split along 0 but for `norm`."""
     return {name: shape if name == "norm" else [cut(shape[0], ranks)[rank], *shape[1:]] for name, shape in TENSORS.items()}
 
 

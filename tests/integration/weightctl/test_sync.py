@@ -1,4 +1,4 @@
-"""weightctl nodes and weightctl sync, against an agent that says whatever a test wants."""
+"""weightctl nodes and weightctl sync, against an agent that sends a test's answers."""
 import json
 import os
 import pathlib
@@ -96,7 +96,7 @@ def refused(agent, *args, **kw):
 
 
 class Terminal:
-    """What in_terminal() of test_weightctl wants of a daemon."""
+    """The interface that in_terminal() of test_weightctl uses of a daemon."""
 
     def __init__(self, agent):
         self.env = environment(WEIGHTD_SYNC_SOCKET=agent.path)
@@ -484,7 +484,7 @@ def test_who_waits_finds_out_that_the_agent_hangs(make_agent):
     def late(connection, _):
         for packet in begins:
             connection.send(pack(packet))
-        asked.wait(60)  # for so long its agent has nothing to tell
+        asked.wait(60)  # for so long its agent has nothing to send
         connection.send(pack(outcome()))
 
     def history(connection, _):

@@ -1,4 +1,4 @@
-"""weightctl history, rollback, chmod, chown, watch and stat, and what load, ls and show say of versions."""
+"""weightctl history, rollback, chmod, chown, watch and stat, and the versions in load, ls and show."""
 import contextlib
 import fcntl
 import json
@@ -32,7 +32,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def versions(daemon, file):
-    """versions(n): a daemon whose buffer m has had n versions, and keeps 3 of them."""
+    """versions(n): a daemon with a buffer m that has had n versions, and keeps 3 of them."""
     def load(n):
         for _ in range(n):
             daemon.ctl("load", "-q", "--keep", "3", "m", file)
@@ -178,7 +178,7 @@ def test_strangers_change_nothing(make_daemon, file, require):
 
 
 def watch(daemon, *args, **kw):
-    """A watch that is at work: what happens from now on it tells."""
+    """A watch that is at work: it prints events from now on."""
     proc = daemon.spawn("watch", *args, text=True, **kw)
     assert proc.stderr.readline() == "weightctl: watching\n"
     return proc
@@ -420,7 +420,7 @@ def n_unread(pipe):
 
 @contextlib.contextmanager
 def load_that_stops_while_it_writes(daemon, *args):
-    """For good, as the pipe for what it tells of that has room for one byte more."""
+    """It stops for good, as the pipe of its progress has room for one byte more."""
     ours, theirs = os.pipe()
     fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, mmap.PAGESIZE)
     os.write(theirs, bytes(mmap.PAGESIZE - 1))

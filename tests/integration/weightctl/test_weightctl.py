@@ -107,7 +107,7 @@ def n_columns(text):
 
 
 def screen(text):
-    """The lines that stay on a terminal: knows carriage return, newline and erasing a line's rest."""
+    """The lines that stay on a terminal. Handles carriage return, newline and erasing a line's rest."""
     lines, at = [""], 0
     for c in re.findall(r"\x1b\[K|.", text, re.S):
         if c == "\r":
@@ -569,7 +569,7 @@ def test_man_page_is_valid(require):
 
 
 def complete(daemon, line):
-    """What the completion offers at the end of the line."""
+    """The completions at the end of the line."""
     script = f"source {ROOT}/packaging/completions/weightctl; " \
              'COMP_LINE=$1 COMP_POINT=${#1}; _weightctl; printf "%s\\n" "${COMPREPLY[@]}"'
     done = subprocess.run(["bash", "-c", script, "bash", line], stdout=subprocess.PIPE, check=True, text=True,
