@@ -27,7 +27,7 @@ def pytest_itemcollected(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Adds what ran in guests, whose tests count as one here."""
+    """Adds the counts of tests in guests, which count as one test here."""
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == "guest":
@@ -48,7 +48,7 @@ def root():
 
 @pytest.fixture(scope="session")
 def build():
-    """Where the programs under test are."""
+    """The folder of the programs under test."""
     return features.BUILD
 
 

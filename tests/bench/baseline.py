@@ -1,7 +1,7 @@
 """Loads a safetensors file as Python programs do, once for each line ["WAY", "PATH"] on standard input.
 
-Answers with the nanoseconds, or with a string that says why this way is not to be had. What was loaded
-is private memory of this process, and let go.
+Answers with the nanoseconds, or with a string: the reason why this way is unavailable. The loaded weights
+are private memory of this process, and freed.
 """
 import json
 import struct

@@ -91,7 +91,7 @@ def measure_peers(report, size):
 
 
 def vineyard_python():
-    """An interpreter that knows vineyard, made at the first call: 450 MB."""
+    """An interpreter with vineyard, made at the first call: 450 MB."""
     folder = features.BUILD / "bench-venv"
     python = folder / "bin/python"
     if not (folder / "complete").exists():

@@ -1,4 +1,4 @@
-"""Flip: how soon readers see a new version, and what it costs them to go to it.
+"""Flip: how soon readers see a new version, and their cost of moving to it.
 
 publish-visible  from the beginning of the server's commit to the awakening of readers that sleep: "how":
                  "futex" on the head page, in weightd_buffer_wait(), or "event", in weightd_wait(), which
@@ -6,11 +6,11 @@ publish-visible  from the beginning of the server's commit to the awakening of r
                  "call" is from the call of weightd_writer_publish(), which also makes the mapping
                  read-only and has the memory sealed. Readers queue for the processors as soon as there are more
                  of them: the floor is the same with one bare futex and nothing else, measured in turns
-refresh          what a reader waits in weightd_buffer_refresh(): all of them call it at once
+refresh          the wait of a reader in weightd_buffer_refresh(): all of them call it at once
 swap             ... in weightd_buffer_swap(), at the same address
                  "touch" is the first look at the new bytes, one in every 2 MiB, which makes page tables
 flip             in the server, without it: "step": "save" is the record and the store that commits it, "flip" the
-                 head page and the wake-up, with nobody and with readers asleep on it
+                 head page and the wake-up, without readers and with readers asleep on it
 """
 import contextlib
 

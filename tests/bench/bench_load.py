@@ -99,7 +99,7 @@ def baselines():
 
 
 def safetensors_folder():
-    """Where pip puts the real safetensors at the first call, for the system's torch."""
+    """The folder of the real safetensors, for the system's torch; pip installs it at the first call."""
     folder = features.BUILD / "bench-safetensors"
     if not folder.exists():
         say(f"pip install {SAFETENSORS} into {folder}")
@@ -109,7 +109,7 @@ def safetensors_folder():
 
 
 def first_gpu(d):
-    """Its name on the wire; None, and it is said why."""
+    """Its name on the wire; None, with a line about the reason."""
     gpus = [g for g in json.loads(d.ctl("devices", "--json").stdout)["devices"] if g["device"] != "host"]
     usable = [g["device"] for g in gpus if not g["why"]]
     if not usable:

@@ -49,7 +49,7 @@ class Reader:
         self.proc = pathlib.Path("/proc", str(process.pid))
 
     def pss(self):
-        """Of the weights alone."""
+        """The memory of the weights alone."""
         areas = (self.proc / "smaps").read_text()
         for area in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", areas, flags=re.M):
             if area.startswith(f"{self.address:x}-"):
@@ -57,11 +57,11 @@ class Reader:
         raise RuntimeError(f"{self.proc} maps nothing at {self.address:#x}")
 
     def page_tables(self):
-        """Of the whole process."""
+        """The memory of the whole process."""
         return _kb((self.proc / "status").read_text(), "VmPTE")
 
     def private(self):
-        """What would come free if the process ended, page tables aside."""
+        """The memory that the end of the process would free, page tables aside."""
         counts = (self.proc / "smaps_rollup").read_text()
         return _kb(counts, "Private_Clean") + _kb(counts, "Private_Dirty")
 

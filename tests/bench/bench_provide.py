@@ -1,11 +1,11 @@
-"""Provide: how fast weightd comes by memory, and how fast the kernel gives it at all.
+"""Provide: how fast weightd gets memory, and how fast the kernel can give it.
 
 weightd   weightd_create(): huge pages in checked steps, and no block missing
 collapse  a plain program: touches a byte of each 2 MiB of a fresh memfd and collapses it to a huge page
-memset    a plain program: memset of a fresh memfd, 4K pages, what shared memory usually is
+memset    a plain program: memset of a fresh memfd, 4K pages, the usual shared memory
 
 Where the host gives cold memory some rounds are slow beyond all measure (see machine.warm), so the best
-round of each is told beside the median, and "best" of a ratio compares those.
+round of each is printed beside the median, and "best" of a ratio compares those.
 """
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Publish: what a writer waits for, and how soon a waiting reader hears of it.
+"""Publish: the wait of a writer, and the delay until a waiting reader sees it.
 
 publish_*   weightd_writer_publish() when every leaf is digested already, as a loader has it: the
             mapping becomes read-only, the server seals the memory and flips

@@ -1,8 +1,8 @@
-"""Stall: whether what holds up a transfer is named, in many runs of each cause that can be made up.
+"""Stall: the cause that holds up a transfer is named, in many runs of each cause that can be made.
 
 stall  "cause": a reader, a producer that is slow, a send buffer that is small for its link, a link that loses packets, a
-       peer that is gone in the middle, a rate that was set, by the name that weightd-trace has for it; "named": in so many of
-       "runs" it was what the row of a span said at its end, "share" of them; "others": what else it said
+       peer that ends in the middle, a rate that was set, by weightd-trace's name for it; "named": the number of
+       "runs" in which the row of a span had that name at its end, "share" of them; "others": the other names
 """
 import collections
 import time
@@ -10,7 +10,7 @@ import time
 from lib import longlink, netns, stalls, tracing
 
 RUNS = 50
-SPAN_S = {"silent": 2.5}  # two timers have to run out before anybody knows
+SPAN_S = {"silent": 2.5}  # two timers have to run out before the end is seen
 SPAN_DEFAULT_S = 1
 SHARE_MIN = 0.95
 

@@ -2,15 +2,15 @@
 
 restart      SIGKILL of weightd, under `weightd --keeper`, to the return of the next weightd_attach():
              "connected": of a client that has a connection and a lease from before, "anew": of one that
-             connects after the kill. "beyond" is what comes on top of delay_ms, which the keeper waits
+             connects after the kill. "beyond" is the time on top of delay_ms, which the keeper waits
              on purpose. One of the buffers is large, and is the one attached; the others have 4 KiB.
              reloaded_bytes: in slots that were not there before the first kill, or not with this version and
-             digest; each round also looks whether the bytes are the same file in memory. daemon_*: of
-             the last daemon, to its first answers: what it read from any file, what it had mapped at most,
-             its time on a processor and its wait for one, which is the fault of others
+             digest; each round also checks that the bytes are the same file in memory. daemon_*: of
+             the last daemon, to its first answers: bytes read from any file, its largest mapped size,
+             its time on a processor and its wait for one, which is due to others
 reader-kill  SIGKILL of a reader that has touched all pages to the moment at which the server counts no
              reader; "of": "memory": ... of a buffer that was removed, to the end of its bytes
-reload       what is done without weightd when the owner of the weights died: safetensors from the page cache
+reload       the way without weightd when the owner of the weights died: safetensors from the page cache
              into fresh memory, less all it takes to start the program. weightd-file is `weightctl load`
 """
 import contextlib
@@ -72,7 +72,7 @@ def measure_restart(report, d, size, count, kills, runs):
 
 
 def slots(d):
-    """What is there, by all that would be another if it had been made again."""
+    """The identity of the memory, by all values that would differ if it had been made again."""
     digests = {(b.name, v.version): v.digest for b in weightd.ls(socket=d.socket)
                for v in weightd.versions(b.name, socket=d.socket)}
     return {(s.name, s.slot, s.version, digests[s.name, s.version]): s
@@ -80,7 +80,7 @@ def slots(d):
 
 
 def of_daemon(d):
-    """Kills it once more, to see what one that has just come up has done."""
+    """Kills it once more, to measure a daemon that has just started."""
     programs.numbers("restart", NAME, 1, "anew", env=d.env)
     proc = pathlib.Path("/proc", str(weightd.ping(socket=d.socket).pid))
     running, waiting, _ = map(int, (proc / "schedstat").read_text().split())

@@ -3,31 +3,31 @@
 broadcast    from the start until every receiver has every byte; medians of the rounds. "engine": "tcp" and "gloo"
              are weightd-sync-tcp and weightd-sync-gloo in a chain, into memory that is there, as weightd provides
              it; "rsync" is `rsync --whole-file` to a daemon on each receiver at once, "gloo-broadcast" Gloo's own
-             one, "openmpi" MPI_Bcast as it comes. "ratio_to_line" is to what iperf3 reaches over one link right
-             before, "line_gbit_s". "root_cpu_s_per_gib": processor time of the sender's processes, without what
-             the kernel does in interrupts; "iperf3_cpu_s_per_gib": iperf3's own, which sends one small block again
+             one, "openmpi" MPI_Bcast by default. "ratio_to_line" is to iperf3's rate over one link right
+             before, "line_gbit_s". "root_cpu_s_per_gib": processor time of the sender's processes, without that
+             of interrupts in the kernel; "iperf3_cpu_s_per_gib": iperf3's own, which sends one small block again
              and again. Our engines' bytes on the wire are the planned ones in the engine's
              count and in the kernel's, or it fails. "other_cpu" has those interrupts in it; rounds with much of
-             it are done again. "predicted_s": what `weightctl sync plan` says of that engine's schedule at that line, and
+             it are done again. "predicted_s": the time of that engine's schedule at that line by `weightctl sync plan`, and
              "predicted_over_seconds" of the bounds how near that is for our engines
-floor        processor time of who only sends, to one node: "send" copies the memory that the engines send, which a plain
+floor        processor time of a plain sender, to one node: "send" copies the memory that the engines send, which a plain
              mmap() has in small pages, "sendfile" does not
-bound        what the figures above have to keep, and whether this run kept it
-changed      a whole push, from attach to commit, of a version of which 2 % of the leaves are others than before;
+bound        the bounds of the figures above, and if this run kept them
+changed      a whole push, from attach to commit, of a version with 2 % changed leaves;
              "whole_seconds" and "whole_wire_bytes" are those of the first push, which moves all of it
-stripes      a broadcast by weightd-sync-tcp to one node, over one and over two interfaces that are as fast as "rates_mbit"
-             says: "over_one" is the seconds over the first alone through these
-patch        the same of a version of which 2 % of the elements of two bytes are others, in every leaf: elements travel.
+stripes      a broadcast by weightd-sync-tcp to one node, over one and over two interfaces with the rates "rates_mbit":
+             "over_one" is the seconds over the first alone through these
+patch        the same of a version with 2 % changed elements of two bytes, in every leaf: elements travel.
              "wire_share" is of the bytes of the first push
 growth       seconds with three receivers over seconds with one, less 1
-all-reduce   the mean of the fp32 tensors of as many nodes as there are "receivers", all of which have all of it at the end,
+all-reduce   the mean of the fp32 tensors of as many nodes as there are "receivers", which all have all of it at the end,
              by weightd-sync-gloo. "ratio_to_line" is to the bound of a ring: 2 (nodes - 1) / nodes of the bytes, at that line.
              "root_cpu_s_per_gib": processor time of one node
 reshard      a matrix in as many shards of rows as there are "sources" becomes "targets" shards of columns, by
              weightd-sync-gloo, on as many nodes as the larger one, from the start until all bytes are there and digested at
              both ends. "ratio_to_line" is to the bytes of the busiest node, into it or out of it, at that line
 members      a push to a group of so many agents, all in one process and in virtual time, with their messages as the frames
-             that they would be, of which "lost" die while bytes move and come back after 2 s: virtual seconds until it
+             that they would be; "lost" of them die while bytes move and return after 2 s: virtual seconds until it
              is committed and until all serve it, messages and their bytes of all nodes together, processor time of all
              agents and the simulation, and the heap at rest of the coordinator and of a member
 connections  of agents, with TLS, from nothing to the hello, for real: processor time and heap of one end, and those of

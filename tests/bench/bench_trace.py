@@ -1,38 +1,38 @@
-"""Trace: what weightd-trace costs those whose bytes it counts, and whether it counts them all.
+"""Trace: the cost of weightd-trace for processes with counted bytes, and the completeness of its counts.
 
 data-path    a broadcast to two nodes, one behind the other, by weightd-sync-tcp in a network namespace of its own, with a span
              open: "programs_run" of weightd-trace while the next "bytes" moved over connections that were open already, as
-             the kernel counts what runs; "looks" are those of the collector itself, every 100 ms. Whoever else opens or
-             closes a connection on this machine, or asks a library that is probed, makes some run as well: as often as those
-             of a second weightd-trace, which has nobody to look at, and so many, "others", are not in it. That they were not
-             of the broadcast the kernel says, too: "own_connections" are those that began or ended in that namespace
-             meanwhile, and "retransmitted" the segments that were sent again there, which busy machines do, and at which
-             one program runs. (Where processes call a function that is probed, as ncclAllReduce(), a program does run
-             at each call by default, see "probe"; none does where their bytes go.)
-equality     what each agent remembers of a version of "bytes" that one of them pushed to two: "planned" by it, "payload" that
-             came, "counted" by engines on the wire, "tcp_info" as they read that, and "traced" by weightd-trace. With
+             the kernel counts runs; "looks" are those of the collector itself, every 100 ms. Other processes that open or
+             close a connection on this machine, or call a library that is probed, make some run as well: as often as those
+             of a second weightd-trace, which has no clients, and so many, "others", are not in it. The kernel's counts
+             show that they were not of the broadcast: "own_connections" are those that began or ended in that namespace
+             meanwhile, and "retransmitted" the segments that were sent again there, as on busy machines; one program
+             runs at each of those. (Where processes call a function that is probed, as ncclAllReduce(), a program does run
+             at each call by default, see "probe"; none does in the path of their bytes.)
+equality     each agent's history of a version of "bytes" that one of them pushed to two: "planned" by it, "payload" that
+             arrived, "counted" by engines on the wire, "tcp_info" as they read that, and "traced" by weightd-trace. With
              "security" by TLS records are on the wire, which are more than the payload. "difference_bytes" is how far
              payload and plan, and TCP_INFO, trace and count are apart, together
 cost         processor time of a message of "message_bytes" that one thread sends to itself over TCP: "mode" is "off"
              (weightd-trace does not run), "counters" (it follows both sockets), "messages" (and counts calls), and "off-again",
-             which is the same as "off": so much is noise. In turns; medians of the rounds, "cpu_percent" of what each
-             round took more than with "off". Where noise is more than 0.5 %, there are more rounds, up to three times as
+             which is the same as "off": so much is noise. In turns; medians of the rounds, "cpu_percent" of the extra
+             time of each round over "off". If noise is more than 0.5 %, there are more rounds, up to three times as
              many. "ns_per_call" is the time of the programs at each, by the kernel's clock
 nccl-plugin  "ns_per_event" of a callback of NCCL's profiler in libnccl-profiler-weightd.so, by "threads" of a stub of NCCL: a
              collective with an operation, a step and a socket's event, each started and stopped, and a state. "mode" is "off" (no
-             weightd-trace) or "told". Median of the rounds. A socket's event asks the kernel for the socket's number
-probe        what it costs one thread that "what" is seen, "ns" of its processor time: "call" is one of a function that is
-             probed, behind many others, "lone-call" one for which weightd-trace has to be woken, and "mmap" one of mmap() and
-             munmap(), of which the kernel tells it; "off" and "on" are how long it takes without and with weightd-trace,
+             weightd-trace) or "told" (with one). Median of the rounds. A socket's event asks the kernel for the socket's number
+probe        the cost for one thread when "what" is seen, "ns" of its processor time: "call" is one of a function that is
+             probed, behind many others, "lone-call" one that has to wake weightd-trace, and "mmap" one of mmap() and
+             munmap(), which the kernel reports to it; "off" and "on" are the times without and with weightd-trace,
              medians of "rounds" in turns, and "ns" their difference
-descriptor   what it costs who sends and receives a message on a Unix socket with "memory", a memfd, that it is told of, and one with
-             a "socket", of which nothing is told, or "none": "ns" of processor time, as of "probe". "ns_per_message" is the time of
+descriptor   the cost for a process that sends and receives a message on a Unix socket with "memory", a memfd, which has events,
+             and one with a "socket", which has none, or "none": "ns" of processor time, as of "probe". "ns_per_message" is the time of
              the programs at each, by the kernel's clock
-usdt         "attach_ns" and "detach_ns" of a client of weightd: "mode" is "off", "on" (weightd-trace tells of both), "unread" (it
-             is stopped, so that the program at each probe wakes nobody) and "off-again"; in turns, the median of all. "ns_per_probe"
-             is the time of the program at each, by the kernel's clock. All of them on one core: where the kernel puts the client
-             and weightd, and for how long, makes more of a difference than all of that, see "weightd-one-core" of attach
-bound        what the figures above have to keep, and whether this run kept it
+usdt         "attach_ns" and "detach_ns" of a client of weightd: "mode" is "off", "on" (weightd-trace has events of both), "unread" (it
+             is stopped, so that the program at each probe wakes no process) and "off-again"; in turns, the median of all. "ns_per_probe"
+             is the time of the program at each, by the kernel's clock. All of them on one core: the kernel's choice of cores for the client
+             and weightd, and its changes, make more of a difference than all of that, see "weightd-one-core" of attach
+bound        the bounds of the figures above, and if this run kept them
 """
 import contextlib
 import itertools
@@ -72,7 +72,7 @@ CALL_NS_MAX = 400
 COUNTERS_PERCENT_MAX, NOISE_PERCENT_MAX, MORE_ROUNDS = 1, 0.5, 3
 LIMIT_S = 600
 PLUGIN_THREADS, PLUGIN_TIMES, PLUGIN_ROUNDS = (1, 2), 3_000, 15  # what fits into its ring, so that nothing is lost
-ASKS, ASK_ROUNDS, ASKED = 20_000, 15, ("lone-call", "call", "mmap")  # so many calls in a row that no more are told in that second
+ASKS, ASK_ROUNDS, ASKED = 20_000, 15, ("lone-call", "call", "mmap")  # so many calls in a row that no more are sent in that second
 ASK = """
 import ctypes, mmap, sys, time
 RARE, PAUSE_S = 100, 0.001
@@ -116,7 +116,7 @@ for line in sys.stdin:
     print(of(line.strip(), int(sys.argv[1])) / int(sys.argv[1]), flush=True)
 """
 ATTACHES, ATTACH_ROUNDS, ATTACH_MODES = 500, 31, ("off", "on", "unread", "off-again")
-AGAIN_MAX = 1.1  # times as long as if nobody had looked
+AGAIN_MAX = 1.1  # times as long as without a tracer
 
 
 def measure(report):
@@ -208,7 +208,7 @@ def measure_path(report):
 
 
 def broadcast(memory, namespace):
-    """What ran while it went on."""
+    """The programs that ran while it went on."""
     with tracing.Tracer(probes=True) as tracer, tracing.Tracer(probes=True) as idle, \
             Chain(["a", "b", "c"], memory, chunk=bench_sync.CHUNKS["tcp"], prefix=("nsenter", f"--net=/run/netns/{namespace}", "--")) as chain, \
             tracing.Client(tracer.socket) as client:
@@ -232,7 +232,7 @@ def broadcast(memory, namespace):
 
 
 def runs(tracer, idle):
-    """Of each program, by its name, of either, at one time: none that has nobody to look at runs meanwhile."""
+    """The runs of each program, by its name, of both tracers, at one time: none without clients runs meanwhile."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         before, mine, after = (kernel.runs(t.proc.pid) for t in (idle, tracer, idle))
@@ -242,7 +242,7 @@ def runs(tracer, idle):
 
 
 def tcp_counts(pid):
-    """What the kernel counted of TCP in the network namespace of that process."""
+    """The kernel's counters of TCP in the network namespace of that process."""
     keys, values = (line.split() for line in pathlib.Path(f"/proc/{pid}/net/snmp").read_text().splitlines() if line.startswith("Tcp:"))
     return dict(zip(keys[1:], map(int, values[1:])))
 
@@ -270,7 +270,7 @@ def publish(node):
 
 
 def push(security):
-    """What each agent remembers of a version that one of them pushed to all."""
+    """Each agent's history of a version that one of them pushed to all."""
     with tempfile.TemporaryDirectory(prefix="weightd-bench-") as folder, tracing.Tracer() as tracer, contextlib.closing(Cluster(
             Authority(pathlib.Path(folder) / "ca"), NODES, settings={"data": {"security": security}, "node": {"trace": tracer.socket}})) as nodes:
         publish(nodes["a"])
@@ -324,7 +324,7 @@ def exchange(proc):
 
 @contextlib.contextmanager
 def following(pid, mode):
-    """Who follows that process in this mode, if anybody does."""
+    """The client that follows that process in this mode, if any does."""
     if mode.startswith("off"):
         yield
         return
@@ -414,7 +414,7 @@ def looking(daemon, mode):
 
 @contextlib.contextmanager
 def stopped(pid):
-    """A child, which goes on when the block ends."""
+    """A child, which continues when the block ends."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED)
     try:

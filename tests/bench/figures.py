@@ -14,7 +14,7 @@ def percentile(samples, p):
 def latency_us(runs):
     """
     p50_us and p99_us of runs of samples in ns: of each run, and then the median over the runs, so that
-    a neighbour who woke up during one of them is not measured.
+    a neighbour that woke up during one of them is not measured.
     """
     return {
         "p50_us": median(percentile(run, 50) for run in runs) / 1e3,

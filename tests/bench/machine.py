@@ -1,4 +1,4 @@
-"""The machine: what it is, how much memory it can give, and who else is using it."""
+"""The machine: its parts, the memory that it can give, and its use by others."""
 import contextlib
 import ctypes
 import mmap
@@ -42,9 +42,9 @@ def describe():
 
 def warm(n_bytes):
     """
-    Touches memory and lets it go, for the next to take it. A virtual machine gets a page from its host
+    Touches memory and frees it, for the next to take it. A virtual machine gets a page from its host
     when it is first used (4.6 ms for 2 MiB were seen, 0.45 GB/s), and where the balloon reports free
-    pages it gives them back 2 s after they were freed: so this goes right before each measurement that
+    pages it returns them 2 s after they were freed: so this runs right before each measurement that
     takes fresh memory. On a machine that is warm, or real, it costs 0.1 s a GiB.
     """
     with mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as area:
@@ -56,7 +56,7 @@ def warm(n_bytes):
 
 @contextlib.contextmanager
 def one_core(pid):
-    """For the first thread of that process, for us and for whom we start meanwhile."""
+    """For the first thread of that process, for us and for processes that we start meanwhile."""
     cores = os.sched_getaffinity(0)
     try:
         for each in (0, pid):
@@ -68,14 +68,14 @@ def one_core(pid):
 
 
 def _reports_free_pages():
-    """Whether the host takes free memory back (free page reporting), so that it is cold again."""
+    """True if the host takes free memory back (free page reporting), so that it is cold again."""
     devices = pathlib.Path("/sys/bus/virtio/drivers/virtio_balloon")
     return any((device / "features").read_text()[5:6] == "1" for device in devices.glob("virtio*"))
 
 
 class Others:
     """
-    Who else used the processors while the block ran.
+    The use of the processors by others while the block ran.
 
     share   of all processor time, by processes that are not ours and by the host: 0 to 1
     """
@@ -99,7 +99,7 @@ def _machine_ticks():
 
 
 def _own_ticks():
-    """Of this process and its living descendants, with those that each has buried."""
+    """The processor time of this process and its living descendants, with those that each has waited for."""
     ticks, parents = {}, {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():

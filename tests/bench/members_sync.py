@@ -1,4 +1,4 @@
-"""Of the bench "sync": what a group of a thousand costs its agents, in simulation, and their connections, for real."""
+"""Part of the bench "sync": the cost of a group of a thousand for its agents, in simulation, and of their connections, for real."""
 import json
 import pathlib
 import subprocess

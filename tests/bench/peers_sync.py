@@ -1,4 +1,4 @@
-"""Others who bring bytes from one node to several: rsync, Gloo's broadcast, OpenMPI's."""
+"""Other programs that send bytes from one node to several: rsync, Gloo's broadcast, OpenMPI's."""
 import contextlib
 import os
 import pathlib
@@ -29,7 +29,7 @@ def await_port(pid, port):
 
 @contextlib.contextmanager
 def running(processes):
-    """Kills at the end of the block whoever is left."""
+    """Kills the remaining processes at the end of the block."""
     try:
         yield processes
     finally:
@@ -49,7 +49,7 @@ def await_all(processes):
     return used
 
 
-# --- Who only sends ----------------------------------------------------------------------------------
+# --- Plain senders -----------------------------------------------------------------------------------
 
 WAYS = "send", "sendfile"
 SEND_PORT = 8731
@@ -92,7 +92,7 @@ def send(net, memory, way):
 
 
 def rsync(net, folder, receivers, n_bytes):
-    """To all at once: it knows no chain."""
+    """Sends to all at once: it has no chain."""
     if not shutil.which("rsync"):
         raise Missing("no rsync (apt-get install rsync)")
     source = folder / "weights"

@@ -35,7 +35,7 @@ def numbers(name, *args, env=None):
 
 @contextlib.contextmanager
 def spawn(command, **kw):
-    """A process with its descendants, which are gone when the block ends."""
+    """A process with its descendants, which end with the block."""
     process = subprocess.Popen(command, start_new_session=True, **kw)
     try:
         yield process
@@ -46,7 +46,7 @@ def spawn(command, **kw):
 
 
 def peer(script, python, *args, env=None):
-    """The JSON lines that a script of peers/ printed; one that says why it could not, if it failed."""
+    """The JSON lines that a script of peers/ printed; one with the reason, if it failed."""
     with spawn([python, PEERS / f"{script}.py", *map(str, args)], env=env, text=True,
                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:

@@ -21,7 +21,7 @@ class Report:
         print(json.dumps({"bench": self.bench} | fields), flush=True)
 
     def bound(self, of, figure, value, at_least=None, at_most=None):
-        """What was promised of a figure, and whether this run kept it. A miss ends nothing: machines differ."""
+        """The bound of a figure, and if this run kept it. A miss ends nothing: machines differ."""
         kept = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
         self.missed += not kept
         bounds = [f"{sign} {bound:g}" for sign, bound in ((">=", at_least), ("<=", at_most)) if bound is not None]

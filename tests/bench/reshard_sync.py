@@ -1,6 +1,6 @@
 """
-Shards of rows that become shards of columns, by weightd-sync-gloo: of one matrix, whose rows the sources share, and whose
-columns the targets, as a model moves from training to inference. Both begin with the first node, so some give and get.
+Shards of rows that become shards of columns, by weightd-sync-gloo: the sources share the rows of one matrix, and the
+targets its columns, as a model moves from training to inference. Both begin with the first node, so some send and receive.
 """
 import time
 
@@ -11,9 +11,9 @@ ROW = 16384  # bytes
 
 class Reshard:
     """
-    Of a matrix of so many bytes, each source's filled with `block`, which has whole rows.
+    A case of a matrix of so many bytes, each source's filled with `block`, which has whole rows.
 
-    busiest     bytes that go to a node or from it, whichever is more, of the one where that is most
+    busiest     bytes to a node or from it, whichever is more, of the node with the most
     """
 
     def __init__(self, block, n_bytes, n_sources, n_targets):

@@ -1,4 +1,4 @@
-"""The demo's workers as run and test_demo.py handle them: started, heard, weighed, ended."""
+"""The demo's workers as run and test_demo.py handle them: started, read, weighed, ended."""
 
 import array
 import json
@@ -79,7 +79,7 @@ class Worker:
         return mapping_at(self.pid, self.last["address"])
 
     def stop(self):
-        """The end of its input tells it to go; it has to go with 0."""
+        """The end of its input ends it; it has to exit with 0."""
         self.process.stdin.close()
         try:
             status = self.process.wait(STOP_S)
@@ -97,7 +97,7 @@ class Worker:
 
 
 def mapping_at(pid, address):
-    """What smaps counts for the file mapped at `address`, all its mappings together, in bytes."""
+    """The count of smaps for the file mapped at `address`, all its mappings together, in bytes."""
     files, found, counts = {}, None, None
     for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
         head = re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ (\S+ \d+)", line)

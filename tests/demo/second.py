@@ -1,6 +1,6 @@
 """
 A second node beside the first: a weightd and an agent each. The agents have a network namespace each, which root can
-make, and a virtual cable between them; else they have loopback addresses that nobody else has.
+make, and a virtual cable between them; else they have loopback addresses of their own.
 """
 import contextlib
 import json
@@ -42,7 +42,7 @@ prepare-timeout = 30
 
 
 class SecondError(Exception):
-    """What went wrong, in one line."""
+    """A failure, in one line."""
 
 
 class Second:
@@ -85,14 +85,14 @@ class Second:
         return (self.folder / "second.log").read_text(errors="replace")
 
     def is_up(self):
-        """Its weightd serves, which agents that found each other do not tell, and they have."""
+        """Its weightd serves, which connected agents do not report, and the agents are connected."""
         with contextlib.suppress(SecondError):
             self.ctl("--socket", self.socket, "ls")
             return all(node["state"] != "down" for node in json.loads(self.ctl("nodes", "--json"))["nodes"])
         return False
 
     def await_up(self):
-        """Nothing announces that agents found each other to somebody who cannot ask yet, so this asks."""
+        """No event reports that agents are connected to a client that cannot connect yet, so this polls."""
         deadline = time.monotonic() + START_S
         while not self.is_up():
             if time.monotonic() > deadline or any(p.poll() is not None for p in self.processes):

@@ -140,7 +140,7 @@ def gelu(x):
     return 0.5 * x * (1 + erf.reshape(x.shape))
 
 
-# --- Where the weights are ------------------------------------------------------------------------
+# --- Places of the weights ------------------------------------------------------------------------
 
 
 class FileCopy(dict):
@@ -217,7 +217,7 @@ def should_stop():
 
 
 def versions(options):
-    """What to compute over, one after the other, each with the time when getting it began."""
+    """The weights to compute over, one after the other, each with the time when getting it began."""
     start = time.perf_counter()
     tensors = FileCopy(options.file) if options.file else weightd.attach(options.name)
     yield tensors, start

@@ -106,7 +106,7 @@ def json_reasons(text):
 
 
 def fields(top):
-    """Of each tensor of a header its name and what describes it."""
+    """The name and the description of each tensor of a header."""
     if isinstance(top, tuple):
         yield from ((name, entry) for name, entry in top[1] if name != "__metadata__")
 
@@ -159,7 +159,7 @@ def weightd_file(file, rule, tensors):
 
 
 def grow(rng):
-    """A right file: tensors of any type, in any order, with white space and members that nobody reads."""
+    """A right file: tensors of any type, in any order, with white space and members that are never read."""
     tensors, at = {}, 0
     for _ in range(rng.randrange(7)):
         dtype, bits = rng.choice(list(headers.BITS.items()))
@@ -180,7 +180,7 @@ NAMES = ["layer.0.weight", "w", "\u00e4\u20ac", "\U0001f600", "a\tb", "\"", "__m
 
 
 def file_cases(rng, n):
-    """Of the table, whose files break a rule each, and of right files, a quarter of which stays so."""
+    """Files of the table, which break a rule each, and right files; a quarter of those stays so."""
     seeds = [file for _, file in TABLE if len(file) < 2000]
 
     def one():
@@ -260,7 +260,7 @@ def judge_indexes(tool, texts):
 # --- Both --------------------------------------------------------------------------------------------
 
 def verdict(case, reference, ours, reasons):
-    """What the counters are called. "DIFFERENT" is a fault."""
+    """The names of the counters. "DIFFERENT" is a fault."""
     if reference == ours:
         return "both refuse" if ours is None else "both accept, same bytes"
     if ours is not None:
@@ -270,7 +270,7 @@ def verdict(case, reference, ours, reasons):
 
 
 def compare(name, cases, judged, n, counts):
-    """Whether all n cases agree."""
+    """True if all n cases agree."""
     fine = True
     for done in range(0, n, BATCH):
         for case, *both in judged(cases(min(BATCH, n - done))):

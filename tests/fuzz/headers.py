@@ -53,7 +53,7 @@ def no_constant(text):
 
 
 def depth_of(text):
-    """Of brackets outside strings, whatever else is wrong with the text."""
+    """The depth of brackets outside strings, whatever else is wrong with the text."""
     depth = deepest = 0
     inside = escaped = False
     for c in text:

@@ -21,7 +21,7 @@ def text(s, size):
 
 
 def packet(op, body=b"", n_fds=0):
-    """The first byte, which says the direction and the descriptors, and the packet."""
+    """The first byte, which encodes the direction and the descriptors, and the packet."""
     how = n_fds << 4 | bool(op & REPLY)
     return struct.pack("<BIHHQ", how, 16 + len(body), op, n_fds, 7) + body
 
@@ -224,7 +224,7 @@ PREAMBLES = {
 
 
 def stripes(*pieces):
-    """Of a stream of 168 bytes, in pieces of 41."""
+    """Stripes of a stream of 168 bytes, in pieces of 41."""
     return bytes([10, 10]) + b"".join(struct.pack(">QQ", *piece) for piece in pieces)
 
 
@@ -297,7 +297,7 @@ NOT_CHANGED, SPARSE2, SPARSE4, DENSE = range(4)
 
 
 def patch(n_bytes, *blocks, magic=b"wdpatch\1", n_blocks=None):
-    """Of blocks (index, count, mode, payload)."""
+    """A patch of blocks (index, count, mode, payload)."""
     head = magic + struct.pack("<QQQ", n_bytes, len(blocks) if n_blocks is None else n_blocks, n_bytes) + HASH * 2 + bytes(32)
     return head + b"".join(struct.pack("<QII", *block[:3]) for block in blocks) + b"".join(block[3] for block in blocks)
 
@@ -419,7 +419,7 @@ CLAIM = {"buffer": "llama", "group": "main", "term": 1, "number": 7, "root": "07
 
 
 def spoken(*messages, world=b"\0\0", after=0):
-    """After so many messages, these in the place of what came next."""
+    """After so many messages, these in the place of the next one."""
     return world + b"." * after + b"".join(b"j" + compact({"sync": SYNC} | m).encode() + b"\n" for m in messages)
 
 

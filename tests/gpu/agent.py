@@ -143,7 +143,7 @@ class Agent:
     # --- torch.multiprocessing's way ---
 
     def prepare(self, path, n):
-        """Pickles the state_dict as torch.multiprocessing does, once for each of n readers: torch counts who has a message."""
+        """Pickles the state_dict as torch.multiprocessing does, once for each of n readers: torch counts the receivers of a message."""
         self.messages = [bytes(ForkingPickler.dumps(self.state)) for _ in range(int(n))]
         if not self.listener:
             self.listener = multiprocessing.connection.Listener(path, "AF_UNIX", backlog=len(self.messages) + 16)

@@ -1,4 +1,4 @@
-"""What the sections work with: a weightd of their own, agents, and the sizes that fit this GPU."""
+"""The means of the sections: a weightd of their own, agents, and the sizes that fit this GPU."""
 import contextlib
 import ctypes
 import json

@@ -65,7 +65,7 @@ def with_runai(path, device, _ret):
         return {name: tensor.to(device) for name, tensor in streamer.get_tensors()}
 
 
-# {name: (function, the package whose version counts)}
+# {name: (function, the package with the version)}
 WAYS = {
     "weightd.load": (with_weightd, None),
     "safetensors": (with_safetensors, "safetensors"),

@@ -14,14 +14,14 @@ def say(text):
 
 
 class Skip(Exception):
-    """A section, or a part of it, cannot be tried here; the text says why."""
+    """A section, or a part of it, cannot be tried here; the text is the reason."""
 
 
 class Results:
     """Each line is on the disk before the next measurement begins, so that SIGKILL loses none."""
 
     def __init__(self, path, gpu=""):
-        """`gpu`, a name, is in each line: a line that is quoted alone says which card it is of."""
+        """`gpu`, a name, is in each line: a line that is quoted alone still has its card."""
         self.lines, self.path, self.every = [], path, {"gpu": gpu} if gpu else {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = open(path, "a")

@@ -120,8 +120,8 @@ def in_python(lab, tell, agent, model, readers):
 
 def one_reader(lab, tell, model, reader):
     """
-    From a name, or from the path of a socket, to a module whose parameters are the memory; both processes have a context. The
-    owner has what it sends at hand. cuIpcOpenMemHandle alone opens the allocations that rebuild_cuda_tensor needs.
+    From a name, or from the path of a socket, to a module with its parameters in the memory; both processes have a context. The
+    owner has its message ready. cuIpcOpenMemHandle alone opens the allocations that rebuild_cuda_tensor needs.
     """
     reader.run(model.attach, 120)  # the connection is made before
     alone = "cuIpcOpenMemHandle alone"

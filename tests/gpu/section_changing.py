@@ -1,4 +1,4 @@
-"""Changing weights under those who read them, and deaths in the middle of it."""
+"""Changing weights under their readers, and deaths in the middle of it."""
 import errno
 
 from lab import GIB, MIB, AgentFailed
@@ -51,7 +51,7 @@ def graph(lab, tell, size, writer, reader, other):
 
 
 def publish_waits(lab, tell, size, writer, reader, other):
-    """What was queued before is part of the version."""
+    """Work that was queued before is part of the version."""
     writer.run(f"create m {lab.device} {size} 1")
     writer.run("fill 1")
     for seed in range(2, 12):

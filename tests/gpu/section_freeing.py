@@ -1,4 +1,4 @@
-"""Freed memory is free for everybody, holds nothing of what it held, and who keeps it is found out."""
+"""Freed memory is free for every process, has none of its old content, and a process that keeps it is found."""
 import json
 
 from lab import GIB, MIB, AgentFailed

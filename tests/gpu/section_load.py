@@ -186,7 +186,7 @@ def remove(lab):
 
 
 def write_model(path, size, block=None):
-    """Of random bytes, or of CHUNK of them that are given."""
+    """A file of random bytes, or of CHUNK of them that are given."""
     each = size // N_TENSORS
     table = {f"layers.{i}.weight": {"dtype": "BF16", "shape": [each // 2], "data_offsets": [i * each, (i + 1) * each]}
              for i in range(N_TENSORS)}

@@ -90,7 +90,7 @@ class Memory:
 
 @contextlib.contextmanager
 def pair(lab, env, net, memories):
-    """Two engines that know their memory, the first the source."""
+    """Two engines that have their memory, the first the source."""
     engines = []
     with contextlib.ExitStack() as stack:
         for i, memory in enumerate(memories):
@@ -105,7 +105,7 @@ def pair(lab, env, net, memories):
 
 
 def hear_all(engine):
-    """When its first bytes were there, when its last, and what it said at the end."""
+    """The times of its first bytes and its last, and its last message."""
     first = None
     while (message := engine.hear())["op"] == "progress":
         first = first or (time.monotonic(), message["done"])
@@ -127,7 +127,7 @@ def broadcast(lab, env, net, memories, tell, name="broadcast between two nodes o
     tell("from the first start of an engine to the end", end - begin, "s", ok=None)
     if end > first[0] and size > first[1]:
         tell("algbw of the broadcast, after its first bytes", (size - first[1]) / (end - first[0]) / 1e9, "GB/s", ok=None)
-    # Each adds one over an all-reduce, and is done only if that comes to two.
+    # Each adds one over an all-reduce, and is done only if the sum is two.
     tell("all-reduce: both counted to two", 2, ok=True)
     return True
 

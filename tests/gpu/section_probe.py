@@ -1,4 +1,4 @@
-"""What there is, and what weightd and its allocator have of it."""
+"""The machine, and the parts that weightd and its allocator use."""
 import os
 import pathlib
 import platform
@@ -63,7 +63,7 @@ def nvidia_smi(key):
 
 
 def quick_idle(lab):
-    """Options of a weightd whose allocator ends soon, not before it was looked at, where it can read a file that says so."""
+    """Options of a weightd with an allocator that ends soon, but not before it was seen, if it can read such a file."""
     path = lab.folder / "quick.conf"
     path.write_text("[cuda]\nidle-timeout = 4\n")
     checked = subprocess.run([lab.build / "weightd", "--check-config", path], env=lab.env, capture_output=True)

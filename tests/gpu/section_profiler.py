@@ -1,4 +1,4 @@
-"""The plug-in of NCCL's profiler in a real NCCL: two nodes on one GPU, and what weightd-trace is told of a broadcast between them."""
+"""The plug-in of NCCL's profiler in a real NCCL: two nodes on one GPU, and the events to weightd-trace about a broadcast between them."""
 import contextlib
 import time
 
@@ -26,8 +26,8 @@ def start_tracer(lab):
 
 def broadcast(lab, env, net, memories, tracer):
     """
-    Whether it went well, and why not; what was told of it until then, or soon after: engines are killed in the end; and which
-    files of NCCL were probed meanwhile.
+    True if it succeeded, and the reason if not; the events about it until then, or soon after: engines are killed in the end;
+    and the files of NCCL that were probed meanwhile.
     """
     with section_nccl.pair(lab, env, net, memories) as engines, tracing.Client(tracer.socket) as client:
         ends = [section_nccl.hear_all(engine)[-1] for engine in (engines[1], engines[0])]
@@ -68,7 +68,7 @@ def measure(lab, tell):
     tell("version of NCCL's interface", max((a["api"] for a in opened), default=None))
     colls = [a for a in words.get("nccl_coll", []) if a["func"] == "Broadcast"]
     tell("broadcasts that it told of one by one", len(colls), ok=len(colls) > 0)
-    # Which transport NCCL takes between two processes on one machine is its own choice.
+    # NCCL itself chooses the transport between two processes on one machine.
     carried = {way: max((a["bytes"] for a in words.get("nccl_peer", []) if a["way"] == way), default=None) for way in ("send", "receive")}
     for way, n in carried.items():
         tell(f"bytes of its proxy, {way}", n, "bytes")

@@ -1,4 +1,4 @@
-"""What a kernel's write to a read-only mapping does, and that a changed byte is found."""
+"""The effect of a kernel's write to a read-only mapping, and the detection of a changed byte."""
 import errno
 
 from lab import GIB, MIB, AgentFailed

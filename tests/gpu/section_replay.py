@@ -26,7 +26,7 @@ def measure(lab, tell):
 
 
 def remap(lab, agent, size):
-    """What the driver alone takes to unmap so much and to map it again."""
+    """The driver's time alone to unmap so much and to map it again."""
     took = agent.run(f"vmm-remap {size} {lab.size(20, N_MIN)}", 120)["ns"]
     return statistics.median(took) / 1e6
 
@@ -72,7 +72,7 @@ def under(lab, tell, weightd, writer, reader, size, floor):
 
 
 def make_room(lab, weightd, writer, size, version):
-    """Of three versions of the largest size two fit: this one takes the place of the one before the last."""
+    """Two versions of the largest size fit, and not three: this one takes the place of the one before the last."""
     if version > 2:
         before = writer.free()
         weightd.ctl("rm", f"m@{version - 2}", "--device", lab.device)
@@ -108,7 +108,7 @@ def gaps_of(said, quiet_ns):
 
 
 def medians(said, ends):
-    """Of the intervals that ended in each stage, but for those of swaps."""
+    """Figures of the intervals that ended in each stage, but for those of swaps."""
     found = {stage: [] for stage in STAGES}
     swapped = {*said["swap_intervals"]}
     before = dict(zip(ends, ["begin", *ends]))

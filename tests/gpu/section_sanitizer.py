@@ -6,7 +6,7 @@ from lab import MIB
 from results import Skip
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
-ONLY_TOLD = "initcheck"  # it cannot know what another process, or another mapping, has written
+ONLY_TOLD = "initcheck"  # it cannot see the writes of another process, or through another mapping
 
 
 def measure(lab, tell):

@@ -1,4 +1,4 @@
-"""What is left of GPU memory when only the keeper has its descriptor; what restrictions do to libcuda."""
+"""The state of GPU memory when only the keeper has its descriptor; the effect of restrictions on libcuda."""
 import ctypes
 import os
 import pathlib
@@ -38,7 +38,7 @@ def deaths(lab, tell, weightd):
         attach_after(lab, tell, "another one attaches after the restart")
         with tell.part("from SIGKILL of weightd to the next attach"):
             recover(lab, tell, weightd, writer)
-    # Now no process of ours has a context; what other users of the GPU do is told beside it.
+    # Now no process of ours has a context; the line has the other users of the GPU, too.
     with tell.part("other CUDA processes"):
         tell("other CUDA processes", nvidia_smi_apps())
     weightd.kill()
@@ -62,7 +62,7 @@ def recover(lab, tell, weightd, agent):
 
 
 def persistence():
-    """In persistence mode the driver keeps its state while no process uses the GPU: then the claim shows less, and says so."""
+    """In persistence mode the driver keeps its state while no process uses the GPU: then the claim shows less, and the line has a note."""
     mode = nvidia_smi("persistence_mode")
     return {"persistence": mode} | ({} if mode.split("; ")[0] == "Disabled" else {"why": f"persistence mode is not known to be off: {mode}"})
 

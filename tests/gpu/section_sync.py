@@ -15,7 +15,7 @@ from section_load import CHUNK, write_model
 from section_nccl import nccl_env
 
 GROUPS = {"in": ("host", "{gpu}"), "between": ("{gpu}", "{gpu}"), "out": ("{gpu}", "host")}  # of the two nodes
-SMALL = bytes(i & 0x3f for i in range(256))  # bytes that make no element a number whose mean with itself is another one
+SMALL = bytes(i & 0x3f for i in range(256))  # bytes in which the mean of each element with itself is that element
 
 
 def measure(lab, tell):
@@ -39,7 +39,7 @@ def measure(lab, tell):
 
 def over_nccl(lab, tell, pair, path, size):
     ended = push(lab, tell, pair, "between", path, size, " over NCCL")
-    # Of TCP the kernel has a number, too: what fell back to that is no answer.
+    # The kernel has a number of TCP, too: a push that fell back to that is no answer.
     tell("bytes that NCCL carried", ended["bytes"], "bytes", ended["kernel"] is None and
          ended["planned"] == ended["bytes"] >= size, **({} if ended["kernel"] is None else {"logs": [
              node.read_log()[-3000:] for node in pair]}))
@@ -74,7 +74,7 @@ def make_together(lab, tell, pair, name, path, size):
 
 
 def push(lab, tell, pair, name, path, size, how=""):
-    """What the history says of it."""
+    """Its row of the history."""
     a, b = pair
     here, there = devices_of(lab, name)
     a.weightd.ctl("load", "--quiet", "--device", here, name, path)
@@ -131,7 +131,7 @@ class Node:
         return time.monotonic() - begin
 
     def digest(self, device, buffer):
-        """What the version has, which is still right."""
+        """The digest of the version, after a check that it is still right."""
         self.weightd.ctl("verify", "--device", device, buffer)
         return json.loads(self.weightd.ctl("show", "--json", "--device", device, buffer).stdout)["digest"]
 

@@ -1,4 +1,4 @@
-"""What processes ask of the driver is seen by weightd-trace: its functions are where the probes look for them."""
+"""weightd-trace sees calls of processes to the driver: its functions are where the probes look for them."""
 from lab import MIB
 from lib import features, tracing
 from results import Skip

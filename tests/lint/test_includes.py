@@ -1,4 +1,4 @@
-"""Who may include whom: the table of DESIGN section 3."""
+"""The allowed includes of each folder: the table of DESIGN section 3."""
 import os
 import pathlib
 import re
@@ -36,7 +36,7 @@ MAY_INCLUDE = {
     "tests/soak": ["libclient/include"],
 }
 
-# Headers of other projects, and the only places that may know them.
+# Headers of other projects, and the only places that may include them.
 THIRD_PARTY = {
     r"xxhash\.h": ["ipc/hash.c", "bpf/qp.c"],
     r"jansson\.h": ["ipc/reshard/split.c", "libclient/load/", "libclient/weightctl/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],

@@ -1,6 +1,6 @@
 """The protocol, checked by spin in every order of its steps, with kills between any two of them.
 
-Each model says at its top what it stands for. A configuration must be searched to its end without an
+The top of each model describes it. A configuration must be searched to its end without an
 error; each sabotage of one rule (a BUG_ switch of the model) must be found: a model that cannot fail
 proves nothing.
 """
@@ -81,7 +81,7 @@ def run(folder, *command):
 
 
 def search(folder, model, switches, is_progress, optimize="-O1"):
-    """What pan says about the model; and, if it found an error, the end of the way to it."""
+    """The report of pan about the model; and, if it found an error, the end of the way to it."""
     defines = [f"-D{s}" for s in switches.split()]
     compile_flags, search_flags = FLAGS[is_progress]
     (folder / "m.pml").write_text((HERE / f"{model}.pml").read_text())

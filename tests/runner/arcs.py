@@ -1,4 +1,4 @@
-"""Which arcs of our C code each test takes, and which tests need not run sanitized.
+"""The arcs of our C code that each test takes, and the tests that need not run sanitized.
 
 In a tree built with SAN=coverage, a conftest.py that imports pytest_configure() registers a Recorder where WEIGHTD_ARCS
 names a folder. Each run of pytest leaves a file there. `tests/runner/arcs.py` then prints tests/plain: of the tests that a
@@ -23,7 +23,7 @@ WORTH_S = 0.1  # of a processor, with the counters of arcs: a shorter list for w
 
 
 def taken(path):
-    """{(file, function, arc)} that a .gcda file says were taken."""
+    """{(file, function, arc)} of the arcs that were taken, by a .gcda file."""
     data, name, function, found = path.read_bytes(), str(path).split("/obj/", 1)[-1], None, set()
     at = HEADER
     while at + 8 <= len(data):
@@ -79,7 +79,7 @@ def choose(arcs, seconds):
 
 
 def lines(arcs, gone):
-    """A function all of whose parameters may go is one line."""
+    """A function is one line if all of its parameters may go."""
     variants = collections.defaultdict(set)
     for node in arcs:
         variants[node.split("[")[0]].add(node)

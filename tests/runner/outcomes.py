@@ -53,7 +53,7 @@ class Writer:
 
 
 class Outcome:
-    """The worst that the reports about one test say: a failure in its teardown makes a test that passed fail."""
+    """The worst of the reports about one test: a failure in its teardown makes a test that passed fail."""
     ORDER = ("started", "passed", "skipped", "failed")
 
     def __init__(self):

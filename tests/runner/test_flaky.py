@@ -1,4 +1,4 @@
-"""tests/flaky: finds a test that fails by chance, and goes on where it was interrupted."""
+"""tests/flaky: finds a test that fails by chance, and continues after an interruption."""
 import re
 import signal
 import subprocess

@@ -102,7 +102,7 @@ def look(daemon):
 
 @pytest.fixture
 def kept(tmp_path):
-    """A daemon under a keeper, which waits a second for those who were there before a restart."""
+    """A daemon under a keeper, which waits a second for clients from before a restart."""
     (tmp_path / "conf").write_text("[store]\nresume-timeout = 1\n")
     daemon = Daemon("--keeper", "--config", str(tmp_path / "conf"))
     yield daemon

@@ -32,7 +32,7 @@ SECONDS = float(os.environ.get("WEIGHTD_SOAK_SECONDS", 15))
 HARMS_PER_S = 1
 SIZES = 8 * MIB, 16 * MIB
 FROZEN_S = 8  # at most; longer than what the others wait for
-SPELL_S = 60  # of harms, between two looks whether all comes to rest
+SPELL_S = 60  # harms between two checks that all comes to rest
 AWAY_S = 2  # until somebody starts again what was killed, at most
 CONVERGE_S = 60
 POLICIES = "quorum", "each", "all"
@@ -51,7 +51,7 @@ def publish(daemon, layout, data):
 
 @dataclasses.dataclass
 class Round:
-    """What was tried once. `may_be`: tags of what comes of it; `own`: of what nodes published for themselves on the way."""
+    """One try. `may_be`: the possible tags of its result; `own`: of versions that nodes published for themselves on the way."""
     what: str
     may_be: frozenset
     own: dict
@@ -74,7 +74,7 @@ class Publisher:
         self.rounds, self.committed, self.is_astray, self.next = [], None, False, GRAIN
         self.last = None  # (layout, tag that it is like) of what was pushed last
         self.over, self.thread = threading.Event(), None
-        self.doubt, self.fault = None, None  # (round, number) of which nobody heard the end; an exception
+        self.doubt, self.fault = None, None  # (round, number) with an unknown end; an exception
 
     def start(self):
         self.over.clear()
@@ -112,8 +112,8 @@ class Publisher:
     def average(self, **request):
         self.clear_doubt()
         first = self.take(STEPS[-1] + 1)
-        # A repair may bring a node what was committed last, after it published its own. Of that, maybe a mean itself, no mean
-        # would be whole; but as nothing else has this layout, it is not averaged.
+        # A repair may send a node the last committed version, after it published its own. That may be a mean itself, and a
+        # mean of it would not be whole; but as nothing else has this layout, it is not averaged.
         layout = layout_of(SIZES[0], f"average-{first}")
         tags = {node.name: first + GRAIN * step for node, step in zip(self.nodes, STEPS)}
         now = self.begin("average", means_of(first), {name: {tag} for name, tag in tags.items()})
@@ -146,7 +146,7 @@ class Publisher:
             self.settle(now, "failed")
             self.over.wait(0.05)
             return
-        except OSError:  # the agent was killed; maybe just when it had heard of it, and then it had no time for it
+        except OSError:  # the agent was killed; maybe just after it had read the request, and then it had no time for it
             self.doubt = now, None
             return
         try:
@@ -162,7 +162,7 @@ class Publisher:
             self.committed, self.is_astray = now, False
 
     def clear_doubt(self):
-        """Whether that was committed whose agent was killed: what was decided is in its record, and nothing else."""
+        """True if the try of the killed agent was committed: its commit log has every decision, and nothing else."""
         def look():
             with contextlib.suppress(OSError, Failed):  # it is away
                 return [self.nodes["a"].own_head("m")]
@@ -221,9 +221,9 @@ class Follower:
 
 class Harms:
     """
-    What happens to nodes, now and later.
+    Harms to nodes, now and later.
 
-    done  how often each did; what finds nobody to happen to does not count
+    done  the number of each; a harm without a victim does not count
     """
 
     def __init__(self, nodes):
@@ -310,8 +310,8 @@ def is_up(node):
 
 def uncommitted(followers, publisher):
     """
-    What a reader saw though it was not committed: (node, tag, state of the round). What a node published for itself is
-    seen there; and of an average one mean is seen, everywhere the same.
+    Versions that a reader saw though they were not committed: (node, tag, state of the round). A node's own version is
+    seen there; and an average has one mean, everywhere the same.
     """
     rounds, found, means = list(publisher.rounds), [], {}
     for follower in followers:

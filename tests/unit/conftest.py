@@ -5,7 +5,7 @@ Programs that open libcuda find the stand-in of tests/fake, and one GPU in it.
 Those that `threads` lists run under ThreadSanitizer too. The others start no thread, and end in the plain build where
 they try to.
 
-A program that cannot run here says why in its last line and exits with 77.
+A program that cannot run here prints the reason in its last line and exits with 77.
 """
 import os
 import pathlib
@@ -17,7 +17,7 @@ from lib.gpus import Gpus
 
 SKIP = 77
 PATIENCE_S = 100
-# Who computes and waits for nothing: 19 s under AddressSanitizer, which are minutes beside all that runs in three lanes.
+# For programs that compute and never wait: 19 s under AddressSanitizer are minutes beside all that runs in three lanes.
 PATIENCE_WITH_ONE_THREAD_S = 500
 # The agent of weightd-sync, simulated: long runs of a program that has no other thread.
 ONE_THREAD = {f"test_sync_{name}" for name in (
@@ -26,7 +26,7 @@ ONE_THREAD = {f"test_sync_{name}" for name in (
 THREADS = set(pathlib.Path(__file__).with_name("threads").read_text().split())
 NO_THREADS = features.ROOT / "build/fake/no-threads.so"
 NEEDS = {"test_arrivals": "trace", "test_ring": "trace"}  # parts of the build, as every test_sync_* needs weightd-sync
-SEES_ALL = {"test_arrivals"}  # processes of this machine, of which the kernel tells programs of BPF
+SEES_ALL = {"test_arrivals"}  # processes of this machine, which the kernel reports to programs of BPF
 
 
 def pytest_collect_file(file_path, parent):

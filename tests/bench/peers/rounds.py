@@ -1,7 +1,7 @@
-"""What the peers' scripts share: rounds in a consumer, tables of names, and the lines they print.
+"""The shared part of the peers' scripts: rounds in a consumer, tables of names, and the lines they print.
 
 A script gets its own arguments and then the numbers of tensors. It is the consumer itself, and starts
-whoever holds the memory.
+the holder of the memory.
 """
 import json
 import time

@@ -1,6 +1,6 @@
 """shared_memory_peer.py BYTES COUNT...: multiprocessing.shared_memory
 
-It shares bytes by name and knows nothing of tensors, so a table of names travels beside them, pickled.
+It shares bytes by name and has no tensors, so a table of names travels beside them, pickled.
 """
 import contextlib
 import multiprocessing
@@ -42,7 +42,7 @@ def view(memory, entry):
 
 def release(kept):
     memory = kept.pop()
-    kept.clear()  # the views, which must be gone before
+    kept.clear()  # the views, which must be freed before
     memory.close()
 
 

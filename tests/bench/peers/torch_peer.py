@@ -37,7 +37,7 @@ def hold(n_bytes, pipe):
 
 
 def make(torch, kind, table, flat):
-    """What is sent, and the flat tensor as long as it is needed: both do not fit."""
+    """The tensors to send, and the flat tensor as long as it is needed: both do not fit."""
     if kind == "flat":
         return (flat, table), flat
     if kind == "storages":

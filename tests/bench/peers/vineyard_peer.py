@@ -1,6 +1,6 @@
 """vineyard_peer.py BYTES COUNT...: vineyard, with a vineyardd of its own
 
-The wheel of vineyard-bdist carries the daemon, and -meta local does without etcd. get_meta() brings the
+The wheel of vineyard-bdist carries the daemon, and -meta local needs no etcd. get_meta() returns the
 whole tree of metadata and maps all blobs; a member is looked up in it by name.
 """
 import contextlib
