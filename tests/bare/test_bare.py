@@ -40,7 +40,7 @@ def test_the_demo_needs_few_packages(bare, capsys):
         print(f"\nmake demo: {n} packages, {announced[2]} MB, {took_s:.0f} s")
     assert "All workers and weightd ended with 0; nothing is left behind." in said, said[-5000:]
     assert "2 of 2 nodes" in said, said[-5000:]
-    assert said.index(announced[0]) < said.index("Unpacking"), "it says what it will install before it does"
+    assert said.index(announced[0]) < said.index("Unpacking"), "it prints the packages before it installs them"
     assert n == int(announced[1]) <= PACKAGES_MAX and float(announced[2]) <= MB_MAX, (n, announced[0])
 
 

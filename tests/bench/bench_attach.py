@@ -85,7 +85,7 @@ def measure_peers(report, size):
     try:
         python = vineyard_python()
     except (OSError, subprocess.CalledProcessError):
-        report.line(name="vineyard", skipped=f"pip cannot bring {VINEYARD}")
+        report.line(name="vineyard", skipped=f"pip cannot install {VINEYARD}")
         return
     run_peer(report, "vineyard", python, size, COUNTS, size)
 

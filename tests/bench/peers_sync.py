@@ -23,7 +23,7 @@ def await_port(pid, port):
     deadline = time.monotonic() + LIMIT_S
     while not any(f":{port:04X} " in line and line.split()[3] == "0A" for name in ("tcp", "tcp6")
                   for line in pathlib.Path(f"/proc/{pid}/net/{name}").read_text().splitlines()):
-        assert time.monotonic() < deadline, f"nobody listens on port {port}"
+        assert time.monotonic() < deadline, f"no server listens on port {port}"
         time.sleep(0.01)
 
 

@@ -157,7 +157,7 @@ def test_a_kernel_that_does_not_describe_itself_is_done_without():
         client = tracer.client()
         told = client.ask("doctor")
         assert {hook["hook"]: hook["why"] for hook in told if hook["kind"] == "hook" and not hook["on"]} == \
-            {hook: why for hook in HOOKS if hook != "perf/mmap"}, "perf describes what it tells itself"
+            {hook: why for hook in HOOKS if hook != "perf/mmap"}, "perf describes its own events"
         assert [(meter["meter"], meter["why"]) for meter in told if meter["kind"] == "meter"] == [("diag", why)]
         client.tag(a)
         carry(a, b, 1_234_567, 1)

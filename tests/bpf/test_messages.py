@@ -258,7 +258,7 @@ def test_who_may_observe_counts_the_calls_of_all_clients(tracer, traced, connect
         sock.send(bytes(n))
     sent = {row["peer"]: row["messages"]["sent"] for row in observer.ask("rows")}
     assert sent == {"b": calls(7), "a": calls(), "later": calls(9)}
-    assert counted(owner)["sent"] == calls(7), "whose rows these are may know, too"
+    assert counted(owner)["sent"] == calls(7), "the owner of these rows gets the counts, too"
     observer.socket.close()
     while attached(tracer):  # until it saw the observer's end
         owner.ask("read", sync="s")

@@ -89,7 +89,7 @@ def test_neither_spans_nor_forgetting_nor_the_death_of_a_client_take_anything_ba
     client.ask("end", sync="one")
     carry(a, b, 30, 1)
     client.ask("forget", sync="one")
-    assert metrics.look().bytes("b") == [1230, 0], "nobody looked between the bytes and the end of their row"
+    assert metrics.look().bytes("b") == [1230, 0], "no client looked between the bytes and the end of their row"
     carry(a, b, 4000, 1)  # which are not counted
     assert metrics.look().bytes("b") == [1230, 0]
 

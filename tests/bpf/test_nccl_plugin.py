@@ -336,7 +336,7 @@ def test_a_child_of_the_process_has_no_part_in_it(tracer, observer):
             assert host.say("fork", 0) == "0"
             return [act for act in observer.client.ask("acts") if act.get("communicator") == "child" and act.get("state") == "closed"]
 
-        child = until(told, "a child's communicator was told")[-1]
+        child = until(told, "a child's communicator has an event")[-1]
         assert child["pid"] != host.proc.pid and child["colls"] == 1
         host.say("coll", 0, 0, "-", "AllReduce", 1, "ncclInt8", 1)
         host.say("stop", 0)

@@ -141,7 +141,7 @@ def test_a_span_is_told_from_its_begin_to_its_end(tracer, pair):
     assert {k: v for k, v in total.items() if k in row and k not in ("kind", "now_ns")} == \
         {k: v for k, v in row.items() if k not in ("kind", "now_ns")}
     assert total["began_ns"] < row["now_ns"] <= total["now_ns"] <= end["ns"]
-    assert client.followed == type(client.followed)(), "who does not observe is told nothing of it"
+    assert client.followed == type(client.followed)(), "a client that does not observe gets no packet of it"
 
 
 def test_one_that_comes_later_is_told_what_has_begun(tracer, pair):
@@ -269,7 +269,7 @@ def test_who_asks_again_and_again_sees_what_stalls(tracer, pair):
     client.tag(pair[0])
     client.ask("begin", sync="s")
     pair[0].sendall(b"x")
-    until(lambda: (observer.ask("rows")[0]["stall"] or {}).get("cause") == "producer", "it is known to stand still")
+    until(lambda: (observer.ask("rows")[0]["stall"] or {}).get("cause") == "producer", "it is seen to stand still")
 
 
 def test_acts_leave_room_for_what_syncs_carry(tracer, pair):

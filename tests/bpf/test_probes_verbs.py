@@ -215,7 +215,7 @@ def test_what_is_told_of_a_queue_pair_when_it_is_gone_is_joined(client, trainer)
     """NCCL destroys them before it closes its communicator, and the plug-in sends the last events then."""
     qp = trainer.do("qp = make(); before = now(); destroy(qp); ret = qp")
     assert used(client, trainer, f"tell({qp}, before, before)")["from"] == origin(*connects(client, trainer))
-    assert used(client, trainer, f"tell({qp}, before)")["from"] is None, "it was used when it was gone"
+    assert used(client, trainer, f"tell({qp}, before)")["from"] is None, "it was used after its end"
 
 
 def test_one_number_of_two_devices_is_joined_with_its_own_or_none(client, trainer):
@@ -224,7 +224,7 @@ def test_one_number_of_two_devices_is_joined_with_its_own_or_none(client, traine
     assert trainer.do("ret = make('mlx5_1', 2)") == qp
     first, second = connects(client, trainer)
     assert (first["device"], second["device"]) == ("mlx5_0", "mlx5_1")
-    assert used(client, trainer, f"tell({qp})")["from"] is None, "NCCL does not say of which device"
+    assert used(client, trainer, f"tell({qp})")["from"] is None, "NCCL does not name the device"
     assert used(client, trainer, f"tell({qp}, alone)")["from"] == origin(first), "then there was no other"
     trainer.do(f"both = now(); destroy({qp})")
     act = used(client, trainer, f"tell({qp}, both)")

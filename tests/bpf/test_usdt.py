@@ -519,7 +519,7 @@ def test_whoever_lies_says_only_so_much_and_by_his_own_name(liar, told, probes):
             assert packet["weightd"] == {"pid": process.pid, "uid": 12345} and packet["device"] is None
     assert lies > 0 and lost > n - 2 * 16384 - 1
     assert [act["act"] for act in told.client.ask("acts") if act.get("buffer") == "mine"] == \
-        ["flip", "publish", "attach", "detach"], "what others said before is kept"
+        ["flip", "publish", "attach", "detach"], "earlier acts of others are kept"
     with Wire(told.daemon.socket) as w:
         publish(w)
         lease = w.attach("m")

@@ -62,7 +62,7 @@ class Worker:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while b"\n" not in self.unread:
                 if not selector.select(deadline - time.monotonic()):
-                    raise WorkerError(f"{self} said nothing in {REPORT_S} s")
+                    raise WorkerError(f"{self} printed nothing in {REPORT_S} s")
                 more = os.read(self.process.stdout.fileno(), 1 << 16)
                 if not more:
                     raise WorkerError(f"{self} ended with {self.process.wait(STOP_S)}")

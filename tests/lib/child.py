@@ -36,7 +36,7 @@ class Child:
 
     def hear(self):
         """Its next message. EOFError if it ended without one."""
-        assert self.pipe.poll(PATIENCE_S), "the child says nothing"
+        assert self.pipe.poll(PATIENCE_S), "the child sent nothing"
         return self.pipe.recv()
 
     def say(self, something):

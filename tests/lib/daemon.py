@@ -168,7 +168,7 @@ class Daemon:
         try:
             if self.proc.returncode is None:
                 assert self.proc.poll() is None, \
-                    f"weightd was gone with {self.proc.returncode} before the test ended:\n{self.log}"
+                    f"weightd had exited with {self.proc.returncode} before the test ended:\n{self.log}"
                 self.stop()
             assert not REPORT.search(self.log), self.log
         finally:

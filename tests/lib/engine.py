@@ -157,7 +157,7 @@ class Engine:
         """The next message; EOFError when it has ended."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
-        assert poll.poll(patience_s * 1000), f"the engine says nothing for {patience_s} s: {self.read_log()}"
+        assert poll.poll(patience_s * 1000), f"the engine sent nothing for {patience_s} s: {self.read_log()}"
         packet = self.socket.recv(1 << 17)
         if not packet:
             raise EOFError(self.read_log())

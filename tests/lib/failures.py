@@ -106,7 +106,7 @@ def revive(stage):
 
 def never_join(stage):
     stage.victim.kill()
-    stage.nodes.wait(lambda: stage.nodes["a"].peers()[stage.victim.name]["state"] != "up", "a knows that it is away")
+    stage.nodes.wait(lambda: stage.nodes["a"].peers()[stage.victim.name]["state"] != "up", "a has lost it")
 
 
 def cut(stage):
@@ -182,7 +182,7 @@ def present(what):
             row = stage.nodes["a"].peers()[node.name]
             return row["state"] == "down" and re.search(stage.kind.told_of_peer, str(row["why"]))
 
-        stage.nodes.wait(is_told, f"a says what is wrong with the certificate of {node}: {stage.kind.told_of_peer}")
+        stage.nodes.wait(is_told, f"a reports the fault of the certificate of {node}: {stage.kind.told_of_peer}")
         stage.why = stage.nodes["a"].peers()[node.name]["why"]
 
     return harm
@@ -531,17 +531,17 @@ class Stage:
             self.fault(f"it {state}, and should have {wanted}")
         for node in self.said if state == "committed" else []:
             if node["state"] == "committed" and served.get(node["node"]) == "old":
-                self.fault(f"{node['node']} is said to have it, and serves what it had")
+                self.fault(f"{node['node']} is reported to have it, and serves the old version")
             if node["state"] != "committed" and not node["why"]:
-                self.fault(f"{node['node']} is {node['state']}, and nobody is told why")
+                self.fault(f"{node['node']} is {node['state']}, without a reason")
         # A node that is cut off loses all others.
         names = "bcd" if kind.links and self.victim.name == "a" else self.victim.name
         if state == "failed" and not re.search(rf"\b[{names}]\b", row["told"]):
-            self.fault(f"nobody is told of {self.victim}: {row['told']}")
+            self.fault(f"no message names {self.victim}: {row['told']}")
         if state == "failed" and kind.outcome != "orphaned" and not re.search(PHASE_AND_KEPT, row["told"]):
-            self.fault(f"nobody is told of the phase, or of what is kept: {row['told']}")
+            self.fault(f"no message has the phase, or the kept version: {row['told']}")
         if kind.told and not re.search(kind.told, row["told"]):
-            self.fault(f"nobody is told of {kind.told}: {row['told']}")
+            self.fault(f"no message has {kind.told}: {row['told']}")
         if self.why:
             row["told"] += f"; {self.why}"
         row["error_deadline_s"] = self.waits_s + TOLD_S if kind.is_known_at_once else None
@@ -549,7 +549,7 @@ class Stage:
         late = max(row["t_end_s"] - row["deadline_s"],
                    (row["t_error_s"] or 0) - row["error_deadline_s"] if kind.is_known_at_once else 0)
         if late > row["starved_s"] + slack_s:
-            self.fault(f"{late:.2f} s later than said")
+            self.fault(f"{late:.2f} s after the deadline")
         row["late_by_machine"] = 0 < late <= row["starved_s"]
 
     def deadline(self, row):

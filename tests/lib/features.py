@@ -60,10 +60,10 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "bare": (lambda: bool(os.environ.get("WEIGHTD_BARE")), "to make a bare Debian and to install there takes ten minutes (make bare, "
              "make gpu-rehearsal)"),
     "bpf": (lambda: tracing().is_available(),
-            "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), there is no "
-            "right to (root), or the kernel, or a supervisor, refuses programs or iterators of BPF"),
+            "weightd-trace cannot count by BPF: it was not built (apt-get install libbpf-dev clang bpftool), it "
+            "lacks the right (root), or the kernel, or a supervisor, refuses programs or iterators of BPF"),
     "calls": (lambda: tracing().has("tp_btf/sock_send_length"),
-              "the kernel tells no program of calls, as Linux 6.3 was the first to"),
+              "the kernel has no hook for calls on sockets (Linux 6.3 is the first with one)"),
     "cgroup": (cgroup.is_available, "no memory cgroup that this user may create"),
     "cgroup2": (cgroup.is_unified_available, "no control groups of version 2, on their own or beside version 1, that this "
                 "user may create"),
@@ -73,9 +73,9 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
                     "debootstrap), and a mirror of apt's for this release"),
     "fakes": ((ROOT / "build/fake/libcuda.so.1").exists, "the stand-in for libcuda is not built (make fakes)"),
     "faults": (lambda: BUILD.with_name(BUILD.name + "-faults").exists(),
-               "the daemon that dies where it is told to is not built (make faults)"),
+               "the daemon with fault points is not built (make faults)"),
     "fentry": (lambda: tracing().has("fexit/receive_fd"),
-               "the kernel lets no program see its functions, as some are built (tests/bpf/test_guest.py has one that does)"),
+               "this kernel is built without tracing of its functions (tests/bpf/test_guest.py has one with it)"),
     "gloo": ((BUILD / "weightd-sync-gloo").exists, "weightd-sync-gloo was not built (apt-get install libgloo-dev g++)"),
     "ibverbs": (lambda: bool(ctypes.util.find_library("ibverbs")), "no libibverbs (apt-get install libibverbs1)"),
     "library": (LIBRARY.exists, f"{LIBRARY} is not built (make)"),
@@ -93,7 +93,7 @@ FEATURES = {  # name: (is it here?, the reason of a skip when it is not)
     "pids": (lambda: os.stat("/proc/self/ns/pid").st_ino == INITIAL_PIDS,
              "weightd-trace finds processes by the numbers that the kernel's first PID namespace has for them; this one is another"),
     "probes": (lambda: tracing().has("uprobe_multi"),
-               "the kernel attaches no program to many functions at once, as Linux 6.6 was the first to"),
+               "the kernel cannot attach a program to many functions at once (Linux 6.6 is the first that can)"),
     "prometheus": (lambda: bool(importlib.util.find_spec("prometheus_client")),
                    "no prometheus_client (python3-prometheus-client)"),
     "root": (lambda: os.geteuid() == 0, "needs root"),

@@ -624,7 +624,7 @@ class Cluster:
         for node in self:
             try:
                 if node.proc and node.proc.returncode is None:
-                    assert node.proc.poll() is None, f"weightd-sync of {node} was gone with {node.proc.returncode} " \
+                    assert node.proc.poll() is None, f"weightd-sync of {node} had exited with {node.proc.returncode} " \
                         f"before the test ended:\n{node.log}"
                     node.stop()
                 assert not REPORT.search(node.log), node.log

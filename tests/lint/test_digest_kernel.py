@@ -33,7 +33,7 @@ def images():
     assert (magic, at + size) == (0xba55ed50, len(data))
     while at < len(data):
         kind, _, header_size, size, compressed, *_, gpu, ident, ident_size = struct.unpack_from("<HHIQ6I", data, at)
-        assert not compressed, "a driver may not know how it is compressed"
+        assert not compressed, "a driver may lack its compression"
         code = at + header_size
         yield kind, gpu, data[at + ident:at + ident + ident_size].decode(), data[code:code + size]
         at = code + size

@@ -93,7 +93,7 @@ def test_each_third_party_header_stays_where_it_belongs():
     for path, kind, name in includes():
         for pattern, places in THIRD_PARTY.items():
             if kind == "<" and re.fullmatch(pattern, name) and not str(path).startswith(tuple(places)):
-                wrong.append(f"{path}: <{name}> belongs to {' '.join(places) or 'nobody'}")
+                wrong.append(f"{path}: <{name}> belongs to {' '.join(places) or 'no file'}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -169,7 +169,7 @@ class Publisher:
 
         if self.doubt:
             now, number = self.doubt
-            (head,) = until(look, "the agent of a says what it committed")
+            (head,) = until(look, "the agent of a reports its commits")
             self.settle(now, "committed" if number and head and head["number"] >= number else "failed")
             self.doubt = None
 

@@ -127,7 +127,7 @@ def test_an_agent_that_is_not_in_the_group_says_so_and_takes_nothing(nodes):
         restart(nodes, recipe.steps().conf)
     failed = push(nodes, "llama-out", check=False)
     assert failed.returncode == 1 and "'llama-out' is to belong to the Unix group 'models' on this node" in failed.stderr, failed.stderr
-    until(lambda: [weights.names(nodes[node]).count("llama-out") for node in NODES] == [1, 0, 0], "what was begun is gone")
+    until(lambda: [weights.names(nodes[node]).count("llama-out") for node in NODES] == [1, 0, 0], "the begun version is removed")
     nodes["c"].run("usermod", "-aG", "models", "weightd-sync")
     restart(nodes, recipe.steps().conf)
     push(nodes, "llama-out")

@@ -238,7 +238,7 @@ VMM_HOLDER = """
 
 
 @pytest.mark.parametrize("what, code, why", [
-    ("another GPU", "EBADMSG", "weightd says that it is on cuda:0, the driver that it is not"),
+    ("another GPU", "EBADMSG", "weightd has it on cuda:0, and the driver does not"),
     ("no handle", "EINVAL", "the driver does not import it")])
 def test_what_is_not_what_the_server_says_is_refused(make_gpus, tmp_path, what, code, why):
     features.require("library")

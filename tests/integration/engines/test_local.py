@@ -96,7 +96,7 @@ def nothing_is_left(daemon):
             return [s for s in w.list(wire.SLOTS) if s.state not in (wire.CURRENT, wire.KEPT) or s.n_leases] + \
                 [r for r in w.records().values() if r.writing or not r.n_versions]
 
-        until(lambda: not left(), lambda: f"what a sink or source had is gone: {left()}", PATIENCE_S)
+        until(lambda: not left(), lambda: f"all of a sink or source is released: {left()}", PATIENCE_S)
 
 
 # --- The source ---
@@ -128,7 +128,7 @@ def test_who_makes_something_new_of_a_version_gets_no_tree(daemon, errand, op, n
     assert (said["version"], said["n_bytes"], len(said.fds)) == (1, N_BYTES, n)
     assert os.pread(said.fds[1], N_BYTES, 0) == DATA
     source.tell("give", socket=daemon.socket, buffer="m", device="host", version=1)
-    assert source.failure()[0] == "malformed", "nothing came in between, and one is enough"
+    assert source.failure()[0] == "malformed", "nothing was sent in between, and one is enough"
 
 
 def test_a_source_lends_the_version_that_was_asked_for(daemon, errand):
@@ -426,7 +426,7 @@ def test_what_is_received_gets_the_rights_that_the_agent_says(make_daemon, erran
     receive(sink(), daemon, plan, **fields)
     assert rights(daemon) == found and content(daemon) == DATA
     receive(sink(), daemon, plan)
-    assert rights(daemon) == found, "what was not said stays"
+    assert rights(daemon) == found, "other settings stay"
 
 
 def test_a_group_that_is_not_the_agents_is_refused_before_anything_is_made(make_daemon, errand, plan, require):

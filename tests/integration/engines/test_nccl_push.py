@@ -289,7 +289,7 @@ def test_what_two_rings_did_not_bring_goes_over_tcp_and_nothing_else(make_gpu_no
     wanted = publish(cluster["a"], seed=1, size=size)
     cluster["b"].gpus.fail("ncclPiece@1", "hang", skip=1 + 64 * PIECES + 5)
     push = cluster["a"].start_push("m")
-    cluster.wait(lambda: [row["done"] for name in "bc" for row in cluster[name].status()] == [64 * MIB] * 2, "one bucket came")
+    cluster.wait(lambda: [row["done"] for name in "bc" for row in cluster[name].status()] == [64 * MIB] * 2, "one bucket arrived")
     cluster["b"].gpus.fail_instead(
         ("ncclPiece@1", INTERNAL_ERROR, 0, 1),
         # The next ring: the node that broke one is the last in it, unless a neighbour's report stopped it before its own.

@@ -157,7 +157,7 @@ class Gate:
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         poll = select.poll()
         poll.register(self.ready, select.POLLIN)
-        assert poll.poll(1000 * DEADLINE_S), "the load did not come to the gate"
+        assert poll.poll(1000 * DEADLINE_S), "the load did not reach the gate"
 
     def open(self):
         """Lets the load go on, and returns it when it has ended."""

@@ -94,7 +94,7 @@ class Load:
 def fallocate(require):
     require("root")
     if platform.machine() not in FALLOCATE:
-        pytest.skip(f"the number of fallocate() on {platform.machine()} is not known here")
+        pytest.skip(f"the number of fallocate() on {platform.machine()} is not in the table here")
     return FALLOCATE[platform.machine()]
 
 

@@ -396,7 +396,7 @@ def test_what_a_create_makes_is_stored_first_and_a_publish_stores_nothing(start,
             w.send_create("m", LAYOUT)
             names, barrier = hear_stored(manager)
             assert "".join(sorted(name[0] for name in names)) == "hmst" and len(set(names)) == 4
-            assert other.ping() and w.is_silent(), "it waits for the barrier, and nobody else does"
+            assert other.ping() and w.is_silent(), "it alone waits for the barrier"
             os.close(barrier)
             slot = w.slot(w.answer(wire.CREATE))
             w.publish(slot.writer)
@@ -410,7 +410,7 @@ def test_what_a_create_makes_is_stored_first_and_a_publish_stores_nothing(start,
             other.close()
             gone = [manager.recv(4096).decode() for _ in names]
         assert sorted(gone) == sorted(f"FDSTOREREMOVE=1\nFDNAME={name}" for name in names)
-        assert gone[-1].partition("FDNAME=")[2][0] == "m", "while the manifest is there the rest is known"
+        assert gone[-1].partition("FDNAME=")[2][0] == "m", "the manifest is removed last, as it lists the rest"
 
 
 @pytest.mark.parametrize("limit, is_too_few", [(6000, True), (7000, False)])
@@ -486,7 +486,7 @@ def test_a_writer_that_has_not_come_back_holds_up_no_end(make_daemon, sig):
         pid = w.ping().pid
         os.kill(pid, signal.SIGKILL)
         w.hang_up()
-        until(lambda: "1 of them being written" in daemon.log, "it has recovered the writer, who lives")
+        until(lambda: "1 of them being written" in daemon.log, "it has recovered the writer, which lives")
     daemon.kill(sig)
     assert daemon.proc.returncode == 0 and not os.path.exists(daemon.socket), daemon.log
 

@@ -83,7 +83,7 @@ class Keeper:
         return (self.folder / "log").read_text()
 
     def await_log(self, said):
-        until(lambda: said in self.log, lambda: f"the log says '{said}':\n{self.log}")
+        until(lambda: said in self.log, lambda: f"the log has '{said}':\n{self.log}")
 
     def files(self):
         """Paths of the memory files that the keeper itself has open."""

@@ -84,7 +84,7 @@ def look_on(client, buffer, name):
     global newest
     state, version = buffer.state()
     if state == READY:
-        assert version >= newest, f"{name}: the head page said {newest}, and now says {version}"
+        assert version >= newest, f"{name}: the head page had {newest}, and now has {version}"
         newest = version
     return stay(client, buffer, name)
 
@@ -113,7 +113,7 @@ def pause(client, buffer, name):
         data, version = buffer.bytes(), buffer.version
         if data != content(name, version):
             buffer.pause()
-            raise AssertionError(f"{name}: torn or mixed at version {version}, and nobody was evicted")
+            raise AssertionError(f"{name}: torn or mixed at version {version}, and no reader was evicted")
     except Failed as e:
         if e.errno == errno.EUCLEAN and buffer:
             buffer.detach()
@@ -246,7 +246,7 @@ class Faulty(Daemon):
             if buffer in kept["weightd-manifest"]:
                 head = struct.unpack_from("<Q", raw, 24)[0] >> 8
                 due = next_version(kept["weightd-manifest"][buffer])
-                assert head < due, f"the head page says version {head}, and {due} is not committed"
+                assert head < due, f"the head page has version {head}, and {due} is not committed"
 
     def close(self):
         self.impatient = False
@@ -351,7 +351,7 @@ class Stage:
             for version in versions if name not in self.torn else ():
                 with self.client.attach(name, version=version) as b:
                     assert (b.version, number_of(name, b.bytes())) == (version, version)
-                    assert b.state() == (READY, self.current[name]), f"{name}: what its head page says"
+                    assert b.state() == (READY, self.current[name]), f"{name}: the state in its head page"
                     b.verify()
 
     def look(self, ask, *arguments):

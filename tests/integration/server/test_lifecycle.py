@@ -349,7 +349,7 @@ def test_memory_is_an_orphan_until_who_held_it_lets_go(daemon, witness, request,
     assert witness.stat().orphan_bytes == 8192
     [before] = witness.list(wire.USERS)
     let_go()
-    until(lambda: witness.stat().orphan_bytes == 0, "who held it has let go")
+    until(lambda: witness.stat().orphan_bytes == 0, "its holder has released it")
     until(lambda: witness.list(wire.USERS)[0].used_bytes <= before.used_bytes - 8192, "its bytes are given back")
     assert witness.list(wire.USERS)[0].used_descriptors < before.used_descriptors
     assert all(s.state == wire.CURRENT for s in witness.list(wire.SLOTS))

@@ -83,7 +83,7 @@ def test_a_daemon_that_hangs_is_replaced_by_its_keeper(make_daemon):
         pid = w.ping().pid
     hung = os.pidfd_open(pid)
     os.kill(pid, signal.SIGSTOP)
-    assert select.select([hung], [], [], 60)[0], "nobody ends it"
+    assert select.select([hung], [], [], 60)[0], "no process ends it"
     os.close(hung)
     with Wire(daemon.socket) as w:
         assert w.ping().pid != pid and w.names() == ["m"]
@@ -118,5 +118,5 @@ def test_what_the_keeper_was_too_busy_to_hear_is_forgotten_all_the_same(make_dae
             os.kill(daemon.pid, signal.SIGCONT)
     with Wire(daemon.socket) as w:
         assert w.names() == []
-        until(lambda: w.stat().store_used == before, "nothing is kept for nobody")
+        until(lambda: w.stat().store_used == before, "nothing is kept without an owner")
         assert w.stat().n_quarantined == 0 and "quarantined" not in daemon.log.replace("0 descriptors q", "")

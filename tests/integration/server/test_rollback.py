@@ -52,7 +52,7 @@ def test_a_rollback_goes_one_back_and_another_one_more(kept):
         assert content(kept) == repeated(b"v%d " % n)
         assert lease.shown() == (n, READY) and versions(kept) == ([1, 2, 3, 4, 5], n)
     assert refusal(kept.watcher.rollback, "m") == errno.ENOENT
-    assert lease.bytes() == repeated(b"v5 "), "who reads a version goes on reading it"
+    assert lease.bytes() == repeated(b"v5 "), "a reader of a version keeps it"
     assert kept.events() == [("rolled-back", n) for n in (4, 3, 2, 1)]
 
 
@@ -338,4 +338,4 @@ def test_who_asks_for_more_than_is_remembered_is_told(scene):
         except Refused:
             break
     assert len(rest) == 1024 and [e.serial for e in rest] == list(range(after - 1023, after + 1))
-    assert w.events(0)[0][0].serial == rest[0].serial, "who asks for all there is has missed nothing"
+    assert w.events(0)[0][0].serial == rest[0].serial, "a request for all has missed nothing"

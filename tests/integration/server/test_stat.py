@@ -160,7 +160,7 @@ def test_a_process_that_keeps_a_mapping_makes_an_orphan(scene):
         assert totals(scene) == (SLOT, 0, 0, SLOT)
         child.say("read")
         assert child.hear() == b"kept"
-        assert ledger(scene.watcher)[os.geteuid()]["bytes"] == SLOT + len(LAYOUT), "who made it still pays for it"
+        assert ledger(scene.watcher)[os.geteuid()]["bytes"] == SLOT + len(LAYOUT), "its maker is still charged for it"
     assert scene.slots() == [] and scene.watcher.stat().orphan_bytes == 0
     until(lambda: scene.watcher.ping().n_bytes == 0, "it is free")
 

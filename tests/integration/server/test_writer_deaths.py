@@ -49,7 +49,7 @@ def versions(w):
 
 def settled(w):
     """Waits until the server has seen the writer's death."""
-    until(lambda: not any(record.writing for record in w.records().values()), "the writer's end is known")
+    until(lambda: not any(record.writing for record in w.records().values()), "the server has seen the writer's end")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -154,7 +154,7 @@ class Agent:
     def close(self):
         try:
             if self.proc and self.proc.returncode is None:
-                assert self.proc.poll() is None, f"it was gone with {self.proc.returncode}:\n{self.log}"
+                assert self.proc.poll() is None, f"it had exited with {self.proc.returncode}:\n{self.log}"
                 assert self.kill(signal.SIGTERM) == 0, self.log
             assert not REPORT.search(self.log), self.log
         finally:
@@ -574,7 +574,7 @@ def test_all_that_a_node_has_is_shown_however_much_that_is(b, as_a):
     with as_a(b) as peer:
         peer.hello()
         peer.say(type="heads", heads=said)
-        until(lambda: b.row("a").get("n_heads") == len(said), "it has heard of all")
+        until(lambda: b.row("a").get("n_heads") == len(said), "it has received all")
         assert b.row("a")["heads"] == []
         shown = json.loads(subprocess.run([features.BUILD / "weightctl", "nodes", "--json"], check=True, capture_output=True,
                                           env=environment(WEIGHTD_SYNC_SOCKET=b.socket)).stdout)["buffers"]

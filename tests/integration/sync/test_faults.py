@@ -71,19 +71,19 @@ ROW = {"policy": "quorum", "moment": "bytes", "state": "committed", "told": "b w
 @pytest.mark.parametrize("row, said, served, fault", [
     ({}, [COMMITTED, LOST], {"c": "new", "b": "old"}, None),
     ({}, [COMMITTED, LOST], {"c": "new", "b": "none"}, None),
-    ({}, [COMMITTED, LOST], {"c": "old"}, "c is said to have it, and serves what it had"),
+    ({}, [COMMITTED, LOST], {"c": "old"}, "c is reported to have it, and serves the old version"),
     ({}, [COMMITTED, LOST], {"c": "none"}, "c serves none"),
     ({}, [COMMITTED, LOST], {"c": "new", "b": "0123456789abcdef"}, "b serves 0123456789abcdef"),
-    ({}, [COMMITTED, LOST | {"why": ""}], {"c": "new"}, "b is failed, and nobody is told why"),
+    ({}, [COMMITTED, LOST | {"why": ""}], {"c": "new"}, "b is failed, without a reason"),
     ({"policy": "all"}, [COMMITTED, LOST], {"c": "new"}, "it committed, and should have failed"),
     (FAILED, [], {"a": "new", "c": "old"}, None),
     (FAILED, [], {"a": "new", "c": "new"}, "c serves what was not committed"),
     (FAILED | {"told": FAILED["told"].replace("b went", "it went")}, [], {"c": "old"}, FAILED["told"].replace("b went", "it went")),
     (FAILED | {"told": "b went away; every other node still serves m 1.1, the publisher what it has"}, [], {"c": "old"}, "b went away; every other node still serves m 1.1, the publisher what it has"),
     (FAILED | {"told": "b went away, while bytes moved"}, [], {"c": "old"}, "b went away, while bytes moved"),
-    (FAILED | {"t_end_s": 1.5}, [], {"c": "old"}, "0.50 s later than said"),
-    ({"t_error_s": 1.25}, [COMMITTED, LOST], {"c": "new"}, "0.25 s later than said"),
-    ({"t_end_s": 1000}, [COMMITTED, LOST], {"c": "new"}, "later than said"),
+    (FAILED | {"t_end_s": 1.5}, [], {"c": "old"}, "0.50 s after the deadline"),
+    ({"t_error_s": 1.25}, [COMMITTED, LOST], {"c": "new"}, "0.25 s after the deadline"),
+    ({"t_end_s": 1000}, [COMMITTED, LOST], {"c": "new"}, "after the deadline"),
 ])
 def test_what_must_not_be_is_a_fault(row, said, served, fault):
     stage = failures.Stage.__new__(failures.Stage)  # that nothing is played on

@@ -345,7 +345,7 @@ class Lie:
                 return message
             if message["type"] == "ping":
                 self.liar.say(type="pong", n=message["n"])
-        raise AssertionError(f"it hung up before it said one of {kinds}")
+        raise AssertionError(f"it closed before it sent one of {kinds}")
 
     def prepare(self):
         self.say("prepare", **self.message)

@@ -49,7 +49,7 @@ class Story:
         def look():
             return [e for e in self.read() if all(e.get(key) == value for key, value in fields.items())]
 
-        return nodes.wait(look, lambda: f"somebody told {fields}: {self.entries}")[0]
+        return nodes.wait(look, lambda: f"an entry has {fields}: {self.entries}")[0]
 
 
 def test_the_journal_is_told_the_story_of_a_sync(make_nodes, journal):

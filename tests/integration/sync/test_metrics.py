@@ -108,7 +108,7 @@ def test_the_file_is_replaced_as_a_whole(make_agent, tmp_path):  # noqa: F811
     path.write_text("old")
     with open(path) as reader:
         assert ctl(make_agent(metrics=[FAMILY, END]), "sync", "metrics", "--output", path).stdout == ""
-        assert reader.read() == "old", "who reads the old one reads all of it"
+        assert reader.read() == "old", "a reader of the old file reads all of it"
     assert value(parse(path.read_text()), "epochs_total") == 7
     assert stat.S_IMODE(path.stat().st_mode) == 0o644, "another user collects it"
     assert os.listdir(tmp_path) == ["weightd.prom"]

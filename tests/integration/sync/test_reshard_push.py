@@ -125,7 +125,7 @@ def test_planned_counted_and_kernels_bytes_are_equal_on_every_link(make_nodes, n
     end = json.loads(m.reshard("--json").stdout)
     assert end["planned"] == end["kernel"] == plan["planned"] == sum(link["planned"] for link in plan["links"])
     for node in nodes:
-        row = nodes.wait(lambda node=node: node.history()[:1], f"{node} has heard of the end")[0]
+        row = nodes.wait(lambda node=node: node.history()[:1], f"{node} has seen the end")[0]
         incoming = sum(link["planned"] for (_, b), link in links.items() if b == node.name)
         assert (row["kind"], row["state"]) == ("reshard", "committed"), row
         assert node.name == "a" or row["planned"] == row["bytes"] == row["kernel"] == incoming, (row, incoming)

@@ -43,7 +43,7 @@ def test_the_others_do_not_wait_for_it(authority, engine, policy, slow):
         net.rate("abcd".index(slow), None)
         end = push.committed()
         told = [e for e in push.events if e.get("event") == "phase"]
-        assert [e for e in told if e["done"] > e["expected"]] == [], "others get more, for whom this epoch is not"
+        assert [e for e in told if e["done"] > e["expected"]] == [], "others get more, outside of this epoch"
         assert {row["node"]: row["state"] for row in end["nodes"]} == dict.fromkeys("abcd", "committed"), nodes.story()
         nodes.settle("m", seed=1)
 

@@ -91,7 +91,7 @@ def test_the_number_grows_with_every_push(make_nodes):
     pairs = [(end["term"], end["number"]) for end in ends]
     assert pairs == sorted(set(pairs)) and len({term for term, _ in pairs}) == 1, pairs
     nodes.settle("m", seed=3)
-    nodes.wait(lambda: {node.head("m") for node in nodes} == {pairs[-1]}, f"all know of {pairs[-1]}")
+    nodes.wait(lambda: {node.head("m") for node in nodes} == {pairs[-1]}, f"all have {pairs[-1]}")
 
 
 def test_the_term_grows_with_the_publisher(make_nodes):
@@ -482,7 +482,7 @@ def test_a_restarted_node_catches_up(make_nodes):
     assert nodes["c"].has("m", seed=1)
     nodes["c"].start()
     nodes.settle("m", seed=2)
-    nodes.wait(lambda: nodes["c"].head("m") == (end["term"], end["number"]), "c knows what it serves")
+    nodes.wait(lambda: nodes["c"].head("m") == (end["term"], end["number"]), "c reports what it serves")
 
 
 def test_a_node_whose_weightd_was_emptied_catches_up(make_nodes):
@@ -514,7 +514,7 @@ def test_what_was_published_over_it_while_the_agent_was_away_stays(make_nodes):
         nodes["b"].publish("m", seed=seed)
     nodes["b"].start()
     nodes.wait_connected()
-    nodes.wait(lambda: nodes["b"].own_head("m")["state"] == "superseded", "b knows that it let go of it")
+    nodes.wait(lambda: nodes["b"].own_head("m")["state"] == "superseded", "b has noted that it released it")
     nodes["a"].publish("m", seed=4)
     assert nodes["b"].has("m", seed=3)
     nodes["a"].push("m")

@@ -66,7 +66,7 @@ def traced(node, sync):
         row = history(node, sync)
         return row and row["untraced"] == 0 and row
 
-    return node.cluster.wait(look, lambda: f"{node} has heard of all that was traced of {sync}: {node.history()}")
+    return node.cluster.wait(look, lambda: f"{node} has all traced bytes of {sync}: {node.history()}")
 
 
 def carried(node):
@@ -507,7 +507,7 @@ def test_an_engine_that_tells_of_connections_without_end_is_not_listened_to(make
         end = nodes["a"].push("m")
         nodes.settle("m", seed=1)
         told = lambda: [request for request in stand.of(end["sync"]) if request["op"] == "forget"]  # noqa: E731
-        nodes.wait(lambda: len(told()) == 2, "all that was told of was heard")
+        nodes.wait(lambda: len(told()) == 2, "all requests have arrived")
         remember(nodes, end["sync"], "b")
         assert len([request for request in stand.of(end["sync"]) if request["op"] == "tag" and request["peer"] == "a"]) == 256
         assert history(nodes["b"], end["sync"])["untraced"] == 1
@@ -569,7 +569,7 @@ def test_one_that_comes_back_amid_a_push_is_told_of_what_goes_on(make_nodes, tmp
         assert heard() == sorted(["begin", "tag"] * 4 + ["end", "forget"] * 2)
         again = [request for request in stand.of(end["sync"]) if request["op"] == "tag" and "dialled" not in request]
         assert sorted((request["peer"], request["fds"]) for request in again) == [("a", 1), ("b", 1)]
-        assert not [request for request in again if "expected" in request], "more than still comes"
+        assert not [request for request in again if "expected" in request], "more than is still to arrive"
 
 
 @pytest.mark.parametrize("settings", [PLAIN, TLS, GLOO], ids=("tcp", "tls", "gloo"))
@@ -588,12 +588,12 @@ def test_one_that_is_killed_amid_a_push_counts_the_rest_of_it(make_traced, trace
 
     seen = nodes.wait(lambda: len(rows := shown()) == 4 and rows, "all links are seen again, at both ends")
     assert all(row["partial"] and row["expected"] is None for row in seen.values()), seen
-    nodes.wait(lambda: all(shown()[link]["done"] > row["done"] for link, row in seen.items()), "bytes come on each")
+    nodes.wait(lambda: all(shown()[link]["done"] > row["done"] for link, row in seen.items()), "bytes arrive on each")
     said = ctl(tracer, "trace", "explain", push.sync)
     assert said.count("without what its connections carried before they were counted") == 4, said
     push.committed()
     remember(nodes, push.sync, "bc")
-    nodes.wait(lambda: len([row for row in client.ask("past") if row["sync"] == push.sync]) == 4, "all have told that it is over")
+    nodes.wait(lambda: len([row for row in client.ask("past") if row["sync"] == push.sync]) == 4, "all have ended it")
     assert [(history(node, push.sync)["traced"], node.own_head("m")["state"]) for node in nodes] == [(None, "serving")] * 3
     assert history(nodes["a"], push.sync)["untraced"] == 2
     assert "not over yet" not in (said := ctl(tracer, "trace", "explain", push.sync)), said

@@ -427,7 +427,7 @@ def load_that_stops_while_it_writes(daemon, *args):
     load = daemon.spawn("load", *args, stderr=theirs)
     os.close(theirs)
     try:
-        until(lambda: n_unread(ours) == mmap.PAGESIZE, "it tells how far it is")
+        until(lambda: n_unread(ours) == mmap.PAGESIZE, "it prints its progress")
         yield load
     finally:
         os.close(ours)
