@@ -1,7 +1,7 @@
 """
 weightd-sync-local as weightd-sync starts and uses it.
 
-    with Errand(daemon, "source") as source:
+    with Task(daemon, "source") as source:
         source.tell("attach", socket=daemon.socket, buffer="m", device="host", version=0)
         said = source.hear("attached")
         os.pread(said.fds[1], said["n_bytes"], 0)
@@ -31,12 +31,12 @@ class Said(dict):
     fds = ()
 
 
-class Errand:
+class Task:
     def __init__(self, daemon, role, uid=None, groups=()):
         self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ours.settimeout(PATIENCE_S)
         self.fds = []
-        self.log = daemon.folder / f"errand.{self.ours.fileno()}"
+        self.log = daemon.folder / f"task.{self.ours.fileno()}"
         with theirs, open(self.log, "wb") as log:
             self.proc = subprocess.Popen(
                 [program(daemon, uid), role], env=daemon.env | {"WEIGHTD_SOCKET": "/none"}, stdin=subprocess.DEVNULL,
@@ -125,9 +125,9 @@ class Errand:
         return said["code"], said["why"]
 
 
-def has_staging(errand):
+def has_staging(task):
     """True if it has host memory that stands in for that of a GPU."""
-    process = pathlib.Path(f"/proc/{errand.proc.pid}")
+    process = pathlib.Path(f"/proc/{task.proc.pid}")
     if "sync-staging" in (process / "maps").read_text():
         return True
     for fd in (process / "fd").iterdir():

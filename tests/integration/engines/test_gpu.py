@@ -12,7 +12,7 @@ import re
 import signal
 
 import pytest
-from integration.engines.local_task import LEAF, Errand, Tree, has_staging, sha256 as sha256_of
+from integration.engines.local_task import LEAF, Task, Tree, has_staging, sha256 as sha256_of
 from integration.programs import compiled
 from lib import features, wire
 from lib import nodes as of_nodes
@@ -262,7 +262,7 @@ def test_an_agent_that_is_killed_leaves_nothing_on_a_gpu_or_on_the_way(make_node
     wait_unstaged(cluster)
 
 
-# --- One errand -------------------------------------------------------------------------------------
+# --- One task -------------------------------------------------------------------------------------
 
 SIZES = ("a", LEAF + 4096), ("b", 2 * LEAF)
 DATA = content(1, sum(size for _, size in SIZES))
@@ -274,11 +274,11 @@ def gpu_daemon(make_daemon, gpu):
 
 
 @pytest.fixture
-def errand(gpu_daemon):
+def task(gpu_daemon):
     features.require("sync", "weightd-sync-local is not built: no OpenSSL (apt-get install libssl-dev)",
                      (features.BUILD / "weightd-sync-local").exists())
     with contextlib.ExitStack() as stack:
-        yield lambda role: stack.enter_context(Errand(gpu_daemon, role))
+        yield lambda role: stack.enter_context(Task(gpu_daemon, role))
 
 
 def announce(daemon, data=DATA, sizes=SIZES, leaves=None, n_bytes=None):
@@ -297,8 +297,8 @@ def create(daemon, sink, **announced):
         os.close(fd)
 
 
-def test_a_sink_lets_go_of_host_memory_when_the_gpu_has_proved_what_it_has(gpu_daemon, gpu, errand):
-    sink = errand("sink")
+def test_a_sink_lets_go_of_host_memory_when_the_gpu_has_proved_what_it_has(gpu_daemon, gpu, task):
+    sink = task("sink")
     create(gpu_daemon, sink)
     said = sink.hear("created")
     assert said["memory"] == "host" and said["missing"] == [[0, len(DATA)]] and len(said.fds) == 1
@@ -316,17 +316,17 @@ def test_a_sink_lets_go_of_host_memory_when_the_gpu_has_proved_what_it_has(gpu_d
 
 
 @pytest.mark.plain  # a sanitizer has to be loaded first
-def test_a_sink_whose_host_memory_the_kernel_refuses_says_what_is_free(gpu_daemon, gpu, errand):
+def test_a_sink_whose_host_memory_the_kernel_refuses_says_what_is_free(gpu_daemon, gpu, task):
     gpu_daemon.env["LD_PRELOAD"] = str(compiled("full.so", (features.ROOT / "tests/integration/preload/full.c",), "-shared"))
-    sink = errand("sink")
+    sink = task("sink")
     create(gpu_daemon, sink)
     why = sink.failure()[1]
     left = re.search(r"are needed for a while, and (?:the limit of a cgroup leaves )?(\d+)", why)
     assert left and int(left[1]) > 0, why  # nothing was taken yet
 
 
-def test_a_sink_publishes_what_it_has_verified(gpu_daemon, gpu, errand):
-    sink = errand("sink")
+def test_a_sink_publishes_what_it_has_verified(gpu_daemon, gpu, task):
+    sink = task("sink")
     create(gpu_daemon, sink)
     memory, = sink.hear("created").fds
     os.pwrite(memory, DATA, 0)
@@ -334,20 +334,20 @@ def test_a_sink_publishes_what_it_has_verified(gpu_daemon, gpu, errand):
     os.pwrite(memory, b"?", 7)  # without an owner now
     assert sink.publish() == 1
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
-    source = errand("source")
+    source = task("source")
     source.tell("look", socket=gpu_daemon.socket, buffer="m", device=gpu.device(), version=1)
     said, root = source.hear("attached"), source.hear("root")
     assert "memory" not in said and len(said.fds) == 1 and root["root"] == Tree(DATA).root
     assert not has_staging(source)
 
 
-def test_a_source_lends_a_copy_and_lets_the_gpu_go(gpu_daemon, gpu, errand):
-    sink = errand("sink")
+def test_a_source_lends_a_copy_and_lets_the_gpu_go(gpu_daemon, gpu, task):
+    sink = task("sink")
     create(gpu_daemon, sink)
     os.pwrite(sink.hear("created").fds[0], DATA, 0)
     sink.verify()
     sink.publish()
-    source = errand("source")
+    source = task("source")
     said, root = source.attach(gpu_daemon, device="cuda")
     layout, data = said.fds
     assert said["memory"] == "host" and root["root"] == Tree(DATA).root and os.pread(data, len(DATA) + 1, 0) == DATA
@@ -359,20 +359,20 @@ def test_a_source_lends_a_copy_and_lets_the_gpu_go(gpu_daemon, gpu, errand):
         assert [(s.state, s.n_leases) for s in w.list(wire.SLOTS)] == [(wire.CURRENT, 0)]
 
 
-def test_host_memory_that_there_is_not_is_refused_before_anything_is_made(gpu_daemon, gpu, errand):
+def test_host_memory_that_there_is_not_is_refused_before_anything_is_made(gpu_daemon, gpu, task):
     n_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // LEAF * LEAF + 64 * LEAF
-    sink = errand("sink")
+    sink = task("sink")
     create(gpu_daemon, sink, sizes=[("t", n_bytes)], n_bytes=n_bytes, leaves=bytes(32 * (n_bytes // LEAF)))
     code, why = sink.failure()
     assert code == "memory" and "goes through host memory" in why and f"{n_bytes / 1e9:.1f} GB" in why, why
     assert not json.loads(gpu_daemon.ctl("ls", "--json").stdout)["buffers"] and gpu.used() == 0
 
 
-def test_a_limit_of_the_service_is_found_before_it_kills(gpu_daemon, gpu, errand):
+def test_a_limit_of_the_service_is_found_before_it_kills(gpu_daemon, gpu, task):
     features.require("cgroup")
     n_bytes = 64 * LEAF
     with MemoryCgroup(n_bytes) as group:
-        sink = errand("sink")
+        sink = task("sink")
         (group.path / "cgroup.procs").write_text(str(sink.proc.pid))
         create(gpu_daemon, sink, sizes=[("t", n_bytes)], n_bytes=n_bytes, leaves=bytes(32 * (n_bytes // LEAF)))
         code, why = sink.failure()

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from integration.engines.floats import draw, encode
-from integration.engines.local_task import LEAF, Errand, Tree, has_staging, sha256
+from integration.engines.local_task import LEAF, Task, Tree, has_staging, sha256
 from integration.engines.test_average_push import BYTES, TENSORS, average, layout_of, mean_of
 from integration.engines.test_exchange import FSDP_TO_TP, UNEVEN
 from integration.sync.test_reshard_push import LARGE, LAYOUTS, Model, refusal
@@ -240,7 +240,7 @@ def test_a_gpu_that_is_lost_fails_the_reshard_for_all(make, np, who, symbol, wor
     m.assert_there()
 
 
-# --- One errand -------------------------------------------------------------------------------------
+# --- One task -------------------------------------------------------------------------------------
 
 SIZES = ("a", LEAF + 3), ("b", 2 * LEAF)
 OFFSET = LEAF + 64  # of b; nothing lies before it
@@ -253,9 +253,9 @@ def gpu_daemon(make_daemon, gpu):
 
 
 @pytest.fixture
-def errand(gpu_daemon):
+def task(gpu_daemon):
     with contextlib.ExitStack() as stack:
-        yield lambda role: stack.enter_context(Errand(gpu_daemon, role))
+        yield lambda role: stack.enter_context(Task(gpu_daemon, role))
 
 
 def made(daemon, sink, name="cuda:0"):
@@ -269,8 +269,8 @@ def made(daemon, sink, name="cuda:0"):
     return said.fds[0]
 
 
-def published(daemon, errand, name="cuda:0"):
-    sink = errand("sink")
+def published(daemon, task, name="cuda:0"):
+    sink = task("sink")
     os.pwrite(made(daemon, sink, name), DATA, 0)
     assert sink.verify()["op"] == "verified"
     sink.publish()
@@ -281,8 +281,8 @@ def lent(daemon, source, op="give", name="cuda:0"):
     return source.hear("attached")
 
 
-def test_what_is_computed_in_host_memory_is_what_the_gpu_proves_to_have(gpu_daemon, gpu, errand):
-    sink = errand("sink")
+def test_what_is_computed_in_host_memory_is_what_the_gpu_proves_to_have(gpu_daemon, gpu, task):
+    sink = task("sink")
     memory = made(gpu_daemon, sink)
     assert os.pread(memory, len(DATA) + 1, 0) == bytes(len(DATA)) and os.fstat(memory).st_blocks * 512 >= len(DATA)
     os.pwrite(memory, DATA[:LEAF + 3], 0)
@@ -293,15 +293,15 @@ def test_what_is_computed_in_host_memory_is_what_the_gpu_proves_to_have(gpu_daem
     os.pwrite(memory, b"?", 7)  # without an owner now
     assert sink.publish() == 1
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
-    source = errand("source")
+    source = task("source")
     _, root = source.attach(gpu_daemon, device="cuda:0")
     assert root["root"] == tree.root
 
 
 @pytest.mark.parametrize("op, n", (("give", 1), ("lend", 2)))
-def test_a_gpus_version_is_copied_when_that_is_asked_for(gpu_daemon, gpu, errand, op, n):
-    published(gpu_daemon, errand)
-    source = errand("source")
+def test_a_gpus_version_is_copied_when_that_is_asked_for(gpu_daemon, gpu, task, op, n):
+    published(gpu_daemon, task)
+    source = task("source")
     said = lent(gpu_daemon, source, op)
     assert len(said.fds) == n and "memory" not in said and source.is_silent() and not has_staging(source), said
     source.tell("copy", beside=0)
@@ -316,9 +316,9 @@ def test_a_gpus_version_is_copied_when_that_is_asked_for(gpu_daemon, gpu, errand
     assert source.failure()[0] == "malformed"
 
 
-def test_who_has_no_room_for_what_comes_next_copies_nothing(gpu_daemon, gpu, errand):
-    published(gpu_daemon, errand)
-    source = errand("source")
+def test_who_has_no_room_for_what_comes_next_copies_nothing(gpu_daemon, gpu, task):
+    published(gpu_daemon, task)
+    source = task("source")
     lent(gpu_daemon, source)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     source.tell("copy", beside=machine)
@@ -328,9 +328,9 @@ def test_who_has_no_room_for_what_comes_next_copies_nothing(gpu_daemon, gpu, err
 
 @pytest.mark.parametrize("op, name, fields", (("give", "host", {"beside": 0}), ("attach", "cuda:0", {"beside": 0}),
                                               ("give", "cuda:0", {}), ("give", "cuda:0", {"beside": -1})))
-def test_what_is_not_to_be_copied_is_refused(gpu_daemon, gpu, errand, op, name, fields):
-    published(gpu_daemon, errand, name)
-    source = errand("source")
+def test_what_is_not_to_be_copied_is_refused(gpu_daemon, gpu, task, op, name, fields):
+    published(gpu_daemon, task, name)
+    source = task("source")
     lent(gpu_daemon, source, op, name)
     if op == "attach":
         source.hear("root")

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from integration.engines.local_task import LEAF, PATIENCE_S, Errand, Tree, sha256
+from integration.engines.local_task import LEAF, PATIENCE_S, Task, Tree, sha256
 from lib import features, wire
 from lib.child import run_as
 from lib.scene import Scene
@@ -47,14 +47,14 @@ def plan():
 
 
 @pytest.fixture
-def errand(daemon):
-    """errand("sink"): all end with the test, well."""
+def task(daemon):
+    """task("sink"): all end with the test, well."""
     features.require("sync", "weightd-sync-local is not built: no OpenSSL (apt-get install libssl-dev)",
                      (features.BUILD / "weightd-sync-local").exists())
     made = []
 
     def make(role, where=daemon, **kw):
-        made.append(Errand(where, role, **kw))
+        made.append(Task(where, role, **kw))
         return made[-1]
 
     yield make
@@ -102,9 +102,9 @@ def nothing_is_left(daemon):
 # --- The source ---
 
 
-def test_a_source_lends_bytes_and_layout_and_says_what_they_hash_to(daemon, errand):
+def test_a_source_lends_bytes_and_layout_and_says_what_they_hash_to(daemon, task):
     publish(daemon)
-    said, root = errand("source").attach(daemon)
+    said, root = task("source").attach(daemon)
     assert (said["version"], said["n_bytes"], said["layout_bytes"]) == (1, N_BYTES, len(LAYOUT))
     assert len(said.fds) == 2 and len(root.fds) == 1
     layout, data = said.fds
@@ -119,10 +119,10 @@ def test_a_source_lends_bytes_and_layout_and_says_what_they_hash_to(daemon, erra
 
 
 @pytest.mark.parametrize("op, n", (("give", 2), ("lend", 3)))
-def test_who_makes_something_new_of_a_version_gets_no_tree(daemon, errand, op, n):
+def test_who_makes_something_new_of_a_version_gets_no_tree(daemon, task, op, n):
     publish(daemon)
     publish(daemon, OTHER)
-    source = errand("source")
+    source = task("source")
     source.tell(op, socket=daemon.socket, buffer="m", device="host", version=1)
     said = source.hear("attached")
     assert (said["version"], said["n_bytes"], len(said.fds)) == (1, N_BYTES, n)
@@ -131,17 +131,17 @@ def test_who_makes_something_new_of_a_version_gets_no_tree(daemon, errand, op, n
     assert source.failure()[0] == "malformed", "nothing was sent in between, and one is enough"
 
 
-def test_a_source_lends_the_version_that_was_asked_for(daemon, errand):
+def test_a_source_lends_the_version_that_was_asked_for(daemon, task):
     publish(daemon)
     publish(daemon, OTHER)
     for version, data in (1, DATA), (2, OTHER), (0, OTHER):
-        said, root = errand("source").attach(daemon, version=version)
+        said, root = task("source").attach(daemon, version=version)
         assert (said["version"], root["root"]) == (version or 2, Tree(data).root)
 
 
-def test_a_source_holds_its_lease_until_the_agent_hangs_up(daemon, errand, scene):
+def test_a_source_holds_its_lease_until_the_agent_hangs_up(daemon, task, scene):
     publish(daemon)
-    source = errand("source")
+    source = task("source")
     source.attach(daemon)
     assert scene.slots("state", "n_leases") == [(wire.CURRENT, 1)]
     source.end()
@@ -149,10 +149,10 @@ def test_a_source_holds_its_lease_until_the_agent_hangs_up(daemon, errand, scene
     source.forget()
 
 
-def test_a_buffer_without_bytes_has_a_root(daemon, errand):
+def test_a_buffer_without_bytes_has_a_root(daemon, task):
     layout = image([("empty", 0)])
     publish(daemon, b"", layout)
-    said, root = errand("source").attach(daemon)
+    said, root = task("source").attach(daemon)
     assert said["n_bytes"] == 0 and root["root"] == Tree(b"").root
 
 
@@ -166,12 +166,12 @@ def test_a_buffer_without_bytes_has_a_root(daemon, errand):
     ({"socket": "/none/weightd.sock"}, "weightd", "no weightd answers at /none"),
     ({"socket": "/\u00fc" * 2000}, "weightd", "?"),
 ])
-def test_a_source_that_cannot_lend_says_why(daemon, errand, fields, code, sentence):
+def test_a_source_that_cannot_lend_says_why(daemon, task, fields, code, sentence):
     publish(daemon)
     publish(daemon, name="exclusive", flags=wire.EXCLUSIVE)
     with Wire(daemon.socket) as w:
         w.create("blank", LAYOUT)
-        source = errand("source")
+        source = task("source")
         source.tell("attach", **{"socket": daemon.socket, "buffer": "m", "device": "host", "version": 0} | fields)
         found, why = source.failure()
         if fields.get("device") != "cuda:0":  # with a driver here it is another sentence
@@ -185,10 +185,10 @@ def test_a_source_that_cannot_lend_says_why(daemon, errand, fields, code, senten
 
 
 @pytest.mark.threads
-def test_a_sink_makes_the_same_version_as_its_source(make_daemon, daemon, errand):
+def test_a_sink_makes_the_same_version_as_its_source(make_daemon, daemon, task):
     there = make_daemon()
     publish(there)
-    source, sink = errand("source", there), errand("sink")
+    source, sink = task("source", there), task("sink")
     said, root = source.attach(there)
     sink.tell("create", [said.fds[0], root.fds[0]], socket=daemon.socket, buffer="m", device="host",
               n_bytes=said["n_bytes"], root=root["root"], layout=said["layout"])
@@ -203,8 +203,8 @@ def test_a_sink_makes_the_same_version_as_its_source(make_daemon, daemon, errand
         assert (a.layout_hash, a.digest, a.data_size, a.n_tensors) == (b.layout_hash, b.digest, b.data_size, b.n_tensors)
 
 
-def test_a_sink_is_done_when_it_has_published(daemon, errand, plan):
-    sink = errand("sink")
+def test_a_sink_is_done_when_it_has_published(daemon, task, plan):
+    sink = task("sink")
     os.pwrite(sink.create(daemon, plan), DATA, 0)
     assert sink.verify()["op"] == "verified"
     sink.publish()
@@ -214,10 +214,10 @@ def test_a_sink_is_done_when_it_has_published(daemon, errand, plan):
     assert content(daemon) == DATA
 
 
-def test_a_new_version_may_have_another_layout_and_keeps_what_the_buffer_keeps(daemon, errand, plan):
+def test_a_new_version_may_have_another_layout_and_keeps_what_the_buffer_keeps(daemon, task, plan):
     publish(daemon, b"old", image([("old", 4096)]), mode=0o644, keep=3)
     for version in 2, 3, 4:
-        sink = errand("sink")
+        sink = task("sink")
         os.pwrite(sink.create(daemon, plan), DATA, 0)
         assert sink.verify()["op"] == "verified"
         assert sink.publish() == version
@@ -228,9 +228,9 @@ def test_a_new_version_may_have_another_layout_and_keeps_what_the_buffer_keeps(d
         assert (w.records()["m"].keep, w.records()["m"].mode) == (3, 0o644)
 
 
-def test_a_version_of_no_bytes_is_made_too(daemon, errand):
+def test_a_version_of_no_bytes_is_made_too(daemon, task):
     p = Plan(b"", image([("empty", 0)]))
-    sink = errand("sink")
+    sink = task("sink")
     sink.create(daemon, p)
     assert sink.verify()["op"] == "verified"
     assert sink.publish() == 1
@@ -250,8 +250,8 @@ LAST = N_BYTES % LEAF
     ([2 * LEAF, 3 * LEAF], [[2 * LEAF, LEAF + LAST]]),
     ([0, LEAF, 2 * LEAF, 3 * LEAF], [[0, N_BYTES]]),
 ])
-def test_bytes_that_differ_are_named_and_can_be_sent_again(daemon, errand, plan, flipped, ranges):
-    sink = errand("sink")
+def test_bytes_that_differ_are_named_and_can_be_sent_again(daemon, task, plan, flipped, ranges):
+    sink = task("sink")
     memory = sink.create(daemon, plan)
     os.pwrite(memory, DATA, 0)
     for at in flipped:
@@ -264,9 +264,9 @@ def test_bytes_that_differ_are_named_and_can_be_sent_again(daemon, errand, plan,
     assert content(daemon) == DATA, "and its digest is that of the bytes that were sent again"
 
 
-def test_what_was_corrupt_is_not_published(daemon, errand, plan):
+def test_what_was_corrupt_is_not_published(daemon, task, plan):
     publish(daemon, OTHER)
-    sink = errand("sink")
+    sink = task("sink")
     memory = sink.create(daemon, plan)
     os.pwrite(memory, DATA, 0)
     assert sink.verify()["op"] == "verified"
@@ -279,8 +279,8 @@ def test_what_was_corrupt_is_not_published(daemon, errand, plan):
     assert versions(daemon) == [1] and content(daemon) == OTHER
 
 
-def test_what_changes_behind_a_verify_is_not_what_the_digest_is_of(daemon, errand, plan):
-    sink = errand("sink")
+def test_what_changes_behind_a_verify_is_not_what_the_digest_is_of(daemon, task, plan):
+    sink = task("sink")
     memory = sink.create(daemon, plan)
     os.pwrite(memory, DATA, 0)
     assert sink.verify()["op"] == "verified"
@@ -295,8 +295,8 @@ def spent_ns(sink):
     return time.clock_gettime_ns(~sink.proc.pid << 3 | 2)  # the clock of clock_getcpuclockid()
 
 
-def test_an_engine_that_goes_late_is_waited_for(daemon, errand, plan):
-    sink = errand("sink")
+def test_an_engine_that_goes_late_is_waited_for(daemon, task, plan):
+    sink = task("sink")
     with mmap.mmap(sink.create(daemon, plan), N_BYTES) as m:
         m[:] = DATA
         assert sink.verify()["op"] == "verified"
@@ -310,8 +310,8 @@ def test_an_engine_that_goes_late_is_waited_for(daemon, errand, plan):
     assert content(daemon) == DATA
 
 
-def test_an_engine_that_does_not_go_is_an_error_that_names_it(daemon, errand, plan):
-    sink = errand("sink")
+def test_an_engine_that_does_not_go_is_an_error_that_names_it(daemon, task, plan):
+    sink = task("sink")
     with mmap.mmap(sink.create(daemon, plan), N_BYTES) as m:
         m[:] = DATA
         assert sink.verify()["op"] == "verified"
@@ -325,21 +325,21 @@ def test_an_engine_that_does_not_go_is_an_error_that_names_it(daemon, errand, pl
 # --- Refusals ---
 
 
-def refused(errand, daemon, p, **kw):
-    sink = errand("sink")
+def refused(task, daemon, p, **kw):
+    sink = task("sink")
     sink.send_create(daemon, p, **kw)
     said = sink.failure()
     nothing_is_left(daemon)
     return said
 
 
-def test_a_table_that_is_not_of_the_root_is_refused(daemon, errand, plan):
-    code, why = refused(errand, daemon, plan, root=Tree(OTHER).root)
+def test_a_table_that_is_not_of_the_root_is_refused(daemon, task, plan):
+    code, why = refused(task, daemon, plan, root=Tree(OTHER).root)
     assert code == "corrupt" and "table of leaves" in why, why
 
 
-def test_a_layout_that_is_not_the_announced_one_is_refused(daemon, errand, plan):
-    code, why = refused(errand, daemon, plan, layout=sha256(b"another"))
+def test_a_layout_that_is_not_the_announced_one_is_refused(daemon, task, plan):
+    code, why = refused(task, daemon, plan, layout=sha256(b"another"))
     assert code == "corrupt" and "layout" in why, why
 
 
@@ -351,40 +351,40 @@ def test_a_layout_that_is_not_the_announced_one_is_refused(daemon, errand, plan)
     (image([("a", 4096)]), "were announced"),
     (image([("a", 2**49)]), "were announced"),
 ], ids=["nothing", "rubbish", "cut", "changed", "small", "huge"])
-def test_a_layout_that_weightd_would_not_take_or_of_other_bytes_is_refused(daemon, errand, layout, sentence):
+def test_a_layout_that_weightd_would_not_take_or_of_other_bytes_is_refused(daemon, task, layout, sentence):
     p = Plan(layout=layout)
-    code, why = refused(errand, daemon, p)
+    code, why = refused(task, daemon, p)
     assert code == "malformed" and sentence in why, (code, why)
     p.close()
 
 
-def test_a_limit_of_weightd_is_told(make_daemon, errand, plan, tmp_path):
+def test_a_limit_of_weightd_is_told(make_daemon, task, plan, tmp_path):
     (tmp_path / "w.conf").write_text(f"[limits]\nbytes = {N_BYTES // 2}\n")
     daemon = make_daemon("--config", tmp_path / "w.conf")
-    code, why = refused(errand, daemon, plan)
+    code, why = refused(task, daemon, plan)
     assert code == "quota" and "may not hold" in why, (code, why)
 
 
-def test_missing_memory_is_told_with_how_much(make_daemon, errand):
+def test_missing_memory_is_told_with_how_much(make_daemon, task):
     daemon = make_daemon("--reserve", "4096T")
     p = Plan()
-    code, why = refused(errand, daemon, p)
+    code, why = refused(task, daemon, p)
     assert code == "memory" and "than this machine has free" in why, (code, why)
     p.close()
 
 
-def test_a_buffer_of_another_user_is_not_touched(make_daemon, errand, plan, require):
+def test_a_buffer_of_another_user_is_not_touched(make_daemon, task, plan, require):
     require("root")
     daemon = make_daemon("--socket-mode", "0666")
     publish(daemon, OTHER, mode=0o644)
-    sink = errand("sink", daemon, uid=USER)
+    sink = task("sink", daemon, uid=USER)
     sink.send_create(daemon, plan)
     code, why = sink.failure()
     assert code == "permission" and f"weightctl chown {USER} m)" in why, (code, why)
     nothing_is_left(daemon)
     assert content(daemon) == OTHER
     daemon.ctl("chown", str(USER), "m")
-    receive(errand("sink", daemon, uid=USER), daemon, plan)
+    receive(task("sink", daemon, uid=USER), daemon, plan)
     assert content(daemon) == DATA
 
 
@@ -411,13 +411,13 @@ def rights(daemon, name="m"):
     ([7, GROUP], {"mode": 0o600, "unix_group": {"name": "readers", "gid": GROUP}}, ("0o600", GROUP)),
 ])
 @pytest.mark.parametrize("flags", [0, wire.REUSABLE], ids=["", "reusable"])
-def test_what_is_received_gets_the_rights_that_the_agent_says(make_daemon, errand, plan, require, flags, groups, fields, found):
+def test_what_is_received_gets_the_rights_that_the_agent_says(make_daemon, task, plan, require, flags, groups, fields, found):
     """A new buffer before anybody can see it, one that is there with its next version."""
     require("root")
     daemon = make_daemon("--socket-mode", "0666")
 
     def sink():
-        return errand("sink", daemon, uid=USER, groups=groups)
+        return task("sink", daemon, uid=USER, groups=groups)
 
     receive(sink(), daemon, plan, **fields)
     assert rights(daemon) == found
@@ -429,13 +429,13 @@ def test_what_is_received_gets_the_rights_that_the_agent_says(make_daemon, erran
     assert rights(daemon) == found, "other settings stay"
 
 
-def test_a_group_that_is_not_the_agents_is_refused_before_anything_is_made(make_daemon, errand, plan, require):
+def test_a_group_that_is_not_the_agents_is_refused_before_anything_is_made(make_daemon, task, plan, require):
     require("root")
     daemon = make_daemon("--socket-mode", "0666")
     for there in False, True:
         if there:
             run_as(USER, publish, daemon, OTHER)
-        sink = errand("sink", daemon, uid=USER, groups=[7])
+        sink = task("sink", daemon, uid=USER, groups=[7])
         sink.send_create(daemon, plan, unix_group={"name": "readers", "gid": GROUP})
         code, why = sink.failure()
         assert code == "permission" and f"Unix group 'readers' on this node, by its sync.conf, and its agent may not give it " \
@@ -445,11 +445,11 @@ def test_a_group_that_is_not_the_agents_is_refused_before_anything_is_made(make_
             assert [(name, r.gid) for name, r in w.records().items()] == [("m", USER)] * there
 
 
-def test_a_buffer_of_another_user_that_the_agent_may_write_keeps_its_rights(make_daemon, errand, plan, require):
+def test_a_buffer_of_another_user_that_the_agent_may_write_keeps_its_rights(make_daemon, task, plan, require):
     require("root")
     daemon = make_daemon("--socket-mode", "0666")
     publish(daemon, OTHER, mode=0o666)
-    receive(errand("sink", daemon, uid=USER), daemon, plan, mode=0o600)
+    receive(task("sink", daemon, uid=USER), daemon, plan, mode=0o600)
     assert rights(daemon) == ("0o666", 0) and content(daemon) == DATA
 
 
@@ -458,44 +458,44 @@ def test_a_buffer_of_another_user_that_the_agent_may_write_keeps_its_rights(make
     {"unix_group": {"name": "readers"}}, {"unix_group": {"gid": 7}}, {"unix_group": {"name": "x\n", "gid": 7}},
     {"unix_group": {"name": "x" * 200, "gid": 7}}, {"unix_group": {"name": "x", "gid": 2**32 - 1}},
     {"unix_group": {"name": "x", "gid": -1}}, {"unix_group": None}])
-def test_rights_that_are_none_are_refused(daemon, errand, plan, fields):
-    code, why = refused(errand, daemon, plan, **fields)
+def test_rights_that_are_none_are_refused(daemon, task, plan, fields):
+    code, why = refused(task, daemon, plan, **fields)
     assert code == "malformed", (code, why)
 
 
-def test_a_source_that_may_not_read_says_how_it_may(make_daemon, errand, require):
+def test_a_source_that_may_not_read_says_how_it_may(make_daemon, task, require):
     require("root")
     daemon = make_daemon("--socket-mode", "0666")
     publish(daemon)
-    source = errand("source", daemon, uid=USER, groups=[GROUP])
+    source = task("source", daemon, uid=USER, groups=[GROUP])
     source.tell("attach", socket=daemon.socket, buffer="m", device="host", version=0)
     code, why = source.failure()
     assert code == "permission" and f"uid {USER} may not read 'm' (owner uid 0, gid 0, mode 0640): the agent reads what its " \
         "own user may; give the buffer a Unix group that this user is in (weightctl chown :GROUP m)" in why, (code, why)
     daemon.ctl("chown", f":{GROUP}", "m")
-    assert errand("source", daemon, uid=USER, groups=[GROUP]).attach(daemon)[1]["root"] == Tree(DATA).root
+    assert task("source", daemon, uid=USER, groups=[GROUP]).attach(daemon)[1]["root"] == Tree(DATA).root
 
 
 # --- Obstacles ---
 
 
-def test_two_do_not_write_one_buffer(daemon, errand, plan):
-    first = errand("sink")
+def test_two_do_not_write_one_buffer(daemon, task, plan):
+    first = task("sink")
     first.create(daemon, plan)
-    second = errand("sink")
+    second = task("sink")
     second.send_create(daemon, plan)
     assert second.failure()[0] == "busy"
 
 
-def test_a_buffer_that_would_be_written_in_place_is_refused(daemon, errand, plan):
+def test_a_buffer_that_would_be_written_in_place_is_refused(daemon, task, plan):
     publish(daemon, OTHER, flags=wire.EXCLUSIVE)
-    code, why = refused(errand, daemon, plan)
+    code, why = refused(task, daemon, plan)
     assert code == "unsupported" and "weightctl rm m" in why, why
     assert content(daemon) == OTHER
 
 
-def test_a_gpu_that_there_is_not_is_refused(daemon, errand, plan):
-    code, why = refused(errand, daemon, plan, device="cuda:0")
+def test_a_gpu_that_there_is_not_is_refused(daemon, task, plan):
+    code, why = refused(task, daemon, plan, device="cuda:0")
     assert code == "device" and "cuda:0" in why, why
 
 
@@ -541,9 +541,9 @@ def failed(sink, daemon, p):
 
 @pytest.mark.parametrize("step", [started, asked, created, written, hashing, verified, found_corrupt, failed])
 @pytest.mark.parametrize("how", ["hangup", "kill", "shutdown"])
-def test_nothing_is_left_when_it_ends_behind(daemon, errand, plan, scene, step, how):
+def test_nothing_is_left_when_it_ends_behind(daemon, task, plan, scene, step, how):
     publish(daemon, OTHER)
-    sink = Errand(daemon, "sink")
+    sink = Task(daemon, "sink")
     step(sink, daemon, plan)
     if how == "kill":
         sink.proc.kill()
@@ -561,9 +561,9 @@ def test_nothing_is_left_when_it_ends_behind(daemon, errand, plan, scene, step, 
     publish(daemon)  # and the next writer is let in
 
 
-def test_a_hangup_behind_publish_leaves_the_old_or_the_new_version_whole(daemon, errand, plan):
+def test_a_hangup_behind_publish_leaves_the_old_or_the_new_version_whole(daemon, task, plan):
     publish(daemon, OTHER)
-    sink = errand("sink")
+    sink = task("sink")
     verified(sink, daemon, plan)
     sink.tell("publish")
     sink.end()
@@ -573,9 +573,9 @@ def test_a_hangup_behind_publish_leaves_the_old_or_the_new_version_whole(daemon,
 
 
 @pytest.mark.parametrize("role", ["source", "sink"])
-def test_a_hangup_ends_it_at_once_while_weightd_does_not_answer(daemon, errand, plan, role):
+def test_a_hangup_ends_it_at_once_while_weightd_does_not_answer(daemon, task, plan, role):
     publish(daemon)
-    e = errand(role)
+    e = task(role)
     with wire.stopped(daemon):
         if role == "sink":
             e.send_create(daemon, plan)
@@ -586,8 +586,8 @@ def test_a_hangup_ends_it_at_once_while_weightd_does_not_answer(daemon, errand, 
 
 
 @pytest.mark.parametrize("step", [created, verified])
-def test_a_weightd_that_dies_is_told_of(daemon, errand, plan, step):
-    sink = errand("sink")
+def test_a_weightd_that_dies_is_told_of(daemon, task, plan, step):
+    sink = task("sink")
     step(sink, daemon, plan)
     daemon.kill()
     daemon.start()
@@ -598,8 +598,8 @@ def test_a_weightd_that_dies_is_told_of(daemon, errand, plan, step):
     nothing_is_left(daemon)
 
 
-def test_a_weightd_that_dies_while_it_is_asked_is_told_of(daemon, errand, plan):
-    sink = errand("sink")
+def test_a_weightd_that_dies_while_it_is_asked_is_told_of(daemon, task, plan):
+    sink = task("sink")
     with wire.stopped(daemon):
         sink.send_create(daemon, plan)
         daemon.kill()
@@ -607,9 +607,9 @@ def test_a_weightd_that_dies_while_it_is_asked_is_told_of(daemon, errand, plan):
     daemon.start()
 
 
-def test_a_sink_goes_on_with_a_weightd_that_survives_its_death(make_daemon, errand, plan):
+def test_a_sink_goes_on_with_a_weightd_that_survives_its_death(make_daemon, task, plan):
     daemon = make_daemon("--keeper")
-    sink = errand("sink", daemon)
+    sink = task("sink", daemon)
     verified(sink, daemon, plan)
     with Wire(daemon.socket) as w:
         os.kill(w.ping().pid, signal.SIGKILL)
@@ -617,9 +617,9 @@ def test_a_sink_goes_on_with_a_weightd_that_survives_its_death(make_daemon, erra
     assert content(daemon) == DATA
 
 
-def test_a_source_keeps_its_bytes_when_weightd_dies(daemon, errand):
+def test_a_source_keeps_its_bytes_when_weightd_dies(daemon, task):
     publish(daemon)
-    source = errand("source")
+    source = task("source")
     said, _ = source.attach(daemon)
     daemon.kill()
     assert os.pread(said.fds[1], N_BYTES, 0) == DATA
@@ -634,8 +634,8 @@ def test_a_source_keeps_its_bytes_when_weightd_dies(daemon, errand):
 @pytest.mark.parametrize("data", [b"", b"x", b"[]", b"{}", b"null", b'{"op":7}', b'{"op":"attach"}', b'{"op":"create"}',
                                   b'{"op":"verify"}', b'{"op":"publish"}', b'{"op":"\xff"}', b'{"op":"' + "ü".encode() * 60 + b'"}',
                                   b'{"op":"attach","op":"attach"}', b"[" * 60000, b"{" + b" " * 65535 + b"}"])
-def test_what_is_no_message_is_refused(daemon, errand, role, data):
-    e = errand(role)
+def test_what_is_no_message_is_refused(daemon, task, role, data):
+    e = task(role)
     pipe = os.pipe()
     e.tell_raw(data, [pipe[0]])  # an empty packet without a descriptor would be a hangup
     assert e.failure()[0] == "malformed"
@@ -652,11 +652,11 @@ MISSING = object()
     for value in (MISSING, None, 7, -1, 2**63 - 1, True, 1.5, "", "x\0y", "\n", [], {}, "f" * 63, "z" * 64, "f" * 65, "x" * 30000)
     if not (field == "socket" and value in (MISSING, None, "f" * 63, "z" * 64, "f" * 65))
     and not (field == "buffer" and value in ("f" * 63, "z" * 64, "f" * 65))])
-def test_a_create_with_a_field_that_is_wrong_is_refused(daemon, errand, plan, field, value):
+def test_a_create_with_a_field_that_is_wrong_is_refused(daemon, task, plan, field, value):
     fields = plan.fields(daemon) | {field: value}
     if value is MISSING:
         del fields[field]
-    sink = errand("sink")
+    sink = task("sink")
     sink.tell("create", plan.fds, **fields)
     code, why = sink.failure()
     assert code in ("malformed", "unsupported", "weightd", "failed"), (code, why)
@@ -667,9 +667,9 @@ def test_a_create_with_a_field_that_is_wrong_is_refused(daemon, errand, plan, fi
 
 @pytest.mark.parametrize("field, value", [("version", -1), ("version", "1"), ("version", 2**64), ("version", 1.0),
                                           ("buffer", 1), ("buffer", "x" * 128), ("device", None), ("socket", 1)])
-def test_an_attach_with_a_field_that_is_wrong_is_refused(daemon, errand, field, value):
+def test_an_attach_with_a_field_that_is_wrong_is_refused(daemon, task, field, value):
     publish(daemon)
-    source = errand("source")
+    source = task("source")
     source.tell("attach", **{"socket": daemon.socket, "buffer": "m", "device": "host", "version": 0} | {field: value})
     assert source.failure()[0] == "malformed"
     nothing_is_left(daemon)
@@ -690,31 +690,31 @@ def hole(size):
     lambda: socket.socket(socket.AF_UNIX).detach(), unsealed, hole(0), hole(31), hole(129), hole(2**40),
 ], ids=["device", "folder", "proc", "socket", "unsealed", "empty", "odd", "long", "huge"])
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_descriptor_of_something_else_is_refused(daemon, errand, plan, which, wrong):
+def test_a_descriptor_of_something_else_is_refused(daemon, task, plan, which, wrong):
     fd = wrong()
     fds = list(plan.fds)
     fds[which] = fd
-    code, why = refused(errand, daemon, plan, fds=fds)
+    code, why = refused(task, daemon, plan, fds=fds)
     assert code in ("malformed", "corrupt"), (code, why)
     os.close(fd)
 
 
-def test_a_pipe_is_refused_without_waiting_for_it(daemon, errand, plan):
+def test_a_pipe_is_refused_without_waiting_for_it(daemon, task, plan):
     ends = os.pipe()
     for fds in [ends[0], plan.fds[1]], [plan.fds[0], ends[0]]:
-        assert refused(errand, daemon, plan, fds=fds)[0] == "malformed"
+        assert refused(task, daemon, plan, fds=fds)[0] == "malformed"
     for fd in ends:
         os.close(fd)
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 8])
-def test_as_many_descriptors_as_there_should_be(daemon, errand, plan, n):
-    assert refused(errand, daemon, plan, fds=(plan.fds * 4)[:n])[0] == "malformed"
+def test_as_many_descriptors_as_there_should_be(daemon, task, plan, n):
+    assert refused(task, daemon, plan, fds=(plan.fds * 4)[:n])[0] == "malformed"
 
 
-def test_what_comes_at_the_wrong_time_ends_the_errand(daemon, errand, plan):
+def test_what_comes_at_the_wrong_time_ends_the_task(daemon, task, plan):
     for steps in (["verify"], ["publish"], ["create", "create"], ["create", "publish"], ["create", "attach"]):
-        sink = errand("sink")
+        sink = task("sink")
         for step in steps[:-1]:
             sink.create(daemon, plan)
         if steps[-1] == "create":
@@ -726,7 +726,7 @@ def test_what_comes_at_the_wrong_time_ends_the_errand(daemon, errand, plan):
         sink.forget()
         nothing_is_left(daemon)
     publish(daemon)
-    source = errand("source")
+    source = task("source")
     source.attach(daemon)
     source.tell("attach", socket=daemon.socket, buffer="m", device="host", version=0)
     assert source.failure()[0] == "malformed"
@@ -735,9 +735,9 @@ def test_what_comes_at_the_wrong_time_ends_the_errand(daemon, errand, plan):
 # --- How tensors differ ---------------------------------------------------------------------------------
 
 
-def compared(daemon, errand, fds, **fields):
+def compared(daemon, task, fds, **fields):
     """The comparison of the published version here, 'us', with a layout of 'them'."""
-    source = errand("source")
+    source = task("source")
     source.tell("lend", socket=daemon.socket, buffer="m", device="host", version=0)
     assert len(source.hear("attached").fds) == 3
     source.tell("compare", fds, **{"node": "us", "other": "them"} | fields)
@@ -753,21 +753,21 @@ def compared(daemon, errand, fds, **fields):
     (image((*SIZES[:2], ("empty", 0, {"tied_to": 1}), SIZES[3])), "the layout of them cannot be used: "),
     (image(SIZES, alignment=128), "their tensors are the same, and aligned otherwise"),
 ])
-def test_the_first_tensor_that_differs_is_named(daemon, errand, theirs, how):
+def test_the_first_tensor_that_differs_is_named(daemon, task, theirs, how):
     publish(daemon)
     fd = memfd(theirs)
     try:
-        assert how in compared(daemon, errand, [fd])[1]
+        assert how in compared(daemon, task, [fd])[1]
     finally:
         os.close(fd)
 
 
-def test_only_a_sealed_layout_of_a_node_is_compared(daemon, errand, plan):
+def test_only_a_sealed_layout_of_a_node_is_compared(daemon, task, plan):
     publish(daemon)
     for fds, fields in ([], {}), (plan.fds, {}), (plan.fds[:1], {"node": ""}), (plan.fds[:1], {"other": "x" * 64}):
-        assert compared(daemon, errand, fds, **fields)[0] == "malformed"
-    assert "cannot be used" in compared(daemon, errand, plan.fds[1:])[1]
-    source = errand("source")
+        assert compared(daemon, task, fds, **fields)[0] == "malformed"
+    assert "cannot be used" in compared(daemon, task, plan.fds[1:])[1]
+    source = task("source")
     source.tell("compare", plan.fds[:1], node="us", other="them")
     assert source.failure()[0] == "malformed"
 

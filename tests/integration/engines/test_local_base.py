@@ -3,10 +3,10 @@ import os
 
 import pytest
 from integration.engines.local_task import LEAF, Tree
-from integration.engines.test_local import DATA, LAST, N_BYTES, OTHER, Plan, content, errand, plan, publish, refused, scene
+from integration.engines.test_local import DATA, LAST, N_BYTES, OTHER, Plan, content, plan, publish, refused, scene, task
 from lib.wire import image, memfd
 
-__all__ = ["errand", "plan", "scene"]
+__all__ = ["plan", "scene", "task"]
 
 
 def changed(data, *leaves):
@@ -43,10 +43,10 @@ def fetch(said, data):
     ([0, 2], [[0, LEAF], [2 * LEAF, LEAF]]),
     ([0, 1, 2, 3], [[0, N_BYTES]]),
 ])
-def test_only_leaves_that_changed_are_missing(daemon, errand, leaves, missing):
+def test_only_leaves_that_changed_are_missing(daemon, task, leaves, missing):
     publish(daemon)
     data = changed(DATA, *leaves)
-    p, sink = Plan(data), errand("sink")
+    p, sink = Plan(data), task("sink")
     said = create_on(sink, daemon, p, DATA)
     assert (said["op"], said["missing"]) == ("created", missing) and "why" not in said, said
     fetch(said, data)
@@ -57,10 +57,10 @@ def test_only_leaves_that_changed_are_missing(daemon, errand, leaves, missing):
 
 
 @pytest.mark.parametrize("n_before", [128, LEAF, 2 * LEAF, N_BYTES - 128, N_BYTES + 128, N_BYTES + 2 * LEAF])
-def test_a_version_may_be_larger_or_smaller_than_its_base(daemon, errand, n_before):
+def test_a_version_may_be_larger_or_smaller_than_its_base(daemon, task, n_before):
     before = (DATA + OTHER)[:n_before]
     publish(daemon, before, image([("a", n_before)]))
-    p, sink = Plan(), errand("sink")
+    p, sink = Plan(), task("sink")
     said = create_on(sink, daemon, p, before)
     n_same = n_before // LEAF * LEAF if n_before < N_BYTES else 3 * LEAF
     assert said["missing"] == [[n_same, N_BYTES - n_same]], said
@@ -72,9 +72,9 @@ def test_a_version_may_be_larger_or_smaller_than_its_base(daemon, errand, n_befo
 
 
 @pytest.mark.parametrize("version, n_bytes, sentence", [(7, N_BYTES, "7"), (1, N_BYTES - 1, "another one")])
-def test_a_base_that_is_gone_or_is_another_one_takes_all(daemon, errand, plan, version, n_bytes, sentence):
+def test_a_base_that_is_gone_or_is_another_one_takes_all(daemon, task, plan, version, n_bytes, sentence):
     publish(daemon)
-    sink = errand("sink")
+    sink = task("sink")
     said = create_on(sink, daemon, plan, DATA, version, n_bytes=n_bytes)
     assert said["missing"] == [[0, N_BYTES]] and sentence in said["why"], said
     fetch(said, DATA)
@@ -85,10 +85,10 @@ def test_a_base_that_is_gone_or_is_another_one_takes_all(daemon, errand, plan, v
 @pytest.mark.threads
 @pytest.mark.parametrize("before", [OTHER, changed(DATA, 2), changed(DATA, 1, 3)],
                          ids=["all", "one", "the last"])
-def test_a_base_that_has_other_bytes_than_its_table_says_is_found_out(daemon, errand, before):
+def test_a_base_that_has_other_bytes_than_its_table_says_is_found_out(daemon, task, before):
     publish(daemon, before)
     data = changed(DATA, 1)
-    p, sink = Plan(data), errand("sink")
+    p, sink = Plan(data), task("sink")
     said = create_on(sink, daemon, p, DATA)
     assert said["missing"] == [[LEAF, LEAF]], said
     memory = said.fds[0]
@@ -104,11 +104,11 @@ def test_a_base_that_has_other_bytes_than_its_table_says_is_found_out(daemon, er
     p.close()
 
 
-def test_a_table_that_names_a_short_leaf_as_a_whole_one_overruns_nothing(daemon, errand):
+def test_a_table_that_names_a_short_leaf_as_a_whole_one_overruns_nothing(daemon, task):
     """The base is longer than the new version, and by the table their last leaves are the same."""
     data = DATA[:LEAF + 128]
     publish(daemon, DATA)
-    p, sink = Plan(data, image([("a", len(data))])), errand("sink")
+    p, sink = Plan(data, image([("a", len(data))])), task("sink")
     fds = [*p.fds, memfd(Tree(data).leaves + Tree(DATA).leaves[64:])]
     sink.send_create(daemon, p, fds, base={"version": 1, "n_bytes": N_BYTES})
     os.close(fds[-1])
@@ -119,9 +119,9 @@ def test_a_table_that_names_a_short_leaf_as_a_whole_one_overruns_nothing(daemon,
     p.close()
 
 
-def test_a_base_is_let_go_before_the_new_version_is_published(daemon, errand, plan, scene):
+def test_a_base_is_let_go_before_the_new_version_is_published(daemon, task, plan, scene):
     publish(daemon)
-    sink = errand("sink")
+    sink = task("sink")
     create_on(sink, daemon, plan, DATA)
     assert sink.verify()["op"] == "verified"
     assert scene.slots("version", "n_leases")[0] == (1, 0)
@@ -137,10 +137,10 @@ def test_a_base_is_let_go_before_the_new_version_is_published(daemon, errand, pl
     ({}, Tree(DATA).leaves + b"x"),
     ({}, None),
 ], ids=["version", "size", "short", "long", "none"])
-def test_a_base_without_its_table_is_refused(daemon, errand, plan, fields, table):
+def test_a_base_without_its_table_is_refused(daemon, task, plan, fields, table):
     publish(daemon)
     fds = plan.fds if table is None else [*plan.fds, memfd(table)]
-    code, why = refused(errand, daemon, plan, fds=fds, base={"version": 1, "n_bytes": N_BYTES} | fields)
+    code, why = refused(task, daemon, plan, fds=fds, base={"version": 1, "n_bytes": N_BYTES} | fields)
     assert code == "malformed" and "base" in why, (code, why)
     if table is not None:
         os.close(fds[-1])

@@ -4,11 +4,11 @@ import struct
 
 import pytest
 from integration.engines.local_task import Tree
-from integration.engines.test_local import DATA, N_BYTES, OTHER, Plan, content, errand, publish
+from integration.engines.test_local import DATA, N_BYTES, OTHER, Plan, content, publish, task
 from integration.engines.test_local_base import create_on
 from lib.wire import memfd
 
-__all__ = ["errand"]
+__all__ = ["task"]
 BLOCK = 128 << 10
 SPARSE2, SPARSE4, DENSE = 1, 2, 3
 WIDTH = {SPARSE2: 2, SPARSE4: 4}
@@ -77,10 +77,10 @@ def patch_of(said):
 
 @pytest.mark.threads
 @pytest.mark.parametrize("share", [50, 7, 2000])
-def test_a_source_draws_what_changed(daemon, errand, share):
+def test_a_source_draws_what_changed(daemon, task, share):
     new = elements(DATA, share)
     publish(daemon, new)
-    said = attach_beside(errand("source"), daemon, DATA)
+    said = attach_beside(task("source"), daemon, DATA)
     patch = patch_of(said)
     assert said["root"] == Tree(new).root and (patch[32:64].hex(), patch[64:96].hex()) == (Tree(DATA).root, Tree(new).root)
     assert apply(patch, DATA) == new and len(patch) < 2.1 * N_BYTES / share + BLOCK // 8, len(patch)
@@ -88,16 +88,16 @@ def test_a_source_draws_what_changed(daemon, errand, share):
 
 
 @pytest.mark.parametrize("old", [OTHER, DATA[:-128], DATA], ids=["all-changed", "smaller", "nothing-changed"])
-def test_a_source_draws_nothing_where_that_is_not_less(daemon, errand, old):
+def test_a_source_draws_nothing_where_that_is_not_less(daemon, task, old):
     publish(daemon)
-    said = attach_beside(errand("source"), daemon, old)
+    said = attach_beside(task("source"), daemon, old)
     assert "patch" not in said and len(said.fds) == 1, said
 
 
 @pytest.mark.parametrize("fields", [{"root": "xyz"}, {"n_bytes": -1}, {"n_bytes": N_BYTES + 1}, {"n_bytes": 5}])
-def test_a_base_of_another_form_is_refused(daemon, errand, fields):
+def test_a_base_of_another_form_is_refused(daemon, task, fields):
     publish(daemon)
-    source, fds = errand("source"), [memfd(DATA), memfd(Tree(DATA).leaves)]
+    source, fds = task("source"), [memfd(DATA), memfd(Tree(DATA).leaves)]
     source.tell("attach", fds, **{"socket": daemon.socket, "buffer": "m", "device": "host",
                                   "base": {"n_bytes": N_BYTES, "root": Tree(DATA).root} | fields})
     code, why = source.failure()
@@ -106,13 +106,13 @@ def test_a_base_of_another_form_is_refused(daemon, errand, fields):
         os.close(fd)
 
 
-def test_a_source_composes_patches_in_a_row(daemon, errand):
+def test_a_source_composes_patches_in_a_row(daemon, task):
     versions = [DATA]
     for salt in range(1, 9):
         versions.append(elements(versions[-1], 40 + salt, salt))
     versions[4] = versions[4][:BLOCK] + OTHER[BLOCK:2 * BLOCK] + versions[4][2 * BLOCK:]  # a whole block, once
     publish(daemon, versions[-1])
-    source = errand("source")
+    source = task("source")
     source.attach(daemon)
     fds = [memfd(encode(old, new)) for old, new in zip(versions, versions[1:])]
     for first in 0, 3, 6:
@@ -145,14 +145,14 @@ def give(sink, patch):
 
 @pytest.mark.threads
 @pytest.mark.parametrize("whole", [False, True], ids=["elements", "blocks"])
-def test_a_sink_makes_the_version_of_a_patch(daemon, errand, whole):
+def test_a_sink_makes_the_version_of_a_patch(daemon, task, whole):
     publish(daemon)
     new = elements(DATA)
     if whole:
         patch = encode(DATA, new)
     else:
         publish(daemon, new, name="n")
-        source = errand("source")
+        source = task("source")
         fds = [memfd(DATA), memfd(Tree(DATA).leaves)]
         source.tell("attach", fds, socket=daemon.socket, buffer="n", device="host",
                     base={"n_bytes": N_BYTES, "root": Tree(DATA).root})
@@ -160,7 +160,7 @@ def test_a_sink_makes_the_version_of_a_patch(daemon, errand, whole):
         patch = patch_of(source.hear("root"))
         for fd in fds:
             os.close(fd)
-    p, sink = Plan(new), errand("sink")
+    p, sink = Plan(new), task("sink")
     said = create_on(sink, daemon, p, DATA)
     assert said["has_base"] and said["missing"] == [[0, N_BYTES]], said
     assert "why" not in give(sink, patch)
@@ -179,9 +179,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("patch", WRONG.values(), ids=WRONG)
-def test_what_is_no_patch_costs_time_alone(daemon, errand, patch):
+def test_what_is_no_patch_costs_time_alone(daemon, task, patch):
     publish(daemon)
-    p, sink = Plan(NEW), errand("sink")
+    p, sink = Plan(NEW), task("sink")
     fd = create_on(sink, daemon, p, DATA).fds[0]
     assert give(sink, patch)["why"]
     said = sink.verify()
@@ -192,9 +192,9 @@ def test_what_is_no_patch_costs_time_alone(daemon, errand, patch):
     p.close()
 
 
-def test_a_patch_with_a_wrong_byte_is_found_out(daemon, errand):
+def test_a_patch_with_a_wrong_byte_is_found_out(daemon, task):
     publish(daemon)
-    p, sink = Plan(NEW), errand("sink")
+    p, sink = Plan(NEW), task("sink")
     create_on(sink, daemon, p, DATA)
     assert "why" not in give(sink, GOOD[:-1] + bytes([GOOD[-1] ^ 1]))
     said = sink.verify()
@@ -202,8 +202,8 @@ def test_a_patch_with_a_wrong_byte_is_found_out(daemon, errand):
     p.close()
 
 
-def test_a_patch_without_its_base_is_of_no_use(daemon, errand):
-    p, sink = Plan(NEW), errand("sink")
+def test_a_patch_without_its_base_is_of_no_use(daemon, task):
+    p, sink = Plan(NEW), task("sink")
     sink.send_create(daemon, p)
     assert not sink.hear("created")["has_base"]
     assert give(sink, GOOD)["why"] == "there is nothing to apply it to"

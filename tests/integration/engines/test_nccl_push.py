@@ -9,7 +9,7 @@ import pathlib
 import threading
 
 import pytest
-from integration.engines.local_task import LEAF, Errand, Tree, sha256 as sha256_of
+from integration.engines.local_task import LEAF, Task, Tree, sha256 as sha256_of
 from lib import features, tracing
 from lib import nodes as of_nodes
 from lib.cgroup import MemoryCgroup
@@ -391,7 +391,7 @@ def test_an_unlucky_push_keeps_neither_memory_nor_engines(make_gpu_nodes):
     wait_engines_gone(cluster)
 
 
-# --- One errand -------------------------------------------------------------------------------------
+# --- One task -------------------------------------------------------------------------------------
 
 SIZES = ("a", LEAF + 4096), ("b", 2 * LEAF)
 DATA = content(1, sum(size for _, size in SIZES))
@@ -405,9 +405,9 @@ def gpu_daemon(make_daemon, gpu):
 
 
 @pytest.fixture
-def errand(gpu_daemon):
+def task(gpu_daemon):
     with contextlib.ExitStack() as stack:
-        yield lambda role: stack.enter_context(Errand(gpu_daemon, role))
+        yield lambda role: stack.enter_context(Task(gpu_daemon, role))
 
 
 class Memory:
@@ -451,8 +451,8 @@ def create(daemon, gpus, sink, **more):
     return Memory(gpus, step)
 
 
-def make_version(daemon, gpus, errand, data=DATA):
-    sink = errand("sink")
+def make_version(daemon, gpus, task, data=DATA):
+    sink = task("sink")
     create(daemon, gpus, sink, data=data).write(0, data)
     assert sink.verify()["op"] == "verified"
     return sink.publish()
@@ -462,8 +462,8 @@ def attach(daemon, source, **fields):
     return source.attach(daemon, **{"device": "cuda:0", "engine": "nccl"} | fields)
 
 
-def has_staging(errand):
-    process = pathlib.Path(f"/proc/{errand.proc.pid}")
+def has_staging(task):
+    process = pathlib.Path(f"/proc/{task.proc.pid}")
     return "sync-staging" in (process / "maps").read_text()
 
 
@@ -472,8 +472,8 @@ def blocks(fd):
     return os.fstat(fd).st_blocks * 512
 
 
-def test_a_sink_publishes_what_was_written_to_its_gpu(gpu_daemon, gpu, errand):
-    sink = errand("sink")
+def test_a_sink_publishes_what_was_written_to_its_gpu(gpu_daemon, gpu, task):
+    sink = task("sink")
     memory = create(gpu_daemon, gpu, sink)
     assert memory.said["missing"] == [[0, len(DATA)]]
     memory.write(0, DATA)
@@ -482,8 +482,8 @@ def test_a_sink_publishes_what_was_written_to_its_gpu(gpu_daemon, gpu, errand):
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
 
 
-def test_a_sink_finds_what_is_wrong_on_its_gpu(gpu_daemon, gpu, errand):
-    sink = errand("sink")
+def test_a_sink_finds_what_is_wrong_on_its_gpu(gpu_daemon, gpu, task):
+    sink = task("sink")
     memory = create(gpu_daemon, gpu, sink)
     memory.write(0, DATA)
     memory.write(LEAF + 9, b"?")
@@ -495,8 +495,8 @@ def test_a_sink_finds_what_is_wrong_on_its_gpu(gpu_daemon, gpu, errand):
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
 
 
-def test_what_nccl_did_not_bring_goes_through_host_memory_and_nothing_else(gpu_daemon, gpu, errand):
-    sink = errand("sink")
+def test_what_nccl_did_not_bring_goes_through_host_memory_and_nothing_else(gpu_daemon, gpu, task):
+    sink = task("sink")
     memory = create(gpu_daemon, gpu, sink)
     memory.write(0, DATA[:2 * LEAF])
     sink.tell("stage", ranges=[[2 * LEAF, 5]])
@@ -515,8 +515,8 @@ def test_what_nccl_did_not_bring_goes_through_host_memory_and_nothing_else(gpu_d
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
 
 
-def test_what_is_staged_begins_as_the_gpu_has_it(gpu_daemon, gpu, errand):
-    sink = errand("sink")
+def test_what_is_staged_begins_as_the_gpu_has_it(gpu_daemon, gpu, task):
+    sink = task("sink")
     memory = create(gpu_daemon, gpu, sink)
     memory.write(0, DATA)
     sink.tell("stage", ranges=[[LEAF - 1, 2]])
@@ -525,10 +525,10 @@ def test_what_is_staged_begins_as_the_gpu_has_it(gpu_daemon, gpu, errand):
     assert sink.verify()["op"] == "verified"
 
 
-def test_leaves_that_both_versions_have_are_copied_on_the_gpu(gpu_daemon, gpu, errand):
-    version = make_version(gpu_daemon, gpu, errand)
+def test_leaves_that_both_versions_have_are_copied_on_the_gpu(gpu_daemon, gpu, task):
+    version = make_version(gpu_daemon, gpu, task)
     new = DATA[:LEAF] + bytes(LEAF) + DATA[2 * LEAF:]
-    sink = errand("sink")
+    sink = task("sink")
     memory = create(gpu_daemon, gpu, sink, data=new, base=(version, DATA))
     assert memory.said["missing"] == [[LEAF, LEAF]] and memory.said["has_base"]
     sink.tell("patch", [memory.said.fds[0]])  # which has nothing to begin with here
@@ -540,9 +540,9 @@ def test_leaves_that_both_versions_have_are_copied_on_the_gpu(gpu_daemon, gpu, e
     gpu_daemon.ctl("verify", "--device", "cuda:0", "m")
 
 
-def test_a_source_lends_the_memory_itself_and_copies_of_what_is_asked_for(gpu_daemon, gpu, errand):
-    make_version(gpu_daemon, gpu, errand)
-    source = errand("source")
+def test_a_source_lends_the_memory_itself_and_copies_of_what_is_asked_for(gpu_daemon, gpu, task):
+    make_version(gpu_daemon, gpu, task)
+    source = task("source")
     said, root = attach(gpu_daemon, source)
     layout, memory = said.fds
     assert (said["memory"], said["gpu"], said["nccl"]) == ("cuda", gpu.device(), VERSION), said
@@ -557,9 +557,9 @@ def test_a_source_lends_the_memory_itself_and_copies_of_what_is_asked_for(gpu_da
     assert os.pread(source.hear("staged").fds[0], LEAF, 0) == DATA[:LEAF]
 
 
-def test_nothing_is_staged_of_what_moves_through_host_memory_anyway(gpu_daemon, gpu, errand):
-    make_version(gpu_daemon, gpu, errand)
-    source, sink = errand("source"), errand("sink")
+def test_nothing_is_staged_of_what_moves_through_host_memory_anyway(gpu_daemon, gpu, task):
+    make_version(gpu_daemon, gpu, task)
+    source, sink = task("source"), task("sink")
     source.attach(gpu_daemon, device="cuda:0")
     source.tell("stage", ranges=[[0, 1]])
     assert source.failure()[0] == "malformed"
@@ -570,8 +570,8 @@ def test_nothing_is_staged_of_what_moves_through_host_memory_anyway(gpu_daemon, 
 
 
 @pytest.mark.parametrize("ranges", (None, [[0, 1 << 40]], [[5, 0]], "all"))
-def test_ranges_that_are_none_are_refused(gpu_daemon, gpu, errand, ranges):
-    sink = errand("sink")
+def test_ranges_that_are_none_are_refused(gpu_daemon, gpu, task, ranges):
+    sink = task("sink")
     create(gpu_daemon, gpu, sink)
     sink.tell("stage", ranges=ranges)
     assert sink.failure()[0] == "malformed"
@@ -581,8 +581,8 @@ def test_ranges_that_are_none_are_refused(gpu_daemon, gpu, errand, ranges):
     ({"engine": "gloo"}, ("an engine in it",)), ({"nccl": "2"}, ("an engine in it",)),
     ({"device": "host"}, ("'m' is in host memory here", "set 'device' of its group here")),
     ({"nccl": 22005}, ("NCCL is 2.28.9 here and 2.20.5 at the publisher", "install the same on all nodes"))))
-def test_a_sink_refuses_what_nccl_cannot_do_here(gpu_daemon, errand, fields, words):
-    sink = errand("sink")
+def test_a_sink_refuses_what_nccl_cannot_do_here(gpu_daemon, task, fields, words):
+    sink = task("sink")
     send_create(gpu_daemon, sink, **fields)
     _, why = sink.failure()
     assert all(word in why for word in words), why
@@ -590,14 +590,14 @@ def test_a_sink_refuses_what_nccl_cannot_do_here(gpu_daemon, errand, fields, wor
 
 def test_without_nccl_both_refuse_with_what_is_missing(make_daemon, gpu):
     daemon = make_daemon(env=gpu.env_with_nccl(FAKE_NCCL_VERSION="21406"))
-    with Errand(daemon, "sink") as sink, Errand(daemon, "source") as source:
+    with Task(daemon, "sink") as sink, Task(daemon, "source") as source:
         send_create(daemon, sink)
         source.tell("attach", socket=daemon.socket, buffer="m", device="cuda:0", engine="nccl")
-        for errand in sink, source:
-            assert errand.failure()[1] == "libnccl.so.2 is NCCL 2.14.6; 2.18 or later is needed"
+        for task in sink, source:
+            assert task.failure()[1] == "libnccl.so.2 is NCCL 2.14.6; 2.18 or later is needed"
 
 
-def test_memory_of_the_older_kind_is_refused_with_the_way_out(gpu_daemon, gpu, errand, tmp_path):
+def test_memory_of_the_older_kind_is_refused_with_the_way_out(gpu_daemon, gpu, task, tmp_path):
     gpu.python(f"""
 import weightd
 layout = weightd.Layout()
@@ -605,21 +605,21 @@ layout.add("a", "U8", ({len(DATA)},))
 with weightd.create("m", layout, device="cuda", handle="ipc", socket={gpu_daemon.socket!r}) as writer:
     writer.publish()
 """)
-    source, sink = errand("source"), errand("sink")
+    source, sink = task("source"), task("sink")
     source.tell("attach", socket=gpu_daemon.socket, buffer="m", device="cuda:0", engine="nccl")
     send_create(gpu_daemon, sink)
-    for errand in source, sink:
-        code, why = errand.failure()
+    for task in source, sink:
+        code, why = task.failure()
         assert code == "unsupported" and "memory of the older kind" in why and "engine = tcp at the publisher" in why, why
 
 
-def test_what_is_staged_takes_no_memory_a_second_time(gpu_daemon, gpu, errand):
+def test_what_is_staged_takes_no_memory_a_second_time(gpu_daemon, gpu, task):
     """There is room for one and a half times as much, beside what is left to others."""
     features.require("cgroup")
     data = content(1, 64 * LEAF)
     reserve = min(512 * MIB, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16)
     with MemoryCgroup(reserve + len(data) * 3 // 2) as group:
-        sink = errand("sink")
+        sink = task("sink")
         create(gpu_daemon, gpu, sink, data=data, sizes=[("a", len(data))])
         (group.path / "cgroup.procs").write_text(str(sink.proc.pid))
         for begin in 0, 0, 1:
@@ -630,10 +630,10 @@ def test_what_is_staged_takes_no_memory_a_second_time(gpu_daemon, gpu, errand):
         sink.end()
 
 
-def test_host_memory_that_there_is_not_is_refused_by_who_stages(gpu_daemon, gpu, errand):
+def test_host_memory_that_there_is_not_is_refused_by_who_stages(gpu_daemon, gpu, task):
     features.require("cgroup")
     with MemoryCgroup(len(DATA)) as group:
-        sink = errand("sink")
+        sink = task("sink")
         create(gpu_daemon, gpu, sink)
         (group.path / "cgroup.procs").write_text(str(sink.proc.pid))
         sink.tell("stage", ranges=[[0, len(DATA)]])

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from integration.engines.test_exchange import FSDP_TO_TP, REPLICATED, UNEVEN, Case, cut
-from integration.engines.test_local import errand  # noqa: F401
+from integration.engines.test_local import task  # noqa: F401
 from lib import features
 from lib.wire import memfd
 from weightd._abi import lib
@@ -99,8 +99,8 @@ def carry_out(np, plan, case):
     ((0, 1, 2, 3), (4, 5)), ((0, 1), (2, 3, 4, 5)), ((0, 1, 2), (3,)), ((0,), (1, 2, 3)), ((0, 1, 2, 3), (2, 0))),
     ids=("4-to-2", "2-to-4", "gather", "scatter", "4-to-2-of-them"))
 @pytest.mark.parametrize("tensors", (FSDP_TO_TP, UNEVEN), ids=("fsdp-to-tp", "uneven"))
-def test_a_plan_makes_what_numpy_makes(daemon, errand, np, tensors, sources, targets):  # noqa: F811
-    case, planner = Case(np, tensors, sources, targets), errand("planner")
+def test_a_plan_makes_what_numpy_makes(daemon, task, np, tensors, sources, targets):  # noqa: F811
+    case, planner = Case(np, tensors, sources, targets), task("planner")
     n_nodes = max(*sources, *targets) + 1
     ask(planner, [image(shapes(tensors, 0, len(sources), rank)) for rank in range(len(sources))], rules(tensors),
         sources, targets, n_nodes)
@@ -112,8 +112,8 @@ def test_a_plan_makes_what_numpy_makes(daemon, errand, np, tensors, sources, tar
     assert [bytes(r) for r in results] == [e or b"" for e in case.expected]
 
 
-def test_names_that_are_tied_stay_tied(daemon, errand):  # noqa: F811
-    planner, ties = errand("planner"), [("head", 0)]
+def test_names_that_are_tied_stay_tied(daemon, task):  # noqa: F811
+    planner, ties = task("planner"), [("head", 0)]
     ask(planner, [image([("embed", (4, 6))], ties)] * 2, {"split": [{"tensors": "*", "dim": 0}]}, [0, 1], [0], 2)
     assert blob(planner.hear("target")) == image([("embed", (8, 6))], ties)
 
@@ -125,8 +125,8 @@ def test_names_that_are_tied_stay_tied(daemon, errand):  # noqa: F811
     ({"split": [{"tensors": "*", "replicated": True}]}, [2], "'t' is replicated, but [2, 3] at rank 1 and [3, 3] at rank 0"),
     ({"split": [{"tensors": "*", "dim": 0}]}, [0, 1, 2, 3, 4, 5], "target 5 would have no bytes"),
 ), ids=("no-json", "no-rule", "no-dimension", "not-alike", "nothing"))
-def test_what_does_not_fit_together_is_said(daemon, errand, split, targets, why):  # noqa: F811
-    planner = errand("planner")
+def test_what_does_not_fit_together_is_said(daemon, task, split, targets, why):  # noqa: F811
+    planner = task("planner")
     ask(planner, [image([("t", (3, 3))]), image([("t", (2, 3))])], split, [0, 1], targets, 8)
     said = planner.hear()
     while said["op"] == "target":
@@ -136,16 +136,16 @@ def test_what_does_not_fit_together_is_said(daemon, errand, split, targets, why)
 
 @pytest.mark.parametrize("fields", ({"sources": [8]}, {"sources": [-1]}, {"sources": []}, {"sources": [0, 1]},
                                     {"targets": ["0"]}, {"n_nodes": 65}, {"n_nodes": None}))
-def test_an_order_that_makes_no_sense_is_refused(daemon, errand, fields):  # noqa: F811
-    planner, fd = errand("planner"), memfd(image([("t", (3, 3))]))
+def test_an_order_that_makes_no_sense_is_refused(daemon, task, fields):  # noqa: F811
+    planner, fd = task("planner"), memfd(image([("t", (3, 3))]))
     planner.tell("layout", [fd])
     planner.tell("plan", [fd], **{"sources": [0], "targets": [1], "n_nodes": 8} | fields)
     os.close(fd)
     assert planner.failure()[0] == "malformed"
 
 
-def test_a_layout_that_is_none_is_refused(daemon, errand):  # noqa: F811
-    planner, fd = errand("planner"), memfd(b"x" * 1000)
+def test_a_layout_that_is_none_is_refused(daemon, task):  # noqa: F811
+    planner, fd = task("planner"), memfd(b"x" * 1000)
     planner.tell("layout", [fd])
     os.close(fd)
     assert "the layout of rank 0 cannot be used" in planner.failure()[1]

@@ -1,4 +1,4 @@
-/* Preloaded into an errand: the kernel has no memory for the copy of a version on a GPU, whatever is free. */
+/* Preloaded into weightd-sync-local: no memory for the copy of a version on a GPU, whatever is free. */
 #include <errno.h>
 #include <fcntl.h>
 
