@@ -1,4 +1,4 @@
-// perfetto.mjs FOLDER TRACE SQL: what Perfetto's trace processor in FOLDER (make perfetto) answers, a row of JSON a line.
+// perfetto.mjs FOLDER TRACE SQL: the answer of Perfetto's trace processor in FOLDER (make perfetto), a row of JSON a line.
 //
 // The engine is a web worker: it gets a port, and on it speaks TraceProcessorRpc in protobuf
 // (protos/perfetto/trace_processor/trace_processor.proto, whose numbers the constants below are).
@@ -125,7 +125,7 @@ function received(message) {
     }
 }
 
-process.exitCode = 1; // until the last batch has come
+process.exitCode = 1; // until the last batch has arrived
 const port = {
     postMessage(data) {
         for (const [, message] of fieldsOf(Buffer.from(data)))
@@ -134,7 +134,7 @@ const port = {
 };
 const self = {location: {href: ""}};
 
-// What the engine fetches its WebAssembly by: at once, as only workers may.
+// The engine fetches its WebAssembly by this: at once, as only workers may.
 class XMLHttpRequest {
     open(_, name) {
         this.file = path.join(folder, path.basename(name));

@@ -1,6 +1,6 @@
 /*
- * Preloaded into a client: kills it just before one of its calls to the kernel. What a process does between two
- * of them nobody else can see, but for bytes in memory that it shares. With the environment:
+ * Preloaded into a client: kills it just before one of its calls to the kernel. Other processes cannot see its
+ * actions between two of them, but for bytes in memory that it shares. With the environment:
  *
  *	DEATH_AT	which call that is, from 1; 0: none
  *	DEATH_LOG	a file that gets the name of each call, a line each

@@ -5,7 +5,7 @@
  *	GATE_FILE	the end of the file's path
  *	GATE_OFFSET	where its data begins
  *	GATE_CALL	which read of its data is meant, from 1
- *	GATE_DO		"eio"; "pause": says "1" into the FIFO GATE_READY, and waits for a byte from the FIFO
+ *	GATE_DO		"eio"; "pause": writes "1" to the FIFO GATE_READY, and waits for a byte from the FIFO
  *			GATE_GO; "trickle": every read of the data is short, every third is interrupted
  */
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 /*
- * author NAME KIND BYTE: publishes a version that is full of BYTE, and says its number
+ * author NAME KIND BYTE: publishes a version that is full of BYTE, and prints its number
  *
  * KIND is sealed, reusable, exclusive or replace.
  */

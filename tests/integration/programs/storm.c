@@ -1,5 +1,5 @@
 /*
- * Readers that come and die.
+ * Readers that connect and die.
  *
  *	storm SOCKET NAME ROUNDS
  *

@@ -18,7 +18,7 @@ static int setup(struct io_uring_params *params)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Bytes written or a negative errno, as the completion says; -ENOSYS where there is no io_uring. */
+/* Bytes written or a negative errno, from the completion; -ENOSYS if there is no io_uring. */
 int uring_write(int fd, const void *data, uint32_t size)
 {
 	struct io_uring_params params = {0};

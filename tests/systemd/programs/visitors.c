@@ -1,12 +1,12 @@
 /*
- * Clients that come and go, without a pause, until standard input ends.
+ * Clients that connect and leave, without a pause, until standard input ends.
  *
  *	visitors NAME N
  *
  * Each of N threads connects, attaches buffer NAME, compares version and bytes with what they were when the
  * program started, and leaves, again and again. For each line on standard input one is printed, once every
  * thread has made a whole visit that began after it: visits, visits that failed, connections refused, and
- * connections that nobody answered in time, since the start.
+ * connections without an answer in time, since the start.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@
 enum visit {
 	VISIT_DONE,
 	VISIT_FAILED,
-	VISIT_REFUSED, /* there was nobody to visit */
+	VISIT_REFUSED, /* there was no server to visit */
 	VISIT_UNANSWERED,
 	N_VISITS,
 };
