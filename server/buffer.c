@@ -14,13 +14,13 @@
 #include "ipc/codec.h"
 #include "server/event.h"
 #include "server/fault.h"
+#include "server/layout_table.h"
 #include "server/probe.h"
+#include "server/reader_pause.h"
 #include "server/reaper.h"
-#include "server/recycle.h"
 #include "server/server.h"
 #include "server/slot.h"
-#include "server/table.h"
-#include "server/update.h"
+#include "server/slot_reuse.h"
 #include "server/writer.h"
 
 static bool name_char_ok(char c)
@@ -437,7 +437,7 @@ void buffer_drop_version(struct buffer *b, struct version *v, enum wire_end why)
 	fault_point("drop-begun");
 	buffer_save(b);
 	fault_point("drop-committed");
-	update_check(b);
+	reader_pause_check(b);
 	reap_or_wait(b);
 }
 
@@ -476,13 +476,13 @@ void buffer_drop(struct buffer *b)
 	list_for_each_safe(v, tmp, &b->versions, link)
 		version_end(v, WIRE_END_DROPPED);
 	b->state = HEAD_GONE;
-	recycle_forget(b);
+	slot_reuse_forget(b);
 	fault_point("remove-begun");
 	buffer_save(b);
 	fault_point("remove-committed");
 	buffer_flip(b);
-	update_over(b); /* there is nothing to wait for any more */
-	update_check(b);
+	reader_pause_end(b); /* there is nothing to wait for any more */
+	reader_pause_check(b);
 	reap_or_wait(b);
 	buffer_unref(b);
 }
@@ -510,9 +510,9 @@ uint64_t buffers_kept_bytes(const struct server *server, const char *device)
 	return size;
 }
 
-static uint64_t bytes_of(const struct slot *s, bool in_release)
+static uint64_t bytes_of(const struct slot *s, bool being_freed)
 {
-	if (!s || release_is_over(s) || release_has_begun(s) != in_release)
+	if (!s || gpu_free_is_over(s) || gpu_free_has_begun(s) != being_freed)
 		return 0;
 	/* On a GPU nothing before there is memory, and then what it takes there. */
 	return s->backend->opaque ? s->memory.location.map_size : s->size;
@@ -542,7 +542,7 @@ uint64_t buffer_charged_bytes(const struct buffer *b, uid_t uid)
 	return size;
 }
 
-static uint64_t bytes_in(const struct list *buffers, const char *device, bool in_release)
+static uint64_t bytes_in(const struct list *buffers, const char *device, bool being_freed)
 {
 	const struct version *v;
 	const struct buffer *b;
@@ -552,11 +552,11 @@ static uint64_t bytes_in(const struct list *buffers, const char *device, bool in
 		if (!is_on(b, device))
 			continue;
 		list_for_each(v, &b->versions, link)
-			size += bytes_of(v->slot, in_release);
+			size += bytes_of(v->slot, being_freed);
 		list_for_each(v, &b->leaving, link)
-			size += bytes_of(v->slot, in_release);
+			size += bytes_of(v->slot, being_freed);
 		if (b->writer && !b->writer->target && b->writer->kept)
-			size += bytes_of(b->writer->slot, in_release);
+			size += bytes_of(b->writer->slot, being_freed);
 	}
 	return size;
 }
@@ -566,7 +566,7 @@ uint64_t buffers_bytes(const struct server *server, const char *device)
 	return bytes_in(&server->buffers, device, false) + bytes_in(&server->removed, device, false);
 }
 
-uint64_t buffers_bytes_in_release(const struct server *server, const char *device)
+uint64_t buffers_bytes_being_freed(const struct server *server, const char *device)
 {
 	return bytes_in(&server->buffers, device, true) + bytes_in(&server->removed, device, true);
 }
@@ -578,7 +578,7 @@ bool buffers_evict(struct server *server, const char *device, uint64_t missing)
 
 	if (buffers_kept_bytes(server, device) < missing)
 		return false;
-	if (recycle_evict(server, device))
+	if (slot_reuse_evict(server, device))
 		return true;
 	list_for_each(b, &server->buffers, link) {
 		struct version *v = is_on(b, device) ? oldest_kept(b, true) : NULL;
@@ -719,7 +719,7 @@ void buffer_flip(struct buffer *b)
 
 	if (!v) {
 		if (head_set(b->head, b->current, state))
-			wake_readers(b);
+			head_waker_wake(b);
 		return;
 	}
 	record = (struct head_record){
@@ -733,5 +733,5 @@ void buffer_flip(struct buffer *b)
 	if (!head_publish(b->head, &record, state))
 		return;
 	PROBE(flip, b, before);
-	wake_readers(b);
+	head_waker_wake(b);
 }

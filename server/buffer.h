@@ -16,10 +16,10 @@
 #include "ipc/wire.h"
 #include "server/access.h"
 #include "server/audit.h"
+#include "server/head_waker.h"
 #include "server/manifest.h"
 #include "server/quota.h"
 #include "server/version.h"
-#include "server/waker.h"
 
 struct inherit;
 struct server;
@@ -52,13 +52,13 @@ struct buffer {
 	unsigned n_versions;
 	unsigned n_leaving;
 	struct version *spare; /* one that left, whose slot is used again; NULL for none */
-	uint64_t grace_ns; /* until then readers who were here before us may come back; see update.c */
+	uint64_t grace_ns; /* until then readers who were here before us may come back; see reader_pause.c */
 	struct writer *writer; /* who makes the next version, NULL for nobody */
 	struct manifest *manifest;
 	int manifest_fd; /* until it is kept */
 	struct head *head;
 	int head_fd; /* writable, until it is kept; after a restart until there is a reader */
-	struct wake wake; /* who sleeps on the head */
+	struct head_waker waker; /* who sleeps on the head */
 	int head_reader_fd; /* read-only, see buffer_head() */
 	bool kept; /* head and manifest are in the store */
 	struct charge charge;
@@ -163,7 +163,7 @@ uint64_t buffer_charged_bytes(const struct buffer *b, uid_t uid);
 uint64_t buffers_bytes(const struct server *server, const char *device);
 
 /* What those take, or did, until it is known that it is free. */
-uint64_t buffers_bytes_in_release(const struct server *server, const char *device);
+uint64_t buffers_bytes_being_freed(const struct server *server, const char *device);
 
 /* WIRE_BUFFER_*. */
 uint32_t buffer_flags(const struct buffer *b);

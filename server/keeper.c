@@ -1,6 +1,6 @@
 /*
  * The keeper holds what must not be lost, so there is little here that could fail: no thread, no memory
- * that grows, nothing read but notices of its own child. One poll waits for signals, notices and the one
+ * that grows, nothing read but messages of its own child. One poll waits for signals, messages and the one
  * deadline that there is in each phase.
  *
  * Its descriptors lie in this order: 0 to 2, the sockets it was itself started with, what the child keeps
@@ -27,18 +27,18 @@
 #include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/base/program.h"
-#include "server/keepsake.h"
-#include "server/notice.h"
+#include "server/fdstore_entry.h"
+#include "server/notify_recv.h"
 
 #define LISTEN_FDS_START 3
 #define SOCKETS_MAX 1024
-#define OWN_FDS 16 /* signals, notices, the program; the rest is air */
+#define OWN_FDS 16 /* signals, messages, the program; the rest is air */
 
 #define DELAY_MIN_MS 50
 #define DELAY_MAX_MS 5000
 #define STOP_MS 90000 /* for a child to end when told to, as systemd has it */
 #define ABORT_MS 5000 /* for one that is aborted, to write its core */
-#define NOTICES_MAX 4096 /* in one go; a queue is shorter (net.unix.max_dgram_qlen) */
+#define MESSAGES_MAX 4096 /* in one go; a queue is shorter (net.unix.max_dgram_qlen) */
 
 /* One variable of the environment may take 128 KiB in all. */
 #define NAMES_SIZE (128 * KIB - sizeof("LISTEN_FDNAMES=") + 1)
@@ -55,8 +55,8 @@ struct keeper {
 	char program[PATH_MAX];
 	int program_fd; /* as it was at the start, should the one at the path not run */
 	int signal_fd;
-	struct notice_socket notices;
-	struct keepsakes kept;
+	struct notify_socket messages;
+	struct fdstore kept;
 	unsigned n_sockets; /* passed by who started us, passed on to each child */
 	enum phase phase;
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
@@ -112,7 +112,7 @@ static void set_environment(const struct keeper *k)
 	}
 	if (k->n_sockets + k->kept.n == 0)
 		return;
-	keepsakes_append_names(&k->kept, names);
+	fdstore_append_names(&k->kept, names);
 	set_number("LISTEN_FDS", k->n_sockets + k->kept.n);
 	set_number("LISTEN_PID", pid);
 	(void)setenv("LISTEN_FDNAMES", k->n_sockets > 0 ? names : names + 1, 1);
@@ -122,7 +122,7 @@ static void set_environment(const struct keeper *k)
 _Noreturn static void become_daemon(const struct keeper *k)
 {
 	set_environment(k);
-	keepsakes_pass(&k->kept);
+	fdstore_pass(&k->kept);
 	/* Not SIGTERM and SIGINT: the daemon reads them from a descriptor, also what came before it had one. */
 	(void)sigdelset(&watched, SIGTERM);
 	(void)sigdelset(&watched, SIGINT);
@@ -158,11 +158,11 @@ static void start(struct keeper *k)
 	k->deadline_ns = 0;
 }
 
-/* --- Notices of the child -------------------------------------------------------------------- */
+/* --- Messages of the child -------------------------------------------------------------------- */
 
 static void keep(struct keeper *k, const char *name, int fd)
 {
-	int r = keepsakes_add(&k->kept, name, fd);
+	int r = fdstore_add(&k->kept, name, fd);
 
 	if (r == 0 || k->is_surplus_told)
 		return;
@@ -177,18 +177,18 @@ static void keep(struct keeper *k, const char *name, int fd)
 		log_error("'%s' is not kept: %s", name, strerror(-r));
 }
 
-static void take_keepsakes(struct keeper *k, struct notice *n)
+static void apply_store(struct keeper *k, struct notify_message *n)
 {
 	if (!n->name[0]) {
 		log_error("a descriptor to keep needs a name of 1 to %d characters",
-			  KEEPSAKE_NAME_MAX);
+			  FDSTORE_NAME_MAX);
 		return;
 	}
-	if (n->words & NOTICE_REMOVE) {
-		keepsakes_remove(&k->kept, n->name);
+	if (n->words & NOTIFY_REMOVE) {
+		fdstore_remove(&k->kept, n->name);
 		k->is_surplus_told = false;
 	}
-	if (!(n->words & NOTICE_STORE))
+	if (!(n->words & NOTIFY_STORE))
 		return;
 	for (unsigned i = 0; i < n->n_fds; i++) {
 		keep(k, n->name, n->fds[i]);
@@ -196,38 +196,38 @@ static void take_keepsakes(struct keeper *k, struct notice *n)
 	}
 }
 
-static void take_notice(struct keeper *k, struct notice *n)
+static void apply_message(struct keeper *k, struct notify_message *n)
 {
 	/* A barrier's descriptor has done its service when it is closed, after all that came before. */
-	if (n->pid != k->pid || n->words & NOTICE_BARRIER)
+	if (n->pid != k->pid || n->words & NOTIFY_BARRIER)
 		return;
 	if (!n->is_whole) {
 		log_error("a notice of the daemon came in part, and nothing of it was taken");
 		return;
 	}
-	if (n->words & (NOTICE_STORE | NOTICE_REMOVE))
-		take_keepsakes(k, n);
-	if (n->words & NOTICE_READY)
+	if (n->words & (NOTIFY_STORE | NOTIFY_REMOVE))
+		apply_store(k, n);
+	if (n->words & NOTIFY_READY)
 		k->delay_ms =
 			DELAY_MIN_MS; /* what keeps dying before that is waited for longer and longer */
 	if (k->phase != PHASE_RUNNING)
 		return;
-	if (n->words & NOTICE_STOPPING) {
+	if (n->words & NOTIFY_STOPPING) {
 		k->phase = PHASE_ENDING;
 		set_deadline(k, STOP_MS);
 	} else if (k->options->watchdog_ms > 0 &&
-		   (n->words & NOTICE_READY || (n->words & NOTICE_WATCHDOG && k->deadline_ns))) {
+		   (n->words & NOTIFY_READY || (n->words & NOTIFY_WATCHDOG && k->deadline_ns))) {
 		set_deadline(k, k->options->watchdog_ms);
 	}
 }
 
-static void take_notices(struct keeper *k)
+static void receive_messages(struct keeper *k)
 {
-	struct notice n;
+	struct notify_message n;
 
-	for (unsigned i = 0; i < NOTICES_MAX && notice_receive(k->notices.fd, &n) == 0; i++) {
-		take_notice(k, &n);
-		notice_deinit(&n);
+	for (unsigned i = 0; i < MESSAGES_MAX && notify_recv(k->messages.fd, &n) == 0; i++) {
+		apply_message(k, &n);
+		notify_message_deinit(&n);
 	}
 }
 
@@ -275,7 +275,7 @@ static void reap(struct keeper *k)
 
 		/* What it sent before it died counts, and nobody else has its pid before it is reaped. */
 		if (is_ours)
-			take_notices(k);
+			receive_messages(k);
 		if (waitpid(info.si_pid, &status, 0) < 0)
 			return;
 		if (is_ours)
@@ -369,14 +369,14 @@ static int timeout_ms(const struct keeper *k)
 static void watch(struct keeper *k)
 {
 	struct pollfd p[] = {
-		{.fd = k->notices.fd, .events = POLLIN},
+		{.fd = k->messages.fd, .events = POLLIN},
 		{.fd = k->signal_fd, .events = POLLIN},
 	};
 	struct signalfd_siginfo info;
 
 	if (poll(p, ARRAY_LEN(p), timeout_ms(k)) < 0)
 		return; /* interrupted: ask anew */
-	take_notices(k); /* before the deadline, which they may put off */
+	receive_messages(k); /* before the deadline, which they may put off */
 	while (!k->is_done && read(k->signal_fd, &info, sizeof(info)) == sizeof(info))
 		on_signal(k, (int)info.ssi_signo);
 	if (!k->is_done && k->deadline_ns != 0 && k->deadline_ns <= num_now_ns())
@@ -442,7 +442,7 @@ static unsigned take_sockets(void)
 /* As many as were asked for, or as the limit on descriptors has room for. */
 static unsigned store_max(unsigned wanted, unsigned n_sockets)
 {
-	uint64_t others = LISTEN_FDS_START + n_sockets + OWN_FDS + NOTICE_FDS_MAX;
+	uint64_t others = LISTEN_FDS_START + n_sockets + OWN_FDS + NOTIFY_FDS_MAX;
 	struct rlimit limit;
 	uint64_t room;
 
@@ -514,14 +514,14 @@ static int catch_signals(struct keeper *k)
 	return k->signal_fd < 0 ? -errno : move_up(k, &k->signal_fd);
 }
 
-static int listen_for_notices(struct keeper *k)
+static int listen_for_messages(struct keeper *k)
 {
-	int r = notice_socket_init(&k->notices);
+	int r = notify_socket_init(&k->messages);
 
 	if (r < 0)
 		return r;
-	(void)setenv("NOTIFY_SOCKET", k->notices.address, 1);
-	return move_up(k, &k->notices.fd);
+	(void)setenv("NOTIFY_SOCKET", k->messages.address, 1);
+	return move_up(k, &k->messages.fd);
 }
 
 static int init(struct keeper *k)
@@ -532,24 +532,24 @@ static int init(struct keeper *k)
 	(void)take_number("WATCHDOG_USEC"); /* of a manager above us, who shall not hear our child */
 	(void)take_number("WATCHDOG_PID");
 	tidy_descriptors(k->n_sockets);
-	r = keepsakes_init(&k->kept, LISTEN_FDS_START + (int)k->n_sockets,
-			   store_max(k->options->store_max, k->n_sockets),
-			   sizeof(names) - 1 - strlen(names));
+	r = fdstore_init(&k->kept, LISTEN_FDS_START + (int)k->n_sockets,
+			 store_max(k->options->store_max, k->n_sockets),
+			 sizeof(names) - 1 - strlen(names));
 	if (r == 0)
 		r = find_program(k);
 	if (r == 0)
 		r = catch_signals(k);
 	if (r == 0)
-		r = listen_for_notices(k);
+		r = listen_for_messages(k);
 	return r;
 }
 
 static void deinit(struct keeper *k)
 {
-	notice_socket_deinit(&k->notices);
+	notify_socket_deinit(&k->messages);
 	k->signal_fd = fd_close(k->signal_fd);
 	k->program_fd = fd_close(k->program_fd);
-	keepsakes_deinit(&k->kept);
+	fdstore_deinit(&k->kept);
 }
 
 int keeper_run(char *const argv[], const struct keeper_options *options)
@@ -559,7 +559,7 @@ int keeper_run(char *const argv[], const struct keeper_options *options)
 		.argv = argv,
 		.program_fd = -1,
 		.signal_fd = -1,
-		.notices.fd = -1,
+		.messages.fd = -1,
 		.pid = -1,
 		.delay_ms = DELAY_MIN_MS,
 	};

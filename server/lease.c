@@ -6,9 +6,9 @@
 #include "ipc/base/num.h"
 #include "server/buffer.h"
 #include "server/probe.h"
+#include "server/reader_pause.h"
 #include "server/server.h"
 #include "server/session.h"
-#include "server/update.h"
 
 int lease_new(struct session *session, struct version *version, uint64_t id, struct lease **ret)
 {
@@ -49,7 +49,7 @@ void lease_free(struct lease *l)
 	}
 	buffer_ref(b);
 	version_unpin(l->version);
-	update_check(b); /* perhaps it was the last one that an update waited for */
+	reader_pause_check(b); /* perhaps it was the last one that an update waited for */
 	buffer_unref(b);
 	quota_refund(&l->charge);
 	free(l);

@@ -9,13 +9,13 @@
 #include "server/access.h"
 #include "server/base/headroom.h"
 #include "server/buffer.h"
-#include "server/inquiry.h"
+#include "server/device_query.h"
+#include "server/layout_table.h"
 #include "server/reaper.h"
 #include "server/request.h"
 #include "server/server.h"
 #include "server/session.h"
 #include "server/slot.h"
-#include "server/table.h"
 #include "server/writer.h"
 
 /* A page of a list in the making. */
@@ -230,8 +230,8 @@ static enum wire_slot_state state_of(const struct buffer *b, const struct versio
 	if (v->rewriting)
 		return WIRE_SLOT_WRITING;
 	if (v->ended_ns)
-		return v->n_leases == 0 && release_is_orphan(v->slot) ? WIRE_SLOT_ORPHAN
-								      : WIRE_SLOT_LEAVING;
+		return v->n_leases == 0 && gpu_free_is_orphan(v->slot) ? WIRE_SLOT_ORPHAN
+								       : WIRE_SLOT_LEAVING;
 	return v->number == b->current ? WIRE_SLOT_CURRENT : WIRE_SLOT_KEPT;
 }
 
@@ -381,7 +381,7 @@ void listing_answer(struct session *s, const struct wire_list *list)
 		list_users(s, list);
 		break;
 	case WIRE_LIST_DEVICES:
-		inquiry_new(s, list);
+		device_query_new(s, list);
 		break;
 	default:
 		session_fail(s, -EINVAL, "there is no list of kind %u", list->kind);
@@ -403,7 +403,7 @@ void listing_stat(struct session *s)
 			list_for_each(v, &b->leaving, link) {
 				if (v == b->spare)
 					continue;
-				if (v->n_leases > 0 || !release_is_orphan(v->slot))
+				if (v->n_leases > 0 || !gpu_free_is_orphan(v->slot))
 					stat->leaving_bytes += v->slot->size;
 				else
 					stat->orphan_bytes += v->slot->size;

@@ -157,7 +157,7 @@ static int run_keeper(int argc, char **argv)
 
 static int serve(struct arguments *a, struct config *config)
 {
-	static struct server server; /* a closer that is stuck outlives server_deinit() */
+	static struct server server; /* a closing thread that is stuck outlives server_deinit() */
 	struct server_options o = {.socket = a->socket, .config = config, .source = a->source};
 	int r;
 

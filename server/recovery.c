@@ -13,11 +13,11 @@
 #include "server/buffer.h"
 #include "server/fault.h"
 #include "server/inherit.h"
-#include "server/loss.h"
+#include "server/layout_table.h"
+#include "server/lost_memory.h"
 #include "server/reaper.h"
 #include "server/server.h"
 #include "server/slot.h"
-#include "server/table.h"
 #include "server/writer.h"
 
 /* A buffer that is being recovered. */
@@ -31,7 +31,7 @@ struct patient {
 };
 
 /* Each table once, however many versions have it. */
-static int find_table(struct patient *p, uint64_t id, uid_t uid, struct table **ret)
+static int find_table(struct patient *p, uint64_t id, uid_t uid, struct layout_table **ret)
 {
 	struct list *lists[] = {&p->buffer->versions, &p->buffer->leaving};
 	struct version *v;
@@ -40,13 +40,13 @@ static int find_table(struct patient *p, uint64_t id, uid_t uid, struct table **
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		list_for_each(v, lists[i], link)
 			if (v->table->id == id) {
-				*ret = table_ref(v->table);
+				*ret = layout_table_ref(v->table);
 				return 0;
 			}
 	fd = inherit_take(p->in, STORE_TABLE, id);
 	if (fd < 0)
 		return -ENOENT;
-	r = table_recover(p->server, uid, id, fd, ret);
+	r = layout_table_recover(p->server, uid, id, fd, ret);
 	if (r < 0)
 		inherit_give_back(p->in, STORE_TABLE, id, fd);
 	else
@@ -78,19 +78,19 @@ static void return_slot(struct patient *p, struct slot *s)
 	slot_free(s);
 }
 
-static void return_table(struct patient *p, struct table *t)
+static void return_table(struct patient *p, struct layout_table *t)
 {
 	if (t && t->n_refs == 1) {
 		inherit_give_back(p->in, STORE_TABLE, t->id, take_fd(t->fd));
 		t->kept = false;
 		p->server->store.n_kept--;
 	}
-	table_unref(t);
+	layout_table_unref(t);
 }
 
 /* What was published must be sealed, unless its buffer has it otherwise; and be of its layout. */
 static int check_version(const struct patient *p, const struct manifest_version *e,
-			 const struct slot *s, const struct table *t)
+			 const struct slot *s, const struct layout_table *t)
 {
 	bool unsealed_ok = p->buffer->exclusive || p->buffer->reusable || e->number == 0;
 
@@ -142,7 +142,7 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	v->has_digest = e->flags & MANIFEST_DIGEST;
 	memcpy(v->digest, e->digest, sizeof(v->digest));
 	version_add(v, p->buffer);
-	(void)loss_watch(v->slot); /* else a loss is seen by who attaches */
+	(void)lost_memory_watch(v->slot); /* else a loss is seen by who attaches */
 	return 0;
 }
 
@@ -193,7 +193,7 @@ static void recover_writer(struct patient *p)
 	bool in_place = saved->flags & MANIFEST_IN_PLACE;
 	struct version *current = buffer_current(p->buffer);
 	struct slot *slot = NULL;
-	struct table *table = NULL;
+	struct layout_table *table = NULL;
 	int r;
 
 	if (!saved->id)
@@ -209,12 +209,12 @@ static void recover_writer(struct patient *p)
 	if (r == 0)
 		r = writer_recover(p->buffer, saved, in_place ? current->slot : slot, table);
 	if (r == 0) {
-		(void)loss_watch(in_place ? current->slot : slot);
+		(void)lost_memory_watch(in_place ? current->slot : slot);
 		p->result->n_writers++;
 		return;
 	}
 	slot_free(slot);
-	table_unref(table);
+	layout_table_unref(table);
 	/* Its other half may have been on the way to the store, or out of it; or it was spoiled. */
 	if (!in_place)
 		inherit_drop(p->in, &p->server->store, STORE_SLOT, saved->slot);
@@ -265,7 +265,7 @@ static void settle(struct patient *p)
 	struct server *server = p->server;
 	struct buffer *b = p->buffer;
 
-	loss_fall_back(b);
+	lost_memory_fall_back(b);
 	check_state(b);
 	if (b->manifest->n_strangers > 0)
 		b->grace_ns = num_now_ns() + server->config.resume_timeout_s * 1000000000;

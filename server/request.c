@@ -18,16 +18,16 @@
 #include "server/buffer.h"
 #include "server/event.h"
 #include "server/fault.h"
+#include "server/layout_table.h"
 #include "server/lease.h"
 #include "server/listing.h"
-#include "server/loss.h"
+#include "server/lost_memory.h"
 #include "server/probe.h"
-#include "server/recycle.h"
+#include "server/reader_pause.h"
 #include "server/server.h"
 #include "server/session.h"
 #include "server/slot.h"
-#include "server/table.h"
-#include "server/update.h"
+#include "server/slot_reuse.h"
 #include "server/waiter.h"
 #include "server/writer.h"
 
@@ -281,7 +281,7 @@ static struct version *find_version(struct session *s, struct buffer *b,
 {
 	struct version *v = wanted_version(b, attach->version);
 
-	if (v && loss_check(v->slot))
+	if (v && lost_memory_check(v->slot))
 		v = wanted_version(b, attach->version);
 	if (attach->buffer && attach->buffer != b->id)
 		session_fail(s, -ESTALE, "'%s' on %s was removed and made anew", b->name, b->device);
@@ -613,7 +613,7 @@ static void on_access(struct session *s, const struct wire_request *m, const int
 	fault_point("access-begun");
 	buffer_save(b);
 	fault_point("access-saved");
-	recycle_forget(b);
+	slot_reuse_forget(b);
 	event_of_buffer(WIRE_EVENT_ACCESS, b);
 	if (a->flags & WIRE_ACCESS_MODE)
 		buffer_audit(b, AUDIT_CHMOD, &s->peer, 0);
@@ -625,7 +625,7 @@ static void on_access(struct session *s, const struct wire_request *m, const int
 static void on_pause(struct session *s, const struct wire_request *m, const int *fds)
 {
 	(void)fds;
-	update_pause(s, &m->pause);
+	reader_pause_answer(s, &m->pause);
 }
 
 static void on_events(struct session *s, const struct wire_request *m, const int *fds)

@@ -89,21 +89,21 @@ static const char *socket_path(const struct server *s, const struct server_optio
 /* Threads. */
 static int start_workers(struct server *s)
 {
-	struct worker *workers[] = {&s->worker, &s->sealer, &s->waker};
+	struct worker *workers[] = {&s->worker, &s->sealer, &s->wake_worker};
 	unsigned n = 0;
 	int r = 0;
 
 	while (r == 0 && n < ARRAY_LEN(workers))
 		r = worker_init(workers[n++], &s->loop);
 	if (r == 0)
-		r = closer_init(&s->closer, &s->loop, &s->quota, &s->worker);
+		r = async_close_init(&s->async_close, &s->loop, &s->quota, &s->worker);
 	else
 		n--;
 	if (r == 0) {
 		r = cuda_init(&s->cuda, s);
 		if (r == 0)
 			return 0;
-		(void)closer_deinit(&s->closer); /* nobody has sent anything yet */
+		(void)async_close_deinit(&s->async_close); /* nobody has sent anything yet */
 	}
 	log_error("cannot start a thread: %s", strerror(-r));
 	while (n > 0)
@@ -166,7 +166,7 @@ int server_init(struct server *s, const struct server_options *options)
 	list_init(&s->buffers);
 	list_init(&s->removed);
 	list_init(&s->waiters);
-	list_init(&s->pausers);
+	list_init(&s->paused_readers);
 	quota_init(&s->quota);
 	server_apply_config(s, options->config);
 	reaper_init(&s->reaper, s);
@@ -196,9 +196,9 @@ int server_init(struct server *s, const struct server_options *options)
 	if (r == 0)
 		return 0;
 	notify_deinit(&s->notify);
-	(void)closer_deinit(&s->closer); /* nobody has sent anything yet */
+	(void)async_close_deinit(&s->async_close); /* nobody has sent anything yet */
 	cuda_deinit(&s->cuda);
-	worker_deinit(&s->waker);
+	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
 	worker_deinit(&s->worker);
 fail_signals:
@@ -218,7 +218,7 @@ static void leave(struct server *s)
 	s->stopping = true;
 	while ((session = list_first(&s->sessions, struct session, link)))
 		session_close(session);
-	worker_deinit(&s->waker);
+	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
 	cuda_deinit(&s->cuda);
 	worker_deinit(&s->worker);
@@ -266,14 +266,14 @@ void server_deinit(struct server *s)
 	end_writers(&s->removed);
 	while ((buffer = list_first(&s->buffers, struct buffer, link)))
 		buffer_drop(buffer);
-	worker_deinit(&s->waker);
+	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer); /* before the worker, which frees what it ends */
 	cuda_deinit(&s->cuda); /* likewise */
 	free_all(&s->removed);
 	worker_deinit(&s->worker);
 	reaper_deinit(&s->reaper);
 	notify_deinit(&s->notify);
-	nothing_stuck = closer_deinit(&s->closer);
+	nothing_stuck = async_close_deinit(&s->async_close);
 	assert(list_empty(&s->waiters) && list_empty(&s->removed) && s->n_slot_bytes == 0);
 	events_deinit(&s->events);
 	release_signals(s);

@@ -11,10 +11,10 @@
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
+#include "server/async_close.h"
 #include "server/backend/cuda.h"
 #include "server/base/loop.h"
 #include "server/base/notify.h"
-#include "server/closer.h"
 #include "server/config.h"
 #include "server/event.h"
 #include "server/inherit.h"
@@ -28,9 +28,9 @@
 struct server {
 	struct loop loop;
 	struct worker worker;
-	struct worker waker; /* wakes who sleeps on head pages */
+	struct worker wake_worker; /* wakes readers that sleep on head pages */
 	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
-	struct closer closer;
+	struct async_close async_close;
 	struct cuda cuda;
 	struct notify notify;
 	struct store store;
@@ -46,7 +46,7 @@ struct server {
 	struct list buffers; /* with a name */
 	struct list removed; /* without one, and not free yet */
 	struct list waiters;
-	struct list pausers; /* see update.c */
+	struct list paused_readers; /* see reader_pause.c */
 	struct session *actor; /* whose doing what happens now is; NULL: nobody's */
 	bool stopping; /* and all that survives us is to be left as it is */
 	bool final; /* nothing is to survive us: there will be no successor */

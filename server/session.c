@@ -11,12 +11,12 @@
 #include "ipc/base/fd.h"
 #include "server/audit.h"
 #include "server/base/log.h"
+#include "server/device_query.h"
 #include "server/event.h"
-#include "server/inquiry.h"
 #include "server/lease.h"
+#include "server/reader_pause.h"
 #include "server/request.h"
 #include "server/server.h"
-#include "server/update.h"
 #include "server/waiter.h"
 #include "server/writer.h"
 
@@ -53,7 +53,7 @@ static void hang_up(struct server *server, uid_t uid, int fd)
 {
 	(void)shutdown(fd, SHUT_RDWR);
 	if (channel_has_packets(fd))
-		closer_close(&server->closer, uid, fd);
+		async_close_fd(&server->async_close, uid, fd);
 	else
 		(void)fd_close(fd);
 }
@@ -107,7 +107,7 @@ static void receive_request(struct session *s)
 	struct channel_packet packet;
 	int r;
 
-	if (!closer_trusts(&s->server->closer, s->peer.uid)) {
+	if (!async_close_trusts(&s->server->async_close, s->peer.uid)) {
 		doom(s, "descriptors that its user sent cannot be closed");
 		return;
 	}
@@ -115,7 +115,7 @@ static void receive_request(struct session *s)
 	if (r > 0)
 		handle_packet(s, &packet);
 	while (packet.n_fds > 0)
-		closer_close(&s->server->closer, s->peer.uid, packet.fds[--packet.n_fds]);
+		async_close_fd(&s->server->async_close, s->peer.uid, packet.fds[--packet.n_fds]);
 	if (r == 0)
 		session_close(s);
 	else if (r == -EMFILE)
@@ -136,7 +136,7 @@ static void on_io(struct source *source, uint32_t events)
 
 static const char *refuse(struct session *s)
 {
-	if (!closer_trusts(&s->server->closer, s->peer.uid))
+	if (!async_close_trusts(&s->server->async_close, s->peer.uid))
 		return "descriptors that this user sent cannot be closed";
 	if (quota_charge(&s->server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge) != 0)
 		return "this user has too many connections; close some";
@@ -186,9 +186,9 @@ void session_close(struct session *s)
 
 	if (s->waiter)
 		waiter_free(s->waiter);
-	update_forget(s);
+	reader_pause_forget(s);
 	events_forget(s);
-	inquiry_forget(s);
+	device_query_forget(s);
 	while ((writer = list_first(&s->writers, struct writer, link)))
 		writer_abandon(writer);
 	while ((lease = list_first(&s->leases, struct lease, link)))

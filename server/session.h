@@ -16,9 +16,9 @@
 #include "server/base/loop.h"
 #include "server/quota.h"
 
-struct inquiry;
+struct device_query;
 struct server;
-struct pauser;
+struct paused_reader;
 struct waiter;
 struct watcher;
 
@@ -34,9 +34,9 @@ struct session {
 	struct list leases;
 	struct list writers;
 	struct waiter *waiter; /* at most one of these four */
-	struct pauser *pauser;
+	struct paused_reader *paused_reader;
 	struct watcher *watcher;
-	struct inquiry *inquiry;
+	struct device_query *device_query;
 	struct charge charge;
 };
 

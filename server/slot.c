@@ -9,7 +9,7 @@
 #include "ipc/device.h"
 #include "ipc/digest.h"
 #include "server/buffer.h"
-#include "server/loss.h"
+#include "server/lost_memory.h"
 #include "server/server.h"
 
 static void slot_destroy(struct slot *s)
@@ -97,7 +97,7 @@ static int check(struct slot *s, int probe_fd)
 	uint64_t size, allocated;
 	int r;
 
-	if (s->backend->mortal && loss_is_seen(probe_fd))
+	if (s->backend->mortal && lost_memory_is_seen(probe_fd))
 		return -EOWNERDEAD;
 	if (s->backend->opaque)
 		return s->memory.location.map_size < s->size ? -EBADMSG : 0;
@@ -163,7 +163,7 @@ static void free_done(struct job *job, int r)
 
 void slot_forget(struct slot *s)
 {
-	loss_unwatch(s);
+	lost_memory_unwatch(s);
 	if (s->kept)
 		store_remove(&s->server->store, STORE_SLOT, s->id);
 	s->kept = false;
@@ -192,7 +192,7 @@ void slot_keep(struct slot *s)
 	s->kept = true;
 	(void)store_put(&s->server->store, STORE_SLOT, s->id,
 			s->probe_fd); /* the barrier behind it tells */
-	(void)loss_watch(s); /* else a loss is seen by who attaches */
+	(void)lost_memory_watch(s); /* else a loss is seen by who attaches */
 }
 
 int slot_provide(struct slot *s)
@@ -250,7 +250,7 @@ int slot_has_writer(const struct slot *s)
 
 bool slot_is_lost(const struct slot *s)
 {
-	return s->backend->mortal && loss_is_seen(s->probe_fd);
+	return s->backend->mortal && lost_memory_is_seen(s->probe_fd);
 }
 
 bool slot_is_held(struct slot *s)
@@ -261,7 +261,7 @@ bool slot_is_held(struct slot *s)
 
 bool slot_in_use(struct slot *s)
 {
-	if (release_has_begun(s))
+	if (gpu_free_has_begun(s))
 		return false; /* its descriptors are the worker's */
 	slot_shut(s);
 	return slot_is_held(s);

@@ -14,8 +14,8 @@
 #include <stdint.h>
 
 #include "server/backend/backend.h"
+#include "server/gpu_free.h"
 #include "server/quota.h"
-#include "server/release.h"
 #include "server/worker.h"
 
 struct buffer;
@@ -30,14 +30,14 @@ struct slot {
 	struct backend_memory memory; /* its descriptor is -1 once published */
 	int reader_fd; /* for readers; see slot_reader() */
 	int probe_fd;
-	struct source hangup; /* of probe_fd; see loss.h */
+	struct source hangup; /* of probe_fd; see lost_memory.h */
 	uid_t uid; /* who is charged */
 	bool kept; /* in the store */
 	bool sealed;
 	struct charge charge;
 	struct charge descriptor;
 	struct job free_job;
-	struct release release;
+	struct gpu_free gpu_free;
 	const char *device; /* the buffer's, which outlives it */
 };
 

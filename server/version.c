@@ -6,11 +6,11 @@
 #include "server/buffer.h"
 #include "server/event.h"
 #include "server/fault.h"
+#include "server/layout_table.h"
 #include "server/reaper.h"
-#include "server/recycle.h"
 #include "server/server.h"
 #include "server/slot.h"
-#include "server/table.h"
+#include "server/slot_reuse.h"
 
 struct version *version_blank(void)
 {
@@ -66,7 +66,7 @@ void version_free(struct version *v)
 		b->spare = NULL;
 	/* Out of the store, then out of the manifest: what recovery finds in neither never was. */
 	slot_free(v->slot);
-	table_unref(v->table);
+	layout_table_unref(v->table);
 	fault_point("free-removed");
 	buffer_save(b);
 	fault_point("free-saved");
@@ -79,9 +79,9 @@ bool version_reap(struct version *v)
 {
 	if (v->n_leases > 0 || v->rewriting || slot_in_use(v->slot))
 		return false;
-	if (recycle_keep(v))
+	if (slot_reuse_keep(v))
 		return true;
-	if (!release_run(v->slot))
+	if (!gpu_free_run(v->slot))
 		return false;
 	version_free(v);
 	return true;

@@ -18,7 +18,7 @@
 
 struct buffer;
 struct slot;
-struct table;
+struct layout_table;
 
 struct version {
 	struct list link; /* buffer::versions, or buffer::leaving */
@@ -26,7 +26,7 @@ struct version {
 	uint64_t number; /* 0: never published */
 	uint64_t writer; /* id of who made it */
 	struct slot *slot;
-	struct table *table;
+	struct layout_table *table;
 	uint64_t published_ns; /* CLOCK_REALTIME */
 	uint64_t ended_ns; /* likewise; 0: it is there */
 	enum wire_end why;

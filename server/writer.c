@@ -15,15 +15,15 @@
 #include "server/buffer.h"
 #include "server/event.h"
 #include "server/fault.h"
+#include "server/layout_table.h"
 #include "server/lease.h"
 #include "server/probe.h"
+#include "server/reader_pause.h"
 #include "server/reaper.h"
-#include "server/recycle.h"
 #include "server/server.h"
 #include "server/session.h"
 #include "server/slot.h"
-#include "server/table.h"
-#include "server/update.h"
+#include "server/slot_reuse.h"
 
 /* io_uring lets go of registered buffers up to 300 ms after its ring was closed. */
 #define SEAL_TIMEOUT_NS 1000000000u
@@ -84,8 +84,8 @@ static void tear(struct writer *w)
 
 static void writer_destroy(struct writer *w)
 {
-	closer_close_memfd(&w->buffer->server->closer, w->layout.fd);
-	table_unref(w->table);
+	async_close_memfd(&w->buffer->server->async_close, w->layout.fd);
+	layout_table_unref(w->table);
 	quota_refund(&w->charge);
 	free(w->version);
 	free(w);
@@ -99,9 +99,9 @@ static struct writer *writer_free(struct writer *w)
 	assert(!w->busy);
 	list_remove(&w->link);
 	timer_stop(&w->timer);
-	inspection_deinit(&w->layout);
+	layout_validation_deinit(&w->layout);
 	if (w->pausing && !w->slot)
-		PROBE(quiesce, w, PROBE_GAVE_UP, update_n_in_the_way(b));
+		PROBE(quiesce, w, PROBE_GAVE_UP, reader_pause_n_missing(b));
 	if (w->target)
 		tear(w);
 	b->writer = NULL;
@@ -114,7 +114,7 @@ static struct writer *writer_free(struct writer *w)
 	}
 	if (updated) {
 		buffer_flip(b);
-		update_over(b);
+		reader_pause_end(b);
 	}
 	if (buffer_reap(b))
 		reaper_start(&b->server->reaper);
@@ -186,8 +186,8 @@ void writer_save(const struct writer *w, struct manifest_writer *ret)
 		.uid = w->uid,
 		.pid = (uint32_t)w->pid,
 		.keep = w->keep,
-		.flags = (w->target ? MANIFEST_IN_PLACE : 0) |
-			 (w->recycled ? MANIFEST_RECYCLED : 0) | (w->spoiled ? MANIFEST_SPOILED : 0),
+		.flags = (w->target ? MANIFEST_IN_PLACE : 0) | (w->reused ? MANIFEST_RECYCLED : 0) |
+			 (w->spoiled ? MANIFEST_SPOILED : 0),
 		.map_size = w->slot ? w->slot->memory.location.map_size : 0,
 	};
 	if (w->slot)
@@ -196,7 +196,7 @@ void writer_save(const struct writer *w, struct manifest_writer *ret)
 
 void writer_distrust(struct writer *w)
 {
-	w->spoiled |= w->recycled;
+	w->spoiled |= w->reused;
 }
 
 void writer_answer(struct writer *w)
@@ -288,7 +288,7 @@ static void keep(struct writer *w)
 	buffer_save(b);
 	fault_point("create-saved");
 	buffer_keep(b);
-	table_keep(w->table);
+	layout_table_keep(w->table);
 	slot_keep(w->slot);
 	fault_point("create-stored");
 	r = barrier_start(&w->barrier, &b->server->store, on_kept);
@@ -382,11 +382,11 @@ static int take_table(struct writer *w)
 	int r;
 
 	if (newest && has_layout_of(w, newest)) {
-		w->table = table_ref(newest->table);
-		closer_close_memfd(&server->closer, take_fd(w->layout.fd));
+		w->table = layout_table_ref(newest->table);
+		async_close_memfd(&server->async_close, take_fd(w->layout.fd));
 		return 0;
 	}
-	r = table_new(server, w->uid, w->layout.fd, w->layout.size, &w->table);
+	r = layout_table_new(server, w->uid, w->layout.fd, w->layout.size, &w->table);
 	if (r != 0)
 		return r;
 	w->layout.fd = -1;
@@ -468,10 +468,10 @@ static int start_providing(struct writer *w)
 		session_fail(w->session, -EAGAIN, "weightd cannot start another thread; try again");
 		return -EAGAIN;
 	}
-	spare = recycle_find(b, w->uid, w->table->data_size);
+	spare = slot_reuse_find(b, w->uid, w->table->data_size);
 	if (spare) {
 		w->slot = take_ptr(spare->slot);
-		w->recycled = true;
+		w->reused = true;
 		w->kept = true; /* with it, in one commit: the slot is in the store and must be somebody's */
 		version_free(spare);
 		fault_point("recycle-taken");
@@ -483,7 +483,7 @@ static int start_providing(struct writer *w)
 	return 0;
 }
 
-/* --- pausing, see update.c --- */
+/* --- pausing, see reader_pause.c --- */
 
 static void aim(struct writer *w, struct version *target)
 {
@@ -547,7 +547,7 @@ static int check_room(struct writer *w)
 	struct server *server = b->server;
 	uint64_t needs = digest_slot_size(w->table->data_size);
 	uint64_t room = w->n_free + buffer_bytes(b) + buffers_kept_bytes(server, b->device) +
-			buffers_bytes_in_release(server, b->device);
+			buffers_bytes_being_freed(server, b->device);
 	const struct backend_memory *m = &w->measured;
 	char needed[NUM_SIZE_MAX], missing[NUM_SIZE_MAX];
 
@@ -587,7 +587,7 @@ static void measure_done(struct job *job, int r)
 	if ((r == 0 && check_room(w) < 0) || check_quota(w) < 0)
 		writer_free(w);
 	else
-		update_start(w);
+		reader_pause_start(w);
 }
 
 /*
@@ -650,7 +650,7 @@ static int proceed(struct writer *w)
 		return -EDQUOT;
 	}
 	if (newest && b->exclusive) {
-		update_start(w);
+		reader_pause_start(w);
 		return 0;
 	}
 	if (newest && w->flags & WIRE_CREATE_REPLACE)
@@ -662,7 +662,7 @@ static int check_step(struct job *job)
 {
 	struct writer *w = container_of(job, struct writer, job);
 
-	return job->cancelled ? -ECANCELED : inspection_step(&w->layout);
+	return job->cancelled ? -ECANCELED : layout_validation_step(&w->layout);
 }
 
 static void check_done(struct job *job, int r)
@@ -698,7 +698,7 @@ static struct writer *writer_blank(struct buffer *b, uint64_t id)
 	w->version->buffer = b; /* whose reference it gets when it is one */
 	timer_init(&w->timer, NULL);
 	w->id = id;
-	inspection_init(&w->layout);
+	layout_validation_init(&w->layout);
 	w->buffer = b;
 	buffer_ref(b);
 	b->writer = w;
@@ -744,7 +744,7 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
 		session_fail_quota(session, r, "versions; remove some (weightctl rm)");
 		return;
 	}
-	r = inspection_open(&w->layout, layout_fd);
+	r = layout_validation_open(&w->layout, layout_fd);
 	if (r < 0) {
 		session_fail(session, r,
 			     "the layout must come as a sealed memfd of at most 1 GiB: %s",
@@ -767,7 +767,7 @@ static void on_not_back(struct timer *timer)
 }
 
 int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
-		   struct table *table)
+		   struct layout_table *table)
 {
 	struct server *server = buffer->server;
 	struct writer *w = writer_blank(buffer, saved->id);
@@ -793,7 +793,7 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 	w->table = table;
 	w->kept = true;
 	w->handed_out = true;
-	w->recycled = saved->flags & MANIFEST_RECYCLED;
+	w->reused = saved->flags & MANIFEST_RECYCLED;
 	w->spoiled = saved->flags & MANIFEST_SPOILED;
 	if (in_place) {
 		w->pausing = true;
@@ -921,7 +921,7 @@ static void commit(struct writer *w)
 	fault_point("publish-answered");
 	(void)session_reply(session, WIRE_PUBLISH, &reply, NULL,
 			    0); /* the version stands either way */
-	update_over(b);
+	reader_pause_end(b);
 }
 
 /* Else the client was told why not. */

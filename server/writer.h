@@ -23,7 +23,7 @@
 #include "ipc/wire.h"
 #include "server/backend/backend.h"
 #include "server/base/loop.h"
-#include "server/inspection.h"
+#include "server/layout_validation.h"
 #include "server/quota.h"
 #include "server/store.h"
 #include "server/worker.h"
@@ -32,7 +32,7 @@ struct buffer;
 struct manifest_writer;
 struct session;
 struct slot;
-struct table;
+struct layout_table;
 struct version;
 
 struct writer {
@@ -46,7 +46,7 @@ struct writer {
 	struct buffer *buffer;
 	struct slot *slot; /* in place: the target's, borrowed */
 	struct version *target; /* which is written in place; NULL: a new one is made */
-	struct table *table;
+	struct layout_table *table;
 	struct version *version; /* room for what this becomes */
 	struct job job;
 	struct barrier barrier;
@@ -63,10 +63,10 @@ struct writer {
 	uint64_t pause_began_ns;
 	uint64_t pause_deadline_ns; /* 0: none */
 	uint32_t keep; /* of the buffer, from this version on; 0: as before */
-	bool recycled; /* the slot's old bytes may still be in it */
+	bool reused; /* the slot's old bytes may still be in it */
 	bool spoiled; /* sealed and not whole, or distrusted: fit for nothing but the end */
 
-	struct inspection layout; /* until it is a table */
+	struct layout_validation layout; /* until it is a table */
 
 	uint64_t publish_began_ns;
 	bool has_digest;
@@ -83,7 +83,7 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
  * the current version's) on success.
  */
 int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
-		   struct table *table);
+		   struct layout_table *table);
 void writer_save(const struct writer *w, struct manifest_writer *ret);
 
 /* Answers the session's publish, later. */
@@ -105,7 +105,7 @@ bool writer_adopt(struct writer *w, struct session *session);
 bool writer_bury(struct writer *w);
 
 /*
- * The buffer's permissions change, and whoever may read it then must not find what a recycled slot held
+ * The buffer's permissions change, and whoever may read it then must not find what a reused slot held
  * before. The caller saves the buffer.
  */
 void writer_distrust(struct writer *w);
@@ -113,6 +113,6 @@ void writer_distrust(struct writer *w);
 /* Answers the create of a writer that was adopted: its client never got the first answer. */
 void writer_answer(struct writer *w);
 
-/* The readers have paused: goes on. Or they have not, in time: gives up. For update.c. */
+/* The readers have paused: goes on. Or they have not, in time: gives up. For reader_pause.c. */
 void writer_go_on(struct writer *w);
 void writer_give_up(struct writer *w, int error, const char *why);

@@ -44,7 +44,7 @@ struct backend {
 	 */
 	bool opaque;
 
-	/* Such memory dies with the process that holds it: its descriptor hangs up then. See loss.h. */
+	/* Such memory dies with the process that holds it: its descriptor hangs up then. See lost_memory.h. */
 	bool mortal;
 
 	/* True for the spelling of a device of this backend: "host". */

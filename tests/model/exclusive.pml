@@ -6,7 +6,7 @@
  * that each BUG_ switch, a sabotage of one rule, is found.
  *
  * What stands for what
- *   Server      server/: server/update.c, and up to `up = true` server/recovery.c
+ *   Server      server/: server/reader_pause.c, and up to `up = true` server/recovery.c
  *   state, ...  the manifest's record, server/manifest.c. A commit is one step here: publish.pml shows why it may
  *   head_       the word of the head page, ipc/head.c
  *   waiting     an update that was asked for: the head says UPDATING at once, the manifest when the memory is

@@ -3,7 +3,7 @@
  *
  * A buffer of two versions, and 62 more in its history, goes from the one to the other and back, while
  * READERS processes sleep on its head page. A line holds the nanoseconds of buffer_save(), whose last store
- * is the commit, and of buffer_flip(), which makes it visible and has the waker's thread wake who sleeps. For tests/bench, which
+ * is the commit, and of buffer_flip(), which makes it visible and has a thread of its own wake who sleeps. For tests/bench, which
  * knows weightd.h only; here since this looks inside.
  */
 #include <inttypes.h>
@@ -20,15 +20,15 @@
 #include "ipc/head.h"
 #include "server/backend/backend.h"
 #include "server/buffer.h"
+#include "server/layout_table.h"
 #include "server/server.h"
 #include "server/slot.h"
-#include "server/table.h"
 #include "server/version.h"
 
 #define READERS_MAX 64
 
 static struct server server;
-static struct table table;
+static struct layout_table table;
 
 _Noreturn static void fail(const char *what)
 {
@@ -120,10 +120,11 @@ static void measure(struct buffer *b, struct version *v)
 	saved = num_now_ns();
 	buffer_flip(b);
 	flipped = num_now_ns();
-	/* The loop's part of the end of the waker's job. */
-	if (poll(&(struct pollfd){.fd = server.waker.event_fd, .events = POLLIN}, 1, 10000) != 1)
+	/* The loop's part of the end of the waking job. */
+	if (poll(&(struct pollfd){.fd = server.wake_worker.event_fd, .events = POLLIN}, 1, 10000) !=
+	    1)
 		fail("the waker does not wake");
-	server.waker.source.fn(&server.waker.source, EPOLLIN);
+	server.wake_worker.source.fn(&server.wake_worker.source, EPOLLIN);
 	(void)printf("%" PRIu64 " %" PRIu64 "\n", saved - started, flipped - saved);
 }
 
@@ -143,7 +144,7 @@ int main(int argc, char **argv)
 	versions[1] = add_version(b);
 	for (unsigned i = 0; i < n_readers; i++)
 		pids[i] = start_reader(b);
-	if (loop_init(&server.loop) < 0 || worker_init(&server.waker, &server.loop) < 0)
+	if (loop_init(&server.loop) < 0 || worker_init(&server.wake_worker, &server.loop) < 0)
 		fail("no thread");
 	for (unsigned i = 0; i < n_rounds; i++) {
 		await_sleep(pids, n_readers);

@@ -1,4 +1,4 @@
-#include "server/release.h"
+#include "server/gpu_free.h"
 
 #include <errno.h>
 
@@ -18,7 +18,7 @@ static void end(struct slot *s)
 {
 	struct server *server = s->server;
 
-	s->release.state = RELEASE_OVER;
+	s->gpu_free.state = GPU_FREE_OVER;
 	if (!server->stopping)
 		(void)reaper_look(&server->reaper); /* it is at work until nothing is left */
 }
@@ -35,7 +35,7 @@ static uint64_t expected(const struct slot *s)
  */
 static int close_step(struct job *job)
 {
-	struct slot *s = container_of(job, struct slot, release.job);
+	struct slot *s = container_of(job, struct slot, gpu_free.job);
 	uint64_t before = 0;
 	int r = s->backend->await_free(&s->memory, 0, 0, &before);
 
@@ -43,18 +43,18 @@ static int close_step(struct job *job)
 	if (r < 0)
 		return r;
 	r = s->backend->await_free(&s->memory, before + expected(s),
-				   s->release.begun_ns + SECOND_NS, &s->release.free);
+				   s->gpu_free.begun_ns + SECOND_NS, &s->gpu_free.free);
 	/* Part of it may be back, and taken by another program: that may end, too. */
-	if (r == -EBUSY && s->release.free > before)
-		s->release.free = before;
+	if (r == -EBUSY && s->gpu_free.free > before)
+		s->gpu_free.free = before;
 	return r;
 }
 
 static int look_step(struct job *job)
 {
-	struct slot *s = container_of(job, struct slot, release.job);
+	struct slot *s = container_of(job, struct slot, gpu_free.job);
 
-	return s->backend->await_free(&s->memory, 0, 0, &s->release.free);
+	return s->backend->await_free(&s->memory, 0, 0, &s->gpu_free.free);
 }
 
 /*
@@ -63,13 +63,13 @@ static int look_step(struct job *job)
  */
 static uint64_t left_by_others(const struct slot *s)
 {
-	return s->release.free + buffers_bytes(s->server, s->device) +
-	       buffers_bytes_in_release(s->server, s->device);
+	return s->gpu_free.free + buffers_bytes(s->server, s->device) +
+	       buffers_bytes_being_freed(s->server, s->device);
 }
 
 static void plan_look(struct slot *s)
 {
-	struct release *r = &s->release;
+	struct gpu_free *r = &s->gpu_free;
 
 	r->delay_ns = !r->delay_ns                     ? SECOND_NS
 		      : r->delay_ns * 2 < DELAY_MAX_NS ? r->delay_ns * 2
@@ -79,7 +79,7 @@ static void plan_look(struct slot *s)
 
 static void close_done(struct job *job, int r)
 {
-	struct slot *s = container_of(job, struct slot, release.job);
+	struct slot *s = container_of(job, struct slot, gpu_free.job);
 
 	if (r != -EBUSY) {
 		end(s); /* also where the GPU does not say: nobody would ever know */
@@ -87,47 +87,47 @@ static void close_done(struct job *job, int r)
 	}
 	log_warning("memory on %s that nobody has a lease on is still taken: some process maps it",
 		    s->device);
-	s->release.state = RELEASE_ORPHAN;
-	s->release.others = left_by_others(s);
+	s->gpu_free.state = GPU_FREE_ORPHAN;
+	s->gpu_free.others = left_by_others(s);
 	plan_look(s);
 }
 
 static void look_done(struct job *job, int r)
 {
-	struct slot *s = container_of(job, struct slot, release.job);
+	struct slot *s = container_of(job, struct slot, gpu_free.job);
 	uint64_t others = left_by_others(s);
 
-	s->release.looking = false;
-	if (r == 0 && others >= s->release.others + expected(s)) {
+	s->gpu_free.looking = false;
+	if (r == 0 && others >= s->gpu_free.others + expected(s)) {
 		end(s);
 		return;
 	}
-	if (r == 0 && others < s->release.others)
-		s->release.others = others;
+	if (r == 0 && others < s->gpu_free.others)
+		s->gpu_free.others = others;
 	plan_look(s);
 }
 
-bool release_run(struct slot *s)
+bool gpu_free_run(struct slot *s)
 {
-	struct release *r = &s->release;
+	struct gpu_free *r = &s->gpu_free;
 	struct worker *worker;
 
-	if (!s->backend->await_free || r->state == RELEASE_OVER)
+	if (!s->backend->await_free || r->state == GPU_FREE_OVER)
 		return true;
-	if (r->state == RELEASE_HELD && slot_is_lost(s))
+	if (r->state == GPU_FREE_HELD && slot_is_lost(s))
 		return true; /* it is free already */
-	if (r->state == RELEASE_CLOSING || r->looking ||
-	    (r->state == RELEASE_ORPHAN && num_now_ns() < r->next_ns))
+	if (r->state == GPU_FREE_CLOSING || r->looking ||
+	    (r->state == GPU_FREE_ORPHAN && num_now_ns() < r->next_ns))
 		return false;
 	worker = s->backend->worker(s->server);
 	if (!worker)
 		return false; /* what came back after a restart is the first to need one */
-	if (r->state == RELEASE_ORPHAN) {
+	if (r->state == GPU_FREE_ORPHAN) {
 		r->looking = true;
 		worker_submit(worker, &r->job, look_step, look_done);
 		return false;
 	}
-	r->state = RELEASE_CLOSING;
+	r->state = GPU_FREE_CLOSING;
 	r->begun_ns = num_now_ns();
 	slot_forget(s);
 	fault_point("release-begun");
@@ -135,17 +135,17 @@ bool release_run(struct slot *s)
 	return false;
 }
 
-bool release_has_begun(const struct slot *s)
+bool gpu_free_has_begun(const struct slot *s)
 {
-	return s->release.state != RELEASE_HELD;
+	return s->gpu_free.state != GPU_FREE_HELD;
 }
 
-bool release_is_over(const struct slot *s)
+bool gpu_free_is_over(const struct slot *s)
 {
-	return s->release.state == RELEASE_OVER;
+	return s->gpu_free.state == GPU_FREE_OVER;
 }
 
-bool release_is_orphan(const struct slot *s)
+bool gpu_free_is_orphan(const struct slot *s)
 {
-	return !s->backend->await_free || s->release.state == RELEASE_ORPHAN;
+	return !s->backend->await_free || s->gpu_free.state == GPU_FREE_ORPHAN;
 }

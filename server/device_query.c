@@ -1,4 +1,4 @@
-#include "server/inquiry.h"
+#include "server/device_query.h"
 
 #include <errno.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@
 #include "server/server.h"
 #include "server/session.h"
 
-struct inquiry {
+struct device_query {
 	struct session *session; /* NULL: it has ended */
 	struct server *server;
 	struct job job;
@@ -63,7 +63,7 @@ static void answer(struct session *s, uint64_t after, const struct wire_device_r
 
 static int ask_step(struct job *job)
 {
-	struct inquiry *q = container_of(job, struct inquiry, job);
+	struct device_query *q = container_of(job, struct device_query, job);
 
 	if (job->cancelled)
 		return -ECANCELED;
@@ -75,7 +75,7 @@ static int ask_step(struct job *job)
 }
 
 /* Names and numbers stay what they are; a reason why there are none may not. */
-static void remember(struct inquiry *q)
+static void remember(struct device_query *q)
 {
 	struct cuda *c = &q->server->cuda;
 
@@ -88,10 +88,10 @@ static void remember(struct inquiry *q)
 
 static void ask_done(struct job *job, int r)
 {
-	struct inquiry *q = container_of(job, struct inquiry, job);
+	struct device_query *q = container_of(job, struct device_query, job);
 
 	if (q->session) {
-		q->session->inquiry = NULL;
+		q->session->device_query = NULL;
 		if (r == 0)
 			answer(q->session, q->after, q->gpus, q->n_gpus);
 		else
@@ -105,11 +105,11 @@ static void ask_done(struct job *job, int r)
 	free(q);
 }
 
-void inquiry_new(struct session *session, const struct wire_list *list)
+void device_query_new(struct session *session, const struct wire_list *list)
 {
 	const struct cuda *cuda = &session->server->cuda;
 	struct worker *worker;
-	struct inquiry *q;
+	struct device_query *q;
 
 	if (list->flags & WIRE_LIST_KNOWN && cuda->known) {
 		answer(session, list->after, cuda->known, cuda->n_known);
@@ -125,15 +125,15 @@ void inquiry_new(struct session *session, const struct wire_list *list)
 	q->session = session;
 	q->server = session->server;
 	q->after = list->after;
-	session->inquiry = q;
+	session->device_query = q;
 	worker_submit(worker, &q->job, ask_step, ask_done);
 }
 
-void inquiry_forget(struct session *session)
+void device_query_forget(struct session *session)
 {
-	if (!session->inquiry)
+	if (!session->device_query)
 		return;
-	session->inquiry->session = NULL;
-	session->inquiry->job.cancelled = true;
-	session->inquiry = NULL;
+	session->device_query->session = NULL;
+	session->device_query->job.cancelled = true;
+	session->device_query = NULL;
 }

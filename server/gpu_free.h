@@ -1,5 +1,5 @@
 /*
- * Releases
+ * Freeing of GPU memory
  *
  * How memory goes of which descriptors tell nothing: GPU memory, when nobody has a lease on it any more. Its
  * descriptors are closed, and the GPU is asked whether it has more free. Where it has not within a second,
@@ -19,16 +19,16 @@
 
 struct slot;
 
-enum release_state {
-	RELEASE_HELD, /* we have its descriptors */
-	RELEASE_CLOSING, /* the worker has it */
-	RELEASE_ORPHAN,
-	RELEASE_OVER, /* the memory is free, or nobody can say */
+enum gpu_free_state {
+	GPU_FREE_HELD, /* we have its descriptors */
+	GPU_FREE_CLOSING, /* the worker has it */
+	GPU_FREE_ORPHAN,
+	GPU_FREE_OVER, /* the memory is free, or nobody can say */
 };
 
-struct release {
+struct gpu_free {
 	struct job job;
-	enum release_state state;
+	enum gpu_free_state state;
 	bool looking; /* the worker is, at an orphan */
 	uint64_t begun_ns;
 	uint64_t free; /* bytes of the GPU, when it was looked at last */
@@ -38,16 +38,16 @@ struct release {
 };
 
 /*
- * Begins the release of a slot, or goes on with it: true when it is over, at once where closing frees. Else it
+ * Begins to free a slot, or goes on with it: true when it is over, at once where closing frees. Else it
  * is to be asked again.
  */
-bool release_run(struct slot *s);
+bool gpu_free_run(struct slot *s);
 
 /* True for one that has begun: the slot is good for nothing any more. */
-bool release_has_begun(const struct slot *s);
+bool gpu_free_has_begun(const struct slot *s);
 
 /* True when that is known to be free, or nobody can say. */
-bool release_is_over(const struct slot *s);
+bool gpu_free_is_over(const struct slot *s);
 
 /* True when the memory should be free and is not. */
-bool release_is_orphan(const struct slot *s);
+bool gpu_free_is_orphan(const struct slot *s);

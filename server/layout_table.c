@@ -1,4 +1,4 @@
-#include "server/table.h"
+#include "server/layout_table.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -10,9 +10,10 @@
 #include "ipc/layout.h"
 #include "server/server.h"
 
-int table_new(struct server *server, uid_t uid, int fd, uint64_t size, struct table **ret)
+int layout_table_new(struct server *server, uid_t uid, int fd, uint64_t size,
+		     struct layout_table **ret)
 {
-	struct table *t = calloc(1, sizeof(*t));
+	struct layout_table *t = calloc(1, sizeof(*t));
 	int r;
 
 	if (!t)
@@ -36,7 +37,7 @@ int table_new(struct server *server, uid_t uid, int fd, uint64_t size, struct ta
 }
 
 /* It was checked when it came, and has been sealed since: its header is enough. */
-static int read_header(struct table *t)
+static int read_header(struct layout_table *t)
 {
 	struct layout_header h;
 
@@ -49,14 +50,15 @@ static int read_header(struct table *t)
 	return 0;
 }
 
-int table_recover(struct server *server, uid_t uid, uint64_t id, int fd, struct table **ret)
+int layout_table_recover(struct server *server, uid_t uid, uint64_t id, int fd,
+			 struct layout_table **ret)
 {
-	cleanup(freep) struct table *t = calloc(1, sizeof(*t));
+	cleanup(freep) struct layout_table *t = calloc(1, sizeof(*t));
 	int r;
 
 	if (!t)
 		return -ENOMEM;
-	*t = (struct table){.server = server, .n_refs = 1, .id = id, .fd = fd, .kept = true};
+	*t = (struct layout_table){.server = server, .n_refs = 1, .id = id, .fd = fd, .kept = true};
 	r = read_header(t);
 	if (r == 0)
 		r = quota_charge_anyway(&server->quota, uid, QUOTA_BYTES, t->size, &t->charge);
@@ -71,26 +73,26 @@ int table_recover(struct server *server, uid_t uid, uint64_t id, int fd, struct 
 	return 0;
 }
 
-struct table *table_ref(struct table *t)
+struct layout_table *layout_table_ref(struct layout_table *t)
 {
 	t->n_refs++;
 	return t;
 }
 
-void table_unref(struct table *t)
+void layout_table_unref(struct layout_table *t)
 {
 	if (!t || --t->n_refs > 0)
 		return;
 	if (t->kept)
 		store_remove(&t->server->store, STORE_TABLE, t->id);
 	t->server->n_table_bytes -= t->size;
-	closer_close_memfd(&t->server->closer, t->fd);
+	async_close_memfd(&t->server->async_close, t->fd);
 	quota_refund(&t->charge);
 	quota_refund(&t->descriptor);
 	free(t);
 }
 
-void table_keep(struct table *t)
+void layout_table_keep(struct layout_table *t)
 {
 	if (t->kept)
 		return;

@@ -1,5 +1,5 @@
 /*
- * The closer
+ * Closing on threads of their own
  *
  * Gets rid of descriptors whose closing takes time. Closing what a client sent may block for as long as
  * the filesystem behind it likes (FUSE waits for its daemon to answer a flush), so whatever is no memfd is
@@ -17,22 +17,23 @@
 
 struct quota;
 
-struct closer {
+struct async_close {
 	struct worker worker; /* may be stuck */
 	struct worker *memfd_worker; /* the server's */
 	struct quota *quota;
 	uint64_t progress_ns; /* when the thread ended a job, or got one after it had none */
 };
 
-int closer_init(struct closer *c, struct loop *l, struct quota *quota, struct worker *memfd_worker);
+int async_close_init(struct async_close *c, struct loop *l, struct quota *quota,
+		     struct worker *memfd_worker);
 /* False when something is still stuck: it ends with the process, and so does its charge. */
-bool closer_deinit(struct closer *c);
+bool async_close_deinit(struct async_close *c);
 
 /* Takes the descriptor, which came from a client of this user. */
-void closer_close(struct closer *c, uid_t uid, int fd);
+void async_close_fd(struct async_close *c, uid_t uid, int fd);
 
 /* Takes a memfd; -1 is fine. */
-void closer_close_memfd(struct closer *c, int fd);
+void async_close_memfd(struct async_close *c, int fd);
 
-/* False for a user with too many descriptors in a closer that is stuck. */
-bool closer_trusts(const struct closer *c, uid_t uid);
+/* False for a user with too many descriptors in a thread that is stuck. */
+bool async_close_trusts(const struct async_close *c, uid_t uid);

@@ -1,5 +1,5 @@
 /*
- * Updates that readers must make room for
+ * Pauses of readers, for an update
  *
  * Of an exclusive buffer, which is written in place: its readers pause, and go on afterwards. Of a sealed one
  * that does not fit twice: its readers let go, the version is freed, and the next one gets its room. Readers
@@ -20,19 +20,19 @@ struct wire_pause;
 struct writer;
 
 /* Asks the readers of the writer's buffer. Ends in writer_go_on() or writer_give_up(), perhaps at once. */
-void update_start(struct writer *w);
+void reader_pause_start(struct writer *w);
 
 /* A reader paused, or its lease or its version ended: perhaps it was the last. Or the buffer was removed. */
-void update_check(struct buffer *b);
+void reader_pause_check(struct buffer *b);
 
 /* Readers that have not made room for the buffer's writer yet. */
-unsigned update_n_in_the_way(const struct buffer *b);
+unsigned reader_pause_n_missing(const struct buffer *b);
 
 /* Answers a session's pause, now or later. */
-void update_pause(struct session *s, const struct wire_pause *pause);
+void reader_pause_answer(struct session *s, const struct wire_pause *pause);
 
 /* The session ends: it does not wait any more. */
-void update_forget(struct session *s);
+void reader_pause_forget(struct session *s);
 
 /* Readers may go on: answers who has paused, and who waits for the version. */
-void update_over(struct buffer *b);
+void reader_pause_end(struct buffer *b);

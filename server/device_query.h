@@ -1,8 +1,8 @@
 /*
- * Inquiries
+ * Device queries
  *
  * A session that asked which devices there are. The GPUs' worker finds out, which may take as long as a GPU
- * takes to hang; until then the connection stays silent. A session that ends meanwhile leaves its inquiry to
+ * takes to hang; until then the connection stays silent. A session that ends meanwhile leaves its query to
  * the worker.
  */
 #pragma once
@@ -11,7 +11,7 @@ struct session;
 struct wire_list;
 
 /* Answers a list of devices, now or later. */
-void inquiry_new(struct session *session, const struct wire_list *list);
+void device_query_new(struct session *session, const struct wire_list *list);
 
 /* The session ends. */
-void inquiry_forget(struct session *session);
+void device_query_forget(struct session *session);

@@ -1,4 +1,4 @@
-#include "server/notice.h"
+#include "server/notify_recv.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 /* --- The socket ------------------------------------------------------------------------------ */
 
 /* In a folder that no other user may enter: they could fill the queue, and wait for us to die. */
-static int bind_in(const char *parent, struct notice_socket *s)
+static int bind_in(const char *parent, struct notify_socket *s)
 {
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	char folder[sizeof(sa.sun_path)];
@@ -41,7 +41,7 @@ static int bind_in(const char *parent, struct notice_socket *s)
 }
 
 /* Where nothing can be written: a name of the kernel's choice, which has no permissions. */
-static int bind_nowhere(struct notice_socket *s)
+static int bind_nowhere(struct notify_socket *s)
 {
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
 	socklen_t size = sizeof(sa);
@@ -55,12 +55,12 @@ static int bind_nowhere(struct notice_socket *s)
 	return 0;
 }
 
-int notice_socket_init(struct notice_socket *s)
+int notify_socket_init(struct notify_socket *s)
 {
 	/* Never a folder of another user for root: its owner could put another in our folder's place. */
 	const char *parent = geteuid() == 0 ? "/run" : getenv("XDG_RUNTIME_DIR");
 	cleanup(fd_closep) int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	struct notice_socket new = {.fd = fd};
+	struct notify_socket new = {.fd = fd};
 	int on = 1, r;
 
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0)
@@ -75,7 +75,7 @@ int notice_socket_init(struct notice_socket *s)
 	return 0;
 }
 
-void notice_socket_deinit(struct notice_socket *s)
+void notify_socket_deinit(struct notify_socket *s)
 {
 	s->fd = fd_close(s->fd);
 	if (s->address[0] != '/')
@@ -85,17 +85,17 @@ void notice_socket_deinit(struct notice_socket *s)
 	(void)rmdir(s->address);
 }
 
-/* --- A notice -------------------------------------------------------------------------------- */
+/* --- A message ------------------------------------------------------------------------------- */
 
-static void read_line(struct notice *n, const char *line, size_t size)
+static void read_line(struct notify_message *n, const char *line, size_t size)
 {
 	static const struct {
 		const char *line;
-		enum notice_word word;
+		enum notify_word word;
 	} words[] = {
-		{"READY=1", NOTICE_READY},          {"STOPPING=1", NOTICE_STOPPING},
-		{"WATCHDOG=1", NOTICE_WATCHDOG},    {"FDSTORE=1", NOTICE_STORE},
-		{"FDSTOREREMOVE=1", NOTICE_REMOVE}, {"BARRIER=1", NOTICE_BARRIER},
+		{"READY=1", NOTIFY_READY},          {"STOPPING=1", NOTIFY_STOPPING},
+		{"WATCHDOG=1", NOTIFY_WATCHDOG},    {"FDSTORE=1", NOTIFY_STORE},
+		{"FDSTOREREMOVE=1", NOTIFY_REMOVE}, {"BARRIER=1", NOTIFY_BARRIER},
 	};
 	const size_t prefix = strlen(NAME_LINE);
 
@@ -103,13 +103,13 @@ static void read_line(struct notice *n, const char *line, size_t size)
 		if (size == strlen(words[i].line) && !memcmp(line, words[i].line, size))
 			n->words |= words[i].word;
 	if (size > prefix && !memcmp(line, NAME_LINE, prefix) &&
-	    keepsake_is_name(line + prefix, size - prefix)) {
+	    fdstore_entry_is_name(line + prefix, size - prefix)) {
 		memcpy(n->name, line + prefix, size - prefix);
 		n->name[size - prefix] = '\0';
 	}
 }
 
-static void read_lines(struct notice *n, const char *s, size_t size)
+static void read_lines(struct notify_message *n, const char *s, size_t size)
 {
 	while (size > 0) {
 		const char *newline = memchr(s, '\n', size);
@@ -121,7 +121,7 @@ static void read_lines(struct notice *n, const char *s, size_t size)
 	}
 }
 
-static void read_control(struct notice *n, struct msghdr *msg)
+static void read_control(struct notify_message *n, struct msghdr *msg)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
 		size_t size = c->cmsg_len - CMSG_LEN(0);
@@ -139,7 +139,7 @@ static void read_control(struct notice *n, struct msghdr *msg)
 	}
 }
 
-int notice_receive(int fd, struct notice *ret)
+int notify_recv(int fd, struct notify_message *ret)
 {
 	char control[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(ret->fds))]
 		__attribute__((aligned(8)));
@@ -168,7 +168,7 @@ int notice_receive(int fd, struct notice *ret)
 	return 0;
 }
 
-void notice_deinit(struct notice *n)
+void notify_message_deinit(struct notify_message *n)
 {
 	while (n->n_fds > 0) {
 		n->n_fds--;

@@ -1,4 +1,4 @@
-#include "server/closer.h"
+#include "server/async_close.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -7,24 +7,25 @@
 #include "ipc/base/num.h"
 #include "server/quota.h"
 
-/* A burst of clients that die may well fill the closer for a moment. */
+/* A burst of clients that die may well fill the queue for a moment. */
 #define STUCK_NS 1000000000u
 
 struct closing {
 	struct job job;
-	struct closer *closer;
+	struct async_close *owner;
 	int fd;
 	struct charge charge;
 };
 
-int closer_init(struct closer *c, struct loop *l, struct quota *quota, struct worker *memfd_worker)
+int async_close_init(struct async_close *c, struct loop *l, struct quota *quota,
+		     struct worker *memfd_worker)
 {
 	c->memfd_worker = memfd_worker;
 	c->quota = quota;
 	return worker_init(&c->worker, l);
 }
 
-bool closer_deinit(struct closer *c)
+bool async_close_deinit(struct async_close *c)
 {
 	if (c->worker.n_jobs > 0) {
 		loop_remove(&c->worker.source);
@@ -52,13 +53,13 @@ static void close_done(struct job *job, int r)
 {
 	struct closing *closing = container_of(job, struct closing, job);
 
-	closing->closer->progress_ns = num_now_ns();
+	closing->owner->progress_ns = num_now_ns();
 	quota_refund(&closing->charge);
 	memfd_done(job, r);
 }
 
 /* NULL: there is no memory, and the descriptor is closed. */
-static struct closing *closing_new(struct closer *c, int fd)
+static struct closing *closing_new(struct async_close *c, int fd)
 {
 	struct closing *closing = calloc(1, sizeof(*closing));
 
@@ -66,31 +67,31 @@ static struct closing *closing_new(struct closer *c, int fd)
 		(void)fd_close(fd);
 		return NULL;
 	}
-	closing->closer = c;
+	closing->owner = c;
 	closing->fd = fd;
 	return closing;
 }
 
-void closer_close(struct closer *c, uid_t uid, int fd)
+void async_close_fd(struct async_close *c, uid_t uid, int fd)
 {
 	struct closing *closing;
 
 	/* Only memfds and their like know seals. */
 	if (fcntl(fd, F_GET_SEALS) >= 0) {
-		closer_close_memfd(c, fd);
+		async_close_memfd(c, fd);
 		return;
 	}
 	closing = closing_new(c, fd);
 	if (!closing)
 		return;
-	/* Past the limit it is closed all the same, and counted; the limit is for closer_trusts(). */
+	/* Past the limit it is closed all the same, and counted; the limit is for async_close_trusts(). */
 	(void)quota_charge_anyway(c->quota, uid, QUOTA_CLOSING, 1, &closing->charge);
 	if (c->worker.n_jobs == 0)
 		c->progress_ns = num_now_ns();
 	worker_submit(&c->worker, &closing->job, close_step, close_done);
 }
 
-void closer_close_memfd(struct closer *c, int fd)
+void async_close_memfd(struct async_close *c, int fd)
 {
 	struct closing *closing = fd < 0 ? NULL : closing_new(c, fd);
 
@@ -98,7 +99,7 @@ void closer_close_memfd(struct closer *c, int fd)
 		worker_submit(c->memfd_worker, &closing->job, close_step, memfd_done);
 }
 
-bool closer_trusts(const struct closer *c, uid_t uid)
+bool async_close_trusts(const struct async_close *c, uid_t uid)
 {
 	bool stuck = c->worker.n_jobs > 0 && num_now_ns() - c->progress_ns > STUCK_NS;
 

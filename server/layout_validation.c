@@ -1,4 +1,4 @@
-#include "server/inspection.h"
+#include "server/layout_validation.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -7,12 +7,12 @@
 #include "ipc/base/fd.h"
 #include "server/worker.h"
 
-void inspection_init(struct inspection *i)
+void layout_validation_init(struct layout_validation *i)
 {
-	*i = (struct inspection){.fd = -1};
+	*i = (struct layout_validation){.fd = -1};
 }
 
-void inspection_deinit(struct inspection *i)
+void layout_validation_deinit(struct layout_validation *i)
 {
 	layout_check_deinit(&i->check);
 	if (i->image)
@@ -21,7 +21,7 @@ void inspection_deinit(struct inspection *i)
 }
 
 /* Sealed, so that it cannot change under us. */
-int inspection_open(struct inspection *i, int fd)
+int layout_validation_open(struct layout_validation *i, int fd)
 {
 	void *image;
 	int r;
@@ -39,7 +39,7 @@ int inspection_open(struct inspection *i, int fd)
 	return 0;
 }
 
-static int check(struct inspection *i)
+static int check(struct layout_validation *i)
 {
 	int r;
 
@@ -54,7 +54,7 @@ static int check(struct inspection *i)
 	return r < 0 ? r : JOB_AGAIN;
 }
 
-int inspection_step(struct inspection *i)
+int layout_validation_step(struct layout_validation *i)
 {
 	int r = check(i);
 
@@ -62,6 +62,6 @@ int inspection_step(struct inspection *i)
 		return r;
 	if (r == 0)
 		i->header = *i->check.layout.header;
-	inspection_deinit(i); /* here, since that takes long for a big one */
+	layout_validation_deinit(i); /* here, since that takes long for a big one */
 	return r;
 }

@@ -1,5 +1,5 @@
 /*
- * The waker
+ * The waker of head pages
  *
  * Wakes the readers that sleep on a head page, on a thread of its own: the kernel takes some microseconds
  * for each of them, and there may be hundreds. The flip itself is the loop's, and done before.
@@ -13,11 +13,11 @@
 struct buffer;
 
 /* A buffer's part in it. */
-struct wake {
+struct head_waker {
 	struct job job;
 	bool running; /* and the buffer is referenced for it */
 	bool again; /* it was flipped meanwhile */
 };
 
 /* Wakes who sleeps on the buffer's head page, soon. */
-void wake_readers(struct buffer *b);
+void head_waker_wake(struct buffer *b);

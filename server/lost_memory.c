@@ -1,4 +1,4 @@
-#include "server/loss.h"
+#include "server/lost_memory.h"
 
 #include <inttypes.h>
 #include <poll.h>
@@ -6,21 +6,21 @@
 #include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/buffer.h"
+#include "server/reader_pause.h"
 #include "server/reaper.h"
-#include "server/recycle.h"
 #include "server/server.h"
 #include "server/slot.h"
-#include "server/update.h"
+#include "server/slot_reuse.h"
 #include "server/writer.h"
 
-bool loss_is_seen(int fd)
+bool lost_memory_is_seen(int fd)
 {
 	struct pollfd p = {.fd = fd};
 
 	return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
 }
 
-void loss_fall_back(struct buffer *b)
+void lost_memory_fall_back(struct buffer *b)
 {
 	struct version *newest = buffer_newest(b);
 
@@ -42,16 +42,16 @@ static void lose_version(struct version *v)
 
 	if (v->ended_ns) {
 		if (b->spare == v)
-			recycle_forget(b);
+			slot_reuse_forget(b);
 		return; /* who maps it holds it still, but nobody comes to it any more */
 	}
 	version_end(v, WIRE_END_LOST);
 	buffer_audit(b, AUDIT_LOSE, NULL, v->number);
-	loss_fall_back(b);
+	lost_memory_fall_back(b);
 	buffer_save(b);
 	if (was_current)
 		buffer_flip(b);
-	update_check(b);
+	reader_pause_check(b);
 	reaper_soon(&b->server->reaper);
 }
 
@@ -79,12 +79,12 @@ static bool find_in_buffer(struct buffer *b, const struct slot *s)
 	return find_in(&b->versions, s) || find_in(&b->leaving, s);
 }
 
-static void take_notice(struct slot *s)
+static void lose_slot(struct slot *s)
 {
 	struct list *lists[] = {&s->server->buffers, &s->server->removed};
 	struct buffer *b;
 
-	loss_unwatch(s);
+	lost_memory_unwatch(s);
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		list_for_each(b, lists[i], link)
 			if (find_in_buffer(b, s))
@@ -94,26 +94,26 @@ static void take_notice(struct slot *s)
 static void on_hangup(struct source *source, uint32_t events)
 {
 	(void)events; /* nothing is ever written */
-	take_notice(container_of(source, struct slot, hangup));
+	lose_slot(container_of(source, struct slot, hangup));
 }
 
-bool loss_check(struct slot *s)
+bool lost_memory_check(struct slot *s)
 {
 	if (!slot_is_lost(s))
 		return false;
 	if (s->hangup.loop)
-		take_notice(s);
+		lose_slot(s);
 	return true;
 }
 
-int loss_watch(struct slot *s)
+int lost_memory_watch(struct slot *s)
 {
 	return s->backend->mortal && !s->hangup.loop
 		       ? loop_add(&s->server->loop, &s->hangup, s->probe_fd, 0, on_hangup)
 		       : 0;
 }
 
-void loss_unwatch(struct slot *s)
+void lost_memory_unwatch(struct slot *s)
 {
 	loop_remove(&s->hangup);
 }

@@ -1,4 +1,4 @@
-#include "server/keepsake.h"
+#include "server/fdstore_entry.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -13,34 +13,33 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
-int keepsakes_init(struct keepsakes *k, int first_fd, unsigned max, size_t names_max)
+int fdstore_init(struct fdstore *k, int first_fd, unsigned max, size_t names_max)
 {
 	/* Once and for all; what is never used is never resident. */
-	struct keepsake *list = calloc(max + 1, sizeof(*list));
+	struct fdstore_entry *list = calloc(max + 1, sizeof(*list));
 
 	if (!list)
 		return -ENOMEM;
-	*k = (struct keepsakes){
-		.list = list, .max = max, .first_fd = first_fd, .names_max = names_max};
+	*k = (struct fdstore){.list = list, .max = max, .first_fd = first_fd, .names_max = names_max};
 	return 0;
 }
 
-void keepsakes_deinit(struct keepsakes *k)
+void fdstore_deinit(struct fdstore *k)
 {
 	while (k->n > 0)
 		(void)fd_close(k->first_fd + (int)--k->n);
 	free(take_ptr(k->list));
 }
 
-bool keepsake_is_name(const char *name, size_t size)
+bool fdstore_entry_is_name(const char *name, size_t size)
 {
 	for (size_t i = 0; i < size; i++)
 		if (name[i] <= ' ' || name[i] > '~' || name[i] == ':')
 			return false;
-	return size > 0 && size <= KEEPSAKE_NAME_MAX;
+	return size > 0 && size <= FDSTORE_NAME_MAX;
 }
 
-static bool is_same(const struct keepsake *a, int a_fd, const struct keepsake *b, int b_fd)
+static bool is_same(const struct fdstore_entry *a, int a_fd, const struct fdstore_entry *b, int b_fd)
 {
 	pid_t self = getpid();
 
@@ -54,14 +53,14 @@ static bool is_same(const struct keepsake *a, int a_fd, const struct keepsake *b
 	return a->is_file || syscall(SYS_kcmp, self, self, KCMP_FILE, a_fd, b_fd) == 0;
 }
 
-static int describe(const char *name, int fd, struct keepsake *ret)
+static int describe(const char *name, int fd, struct fdstore_entry *ret)
 {
 	int flags = fcntl(fd, F_GETFL);
 	struct stat st;
 
 	if (flags < 0 || fstat(fd, &st) < 0)
 		return -errno;
-	*ret = (struct keepsake){
+	*ret = (struct fdstore_entry){
 		.is_file = S_ISREG(st.st_mode),
 		.access = flags & O_ACCMODE,
 		.dev = st.st_dev,
@@ -71,14 +70,14 @@ static int describe(const char *name, int fd, struct keepsake *ret)
 	return 0;
 }
 
-int keepsakes_add(struct keepsakes *k, const char *name, int fd)
+int fdstore_add(struct fdstore *k, const char *name, int fd)
 {
 	cleanup(fd_closep) int given = fd;
 	int place = k->first_fd + (int)k->n;
-	struct keepsake new;
+	struct fdstore_entry new;
 	int r;
 
-	assert(keepsake_is_name(name, strlen(name)) && fd >= place);
+	assert(fdstore_entry_is_name(name, strlen(name)) && fd >= place);
 	r = describe(name, fd, &new);
 	if (r < 0)
 		return r;
@@ -99,7 +98,7 @@ int keepsakes_add(struct keepsakes *k, const char *name, int fd)
 }
 
 /* The last one moves to where this one was. */
-static void remove_at(struct keepsakes *k, unsigned i)
+static void remove_at(struct fdstore *k, unsigned i)
 {
 	unsigned last = k->n - 1;
 
@@ -114,20 +113,20 @@ static void remove_at(struct keepsakes *k, unsigned i)
 	k->n = last;
 }
 
-void keepsakes_remove(struct keepsakes *k, const char *name)
+void fdstore_remove(struct fdstore *k, const char *name)
 {
 	for (unsigned i = k->n; i-- > 0;)
 		if (!strcmp(k->list[i].name, name))
 			remove_at(k, i);
 }
 
-void keepsakes_pass(const struct keepsakes *k)
+void fdstore_pass(const struct fdstore *k)
 {
 	for (unsigned i = 0; i < k->n; i++)
 		(void)fcntl(k->first_fd + (int)i, F_SETFD, 0); /* it is open: cannot fail */
 }
 
-void keepsakes_append_names(const struct keepsakes *k, char *s)
+void fdstore_append_names(const struct fdstore *k, char *s)
 {
 	s += strlen(s);
 	for (unsigned i = 0; i < k->n; i++) {

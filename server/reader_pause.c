@@ -1,4 +1,4 @@
-#include "server/update.h"
+#include "server/reader_pause.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -16,14 +16,14 @@
 #include "server/buffer.h"
 #include "server/event.h"
 #include "server/fault.h"
+#include "server/layout_table.h"
 #include "server/lease.h"
 #include "server/probe.h"
 #include "server/reaper.h"
-#include "server/recycle.h"
 #include "server/server.h"
 #include "server/session.h"
 #include "server/slot.h"
-#include "server/table.h"
+#include "server/slot_reuse.h"
 #include "server/waiter.h"
 #include "server/writer.h"
 
@@ -34,25 +34,25 @@
 #define LOOK_AGAIN_NS 10000000u
 
 /* A session that has paused and waits to be told to go on. */
-struct pauser {
-	struct list link; /* server::pausers */
+struct paused_reader {
+	struct list link; /* server::paused_readers */
 	struct session *session;
 	struct lease *lease;
 	struct timer timer;
 };
 
-static void pauser_free(struct pauser *p)
+static void paused_reader_free(struct paused_reader *p)
 {
 	timer_stop(&p->timer);
 	list_remove(&p->link);
-	p->session->pauser = NULL;
+	p->session->paused_reader = NULL;
 	free(p);
 }
 
-void update_forget(struct session *s)
+void reader_pause_forget(struct session *s)
 {
-	if (s->pauser)
-		pauser_free(s->pauser);
+	if (s->paused_reader)
+		paused_reader_free(s->paused_reader);
 }
 
 /* --- the readers' side --- */
@@ -98,18 +98,18 @@ static void answer(struct session *s, struct lease *lease)
 
 static void on_pause_timeout(struct timer *timer)
 {
-	struct pauser *p = container_of(timer, struct pauser, timer);
+	struct paused_reader *p = container_of(timer, struct paused_reader, timer);
 	struct session *s = p->session;
 	const struct buffer *b = p->lease->version->buffer;
 
-	pauser_free(p); /* the lease stays paused: its reader will ask again */
+	paused_reader_free(p); /* the lease stays paused: its reader will ask again */
 	session_fail(s, -ETIMEDOUT, "'%s' on %s is still being updated", b->name, b->device);
 }
 
-void update_pause(struct session *s, const struct wire_pause *pause)
+void reader_pause_answer(struct session *s, const struct wire_pause *pause)
 {
 	struct lease *lease = lease_find(s, pause->lease);
-	struct pauser *p;
+	struct paused_reader *p;
 	struct buffer *b;
 
 	if (!lease) {
@@ -132,17 +132,17 @@ void update_pause(struct session *s, const struct wire_pause *pause)
 	if (pause->timeout_ms >= 0)
 		timer_start(&s->server->loop, &p->timer,
 			    num_now_ns() + (uint64_t)pause->timeout_ms * 1000000);
-	list_append(&s->server->pausers, &p->link);
-	s->pauser = p;
+	list_append(&s->server->paused_readers, &p->link);
+	s->paused_reader = p;
 	lease->paused = true;
 	fault_point("pause-taken");
-	update_check(b);
+	reader_pause_check(b);
 }
 
-void update_over(struct buffer *b)
+void reader_pause_end(struct buffer *b)
 {
 	struct list ready;
-	struct pauser *p, *tmp;
+	struct paused_reader *p, *tmp;
 	struct version *v;
 	struct lease *l;
 
@@ -150,19 +150,19 @@ void update_over(struct buffer *b)
 	list_for_each(v, &b->versions, link)
 		list_for_each(l, &v->leases, version_link)
 			l->paused = false;
-	/* Answering may end a session, which frees its pauser: so first pick, then answer. */
+	/* Answering may end a session, which frees its paused reader: so first pick, then answer. */
 	list_init(&ready);
-	list_for_each_safe(p, tmp, &b->server->pausers, link) {
+	list_for_each_safe(p, tmp, &b->server->paused_readers, link) {
 		if (p->lease->version->buffer != b)
 			continue;
 		list_remove(&p->link);
 		list_append(&ready, &p->link);
 	}
-	while ((p = list_first(&ready, struct pauser, link))) {
+	while ((p = list_first(&ready, struct paused_reader, link))) {
 		struct session *s = p->session;
 		struct lease *lease = p->lease;
 
-		pauser_free(p);
+		paused_reader_free(p);
 		answer(s, lease);
 		fault_point("pause-answered");
 	}
@@ -180,7 +180,7 @@ static bool is_in_the_way(const struct buffer *b, const struct lease *l)
 	return !l->evicted && !(b->exclusive && l->paused) && l->session != b->writer->session;
 }
 
-unsigned update_n_in_the_way(const struct buffer *b)
+unsigned reader_pause_n_missing(const struct buffer *b)
 {
 	const struct version *v;
 	const struct lease *l;
@@ -241,10 +241,10 @@ static void go_on(struct writer *w, unsigned n_readers)
 		fault_point("update-paused");
 	} else {
 		w->pausing = false;
-		recycle_forget(b);
+		slot_reuse_forget(b);
 		clear(b);
 		buffer_flip(b);
-		update_over(b); /* whoever paused instead of letting go was evicted */
+		reader_pause_end(b); /* whoever paused instead of letting go was evicted */
 	}
 	writer_go_on(w);
 }
@@ -347,7 +347,7 @@ static void look(struct writer *w)
 			timer_start(&b->server->loop, &w->timer, next);
 		return;
 	}
-	if (update_n_in_the_way(b) == 0 &&
+	if (reader_pause_n_missing(b) == 0 &&
 	    !(b->exclusive ? may_have_strangers(b) : anybody_holds(b))) {
 		go_on(w, 0);
 		return;
@@ -357,9 +357,9 @@ static void look(struct writer *w)
 		return;
 	}
 	/* A lease that ends tells; a mapping does not. */
-	if (update_n_in_the_way(b) > 0 && w->pause_deadline_ns)
+	if (reader_pause_n_missing(b) > 0 && w->pause_deadline_ns)
 		next = w->pause_deadline_ns;
-	if (update_n_in_the_way(b) == 0 || w->pause_deadline_ns)
+	if (reader_pause_n_missing(b) == 0 || w->pause_deadline_ns)
 		timer_start(&b->server->loop, &w->timer, next);
 }
 
@@ -368,7 +368,7 @@ static void on_time(struct timer *timer)
 	look(container_of(timer, struct writer, timer));
 }
 
-void update_check(struct buffer *b)
+void reader_pause_check(struct buffer *b)
 {
 	struct writer *w = b->writer;
 
@@ -377,7 +377,7 @@ void update_check(struct buffer *b)
 		timer_start(&b->server->loop, &w->timer, 0);
 }
 
-void update_start(struct writer *w)
+void reader_pause_start(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 
@@ -390,7 +390,7 @@ void update_start(struct writer *w)
 	event_of_buffer(WIRE_EVENT_UPDATING, b);
 	buffer_audit(b, AUDIT_UPDATE_BEGIN, &w->session->peer, b->current);
 	buffer_flip(b);
-	PROBE(quiesce, w, PROBE_ASKED, update_n_in_the_way(b));
+	PROBE(quiesce, w, PROBE_ASKED, reader_pause_n_missing(b));
 	fault_point("update-asked");
 	timer_start(&b->server->loop, &w->timer, 0);
 }

@@ -1,5 +1,5 @@
 /*
- * Losses
+ * Lost memory
  *
  * Memory that lives in another process dies with it, whoever has its descriptor: that hangs up then. A
  * version whose memory is lost is no more. It is never served again: the newest that is left takes its place,
@@ -12,15 +12,15 @@
 struct buffer;
 struct slot;
 
-/* Looks after memory that may be lost, until loss_unwatch(); does nothing for memory that may not. */
-int loss_watch(struct slot *s);
-void loss_unwatch(struct slot *s);
+/* Looks after memory that may be lost, until lost_memory_unwatch(); does nothing for memory that may not. */
+int lost_memory_watch(struct slot *s);
+void lost_memory_unwatch(struct slot *s);
 
 /* True when what the descriptor of such memory leads to is lost. */
-bool loss_is_seen(int fd);
+bool lost_memory_is_seen(int fd);
 
 /* Takes notice of it now, before the loop comes to it. True when the memory is lost. */
-bool loss_check(struct slot *s);
+bool lost_memory_check(struct slot *s);
 
 /* The current version may be one that was lost: the newest there is takes its place. The caller saves. */
-void loss_fall_back(struct buffer *b);
+void lost_memory_fall_back(struct buffer *b);

@@ -1,5 +1,5 @@
 /*
- * Inspections
+ * Layout validation
  *
  * Of a layout that a client sent, in a sealed memfd: once, in steps on the worker, since a big one takes
  * long. What passes is a table's from then on, and never looked into again.
@@ -10,7 +10,7 @@
 
 #include "ipc/layout.h"
 
-struct inspection {
+struct layout_validation {
 	int fd; /* read-only; -1 once somebody took it */
 	uint64_t size;
 	const void *image; /* mapped while it is checked */
@@ -18,12 +18,12 @@ struct inspection {
 	struct layout_header header; /* of one that passed */
 };
 
-void inspection_init(struct inspection *i);
+void layout_validation_init(struct layout_validation *i);
 /* Unmaps; the descriptor is the caller's to close, since that may take long. */
-void inspection_deinit(struct inspection *i);
+void layout_validation_deinit(struct layout_validation *i);
 
 /* Opens what a client sent, which stays his: -EBADMSG for what is no sealed memfd of at most 1 GiB. */
-int inspection_open(struct inspection *i, int fd);
+int layout_validation_open(struct layout_validation *i, int fd);
 
 /* On the worker: a job's step. JOB_AGAIN, JOB_DONE or what is wrong. */
-int inspection_step(struct inspection *i);
+int layout_validation_step(struct layout_validation *i);

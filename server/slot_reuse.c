@@ -1,4 +1,4 @@
-#include "server/recycle.h"
+#include "server/slot_reuse.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -8,21 +8,22 @@
 #include "server/server.h"
 #include "server/slot.h"
 
-bool recycle_keep(struct version *v)
+bool slot_reuse_keep(struct version *v)
 {
 	struct buffer *b = v->buffer;
 
 	if (b->spare == v)
 		return true;
-	if (!b->reusable || b->removed || b->spare || v->slot->sealed || release_has_begun(v->slot) ||
-	    !v->number || v->generation != b->generation || slot_is_lost(v->slot))
+	if (!b->reusable || b->removed || b->spare || v->slot->sealed ||
+	    gpu_free_has_begun(v->slot) || !v->number || v->generation != b->generation ||
+	    slot_is_lost(v->slot))
 		return false;
 	b->spare = v;
 	fault_point("recycle-kept");
 	return true;
 }
 
-struct version *recycle_find(struct buffer *b, uid_t uid, uint64_t data_size)
+struct version *slot_reuse_find(struct buffer *b, uid_t uid, uint64_t data_size)
 {
 	struct version *v = b->spare;
 
@@ -31,26 +32,26 @@ struct version *recycle_find(struct buffer *b, uid_t uid, uint64_t data_size)
 	if (v->slot->data_size == data_size && v->uid == uid && v->slot->uid == uid &&
 	    v->generation == b->generation && !slot_in_use(v->slot) && slot_open(v->slot) == 0)
 		return v;
-	recycle_forget(b);
+	slot_reuse_forget(b);
 	return NULL;
 }
 
-void recycle_forget(struct buffer *b)
+void slot_reuse_forget(struct buffer *b)
 {
 	struct version *v = b->spare;
 
 	b->spare = NULL;
-	if (v && release_run(v->slot))
+	if (v && gpu_free_run(v->slot))
 		version_free(v);
 }
 
-bool recycle_evict(struct server *server, const char *device)
+bool slot_reuse_evict(struct server *server, const char *device)
 {
 	struct buffer *b;
 
 	list_for_each(b, &server->buffers, link)
 		if (b->spare && (!device || !strcmp(b->device, device))) {
-			recycle_forget(b);
+			slot_reuse_forget(b);
 			return true;
 		}
 	return false;

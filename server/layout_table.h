@@ -1,5 +1,5 @@
 /*
- * Tensor tables
+ * Layout tables
  *
  * The layout of versions, as the server sees it: one sealed memfd with a hash, checked once and never
  * looked into again. Versions of a buffer that have the same layout share one.
@@ -15,7 +15,7 @@
 
 struct server;
 
-struct table {
+struct layout_table {
 	struct server *server;
 	unsigned n_refs;
 	uint64_t id;
@@ -30,14 +30,16 @@ struct table {
 };
 
 /* Takes `fd` on success. The caller fills in what the layout says. 0, QUOTA_EXCEEDED or -ENOMEM. */
-int table_new(struct server *server, uid_t uid, int fd, uint64_t size, struct table **ret);
+int layout_table_new(struct server *server, uid_t uid, int fd, uint64_t size,
+		     struct layout_table **ret);
 
 /* For one that came back from the store. Charges in any case. */
-int table_recover(struct server *server, uid_t uid, uint64_t id, int fd, struct table **ret);
+int layout_table_recover(struct server *server, uid_t uid, uint64_t id, int fd,
+			 struct layout_table **ret);
 
-struct table *table_ref(struct table *t);
+struct layout_table *layout_table_ref(struct layout_table *t);
 /* NULL is fine. */
-void table_unref(struct table *t);
+void layout_table_unref(struct layout_table *t);
 
 /* Puts it into the store, if it is not there already. */
-void table_keep(struct table *t);
+void layout_table_keep(struct layout_table *t);

@@ -17,11 +17,11 @@ struct server;
 struct version;
 
 /* True when `v`, which nobody holds, is to be used again, and so not to be freed now. */
-bool recycle_keep(struct version *v);
+bool slot_reuse_keep(struct version *v);
 
 /* The version whose slot waits, open for writing, if it fits and may be given to `uid`; else NULL. */
-struct version *recycle_find(struct buffer *b, uid_t uid, uint64_t data_size);
+struct version *slot_reuse_find(struct buffer *b, uid_t uid, uint64_t data_size);
 
 /* Frees what waits: of a buffer, or the first there is on a device, NULL for any. True when there was something. */
-void recycle_forget(struct buffer *b);
-bool recycle_evict(struct server *server, const char *device);
+void slot_reuse_forget(struct buffer *b);
+bool slot_reuse_evict(struct server *server, const char *device);
