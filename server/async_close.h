@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "server/worker.h"
+#include "server/base/worker.h"
 
 struct quota;
 

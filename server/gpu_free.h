@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "server/worker.h"
+#include "server/base/worker.h"
 
 struct slot;
 

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "server/worker.h"
+#include "server/base/worker.h"
 
 struct buffer;
 

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 
 #include "ipc/base/fd.h"
-#include "server/worker.h"
+#include "server/base/worker.h"
 
 void layout_validation_init(struct layout_validation *i)
 {

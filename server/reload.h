@@ -9,8 +9,8 @@
 
 #include <stdbool.h>
 
+#include "server/base/worker.h"
 #include "server/config.h"
-#include "server/worker.h"
 
 struct server;
 

@@ -15,6 +15,7 @@
 #include "server/backend/cuda.h"
 #include "server/base/loop.h"
 #include "server/base/notify.h"
+#include "server/base/worker.h"
 #include "server/config.h"
 #include "server/event.h"
 #include "server/inherit.h"
@@ -23,7 +24,6 @@
 #include "server/reaper.h"
 #include "server/reload.h"
 #include "server/store.h"
-#include "server/worker.h"
 
 struct server {
 	struct loop loop;

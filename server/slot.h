@@ -14,9 +14,9 @@
 #include <stdint.h>
 
 #include "server/backend/backend.h"
+#include "server/base/worker.h"
 #include "server/gpu_free.h"
 #include "server/quota.h"
-#include "server/worker.h"
 
 struct buffer;
 struct server;

@@ -23,10 +23,10 @@
 #include "ipc/wire.h"
 #include "server/backend/backend.h"
 #include "server/base/loop.h"
+#include "server/base/worker.h"
 #include "server/layout_validation.h"
 #include "server/quota.h"
 #include "server/store.h"
-#include "server/worker.h"
 
 struct buffer;
 struct manifest_writer;

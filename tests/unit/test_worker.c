@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "ipc/base/num.h"
-#include "server/worker.h"
+#include "server/base/worker.h"
 
 #define MS 1000000u
 

@@ -1,4 +1,4 @@
-#include "server/worker.h"
+#include "server/base/worker.h"
 
 #include <assert.h>
 #include <errno.h>
