@@ -86,7 +86,7 @@ void layout_table_unref(struct layout_table *t)
 	if (t->kept)
 		store_remove(&t->server->store, STORE_TABLE, t->id);
 	t->server->n_table_bytes -= t->size;
-	async_close_memfd(&t->server->async_close, t->fd);
+	async_close_memfd(&t->server->worker, t->fd);
 	quota_refund(&t->charge);
 	quota_refund(&t->descriptor);
 	free(t);

@@ -18,7 +18,7 @@ enum quota_kind {
 	QUOTA_VERSIONS,
 	QUOTA_BYTES,
 	QUOTA_DESCRIPTORS, /* that the service manager's store keeps for a restart */
-	QUOTA_CLOSING, /* descriptors being closed (async_close.h) */
+	QUOTA_CLOSING, /* descriptors being closed (client_fds.h) */
 	QUOTA_KINDS,
 };
 

@@ -96,14 +96,14 @@ static int start_workers(struct server *s)
 	while (r == 0 && n < ARRAY_LEN(workers))
 		r = worker_init(workers[n++], &s->loop);
 	if (r == 0)
-		r = async_close_init(&s->async_close, &s->loop, &s->quota, &s->worker);
+		r = client_fds_init(&s->client_fds, &s->loop, &s->quota, &s->worker);
 	else
 		n--;
 	if (r == 0) {
 		r = cuda_init(&s->cuda, s);
 		if (r == 0)
 			return 0;
-		(void)async_close_deinit(&s->async_close); /* nobody has sent anything yet */
+		(void)client_fds_deinit(&s->client_fds); /* nobody has sent anything yet */
 	}
 	log_error("cannot start a thread: %s", strerror(-r));
 	while (n > 0)
@@ -196,7 +196,7 @@ int server_init(struct server *s, const struct server_options *options)
 	if (r == 0)
 		return 0;
 	notify_deinit(&s->notify);
-	(void)async_close_deinit(&s->async_close); /* nobody has sent anything yet */
+	(void)client_fds_deinit(&s->client_fds); /* nobody has sent anything yet */
 	cuda_deinit(&s->cuda);
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
@@ -273,7 +273,7 @@ void server_deinit(struct server *s)
 	worker_deinit(&s->worker);
 	reaper_deinit(&s->reaper);
 	notify_deinit(&s->notify);
-	nothing_stuck = async_close_deinit(&s->async_close);
+	nothing_stuck = client_fds_deinit(&s->client_fds);
 	assert(list_empty(&s->waiters) && list_empty(&s->removed) && s->n_slot_bytes == 0);
 	events_deinit(&s->events);
 	release_signals(s);

@@ -11,11 +11,11 @@
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
-#include "server/async_close.h"
 #include "server/backend/cuda.h"
 #include "server/base/loop.h"
 #include "server/base/notify.h"
 #include "server/base/worker.h"
+#include "server/client_fds.h"
 #include "server/config.h"
 #include "server/event.h"
 #include "server/inherit.h"
@@ -30,7 +30,7 @@ struct server {
 	struct worker worker;
 	struct worker wake_worker; /* wakes readers that sleep on head pages */
 	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
-	struct async_close async_close;
+	struct client_fds client_fds;
 	struct cuda cuda;
 	struct notify notify;
 	struct store store;

@@ -53,7 +53,7 @@ static void hang_up(struct server *server, uid_t uid, int fd)
 {
 	(void)shutdown(fd, SHUT_RDWR);
 	if (channel_has_packets(fd))
-		async_close_fd(&server->async_close, uid, fd);
+		client_fds_close(&server->client_fds, uid, fd);
 	else
 		(void)fd_close(fd);
 }
@@ -107,7 +107,7 @@ static void receive_request(struct session *s)
 	struct channel_packet packet;
 	int r;
 
-	if (!async_close_trusts(&s->server->async_close, s->peer.uid)) {
+	if (!client_fds_trust(&s->server->client_fds, s->peer.uid)) {
 		doom(s, "descriptors that its user sent cannot be closed");
 		return;
 	}
@@ -115,7 +115,7 @@ static void receive_request(struct session *s)
 	if (r > 0)
 		handle_packet(s, &packet);
 	while (packet.n_fds > 0)
-		async_close_fd(&s->server->async_close, s->peer.uid, packet.fds[--packet.n_fds]);
+		client_fds_close(&s->server->client_fds, s->peer.uid, packet.fds[--packet.n_fds]);
 	if (r == 0)
 		session_close(s);
 	else if (r == -EMFILE)
@@ -136,7 +136,7 @@ static void on_io(struct source *source, uint32_t events)
 
 static const char *refuse(struct session *s)
 {
-	if (!async_close_trusts(&s->server->async_close, s->peer.uid))
+	if (!client_fds_trust(&s->server->client_fds, s->peer.uid))
 		return "descriptors that this user sent cannot be closed";
 	if (quota_charge(&s->server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge) != 0)
 		return "this user has too many connections; close some";

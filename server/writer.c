@@ -84,7 +84,7 @@ static void tear(struct writer *w)
 
 static void writer_destroy(struct writer *w)
 {
-	async_close_memfd(&w->buffer->server->async_close, w->layout.fd);
+	async_close_memfd(&w->buffer->server->worker, w->layout.fd);
 	layout_table_unref(w->table);
 	quota_refund(&w->charge);
 	free(w->version);
@@ -383,7 +383,7 @@ static int take_table(struct writer *w)
 
 	if (newest && has_layout_of(w, newest)) {
 		w->table = layout_table_ref(newest->table);
-		async_close_memfd(&server->async_close, take_fd(w->layout.fd));
+		async_close_memfd(&server->worker, take_fd(w->layout.fd));
 		return 0;
 	}
 	r = layout_table_new(server, w->uid, w->layout.fd, w->layout.size, &w->table);
