@@ -16,13 +16,18 @@
 #include "ipc/channel.h"
 #include "ipc/socket_path.h"
 #include "server/base/log.h"
+#include "server/connection.h"
 #include "server/inherit.h"
 #include "server/server.h"
-#include "server/session.h"
 #include "server/store.h"
 
 #define BACKLOG 1024
 #define PAUSE_NS 100000000u
+
+static void session_closed(struct server *server)
+{
+	listener_resume(&server->listener);
+}
 
 static void on_connection(struct source *source, uint32_t events)
 {
@@ -32,7 +37,7 @@ static void on_connection(struct source *source, uint32_t events)
 
 	(void)events;
 	if (fd >= 0) {
-		session_new(server, fd);
+		connection_new(server, fd, session_closed);
 		return;
 	}
 	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)

@@ -18,6 +18,7 @@
 #include "server/access.h"
 #include "server/base/log.h"
 #include "server/buffer.h"
+#include "server/connection.h"
 #include "server/fault.h"
 #include "server/inherit.h"
 #include "server/recovery.h"
@@ -217,7 +218,7 @@ static void leave(struct server *s)
 
 	s->stopping = true;
 	while ((session = list_first(&s->sessions, struct session, link)))
-		session_close(session);
+		connection_close(session);
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
 	cuda_deinit(&s->cuda);
@@ -261,7 +262,7 @@ void server_deinit(struct server *s)
 		return;
 	}
 	while ((session = list_first(&s->sessions, struct session, link)))
-		session_close(session);
+		connection_close(session);
 	end_writers(&s->buffers);
 	end_writers(&s->removed);
 	while ((buffer = list_first(&s->buffers, struct buffer, link)))

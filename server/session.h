@@ -37,12 +37,12 @@ struct session {
 	struct paused_reader *paused_reader;
 	struct watcher *watcher;
 	struct device_query *device_query;
+	void (*closed)(struct server *server); /* after the end: descriptors are free */
 	struct charge charge;
 };
 
-/* Takes the socket in any case. A client over its limits is told so and gets no session. */
-void session_new(struct server *server, int fd);
-void session_close(struct session *s);
+/* Shuts the connection down, for that reason. It is closed when the loop comes round. */
+void session_doom(struct session *s, const char *why);
 
 /*
  * Answers the request at hand; the descriptors stay the caller's. On failure the client was told or is
