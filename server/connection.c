@@ -12,7 +12,7 @@
 #include "server/audit.h"
 #include "server/base/log.h"
 #include "server/device_query.h"
-#include "server/event.h"
+#include "server/event_watch.h"
 #include "server/lease.h"
 #include "server/reader_pause.h"
 #include "server/request.h"
@@ -167,7 +167,7 @@ void connection_close(struct session *s)
 	if (s->waiter)
 		waiter_free(s->waiter);
 	reader_pause_forget(s);
-	events_forget(s);
+	event_watch_forget(s);
 	device_query_forget(s);
 	while ((writer = list_first(&s->writers, struct writer, link)))
 		writer_abandon(writer);

@@ -13,7 +13,6 @@
 #include "server/base/loop.h"
 
 struct buffer;
-struct session;
 struct version;
 
 /* One that is remembered, and who may know of it: who could see the buffer then, or can now. */
@@ -29,15 +28,10 @@ struct events {
 	struct timer tell; /* them, in the loop's next round */
 };
 
-/* -ENOMEM. */
-int events_init(struct events *e);
+/* `tell` answers the watchers, in the loop's next round after an event. -ENOMEM. */
+int events_init(struct events *e, void (*tell)(struct timer *timer));
 void events_deinit(struct events *e);
 
 /* By whom: server::actor, whose request is being handled; else who published it, or is writing it. */
 void event_of_buffer(enum wire_event event, const struct buffer *b);
 void event_of_version(enum wire_event event, const struct version *v);
-
-/* Answers the session's request, now or later. */
-void events_ask(struct session *s, const struct wire_events *ask);
-/* The session ends: it does not wait any more. */
-void events_forget(struct session *s);

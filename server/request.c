@@ -17,6 +17,7 @@
 #include "server/base/log.h"
 #include "server/buffer.h"
 #include "server/event.h"
+#include "server/event_watch.h"
 #include "server/fault.h"
 #include "server/layout_table.h"
 #include "server/lease.h"
@@ -631,7 +632,7 @@ static void on_pause(struct session *s, const struct wire_request *m, const int 
 static void on_events(struct session *s, const struct wire_request *m, const int *fds)
 {
 	(void)fds;
-	events_ask(s, &m->events);
+	event_watch_new(s, &m->events);
 }
 
 static void on_stat(struct session *s, const struct wire_request *m, const int *fds)

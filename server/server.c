@@ -19,6 +19,7 @@
 #include "server/base/log.h"
 #include "server/buffer.h"
 #include "server/connection.h"
+#include "server/event_watch.h"
 #include "server/fault.h"
 #include "server/inherit.h"
 #include "server/recovery.h"
@@ -174,7 +175,7 @@ int server_init(struct server *s, const struct server_options *options)
 	if (getrandom(&s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
 		return -EIO;
 	s->last_id = s->instance >> 1; /* so that an id of an earlier server names nothing here */
-	r = events_init(&s->events);
+	r = events_init(&s->events, event_watch_tell);
 	if (r < 0)
 		return r;
 	r = loop_init(&s->loop);
