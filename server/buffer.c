@@ -512,7 +512,7 @@ uint64_t buffers_kept_bytes(const struct server *server, const char *device)
 
 static uint64_t bytes_of(const struct slot *s, bool being_freed)
 {
-	if (!s || gpu_free_is_over(s) || gpu_free_has_begun(s) != being_freed)
+	if (!s || gpu_free_is_over(&s->gpu_free) || gpu_free_has_begun(&s->gpu_free) != being_freed)
 		return 0;
 	/* On a GPU nothing before there is memory, and then what it takes there. */
 	return s->backend->opaque ? s->memory.location.map_size : s->size;

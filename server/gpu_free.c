@@ -5,7 +5,6 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 #include "server/base/log.h"
-#include "server/buffer.h"
 #include "server/fault.h"
 #include "server/server.h"
 #include "server/slot.h"
@@ -20,7 +19,7 @@ static void end(struct slot *s)
 
 	s->gpu_free.state = GPU_FREE_OVER;
 	if (!server->stopping)
-		(void)reaper_look(&server->reaper); /* it is at work until nothing is left */
+		server->slot_ops->freed(server);
 }
 
 /* What a driver keeps back for itself of a big allocation does not make it an orphan. */
@@ -63,8 +62,7 @@ static int look_step(struct job *job)
  */
 static uint64_t left_by_others(const struct slot *s)
 {
-	return s->gpu_free.free + buffers_bytes(s->server, s->device) +
-	       buffers_bytes_being_freed(s->server, s->device);
+	return s->gpu_free.free + s->server->slot_ops->bytes_on(s->server, s->device);
 }
 
 static void plan_look(struct slot *s)
@@ -133,16 +131,6 @@ bool gpu_free_run(struct slot *s)
 	fault_point("release-begun");
 	worker_submit(worker, &r->job, close_step, close_done);
 	return false;
-}
-
-bool gpu_free_has_begun(const struct slot *s)
-{
-	return s->gpu_free.state != GPU_FREE_HELD;
-}
-
-bool gpu_free_is_over(const struct slot *s)
-{
-	return s->gpu_free.state == GPU_FREE_OVER;
 }
 
 bool gpu_free_is_orphan(const struct slot *s)

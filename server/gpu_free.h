@@ -44,10 +44,16 @@ struct gpu_free {
 bool gpu_free_run(struct slot *s);
 
 /* True for one that has begun: the slot is good for nothing any more. */
-bool gpu_free_has_begun(const struct slot *s);
+static inline bool gpu_free_has_begun(const struct gpu_free *f)
+{
+	return f->state != GPU_FREE_HELD;
+}
 
 /* True when that is known to be free, or nobody can say. */
-bool gpu_free_is_over(const struct slot *s);
+static inline bool gpu_free_is_over(const struct gpu_free *f)
+{
+	return f->state == GPU_FREE_OVER;
+}
 
 /* True when the memory should be free and is not. */
 bool gpu_free_is_orphan(const struct slot *s);

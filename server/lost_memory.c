@@ -1,7 +1,6 @@
 #include "server/lost_memory.h"
 
 #include <inttypes.h>
-#include <poll.h>
 
 #include "ipc/base/num.h"
 #include "server/base/log.h"
@@ -12,13 +11,6 @@
 #include "server/slot.h"
 #include "server/slot_reuse.h"
 #include "server/writer.h"
-
-bool lost_memory_is_seen(int fd)
-{
-	struct pollfd p = {.fd = fd};
-
-	return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
-}
 
 void lost_memory_fall_back(struct buffer *b)
 {
@@ -79,22 +71,16 @@ static bool find_in_buffer(struct buffer *b, const struct slot *s)
 	return find_in(&b->versions, s) || find_in(&b->leaving, s);
 }
 
-static void lose_slot(struct slot *s)
+void lost_memory_handle(struct slot *s)
 {
 	struct list *lists[] = {&s->server->buffers, &s->server->removed};
 	struct buffer *b;
 
-	lost_memory_unwatch(s);
+	slot_unwatch(s);
 	for (size_t i = 0; i < ARRAY_LEN(lists); i++)
 		list_for_each(b, lists[i], link)
 			if (find_in_buffer(b, s))
 				return;
-}
-
-static void on_hangup(struct source *source, uint32_t events)
-{
-	(void)events; /* nothing is ever written */
-	lose_slot(container_of(source, struct slot, hangup));
 }
 
 bool lost_memory_check(struct slot *s)
@@ -102,18 +88,6 @@ bool lost_memory_check(struct slot *s)
 	if (!slot_is_lost(s))
 		return false;
 	if (s->hangup.loop)
-		lose_slot(s);
+		lost_memory_handle(s);
 	return true;
-}
-
-int lost_memory_watch(struct slot *s)
-{
-	return s->backend->mortal && !s->hangup.loop
-		       ? loop_add(&s->server->loop, &s->hangup, s->probe_fd, 0, on_hangup)
-		       : 0;
-}
-
-void lost_memory_unwatch(struct slot *s)
-{
-	loop_remove(&s->hangup);
 }

@@ -12,12 +12,8 @@
 struct buffer;
 struct slot;
 
-/* Looks after memory that may be lost, until lost_memory_unwatch(); does nothing for memory that may not. */
-int lost_memory_watch(struct slot *s);
-void lost_memory_unwatch(struct slot *s);
-
-/* True when what the descriptor of such memory leads to is lost. */
-bool lost_memory_is_seen(int fd);
+/* Ends the version that has the slot. The function of slot_ops::lost. */
+void lost_memory_handle(struct slot *s);
 
 /* Takes notice of it now, before the loop comes to it. True when the memory is lost. */
 bool lost_memory_check(struct slot *s);

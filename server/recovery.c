@@ -142,7 +142,7 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	v->has_digest = e->flags & MANIFEST_DIGEST;
 	memcpy(v->digest, e->digest, sizeof(v->digest));
 	version_add(v, p->buffer);
-	(void)lost_memory_watch(v->slot); /* else a loss is seen by who attaches */
+	(void)slot_watch(v->slot); /* else a loss is seen by who attaches */
 	return 0;
 }
 
@@ -209,7 +209,7 @@ static void recover_writer(struct patient *p)
 	if (r == 0)
 		r = writer_recover(p->buffer, saved, in_place ? current->slot : slot, table);
 	if (r == 0) {
-		(void)lost_memory_watch(in_place ? current->slot : slot);
+		(void)slot_watch(in_place ? current->slot : slot);
 		p->result->n_writers++;
 		return;
 	}

@@ -22,8 +22,10 @@
 #include "server/event_watch.h"
 #include "server/fault.h"
 #include "server/inherit.h"
+#include "server/lost_memory.h"
 #include "server/recovery.h"
 #include "server/session.h"
+#include "server/slot.h"
 #include "server/version.h"
 #include "server/writer.h"
 
@@ -153,6 +155,22 @@ static int take_over(struct server *s, const struct server_options *options)
 	return r;
 }
 
+static void slot_freed(struct server *s)
+{
+	(void)reaper_look(&s->reaper); /* it is at work until nothing is left */
+}
+
+static uint64_t slot_bytes_on(const struct server *s, const char *device)
+{
+	return buffers_bytes(s, device) + buffers_bytes_being_freed(s, device);
+}
+
+static const struct slot_ops slot_ops = {
+	.lost = lost_memory_handle,
+	.freed = slot_freed,
+	.bytes_on = slot_bytes_on,
+};
+
 int server_init(struct server *s, const struct server_options *options)
 {
 	int r;
@@ -161,6 +179,7 @@ int server_init(struct server *s, const struct server_options *options)
 		.started_ns = num_now_ns(),
 		.config = *options->config,
 		.source = options->source,
+		.slot_ops = &slot_ops,
 	};
 	s->config.overrides = NULL;
 	s->config.n_overrides = 0;

@@ -32,6 +32,7 @@ struct server {
 	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
 	struct client_fds client_fds;
 	struct cuda cuda;
+	const struct slot_ops *slot_ops; /* see slot.h */
 	struct notify notify;
 	struct store store;
 	struct listener listener;

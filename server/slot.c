@@ -1,6 +1,7 @@
 #include "server/slot.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,8 +10,15 @@
 #include "ipc/device.h"
 #include "ipc/digest.h"
 #include "server/buffer.h"
-#include "server/lost_memory.h"
 #include "server/server.h"
+
+/* True when what the descriptor of mortal memory leads to is lost. */
+static bool hangs_up(int fd)
+{
+	struct pollfd p = {.fd = fd};
+
+	return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
+}
 
 static void slot_destroy(struct slot *s)
 {
@@ -97,7 +105,7 @@ static int check(struct slot *s, int probe_fd)
 	uint64_t size, allocated;
 	int r;
 
-	if (s->backend->mortal && lost_memory_is_seen(probe_fd))
+	if (s->backend->mortal && hangs_up(probe_fd))
 		return -EOWNERDEAD;
 	if (s->backend->opaque)
 		return s->memory.location.map_size < s->size ? -EBADMSG : 0;
@@ -161,9 +169,29 @@ static void free_done(struct job *job, int r)
 	slot_destroy(s);
 }
 
+static void on_hangup(struct source *source, uint32_t events)
+{
+	struct slot *s = container_of(source, struct slot, hangup);
+
+	(void)events; /* nothing is ever written */
+	s->server->slot_ops->lost(s);
+}
+
+int slot_watch(struct slot *s)
+{
+	return s->backend->mortal && !s->hangup.loop
+		       ? loop_add(&s->server->loop, &s->hangup, s->probe_fd, 0, on_hangup)
+		       : 0;
+}
+
+void slot_unwatch(struct slot *s)
+{
+	loop_remove(&s->hangup);
+}
+
 void slot_forget(struct slot *s)
 {
-	lost_memory_unwatch(s);
+	slot_unwatch(s);
 	if (s->kept)
 		store_remove(&s->server->store, STORE_SLOT, s->id);
 	s->kept = false;
@@ -192,7 +220,7 @@ void slot_keep(struct slot *s)
 	s->kept = true;
 	(void)store_put(&s->server->store, STORE_SLOT, s->id,
 			s->probe_fd); /* the barrier behind it tells */
-	(void)lost_memory_watch(s); /* else a loss is seen by who attaches */
+	(void)slot_watch(s); /* else a loss is seen by who attaches */
 }
 
 int slot_provide(struct slot *s)
@@ -250,7 +278,7 @@ int slot_has_writer(const struct slot *s)
 
 bool slot_is_lost(const struct slot *s)
 {
-	return s->backend->mortal && lost_memory_is_seen(s->probe_fd);
+	return s->backend->mortal && hangs_up(s->probe_fd);
 }
 
 bool slot_is_held(struct slot *s)
@@ -261,7 +289,7 @@ bool slot_is_held(struct slot *s)
 
 bool slot_in_use(struct slot *s)
 {
-	if (gpu_free_has_begun(s))
+	if (gpu_free_has_begun(&s->gpu_free))
 		return false; /* its descriptors are the worker's */
 	slot_shut(s);
 	return slot_is_held(s);

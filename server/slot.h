@@ -30,7 +30,7 @@ struct slot {
 	struct backend_memory memory; /* its descriptor is -1 once published */
 	int reader_fd; /* for readers; see slot_reader() */
 	int probe_fd;
-	struct source hangup; /* of probe_fd; see lost_memory.h */
+	struct source hangup; /* of probe_fd; see slot_watch() */
 	uid_t uid; /* who is charged */
 	bool kept; /* in the store */
 	bool sealed;
@@ -39,6 +39,14 @@ struct slot {
 	struct job free_job;
 	struct gpu_free gpu_free;
 	const char *device; /* the buffer's, which outlives it */
+};
+
+/* Calls from slots to what uses them; in struct server. */
+struct slot_ops {
+	void (*lost)(struct slot *s); /* its memory is lost; must call slot_unwatch() */
+	void (*freed)(struct server *server); /* the memory of a slot whose descriptors were closed is free */
+	/* The bytes that all slots take on a device, those that are being freed included. */
+	uint64_t (*bytes_on)(const struct server *server, const char *device);
 };
 
 /* Allocates and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno. */
@@ -93,6 +101,10 @@ int slot_reader(struct slot *s);
 
 /* For one that we have not open for writing: whether somebody has, 1 or 0; negative: the kernel cannot tell. */
 int slot_has_writer(const struct slot *s);
+
+/* Calls slot_ops::lost when the memory is lost, until slot_unwatch(); does nothing for memory that cannot be. */
+int slot_watch(struct slot *s);
+void slot_unwatch(struct slot *s);
 
 /* True when its memory is no more, whatever leads to it. */
 bool slot_is_lost(const struct slot *s);

@@ -15,8 +15,8 @@ bool slot_reuse_keep(struct version *v)
 	if (b->spare == v)
 		return true;
 	if (!b->reusable || b->removed || b->spare || v->slot->sealed ||
-	    gpu_free_has_begun(v->slot) || !v->number || v->generation != b->generation ||
-	    slot_is_lost(v->slot))
+	    gpu_free_has_begun(&v->slot->gpu_free) || !v->number ||
+	    v->generation != b->generation || slot_is_lost(v->slot))
 		return false;
 	b->spare = v;
 	fault_point("recycle-kept");
