@@ -3,7 +3,7 @@
  *
  * A name on a device, and its versions. One of them is current: it is what attach gets. The others live
  * while they are among the `keep` newest or somebody reads them. What a buffer is stands in its manifest:
- * whatever changes it ends in buffer_save(), and nothing is told to anybody before that. A buffer object
+ * whatever changes it ends in buffer_save() (buffer_commit.h), and nothing is told to anybody before that. A buffer object
  * outlives its name: it goes with its last version and its writer.
  */
 #pragma once
@@ -95,9 +95,6 @@ int buffer_chown(struct buffer *b, uid_t uid);
 void buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);
 
-/* Takes the name away; who reads a version goes on reading it. */
-void buffer_drop(struct buffer *b);
-
 /* True until buffer_drop(). */
 bool buffer_has_name(const struct buffer *b);
 
@@ -106,64 +103,15 @@ struct version *buffer_current(const struct buffer *b);
 struct version *buffer_newest(const struct buffer *b);
 struct version *buffer_version(const struct buffer *b, uint64_t number);
 
-/* True for a version that only its place in the list holds. */
-bool buffer_only_keeps(const struct buffer *b, const struct version *v);
-
-/* Makes `v`, filled in by the caller but for buffer and number, the newest version and the current one. */
-void buffer_publish(struct buffer *b, struct version *v);
-
-/* Makes a version that is there the current one. */
-void buffer_rollback(struct buffer *b, struct version *v);
-
-/* Takes an old version out. */
-void buffer_drop_version(struct buffer *b, struct version *v, enum wire_end why);
-
-/* Gives the current version, whose memory was written in place, the next number. */
-void buffer_rewrite(struct buffer *b, struct version *v);
-
-/* What readers are told: also that they are asked to pause, which is not committed. */
-enum head_state buffer_shown_state(const struct buffer *b);
-
-/* Commits what the buffer is to its manifest. */
-void buffer_save(struct buffer *b);
-
-/* Puts what the manifest says into the head page, and wakes who waits. */
-void buffer_flip(struct buffer *b);
-
 /* Puts manifest and head into the store, if they are not there already. */
 void buffer_keep(struct buffer *b);
-
-/* Ends versions beyond `keep`. */
-void buffer_trim(struct buffer *b);
-
-/* Frees what left and is not held any more. True when something waits for the clock. */
-bool buffer_reap(struct buffer *b);
-
-/*
- * Frees the oldest version of all on the device that is only kept, to make room; NULL: on any. False: there is
- * none, or all of them together would not make up for the `missing` bytes.
- */
-bool buffers_evict(struct server *server, const char *device, uint64_t missing);
-
-/* Bytes that buffers_evict() could free. */
-uint64_t buffers_kept_bytes(const struct server *server, const char *device);
 
 /* Puts into the audit what was done to it, by whom; NULL: by weightd itself. */
 void buffer_audit(const struct buffer *b, enum audit_action action, const struct channel_peer *peer,
 		  uint64_t version);
 
-/*
- * The bytes that its slots take on its device, but for those whose release has begun; the part of
- * them that `uid` is charged for.
- */
-uint64_t buffer_bytes(const struct buffer *b);
-uint64_t buffer_charged_bytes(const struct buffer *b, uid_t uid);
-
-/* What slots take on a device, but for those that are on their way out. */
-uint64_t buffers_bytes(const struct server *server, const char *device);
-
-/* What those take, or did, until it is known that it is free. */
-uint64_t buffers_bytes_being_freed(const struct server *server, const char *device);
+/* True for its device; for NULL, which stands for all. */
+bool buffer_is_on(const struct buffer *b, const char *device);
 
 /* WIRE_BUFFER_*. */
 uint32_t buffer_flags(const struct buffer *b);

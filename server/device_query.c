@@ -11,6 +11,7 @@
 #include "server/backend/cuda.h"
 #include "server/base/headroom.h"
 #include "server/buffer.h"
+#include "server/device_usage.h"
 #include "server/server.h"
 #include "server/session.h"
 

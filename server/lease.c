@@ -1,5 +1,6 @@
 #include "server/lease.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -7,6 +8,8 @@
 #include "server/buffer.h"
 #include "server/probe.h"
 #include "server/reader_pause.h"
+#include "server/reaper.h"
+#include "server/retention.h"
 #include "server/server.h"
 #include "server/session.h"
 
@@ -27,13 +30,28 @@ int lease_new(struct session *session, struct version *version, uint64_t id, str
 	l->version = version;
 	l->id = id;
 	l->began_ns = num_now_ns();
-	version_pin(version);
+	version->n_leases++;
 	list_append(&session->leases, &l->link);
 	list_append(&version->leases, &l->version_link);
 	server->n_leases++;
 	version->buffer->manifest->n_leases++;
 	*ret = l;
 	return 0;
+}
+
+static void end_hold(struct version *v)
+{
+	struct buffer *b = v->buffer;
+
+	assert(v->n_leases > 0);
+	if (--v->n_leases > 0 || b->server->stopping)
+		return;
+	if (v->ended_ns) {
+		if (!version_reap(v))
+			reaper_start(&b->server->reaper);
+	} else {
+		buffer_trim(b);
+	}
 }
 
 void lease_free(struct lease *l)
@@ -48,7 +66,7 @@ void lease_free(struct lease *l)
 		PROBE(detach, l);
 	}
 	buffer_ref(b);
-	version_unpin(l->version);
+	end_hold(l->version);
 	reader_pause_check(b); /* perhaps it was the last one that an update waited for */
 	buffer_unref(b);
 	quota_refund(&l->charge);

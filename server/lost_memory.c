@@ -5,6 +5,7 @@
 #include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/buffer.h"
+#include "server/buffer_commit.h"
 #include "server/reader_pause.h"
 #include "server/reaper.h"
 #include "server/server.h"

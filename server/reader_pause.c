@@ -14,6 +14,7 @@
 #include "ipc/base/num.h"
 #include "server/base/log.h"
 #include "server/buffer.h"
+#include "server/buffer_commit.h"
 #include "server/event.h"
 #include "server/fault.h"
 #include "server/layout_table.h"
@@ -224,8 +225,7 @@ static void clear(struct buffer *b)
 	fault_point("replace-begun");
 	buffer_save(b);
 	fault_point("replace-committed");
-	if (buffer_reap(b))
-		reaper_start(&b->server->reaper);
+	reaper_reap(b);
 }
 
 /* For whom `n_readers` have not made room. */

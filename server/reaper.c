@@ -3,6 +3,9 @@
 #include "ipc/base/num.h"
 #include "server/buffer.h"
 #include "server/server.h"
+#include "server/slot.h"
+#include "server/slot_reuse.h"
+#include "server/version.h"
 
 #define DELAY_MIN_NS 2000000u
 #define DELAY_MAX_NS 1000000000u
@@ -10,6 +13,32 @@
 static void plan(struct reaper *r)
 {
 	timer_start(&r->server->loop, &r->timer, num_now_ns() + r->delay_ns);
+}
+
+bool version_reap(struct version *v)
+{
+	if (v->n_leases > 0 || v->rewriting || slot_in_use(v->slot))
+		return false;
+	if (slot_reuse_keep(v))
+		return true;
+	if (!gpu_free_run(v->slot))
+		return false;
+	version_free(v);
+	return true;
+}
+
+/* Frees what left and is not held any more. True when something waits for the clock. */
+static bool buffer_reap(struct buffer *b)
+{
+	struct version *v, *tmp;
+	bool waits = false;
+
+	buffer_ref(b);
+	list_for_each_safe(v, tmp, &b->leaving, link)
+		if (!version_reap(v))
+			waits |= v->n_leases == 0;
+	buffer_unref(b);
+	return waits;
 }
 
 /* True when something is left that waits for the clock: what has a lease does not. */
@@ -61,4 +90,10 @@ void reaper_start(struct reaper *r)
 {
 	r->delay_ns = DELAY_MIN_NS;
 	plan(r);
+}
+
+void reaper_reap(struct buffer *b)
+{
+	if (buffer_reap(b))
+		reaper_start(&b->server->reaper);
 }

@@ -10,7 +10,9 @@
 
 #include "server/base/loop.h"
 
+struct buffer;
 struct server;
+struct version;
 
 struct reaper {
 	struct timer timer;
@@ -29,3 +31,9 @@ void reaper_soon(struct reaper *r);
 
 /* Something leaves that somebody holds still. */
 void reaper_start(struct reaper *r);
+
+/* Frees what left the buffer and is not held any more; what is held by a mapping is looked at again. */
+void reaper_reap(struct buffer *b);
+
+/* Frees a version that leaves, unless somebody holds it. True when it is gone. */
+bool version_reap(struct version *v);

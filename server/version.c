@@ -4,13 +4,12 @@
 #include <stdlib.h>
 
 #include "server/buffer.h"
+#include "server/buffer_commit.h"
 #include "server/event.h"
 #include "server/fault.h"
 #include "server/layout_table.h"
-#include "server/reaper.h"
 #include "server/server.h"
 #include "server/slot.h"
-#include "server/slot_reuse.h"
 
 struct version *version_blank(void)
 {
@@ -73,36 +72,4 @@ void version_free(struct version *v)
 	quota_refund(&v->charge);
 	free(v);
 	buffer_unref(b);
-}
-
-bool version_reap(struct version *v)
-{
-	if (v->n_leases > 0 || v->rewriting || slot_in_use(v->slot))
-		return false;
-	if (slot_reuse_keep(v))
-		return true;
-	if (!gpu_free_run(v->slot))
-		return false;
-	version_free(v);
-	return true;
-}
-
-void version_pin(struct version *v)
-{
-	v->n_leases++;
-}
-
-void version_unpin(struct version *v)
-{
-	struct buffer *b = v->buffer;
-
-	assert(v->n_leases > 0);
-	if (--v->n_leases > 0 || b->server->stopping)
-		return;
-	if (v->ended_ns) {
-		if (!version_reap(v))
-			reaper_start(&b->server->reaper);
-	} else {
-		buffer_trim(b);
-	}
 }

@@ -52,10 +52,3 @@ void version_end(struct version *v, enum wire_end why);
 
 /* Frees it and saves its buffer, which may go with it. It has no leases. */
 void version_free(struct version *v);
-
-/* Frees a version that leaves, unless somebody holds it. True when it is gone. */
-bool version_reap(struct version *v);
-
-/* A lease has begun, and ended. */
-void version_pin(struct version *v);
-void version_unpin(struct version *v);

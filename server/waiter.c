@@ -8,6 +8,7 @@
 #include "ipc/base/num.h"
 #include "server/access.h"
 #include "server/buffer.h"
+#include "server/buffer_commit.h"
 #include "server/server.h"
 #include "server/session.h"
 

@@ -13,13 +13,17 @@
 #include "server/audit.h"
 #include "server/base/log.h"
 #include "server/buffer.h"
+#include "server/buffer_commit.h"
+#include "server/device_usage.h"
 #include "server/event.h"
 #include "server/fault.h"
 #include "server/layout_table.h"
 #include "server/lease.h"
 #include "server/probe.h"
+#include "server/publication.h"
 #include "server/reader_pause.h"
 #include "server/reaper.h"
+#include "server/retention.h"
 #include "server/server.h"
 #include "server/session.h"
 #include "server/slot.h"
@@ -116,8 +120,7 @@ static struct writer *writer_free(struct writer *w)
 		buffer_flip(b);
 		reader_pause_end(b);
 	}
-	if (buffer_reap(b))
-		reaper_start(&b->server->reaper);
+	reaper_reap(b);
 	if (buffer_has_name(b) && b->next_version == 1)
 		buffer_drop(b); /* it was made for this writer alone */
 	buffer_unref(b);

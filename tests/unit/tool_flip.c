@@ -20,6 +20,7 @@
 #include "ipc/head.h"
 #include "server/backend/backend.h"
 #include "server/buffer.h"
+#include "server/buffer_commit.h"
 #include "server/layout_table.h"
 #include "server/server.h"
 #include "server/slot.h"

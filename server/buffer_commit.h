@@ -1,0 +1,20 @@
+/*
+ * Commits of a buffer
+ *
+ * A buffer stands in its manifest, which survives weightd, and in its head page, which readers map. Both are
+ * written here, the manifest first.
+ */
+#pragma once
+
+#include "ipc/head.h"
+
+struct buffer;
+
+/* What readers are told: also that they are asked to pause, which is not committed. */
+enum head_state buffer_shown_state(const struct buffer *b);
+
+/* Commits what the buffer is to its manifest. */
+void buffer_save(struct buffer *b);
+
+/* Puts what the manifest says into the head page, and wakes who waits. */
+void buffer_flip(struct buffer *b);
