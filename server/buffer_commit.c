@@ -98,6 +98,28 @@ static void sort_versions(struct manifest_record *r)
 		}
 }
 
+static void copy_writer(const struct writer *w, struct manifest_writer *ret)
+{
+	if (!w->kept)
+		return;
+	*ret = (struct manifest_writer){
+		.id = w->id,
+		.cookie = w->cookie,
+		.slot = w->slot ? w->slot->id : 0,
+		.table = w->table ? w->table->id : 0,
+		.data_size = w->slot ? w->slot->data_size : 0,
+		.huge_bytes = w->slot ? w->slot->memory.progress.huge : 0,
+		.uid = w->uid,
+		.pid = (uint32_t)w->pid,
+		.keep = w->keep,
+		.flags = (w->target ? MANIFEST_IN_PLACE : 0) | (w->reused ? MANIFEST_RECYCLED : 0) |
+			 (w->spoiled ? MANIFEST_SPOILED : 0),
+		.map_size = w->slot ? w->slot->memory.location.map_size : 0,
+	};
+	if (w->slot)
+		memcpy(ret->handle, w->slot->memory.location.handle, sizeof(ret->handle));
+}
+
 void buffer_save(struct buffer *b)
 {
 	const struct manifest_record *old = manifest_current(b->manifest);
@@ -120,7 +142,7 @@ void buffer_save(struct buffer *b)
 	r->state = b->state;
 	r->writer = (struct manifest_writer){0};
 	if (b->writer)
-		writer_save(b->writer, &r->writer);
+		copy_writer(b->writer, &r->writer);
 	copy_history(b, old, r);
 	list_for_each(v, &b->leaving, link)
 		copy_version(v, r);

@@ -14,7 +14,7 @@
 #include "server/device_query.h"
 #include "server/event_watch.h"
 #include "server/lease.h"
-#include "server/reader_pause.h"
+#include "server/paused_reader.h"
 #include "server/request.h"
 #include "server/server.h"
 #include "server/session.h"
@@ -166,7 +166,7 @@ void connection_close(struct session *s)
 
 	if (s->waiter)
 		waiter_free(s->waiter);
-	reader_pause_forget(s);
+	paused_reader_forget(s);
 	event_watch_forget(s);
 	device_query_forget(s);
 	while ((writer = list_first(&s->writers, struct writer, link)))

@@ -6,8 +6,8 @@
 
 #include "ipc/base/num.h"
 #include "server/buffer.h"
+#include "server/paused_reader.h"
 #include "server/probe.h"
-#include "server/reader_pause.h"
 #include "server/reaper.h"
 #include "server/retention.h"
 #include "server/server.h"
@@ -67,7 +67,7 @@ void lease_free(struct lease *l)
 	}
 	buffer_ref(b);
 	end_hold(l->version);
-	reader_pause_check(b); /* perhaps it was the last one that an update waited for */
+	paused_readers_changed(b); /* perhaps it was the last one that an update waited for */
 	buffer_unref(b);
 	quota_refund(&l->charge);
 	free(l);

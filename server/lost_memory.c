@@ -6,7 +6,7 @@
 #include "server/base/log.h"
 #include "server/buffer.h"
 #include "server/buffer_commit.h"
-#include "server/reader_pause.h"
+#include "server/paused_reader.h"
 #include "server/reaper.h"
 #include "server/server.h"
 #include "server/slot.h"
@@ -44,7 +44,7 @@ static void lose_version(struct version *v)
 	buffer_save(b);
 	if (was_current)
 		buffer_flip(b);
-	reader_pause_check(b);
+	paused_readers_changed(b);
 	reaper_soon(&b->server->reaper);
 }
 

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -17,15 +16,14 @@
 #include "server/buffer_commit.h"
 #include "server/event.h"
 #include "server/fault.h"
-#include "server/layout_table.h"
 #include "server/lease.h"
+#include "server/paused_reader.h"
 #include "server/probe.h"
 #include "server/reaper.h"
 #include "server/server.h"
 #include "server/session.h"
 #include "server/slot.h"
 #include "server/slot_reuse.h"
-#include "server/waiter.h"
 #include "server/writer.h"
 
 #ifndef SO_PEERPIDFD
@@ -33,165 +31,6 @@
 #endif
 
 #define LOOK_AGAIN_NS 10000000u
-
-/* A session that has paused and waits to be told to go on. */
-struct paused_reader {
-	struct list link; /* server::paused_readers */
-	struct session *session;
-	struct lease *lease;
-	struct timer timer;
-};
-
-static void paused_reader_free(struct paused_reader *p)
-{
-	timer_stop(&p->timer);
-	list_remove(&p->link);
-	p->session->paused_reader = NULL;
-	free(p);
-}
-
-void reader_pause_forget(struct session *s)
-{
-	if (s->paused_reader)
-		paused_reader_free(s->paused_reader);
-}
-
-/* --- the readers' side --- */
-
-static void answer(struct session *s, struct lease *lease)
-{
-	const struct version *v = lease->version;
-	const struct buffer *b = v->buffer;
-	struct wire_reply reply = {0};
-
-	lease->paused = false;
-	if (lease->evicted) {
-		session_fail(s, -EUCLEAN,
-			     "'%s' on %s was updated while this process read it: it did not pause in "
-			     "time; attach it anew",
-			     b->name, b->device);
-		return;
-	}
-	if (v->why == WIRE_END_LOST) {
-		session_fail(s, -EOWNERDEAD,
-			     "'%s@%" PRIu64 "' on %s is lost: the process that held its memory died",
-			     b->name, v->number, b->device);
-		return;
-	}
-	if (b->state == HEAD_TORN) {
-		session_fail(s, -EUCLEAN, "'%s' on %s is torn: its writer died; update it again",
-			     b->name, b->device);
-		return;
-	}
-	if (b->removed) {
-		session_fail(s, -ESTALE, "'%s' on %s was removed", b->name, b->device);
-		return;
-	}
-	reply.pause = (struct wire_pause_reply){
-		.version = v->number,
-		.flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
-			 (b->exclusive ? WIRE_VERSION_MUTABLE : 0),
-	};
-	memcpy(reply.pause.layout_hash, v->table->hash, WIRE_HASH_SIZE);
-	memcpy(reply.pause.digest, v->digest, WIRE_HASH_SIZE);
-	(void)session_reply(s, WIRE_PAUSE, &reply, NULL, 0);
-}
-
-static void on_pause_timeout(struct timer *timer)
-{
-	struct paused_reader *p = container_of(timer, struct paused_reader, timer);
-	struct session *s = p->session;
-	const struct buffer *b = p->lease->version->buffer;
-
-	paused_reader_free(p); /* the lease stays paused: its reader will ask again */
-	session_fail(s, -ETIMEDOUT, "'%s' on %s is still being updated", b->name, b->device);
-}
-
-void reader_pause_answer(struct session *s, const struct wire_pause *pause)
-{
-	struct lease *lease = lease_find(s, pause->lease);
-	struct paused_reader *p;
-	struct buffer *b;
-
-	if (!lease) {
-		session_fail(s, -ENOENT, "this connection has no such lease");
-		return;
-	}
-	b = lease->version->buffer;
-	if (buffer_shown_state(b) != HEAD_UPDATING || lease->evicted) {
-		answer(s, lease);
-		return;
-	}
-	p = calloc(1, sizeof(*p));
-	if (!p) {
-		session_fail(s, -ENOMEM, "weightd is out of memory");
-		return;
-	}
-	p->session = s;
-	p->lease = lease;
-	timer_init(&p->timer, on_pause_timeout);
-	if (pause->timeout_ms >= 0)
-		timer_start(&s->server->loop, &p->timer,
-			    num_now_ns() + (uint64_t)pause->timeout_ms * 1000000);
-	list_append(&s->server->paused_readers, &p->link);
-	s->paused_reader = p;
-	lease->paused = true;
-	fault_point("pause-taken");
-	reader_pause_check(b);
-}
-
-void reader_pause_end(struct buffer *b)
-{
-	struct list ready;
-	struct paused_reader *p, *tmp;
-	struct version *v;
-	struct lease *l;
-
-	/* A pause was for this update: the next one asks again. */
-	list_for_each(v, &b->versions, link)
-		list_for_each(l, &v->leases, version_link)
-			l->paused = false;
-	/* Answering may end a session, which frees its paused reader: so first pick, then answer. */
-	list_init(&ready);
-	list_for_each_safe(p, tmp, &b->server->paused_readers, link) {
-		if (p->lease->version->buffer != b)
-			continue;
-		list_remove(&p->link);
-		list_append(&ready, &p->link);
-	}
-	while ((p = list_first(&ready, struct paused_reader, link))) {
-		struct session *s = p->session;
-		struct lease *lease = p->lease;
-
-		paused_reader_free(p);
-		answer(s, lease);
-		fault_point("pause-answered");
-	}
-	waiters_notify(b);
-}
-
-/* --- the writer's side --- */
-
-/*
- * Whether a reader has not made room yet. In place they pause; else they let go. The writer knows of itself:
- * it cannot do either while it waits.
- */
-static bool is_in_the_way(const struct buffer *b, const struct lease *l)
-{
-	return !l->evicted && !(b->exclusive && l->paused) && l->session != b->writer->session;
-}
-
-unsigned reader_pause_n_missing(const struct buffer *b)
-{
-	const struct version *v;
-	const struct lease *l;
-	unsigned n = 0;
-
-	list_for_each(v, &b->versions, link)
-		list_for_each(l, &v->leases, version_link)
-			n += is_in_the_way(b, l);
-	return n;
-}
 
 /* True while readers may be at work that were here before a restart and have not come back. */
 static bool may_have_strangers(const struct buffer *b)
@@ -244,9 +83,9 @@ static void go_on(struct writer *w, unsigned n_readers)
 		slot_reuse_forget(b);
 		clear(b);
 		buffer_flip(b);
-		reader_pause_end(b); /* whoever paused instead of letting go was evicted */
+		paused_readers_resume(b); /* whoever paused instead of letting go was evicted */
 	}
-	writer_go_on(w);
+	w->pause_ops->go_on(w);
 }
 
 static void describe_readers(const struct buffer *b, char *text, size_t size)
@@ -258,7 +97,7 @@ static void describe_readers(const struct buffer *b, char *text, size_t size)
 	text[0] = '\0';
 	list_for_each(v, &b->versions, link)
 		list_for_each(l, &v->leases, version_link)
-			if (is_in_the_way(b, l) && n + 40 < size)
+			if (paused_reader_is_missing(b, l) && n + 40 < size)
 				n += (size_t)snprintf(text + n, size - n, "%spid %d of uid %u",
 						      n ? ", " : "", l->session->peer.pid,
 						      l->session->peer.uid);
@@ -292,7 +131,7 @@ static unsigned evict(struct writer *w)
 	b->passed_over = b->current; /* what is in leases alone would be forgotten in a restart */
 	list_for_each(v, &b->versions, link)
 		list_for_each(l, &v->leases, version_link) {
-			if (!is_in_the_way(b, l))
+			if (!paused_reader_is_missing(b, l))
 				continue;
 			l->evicted = true;
 			n++;
@@ -317,7 +156,7 @@ static void time_is_up(struct writer *w)
 	(void)snprintf(why, sizeof(why), "its readers did not %s in time: %s",
 		       w->buffer->exclusive ? "pause" : "let go",
 		       readers[0] ? readers : "processes that have it mapped without a lease");
-	writer_give_up(w, -ETIMEDOUT, why);
+	w->pause_ops->give_up(w, -ETIMEDOUT, why);
 }
 
 static bool is_time_up(const struct writer *w)
@@ -331,23 +170,25 @@ static void look(struct writer *w)
 	uint64_t next = num_now_ns() + LOOK_AGAIN_NS;
 
 	if (b->removed) {
-		writer_give_up(w, -ESTALE, "it was removed");
+		w->pause_ops->give_up(w, -ESTALE, "it was removed");
 		return;
 	}
 	if (b->exclusive && !buffer_current(b)) {
-		writer_give_up(w, -EOWNERDEAD,
-			       "its memory was lost with the process that held it; create it again");
+		w->pause_ops->give_up(
+			w, -EOWNERDEAD,
+			"its memory was lost with the process that held it; create it again");
 		return;
 	}
 	/* An earlier writer whose time was up, or whose connection ended, and who goes on writing. */
 	if (b->exclusive && slot_has_writer(buffer_current(b)->slot) > 0) {
 		if (is_time_up(w))
-			writer_give_up(w, -EBUSY, "an earlier writer still has it mapped writable");
+			w->pause_ops->give_up(w, -EBUSY,
+					      "an earlier writer still has it mapped writable");
 		else
 			timer_start(&b->server->loop, &w->timer, next);
 		return;
 	}
-	if (reader_pause_n_missing(b) == 0 &&
+	if (paused_readers_n_missing(b) == 0 &&
 	    !(b->exclusive ? may_have_strangers(b) : anybody_holds(b))) {
 		go_on(w, 0);
 		return;
@@ -357,9 +198,9 @@ static void look(struct writer *w)
 		return;
 	}
 	/* A lease that ends tells; a mapping does not. */
-	if (reader_pause_n_missing(b) > 0 && w->pause_deadline_ns)
+	if (paused_readers_n_missing(b) > 0 && w->pause_deadline_ns)
 		next = w->pause_deadline_ns;
-	if (reader_pause_n_missing(b) == 0 || w->pause_deadline_ns)
+	if (paused_readers_n_missing(b) == 0 || w->pause_deadline_ns)
 		timer_start(&b->server->loop, &w->timer, next);
 }
 
@@ -368,19 +209,11 @@ static void on_time(struct timer *timer)
 	look(container_of(timer, struct writer, timer));
 }
 
-void reader_pause_check(struct buffer *b)
-{
-	struct writer *w = b->writer;
-
-	/* Not within the request that is being answered: it may be the writer's own. */
-	if (w && w->pausing && !w->slot && w->session)
-		timer_start(&b->server->loop, &w->timer, 0);
-}
-
-void reader_pause_start(struct writer *w)
+void reader_pause_start(struct writer *w, const struct reader_pause_ops *ops)
 {
 	struct buffer *b = w->buffer;
 
+	w->pause_ops = ops;
 	w->pausing = true;
 	w->pause_began_ns = num_now_ns();
 	w->pause_deadline_ns = w->timeout_ms < 0
@@ -390,7 +223,7 @@ void reader_pause_start(struct writer *w)
 	event_of_buffer(WIRE_EVENT_UPDATING, b);
 	buffer_audit(b, AUDIT_UPDATE_BEGIN, &w->session->peer, b->current);
 	buffer_flip(b);
-	PROBE(quiesce, w, PROBE_ASKED, reader_pause_n_missing(b));
+	PROBE(quiesce, w, PROBE_ASKED, paused_readers_n_missing(b));
 	fault_point("update-asked");
 	timer_start(&b->server->loop, &w->timer, 0);
 }

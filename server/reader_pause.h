@@ -11,28 +11,13 @@
  */
 #pragma once
 
-#include <stdint.h>
-
-struct buffer;
-struct lease;
-struct session;
-struct wire_pause;
 struct writer;
 
-/* Asks the readers of the writer's buffer. Ends in writer_go_on() or writer_give_up(), perhaps at once. */
-void reader_pause_start(struct writer *w);
+/* The ends of a pause. */
+struct reader_pause_ops {
+	void (*go_on)(struct writer *w); /* the readers have made room */
+	void (*give_up)(struct writer *w, int error, const char *why); /* ... or have not, in time */
+};
 
-/* A reader paused, or its lease or its version ended: perhaps it was the last. Or the buffer was removed. */
-void reader_pause_check(struct buffer *b);
-
-/* Readers that have not made room for the buffer's writer yet. */
-unsigned reader_pause_n_missing(const struct buffer *b);
-
-/* Answers a session's pause, now or later. */
-void reader_pause_answer(struct session *s, const struct wire_pause *pause);
-
-/* The session ends: it does not wait any more. */
-void reader_pause_forget(struct session *s);
-
-/* Readers may go on: answers who has paused, and who waits for the version. */
-void reader_pause_end(struct buffer *b);
+/* Asks the readers of the writer's buffer. Ends in one of `ops`, perhaps at once. */
+void reader_pause_start(struct writer *w, const struct reader_pause_ops *ops);

@@ -24,9 +24,9 @@
 #include "server/lease.h"
 #include "server/listing.h"
 #include "server/lost_memory.h"
+#include "server/paused_reader.h"
 #include "server/probe.h"
 #include "server/publication.h"
-#include "server/reader_pause.h"
 #include "server/retention.h"
 #include "server/server.h"
 #include "server/session.h"
@@ -34,6 +34,8 @@
 #include "server/slot_reuse.h"
 #include "server/waiter.h"
 #include "server/writer.h"
+#include "server/writer_create.h"
+#include "server/writer_publish.h"
 
 static const char *device_or_host(const char *device)
 {
@@ -170,7 +172,7 @@ static bool answer_again(struct session *s, struct writer *w, const struct wire_
 {
 	if (!w || w->cookie != create->cookie || !writer_adopt(w, s))
 		return false;
-	writer_answer(w);
+	writer_create_answer(w);
 	return true;
 }
 
@@ -228,7 +230,7 @@ static void on_create(struct session *s, const struct wire_request *m, const int
 		event_of_buffer(WIRE_EVENT_CREATED, b);
 	}
 	fault_point("create-begun");
-	writer_new(s, b, create, fds[0]);
+	writer_create_start(s, b, create, fds[0]);
 }
 
 static void on_publish(struct session *s, const struct wire_request *m, const int *fds)
@@ -628,8 +630,13 @@ static void on_access(struct session *s, const struct wire_request *m, const int
 
 static void on_pause(struct session *s, const struct wire_request *m, const int *fds)
 {
+	struct lease *lease = lease_find(s, m->pause.lease);
+
 	(void)fds;
-	reader_pause_answer(s, &m->pause);
+	if (lease)
+		paused_reader_new(s, lease, &m->pause);
+	else
+		session_fail(s, -ENOENT, "this connection has no such lease");
 }
 
 static void on_events(struct session *s, const struct wire_request *m, const int *fds)

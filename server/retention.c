@@ -4,7 +4,7 @@
 #include "server/buffer_commit.h"
 #include "server/event.h"
 #include "server/fault.h"
-#include "server/reader_pause.h"
+#include "server/paused_reader.h"
 #include "server/reaper.h"
 #include "server/server.h"
 #include "server/slot.h"
@@ -54,7 +54,7 @@ void buffer_drop_version(struct buffer *b, struct version *v, enum wire_end why)
 	fault_point("drop-begun");
 	buffer_save(b);
 	fault_point("drop-committed");
-	reader_pause_check(b);
+	paused_readers_changed(b);
 	reaper_reap(b);
 }
 
@@ -76,8 +76,8 @@ void buffer_drop(struct buffer *b)
 	buffer_save(b);
 	fault_point("remove-committed");
 	buffer_flip(b);
-	reader_pause_end(b); /* there is nothing to wait for any more */
-	reader_pause_check(b);
+	paused_readers_resume(b); /* there is nothing to wait for any more */
+	paused_readers_changed(b);
 	reaper_reap(b);
 	buffer_unref(b);
 }

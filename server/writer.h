@@ -30,6 +30,7 @@
 
 struct buffer;
 struct manifest_writer;
+struct reader_pause_ops;
 struct session;
 struct slot;
 struct layout_table;
@@ -59,6 +60,7 @@ struct writer {
 	int64_t timeout_ms; /* for readers to pause */
 	struct backend_memory measured; /* where the versions that are to be replaced are */
 	uint64_t n_free; /* bytes there */
+	const struct reader_pause_ops *pause_ops;
 	bool pausing; /* they are asked to; in place, until the update is over */
 	uint64_t pause_began_ns;
 	uint64_t pause_deadline_ns; /* 0: none */
@@ -74,9 +76,11 @@ struct writer {
 	struct charge charge; /* of the version to be */
 };
 
-/* Starts a writer for `buffer` and answers the session's create, now or later. Takes nothing. */
-void writer_new(struct session *session, struct buffer *buffer, const struct wire_create *create,
-		int layout_fd);
+/* NULL: out of memory. Belongs to the buffer, and to nobody else yet. */
+struct writer *writer_blank(struct buffer *buffer, uint64_t id);
+
+/* Ends it. NULL. */
+struct writer *writer_free(struct writer *w);
 
 /*
  * For a writer that the manifest knows: it waits for its session. Takes slot and table (in place the slot is
@@ -84,10 +88,19 @@ void writer_new(struct session *session, struct buffer *buffer, const struct wir
  */
 int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
 		   struct layout_table *table);
-void writer_save(const struct writer *w, struct manifest_writer *ret);
 
-/* Answers the session's publish, later. */
-void writer_publish(struct writer *w, const struct wire_publish *publish);
+/* Has a worker do a step of it. `done` gets the writer back by writer_take_back(). */
+void writer_submit(struct writer *w, struct worker *worker, int (*step)(struct job *),
+		   void (*done)(struct job *, int));
+/* NULL when the session has ended meanwhile, and then the writer is gone too. */
+struct writer *writer_take_back(struct writer *w);
+
+/* Writes in place of `target`, until it is left: then it is its readers' again. */
+void writer_aim(struct writer *w, struct version *target);
+void writer_leave_target(struct writer *w);
+
+/* Answers the session's request: the memory was lost. */
+void writer_fail_for_loss(struct writer *w);
 
 /* Ends the writer; what works for it is told to stop, and ends it then. */
 void writer_abandon(struct writer *w);
@@ -109,10 +122,3 @@ bool writer_bury(struct writer *w);
  * before. The caller saves the buffer.
  */
 void writer_distrust(struct writer *w);
-
-/* Answers the create of a writer that was adopted: its client never got the first answer. */
-void writer_answer(struct writer *w);
-
-/* The readers have paused: goes on. Or they have not, in time: gives up. For reader_pause.c. */
-void writer_go_on(struct writer *w);
-void writer_give_up(struct writer *w, int error, const char *why);

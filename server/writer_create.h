@@ -1,0 +1,19 @@
+/*
+ * Creation of a version
+ *
+ * From a client's WIRE_CREATE to the descriptors that it fills: checks the layout, finds out what can be free,
+ * has the readers pause where the version replaces theirs, provides the memory, and puts it into the store.
+ */
+#pragma once
+
+struct buffer;
+struct session;
+struct wire_create;
+struct writer;
+
+/* Starts a writer for `buffer` and answers the session's create, now or later. Takes nothing. */
+void writer_create_start(struct session *session, struct buffer *buffer,
+			 const struct wire_create *create, int layout_fd);
+
+/* Answers the create of a writer that was adopted: its client never got the first answer. */
+void writer_create_answer(struct writer *w);
