@@ -14,6 +14,7 @@
 #include "ipc/codec.h"
 #include "server/backend/backend.h"
 #include "server/server.h"
+#include "server/version.h"
 
 static bool name_char_ok(char c)
 {

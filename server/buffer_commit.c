@@ -7,6 +7,7 @@
 #include "server/probe.h"
 #include "server/server.h"
 #include "server/slot.h"
+#include "server/version.h"
 #include "server/writer.h"
 
 enum head_state buffer_shown_state(const struct buffer *b)

@@ -11,6 +11,7 @@
 #include "ipc/codec.h"
 #include "server/audit.h"
 #include "server/base/log.h"
+#include "server/client_fds.h"
 #include "server/device_query.h"
 #include "server/event_watch.h"
 #include "server/lease.h"
@@ -39,7 +40,7 @@ static void hang_up(struct server *server, uid_t uid, int fd)
 {
 	(void)shutdown(fd, SHUT_RDWR);
 	if (channel_has_packets(fd))
-		client_fds_close(&server->client_fds, uid, fd);
+		client_fds_close(server->client_fds, uid, fd);
 	else
 		(void)fd_close(fd);
 }
@@ -83,7 +84,7 @@ static void receive_request(struct session *s)
 	struct channel_packet packet;
 	int r;
 
-	if (!client_fds_trust(&s->server->client_fds, s->peer.uid)) {
+	if (!client_fds_trust(s->server->client_fds, s->peer.uid)) {
 		session_doom(s, "descriptors that its user sent cannot be closed");
 		return;
 	}
@@ -91,7 +92,7 @@ static void receive_request(struct session *s)
 	if (r > 0)
 		handle_packet(s, &packet);
 	while (packet.n_fds > 0)
-		client_fds_close(&s->server->client_fds, s->peer.uid, packet.fds[--packet.n_fds]);
+		client_fds_close(s->server->client_fds, s->peer.uid, packet.fds[--packet.n_fds]);
 	if (r == 0)
 		connection_close(s);
 	else if (r == -EMFILE)
@@ -112,7 +113,7 @@ static void on_io(struct source *source, uint32_t events)
 
 static const char *refuse(struct session *s)
 {
-	if (!client_fds_trust(&s->server->client_fds, s->peer.uid))
+	if (!client_fds_trust(s->server->client_fds, s->peer.uid))
 		return "descriptors that this user sent cannot be closed";
 	if (quota_charge(&s->server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge) != 0)
 		return "this user has too many connections; close some";
@@ -121,7 +122,7 @@ static const char *refuse(struct session *s)
 	return NULL;
 }
 
-void connection_new(struct server *server, int fd, void (*closed)(struct server *server))
+void connection_new(struct server *server, int fd, void (*closed)(void *context), void *context)
 {
 	struct session *s = calloc(1, sizeof(*s));
 	const char *why = s ? NULL : "weightd is out of memory";
@@ -132,6 +133,7 @@ void connection_new(struct server *server, int fd, void (*closed)(struct server 
 	if (!why) {
 		s->server = server;
 		s->closed = closed;
+		s->closed_context = context;
 		s->source.fd = fd;
 		uid = s->peer.uid;
 		list_init(&s->leases);
@@ -159,8 +161,8 @@ void connection_new(struct server *server, int fd, void (*closed)(struct server 
 
 void connection_close(struct session *s)
 {
-	void (*closed)(struct server *) = s->closed;
-	struct server *server = s->server;
+	void (*closed)(void *) = s->closed;
+	void *context = s->closed_context;
 	struct lease *lease;
 	struct writer *writer;
 
@@ -180,5 +182,5 @@ void connection_close(struct session *s)
 	quota_refund(&s->charge);
 	channel_peer_deinit(&s->peer);
 	free(s);
-	closed(server);
+	closed(context);
 }

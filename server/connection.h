@@ -13,5 +13,5 @@ struct session;
  * Takes the socket in any case. A client over its limits receives an error and gets no session. `closed` is
  * called when the session is over.
  */
-void connection_new(struct server *server, int fd, void (*closed)(struct server *server));
+void connection_new(struct server *server, int fd, void (*closed)(void *context), void *context);
 void connection_close(struct session *s);

@@ -71,14 +71,14 @@ static int ask_step(struct job *job)
 	q->gpus = calloc(CUDA_DEVICES_MAX, sizeof(*q->gpus));
 	if (!q->gpus)
 		return -ENOMEM;
-	q->n_gpus = cuda_list(&q->server->cuda, q->gpus);
+	q->n_gpus = cuda_list(q->server->cuda, q->gpus);
 	return JOB_DONE;
 }
 
 /* Names and numbers stay what they are; a reason why there are none may not. */
 static void remember(struct device_query *q)
 {
-	struct cuda *c = &q->server->cuda;
+	struct cuda *c = q->server->cuda;
 
 	if (q->server->stopping || q->gpus[0].why[0])
 		return;
@@ -108,7 +108,7 @@ static void ask_done(struct job *job, int r)
 
 void device_query_new(struct session *session, const struct wire_list *list)
 {
-	const struct cuda *cuda = &session->server->cuda;
+	const struct cuda *cuda = session->server->cuda;
 	struct worker *worker;
 	struct device_query *q;
 

@@ -3,8 +3,10 @@
 #include <stdbool.h>
 
 #include "server/buffer.h"
+#include "server/gpu_free.h"
 #include "server/server.h"
 #include "server/slot.h"
+#include "server/version.h"
 #include "server/writer.h"
 
 static uint64_t bytes_of(const struct slot *s, bool being_freed)

@@ -8,10 +8,12 @@
 #include "server/buffer.h"
 #include "server/server.h"
 #include "server/session.h"
+#include "server/version.h"
 #include "server/writer.h"
 
-int events_init(struct events *e, void (*tell)(struct timer *timer))
+int events_init(struct events *e, struct server *server, void (*tell)(struct timer *timer))
 {
+	e->server = server;
 	list_init(&e->watchers);
 	timer_init(&e->tell, tell);
 	e->last = 0;
@@ -29,7 +31,7 @@ void events_deinit(struct events *e)
 static void append(const struct buffer *b, struct wire_event_record *record)
 {
 	struct server *server = b->server;
-	struct events *e = &server->events;
+	struct events *e = server->events;
 
 	record->serial = ++e->last;
 	record->time_ns = buffer_now_ns();

@@ -13,6 +13,7 @@
 #include "server/base/loop.h"
 
 struct buffer;
+struct server;
 struct version;
 
 /* One that is remembered, and who may know of it: who could see the buffer then, or can now. */
@@ -22,6 +23,7 @@ struct event {
 };
 
 struct events {
+	struct server *server;
 	struct event *ring; /* serial n at n % WIRE_EVENTS_KEPT */
 	uint64_t last; /* serial of the latest, 0 before the first */
 	struct list watchers;
@@ -29,7 +31,7 @@ struct events {
 };
 
 /* `tell` answers the watchers, in the loop's next round after an event. -ENOMEM. */
-int events_init(struct events *e, void (*tell)(struct timer *timer));
+int events_init(struct events *e, struct server *server, void (*tell)(struct timer *timer));
 void events_deinit(struct events *e);
 
 /* By whom: server::actor, whose request is being handled; else who published it, or is writing it. */

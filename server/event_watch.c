@@ -38,7 +38,7 @@ static bool may_see(struct session *s, const struct event *e)
 /* A page of what happened after `after`. False when there is nothing to tell. */
 static bool fill_page(struct session *s, uint64_t after, struct wire_reply *reply)
 {
-	const struct events *e = &s->server->events;
+	const struct events *e = s->server->events;
 	struct wire_list_reply *list = &reply->list;
 	struct wire_event_record missed = {.event = WIRE_EVENT_MISSED, .serial = after};
 	uint64_t oldest = e->last < WIRE_EVENTS_KEPT ? 1 : e->last - WIRE_EVENTS_KEPT + 1;
@@ -74,7 +74,7 @@ static void on_timeout(struct timer *timer)
 
 void event_watch_new(struct session *s, const struct wire_events *ask)
 {
-	struct events *e = &s->server->events;
+	struct events *e = s->server->events;
 	uint64_t after = ask->after == UINT64_MAX ? e->last : ask->after;
 	struct wire_reply reply = {0};
 	struct watcher *w;
@@ -98,14 +98,14 @@ void event_watch_new(struct session *s, const struct wire_events *ask)
 	s->watcher = w;
 }
 
-static void tell_watchers(struct server *server)
+static void tell_watchers(struct events *e)
 {
 	struct watcher *w, *tmp;
 	struct list ready;
 
 	/* Answering may end a session, which frees its watcher: so first pick, then answer. */
 	list_init(&ready);
-	list_for_each_safe(w, tmp, &server->events.watchers, link) {
+	list_for_each_safe(w, tmp, &e->watchers, link) {
 		list_remove(&w->link);
 		list_append(&ready, &w->link);
 	}
@@ -116,7 +116,7 @@ static void tell_watchers(struct server *server)
 		list_remove(&w->link);
 		if (!fill_page(s, w->after, &reply)) {
 			w->after = reply.list.next;
-			list_append(&server->events.watchers, &w->link);
+			list_append(&e->watchers, &w->link);
 			continue;
 		}
 		event_watch_forget(s);
@@ -128,5 +128,5 @@ void event_watch_tell(struct timer *timer)
 {
 	struct events *e = container_of(timer, struct events, tell);
 
-	tell_watchers(container_of(e, struct server, events));
+	tell_watchers(e);
 }

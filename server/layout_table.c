@@ -8,6 +8,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/layout.h"
+#include "server/base/async_close.h"
 #include "server/server.h"
 
 int layout_table_new(struct server *server, uid_t uid, int fd, uint64_t size,

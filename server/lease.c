@@ -12,6 +12,7 @@
 #include "server/retention.h"
 #include "server/server.h"
 #include "server/session.h"
+#include "server/version.h"
 
 int lease_new(struct session *session, struct version *version, uint64_t id, struct lease **ret)
 {
@@ -48,7 +49,7 @@ static void end_hold(struct version *v)
 		return;
 	if (v->ended_ns) {
 		if (!version_reap(v))
-			reaper_start(&b->server->reaper);
+			reaper_start(b->server->reaper);
 	} else {
 		buffer_trim(b);
 	}

@@ -24,20 +24,27 @@
 #define BACKLOG 1024
 #define PAUSE_NS 100000000u
 
-static void session_closed(struct server *server)
+void listener_resume(struct listener *l)
 {
-	listener_resume(&server->listener);
+	if (!l->source.loop)
+		return;
+	timer_stop(&l->pause);
+	loop_modify(&l->source, EPOLLIN);
+}
+
+static void session_closed(void *listener)
+{
+	listener_resume(listener);
 }
 
 static void on_connection(struct source *source, uint32_t events)
 {
 	struct listener *l = container_of(source, struct listener, source);
-	struct server *server = container_of(l, struct server, listener);
 	int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 	(void)events;
 	if (fd >= 0) {
-		connection_new(server, fd, session_closed);
+		connection_new(l->server, fd, session_closed, l);
 		return;
 	}
 	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
@@ -45,14 +52,6 @@ static void on_connection(struct source *source, uint32_t events)
 	log_warning("no new clients for the moment: %s", strerror(errno));
 	loop_modify(&l->source, 0);
 	timer_start(source->loop, &l->pause, num_now_ns() + PAUSE_NS);
-}
-
-void listener_resume(struct listener *l)
-{
-	if (!l->source.loop)
-		return;
-	timer_stop(&l->pause);
-	loop_modify(&l->source, EPOLLIN);
 }
 
 static void on_pause_over(struct timer *timer)
@@ -242,16 +241,16 @@ static int open_socket(struct listener *l, struct inherit *in, struct store *sto
 	return 0;
 }
 
-int listener_init(struct listener *l, struct loop *loop, struct inherit *in, struct store *store,
-		  const char *path, mode_t mode)
+int listener_init(struct listener *l, struct server *server, struct inherit *in, const char *path,
+		  mode_t mode)
 {
 	int r;
 
-	*l = (struct listener){.fd = -1, .lock_fd = -1};
+	*l = (struct listener){.server = server, .fd = -1, .lock_fd = -1};
 	timer_init(&l->pause, on_pause_over);
-	r = open_socket(l, in, store, path, mode);
+	r = open_socket(l, in, &server->store, path, mode);
 	if (r == 0)
-		r = loop_add(loop, &l->source, l->fd, EPOLLIN, on_connection);
+		r = loop_add(&server->loop, &l->source, l->fd, EPOLLIN, on_connection);
 	if (r < 0) {
 		free(take_ptr(l->path));
 		l->fd = fd_close(l->fd);

@@ -13,9 +13,10 @@
 #include "server/base/loop.h"
 
 struct inherit;
-struct store;
+struct server;
 
 struct listener {
+	struct server *server;
 	struct source source;
 	struct timer pause; /* runs while there are no descriptors for new clients */
 	int fd;
@@ -29,8 +30,8 @@ struct listener {
  * socket that an earlier weightd made there and left in the store is taken up again, so that nobody
  * is refused in between. Logs its failures.
  */
-int listener_init(struct listener *l, struct loop *loop, struct inherit *in, struct store *store,
-		  const char *path, mode_t mode);
+int listener_init(struct listener *l, struct server *server, struct inherit *in, const char *path,
+		  mode_t mode);
 /* Closes it; removes the socket it made, unless that is to stay. */
 void listener_deinit(struct listener *l, bool stay);
 

@@ -11,13 +11,15 @@
 #include "server/buffer.h"
 #include "server/buffer_commit.h"
 #include "server/device_query.h"
+#include "server/gpu_free.h"
 #include "server/layout_table.h"
+#include "server/lookup.h"
 #include "server/reaper.h"
-#include "server/request.h"
 #include "server/retention.h"
 #include "server/server.h"
 #include "server/session.h"
 #include "server/slot.h"
+#include "server/version.h"
 #include "server/writer.h"
 
 /* A page of a list in the making. */
@@ -134,7 +136,7 @@ static void list_buffers(struct session *s, const struct wire_list *list)
 
 static void list_versions(struct session *s, const struct wire_list *list)
 {
-	struct buffer *b = request_find(s, list->name, list->device, ACCESS_READ);
+	struct buffer *b = lookup_buffer(s, list->name, list->device, ACCESS_READ);
 	struct version *v;
 	struct page page;
 
@@ -188,7 +190,7 @@ static void fill_history_record(const struct buffer *b, const struct manifest_ve
 /* As the manifest remembers it. */
 static void list_history(struct session *s, const struct wire_list *list)
 {
-	struct buffer *b = request_find(s, list->name, list->device, ACCESS_READ);
+	struct buffer *b = lookup_buffer(s, list->name, list->device, ACCESS_READ);
 	const struct manifest_record *r;
 	struct page page;
 
@@ -307,7 +309,7 @@ static void list_slots(struct session *s, const struct wire_list *list)
 	uint64_t after = list->after;
 	struct page page;
 
-	(void)reaper_look(&s->server->reaper); /* what is told to be an orphan is one */
+	(void)reaper_look(s->server->reaper); /* what is told to be an orphan is one */
 	page_init(&page, list, sizeof(rec));
 	while (next_slot(s, list->name, after, &rec) && page_add(&page, rec.slot, &rec))
 		after = rec.slot;
@@ -399,7 +401,7 @@ void listing_stat(struct session *s)
 	struct version *v;
 	struct buffer *b;
 
-	(void)reaper_look(&server->reaper); /* likewise */
+	(void)reaper_look(server->reaper); /* likewise */
 	for (int i = 0; i < 2; i++)
 		list_for_each(b, all[i], link)
 			list_for_each(v, &b->leaving, link) {

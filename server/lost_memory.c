@@ -11,6 +11,7 @@
 #include "server/server.h"
 #include "server/slot.h"
 #include "server/slot_reuse.h"
+#include "server/version.h"
 #include "server/writer.h"
 
 void lost_memory_fall_back(struct buffer *b)
@@ -45,7 +46,7 @@ static void lose_version(struct version *v)
 	if (was_current)
 		buffer_flip(b);
 	paused_readers_changed(b);
-	reaper_soon(&b->server->reaper);
+	reaper_soon(b->server->reaper);
 }
 
 static bool find_in(struct list *versions, const struct slot *s)

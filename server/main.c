@@ -15,8 +15,8 @@
 #include "server/base/log.h"
 #include "server/base/program.h"
 #include "server/config.h"
+#include "server/daemon.h"
 #include "server/keeper.h"
-#include "server/server.h"
 
 static const char usage[] =
 	"Usage: weightd [OPTIONS]\n"
@@ -157,18 +157,18 @@ static int run_keeper(int argc, char **argv)
 
 static int serve(struct arguments *a, struct config *config)
 {
-	static struct server server; /* a closing thread that is stuck outlives server_deinit() */
-	struct server_options o = {.socket = a->socket, .config = config, .source = a->source};
+	static struct daemon daemon; /* a closing thread that is stuck outlives daemon_deinit() */
+	struct daemon_options o = {.socket = a->socket, .config = config, .source = a->source};
 	int r;
 
 	journal_init();
 	program_raise_descriptor_limit();
 	headroom_init(config->reserve);
-	r = server_init(&server, &o);
+	r = daemon_init(&daemon, &o);
 	if (r < 0)
 		return r == -EINVAL || r == -ENAMETOOLONG ? EXIT_USAGE : EXIT_FAILURE;
-	r = server_run(&server);
-	server_deinit(&server);
+	r = daemon_run(&daemon);
+	daemon_deinit(&daemon);
 	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

@@ -13,6 +13,7 @@
 #include "server/lease.h"
 #include "server/server.h"
 #include "server/session.h"
+#include "server/version.h"
 #include "server/waiter.h"
 #include "server/writer.h"
 

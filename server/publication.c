@@ -7,6 +7,7 @@
 #include "server/reaper.h"
 #include "server/retention.h"
 #include "server/server.h"
+#include "server/version.h"
 
 void buffer_publish(struct buffer *b, struct version *v)
 {
@@ -22,7 +23,7 @@ void buffer_publish(struct buffer *b, struct version *v)
 	fault_point("publish-committed");
 	buffer_flip(b);
 	fault_point("publish-flipped");
-	reaper_soon(&b->server->reaper); /* not now: the writer waits for its answer */
+	reaper_soon(b->server->reaper); /* not now: the writer waits for its answer */
 }
 
 void buffer_rollback(struct buffer *b, struct version *v)

@@ -24,6 +24,7 @@
 #include "server/session.h"
 #include "server/slot.h"
 #include "server/slot_reuse.h"
+#include "server/version.h"
 #include "server/writer.h"
 
 #ifndef SO_PEERPIDFD

@@ -2,6 +2,7 @@
 
 #include "ipc/base/num.h"
 #include "server/buffer.h"
+#include "server/gpu_free.h"
 #include "server/server.h"
 #include "server/slot.h"
 #include "server/slot_reuse.h"
@@ -95,5 +96,5 @@ void reaper_start(struct reaper *r)
 void reaper_reap(struct buffer *b)
 {
 	if (buffer_reap(b))
-		reaper_start(&b->server->reaper);
+		reaper_start(b->server->reaper);
 }

@@ -20,6 +20,7 @@
 #include "server/retention.h"
 #include "server/server.h"
 #include "server/slot.h"
+#include "server/version.h"
 #include "server/writer.h"
 
 /* A buffer that is being recovered. */
@@ -276,7 +277,7 @@ static void settle(struct patient *p)
 	fault_point("recovery-before-head");
 	buffer_flip(b);
 	buffer_audit(b, AUDIT_RECOVER, NULL, b->current);
-	reaper_start(&server->reaper);
+	reaper_start(server->reaper);
 	if (b->removed || (b->next_version == 1 && !b->writer))
 		buffer_drop(b); /* once more: it was going */
 	else

@@ -1,49 +1,46 @@
 #include "server/reload.h"
 
-#include "server/access.h"
 #include "server/base/log.h"
 #include "server/server.h"
 
-static struct server *server_of(struct job *job)
+void reload_init(struct reload *r, struct server *server, const struct config_source *source)
 {
-	return container_of(container_of(job, struct reload, job), struct server, reload);
+	*r = (struct reload){.server = server, .source = *source};
 }
 
 static int load(struct job *job)
 {
-	struct server *s = server_of(job);
+	struct reload *r = container_of(job, struct reload, job);
 
-	return config_load(&s->source, &s->reload.next);
+	return config_load(&r->source, &r->next);
 }
 
-static void apply(struct server *s)
+static void apply(struct reload *r)
 {
-	struct config *next = &s->reload.next;
-
-	config_reload(&s->config, next);
-	server_apply_config(s, next);
-	config_deinit(next);
+	config_reload(&r->server->config, &r->next);
+	server_apply_config(r->server, &r->next);
+	config_deinit(&r->next);
 	log_info("configuration read again");
 }
 
-static void on_loaded(struct job *job, int r)
+static void on_loaded(struct job *job, int result)
 {
-	struct server *s = server_of(job);
+	struct reload *r = container_of(job, struct reload, job);
 
-	s->reload.running = false;
-	if (r < 0)
+	r->running = false;
+	if (result < 0)
 		log_error("the configuration stays as it was");
 	else
-		apply(s);
-	if (s->reload.again)
-		reload_start(s);
+		apply(r);
+	if (r->again)
+		reload_start(r);
 }
 
-void reload_start(struct server *s)
+void reload_start(struct reload *r)
 {
-	s->reload.again = s->reload.running;
-	if (s->reload.running)
+	r->again = r->running;
+	if (r->running)
 		return;
-	s->reload.running = true;
-	worker_submit(&s->worker, &s->reload.job, load, on_loaded);
+	r->running = true;
+	worker_submit(&r->server->worker, &r->job, load, on_loaded);
 }

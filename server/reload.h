@@ -15,11 +15,15 @@
 struct server;
 
 struct reload {
+	struct server *server;
+	struct config_source source;
 	struct job job;
 	struct config next; /* the job's */
 	bool running;
 	bool again;
 };
 
-/* Starts a reload of server::config from server::source. */
-void reload_start(struct server *server);
+void reload_init(struct reload *r, struct server *server, const struct config_source *source);
+
+/* Reads server::config again from reload::source. */
+void reload_start(struct reload *r);

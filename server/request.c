@@ -23,6 +23,7 @@
 #include "server/layout_table.h"
 #include "server/lease.h"
 #include "server/listing.h"
+#include "server/lookup.h"
 #include "server/lost_memory.h"
 #include "server/paused_reader.h"
 #include "server/probe.h"
@@ -32,44 +33,11 @@
 #include "server/session.h"
 #include "server/slot.h"
 #include "server/slot_reuse.h"
+#include "server/version.h"
 #include "server/waiter.h"
 #include "server/writer.h"
 #include "server/writer_create.h"
 #include "server/writer_publish.h"
-
-static const char *device_or_host(const char *device)
-{
-	return device[0] ? device : "host";
-}
-
-static void record_refusal(const struct session *s, const struct buffer *b, const char *what)
-{
-	audit(&(struct audit){.action = AUDIT_REFUSE,
-			      .peer = &s->peer,
-			      .buffer = b->name,
-			      .device = b->device,
-			      .result = -EACCES,
-			      .detail = what});
-}
-
-/* The named buffer, if the client may do that with it; else the client is told, and NULL. */
-struct buffer *request_find(struct session *s, const char *name, const char *device, unsigned want)
-{
-	struct buffer *b = buffer_find(s->server, name, device_or_host(device));
-	const char *what = want == ACCESS_READ ? "read" : "write";
-
-	if (!b) {
-		session_fail(s, -ENOENT, "there is no buffer '%s' on %s", name,
-			     device_or_host(device));
-		return NULL;
-	}
-	if (access_allows(&b->access, &s->peer, want))
-		return b;
-	record_refusal(s, b, what);
-	session_fail(s, -EACCES, "uid %u may not %s '%s' (owner uid %u, gid %u, mode %04o)",
-		     s->peer.uid, what, name, b->access.uid, b->access.gid, b->access.mode);
-	return NULL;
-}
 
 static void on_hello(struct session *s, const struct wire_request *m, const int *fds)
 {
@@ -121,7 +89,7 @@ static void on_ping(struct session *s, const struct wire_request *m, const int *
 /* Makes the buffer that a create names and that does not exist. NULL: the client was told why not. */
 static struct buffer *make_buffer(struct session *s, const struct wire_create *create)
 {
-	const char *device = device_or_host(create->device);
+	const char *device = lookup_device(create->device);
 	struct access access = {
 		.uid = s->peer.uid,
 		.gid = s->peer.gid,
@@ -204,10 +172,10 @@ static bool options_ok(struct session *s, const struct wire_create *create, cons
 static void on_create(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_create *create = &m->create;
-	const char *device = device_or_host(create->device);
+	const char *device = lookup_device(create->device);
 	struct buffer *b = buffer_find(s->server, create->name, device);
 
-	if (b && !request_find(s, create->name, device, ACCESS_WRITE))
+	if (b && !lookup_buffer(s, create->name, device, ACCESS_WRITE))
 		return;
 	if (b && answer_again(s, b->writer, create))
 		return;
@@ -313,7 +281,7 @@ static struct version *find_version(struct session *s, struct buffer *b,
 
 static void on_attach(struct session *s, const struct wire_request *m, const int *fds)
 {
-	struct buffer *b = request_find(s, m->attach.name, m->attach.device, ACCESS_READ);
+	struct buffer *b = lookup_buffer(s, m->attach.name, m->attach.device, ACCESS_READ);
 	struct version *v = b ? find_version(s, b, &m->attach) : NULL;
 	struct wire_reply reply = {0};
 	struct lease *lease;
@@ -372,13 +340,13 @@ static void on_detach(struct session *s, const struct wire_request *m, const int
 
 static void on_wait(struct session *s, const struct wire_request *m, const int *fds)
 {
-	struct buffer *b = buffer_find(s->server, m->wait.name, device_or_host(m->wait.device));
+	struct buffer *b = buffer_find(s->server, m->wait.name, lookup_device(m->wait.device));
 	struct wire_wait wait = m->wait;
 	struct wire_reply reply = {0};
 	int r;
 
 	(void)fds;
-	if (b && !request_find(s, b->name, b->device, ACCESS_READ))
+	if (b && !lookup_buffer(s, b->name, b->device, ACCESS_READ))
 		return;
 	if (b && waiter_is_served(b, m->wait.version)) {
 		reply.wait.version = b->current;
@@ -386,7 +354,7 @@ static void on_wait(struct session *s, const struct wire_request *m, const int *
 		return;
 	}
 	(void)CODEC_PUT_STRING(wait.device,
-			       device_or_host(m->wait.device)); /* it was as long before */
+			       lookup_device(m->wait.device)); /* it was as long before */
 	r = waiter_new(s, &wait);
 	if (r < 0)
 		session_fail(s, r, "weightd is out of memory");
@@ -400,7 +368,7 @@ static void on_list(struct session *s, const struct wire_request *m, const int *
 
 static void on_drop(struct session *s, const struct wire_request *m, const int *fds)
 {
-	const char *device = device_or_host(m->drop.device);
+	const char *device = lookup_device(m->drop.device);
 	struct buffer *b = buffer_find(s->server, m->drop.name, device);
 	struct wire_reply reply = {0};
 	struct version *v;
@@ -411,7 +379,7 @@ static void on_drop(struct session *s, const struct wire_request *m, const int *
 		return;
 	}
 	if (!access_owns(&b->access, &s->peer)) {
-		record_refusal(s, b, "remove");
+		lookup_refuse(s, b, "remove");
 		session_fail(s, -EACCES, "uid %u may not remove '%s'; its owner is uid %u",
 			     s->peer.uid, b->name, b->access.uid);
 		return;
@@ -540,7 +508,7 @@ static struct version *one_before(const struct buffer *b)
 
 static void on_rollback(struct session *s, const struct wire_request *m, const int *fds)
 {
-	struct buffer *b = request_find(s, m->rollback.name, m->rollback.device, ACCESS_WRITE);
+	struct buffer *b = lookup_buffer(s, m->rollback.name, m->rollback.device, ACCESS_WRITE);
 	uint64_t number = m->rollback.version;
 	struct wire_reply reply = {0};
 	struct version *v;
@@ -573,7 +541,7 @@ static void on_rollback(struct session *s, const struct wire_request *m, const i
 static bool may_change_access(struct session *s, const struct buffer *b, const struct wire_access *a)
 {
 	if (!access_owns(&b->access, &s->peer)) {
-		record_refusal(s, b, "change");
+		lookup_refuse(s, b, "change");
 		session_fail(s, -EACCES, "uid %u may not change '%s'; its owner is uid %u",
 			     s->peer.uid, b->name, b->access.uid);
 	} else if (a->flags & WIRE_ACCESS_UID && a->uid != b->access.uid &&
@@ -594,7 +562,7 @@ static bool may_change_access(struct session *s, const struct buffer *b, const s
 static void on_access(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_access *a = &m->access;
-	const char *device = device_or_host(a->device);
+	const char *device = lookup_device(a->device);
 	struct buffer *b = buffer_find(s->server, a->name, device);
 	struct wire_reply reply = {0};
 
@@ -656,13 +624,13 @@ static void on_stat(struct session *s, const struct wire_request *m, const int *
 static void on_layout(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_layout *layout = &m->layout;
-	struct buffer *b = buffer_find(s->server, layout->name, device_or_host(layout->device));
+	struct buffer *b = buffer_find(s->server, layout->name, lookup_device(layout->device));
 	bool may_read = b && access_allows(&b->access, &s->peer, ACCESS_READ);
 	struct wire_reply reply = {0};
 	struct version *v;
 
 	(void)fds;
-	b = request_find(s, layout->name, layout->device, may_read ? ACCESS_READ : ACCESS_WRITE);
+	b = lookup_buffer(s, layout->name, layout->device, may_read ? ACCESS_READ : ACCESS_WRITE);
 	if (!b)
 		return;
 	v = layout->version ? buffer_version(b, layout->version) : buffer_newest(b);

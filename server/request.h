@@ -5,7 +5,6 @@
  */
 #pragma once
 
-struct buffer;
 struct session;
 struct wire_request;
 
@@ -14,6 +13,3 @@ struct wire_request;
  * order of the protocol, which costs the connection.
  */
 int request_handle(struct session *s, const struct wire_request *m, const int *fds);
-
-/* The named buffer, if the client may do that (ACCESS_*) with it; else the client is told, and NULL. */
-struct buffer *request_find(struct session *s, const char *name, const char *device, unsigned want);

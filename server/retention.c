@@ -9,6 +9,7 @@
 #include "server/server.h"
 #include "server/slot.h"
 #include "server/slot_reuse.h"
+#include "server/version.h"
 
 bool buffer_only_keeps(const struct buffer *b, const struct version *v)
 {

@@ -1,8 +1,8 @@
 /*
- * The server
+ * The state of the server
  *
- * What everything else hangs on: the loop and the worker, who is connected, which buffers have a name,
- * and the counters. All of it belongs to the loop's thread.
+ * What all parts share: the loop and the workers, the store, limits, and the lists of what there is. All of it
+ * belongs to the loop's thread. The parts above it (daemon.h) are known here by name only.
  */
 #pragma once
 
@@ -11,44 +11,40 @@
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
-#include "server/backend/cuda.h"
 #include "server/base/loop.h"
 #include "server/base/notify.h"
 #include "server/base/worker.h"
-#include "server/client_fds.h"
 #include "server/config.h"
-#include "server/event.h"
-#include "server/inherit.h"
-#include "server/listener.h"
 #include "server/quota.h"
-#include "server/reaper.h"
-#include "server/reload.h"
 #include "server/store.h"
+
+struct client_fds;
+struct cuda;
+struct events;
+struct reaper;
+struct session;
+struct slot_ops;
 
 struct server {
 	struct loop loop;
 	struct worker worker;
 	struct worker wake_worker; /* wakes readers that sleep on head pages */
 	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
-	struct client_fds client_fds;
-	struct cuda cuda;
-	const struct slot_ops *slot_ops; /* see slot.h */
 	struct notify notify;
 	struct store store;
-	struct listener listener;
-	struct source signals;
 	struct config config; /* its overrides are the quota's */
-	struct config_source source;
-	struct reload reload;
 	struct quota quota;
-	struct reaper reaper;
-	struct events events;
+	struct cuda *cuda;
+	struct client_fds *client_fds;
+	struct reaper *reaper;
+	struct events *events;
+	const struct slot_ops *slot_ops; /* see slot.h */
 	struct list sessions;
 	struct list buffers; /* with a name */
 	struct list removed; /* without one, and not free yet */
 	struct list waiters;
-	struct list paused_readers; /* see reader_pause.c */
-	struct session *actor; /* whose doing what happens now is; NULL: nobody's */
+	struct list paused_readers;
+	struct session *actor; /* the session whose request is being handled, or NULL */
 	bool stopping; /* and all that survives us is to be left as it is */
 	bool final; /* nothing is to survive us: there will be no successor */
 	uint64_t instance; /* random */
@@ -61,22 +57,6 @@ struct server {
 	uint64_t n_table_bytes;
 	uint64_t n_quarantined; /* descriptors that came back and match nothing */
 };
-
-struct server_options {
-	const char *socket; /* NULL: that of the configuration */
-	struct config *config; /* whose overrides the server takes */
-	struct config_source source; /* to read it again */
-};
-
-/* Logs its failures. */
-int server_init(struct server *s, const struct server_options *options);
-void server_deinit(struct server *s);
-
-/*
- * Serves until SIGTERM, behind which a successor may take up what is in the store, or SIGINT, behind which
- * nobody will. SIGHUP reads the configuration again.
- */
-int server_run(struct server *s);
 
 /* Makes server::config hold from now on, with the overrides of `c`, which are taken. */
 void server_apply_config(struct server *s, struct config *c);

@@ -37,7 +37,8 @@ struct session {
 	struct paused_reader *paused_reader;
 	struct watcher *watcher;
 	struct device_query *device_query;
-	void (*closed)(struct server *server); /* after the end: descriptors are free */
+	void (*closed)(void *context); /* after the end: descriptors are free */
+	void *closed_context;
 	struct charge charge;
 };
 

@@ -10,6 +10,7 @@
 #include "ipc/device.h"
 #include "ipc/digest.h"
 #include "server/buffer.h"
+#include "server/gpu_free.h"
 #include "server/server.h"
 
 /* True when what the descriptor of mortal memory leads to is lost. */

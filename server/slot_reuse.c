@@ -5,8 +5,10 @@
 
 #include "server/buffer.h"
 #include "server/fault.h"
+#include "server/gpu_free.h"
 #include "server/server.h"
 #include "server/slot.h"
+#include "server/version.h"
 
 bool slot_reuse_keep(struct version *v)
 {

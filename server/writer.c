@@ -6,6 +6,7 @@
 
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
+#include "server/base/async_close.h"
 #include "server/base/log.h"
 #include "server/buffer.h"
 #include "server/buffer_commit.h"
@@ -19,6 +20,7 @@
 #include "server/server.h"
 #include "server/session.h"
 #include "server/slot.h"
+#include "server/version.h"
 
 /*
  * The memory of a version that will never be: the client may still have it mapped, and so it leaves like

@@ -9,6 +9,7 @@
 #include "ipc/base/num.h"
 #include "ipc/digest.h"
 #include "server/backend/backend.h"
+#include "server/base/async_close.h"
 #include "server/buffer.h"
 #include "server/buffer_commit.h"
 #include "server/device_usage.h"
@@ -21,6 +22,7 @@
 #include "server/session.h"
 #include "server/slot.h"
 #include "server/slot_reuse.h"
+#include "server/version.h"
 #include "server/writer.h"
 
 CLEANUP_POINTER(struct writer, writer_free);
@@ -445,7 +447,7 @@ static int proceed(struct writer *w)
 	    (b->exclusive || !(w->flags & WIRE_CREATE_NEW_LAYOUT)))
 		return fail_for_layout(w, newest);
 	r = take_table(w);
-	(void)reaper_look(&b->server->reaper); /* what nobody holds any more is not in the way */
+	(void)reaper_look(b->server->reaper); /* what nobody holds any more is not in the way */
 	if (r != 0) {
 		session_fail_quota(w->session, r, "bytes or descriptors");
 		return -EDQUOT;

@@ -58,7 +58,7 @@ static int make_holder(struct cuda *c, const uint8_t uuid[WIRE_UUID_SIZE], struc
 
 static int cuda_ipc_provide(struct backend_memory *m)
 {
-	struct cuda *c = &m->server->cuda;
+	struct cuda *c = m->server->cuda;
 	struct holder *h = find_holder(c, m->location.uuid);
 	int r = h ? 0 : make_holder(c, m->location.uuid, &h);
 

@@ -84,7 +84,7 @@ static void watch_idle(struct cuda *c)
 
 struct worker *cuda_worker(struct server *server)
 {
-	struct cuda *c = &server->cuda;
+	struct cuda *c = server->cuda;
 
 	if (c->allocator.stop_fd < 0)
 		return &server->worker; /* cuda_deinit() is over, and what is left is closing */
@@ -195,14 +195,14 @@ int cuda_ask(struct backend_memory *m, struct allocator *a, enum allocator_op op
 
 static int cuda_provide(struct backend_memory *m)
 {
-	return cuda_ask(m, &m->server->cuda.allocator, ALLOCATOR_ALLOCATE);
+	return cuda_ask(m, &m->server->cuda->allocator, ALLOCATOR_ALLOCATE);
 }
 
 /* There is no event for it: freed memory is seen by asking. */
 int cuda_await_free(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
 		    uint64_t *ret_free)
 {
-	struct allocator *a = &m->server->cuda.allocator;
+	struct allocator *a = &m->server->cuda->allocator;
 	struct allocator_request q = {.op = ALLOCATOR_FREE};
 	struct allocator_reply reply;
 	int fd = -1, r;

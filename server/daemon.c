@@ -1,0 +1,321 @@
+#include "server/daemon.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/access.h"
+#include "server/base/log.h"
+#include "server/buffer.h"
+#include "server/connection.h"
+#include "server/device_usage.h"
+#include "server/event_watch.h"
+#include "server/fault.h"
+#include "server/inherit.h"
+#include "server/lost_memory.h"
+#include "server/recovery.h"
+#include "server/retention.h"
+#include "server/session.h"
+#include "server/slot.h"
+#include "server/version.h"
+#include "server/writer.h"
+
+#define DESCRIPTORS_SPARE 256 /* our own, and some clients' */
+
+static void on_signal(struct source *source, uint32_t events)
+{
+	struct daemon *d = container_of(source, struct daemon, signals);
+	struct signalfd_siginfo info;
+
+	(void)events;
+	if (read(source->fd, &info, sizeof(info)) != sizeof(info))
+		return;
+	if (info.ssi_signo == SIGHUP) {
+		reload_start(&d->reload);
+		return;
+	}
+	log_info("stopping: %s", strsignal((int)info.ssi_signo));
+	d->server.final = info.ssi_signo == SIGINT;
+	fault_point("stop-begun");
+	loop_quit(&d->server.loop);
+}
+
+static int catch_signals(struct daemon *d)
+{
+	sigset_t set;
+	int fd, r;
+
+	(void)sigemptyset(&set);
+	(void)sigaddset(&set, SIGTERM);
+	(void)sigaddset(&set, SIGINT);
+	(void)sigaddset(&set, SIGHUP);
+	(void)sigprocmask(SIG_BLOCK, &set, NULL);
+	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (fd < 0)
+		return -errno;
+	r = loop_add(&d->server.loop, &d->signals, fd, EPOLLIN, on_signal);
+	if (r < 0)
+		(void)fd_close(fd);
+	return r;
+}
+
+static void release_signals(struct daemon *d)
+{
+	loop_remove(&d->signals);
+	d->signals.fd = fd_close(d->signals.fd);
+}
+
+/* The path on the command line, that of the file, or NULL for what the environment says. */
+static const char *socket_path(const struct server *s, const struct daemon_options *options)
+{
+	if (options->socket)
+		return options->socket;
+	return s->config.socket[0] ? s->config.socket : NULL;
+}
+
+/* Threads. */
+static int start_workers(struct daemon *d)
+{
+	struct server *s = &d->server;
+	struct worker *workers[] = {&s->worker, &s->sealer, &s->wake_worker};
+	unsigned n = 0;
+	int r = 0;
+
+	while (r == 0 && n < ARRAY_LEN(workers))
+		r = worker_init(workers[n++], &s->loop);
+	if (r == 0)
+		r = client_fds_init(&d->client_fds, &s->loop, &s->quota, &s->worker);
+	else
+		n--;
+	if (r == 0) {
+		r = cuda_init(&d->cuda, s);
+		if (r == 0)
+			return 0;
+		(void)client_fds_deinit(&d->client_fds); /* nobody has sent anything yet */
+	}
+	log_error("cannot start a thread: %s", strerror(-r));
+	while (n > 0)
+		worker_deinit(workers[--n]);
+	return r;
+}
+
+/* All that is kept must be passed to us at the next start, and clients want some too. */
+static void check_descriptor_limit(const struct server *s)
+{
+	struct rlimit limit;
+
+	if (store_is_expected(&s->store) && getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+	    limit.rlim_cur < s->store.max + DESCRIPTORS_SPARE)
+		log_warning(
+			"%lu descriptors may be open here, which is too few for the %u that may be "
+			"kept and for clients: raise LimitNOFILE= (ulimit -n), or lower [store] max",
+			(unsigned long)limit.rlim_cur, s->store.max);
+}
+
+/* Takes up what an earlier weightd has left, and then lets clients in. */
+static int take_over(struct daemon *d, const struct daemon_options *options)
+{
+	struct server *s = &d->server;
+	struct recovery result;
+	struct inherit in;
+	int r = inherit_init(&in);
+
+	if (r < 0)
+		return r;
+	fault_point("start-inherited");
+	r = listener_init(&d->listener, s, &in, socket_path(s, options),
+			  (mode_t)s->config.socket_mode);
+	if (r == 0) {
+		fault_point("start-listening");
+		recovery_run(s, &in, &result);
+		fault_point("start-recovered");
+		s->n_quarantined = result.n_quarantined;
+		if (result.n_buffers || result.n_quarantined)
+			log_info("recovered: %u buffers, %u versions, %u of them being written; %u "
+				 "descriptors quarantined",
+				 result.n_buffers, result.n_versions, result.n_writers,
+				 result.n_quarantined);
+	}
+	inherit_deinit(&in);
+	return r;
+}
+
+static void slot_freed(struct server *s)
+{
+	(void)reaper_look(s->reaper); /* it is at work until nothing is left */
+}
+
+static uint64_t slot_bytes_on(const struct server *s, const char *device)
+{
+	return buffers_bytes(s, device) + buffers_bytes_being_freed(s, device);
+}
+
+static const struct slot_ops slot_ops = {
+	.lost = lost_memory_handle,
+	.freed = slot_freed,
+	.bytes_on = slot_bytes_on,
+};
+
+int daemon_init(struct daemon *d, const struct daemon_options *options)
+{
+	struct server *s = &d->server;
+	int r;
+
+	*s = (struct server){
+		.started_ns = num_now_ns(),
+		.config = *options->config,
+		.cuda = &d->cuda,
+		.client_fds = &d->client_fds,
+		.reaper = &d->reaper,
+		.events = &d->events,
+		.slot_ops = &slot_ops,
+	};
+	s->config.overrides = NULL;
+	s->config.n_overrides = 0;
+	list_init(&s->sessions);
+	list_init(&s->buffers);
+	list_init(&s->removed);
+	list_init(&s->waiters);
+	list_init(&s->paused_readers);
+	quota_init(&s->quota);
+	server_apply_config(s, options->config);
+	reaper_init(&d->reaper, s);
+	reload_init(&d->reload, s, &options->source);
+	if (getrandom(&s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
+		return -EIO;
+	s->last_id = s->instance >> 1; /* so that an id of an earlier server names nothing here */
+	r = events_init(&d->events, s, event_watch_tell);
+	if (r < 0)
+		return r;
+	r = loop_init(&s->loop);
+	if (r < 0) {
+		log_error("cannot make an event loop: %s", strerror(-r));
+		goto fail_events;
+	}
+	r = catch_signals(d);
+	if (r < 0) {
+		log_error("cannot catch signals: %s", strerror(-r));
+		goto fail_loop;
+	}
+	r = start_workers(d);
+	if (r < 0)
+		goto fail_signals;
+	notify_init(&s->notify, &s->loop);
+	store_init(&s->store, &s->loop, &s->notify, (unsigned)s->config.store_max);
+	check_descriptor_limit(s);
+	r = take_over(d, options);
+	if (r == 0)
+		return 0;
+	notify_deinit(&s->notify);
+	(void)client_fds_deinit(&d->client_fds); /* nobody has sent anything yet */
+	cuda_deinit(s->cuda);
+	worker_deinit(&s->wake_worker);
+	worker_deinit(&s->sealer);
+	worker_deinit(&s->worker);
+fail_signals:
+	release_signals(d);
+fail_loop:
+	loop_deinit(&s->loop);
+fail_events:
+	events_deinit(&d->events);
+	return r;
+}
+
+/* What is in the store is our successor's: clients go, and all else is left as it is. */
+static void leave(struct server *s)
+{
+	struct session *session;
+
+	s->stopping = true;
+	while ((session = list_first(&s->sessions, struct session, link)))
+		connection_close(session);
+	worker_deinit(&s->wake_worker);
+	worker_deinit(&s->sealer);
+	cuda_deinit(s->cuda);
+	worker_deinit(&s->worker);
+	fault_point("stop-left");
+	notify_deinit(&s->notify);
+}
+
+/* Who waits for a client to come back, or for the store, waits no more. */
+static void end_writers(struct list *buffers)
+{
+	struct buffer *b, *tmp;
+
+	list_for_each_safe(b, tmp, buffers, link)
+		if (b->writer)
+			writer_end(b->writer);
+}
+
+static void free_all(struct list *buffers)
+{
+	struct buffer *b, *tmp;
+	struct version *v;
+
+	list_for_each_safe(b, tmp, buffers, link) {
+		buffer_ref(b);
+		while ((v = list_first(&b->leaving, struct version, link)))
+			version_free(v); /* whoever maps it: nobody is left to count it */
+		buffer_unref(b);
+	}
+}
+
+void daemon_deinit(struct daemon *d)
+{
+	struct server *s = &d->server;
+	struct session *session;
+	struct buffer *buffer;
+	bool nothing_stuck, survives = store_works(&s->store) && !s->final;
+
+	listener_deinit(&d->listener, survives);
+	if (survives) {
+		leave(s);
+		return;
+	}
+	while ((session = list_first(&s->sessions, struct session, link)))
+		connection_close(session);
+	end_writers(&s->buffers);
+	end_writers(&s->removed);
+	while ((buffer = list_first(&s->buffers, struct buffer, link)))
+		buffer_drop(buffer);
+	worker_deinit(&s->wake_worker);
+	worker_deinit(&s->sealer); /* before the worker, which frees what it ends */
+	cuda_deinit(s->cuda); /* likewise */
+	free_all(&s->removed);
+	worker_deinit(&s->worker);
+	reaper_deinit(&d->reaper);
+	notify_deinit(&s->notify);
+	nothing_stuck = client_fds_deinit(&d->client_fds);
+	assert(list_empty(&s->waiters) && list_empty(&s->removed) && s->n_slot_bytes == 0);
+	events_deinit(&d->events);
+	release_signals(d);
+	loop_deinit(&s->loop);
+	if (nothing_stuck)
+		quota_deinit(&s->quota);
+}
+
+int daemon_run(struct daemon *d)
+{
+	struct server *s = &d->server;
+	char status[128];
+	int r;
+
+	(void)snprintf(status, sizeof(status), "serving %" PRIu64 " buffers", s->n_buffers);
+	notify_ready(&s->notify, status);
+	r = loop_run(&s->loop);
+	if (r < 0)
+		log_error("the event loop failed: %s", strerror(-r));
+	(void)notify_send(&s->notify, "STOPPING=1", -1); /* nobody to tell that nobody listens */
+	return r;
+}

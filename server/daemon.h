@@ -1,0 +1,44 @@
+/*
+ * The daemon
+ *
+ * weightd itself: the shared state, and the parts that stand above it. It starts them, gives each what it may
+ * call, serves, and ends them.
+ */
+#pragma once
+
+#include "server/backend/cuda.h"
+#include "server/base/loop.h"
+#include "server/client_fds.h"
+#include "server/config.h"
+#include "server/event.h"
+#include "server/listener.h"
+#include "server/reaper.h"
+#include "server/reload.h"
+#include "server/server.h"
+
+struct daemon {
+	struct server server;
+	struct cuda cuda;
+	struct client_fds client_fds;
+	struct reaper reaper;
+	struct events events;
+	struct listener listener;
+	struct source signals;
+	struct reload reload;
+};
+
+struct daemon_options {
+	const char *socket; /* NULL: that of the configuration */
+	struct config *config; /* whose overrides the daemon takes */
+	struct config_source source; /* to read it again */
+};
+
+/* Logs its failures. */
+int daemon_init(struct daemon *d, const struct daemon_options *options);
+void daemon_deinit(struct daemon *d);
+
+/*
+ * Serves until SIGTERM, behind which a successor may take up what is in the store, or SIGINT, behind which
+ * nobody will. SIGHUP reads the configuration again.
+ */
+int daemon_run(struct daemon *d);
