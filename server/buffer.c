@@ -298,6 +298,11 @@ void buffer_unref(struct buffer *b)
 		buffer_free(b);
 }
 
+struct slot_place buffer_place(const struct buffer *b)
+{
+	return (struct slot_place){.server = b->server, .backend = b->backend, .device = b->device};
+}
+
 bool buffer_has_name(const struct buffer *b)
 {
 	return !b->removed;

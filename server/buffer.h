@@ -19,6 +19,7 @@
 #include "server/head_waker.h"
 #include "server/manifest.h"
 #include "server/quota.h"
+#include "server/slot.h"
 #include "server/version.h"
 
 struct inherit;
@@ -94,6 +95,9 @@ int buffer_chown(struct buffer *b, uid_t uid);
 
 void buffer_ref(struct buffer *b);
 void buffer_unref(struct buffer *b);
+
+/* For its slots. */
+struct slot_place buffer_place(const struct buffer *b);
 
 /* True until buffer_drop(). */
 bool buffer_has_name(const struct buffer *b);

@@ -59,12 +59,13 @@ static int find_table(struct patient *p, uint64_t id, uid_t uid, struct layout_t
 
 static int find_slot(struct patient *p, const struct slot_saved *saved, struct slot **ret)
 {
+	struct slot_place place = buffer_place(p->buffer);
 	int fd = inherit_take(p->in, STORE_SLOT, saved->id);
 	int r;
 
 	if (fd < 0)
 		return -ENOENT;
-	r = slot_recover(p->buffer, saved, fd, ret);
+	r = slot_recover(&place, saved, fd, ret);
 	if (r < 0)
 		inherit_give_back(p->in, STORE_SLOT, saved->id, fd);
 	else

@@ -9,7 +9,6 @@
 #include "ipc/base/fd.h"
 #include "ipc/device.h"
 #include "ipc/digest.h"
-#include "server/buffer.h"
 #include "server/gpu_free.h"
 #include "server/server.h"
 
@@ -30,29 +29,29 @@ static void slot_destroy(struct slot *s)
 }
 CLEANUP_POINTER(struct slot, slot_destroy);
 
-/* Where its bytes are, as far as the buffer says. -EINVAL: not in this buffer's device. */
-static int locate(struct slot *s, const struct buffer *buffer)
+/* Where its bytes are, as far as the device says. -EINVAL: it is no device. */
+static int locate(struct slot *s)
 {
 	struct wire_location *location = &s->memory.location;
 	struct device device;
-	int r = device_parse(buffer->device, &device);
+	int r = device_parse(s->device, &device);
 
 	if (r < 0)
 		return r;
-	location->memory = buffer->backend->memory;
+	location->memory = s->backend->memory;
 	memcpy(location->uuid, device.uuid, sizeof(location->uuid));
 	return 0;
 }
 
-static struct slot *slot_blank(const struct buffer *buffer, uid_t uid, uint64_t data_size)
+static struct slot *slot_blank(const struct slot_place *place, uid_t uid, uint64_t data_size)
 {
 	struct slot *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return NULL;
-	s->server = buffer->server;
-	s->backend = buffer->backend;
-	s->device = buffer->device;
+	s->server = place->server;
+	s->backend = place->backend;
+	s->device = place->device;
 	s->uid = uid;
 	s->data_size = data_size;
 	s->size = digest_slot_size(data_size);
@@ -75,16 +74,16 @@ static int open_others(struct slot *s)
 	return r < 0 ? r : s->backend->reader(s->memory.fd, &s->reader_fd);
 }
 
-int slot_new(const struct buffer *buffer, uid_t uid, uint64_t data_size, struct slot **ret)
+int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, struct slot **ret)
 {
-	cleanup(slot_destroyp) struct slot *s = slot_blank(buffer, uid, data_size);
-	struct server *server = buffer->server;
+	cleanup(slot_destroyp) struct slot *s = slot_blank(place, uid, data_size);
+	struct server *server = place->server;
 	int r;
 
 	if (!s)
 		return -ENOMEM;
 	s->id = server_next_id(server);
-	r = locate(s, buffer);
+	r = locate(s);
 	if (r == 0)
 		r = quota_charge(&server->quota, uid, QUOTA_BYTES, s->size, &s->charge);
 	if (r == 0)
@@ -116,11 +115,11 @@ static int check(struct slot *s, int probe_fd)
 	return size != s->size || allocated < size ? -EBADMSG : 0;
 }
 
-int slot_recover(const struct buffer *buffer, const struct slot_saved *saved, int probe_fd,
+int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
 		 struct slot **ret)
 {
-	cleanup(slot_destroyp) struct slot *s = slot_blank(buffer, saved->uid, saved->data_size);
-	struct server *server = buffer->server;
+	cleanup(slot_destroyp) struct slot *s = slot_blank(place, saved->uid, saved->data_size);
+	struct server *server = place->server;
 	int r;
 
 	if (!s)
@@ -129,7 +128,7 @@ int slot_recover(const struct buffer *buffer, const struct slot_saved *saved, in
 	s->kept = true;
 	s->memory.location.map_size = saved->map_size;
 	memcpy(s->memory.location.handle, saved->handle, WIRE_HANDLE_SIZE);
-	r = locate(s, buffer);
+	r = locate(s);
 	if (r == 0)
 		r = check(s, probe_fd);
 	if (r == 0)

@@ -18,7 +18,6 @@
 #include "server/gpu_free.h"
 #include "server/quota.h"
 
-struct buffer;
 struct server;
 
 struct slot {
@@ -49,8 +48,15 @@ struct slot_ops {
 	uint64_t (*bytes_on)(const struct server *server, const char *device);
 };
 
+/* What a slot is made for. */
+struct slot_place {
+	struct server *server;
+	const struct backend *backend;
+	const char *device; /* outlives the slot */
+};
+
 /* Allocates and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno. */
-int slot_new(const struct buffer *buffer, uid_t uid, uint64_t data_size, struct slot **ret);
+int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, struct slot **ret);
 
 /* What the manifest knows of a slot. */
 struct slot_saved {
@@ -66,7 +72,7 @@ struct slot_saved {
  * For memory that came back from the store. Takes `probe_fd` on success; charges in any case. -EBADMSG when
  * it is not what it should be; -EOWNERDEAD when it died with the process that held it.
  */
-int slot_recover(const struct buffer *buffer, const struct slot_saved *saved, int probe_fd,
+int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
 		 struct slot **ret);
 
 /* Takes a slot that nobody's job works on; NULL is fine. It leaves the store. */

@@ -240,10 +240,11 @@ static int make_store_room(struct writer *w)
 /* 0, or the client was told why not. */
 static int allocate(struct writer *w)
 {
+	struct slot_place place = buffer_place(w->buffer);
 	struct buffer *b = w->buffer;
 	int r;
 
-	r = slot_new(b, w->uid, w->table->data_size, &w->slot);
+	r = slot_new(&place, w->uid, w->table->data_size, &w->slot);
 	if (r == QUOTA_EXCEEDED) {
 		session_fail(w->session, -EDQUOT,
 			     "uid %u may not hold that many bytes or descriptors", w->uid);
