@@ -88,7 +88,7 @@ WITHOUT := $(if $(HAVE_INIH),,'weightd.conf (libinih-dev)') \
 
 # Of the files of a variant, NOUN-*.c, one is built.
 INI := server/base/ini-$(if $(HAVE_INIH),inih,none).c
-PROBE := server/probe-$(if $(HAVE_SDT),sdt,none).c
+PROBE := server/buffers/probe-$(if $(HAVE_SDT),sdt,none).c
 objects = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
@@ -96,13 +96,14 @@ IPC := $(call objects,$(wildcard ipc/*.c ipc/base/*.c))
 RESHARD := $(call objects,$(wildcard ipc/reshard/*.c))
 # For clients and weightd-cuda; weightd does without.
 CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
-CHOSEN := server/base/ini-% server/probe-% server/fault.c
+CHOSEN := server/base/ini-% server/buffers/probe-% server/base/fault.c
 # Both ends of what weightd and weightd-cuda say to each other.
 PROTOCOL := $(call objects,server/cuda/protocol.c)
 BASE_OBJECTS := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/base/*.c)) $(INI))
-SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/*.c server/backend/*.c)) $(PROBE)) $(BASE_OBJECTS) $(PROTOCOL)
+SERVER_ROOMS := server server/backend server/buffers server/memory server/requests server/restart server/state
+SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard $(SERVER_ROOMS:%=%/*.c))) $(PROBE)) $(BASE_OBJECTS) $(PROTOCOL)
 # weightd with points where it dies: the files that know them have objects of their own.
-FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/fault\.h"' server/*.c server/backend/*.c))
+FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault\.h"' $(SERVER_ROOMS:%=%/*.c) server/base/fault.c))
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/cuda/*.c libclient/load/*.c))

@@ -8,13 +8,13 @@
 
 #include "server/backend/cuda.h"
 #include "server/base/loop.h"
-#include "server/client_fds.h"
-#include "server/config.h"
-#include "server/event.h"
-#include "server/listener.h"
-#include "server/reaper.h"
+#include "server/buffers/event.h"
+#include "server/buffers/reaper.h"
 #include "server/reload.h"
-#include "server/server.h"
+#include "server/requests/client_fds.h"
+#include "server/requests/listener.h"
+#include "server/state/config.h"
+#include "server/state/server.h"
 
 struct daemon {
 	struct server server;

@@ -14,9 +14,9 @@
 #include "server/base/journal.h"
 #include "server/base/log.h"
 #include "server/base/program.h"
-#include "server/config.h"
 #include "server/daemon.h"
-#include "server/keeper.h"
+#include "server/restart/keeper.h"
+#include "server/state/config.h"
 
 static const char usage[] =
 	"Usage: weightd [OPTIONS]\n"

@@ -1,7 +1,7 @@
 #include "server/reload.h"
 
 #include "server/base/log.h"
-#include "server/server.h"
+#include "server/state/server.h"
 
 void reload_init(struct reload *r, struct server *server, const struct config_source *source)
 {

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 #include "server/base/worker.h"
-#include "server/config.h"
+#include "server/state/config.h"
 
 struct server;
 

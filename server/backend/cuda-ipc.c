@@ -15,7 +15,7 @@
 
 #include "server/backend/backend.h"
 #include "server/backend/cuda.h"
-#include "server/server.h"
+#include "server/state/server.h"
 
 struct holder {
 	struct list link; /* cuda::holders */

@@ -10,7 +10,7 @@
 #include "ipc/codec.h"
 #include "ipc/device.h"
 #include "server/backend/backend.h"
-#include "server/server.h"
+#include "server/state/server.h"
 
 #define LOOK_NS 1000000000u /* at holders, where the allocator rests at once */
 #define SWITCHED_OFF "GPUs are switched off ([cuda] enabled in weightd.conf)"

@@ -18,7 +18,7 @@
 #include "ipc/base/num.h"
 #include "server/backend/backend.h"
 #include "server/base/headroom.h"
-#include "server/server.h"
+#include "server/state/server.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 /* Linux 6.1 */

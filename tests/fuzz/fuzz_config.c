@@ -1,7 +1,7 @@
 /* Any bytes as weightd.conf: what is accepted lies within the bounds of the table. */
 #include <string.h>
 
-#include "server/config.h"
+#include "server/state/config.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_accepted(const struct config *c)

@@ -6,15 +6,15 @@
  * that each BUG_ switch, a sabotage of one rule, is found.
  *
  * What stands for what
- *   Server      server/: server/reader_pause.c, and up to `up = true` server/recovery.c
- *   state, ...  the manifest's record, server/manifest.c. A commit is one step here: publish.pml shows why it may
+ *   Server      server/: server/requests/reader_pause.c, and up to `up = true` server/recovery.c
+ *   state, ...  the manifest's record, server/restart/manifest.c. A commit is one step here: publish.pml shows why it may
  *   head_       the word of the head page, ipc/head.c
  *   waiting     an update that was asked for: the head says UPDATING at once, the manifest when the memory is
  *               about to be handed out (writer.c, keep()); so a kill before that leaves things as they were
  *   mapped_w    which writer has the slot open or mapped for writing. What F_SETLEASE(F_RDLCK) tells, through
  *               a read-only descriptor that nobody else has, if writers get descriptors that were opened: the
  *               one of memfd_create() does not count
- *   grace       server/buffer.c, grace_ns and n_strangers: readers that a killed server had, and this not yet
+ *   grace       server/buffers/buffer.c, grace_ns and n_strangers: readers that a killed server had, and this not yet
  *   ask         libclient/client.c: reconnects by itself; LOST where the connection ended unanswered
  *   Polite      a reader that pauses: weightd's clients, libclient/buffer.c. It acknowledges between two reads
  *   Blunt       a reader that cannot: weightd_read_begin(), weightd_read_retry()

@@ -7,18 +7,18 @@
  *
  * What stands for what
  *   Server      server/: one loop, one request at a time. server/recovery.c up to `up = true`
- *   rec, index  the manifest, server/manifest.c: two records, the active one chosen by one atomic store
+ *   rec, index  the manifest, server/restart/manifest.c: two records, the active one chosen by one atomic store
  *   head_       ipc/head.c: one word. head_rb is no field of it but what an observer needs: how many
  *               rollbacks there had been
- *   Store       server/store.c and whoever keeps descriptors: does FDSTORE and FDSTOREREMOVE later, in
+ *   Store       server/restart/store.c and whoever keeps descriptors: does FDSTORE and FDSTOREREMOVE later, in
  *               order, also after the sender died, but before its successor starts: so does the keeper, and
  *               systemd looks at its notify socket before it looks at SIGCHLD. BUG_LATE_STORE shows what
  *               depends on it; with COMMIT_FIRST nothing would, but for a descriptor kept too long
- *   leaving     server/version.c: trimmed, waits for its last lease and for the proof
+ *   leaving     server/buffers/retention.c: trimmed, waits for its last lease and for the proof
  *   open, wopen what F_SETLEASE and F_SEAL_WRITE know: how many readers and writers still have the slot
  *               open or mapped. Descriptors in flight count
  *   ask         libclient/client.c: reconnects by itself; LOST where the connection ended unanswered
- *   job         the id of a writer (server/writer.c) and at the same time the bytes it fills in
+ *   job         the id of a writer (server/buffers/writer.c) and at the same time the bytes it fills in
  * What is left out: sizes, quotas, permissions, layouts and digests, several buffers, the wire. Memory is
  * two words (the smallest thing that can be torn), loads and stores are sequentially consistent (the head
  * word is release and acquire), a slot number is used again once nothing remembers it (real ones never
@@ -340,7 +340,7 @@ inline recover()
 	up = true
 }
 
-/* server/writer.c: a fresh slot, or in a reusable buffer one that was proved to be nobody's. */
+/* server/requests/writer_create.c: a fresh slot, or in a reusable buffer one that was proved to be nobody's. */
 inline create()
 {
 	if
@@ -524,7 +524,7 @@ inline drop_slot()
 	d_step { have[s] = false; s = 0 }
 }
 
-/* server/version.c: the last lease went, and nobody maps it. */
+/* server/buffers/reaper.c: the last lease went, and nobody maps it. */
 inline release(old)
 {
 	d_step {

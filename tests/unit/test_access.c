@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "ipc/base/num.h"
-#include "server/access.h"
+#include "server/state/access.h"
 
 /* None of them is who runs the tests. */
 #define ALICE 40001

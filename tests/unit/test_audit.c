@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "server/audit.h"
+#include "server/state/audit.h"
 
 static struct channel_peer peer = {.pid = 12, .uid = 1000};
 

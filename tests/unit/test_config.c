@@ -15,7 +15,7 @@
 #include "ipc/base/num.h"
 #include "server/base/headroom.h"
 #include "server/base/ini.h"
-#include "server/config.h"
+#include "server/state/config.h"
 
 #define SAID_MAX 8192
 #define SKIP 77

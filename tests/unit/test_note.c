@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "bpf/note.h"
-#include "server/probe.h"
+#include "server/buffers/probe.h"
 
 #define N 5
 #define MOVED 0x10

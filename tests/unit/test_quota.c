@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "server/quota.h"
+#include "server/state/quota.h"
 
 #define ALICE 4001
 #define BOB 4002

@@ -19,12 +19,12 @@
 #include "ipc/base/num.h"
 #include "ipc/head.h"
 #include "server/backend/backend.h"
-#include "server/buffer.h"
-#include "server/buffer_commit.h"
-#include "server/layout_table.h"
-#include "server/server.h"
-#include "server/slot.h"
-#include "server/version.h"
+#include "server/buffers/buffer.h"
+#include "server/buffers/buffer_commit.h"
+#include "server/buffers/version.h"
+#include "server/memory/layout_table.h"
+#include "server/memory/slot.h"
+#include "server/state/server.h"
 
 #define READERS_MAX 64
 

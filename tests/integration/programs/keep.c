@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "server/keeper.h"
+#include "server/restart/keeper.h"
 
 int main(int argc, char **argv)
 {

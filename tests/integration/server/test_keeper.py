@@ -27,7 +27,7 @@ NAMES = [f"name-{i}" for i in range(8)]
 
 
 def keep_program():
-    sources = [features.ROOT / "server" / f"{name}.c" for name in ("keeper", "fdstore_entry", "notify_recv", "base/log", "base/program")]
+    sources = [features.ROOT / "server" / f"{name}.c" for name in ("restart/keeper", "restart/fdstore_entry", "restart/notify_recv", "base/log", "base/program")]
     sources += sorted((features.ROOT / "ipc/base").glob("*.c"))
     return compiled("keep", (HERE / "keep.c", *sources), *SANITIZED.get(features.BUILD.name, []))
 

@@ -1,5 +1,5 @@
 """
-The daemon is killed at each of its named points (server/fault.c), one by one, while it is made to do all it
+The daemon is killed at each of its named points (server/base/fault.c), one by one, while it is made to do all it
 can do; the keeper starts it again, and nothing may be lost, nothing half done be seen, nothing be left over.
 
 A scene is what is done. It is played once without a kill, to count how often it passes each point; then once
@@ -175,8 +175,8 @@ def has_ended(pid, within_s):
 
 @functools.cache
 def manifests():
-    """The functions of server/manifest.h."""
-    sources = ["server/manifest.c", *(f"ipc/{n}.c" for n in ("hash", "base/fd", "base/num"))]
+    """The functions of server/restart/manifest.h."""
+    sources = ["server/restart/manifest.c", *(f"ipc/{n}.c" for n in ("hash", "base/fd", "base/num"))]
     library = ctypes.CDLL(compiled("manifest", tuple(features.ROOT / path for path in sources), "-shared"))
     library.manifest_open.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p]
     library.manifest_current.argtypes = library.manifest_free.argtypes = [ctypes.c_void_p]

@@ -1,0 +1,124 @@
+/*
+ * Buffers
+ *
+ * A name on a device, and its versions. One of them is current: it is what attach gets. The others live
+ * while they are among the `keep` newest or somebody reads them. What a buffer is stands in its manifest:
+ * whatever changes it ends in buffer_save() (buffer_commit.h), and nothing is told to anybody before that. A buffer object
+ * outlives its name: it goes with its last version and its writer.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ipc/base/list.h"
+#include "ipc/head.h"
+#include "ipc/wire.h"
+#include "server/buffers/head_waker.h"
+#include "server/buffers/version.h"
+#include "server/memory/slot.h"
+#include "server/restart/manifest.h"
+#include "server/state/access.h"
+#include "server/state/audit.h"
+#include "server/state/quota.h"
+
+struct inherit;
+struct server;
+struct writer;
+
+#define BUFFER_KEEP_MAX 32
+/* That exist or leave: what a manifest has room for, less one that is in the making. */
+#define BUFFER_VERSIONS_MAX (MANIFEST_VERSIONS - 2)
+
+struct buffer {
+	struct list link; /* server::buffers while it has its name, then server::removed */
+	struct server *server;
+	unsigned n_refs; /* its name, its versions, its writer */
+	uint64_t id;
+	char name[WIRE_NAME_SIZE];
+	char device[WIRE_DEVICE_SIZE];
+	const struct backend *backend;
+	struct access access;
+	unsigned generation; /* of access: grows when it changes */
+	uint32_t keep;
+	bool exclusive; /* one slot, never sealed, written in place */
+	bool reusable; /* slots are not sealed, and are used again */
+	bool removed;
+	enum head_state state;
+	uint64_t next_version;
+	uint64_t current; /* 0: nothing published */
+	uint64_t passed_over; /* that was written over without waiting for all its readers; 0: none */
+	struct list versions; /* those there are, oldest first */
+	struct list leaving; /* those that ended and have memory still */
+	unsigned n_versions;
+	unsigned n_leaving;
+	struct version *spare; /* one that left, whose slot is used again; NULL for none */
+	uint64_t grace_ns; /* until then readers who were here before us may come back; see reader_pause.c */
+	struct writer *writer; /* who makes the next version, NULL for nobody */
+	struct manifest *manifest;
+	int manifest_fd; /* until it is kept */
+	struct head *head;
+	int head_fd; /* writable, until it is kept; after a restart until there is a reader */
+	struct head_waker waker; /* who sleeps on the head */
+	int head_reader_fd; /* read-only, see buffer_head() */
+	bool kept; /* head and manifest are in the store */
+	struct charge charge;
+	struct charge descriptors;
+};
+
+/* 1 to 127 of [A-Za-z0-9._/:-], the first a letter or a digit. */
+bool buffer_name_ok(const char *name);
+
+/* The buffer of that name, NULL for none; or of that id. */
+struct buffer *buffer_find(struct server *server, const char *name, const char *device);
+struct buffer *buffer_find_id(struct server *server, uint64_t id);
+
+/* Makes a buffer without versions and gives it its name. 0, QUOTA_EXCEEDED or a negative errno. */
+int buffer_new(struct server *server, const char *name, const char *device,
+	       const struct backend *backend, const struct access *access, struct buffer **ret);
+
+/*
+ * For a manifest that came back from the store, whose memory it takes on success; and the head. The buffer
+ * has neither versions nor writer yet, and its head has not been rewritten. -EBADMSG, -ENODEV and others.
+ */
+int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int head_fd,
+		   struct buffer **ret);
+
+/*
+ * The read-only descriptor of the head page, for readers. Opened when the first one comes: a thousand
+ * buffers are to be there at once after a restart. Negative where that fails.
+ */
+int buffer_head(struct buffer *b);
+
+/* Another owner, who is charged for it whatever its limits; the caller saves. -ENOMEM. */
+int buffer_chown(struct buffer *b, uid_t uid);
+
+void buffer_ref(struct buffer *b);
+void buffer_unref(struct buffer *b);
+
+/* For its slots. */
+struct slot_place buffer_place(const struct buffer *b);
+
+/* True until buffer_drop(). */
+bool buffer_has_name(const struct buffer *b);
+
+/* The version attach gets, NULL before the first publish; the latest there is; the one of that number. */
+struct version *buffer_current(const struct buffer *b);
+struct version *buffer_newest(const struct buffer *b);
+struct version *buffer_version(const struct buffer *b, uint64_t number);
+
+/* Puts manifest and head into the store, if they are not there already. */
+void buffer_keep(struct buffer *b);
+
+/* Puts into the audit what was done to it, by whom; NULL: by weightd itself. */
+void buffer_audit(const struct buffer *b, enum audit_action action, const struct channel_peer *peer,
+		  uint64_t version);
+
+/* True for its device; for NULL, which stands for all. */
+bool buffer_is_on(const struct buffer *b, const char *device);
+
+/* WIRE_BUFFER_*. */
+uint32_t buffer_flags(const struct buffer *b);
+
+/* CLOCK_REALTIME. */
+uint64_t buffer_now_ns(void);

@@ -1,0 +1,180 @@
+#include "server/buffers/buffer_commit.h"
+
+#include <string.h>
+
+#include "server/buffers/buffer.h"
+#include "server/buffers/probe.h"
+#include "server/buffers/version.h"
+#include "server/buffers/writer.h"
+#include "server/memory/layout_table.h"
+#include "server/memory/slot.h"
+#include "server/state/server.h"
+
+enum head_state buffer_shown_state(const struct buffer *b)
+{
+	return b->writer && b->writer->pausing && !b->removed ? HEAD_UPDATING : b->state;
+}
+
+static struct version *find_by_slot(const struct buffer *b, uint64_t slot)
+{
+	struct version *v;
+
+	list_for_each(v, &b->leaving, link)
+		if (v->slot->id == slot)
+			return v;
+	list_for_each(v, &b->versions, link)
+		if (v->slot->id == slot)
+			return v;
+	return NULL;
+}
+
+/*
+ * What the manifest remembers of versions that have no memory any more. The oldest are forgotten; those that
+ * never were published at once, unless the store has not heard yet that they are gone.
+ */
+static void copy_history(const struct buffer *b, const struct manifest_record *old,
+			 struct manifest_record *r)
+{
+	unsigned room = MANIFEST_VERSIONS - b->n_versions - b->n_leaving;
+	const struct manifest_version *from[MANIFEST_VERSIONS];
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < old->n_versions; i++) {
+		const struct manifest_version *e = &old->versions[i];
+		const struct version *v = e->flags & MANIFEST_HELD ? find_by_slot(b, e->slot) : NULL;
+
+		if (!(v && v->number == e->number) &&
+		    (e->number || store_is_behind(&b->server->store)))
+			from[n++] = e;
+	}
+	for (unsigned i = n > room ? n - room : 0; i < n; i++) {
+		struct manifest_version *e = &r->versions[r->n_versions++];
+
+		*e = *from[i];
+		if (!e->ended_ns) {
+			e->ended_ns = buffer_now_ns();
+			/* In place the same slot goes on under another number. */
+			e->why = find_by_slot(b, e->slot) ? WIRE_END_REWRITTEN : WIRE_END_LOST;
+		}
+		e->flags &= ~MANIFEST_HELD;
+	}
+}
+
+static void copy_version(const struct version *v, struct manifest_record *r)
+{
+	struct manifest_version *e = &r->versions[r->n_versions++];
+
+	*e = (struct manifest_version){
+		.number = v->number,
+		.slot = v->slot->id,
+		.table = v->table->id,
+		.writer = v->writer,
+		.data_size = v->slot->data_size,
+		.huge_bytes = v->slot->memory.progress.huge,
+		.n_tensors = v->table->n_tensors,
+		.published_ns = v->published_ns,
+		.ended_ns = v->ended_ns,
+		.flags = MANIFEST_HELD | (v->has_digest ? MANIFEST_DIGEST : 0),
+		.why = v->why,
+		.uid = v->uid,
+		.pid = (uint32_t)v->pid,
+		.generation = v->generation,
+		.map_size = v->slot->memory.location.map_size,
+	};
+	memcpy(e->handle, v->slot->memory.location.handle, sizeof(e->handle));
+	memcpy(e->layout_hash, v->table->hash, sizeof(e->layout_hash));
+	memcpy(e->digest, v->digest, sizeof(e->digest));
+}
+
+/* By number. Nearly sorted already: the newest comes last. */
+static void sort_versions(struct manifest_record *r)
+{
+	for (unsigned i = 1; i < r->n_versions; i++)
+		for (unsigned j = i; j > 0 && r->versions[j].number < r->versions[j - 1].number;
+		     j--) {
+			struct manifest_version swapped = r->versions[j];
+
+			r->versions[j] = r->versions[j - 1];
+			r->versions[j - 1] = swapped;
+		}
+}
+
+static void copy_writer(const struct writer *w, struct manifest_writer *ret)
+{
+	if (!w->kept)
+		return;
+	*ret = (struct manifest_writer){
+		.id = w->id,
+		.cookie = w->cookie,
+		.slot = w->slot ? w->slot->id : 0,
+		.table = w->table ? w->table->id : 0,
+		.data_size = w->slot ? w->slot->data_size : 0,
+		.huge_bytes = w->slot ? w->slot->memory.progress.huge : 0,
+		.uid = w->uid,
+		.pid = (uint32_t)w->pid,
+		.keep = w->keep,
+		.flags = (w->target ? MANIFEST_IN_PLACE : 0) | (w->reused ? MANIFEST_RECYCLED : 0) |
+			 (w->spoiled ? MANIFEST_SPOILED : 0),
+		.map_size = w->slot ? w->slot->memory.location.map_size : 0,
+	};
+	if (w->slot)
+		memcpy(ret->handle, w->slot->memory.location.handle, sizeof(ret->handle));
+}
+
+void buffer_save(struct buffer *b)
+{
+	const struct manifest_record *old = manifest_current(b->manifest);
+	struct manifest_record *r = manifest_begin(b->manifest);
+	struct version *v;
+
+	memcpy(r->name, b->name, sizeof(r->name));
+	memcpy(r->device, b->device, sizeof(r->device));
+	r->current = b->current;
+	r->next_version = b->next_version;
+	r->passed_over = b->passed_over;
+	r->uid = b->access.uid;
+	r->gid = b->access.gid;
+	r->mode = b->access.mode;
+	r->generation = b->generation;
+	r->keep = b->keep;
+	r->flags = (b->removed ? MANIFEST_REMOVED : 0) | (b->exclusive ? MANIFEST_EXCLUSIVE : 0) |
+		   (b->reusable ? MANIFEST_REUSABLE : 0) |
+		   (b->backend->memory == WIRE_MEMORY_CUDA_IPC ? MANIFEST_IPC : 0);
+	r->state = b->state;
+	r->writer = (struct manifest_writer){0};
+	if (b->writer)
+		copy_writer(b->writer, &r->writer);
+	copy_history(b, old, r);
+	list_for_each(v, &b->leaving, link)
+		copy_version(v, r);
+	list_for_each(v, &b->versions, link)
+		copy_version(v, r);
+	sort_versions(r);
+	manifest_commit(b->manifest);
+}
+
+void buffer_flip(struct buffer *b)
+{
+	const struct version *v = buffer_current(b);
+	enum head_state state = buffer_shown_state(b);
+	uint64_t before = head_version(head_current(b->head));
+	struct head_record record;
+
+	if (!v) {
+		if (head_set(b->head, b->current, state))
+			head_waker_wake(b);
+		return;
+	}
+	record = (struct head_record){
+		.version = v->number,
+		.slot = v->slot->id,
+		.data_size = v->slot->data_size,
+		.published_ns = v->published_ns,
+	};
+	memcpy(record.layout_hash, v->table->hash, sizeof(record.layout_hash));
+	memcpy(record.digest, v->digest, sizeof(record.digest));
+	if (!head_publish(b->head, &record, state))
+		return;
+	PROBE(flip, b, before);
+	head_waker_wake(b);
+}

@@ -1,0 +1,75 @@
+#include "server/buffers/version.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "server/base/fault.h"
+#include "server/buffers/buffer.h"
+#include "server/buffers/buffer_commit.h"
+#include "server/buffers/event.h"
+#include "server/memory/layout_table.h"
+#include "server/memory/slot.h"
+#include "server/state/server.h"
+
+struct version *version_blank(void)
+{
+	struct version *v = calloc(1, sizeof(*v));
+
+	if (!v)
+		return NULL;
+	list_init(&v->link);
+	list_init(&v->leases);
+	return v;
+}
+
+void version_add(struct version *v, struct buffer *b)
+{
+	v->buffer = b;
+	buffer_ref(b);
+	if (v->ended_ns) {
+		list_append(&b->leaving, &v->link);
+		b->n_leaving++;
+	} else {
+		list_append(&b->versions, &v->link);
+		b->n_versions++;
+	}
+}
+
+void version_end(struct version *v, enum wire_end why)
+{
+	struct buffer *b = v->buffer;
+
+	assert(!v->ended_ns);
+	v->ended_ns = buffer_now_ns();
+	v->why = why;
+	quota_refund(&v->charge); /* its bytes stay charged until they are free */
+	list_remove(&v->link);
+	b->n_versions--;
+	list_append(&b->leaving, &v->link);
+	b->n_leaving++;
+	if (buffer_has_name(b))
+		event_of_version(WIRE_EVENT_VERSION_GONE, v);
+}
+
+void version_free(struct version *v)
+{
+	struct buffer *b = v->buffer;
+
+	assert(v->n_leases == 0);
+	list_remove(&v->link);
+	if (v->ended_ns)
+		b->n_leaving--;
+	else
+		b->n_versions--;
+	if (b->spare == v)
+		b->spare = NULL;
+	/* Out of the store, then out of the manifest: what recovery finds in neither never was. */
+	slot_free(v->slot);
+	layout_table_unref(v->table);
+	fault_point("free-removed");
+	buffer_save(b);
+	fault_point("free-saved");
+	quota_refund(&v->charge);
+	free(v);
+	buffer_unref(b);
+}

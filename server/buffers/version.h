@@ -1,0 +1,54 @@
+/*
+ * Versions
+ *
+ * What was published. A version is there while it is on its buffer's list: attach finds it, rollback can
+ * make it current. Then it ends, for one reason or another, and leaves: its memory is freed when its
+ * last lease is over and the kernel says that nobody has it open or mapped any more. What a writer never
+ * published leaves in the same way, as a version without a number.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ipc/base/list.h"
+#include "ipc/wire.h"
+#include "server/state/quota.h"
+
+struct buffer;
+struct slot;
+struct layout_table;
+
+struct version {
+	struct list link; /* buffer::versions, or buffer::leaving */
+	struct buffer *buffer; /* referenced */
+	uint64_t number; /* 0: never published */
+	uint64_t writer; /* id of who made it */
+	struct slot *slot;
+	struct layout_table *table;
+	uint64_t published_ns; /* CLOCK_REALTIME */
+	uint64_t ended_ns; /* likewise; 0: it is there */
+	enum wire_end why;
+	uid_t uid; /* who published it */
+	pid_t pid;
+	unsigned generation; /* of the buffer's permissions then */
+	struct list leases; /* on it */
+	unsigned n_leases;
+	bool rewriting; /* a writer has its slot */
+	bool has_digest;
+	uint8_t digest[WIRE_HASH_SIZE];
+	struct charge charge;
+};
+
+/* An empty one, on no list. NULL: out of memory. */
+struct version *version_blank(void);
+
+/* Puts `v`, filled in but for its buffer, on one of the buffer's lists, at the end. */
+void version_add(struct version *v, struct buffer *b);
+
+/* It is no more: from the buffer's list to those that leave. The caller saves the buffer, and reaps. */
+void version_end(struct version *v, enum wire_end why);
+
+/* Frees it and saves its buffer, which may go with it. It has no leases. */
+void version_free(struct version *v);

@@ -1,0 +1,87 @@
+#include "server/buffers/waiter.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/num.h"
+#include "server/buffers/buffer.h"
+#include "server/buffers/buffer_commit.h"
+#include "server/state/access.h"
+#include "server/state/server.h"
+#include "server/state/session.h"
+
+static void on_deadline(struct timer *timer)
+{
+	struct waiter *w = container_of(timer, struct waiter, timer);
+	struct session *session = w->session;
+	char name[WIRE_NAME_SIZE], device[WIRE_DEVICE_SIZE];
+	uint64_t version = w->version;
+
+	memcpy(name, w->name, sizeof(name));
+	memcpy(device, w->device, sizeof(device));
+	waiter_free(w);
+	session_fail(session, -ETIMEDOUT, "'%s' on %s did not reach version %" PRIu64 " in time",
+		     name, device, version ? version : 1);
+}
+
+int waiter_new(struct session *session, const struct wire_wait *wait)
+{
+	struct server *server = session->server;
+	struct waiter *w = calloc(1, sizeof(*w));
+
+	if (!w)
+		return -ENOMEM;
+	w->session = session;
+	w->version = wait->version;
+	memcpy(w->name, wait->name, sizeof(w->name));
+	memcpy(w->device, wait->device, sizeof(w->device));
+	timer_init(&w->timer, on_deadline);
+	if (wait->timeout_ms >= 0)
+		timer_start(&server->loop, &w->timer,
+			    num_now_ns() + (uint64_t)wait->timeout_ms * 1000000);
+	list_append(&server->waiters, &w->link);
+	session->waiter = w;
+	return 0;
+}
+
+void waiter_free(struct waiter *w)
+{
+	timer_stop(&w->timer);
+	list_remove(&w->link);
+	w->session->waiter = NULL;
+	free(w);
+}
+
+bool waiter_is_served(const struct buffer *b, uint64_t version)
+{
+	return b->current && b->current >= version && buffer_shown_state(b) == HEAD_READY;
+}
+
+void waiters_notify(struct buffer *b)
+{
+	struct waiter *w, *tmp;
+	struct list ready;
+
+	/* Answering may end a session, which frees its waiter: so first pick, then answer. */
+	list_init(&ready);
+	list_for_each_safe(w, tmp, &b->server->waiters, link) {
+		if (strcmp(w->name, b->name) || strcmp(w->device, b->device) ||
+		    !waiter_is_served(b, w->version))
+			continue;
+		list_remove(&w->link);
+		list_append(&ready, &w->link);
+	}
+	while ((w = list_first(&ready, struct waiter, link))) {
+		struct session *session = w->session;
+		struct wire_reply reply = {.wait = {.version = b->current}};
+
+		waiter_free(w);
+		if (access_allows(&b->access, &session->peer, ACCESS_READ))
+			(void)session_reply(session, WIRE_WAIT, &reply, NULL, 0);
+		else
+			session_fail(session, -EACCES, "uid %u may not read '%s'",
+				     session->peer.uid, b->name);
+	}
+}

@@ -1,0 +1,124 @@
+/*
+ * Writers
+ *
+ * A version in the making, and the session that makes it:
+ *
+ *	checking (the layout) -> [measuring (what can be free), pausing (the readers)] ->
+ *	providing (the memory) -> keeping (it in the store) -> filling (by the client) ->
+ *	sealing -> a version
+ *
+ * All but filling and pausing is work on a thread or a question to the service manager, during which the
+ * writer belongs to it: a session that ends meanwhile abandons the writer, and the end of the work frees
+ * it. A writer that ends before it became a version takes its memory with it, and its buffer too if that
+ * never held anything. From keeping on it is in the manifest: a restart leaves it without a session, which
+ * has some time to come back.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ipc/base/list.h"
+#include "ipc/head.h"
+#include "ipc/wire.h"
+#include "server/backend/backend.h"
+#include "server/base/loop.h"
+#include "server/base/worker.h"
+#include "server/memory/layout_validation.h"
+#include "server/restart/store.h"
+#include "server/state/quota.h"
+
+struct buffer;
+struct manifest_writer;
+struct reader_pause_ops;
+struct session;
+struct slot;
+struct layout_table;
+struct version;
+
+struct writer {
+	struct list link; /* session::writers */
+	struct session *session; /* NULL: abandoned, or not back yet */
+	struct timer timer; /* for the session to come back; or for readers to pause */
+	uint64_t id;
+	uint64_t cookie; /* the client's name for it, until it knows the id */
+	uid_t uid;
+	pid_t pid;
+	struct buffer *buffer;
+	struct slot *slot; /* in place: the target's, borrowed */
+	struct version *target; /* which is written in place; NULL: a new one is made */
+	struct layout_table *table;
+	struct version *version; /* room for what this becomes */
+	struct job job;
+	struct barrier barrier;
+	bool busy; /* the job or the barrier has us */
+	bool kept; /* in the manifest */
+	bool handed_out; /* the client has, or had, the writable descriptor */
+	enum head_state state_before; /* of the buffer that is written in place */
+	uint32_t flags; /* WIRE_CREATE_* */
+	enum wire_policy policy;
+	int64_t timeout_ms; /* for readers to pause */
+	struct backend_memory measured; /* where the versions that are to be replaced are */
+	uint64_t n_free; /* bytes there */
+	const struct reader_pause_ops *pause_ops;
+	bool pausing; /* they are asked to; in place, until the update is over */
+	uint64_t pause_began_ns;
+	uint64_t pause_deadline_ns; /* 0: none */
+	uint32_t keep; /* of the buffer, from this version on; 0: as before */
+	bool reused; /* the slot's old bytes may still be in it */
+	bool spoiled; /* sealed and not whole, or distrusted: fit for nothing but the end */
+
+	struct layout_validation layout; /* until it is a table */
+
+	uint64_t publish_began_ns;
+	bool has_digest;
+	uint8_t digest[WIRE_HASH_SIZE];
+	struct charge charge; /* of the version to be */
+};
+
+/* NULL: out of memory. Belongs to the buffer, and to nobody else yet. */
+struct writer *writer_blank(struct buffer *buffer, uint64_t id);
+
+/* Ends it. NULL. */
+struct writer *writer_free(struct writer *w);
+
+/*
+ * For a writer that the manifest knows: it waits for its session. Takes slot and table (in place the slot is
+ * the current version's) on success.
+ */
+int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
+		   struct layout_table *table);
+
+/* Has a worker do a step of it. `done` gets the writer back by writer_take_back(). */
+void writer_submit(struct writer *w, struct worker *worker, int (*step)(struct job *),
+		   void (*done)(struct job *, int));
+/* NULL when the session has ended meanwhile, and then the writer is gone too. */
+struct writer *writer_take_back(struct writer *w);
+
+/* Writes in place of `target`, until it is left: then it is its readers' again. */
+void writer_aim(struct writer *w, struct version *target);
+void writer_leave_target(struct writer *w);
+
+/* Answers the session's request: the memory was lost. */
+void writer_fail_for_loss(struct writer *w);
+
+/* Ends the writer; what works for it is told to stop, and ends it then. */
+void writer_abandon(struct writer *w);
+
+/* For one without a session: likewise, and waits neither for its client to come back nor for the store. */
+void writer_end(struct writer *w);
+
+/* NULL: the session has no such writer. */
+struct writer *writer_find(struct session *session, uint64_t id);
+
+/* Gives a writer without a session to this one, which has the same user. False: it is not for it. */
+bool writer_adopt(struct writer *w, struct session *session);
+
+/* Ends a writer without a session if its client is dead, which the kernel knows. True: it is gone. */
+bool writer_bury(struct writer *w);
+
+/*
+ * The buffer's permissions change, and whoever may read it then must not find what a reused slot held
+ * before. The caller saves the buffer.
+ */
+void writer_distrust(struct writer *w);

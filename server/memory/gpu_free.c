@@ -1,0 +1,139 @@
+#include "server/memory/gpu_free.h"
+
+#include <errno.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/base/fault.h"
+#include "server/base/log.h"
+#include "server/memory/slot.h"
+#include "server/state/server.h"
+
+#define SECOND_NS ((uint64_t)1000000000)
+#define DELAY_MAX_NS (60 * SECOND_NS)
+
+/* Nobody waits for what is over: its version goes, and with it the slot. */
+static void end(struct slot *s)
+{
+	struct server *server = s->server;
+
+	s->gpu_free.state = GPU_FREE_OVER;
+	if (!server->stopping)
+		server->slot_ops->freed(server);
+}
+
+/* What a driver keeps back for itself of a big allocation does not make it an orphan. */
+static uint64_t expected(const struct slot *s)
+{
+	return s->memory.location.map_size - s->memory.location.map_size / 8;
+}
+
+/*
+ * Who keeps the memory of many slots holds up the worker no longer than who keeps that of one: all that are
+ * released at once have the same second. What is asked too early for it is looked at again, as an orphan.
+ */
+static int close_step(struct job *job)
+{
+	struct slot *s = container_of(job, struct slot, gpu_free.job);
+	uint64_t before = 0;
+	int r = s->backend->await_free(&s->memory, 0, 0, &before);
+
+	slot_close(s);
+	if (r < 0)
+		return r;
+	r = s->backend->await_free(&s->memory, before + expected(s),
+				   s->gpu_free.begun_ns + SECOND_NS, &s->gpu_free.free);
+	/* Part of it may be back, and taken by another program: that may end, too. */
+	if (r == -EBUSY && s->gpu_free.free > before)
+		s->gpu_free.free = before;
+	return r;
+}
+
+static int look_step(struct job *job)
+{
+	struct slot *s = container_of(job, struct slot, gpu_free.job);
+
+	return s->backend->await_free(&s->memory, 0, 0, &s->gpu_free.free);
+}
+
+/*
+ * What the GPU would have free without us. The slots that are being released count as ours until they are over:
+ * the one that is let go adds to this, once, until its release is seen to be over.
+ */
+static uint64_t left_by_others(const struct slot *s)
+{
+	return s->gpu_free.free + s->server->slot_ops->bytes_on(s->server, s->device);
+}
+
+static void plan_look(struct slot *s)
+{
+	struct gpu_free *r = &s->gpu_free;
+
+	r->delay_ns = !r->delay_ns                     ? SECOND_NS
+		      : r->delay_ns * 2 < DELAY_MAX_NS ? r->delay_ns * 2
+						       : DELAY_MAX_NS;
+	r->next_ns = num_now_ns() + r->delay_ns;
+}
+
+static void close_done(struct job *job, int r)
+{
+	struct slot *s = container_of(job, struct slot, gpu_free.job);
+
+	if (r != -EBUSY) {
+		end(s); /* also where the GPU does not say: nobody would ever know */
+		return;
+	}
+	log_warning("memory on %s that nobody has a lease on is still taken: some process maps it",
+		    s->device);
+	s->gpu_free.state = GPU_FREE_ORPHAN;
+	s->gpu_free.others = left_by_others(s);
+	plan_look(s);
+}
+
+static void look_done(struct job *job, int r)
+{
+	struct slot *s = container_of(job, struct slot, gpu_free.job);
+	uint64_t others = left_by_others(s);
+
+	s->gpu_free.looking = false;
+	if (r == 0 && others >= s->gpu_free.others + expected(s)) {
+		end(s);
+		return;
+	}
+	if (r == 0 && others < s->gpu_free.others)
+		s->gpu_free.others = others;
+	plan_look(s);
+}
+
+bool gpu_free_run(struct slot *s)
+{
+	struct gpu_free *r = &s->gpu_free;
+	struct worker *worker;
+
+	if (!s->backend->await_free || r->state == GPU_FREE_OVER)
+		return true;
+	if (r->state == GPU_FREE_HELD && slot_is_lost(s))
+		return true; /* it is free already */
+	if (r->state == GPU_FREE_CLOSING || r->looking ||
+	    (r->state == GPU_FREE_ORPHAN && num_now_ns() < r->next_ns))
+		return false;
+	worker = s->backend->worker(s->server);
+	if (!worker)
+		return false; /* what came back after a restart is the first to need one */
+	if (r->state == GPU_FREE_ORPHAN) {
+		r->looking = true;
+		worker_submit(worker, &r->job, look_step, look_done);
+		return false;
+	}
+	r->state = GPU_FREE_CLOSING;
+	r->begun_ns = num_now_ns();
+	slot_forget(s);
+	fault_point("release-begun");
+	worker_submit(worker, &r->job, close_step, close_done);
+	return false;
+}
+
+bool gpu_free_is_orphan(const struct slot *s)
+{
+	return !s->backend->await_free || s->gpu_free.state == GPU_FREE_ORPHAN;
+}

@@ -1,0 +1,45 @@
+/*
+ * Layout tables
+ *
+ * The layout of versions, as the server sees it: one sealed memfd with a hash, checked once and never
+ * looked into again. Versions of a buffer that have the same layout share one.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ipc/wire.h"
+#include "server/state/quota.h"
+
+struct server;
+
+struct layout_table {
+	struct server *server;
+	unsigned n_refs;
+	uint64_t id;
+	int fd; /* read-only */
+	uint64_t size; /* bytes of the memfd */
+	uint64_t data_size; /* bytes of the flat range it describes */
+	uint64_t n_tensors;
+	uint8_t hash[WIRE_HASH_SIZE];
+	bool kept; /* in the store */
+	struct charge charge;
+	struct charge descriptor;
+};
+
+/* Takes `fd` on success. The caller fills in what the layout says. 0, QUOTA_EXCEEDED or -ENOMEM. */
+int layout_table_new(struct server *server, uid_t uid, int fd, uint64_t size,
+		     struct layout_table **ret);
+
+/* For one that came back from the store. Charges in any case. */
+int layout_table_recover(struct server *server, uid_t uid, uint64_t id, int fd,
+			 struct layout_table **ret);
+
+struct layout_table *layout_table_ref(struct layout_table *t);
+/* NULL is fine. */
+void layout_table_unref(struct layout_table *t);
+
+/* Puts it into the store, if it is not there already. */
+void layout_table_keep(struct layout_table *t);

@@ -1,0 +1,296 @@
+#include "server/memory/slot.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/device.h"
+#include "ipc/digest.h"
+#include "server/memory/gpu_free.h"
+#include "server/state/server.h"
+
+/* True when what the descriptor of mortal memory leads to is lost. */
+static bool hangs_up(int fd)
+{
+	struct pollfd p = {.fd = fd};
+
+	return poll(&p, 1, 0) > 0 && p.revents & POLLHUP;
+}
+
+static void slot_destroy(struct slot *s)
+{
+	slot_close(s);
+	quota_refund(&s->charge);
+	quota_refund(&s->descriptor);
+	free(s);
+}
+CLEANUP_POINTER(struct slot, slot_destroy);
+
+/* Where its bytes are, as far as the device says. -EINVAL: it is no device. */
+static int locate(struct slot *s)
+{
+	struct wire_location *location = &s->memory.location;
+	struct device device;
+	int r = device_parse(s->device, &device);
+
+	if (r < 0)
+		return r;
+	location->memory = s->backend->memory;
+	memcpy(location->uuid, device.uuid, sizeof(location->uuid));
+	return 0;
+}
+
+static struct slot *slot_blank(const struct slot_place *place, uid_t uid, uint64_t data_size)
+{
+	struct slot *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return NULL;
+	s->server = place->server;
+	s->backend = place->backend;
+	s->device = place->device;
+	s->uid = uid;
+	s->data_size = data_size;
+	s->size = digest_slot_size(data_size);
+	s->memory.server = s->server;
+	s->memory.size = s->size;
+	s->memory.fd = -1;
+	s->reader_fd = -1;
+	s->probe_fd = -1;
+	return s;
+}
+
+/* The two that cannot write, once there is memory to lead to. */
+static int open_others(struct slot *s)
+{
+	int r = 0;
+
+	if (s->memory.fd < 0 || s->probe_fd >= 0)
+		return 0;
+	r = s->backend->reader(s->memory.fd, &s->probe_fd);
+	return r < 0 ? r : s->backend->reader(s->memory.fd, &s->reader_fd);
+}
+
+int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, struct slot **ret)
+{
+	cleanup(slot_destroyp) struct slot *s = slot_blank(place, uid, data_size);
+	struct server *server = place->server;
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->id = server_next_id(server);
+	r = locate(s);
+	if (r == 0)
+		r = quota_charge(&server->quota, uid, QUOTA_BYTES, s->size, &s->charge);
+	if (r == 0)
+		r = quota_charge(&server->quota, uid, QUOTA_DESCRIPTORS, 1, &s->descriptor);
+	if (r == 0)
+		r = s->backend->allocate(&s->memory);
+	if (r == 0)
+		r = open_others(s);
+	if (r != 0)
+		return r;
+	server->n_slot_bytes += s->size;
+	*ret = take_ptr(s);
+	return 0;
+}
+
+/* What the descriptor itself says; of an opaque one all is believed. */
+static int check(struct slot *s, int probe_fd)
+{
+	uint64_t size, allocated;
+	int r;
+
+	if (s->backend->mortal && hangs_up(probe_fd))
+		return -EOWNERDEAD;
+	if (s->backend->opaque)
+		return s->memory.location.map_size < s->size ? -EBADMSG : 0;
+	r = s->backend->describe(probe_fd, &size, &allocated, &s->sealed);
+	if (r < 0)
+		return r;
+	return size != s->size || allocated < size ? -EBADMSG : 0;
+}
+
+int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
+		 struct slot **ret)
+{
+	cleanup(slot_destroyp) struct slot *s = slot_blank(place, saved->uid, saved->data_size);
+	struct server *server = place->server;
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->id = saved->id;
+	s->kept = true;
+	s->memory.location.map_size = saved->map_size;
+	memcpy(s->memory.location.handle, saved->handle, WIRE_HANDLE_SIZE);
+	r = locate(s);
+	if (r == 0)
+		r = check(s, probe_fd);
+	if (r == 0)
+		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_BYTES, s->size, &s->charge);
+	if (r == 0)
+		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_DESCRIPTORS, 1,
+					&s->descriptor);
+	if (r < 0)
+		return r;
+	s->probe_fd = probe_fd;
+	s->memory.progress.done = s->size;
+	s->memory.progress.huge = saved->huge_bytes;
+	server->n_slot_bytes += s->size;
+	*ret = take_ptr(s);
+	return 0;
+}
+
+void slot_close(struct slot *s)
+{
+	/* The last close frees the pages. */
+	s->memory.fd = fd_close(s->memory.fd);
+	s->reader_fd = fd_close(s->reader_fd);
+	s->probe_fd = fd_close(s->probe_fd);
+}
+
+static int free_step(struct job *job)
+{
+	slot_close(container_of(job, struct slot, free_job));
+	return JOB_DONE;
+}
+
+static void free_done(struct job *job, int r)
+{
+	struct slot *s = container_of(job, struct slot, free_job);
+
+	(void)r; /* closing does not fail */
+	s->server->n_slot_bytes -= s->size;
+	slot_destroy(s);
+}
+
+static void on_hangup(struct source *source, uint32_t events)
+{
+	struct slot *s = container_of(source, struct slot, hangup);
+
+	(void)events; /* nothing is ever written */
+	s->server->slot_ops->lost(s);
+}
+
+int slot_watch(struct slot *s)
+{
+	return s->backend->mortal && !s->hangup.loop
+		       ? loop_add(&s->server->loop, &s->hangup, s->probe_fd, 0, on_hangup)
+		       : 0;
+}
+
+void slot_unwatch(struct slot *s)
+{
+	loop_remove(&s->hangup);
+}
+
+void slot_forget(struct slot *s)
+{
+	slot_unwatch(s);
+	if (s->kept)
+		store_remove(&s->server->store, STORE_SLOT, s->id);
+	s->kept = false;
+}
+
+void slot_free(struct slot *s)
+{
+	struct worker *worker;
+
+	if (!s)
+		return;
+	slot_forget(s);
+	if (s->probe_fd < 0) { /* released before, or there was nothing yet */
+		free_done(&s->free_job, 0);
+		return;
+	}
+	/* The last close may take as long as the making. What came back after a restart may be without a worker. */
+	worker = s->backend->worker(s->server);
+	worker_submit(worker ? worker : &s->server->worker, &s->free_job, free_step, free_done);
+}
+
+void slot_keep(struct slot *s)
+{
+	if (s->kept)
+		return;
+	s->kept = true;
+	(void)store_put(&s->server->store, STORE_SLOT, s->id,
+			s->probe_fd); /* the barrier behind it tells */
+	(void)slot_watch(s); /* else a loss is seen by who attaches */
+}
+
+int slot_provide(struct slot *s)
+{
+	int r = s->backend->provide(&s->memory);
+
+	return r == JOB_DONE ? open_others(s) : r;
+}
+
+int slot_open(struct slot *s)
+{
+	return s->memory.fd >= 0 ? 0 : s->backend->writable(s->probe_fd, &s->memory.fd);
+}
+
+void slot_shut(struct slot *s)
+{
+	s->memory.fd = fd_close(s->memory.fd);
+}
+
+int slot_seal(struct slot *s)
+{
+	int r;
+
+	if (s->memory.fd < 0)
+		return 0; /* sealed before, and then something else failed */
+	r = s->sealed ? s->backend->is_whole(s->memory.fd, s->size)
+		      : s->backend->seal(s->memory.fd, s->size);
+	if (r == 0) {
+		s->sealed = true;
+		slot_shut(s);
+	}
+	return r;
+}
+
+int slot_finish(struct slot *s)
+{
+	int r = s->memory.fd < 0 ? 0 : s->backend->is_whole(s->memory.fd, s->size);
+
+	if (r == 0)
+		slot_shut(s);
+	return r;
+}
+
+int slot_reader(struct slot *s)
+{
+	int r = s->reader_fd >= 0 ? 0 : s->backend->reader(s->probe_fd, &s->reader_fd);
+
+	return r < 0 ? r : s->reader_fd;
+}
+
+int slot_has_writer(const struct slot *s)
+{
+	return s->backend->has_writer(s->probe_fd);
+}
+
+bool slot_is_lost(const struct slot *s)
+{
+	return s->backend->mortal && hangs_up(s->probe_fd);
+}
+
+bool slot_is_held(struct slot *s)
+{
+	s->reader_fd = fd_close(s->reader_fd);
+	return s->backend->in_use(s->probe_fd) > 0;
+}
+
+bool slot_in_use(struct slot *s)
+{
+	if (gpu_free_has_begun(&s->gpu_free))
+		return false; /* its descriptors are the worker's */
+	slot_shut(s);
+	return slot_is_held(s);
+}

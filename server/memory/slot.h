@@ -1,0 +1,125 @@
+/*
+ * Slots
+ *
+ * The memory of one version: allocated empty, provided step by step, filled by one writer, sealed unless
+ * its buffer has it otherwise, and from then on only read. Steps run on the worker; between them a slot
+ * has one owner, a writer or a version. Freeing may take long and goes through the worker too.
+ *
+ * Three descriptors lead to it. `probe_fd` is read-only, ours alone and what the store has: while any
+ * other is left somewhere, or a mapping made from one, the kernel refuses it a lease, and so we know.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/backend/backend.h"
+#include "server/base/worker.h"
+#include "server/memory/gpu_free.h"
+#include "server/state/quota.h"
+
+struct server;
+
+struct slot {
+	struct server *server;
+	const struct backend *backend;
+	uint64_t id;
+	uint64_t data_size; /* the flat range */
+	uint64_t size; /* with the digest leaves behind it */
+	struct backend_memory memory; /* its descriptor is -1 once published */
+	int reader_fd; /* for readers; see slot_reader() */
+	int probe_fd;
+	struct source hangup; /* of probe_fd; see slot_watch() */
+	uid_t uid; /* who is charged */
+	bool kept; /* in the store */
+	bool sealed;
+	struct charge charge;
+	struct charge descriptor;
+	struct job free_job;
+	struct gpu_free gpu_free;
+	const char *device; /* the buffer's, which outlives it */
+};
+
+/* Calls from slots to what uses them; in struct server. */
+struct slot_ops {
+	void (*lost)(struct slot *s); /* its memory is lost; must call slot_unwatch() */
+	void (*freed)(struct server *server); /* the memory of a slot whose descriptors were closed is free */
+	/* The bytes that all slots take on a device, those that are being freed included. */
+	uint64_t (*bytes_on)(const struct server *server, const char *device);
+};
+
+/* What a slot is made for. */
+struct slot_place {
+	struct server *server;
+	const struct backend *backend;
+	const char *device; /* outlives the slot */
+};
+
+/* Allocates and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno. */
+int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, struct slot **ret);
+
+/* What the manifest knows of a slot. */
+struct slot_saved {
+	uint64_t id;
+	uint64_t data_size;
+	uint64_t huge_bytes;
+	uint64_t map_size;
+	const uint8_t *handle; /* WIRE_HANDLE_SIZE bytes */
+	uid_t uid;
+};
+
+/*
+ * For memory that came back from the store. Takes `probe_fd` on success; charges in any case. -EBADMSG when
+ * it is not what it should be; -EOWNERDEAD when it died with the process that held it.
+ */
+int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
+		 struct slot **ret);
+
+/* Takes a slot that nobody's job works on; NULL is fine. It leaves the store. */
+void slot_free(struct slot *s);
+
+/* Puts it into the store. */
+void slot_keep(struct slot *s);
+
+/* Takes it out of the store. */
+void slot_forget(struct slot *s);
+
+/* On the backend's worker: closes all descriptors. */
+void slot_close(struct slot *s);
+
+/* On the backend's worker: as backend::provide. */
+int slot_provide(struct slot *s);
+
+/* Makes sure of the writable descriptor, for a slot that is not sealed. */
+int slot_open(struct slot *s);
+
+/* Gives it up. */
+void slot_shut(struct slot *s);
+
+/* On the worker: seals the slot and gives up the writable descriptor. As backend::seal. */
+int slot_seal(struct slot *s);
+
+/* On the worker: likewise without the seal, for buffers that have it so. -ENODATA. */
+int slot_finish(struct slot *s);
+
+/* The descriptor for readers, opened again if it was given up. -EMFILE and the like. */
+int slot_reader(struct slot *s);
+
+/* For one that we have not open for writing: whether somebody has, 1 or 0; negative: the kernel cannot tell. */
+int slot_has_writer(const struct slot *s);
+
+/* Calls slot_ops::lost when the memory is lost, until slot_unwatch(); does nothing for memory that cannot be. */
+int slot_watch(struct slot *s);
+void slot_unwatch(struct slot *s);
+
+/* True when its memory is no more, whatever leads to it. */
+bool slot_is_lost(const struct slot *s);
+
+/* True while somebody but us has it open or mapped, also if it goes on having readers. */
+bool slot_is_held(struct slot *s);
+
+/*
+ * For a slot that will get no more readers: true while somebody has it open or mapped. Where the kernel
+ * cannot tell, who let go of his lease is believed.
+ */
+bool slot_in_use(struct slot *s);

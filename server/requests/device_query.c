@@ -1,0 +1,140 @@
+#include "server/requests/device_query.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/num.h"
+#include "server/backend/cuda.h"
+#include "server/base/headroom.h"
+#include "server/buffers/buffer.h"
+#include "server/buffers/device_usage.h"
+#include "server/state/server.h"
+#include "server/state/session.h"
+
+struct device_query {
+	struct session *session; /* NULL: it has ended */
+	struct server *server;
+	struct job job;
+	uint64_t after;
+	unsigned n_gpus;
+	struct wire_device_record *gpus; /* from the step that asked: many may wait, with little memory */
+};
+
+static void describe_host(struct server *server, struct wire_device_record *ret)
+{
+	*ret = (struct wire_device_record){
+		.device = "host",
+		.name = "host memory",
+		.ours = buffers_bytes(server, "host"),
+		.granularity = (uint64_t)sysconf(_SC_PAGESIZE),
+	};
+	if (headroom_total(&ret->total) < 0 || headroom_bytes(&ret->free) < 0)
+		memcpy(ret->why, "/proc/meminfo cannot be read",
+		       sizeof("/proc/meminfo cannot be read"));
+}
+
+/* A page from `after` on: of the host, which is the first, and the GPUs behind it. */
+static void answer(struct session *s, uint64_t after, const struct wire_device_record *gpus,
+		   unsigned n_gpus)
+{
+	struct wire_reply reply = {.list.record_size = sizeof(struct wire_device_record)};
+	struct wire_list_reply *list = &reply.list;
+
+	for (uint64_t i = after; i <= n_gpus; i++) {
+		struct wire_device_record record;
+
+		if (list->n_records == sizeof(list->records) / sizeof(record)) {
+			list->next = i;
+			break;
+		}
+		if (i == 0) {
+			describe_host(s->server, &record);
+		} else {
+			record = gpus[i - 1];
+			record.ours = buffers_bytes(s->server, record.device);
+		}
+		memcpy(list->records + list->n_records++ * sizeof(record), &record, sizeof(record));
+	}
+	(void)session_reply(s, WIRE_LIST, &reply, NULL, 0); /* who cannot be told is being closed */
+}
+
+static int ask_step(struct job *job)
+{
+	struct device_query *q = container_of(job, struct device_query, job);
+
+	if (job->cancelled)
+		return -ECANCELED;
+	q->gpus = calloc(CUDA_DEVICES_MAX, sizeof(*q->gpus));
+	if (!q->gpus)
+		return -ENOMEM;
+	q->n_gpus = cuda_list(q->server->cuda, q->gpus);
+	return JOB_DONE;
+}
+
+/* Names and numbers stay what they are; a reason why there are none may not. */
+static void remember(struct device_query *q)
+{
+	struct cuda *c = q->server->cuda;
+
+	if (q->server->stopping || q->gpus[0].why[0])
+		return;
+	free(c->known);
+	c->known = take_ptr(q->gpus);
+	c->n_known = q->n_gpus;
+}
+
+static void ask_done(struct job *job, int r)
+{
+	struct device_query *q = container_of(job, struct device_query, job);
+
+	if (q->session) {
+		q->session->device_query = NULL;
+		if (r == 0)
+			answer(q->session, q->after, q->gpus, q->n_gpus);
+		else
+			session_fail(q->session, r,
+				     r == -ENOMEM ? "weightd is out of memory"
+						  : "weightd is stopping");
+	}
+	if (r == 0)
+		remember(q);
+	free(q->gpus);
+	free(q);
+}
+
+void device_query_new(struct session *session, const struct wire_list *list)
+{
+	const struct cuda *cuda = session->server->cuda;
+	struct worker *worker;
+	struct device_query *q;
+
+	if (list->flags & WIRE_LIST_KNOWN && cuda->known) {
+		answer(session, list->after, cuda->known, cuda->n_known);
+		return;
+	}
+	worker = cuda_worker(session->server);
+	q = worker ? calloc(1, sizeof(*q)) : NULL;
+
+	if (!q) {
+		session_fail(session, -ENOMEM, "weightd is out of memory");
+		return;
+	}
+	q->session = session;
+	q->server = session->server;
+	q->after = list->after;
+	session->device_query = q;
+	worker_submit(worker, &q->job, ask_step, ask_done);
+}
+
+void device_query_forget(struct session *session)
+{
+	if (!session->device_query)
+		return;
+	session->device_query->session = NULL;
+	session->device_query->job.cancelled = true;
+	session->device_query = NULL;
+}

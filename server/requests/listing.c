@@ -1,0 +1,424 @@
+#include "server/requests/listing.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ipc/base/num.h"
+#include "server/base/headroom.h"
+#include "server/buffers/buffer.h"
+#include "server/buffers/buffer_commit.h"
+#include "server/buffers/reaper.h"
+#include "server/buffers/retention.h"
+#include "server/buffers/version.h"
+#include "server/buffers/writer.h"
+#include "server/memory/gpu_free.h"
+#include "server/memory/layout_table.h"
+#include "server/memory/slot.h"
+#include "server/requests/device_query.h"
+#include "server/requests/lookup.h"
+#include "server/state/access.h"
+#include "server/state/server.h"
+#include "server/state/session.h"
+
+/* A page of a list in the making. */
+struct page {
+	struct wire_reply reply;
+	uint64_t after; /* where it begins */
+	uint64_t last; /* id of the last record in it */
+	bool full;
+};
+
+static void page_init(struct page *p, const struct wire_list *list, size_t record_size)
+{
+	*p = (struct page){.reply.list.record_size = (uint32_t)record_size, .after = list->after};
+}
+
+/* Appends the record `id`; ids come in ascending order. False: the page is full, the list goes on behind it. */
+static bool page_add(struct page *p, uint64_t id, const void *record)
+{
+	struct wire_list_reply *list = &p->reply.list;
+
+	if (id <= p->after)
+		return true;
+	if (list->n_records == sizeof(list->records) / list->record_size) {
+		list->next = p->last;
+		p->full = true;
+		return false;
+	}
+	p->last = id;
+	memcpy(list->records + list->n_records++ * (size_t)list->record_size, record,
+	       list->record_size);
+	return true;
+}
+
+static void page_send(struct page *p, struct session *s)
+{
+	(void)session_reply(s, WIRE_LIST, &p->reply, NULL,
+			    0); /* who cannot be told is being closed */
+}
+
+/* Who may see that a buffer is there. */
+static bool may_list(const struct session *s, const struct buffer *b)
+{
+	return access_allows(&b->access, &s->peer, ACCESS_READ) || access_owns(&b->access, &s->peer);
+}
+
+static void fill_buffer_record(const struct buffer *b, struct wire_buffer_record *rec)
+{
+	const struct version *current = buffer_current(b), *newest = buffer_newest(b);
+	const struct version *v;
+
+	memcpy(rec->name, b->name, sizeof(rec->name));
+	memcpy(rec->device, b->device, sizeof(rec->device));
+	rec->writing = b->writer != NULL;
+	rec->uid = b->access.uid;
+	rec->gid = b->access.gid;
+	rec->mode = b->access.mode;
+	rec->keep = b->keep;
+	rec->flags = buffer_flags(b);
+	rec->state = buffer_shown_state(b);
+	list_for_each(v, &b->versions, link) {
+		rec->n_versions++;
+		rec->n_leases += v->n_leases;
+		rec->slot_bytes += v->slot->size;
+		rec->huge_bytes += v->slot->memory.progress.huge;
+	}
+	if (!current)
+		return;
+	rec->version = current->number;
+	rec->newest = newest->number;
+	rec->n_tensors = current->table->n_tensors;
+	rec->data_size = current->slot->data_size;
+	rec->published_ns = current->published_ns;
+	memcpy(rec->layout_hash, current->table->hash, WIRE_HASH_SIZE);
+	memcpy(rec->digest, current->digest, WIRE_HASH_SIZE);
+}
+
+static void fill_version_record(const struct version *v, struct wire_version_record *rec)
+{
+	rec->version = v->number;
+	rec->n_tensors = v->table->n_tensors;
+	rec->data_size = v->slot->data_size;
+	rec->slot_bytes = v->slot->size;
+	rec->huge_bytes = v->slot->memory.progress.huge;
+	rec->published_ns = v->published_ns;
+	rec->n_leases = v->n_leases;
+	rec->uid = v->uid;
+	rec->pid = (uint32_t)v->pid;
+	rec->current = v->number == v->buffer->current;
+	rec->flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
+		     (v->buffer->exclusive ? WIRE_VERSION_MUTABLE : 0);
+	memcpy(rec->layout_hash, v->table->hash, WIRE_HASH_SIZE);
+	memcpy(rec->digest, v->digest, WIRE_HASH_SIZE);
+}
+
+/* All buffers that the client may see, or those of one name; in the order of their ids. */
+static void list_buffers(struct session *s, const struct wire_list *list)
+{
+	struct buffer *b;
+	struct page page;
+
+	page_init(&page, list, sizeof(struct wire_buffer_record));
+	list_for_each(b, &s->server->buffers, link) {
+		struct wire_buffer_record rec = {0};
+
+		if (b->id <= list->after || !may_list(s, b) ||
+		    (list->name[0] && strcmp(b->name, list->name)))
+			continue;
+		fill_buffer_record(b, &rec);
+		if (!page_add(&page, b->id, &rec))
+			break;
+	}
+	page_send(&page, s);
+}
+
+static void list_versions(struct session *s, const struct wire_list *list)
+{
+	struct buffer *b = lookup_buffer(s, list->name, list->device, ACCESS_READ);
+	struct version *v;
+	struct page page;
+
+	if (!b)
+		return;
+	page_init(&page, list, sizeof(struct wire_version_record));
+	list_for_each(v, &b->versions, link) {
+		struct wire_version_record rec = {0};
+
+		fill_version_record(v, &rec);
+		if (!page_add(&page, v->number, &rec))
+			break;
+	}
+	page_send(&page, s);
+}
+
+static const struct version *find_held(const struct buffer *b, const struct manifest_version *e)
+{
+	const struct version *v;
+
+	list_for_each(v, &b->versions, link)
+		if (v->number == e->number)
+			return v;
+	list_for_each(v, &b->leaving, link)
+		if (v->number == e->number)
+			return v;
+	return NULL;
+}
+
+static void fill_history_record(const struct buffer *b, const struct manifest_version *e,
+				struct wire_version_record *rec)
+{
+	const struct version *v = find_held(b, e);
+
+	if (v)
+		fill_version_record(v, rec);
+	rec->version = e->number;
+	rec->n_tensors = e->n_tensors;
+	rec->data_size = e->data_size;
+	rec->published_ns = e->published_ns;
+	rec->ended_ns = e->ended_ns;
+	rec->uid = e->uid;
+	rec->pid = e->pid;
+	rec->why = e->why;
+	rec->flags = (e->flags & MANIFEST_DIGEST ? WIRE_VERSION_DIGEST : 0) |
+		     (b->exclusive ? WIRE_VERSION_MUTABLE : 0);
+	memcpy(rec->layout_hash, e->layout_hash, WIRE_HASH_SIZE);
+	memcpy(rec->digest, e->digest, WIRE_HASH_SIZE);
+}
+
+/* As the manifest remembers it. */
+static void list_history(struct session *s, const struct wire_list *list)
+{
+	struct buffer *b = lookup_buffer(s, list->name, list->device, ACCESS_READ);
+	const struct manifest_record *r;
+	struct page page;
+
+	if (!b)
+		return;
+	r = manifest_current(b->manifest);
+	page_init(&page, list, sizeof(struct wire_version_record));
+	for (unsigned i = 0; i < r->n_versions; i++) {
+		struct wire_version_record rec = {0};
+
+		if (r->versions[i].number == 0)
+			continue;
+		fill_history_record(b, &r->versions[i], &rec);
+		if (!page_add(&page, rec.version, &rec))
+			break;
+	}
+	page_send(&page, s);
+}
+
+static void fill_slot_record(const struct buffer *b, const struct slot *slot,
+			     struct wire_slot_record *rec)
+{
+	struct stat st;
+
+	memcpy(rec->name, b->name, sizeof(rec->name));
+	memcpy(rec->device, b->device, sizeof(rec->device));
+	rec->slot = slot->id;
+	rec->size = slot->size;
+	if (slot->backend->opaque)
+		rec->allocated = slot->memory.location.map_size;
+	else if (fstat(slot->probe_fd, &st) == 0)
+		rec->allocated = (uint64_t)st.st_blocks * 512;
+	rec->uid = slot->uid;
+	rec->removed = b->removed;
+}
+
+static enum wire_slot_state state_of(const struct buffer *b, const struct version *v)
+{
+	if (b->spare == v)
+		return WIRE_SLOT_KEPT;
+	if (v->rewriting)
+		return WIRE_SLOT_WRITING;
+	if (v->ended_ns)
+		return v->n_leases == 0 && gpu_free_is_orphan(v->slot) ? WIRE_SLOT_ORPHAN
+								       : WIRE_SLOT_LEAVING;
+	return v->number == b->current ? WIRE_SLOT_CURRENT : WIRE_SLOT_KEPT;
+}
+
+/* A slot, and whose it is. */
+struct found {
+	const struct slot *slot; /* NULL: none */
+	const struct version *version; /* NULL: it is the writer's */
+	const struct writer *writer;
+};
+
+/* Takes the one with the lower id behind `after`. */
+static void choose_slot(struct found *best, uint64_t after, struct found other)
+{
+	if (other.slot->id > after && (!best->slot || other.slot->id < best->slot->id))
+		*best = other;
+}
+
+static void choose_slot_of(const struct buffer *b, uint64_t after, struct found *best)
+{
+	const struct writer *w = b->writer;
+	const struct version *v;
+
+	list_for_each(v, &b->versions, link)
+		choose_slot(best, after, (struct found){.slot = v->slot, .version = v});
+	list_for_each(v, &b->leaving, link)
+		choose_slot(best, after, (struct found){.slot = v->slot, .version = v});
+	if (w && w->slot) /* in place it is that of a version */
+		choose_slot(best, after, (struct found){.slot = w->slot, .writer = w});
+}
+
+static void fill_found(const struct found *f, struct wire_slot_record *rec)
+{
+	const struct version *v = f->version;
+
+	if (!v) {
+		fill_slot_record(f->writer->buffer, f->slot, rec);
+		rec->state = WIRE_SLOT_WRITING;
+		if (f->writer->kept) /* else the worker may be counting them */
+			rec->huge_bytes = f->slot->memory.progress.huge;
+		return;
+	}
+	fill_slot_record(v->buffer, f->slot, rec);
+	rec->huge_bytes = f->slot->memory.progress.huge;
+	rec->version = v->number;
+	rec->n_leases = v->n_leases;
+	rec->state = state_of(v->buffer, v);
+}
+
+/* The slot behind `after` with the lowest id, since they come in no order. False: there is none. */
+static bool next_slot(struct session *s, const char *name, uint64_t after,
+		      struct wire_slot_record *ret)
+{
+	struct list *all[] = {&s->server->buffers, &s->server->removed};
+	struct found best = {0};
+	struct buffer *b;
+
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		list_for_each(b, all[i], link)
+			if (may_list(s, b) && (!name[0] || !strcmp(name, b->name)))
+				choose_slot_of(b, after, &best);
+	if (!best.slot)
+		return false;
+	*ret = (struct wire_slot_record){0};
+	fill_found(&best, ret);
+	return true;
+}
+
+static void list_slots(struct session *s, const struct wire_list *list)
+{
+	struct wire_slot_record rec;
+	uint64_t after = list->after;
+	struct page page;
+
+	(void)reaper_look(s->server->reaper); /* what is told to be an orphan is one */
+	page_init(&page, list, sizeof(rec));
+	while (next_slot(s, list->name, after, &rec) && page_add(&page, rec.slot, &rec))
+		after = rec.slot;
+	page_send(&page, s);
+}
+
+static void fill_user_record(const struct quota *q, const struct account *a,
+			     struct wire_user_record *rec)
+{
+	static const enum quota_kind kinds[WIRE_CHARGE_END] = {
+		[WIRE_CHARGE_CONNECTIONS] = QUOTA_SESSIONS,
+		[WIRE_CHARGE_LEASES] = QUOTA_LEASES,
+		[WIRE_CHARGE_BUFFERS] = QUOTA_BUFFERS,
+		[WIRE_CHARGE_VERSIONS] = QUOTA_VERSIONS,
+		[WIRE_CHARGE_BYTES] = QUOTA_BYTES,
+		[WIRE_CHARGE_DESCRIPTORS] = QUOTA_DESCRIPTORS,
+	};
+
+	rec->uid = a->uid;
+	for (int i = 0; i < WIRE_CHARGE_END; i++) {
+		rec->used[i] = a->used[kinds[i]];
+		rec->limit[i] = quota_limit(q, a->uid, kinds[i]);
+	}
+}
+
+/* One more than the uid, since 0 means from the start. */
+static const struct account *next_account(const struct quota *q, uint64_t after)
+{
+	const struct account *a, *best = NULL;
+
+	list_for_each(a, &q->accounts, link)
+		if ((uint64_t)a->uid + 1 > after && (!best || a->uid < best->uid))
+			best = a;
+	return best;
+}
+
+static void list_users(struct session *s, const struct wire_list *list)
+{
+	const struct quota *q = &s->server->quota;
+	uint64_t after = list->after;
+	const struct account *a;
+	struct page page;
+
+	page_init(&page, list, sizeof(struct wire_user_record));
+	for (; (a = next_account(q, after)); after = (uint64_t)a->uid + 1) {
+		struct wire_user_record rec = {0};
+
+		if (a->uid != s->peer.uid && !access_is_admin(&s->peer))
+			continue;
+		fill_user_record(q, a, &rec);
+		if (!page_add(&page, (uint64_t)a->uid + 1, &rec))
+			break;
+	}
+	page_send(&page, s);
+}
+
+void listing_answer(struct session *s, const struct wire_list *list)
+{
+	switch (list->kind) {
+	case WIRE_LIST_BUFFERS:
+		list_buffers(s, list);
+		break;
+	case WIRE_LIST_VERSIONS:
+		list_versions(s, list);
+		break;
+	case WIRE_LIST_HISTORY:
+		list_history(s, list);
+		break;
+	case WIRE_LIST_SLOTS:
+		list_slots(s, list);
+		break;
+	case WIRE_LIST_USERS:
+		list_users(s, list);
+		break;
+	case WIRE_LIST_DEVICES:
+		device_query_new(s, list);
+		break;
+	default:
+		session_fail(s, -EINVAL, "there is no list of kind %u", list->kind);
+	}
+}
+
+void listing_stat(struct session *s)
+{
+	struct server *server = s->server;
+	struct list *all[] = {&server->buffers, &server->removed};
+	struct wire_reply reply = {0};
+	struct wire_stat_reply *stat = &reply.stat;
+	struct version *v;
+	struct buffer *b;
+
+	(void)reaper_look(server->reaper); /* likewise */
+	for (int i = 0; i < 2; i++)
+		list_for_each(b, all[i], link)
+			list_for_each(v, &b->leaving, link) {
+				if (v == b->spare)
+					continue;
+				if (v->n_leases > 0 || !gpu_free_is_orphan(v->slot))
+					stat->leaving_bytes += v->slot->size;
+				else
+					stat->orphan_bytes += v->slot->size;
+			}
+	if (headroom_bytes(&stat->headroom) < 0)
+		stat->headroom = 0;
+	stat->slot_bytes = server->n_slot_bytes;
+	stat->kept_bytes = buffers_kept_bytes(server, NULL);
+	stat->layout_bytes = server->n_table_bytes;
+	stat->n_quarantined = server->n_quarantined;
+	stat->store_used = server->store.n_kept;
+	stat->store_max = server->store.max;
+	(void)session_reply(s, WIRE_STAT, &reply, NULL, 0);
+}

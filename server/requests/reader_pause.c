@@ -1,0 +1,230 @@
+#include "server/requests/reader_pause.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/base/fault.h"
+#include "server/base/log.h"
+#include "server/buffers/buffer.h"
+#include "server/buffers/buffer_commit.h"
+#include "server/buffers/event.h"
+#include "server/buffers/lease.h"
+#include "server/buffers/paused_reader.h"
+#include "server/buffers/probe.h"
+#include "server/buffers/reaper.h"
+#include "server/buffers/slot_reuse.h"
+#include "server/buffers/version.h"
+#include "server/buffers/writer.h"
+#include "server/memory/slot.h"
+#include "server/state/server.h"
+#include "server/state/session.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+#define LOOK_AGAIN_NS 10000000u
+
+/* True while readers may be at work that were here before a restart and have not come back. */
+static bool may_have_strangers(const struct buffer *b)
+{
+	const struct version *v = buffer_current(b);
+
+	/* Those who have come back hold it too: where some are dead, that looks as if they lived. */
+	return b->manifest->n_strangers > 0 && num_now_ns() < b->grace_ns && v &&
+	       slot_is_held(v->slot);
+}
+
+static bool anybody_holds(struct buffer *b)
+{
+	struct version *v;
+
+	list_for_each(v, &b->versions, link)
+		if (slot_is_held(v->slot))
+			return true;
+	return false;
+}
+
+/* Ends all versions: what is to come takes their room. */
+static void clear(struct buffer *b)
+{
+	struct version *v, *tmp;
+
+	list_for_each_safe(v, tmp, &b->versions, link)
+		version_end(v, WIRE_END_REWRITTEN);
+	b->current = 0;
+	b->state = HEAD_EMPTY;
+	fault_point("replace-begun");
+	buffer_save(b);
+	fault_point("replace-committed");
+	reaper_reap(b);
+}
+
+/* For whom `n_readers` have not made room. */
+static void go_on(struct writer *w, unsigned n_readers)
+{
+	struct buffer *b = w->buffer;
+
+	PROBE(quiesce, w, PROBE_GOES_ON, n_readers);
+	if (b->exclusive) {
+		/* Some may not have come back since a restart, and read on: who comes later shall hear it. */
+		if (b->manifest->n_strangers > 0)
+			b->passed_over = b->current;
+		fault_point("update-paused");
+	} else {
+		w->pausing = false;
+		slot_reuse_forget(b);
+		clear(b);
+		buffer_flip(b);
+		paused_readers_resume(b); /* whoever paused instead of letting go was evicted */
+	}
+	w->pause_ops->go_on(w);
+}
+
+static void describe_readers(const struct buffer *b, char *text, size_t size)
+{
+	const struct version *v;
+	const struct lease *l;
+	size_t n = 0;
+
+	text[0] = '\0';
+	list_for_each(v, &b->versions, link)
+		list_for_each(l, &v->leases, version_link)
+			if (paused_reader_is_missing(b, l) && n + 40 < size)
+				n += (size_t)snprintf(text + n, size - n, "%spid %d of uid %u",
+						      n ? ", " : "", l->session->peer.pid,
+						      l->session->peer.uid);
+}
+
+/* weightd may signal its own user's processes, and everybody's as root; else the reader is only evicted. */
+static void kill_reader(const struct writer *w, const struct lease *l)
+{
+	socklen_t size = sizeof(int);
+	int pidfd = -1;
+
+	if (w->uid != 0 && w->uid != l->session->peer.uid)
+		return;
+	if (l->session->peer.pid == w->pid)
+		return;
+	if (getsockopt(l->session->source.fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &size) < 0 ||
+	    syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0) < 0)
+		log_warning("pid %d of uid %u cannot be killed: %s", l->session->peer.pid,
+			    l->session->peer.uid, strerror(errno));
+	(void)fd_close(pidfd);
+}
+
+/* How many. */
+static unsigned evict(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	struct version *v;
+	struct lease *l;
+	unsigned n = 0;
+
+	b->passed_over = b->current; /* what is in leases alone would be forgotten in a restart */
+	list_for_each(v, &b->versions, link)
+		list_for_each(l, &v->leases, version_link) {
+			if (!paused_reader_is_missing(b, l))
+				continue;
+			l->evicted = true;
+			n++;
+			fault_point("update-evicted");
+			buffer_audit(b, AUDIT_EVICT_READER, &l->session->peer, v->number);
+			event_of_version(WIRE_EVENT_EVICTED, v);
+			if (w->policy == WIRE_POLICY_KILL)
+				kill_reader(w, l);
+		}
+	return n;
+}
+
+static void time_is_up(struct writer *w)
+{
+	char readers[256], why[320];
+
+	if (w->policy != WIRE_POLICY_WAIT) {
+		go_on(w, evict(w));
+		return;
+	}
+	describe_readers(w->buffer, readers, sizeof(readers));
+	(void)snprintf(why, sizeof(why), "its readers did not %s in time: %s",
+		       w->buffer->exclusive ? "pause" : "let go",
+		       readers[0] ? readers : "processes that have it mapped without a lease");
+	w->pause_ops->give_up(w, -ETIMEDOUT, why);
+}
+
+static bool is_time_up(const struct writer *w)
+{
+	return w->pause_deadline_ns && num_now_ns() >= w->pause_deadline_ns;
+}
+
+static void look(struct writer *w)
+{
+	struct buffer *b = w->buffer;
+	uint64_t next = num_now_ns() + LOOK_AGAIN_NS;
+
+	if (b->removed) {
+		w->pause_ops->give_up(w, -ESTALE, "it was removed");
+		return;
+	}
+	if (b->exclusive && !buffer_current(b)) {
+		w->pause_ops->give_up(
+			w, -EOWNERDEAD,
+			"its memory was lost with the process that held it; create it again");
+		return;
+	}
+	/* An earlier writer whose time was up, or whose connection ended, and who goes on writing. */
+	if (b->exclusive && slot_has_writer(buffer_current(b)->slot) > 0) {
+		if (is_time_up(w))
+			w->pause_ops->give_up(w, -EBUSY,
+					      "an earlier writer still has it mapped writable");
+		else
+			timer_start(&b->server->loop, &w->timer, next);
+		return;
+	}
+	if (paused_readers_n_missing(b) == 0 &&
+	    !(b->exclusive ? may_have_strangers(b) : anybody_holds(b))) {
+		go_on(w, 0);
+		return;
+	}
+	if (is_time_up(w)) {
+		time_is_up(w);
+		return;
+	}
+	/* A lease that ends tells; a mapping does not. */
+	if (paused_readers_n_missing(b) > 0 && w->pause_deadline_ns)
+		next = w->pause_deadline_ns;
+	if (paused_readers_n_missing(b) == 0 || w->pause_deadline_ns)
+		timer_start(&b->server->loop, &w->timer, next);
+}
+
+static void on_time(struct timer *timer)
+{
+	look(container_of(timer, struct writer, timer));
+}
+
+void reader_pause_start(struct writer *w, const struct reader_pause_ops *ops)
+{
+	struct buffer *b = w->buffer;
+
+	w->pause_ops = ops;
+	w->pausing = true;
+	w->pause_began_ns = num_now_ns();
+	w->pause_deadline_ns = w->timeout_ms < 0
+				       ? 0
+				       : w->pause_began_ns + (uint64_t)w->timeout_ms * 1000000;
+	timer_init(&w->timer, on_time);
+	event_of_buffer(WIRE_EVENT_UPDATING, b);
+	buffer_audit(b, AUDIT_UPDATE_BEGIN, &w->session->peer, b->current);
+	buffer_flip(b);
+	PROBE(quiesce, w, PROBE_ASKED, paused_readers_n_missing(b));
+	fault_point("update-asked");
+	timer_start(&b->server->loop, &w->timer, 0);
+}

@@ -1,0 +1,705 @@
+#include "server/requests/request.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "ipc/base/release.h"
+#include "ipc/device.h"
+#include "server/backend/backend.h"
+#include "server/base/fault.h"
+#include "server/base/log.h"
+#include "server/buffers/buffer.h"
+#include "server/buffers/buffer_commit.h"
+#include "server/buffers/event.h"
+#include "server/buffers/lease.h"
+#include "server/buffers/lost_memory.h"
+#include "server/buffers/paused_reader.h"
+#include "server/buffers/probe.h"
+#include "server/buffers/publication.h"
+#include "server/buffers/retention.h"
+#include "server/buffers/slot_reuse.h"
+#include "server/buffers/version.h"
+#include "server/buffers/waiter.h"
+#include "server/buffers/writer.h"
+#include "server/memory/layout_table.h"
+#include "server/memory/slot.h"
+#include "server/requests/event_watch.h"
+#include "server/requests/listing.h"
+#include "server/requests/lookup.h"
+#include "server/requests/writer_create.h"
+#include "server/requests/writer_publish.h"
+#include "server/state/access.h"
+#include "server/state/audit.h"
+#include "server/state/server.h"
+#include "server/state/session.h"
+
+static void on_hello(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct wire_reply reply = {0};
+
+	(void)fds;
+	if (m->hello.version != WIRE_VERSION) {
+		session_fail(s, -EPROTONOSUPPORT,
+			     "this weightd speaks version %d of the protocol, the client version %u; "
+			     "use the same release of both",
+			     WIRE_VERSION, m->hello.version);
+		return;
+	}
+	s->greeted = true;
+	log_debug("session of pid %d uid %u: %s", s->peer.pid, s->peer.uid,
+		  buffer_name_ok(m->hello.program) ? m->hello.program : "(a program)");
+	reply.hello.version = WIRE_VERSION;
+	reply.hello.pid = (uint32_t)getpid();
+	reply.hello.instance = s->server->instance;
+	reply.hello.features = WIRE_FEATURE_LAYOUT;
+	if (store_works(&s->server->store))
+		reply.hello.features |= WIRE_FEATURE_SURVIVES;
+	(void)CODEC_PUT_STRING(reply.hello.release, RELEASE);
+	(void)session_reply(s, WIRE_HELLO, &reply, NULL, 0);
+}
+
+static void on_ping(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct server *server = s->server;
+	struct wire_reply reply = {
+		.ping =
+			{
+				.instance = server->instance,
+				.uptime_ns = num_now_ns() - server->started_ns,
+				.n_buffers = server->n_buffers,
+				.n_sessions = server->n_sessions,
+				.n_leases = server->n_leases,
+				.n_bytes = server->n_slot_bytes,
+				.pid = (uint32_t)getpid(),
+			},
+	};
+
+	(void)m;
+	(void)fds;
+	(void)CODEC_PUT_STRING(reply.ping.release, RELEASE);
+	(void)session_reply(s, WIRE_PING, &reply, NULL, 0);
+}
+
+/* Makes the buffer that a create names and that does not exist. NULL: the client was told why not. */
+static struct buffer *make_buffer(struct session *s, const struct wire_create *create)
+{
+	const char *device = lookup_device(create->device);
+	struct access access = {
+		.uid = s->peer.uid,
+		.gid = s->peer.gid,
+		.mode = create->mode ? create->mode & 0666 : (mode_t)s->server->config.mode,
+	};
+	bool is_ipc = create->flags & WIRE_CREATE_IPC;
+	const struct backend *backend;
+	struct buffer *b;
+	int r;
+
+	if (!buffer_name_ok(create->name))
+		session_fail(s, -EINVAL,
+			     "a buffer's name is 1 to 127 of A-Z a-z 0-9 . _ / : - and starts with a "
+			     "letter or a digit");
+	else if ((r = backend_find(device, is_ipc, &backend)) == -EOPNOTSUPP)
+		session_fail(s, r,
+			     is_ipc ? "%s has no memory that cudaIpcMemHandle_t leads to; ask for the "
+				      "usual kind (without --handle ipc)"
+				    : "%s has no memory of the usual kind",
+			     device);
+	else if (r < 0)
+		session_fail(s, r,
+			     "there is no device '%s'; there are host and the GPUs that weightctl devices "
+			     "lists",
+			     device);
+	else if (!access_may_own(&s->peer))
+		session_fail(
+			s, -EPERM,
+			"uid %u stands for every user that this weightd cannot name, and owns nothing",
+			s->peer.uid);
+	else if ((r = buffer_new(s->server, create->name, device, backend, &access, &b)) == 0) {
+		buffer_audit(b, AUDIT_CREATE, &s->peer, 0);
+		return b;
+	} else if (r == QUOTA_EXCEEDED)
+		session_fail(s, -EDQUOT,
+			     "uid %u has too many %s; remove some buffers (weightctl rm)",
+			     s->peer.uid,
+			     quota_left(&s->server->quota, s->peer.uid, QUOTA_BUFFERS) == 0
+				     ? "buffers"
+				     : "descriptors");
+	else
+		session_fail(s, r, "no room for another buffer: %s", strerror(-r));
+	return NULL;
+}
+
+/* True for a create that is sent again, since its first answer was lost; which is answered then. */
+static bool answer_again(struct session *s, struct writer *w, const struct wire_create *create)
+{
+	if (!w || w->cookie != create->cookie || !writer_adopt(w, s))
+		return false;
+	writer_create_answer(w);
+	return true;
+}
+
+static bool options_ok(struct session *s, const struct wire_create *create, const struct buffer *b)
+{
+	bool exclusive = create->flags & WIRE_CREATE_EXCLUSIVE;
+	bool reusable = create->flags & WIRE_CREATE_REUSABLE;
+
+	if (create->keep > BUFFER_KEEP_MAX)
+		session_fail(s, -EINVAL, "a buffer keeps 1 to %d versions", BUFFER_KEEP_MAX);
+	else if (exclusive && (reusable || create->flags & WIRE_CREATE_REPLACE))
+		session_fail(s, -EINVAL,
+			     "an exclusive buffer has one slot: it is neither reusable nor replaced");
+	else if (b && ((exclusive && !b->exclusive) || (reusable && !b->reusable)))
+		session_fail(s, -EINVAL,
+			     "'%s' on %s was made neither exclusive nor reusable, or the other of the "
+			     "two; remove it first (weightctl rm %s)",
+			     b->name, b->device, b->name);
+	else if (b && create->flags & WIRE_CREATE_IPC && !(buffer_flags(b) & WIRE_BUFFER_IPC))
+		session_fail(s, -EINVAL,
+			     "'%s' on %s is not memory that cudaIpcMemHandle_t leads to (--handle ipc), "
+			     "and stays what it is; remove it first (weightctl rm %s)",
+			     b->name, b->device, b->name);
+	else
+		return true;
+	return false;
+}
+
+static void on_create(struct session *s, const struct wire_request *m, const int *fds)
+{
+	const struct wire_create *create = &m->create;
+	const char *device = lookup_device(create->device);
+	struct buffer *b = buffer_find(s->server, create->name, device);
+
+	if (b && !lookup_buffer(s, create->name, device, ACCESS_WRITE))
+		return;
+	if (b && answer_again(s, b->writer, create))
+		return;
+	if (b && b->writer && writer_bury(b->writer))
+		b = buffer_find(s->server, create->name, device); /* it may have gone too */
+	if (b && b->writer) {
+		session_fail(s, -EBUSY, "'%s' on %s is being written by another writer (pid %d)%s",
+			     b->name, b->device, b->writer->pid,
+			     b->writer->session ? "" : ", who has some time to come back");
+		return;
+	}
+	if (!options_ok(s, create, b))
+		return;
+	if (!b) {
+		b = make_buffer(s, create);
+		if (!b)
+			return;
+		b->exclusive = create->flags & WIRE_CREATE_EXCLUSIVE;
+		b->reusable = create->flags & WIRE_CREATE_REUSABLE;
+		event_of_buffer(WIRE_EVENT_CREATED, b);
+	}
+	fault_point("create-begun");
+	writer_create_start(s, b, create, fds[0]);
+}
+
+static void on_publish(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct writer *w = writer_find(s, m->publish.writer);
+
+	(void)fds;
+	if (w)
+		writer_publish(w, &m->publish);
+	else
+		session_fail(s, -ENOENT, "this connection has no such writer");
+}
+
+static void on_abort(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct writer *w = writer_find(s, m->abort.id);
+	struct wire_reply reply = {0};
+
+	(void)fds;
+	if (!w) {
+		session_fail(s, -ENOENT, "this connection has no such writer");
+		return;
+	}
+	writer_abandon(w);
+	(void)session_reply(s, WIRE_ABORT, &reply, NULL, 0);
+}
+
+/* Whether what the buffer holds may be read at all now. Else the client was told why not. */
+static bool is_readable(struct session *s, const struct buffer *b)
+{
+	enum head_state state = buffer_shown_state(b);
+
+	if (state == HEAD_UPDATING)
+		session_fail(s, -EAGAIN, "'%s' on %s is being updated; wait for its next version",
+			     b->name, b->device);
+	else if (state == HEAD_TORN)
+		session_fail(s, -EUCLEAN,
+			     "'%s' on %s is torn: its writer died in the middle of an update; update it "
+			     "again, or remove it (weightctl rm %s)",
+			     b->name, b->device, b->name);
+	else
+		return true;
+	return false;
+}
+
+static struct version *wanted_version(const struct buffer *b, uint64_t number)
+{
+	return number ? buffer_version(b, number) : buffer_current(b);
+}
+
+/* The version an attach asks for. NULL: the client was told why not. */
+static struct version *find_version(struct session *s, struct buffer *b,
+				    const struct wire_attach *attach)
+{
+	struct version *v = wanted_version(b, attach->version);
+
+	if (v && lost_memory_check(v->slot))
+		v = wanted_version(b, attach->version);
+	if (attach->buffer && attach->buffer != b->id)
+		session_fail(s, -ESTALE, "'%s' on %s was removed and made anew", b->name, b->device);
+	else if (!is_readable(s, b))
+		return NULL;
+	else if (!v && attach->version)
+		session_fail(s, -ENOENT, "'%s' on %s has no version %" PRIu64, b->name, b->device,
+			     attach->version);
+	else if (!v)
+		session_fail(s, -ENODATA,
+			     b->next_version > 1 ? "'%s' on %s has no version any more; load it again"
+						 : "'%s' on %s has not been published yet",
+			     b->name, b->device);
+	else if (attach->flags & WIRE_ATTACH_CHECK_LAYOUT &&
+		 memcmp(attach->layout_hash, v->table->hash, WIRE_HASH_SIZE))
+		session_fail(s, -EPROTOTYPE,
+			     "the layout of '%s@%" PRIu64 "' on %s is not the one asked for",
+			     b->name, v->number, b->device);
+	else
+		return v;
+	return NULL;
+}
+
+static void on_attach(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct buffer *b = lookup_buffer(s, m->attach.name, m->attach.device, ACCESS_READ);
+	struct version *v = b ? find_version(s, b, &m->attach) : NULL;
+	struct wire_reply reply = {0};
+	struct lease *lease;
+	int out[3];
+	int r;
+
+	(void)fds;
+	if (!v)
+		return;
+	out[1] = buffer_head(b);
+	out[2] = slot_reader(v->slot);
+	if (out[1] < 0 || out[2] < 0) {
+		session_fail(s, -EMFILE, "weightd is out of descriptors; try again");
+		return;
+	}
+	r = lease_new(s, v, server_next_id(s->server), &lease);
+	if (r != 0) {
+		session_fail_quota(s, r, "leases; detach some");
+		return;
+	}
+	reply.attach = (struct wire_attach_reply){
+		.lease = lease->id,
+		.buffer = b->id,
+		.version = v->number,
+		.data_size = v->slot->data_size,
+		.slot_size = v->slot->size,
+		.flags = (v->has_digest ? WIRE_VERSION_DIGEST : 0) |
+			 (b->exclusive ? WIRE_VERSION_MUTABLE : 0),
+		.location = v->slot->memory.location,
+	};
+	memcpy(reply.attach.layout_hash, v->table->hash, WIRE_HASH_SIZE);
+	memcpy(reply.attach.digest, v->digest, WIRE_HASH_SIZE);
+	fault_point("attach-leased");
+	out[0] = v->table->fd;
+	r = session_reply(s, WIRE_ATTACH, &reply, out, 3);
+	PROBE(attach, lease);
+	if (r < 0)
+		lease_free(lease);
+	fault_point("attach-answered");
+}
+
+static void on_detach(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct lease *lease = lease_find(s, m->detach.id);
+	struct wire_reply reply = {0};
+
+	(void)fds;
+	if (!lease) {
+		session_fail(s, -ENOENT, "this connection has no such lease");
+		return;
+	}
+	lease_free(lease);
+	fault_point("detach-freed");
+	(void)session_reply(s, WIRE_DETACH, &reply, NULL, 0);
+}
+
+static void on_wait(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct buffer *b = buffer_find(s->server, m->wait.name, lookup_device(m->wait.device));
+	struct wire_wait wait = m->wait;
+	struct wire_reply reply = {0};
+	int r;
+
+	(void)fds;
+	if (b && !lookup_buffer(s, b->name, b->device, ACCESS_READ))
+		return;
+	if (b && waiter_is_served(b, m->wait.version)) {
+		reply.wait.version = b->current;
+		(void)session_reply(s, WIRE_WAIT, &reply, NULL, 0);
+		return;
+	}
+	(void)CODEC_PUT_STRING(wait.device,
+			       lookup_device(m->wait.device)); /* it was as long before */
+	r = waiter_new(s, &wait);
+	if (r < 0)
+		session_fail(s, r, "weightd is out of memory");
+}
+
+static void on_list(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	listing_answer(s, &m->list);
+}
+
+static void on_drop(struct session *s, const struct wire_request *m, const int *fds)
+{
+	const char *device = lookup_device(m->drop.device);
+	struct buffer *b = buffer_find(s->server, m->drop.name, device);
+	struct wire_reply reply = {0};
+	struct version *v;
+
+	(void)fds;
+	if (!b) {
+		session_fail(s, -ENOENT, "there is no buffer '%s' on %s", m->drop.name, device);
+		return;
+	}
+	if (!access_owns(&b->access, &s->peer)) {
+		lookup_refuse(s, b, "remove");
+		session_fail(s, -EACCES, "uid %u may not remove '%s'; its owner is uid %u",
+			     s->peer.uid, b->name, b->access.uid);
+		return;
+	}
+	if (m->drop.version) {
+		v = buffer_version(b, m->drop.version);
+		if (!v) {
+			session_fail(s, -ENOENT, "'%s' on %s has no version %" PRIu64, b->name,
+				     b->device, m->drop.version);
+			return;
+		}
+		if (v->number == b->current) {
+			session_fail(s, -EBUSY,
+				     "'%s@%" PRIu64
+				     "' is what readers attach; publish another version or roll back "
+				     "first, or remove the buffer (weightctl rm %s)",
+				     b->name, v->number, b->name);
+			return;
+		}
+		buffer_audit(b, AUDIT_DROP, &s->peer, v->number);
+		buffer_drop_version(b, v, WIRE_END_DROPPED);
+	} else {
+		buffer_audit(b, AUDIT_DROP, &s->peer, 0);
+		buffer_drop(b);
+	}
+	(void)session_reply(s, WIRE_DROP, &reply, NULL, 0);
+}
+
+/* A writer's connection ended with the server before us. */
+static void on_resume(struct session *s, const struct wire_request *m, const int *fds)
+{
+	uint64_t id = m->resume.id;
+	struct wire_reply reply = {0};
+	struct lease *lease;
+	struct buffer *b;
+	struct version *v;
+
+	(void)fds;
+	list_for_each(b, &s->server->buffers, link) {
+		if (b->writer && b->writer->id == id && writer_adopt(b->writer, s)) {
+			reply.resume.buffer = b->id;
+			fault_point("resume-adopted");
+			(void)session_reply(s, WIRE_RESUME, &reply, NULL, 0);
+			return;
+		}
+		list_for_each(v, &b->versions, link) {
+			int r;
+
+			if (v->writer != id || v->uid != s->peer.uid)
+				continue;
+			r = lease_new(s, v, id, &lease);
+			if (r != 0) {
+				session_fail_quota(s, r, "leases; detach some");
+				return;
+			}
+			reply.resume.buffer = b->id;
+			reply.resume.version = v->number;
+			fault_point("resume-published");
+			(void)session_reply(s, WIRE_RESUME, &reply, NULL, 0);
+			PROBE(attach, lease);
+			return;
+		}
+	}
+	session_fail(s, -ESTALE,
+		     "what this writer made is not there any more: it was removed, or the writer was "
+		     "away for too long; create it again");
+}
+
+/* A reader's likewise. What it maps may have ended meanwhile: it holds it all the same. */
+static struct version *find_mapped(const struct buffer *b, uint64_t number)
+{
+	struct list *lists[] = {(struct list *)&b->versions, (struct list *)&b->leaving};
+	struct version *v;
+
+	if (b->exclusive)
+		return buffer_newest(b); /* there is one slot, whatever its number was */
+	for (int i = 0; i < 2; i++)
+		list_for_each(v, lists[i], link)
+			if (v->number == number && v != b->spare)
+				return v;
+	return NULL;
+}
+
+static void on_renew(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct buffer *b = buffer_find_id(s->server, m->renew.buffer);
+	struct version *v = b && m->renew.version ? find_mapped(b, m->renew.version) : NULL;
+	struct wire_reply reply = {0};
+	struct lease *lease;
+	int r;
+
+	(void)fds;
+	if (!v) {
+		session_fail(s, -ESTALE, "what is mapped is not there any more: attach anew");
+		return;
+	}
+	if (!access_allows(&b->access, &s->peer, ACCESS_READ)) {
+		/* Without its name: ids can be guessed. */
+		session_fail(s, -EACCES, "uid %u may not read what it maps any more", s->peer.uid);
+		return;
+	}
+	r = lease_new(s, v, server_next_id(s->server), &lease);
+	if (r != 0) {
+		session_fail_quota(s, r, "leases; detach some");
+		return;
+	}
+	lease->evicted = b->exclusive && m->renew.version <= b->passed_over;
+	if (b->manifest->n_strangers > 0)
+		b->manifest->n_strangers--;
+	reply.renew.lease = lease->id;
+	fault_point("renew-leased");
+	(void)session_reply(s, WIRE_RENEW, &reply, NULL, 0);
+	PROBE(attach, lease);
+}
+
+/* The newest version older than the current one. */
+static struct version *one_before(const struct buffer *b)
+{
+	struct version *v, *found = NULL;
+
+	list_for_each(v, &b->versions, link)
+		if (v->number < b->current)
+			found = v;
+	return found;
+}
+
+static void on_rollback(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct buffer *b = lookup_buffer(s, m->rollback.name, m->rollback.device, ACCESS_WRITE);
+	uint64_t number = m->rollback.version;
+	struct wire_reply reply = {0};
+	struct version *v;
+
+	(void)fds;
+	if (!b)
+		return;
+	v = number ? buffer_version(b, number) : one_before(b);
+	if (!v && number) {
+		session_fail(s, -ENOENT, "'%s' on %s does not keep version %" PRIu64 " (any more)",
+			     b->name, b->device, number);
+		return;
+	}
+	if (!v) {
+		session_fail(s, -ENOENT, "'%s' on %s keeps no version older than %" PRIu64, b->name,
+			     b->device, b->current);
+		return;
+	}
+	if (!is_readable(s, b))
+		return;
+	if (v->number != b->current) {
+		buffer_rollback(b, v);
+		buffer_audit(b, AUDIT_ROLLBACK, &s->peer, v->number);
+	}
+	reply.rollback.version = v->number;
+	(void)session_reply(s, WIRE_ROLLBACK, &reply, NULL, 0);
+	waiters_notify(b);
+}
+
+static bool may_change_access(struct session *s, const struct buffer *b, const struct wire_access *a)
+{
+	if (!access_owns(&b->access, &s->peer)) {
+		lookup_refuse(s, b, "change");
+		session_fail(s, -EACCES, "uid %u may not change '%s'; its owner is uid %u",
+			     s->peer.uid, b->name, b->access.uid);
+	} else if (a->flags & WIRE_ACCESS_UID && a->uid != b->access.uid &&
+		   !access_is_admin(&s->peer))
+		session_fail(s, -EPERM, "only an administrator may give '%s' to another user",
+			     b->name);
+	else if (a->flags & WIRE_ACCESS_GID && a->gid != b->access.gid &&
+		 !access_is_admin(&s->peer) && !access_in_group(&s->peer, a->gid))
+		session_fail(s, -EPERM, "uid %u is not in group %u", s->peer.uid, a->gid);
+	else if (a->flags & WIRE_ACCESS_MODE && a->mode & ~0666u)
+		session_fail(s, -EINVAL, "a buffer's mode has r and w bits only: up to 0666");
+	else
+		return true;
+	return false;
+}
+
+/* The memory of its versions stays charged to who made it. In force from the next attach on. */
+static void on_access(struct session *s, const struct wire_request *m, const int *fds)
+{
+	const struct wire_access *a = &m->access;
+	const char *device = lookup_device(a->device);
+	struct buffer *b = buffer_find(s->server, a->name, device);
+	struct wire_reply reply = {0};
+
+	(void)fds;
+	if (!b) {
+		session_fail(s, -ENOENT, "there is no buffer '%s' on %s", a->name, device);
+		return;
+	}
+	if (!may_change_access(s, b, a))
+		return;
+	if (a->flags & WIRE_ACCESS_UID && buffer_chown(b, a->uid) < 0) {
+		session_fail(s, -ENOMEM, "weightd is out of memory");
+		return;
+	}
+	if (a->flags & WIRE_ACCESS_MODE)
+		b->access.mode = a->mode;
+	if (a->flags & WIRE_ACCESS_GID)
+		b->access.gid = a->gid;
+	b->generation++;
+	if (b->writer)
+		writer_distrust(b->writer);
+	fault_point("access-begun");
+	buffer_save(b);
+	fault_point("access-saved");
+	slot_reuse_forget(b);
+	event_of_buffer(WIRE_EVENT_ACCESS, b);
+	if (a->flags & WIRE_ACCESS_MODE)
+		buffer_audit(b, AUDIT_CHMOD, &s->peer, 0);
+	if (a->flags & (WIRE_ACCESS_UID | WIRE_ACCESS_GID))
+		buffer_audit(b, AUDIT_CHOWN, &s->peer, 0);
+	(void)session_reply(s, WIRE_ACCESS, &reply, NULL, 0);
+}
+
+static void on_pause(struct session *s, const struct wire_request *m, const int *fds)
+{
+	struct lease *lease = lease_find(s, m->pause.lease);
+
+	(void)fds;
+	if (lease)
+		paused_reader_new(s, lease, &m->pause);
+	else
+		session_fail(s, -ENOENT, "this connection has no such lease");
+}
+
+static void on_events(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)fds;
+	event_watch_new(s, &m->events);
+}
+
+static void on_stat(struct session *s, const struct wire_request *m, const int *fds)
+{
+	(void)m;
+	(void)fds;
+	listing_stat(s);
+}
+
+/* A client asks for it that is going to write in this order, or to name what differs. */
+static void on_layout(struct session *s, const struct wire_request *m, const int *fds)
+{
+	const struct wire_layout *layout = &m->layout;
+	struct buffer *b = buffer_find(s->server, layout->name, lookup_device(layout->device));
+	bool may_read = b && access_allows(&b->access, &s->peer, ACCESS_READ);
+	struct wire_reply reply = {0};
+	struct version *v;
+
+	(void)fds;
+	b = lookup_buffer(s, layout->name, layout->device, may_read ? ACCESS_READ : ACCESS_WRITE);
+	if (!b)
+		return;
+	v = layout->version ? buffer_version(b, layout->version) : buffer_newest(b);
+	if (!v) {
+		session_fail(s, layout->version ? -ENOENT : -ENODATA,
+			     "'%s' on %s does not have that version", b->name, b->device);
+		return;
+	}
+	reply.layout.version = v->number;
+	reply.layout.flags = buffer_flags(b);
+	memcpy(reply.layout.layout_hash, v->table->hash, WIRE_HASH_SIZE);
+	(void)session_reply(s, WIRE_LAYOUT, &reply, &v->table->fd, 1);
+}
+
+static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
+					   const int *) = {
+	[WIRE_HELLO] = on_hello,       [WIRE_PING] = on_ping,     [WIRE_CREATE] = on_create,
+	[WIRE_PUBLISH] = on_publish,   [WIRE_ABORT] = on_abort,   [WIRE_ATTACH] = on_attach,
+	[WIRE_DETACH] = on_detach,     [WIRE_WAIT] = on_wait,     [WIRE_LIST] = on_list,
+	[WIRE_DROP] = on_drop,         [WIRE_RESUME] = on_resume, [WIRE_RENEW] = on_renew,
+	[WIRE_ROLLBACK] = on_rollback, [WIRE_ACCESS] = on_access, [WIRE_PAUSE] = on_pause,
+	[WIRE_EVENTS] = on_events,     [WIRE_STAT] = on_stat,     [WIRE_LAYOUT] = on_layout,
+};
+
+/* What a request names as its device; NULL for one that names none. */
+static const char *device_of(const struct wire_request *m)
+{
+	switch (m->header.op) {
+	case WIRE_CREATE:
+		return m->create.device;
+	case WIRE_ATTACH:
+		return m->attach.device;
+	case WIRE_WAIT:
+		return m->wait.device;
+	case WIRE_LIST:
+		return m->list.device;
+	case WIRE_DROP:
+		return m->drop.device;
+	case WIRE_ROLLBACK:
+		return m->rollback.device;
+	case WIRE_ACCESS:
+		return m->access.device;
+	case WIRE_LAYOUT:
+		return m->layout.device;
+	default:
+		return NULL;
+	}
+}
+
+/* True where a GPU goes by another name than the one that is the same for everybody: the client is told. */
+static bool refuse_spelling(struct session *s, const struct wire_request *m)
+{
+	const char *device = device_of(m);
+	struct device parsed;
+
+	if (!device || device_parse(device, &parsed) < 0 || device_is_canonical(device))
+		return false;
+	session_fail(s, -EINVAL,
+		     "'%s' is a name that each process gives a meaning of its own: the client has to ask "
+		     "for cuda:GPU-<uuid>, in lower case (weightctl devices lists them)",
+		     device);
+	return true;
+}
+
+int request_handle(struct session *s, const struct wire_request *m, const int *fds)
+{
+	if (s->greeted == (m->header.op == WIRE_HELLO))
+		return -EPROTO; /* hello comes first, and once */
+	if (!refuse_spelling(s, m))
+		handlers[m->header.op](s, m, fds);
+	return 0;
+}

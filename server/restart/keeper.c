@@ -1,0 +1,578 @@
+/*
+ * The keeper holds what must not be lost, so there is little here that could fail: no thread, no memory
+ * that grows, nothing read but messages of its own child. One poll waits for signals, messages and the one
+ * deadline that there is in each phase.
+ *
+ * Its descriptors lie in this order: 0 to 2, the sockets it was itself started with, what the child keeps
+ * here, a gap up to the most that may be kept, and behind it the keeper's own.
+ */
+#include "server/restart/keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+#include "server/base/log.h"
+#include "server/base/program.h"
+#include "server/restart/fdstore_entry.h"
+#include "server/restart/notify_recv.h"
+
+#define LISTEN_FDS_START 3
+#define SOCKETS_MAX 1024
+#define OWN_FDS 16 /* signals, messages, the program; the rest is air */
+
+#define DELAY_MIN_MS 50
+#define DELAY_MAX_MS 5000
+#define STOP_MS 90000 /* for a child to end when told to, as systemd has it */
+#define ABORT_MS 5000 /* for one that is aborted, to write its core */
+#define MESSAGES_MAX 4096 /* in one go; a queue is shorter (net.unix.max_dgram_qlen) */
+
+/* One variable of the environment may take 128 KiB in all. */
+#define NAMES_SIZE (128 * KIB - sizeof("LISTEN_FDNAMES=") + 1)
+
+enum phase {
+	PHASE_DOWN, /* no child; the deadline starts one */
+	PHASE_RUNNING, /* the deadline is the watchdog's, once the child is ready */
+	PHASE_ENDING, /* the child was told to end; the deadline kills it */
+};
+
+struct keeper {
+	const struct keeper_options *options;
+	char *const *argv;
+	char program[PATH_MAX];
+	int program_fd; /* as it was at the start, should the one at the path not run */
+	int signal_fd;
+	struct notify_socket messages;
+	struct fdstore kept;
+	unsigned n_sockets; /* passed by who started us, passed on to each child */
+	enum phase phase;
+	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
+	unsigned delay_ms;
+	pid_t pid; /* of the child; -1: none */
+	bool is_stopping; /* the keeper ends with this child */
+	bool is_replacing; /* this child ends for the next one */
+	bool is_surplus_told;
+	bool is_done;
+	int status; /* the keeper's own */
+};
+
+static sigset_t watched;
+/* Names of the sockets; a child appends those of what was kept. Pages that were never used take no memory. */
+static char names[NAMES_SIZE];
+
+static void set_deadline(struct keeper *k, unsigned ms)
+{
+	k->deadline_ns = num_now_ns() + (uint64_t)ms * 1000000;
+}
+
+static void finish(struct keeper *k, int status)
+{
+	k->is_done = true;
+	k->status = status;
+}
+
+/* Only ever the child: 0 and -1 would mean our group, and every process there is. */
+static void signal_child(const struct keeper *k, int signo)
+{
+	if (k->pid > 0)
+		(void)kill(k->pid, signo); /* it may be dead already: then SIGCHLD follows */
+}
+
+/* --- Starting a child ------------------------------------------------------------------------ */
+
+static void set_number(const char *name, uint64_t value)
+{
+	char s[24];
+
+	(void)snprintf(s, sizeof(s), "%llu", (unsigned long long)value);
+	(void)setenv(name, s, 1);
+}
+
+static void set_environment(const struct keeper *k)
+{
+	uint64_t pid = (uint64_t)getpid();
+
+	set_number("FDSTORE", k->kept.max);
+	if (k->options->watchdog_ms > 0) {
+		set_number("WATCHDOG_USEC", (uint64_t)k->options->watchdog_ms * 1000);
+		set_number("WATCHDOG_PID", pid);
+	}
+	if (k->n_sockets + k->kept.n == 0)
+		return;
+	fdstore_append_names(&k->kept, names);
+	set_number("LISTEN_FDS", k->n_sockets + k->kept.n);
+	set_number("LISTEN_PID", pid);
+	(void)setenv("LISTEN_FDNAMES", k->n_sockets > 0 ? names : names + 1, 1);
+}
+
+/* In the child, which is a process of one thread like its parent, and may do what it likes. */
+_Noreturn static void become_daemon(const struct keeper *k)
+{
+	set_environment(k);
+	fdstore_pass(&k->kept);
+	/* Not SIGTERM and SIGINT: the daemon reads them from a descriptor, also what came before it had one. */
+	(void)sigdelset(&watched, SIGTERM);
+	(void)sigdelset(&watched, SIGINT);
+	(void)sigprocmask(SIG_UNBLOCK, &watched, NULL);
+	(void)execv(k->program, k->argv);
+	log_warning("cannot execute %s: %s; taking the program that was there when the keeper started",
+		    k->program, strerror(errno));
+	(void)fexecve(k->program_fd, k->argv, environ);
+	log_error("cannot start the daemon: %s", strerror(errno));
+	_exit(127);
+}
+
+static void start_later(struct keeper *k)
+{
+	k->phase = PHASE_DOWN;
+	set_deadline(k, k->delay_ms);
+	k->delay_ms = k->delay_ms * 2 < DELAY_MAX_MS ? k->delay_ms * 2 : DELAY_MAX_MS;
+}
+
+static void start(struct keeper *k)
+{
+	pid_t pid = fork();
+
+	if (pid == 0)
+		become_daemon(k);
+	if (pid < 0) {
+		log_error("cannot fork: %s; trying again in %u ms", strerror(errno), k->delay_ms);
+		start_later(k);
+		return;
+	}
+	k->pid = pid;
+	k->phase = PHASE_RUNNING;
+	k->deadline_ns = 0;
+}
+
+/* --- Messages of the child -------------------------------------------------------------------- */
+
+static void keep(struct keeper *k, const char *name, int fd)
+{
+	int r = fdstore_add(&k->kept, name, fd);
+
+	if (r == 0 || k->is_surplus_told)
+		return;
+	k->is_surplus_told = true;
+	if (r == -ENOSPC)
+		log_error("'%s' is not kept: %u descriptors are, and no more may be", name,
+			  k->kept.n);
+	else if (r == -E2BIG)
+		log_error("'%s' is not kept: the names of %u descriptors fill LISTEN_FDNAMES", name,
+			  k->kept.n);
+	else
+		log_error("'%s' is not kept: %s", name, strerror(-r));
+}
+
+static void apply_store(struct keeper *k, struct notify_message *n)
+{
+	if (!n->name[0]) {
+		log_error("a descriptor to keep needs a name of 1 to %d characters",
+			  FDSTORE_NAME_MAX);
+		return;
+	}
+	if (n->words & NOTIFY_REMOVE) {
+		fdstore_remove(&k->kept, n->name);
+		k->is_surplus_told = false;
+	}
+	if (!(n->words & NOTIFY_STORE))
+		return;
+	for (unsigned i = 0; i < n->n_fds; i++) {
+		keep(k, n->name, n->fds[i]);
+		n->fds[i] = -1;
+	}
+}
+
+static void apply_message(struct keeper *k, struct notify_message *n)
+{
+	/* A barrier's descriptor has done its service when it is closed, after all that came before. */
+	if (n->pid != k->pid || n->words & NOTIFY_BARRIER)
+		return;
+	if (!n->is_whole) {
+		log_error("a notice of the daemon came in part, and nothing of it was taken");
+		return;
+	}
+	if (n->words & (NOTIFY_STORE | NOTIFY_REMOVE))
+		apply_store(k, n);
+	if (n->words & NOTIFY_READY)
+		k->delay_ms =
+			DELAY_MIN_MS; /* what keeps dying before that is waited for longer and longer */
+	if (k->phase != PHASE_RUNNING)
+		return;
+	if (n->words & NOTIFY_STOPPING) {
+		k->phase = PHASE_ENDING;
+		set_deadline(k, STOP_MS);
+	} else if (k->options->watchdog_ms > 0 &&
+		   (n->words & NOTIFY_READY || (n->words & NOTIFY_WATCHDOG && k->deadline_ns))) {
+		set_deadline(k, k->options->watchdog_ms);
+	}
+}
+
+static void receive_messages(struct keeper *k)
+{
+	struct notify_message n;
+
+	for (unsigned i = 0; i < MESSAGES_MAX && notify_recv(k->messages.fd, &n) == 0; i++) {
+		apply_message(k, &n);
+		notify_message_deinit(&n);
+	}
+}
+
+/* --- The end of a child ---------------------------------------------------------------------- */
+
+static void on_end(struct keeper *k, int status)
+{
+	bool is_exit = WIFEXITED(status);
+	int code = is_exit ? WEXITSTATUS(status) : WTERMSIG(status);
+	pid_t pid = k->pid;
+
+	k->pid = -1;
+	if (k->is_stopping) {
+		finish(k, is_exit ? code : 1);
+		return;
+	}
+	if (k->is_replacing) {
+		k->is_replacing = false;
+		k->delay_ms = DELAY_MIN_MS;
+		start(k);
+		return;
+	}
+	/*
+	 * 0: it ended by its own will; 2: it was called wrongly, and would be again. But a new release that
+	 * does not know our options shall not cost what the old one left here.
+	 */
+	if (is_exit && (code == 0 || (code == 2 && k->kept.n == 0))) {
+		finish(k, code);
+		return;
+	}
+	log_warning("the daemon (pid %d) ended with %s %d; starting it again in %u ms, %u descriptors "
+		    "are kept",
+		    pid, is_exit ? "status" : "signal", code, k->delay_ms, k->kept.n);
+	start_later(k);
+}
+
+/* As the first process of a container we also inherit the dead of others. */
+static void reap(struct keeper *k)
+{
+	siginfo_t info = {0};
+	int status;
+
+	while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid > 0) {
+		bool is_ours = info.si_pid == k->pid;
+
+		/* What it sent before it died counts, and nobody else has its pid before it is reaped. */
+		if (is_ours)
+			receive_messages(k);
+		if (waitpid(info.si_pid, &status, 0) < 0)
+			return;
+		if (is_ours)
+			on_end(k, status);
+		info.si_pid = 0;
+	}
+}
+
+/* --- Signals and deadlines ------------------------------------------------------------------- */
+
+static void end_child(struct keeper *k, int signo)
+{
+	if (k->phase == PHASE_RUNNING) {
+		k->phase = PHASE_ENDING;
+		set_deadline(k, STOP_MS);
+	}
+	signal_child(k, signo);
+}
+
+/* SIGINT says that nobody comes after: what is kept here ends with us. */
+static void stop(struct keeper *k)
+{
+	k->is_stopping = true;
+	if (k->phase == PHASE_DOWN)
+		finish(k, 0);
+	else
+		end_child(k, SIGINT);
+}
+
+static void replace(struct keeper *k)
+{
+	if (k->is_stopping)
+		return;
+	log_info("replacing the daemon by %s", k->program);
+	if (k->phase == PHASE_DOWN) {
+		k->delay_ms = DELAY_MIN_MS;
+		set_deadline(k, 0);
+		return;
+	}
+	k->is_replacing = true;
+	end_child(k, SIGTERM);
+}
+
+static void on_signal(struct keeper *k, int signo)
+{
+	switch (signo) {
+	case SIGCHLD:
+		reap(k);
+		break;
+	case SIGTERM:
+	case SIGINT:
+		stop(k);
+		break;
+	case SIGHUP:
+		replace(k);
+		break;
+	default:
+		signal_child(k, signo);
+	}
+}
+
+static void on_deadline(struct keeper *k)
+{
+	k->deadline_ns = 0;
+	switch (k->phase) {
+	case PHASE_DOWN:
+		start(k);
+		break;
+	case PHASE_RUNNING:
+		log_error("the daemon (pid %d) was silent for %u ms: aborting it", k->pid,
+			  k->options->watchdog_ms);
+		end_child(k, SIGABRT);
+		set_deadline(k, ABORT_MS);
+		break;
+	case PHASE_ENDING:
+		log_error("the daemon (pid %d) does not end: killing it", k->pid);
+		signal_child(k, SIGKILL);
+		break;
+	}
+}
+
+static int timeout_ms(const struct keeper *k)
+{
+	uint64_t now = num_now_ns();
+
+	if (k->deadline_ns == 0)
+		return -1;
+	return k->deadline_ns <= now ? 0 : (int)((k->deadline_ns - now + 999999) / 1000000);
+}
+
+static void watch(struct keeper *k)
+{
+	struct pollfd p[] = {
+		{.fd = k->messages.fd, .events = POLLIN},
+		{.fd = k->signal_fd, .events = POLLIN},
+	};
+	struct signalfd_siginfo info;
+
+	if (poll(p, ARRAY_LEN(p), timeout_ms(k)) < 0)
+		return; /* interrupted: ask anew */
+	receive_messages(k); /* before the deadline, which they may put off */
+	while (!k->is_done && read(k->signal_fd, &info, sizeof(info)) == sizeof(info))
+		on_signal(k, (int)info.ssi_signo);
+	if (!k->is_done && k->deadline_ns != 0 && k->deadline_ns <= num_now_ns())
+		on_deadline(k);
+}
+
+/* --- The keeper itself ----------------------------------------------------------------------- */
+
+/* The variable as a number, and gone: it was meant for us alone. */
+static unsigned long take_number(const char *name)
+{
+	const char *s = getenv(name);
+	unsigned long v = s ? strtoul(s, NULL, 10) : 0;
+
+	(void)unsetenv(name);
+	return v;
+}
+
+static bool are_open(unsigned long n)
+{
+	if (n > SOCKETS_MAX)
+		return false;
+	for (int fd = LISTEN_FDS_START; fd < LISTEN_FDS_START + (int)n; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			return false;
+	return true;
+}
+
+static unsigned count_names(const char *s)
+{
+	unsigned n = 1;
+
+	while ((s = strchr(s, ':'))) {
+		s++;
+		n++;
+	}
+	return n;
+}
+
+/* The sockets that were passed to us, and their names; "unknown" is what systemd calls those without. */
+static unsigned take_sockets(void)
+{
+	const char *given = getenv("LISTEN_FDNAMES");
+	bool is_ours = take_number("LISTEN_PID") == (unsigned long)getpid();
+	unsigned long n = take_number("LISTEN_FDS");
+	char *end = names;
+
+	if (!is_ours || n == 0) {
+		n = 0;
+	} else if (!are_open(n)) {
+		log_warning("LISTEN_FDS says %lu, which are not there: ignored", n);
+		n = 0;
+	} else if (given && count_names(given) == n && strlen(given) < sizeof(names) / 2) {
+		(void)stpcpy(names, given);
+	} else {
+		for (unsigned long i = 0; i < n; i++)
+			end = stpcpy(end, i > 0 ? ":unknown" : "unknown");
+	}
+	(void)unsetenv("LISTEN_FDNAMES");
+	return (unsigned)n;
+}
+
+/* As many as were asked for, or as the limit on descriptors has room for. */
+static unsigned store_max(unsigned wanted, unsigned n_sockets)
+{
+	uint64_t others = LISTEN_FDS_START + n_sockets + OWN_FDS + NOTIFY_FDS_MAX;
+	struct rlimit limit;
+	uint64_t room;
+
+	program_raise_descriptor_limit();
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return wanted;
+	room = limit.rlim_cur > others ? limit.rlim_cur - others : 0;
+	if (room >= wanted)
+		return wanted;
+	log_warning("%llu descriptors can be kept instead of %u: the hard limit on open ones is %llu; "
+		    "raise it to %llu (ulimit -Hn)",
+		    (unsigned long long)room, wanted, (unsigned long long)limit.rlim_cur,
+		    (unsigned long long)(others + wanted));
+	return (unsigned)room;
+}
+
+/* What we keep begins at 3, and descriptors from elsewhere are nobody's. */
+static void tidy_descriptors(unsigned n_sockets)
+{
+	int fd;
+
+	(void)close_range(LISTEN_FDS_START + n_sockets, ~0U, 0);
+	do
+		fd = open("/dev/null", O_RDWR); /* in place of a missing 0, 1 or 2 */
+	while (fd >= 0 && fd < LISTEN_FDS_START);
+	(void)fd_close(fd);
+}
+
+/* Behind all that may be kept. */
+static int move_up(const struct keeper *k, int *fd)
+{
+	int new_fd = fcntl(*fd, F_DUPFD_CLOEXEC, k->kept.first_fd + (int)k->kept.max);
+
+	if (new_fd < 0)
+		return -errno;
+	(void)fd_close(*fd);
+	*fd = new_fd;
+	return 0;
+}
+
+static int find_program(struct keeper *k)
+{
+	const char *path = k->options->program ?: "/proc/self/exe";
+	ssize_t n;
+
+	if (k->options->program) {
+		if (!realpath(path, k->program))
+			return -errno;
+	} else {
+		/* The path now: " (deleted)" is part of it once the file was replaced. */
+		n = readlink(path, k->program, sizeof(k->program) - 1);
+		if (n < 0)
+			return -errno;
+		k->program[n] = '\0';
+	}
+	k->program_fd = open(path, O_PATH | O_CLOEXEC);
+	return k->program_fd < 0 ? -errno : move_up(k, &k->program_fd);
+}
+
+static int catch_signals(struct keeper *k)
+{
+	static const int signals[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+
+	(void)sigemptyset(&watched);
+	for (size_t i = 0; i < ARRAY_LEN(signals); i++)
+		(void)sigaddset(&watched, signals[i]);
+	(void)sigprocmask(SIG_BLOCK, &watched, NULL);
+	k->signal_fd = signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+	return k->signal_fd < 0 ? -errno : move_up(k, &k->signal_fd);
+}
+
+static int listen_for_messages(struct keeper *k)
+{
+	int r = notify_socket_init(&k->messages);
+
+	if (r < 0)
+		return r;
+	(void)setenv("NOTIFY_SOCKET", k->messages.address, 1);
+	return move_up(k, &k->messages.fd);
+}
+
+static int init(struct keeper *k)
+{
+	int r;
+
+	k->n_sockets = take_sockets();
+	(void)take_number("WATCHDOG_USEC"); /* of a manager above us, who shall not hear our child */
+	(void)take_number("WATCHDOG_PID");
+	tidy_descriptors(k->n_sockets);
+	r = fdstore_init(&k->kept, LISTEN_FDS_START + (int)k->n_sockets,
+			 store_max(k->options->store_max, k->n_sockets),
+			 sizeof(names) - 1 - strlen(names));
+	if (r == 0)
+		r = find_program(k);
+	if (r == 0)
+		r = catch_signals(k);
+	if (r == 0)
+		r = listen_for_messages(k);
+	return r;
+}
+
+static void deinit(struct keeper *k)
+{
+	notify_socket_deinit(&k->messages);
+	k->signal_fd = fd_close(k->signal_fd);
+	k->program_fd = fd_close(k->program_fd);
+	fdstore_deinit(&k->kept);
+}
+
+int keeper_run(char *const argv[], const struct keeper_options *options)
+{
+	struct keeper k = {
+		.options = options,
+		.argv = argv,
+		.program_fd = -1,
+		.signal_fd = -1,
+		.messages.fd = -1,
+		.pid = -1,
+		.delay_ms = DELAY_MIN_MS,
+	};
+	int r = init(&k);
+
+	if (r < 0) {
+		log_error("cannot start the keeper: %s", strerror(-r));
+		finish(&k, 1);
+	} else {
+		start(&k);
+	}
+	while (!k.is_done)
+		watch(&k);
+	deinit(&k);
+	return k.status;
+}

@@ -1,0 +1,146 @@
+#include "server/restart/manifest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/hash.h"
+#include "ipc/head.h"
+#include "server/base/fault.h"
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+
+static void checksum(const struct manifest_record *r, uint8_t ret[WIRE_HASH_SIZE])
+{
+	size_t size = offsetof(struct manifest_record, versions) +
+		      r->n_versions * sizeof(r->versions[0]);
+
+	hash128((const char *)r + sizeof(r->checksum), size - sizeof(r->checksum), ret);
+}
+
+static int map(int fd, struct manifest **ret)
+{
+	void *m = mmap(NULL, MANIFEST_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	if (m == MAP_FAILED)
+		return -errno;
+	*ret = m;
+	return 0;
+}
+
+int manifest_new(uint64_t buffer, struct manifest **ret, int *ret_fd)
+{
+	cleanup(fd_closep) int fd = -1;
+	struct manifest *m = NULL;
+	int r = fd_memfd("weightd-manifest", MANIFEST_SIZE, &fd);
+
+	if (r < 0)
+		return r;
+	if (fcntl(fd, F_ADD_SEALS, SEALS) < 0 || fchmod(fd, 0400) < 0)
+		return -errno;
+	r = map(fd, &m);
+	if (r < 0)
+		return r;
+	m->magic = MANIFEST_MAGIC;
+	m->abi = MANIFEST_ABI;
+	m->buffer = buffer;
+	(void)manifest_begin(m);
+	manifest_commit(m);
+	*ret = m;
+	*ret_fd = take_fd(fd);
+	return 0;
+}
+
+struct manifest *manifest_free(struct manifest *m)
+{
+	if (m)
+		(void)munmap(m, MANIFEST_SIZE);
+	return NULL;
+}
+
+static bool string_ok(const char *s, size_t size)
+{
+	return s[0] && memchr(s, '\0', size);
+}
+
+/* What the checksum cannot say: that it was us, in our right mind. */
+static bool record_ok(const struct manifest_record *r)
+{
+	return string_ok(r->name, sizeof(r->name)) && string_ok(r->device, sizeof(r->device)) &&
+	       r->state <= HEAD_GONE && r->current < r->next_version;
+}
+
+static int check(const struct manifest *m, uint64_t buffer, uint32_t *ret_abi)
+{
+	const struct manifest_record *r;
+	uint8_t sum[WIRE_HASH_SIZE];
+	uint64_t serial;
+
+	if (m->magic != MANIFEST_MAGIC || m->buffer != buffer)
+		return -EBADMSG;
+	if (m->abi != MANIFEST_ABI) {
+		*ret_abi = m->abi;
+		return -EPROTONOSUPPORT;
+	}
+	serial = atomic_load(&((struct manifest *)m)->active);
+	r = &m->records[serial & 1];
+	if (r->serial != serial || r->n_versions > MANIFEST_VERSIONS)
+		return -EBADMSG;
+	checksum(r, sum);
+	return memcmp(sum, r->checksum, sizeof(sum)) || !record_ok(r) ? -EBADMSG : 0;
+}
+
+int manifest_open(int fd, uint64_t buffer, struct manifest **ret, uint32_t *ret_abi)
+{
+	struct manifest *m = NULL;
+	uint64_t size;
+	int r = fd_size(fd, &size);
+
+	/* Unless it cannot shrink, reading it could fault. */
+	if (r == 0 && (size != MANIFEST_SIZE || (fcntl(fd, F_GET_SEALS) & SEALS) != SEALS))
+		r = -EBADF;
+	if (r == 0)
+		r = map(fd, &m);
+	if (r < 0)
+		return r;
+	r = check(m, buffer, ret_abi);
+	if (r < 0) {
+		(void)manifest_free(m);
+		return r;
+	}
+	*ret = m;
+	return 0;
+}
+
+const struct manifest_record *manifest_current(const struct manifest *m)
+{
+	return &m->records[atomic_load(&((struct manifest *)m)->active) & 1];
+}
+
+struct manifest_record *manifest_begin(struct manifest *m)
+{
+	const struct manifest_record *old = manifest_current(m);
+	struct manifest_record *r = &m->records[(old->serial + 1) & 1];
+
+	memcpy(r, old, offsetof(struct manifest_record, n_versions));
+	r->serial = old->serial + 1;
+	r->n_versions = 0;
+	r->writer = (struct manifest_writer){0};
+	return r;
+}
+
+void manifest_commit(struct manifest *m)
+{
+	struct manifest_record *r = &m->records[(manifest_current(m)->serial + 1) & 1];
+
+	fault_point("manifest-record");
+	checksum(r, r->checksum);
+	fault_point("manifest-checksum");
+	atomic_store(&m->active, r->serial);
+	fault_point("manifest-commit");
+}

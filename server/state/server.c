@@ -1,0 +1,18 @@
+#include "server/state/server.h"
+
+#include "ipc/base/cleanup.h"
+#include "server/base/log.h"
+#include "server/state/access.h"
+
+void server_apply_config(struct server *s, struct config *c)
+{
+	quota_set_limits(&s->quota, s->config.limits, take_ptr(c->overrides), c->n_overrides);
+	c->n_overrides = 0;
+	access_set_admins(s->config.admin_gid);
+	log_set_level(s->config.log_level);
+}
+
+uint64_t server_next_id(struct server *s)
+{
+	return ++s->last_id;
+}

@@ -1,0 +1,65 @@
+/*
+ * The state of the server
+ *
+ * What all parts share: the loop and the workers, the store, limits, and the lists of what there is. All of it
+ * belongs to the loop's thread. The parts above it (daemon.h) are known here by name only.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ipc/base/list.h"
+#include "server/base/loop.h"
+#include "server/base/notify.h"
+#include "server/base/worker.h"
+#include "server/restart/store.h"
+#include "server/state/config.h"
+#include "server/state/quota.h"
+
+struct client_fds;
+struct cuda;
+struct events;
+struct reaper;
+struct session;
+struct slot_ops;
+
+struct server {
+	struct loop loop;
+	struct worker worker;
+	struct worker wake_worker; /* wakes readers that sleep on head pages */
+	struct worker sealer; /* a seal may wait for pinned pages, which must not hold up the rest */
+	struct notify notify;
+	struct store store;
+	struct config config; /* its overrides are the quota's */
+	struct quota quota;
+	struct cuda *cuda;
+	struct client_fds *client_fds;
+	struct reaper *reaper;
+	struct events *events;
+	const struct slot_ops *slot_ops; /* see slot.h */
+	struct list sessions;
+	struct list buffers; /* with a name */
+	struct list removed; /* without one, and not free yet */
+	struct list waiters;
+	struct list paused_readers;
+	struct session *actor; /* the session whose request is being handled, or NULL */
+	bool stopping; /* and all that survives us is to be left as it is */
+	bool final; /* nothing is to survive us: there will be no successor */
+	uint64_t instance; /* random */
+	uint64_t started_ns;
+	uint64_t last_id;
+	uint64_t n_sessions;
+	uint64_t n_buffers;
+	uint64_t n_leases;
+	uint64_t n_slot_bytes;
+	uint64_t n_table_bytes;
+	uint64_t n_quarantined; /* descriptors that came back and match nothing */
+};
+
+/* Makes server::config hold from now on, with the overrides of `c`, which are taken. */
+void server_apply_config(struct server *s, struct config *c);
+
+/* Ids of buffers, slots, writers and leases: never twice, also not after a restart. */
+uint64_t server_next_id(struct server *s);

@@ -1,0 +1,89 @@
+#include "server/state/session.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "server/base/log.h"
+#include "server/state/audit.h"
+#include "server/state/server.h"
+
+static void fill_error(struct wire_reply *reply, int error, const char *fmt, va_list args)
+{
+	reply->error = (struct wire_error){.error = error};
+	(void)vsnprintf(reply->error.text, sizeof(reply->error.text), fmt, args); /* cut when long */
+}
+
+/* Whatever went over a limit of a user comes through here; who may not do what, its caller records. */
+static void record_refusal(const struct channel_peer *peer, const char *why)
+{
+	audit(&(struct audit){.action = AUDIT_REFUSE, .peer = peer, .result = -EDQUOT, .detail = why});
+}
+
+void session_doom(struct session *s, const char *why)
+{
+	if (s->doomed)
+		return;
+	log_info("session of pid %d uid %u closed: %s", s->peer.pid, s->peer.uid, why);
+	s->doomed = true;
+	loop_modify(&s->source, 0);
+	(void)shutdown(s->source.fd, SHUT_RDWR); /* comes back as EPOLLHUP, at a safe point */
+}
+
+static int send_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,
+		      unsigned n_fds)
+{
+	size_t size = codec_seal_reply(reply, op, s->serial);
+	int r;
+
+	assert(reply->header.n_fds == n_fds);
+	s->pending = false;
+	if (s->doomed)
+		return -ECONNRESET;
+	loop_modify(&s->source, EPOLLIN);
+	r = channel_send(s->source.fd, reply, size, fds, n_fds);
+	if (r < 0 && r != -ETOOMANYREFS && r != -EMFILE)
+		session_doom(s, r == -EAGAIN ? "it does not read its replies" : strerror(-r));
+	return r;
+}
+
+int session_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,
+		  unsigned n_fds)
+{
+	size_t unread;
+	int r;
+
+	/* Descriptors in flight count against all clients together: one reply with some, until read. */
+	if (n_fds > 0 && channel_unread(s->source.fd, &unread) == 0 && unread > 0) {
+		session_doom(s, "it asks for descriptors and does not read its replies");
+		return -EAGAIN;
+	}
+	r = send_reply(s, op, reply, fds, n_fds);
+	if (r == -ETOOMANYREFS || r == -EMFILE)
+		session_fail(s, r, "too many descriptors are in flight; try again");
+	return r;
+}
+
+void session_fail(struct session *s, int error, const char *fmt, ...)
+{
+	struct wire_reply reply = {0};
+	va_list args;
+
+	va_start(args, fmt);
+	fill_error(&reply, error, fmt, args);
+	va_end(args);
+	if (error == -EDQUOT)
+		record_refusal(&s->peer, reply.error.text);
+	(void)send_reply(s, WIRE_ERROR, &reply, NULL, 0); /* who cannot be told is being closed */
+}
+
+void session_fail_quota(struct session *s, int r, const char *what)
+{
+	if (r == QUOTA_EXCEEDED)
+		session_fail(s, -EDQUOT, "uid %u has too many %s", s->peer.uid, what);
+	else
+		session_fail(s, r, "weightd is out of memory");
+}

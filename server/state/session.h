@@ -1,0 +1,60 @@
+/*
+ * Sessions
+ *
+ * One connected client. It asks and is answered strictly in turn: while an answer is owed nothing more
+ * is read from it. It owns its leases and writers, which end with it. Whoever breaks the protocol, or
+ * does not read what it asked for, loses the connection; nobody else notices.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ipc/base/list.h"
+#include "ipc/channel.h"
+#include "ipc/codec.h"
+#include "server/base/loop.h"
+#include "server/state/quota.h"
+
+struct device_query;
+struct server;
+struct paused_reader;
+struct waiter;
+struct watcher;
+
+struct session {
+	struct list link; /* server::sessions */
+	struct server *server;
+	struct source source; /* of the socket, which the session owns */
+	struct channel_peer peer;
+	uint64_t serial; /* of the request being answered */
+	bool greeted;
+	bool pending; /* an answer is owed */
+	bool doomed; /* to be closed when the loop comes round */
+	struct list leases;
+	struct list writers;
+	struct waiter *waiter; /* at most one of these four */
+	struct paused_reader *paused_reader;
+	struct watcher *watcher;
+	struct device_query *device_query;
+	void (*closed)(void *context); /* after the end: descriptors are free */
+	void *closed_context;
+	struct charge charge;
+};
+
+/* Shuts the connection down, for that reason. It is closed when the loop comes round. */
+void session_doom(struct session *s, const char *why);
+
+/*
+ * Answers the request at hand; the descriptors stay the caller's. On failure the client was told or is
+ * gone, and what the answer promised must be taken back.
+ */
+int session_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,
+		  unsigned n_fds);
+
+/* Answers the request at hand with an error and its sentence. */
+__attribute__((format(printf, 3, 4))) void session_fail(struct session *s, int error,
+							const char *fmt, ...);
+
+/* Likewise for a charge that failed: `what` there are too many of, and the way out. */
+void session_fail_quota(struct session *s, int r, const char *what);
