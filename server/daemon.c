@@ -33,7 +33,7 @@
 
 #define DESCRIPTORS_SPARE 256 /* our own, and some clients' */
 
-static void on_signal(struct source *source, uint32_t events)
+static void daemon_on_signal(struct source *source, uint32_t events)
 {
 	struct daemon *d = container_of(source, struct daemon, signals);
 	struct signalfd_siginfo info;
@@ -64,7 +64,7 @@ static int catch_signals(struct daemon *d)
 	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (fd < 0)
 		return -errno;
-	r = loop_add(&d->server.loop, &d->signals, fd, EPOLLIN, on_signal);
+	r = loop_add(&d->server.loop, &d->signals, fd, EPOLLIN, daemon_on_signal);
 	if (r < 0)
 		(void)fd_close(fd);
 	return r;
@@ -233,7 +233,7 @@ fail_events:
 }
 
 /* What is in the store is our successor's: clients go, and all else is left as it is. */
-static void leave(struct server *s)
+static void daemon_leave(struct server *s)
 {
 	struct session *session;
 
@@ -280,7 +280,7 @@ void daemon_deinit(struct daemon *d)
 
 	listener_deinit(&d->listener, survives);
 	if (survives) {
-		leave(s);
+		daemon_leave(s);
 		return;
 	}
 	while ((session = list_first(&s->sessions, struct session, link)))

@@ -100,7 +100,7 @@ static const char *optional_path(int argc, char **argv)
 }
 
 /* -EINVAL: a value is wrong, and it was said. */
-static int parse(int argc, char **argv, struct arguments *ret)
+static int arguments_parse(int argc, char **argv, struct arguments *ret)
 {
 	struct arguments a = {0};
 	const char *path;
@@ -155,7 +155,7 @@ static int run_keeper(int argc, char **argv)
 	return status;
 }
 
-static int serve(struct arguments *a, struct config *config)
+static int daemon_serve(struct arguments *a, struct config *config)
 {
 	static struct daemon daemon; /* a closing thread that is stuck outlives daemon_deinit() */
 	struct daemon_options o = {.socket = a->socket, .config = config, .source = a->source};
@@ -176,7 +176,7 @@ int main(int argc, char **argv)
 {
 	struct config config;
 	struct arguments a;
-	int r = parse(argc, argv, &a);
+	int r = arguments_parse(argc, argv, &a);
 
 	if (r < 0)
 		return EXIT_USAGE;
@@ -188,7 +188,7 @@ int main(int argc, char **argv)
 		return run_keeper(argc, argv);
 	if (config_load(&a.source, &config) < 0)
 		return EXIT_USAGE;
-	r = a.check ? EXIT_SUCCESS : serve(&a, &config);
+	r = a.check ? EXIT_SUCCESS : daemon_serve(&a, &config);
 	config_deinit(&config);
 	return r;
 }

@@ -150,7 +150,7 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	return 0;
 }
 
-static void lose_version(struct patient *p, const struct manifest_version *e, int r)
+static void recovery_report_lost(struct patient *p, const struct manifest_version *e, int r)
 {
 	const struct buffer *b = p->buffer;
 
@@ -176,7 +176,7 @@ static void recover_versions(struct patient *p)
 		fault_point("recovery-version");
 		p->is_dead[i] = r == -EOWNERDEAD;
 		if (r < 0)
-			lose_version(p, e, r);
+			recovery_report_lost(p, e, r);
 		else if (e->flags & MANIFEST_HELD && !e->ended_ns)
 			p->result->n_versions++;
 	}
@@ -264,7 +264,7 @@ static void drop_rest(struct patient *p)
 	}
 }
 
-static void settle(struct patient *p)
+static void recovery_settle(struct patient *p)
 {
 	struct server *server = p->server;
 	struct buffer *b = p->buffer;
@@ -285,7 +285,7 @@ static void settle(struct patient *p)
 		p->result->n_buffers++;
 }
 
-static void quarantine(uint64_t id, const char *name, int r, uint32_t abi)
+static void recovery_quarantine(uint64_t id, const char *name, int r, uint32_t abi)
 {
 	audit(&(struct audit){.action = AUDIT_QUARANTINE, .buffer = name, .result = r});
 	if (r == -EPROTONOSUPPORT)
@@ -327,7 +327,7 @@ static int recover_buffer(struct patient *p, uint64_t id, struct manifest *m)
 	recover_writer(p);
 	fault_point("recovery-writer");
 	drop_rest(p);
-	settle(p);
+	recovery_settle(p);
 	return 0;
 }
 
@@ -356,7 +356,7 @@ static void recover_manifest(struct patient *p, uint64_t id, int fd)
 		store_remove(&p->server->store, STORE_MANIFEST, id);
 		return;
 	}
-	quarantine(id, m ? manifest_current(m)->name : NULL, r, abi);
+	recovery_quarantine(id, m ? manifest_current(m)->name : NULL, r, abi);
 	(void)manifest_free(m);
 	inherit_give_back(p->in, STORE_MANIFEST, id, fd);
 }

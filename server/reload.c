@@ -8,14 +8,14 @@ void reload_init(struct reload *r, struct server *server, const struct config_so
 	*r = (struct reload){.server = server, .source = *source};
 }
 
-static int load(struct job *job)
+static int reload_step(struct job *job)
 {
 	struct reload *r = container_of(job, struct reload, job);
 
 	return config_load(&r->source, &r->next);
 }
 
-static void apply(struct reload *r)
+static void reload_apply(struct reload *r)
 {
 	config_reload(&r->server->config, &r->next);
 	server_apply_config(r->server, &r->next);
@@ -23,7 +23,7 @@ static void apply(struct reload *r)
 	log_info("configuration read again");
 }
 
-static void on_loaded(struct job *job, int result)
+static void reload_done(struct job *job, int result)
 {
 	struct reload *r = container_of(job, struct reload, job);
 
@@ -31,7 +31,7 @@ static void on_loaded(struct job *job, int result)
 	if (result < 0)
 		log_error("the configuration stays as it was");
 	else
-		apply(r);
+		reload_apply(r);
 	if (r->again)
 		reload_start(r);
 }
@@ -42,5 +42,5 @@ void reload_start(struct reload *r)
 	if (r->running)
 		return;
 	r->running = true;
-	worker_submit(&r->server->worker, &r->job, load, on_loaded);
+	worker_submit(&r->server->worker, &r->job, reload_step, reload_done);
 }

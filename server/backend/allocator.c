@@ -84,7 +84,7 @@ static void count_death(struct allocator *a)
 	a->not_before_ns = num_now_ns() + seconds * SECOND_NS;
 }
 
-static int start(struct allocator *a, char *why)
+static int allocator_start(struct allocator *a, char *why)
 {
 	uint64_t now = num_now_ns();
 	char how[CHILD_WHY_SIZE];
@@ -115,7 +115,7 @@ static int start(struct allocator *a, char *why)
 }
 
 /* It was asked and has not answered: `r` says in which way. */
-static int fail(struct allocator *a, int r, char *why)
+static int allocator_fail(struct allocator *a, int r, char *why)
 {
 	pid_t pid = a->child.pid;
 	bool is_left = a->has_held && r != -EPIPE;
@@ -147,8 +147,8 @@ static int fail(struct allocator *a, int r, char *why)
 	return r == -ETIMEDOUT || r == -EPROTO ? r : -EIO;
 }
 
-static int ask(struct allocator *a, const struct allocator_request *q, struct allocator_reply *ret,
-	       int *ret_fd)
+static int allocator_send_and_wait(struct allocator *a, const struct allocator_request *q,
+				   struct allocator_reply *ret, int *ret_fd)
 {
 	struct channel_packet packet;
 	int r = child_call(&a->child, q, sizeof(*q), num_now_ns() + a->timeout_ns, a->stop_fd,
@@ -183,16 +183,16 @@ int allocator_ask(struct allocator *a, struct allocator_request *q, struct alloc
 		(void)snprintf(ret->why, sizeof(ret->why), "weightd is stopping");
 		return -ECANCELED;
 	}
-	r = was_running ? 0 : start(a, ret->why);
+	r = was_running ? 0 : allocator_start(a, ret->why);
 	if (r < 0)
 		return r;
-	r = ask(a, q, ret, ret_fd);
+	r = allocator_send_and_wait(a, q, ret, ret_fd);
 	if (r == -EPIPE && was_running) {
 		/* Somebody has killed it while it had nothing to do: that is nobody's failure. */
-		r = start(a, ret->why);
+		r = allocator_start(a, ret->why);
 		if (r < 0)
 			return r;
-		r = ask(a, q, ret, ret_fd);
+		r = allocator_send_and_wait(a, q, ret, ret_fd);
 	}
 	if (r == -EMFILE) {
 		/* What it sent is lost on the way, and freed with that: it is none the worse for it. */
@@ -201,7 +201,7 @@ int allocator_ask(struct allocator *a, struct allocator_request *q, struct alloc
 		return r;
 	}
 	if (r < 0)
-		return fail(a, r, ret->why);
+		return allocator_fail(a, r, ret->why);
 	a->used_ns = num_now_ns();
 	a->n_deaths = 0;
 	a->has_held |= q->op == ALLOCATOR_HOLD && ret->error == 0;

@@ -39,7 +39,7 @@ void cuda_deinit(struct cuda *c)
 	c->known = NULL;
 }
 
-static int idle_step(struct job *job)
+static int cuda_idle_step(struct job *job)
 {
 	struct cuda *c = container_of(job, struct cuda, idle);
 	uint64_t idle_ns = c->server->config.cuda_idle_timeout_s * 1000000000;
@@ -64,7 +64,7 @@ static int idle_step(struct job *job)
 
 static void watch_idle(struct cuda *c);
 
-static void idle_done(struct job *job, int r)
+static void cuda_idle_done(struct job *job, int r)
 {
 	struct cuda *c = container_of(job, struct cuda, idle);
 
@@ -79,7 +79,7 @@ static void watch_idle(struct cuda *c)
 	if (c->idle_submitted || c->worker.stop)
 		return;
 	c->idle_submitted = true;
-	worker_submit(&c->worker, &c->idle, idle_step, idle_done);
+	worker_submit(&c->worker, &c->idle, cuda_idle_step, cuda_idle_done);
 }
 
 struct worker *cuda_worker(struct server *server)

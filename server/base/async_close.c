@@ -23,7 +23,7 @@ bool async_close_deinit(struct async_close *c)
 	return true;
 }
 
-static int close_step(struct job *job)
+static int async_close_step(struct job *job)
 {
 	struct async_closing *closing = container_of(job, struct async_closing, job);
 
@@ -31,7 +31,7 @@ static int close_step(struct job *job)
 	return JOB_DONE;
 }
 
-static void close_done(struct job *job, int r)
+static void async_close_done(struct job *job, int r)
 {
 	struct async_closing *closing = container_of(job, struct async_closing, job);
 
@@ -48,7 +48,7 @@ void async_close_start(struct async_close *c, struct async_closing *closing, int
 	closing->done = done;
 	if (c->worker.n_jobs == 0)
 		c->progress_ns = num_now_ns();
-	worker_submit(&c->worker, &closing->job, close_step, close_done);
+	worker_submit(&c->worker, &closing->job, async_close_step, async_close_done);
 }
 
 bool async_close_is_stuck(const struct async_close *c)
@@ -56,7 +56,7 @@ bool async_close_is_stuck(const struct async_close *c)
 	return c->worker.n_jobs > 0 && num_now_ns() - c->progress_ns > STUCK_NS;
 }
 
-static void memfd_done(struct job *job, int r)
+static void async_close_memfd_done(struct job *job, int r)
 {
 	(void)r; /* closing does not fail */
 	free(container_of(job, struct async_closing, job));
@@ -71,5 +71,5 @@ void async_close_memfd(struct worker *worker, int fd)
 		return;
 	}
 	closing->fd = fd;
-	worker_submit(worker, &closing->job, close_step, memfd_done);
+	worker_submit(worker, &closing->job, async_close_step, async_close_memfd_done);
 }

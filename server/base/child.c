@@ -103,7 +103,7 @@ static int fill_attributes(posix_spawnattr_t *attributes)
 	return r;
 }
 
-static int spawn(const char *program, const char *argument, int fd, pid_t *ret)
+static int child_spawn(const char *program, const char *argument, int fd, pid_t *ret)
 {
 	char *argv[] = {(char *)program, (char *)argument, NULL};
 	cleanup(freep) char **variables = environment();
@@ -130,7 +130,7 @@ static int spawn(const char *program, const char *argument, int fd, pid_t *ret)
 }
 
 /* What tells when it is over (Linux 5.3). Where there is none it goes again: it is in no driver yet. */
-static int watch(struct child *c)
+static int child_watch(struct child *c)
 {
 	int r = 0;
 
@@ -153,10 +153,10 @@ int child_start(struct child *c, const char *path, const char *name, const char 
 	if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
 		r = -errno;
 	if (r == 0) {
-		r = spawn(program, argument, ends[1], &c->pid);
+		r = child_spawn(program, argument, ends[1], &c->pid);
 		(void)fd_close(ends[1]);
 		if (r == 0)
-			r = watch(c);
+			r = child_watch(c);
 		if (r < 0)
 			(void)fd_close(ends[0]);
 	}

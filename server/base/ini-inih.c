@@ -14,7 +14,7 @@
 
 #define PROBE "\n*=" /* an entry behind a section's line, since inih reports entries alone */
 
-static int on_entry(void *user, const char *section, const char *name, const char *value)
+static int ini_on_entry(void *user, const char *section, const char *name, const char *value)
 {
 	struct ini_line *line = user;
 
@@ -58,7 +58,7 @@ int ini_line_read(const char *line, struct ini_line *ret)
 		return -E2BIG;
 	parsed.kind = *line == '[' ? INI_SECTION : INI_ENTRY;
 	(void)snprintf(text, sizeof(text), "%s%s", line, *line == '[' ? PROBE : "");
-	if (ini_parse_string(text, on_entry, &parsed) != 0)
+	if (ini_parse_string(text, ini_on_entry, &parsed) != 0)
 		return -EBADMSG;
 	r = parsed.kind == INI_SECTION ? check_section(line, &parsed) : 0;
 	if (r == 0)

@@ -56,7 +56,7 @@ static int send_now(const struct notify *n, const char *text, int fd)
 	return 0;
 }
 
-static void give_up(struct notify *n, int r)
+static void notify_give_up(struct notify *n, int r)
 {
 	struct message *m;
 
@@ -72,7 +72,7 @@ static void give_up(struct notify *n, int r)
 }
 
 /* Sends what waits, as far as there is room. */
-static void flush(struct notify *n)
+static void notify_flush(struct notify *n)
 {
 	struct message *m;
 
@@ -89,7 +89,7 @@ static void flush(struct notify *n)
 			return;
 		}
 		if (r < 0) {
-			give_up(n, r);
+			notify_give_up(n, r);
 			return;
 		}
 		message_free(m);
@@ -97,25 +97,25 @@ static void flush(struct notify *n)
 	loop_modify(&n->source, 0);
 }
 
-static void on_room(struct source *source, uint32_t events)
+static void notify_on_room(struct source *source, uint32_t events)
 {
 	(void)events;
-	flush(container_of(source, struct notify, source));
+	notify_flush(container_of(source, struct notify, source));
 }
 
-static void on_retry(struct timer *timer)
+static void notify_on_retry(struct timer *timer)
 {
-	flush(container_of(timer, struct notify, retry));
+	notify_flush(container_of(timer, struct notify, retry));
 }
 
 /* In front of what waits: storing much must not look like hanging. */
-static void on_watchdog(struct timer *timer)
+static void notify_on_watchdog(struct timer *timer)
 {
 	struct notify *n = container_of(timer, struct notify, watchdog);
 	int r = send_now(n, "WATCHDOG=1", -1);
 
 	if (r == -ECONNREFUSED || r == -ENOENT || r == -EPIPE) {
-		give_up(n, r);
+		notify_give_up(n, r);
 		return;
 	}
 	timer_start(n->loop, &n->watchdog, num_now_ns() + (r == 0 ? n->watchdog_ns : RETRY_NS));
@@ -162,12 +162,12 @@ void notify_init(struct notify *n, struct loop *l)
 
 	*n = (struct notify){.loop = l, .source.fd = -1};
 	list_init(&n->queue);
-	timer_init(&n->retry, on_retry);
-	timer_init(&n->watchdog, on_watchdog);
+	timer_init(&n->retry, notify_on_retry);
+	timer_init(&n->watchdog, notify_on_watchdog);
 	if (!path || !path[0])
 		return;
 	fd = connect_to(path);
-	r = fd < 0 ? fd : loop_add(l, &n->source, fd, 0, on_room);
+	r = fd < 0 ? fd : loop_add(l, &n->source, fd, 0, notify_on_room);
 	if (r < 0) {
 		log_error("NOTIFY_SOCKET=%s: %s", path, strerror(-r));
 		n->source.fd = -1;
@@ -254,12 +254,12 @@ int notify_send(struct notify *n, const char *text, int fd)
 	if (r == 0)
 		return 0;
 	if (r == -ECONNREFUSED || r == -ENOENT || r == -EPIPE || r == -ENOTCONN) {
-		give_up(n, r);
+		notify_give_up(n, r);
 		return -ENOTCONN;
 	}
 	r = enqueue(n, text, fd);
 	if (r == 0)
-		flush(n);
+		notify_flush(n);
 	return r;
 }
 

@@ -14,7 +14,7 @@
 /* 0, or an errno: ENOENT for nobody, ERANGE when the record has no room. */
 typedef int look_up_fn(const char *name, char *room, size_t size, uint32_t *ret);
 
-static int look_up_group(const char *name, char *room, size_t size, uint32_t *ret)
+static int nss_look_up_group(const char *name, char *room, size_t size, uint32_t *ret)
 {
 	struct group record, *found;
 	int r = getgrnam_r(name, &record, room, size, &found);
@@ -24,7 +24,7 @@ static int look_up_group(const char *name, char *room, size_t size, uint32_t *re
 	return r ? r : found ? 0 : ENOENT;
 }
 
-static int look_up_user(const char *name, char *room, size_t size, uint32_t *ret)
+static int nss_look_up_user(const char *name, char *room, size_t size, uint32_t *ret)
 {
 	struct passwd record, *found;
 	int r = getpwnam_r(name, &record, room, size, &found);
@@ -34,7 +34,7 @@ static int look_up_user(const char *name, char *room, size_t size, uint32_t *ret
 	return r ? r : found ? 0 : ENOENT;
 }
 
-static int find(const char *name, look_up_fn *look_up, uint32_t *ret)
+static int nss_find(const char *name, look_up_fn *look_up, uint32_t *ret)
 {
 	uint64_t number;
 	int r = ERANGE;
@@ -55,10 +55,10 @@ static int find(const char *name, look_up_fn *look_up, uint32_t *ret)
 
 int nss_find_user(const char *name, uid_t *ret)
 {
-	return find(name, look_up_user, ret);
+	return nss_find(name, nss_look_up_user, ret);
 }
 
 int nss_find_group(const char *name, gid_t *ret)
 {
-	return find(name, look_up_group, ret);
+	return nss_find(name, nss_look_up_group, ret);
 }

@@ -15,7 +15,7 @@
 
 /* --- Text --- */
 
-static int parse_text(const struct setting *setting, const char *text, void *ret)
+static int setting_parse_text(const struct setting *setting, const char *text, void *ret)
 {
 	size_t length = strlen(text);
 
@@ -25,16 +25,17 @@ static int parse_text(const struct setting *setting, const char *text, void *ret
 	return 0;
 }
 
-static void describe_text(const struct setting *setting, char *buf, size_t size)
+static void setting_describe_text(const struct setting *setting, char *buf, size_t size)
 {
 	(void)snprintf(buf, size, "at most %" PRIu64 " bytes", setting->max - 1);
 }
 
-const struct setting_type setting_text = {.parse = parse_text, .describe = describe_text};
+const struct setting_type setting_text = {.parse = setting_parse_text,
+					  .describe = setting_describe_text};
 
 /* --- Numbers --- */
 
-static int accept(const struct setting *setting, int r, uint64_t n, void *ret)
+static int setting_accept(const struct setting *setting, int r, uint64_t n, void *ret)
 {
 	if (r < 0 || n < setting->min || n > setting->max)
 		return -EINVAL;
@@ -50,34 +51,34 @@ static bool is_word(const struct setting *setting, const char *text, void *ret)
 	return true;
 }
 
-static int parse_mode(const struct setting *setting, const char *text, void *ret)
+static int setting_parse_mode(const struct setting *setting, const char *text, void *ret)
 {
 	uint64_t n = 0;
 	int r = num_parse(text, 8, &n);
 
-	return accept(setting, r, n, ret);
+	return setting_accept(setting, r, n, ret);
 }
 
-static void describe_mode(const struct setting *setting, char *buf, size_t size)
+static void setting_describe_mode(const struct setting *setting, char *buf, size_t size)
 {
 	(void)snprintf(buf, size, "octal digits up to %04" PRIo64, setting->max);
 }
 
 const struct setting_type setting_mode = {
 	.size = sizeof(uint64_t),
-	.parse = parse_mode,
-	.describe = describe_mode,
+	.parse = setting_parse_mode,
+	.describe = setting_describe_mode,
 };
 
-static int parse_bytes(const struct setting *setting, const char *text, void *ret)
+static int setting_parse_bytes(const struct setting *setting, const char *text, void *ret)
 {
 	uint64_t n = 0;
 	int r = num_parse_size(text, &n);
 
-	return is_word(setting, text, ret) ? 0 : accept(setting, r, n, ret);
+	return is_word(setting, text, ret) ? 0 : setting_accept(setting, r, n, ret);
 }
 
-static void describe_bytes(const struct setting *setting, char *buf, size_t size)
+static void setting_describe_bytes(const struct setting *setting, char *buf, size_t size)
 {
 	char least[32] = "";
 
@@ -90,19 +91,19 @@ static void describe_bytes(const struct setting *setting, char *buf, size_t size
 
 const struct setting_type setting_bytes = {
 	.size = sizeof(uint64_t),
-	.parse = parse_bytes,
-	.describe = describe_bytes,
+	.parse = setting_parse_bytes,
+	.describe = setting_describe_bytes,
 };
 
-static int parse_count(const struct setting *setting, const char *text, void *ret)
+static int setting_parse_count(const struct setting *setting, const char *text, void *ret)
 {
 	uint64_t n = 0;
 	int r = num_parse(text, 10, &n);
 
-	return is_word(setting, text, ret) ? 0 : accept(setting, r, n, ret);
+	return is_word(setting, text, ret) ? 0 : setting_accept(setting, r, n, ret);
 }
 
-static void describe_count(const struct setting *setting, char *buf, size_t size)
+static void setting_describe_count(const struct setting *setting, char *buf, size_t size)
 {
 	const char * or = setting->word ? " or " : "", *word = setting->word ? setting->word : "";
 
@@ -115,12 +116,12 @@ static void describe_count(const struct setting *setting, char *buf, size_t size
 
 const struct setting_type setting_count = {
 	.size = sizeof(uint64_t),
-	.parse = parse_count,
-	.describe = describe_count,
+	.parse = setting_parse_count,
+	.describe = setting_describe_count,
 };
 
 /* With digits behind a point or without; those behind the third are not told apart. */
-static int parse_seconds(const struct setting *setting, const char *text, void *ret)
+static int setting_parse_seconds(const struct setting *setting, const char *text, void *ret)
 {
 	const char *c = text;
 	uint64_t ms = 0;
@@ -131,13 +132,13 @@ static int parse_seconds(const struct setting *setting, const char *text, void *
 	if (*c == '.')
 		for (unsigned scale = 100; isdigit((unsigned char)*++c); scale /= 10)
 			ms += (uint64_t)(*c - '0') * scale;
-	r = *c ? -EINVAL : accept(setting, r, ms, ret);
+	r = *c ? -EINVAL : setting_accept(setting, r, ms, ret);
 	if (r == 0)
 		*(uint64_t *)ret *= MS_NS;
 	return r;
 }
 
-static void describe_seconds(const struct setting *setting, char *buf, size_t size)
+static void setting_describe_seconds(const struct setting *setting, char *buf, size_t size)
 {
 	(void)snprintf(buf, size, "seconds, %g to %g", (double)setting->min / 1000,
 		       (double)setting->max / 1000);
@@ -145,19 +146,19 @@ static void describe_seconds(const struct setting *setting, char *buf, size_t si
 
 const struct setting_type setting_seconds = {
 	.size = sizeof(uint64_t),
-	.parse = parse_seconds,
-	.describe = describe_seconds,
+	.parse = setting_parse_seconds,
+	.describe = setting_describe_seconds,
 };
 
 /* --- Words --- */
 
-static int parse_level(const struct setting *setting, const char *text, void *ret)
+static int setting_parse_level(const struct setting *setting, const char *text, void *ret)
 {
 	(void)setting;
 	return log_parse_level(text, ret);
 }
 
-static void describe_level(const struct setting *setting, char *buf, size_t size)
+static void setting_describe_level(const struct setting *setting, char *buf, size_t size)
 {
 	(void)setting;
 	(void)snprintf(buf, size, "error, warning, info or debug");
@@ -165,11 +166,11 @@ static void describe_level(const struct setting *setting, char *buf, size_t size
 
 const struct setting_type setting_level = {
 	.size = sizeof(enum log_level),
-	.parse = parse_level,
-	.describe = describe_level,
+	.parse = setting_parse_level,
+	.describe = setting_describe_level,
 };
 
-static int parse_group(const struct setting *setting, const char *text, void *ret)
+static int setting_parse_group(const struct setting *setting, const char *text, void *ret)
 {
 	gid_t *gid = ret;
 
@@ -180,7 +181,7 @@ static int parse_group(const struct setting *setting, const char *text, void *re
 	return 0;
 }
 
-static void describe_group(const struct setting *setting, char *buf, size_t size)
+static void setting_describe_group(const struct setting *setting, char *buf, size_t size)
 {
 	(void)setting;
 	(void)snprintf(buf, size, "the name of a group there is, or a number");
@@ -188,11 +189,11 @@ static void describe_group(const struct setting *setting, char *buf, size_t size
 
 const struct setting_type setting_group = {
 	.size = sizeof(gid_t),
-	.parse = parse_group,
-	.describe = describe_group,
+	.parse = setting_parse_group,
+	.describe = setting_describe_group,
 };
 
-static int parse_switch(const struct setting *setting, const char *text, void *ret)
+static int setting_parse_switch(const struct setting *setting, const char *text, void *ret)
 {
 	(void)setting;
 	if (strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
@@ -201,7 +202,7 @@ static int parse_switch(const struct setting *setting, const char *text, void *r
 	return 0;
 }
 
-static void describe_switch(const struct setting *setting, char *buf, size_t size)
+static void setting_describe_switch(const struct setting *setting, char *buf, size_t size)
 {
 	(void)setting;
 	(void)snprintf(buf, size, "yes or no");
@@ -209,8 +210,8 @@ static void describe_switch(const struct setting *setting, char *buf, size_t siz
 
 const struct setting_type setting_switch = {
 	.size = sizeof(bool),
-	.parse = parse_switch,
-	.describe = describe_switch,
+	.parse = setting_parse_switch,
+	.describe = setting_describe_switch,
 };
 
 /* --- Any of them --- */

@@ -60,7 +60,7 @@ static void leave_section(struct settings *s)
 	s->seen = s->lines;
 }
 
-static void on_section(struct settings *s, const char *name)
+static void settings_on_section(struct settings *s, const char *name)
 {
 	const char *names[SETTINGS_KEYS_MAX], *nearest;
 	unsigned n;
@@ -112,7 +112,7 @@ static void report_unknown(struct settings *s, const char *name)
 			nearest ? ". Is '" : "", nearest ? nearest : "", nearest ? "' meant?" : "");
 }
 
-static void set(struct settings *s, const struct setting *key, const char *value)
+static void settings_set(struct settings *s, const struct setting *key, const char *value)
 {
 	void *to = s->form->place ? s->form->place(s, key) : (char *)s->values + key->offset;
 	char takes[128];
@@ -125,7 +125,7 @@ static void set(struct settings *s, const struct setting *key, const char *value
 			value, takes);
 }
 
-static void on_entry(struct settings *s, const char *name, const char *value)
+static void settings_on_entry(struct settings *s, const char *name, const char *value)
 {
 	const struct setting *key = s->section ? find_key(s, name) : NULL;
 	unsigned *seen = key ? &s->seen[key - s->form->keys] : NULL;
@@ -140,7 +140,7 @@ static void on_entry(struct settings *s, const char *name, const char *value)
 	} else {
 		*seen = s->line;
 		if (key->type)
-			set(s, key, value);
+			settings_set(s, key, value);
 		else
 			key->set(s, key, value);
 	}
@@ -156,7 +156,7 @@ static bool is_printable(const char *s)
 	return true;
 }
 
-static int on_line(struct settings *s, const char *text)
+static int settings_on_line(struct settings *s, const char *text)
 {
 	struct ini_line line;
 	int r;
@@ -180,9 +180,9 @@ static int on_line(struct settings *s, const char *text)
 	else if (r < 0)
 		settings_report(s, "this is no [section], no 'key = value' and no '# comment'");
 	else if (line.kind == INI_SECTION)
-		on_section(s, line.name);
+		settings_on_section(s, line.name);
 	else if (line.kind == INI_ENTRY)
-		on_entry(s, line.name, line.value);
+		settings_on_entry(s, line.name, line.value);
 	return 0;
 }
 
@@ -197,7 +197,7 @@ static int parse_lines(struct settings *s, char *text)
 		s->line++;
 		if (length > 0 && line[length - 1] == '\r')
 			line[length - 1] = '\0';
-		r = on_line(s, line);
+		r = settings_on_line(s, line);
 		if (r < 0)
 			return r;
 	}

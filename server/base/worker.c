@@ -74,7 +74,7 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-static void finish_jobs(struct worker *w)
+static void worker_finish_jobs(struct worker *w)
 {
 	for (;;) {
 		struct job *job;
@@ -91,14 +91,14 @@ static void finish_jobs(struct worker *w)
 	}
 }
 
-static void on_finished(struct source *s, uint32_t events)
+static void worker_on_finished(struct source *s, uint32_t events)
 {
 	struct worker *w = container_of(s, struct worker, source);
 	eventfd_t n;
 
 	(void)events;
 	(void)eventfd_read(w->event_fd, &n);
-	finish_jobs(w);
+	worker_finish_jobs(w);
 }
 
 /* Signals are the loop's: the thread is born with all of them blocked. */
@@ -129,7 +129,7 @@ int worker_init(struct worker *w, struct loop *l)
 	(void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	(void)pthread_cond_init(&w->wake, &attr);
 	(void)pthread_condattr_destroy(&attr);
-	r = loop_add(l, &w->source, w->event_fd, EPOLLIN, on_finished);
+	r = loop_add(l, &w->source, w->event_fd, EPOLLIN, worker_on_finished);
 	if (r == 0)
 		r = start_thread(w);
 	if (r < 0) {
@@ -148,7 +148,7 @@ void worker_deinit(struct worker *w)
 		pthread_cond_signal(&w->wake);
 		pthread_mutex_unlock(&w->lock);
 		(void)pthread_join(w->thread, NULL);
-		finish_jobs(w);
+		worker_finish_jobs(w);
 	} while (w->n_jobs > 0 && start_thread(w) == 0);
 	loop_remove(&w->source);
 	w->event_fd = fd_close(w->event_fd);

@@ -28,7 +28,7 @@ void events_deinit(struct events *e)
 	e->ring = NULL;
 }
 
-static void append(const struct buffer *b, struct wire_event_record *record)
+static void event_append(const struct buffer *b, struct wire_event_record *record)
 {
 	struct server *server = b->server;
 	struct events *e = server->events;
@@ -60,7 +60,7 @@ void event_of_buffer(enum wire_event event, const struct buffer *b)
 	struct wire_event_record record = {.event = event, .version = b->current};
 
 	name_writer(&record, b->writer);
-	append(b, &record);
+	event_append(b, &record);
 }
 
 void event_of_version(enum wire_event event, const struct version *v)
@@ -75,5 +75,5 @@ void event_of_version(enum wire_event event, const struct version *v)
 		record.uid = v->uid;
 		record.pid = (uint32_t)v->pid;
 	}
-	append(v->buffer, &record);
+	event_append(v->buffer, &record);
 }

@@ -3,7 +3,7 @@
 #include "server/buffers/buffer.h"
 #include "server/state/server.h"
 
-static int wake_step(struct job *job)
+static int head_waker_step(struct job *job)
 {
 	struct head_waker *waker = container_of(job, struct head_waker, job);
 
@@ -11,7 +11,7 @@ static int wake_step(struct job *job)
 	return JOB_DONE;
 }
 
-static void wake_done(struct job *job, int r)
+static void head_waker_done(struct job *job, int r)
 {
 	struct head_waker *waker = container_of(job, struct head_waker, job);
 	struct buffer *b = container_of(waker, struct buffer, waker);
@@ -33,5 +33,5 @@ void head_waker_wake(struct buffer *b)
 	}
 	b->waker.running = true;
 	buffer_ref(b);
-	worker_submit(&b->server->wake_worker, &b->waker.job, wake_step, wake_done);
+	worker_submit(&b->server->wake_worker, &b->waker.job, head_waker_step, head_waker_done);
 }

@@ -29,7 +29,7 @@ void lost_memory_fall_back(struct buffer *b)
 		log_error("'%s' on %s has no version any more; load it again", b->name, b->device);
 }
 
-static void lose_version(struct version *v)
+static void lost_memory_end_version(struct version *v)
 {
 	struct buffer *b = v->buffer;
 	bool was_current = v->number == b->current;
@@ -55,7 +55,7 @@ static bool find_in(struct list *versions, const struct slot *s)
 
 	list_for_each(v, versions, link)
 		if (v->slot == s) {
-			lose_version(v);
+			lost_memory_end_version(v);
 			return true;
 		}
 	return false;

@@ -39,7 +39,7 @@ void paused_reader_forget(struct session *s)
 		paused_reader_free(s->paused_reader);
 }
 
-static void answer(struct session *s, struct lease *lease)
+static void paused_reader_answer(struct session *s, struct lease *lease)
 {
 	const struct version *v = lease->version;
 	const struct buffer *b = v->buffer;
@@ -78,7 +78,7 @@ static void answer(struct session *s, struct lease *lease)
 	(void)session_reply(s, WIRE_PAUSE, &reply, NULL, 0);
 }
 
-static void on_pause_timeout(struct timer *timer)
+static void paused_reader_on_timeout(struct timer *timer)
 {
 	struct paused_reader *p = container_of(timer, struct paused_reader, timer);
 	struct session *s = p->session;
@@ -94,7 +94,7 @@ void paused_reader_new(struct session *s, struct lease *lease, const struct wire
 	struct paused_reader *p;
 
 	if (buffer_shown_state(b) != HEAD_UPDATING || lease->evicted) {
-		answer(s, lease);
+		paused_reader_answer(s, lease);
 		return;
 	}
 	p = calloc(1, sizeof(*p));
@@ -104,7 +104,7 @@ void paused_reader_new(struct session *s, struct lease *lease, const struct wire
 	}
 	p->session = s;
 	p->lease = lease;
-	timer_init(&p->timer, on_pause_timeout);
+	timer_init(&p->timer, paused_reader_on_timeout);
 	if (pause->timeout_ms >= 0)
 		timer_start(&s->server->loop, &p->timer,
 			    num_now_ns() + (uint64_t)pause->timeout_ms * 1000000);
@@ -139,7 +139,7 @@ void paused_readers_resume(struct buffer *b)
 		struct lease *lease = p->lease;
 
 		paused_reader_free(p);
-		answer(s, lease);
+		paused_reader_answer(s, lease);
 		fault_point("pause-answered");
 	}
 	waiters_notify(b);

@@ -11,7 +11,7 @@
 #define DELAY_MIN_NS 2000000u
 #define DELAY_MAX_NS 1000000000u
 
-static void plan(struct reaper *r)
+static void reaper_plan(struct reaper *r)
 {
 	timer_start(&r->server->loop, &r->timer, num_now_ns() + r->delay_ns);
 }
@@ -60,20 +60,20 @@ bool reaper_look(struct reaper *r)
 	return reap_list(&r->server->removed) || waits;
 }
 
-static void on_time(struct timer *timer)
+static void reaper_on_time(struct timer *timer)
 {
 	struct reaper *r = container_of(timer, struct reaper, timer);
 	bool waits = reaper_look(r);
 
 	r->delay_ns = r->delay_ns * 2 < DELAY_MAX_NS ? r->delay_ns * 2 : DELAY_MAX_NS;
 	if (waits)
-		plan(r);
+		reaper_plan(r);
 }
 
 void reaper_init(struct reaper *r, struct server *server)
 {
 	r->server = server;
-	timer_init(&r->timer, on_time);
+	timer_init(&r->timer, reaper_on_time);
 }
 
 void reaper_deinit(struct reaper *r)
@@ -90,7 +90,7 @@ void reaper_soon(struct reaper *r)
 void reaper_start(struct reaper *r)
 {
 	r->delay_ns = DELAY_MIN_NS;
-	plan(r);
+	reaper_plan(r);
 }
 
 void reaper_reap(struct buffer *b)

@@ -12,7 +12,7 @@
 #include "server/state/server.h"
 #include "server/state/session.h"
 
-static void on_deadline(struct timer *timer)
+static void waiter_on_deadline(struct timer *timer)
 {
 	struct waiter *w = container_of(timer, struct waiter, timer);
 	struct session *session = w->session;
@@ -37,7 +37,7 @@ int waiter_new(struct session *session, const struct wire_wait *wait)
 	w->version = wait->version;
 	memcpy(w->name, wait->name, sizeof(w->name));
 	memcpy(w->device, wait->device, sizeof(w->device));
-	timer_init(&w->timer, on_deadline);
+	timer_init(&w->timer, waiter_on_deadline);
 	if (wait->timeout_ms >= 0)
 		timer_start(&server->loop, &w->timer,
 			    num_now_ns() + (uint64_t)wait->timeout_ms * 1000000);

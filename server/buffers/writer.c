@@ -26,7 +26,7 @@
  * The memory of a version that will never be: the client may still have it mapped, and so it leaves like
  * any other.
  */
-static void let_slot_go(struct writer *w)
+static void writer_release_slot(struct writer *w)
 {
 	struct version *v = w->version;
 
@@ -56,7 +56,7 @@ void writer_leave_target(struct writer *w)
 }
 
 /* It has written in place, who knows what; if it could. */
-static void tear(struct writer *w)
+static void writer_tear_target(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	bool ended = w->target->ended_ns; /* its memory was lost */
@@ -95,9 +95,9 @@ struct writer *writer_free(struct writer *w)
 	if (w->pausing && !w->slot)
 		PROBE(quiesce, w, PROBE_GAVE_UP, paused_readers_n_missing(b));
 	if (w->target)
-		tear(w);
+		writer_tear_target(w);
 	b->writer = NULL;
-	let_slot_go(w);
+	writer_release_slot(w);
 	writer_destroy(w);
 	if (kept || updated) {
 		fault_point("abort-begun");
@@ -204,7 +204,7 @@ struct writer *writer_blank(struct buffer *b, uint64_t id)
 
 /* --- coming back --- */
 
-static void on_not_back(struct timer *timer)
+static void writer_on_not_back(struct timer *timer)
 {
 	struct writer *w = container_of(timer, struct writer, timer);
 
@@ -246,7 +246,7 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 		w->pausing = true;
 		writer_aim(w, buffer_current(buffer));
 	}
-	timer_init(&w->timer, on_not_back);
+	timer_init(&w->timer, writer_on_not_back);
 	timer_start(&server->loop, &w->timer,
 		    num_now_ns() + server->config.resume_timeout_s * 1000000000);
 	return 0;

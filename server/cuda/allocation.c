@@ -82,7 +82,8 @@ static cu_result scrub(const struct gpus *g, const struct gpu *gpu, cu_handle h,
 }
 
 /* 0 or a negative errno; the handle is ours no more either way. */
-static int make(const struct gpus *g, const struct gpu *gpu, size_t size, char *why, int *ret_fd)
+static int allocation_create(const struct gpus *g, const struct gpu *gpu, size_t size, char *why,
+			     int *ret_fd)
 {
 	const char *what = "it gives no memory";
 	cu_handle h;
@@ -135,6 +136,6 @@ void allocation_make(struct gpus *g, struct gpu *gpu, const struct allocator_req
 		return;
 	ret->error = allocation_admit(g, allocation_granularity(g, gpu), q, ret);
 	if (ret->error == 0)
-		ret->error = make(g, gpu, ret->needed, ret->why, ret_fd);
+		ret->error = allocation_create(g, gpu, ret->needed, ret->why, ret_fd);
 	gpu_leave(g);
 }

@@ -95,7 +95,8 @@ static void holding_free(struct holder *h, struct holding *a)
 	free(a);
 }
 
-static int make(struct holder *h, struct gpu *gpu, struct allocator_reply *ret, int *ret_fd)
+static int holder_allocate(struct holder *h, struct gpu *gpu, struct allocator_reply *ret,
+			   int *ret_fd)
 {
 	struct holding *a = calloc(1, sizeof(*a));
 	struct cu_ipc_handle handle = {0};
@@ -136,7 +137,7 @@ void holder_make(struct holder *h, struct gpu *gpu, const struct allocator_reque
 		return;
 	ret->error = allocation_admit(h->gpus, GRANULARITY, q, ret);
 	if (ret->error == 0)
-		ret->error = make(h, gpu, ret, ret_fd);
+		ret->error = holder_allocate(h, gpu, ret, ret_fd);
 	gpu_leave(h->gpus);
 }
 

@@ -40,7 +40,7 @@ static const char usage[] =
 
 /* --- for weightd --- */
 
-static void describe(struct gpus *g, const struct allocator_request *q, struct allocator_reply *ret)
+static void gpu_reply(struct gpus *g, const struct allocator_request *q, struct allocator_reply *ret)
 {
 	if (q->index >= g->n) {
 		ret->error = -ENOENT;
@@ -60,8 +60,8 @@ static void tell_free(struct gpus *g, struct gpu *gpu, struct allocator_reply *r
 }
 
 /* `holder` is NULL in one that holds nothing, which is not asked to. */
-static void answer(struct gpus *g, struct holder *holder, const struct allocator_request *q,
-		   struct allocator_reply *ret, int *ret_fd)
+static void request_answer(struct gpus *g, struct holder *holder, const struct allocator_request *q,
+			   struct allocator_reply *ret, int *ret_fd)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	struct gpu *gpu;
@@ -70,7 +70,7 @@ static void answer(struct gpus *g, struct holder *holder, const struct allocator
 	if (ret->error < 0)
 		return;
 	if (q->op == ALLOCATOR_DEVICE) {
-		describe(g, q, ret);
+		gpu_reply(g, q, ret);
 		return;
 	}
 	gpu = gpus_find(g, q->uuid);
@@ -90,7 +90,7 @@ static void answer(struct gpus *g, struct holder *holder, const struct allocator
 	}
 }
 
-static int serve_one(struct gpus *g, struct holder *holder, const struct channel_packet *packet)
+static int request_serve(struct gpus *g, struct holder *holder, const struct channel_packet *packet)
 {
 	struct allocator_reply reply = {.protocol = ALLOCATOR_PROTOCOL};
 	struct allocator_request q;
@@ -103,7 +103,7 @@ static int serve_one(struct gpus *g, struct holder *holder, const struct channel
 		return -EPROTO;
 	reply.op = q.op;
 	reply.serial = q.serial;
-	answer(g, holder, &q, &reply, &fd);
+	request_answer(g, holder, &q, &reply, &fd);
 	return channel_send(ALLOCATOR_FD, &reply, sizeof(reply), &fd, fd >= 0);
 }
 
@@ -127,13 +127,13 @@ static bool is_started_by_weightd(const char *option)
 }
 
 /* Answers the next request. 0: weightd will not ask any more; negative: likewise, and it was told why. */
-static int receive(struct gpus *g, struct holder *holder)
+static int request_receive(struct gpus *g, struct holder *holder)
 {
 	struct channel_packet packet;
 	int r = channel_receive(ALLOCATOR_FD, 0, &packet);
 
 	if (r > 0) {
-		r = serve_one(g, holder, &packet);
+		r = request_serve(g, holder, &packet);
 		channel_packet_deinit(&packet);
 		r = r < 0 ? r : 1;
 	}
@@ -146,7 +146,7 @@ static int receive(struct gpus *g, struct holder *holder)
 	return r;
 }
 
-static int serve(struct gpus *g)
+static int requests_serve(struct gpus *g)
 {
 	int r;
 
@@ -155,13 +155,13 @@ static int serve(struct gpus *g)
 	be_killed_first();
 	if (!is_started_by_weightd("--serve"))
 		return EXIT_USAGE;
-	while ((r = receive(g, NULL)) > 0)
+	while ((r = request_receive(g, NULL)) > 0)
 		;
 	return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 /* What is held goes on being held when weightd is gone: others use it. */
-static int hold(struct gpus *g)
+static int holder_serve(struct gpus *g)
 {
 	struct holder h;
 	int fd = ALLOCATOR_FD, r;
@@ -171,7 +171,7 @@ static int hold(struct gpus *g)
 		return EXIT_USAGE;
 	(void)setsid(); /* what is typed at weightd's terminal is not for us; a leader of a group stays one */
 	while ((r = holder_wait(&h, fd)) > 0)
-		if (receive(g, &h) <= 0)
+		if (request_receive(g, &h) <= 0)
 			fd = fd_close(fd);
 	return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
@@ -196,7 +196,7 @@ static void print_gpu(const struct wire_device_record *d)
 		printf("   cannot be used: %s\n", d->why);
 }
 
-static int probe(struct gpus *g)
+static int gpus_print(struct gpus *g)
 {
 	char why[CUDA_WHY_SIZE];
 
@@ -222,11 +222,11 @@ int main(int argc, char **argv)
 	if (setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1) < 0)
 		return EXIT_FAILURE;
 	if (!strcmp(what, "--serve"))
-		return serve(&g);
+		return requests_serve(&g);
 	if (!strcmp(what, "--hold"))
-		return hold(&g);
+		return holder_serve(&g);
 	if (!strcmp(what, "--probe"))
-		return probe(&g);
+		return gpus_print(&g);
 	if (!strcmp(what, "--version")) {
 		puts("weightd-cuda " RELEASE);
 		return EXIT_SUCCESS;

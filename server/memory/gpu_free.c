@@ -13,7 +13,7 @@
 #define DELAY_MAX_NS (60 * SECOND_NS)
 
 /* Nobody waits for what is over: its version goes, and with it the slot. */
-static void end(struct slot *s)
+static void gpu_free_end(struct slot *s)
 {
 	struct server *server = s->server;
 
@@ -32,7 +32,7 @@ static uint64_t expected(const struct slot *s)
  * Who keeps the memory of many slots holds up the worker no longer than who keeps that of one: all that are
  * released at once have the same second. What is asked too early for it is looked at again, as an orphan.
  */
-static int close_step(struct job *job)
+static int gpu_free_close_step(struct job *job)
 {
 	struct slot *s = container_of(job, struct slot, gpu_free.job);
 	uint64_t before = 0;
@@ -49,7 +49,7 @@ static int close_step(struct job *job)
 	return r;
 }
 
-static int look_step(struct job *job)
+static int gpu_free_look_step(struct job *job)
 {
 	struct slot *s = container_of(job, struct slot, gpu_free.job);
 
@@ -65,7 +65,7 @@ static uint64_t left_by_others(const struct slot *s)
 	return s->gpu_free.free + s->server->slot_ops->bytes_on(s->server, s->device);
 }
 
-static void plan_look(struct slot *s)
+static void gpu_free_plan_look(struct slot *s)
 {
 	struct gpu_free *r = &s->gpu_free;
 
@@ -75,34 +75,34 @@ static void plan_look(struct slot *s)
 	r->next_ns = num_now_ns() + r->delay_ns;
 }
 
-static void close_done(struct job *job, int r)
+static void gpu_free_close_done(struct job *job, int r)
 {
 	struct slot *s = container_of(job, struct slot, gpu_free.job);
 
 	if (r != -EBUSY) {
-		end(s); /* also where the GPU does not say: nobody would ever know */
+		gpu_free_end(s); /* also where the GPU does not say: nobody would ever know */
 		return;
 	}
 	log_warning("memory on %s that nobody has a lease on is still taken: some process maps it",
 		    s->device);
 	s->gpu_free.state = GPU_FREE_ORPHAN;
 	s->gpu_free.others = left_by_others(s);
-	plan_look(s);
+	gpu_free_plan_look(s);
 }
 
-static void look_done(struct job *job, int r)
+static void gpu_free_look_done(struct job *job, int r)
 {
 	struct slot *s = container_of(job, struct slot, gpu_free.job);
 	uint64_t others = left_by_others(s);
 
 	s->gpu_free.looking = false;
 	if (r == 0 && others >= s->gpu_free.others + expected(s)) {
-		end(s);
+		gpu_free_end(s);
 		return;
 	}
 	if (r == 0 && others < s->gpu_free.others)
 		s->gpu_free.others = others;
-	plan_look(s);
+	gpu_free_plan_look(s);
 }
 
 bool gpu_free_run(struct slot *s)
@@ -122,14 +122,14 @@ bool gpu_free_run(struct slot *s)
 		return false; /* what came back after a restart is the first to need one */
 	if (r->state == GPU_FREE_ORPHAN) {
 		r->looking = true;
-		worker_submit(worker, &r->job, look_step, look_done);
+		worker_submit(worker, &r->job, gpu_free_look_step, gpu_free_look_done);
 		return false;
 	}
 	r->state = GPU_FREE_CLOSING;
 	r->begun_ns = num_now_ns();
 	slot_forget(s);
 	fault_point("release-begun");
-	worker_submit(worker, &r->job, close_step, close_done);
+	worker_submit(worker, &r->job, gpu_free_close_step, gpu_free_close_done);
 	return false;
 }
 

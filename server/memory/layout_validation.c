@@ -39,7 +39,7 @@ int layout_validation_open(struct layout_validation *i, int fd)
 	return 0;
 }
 
-static int check(struct layout_validation *i)
+static int layout_validation_check(struct layout_validation *i)
 {
 	int r;
 
@@ -56,7 +56,7 @@ static int check(struct layout_validation *i)
 
 int layout_validation_step(struct layout_validation *i)
 {
-	int r = check(i);
+	int r = layout_validation_check(i);
 
 	if (r > 0)
 		return r;

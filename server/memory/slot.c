@@ -100,7 +100,7 @@ int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, stru
 }
 
 /* What the descriptor itself says; of an opaque one all is believed. */
-static int check(struct slot *s, int probe_fd)
+static int slot_check_recovered(struct slot *s, int probe_fd)
 {
 	uint64_t size, allocated;
 	int r;
@@ -130,7 +130,7 @@ int slot_recover(const struct slot_place *place, const struct slot_saved *saved,
 	memcpy(s->memory.location.handle, saved->handle, WIRE_HANDLE_SIZE);
 	r = locate(s);
 	if (r == 0)
-		r = check(s, probe_fd);
+		r = slot_check_recovered(s, probe_fd);
 	if (r == 0)
 		r = quota_charge_anyway(&server->quota, s->uid, QUOTA_BYTES, s->size, &s->charge);
 	if (r == 0)
@@ -154,13 +154,13 @@ void slot_close(struct slot *s)
 	s->probe_fd = fd_close(s->probe_fd);
 }
 
-static int free_step(struct job *job)
+static int slot_free_step(struct job *job)
 {
 	slot_close(container_of(job, struct slot, free_job));
 	return JOB_DONE;
 }
 
-static void free_done(struct job *job, int r)
+static void slot_free_done(struct job *job, int r)
 {
 	struct slot *s = container_of(job, struct slot, free_job);
 
@@ -169,7 +169,7 @@ static void free_done(struct job *job, int r)
 	slot_destroy(s);
 }
 
-static void on_hangup(struct source *source, uint32_t events)
+static void slot_on_hangup(struct source *source, uint32_t events)
 {
 	struct slot *s = container_of(source, struct slot, hangup);
 
@@ -180,7 +180,7 @@ static void on_hangup(struct source *source, uint32_t events)
 int slot_watch(struct slot *s)
 {
 	return s->backend->mortal && !s->hangup.loop
-		       ? loop_add(&s->server->loop, &s->hangup, s->probe_fd, 0, on_hangup)
+		       ? loop_add(&s->server->loop, &s->hangup, s->probe_fd, 0, slot_on_hangup)
 		       : 0;
 }
 
@@ -205,12 +205,13 @@ void slot_free(struct slot *s)
 		return;
 	slot_forget(s);
 	if (s->probe_fd < 0) { /* released before, or there was nothing yet */
-		free_done(&s->free_job, 0);
+		slot_free_done(&s->free_job, 0);
 		return;
 	}
 	/* The last close may take as long as the making. What came back after a restart may be without a worker. */
 	worker = s->backend->worker(s->server);
-	worker_submit(worker ? worker : &s->server->worker, &s->free_job, free_step, free_done);
+	worker_submit(worker ? worker : &s->server->worker, &s->free_job, slot_free_step,
+		      slot_free_done);
 }
 
 void slot_keep(struct slot *s)

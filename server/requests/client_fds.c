@@ -24,7 +24,7 @@ bool client_fds_deinit(struct client_fds *c)
 	return async_close_deinit(&c->async_close);
 }
 
-static void closing_done(struct async_closing *closing)
+static void client_fd_closed(struct async_closing *closing)
 {
 	struct charged_closing *charged = container_of(closing, struct charged_closing, closing);
 
@@ -48,7 +48,7 @@ void client_fds_close(struct client_fds *c, uid_t uid, int fd)
 	}
 	/* Past the limit it is closed all the same, and counted; the limit is for client_fds_trust(). */
 	(void)quota_charge_anyway(c->quota, uid, QUOTA_CLOSING, 1, &charged->charge);
-	async_close_start(&c->async_close, &charged->closing, fd, closing_done);
+	async_close_start(&c->async_close, &charged->closing, fd, client_fd_closed);
 }
 
 bool client_fds_trust(const struct client_fds *c, uid_t uid)

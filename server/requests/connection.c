@@ -101,7 +101,7 @@ static void receive_request(struct session *s)
 		session_doom(s, strerror(-r));
 }
 
-static void on_io(struct source *source, uint32_t events)
+static void connection_on_io(struct source *source, uint32_t events)
 {
 	struct session *s = container_of(source, struct session, source);
 
@@ -111,13 +111,13 @@ static void on_io(struct source *source, uint32_t events)
 		receive_request(s);
 }
 
-static const char *refuse(struct session *s)
+static const char *connection_refuse(struct session *s)
 {
 	if (!client_fds_trust(s->server->client_fds, s->peer.uid))
 		return "descriptors that this user sent cannot be closed";
 	if (quota_charge(&s->server->quota, s->peer.uid, QUOTA_SESSIONS, 1, &s->charge) != 0)
 		return "this user has too many connections; close some";
-	if (loop_add(&s->server->loop, &s->source, s->source.fd, EPOLLIN, on_io) < 0)
+	if (loop_add(&s->server->loop, &s->source, s->source.fd, EPOLLIN, connection_on_io) < 0)
 		return "weightd is out of memory";
 	return NULL;
 }
@@ -138,7 +138,7 @@ void connection_new(struct server *server, int fd, void (*closed)(void *context)
 		uid = s->peer.uid;
 		list_init(&s->leases);
 		list_init(&s->writers);
-		why = refuse(s);
+		why = connection_refuse(s);
 	}
 	if (!why) {
 		list_append(&server->sessions, &s->link);

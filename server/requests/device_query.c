@@ -38,8 +38,8 @@ static void describe_host(struct server *server, struct wire_device_record *ret)
 }
 
 /* A page from `after` on: of the host, which is the first, and the GPUs behind it. */
-static void answer(struct session *s, uint64_t after, const struct wire_device_record *gpus,
-		   unsigned n_gpus)
+static void device_query_reply(struct session *s, uint64_t after,
+			       const struct wire_device_record *gpus, unsigned n_gpus)
 {
 	struct wire_reply reply = {.list.record_size = sizeof(struct wire_device_record)};
 	struct wire_list_reply *list = &reply.list;
@@ -62,7 +62,7 @@ static void answer(struct session *s, uint64_t after, const struct wire_device_r
 	(void)session_reply(s, WIRE_LIST, &reply, NULL, 0); /* who cannot be told is being closed */
 }
 
-static int ask_step(struct job *job)
+static int device_query_step(struct job *job)
 {
 	struct device_query *q = container_of(job, struct device_query, job);
 
@@ -76,7 +76,7 @@ static int ask_step(struct job *job)
 }
 
 /* Names and numbers stay what they are; a reason why there are none may not. */
-static void remember(struct device_query *q)
+static void device_query_remember(struct device_query *q)
 {
 	struct cuda *c = q->server->cuda;
 
@@ -87,21 +87,21 @@ static void remember(struct device_query *q)
 	c->n_known = q->n_gpus;
 }
 
-static void ask_done(struct job *job, int r)
+static void device_query_done(struct job *job, int r)
 {
 	struct device_query *q = container_of(job, struct device_query, job);
 
 	if (q->session) {
 		q->session->device_query = NULL;
 		if (r == 0)
-			answer(q->session, q->after, q->gpus, q->n_gpus);
+			device_query_reply(q->session, q->after, q->gpus, q->n_gpus);
 		else
 			session_fail(q->session, r,
 				     r == -ENOMEM ? "weightd is out of memory"
 						  : "weightd is stopping");
 	}
 	if (r == 0)
-		remember(q);
+		device_query_remember(q);
 	free(q->gpus);
 	free(q);
 }
@@ -113,7 +113,7 @@ void device_query_new(struct session *session, const struct wire_list *list)
 	struct device_query *q;
 
 	if (list->flags & WIRE_LIST_KNOWN && cuda->known) {
-		answer(session, list->after, cuda->known, cuda->n_known);
+		device_query_reply(session, list->after, cuda->known, cuda->n_known);
 		return;
 	}
 	worker = cuda_worker(session->server);
@@ -127,7 +127,7 @@ void device_query_new(struct session *session, const struct wire_list *list)
 	q->server = session->server;
 	q->after = list->after;
 	session->device_query = q;
-	worker_submit(worker, &q->job, ask_step, ask_done);
+	worker_submit(worker, &q->job, device_query_step, device_query_done);
 }
 
 void device_query_forget(struct session *session)

@@ -36,7 +36,7 @@ static bool may_see(struct session *s, const struct event *e)
 }
 
 /* A page of what happened after `after`. False when there is nothing to tell. */
-static bool fill_page(struct session *s, uint64_t after, struct wire_reply *reply)
+static bool event_watch_fill_page(struct session *s, uint64_t after, struct wire_reply *reply)
 {
 	const struct events *e = s->server->events;
 	struct wire_list_reply *list = &reply->list;
@@ -64,7 +64,7 @@ static bool fill_page(struct session *s, uint64_t after, struct wire_reply *repl
 	return list->n_records > 0;
 }
 
-static void on_timeout(struct timer *timer)
+static void event_watch_on_timeout(struct timer *timer)
 {
 	struct session *s = container_of(timer, struct watcher, timer)->session;
 
@@ -79,7 +79,7 @@ void event_watch_new(struct session *s, const struct wire_events *ask)
 	struct wire_reply reply = {0};
 	struct watcher *w;
 
-	if (fill_page(s, after, &reply)) {
+	if (event_watch_fill_page(s, after, &reply)) {
 		(void)session_reply(s, WIRE_EVENTS, &reply, NULL, 0);
 		return;
 	}
@@ -90,7 +90,7 @@ void event_watch_new(struct session *s, const struct wire_events *ask)
 	}
 	w->session = s;
 	w->after = reply.list.next;
-	timer_init(&w->timer, on_timeout);
+	timer_init(&w->timer, event_watch_on_timeout);
 	if (ask->timeout_ms >= 0)
 		timer_start(&s->server->loop, &w->timer,
 			    num_now_ns() + (uint64_t)ask->timeout_ms * 1000000);
@@ -114,7 +114,7 @@ static void tell_watchers(struct events *e)
 		struct wire_reply reply = {0};
 
 		list_remove(&w->link);
-		if (!fill_page(s, w->after, &reply)) {
+		if (!event_watch_fill_page(s, w->after, &reply)) {
 			w->after = reply.list.next;
 			list_append(&e->watchers, &w->link);
 			continue;

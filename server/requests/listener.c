@@ -32,19 +32,19 @@ void listener_resume(struct listener *l)
 	loop_modify(&l->source, EPOLLIN);
 }
 
-static void session_closed(void *listener)
+static void listener_on_session_closed(void *listener)
 {
 	listener_resume(listener);
 }
 
-static void on_connection(struct source *source, uint32_t events)
+static void listener_on_connection(struct source *source, uint32_t events)
 {
 	struct listener *l = container_of(source, struct listener, source);
 	int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 	(void)events;
 	if (fd >= 0) {
-		connection_new(l->server, fd, session_closed, l);
+		connection_new(l->server, fd, listener_on_session_closed, l);
 		return;
 	}
 	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
@@ -54,7 +54,7 @@ static void on_connection(struct source *source, uint32_t events)
 	timer_start(source->loop, &l->pause, num_now_ns() + PAUSE_NS);
 }
 
-static void on_pause_over(struct timer *timer)
+static void listener_on_pause_over(struct timer *timer)
 {
 	listener_resume(container_of(timer, struct listener, pause));
 }
@@ -247,10 +247,10 @@ int listener_init(struct listener *l, struct server *server, struct inherit *in,
 	int r;
 
 	*l = (struct listener){.server = server, .fd = -1, .lock_fd = -1};
-	timer_init(&l->pause, on_pause_over);
+	timer_init(&l->pause, listener_on_pause_over);
 	r = open_socket(l, in, &server->store, path, mode);
 	if (r == 0)
-		r = loop_add(&server->loop, &l->source, l->fd, EPOLLIN, on_connection);
+		r = loop_add(&server->loop, &l->source, l->fd, EPOLLIN, listener_on_connection);
 	if (r < 0) {
 		free(take_ptr(l->path));
 		l->fd = fd_close(l->fd);

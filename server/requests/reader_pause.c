@@ -54,7 +54,7 @@ static bool anybody_holds(struct buffer *b)
 }
 
 /* Ends all versions: what is to come takes their room. */
-static void clear(struct buffer *b)
+static void end_versions(struct buffer *b)
 {
 	struct version *v, *tmp;
 
@@ -69,7 +69,7 @@ static void clear(struct buffer *b)
 }
 
 /* For whom `n_readers` have not made room. */
-static void go_on(struct writer *w, unsigned n_readers)
+static void reader_pause_go_on(struct writer *w, unsigned n_readers)
 {
 	struct buffer *b = w->buffer;
 
@@ -82,7 +82,7 @@ static void go_on(struct writer *w, unsigned n_readers)
 	} else {
 		w->pausing = false;
 		slot_reuse_forget(b);
-		clear(b);
+		end_versions(b);
 		buffer_flip(b);
 		paused_readers_resume(b); /* whoever paused instead of letting go was evicted */
 	}
@@ -122,7 +122,7 @@ static void kill_reader(const struct writer *w, const struct lease *l)
 }
 
 /* How many. */
-static unsigned evict(struct writer *w)
+static unsigned evict_readers(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	struct version *v;
@@ -145,12 +145,12 @@ static unsigned evict(struct writer *w)
 	return n;
 }
 
-static void time_is_up(struct writer *w)
+static void reader_pause_time_is_up(struct writer *w)
 {
 	char readers[256], why[320];
 
 	if (w->policy != WIRE_POLICY_WAIT) {
-		go_on(w, evict(w));
+		reader_pause_go_on(w, evict_readers(w));
 		return;
 	}
 	describe_readers(w->buffer, readers, sizeof(readers));
@@ -165,7 +165,7 @@ static bool is_time_up(const struct writer *w)
 	return w->pause_deadline_ns && num_now_ns() >= w->pause_deadline_ns;
 }
 
-static void look(struct writer *w)
+static void reader_pause_look(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	uint64_t next = num_now_ns() + LOOK_AGAIN_NS;
@@ -191,11 +191,11 @@ static void look(struct writer *w)
 	}
 	if (paused_readers_n_missing(b) == 0 &&
 	    !(b->exclusive ? may_have_strangers(b) : anybody_holds(b))) {
-		go_on(w, 0);
+		reader_pause_go_on(w, 0);
 		return;
 	}
 	if (is_time_up(w)) {
-		time_is_up(w);
+		reader_pause_time_is_up(w);
 		return;
 	}
 	/* A lease that ends tells; a mapping does not. */
@@ -205,9 +205,9 @@ static void look(struct writer *w)
 		timer_start(&b->server->loop, &w->timer, next);
 }
 
-static void on_time(struct timer *timer)
+static void reader_pause_on_time(struct timer *timer)
 {
-	look(container_of(timer, struct writer, timer));
+	reader_pause_look(container_of(timer, struct writer, timer));
 }
 
 void reader_pause_start(struct writer *w, const struct reader_pause_ops *ops)
@@ -220,7 +220,7 @@ void reader_pause_start(struct writer *w, const struct reader_pause_ops *ops)
 	w->pause_deadline_ns = w->timeout_ms < 0
 				       ? 0
 				       : w->pause_began_ns + (uint64_t)w->timeout_ms * 1000000;
-	timer_init(&w->timer, on_time);
+	timer_init(&w->timer, reader_pause_on_time);
 	event_of_buffer(WIRE_EVENT_UPDATING, b);
 	buffer_audit(b, AUDIT_UPDATE_BEGIN, &w->session->peer, b->current);
 	buffer_flip(b);

@@ -39,7 +39,7 @@
 #include "server/state/server.h"
 #include "server/state/session.h"
 
-static void on_hello(struct session *s, const struct wire_request *m, const int *fds)
+static void request_hello(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct wire_reply reply = {0};
 
@@ -64,7 +64,7 @@ static void on_hello(struct session *s, const struct wire_request *m, const int 
 	(void)session_reply(s, WIRE_HELLO, &reply, NULL, 0);
 }
 
-static void on_ping(struct session *s, const struct wire_request *m, const int *fds)
+static void request_ping(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct server *server = s->server;
 	struct wire_reply reply = {
@@ -169,7 +169,7 @@ static bool options_ok(struct session *s, const struct wire_create *create, cons
 	return false;
 }
 
-static void on_create(struct session *s, const struct wire_request *m, const int *fds)
+static void request_create(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_create *create = &m->create;
 	const char *device = lookup_device(create->device);
@@ -201,7 +201,7 @@ static void on_create(struct session *s, const struct wire_request *m, const int
 	writer_create_start(s, b, create, fds[0]);
 }
 
-static void on_publish(struct session *s, const struct wire_request *m, const int *fds)
+static void request_publish(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct writer *w = writer_find(s, m->publish.writer);
 
@@ -212,7 +212,7 @@ static void on_publish(struct session *s, const struct wire_request *m, const in
 		session_fail(s, -ENOENT, "this connection has no such writer");
 }
 
-static void on_abort(struct session *s, const struct wire_request *m, const int *fds)
+static void request_abort(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct writer *w = writer_find(s, m->abort.id);
 	struct wire_reply reply = {0};
@@ -279,7 +279,7 @@ static struct version *find_version(struct session *s, struct buffer *b,
 	return NULL;
 }
 
-static void on_attach(struct session *s, const struct wire_request *m, const int *fds)
+static void request_attach(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct buffer *b = lookup_buffer(s, m->attach.name, m->attach.device, ACCESS_READ);
 	struct version *v = b ? find_version(s, b, &m->attach) : NULL;
@@ -323,7 +323,7 @@ static void on_attach(struct session *s, const struct wire_request *m, const int
 	fault_point("attach-answered");
 }
 
-static void on_detach(struct session *s, const struct wire_request *m, const int *fds)
+static void request_detach(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct lease *lease = lease_find(s, m->detach.id);
 	struct wire_reply reply = {0};
@@ -338,7 +338,7 @@ static void on_detach(struct session *s, const struct wire_request *m, const int
 	(void)session_reply(s, WIRE_DETACH, &reply, NULL, 0);
 }
 
-static void on_wait(struct session *s, const struct wire_request *m, const int *fds)
+static void request_wait(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct buffer *b = buffer_find(s->server, m->wait.name, lookup_device(m->wait.device));
 	struct wire_wait wait = m->wait;
@@ -360,13 +360,13 @@ static void on_wait(struct session *s, const struct wire_request *m, const int *
 		session_fail(s, r, "weightd is out of memory");
 }
 
-static void on_list(struct session *s, const struct wire_request *m, const int *fds)
+static void request_list(struct session *s, const struct wire_request *m, const int *fds)
 {
 	(void)fds;
 	listing_answer(s, &m->list);
 }
 
-static void on_drop(struct session *s, const struct wire_request *m, const int *fds)
+static void request_drop(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const char *device = lookup_device(m->drop.device);
 	struct buffer *b = buffer_find(s->server, m->drop.name, device);
@@ -409,7 +409,7 @@ static void on_drop(struct session *s, const struct wire_request *m, const int *
 }
 
 /* A writer's connection ended with the server before us. */
-static void on_resume(struct session *s, const struct wire_request *m, const int *fds)
+static void request_resume(struct session *s, const struct wire_request *m, const int *fds)
 {
 	uint64_t id = m->resume.id;
 	struct wire_reply reply = {0};
@@ -463,7 +463,7 @@ static struct version *find_mapped(const struct buffer *b, uint64_t number)
 	return NULL;
 }
 
-static void on_renew(struct session *s, const struct wire_request *m, const int *fds)
+static void request_renew(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct buffer *b = buffer_find_id(s->server, m->renew.buffer);
 	struct version *v = b && m->renew.version ? find_mapped(b, m->renew.version) : NULL;
@@ -506,7 +506,7 @@ static struct version *one_before(const struct buffer *b)
 	return found;
 }
 
-static void on_rollback(struct session *s, const struct wire_request *m, const int *fds)
+static void request_rollback(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct buffer *b = lookup_buffer(s, m->rollback.name, m->rollback.device, ACCESS_WRITE);
 	uint64_t number = m->rollback.version;
@@ -559,7 +559,7 @@ static bool may_change_access(struct session *s, const struct buffer *b, const s
 }
 
 /* The memory of its versions stays charged to who made it. In force from the next attach on. */
-static void on_access(struct session *s, const struct wire_request *m, const int *fds)
+static void request_access(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_access *a = &m->access;
 	const char *device = lookup_device(a->device);
@@ -596,7 +596,7 @@ static void on_access(struct session *s, const struct wire_request *m, const int
 	(void)session_reply(s, WIRE_ACCESS, &reply, NULL, 0);
 }
 
-static void on_pause(struct session *s, const struct wire_request *m, const int *fds)
+static void request_pause(struct session *s, const struct wire_request *m, const int *fds)
 {
 	struct lease *lease = lease_find(s, m->pause.lease);
 
@@ -607,13 +607,13 @@ static void on_pause(struct session *s, const struct wire_request *m, const int 
 		session_fail(s, -ENOENT, "this connection has no such lease");
 }
 
-static void on_events(struct session *s, const struct wire_request *m, const int *fds)
+static void request_events(struct session *s, const struct wire_request *m, const int *fds)
 {
 	(void)fds;
 	event_watch_new(s, &m->events);
 }
 
-static void on_stat(struct session *s, const struct wire_request *m, const int *fds)
+static void request_stat(struct session *s, const struct wire_request *m, const int *fds)
 {
 	(void)m;
 	(void)fds;
@@ -621,7 +621,7 @@ static void on_stat(struct session *s, const struct wire_request *m, const int *
 }
 
 /* A client asks for it that is going to write in this order, or to name what differs. */
-static void on_layout(struct session *s, const struct wire_request *m, const int *fds)
+static void request_layout(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_layout *layout = &m->layout;
 	struct buffer *b = buffer_find(s->server, layout->name, lookup_device(layout->device));
@@ -647,12 +647,15 @@ static void on_layout(struct session *s, const struct wire_request *m, const int
 
 static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_request *,
 					   const int *) = {
-	[WIRE_HELLO] = on_hello,       [WIRE_PING] = on_ping,     [WIRE_CREATE] = on_create,
-	[WIRE_PUBLISH] = on_publish,   [WIRE_ABORT] = on_abort,   [WIRE_ATTACH] = on_attach,
-	[WIRE_DETACH] = on_detach,     [WIRE_WAIT] = on_wait,     [WIRE_LIST] = on_list,
-	[WIRE_DROP] = on_drop,         [WIRE_RESUME] = on_resume, [WIRE_RENEW] = on_renew,
-	[WIRE_ROLLBACK] = on_rollback, [WIRE_ACCESS] = on_access, [WIRE_PAUSE] = on_pause,
-	[WIRE_EVENTS] = on_events,     [WIRE_STAT] = on_stat,     [WIRE_LAYOUT] = on_layout,
+	[WIRE_HELLO] = request_hello,       [WIRE_PING] = request_ping,
+	[WIRE_CREATE] = request_create,     [WIRE_PUBLISH] = request_publish,
+	[WIRE_ABORT] = request_abort,       [WIRE_ATTACH] = request_attach,
+	[WIRE_DETACH] = request_detach,     [WIRE_WAIT] = request_wait,
+	[WIRE_LIST] = request_list,         [WIRE_DROP] = request_drop,
+	[WIRE_RESUME] = request_resume,     [WIRE_RENEW] = request_renew,
+	[WIRE_ROLLBACK] = request_rollback, [WIRE_ACCESS] = request_access,
+	[WIRE_PAUSE] = request_pause,       [WIRE_EVENTS] = request_events,
+	[WIRE_STAT] = request_stat,         [WIRE_LAYOUT] = request_layout,
 };
 
 /* What a request names as its device; NULL for one that names none. */

@@ -65,7 +65,7 @@ static void fail_to_keep(struct writer *w, int r)
 }
 
 /* In place, what the client has is torn if it dies, and what it has not is as it was: so that is committed. */
-static void hand_out(struct writer *w)
+static void writer_hand_out(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 
@@ -78,7 +78,7 @@ static void hand_out(struct writer *w)
 	fault_point("create-answered");
 }
 
-static void on_kept(struct barrier *barrier, int r)
+static void writer_on_kept(struct barrier *barrier, int r)
 {
 	struct writer *w = writer_take_back(container_of(barrier, struct writer, barrier));
 
@@ -94,11 +94,11 @@ static void on_kept(struct barrier *barrier, int r)
 		writer_free(w);
 		return;
 	}
-	hand_out(w);
+	writer_hand_out(w);
 }
 
 /* In this order, so that recovery knows all that it finds. */
-static void keep(struct writer *w)
+static void writer_keep(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	int r;
@@ -111,14 +111,14 @@ static void keep(struct writer *w)
 	layout_table_keep(w->table);
 	slot_keep(w->slot);
 	fault_point("create-stored");
-	r = barrier_start(&w->barrier, &b->server->store, on_kept);
+	r = barrier_start(&w->barrier, &b->server->store, writer_on_kept);
 	w->busy = r == 0;
 	if (r == 0)
 		return;
 	fail_to_keep(w, r);
 }
 
-static int provide_step(struct job *job)
+static int writer_provide_step(struct job *job)
 {
 	struct writer *w = container_of(job, struct writer, job);
 
@@ -158,7 +158,7 @@ static struct worker *providing_worker(const struct writer *w)
 	return w->buffer->backend->worker(w->buffer->server);
 }
 
-static void provide_done(struct job *job, int r)
+static void writer_provide_done(struct job *job, int r)
 {
 	struct writer *w = writer_take_back(container_of(job, struct writer, job));
 
@@ -166,12 +166,12 @@ static void provide_done(struct job *job, int r)
 		return;
 	if (r == -ENOMEM &&
 	    buffers_evict(w->buffer->server, w->buffer->device, w->slot->memory.progress.missing)) {
-		writer_submit(w, providing_worker(w), provide_step,
-			      provide_done); /* behind the freeing of what was evicted */
+		writer_submit(w, providing_worker(w), writer_provide_step,
+			      writer_provide_done); /* behind the freeing of what was evicted */
 		return;
 	}
 	if (r == 0) {
-		keep(w);
+		writer_keep(w);
 		return;
 	}
 	if (r == -ENOMEM)
@@ -238,7 +238,7 @@ static int make_store_room(struct writer *w)
 }
 
 /* 0, or the client was told why not. */
-static int allocate(struct writer *w)
+static int writer_allocate(struct writer *w)
 {
 	struct slot_place place = buffer_place(w->buffer);
 	struct buffer *b = w->buffer;
@@ -255,22 +255,22 @@ static int allocate(struct writer *w)
 			     strerror(-r));
 		return r;
 	}
-	writer_submit(w, providing_worker(w), provide_step, provide_done);
+	writer_submit(w, providing_worker(w), writer_provide_step, writer_provide_done);
 	return 0;
 }
 
-static int free_step(struct job *job)
+static int writer_await_free_step(struct job *job)
 {
 	(void)job; /* the worker frees one thing after the other: all before us is free */
 	return JOB_DONE;
 }
 
-static void free_done(struct job *job, int r)
+static void writer_await_free_done(struct job *job, int r)
 {
 	struct writer *w = writer_take_back(container_of(job, struct writer, job));
 
 	(void)r; /* there was nothing to do */
-	if (w && allocate(w) < 0)
+	if (w && writer_allocate(w) < 0)
 		writer_free(w);
 }
 
@@ -294,15 +294,15 @@ static int start_providing(struct writer *w)
 		w->kept = true; /* with it, in one commit: the slot is in the store and must be somebody's */
 		version_free(spare);
 		fault_point("recycle-taken");
-		keep(w);
+		writer_keep(w);
 		return 0;
 	}
 	/* What made room for it is charged to its owner until it is free. */
-	writer_submit(w, providing_worker(w), free_step, free_done);
+	writer_submit(w, providing_worker(w), writer_await_free_step, writer_await_free_done);
 	return 0;
 }
 
-static void create_give_up(struct writer *w, int error, const char *why)
+static void writer_give_up(struct writer *w, int error, const char *why)
 {
 	struct session *session = w->session;
 	struct buffer *b = w->buffer;
@@ -315,7 +315,7 @@ static void create_give_up(struct writer *w, int error, const char *why)
 	buffer_unref(b);
 }
 
-static void create_go_on(struct writer *w)
+static void writer_on_readers_paused(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 
@@ -327,10 +327,10 @@ static void create_go_on(struct writer *w)
 		r = slot_open(w->slot);
 		if (r < 0) {
 			writer_leave_target(w);
-			create_give_up(w, r, strerror(-r));
+			writer_give_up(w, r, strerror(-r));
 			return;
 		}
-		keep(w);
+		writer_keep(w);
 		return;
 	}
 	if (start_providing(w) < 0)
@@ -338,11 +338,11 @@ static void create_go_on(struct writer *w)
 }
 
 static const struct reader_pause_ops pause_ops = {
-	.go_on = create_go_on,
-	.give_up = create_give_up,
+	.go_on = writer_on_readers_paused,
+	.give_up = writer_give_up,
 };
 
-static int measure_step(struct job *job)
+static int writer_measure_step(struct job *job)
 {
 	struct writer *w = container_of(job, struct writer, job);
 
@@ -389,7 +389,7 @@ static int check_quota(struct writer *w)
 	return -EDQUOT;
 }
 
-static void measure_done(struct job *job, int r)
+static void writer_measure_done(struct job *job, int r)
 {
 	struct writer *w = writer_take_back(container_of(job, struct writer, job));
 
@@ -417,7 +417,7 @@ static int start_measuring(struct writer *w, const struct version *newest)
 		.location = newest->slot->memory.location,
 		.fd = -1,
 	};
-	writer_submit(w, providing_worker(w), measure_step, measure_done);
+	writer_submit(w, providing_worker(w), writer_measure_step, writer_measure_done);
 	return 0;
 }
 
@@ -437,7 +437,7 @@ static int fail_for_layout(struct writer *w, const struct version *newest)
 }
 
 /* The layout is fine. 0, or the client was told why not. */
-static int proceed(struct writer *w)
+static int writer_proceed(struct writer *w)
 {
 	struct buffer *b = w->buffer;
 	struct version *newest = buffer_newest(b);
@@ -468,21 +468,21 @@ static int proceed(struct writer *w)
 	return start_providing(w);
 }
 
-static int check_step(struct job *job)
+static int writer_check_step(struct job *job)
 {
 	struct writer *w = container_of(job, struct writer, job);
 
 	return job->cancelled ? -ECANCELED : layout_validation_step(&w->layout);
 }
 
-static void check_done(struct job *job, int r)
+static void writer_check_done(struct job *job, int r)
 {
 	struct writer *w = writer_take_back(container_of(job, struct writer, job));
 
 	if (!w)
 		return;
 	if (r == 0)
-		r = proceed(w);
+		r = writer_proceed(w);
 	else if (w->layout.check.why)
 		session_fail(w->session, r, "the layout is refused at entry %u: %s",
 			     w->layout.check.at, w->layout.check.why);
@@ -538,6 +538,6 @@ void writer_create_start(struct session *session, struct buffer *buffer,
 			     strerror(-r));
 		return;
 	}
-	writer_submit(w, &server->worker, check_step, check_done);
+	writer_submit(w, &server->worker, writer_check_step, writer_check_done);
 	w = NULL; /* the session's list has it */
 }

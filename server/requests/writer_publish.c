@@ -22,7 +22,7 @@
 #define SEAL_TIMEOUT_NS 1000000000u
 #define SEAL_RETRY_NS 10000000u
 
-static int seal_step(struct job *job)
+static int writer_seal_step(struct job *job)
 {
 	struct writer *w = container_of(job, struct writer, job);
 	int r;
@@ -85,7 +85,7 @@ static void fill_version(struct writer *w)
 }
 
 /* Everything that can fail comes before buffer_publish(), which is the flip. */
-static void commit(struct writer *w)
+static void writer_commit(struct writer *w)
 {
 	struct session *session = w->session;
 	struct buffer *b = w->buffer;
@@ -136,7 +136,7 @@ static bool can_be_published(struct writer *w)
 	return false;
 }
 
-static void seal_done(struct job *job, int r)
+static void writer_seal_done(struct job *job, int r)
 {
 	struct writer *w = writer_take_back(container_of(job, struct writer, job));
 
@@ -145,7 +145,7 @@ static void seal_done(struct job *job, int r)
 	if (r < 0)
 		fail_to_seal(w, r);
 	else if (can_be_published(w))
-		commit(w);
+		writer_commit(w);
 }
 
 void writer_publish(struct writer *w, const struct wire_publish *publish)
@@ -158,5 +158,5 @@ void writer_publish(struct writer *w, const struct wire_publish *publish)
 		memcpy(w->digest, publish->digest, sizeof(w->digest));
 	w->publish_began_ns = num_now_ns();
 	fault_point("publish-begun");
-	writer_submit(w, &w->buffer->server->sealer, seal_step, seal_done);
+	writer_submit(w, &w->buffer->server->sealer, writer_seal_step, writer_seal_done);
 }

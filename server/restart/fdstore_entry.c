@@ -53,7 +53,7 @@ static bool is_same(const struct fdstore_entry *a, int a_fd, const struct fdstor
 	return a->is_file || syscall(SYS_kcmp, self, self, KCMP_FILE, a_fd, b_fd) == 0;
 }
 
-static int describe(const char *name, int fd, struct fdstore_entry *ret)
+static int fdstore_entry_describe(const char *name, int fd, struct fdstore_entry *ret)
 {
 	int flags = fcntl(fd, F_GETFL);
 	struct stat st;
@@ -78,7 +78,7 @@ int fdstore_add(struct fdstore *k, const char *name, int fd)
 	int r;
 
 	assert(fdstore_entry_is_name(name, strlen(name)) && fd >= place);
-	r = describe(name, fd, &new);
+	r = fdstore_entry_describe(name, fd, &new);
 	if (r < 0)
 		return r;
 	for (unsigned i = 0; i < k->n; i++)
@@ -98,7 +98,7 @@ int fdstore_add(struct fdstore *k, const char *name, int fd)
 }
 
 /* The last one moves to where this one was. */
-static void remove_at(struct fdstore *k, unsigned i)
+static void fdstore_remove_at(struct fdstore *k, unsigned i)
 {
 	unsigned last = k->n - 1;
 
@@ -117,7 +117,7 @@ void fdstore_remove(struct fdstore *k, const char *name)
 {
 	for (unsigned i = k->n; i-- > 0;)
 		if (!strcmp(k->list[i].name, name))
-			remove_at(k, i);
+			fdstore_remove_at(k, i);
 }
 
 void fdstore_pass(const struct fdstore *k)

@@ -15,7 +15,7 @@
 #define FIRST_FD 3
 #define LEFT_NAMED 10
 
-static int by_name(const void *a, const void *b)
+static int inherited_compare(const void *a, const void *b)
 {
 	return strcmp(((const struct inherited *)a)->name, ((const struct inherited *)b)->name);
 }
@@ -61,7 +61,7 @@ static int read_environment(struct inherit *in)
 		if (fcntl(in->items[i].fd, F_SETFD, FD_CLOEXEC) < 0)
 			return -errno;
 	}
-	qsort(in->items, in->n, sizeof(*in->items), by_name);
+	qsort(in->items, in->n, sizeof(*in->items), inherited_compare);
 	return 0;
 }
 
@@ -90,24 +90,24 @@ void inherit_deinit(struct inherit *in)
 	*in = (struct inherit){0};
 }
 
-static struct inherited *find(struct inherit *in, enum store_kind kind, uint64_t id)
+static struct inherited *inherited_find(struct inherit *in, enum store_kind kind, uint64_t id)
 {
 	struct inherited key;
 
 	store_name(kind, id, key.name);
-	return in->n ? bsearch(&key, in->items, in->n, sizeof(key), by_name) : NULL;
+	return in->n ? bsearch(&key, in->items, in->n, sizeof(key), inherited_compare) : NULL;
 }
 
 int inherit_take(struct inherit *in, enum store_kind kind, uint64_t id)
 {
-	struct inherited *found = find(in, kind, id);
+	struct inherited *found = inherited_find(in, kind, id);
 
 	return found ? take_fd(found->fd) : -1;
 }
 
 void inherit_give_back(struct inherit *in, enum store_kind kind, uint64_t id, int fd)
 {
-	find(in, kind, id)->fd = fd;
+	inherited_find(in, kind, id)->fd = fd;
 }
 
 void inherit_drop(struct inherit *in, struct store *store, enum store_kind kind, uint64_t id)

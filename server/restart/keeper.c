@@ -78,7 +78,7 @@ static void set_deadline(struct keeper *k, unsigned ms)
 	k->deadline_ns = num_now_ns() + (uint64_t)ms * 1000000;
 }
 
-static void finish(struct keeper *k, int status)
+static void keeper_finish(struct keeper *k, int status)
 {
 	k->is_done = true;
 	k->status = status;
@@ -142,7 +142,7 @@ static void start_later(struct keeper *k)
 	k->delay_ms = k->delay_ms * 2 < DELAY_MAX_MS ? k->delay_ms * 2 : DELAY_MAX_MS;
 }
 
-static void start(struct keeper *k)
+static void keeper_start(struct keeper *k)
 {
 	pid_t pid = fork();
 
@@ -160,7 +160,7 @@ static void start(struct keeper *k)
 
 /* --- Messages of the child -------------------------------------------------------------------- */
 
-static void keep(struct keeper *k, const char *name, int fd)
+static void keeper_keep(struct keeper *k, const char *name, int fd)
 {
 	int r = fdstore_add(&k->kept, name, fd);
 
@@ -191,7 +191,7 @@ static void apply_store(struct keeper *k, struct notify_message *n)
 	if (!(n->words & NOTIFY_STORE))
 		return;
 	for (unsigned i = 0; i < n->n_fds; i++) {
-		keep(k, n->name, n->fds[i]);
+		keeper_keep(k, n->name, n->fds[i]);
 		n->fds[i] = -1;
 	}
 }
@@ -233,7 +233,7 @@ static void receive_messages(struct keeper *k)
 
 /* --- The end of a child ---------------------------------------------------------------------- */
 
-static void on_end(struct keeper *k, int status)
+static void keeper_on_child_end(struct keeper *k, int status)
 {
 	bool is_exit = WIFEXITED(status);
 	int code = is_exit ? WEXITSTATUS(status) : WTERMSIG(status);
@@ -241,13 +241,13 @@ static void on_end(struct keeper *k, int status)
 
 	k->pid = -1;
 	if (k->is_stopping) {
-		finish(k, is_exit ? code : 1);
+		keeper_finish(k, is_exit ? code : 1);
 		return;
 	}
 	if (k->is_replacing) {
 		k->is_replacing = false;
 		k->delay_ms = DELAY_MIN_MS;
-		start(k);
+		keeper_start(k);
 		return;
 	}
 	/*
@@ -255,7 +255,7 @@ static void on_end(struct keeper *k, int status)
 	 * does not know our options shall not cost what the old one left here.
 	 */
 	if (is_exit && (code == 0 || (code == 2 && k->kept.n == 0))) {
-		finish(k, code);
+		keeper_finish(k, code);
 		return;
 	}
 	log_warning("the daemon (pid %d) ended with %s %d; starting it again in %u ms, %u descriptors "
@@ -265,7 +265,7 @@ static void on_end(struct keeper *k, int status)
 }
 
 /* As the first process of a container we also inherit the dead of others. */
-static void reap(struct keeper *k)
+static void keeper_reap(struct keeper *k)
 {
 	siginfo_t info = {0};
 	int status;
@@ -279,7 +279,7 @@ static void reap(struct keeper *k)
 		if (waitpid(info.si_pid, &status, 0) < 0)
 			return;
 		if (is_ours)
-			on_end(k, status);
+			keeper_on_child_end(k, status);
 		info.si_pid = 0;
 	}
 }
@@ -296,16 +296,16 @@ static void end_child(struct keeper *k, int signo)
 }
 
 /* SIGINT says that nobody comes after: what is kept here ends with us. */
-static void stop(struct keeper *k)
+static void keeper_stop(struct keeper *k)
 {
 	k->is_stopping = true;
 	if (k->phase == PHASE_DOWN)
-		finish(k, 0);
+		keeper_finish(k, 0);
 	else
 		end_child(k, SIGINT);
 }
 
-static void replace(struct keeper *k)
+static void keeper_replace(struct keeper *k)
 {
 	if (k->is_stopping)
 		return;
@@ -319,30 +319,30 @@ static void replace(struct keeper *k)
 	end_child(k, SIGTERM);
 }
 
-static void on_signal(struct keeper *k, int signo)
+static void keeper_on_signal(struct keeper *k, int signo)
 {
 	switch (signo) {
 	case SIGCHLD:
-		reap(k);
+		keeper_reap(k);
 		break;
 	case SIGTERM:
 	case SIGINT:
-		stop(k);
+		keeper_stop(k);
 		break;
 	case SIGHUP:
-		replace(k);
+		keeper_replace(k);
 		break;
 	default:
 		signal_child(k, signo);
 	}
 }
 
-static void on_deadline(struct keeper *k)
+static void keeper_on_deadline(struct keeper *k)
 {
 	k->deadline_ns = 0;
 	switch (k->phase) {
 	case PHASE_DOWN:
-		start(k);
+		keeper_start(k);
 		break;
 	case PHASE_RUNNING:
 		log_error("the daemon (pid %d) was silent for %u ms: aborting it", k->pid,
@@ -366,7 +366,7 @@ static int timeout_ms(const struct keeper *k)
 	return k->deadline_ns <= now ? 0 : (int)((k->deadline_ns - now + 999999) / 1000000);
 }
 
-static void watch(struct keeper *k)
+static void keeper_watch(struct keeper *k)
 {
 	struct pollfd p[] = {
 		{.fd = k->messages.fd, .events = POLLIN},
@@ -378,9 +378,9 @@ static void watch(struct keeper *k)
 		return; /* interrupted: ask anew */
 	receive_messages(k); /* before the deadline, which they may put off */
 	while (!k->is_done && read(k->signal_fd, &info, sizeof(info)) == sizeof(info))
-		on_signal(k, (int)info.ssi_signo);
+		keeper_on_signal(k, (int)info.ssi_signo);
 	if (!k->is_done && k->deadline_ns != 0 && k->deadline_ns <= num_now_ns())
-		on_deadline(k);
+		keeper_on_deadline(k);
 }
 
 /* --- The keeper itself ----------------------------------------------------------------------- */
@@ -524,7 +524,7 @@ static int listen_for_messages(struct keeper *k)
 	return move_up(k, &k->messages.fd);
 }
 
-static int init(struct keeper *k)
+static int keeper_init(struct keeper *k)
 {
 	int r;
 
@@ -544,7 +544,7 @@ static int init(struct keeper *k)
 	return r;
 }
 
-static void deinit(struct keeper *k)
+static void keeper_deinit(struct keeper *k)
 {
 	notify_socket_deinit(&k->messages);
 	k->signal_fd = fd_close(k->signal_fd);
@@ -563,16 +563,16 @@ int keeper_run(char *const argv[], const struct keeper_options *options)
 		.pid = -1,
 		.delay_ms = DELAY_MIN_MS,
 	};
-	int r = init(&k);
+	int r = keeper_init(&k);
 
 	if (r < 0) {
 		log_error("cannot start the keeper: %s", strerror(-r));
-		finish(&k, 1);
+		keeper_finish(&k, 1);
 	} else {
-		start(&k);
+		keeper_start(&k);
 	}
 	while (!k.is_done)
-		watch(&k);
-	deinit(&k);
+		keeper_watch(&k);
+	keeper_deinit(&k);
 	return k.status;
 }

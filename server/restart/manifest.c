@@ -15,7 +15,7 @@
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
 
-static void checksum(const struct manifest_record *r, uint8_t ret[WIRE_HASH_SIZE])
+static void manifest_checksum(const struct manifest_record *r, uint8_t ret[WIRE_HASH_SIZE])
 {
 	size_t size = offsetof(struct manifest_record, versions) +
 		      r->n_versions * sizeof(r->versions[0]);
@@ -75,7 +75,7 @@ static bool record_ok(const struct manifest_record *r)
 	       r->state <= HEAD_GONE && r->current < r->next_version;
 }
 
-static int check(const struct manifest *m, uint64_t buffer, uint32_t *ret_abi)
+static int manifest_check(const struct manifest *m, uint64_t buffer, uint32_t *ret_abi)
 {
 	const struct manifest_record *r;
 	uint8_t sum[WIRE_HASH_SIZE];
@@ -91,7 +91,7 @@ static int check(const struct manifest *m, uint64_t buffer, uint32_t *ret_abi)
 	r = &m->records[serial & 1];
 	if (r->serial != serial || r->n_versions > MANIFEST_VERSIONS)
 		return -EBADMSG;
-	checksum(r, sum);
+	manifest_checksum(r, sum);
 	return memcmp(sum, r->checksum, sizeof(sum)) || !record_ok(r) ? -EBADMSG : 0;
 }
 
@@ -108,7 +108,7 @@ int manifest_open(int fd, uint64_t buffer, struct manifest **ret, uint32_t *ret_
 		r = map(fd, &m);
 	if (r < 0)
 		return r;
-	r = check(m, buffer, ret_abi);
+	r = manifest_check(m, buffer, ret_abi);
 	if (r < 0) {
 		(void)manifest_free(m);
 		return r;
@@ -139,7 +139,7 @@ void manifest_commit(struct manifest *m)
 	struct manifest_record *r = &m->records[(manifest_current(m)->serial + 1) & 1];
 
 	fault_point("manifest-record");
-	checksum(r, r->checksum);
+	manifest_checksum(r, r->checksum);
 	fault_point("manifest-checksum");
 	atomic_store(&m->active, r->serial);
 	fault_point("manifest-commit");

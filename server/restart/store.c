@@ -120,26 +120,26 @@ void store_remove(struct store *s, enum store_kind kind, uint64_t id)
 	fault_point("store-removed");
 }
 
-static void end(struct barrier *b, int r)
+static void barrier_end(struct barrier *b, int r)
 {
 	(void)barrier_stop(b);
 	b->fn(b, r);
 }
 
-static void on_through(struct source *source, uint32_t events)
+static void barrier_on_through(struct source *source, uint32_t events)
 {
 	(void)events; /* the manager has closed its end: nothing is ever written */
-	end(container_of(source, struct barrier, source), 0);
+	barrier_end(container_of(source, struct barrier, source), 0);
 }
 
-static void on_timeout(struct timer *timer)
+static void barrier_on_timeout(struct timer *timer)
 {
 	struct barrier *b = container_of(timer, struct barrier, timer);
 
 	if (b->store->max == 0)
-		end(b, 0);
+		barrier_end(b, 0);
 	else
-		end(b, store_works(b->store) ? -ETIMEDOUT : -ENOTCONN);
+		barrier_end(b, store_works(b->store) ? -ETIMEDOUT : -ENOTCONN);
 }
 
 int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier *, int))
@@ -148,7 +148,7 @@ int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier 
 	int r;
 
 	*b = (struct barrier){.source.fd = -1, .fn = fn};
-	timer_init(&b->timer, on_timeout);
+	timer_init(&b->timer, barrier_on_timeout);
 	if (s->max == 0) {
 		b->store = s;
 		timer_start(s->loop, &b->timer, 0);
@@ -159,7 +159,7 @@ int barrier_start(struct barrier *b, struct store *s, void (*fn)(struct barrier 
 	r = notify_send(s->notify, "BARRIER=1", ends[1]);
 	(void)fd_close(ends[1]);
 	if (r == 0)
-		r = loop_add(s->loop, &b->source, ends[0], EPOLLIN, on_through);
+		r = loop_add(s->loop, &b->source, ends[0], EPOLLIN, barrier_on_through);
 	if (r < 0) {
 		(void)fd_close(ends[0]);
 		return r;

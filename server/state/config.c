@@ -150,7 +150,7 @@ static int find_override(struct parser *p, const char *user)
 	return (int)c->n_overrides++;
 }
 
-static bool open_section(struct settings *s, const char *name)
+static bool config_open_section(struct settings *s, const char *name)
 {
 	static const char of_user[] = "limits:";
 	struct parser *p = parser_of(s);
@@ -166,7 +166,7 @@ static bool open_section(struct settings *s, const char *name)
 	return true;
 }
 
-static void *place(struct settings *s, const struct setting *key)
+static void *config_place(struct settings *s, const struct setting *key)
 {
 	struct parser *p = parser_of(s);
 	struct quota_override *o;
@@ -186,8 +186,8 @@ static const struct settings_form form = {
 	.n_keys = ARRAY_LEN(config_keys),
 	.sections = "[server], [store], [limits], [limits:USER], [cuda] and [defaults]",
 	.splits = "",
-	.open = open_section,
-	.place = place,
+	.open = config_open_section,
+	.place = config_place,
 };
 
 int config_parse(const char *path, const char *text, size_t size, struct config *ret)
