@@ -29,7 +29,7 @@ struct daemon {
 
 struct daemon_options {
 	const char *socket; /* NULL: that of the configuration */
-	struct config *config; /* whose overrides the daemon takes */
+	struct config *config; /* the daemon takes its overrides */
 	struct config_source source; /* to read it again */
 };
 
@@ -38,7 +38,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options);
 void daemon_deinit(struct daemon *d);
 
 /*
- * Serves until SIGTERM, behind which a successor may take up what is in the store, or SIGINT, behind which
- * nobody will. SIGHUP reads the configuration again.
+ * Serves until SIGTERM, after which a successor may use what is in the store, or SIGINT, after
+ * which there is no successor. SIGHUP reads the configuration again.
  */
 int daemon_run(struct daemon *d);

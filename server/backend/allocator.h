@@ -1,12 +1,13 @@
 /*
  * The allocator
  *
- * weightd-cuda, as weightd sees it: started for the first question, asked one thing at a time, killed when it
- * does not answer in time, and ended when nobody has asked for a while, since its contexts take memory of
- * the GPUs. What it did not answer has failed; the next question starts it anew, though not at once when it
- * goes on dying. All of it is one worker's thread's.
+ * weightd-cuda as a child of weightd: started for the first request, asked one thing at a time,
+ * killed when it does not answer in time, and ended when it was idle for a while, since its
+ * contexts take memory of the GPUs. A request without an answer has failed. The next one starts the
+ * child anew, but not at once when it dies again and again. All of it belongs to one worker's
+ * thread.
  *
- * One that holds memory for readers is left alone instead of killed, and ends by itself.
+ * A child that holds memory for readers is left alone instead of killed, and ends on its own.
  */
 #pragma once
 
@@ -33,7 +34,7 @@ int allocator_init(struct allocator *a, const char *path, uint64_t timeout_s);
 /* Its thread is over. */
 void allocator_deinit(struct allocator *a);
 
-/* From another thread: whoever asks it, and will, gets -ECANCELED. */
+/* From another thread: requests in progress and later ones return -ECANCELED. */
 void allocator_stop(struct allocator *a);
 
 /*

@@ -20,27 +20,27 @@ struct worker;
 
 struct backend_progress {
 	uint64_t done; /* bytes that have their memory */
-	uint64_t huge; /* of them, in huge pages */
+	uint64_t huge; /* in huge pages */
 	uint64_t missing; /* with -ENOMEM: how much more the device would have to have free */
 };
 
 /* The memory of one slot, in the making and made. */
 struct backend_memory {
-	struct server *server; /* whose state a backend may have */
+	struct server *server; /* where a backend may have state */
 	uint64_t size;
 	int fd; /* writable; -1: none yet, or given up */
 	struct wire_location location;
 	struct backend_progress progress;
-	char why[BACKEND_WHY_SIZE]; /* of a failure: a sentence's end for a person, may be empty */
-	char limit[HEADROOM_LIMIT_MAX]; /* of the host, measured or with -ENOMEM: as headroom::limit */
+	char why[BACKEND_WHY_SIZE]; /* describes a failure: the end of a sentence for a person, may be empty */
+	char limit[HEADROOM_LIMIT_MAX]; /* for the host, measured or with -ENOMEM: as headroom::limit */
 };
 
 struct backend {
-	enum wire_memory memory; /* what clients are told */
+	enum wire_memory memory; /* sent to clients */
 
 	/*
-	 * Descriptors of such memory do not tell who has it, nor what is in it: leases are believed, and
-	 * what came back after a restart.
+	 * Descriptors of such memory show neither its users nor its content: leases are believed,
+	 * and so is what the store returned after a restart.
 	 */
 	bool opaque;
 
@@ -50,7 +50,7 @@ struct backend {
 	/* True for the spelling of a device of this backend: "host". */
 	bool (*has_device)(const char *device);
 
-	/* Where its blocking work is done. NULL: no thread can be had. */
+	/* The worker for its blocking work. NULL: no thread can be started. */
 	struct worker *(*worker)(struct server *server);
 
 	/* Makes `m->fd`, for bytes that have no memory yet, without blocking; or leaves that to provide. */
@@ -67,9 +67,9 @@ struct backend {
 	int (*measure)(struct backend_memory *m, uint64_t *ret_free);
 
 	/*
-	 * On the worker, for memory whose end no descriptor shows: asks how many bytes the device has free,
-	 * until they are as many as wanted. 0; -EBUSY when they are not by the deadline; or another errno.
-	 * NULL: closing the descriptors shows it.
+	 * On the worker, for memory whose end no descriptor shows: asks for the free bytes of the
+	 * device, until there are as many as wanted. 0; -EBUSY when there are not by the deadline;
+	 * or another errno. NULL: closing the descriptors shows it.
 	 */
 	int (*await_free)(struct backend_memory *m, uint64_t wanted, uint64_t deadline_ns,
 			  uint64_t *ret_free);
@@ -80,10 +80,13 @@ struct backend {
 	/* For a descriptor of reader(): one that can write, for memory that is not sealed. */
 	int (*writable)(int fd, int *ret_fd);
 
-	/* Whether somebody but `fd`, one of reader(), has the memory open or mapped: 1, 0, or negative: unknown. */
+	/*
+	 * 1 if another descriptor than `fd`, one of reader(), has the memory open or mapped; 0 if
+	 * none; negative: unknown.
+	 */
 	int (*in_use)(int fd);
 
-	/* Likewise whether somebody can write it. */
+	/* Likewise for descriptors and mappings that can write it. */
 	int (*has_writer)(int fd);
 
 	/*
@@ -96,8 +99,9 @@ struct backend {
 	int (*is_whole)(int fd, uint64_t size);
 
 	/*
-	 * Makes the memory immutable, blocking for up to 160 ms. -EBUSY while somebody maps it writable;
-	 * -EPERM when the writer has forbidden seals; -ENODATA when parts of it were taken out.
+	 * Makes the memory immutable, blocking for up to 160 ms. -EBUSY while a process maps it
+	 * writable; -EPERM when the writer has forbidden seals; -ENODATA when parts of it were
+	 * removed.
 	 */
 	int (*seal)(int fd, uint64_t size);
 };

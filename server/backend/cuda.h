@@ -1,9 +1,9 @@
 /*
  * GPU memory
  *
- * What the server has of GPUs: a worker of their own, so that one that hangs holds up nobody else, and the
- * allocator, to which only that worker talks. weightd itself keeps descriptors, and neither loads libcuda nor
- * holds a context.
+ * The server's state for GPUs: a worker of their own, so that a GPU that hangs delays nothing else,
+ * and the allocator, which only that worker uses. weightd itself keeps descriptors. It neither
+ * loads libcuda nor holds a context.
  */
 #pragma once
 
@@ -30,7 +30,7 @@ struct cuda {
 };
 
 int cuda_init(struct cuda *c, struct server *server);
-/* Nobody is waited for: what the worker has at hand fails. Behind it the server's own worker frees. */
+/* Waits for nothing: the job in progress fails. Afterwards the server's own worker frees. */
 void cuda_deinit(struct cuda *c);
 
 /* NULL: no thread can be had. */
@@ -39,8 +39,8 @@ struct worker *cuda_worker(struct server *server);
 #define CUDA_DEVICES_MAX 64
 
 /*
- * On the worker: the GPUs there are, each with its state; where there are none, or they cannot be used, one
- * record "cuda" that says why. Returns how many.
+ * On the worker: the GPUs there are, each with its state; where there are none, or they cannot be
+ * used, one record "cuda" with the reason. Returns how many.
  */
 unsigned cuda_list(struct cuda *c, struct wire_device_record ret[CUDA_DEVICES_MAX]);
 
@@ -49,7 +49,7 @@ unsigned cuda_list(struct cuda *c, struct wire_device_record ret[CUDA_DEVICES_MA
 /* Asks an allocator for memory, by ALLOCATE or HOLD. As backend::provide. */
 int cuda_ask(struct backend_memory *m, struct allocator *a, enum allocator_op op);
 
-/* What both backends do alike; see struct backend. */
+/* Common to both backends; see struct backend. */
 bool cuda_has_device(const char *device);
 int cuda_allocate(struct backend_memory *m);
 int cuda_measure(struct backend_memory *m, uint64_t *ret_free);

@@ -16,13 +16,13 @@
 
 #define CHILD_WHY_SIZE 256
 #define CHILD_LEFT_MAX                                                                             \
-	8 /* more of them, when they end, are waited for by who comes after weightd */
+	8 /* children that may be left behind; a further one is waited for by the parent of weightd */
 
 struct child {
 	pid_t pid; /* 0: there is none */
 	int pidfd;
 	int fd; /* our end of the socket; its own is descriptor 3 */
-	pid_t left[CHILD_LEFT_MAX]; /* by child_leave(), and not over yet; 0: none */
+	pid_t left[CHILD_LEFT_MAX]; /* by child_leave(), and still running; 0: none */
 };
 
 void child_init(struct child *c);
@@ -45,8 +45,8 @@ int child_call(struct child *c, const void *request, size_t size, uint64_t deadl
 void child_kill(const struct child *c);
 
 /*
- * Hangs up, kills it if it does not go within a second, and says how it went: "signal 9". -EBUSY: it cannot
- * be killed yet, the driver has it; call it again later.
+ * Hangs up, kills it if it does not exit within a second, and describes the end: "signal 9".
+ * -EBUSY: it cannot be killed yet, the driver has it; call it again later.
  */
 int child_end(struct child *c, char ret_how[CHILD_WHY_SIZE]);
 

@@ -10,10 +10,10 @@
 
 #define HEADROOM_RESERVE_DEFAULT UINT64_MAX /* a sixteenth of what there is, 512 MiB at most */
 
-/* Bytes to leave to everybody else. To be called before the worker runs. */
+/* Bytes to leave to other programs. Must be called before the worker runs. */
 void headroom_init(uint64_t reserve);
 
-/* What this machine has, or its cgroups allow. */
+/* The memory of this machine, or as much as its cgroups allow. */
 int headroom_total(uint64_t *ret);
 
 #define HEADROOM_LIMIT_MAX 256

@@ -1,7 +1,7 @@
 /*
  * Lines of an INI file
  *
- * What one line says. Two files stand behind this page: ini-inih.c, and ini-none.c where inih is absent.
+ * Parses one line. There are two implementations: ini-inih.c, and ini-none.c where inih is absent.
  */
 #pragma once
 

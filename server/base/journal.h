@@ -16,9 +16,9 @@
 void journal_init(void);
 
 /*
- * Appends a line to the `n` bytes in `buf` and returns how many there are then. NULL: no line. A value that has no room
- * is cut, one that is not the message at 255 bytes; its control characters are replaced, so that nobody's words become
- * a field of their own.
+ * Appends a line to the `n` bytes in `buf` and returns how many there are then. NULL: no line. A
+ * value that does not fit is cut, one that is not the message at 255 bytes. Control characters are
+ * replaced, so that a value cannot become a field of its own.
  */
 size_t journal_append(char *buf, size_t size, size_t n, const char *field, const char *value);
 size_t journal_append_number(char *buf, size_t size, size_t n, const char *field, uint64_t value);

@@ -1,8 +1,9 @@
 /*
  * The log
  *
- * Lines on stderr: with the journal's level prefix where the journal reads them, for people otherwise.
- * Whoever decides logs, once, with the cause; helpers return errors and stay silent.
+ * Lines on stderr: with the journal's level prefix where the journal reads them, for people
+ * otherwise. The caller that decides logs, once, with the cause; helpers return errors and stay
+ * silent.
  */
 #pragma once
 
@@ -15,13 +16,13 @@ enum log_level {
 	LOG_LEVEL_DEBUG = 7,
 };
 
-/* What lines for people begin with, "weightd" if nobody says it; a literal. */
+/* Sets the prefix of lines for people, by default "weightd"; a literal. */
 void log_set_name(const char *name);
 
 void log_init(enum log_level max_level);
 void log_set_level(enum log_level max_level);
 
-/* Whether a line of that level is written. */
+/* True when lines of that level are written. */
 bool log_is_told(enum log_level level);
 
 /* True when stderr is the journal's, as log_init() found it. */

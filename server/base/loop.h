@@ -35,7 +35,7 @@ struct loop {
 	bool quit;
 	struct list timers;
 	struct epoll_event batch[LOOP_BATCH];
-	int n_batch; /* of the round being dispatched */
+	int n_batch; /* events in the round being dispatched */
 };
 
 int loop_init(struct loop *l);

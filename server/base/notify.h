@@ -1,9 +1,9 @@
 /*
  * The service manager
  *
- * What we tell systemd, or a keeper, by sd_notify's protocol: one datagram a message, in order. Not
- * through libsystemd, whose sd_notify() waits while the manager's queue is full: here messages wait in a
- * queue of ours, and the loop goes on. Pings of the watchdog overtake them.
+ * Messages to systemd, or to a keeper, by sd_notify's protocol: one datagram a message, in order.
+ * Not through libsystemd, whose sd_notify() waits while the manager's queue is full: here messages
+ * wait in a queue, and the loop continues. Pings of the watchdog overtake them.
  */
 #pragma once
 
@@ -14,12 +14,12 @@
 
 struct notify {
 	struct loop *loop;
-	struct source source; /* of the socket, which is ours; fd -1 without a service manager */
+	struct source source; /* the socket, which we own; fd -1 without a service manager */
 	struct list queue; /* messages the manager had no room for */
 	struct timer retry;
 	struct timer watchdog;
 	uint64_t watchdog_ns; /* between two pings; 0: none are expected */
-	bool gone; /* nobody receives them any more */
+	bool gone; /* the manager does not receive messages any more */
 };
 
 /* Reads NOTIFY_SOCKET and WATCHDOG_USEC. Logs what is wrong with them, which is no failure. */

@@ -1,8 +1,8 @@
 /*
  * Users and groups of this machine
  *
- * By the name they have here, or by a number, which need not be anybody's. May block: whoever the system
- * asks for names may be far away.
+ * By name, or by number, which need not exist. May block: the system may ask a remote directory for
+ * names.
  */
 #pragma once
 

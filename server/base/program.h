@@ -23,8 +23,8 @@ struct program {
 };
 
 /*
- * The code of the next option, whose place in the table goes to `ret_index`; -1 when all were read. Ends the
- * process behind --version and --help, and where the command line is wrong, which was said.
+ * Returns the code of the next option, and its place in the table in `ret_index`; -1 at the end.
+ * Exits for --version and --help, and logs and exits where the command line is wrong.
  */
 int program_next_option(const struct program *p, int argc, char **argv, int *ret_index);
 

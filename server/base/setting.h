@@ -1,8 +1,8 @@
 /*
  * A setting
  *
- * One key of a file of settings: what it is called, what it takes, and where that belongs. Its type reads a
- * value, and says for a person what it would have taken.
+ * One key in a file of settings: its name, the values it takes, and where they are stored. Its type
+ * parses a value, and describes the accepted ones in errors.
  */
 #pragma once
 
@@ -14,7 +14,7 @@ struct setting;
 struct settings;
 
 struct setting_type {
-	size_t size; /* of a value; 0: setting::max */
+	size_t size; /* size of a value; 0: setting::max */
 	int (*parse)(const struct setting *setting, const char *text, void *ret); /* -EINVAL */
 	void (*describe)(const struct setting *setting, char *buf, size_t size);
 };
@@ -33,11 +33,11 @@ struct setting {
 	const char *name;
 	const struct setting_type *type; /* NULL: `set` does all */
 	void (*set)(struct settings *s, const struct setting *setting, const char *text);
-	size_t offset; /* of the value in the program's configuration */
+	size_t offset; /* offset of the value in the program's configuration */
 	uint64_t min;
 	uint64_t max;
 	const char *word; /* stands for UINT64_MAX; NULL: there is none */
-	const char *fallback; /* the value where the file says nothing */
+	const char *fallback; /* the default */
 	const char *needed; /* an example, of a key that every file has to have; NULL: it may be left out */
 	const char *help;
 	bool repeats; /* may be given again in a section */
@@ -47,7 +47,7 @@ struct setting {
 /* -EINVAL. Blocks where it has to find a group. */
 int setting_parse(const struct setting *setting, const char *text, void *ret);
 
-/* Whether two values are the same. */
+/* True when both values are the same. */
 bool setting_equals(const struct setting *setting, const void *a, const void *b);
 
 void setting_copy(const struct setting *setting, void *to, const void *from);

@@ -1,9 +1,9 @@
 /*
  * Files of settings
  *
- * What weightd.conf and sync.conf have in common: lines, sections and keys, whom such a file may belong to,
- * and how all that is wrong in it is told. It is taken as a whole or not at all: its errors are logged with
- * their lines, and the way out.
+ * The common part of weightd.conf and sync.conf: lines, sections and keys, the owner that such a
+ * file must have, and the errors. A file is accepted as a whole or not at all: its errors are
+ * logged with their lines, and the way out.
  */
 #pragma once
 
@@ -19,15 +19,15 @@ struct settings_form {
 	const struct setting *keys;
 	unsigned n_keys;
 	const char *sections; /* all that there are, for a sentence */
-	const char *splits; /* behind what is said of a line that is too long; "" */
+	const char *splits; /* appended to the error of a line that is too long; "" */
 
 	/* [KIND NAME]: sets `section` and `seen`, or reports. False: it is of no such kind. NULL: there are none. */
 	bool (*open)(struct settings *s, const char *name);
 
-	/* Where the value belongs that the section has for a key. NULL: in `values`, at the key's offset. */
+	/* Where the value of a section's key is stored. NULL: in `values`, at the key's offset. */
 	void *(*place)(struct settings *s, const struct setting *key);
 
-	/* What has to fit together, when all lines were read. NULL: nothing. */
+	/* Checks what must fit together, after all lines were read. NULL: nothing. */
 	void (*check)(struct settings *s);
 };
 
@@ -40,7 +40,7 @@ struct settings {
 	unsigned line;
 	unsigned n_errors;
 	bool in_section; /* behind the first of them */
-	const char *section; /* whose keys come; NULL: one that was refused */
+	const char *section; /* the section of the next keys; NULL: it was refused */
 	unsigned *seen; /* lines of the keys in this section; 0: not given. `lines`, unless it is one of several of a kind */
 	unsigned lines[SETTINGS_KEYS_MAX];
 };
@@ -49,8 +49,8 @@ struct settings {
 int settings_parse(struct settings *s, const char *text, size_t size);
 
 /*
- * The text of a file that nobody may write but root or the user that we run as: who may decides what we
- * believe. -ENOENT is for the caller to log, the others were.
+ * The text of a file that must be writable by root and our user only: its writers decide what we
+ * believe. -ENOENT is for the caller to log; all others were logged.
  */
 int settings_read(const char *program, const char *path, char **ret, uint64_t *ret_size);
 

@@ -1,10 +1,10 @@
 /*
  * The worker
  *
- * The thread for what may take longer than a moment: checking layouts, providing pages, sealing,
- * freeing. A job is a step called again and again, in turn with the other jobs, so that a big one does
- * not hold up a small one; its end is told on the loop's thread. Between submit and done a job belongs
- * to the worker: the loop touches nothing of it but `cancelled`.
+ * A thread for what may take longer than a moment: checking layouts, providing pages, sealing,
+ * freeing. A job is a step that is called again and again, in turn with the other jobs, so that a
+ * big one does not delay a small one. The loop's thread then calls done(). Between submit and done
+ * a job belongs to the worker: the loop touches nothing of it but `cancelled`.
  */
 #pragma once
 
@@ -30,7 +30,7 @@ struct job {
 };
 
 struct worker {
-	struct source source; /* of event_fd */
+	struct source source; /* on event_fd */
 	int event_fd;
 	pthread_t thread;
 	pthread_mutex_t lock; /* protects queue, finished, stop */

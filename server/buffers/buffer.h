@@ -1,10 +1,10 @@
 /*
  * Buffers
  *
- * A name on a device, and its versions. One of them is current: it is what attach gets. The others live
- * while they are among the `keep` newest or somebody reads them. What a buffer is stands in its manifest:
- * whatever changes it ends in buffer_save() (buffer_commit.h), and nothing is told to anybody before that. A buffer object
- * outlives its name: it goes with its last version and its writer.
+ * A name on a device, and its versions. One of them is current: attach returns it. The others live
+ * while they are among the `keep` newest or have readers. The state of a buffer is in its manifest:
+ * each change ends in buffer_save() (buffer_commit.h), before any client receives it. A buffer
+ * object outlives its name: its last version or its writer frees it.
  */
 #pragma once
 
@@ -39,7 +39,7 @@ struct buffer {
 	char device[WIRE_DEVICE_SIZE];
 	const struct backend *backend;
 	struct access access;
-	unsigned generation; /* of access: grows when it changes */
+	unsigned generation; /* of access: grows with each change */
 	uint32_t keep;
 	bool exclusive; /* one slot, never sealed, written in place */
 	bool reusable; /* slots are not sealed, and are used again */
@@ -52,14 +52,14 @@ struct buffer {
 	struct list leaving; /* those that ended and have memory still */
 	unsigned n_versions;
 	unsigned n_leaving;
-	struct version *spare; /* one that left, whose slot is used again; NULL for none */
-	uint64_t grace_ns; /* until then readers who were here before us may come back; see reader_pause.c */
-	struct writer *writer; /* who makes the next version, NULL for nobody */
+	struct version *spare; /* one that left and waits for slot_reuse; NULL for none */
+	uint64_t grace_ns; /* until then readers of an earlier weightd may return; see reader_pause.c */
+	struct writer *writer; /* of the next version, or NULL */
 	struct manifest *manifest;
 	int manifest_fd; /* until it is kept */
 	struct head *head;
 	int head_fd; /* writable, until it is kept; after a restart until there is a reader */
-	struct head_waker waker; /* who sleeps on the head */
+	struct head_waker waker; /* wakes readers that sleep on the head */
 	int head_reader_fd; /* read-only, see buffer_head() */
 	bool kept; /* head and manifest are in the store */
 	struct charge charge;
@@ -78,8 +78,9 @@ int buffer_new(struct server *server, const char *name, const char *device,
 	       const struct backend *backend, const struct access *access, struct buffer **ret);
 
 /*
- * For a manifest that came back from the store, whose memory it takes on success; and the head. The buffer
- * has neither versions nor writer yet, and its head has not been rewritten. -EBADMSG, -ENODEV and others.
+ * For a manifest from the store, whose memory it takes on success, and the head. The buffer has
+ * neither versions nor writer yet, and its head has not been rewritten. -EBADMSG, -ENODEV and
+ * others.
  */
 int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int head_fd,
 		   struct buffer **ret);
@@ -90,7 +91,7 @@ int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int h
  */
 int buffer_head(struct buffer *b);
 
-/* Another owner, who is charged for it whatever its limits; the caller saves. -ENOMEM. */
+/* Gives it to another user, and charges that user whatever its limits; the caller saves. -ENOMEM. */
 int buffer_chown(struct buffer *b, uid_t uid);
 
 void buffer_ref(struct buffer *b);
@@ -110,7 +111,7 @@ struct version *buffer_version(const struct buffer *b, uint64_t number);
 /* Puts manifest and head into the store, if they are not there already. */
 void buffer_keep(struct buffer *b);
 
-/* Puts into the audit what was done to it, by whom; NULL: by weightd itself. */
+/* Audits an action on the buffer. `peer` NULL: by weightd itself. */
 void buffer_audit(const struct buffer *b, enum audit_action action, const struct channel_peer *peer,
 		  uint64_t version);
 

@@ -10,11 +10,11 @@
 
 struct buffer;
 
-/* What readers are told: also that they are asked to pause, which is not committed. */
+/* The state that readers see: also HEAD_UPDATING while they are asked to pause, which is not committed. */
 enum head_state buffer_shown_state(const struct buffer *b);
 
 /* Commits what the buffer is to its manifest. */
 void buffer_save(struct buffer *b);
 
-/* Puts what the manifest says into the head page, and wakes who waits. */
+/* Copies the state in the manifest to the head page, and wakes its waiters. */
 void buffer_flip(struct buffer *b);

@@ -1,8 +1,8 @@
 /*
  * Events
  *
- * What happened to buffers, in order, for those who watch. A ring of the last ones is remembered; a session
- * that asks for more than there is waits for the next.
+ * The changes of buffers, in order. The latest are kept in a ring; event_watch sends them to the
+ * sessions that ask.
  */
 #pragma once
 
@@ -16,7 +16,7 @@ struct buffer;
 struct server;
 struct version;
 
-/* One that is remembered, and who may know of it: who could see the buffer then, or can now. */
+/* A kept event, and its audience: the users that could see the buffer then, or can now. */
 struct event {
 	struct wire_event_record record;
 	struct access access;
@@ -34,6 +34,9 @@ struct events {
 int events_init(struct events *e, struct server *server, void (*tell)(struct timer *timer));
 void events_deinit(struct events *e);
 
-/* By whom: server::actor, whose request is being handled; else who published it, or is writing it. */
+/*
+ * The actor is the session whose request is in progress (server::actor); else the publisher or the
+ * writer.
+ */
 void event_of_buffer(enum wire_event event, const struct buffer *b);
 void event_of_version(enum wire_event event, const struct version *v);

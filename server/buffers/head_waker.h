@@ -19,5 +19,5 @@ struct head_waker {
 	bool again; /* it was flipped meanwhile */
 };
 
-/* Wakes who sleeps on the buffer's head page, soon. */
+/* Wakes the readers that sleep on the buffer's head page, soon. */
 void head_waker_wake(struct buffer *b);

@@ -22,7 +22,7 @@ struct lease {
 	struct version *version;
 	uint64_t id;
 	uint64_t began_ns;
-	bool paused; /* its reader does not read until it is told to go on */
+	bool paused; /* its reader does not read until weightd answers its pause */
 	bool evicted; /* its reader did not pause when it had to */
 	struct charge charge;
 };

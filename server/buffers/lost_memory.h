@@ -1,9 +1,9 @@
 /*
  * Lost memory
  *
- * Memory that lives in another process dies with it, whoever has its descriptor: that hangs up then. A
- * version whose memory is lost is no more. It is never served again: the newest that is left takes its place,
- * and readers who map it are told by the head page, and by the descriptor itself.
+ * Memory that lives in another process dies with it, and its descriptors hang up. The version is
+ * then lost. It is never served again: the newest one that is left replaces it, and readers that
+ * map it find out from the head page and from the descriptor.
  */
 #pragma once
 

@@ -1,10 +1,10 @@
 /*
  * Probes
  *
- * Where a tracer can see what weightd does: who attached and let go, what was published and is in force, how long
- * readers were waited for. They are USDT probes of the provider "weightd", which weightd(8) describes: bpftrace,
- * perf, gdb and weightd-trace find them in the program itself. While nobody looks, each costs a load and a branch
- * that is not taken, and what it would tell is not even put together.
+ * USDT probes of the provider "weightd", where a tracer can see attaches and detaches, publishes
+ * and flips, and how long a writer waited for readers. weightd(8) describes them; bpftrace, perf,
+ * gdb and weightd-trace find them in the program. A probe without a tracer costs a load and a
+ * branch that is not taken, and its arguments are not evaluated.
  */
 #pragma once
 
@@ -21,7 +21,10 @@ enum probe_phase {
 	PROBE_GAVE_UP,
 };
 
-/* PROBE(attach, lease): probe_attach(lease), if somebody looks; otherwise its arguments are not evaluated. */
+/*
+ * PROBE(attach, lease): probe_attach(lease) if a tracer is attached; else its arguments are not
+ * evaluated.
+ */
 #define PROBE(noun, ...)                                                                           \
 	do {                                                                                       \
 		if (__builtin_expect(weightd_##noun##_semaphore, 0))                               \
@@ -41,9 +44,9 @@ PROBE_SEMAPHORE(quiesce);
 /* Only through PROBE(). */
 void probe_attach(const struct lease *l);
 void probe_detach(const struct lease *l);
-/* Whose request to publish came at `began_ns`. */
+/* The request to publish was received at `began_ns`. */
 void probe_publish(const struct version *v, uint64_t began_ns);
-/* The head said `before` and says another version now. */
+/* The head page had `before`, and has another version now. */
 void probe_flip(const struct buffer *b, uint64_t before);
 /* `n_readers` have not made room. */
 void probe_quiesce(const struct writer *w, enum probe_phase phase, unsigned n_readers);

@@ -14,5 +14,5 @@ void buffer_publish(struct buffer *b, struct version *v);
 /* Makes a version that is there the current one. */
 void buffer_rollback(struct buffer *b, struct version *v);
 
-/* Gives the current version, whose memory was written in place, the next number. */
+/* Gives the next number to the current version, after its memory was written in place. */
 void buffer_rewrite(struct buffer *b, struct version *v);

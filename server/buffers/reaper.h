@@ -1,8 +1,9 @@
 /*
  * The reaper
  *
- * Frees versions that have ended as soon as nobody holds them. A lease that ends says so; a mapping
- * without a lease does not, and is asked for by the clock: soon at first, then once a second.
+ * Frees versions that have ended as soon as no process holds them. The end of a lease triggers it.
+ * A mapping without a lease ends silently, so a timer looks for it: soon at first, then once a
+ * second.
  */
 #pragma once
 
@@ -23,17 +24,17 @@ struct reaper {
 void reaper_init(struct reaper *r, struct server *server);
 void reaper_deinit(struct reaper *r);
 
-/* Looks now. True when something is left: somebody holds it without a lease. */
+/* Looks now. True when a version is left that a process holds without a lease. */
 bool reaper_look(struct reaper *r);
 
 /* Something leaves: looks in the loop's next round. */
 void reaper_soon(struct reaper *r);
 
-/* Something leaves that somebody holds still. */
+/* For a version that leaves while a process holds it. */
 void reaper_start(struct reaper *r);
 
 /* Frees what left the buffer and is not held any more; what is held by a mapping is looked at again. */
 void reaper_reap(struct buffer *b);
 
-/* Frees a version that leaves, unless somebody holds it. True when it is gone. */
+/* Frees a version that leaves, unless a process holds it. True when it is gone. */
 bool version_reap(struct version *v);

@@ -27,7 +27,7 @@ void buffer_trim(struct buffer *b);
 /* Takes an old version out. */
 void buffer_drop_version(struct buffer *b, struct version *v, enum wire_end why);
 
-/* Takes the name away; who reads a version goes on reading it. */
+/* Takes the name away. Readers keep the versions that they read. */
 void buffer_drop(struct buffer *b);
 
 /*

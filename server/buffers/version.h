@@ -1,10 +1,10 @@
 /*
  * Versions
  *
- * What was published. A version is there while it is on its buffer's list: attach finds it, rollback can
- * make it current. Then it ends, for one reason or another, and leaves: its memory is freed when its
- * last lease is over and the kernel says that nobody has it open or mapped any more. What a writer never
- * published leaves in the same way, as a version without a number.
+ * A published set of tensors. A version exists while it is on its buffer's list: attach finds it,
+ * rollback can make it current. Then it ends, for one of the reasons of enum wire_end, and leaves:
+ * its memory is freed when its last lease is over and the kernel shows that no process has it open
+ * or mapped. An aborted write leaves in the same way, as a version without a number.
  */
 #pragma once
 
@@ -24,15 +24,15 @@ struct version {
 	struct list link; /* buffer::versions, or buffer::leaving */
 	struct buffer *buffer; /* referenced */
 	uint64_t number; /* 0: never published */
-	uint64_t writer; /* id of who made it */
+	uint64_t writer; /* id of its writer */
 	struct slot *slot;
 	struct layout_table *table;
 	uint64_t published_ns; /* CLOCK_REALTIME */
 	uint64_t ended_ns; /* likewise; 0: it is there */
 	enum wire_end why;
-	uid_t uid; /* who published it */
+	uid_t uid; /* publisher */
 	pid_t pid;
-	unsigned generation; /* of the buffer's permissions then */
+	unsigned generation; /* generation of the buffer's permissions then */
 	struct list leases; /* on it */
 	unsigned n_leases;
 	bool rewriting; /* a writer has its slot */

@@ -46,7 +46,7 @@ struct writer {
 	pid_t pid;
 	struct buffer *buffer;
 	struct slot *slot; /* in place: the target's, borrowed */
-	struct version *target; /* which is written in place; NULL: a new one is made */
+	struct version *target; /* the version that is written in place; NULL: a new one is made */
 	struct layout_table *table;
 	struct version *version; /* room for what this becomes */
 	struct job job;
@@ -54,17 +54,17 @@ struct writer {
 	bool busy; /* the job or the barrier has us */
 	bool kept; /* in the manifest */
 	bool handed_out; /* the client has, or had, the writable descriptor */
-	enum head_state state_before; /* of the buffer that is written in place */
+	enum head_state state_before; /* the buffer's state before a write in place */
 	uint32_t flags; /* WIRE_CREATE_* */
 	enum wire_policy policy;
 	int64_t timeout_ms; /* for readers to pause */
-	struct backend_memory measured; /* where the versions that are to be replaced are */
+	struct backend_memory measured; /* where the versions to be replaced are */
 	uint64_t n_free; /* bytes there */
 	const struct reader_pause_ops *pause_ops;
 	bool pausing; /* they are asked to; in place, until the update is over */
 	uint64_t pause_began_ns;
 	uint64_t pause_deadline_ns; /* 0: none */
-	uint32_t keep; /* of the buffer, from this version on; 0: as before */
+	uint32_t keep; /* keep of the buffer, from this version on; 0: as before */
 	bool reused; /* the slot's old bytes may still be in it */
 	bool spoiled; /* sealed and not whole, or distrusted: fit for nothing but the end */
 
@@ -73,10 +73,10 @@ struct writer {
 	uint64_t publish_began_ns;
 	bool has_digest;
 	uint8_t digest[WIRE_HASH_SIZE];
-	struct charge charge; /* of the version to be */
+	struct charge charge; /* for the version to be */
 };
 
-/* NULL: out of memory. Belongs to the buffer, and to nobody else yet. */
+/* NULL: out of memory. The buffer has it; no session has it yet. */
 struct writer *writer_blank(struct buffer *buffer, uint64_t id);
 
 /* Ends it. NULL. */
@@ -102,7 +102,7 @@ void writer_leave_target(struct writer *w);
 /* Answers the session's request: the memory was lost. */
 void writer_fail_for_loss(struct writer *w);
 
-/* Ends the writer; what works for it is told to stop, and ends it then. */
+/* Ends the writer. A job of it is cancelled first, and ends it then. */
 void writer_abandon(struct writer *w);
 
 /* For one without a session: likewise, and waits neither for its client to come back nor for the store. */
@@ -118,7 +118,7 @@ bool writer_adopt(struct writer *w, struct session *session);
 bool writer_bury(struct writer *w);
 
 /*
- * The buffer's permissions change, and whoever may read it then must not find what a reused slot held
- * before. The caller saves the buffer.
+ * For a change of the buffer's permissions: its new readers must not find the old bytes of a reused
+ * slot. The caller saves the buffer.
  */
 void writer_distrust(struct writer *w);

@@ -39,13 +39,13 @@ struct gpu *gpus_find(struct gpus *g, const uint8_t uuid[WIRE_UUID_SIZE]);
 int gpu_enter(struct gpus *g, struct gpu *gpu, char ret_why[CUDA_WHY_SIZE]);
 void gpu_leave(struct gpus *g);
 
-/* Of one that was entered. */
+/* The GPU must be entered. */
 int gpu_memory(struct gpus *g, uint64_t *ret_free, uint64_t *ret_total, char ret_why[CUDA_WHY_SIZE]);
 
-/* What can be had from it. A GPU that cannot be used says so in the record. */
+/* Describes a GPU. For one that cannot be used the record has the reason. */
 void gpu_describe(struct gpus *g, struct gpu *gpu, struct wire_device_record *ret);
 
-/* Whether an attribute of the driver's is set. */
+/* True when an attribute of the driver is set. */
 bool gpu_has(const struct gpus *g, const struct gpu *gpu, int attribute);
 
 /* Puts a failed result into words. Its errno. */

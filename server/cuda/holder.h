@@ -1,11 +1,11 @@
 /*
  * The holder
  *
- * weightd-cuda as the owner of memory of the older kind, which a cudaIpcMemHandle_t leads to as long as the
- * process lives that made it. Each allocation has a pipe, of which only we have the writing end: whoever has
- * the reading end sees it hang up when the memory is no more; and when nobody has it any more, weightd, its
- * service manager and all readers, we see that, and free the memory. So it lives as long as it is wanted,
- * whatever becomes of weightd.
+ * weightd-cuda as the owner of memory of the older kind, to which a cudaIpcMemHandle_t leads only
+ * while its process lives. Each allocation has a pipe, of which the holder has the only writing
+ * end: the reading ends hang up when the memory is lost. When the last reading end is closed
+ * (weightd, its service manager and all readers have one), the holder frees the memory. So the
+ * memory lives as long as it is used, even without weightd.
  */
 #pragma once
 
@@ -29,7 +29,8 @@ void holder_make(struct holder *h, struct gpu *gpu, const struct allocator_reque
 		 struct allocator_reply *ret, int *ret_fd);
 
 /*
- * Frees what nobody wants any more, until `fd` can be read; -1: nobody asks any more. 1: it can; 0: nothing is
- * held, and nobody will ask, or has for some time; or a negative errno.
+ * Frees memory without readers, until `fd` can be read; -1: there are no more requests. 1: it can
+ * be read; 0: nothing is held and no request will follow, or none has for some time; or a negative
+ * errno.
  */
 int holder_wait(struct holder *h, int fd);

@@ -1,9 +1,9 @@
 /*
- * What weightd and weightd-cuda say to each other
+ * The protocol between weightd and weightd-cuda
  *
- * One SOCK_SEQPACKET, descriptor 3 of weightd-cuda. weightd asks, one thing at a time, and weightd-cuda
- * answers; when weightd closes its end, weightd-cuda exits. Both are of the same release, and say so: a
- * package that is upgraded under a running weightd leaves it with the newer program.
+ * One SOCK_SEQPACKET, descriptor 3 of weightd-cuda. weightd sends one request at a time, and
+ * weightd-cuda replies; when weightd closes its end, weightd-cuda exits. Both must be of the same
+ * release, and compare it: after a package is upgraded, a running weightd meets the newer program.
  */
 #pragma once
 
@@ -33,8 +33,8 @@ struct allocator_request {
 	uint64_t size;
 	uint64_t reserve; /* bytes that must be left free */
 	uint32_t index;
-	uint32_t idle_s; /* of HOLD: it ends when it has held nothing for so long */
-	uint8_t uuid[WIRE_UUID_SIZE]; /* of the GPU, but for DEVICE */
+	uint32_t idle_s; /* for HOLD: it ends when it has held nothing for so long */
+	uint8_t uuid[WIRE_UUID_SIZE]; /* of the GPU, except for DEVICE */
 };
 static_assert(sizeof(struct allocator_request) == 56, "both ends agree on allocator_request");
 
@@ -48,12 +48,12 @@ struct allocator_reply {
 		total; /* bytes of the GPU: of FREE, of ALLOCATE and HOLD and of their -ENOMEM */
 	uint64_t needed; /* bytes the allocation takes of them: its size, rounded up */
 	char name[WIRE_NAME_SIZE]; /* of the GPU, likewise */
-	uint8_t handle[WIRE_HANDLE_SIZE]; /* of HOLD */
+	uint8_t handle[WIRE_HANDLE_SIZE]; /* for HOLD */
 	char why[ALLOCATOR_WHY_SIZE]; /* a clause for a person */
-	struct wire_device_record device; /* of DEVICE */
+	struct wire_device_record device; /* for DEVICE */
 };
 static_assert(sizeof(struct allocator_reply) == 992, "both ends agree on allocator_reply");
 
-/* Whether a packet is one: of that size, with that many descriptors, and all fields within their bounds. */
+/* True for a packet of the right size and number of descriptors, with all fields within their bounds. */
 bool allocator_request_ok(const void *data, size_t size, unsigned n_fds);
 bool allocator_reply_ok(const void *data, size_t size, unsigned n_fds);

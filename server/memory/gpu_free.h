@@ -1,14 +1,15 @@
 /*
  * Freeing of GPU memory
  *
- * How memory goes of which descriptors tell nothing: GPU memory, when nobody has a lease on it any more. Its
- * descriptors are closed, and the GPU is asked whether it has more free. Where it has not within a second,
- * somebody maps the memory without a lease, an orphan; it is looked at again, less and less often, until it
- * has come back.
+ * Descriptors do not show when GPU memory without a lease is free. Its descriptors are closed, and
+ * weightd asks the GPU whether it has more free memory. If it has not within a second, a process
+ * maps the memory without a lease: the memory is an orphan. weightd asks again, less and less
+ * often, until the memory is back.
  *
- * What a GPU has free says nothing about who took it. Another program that takes as much in the same second
- * makes an orphan of what is free, until as much is given back; one that gives back as much, or a reader
- * whose context goes with it, hides an orphan. Our own slots that come and go meanwhile are counted out.
+ * The free memory of a GPU does not show which process took it. Another program that takes as much
+ * in the same second makes an orphan of free memory, until as much is given back. A program that
+ * gives back as much, or a reader that ends with its context, hides an orphan. Slots of weightd
+ * that are made or freed meanwhile are counted out.
  */
 #pragma once
 
@@ -23,7 +24,7 @@ enum gpu_free_state {
 	GPU_FREE_HELD, /* we have its descriptors */
 	GPU_FREE_CLOSING, /* the worker has it */
 	GPU_FREE_ORPHAN,
-	GPU_FREE_OVER, /* the memory is free, or nobody can say */
+	GPU_FREE_OVER, /* the memory is free, or its state is unknown */
 };
 
 struct gpu_free {
@@ -34,7 +35,7 @@ struct gpu_free {
 	uint64_t free; /* bytes of the GPU, when it was looked at last */
 	uint64_t others; /* the least that all but us have left of it since */
 	uint64_t delay_ns;
-	uint64_t next_ns; /* of the next look */
+	uint64_t next_ns; /* time of the next look */
 };
 
 /*
@@ -49,7 +50,7 @@ static inline bool gpu_free_has_begun(const struct gpu_free *f)
 	return f->state != GPU_FREE_HELD;
 }
 
-/* True when that is known to be free, or nobody can say. */
+/* True when the memory is free, or its state cannot be known. */
 static inline bool gpu_free_is_over(const struct gpu_free *f)
 {
 	return f->state == GPU_FREE_OVER;

@@ -29,7 +29,7 @@ struct layout_table {
 	struct charge descriptor;
 };
 
-/* Takes `fd` on success. The caller fills in what the layout says. 0, QUOTA_EXCEEDED or -ENOMEM. */
+/* Takes `fd` on success. The caller fills in the fields of the layout. 0, QUOTA_EXCEEDED or -ENOMEM. */
 int layout_table_new(struct server *server, uid_t uid, int fd, uint64_t size,
 		     struct layout_table **ret);
 

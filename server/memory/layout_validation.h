@@ -1,8 +1,8 @@
 /*
  * Layout validation
  *
- * Of a layout that a client sent, in a sealed memfd: once, in steps on the worker, since a big one takes
- * long. What passes is a table's from then on, and never looked into again.
+ * Checks a layout that a client sent in a sealed memfd: once, in steps on the worker, since a big
+ * one takes long. A layout that passes becomes a table and is never checked again.
  */
 #pragma once
 
@@ -11,18 +11,21 @@
 #include "ipc/layout.h"
 
 struct layout_validation {
-	int fd; /* read-only; -1 once somebody took it */
+	int fd; /* read-only; -1 once it was taken */
 	uint64_t size;
 	const void *image; /* mapped while it is checked */
-	struct layout_check check; /* says what is wrong with it, and where */
-	struct layout_header header; /* of one that passed */
+	struct layout_check check; /* has the error, and where it is */
+	struct layout_header header; /* set when it passed */
 };
 
 void layout_validation_init(struct layout_validation *i);
 /* Unmaps; the descriptor is the caller's to close, since that may take long. */
 void layout_validation_deinit(struct layout_validation *i);
 
-/* Opens what a client sent, which stays his: -EBADMSG for what is no sealed memfd of at most 1 GiB. */
+/*
+ * Opens a client's descriptor, which the caller keeps: -EBADMSG unless it is a sealed memfd of at
+ * most 1 GiB.
+ */
 int layout_validation_open(struct layout_validation *i, int fd);
 
 /* On the worker: a job's step. JOB_AGAIN, JOB_DONE or what is wrong. */

@@ -29,8 +29,8 @@ struct slot {
 	struct backend_memory memory; /* its descriptor is -1 once published */
 	int reader_fd; /* for readers; see slot_reader() */
 	int probe_fd;
-	struct source hangup; /* of probe_fd; see slot_watch() */
-	uid_t uid; /* who is charged */
+	struct source hangup; /* on probe_fd; see slot_watch() */
+	uid_t uid; /* the user that is charged */
 	bool kept; /* in the store */
 	bool sealed;
 	struct charge charge;
@@ -43,12 +43,12 @@ struct slot {
 /* Calls from slots to what uses them; in struct server. */
 struct slot_ops {
 	void (*lost)(struct slot *s); /* its memory is lost; must call slot_unwatch() */
-	void (*freed)(struct server *server); /* the memory of a slot whose descriptors were closed is free */
+	void (*freed)(struct server *server); /* called when the memory of a closed slot is free */
 	/* The bytes that all slots take on a device, those that are being freed included. */
 	uint64_t (*bytes_on)(const struct server *server, const char *device);
 };
 
-/* What a slot is made for. */
+/* The place of a slot. */
 struct slot_place {
 	struct server *server;
 	const struct backend *backend;
@@ -58,7 +58,7 @@ struct slot_place {
 /* Allocates and charges `uid`. 0, QUOTA_EXCEEDED or a negative errno. */
 int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, struct slot **ret);
 
-/* What the manifest knows of a slot. */
+/* A slot as the manifest has it. */
 struct slot_saved {
 	uint64_t id;
 	uint64_t data_size;
@@ -75,7 +75,7 @@ struct slot_saved {
 int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
 		 struct slot **ret);
 
-/* Takes a slot that nobody's job works on; NULL is fine. It leaves the store. */
+/* Takes a slot that no job works on, or NULL. It leaves the store. */
 void slot_free(struct slot *s);
 
 /* Puts it into the store. */
@@ -105,7 +105,10 @@ int slot_finish(struct slot *s);
 /* The descriptor for readers, opened again if it was given up. -EMFILE and the like. */
 int slot_reader(struct slot *s);
 
-/* For one that we have not open for writing: whether somebody has, 1 or 0; negative: the kernel cannot tell. */
+/*
+ * For a slot that weightd has not open for writing: 1 if another process has, 0 if none; negative:
+ * the kernel cannot tell.
+ */
 int slot_has_writer(const struct slot *s);
 
 /* Calls slot_ops::lost when the memory is lost, until slot_unwatch(); does nothing for memory that cannot be. */
@@ -115,11 +118,11 @@ void slot_unwatch(struct slot *s);
 /* True when its memory is no more, whatever leads to it. */
 bool slot_is_lost(const struct slot *s);
 
-/* True while somebody but us has it open or mapped, also if it goes on having readers. */
+/* True while another process has it open or mapped. The slot may have more readers afterwards. */
 bool slot_is_held(struct slot *s);
 
 /*
- * For a slot that will get no more readers: true while somebody has it open or mapped. Where the kernel
- * cannot tell, who let go of his lease is believed.
+ * True while another process has it open or mapped. For a slot that gets no more readers. Where the
+ * kernel cannot tell, the end of all leases counts as proof.
  */
 bool slot_in_use(struct slot *s);

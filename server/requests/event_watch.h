@@ -16,5 +16,5 @@ void event_watch_new(struct session *s, const struct wire_events *ask);
 /* The session ends: it does not wait any more. */
 void event_watch_forget(struct session *s);
 
-/* Answers the sessions that wait and may see what happened. The function of events::tell. */
+/* Answers the sessions that wait for events that they may see. The function of events::tell. */
 void event_watch_tell(struct timer *timer);

@@ -21,14 +21,14 @@ struct listener {
 	struct timer pause; /* runs while there are no descriptors for new clients */
 	int fd;
 	int lock_fd;
-	char *path; /* of the socket we made; NULL when it was passed on */
+	char *path; /* path of a socket that weightd made; NULL when it was passed on */
 };
 
 /*
  * `path` NULL: the socket passed on by systemd, else $WEIGHTD_SOCKET, else the default of
  * ipc/socket_path.h: the system's for root, whose folder is made, and the user's for a user. A
- * socket that an earlier weightd made there and left in the store is taken up again, so that nobody
- * is refused in between. Logs its failures.
+ * socket at that path that an earlier weightd left in the store is used again, so that no client is
+ * refused in between. Logs its failures.
  */
 int listener_init(struct listener *l, struct server *server, struct inherit *in, const char *path,
 		  mode_t mode);

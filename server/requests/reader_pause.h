@@ -1,13 +1,14 @@
 /*
  * Pauses of readers, for an update
  *
- * Of an exclusive buffer, which is written in place: its readers pause, and go on afterwards. Of a sealed one
- * that does not fit twice: its readers let go, the version is freed, and the next one gets its room. Readers
- * learn of it from the head page and answer with WIRE_PAUSE or WIRE_DETACH; who has not when the time is up
- * is waited for in vain, evicted or killed, as the writer has asked.
+ * An exclusive buffer is written in place: its readers pause, and resume afterwards. A sealed
+ * buffer that does not fit twice is replaced: its readers let go, its version is freed, and the
+ * next one gets the room. Readers see the request in the head page and answer with WIRE_PAUSE or
+ * WIRE_DETACH. After the timeout the writer's policy decides about the others: the update fails, or
+ * it evicts or kills them.
  *
- * After a restart readers may be at work whose leases are not here yet. The kernel tells whether there can
- * be any, and if so an update waits until they have had their time to come back.
+ * After a restart, readers of the earlier weightd may not have renewed their leases yet. The kernel
+ * shows whether there can be any; then the update waits until they have had time to return.
  */
 #pragma once
 

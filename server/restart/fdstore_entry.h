@@ -25,7 +25,7 @@ struct fdstore {
 	struct fdstore_entry *list;
 	unsigned n, max;
 	int first_fd;
-	size_t names_size; /* of all names, with one separator each */
+	size_t names_size; /* sum for all names, with one separator each */
 	size_t names_max;
 };
 

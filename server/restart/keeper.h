@@ -17,12 +17,12 @@
 
 struct keeper_options {
 	const char *program; /* path; NULL: the one that is running */
-	unsigned store_max; /* descriptors; the child is told of it in $FDSTORE */
+	unsigned store_max; /* descriptors; the child finds it in $FDSTORE */
 	unsigned watchdog_ms; /* a child that is silent for so long is killed; 0: never */
 };
 
 /*
- * Runs the program with `argv`, which must not ask for a keeper, and returns the exit status for the
- * process: that of a child which ended by its own will, or was told to.
+ * Runs the program with `argv`, which must not ask for a keeper, and returns the exit status for
+ * the process: that of a child which ended on its own, or after a signal to the keeper.
  */
 int keeper_run(char *const argv[], const struct keeper_options *options);

@@ -1,10 +1,10 @@
 /*
  * Manifests
  *
- * What a buffer is, in a form that outlives us: one memfd per buffer, in the store, mapped by us alone.
- * It holds two records with checksums. A commit writes the one that is not in force and then puts it in
- * force by one atomic store; whoever kills us in between kills nothing. Nothing that is committed was
- * promised to anybody before, and nothing is promised that is not committed.
+ * The state of a buffer in a form that outlives weightd: one memfd per buffer, in the store, mapped
+ * by weightd alone. It holds two records with checksums. A commit writes the inactive record and
+ * then activates it by one atomic store, so that a kill in between loses nothing. weightd commits
+ * before it answers: a client never receives a promise that is not committed.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ struct manifest_version {
 	uint64_t number; /* 0: never published, and on its way out */
 	uint64_t slot; /* ids of what is in the store */
 	uint64_t table;
-	uint64_t writer; /* id of who made it: then of a lease on it */
+	uint64_t writer; /* id of its writer, and then of a lease on it */
 	uint64_t data_size;
 	uint64_t huge_bytes;
 	uint64_t n_tensors;
@@ -34,22 +34,22 @@ struct manifest_version {
 	uint64_t ended_ns; /* 0: it is there */
 	uint32_t flags;
 	uint32_t why; /* enum wire_end */
-	uint32_t uid, pid; /* who published it */
-	uint32_t generation; /* of the permissions when it was published */
+	uint32_t uid, pid; /* publisher */
+	uint32_t generation; /* generation of the permissions at publication */
 	uint32_t pad;
 	uint8_t layout_hash[WIRE_HASH_SIZE];
 	uint8_t digest[WIRE_HASH_SIZE];
-	uint64_t map_size; /* of the slot's location, as the next; the rest of it is the buffer's device */
+	uint64_t map_size; /* part of the slot's location, like the next; the rest is the buffer's device */
 	uint8_t handle[WIRE_HANDLE_SIZE];
 };
 static_assert(sizeof(struct manifest_version) == 200, "manifest_version is ABI");
 
 /* A version in the making. */
 #define MANIFEST_IN_PLACE 1u /* the slot is that of the current version, and the writer has it */
-#define MANIFEST_RECYCLED 2u /* the slot was one before, whose bytes may still be in it */
+#define MANIFEST_RECYCLED 2u /* the slot was used before, and may hold old bytes */
 #define MANIFEST_SPOILED 4u /* it is fit for nothing but the end */
 struct manifest_writer {
-	uint64_t id; /* 0: nobody is writing */
+	uint64_t id; /* 0: no writer */
 	uint64_t cookie;
 	uint64_t slot;
 	uint64_t table;
@@ -69,15 +69,15 @@ static_assert(sizeof(struct manifest_writer) == 136, "manifest_writer is ABI");
 #define MANIFEST_IPC 8u /* its memory is of the older kind */
 
 struct manifest_record {
-	uint8_t checksum[WIRE_HASH_SIZE]; /* of the rest, up to the last version */
+	uint8_t checksum[WIRE_HASH_SIZE]; /* over all that follows, up to the last version */
 	uint64_t serial; /* grows by one at each commit */
 	uint64_t current; /* version that attach gets, 0 for none */
 	uint64_t next_version;
-	uint64_t passed_over; /* version whose readers were not all waited for; 0: none */
+	uint64_t passed_over; /* newest version that was overwritten before all its readers paused; 0: none */
 	char name[WIRE_NAME_SIZE];
 	char device[WIRE_DEVICE_SIZE];
 	uint32_t uid, gid, mode;
-	uint32_t generation; /* of these three */
+	uint32_t generation; /* generation of these three */
 	uint32_t keep;
 	uint32_t flags;
 	uint32_t state; /* enum head_state */

@@ -1,8 +1,8 @@
 /*
  * Messages of sd_notify, received
  *
- * What a daemon tells who started it, as sd_notify(3) sends it: a datagram of lines with descriptors, and
- * the kernel's word on who sent it. This is the end that hears; notify.h is the one that speaks.
+ * A daemon sends its state to its parent by sd_notify(3): datagrams of lines with descriptors, and
+ * the sender's credentials from the kernel. This is the receiving end; notify.h is the sending one.
  */
 #pragma once
 
@@ -24,7 +24,7 @@ enum notify_word {
 };
 
 struct notify_message {
-	pid_t pid; /* of the sender, who may be gone; 0: in a pid namespace that is not ours */
+	pid_t pid; /* of the sender, which may have exited; 0: in a pid namespace that is not ours */
 	unsigned words; /* NOTIFY_* */
 	char name[FDSTORE_NAME_MAX + 1]; /* FDNAME=; empty when there is none, or a wrong one */
 	bool is_whole; /* neither lines nor descriptors were lost on the way */

@@ -1,9 +1,10 @@
 /*
  * The store
  *
- * The service manager's store of file descriptors, where everything that must outlive us lies. A
- * descriptor there has a name of one letter and an id. The manager tells neither what it keeps nor how
- * much it would: we count. What was handed over is safe once a barrier behind it has come through.
+ * The service manager's store of file descriptors, which holds everything that must outlive
+ * weightd. A descriptor there has a name of one letter and an id. The manager does not report what
+ * it keeps nor how much it accepts, so weightd counts. A descriptor is safe once a barrier that was
+ * sent after it has returned.
  */
 #pragma once
 
@@ -39,7 +40,7 @@ bool store_works(const struct store *s);
 /* True where that was so at the start: what cannot be kept any more must not be made. */
 bool store_is_expected(const struct store *s);
 
-/* True while something that was handed over or removed waits to be told. */
+/* True while a descriptor was sent or removed and the manager has not received it yet. */
 bool store_is_behind(const struct store *s);
 
 /* True when `n` more descriptors may be kept; always true without a store. */
@@ -58,9 +59,9 @@ bool store_is_name(const char *name);
 /* True for such a name of a kind that we know. */
 bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret_id);
 
-/* Tells when all that was handed over before is kept. */
+/* Calls back when the manager keeps all that was sent before. */
 struct barrier {
-	struct source source; /* of the reading end of a pipe */
+	struct source source; /* the reading end of a pipe */
 	struct timer timer;
 	struct store *store; /* NULL while it is not running */
 	void (*fn)(struct barrier *b,

@@ -2,9 +2,9 @@
  * Access
  *
  * A buffer has uid, gid and permission bits like a file: r attaches, w writes, the owner and root
- * remove. What root may, who the server runs as may too, and so may the administrators: the members of
- * one group. The overflow uid stands for every user this user namespace cannot name: it never owns. Nor has
- * the overflow gid members.
+ * remove. The user that weightd runs as has the rights of root, and so have administrators, the
+ * members of one group. The overflow uid stands for all users that this user namespace cannot name:
+ * it never owns a buffer, and the overflow gid has no members.
  */
 #pragma once
 
@@ -25,13 +25,13 @@ struct access {
 bool access_allows(const struct access *a, const struct channel_peer *peer, unsigned want);
 bool access_owns(const struct access *a, const struct channel_peer *peer);
 
-/* Whose members are administrators from now on; -1: nobody. */
+/* Sets the group of the administrators; -1: none. */
 void access_set_admins(gid_t gid);
 
-/* Root, who the server runs as, or an administrator. */
+/* True for root, the user that weightd runs as, and administrators. */
 bool access_is_admin(const struct channel_peer *peer);
 
-/* False for the overflow uid, unless that is who the server itself is. */
+/* False for the overflow uid, unless weightd itself runs as it. */
 bool access_may_own(const struct channel_peer *peer);
 
 bool access_in_group(const struct channel_peer *peer, gid_t gid);

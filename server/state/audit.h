@@ -1,9 +1,9 @@
 /*
  * Audit lines
  *
- * Who did what to which version, and who was refused: one line each, with structured fields where the
- * journal reads us, so that `journalctl WEIGHTD_BUFFER=llama-8b` tells the story of a buffer. weightd(8)
- * lists the fields.
+ * One line for each change of a version and for each refusal, with its user and process. Where the
+ * journal reads stderr the line has structured fields, so that `journalctl WEIGHTD_BUFFER=llama-8b`
+ * shows the history of a buffer. weightd(8) lists the fields.
  */
 #pragma once
 
@@ -37,14 +37,14 @@ struct audit {
 	const char *device;
 	uint64_t version; /* 0: none */
 	int result; /* 0 or a negative errno */
-	const char *detail; /* what else is to be said, or NULL */
+	const char *detail; /* appended to the sentence, or NULL */
 };
 
 struct audit_kind {
 	const char *name;
 	const char *message_id; /* for ever the same */
 	enum log_level level;
-	const char *did; /* of the sentence, and the word that leads to the peer */
+	const char *did; /* parts of the sentence: the verb, and the word before the peer */
 	const char *preposition;
 };
 

@@ -1,8 +1,8 @@
 /*
  * The configuration
  *
- * What /etc/weightd/weightd.conf and the command line say. One table names every key, its type, its
- * bounds and its default; weightd.conf(5) and the example file are held against it by a test.
+ * The settings of /etc/weightd/weightd.conf and of the command line. One table has every key, its
+ * type, its bounds and its default; a test compares it with weightd.conf(5) and the example file.
  */
 #pragma once
 
@@ -23,10 +23,10 @@ struct config {
 	uint64_t socket_mode;
 	uint64_t reserve;
 	enum log_level log_level;
-	gid_t admin_gid; /* -1: nobody */
+	gid_t admin_gid; /* -1: none */
 	uint64_t store_max; /* descriptors */
 	uint64_t resume_timeout_s;
-	uint64_t limits[QUOTA_KINDS]; /* of each user */
+	uint64_t limits[QUOTA_KINDS]; /* for each user */
 	struct quota_override *overrides;
 	unsigned n_overrides;
 	bool cuda_enabled;
@@ -34,15 +34,15 @@ struct config {
 	uint64_t cuda_reserve; /* bytes of each GPU */
 	uint64_t cuda_timeout_s;
 	uint64_t cuda_idle_timeout_s;
-	uint64_t mode; /* of a new buffer */
+	uint64_t mode; /* for a new buffer */
 	uint64_t keep;
 };
 
-/* Where a configuration comes from. The strings are the caller's. */
+/* The sources of a configuration. The caller owns the strings. */
 struct config_source {
 	const char *path; /* NULL: CONFIG_PATH, if there is such a file */
 	struct {
-		const char *key; /* of [server] */
+		const char *key; /* in [server] */
 		const char *value;
 	} given[CONFIG_GIVEN_MAX]; /* on the command line, which wins; ends with a NULL key */
 };
@@ -56,7 +56,7 @@ void config_deinit(struct config *c);
 /* -EINVAL when [server] has no such key or the key does not take the value. Silent. */
 int config_set(struct config *c, const char *key, const char *value);
 
-/* What the command line says, which config_set() takes. */
+/* Applies the command line, whose values config_set() accepts. */
 void config_give(struct config *c, const struct config_source *source);
 
 /*

@@ -31,7 +31,7 @@ struct account {
 	uint64_t used[QUOTA_KINDS];
 };
 
-/* What one user may hold where that differs from what each may. */
+/* The limits of one user, where they differ from those of all. */
 struct quota_override {
 	uid_t uid;
 	unsigned kinds; /* bit 1 << kind: limits[kind] holds for the user */
@@ -39,8 +39,8 @@ struct quota_override {
 };
 
 struct quota {
-	struct list accounts; /* of everybody who holds something; for statistics */
-	uint64_t limits[QUOTA_KINDS]; /* of each user */
+	struct list accounts; /* all users that hold something; for statistics */
+	uint64_t limits[QUOTA_KINDS]; /* for each user */
 	struct quota_override *overrides;
 	unsigned n_overrides;
 };
@@ -56,7 +56,7 @@ extern const uint64_t quota_default_limits[QUOTA_KINDS];
 void quota_init(struct quota *q);
 void quota_deinit(struct quota *q);
 
-/* Takes `overrides`, from malloc(). Who holds more than the new limits keeps it, and gets no more. */
+/* Takes `overrides`, from malloc(). A user above a new limit keeps what it holds, and gets no more. */
 void quota_set_limits(struct quota *q, const uint64_t limits[QUOTA_KINDS],
 		      struct quota_override *overrides, unsigned n_overrides);
 
@@ -72,6 +72,6 @@ void quota_refund(struct charge *charge);
 int quota_charge_anyway(struct quota *q, uid_t uid, enum quota_kind kind, uint64_t amount,
 			struct charge *charge);
 
-/* What the user may hold, and how much of that is left to be charged. */
+/* The user's limit, and how much of it is left. */
 uint64_t quota_limit(const struct quota *q, uid_t uid, enum quota_kind kind);
 uint64_t quota_left(const struct quota *q, uid_t uid, enum quota_kind kind);

@@ -44,7 +44,7 @@ struct server {
 	struct list removed; /* without one, and not free yet */
 	struct list waiters;
 	struct list paused_readers;
-	struct session *actor; /* the session whose request is being handled, or NULL */
+	struct session *actor; /* the session of the request in progress, or NULL */
 	bool stopping; /* and all that survives us is to be left as it is */
 	bool final; /* nothing is to survive us: there will be no successor */
 	uint64_t instance; /* random */

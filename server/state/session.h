@@ -1,9 +1,10 @@
 /*
  * Sessions
  *
- * One connected client. It asks and is answered strictly in turn: while an answer is owed nothing more
- * is read from it. It owns its leases and writers, which end with it. Whoever breaks the protocol, or
- * does not read what it asked for, loses the connection; nobody else notices.
+ * One connected client. It sends requests and receives replies strictly in turn: until a reply is
+ * sent, weightd reads nothing more from it. It owns its leases and writers, which end with it. A
+ * client that breaks the protocol, or does not read its replies, loses its connection, without an
+ * effect on other clients.
  */
 #pragma once
 
@@ -25,9 +26,9 @@ struct watcher;
 struct session {
 	struct list link; /* server::sessions */
 	struct server *server;
-	struct source source; /* of the socket, which the session owns */
+	struct source source; /* the socket, which the session owns */
 	struct channel_peer peer;
-	uint64_t serial; /* of the request being answered */
+	uint64_t serial; /* serial of the request in progress */
 	bool greeted;
 	bool pending; /* an answer is owed */
 	bool doomed; /* to be closed when the loop comes round */
@@ -46,8 +47,8 @@ struct session {
 void session_doom(struct session *s, const char *why);
 
 /*
- * Answers the request at hand; the descriptors stay the caller's. On failure the client was told or is
- * gone, and what the answer promised must be taken back.
+ * Answers the request in progress; the caller keeps the descriptors. On failure the client has
+ * received an error or is disconnected, and the caller must undo what the answer promised.
  */
 int session_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,
 		  unsigned n_fds);
