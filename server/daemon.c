@@ -76,7 +76,7 @@ static void release_signals(struct daemon *d)
 	d->signals.fd = fd_close(d->signals.fd);
 }
 
-/* The path on the command line, that of the file, or NULL for what the environment says. */
+/* The path on the command line, in the file, or NULL for the environment's. */
 static const char *socket_path(const struct server *s, const struct daemon_options *options)
 {
 	if (options->socket)
@@ -102,7 +102,7 @@ static int start_workers(struct daemon *d)
 		r = cuda_init(&d->cuda, s);
 		if (r == 0)
 			return 0;
-		(void)client_fds_deinit(&d->client_fds); /* nobody has sent anything yet */
+		(void)client_fds_deinit(&d->client_fds); /* there were no clients yet */
 	}
 	log_error("cannot start a thread: %s", strerror(-r));
 	while (n > 0)
@@ -123,7 +123,7 @@ static void check_descriptor_limit(const struct server *s)
 			(unsigned long)limit.rlim_cur, s->store.max);
 }
 
-/* Takes up what an earlier weightd has left, and then lets clients in. */
+/* Recovers what an earlier weightd left, and then accepts clients. */
 static int take_over(struct daemon *d, const struct daemon_options *options)
 {
 	struct server *s = &d->server;
@@ -218,7 +218,7 @@ int daemon_init(struct daemon *d, const struct daemon_options *options)
 	if (r == 0)
 		return 0;
 	notify_deinit(&s->notify);
-	(void)client_fds_deinit(&d->client_fds); /* nobody has sent anything yet */
+	(void)client_fds_deinit(&d->client_fds); /* there were no clients yet */
 	cuda_deinit(s->cuda);
 	worker_deinit(&s->wake_worker);
 	worker_deinit(&s->sealer);
@@ -232,7 +232,7 @@ fail_events:
 	return r;
 }
 
-/* What is in the store is our successor's: clients go, and all else is left as it is. */
+/* Leaves the store to the successor: clients are disconnected, and all else stays as it is. */
 static void daemon_leave(struct server *s)
 {
 	struct session *session;
@@ -248,7 +248,7 @@ static void daemon_leave(struct server *s)
 	notify_deinit(&s->notify);
 }
 
-/* Who waits for a client to come back, or for the store, waits no more. */
+/* Ends writers that wait for their client to return, or for the store. */
 static void end_writers(struct list *buffers)
 {
 	struct buffer *b, *tmp;
@@ -266,7 +266,7 @@ static void free_all(struct list *buffers)
 	list_for_each_safe(b, tmp, buffers, link) {
 		buffer_ref(b);
 		while ((v = list_first(&b->leaving, struct version, link)))
-			version_free(v); /* whoever maps it: nobody is left to count it */
+			version_free(v); /* readers that map it are not counted any more */
 		buffer_unref(b);
 	}
 }
@@ -316,6 +316,6 @@ int daemon_run(struct daemon *d)
 	r = loop_run(&s->loop);
 	if (r < 0)
 		log_error("the event loop failed: %s", strerror(-r));
-	(void)notify_send(&s->notify, "STOPPING=1", -1); /* nobody to tell that nobody listens */
+	(void)notify_send(&s->notify, "STOPPING=1", -1); /* no client can receive it if this fails */
 	return r;
 }

@@ -75,7 +75,7 @@ static int bad_value(const char *option, const char *value)
 	return -EINVAL;
 }
 
-/* The value is tried here, so that a wrong one is reported whatever the file says. */
+/* The value is tried here, so that a wrong one is reported also where the file has another. */
 static int give(struct config_source *source, const char *key, const char *value)
 {
 	struct config trial = {0};
@@ -99,7 +99,7 @@ static const char *optional_path(int argc, char **argv)
 	return argv[optind++];
 }
 
-/* -EINVAL: a value is wrong, and it was said. */
+/* -EINVAL: a value is wrong, which was logged. */
 static int arguments_parse(int argc, char **argv, struct arguments *ret)
 {
 	struct arguments a = {0};
@@ -183,7 +183,7 @@ int main(int argc, char **argv)
 	config_init(&config);
 	config_give(&config, &a.source);
 	log_init(config.log_level);
-	(void)signal(SIGPIPE, SIG_IGN); /* who reads the log may go before us */
+	(void)signal(SIGPIPE, SIG_IGN); /* the reader of the log may exit before us */
 	if (a.keeper && !a.check)
 		return run_keeper(argc, argv);
 	if (config_load(&a.source, &config) < 0)

@@ -30,7 +30,7 @@ struct patient {
 	struct recovery *result;
 	struct buffer *buffer;
 	const struct manifest_record *record;
-	bool is_dead[MANIFEST_VERSIONS]; /* of the record's versions: their memory died with its holder */
+	bool is_dead[MANIFEST_VERSIONS]; /* versions of the record whose memory died with its holder */
 };
 
 /* Each table once, however many versions have it. */
@@ -92,7 +92,7 @@ static void return_table(struct patient *p, struct layout_table *t)
 	layout_table_unref(t);
 }
 
-/* What was published must be sealed, unless its buffer has it otherwise; and be of its layout. */
+/* A published version must be sealed, unless its buffer has it otherwise, and have its layout. */
 static int check_version(const struct patient *p, const struct manifest_version *e,
 			 const struct slot *s, const struct layout_table *t)
 {
@@ -146,7 +146,7 @@ static int recover_version(struct patient *p, const struct manifest_version *e)
 	v->has_digest = e->flags & MANIFEST_DIGEST;
 	memcpy(v->digest, e->digest, sizeof(v->digest));
 	version_add(v, p->buffer);
-	(void)slot_watch(v->slot); /* else a loss is seen by who attaches */
+	(void)slot_watch(v->slot); /* else an attach sees the loss */
 	return 0;
 }
 
@@ -207,7 +207,7 @@ static void recover_writer(struct patient *p)
 	else
 		r = find_slot(p, &of_slot, &slot);
 	if (r == 0 && slot_has_writer(slot ? slot : current->slot) == 0)
-		r = -ESRCH; /* whoever could write it is dead */
+		r = -ESRCH; /* every process that could write it is dead */
 	if (r == 0)
 		r = find_table(p, saved->table, saved->uid, &table);
 	if (r == 0)
@@ -225,7 +225,7 @@ static void recover_writer(struct patient *p)
 	inherit_drop(p->in, &p->server->store, STORE_TABLE, saved->table);
 }
 
-/* In place, and the writer is gone: nobody knows what is there now. */
+/* Written in place, without a writer now: the content is unknown. */
 static void check_state(struct buffer *b)
 {
 	if (b->state != HEAD_UPDATING || b->writer)
@@ -234,7 +234,7 @@ static void check_state(struct buffer *b)
 	buffer_audit(b, AUDIT_TORN, NULL, b->current);
 }
 
-/* Whether a version that should be there, and is not, has this slot: then it stays where it is. */
+/* True if a version that should exist, and does not, has this slot: then the slot stays where it is. */
 static bool is_missed(const struct patient *p, uint64_t slot)
 {
 	for (unsigned i = 0; i < p->record->n_versions; i++) {
@@ -247,8 +247,8 @@ static bool is_missed(const struct patient *p, uint64_t slot)
 }
 
 /*
- * Of versions that had ended: what we told the service manager last, it may not have heard. What a version
- * that is there needs has been taken before.
+ * Of ended versions: the service manager may not have received the last messages about them. The
+ * descriptors that existing versions need were taken before.
  */
 static void drop_rest(struct patient *p)
 {

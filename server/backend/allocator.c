@@ -53,7 +53,7 @@ void allocator_rest(struct allocator *a)
 		child_leave(&a->child);
 	else
 		(void)child_end(&a->child,
-				how); /* what the driver holds on to is looked at when it is used next */
+				how); /* the next use finds out what the driver still holds */
 }
 
 void allocator_pause(struct allocator *a)
@@ -114,7 +114,7 @@ static int allocator_start(struct allocator *a, char *why)
 	return 0;
 }
 
-/* It was asked and has not answered: `r` says in which way. */
+/* It received a request and has not answered: `r` is the reason. */
 static int allocator_fail(struct allocator *a, int r, char *why)
 {
 	pid_t pid = a->child.pid;
@@ -188,14 +188,17 @@ int allocator_ask(struct allocator *a, struct allocator_request *q, struct alloc
 		return r;
 	r = allocator_send_and_wait(a, q, ret, ret_fd);
 	if (r == -EPIPE && was_running) {
-		/* Somebody has killed it while it had nothing to do: that is nobody's failure. */
+		/* It was killed while idle: no request has failed. */
 		r = allocator_start(a, ret->why);
 		if (r < 0)
 			return r;
 		r = allocator_send_and_wait(a, q, ret, ret_fd);
 	}
 	if (r == -EMFILE) {
-		/* What it sent is lost on the way, and freed with that: it is none the worse for it. */
+		/*
+		 * The descriptor that it sent is lost on the way, and freed with that: the child
+		 * itself is intact.
+		 */
 		(void)snprintf(ret->why, sizeof(ret->why),
 			       "weightd is out of descriptors; try again");
 		return r;

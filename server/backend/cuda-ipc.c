@@ -1,11 +1,11 @@
 /*
  * GPU memory of the older kind
  *
- * What a cudaIpcMemHandle_t leads to lives as long as the process that made it, so a process holds it:
- * weightd-cuda --hold, one for each GPU, since a context takes some hundred megabytes of it, and one that
- * dies or hangs shall take no other GPU's memory with it. It is no part of weightd's life: it holds what
- * somebody has the descriptor of, and the weightd that is started next, which finds those in the store,
- * starts another one for what is new.
+ * Memory that a cudaIpcMemHandle_t leads to lives as long as the process that made it, so a process
+ * holds it: weightd-cuda --hold, one for each GPU, since a context takes some hundred megabytes of
+ * it, and a holder that dies or hangs must not take the memory of other GPUs with it. A holder
+ * outlives weightd: it holds all memory that a process has the descriptor of. A later weightd finds
+ * the descriptors in the store, and starts a holder of its own for new memory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +40,7 @@ static int make_holder(struct cuda *c, const uint8_t uuid[WIRE_UUID_SIZE], struc
 				   c->server->config.cuda_timeout_s)
 		  : -ENOMEM;
 
-	/* All are told to stop by one eventfd. */
+	/* One eventfd stops all. */
 	if (r == 0 && dup3(c->allocator.stop_fd, h->allocator.stop_fd, O_CLOEXEC) < 0) {
 		r = -errno;
 		allocator_deinit(&h->allocator);

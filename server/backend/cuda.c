@@ -47,7 +47,7 @@ static int cuda_idle_step(struct job *job)
 
 	if (job->cancelled)
 		return JOB_DONE;
-	if (!job->not_before_ns) { /* what we were submitted for is still to come */
+	if (!job->not_before_ns) { /* the idle time has not passed yet */
 		job->not_before_ns = now + idle_ns;
 		return JOB_LATER;
 	}

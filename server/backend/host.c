@@ -1,10 +1,11 @@
 /*
  * Host memory
  *
- * A slot is a memfd that cannot shrink or grow. Its pages are huge where the kernel gives them: one byte
- * of each 2 MiB is touched and the range collapsed, which works whatever shmem_enabled says and makes
- * the page before it is filled (0.07 s a GiB here; collapsing pages that fallocate had made took 0.5 s,
- * since it copies them). fallocate comes second and fills what was left, so that no block is missing.
+ * A slot is a memfd that cannot shrink or grow. Its pages are huge where the kernel gives them: one
+ * byte of each 2 MiB is touched and the range collapsed, which works with any shmem_enabled and
+ * makes the page before it is filled (0.07 s a GiB here; collapsing pages that fallocate had made
+ * took 0.5 s, since it copies them). fallocate comes second and fills the rest, so that no block is
+ * missing.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -47,9 +48,9 @@ static int host_allocate(struct backend_memory *m)
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
 		return -errno;
 	/*
-	 * The descriptor of memfd_create() does not count as one that is open for writing, and so a lease
-	 * would be granted while a writer has it. One that was opened does. Its mode of 0400 keeps other users
-	 * from doing the same through /proc, whoever passes it on.
+	 * The descriptor of memfd_create() does not count as open for writing, so a lease would be
+	 * granted while a writer has it. One that was opened does count. Its mode of 0400 keeps
+	 * other users from opening it through /proc, even when a client passes it on.
 	 */
 	m->location.map_size = m->size;
 	return fd_reopen_writable(fd, &m->fd);

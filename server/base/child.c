@@ -44,7 +44,7 @@ static int find_program(const char *path, const char *name, char *ret, size_t si
 	return 0;
 }
 
-/* Ours and not its: who it would speak to, and in whose name. */
+/* Variables that belong to weightd and not to the child: sockets and names of its own. */
 static bool is_private(const char *variable)
 {
 	static const char *const names[] = {
@@ -129,7 +129,10 @@ static int child_spawn(const char *program, const char *argument, int fd, pid_t 
 	return -r;
 }
 
-/* What tells when it is over (Linux 5.3). Where there is none it goes again: it is in no driver yet. */
+/*
+ * A descriptor that shows the end (Linux 5.3). Without one the child is ended again: it is in no
+ * driver yet.
+ */
 static int child_watch(struct child *c)
 {
 	int r = 0;

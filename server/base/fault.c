@@ -41,8 +41,9 @@ static const char *const points[] = {
 /* clang-format on */
 
 static _Atomic uint64_t own_passages[ARRAY_LEN(points)];
-static _Atomic uint64_t *passages = own_passages; /* shared with who runs before and after us */
-static uint64_t deadly[ARRAY_LEN(points)]; /* which passage kills; 0: none does */
+static _Atomic uint64_t *passages =
+	own_passages; /* shared with the processes before and after this one */
+static uint64_t deadly[ARRAY_LEN(points)]; /* number of the passage that kills; 0: none */
 
 static size_t find_point(const char *name, size_t size)
 {

@@ -12,7 +12,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 
-/* Where the two generations of cgroups keep what we need. */
+/* The files of both generations of cgroups. */
 static const struct hierarchy {
 	const char *root;
 	const char *limit, *usage, *inactive, *active;
@@ -83,7 +83,7 @@ static uint64_t group_limit(const struct hierarchy *h, const char *group)
 	return strtoull(text + 1, NULL, 10);
 }
 
-/* What one cgroup still allows; page cache in it can be dropped and does not count. */
+/* The memory that one cgroup still allows; page cache in it can be dropped and does not count. */
 static uint64_t group_left(const struct hierarchy *h, const char *group)
 {
 	uint64_t limit = group_limit(h, group);

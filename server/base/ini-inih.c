@@ -1,9 +1,9 @@
 /*
  * Lines by inih
  *
- * inih is asked line by line. Given a whole file it tells no line numbers but that of the first error,
- * says nothing about a section without entries, cuts lines that are long and ignores what stands behind
- * a section's name; and what of that can be changed differs between distributions.
+ * inih receives the file line by line. Given a whole file it reports the number of the first
+ * error's line only, skips a section without entries silently, cuts long lines and ignores text
+ * behind a section's name; and how much of that can be configured differs between distributions.
  */
 #include <errno.h>
 #include <ini.h>

@@ -1,6 +1,6 @@
 /*
- * Nothing here waits: what the journal does not take at once goes the way of every other log line, which loses
- * lines rather than wait, and says how many it lost.
+ * Nothing here waits: a line that the journal does not take at once becomes an ordinary log line,
+ * and the log drops lines rather than wait, and counts them.
  */
 #include "server/base/journal.h"
 
@@ -13,7 +13,7 @@
 #include "server/base/log.h"
 
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
-#define VALUE_MAX 255 /* of a field, the message aside: so all of them fit */
+#define VALUE_MAX 255 /* for a field other than the message, so that all fit */
 
 static int journal_fd = -1; /* -1: stderr is not the journal's */
 

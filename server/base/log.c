@@ -17,7 +17,7 @@ static _Atomic enum log_level max_level = LOG_LEVEL_INFO; /* read by every threa
 static bool to_journal;
 static const char *program = "weightd";
 
-/* The variable alone is inherited by whoever a service starts, also with another stderr. */
+/* The variable alone is inherited by children of a service, also by those with another stderr. */
 static bool is_journal(int fd)
 {
 	const char *stream = getenv("JOURNAL_STREAM");
@@ -75,7 +75,7 @@ int log_parse_level(const char *name, enum log_level *ret)
 	return -EINVAL;
 }
 
-/* In one write, so that lines of several processes do not mix; never waiting for who does not read. */
+/* In one write, so that lines of several processes do not mix; never waiting for a slow reader. */
 static void write_line(const char *line, size_t size)
 {
 	static _Atomic unsigned n_lost;

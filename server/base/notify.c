@@ -84,7 +84,7 @@ static void notify_flush(struct notify *n)
 			return;
 		}
 		if (r == -ETOOMANYREFS || r == -ENOBUFS || r == -ENOMEM) {
-			loop_modify(&n->source, 0); /* no event tells when that is over */
+			loop_modify(&n->source, 0); /* no event shows when there is room */
 			timer_start(n->loop, &n->retry, num_now_ns() + RETRY_NS);
 			return;
 		}
@@ -176,10 +176,10 @@ void notify_init(struct notify *n, struct loop *l)
 		return;
 	}
 	n->watchdog_ns = ping_interval_ns();
-	(void)unsetenv("NOTIFY_SOCKET"); /* what we start must not speak for us */
+	(void)unsetenv("NOTIFY_SOCKET"); /* our children must not send messages as us */
 }
 
-/* What waits is of use even now: removals, above all. No client is left to be held up. */
+/* Sends the queue, of use even now: removals, above all. There are no clients left to delay. */
 static void send_rest(const struct notify *n)
 {
 	uint64_t deadline_ns = num_now_ns() + PARTING_MS * 1000000u;
@@ -268,7 +268,7 @@ void notify_ready(struct notify *n, const char *status)
 	char text[256];
 
 	(void)snprintf(text, sizeof(text), "READY=1\nSTATUS=%s", status);
-	(void)notify_send(n, text, -1); /* nobody to tell that nobody listens */
+	(void)notify_send(n, text, -1); /* there is nowhere to report a failure */
 	if (n->watchdog_ns && notify_works(n))
 		timer_start(n->loop, &n->watchdog, num_now_ns() + n->watchdog_ns);
 }

@@ -11,7 +11,7 @@
 
 #define RECORD_SIZE_MAX (16 * MIB) /* all members of a group are in it */
 
-/* 0, or an errno: ENOENT for nobody, ERANGE when the record has no room. */
+/* 0, or an errno: ENOENT without such an entry, ERANGE when the record has no room. */
 typedef int look_up_fn(const char *name, char *room, size_t size, uint32_t *ret);
 
 static int nss_look_up_group(const char *name, char *room, size_t size, uint32_t *ret)
@@ -40,7 +40,7 @@ static int nss_find(const char *name, look_up_fn *look_up, uint32_t *ret)
 	int r = ERANGE;
 
 	if (num_parse(name, 10, &number) == 0) {
-		if (number >= UINT32_MAX) /* which stands for nobody */
+		if (number >= UINT32_MAX) /* not an id: "no user" */
 			return -ENOENT;
 		*ret = (uint32_t)number;
 		return 0;

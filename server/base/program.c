@@ -20,7 +20,7 @@ int program_next_option(const struct program *p, int argc, char **argv, int *ret
 		fputs(p->usage, stdout);
 		exit(EXIT_SUCCESS);
 	}
-	if (code == '?') { /* getopt has said what is wrong */
+	if (code == '?') { /* getopt has printed the error */
 		fprintf(stderr, "Try '%s --help'.\n", p->name);
 		exit(EXIT_USAGE);
 	}

@@ -120,7 +120,7 @@ const struct setting_type setting_count = {
 	.describe = setting_describe_count,
 };
 
-/* With digits behind a point or without; those behind the third are not told apart. */
+/* With or without decimals; those after the third are ignored. */
 static int setting_parse_seconds(const struct setting *setting, const char *text, void *ret)
 {
 	const char *c = text;
@@ -228,7 +228,7 @@ static size_t size_of(const struct setting *setting)
 
 bool setting_equals(const struct setting *setting, const void *a, const void *b)
 {
-	/* What stands behind the end of a text is no part of it. */
+	/* Bytes after the end of a text do not count. */
 	return setting->type == &setting_text ? !strcmp(a, b) : !memcmp(a, b, size_of(setting));
 }
 

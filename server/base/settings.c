@@ -21,7 +21,7 @@
 
 #define FILE_SIZE_MAX (1 * MIB)
 #define ERRORS_MAX 20
-#define NAMES_SIZE 256 /* of all keys of a section, for a sentence */
+#define NAMES_SIZE 256 /* all keys of a section, for an error */
 
 void settings_report_at(struct settings *s, unsigned line, const char *fmt, ...)
 {
@@ -52,7 +52,7 @@ static unsigned list_sections(const struct settings_form *form, const char **ret
 	return n;
 }
 
-/* What follows belongs to a section that was refused, unless it is opened: one error for all of it. */
+/* Lines after this belong to a refused section, until one is opened: one error for all of it. */
 static void leave_section(struct settings *s)
 {
 	s->in_section = true;

@@ -9,7 +9,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 
-/* The first job whose time has come; else how long until one's has. */
+/* The first job that may run now; else the time until one may. */
 static struct job *next_job(struct worker *w, uint64_t *ret_deadline_ns)
 {
 	uint64_t now = num_now_ns();

@@ -201,7 +201,7 @@ int buffer_chown(struct buffer *b, uid_t uid)
 	return 0;
 }
 
-/* The memory of a head page, whatever it says: it is written anew. */
+/* Maps a head page. Its content does not matter: it is rewritten. */
 static int recover_head(struct buffer *b, int head_fd)
 {
 	int seals = fcntl(head_fd, F_GET_SEALS);
@@ -315,7 +315,8 @@ void buffer_keep(struct buffer *b)
 	if (b->kept)
 		return;
 	b->kept = true;
-	(void)store_put(store, STORE_MANIFEST, b->id, b->manifest_fd); /* the barrier behind tells */
+	(void)store_put(store, STORE_MANIFEST, b->id,
+			b->manifest_fd); /* the barrier after it reports errors */
 	(void)store_put(store, STORE_HEAD, b->id, b->head_fd);
 	b->manifest_fd = fd_close(b->manifest_fd);
 	b->head_fd = fd_close(b->head_fd);

@@ -29,8 +29,8 @@ static struct version *find_by_slot(const struct buffer *b, uint64_t slot)
 }
 
 /*
- * What the manifest remembers of versions that have no memory any more. The oldest are forgotten; those that
- * never were published at once, unless the store has not heard yet that they are gone.
+ * Copies entries of versions without memory. The oldest are dropped. A version that was never
+ * published is dropped at once, unless the store may still have its slot.
  */
 static void copy_history(const struct buffer *b, const struct manifest_record *old,
 			 struct manifest_record *r)
@@ -86,7 +86,7 @@ static void copy_version(const struct version *v, struct manifest_record *r)
 	memcpy(e->digest, v->digest, sizeof(e->digest));
 }
 
-/* By number. Nearly sorted already: the newest comes last. */
+/* Sorts by number. The list is nearly sorted: the newest comes last. */
 static void sort_versions(struct manifest_record *r)
 {
 	for (unsigned i = 1; i < r->n_versions; i++)

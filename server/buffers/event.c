@@ -42,7 +42,7 @@ static void event_append(const struct buffer *b, struct wire_event_record *recor
 		record->pid = (uint32_t)server->actor->peer.pid;
 	}
 	e->ring[e->last % WIRE_EVENTS_KEPT] = (struct event){.record = *record, .access = b->access};
-	/* Not now: whoever makes events is in the middle of something. */
+	/* Not now: the caller is in the middle of a change. */
 	if (!list_empty(&e->watchers))
 		timer_start(&server->loop, &e->tell, 0);
 }

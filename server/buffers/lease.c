@@ -62,7 +62,7 @@ void lease_free(struct lease *l)
 	list_remove(&l->link);
 	list_remove(&l->version_link);
 	l->session->server->n_leases--;
-	if (!b->server->stopping) { /* or our successor would expect nobody */
+	if (!b->server->stopping) { /* or the successor would expect no readers */
 		b->manifest->n_leases--;
 		PROBE(detach, l);
 	}

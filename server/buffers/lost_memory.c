@@ -37,7 +37,7 @@ static void lost_memory_end_version(struct version *v)
 	if (v->ended_ns) {
 		if (b->spare == v)
 			slot_reuse_forget(b);
-		return; /* who maps it holds it still, but nobody comes to it any more */
+		return; /* readers that map it hold it, but it gets no new ones */
 	}
 	version_end(v, WIRE_END_LOST);
 	buffer_audit(b, AUDIT_LOSE, NULL, v->number);
@@ -64,7 +64,7 @@ static bool find_in(struct list *versions, const struct slot *s)
 static bool find_in_buffer(struct buffer *b, const struct slot *s)
 {
 	if (b->writer && !b->writer->target && b->writer->slot == s) {
-		/* It is told when it wants to publish, or by the descriptor. */
+		/* The client finds out when it publishes, or from the descriptor. */
 		log_error("what is being written to '%s' on %s is lost: the process that held its memory "
 			  "is dead",
 			  b->name, b->device);

@@ -17,7 +17,7 @@
 #include "server/state/server.h"
 #include "server/state/session.h"
 
-/* A session that has paused and waits to be told to go on. */
+/* A session that has paused and waits until the update is over. */
 struct paused_reader {
 	struct list link; /* server::paused_readers */
 	struct session *session;

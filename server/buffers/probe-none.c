@@ -1,4 +1,4 @@
-/* Where <sys/sdt.h> was not there: nobody ever looks. */
+/* Without <sys/sdt.h> at build time: a tracer can never attach. */
 #include "server/buffers/probe.h"
 
 volatile unsigned short weightd_attach_semaphore;

@@ -1,10 +1,11 @@
 /*
- * Probes by <sys/sdt.h>: a nop each, and a note in the program that says where it lies, where its semaphore does,
- * and where its arguments are.
+ * Probes by <sys/sdt.h>: a nop each, and a note in the program with its address, its semaphore and
+ * its arguments.
  *
- * These are in the registers of the arguments of a call in every build, a sanitized one too, so that a tracer need not
- * interpret the note. There are six: bpftrace takes no more. What is told is read from memory by the caller, as a
- * sanitizer may call functions of its own there, which use registers as they like.
+ * The arguments are in the registers of a call in every build, a sanitized one too, so that a
+ * tracer need not interpret the note. There are six: bpftrace takes no more. The caller reads their
+ * values from memory, since a sanitizer may call functions of its own for that, which use registers
+ * as they like.
  */
 #include "server/buffers/probe.h"
 
@@ -31,7 +32,7 @@
 #elif defined __aarch64__
 #define PINNED(n) __asm__("x" #n)
 #else
-#define PINNED(n) /* the note says where */
+#define PINNED(n) /* the note has their place */
 #endif
 
 #define PIN(n) register uint64_t r##n PINNED(n) = a##n
@@ -45,7 +46,7 @@ SEMAPHORE(publish);
 SEMAPHORE(flip);
 SEMAPHORE(quiesce);
 
-/* A function of its own for each, whose arguments are pinned to where they came. */
+/* A function for each, whose arguments are pinned to their registers. */
 #define TELL(noun)                                                                                 \
 	static __attribute__((noinline)) void tell_##noun(uint64_t a0, uint64_t a1, uint64_t a2,   \
 							  uint64_t a3, uint64_t a4, uint64_t a5)   \

@@ -16,7 +16,7 @@ void buffer_publish(struct buffer *b, struct version *v)
 	version_add(v, b);
 	b->current = v->number;
 	b->state = HEAD_READY;
-	event_of_version(WIRE_EVENT_PUBLISHED, v); /* told in the next round, when it is true */
+	event_of_version(WIRE_EVENT_PUBLISHED, v); /* sent in the next round, after the commit */
 	(void)buffer_end_old(b);
 	fault_point("publish-sealed");
 	buffer_save(b);

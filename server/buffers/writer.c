@@ -55,7 +55,7 @@ void writer_leave_target(struct writer *w)
 	w->target = NULL;
 }
 
-/* It has written in place, who knows what; if it could. */
+/* The client may have written any part in place, if it had the descriptor. */
 static void writer_tear_target(struct writer *w)
 {
 	struct buffer *b = w->buffer;
@@ -120,7 +120,7 @@ void writer_abandon(struct writer *w)
 	list_remove(&w->link);
 	w->session = NULL;
 	w->job.cancelled = true;
-	/* What survives us waits for its client in our successor. */
+	/* A writer that survives weightd waits for its client in the successor. */
 	if (!w->busy && !w->buffer->server->stopping)
 		writer_free(w);
 }
@@ -192,7 +192,7 @@ struct writer *writer_blank(struct buffer *b, uint64_t id)
 		return NULL;
 	}
 	list_init(&w->link);
-	w->version->buffer = b; /* whose reference it gets when it is one */
+	w->version->buffer = b; /* it gets a reference when it is published */
 	timer_init(&w->timer, NULL);
 	w->id = id;
 	layout_validation_init(&w->layout);

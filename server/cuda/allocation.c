@@ -25,8 +25,9 @@ uint64_t allocation_granularity(const struct gpus *g, const struct gpu *gpu)
 }
 
 /*
- * With all that the GPU says it can do. A driver may say so and refuse: fabric handles need a daemon (IMEX),
- * registration with network cards a module of the kernel's; memory without them is what most want.
+ * Asks for all that the GPU claims to support. A driver may claim it and refuse: fabric handles
+ * need a daemon (IMEX), registration with network cards a module of the kernel; memory without them
+ * is enough for most.
  */
 static cu_result create(const struct gpus *g, const struct gpu *gpu, size_t size, cu_handle *ret)
 {

@@ -35,7 +35,7 @@ void holder_init(struct holder *h, struct gpus *g)
 	list_init(&h->holdings);
 }
 
-/* Of mode 0400: who has the reading end, and is another user, cannot open it for writing. */
+/* Mode 0400: another user that has the reading end cannot open it for writing. */
 static int make_pipe(int *ret_reader, int *ret_writer)
 {
 	int ends[2];
@@ -148,7 +148,7 @@ static bool free_unwanted(struct holder *h, const struct pollfd *polled)
 	unsigned before = h->n;
 
 	list_for_each_safe(a, tmp, &h->holdings, link) {
-		if (!(polled++->revents & POLLERR)) /* nobody can read it any more */
+		if (!(polled++->revents & POLLERR)) /* all reading ends are closed */
 			continue;
 		list_remove(&a->link);
 		h->n--;
@@ -176,7 +176,7 @@ int holder_wait(struct holder *h, int fd)
 			return -ENOMEM;
 		p[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
 		list_for_each(a, &h->holdings, link)
-			p[n++] = (struct pollfd){.fd = a->fd}; /* POLLERR is always told */
+			p[n++] = (struct pollfd){.fd = a->fd}; /* POLLERR is always reported */
 		r = poll(p, n, timeout_ms(h, fd));
 		if (r < 0 && errno != EINTR)
 			return -errno;

@@ -1,9 +1,9 @@
 /*
  * weightd-cuda
  *
- * The allocator of GPU memory: the only program of the server's side that loads libcuda. weightd starts it
- * when it is needed and ends it when it is not, or when it does not answer; it holds nothing that anybody
- * would miss. With --hold it does hold memory, of the older kind, and outlives weightd: see holder.h.
+ * The allocator of GPU memory: the only program on the server's side that loads libcuda. weightd
+ * starts it when it is needed and ends it when it is idle or does not answer; clients lose nothing
+ * with it. With --hold it does hold memory, of the older kind, and outlives weightd: see holder.h.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -107,7 +107,7 @@ static int request_serve(struct gpus *g, struct holder *holder, const struct cha
 	return channel_send(ALLOCATOR_FD, &reply, sizeof(reply), &fd, fd >= 0);
 }
 
-/* Whoever protects weightd from the kernel's killer does not mean us: we are the one to go. */
+/* Protection from the kernel's OOM killer is meant for weightd: this process must be killed first. */
 static void be_killed_first(void)
 {
 	cleanup(fd_closep) int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
@@ -126,7 +126,7 @@ static bool is_started_by_weightd(const char *option)
 	return false;
 }
 
-/* Answers the next request. 0: weightd will not ask any more; negative: likewise, and it was told why. */
+/* Answers the next request. 0: weightd has closed its end; negative: an error, which was logged. */
 static int request_receive(struct gpus *g, struct holder *holder)
 {
 	struct channel_packet packet;
@@ -160,7 +160,7 @@ static int requests_serve(struct gpus *g)
 	return r == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-/* What is held goes on being held when weightd is gone: others use it. */
+/* Memory stays held after weightd has exited: other processes use it. */
 static int holder_serve(struct gpus *g)
 {
 	struct holder h;
@@ -169,7 +169,7 @@ static int holder_serve(struct gpus *g)
 	holder_init(&h, g);
 	if (!is_started_by_weightd("--hold"))
 		return EXIT_USAGE;
-	(void)setsid(); /* what is typed at weightd's terminal is not for us; a leader of a group stays one */
+	(void)setsid(); /* signals of weightd's terminal are not for us; the leader of a group stays one */
 	while ((r = holder_wait(&h, fd)) > 0)
 		if (request_receive(g, &h) <= 0)
 			fd = fd_close(fd);

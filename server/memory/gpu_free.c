@@ -12,7 +12,7 @@
 #define SECOND_NS ((uint64_t)1000000000)
 #define DELAY_MAX_NS (60 * SECOND_NS)
 
-/* Nobody waits for what is over: its version goes, and with it the slot. */
+/* The free is over: the version goes, and with it the slot. */
 static void gpu_free_end(struct slot *s)
 {
 	struct server *server = s->server;
@@ -22,15 +22,16 @@ static void gpu_free_end(struct slot *s)
 		server->slot_ops->freed(server);
 }
 
-/* What a driver keeps back for itself of a big allocation does not make it an orphan. */
+/* The part of a big allocation that a driver keeps for itself does not make it an orphan. */
 static uint64_t expected(const struct slot *s)
 {
 	return s->memory.location.map_size - s->memory.location.map_size / 8;
 }
 
 /*
- * Who keeps the memory of many slots holds up the worker no longer than who keeps that of one: all that are
- * released at once have the same second. What is asked too early for it is looked at again, as an orphan.
+ * A reader that maps the memory of many slots delays the worker no longer than one that maps one:
+ * all that are freed at once have the same second. A slot without an answer within it is an orphan,
+ * and looked at again.
  */
 static int gpu_free_close_step(struct job *job)
 {
@@ -57,8 +58,8 @@ static int gpu_free_look_step(struct job *job)
 }
 
 /*
- * What the GPU would have free without us. The slots that are being released count as ours until they are over:
- * the one that is let go adds to this, once, until its release is seen to be over.
+ * The bytes that the GPU would have free without us. Slots that are being freed count as ours until
+ * they are over: such a slot adds to this, once, until its end is seen.
  */
 static uint64_t left_by_others(const struct slot *s)
 {
@@ -80,7 +81,7 @@ static void gpu_free_close_done(struct job *job, int r)
 	struct slot *s = container_of(job, struct slot, gpu_free.job);
 
 	if (r != -EBUSY) {
-		gpu_free_end(s); /* also where the GPU does not say: nobody would ever know */
+		gpu_free_end(s); /* also where the GPU does not answer: the end would never be seen */
 		return;
 	}
 	log_warning("memory on %s that nobody has a lease on is still taken: some process maps it",
@@ -119,7 +120,7 @@ bool gpu_free_run(struct slot *s)
 		return false;
 	worker = s->backend->worker(s->server);
 	if (!worker)
-		return false; /* what came back after a restart is the first to need one */
+		return false; /* a slot from before a restart can be the first to need the worker */
 	if (r->state == GPU_FREE_ORPHAN) {
 		r->looking = true;
 		worker_submit(worker, &r->job, gpu_free_look_step, gpu_free_look_done);

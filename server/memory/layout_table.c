@@ -99,5 +99,5 @@ void layout_table_keep(struct layout_table *t)
 		return;
 	t->kept = true;
 	(void)store_put(&t->server->store, STORE_TABLE, t->id,
-			t->fd); /* the barrier behind it tells */
+			t->fd); /* the barrier after it reports errors */
 }

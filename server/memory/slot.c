@@ -29,7 +29,7 @@ static void slot_destroy(struct slot *s)
 }
 CLEANUP_POINTER(struct slot, slot_destroy);
 
-/* Where its bytes are, as far as the device says. -EINVAL: it is no device. */
+/* The place of its bytes, as far as the device shows it. -EINVAL: it is no device. */
 static int locate(struct slot *s)
 {
 	struct wire_location *location = &s->memory.location;
@@ -99,7 +99,7 @@ int slot_new(const struct slot_place *place, uid_t uid, uint64_t data_size, stru
 	return 0;
 }
 
-/* What the descriptor itself says; of an opaque one all is believed. */
+/* Checks what the descriptor shows; for an opaque one the manifest is believed. */
 static int slot_check_recovered(struct slot *s, int probe_fd)
 {
 	uint64_t size, allocated;
@@ -220,8 +220,8 @@ void slot_keep(struct slot *s)
 		return;
 	s->kept = true;
 	(void)store_put(&s->server->store, STORE_SLOT, s->id,
-			s->probe_fd); /* the barrier behind it tells */
-	(void)slot_watch(s); /* else a loss is seen by who attaches */
+			s->probe_fd); /* the barrier after it reports errors */
+	(void)slot_watch(s); /* else an attach sees the loss */
 }
 
 int slot_provide(struct slot *s)

@@ -22,7 +22,10 @@
 #include "server/state/server.h"
 #include "server/state/session.h"
 
-/* For a client that has no session. It is told if it listens; either way it is closed. */
+/*
+ * For a client that has no session. The error is sent if the client reads it; the caller closes
+ * either way.
+ */
 static void turn_away(int fd, int error, const char *why)
 {
 	struct wire_reply reply = {0};
@@ -33,8 +36,8 @@ static void turn_away(int fd, int error, const char *why)
 }
 
 /*
- * Takes a socket. Closing it closes the descriptors in packets that nobody has received, which may block;
- * after the shutdown no more can come.
+ * Takes a socket. Closing it closes the descriptors in unread packets, which may block; after the
+ * shutdown there are no new ones.
  */
 static void hang_up(struct server *server, uid_t uid, int fd)
 {

@@ -59,7 +59,8 @@ static void device_query_reply(struct session *s, uint64_t after,
 		}
 		memcpy(list->records + list->n_records++ * sizeof(record), &record, sizeof(record));
 	}
-	(void)session_reply(s, WIRE_LIST, &reply, NULL, 0); /* who cannot be told is being closed */
+	(void)session_reply(s, WIRE_LIST, &reply, NULL,
+			    0); /* on failure the connection is being closed */
 }
 
 static int device_query_step(struct job *job)

@@ -35,7 +35,7 @@ static bool may_see(struct session *s, const struct event *e)
 	return access_allows(&e->access, &s->peer, ACCESS_READ) || access_owns(&e->access, &s->peer);
 }
 
-/* A page of what happened after `after`. False when there is nothing to tell. */
+/* A page of the events after `after`. False when there are none that the session may see. */
 static bool event_watch_fill_page(struct session *s, uint64_t after, struct wire_reply *reply)
 {
 	const struct events *e = s->server->events;

@@ -268,7 +268,7 @@ void listener_deinit(struct listener *l, bool stay)
 	l->fd = fd_close(l->fd);
 	if (l->path && !stay)
 		(void)unlink(
-			l->path); /* the lock says that it is ours; PATH.lock stays, or it would not lock */
+			l->path); /* the lock shows that it is ours; PATH.lock stays, or it would not lock */
 	l->lock_fd = fd_close(l->lock_fd);
 	free(take_ptr(l->path));
 }

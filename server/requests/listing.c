@@ -25,7 +25,7 @@
 /* A page of a list in the making. */
 struct page {
 	struct wire_reply reply;
-	uint64_t after; /* where it begins */
+	uint64_t after; /* its begin */
 	uint64_t last; /* id of the last record in it */
 	bool full;
 };
@@ -56,10 +56,10 @@ static bool page_add(struct page *p, uint64_t id, const void *record)
 static void page_send(struct page *p, struct session *s)
 {
 	(void)session_reply(s, WIRE_LIST, &p->reply, NULL,
-			    0); /* who cannot be told is being closed */
+			    0); /* on failure the connection is being closed */
 }
 
-/* Who may see that a buffer is there. */
+/* True if the session may see that the buffer exists. */
 static bool may_list(const struct session *s, const struct buffer *b)
 {
 	return access_allows(&b->access, &s->peer, ACCESS_READ) || access_owns(&b->access, &s->peer);
@@ -239,7 +239,7 @@ static enum wire_slot_state state_of(const struct buffer *b, const struct versio
 	return v->number == b->current ? WIRE_SLOT_CURRENT : WIRE_SLOT_KEPT;
 }
 
-/* A slot, and whose it is. */
+/* A slot, and its version or writer. */
 struct found {
 	const struct slot *slot; /* NULL: none */
 	const struct version *version; /* NULL: it is the writer's */
@@ -309,7 +309,7 @@ static void list_slots(struct session *s, const struct wire_list *list)
 	uint64_t after = list->after;
 	struct page page;
 
-	(void)reaper_look(s->server->reaper); /* what is told to be an orphan is one */
+	(void)reaper_look(s->server->reaper); /* so that an orphan in the list is one */
 	page_init(&page, list, sizeof(rec));
 	while (next_slot(s, list->name, after, &rec) && page_add(&page, rec.slot, &rec))
 		after = rec.slot;

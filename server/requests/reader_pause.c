@@ -38,7 +38,7 @@ static bool may_have_strangers(const struct buffer *b)
 {
 	const struct version *v = buffer_current(b);
 
-	/* Those who have come back hold it too: where some are dead, that looks as if they lived. */
+	/* Readers that returned hold it too: where others died, they seem to live. */
 	return b->manifest->n_strangers > 0 && num_now_ns() < b->grace_ns && v &&
 	       slot_is_held(v->slot);
 }
@@ -68,14 +68,17 @@ static void end_versions(struct buffer *b)
 	reaper_reap(b);
 }
 
-/* For whom `n_readers` have not made room. */
+/* `n_readers` have not made room. */
 static void reader_pause_go_on(struct writer *w, unsigned n_readers)
 {
 	struct buffer *b = w->buffer;
 
 	PROBE(quiesce, w, PROBE_GOES_ON, n_readers);
 	if (b->exclusive) {
-		/* Some may not have come back since a restart, and read on: who comes later shall hear it. */
+		/*
+		 * Readers from before a restart may not have returned, and read on: on return they
+		 * find that they were passed over.
+		 */
 		if (b->manifest->n_strangers > 0)
 			b->passed_over = b->current;
 		fault_point("update-paused");
@@ -84,7 +87,7 @@ static void reader_pause_go_on(struct writer *w, unsigned n_readers)
 		slot_reuse_forget(b);
 		end_versions(b);
 		buffer_flip(b);
-		paused_readers_resume(b); /* whoever paused instead of letting go was evicted */
+		paused_readers_resume(b); /* readers that paused instead of letting go were evicted */
 	}
 	w->pause_ops->go_on(w);
 }
@@ -104,7 +107,7 @@ static void describe_readers(const struct buffer *b, char *text, size_t size)
 						      l->session->peer.uid);
 }
 
-/* weightd may signal its own user's processes, and everybody's as root; else the reader is only evicted. */
+/* weightd may signal processes of its own user, and all as root; else the reader is only evicted. */
 static void kill_reader(const struct writer *w, const struct lease *l)
 {
 	socklen_t size = sizeof(int);
@@ -129,7 +132,7 @@ static unsigned evict_readers(struct writer *w)
 	struct lease *l;
 	unsigned n = 0;
 
-	b->passed_over = b->current; /* what is in leases alone would be forgotten in a restart */
+	b->passed_over = b->current; /* what only leases have would be lost in a restart */
 	list_for_each(v, &b->versions, link)
 		list_for_each(l, &v->leases, version_link) {
 			if (!paused_reader_is_missing(b, l))
@@ -180,7 +183,7 @@ static void reader_pause_look(struct writer *w)
 			"its memory was lost with the process that held it; create it again");
 		return;
 	}
-	/* An earlier writer whose time was up, or whose connection ended, and who goes on writing. */
+	/* An earlier writer can go on writing after its timeout, or after its connection ended. */
 	if (b->exclusive && slot_has_writer(buffer_current(b)->slot) > 0) {
 		if (is_time_up(w))
 			w->pause_ops->give_up(w, -EBUSY,
@@ -198,7 +201,7 @@ static void reader_pause_look(struct writer *w)
 		reader_pause_time_is_up(w);
 		return;
 	}
-	/* A lease that ends tells; a mapping does not. */
+	/* The end of a lease calls us; that of a mapping does not. */
 	if (paused_readers_n_missing(b) > 0 && w->pause_deadline_ns)
 		next = w->pause_deadline_ns;
 	if (paused_readers_n_missing(b) == 0 || w->pause_deadline_ns)

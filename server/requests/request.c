@@ -86,7 +86,10 @@ static void request_ping(struct session *s, const struct wire_request *m, const 
 	(void)session_reply(s, WIRE_PING, &reply, NULL, 0);
 }
 
-/* Makes the buffer that a create names and that does not exist. NULL: the client was told why not. */
+/*
+ * Makes the buffer that a create names and that does not exist. NULL: the request was answered with
+ * an error.
+ */
 static struct buffer *make_buffer(struct session *s, const struct wire_create *create)
 {
 	const char *device = lookup_device(create->device);
@@ -226,7 +229,7 @@ static void request_abort(struct session *s, const struct wire_request *m, const
 	(void)session_reply(s, WIRE_ABORT, &reply, NULL, 0);
 }
 
-/* Whether what the buffer holds may be read at all now. Else the client was told why not. */
+/* True if the buffer can be read now; else the request was answered with an error. */
 static bool is_readable(struct session *s, const struct buffer *b)
 {
 	enum head_state state = buffer_shown_state(b);
@@ -249,7 +252,7 @@ static struct version *wanted_version(const struct buffer *b, uint64_t number)
 	return number ? buffer_version(b, number) : buffer_current(b);
 }
 
-/* The version an attach asks for. NULL: the client was told why not. */
+/* The version that an attach asks for. NULL: the request was answered with an error. */
 static struct version *find_version(struct session *s, struct buffer *b,
 				    const struct wire_attach *attach)
 {
@@ -558,7 +561,7 @@ static bool may_change_access(struct session *s, const struct buffer *b, const s
 	return false;
 }
 
-/* The memory of its versions stays charged to who made it. In force from the next attach on. */
+/* Applies from the next attach on. Versions stay charged to their publishers. */
 static void request_access(struct session *s, const struct wire_request *m, const int *fds)
 {
 	const struct wire_access *a = &m->access;
@@ -658,7 +661,7 @@ static void (*const handlers[WIRE_OP_END])(struct session *, const struct wire_r
 	[WIRE_STAT] = request_stat,         [WIRE_LAYOUT] = request_layout,
 };
 
-/* What a request names as its device; NULL for one that names none. */
+/* The device that a request names, or NULL. */
 static const char *device_of(const struct wire_request *m)
 {
 	switch (m->header.op) {
@@ -683,7 +686,10 @@ static const char *device_of(const struct wire_request *m)
 	}
 }
 
-/* True where a GPU goes by another name than the one that is the same for everybody: the client is told. */
+/*
+ * True for another name of a GPU than the one that all processes share: the request was answered
+ * with an error.
+ */
 static bool refuse_spelling(struct session *s, const struct wire_request *m)
 {
 	const char *device = device_of(m);

@@ -237,7 +237,7 @@ static int make_store_room(struct writer *w)
 	return -EDQUOT;
 }
 
-/* 0, or the client was told why not. */
+/* 0, or the request was answered with an error. */
 static int writer_allocate(struct writer *w)
 {
 	struct slot_place place = buffer_place(w->buffer);
@@ -274,7 +274,7 @@ static void writer_await_free_done(struct job *job, int r)
 		writer_free(w);
 }
 
-/* 0, or the client was told why not. */
+/* 0, or the request was answered with an error. */
 static int start_providing(struct writer *w)
 {
 	struct buffer *b = w->buffer;
@@ -291,13 +291,13 @@ static int start_providing(struct writer *w)
 	if (spare) {
 		w->slot = take_ptr(spare->slot);
 		w->reused = true;
-		w->kept = true; /* with it, in one commit: the slot is in the store and must be somebody's */
+		w->kept = true; /* in one commit with it: a slot in the store must have an owner */
 		version_free(spare);
 		fault_point("recycle-taken");
 		writer_keep(w);
 		return 0;
 	}
-	/* What made room for it is charged to its owner until it is free. */
+	/* The memory that was freed for it is charged to its owner until it is free. */
 	writer_submit(w, providing_worker(w), writer_await_free_step, writer_await_free_done);
 	return 0;
 }
@@ -308,7 +308,7 @@ static void writer_give_up(struct writer *w, int error, const char *why)
 	struct buffer *b = w->buffer;
 
 	buffer_ref(b);
-	writer_free(w); /* first: who is told finds the buffer as it was */
+	writer_free(w); /* first: so that the client finds the buffer as it was */
 	if (session)
 		session_fail(session, error, "'%s' on %s cannot be updated: %s", b->name, b->device,
 			     why);
@@ -350,8 +350,9 @@ static int writer_measure_step(struct job *job)
 }
 
 /*
- * Refuses what cannot fit even when all that may be freed for it is free, while the versions that it is to
- * replace are still there. What may fit is found out by providing. 0, or the client was told why not.
+ * Refuses a version that cannot fit even when all that may be freed for it is free, while the
+ * versions that it is to replace still exist. Providing decides about all others. 0, or the request
+ * was answered with an error.
  */
 static int check_room(struct writer *w)
 {
@@ -403,8 +404,8 @@ static void writer_measure_done(struct job *job, int r)
 }
 
 /*
- * Before the versions there are, of which `newest` is one, are replaced. 0, or the client was told
- * why not.
+ * For a version that replaces the existing ones, of which `newest` is one. 0, or the request was
+ * answered with an error.
  */
 static int start_measuring(struct writer *w, const struct version *newest)
 {
@@ -436,7 +437,7 @@ static int fail_for_layout(struct writer *w, const struct version *newest)
 	return -EPROTOTYPE;
 }
 
-/* The layout is fine. 0, or the client was told why not. */
+/* Goes on after a valid layout. 0, or the request was answered with an error. */
 static int writer_proceed(struct writer *w)
 {
 	struct buffer *b = w->buffer;
@@ -448,7 +449,8 @@ static int writer_proceed(struct writer *w)
 	    (b->exclusive || !(w->flags & WIRE_CREATE_NEW_LAYOUT)))
 		return fail_for_layout(w, newest);
 	r = take_table(w);
-	(void)reaper_look(b->server->reaper); /* what nobody holds any more is not in the way */
+	(void)reaper_look(
+		b->server->reaper); /* versions that no process holds must not be in the way */
 	if (r != 0) {
 		session_fail_quota(w->session, r, "bytes or descriptors");
 		return -EDQUOT;

@@ -63,7 +63,7 @@ static void fail_to_seal(struct writer *w, int r)
 	w->spoiled = r != -EBUSY;
 }
 
-/* What the writer made, as a version; in place it is the one there is. */
+/* Fills in the writer's version; in place it is the existing one. */
 static void fill_version(struct writer *w)
 {
 	struct version *v = w->target ? w->target : take_ptr(w->version);
@@ -120,7 +120,7 @@ static void writer_commit(struct writer *w)
 	paused_readers_resume(b);
 }
 
-/* Else the client was told why not. */
+/* Else the request was answered with an error. */
 static bool can_be_published(struct writer *w)
 {
 	if (slot_is_lost(w->slot)) {

@@ -36,7 +36,7 @@
 
 #define DELAY_MIN_MS 50
 #define DELAY_MAX_MS 5000
-#define STOP_MS 90000 /* for a child to end when told to, as systemd has it */
+#define STOP_MS 90000 /* for a child to end after SIGTERM, as systemd has it */
 #define ABORT_MS 5000 /* for one that is aborted, to write its core */
 #define MESSAGES_MAX 4096 /* in one go; a queue is shorter (net.unix.max_dgram_qlen) */
 
@@ -46,7 +46,7 @@
 enum phase {
 	PHASE_DOWN, /* no child; the deadline starts one */
 	PHASE_RUNNING, /* the deadline is the watchdog's, once the child is ready */
-	PHASE_ENDING, /* the child was told to end; the deadline kills it */
+	PHASE_ENDING, /* the child was asked to end; the deadline kills it */
 };
 
 struct keeper {
@@ -57,11 +57,11 @@ struct keeper {
 	int signal_fd;
 	struct notify_socket messages;
 	struct fdstore kept;
-	unsigned n_sockets; /* passed by who started us, passed on to each child */
+	unsigned n_sockets; /* passed by our parent, passed on to each child */
 	enum phase phase;
 	uint64_t deadline_ns; /* CLOCK_MONOTONIC; 0: none */
 	unsigned delay_ms;
-	pid_t pid; /* of the child; -1: none */
+	pid_t pid; /* pid of the child; -1: none */
 	bool is_stopping; /* the keeper ends with this child */
 	bool is_replacing; /* this child ends for the next one */
 	bool is_surplus_told;
@@ -209,7 +209,7 @@ static void apply_message(struct keeper *k, struct notify_message *n)
 		apply_store(k, n);
 	if (n->words & NOTIFY_READY)
 		k->delay_ms =
-			DELAY_MIN_MS; /* what keeps dying before that is waited for longer and longer */
+			DELAY_MIN_MS; /* a child that dies earlier than this is restarted more and more slowly */
 	if (k->phase != PHASE_RUNNING)
 		return;
 	if (n->words & NOTIFY_STOPPING) {
@@ -273,7 +273,10 @@ static void keeper_reap(struct keeper *k)
 	while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid > 0) {
 		bool is_ours = info.si_pid == k->pid;
 
-		/* What it sent before it died counts, and nobody else has its pid before it is reaped. */
+		/*
+		 * Its messages before its death count, and its pid is not used again before it is
+		 * reaped.
+		 */
 		if (is_ours)
 			receive_messages(k);
 		if (waitpid(info.si_pid, &status, 0) < 0)
@@ -295,7 +298,7 @@ static void end_child(struct keeper *k, int signo)
 	signal_child(k, signo);
 }
 
-/* SIGINT says that nobody comes after: what is kept here ends with us. */
+/* After SIGINT there is no successor: the descriptors that are kept end with the keeper. */
 static void keeper_stop(struct keeper *k)
 {
 	k->is_stopping = true;
@@ -459,7 +462,7 @@ static unsigned store_max(unsigned wanted, unsigned n_sockets)
 	return (unsigned)room;
 }
 
-/* What we keep begins at 3, and descriptors from elsewhere are nobody's. */
+/* Ours begin at 3. Descriptors from elsewhere have no owner. */
 static void tidy_descriptors(unsigned n_sockets)
 {
 	int fd;
@@ -529,7 +532,8 @@ static int keeper_init(struct keeper *k)
 	int r;
 
 	k->n_sockets = take_sockets();
-	(void)take_number("WATCHDOG_USEC"); /* of a manager above us, who shall not hear our child */
+	(void)take_number(
+		"WATCHDOG_USEC"); /* of a manager above the keeper, which must not receive messages of the child */
 	(void)take_number("WATCHDOG_PID");
 	tidy_descriptors(k->n_sockets);
 	r = fdstore_init(&k->kept, LISTEN_FDS_START + (int)k->n_sockets,

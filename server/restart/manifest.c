@@ -68,7 +68,7 @@ static bool string_ok(const char *s, size_t size)
 	return s[0] && memchr(s, '\0', size);
 }
 
-/* What the checksum cannot say: that it was us, in our right mind. */
+/* Checks what the checksum cannot: that the fields make sense. */
 static bool record_ok(const struct manifest_record *r)
 {
 	return string_ok(r->name, sizeof(r->name)) && string_ok(r->device, sizeof(r->device)) &&

@@ -18,7 +18,7 @@
 
 #define BARRIER_NS 10000000000u
 
-/* Newer managers, and our keeper, tell how much they keep. */
+/* Newer managers, and the keeper, report how much they keep. */
 static unsigned long managers_max(void)
 {
 	const char *max = getenv("FDSTORE");
@@ -95,7 +95,7 @@ int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd)
 		return 0;
 	s->n_kept++;
 	store_name(kind, id, name);
-	/* FDPOLL=0: a descriptor whose peer hung up would be thrown out. */
+	/* FDPOLL=0: else a descriptor whose peer hung up is removed. */
 	(void)snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=%s\nFDPOLL=0", name);
 	r = notify_send(s->notify, text, fd);
 	fault_point("store-put");
@@ -116,7 +116,7 @@ void store_remove(struct store *s, enum store_kind kind, uint64_t id)
 	s->n_kept--;
 	store_name(kind, id, name);
 	(void)snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-	(void)notify_send(s->notify, text, -1); /* who keeps nothing has nothing to remove */
+	(void)notify_send(s->notify, text, -1); /* without a manager there is nothing to remove */
 	fault_point("store-removed");
 }
 

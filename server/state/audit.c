@@ -1,10 +1,10 @@
 /*
- * Where stderr is the journal's, an audit line has fields there; else, and when the journal has no room, it is a line as any
- * other.
+ * An audit line has fields where stderr is the journal's. Elsewhere, and when the journal has no
+ * room, it is a line as any other.
  *
- * Nothing a client says becomes a field or a line of its own: control characters are replaced. Nor can a
- * client fill the journal with refusals: of each user only so many are told in a while, and then how many
- * there were.
+ * A client's words never become a field or a line of their own: control characters are replaced.
+ * Nor can a client fill the journal with refusals: of each user only so many are logged in a while,
+ * and then how many there were.
  */
 #include "server/state/audit.h"
 
@@ -17,7 +17,7 @@
 #include "ipc/base/num.h"
 #include "server/base/journal.h"
 
-#define REFUSALS_MAX 20 /* told of one user ... */
+#define REFUSALS_MAX 20 /* logged for one user ... */
 #define REFUSALS_WINDOW_NS 10000000000u /* ... in that time */
 
 const struct audit_kind audit_kinds[AUDIT_ACTIONS] = {
@@ -48,7 +48,7 @@ const struct audit_kind audit_kinds[AUDIT_ACTIONS] = {
 			  "refused", "to"},
 };
 
-/* Users who share an entry share its allowance. The loop's. */
+/* Users with the same entry share its allowance. The loop's. */
 static struct {
 	uint64_t since_ns;
 	unsigned n;
@@ -117,7 +117,7 @@ size_t audit_fields(const struct audit *a, char buf[AUDIT_FIELDS_SIZE])
 			      a->result ? strerrorname_np(-a->result) : "0");
 }
 
-/* True when the user's refusals are too many to be told. */
+/* True when the user has too many refusals to log another. */
 static bool is_flood(const struct audit *a)
 {
 	uint64_t now = num_now_ns();

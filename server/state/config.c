@@ -108,7 +108,7 @@ struct parser {
 	struct settings settings;
 	struct config config;
 	int user; /* index of its override, -1 outside of [limits:USER] */
-	unsigned (*lines)[ARRAY_LEN(config_keys)]; /* of the keys of each override */
+	unsigned (*lines)[ARRAY_LEN(config_keys)]; /* lines of the keys of each override */
 };
 
 static struct parser *parser_of(struct settings *s)

@@ -81,7 +81,7 @@ static void charge_account(struct account *a, enum quota_kind kind, uint64_t amo
 {
 	bool overflow = __builtin_add_overflow(a->used[kind], amount, &a->used[kind]);
 
-	assert(!overflow); /* nobody holds 2^64 of anything */
+	assert(!overflow); /* no user holds 2^64 of anything */
 	a->n_charges++;
 	*charge = (struct charge){.account = a, .kind = kind, .amount = amount};
 }

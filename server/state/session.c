@@ -17,7 +17,7 @@ static void fill_error(struct wire_reply *reply, int error, const char *fmt, va_
 	(void)vsnprintf(reply->error.text, sizeof(reply->error.text), fmt, args); /* cut when long */
 }
 
-/* Whatever went over a limit of a user comes through here; who may not do what, its caller records. */
+/* For each charge over a user's limit; a caller that refuses for lack of permission audits itself. */
 static void record_refusal(const struct channel_peer *peer, const char *why)
 {
 	audit(&(struct audit){.action = AUDIT_REFUSE, .peer = peer, .result = -EDQUOT, .detail = why});
@@ -77,7 +77,8 @@ void session_fail(struct session *s, int error, const char *fmt, ...)
 	va_end(args);
 	if (error == -EDQUOT)
 		record_refusal(&s->peer, reply.error.text);
-	(void)send_reply(s, WIRE_ERROR, &reply, NULL, 0); /* who cannot be told is being closed */
+	(void)send_reply(s, WIRE_ERROR, &reply, NULL,
+			 0); /* on failure the connection is being closed */
 }
 
 void session_fail_quota(struct session *s, int r, const char *what)
