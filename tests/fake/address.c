@@ -21,9 +21,9 @@ struct mapping {
 	cu_ptr base;
 	uint64_t size;
 	struct allocation *allocation;
-	int access[DEVICE_N_MAX]; /* by GPU; linear memory goes by peer_enabled */
+	int access[DEVICE_N_MAX]; /* by GPU; linear memory uses peer_enabled */
 	bool is_linear, is_import;
-	unsigned n_opens; /* of an import */
+	unsigned n_opens; /* opens of an import */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* all below */
@@ -61,7 +61,7 @@ static bool is_touchable(void)
 	return state_number("FAKE_CUDA_TOUCHABLE", 0) != 0;
 }
 
-/* What the processor can do there: nothing, unless asked for. */
+/* Sets what the processor can do there: nothing, unless asked for. */
 static void protect(const struct mapping *m, int access)
 {
 	int prot = access == ADDRESS_ACCESS_WRITE ? PROT_READ | PROT_WRITE
@@ -225,7 +225,7 @@ cu_result address_map(cu_ptr p, uint64_t size, struct allocation *a)
 	return r;
 }
 
-/* Whether whole mappings of VMM, side by side, cover the range. */
+/* True when whole mappings of VMM, side by side, cover the range. */
 static bool is_covered_whole(cu_ptr p, uint64_t size)
 {
 	uint64_t covered = 0;

@@ -28,16 +28,16 @@ cu_result address_set_access(cu_ptr p, uint64_t size, int gpu, int access);
 cu_result address_place(struct allocation *a, bool is_import, cu_ptr *ret);
 cu_result address_remove(cu_ptr base, bool is_import);
 
-/* Where an import of the allocation with this name is already, opened once more; or 0. */
+/* The address of an import of the allocation with this name, opened once more; or 0. */
 cu_ptr address_open_again(const char *name);
 
 /* The linear allocation, made here, that holds this address, and how it is called; -1. */
 int address_name(cu_ptr p, char ret[ALLOCATION_NAME_SIZE]);
 
-/* Whether the allocation with this name was made by this process. */
+/* True when this process made the allocation with this name. */
 bool address_is_made_here(const char *name);
 
-/* Unmaps all linear memory of a GPU, whose context is gone. */
+/* Unmaps all linear memory of a GPU, after its context. */
 void address_forget(int gpu);
 
 /* Linear memory of other GPUs that kernels on this one may use. */
@@ -50,7 +50,7 @@ enum address_use {
 	ADDRESS_KERNEL_WRITE,
 };
 
-/* Whether a GPU may use all of a range so. */
+/* True when a GPU may use all of a range in this way. */
 bool address_is_usable(cu_ptr p, uint64_t size, int gpu, enum address_use use);
 
 /*
@@ -60,5 +60,5 @@ bool address_is_usable(cu_ptr p, uint64_t size, int gpu, enum address_use use);
 char *address_hold(cu_ptr p, uint64_t size, int gpu, enum address_use use, uint64_t *ret_n,
 		   struct allocation **ret_hold);
 
-/* Whether an address of the host is none: one of a GPU. */
+/* True for an address of a GPU. */
 bool address_is_gpu(const void *p);

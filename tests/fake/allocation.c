@@ -20,7 +20,7 @@
 
 #define PAGE 4096u
 #define MAGIC 0x75706745656b6146ull /* "FakeEgpu" */
-#define FRESH 0xa5 /* what memory holds that nobody has written */
+#define FRESH 0xa5 /* content of memory that was never written */
 
 /* Behind the bytes. */
 struct about {
@@ -48,7 +48,7 @@ static int open_file(const char *name, int flags)
 	return open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | flags, 0666);
 }
 
-/* Bytes of a file that somebody has open; one that nobody has is removed. Under state_lock(). */
+/* Bytes of a file that a process has open; a file that none has is removed. Under state_lock(). */
 static uint64_t size_if_held(const char *name)
 {
 	cleanup(fd_closep) int fd = open_file(name, 0);
@@ -93,7 +93,7 @@ uint64_t allocation_used(int gpu)
 	return used;
 }
 
-/* The mapping holds the file, and the lock that says that its maker lives. Children do not inherit it. */
+/* The mapping holds the file, and the lock that shows that its maker lives. Children do not inherit it. */
 static cu_result map_file(int fd, const struct about *about, struct allocation **ret)
 {
 	struct allocation *a = calloc(1, sizeof(*a));

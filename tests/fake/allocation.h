@@ -1,12 +1,12 @@
 /*
  * Allocations of GPU memory
  *
- * Each is a file in FAKE_CUDA_STATE/memory, "KIND-GPU-PID-NUMBER", which stands for memory of the GPU as long
- * as any process has it open or mapped: whoever counts, asks the kernel for a lease on it, and removes it
- * where it gets one. Behind the bytes is a page that says what they are.
+ * Each is a file in FAKE_CUDA_STATE/memory, "KIND-GPU-PID-NUMBER", which stands for memory of the
+ * GPU as long as any process has it open or mapped: a process that counts asks the kernel for a
+ * lease on it, and removes it where it gets one. Behind the bytes is a page that describes them.
  *
- * What is handed to other processes is not the file but a socket in whose queue the file waits: like a
- * handle of the real driver it can be kept, passed on and imported, and neither mapped nor read.
+ * Other processes do not receive the file but a socket in whose queue the file waits: like a handle
+ * of the real driver it can be kept, passed on and imported, and neither mapped nor read.
  */
 #pragma once
 
@@ -18,7 +18,7 @@
 enum allocation_kind {
 	ALLOCATION_VMM = 1, /* cuMemCreate */
 	ALLOCATION_LINEAR, /* cuMemAlloc */
-	ALLOCATION_CONTEXT, /* what a context costs; has no bytes */
+	ALLOCATION_CONTEXT, /* the cost of a context; has no bytes */
 };
 
 #define ALLOCATION_NAME_SIZE 48
@@ -31,7 +31,7 @@ struct allocation {
 	uint64_t size;
 	int handle_types;
 	bool rdma_capable;
-	char *bytes; /* where the stand-in itself reaches them, whatever is mapped */
+	char *bytes; /* for the stand-in itself, independent of mappings */
 	char name[ALLOCATION_NAME_SIZE];
 };
 
@@ -46,7 +46,7 @@ void allocation_unref(struct allocation *a);
 cu_result allocation_export(const struct allocation *a, int *ret_fd);
 cu_result allocation_import(int fd, struct allocation **ret);
 
-/* By name, as long as the process that made it lives and has not freed it. */
+/* Finds it by name, as long as the process that made it lives and has not freed it. */
 cu_result allocation_open(const char *name, struct allocation **ret);
 
 /* Bytes of a GPU that are taken, by all processes. */

@@ -19,7 +19,7 @@ struct cu_context {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* n_holds and cost of all */
-static struct cu_context contexts[DEVICE_N_MAX]; /* by GPU */
+static struct cu_context contexts[DEVICE_N_MAX]; /* indexed by GPU */
 
 static __thread cu_context stack[DEPTH_MAX];
 static __thread int depth;

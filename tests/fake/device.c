@@ -35,7 +35,7 @@ void device_uuid(int gpu, uint8_t ret[DEVICE_UUID_SIZE])
 							0x00, 0x00, 0x00, 0x00};
 
 	memcpy(ret, first, DEVICE_UUID_SIZE);
-	ret[2] = (uint8_t)gpu; /* so that a short prefix tells them apart */
+	ret[2] = (uint8_t)gpu; /* so that a short prefix distinguishes them */
 	ret[3] = is_mig() ? 0x16 : 0;
 	ret[15] = (uint8_t)gpu;
 }

@@ -16,12 +16,12 @@
 #define MAGIC 0x65766e74u
 
 struct cu_event {
-	unsigned magic; /* of one that is not destroyed */
+	unsigned magic; /* set until it is destroyed */
 	unsigned refs; /* its own, and those of records on their way */
 	unsigned flags;
 	unsigned n_records;
 	struct moment moment; /* no stream: nothing was recorded, which is as good as passed */
-	struct timespec time; /* of the last record that is done */
+	struct timespec time; /* time of the last record that is done */
 };
 
 struct record {

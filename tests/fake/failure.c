@@ -92,7 +92,7 @@ static bool take_rule(const char *path, const char *symbol, struct rule *ret)
 	return found;
 }
 
-/* Whether a line that makes this function hang is still there; one that counts hangs for one call. */
+/* True while a line that makes this function hang is there; one that counts hangs for one call. */
 static bool hangs_still(const char *path, const char *symbol)
 {
 	struct script script;

@@ -15,15 +15,15 @@
 struct fatbin {
 	uint32_t magic;
 	uint16_t version, header_size;
-	uint64_t size; /* of what follows the header */
+	uint64_t size; /* bytes behind the header */
 };
 
 struct fatbin_image {
 	uint16_t kind, version;
 	uint32_t header_size; /* with the name of the source */
-	uint64_t size; /* of what follows the header */
+	uint64_t size; /* bytes behind the header */
 	uint32_t compressed_size, unused;
-	uint16_t minor, major; /* of the format of what follows */
+	uint16_t minor, major; /* version of the format */
 	uint32_t capability; /* 90 */
 };
 

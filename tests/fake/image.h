@@ -14,7 +14,7 @@
 #include "tests/fake/call.h"
 
 struct image {
-	char *bytes; /* what the driver has chosen; NULL: ELF by itself, which is not looked into */
+	char *bytes; /* chosen by the driver; NULL: plain ELF, which is not parsed */
 	size_t size;
 };
 

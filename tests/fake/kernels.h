@@ -5,10 +5,10 @@
 
 #include "tests/fake/module.h"
 
-/* Of tests alone: fake_fill(address, size, value) */
+/* For tests only: fake_fill(address, size, value) */
 cu_result kernel_fill(struct launch *l);
 
-/* Of libclient/cuda/digest.cu: weightd_digest(data, data_size, first_leaf, n_leaves, out). */
+/* The kernel of libclient/cuda/digest.cu: weightd_digest(data, data_size, first_leaf, n_leaves, out). */
 cu_result kernel_digest(struct launch *l);
 
 /* Those of tests/gpu/kernels.h. */

@@ -120,7 +120,7 @@ CALL(cuMemGetAllocationGranularity, size_t *ret, const struct properties *p, int
 	return r;
 }
 
-/* Fabric handles want a channel of the import and export daemon, whatever the GPU says. */
+/* Fabric handles need a channel of the import and export daemon, even if the GPU supports them. */
 static bool has_channel(void)
 {
 	return state_number("FAKE_CUDA_CHANNEL", 0) != 0;

@@ -21,7 +21,7 @@ struct launch {
 	int gpu;
 	unsigned grid[3], block[3], shared_bytes;
 	const void *parameters[KERNEL_N_PARAMETERS_MAX]; /* to copies of the values */
-	struct allocation *holds[KERNEL_N_HOLDS_MAX]; /* of kernel_bytes() */
+	struct allocation *holds[KERNEL_N_HOLDS_MAX]; /* held by kernel_bytes() */
 	size_t n_holds;
 };
 
@@ -38,5 +38,5 @@ struct kernel {
 	const char *name;
 	cu_result (*run)(struct launch *l); /* on a stream's thread */
 	size_t n_parameters;
-	size_t sizes[KERNEL_N_PARAMETERS_MAX]; /* of the parameters, in order */
+	size_t sizes[KERNEL_N_PARAMETERS_MAX]; /* sizes of the parameters, in order */
 };

@@ -1,8 +1,9 @@
 /*
  * The state of all fake GPUs
  *
- * A folder, FAKE_CUDA_STATE, that the processes of one test share: the script of failures, the gate, a
- * capture, and memory/, with one file per allocation. The environment says what the machine is like.
+ * A folder, FAKE_CUDA_STATE, that the processes of one test share: the script of failures, the
+ * gate, a capture, and memory/, with one file per allocation. The environment describes the
+ * machine.
  */
 #pragma once
 

@@ -392,7 +392,7 @@ CALL(cuStreamDestroy_v2, cu_stream s)
 	return CUDA_SUCCESS;
 }
 
-/* What is queued now, and where: held until stream_unref(). */
+/* The moment after the work that is queued now: held until stream_unref(). */
 static cu_result last_moment(cu_stream wanted, struct moment *ret)
 {
 	struct cu_stream *s;

@@ -15,16 +15,16 @@
 #include "ipc/base/list.h"
 #include "tests/fake/call.h"
 
-/* What is queued: a part, the first, of something larger that malloc() made. */
+/* Queued work: the first part of a larger struct from malloc(). */
 struct work {
 	cu_result (*run)(struct work *w); /* an error spoils the context */
 	void (*end)(struct work *w); /* frees it, whether it ran or not */
 	struct list link; /* cu_stream::queue */
-	struct moment *after; /* what it waits for */
+	struct moment *after; /* starts after it */
 	size_t n_after;
 };
 
-/* What was queued in a stream up to now, by number: done once the stream has done as many. */
+/* The work queued in a stream up to now, by number: done once the stream has done as many. */
 struct moment {
 	struct cu_stream *stream;
 	uint64_t n;
@@ -36,7 +36,7 @@ cu_result stream_find(cu_stream s, struct cu_stream **ret);
 /* Takes over the work. `ret_moment`, if not NULL, holds the stream: see stream_unref(). */
 cu_result stream_submit(struct cu_stream *s, struct work *w, struct moment *ret_moment);
 
-/* One piece of work in the default stream, done in this thread, and at the gate of nobody. */
+/* One piece of work in the default stream, done in this thread, without a gate. */
 cu_result stream_run_now(struct work *w);
 
 bool stream_has_passed(const struct moment *m);

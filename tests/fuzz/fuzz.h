@@ -1,4 +1,4 @@
-/* What all targets have: the function that libFuzzer calls, and what must never be false. */
+/* Common to all targets: the function that libFuzzer calls, and what must never be false. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Any bytes as what weightd and weightd-cuda say to each other: what is accepted lies within its bounds. */
+/* Any bytes as packets between weightd and weightd-cuda: accepted fields are within their bounds. */
 #include <string.h>
 
 #include "server/cuda/protocol.h"
@@ -30,7 +30,7 @@ static void check_reply(const uint8_t *data, size_t size, unsigned n_fds)
 	MUST(strlen(a.device.why) < sizeof(a.device.why));
 }
 
-/* The first byte says how many descriptors came with the packet. */
+/* The first byte is the number of descriptors with the packet. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (size == 0)

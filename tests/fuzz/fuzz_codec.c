@@ -1,10 +1,10 @@
 /*
- * Any bytes as a packet, in both directions. What is decoded is byte for byte what came, encodes to it
- * again, and has strings that end; what is refused leaves the output alone.
+ * Any bytes as a packet, in both directions. A decoded message has the bytes of the packet, encodes
+ * to it again, and its strings end; a refusal leaves the output alone.
  *
- * The first byte is not a part of the packet: bit 0 says that it is a reply, bit 1 that size and number
- * of descriptors in the header are made right (a fuzzer rarely is), the bits from 4 on tell how many
- * descriptors came with it.
+ * The first byte is not a part of the packet: bit 0 makes it a reply, bit 1 corrects size and
+ * number of descriptors in the header (a fuzzer rarely does), the bits from 4 on are the number of
+ * descriptors with it.
  */
 #include <stdbool.h>
 #include <stdlib.h>

@@ -124,7 +124,7 @@ static void check_passed(const struct layout *l)
 	MUST(!memcmp(hash, l->header->hash, HASH_SIZE));
 }
 
-/* What is parsed is what passes, and is written down again as it was. */
+/* An accepted image passes the check, and is written again as it was. */
 static void parse(const void *image, uint64_t size, bool is_right)
 {
 	struct weightd_layout *l = NULL;
@@ -199,7 +199,7 @@ static const char *take_text(struct input *in, char text[256])
 	return n ? text : NULL;
 }
 
-/* One call with whatever arguments; what it did with success is what the layout then says. */
+/* One call with any arguments; the layout must have its result if it succeeds. */
 static void call(struct input *in, struct weightd_layout *l)
 {
 	uint32_t n = weightd_layout_n_tensors(l);

@@ -1,4 +1,4 @@
-/* Access: the table of who may do what, and the users that cannot be named. */
+/* Access: the table of permissions, and the users that cannot be named. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include "ipc/base/num.h"
 #include "server/state/access.h"
 
-/* None of them is who runs the tests. */
+/* None of them runs the tests. */
 #define ALICE 40001
 #define BOB 40002
 #define STAFF 40010
@@ -134,7 +134,7 @@ static void the_groups_that_are_none_have_no_administrators(void **state)
 	struct channel_peer lost = make_peer(&bob_in_nogroup), none = make_peer(&in_no_group);
 
 	(void)state;
-	access_set_admins(NOBODY); /* the group of whoever has one that cannot be named */
+	access_set_admins(NOBODY); /* the group of a user whose group cannot be named */
 	assert_false(access_owns(&access, &lost));
 	access_set_admins((gid_t)-1);
 	assert_false(access_owns(&access, &none));

@@ -1,4 +1,4 @@
-/* Audit lines: what the sentence and the fields say, and that nobody adds a field or a line. */
+/* Audit lines: the sentence and the fields, and that a client cannot add a field or a line. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,7 @@
-/* The configuration: each key takes its bounds and nothing beyond, and every error is told with its line. */
+/*
+ * The configuration: each key takes its bounds and nothing beyond, and every error is logged with
+ * its line.
+ */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +23,7 @@
 #define SAID_MAX 8192
 #define SKIP 77
 
-static char said[SAID_MAX]; /* what the last parse logged */
+static char said[SAID_MAX]; /* log of the last parse */
 
 /* Parses with stderr in a file of its own, which ends in `said`. */
 static int parse_bytes(const char *text, size_t size, struct config *ret)
@@ -54,7 +57,7 @@ static struct config must_parse(const char *text)
 	return c;
 }
 
-/* It is refused, and this is all that is said. */
+/* It is refused, with exactly these errors. */
 static void must_fail(const char *text, const char *errors)
 {
 	struct config c;
@@ -202,7 +205,7 @@ static void an_error_is_told_with_its_line(void **state)
 		must_fail(wrong[i].text, wrong[i].errors);
 }
 
-/* A key, a value beyond its bounds, and what is said of it behind "does not take". */
+/* A key, a value beyond its bounds, and the text behind "does not take". */
 static const struct {
 	const char *section, *key, *value, *takes;
 } bad_values[] = {
@@ -344,7 +347,7 @@ static void a_reload_changes_what_can_change(void **state)
 	assert_int_equal(c.mode, 0600);
 	next = must_parse("[server]\nsocket = /elsewhere\nsocket-mode = 0600\nreserve = 1G\n"
 			  "[store]\nmax = 1\nresume-timeout = 1\n");
-	log_init((enum log_level)0); /* it says so for each */
+	log_init((enum log_level)0); /* logged for each */
 	config_reload(&c, &next);
 	log_init(LOG_LEVEL_INFO);
 	assert_string_equal(c.socket, "");
@@ -352,7 +355,7 @@ static void a_reload_changes_what_can_change(void **state)
 	assert_true(c.reserve == HEADROOM_RESERVE_DEFAULT);
 	assert_int_equal(c.store_max, 6000);
 	assert_int_equal(c.resume_timeout_s, 30);
-	assert_int_equal(c.keep, 2); /* the file no longer says 5 */
+	assert_int_equal(c.keep, 2); /* the file has no 5 any more */
 }
 
 /* --- What is written about it --- */
@@ -369,7 +372,7 @@ static char *read_file(const char *path)
 	return text;
 }
 
-/* What stands between `head` and the next line that starts with `next`. */
+/* The text between `head` and the next line that starts with `next`. */
 static char *cut(const char *text, const char *head, const char *next)
 {
 	const char *from = strstr(text, head), *to;

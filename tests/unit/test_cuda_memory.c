@@ -28,7 +28,7 @@
 
 static const struct cuda_driver *cuda;
 
-/* What a server would hand out: a descriptor, which alone keeps the memory. */
+/* Memory as a server would send it: a descriptor, which alone keeps it. */
 static struct memory_request request(enum memory_access access)
 {
 	const struct cu_allocation shareable = {
@@ -121,7 +121,7 @@ static void it_is_swapped_given_back_and_taken_again_at_one_address(void **state
 	fd_close(b.fd);
 }
 
-/* Also for a stream that waits for nobody, such as the digester's. */
+/* Also for a stream without waiters, such as the digester's. */
 static void what_is_written_is_there_when_the_call_returns(void **state)
 {
 	struct memory_request q = request(MEMORY_WRITE);
@@ -141,7 +141,7 @@ static void what_is_written_is_there_when_the_call_returns(void **state)
 	fd_close(q.fd);
 }
 
-/* Of the stand-in: "gate", "capture". */
+/* Sets a state of the stand-in: "gate", "capture". */
 static void set_state(const char *name, bool on)
 {
 	char path[4096];
@@ -184,7 +184,7 @@ static void a_mark_is_looked_at_while_another_thread_captures_a_graph(void **sta
 struct shared {
 	const struct memory *memory;
 	const char *bytes;
-	const char *_Atomic wrong; /* by whichever thread; NULL: nothing */
+	const char *_Atomic wrong; /* set by any thread; NULL: nothing */
 };
 
 /* In each thread, which has no context of its own. */

@@ -50,7 +50,7 @@ static int tear_down(void **state)
 	return munmap(head, HEAD_SIZE) | munmap((void *)reader_head, HEAD_SIZE);
 }
 
-/* A record whose every field follows from the version. */
+/* A record whose fields all follow from the version. */
 static struct head_record make_record(uint64_t version)
 {
 	struct head_record r = {
@@ -186,7 +186,7 @@ static void a_short_timeout_does_not_wait_for_the_next_look(void **state)
 	uint64_t seen = head_current(reader_head), shortest = UINT64_MAX;
 
 	(void)state;
-	for (int i = 0; i < 100 && shortest > due; i++) { /* it may be us who get no processor */
+	for (int i = 0; i < 100 && shortest > due; i++) { /* this process may get no processor */
 		uint64_t start = num_now_ns(), ns;
 
 		(void)head_wait(reader_head, seen, 1);
@@ -277,7 +277,7 @@ static void a_waiter_that_was_requeued_still_finds_the_change(void **state)
 	(void)state;
 	publish(1);
 	start_waiter(&w);
-	/* Wakes nobody and moves one to a word that nobody will wake. */
+	/* Wakes no waiter, and moves one to a word that is never woken. */
 	while (futex((uint32_t *)&head->futex, FUTEX_REQUEUE, 0, 1, &elsewhere) != 1)
 		(void)sched_yield();
 	publish(2);
@@ -334,7 +334,7 @@ static void all_waiters_are_woken_and_not_by_looking_again(void **state)
 	}
 }
 
-/* A child that maps the page read-only tells by its exit status that it saw what it should. */
+/* A child that maps the page read-only reports by its exit status that it saw the right value. */
 static void a_reader_in_another_process_is_woken(void **state)
 {
 	uint64_t seen = head_current(reader_head);
@@ -363,7 +363,7 @@ struct reader {
 	pthread_t thread;
 	_Atomic uint64_t done_with; /* versions before it are read no more */
 	uint64_t n_seen;
-	uint64_t wrong_version; /* the first whose record was another's */
+	uint64_t wrong_version; /* the first with the record of another version */
 };
 
 /* Reads records while they are among the newest: what the writer of this test waits for. */

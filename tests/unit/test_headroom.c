@@ -23,7 +23,7 @@
 
 #define SKIP 77
 
-#define V1_MAX "9223372036854771712\n" /* no limit, as the older generation says it */
+#define V1_MAX "9223372036854771712\n" /* no limit, in the older generation's files */
 
 static uint64_t headroom(void)
 {
@@ -64,7 +64,7 @@ static void put(const char *path, const char *text)
 	assert_int_equal(fclose(f), 0);
 }
 
-/* One cgroup: its folder below /sys/fs/cgroup and what its files say; NULL for a file it has not. */
+/* One cgroup: its folder below /sys/fs/cgroup and the content of its files; NULL for a file it has not. */
 static void put_group(const char *folder, const char *const files[][2], size_t n)
 {
 	char path[512];

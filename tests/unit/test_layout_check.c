@@ -1,6 +1,6 @@
 /*
- * What the check and the look-ups do with layouts that somebody has changed. After each change the hash is
- * made right again, so that it is never the hash which catches it; and what a check costs at most.
+ * The check and the look-ups on corrupted layouts. After each change the hash is corrected, so that
+ * it is never the hash that catches it; and the cost of a check.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,7 +54,7 @@
 
 static const struct {
 	const char *what;
-	uint64_t place, size; /* of the field */
+	uint64_t place, size; /* place and size of the field */
 	uint64_t value;
 	const char *why;
 	uint32_t at;
@@ -237,7 +237,7 @@ static void a_tied_tensor_has_as_many_bytes(void **state)
 	refuse(&image, "a part of a tensor", HEAD, WHY_DIFFERS);
 }
 
-/* The sizes are told in the header, so that a cut image is cut where it hurts. */
+/* The sizes are in the header, so that a cut image is cut where it matters. */
 static void an_image_of_another_size_is_refused(void **state)
 {
 	cleanup(image_free) struct image whole = sample();
@@ -558,7 +558,7 @@ static void an_index_whose_tensors_have_changed_places_is_refused(void **state)
 	*b = A_WEIGHT;
 	make_hash(&image);
 	v = check(&image);
-	/* Which of the two is found all the same depends on their chains. */
+	/* Their chains decide which of the two is found. */
 	assert_int_equal(v.r, -EBADMSG);
 	assert_true(v.at == A_WEIGHT || v.at == LAST);
 	assert_non_null(strstr(v.why, WHY_TWICE));

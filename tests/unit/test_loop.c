@@ -44,7 +44,7 @@ struct probe {
 	struct source source;
 	int fd;
 	unsigned n_calls;
-	uint32_t events; /* of the last call */
+	uint32_t events; /* events of the last call */
 	void (*act)(struct probe *p);
 	struct probe *other;
 };
@@ -109,7 +109,7 @@ static void on_end(struct timer *t)
 	timer_start(&loop, t, num_now_ns() + 20 * MS);
 }
 
-/* Runs until somebody quits, or nothing more happens. */
+/* Runs until a callback quits, or nothing more happens. */
 static void run(void)
 {
 	struct end end = {.n_events_before = n_events - 1};
@@ -207,7 +207,7 @@ static void who_is_removed_in_a_round_is_not_called_in_it(void **state)
 	probe_init(&b, 1);
 	a.other = &b;
 	b.other = &a;
-	a.act = b.act = remove_both; /* whoever is first */
+	a.act = b.act = remove_both; /* in any order */
 	run();
 	assert_int_equal(a.n_calls + b.n_calls, 1);
 	probe_deinit(&a);
@@ -238,7 +238,7 @@ static void who_is_freed_in_a_round_is_not_touched(void **state)
 	b->other = a;
 	a->act = b->act = free_other;
 	run();
-	/* epoll tells of them in the order in which they became ready: `a` has freed the other. */
+	/* epoll reports them in the order in which they became ready: `a` has freed the other. */
 	assert_null(a->other);
 	assert_int_equal(a->n_calls, 1);
 	probe_deinit(a);

@@ -76,8 +76,8 @@ static int read_in_child(const struct memory *m)
 }
 
 /*
- * Whether children are born without the mapping at `p`. Asked of the kernel, since in a child anything may have taken
- * the place by the time it looks; ThreadSanitizer's runtime does.
+ * True when children do not inherit the mapping at `p`. Asked of the kernel, since in a child
+ * another mapping may already be there; ThreadSanitizer's runtime makes some.
  */
 static bool is_hidden_from_children(const void *p)
 {

@@ -1,4 +1,7 @@
-/* What weightd and weightd-cuda say to each other: the size, the descriptors and the bounds of each packet. */
+/*
+ * The protocol between weightd and weightd-cuda: the size, the descriptors and the bounds of each
+ * packet.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -42,7 +42,7 @@ static int tear_down(void **state)
 	return 0;
 }
 
-/* A job that has a number of steps to do, and tells what happened to it. */
+/* A job with a number of steps, which records its events. */
 struct task {
 	struct job job;
 	char letter;
@@ -51,7 +51,7 @@ struct task {
 	unsigned n_done; /* calls of done */
 	int got;
 	pthread_t step_thread, done_thread;
-	unsigned delay_ms; /* of later_step() */
+	unsigned delay_ms; /* for later_step() */
 	uint64_t not_before_ns;
 	void (*act)(struct task *t); /* in done */
 	struct task *other;
@@ -331,7 +331,7 @@ static void a_submitted_job_may_start_at_once(void **state)
 	struct task t = {0};
 
 	(void)state;
-	t.job.not_before_ns = UINT64_MAX; /* of an earlier life */
+	t.job.not_before_ns = UINT64_MAX; /* left from an earlier use */
 	submit(&t, 'a', 1, JOB_DONE);
 	run_until(1);
 	assert_int_equal(t.n_done, 1);

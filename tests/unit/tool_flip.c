@@ -1,10 +1,10 @@
 /*
- * tool_flip ROUNDS READERS: what a commit costs the server's loop
+ * tool_flip ROUNDS READERS: the cost of a commit for the server's loop
  *
- * A buffer of two versions, and 62 more in its history, goes from the one to the other and back, while
- * READERS processes sleep on its head page. A line holds the nanoseconds of buffer_save(), whose last store
- * is the commit, and of buffer_flip(), which makes it visible and has a thread of its own wake who sleeps. For tests/bench, which
- * knows weightd.h only; here since this looks inside.
+ * A buffer of two versions, and 62 more in its history, changes from the one to the other and back,
+ * while READERS processes sleep on its head page. A line has the nanoseconds of buffer_save(),
+ * whose last store is the commit, and of buffer_flip(), which makes it visible and has a thread
+ * wake the sleepers. For tests/bench, which uses weightd.h only; here since this looks inside.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -107,7 +107,7 @@ static void await_sleep(const pid_t *pids, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		while (state_of(pids[i]) != 'S')
-			(void)usleep(100); /* no event tells that somebody sleeps */
+			(void)usleep(100); /* no event shows that a process sleeps */
 }
 
 static void measure(struct buffer *b, struct version *v)

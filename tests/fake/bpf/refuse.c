@@ -1,7 +1,8 @@
 /*
- * A kernel that refuses some BPF programs, for a process that is started with this in LD_PRELOAD: those whose names are in
- * WEIGHTD_REFUSED, with commas between them, fail to load with EPERM. With "iter-create" among the names, no iterator
- * begins, as where a supervisor refuses that command. All else is the real kernel's.
+ * A kernel that refuses some BPF programs, for a process with this in LD_PRELOAD: those whose names
+ * are in WEIGHTD_REFUSED, separated by commas, fail to load with EPERM. With "iter-create" among
+ * the names iterators fail to start, as where a supervisor refuses that command. All else is the
+ * real kernel's.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
- * A kernel with TLS, for a program that asks OpenSSL whether there is one: preloaded, it says yes, and what is to be sent
- * from a file by that kernel is read, and encrypted by OpenSSL. It takes a little at a time, as a full socket does. OpenSSL
- * itself is not deceived.
+ * A kernel with TLS, for a program that asks OpenSSL for one: preloaded, it claims that there is
+ * one, and bytes that the kernel should send from a file are read, and encrypted by OpenSSL. It
+ * takes a little at a time, as a full socket does. OpenSSL itself is not deceived.
  */
 #include <dlfcn.h>
 #include <openssl/bio.h>

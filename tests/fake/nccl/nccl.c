@@ -63,7 +63,7 @@ struct communicator {
 	struct ring ring;
 	char id[17];
 	int gpu;
-	atomic_int state; /* what it says when asked, unless it is broken */
+	atomic_int state; /* returned to queries, unless it is broken */
 	atomic_int broken;
 	atomic_flag is_in_call;
 	struct operation *asked; /* not taken yet */
@@ -101,7 +101,7 @@ static bool find_driver(void)
 	return driver.run && driver.gpu && driver.bytes && driver.let_go;
 }
 
-/* Real ones go wrong in ways that nobody can explain. */
+/* Real communicators fail for reasons that cannot be explained. */
 static void enter(struct communicator *c)
 {
 	if (!atomic_flag_test_and_set(&c->is_in_call))
@@ -133,7 +133,7 @@ static int failure_at(const struct communicator *c, const char *what)
 
 /* --- What is done in a stream ------------------------------------------------------------------ */
 
-/* What goes wrong with others is said, and waited for like anything else. */
+/* A failure in other ranks is reported, and waited for like any other work. */
 static cu_result give_up(struct communicator *c, int why)
 {
 	int expected = OK;
@@ -305,7 +305,7 @@ static int ask(const char *symbol, const struct operation *like)
 	r = failure_of(symbol);
 	if (r)
 		return leave(c, r);
-	r = state_of(c); /* what broke it since it was asked last is said here, too */
+	r = state_of(c); /* reports also what broke since the last query */
 	if (r)
 		return leave(c, r == IN_PROGRESS ? INVALID_USAGE : r);
 	o = malloc(sizeof(*o));
@@ -400,7 +400,7 @@ int ncclCommAbort(struct communicator *c)
 	(void)failure_at(c, "ncclAbort");
 	ring_cut(&c->ring);
 	profiler_close(atomic_exchange(&c->profiler, NULL));
-	return OK; /* nobody calls it any more */
+	return OK; /* no call follows */
 }
 
 /* --- The library ------------------------------------------------------------------------------- */

@@ -1,13 +1,13 @@
 /*
- * What newer releases of NCCL have: it takes its arguments as theirs does, and nothing moves
+ * Functions that newer releases of NCCL have: they take the arguments of theirs, and move nothing
  *
- * Up to 2.31, whatever the version that the library says it has.
+ * Up to 2.31, with any version that the library reports.
  */
 #include <stddef.h>
 
 #include "tests/fake/failure.h"
 
-/* What theirs needs beside them. */
+/* The arguments that only theirs uses. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #define TYPES 12 /* that NCCL knows */

@@ -1,8 +1,9 @@
 /*
- * A plug-in of the profiler, as NCCL 2.28 has one: NCCL_PROFILER_PLUGIN, here a path, and version 5 of its interface
+ * A plug-in of the profiler, as NCCL 2.28 has one: NCCL_PROFILER_PLUGIN, here a path, and version 5
+ * of its interface
  *
- * It is told of communicators and their collectives, and not of what a network carries. Each takes NULL, and gives it
- * where there is none.
+ * It receives communicators and their collectives, but not the traffic of a network. Each takes
+ * NULL, and returns it where there is none.
  */
 #pragma once
 

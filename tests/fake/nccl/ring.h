@@ -1,9 +1,9 @@
 /*
  * Rings
  *
- * How the ranks of the stand-in for libnccl meet: each listens on a Unix socket in FAKE_NCCL_STATE, or else in
- * FAKE_CUDA_STATE, whose name is of the id and the rank, and talks to the rank behind it. Bytes that were sent arrive
- * even if the sender ends.
+ * Connects the ranks of the stand-in for libnccl: each listens on a Unix socket in FAKE_NCCL_STATE,
+ * or else in FAKE_CUDA_STATE, named for the id and the rank, and connects to the rank after it.
+ * Sent bytes arrive even if the sender ends.
  */
 #pragma once
 
@@ -20,8 +20,8 @@ struct ring {
 };
 
 /*
- * Meets the others, however long that takes. `who` says which host and GPU this is, and `ret_previous` gets the same of
- * the rank before. False: it was cut, or another rank is gone.
+ * Connects to the others, however long that takes. `who` names this host and GPU, and
+ * `ret_previous` gets the same of the rank before. False: it was cut, or another rank has ended.
  */
 bool ring_form(struct ring *r, const char *id, int rank, int n, const char who[RING_WHO_SIZE],
 	       char ret_previous[RING_WHO_SIZE]);

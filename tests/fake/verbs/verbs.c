@@ -1,9 +1,9 @@
 /*
  * A stand-in for libibverbs.so.1
  *
- * Of its control path, with the versions of the real one's symbols: of what there are two, the old one calls the new
- * one, and the three that register memory end in one another. Nothing is connected to anything. A device is whatever
- * one says it is, and numbers its own queue pairs; what is asked of NULL fails.
+ * Its control path, with the versions of the real one's symbols: where there are two, the old one
+ * calls the new one, and the three that register memory end in one another. Nothing is connected. A
+ * device has any name that is asked for, and numbers its own queue pairs; calls with NULL fail.
  */
 #include <errno.h>
 #include <stddef.h>
