@@ -117,10 +117,10 @@ static void check_descriptor_limit(const struct server *s)
 
 	if (store_is_expected(&s->store) && getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
 	    limit.rlim_cur < s->store.max + DESCRIPTORS_SPARE)
-		log_warning(
-			"%lu descriptors may be open here, which is too few for the %u that may be "
-			"kept and for clients: raise LimitNOFILE= (ulimit -n), or lower [store] max",
-			(unsigned long)limit.rlim_cur, s->store.max);
+		log_warning("the limit of %lu open descriptors is too low for the %u that can be "
+			    "kept and for clients: raise LimitNOFILE= (ulimit -n), or lower "
+			    "[store] max",
+			    (unsigned long)limit.rlim_cur, s->store.max);
 }
 
 /* Recovers what an earlier weightd left, and then accepts clients. */

@@ -161,9 +161,10 @@ static void recovery_report_lost(struct patient *p, const struct manifest_versio
 		return;
 	}
 	log_error("'%s@%" PRIu64 "' on %s is lost: %s", b->name, e->number, b->device,
-		  r == -ENOENT ? "the service manager has not kept all of it; was its store's size "
-				 "(FileDescriptorStoreMax=) lowered?"
-		  : r == -EBADMSG ? "what came back is not what was published"
+		  r == -ENOENT
+			  ? "the service manager has not kept all of it; check if its store's size "
+			    "(FileDescriptorStoreMax=) was lowered"
+		  : r == -EBADMSG ? "its memory is not the published one"
 				  : strerror(-r));
 }
 
@@ -290,13 +291,13 @@ static void recovery_quarantine(uint64_t id, const char *name, int r, uint32_t a
 	audit(&(struct audit){.action = AUDIT_QUARANTINE, .buffer = name, .result = r});
 	if (r == -EPROTONOSUPPORT)
 		log_error("a buffer's manifest (%016" PRIx64
-			  ") has format %u and this weightd knows %d: "
-			  "it is kept and not served; start the release that wrote it",
+			  ") has format %u and this weightd supports %d: it is kept and not "
+			  "served; start the release that wrote it",
 			  id, abi, MANIFEST_ABI);
 	else if (name)
 		log_error("buffer '%s' (%016" PRIx64 ") is kept and not served: %s", name, id,
-			  r == -ENOENT   ? "its head page did not come back"
-			  : r == -EEXIST ? "there is another one of that name"
+			  r == -ENOENT   ? "its head page is missing"
+			  : r == -EEXIST ? "another buffer has that name"
 					 : strerror(-r));
 	else
 		log_error("a buffer's manifest (%016" PRIx64 ") is kept and not served: %s", id,

@@ -101,8 +101,7 @@ static int allocator_start(struct allocator *a, char *why)
 	}
 	if (now < a->not_before_ns) {
 		(void)snprintf(why, ALLOCATOR_WHY_SIZE,
-			       PROGRAM " died %u times in a row; it is started again in %" PRIu64
-				       " s",
+			       PROGRAM " died %u times in a row; the next start is in %" PRIu64 " s",
 			       a->n_deaths, (a->not_before_ns - now) / SECOND_NS + 1);
 		return -EAGAIN;
 	}
@@ -140,7 +139,7 @@ static int allocator_fail(struct allocator *a, int r, char *why)
 			       is_left ? "keeps what it holds" : "was killed");
 	else if (r == -EPROTO)
 		(void)snprintf(why, ALLOCATOR_WHY_SIZE,
-			       PROGRAM " is of another release; start weightd anew");
+			       PROGRAM " is of another release; restart weightd");
 	else
 		(void)snprintf(why, ALLOCATOR_WHY_SIZE, PROGRAM " died (%.64s)", how);
 	log_warning("%s (pid %d)", why, pid);

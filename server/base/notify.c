@@ -61,7 +61,7 @@ static void notify_give_up(struct notify *n, int r)
 	struct message *m;
 
 	if (!n->gone)
-		log_error("the service manager is gone (%s): what is here will not survive a restart",
+		log_error("the service manager is gone (%s): buffers will not survive a restart",
 			  strerror(-r));
 	n->gone = true;
 	timer_stop(&n->retry);
@@ -195,7 +195,7 @@ static void send_rest(const struct notify *n)
 			r = send_now(n, m->text, m->fd);
 		}
 		if (r < 0) {
-			log_warning("the service manager did not hear all there was to tell: %s",
+			log_warning("the service manager did not receive all messages: %s",
 				    strerror(-r));
 			return;
 		}

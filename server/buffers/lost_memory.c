@@ -26,7 +26,7 @@ void lost_memory_fall_back(struct buffer *b)
 		log_error("'%s@%" PRIu64 "' on %s is served instead", b->name, newest->number,
 			  b->device);
 	else
-		log_error("'%s' on %s has no version any more; load it again", b->name, b->device);
+		log_error("'%s' on %s has no version left; load it again", b->name, b->device);
 }
 
 static void lost_memory_end_version(struct version *v)
@@ -65,8 +65,8 @@ static bool find_in_buffer(struct buffer *b, const struct slot *s)
 {
 	if (b->writer && !b->writer->target && b->writer->slot == s) {
 		/* The client finds out when it publishes, or from the descriptor. */
-		log_error("what is being written to '%s' on %s is lost: the process that held its memory "
-			  "is dead",
+		log_error("the version being written to '%s' on %s is lost: the process that held "
+			  "its memory is dead",
 			  b->name, b->device);
 		return true;
 	}

@@ -48,8 +48,8 @@ static void paused_reader_answer(struct session *s, struct lease *lease)
 	lease->paused = false;
 	if (lease->evicted) {
 		session_fail(s, -EUCLEAN,
-			     "'%s' on %s was updated while this process read it: it did not pause in "
-			     "time; attach it anew",
+			     "'%s' on %s was updated while this process read it: it did not pause "
+			     "in time; attach it again",
 			     b->name, b->device);
 		return;
 	}

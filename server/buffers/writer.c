@@ -208,7 +208,7 @@ static void writer_on_not_back(struct timer *timer)
 {
 	struct writer *w = container_of(timer, struct writer, timer);
 
-	log_warning("the writer of '%s' on %s (pid %d uid %u) did not come back in time",
+	log_warning("the writer of '%s' on %s (pid %d uid %u) did not return in time",
 		    w->buffer->name, w->buffer->device, w->pid, w->uid);
 	writer_free(w);
 }

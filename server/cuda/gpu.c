@@ -27,7 +27,7 @@ static int open_gpu(struct gpus *g, int ordinal, struct gpu *ret, char ret_why[C
 	if (r == CU_OK)
 		r = g->driver->device_name(ret->name, sizeof(ret->name) - 1, ret->device);
 	if (r != CU_OK)
-		return gpu_explain(g, "a GPU does not say what it is", r, ret_why);
+		return gpu_explain(g, "a GPU cannot be identified", r, ret_why);
 	memcpy(ret->uuid, uuid.bytes, sizeof(ret->uuid));
 	/* The driver has no attribute for it: "NVIDIA A100-SXM4-40GB MIG 1g.5gb". */
 	ret->is_mig = strstr(ret->name, " MIG ") != NULL;
@@ -69,7 +69,7 @@ int gpu_enter(struct gpus *g, struct gpu *gpu, char ret_why[CUDA_WHY_SIZE])
 
 	if (r == CU_OK)
 		r = g->driver->ctx_push(gpu->context);
-	return r == CU_OK ? 0 : gpu_explain(g, "it takes no context", r, ret_why);
+	return r == CU_OK ? 0 : gpu_explain(g, "it has no room for a context", r, ret_why);
 }
 
 void gpu_leave(struct gpus *g)
@@ -85,7 +85,7 @@ int gpu_memory(struct gpus *g, uint64_t *ret_free, uint64_t *ret_total, char ret
 	cu_result r = g->driver->mem_info(&free, &total);
 
 	if (r != CU_OK)
-		return gpu_explain(g, "its free memory is not known", r, ret_why);
+		return gpu_explain(g, "its free memory is unknown", r, ret_why);
 	*ret_free = free;
 	*ret_total = total;
 	return 0;

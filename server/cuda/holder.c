@@ -60,7 +60,7 @@ static cu_result make_memory(const struct cuda_driver *d, size_t size, cu_ptr *r
 {
 	cu_result r = d->mem_alloc(ret, size);
 
-	*ret_what = "it gives no memory";
+	*ret_what = "it has no memory";
 	if (r != CU_OK)
 		return r;
 	*ret_what = "its memory cannot be filled with zeros";
@@ -69,8 +69,8 @@ static cu_result make_memory(const struct cuda_driver *d, size_t size, cu_ptr *r
 		r = d->ctx_synchronize();
 	if (r != CU_OK)
 		return r;
-	*ret_what = "its memory has no cudaIpcMemHandle_t; ask for the usual kind (without --handle "
-		    "ipc)";
+	*ret_what =
+		"its memory has no cudaIpcMemHandle_t; use the default kind (without --handle ipc)";
 	return d->ipc_get(ret_handle, *ret);
 }
 
@@ -89,7 +89,8 @@ static void holding_free(struct holder *h, struct holding *a)
 			r = CU_INVALID_CONTEXT;
 		}
 		if (r != CU_OK)
-			fprintf(stderr, "weightd-cuda: %s; it is when this process ends\n", why);
+			fprintf(stderr, "weightd-cuda: %s; it is freed when this process ends\n",
+				why);
 	}
 	(void)fd_close(a->fd);
 	free(a);

@@ -28,15 +28,14 @@
 
 #define EXIT_USAGE 2
 
-static const char usage[] =
-	"usage: weightd-cuda --probe | --help | --version\n"
-	"\n"
-	"The allocator of GPU memory. weightd starts it when it needs one; nobody else\n"
-	"has to. The GPUs it offers are those that CUDA_VISIBLE_DEVICES leaves.\n"
-	"\n"
-	"  --probe    print the GPUs it sees, and what can be had from them\n"
-	"  --help     print this\n"
-	"  --version  print the version\n";
+static const char usage[] = "usage: weightd-cuda --probe | --help | --version\n"
+			    "\n"
+			    "Allocate GPU memory for weightd, which starts this when needed.\n"
+			    "Only GPUs in CUDA_VISIBLE_DEVICES are used.\n"
+			    "\n"
+			    "  --probe    print the GPUs and their features\n"
+			    "  --help     print this and exit\n"
+			    "  --version  print the release and exit\n";
 
 /* --- for weightd --- */
 
@@ -120,9 +119,7 @@ static bool is_started_by_weightd(const char *option)
 {
 	if (fcntl(ALLOCATOR_FD, F_SETFD, FD_CLOEXEC) == 0)
 		return true;
-	fprintf(stderr,
-		"weightd-cuda: descriptor 3 is not there: it is weightd that starts this with %s\n",
-		option);
+	fprintf(stderr, "weightd-cuda: no descriptor 3: only weightd can use %s\n", option);
 	return false;
 }
 
@@ -141,8 +138,7 @@ static int request_receive(struct gpus *g, struct holder *holder)
 		return 0;
 	if (r < 0)
 		fprintf(stderr, "weightd-cuda: %s\n",
-			r == -EPROTO ? "weightd speaks another protocol; start it anew"
-				     : strerror(-r));
+			r == -EPROTO ? "weightd has another protocol; restart it" : strerror(-r));
 	return r;
 }
 

@@ -84,8 +84,7 @@ static void gpu_free_close_done(struct job *job, int r)
 		gpu_free_end(s); /* also where the GPU does not answer: the end would never be seen */
 		return;
 	}
-	log_warning("memory on %s that nobody has a lease on is still taken: some process maps it",
-		    s->device);
+	log_warning("memory on %s without a lease is still in use: a process maps it", s->device);
 	s->gpu_free.state = GPU_FREE_ORPHAN;
 	s->gpu_free.others = left_by_others(s);
 	gpu_free_plan_look(s);

@@ -132,7 +132,7 @@ void connection_new(struct server *server, int fd, void (*closed)(void *context)
 	uid_t uid = (uid_t)-1;
 
 	if (s && channel_peer(fd, &s->peer) < 0)
-		why = "weightd cannot tell who this is";
+		why = "weightd cannot determine the peer's user";
 	if (!why) {
 		s->server = server;
 		s->closed = closed;

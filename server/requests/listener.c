@@ -92,8 +92,8 @@ static int default_path(char **ret)
 	r = socket_path_user(ret);
 	if (r != -ENOENT)
 		return r;
-	log_error("where to listen? Give --socket PATH, or set WEIGHTD_SOCKET, or XDG_RUNTIME_DIR to a "
-		  "folder of this user's");
+	log_error("no path to listen on: give --socket PATH, or set WEIGHTD_SOCKET, or "
+		  "XDG_RUNTIME_DIR to a folder of this user");
 	return -EINVAL;
 }
 
@@ -138,7 +138,7 @@ static int clear_path(const char *path, const struct sockaddr_un *address)
 		return errno == ENOENT ? 0 : -errno;
 	if (!S_ISSOCK(st.st_mode) || socket_answers(address)) {
 		log_error("%s is in the way: %s; remove it, or give another --socket", path,
-			  S_ISSOCK(st.st_mode) ? "somebody listens there" : "it is no socket");
+			  S_ISSOCK(st.st_mode) ? "a process listens there" : "it is not a socket");
 		return -EADDRINUSE;
 	}
 	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;

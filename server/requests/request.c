@@ -109,20 +109,20 @@ static struct buffer *make_buffer(struct session *s, const struct wire_create *c
 			     "letter or a digit");
 	else if ((r = backend_find(device, is_ipc, &backend)) == -EOPNOTSUPP)
 		session_fail(s, r,
-			     is_ipc ? "%s has no memory that cudaIpcMemHandle_t leads to; ask for the "
-				      "usual kind (without --handle ipc)"
-				    : "%s has no memory of the usual kind",
+			     is_ipc ? "%s has no memory with a cudaIpcMemHandle_t; use the default "
+				      "kind (without --handle ipc)"
+				    : "%s has no memory of the default kind",
 			     device);
 	else if (r < 0)
-		session_fail(s, r,
-			     "there is no device '%s'; there are host and the GPUs that weightctl devices "
-			     "lists",
-			     device);
-	else if (!access_may_own(&s->peer))
 		session_fail(
-			s, -EPERM,
-			"uid %u stands for every user that this weightd cannot name, and owns nothing",
-			s->peer.uid);
+			s, r,
+			"there is no device '%s'; use host, or a GPU that weightctl devices lists",
+			device);
+	else if (!access_may_own(&s->peer))
+		session_fail(s, -EPERM,
+			     "uid %u stands for every user that this weightd cannot name, and "
+			     "cannot own a buffer",
+			     s->peer.uid);
 	else if ((r = buffer_new(s->server, create->name, device, backend, &access, &b)) == 0) {
 		buffer_audit(b, AUDIT_CREATE, &s->peer, 0);
 		return b;
@@ -159,13 +159,13 @@ static bool options_ok(struct session *s, const struct wire_create *create, cons
 			     "an exclusive buffer has one slot: it is neither reusable nor replaced");
 	else if (b && ((exclusive && !b->exclusive) || (reusable && !b->reusable)))
 		session_fail(s, -EINVAL,
-			     "'%s' on %s was made neither exclusive nor reusable, or the other of the "
-			     "two; remove it first (weightctl rm %s)",
+			     "'%s' on %s was created without that option (exclusive, reusable); "
+			     "remove it first (weightctl rm %s)",
 			     b->name, b->device, b->name);
 	else if (b && create->flags & WIRE_CREATE_IPC && !(buffer_flags(b) & WIRE_BUFFER_IPC))
 		session_fail(s, -EINVAL,
-			     "'%s' on %s is not memory that cudaIpcMemHandle_t leads to (--handle ipc), "
-			     "and stays what it is; remove it first (weightctl rm %s)",
+			     "'%s' on %s was created without a cudaIpcMemHandle_t (--handle ipc); "
+			     "remove it first (weightctl rm %s)",
 			     b->name, b->device, b->name);
 	else
 		return true;
@@ -187,7 +187,7 @@ static void request_create(struct session *s, const struct wire_request *m, cons
 	if (b && b->writer) {
 		session_fail(s, -EBUSY, "'%s' on %s is being written by another writer (pid %d)%s",
 			     b->name, b->device, b->writer->pid,
-			     b->writer->session ? "" : ", who has some time to come back");
+			     b->writer->session ? "" : ", which still has time to return");
 		return;
 	}
 	if (!options_ok(s, create, b))
@@ -269,13 +269,13 @@ static struct version *find_version(struct session *s, struct buffer *b,
 			     attach->version);
 	else if (!v)
 		session_fail(s, -ENODATA,
-			     b->next_version > 1 ? "'%s' on %s has no version any more; load it again"
+			     b->next_version > 1 ? "'%s' on %s has no version left; load it again"
 						 : "'%s' on %s has not been published yet",
 			     b->name, b->device);
 	else if (attach->flags & WIRE_ATTACH_CHECK_LAYOUT &&
 		 memcmp(attach->layout_hash, v->table->hash, WIRE_HASH_SIZE))
 		session_fail(s, -EPROTOTYPE,
-			     "the layout of '%s@%" PRIu64 "' on %s is not the one asked for",
+			     "the layout of '%s@%" PRIu64 "' on %s is not the requested one",
 			     b->name, v->number, b->device);
 	else
 		return v;
@@ -397,7 +397,7 @@ static void request_drop(struct session *s, const struct wire_request *m, const 
 		if (v->number == b->current) {
 			session_fail(s, -EBUSY,
 				     "'%s@%" PRIu64
-				     "' is what readers attach; publish another version or roll back "
+				     "' is the current version; publish another one or roll back "
 				     "first, or remove the buffer (weightctl rm %s)",
 				     b->name, v->number, b->name);
 			return;
@@ -447,8 +447,8 @@ static void request_resume(struct session *s, const struct wire_request *m, cons
 		}
 	}
 	session_fail(s, -ESTALE,
-		     "what this writer made is not there any more: it was removed, or the writer was "
-		     "away for too long; create it again");
+		     "the version of this writer no longer exists: it was removed, or the writer "
+		     "returned too late; create it again");
 }
 
 /* A reader's likewise. What it maps may have ended meanwhile: it holds it all the same. */
@@ -476,12 +476,13 @@ static void request_renew(struct session *s, const struct wire_request *m, const
 
 	(void)fds;
 	if (!v) {
-		session_fail(s, -ESTALE, "what is mapped is not there any more: attach anew");
+		session_fail(s, -ESTALE, "the mapped version no longer exists; attach again");
 		return;
 	}
 	if (!access_allows(&b->access, &s->peer, ACCESS_READ)) {
 		/* Without its name: ids can be guessed. */
-		session_fail(s, -EACCES, "uid %u may not read what it maps any more", s->peer.uid);
+		session_fail(s, -EACCES, "uid %u may no longer read the version that it maps",
+			     s->peer.uid);
 		return;
 	}
 	r = lease_new(s, v, server_next_id(s->server), &lease);
@@ -698,8 +699,8 @@ static bool refuse_spelling(struct session *s, const struct wire_request *m)
 	if (!device || device_parse(device, &parsed) < 0 || device_is_canonical(device))
 		return false;
 	session_fail(s, -EINVAL,
-		     "'%s' is a name that each process gives a meaning of its own: the client has to ask "
-		     "for cuda:GPU-<uuid>, in lower case (weightctl devices lists them)",
+		     "'%s' can name another GPU in each process; use cuda:GPU-<uuid>, in lower "
+		     "case (weightctl devices lists them)",
 		     device);
 	return true;
 }

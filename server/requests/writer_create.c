@@ -58,8 +58,8 @@ void writer_create_answer(struct writer *w)
 static void fail_to_keep(struct writer *w, int r)
 {
 	session_fail(w->session, r == -ENOTCONN ? -ENOTRECOVERABLE : r,
-		     "the service manager does not keep the memory of '%s' (%s), and without that nothing "
-		     "is made; start weightd anew",
+		     "the service manager does not keep the memory of '%s' (%s), so it cannot be "
+		     "created; restart weightd",
 		     w->buffer->name, r == -ENOTCONN ? "it is gone" : strerror(-r));
 	writer_free(w);
 }
@@ -222,8 +222,8 @@ static int make_store_room(struct writer *w)
 
 	if (store_is_expected(store) && !store_works(store)) {
 		session_fail(w->session, -ENOTRECOVERABLE,
-			     "the service manager that kept the memory of this weightd is gone: nothing "
-			     "new is made; start weightd anew");
+			     "the service manager that kept the memory of this weightd is gone, so "
+			     "nothing can be created; restart weightd");
 		return -ENOTRECOVERABLE;
 	}
 	while (!store_has_room(store, n) && buffers_evict(w->buffer->server, NULL, 0))
@@ -382,11 +382,11 @@ static int check_quota(struct writer *w)
 	if (needs <= quota_left(&w->buffer->server->quota, w->uid, QUOTA_BYTES) +
 			     buffer_charged_bytes(w->buffer, w->uid))
 		return 0;
-	session_fail(
-		w->session, -EDQUOT,
-		"uid %u may not hold that many bytes; the present versions of '%s' stay; remove "
-		"other buffers (weightctl rm), or have bytes= raised in [limits] of weightd.conf",
-		w->uid, w->buffer->name);
+	session_fail(w->session, -EDQUOT,
+		     "uid %u may not hold that many bytes; the present versions of '%s' stay; "
+		     "remove other buffers (weightctl rm), or raise bytes= in [limits] of "
+		     "weightd.conf",
+		     w->uid, w->buffer->name);
 	return -EDQUOT;
 }
 

@@ -55,8 +55,8 @@ static void fail_to_seal(struct writer *w, int r)
 			     name);
 	else if (r == -ENODATA)
 		session_fail(w->session, r,
-			     "'%s' cannot be published: parts of its memory were taken out; create it "
-			     "again",
+			     "'%s' cannot be published: parts of its memory were removed; create "
+			     "it again",
 			     name);
 	else
 		session_fail(w->session, r, "'%s' cannot be sealed: %s", name, strerror(-r));

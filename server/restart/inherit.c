@@ -72,7 +72,7 @@ int inherit_init(struct inherit *in)
 	*in = (struct inherit){0};
 	r = read_environment(in);
 	if (r < 0) {
-		log_error("LISTEN_FDS of the service manager does not make sense: %s", strerror(-r));
+		log_error("invalid LISTEN_FDS from the service manager: %s", strerror(-r));
 		free(take_ptr(in->items));
 		in->n = 0;
 	}
@@ -131,7 +131,7 @@ unsigned inherit_leave(struct inherit *in, struct store *store)
 		n++;
 		store_adopt(store);
 		if (n <= LEFT_NAMED)
-			log_warning("descriptor '%s' came back and belongs to nothing that is served: "
+			log_warning("descriptor '%s' from the store belongs to no served buffer: "
 				    "the service manager keeps it",
 				    in->items[i].name);
 	}

@@ -128,8 +128,8 @@ _Noreturn static void become_daemon(const struct keeper *k)
 	(void)sigdelset(&watched, SIGINT);
 	(void)sigprocmask(SIG_UNBLOCK, &watched, NULL);
 	(void)execv(k->program, k->argv);
-	log_warning("cannot execute %s: %s; taking the program that was there when the keeper started",
-		    k->program, strerror(errno));
+	log_warning("cannot execute %s: %s; using the program of the keeper's start", k->program,
+		    strerror(errno));
 	(void)fexecve(k->program_fd, k->argv, environ);
 	log_error("cannot start the daemon: %s", strerror(errno));
 	_exit(127);
@@ -168,7 +168,7 @@ static void keeper_keep(struct keeper *k, const char *name, int fd)
 		return;
 	k->is_surplus_told = true;
 	if (r == -ENOSPC)
-		log_error("'%s' is not kept: %u descriptors are, and no more may be", name,
+		log_error("'%s' is not kept: %u descriptors are, which is the limit", name,
 			  k->kept.n);
 	else if (r == -E2BIG)
 		log_error("'%s' is not kept: the names of %u descriptors fill LISTEN_FDNAMES", name,
@@ -202,7 +202,7 @@ static void apply_message(struct keeper *k, struct notify_message *n)
 	if (n->pid != k->pid || n->words & NOTIFY_BARRIER)
 		return;
 	if (!n->is_whole) {
-		log_error("a notice of the daemon came in part, and nothing of it was taken");
+		log_error("a message of the daemon was truncated and ignored");
 		return;
 	}
 	if (n->words & (NOTIFY_STORE | NOTIFY_REMOVE))
@@ -430,7 +430,7 @@ static unsigned take_sockets(void)
 	if (!is_ours || n == 0) {
 		n = 0;
 	} else if (!are_open(n)) {
-		log_warning("LISTEN_FDS says %lu, which are not there: ignored", n);
+		log_warning("LISTEN_FDS is %lu, but these descriptors are not open: ignored", n);
 		n = 0;
 	} else if (given && count_names(given) == n && strlen(given) < sizeof(names) / 2) {
 		(void)stpcpy(names, given);

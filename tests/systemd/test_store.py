@@ -164,7 +164,7 @@ def test_a_manifest_of_a_later_weightd_is_neither_served_nor_lost(service):
         service.run("systemctl", "restart", SERVICE)
     assert weights.contents(service) == {"b1": before["b1"]}
     assert weights.kept(service) == kept
-    assert len({w for w in warnings(service) if "belongs to nothing that is served" in w}) == PER_BUFFER
+    assert len({w for w in warnings(service) if "belongs to no served buffer" in w}) == PER_BUFFER
     assert weights.ask(service, "stat")["quarantined"] == PER_BUFFER
     set_abi(service, "b0", abi)
     service.run("systemctl", "restart", SERVICE)

@@ -184,7 +184,7 @@ def test_a_replacement_on_a_gpu_may_have_what_it_frees_and_no_more(make_gpus, se
 def test_a_driver_out_of_memory_is_told_like_too_little_of_it(gpu, serve):
     with Wire(serve(gpu).socket) as w:
         gpu.fail("cuMemCreate", OUT_OF_MEMORY)
-        assert "(Fake GPU) cannot have 2.1 MB: it gives no memory" in refused(errno.ENOMEM, w, "m", LAYOUT, device=gpu.device())
+        assert "(Fake GPU) cannot have 2.1 MB: it has no memory" in refused(errno.ENOMEM, w, "m", LAYOUT, device=gpu.device())
         gpu.heal()
         publish(w, gpu.device())
 
@@ -195,7 +195,7 @@ def test_a_call_that_fails_fails_one_request_and_leaves_nothing(gpu, serve, symb
     with Wire(serve(gpu).socket) as w:
         gpu.fail(symbol, UNKNOWN)
         sentence = refused(errno.EIO, w, "m", LAYOUT, device=gpu.device())
-        assert sentence.startswith(f"no memory for 'm' on {gpu.device()}: its") or "it gives no memory" in sentence
+        assert sentence.startswith(f"no memory for 'm' on {gpu.device()}: its") or "it has no memory" in sentence
         assert "CUDA_ERROR_UNKNOWN" in sentence
         gpu.heal()
         until(lambda: gpu.used() == 0, lambda: f"{gpu.used()} bytes are left")
@@ -317,7 +317,7 @@ def test_an_allocator_that_goes_on_dying_is_started_less_often(gpu, serve):
             assert "weightd-cuda died" in sentence
             n_deaths += told == errno.EIO
         assert told == errno.EAGAIN and n_deaths >= 3, sentence
-        assert re.search(rf"weightd-cuda died {n_deaths} times in a row; it is started again in \d+ s", sentence), sentence
+        assert re.search(rf"weightd-cuda died {n_deaths} times in a row; the next start is in \d+ s", sentence), sentence
 
 
 @pytest.mark.parametrize("path", ["/nonexistent/weightd-cuda", "/bin/true"])
@@ -411,8 +411,8 @@ def test_a_gpu_that_has_failed_is_looked_at_by_another_allocator(make_gpus, serv
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:GPU-FA4E0000-1234-4567-89AB-CDEF00000000"])
 def test_a_name_with_another_meaning_elsewhere_is_refused(gpu, serve, device):
     with Wire(serve(gpu).socket) as w:
-        assert "the client has to ask for cuda:GPU-<uuid>" in refused(errno.EINVAL, w, "m", LAYOUT, device=device)
-        with pytest.raises(Refused, match="the client has to ask for"):
+        assert "use cuda:GPU-<uuid>" in refused(errno.EINVAL, w, "m", LAYOUT, device=device)
+        with pytest.raises(Refused, match="use cuda:GPU-<uuid>"):
             w.attach("m", device=device)
 
 
@@ -429,7 +429,7 @@ def test_a_gpu_that_is_not_there_is_told_from_one_that_is(gpu, serve):
 
 def test_memory_of_the_older_kind_is_not_mixed_up(gpu, serve):
     with Wire(serve(gpu).socket) as w:
-        assert "host has no memory that cudaIpcMemHandle_t leads to" in \
+        assert "host has no memory with a cudaIpcMemHandle_t" in \
             refused(errno.EOPNOTSUPP, w, "m", LAYOUT, flags=wire.IPC)
         publish(w, gpu.device())
         assert "remove it first" in refused(errno.EINVAL, w, "m", LAYOUT, device=gpu.device(), flags=wire.IPC)

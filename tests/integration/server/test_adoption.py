@@ -488,7 +488,7 @@ def test_attach_takes_a_layout_in_any_order_and_a_hash_in_one(weightd):
     weightd.create("m", lay_out(weightd)).publish()
     other = lay_out(weightd, reversed(KINDS), alignment=64)
     assert list(weightd.attach("m", layout=other)) == list(KINDS)
-    with pytest.raises(weightd.LayoutMismatch, match="is not the one asked for"):
+    with pytest.raises(weightd.LayoutMismatch, match="is not the requested one"):
         weightd.attach("m", layout=other.hash)
     with pytest.raises(weightd.LayoutMismatch) as e:
         weightd.attach("m", layout=lay_out(weightd, ("a.weight",)))

@@ -100,7 +100,7 @@ weightd: {0}:2: 'socket-mode' (permission bits of the socket) does not take 'rw'
 weightd: {0}:3: [server] has no key 'sokcet'; it has socket, socket-mode, reserve, log-level, admin-group. Is 'socket' meant?
 weightd: {0}:7: 'bytes' was given in line 6; give it once
 weightd: {0}:8: there is no section [limit:alice]; there are [server], [store], [limits], [limits:USER], [cuda] and [defaults]. Is [limits] meant?
-weightd: {0}:11: 'keep' (versions a buffer keeps whose writer names no number) does not take '99'; it takes 1 to 32
+weightd: {0}:11: 'keep' (versions that a buffer keeps by default) does not take '99'; it takes 1 to 32
 """
 
 
@@ -405,7 +405,7 @@ def test_a_reload_with_errors_changes_nothing(make_configured, conf, root_only):
     daemon = make_configured(f"admin-group = {STAFF}\n[limits]\nbuffers = 1\n")
     path = conf("[limits]\nbuffers = 5\n[defaults]\nkeep = many\n")
     assert reload(daemon, FAILED) == \
-        f"weightd: {path}:4: 'keep' (versions a buffer keeps whose writer names no number) does not take 'many'; " \
+        f"weightd: {path}:4: 'keep' (versions that a buffer keeps by default) does not take 'many'; " \
         "it takes 1 to 32\n" + FAILED
     path.unlink()
     assert reload(daemon, FAILED) == f"weightd: cannot read {path}: No such file or directory\n" + FAILED

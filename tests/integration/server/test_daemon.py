@@ -160,7 +160,7 @@ def test_a_user_without_a_runtime_folder_of_its_own_has_to_say_where(users_weigh
     for more in {}, {"XDG_RUNTIME_DIR": "/"}:  # another user's
         done = subprocess.run(as_user(users_weightd), env=env | more, capture_output=True, text=True, timeout=STOP_S)
         assert done.returncode == 2
-        assert "where to listen? Give --socket PATH, or set WEIGHTD_SOCKET, or XDG_RUNTIME_DIR to a folder of this user's" \
+        assert "no path to listen on: give --socket PATH, or set WEIGHTD_SOCKET, or XDG_RUNTIME_DIR to a folder of this user" \
             in done.stderr
 
 
@@ -185,7 +185,7 @@ def test_whoever_listens_there_is_left_alone(tmp_path):
         stranger.bind(path)
         stranger.listen()
         done = run("--socket", path)
-        assert done.returncode == 1 and f"{path} is in the way: somebody listens there" in done.stderr
+        assert done.returncode == 1 and f"{path} is in the way: a process listens there" in done.stderr
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.connect(path)
 
@@ -198,7 +198,7 @@ def test_what_is_no_socket_is_not_removed(tmp_path, kind):
     before = os.lstat(path)
     done = run("--socket", path)
     assert done.returncode == 1
-    assert f"{path} is in the way: it is no socket; remove it, or give another --socket" in done.stderr
+    assert f"{path} is in the way: it is not a socket; remove it, or give another --socket" in done.stderr
     assert os.lstat(path) == before
 
 
@@ -333,7 +333,7 @@ def test_what_a_later_weightd_has_stored_is_not_listened_on(activate, tmp_path):
         assert await_service(tmp_path / "s", proc).pid == proc.pid
         with Wire(str(tmp_path / "s")) as w:
             assert w.stat().n_quarantined == 1
-        assert end(proc) == 0 and f"descriptor 'x{16 * '0'}' came back and belongs to nothing" in proc.stderr.read()
+        assert end(proc) == 0 and f"descriptor 'x{16 * '0'}' from the store belongs to no served buffer" in proc.stderr.read()
 
 
 def test_sockets_meant_for_another_process_are_not_taken(start, tmp_path):
@@ -420,7 +420,7 @@ def test_a_limit_on_descriptors_that_cannot_take_back_what_is_kept_is_told(make_
         manager.bind(str(tmp_path / "notify"))
         daemon = make_daemon(prefix=("prlimit", f"--nofile={limit}:{limit}"),
                              env={"NOTIFY_SOCKET": str(tmp_path / "notify")})
-        warning = "6000 descriptors may be open here, which is too few for the 6000 that may be kept"
+        warning = "the limit of 6000 open descriptors is too low for the 6000 that can be kept"
         assert (warning in daemon.log) == is_too_few and ("LimitNOFILE=" in daemon.log) == is_too_few
 
 
@@ -474,7 +474,7 @@ def test_an_end_for_good_is_told_to_readers_and_leaves_no_socket(make_daemon, op
             assert head[HEAD_STATE] == READY
             daemon.kill(sig)
             assert head[HEAD_STATE] == GONE
-    assert daemon.proc.returncode == 0 and "did not hear" not in daemon.log, daemon.log
+    assert daemon.proc.returncode == 0 and "did not receive all messages" not in daemon.log, daemon.log
     assert is_gone(pid) and not os.path.exists(daemon.socket)
 
 
@@ -525,7 +525,7 @@ def test_a_daemon_serves_on_without_its_keeper(make_daemon):
         assert serves(daemon.socket).pid == pid
         with Wire(daemon.socket) as w:
             for name in "m", "n", "n":
-                with pytest.raises(Refused, match="start weightd anew") as failed:
+                with pytest.raises(Refused, match="restart weightd") as failed:
                     w.create(name, LAYOUT)
                 assert failed.value.errno == errno.ENOTRECOVERABLE
             assert w.names() == ["m"] and w.attach("m").version == 1

@@ -284,7 +284,7 @@ def test_old_versions_can_be_removed_and_the_newest_cannot(daemon, witness):
     assert versions(daemon, "m") == [3]
     until(lambda: witness.ping().n_bytes == 2 * 8192, "version 1 is freed, version 2 is read")
     assert lease.bytes()[:3] == b"two"
-    assert_refused(errno.EBUSY, "'m@3' is what readers attach", witness.drop, "m", 3)
+    assert_refused(errno.EBUSY, "'m@3' is the current version", witness.drop, "m", 3)
     for number in 1, 2, 4:
         assert_refused(errno.ENOENT, f"no version {number}", witness.drop, "m", number)
     assert_refused(errno.ENOENT, "no version 2", witness.attach, "m", 2)

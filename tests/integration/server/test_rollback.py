@@ -117,7 +117,7 @@ def test_an_exclusive_buffer_has_nothing_to_go_back_to(scene):
 
 def test_the_current_version_cannot_be_removed_whichever_it_is(kept):
     kept.watcher.rollback("m", 3)
-    with pytest.raises(Refused, match="'m@3' is what readers attach; publish another version or roll back first, or "
+    with pytest.raises(Refused, match="'m@3' is the current version; publish another one or roll back first, or "
                                       r"remove the buffer \(weightctl rm m\)") as refused:
         kept.watcher.drop("m", 3)
     assert refused.value.errno == errno.EBUSY

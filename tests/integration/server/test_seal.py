@@ -348,7 +348,7 @@ def test_a_hole_forbids_the_publish(witness, hole):
     slot = witness.create("m", LAYOUT)
     fallocate(slot.fd, PUNCH_HOLE | KEEP_SIZE, *HOLES[hole])
     r = refused(witness.publish, slot.writer)
-    assert r.errno == errno.ENODATA and "parts of its memory were taken out; create it again" in r.sentence
+    assert r.errno == errno.ENODATA and "parts of its memory were removed; create it again" in r.sentence
     assert refused(witness.publish, slot.writer).errno == errno.ESTALE
     witness.abort(slot.writer)
     lease = witness.attach("m")

@@ -578,7 +578,7 @@ def test_what_a_user_may_not_hold_is_refused_while_what_it_would_replace_is_ther
     publish(scene.watcher, pattern=b"old")
     lease = scene.connect().attach("m")
     with pytest.raises(Refused, match="may not hold that many bytes; the present versions of 'm' stay; remove other "
-                                      r"buffers \(weightctl rm\), or have bytes= raised in \[limits\]") as refused:
+                                      r"buffers \(weightctl rm\), or raise bytes= in \[limits\]") as refused:
         scene.watcher.create("m", image([("t", 2 * SLOT)]), flags=REPLACE | NEW_LAYOUT, timeout_ms=-1)
     assert refused.value.errno == errno.EDQUOT
     assert lease.shown() == (1, READY) and read(scene.watcher, lease) == repeated(b"old")

@@ -194,7 +194,7 @@ def test_the_overflow_user_owns_nothing(daemon):
             w.create("new", LAYOUT)
 
     with pytest.raises(Refused, match="uid 65534 stands for every user that this weightd cannot name, and "
-                                      "owns nothing") as refused:
+                                      "cannot own a buffer") as refused:
         run_as(NOBODY, create)
     assert refused.value.errno == errno.EPERM
     with Wire(daemon.socket) as w:
