@@ -91,7 +91,7 @@ static int give(struct config_source *source, const char *key, const char *value
 	return 0;
 }
 
-/* getopt knows optional arguments only as --check-config=PATH. */
+/* getopt takes optional arguments only as --check-config=PATH. */
 static const char *optional_path(int argc, char **argv)
 {
 	if (optarg || optind >= argc || argv[optind][0] == '-')

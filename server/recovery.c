@@ -73,7 +73,7 @@ static int find_slot(struct patient *p, const struct slot_saved *saved, struct s
 	return r;
 }
 
-/* Back into the store's keeping: for what came back and cannot be used. */
+/* Returns it to the store's keeping: for a descriptor that cannot be used. */
 static void return_slot(struct patient *p, struct slot *s)
 {
 	inherit_give_back(p->in, STORE_SLOT, s->id, take_fd(s->probe_fd));
@@ -248,8 +248,8 @@ static bool is_missed(const struct patient *p, uint64_t slot)
 }
 
 /*
- * Of ended versions: the service manager may not have received the last messages about them. The
- * descriptors that existing versions need were taken before.
+ * Drops what is left of ended versions: the service manager may not have received the last messages
+ * about them. The descriptors that existing versions need were taken before.
  */
 static void drop_rest(struct patient *p)
 {

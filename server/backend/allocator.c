@@ -208,6 +208,7 @@ int allocator_ask(struct allocator *a, struct allocator_request *q, struct alloc
 	a->n_deaths = 0;
 	a->has_held |= q->op == ALLOCATOR_HOLD && ret->error == 0;
 	if (ret->error == -EIO || ret->error == -ENODEV)
-		allocator_rest(a); /* a context that has failed goes on failing; a driver may come */
+		allocator_rest(
+			a); /* a context that has failed keeps failing; a driver may be loaded later */
 	return ret->error;
 }

@@ -90,8 +90,8 @@ struct backend {
 	int (*has_writer)(int fd);
 
 	/*
-	 * How many bytes have memory behind them; whether it is immutable. For what came back after a
-	 * restart, unless the backend is opaque.
+	 * The bytes that have memory behind them, and whether it is immutable. For descriptors from
+	 * the store, unless the backend is opaque.
 	 */
 	int (*describe)(int fd, uint64_t *ret_size, uint64_t *ret_allocated, bool *ret_sealed);
 

@@ -233,7 +233,7 @@ int cuda_measure(struct backend_memory *m, uint64_t *ret_free)
 	return r;
 }
 
-/* A second descriptor of the same open file: opening it anew would lead to the driver, not to the memory. */
+/* A second descriptor of the same open file: another open() would lead to the driver, not to the memory. */
 int cuda_duplicate(int fd, int *ret_fd)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);

@@ -103,7 +103,7 @@ static int host_provide(struct backend_memory *m)
 	r = headroom_find(&headroom);
 	if (r < 0)
 		return r;
-	/* All that is still to come must fit, or the step before the last finds out too late. */
+	/* All that is still to be provided must fit, or the step before the last finds out too late. */
 	if (headroom.bytes < size - start) {
 		progress->missing = size - start - headroom.bytes;
 		memcpy(m->limit, headroom.limit, sizeof(m->limit));

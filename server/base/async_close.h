@@ -1,9 +1,10 @@
 /*
  * Asynchronous close
  *
- * Closes descriptors on a thread of its own. close() of what another process sent may block for as long as
- * the filesystem behind it likes (FUSE waits for its daemon to answer a flush): the thread may be stuck, and
- * the loop goes on. The caller counts what is being closed, and refuses more while the thread is stuck.
+ * Closes descriptors on a thread of its own. close() of a descriptor from another process may block
+ * for as long as the filesystem behind it likes (FUSE waits for its daemon to answer a flush): the
+ * thread may be stuck while the loop runs. The caller counts the descriptors being closed, and
+ * refuses more while the thread is stuck.
  */
 #pragma once
 

@@ -268,7 +268,6 @@ bool child_look(struct child *c)
 		some |= c->left[i] != 0;
 	}
 	if (c->pid && is_over(c, 0))
-		(void)child_end(
-			c, how); /* it ended by its own will, or what it had is known to be lost */
+		(void)child_end(c, how); /* it ended on its own, or what it held is lost anyway */
 	return some || c->pid;
 }

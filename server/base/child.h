@@ -35,8 +35,8 @@ int child_start(struct child *c, const char *path, const char *name, const char 
 		char ret_why[CHILD_WHY_SIZE]);
 
 /*
- * Sends a request and waits for the packet that answers it, which is the caller's to deinit. -ETIMEDOUT; -EPIPE:
- * it is gone; -ECANCELED: `stop_fd` became readable.
+ * Sends a request and waits for the reply, which the caller must deinit. -ETIMEDOUT; -EPIPE: the
+ * child has ended; -ECANCELED: `stop_fd` became readable.
  */
 int child_call(struct child *c, const void *request, size_t size, uint64_t deadline_ns, int stop_fd,
 	       struct channel_packet *ret);

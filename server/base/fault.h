@@ -1,13 +1,13 @@
 /*
  * Faults
  *
- * Named points where a test can kill the daemon, in builds for tests only (make faults). The points are
- * listed in fault.c, which is what tests go through, and which knows no others.
+ * Named points where a test can kill the daemon, in builds for tests only (make faults). fault.c
+ * lists the points.
  *
  *	WEIGHTD_FAULT=list		names the points, one a line, and ends
  *	WEIGHTD_FAULT=NAME:N		the N-th passage of that point is the end, by SIGKILL
  *	WEIGHTD_FAULT_STATE=PATH	where passages are counted, one uint64_t for each point in the order of
- *					the list: so that a daemon started again counts on, and lives
+ *					the list: so that a restarted daemon continues to count, and lives
  */
 #pragma once
 

@@ -19,7 +19,7 @@ static int ini_on_entry(void *user, const char *section, const char *name, const
 	struct ini_line *line = user;
 
 	if (!name || !value)
-		return 1; /* only other builds of inih come here */
+		return 1; /* reached in other builds of inih only */
 	if (line->kind == INI_SECTION) {
 		(void)snprintf(line->name, sizeof(line->name), "%s", section);
 		return 1;

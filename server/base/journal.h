@@ -1,10 +1,10 @@
 /*
  * The journal
  *
- * Where stderr is the journal's, what happens goes to the journal's own socket with fields, in its native
+ * Sends lines with fields to the journal's own socket, if stderr is the journal's, in its native
  * protocol, which is documented (https://systemd.io/JOURNAL_NATIVE_PROTOCOL) and is one datagram of
- * FIELD=value lines. Not through libsystemd: sd_journal_send() waits when the socket is full, so a journal that
- * is stopped would stop every client of ours.
+ * FIELD=value lines. Not through libsystemd: sd_journal_send() waits when the socket is full, so a
+ * stopped journal would stop every client of weightd.
  */
 #pragma once
 

@@ -104,7 +104,7 @@ static struct buffer *buffer_free(struct buffer *b)
 	assert(list_empty(&b->versions) && list_empty(&b->leaving) && !b->writer);
 	list_remove(&b->link);
 	if (b->kept) {
-		/* The manifest goes last: while it is there, recovery knows what the rest is. */
+		/* The manifest is removed last: while it is there, recovery can identify the rest. */
 		store_remove(&b->server->store, STORE_HEAD, b->id);
 		store_remove(&b->server->store, STORE_MANIFEST, b->id);
 	}

@@ -86,8 +86,8 @@ int buffer_recover(struct server *server, uint64_t id, struct manifest *m, int h
 		   struct buffer **ret);
 
 /*
- * The read-only descriptor of the head page, for readers. Opened when the first one comes: a thousand
- * buffers are to be there at once after a restart. Negative where that fails.
+ * The read-only descriptor of the head page, for readers. Opened for the first one: a thousand
+ * buffers must be there at once after a restart. Negative where that fails.
  */
 int buffer_head(struct buffer *b);
 

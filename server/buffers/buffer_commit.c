@@ -53,7 +53,7 @@ static void copy_history(const struct buffer *b, const struct manifest_record *o
 		*e = *from[i];
 		if (!e->ended_ns) {
 			e->ended_ns = buffer_now_ns();
-			/* In place the same slot goes on under another number. */
+			/* In place the same slot gets another number. */
 			e->why = find_by_slot(b, e->slot) ? WIRE_END_REWRITTEN : WIRE_END_LOST;
 		}
 		e->flags &= ~MANIFEST_HELD;
@@ -86,7 +86,7 @@ static void copy_version(const struct version *v, struct manifest_record *r)
 	memcpy(e->digest, v->digest, sizeof(e->digest));
 }
 
-/* Sorts by number. The list is nearly sorted: the newest comes last. */
+/* Sorts by number. The list is nearly sorted: the newest is last. */
 static void sort_versions(struct manifest_record *r)
 {
 	for (unsigned i = 1; i < r->n_versions; i++)

@@ -21,5 +21,5 @@ uint64_t buffer_charged_bytes(const struct buffer *b, uid_t uid);
 /* The bytes that slots take on a device, except those that are being freed. */
 uint64_t buffers_bytes(const struct server *server, const char *device);
 
-/* The bytes of slots that are being freed, until they are known to be free. */
+/* The bytes of slots that are being freed, until they are free. */
 uint64_t buffers_bytes_being_freed(const struct server *server, const char *device);

@@ -30,7 +30,7 @@ struct events {
 	struct timer tell; /* them, in the loop's next round */
 };
 
-/* `tell` answers the watchers, in the loop's next round after an event. -ENOMEM. */
+/* `tell` sends events to the watchers, in the loop's next round. -ENOMEM. */
 int events_init(struct events *e, struct server *server, void (*tell)(struct timer *timer));
 void events_deinit(struct events *e);
 

@@ -15,7 +15,7 @@ struct slot;
 /* Ends the version that has the slot. The function of slot_ops::lost. */
 void lost_memory_handle(struct slot *s);
 
-/* Takes notice of it now, before the loop comes to it. True when the memory is lost. */
+/* Handles a loss now, before the loop finds it. True when the memory is lost. */
 bool lost_memory_check(struct slot *s);
 
 /* The current version may be one that was lost: the newest there is takes its place. The caller saves. */

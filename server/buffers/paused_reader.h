@@ -1,8 +1,9 @@
 /*
  * Paused readers
  *
- * A reader of a buffer that is to be updated makes room: of an exclusive buffer, which is written in place, it
- * pauses; of a sealed one that does not fit twice, it lets go. Its session then waits here until it may go on.
+ * A reader of a buffer that is to be updated makes room: of an exclusive buffer, which is written
+ * in place, it pauses; of a sealed one that does not fit twice, it detaches. Its session then waits
+ * here until it may resume.
  */
 #pragma once
 

@@ -17,7 +17,7 @@ struct writer;
 
 enum probe_phase {
 	PROBE_ASKED, /* readers are asked to make room */
-	PROBE_GOES_ON, /* the writer goes on: they have, or have not in time */
+	PROBE_GOES_ON, /* the writer continues: they have, or have not in time */
 	PROBE_GAVE_UP,
 };
 

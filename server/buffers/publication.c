@@ -47,7 +47,7 @@ void buffer_rewrite(struct buffer *b, struct version *v)
 	b->state = HEAD_READY;
 	fault_point("rewrite-finished");
 	buffer_save(b);
-	b->manifest->n_strangers = 0; /* passed_over, just committed, knows them */
+	b->manifest->n_strangers = 0; /* passed_over, just committed, covers them */
 	fault_point("rewrite-committed");
 	buffer_flip(b);
 	fault_point("rewrite-flipped");

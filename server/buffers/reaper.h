@@ -36,5 +36,5 @@ void reaper_start(struct reaper *r);
 /* Frees what left the buffer and is not held any more; what is held by a mapping is looked at again. */
 void reaper_reap(struct buffer *b);
 
-/* Frees a version that leaves, unless a process holds it. True when it is gone. */
+/* Frees a version that leaves, unless a process holds it. True when it was freed. */
 bool version_reap(struct version *v);

@@ -202,7 +202,7 @@ struct writer *writer_blank(struct buffer *b, uint64_t id)
 	return w;
 }
 
-/* --- coming back --- */
+/* --- return after a restart --- */
 
 static void writer_on_not_back(struct timer *timer)
 {

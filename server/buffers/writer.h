@@ -7,11 +7,11 @@
  *	providing (the memory) -> keeping (it in the store) -> filling (by the client) ->
  *	sealing -> a version
  *
- * All but filling and pausing is work on a thread or a question to the service manager, during which the
- * writer belongs to it: a session that ends meanwhile abandons the writer, and the end of the work frees
- * it. A writer that ends before it became a version takes its memory with it, and its buffer too if that
- * never held anything. From keeping on it is in the manifest: a restart leaves it without a session, which
- * has some time to come back.
+ * All but filling and pausing is work on a thread or a question to the service manager, during
+ * which the writer belongs to it: a session that ends meanwhile abandons the writer, and the end of
+ * the work frees it. A writer that ends before it became a version takes its memory with it, and
+ * its buffer too if that never held anything. From keeping on it is in the manifest: a restart
+ * leaves it without a session, which has some time to return.
  */
 #pragma once
 
@@ -39,9 +39,9 @@ struct version;
 struct writer {
 	struct list link; /* session::writers */
 	struct session *session; /* NULL: abandoned, or not back yet */
-	struct timer timer; /* for the session to come back; or for readers to pause */
+	struct timer timer; /* for the session to return; or for readers to pause */
 	uint64_t id;
-	uint64_t cookie; /* the client's name for it, until it knows the id */
+	uint64_t cookie; /* the client's name for it, until it has the id */
 	uid_t uid;
 	pid_t pid;
 	struct buffer *buffer;
@@ -83,8 +83,8 @@ struct writer *writer_blank(struct buffer *buffer, uint64_t id);
 struct writer *writer_free(struct writer *w);
 
 /*
- * For a writer that the manifest knows: it waits for its session. Takes slot and table (in place the slot is
- * the current version's) on success.
+ * For a writer in the manifest: it waits for its session. Takes slot and table (in place the slot
+ * is the current version's) on success.
  */
 int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, struct slot *slot,
 		   struct layout_table *table);
@@ -92,7 +92,7 @@ int writer_recover(struct buffer *buffer, const struct manifest_writer *saved, s
 /* Has a worker do a step of it. `done` gets the writer back by writer_take_back(). */
 void writer_submit(struct writer *w, struct worker *worker, int (*step)(struct job *),
 		   void (*done)(struct job *, int));
-/* NULL when the session has ended meanwhile, and then the writer is gone too. */
+/* NULL when the session has ended meanwhile, and then the writer is freed too. */
 struct writer *writer_take_back(struct writer *w);
 
 /* Writes in place of `target`, until it is left: then it is its readers' again. */
@@ -105,7 +105,7 @@ void writer_fail_for_loss(struct writer *w);
 /* Ends the writer. A job of it is cancelled first, and ends it then. */
 void writer_abandon(struct writer *w);
 
-/* For one without a session: likewise, and waits neither for its client to come back nor for the store. */
+/* For one without a session: likewise, without waiting for its client or for the store. */
 void writer_end(struct writer *w);
 
 /* NULL: the session has no such writer. */
@@ -114,7 +114,7 @@ struct writer *writer_find(struct session *session, uint64_t id);
 /* Gives a writer without a session to this one, which has the same user. False: it is not for it. */
 bool writer_adopt(struct writer *w, struct session *session);
 
-/* Ends a writer without a session if its client is dead, which the kernel knows. True: it is gone. */
+/* Ends a writer without a session if its client is dead, as the kernel shows. True: it was freed. */
 bool writer_bury(struct writer *w);
 
 /*

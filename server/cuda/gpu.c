@@ -95,7 +95,7 @@ static int attribute(const struct gpus *g, const struct gpu *gpu, int which)
 {
 	int value = 0;
 
-	/* An attribute that an older driver does not know is one that its GPUs do not have. */
+	/* GPUs lack the attributes that an older driver lacks. */
 	return g->driver->device_attribute(&value, which, gpu->device) == CU_OK ? value : 0;
 }
 

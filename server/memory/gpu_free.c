@@ -12,7 +12,7 @@
 #define SECOND_NS ((uint64_t)1000000000)
 #define DELAY_MAX_NS (60 * SECOND_NS)
 
-/* The free is over: the version goes, and with it the slot. */
+/* The memory is free: frees the version, and with it the slot. */
 static void gpu_free_end(struct slot *s)
 {
 	struct server *server = s->server;

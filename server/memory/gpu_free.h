@@ -39,8 +39,8 @@ struct gpu_free {
 };
 
 /*
- * Begins to free a slot, or goes on with it: true when it is over, at once where closing frees. Else it
- * is to be asked again.
+ * Begins or continues to free a slot: true when it is over, at once where closing frees. Else it
+ * must be called again.
  */
 bool gpu_free_run(struct slot *s);
 
@@ -50,7 +50,7 @@ static inline bool gpu_free_has_begun(const struct gpu_free *f)
 	return f->state != GPU_FREE_HELD;
 }
 
-/* True when the memory is free, or its state cannot be known. */
+/* True when the memory is free, or its state cannot be determined. */
 static inline bool gpu_free_is_over(const struct gpu_free *f)
 {
 	return f->state == GPU_FREE_OVER;

@@ -37,7 +37,7 @@ int layout_table_new(struct server *server, uid_t uid, int fd, uint64_t size,
 	return 0;
 }
 
-/* It was checked when it came, and has been sealed since: its header is enough. */
+/* The layout was checked when it was received, and has been sealed since: its header is enough. */
 static int read_header(struct layout_table *t)
 {
 	struct layout_header h;

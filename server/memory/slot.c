@@ -208,7 +208,10 @@ void slot_free(struct slot *s)
 		slot_free_done(&s->free_job, 0);
 		return;
 	}
-	/* The last close may take as long as the making. What came back after a restart may be without a worker. */
+	/*
+	 * The last close may take as long as the allocation. A slot from before a restart may be
+	 * without a worker.
+	 */
 	worker = s->backend->worker(s->server);
 	worker_submit(worker ? worker : &s->server->worker, &s->free_job, slot_free_step,
 		      slot_free_done);

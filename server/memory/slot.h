@@ -1,12 +1,14 @@
 /*
  * Slots
  *
- * The memory of one version: allocated empty, provided step by step, filled by one writer, sealed unless
- * its buffer has it otherwise, and from then on only read. Steps run on the worker; between them a slot
- * has one owner, a writer or a version. Freeing may take long and goes through the worker too.
+ * The memory of one version: allocated empty, provided step by step, filled by one writer, sealed
+ * unless its buffer has it otherwise, and from then on only read. Steps run on the worker; between
+ * them a slot has one owner, a writer or a version. Freeing may take long and runs on the worker
+ * too.
  *
- * Three descriptors lead to it. `probe_fd` is read-only, ours alone and what the store has: while any
- * other is left somewhere, or a mapping made from one, the kernel refuses it a lease, and so we know.
+ * Three descriptors lead to it. `probe_fd` is read-only, and only weightd and the store have it:
+ * while any other is open, or a mapping made from one, the kernel refuses a lease on it. This shows
+ * that the slot is in use.
  */
 #pragma once
 
@@ -69,8 +71,8 @@ struct slot_saved {
 };
 
 /*
- * For memory that came back from the store. Takes `probe_fd` on success; charges in any case. -EBADMSG when
- * it is not what it should be; -EOWNERDEAD when it died with the process that held it.
+ * For memory from the store. Takes `probe_fd` on success; charges in any case. -EBADMSG when it is
+ * not what it should be; -EOWNERDEAD when it died with the process that held it.
  */
 int slot_recover(const struct slot_place *place, const struct slot_saved *saved, int probe_fd,
 		 struct slot **ret);

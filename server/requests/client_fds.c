@@ -36,7 +36,7 @@ void client_fds_close(struct client_fds *c, uid_t uid, int fd)
 {
 	struct charged_closing *charged;
 
-	/* Only memfds and their like know seals. */
+	/* Only memfds and their like have seals. */
 	if (fcntl(fd, F_GET_SEALS) >= 0) {
 		async_close_memfd(c->memfd_worker, fd);
 		return;

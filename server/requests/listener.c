@@ -48,7 +48,7 @@ static void listener_on_connection(struct source *source, uint32_t events)
 		return;
 	}
 	if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
-		return; /* the client gave up, or a signal came */
+		return; /* the client disconnected, or a signal interrupted */
 	log_warning("no new clients for the moment: %s", strerror(errno));
 	loop_modify(&l->source, 0);
 	timer_start(source->loop, &l->pause, num_now_ns() + PAUSE_NS);
@@ -187,7 +187,7 @@ static bool is_bound_to(int fd, const char *path)
 	       lstat(path, &st) == 0 && S_ISSOCK(st.st_mode);
 }
 
-/* True when socket and lock of an earlier weightd came back for this very path. */
+/* True when the store had socket and lock of an earlier weightd for this very path. */
 static bool take_up(struct listener *l, struct inherit *in, struct store *store)
 {
 	int fd = inherit_take(in, STORE_SOCKET, STORE_ID);

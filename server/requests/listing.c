@@ -35,7 +35,7 @@ static void page_init(struct page *p, const struct wire_list *list, size_t recor
 	*p = (struct page){.reply.list.record_size = (uint32_t)record_size, .after = list->after};
 }
 
-/* Appends the record `id`; ids come in ascending order. False: the page is full, the list goes on behind it. */
+/* Appends the record `id`; ids must be ascending. False: the page is full, the list continues after it. */
 static bool page_add(struct page *p, uint64_t id, const void *record)
 {
 	struct wire_list_reply *list = &p->reply.list;
@@ -284,7 +284,7 @@ static void fill_found(const struct found *f, struct wire_slot_record *rec)
 	rec->state = state_of(v->buffer, v);
 }
 
-/* The slot behind `after` with the lowest id, since they come in no order. False: there is none. */
+/* The slot after `after` with the lowest id, since they are in no order. False: there is none. */
 static bool next_slot(struct session *s, const char *name, uint64_t after,
 		      struct wire_slot_record *ret)
 {

@@ -33,7 +33,7 @@
 
 #define LOOK_AGAIN_NS 10000000u
 
-/* True while readers may be at work that were here before a restart and have not come back. */
+/* True while readers from before a restart may be at work that have not returned. */
 static bool may_have_strangers(const struct buffer *b)
 {
 	const struct version *v = buffer_current(b);
@@ -53,7 +53,7 @@ static bool anybody_holds(struct buffer *b)
 	return false;
 }
 
-/* Ends all versions: what is to come takes their room. */
+/* Ends all versions: the next one takes their room. */
 static void end_versions(struct buffer *b)
 {
 	struct version *v, *tmp;

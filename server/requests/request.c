@@ -183,7 +183,7 @@ static void request_create(struct session *s, const struct wire_request *m, cons
 	if (b && answer_again(s, b->writer, create))
 		return;
 	if (b && b->writer && writer_bury(b->writer))
-		b = buffer_find(s->server, create->name, device); /* it may have gone too */
+		b = buffer_find(s->server, create->name, device); /* it may have been removed too */
 	if (b && b->writer) {
 		session_fail(s, -EBUSY, "'%s' on %s is being written by another writer (pid %d)%s",
 			     b->name, b->device, b->writer->pid,
@@ -708,7 +708,7 @@ static bool refuse_spelling(struct session *s, const struct wire_request *m)
 int request_handle(struct session *s, const struct wire_request *m, const int *fds)
 {
 	if (s->greeted == (m->header.op == WIRE_HELLO))
-		return -EPROTO; /* hello comes first, and once */
+		return -EPROTO; /* hello must be first, and once */
 	if (!refuse_spelling(s, m))
 		handlers[m->header.op](s, m, fds);
 	return 0;

@@ -97,7 +97,7 @@ static void writer_on_kept(struct barrier *barrier, int r)
 	writer_hand_out(w);
 }
 
-/* In this order, so that recovery knows all that it finds. */
+/* In this order, so that recovery can identify all that it finds. */
 static void writer_keep(struct writer *w)
 {
 	struct buffer *b = w->buffer;
@@ -437,7 +437,7 @@ static int fail_for_layout(struct writer *w, const struct version *newest)
 	return -EPROTOTYPE;
 }
 
-/* Goes on after a valid layout. 0, or the request was answered with an error. */
+/* Continues after a valid layout. 0, or the request was answered with an error. */
 static int writer_proceed(struct writer *w)
 {
 	struct buffer *b = w->buffer;

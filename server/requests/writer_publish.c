@@ -18,7 +18,7 @@
 #include "server/state/server.h"
 #include "server/state/session.h"
 
-/* io_uring lets go of registered buffers up to 300 ms after its ring was closed. */
+/* io_uring releases registered buffers up to 300 ms after its ring was closed. */
 #define SEAL_TIMEOUT_NS 1000000000u
 #define SEAL_RETRY_NS 10000000u
 
@@ -84,7 +84,7 @@ static void fill_version(struct writer *w)
 	w->charge = (struct charge){0};
 }
 
-/* Everything that can fail comes before buffer_publish(), which is the flip. */
+/* Everything that can fail is before buffer_publish(), which is the flip. */
 static void writer_commit(struct writer *w)
 {
 	struct session *session = w->session;

@@ -15,7 +15,7 @@
 
 struct fdstore_entry {
 	char name[FDSTORE_NAME_MAX + 1];
-	bool is_file; /* a regular file, which a memfd is: known by these three */
+	bool is_file; /* a regular file, like a memfd: identified by these three */
 	int access; /* O_RDONLY, O_WRONLY, O_RDWR */
 	dev_t dev;
 	ino_t ino;

@@ -123,7 +123,10 @@ _Noreturn static void become_daemon(const struct keeper *k)
 {
 	set_environment(k);
 	fdstore_pass(&k->kept);
-	/* Not SIGTERM and SIGINT: the daemon reads them from a descriptor, also what came before it had one. */
+	/*
+	 * Not SIGTERM and SIGINT: the daemon reads them from a descriptor, also those from before
+	 * it had one.
+	 */
 	(void)sigdelset(&watched, SIGTERM);
 	(void)sigdelset(&watched, SIGINT);
 	(void)sigprocmask(SIG_UNBLOCK, &watched, NULL);
@@ -198,7 +201,7 @@ static void apply_store(struct keeper *k, struct notify_message *n)
 
 static void apply_message(struct keeper *k, struct notify_message *n)
 {
-	/* A barrier's descriptor has done its service when it is closed, after all that came before. */
+	/* A barrier's descriptor has served its purpose when it is closed, after all earlier messages. */
 	if (n->pid != k->pid || n->words & NOTIFY_BARRIER)
 		return;
 	if (!n->is_whole) {
@@ -251,8 +254,8 @@ static void keeper_on_child_end(struct keeper *k, int status)
 		return;
 	}
 	/*
-	 * 0: it ended by its own will; 2: it was called wrongly, and would be again. But a new release that
-	 * does not know our options shall not cost what the old one left here.
+	 * 0: it ended on its own; 2: its options were wrong, and would be again. But a new release
+	 * that lacks our options must not lose what the old one left here.
 	 */
 	if (is_exit && (code == 0 || (code == 2 && k->kept.n == 0))) {
 		keeper_finish(k, code);
@@ -388,7 +391,7 @@ static void keeper_watch(struct keeper *k)
 
 /* --- The keeper itself ----------------------------------------------------------------------- */
 
-/* The variable as a number, and gone: it was meant for us alone. */
+/* Returns the variable as a number, and removes it: it was meant for us alone. */
 static unsigned long take_number(const char *name)
 {
 	const char *s = getenv(name);

@@ -104,9 +104,9 @@ static_assert(sizeof(struct manifest) <= MANIFEST_SIZE, "a manifest has room for
 int manifest_new(uint64_t buffer, struct manifest **ret, int *ret_fd);
 
 /*
- * Maps one that came back. -EBADF: it is no manifest's memory; -EBADMSG: it is none of this buffer, or the
- * record in force is not what was committed; -EPROTONOSUPPORT: a later weightd has written it, and
- * *ret_abi is what it calls itself.
+ * Maps one from the store. -EBADF: it is not the memory of a manifest; -EBADMSG: it is not of this
+ * buffer, or the active record is not the committed one; -EPROTONOSUPPORT: a later weightd has
+ * written it, with the ABI *ret_abi.
  */
 int manifest_open(int fd, uint64_t buffer, struct manifest **ret, uint32_t *ret_abi);
 

@@ -48,15 +48,15 @@ bool store_has_room(const struct store *s, unsigned n);
 
 /* Hands over a descriptor, which stays the caller's as well. Counts also if it fails. */
 int store_put(struct store *s, enum store_kind kind, uint64_t id, int fd);
-/* Counts one that came back from the store at our start. */
+/* Counts a descriptor that the store returned at our start. */
 void store_adopt(struct store *s);
 void store_remove(struct store *s, enum store_kind kind, uint64_t id);
 
 /* Writes "s0123456789abcdef". */
 void store_name(enum store_kind kind, uint64_t id, char ret[STORE_NAME_MAX + 1]);
-/* True for such a name, also of a kind that only a later weightd knows. */
+/* True for such a name, also of a kind that only a later weightd has. */
 bool store_is_name(const char *name);
-/* True for such a name of a kind that we know. */
+/* True for such a name of a kind that we have. */
 bool store_parse_name(const char *name, enum store_kind *ret_kind, uint64_t *ret_id);
 
 /* Calls back when the manager keeps all that was sent before. */

@@ -1,8 +1,9 @@
 /*
  * The state of the server
  *
- * What all parts share: the loop and the workers, the store, limits, and the lists of what there is. All of it
- * belongs to the loop's thread. The parts above it (daemon.h) are known here by name only.
+ * Shared by all parts: the loop and the workers, the store, limits, and the lists of sessions and
+ * buffers. All of it belongs to the loop's thread. The parts above it (daemon.h) are declared here
+ * by name only.
  */
 #pragma once
 
@@ -55,7 +56,7 @@ struct server {
 	uint64_t n_leases;
 	uint64_t n_slot_bytes;
 	uint64_t n_table_bytes;
-	uint64_t n_quarantined; /* descriptors that came back and match nothing */
+	uint64_t n_quarantined; /* descriptors from the store that match nothing */
 };
 
 /* Makes server::config hold from now on, with the overrides of `c`, which are taken. */

@@ -30,7 +30,7 @@ void session_doom(struct session *s, const char *why)
 	log_info("session of pid %d uid %u closed: %s", s->peer.pid, s->peer.uid, why);
 	s->doomed = true;
 	loop_modify(&s->source, 0);
-	(void)shutdown(s->source.fd, SHUT_RDWR); /* comes back as EPOLLHUP, at a safe point */
+	(void)shutdown(s->source.fd, SHUT_RDWR); /* returns as EPOLLHUP, at a safe point */
 }
 
 static int send_reply(struct session *s, enum wire_op op, struct wire_reply *reply, const int *fds,

@@ -31,7 +31,7 @@ struct session {
 	uint64_t serial; /* serial of the request in progress */
 	bool greeted;
 	bool pending; /* an answer is owed */
-	bool doomed; /* to be closed when the loop comes round */
+	bool doomed; /* to be closed in the loop's next round */
 	struct list leases;
 	struct list writers;
 	struct waiter *waiter; /* at most one of these four */
@@ -43,7 +43,7 @@ struct session {
 	struct charge charge;
 };
 
-/* Shuts the connection down, for that reason. It is closed when the loop comes round. */
+/* Shuts the connection down, for that reason. It is closed in the loop's next round. */
 void session_doom(struct session *s, const char *why);
 
 /*
