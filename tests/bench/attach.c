@@ -17,7 +17,7 @@ struct round {
 	uint64_t connect_ns, attach_ns, find_ns, detach_ns;
 };
 
-static uint8_t sink; /* where the loaded bytes go, so that they are loaded */
+static uint8_t sink; /* takes the loaded bytes, so that they are loaded */
 
 static struct round measure(const char *name, const char *tensor)
 {

@@ -22,7 +22,7 @@
 #include "tests/bench/slab.h"
 #include "tests/bench/stopwatch.h"
 
-#define LEAF ((uint64_t)1 << 20) /* what weightd digests at a time */
+#define LEAF ((uint64_t)1 << 20) /* bytes that weightd digests at a time */
 #define THREADS_MAX 4
 
 /* XXH3_128bits() of libxxhash, which weightd's own code does not share. */
@@ -38,7 +38,7 @@ struct work {
 	bool fresh;
 	hash_fn hash;
 	_Atomic uint64_t next; /* the first byte that no thread has taken */
-	_Atomic uint64_t sum; /* of the digests, so that they are computed */
+	_Atomic uint64_t sum; /* sum of the digests, so that they are computed */
 };
 
 static hash_fn find_hash(void)

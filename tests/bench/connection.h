@@ -5,5 +5,5 @@
 
 #include <weightd.h>
 
-/* To $WEIGHTD_SOCKET. Ends the program when nobody answers. */
+/* Connects to $WEIGHTD_SOCKET. Ends the program without a server. */
 struct weightd *connect_anew(void);

@@ -51,7 +51,7 @@ static void connect_pair(struct pair *p)
 	(void)close(listener);
 }
 
-/* What there is no room for waits until the rest of it was received. */
+/* Bytes without room wait until the rest was received. */
 static void exchange(const struct pair *p)
 {
 	size_t sent = 0, received = 0;
@@ -63,7 +63,7 @@ static void exchange(const struct pair *p)
 		if (n < 0 && errno != EAGAIN)
 			stopwatch_fail("send: %s", strerror(errno));
 		sent += n > 0 ? (size_t)n : 0;
-		if (sent == received) /* what was received is not acknowledged yet */
+		if (sent == received) /* the received bytes are not acknowledged yet */
 			continue;
 		n = recv(p->to, p->message, sent - received, 0);
 		if (n <= 0)

@@ -1,15 +1,17 @@
 /*
  * flip NAME BYTES ROUNDS READERS HOW WHAT: what readers notice of a new version
  *
- * READERS processes have the buffer attached and wait for the next version: HOW is "futex", on the head page
- * in weightd_buffer_wait(), or "event", for the server's answer to weightd_wait(). Each round publishes one;
- * who wakes says when, and goes on to it: WHAT is "refresh", beside the old, or "swap", at the same address;
- * then reads one byte of every 2 MiB. A line is one reader's: its nanoseconds from the call of publish and from
- * the beginning of the server's commit to its awakening, of refresh or swap, and of the reading. The lines
- * of a round follow each other.
+ * READERS processes have the buffer attached and wait for the next version: HOW is "futex", on the
+ * head page in weightd_buffer_wait(), or "event", for the server's answer to weightd_wait(). Each
+ * round publishes one. A reader that wakes records the time, and takes the new version: WHAT is
+ * "refresh", beside the old, or "swap", at the same address; then reads one byte of every 2 MiB. A
+ * line is one reader's: its nanoseconds from the call of publish and from the beginning of the
+ * server's commit to its awakening, of refresh or swap, and of the reading. The lines of a round
+ * follow each other.
  *
- * flip - 0 ROUNDS READERS floor: how long it takes as such to wake that many processes from one futex, by
- * another process that was itself asked to. A line holds the nanoseconds from the system call to the awakening of one.
+ * flip - 0 ROUNDS READERS floor: the time to wake that many processes from one futex, by another
+ * process that was itself asked to. A line has the nanoseconds from the system call to the
+ * awakening of one.
  *
  * The server is the one of $WEIGHTD_SOCKET; the buffer must not exist, and is removed in the end.
  */
@@ -41,10 +43,10 @@
 #define WAIT_MS 60000
 #define SPIN_NS 50000u /* as libclient has it */
 
-/* What the processes share; a reader writes its own entry, and then a byte to the parent. */
+/* Shared by the processes; a reader writes its own entry, and then a byte to the parent. */
 struct shared {
 	_Atomic uint32_t futex;
-	uint64_t started_ns; /* of the waking */
+	uint64_t started_ns; /* begin of the waking */
 	struct {
 		uint64_t woken_ns; /* CLOCK_MONOTONIC */
 		uint64_t woken_real_ns; /* CLOCK_REALTIME */
@@ -103,12 +105,12 @@ static char state_of(pid_t pid)
 	return state;
 }
 
-/* Until all of them wait, having said that they are about to: who is awake is not woken. */
+/* Until all of them wait, after they announced it: a process that is awake is not woken. */
 static void await_sleep(const struct task *t)
 {
 	for (uint64_t i = 0; i < t->n_readers; i++)
 		while (state_of(t->pids[i]) != 'S')
-			(void)usleep(100); /* no event tells that somebody sleeps */
+			(void)usleep(100); /* no event shows that a process sleeps */
 }
 
 static void start(struct task *t, void (*run)(const struct task *, uint64_t))
@@ -194,7 +196,7 @@ static void read_versions(const struct task *t, uint64_t i)
 		t->shared->readers[i].woken_real_ns = real_ns();
 		t->shared->readers[i].woken_ns = stopwatch_ns();
 		tell(t->done[1]);
-		hear(t->go[0], 1); /* all are awake: nobody's awakening waits for another's work */
+		hear(t->go[0], 1); /* all are awake: no awakening waits for another's work */
 		b = move(t, i, w, b);
 		tell(t->done[1]);
 	}

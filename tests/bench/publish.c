@@ -1,10 +1,12 @@
 /*
- * publish NAME BYTES ROUNDS: what a writer waits for, and when a waiting reader hears of it
+ * publish NAME BYTES ROUNDS: the times that a writer waits, and until a waiting reader sees the
+ * version
  *
- * Each round makes a version, fills it, digests it leaf by leaf (what a loader does while the bytes are
- * hot) and publishes it, while another process waits for it in weightd_buffer_wait(). A line holds the
- * nanoseconds of the digests, of weightd_writer_publish(), and from its call to the reader's awakening.
- * The server is the one of $WEIGHTD_SOCKET; the buffer must not exist, and is removed in the end.
+ * Each round makes a version, fills it, digests it leaf by leaf (as a loader does while the bytes
+ * are hot) and publishes it, while another process waits for it in weightd_buffer_wait(). A line
+ * has the nanoseconds of the digests, of weightd_writer_publish(), and from its call to the
+ * reader's awakening. The server is the one of $WEIGHTD_SOCKET; the buffer must not exist, and is
+ * removed in the end.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,11 +1,11 @@
 /*
- * readerkill NAME BYTES ROUNDS: from the death of a reader to the end of what it held
+ * readerkill NAME BYTES ROUNDS: from the death of a reader until its memory is free
  *
- * Each round publishes a buffer and starts a process that attaches it and reads every page. That is killed,
- * and the server asked until it counts no reader. Then once more with a reader of a buffer that was
- * removed, whose memory only the reader holds: until the server has given back its bytes. A line holds the
- * nanoseconds of both and the bytes that came free with the second. The server is the one of
- * $WEIGHTD_SOCKET, and has nothing else to do.
+ * Each round publishes a buffer and starts a process that attaches it and reads every page. That is
+ * killed, and the server asked until it counts no reader. Then once more with a reader of a buffer
+ * that was removed, whose memory only the reader holds: until the server has returned its bytes. A
+ * line has the nanoseconds of both and the bytes that became free with the second. The server is
+ * the one of $WEIGHTD_SOCKET, and must be idle otherwise.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -73,7 +73,7 @@ static pid_t start_reader(const char *name)
 	return pid;
 }
 
-/* --- What the server says ---------------------------------------------------------------------- */
+/* --- Replies of the server ---------------------------------------------------------------------- */
 
 static uint64_t count_readers(struct weightd *w, const char *name)
 {

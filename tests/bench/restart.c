@@ -37,7 +37,7 @@ static struct weightd_server ask(struct weightd *w)
 	return server;
 }
 
-/* Which file is mapped there: memory that was made anew is another one. */
+/* The file that is mapped there: new memory is another one. */
 static uint64_t inode_at(const void *address)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");

@@ -1,7 +1,8 @@
 /*
- * What every program of the benches needs: the time, a way to give up, and its numbers
+ * Common to the programs of the benches: the time, a way to give up, and the numbers
  *
- * A program measures and prints plain numbers, one round a line; ../bench/run makes figures of them.
+ * A program measures and prints plain numbers, one round a line; ../bench/run makes figures of
+ * them.
  */
 #pragma once
 

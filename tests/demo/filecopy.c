@@ -15,7 +15,7 @@
 
 /* --- JSON, as much as a header needs -------------------------------------------------------------- */
 
-/* Where the reader stands in the NUL-terminated header, and whether all went well so far. */
+/* The reader's place in the NUL-terminated header, and whether all was valid so far. */
 struct cursor {
 	char *at;
 	bool ok;

@@ -1,9 +1,9 @@
 /*
  * all-MiniLM-L6-v2: sentences to embeddings, in plain C
  *
- * A BERT encoder of six layers over weights that somebody else holds: shared by weightd or read from a
- * file, the code cannot tell. One thread, a fixed order of additions and no fast-math: the same bytes
- * give the same bits wherever they lie.
+ * A BERT encoder of six layers over weights that another owner holds: the code is the same for
+ * weights shared by weightd and read from a file. One thread, a fixed order of additions and no
+ * fast-math: the same bytes give the same bits at any address.
  */
 #pragma once
 
@@ -15,7 +15,7 @@
 #define MINILM_HIDDEN 384
 #define MINILM_INTERMEDIATE 1536
 #define MINILM_LAYERS 6
-#define MINILM_TOKENS_MAX 256 /* what the model was trained for; longer sentences are cut */
+#define MINILM_TOKENS_MAX 256 /* the model was trained for it; longer sentences are cut */
 
 /* y = x weight^T + bias, or the scale and shift of a normalisation. */
 struct minilm_affine {
@@ -28,7 +28,7 @@ struct minilm_layer {
 	struct minilm_affine up, down, norm;
 };
 
-/* Pointers only; the weights belong to whoever answered the look-ups. */
+/* Pointers only; the owner of the look-ups owns the weights. */
 struct minilm {
 	const float *words, *positions, *types;
 	struct minilm_affine norm;

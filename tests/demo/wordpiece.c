@@ -177,7 +177,7 @@ static bool is_dropped(char32_t c)
 		  {0x202a, 0x202e}, {0x2060, 0x206f}, {0xfeff, 0xfeff}, {0xfffd, 0xfffd});
 }
 
-/* What is a word of its own: punctuation, ASCII's symbols among it, and CJK ideographs. */
+/* Words of their own: punctuation, ASCII's symbols among it, and CJK ideographs. */
 static bool stands_alone(char32_t c)
 {
 	return IN(c, {'!', '/'}, {':', '@'}, {'[', '`'}, {'{', '~'}, {0xa1, 0xa1}, {0xa7, 0xa7},

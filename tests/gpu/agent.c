@@ -1,7 +1,8 @@
 /*
- * An agent: a process with a context on a GPU and one connection to weightd, which does what the lines of its
- * standard input say, one after the other, and answers each with a line. What runs in it can be killed at any
- * time, which is what it is for. Commands are in the table at the end; sections of `run` speak to it.
+ * An agent: a process with a context on a GPU and one connection to weightd, which executes the
+ * lines of its standard input one after the other, and answers each with a line. It can be killed
+ * at any time, which is its purpose. Commands are in the table at the end; sections of `run` send
+ * them.
  */
 #include <errno.h>
 #include <poll.h>
@@ -139,7 +140,7 @@ static void run_spin(struct agent *a, char **words)
 	reply_cuda(a, gpu_spin(&a->gpu, p, size, number(words[1]) * 1000000));
 }
 
-/* Whether what spins does so still. */
+/* Answers if the spinning work still runs. */
 static void run_query(struct agent *a, char **words)
 {
 	cu_result r = a->gpu.cuda->stream_query(a->gpu.busy_stream);
@@ -248,7 +249,7 @@ static bool has_option(char **words, const char *option)
 
 static int make_layout(uint64_t size, uint64_t n, struct weightd_layout **ret)
 {
-	uint64_t n_words = size / n / 256 * 64; /* of each tensor: whole alignments */
+	uint64_t n_words = size / n / 256 * 64; /* words of each tensor: whole alignments */
 	int r = weightd_layout_new(256, ret);
 
 	for (uint64_t i = 0; r >= 0 && i < n; i++) {
@@ -576,7 +577,7 @@ int main(void)
 		files.rlim_cur = files.rlim_max; /* thousands of handles */
 		(void)setrlimit(RLIMIT_NOFILE, &files);
 	}
-	/* Who only speaks to the GPU has no server. */
+	/* An agent that uses only the GPU has no server. */
 	if (weightd_new(&a.w) < 0 || (getenv("WEIGHTD_SOCKET") && weightd_connect(a.w, NULL) < 0)) {
 		(void)fprintf(stderr, "agent: %s\n", weightd_error(a.w));
 		weightd_close(a.w);

@@ -23,7 +23,7 @@ static const uint64_t longs[] = {64 << 10, 960 << 10, MIB, 2 * MIB};
 
 #define N_LONG (sizeof(longs) / sizeof(*longs))
 #define N_CHECKS (N_SHORT + N_LONG * N_AROUND)
-#define CHECK_LEAVES 3 /* of the longest */
+#define CHECK_LEAVES 3 /* leaves of the longest */
 
 struct bench {
 	struct gpu gpu;
@@ -114,7 +114,7 @@ static cu_result digest_all(struct bench *b)
 	return launch(b, b->size, b->out);
 }
 
-/* By the GPU's clock. A copy on the device is one of the default stream. */
+/* Measured by the GPU's clock. A copy on the device is in the default stream. */
 static cu_result time_one(struct bench *b, cu_stream s, cu_result (*act)(struct bench *b),
 			  uint64_t *ret_ns)
 {
@@ -197,7 +197,7 @@ int main(int argc, char *argv[])
 	}
 	b.size = strtoul(argv[2], NULL, 0) * MIB;
 	if (b.size < 4 * MIB)
-		b.size = 4 * MIB; /* what is compared has to fit */
+		b.size = 4 * MIB; /* the compared bytes must fit */
 	return run(&b, image, argc > 3 ? atoi(argv[3]) : 0,
 		   argc > 4 ? strtoul(argv[4], NULL, 0) : N_ROUNDS);
 }

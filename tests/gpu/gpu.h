@@ -15,10 +15,10 @@ struct gpu {
 	cu_stream stream, busy_stream;
 	cu_function fill, sum, spin, poke;
 	cu_ptr out; /* 64 bits */
-	uint64_t init_ns, context_ns, module_ns; /* what its parts took */
+	uint64_t init_ns, context_ns, module_ns; /* times of its parts */
 };
 
-/* 0 or a result of the driver; -1: there is no driver, `ret_why` says why. */
+/* 0 or a result of the driver; -1: there is no driver, and `ret_why` has the reason. */
 int gpu_open(struct gpu *gpu, int ordinal, char ret_why[CUDA_WHY_SIZE]);
 
 /* Bytes in whole words. fill and spin are queued only. */

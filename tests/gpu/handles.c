@@ -19,7 +19,7 @@
 #define GRANULARITY ((size_t)2 << 20)
 #define N_FDS_MAX 128 /* in one message; the kernel takes 253 */
 
-/* What this process made, which lives as long as it does. */
+/* Made by this process, and living as long as it. */
 static struct {
 	int *fds;
 	size_t n;
@@ -320,7 +320,10 @@ void handles_poll(struct gpu *gpu)
 		   can_watch ? "true" : "false", got.events, st.st_mode);
 }
 
-/* Whether what is behind the handle begins with `word`; changes it at an offset, if not negative, then. */
+/*
+ * True if the memory behind the handle begins with `word`; changes it at an offset, if not
+ * negative, then.
+ */
 static bool is_it(struct gpu *gpu, cu_handle h, size_t size, uint32_t word, int64_t offset)
 {
 	struct cu_access access = {{CU_LOCATION_DEVICE, gpu->ordinal}, CU_ACCESS_READWRITE};

@@ -12,7 +12,7 @@
 struct replay {
 	struct gpu *gpu;
 	void *graph; /* a CUgraphExec. NULL: nothing was captured, the kernel is launched instead */
-	cu_ptr data; /* what is summed */
+	cu_ptr data; /* summed data */
 	uint64_t size;
 };
 
@@ -29,7 +29,7 @@ struct replay_plan {
 	uint64_t n_replays; /* at most */
 	uint64_t n_swaps; /* the loop ends some replays after so many; 0: it never swaps */
 	const char *name,
-		*device; /* whose versions it flips itself between, unless `versions` is 0 */
+		*device; /* the buffer whose versions it flips itself between, unless `versions` is 0 */
 	uint64_t versions[2];
 };
 

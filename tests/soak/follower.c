@@ -1,11 +1,12 @@
 /*
- * follower FILE NAME: reads the newest version of a buffer over and over until it is killed, number by number, and
- * counts in a file what it saw
+ * follower FILE NAME: reads the newest version of a buffer over and over until it is killed, number
+ * by number, and counts its observations in a file
  *
- * A version is of fp32 numbers in pages. The first of a page is the version's tag, the others are the tag of another one
- * with which it has all but these in common, and to each is added what depends on the page and on how many there are: a
- * byte of another version, or of another place, shows. All are whole and so small that means of them are exact: the mean
- * of versions is again one, whose tags are means of theirs.
+ * A version is of fp32 numbers in pages. The first of a page is the version's tag, the others are
+ * the tag of another one with which it has all but these in common, and each has an addend that
+ * depends on the page and on how many there are: a byte of another version, or of another place,
+ * shows. All are whole and so small that means of them are exact: the mean of versions is again
+ * one, whose tags are means of theirs.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,12 +28,12 @@
 #define LOOKS 8 /* before it attaches anew */
 
 struct sightings {
-	_Atomic uint64_t n_reads; /* of all words of a version */
+	_Atomic uint64_t n_reads; /* reads of all words of a version */
 	_Atomic uint64_t n_bytes;
 	_Atomic uint64_t n_mixed;
 	_Atomic uint64_t n_errors; /* that should not be */
 	_Atomic uint64_t last; /* tag */
-	char story[512]; /* of the first fault */
+	char story[512]; /* describes the first fault */
 	_Atomic uint64_t n_reads_of[TAGS];
 };
 

@@ -133,7 +133,7 @@ static void read_by_ticket(struct reader *r)
 		enter(r, ticket >> 8, tag);
 }
 
-/* An evicted reader hears of it in the next pause, and then must not have believed what it read before. */
+/* An evicted reader finds out in the next pause, and then must not have used what it read before. */
 static void read_between_pauses(struct reader *r)
 {
 	int e = weightd_buffer_pause(r->b, WAIT_MS);
@@ -186,7 +186,7 @@ int main(int argc, char **argv)
 	if (weightd_new(&r.w) < 0)
 		return 1;
 	while (weightd_connect(r.w, NULL) < 0)
-		; /* nobody listens while the server is started again, and who is new does not wait */
+		; /* no server listens during a restart, and a new client does not wait */
 	for (;;) {
 		r.due = atomic_load(&r.entry->acknowledged);
 		if (!r.b)

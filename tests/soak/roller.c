@@ -1,7 +1,7 @@
 /*
  * roller LEDGER NAME N: publishes two versions, and then rolls back and forth between them N times
  *
- * In between it says that it is ready, and waits for a line, so that readers can be there.
+ * In between it announces that it is ready, and waits for a line, so that readers can attach.
  */
 #include <stdio.h>
 #include <stdlib.h>
