@@ -240,7 +240,7 @@ def timed(begin, between):
 
 def main():
     agent, out = Agent(), os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what packages print is no answer
+    os.dup2(2, 1)  # output of packages is not an answer
     for line in sys.stdin:
         command, *words = line.split()
         try:

@@ -21,7 +21,7 @@ DEADLINE_S = 40
 END_S = 5
 OPEN_S = 90  # a context, and in Python an import of torch
 MIB, GIB = 1 << 20, 1 << 30
-NOISE = 32 * MIB  # of a GPU's memory, which others may take and give back meanwhile
+NOISE = 32 * MIB  # part of a GPU's memory that others may take and return meanwhile
 PR_SET_CHILD_SUBREAPER = 36
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 STORE, LINKED = "lib.packed", "lib"
-TOGETHER = ("libssl.so", "libcrypto.so"), ("libnl-3.so", "libnl-route-3.so")  # of one release
+TOGETHER = ("libssl.so", "libcrypto.so"), ("libnl-3.so", "libnl-route-3.so")  # one release
 ABSENT = re.compile(r"^\s*(\S+) => not found", re.M)
 OLD = re.compile(r"(\S+): version `(\S+)' not found \(required by (\S+)\)")
 
@@ -23,7 +23,7 @@ def link(build, programs):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     linked = set()
-    while True:  # what was linked may lack something itself
+    while True:  # a linked library may lack another one
         wanted, problems = set(), set()
         for program in programs:
             said = _list(build / program)

@@ -28,7 +28,7 @@ def measure(lab, tell):
 def in_c(lab, tell, largest):
     for size in lab.size(sorted({min(s, largest) * GIB for s in (1, 8, 32, 100)}), [4 * MIB, 64 * MIB]):
         with tell.part(f"weightd, {size / GIB:.3g} GiB"), lab.weightd(), lab.agents(2) as (maker, reader):
-            lab.publish(maker, "m", 2 * MIB, 1)  # what the allocator costs is not counted below
+            lab.publish(maker, "m", 2 * MIB, 1)  # the allocator's cost is not counted below
             remove(lab)
             free = maker.free()
             for n in COUNTS:

@@ -7,7 +7,7 @@ from results import Skip
 from samples import N_MAX, N_MIN, ratios, shorten, summary
 
 SIZES = 86 * MIB, GIB, 8 * GIB, 32 * GIB  # 86 MiB are 90 MB: a small model, near the size of the caches
-SHARE = 0.6  # of the bandwidth, where the caches are too small to matter
+SHARE = 0.6  # part of the bandwidth, where the caches are too small to matter
 
 
 def measure(lab, tell):

@@ -12,7 +12,7 @@ def measure(lab, tell):
 
 
 def removed(lab, tell, size, weightd, agent, thief):
-    lab.publish(agent, "first", 2 * MIB, 1)  # what the allocator costs is not counted below
+    lab.publish(agent, "first", 2 * MIB, 1)  # the allocator's cost is not counted below
     before = agent.free()
     lab.publish(agent, "m", size, 6)
     taken = before - agent.free()

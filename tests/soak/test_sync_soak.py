@@ -86,7 +86,7 @@ class Publisher:
             while not self.over.is_set():
                 self.step()
             self.clear_doubt()
-        except BaseException as e:  # of this thread; the test looks at it
+        except BaseException as e:  # set by this thread; the test reads it
             self.fault = e
 
     def step(self):
