@@ -74,14 +74,14 @@ static __attribute__((noinline)) void tell_flip(uint64_t a0, uint64_t a1, uint64
 	STAP_PROBE4(weightd, flip, r0, r1, r2, r3);
 }
 
-static uint64_t who(pid_t pid, uid_t uid)
+static uint64_t actor_id(pid_t pid, uid_t uid)
 {
 	return (uint64_t)uid << 32 | (uint32_t)pid;
 }
 
-static uint64_t who_has(const struct lease *l)
+static uint64_t lease_actor(const struct lease *l)
 {
-	return who(l->session->peer.pid, l->session->peer.uid);
+	return actor_id(l->session->peer.pid, l->session->peer.uid);
 }
 
 void probe_attach(const struct lease *l)
@@ -89,7 +89,7 @@ void probe_attach(const struct lease *l)
 	const struct version *v = l->version;
 
 	tell_attach((uintptr_t)v->buffer->name, (uintptr_t)v->buffer->device, v->number, l->id,
-		    who_has(l), v->slot->data_size);
+		    lease_actor(l), v->slot->data_size);
 }
 
 void probe_detach(const struct lease *l)
@@ -97,13 +97,13 @@ void probe_detach(const struct lease *l)
 	const struct version *v = l->version;
 
 	tell_detach((uintptr_t)v->buffer->name, (uintptr_t)v->buffer->device, v->number, l->id,
-		    who_has(l), num_now_ns() - l->began_ns);
+		    lease_actor(l), num_now_ns() - l->began_ns);
 }
 
 void probe_publish(const struct version *v, uint64_t began_ns)
 {
 	tell_publish((uintptr_t)v->buffer->name, (uintptr_t)v->buffer->device, v->number,
-		     who(v->pid, v->uid), v->slot->data_size, num_now_ns() - began_ns);
+		     actor_id(v->pid, v->uid), v->slot->data_size, num_now_ns() - began_ns);
 }
 
 void probe_flip(const struct buffer *b, uint64_t before)
@@ -116,6 +116,6 @@ void probe_quiesce(const struct writer *w, enum probe_phase phase, unsigned n_re
 {
 	const struct buffer *b = w->buffer;
 
-	tell_quiesce((uintptr_t)b->name, (uintptr_t)b->device, phase, who(w->pid, w->uid),
+	tell_quiesce((uintptr_t)b->name, (uintptr_t)b->device, phase, actor_id(w->pid, w->uid),
 		     n_readers, num_now_ns() - w->pause_began_ns);
 }
