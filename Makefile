@@ -603,7 +603,7 @@ SYNC_INSTALLED := $(SYNC_PROGRAMS:$(B)/weightd-sync-local=$(B)/install/weightd-s
 
 install: programs man $(B)/install/weightctl $(SYNC_INSTALLED)
 	install -d $(addprefix $(DESTDIR),$(bindir) $(sbindir) $(libdir)/pkgconfig $(includedir) \
-		$(mandir)/man1 $(mandir)/man5 $(mandir)/man8 $(docdir) $(unitdir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
+		$(addprefix $(mandir)/man,1 3 5 7 8) $(docdir) $(unitdir) $(sysusersdir) $(tmpfilesdir) $(completiondir) \
 		$(pythondir)/weightd/torch)
 	install -m 755 $(B)/weightd $(B)/weightd-cuda $(DESTDIR)$(sbindir)/
 	$(if $(SYNC_INSTALLED)$(TRACE_PROGRAM),install -m 755 $(SYNC_INSTALLED) $(TRACE_PROGRAM) $(DESTDIR)$(sbindir)/)
@@ -649,7 +649,8 @@ uninstall:
 		$(libdir)/libweightd.so* $(libdir)/pkgconfig/weightd.pc $(unitdir)/weightd.service \
 		$(unitdir)/weightd.socket $(sysusersdir)/weightd.conf $(tmpfilesdir)/weightd.conf $(completiondir)/weightctl \
 		$(docdir)/weightd.conf $(docdir)/preserve.conf $(mandir)/man1/weightctl.1 $(mandir)/man5/weightd.conf.5 \
-		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5)
+		$(mandir)/man8/weightd.8 $(mandir)/man8/weightd-sync.8 $(mandir)/man8/weightd-trace.8 $(mandir)/man5/weightd-sync.conf.5 \
+		$(mandir)/man3/libweightd.3 $(mandir)/man3/weightd-python.3 $(mandir)/man7/weightd-gpu.7)
 	rm -rf $(DESTDIR)$(pythondir)/weightd
 
 # What was downloaded stays: it is no product.

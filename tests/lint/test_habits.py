@@ -8,7 +8,8 @@ from lib import features
 from lib.features import ROOT
 from lint import manual, sources
 
-TOP = {"Makefile", "README.md", "LICENSE", "findings", "server", "libclient", "ipc", "bpf", "tests", "packaging",
+TOP = {"Makefile", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "LICENSE",
+       "findings", "server", "libclient", "ipc", "bpf", "tests", "packaging",
        "build", "build-address", "build-thread", "build-coverage", "build-faults", "build-address-faults",
        "build-coverage-faults", "build-gpu"}
 

@@ -1,4 +1,4 @@
-"""The README's tour and snippets, run as they are printed."""
+"""The README's tour and snippets, and those of man pages, run as they are printed."""
 import os
 import re
 import shutil
@@ -11,6 +11,7 @@ from lib.features import ROOT, TORCH2, require
 from lib.nodes import claim_net
 
 README = (ROOT / "README.md").read_text()
+MAN = ROOT / "packaging/man"
 
 
 def section(title):
@@ -21,6 +22,12 @@ def blocks(language, text=README):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
+def literals(page, title):
+    """The literal blocks of a section of a man page, as a reader sees them."""
+    text = re.search(rf"^# {title}\n(.*?)(?=^# [A-Z ]+$|\Z)", (MAN / f"{page}.scd").read_text(), re.M | re.S)[1]
+    return [block.replace("\\\\", "\\") for block in blocks("", text)]
+
+
 def without_figures(text):
     """Times, rates, paddings and the room of a store differ; everything else is printed as promised."""
     text = re.sub(r"^(STORE +\d+/)\d+$", r"\1N", text, flags=re.M)
@@ -28,7 +35,7 @@ def without_figures(text):
     return re.sub(r" +", " ", text)
 
 
-TOUR = "Five minutes", "When the daemon dies"
+TOUR = "Five minutes", "Restarts"
 
 
 def tour():
@@ -87,9 +94,12 @@ def test_the_tour_can_be_pasted(build, model, tmp_path):
 
 @pytest.mark.plain
 def test_the_section_on_torch_runs_with_todays_models(daemon, model):
+    """The README has the first of the snippets of weightd-python(3)."""
     require("torch2")
     daemon.ctl("load", "minilm", model)
-    snippets = "".join(blocks("python", section("Models of torch"))).replace('"build/model"', repr(str(model)))
+    snippets = literals("weightd-python.3", "MODULES OF TORCH")
+    assert [block.split() for block in blocks("python", section("PyTorch"))] == [snippets[0].split()]
+    snippets = "".join(snippets).replace('"build/model"', repr(str(model)))
     printed = run_python(daemon, snippets, TORCH2).splitlines()
     assert "embeddings.position_ids" in printed[0] and printed[1:] == ["True"], printed
 
@@ -97,9 +107,10 @@ def test_the_section_on_torch_runs_with_todays_models(daemon, model):
 def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
     """With the plain library: the snippet is a program of a user, not of ours."""
     require("library")
-    (source,) = blocks("c")
+    (source,) = literals("libweightd.3", "EXAMPLE")
     (tmp_path / "tour.c").write_text(source)
-    command = re.search(r"`(cc tour\.c [^`]*-rpath[^`]*)`", README)[1].replace("tour.c", str(tmp_path / "tour.c"))
+    command = re.search(r"\*(cc\s+tour\.c\s[^*]*-rpath[^*]*)\*", (MAN / "libweightd.3.scd").read_text())[1]
+    command = " ".join(command.split()).replace("tour.c", str(tmp_path / "tour.c"))
     subprocess.run(["bash", "-c", f"{command} -Wall -Werror -o {tmp_path}/tour"], cwd=ROOT, check=True)
     refused = subprocess.run([tmp_path / "tour"], env=daemon.env, capture_output=True, text=True)
     assert refused.returncode == 1 and "minilm" in refused.stderr
@@ -111,7 +122,7 @@ def test_the_c_snippet_compiles_and_runs(daemon, model, tmp_path):
 def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path):
     """Its commands, on addresses that no other test has."""
     require("sync")
-    (script,) = blocks("bash", section("Between nodes"))
+    (script,) = blocks("bash", section("Nodes"))
     script = re.sub("^make .*\n", "trap 'kill $(jobs -p) || true' EXIT\n", script, flags=re.M)
     env = environment(PATH=f"{build}:{os.environ['PATH']}", TMPDIR=str(tmp_path), model=str(model))
     net, claim = claim_net()
@@ -125,20 +136,20 @@ def test_the_section_on_nodes_brings_a_version_to_another(build, model, tmp_path
 
 
 def test_the_section_on_gpus_runs_on_a_stand_in(make_daemon, gpu, build, model):
-    """Its commands; of its Python, which wants a torch that has a GPU, only that it is Python."""
+    """Its commands; of the Python of weightd-python(3), which needs a torch that has a GPU, only that it is Python."""
     daemon = make_daemon(env=gpu.env)
     env = daemon.env | {"PATH": f"{build}:{os.environ['PATH']}"}
-    (commands,), (snippet,) = blocks("sh"), blocks("py")
+    (commands,), (snippet,) = blocks("sh"), literals("weightd-python.3", "BUFFERS ON A GPU")
     for command in commands.splitlines():
         done = subprocess.run(["bash", "-c", command.replace("build/model", str(model))], env=env,
                               capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 and "cuda:0" in done.stdout, f"{command}: {done}"
-    compile(snippet, "README.md", "exec")
+    compile(snippet, "weightd-python(3)", "exec")
 
 
-@pytest.mark.parametrize("page", ["weightd.8.scd", "weightd.conf.5.scd", "weightctl.1.scd"])
+@pytest.mark.parametrize("page", sorted({f"{m[1]}.{m[2]}.scd" for m in re.finditer(r"`([\w.-]+)\((\d)\)`", README)}))
 def test_the_pages_that_the_readme_names_exist(page):
-    assert (ROOT / "packaging/man" / page).exists()
+    assert (MAN / page).exists()
 
 
 @pytest.mark.parametrize("picture", re.findall(r"!\[[^]]*\]\(([^)]*)\)", README))
