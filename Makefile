@@ -119,7 +119,7 @@ SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
 SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
 	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc)) $(RESHARD)
 SYNC_NCCL := $(call objects,$(wildcard server/sync/nccl/*.c))
-TRACE := $(call objects,$(wildcard bpf/*.c ipc/base/*.c))
+TRACE := $(call objects,$(filter-out %.bpf.c,$(wildcard bpf/*.c $(addprefix bpf/,$(addsuffix /*.c,base tcp event rdma probe)) ipc/base/*.c)))
 # A guest in trainers' processes: nothing but the C library.
 NCCL_PLUGIN_OBJECTS := $(call objects,$(wildcard bpf/nccl/*.c) $(addprefix ipc/base/,fd.c num.c utf8.c))
 NCCL_PLUGIN_MAP := bpf/nccl/libnccl-profiler-weightd.map
@@ -136,9 +136,9 @@ TRACE_PROGRAM := $(if $(HAVE_BPF),$(B)/weightd-trace)
 PROGRAMS := $(B)/weightd $(B)/weightd-cuda $(B)/weightctl $(SYNC_PROGRAMS) $(TRACE_PROGRAM)
 MAN := $(if $(HAVE_SCDOC),$(patsubst packaging/man/%.scd,$(B)/man/%,$(wildcard packaging/man/*.scd)))
 UNIT := $(if $(HAVE_CMOCKA),$(patsubst tests/%.c,$(B)/%,$(filter-out \
-	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,$(addprefix tests/unit/test_,arrivals.c ring.c)),$(wildcard tests/unit/test_*.c))))
+	$(if $(HAVE_OPENSSL),,tests/unit/test_sync_%) $(if $(HAVE_BPF),,$(addprefix tests/unit/test_,mmap_watch.c ring.c)),$(wildcard tests/unit/test_*.c))))
 UNIT_SYNC := $(filter $(B)/unit/test_sync_%,$(UNIT))
-UNIT_BPF := $(filter $(B)/unit/test_arrivals,$(UNIT))
+UNIT_BPF := $(filter $(B)/unit/test_mmap_watch,$(UNIT))
 # Benches that look inside weightd-sync.
 TOOLS_SYNC := $(if $(HAVE_CMOCKA),$(if $(HAVE_OPENSSL),$(addprefix $(B)/unit/tool_,members connections)))
 # A .c file with a header beside it is a part of every program in its folder, the others are programs.
@@ -270,27 +270,16 @@ build/bpf/%.bpf.o: bpf/%.bpf.c Makefile
 		-idirafter /usr/include/$(shell $(CC) -print-multiarch) -c -o $@ $<
 
 # make must not delete the objects as intermediate files of the skeletons.
-.SECONDARY: $(patsubst bpf/%.c,build/bpf/%.o,$(wildcard bpf/*/*.bpf.c))
+BPF_OBJECTS := $(patsubst %.c,build/%.o,$(wildcard bpf/*/*.bpf.c))
+.SECONDARY: $(BPF_OBJECTS)
 
-# struct passing is another, and so are these.
-SKELETON_arrivals := arrivals_bpf
-SKELETON_passing := passing_bpf
-SKELETON_probes := probes_bpf
-SKELETON_usdt := usdt_bpf
-
+# FOLDER/x.bpf.c becomes <bpf/FOLDER/x.skel.h> with struct x_bpf.
 build/bpf/%.skel.h: build/bpf/%.bpf.o
-	$(call say,SKEL)$(BPFTOOL) gen skeleton $< name $(or $(SKELETON_$(notdir $*)),$(notdir $*)) >$@
+	$(call say,SKEL)$(BPFTOOL) gen skeleton $< name $(notdir $*)_bpf >$@
 
-$(B)/obj/bpf/arrivals-fentry.o: build/bpf/arrivals/arrivals.skel.h
-$(B)/obj/bpf/arrivals-fentry.o: ALL_CFLAGS += -isystem build/bpf/arrivals
-$(B)/obj/bpf/hook.o $(B)/obj/bpf/meter-bpf.o: build/bpf/flows/flows.skel.h
-$(B)/obj/bpf/hook.o $(B)/obj/bpf/meter-bpf.o: ALL_CFLAGS += -isystem build/bpf/flows
-$(B)/obj/bpf/passing.o: build/bpf/passing/passing.skel.h
-$(B)/obj/bpf/passing.o: ALL_CFLAGS += -isystem build/bpf/passing
-$(B)/obj/bpf/probes.o: build/bpf/probes/probes.skel.h
-$(B)/obj/bpf/probes.o: ALL_CFLAGS += -isystem build/bpf/probes
-$(B)/obj/bpf/usdt.o: build/bpf/usdt/usdt.skel.h
-$(B)/obj/bpf/usdt.o: ALL_CFLAGS += -isystem build/bpf/usdt
+SKELETON_USERS := $(call objects,$(shell grep -l '\.skel\.h>' bpf/*/*.c))
+$(SKELETON_USERS): $(BPF_OBJECTS:.bpf.o=.skel.h)
+$(SKELETON_USERS): ALL_CFLAGS += -isystem build
 
 $(B)/weightd-trace: $(TRACE)
 	$(call say,LINK)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,libbpf jansson)
@@ -399,15 +388,17 @@ digest-kernel: libclient/cuda/digest.cu
 # What is tested of weightctl by itself, and against weightd-sync.
 FORECAST := $(call objects,libclient/weightctl/forecast.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
-	$(FORECAST) $(RESHARD) $(call objects,bpf/attached.c bpf/census.c bpf/cgroup.c bpf/elf.c bpf/image.c bpf/line.c bpf/multi.c bpf/nldev.c bpf/note.c bpf/pair.c bpf/port.c bpf/qp.c bpf/stall.c)
+	$(FORECAST) $(RESHARD) $(call objects,bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
+	$(addprefix bpf/rdma/,nldev.c qp.c rdma_port.c sysfs_line.c) \
+	$(addprefix bpf/probe/,attached.c elf_file.c elf_symbol.c gpu_handle.c uprobe_multi.c usdt_note.c))
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
 # Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
 UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(FORECAST) \
 	$(RESHARD)
 
 # It has a libbpf of its own.
-$(B)/unit/test_ring: $(call objects,bpf/ring.c)
-$(B)/unit/test_probed: $(call objects,bpf/probed.c)
+$(B)/unit/test_ring: $(call objects,bpf/base/ring.c)
+$(B)/unit/test_probed_file: $(call objects,bpf/probe/probed_file.c)
 $(filter-out $(UNIT_SYNC) $(UNIT_BPF),$(UNIT)): $(B)/%: $(B)/obj/tests/%.o $(UNDER_TEST)
 	$(call say,LINK)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_LDFLAGS) -o $@ $^ $(call libs,cmocka) $(TEST_LIBS)

@@ -9,11 +9,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bpf/account.h"
 #include "bpf/follow.h"
 #include "bpf/messages.h"
 #include "bpf/request.h"
-#include "bpf/row.h"
+#include "bpf/tcp/peer_totals.h"
+#include "bpf/tcp/row.h"
 #include "bpf/tracer.h"
 #include "bpf/watch.h"
 #include "ipc/base/cleanup.h"

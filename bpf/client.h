@@ -3,10 +3,10 @@
  */
 #pragma once
 
+#include "bpf/base/loop.h"
+#include "bpf/base/process.h"
 #include "bpf/closer.h"
-#include "bpf/loop.h"
-#include "bpf/process.h"
-#include "bpf/row.h"
+#include "bpf/tcp/row.h"
 #include "ipc/base/list.h"
 
 #define CLIENTS_MAX 256

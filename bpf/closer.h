@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "bpf/loop.h"
+#include "bpf/base/loop.h"
 #include "ipc/base/list.h"
 
 #define DESCRIPTORS_MAX 253 /* that can come with one packet: SCM_MAX_FD of the kernel */

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "bpf/known.h"
+#include "bpf/base/json_null.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
 

@@ -3,9 +3,9 @@
  */
 #pragma once
 
+#include "bpf/base/timer.h"
 #include "bpf/client.h"
-#include "bpf/row.h"
-#include "bpf/timer.h"
+#include "bpf/tcp/row.h"
 #include "ipc/base/list.h"
 
 #define MESSAGES_SECONDS_MAX 3600

@@ -11,9 +11,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "bpf/meter-bpf.h"
-#include "bpf/port.h"
-#include "bpf/programs.h"
+#include "bpf/base/programs.h"
+#include "bpf/rdma/rdma_port.h"
+#include "bpf/tcp/meter-bpf.h"
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"

@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-#include "bpf/account.h"
 #include "bpf/request.h"
+#include "bpf/tcp/peer_totals.h"
 
 #define METRICS_WORDS_MAX 64 /* of acts */
 #define METRICS_WORD_SIZE 32 /* of one, with the NUL */

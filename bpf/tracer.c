@@ -15,14 +15,14 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "bpf/act.h"
+#include "bpf/ended_rows.h"
+#include "bpf/event/event.h"
+#include "bpf/event/fd_passing.h"
 #include "bpf/follow.h"
-#include "bpf/meter-bpf.h"
-#include "bpf/multi.h"
-#include "bpf/passing.h"
-#include "bpf/past.h"
-#include "bpf/probes.h"
+#include "bpf/probe/probes.h"
+#include "bpf/probe/uprobe_multi.h"
 #include "bpf/ready.h"
+#include "bpf/tcp/meter-bpf.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 

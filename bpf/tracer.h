@@ -3,14 +3,14 @@
  */
 #pragma once
 
+#include "bpf/base/loop.h"
+#include "bpf/base/timer.h"
 #include "bpf/client.h"
-#include "bpf/hook.h"
-#include "bpf/kept.h"
-#include "bpf/loop.h"
-#include "bpf/meter.h"
+#include "bpf/event/event_log.h"
 #include "bpf/metrics.h"
-#include "bpf/probes.h"
-#include "bpf/timer.h"
+#include "bpf/probe/probes.h"
+#include "bpf/tcp/hook.h"
+#include "bpf/tcp/meter.h"
 #include "ipc/base/list.h"
 
 struct tracer {

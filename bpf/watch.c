@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bpf/cgroup.h"
+#include "bpf/base/cgroup.h"
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"

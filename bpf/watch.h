@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "bpf/loop.h"
+#include "bpf/base/loop.h"
 #include "bpf/request.h"
 #include "ipc/base/list.h"
 

@@ -1,5 +1,5 @@
 /*
- * Acts, as weightd-trace takes them: bpf/told.c has the same words and members
+ * Acts, as weightd-trace takes them: bpf/client_event.c has the same words and members
  */
 #pragma once
 

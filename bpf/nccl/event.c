@@ -4,8 +4,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "bpf/nccl/chained_plugin.h"
 #include "bpf/nccl/comm.h"
-#include "bpf/nccl/next.h"
 #include "bpf/nccl/ring.h"
 #include "bpf/nccl/slot.h"
 #include "ipc/base/num.h"

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 
 #include "bpf/nccl/abi.h"
+#include "bpf/nccl/chained_plugin.h"
 #include "bpf/nccl/comm.h"
 #include "bpf/nccl/event.h"
-#include "bpf/nccl/next.h"
+#include "bpf/nccl/sender.h"
 #include "bpf/nccl/slot.h"
-#include "bpf/nccl/teller.h"
 
 #define NAME "weightd"
 

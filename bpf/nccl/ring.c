@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#include "bpf/nccl/teller.h"
+#include "bpf/nccl/sender.h"
 
 #define N_PLACES 32768u
 #define WAKE_EVERY 4096u /* records: the reader looks ten times a second otherwise */

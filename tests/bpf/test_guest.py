@@ -36,7 +36,7 @@ PASSING = ["memory_that_is_handed_over_is_told_of", "each_who_got_it_is_told_and
            "memory_of_each_kind_is_called_by_it", "a_dma_buf_is_told", "two_capabilities_suffice",
            "a_kernel_without_such_a_function_is_done_without"]
 CASES = [f"{ROOT}/tests/{name}" for name in (
-    "unit/test_arrivals.c", *(f"bpf/test_passing.py::test_{name}" for name in PASSING),
+    "unit/test_mmap_watch.c", *(f"bpf/test_passing.py::test_{name}" for name in PASSING),
     "bpf/test_life.py::test_each_capability_brings_what_it_should[none]",
     "bpf/test_life.py::test_each_capability_brings_what_it_should[bpf perfmon]",
     "bpf/test_life.py::test_a_kernel_that_does_not_describe_itself_is_done_without")]

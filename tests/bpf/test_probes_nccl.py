@@ -159,7 +159,7 @@ def test_the_real_nccl_has_those_of_its_release(client):
     """Calls that fail without a GPU have events like all others."""
     library = nccl_library.require().resolve()
     listed = subprocess.run(["nm", "-D", "--defined-only", library], check=True, stdout=subprocess.PIPE, text=True).stdout
-    sites = re.findall(r'^\t\{"(nccl\w+)"', (ROOT / "bpf/library-nccl.c").read_text(), re.M)
+    sites = re.findall(r'^\t\{"(nccl\w+)"', (ROOT / "bpf/probe/library-nccl.c").read_text(), re.M)
     there = set(sites) & {line.split()[-1] for line in listed.splitlines()}
     assert len(there) > 20
     with contextlib.closing(Process(REAL_NCCL.format(library=library), env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})) as process:

@@ -3,7 +3,7 @@
  */
 #include <jansson.h>
 
-#include "bpf/nldev.h"
+#include "bpf/rdma/nldev.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -37,8 +37,8 @@ def test_each_bpf_object_depends_on_each_header_it_includes():
 
 
 def test_a_changed_header_rebuilds_object_and_skeleton():
-    header = "bpf/probes/kernel.h"
-    skeletons = {f"build/{path.parent}/{path.parent.name}.skel.h": header in own_headers(path) for path in programs()}
+    header = "bpf/base/kernel.bpf.h"
+    skeletons = {f"build/{path}".removesuffix(".bpf.c") + ".skel.h": header in own_headers(path) for path in programs()}
     lines = subprocess.run(["make", "-n", "V=1", "-W", header, *skeletons], cwd=ROOT, check=True, text=True,
                            stdout=subprocess.PIPE).stdout
     anew = set(re.findall(r">(build/bpf/\S+\.skel\.h)", lines))

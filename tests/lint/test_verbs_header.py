@@ -8,7 +8,7 @@ from lib import features
 from lib.gpus import FAKE
 from lint import sources
 
-PROBES, STAND_IN = "bpf/library-verbs.c", "tests/fake/verbs/verbs.c"
+PROBES, STAND_IN = "bpf/probe/library-verbs.c", "tests/fake/verbs/verbs.c"
 
 # Ours, and theirs.
 CONSTANTS = {
@@ -84,7 +84,7 @@ def test_what_probes_read_of_a_call_is_where_rdma_core_has_it():
     # Each leads to its device by what is first in it.
     lines += [same(f"offsetof(struct {name}, {member})", 0) for name, member in
               (("ibv_qp", "context"), ("ibv_pd", "context"), ("ibv_context", "device"))]
-    name_size = re.search(r"^#define CALL_NAME_SIZE (\d+)", sources.text("bpf/probes/probes.h"), re.M)[1]
+    name_size = re.search(r"^#define CALL_NAME_SIZE (\d+)", sources.text("bpf/probe/probes.bpf.h"), re.M)[1]
     lines.append(same(name_size, "sizeof(((struct ibv_device *)0)->name)"))
     compile_with(lines)
 

@@ -25,8 +25,8 @@ ONE_THREAD = {f"test_sync_{name}" for name in (
     "pace", "plan", "reshard", "told")}
 THREADS = set(pathlib.Path(__file__).with_name("threads").read_text().split())
 NO_THREADS = features.ROOT / "build/fake/no-threads.so"
-NEEDS = {"test_arrivals": "trace", "test_ring": "trace"}  # parts of the build, as every test_sync_* needs weightd-sync
-SEES_ALL = {"test_arrivals"}  # processes of this machine, which the kernel reports to programs of BPF
+NEEDS = {"test_mmap_watch": "trace", "test_ring": "trace"}  # parts of the build, as every test_sync_* needs weightd-sync
+SEES_ALL = {"test_mmap_watch"}  # processes of this machine, which the kernel reports to programs of BPF
 
 
 def pytest_collect_file(file_path, parent):

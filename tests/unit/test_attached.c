@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bpf/attached.h"
+#include "bpf/probe/attached.h"
 
 #define SECOND_NS 1000000000ull
 

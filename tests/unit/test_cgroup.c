@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bpf/cgroup.h"
+#include "bpf/base/cgroup.h"
 
 #define ID "0f3f6b2c8a1d4e5f90718263544536271809f0e1d2c3b4a5968778695a4b3c2d"
 #define POD "kubepods-burstable-pod1f4c2a77_6e0b_4a57_9d5e_3b1f0a9c8d7e"

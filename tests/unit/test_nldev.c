@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bpf/nldev.h"
+#include "bpf/rdma/nldev.h"
 
 #define ROOM 4096
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bpf/qp.h"
+#include "bpf/rdma/qp.h"
 
 static struct qps *set_up(void)
 {

@@ -9,7 +9,7 @@
 #include <bpf/libbpf.h>
 #include <stdbool.h>
 
-#include "bpf/ring.h"
+#include "bpf/base/ring.h"
 
 #define SIZE 4096u
 #define RECORD 20u /* 32 in the ring */

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "bpf/stall.h"
+#include "bpf/tcp/stall.h"
 #include "ipc/base/num.h"
 
 #define MS ((uint64_t)1000000)

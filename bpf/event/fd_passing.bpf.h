@@ -1,0 +1,57 @@
+/*
+ * What fd_passing.bpf.c and the collector tell each other
+ */
+#pragma once
+
+#include <linux/types.h>
+
+#define PASSED_COMM_SIZE 16
+#define PASSED_NAME_SIZE 256 /* NAME_MAX, with the NUL */
+#define PASSED_OF_USER_MAX 4096 /* a second that are told, of those that any user receives */
+
+/* What a descriptor stands for. */
+enum memory {
+	MEMORY_NONE,
+	MEMORY_MEMFD,
+	MEMORY_HUGETLB, /* a memfd of huge pages, or a file of hugetlbfs */
+	MEMORY_TMPFS,
+	MEMORY_DMA_BUF,
+	MEMORY_NVIDIA, /* by which CUDA shares memory that it has allocated */
+	N_MEMORIES,
+};
+
+/* How it came. */
+enum by {
+	BY_OTHER,
+	BY_MESSAGE, /* SCM_RIGHTS */
+	BY_PIDFD, /* pidfd_getfd() */
+	N_BYS,
+};
+
+/* Who had it before. */
+struct giver {
+	__u64 ns; /* CLOCK_MONOTONIC, when it was sent */
+	__u32 tgid, uid;
+	char comm[PASSED_COMM_SIZE];
+};
+
+/* A descriptor that a process has received. */
+struct passed {
+	__u64 ns; /* CLOCK_MONOTONIC */
+	__u64 bytes, ino;
+	struct giver from;
+	__u32 tgid, tid, uid;
+	__s32 fd;
+	__u8 memory; /* enum memory */
+	__u8 by; /* enum by */
+	__u8 has_from;
+	__u8 is_memfd; /* its name begins with "memfd:" */
+	char comm[PASSED_COMM_SIZE];
+	char name[PASSED_NAME_SIZE]; /* "": could not be read */
+};
+
+/* What was received and is not told. */
+struct untold {
+	__u64 ring; /* it had no room */
+	__u64 limited; /* its user had as many as he may */
+};

@@ -1,0 +1,234 @@
+/*
+ * The programs in fd_passing.bpf.c, and what they tell
+ */
+#include "bpf/event/fd_passing.h"
+
+#include <bpf/bpf.h>
+#include <bpf/event/fd_passing.skel.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bpf/base/json_null.h"
+#include "bpf/base/programs.h"
+#include "bpf/base/ring.h"
+#include "bpf/event/event.h"
+#include "bpf/follow.h"
+#include "bpf/tcp/hook.h"
+#include "bpf/tracer.h"
+#include "ipc/base/num.h"
+
+#define MEMFD "memfd:"
+#define RECEIVE "receive_fd"
+#define RECEIVE_OF_OLD "__receive_fd" /* before Linux 6.8 */
+
+static const char *const memories[N_MEMORIES] = {
+	[MEMORY_MEMFD] = "memfd",     [MEMORY_HUGETLB] = "hugetlb", [MEMORY_TMPFS] = "tmpfs",
+	[MEMORY_DMA_BUF] = "dma-buf", [MEMORY_NVIDIA] = "nvidia",
+};
+
+static const char *const bys[N_BYS] = {
+	[BY_MESSAGE] = "message",
+	[BY_PIDFD] = "pidfd_getfd",
+};
+
+struct passing {
+	struct tracer *tracer;
+	struct fd_passing_bpf *bpf;
+	struct ring ring;
+	struct waiter waiter;
+	uint64_t n_missed; /* counted already */
+};
+
+/* --- what is told --- */
+
+static json_t *from_json(const struct giver *from)
+{
+	return json_pack("{sI sI so sI}", "pid", (json_int_t)from->tgid, "uid",
+			 (json_int_t)from->uid, "comm", known_chars(from->comm, sizeof(from->comm)),
+			 "ns", (json_int_t)from->ns);
+}
+
+/* The kernel gives these two the names of the file system and of the device. */
+static json_t *name_json(const struct passed *p)
+{
+	size_t n = strlen(MEMFD);
+
+	if (p->memory == MEMORY_DMA_BUF || p->memory == MEMORY_NVIDIA)
+		return json_null();
+	if (p->is_memfd && !strncmp(p->name, MEMFD, n))
+		return known_chars(p->name + n, sizeof(p->name) - n);
+	return known_chars(p->name, sizeof(p->name));
+}
+
+/* How much the driver has behind its device no inode says. */
+static json_t *bytes_json(const struct passed *p)
+{
+	return p->memory == MEMORY_NVIDIA ? json_null() : json_integer((json_int_t)p->bytes);
+}
+
+static void take_one(void *context, const void *data, size_t size)
+{
+	const struct passed *p = data;
+	const struct passing *passing = context;
+
+	if (size < sizeof(*p) || p->memory >= N_MEMORIES || p->by >= N_BYS)
+		return;
+	act_tell(passing->tracer,
+		 json_pack("{ss ss sI sn sI sI sI so si ss so so sI ss? so}", "kind", "act", "act",
+			   "fd_receive", "ns", (json_int_t)p->ns, "took_ns", "pid",
+			   (json_int_t)p->tgid, "tid", (json_int_t)p->tid, "uid",
+			   (json_int_t)p->uid, "comm", known_chars(p->comm, sizeof(p->comm)), "fd",
+			   p->fd, "memory", memories[p->memory], "name", name_json(p), "bytes",
+			   bytes_json(p), "inode", (json_int_t)p->ino, "by", bys[p->by], "from",
+			   p->has_from ? from_json(&p->from) : json_null()));
+}
+
+/* At each of these somebody received a descriptor, of whatever it was. */
+static uint64_t count_misses(const struct passing *p)
+{
+	const struct bpf_program *programs[] = {p->bpf->progs.on_fd_receive,
+						p->bpf->progs.on_fd_taken};
+	uint64_t sum = 0, n;
+
+	for (size_t i = 0; i < ARRAY_LEN(programs); i++) {
+		n = program_misses(programs[i]);
+		sum += n == MISSES_UNKNOWN ? 0 : n;
+	}
+	return sum;
+}
+
+void passing_count_missed(struct passing *p)
+{
+	uint64_t n;
+
+	if (!p)
+		return;
+	n = p->bpf->bss->untold.ring + p->bpf->bss->untold.limited + count_misses(p);
+	if (n != p->n_missed)
+		follow_count_lost(p->tracer, n - p->n_missed, ACTS_OF_DESCRIPTORS);
+	p->n_missed = n;
+}
+
+void passing_take(struct passing *p)
+{
+	if (!p)
+		return;
+	ring_take_all(&p->ring);
+	passing_count_missed(p);
+}
+
+static void on_passed(struct waiter *w, uint32_t events)
+{
+	struct passing *p = container_of(w, struct passing, waiter);
+
+	(void)events;
+	ring_take(&p->ring);
+	passing_count_missed(p);
+}
+
+/* --- its life --- */
+
+static bool is_function(const char *name)
+{
+	return libbpf_find_vmlinux_btf_id(name, BPF_TRACE_FEXIT) > 0;
+}
+
+/* Which of them the kernel has under no such name, of those that programs are at. */
+static void say_what_is_missing(const struct fd_passing_bpf *bpf, char ret_why[WHY_SIZE])
+{
+	struct bpf_program *program;
+
+	bpf_object__for_each_program(program, bpf->obj)
+	{
+		const char *section = bpf_program__section_name(program);
+		const char *name = strchr(section, '/') + 1;
+
+		if (!strcmp(name, RECEIVE) ? !is_function(RECEIVE) && !is_function(RECEIVE_OF_OLD)
+					   : !is_function(name))
+			(void)snprintf(ret_why, WHY_SIZE, "the kernel has no function %s", name);
+	}
+}
+
+static int load(struct passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
+{
+	bool is_old = is_function(RECEIVE_OF_OLD);
+	int r;
+
+	p->bpf = fd_passing_bpf__open();
+	if (!p->bpf)
+		return -errno;
+	r = bpf_map__set_max_entries(p->bpf->maps.events, ring_size);
+	if (r == 0)
+		r = bpf_program__set_autoload(p->bpf->progs.on_fd_taken, is_old);
+	if (r == 0 && is_old)
+		r = bpf_program__set_attach_target(p->bpf->progs.on_fd_receive, 0, RECEIVE_OF_OLD);
+	if (r == 0)
+		r = fd_passing_bpf__load(p->bpf);
+	if (r == 0)
+		r = fd_passing_bpf__attach(p->bpf); /* in their order there */
+	if (r == -ESRCH && hook_has_btf())
+		say_what_is_missing(p->bpf, ret_why);
+	return r;
+}
+
+static int open_all(struct passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
+{
+	int r = load(p, ring_size, ret_why);
+
+	if (r < 0)
+		return r;
+	r = ring_open(&p->ring, p->bpf->maps.events, take_one, p);
+	if (r < 0)
+		return r;
+	p->waiter.fd = ring_fd(&p->ring);
+	return loop_add(p->tracer->loop_fd, &p->waiter);
+}
+
+int passing_open(struct tracer *t, uint32_t ring_size, struct passing **ret, char ret_why[WHY_SIZE])
+{
+	struct passing *p = calloc(1, sizeof(*p));
+	int r;
+
+	if (!p)
+		return -ENOMEM;
+	*ret_why = '\0';
+	p->tracer = t;
+	p->waiter = (struct waiter){.fd = -1, .ready = on_passed};
+	r = open_all(p, ring_size, ret_why);
+	if (r < 0) {
+		if (!*ret_why)
+			hook_say_why(r, BPF_SINCE, ret_why);
+		passing_close(p);
+		return r;
+	}
+	*ret = p;
+	return 0;
+}
+
+void passing_close(struct passing *p)
+{
+	if (!p)
+		return;
+	loop_remove(p->tracer->loop_fd, &p->waiter); /* the loop may go on without it */
+	ring_close(&p->ring);
+	fd_passing_bpf__destroy(p->bpf);
+	free(p);
+}
+
+const struct bpf_object *passing_object(const struct passing *p)
+{
+	return p->bpf->obj;
+}
+
+void passing_doctor(struct request *q)
+{
+	const struct tracer *t = q->client->tracer;
+
+	client_answer(q->client,
+		      json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", "fexit/" RECEIVE, "on",
+				t->passing != NULL, "why", t->passing ? NULL : t->why_no_passing,
+				"lost", "which process got memory by a descriptor, and from which"));
+}

@@ -1,0 +1,682 @@
+/*
+ * Ten times a second it reads what callbacks wrote, while they write, and once a second otherwise. weightd-trace is
+ * asked one thing at a time, and what there is to be said is found when it has answered: nothing queues but calls of
+ * NCCL, of which a hundred a second are told one by one.
+ */
+#include "bpf/nccl/sender.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bpf/nccl/act.h"
+#include "bpf/nccl/link.h"
+#include "bpf/nccl/ring.h"
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+#define MS ((uint64_t)1000000)
+#define LOOK_NS (100 * MS)
+#define IDLE_NS (1000 * MS)
+#define SUMS_NS (1000 * MS) /* between what is told of sums */
+#define QUIET_NS (500 * MS) /* a call is over when nothing of the network came so long */
+#define FAREWELL_NS (500 * MS)
+#define REFUSED_NS (5000 * MS) /* nothing is told so long after a refusal */
+#define STACK_SIZE (256 * 1024)
+
+#define TASKS_A_SECOND 100
+#define N_TASKS 512 /* that wait to be told */
+#define BATCH_SIZE 3900 /* of the packet of a request, which weightd-trace bounds */
+#define BATCH_MAX 16 /* sums and communicators in one */
+
+enum request {
+	REQUEST_WATCH,
+	REQUEST_BEGIN,
+	REQUEST_TAG,
+	REQUEST_TELL,
+	REQUEST_END,
+	REQUEST_FORGET,
+};
+
+struct told_comm {
+	struct comm_sums sums, told;
+	uint64_t told_ns;
+	uint64_t opened; /* connections by which it was told of, and its span begun */
+	uint64_t begun;
+	uint64_t ended;
+	bool is_closing; /* closed before the ring was read */
+	bool is_told_closed;
+};
+
+struct batch {
+	uint64_t n_tasks, lost;
+	unsigned n_sums, n_comms;
+	struct {
+		unsigned i;
+		uint64_t n;
+	} sums[BATCH_MAX];
+	struct {
+		unsigned place;
+		bool is_closed;
+		struct comm_sums sums;
+	} comms[BATCH_MAX];
+};
+
+struct teller {
+	struct link link;
+	uint64_t link_told; /* its number, when something was told by it first */
+	uint64_t link_watched; /* likewise, when it was asked to watch */
+	bool watches;
+	struct sums sums;
+	struct told_comm comms[N_COMMS];
+	struct slot *tasks[N_TASKS]; /* the oldest first */
+	unsigned n_tasks;
+	enum request asked;
+	unsigned asked_comm;
+	uint64_t asked_cookie;
+	struct batch batch;
+	uint64_t now_ns;
+	uint64_t read_ns; /* when something was in the ring last */
+	uint64_t round_ns; /* sums that were told before are told again */
+	uint64_t tell_ns; /* not before */
+	uint64_t tokens_ns; /* of calls that may be told one by one */
+	uint64_t lost, lost_told, lost_told_ns; /* what callbacks could not write is not in it */
+	bool is_leaving;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `stops` */
+static pthread_cond_t wakes = PTHREAD_COND_INITIALIZER;
+static pthread_t thread;
+static bool runs, stops;
+static _Atomic bool is_idle;
+
+void teller_wake(void)
+{
+	(void)pthread_cond_signal(&wakes);
+}
+
+void teller_wake_if_idle(void)
+{
+	if (atomic_load_explicit(&is_idle, memory_order_relaxed) &&
+	    atomic_exchange_explicit(&is_idle, false, memory_order_relaxed))
+		teller_wake();
+}
+
+/* --- What callbacks wrote ------------------------------------------------------------------------ */
+
+static void drop_task(struct teller *t, struct slot *task)
+{
+	t->comms[slot_get(task->comm)].sums.untold++;
+	slot_free(task);
+}
+
+static bool may_tell_one(struct teller *t)
+{
+	uint64_t each_ns = 1000 * MS / TASKS_A_SECOND, floor_ns = t->now_ns - 1000 * MS;
+
+	if (t->tokens_ns < floor_ns)
+		t->tokens_ns = floor_ns;
+	if (t->tokens_ns + each_ns > t->now_ns)
+		return false;
+	t->tokens_ns += each_ns;
+	return true;
+}
+
+static void take_task(struct teller *t, struct slot *task)
+{
+	struct told_comm *c = &t->comms[slot_get(task->comm)];
+
+	if (task->has_seq)
+		c->sums.colls++;
+	else
+		c->sums.p2ps++;
+	if (t->link.fd < 0 || t->n_tasks == N_TASKS || !may_tell_one(t))
+		drop_task(t, task);
+	else
+		t->tasks[t->n_tasks++] = task;
+}
+
+static void read_ring(struct teller *t)
+{
+	struct record r;
+
+	while (ring_read(&r)) {
+		t->read_ns = t->now_ns;
+		if (r.kind == RECORD_TASK)
+			take_task(t, r.task);
+		else
+			sums_add(&t->sums, &r);
+	}
+	t->lost = ring_lost() + slot_lost() + t->sums.lost;
+}
+
+/* Of one that ended, or that never was anybody's. */
+static void discard_ring(void)
+{
+	struct record r;
+
+	while (ring_read(&r))
+		if (r.kind == RECORD_TASK)
+			slot_free(r.task);
+}
+
+/* --- What is told -------------------------------------------------------------------------------- */
+
+static bool append(struct text *t, const struct text *act)
+{
+	if (act->is_full || t->n + act->n > BATCH_SIZE)
+		return false;
+	text_add(t, "%s%s", t->s[t->n - 1] == '[' ? "" : ",", act->s);
+	return true;
+}
+
+static bool are_equal(const struct comm_sums *a, const struct comm_sums *b)
+{
+	return a->colls == b->colls && a->p2ps == b->p2ps && a->untold == b->untold;
+}
+
+static bool has_tasks_of(const struct teller *t, unsigned place)
+{
+	for (unsigned i = 0; i < t->n_tasks; i++)
+		if (slot_get(t->tasks[i]->comm) == place)
+			return true;
+	return false;
+}
+
+/* One that is closing is told of when all of it was. */
+static bool has_comm_to_tell(struct teller *t, unsigned place)
+{
+	const struct told_comm *c = &t->comms[place];
+
+	if (comm_state(&comms[place]) == COMM_FREE)
+		return false;
+	if (c->opened != t->link.number)
+		return true;
+	if (c->is_closing)
+		return !c->is_told_closed && !has_tasks_of(t, place) &&
+		       !sums_next_untold(&t->sums, 0, (int)place, UINT64_MAX);
+	return c->told_ns < t->round_ns && !are_equal(&c->sums, &c->told);
+}
+
+static bool tell_comms(struct teller *t, struct text *text)
+{
+	struct batch *b = &t->batch;
+	struct text act;
+	bool is_closed;
+
+	for (unsigned i = 0; i < comm_limit() && b->n_comms < BATCH_MAX; i++) {
+		struct told_comm *c = &t->comms[i];
+
+		if (!has_comm_to_tell(t, i))
+			continue;
+		is_closed = c->opened == t->link.number && c->is_closing;
+		act_of_comm(&act, &comms[i], &c->sums, is_closed, t->now_ns);
+		if (!append(text, &act))
+			return false;
+		b->comms[b->n_comms].place = i;
+		b->comms[b->n_comms].is_closed = is_closed;
+		b->comms[b->n_comms++].sums = c->sums;
+	}
+	return true;
+}
+
+static bool is_over(const struct teller *t, const struct slot *task)
+{
+	uint64_t ended_ns = slot_get(task->ended_ns);
+	uint64_t last_ns = ended_ns > task->stopped_ns ? ended_ns : task->stopped_ns;
+	uint32_t comm = slot_get(task->comm);
+
+	return t->is_leaving || t->comms[comm].is_closing ||
+	       (!slot_is_held(task) && t->now_ns > last_ns + QUIET_NS);
+}
+
+static bool tell_tasks(struct teller *t, struct text *text)
+{
+	unsigned n_left = 0;
+	bool has_room = true;
+	struct text act;
+
+	for (unsigned i = 0; i < t->n_tasks; i++) {
+		struct slot *task = t->tasks[i];
+
+		if (has_room && is_over(t, task)) {
+			act_of_task(&act, &comms[slot_get(task->comm)], task);
+			has_room = append(text, &act);
+			if (has_room) {
+				slot_free(task);
+				t->batch.n_tasks++;
+				continue;
+			}
+		}
+		t->tasks[n_left++] = task;
+	}
+	t->n_tasks = n_left;
+	return has_room;
+}
+
+static bool tell_sums_of(struct teller *t, struct text *text, int comm, uint64_t told_ns)
+{
+	struct batch *b = &t->batch;
+	unsigned from = 0;
+	struct sum *sum;
+	struct text act;
+
+	while (b->n_sums < BATCH_MAX && (sum = sums_next_untold(&t->sums, from, comm, told_ns))) {
+		act_of_sum(&act, &comms[sum->comm], sum);
+		if (!append(text, &act))
+			return false;
+		b->sums[b->n_sums].i = (unsigned)(sum - t->sums.of);
+		b->sums[b->n_sums++].n = sum->n;
+		from = (unsigned)(sum - t->sums.of) + 1;
+	}
+	return true;
+}
+
+/* Of those that are closing, now; of all others, once a round. */
+static bool tell_sums(struct teller *t, struct text *text)
+{
+	for (unsigned i = 0; i < comm_limit() && t->batch.n_sums == 0; i++)
+		if (t->comms[i].is_closing && !tell_sums_of(t, text, (int)i, UINT64_MAX))
+			return false;
+	if (t->batch.n_sums > 0)
+		return true;
+	return tell_sums_of(t, text, -1, t->is_leaving ? UINT64_MAX : t->round_ns);
+}
+
+static bool tell_gap(struct teller *t, struct text *text)
+{
+	struct text act;
+
+	if (t->lost == t->lost_told)
+		return true;
+	act_of_gap(&act, t->lost - t->lost_told, t->lost_told_ns, t->now_ns);
+	if (!append(text, &act))
+		return false;
+	t->batch.lost = t->lost;
+	return true;
+}
+
+static bool ask(struct teller *t, enum request request, const struct text *text, int fd)
+{
+	t->asked = request;
+	return link_ask(&t->link, text, fd);
+}
+
+/* False: there is nothing, or it could not be asked. */
+static bool tell(struct teller *t)
+{
+	struct text text;
+	size_t empty;
+
+	if (t->link_told != t->link.number) {
+		t->link_told = t->link.number;
+		t->tell_ns = 0;
+		sums_forget_told(&t->sums);
+		for (unsigned i = 0; i < comm_limit(); i++)
+			t->comms[i].is_told_closed = false;
+	}
+	if (t->now_ns < t->tell_ns)
+		return false;
+	if (t->now_ns >= t->round_ns + SUMS_NS)
+		t->round_ns = t->now_ns;
+	t->batch = (struct batch){.lost = t->lost_told};
+	text_begin(&text);
+	text_add(&text, "{\"op\":\"tell\",\"source\":\"nccl\",\"acts\":[");
+	empty = text.n;
+	(void)(tell_gap(t, &text) && tell_tasks(t, &text) && tell_comms(t, &text) &&
+	       tell_sums(t, &text));
+	if (text.n == empty)
+		return false;
+	text_add(&text, "]}");
+	return ask(t, REQUEST_TELL, &text, -1);
+}
+
+static void take_answer_to_tell(struct teller *t, bool is_taken)
+{
+	const struct batch *b = &t->batch;
+
+	if (!is_taken) {
+		t->tell_ns = t->now_ns + REFUSED_NS;
+		t->sums.lost += b->n_tasks;
+		return;
+	}
+	if (b->lost != t->lost_told) {
+		t->lost_told = b->lost;
+		t->lost_told_ns = t->now_ns;
+	}
+	for (unsigned i = 0; i < b->n_sums; i++) {
+		struct sum *sum = &t->sums.of[b->sums[i].i];
+
+		sum->n_told = b->sums[i].n;
+		sum->told_ns = t->now_ns;
+	}
+	for (unsigned i = 0; i < b->n_comms; i++) {
+		struct told_comm *c = &t->comms[b->comms[i].place];
+
+		c->opened = t->link.number;
+		c->told = b->comms[i].sums;
+		c->told_ns = t->now_ns;
+		c->is_told_closed = b->comms[i].is_closed;
+	}
+}
+
+/* --- What is counted ----------------------------------------------------------------------------- */
+
+static void say(struct text *text, const char *op, const char *sync)
+{
+	text_begin(text);
+	text_add(text, "{\"op\":\"%s\"", op);
+	text_string(text, "sync", sync);
+}
+
+/* The descriptor, made another: it may be closed, and its number be another socket's, before this one is passed on. */
+static int open_socket(const struct sum *sum)
+{
+	cleanup(fd_closep) int fd = fcntl(sum->fd, F_DUPFD_CLOEXEC, 3);
+	socklen_t size = sizeof(uint64_t);
+	uint64_t cookie;
+
+	if (fd < 0 || getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) < 0 ||
+	    cookie != sum->number)
+		return -1;
+	return take_fd(fd);
+}
+
+static bool tag(struct teller *t, const struct sum *sum)
+{
+	const struct comm *c = &comms[sum->comm];
+	cleanup(fd_closep) int fd = open_socket(sum);
+	struct text text;
+	char peer[32] = "an unknown rank";
+
+	t->asked_cookie = sum->number;
+	if (fd < 0) {
+		sums_set_tagged(&t->sums, sum->number, t->link.number, true);
+		return false;
+	}
+	if (sum->peer >= 0)
+		(void)snprintf(peer, sizeof(peer), "rank %d", sum->peer);
+	say(&text, "tag", c->label);
+	/* Of NCCL's sockets, the end that sends is the one that called. */
+	text_add(&text,
+		 ",\"version\":0,\"peer\":\"%s\",\"role\":\"payload\",\"transport\":\"nccl\",\"dialled\":%s}",
+		 peer, sum->is_send ? "true" : "false");
+	return ask(t, REQUEST_TAG, &text, fd);
+}
+
+/*
+ * All sockets of this process, where somebody wants that: NCCL is built without events of its network as a rule, and
+ * says of none of its sockets then which they are.
+ */
+static bool watch(struct teller *t)
+{
+	struct text text;
+
+	if (!t->watches || t->link_watched == t->link.number)
+		return false;
+	t->link_watched = t->link.number;
+	say(&text, "watch", "nccl");
+	text_add(&text, ",\"version\":0,\"peer\":\"any rank\",\"role\":\"payload\",\"pid\":%d}",
+		 (int)getpid());
+	return ask(t, REQUEST_WATCH, &text, -1);
+}
+
+static bool tag_next(struct teller *t)
+{
+	struct text text;
+	struct sum *sum;
+
+	while (t->link.fd >= 0 && (sum = sums_next_untagged(&t->sums, t->link.number))) {
+		t->asked_comm = sum->comm;
+		if (t->comms[sum->comm].begun == t->link.number) {
+			if (tag(t, sum))
+				return true;
+			continue;
+		}
+		say(&text, "begin", comms[sum->comm].label);
+		text_add(&text, "}");
+		return ask(t, REQUEST_BEGIN, &text, -1);
+	}
+	return false;
+}
+
+/* --- What is over -------------------------------------------------------------------------------- */
+
+static void free_comm(struct teller *t, unsigned place)
+{
+	unsigned n_left = 0;
+
+	for (unsigned i = 0; i < t->n_tasks; i++) {
+		if (slot_get(t->tasks[i]->comm) == place)
+			slot_free(t->tasks[i]);
+		else
+			t->tasks[n_left++] = t->tasks[i];
+	}
+	t->n_tasks = n_left;
+	sums_drop(&t->sums, (uint16_t)place);
+	memset(&t->comms[place], 0, sizeof(t->comms[place]));
+	slot_free_of(place);
+	comm_free(&comms[place]);
+}
+
+/* Before the ring is read: all of them is in it then. */
+static void see_closed(struct teller *t)
+{
+	for (unsigned i = 0; i < comm_limit(); i++)
+		if (comm_state(&comms[i]) == COMM_CLOSED)
+			t->comms[i].is_closing = true;
+}
+
+/* Its span is ended, so that its totals are kept, and its rows go. False: there is nothing to be asked. */
+static bool part_next(struct teller *t)
+{
+	struct text text;
+
+	for (unsigned i = 0; i < comm_limit(); i++) {
+		struct told_comm *c = &t->comms[i];
+		bool has_rows = c->begun == t->link.number && t->link.fd >= 0;
+
+		if (!c->is_closing)
+			continue;
+		if (!has_rows) {
+			free_comm(t, i);
+			continue;
+		}
+		t->asked_comm = i;
+		say(&text, c->ended == t->link.number ? "forget" : "end", comms[i].label);
+		text_add(&text, "}");
+		return ask(t, c->ended == t->link.number ? REQUEST_FORGET : REQUEST_END, &text, -1);
+	}
+	return false;
+}
+
+static void take_answer(struct teller *t, bool is_taken)
+{
+	struct told_comm *c = &t->comms[t->asked_comm];
+
+	switch (t->asked) {
+	case REQUEST_WATCH:
+		break; /* refused where weightd-trace counts without BPF: nothing is watched then */
+	case REQUEST_BEGIN:
+		c->begun = t->link.number; /* or there is no room for its span, and its sockets are counted all the same */
+		break;
+	case REQUEST_TAG:
+		sums_set_tagged(&t->sums, t->asked_cookie, t->link.number, !is_taken);
+		break;
+	case REQUEST_TELL:
+		take_answer_to_tell(t, is_taken);
+		break;
+	case REQUEST_END:
+		c->ended = t->link.number;
+		break;
+	case REQUEST_FORGET:
+		free_comm(t, t->asked_comm);
+		break;
+	}
+}
+
+/* --- The thread ---------------------------------------------------------------------------------- */
+
+/* Nobody is there to be told. */
+static void drop_tasks(struct teller *t)
+{
+	for (unsigned i = 0; i < t->n_tasks; i++)
+		drop_task(t, t->tasks[i]);
+	t->n_tasks = 0;
+}
+
+static void hear(struct teller *t, int timeout_ms)
+{
+	enum answer answer = link_hear(&t->link, timeout_ms);
+
+	if (answer == ANSWER_LOST && t->asked == REQUEST_TELL)
+		t->sums.lost += t->batch.n_tasks;
+	if (answer == ANSWER_DONE || answer == ANSWER_REFUSED)
+		take_answer(t, answer == ANSWER_DONE);
+}
+
+/* True: something is asked, or was done. */
+static bool turn(struct teller *t)
+{
+	t->now_ns = num_now_ns();
+	link_open(&t->link, t->now_ns);
+	see_closed(t);
+	read_ring(t);
+	if (t->link.fd < 0)
+		drop_tasks(t);
+	else if (t->link.asked_ns)
+		return true;
+	else if (watch(t) || tag_next(t) || tell(t))
+		return true;
+	return part_next(t);
+}
+
+static void wait_for_work(struct teller *t)
+{
+	bool idle = t->n_tasks == 0 && t->now_ns > t->read_ns + SUMS_NS + LOOK_NS;
+	uint64_t until_ns = t->now_ns + (idle ? IDLE_NS : LOOK_NS);
+	const struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000),
+				       .tv_nsec = (long)(until_ns % 1000000000)};
+
+	atomic_store_explicit(&is_idle, idle, memory_order_relaxed);
+	(void)pthread_mutex_lock(&lock);
+	if (!stops)
+		(void)pthread_cond_clockwait(&wakes, &lock, CLOCK_MONOTONIC, &until);
+	(void)pthread_mutex_unlock(&lock);
+	atomic_store_explicit(&is_idle, false, memory_order_relaxed);
+}
+
+static bool is_to_stop(void)
+{
+	bool is;
+
+	(void)pthread_mutex_lock(&lock);
+	is = stops;
+	(void)pthread_mutex_unlock(&lock);
+	return is;
+}
+
+static void run(struct teller *t)
+{
+	uint64_t leave_ns = 0;
+
+	while (!leave_ns || num_now_ns() < leave_ns) {
+		if (!t->is_leaving && is_to_stop()) {
+			t->is_leaving = true;
+			leave_ns = num_now_ns() + FAREWELL_NS;
+		}
+		if (turn(t))
+			hear(t, t->link.asked_ns ? (int)(LOOK_NS / MS) : 0);
+		else if (t->is_leaving)
+			return;
+		else
+			wait_for_work(t);
+	}
+}
+
+static void *main_of_thread(void *arg)
+{
+	struct teller *t = arg;
+
+	(void)pthread_setname_np(pthread_self(), "weightd-nccl");
+	t->now_ns = t->lost_told_ns = num_now_ns();
+	t->lost_told = ring_lost() + slot_lost();
+	run(t);
+	drop_tasks(t);
+	discard_ring();
+	link_close(&t->link);
+	return NULL;
+}
+
+static int start_thread(struct teller *t)
+{
+	sigset_t all, before;
+	pthread_attr_t attr;
+	int r;
+
+	r = pthread_attr_init(&attr);
+	if (r != 0)
+		return -r;
+	(void)pthread_attr_setstacksize(&attr, STACK_SIZE);
+	/* Signals are the host's, and its threads'. */
+	(void)sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = pthread_create(&thread, &attr, main_of_thread, t);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	(void)pthread_attr_destroy(&attr);
+	return -r;
+}
+
+int teller_start(void)
+{
+	static struct teller teller; /* nothing is allocated in somebody's process */
+	const char *watches = getenv("WEIGHTD_NCCL_WATCH");
+	int r;
+
+	if (runs)
+		return 0;
+	memset(&teller, 0, sizeof(teller));
+	link_init(&teller.link);
+	teller.watches = watches && !strcmp(watches, "1");
+	discard_ring(); /* of communicators that are gone */
+	stops = false;
+	r = start_thread(&teller);
+	runs = r == 0;
+	return r;
+}
+
+void teller_stop(void)
+{
+	if (runs) {
+		(void)pthread_mutex_lock(&lock);
+		stops = true;
+		(void)pthread_cond_signal(&wakes);
+		(void)pthread_mutex_unlock(&lock);
+		(void)pthread_join(thread, NULL);
+		runs = false;
+	}
+	for (struct comm *c = comms; c < comms + comm_limit(); c++)
+		if (comm_state(c) == COMM_CLOSED) {
+			slot_free_of((uint32_t)(c - comms));
+			comm_free(c);
+		}
+}
+
+/* What the thread had is lost, as it is itself. */
+void teller_forget(void)
+{
+	link_forget();
+	(void)pthread_mutex_init(&lock, NULL);
+	(void)pthread_cond_init(&wakes, NULL);
+	atomic_store(&is_idle, false);
+	runs = false;
+}

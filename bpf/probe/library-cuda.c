@@ -1,0 +1,213 @@
+/*
+ * libcuda: handles of memory and events, by which a process gives another one what it has on a GPU
+ *
+ * The runtime finds these functions by itself (cuGetProcAddress) and calls the same ones. A handle of the older kind is
+ * 64 bytes and found by them again; one of the newer kind is a descriptor, found by the open file that it
+ * stands for, however it came from one process to the other.
+ */
+#include <string.h>
+
+#include "bpf/event/event.h"
+#include "bpf/event/event_cause.h"
+#include "bpf/probe/gpu_handle.h"
+#include "bpf/probe/probes.h"
+#include "bpf/probe/site.h"
+#include "ipc/base/num.h"
+
+#define HANDLE_SIZE 64 /* CUipcMemHandle, CUipcEventHandle, CUmemFabricHandle */
+#define TYPE_DESCRIPTOR 1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
+#define TYPE_FABRIC 8
+
+enum kind {
+	KIND_MEMORY = 1,
+	KIND_EVENT,
+	KIND_FABRIC,
+	KIND_FILE,
+	KIND_ALLOCATION, /* of a process: how large it is */
+};
+
+static struct export_key key_of_handle(enum kind kind, const struct probe_call *c)
+{
+	struct export_key key = {.kind = kind};
+
+	memcpy(key.bytes, c->data, HANDLE_SIZE);
+	return key;
+}
+
+static struct export_key key_of_numbers(enum kind kind, uint64_t a, uint64_t b)
+{
+	const uint64_t numbers[] = {a, b};
+	struct export_key key = {.kind = kind};
+
+	memcpy(key.bytes, numbers, sizeof(numbers));
+	return key;
+}
+
+static struct export export_of(struct probes *p, const struct probe_call *c, struct export_key key)
+{
+	return (struct export){
+		.key = key, .origin = origin_of(p, c), .size = UINT64_MAX, .uid = c->uid};
+}
+
+static json_t *size_json(uint64_t size)
+{
+	return size == UINT64_MAX ? json_null() : json_integer((json_int_t)size);
+}
+
+/* Which export it was that is opened. */
+static const struct export *set_from(struct probes *p, json_t *act, const struct export_key *key)
+{
+	const struct export *export = exports_find(probes_exports(p), key);
+
+	(void)json_object_set_new(act, "bytes", size_json(export ? export->size : UINT64_MAX));
+	origin_set(act, export ? &export->origin : NULL);
+	return export;
+}
+
+static bool export_memory(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	struct export export = export_of(p, c, key_of_handle(KIND_MEMORY, c));
+
+	act_set_number(act, "address", c->args[1]);
+	(void)json_object_set_new(act, "bytes", json_null());
+	if (c->has_data && !(int)c->result)
+		exports_add(probes_exports(p), &export);
+	return true;
+}
+
+static bool open_memory(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	const struct export_key key = key_of_handle(KIND_MEMORY, c);
+
+	if (c->has_out && !(int)c->result)
+		act_set_number(act, "address", c->out);
+	(void)set_from(p, act, &key);
+	return true;
+}
+
+static bool close_memory(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	act_set_number(act, "address", c->args[0]);
+	return true;
+}
+
+static bool export_event(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	struct export export = export_of(p, c, key_of_handle(KIND_EVENT, c));
+
+	(void)act;
+	if (c->has_data && !(int)c->result)
+		exports_add(probes_exports(p), &export);
+	return true;
+}
+
+static bool open_event(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	const struct export_key key = key_of_handle(KIND_EVENT, c);
+
+	(void)set_from(p, act, &key);
+	(void)json_object_del(act, "bytes");
+	return true;
+}
+
+/* A handle is a number of its process: what it stood for before is gone. */
+static void note_size(struct probes *p, const struct probe_call *c, uint64_t handle, uint64_t size)
+{
+	struct export allocation = export_of(p, c, key_of_numbers(KIND_ALLOCATION, c->tgid, handle));
+
+	allocation.size = size;
+	exports_add(probes_allocations(p), &allocation);
+}
+
+static bool create_allocation(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)act;
+	if (c->has_out && !(int)c->result)
+		note_size(p, c, c->out, c->args[1]);
+	return false;
+}
+
+static void set_type(json_t *act, int type)
+{
+	(void)json_object_set_new(act, "type",
+				  json_string(type == TYPE_DESCRIPTOR ? "fd"
+					      : type == TYPE_FABRIC   ? "fabric"
+								      : "other"));
+}
+
+static struct export_key key_of_shareable(const struct probe_call *c, int type)
+{
+	return type == TYPE_FABRIC ? key_of_handle(KIND_FABRIC, c)
+				   : key_of_numbers(KIND_FILE, c->file, c->inode);
+}
+
+static bool is_known(const struct probe_call *c, int type)
+{
+	return type == TYPE_FABRIC ? c->has_data : type == TYPE_DESCRIPTOR && c->file;
+}
+
+static bool export_shareable(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	const struct export_key allocation = key_of_numbers(KIND_ALLOCATION, c->tgid, c->args[1]);
+	const struct export *known = exports_find(probes_allocations(p), &allocation);
+	int type = (int)c->args[2];
+	struct export export = export_of(p, c, key_of_shareable(c, type));
+
+	export.size = known ? known->size : UINT64_MAX;
+	set_type(act, type);
+	if (type == TYPE_DESCRIPTOR && c->has_out && !(int)c->result)
+		(void)json_object_set_new(act, "fd", json_integer((int)c->out));
+	(void)json_object_set_new(act, "bytes", size_json(export.size));
+	if (is_known(c, type) && !(int)c->result)
+		exports_add(probes_exports(p), &export);
+	return true;
+}
+
+static bool import_shareable(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	int type = (int)c->args[2];
+	const struct export_key key = key_of_shareable(c, type);
+	const struct export_key unknown = {};
+	const struct export *export;
+
+	set_type(act, type);
+	if (type == TYPE_DESCRIPTOR)
+		(void)json_object_set_new(act, "fd", json_integer((int)c->args[1]));
+	export = set_from(p, act, is_known(c, type) ? &key : &unknown);
+	if (c->has_out && !(int)c->result)
+		note_size(p, c, c->out, export ? export->size : UINT64_MAX);
+	return true;
+}
+
+#define HANDLE_OUT                                                                                 \
+	{                                                                                          \
+		.take = TAKE_AT_RETURN, .take_size = HANDLE_SIZE                                   \
+	}
+#define HANDLE_IN                                                                                  \
+	{                                                                                          \
+		.take = TAKE_VALUE, .take_arg = 1, .take_size = HANDLE_SIZE, .out = 8              \
+	}
+
+/* clang-format off */
+static const struct site sites[] = {
+	{"cuIpcGetMemHandle", "cuda_ipc_export", HANDLE_OUT, .tell = export_memory},
+	{"cuIpcOpenMemHandle", "cuda_ipc_open", HANDLE_IN, .tell = open_memory},
+	{"cuIpcOpenMemHandle_v2", "cuda_ipc_open", HANDLE_IN, .tell = open_memory},
+	{"cuIpcCloseMemHandle", "cuda_ipc_close", {}, .tell = close_memory},
+	{"cuIpcGetEventHandle", "cuda_event_export", HANDLE_OUT, .tell = export_event},
+	{"cuIpcOpenEventHandle", "cuda_event_open", HANDLE_IN, .tell = open_event},
+	{"cuMemCreate", NULL, {.out = 8}, .tell = create_allocation},
+	{"cuMemExportToShareableHandle", "cuda_vmm_export",
+	 {.take = TAKE_AT_RETURN, .take_size = HANDLE_SIZE, .file = FILE_OUT, .out = 4}, .tell = export_shareable},
+	{"cuMemImportFromShareableHandle", "cuda_vmm_import",
+	 {.take = TAKE_AT_CALL, .take_arg = 1, .take_size = HANDLE_SIZE, .file = FILE_IN, .file_arg = 1, .out = 8},
+	 .tell = import_shareable},
+};
+/* clang-format on */
+
+const struct library library_cuda = {
+	.name = "libcuda.so.",
+	.sites = sites,
+	.n_sites = ARRAY_LEN(sites),
+};

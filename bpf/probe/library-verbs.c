@@ -1,0 +1,188 @@
+/*
+ * libibverbs: who talks to whom by RDMA, and of which memory
+ *
+ * What is sent is in no function that has a name. Where a queue pair is connected, which is done by hand, its peer is
+ * known: the number of the queue pair there and where it is. Of functions that there are two versions of, the old one
+ * calls the new one, which is the one that is probed. What is at which offset is in the interface for good
+ * (infiniband/verbs.h).
+ */
+#include <string.h>
+
+#include "bpf/base/json_null.h"
+#include "bpf/base/process.h"
+#include "bpf/event/event.h"
+#include "bpf/event/event_cause.h"
+#include "bpf/probe/probes.h"
+#include "bpf/probe/site.h"
+#include "bpf/rdma/qp.h"
+#include "ipc/base/num.h"
+
+#define DEVICE_NAME 24 /* ibv_device::name */
+#define QP_NUM 52 /* ibv_qp::qp_num, which is followed by its state and its type */
+#define QP_TYPE 8 /* behind qp_num */
+#define ATTR_SIZE 88 /* struct ibv_qp_attr, up to the end of ah_attr */
+#define MASK_STATE 0x1 /* IBV_QP_STATE */
+#define MASK_PEER 0x100000 /* IBV_QP_DEST_QPN */
+#define MASK_PATH 0x80 /* IBV_QP_AV */
+#define STATE_RTR 2 /* IBV_QPS_RTR: ready to receive */
+
+struct attr { /* struct ibv_qp_attr, as far as it is read */
+	uint32_t state, old_state, mtu, migration, qkey, receive_psn, send_psn, peer_qp;
+	uint32_t access, capabilities[5];
+	uint8_t gid[16]; /* of the peer */
+	uint32_t flow_label;
+	uint8_t gid_index, hops, class, unused;
+	uint16_t lid;
+	uint8_t service, path, rate, has_gid, port, unused_too;
+};
+
+_Static_assert(sizeof(struct attr) == ATTR_SIZE, "the interface's");
+
+static const char *const types[] = {[2] = "RC", [3] = "UC", [4] = "UD", [8] = "raw"};
+static const char *const states[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
+
+static void set_device(json_t *act, const struct probe_call *c)
+{
+	(void)json_object_set_new(act, "device", known_chars(c->name, sizeof(c->name)));
+}
+
+static bool open_device(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	set_device(act, c);
+	return true;
+}
+
+static struct qp_name name_of(const struct probe_call *c, uint32_t number)
+{
+	struct qp_name name = {.pid = (pid_t)c->tgid,
+			       .began_ticks = process_ticks(c->began_ns),
+			       .number = number};
+
+	_Static_assert(sizeof(name.device) == sizeof(c->name), "all of it");
+	memcpy(name.device, c->name, sizeof(name.device));
+	return name;
+}
+
+/* As of the act that is told now. */
+static struct qp qp_of(const struct probes *p, const struct probe_call *c, uint32_t number)
+{
+	return (struct qp){.name = name_of(c, number), .uid = c->uid, .origin = origin_of(p, c)};
+}
+
+static bool create(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	uint32_t number, type;
+	struct qp qp;
+
+	set_device(act, c);
+	if (!c->has_data)
+		return true;
+	memcpy(&number, c->data, sizeof(number));
+	memcpy(&type, c->data + QP_TYPE, sizeof(type));
+	act_set_number(act, "qp", number);
+	if (type < ARRAY_LEN(types) && types[type])
+		(void)json_object_set_new(act, "type", json_string(types[type]));
+	qp = qp_of(p, c, number);
+	qps_make(probes_qps(p), &qp);
+	return true;
+}
+
+static struct qp_peer peer_of(const struct attr *attr, uint64_t mask)
+{
+	struct qp_peer peer = {
+		.qp = attr->peer_qp,
+		.lid = attr->lid,
+		.port = attr->port,
+		.has_qp = mask & MASK_PEER,
+		.has_path = mask & MASK_PATH,
+		.has_gid = attr->has_gid,
+	};
+
+	memcpy(peer.gid, attr->gid, sizeof(peer.gid));
+	return peer;
+}
+
+/* One that is ready to receive knows from whom. Of other states only a failure is told. */
+static bool modify(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	bool has_failed = (int)c->result != 0;
+	uint64_t mask = c->args[2];
+	struct attr attr;
+	struct qp qp;
+
+	memcpy(&attr, c->data, sizeof(attr));
+	if (!c->has_data || !(mask & MASK_STATE) || (attr.state != STATE_RTR && !has_failed))
+		return false;
+	set_device(act, c);
+	if (c->has_out)
+		act_set_number(act, "qp", c->out);
+	if (attr.state < ARRAY_LEN(states))
+		(void)json_object_set_new(act, "state", json_string(states[attr.state]));
+	if (attr.state != STATE_RTR)
+		return true;
+	qp = qp_of(p, c, (uint32_t)c->out);
+	qp.peer = peer_of(&attr, mask);
+	qp_peer_set(act, &qp.peer);
+	if (c->has_out && !has_failed)
+		qps_connect(probes_qps(p), &qp);
+	return true;
+}
+
+static bool destroy(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	struct qp_name name;
+	uint32_t number;
+
+	set_device(act, c);
+	if (!c->has_data)
+		return true;
+	memcpy(&number, c->data, sizeof(number));
+	act_set_number(act, "qp", number);
+	name = name_of(c, number);
+	if ((int)c->result == 0)
+		qps_destroy(probes_qps(p), &name, c->ns - c->took_ns, c->ns);
+	return true;
+}
+
+static bool register_memory(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	act_set_number(act, "address", c->args[1]);
+	act_set_number(act, "bytes", c->args[2]);
+	return true;
+}
+
+static bool register_dmabuf(struct probes *p, const struct probe_call *c, json_t *act)
+{
+	(void)p;
+	act_set_number(act, "bytes", c->args[2]);
+	(void)json_object_set_new(act, "fd", json_integer((int)c->args[4]));
+	return true;
+}
+
+/* What is first in an ibv_pd and in an ibv_qp is its ibv_context, and in that its ibv_device. */
+#define NAMED .is_named = 1, .name_hops = 2, .name_from = DEVICE_NAME
+
+/* clang-format off */
+static const struct site sites[] = {
+	{"ibv_open_device", "rdma_open", {.is_named = 1, .name_from = DEVICE_NAME}, RESULT_POINTER, .tell = open_device},
+	{"ibv_create_qp", "qp_create", {.take = TAKE_RESULT, .take_size = 12, .take_from = QP_NUM, NAMED},
+	 RESULT_POINTER, .tell = create},
+	{"ibv_modify_qp", "qp_connect",
+	 {.take = TAKE_AT_CALL, .take_arg = 1, .take_size = ATTR_SIZE, .out = 4, .out_from = QP_NUM, NAMED},
+	 .tell = modify},
+	{"ibv_destroy_qp", "qp_destroy", {.take = TAKE_AT_CALL, .take_size = 4, .take_from = QP_NUM, NAMED},
+	 .tell = destroy},
+	{"ibv_reg_mr", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
+	{"ibv_reg_mr_iova", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
+	{"ibv_reg_mr_iova2", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
+	{"ibv_reg_dmabuf_mr", "rdma_register", {}, RESULT_POINTER, .tell = register_dmabuf},
+};
+/* clang-format on */
+
+const struct library library_verbs = {
+	.name = "libibverbs.so.",
+	.sites = sites,
+	.n_sites = ARRAY_LEN(sites),
+};

@@ -1,0 +1,123 @@
+/*
+ * Arrivals as the program in mmap_watch.bpf.c tells of them, in one ring, where perf is refused
+ *
+ * It runs at each mapping on the machine, and nowhere else; what is not to be executed it leaves at once.
+ */
+#include <bpf/probe/mmap_watch.skel.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bpf/base/programs.h"
+#include "bpf/base/ring.h"
+#include "bpf/probe/mmap_watch.bpf.h"
+#include "bpf/probe/mmap_watch.h"
+#include "bpf/tcp/hook.h"
+#include "ipc/base/list.h"
+
+struct arrivals_of_fentry {
+	struct arrivals arrivals;
+	struct mmap_watch_bpf *bpf;
+	struct ring ring;
+	uint64_t n_missed; /* told already */
+	arrivals_fn fn; /* while they are taken */
+	void *context;
+	int n_taken;
+};
+
+static struct arrivals_of_fentry *self(const struct arrivals *a)
+{
+	return container_of(a, struct arrivals_of_fentry, arrivals);
+}
+
+static void fentry_close(struct arrivals *a)
+{
+	struct arrivals_of_fentry *f = self(a);
+
+	ring_close(&f->ring);
+	mmap_watch_bpf__destroy(f->bpf);
+	free(f);
+}
+
+static void take_one(void *context, const void *data, size_t size)
+{
+	struct arrivals_of_fentry *f = context;
+	const struct arrival *a = data;
+
+	if (size >= sizeof(*a))
+		f->fn(f->context, (pid_t)a->tgid, a->name);
+	f->n_taken++;
+}
+
+/* Also those for which it was not run: the thread had taken the processor from another one, in which it ran. */
+static uint64_t missed(const struct arrivals_of_fentry *f)
+{
+	return f->bpf->bss->n_missed + program_misses(f->bpf->progs.on_map);
+}
+
+static int open_all(struct arrivals_of_fentry *f)
+{
+	int r;
+
+	f->bpf = mmap_watch_bpf__open_and_load();
+	if (!f->bpf)
+		return -errno;
+	r = mmap_watch_bpf__attach(f->bpf);
+	if (r < 0)
+		return r;
+	f->n_missed = missed(f);
+	return ring_open(&f->ring, f->bpf->maps.ring, take_one, f);
+}
+
+static int fentry_open(struct arrivals **ret, char ret_why[WHY_SIZE])
+{
+	struct arrivals_of_fentry *f = calloc(1, sizeof(*f));
+	int r;
+
+	if (!f)
+		return -ENOMEM;
+	f->arrivals.kind = &arrivals_fentry;
+	r = open_all(f);
+	if (r == -ESRCH)
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel has no function perf_event_mmap");
+	else if (r < 0)
+		hook_say_why(r, BPF_SINCE, ret_why);
+	if (r < 0) {
+		fentry_close(&f->arrivals);
+		return r;
+	}
+	*ret = &f->arrivals;
+	return 0;
+}
+
+static int fentry_fd(const struct arrivals *a)
+{
+	return ring_fd(&self(a)->ring);
+}
+
+static int fentry_take(struct arrivals *a, arrivals_fn fn, void *context)
+{
+	struct arrivals_of_fentry *f = self(a);
+	uint64_t before = f->n_missed;
+
+	f->fn = fn;
+	f->context = context;
+	f->n_taken = 0;
+	ring_take_all(&f->ring);
+	f->n_missed = missed(f);
+	return f->n_missed == before ? f->n_taken : -ENOBUFS;
+}
+
+const struct bpf_object *arrivals_object(const struct arrivals *a)
+{
+	return a->kind == &arrivals_fentry ? self(a)->bpf->obj : NULL;
+}
+
+const struct arrivals_kind arrivals_fentry = {
+	.hook = "fentry/perf_event_mmap",
+	.open = fentry_open,
+	.close = fentry_close,
+	.fd = fentry_fd,
+	.take = fentry_take,
+};

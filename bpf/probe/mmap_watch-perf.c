@@ -1,0 +1,212 @@
+/*
+ * Arrivals as perf(1) has them: one ring of the kernel's for each processor. It tells of threads that begin and end, too,
+ * which cannot be had without. Processors that are switched on later have none.
+ */
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "bpf/probe/mmap_watch.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/list.h"
+
+#define PAGES 16 /* of each ring, a power of two */
+#define RECORD_MAX 65536 /* what its size can say */
+/* Debian's kernel has this level, and asks for CAP_SYS_ADMIN then. */
+#define HOW_TO_BE_TOLD                                                                             \
+	"; 'sysctl kernel.perf_event_paranoid=2' lets who has CAP_PERFMON see it where that is 3"
+
+struct ring {
+	int fd;
+	struct perf_event_mmap_page *page; /* and the ring behind it */
+};
+
+struct arrivals_of_perf {
+	struct arrivals arrivals;
+	int epoll_fd;
+	size_t n_rings, ring_size, page_size;
+	struct ring *rings;
+	_Alignas(8) uint8_t record[RECORD_MAX]; /* one, in one piece */
+};
+
+/* What the kernel writes of a mapping: PERF_RECORD_MMAP2. */
+struct mapped {
+	struct perf_event_header header;
+	uint32_t pid, tid;
+	uint64_t address, size, offset;
+	uint32_t major, minor;
+	uint64_t ino, generation;
+	uint32_t protection, flags;
+	char path[];
+};
+
+static void ring_close(const struct arrivals_of_perf *p, struct ring *ring)
+{
+	if (ring->page)
+		(void)munmap(ring->page, p->page_size + p->ring_size);
+	(void)fd_close(ring->fd);
+}
+
+static void perf_close(struct arrivals *a)
+{
+	struct arrivals_of_perf *p = container_of(a, struct arrivals_of_perf, arrivals);
+
+	for (size_t i = 0; i < p->n_rings; i++)
+		ring_close(p, &p->rings[i]);
+	(void)fd_close(p->epoll_fd);
+	free(p->rings);
+	free(p);
+}
+
+/* -ENODEV: the processor is off. */
+static int ring_open(struct arrivals_of_perf *p, int processor)
+{
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_SOFTWARE,
+		.size = sizeof(attr),
+		.config = PERF_COUNT_SW_DUMMY,
+		.exclude_kernel = 1,
+		.mmap = 1,
+		.mmap2 = 1,
+		.watermark = 1,
+		.wakeup_watermark = 1,
+	};
+	struct ring ring = {.fd = (int)syscall(SYS_perf_event_open, &attr, -1, processor, -1,
+					       PERF_FLAG_FD_CLOEXEC)};
+	struct epoll_event event = {.events = EPOLLIN};
+	void *page;
+
+	if (ring.fd < 0)
+		return -errno;
+	page = mmap(NULL, p->page_size + p->ring_size, PROT_READ | PROT_WRITE, MAP_SHARED, ring.fd,
+		    0);
+	if (page != MAP_FAILED)
+		ring.page = page;
+	if (!ring.page || epoll_ctl(p->epoll_fd, EPOLL_CTL_ADD, ring.fd, &event) < 0) {
+		int r = -errno;
+
+		ring_close(p, &ring);
+		return r;
+	}
+	p->rings[p->n_rings++] = ring;
+	return 0;
+}
+
+static int open_all(struct arrivals_of_perf *p)
+{
+	int n = get_nprocs_conf(), r;
+
+	p->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	if (p->epoll_fd < 0)
+		return -errno;
+	p->page_size = (size_t)sysconf(_SC_PAGESIZE);
+	p->ring_size = PAGES * p->page_size;
+	p->rings = calloc((size_t)n, sizeof(*p->rings));
+	if (!p->rings)
+		return -ENOMEM;
+	for (int i = 0; i < n; i++) {
+		r = ring_open(p, i);
+		if (r < 0 && r != -ENODEV)
+			return r;
+	}
+	return 0;
+}
+
+static int perf_open(struct arrivals **ret, char ret_why[WHY_SIZE])
+{
+	struct arrivals_of_perf *p = calloc(1, sizeof(*p));
+	int r;
+
+	if (!p)
+		return -ENOMEM;
+	p->arrivals.kind = &arrivals_perf;
+	r = open_all(p);
+	if (r < 0) {
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s%s", strerror(-r),
+			       r == -EACCES ? HOW_TO_BE_TOLD : "");
+		perf_close(&p->arrivals);
+		return r;
+	}
+	*ret = &p->arrivals;
+	return 0;
+}
+
+static int perf_fd(const struct arrivals *a)
+{
+	return container_of(a, const struct arrivals_of_perf, arrivals)->epoll_fd;
+}
+
+/* From anywhere in the ring, whose end is followed by its beginning. */
+static void copy(const struct arrivals_of_perf *p, const struct ring *ring, uint64_t at, void *to,
+		 size_t n)
+{
+	const uint8_t *bytes = (const uint8_t *)ring->page + p->page_size;
+	size_t begin = (size_t)(at % p->ring_size), first = p->ring_size - begin;
+
+	if (first > n)
+		first = n;
+	memcpy(to, bytes + begin, first);
+	memcpy((uint8_t *)to + first, bytes, n - first);
+}
+
+static const char *name_of(char *path, size_t size)
+{
+	const char *slash;
+
+	path[size - 1] = 0; /* it is padded with zeros, by the kernel */
+	slash = strrchr(path, '/');
+	return slash ? slash + 1 : path;
+}
+
+static int ring_take(struct arrivals_of_perf *p, struct ring *ring, arrivals_fn fn, void *context)
+{
+	uint64_t head = __atomic_load_n(&ring->page->data_head, __ATOMIC_ACQUIRE);
+	uint64_t tail = ring->page->data_tail;
+	struct mapped *m = (struct mapped *)p->record;
+	bool is_all = true;
+	int n = 0;
+
+	for (; tail < head; n++) {
+		struct perf_event_header header;
+
+		copy(p, ring, tail, &header, sizeof(header));
+		copy(p, ring, tail, p->record, header.size);
+		if (header.type == PERF_RECORD_MMAP2 && header.size > sizeof(*m))
+			fn(context, (pid_t)m->pid, name_of(m->path, header.size - sizeof(*m)));
+		is_all &= header.type != PERF_RECORD_LOST;
+		/* The kernel writes none that is smaller. */
+		tail += header.size < sizeof(header) ? sizeof(header) : header.size;
+	}
+	__atomic_store_n(&ring->page->data_tail, tail, __ATOMIC_RELEASE);
+	return is_all ? n : -ENOBUFS;
+}
+
+static int perf_take(struct arrivals *a, arrivals_fn fn, void *context)
+{
+	struct arrivals_of_perf *p = container_of(a, struct arrivals_of_perf, arrivals);
+	int n = 0;
+
+	for (size_t i = 0; i < p->n_rings; i++) {
+		int r = ring_take(p, &p->rings[i], fn, context);
+
+		n = r < 0 || n < 0 ? -ENOBUFS : n + r;
+	}
+	return n;
+}
+
+const struct arrivals_kind arrivals_perf = {
+	.hook = "perf/mmap",
+	.open = perf_open,
+	.close = perf_close,
+	.fd = perf_fd,
+	.take = perf_take,
+};

@@ -1,0 +1,13 @@
+/*
+ * What mmap_watch.bpf.c and the collector tell each other
+ */
+#pragma once
+
+#include <linux/types.h>
+
+#define ARRIVAL_NAME_SIZE 256 /* NAME_MAX, with the NUL */
+
+struct arrival {
+	__u32 tgid;
+	char name[ARRIVAL_NAME_SIZE]; /* "": could not be read */
+};

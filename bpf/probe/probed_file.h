@@ -1,0 +1,54 @@
+/*
+ * Files that are probed, and those that are not, with why
+ *
+ * A file is known by its inode, whatever its path: one that took another's place on the disk is another, and so is a
+ * copy in a container. It is opened by the path that a process has it mapped by, and probed only where that leads to the
+ * very file. Who owns many has room for no more than his share.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bpf/probe/site.h"
+#include "bpf/tcp/meter.h"
+#include "ipc/base/list.h"
+
+#define FILES_MAX 64
+#define FILES_OF_USER_MAX 8 /* of any but root */
+
+struct probed {
+	struct list link; /* files::all */
+	const struct library *library;
+	uint64_t inode, ino;
+	uint32_t dev;
+	uid_t uid; /* who owns it */
+	char *path;
+	int call_fd, return_fd; /* links, or -1 */
+	unsigned n_sites; /* that are probed */
+	unsigned n_processes; /* that have it mapped, when all were looked at */
+	uint32_t last_tgid;
+	uint64_t since_ns; /* it may be in use, and was not probed; 0: it was when we began */
+	bool is_due; /* to be tried again */
+	char why[WHY_SIZE]; /* it is not probed; "": it is */
+};
+
+struct files {
+	struct list all; /* struct probed */
+	unsigned n_refused; /* there was no room for */
+	uint64_t refused_since_ns; /* the earliest since_ns of such, which may be any that are added later; 0: none */
+	struct probes *probes;
+	int call_program, return_program;
+};
+
+void files_init(struct files *f, struct probes *p, int call_program, int return_program);
+void files_deinit(struct files *f);
+
+/*
+ * Probes it, if it is not probed yet. Nobody had it mapped before `since_ns`, unless it was refused then; 0 where nobody
+ * knows. False: there was no room.
+ */
+bool files_add(struct files *f, const struct mapping *m, uint64_t since_ns);
+/* Between these two all mappings of all processes are added: what nobody maps any more goes. */
+void files_begin_sweep(struct files *f);
+void files_end_sweep(struct files *f);

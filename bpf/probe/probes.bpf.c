@@ -1,0 +1,354 @@
+/*
+ * What processes ask of libraries
+ *
+ * Two programs for every function that is probed: what was asked is kept when it is called, and told when it
+ * has returned. They run in the thread that calls, which waits for them; they read of its memory what
+ * the function's plan says, and change nothing. A call that never returns is never told.
+ */
+#include "bpf/probe/probes.bpf.h"
+
+#include "bpf/base/kernel.bpf.h"
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#include "bpf/base/allowance.bpf.h"
+
+#define PENDING_MAX 4096 /* calls at the same time */
+#define TALLIES_MAX 4096
+#define HOPS_MAX 2 /* to a name */
+#if defined(__TARGET_ARCH_x86)
+#define RETURN_ADDRESS_SIZE 8 /* on the stack at the call, and no more at the return */
+#else
+#define RETURN_ADDRESS_SIZE 0
+#endif
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+const volatile struct plan plans[SITES_MAX];
+const volatile struct name names[NAMES_MAX];
+const volatile __u32 n_names;
+const volatile __u32 collector; /* its tgid */
+const volatile __u8 type_sizes[TYPES_MAX];
+
+struct missed missed;
+__u32 epoch; /* grows when the collector reads the tallies */
+struct mapping found; /* by the iterator, of which one runs at a time */
+
+/* How much of it was of the process that it is at. The collector looks at itself in between, which does not count. */
+struct {
+	__u32 tgid;
+	__u32 n;
+} at;
+
+/* A function may end by going on as another one, whose call then is at the same place of the stack. */
+struct pending {
+	__u64 thread;
+	__u64 sp;
+	__u64 site;
+};
+
+/* A thread that was killed leaves its calls here, until others need the room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, PENDING_MAX);
+	__type(key, struct pending);
+	__type(value, struct probe_call);
+} pending SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, TALLIES_MAX);
+	__type(key, struct tally_key);
+	__type(value, struct tally);
+} tallies SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} calls SEC(".maps");
+
+/* A copy of it: who reads several of its members sees them checked against one cookie. */
+static __always_inline struct plan plan_of(__u64 site)
+{
+	const volatile struct plan *p = &plans[site & (SITES_MAX - 1)];
+
+	return (struct plan){
+		.take = p->take,
+		.take_arg = p->take_arg,
+		.take_size = p->take_size,
+		.take_from = p->take_from,
+		.file = p->file,
+		.file_arg = p->file_arg,
+		.out = p->out,
+		.out_arg = p->out_arg,
+		.out_from = p->out_from,
+		.also_done = p->also_done,
+		.is_tallied = p->is_tallied,
+		.counts = p->counts,
+		.count_arg = p->count_arg,
+		.type_arg = p->type_arg,
+		.is_named = p->is_named,
+		.name_hops = p->name_hops,
+		.name_from = p->name_from,
+	};
+}
+
+static __always_inline __u64 arg_of(const struct probe_call *c, __u8 i)
+{
+	__u64 arg = 0;
+
+	for (int k = 0; k < CALL_ARGS; k++)
+		if (i == k)
+			arg = c->args[k];
+	return arg;
+}
+
+static __always_inline void take(struct probe_call *c, struct plan plan, __u64 address)
+{
+	__u32 size = plan.take_size;
+
+	barrier_var(size); /* a comparison of its lowest byte alone is not understood */
+	if (size > CALL_DATA_SIZE)
+		size = CALL_DATA_SIZE;
+	c->has_data = bpf_probe_read_user(c->data, size, (void *)(address + plan.take_from)) == 0;
+}
+
+static __always_inline void take_name(struct probe_call *c, struct plan plan)
+{
+	__u64 address = c->args[0];
+
+	for (int i = 0; i < HOPS_MAX; i++)
+		if (i < plan.name_hops &&
+		    bpf_probe_read_user(&address, sizeof(address), (void *)address) < 0)
+			return;
+	/* All zero where it cannot be read. */
+	bpf_probe_read_user(c->name, sizeof(c->name), (void *)(address + plan.name_from));
+}
+
+/* Of the thread that runs. */
+static __always_inline void take_file(struct probe_call *c, __u32 fd)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **files, *file = 0;
+
+	if (fd >= BPF_CORE_READ(table, max_fds))
+		return;
+	files = BPF_CORE_READ(table, fd);
+	if (bpf_probe_read_kernel(&file, sizeof(file), files + fd) < 0 || !file)
+		return;
+	c->file = (__u64)file;
+	c->inode = (__u64)BPF_CORE_READ(file, f_inode);
+}
+
+SEC("uprobe")
+int on_call(struct pt_regs *ctx)
+{
+	__u64 site = bpf_get_attach_cookie(ctx);
+	struct plan plan = plan_of(site);
+	struct pending key = {.thread = bpf_get_current_pid_tgid(),
+			      .sp = PT_REGS_SP(ctx),
+			      .site = site};
+	struct probe_call c = {};
+
+	c.ns = bpf_ktime_get_ns();
+	c.sp = key.sp;
+	c.args[0] = PT_REGS_PARM1(ctx);
+	c.args[1] = PT_REGS_PARM2(ctx);
+	c.args[2] = PT_REGS_PARM3(ctx);
+	c.args[3] = PT_REGS_PARM4(ctx);
+	c.args[4] = PT_REGS_PARM5(ctx);
+	c.args[5] = SIXTH_ARGUMENT(ctx);
+	c.tid = (__u32)key.thread;
+	c.site = site;
+	if (plan.take == TAKE_AT_CALL)
+		take(&c, plan, arg_of(&c, plan.take_arg));
+	else if (plan.take == TAKE_VALUE)
+		take(&c, plan,
+		     RETURN_ADDRESS_SIZE ? key.sp + RETURN_ADDRESS_SIZE : arg_of(&c, plan.take_arg));
+	if (plan.file == FILE_IN)
+		take_file(&c, arg_of(&c, plan.file_arg));
+	if (plan.is_named)
+		take_name(&c, plan);
+	bpf_map_update_elem(&pending, &key, &c, BPF_ANY);
+	return 0;
+}
+
+static __always_inline void take_at_return(struct probe_call *c, struct plan plan)
+{
+	__u32 size = plan.out, fd = 0;
+
+	if (plan.take == TAKE_AT_RETURN)
+		take(c, plan, arg_of(c, plan.take_arg));
+	else if (plan.take == TAKE_RESULT && c->result)
+		take(c, plan, c->result);
+	barrier_var(size);
+	if (size > sizeof(c->out))
+		size = sizeof(c->out);
+	if (size)
+		c->has_out = bpf_probe_read_user(&c->out, size,
+						 (void *)(arg_of(c, plan.out_arg) + plan.out_from)) ==
+			     0;
+	if (plan.file == FILE_OUT &&
+	    bpf_probe_read_user(&fd, sizeof(fd), (void *)arg_of(c, plan.file_arg)) == 0)
+		take_file(c, fd);
+}
+
+static __always_inline struct tally *tally_of(__u32 tgid, __u32 site)
+{
+	struct tally_key key = {.tgid = tgid, .site = site};
+	struct tally *t = bpf_map_lookup_elem(&tallies, &key);
+	struct tally none = {};
+
+	if (t)
+		return t;
+	none.uid = (__u32)bpf_get_current_uid_gid();
+	none.epoch = epoch - 1;
+	bpf_get_current_comm(none.comm, sizeof(none.comm));
+	bpf_map_update_elem(&tallies, &key, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&tallies, &key);
+}
+
+/* That there is something new is told once until it is read. */
+static __always_inline void announce(struct tally *t, __u32 site)
+{
+	__u32 now = *(volatile __u32 *)&epoch;
+	struct probe_call *told;
+
+	if (t->epoch == now)
+		return;
+	told = bpf_ringbuf_reserve(&calls, sizeof(*told), 0);
+	if (!told) /* the next one tells it */
+		return;
+	t->epoch = now;
+	__builtin_memset(told, 0, sizeof(*told));
+	told->site = site;
+	bpf_ringbuf_submit(told, 0);
+}
+
+static __always_inline void count(const struct probe_call *c, struct plan plan, __u32 tgid,
+				  __u64 site, __u64 now, int result)
+{
+	struct tally *t = tally_of(tgid, site);
+
+	if (!t) {
+		__sync_fetch_and_add(&missed.pending, 1);
+		return;
+	}
+	__sync_fetch_and_add(&t->calls, 1);
+	__sync_fetch_and_add(&t->calling_ns, now - c->ns);
+	if (result && result != plan.also_done)
+		__sync_fetch_and_add(&t->errors, 1);
+	else if (plan.counts)
+		__sync_fetch_and_add(&t->bytes,
+				     arg_of(c, plan.count_arg) *
+					     type_sizes[arg_of(c, plan.type_arg) & (TYPES_MAX - 1)]);
+	t->ns = now;
+	announce(t, site);
+}
+
+SEC("uprobe")
+int on_return(struct pt_regs *ctx)
+{
+	__u64 site = bpf_get_attach_cookie(ctx), now = bpf_ktime_get_ns();
+	struct pending key = {.thread = bpf_get_current_pid_tgid(),
+			      .sp = PT_REGS_SP(ctx) - RETURN_ADDRESS_SIZE,
+			      .site = site};
+	struct probe_call *c = bpf_map_lookup_elem(&pending, &key), *told;
+	const struct task_struct *task = (void *)bpf_get_current_task();
+	struct plan plan = plan_of(site);
+
+	if (!c) {
+		__sync_fetch_and_add(&missed.pending, 1);
+		return 0;
+	}
+	if (plan.is_tallied) {
+		count(c, plan, key.thread >> 32, site, now, (int)PT_REGS_RC(ctx));
+		bpf_map_delete_elem(&pending, &key);
+		return 0;
+	}
+	if (!allowance_take((__u32)bpf_get_current_uid_gid(), now, CALLS_OF_USER_MAX)) {
+		__sync_fetch_and_add(&missed.limited, 1);
+		bpf_map_delete_elem(&pending, &key);
+		return 0;
+	}
+	told = bpf_ringbuf_reserve(&calls, sizeof(*told), 0);
+	if (!told) {
+		__sync_fetch_and_add(&missed.ring, 1);
+		bpf_map_delete_elem(&pending, &key);
+		return 0;
+	}
+	__builtin_memcpy(told, c, sizeof(*told));
+	bpf_map_delete_elem(&pending, &key);
+	/* Others may have taken its room in the map while we looked, or it is of a call that never returned. */
+	if (told->tid != (__u32)key.thread || told->sp != key.sp || told->site != site) {
+		__sync_fetch_and_add(&missed.pending, 1);
+		bpf_ringbuf_discard(told, 0);
+		return 0;
+	}
+	told->took_ns = now - told->ns;
+	told->ns = now;
+	told->result = PT_REGS_RC(ctx);
+	told->began_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	told->tgid = key.thread >> 32;
+	told->uid = (__u32)bpf_get_current_uid_gid();
+	bpf_get_current_comm(told->comm, sizeof(told->comm));
+	take_at_return(told, plan);
+	bpf_ringbuf_submit(told, 0);
+	return 0;
+}
+
+static __always_inline int has_a_name(const struct file *file)
+{
+	const unsigned char *text = BPF_CORE_READ(file, f_path.dentry, d_name.name);
+	char name[NAME_SIZE] = {};
+	int is_so = 0;
+
+	bpf_probe_read_kernel_str(name, sizeof(name), text);
+	for (__u32 i = 0; i < NAMES_MAX; i++) {
+		int is_this = i < n_names;
+
+		for (__u32 k = 0; k < NAME_SIZE; k++)
+			if (k < names[i].size && name[k] != names[i].text[k])
+				is_this = 0;
+		is_so |= is_this;
+	}
+	return is_so;
+}
+
+/* Each file takes time to look at, and anybody may map as many of these names as he has room for. */
+static __always_inline int is_beyond(__u32 tgid)
+{
+	if (tgid == collector)
+		return 0;
+	if (tgid != at.tgid) {
+		at.tgid = tgid;
+		at.n = 0;
+	}
+	return at.n++ >= MAPPINGS_OF_PROCESS_MAX;
+}
+
+/* Tells of each mapping of a file that has one of the names, and is to be executed. */
+SEC("iter/task_vma")
+int look(struct bpf_iter__task_vma *ctx)
+{
+	struct vm_area_struct *vma = ctx->vma;
+	struct task_struct *task = ctx->task;
+	struct file *file;
+
+	if (!task || !vma || !(vma->vm_flags & VM_EXEC))
+		return 0;
+	file = vma->vm_file;
+	if (!file || !has_a_name(file) || is_beyond(task->tgid))
+		return 0;
+	found.inode = (__u64)file->f_inode;
+	found.ino = file->f_inode->i_ino;
+	found.dev = file->f_inode->i_sb->s_dev;
+	found.tgid = task->tgid;
+	if (bpf_d_path(&file->f_path, found.path, sizeof(found.path)) < 0)
+		found.path[0] = 0;
+	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
+	return 0;
+}

@@ -1,0 +1,646 @@
+/*
+ * The programs in probes.bpf.c, and what they tell
+ *
+ * Where a process begins to map a library that is known, that process is looked at, by the kernel's own list of its
+ * mappings: nobody's /proc has to be open to us. Each look is followed by ten times as long without one, and more
+ * processes than can be noted meanwhile by one at all of them. What nobody maps any more is dropped when all are looked
+ * at. Nothing is pinned.
+ */
+#include "bpf/probe/probes.h"
+
+#include <assert.h>
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <bpf/probe/probes.skel.h>
+#include <errno.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bpf/base/json_null.h"
+#include "bpf/base/programs.h"
+#include "bpf/base/ring.h"
+#include "bpf/base/timer.h"
+#include "bpf/event/event.h"
+#include "bpf/follow.h"
+#include "bpf/probe/call_count.h"
+#include "bpf/probe/mmap_watch.h"
+#include "bpf/probe/probed_file.h"
+#include "bpf/probe/site.h"
+#include "bpf/probe/uprobe_multi.h"
+#include "bpf/probe/usdt.h"
+#include "bpf/tcp/hook.h"
+#include "bpf/tracer.h"
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+#define PERIOD_NS 10000000u /* between two looks, at least */
+#define SHARE 10 /* of the time that looks may take, one in so many */
+#define SWEEP_NS 10000000000u /* between two looks at all processes because files had no room */
+#define TALLY_NS 1000000000u /* between two looks at what is counted */
+#define NOTED_MAX 64
+#define THREADS_MAX 256
+
+/* The last act of a thread. */
+struct told {
+	uint32_t tid;
+	const char *act;
+	uint64_t ns;
+};
+
+struct probes {
+	struct tracer *tracer;
+	struct probes_bpf *bpf;
+	struct ring ring;
+	struct arrivals *arrivals;
+	char why_no_arrivals[N_ARRIVALS_KINDS][WHY_SIZE]; /* of each kind, up to that in use */
+	struct waiter calls, arrived;
+	struct timer timer; /* until arrivals are listened to again */
+	struct timer tally_timer; /* while something is counted */
+	struct tallies tallies;
+	struct files files;
+	struct exports exports, allocations;
+	struct qps qps;
+	struct told told[THREADS_MAX]; /* by the number of the thread */
+	struct usdt *usdt;
+	pid_t noted[NOTED_MAX]; /* processes to look at */
+	size_t n_noted;
+	bool is_sweep_due;
+	uint64_t swept_ns;
+	uint64_t heard_ns; /* what was mapped before is looked at; 0: nothing is yet */
+	uint64_t n_missed; /* counted already */
+};
+
+struct exports *probes_exports(struct probes *p)
+{
+	return &p->exports;
+}
+
+struct exports *probes_allocations(struct probes *p)
+{
+	return &p->allocations;
+}
+
+struct qps *probes_qps(struct probes *p)
+{
+	return &p->qps;
+}
+
+struct usdt *probes_usdt(struct probes *p)
+{
+	return p->usdt;
+}
+
+const struct arrivals *probes_arrivals(const struct probes *p)
+{
+	return p->arrivals;
+}
+
+const struct bpf_object *probes_object(const struct probes *p)
+{
+	return p->bpf->obj;
+}
+
+uint64_t probes_number(const struct probes *p)
+{
+	return p->tracer->last_act + 1;
+}
+
+/* --- what is called --- */
+
+static json_t *act_of(const struct probe_call *c, const struct site *site)
+{
+	return json_pack("{ss ss sI sI sI sI sI so ss so sb}", "kind", "act", "act", site->act,
+			 "ns", (json_int_t)c->ns, "took_ns", (json_int_t)c->took_ns, "pid",
+			 (json_int_t)c->tgid, "tid", (json_int_t)c->tid, "uid", (json_int_t)c->uid,
+			 "comm", known_chars(c->comm, sizeof(c->comm)), "function", site->function,
+			 "result",
+			 site->result == RESULT_NUMBER ? json_integer((int)c->result) : json_null(),
+			 "failed", !site_is_done(site, c));
+}
+
+/*
+ * A function that calls another one for the same, as old versions do and those that are made of others: what it was for
+ * is told already.
+ */
+static bool is_told(struct probes *p, const struct probe_call *c, const struct site *site)
+{
+	struct told *told = &p->told[c->tid % THREADS_MAX];
+	bool is_same = told->tid == c->tid && told->act && !strcmp(told->act, site->act) &&
+		       told->ns >= c->ns - c->took_ns;
+
+	*told = (struct told){.tid = c->tid, .act = site->act, .ns = c->ns};
+	return is_same;
+}
+
+static void tell_tally(void *context, const struct tally_key *key, const struct tally *since)
+{
+	const struct site *site = site_numbered(key->site);
+	struct probes *p = context;
+
+	if (!site)
+		return;
+	act_tell(p->tracer,
+		 json_pack("{ss ss sI sn sI sI so ss sn sb sI sI sI sI}", "kind", "act", "act",
+			   site->act, "ns", (json_int_t)since->ns, "took_ns", "pid",
+			   (json_int_t)key->tgid, "uid", (json_int_t)since->uid, "comm",
+			   known_chars(since->comm, sizeof(since->comm)), "function", site->function,
+			   "result", "failed", since->errors > 0, "calls", (json_int_t)since->calls,
+			   "errors", (json_int_t)since->errors, "calling_ns",
+			   (json_int_t)since->calling_ns, "bytes", (json_int_t)since->bytes));
+}
+
+static void take_tallies(struct probes *p)
+{
+	p->bpf->bss->epoch++; /* what is counted from here on is told anew */
+	tallies_take(&p->tallies, tell_tally, p);
+}
+
+static void on_tally_timer(struct waiter *w, uint32_t events)
+{
+	struct probes *p = container_of(w, struct probes, tally_timer.waiter);
+
+	(void)events;
+	if (timer_end(&p->tally_timer))
+		take_tallies(p);
+}
+
+/* Not at once: then there will be more of it. */
+static void await_tallies(struct probes *p)
+{
+	timer_begin(&p->tally_timer, TALLY_NS);
+}
+
+static void take_call(void *context, const void *data, size_t size)
+{
+	const struct probe_call *c = data;
+	struct probes *p = context;
+	const struct site *site = size >= sizeof(*c) ? site_numbered(c->site) : NULL;
+	json_t *act;
+
+	if (site && site->plan.is_tallied)
+		await_tallies(p);
+	if (!site || site->plan.is_tallied || (site->act && is_told(p, c, site)))
+		return;
+	act = site->act ? act_of(c, site) : NULL;
+	if ((site->tell && !site->tell(p, c, act)) || !site->act)
+		json_decref(act);
+	else
+		act_tell(p->tracer, act);
+}
+
+static void count_missed(struct probes *p)
+{
+	const struct missed *missed = &p->bpf->bss->missed;
+	uint64_t n = missed->ring + missed->limited + missed->pending;
+
+	if (n != p->n_missed)
+		await_tallies(p); /* of processes that are gone, which take room */
+	if (n != p->n_missed)
+		follow_count_lost(p->tracer, n - p->n_missed, ACTS_OF_PROBES);
+	p->n_missed = n;
+}
+
+void probes_count_missed(struct probes *p)
+{
+	if (!p)
+		return;
+	count_missed(p);
+	usdt_count_missed(p->usdt);
+}
+
+void probes_take(struct probes *p)
+{
+	probes_take_calls(p);
+	if (p && p->tally_timer.runs)
+		take_tallies(p);
+}
+
+void probes_take_calls(struct probes *p)
+{
+	if (!p)
+		return;
+	ring_take_all(&p->ring);
+	count_missed(p);
+}
+
+static void on_calls(struct waiter *w, uint32_t events)
+{
+	struct probes *p = container_of(w, struct probes, calls);
+
+	(void)events;
+	ring_take(&p->ring);
+	count_missed(p);
+}
+
+/* --- what is mapped --- */
+
+static void link_freep(struct bpf_link **link)
+{
+	(void)bpf_link__destroy(*link);
+}
+
+int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const struct mapping *m),
+		void *context)
+{
+	const struct bpf_program *program = p->bpf->progs.look;
+	cleanup(link_freep) struct bpf_link *link = pid ? program_attach_to_process(program, pid)
+							: bpf_program__attach_iter(program, NULL);
+	cleanup(fd_closep) int fd = link ? program_iterate(link) : -errno;
+	struct mapping m;
+	size_t n = 0;
+	ssize_t got;
+
+	if (fd < 0)
+		return fd;
+	if (pid != getpid()) /* which is a look within another one */
+		p->bpf->bss->at.tgid = 0;
+	for (;;) {
+		got = read(fd, (char *)&m + n, sizeof(m) - n);
+		if (got < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (got <= 0)
+			return got < 0 ? -errno : 0;
+		n += (size_t)got;
+		if (n < sizeof(m))
+			continue;
+		m.path[sizeof(m.path) - 1] = 0;
+		fn(context, &m);
+		n = 0;
+	}
+}
+
+static void add_mapping(void *context, const struct mapping *m)
+{
+	struct probes *p = context;
+
+	if (!files_add(&p->files, m, p->heard_ns) && num_now_ns() - p->swept_ns > SWEEP_NS)
+		p->is_sweep_due = true;
+}
+
+void probes_tell_unseen(struct probes *p, const struct probed *file)
+{
+	follow_tell_unseen(p->tracer, file->path, file->since_ns,
+			   file->library->attach ? ACTS_OF_WEIGHTD : ACTS_OF_PROBES);
+}
+
+static int sweep(struct probes *p)
+{
+	int r;
+
+	p->n_noted = 0;
+	files_begin_sweep(&p->files);
+	r = probes_look(p, 0, add_mapping, p);
+	if (r == 0)
+		files_end_sweep(&p->files);
+	p->is_sweep_due = r < 0;
+	p->swept_ns = num_now_ns();
+	return r;
+}
+
+static void note(void *context, pid_t pid, const char *name)
+{
+	struct probes *p = context;
+
+	if (!library_named(name) || pid == getpid())
+		return;
+	for (size_t i = 0; i < p->n_noted; i++)
+		if (p->noted[i] == pid)
+			return;
+	if (p->n_noted < NOTED_MAX)
+		p->noted[p->n_noted++] = pid;
+	else
+		p->is_sweep_due = true;
+}
+
+/* One that is gone has nothing mapped. 0, or negative errno: nobody knows what is mapped since. */
+static int look_at_noted(struct probes *p)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < p->n_noted && !p->is_sweep_due; i++)
+		p->is_sweep_due |= probes_look(p, p->noted[i], add_mapping, p) < 0;
+	if (p->is_sweep_due)
+		r = sweep(p);
+	p->n_noted = 0;
+	return r;
+}
+
+/* Deaf from then on, until the timer: threads that begin and end would wake us as well. */
+static void take_arrivals(struct probes *p)
+{
+	uint64_t began = num_now_ns(), pause_ns;
+	int n = arrivals_take(p->arrivals, note, p);
+
+	p->is_sweep_due |= n < 0;
+	if (look_at_noted(p) == 0)
+		p->heard_ns = began;
+	if (n == 0)
+		return;
+	pause_ns = (num_now_ns() - began) * SHARE;
+	if (pause_ns < PERIOD_NS)
+		pause_ns = PERIOD_NS;
+	loop_modify(p->tracer->loop_fd, &p->arrived, 0);
+	timer_begin(&p->timer, pause_ns);
+}
+
+static void on_arrival(struct waiter *w, uint32_t events)
+{
+	(void)events;
+	take_arrivals(container_of(w, struct probes, arrived));
+}
+
+static void on_timer(struct waiter *w, uint32_t events)
+{
+	struct probes *p = container_of(w, struct probes, timer.waiter);
+
+	(void)events;
+	if (!timer_end(&p->timer))
+		return;
+	loop_modify(p->tracer->loop_fd, &p->arrived, EPOLLIN);
+	take_arrivals(p); /* what came meanwhile wakes nobody any more */
+}
+
+/* --- its life --- */
+
+static void name_files(struct probes_bpf *bpf)
+{
+	assert(n_libraries <= NAMES_MAX);
+	for (size_t i = 0; i < n_libraries; i++) {
+		size_t size = strlen(libraries[i]->name) + libraries[i]->is_whole;
+
+		bpf->rodata->names[i].size = (uint32_t)(size < NAME_SIZE ? size : NAME_SIZE);
+		memcpy(bpf->rodata->names[i].text, libraries[i]->name, bpf->rodata->names[i].size);
+	}
+	bpf->rodata->n_names = (uint32_t)n_libraries;
+}
+
+/* To many functions at once. */
+static void expect_multi(struct probes_bpf *bpf)
+{
+	(void)bpf_program__set_expected_attach_type(bpf->progs.on_call, MULTI_ATTACH_TYPE);
+	(void)bpf_program__set_expected_attach_type(bpf->progs.on_return, MULTI_ATTACH_TYPE);
+}
+
+static int load(struct probes *p, uint32_t ring_size)
+{
+	const struct site *site;
+	int r;
+
+	p->bpf = probes_bpf__open();
+	if (!p->bpf)
+		return -errno;
+	name_files(p->bpf);
+	p->bpf->rodata->collector = (uint32_t)getpid();
+	memcpy(p->bpf->rodata->type_sizes, nccl_type_sizes, sizeof(nccl_type_sizes));
+	for (size_t i = 0; (site = site_numbered(i)); i++) {
+		assert(i < SITES_MAX);
+		p->bpf->rodata->plans[i] = site->plan;
+	}
+	expect_multi(p->bpf);
+	r = bpf_map__set_max_entries(p->bpf->maps.calls, ring_size);
+	if (r == 0)
+		r = probes_bpf__load(p->bpf);
+	if (r < 0)
+		return r;
+	return ring_open(&p->ring, p->bpf->maps.calls, take_call, p);
+}
+
+/* The kernel knows of links like these where it refuses one for its path alone. */
+static int check_multi(const struct probes_bpf *bpf)
+{
+	uint64_t offset = 0;
+	const struct multi multi = {.path = "/", .offsets = &offset, .n = 1};
+	int fd, r = multi_attach(bpf_program__fd(bpf->progs.on_call), &multi, &fd);
+
+	if (r == -EBADF || r == -EISDIR)
+		return 0;
+	if (r == 0)
+		(void)fd_close(fd);
+	return r;
+}
+
+static int wait_for_all(struct probes *p)
+{
+	int loop_fd = p->tracer->loop_fd, r;
+
+	p->calls.fd = ring_fd(&p->ring);
+	p->arrived.fd = arrivals_fd(p->arrivals);
+	r = loop_add(loop_fd, &p->calls);
+	if (r == 0)
+		r = loop_add(loop_fd, &p->arrived);
+	if (r == 0)
+		r = timer_open(&p->timer, loop_fd);
+	return r < 0 ? r : timer_open(&p->tally_timer, loop_fd);
+}
+
+/* What is mapped already is not in use since we began. */
+static int look_first(struct probes *p)
+{
+	uint64_t began = num_now_ns();
+	int r = sweep(p);
+
+	p->heard_ns = began;
+	return r;
+}
+
+static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE])
+{
+	int r = load(p, ring_size);
+
+	if (r == 0)
+		r = usdt_open(p->tracer, ring_size, &p->usdt);
+	if (r == 0)
+		r = check_multi(p->bpf);
+	if (r < 0) {
+		hook_say_why(r, MULTI_SINCE, ret_why);
+		return r;
+	}
+	r = arrivals_open(&p->arrivals, p->why_no_arrivals);
+	if (r < 0) {
+		arrivals_say_why(p->why_no_arrivals, ret_why);
+		return r;
+	}
+	tallies_init(&p->tallies, bpf_map__fd(p->bpf->maps.tallies));
+	files_init(&p->files, p, bpf_program__fd(p->bpf->progs.on_call),
+		   bpf_program__fd(p->bpf->progs.on_return));
+	r = wait_for_all(p);
+	if (r == 0)
+		r = look_first(p);
+	if (r < 0)
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel does not tell what is mapped: %s",
+			       strerror(-r));
+	return r;
+}
+
+int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char ret_why[WHY_SIZE])
+{
+	struct probes *p = calloc(1, sizeof(*p));
+	int r;
+
+	if (!p)
+		return -ENOMEM;
+	p->tracer = t;
+	p->calls = (struct waiter){.fd = -1, .ready = on_calls};
+	p->arrived = (struct waiter){.fd = -1, .ready = on_arrival};
+	p->timer = TIMER(on_timer);
+	p->tally_timer = TIMER(on_tally_timer);
+	exports_init(&p->exports);
+	exports_init(&p->allocations);
+	qps_init(&p->qps);
+	files_init(&p->files, p, -1, -1);
+	tallies_init(&p->tallies, -1);
+	r = open_all(p, ring_size, ret_why);
+	if (r < 0) {
+		probes_close(p);
+		return r;
+	}
+	*ret = p;
+	return 0;
+}
+
+void probes_close(struct probes *p)
+{
+	if (!p)
+		return;
+	/* The loop may go on without them. */
+	loop_remove(p->tracer->loop_fd, &p->calls);
+	loop_remove(p->tracer->loop_fd, &p->arrived);
+	timer_close(&p->timer, p->tracer->loop_fd);
+	timer_close(&p->tally_timer, p->tracer->loop_fd);
+	files_deinit(&p->files);
+	tallies_deinit(&p->tallies);
+	usdt_close(p->usdt);
+	exports_deinit(&p->exports);
+	exports_deinit(&p->allocations);
+	qps_deinit(&p->qps);
+	arrivals_close(p->arrivals);
+	ring_close(&p->ring);
+	probes_bpf__destroy(p->bpf);
+	free(p);
+}
+
+/* --- the doctor --- */
+
+static const struct need {
+	const char *program; /* its name in probes.bpf.c; NULL: arrivals, of any kind */
+	const char *name;
+	const char *since;
+	const char *lost;
+} needs[N_PROBE_NEEDS] = {
+	{"on_call", "uprobe_multi", MULTI_SINCE,
+	 "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
+	{"look", "iter/task_vma", BPF_SINCE,
+	 "which processes have a library or weightd, and with that all that probes see"},
+	{NULL, "perf/mmap", BPF_SINCE,
+	 "when another process loads one, and with that all that probes see"},
+};
+
+static void probes_destroyp(struct probes_bpf **bpf)
+{
+	probes_bpf__destroy(*bpf);
+}
+
+/* Loads it alone: 0, or negative errno. */
+static int need_try(const struct need *need)
+{
+	cleanup(probes_destroyp) struct probes_bpf *bpf = probes_bpf__open();
+	cleanup(link_freep) struct bpf_link *link = NULL;
+	cleanup(fd_closep) int fd = -1;
+	int r;
+
+	if (!bpf)
+		return -errno;
+	expect_multi(bpf);
+	hook_choose(bpf->obj, need->program);
+	r = probes_bpf__load(bpf);
+	if (r < 0)
+		return r;
+	if (bpf_program__autoload(bpf->progs.on_call))
+		return check_multi(bpf);
+	link = bpf_program__attach_iter(bpf->progs.look, NULL);
+	fd = link ? program_iterate(link) : -errno;
+	return fd < 0 ? fd : 0;
+}
+
+static void look_for_arrivals(char ret_why[WHY_SIZE])
+{
+	char why[N_ARRIVALS_KINDS][WHY_SIZE];
+	struct arrivals *arrivals;
+
+	if (arrivals_open(&arrivals, why) == 0)
+		arrivals_close(arrivals);
+	else if (hook_has_capability(CAP_PERFMON) || hook_has_capability(CAP_SYS_ADMIN))
+		arrivals_say_why(why, ret_why);
+	else
+		hook_say_why(-EPERM, BPF_SINCE, ret_why);
+}
+
+void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE])
+{
+	int r;
+
+	for (size_t i = 0; i < N_PROBE_NEEDS; i++) {
+		*ret_why[i] = '\0';
+		r = needs[i].program ? need_try(&needs[i]) : 0;
+		if (r < 0)
+			hook_say_why(r, needs[i].since, ret_why[i]);
+		if (!needs[i].program)
+			look_for_arrivals(ret_why[i]);
+	}
+}
+
+static void answer_hook(struct request *q, const char *name, const char *why, const char *lost)
+{
+	client_answer(q->client, json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", name, "on",
+					   !*why, "why", *why ? why : NULL, "lost", lost));
+}
+
+/* The kinds that would be better than the one that is on. */
+static void answer_better_arrivals(struct request *q, const struct probes *p)
+{
+	char lost[WHY_SIZE];
+
+	for (size_t i = 0; arrivals_kinds[i] != p->arrivals->kind; i++) {
+		(void)snprintf(lost, sizeof(lost), "nothing while %s is on",
+			       p->arrivals->kind->hook);
+		answer_hook(q, arrivals_kinds[i]->hook, p->why_no_arrivals[i], lost);
+	}
+}
+
+void probes_doctor(struct request *q)
+{
+	const struct tracer *t = q->client->tracer;
+	struct probes *p = t->probes;
+	const struct probed *file;
+	const char *name;
+
+	for (size_t i = 0; i < N_PROBE_NEEDS; i++) {
+		name = needs[i].name;
+		if (p && !needs[i].program) {
+			answer_better_arrivals(q, p);
+			name = p->arrivals->kind->hook;
+		}
+		answer_hook(q, name, t->why_no_need[i], needs[i].lost);
+	}
+	/* Where others have their files is not for everybody. */
+	if (!p || request_may_observe(q) < 0) {
+		*q->why = 0;
+		return;
+	}
+	(void)sweep(p); /* what fails is as it was */
+	list_for_each(file, &p->files.all, link)
+		client_answer(q->client,
+			      json_pack("{ss so si si sb ss?}", "kind", "library", "path",
+					known_text(file->path), "functions", (int)file->n_sites,
+					"processes", (int)file->n_processes, "on", !*file->why,
+					"why", *file->why ? file->why : NULL));
+	if (p->files.n_refused)
+		client_answer(q->client,
+			      json_pack("{ss sn si si sb ss}", "kind", "library", "path",
+					"functions", 0, "processes", (int)p->files.n_refused, "on",
+					0, "why", "there are more files than are probed at a time"));
+}

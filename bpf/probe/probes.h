@@ -1,0 +1,59 @@
+/*
+ * Probes: what processes ask of CUDA, NCCL and verbs, told as acts
+ *
+ * Without the rights, or before Linux 6.6, there are none, and all else works.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "bpf/probe/gpu_handle.h"
+#include "bpf/probe/probes.bpf.h"
+#include "bpf/rdma/qp.h"
+#include "bpf/request.h"
+
+#define N_PROBE_NEEDS 3 /* uprobe_multi, iter/task_vma, arrivals */
+
+struct arrivals;
+struct bpf_object;
+struct probed;
+struct probes;
+struct usdt;
+
+/* Looks at all processes once. `ring_size` of its calls in bytes. 0, or negative errno and why. */
+int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char ret_why[WHY_SIZE]);
+void probes_close(struct probes *p);
+/* Tries each thing that they need alone: why the kernel refuses it, or "". */
+void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE]);
+/* What there was no room for is counted when something is told, and by this where nothing is. */
+void probes_count_missed(struct probes *p);
+
+/*
+ * Tells of each mapping of a file whose name is one that is looked for, of this process, or with 0 of all. 0, or
+ * negative errno: then it has not told of all.
+ */
+int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const struct mapping *m),
+		void *context);
+
+/* Tells of all calls that have returned, which nobody has to wait for then. Takes NULL. */
+void probes_take(struct probes *p);
+/* Likewise, but for those that are counted, which are told no sooner for that. */
+void probes_take_calls(struct probes *p);
+
+/* To those that observe: what was asked of it until now is not known. */
+void probes_tell_unseen(struct probes *p, const struct probed *file);
+
+/* Of sites: what was exported, how large allocations are, and which queue pairs there are. */
+struct exports *probes_exports(struct probes *p);
+struct exports *probes_allocations(struct probes *p);
+struct qps *probes_qps(struct probes *p);
+/* Of weightd's own probes. */
+struct usdt *probes_usdt(struct probes *p);
+const struct arrivals *probes_arrivals(const struct probes *p);
+/* Its programs; those of these are usdt_object() and arrivals_object(). */
+const struct bpf_object *probes_object(const struct probes *p);
+/* Of the act that is told now. */
+uint64_t probes_number(const struct probes *p);
+
+/* Answers what of it works, and which files are probed. */
+void probes_doctor(struct request *q);

@@ -1,0 +1,56 @@
+/*
+ * Sites: the functions of a library that are probed, and what is told of a call
+ *
+ * A library is one file, library-NAME.c, and a row in site.c. A program that is no library is one as well: it
+ * is looked for by all of its name.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bpf/probe/probes.bpf.h"
+#include "bpf/tcp/meter.h"
+
+struct probes;
+
+enum result {
+	RESULT_NUMBER, /* 0 where it went well */
+	RESULT_POINTER, /* NULL where it did not */
+};
+
+struct site {
+	const char *function;
+	const char *act; /* the word for it */
+	struct plan plan;
+	enum result result;
+	/* What is told beside who it was and when; NULL: nothing. False: this call is told to nobody. */
+	bool (*tell)(struct probes *p, const struct probe_call *c, json_t *act);
+};
+
+struct library {
+	const char *name; /* "libcuda.so." */
+	bool is_whole; /* the name: otherwise a file's begins with it */
+	const struct site *sites;
+	size_t n_sites;
+	/* Of a program that has probes of its own, instead: how many those are, and a link; or negative errno and why. */
+	int (*attach)(struct probes *p, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]);
+};
+
+extern const struct library library_cuda, library_nccl, library_verbs, library_weightd;
+
+extern const uint8_t nccl_type_sizes[TYPES_MAX];
+
+extern const struct library *const libraries[];
+extern const size_t n_libraries;
+
+/* That whose files are called so, or NULL. */
+const struct library *library_named(const char *name);
+/* Of all sites of all libraries. */
+uint16_t site_number(const struct library *library, size_t i);
+/* NULL: there is none. */
+const struct site *site_numbered(size_t number);
+/* Whether the call went well. */
+bool site_is_done(const struct site *site, const struct probe_call *c);

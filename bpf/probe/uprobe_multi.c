@@ -1,0 +1,61 @@
+/*
+ * One link for many functions of one file, which CAP_BPF and CAP_PERFMON suffice for, where a uprobe of
+ * perf_event_open() needs more. libbpf 1.1 and the headers of the kernels before 6.6 do not know it.
+ */
+#include "bpf/probe/uprobe_multi.h"
+
+#include <errno.h>
+#include <linux/bpf.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define F_RETURN 1 /* BPF_F_UPROBE_MULTI_RETURN */
+
+struct request { /* union bpf_attr::link_create */
+	uint32_t program_fd;
+	uint32_t target_fd;
+	uint32_t attach_type;
+	uint32_t flags;
+	uint64_t path;
+	uint64_t offsets;
+	uint64_t counters;
+	uint64_t cookies;
+	uint32_t n;
+	uint32_t multi_flags;
+	uint32_t pid;
+	uint32_t reserved;
+};
+
+bool multi_is_safe(const char *release)
+{
+	unsigned major, minor, patch;
+	int n = sscanf(release, "%u.%u.%u", &major, &minor, &patch);
+
+#if defined(__x86_64__) /* no other returns by a system call */
+	if (n == 3 && major == 6)
+		return minor < 11 || minor > 13 || (minor == 12 && patch >= 14) ||
+		       (minor == 13 && patch >= 3);
+#endif
+	return n == 3;
+}
+
+int multi_attach(int program_fd, const struct multi *multi, int *ret_fd)
+{
+	struct request request = {
+		.program_fd = (uint32_t)program_fd,
+		.attach_type = MULTI_ATTACH_TYPE,
+		.path = (uintptr_t)multi->path,
+		.offsets = (uintptr_t)multi->offsets,
+		.counters = (uintptr_t)multi->counters,
+		.cookies = (uintptr_t)multi->cookies,
+		.n = multi->n,
+		.multi_flags = multi->is_return ? F_RETURN : 0,
+	};
+	long fd = syscall(SYS_bpf, BPF_LINK_CREATE, &request, sizeof(request));
+
+	if (fd < 0)
+		return -errno;
+	*ret_fd = (int)fd;
+	return 0;
+}

@@ -1,0 +1,360 @@
+/*
+ * The program in usdt.bpf.c, and what it tells. What weightd says is its word alone, and anybody may run a program that
+ * calls itself so: each act has whose word it is.
+ */
+#include "bpf/probe/usdt.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <bpf/probe/usdt.skel.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "bpf/base/json_null.h"
+#include "bpf/base/ring.h"
+#include "bpf/event/event.h"
+#include "bpf/follow.h"
+#include "bpf/probe/attached.h"
+#include "bpf/probe/probes.h"
+#include "bpf/probe/uprobe_multi.h"
+#include "bpf/probe/usdt.bpf.h"
+#include "bpf/probe/usdt_note.h"
+#include "bpf/tracer.h"
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+#define NOTES_MAX 64 /* that are looked at */
+#define PATH_SIZE 32 /* "/proc/self/fd/1048576" */
+
+#if defined(__x86_64__)
+static const char *const registers[] = {"8@%rdi", "8@%rsi", "8@%rdx", "8@%rcx", "8@%r8", "8@%r9"};
+#else
+static const char *const registers[] = {"8@x0", "8@x1", "8@x2", "8@x3", "8@x4", "8@x5"};
+#endif
+
+struct usdt {
+	struct tracer *tracer;
+	struct usdt_bpf *bpf;
+	struct ring ring;
+	struct waiter waiter;
+	struct attached attached;
+	uint64_t pid_namespace; /* ours */
+	uint64_t n_missed; /* counted already */
+	uint64_t began_ns;
+};
+
+/* Who did it, as weightd says. */
+struct who {
+	pid_t pid; /* 0: it is of a namespace that we do not see into */
+	uid_t uid;
+	char comm[COMM_SIZE]; /* "": not known */
+};
+
+static struct who who_is(const struct usdt *u, const struct said *s, uint64_t word)
+{
+	struct who who = {.uid = (uid_t)(word >> 32)};
+
+	if (s->pid_namespace == u->pid_namespace)
+		who.pid = (pid_t)(uint32_t)word;
+	if (who.pid)
+		process_read_comm(who.pid, who.comm);
+	return who;
+}
+
+static void set_who(json_t *act, const struct who *who)
+{
+	if (who->pid)
+		act_set_number(act, "pid", (uint64_t)who->pid);
+	act_set_number(act, "uid", who->uid);
+	(void)json_object_set_new(act, "comm", known_text(who->comm));
+}
+
+static json_t *act_of(const struct said *s, const char *word)
+{
+	return json_pack("{ss ss sI sn sn sn sn so so s{sI sI}}", "kind", "act", "act", word, "ns",
+			 (json_int_t)s->ns, "took_ns", "pid", "uid", "comm", "buffer",
+			 known_text(s->name), "device", known_text(s->device), "weightd", "pid",
+			 (json_int_t)s->tgid, "uid", (json_int_t)s->uid);
+}
+
+/* --- the five --- */
+
+static void take_attach(struct usdt *u, const struct said *s, json_t *act)
+{
+	struct who who = who_is(u, s, s->args[2]);
+	struct attachment one = {
+		.lease = s->args[1],
+		.weightd = s->tgid,
+		.weightd_uid = s->uid,
+		.pid = who.pid,
+		.uid = who.uid,
+		.version = s->args[0],
+		.bytes = s->args[3],
+		.ns = s->ns,
+	};
+
+	memcpy(one.comm, who.comm, sizeof(one.comm));
+	memcpy(one.name, s->name, sizeof(one.name));
+	memcpy(one.device, s->device, sizeof(one.device));
+	attached_add(&u->attached, &one);
+	set_who(act, &who);
+	act_set_number(act, "version", s->args[0]);
+	act_set_number(act, "lease", s->args[1]);
+	act_set_number(act, "bytes", s->args[3]);
+}
+
+/* The process may be gone: it is what it was called when it attached. */
+static void take_detach(struct usdt *u, const struct said *s, json_t *act)
+{
+	struct attachment *one = attached_find(&u->attached, s->tgid, s->args[1]);
+	struct who who = who_is(u, s, s->args[2]);
+
+	if (one) {
+		memcpy(who.comm, one->comm, sizeof(who.comm));
+		attached_remove(&u->attached, one);
+	}
+	set_who(act, &who);
+	act_set_number(act, "version", s->args[0]);
+	act_set_number(act, "lease", s->args[1]);
+	act_set_number(act, "held_ns", s->args[3]);
+}
+
+static void take_publish(struct usdt *u, const struct said *s, json_t *act)
+{
+	struct who who = who_is(u, s, s->args[1]);
+
+	set_who(act, &who);
+	act_set_number(act, "version", s->args[0]);
+	act_set_number(act, "bytes", s->args[2]);
+	act_set_number(act, "took_ns", s->args[3]);
+}
+
+static void take_flip(struct usdt *u, const struct said *s, json_t *act)
+{
+	(void)u;
+	(void)json_object_set_new(act, "before",
+				  s->args[0] ? json_integer((json_int_t)s->args[0]) : json_null());
+	act_set_number(act, "version", s->args[1]);
+}
+
+static void take_quiesce(struct usdt *u, const struct said *s, json_t *act)
+{
+	static const char *const phases[] = {"asked", "goes-on", "gave-up"};
+	struct who who = who_is(u, s, s->args[1]);
+
+	set_who(act, &who);
+	(void)json_object_set_new(act, "phase",
+				  s->args[0] < ARRAY_LEN(phases) ? json_string(phases[s->args[0]])
+								 : json_null());
+	act_set_number(act, "readers", s->args[2]);
+	if (s->args[0] > 0)
+		act_set_number(act, "took_ns", s->args[3]);
+}
+
+static const struct {
+	const char *name; /* the probe's, and the word */
+	unsigned n_args;
+	void (*take)(struct usdt *u, const struct said *s, json_t *act);
+} probes[N_SAID] = {
+	[SAID_ATTACH] = {"attach", 6, take_attach},    [SAID_DETACH] = {"detach", 6, take_detach},
+	[SAID_PUBLISH] = {"publish", 6, take_publish}, [SAID_FLIP] = {"flip", 4, take_flip},
+	[SAID_QUIESCE] = {"quiesce", 6, take_quiesce},
+};
+
+static void take(void *context, const void *data, size_t size)
+{
+	const struct said *s = data;
+	struct usdt *u = context;
+	json_t *act;
+
+	if (size < sizeof(*s) || s->kind >= N_SAID)
+		return;
+	act = act_of(s, probes[s->kind].name);
+	probes[s->kind].take(u, s, act);
+	act_tell(u->tracer, act);
+}
+
+void usdt_count_missed(struct usdt *u)
+{
+	uint64_t n = u->bpf->bss->missed;
+
+	if (n != u->n_missed) {
+		follow_count_lost(u->tracer, n - u->n_missed, ACTS_OF_WEIGHTD);
+		u->attached.n_lost += n - u->n_missed;
+	}
+	u->n_missed = n;
+}
+
+static void on_said(struct waiter *w, uint32_t events)
+{
+	struct usdt *u = container_of(w, struct usdt, waiter);
+
+	(void)events;
+	ring_take(&u->ring);
+	usdt_count_missed(u);
+}
+
+/* --- which program --- */
+
+static bool arguments_are(const char *arguments, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		size_t size = strlen(registers[i]);
+
+		if (strncmp(arguments, registers[i], size) != 0)
+			return false;
+		arguments += size;
+		if (*arguments != (i + 1 < n ? ' ' : 0))
+			return false;
+		arguments++;
+	}
+	return true;
+}
+
+static bool kind_of(const struct note *note, uint64_t *ret)
+{
+	for (uint64_t i = 0; i < N_SAID; i++)
+		if (!strcmp(note->name, probes[i].name) &&
+		    arguments_are(note->arguments, probes[i].n_args)) {
+			*ret = i;
+			return true;
+		}
+	return false;
+}
+
+int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE])
+{
+	uint64_t offsets[NOTES_MAX], counters[NOTES_MAX], kinds[NOTES_MAX];
+	struct note notes[NOTES_MAX];
+	char path[PATH_SIZE];
+	struct multi multi = {
+		.path = path, .offsets = offsets, .counters = counters, .cookies = kinds};
+	int n = note_find(fd, "weightd", notes, NOTES_MAX), r;
+
+	for (int i = 0; i < n && i < NOTES_MAX; i++) {
+		if (!kind_of(&notes[i], &kinds[multi.n]))
+			continue;
+		offsets[multi.n] = notes[i].offset;
+		counters[multi.n++] = notes[i].counter;
+	}
+	if (multi.n == 0) {
+		(void)snprintf(ret_why, WHY_SIZE, "%s",
+			       n < 0    ? "it is damaged"
+			       : n == 0 ? "it has no probes: it is older than these, or was built "
+					  "without <sys/sdt.h>"
+					: "its probes are others than this weightd-trace knows");
+		return n < 0 ? n : -ENOENT;
+	}
+	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	r = multi_attach(bpf_program__fd(u->bpf->progs.on_probe), &multi, ret_link_fd);
+	if (r < 0)
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s", strerror(-r));
+	return r < 0 ? r : (int)multi.n;
+}
+
+/* --- its life --- */
+
+static int open_all(struct usdt *u, uint32_t ring_size)
+{
+	struct stat st;
+	int r;
+
+	if (stat("/proc/self/ns/pid", &st) < 0)
+		return -errno;
+	u->pid_namespace = st.st_ino;
+	u->bpf = usdt_bpf__open();
+	if (!u->bpf)
+		return -errno;
+	(void)bpf_program__set_expected_attach_type(u->bpf->progs.on_probe, MULTI_ATTACH_TYPE);
+	r = bpf_map__set_max_entries(u->bpf->maps.events, ring_size);
+	if (r == 0)
+		r = usdt_bpf__load(u->bpf);
+	if (r < 0)
+		return r;
+	r = ring_open(&u->ring, u->bpf->maps.events, take, u);
+	if (r < 0)
+		return r;
+	u->waiter.fd = ring_fd(&u->ring);
+	return loop_add(u->tracer->loop_fd, &u->waiter);
+}
+
+int usdt_open(struct tracer *t, uint32_t ring_size, struct usdt **ret)
+{
+	struct usdt *u = calloc(1, sizeof(*u));
+	int r;
+
+	if (!u)
+		return -ENOMEM;
+	u->tracer = t;
+	u->began_ns = num_now_ns();
+	u->waiter = (struct waiter){.fd = -1, .ready = on_said};
+	attached_init(&u->attached);
+	r = open_all(u, ring_size);
+	if (r < 0) {
+		usdt_close(u);
+		return r;
+	}
+	*ret = u;
+	return 0;
+}
+
+void usdt_close(struct usdt *u)
+{
+	if (!u)
+		return;
+	loop_remove(u->tracer->loop_fd, &u->waiter); /* the loop may go on without it */
+	ring_close(&u->ring);
+	usdt_bpf__destroy(u->bpf);
+	attached_deinit(&u->attached);
+	free(u);
+}
+
+const struct bpf_object *usdt_object(const struct usdt *u)
+{
+	return u->bpf->obj;
+}
+
+/* --- what is attached --- */
+
+static void answer(void *context, const struct attachment *one)
+{
+	struct client *c = context;
+
+	client_answer(c,
+		      json_pack("{ss sI so sI so so so sI sI sI s{sI sI}}", "kind", "attached",
+				"ns", (json_int_t)one->ns, "pid", known_pid(one->pid), "uid",
+				(json_int_t)one->uid, "comm", known_text(one->comm), "buffer",
+				known_text(one->name), "device", known_text(one->device), "version",
+				(json_int_t)one->version, "lease", (json_int_t)one->lease, "bytes",
+				(json_int_t)one->bytes, "weightd", "pid", (json_int_t)one->weightd,
+				"uid", (json_int_t)one->weightd_uid));
+}
+
+int usdt_op(struct request *q)
+{
+	struct client *c = q->client;
+	struct usdt *u = c->tracer->probes ? probes_usdt(c->tracer->probes) : NULL;
+	int r = request_may_observe(q);
+
+	if (r < 0)
+		return r;
+	if (!u) {
+		(void)snprintf(q->why, sizeof(q->why), "weightd's probes are not looked at: %s",
+			       c->tracer->why_no_probes);
+		return -EOPNOTSUPP;
+	}
+	ring_take_all(&u->ring);
+	usdt_count_missed(u);
+	attached_each(&u->attached, answer, c);
+	if (u->attached.n_lost)
+		client_answer(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost",
+					   (json_int_t)u->attached.n_lost, "source", "attached",
+					   "from_ns", (json_int_t)u->began_ns, "to_ns",
+					   (json_int_t)num_now_ns()));
+	return 0;
+}

@@ -1,0 +1,156 @@
+#include "bpf/rdma/rdma.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bpf/base/json_null.h"
+#include "bpf/rdma/nldev.h"
+#include "bpf/rdma/rdma_port.h"
+#include "bpf/tracer.h"
+#include "ipc/base/cleanup.h"
+
+/* --- Ports -------------------------------------------------------------------------------------- */
+
+static json_t *known_number(uint64_t n)
+{
+	return n == PORT_UNKNOWN ? json_null() : json_integer((json_int_t)n);
+}
+
+static json_t *gids_json(const struct port *p)
+{
+	json_t *gids = json_array();
+
+	for (int i = 0; i < PORT_GIDS_MAX && p->gids[i][0]; i++)
+		(void)json_array_append_new(gids, json_string(p->gids[i]));
+	return gids;
+}
+
+static json_t *port_json(const struct port *p)
+{
+	json_t *o = json_pack("{ss ss sI sI so so so so so so}", "kind", "port", "device", p->device,
+			      "port", (json_int_t)p->number, "ns", (json_int_t)p->ns, "link_layer",
+			      known_text(p->link_layer), "state", known_text(p->state), "rate",
+			      known_text(p->rate), "rate_bits", known_number(p->rate_bits),
+			      "netdev", known_text(p->netdev), "gids", gids_json(p));
+	json_t *errors = json_object();
+
+	for (int i = 0; port_counts[i].key; i++)
+		(void)json_object_set_new(port_counts[i].kind == PORT_ERROR ? errors : o,
+					  port_counts[i].key, known_number(p->counts[i]));
+	(void)json_object_set_new(o, "errors", errors);
+	return o;
+}
+
+/* The caller frees them. -ENODEV and why: there is none. */
+static int find_ports(const struct tracer *t, struct port **ret, size_t *ret_n,
+		      char ret_why[WHY_SIZE])
+{
+	cleanup(freep) struct port *ports = NULL;
+	size_t n = 0;
+	int r = ports_read(t->sysfs, &ports, &n);
+
+	if (r == -ENOENT)
+		(void)snprintf(ret_why, WHY_SIZE, "there is no %s/class/infiniband", t->sysfs);
+	else if (r < 0)
+		(void)snprintf(ret_why, WHY_SIZE, "%s/class/infiniband cannot be read: %s",
+			       t->sysfs, strerror(-r));
+	else if (n == 0)
+		(void)snprintf(ret_why, WHY_SIZE, "no device with a port is in %s/class/infiniband",
+			       t->sysfs);
+	if (n == 0)
+		return -ENODEV;
+	*ret = take_ptr(ports);
+	*ret_n = n;
+	return 0;
+}
+
+static int answer_ports(struct client *c, char ret_why[WHY_SIZE])
+{
+	cleanup(freep) struct port *ports = NULL;
+	size_t n = 0;
+	int r = find_ports(c->tracer, &ports, &n, ret_why);
+
+	for (size_t i = 0; i < n; i++)
+		client_answer(c, port_json(&ports[i]));
+	return r;
+}
+
+void rdma_answer_ports(struct client *c)
+{
+	char why[WHY_SIZE];
+
+	(void)answer_ports(c, why); /* that there are none is seen from there being none */
+}
+
+/* --- Queue pairs -------------------------------------------------------------------------------- */
+
+/* Of a process, as it is now; of the kernel's own queue pairs the kernel says it itself. */
+static void name_process(json_t *row)
+{
+	json_int_t pid = json_integer_value(json_object_get(row, "pid"));
+	char comm[COMM_SIZE];
+
+	if (pid <= 0 || pid > INT32_MAX)
+		return;
+	process_read_comm((pid_t)pid, comm);
+	(void)json_object_set_new(row, "comm", known_text(comm));
+}
+
+static int answer_qps(struct client *c, bool *ret_cut, char ret_why[WHY_SIZE])
+{
+	cleanup(json_decrefp) json_t *rows = json_array();
+	json_t *row;
+	size_t i;
+	int r = nldev_read(nldev_open, rows, ret_why);
+
+	if (r < 0)
+		return r;
+	json_array_foreach(rows, i, row)
+	{
+		name_process(row);
+		client_answer(c, json_incref(row));
+	}
+	*ret_cut = json_array_size(rows) == NLDEV_ROWS_MAX;
+	return 0;
+}
+
+static json_t *told(const char *what, int r, const char *why)
+{
+	return json_pack("{ss ss sb ss?}", "kind", "rdma", "what", what, "on", r == 0, "why",
+			 r == 0 ? NULL : why);
+}
+
+int rdma_op(struct request *q)
+{
+	struct client *c = q->client;
+	char why[WHY_SIZE] = "";
+	bool is_cut = false;
+	json_t *o;
+	int r;
+
+	r = answer_ports(c, why);
+	client_answer(c, told("ports", r, why));
+	if (json_is_true(json_object_get(q->json, "qps"))) {
+		r = answer_qps(c, &is_cut, why);
+		o = told("qps", r, why);
+		(void)json_object_set_new(o, "cut", json_boolean(is_cut));
+		client_answer(c, o);
+	}
+	return 0;
+}
+
+void rdma_answer_doctor(struct client *c)
+{
+	cleanup(json_decrefp) json_t *rows = json_array();
+	cleanup(freep) struct port *ports = NULL;
+	char why[WHY_SIZE] = "";
+	size_t n;
+	int r;
+
+	r = find_ports(c->tracer, &ports, &n, why);
+	client_answer(c, told("ports", r, why));
+	r = nldev_read(nldev_open, rows, why);
+	client_answer(c, told("qps", r, why));
+}

@@ -1,0 +1,138 @@
+/*
+ * Each hook is tried alone: a kernel may have one and refuse the next, whatever rights the collector has.
+ */
+#include "bpf/tcp/hook.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <bpf/tcp/meter.skel.h>
+#include <errno.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "bpf/base/programs.h"
+#include "ipc/base/cleanup.h"
+#include "ipc/base/fd.h"
+#include "ipc/base/num.h"
+
+#define SHARE 10 /* of the time that looks may take, one in so many */
+
+const struct hook hooks[N_HOOKS] = {
+	[HOOK_STATE] = {"on_state", "tp_btf/inet_sock_set_state", BPF_SINCE,
+			"every count that is exact: then sock_diag counts"},
+	[HOOK_DESTROY] = {"on_destroy", "tp_btf/tcp_destroy_sock", BPF_SINCE,
+			  "what is taken from a connection that is over"},
+	[HOOK_RETRANSMIT] = {"on_retransmit", "tp_btf/tcp_retransmit_skb", BPF_SINCE,
+			     "the time of each retransmission; not how many there were"},
+	[HOOK_MARK] = {"mark", "iter/bpf_sk_storage_map", BPF_SINCE,
+		       "time, as iter/tcp and iter/task_file visit all sockets and files at each look; "
+		       "without these, all that BPF counts"},
+	[HOOK_MARK_TCP] = {"mark_tcp", "iter/tcp", BPF_SINCE,
+			   "nothing while iter/bpf_sk_storage_map is on"},
+	[HOOK_FILES] = {"adopt", "iter/task_file", BPF_SINCE,
+			"sockets that a process had before it was watched"},
+	[HOOK_SEND] = {"on_send", "tp_btf/sock_send_length", "6.3",
+		       "how large the calls are that send"},
+	[HOOK_RECEIVE] = {"on_receive", "tp_btf/sock_recv_length", "6.3",
+			  "how large the calls are that receive"},
+};
+
+bool hook_has_capability(unsigned capability)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+
+	if (syscall(SYS_capget, &header, data) < 0)
+		return false;
+	return data[CAP_TO_INDEX(capability)].effective & CAP_TO_MASK(capability);
+}
+
+bool hook_has_btf(void)
+{
+	return access("/sys/kernel/btf/vmlinux", R_OK) == 0;
+}
+
+void hook_say_why(int r, const char *since, char ret_why[WHY_SIZE])
+{
+	bool can = hook_has_capability(CAP_SYS_ADMIN);
+	struct utsname kernel;
+
+	if (!can && !hook_has_capability(CAP_BPF))
+		(void)snprintf(ret_why, WHY_SIZE,
+			       "weightd-trace lacks CAP_BPF%s, which its unit and root have",
+			       hook_has_capability(CAP_PERFMON) ? "" : " and CAP_PERFMON");
+	else if (!can && !hook_has_capability(CAP_PERFMON))
+		(void)snprintf(ret_why, WHY_SIZE,
+			       "weightd-trace lacks CAP_PERFMON, which its unit and root have");
+	else if (!hook_has_btf())
+		(void)snprintf(ret_why, WHY_SIZE,
+			       "the kernel does not describe itself in /sys/kernel/btf/vmlinux: %s",
+			       strerror(errno));
+	else if (uname(&kernel) == 0 && strverscmp(kernel.release, since) < 0)
+		(void)snprintf(ret_why, WHY_SIZE, "it needs Linux %s, and this is %s", since,
+			       kernel.release);
+	else
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s", strerror(-r));
+}
+
+void hook_choose(struct bpf_object *object, const char *name)
+{
+	struct bpf_program *program;
+
+	bpf_object__for_each_program(program, object)
+	{
+		(void)bpf_program__set_autoload(program, !strcmp(bpf_program__name(program), name));
+	}
+}
+
+static void flows_destroyp(struct meter_bpf **bpf)
+{
+	meter_bpf__destroy(*bpf);
+}
+
+static void link_destroyp(struct bpf_link **link)
+{
+	(void)bpf_link__destroy(*link);
+}
+
+/* 0, or negative errno and why. */
+static int hook_try(const struct hook *hook, char ret_why[WHY_SIZE])
+{
+	cleanup(flows_destroyp) struct meter_bpf *bpf = meter_bpf__open();
+	cleanup(link_destroyp) struct bpf_link *link = NULL;
+	cleanup(fd_closep) int fd = -1;
+	struct bpf_program *program;
+	int r = bpf ? 0 : -errno;
+
+	if (r == 0) {
+		hook_choose(bpf->obj, hook->program);
+		r = meter_bpf__load(bpf);
+	}
+	if (r == 0) {
+		program = bpf_object__find_program_by_name(bpf->obj, hook->program);
+		link = program == bpf->progs.mark ? program_attach_to_map(program, bpf->maps.flows)
+						  : bpf_program__attach(program);
+		r = link ? 0 : -errno;
+		if (link && bpf_program__expected_attach_type(program) == BPF_TRACE_ITER)
+			r = fd = program_iterate(link);
+	}
+	if (r < 0)
+		hook_say_why(r, hook->since, ret_why);
+	return r < 0 ? r : 0;
+}
+
+void hooks_look(struct findings *f)
+{
+	uint64_t began_ns = num_now_ns();
+
+	if (began_ns < f->old_ns)
+		return;
+	for (size_t i = 0; i < N_HOOKS; i++)
+		if (hook_try(&hooks[i], f->why_not[i]) == 0)
+			f->why_not[i][0] = '\0';
+	f->old_ns = num_now_ns() + SHARE * (num_now_ns() - began_ns);
+}

@@ -1,0 +1,44 @@
+/*
+ * Accounts: what rows with the same peer and role had together, those that are gone included
+ *
+ * An account only grows: whatever becomes of spans, rows and clients, nothing in it is taken back, and nothing
+ * is in it twice.
+ */
+#pragma once
+
+#include "bpf/tcp/row.h"
+#include "ipc/base/list.h"
+
+#define ACCOUNTS_MAX 512 /* that have a name */
+#define ACCOUNT_OTHER                                                                              \
+	"(other)" /* the peer of what is too many, or has a name that cannot be shown */
+
+struct account {
+	struct list link; /* accounts::list */
+	char peer[ROW_TEXT_SIZE];
+	bool is_payload;
+	bool is_known; /* the meter knows what some of its rows carried */
+	bool has_sent; /* so that something may have held that up */
+	unsigned n_rows;
+	uint64_t counter[N_COUNTERS];
+	uint64_t limit_ns[N_LIMITS];
+	uint64_t stalled_ns[N_LIMITS]; /* by their cause */
+	uint64_t opened, closed; /* connections */
+	uint64_t lost; /* events */
+};
+
+struct accounts {
+	struct list list; /* struct account */
+	unsigned n;
+	struct account others[2]; /* control and payload; in no list */
+};
+
+void accounts_init(struct accounts *a);
+void accounts_deinit(struct accounts *a);
+
+/* Of a row that is new. */
+void account_join(struct accounts *a, struct row *row);
+/* What the row has more than at the last time. */
+void account_take(struct row *row, const struct reading *now);
+/* Before the row goes. */
+void account_leave(struct accounts *a, struct row *row);

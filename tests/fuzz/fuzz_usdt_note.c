@@ -1,0 +1,25 @@
+/*
+ * Any bytes as the file of a program. What its notes lead to lies within the file.
+ */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bpf/probe/usdt_note.h"
+#include "tests/fuzz/fuzz.h"
+
+#define N 4
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	int fd = memfd_create("program", MFD_CLOEXEC);
+	struct note notes[N];
+	int n;
+
+	MUST(fd >= 0);
+	MUST(write(fd, data, size) == (ssize_t)size);
+	n = note_find(fd, "p", notes, N);
+	for (int i = 0; i < n && i < N; i++)
+		MUST(notes[i].offset < size && notes[i].counter < size);
+	close(fd);
+	return 0;
+}
