@@ -79,7 +79,7 @@ static bool queue_packet(struct client *c, json_t *json, unsigned queue_max)
 	return true;
 }
 
-void client_say(struct client *c, json_t *json, unsigned queue_max)
+void client_send(struct client *c, json_t *json, unsigned queue_max)
 {
 	c->lost += !queue_packet(c, json, queue_max);
 }
@@ -91,7 +91,7 @@ void client_answer(struct client *c, json_t *json)
 
 void client_answer_end(struct client *c, json_t *json)
 {
-	client_say(c, json, UINT_MAX);
+	client_send(c, json, UINT_MAX);
 }
 
 struct row *client_own_row(const struct client *c, uint32_t number)
@@ -145,8 +145,8 @@ void client_free_row(struct client *c, struct row *row)
 	struct watch *w, *next;
 
 	if (tracer_read(c->tracer, row, &now) == 0)
-		account_take(row, &now);
-	account_leave(&c->tracer->metrics.accounts, row);
+		peer_totals_take(row, &now);
+	peer_totals_leave(&c->tracer->metrics.peers, row);
 	list_for_each_safe(w, next, &c->watches, link)
 		if (w->row == row->number)
 			watch_free(w);

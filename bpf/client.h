@@ -19,15 +19,15 @@
 
 struct tracer;
 
-enum act_source {
-	ACTS_OF_PROBES,
-	ACTS_OF_WEIGHTD,
-	ACTS_OF_DESCRIPTORS,
-	N_ACT_SOURCES,
+enum event_source {
+	EVENTS_OF_PROBES,
+	EVENTS_OF_WEIGHTD,
+	EVENTS_OF_DESCRIPTORS,
+	N_EVENT_SOURCES,
 };
 
 /* As a gap names them. */
-extern const char *const act_source_names[N_ACT_SOURCES];
+extern const char *const event_source_names[N_EVENT_SOURCES];
 
 /* Between "begin" and "end" of a sync. */
 struct span {
@@ -57,11 +57,11 @@ struct client {
 	uint64_t cut; /* rows of the answer that is made now, for which there was no room */
 	uint64_t lost; /* packets that it was too slow for, not told yet */
 	uint64_t lost_in_ring; /* events that the meter had no room for, likewise */
-	uint64_t lost_acts[N_ACT_SOURCES]; /* that there was no room for, likewise */
+	uint64_t lost_events[N_EVENT_SOURCES]; /* that there was no room for, likewise */
 	bool follows, observes; /* its own rows, or those of all clients */
 	bool is_behind; /* it was not told all that it follows */
-	uint64_t told_ns; /* when the second began in which it told of n_told acts */
-	unsigned n_told;
+	uint64_t events_since_ns; /* when the second began in which it told of n_events acts */
+	unsigned n_events;
 	struct closing closing; /* what came with its request, and in the end its connection */
 	bool is_closing; /* it is answered then, and not read before */
 	bool is_gone; /* likewise it is freed */
@@ -74,7 +74,7 @@ int client_add(struct tracer *t, int fd);
 void client_free(struct client *c);
 
 /* Takes `json`, and counts it as lost where more packets are waiting already, or memory ran out. */
-void client_say(struct client *c, json_t *json, unsigned queue_max);
+void client_send(struct client *c, json_t *json, unsigned queue_max);
 
 /* A row of an answer, which is cut where there is no room: its last packet says by how many. */
 void client_answer(struct client *c, json_t *json);

@@ -33,33 +33,33 @@ struct word {
 		enum kind_of_member kind;
 	} members[MEMBERS_MAX]; /* up to one without a name */
 	/* What is known here of what it tells of, or NULL. */
-	void (*join)(const struct client *c, json_t *act);
+	void (*join)(const struct client *c, json_t *event);
 };
 
-static uint64_t number_of(const json_t *act, const char *key)
+static uint64_t number_of(const json_t *event, const char *key)
 {
-	return (uint64_t)json_integer_value(json_object_get(act, key));
+	return (uint64_t)json_integer_value(json_object_get(event, key));
 }
 
 /* By the number alone: NCCL's of the device is one within a connection. Calls may have returned that are not taken yet. */
-static void join_qp(const struct client *c, json_t *act)
+static void join_qp(const struct client *c, json_t *event)
 {
 	const struct qp_name name = {.pid = c->pid,
 				     .began_ticks = c->began_ticks,
-				     .number = number_of(act, "qp")};
+				     .number = number_of(event, "qp")};
 	struct probes *p = c->tracer->probes;
 	const struct qp *qp = NULL;
 
 	probes_take_calls(p);
-	if (p && c->began_ticks && json_is_integer(json_object_get(act, "qp")))
-		qp = qps_find(probes_qps(p), &name, number_of(act, "since_ns"),
-			      number_of(act, "ns"));
-	origin_set(act, qp ? &qp->origin : NULL);
+	if (p && c->began_ticks && json_is_integer(json_object_get(event, "qp")))
+		qp = qps_find(probes_qps(p), &name, number_of(event, "since_ns"),
+			      number_of(event, "ns"));
+	event_cause_set(event, qp ? &qp->cause : NULL);
 	if (!qp)
 		return;
-	(void)json_object_set_new(act, "rdma_device",
-				  known_chars(qp->name.device, sizeof(qp->name.device)));
-	qp_peer_set(act, &qp->peer);
+	(void)json_object_set_new(event, "rdma_device",
+				  chars_or_null(qp->name.device, sizeof(qp->name.device)));
+	qp_peer_set(event, &qp->peer);
 }
 
 /* clang-format off */
@@ -104,9 +104,9 @@ static bool is_of_kind(const json_t *value, enum kind_of_member kind, uint64_t n
 	return false;
 }
 
-static const struct word *find_word(const char *source, const json_t *act)
+static const struct word *find_word(const char *source, const json_t *event)
 {
-	const char *name = json_string_value(json_object_get(act, "act"));
+	const char *name = json_string_value(json_object_get(event, "act"));
 
 	for (size_t i = 0; name && i < ARRAY_LEN(words); i++)
 		if (!strcmp(words[i].source, source) && !strcmp(words[i].word, name))
@@ -124,9 +124,9 @@ static const char *word_of(const char *source)
 	return word->word;
 }
 
-static int check(struct request *q, const char *source, const json_t *act, uint64_t now_ns)
+static int check(struct request *q, const char *source, const json_t *event, uint64_t now_ns)
 {
-	const struct word *word = find_word(source, act);
+	const struct word *word = find_word(source, event);
 	size_t n = 0;
 
 	if (!word) {
@@ -136,20 +136,20 @@ static int check(struct request *q, const char *source, const json_t *act, uint6
 		return -EINVAL;
 	}
 	for (; word->members[n].name; n++)
-		if (!is_of_kind(json_object_get(act, word->members[n].name), word->members[n].kind,
-				now_ns)) {
+		if (!is_of_kind(json_object_get(event, word->members[n].name),
+				word->members[n].kind, now_ns)) {
 			(void)snprintf(q->why, sizeof(q->why),
 				       "'%s' of %s is missing, or not what it has to be",
 				       word->members[n].name, word->word);
 			return -EINVAL;
 		}
-	if (!is_of_kind(json_object_get(act, "ns"), TIME, now_ns)) {
+	if (!is_of_kind(json_object_get(event, "ns"), TIME, now_ns)) {
 		(void)snprintf(q->why, sizeof(q->why),
 			       "'ns' of %s has to be a time of CLOCK_MONOTONIC that is past",
 			       word->word);
 		return -EINVAL;
 	}
-	if (json_object_size(act) != n + 2) { /* "act", "ns" */
+	if (json_object_size(event) != n + 2) { /* "act", "ns" */
 		(void)snprintf(q->why, sizeof(q->why), "%s has a member that it may not have",
 			       word->word);
 		return -EINVAL;
@@ -161,38 +161,40 @@ static int charge(struct request *q, size_t n, uint64_t now_ns)
 {
 	struct client *c = q->client;
 
-	if (now_ns - c->told_ns >= SECOND_NS) {
-		c->told_ns = now_ns;
-		c->n_told = 0;
+	if (now_ns - c->events_since_ns >= SECOND_NS) {
+		c->events_since_ns = now_ns;
+		c->n_events = 0;
 	}
-	if (n > TOLD_MAX - c->n_told) {
+	if (n > CLIENT_EVENTS_MAX - c->n_events) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "no client may tell of more than %u acts in a second", TOLD_MAX);
+			       "no client may tell of more than %u acts in a second",
+			       CLIENT_EVENTS_MAX);
 		return -EAGAIN;
 	}
-	c->n_told += (unsigned)n;
+	c->n_events += (unsigned)n;
 	return 0;
 }
 
 /* What else it says of itself it cannot have said: no word has these. */
-static void tell(const struct client *c, json_t *act, const char *source)
+static void emit(const struct client *c, json_t *event, const char *source)
 {
-	const struct word *word = find_word(source, act);
-	json_t *o = json_copy(act);
+	const struct word *word = find_word(source, event);
+	json_t *o = json_copy(event);
 
-	(void)json_object_update_new(o, json_pack("{ss ss so sI so}", "kind", "act", "source",
-						  source, "pid", known_pid(c->pid), "uid",
-						  (json_int_t)c->uid, "comm", known_text(c->comm)));
+	(void)json_object_update_new(o,
+				     json_pack("{ss ss so sI so}", "kind", "act", "source", source,
+					       "pid", pid_or_null(c->pid), "uid",
+					       (json_int_t)c->uid, "comm", text_or_null(c->comm)));
 	if (!json_object_get(o, "took_ns"))
 		(void)json_object_set_new(o, "took_ns", json_null());
 	if (word->join)
 		word->join(c, o);
-	act_tell(c->tracer, o);
+	event_emit(c->tracer, o);
 }
 
-int told_op(struct request *q)
+int client_event_op(struct request *q)
 {
-	const json_t *acts = json_object_get(q->json, "acts");
+	const json_t *events = json_object_get(q->json, "acts");
 	const char *source = json_string_value(json_object_get(q->json, "source"));
 	uint64_t now_ns = num_now_ns();
 	int r = 0;
@@ -201,15 +203,15 @@ int told_op(struct request *q)
 		(void)snprintf(q->why, sizeof(q->why), "'source' has to be \"nccl\" or \"sync\"");
 		return -EINVAL;
 	}
-	if (!json_is_array(acts) || json_array_size(acts) == 0) {
+	if (!json_is_array(events) || json_array_size(events) == 0) {
 		(void)snprintf(q->why, sizeof(q->why), "'acts' has to be an array of objects");
 		return -EINVAL;
 	}
-	for (size_t i = 0; i < json_array_size(acts) && r == 0; i++)
-		r = check(q, source, json_array_get(acts, i), now_ns);
+	for (size_t i = 0; i < json_array_size(events) && r == 0; i++)
+		r = check(q, source, json_array_get(events, i), now_ns);
 	if (r == 0)
-		r = charge(q, json_array_size(acts), now_ns);
-	for (size_t i = 0; i < json_array_size(acts) && r == 0; i++)
-		tell(q->client, json_array_get(acts, i), source);
+		r = charge(q, json_array_size(events), now_ns);
+	for (size_t i = 0; i < json_array_size(events) && r == 0; i++)
+		emit(q->client, json_array_get(events, i), source);
 	return r;
 }

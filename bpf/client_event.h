@@ -8,6 +8,6 @@
 
 #include "bpf/request.h"
 
-#define TOLD_MAX 1000 /* acts of one client in a second */
+#define CLIENT_EVENTS_MAX 1000 /* acts of one client in a second */
 
-int told_op(struct request *q);
+int client_event_op(struct request *q);

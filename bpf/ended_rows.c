@@ -2,13 +2,13 @@
 
 #include "bpf/tracer.h"
 
-int past_op(struct request *q)
+int ended_rows_op(struct request *q)
 {
 	struct client *c = q->client;
 	int r = request_may_observe(q);
 
 	if (r < 0)
 		return r;
-	kept_answer(&c->tracer->past, c, "past");
+	event_log_answer(&c->tracer->ended_rows, c, "past");
 	return 0;
 }

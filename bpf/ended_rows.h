@@ -5,7 +5,7 @@
 
 #include "bpf/request.h"
 
-#define PAST_MAX 2048 /* rows */
+#define ENDED_ROWS_MAX 2048 /* rows */
 
 /* The rows, the oldest first. */
-int past_op(struct request *q);
+int ended_rows_op(struct request *q);

@@ -10,22 +10,22 @@
 #include "ipc/base/num.h"
 
 #define FOLLOWED_MAX 512 /* packets that wait for one to read them */
-#define ACTS_WAITING_MAX 128 /* likewise of acts: they leave room for what syncs carry */
+#define EVENTS_WAITING_MAX 128 /* likewise of acts: they leave room for what syncs carry */
 
-const char *const act_source_names[N_ACT_SOURCES] = {
-	[ACTS_OF_PROBES] = "probes",
-	[ACTS_OF_WEIGHTD] = "weightd",
-	[ACTS_OF_DESCRIPTORS] = "descriptors",
+const char *const event_source_names[N_EVENT_SOURCES] = {
+	[EVENTS_OF_PROBES] = "probes",
+	[EVENTS_OF_WEIGHTD] = "weightd",
+	[EVENTS_OF_DESCRIPTORS] = "descriptors",
 };
 
-static bool hears(const struct client *c, const struct client *owner)
+static bool is_receiver(const struct client *c, const struct client *owner)
 {
 	return c->observes || (c->follows && c == owner);
 }
 
-static void tell(struct client *c, json_t *json)
+static void send_to(struct client *c, json_t *json)
 {
-	client_say(c, json, FOLLOWED_MAX);
+	client_send(c, json, FOLLOWED_MAX);
 }
 
 static bool observes(const struct client *c, const struct client *owner)
@@ -34,8 +34,8 @@ static bool observes(const struct client *c, const struct client *owner)
 	return c->observes;
 }
 
-static bool is_told(const struct client *owner,
-		    bool (*is_for)(const struct client *c, const struct client *owner))
+static bool has_receiver(const struct client *owner,
+			 bool (*is_for)(const struct client *c, const struct client *owner))
 {
 	const struct client *c;
 
@@ -46,15 +46,15 @@ static bool is_told(const struct client *owner,
 }
 
 /* Takes `json`. */
-static void tell_those(const struct client *owner,
-		       bool (*is_for)(const struct client *c, const struct client *owner),
-		       json_t *json)
+static void send_to_all(const struct client *owner,
+			bool (*is_for)(const struct client *c, const struct client *owner),
+			json_t *json)
 {
 	struct client *c;
 
 	list_for_each(c, &owner->tracer->clients, link)
 		if (is_for(c, owner))
-			tell(c, json_incref(json));
+			send_to(c, json_incref(json));
 	json_decref(json);
 }
 
@@ -63,8 +63,8 @@ static json_t *with_owner(json_t *o, const struct client *owner)
 {
 	(void)json_object_set_new(o, "client",
 				  json_pack("{sI so sI so}", "id", (json_int_t)owner->number, "pid",
-					    known_pid(owner->pid), "uid", (json_int_t)owner->uid,
-					    "comm", known_text(owner->comm)));
+					    pid_or_null(owner->pid), "uid", (json_int_t)owner->uid,
+					    "comm", text_or_null(owner->comm)));
 	return o;
 }
 
@@ -83,16 +83,16 @@ json_t *follow_span_json(const struct client *owner, const struct span *span, co
 }
 
 /* `source`: "ring", the meter had no room for them; "client", it was too slow. */
-static void tell_gap(struct client *c, uint64_t *lost, const char *source)
+static void send_gap(struct client *c, uint64_t *lost, const char *source)
 {
 	uint64_t n = *lost;
 
 	if (n == 0)
 		return;
 	*lost = 0; /* the gap itself may be lost, and counts then */
-	tell(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost", (json_int_t)n, "source",
-			  source, "from_ns", (json_int_t)c->tracer->told_ns, "to_ns",
-			  (json_int_t)num_now_ns()));
+	send_to(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost", (json_int_t)n, "source",
+			     source, "from_ns", (json_int_t)c->tracer->sent_ns, "to_ns",
+			     (json_int_t)num_now_ns()));
 }
 
 /* What the row has now. Events of it that were lost are so for all that hear of it. */
@@ -103,13 +103,13 @@ static bool look(struct client *owner, struct row *row, struct reading *ret)
 	if (client_look(owner, row, ret) < 0)
 		return false;
 	list_for_each(c, &owner->tracer->clients, link)
-		if (hears(c, owner))
-			c->lost_in_ring += ret->totals.lost - row->lost_told;
-	row->lost_told = ret->totals.lost;
+		if (is_receiver(c, owner))
+			c->lost_in_ring += ret->totals.lost - row->lost_sent;
+	row->lost_sent = ret->totals.lost;
 	return true;
 }
 
-static void tell_rows(struct client *c, struct client *owner)
+static void send_rows(struct client *c, struct client *owner)
 {
 	struct reading now;
 	struct row *row;
@@ -117,21 +117,21 @@ static void tell_rows(struct client *c, struct client *owner)
 	list_for_each(row, &owner->rows, link) {
 		if (!look(owner, row, &now))
 			continue;
-		tell_gap(c, &c->lost_in_ring, "ring");
+		send_gap(c, &c->lost_in_ring, "ring");
 		if (client_find_span(owner, row->label.sync))
-			tell(c, follow_row_json(owner, row, "progress", &now));
+			send_to(c, follow_row_json(owner, row, "progress", &now));
 	}
 }
 
 /* Not while it still has much to read: the gap would be lost, and all that it counts. */
-static void tell_lost_acts(struct client *c)
+static void send_lost_events(struct client *c)
 {
 	if (c->n_queue >= FOLLOWED_MAX / 2) {
 		c->is_behind = true;
 		return;
 	}
-	for (int i = 0; i < N_ACT_SOURCES; i++)
-		tell_gap(c, &c->lost_acts[i], act_source_names[i]);
+	for (int i = 0; i < N_EVENT_SOURCES; i++)
+		send_gap(c, &c->lost_events[i], event_source_names[i]);
 }
 
 /* Not while it still has much to read: as soon as it has read that. */
@@ -142,14 +142,14 @@ void follow_catch_up(struct client *c)
 	c->is_behind = c->n_queue >= FOLLOWED_MAX / 2;
 	if (c->is_behind)
 		return;
-	tell_gap(c, &c->lost, "client");
-	tell_lost_acts(c);
+	send_gap(c, &c->lost, "client");
+	send_lost_events(c);
 	list_for_each(owner, &c->tracer->clients, link)
-		if (hears(c, owner))
-			tell_rows(c, owner);
+		if (is_receiver(c, owner))
+			send_rows(c, owner);
 }
 
-void follow_tell_all(struct tracer *t)
+void follow_send_all(struct tracer *t)
 {
 	struct client *c;
 
@@ -168,57 +168,57 @@ static bool does_anyone_follow(const struct tracer *t)
 	return false;
 }
 
-void follow_tell_event(struct tracer *t, const struct event *e)
+void follow_send_tcp_event(struct tracer *t, const struct tcp_event *e)
 {
-	static const char *const kinds[N_EVENTS] = {
-		[EVENT_OPEN] = "open",
-		[EVENT_CLOSE] = "close",
-		[EVENT_RETRANSMIT] = "retransmit",
+	static const char *const kinds[N_TCP_EVENTS] = {
+		[TCP_EVENT_OPEN] = "open",
+		[TCP_EVENT_CLOSE] = "close",
+		[TCP_EVENT_RETRANSMIT] = "retransmit",
 	};
 	struct client *owner;
 	const struct row *row = does_anyone_follow(t) ? client_find_row(t, e->sample.row, &owner)
 						      : NULL;
 
-	if (row && e->kind < N_EVENTS && is_told(owner, hears))
-		tell_those(owner, hears,
-			   with_owner(row_sample_json(row, kinds[e->kind], &e->sample), owner));
+	if (row && e->kind < N_TCP_EVENTS && has_receiver(owner, is_receiver))
+		send_to_all(owner, is_receiver,
+			    with_owner(row_sample_json(row, kinds[e->kind], &e->sample), owner));
 }
 
-void follow_tell_act(struct tracer *t, json_t *act)
+void follow_send_event(struct tracer *t, json_t *event)
 {
 	struct client *c;
 
 	list_for_each(c, &t->clients, link)
 		if (c->observes)
-			client_say(c, json_incref(act), ACTS_WAITING_MAX);
-	json_decref(act);
+			client_send(c, json_incref(event), EVENTS_WAITING_MAX);
+	json_decref(event);
 }
 
-void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source)
+void follow_count_lost(struct tracer *t, uint64_t n, enum event_source source)
 {
 	struct client *c;
 
-	t->metrics.lost_acts[source] += n;
+	t->metrics.lost_events[source] += n;
 	list_for_each(c, &t->clients, link)
 		if (c->observes) {
-			c->lost_acts[source] += n;
-			tell_lost_acts(c);
+			c->lost_events[source] += n;
+			send_lost_events(c);
 		}
 	tracer_look_soon(t); /* there may be more */
 }
 
-void follow_tell_unseen(struct tracer *t, const char *path, uint64_t since_ns,
-			enum act_source source)
+void follow_send_unseen(struct tracer *t, const char *path, uint64_t since_ns,
+			enum event_source source)
 {
 	json_t *gap = json_pack("{ss sn ss sI sI so}", "kind", "gap", "lost", "source",
-				act_source_names[source], "from_ns", (json_int_t)since_ns, "to_ns",
-				(json_int_t)num_now_ns(), "path", known_text(path));
+				event_source_names[source], "from_ns", (json_int_t)since_ns,
+				"to_ns", (json_int_t)num_now_ns(), "path", text_or_null(path));
 	struct client *c;
 
 	t->metrics.late_probes++;
 	list_for_each(c, &t->clients, link)
 		if (c->observes)
-			tell(c, json_incref(gap));
+			send_to(c, json_incref(gap));
 	json_decref(gap);
 	tracer_look_soon(t); /* who was too slow for it is told so */
 }
@@ -238,8 +238,8 @@ void follow_begin(struct client *c, bool *flag)
 
 void follow_span_begins(struct client *owner, const struct span *span)
 {
-	if (is_told(owner, observes))
-		tell_those(owner, observes, follow_span_json(owner, span, "begin", span->began_ns));
+	if (has_receiver(owner, observes))
+		send_to_all(owner, observes, follow_span_json(owner, span, "begin", span->began_ns));
 }
 
 void follow_span_ends(struct client *owner, const struct span *span)
@@ -252,9 +252,9 @@ void follow_span_ends(struct client *owner, const struct span *span)
 		if (strcmp(row->label.sync, span->sync) != 0 || !look(owner, row, &now))
 			continue;
 		total = follow_row_json(owner, row, "total", &now);
-		kept_add(&owner->tracer->past,
-			 json_object_get(json_object_get(total, "client"), "uid"), total);
-		tell_those(owner, observes, total);
+		event_log_add(&owner->tracer->ended_rows,
+			      json_object_get(json_object_get(total, "client"), "uid"), total);
+		send_to_all(owner, observes, total);
 	}
-	tell_those(owner, observes, follow_span_json(owner, span, "end", num_now_ns()));
+	send_to_all(owner, observes, follow_span_json(owner, span, "end", num_now_ns()));
 }

@@ -11,19 +11,19 @@
 void follow_begin(struct client *c, bool *flag);
 
 /* To all that hear of it. */
-void follow_tell_event(struct tracer *t, const struct event *e);
+void follow_send_tcp_event(struct tracer *t, const struct tcp_event *e);
 /* What rows in a span carried so far, and how many events were lost. */
-void follow_tell_all(struct tracer *t);
+void follow_send_all(struct tracer *t);
 /* To one that had much to read. */
 void follow_catch_up(struct client *c);
 
 /* To those that observe; takes `act`, see act.h. */
-void follow_tell_act(struct tracer *t, json_t *act);
+void follow_send_event(struct tracer *t, json_t *event);
 /* To those that observe: there was no room for so many. */
-void follow_count_lost(struct tracer *t, uint64_t n, enum act_source source);
+void follow_count_lost(struct tracer *t, uint64_t n, enum event_source source);
 /* To those that observe: of what was done with that file since then nobody knows how much it was. */
-void follow_tell_unseen(struct tracer *t, const char *path, uint64_t since_ns,
-			enum act_source source);
+void follow_send_unseen(struct tracer *t, const char *path, uint64_t since_ns,
+			enum event_source source);
 /* To those that observe. */
 void follow_span_begins(struct client *owner, const struct span *span);
 /* Likewise, and what its rows had at the last mark. */

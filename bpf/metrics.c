@@ -29,12 +29,12 @@ void metrics_init(struct metrics *m)
 	(void)clock_gettime(CLOCK_REALTIME, &now); /* every kernel has it */
 	*m = (struct metrics){.started_ns = (uint64_t)now.tv_sec * 1000000000 +
 					    (uint64_t)now.tv_nsec};
-	accounts_init(&m->accounts);
+	peer_totals_list_init(&m->peers);
 }
 
 void metrics_deinit(struct metrics *m)
 {
-	accounts_deinit(&m->accounts);
+	peer_totals_list_deinit(&m->peers);
 }
 
 void metrics_on_span_end(struct metrics *m, const struct span *span)
@@ -52,17 +52,17 @@ static bool is_word(const char *s)
 	       strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789_-") == n;
 }
 
-void metrics_on_act(struct metrics *m, const char *word)
+void metrics_on_event(struct metrics *m, const char *word)
 {
-	struct metrics_word *w = m->acts;
+	struct metrics_word *w = m->events;
 
-	while (word && w < m->acts + m->n_words && strcmp(w->word, word) != 0)
+	while (word && w < m->events + m->n_words && strcmp(w->word, word) != 0)
 		w++;
-	if (!is_word(word) || w == m->acts + METRICS_WORDS_MAX) {
-		m->other_acts++;
+	if (!is_word(word) || w == m->events + METRICS_WORDS_MAX) {
+		m->other_events++;
 		return;
 	}
-	if (w == m->acts + m->n_words) {
+	if (w == m->events + m->n_words) {
 		(void)strcpy(w->word, word);
 		m->n_words++;
 	}
@@ -86,7 +86,7 @@ void metrics_look(struct tracer *t)
 struct answer {
 	const struct tracer *tracer;
 	unsigned n_rows[QUALITY_EXACT + 1]; /* of that quality */
-	struct port *ports;
+	struct rdma_port *ports;
 	size_t n_ports;
 	struct program programs[PROGRAMS_MAX];
 	size_t n_programs;
@@ -101,7 +101,7 @@ struct family {
 	const char *help;
 	void (*append)(struct answer *a, const struct family *f);
 	size_t offset; /* in struct metrics, account or program, where `append` wants one */
-	int port_counts; /* of these, that kind */
+	int rdma_port_counts; /* of these, that kind */
 };
 
 /* The samples of the last packet, if it is of this family and has room. */
@@ -169,37 +169,37 @@ static void append_spans(struct answer *a, const struct family *f)
 }
 
 /* Each account that has something to tell, from NULL to NULL; the others are last. */
-static const struct account *next_account(const struct answer *a, const struct account *account)
+static const struct peer_totals *next_peer(const struct answer *a, const struct peer_totals *sums)
 {
-	const struct accounts *all = &a->tracer->metrics.accounts;
-	const struct list *link = account ? account->link.next : all->list.next;
+	const struct peer_totals_list *all = &a->tracer->metrics.peers;
+	const struct list *link = sums ? sums->link.next : all->list.next;
 
-	if (account == &all->others[1])
+	if (sums == &all->others[1])
 		return NULL;
-	if (account == &all->others[0])
-		account = &all->others[1];
+	if (sums == &all->others[0])
+		sums = &all->others[1];
 	else if (link != &all->list)
-		return container_of(link, const struct account, link);
+		return container_of(link, const struct peer_totals, link);
 	else
-		account = &all->others[0];
-	return account->n_rows || account->opened ? account : next_account(a, account);
+		sums = &all->others[0];
+	return sums->n_rows || sums->opened ? sums : next_peer(a, sums);
 }
 
-static json_t *labels_of(const struct account *account)
+static json_t *labels_of(const struct peer_totals *sums)
 {
-	return json_pack("{ss ss}", "peer", account->peer, "role",
-			 account->is_payload ? "payload" : "control");
+	return json_pack("{ss ss}", "peer", sums->peer, "role",
+			 sums->is_payload ? "payload" : "control");
 }
 
-static const uint64_t *at(const struct account *account, const struct family *f)
+static const uint64_t *at(const struct peer_totals *sums, const struct family *f)
 {
-	return (const uint64_t *)((const char *)account + f->offset);
+	return (const uint64_t *)((const char *)sums + f->offset);
 }
 
-static void append_accounts(struct answer *a, const struct family *f)
+static void append_peers(struct answer *a, const struct family *f)
 {
-	for (const struct account *account = NULL; (account = next_account(a, account));)
-		append(a, f, labels_of(account), *at(account, f));
+	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
+		append(a, f, labels_of(sums), *at(sums, f));
 }
 
 /* What a connection carried before it ended is not always known to this meter. */
@@ -212,12 +212,12 @@ static void append_counters(struct answer *a, const struct family *f)
 {
 	json_t *labels;
 
-	for (const struct account *account = NULL; (account = next_account(a, account));) {
-		if (!account->is_known)
+	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));) {
+		if (!sums->is_known)
 			continue;
-		labels = labels_of(account);
+		labels = labels_of(sums);
 		(void)json_object_set_new(labels, "quality", json_string(quality(a->tracer)));
-		append(a, f, labels, *at(account, f));
+		append(a, f, labels, *at(sums, f));
 	}
 }
 
@@ -225,19 +225,19 @@ static void append_limits(struct answer *a, const struct family *f)
 {
 	json_t *labels;
 
-	for (const struct account *account = NULL; (account = next_account(a, account));)
-		for (int i = 0; account->has_sent && i < N_LIMITS; i++) {
-			labels = labels_of(account);
+	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
+		for (int i = 0; sums->has_sent && i < N_LIMITS; i++) {
+			labels = labels_of(sums);
 			(void)json_object_set_new(labels, "limit", json_string(limit_names[i]));
 			(void)json_object_set_new(labels, "quality", json_string("sampled"));
-			append(a, f, labels, at(account, f)[i]);
+			append(a, f, labels, at(sums, f)[i]);
 		}
 }
 
 static void append_open(struct answer *a, const struct family *f)
 {
-	for (const struct account *account = NULL; (account = next_account(a, account));)
-		append(a, f, labels_of(account), account->opened - account->closed);
+	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
+		append(a, f, labels_of(sums), sums->opened - sums->closed);
 }
 
 static void append_lost(struct answer *a, const struct family *f)
@@ -245,28 +245,28 @@ static void append_lost(struct answer *a, const struct family *f)
 	const struct tracer *t = a->tracer;
 	uint64_t n = 0;
 
-	for (const struct account *account = NULL; (account = next_account(a, account));)
-		n += account->lost;
-	if (t->events.fd >= 0)
+	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
+		n += sums->lost;
+	if (t->tcp_events.fd >= 0)
 		append(a, f, json_pack("{ss}", "source", "ring"), n);
 	append(a, f, json_pack("{ss}", "source", "client"), t->metrics.lost_packets);
-	for (int i = 0; i < N_ACT_SOURCES; i++)
-		if (i == ACTS_OF_DESCRIPTORS ? t->passing != NULL : t->probes != NULL)
-			append(a, f, json_pack("{ss}", "source", act_source_names[i]),
-			       t->metrics.lost_acts[i]);
+	for (int i = 0; i < N_EVENT_SOURCES; i++)
+		if (i == EVENTS_OF_DESCRIPTORS ? t->fd_passing != NULL : t->probes != NULL)
+			append(a, f, json_pack("{ss}", "source", event_source_names[i]),
+			       t->metrics.lost_events[i]);
 }
 
-static void append_acts(struct answer *a, const struct family *f)
+static void append_events(struct answer *a, const struct family *f)
 {
 	const struct metrics *m = &a->tracer->metrics;
 
 	for (unsigned i = 0; i < m->n_words; i++)
-		append(a, f, json_pack("{ss}", "act", m->acts[i].word), m->acts[i].n);
-	if (m->other_acts)
-		append(a, f, json_pack("{ss}", "act", ACCOUNT_OTHER), m->other_acts);
+		append(a, f, json_pack("{ss}", "act", m->events[i].word), m->events[i].n);
+	if (m->other_events)
+		append(a, f, json_pack("{ss}", "act", PEER_OTHER), m->other_events);
 }
 
-static json_t *labels_of_port(const struct port *p)
+static json_t *labels_of_port(const struct rdma_port *p)
 {
 	return json_pack("{ss so}", "device", p->device, "port", json_sprintf("%u", p->number));
 }
@@ -282,22 +282,22 @@ static void append_port_up(struct answer *a, const struct family *f)
 static void append_port_rate(struct answer *a, const struct family *f)
 {
 	for (size_t i = 0; i < a->n_ports; i++)
-		if (a->ports[i].rate_bits != PORT_UNKNOWN)
+		if (a->ports[i].rate_bits != RDMA_PORT_UNKNOWN)
 			append(a, f, labels_of_port(&a->ports[i]), a->ports[i].rate_bits / 8);
 }
 
 /* Of traffic there are bytes, and packets. */
-static bool is_of(const struct port_count *c, const struct family *f)
+static bool is_of(const struct rdma_port_count *c, const struct family *f)
 {
-	return (int)c->kind == f->port_counts &&
-	       (c->kind != PORT_TRAFFIC || (c->unit > 1) == (f->unit != NULL));
+	return (int)c->kind == f->rdma_port_counts &&
+	       (c->kind != RDMA_PORT_TRAFFIC || (c->unit > 1) == (f->unit != NULL));
 }
 
-static json_t *labels_of_count(const struct port *p, const struct port_count *c)
+static json_t *labels_of_count(const struct rdma_port *p, const struct rdma_port_count *c)
 {
 	json_t *labels = labels_of_port(p);
 
-	if (c->kind == PORT_TRAFFIC) /* "xmit", "recv" */
+	if (c->kind == RDMA_PORT_TRAFFIC) /* "xmit", "recv" */
 		(void)json_object_set_new(labels, "direction",
 					  json_stringn(c->key, strcspn(c->key, "_")));
 	else
@@ -307,10 +307,10 @@ static json_t *labels_of_count(const struct port *p, const struct port_count *c)
 
 static void append_ports(struct answer *a, const struct family *f)
 {
-	for (const struct port *p = a->ports; p < a->ports + a->n_ports; p++)
-		for (int i = 0; port_counts[i].key; i++)
-			if (is_of(&port_counts[i], f) && p->counts[i] != PORT_UNKNOWN)
-				append(a, f, labels_of_count(p, &port_counts[i]), p->counts[i]);
+	for (const struct rdma_port *p = a->ports; p < a->ports + a->n_ports; p++)
+		for (int i = 0; rdma_port_counts[i].key; i++)
+			if (is_of(&rdma_port_counts[i], f) && p->counts[i] != RDMA_PORT_UNKNOWN)
+				append(a, f, labels_of_count(p, &rdma_port_counts[i]), p->counts[i]);
 }
 
 static void append_programs(struct answer *a, const struct family *f)
@@ -334,9 +334,9 @@ static void append_misses(struct answer *a, const struct family *f)
 #define GAUGE(name_, unit_, help_, append_, ...) \
 	{.name = "weightd_trace_" name_, .type = "gauge", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
 #define OF_METRICS(member) .offset = offsetof(struct metrics, member)
-#define OF_ACCOUNT(member) .offset = offsetof(struct account, member)
+#define OF_PEER(member) .offset = offsetof(struct peer_totals, member)
 #define OF_PROGRAM(member) .offset = offsetof(struct program, member)
-#define OF_COUNTER(i) .offset = offsetof(struct account, counter) + (i) * sizeof(uint64_t)
+#define OF_COUNTER(i) .offset = offsetof(struct peer_totals, counter) + (i) * sizeof(uint64_t)
 
 static const struct family FAMILIES[] = {
 	GAUGE("start_time_seconds", "seconds", "When weightd-trace began, since 1970.", append_one, OF_METRICS(started_ns)),
@@ -352,8 +352,8 @@ static const struct family FAMILIES[] = {
 	COUNTER("ended_spans", NULL, "Spans that ended.", append_one, OF_METRICS(ended_spans)),
 	COUNTER("span_seconds", "seconds", "Time that those took that ended.", append_one, OF_METRICS(span_ns)),
 	GAUGE("open_connections", NULL, "Connections that are counted now.", append_open),
-	COUNTER("opened_connections", NULL, "Connections that were counted.", append_accounts, OF_ACCOUNT(opened)),
-	COUNTER("closed_connections", NULL, "Of these, those that are not any more.", append_accounts, OF_ACCOUNT(closed)),
+	COUNTER("opened_connections", NULL, "Connections that were counted.", append_peers, OF_PEER(opened)),
+	COUNTER("closed_connections", NULL, "Of these, those that are not any more.", append_peers, OF_PEER(closed)),
 	COUNTER("submitted_bytes", "bytes", "Bytes handed to the kernel for a peer.", append_counters, OF_COUNTER(COUNTER_SUBMITTED)),
 	COUNTER("delivered_bytes", "bytes", "Of these, acknowledged by it.", append_counters, OF_COUNTER(COUNTER_DELIVERED)),
 	COUNTER("received_bytes", "bytes", "Bytes that came from a peer, each once.", append_counters, OF_COUNTER(COUNTER_RECEIVED)),
@@ -362,19 +362,19 @@ static const struct family FAMILIES[] = {
 	COUNTER("retransmitted_bytes", "bytes", "Bytes that were sent again.", append_counters, OF_COUNTER(COUNTER_RETRANS_BYTES)),
 	COUNTER("retransmitted_segments", NULL, "The segments that they were in.", append_counters,
 		OF_COUNTER(COUNTER_RETRANS_SEGMENTS)),
-	COUNTER("limited_seconds", "seconds", "Time of connections that send, by what held them up.", append_limits, OF_ACCOUNT(limit_ns)),
+	COUNTER("limited_seconds", "seconds", "Time of connections that send, by what held them up.", append_limits, OF_PEER(limit_ns)),
 	COUNTER("stalled_seconds", "seconds", "Time that nothing of a row in a span was delivered, by what had most of it.", append_limits,
-		OF_ACCOUNT(stalled_ns)),
+		OF_PEER(stalled_ns)),
 	COUNTER("lost_events", NULL, "Events that were not told.", append_lost),
 	COUNTER("late_probes", NULL, "Files that a process could use before they were probed: what it asked of them is not known.",
 		append_one, OF_METRICS(late_probes)),
-	COUNTER("acts", NULL, "Acts of processes of this node that were seen.", append_acts),
+	COUNTER("acts", NULL, "Acts of processes of this node that were seen.", append_events),
 	GAUGE("rdma_port_up", NULL, "Whether a port of an RDMA device is active.", append_port_up),
 	GAUGE("rdma_port_rate_bytes", "bytes", "Bytes a second that it can carry.", append_port_rate),
-	COUNTER("rdma_port_bytes", "bytes", "Bytes that it carried, by its own count.", append_ports, .port_counts = PORT_TRAFFIC),
-	COUNTER("rdma_port_packets", NULL, "The packets that they were in.", append_ports, .port_counts = PORT_TRAFFIC),
-	COUNTER("rdma_port_congestion_events", NULL, "What it counted of congestion.", append_ports, .port_counts = PORT_CONGESTION),
-	COUNTER("rdma_port_errors", NULL, "What it counted of errors.", append_ports, .port_counts = PORT_ERROR),
+	COUNTER("rdma_port_bytes", "bytes", "Bytes that it carried, by its own count.", append_ports, .rdma_port_counts = RDMA_PORT_TRAFFIC),
+	COUNTER("rdma_port_packets", NULL, "The packets that they were in.", append_ports, .rdma_port_counts = RDMA_PORT_TRAFFIC),
+	COUNTER("rdma_port_congestion_events", NULL, "What it counted of congestion.", append_ports, .rdma_port_counts = RDMA_PORT_CONGESTION),
+	COUNTER("rdma_port_errors", NULL, "What it counted of errors.", append_ports, .rdma_port_counts = RDMA_PORT_ERROR),
 };
 /* clang-format on */
 
@@ -404,7 +404,7 @@ static int count_rows(struct tracer *t, struct answer *a)
 			r = client_look(c, row, &now);
 			if (r < 0)
 				return r;
-			account_take(row, &now);
+			peer_totals_take(row, &now);
 			a->n_rows[now.quality[COUNTER_SUBMITTED]]++;
 		}
 	return 0;
@@ -425,7 +425,7 @@ int metrics_op(struct request *q)
 		r = count_rows(c->tracer, &a);
 	if (r < 0)
 		return r;
-	(void)ports_read(c->tracer->sysfs, &a.ports, &a.n_ports); /* most machines have none */
+	(void)rdma_ports_read(c->tracer->sysfs, &a.ports, &a.n_ports); /* most machines have none */
 	for (i = 0; i < ARRAY_LEN(FAMILIES); i++)
 		FAMILIES[i].append(&a, &FAMILIES[i]);
 	free(a.ports);

@@ -23,15 +23,15 @@ struct metrics_word {
 
 struct metrics {
 	uint64_t started_ns; /* CLOCK_REALTIME */
-	struct accounts accounts;
+	struct peer_totals_list peers;
 	uint64_t begun_spans, ended_spans;
 	uint64_t span_ns; /* of those that ended */
 	uint64_t lost_packets; /* that a client was too slow for */
-	uint64_t lost_acts[N_ACT_SOURCES]; /* that there was no room for */
+	uint64_t lost_events[N_EVENT_SOURCES]; /* that there was no room for */
 	uint64_t late_probes; /* of files that a process had begun to use */
-	struct metrics_word acts[METRICS_WORDS_MAX];
+	struct metrics_word events[METRICS_WORDS_MAX];
 	unsigned n_words;
-	uint64_t other_acts; /* of words that are too many, or too long */
+	uint64_t other_events; /* of words that are too many, or too long */
 };
 
 void metrics_init(struct metrics *m);
@@ -39,7 +39,7 @@ void metrics_deinit(struct metrics *m);
 
 void metrics_on_span_end(struct metrics *m, const struct span *span);
 /* NULL where memory ran out: it was one, whichever. */
-void metrics_on_act(struct metrics *m, const char *word);
+void metrics_on_event(struct metrics *m, const char *word);
 /* For stalls: at rows in a span is looked also while nobody follows them. */
 void metrics_look(struct tracer *t);
 

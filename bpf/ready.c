@@ -10,7 +10,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
-int ready_tell(void)
+int ready_notify(void)
 {
 	static const char text[] = "READY=1";
 	const char *path = getenv("NOTIFY_SOCKET");

@@ -4,4 +4,4 @@
 #pragma once
 
 /* Where nobody wants to know, it does nothing. 0, or negative errno. */
-int ready_tell(void);
+int ready_notify(void);

@@ -88,7 +88,7 @@ int request_take_row(struct request *q, struct row **ret)
 		return r;
 	}
 	init_process(&row->process, q);
-	account_join(&c->tracer->metrics.accounts, row);
+	peer_totals_join(&c->tracer->metrics.peers, row);
 	list_append(&c->rows, &row->link);
 	c->n_rows++;
 	*ret = take_ptr(row);
@@ -223,7 +223,7 @@ static int op_end(struct request *q)
 		(void)snprintf(q->why, sizeof(q->why), "'%s' has not begun", sync);
 		return -ENOENT;
 	}
-	tracer_take_events(q->client->tracer); /* which were before its end */
+	tracer_take_tcp_events(q->client->tracer); /* which were before its end */
 	r = op_read(q);
 	if (r == 0)
 		client_free_span(q->client, span);
@@ -241,7 +241,7 @@ static int op_forget(struct request *q)
 	if (!sync)
 		return -EINVAL;
 	span = client_find_span(c, sync);
-	tracer_take_events(c->tracer);
+	tracer_take_tcp_events(c->tracer);
 	(void)tracer_mark(c->tracer); /* without it, less than there was is in the accounts */
 	if (span)
 		client_free_span(c, span);
@@ -389,7 +389,7 @@ static int op_doctor(struct request *q)
 					   "lost", hooks[i].lost));
 	}
 	probes_doctor(q);
-	passing_doctor(q);
+	fd_passing_doctor(q);
 	if (t->meter->kind->check)
 		(void)t->meter->kind->check(t->meter, blind);
 	client_answer(c, json_pack("{ss ss ss? ss? ss?}", "kind", "meter", "meter",
@@ -409,7 +409,7 @@ static const struct operation {
 	{"read", op_read},       {"end", op_end},           {"forget", op_forget},
 	{"flows", op_flows},     {"follow", op_follow},     {"rows", op_rows},
 	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
-	{"past", past_op},       {"acts", act_op},          {"tell", told_op},
+	{"past", ended_rows_op}, {"acts", event_op},        {"tell", client_event_op},
 	{"metrics", metrics_op}, {"rdma", rdma_op},         {"attached", usdt_op},
 };
 
@@ -423,7 +423,7 @@ static void drop_rows_since(struct client *c, uint32_t last)
 			client_free_row(c, row);
 }
 
-static void say_operations(char *why, size_t size)
+static void list_operations(char *why, size_t size)
 {
 	size_t n = (size_t)snprintf(why, size, "'op' has to be one of ");
 
@@ -445,7 +445,7 @@ static int perform(struct request *q)
 			drop_rows_since(q->client, last_row);
 		return r;
 	}
-	say_operations(q->why, sizeof(q->why));
+	list_operations(q->why, sizeof(q->why));
 	return -EINVAL;
 }
 

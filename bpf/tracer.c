@@ -55,7 +55,7 @@ static void take_sample(const struct sample *s, void *context)
 
 	if (!row)
 		return;
-	census_see(&row->census);
+	socket_census_see(&row->census);
 	if (s->srtt_us > row->rtt_us)
 		row->rtt_us = s->srtt_us;
 }
@@ -71,7 +71,7 @@ static void end_census(struct tracer *t)
 	list_for_each(c, &t->clients, link)
 		list_for_each(row, &c->rows, link)
 			if (t->meter->kind->read(t->meter, row->number, &now) == 0)
-				census_end(&row->census, &now.totals, now_ns);
+				socket_census_end(&row->census, &now.totals, now_ns);
 }
 
 int tracer_mark(struct tracer *t)
@@ -83,7 +83,7 @@ int tracer_mark(struct tracer *t)
 	list_for_each(c, &t->clients, link)
 		list_for_each(row, &c->rows, link) {
 			row->rtt_us = 0;
-			census_begin(&row->census);
+			socket_census_begin(&row->census);
 		}
 	r = t->meter->kind->mark(t->meter, take_sample, t);
 	t->n_misses = meter_misses(t->meter);
@@ -105,7 +105,7 @@ int tracer_read(struct tracer *t, const struct row *row, struct reading *ret)
 	if (r < 0)
 		return r;
 	ret->totals.closed += row->census.lost;
-	if (!census_is_short(&row->census) && row->n_misses == t->n_misses)
+	if (!socket_census_is_short(&row->census) && row->n_misses == t->n_misses)
 		return 0;
 	for (int i = 0; i < N_COUNTERS; i++)
 		doubt(&ret->quality[i]);
@@ -114,28 +114,28 @@ int tracer_read(struct tracer *t, const struct row *row, struct reading *ret)
 	return 0;
 }
 
-static void on_event(const struct event *e, void *context)
+static void on_tcp_event(const struct tcp_event *e, void *context)
 {
-	follow_tell_event(context, e);
+	follow_send_tcp_event(context, e);
 }
 
 /* There may have been more of them than there was room for, which is looked for soon. */
 static void take_events(struct tracer *t, bool all)
 {
-	t->meter->kind->take_events(t->meter, all, on_event, t);
+	t->meter->kind->take_events(t->meter, all, on_tcp_event, t);
 	tracer_look_soon(t);
 }
 
-void tracer_take_events(struct tracer *t)
+void tracer_take_tcp_events(struct tracer *t)
 {
-	if (t->events.fd >= 0)
+	if (t->tcp_events.fd >= 0)
 		take_events(t, true);
 }
 
-static void on_events(struct waiter *w, uint32_t events)
+static void on_tcp_events(struct waiter *w, uint32_t events)
 {
 	(void)events;
-	take_events(container_of(w, struct tracer, events), false);
+	take_events(container_of(w, struct tracer, tcp_events), false);
 }
 
 static void on_timer(struct waiter *w, uint32_t events)
@@ -151,11 +151,11 @@ static void on_timer(struct waiter *w, uint32_t events)
 		(void)tracer_mark(t); /* who asks is told why it fails */
 		metrics_look(t);
 	}
-	follow_tell_all(t);
-	t->told_ns = num_now_ns();
+	follow_send_all(t);
+	t->sent_ns = num_now_ns();
 	probes_count_missed(t->probes);
-	passing_count_missed(t->passing);
-	took = t->told_ns - began;
+	fd_passing_count_missed(t->fd_passing);
+	took = t->sent_ns - began;
 	if (t->n_spans > 0)
 		timer_begin(&t->timer, took * SHARE > PERIOD_NS ? took * SHARE : PERIOD_NS);
 }
@@ -255,7 +255,8 @@ static void open_probes(struct tracer *t, const struct tracer_options *o)
 		(void)strcpy(t->why_no_probes, "weightd-trace was started with --probes=off");
 	else if (o->kind == &meter_diag)
 		(void)strcpy(t->why_no_probes, t->why_not_bpf);
-	else if (o->probes != PROBES_ON && (uname(&kernel) < 0 || !multi_is_safe(kernel.release)))
+	else if (o->probes != PROBES_ON &&
+		 (uname(&kernel) < 0 || !uprobe_multi_is_safe(kernel.release)))
 		(void)strcpy(
 			t->why_no_probes,
 			"before 6.12.14, 6.13.3 and 6.14 a kernel since 6.11 lets seccomp kill "
@@ -275,17 +276,17 @@ static void open_probes(struct tracer *t, const struct tracer_options *o)
 }
 
 /* Likewise. Functions of the kernel are seen whatever a process's seccomp filter is. */
-static void open_passing(struct tracer *t, const struct tracer_options *o)
+static void open_fd_passing(struct tracer *t, const struct tracer_options *o)
 {
 	if (o->probes == PROBES_OFF)
-		(void)strcpy(t->why_no_passing, "weightd-trace was started with --probes=off");
+		(void)strcpy(t->why_no_fd_passing, "weightd-trace was started with --probes=off");
 	else if (o->kind == &meter_diag)
-		(void)strcpy(t->why_no_passing, t->why_not_bpf);
-	else if (passing_open(t, o->ring_size, &t->passing, t->why_no_passing) < 0 &&
-		 strcmp(t->why_no_passing, t->why_not_bpf) != 0)
+		(void)strcpy(t->why_no_fd_passing, t->why_not_bpf);
+	else if (fd_passing_open(t, o->ring_size, &t->fd_passing, t->why_no_fd_passing) < 0 &&
+		 strcmp(t->why_no_fd_passing, t->why_not_bpf) != 0)
 		(void)fprintf(stderr,
 			      "weightd-trace: which process hands memory to which is not seen: %s\n",
-			      t->why_no_passing);
+			      t->why_no_fd_passing);
 }
 
 static int open_all(struct tracer *t, const struct tracer_options *o)
@@ -302,7 +303,7 @@ static int open_all(struct tracer *t, const struct tracer_options *o)
 	(void)sigaddset(&signals, SIGINT);
 	(void)sigprocmask(SIG_BLOCK, &signals, NULL);
 	t->signals.fd = signalfd(-1, &signals, SFD_CLOEXEC);
-	t->events.fd = t->meter->kind->events_fd(t->meter);
+	t->tcp_events.fd = t->meter->kind->events_fd(t->meter);
 	r = t->signals.fd < 0 ? -errno : loop_open(&t->loop_fd);
 	if (r == 0)
 		r = closer_new(t->loop_fd, &t->closer);
@@ -310,18 +311,18 @@ static int open_all(struct tracer *t, const struct tracer_options *o)
 		r = loop_add(t->loop_fd, &t->signals);
 	if (r == 0)
 		r = timer_open(&t->timer, t->loop_fd);
-	if (r == 0 && t->events.fd >= 0)
-		r = loop_add(t->loop_fd, &t->events);
+	if (r == 0 && t->tcp_events.fd >= 0)
+		r = loop_add(t->loop_fd, &t->tcp_events);
 	if (r < 0)
 		return complain("cannot wait for events", r);
 	open_probes(t, o);
-	open_passing(t, o);
+	open_fd_passing(t, o);
 	r = listen_on(o->socket, &t->listener.fd);
 	if (r == 0)
 		r = loop_add(t->loop_fd, &t->listener);
 	if (r < 0)
 		return complain(o->socket, r);
-	r = ready_tell();
+	r = ready_notify();
 	return r < 0 ? complain("cannot tell systemd that it serves", r) : 0;
 }
 
@@ -335,9 +336,9 @@ static void close_all(struct tracer *t, const char *path)
 		client_free(c);
 	closer_free(t->closer);
 	probes_close(t->probes);
-	passing_close(t->passing);
-	kept_deinit(&t->past);
-	kept_deinit(&t->acts);
+	fd_passing_close(t->fd_passing);
+	event_log_deinit(&t->ended_rows);
+	event_log_deinit(&t->events);
 	metrics_deinit(&t->metrics);
 	if (t->listener.fd >= 0)
 		(void)unlink(
@@ -356,17 +357,17 @@ int tracer_run(const struct tracer_options *o)
 		.sysfs = o->sysfs,
 		.listener = {.fd = -1, .ready = on_connect},
 		.timer = TIMER(on_timer),
-		.events = {.fd = -1, .ready = on_events},
+		.tcp_events = {.fd = -1, .ready = on_tcp_events},
 		.signals = {.fd = -1, .ready = on_signal},
 	};
 	int r;
 
 	list_init(&t.clients);
 	list_init(&t.leaving);
-	kept_init(&t.past, PAST_MAX);
-	kept_init(&t.acts, ACTS_MAX);
+	event_log_init(&t.ended_rows, ENDED_ROWS_MAX);
+	event_log_init(&t.events, EVENTS_MAX);
 	metrics_init(&t.metrics);
-	t.told_ns = num_now_ns();
+	t.sent_ns = num_now_ns();
 	r = open_all(&t, o);
 	if (r == 0) {
 		(void)printf("weightd-trace: counts by %s on %s\n", t.meter->kind->name, o->socket);

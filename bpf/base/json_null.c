@@ -2,12 +2,12 @@
 
 #include <string.h>
 
-json_t *known_text(const char *s)
+json_t *text_or_null(const char *s)
 {
-	return known_chars(s, s ? strlen(s) : 0);
+	return chars_or_null(s, s ? strlen(s) : 0);
 }
 
-json_t *known_chars(const char *s, size_t size)
+json_t *chars_or_null(const char *s, size_t size)
 {
 	size_t n = s ? strnlen(s, size) : 0;
 	json_t *text = n > 0 ? json_stringn(s, n) : NULL;
@@ -15,7 +15,7 @@ json_t *known_chars(const char *s, size_t size)
 	return text ? text : json_null();
 }
 
-json_t *known_pid(pid_t pid)
+json_t *pid_or_null(pid_t pid)
 {
 	return pid ? json_integer(pid) : json_null();
 }

@@ -7,8 +7,8 @@
 #include <sys/types.h>
 
 /* null: NULL or "", or it has what no JSON can hold: anybody may call a process what he likes. */
-json_t *known_text(const char *s);
+json_t *text_or_null(const char *s);
 /* Likewise, of text that has no NUL where it fills all of `size`. */
-json_t *known_chars(const char *s, size_t size);
+json_t *chars_or_null(const char *s, size_t size);
 /* null: 0. */
-json_t *known_pid(pid_t pid);
+json_t *pid_or_null(pid_t pid);

@@ -71,6 +71,6 @@ json_t *process_json(const struct process *p)
 
 	if (p->cgroup)
 		(void)cgroup_container(p->cgroup, container);
-	return json_pack("{so so so so}", "pid", known_pid(p->pid), "comm", known_text(p->comm),
-			 "cgroup", known_text(p->cgroup), "container", known_text(container));
+	return json_pack("{so so so so}", "pid", pid_or_null(p->pid), "comm", text_or_null(p->comm),
+			 "cgroup", text_or_null(p->cgroup), "container", text_or_null(container));
 }

@@ -95,8 +95,8 @@ size_t programs_read(const struct tracer *t, struct program ret[PROGRAMS_MAX])
 		meter_object(t->meter),
 		t->probes ? probes_object(t->probes) : NULL,
 		t->probes ? usdt_object(probes_usdt(t->probes)) : NULL,
-		t->probes ? arrivals_object(probes_arrivals(t->probes)) : NULL,
-		t->passing ? passing_object(t->passing) : NULL,
+		t->probes ? mmap_watch_object(probes_mmap_watch(t->probes)) : NULL,
+		t->fd_passing ? fd_passing_object(t->fd_passing) : NULL,
 	};
 	size_t n = 0;
 

@@ -10,11 +10,11 @@
 
 #include "bpf/request.h"
 
-#define ACTS_MAX 4096 /* that are kept */
+#define EVENTS_MAX 4096 /* that are kept */
 
-/* To those that observe, and kept; it is given its number, tracer::last_act from then on. Takes `act`, which may be NULL where memory ran out. */
-void act_tell(struct tracer *t, json_t *act);
-void act_set_number(json_t *act, const char *key, uint64_t number);
+/* To those that observe, and kept; it is given its number, tracer::last_event from then on. Takes `act`, which may be NULL where memory ran out. */
+void event_emit(struct tracer *t, json_t *event);
+void event_set_number(json_t *event, const char *key, uint64_t number);
 
 /* Those that are kept, the oldest first; their kind is "acted". */
-int act_op(struct request *q);
+int event_op(struct request *q);

@@ -5,20 +5,20 @@
 #include "bpf/base/json_null.h"
 #include "bpf/probe/probes.h"
 
-struct origin origin_of(const struct probes *p, const struct probe_call *c)
+struct event_cause event_cause_of(const struct probes *p, const struct probe_call *c)
 {
-	struct origin origin = {.number = probes_number(p), .ns = c->ns, .pid = (pid_t)c->tgid};
+	struct event_cause cause = {.number = probes_number(p), .ns = c->ns, .pid = (pid_t)c->tgid};
 
-	memcpy(origin.comm, c->comm, sizeof(origin.comm) - 1);
-	return origin;
+	memcpy(cause.comm, c->comm, sizeof(cause.comm) - 1);
+	return cause;
 }
 
-void origin_set(json_t *act, const struct origin *origin)
+void event_cause_set(json_t *event, const struct event_cause *cause)
 {
 	(void)json_object_set_new(
-		act, "from",
-		!origin ? json_null()
-			: json_pack("{sI sI so sI}", "number", (json_int_t)origin->number, "pid",
-				    (json_int_t)origin->pid, "comm", known_text(origin->comm), "ns",
-				    (json_int_t)origin->ns));
+		event, "from",
+		!cause ? json_null()
+		       : json_pack("{sI sI so sI}", "number", (json_int_t)cause->number, "pid",
+				   (json_int_t)cause->pid, "comm", text_or_null(cause->comm), "ns",
+				   (json_int_t)cause->ns));
 }

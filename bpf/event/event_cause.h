@@ -12,7 +12,7 @@
 struct probe_call;
 struct probes;
 
-struct origin {
+struct event_cause {
 	uint64_t number; /* of the act */
 	uint64_t ns;
 	pid_t pid;
@@ -20,6 +20,6 @@ struct origin {
 };
 
 /* The act that is told of this call, now. */
-struct origin origin_of(const struct probes *p, const struct probe_call *c);
+struct event_cause event_cause_of(const struct probes *p, const struct probe_call *c);
 /* NULL: nobody saw it, and "from" is null. */
-void origin_set(json_t *act, const struct origin *origin);
+void event_cause_set(json_t *event, const struct event_cause *cause);

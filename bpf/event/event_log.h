@@ -11,18 +11,18 @@
 
 struct client;
 
-struct kept {
+struct event_log {
 	struct list lines; /* struct line */
 	struct list owners; /* struct owner */
 	unsigned n, n_max;
 };
 
-void kept_init(struct kept *k, unsigned n_max);
-void kept_deinit(struct kept *k);
+void event_log_init(struct event_log *log, unsigned n_max);
+void event_log_deinit(struct event_log *log);
 /*
  * A copy, for which the oldest goes of the user who has most once there are too many. `uid` is whose it is; null or
  * none: nobody knows, and all of these are one user's. Without memory there is none.
  */
-void kept_add(struct kept *k, const json_t *uid, const json_t *o);
+void event_log_add(struct event_log *log, const json_t *uid, const json_t *o);
 /* All of it, as answers to the client: "kind" is `kind` there, as what is told now comes between. */
-void kept_answer(const struct kept *k, struct client *c, const char *kind);
+void event_log_answer(const struct event_log *log, struct client *c, const char *kind);

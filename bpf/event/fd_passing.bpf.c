@@ -199,7 +199,8 @@ int BPF_PROG(on_fd_take, struct task_struct *task, unsigned fd, struct file *fil
 	return 0;
 }
 
-static __always_inline void fill(struct passed *p, const struct file *file, const struct coming *c)
+static __always_inline void fill(struct passed_fd *p, const struct file *file,
+				 const struct coming *c)
 {
 	const struct inode *inode = BPF_CORE_READ(file, f_inode);
 	const struct dentry *dentry = BPF_CORE_READ(file, f_path.dentry);
@@ -228,7 +229,7 @@ static __always_inline void tell(const struct file *file, enum memory memory, in
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 uid = (__u32)bpf_get_current_uid_gid();
-	struct passed *p;
+	struct passed_fd *p;
 
 	if (!allowance_take(uid, now, PASSED_OF_USER_MAX)) {
 		__sync_fetch_and_add(&untold.limited, 1);

@@ -36,7 +36,7 @@ struct giver {
 };
 
 /* A descriptor that a process has received. */
-struct passed {
+struct passed_fd {
 	__u64 ns; /* CLOCK_MONOTONIC */
 	__u64 bytes, ino;
 	struct giver from;

@@ -34,7 +34,7 @@ static const char *const bys[N_BYS] = {
 	[BY_PIDFD] = "pidfd_getfd",
 };
 
-struct passing {
+struct fd_passing {
 	struct tracer *tracer;
 	struct fd_passing_bpf *bpf;
 	struct ring ring;
@@ -47,47 +47,47 @@ struct passing {
 static json_t *from_json(const struct giver *from)
 {
 	return json_pack("{sI sI so sI}", "pid", (json_int_t)from->tgid, "uid",
-			 (json_int_t)from->uid, "comm", known_chars(from->comm, sizeof(from->comm)),
-			 "ns", (json_int_t)from->ns);
+			 (json_int_t)from->uid, "comm",
+			 chars_or_null(from->comm, sizeof(from->comm)), "ns", (json_int_t)from->ns);
 }
 
 /* The kernel gives these two the names of the file system and of the device. */
-static json_t *name_json(const struct passed *p)
+static json_t *name_json(const struct passed_fd *p)
 {
 	size_t n = strlen(MEMFD);
 
 	if (p->memory == MEMORY_DMA_BUF || p->memory == MEMORY_NVIDIA)
 		return json_null();
 	if (p->is_memfd && !strncmp(p->name, MEMFD, n))
-		return known_chars(p->name + n, sizeof(p->name) - n);
-	return known_chars(p->name, sizeof(p->name));
+		return chars_or_null(p->name + n, sizeof(p->name) - n);
+	return chars_or_null(p->name, sizeof(p->name));
 }
 
 /* How much the driver has behind its device no inode says. */
-static json_t *bytes_json(const struct passed *p)
+static json_t *bytes_json(const struct passed_fd *p)
 {
 	return p->memory == MEMORY_NVIDIA ? json_null() : json_integer((json_int_t)p->bytes);
 }
 
 static void take_one(void *context, const void *data, size_t size)
 {
-	const struct passed *p = data;
-	const struct passing *passing = context;
+	const struct passed_fd *p = data;
+	const struct fd_passing *passing = context;
 
 	if (size < sizeof(*p) || p->memory >= N_MEMORIES || p->by >= N_BYS)
 		return;
-	act_tell(passing->tracer,
-		 json_pack("{ss ss sI sn sI sI sI so si ss so so sI ss? so}", "kind", "act", "act",
-			   "fd_receive", "ns", (json_int_t)p->ns, "took_ns", "pid",
-			   (json_int_t)p->tgid, "tid", (json_int_t)p->tid, "uid",
-			   (json_int_t)p->uid, "comm", known_chars(p->comm, sizeof(p->comm)), "fd",
-			   p->fd, "memory", memories[p->memory], "name", name_json(p), "bytes",
-			   bytes_json(p), "inode", (json_int_t)p->ino, "by", bys[p->by], "from",
-			   p->has_from ? from_json(&p->from) : json_null()));
+	event_emit(passing->tracer,
+		   json_pack("{ss ss sI sn sI sI sI so si ss so so sI ss? so}", "kind", "act",
+			     "act", "fd_receive", "ns", (json_int_t)p->ns, "took_ns", "pid",
+			     (json_int_t)p->tgid, "tid", (json_int_t)p->tid, "uid",
+			     (json_int_t)p->uid, "comm", chars_or_null(p->comm, sizeof(p->comm)),
+			     "fd", p->fd, "memory", memories[p->memory], "name", name_json(p),
+			     "bytes", bytes_json(p), "inode", (json_int_t)p->ino, "by", bys[p->by],
+			     "from", p->has_from ? from_json(&p->from) : json_null()));
 }
 
 /* At each of these somebody received a descriptor, of whatever it was. */
-static uint64_t count_misses(const struct passing *p)
+static uint64_t count_misses(const struct fd_passing *p)
 {
 	const struct bpf_program *programs[] = {p->bpf->progs.on_fd_receive,
 						p->bpf->progs.on_fd_taken};
@@ -100,7 +100,7 @@ static uint64_t count_misses(const struct passing *p)
 	return sum;
 }
 
-void passing_count_missed(struct passing *p)
+void fd_passing_count_missed(struct fd_passing *p)
 {
 	uint64_t n;
 
@@ -108,25 +108,25 @@ void passing_count_missed(struct passing *p)
 		return;
 	n = p->bpf->bss->untold.ring + p->bpf->bss->untold.limited + count_misses(p);
 	if (n != p->n_missed)
-		follow_count_lost(p->tracer, n - p->n_missed, ACTS_OF_DESCRIPTORS);
+		follow_count_lost(p->tracer, n - p->n_missed, EVENTS_OF_DESCRIPTORS);
 	p->n_missed = n;
 }
 
-void passing_take(struct passing *p)
+void fd_passing_take(struct fd_passing *p)
 {
 	if (!p)
 		return;
 	ring_take_all(&p->ring);
-	passing_count_missed(p);
+	fd_passing_count_missed(p);
 }
 
 static void on_passed(struct waiter *w, uint32_t events)
 {
-	struct passing *p = container_of(w, struct passing, waiter);
+	struct fd_passing *p = container_of(w, struct fd_passing, waiter);
 
 	(void)events;
 	ring_take(&p->ring);
-	passing_count_missed(p);
+	fd_passing_count_missed(p);
 }
 
 /* --- its life --- */
@@ -137,7 +137,7 @@ static bool is_function(const char *name)
 }
 
 /* Which of them the kernel has under no such name, of those that programs are at. */
-static void say_what_is_missing(const struct fd_passing_bpf *bpf, char ret_why[WHY_SIZE])
+static void explain_missing(const struct fd_passing_bpf *bpf, char ret_why[WHY_SIZE])
 {
 	struct bpf_program *program;
 
@@ -152,7 +152,7 @@ static void say_what_is_missing(const struct fd_passing_bpf *bpf, char ret_why[W
 	}
 }
 
-static int load(struct passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
+static int load(struct fd_passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
 {
 	bool is_old = is_function(RECEIVE_OF_OLD);
 	int r;
@@ -170,11 +170,11 @@ static int load(struct passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
 	if (r == 0)
 		r = fd_passing_bpf__attach(p->bpf); /* in their order there */
 	if (r == -ESRCH && hook_has_btf())
-		say_what_is_missing(p->bpf, ret_why);
+		explain_missing(p->bpf, ret_why);
 	return r;
 }
 
-static int open_all(struct passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
+static int open_all(struct fd_passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
 {
 	int r = load(p, ring_size, ret_why);
 
@@ -187,9 +187,10 @@ static int open_all(struct passing *p, uint32_t ring_size, char ret_why[WHY_SIZE
 	return loop_add(p->tracer->loop_fd, &p->waiter);
 }
 
-int passing_open(struct tracer *t, uint32_t ring_size, struct passing **ret, char ret_why[WHY_SIZE])
+int fd_passing_open(struct tracer *t, uint32_t ring_size, struct fd_passing **ret,
+		    char ret_why[WHY_SIZE])
 {
-	struct passing *p = calloc(1, sizeof(*p));
+	struct fd_passing *p = calloc(1, sizeof(*p));
 	int r;
 
 	if (!p)
@@ -200,15 +201,15 @@ int passing_open(struct tracer *t, uint32_t ring_size, struct passing **ret, cha
 	r = open_all(p, ring_size, ret_why);
 	if (r < 0) {
 		if (!*ret_why)
-			hook_say_why(r, BPF_SINCE, ret_why);
-		passing_close(p);
+			hook_explain(r, BPF_SINCE, ret_why);
+		fd_passing_close(p);
 		return r;
 	}
 	*ret = p;
 	return 0;
 }
 
-void passing_close(struct passing *p)
+void fd_passing_close(struct fd_passing *p)
 {
 	if (!p)
 		return;
@@ -218,17 +219,18 @@ void passing_close(struct passing *p)
 	free(p);
 }
 
-const struct bpf_object *passing_object(const struct passing *p)
+const struct bpf_object *fd_passing_object(const struct fd_passing *p)
 {
 	return p->bpf->obj;
 }
 
-void passing_doctor(struct request *q)
+void fd_passing_doctor(struct request *q)
 {
 	const struct tracer *t = q->client->tracer;
 
 	client_answer(q->client,
 		      json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", "fexit/" RECEIVE, "on",
-				t->passing != NULL, "why", t->passing ? NULL : t->why_no_passing,
-				"lost", "which process got memory by a descriptor, and from which"));
+				t->fd_passing != NULL, "why",
+				t->fd_passing ? NULL : t->why_no_fd_passing, "lost",
+				"which process got memory by a descriptor, and from which"));
 }

@@ -11,18 +11,19 @@
 #include "bpf/request.h"
 
 struct bpf_object;
-struct passing;
+struct fd_passing;
 
 /* `ring_size` of its events in bytes. 0, or negative errno and why. */
-int passing_open(struct tracer *t, uint32_t ring_size, struct passing **ret, char ret_why[WHY_SIZE]);
-void passing_close(struct passing *p);
+int fd_passing_open(struct tracer *t, uint32_t ring_size, struct fd_passing **ret,
+		    char ret_why[WHY_SIZE]);
+void fd_passing_close(struct fd_passing *p);
 /* What there was no room for is counted when something is told, and by this where nothing is. Takes NULL. */
-void passing_count_missed(struct passing *p);
+void fd_passing_count_missed(struct fd_passing *p);
 /* Tells of all that were received, which nobody has to wait for then. Takes NULL. */
-void passing_take(struct passing *p);
+void fd_passing_take(struct fd_passing *p);
 
 /* Its programs. */
-const struct bpf_object *passing_object(const struct passing *p);
+const struct bpf_object *fd_passing_object(const struct fd_passing *p);
 
 /* Answers whether it works. */
-void passing_doctor(struct request *q);
+void fd_passing_doctor(struct request *q);

@@ -11,12 +11,12 @@
 #define PATH_SIZE 4096
 
 /* Written with the lock, before any communicator has it. */
-static struct next {
+static struct chained_plugin {
 	bool is_tried;
 	int version; /* 0: there is none */
 	const struct api *api; /* since v5 */
 	const struct api_v4 *api_v4;
-} next;
+} chained_plugin;
 
 static _Atomic int asked; /* the last mask that it gave: NCCL has one for all communicators, too */
 
@@ -53,7 +53,7 @@ static void open_next(int api, log_fn log)
 	char why[512] = "", symbol[32];
 	void *lib;
 
-	next.is_tried = true;
+	chained_plugin.is_tried = true;
 	if (!name || !*name)
 		return;
 	lib = open_library(name, why, sizeof(why));
@@ -61,61 +61,61 @@ static void open_next(int api, log_fn log)
 		complain(log, name, why);
 		return;
 	}
-	for (int version = api; version >= API_OLDEST && !next.version; version--) {
+	for (int version = api; version >= API_OLDEST && !chained_plugin.version; version--) {
 		(void)snprintf(symbol, sizeof(symbol), "ncclProfiler_v%d", version);
 		if (version == API_OLDEST)
-			next.api_v4 = dlsym(lib, symbol);
+			chained_plugin.api_v4 = dlsym(lib, symbol);
 		else
-			next.api = dlsym(lib, symbol);
-		if (next.api || next.api_v4)
-			next.version = version;
+			chained_plugin.api = dlsym(lib, symbol);
+		if (chained_plugin.api || chained_plugin.api_v4)
+			chained_plugin.version = version;
 	}
-	if (next.version)
+	if (chained_plugin.version)
 		return;
 	(void)snprintf(why, sizeof(why), "it has no table from v%d to v%d", API_OLDEST, api);
 	complain(log, name, why);
 	(void)dlclose(lib);
 }
 
-void next_init(struct comm *c, const struct comm_facts *f, int *mask, log_fn log)
+void chained_plugin_init(struct comm *c, const struct comm_facts *f, int *mask, log_fn log)
 {
 	void *context = NULL;
 	int theirs = 0, r;
 
-	if (!next.is_tried)
+	if (!chained_plugin.is_tried)
 		open_next(f->api, log);
-	if (!next.version)
+	if (!chained_plugin.version)
 		return;
-	if (next.version == API_OLDEST)
-		r = next.api_v4->init(&context, &theirs, f->name, f->hash, f->n_nodes, f->n_ranks,
-				      f->rank, log);
+	if (chained_plugin.version == API_OLDEST)
+		r = chained_plugin.api_v4->init(&context, &theirs, f->name, f->hash, f->n_nodes,
+						f->n_ranks, f->rank, log);
 	else
-		r = next.api->init(&context, f->hash, &theirs, f->name, f->n_nodes, f->n_ranks,
-				   f->rank, log);
+		r = chained_plugin.api->init(&context, f->hash, &theirs, f->name, f->n_nodes,
+					     f->n_ranks, f->rank, log);
 	if (r != ABI_OK)
 		return; /* NCCL would go on without it, too */
-	atomic_store(&c->next, context);
+	atomic_store(&c->chained, context);
 	atomic_store(&c->has_next, true);
 	atomic_store(&asked, theirs);
 	*mask |= theirs;
 }
 
-void next_finalize(struct comm *c)
+void chained_plugin_finalize(struct comm *c)
 {
-	void *context = atomic_load(&c->next);
+	void *context = atomic_load(&c->chained);
 
 	if (!atomic_exchange(&c->has_next, false) || !context)
 		return;
-	if (next.version == API_OLDEST)
-		(void)next.api_v4->finalize(context);
+	if (chained_plugin.version == API_OLDEST)
+		(void)chained_plugin.api_v4->finalize(context);
 	else
-		(void)next.api->finalize(context);
+		(void)chained_plugin.api->finalize(context);
 }
 
 /* Whether NCCL would tell it, in that version, had it asked NCCL itself. */
 static bool wants(uint64_t type)
 {
-	return type <= (uint64_t)event_known_by(next.version) &&
+	return type <= (uint64_t)event_known_by(chained_plugin.version) &&
 	       (event_implied_by(type) & atomic_load_explicit(&asked, memory_order_relaxed));
 }
 
@@ -123,7 +123,7 @@ static void *translated(const void *handle)
 {
 	const struct slot *s = slot_find(handle);
 
-	return s ? slot_get(s->next) : NULL;
+	return s ? slot_get(s->chained) : NULL;
 }
 
 static size_t size_of(int api)
@@ -144,19 +144,19 @@ static void translate(int api, uint64_t type, const struct descr *from, struct d
 		ret->coll.group = translated(from->coll.group);
 	if (api > API_OLDEST && type == EVENT_P2P)
 		ret->p2p.group = translated(from->p2p.group);
-	if (next.version > API_OLDEST)
+	if (chained_plugin.version > API_OLDEST)
 		return;
 	if (api > API_OLDEST && (type & (EVENT_COLL | EVENT_P2P)))
 		ret->parent = type == EVENT_COLL ? ret->coll.group : ret->p2p.group;
 	ret->type_v4 = (uint8_t)type;
 }
 
-void *next_start(int api, uint32_t comm, const struct descr *d)
+void *chained_plugin_start(int api, uint32_t comm, const struct descr *d)
 {
 	uint64_t type = api == API_OLDEST ? d->type_v4 : d->type;
 	void *context = comm == COMM_NONE
 				? NULL
-				: atomic_load_explicit(&comms[comm].next, memory_order_relaxed);
+				: atomic_load_explicit(&comms[comm].chained, memory_order_relaxed);
 	void *handle = NULL;
 	struct descr theirs;
 
@@ -164,31 +164,31 @@ void *next_start(int api, uint32_t comm, const struct descr *d)
 	    !atomic_load_explicit(&comms[comm].has_next, memory_order_acquire) || !wants(type))
 		return NULL;
 	translate(api, type, d, &theirs);
-	if (next.version == API_OLDEST)
-		(void)next.api_v4->start_event(context, &handle, &theirs);
+	if (chained_plugin.version == API_OLDEST)
+		(void)chained_plugin.api_v4->start_event(context, &handle, &theirs);
 	else
-		(void)next.api->start_event(context, &handle, &theirs);
+		(void)chained_plugin.api->start_event(context, &handle, &theirs);
 	return handle;
 }
 
-void next_stop(void *handle)
+void chained_plugin_stop(void *handle)
 {
 	if (!handle)
 		return;
-	if (next.version == API_OLDEST)
-		(void)next.api_v4->stop_event(handle);
+	if (chained_plugin.version == API_OLDEST)
+		(void)chained_plugin.api_v4->stop_event(handle);
 	else
-		(void)next.api->stop_event(handle);
+		(void)chained_plugin.api->stop_event(handle);
 }
 
-void next_record_state(void *handle, int state, union state_args *args)
+void chained_plugin_record_state(void *handle, int state, union state_args *args)
 {
 	static const int last[N_APIS] = {STATE_LAST_V4, STATE_LAST_V5, STATE_LAST_V6, INT32_MAX};
 
-	if (!handle || state > last[next.version - API_OLDEST])
+	if (!handle || state > last[chained_plugin.version - API_OLDEST])
 		return;
-	if (next.version == API_OLDEST)
-		(void)next.api_v4->record_event_state(handle, state, args);
+	if (chained_plugin.version == API_OLDEST)
+		(void)chained_plugin.api_v4->record_event_state(handle, state, args);
 	else
-		(void)next.api->record_event_state(handle, state, args);
+		(void)chained_plugin.api->record_event_state(handle, state, args);
 }

@@ -13,10 +13,10 @@
  * A communicator of it, with the lock of plugin.c; opens the plug-in for the first. Adds to `mask` what it asks for. If
  * it cannot be had, `log` is told of that, once.
  */
-void next_init(struct comm *c, const struct comm_facts *f, int *mask, log_fn log);
-void next_finalize(struct comm *c);
+void chained_plugin_init(struct comm *c, const struct comm_facts *f, int *mask, log_fn log);
+void chained_plugin_finalize(struct comm *c);
 
 /* Its handle, or NULL. Any thread, likewise the others; these take NULL. */
-void *next_start(int api, uint32_t comm, const struct descr *d);
-void next_stop(void *handle);
-void next_record_state(void *handle, int state, union state_args *args);
+void *chained_plugin_start(int api, uint32_t comm, const struct descr *d);
+void chained_plugin_stop(void *handle);
+void chained_plugin_record_state(void *handle, int state, union state_args *args);

@@ -73,7 +73,7 @@ struct comm *comm_open(const struct comm_facts *f, void **ret_context)
 		c->n_nodes = f->n_nodes;
 		c->api = f->api;
 		set_label(c);
-		atomic_store(&c->next, NULL);
+		atomic_store(&c->chained, NULL);
 		atomic_store(&c->has_next, false);
 		set_state(c, turn, COMM_OPEN);
 		if ((unsigned)(c - comms) >= comm_limit())

@@ -1,7 +1,7 @@
 /*
  * Communicators of this process
  *
- * One is opened and closed by NCCL's threads, with the lock of plugin.c, and freed by teller once it has told that it is
+ * One is opened and closed by NCCL's threads, with the lock of plugin.c, and freed by sender once it has told that it is
  * closed.
  */
 #pragma once
@@ -23,7 +23,7 @@ enum comm_state {
 
 struct comm {
 	_Atomic uint64_t word; /* turn, state */
-	_Atomic(void *) next; /* context of the next plug-in */
+	_Atomic(void *) chained; /* context of the next plug-in */
 	_Atomic bool has_next;
 	char name[COMM_NAME_SIZE]; /* "": none */
 	char label[COMM_LABEL_SIZE]; /* no other that is not free has it */

@@ -209,20 +209,20 @@ void event_start(int api, void *context, void **ret_handle, const struct descr *
 {
 	uint64_t type = api == API_OLDEST ? d->type_v4 : d->type;
 	uint32_t comm = comm_of(type, context, d);
-	void *handle, *next = next_start(api, comm, d);
+	void *handle, *chained = chained_plugin_start(api, comm, d);
 	bool is_kept = is_ours(type) && type != EVENT_NET && comm != COMM_NONE;
 	struct slot *s;
 
 	if (type == EVENT_NET && is_ours(type))
 		start_net(comm, d);
-	if (!is_kept && !next)
+	if (!is_kept && !chained)
 		return;
 	s = slot_take(&handle);
 	if (!s) {
-		next_stop(next);
+		chained_plugin_stop(chained);
 		return;
 	}
-	slot_set(s->next, next);
+	slot_set(s->chained, chained);
 	fill(s, type, comm, d);
 	*ret_handle = handle;
 }
@@ -279,7 +279,7 @@ void event_stop(void *handle)
 
 	if (!s)
 		return;
-	next_stop(slot_get(s->next));
+	chained_plugin_stop(slot_get(s->chained));
 	type = slot_get(s->type);
 	if (type & EVENTS_OF_TASKS) {
 		s->stopped_ns = num_now_ns();
@@ -299,7 +299,7 @@ void event_record_state(void *handle, int state, union state_args *args)
 
 	if (!s)
 		return;
-	next_record_state(slot_get(s->next), state, args);
+	chained_plugin_record_state(slot_get(s->chained), state, args);
 	if (args &&
 	    (state == STATE_SEND_WAIT || state == STATE_RECV_FLUSH_WAIT ||
 	     state == STATE_RECV_GPU_WAIT) &&

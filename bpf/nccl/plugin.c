@@ -24,7 +24,7 @@ static bool is_ready;
 static void on_fork_in_child(void)
 {
 	(void)pthread_mutex_init(&lock, NULL);
-	teller_forget();
+	sender_forget();
 	comm_forget_all();
 	slot_forget_all();
 }
@@ -61,9 +61,9 @@ static int init(const struct comm_facts *f, void **ret_context, int *ret_mask, l
 	c = comm_open(f, ret_context);
 	if (c) {
 		*ret_mask = mask_asked() & event_known_by(f->api);
-		next_init(c, f, ret_mask, log);
-		(void)teller_start(); /* without: callbacks write, and what nobody reads is lost */
-		teller_wake();
+		chained_plugin_init(c, f, ret_mask, log);
+		(void)sender_start(); /* without: callbacks write, and what nobody reads is lost */
+		sender_wake();
 	}
 	(void)pthread_mutex_unlock(&lock);
 	return ABI_OK;
@@ -76,11 +76,11 @@ static int finalize(void *context)
 	(void)pthread_mutex_lock(&lock);
 	c = comm_close(context);
 	if (c)
-		next_finalize(c);
+		chained_plugin_finalize(c);
 	if (c && comm_n_open() == 0)
-		teller_stop();
+		sender_stop();
 	else
-		teller_wake();
+		sender_wake();
 	(void)pthread_mutex_unlock(&lock);
 	return ABI_OK;
 }
@@ -89,7 +89,7 @@ static int finalize(void *context)
 __attribute__((destructor)) static void on_unload(void)
 {
 	(void)pthread_mutex_lock(&lock);
-	teller_stop();
+	sender_stop();
 	(void)pthread_mutex_unlock(&lock);
 }
 

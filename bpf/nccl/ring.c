@@ -48,9 +48,9 @@ bool ring_write(const struct record *r)
 	p->record = *r;
 	atomic_store_explicit(&p->turn, at + 1 - at % N_PLACES, memory_order_release);
 	if (at % WAKE_EVERY == 0)
-		teller_wake();
+		sender_wake();
 	else
-		teller_wake_if_idle();
+		sender_wake_if_idle();
 	return true;
 }
 

@@ -1,5 +1,5 @@
 /*
- * What callbacks write down, and teller reads: fixed in number and size
+ * What callbacks write down, and sender reads: fixed in number and size
  */
 #pragma once
 

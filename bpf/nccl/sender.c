@@ -71,7 +71,7 @@ struct batch {
 	} comms[BATCH_MAX];
 };
 
-struct teller {
+struct sender {
 	struct link link;
 	uint64_t link_told; /* its number, when something was told by it first */
 	uint64_t link_watched; /* likewise, when it was asked to watch */
@@ -99,27 +99,27 @@ static pthread_t thread;
 static bool runs, stops;
 static _Atomic bool is_idle;
 
-void teller_wake(void)
+void sender_wake(void)
 {
 	(void)pthread_cond_signal(&wakes);
 }
 
-void teller_wake_if_idle(void)
+void sender_wake_if_idle(void)
 {
 	if (atomic_load_explicit(&is_idle, memory_order_relaxed) &&
 	    atomic_exchange_explicit(&is_idle, false, memory_order_relaxed))
-		teller_wake();
+		sender_wake();
 }
 
 /* --- What callbacks wrote ------------------------------------------------------------------------ */
 
-static void drop_task(struct teller *t, struct slot *task)
+static void drop_task(struct sender *t, struct slot *task)
 {
 	t->comms[slot_get(task->comm)].sums.untold++;
 	slot_free(task);
 }
 
-static bool may_tell_one(struct teller *t)
+static bool may_tell_one(struct sender *t)
 {
 	uint64_t each_ns = 1000 * MS / TASKS_A_SECOND, floor_ns = t->now_ns - 1000 * MS;
 
@@ -131,7 +131,7 @@ static bool may_tell_one(struct teller *t)
 	return true;
 }
 
-static void take_task(struct teller *t, struct slot *task)
+static void take_task(struct sender *t, struct slot *task)
 {
 	struct told_comm *c = &t->comms[slot_get(task->comm)];
 
@@ -145,7 +145,7 @@ static void take_task(struct teller *t, struct slot *task)
 		t->tasks[t->n_tasks++] = task;
 }
 
-static void read_ring(struct teller *t)
+static void read_ring(struct sender *t)
 {
 	struct record r;
 
@@ -184,7 +184,7 @@ static bool are_equal(const struct comm_sums *a, const struct comm_sums *b)
 	return a->colls == b->colls && a->p2ps == b->p2ps && a->untold == b->untold;
 }
 
-static bool has_tasks_of(const struct teller *t, unsigned place)
+static bool has_tasks_of(const struct sender *t, unsigned place)
 {
 	for (unsigned i = 0; i < t->n_tasks; i++)
 		if (slot_get(t->tasks[i]->comm) == place)
@@ -193,7 +193,7 @@ static bool has_tasks_of(const struct teller *t, unsigned place)
 }
 
 /* One that is closing is told of when all of it was. */
-static bool has_comm_to_tell(struct teller *t, unsigned place)
+static bool has_comm_to_tell(struct sender *t, unsigned place)
 {
 	const struct told_comm *c = &t->comms[place];
 
@@ -207,7 +207,7 @@ static bool has_comm_to_tell(struct teller *t, unsigned place)
 	return c->told_ns < t->round_ns && !are_equal(&c->sums, &c->told);
 }
 
-static bool tell_comms(struct teller *t, struct text *text)
+static bool tell_comms(struct sender *t, struct text *text)
 {
 	struct batch *b = &t->batch;
 	struct text act;
@@ -229,7 +229,7 @@ static bool tell_comms(struct teller *t, struct text *text)
 	return true;
 }
 
-static bool is_over(const struct teller *t, const struct slot *task)
+static bool is_over(const struct sender *t, const struct slot *task)
 {
 	uint64_t ended_ns = slot_get(task->ended_ns);
 	uint64_t last_ns = ended_ns > task->stopped_ns ? ended_ns : task->stopped_ns;
@@ -239,7 +239,7 @@ static bool is_over(const struct teller *t, const struct slot *task)
 	       (!slot_is_held(task) && t->now_ns > last_ns + QUIET_NS);
 }
 
-static bool tell_tasks(struct teller *t, struct text *text)
+static bool tell_tasks(struct sender *t, struct text *text)
 {
 	unsigned n_left = 0;
 	bool has_room = true;
@@ -263,7 +263,7 @@ static bool tell_tasks(struct teller *t, struct text *text)
 	return has_room;
 }
 
-static bool tell_sums_of(struct teller *t, struct text *text, int comm, uint64_t told_ns)
+static bool tell_sums_of(struct sender *t, struct text *text, int comm, uint64_t told_ns)
 {
 	struct batch *b = &t->batch;
 	unsigned from = 0;
@@ -282,7 +282,7 @@ static bool tell_sums_of(struct teller *t, struct text *text, int comm, uint64_t
 }
 
 /* Of those that are closing, now; of all others, once a round. */
-static bool tell_sums(struct teller *t, struct text *text)
+static bool tell_sums(struct sender *t, struct text *text)
 {
 	for (unsigned i = 0; i < comm_limit() && t->batch.n_sums == 0; i++)
 		if (t->comms[i].is_closing && !tell_sums_of(t, text, (int)i, UINT64_MAX))
@@ -292,7 +292,7 @@ static bool tell_sums(struct teller *t, struct text *text)
 	return tell_sums_of(t, text, -1, t->is_leaving ? UINT64_MAX : t->round_ns);
 }
 
-static bool tell_gap(struct teller *t, struct text *text)
+static bool tell_gap(struct sender *t, struct text *text)
 {
 	struct text act;
 
@@ -305,14 +305,14 @@ static bool tell_gap(struct teller *t, struct text *text)
 	return true;
 }
 
-static bool ask(struct teller *t, enum request request, const struct text *text, int fd)
+static bool ask(struct sender *t, enum request request, const struct text *text, int fd)
 {
 	t->asked = request;
 	return link_ask(&t->link, text, fd);
 }
 
 /* False: there is nothing, or it could not be asked. */
-static bool tell(struct teller *t)
+static bool tell(struct sender *t)
 {
 	struct text text;
 	size_t empty;
@@ -340,7 +340,7 @@ static bool tell(struct teller *t)
 	return ask(t, REQUEST_TELL, &text, -1);
 }
 
-static void take_answer_to_tell(struct teller *t, bool is_taken)
+static void take_answer_to_tell(struct sender *t, bool is_taken)
 {
 	const struct batch *b = &t->batch;
 
@@ -391,7 +391,7 @@ static int open_socket(const struct sum *sum)
 	return take_fd(fd);
 }
 
-static bool tag(struct teller *t, const struct sum *sum)
+static bool tag(struct sender *t, const struct sum *sum)
 {
 	const struct comm *c = &comms[sum->comm];
 	cleanup(fd_closep) int fd = open_socket(sum);
@@ -417,7 +417,7 @@ static bool tag(struct teller *t, const struct sum *sum)
  * All sockets of this process, where somebody wants that: NCCL is built without events of its network as a rule, and
  * says of none of its sockets then which they are.
  */
-static bool watch(struct teller *t)
+static bool watch(struct sender *t)
 {
 	struct text text;
 
@@ -430,7 +430,7 @@ static bool watch(struct teller *t)
 	return ask(t, REQUEST_WATCH, &text, -1);
 }
 
-static bool tag_next(struct teller *t)
+static bool tag_next(struct sender *t)
 {
 	struct text text;
 	struct sum *sum;
@@ -451,7 +451,7 @@ static bool tag_next(struct teller *t)
 
 /* --- What is over -------------------------------------------------------------------------------- */
 
-static void free_comm(struct teller *t, unsigned place)
+static void free_comm(struct sender *t, unsigned place)
 {
 	unsigned n_left = 0;
 
@@ -469,7 +469,7 @@ static void free_comm(struct teller *t, unsigned place)
 }
 
 /* Before the ring is read: all of them is in it then. */
-static void see_closed(struct teller *t)
+static void see_closed(struct sender *t)
 {
 	for (unsigned i = 0; i < comm_limit(); i++)
 		if (comm_state(&comms[i]) == COMM_CLOSED)
@@ -477,7 +477,7 @@ static void see_closed(struct teller *t)
 }
 
 /* Its span is ended, so that its totals are kept, and its rows go. False: there is nothing to be asked. */
-static bool part_next(struct teller *t)
+static bool part_next(struct sender *t)
 {
 	struct text text;
 
@@ -499,7 +499,7 @@ static bool part_next(struct teller *t)
 	return false;
 }
 
-static void take_answer(struct teller *t, bool is_taken)
+static void take_answer(struct sender *t, bool is_taken)
 {
 	struct told_comm *c = &t->comms[t->asked_comm];
 
@@ -527,14 +527,14 @@ static void take_answer(struct teller *t, bool is_taken)
 /* --- The thread ---------------------------------------------------------------------------------- */
 
 /* Nobody is there to be told. */
-static void drop_tasks(struct teller *t)
+static void drop_tasks(struct sender *t)
 {
 	for (unsigned i = 0; i < t->n_tasks; i++)
 		drop_task(t, t->tasks[i]);
 	t->n_tasks = 0;
 }
 
-static void hear(struct teller *t, int timeout_ms)
+static void hear(struct sender *t, int timeout_ms)
 {
 	enum answer answer = link_hear(&t->link, timeout_ms);
 
@@ -545,7 +545,7 @@ static void hear(struct teller *t, int timeout_ms)
 }
 
 /* True: something is asked, or was done. */
-static bool turn(struct teller *t)
+static bool turn(struct sender *t)
 {
 	t->now_ns = num_now_ns();
 	link_open(&t->link, t->now_ns);
@@ -560,7 +560,7 @@ static bool turn(struct teller *t)
 	return part_next(t);
 }
 
-static void wait_for_work(struct teller *t)
+static void wait_for_work(struct sender *t)
 {
 	bool idle = t->n_tasks == 0 && t->now_ns > t->read_ns + SUMS_NS + LOOK_NS;
 	uint64_t until_ns = t->now_ns + (idle ? IDLE_NS : LOOK_NS);
@@ -585,7 +585,7 @@ static bool is_to_stop(void)
 	return is;
 }
 
-static void run(struct teller *t)
+static void run(struct sender *t)
 {
 	uint64_t leave_ns = 0;
 
@@ -605,7 +605,7 @@ static void run(struct teller *t)
 
 static void *main_of_thread(void *arg)
 {
-	struct teller *t = arg;
+	struct sender *t = arg;
 
 	(void)pthread_setname_np(pthread_self(), "weightd-nccl");
 	t->now_ns = t->lost_told_ns = num_now_ns();
@@ -617,7 +617,7 @@ static void *main_of_thread(void *arg)
 	return NULL;
 }
 
-static int start_thread(struct teller *t)
+static int start_thread(struct sender *t)
 {
 	sigset_t all, before;
 	pthread_attr_t attr;
@@ -636,25 +636,25 @@ static int start_thread(struct teller *t)
 	return -r;
 }
 
-int teller_start(void)
+int sender_start(void)
 {
-	static struct teller teller; /* nothing is allocated in somebody's process */
+	static struct sender sender; /* nothing is allocated in somebody's process */
 	const char *watches = getenv("WEIGHTD_NCCL_WATCH");
 	int r;
 
 	if (runs)
 		return 0;
-	memset(&teller, 0, sizeof(teller));
-	link_init(&teller.link);
-	teller.watches = watches && !strcmp(watches, "1");
+	memset(&sender, 0, sizeof(sender));
+	link_init(&sender.link);
+	sender.watches = watches && !strcmp(watches, "1");
 	discard_ring(); /* of communicators that are gone */
 	stops = false;
-	r = start_thread(&teller);
+	r = start_thread(&sender);
 	runs = r == 0;
 	return r;
 }
 
-void teller_stop(void)
+void sender_stop(void)
 {
 	if (runs) {
 		(void)pthread_mutex_lock(&lock);
@@ -672,7 +672,7 @@ void teller_stop(void)
 }
 
 /* What the thread had is lost, as it is itself. */
-void teller_forget(void)
+void sender_forget(void)
 {
 	link_forget();
 	(void)pthread_mutex_init(&lock, NULL);

@@ -4,12 +4,12 @@
 #pragma once
 
 /* With the lock of plugin.c. 0, or negative errno: then nothing is told. */
-int teller_start(void);
+int sender_start(void);
 /* Tells what there is still, if that takes no longer than half a second, and is no more. */
-void teller_stop(void);
+void sender_stop(void);
 /* In a child of the process, which has no such thread. */
-void teller_forget(void);
+void sender_forget(void);
 
 /* Any thread. */
-void teller_wake(void);
-void teller_wake_if_idle(void);
+void sender_wake(void);
+void sender_wake_if_idle(void);

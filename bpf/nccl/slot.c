@@ -1,5 +1,5 @@
 /*
- * Taken and stopped by any thread, without a lock; freed by teller where that was told of it.
+ * Taken and stopped by any thread, without a lock; freed by sender where that was told of it.
  */
 #include "bpf/nccl/slot.h"
 
@@ -49,7 +49,7 @@ struct slot *slot_take(void **ret_handle)
 							     memory_order_acquire,
 							     memory_order_relaxed))
 			continue;
-		atomic_store_explicit(&s->next, NULL, memory_order_relaxed);
+		atomic_store_explicit(&s->chained, NULL, memory_order_relaxed);
 		atomic_store_explicit(&s->ended_ns, 0, memory_order_relaxed);
 		atomic_store_explicit(&s->sent, 0, memory_order_relaxed);
 		atomic_store_explicit(&s->received, 0, memory_order_relaxed);

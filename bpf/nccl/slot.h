@@ -16,12 +16,12 @@
 enum slot_state {
 	SLOT_FREE,
 	SLOT_LIVE,
-	SLOT_STOPPED, /* teller's, until it is free */
+	SLOT_STOPPED, /* sender's, until it is free */
 };
 
 struct slot {
 	_Atomic uint64_t word; /* turn, children that are live, state */
-	_Atomic(void *) next; /* its handle in the next plug-in */
+	_Atomic(void *) chained; /* its handle in the next plug-in */
 	_Atomic(void *) parent; /* as NCCL named it */
 	_Atomic(struct slot *) held; /* whose child it is until it stops; NULL of one that is free */
 	/* Whoever has a stale handle may read these while another event begins here, too. */
@@ -32,7 +32,7 @@ struct slot {
 	_Atomic uint64_t began_ns, ended_ns; /* that of the last child */
 	_Atomic uint64_t sent, received; /* by its children; of a step, the one that it is */
 	_Atomic uint32_t n_ops;
-	/* Written by who starts it, read by teller. */
+	/* Written by who starts it, read by sender. */
 	uint64_t stopped_ns;
 	uint64_t seq;
 	uint64_t count;

@@ -1,5 +1,5 @@
 /*
- * Read and written by teller alone. Found by open addressing.
+ * Read and written by sender alone. Found by open addressing.
  */
 #include "bpf/nccl/sum.h"
 

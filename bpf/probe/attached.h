@@ -23,7 +23,7 @@ struct attachment {
 	pid_t pid; /* 0: not known here */
 	uid_t uid;
 	char comm[COMM_SIZE]; /* "": not known */
-	char name[SAID_NAME_SIZE], device[SAID_DEVICE_SIZE];
+	char name[USDT_NAME_SIZE], device[USDT_DEVICE_SIZE];
 	uint64_t version, bytes;
 	uint64_t ns; /* since then */
 };

@@ -6,51 +6,51 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct told_tally {
-	struct list link; /* tallies::told */
-	struct tally_key key;
-	struct tally tally;
+struct taken_count {
+	struct list link; /* call_counts::taken */
+	struct call_count_key key;
+	struct call_count count;
 };
 
-void tallies_init(struct tallies *t, int map_fd)
+void call_counts_init(struct call_counts *t, int map_fd)
 {
-	list_init(&t->told);
+	list_init(&t->taken);
 	t->map_fd = map_fd;
 }
 
-static void drop(struct told_tally *told)
+static void drop(struct taken_count *taken)
 {
-	list_remove(&told->link);
-	free(told);
+	list_remove(&taken->link);
+	free(taken);
 }
 
-void tallies_deinit(struct tallies *t)
+void call_counts_deinit(struct call_counts *t)
 {
-	struct told_tally *told, *next;
+	struct taken_count *taken, *next;
 
-	list_for_each_safe(told, next, &t->told, link)
-		drop(told);
+	list_for_each_safe(taken, next, &t->taken, link)
+		drop(taken);
 }
 
 /* NULL where memory ran out: then it is told later. */
-static struct told_tally *told_of(struct tallies *t, const struct tally_key *key)
+static struct taken_count *taken_count_of(struct call_counts *t, const struct call_count_key *key)
 {
-	struct told_tally *told;
+	struct taken_count *taken;
 
-	list_for_each(told, &t->told, link)
-		if (!memcmp(&told->key, key, sizeof(*key)))
-			return told;
-	told = calloc(1, sizeof(*told));
-	if (told) {
-		told->key = *key;
-		list_append(&t->told, &told->link);
+	list_for_each(taken, &t->taken, link)
+		if (!memcmp(&taken->key, key, sizeof(*key)))
+			return taken;
+	taken = calloc(1, sizeof(*taken));
+	if (taken) {
+		taken->key = *key;
+		list_append(&t->taken, &taken->link);
 	}
-	return told;
+	return taken;
 }
 
-static struct tally difference(const struct tally *now, const struct tally *before)
+static struct call_count difference(const struct call_count *now, const struct call_count *before)
 {
-	struct tally d = *now;
+	struct call_count d = *now;
 
 	d.calls -= before->calls;
 	d.errors -= before->errors;
@@ -59,30 +59,32 @@ static struct tally difference(const struct tally *now, const struct tally *befo
 	return d;
 }
 
-static void take(struct tallies *t, const struct tally_key *key,
-		 void (*fn)(void *context, const struct tally_key *key, const struct tally *since),
+static void take(struct call_counts *t, const struct call_count_key *key,
+		 void (*fn)(void *context, const struct call_count_key *key,
+			    const struct call_count *since),
 		 void *context)
 {
-	struct told_tally *told = told_of(t, key);
-	struct tally now, since;
+	struct taken_count *taken = taken_count_of(t, key);
+	struct call_count now, since;
 
-	if (!told || bpf_map_lookup_elem(t->map_fd, key, &now) < 0)
+	if (!taken || bpf_map_lookup_elem(t->map_fd, key, &now) < 0)
 		return;
-	since = difference(&now, &told->tally);
-	told->tally = now;
+	since = difference(&now, &taken->count);
+	taken->count = now;
 	if (since.calls > 0) {
 		fn(context, key, &since);
 	} else if (kill((pid_t)key->tgid, 0) < 0 && errno == ESRCH) {
-		drop(told);
+		drop(taken);
 		(void)bpf_map_delete_elem(t->map_fd, key); /* is there */
 	}
 }
 
-void tallies_take(struct tallies *t,
-		  void (*fn)(void *context, const struct tally_key *key, const struct tally *since),
-		  void *context)
+void call_counts_take(struct call_counts *t,
+		      void (*fn)(void *context, const struct call_count_key *key,
+				 const struct call_count *since),
+		      void *context)
 {
-	struct tally_key key, next;
+	struct call_count_key key, next;
 	bool has = bpf_map_get_next_key(t->map_fd, NULL, &next) == 0;
 
 	while (has) {

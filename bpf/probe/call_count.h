@@ -8,14 +8,15 @@
 #include "bpf/probe/probes.bpf.h"
 #include "ipc/base/list.h"
 
-struct tallies {
-	struct list told; /* struct told_tally */
+struct call_counts {
+	struct list taken; /* struct taken_count */
 	int map_fd;
 };
 
-void tallies_init(struct tallies *t, int map_fd);
-void tallies_deinit(struct tallies *t);
+void call_counts_init(struct call_counts *t, int map_fd);
+void call_counts_deinit(struct call_counts *t);
 /* Tells what was counted since it was told last. What is of processes that are gone is dropped. */
-void tallies_take(struct tallies *t,
-		  void (*fn)(void *context, const struct tally_key *key, const struct tally *since),
-		  void *context);
+void call_counts_take(struct call_counts *t,
+		      void (*fn)(void *context, const struct call_count_key *key,
+				 const struct call_count *since),
+		      void *context);

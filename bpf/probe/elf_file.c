@@ -10,10 +10,10 @@
 
 #define TABLE_SIZE_MAX (4 * MIB) /* of what is read at once: libraries have a tenth of it */
 
-void image_deinit(struct image *image)
+void elf_file_deinit(struct elf_file *elf)
 {
-	free(image->sections.bytes);
-	free(image->segments.bytes);
+	free(elf->sections.bytes);
+	free(elf->segments.bytes);
 }
 
 static int read_all(int fd, void *buffer, size_t size, uint64_t offset)
@@ -32,33 +32,33 @@ static int read_all(int fd, void *buffer, size_t size, uint64_t offset)
 	return 0;
 }
 
-int image_read(const struct image *image, uint64_t offset, uint64_t n, size_t entry_size,
-	       struct table *ret)
+int elf_file_read(const struct elf_file *elf, uint64_t offset, uint64_t n, size_t entry_size,
+		  struct elf_table *ret)
 {
 	uint64_t size;
 	int r;
 
 	if (__builtin_mul_overflow(n, entry_size, &size) || size > TABLE_SIZE_MAX ||
-	    offset > image->size || size > image->size - offset)
+	    offset > elf->size || size > elf->size - offset)
 		return -EBADMSG;
 	ret->bytes = malloc(size + 1);
 	if (!ret->bytes)
 		return -ENOMEM;
-	r = read_all(image->fd, ret->bytes, size, offset);
+	r = read_all(elf->fd, ret->bytes, size, offset);
 	if (r < 0)
 		return r;
 	ret->n = n;
 	return 0;
 }
 
-static int head_read(struct image *image)
+static int head_read(struct elf_file *elf)
 {
-	Elf64_Ehdr *head = &image->head;
+	Elf64_Ehdr *head = &elf->head;
 	int r;
 
-	if (image->size < sizeof(*head))
+	if (elf->size < sizeof(*head))
 		return -ENOEXEC;
-	r = read_all(image->fd, head, sizeof(*head), 0);
+	r = read_all(elf->fd, head, sizeof(*head), 0);
 	if (r < 0)
 		return r;
 	if (memcmp(head->e_ident, ELFMAG, SELFMAG) != 0 || head->e_ident[EI_CLASS] != ELFCLASS64 ||
@@ -66,27 +66,27 @@ static int head_read(struct image *image)
 		return -ENOEXEC;
 	if (head->e_shentsize != sizeof(Elf64_Shdr) || head->e_phentsize != sizeof(Elf64_Phdr))
 		return -EBADMSG;
-	r = image_read(image, head->e_shoff, head->e_shnum, sizeof(Elf64_Shdr), &image->sections);
+	r = elf_file_read(elf, head->e_shoff, head->e_shnum, sizeof(Elf64_Shdr), &elf->sections);
 	if (r < 0)
 		return r;
-	return image_read(image, head->e_phoff, head->e_phnum, sizeof(Elf64_Phdr), &image->segments);
+	return elf_file_read(elf, head->e_phoff, head->e_phnum, sizeof(Elf64_Phdr), &elf->segments);
 }
 
-const Elf64_Shdr *image_section(const struct image *image, uint32_t type)
+const Elf64_Shdr *elf_file_section(const struct elf_file *elf, uint32_t type)
 {
-	const Elf64_Shdr *sections = image->sections.bytes;
+	const Elf64_Shdr *sections = elf->sections.bytes;
 
-	for (uint64_t i = 0; i < image->sections.n; i++)
+	for (uint64_t i = 0; i < elf->sections.n; i++)
 		if (sections[i].sh_type == type)
 			return &sections[i];
 	return NULL;
 }
 
-int image_offset(const struct image *image, uint64_t address, uint32_t flags, uint64_t *ret)
+int elf_file_offset(const struct elf_file *elf, uint64_t address, uint32_t flags, uint64_t *ret)
 {
-	const Elf64_Phdr *segments = image->segments.bytes;
+	const Elf64_Phdr *segments = elf->segments.bytes;
 
-	for (uint64_t i = 0; i < image->segments.n; i++) {
+	for (uint64_t i = 0; i < elf->segments.n; i++) {
 		const Elf64_Phdr *s = &segments[i];
 		uint64_t offset;
 
@@ -94,7 +94,7 @@ int image_offset(const struct image *image, uint64_t address, uint32_t flags, ui
 		    address - s->p_vaddr >= s->p_filesz)
 			continue;
 		if (__builtin_add_overflow(s->p_offset, address - s->p_vaddr, &offset) ||
-		    offset >= image->size)
+		    offset >= elf->size)
 			return -EBADMSG;
 		*ret = offset;
 		return 0;
@@ -102,15 +102,15 @@ int image_offset(const struct image *image, uint64_t address, uint32_t flags, ui
 	return -EBADMSG;
 }
 
-int image_init(struct image *image, int fd)
+int elf_file_init(struct elf_file *elf, int fd)
 {
 	struct stat st;
 
-	*image = (struct image){.fd = fd};
+	*elf = (struct elf_file){.fd = fd};
 	if (fstat(fd, &st) < 0)
 		return -errno;
 	if (!S_ISREG(st.st_mode))
 		return -ENOEXEC;
-	image->size = (uint64_t)st.st_size;
-	return head_read(image);
+	elf->size = (uint64_t)st.st_size;
+	return head_read(elf);
 }

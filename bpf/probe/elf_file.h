@@ -10,26 +10,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct table {
+struct elf_table {
 	void *bytes;
 	uint64_t n; /* entries */
 };
 
-struct image {
+struct elf_file {
 	int fd; /* the caller's */
 	uint64_t size;
 	Elf64_Ehdr head;
-	struct table sections, segments;
+	struct elf_table sections, segments;
 };
 
 /* To be deinitialised in any case. -ENOEXEC: not a 64-bit ELF file; -EBADMSG: it contradicts itself, or its end is missing. */
-int image_init(struct image *image, int fd);
-void image_deinit(struct image *image);
+int elf_file_init(struct elf_file *elf, int fd);
+void elf_file_deinit(struct elf_file *elf);
 
 /* `n` entries of that size; the caller frees its bytes, in any case. -EBADMSG: not all of it is there. */
-int image_read(const struct image *image, uint64_t offset, uint64_t n, size_t entry_size,
-	       struct table *ret);
+int elf_file_read(const struct elf_file *elf, uint64_t offset, uint64_t n, size_t entry_size,
+		  struct elf_table *ret);
 /* The first of that type, NULL for none. */
-const Elf64_Shdr *image_section(const struct image *image, uint32_t type);
+const Elf64_Shdr *elf_file_section(const struct elf_file *elf, uint32_t type);
 /* Where in the file that address is, in a segment that has these flags (PF_X). -EBADMSG: in none. */
-int image_offset(const struct image *image, uint64_t address, uint32_t flags, uint64_t *ret);
+int elf_file_offset(const struct elf_file *elf, uint64_t address, uint32_t flags, uint64_t *ret);

@@ -15,8 +15,8 @@
 #define VERSION_HIDDEN 0x8000 /* not the default one */
 
 struct library {
-	struct image image;
-	struct table symbols, names, versions;
+	struct elf_file elf;
+	struct elf_table symbols, names, versions;
 };
 
 static void library_deinit(struct library *l)
@@ -24,31 +24,31 @@ static void library_deinit(struct library *l)
 	free(l->symbols.bytes);
 	free(l->names.bytes);
 	free(l->versions.bytes);
-	image_deinit(&l->image);
+	elf_file_deinit(&l->elf);
 }
 
 static int symbols_read(struct library *l)
 {
-	const struct image *image = &l->image;
-	const Elf64_Shdr *symbols = image_section(image, SHT_DYNSYM);
-	const Elf64_Shdr *versions = image_section(image, SHT_GNU_versym);
+	const struct elf_file *elf = &l->elf;
+	const Elf64_Shdr *symbols = elf_file_section(elf, SHT_DYNSYM);
+	const Elf64_Shdr *versions = elf_file_section(elf, SHT_GNU_versym);
 	const Elf64_Shdr *names;
 	int r;
 
 	if (!symbols)
 		return -ENOENT;
-	if (symbols->sh_link >= image->sections.n)
+	if (symbols->sh_link >= elf->sections.n)
 		return -EBADMSG;
-	names = (const Elf64_Shdr *)image->sections.bytes + symbols->sh_link;
-	r = image_read(image, symbols->sh_offset, symbols->sh_size / sizeof(Elf64_Sym),
-		       sizeof(Elf64_Sym), &l->symbols);
+	names = (const Elf64_Shdr *)elf->sections.bytes + symbols->sh_link;
+	r = elf_file_read(elf, symbols->sh_offset, symbols->sh_size / sizeof(Elf64_Sym),
+			  sizeof(Elf64_Sym), &l->symbols);
 	if (r < 0)
 		return r;
-	r = image_read(image, names->sh_offset, names->sh_size, 1, &l->names);
+	r = elf_file_read(elf, names->sh_offset, names->sh_size, 1, &l->names);
 	if (r < 0 || !versions)
 		return r;
-	r = image_read(image, versions->sh_offset, versions->sh_size / sizeof(Elf64_Half),
-		       sizeof(Elf64_Half), &l->versions);
+	r = elf_file_read(elf, versions->sh_offset, versions->sh_size / sizeof(Elf64_Half),
+			  sizeof(Elf64_Half), &l->versions);
 	if (r < 0)
 		return r;
 	return l->versions.n < l->symbols.n ? -EBADMSG : 0;
@@ -72,17 +72,17 @@ static int find(const struct library *l, const char *function, uint64_t *ret_off
 {
 	for (uint64_t i = 0; i < l->symbols.n; i++)
 		if (symbol_is(l, i, function))
-			return image_offset(&l->image, ((Elf64_Sym *)l->symbols.bytes)[i].st_value,
-					    PF_X, ret_offset);
+			return elf_file_offset(&l->elf, ((Elf64_Sym *)l->symbols.bytes)[i].st_value,
+					       PF_X, ret_offset);
 	return -ENOENT;
 }
 
-int elf_find_all(int fd, const char *const functions[], size_t n, uint64_t ret_offsets[])
+int elf_symbol_find_all(int fd, const char *const functions[], size_t n, uint64_t ret_offsets[])
 {
 	cleanup(library_deinit) struct library l = {};
 	int r;
 
-	r = image_init(&l.image, fd);
+	r = elf_file_init(&l.elf, fd);
 	if (r < 0)
 		return r;
 	r = symbols_read(&l);
@@ -91,21 +91,21 @@ int elf_find_all(int fd, const char *const functions[], size_t n, uint64_t ret_o
 	for (size_t k = 0; k < n; k++) {
 		r = find(&l, functions[k], &ret_offsets[k]);
 		if (r == -ENOENT)
-			ret_offsets[k] = ELF_NONE;
+			ret_offsets[k] = ELF_SYMBOL_NONE;
 		else if (r < 0)
 			return r;
 	}
 	return 0;
 }
 
-int elf_find(int fd, const char *function, uint64_t *ret_offset)
+int elf_symbol_find(int fd, const char *function, uint64_t *ret_offset)
 {
 	uint64_t offset;
-	int r = elf_find_all(fd, &function, 1, &offset);
+	int r = elf_symbol_find_all(fd, &function, 1, &offset);
 
 	if (r < 0)
 		return r;
-	if (offset == ELF_NONE)
+	if (offset == ELF_SYMBOL_NONE)
 		return -ENOENT;
 	*ret_offset = offset;
 	return 0;

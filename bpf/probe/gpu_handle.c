@@ -3,74 +3,75 @@
 #include <stdlib.h>
 #include <string.h>
 
-void exports_init(struct exports *e)
+void gpu_handles_init(struct gpu_handles *e)
 {
 	list_init(&e->all);
 	e->n = 0;
 }
 
-static void drop(struct exports *e, struct export *export)
+static void drop(struct gpu_handles *e, struct gpu_handle *handle)
 {
-	list_remove(&export->link);
+	list_remove(&handle->link);
 	e->n--;
-	free(export);
+	free(handle);
 }
 
-void exports_deinit(struct exports *e)
+void gpu_handles_deinit(struct gpu_handles *e)
 {
-	struct export *export, *next;
+	struct gpu_handle *handle, *next;
 
-	list_for_each_safe(export, next, &e->all, link)
-		drop(e, export);
+	list_for_each_safe(handle, next, &e->all, link)
+		drop(e, handle);
 }
 
-static struct export *find(const struct exports *e, const struct export_key *key)
+static struct gpu_handle *find(const struct gpu_handles *e, const struct gpu_handle_key *key)
 {
-	struct export *export;
+	struct gpu_handle *handle;
 
-	list_for_each(export, &e->all, link)
-		if (!memcmp(&export->key, key, sizeof(*key)))
-			return export;
+	list_for_each(handle, &e->all, link)
+		if (!memcmp(&handle->key, key, sizeof(*key)))
+			return handle;
 	return NULL;
 }
 
-const struct export *exports_find(const struct exports *e, const struct export_key *key)
+const struct gpu_handle *gpu_handles_find(const struct gpu_handles *e,
+					  const struct gpu_handle_key *key)
 {
 	return find(e, key);
 }
 
-void exports_remove(struct exports *e, const struct export_key *key)
+void gpu_handles_remove(struct gpu_handles *e, const struct gpu_handle_key *key)
 {
-	struct export *export = find(e, key);
+	struct gpu_handle *handle = find(e, key);
 
-	if (export)
-		drop(e, export);
+	if (handle)
+		drop(e, handle);
 }
 
 /* The oldest of that user where he has as many as he may, else the oldest of all where there is no room. */
-static void make_room(struct exports *e, uid_t uid)
+static void make_room(struct gpu_handles *e, uid_t uid)
 {
-	struct export *export, *oldest_of_user = NULL;
+	struct gpu_handle *handle, *oldest_of_user = NULL;
 	unsigned n_of_user = 0;
 
-	list_for_each(export, &e->all, link)
-		if (export->uid == uid && n_of_user++ == 0)
-			oldest_of_user = export;
-	if (n_of_user >= EXPORTS_OF_USER_MAX)
+	list_for_each(handle, &e->all, link)
+		if (handle->uid == uid && n_of_user++ == 0)
+			oldest_of_user = handle;
+	if (n_of_user >= GPU_HANDLES_PER_USER_MAX)
 		drop(e, oldest_of_user);
-	else if (e->n >= EXPORTS_MAX)
-		drop(e, list_first(&e->all, struct export, link));
+	else if (e->n >= GPU_HANDLES_MAX)
+		drop(e, list_first(&e->all, struct gpu_handle, link));
 }
 
-void exports_add(struct exports *e, const struct export *export)
+void gpu_handles_add(struct gpu_handles *e, const struct gpu_handle *handle)
 {
-	struct export *copy = malloc(sizeof(*copy));
+	struct gpu_handle *copy = malloc(sizeof(*copy));
 
 	if (!copy)
 		return;
-	exports_remove(e, &export->key);
-	make_room(e, export->uid);
-	*copy = *export;
+	gpu_handles_remove(e, &handle->key);
+	make_room(e, handle->uid);
+	*copy = *handle;
 	list_append(&e->all, &copy->link);
 	e->n++;
 }

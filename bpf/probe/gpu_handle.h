@@ -12,34 +12,34 @@
 #include "bpf/event/event_cause.h"
 #include "ipc/base/list.h"
 
-#define EXPORTS_MAX 2048
-#define EXPORTS_OF_USER_MAX 512 /* no user takes the room of all others */
-#define EXPORT_KEY_SIZE 64
+#define GPU_HANDLES_MAX 2048
+#define GPU_HANDLES_PER_USER_MAX 512 /* no user takes the room of all others */
+#define GPU_HANDLE_KEY_SIZE 64
 
 /* Without padding: it is compared as it lies in memory. */
-struct export_key {
+struct gpu_handle_key {
 	uint64_t kind; /* keys of different kinds differ */
-	uint8_t bytes[EXPORT_KEY_SIZE];
+	uint8_t bytes[GPU_HANDLE_KEY_SIZE];
 };
 
-struct export
-{
-	struct list link; /* exports::all */
-	struct export_key key;
-	struct origin origin;
+struct gpu_handle {
+	struct list link; /* gpu_handles::all */
+	struct gpu_handle_key key;
+	struct event_cause cause;
 	uint64_t size; /* UINT64_MAX: not known */
 	uid_t uid;
 };
 
-struct exports {
-	struct list all; /* struct export, the oldest first */
+struct gpu_handles {
+	struct list all; /* struct gpu_handle, the oldest first */
 	unsigned n;
 };
 
-void exports_init(struct exports *e);
-void exports_deinit(struct exports *e);
+void gpu_handles_init(struct gpu_handles *e);
+void gpu_handles_deinit(struct gpu_handles *e);
 /* A copy; what had this key has it no more. Without memory there is none. */
-void exports_add(struct exports *e, const struct export *export);
+void gpu_handles_add(struct gpu_handles *e, const struct gpu_handle *handle);
 /* NULL: it was not seen. */
-const struct export *exports_find(const struct exports *e, const struct export_key *key);
-void exports_remove(struct exports *e, const struct export_key *key);
+const struct gpu_handle *gpu_handles_find(const struct gpu_handles *e,
+					  const struct gpu_handle_key *key);
+void gpu_handles_remove(struct gpu_handles *e, const struct gpu_handle_key *key);

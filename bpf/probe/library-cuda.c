@@ -26,27 +26,28 @@ enum kind {
 	KIND_ALLOCATION, /* of a process: how large it is */
 };
 
-static struct export_key key_of_handle(enum kind kind, const struct probe_call *c)
+static struct gpu_handle_key key_of_handle(enum kind kind, const struct probe_call *c)
 {
-	struct export_key key = {.kind = kind};
+	struct gpu_handle_key key = {.kind = kind};
 
 	memcpy(key.bytes, c->data, HANDLE_SIZE);
 	return key;
 }
 
-static struct export_key key_of_numbers(enum kind kind, uint64_t a, uint64_t b)
+static struct gpu_handle_key key_of_numbers(enum kind kind, uint64_t a, uint64_t b)
 {
 	const uint64_t numbers[] = {a, b};
-	struct export_key key = {.kind = kind};
+	struct gpu_handle_key key = {.kind = kind};
 
 	memcpy(key.bytes, numbers, sizeof(numbers));
 	return key;
 }
 
-static struct export export_of(struct probes *p, const struct probe_call *c, struct export_key key)
+static struct gpu_handle export_of(struct probes *p, const struct probe_call *c,
+				   struct gpu_handle_key key)
 {
-	return (struct export){
-		.key = key, .origin = origin_of(p, c), .size = UINT64_MAX, .uid = c->uid};
+	return (struct gpu_handle){
+		.key = key, .cause = event_cause_of(p, c), .size = UINT64_MAX, .uid = c->uid};
 }
 
 static json_t *size_json(uint64_t size)
@@ -55,88 +56,90 @@ static json_t *size_json(uint64_t size)
 }
 
 /* Which export it was that is opened. */
-static const struct export *set_from(struct probes *p, json_t *act, const struct export_key *key)
+static const struct gpu_handle *set_from(struct probes *p, json_t *event,
+					 const struct gpu_handle_key *key)
 {
-	const struct export *export = exports_find(probes_exports(p), key);
+	const struct gpu_handle *exported = gpu_handles_find(probes_exports(p), key);
 
-	(void)json_object_set_new(act, "bytes", size_json(export ? export->size : UINT64_MAX));
-	origin_set(act, export ? &export->origin : NULL);
-	return export;
+	(void)json_object_set_new(event, "bytes", size_json(exported ? exported->size : UINT64_MAX));
+	event_cause_set(event, exported ? &exported->cause : NULL);
+	return exported;
 }
 
-static bool export_memory(struct probes *p, const struct probe_call *c, json_t *act)
+static bool export_memory(struct probes *p, const struct probe_call *c, json_t *event)
 {
-	struct export export = export_of(p, c, key_of_handle(KIND_MEMORY, c));
+	struct gpu_handle exported = export_of(p, c, key_of_handle(KIND_MEMORY, c));
 
-	act_set_number(act, "address", c->args[1]);
-	(void)json_object_set_new(act, "bytes", json_null());
+	event_set_number(event, "address", c->args[1]);
+	(void)json_object_set_new(event, "bytes", json_null());
 	if (c->has_data && !(int)c->result)
-		exports_add(probes_exports(p), &export);
+		gpu_handles_add(probes_exports(p), &exported);
 	return true;
 }
 
-static bool open_memory(struct probes *p, const struct probe_call *c, json_t *act)
+static bool open_memory(struct probes *p, const struct probe_call *c, json_t *event)
 {
-	const struct export_key key = key_of_handle(KIND_MEMORY, c);
+	const struct gpu_handle_key key = key_of_handle(KIND_MEMORY, c);
 
 	if (c->has_out && !(int)c->result)
-		act_set_number(act, "address", c->out);
-	(void)set_from(p, act, &key);
+		event_set_number(event, "address", c->out);
+	(void)set_from(p, event, &key);
 	return true;
 }
 
-static bool close_memory(struct probes *p, const struct probe_call *c, json_t *act)
+static bool close_memory(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	act_set_number(act, "address", c->args[0]);
+	event_set_number(event, "address", c->args[0]);
 	return true;
 }
 
-static bool export_event(struct probes *p, const struct probe_call *c, json_t *act)
+static bool export_event(struct probes *p, const struct probe_call *c, json_t *event)
 {
-	struct export export = export_of(p, c, key_of_handle(KIND_EVENT, c));
+	struct gpu_handle exported = export_of(p, c, key_of_handle(KIND_EVENT, c));
 
-	(void)act;
+	(void)event;
 	if (c->has_data && !(int)c->result)
-		exports_add(probes_exports(p), &export);
+		gpu_handles_add(probes_exports(p), &exported);
 	return true;
 }
 
-static bool open_event(struct probes *p, const struct probe_call *c, json_t *act)
+static bool open_event(struct probes *p, const struct probe_call *c, json_t *event)
 {
-	const struct export_key key = key_of_handle(KIND_EVENT, c);
+	const struct gpu_handle_key key = key_of_handle(KIND_EVENT, c);
 
-	(void)set_from(p, act, &key);
-	(void)json_object_del(act, "bytes");
+	(void)set_from(p, event, &key);
+	(void)json_object_del(event, "bytes");
 	return true;
 }
 
 /* A handle is a number of its process: what it stood for before is gone. */
 static void note_size(struct probes *p, const struct probe_call *c, uint64_t handle, uint64_t size)
 {
-	struct export allocation = export_of(p, c, key_of_numbers(KIND_ALLOCATION, c->tgid, handle));
+	struct gpu_handle allocation = export_of(p, c,
+						 key_of_numbers(KIND_ALLOCATION, c->tgid, handle));
 
 	allocation.size = size;
-	exports_add(probes_allocations(p), &allocation);
+	gpu_handles_add(probes_allocations(p), &allocation);
 }
 
-static bool create_allocation(struct probes *p, const struct probe_call *c, json_t *act)
+static bool create_allocation(struct probes *p, const struct probe_call *c, json_t *event)
 {
-	(void)act;
+	(void)event;
 	if (c->has_out && !(int)c->result)
 		note_size(p, c, c->out, c->args[1]);
 	return false;
 }
 
-static void set_type(json_t *act, int type)
+static void set_type(json_t *event, int type)
 {
-	(void)json_object_set_new(act, "type",
+	(void)json_object_set_new(event, "type",
 				  json_string(type == TYPE_DESCRIPTOR ? "fd"
 					      : type == TYPE_FABRIC   ? "fabric"
 								      : "other"));
 }
 
-static struct export_key key_of_shareable(const struct probe_call *c, int type)
+static struct gpu_handle_key key_of_shareable(const struct probe_call *c, int type)
 {
 	return type == TYPE_FABRIC ? key_of_handle(KIND_FABRIC, c)
 				   : key_of_numbers(KIND_FILE, c->file, c->inode);
@@ -147,36 +150,37 @@ static bool is_known(const struct probe_call *c, int type)
 	return type == TYPE_FABRIC ? c->has_data : type == TYPE_DESCRIPTOR && c->file;
 }
 
-static bool export_shareable(struct probes *p, const struct probe_call *c, json_t *act)
+static bool export_shareable(struct probes *p, const struct probe_call *c, json_t *event)
 {
-	const struct export_key allocation = key_of_numbers(KIND_ALLOCATION, c->tgid, c->args[1]);
-	const struct export *known = exports_find(probes_allocations(p), &allocation);
+	const struct gpu_handle_key allocation = key_of_numbers(KIND_ALLOCATION, c->tgid,
+								c->args[1]);
+	const struct gpu_handle *known = gpu_handles_find(probes_allocations(p), &allocation);
 	int type = (int)c->args[2];
-	struct export export = export_of(p, c, key_of_shareable(c, type));
+	struct gpu_handle exported = export_of(p, c, key_of_shareable(c, type));
 
-	export.size = known ? known->size : UINT64_MAX;
-	set_type(act, type);
+	exported.size = known ? known->size : UINT64_MAX;
+	set_type(event, type);
 	if (type == TYPE_DESCRIPTOR && c->has_out && !(int)c->result)
-		(void)json_object_set_new(act, "fd", json_integer((int)c->out));
-	(void)json_object_set_new(act, "bytes", size_json(export.size));
+		(void)json_object_set_new(event, "fd", json_integer((int)c->out));
+	(void)json_object_set_new(event, "bytes", size_json(exported.size));
 	if (is_known(c, type) && !(int)c->result)
-		exports_add(probes_exports(p), &export);
+		gpu_handles_add(probes_exports(p), &exported);
 	return true;
 }
 
-static bool import_shareable(struct probes *p, const struct probe_call *c, json_t *act)
+static bool import_shareable(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	int type = (int)c->args[2];
-	const struct export_key key = key_of_shareable(c, type);
-	const struct export_key unknown = {};
-	const struct export *export;
+	const struct gpu_handle_key key = key_of_shareable(c, type);
+	const struct gpu_handle_key unknown = {};
+	const struct gpu_handle *exported;
 
-	set_type(act, type);
+	set_type(event, type);
 	if (type == TYPE_DESCRIPTOR)
-		(void)json_object_set_new(act, "fd", json_integer((int)c->args[1]));
-	export = set_from(p, act, is_known(c, type) ? &key : &unknown);
+		(void)json_object_set_new(event, "fd", json_integer((int)c->args[1]));
+	exported = set_from(p, event, is_known(c, type) ? &key : &unknown);
 	if (c->has_out && !(int)c->result)
-		note_size(p, c, c->out, export ? export->size : UINT64_MAX);
+		note_size(p, c, c->out, exported ? exported->size : UINT64_MAX);
 	return true;
 }
 
@@ -191,18 +195,18 @@ static bool import_shareable(struct probes *p, const struct probe_call *c, json_
 
 /* clang-format off */
 static const struct site sites[] = {
-	{"cuIpcGetMemHandle", "cuda_ipc_export", HANDLE_OUT, .tell = export_memory},
-	{"cuIpcOpenMemHandle", "cuda_ipc_open", HANDLE_IN, .tell = open_memory},
-	{"cuIpcOpenMemHandle_v2", "cuda_ipc_open", HANDLE_IN, .tell = open_memory},
-	{"cuIpcCloseMemHandle", "cuda_ipc_close", {}, .tell = close_memory},
-	{"cuIpcGetEventHandle", "cuda_event_export", HANDLE_OUT, .tell = export_event},
-	{"cuIpcOpenEventHandle", "cuda_event_open", HANDLE_IN, .tell = open_event},
-	{"cuMemCreate", NULL, {.out = 8}, .tell = create_allocation},
+	{"cuIpcGetMemHandle", "cuda_ipc_export", HANDLE_OUT, .fill = export_memory},
+	{"cuIpcOpenMemHandle", "cuda_ipc_open", HANDLE_IN, .fill = open_memory},
+	{"cuIpcOpenMemHandle_v2", "cuda_ipc_open", HANDLE_IN, .fill = open_memory},
+	{"cuIpcCloseMemHandle", "cuda_ipc_close", {}, .fill = close_memory},
+	{"cuIpcGetEventHandle", "cuda_event_export", HANDLE_OUT, .fill = export_event},
+	{"cuIpcOpenEventHandle", "cuda_event_open", HANDLE_IN, .fill = open_event},
+	{"cuMemCreate", NULL, {.out = 8}, .fill = create_allocation},
 	{"cuMemExportToShareableHandle", "cuda_vmm_export",
-	 {.take = TAKE_AT_RETURN, .take_size = HANDLE_SIZE, .file = FILE_OUT, .out = 4}, .tell = export_shareable},
+	 {.take = TAKE_AT_RETURN, .take_size = HANDLE_SIZE, .file = FILE_OUT, .out = 4}, .fill = export_shareable},
 	{"cuMemImportFromShareableHandle", "cuda_vmm_import",
 	 {.take = TAKE_AT_CALL, .take_arg = 1, .take_size = HANDLE_SIZE, .file = FILE_IN, .file_arg = 1, .out = 8},
-	 .tell = import_shareable},
+	 .fill = import_shareable},
 };
 /* clang-format on */
 

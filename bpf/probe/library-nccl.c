@@ -24,7 +24,7 @@
 #endif
 
 /* FNV-1a, of 64 bits: a name, and no secret. */
-static void set_id(json_t *act, const uint8_t *id)
+static void set_id(json_t *event, const uint8_t *id)
 {
 	uint64_t hash = 0xcbf29ce484222325u;
 	char text[17];
@@ -32,105 +32,105 @@ static void set_id(json_t *act, const uint8_t *id)
 	for (size_t i = 0; i < ID_SIZE; i++)
 		hash = (hash ^ id[i]) * 0x100000001b3u;
 	(void)snprintf(text, sizeof(text), "%016llx", (unsigned long long)hash);
-	(void)json_object_set_new(act, "id", json_string(text));
+	(void)json_object_set_new(event, "id", json_string(text));
 }
 
-static bool begin(const struct probe_call *c, json_t *act, int rank)
+static bool begin(const struct probe_call *c, json_t *event, int rank)
 {
-	act_set_number(act, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
-	act_set_number(act, "rank", (uint64_t)(int64_t)rank);
+	event_set_number(event, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
+	event_set_number(event, "rank", (uint64_t)(int64_t)rank);
 	if (c->has_data)
-		set_id(act, c->data);
+		set_id(event, c->data);
 	if (c->has_out)
-		act_set_number(act, "communicator", c->out);
+		event_set_number(event, "communicator", c->out);
 	return true;
 }
 
-static bool begin_rank(struct probes *p, const struct probe_call *c, json_t *act)
+static bool begin_rank(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	return begin(c, act, (int)c->args[RANK_ARG]);
+	return begin(c, event, (int)c->args[RANK_ARG]);
 }
 
-static bool begin_scalable(struct probes *p, const struct probe_call *c, json_t *act)
+static bool begin_scalable(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	return begin(c, act, (int)c->args[2]);
+	return begin(c, event, (int)c->args[2]);
 }
 
 /* All of its ranks are in this process. */
-static bool begin_all(struct probes *p, const struct probe_call *c, json_t *act)
+static bool begin_all(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	act_set_number(act, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
+	event_set_number(event, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
 	return true;
 }
 
-static bool split(struct probes *p, const struct probe_call *c, json_t *act)
+static bool split(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	act_set_number(act, "parent", c->args[0]);
+	event_set_number(event, "parent", c->args[0]);
 	if (c->has_out)
-		act_set_number(act, "communicator", c->out);
+		event_set_number(event, "communicator", c->out);
 	return true;
 }
 
-static bool shrink(struct probes *p, const struct probe_call *c, json_t *act)
+static bool shrink(struct probes *p, const struct probe_call *c, json_t *event)
 {
-	act_set_number(act, "excluded", (uint64_t)(int64_t)(int)c->args[2]);
-	return split(p, c, act);
+	event_set_number(event, "excluded", (uint64_t)(int64_t)(int)c->args[2]);
+	return split(p, c, event);
 }
 
 /* Those that were in it already have no rank to say, and all but one of them no id. */
-static bool grow(struct probes *p, const struct probe_call *c, json_t *act)
+static bool grow(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	int rank = (int)c->args[3];
 
 	(void)p;
-	(void)begin(c, act, rank);
+	(void)begin(c, event, rank);
 	if (rank < 0)
-		(void)json_object_del(act, "rank");
+		(void)json_object_del(event, "rank");
 	if (c->args[0])
-		act_set_number(act, "parent", c->args[0]);
+		event_set_number(event, "parent", c->args[0]);
 	return true;
 }
 
-static bool end(struct probes *p, const struct probe_call *c, json_t *act)
+static bool end(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	act_set_number(act, "communicator", c->args[0]);
+	event_set_number(event, "communicator", c->args[0]);
 	return true;
 }
 
-static bool allocate(struct probes *p, const struct probe_call *c, json_t *act)
+static bool allocate(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
 	if (c->has_out)
-		act_set_number(act, "address", c->out);
-	act_set_number(act, "bytes", c->args[1]);
+		event_set_number(event, "address", c->out);
+	event_set_number(event, "bytes", c->args[1]);
 	return true;
 }
 
-static bool free_memory(struct probes *p, const struct probe_call *c, json_t *act)
+static bool free_memory(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	act_set_number(act, "address", c->args[0]);
+	event_set_number(event, "address", c->args[0]);
 	return true;
 }
 
-static bool register_memory(struct probes *p, const struct probe_call *c, json_t *act)
+static bool register_memory(struct probes *p, const struct probe_call *c, json_t *event)
 {
-	act_set_number(act, "address", c->args[1]);
-	act_set_number(act, "bytes", c->args[2]);
+	event_set_number(event, "address", c->args[1]);
+	event_set_number(event, "bytes", c->args[2]);
 	if (c->has_out)
-		act_set_number(act, "registration", c->out);
-	return end(p, c, act);
+		event_set_number(event, "registration", c->out);
+	return end(p, c, event);
 }
 
-static bool deregister(struct probes *p, const struct probe_call *c, json_t *act)
+static bool deregister(struct probes *p, const struct probe_call *c, json_t *event)
 {
-	act_set_number(act, "registration", c->args[1]);
-	return end(p, c, act);
+	event_set_number(event, "registration", c->args[1]);
+	return end(p, c, event);
 }
 
 #define BEGIN                                                                                      \
@@ -140,54 +140,54 @@ static bool deregister(struct probes *p, const struct probe_call *c, json_t *act
 	}
 #define COUNTED(count, type)                                                                       \
 	{                                                                                          \
-		.also_done = IN_PROGRESS, .is_tallied = 1, .counts = 1, .count_arg = (count),      \
+		.also_done = IN_PROGRESS, .is_counted = 1, .counts = 1, .count_arg = (count),      \
 		.type_arg = (type)                                                                 \
 	}
 
 /* clang-format off */
 static const struct site sites[] = {
-	{"ncclCommInitRank", "nccl_init", BEGIN, .tell = begin_rank},
-	{"ncclCommInitRankConfig", "nccl_init", BEGIN, .tell = begin_rank},
+	{"ncclCommInitRank", "nccl_init", BEGIN, .fill = begin_rank},
+	{"ncclCommInitRankConfig", "nccl_init", BEGIN, .fill = begin_rank},
 	{"ncclCommInitRankScalable", "nccl_init",
 	 {.take = TAKE_AT_CALL, .take_arg = 4, .take_size = ID_SIZE, .out = 8, .also_done = IN_PROGRESS},
-	 .tell = begin_scalable},
-	{"ncclCommInitAll", "nccl_init", {}, .tell = begin_all},
-	{"ncclCommSplit", "nccl_split", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .tell = split},
-	{"ncclCommShrink", "nccl_shrink", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .tell = shrink},
+	 .fill = begin_scalable},
+	{"ncclCommInitAll", "nccl_init", {}, .fill = begin_all},
+	{"ncclCommSplit", "nccl_split", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .fill = split},
+	{"ncclCommShrink", "nccl_shrink", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .fill = shrink},
 	{"ncclCommGrow", "nccl_grow",
 	 {.take = TAKE_AT_CALL, .take_arg = 2, .take_size = ID_SIZE, .out = 8, .out_arg = 4, .also_done = IN_PROGRESS},
-	 .tell = grow},
-	{"ncclCommRevoke", "nccl_revoke", {.also_done = IN_PROGRESS}, .tell = end},
-	{"ncclCommFinalize", "nccl_finalize", {.also_done = IN_PROGRESS}, .tell = end},
-	{"ncclCommAbort", "nccl_abort", {.also_done = IN_PROGRESS}, .tell = end},
-	{"ncclCommDestroy", "nccl_destroy", {.also_done = IN_PROGRESS}, .tell = end},
-	{"ncclMemAlloc", "nccl_alloc", {.out = 8}, .tell = allocate},
-	{"ncclMemFree", "nccl_free", {}, .tell = free_memory},
-	{"ncclCommRegister", "nccl_register", {.out = 8, .out_arg = 3}, .tell = register_memory},
+	 .fill = grow},
+	{"ncclCommRevoke", "nccl_revoke", {.also_done = IN_PROGRESS}, .fill = end},
+	{"ncclCommFinalize", "nccl_finalize", {.also_done = IN_PROGRESS}, .fill = end},
+	{"ncclCommAbort", "nccl_abort", {.also_done = IN_PROGRESS}, .fill = end},
+	{"ncclCommDestroy", "nccl_destroy", {.also_done = IN_PROGRESS}, .fill = end},
+	{"ncclMemAlloc", "nccl_alloc", {.out = 8}, .fill = allocate},
+	{"ncclMemFree", "nccl_free", {}, .fill = free_memory},
+	{"ncclCommRegister", "nccl_register", {.out = 8, .out_arg = 3}, .fill = register_memory},
 	{"ncclCommWindowRegister", "nccl_register", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS},
-	 .tell = register_memory},
-	{"ncclCommDeregister", "nccl_deregister", {}, .tell = deregister},
-	{"ncclCommWindowDeregister", "nccl_deregister", {.also_done = IN_PROGRESS}, .tell = deregister},
-	{"ncclAllReduce", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclBroadcast", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclReduce", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclAllGather", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclReduceScatter", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclAlltoAll", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclGather", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclScatter", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclAllReduceConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclBroadcastConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclReduceConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclAllGatherConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclReduceScatterConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclAlltoAllConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclGatherConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclScatterConfig", "nccl_calls", COUNTED(2, 3), .tell = NULL},
-	{"ncclSend", "nccl_calls", COUNTED(1, 2), .tell = NULL},
-	{"ncclRecv", "nccl_calls", COUNTED(1, 2), .tell = NULL},
-	{"ncclPutSignal", "nccl_calls", COUNTED(1, 2), .tell = NULL},
-	{"ncclGroupEnd", "nccl_calls", {.also_done = IN_PROGRESS, .is_tallied = 1}, .tell = NULL},
+	 .fill = register_memory},
+	{"ncclCommDeregister", "nccl_deregister", {}, .fill = deregister},
+	{"ncclCommWindowDeregister", "nccl_deregister", {.also_done = IN_PROGRESS}, .fill = deregister},
+	{"ncclAllReduce", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclBroadcast", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclReduce", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclAllGather", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclReduceScatter", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclAlltoAll", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclGather", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclScatter", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclAllReduceConfig", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclBroadcastConfig", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclReduceConfig", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclAllGatherConfig", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclReduceScatterConfig", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclAlltoAllConfig", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclGatherConfig", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclScatterConfig", "nccl_calls", COUNTED(2, 3), .fill = NULL},
+	{"ncclSend", "nccl_calls", COUNTED(1, 2), .fill = NULL},
+	{"ncclRecv", "nccl_calls", COUNTED(1, 2), .fill = NULL},
+	{"ncclPutSignal", "nccl_calls", COUNTED(1, 2), .fill = NULL},
+	{"ncclGroupEnd", "nccl_calls", {.also_done = IN_PROGRESS, .is_counted = 1}, .fill = NULL},
 };
 /* clang-format on */
 

@@ -41,15 +41,15 @@ _Static_assert(sizeof(struct attr) == ATTR_SIZE, "the interface's");
 static const char *const types[] = {[2] = "RC", [3] = "UC", [4] = "UD", [8] = "raw"};
 static const char *const states[] = {"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"};
 
-static void set_device(json_t *act, const struct probe_call *c)
+static void set_device(json_t *event, const struct probe_call *c)
 {
-	(void)json_object_set_new(act, "device", known_chars(c->name, sizeof(c->name)));
+	(void)json_object_set_new(event, "device", chars_or_null(c->name, sizeof(c->name)));
 }
 
-static bool open_device(struct probes *p, const struct probe_call *c, json_t *act)
+static bool open_device(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	set_device(act, c);
+	set_device(event, c);
 	return true;
 }
 
@@ -67,22 +67,22 @@ static struct qp_name name_of(const struct probe_call *c, uint32_t number)
 /* As of the act that is told now. */
 static struct qp qp_of(const struct probes *p, const struct probe_call *c, uint32_t number)
 {
-	return (struct qp){.name = name_of(c, number), .uid = c->uid, .origin = origin_of(p, c)};
+	return (struct qp){.name = name_of(c, number), .uid = c->uid, .cause = event_cause_of(p, c)};
 }
 
-static bool create(struct probes *p, const struct probe_call *c, json_t *act)
+static bool create(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	uint32_t number, type;
 	struct qp qp;
 
-	set_device(act, c);
+	set_device(event, c);
 	if (!c->has_data)
 		return true;
 	memcpy(&number, c->data, sizeof(number));
 	memcpy(&type, c->data + QP_TYPE, sizeof(type));
-	act_set_number(act, "qp", number);
+	event_set_number(event, "qp", number);
 	if (type < ARRAY_LEN(types) && types[type])
-		(void)json_object_set_new(act, "type", json_string(types[type]));
+		(void)json_object_set_new(event, "type", json_string(types[type]));
 	qp = qp_of(p, c, number);
 	qps_make(probes_qps(p), &qp);
 	return true;
@@ -104,7 +104,7 @@ static struct qp_peer peer_of(const struct attr *attr, uint64_t mask)
 }
 
 /* One that is ready to receive knows from whom. Of other states only a failure is told. */
-static bool modify(struct probes *p, const struct probe_call *c, json_t *act)
+static bool modify(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	bool has_failed = (int)c->result != 0;
 	uint64_t mask = c->args[2];
@@ -114,50 +114,50 @@ static bool modify(struct probes *p, const struct probe_call *c, json_t *act)
 	memcpy(&attr, c->data, sizeof(attr));
 	if (!c->has_data || !(mask & MASK_STATE) || (attr.state != STATE_RTR && !has_failed))
 		return false;
-	set_device(act, c);
+	set_device(event, c);
 	if (c->has_out)
-		act_set_number(act, "qp", c->out);
+		event_set_number(event, "qp", c->out);
 	if (attr.state < ARRAY_LEN(states))
-		(void)json_object_set_new(act, "state", json_string(states[attr.state]));
+		(void)json_object_set_new(event, "state", json_string(states[attr.state]));
 	if (attr.state != STATE_RTR)
 		return true;
 	qp = qp_of(p, c, (uint32_t)c->out);
 	qp.peer = peer_of(&attr, mask);
-	qp_peer_set(act, &qp.peer);
+	qp_peer_set(event, &qp.peer);
 	if (c->has_out && !has_failed)
 		qps_connect(probes_qps(p), &qp);
 	return true;
 }
 
-static bool destroy(struct probes *p, const struct probe_call *c, json_t *act)
+static bool destroy(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	struct qp_name name;
 	uint32_t number;
 
-	set_device(act, c);
+	set_device(event, c);
 	if (!c->has_data)
 		return true;
 	memcpy(&number, c->data, sizeof(number));
-	act_set_number(act, "qp", number);
+	event_set_number(event, "qp", number);
 	name = name_of(c, number);
 	if ((int)c->result == 0)
 		qps_destroy(probes_qps(p), &name, c->ns - c->took_ns, c->ns);
 	return true;
 }
 
-static bool register_memory(struct probes *p, const struct probe_call *c, json_t *act)
+static bool register_memory(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	act_set_number(act, "address", c->args[1]);
-	act_set_number(act, "bytes", c->args[2]);
+	event_set_number(event, "address", c->args[1]);
+	event_set_number(event, "bytes", c->args[2]);
 	return true;
 }
 
-static bool register_dmabuf(struct probes *p, const struct probe_call *c, json_t *act)
+static bool register_dmabuf(struct probes *p, const struct probe_call *c, json_t *event)
 {
 	(void)p;
-	act_set_number(act, "bytes", c->args[2]);
-	(void)json_object_set_new(act, "fd", json_integer((int)c->args[4]));
+	event_set_number(event, "bytes", c->args[2]);
+	(void)json_object_set_new(event, "fd", json_integer((int)c->args[4]));
 	return true;
 }
 
@@ -166,18 +166,18 @@ static bool register_dmabuf(struct probes *p, const struct probe_call *c, json_t
 
 /* clang-format off */
 static const struct site sites[] = {
-	{"ibv_open_device", "rdma_open", {.is_named = 1, .name_from = DEVICE_NAME}, RESULT_POINTER, .tell = open_device},
+	{"ibv_open_device", "rdma_open", {.is_named = 1, .name_from = DEVICE_NAME}, RESULT_POINTER, .fill = open_device},
 	{"ibv_create_qp", "qp_create", {.take = TAKE_RESULT, .take_size = 12, .take_from = QP_NUM, NAMED},
-	 RESULT_POINTER, .tell = create},
+	 RESULT_POINTER, .fill = create},
 	{"ibv_modify_qp", "qp_connect",
 	 {.take = TAKE_AT_CALL, .take_arg = 1, .take_size = ATTR_SIZE, .out = 4, .out_from = QP_NUM, NAMED},
-	 .tell = modify},
+	 .fill = modify},
 	{"ibv_destroy_qp", "qp_destroy", {.take = TAKE_AT_CALL, .take_size = 4, .take_from = QP_NUM, NAMED},
-	 .tell = destroy},
-	{"ibv_reg_mr", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
-	{"ibv_reg_mr_iova", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
-	{"ibv_reg_mr_iova2", "rdma_register", {}, RESULT_POINTER, .tell = register_memory},
-	{"ibv_reg_dmabuf_mr", "rdma_register", {}, RESULT_POINTER, .tell = register_dmabuf},
+	 .fill = destroy},
+	{"ibv_reg_mr", "rdma_register", {}, RESULT_POINTER, .fill = register_memory},
+	{"ibv_reg_mr_iova", "rdma_register", {}, RESULT_POINTER, .fill = register_memory},
+	{"ibv_reg_mr_iova2", "rdma_register", {}, RESULT_POINTER, .fill = register_memory},
+	{"ibv_reg_dmabuf_mr", "rdma_register", {}, RESULT_POINTER, .fill = register_dmabuf},
 };
 /* clang-format on */
 

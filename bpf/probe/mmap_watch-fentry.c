@@ -16,24 +16,24 @@
 #include "bpf/tcp/hook.h"
 #include "ipc/base/list.h"
 
-struct arrivals_of_fentry {
-	struct arrivals arrivals;
+struct mmap_watch_of_fentry {
+	struct mmap_watch mmap_watch;
 	struct mmap_watch_bpf *bpf;
 	struct ring ring;
 	uint64_t n_missed; /* told already */
-	arrivals_fn fn; /* while they are taken */
+	mmap_watch_fn fn; /* while they are taken */
 	void *context;
 	int n_taken;
 };
 
-static struct arrivals_of_fentry *self(const struct arrivals *a)
+static struct mmap_watch_of_fentry *self(const struct mmap_watch *a)
 {
-	return container_of(a, struct arrivals_of_fentry, arrivals);
+	return container_of(a, struct mmap_watch_of_fentry, mmap_watch);
 }
 
-static void fentry_close(struct arrivals *a)
+static void fentry_close(struct mmap_watch *a)
 {
-	struct arrivals_of_fentry *f = self(a);
+	struct mmap_watch_of_fentry *f = self(a);
 
 	ring_close(&f->ring);
 	mmap_watch_bpf__destroy(f->bpf);
@@ -42,8 +42,8 @@ static void fentry_close(struct arrivals *a)
 
 static void take_one(void *context, const void *data, size_t size)
 {
-	struct arrivals_of_fentry *f = context;
-	const struct arrival *a = data;
+	struct mmap_watch_of_fentry *f = context;
+	const struct mmap_event *a = data;
 
 	if (size >= sizeof(*a))
 		f->fn(f->context, (pid_t)a->tgid, a->name);
@@ -51,12 +51,12 @@ static void take_one(void *context, const void *data, size_t size)
 }
 
 /* Also those for which it was not run: the thread had taken the processor from another one, in which it ran. */
-static uint64_t missed(const struct arrivals_of_fentry *f)
+static uint64_t missed(const struct mmap_watch_of_fentry *f)
 {
 	return f->bpf->bss->n_missed + program_misses(f->bpf->progs.on_map);
 }
 
-static int open_all(struct arrivals_of_fentry *f)
+static int open_all(struct mmap_watch_of_fentry *f)
 {
 	int r;
 
@@ -70,35 +70,35 @@ static int open_all(struct arrivals_of_fentry *f)
 	return ring_open(&f->ring, f->bpf->maps.ring, take_one, f);
 }
 
-static int fentry_open(struct arrivals **ret, char ret_why[WHY_SIZE])
+static int fentry_open(struct mmap_watch **ret, char ret_why[WHY_SIZE])
 {
-	struct arrivals_of_fentry *f = calloc(1, sizeof(*f));
+	struct mmap_watch_of_fentry *f = calloc(1, sizeof(*f));
 	int r;
 
 	if (!f)
 		return -ENOMEM;
-	f->arrivals.kind = &arrivals_fentry;
+	f->mmap_watch.kind = &mmap_watch_fentry;
 	r = open_all(f);
 	if (r == -ESRCH)
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel has no function perf_event_mmap");
 	else if (r < 0)
-		hook_say_why(r, BPF_SINCE, ret_why);
+		hook_explain(r, BPF_SINCE, ret_why);
 	if (r < 0) {
-		fentry_close(&f->arrivals);
+		fentry_close(&f->mmap_watch);
 		return r;
 	}
-	*ret = &f->arrivals;
+	*ret = &f->mmap_watch;
 	return 0;
 }
 
-static int fentry_fd(const struct arrivals *a)
+static int fentry_fd(const struct mmap_watch *a)
 {
 	return ring_fd(&self(a)->ring);
 }
 
-static int fentry_take(struct arrivals *a, arrivals_fn fn, void *context)
+static int fentry_take(struct mmap_watch *a, mmap_watch_fn fn, void *context)
 {
-	struct arrivals_of_fentry *f = self(a);
+	struct mmap_watch_of_fentry *f = self(a);
 	uint64_t before = f->n_missed;
 
 	f->fn = fn;
@@ -109,12 +109,12 @@ static int fentry_take(struct arrivals *a, arrivals_fn fn, void *context)
 	return f->n_missed == before ? f->n_taken : -ENOBUFS;
 }
 
-const struct bpf_object *arrivals_object(const struct arrivals *a)
+const struct bpf_object *mmap_watch_object(const struct mmap_watch *a)
 {
-	return a->kind == &arrivals_fentry ? self(a)->bpf->obj : NULL;
+	return a->kind == &mmap_watch_fentry ? self(a)->bpf->obj : NULL;
 }
 
-const struct arrivals_kind arrivals_fentry = {
+const struct mmap_watch_kind mmap_watch_fentry = {
 	.hook = "fentry/perf_event_mmap",
 	.open = fentry_open,
 	.close = fentry_close,

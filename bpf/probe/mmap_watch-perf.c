@@ -30,8 +30,8 @@ struct ring {
 	struct perf_event_mmap_page *page; /* and the ring behind it */
 };
 
-struct arrivals_of_perf {
-	struct arrivals arrivals;
+struct mmap_watch_of_perf {
+	struct mmap_watch mmap_watch;
 	int epoll_fd;
 	size_t n_rings, ring_size, page_size;
 	struct ring *rings;
@@ -49,16 +49,16 @@ struct mapped {
 	char path[];
 };
 
-static void ring_close(const struct arrivals_of_perf *p, struct ring *ring)
+static void ring_close(const struct mmap_watch_of_perf *p, struct ring *ring)
 {
 	if (ring->page)
 		(void)munmap(ring->page, p->page_size + p->ring_size);
 	(void)fd_close(ring->fd);
 }
 
-static void perf_close(struct arrivals *a)
+static void perf_close(struct mmap_watch *a)
 {
-	struct arrivals_of_perf *p = container_of(a, struct arrivals_of_perf, arrivals);
+	struct mmap_watch_of_perf *p = container_of(a, struct mmap_watch_of_perf, mmap_watch);
 
 	for (size_t i = 0; i < p->n_rings; i++)
 		ring_close(p, &p->rings[i]);
@@ -68,7 +68,7 @@ static void perf_close(struct arrivals *a)
 }
 
 /* -ENODEV: the processor is off. */
-static int ring_open(struct arrivals_of_perf *p, int processor)
+static int ring_open(struct mmap_watch_of_perf *p, int processor)
 {
 	struct perf_event_attr attr = {
 		.type = PERF_TYPE_SOFTWARE,
@@ -101,7 +101,7 @@ static int ring_open(struct arrivals_of_perf *p, int processor)
 	return 0;
 }
 
-static int open_all(struct arrivals_of_perf *p)
+static int open_all(struct mmap_watch_of_perf *p)
 {
 	int n = get_nprocs_conf(), r;
 
@@ -121,32 +121,32 @@ static int open_all(struct arrivals_of_perf *p)
 	return 0;
 }
 
-static int perf_open(struct arrivals **ret, char ret_why[WHY_SIZE])
+static int perf_open(struct mmap_watch **ret, char ret_why[WHY_SIZE])
 {
-	struct arrivals_of_perf *p = calloc(1, sizeof(*p));
+	struct mmap_watch_of_perf *p = calloc(1, sizeof(*p));
 	int r;
 
 	if (!p)
 		return -ENOMEM;
-	p->arrivals.kind = &arrivals_perf;
+	p->mmap_watch.kind = &mmap_watch_perf;
 	r = open_all(p);
 	if (r < 0) {
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s%s", strerror(-r),
 			       r == -EACCES ? HOW_TO_BE_TOLD : "");
-		perf_close(&p->arrivals);
+		perf_close(&p->mmap_watch);
 		return r;
 	}
-	*ret = &p->arrivals;
+	*ret = &p->mmap_watch;
 	return 0;
 }
 
-static int perf_fd(const struct arrivals *a)
+static int perf_fd(const struct mmap_watch *a)
 {
-	return container_of(a, const struct arrivals_of_perf, arrivals)->epoll_fd;
+	return container_of(a, const struct mmap_watch_of_perf, mmap_watch)->epoll_fd;
 }
 
 /* From anywhere in the ring, whose end is followed by its beginning. */
-static void copy(const struct arrivals_of_perf *p, const struct ring *ring, uint64_t at, void *to,
+static void copy(const struct mmap_watch_of_perf *p, const struct ring *ring, uint64_t at, void *to,
 		 size_t n)
 {
 	const uint8_t *bytes = (const uint8_t *)ring->page + p->page_size;
@@ -167,7 +167,8 @@ static const char *name_of(char *path, size_t size)
 	return slash ? slash + 1 : path;
 }
 
-static int ring_take(struct arrivals_of_perf *p, struct ring *ring, arrivals_fn fn, void *context)
+static int ring_take(struct mmap_watch_of_perf *p, struct ring *ring, mmap_watch_fn fn,
+		     void *context)
 {
 	uint64_t head = __atomic_load_n(&ring->page->data_head, __ATOMIC_ACQUIRE);
 	uint64_t tail = ring->page->data_tail;
@@ -190,9 +191,9 @@ static int ring_take(struct arrivals_of_perf *p, struct ring *ring, arrivals_fn 
 	return is_all ? n : -ENOBUFS;
 }
 
-static int perf_take(struct arrivals *a, arrivals_fn fn, void *context)
+static int perf_take(struct mmap_watch *a, mmap_watch_fn fn, void *context)
 {
-	struct arrivals_of_perf *p = container_of(a, struct arrivals_of_perf, arrivals);
+	struct mmap_watch_of_perf *p = container_of(a, struct mmap_watch_of_perf, mmap_watch);
 	int n = 0;
 
 	for (size_t i = 0; i < p->n_rings; i++) {
@@ -203,7 +204,7 @@ static int perf_take(struct arrivals *a, arrivals_fn fn, void *context)
 	return n;
 }
 
-const struct arrivals_kind arrivals_perf = {
+const struct mmap_watch_kind mmap_watch_perf = {
 	.hook = "perf/mmap",
 	.open = perf_open,
 	.close = perf_close,

@@ -26,7 +26,7 @@ SEC("fentry/perf_event_mmap")
 int BPF_PROG(on_map, struct vm_area_struct *vma)
 {
 	struct file *file = vma->vm_file;
-	struct arrival *a;
+	struct mmap_event *a;
 
 	if (!file || !(vma->vm_flags & VM_EXEC))
 		return 0;

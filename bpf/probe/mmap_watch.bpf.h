@@ -5,9 +5,9 @@
 
 #include <linux/types.h>
 
-#define ARRIVAL_NAME_SIZE 256 /* NAME_MAX, with the NUL */
+#define MMAP_NAME_SIZE 256 /* NAME_MAX, with the NUL */
 
-struct arrival {
+struct mmap_event {
 	__u32 tgid;
-	char name[ARRIVAL_NAME_SIZE]; /* "": could not be read */
+	char name[MMAP_NAME_SIZE]; /* "": could not be read */
 };

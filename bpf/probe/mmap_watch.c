@@ -5,16 +5,16 @@
 #include <string.h>
 
 /* Perf tells of threads that begin and end, too, in vain; but with it no program of ours runs. */
-const struct arrivals_kind *const arrivals_kinds[N_ARRIVALS_KINDS] = {&arrivals_perf,
-								      &arrivals_fentry};
+const struct mmap_watch_kind *const mmap_watch_kinds[N_MMAP_WATCH_KINDS] = {&mmap_watch_perf,
+									    &mmap_watch_fentry};
 
-int arrivals_open(struct arrivals **ret, char ret_why[N_ARRIVALS_KINDS][WHY_SIZE])
+int mmap_watch_open(struct mmap_watch **ret, char ret_why[N_MMAP_WATCH_KINDS][WHY_SIZE])
 {
 	int r = -ENOSYS;
 
-	for (size_t i = 0; i < N_ARRIVALS_KINDS; i++) {
+	for (size_t i = 0; i < N_MMAP_WATCH_KINDS; i++) {
 		*ret_why[i] = '\0';
-		r = arrivals_kinds[i]->open(ret, ret_why[i]);
+		r = mmap_watch_kinds[i]->open(ret, ret_why[i]);
 		if (r == 0)
 			break;
 		if (!*ret_why[i])
@@ -24,27 +24,27 @@ int arrivals_open(struct arrivals **ret, char ret_why[N_ARRIVALS_KINDS][WHY_SIZE
 }
 
 /* The best last, as it says what can be done. */
-void arrivals_say_why(const char why[N_ARRIVALS_KINDS][WHY_SIZE], char ret_why[WHY_SIZE])
+void mmap_watch_explain(const char why[N_MMAP_WATCH_KINDS][WHY_SIZE], char ret_why[WHY_SIZE])
 {
 	int n = 0;
 
-	for (size_t i = N_ARRIVALS_KINDS; i-- > 0 && n < WHY_SIZE;)
+	for (size_t i = N_MMAP_WATCH_KINDS; i-- > 0 && n < WHY_SIZE;)
 		n += snprintf(ret_why + n, (size_t)(WHY_SIZE - n), "%s%s: %s", n ? "; " : "",
-			      arrivals_kinds[i]->hook, why[i]);
+			      mmap_watch_kinds[i]->hook, why[i]);
 }
 
-void arrivals_close(struct arrivals *a)
+void mmap_watch_close(struct mmap_watch *a)
 {
 	if (a)
 		a->kind->close(a);
 }
 
-int arrivals_fd(const struct arrivals *a)
+int mmap_watch_fd(const struct mmap_watch *a)
 {
 	return a->kind->fd(a);
 }
 
-int arrivals_take(struct arrivals *a, arrivals_fn fn, void *context)
+int mmap_watch_take(struct mmap_watch *a, mmap_watch_fn fn, void *context)
 {
 	return a->kind->take(a, fn, context);
 }

@@ -11,43 +11,43 @@
 
 #include "bpf/tcp/meter.h"
 
-#define N_ARRIVALS_KINDS 2
+#define N_MMAP_WATCH_KINDS 2
 
 struct bpf_object;
 
-struct arrivals {
-	const struct arrivals_kind *kind;
+struct mmap_watch {
+	const struct mmap_watch_kind *kind;
 };
 
-typedef void (*arrivals_fn)(void *context, pid_t pid, const char *name);
+typedef void (*mmap_watch_fn)(void *context, pid_t pid, const char *name);
 
-struct arrivals_kind {
+struct mmap_watch_kind {
 	const char *hook;
-	int (*open)(struct arrivals **ret, char ret_why[WHY_SIZE]);
-	void (*close)(struct arrivals *a);
-	int (*fd)(const struct arrivals *a);
-	int (*take)(struct arrivals *a, arrivals_fn fn, void *context);
+	int (*open)(struct mmap_watch **ret, char ret_why[WHY_SIZE]);
+	void (*close)(struct mmap_watch *a);
+	int (*fd)(const struct mmap_watch *a);
+	int (*take)(struct mmap_watch *a, mmap_watch_fn fn, void *context);
 };
 
-extern const struct arrivals_kind arrivals_perf, arrivals_fentry;
+extern const struct mmap_watch_kind mmap_watch_perf, mmap_watch_fentry;
 /* The best first. */
-extern const struct arrivals_kind *const arrivals_kinds[N_ARRIVALS_KINDS];
+extern const struct mmap_watch_kind *const mmap_watch_kinds[N_MMAP_WATCH_KINDS];
 
 /* The first kind that the kernel allows, and why none of those before it. Negative errno: it allows none. */
-int arrivals_open(struct arrivals **ret, char ret_why[N_ARRIVALS_KINDS][WHY_SIZE]);
+int mmap_watch_open(struct mmap_watch **ret, char ret_why[N_MMAP_WATCH_KINDS][WHY_SIZE]);
 /* In one sentence, where it allows none. */
-void arrivals_say_why(const char why[N_ARRIVALS_KINDS][WHY_SIZE], char ret_why[WHY_SIZE]);
+void mmap_watch_explain(const char why[N_MMAP_WATCH_KINDS][WHY_SIZE], char ret_why[WHY_SIZE]);
 /* Takes NULL. */
-void arrivals_close(struct arrivals *a);
+void mmap_watch_close(struct mmap_watch *a);
 /*
  * Readable when there is one; perhaps no more so once that was asked, as by epoll_ctl(), whether it was taken or not.
  */
-int arrivals_fd(const struct arrivals *a);
+int mmap_watch_fd(const struct mmap_watch *a);
 /*
  * All that there are: the process, and the file's name without its folders. How many times the kernel told of anything;
  * -ENOBUFS: it had no room for some, of which nobody knows.
  */
-int arrivals_take(struct arrivals *a, arrivals_fn fn, void *context);
+int mmap_watch_take(struct mmap_watch *a, mmap_watch_fn fn, void *context);
 
 /* Its programs; NULL of a kind that has none. */
-const struct bpf_object *arrivals_object(const struct arrivals *a);
+const struct bpf_object *mmap_watch_object(const struct mmap_watch *a);

@@ -21,15 +21,16 @@
 #define GONE " (deleted)"
 #define ROOT_SIZE 32 /* "/proc/4194304/root" */
 
-void files_init(struct files *f, struct probes *p, int call_program, int return_program)
+void probed_files_init(struct probed_files *f, struct probes *p, int call_program,
+		       int return_program)
 {
-	*f = (struct files){.probes = p,
-			    .call_program = call_program,
-			    .return_program = return_program};
+	*f = (struct probed_files){.probes = p,
+				   .call_program = call_program,
+				   .return_program = return_program};
 	list_init(&f->all);
 }
 
-static void free_probed(struct probed *file)
+static void probed_file_free(struct probed_file *file)
 {
 	/* Its functions first: what returns meanwhile is still told. */
 	(void)fd_close(file->call_fd);
@@ -38,21 +39,21 @@ static void free_probed(struct probed *file)
 	free(file);
 }
 
-static void free_probedp(struct probed **file)
+static void probed_file_freep(struct probed_file **file)
 {
 	if (*file)
-		free_probed(*file);
+		probed_file_free(*file);
 }
 
-static void drop(struct probed *file)
+static void drop(struct probed_file *file)
 {
 	list_remove(&file->link);
-	free_probed(file);
+	probed_file_free(file);
 }
 
-void files_deinit(struct files *f)
+void probed_files_deinit(struct probed_files *f)
 {
-	struct probed *file, *next;
+	struct probed_file *file, *next;
 
 	list_for_each_safe(file, next, &f->all, link)
 		drop(file);
@@ -75,7 +76,7 @@ static void compare(void *context, const struct mapping *m)
  * Whether the kernel has the file mapped of that inode, when we map it: what fstat() says of a file is another thing on
  * file systems that are made of others.
  */
-static bool is_it(struct files *f, const struct probed *file, int fd)
+static bool is_it(struct probed_files *f, const struct probed_file *file, int fd)
 {
 	struct search s = {.inode = file->inode, .ino = file->ino, .dev = file->dev};
 	size_t size = (size_t)sysconf(_SC_PAGESIZE);
@@ -108,7 +109,7 @@ static int open_at(const char *root, const char *path, int *ret_fd, struct stat 
 }
 
 /* The very file, by its path here or by the path in the root of a process that has it. 0, or negative errno and why. */
-static int open_it(struct files *f, struct probed *file, pid_t pid, int *ret_fd)
+static int open_it(struct probed_files *f, struct probed_file *file, pid_t pid, int *ret_fd)
 {
 	char root[ROOT_SIZE];
 	const char *const roots[] = {"", root};
@@ -155,15 +156,15 @@ static uint64_t behind_mark(int fd, uint64_t offset)
 	return offset + sizeof(mark);
 }
 
-static int attach(struct files *f, struct probed *file, int fd, const uint64_t *offsets)
+static int attach(struct probed_files *f, struct probed_file *file, int fd, const uint64_t *offsets)
 {
 	uint64_t found[SITES_MAX], cookies[SITES_MAX];
 	char path[PATH_OF_FD_SIZE];
-	struct multi multi = {.path = path, .offsets = found, .cookies = cookies};
+	struct uprobe_multi multi = {.path = path, .offsets = found, .cookies = cookies};
 	int r;
 
 	for (size_t i = 0; i < file->library->n_sites; i++) {
-		if (offsets[i] == ELF_NONE)
+		if (offsets[i] == ELF_SYMBOL_NONE)
 			continue;
 		found[multi.n] = behind_mark(fd, offsets[i]);
 		cookies[multi.n++] = site_number(file->library, i);
@@ -176,10 +177,10 @@ static int attach(struct files *f, struct probed *file, int fd, const uint64_t *
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	/* Returns first: every call that is seen is seen to return. */
 	multi.is_return = true;
-	r = multi_attach(f->return_program, &multi, &file->return_fd);
+	r = uprobe_multi_attach(f->return_program, &multi, &file->return_fd);
 	multi.is_return = false;
 	if (r == 0)
-		r = multi_attach(f->call_program, &multi, &file->call_fd);
+		r = uprobe_multi_attach(f->call_program, &multi, &file->call_fd);
 	if (r < 0) {
 		file->return_fd = fd_close(file->return_fd);
 		(void)snprintf(file->why, sizeof(file->why), "the kernel refuses it: %s",
@@ -190,7 +191,7 @@ static int attach(struct files *f, struct probed *file, int fd, const uint64_t *
 	return 0;
 }
 
-static void probe(struct files *f, struct probed *file, int fd)
+static void probe(struct probed_files *f, struct probed_file *file, int fd)
 {
 	const char *functions[SITES_MAX];
 	uint64_t offsets[SITES_MAX];
@@ -203,16 +204,16 @@ static void probe(struct files *f, struct probed *file, int fd)
 	}
 	for (size_t i = 0; i < file->library->n_sites; i++)
 		functions[i] = file->library->sites[i].function;
-	r = elf_find_all(fd, functions, file->library->n_sites, offsets);
+	r = elf_symbol_find_all(fd, functions, file->library->n_sites, offsets);
 	if (r < 0)
 		(void)snprintf(file->why, sizeof(file->why), "it is no library: %s", strerror(-r));
 	else
 		(void)attach(f, file, fd, offsets); /* it has said why not */
 }
 
-static struct probed *find(const struct files *f, const struct mapping *m)
+static struct probed_file *find(const struct probed_files *f, const struct mapping *m)
 {
-	struct probed *file;
+	struct probed_file *file;
 
 	list_for_each(file, &f->all, link)
 		if (file->inode == m->inode && file->ino == m->ino && file->dev == m->dev)
@@ -220,19 +221,19 @@ static struct probed *find(const struct files *f, const struct mapping *m)
 	return NULL;
 }
 
-static bool has_room(const struct files *f, uid_t uid)
+static bool has_room(const struct probed_files *f, uid_t uid)
 {
-	const struct probed *file;
+	const struct probed_file *file;
 	unsigned n = 0, n_of_user = 0;
 
 	list_for_each(file, &f->all, link) {
 		n += !file->is_due;
 		n_of_user += !file->is_due && file->uid == uid;
 	}
-	return n < FILES_MAX && (uid == 0 || n_of_user < FILES_OF_USER_MAX);
+	return n < PROBED_FILES_MAX && (uid == 0 || n_of_user < PROBED_FILES_PER_USER_MAX);
 }
 
-static void count_process(struct probed *file, const struct mapping *m)
+static void count_process(struct probed_file *file, const struct mapping *m)
 {
 	if (file->n_processes == 0 || file->last_tgid != m->tgid)
 		file->n_processes++;
@@ -254,22 +255,22 @@ static const struct library *library_of(const char *path)
 }
 
 /* One that cannot be opened is anybody's, of whom nobody knows who he is. */
-static bool add(struct files *f, const struct library *library, const struct mapping *m,
+static bool add(struct probed_files *f, const struct library *library, const struct mapping *m,
 		uint64_t since_ns)
 {
-	cleanup(free_probedp) struct probed *file = calloc(1, sizeof(*file));
+	cleanup(probed_file_freep) struct probed_file *file = calloc(1, sizeof(*file));
 	cleanup(fd_closep) int fd = -1;
 
 	if (!file)
 		return false;
-	*file = (struct probed){.library = library,
-				.inode = m->inode,
-				.ino = m->ino,
-				.dev = m->dev,
-				.uid = UINT32_MAX,
-				.since_ns = since_ns,
-				.call_fd = -1,
-				.return_fd = -1};
+	*file = (struct probed_file){.library = library,
+				     .inode = m->inode,
+				     .ino = m->ino,
+				     .dev = m->dev,
+				     .uid = UINT32_MAX,
+				     .since_ns = since_ns,
+				     .call_fd = -1,
+				     .return_fd = -1};
 	file->path = strdup(m->path);
 	if (!file->path)
 		return false;
@@ -288,7 +289,7 @@ static bool add(struct files *f, const struct library *library, const struct map
 }
 
 /* It may be in use from then on, and nobody knows by then which it was. */
-static void refuse(struct files *f, uint64_t since_ns)
+static void refuse(struct probed_files *f, uint64_t since_ns)
 {
 	if (!since_ns)
 		since_ns = num_now_ns();
@@ -297,10 +298,10 @@ static void refuse(struct files *f, uint64_t since_ns)
 		f->refused_since_ns = since_ns;
 }
 
-bool files_add(struct files *f, const struct mapping *m, uint64_t since_ns)
+bool probed_files_add(struct probed_files *f, const struct mapping *m, uint64_t since_ns)
 {
 	const struct library *library = library_of(m->path);
-	struct probed *known = find(f, m);
+	struct probed_file *known = find(f, m);
 	bool has;
 
 	if (known && known->is_due) {
@@ -321,9 +322,9 @@ bool files_add(struct files *f, const struct mapping *m, uint64_t since_ns)
 }
 
 /* What could not be probed is tried again. */
-void files_begin_sweep(struct files *f)
+void probed_files_begin_sweep(struct probed_files *f)
 {
-	struct probed *file;
+	struct probed_file *file;
 
 	f->n_refused = 0;
 	list_for_each(file, &f->all, link) {
@@ -332,9 +333,9 @@ void files_begin_sweep(struct files *f)
 	}
 }
 
-void files_end_sweep(struct files *f)
+void probed_files_end_sweep(struct probed_files *f)
 {
-	struct probed *file, *next;
+	struct probed_file *file, *next;
 
 	list_for_each_safe(file, next, &f->all, link)
 		if (file->n_processes == 0)

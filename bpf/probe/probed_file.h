@@ -14,11 +14,11 @@
 #include "bpf/tcp/meter.h"
 #include "ipc/base/list.h"
 
-#define FILES_MAX 64
-#define FILES_OF_USER_MAX 8 /* of any but root */
+#define PROBED_FILES_MAX 64
+#define PROBED_FILES_PER_USER_MAX 8 /* of any but root */
 
-struct probed {
-	struct list link; /* files::all */
+struct probed_file {
+	struct list link; /* probed_files::all */
 	const struct library *library;
 	uint64_t inode, ino;
 	uint32_t dev;
@@ -33,22 +33,23 @@ struct probed {
 	char why[WHY_SIZE]; /* it is not probed; "": it is */
 };
 
-struct files {
-	struct list all; /* struct probed */
+struct probed_files {
+	struct list all; /* struct probed_file */
 	unsigned n_refused; /* there was no room for */
 	uint64_t refused_since_ns; /* the earliest since_ns of such, which may be any that are added later; 0: none */
 	struct probes *probes;
 	int call_program, return_program;
 };
 
-void files_init(struct files *f, struct probes *p, int call_program, int return_program);
-void files_deinit(struct files *f);
+void probed_files_init(struct probed_files *f, struct probes *p, int call_program,
+		       int return_program);
+void probed_files_deinit(struct probed_files *f);
 
 /*
  * Probes it, if it is not probed yet. Nobody had it mapped before `since_ns`, unless it was refused then; 0 where nobody
  * knows. False: there was no room.
  */
-bool files_add(struct files *f, const struct mapping *m, uint64_t since_ns);
+bool probed_files_add(struct probed_files *f, const struct mapping *m, uint64_t since_ns);
 /* Between these two all mappings of all processes are added: what nobody maps any more goes. */
-void files_begin_sweep(struct files *f);
-void files_end_sweep(struct files *f);
+void probed_files_begin_sweep(struct probed_files *f);
+void probed_files_end_sweep(struct probed_files *f);

@@ -16,7 +16,7 @@
 #include "bpf/base/allowance.bpf.h"
 
 #define PENDING_MAX 4096 /* calls at the same time */
-#define TALLIES_MAX 4096
+#define CALL_COUNTS_MAX 4096
 #define HOPS_MAX 2 /* to a name */
 #if defined(__TARGET_ARCH_x86)
 #define RETURN_ADDRESS_SIZE 8 /* on the stack at the call, and no more at the return */
@@ -33,7 +33,7 @@ const volatile __u32 collector; /* its tgid */
 const volatile __u8 type_sizes[TYPES_MAX];
 
 struct missed missed;
-__u32 epoch; /* grows when the collector reads the tallies */
+__u32 epoch; /* grows when the collector reads the call_counts */
 struct mapping found; /* by the iterator, of which one runs at a time */
 
 /* How much of it was of the process that it is at. The collector looks at itself in between, which does not count. */
@@ -59,10 +59,10 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TALLIES_MAX);
-	__type(key, struct tally_key);
-	__type(value, struct tally);
-} tallies SEC(".maps");
+	__uint(max_entries, CALL_COUNTS_MAX);
+	__type(key, struct call_count_key);
+	__type(value, struct call_count);
+} call_counts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -85,7 +85,7 @@ static __always_inline struct plan plan_of(__u64 site)
 		.out_arg = p->out_arg,
 		.out_from = p->out_from,
 		.also_done = p->also_done,
-		.is_tallied = p->is_tallied,
+		.is_counted = p->is_counted,
 		.counts = p->counts,
 		.count_arg = p->count_arg,
 		.type_arg = p->type_arg,
@@ -196,23 +196,23 @@ static __always_inline void take_at_return(struct probe_call *c, struct plan pla
 		take_file(c, fd);
 }
 
-static __always_inline struct tally *tally_of(__u32 tgid, __u32 site)
+static __always_inline struct call_count *call_count_of(__u32 tgid, __u32 site)
 {
-	struct tally_key key = {.tgid = tgid, .site = site};
-	struct tally *t = bpf_map_lookup_elem(&tallies, &key);
-	struct tally none = {};
+	struct call_count_key key = {.tgid = tgid, .site = site};
+	struct call_count *t = bpf_map_lookup_elem(&call_counts, &key);
+	struct call_count none = {};
 
 	if (t)
 		return t;
 	none.uid = (__u32)bpf_get_current_uid_gid();
 	none.epoch = epoch - 1;
 	bpf_get_current_comm(none.comm, sizeof(none.comm));
-	bpf_map_update_elem(&tallies, &key, &none, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&tallies, &key);
+	bpf_map_update_elem(&call_counts, &key, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&call_counts, &key);
 }
 
 /* That there is something new is told once until it is read. */
-static __always_inline void announce(struct tally *t, __u32 site)
+static __always_inline void announce(struct call_count *t, __u32 site)
 {
 	__u32 now = *(volatile __u32 *)&epoch;
 	struct probe_call *told;
@@ -231,7 +231,7 @@ static __always_inline void announce(struct tally *t, __u32 site)
 static __always_inline void count(const struct probe_call *c, struct plan plan, __u32 tgid,
 				  __u64 site, __u64 now, int result)
 {
-	struct tally *t = tally_of(tgid, site);
+	struct call_count *t = call_count_of(tgid, site);
 
 	if (!t) {
 		__sync_fetch_and_add(&missed.pending, 1);
@@ -264,7 +264,7 @@ int on_return(struct pt_regs *ctx)
 		__sync_fetch_and_add(&missed.pending, 1);
 		return 0;
 	}
-	if (plan.is_tallied) {
+	if (plan.is_counted) {
 		count(c, plan, key.thread >> 32, site, now, (int)PT_REGS_RC(ctx));
 		bpf_map_delete_elem(&pending, &key);
 		return 0;

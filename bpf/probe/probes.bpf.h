@@ -47,7 +47,7 @@ struct plan {
 	__u8 out_arg;
 	__u8 out_from; /* so many bytes behind it */
 	__u8 also_done; /* what it returns that is no failure either, beside 0 */
-	__u8 is_tallied; /* it is counted, and not told */
+	__u8 is_counted; /* it is counted, and not told */
 	__u8 counts; /* it has elements: as many as `count_arg` says, of the type in `type_arg` */
 	__u8 count_arg;
 	__u8 type_arg;
@@ -57,13 +57,13 @@ struct plan {
 };
 
 /* Calls that are counted, of a process and a function. */
-struct tally_key {
+struct call_count_key {
 	__u32 tgid;
 	__u32 site;
 };
 
 /* From its first call on. */
-struct tally {
+struct call_count {
 	__u64 calls;
 	__u64 errors; /* of these, that failed */
 	__u64 bytes;

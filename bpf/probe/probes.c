@@ -40,14 +40,14 @@
 #define PERIOD_NS 10000000u /* between two looks, at least */
 #define SHARE 10 /* of the time that looks may take, one in so many */
 #define SWEEP_NS 10000000000u /* between two looks at all processes because files had no room */
-#define TALLY_NS 1000000000u /* between two looks at what is counted */
+#define COUNT_NS 1000000000u /* between two looks at what is counted */
 #define NOTED_MAX 64
 #define THREADS_MAX 256
 
 /* The last act of a thread. */
-struct told {
+struct thread_event {
 	uint32_t tid;
-	const char *act;
+	const char *word;
 	uint64_t ns;
 };
 
@@ -55,16 +55,16 @@ struct probes {
 	struct tracer *tracer;
 	struct probes_bpf *bpf;
 	struct ring ring;
-	struct arrivals *arrivals;
-	char why_no_arrivals[N_ARRIVALS_KINDS][WHY_SIZE]; /* of each kind, up to that in use */
-	struct waiter calls, arrived;
+	struct mmap_watch *mmap_watch;
+	char why_no_mmap_watch[N_MMAP_WATCH_KINDS][WHY_SIZE]; /* of each kind, up to that in use */
+	struct waiter calls, mapped;
 	struct timer timer; /* until arrivals are listened to again */
-	struct timer tally_timer; /* while something is counted */
-	struct tallies tallies;
-	struct files files;
-	struct exports exports, allocations;
+	struct timer count_timer; /* while something is counted */
+	struct call_counts call_counts;
+	struct probed_files files;
+	struct gpu_handles exports, allocations;
 	struct qps qps;
-	struct told told[THREADS_MAX]; /* by the number of the thread */
+	struct thread_event thread_events[THREADS_MAX]; /* by the number of the thread */
 	struct usdt *usdt;
 	pid_t noted[NOTED_MAX]; /* processes to look at */
 	size_t n_noted;
@@ -74,12 +74,12 @@ struct probes {
 	uint64_t n_missed; /* counted already */
 };
 
-struct exports *probes_exports(struct probes *p)
+struct gpu_handles *probes_exports(struct probes *p)
 {
 	return &p->exports;
 }
 
-struct exports *probes_allocations(struct probes *p)
+struct gpu_handles *probes_allocations(struct probes *p)
 {
 	return &p->allocations;
 }
@@ -94,9 +94,9 @@ struct usdt *probes_usdt(struct probes *p)
 	return p->usdt;
 }
 
-const struct arrivals *probes_arrivals(const struct probes *p)
+const struct mmap_watch *probes_mmap_watch(const struct probes *p)
 {
-	return p->arrivals;
+	return p->mmap_watch;
 }
 
 const struct bpf_object *probes_object(const struct probes *p)
@@ -106,18 +106,18 @@ const struct bpf_object *probes_object(const struct probes *p)
 
 uint64_t probes_number(const struct probes *p)
 {
-	return p->tracer->last_act + 1;
+	return p->tracer->last_event + 1;
 }
 
 /* --- what is called --- */
 
-static json_t *act_of(const struct probe_call *c, const struct site *site)
+static json_t *event_json(const struct probe_call *c, const struct site *site)
 {
-	return json_pack("{ss ss sI sI sI sI sI so ss so sb}", "kind", "act", "act", site->act,
+	return json_pack("{ss ss sI sI sI sI sI so ss so sb}", "kind", "act", "act", site->word,
 			 "ns", (json_int_t)c->ns, "took_ns", (json_int_t)c->took_ns, "pid",
 			 (json_int_t)c->tgid, "tid", (json_int_t)c->tid, "uid", (json_int_t)c->uid,
-			 "comm", known_chars(c->comm, sizeof(c->comm)), "function", site->function,
-			 "result",
+			 "comm", chars_or_null(c->comm, sizeof(c->comm)), "function",
+			 site->function, "result",
 			 site->result == RESULT_NUMBER ? json_integer((int)c->result) : json_null(),
 			 "failed", !site_is_done(site, c));
 }
@@ -126,52 +126,54 @@ static json_t *act_of(const struct probe_call *c, const struct site *site)
  * A function that calls another one for the same, as old versions do and those that are made of others: what it was for
  * is told already.
  */
-static bool is_told(struct probes *p, const struct probe_call *c, const struct site *site)
+static bool is_emitted(struct probes *p, const struct probe_call *c, const struct site *site)
 {
-	struct told *told = &p->told[c->tid % THREADS_MAX];
-	bool is_same = told->tid == c->tid && told->act && !strcmp(told->act, site->act) &&
-		       told->ns >= c->ns - c->took_ns;
+	struct thread_event *last = &p->thread_events[c->tid % THREADS_MAX];
+	bool is_same = last->tid == c->tid && last->word && !strcmp(last->word, site->word) &&
+		       last->ns >= c->ns - c->took_ns;
 
-	*told = (struct told){.tid = c->tid, .act = site->act, .ns = c->ns};
+	*last = (struct thread_event){.tid = c->tid, .word = site->word, .ns = c->ns};
 	return is_same;
 }
 
-static void tell_tally(void *context, const struct tally_key *key, const struct tally *since)
+static void take_call_count(void *context, const struct call_count_key *key,
+			    const struct call_count *since)
 {
 	const struct site *site = site_numbered(key->site);
 	struct probes *p = context;
 
 	if (!site)
 		return;
-	act_tell(p->tracer,
-		 json_pack("{ss ss sI sn sI sI so ss sn sb sI sI sI sI}", "kind", "act", "act",
-			   site->act, "ns", (json_int_t)since->ns, "took_ns", "pid",
-			   (json_int_t)key->tgid, "uid", (json_int_t)since->uid, "comm",
-			   known_chars(since->comm, sizeof(since->comm)), "function", site->function,
-			   "result", "failed", since->errors > 0, "calls", (json_int_t)since->calls,
-			   "errors", (json_int_t)since->errors, "calling_ns",
-			   (json_int_t)since->calling_ns, "bytes", (json_int_t)since->bytes));
+	event_emit(p->tracer,
+		   json_pack("{ss ss sI sn sI sI so ss sn sb sI sI sI sI}", "kind", "act", "act",
+			     site->word, "ns", (json_int_t)since->ns, "took_ns", "pid",
+			     (json_int_t)key->tgid, "uid", (json_int_t)since->uid, "comm",
+			     chars_or_null(since->comm, sizeof(since->comm)), "function",
+			     site->function, "result", "failed", since->errors > 0, "calls",
+			     (json_int_t)since->calls, "errors", (json_int_t)since->errors,
+			     "calling_ns", (json_int_t)since->calling_ns, "bytes",
+			     (json_int_t)since->bytes));
 }
 
-static void take_tallies(struct probes *p)
+static void take_call_counts(struct probes *p)
 {
 	p->bpf->bss->epoch++; /* what is counted from here on is told anew */
-	tallies_take(&p->tallies, tell_tally, p);
+	call_counts_take(&p->call_counts, take_call_count, p);
 }
 
-static void on_tally_timer(struct waiter *w, uint32_t events)
+static void on_count_timer(struct waiter *w, uint32_t events)
 {
-	struct probes *p = container_of(w, struct probes, tally_timer.waiter);
+	struct probes *p = container_of(w, struct probes, count_timer.waiter);
 
 	(void)events;
-	if (timer_end(&p->tally_timer))
-		take_tallies(p);
+	if (timer_end(&p->count_timer))
+		take_call_counts(p);
 }
 
 /* Not at once: then there will be more of it. */
-static void await_tallies(struct probes *p)
+static void await_call_counts(struct probes *p)
 {
-	timer_begin(&p->tally_timer, TALLY_NS);
+	timer_begin(&p->count_timer, COUNT_NS);
 }
 
 static void take_call(void *context, const void *data, size_t size)
@@ -179,17 +181,17 @@ static void take_call(void *context, const void *data, size_t size)
 	const struct probe_call *c = data;
 	struct probes *p = context;
 	const struct site *site = size >= sizeof(*c) ? site_numbered(c->site) : NULL;
-	json_t *act;
+	json_t *event;
 
-	if (site && site->plan.is_tallied)
-		await_tallies(p);
-	if (!site || site->plan.is_tallied || (site->act && is_told(p, c, site)))
+	if (site && site->plan.is_counted)
+		await_call_counts(p);
+	if (!site || site->plan.is_counted || (site->word && is_emitted(p, c, site)))
 		return;
-	act = site->act ? act_of(c, site) : NULL;
-	if ((site->tell && !site->tell(p, c, act)) || !site->act)
-		json_decref(act);
+	event = site->word ? event_json(c, site) : NULL;
+	if ((site->fill && !site->fill(p, c, event)) || !site->word)
+		json_decref(event);
 	else
-		act_tell(p->tracer, act);
+		event_emit(p->tracer, event);
 }
 
 static void count_missed(struct probes *p)
@@ -198,9 +200,9 @@ static void count_missed(struct probes *p)
 	uint64_t n = missed->ring + missed->limited + missed->pending;
 
 	if (n != p->n_missed)
-		await_tallies(p); /* of processes that are gone, which take room */
+		await_call_counts(p); /* of processes that are gone, which take room */
 	if (n != p->n_missed)
-		follow_count_lost(p->tracer, n - p->n_missed, ACTS_OF_PROBES);
+		follow_count_lost(p->tracer, n - p->n_missed, EVENTS_OF_PROBES);
 	p->n_missed = n;
 }
 
@@ -215,8 +217,8 @@ void probes_count_missed(struct probes *p)
 void probes_take(struct probes *p)
 {
 	probes_take_calls(p);
-	if (p && p->tally_timer.runs)
-		take_tallies(p);
+	if (p && p->count_timer.runs)
+		take_call_counts(p);
 }
 
 void probes_take_calls(struct probes *p)
@@ -277,14 +279,14 @@ static void add_mapping(void *context, const struct mapping *m)
 {
 	struct probes *p = context;
 
-	if (!files_add(&p->files, m, p->heard_ns) && num_now_ns() - p->swept_ns > SWEEP_NS)
+	if (!probed_files_add(&p->files, m, p->heard_ns) && num_now_ns() - p->swept_ns > SWEEP_NS)
 		p->is_sweep_due = true;
 }
 
-void probes_tell_unseen(struct probes *p, const struct probed *file)
+void probes_tell_unseen(struct probes *p, const struct probed_file *file)
 {
-	follow_tell_unseen(p->tracer, file->path, file->since_ns,
-			   file->library->attach ? ACTS_OF_WEIGHTD : ACTS_OF_PROBES);
+	follow_send_unseen(p->tracer, file->path, file->since_ns,
+			   file->library->attach ? EVENTS_OF_WEIGHTD : EVENTS_OF_PROBES);
 }
 
 static int sweep(struct probes *p)
@@ -292,10 +294,10 @@ static int sweep(struct probes *p)
 	int r;
 
 	p->n_noted = 0;
-	files_begin_sweep(&p->files);
+	probed_files_begin_sweep(&p->files);
 	r = probes_look(p, 0, add_mapping, p);
 	if (r == 0)
-		files_end_sweep(&p->files);
+		probed_files_end_sweep(&p->files);
 	p->is_sweep_due = r < 0;
 	p->swept_ns = num_now_ns();
 	return r;
@@ -330,10 +332,10 @@ static int look_at_noted(struct probes *p)
 }
 
 /* Deaf from then on, until the timer: threads that begin and end would wake us as well. */
-static void take_arrivals(struct probes *p)
+static void take_mmaps(struct probes *p)
 {
 	uint64_t began = num_now_ns(), pause_ns;
-	int n = arrivals_take(p->arrivals, note, p);
+	int n = mmap_watch_take(p->mmap_watch, note, p);
 
 	p->is_sweep_due |= n < 0;
 	if (look_at_noted(p) == 0)
@@ -343,14 +345,14 @@ static void take_arrivals(struct probes *p)
 	pause_ns = (num_now_ns() - began) * SHARE;
 	if (pause_ns < PERIOD_NS)
 		pause_ns = PERIOD_NS;
-	loop_modify(p->tracer->loop_fd, &p->arrived, 0);
+	loop_modify(p->tracer->loop_fd, &p->mapped, 0);
 	timer_begin(&p->timer, pause_ns);
 }
 
-static void on_arrival(struct waiter *w, uint32_t events)
+static void on_mmap(struct waiter *w, uint32_t events)
 {
 	(void)events;
-	take_arrivals(container_of(w, struct probes, arrived));
+	take_mmaps(container_of(w, struct probes, mapped));
 }
 
 static void on_timer(struct waiter *w, uint32_t events)
@@ -360,8 +362,8 @@ static void on_timer(struct waiter *w, uint32_t events)
 	(void)events;
 	if (!timer_end(&p->timer))
 		return;
-	loop_modify(p->tracer->loop_fd, &p->arrived, EPOLLIN);
-	take_arrivals(p); /* what came meanwhile wakes nobody any more */
+	loop_modify(p->tracer->loop_fd, &p->mapped, EPOLLIN);
+	take_mmaps(p); /* what came meanwhile wakes nobody any more */
 }
 
 /* --- its life --- */
@@ -381,8 +383,8 @@ static void name_files(struct probes_bpf *bpf)
 /* To many functions at once. */
 static void expect_multi(struct probes_bpf *bpf)
 {
-	(void)bpf_program__set_expected_attach_type(bpf->progs.on_call, MULTI_ATTACH_TYPE);
-	(void)bpf_program__set_expected_attach_type(bpf->progs.on_return, MULTI_ATTACH_TYPE);
+	(void)bpf_program__set_expected_attach_type(bpf->progs.on_call, UPROBE_MULTI_ATTACH_TYPE);
+	(void)bpf_program__set_expected_attach_type(bpf->progs.on_return, UPROBE_MULTI_ATTACH_TYPE);
 }
 
 static int load(struct probes *p, uint32_t ring_size)
@@ -413,8 +415,8 @@ static int load(struct probes *p, uint32_t ring_size)
 static int check_multi(const struct probes_bpf *bpf)
 {
 	uint64_t offset = 0;
-	const struct multi multi = {.path = "/", .offsets = &offset, .n = 1};
-	int fd, r = multi_attach(bpf_program__fd(bpf->progs.on_call), &multi, &fd);
+	const struct uprobe_multi multi = {.path = "/", .offsets = &offset, .n = 1};
+	int fd, r = uprobe_multi_attach(bpf_program__fd(bpf->progs.on_call), &multi, &fd);
 
 	if (r == -EBADF || r == -EISDIR)
 		return 0;
@@ -428,13 +430,13 @@ static int wait_for_all(struct probes *p)
 	int loop_fd = p->tracer->loop_fd, r;
 
 	p->calls.fd = ring_fd(&p->ring);
-	p->arrived.fd = arrivals_fd(p->arrivals);
+	p->mapped.fd = mmap_watch_fd(p->mmap_watch);
 	r = loop_add(loop_fd, &p->calls);
 	if (r == 0)
-		r = loop_add(loop_fd, &p->arrived);
+		r = loop_add(loop_fd, &p->mapped);
 	if (r == 0)
 		r = timer_open(&p->timer, loop_fd);
-	return r < 0 ? r : timer_open(&p->tally_timer, loop_fd);
+	return r < 0 ? r : timer_open(&p->count_timer, loop_fd);
 }
 
 /* What is mapped already is not in use since we began. */
@@ -456,17 +458,17 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 	if (r == 0)
 		r = check_multi(p->bpf);
 	if (r < 0) {
-		hook_say_why(r, MULTI_SINCE, ret_why);
+		hook_explain(r, UPROBE_MULTI_SINCE, ret_why);
 		return r;
 	}
-	r = arrivals_open(&p->arrivals, p->why_no_arrivals);
+	r = mmap_watch_open(&p->mmap_watch, p->why_no_mmap_watch);
 	if (r < 0) {
-		arrivals_say_why(p->why_no_arrivals, ret_why);
+		mmap_watch_explain(p->why_no_mmap_watch, ret_why);
 		return r;
 	}
-	tallies_init(&p->tallies, bpf_map__fd(p->bpf->maps.tallies));
-	files_init(&p->files, p, bpf_program__fd(p->bpf->progs.on_call),
-		   bpf_program__fd(p->bpf->progs.on_return));
+	call_counts_init(&p->call_counts, bpf_map__fd(p->bpf->maps.call_counts));
+	probed_files_init(&p->files, p, bpf_program__fd(p->bpf->progs.on_call),
+			  bpf_program__fd(p->bpf->progs.on_return));
 	r = wait_for_all(p);
 	if (r == 0)
 		r = look_first(p);
@@ -485,14 +487,14 @@ int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char 
 		return -ENOMEM;
 	p->tracer = t;
 	p->calls = (struct waiter){.fd = -1, .ready = on_calls};
-	p->arrived = (struct waiter){.fd = -1, .ready = on_arrival};
+	p->mapped = (struct waiter){.fd = -1, .ready = on_mmap};
 	p->timer = TIMER(on_timer);
-	p->tally_timer = TIMER(on_tally_timer);
-	exports_init(&p->exports);
-	exports_init(&p->allocations);
+	p->count_timer = TIMER(on_count_timer);
+	gpu_handles_init(&p->exports);
+	gpu_handles_init(&p->allocations);
 	qps_init(&p->qps);
-	files_init(&p->files, p, -1, -1);
-	tallies_init(&p->tallies, -1);
+	probed_files_init(&p->files, p, -1, -1);
+	call_counts_init(&p->call_counts, -1);
 	r = open_all(p, ring_size, ret_why);
 	if (r < 0) {
 		probes_close(p);
@@ -508,16 +510,16 @@ void probes_close(struct probes *p)
 		return;
 	/* The loop may go on without them. */
 	loop_remove(p->tracer->loop_fd, &p->calls);
-	loop_remove(p->tracer->loop_fd, &p->arrived);
+	loop_remove(p->tracer->loop_fd, &p->mapped);
 	timer_close(&p->timer, p->tracer->loop_fd);
-	timer_close(&p->tally_timer, p->tracer->loop_fd);
-	files_deinit(&p->files);
-	tallies_deinit(&p->tallies);
+	timer_close(&p->count_timer, p->tracer->loop_fd);
+	probed_files_deinit(&p->files);
+	call_counts_deinit(&p->call_counts);
 	usdt_close(p->usdt);
-	exports_deinit(&p->exports);
-	exports_deinit(&p->allocations);
+	gpu_handles_deinit(&p->exports);
+	gpu_handles_deinit(&p->allocations);
 	qps_deinit(&p->qps);
-	arrivals_close(p->arrivals);
+	mmap_watch_close(p->mmap_watch);
 	ring_close(&p->ring);
 	probes_bpf__destroy(p->bpf);
 	free(p);
@@ -531,7 +533,7 @@ static const struct need {
 	const char *since;
 	const char *lost;
 } needs[N_PROBE_NEEDS] = {
-	{"on_call", "uprobe_multi", MULTI_SINCE,
+	{"on_call", "uprobe_multi", UPROBE_MULTI_SINCE,
 	 "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
 	{"look", "iter/task_vma", BPF_SINCE,
 	 "which processes have a library or weightd, and with that all that probes see"},
@@ -566,17 +568,17 @@ static int need_try(const struct need *need)
 	return fd < 0 ? fd : 0;
 }
 
-static void look_for_arrivals(char ret_why[WHY_SIZE])
+static void check_mmap_watch(char ret_why[WHY_SIZE])
 {
-	char why[N_ARRIVALS_KINDS][WHY_SIZE];
-	struct arrivals *arrivals;
+	char why[N_MMAP_WATCH_KINDS][WHY_SIZE];
+	struct mmap_watch *mmap_watch;
 
-	if (arrivals_open(&arrivals, why) == 0)
-		arrivals_close(arrivals);
+	if (mmap_watch_open(&mmap_watch, why) == 0)
+		mmap_watch_close(mmap_watch);
 	else if (hook_has_capability(CAP_PERFMON) || hook_has_capability(CAP_SYS_ADMIN))
-		arrivals_say_why(why, ret_why);
+		mmap_watch_explain(why, ret_why);
 	else
-		hook_say_why(-EPERM, BPF_SINCE, ret_why);
+		hook_explain(-EPERM, BPF_SINCE, ret_why);
 }
 
 void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE])
@@ -587,9 +589,9 @@ void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE])
 		*ret_why[i] = '\0';
 		r = needs[i].program ? need_try(&needs[i]) : 0;
 		if (r < 0)
-			hook_say_why(r, needs[i].since, ret_why[i]);
+			hook_explain(r, needs[i].since, ret_why[i]);
 		if (!needs[i].program)
-			look_for_arrivals(ret_why[i]);
+			check_mmap_watch(ret_why[i]);
 	}
 }
 
@@ -600,14 +602,14 @@ static void answer_hook(struct request *q, const char *name, const char *why, co
 }
 
 /* The kinds that would be better than the one that is on. */
-static void answer_better_arrivals(struct request *q, const struct probes *p)
+static void answer_better_mmap_watches(struct request *q, const struct probes *p)
 {
 	char lost[WHY_SIZE];
 
-	for (size_t i = 0; arrivals_kinds[i] != p->arrivals->kind; i++) {
+	for (size_t i = 0; mmap_watch_kinds[i] != p->mmap_watch->kind; i++) {
 		(void)snprintf(lost, sizeof(lost), "nothing while %s is on",
-			       p->arrivals->kind->hook);
-		answer_hook(q, arrivals_kinds[i]->hook, p->why_no_arrivals[i], lost);
+			       p->mmap_watch->kind->hook);
+		answer_hook(q, mmap_watch_kinds[i]->hook, p->why_no_mmap_watch[i], lost);
 	}
 }
 
@@ -615,14 +617,14 @@ void probes_doctor(struct request *q)
 {
 	const struct tracer *t = q->client->tracer;
 	struct probes *p = t->probes;
-	const struct probed *file;
+	const struct probed_file *file;
 	const char *name;
 
 	for (size_t i = 0; i < N_PROBE_NEEDS; i++) {
 		name = needs[i].name;
 		if (p && !needs[i].program) {
-			answer_better_arrivals(q, p);
-			name = p->arrivals->kind->hook;
+			answer_better_mmap_watches(q, p);
+			name = p->mmap_watch->kind->hook;
 		}
 		answer_hook(q, name, t->why_no_need[i], needs[i].lost);
 	}
@@ -635,7 +637,7 @@ void probes_doctor(struct request *q)
 	list_for_each(file, &p->files.all, link)
 		client_answer(q->client,
 			      json_pack("{ss so si si sb ss?}", "kind", "library", "path",
-					known_text(file->path), "functions", (int)file->n_sites,
+					text_or_null(file->path), "functions", (int)file->n_sites,
 					"processes", (int)file->n_processes, "on", !*file->why,
 					"why", *file->why ? file->why : NULL));
 	if (p->files.n_refused)

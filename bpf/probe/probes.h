@@ -14,9 +14,9 @@
 
 #define N_PROBE_NEEDS 3 /* uprobe_multi, iter/task_vma, arrivals */
 
-struct arrivals;
+struct mmap_watch;
 struct bpf_object;
-struct probed;
+struct probed_file;
 struct probes;
 struct usdt;
 
@@ -41,16 +41,16 @@ void probes_take(struct probes *p);
 void probes_take_calls(struct probes *p);
 
 /* To those that observe: what was asked of it until now is not known. */
-void probes_tell_unseen(struct probes *p, const struct probed *file);
+void probes_tell_unseen(struct probes *p, const struct probed_file *file);
 
 /* Of sites: what was exported, how large allocations are, and which queue pairs there are. */
-struct exports *probes_exports(struct probes *p);
-struct exports *probes_allocations(struct probes *p);
+struct gpu_handles *probes_exports(struct probes *p);
+struct gpu_handles *probes_allocations(struct probes *p);
 struct qps *probes_qps(struct probes *p);
 /* Of weightd's own probes. */
 struct usdt *probes_usdt(struct probes *p);
-const struct arrivals *probes_arrivals(const struct probes *p);
-/* Its programs; those of these are usdt_object() and arrivals_object(). */
+const struct mmap_watch *probes_mmap_watch(const struct probes *p);
+/* Its programs; those of these are usdt_object() and mmap_watch_object(). */
 const struct bpf_object *probes_object(const struct probes *p);
 /* Of the act that is told now. */
 uint64_t probes_number(const struct probes *p);

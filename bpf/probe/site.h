@@ -23,11 +23,11 @@ enum result {
 
 struct site {
 	const char *function;
-	const char *act; /* the word for it */
+	const char *word; /* the word for it */
 	struct plan plan;
 	enum result result;
 	/* What is told beside who it was and when; NULL: nothing. False: this call is told to nobody. */
-	bool (*tell)(struct probes *p, const struct probe_call *c, json_t *act);
+	bool (*fill)(struct probes *p, const struct probe_call *c, json_t *event);
 };
 
 struct library {

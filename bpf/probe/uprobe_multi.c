@@ -27,7 +27,7 @@ struct request { /* union bpf_attr::link_create */
 	uint32_t reserved;
 };
 
-bool multi_is_safe(const char *release)
+bool uprobe_multi_is_safe(const char *release)
 {
 	unsigned major, minor, patch;
 	int n = sscanf(release, "%u.%u.%u", &major, &minor, &patch);
@@ -40,11 +40,11 @@ bool multi_is_safe(const char *release)
 	return n == 3;
 }
 
-int multi_attach(int program_fd, const struct multi *multi, int *ret_fd)
+int uprobe_multi_attach(int program_fd, const struct uprobe_multi *multi, int *ret_fd)
 {
 	struct request request = {
 		.program_fd = (uint32_t)program_fd,
-		.attach_type = MULTI_ATTACH_TYPE,
+		.attach_type = UPROBE_MULTI_ATTACH_TYPE,
 		.path = (uintptr_t)multi->path,
 		.offsets = (uintptr_t)multi->offsets,
 		.counters = (uintptr_t)multi->counters,

@@ -6,10 +6,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MULTI_SINCE "6.6" /* of Linux */
-#define MULTI_ATTACH_TYPE 48 /* BPF_TRACE_UPROBE_MULTI: what its program has to be loaded for */
+#define UPROBE_MULTI_SINCE "6.6" /* of Linux */
+#define UPROBE_MULTI_ATTACH_TYPE                                                                   \
+	48 /* BPF_TRACE_UPROBE_MULTI: what its program has to be loaded for */
 
-struct multi {
+struct uprobe_multi {
 	const char *path; /* probed in every process that has it mapped, now or later */
 	const uint64_t *offsets; /* within the file */
 	const uint64_t *counters; /* of the uint16_t which says that somebody looks (USDT); NULL: none */
@@ -22,7 +23,7 @@ struct multi {
  * False: where a process returns to a probe on this machine, in a kernel of that release, its seccomp filter sees a
  * system call that it does not know, and kills it. Linux 6.11 began with it; 6.14, 6.13.3 and 6.12.14 no more.
  */
-bool multi_is_safe(const char *release);
+bool uprobe_multi_is_safe(const char *release);
 
 /* Its descriptor is the link: nothing is probed any more once it is closed. */
-int multi_attach(int program_fd, const struct multi *multi, int *ret_fd);
+int uprobe_multi_attach(int program_fd, const struct uprobe_multi *multi, int *ret_fd);

@@ -35,8 +35,8 @@ int on_probe(struct pt_regs *ctx)
 	struct task_struct *task = (void *)bpf_get_current_task();
 	__u32 uid = (__u32)bpf_get_current_uid_gid();
 	__u64 now = bpf_ktime_get_ns();
-	int may = uid == 0 || allowance_take(uid, now, SAID_OF_USER_MAX);
-	struct said *s = may ? bpf_ringbuf_reserve(&events, sizeof(*s), 0) : 0;
+	int may = uid == 0 || allowance_take(uid, now, USDT_EVENTS_PER_USER_MAX);
+	struct usdt_event *s = may ? bpf_ringbuf_reserve(&events, sizeof(*s), 0) : 0;
 
 	if (!s) {
 		__sync_fetch_and_add(&missed, 1);

@@ -49,134 +49,134 @@ struct usdt {
 };
 
 /* Who did it, as weightd says. */
-struct who {
+struct actor {
 	pid_t pid; /* 0: it is of a namespace that we do not see into */
 	uid_t uid;
 	char comm[COMM_SIZE]; /* "": not known */
 };
 
-static struct who who_is(const struct usdt *u, const struct said *s, uint64_t word)
+static struct actor actor_of(const struct usdt *u, const struct usdt_event *s, uint64_t word)
 {
-	struct who who = {.uid = (uid_t)(word >> 32)};
+	struct actor actor = {.uid = (uid_t)(word >> 32)};
 
 	if (s->pid_namespace == u->pid_namespace)
-		who.pid = (pid_t)(uint32_t)word;
-	if (who.pid)
-		process_read_comm(who.pid, who.comm);
-	return who;
+		actor.pid = (pid_t)(uint32_t)word;
+	if (actor.pid)
+		process_read_comm(actor.pid, actor.comm);
+	return actor;
 }
 
-static void set_who(json_t *act, const struct who *who)
+static void set_actor(json_t *event, const struct actor *actor)
 {
-	if (who->pid)
-		act_set_number(act, "pid", (uint64_t)who->pid);
-	act_set_number(act, "uid", who->uid);
-	(void)json_object_set_new(act, "comm", known_text(who->comm));
+	if (actor->pid)
+		event_set_number(event, "pid", (uint64_t)actor->pid);
+	event_set_number(event, "uid", actor->uid);
+	(void)json_object_set_new(event, "comm", text_or_null(actor->comm));
 }
 
-static json_t *act_of(const struct said *s, const char *word)
+static json_t *event_json(const struct usdt_event *s, const char *word)
 {
 	return json_pack("{ss ss sI sn sn sn sn so so s{sI sI}}", "kind", "act", "act", word, "ns",
 			 (json_int_t)s->ns, "took_ns", "pid", "uid", "comm", "buffer",
-			 known_text(s->name), "device", known_text(s->device), "weightd", "pid",
+			 text_or_null(s->name), "device", text_or_null(s->device), "weightd", "pid",
 			 (json_int_t)s->tgid, "uid", (json_int_t)s->uid);
 }
 
 /* --- the five --- */
 
-static void take_attach(struct usdt *u, const struct said *s, json_t *act)
+static void take_attach(struct usdt *u, const struct usdt_event *s, json_t *event)
 {
-	struct who who = who_is(u, s, s->args[2]);
+	struct actor actor = actor_of(u, s, s->args[2]);
 	struct attachment one = {
 		.lease = s->args[1],
 		.weightd = s->tgid,
 		.weightd_uid = s->uid,
-		.pid = who.pid,
-		.uid = who.uid,
+		.pid = actor.pid,
+		.uid = actor.uid,
 		.version = s->args[0],
 		.bytes = s->args[3],
 		.ns = s->ns,
 	};
 
-	memcpy(one.comm, who.comm, sizeof(one.comm));
+	memcpy(one.comm, actor.comm, sizeof(one.comm));
 	memcpy(one.name, s->name, sizeof(one.name));
 	memcpy(one.device, s->device, sizeof(one.device));
 	attached_add(&u->attached, &one);
-	set_who(act, &who);
-	act_set_number(act, "version", s->args[0]);
-	act_set_number(act, "lease", s->args[1]);
-	act_set_number(act, "bytes", s->args[3]);
+	set_actor(event, &actor);
+	event_set_number(event, "version", s->args[0]);
+	event_set_number(event, "lease", s->args[1]);
+	event_set_number(event, "bytes", s->args[3]);
 }
 
 /* The process may be gone: it is what it was called when it attached. */
-static void take_detach(struct usdt *u, const struct said *s, json_t *act)
+static void take_detach(struct usdt *u, const struct usdt_event *s, json_t *event)
 {
 	struct attachment *one = attached_find(&u->attached, s->tgid, s->args[1]);
-	struct who who = who_is(u, s, s->args[2]);
+	struct actor actor = actor_of(u, s, s->args[2]);
 
 	if (one) {
-		memcpy(who.comm, one->comm, sizeof(who.comm));
+		memcpy(actor.comm, one->comm, sizeof(actor.comm));
 		attached_remove(&u->attached, one);
 	}
-	set_who(act, &who);
-	act_set_number(act, "version", s->args[0]);
-	act_set_number(act, "lease", s->args[1]);
-	act_set_number(act, "held_ns", s->args[3]);
+	set_actor(event, &actor);
+	event_set_number(event, "version", s->args[0]);
+	event_set_number(event, "lease", s->args[1]);
+	event_set_number(event, "held_ns", s->args[3]);
 }
 
-static void take_publish(struct usdt *u, const struct said *s, json_t *act)
+static void take_publish(struct usdt *u, const struct usdt_event *s, json_t *event)
 {
-	struct who who = who_is(u, s, s->args[1]);
+	struct actor actor = actor_of(u, s, s->args[1]);
 
-	set_who(act, &who);
-	act_set_number(act, "version", s->args[0]);
-	act_set_number(act, "bytes", s->args[2]);
-	act_set_number(act, "took_ns", s->args[3]);
+	set_actor(event, &actor);
+	event_set_number(event, "version", s->args[0]);
+	event_set_number(event, "bytes", s->args[2]);
+	event_set_number(event, "took_ns", s->args[3]);
 }
 
-static void take_flip(struct usdt *u, const struct said *s, json_t *act)
+static void take_flip(struct usdt *u, const struct usdt_event *s, json_t *event)
 {
 	(void)u;
-	(void)json_object_set_new(act, "before",
+	(void)json_object_set_new(event, "before",
 				  s->args[0] ? json_integer((json_int_t)s->args[0]) : json_null());
-	act_set_number(act, "version", s->args[1]);
+	event_set_number(event, "version", s->args[1]);
 }
 
-static void take_quiesce(struct usdt *u, const struct said *s, json_t *act)
+static void take_quiesce(struct usdt *u, const struct usdt_event *s, json_t *event)
 {
 	static const char *const phases[] = {"asked", "goes-on", "gave-up"};
-	struct who who = who_is(u, s, s->args[1]);
+	struct actor actor = actor_of(u, s, s->args[1]);
 
-	set_who(act, &who);
-	(void)json_object_set_new(act, "phase",
+	set_actor(event, &actor);
+	(void)json_object_set_new(event, "phase",
 				  s->args[0] < ARRAY_LEN(phases) ? json_string(phases[s->args[0]])
 								 : json_null());
-	act_set_number(act, "readers", s->args[2]);
+	event_set_number(event, "readers", s->args[2]);
 	if (s->args[0] > 0)
-		act_set_number(act, "took_ns", s->args[3]);
+		event_set_number(event, "took_ns", s->args[3]);
 }
 
 static const struct {
 	const char *name; /* the probe's, and the word */
 	unsigned n_args;
-	void (*take)(struct usdt *u, const struct said *s, json_t *act);
-} probes[N_SAID] = {
-	[SAID_ATTACH] = {"attach", 6, take_attach},    [SAID_DETACH] = {"detach", 6, take_detach},
-	[SAID_PUBLISH] = {"publish", 6, take_publish}, [SAID_FLIP] = {"flip", 4, take_flip},
-	[SAID_QUIESCE] = {"quiesce", 6, take_quiesce},
+	void (*take)(struct usdt *u, const struct usdt_event *s, json_t *event);
+} probes[N_USDT_EVENTS] = {
+	[USDT_ATTACH] = {"attach", 6, take_attach},    [USDT_DETACH] = {"detach", 6, take_detach},
+	[USDT_PUBLISH] = {"publish", 6, take_publish}, [USDT_FLIP] = {"flip", 4, take_flip},
+	[USDT_QUIESCE] = {"quiesce", 6, take_quiesce},
 };
 
 static void take(void *context, const void *data, size_t size)
 {
-	const struct said *s = data;
+	const struct usdt_event *s = data;
 	struct usdt *u = context;
-	json_t *act;
+	json_t *event;
 
-	if (size < sizeof(*s) || s->kind >= N_SAID)
+	if (size < sizeof(*s) || s->kind >= N_USDT_EVENTS)
 		return;
-	act = act_of(s, probes[s->kind].name);
-	probes[s->kind].take(u, s, act);
-	act_tell(u->tracer, act);
+	event = event_json(s, probes[s->kind].name);
+	probes[s->kind].take(u, s, event);
+	event_emit(u->tracer, event);
 }
 
 void usdt_count_missed(struct usdt *u)
@@ -184,13 +184,13 @@ void usdt_count_missed(struct usdt *u)
 	uint64_t n = u->bpf->bss->missed;
 
 	if (n != u->n_missed) {
-		follow_count_lost(u->tracer, n - u->n_missed, ACTS_OF_WEIGHTD);
+		follow_count_lost(u->tracer, n - u->n_missed, EVENTS_OF_WEIGHTD);
 		u->attached.n_lost += n - u->n_missed;
 	}
 	u->n_missed = n;
 }
 
-static void on_said(struct waiter *w, uint32_t events)
+static void on_usdt_events(struct waiter *w, uint32_t events)
 {
 	struct usdt *u = container_of(w, struct usdt, waiter);
 
@@ -216,9 +216,9 @@ static bool arguments_are(const char *arguments, unsigned n)
 	return true;
 }
 
-static bool kind_of(const struct note *note, uint64_t *ret)
+static bool kind_of(const struct usdt_note *note, uint64_t *ret)
 {
-	for (uint64_t i = 0; i < N_SAID; i++)
+	for (uint64_t i = 0; i < N_USDT_EVENTS; i++)
 		if (!strcmp(note->name, probes[i].name) &&
 		    arguments_are(note->arguments, probes[i].n_args)) {
 			*ret = i;
@@ -230,11 +230,11 @@ static bool kind_of(const struct note *note, uint64_t *ret)
 int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE])
 {
 	uint64_t offsets[NOTES_MAX], counters[NOTES_MAX], kinds[NOTES_MAX];
-	struct note notes[NOTES_MAX];
+	struct usdt_note notes[NOTES_MAX];
 	char path[PATH_SIZE];
-	struct multi multi = {
+	struct uprobe_multi multi = {
 		.path = path, .offsets = offsets, .counters = counters, .cookies = kinds};
-	int n = note_find(fd, "weightd", notes, NOTES_MAX), r;
+	int n = usdt_note_find(fd, "weightd", notes, NOTES_MAX), r;
 
 	for (int i = 0; i < n && i < NOTES_MAX; i++) {
 		if (!kind_of(&notes[i], &kinds[multi.n]))
@@ -251,7 +251,7 @@ int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]
 		return n < 0 ? n : -ENOENT;
 	}
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	r = multi_attach(bpf_program__fd(u->bpf->progs.on_probe), &multi, ret_link_fd);
+	r = uprobe_multi_attach(bpf_program__fd(u->bpf->progs.on_probe), &multi, ret_link_fd);
 	if (r < 0)
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s", strerror(-r));
 	return r < 0 ? r : (int)multi.n;
@@ -270,7 +270,8 @@ static int open_all(struct usdt *u, uint32_t ring_size)
 	u->bpf = usdt_bpf__open();
 	if (!u->bpf)
 		return -errno;
-	(void)bpf_program__set_expected_attach_type(u->bpf->progs.on_probe, MULTI_ATTACH_TYPE);
+	(void)bpf_program__set_expected_attach_type(u->bpf->progs.on_probe,
+						    UPROBE_MULTI_ATTACH_TYPE);
 	r = bpf_map__set_max_entries(u->bpf->maps.events, ring_size);
 	if (r == 0)
 		r = usdt_bpf__load(u->bpf);
@@ -292,7 +293,7 @@ int usdt_open(struct tracer *t, uint32_t ring_size, struct usdt **ret)
 		return -ENOMEM;
 	u->tracer = t;
 	u->began_ns = num_now_ns();
-	u->waiter = (struct waiter){.fd = -1, .ready = on_said};
+	u->waiter = (struct waiter){.fd = -1, .ready = on_usdt_events};
 	attached_init(&u->attached);
 	r = open_all(u, ring_size);
 	if (r < 0) {
@@ -325,14 +326,14 @@ static void answer(void *context, const struct attachment *one)
 {
 	struct client *c = context;
 
-	client_answer(c,
-		      json_pack("{ss sI so sI so so so sI sI sI s{sI sI}}", "kind", "attached",
-				"ns", (json_int_t)one->ns, "pid", known_pid(one->pid), "uid",
-				(json_int_t)one->uid, "comm", known_text(one->comm), "buffer",
-				known_text(one->name), "device", known_text(one->device), "version",
-				(json_int_t)one->version, "lease", (json_int_t)one->lease, "bytes",
-				(json_int_t)one->bytes, "weightd", "pid", (json_int_t)one->weightd,
-				"uid", (json_int_t)one->weightd_uid));
+	client_answer(c, json_pack("{ss sI so sI so so so sI sI sI s{sI sI}}", "kind", "attached",
+				   "ns", (json_int_t)one->ns, "pid", pid_or_null(one->pid), "uid",
+				   (json_int_t)one->uid, "comm", text_or_null(one->comm), "buffer",
+				   text_or_null(one->name), "device", text_or_null(one->device),
+				   "version", (json_int_t)one->version, "lease",
+				   (json_int_t)one->lease, "bytes", (json_int_t)one->bytes,
+				   "weightd", "pid", (json_int_t)one->weightd, "uid",
+				   (json_int_t)one->weightd_uid));
 }
 
 int usdt_op(struct request *q)

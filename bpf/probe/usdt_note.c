@@ -21,37 +21,37 @@
 #define ALL_SIZE_MAX (4 * MIB) /* libc has 16 KiB of them */
 
 struct search {
-	struct image image;
+	struct elf_file elf;
 	const char *provider;
 	uint64_t base; /* where that section is; 0: there is none */
-	struct note *notes;
+	struct usdt_note *notes;
 	unsigned n, n_max;
 };
 
 static void search_deinit(struct search *s)
 {
-	image_deinit(&s->image);
+	elf_file_deinit(&s->elf);
 }
 
-static void table_deinit(struct table *t)
+static void table_deinit(struct elf_table *t)
 {
 	free(t->bytes);
 }
 
 static int base_find(struct search *s)
 {
-	const Elf64_Shdr *sections = s->image.sections.bytes, *names;
-	cleanup(table_deinit) struct table text = {};
-	uint16_t index = s->image.head.e_shstrndx;
+	const Elf64_Shdr *sections = s->elf.sections.bytes, *names;
+	cleanup(table_deinit) struct elf_table text = {};
+	uint16_t index = s->elf.head.e_shstrndx;
 	int r;
 
-	if (index >= s->image.sections.n)
-		return s->image.sections.n ? -EBADMSG : 0;
+	if (index >= s->elf.sections.n)
+		return s->elf.sections.n ? -EBADMSG : 0;
 	names = &sections[index];
-	r = image_read(&s->image, names->sh_offset, names->sh_size, 1, &text);
+	r = elf_file_read(&s->elf, names->sh_offset, names->sh_size, 1, &text);
 	if (r < 0)
 		return r;
-	for (uint64_t i = 0; i < s->image.sections.n; i++) {
+	for (uint64_t i = 0; i < s->elf.sections.n; i++) {
 		uint64_t at = sections[i].sh_name;
 
 		if (at < text.n && text.n - at >= sizeof(BASE) &&
@@ -85,7 +85,7 @@ static int take_note(struct search *s, const char *data, const char *end)
 		uint64_t location, base, counter;
 	} addresses;
 	const char *provider, *name, *arguments;
-	struct note note = {};
+	struct usdt_note note = {};
 	uint64_t moved;
 	int r;
 
@@ -102,9 +102,9 @@ static int take_note(struct search *s, const char *data, const char *end)
 	    !copy_text(note.arguments, sizeof(note.arguments), arguments))
 		return 0;
 	moved = s->base ? s->base - addresses.base : 0; /* modulo 2^64: it may have moved down */
-	r = image_offset(&s->image, addresses.location + moved, PF_X, &note.offset);
+	r = elf_file_offset(&s->elf, addresses.location + moved, PF_X, &note.offset);
 	if (r == 0 && addresses.counter)
-		r = image_offset(&s->image, addresses.counter + moved, PF_W, &note.counter);
+		r = elf_file_offset(&s->elf, addresses.counter + moved, PF_W, &note.counter);
 	if (r < 0)
 		return r;
 	if (s->n == INT_MAX)
@@ -144,19 +144,19 @@ static int take_section(struct search *s, const char *bytes, uint64_t size)
 	return 0;
 }
 
-int note_find(int fd, const char *provider, struct note notes[], unsigned n)
+int usdt_note_find(int fd, const char *provider, struct usdt_note notes[], unsigned n)
 {
 	cleanup(search_deinit) struct search s = {.provider = provider, .notes = notes, .n_max = n};
 	const Elf64_Shdr *sections;
 	uint64_t left = ALL_SIZE_MAX;
 	int r;
 
-	r = image_init(&s.image, fd);
+	r = elf_file_init(&s.elf, fd);
 	if (r == 0)
 		r = base_find(&s);
-	sections = s.image.sections.bytes;
-	for (uint64_t i = 0; r == 0 && i < s.image.sections.n; i++) {
-		cleanup(table_deinit) struct table bytes = {};
+	sections = s.elf.sections.bytes;
+	for (uint64_t i = 0; r == 0 && i < s.elf.sections.n; i++) {
+		cleanup(table_deinit) struct elf_table bytes = {};
 
 		if (sections[i].sh_type != SHT_NOTE)
 			continue;
@@ -164,7 +164,7 @@ int note_find(int fd, const char *provider, struct note notes[], unsigned n)
 		if (sections[i].sh_size > left)
 			return -EBADMSG;
 		left -= sections[i].sh_size;
-		r = image_read(&s.image, sections[i].sh_offset, sections[i].sh_size, 1, &bytes);
+		r = elf_file_read(&s.elf, sections[i].sh_offset, sections[i].sh_size, 1, &bytes);
 		if (r == 0)
 			r = take_section(&s, bytes.bytes, bytes.n);
 	}

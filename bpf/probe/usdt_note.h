@@ -5,11 +5,11 @@
 
 #include <stdint.h>
 
-#define NOTE_TEXT_SIZE 64
+#define USDT_NOTE_TEXT_SIZE 64
 
-struct note {
-	char name[NOTE_TEXT_SIZE];
-	char arguments[2 * NOTE_TEXT_SIZE]; /* "8@%rdi 8@%rsi"; "": it has none */
+struct usdt_note {
+	char name[USDT_NOTE_TEXT_SIZE];
+	char arguments[2 * USDT_NOTE_TEXT_SIZE]; /* "8@%rdi 8@%rsi"; "": it has none */
 	uint64_t offset; /* within the file, of what is probed */
 	uint64_t counter; /* likewise, of the uint16_t which says that somebody looks; 0: there is none */
 };
@@ -19,4 +19,4 @@ struct note {
  * which the first `n` are written; -ENOEXEC: not a 64-bit ELF file; -EBADMSG: it contradicts itself, or its end is
  * missing.
  */
-int note_find(int fd, const char *provider, struct note notes[], unsigned n);
+int usdt_note_find(int fd, const char *provider, struct usdt_note notes[], unsigned n);

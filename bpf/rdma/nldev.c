@@ -239,21 +239,21 @@ static json_t *counter_new(void)
 			 "counter", "mode", "pid", "comm", "qps", "values");
 }
 
-struct table {
+struct elf_table {
 	unsigned op; /* whose answer it is in */
 	unsigned type, entry_type;
 	json_t *(*new)(void);
 	int (*fill)(json_t *o, struct attribute within);
 };
 
-static const struct table tables[] = {
+static const struct elf_table tables[] = {
 	{RDMA_NLDEV_CMD_RES_QP_GET, RDMA_NLDEV_ATTR_RES_QP, RDMA_NLDEV_ATTR_RES_QP_ENTRY, qp_new,
 	 fill_members},
 	{RDMA_NLDEV_CMD_STAT_GET, RDMA_NLDEV_ATTR_STAT_COUNTER, RDMA_NLDEV_ATTR_STAT_COUNTER_ENTRY,
 	 counter_new, fill_counter},
 };
 
-static int take_table(const struct table *t, const struct attribute *device,
+static int take_table(const struct elf_table *t, const struct attribute *device,
 		      struct attribute within, json_t *rows)
 {
 	struct attribute entry;

@@ -149,7 +149,7 @@ void qps_make(struct qps *s, const struct qp *qp)
 	struct qp_user *user;
 
 	if (before) /* nobody saw its end */
-		end(before, qp->origin.ns);
+		end(before, qp->cause.ns);
 	user = copy ? user_of(s, qp->uid) : NULL;
 	if (!user) {
 		free(copy);
@@ -157,7 +157,7 @@ void qps_make(struct qps *s, const struct qp *qp)
 	}
 	*copy = *qp;
 	copy->user = user;
-	copy->began_ns = qp->origin.ns;
+	copy->began_ns = qp->cause.ns;
 	copy->ended_ns = UINT64_MAX;
 	list_append(&user->there, &copy->link);
 	list_append(bucket_of(s, &copy->name), &copy->in_bucket);
@@ -186,7 +186,7 @@ void qps_connect(struct qps *s, const struct qp *qp)
 		qps_make(s, qp);
 		return;
 	}
-	known->origin = qp->origin;
+	known->cause = qp->cause;
 	known->peer = qp->peer;
 }
 
@@ -217,16 +217,16 @@ const struct qp *qps_find(const struct qps *s, const struct qp_name *name, uint6
 	return found;
 }
 
-void qp_peer_set(json_t *act, const struct qp_peer *peer)
+void qp_peer_set(json_t *event, const struct qp_peer *peer)
 {
 	char gid[INET6_ADDRSTRLEN];
 
 	if (peer->has_qp)
-		(void)json_object_set_new(act, "peer_qp", json_integer(peer->qp));
+		(void)json_object_set_new(event, "peer_qp", json_integer(peer->qp));
 	if (!peer->has_path)
 		return;
-	(void)json_object_set_new(act, "port", json_integer(peer->port));
-	(void)json_object_set_new(act, "peer_lid", json_integer(peer->lid));
+	(void)json_object_set_new(event, "port", json_integer(peer->port));
+	(void)json_object_set_new(event, "peer_lid", json_integer(peer->lid));
 	if (peer->has_gid && inet_ntop(AF_INET6, peer->gid, gid, sizeof(gid)))
-		(void)json_object_set_new(act, "peer_gid", json_string(gid));
+		(void)json_object_set_new(event, "peer_gid", json_string(gid));
 }

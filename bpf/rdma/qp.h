@@ -45,7 +45,7 @@ struct qp {
 	struct qp_name name;
 	uid_t uid;
 	uint64_t began_ns, ended_ns; /* UINT64_MAX: it is there */
-	struct origin origin; /* the act that connected it last, or else made it */
+	struct event_cause cause; /* the act that connected it last, or else made it */
 	struct qp_peer peer;
 };
 
@@ -59,7 +59,7 @@ struct qps {
 void qps_init(struct qps *s);
 void qps_deinit(struct qps *s);
 
-/* Of these, name, uid and origin are given, which says when that was. Without memory nothing is remembered. */
+/* Of these, name, uid and cause are given, which says when that was. Without memory nothing is remembered. */
 void qps_make(struct qps *s, const struct qp *qp);
 /*
  * Likewise, and its peer. It may have been made before anybody looked. With another peer than before it is another one:
@@ -74,4 +74,4 @@ const struct qp *qps_find(const struct qps *s, const struct qp_name *name, uint6
 			  uint64_t until_ns);
 
 /* What is known of it. */
-void qp_peer_set(json_t *act, const struct qp_peer *peer);
+void qp_peer_set(json_t *event, const struct qp_peer *peer);

@@ -13,43 +13,43 @@
 
 /* --- Ports -------------------------------------------------------------------------------------- */
 
-static json_t *known_number(uint64_t n)
+static json_t *number_or_null(uint64_t n)
 {
-	return n == PORT_UNKNOWN ? json_null() : json_integer((json_int_t)n);
+	return n == RDMA_PORT_UNKNOWN ? json_null() : json_integer((json_int_t)n);
 }
 
-static json_t *gids_json(const struct port *p)
+static json_t *gids_json(const struct rdma_port *p)
 {
 	json_t *gids = json_array();
 
-	for (int i = 0; i < PORT_GIDS_MAX && p->gids[i][0]; i++)
+	for (int i = 0; i < RDMA_PORT_GIDS_MAX && p->gids[i][0]; i++)
 		(void)json_array_append_new(gids, json_string(p->gids[i]));
 	return gids;
 }
 
-static json_t *port_json(const struct port *p)
+static json_t *port_json(const struct rdma_port *p)
 {
 	json_t *o = json_pack("{ss ss sI sI so so so so so so}", "kind", "port", "device", p->device,
 			      "port", (json_int_t)p->number, "ns", (json_int_t)p->ns, "link_layer",
-			      known_text(p->link_layer), "state", known_text(p->state), "rate",
-			      known_text(p->rate), "rate_bits", known_number(p->rate_bits),
-			      "netdev", known_text(p->netdev), "gids", gids_json(p));
+			      text_or_null(p->link_layer), "state", text_or_null(p->state), "rate",
+			      text_or_null(p->rate), "rate_bits", number_or_null(p->rate_bits),
+			      "netdev", text_or_null(p->netdev), "gids", gids_json(p));
 	json_t *errors = json_object();
 
-	for (int i = 0; port_counts[i].key; i++)
-		(void)json_object_set_new(port_counts[i].kind == PORT_ERROR ? errors : o,
-					  port_counts[i].key, known_number(p->counts[i]));
+	for (int i = 0; rdma_port_counts[i].key; i++)
+		(void)json_object_set_new(rdma_port_counts[i].kind == RDMA_PORT_ERROR ? errors : o,
+					  rdma_port_counts[i].key, number_or_null(p->counts[i]));
 	(void)json_object_set_new(o, "errors", errors);
 	return o;
 }
 
 /* The caller frees them. -ENODEV and why: there is none. */
-static int find_ports(const struct tracer *t, struct port **ret, size_t *ret_n,
+static int find_ports(const struct tracer *t, struct rdma_port **ret, size_t *ret_n,
 		      char ret_why[WHY_SIZE])
 {
-	cleanup(freep) struct port *ports = NULL;
+	cleanup(freep) struct rdma_port *ports = NULL;
 	size_t n = 0;
-	int r = ports_read(t->sysfs, &ports, &n);
+	int r = rdma_ports_read(t->sysfs, &ports, &n);
 
 	if (r == -ENOENT)
 		(void)snprintf(ret_why, WHY_SIZE, "there is no %s/class/infiniband", t->sysfs);
@@ -68,7 +68,7 @@ static int find_ports(const struct tracer *t, struct port **ret, size_t *ret_n,
 
 static int answer_ports(struct client *c, char ret_why[WHY_SIZE])
 {
-	cleanup(freep) struct port *ports = NULL;
+	cleanup(freep) struct rdma_port *ports = NULL;
 	size_t n = 0;
 	int r = find_ports(c->tracer, &ports, &n, ret_why);
 
@@ -95,7 +95,7 @@ static void name_process(json_t *row)
 	if (pid <= 0 || pid > INT32_MAX)
 		return;
 	process_read_comm((pid_t)pid, comm);
-	(void)json_object_set_new(row, "comm", known_text(comm));
+	(void)json_object_set_new(row, "comm", text_or_null(comm));
 }
 
 static int answer_qps(struct client *c, bool *ret_cut, char ret_why[WHY_SIZE])
@@ -116,7 +116,7 @@ static int answer_qps(struct client *c, bool *ret_cut, char ret_why[WHY_SIZE])
 	return 0;
 }
 
-static json_t *told(const char *what, int r, const char *why)
+static json_t *status_json(const char *what, int r, const char *why)
 {
 	return json_pack("{ss ss sb ss?}", "kind", "rdma", "what", what, "on", r == 0, "why",
 			 r == 0 ? NULL : why);
@@ -131,10 +131,10 @@ int rdma_op(struct request *q)
 	int r;
 
 	r = answer_ports(c, why);
-	client_answer(c, told("ports", r, why));
+	client_answer(c, status_json("ports", r, why));
 	if (json_is_true(json_object_get(q->json, "qps"))) {
 		r = answer_qps(c, &is_cut, why);
-		o = told("qps", r, why);
+		o = status_json("qps", r, why);
 		(void)json_object_set_new(o, "cut", json_boolean(is_cut));
 		client_answer(c, o);
 	}
@@ -144,13 +144,13 @@ int rdma_op(struct request *q)
 void rdma_answer_doctor(struct client *c)
 {
 	cleanup(json_decrefp) json_t *rows = json_array();
-	cleanup(freep) struct port *ports = NULL;
+	cleanup(freep) struct rdma_port *ports = NULL;
 	char why[WHY_SIZE] = "";
 	size_t n;
 	int r;
 
 	r = find_ports(c->tracer, &ports, &n, why);
-	client_answer(c, told("ports", r, why));
+	client_answer(c, status_json("ports", r, why));
 	r = nldev_read(nldev_open, rows, why);
-	client_answer(c, told("qps", r, why));
+	client_answer(c, status_json("qps", r, why));
 }

@@ -9,25 +9,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PORTS_MAX 256
-#define PORT_GIDS_MAX 16
-#define PORT_COUNTS_MAX 24
-#define PORT_UNKNOWN UINT64_MAX
+#define RDMA_PORTS_MAX 256
+#define RDMA_PORT_GIDS_MAX 16
+#define RDMA_PORT_COUNTS_MAX 24
+#define RDMA_PORT_UNKNOWN UINT64_MAX
 
 /* One of what is counted; the table of all of them ends with NULL. */
-struct port_count {
+struct rdma_port_count {
 	const char *key; /* what we call it */
 	const char *path; /* in the folder of the port */
 	unsigned unit; /* in bytes, or 1 */
 	enum {
-		PORT_TRAFFIC,
-		PORT_CONGESTION,
-		PORT_ERROR,
+		RDMA_PORT_TRAFFIC,
+		RDMA_PORT_CONGESTION,
+		RDMA_PORT_ERROR,
 	} kind;
 	const char *else_path; /* where that is not there; of 1 */
 };
 
-struct port {
+struct rdma_port {
 	char device[64];
 	unsigned number;
 	/* "" where it is not known, likewise. */
@@ -35,16 +35,16 @@ struct port {
 	char state[32]; /* "active", "down" */
 	char rate[64]; /* "100 Gb/sec (4X EDR)" */
 	char netdev[16];
-	char gids[PORT_GIDS_MAX][40]; /* those that are none are left out */
-	uint64_t rate_bits; /* a second; PORT_UNKNOWN */
-	uint64_t counts[PORT_COUNTS_MAX]; /* of port_counts; PORT_UNKNOWN */
+	char gids[RDMA_PORT_GIDS_MAX][40]; /* those that are none are left out */
+	uint64_t rate_bits; /* a second; RDMA_PORT_UNKNOWN */
+	uint64_t counts[RDMA_PORT_COUNTS_MAX]; /* of rdma_port_counts; RDMA_PORT_UNKNOWN */
 	uint64_t ns; /* CLOCK_MONOTONIC, when that was */
 };
 
-extern const struct port_count port_counts[];
+extern const struct rdma_port_count rdma_port_counts[];
 
 /*
  * All of them, by their names; the caller frees the array. `sysfs` is where that is mounted. -ENOENT: this kernel has
  * no RDMA.
  */
-int ports_read(const char *sysfs, struct port **ret, size_t *ret_n);
+int rdma_ports_read(const char *sysfs, struct rdma_port **ret, size_t *ret_n);

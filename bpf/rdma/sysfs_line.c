@@ -15,7 +15,7 @@ static bool is_regular(int fd)
 	return fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-bool line_read(int dir_fd, const char *path, char *ret, size_t size)
+bool sysfs_line_read(int dir_fd, const char *path, char *ret, size_t size)
 {
 	cleanup(fd_closep) int fd = openat(dir_fd, path,
 					   O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

@@ -56,7 +56,7 @@ bool hook_has_btf(void)
 	return access("/sys/kernel/btf/vmlinux", R_OK) == 0;
 }
 
-void hook_say_why(int r, const char *since, char ret_why[WHY_SIZE])
+void hook_explain(int r, const char *since, char ret_why[WHY_SIZE])
 {
 	bool can = hook_has_capability(CAP_SYS_ADMIN);
 	struct utsname kernel;
@@ -121,7 +121,7 @@ static int hook_try(const struct hook *hook, char ret_why[WHY_SIZE])
 			r = fd = program_iterate(link);
 	}
 	if (r < 0)
-		hook_say_why(r, hook->since, ret_why);
+		hook_explain(r, hook->since, ret_why);
 	return r < 0 ? r : 0;
 }
 

@@ -56,4 +56,4 @@ bool hook_has_capability(unsigned capability);
 bool hook_has_btf(void);
 
 /* Why the kernel refused something of BPF with `r`, of which `since` was the first Linux that has it. */
-void hook_say_why(int r, const char *since, char ret_why[WHY_SIZE]);
+void hook_explain(int r, const char *since, char ret_why[WHY_SIZE]);

@@ -84,7 +84,7 @@ static void take_event(void *context, const void *data, size_t size)
 {
 	struct meter_of_bpf *m = context;
 
-	if (size >= sizeof(struct event) && m->event_fn)
+	if (size >= sizeof(struct tcp_event) && m->event_fn)
 		m->event_fn(data, m->context);
 }
 
@@ -160,7 +160,7 @@ static void choose_found(struct meter_bpf *bpf, const struct findings *f)
 }
 
 /* The first of the hooks that cannot be done without; where all are refused alike, no hook is named. */
-static void say_what_is_refused(const struct findings *f, char ret_why[WHY_SIZE])
+static void explain_refusal(const struct findings *f, char ret_why[WHY_SIZE])
 {
 	const enum hook_number needed[] = {HOOK_STATE, HOOK_MARK_TCP, HOOK_FILES, HOOK_MARK};
 	bool are_alike = true;
@@ -256,7 +256,7 @@ static struct meter_of_bpf *meter_new(void)
 	return b;
 }
 
-static void say_limits(struct meter_of_bpf *b)
+static void set_limits(struct meter_of_bpf *b)
 {
 	const char *limits = "";
 
@@ -280,7 +280,7 @@ static int try_open(uint32_t ring_size, const struct findings *f, struct meter_o
 		bpf_close(&b->meter);
 		return r;
 	}
-	say_limits(b);
+	set_limits(b);
 	*ret = b;
 	return 0;
 }
@@ -298,11 +298,11 @@ static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZ
 		r = try_open(ring_size, &without_mark, &b);
 	if (r < 0) {
 		hooks_look(&found);
-		hook_say_why(r, BPF_SINCE, ret_why);
+		hook_explain(r, BPF_SINCE, ret_why);
 		r = try_open(ring_size, &found, &b);
 	}
 	if (r < 0 && !is_enough(&found))
-		say_what_is_refused(&found, ret_why);
+		explain_refusal(&found, ret_why);
 	if (r == 0)
 		*ret = &b->meter;
 	return r;

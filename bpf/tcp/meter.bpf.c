@@ -336,9 +336,9 @@ static __always_inline void fill(struct sample *s, struct tcp_sock *tp, const st
 
 /* The socket gets into `state` behind us. */
 static __always_inline void emit(struct tcp_sock *tp, const struct flow *f, struct totals *t,
-				 enum event_kind kind, __u8 state)
+				 enum tcp_event_kind kind, __u8 state)
 {
-	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	struct tcp_event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 
 	if (!e) {
 		__sync_fetch_and_add(&t->lost, 1);
@@ -450,7 +450,7 @@ static __always_inline void on_established(struct sock *sk, struct flow *f)
 	f->port = sk->__sk_common.skc_num;
 	begin(tp, f);
 	__sync_fetch_and_add(&t->sockets, 1);
-	emit(tp, f, t, EVENT_OPEN, BPF_TCP_ESTABLISHED);
+	emit(tp, f, t, TCP_EVENT_OPEN, BPF_TCP_ESTABLISHED);
 }
 
 /*
@@ -469,7 +469,7 @@ static __always_inline void on_over(struct sock *sk, struct flow *f)
 	__sync_fetch_and_add(&t->closed, 1);
 	f->life = LIFE_OVER;
 	await_reader(tp, f);
-	emit(tp, f, t, EVENT_CLOSE, BPF_TCP_CLOSE);
+	emit(tp, f, t, TCP_EVENT_CLOSE, BPF_TCP_CLOSE);
 }
 
 /* Told twice of each change, the second time to no effect. */
@@ -556,7 +556,7 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 	if (now - f->retrans_ns < RETRANSMIT_NS)
 		return 0;
 	f->retrans_ns = now;
-	emit(tp, f, t, EVENT_RETRANSMIT, sk->__sk_common.skc_state);
+	emit(tp, f, t, TCP_EVENT_RETRANSMIT, sk->__sk_common.skc_state);
 	return 0;
 }
 

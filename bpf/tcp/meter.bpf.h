@@ -150,14 +150,14 @@ struct sample {
 	__u8 local[16], peer[16]; /* of IPv4 the first four */
 };
 
-enum event_kind {
-	EVENT_OPEN,
-	EVENT_CLOSE,
-	EVENT_RETRANSMIT,
-	N_EVENTS,
+enum tcp_event_kind {
+	TCP_EVENT_OPEN,
+	TCP_EVENT_CLOSE,
+	TCP_EVENT_RETRANSMIT,
+	N_TCP_EVENTS,
 };
 
-struct event {
+struct tcp_event {
 	__u64 kind;
 	struct sample sample;
 };

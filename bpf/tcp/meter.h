@@ -32,7 +32,7 @@ struct meter {
 };
 
 typedef void (*meter_sample_fn)(const struct sample *s, void *context);
-typedef void (*meter_event_fn)(const struct event *e, void *context);
+typedef void (*meter_event_fn)(const struct tcp_event *e, void *context);
 
 /* Functions return 0, or negative errno. */
 struct meter_kind {

@@ -7,29 +7,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-void accounts_init(struct accounts *a)
+void peer_totals_list_init(struct peer_totals_list *a)
 {
-	*a = (struct accounts){};
+	*a = (struct peer_totals_list){};
 	list_init(&a->list);
 	for (int i = 0; i < 2; i++) {
-		(void)strcpy(a->others[i].peer, ACCOUNT_OTHER);
+		(void)strcpy(a->others[i].peer, PEER_OTHER);
 		a->others[i].is_payload = i == 1;
 	}
 }
 
-static void account_free(struct accounts *a, struct account *account)
+static void peer_totals_free(struct peer_totals_list *a, struct peer_totals *sums)
 {
-	list_remove(&account->link);
+	list_remove(&sums->link);
 	a->n--;
-	free(account);
+	free(sums);
 }
 
-void accounts_deinit(struct accounts *a)
+void peer_totals_list_deinit(struct peer_totals_list *a)
 {
-	struct account *account, *next;
+	struct peer_totals *sums, *next;
 
-	list_for_each_safe(account, next, &a->list, link)
-		account_free(a, account);
+	list_for_each_safe(sums, next, &a->list, link)
+		peer_totals_free(a, sums);
 }
 
 /* Who shows it need not change it, so that no two look the same: it has no control characters of ASCII or ISO 8859. */
@@ -38,40 +38,40 @@ static bool can_be_shown(const char *name)
 	for (const unsigned char *s = (const unsigned char *)name; *s; s++)
 		if (*s < 0x20 || *s == 0x7f || (*s == 0xc2 && s[1] >= 0x80 && s[1] < 0xa0))
 			return false;
-	return strcmp(name, ACCOUNT_OTHER) != 0;
+	return strcmp(name, PEER_OTHER) != 0;
 }
 
-static struct account *find(struct accounts *a, const struct label *label)
+static struct peer_totals *find(struct peer_totals_list *a, const struct label *label)
 {
-	struct account *account;
+	struct peer_totals *sums;
 
-	list_for_each(account, &a->list, link)
-		if (account->is_payload == label->is_payload && !strcmp(account->peer, label->peer))
-			return account;
+	list_for_each(sums, &a->list, link)
+		if (sums->is_payload == label->is_payload && !strcmp(sums->peer, label->peer))
+			return sums;
 	return NULL;
 }
 
-static struct account *get(struct accounts *a, const struct label *label)
+static struct peer_totals *get(struct peer_totals_list *a, const struct label *label)
 {
-	struct account *account = find(a, label);
+	struct peer_totals *sums = find(a, label);
 
-	if (account)
-		return account;
-	if (a->n < ACCOUNTS_MAX && can_be_shown(label->peer))
-		account = calloc(1, sizeof(*account));
-	if (!account)
+	if (sums)
+		return sums;
+	if (a->n < PEER_TOTALS_MAX && can_be_shown(label->peer))
+		sums = calloc(1, sizeof(*sums));
+	if (!sums)
 		return &a->others[label->is_payload];
-	(void)strcpy(account->peer, label->peer);
-	account->is_payload = label->is_payload;
-	list_append(&a->list, &account->link);
+	(void)strcpy(sums->peer, label->peer);
+	sums->is_payload = label->is_payload;
+	list_append(&a->list, &sums->link);
 	a->n++;
-	return account;
+	return sums;
 }
 
-void account_join(struct accounts *a, struct row *row)
+void peer_totals_join(struct peer_totals_list *a, struct row *row)
 {
-	row->account = get(a, &row->label);
-	row->account->n_rows++;
+	row->peer_totals = get(a, &row->label);
+	row->peer_totals->n_rows++;
 }
 
 static void grow(uint64_t *sum, __u64 *counted, __u64 now)
@@ -82,37 +82,37 @@ static void grow(uint64_t *sum, __u64 *counted, __u64 now)
 	*counted = now;
 }
 
-void account_take(struct row *row, const struct reading *now)
+void peer_totals_take(struct row *row, const struct reading *now)
 {
-	struct account *account = row->account;
+	struct peer_totals *sums = row->peer_totals;
 	const struct totals *t = &now->totals;
 	struct division d;
 
-	grow(&account->opened, &row->counted.sockets, t->sockets);
-	grow(&account->closed, &row->counted.closed, t->closed);
-	grow(&account->lost, &row->counted.lost, t->lost);
+	grow(&sums->opened, &row->counted.sockets, t->sockets);
+	grow(&sums->closed, &row->counted.closed, t->closed);
+	grow(&sums->lost, &row->counted.lost, t->lost);
 	if (now->quality[COUNTER_SUBMITTED] == QUALITY_ABSENT)
 		return;
-	account->is_known = true;
+	sums->is_known = true;
 	for (int i = 0; i < N_COUNTERS; i++)
-		grow(&account->counter[i], &row->counted.counter[i], t->counter[i]);
+		grow(&sums->counter[i], &row->counted.counter[i], t->counter[i]);
 	if (!division_since(&row->divided, t, &d))
 		return;
 	division_rest(&d, row->rest.ns - row->rest_divided);
-	account->has_sent = true;
+	sums->has_sent = true;
 	for (int i = 0; i < N_LIMITS; i++)
-		account->limit_ns[i] += d.ns[i];
+		sums->limit_ns[i] += d.ns[i];
 	row->divided = *t;
 	row->rest_divided = row->rest.ns;
 }
 
-void account_leave(struct accounts *a, struct row *row)
+void peer_totals_leave(struct peer_totals_list *a, struct row *row)
 {
-	struct account *account = row->account;
+	struct peer_totals *sums = row->peer_totals;
 
-	account->closed += row->counted.sockets - row->counted.closed;
-	row->account = NULL;
-	account->n_rows--;
-	if (!account->n_rows && !account->opened && account != &a->others[account->is_payload])
-		account_free(a, account);
+	sums->closed += row->counted.sockets - row->counted.closed;
+	row->peer_totals = NULL;
+	sums->n_rows--;
+	if (!sums->n_rows && !sums->opened && sums != &a->others[sums->is_payload])
+		peer_totals_free(a, sums);
 }

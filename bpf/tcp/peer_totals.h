@@ -9,12 +9,11 @@
 #include "bpf/tcp/row.h"
 #include "ipc/base/list.h"
 
-#define ACCOUNTS_MAX 512 /* that have a name */
-#define ACCOUNT_OTHER                                                                              \
-	"(other)" /* the peer of what is too many, or has a name that cannot be shown */
+#define PEER_TOTALS_MAX 512 /* that have a name */
+#define PEER_OTHER "(other)" /* the peer of what is too many, or has a name that cannot be shown */
 
-struct account {
-	struct list link; /* accounts::list */
+struct peer_totals {
+	struct list link; /* peer_totals_list::list */
 	char peer[ROW_TEXT_SIZE];
 	bool is_payload;
 	bool is_known; /* the meter knows what some of its rows carried */
@@ -27,18 +26,18 @@ struct account {
 	uint64_t lost; /* events */
 };
 
-struct accounts {
-	struct list list; /* struct account */
+struct peer_totals_list {
+	struct list list; /* struct peer_totals */
 	unsigned n;
-	struct account others[2]; /* control and payload; in no list */
+	struct peer_totals others[2]; /* control and payload; in no list */
 };
 
-void accounts_init(struct accounts *a);
-void accounts_deinit(struct accounts *a);
+void peer_totals_list_init(struct peer_totals_list *a);
+void peer_totals_list_deinit(struct peer_totals_list *a);
 
 /* Of a row that is new. */
-void account_join(struct accounts *a, struct row *row);
+void peer_totals_join(struct peer_totals_list *a, struct row *row);
 /* What the row has more than at the last time. */
-void account_take(struct row *row, const struct reading *now);
+void peer_totals_take(struct row *row, const struct reading *now);
 /* Before the row goes. */
-void account_leave(struct accounts *a, struct row *row);
+void peer_totals_leave(struct peer_totals_list *a, struct row *row);

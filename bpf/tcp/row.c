@@ -187,7 +187,7 @@ static void look_for_stall(struct row *row, const struct reading *now, uint64_t 
 	row->stalled.since_ns = 0;
 	if (!cause_of(row, now, now_ns, &s.cause))
 		return;
-	row->account->stalled_ns[s.cause] +=
+	row->peer_totals->stalled_ns[s.cause] +=
 		now_ns - (s.since_ns > row->stalled_ns ? s.since_ns : row->stalled_ns);
 	row->stalled_ns = now_ns;
 	row->stalled = s;
@@ -302,7 +302,7 @@ static json_t *quality_json(const struct row *row, const struct reading *now, co
 	return q;
 }
 
-static json_t *known_json(enum quality q, uint64_t n)
+static json_t *count_or_null(enum quality q, uint64_t n)
 {
 	return q == QUALITY_ABSENT ? json_null() : json_integer((json_int_t)n);
 }
@@ -314,8 +314,8 @@ json_t *row_json(const struct row *row, const char *kind, struct meter *m, const
 
 	for (int i = 0; i < N_COUNTERS; i++)
 		(void)json_object_set_new(o, counter_names[i],
-					  known_json(now->quality[i],
-						     t->counter[i] - before->counter[i]));
+					  count_or_null(now->quality[i],
+							t->counter[i] - before->counter[i]));
 	(void)json_object_update_new(o, limits_json(row, now));
 	(void)json_object_set_new(o, "stall", stall_json(&row->stalled));
 	(void)json_object_set_new(o, "stalls", stalls_json(row));
@@ -323,8 +323,8 @@ json_t *row_json(const struct row *row, const char *kind, struct meter *m, const
 	/* Adopted while it was read: what such a socket carried before is not in it. */
 	(void)json_object_update_new(
 		o, json_pack("{so so sI sb ss sI sI}", "sockets",
-			     known_json(now->opened, t->sockets - before->closed), "closed",
-			     known_json(now->ended, t->closed - before->closed), "lost",
+			     count_or_null(now->opened, t->sockets - before->closed), "closed",
+			     count_or_null(now->ended, t->closed - before->closed), "lost",
 			     (json_int_t)(t->lost - before->lost), "partial",
 			     t->adopted != before->adopted, "source", m->kind->name, "began_ns",
 			     (json_int_t)row->began_ns, "now_ns", (json_int_t)num_now_ns()));

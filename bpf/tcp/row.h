@@ -27,7 +27,7 @@ struct row_calls {
 	uint64_t began_ns, ended_ns; /* 0: it is not over */
 };
 
-struct account;
+struct peer_totals;
 
 struct row {
 	struct list link; /* client::rows */
@@ -39,19 +39,19 @@ struct row {
 	uint32_t rtt_us; /* the longest of its connections at the last mark; 0: none */
 	uint64_t began_ns; /* of what it is read from: its span, or itself */
 	struct totals before; /* its totals then */
-	uint64_t lost_told; /* of totals::lost */
+	uint64_t lost_sent; /* of totals::lost */
 	struct stall stall;
 	struct stalled stalled; /* as of the last look; since_ns 0: it is not */
 	struct stalls stalls; /* of its span, if knows_stalls */
 	bool knows_stalls; /* somebody looked */
 	struct rest rest;
 	uint64_t rested_ns; /* of that, before it began */
-	struct census census;
+	struct socket_census census;
 	uint64_t n_misses; /* tracer::n_misses when it began */
 	uint64_t moved; /* bytes, both ways, as of the last look */
 	uint64_t moved_ns; /* of the look that last found more; 0: none has */
 	uint64_t stalled_ns; /* until when stalls are in the account */
-	struct account *account; /* of all rows like it */
+	struct peer_totals *peer_totals; /* of all rows like it */
 	struct totals counted, divided; /* what is in it of the counters, and of the limits */
 	uint64_t rest_divided; /* likewise of the rest, which is in no limit */
 	struct row_calls *calls; /* NULL: nobody wanted to know */

@@ -8,17 +8,17 @@
 #define LOOKS_NS 500000000u
 #define LOOKS_DOUBTED 2 /* not certain, but nobody should take it for exact */
 
-void census_begin(struct census *c)
+void socket_census_begin(struct socket_census *c)
 {
 	c->seen = 0;
 }
 
-void census_see(struct census *c)
+void socket_census_see(struct socket_census *c)
 {
 	c->seen++;
 }
 
-void census_end(struct census *c, const struct totals *t, uint64_t now_ns)
+void socket_census_end(struct socket_census *c, const struct totals *t, uint64_t now_ns)
 {
 	int64_t missing = (int64_t)(c->open - c->lost - c->seen - (t->closed - c->closed));
 
@@ -40,7 +40,7 @@ void census_end(struct census *c, const struct totals *t, uint64_t now_ns)
 	c->n_looks = 0;
 }
 
-bool census_is_short(const struct census *c)
+bool socket_census_is_short(const struct socket_census *c)
 {
 	return c->lost > 0 || c->n_looks >= LOOKS_DOUBTED;
 }

@@ -11,7 +11,7 @@
 
 #include "bpf/tcp/meter.bpf.h"
 
-struct census {
+struct socket_census {
 	uint64_t open, closed; /* at the last look: by the totals, which have them since before it */
 	uint64_t seen; /* by this look */
 	uint64_t missing; /* by all of the last looks in a row, the least */
@@ -20,9 +20,9 @@ struct census {
 	uint64_t lost; /* that are given up: they are closed, and nobody was told */
 };
 
-void census_begin(struct census *c);
-void census_see(struct census *c);
+void socket_census_begin(struct socket_census *c);
+void socket_census_see(struct socket_census *c);
 /* `t` is what the row has after the look. */
-void census_end(struct census *c, const struct totals *t, uint64_t now_ns);
+void socket_census_end(struct socket_census *c, const struct totals *t, uint64_t now_ns);
 /* Something may be missing in the totals. */
-bool census_is_short(const struct census *c);
+bool socket_census_is_short(const struct socket_census *c);

@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	MUST(fd >= 0);
 	MUST(write(fd, data, size) == (ssize_t)size);
-	if (elf_find(fd, "f", &offset) == 0)
+	if (elf_symbol_find(fd, "f", &offset) == 0)
 		MUST(offset < size);
 	close(fd);
 	return 0;

@@ -12,12 +12,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	int fd = memfd_create("program", MFD_CLOEXEC);
-	struct note notes[N];
+	struct usdt_note notes[N];
 	int n;
 
 	MUST(fd >= 0);
 	MUST(write(fd, data, size) == (ssize_t)size);
-	n = note_find(fd, "p", notes, N);
+	n = usdt_note_find(fd, "p", notes, N);
 	for (int i = 0; i < n && i < N; i++)
 		MUST(notes[i].offset < size && notes[i].counter < size);
 	close(fd);

@@ -78,7 +78,7 @@ def test_what_probes_read_of_a_call_is_where_nvidia_has_it():
     features.require("nccl.h", "no nccl.h, or no cuda_runtime.h (NCCL and the CUDA toolkit)", folders() is not None)
     theirs = {name: [p.strip() for p in parameters.split(",")] for name, parameters in
               re.findall(r"ncclResult_t\s+(nccl\w+)\(([^)]*)\);", (folders()[0] / "nccl.h").read_text())}
-    sites = dict(re.findall(r'^\t\{"(\w+)",(.*?\.tell = \w+)\}', sources.text("bpf/probe/library-nccl.c"), re.M | re.S))
+    sites = dict(re.findall(r'^\t\{"(\w+)",(.*?\.fill = \w+)\}', sources.text("bpf/probe/library-nccl.c"), re.M | re.S))
     assert len(sites) > 30 and len(sites.keys() & theirs.keys()) > 20
     for name in sites.keys() & theirs.keys():
         parameters, plan = theirs[name], sites[name]

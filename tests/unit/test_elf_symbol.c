@@ -48,11 +48,11 @@ static void test_default_version_is_found(void **state)
 	fd = library_open("realpath", NULL, &address);
 #endif
 	assert_true(fd >= 0);
-	assert_int_equal(elf_find(fd, "realpath", &offset), 0);
+	assert_int_equal(elf_symbol_find(fd, "realpath", &offset), 0);
 	assert_int_equal(pread(fd, code, sizeof(code), (off_t)offset), sizeof(code));
 	assert_memory_equal(code, address, sizeof(code));
-	assert_int_equal(elf_find(fd, "realpat", &offset), -ENOENT);
-	assert_int_equal(elf_find(fd, "realpath_", &offset), -ENOENT);
+	assert_int_equal(elf_symbol_find(fd, "realpat", &offset), -ENOENT);
+	assert_int_equal(elf_symbol_find(fd, "realpath_", &offset), -ENOENT);
 	close(fd);
 }
 
@@ -83,7 +83,7 @@ static void test_cut_file_is_refused(void **state)
 		int r;
 
 		assert_int_equal(ftruncate(copy, (off_t)sizes[i]), 0);
-		r = elf_find(copy, "realpath", &offset);
+		r = elf_symbol_find(copy, "realpath", &offset);
 		assert_int_equal(r, sizes[i] < sizeof(Elf64_Ehdr) ? -ENOEXEC : -EBADMSG);
 		assert_int_equal(offset, 7);
 		close(copy);
@@ -113,10 +113,10 @@ static void test_damaged_file_harms_nobody(void **state)
 		assert_int_equal(pread(copy, &good, 1, (off_t)at), 1);
 		bad = (uint8_t)~good;
 		assert_int_equal(pwrite(copy, &bad, 1, (off_t)at), 1);
-		(void)elf_find(copy, "realpath", &offset);
+		(void)elf_symbol_find(copy, "realpath", &offset);
 		assert_int_equal(pwrite(copy, &good, 1, (off_t)at), 1);
 	}
-	assert_int_equal(elf_find(copy, "realpath", &offset), 0);
+	assert_int_equal(elf_symbol_find(copy, "realpath", &offset), 0);
 	close(copy);
 	close(fd);
 }

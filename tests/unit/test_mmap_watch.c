@@ -49,10 +49,10 @@ static void skip_for_want_of(const char *feature, const char *what)
 	skip();
 }
 
-static struct arrivals *open_kind(const struct arrivals_kind *kind)
+static struct mmap_watch *open_kind(const struct mmap_watch_kind *kind)
 {
-	bool is_perf = kind == &arrivals_perf;
-	struct arrivals *a = NULL;
+	bool is_perf = kind == &mmap_watch_perf;
+	struct mmap_watch *a = NULL;
 	char why[WHY_SIZE];
 
 	if (kind->open(&a, why) < 0)
@@ -89,12 +89,12 @@ static int by_name(const void *a, const void *b)
 }
 
 /* In no order: a process may go on at another processor, whose ring is another. */
-static void take(struct arrivals *a, struct heard *h)
+static void take(struct mmap_watch *a, struct heard *h)
 {
-	struct pollfd readable = {.fd = arrivals_fd(a), .events = POLLIN};
+	struct pollfd readable = {.fd = mmap_watch_fd(a), .events = POLLIN};
 
 	assert_int_equal(poll(&readable, 1, PATIENCE_MS), 1);
-	assert_true(arrivals_take(a, hear, h) > 0);
+	assert_true(mmap_watch_take(a, hear, h) > 0);
 	qsort(h->names, h->n, NAME_SIZE, by_name);
 }
 
@@ -148,19 +148,20 @@ static pid_t run(void)
 
 static void test_programs_and_libraries_are_told(void **state)
 {
-	struct arrivals *a = open_kind(*state);
+	struct mmap_watch *a = open_kind(*state);
 	struct heard h = {.pid = run()};
 
 	take(a, &h);
 	assert_int_equal(count(&h, file), 2);
 	assert_true(count(&h, "true") > 0);
 	assert_true(count(&h, "libc.so.6") > 0);
-	arrivals_close(a);
+	mmap_watch_close(a);
 }
 
 static void test_each_kind_says_the_same(void **state)
 {
-	struct arrivals *fentry = open_kind(&arrivals_fentry), *perf = open_kind(&arrivals_perf);
+	struct mmap_watch *fentry = open_kind(&mmap_watch_fentry),
+			  *perf = open_kind(&mmap_watch_perf);
 	struct heard by_perf = {.pid = run()}, by_fentry = {.pid = by_perf.pid};
 
 	(void)state;
@@ -169,14 +170,14 @@ static void test_each_kind_says_the_same(void **state)
 	assert_int_equal(by_fentry.n, by_perf.n);
 	for (size_t i = 0; i < by_perf.n; i++)
 		assert_string_equal(by_fentry.names[i], by_perf.names[i]);
-	arrivals_close(fentry);
-	arrivals_close(perf);
+	mmap_watch_close(fentry);
+	mmap_watch_close(perf);
 }
 
 /* Perf says so with what it has room for next. */
 static void test_where_there_was_no_room_is_told(void **state)
 {
-	struct arrivals *a = open_kind(*state);
+	struct mmap_watch *a = open_kind(*state);
 	struct heard h = {.pid = getpid()};
 	cpu_set_t before, one;
 	int r, attempts = 0;
@@ -187,19 +188,19 @@ static void test_where_there_was_no_room_is_told(void **state)
 	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
 	for (size_t i = 0; i < FLOOD; i++)
 		map(PROT_READ | PROT_EXEC);
-	r = arrivals_take(a, ignore, NULL);
+	r = mmap_watch_take(a, ignore, NULL);
 	map(PROT_READ | PROT_EXEC);
 	if (r != -ENOBUFS)
-		r = arrivals_take(a, ignore, NULL);
+		r = mmap_watch_take(a, ignore, NULL);
 	assert_int_equal(r, -ENOBUFS);
 	do {
 		assert_true(attempts++ < ATTEMPTS);
 		map(PROT_READ | PROT_EXEC);
 		h.n = 0;
-	} while (arrivals_take(a, hear, &h) < 0);
+	} while (mmap_watch_take(a, hear, &h) < 0);
 	assert_true(count(&h, file) > 0);
 	assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
-	arrivals_close(a);
+	mmap_watch_close(a);
 }
 
 static void keep_two_capabilities(void)
@@ -216,12 +217,12 @@ static void keep_two_capabilities(void)
 static bool is_refused_perf(void)
 {
 	pid_t pid = fork();
-	struct arrivals *a;
+	struct mmap_watch *a;
 	char why[WHY_SIZE];
 
 	if (pid == 0) {
 		keep_two_capabilities();
-		_exit(arrivals_perf.open(&a, why) < 0 ? EXIT_FAILURE : EXIT_SUCCESS);
+		_exit(mmap_watch_perf.open(&a, why) < 0 ? EXIT_FAILURE : EXIT_SUCCESS);
 	}
 	return end_of(pid) != EXIT_SUCCESS;
 }
@@ -229,15 +230,15 @@ static bool is_refused_perf(void)
 /* As the service has. Gone with the process is what it opened. */
 static void open_with_two_capabilities(void)
 {
-	char why[N_ARRIVALS_KINDS][WHY_SIZE] = {};
-	struct arrivals *a = NULL;
+	char why[N_MMAP_WATCH_KINDS][WHY_SIZE] = {};
+	struct mmap_watch *a = NULL;
 	int r;
 
 	keep_two_capabilities();
-	r = arrivals_open(&a, why);
+	r = mmap_watch_open(&a, why);
 	(void)printf("%s: %s; %s\n", r < 0 ? strerror(-r) : a->kind->hook, why[0], why[1]);
 	(void)fflush(stdout);
-	_exit(r == 0 && a->kind == &arrivals_fentry && strstr(why[0], "perf_event_paranoid=2") &&
+	_exit(r == 0 && a->kind == &mmap_watch_fentry && strstr(why[0], "perf_event_paranoid=2") &&
 			      !*why[1]
 		      ? EXIT_SUCCESS
 		      : EXIT_FAILURE);
@@ -248,7 +249,7 @@ static void test_who_is_refused_perf_has_the_other(void **state)
 	pid_t pid;
 
 	(void)state;
-	arrivals_close(open_kind(&arrivals_fentry));
+	mmap_watch_close(open_kind(&mmap_watch_fentry));
 	if (!is_refused_perf())
 		skip_for_want_of("paranoid", "a kernel that refuses perf to CAP_PERFMON");
 	pid = fork();
@@ -259,19 +260,19 @@ static void test_who_is_refused_perf_has_the_other(void **state)
 
 static void test_who_may_have_perf_has_it(void **state)
 {
-	char why[N_ARRIVALS_KINDS][WHY_SIZE];
-	struct arrivals *a;
+	char why[N_MMAP_WATCH_KINDS][WHY_SIZE];
+	struct mmap_watch *a;
 
 	(void)state;
-	arrivals_close(open_kind(&arrivals_perf));
-	assert_int_equal(arrivals_open(&a, why), 0);
-	assert_string_equal(a->kind->hook, arrivals_perf.hook);
-	arrivals_close(a);
+	mmap_watch_close(open_kind(&mmap_watch_perf));
+	assert_int_equal(mmap_watch_open(&a, why), 0);
+	assert_string_equal(a->kind->hook, mmap_watch_perf.hook);
+	mmap_watch_close(a);
 }
 
 static void test_why_there_is_none_fits_in_a_sentence(void **state)
 {
-	static const char why[N_ARRIVALS_KINDS][WHY_SIZE] = {
+	static const char why[N_MMAP_WATCH_KINDS][WHY_SIZE] = {
 		"the kernel refuses it: Permission denied; 'sysctl kernel.perf_event_paranoid=2' "
 		"lets who has CAP_PERFMON see it where that is 3",
 		"the kernel does not describe itself in /sys/kernel/btf/vmlinux: No such file or "
@@ -280,7 +281,7 @@ static void test_why_there_is_none_fits_in_a_sentence(void **state)
 	char all[WHY_SIZE];
 
 	(void)state;
-	arrivals_say_why(why, all);
+	mmap_watch_explain(why, all);
 	assert_string_equal(strchr(all, ' ') + 1 + strlen(why[1]) + strlen("; perf/mmap: "), why[0]);
 }
 
@@ -301,7 +302,7 @@ static int remove_file(void **state)
 
 int main(void)
 {
-	void *perf = (void *)&arrivals_perf, *fentry = (void *)&arrivals_fentry;
+	void *perf = (void *)&mmap_watch_perf, *fentry = (void *)&mmap_watch_fentry;
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_prestate(test_programs_and_libraries_are_told, perf),
 		cmocka_unit_test_prestate(test_programs_and_libraries_are_told, fentry),

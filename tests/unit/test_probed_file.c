@@ -12,7 +12,7 @@
 #include "bpf/probe/probes.h"
 
 static const struct library library;
-static struct files files;
+static struct probed_files files;
 
 const struct library *library_named(const char *name)
 {
@@ -36,7 +36,7 @@ int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const str
 	return 0;
 }
 
-void probes_tell_unseen(struct probes *p, const struct probed *file)
+void probes_tell_unseen(struct probes *p, const struct probed_file *file)
 {
 	(void)p;
 	(void)file;
@@ -47,12 +47,12 @@ static bool add(unsigned number, uint64_t since_ns)
 	struct mapping m = {.tgid = 1, .inode = number, .ino = number};
 
 	(void)snprintf(m.path, sizeof(m.path), "/no/such/%u", number);
-	return files_add(&files, &m, since_ns);
+	return probed_files_add(&files, &m, since_ns);
 }
 
 static uint64_t since_of(unsigned number)
 {
-	const struct probed *file;
+	const struct probed_file *file;
 
 	list_for_each(file, &files.all, link)
 		if (file->inode == number)
@@ -64,8 +64,8 @@ static uint64_t since_of(unsigned number)
 static int fill(void **state)
 {
 	(void)state;
-	files_init(&files, NULL, -1, -1);
-	for (unsigned i = 1; i <= FILES_OF_USER_MAX; i++)
+	probed_files_init(&files, NULL, -1, -1);
+	for (unsigned i = 1; i <= PROBED_FILES_PER_USER_MAX; i++)
 		assert_true(add(i, 1000));
 	return 0;
 }
@@ -73,7 +73,7 @@ static int fill(void **state)
 static int empty(void **state)
 {
 	(void)state;
-	files_deinit(&files);
+	probed_files_deinit(&files);
 	return 0;
 }
 
@@ -83,9 +83,9 @@ static void test_what_was_refused_may_be_in_use_since_then(void **state)
 	assert_false(add(100, 3000));
 	assert_false(add(101, 2000));
 	assert_false(add(102, 4000));
-	files_begin_sweep(&files);
+	probed_files_begin_sweep(&files);
 	assert_true(add(100, 5000));
-	files_end_sweep(&files);
+	probed_files_end_sweep(&files);
 	assert_int_equal(since_of(100), 2000);
 	assert_true(add(103, 6000)); /* nobody was refused */
 	assert_int_equal(since_of(103), 6000);
@@ -94,15 +94,15 @@ static void test_what_was_refused_may_be_in_use_since_then(void **state)
 static void test_what_is_refused_in_a_sweep_is_not_forgotten(void **state)
 {
 	(void)state;
-	files_begin_sweep(&files);
-	for (unsigned i = 2; i <= FILES_OF_USER_MAX + 1; i++)
+	probed_files_begin_sweep(&files);
+	for (unsigned i = 2; i <= PROBED_FILES_PER_USER_MAX + 1; i++)
 		assert_true(add(i, 7000)); /* as another process has it mapped meanwhile */
 	assert_false(add(1, 7000));
-	files_end_sweep(&files);
+	probed_files_end_sweep(&files);
 	assert_int_equal(since_of(2), 1000);
-	files_begin_sweep(&files);
+	probed_files_begin_sweep(&files);
 	assert_true(add(1, 8000));
-	files_end_sweep(&files);
+	probed_files_end_sweep(&files);
 	assert_int_equal(since_of(1), 1000);
 }
 
@@ -111,9 +111,9 @@ static void test_what_was_in_use_from_the_beginning_is_so_since_it_was_refused(v
 	(void)state;
 	assert_false(add(100, 0));
 	assert_true(files.refused_since_ns > 0);
-	files_begin_sweep(&files);
+	probed_files_begin_sweep(&files);
 	assert_true(add(100, UINT64_MAX));
-	files_end_sweep(&files);
+	probed_files_end_sweep(&files);
 	assert_true(since_of(100) > 0 && since_of(100) < UINT64_MAX);
 }
 

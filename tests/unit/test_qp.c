@@ -35,7 +35,7 @@ static struct qp qp_of(const char *device, uint64_t number, uid_t uid, uint64_t 
 {
 	struct qp qp = {.name = {.pid = 4711, .began_ticks = 5, .number = number},
 			.uid = uid,
-			.origin = {.number = ns, .ns = ns}};
+			.cause = {.number = ns, .ns = ns}};
 
 	memcpy(qp.name.device, device, strlen(device));
 	return qp;
@@ -69,7 +69,7 @@ static uint64_t found(const struct qps *s, uint64_t number, uint64_t since_ns, u
 	const struct qp wanted = qp_of("", number, 0, 0);
 	const struct qp *qp = qps_find(s, &wanted.name, since_ns, until_ns);
 
-	return qp ? qp->origin.number : 0;
+	return qp ? qp->cause.number : 0;
 }
 
 static void test_it_is_found_while_it_is_there(void **state)

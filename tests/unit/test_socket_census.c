@@ -13,7 +13,7 @@
 #define PERIOD_NS 100000000u
 
 struct scene {
-	struct census census;
+	struct socket_census census;
 	struct totals totals;
 	uint64_t now_ns;
 };
@@ -21,11 +21,11 @@ struct scene {
 /* One that finds so many. */
 static void look(struct scene *s, unsigned n)
 {
-	census_begin(&s->census);
+	socket_census_begin(&s->census);
 	while (n-- > 0)
-		census_see(&s->census);
+		socket_census_see(&s->census);
 	s->now_ns += PERIOD_NS;
-	census_end(&s->census, &s->totals, s->now_ns);
+	socket_census_end(&s->census, &s->totals, s->now_ns);
 }
 
 static void test_all_that_are_there_are_found(void **state)
@@ -39,7 +39,7 @@ static void test_all_that_are_there_are_found(void **state)
 	for (int i = 0; i < 20; i++)
 		look(&s, 1);
 	assert_int_equal(s.census.lost, 0);
-	assert_false(census_is_short(&s.census));
+	assert_false(socket_census_is_short(&s.census));
 }
 
 static void test_what_begins_or_ends_meanwhile_is_not_missing(void **state)
@@ -53,7 +53,7 @@ static void test_what_begins_or_ends_meanwhile_is_not_missing(void **state)
 		look(&s, i % 2 ? 0 : 1);
 	}
 	assert_int_equal(s.census.lost, 0);
-	assert_false(census_is_short(&s.census));
+	assert_false(socket_census_is_short(&s.census));
 }
 
 static void test_one_that_is_missing_for_some_time_is_given_up(void **state)
@@ -63,9 +63,9 @@ static void test_one_that_is_missing_for_some_time_is_given_up(void **state)
 	(void)state;
 	look(&s, 3);
 	look(&s, 2);
-	assert_false(census_is_short(&s.census));
+	assert_false(socket_census_is_short(&s.census));
 	look(&s, 2);
-	assert_true(census_is_short(&s.census));
+	assert_true(socket_census_is_short(&s.census));
 	for (int i = 0; i < 10; i++)
 		look(&s, 2);
 	assert_int_equal(s.census.lost, 1);
@@ -73,7 +73,7 @@ static void test_one_that_is_missing_for_some_time_is_given_up(void **state)
 	for (int i = 0; i < 10; i++)
 		look(&s, 0);
 	assert_int_equal(s.census.lost, 1);
-	assert_true(census_is_short(&s.census)); /* for ever */
+	assert_true(socket_census_is_short(&s.census)); /* for ever */
 	s.totals.sockets += 4;
 	look(&s, 4);
 	for (int i = 0; i < 10; i++)
@@ -103,7 +103,7 @@ static void test_many_looks_at_once_prove_nothing(void **state)
 		s.now_ns -= PERIOD_NS;
 	}
 	assert_int_equal(s.census.lost, 0);
-	assert_true(census_is_short(&s.census));
+	assert_true(socket_census_is_short(&s.census));
 }
 
 static void test_the_fewest_that_were_missing_are_given_up(void **state)

@@ -68,7 +68,7 @@ static int program_new(int map)
 			       .insns = (uintptr_t)code,
 			       .insn_cnt = sizeof(code) / sizeof(code[0]),
 			       .license = (uintptr_t) "GPL",
-			       .expected_attach_type = MULTI_ATTACH_TYPE};
+			       .expected_attach_type = UPROBE_MULTI_ATTACH_TYPE};
 
 	return (int)bpf(BPF_PROG_LOAD, &attr);
 }
@@ -104,11 +104,11 @@ static void skip_for_want_of(const char *what)
 static void check_link(bool is_return)
 {
 	uint64_t offset = offset_of((void *)(uintptr_t)probed), counter = offset_of(&looks);
-	struct multi multi = {.path = "/proc/self/exe",
-			      .offsets = &offset,
-			      .counters = &counter,
-			      .n = 1,
-			      .is_return = is_return};
+	struct uprobe_multi multi = {.path = "/proc/self/exe",
+				     .offsets = &offset,
+				     .counters = &counter,
+				     .n = 1,
+				     .is_return = is_return};
 	int map = map_new(), program, link, r;
 
 	if (map < 0 && errno == EPERM)
@@ -118,7 +118,7 @@ static void check_link(bool is_return)
 	if (program < 0 && (errno == EPERM || errno == EINVAL))
 		skip_for_want_of("CAP_PERFMON and Linux 6.6");
 	assert_true(program >= 0);
-	r = multi_attach(program, &multi, &link);
+	r = uprobe_multi_attach(program, &multi, &link);
 	assert_int_equal(r, 0);
 	assert_int_equal(looks, 1);
 	probed();
@@ -151,7 +151,7 @@ static void test_kernels_that_harm_who_returns_are_known(void **state)
 					  "6.12.13+deb13",     "6.13.0",  "6.13.2-arch1"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
-		assert_false(multi_is_safe(bad[i]));
+		assert_false(uprobe_multi_is_safe(bad[i]));
 #endif
 	static const char *const good[] = {"6.6.0",   "6.10.14",
 					   "6.12.14", "6.12.57+deb13-amd64",
@@ -160,8 +160,8 @@ static void test_kernels_that_harm_who_returns_are_known(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
-		assert_true(multi_is_safe(good[i]));
-	assert_false(multi_is_safe("unknown"));
+		assert_true(uprobe_multi_is_safe(good[i]));
+	assert_false(uprobe_multi_is_safe("unknown"));
 }
 
 int main(void)

@@ -33,7 +33,7 @@ static int self_open(void)
 	return fd;
 }
 
-static const struct note *note_named(const struct note notes[], const char *name)
+static const struct usdt_note *note_named(const struct usdt_note notes[], const char *name)
 {
 	for (unsigned i = 0; i < N; i++)
 		if (!strcmp(notes[i].name, name))
@@ -42,9 +42,9 @@ static const struct note *note_named(const struct note notes[], const char *name
 	return NULL;
 }
 
-static void find_all(int fd, struct note notes[N])
+static void find_all(int fd, struct usdt_note notes[N])
 {
-	int n = note_find(fd, "weightd", notes, N);
+	int n = usdt_note_find(fd, "weightd", notes, N);
 
 	if (n == 0) {
 		print_message("skipped: it was built without <sys/sdt.h>\n");
@@ -72,7 +72,7 @@ static uint64_t offset_of(const volatile void *address)
 
 static void test_probes_and_their_semaphores_are_found(void **state)
 {
-	struct note notes[N], one;
+	struct usdt_note notes[N], one;
 	int fd = self_open();
 
 	(void)state;
@@ -84,15 +84,15 @@ static void test_probes_and_their_semaphores_are_found(void **state)
 	assert_int_equal(note_named(notes, "flip")->counter, offset_of(&weightd_flip_semaphore));
 	assert_int_equal(note_named(notes, "quiesce")->counter,
 			 offset_of(&weightd_quiesce_semaphore));
-	assert_int_equal(note_find(fd, "weightd", &one, 1), N);
+	assert_int_equal(usdt_note_find(fd, "weightd", &one, 1), N);
 	assert_string_equal(one.name, notes[0].name);
-	assert_int_equal(note_find(fd, "weight", &one, 1), 0);
+	assert_int_equal(usdt_note_find(fd, "weight", &one, 1), 0);
 	close(fd);
 }
 
 static void test_what_is_probed_does_nothing(void **state)
 {
-	struct note notes[N];
+	struct usdt_note notes[N];
 	int fd = self_open();
 
 	(void)state;
@@ -157,7 +157,7 @@ static Elf64_Shdr section_named(int fd, const char *name, off_t *ret_at)
 
 static void test_a_program_that_was_moved_is_followed(void **state)
 {
-	struct note before[N], after[N];
+	struct usdt_note before[N], after[N];
 	int fd = self_open(), copy;
 	Elf64_Shdr section;
 	off_t at;
@@ -168,7 +168,7 @@ static void test_a_program_that_was_moved_is_followed(void **state)
 	section = section_named(copy, BASE, &at);
 	section.sh_addr -= MOVED;
 	assert_int_equal(pwrite(copy, &section, sizeof(section), at), sizeof(section));
-	assert_int_equal(note_find(copy, "weightd", after, N), N);
+	assert_int_equal(usdt_note_find(copy, "weightd", after, N), N);
 	for (unsigned i = 0; i < N; i++) {
 		assert_int_equal(after[i].offset, before[i].offset - MOVED);
 		assert_int_equal(after[i].counter, before[i].counter - MOVED);
@@ -179,7 +179,7 @@ static void test_a_program_that_was_moved_is_followed(void **state)
 
 static void test_cut_file_is_refused(void **state)
 {
-	struct note notes[N] = {{.offset = 7}};
+	struct usdt_note notes[N] = {{.offset = 7}};
 	int fd = self_open(), copy = copy_of(fd);
 	off_t sizes[] = {0, 1, 63, 64, 100, 4096, 100000, 0};
 	size_t n = sizeof(sizes) / sizeof(sizes[0]);
@@ -192,7 +192,7 @@ static void test_cut_file_is_refused(void **state)
 		int r;
 
 		assert_int_equal(ftruncate(copy, sizes[i]), 0);
-		r = note_find(copy, "weightd", notes, N);
+		r = usdt_note_find(copy, "weightd", notes, N);
 		assert_int_equal(r, sizes[i] < (off_t)sizeof(Elf64_Ehdr) ? -ENOEXEC : -EBADMSG);
 		assert_int_equal(notes[0].offset, 7);
 	}
@@ -204,14 +204,14 @@ static void test_cut_file_is_refused(void **state)
 static void damage(int copy, uint64_t from, uint64_t size, uint64_t file_size)
 {
 	for (uint64_t at = from; at < from + size; at++) {
-		struct note notes[N];
+		struct usdt_note notes[N];
 		uint8_t good, bad;
 		int n;
 
 		assert_int_equal(pread(copy, &good, 1, (off_t)at), 1);
 		bad = (uint8_t)~good;
 		assert_int_equal(pwrite(copy, &bad, 1, (off_t)at), 1);
-		n = note_find(copy, "weightd", notes, N);
+		n = usdt_note_find(copy, "weightd", notes, N);
 		for (int i = 0; i < n && i < N; i++)
 			assert_true(notes[i].offset < file_size && notes[i].counter < file_size);
 		assert_int_equal(pwrite(copy, &good, 1, (off_t)at), 1);
@@ -221,7 +221,7 @@ static void damage(int copy, uint64_t from, uint64_t size, uint64_t file_size)
 static void test_damaged_file_harms_nobody(void **state)
 {
 	int fd = self_open(), copy;
-	struct note notes[N];
+	struct usdt_note notes[N];
 	Elf64_Shdr section;
 	struct stat st;
 	Elf64_Ehdr head;
@@ -237,7 +237,7 @@ static void test_damaged_file_harms_nobody(void **state)
 	damage(copy, head.e_phoff, head.e_phnum * sizeof(Elf64_Phdr), (uint64_t)st.st_size);
 	damage(copy, head.e_shoff, head.e_shnum * sizeof(Elf64_Shdr), (uint64_t)st.st_size);
 	damage(copy, section.sh_offset, section.sh_size, (uint64_t)st.st_size);
-	assert_int_equal(note_find(copy, "weightd", notes, N), N);
+	assert_int_equal(usdt_note_find(copy, "weightd", notes, N), N);
 	close(copy);
 	close(fd);
 }
@@ -255,7 +255,7 @@ static void test_a_file_that_repeats_itself_keeps_nobody_busy(void **state)
 			   .e_phentsize = sizeof(Elf64_Phdr)};
 	int fd = memfd_create("program", MFD_CLOEXEC);
 	Elf64_Shdr *sections = calloc(UINT16_MAX, sizeof(*sections));
-	struct note note;
+	struct usdt_note note;
 
 	(void)state;
 	assert_non_null(sections);
@@ -265,7 +265,7 @@ static void test_a_file_that_repeats_itself_keeps_nobody_busy(void **state)
 	assert_int_equal(pwrite(fd, &head, sizeof(head), 0), sizeof(head));
 	assert_int_equal(pwrite(fd, sections, UINT16_MAX * sizeof(*sections), 1 << 20),
 			 UINT16_MAX * sizeof(*sections));
-	assert_int_equal(note_find(fd, "weightd", &note, 1), -EBADMSG);
+	assert_int_equal(usdt_note_find(fd, "weightd", &note, 1), -EBADMSG);
 	free(sections);
 	close(fd);
 }
