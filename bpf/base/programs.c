@@ -5,6 +5,7 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "bpf/event/fd_passing.h"
 #include "bpf/probe/mmap_watch.h"
@@ -87,6 +88,16 @@ static size_t read_object(const struct bpf_object *object, struct program ret[PR
 					    .misses = misses_of(&info, size)};
 	}
 	return n;
+}
+
+void program_choose(struct bpf_object *object, const char *name)
+{
+	struct bpf_program *program;
+
+	bpf_object__for_each_program(program, object)
+	{
+		(void)bpf_program__set_autoload(program, !strcmp(bpf_program__name(program), name));
+	}
 }
 
 size_t programs_read(const struct tracer *t, struct program ret[PROGRAMS_MAX])

@@ -11,6 +11,7 @@
 
 struct bpf_link;
 struct bpf_map;
+struct bpf_object;
 struct bpf_program;
 struct tracer;
 
@@ -22,6 +23,8 @@ struct program {
 	uint64_t misses; /* see below */
 };
 
+/* Loads no program of the object but this one. */
+void program_choose(struct bpf_object *object, const char *name);
 /* Iterators: over what is in a map, and over one process alone (Linux 6.1). NULL, and errno. */
 struct bpf_link *program_attach_to_map(const struct bpf_program *program, const struct bpf_map *map);
 struct bpf_link *program_attach_to_process(const struct bpf_program *program, pid_t pid);

@@ -14,9 +14,9 @@
 #include "bpf/base/json_null.h"
 #include "bpf/base/programs.h"
 #include "bpf/base/ring.h"
+#include "bpf/base/support.h"
 #include "bpf/event/event.h"
 #include "bpf/follow.h"
-#include "bpf/tcp/hook.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
 
@@ -169,7 +169,7 @@ static int load(struct fd_passing *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 		r = fd_passing_bpf__load(p->bpf);
 	if (r == 0)
 		r = fd_passing_bpf__attach(p->bpf); /* in their order there */
-	if (r == -ESRCH && hook_has_btf())
+	if (r == -ESRCH && support_has_btf())
 		explain_missing(p->bpf, ret_why);
 	return r;
 }
@@ -201,7 +201,7 @@ int fd_passing_open(struct tracer *t, uint32_t ring_size, struct fd_passing **re
 	r = open_all(p, ring_size, ret_why);
 	if (r < 0) {
 		if (!*ret_why)
-			hook_explain(r, BPF_SINCE, ret_why);
+			support_explain(r, BPF_SINCE, ret_why);
 		fd_passing_close(p);
 		return r;
 	}

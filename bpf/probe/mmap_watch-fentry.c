@@ -11,9 +11,9 @@
 
 #include "bpf/base/programs.h"
 #include "bpf/base/ring.h"
+#include "bpf/base/support.h"
 #include "bpf/probe/mmap_watch.bpf.h"
 #include "bpf/probe/mmap_watch.h"
-#include "bpf/tcp/hook.h"
 #include "ipc/base/list.h"
 
 struct mmap_watch_of_fentry {
@@ -82,7 +82,7 @@ static int fentry_open(struct mmap_watch **ret, char ret_why[WHY_SIZE])
 	if (r == -ESRCH)
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel has no function perf_event_mmap");
 	else if (r < 0)
-		hook_explain(r, BPF_SINCE, ret_why);
+		support_explain(r, BPF_SINCE, ret_why);
 	if (r < 0) {
 		fentry_close(&f->mmap_watch);
 		return r;

@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-#include "bpf/tcp/meter.h"
+#include "bpf/base/support.h"
 
 #define N_MMAP_WATCH_KINDS 2
 

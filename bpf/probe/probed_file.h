@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bpf/base/support.h"
 #include "bpf/probe/site.h"
-#include "bpf/tcp/meter.h"
 #include "ipc/base/list.h"
 
 #define PROBED_FILES_MAX 64

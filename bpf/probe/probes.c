@@ -22,6 +22,7 @@
 #include "bpf/base/json_null.h"
 #include "bpf/base/programs.h"
 #include "bpf/base/ring.h"
+#include "bpf/base/support.h"
 #include "bpf/base/timer.h"
 #include "bpf/event/event.h"
 #include "bpf/follow.h"
@@ -31,7 +32,6 @@
 #include "bpf/probe/site.h"
 #include "bpf/probe/uprobe_multi.h"
 #include "bpf/probe/usdt.h"
-#include "bpf/tcp/hook.h"
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -458,7 +458,7 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 	if (r == 0)
 		r = check_multi(p->bpf);
 	if (r < 0) {
-		hook_explain(r, UPROBE_MULTI_SINCE, ret_why);
+		support_explain(r, UPROBE_MULTI_SINCE, ret_why);
 		return r;
 	}
 	r = mmap_watch_open(&p->mmap_watch, p->why_no_mmap_watch);
@@ -557,7 +557,7 @@ static int need_try(const struct need *need)
 	if (!bpf)
 		return -errno;
 	expect_multi(bpf);
-	hook_choose(bpf->obj, need->program);
+	program_choose(bpf->obj, need->program);
 	r = probes_bpf__load(bpf);
 	if (r < 0)
 		return r;
@@ -575,10 +575,10 @@ static void check_mmap_watch(char ret_why[WHY_SIZE])
 
 	if (mmap_watch_open(&mmap_watch, why) == 0)
 		mmap_watch_close(mmap_watch);
-	else if (hook_has_capability(CAP_PERFMON) || hook_has_capability(CAP_SYS_ADMIN))
+	else if (support_has_capability(CAP_PERFMON) || support_has_capability(CAP_SYS_ADMIN))
 		mmap_watch_explain(why, ret_why);
 	else
-		hook_explain(-EPERM, BPF_SINCE, ret_why);
+		support_explain(-EPERM, BPF_SINCE, ret_why);
 }
 
 void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE])
@@ -589,7 +589,7 @@ void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE])
 		*ret_why[i] = '\0';
 		r = needs[i].program ? need_try(&needs[i]) : 0;
 		if (r < 0)
-			hook_explain(r, needs[i].since, ret_why[i]);
+			support_explain(r, needs[i].since, ret_why[i]);
 		if (!needs[i].program)
 			check_mmap_watch(ret_why[i]);
 	}

@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bpf/base/support.h"
 #include "bpf/probe/probes.bpf.h"
-#include "bpf/tcp/meter.h"
 
 struct probes;
 

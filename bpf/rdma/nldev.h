@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-#include "bpf/tcp/meter.h"
+#include "bpf/base/support.h"
 
 #define NLDEV_ROWS_MAX 4096 /* what is more is left out */
 

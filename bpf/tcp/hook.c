@@ -7,14 +7,10 @@
 #include <bpf/libbpf.h>
 #include <bpf/tcp/meter.skel.h>
 #include <errno.h>
-#include <linux/capability.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
 #include "bpf/base/programs.h"
+#include "bpf/base/support.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
@@ -41,55 +37,7 @@ const struct hook hooks[N_HOOKS] = {
 			  "how large the calls are that receive"},
 };
 
-bool hook_has_capability(unsigned capability)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
-
-	if (syscall(SYS_capget, &header, data) < 0)
-		return false;
-	return data[CAP_TO_INDEX(capability)].effective & CAP_TO_MASK(capability);
-}
-
-bool hook_has_btf(void)
-{
-	return access("/sys/kernel/btf/vmlinux", R_OK) == 0;
-}
-
-void hook_explain(int r, const char *since, char ret_why[WHY_SIZE])
-{
-	bool can = hook_has_capability(CAP_SYS_ADMIN);
-	struct utsname kernel;
-
-	if (!can && !hook_has_capability(CAP_BPF))
-		(void)snprintf(ret_why, WHY_SIZE,
-			       "weightd-trace lacks CAP_BPF%s, which its unit and root have",
-			       hook_has_capability(CAP_PERFMON) ? "" : " and CAP_PERFMON");
-	else if (!can && !hook_has_capability(CAP_PERFMON))
-		(void)snprintf(ret_why, WHY_SIZE,
-			       "weightd-trace lacks CAP_PERFMON, which its unit and root have");
-	else if (!hook_has_btf())
-		(void)snprintf(ret_why, WHY_SIZE,
-			       "the kernel does not describe itself in /sys/kernel/btf/vmlinux: %s",
-			       strerror(errno));
-	else if (uname(&kernel) == 0 && strverscmp(kernel.release, since) < 0)
-		(void)snprintf(ret_why, WHY_SIZE, "it needs Linux %s, and this is %s", since,
-			       kernel.release);
-	else
-		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s", strerror(-r));
-}
-
-void hook_choose(struct bpf_object *object, const char *name)
-{
-	struct bpf_program *program;
-
-	bpf_object__for_each_program(program, object)
-	{
-		(void)bpf_program__set_autoload(program, !strcmp(bpf_program__name(program), name));
-	}
-}
-
-static void flows_destroyp(struct meter_bpf **bpf)
+static void meter_bpf_destroyp(struct meter_bpf **bpf)
 {
 	meter_bpf__destroy(*bpf);
 }
@@ -102,14 +50,14 @@ static void link_destroyp(struct bpf_link **link)
 /* 0, or negative errno and why. */
 static int hook_try(const struct hook *hook, char ret_why[WHY_SIZE])
 {
-	cleanup(flows_destroyp) struct meter_bpf *bpf = meter_bpf__open();
+	cleanup(meter_bpf_destroyp) struct meter_bpf *bpf = meter_bpf__open();
 	cleanup(link_destroyp) struct bpf_link *link = NULL;
 	cleanup(fd_closep) int fd = -1;
 	struct bpf_program *program;
 	int r = bpf ? 0 : -errno;
 
 	if (r == 0) {
-		hook_choose(bpf->obj, hook->program);
+		program_choose(bpf->obj, hook->program);
 		r = meter_bpf__load(bpf);
 	}
 	if (r == 0) {
@@ -121,7 +69,7 @@ static int hook_try(const struct hook *hook, char ret_why[WHY_SIZE])
 			r = fd = program_iterate(link);
 	}
 	if (r < 0)
-		hook_explain(r, hook->since, ret_why);
+		support_explain(r, hook->since, ret_why);
 	return r < 0 ? r : 0;
 }
 

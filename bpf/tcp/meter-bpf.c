@@ -20,7 +20,9 @@
 
 #include "bpf/base/programs.h"
 #include "bpf/base/ring.h"
+#include "bpf/base/support.h"
 #include "bpf/tcp/netns.h"
+#include "bpf/tcp/socket_cookie.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/list.h"
@@ -262,7 +264,7 @@ static void set_limits(struct meter_of_bpf *b)
 
 	if (!b->adopt || !bpf_program__autoload(b->bpf->progs.on_destroy))
 		limits = "a row that may lack something is sampled";
-	else if (!b->mark && !hook_has_capability(CAP_SYS_ADMIN))
+	else if (!b->mark && !support_has_capability(CAP_SYS_ADMIN))
 		limits = "in other network namespaces, connections that no process has open any "
 			 "more are not seen before they end, as weightd-trace lacks CAP_SYS_ADMIN";
 	(void)strcpy(b->meter.limits, limits);
@@ -298,7 +300,7 @@ static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZ
 		r = try_open(ring_size, &without_mark, &b);
 	if (r < 0) {
 		hooks_look(&found);
-		hook_explain(r, BPF_SINCE, ret_why);
+		support_explain(r, BPF_SINCE, ret_why);
 		r = try_open(ring_size, &found, &b);
 	}
 	if (r < 0 && !is_enough(&found))
@@ -446,7 +448,7 @@ static int bpf_tag(struct meter *m, int fd, uint32_t row, enum since since)
 	struct flow flow = {};
 	int r;
 
-	r = meter_cookie(fd, (uint64_t *)&flow.cookie);
+	r = socket_cookie(fd, (uint64_t *)&flow.cookie);
 	if (r < 0)
 		return r;
 	if (bpf_map_update_elem(bpf_map__fd(bpf->maps.flows), &fd, &flow, BPF_NOEXIST) < 0 &&

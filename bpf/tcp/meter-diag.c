@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "bpf/tcp/meter.h"
+#include "bpf/tcp/socket_cookie.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/list.h"
@@ -446,7 +447,7 @@ static int diag_tag(struct meter *m, int fd, uint32_t number, enum since since)
 
 	if (!s || !row)
 		return -ENOMEM;
-	r = meter_cookie(fd, &s->cookie);
+	r = socket_cookie(fd, &s->cookie);
 	if (r == 0)
 		r = request_of(fd, s->cookie, &s->request);
 	if (r < 0)

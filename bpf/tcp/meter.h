@@ -10,9 +10,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "bpf/base/support.h"
 #include "bpf/tcp/meter.bpf.h"
-
-#define WHY_SIZE 256
 
 enum quality {
 	QUALITY_ABSENT, /* not known: the number means nothing */
@@ -70,6 +69,3 @@ struct meter_kind {
 };
 
 extern const struct meter_kind meter_bpf, meter_diag;
-
-/* The kernel's number of a TCP socket: -ENOTSOCK for all else. */
-int meter_cookie(int fd, uint64_t *ret);

@@ -1,10 +1,10 @@
-#include "bpf/tcp/meter.h"
+#include "bpf/tcp/socket_cookie.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-int meter_cookie(int fd, uint64_t *ret)
+int socket_cookie(int fd, uint64_t *ret)
 {
 	socklen_t n = sizeof(int), n_cookie = sizeof(*ret);
 	int protocol;
