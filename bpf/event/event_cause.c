@@ -3,13 +3,13 @@
 #include <string.h>
 
 #include "bpf/base/json_null.h"
-#include "bpf/probe/probes.h"
 
-struct event_cause event_cause_of(const struct probes *p, const struct probe_call *c)
+struct event_cause event_cause_of(uint64_t number, uint64_t ns, pid_t pid,
+				  const char comm[COMM_SIZE])
 {
-	struct event_cause cause = {.number = probes_number(p), .ns = c->ns, .pid = (pid_t)c->tgid};
+	struct event_cause cause = {.number = number, .ns = ns, .pid = pid};
 
-	memcpy(cause.comm, c->comm, sizeof(cause.comm) - 1);
+	memcpy(cause.comm, comm, sizeof(cause.comm) - 1);
 	return cause;
 }
 

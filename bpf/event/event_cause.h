@@ -1,5 +1,5 @@
 /*
- * Origins: the act that another act has something from, of the same process or of another one
+ * Causes: the event that another event follows from, of the same process or of another one
  */
 #pragma once
 
@@ -9,17 +9,14 @@
 
 #include "bpf/base/process.h"
 
-struct probe_call;
-struct probes;
-
 struct event_cause {
-	uint64_t number; /* of the act */
+	uint64_t number; /* of the event */
 	uint64_t ns;
 	pid_t pid;
 	char comm[COMM_SIZE];
 };
 
-/* The act that is told of this call, now. */
-struct event_cause event_cause_of(const struct probes *p, const struct probe_call *c);
-/* NULL: nobody saw it, and "from" is null. */
+struct event_cause event_cause_of(uint64_t number, uint64_t ns, pid_t pid,
+				  const char comm[COMM_SIZE]);
+/* NULL: it was not seen, and "from" is null. */
 void event_cause_set(json_t *event, const struct event_cause *cause);

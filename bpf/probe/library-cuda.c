@@ -10,7 +10,6 @@
 #include "bpf/event/event.h"
 #include "bpf/event/event_cause.h"
 #include "bpf/probe/gpu_handle.h"
-#include "bpf/probe/probes.h"
 #include "bpf/probe/site.h"
 #include "ipc/base/num.h"
 
@@ -43,11 +42,13 @@ static struct gpu_handle_key key_of_numbers(enum kind kind, uint64_t a, uint64_t
 	return key;
 }
 
-static struct gpu_handle export_of(struct probes *p, const struct probe_call *c,
+static struct gpu_handle export_of(struct site_state *s, const struct probe_call *c,
 				   struct gpu_handle_key key)
 {
-	return (struct gpu_handle){
-		.key = key, .cause = event_cause_of(p, c), .size = UINT64_MAX, .uid = c->uid};
+	return (struct gpu_handle){.key = key,
+				   .cause = event_cause_of(s->event, c->ns, (pid_t)c->tgid, c->comm),
+				   .size = UINT64_MAX,
+				   .uid = c->uid};
 }
 
 static json_t *size_json(uint64_t size)
@@ -56,78 +57,79 @@ static json_t *size_json(uint64_t size)
 }
 
 /* Which export it was that is opened. */
-static const struct gpu_handle *set_from(struct probes *p, json_t *event,
+static const struct gpu_handle *set_from(struct site_state *s, json_t *event,
 					 const struct gpu_handle_key *key)
 {
-	const struct gpu_handle *exported = gpu_handles_find(probes_exports(p), key);
+	const struct gpu_handle *exported = gpu_handles_find(&s->exports, key);
 
 	(void)json_object_set_new(event, "bytes", size_json(exported ? exported->size : UINT64_MAX));
 	event_cause_set(event, exported ? &exported->cause : NULL);
 	return exported;
 }
 
-static bool export_memory(struct probes *p, const struct probe_call *c, json_t *event)
+static bool export_memory(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	struct gpu_handle exported = export_of(p, c, key_of_handle(KIND_MEMORY, c));
+	struct gpu_handle exported = export_of(s, c, key_of_handle(KIND_MEMORY, c));
 
 	event_set_number(event, "address", c->args[1]);
 	(void)json_object_set_new(event, "bytes", json_null());
 	if (c->has_data && !(int)c->result)
-		gpu_handles_add(probes_exports(p), &exported);
+		gpu_handles_add(&s->exports, &exported);
 	return true;
 }
 
-static bool open_memory(struct probes *p, const struct probe_call *c, json_t *event)
+static bool open_memory(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	const struct gpu_handle_key key = key_of_handle(KIND_MEMORY, c);
 
 	if (c->has_out && !(int)c->result)
 		event_set_number(event, "address", c->out);
-	(void)set_from(p, event, &key);
+	(void)set_from(s, event, &key);
 	return true;
 }
 
-static bool close_memory(struct probes *p, const struct probe_call *c, json_t *event)
+static bool close_memory(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	event_set_number(event, "address", c->args[0]);
 	return true;
 }
 
-static bool export_event(struct probes *p, const struct probe_call *c, json_t *event)
+static bool export_event(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	struct gpu_handle exported = export_of(p, c, key_of_handle(KIND_EVENT, c));
+	struct gpu_handle exported = export_of(s, c, key_of_handle(KIND_EVENT, c));
 
 	(void)event;
 	if (c->has_data && !(int)c->result)
-		gpu_handles_add(probes_exports(p), &exported);
+		gpu_handles_add(&s->exports, &exported);
 	return true;
 }
 
-static bool open_event(struct probes *p, const struct probe_call *c, json_t *event)
+static bool open_event(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	const struct gpu_handle_key key = key_of_handle(KIND_EVENT, c);
 
-	(void)set_from(p, event, &key);
+	(void)set_from(s, event, &key);
 	(void)json_object_del(event, "bytes");
 	return true;
 }
 
 /* A handle is a number of its process: what it stood for before is gone. */
-static void note_size(struct probes *p, const struct probe_call *c, uint64_t handle, uint64_t size)
+static void note_size(struct site_state *s, const struct probe_call *c, uint64_t handle,
+		      uint64_t size)
 {
-	struct gpu_handle allocation = export_of(p, c,
+	struct gpu_handle allocation = export_of(s, c,
 						 key_of_numbers(KIND_ALLOCATION, c->tgid, handle));
 
 	allocation.size = size;
-	gpu_handles_add(probes_allocations(p), &allocation);
+	gpu_handles_add(&s->allocations, &allocation);
 }
 
-static bool create_allocation(struct probes *p, const struct probe_call *c, json_t *event)
+static bool create_allocation(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)event;
 	if (c->has_out && !(int)c->result)
-		note_size(p, c, c->out, c->args[1]);
+		note_size(s, c, c->out, c->args[1]);
 	return false;
 }
 
@@ -150,13 +152,13 @@ static bool is_known(const struct probe_call *c, int type)
 	return type == TYPE_FABRIC ? c->has_data : type == TYPE_DESCRIPTOR && c->file;
 }
 
-static bool export_shareable(struct probes *p, const struct probe_call *c, json_t *event)
+static bool export_shareable(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	const struct gpu_handle_key allocation = key_of_numbers(KIND_ALLOCATION, c->tgid,
 								c->args[1]);
-	const struct gpu_handle *known = gpu_handles_find(probes_allocations(p), &allocation);
+	const struct gpu_handle *known = gpu_handles_find(&s->allocations, &allocation);
 	int type = (int)c->args[2];
-	struct gpu_handle exported = export_of(p, c, key_of_shareable(c, type));
+	struct gpu_handle exported = export_of(s, c, key_of_shareable(c, type));
 
 	exported.size = known ? known->size : UINT64_MAX;
 	set_type(event, type);
@@ -164,11 +166,11 @@ static bool export_shareable(struct probes *p, const struct probe_call *c, json_
 		(void)json_object_set_new(event, "fd", json_integer((int)c->out));
 	(void)json_object_set_new(event, "bytes", size_json(exported.size));
 	if (is_known(c, type) && !(int)c->result)
-		gpu_handles_add(probes_exports(p), &exported);
+		gpu_handles_add(&s->exports, &exported);
 	return true;
 }
 
-static bool import_shareable(struct probes *p, const struct probe_call *c, json_t *event)
+static bool import_shareable(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	int type = (int)c->args[2];
 	const struct gpu_handle_key key = key_of_shareable(c, type);
@@ -178,9 +180,9 @@ static bool import_shareable(struct probes *p, const struct probe_call *c, json_
 	set_type(event, type);
 	if (type == TYPE_DESCRIPTOR)
 		(void)json_object_set_new(event, "fd", json_integer((int)c->args[1]));
-	exported = set_from(p, event, is_known(c, type) ? &key : &unknown);
+	exported = set_from(s, event, is_known(c, type) ? &key : &unknown);
 	if (c->has_out && !(int)c->result)
-		note_size(p, c, c->out, exported ? exported->size : UINT64_MAX);
+		note_size(s, c, c->out, exported ? exported->size : UINT64_MAX);
 	return true;
 }
 

@@ -9,7 +9,6 @@
 #include <stdio.h>
 
 #include "bpf/event/event.h"
-#include "bpf/probe/probes.h"
 #include "bpf/probe/site.h"
 #include "ipc/base/num.h"
 
@@ -46,47 +45,47 @@ static bool begin(const struct probe_call *c, json_t *event, int rank)
 	return true;
 }
 
-static bool begin_rank(struct probes *p, const struct probe_call *c, json_t *event)
+static bool begin_rank(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	return begin(c, event, (int)c->args[RANK_ARG]);
 }
 
-static bool begin_scalable(struct probes *p, const struct probe_call *c, json_t *event)
+static bool begin_scalable(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	return begin(c, event, (int)c->args[2]);
 }
 
 /* All of its ranks are in this process. */
-static bool begin_all(struct probes *p, const struct probe_call *c, json_t *event)
+static bool begin_all(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	event_set_number(event, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
 	return true;
 }
 
-static bool split(struct probes *p, const struct probe_call *c, json_t *event)
+static bool split(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	event_set_number(event, "parent", c->args[0]);
 	if (c->has_out)
 		event_set_number(event, "communicator", c->out);
 	return true;
 }
 
-static bool shrink(struct probes *p, const struct probe_call *c, json_t *event)
+static bool shrink(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	event_set_number(event, "excluded", (uint64_t)(int64_t)(int)c->args[2]);
-	return split(p, c, event);
+	return split(s, c, event);
 }
 
 /* Those that were in it already have no rank to say, and all but one of them no id. */
-static bool grow(struct probes *p, const struct probe_call *c, json_t *event)
+static bool grow(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	int rank = (int)c->args[3];
 
-	(void)p;
+	(void)s;
 	(void)begin(c, event, rank);
 	if (rank < 0)
 		(void)json_object_del(event, "rank");
@@ -95,42 +94,42 @@ static bool grow(struct probes *p, const struct probe_call *c, json_t *event)
 	return true;
 }
 
-static bool end(struct probes *p, const struct probe_call *c, json_t *event)
+static bool end(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	event_set_number(event, "communicator", c->args[0]);
 	return true;
 }
 
-static bool allocate(struct probes *p, const struct probe_call *c, json_t *event)
+static bool allocate(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	if (c->has_out)
 		event_set_number(event, "address", c->out);
 	event_set_number(event, "bytes", c->args[1]);
 	return true;
 }
 
-static bool free_memory(struct probes *p, const struct probe_call *c, json_t *event)
+static bool free_memory(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	event_set_number(event, "address", c->args[0]);
 	return true;
 }
 
-static bool register_memory(struct probes *p, const struct probe_call *c, json_t *event)
+static bool register_memory(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	event_set_number(event, "address", c->args[1]);
 	event_set_number(event, "bytes", c->args[2]);
 	if (c->has_out)
 		event_set_number(event, "registration", c->out);
-	return end(p, c, event);
+	return end(s, c, event);
 }
 
-static bool deregister(struct probes *p, const struct probe_call *c, json_t *event)
+static bool deregister(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	event_set_number(event, "registration", c->args[1]);
-	return end(p, c, event);
+	return end(s, c, event);
 }
 
 #define BEGIN                                                                                      \

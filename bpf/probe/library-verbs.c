@@ -12,7 +12,6 @@
 #include "bpf/base/process.h"
 #include "bpf/event/event.h"
 #include "bpf/event/event_cause.h"
-#include "bpf/probe/probes.h"
 #include "bpf/probe/site.h"
 #include "bpf/rdma/qp.h"
 #include "ipc/base/num.h"
@@ -46,9 +45,9 @@ static void set_device(json_t *event, const struct probe_call *c)
 	(void)json_object_set_new(event, "device", chars_or_null(c->name, sizeof(c->name)));
 }
 
-static bool open_device(struct probes *p, const struct probe_call *c, json_t *event)
+static bool open_device(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	set_device(event, c);
 	return true;
 }
@@ -65,12 +64,14 @@ static struct qp_name name_of(const struct probe_call *c, uint32_t number)
 }
 
 /* As of the act that is told now. */
-static struct qp qp_of(const struct probes *p, const struct probe_call *c, uint32_t number)
+static struct qp qp_of(const struct site_state *s, const struct probe_call *c, uint32_t number)
 {
-	return (struct qp){.name = name_of(c, number), .uid = c->uid, .cause = event_cause_of(p, c)};
+	return (struct qp){.name = name_of(c, number),
+			   .uid = c->uid,
+			   .cause = event_cause_of(s->event, c->ns, (pid_t)c->tgid, c->comm)};
 }
 
-static bool create(struct probes *p, const struct probe_call *c, json_t *event)
+static bool create(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	uint32_t number, type;
 	struct qp qp;
@@ -83,8 +84,8 @@ static bool create(struct probes *p, const struct probe_call *c, json_t *event)
 	event_set_number(event, "qp", number);
 	if (type < ARRAY_LEN(types) && types[type])
 		(void)json_object_set_new(event, "type", json_string(types[type]));
-	qp = qp_of(p, c, number);
-	qps_make(probes_qps(p), &qp);
+	qp = qp_of(s, c, number);
+	qps_make(&s->qps, &qp);
 	return true;
 }
 
@@ -104,7 +105,7 @@ static struct qp_peer peer_of(const struct attr *attr, uint64_t mask)
 }
 
 /* One that is ready to receive knows from whom. Of other states only a failure is told. */
-static bool modify(struct probes *p, const struct probe_call *c, json_t *event)
+static bool modify(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	bool has_failed = (int)c->result != 0;
 	uint64_t mask = c->args[2];
@@ -121,15 +122,15 @@ static bool modify(struct probes *p, const struct probe_call *c, json_t *event)
 		(void)json_object_set_new(event, "state", json_string(states[attr.state]));
 	if (attr.state != STATE_RTR)
 		return true;
-	qp = qp_of(p, c, (uint32_t)c->out);
+	qp = qp_of(s, c, (uint32_t)c->out);
 	qp.peer = peer_of(&attr, mask);
 	qp_peer_set(event, &qp.peer);
 	if (c->has_out && !has_failed)
-		qps_connect(probes_qps(p), &qp);
+		qps_connect(&s->qps, &qp);
 	return true;
 }
 
-static bool destroy(struct probes *p, const struct probe_call *c, json_t *event)
+static bool destroy(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	struct qp_name name;
 	uint32_t number;
@@ -141,21 +142,21 @@ static bool destroy(struct probes *p, const struct probe_call *c, json_t *event)
 	event_set_number(event, "qp", number);
 	name = name_of(c, number);
 	if ((int)c->result == 0)
-		qps_destroy(probes_qps(p), &name, c->ns - c->took_ns, c->ns);
+		qps_destroy(&s->qps, &name, c->ns - c->took_ns, c->ns);
 	return true;
 }
 
-static bool register_memory(struct probes *p, const struct probe_call *c, json_t *event)
+static bool register_memory(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	event_set_number(event, "address", c->args[1]);
 	event_set_number(event, "bytes", c->args[2]);
 	return true;
 }
 
-static bool register_dmabuf(struct probes *p, const struct probe_call *c, json_t *event)
+static bool register_dmabuf(struct site_state *s, const struct probe_call *c, json_t *event)
 {
-	(void)p;
+	(void)s;
 	event_set_number(event, "bytes", c->args[2]);
 	(void)json_object_set_new(event, "fd", json_integer((int)c->args[4]));
 	return true;

@@ -1,13 +1,12 @@
 /*
  * weightd itself, which has probes of its own: in whatever folder, whoever runs it
  */
-#include "bpf/probe/probes.h"
 #include "bpf/probe/site.h"
 #include "bpf/probe/usdt.h"
 
-static int attach(struct probes *p, int fd, int *ret_link_fd, char ret_why[WHY_SIZE])
+static int attach(struct site_state *s, int fd, int *ret_link_fd, char ret_why[WHY_SIZE])
 {
-	return usdt_attach(probes_usdt(p), fd, ret_link_fd, ret_why);
+	return usdt_attach(s->usdt, fd, ret_link_fd, ret_why);
 }
 
 const struct library library_weightd = {

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "bpf/probe/elf_symbol.h"
-#include "bpf/probe/probes.h"
 #include "bpf/probe/uprobe_multi.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -21,12 +20,15 @@
 #define GONE " (deleted)"
 #define ROOT_SIZE 32 /* "/proc/4194304/root" */
 
-void probed_files_init(struct probed_files *f, struct probes *p, int call_program,
-		       int return_program)
+void probed_files_init(struct probed_files *f, const struct mappings *mappings,
+		       struct site_state *state, probed_file_fn unseen_fn, void *context)
 {
-	*f = (struct probed_files){.probes = p,
-				   .call_program = call_program,
-				   .return_program = return_program};
+	*f = (struct probed_files){.mappings = mappings,
+				   .state = state,
+				   .unseen_fn = unseen_fn,
+				   .context = context,
+				   .call_program = -1,
+				   .return_program = -1};
 	list_init(&f->all);
 }
 
@@ -84,7 +86,7 @@ static bool is_it(struct probed_files *f, const struct probed_file *file, int fd
 
 	if (page == MAP_FAILED)
 		return false;
-	(void)probes_look(f->probes, getpid(), compare, &s);
+	(void)mappings_look(f->mappings, getpid(), compare, &s);
 	(void)munmap(page, size);
 	return s.is_found;
 }
@@ -198,7 +200,7 @@ static void probe(struct probed_files *f, struct probed_file *file, int fd)
 	int r;
 
 	if (file->library->attach) {
-		r = file->library->attach(f->probes, fd, &file->call_fd, file->why);
+		r = file->library->attach(f->state, fd, &file->call_fd, file->why);
 		file->n_sites = r > 0 ? (unsigned)r : 0;
 		return;
 	}
@@ -282,7 +284,7 @@ static bool add(struct probed_files *f, const struct library *library, const str
 	if (*file->why)
 		file->since_ns = since_ns ? since_ns : num_now_ns();
 	else if (since_ns)
-		probes_tell_unseen(f->probes, file);
+		f->unseen_fn(f->context, file);
 	count_process(file, m);
 	list_append(&f->all, &take_ptr(file)->link);
 	return true;

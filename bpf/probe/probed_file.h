@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "bpf/base/support.h"
+#include "bpf/probe/mappings.h"
 #include "bpf/probe/site.h"
 #include "ipc/base/list.h"
 
@@ -33,16 +34,22 @@ struct probed_file {
 	char why[WHY_SIZE]; /* it is not probed; "": it is */
 };
 
+typedef void (*probed_file_fn)(void *context, const struct probed_file *file);
+
 struct probed_files {
 	struct list all; /* struct probed_file */
 	unsigned n_refused; /* there was no room for */
 	uint64_t refused_since_ns; /* the earliest since_ns of such, which may be any that are added later; 0: none */
-	struct probes *probes;
+	const struct mappings *mappings;
+	struct site_state *state; /* for programs with probes of their own */
+	probed_file_fn unseen_fn;
+	void *context;
 	int call_program, return_program;
 };
 
-void probed_files_init(struct probed_files *f, struct probes *p, int call_program,
-		       int return_program);
+/* `unseen_fn`: a file was probed after a process could use it. Probes nothing before it has its two programs. */
+void probed_files_init(struct probed_files *f, const struct mappings *mappings,
+		       struct site_state *state, probed_file_fn unseen_fn, void *context);
 void probed_files_deinit(struct probed_files *f);
 
 /*

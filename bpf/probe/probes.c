@@ -27,6 +27,7 @@
 #include "bpf/event/event.h"
 #include "bpf/follow.h"
 #include "bpf/probe/call_count.h"
+#include "bpf/probe/mappings.h"
 #include "bpf/probe/mmap_watch.h"
 #include "bpf/probe/probed_file.h"
 #include "bpf/probe/site.h"
@@ -62,10 +63,9 @@ struct probes {
 	struct timer count_timer; /* while something is counted */
 	struct call_counts call_counts;
 	struct probed_files files;
-	struct gpu_handles exports, allocations;
-	struct qps qps;
+	struct site_state state;
+	struct mappings mappings;
 	struct thread_event thread_events[THREADS_MAX]; /* by the number of the thread */
-	struct usdt *usdt;
 	pid_t noted[NOTED_MAX]; /* processes to look at */
 	size_t n_noted;
 	bool is_sweep_due;
@@ -74,24 +74,14 @@ struct probes {
 	uint64_t n_missed; /* counted already */
 };
 
-struct gpu_handles *probes_exports(struct probes *p)
-{
-	return &p->exports;
-}
-
-struct gpu_handles *probes_allocations(struct probes *p)
-{
-	return &p->allocations;
-}
-
 struct qps *probes_qps(struct probes *p)
 {
-	return &p->qps;
+	return &p->state.qps;
 }
 
 struct usdt *probes_usdt(struct probes *p)
 {
-	return p->usdt;
+	return p->state.usdt;
 }
 
 const struct mmap_watch *probes_mmap_watch(const struct probes *p)
@@ -102,11 +92,6 @@ const struct mmap_watch *probes_mmap_watch(const struct probes *p)
 const struct bpf_object *probes_object(const struct probes *p)
 {
 	return p->bpf->obj;
-}
-
-uint64_t probes_number(const struct probes *p)
-{
-	return p->tracer->last_event + 1;
 }
 
 /* --- what is called --- */
@@ -188,7 +173,8 @@ static void take_call(void *context, const void *data, size_t size)
 	if (!site || site->plan.is_counted || (site->word && is_emitted(p, c, site)))
 		return;
 	event = site->word ? event_json(c, site) : NULL;
-	if ((site->fill && !site->fill(p, c, event)) || !site->word)
+	p->state.event = p->tracer->last_event + 1;
+	if ((site->fill && !site->fill(&p->state, c, event)) || !site->word)
 		json_decref(event);
 	else
 		event_emit(p->tracer, event);
@@ -211,7 +197,7 @@ void probes_count_missed(struct probes *p)
 	if (!p)
 		return;
 	count_missed(p);
-	usdt_count_missed(p->usdt);
+	usdt_count_missed(p->state.usdt);
 }
 
 void probes_take(struct probes *p)
@@ -245,36 +231,6 @@ static void link_freep(struct bpf_link **link)
 	(void)bpf_link__destroy(*link);
 }
 
-int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const struct mapping *m),
-		void *context)
-{
-	const struct bpf_program *program = p->bpf->progs.look;
-	cleanup(link_freep) struct bpf_link *link = pid ? program_attach_to_process(program, pid)
-							: bpf_program__attach_iter(program, NULL);
-	cleanup(fd_closep) int fd = link ? program_iterate(link) : -errno;
-	struct mapping m;
-	size_t n = 0;
-	ssize_t got;
-
-	if (fd < 0)
-		return fd;
-	if (pid != getpid()) /* which is a look within another one */
-		p->bpf->bss->at.tgid = 0;
-	for (;;) {
-		got = read(fd, (char *)&m + n, sizeof(m) - n);
-		if (got < 0 && (errno == EINTR || errno == EAGAIN))
-			continue;
-		if (got <= 0)
-			return got < 0 ? -errno : 0;
-		n += (size_t)got;
-		if (n < sizeof(m))
-			continue;
-		m.path[sizeof(m.path) - 1] = 0;
-		fn(context, &m);
-		n = 0;
-	}
-}
-
 static void add_mapping(void *context, const struct mapping *m)
 {
 	struct probes *p = context;
@@ -283,8 +239,10 @@ static void add_mapping(void *context, const struct mapping *m)
 		p->is_sweep_due = true;
 }
 
-void probes_tell_unseen(struct probes *p, const struct probed_file *file)
+static void send_unseen(void *context, const struct probed_file *file)
 {
+	const struct probes *p = context;
+
 	follow_send_unseen(p->tracer, file->path, file->since_ns,
 			   file->library->attach ? EVENTS_OF_WEIGHTD : EVENTS_OF_PROBES);
 }
@@ -295,7 +253,7 @@ static int sweep(struct probes *p)
 
 	p->n_noted = 0;
 	probed_files_begin_sweep(&p->files);
-	r = probes_look(p, 0, add_mapping, p);
+	r = mappings_look(&p->mappings, 0, add_mapping, p);
 	if (r == 0)
 		probed_files_end_sweep(&p->files);
 	p->is_sweep_due = r < 0;
@@ -324,7 +282,7 @@ static int look_at_noted(struct probes *p)
 	int r = 0;
 
 	for (size_t i = 0; i < p->n_noted && !p->is_sweep_due; i++)
-		p->is_sweep_due |= probes_look(p, p->noted[i], add_mapping, p) < 0;
+		p->is_sweep_due |= mappings_look(&p->mappings, p->noted[i], add_mapping, p) < 0;
 	if (p->is_sweep_due)
 		r = sweep(p);
 	p->n_noted = 0;
@@ -402,6 +360,8 @@ static int load(struct probes *p, uint32_t ring_size)
 		assert(i < SITES_MAX);
 		p->bpf->rodata->plans[i] = site->plan;
 	}
+	p->mappings = (struct mappings){.program = p->bpf->progs.look,
+					.tgid = &p->bpf->bss->at.tgid};
 	expect_multi(p->bpf);
 	r = bpf_map__set_max_entries(p->bpf->maps.calls, ring_size);
 	if (r == 0)
@@ -454,7 +414,7 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 	int r = load(p, ring_size);
 
 	if (r == 0)
-		r = usdt_open(p->tracer, ring_size, &p->usdt);
+		r = usdt_open(p->tracer, ring_size, &p->state.usdt);
 	if (r == 0)
 		r = check_multi(p->bpf);
 	if (r < 0) {
@@ -467,8 +427,8 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 		return r;
 	}
 	call_counts_init(&p->call_counts, bpf_map__fd(p->bpf->maps.call_counts));
-	probed_files_init(&p->files, p, bpf_program__fd(p->bpf->progs.on_call),
-			  bpf_program__fd(p->bpf->progs.on_return));
+	p->files.call_program = bpf_program__fd(p->bpf->progs.on_call);
+	p->files.return_program = bpf_program__fd(p->bpf->progs.on_return);
 	r = wait_for_all(p);
 	if (r == 0)
 		r = look_first(p);
@@ -490,10 +450,10 @@ int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char 
 	p->mapped = (struct waiter){.fd = -1, .ready = on_mmap};
 	p->timer = TIMER(on_timer);
 	p->count_timer = TIMER(on_count_timer);
-	gpu_handles_init(&p->exports);
-	gpu_handles_init(&p->allocations);
-	qps_init(&p->qps);
-	probed_files_init(&p->files, p, -1, -1);
+	gpu_handles_init(&p->state.exports);
+	gpu_handles_init(&p->state.allocations);
+	qps_init(&p->state.qps);
+	probed_files_init(&p->files, &p->mappings, &p->state, send_unseen, p);
 	call_counts_init(&p->call_counts, -1);
 	r = open_all(p, ring_size, ret_why);
 	if (r < 0) {
@@ -515,10 +475,10 @@ void probes_close(struct probes *p)
 	timer_close(&p->count_timer, p->tracer->loop_fd);
 	probed_files_deinit(&p->files);
 	call_counts_deinit(&p->call_counts);
-	usdt_close(p->usdt);
-	gpu_handles_deinit(&p->exports);
-	gpu_handles_deinit(&p->allocations);
-	qps_deinit(&p->qps);
+	usdt_close(p->state.usdt);
+	gpu_handles_deinit(&p->state.exports);
+	gpu_handles_deinit(&p->state.allocations);
+	qps_deinit(&p->state.qps);
 	mmap_watch_close(p->mmap_watch);
 	ring_close(&p->ring);
 	probes_bpf__destroy(p->bpf);

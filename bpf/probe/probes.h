@@ -7,7 +7,6 @@
 
 #include <stdint.h>
 
-#include "bpf/probe/gpu_handle.h"
 #include "bpf/probe/probes.bpf.h"
 #include "bpf/rdma/qp.h"
 #include "bpf/request.h"
@@ -16,7 +15,6 @@
 
 struct mmap_watch;
 struct bpf_object;
-struct probed_file;
 struct probes;
 struct usdt;
 
@@ -28,32 +26,18 @@ void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE]);
 /* What there was no room for is counted when something is told, and by this where nothing is. */
 void probes_count_missed(struct probes *p);
 
-/*
- * Tells of each mapping of a file whose name is one that is looked for, of this process, or with 0 of all. 0, or
- * negative errno: then it has not told of all.
- */
-int probes_look(struct probes *p, pid_t pid, void (*fn)(void *context, const struct mapping *m),
-		void *context);
-
 /* Tells of all calls that have returned, which nobody has to wait for then. Takes NULL. */
 void probes_take(struct probes *p);
 /* Likewise, but for those that are counted, which are told no sooner for that. */
 void probes_take_calls(struct probes *p);
 
-/* To those that observe: what was asked of it until now is not known. */
-void probes_tell_unseen(struct probes *p, const struct probed_file *file);
-
-/* Of sites: what was exported, how large allocations are, and which queue pairs there are. */
-struct gpu_handles *probes_exports(struct probes *p);
-struct gpu_handles *probes_allocations(struct probes *p);
+/* Which queue pairs there are. */
 struct qps *probes_qps(struct probes *p);
 /* Of weightd's own probes. */
 struct usdt *probes_usdt(struct probes *p);
 const struct mmap_watch *probes_mmap_watch(const struct probes *p);
 /* Its programs; those of these are usdt_object() and mmap_watch_object(). */
 const struct bpf_object *probes_object(const struct probes *p);
-/* Of the act that is told now. */
-uint64_t probes_number(const struct probes *p);
 
 /* Answers what of it works, and which files are probed. */
 void probes_doctor(struct request *q);

@@ -12,9 +12,20 @@
 #include <stdint.h>
 
 #include "bpf/base/support.h"
+#include "bpf/probe/gpu_handle.h"
 #include "bpf/probe/probes.bpf.h"
+#include "bpf/rdma/qp.h"
 
-struct probes;
+struct usdt;
+
+/* What calls leave behind for later ones, whose events follow from theirs. */
+struct site_state {
+	struct gpu_handles exports; /* handles that processes made */
+	struct gpu_handles allocations; /* how large each is */
+	struct qps qps;
+	struct usdt *usdt; /* weightd's own probes */
+	uint64_t event; /* number of the event that is filled now */
+};
 
 enum result {
 	RESULT_NUMBER, /* 0 where it went well */
@@ -27,7 +38,7 @@ struct site {
 	struct plan plan;
 	enum result result;
 	/* What is told beside who it was and when; NULL: nothing. False: this call is told to nobody. */
-	bool (*fill)(struct probes *p, const struct probe_call *c, json_t *event);
+	bool (*fill)(struct site_state *s, const struct probe_call *c, json_t *event);
 };
 
 struct library {
@@ -36,7 +47,7 @@ struct library {
 	const struct site *sites;
 	size_t n_sites;
 	/* Of a program that has probes of its own, instead: how many those are, and a link; or negative errno and why. */
-	int (*attach)(struct probes *p, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]);
+	int (*attach)(struct site_state *s, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]);
 };
 
 extern const struct library library_cuda, library_nccl, library_verbs, library_weightd;

@@ -1,0 +1,22 @@
+/*
+ * Mappings of files whose names are looked for, as the kernel lists those of each process
+ *
+ * The list is the kernel's own, so that no /proc has to be open to the collector.
+ */
+#pragma once
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "bpf/probe/probes.bpf.h"
+
+struct bpf_program;
+
+struct mappings {
+	const struct bpf_program *program; /* the iterator */
+	uint32_t *tgid; /* the process that it visits now */
+};
+
+/* Calls for each mapping of a process, or with 0 of all. 0, or negative errno: it has not called for all. */
+int mappings_look(const struct mappings *m, pid_t pid,
+		  void (*fn)(void *context, const struct mapping *mapping), void *context);
