@@ -1,7 +1,6 @@
 #include "bpf/client.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,11 +8,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "bpf/client_row.h"
 #include "bpf/follow.h"
 #include "bpf/messages.h"
+#include "bpf/packets.h"
 #include "bpf/request.h"
-#include "bpf/tcp/peer_totals.h"
-#include "bpf/tcp/row.h"
+#include "bpf/rows.h"
+#include "bpf/span.h"
 #include "bpf/tracer.h"
 #include "bpf/watch.h"
 #include "ipc/base/cleanup.h"
@@ -21,153 +22,6 @@
 #include "ipc/base/num.h"
 
 #define LEFT_NS 1000000000u /* it had so long to read */
-
-struct packet {
-	struct list link; /* client::queue */
-	char *text;
-};
-
-static void packet_free(struct client *c, struct packet *p)
-{
-	list_remove(&p->link);
-	c->n_queue--;
-	free(p->text);
-	free(p);
-}
-
-/* That it hung up is told anyhow, but while it is not read once is enough. */
-static void wait_for_events(struct client *c)
-{
-	uint32_t events = c->is_closing ? EPOLLET : EPOLLIN;
-
-	loop_modify(c->tracer->loop_fd, &c->waiter, list_empty(&c->queue) ? events : EPOLLOUT);
-}
-
-/* What is broken ends with the next event of its descriptor, when nobody is in the middle of it. */
-static void flush(struct client *c)
-{
-	struct packet *p, *next;
-
-	list_for_each_safe(p, next, &c->queue, link) {
-		if (send(c->waiter.fd, p->text, strlen(p->text), MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
-		    errno == EAGAIN)
-			break;
-		packet_free(c, p);
-		c->read_ns = num_now_ns();
-	}
-	wait_for_events(c);
-}
-
-/* Takes `json`. False: there was no room, or no memory. */
-static bool queue_packet(struct client *c, json_t *json, unsigned queue_max)
-{
-	cleanup(json_decrefp) json_t *owned = json;
-	struct packet *p = c->n_queue < queue_max ? malloc(sizeof(*p)) : NULL;
-
-	if (p)
-		p->text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-	if (!p || !p->text) {
-		free(p);
-		c->tracer->metrics.lost_packets++;
-		return false;
-	}
-	if (list_empty(&c->queue))
-		c->read_ns = num_now_ns();
-	list_append(&c->queue, &p->link);
-	c->n_queue++;
-	flush(c);
-	return true;
-}
-
-void client_send(struct client *c, json_t *json, unsigned queue_max)
-{
-	c->lost += !queue_packet(c, json, queue_max);
-}
-
-void client_answer(struct client *c, json_t *json)
-{
-	c->cut += !queue_packet(c, json, QUEUE_MAX);
-}
-
-void client_answer_end(struct client *c, json_t *json)
-{
-	client_send(c, json, UINT_MAX);
-}
-
-struct row *client_own_row(const struct client *c, uint32_t number)
-{
-	struct row *row;
-
-	list_for_each(row, &c->rows, link)
-		if (row->number == number)
-			return row;
-	return NULL;
-}
-
-struct row *client_find_row(const struct tracer *t, uint32_t number, struct client **ret_owner)
-{
-	struct client *c;
-	struct row *row;
-
-	list_for_each(c, &t->clients, link) {
-		row = client_own_row(c, number);
-		if (row) {
-			*ret_owner = c;
-			return row;
-		}
-	}
-	return NULL;
-}
-
-struct span *client_find_span(const struct client *c, const char *sync)
-{
-	struct span *span;
-
-	list_for_each(span, &c->spans, link)
-		if (!strcmp(span->sync, sync))
-			return span;
-	return NULL;
-}
-
-int client_look(const struct client *c, struct row *row, struct reading *ret)
-{
-	int r = tracer_read(c->tracer, row, ret);
-
-	if (r == 0)
-		row_look(row, ret, client_find_span(c, row->label.sync) != NULL);
-	return r;
-}
-
-void client_free_row(struct client *c, struct row *row)
-{
-	struct meter *m = c->tracer->meter;
-	struct reading now;
-	struct watch *w, *next;
-
-	if (tracer_read(c->tracer, row, &now) == 0)
-		peer_totals_take(row, &now);
-	peer_totals_leave(&c->tracer->metrics.peers, row);
-	list_for_each_safe(w, next, &c->watches, link)
-		if (w->row == row->number)
-			watch_free(w);
-	messages_end_row(m, row);
-	m->kind->remove_row(m, row->number);
-	list_remove(&row->link);
-	c->n_rows--;
-	free(row->calls);
-	process_deinit(&row->process);
-	free(row);
-}
-
-void client_free_span(struct client *c, struct span *span)
-{
-	follow_span_ends(c, span);
-	metrics_on_span_end(&c->tracer->metrics, span);
-	tracer_count_spans(c->tracer, -1);
-	list_remove(&span->link);
-	c->n_spans--;
-	free(span);
-}
 
 static void on_connection_closed(struct closing *closing)
 {
@@ -189,7 +43,6 @@ static void close_connection(struct client *c)
 void client_free(struct client *c)
 {
 	struct messages *messages, *next_messages;
-	struct packet *p, *next_packet;
 	struct watch *w, *next_watch;
 	struct span *span, *next_span;
 	struct row *row, *next_row;
@@ -197,17 +50,16 @@ void client_free(struct client *c)
 	list_for_each_safe(w, next_watch, &c->watches, link)
 		watch_free(w);
 	if (c->n_rows > 0)
-		(void)tracer_mark(c->tracer);
+		(void)rows_mark(c->tracer);
 	list_for_each_safe(span, next_span, &c->spans, link)
-		client_free_span(c, span);
+		span_free(c, span);
 	list_for_each_safe(messages, next_messages, &c->messages, link)
 		messages_free(messages);
 	list_for_each_safe(row, next_row, &c->rows, link)
-		client_free_row(c, row);
-	list_for_each_safe(p, next_packet, &c->queue, link)
-		packet_free(c, p);
+		client_row_free(c, row);
+	packets_clear(c);
 	json_decref(c->end);
-	loop_remove(c->tracer->loop_fd, &c->waiter);
+	loop_remove(c->tracer->collector.loop_fd, &c->waiter);
 	list_remove(&c->link);
 	list_append(&c->tracer->leaving, &c->link);
 	c->is_gone = true;
@@ -248,7 +100,7 @@ static void on_closed(struct closing *closing)
 	if (c->is_gone)
 		close_connection(c);
 	else
-		client_answer_end(c, take_ptr(c->end));
+		packets_answer_end(c, take_ptr(c->end));
 }
 
 static void serve(struct client *c, const char *text, size_t size)
@@ -261,7 +113,7 @@ static void serve(struct client *c, const char *text, size_t size)
 		on_closed(closing);
 		return;
 	}
-	wait_for_events(c);
+	packets_wait(c);
 	closer_close(c->tracer->closer, closing, c->uid, on_closed);
 }
 
@@ -272,7 +124,7 @@ static void on_ready(struct waiter *w, uint32_t events)
 	ssize_t n;
 
 	if (events & EPOLLOUT && !(events & (EPOLLHUP | EPOLLERR))) {
-		flush(c);
+		packets_flush(c);
 		if (c->is_behind)
 			follow_catch_up(c);
 		return;
@@ -375,7 +227,7 @@ int client_add(struct tracer *t, int fd)
 	r = -ENOMEM;
 	if (c) {
 		c->waiter = (struct waiter){.fd = fd, .ready = on_ready};
-		r = loop_add(t->loop_fd, &c->waiter);
+		r = loop_add(t->collector.loop_fd, &c->waiter);
 	}
 	if (r < 0) {
 		(void)fd_close(fd);

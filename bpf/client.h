@@ -3,6 +3,7 @@
  */
 #pragma once
 
+#include "bpf/base/collector.h"
 #include "bpf/base/loop.h"
 #include "bpf/base/process.h"
 #include "bpf/closer.h"
@@ -15,19 +16,7 @@
 #define ROWS_MAX 1024 /* of one client: all rows of all of them fit into the meter */
 #define SPANS_MAX ROWS_MAX /* likewise: a sync of which there is no row has nothing to span */
 
-#define QUEUE_MAX 8192 /* packets that a client has not read */
-
 struct tracer;
-
-enum event_source {
-	EVENTS_OF_PROBES,
-	EVENTS_OF_WEIGHTD,
-	EVENTS_OF_DESCRIPTORS,
-	N_EVENT_SOURCES,
-};
-
-/* As a gap names them. */
-extern const char *const event_source_names[N_EVENT_SOURCES];
 
 /* Between "begin" and "end" of a sync. */
 struct span {
@@ -73,26 +62,7 @@ int client_add(struct tracer *t, int fd);
 /* Counts as a client until its connection is closed. */
 void client_free(struct client *c);
 
-/* Takes `json`, and counts it as lost where more packets are waiting already, or memory ran out. */
-void client_send(struct client *c, json_t *json, unsigned queue_max);
-
-/* A row of an answer, which is cut where there is no room: its last packet says by how many. */
-void client_answer(struct client *c, json_t *json);
-/* The last, for which there is room always: it is waited for. */
-void client_answer_end(struct client *c, json_t *json);
-
-/* NULL: it has none of that number. */
-struct row *client_own_row(const struct client *c, uint32_t number);
-/*
- * What a row of it has as of the last mark, and, where its sync has begun, on what it stalls: before it is told. 0, or
- * negative errno.
- */
-int client_look(const struct client *c, struct row *row, struct reading *ret);
-/* What it has as of the last mark is in its account then. */
-void client_free_row(struct client *c, struct row *row);
-/* While its rows are there still: who observes is told what is in them. */
-void client_free_span(struct client *c, struct span *span);
-
-/* Of whichever client. */
-struct row *client_find_row(const struct tracer *t, uint32_t number, struct client **ret_owner);
-struct span *client_find_span(const struct client *c, const char *sync);
+/* Takes `fd`, always. Of clients that are too many it tells them, and nobody else. */
+int client_add(struct tracer *t, int fd);
+/* Counts as a client until its connection is closed. */
+void client_free(struct client *c);

@@ -10,7 +10,7 @@
 #include "bpf/base/json_null.h"
 #include "bpf/event/event.h"
 #include "bpf/event/event_cause.h"
-#include "bpf/probe/probes.h"
+#include "bpf/probe/probe_question.h"
 #include "bpf/rdma/qp.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
@@ -47,13 +47,12 @@ static void join_qp(const struct client *c, json_t *event)
 	const struct qp_name name = {.pid = c->pid,
 				     .began_ticks = c->began_ticks,
 				     .number = number_of(event, "qp")};
-	struct probes *p = c->tracer->probes;
-	const struct qp *qp = NULL;
+	const struct qp *qp = probe_question_find_qp(c->tracer->questions[QUESTION_PROBES], &name,
+						     number_of(event, "since_ns"),
+						     number_of(event, "ns"));
 
-	probes_take_calls(p);
-	if (p && c->began_ticks && json_is_integer(json_object_get(event, "qp")))
-		qp = qps_find(probes_qps(p), &name, number_of(event, "since_ns"),
-			      number_of(event, "ns"));
+	if (!c->began_ticks || !json_is_integer(json_object_get(event, "qp")))
+		qp = NULL;
 	event_cause_set(event, qp ? &qp->cause : NULL);
 	if (!qp)
 		return;
@@ -189,7 +188,7 @@ static void emit(const struct client *c, json_t *event, const char *source)
 		(void)json_object_set_new(o, "took_ns", json_null());
 	if (word->join)
 		word->join(c, o);
-	event_emit(c->tracer, o);
+	event_emit(&c->tracer->collector, o);
 }
 
 int client_event_op(struct request *q)

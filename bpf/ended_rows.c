@@ -4,11 +4,6 @@
 
 int ended_rows_op(struct request *q)
 {
-	struct client *c = q->client;
-	int r = request_may_observe(q);
-
-	if (r < 0)
-		return r;
-	event_log_answer(&c->tracer->ended_rows, c, "past");
+	event_log_answer(&q->client->tracer->ended_rows, &q->answer, "past");
 	return 0;
 }

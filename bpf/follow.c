@@ -6,17 +6,14 @@
 #include <string.h>
 
 #include "bpf/base/json_null.h"
+#include "bpf/event/event.h"
+#include "bpf/packets.h"
+#include "bpf/rows.h"
 #include "bpf/tracer.h"
 #include "ipc/base/num.h"
 
 #define FOLLOWED_MAX 512 /* packets that wait for one to read them */
 #define EVENTS_WAITING_MAX 128 /* likewise of acts: they leave room for what syncs carry */
-
-const char *const event_source_names[N_EVENT_SOURCES] = {
-	[EVENTS_OF_PROBES] = "probes",
-	[EVENTS_OF_WEIGHTD] = "weightd",
-	[EVENTS_OF_DESCRIPTORS] = "descriptors",
-};
 
 static bool is_receiver(const struct client *c, const struct client *owner)
 {
@@ -25,7 +22,7 @@ static bool is_receiver(const struct client *c, const struct client *owner)
 
 static void send_to(struct client *c, json_t *json)
 {
-	client_send(c, json, FOLLOWED_MAX);
+	packets_send(c, json, FOLLOWED_MAX);
 }
 
 static bool observes(const struct client *c, const struct client *owner)
@@ -71,7 +68,7 @@ static json_t *with_owner(json_t *o, const struct client *owner)
 json_t *follow_row_json(const struct client *owner, const struct row *row, const char *kind,
 			const struct reading *now)
 {
-	return with_owner(row_json(row, kind, owner->tracer->meter, now), owner);
+	return with_owner(row_json(row, kind, owner->tracer->collector.meter, now), owner);
 }
 
 json_t *follow_span_json(const struct client *owner, const struct span *span, const char *kind,
@@ -100,7 +97,7 @@ static bool look(struct client *owner, struct row *row, struct reading *ret)
 {
 	struct client *c;
 
-	if (client_look(owner, row, ret) < 0)
+	if (rows_look(owner, row, ret) < 0)
 		return false;
 	list_for_each(c, &owner->tracer->clients, link)
 		if (is_receiver(c, owner))
@@ -118,7 +115,7 @@ static void send_rows(struct client *c, struct client *owner)
 		if (!look(owner, row, &now))
 			continue;
 		send_gap(c, &c->lost_in_ring, "ring");
-		if (client_find_span(owner, row->label.sync))
+		if (rows_find_span(owner, row->label.sync))
 			send_to(c, follow_row_json(owner, row, "progress", &now));
 	}
 }
@@ -168,7 +165,7 @@ static bool does_anyone_follow(const struct tracer *t)
 	return false;
 }
 
-void follow_send_tcp_event(struct tracer *t, const struct tcp_event *e)
+static void send_tcp_event(struct tracer *t, const struct tcp_event *e)
 {
 	static const char *const kinds[N_TCP_EVENTS] = {
 		[TCP_EVENT_OPEN] = "open",
@@ -176,12 +173,25 @@ void follow_send_tcp_event(struct tracer *t, const struct tcp_event *e)
 		[TCP_EVENT_RETRANSMIT] = "retransmit",
 	};
 	struct client *owner;
-	const struct row *row = does_anyone_follow(t) ? client_find_row(t, e->sample.row, &owner)
-						      : NULL;
+	const struct row *row = does_anyone_follow(t) ? rows_find(t, e->sample.row, &owner) : NULL;
 
 	if (row && e->kind < N_TCP_EVENTS && has_receiver(owner, is_receiver))
 		send_to_all(owner, is_receiver,
 			    with_owner(row_sample_json(row, kinds[e->kind], &e->sample), owner));
+}
+
+static void on_tcp_event(const struct tcp_event *e, void *context)
+{
+	send_tcp_event(context, e);
+}
+
+/* There may have been more of them than there was room for, which is looked for soon. */
+void follow_take_tcp_events(struct tracer *t, bool all)
+{
+	if (t->tcp_events.fd < 0)
+		return;
+	t->collector.meter->kind->take_events(t->collector.meter, all, on_tcp_event, t);
+	rows_look_soon(t);
 }
 
 void follow_send_event(struct tracer *t, json_t *event)
@@ -190,7 +200,7 @@ void follow_send_event(struct tracer *t, json_t *event)
 
 	list_for_each(c, &t->clients, link)
 		if (c->observes)
-			client_send(c, json_incref(event), EVENTS_WAITING_MAX);
+			packets_send(c, json_incref(event), EVENTS_WAITING_MAX);
 	json_decref(event);
 }
 
@@ -204,7 +214,7 @@ void follow_count_lost(struct tracer *t, uint64_t n, enum event_source source)
 			c->lost_events[source] += n;
 			send_lost_events(c);
 		}
-	tracer_look_soon(t); /* there may be more */
+	rows_look_soon(t); /* there may be more */
 }
 
 void follow_send_unseen(struct tracer *t, const char *path, uint64_t since_ns,
@@ -220,7 +230,7 @@ void follow_send_unseen(struct tracer *t, const char *path, uint64_t since_ns,
 		if (c->observes)
 			send_to(c, json_incref(gap));
 	json_decref(gap);
-	tracer_look_soon(t); /* who was too slow for it is told so */
+	rows_look_soon(t); /* who was too slow for it is told so */
 }
 
 /* Of what was lost before, it is not told. */

@@ -10,8 +10,8 @@
 /* From now on: `flag` is client::follows or client::observes of `c`. */
 void follow_begin(struct client *c, bool *flag);
 
-/* To all that hear of it. */
-void follow_send_tcp_event(struct tracer *t, const struct tcp_event *e);
+/* Sends events of connections, some or all that there are: once its row is gone nobody can receive one any more. */
+void follow_take_tcp_events(struct tracer *t, bool all);
 /* What rows in a span carried so far, and how many events were lost. */
 void follow_send_all(struct tracer *t);
 /* To one that had much to read. */

@@ -70,7 +70,7 @@ static void end_rows(const struct messages *m, const struct client *owner)
 
 	list_for_each(row, &owner->rows, link)
 		if (!strcmp(row->label.sync, m->sync) && !is_wanted(owner, row))
-			messages_end_row(owner->tracer->meter, row);
+			messages_end_row(owner->tracer->collector.meter, row);
 }
 
 void messages_free(struct messages *m)
@@ -85,7 +85,7 @@ void messages_free(struct messages *m)
 	list_for_each(c, &m->client->tracer->clients, link)
 		if (m->of_all || c == m->client)
 			end_rows(m, c);
-	timer_close(&m->timer, m->client->tracer->loop_fd);
+	timer_close(&m->timer, m->client->tracer->collector.loop_fd);
 	free(m);
 }
 
@@ -109,7 +109,7 @@ static int begin_rows(const struct messages *m)
 		list_for_each(row, &c->rows, link) {
 			if (strcmp(row->label.sync, m->sync) != 0)
 				continue;
-			r = begin_row(t->meter, row);
+			r = begin_row(t->collector.meter, row);
 			if (r < 0)
 				return r;
 			has_row = true;
@@ -137,7 +137,7 @@ int messages_begin(struct client *c, const char *sync, bool of_all, unsigned sec
 	m->of_all = of_all;
 	(void)strcpy(m->sync, sync);
 	m->timer = TIMER(on_end);
-	r = timer_open(&m->timer, c->tracer->loop_fd);
+	r = timer_open(&m->timer, c->tracer->collector.loop_fd);
 	if (r < 0)
 		return r;
 	messages_free(messages_find(c, sync, of_all));
@@ -154,5 +154,5 @@ int messages_begin(struct client *c, const char *sync, bool of_all, unsigned sec
 
 int messages_take_row(struct client *c, struct row *row)
 {
-	return is_wanted(c, row) ? begin_row(c->tracer->meter, row) : 0;
+	return is_wanted(c, row) ? begin_row(c->tracer->collector.meter, row) : 0;
 }

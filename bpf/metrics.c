@@ -12,7 +12,11 @@
 #include <time.h>
 
 #include "bpf/base/programs.h"
+#include "bpf/event/event.h"
+#include "bpf/packets.h"
 #include "bpf/rdma/rdma_port.h"
+#include "bpf/rows.h"
+#include "bpf/tcp/hook.h"
 #include "bpf/tcp/meter-bpf.h"
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
@@ -77,13 +81,13 @@ void metrics_look(struct tracer *t)
 
 	list_for_each(c, &t->clients, link)
 		list_for_each(row, &c->rows, link)
-			if (client_find_span(c, row->label.sync))
-				(void)client_look(c, row, &now); /* who asks is told why it fails */
+			if (rows_find_span(c, row->label.sync))
+				(void)rows_look(c, row, &now); /* who asks is told why it fails */
 }
 
 /* --- Telling ------------------------------------------------------------------------------------ */
 
-struct answer {
+struct metrics_answer {
 	const struct tracer *tracer;
 	unsigned n_rows[QUALITY_EXACT + 1]; /* of that quality */
 	struct rdma_port *ports;
@@ -99,13 +103,13 @@ struct family {
 	const char *type;
 	const char *unit; /* what the name ends with; NULL: none */
 	const char *help;
-	void (*append)(struct answer *a, const struct family *f);
+	void (*append)(struct metrics_answer *a, const struct family *f);
 	size_t offset; /* in struct metrics, account or program, where `append` wants one */
 	int rdma_port_counts; /* of these, that kind */
 };
 
 /* The samples of the last packet, if it is of this family and has room. */
-static json_t *samples_for(const struct answer *a, const struct family *f)
+static json_t *samples_for(const struct metrics_answer *a, const struct family *f)
 {
 	const json_t *last = json_array_get(a->packets, json_array_size(a->packets) - 1);
 	const char *name = json_string_value(json_object_get(last, "metric"));
@@ -122,7 +126,8 @@ static json_t *samples_for(const struct answer *a, const struct family *f)
 }
 
 /* Takes `labels`. A sample of seconds is told in nanoseconds. */
-static void append(const struct answer *a, const struct family *f, json_t *labels, uint64_t value)
+static void append(const struct metrics_answer *a, const struct family *f, json_t *labels,
+		   uint64_t value)
 {
 	const char *key = f->unit && !strcmp(f->unit, "seconds") ? "value_ns" : "value";
 
@@ -130,32 +135,32 @@ static void append(const struct answer *a, const struct family *f, json_t *label
 				    json_pack("{so sI}", "labels", labels, key, (json_int_t)value));
 }
 
-static void append_one(struct answer *a, const struct family *f)
+static void append_one(struct metrics_answer *a, const struct family *f)
 {
 	const char *at = (const char *)&a->tracer->metrics + f->offset;
 
 	append(a, f, json_object(), *(const uint64_t *)at);
 }
 
-static void append_meter(struct answer *a, const struct family *f)
+static void append_meter(struct metrics_answer *a, const struct family *f)
 {
-	append(a, f, json_pack("{ss}", "meter", a->tracer->meter->kind->name), 1);
+	append(a, f, json_pack("{ss}", "meter", a->tracer->collector.meter->kind->name), 1);
 }
 
-static void append_hooks(struct answer *a, const struct family *f)
+static void append_hooks(struct metrics_answer *a, const struct family *f)
 {
 	for (size_t i = 0; i < N_HOOKS; i++)
 		append(a, f,
 		       json_pack("{ss ss}", "hook", hooks[i].name, "program", hooks[i].program),
-		       hook_is_on(a->tracer->meter, &hooks[i]));
+		       hook_is_on(a->tracer->collector.meter, &hooks[i]));
 }
 
-static void append_clients(struct answer *a, const struct family *f)
+static void append_clients(struct metrics_answer *a, const struct family *f)
 {
 	append(a, f, json_object(), a->tracer->n_clients);
 }
 
-static void append_rows(struct answer *a, const struct family *f)
+static void append_rows(struct metrics_answer *a, const struct family *f)
 {
 	static const char *const names[] = {"absent", "sampled", "exact"};
 
@@ -163,13 +168,14 @@ static void append_rows(struct answer *a, const struct family *f)
 		append(a, f, json_pack("{ss}", "quality", names[i]), a->n_rows[i]);
 }
 
-static void append_spans(struct answer *a, const struct family *f)
+static void append_spans(struct metrics_answer *a, const struct family *f)
 {
 	append(a, f, json_object(), a->tracer->n_spans);
 }
 
 /* Each account that has something to tell, from NULL to NULL; the others are last. */
-static const struct peer_totals *next_peer(const struct answer *a, const struct peer_totals *sums)
+static const struct peer_totals *next_peer(const struct metrics_answer *a,
+					   const struct peer_totals *sums)
 {
 	const struct peer_totals_list *all = &a->tracer->metrics.peers;
 	const struct list *link = sums ? sums->link.next : all->list.next;
@@ -196,7 +202,7 @@ static const uint64_t *at(const struct peer_totals *sums, const struct family *f
 	return (const uint64_t *)((const char *)sums + f->offset);
 }
 
-static void append_peers(struct answer *a, const struct family *f)
+static void append_peers(struct metrics_answer *a, const struct family *f)
 {
 	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
 		append(a, f, labels_of(sums), *at(sums, f));
@@ -205,10 +211,10 @@ static void append_peers(struct answer *a, const struct family *f)
 /* What a connection carried before it ended is not always known to this meter. */
 static const char *quality(const struct tracer *t)
 {
-	return t->meter->kind == &meter_bpf ? "exact" : "sampled";
+	return t->collector.meter->kind == &meter_bpf ? "exact" : "sampled";
 }
 
-static void append_counters(struct answer *a, const struct family *f)
+static void append_counters(struct metrics_answer *a, const struct family *f)
 {
 	json_t *labels;
 
@@ -221,7 +227,7 @@ static void append_counters(struct answer *a, const struct family *f)
 	}
 }
 
-static void append_limits(struct answer *a, const struct family *f)
+static void append_limits(struct metrics_answer *a, const struct family *f)
 {
 	json_t *labels;
 
@@ -234,13 +240,19 @@ static void append_limits(struct answer *a, const struct family *f)
 		}
 }
 
-static void append_open(struct answer *a, const struct family *f)
+static void append_open(struct metrics_answer *a, const struct family *f)
 {
 	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
 		append(a, f, labels_of(sums), sums->opened - sums->closed);
 }
 
-static void append_lost(struct answer *a, const struct family *f)
+static const enum question_number sources[N_EVENT_SOURCES] = {
+	[EVENTS_OF_PROBES] = QUESTION_PROBES,
+	[EVENTS_OF_WEIGHTD] = QUESTION_PROBES,
+	[EVENTS_OF_DESCRIPTORS] = QUESTION_FD_PASSING,
+};
+
+static void append_lost(struct metrics_answer *a, const struct family *f)
 {
 	const struct tracer *t = a->tracer;
 	uint64_t n = 0;
@@ -251,12 +263,12 @@ static void append_lost(struct answer *a, const struct family *f)
 		append(a, f, json_pack("{ss}", "source", "ring"), n);
 	append(a, f, json_pack("{ss}", "source", "client"), t->metrics.lost_packets);
 	for (int i = 0; i < N_EVENT_SOURCES; i++)
-		if (i == EVENTS_OF_DESCRIPTORS ? t->fd_passing != NULL : t->probes != NULL)
+		if (!*t->questions[sources[i]]->why)
 			append(a, f, json_pack("{ss}", "source", event_source_names[i]),
 			       t->metrics.lost_events[i]);
 }
 
-static void append_events(struct answer *a, const struct family *f)
+static void append_events(struct metrics_answer *a, const struct family *f)
 {
 	const struct metrics *m = &a->tracer->metrics;
 
@@ -271,7 +283,7 @@ static json_t *labels_of_port(const struct rdma_port *p)
 	return json_pack("{ss so}", "device", p->device, "port", json_sprintf("%u", p->number));
 }
 
-static void append_port_up(struct answer *a, const struct family *f)
+static void append_port_up(struct metrics_answer *a, const struct family *f)
 {
 	for (size_t i = 0; i < a->n_ports; i++)
 		if (*a->ports[i].state)
@@ -279,7 +291,7 @@ static void append_port_up(struct answer *a, const struct family *f)
 			       !strcmp(a->ports[i].state, "active"));
 }
 
-static void append_port_rate(struct answer *a, const struct family *f)
+static void append_port_rate(struct metrics_answer *a, const struct family *f)
 {
 	for (size_t i = 0; i < a->n_ports; i++)
 		if (a->ports[i].rate_bits != RDMA_PORT_UNKNOWN)
@@ -305,7 +317,7 @@ static json_t *labels_of_count(const struct rdma_port *p, const struct rdma_port
 	return labels;
 }
 
-static void append_ports(struct answer *a, const struct family *f)
+static void append_ports(struct metrics_answer *a, const struct family *f)
 {
 	for (const struct rdma_port *p = a->ports; p < a->ports + a->n_ports; p++)
 		for (int i = 0; rdma_port_counts[i].key; i++)
@@ -313,7 +325,7 @@ static void append_ports(struct answer *a, const struct family *f)
 				append(a, f, labels_of_count(p, &rdma_port_counts[i]), p->counts[i]);
 }
 
-static void append_programs(struct answer *a, const struct family *f)
+static void append_programs(struct metrics_answer *a, const struct family *f)
 {
 	for (const struct program *p = a->programs; a->has_runs && p < a->programs + a->n_programs;
 	     p++)
@@ -321,7 +333,7 @@ static void append_programs(struct answer *a, const struct family *f)
 		       *(const uint64_t *)((const char *)p + f->offset));
 }
 
-static void append_misses(struct answer *a, const struct family *f)
+static void append_misses(struct metrics_answer *a, const struct family *f)
 {
 	for (const struct program *p = a->programs; p < a->programs + a->n_programs; p++)
 		if (p->misses != MISSES_UNKNOWN)
@@ -378,21 +390,31 @@ static const struct family FAMILIES[] = {
 };
 /* clang-format on */
 
+static size_t read_programs(const struct tracer *t, struct program ret[PROGRAMS_MAX])
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < N_QUESTIONS; i++)
+		if (t->questions[i]->kind->metrics && !*t->questions[i]->why)
+			n = t->questions[i]->kind->metrics(t->questions[i], ret, n);
+	return n;
+}
+
 /* Brings all rows up to now, for which a program runs: where none has run more than before, nobody counts that. */
-static int mark(struct tracer *t, struct answer *a)
+static int mark(struct tracer *t, struct metrics_answer *a)
 {
 	struct program before[PROGRAMS_MAX];
-	size_t n = programs_read(t, before);
-	int r = tracer_mark(t);
+	size_t n = read_programs(t, before);
+	int r = rows_mark(t);
 
-	a->n_programs = programs_read(t, a->programs);
+	a->n_programs = read_programs(t, a->programs);
 	for (size_t i = 0; i < n; i++)
 		a->has_runs |= a->programs[i].runs != before[i].runs;
 	return r;
 }
 
 /* What rows have is in their accounts. */
-static int count_rows(struct tracer *t, struct answer *a)
+static int count_rows(struct tracer *t, struct metrics_answer *a)
 {
 	struct reading now;
 	struct client *c;
@@ -401,7 +423,7 @@ static int count_rows(struct tracer *t, struct answer *a)
 
 	list_for_each(c, &t->clients, link)
 		list_for_each(row, &c->rows, link) {
-			r = client_look(c, row, &now);
+			r = rows_look(c, row, &now);
 			if (r < 0)
 				return r;
 			peer_totals_take(row, &now);
@@ -414,24 +436,23 @@ int metrics_op(struct request *q)
 {
 	struct client *c = q->client;
 	cleanup(json_decrefp) json_t *packets = json_array();
-	struct answer a = {.tracer = c->tracer, .packets = packets};
+	struct metrics_answer a = {.tracer = c->tracer, .packets = packets};
 	json_t *packet;
 	size_t i;
-	int r = request_may_observe(q);
+	int r = mark(c->tracer, &a);
 
-	if (r == 0)
-		r = mark(c->tracer, &a);
 	if (r == 0)
 		r = count_rows(c->tracer, &a);
 	if (r < 0)
 		return r;
-	(void)rdma_ports_read(c->tracer->sysfs, &a.ports, &a.n_ports); /* most machines have none */
+	(void)rdma_ports_read(c->tracer->collector.sysfs, &a.ports,
+			      &a.n_ports); /* most machines have none */
 	for (i = 0; i < ARRAY_LEN(FAMILIES); i++)
 		FAMILIES[i].append(&a, &FAMILIES[i]);
 	free(a.ports);
 	json_array_foreach(packets, i, packet)
 	{
-		client_answer(c, json_incref(packet));
+		packets_answer(c, json_incref(packet));
 	}
 	return 0;
 }

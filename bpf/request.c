@@ -11,93 +11,24 @@
 #include <unistd.h>
 
 #include "bpf/client_event.h"
+#include "bpf/client_row.h"
 #include "bpf/ended_rows.h"
-#include "bpf/event/event.h"
-#include "bpf/event/fd_passing.h"
+#include "bpf/event_recorder.h"
 #include "bpf/follow.h"
 #include "bpf/messages.h"
 #include "bpf/metrics.h"
-#include "bpf/probe/probes.h"
-#include "bpf/probe/usdt.h"
+#include "bpf/packets.h"
 #include "bpf/rdma/rdma.h"
-#include "bpf/tcp/meter-bpf.h"
-#include "bpf/tcp/peer_totals.h"
+#include "bpf/rows.h"
+#include "bpf/span.h"
 #include "bpf/tracer.h"
-#include "bpf/watch.h"
+#include "bpf/watch_request.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 
-/* Of what the request is about. */
-static void init_process(struct process *p, const struct request *q)
-{
-	const struct client *c = q->client;
-
-	if (q->cgroup) {
-		*p = (struct process){.cgroup = strdup(q->cgroup)};
-		return;
-	}
-	process_init(p, q->pid ? q->pid : c->pid);
-	if (!q->pid)
-		(void)strcpy(p->comm, c->comm);
-}
-
-int request_take_row(struct request *q, struct row **ret)
-{
-	struct client *c = q->client;
-	struct meter *m = c->tracer->meter;
-	cleanup(freep) struct row *row = NULL;
-	const char *transport, *why;
-	json_int_t expected;
-	struct label label;
-	int r;
-
-	if (!label_parse(q->json, &label, &why) || !row_parse_expected(q->json, &expected, &why) ||
-	    !row_parse_transport(q->json, &transport, &why)) {
-		(void)snprintf(q->why, sizeof(q->why), "%s", why);
-		return -EINVAL;
-	}
-	list_for_each(*ret, &c->rows, link)
-		if (label_equal(&(*ret)->label, &label)) {
-			if (expected >= 0)
-				(*ret)->expected = expected;
-			if (transport)
-				(void)strcpy((*ret)->transport, transport);
-			return 0;
-		}
-	if (c->n_rows == ROWS_MAX) {
-		(void)snprintf(q->why, sizeof(q->why),
-			       "no client may have more than %u rows; 'forget' a sync that is over",
-			       ROWS_MAX);
-		return -EDQUOT;
-	}
-	row = calloc(1, sizeof(*row));
-	if (!row)
-		return -ENOMEM;
-	row->number = ++c->tracer->last_row;
-	row->label = label;
-	row->expected = expected;
-	(void)strcpy(row->transport, transport ? transport : "tcp");
-	row->began_ns = num_now_ns();
-	row->n_misses = c->tracer->n_misses;
-	r = m->kind->add_row(m, row->number);
-	if (r < 0)
-		return r;
-	r = messages_take_row(c, row);
-	if (r < 0) {
-		m->kind->remove_row(m, row->number);
-		return r;
-	}
-	init_process(&row->process, q);
-	peer_totals_join(&c->tracer->metrics.peers, row);
-	list_append(&c->rows, &row->link);
-	c->n_rows++;
-	*ret = take_ptr(row);
-	return 0;
-}
-
 static int op_tag(struct request *q)
 {
-	struct meter *m = q->client->tracer->meter;
+	struct meter *m = q->client->tracer->collector.meter;
 	const json_t *dialled = json_object_get(q->json, "dialled");
 	enum since since = SINCE_NOW;
 	struct row *row;
@@ -112,7 +43,7 @@ static int op_tag(struct request *q)
 		(void)snprintf(q->why, sizeof(q->why), "'dialled' has to be true or false");
 		return -EINVAL;
 	}
-	r = request_take_row(q, &row);
+	r = client_row_take(q, &row);
 	if (r < 0)
 		return r;
 	if (dialled)
@@ -126,7 +57,7 @@ static int op_tag(struct request *q)
 /* What all rows of a sync have now. */
 static int read_rows(struct client *c, const char *sync)
 {
-	struct meter *m = c->tracer->meter;
+	struct meter *m = c->tracer->collector.meter;
 	struct reading now;
 	struct row *row;
 	int r;
@@ -134,10 +65,10 @@ static int read_rows(struct client *c, const char *sync)
 	list_for_each(row, &c->rows, link) {
 		if (strcmp(row->label.sync, sync) != 0)
 			continue;
-		r = client_look(c, row, &now);
+		r = rows_look(c, row, &now);
 		if (r < 0)
 			return r;
-		client_answer(c, row_json(row, "row", m, &now));
+		packets_answer(c, row_json(row, "row", m, &now));
 	}
 	return 0;
 }
@@ -157,7 +88,6 @@ static int op_begin(struct request *q)
 {
 	struct client *c = q->client;
 	const char *sync = request_sync(q);
-	cleanup(freep) struct span *span = calloc(1, sizeof(*span));
 	uint64_t now_ns = num_now_ns();
 	struct reading now;
 	struct row *row;
@@ -165,9 +95,7 @@ static int op_begin(struct request *q)
 
 	if (!sync)
 		return -EINVAL;
-	if (!span)
-		return -ENOMEM;
-	if (client_find_span(c, sync)) {
+	if (rows_find_span(c, sync)) {
 		(void)snprintf(q->why, sizeof(q->why), "'%s' has begun already", sync);
 		return -EEXIST;
 	}
@@ -177,26 +105,19 @@ static int op_begin(struct request *q)
 			       SPANS_MAX);
 		return -EDQUOT;
 	}
-	r = tracer_mark(c->tracer);
+	r = rows_mark(c->tracer);
 	if (r < 0)
 		return r;
 	list_for_each(row, &c->rows, link) {
 		if (strcmp(row->label.sync, sync) != 0)
 			continue;
-		r = tracer_read(c->tracer, row, &now);
+		r = rows_read(c->tracer, row, &now);
 		if (r < 0)
 			return r;
 		row_begin(row, &now.totals, now_ns);
 		row->n_misses = c->tracer->n_misses;
 	}
-	(void)strcpy(span->sync, sync);
-	span->began_ns = now_ns;
-	list_append(&c->spans, &span->link);
-	c->n_spans++;
-	follow_span_begins(c, take_ptr(span));
-	tracer_count_spans(c->tracer, 1);
-	c->tracer->metrics.begun_spans++;
-	return 0;
+	return span_new(c, sync, now_ns) ? 0 : -ENOMEM;
 }
 
 static int op_read(struct request *q)
@@ -206,7 +127,7 @@ static int op_read(struct request *q)
 
 	if (!sync)
 		return -EINVAL;
-	r = tracer_mark(q->client->tracer);
+	r = rows_mark(q->client->tracer);
 	return r < 0 ? r : read_rows(q->client, sync);
 }
 
@@ -218,15 +139,15 @@ static int op_end(struct request *q)
 
 	if (!sync)
 		return -EINVAL;
-	span = client_find_span(q->client, sync);
+	span = rows_find_span(q->client, sync);
 	if (!span) {
 		(void)snprintf(q->why, sizeof(q->why), "'%s' has not begun", sync);
 		return -ENOENT;
 	}
-	tracer_take_tcp_events(q->client->tracer); /* which were before its end */
+	follow_take_tcp_events(q->client->tracer, true); /* which were before its end */
 	r = op_read(q);
 	if (r == 0)
-		client_free_span(q->client, span);
+		span_free(q->client, span);
 	return r;
 }
 
@@ -240,15 +161,15 @@ static int op_forget(struct request *q)
 
 	if (!sync)
 		return -EINVAL;
-	span = client_find_span(c, sync);
-	tracer_take_tcp_events(c->tracer);
-	(void)tracer_mark(c->tracer); /* without it, less than there was is in the accounts */
+	span = rows_find_span(c, sync);
+	follow_take_tcp_events(c->tracer, true);
+	(void)rows_mark(c->tracer); /* without it, less than there was is in the accounts */
 	if (span)
-		client_free_span(c, span);
+		span_free(c, span);
 	messages_free(messages_find(c, sync, false));
 	list_for_each_safe(row, next, &c->rows, link)
 		if (!strcmp(row->label.sync, sync))
-			client_free_row(c, row);
+			client_row_free(c, row);
 	return 0;
 }
 
@@ -273,9 +194,9 @@ static int op_messages(struct request *q)
 			       MESSAGES_SECONDS_MAX);
 		return -EINVAL;
 	}
-	if (!t->meter->kind->begin_calls) {
+	if (!t->collector.meter->kind->begin_calls) {
 		(void)snprintf(q->why, sizeof(q->why), "calls are counted by BPF alone: %s",
-			       t->why_not_bpf);
+			       t->collector.why_not_bpf);
 		return -EOPNOTSUPP;
 	}
 	r = messages_begin(q->client, sync, json_is_true(all), (unsigned)seconds);
@@ -298,10 +219,10 @@ static int op_messages(struct request *q)
 
 static void answer_flow(const struct sample *s, void *context)
 {
-	const struct row *row = client_own_row(context, s->row);
+	const struct row *row = rows_own(context, s->row);
 
 	if (row)
-		client_answer(context, row_sample_json(row, "flow", s));
+		packets_answer(context, row_sample_json(row, "flow", s));
 }
 
 static int op_flows(struct request *q)
@@ -309,7 +230,7 @@ static int op_flows(struct request *q)
 	struct client *c = q->client;
 	int r;
 
-	r = c->tracer->meter->kind->mark(c->tracer->meter, answer_flow, c);
+	r = c->tracer->collector.meter->kind->mark(c->tracer->collector.meter, answer_flow, c);
 	return r;
 }
 
@@ -340,21 +261,19 @@ static int op_rows(struct request *q)
 	struct client *c = q->client, *owner;
 	struct reading now;
 	struct row *row;
-	int r = request_may_observe(q);
+	int r = rows_mark(c->tracer);
 
-	if (r == 0)
-		r = tracer_mark(c->tracer);
 	if (r < 0)
 		return r;
 	list_for_each(owner, &c->tracer->clients, link)
 		list_for_each(row, &owner->rows, link) {
-			r = client_look(owner, row, &now);
+			r = rows_look(owner, row, &now);
 			if (r < 0)
 				return r;
-			client_answer(c, follow_row_json(owner, row, "row", &now));
+			packets_answer(c, follow_row_json(owner, row, "row", &now));
 		}
 	if (json_is_true(json_object_get(q->json, "ports")))
-		rdma_answer_ports(c);
+		rdma_add_ports(c->tracer->collector.sysfs, &q->answer);
 	return 0;
 }
 
@@ -369,48 +288,51 @@ static int op_observe(struct request *q)
 		return r;
 	list_for_each(owner, &c->tracer->clients, link)
 		list_for_each(span, &owner->spans, link)
-			client_answer(c, follow_span_json(owner, span, "begin", span->began_ns));
+			packets_answer(c, follow_span_json(owner, span, "begin", span->began_ns));
 	follow_begin(c, &c->observes);
 	return 0;
 }
 
 static int op_doctor(struct request *q)
 {
-	struct client *c = q->client;
-	struct tracer *t = c->tracer;
-	char blind[WHY_SIZE] = "";
+	struct question *const *questions = q->client->tracer->questions;
 
-	hooks_look(&t->findings);
-	for (size_t i = 0; i < N_HOOKS; i++) {
-		const char *why = t->findings.why_not[i];
-
-		client_answer(c, json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook",
-					   hooks[i].name, "on", !*why, "why", *why ? why : NULL,
-					   "lost", hooks[i].lost));
-	}
-	probes_doctor(q);
-	fd_passing_doctor(q);
-	if (t->meter->kind->check)
-		(void)t->meter->kind->check(t->meter, blind);
-	client_answer(c, json_pack("{ss ss ss? ss? ss?}", "kind", "meter", "meter",
-				   t->meter->kind->name, "why",
-				   *t->why_not_bpf ? t->why_not_bpf : NULL, "limits",
-				   *t->meter->limits ? t->meter->limits : NULL, "blind",
-				   *blind ? blind : NULL));
-	rdma_answer_doctor(c);
+	for (size_t i = 0; i < N_QUESTIONS; i++)
+		questions[i]->kind->doctor(questions[i], &q->answer);
 	return 0;
+}
+
+static int ask(struct request *q, enum question_number number)
+{
+	struct question *question = q->client->tracer->questions[number];
+
+	return question->kind->answer(question, &q->answer);
+}
+
+static int op_rdma(struct request *q)
+{
+	return ask(q, QUESTION_RDMA);
+}
+
+static int op_attached(struct request *q)
+{
+	return ask(q, QUESTION_PROBES);
 }
 
 static const struct operation {
 	const char *name;
 	int (*fn)(struct request *q);
+	bool observes; /* it is for those that may */
 } operations[] = {
-	{"tag", op_tag},         {"watch", watch_op},       {"begin", op_begin},
-	{"read", op_read},       {"end", op_end},           {"forget", op_forget},
-	{"flows", op_flows},     {"follow", op_follow},     {"rows", op_rows},
-	{"observe", op_observe}, {"messages", op_messages}, {"doctor", op_doctor},
-	{"past", ended_rows_op}, {"acts", event_op},        {"tell", client_event_op},
-	{"metrics", metrics_op}, {"rdma", rdma_op},         {"attached", usdt_op},
+	{"tag", op_tag, false},           {"watch", watch_request_op, false},
+	{"begin", op_begin, false},       {"read", op_read, false},
+	{"end", op_end, false},           {"forget", op_forget, false},
+	{"flows", op_flows, false},       {"follow", op_follow, false},
+	{"rows", op_rows, true},          {"observe", op_observe, true},
+	{"messages", op_messages, false}, {"doctor", op_doctor, false},
+	{"past", ended_rows_op, true},    {"acts", event_recorder_op, true},
+	{"tell", client_event_op, false}, {"metrics", metrics_op, true},
+	{"rdma", op_rdma, false},         {"attached", op_attached, true},
 };
 
 /* Nothing is counted in them: they would say 0 of what nobody knows. */
@@ -420,7 +342,7 @@ static void drop_rows_since(struct client *c, uint32_t last)
 
 	list_for_each_safe(row, next, &c->rows, link)
 		if (row->number > last)
-			client_free_row(c, row);
+			client_row_free(c, row);
 }
 
 static void list_operations(char *why, size_t size)
@@ -440,13 +362,20 @@ static int perform(struct request *q)
 	for (size_t i = 0; op && i < ARRAY_LEN(operations); i++) {
 		if (strcmp(operations[i].name, op) != 0)
 			continue;
-		r = operations[i].fn(q);
+		r = operations[i].observes ? request_may_observe(q) : 0;
+		if (r == 0)
+			r = operations[i].fn(q);
 		if (r < 0)
 			drop_rows_since(q->client, last_row);
 		return r;
 	}
 	list_operations(q->why, sizeof(q->why));
 	return -EINVAL;
+}
+
+static void add_row(struct answer *a, json_t *row)
+{
+	packets_answer(container_of(a, struct request, answer)->client, row);
 }
 
 json_t *request_serve(struct client *c, const char *text, size_t size, int fd)
@@ -456,6 +385,12 @@ json_t *request_serve(struct client *c, const char *text, size_t size, int fd)
 	int r = -EBADMSG;
 
 	c->cut = 0;
+	q.answer = (struct answer){.request = json,
+				   .may_observe = request_may_observe(&q) == 0,
+				   .add = add_row,
+				   .why = q.why,
+				   .why_size = sizeof(q.why)};
+	*q.why = 0;
 	if (json_is_object(json))
 		r = perform(&q);
 	else

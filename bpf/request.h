@@ -5,12 +5,14 @@
 
 #include <jansson.h>
 
+#include "bpf/base/question.h"
 #include "bpf/client.h"
 
 #define PACKET_MAX 4096 /* of a request */
 #define OVERFLOW_UID 65534u /* of any user whom this namespace does not know */
 
 struct request {
+	struct answer answer; /* for questions, which do not know clients */
 	struct client *client;
 	const json_t *json;
 	int fd; /* that came with it, or -1 */
@@ -27,8 +29,6 @@ json_t *request_serve(struct client *c, const char *text, size_t size, int fd);
 
 /* Of operations; these return 0 or negative errno, with why in the request. */
 
-/* The row of the label that it gives, which may be new. */
-int request_take_row(struct request *q, struct row **ret);
 /* What it gives as "sync"; NULL: that is none. */
 const char *request_sync(struct request *q);
 /* What others have counted is for root, and for whom the tracer runs as, who could read it out of its memory. */

@@ -1,24 +1,13 @@
 #include "bpf/watch.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/pidfd.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include "bpf/base/cgroup.h"
 #include "bpf/tracer.h"
-#include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
-#define GROUP_PATH_SHOWN_MAX 128
-#define GROUP_NAME_SIZE (GROUP_PATH_SHOWN_MAX + 32)
-
-static void end(struct watch *w)
+void watch_end(struct watch *w)
 {
-	struct meter *m = w->client->tracer->meter;
+	struct meter *m = w->client->tracer->collector.meter;
 
 	if (w->pid)
 		m->kind->unwatch(m, w->pid);
@@ -28,182 +17,11 @@ static void end(struct watch *w)
 
 void watch_free(struct watch *w)
 {
-	end(w);
+	watch_end(w);
 	if (w->waiter.fd >= 0)
-		loop_remove(w->client->tracer->loop_fd, &w->waiter);
+		loop_remove(w->client->tracer->collector.loop_fd, &w->waiter);
 	(void)fd_close(w->waiter.fd);
 	list_remove(&w->link);
 	w->client->n_watches--;
 	free(w);
-}
-
-/* The process is gone, and its number is another's soon. */
-static void on_exit_of_watched(struct waiter *w, uint32_t events)
-{
-	(void)events;
-	watch_free(container_of(w, struct watch, waiter));
-}
-
-static bool may_watch(const struct request *q, const struct stat *st)
-{
-	uid_t uid = q->client->uid;
-
-	return uid == 0 || (uid == st->st_uid && uid != OVERFLOW_UID);
-}
-
-/* `what` is another's, or nobody knows whose. */
-static int refuse(struct request *q, const struct stat *st, const char *what)
-{
-	if (st->st_uid == OVERFLOW_UID)
-		(void)snprintf(q->why, sizeof(q->why),
-			       "%s may be anybody's, as all that are unknown here are user %u: only "
-			       "root may watch it then",
-			       what, OVERFLOW_UID);
-	else
-		(void)snprintf(q->why, sizeof(q->why),
-			       "%s is another user's: only root may watch it", what);
-	return -EPERM;
-}
-
-/* Its number cannot become another's while `ret_fd` says that it lives. */
-static int open_process(struct request *q, pid_t pid, int *ret_fd)
-{
-	cleanup(fd_closep) int fd = pidfd_open(pid, 0);
-	char path[32];
-	struct stat st;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d", pid);
-	if (fd < 0 || stat(path, &st) < 0) {
-		(void)snprintf(q->why, sizeof(q->why), "there is no process %d", pid);
-		return -ESRCH;
-	}
-	if (!may_watch(q, &st)) {
-		char text[32];
-
-		(void)snprintf(text, sizeof(text), "process %d", pid);
-		return refuse(q, &st, text);
-	}
-	*ret_fd = take_fd(fd);
-	return 0;
-}
-
-/* By its path, unless that is too long for a sentence. */
-static void name_group(const char *path, char ret[GROUP_NAME_SIZE])
-{
-	if (strlen(path) <= GROUP_PATH_SHOWN_MAX)
-		(void)snprintf(ret, GROUP_NAME_SIZE, "control group '%s'", path);
-	else
-		(void)strcpy(ret, "such control group");
-}
-
-/* A number of a group is never another's. */
-static int find_cgroup(struct request *q, const char *path, uint64_t *ret, char **ret_path)
-{
-	cleanup(fd_closep) int fd = -1;
-	char name[GROUP_NAME_SIZE];
-	struct stat st;
-	int r = cgroup_open(path, &fd, ret_path);
-
-	if (r == 0 && fstat(fd, &st) < 0)
-		r = -errno;
-	if (r == 0 && !may_watch(q, &st))
-		return refuse(q, &st, "that control group");
-	if (r < 0) {
-		name_group(path, name);
-		(void)snprintf(q->why, sizeof(q->why), "there is no %s of version 2 here: %s",
-			       r == -ENOTSUP ? "hierarchy of control groups" : name, strerror(-r));
-		return r;
-	}
-	*ret = st.st_ino;
-	return 0;
-}
-
-static int begin(struct request *q, struct watch *w)
-{
-	struct meter *m = q->client->tracer->meter;
-	struct row *row;
-	int r = request_take_row(q, &row);
-
-	if (r < 0)
-		return r;
-	w->row = row->number;
-	r = w->pid ? m->kind->watch(m, w->pid, w->row) : m->kind->watch_cgroup(m, w->cgroup, w->row);
-	if (r == -EEXIST && w->pid)
-		(void)snprintf(q->why, sizeof(q->why), "process %d is watched already", w->pid);
-	else if (r == -EEXIST)
-		(void)snprintf(q->why, sizeof(q->why), "that control group is watched already");
-	return r;
-}
-
-static int watch_process(struct request *q, struct watch *w)
-{
-	struct tracer *t = q->client->tracer;
-	json_int_t pid = json_integer_value(json_object_get(q->json, "pid"));
-	int r;
-
-	if (pid <= 0 || pid > INT32_MAX) {
-		(void)snprintf(q->why, sizeof(q->why), "'pid' has to be the number of a process");
-		return -EINVAL;
-	}
-	w->pid = q->pid = (pid_t)pid;
-	r = open_process(q, w->pid, &w->waiter.fd);
-	if (r == 0)
-		r = begin(q, w);
-	if (r < 0)
-		return r;
-	r = loop_add(t->loop_fd, &w->waiter);
-	if (r < 0)
-		end(w);
-	return r;
-}
-
-static int watch_cgroup(struct request *q, struct watch *w)
-{
-	const char *given = json_string_value(json_object_get(q->json, "cgroup"));
-	cleanup(freep) char *path = NULL;
-	int r;
-
-	if (!given || *given != '/' || json_object_get(q->json, "pid")) {
-		(void)snprintf(q->why, sizeof(q->why),
-			       "'cgroup' has to be a path that begins with '/', and there is no "
-			       "'pid' beside it");
-		return -EINVAL;
-	}
-	r = find_cgroup(q, given, &w->cgroup, &path);
-	q->cgroup = path;
-	return r < 0 ? r : begin(q, w);
-}
-
-int watch_op(struct request *q)
-{
-	struct tracer *t = q->client->tracer;
-	cleanup(freep) struct watch *w = calloc(1, sizeof(*w));
-	int r;
-
-	if (!w)
-		return -ENOMEM;
-	if (!t->meter->kind->watch) {
-		(void)snprintf(q->why, sizeof(q->why),
-			       "sockets of processes are followed by BPF alone: %s", t->why_not_bpf);
-		return -EOPNOTSUPP;
-	}
-	if (q->client->n_watches >= WATCHES_MAX && q->client->uid != 0 &&
-	    q->client->uid != geteuid()) {
-		(void)snprintf(q->why, sizeof(q->why),
-			       "no client but root's may watch more than %u processes and control "
-			       "groups; 'forget' a sync that is over",
-			       WATCHES_MAX);
-		return -EDQUOT;
-	}
-	w->client = q->client;
-	w->waiter = (struct waiter){.fd = -1, .ready = on_exit_of_watched};
-	r = json_object_get(q->json, "cgroup") ? watch_cgroup(q, w) : watch_process(q, w);
-	if (r < 0) {
-		(void)fd_close(w->waiter.fd);
-		return r;
-	}
-	list_append(&q->client->watches, &w->link);
-	q->client->n_watches++;
-	(void)take_ptr(w);
-	return 0;
 }

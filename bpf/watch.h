@@ -5,7 +5,7 @@
 #pragma once
 
 #include "bpf/base/loop.h"
-#include "bpf/request.h"
+#include "bpf/client.h"
 #include "ipc/base/list.h"
 
 /* Of one client, but of root's and the tracer's own: those of a user leave room in the meter for all others'. */
@@ -20,5 +20,6 @@ struct watch {
 	uint32_t row;
 };
 
+/* Counts its sockets no more. */
+void watch_end(struct watch *w);
 void watch_free(struct watch *w);
-int watch_op(struct request *q);

@@ -7,14 +7,6 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "bpf/event/fd_passing.h"
-#include "bpf/probe/mmap_watch.h"
-#include "bpf/probe/probes.h"
-#include "bpf/probe/usdt.h"
-#include "bpf/tcp/meter-bpf.h"
-#include "bpf/tracer.h"
-#include "ipc/base/num.h"
-
 struct bpf_link *program_attach_to_map(const struct bpf_program *program, const struct bpf_map *map)
 {
 	union bpf_iter_link_info info = {.map.map_fd = (__u32)bpf_map__fd(map)};
@@ -68,11 +60,12 @@ uint64_t program_misses(const struct bpf_program *program)
 	return misses_of(&info, size);
 }
 
-static size_t read_object(const struct bpf_object *object, struct program ret[PROGRAMS_MAX],
-			  size_t n)
+size_t programs_add(const struct bpf_object *object, struct program ret[PROGRAMS_MAX], size_t n)
 {
 	struct bpf_program *program;
 
+	if (!object)
+		return n;
 	bpf_object__for_each_program(program, object)
 	{
 		struct bpf_prog_info info = {};
@@ -98,21 +91,4 @@ void program_choose(struct bpf_object *object, const char *name)
 	{
 		(void)bpf_program__set_autoload(program, !strcmp(bpf_program__name(program), name));
 	}
-}
-
-size_t programs_read(const struct tracer *t, struct program ret[PROGRAMS_MAX])
-{
-	const struct bpf_object *objects[] = {
-		meter_object(t->meter),
-		t->probes ? probes_object(t->probes) : NULL,
-		t->probes ? usdt_object(probes_usdt(t->probes)) : NULL,
-		t->probes ? mmap_watch_object(probes_mmap_watch(t->probes)) : NULL,
-		t->fd_passing ? fd_passing_object(t->fd_passing) : NULL,
-	};
-	size_t n = 0;
-
-	for (size_t i = 0; i < ARRAY_LEN(objects); i++)
-		if (objects[i])
-			n = read_object(objects[i], ret, n);
-	return n;
 }

@@ -13,7 +13,6 @@ struct bpf_link;
 struct bpf_map;
 struct bpf_object;
 struct bpf_program;
-struct tracer;
 
 struct program {
 	const char *name;
@@ -38,5 +37,5 @@ int program_iterate(const struct bpf_link *link);
  * (before 5.12), or has not loaded it.
  */
 uint64_t program_misses(const struct bpf_program *program);
-/* How many there are: the meter that needs no rights has none. */
-size_t programs_read(const struct tracer *t, struct program ret[PROGRAMS_MAX]);
+/* Adds those of an object that are loaded; NULL has none. Returns how many there are then. */
+size_t programs_add(const struct bpf_object *object, struct program ret[PROGRAMS_MAX], size_t n);

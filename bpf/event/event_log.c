@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "bpf/client.h"
 #include "ipc/base/cleanup.h"
 
 /* There while it has a line. */
@@ -101,7 +100,7 @@ void event_log_add(struct event_log *log, const json_t *uid, const json_t *o)
 	(void)take_ptr(line);
 }
 
-void event_log_answer(const struct event_log *log, struct client *c, const char *kind)
+void event_log_answer(const struct event_log *log, struct answer *a, const char *kind)
 {
 	const struct line *line;
 	json_t *o;
@@ -109,6 +108,6 @@ void event_log_answer(const struct event_log *log, struct client *c, const char 
 	list_for_each(line, &log->lines, link) {
 		o = json_loads(line->text, 0, NULL);
 		(void)json_object_set_new(o, "kind", json_string(kind));
-		client_answer(c, o);
+		a->add(a, o);
 	}
 }

@@ -7,9 +7,8 @@
 
 #include <jansson.h>
 
+#include "bpf/base/question.h"
 #include "ipc/base/list.h"
-
-struct client;
 
 struct event_log {
 	struct list lines; /* struct line */
@@ -24,5 +23,5 @@ void event_log_deinit(struct event_log *log);
  * none: nobody knows, and all of these are one user's. Without memory there is none.
  */
 void event_log_add(struct event_log *log, const json_t *uid, const json_t *o);
-/* All of it, as answers to the client: "kind" is `kind` there, as what is told now comes between. */
-void event_log_answer(const struct event_log *log, struct client *c, const char *kind);
+/* Adds all of it to the answer, with "kind" `kind`: what clients receive unasked comes between. */
+void event_log_answer(const struct event_log *log, struct answer *a, const char *kind);

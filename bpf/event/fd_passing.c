@@ -4,7 +4,6 @@
 #include "bpf/event/fd_passing.h"
 
 #include <bpf/bpf.h>
-#include <bpf/event/fd_passing.skel.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <stdio.h>
@@ -12,13 +11,16 @@
 #include <string.h>
 
 #include "bpf/base/json_null.h"
+#include "bpf/base/loop.h"
 #include "bpf/base/programs.h"
 #include "bpf/base/ring.h"
 #include "bpf/base/support.h"
 #include "bpf/event/event.h"
-#include "bpf/follow.h"
-#include "bpf/tracer.h"
+#include "bpf/event/fd_passing.bpf.h"
+#include "ipc/base/list.h"
 #include "ipc/base/num.h"
+
+#include <bpf/event/fd_passing.skel.h>
 
 #define MEMFD "memfd:"
 #define RECEIVE "receive_fd"
@@ -35,7 +37,7 @@ static const char *const bys[N_BYS] = {
 };
 
 struct fd_passing {
-	struct tracer *tracer;
+	struct question question;
 	struct fd_passing_bpf *bpf;
 	struct ring ring;
 	struct waiter waiter;
@@ -76,7 +78,7 @@ static void take_one(void *context, const void *data, size_t size)
 
 	if (size < sizeof(*p) || p->memory >= N_MEMORIES || p->by >= N_BYS)
 		return;
-	event_emit(passing->tracer,
+	event_emit(passing->question.collector,
 		   json_pack("{ss ss sI sn sI sI sI so si ss so so sI ss? so}", "kind", "act",
 			     "act", "fd_receive", "ns", (json_int_t)p->ns, "took_ns", "pid",
 			     (json_int_t)p->tgid, "tid", (json_int_t)p->tid, "uid",
@@ -100,24 +102,25 @@ static uint64_t count_misses(const struct fd_passing *p)
 	return sum;
 }
 
-void fd_passing_count_missed(struct fd_passing *p)
+static struct fd_passing *self(struct question *q)
 {
-	uint64_t n;
+	return container_of(q, struct fd_passing, question);
+}
 
-	if (!p)
-		return;
-	n = p->bpf->bss->untold.ring + p->bpf->bss->untold.limited + count_misses(p);
+static void fd_passing_count_missed(struct question *q)
+{
+	struct fd_passing *p = self(q);
+	uint64_t n = p->bpf->bss->untold.ring + p->bpf->bss->untold.limited + count_misses(p);
+
 	if (n != p->n_missed)
-		follow_count_lost(p->tracer, n - p->n_missed, EVENTS_OF_DESCRIPTORS);
+		event_count_lost(q->collector, n - p->n_missed, EVENTS_OF_DESCRIPTORS);
 	p->n_missed = n;
 }
 
-void fd_passing_take(struct fd_passing *p)
+static void fd_passing_take(struct question *q)
 {
-	if (!p)
-		return;
-	ring_take_all(&p->ring);
-	fd_passing_count_missed(p);
+	ring_take_all(&self(q)->ring);
+	fd_passing_count_missed(q);
 }
 
 static void on_passed(struct waiter *w, uint32_t events)
@@ -126,7 +129,7 @@ static void on_passed(struct waiter *w, uint32_t events)
 
 	(void)events;
 	ring_take(&p->ring);
-	fd_passing_count_missed(p);
+	fd_passing_count_missed(&p->question);
 }
 
 /* --- its life --- */
@@ -174,9 +177,10 @@ static int load(struct fd_passing *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 	return r;
 }
 
-static int open_all(struct fd_passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
+static int open_all(struct fd_passing *p, char ret_why[WHY_SIZE])
 {
-	int r = load(p, ring_size, ret_why);
+	struct collector *c = p->question.collector;
+	int r = load(p, c->ring_size, ret_why);
 
 	if (r < 0)
 		return r;
@@ -184,53 +188,63 @@ static int open_all(struct fd_passing *p, uint32_t ring_size, char ret_why[WHY_S
 	if (r < 0)
 		return r;
 	p->waiter.fd = ring_fd(&p->ring);
-	return loop_add(p->tracer->loop_fd, &p->waiter);
+	return loop_add(c->loop_fd, &p->waiter);
 }
 
-int fd_passing_open(struct tracer *t, uint32_t ring_size, struct fd_passing **ret,
-		    char ret_why[WHY_SIZE])
+static void close_all(struct fd_passing *p)
+{
+	loop_remove(p->question.collector->loop_fd, &p->waiter); /* the loop may go on without it */
+	ring_close(&p->ring);
+	fd_passing_bpf__destroy(p->bpf);
+}
+
+static struct question *fd_passing_open(struct collector *c, const char *off)
 {
 	struct fd_passing *p = calloc(1, sizeof(*p));
+	struct question *q;
 	int r;
 
 	if (!p)
-		return -ENOMEM;
-	*ret_why = '\0';
-	p->tracer = t;
+		return NULL;
+	q = &p->question;
+	*q = (struct question){.kind = &question_fd_passing, .collector = c};
 	p->waiter = (struct waiter){.fd = -1, .ready = on_passed};
-	r = open_all(p, ring_size, ret_why);
+	(void)strcpy(q->why, off);
+	r = *off ? 0 : open_all(p, q->why);
 	if (r < 0) {
-		if (!*ret_why)
-			support_explain(r, BPF_SINCE, ret_why);
-		fd_passing_close(p);
-		return r;
+		if (!*q->why)
+			support_explain(r, BPF_SINCE, q->why);
+		q->is_refused = true;
+		close_all(p);
+		*p = (struct fd_passing){.question = *q, .waiter.fd = -1};
 	}
-	*ret = p;
-	return 0;
+	return q;
 }
 
-void fd_passing_close(struct fd_passing *p)
+static void fd_passing_close(struct question *q)
 {
-	if (!p)
-		return;
-	loop_remove(p->tracer->loop_fd, &p->waiter); /* the loop may go on without it */
-	ring_close(&p->ring);
-	fd_passing_bpf__destroy(p->bpf);
-	free(p);
+	close_all(self(q));
+	free(self(q));
 }
 
-const struct bpf_object *fd_passing_object(const struct fd_passing *p)
+static size_t fd_passing_metrics(const struct question *q, struct program ret[PROGRAMS_MAX],
+				 size_t n)
 {
-	return p->bpf->obj;
+	return programs_add(container_of(q, struct fd_passing, question)->bpf->obj, ret, n);
 }
 
-void fd_passing_doctor(struct request *q)
+static void fd_passing_doctor(struct question *q, struct answer *a)
 {
-	const struct tracer *t = q->client->tracer;
-
-	client_answer(q->client,
-		      json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", "fexit/" RECEIVE, "on",
-				t->fd_passing != NULL, "why",
-				t->fd_passing ? NULL : t->why_no_fd_passing, "lost",
-				"which process got memory by a descriptor, and from which"));
+	a->add(a, question_hook_json("fexit/" RECEIVE, q->why,
+				     "which process got memory by a descriptor, and from which"));
 }
+
+const struct question_kind question_fd_passing = {
+	.unseen = "which process hands memory to which is not seen",
+	.open = fd_passing_open,
+	.close = fd_passing_close,
+	.doctor = fd_passing_doctor,
+	.metrics = fd_passing_metrics,
+	.take = fd_passing_take,
+	.count_missed = fd_passing_count_missed,
+};

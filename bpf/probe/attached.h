@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "bpf/client.h"
+#include "bpf/base/process.h"
 #include "bpf/probe/usdt.bpf.h"
 #include "ipc/base/list.h"
 

@@ -3,7 +3,6 @@
  *
  * It runs at each mapping on the machine, and nowhere else; what is not to be executed it leaves at once.
  */
-#include <bpf/probe/mmap_watch.skel.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +14,8 @@
 #include "bpf/probe/mmap_watch.bpf.h"
 #include "bpf/probe/mmap_watch.h"
 #include "ipc/base/list.h"
+
+#include <bpf/probe/mmap_watch.skel.h>
 
 struct mmap_watch_of_fentry {
 	struct mmap_watch mmap_watch;

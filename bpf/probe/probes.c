@@ -11,32 +11,32 @@
 #include <assert.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
-#include <bpf/probe/probes.skel.h>
 #include <errno.h>
-#include <linux/capability.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "bpf/base/json_null.h"
+#include "bpf/base/loop.h"
 #include "bpf/base/programs.h"
 #include "bpf/base/ring.h"
 #include "bpf/base/support.h"
 #include "bpf/base/timer.h"
 #include "bpf/event/event.h"
-#include "bpf/follow.h"
 #include "bpf/probe/call_count.h"
 #include "bpf/probe/mappings.h"
 #include "bpf/probe/mmap_watch.h"
 #include "bpf/probe/probed_file.h"
+#include "bpf/probe/probes.bpf.h"
 #include "bpf/probe/site.h"
 #include "bpf/probe/uprobe_multi.h"
 #include "bpf/probe/usdt.h"
-#include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+
+#include <bpf/probe/probes.skel.h>
 
 #define PERIOD_NS 10000000u /* between two looks, at least */
 #define SHARE 10 /* of the time that looks may take, one in so many */
@@ -53,7 +53,7 @@ struct thread_event {
 };
 
 struct probes {
-	struct tracer *tracer;
+	struct collector *collector;
 	struct probes_bpf *bpf;
 	struct ring ring;
 	struct mmap_watch *mmap_watch;
@@ -84,14 +84,11 @@ struct usdt *probes_usdt(struct probes *p)
 	return p->state.usdt;
 }
 
-const struct mmap_watch *probes_mmap_watch(const struct probes *p)
+size_t probes_metrics(const struct probes *p, struct program ret[PROGRAMS_MAX], size_t n)
 {
-	return p->mmap_watch;
-}
-
-const struct bpf_object *probes_object(const struct probes *p)
-{
-	return p->bpf->obj;
+	n = programs_add(p->bpf->obj, ret, n);
+	n = programs_add(usdt_object(p->state.usdt), ret, n);
+	return programs_add(mmap_watch_object(p->mmap_watch), ret, n);
 }
 
 /* --- what is called --- */
@@ -129,7 +126,7 @@ static void take_call_count(void *context, const struct call_count_key *key,
 
 	if (!site)
 		return;
-	event_emit(p->tracer,
+	event_emit(p->collector,
 		   json_pack("{ss ss sI sn sI sI so ss sn sb sI sI sI sI}", "kind", "act", "act",
 			     site->word, "ns", (json_int_t)since->ns, "took_ns", "pid",
 			     (json_int_t)key->tgid, "uid", (json_int_t)since->uid, "comm",
@@ -173,11 +170,11 @@ static void take_call(void *context, const void *data, size_t size)
 	if (!site || site->plan.is_counted || (site->word && is_emitted(p, c, site)))
 		return;
 	event = site->word ? event_json(c, site) : NULL;
-	p->state.event = p->tracer->last_event + 1;
+	p->state.event = p->collector->last_event + 1;
 	if ((site->fill && !site->fill(&p->state, c, event)) || !site->word)
 		json_decref(event);
 	else
-		event_emit(p->tracer, event);
+		event_emit(p->collector, event);
 }
 
 static void count_missed(struct probes *p)
@@ -188,14 +185,12 @@ static void count_missed(struct probes *p)
 	if (n != p->n_missed)
 		await_call_counts(p); /* of processes that are gone, which take room */
 	if (n != p->n_missed)
-		follow_count_lost(p->tracer, n - p->n_missed, EVENTS_OF_PROBES);
+		event_count_lost(p->collector, n - p->n_missed, EVENTS_OF_PROBES);
 	p->n_missed = n;
 }
 
 void probes_count_missed(struct probes *p)
 {
-	if (!p)
-		return;
 	count_missed(p);
 	usdt_count_missed(p->state.usdt);
 }
@@ -203,14 +198,12 @@ void probes_count_missed(struct probes *p)
 void probes_take(struct probes *p)
 {
 	probes_take_calls(p);
-	if (p && p->count_timer.runs)
+	if (p->count_timer.runs)
 		take_call_counts(p);
 }
 
 void probes_take_calls(struct probes *p)
 {
-	if (!p)
-		return;
 	ring_take_all(&p->ring);
 	count_missed(p);
 }
@@ -226,11 +219,6 @@ static void on_calls(struct waiter *w, uint32_t events)
 
 /* --- what is mapped --- */
 
-static void link_freep(struct bpf_link **link)
-{
-	(void)bpf_link__destroy(*link);
-}
-
 static void add_mapping(void *context, const struct mapping *m)
 {
 	struct probes *p = context;
@@ -239,12 +227,12 @@ static void add_mapping(void *context, const struct mapping *m)
 		p->is_sweep_due = true;
 }
 
-static void send_unseen(void *context, const struct probed_file *file)
+static void report_unseen(void *context, const struct probed_file *file)
 {
 	const struct probes *p = context;
 
-	follow_send_unseen(p->tracer, file->path, file->since_ns,
-			   file->library->attach ? EVENTS_OF_WEIGHTD : EVENTS_OF_PROBES);
+	event_report_unseen(p->collector, file->path, file->since_ns,
+			    file->library->attach ? EVENTS_OF_WEIGHTD : EVENTS_OF_PROBES);
 }
 
 static int sweep(struct probes *p)
@@ -303,7 +291,7 @@ static void take_mmaps(struct probes *p)
 	pause_ns = (num_now_ns() - began) * SHARE;
 	if (pause_ns < PERIOD_NS)
 		pause_ns = PERIOD_NS;
-	loop_modify(p->tracer->loop_fd, &p->mapped, 0);
+	loop_modify(p->collector->loop_fd, &p->mapped, 0);
 	timer_begin(&p->timer, pause_ns);
 }
 
@@ -320,7 +308,7 @@ static void on_timer(struct waiter *w, uint32_t events)
 	(void)events;
 	if (!timer_end(&p->timer))
 		return;
-	loop_modify(p->tracer->loop_fd, &p->mapped, EPOLLIN);
+	loop_modify(p->collector->loop_fd, &p->mapped, EPOLLIN);
 	take_mmaps(p); /* what came meanwhile wakes nobody any more */
 }
 
@@ -345,7 +333,7 @@ static void expect_multi(struct probes_bpf *bpf)
 	(void)bpf_program__set_expected_attach_type(bpf->progs.on_return, UPROBE_MULTI_ATTACH_TYPE);
 }
 
-static int load(struct probes *p, uint32_t ring_size)
+static int load(struct probes *p)
 {
 	const struct site *site;
 	int r;
@@ -363,7 +351,7 @@ static int load(struct probes *p, uint32_t ring_size)
 	p->mappings = (struct mappings){.program = p->bpf->progs.look,
 					.tgid = &p->bpf->bss->at.tgid};
 	expect_multi(p->bpf);
-	r = bpf_map__set_max_entries(p->bpf->maps.calls, ring_size);
+	r = bpf_map__set_max_entries(p->bpf->maps.calls, p->collector->ring_size);
 	if (r == 0)
 		r = probes_bpf__load(p->bpf);
 	if (r < 0)
@@ -371,23 +359,9 @@ static int load(struct probes *p, uint32_t ring_size)
 	return ring_open(&p->ring, p->bpf->maps.calls, take_call, p);
 }
 
-/* The kernel knows of links like these where it refuses one for its path alone. */
-static int check_multi(const struct probes_bpf *bpf)
-{
-	uint64_t offset = 0;
-	const struct uprobe_multi multi = {.path = "/", .offsets = &offset, .n = 1};
-	int fd, r = uprobe_multi_attach(bpf_program__fd(bpf->progs.on_call), &multi, &fd);
-
-	if (r == -EBADF || r == -EISDIR)
-		return 0;
-	if (r == 0)
-		(void)fd_close(fd);
-	return r;
-}
-
 static int wait_for_all(struct probes *p)
 {
-	int loop_fd = p->tracer->loop_fd, r;
+	int loop_fd = p->collector->loop_fd, r;
 
 	p->calls.fd = ring_fd(&p->ring);
 	p->mapped.fd = mmap_watch_fd(p->mmap_watch);
@@ -409,14 +383,14 @@ static int look_first(struct probes *p)
 	return r;
 }
 
-static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE])
+static int open_all(struct probes *p, char ret_why[WHY_SIZE])
 {
-	int r = load(p, ring_size);
+	int r = load(p);
 
 	if (r == 0)
-		r = usdt_open(p->tracer, ring_size, &p->state.usdt);
+		r = usdt_open(p->collector, &p->state.usdt);
 	if (r == 0)
-		r = check_multi(p->bpf);
+		r = uprobe_multi_check(bpf_program__fd(p->bpf->progs.on_call));
 	if (r < 0) {
 		support_explain(r, UPROBE_MULTI_SINCE, ret_why);
 		return r;
@@ -438,14 +412,14 @@ static int open_all(struct probes *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 	return r;
 }
 
-int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char ret_why[WHY_SIZE])
+int probes_open(struct collector *c, struct probes **ret, char ret_why[WHY_SIZE])
 {
 	struct probes *p = calloc(1, sizeof(*p));
 	int r;
 
 	if (!p)
 		return -ENOMEM;
-	p->tracer = t;
+	p->collector = c;
 	p->calls = (struct waiter){.fd = -1, .ready = on_calls};
 	p->mapped = (struct waiter){.fd = -1, .ready = on_mmap};
 	p->timer = TIMER(on_timer);
@@ -453,9 +427,9 @@ int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char 
 	gpu_handles_init(&p->state.exports);
 	gpu_handles_init(&p->state.allocations);
 	qps_init(&p->state.qps);
-	probed_files_init(&p->files, &p->mappings, &p->state, send_unseen, p);
+	probed_files_init(&p->files, &p->mappings, &p->state, report_unseen, p);
 	call_counts_init(&p->call_counts, -1);
-	r = open_all(p, ring_size, ret_why);
+	r = open_all(p, ret_why);
 	if (r < 0) {
 		probes_close(p);
 		return r;
@@ -469,10 +443,10 @@ void probes_close(struct probes *p)
 	if (!p)
 		return;
 	/* The loop may go on without them. */
-	loop_remove(p->tracer->loop_fd, &p->calls);
-	loop_remove(p->tracer->loop_fd, &p->mapped);
-	timer_close(&p->timer, p->tracer->loop_fd);
-	timer_close(&p->count_timer, p->tracer->loop_fd);
+	loop_remove(p->collector->loop_fd, &p->calls);
+	loop_remove(p->collector->loop_fd, &p->mapped);
+	timer_close(&p->timer, p->collector->loop_fd);
+	timer_close(&p->count_timer, p->collector->loop_fd);
 	probed_files_deinit(&p->files);
 	call_counts_deinit(&p->call_counts);
 	usdt_close(p->state.usdt);
@@ -485,124 +459,18 @@ void probes_close(struct probes *p)
 	free(p);
 }
 
-/* --- the doctor --- */
-
-static const struct need {
-	const char *program; /* its name in probes.bpf.c; NULL: arrivals, of any kind */
-	const char *name;
-	const char *since;
-	const char *lost;
-} needs[N_PROBE_NEEDS] = {
-	{"on_call", "uprobe_multi", UPROBE_MULTI_SINCE,
-	 "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
-	{"look", "iter/task_vma", BPF_SINCE,
-	 "which processes have a library or weightd, and with that all that probes see"},
-	{NULL, "perf/mmap", BPF_SINCE,
-	 "when another process loads one, and with that all that probes see"},
-};
-
-static void probes_destroyp(struct probes_bpf **bpf)
+const struct probed_files *probes_sweep(struct probes *p)
 {
-	probes_bpf__destroy(*bpf);
-}
-
-/* Loads it alone: 0, or negative errno. */
-static int need_try(const struct need *need)
-{
-	cleanup(probes_destroyp) struct probes_bpf *bpf = probes_bpf__open();
-	cleanup(link_freep) struct bpf_link *link = NULL;
-	cleanup(fd_closep) int fd = -1;
-	int r;
-
-	if (!bpf)
-		return -errno;
-	expect_multi(bpf);
-	program_choose(bpf->obj, need->program);
-	r = probes_bpf__load(bpf);
-	if (r < 0)
-		return r;
-	if (bpf_program__autoload(bpf->progs.on_call))
-		return check_multi(bpf);
-	link = bpf_program__attach_iter(bpf->progs.look, NULL);
-	fd = link ? program_iterate(link) : -errno;
-	return fd < 0 ? fd : 0;
-}
-
-static void check_mmap_watch(char ret_why[WHY_SIZE])
-{
-	char why[N_MMAP_WATCH_KINDS][WHY_SIZE];
-	struct mmap_watch *mmap_watch;
-
-	if (mmap_watch_open(&mmap_watch, why) == 0)
-		mmap_watch_close(mmap_watch);
-	else if (support_has_capability(CAP_PERFMON) || support_has_capability(CAP_SYS_ADMIN))
-		mmap_watch_explain(why, ret_why);
-	else
-		support_explain(-EPERM, BPF_SINCE, ret_why);
-}
-
-void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE])
-{
-	int r;
-
-	for (size_t i = 0; i < N_PROBE_NEEDS; i++) {
-		*ret_why[i] = '\0';
-		r = needs[i].program ? need_try(&needs[i]) : 0;
-		if (r < 0)
-			support_explain(r, needs[i].since, ret_why[i]);
-		if (!needs[i].program)
-			check_mmap_watch(ret_why[i]);
-	}
-}
-
-static void answer_hook(struct request *q, const char *name, const char *why, const char *lost)
-{
-	client_answer(q->client, json_pack("{ss ss sb ss? ss}", "kind", "hook", "hook", name, "on",
-					   !*why, "why", *why ? why : NULL, "lost", lost));
-}
-
-/* The kinds that would be better than the one that is on. */
-static void answer_better_mmap_watches(struct request *q, const struct probes *p)
-{
-	char lost[WHY_SIZE];
-
-	for (size_t i = 0; mmap_watch_kinds[i] != p->mmap_watch->kind; i++) {
-		(void)snprintf(lost, sizeof(lost), "nothing while %s is on",
-			       p->mmap_watch->kind->hook);
-		answer_hook(q, mmap_watch_kinds[i]->hook, p->why_no_mmap_watch[i], lost);
-	}
-}
-
-void probes_doctor(struct request *q)
-{
-	const struct tracer *t = q->client->tracer;
-	struct probes *p = t->probes;
-	const struct probed_file *file;
-	const char *name;
-
-	for (size_t i = 0; i < N_PROBE_NEEDS; i++) {
-		name = needs[i].name;
-		if (p && !needs[i].program) {
-			answer_better_mmap_watches(q, p);
-			name = p->mmap_watch->kind->hook;
-		}
-		answer_hook(q, name, t->why_no_need[i], needs[i].lost);
-	}
-	/* Where others have their files is not for everybody. */
-	if (!p || request_may_observe(q) < 0) {
-		*q->why = 0;
-		return;
-	}
 	(void)sweep(p); /* what fails is as it was */
-	list_for_each(file, &p->files.all, link)
-		client_answer(q->client,
-			      json_pack("{ss so si si sb ss?}", "kind", "library", "path",
-					text_or_null(file->path), "functions", (int)file->n_sites,
-					"processes", (int)file->n_processes, "on", !*file->why,
-					"why", *file->why ? file->why : NULL));
-	if (p->files.n_refused)
-		client_answer(q->client,
-			      json_pack("{ss sn si si sb ss}", "kind", "library", "path",
-					"functions", 0, "processes", (int)p->files.n_refused, "on",
-					0, "why", "there are more files than are probed at a time"));
+	return &p->files;
+}
+
+const struct mmap_watch *probes_mmap_watch(const struct probes *p)
+{
+	return p->mmap_watch;
+}
+
+const char *probes_why_no_mmap_watch(const struct probes *p, size_t i)
+{
+	return p->why_no_mmap_watch[i];
 }

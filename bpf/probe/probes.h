@@ -1,43 +1,44 @@
 /*
- * Probes: what processes ask of CUDA, NCCL and verbs, told as acts
+ * Probes: what processes ask of CUDA, NCCL and verbs, emitted as events
  *
  * Without the rights, or before Linux 6.6, there are none, and all else works.
  */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
-#include "bpf/probe/probes.bpf.h"
-#include "bpf/rdma/qp.h"
-#include "bpf/request.h"
-
-#define N_PROBE_NEEDS 3 /* uprobe_multi, iter/task_vma, arrivals */
+#include "bpf/base/collector.h"
+#include "bpf/base/programs.h"
+#include "bpf/base/support.h"
 
 struct mmap_watch;
-struct bpf_object;
+struct probed_files;
 struct probes;
+struct qps;
 struct usdt;
 
-/* Looks at all processes once. `ring_size` of its calls in bytes. 0, or negative errno and why. */
-int probes_open(struct tracer *t, uint32_t ring_size, struct probes **ret, char ret_why[WHY_SIZE]);
+/* Looks at all processes once. 0, or negative errno and why. */
+int probes_open(struct collector *c, struct probes **ret, char ret_why[WHY_SIZE]);
+/* Takes NULL. */
 void probes_close(struct probes *p);
-/* Tries each thing that they need alone: why the kernel refuses it, or "". */
-void probes_look_for_needs(char ret_why[N_PROBE_NEEDS][WHY_SIZE]);
-/* What there was no room for is counted when something is told, and by this where nothing is. */
+/* Counts lost calls and events of weightd, also while none is emitted. */
 void probes_count_missed(struct probes *p);
 
-/* Tells of all calls that have returned, which nobody has to wait for then. Takes NULL. */
+/* Emits all calls that have returned, for a client that asks. */
 void probes_take(struct probes *p);
-/* Likewise, but for those that are counted, which are told no sooner for that. */
+/* The same but for calls that are counted, which are emitted no sooner for that. */
 void probes_take_calls(struct probes *p);
 
 /* Which queue pairs there are. */
 struct qps *probes_qps(struct probes *p);
-/* Of weightd's own probes. */
+/* Weightd's own probes. */
 struct usdt *probes_usdt(struct probes *p);
-const struct mmap_watch *probes_mmap_watch(const struct probes *p);
-/* Its programs; those of these are usdt_object() and mmap_watch_object(). */
-const struct bpf_object *probes_object(const struct probes *p);
+/* Adds what the kernel counts of all programs here. */
+size_t probes_metrics(const struct probes *p, struct program ret[PROGRAMS_MAX], size_t n);
 
-/* Answers what of it works, and which files are probed. */
-void probes_doctor(struct request *q);
+/* For the doctor: all files, after a look at all processes. */
+const struct probed_files *probes_sweep(struct probes *p);
+/* The way in which mappings are watched, and why not in the way of that number in mmap_watch_kinds, which is better. */
+const struct mmap_watch *probes_mmap_watch(const struct probes *p);
+const char *probes_why_no_mmap_watch(const struct probes *p, size_t i);

@@ -3,6 +3,7 @@
  * perf_event_open() needs more. libbpf 1.1 and the headers of the kernels before 6.6 do not know it.
  */
 #include "bpf/probe/uprobe_multi.h"
+#include "ipc/base/fd.h"
 
 #include <errno.h>
 #include <linux/bpf.h>
@@ -58,4 +59,17 @@ int uprobe_multi_attach(int program_fd, const struct uprobe_multi *multi, int *r
 		return -errno;
 	*ret_fd = (int)fd;
 	return 0;
+}
+
+int uprobe_multi_check(int program_fd)
+{
+	uint64_t offset = 0;
+	const struct uprobe_multi multi = {.path = "/", .offsets = &offset, .n = 1};
+	int fd = -1, r = uprobe_multi_attach(program_fd, &multi, &fd);
+
+	if (r == -EBADF || r == -EISDIR)
+		return 0;
+	if (r == 0)
+		(void)fd_close(fd);
+	return r;
 }

@@ -27,3 +27,5 @@ bool uprobe_multi_is_safe(const char *release);
 
 /* Its descriptor is the link: nothing is probed any more once it is closed. */
 int uprobe_multi_attach(int program_fd, const struct uprobe_multi *multi, int *ret_fd);
+/* 0: the kernel knows such links, as it refuses one for its path alone; or negative errno. */
+int uprobe_multi_check(int program_fd);

@@ -6,7 +6,6 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
-#include <bpf/probe/usdt.skel.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,18 +14,20 @@
 #include <unistd.h>
 
 #include "bpf/base/json_null.h"
+#include "bpf/base/loop.h"
+#include "bpf/base/process.h"
 #include "bpf/base/ring.h"
 #include "bpf/event/event.h"
-#include "bpf/follow.h"
 #include "bpf/probe/attached.h"
-#include "bpf/probe/probes.h"
 #include "bpf/probe/uprobe_multi.h"
 #include "bpf/probe/usdt.bpf.h"
 #include "bpf/probe/usdt_note.h"
-#include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
+#include "ipc/base/list.h"
 #include "ipc/base/num.h"
+
+#include <bpf/probe/usdt.skel.h>
 
 #define NOTES_MAX 64 /* that are looked at */
 #define PATH_SIZE 32 /* "/proc/self/fd/1048576" */
@@ -38,7 +39,7 @@ static const char *const registers[] = {"8@x0", "8@x1", "8@x2", "8@x3", "8@x4", 
 #endif
 
 struct usdt {
-	struct tracer *tracer;
+	struct collector *collector;
 	struct usdt_bpf *bpf;
 	struct ring ring;
 	struct waiter waiter;
@@ -176,7 +177,7 @@ static void take(void *context, const void *data, size_t size)
 		return;
 	event = event_json(s, probes[s->kind].name);
 	probes[s->kind].take(u, s, event);
-	event_emit(u->tracer, event);
+	event_emit(u->collector, event);
 }
 
 void usdt_count_missed(struct usdt *u)
@@ -184,7 +185,7 @@ void usdt_count_missed(struct usdt *u)
 	uint64_t n = u->bpf->bss->missed;
 
 	if (n != u->n_missed) {
-		follow_count_lost(u->tracer, n - u->n_missed, EVENTS_OF_WEIGHTD);
+		event_count_lost(u->collector, n - u->n_missed, EVENTS_OF_WEIGHTD);
 		u->attached.n_lost += n - u->n_missed;
 	}
 	u->n_missed = n;
@@ -259,7 +260,7 @@ int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]
 
 /* --- its life --- */
 
-static int open_all(struct usdt *u, uint32_t ring_size)
+static int open_all(struct usdt *u)
 {
 	struct stat st;
 	int r;
@@ -272,7 +273,7 @@ static int open_all(struct usdt *u, uint32_t ring_size)
 		return -errno;
 	(void)bpf_program__set_expected_attach_type(u->bpf->progs.on_probe,
 						    UPROBE_MULTI_ATTACH_TYPE);
-	r = bpf_map__set_max_entries(u->bpf->maps.events, ring_size);
+	r = bpf_map__set_max_entries(u->bpf->maps.events, u->collector->ring_size);
 	if (r == 0)
 		r = usdt_bpf__load(u->bpf);
 	if (r < 0)
@@ -281,21 +282,21 @@ static int open_all(struct usdt *u, uint32_t ring_size)
 	if (r < 0)
 		return r;
 	u->waiter.fd = ring_fd(&u->ring);
-	return loop_add(u->tracer->loop_fd, &u->waiter);
+	return loop_add(u->collector->loop_fd, &u->waiter);
 }
 
-int usdt_open(struct tracer *t, uint32_t ring_size, struct usdt **ret)
+int usdt_open(struct collector *c, struct usdt **ret)
 {
 	struct usdt *u = calloc(1, sizeof(*u));
 	int r;
 
 	if (!u)
 		return -ENOMEM;
-	u->tracer = t;
+	u->collector = c;
 	u->began_ns = num_now_ns();
 	u->waiter = (struct waiter){.fd = -1, .ready = on_usdt_events};
 	attached_init(&u->attached);
-	r = open_all(u, ring_size);
+	r = open_all(u);
 	if (r < 0) {
 		usdt_close(u);
 		return r;
@@ -308,7 +309,7 @@ void usdt_close(struct usdt *u)
 {
 	if (!u)
 		return;
-	loop_remove(u->tracer->loop_fd, &u->waiter); /* the loop may go on without it */
+	loop_remove(u->collector->loop_fd, &u->waiter); /* the loop may go on without it */
 	ring_close(&u->ring);
 	usdt_bpf__destroy(u->bpf);
 	attached_deinit(&u->attached);
@@ -322,40 +323,26 @@ const struct bpf_object *usdt_object(const struct usdt *u)
 
 /* --- what is attached --- */
 
-static void answer(void *context, const struct attachment *one)
+static void add_attachment(void *context, const struct attachment *one)
 {
-	struct client *c = context;
+	struct answer *a = context;
 
-	client_answer(c, json_pack("{ss sI so sI so so so sI sI sI s{sI sI}}", "kind", "attached",
-				   "ns", (json_int_t)one->ns, "pid", pid_or_null(one->pid), "uid",
-				   (json_int_t)one->uid, "comm", text_or_null(one->comm), "buffer",
-				   text_or_null(one->name), "device", text_or_null(one->device),
-				   "version", (json_int_t)one->version, "lease",
-				   (json_int_t)one->lease, "bytes", (json_int_t)one->bytes,
-				   "weightd", "pid", (json_int_t)one->weightd, "uid",
-				   (json_int_t)one->weightd_uid));
+	a->add(a, json_pack("{ss sI so sI so so so sI sI sI s{sI sI}}", "kind", "attached", "ns",
+			    (json_int_t)one->ns, "pid", pid_or_null(one->pid), "uid",
+			    (json_int_t)one->uid, "comm", text_or_null(one->comm), "buffer",
+			    text_or_null(one->name), "device", text_or_null(one->device), "version",
+			    (json_int_t)one->version, "lease", (json_int_t)one->lease, "bytes",
+			    (json_int_t)one->bytes, "weightd", "pid", (json_int_t)one->weightd,
+			    "uid", (json_int_t)one->weightd_uid));
 }
 
-int usdt_op(struct request *q)
+void usdt_answer(struct usdt *u, struct answer *a)
 {
-	struct client *c = q->client;
-	struct usdt *u = c->tracer->probes ? probes_usdt(c->tracer->probes) : NULL;
-	int r = request_may_observe(q);
-
-	if (r < 0)
-		return r;
-	if (!u) {
-		(void)snprintf(q->why, sizeof(q->why), "weightd's probes are not looked at: %s",
-			       c->tracer->why_no_probes);
-		return -EOPNOTSUPP;
-	}
 	ring_take_all(&u->ring);
 	usdt_count_missed(u);
-	attached_each(&u->attached, answer, c);
+	attached_each(&u->attached, add_attachment, a);
 	if (u->attached.n_lost)
-		client_answer(c, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost",
-					   (json_int_t)u->attached.n_lost, "source", "attached",
-					   "from_ns", (json_int_t)u->began_ns, "to_ns",
-					   (json_int_t)num_now_ns()));
-	return 0;
+		a->add(a, json_pack("{ss sI ss sI sI}", "kind", "gap", "lost",
+				    (json_int_t)u->attached.n_lost, "source", "attached", "from_ns",
+				    (json_int_t)u->began_ns, "to_ns", (json_int_t)num_now_ns()));
 }

@@ -5,13 +5,13 @@
 
 #include <stdint.h>
 
-#include "bpf/request.h"
+#include "bpf/base/question.h"
 
 struct bpf_object;
 struct usdt;
 
-/* `ring_size` of its events in bytes. 0, or negative errno: it has no rights, or the kernel refuses. */
-int usdt_open(struct tracer *t, uint32_t ring_size, struct usdt **ret);
+/* 0, or negative errno: it has no rights, or the kernel refuses. */
+int usdt_open(struct collector *c, struct usdt **ret);
 void usdt_close(struct usdt *u);
 
 /*
@@ -26,5 +26,5 @@ void usdt_count_missed(struct usdt *u);
 /* Its program. */
 const struct bpf_object *usdt_object(const struct usdt *u);
 
-/* What is attached now, as far as it was seen; the kind is "attached". */
-int usdt_op(struct request *q);
+/* Adds what is attached now, as far as it was seen; the kind is "attached". */
+void usdt_answer(struct usdt *u, struct answer *a);

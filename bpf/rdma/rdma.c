@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "bpf/base/json_null.h"
+#include "bpf/base/process.h"
 #include "bpf/rdma/nldev.h"
 #include "bpf/rdma/rdma_port.h"
-#include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 
 /* --- Ports -------------------------------------------------------------------------------------- */
@@ -44,21 +44,21 @@ static json_t *port_json(const struct rdma_port *p)
 }
 
 /* The caller frees them. -ENODEV and why: there is none. */
-static int find_ports(const struct tracer *t, struct rdma_port **ret, size_t *ret_n,
+static int find_ports(const char *sysfs, struct rdma_port **ret, size_t *ret_n,
 		      char ret_why[WHY_SIZE])
 {
 	cleanup(freep) struct rdma_port *ports = NULL;
 	size_t n = 0;
-	int r = rdma_ports_read(t->sysfs, &ports, &n);
+	int r = rdma_ports_read(sysfs, &ports, &n);
 
 	if (r == -ENOENT)
-		(void)snprintf(ret_why, WHY_SIZE, "there is no %s/class/infiniband", t->sysfs);
+		(void)snprintf(ret_why, WHY_SIZE, "there is no %s/class/infiniband", sysfs);
 	else if (r < 0)
-		(void)snprintf(ret_why, WHY_SIZE, "%s/class/infiniband cannot be read: %s",
-			       t->sysfs, strerror(-r));
+		(void)snprintf(ret_why, WHY_SIZE, "%s/class/infiniband cannot be read: %s", sysfs,
+			       strerror(-r));
 	else if (n == 0)
 		(void)snprintf(ret_why, WHY_SIZE, "no device with a port is in %s/class/infiniband",
-			       t->sysfs);
+			       sysfs);
 	if (n == 0)
 		return -ENODEV;
 	*ret = take_ptr(ports);
@@ -66,22 +66,22 @@ static int find_ports(const struct tracer *t, struct rdma_port **ret, size_t *re
 	return 0;
 }
 
-static int answer_ports(struct client *c, char ret_why[WHY_SIZE])
+static int add_ports(const char *sysfs, struct answer *a, char ret_why[WHY_SIZE])
 {
 	cleanup(freep) struct rdma_port *ports = NULL;
 	size_t n = 0;
-	int r = find_ports(c->tracer, &ports, &n, ret_why);
+	int r = find_ports(sysfs, &ports, &n, ret_why);
 
 	for (size_t i = 0; i < n; i++)
-		client_answer(c, port_json(&ports[i]));
+		a->add(a, port_json(&ports[i]));
 	return r;
 }
 
-void rdma_answer_ports(struct client *c)
+void rdma_add_ports(const char *sysfs, struct answer *a)
 {
 	char why[WHY_SIZE];
 
-	(void)answer_ports(c, why); /* that there are none is seen from there being none */
+	(void)add_ports(sysfs, a, why); /* that there are none is seen from there being none */
 }
 
 /* --- Queue pairs -------------------------------------------------------------------------------- */
@@ -98,7 +98,7 @@ static void name_process(json_t *row)
 	(void)json_object_set_new(row, "comm", text_or_null(comm));
 }
 
-static int answer_qps(struct client *c, bool *ret_cut, char ret_why[WHY_SIZE])
+static int add_qps(struct answer *a, bool *ret_cut, char ret_why[WHY_SIZE])
 {
 	cleanup(json_decrefp) json_t *rows = json_array();
 	json_t *row;
@@ -110,7 +110,7 @@ static int answer_qps(struct client *c, bool *ret_cut, char ret_why[WHY_SIZE])
 	json_array_foreach(rows, i, row)
 	{
 		name_process(row);
-		client_answer(c, json_incref(row));
+		a->add(a, json_incref(row));
 	}
 	*ret_cut = json_array_size(rows) == NLDEV_ROWS_MAX;
 	return 0;
@@ -122,26 +122,25 @@ static json_t *status_json(const char *what, int r, const char *why)
 			 r == 0 ? NULL : why);
 }
 
-int rdma_op(struct request *q)
+static int rdma_answer(struct question *q, struct answer *a)
 {
-	struct client *c = q->client;
 	char why[WHY_SIZE] = "";
 	bool is_cut = false;
 	json_t *o;
 	int r;
 
-	r = answer_ports(c, why);
-	client_answer(c, status_json("ports", r, why));
-	if (json_is_true(json_object_get(q->json, "qps"))) {
-		r = answer_qps(c, &is_cut, why);
+	r = add_ports(q->collector->sysfs, a, why);
+	a->add(a, status_json("ports", r, why));
+	if (json_is_true(json_object_get(a->request, "qps"))) {
+		r = add_qps(a, &is_cut, why);
 		o = status_json("qps", r, why);
 		(void)json_object_set_new(o, "cut", json_boolean(is_cut));
-		client_answer(c, o);
+		a->add(a, o);
 	}
 	return 0;
 }
 
-void rdma_answer_doctor(struct client *c)
+static void rdma_doctor(struct question *q, struct answer *a)
 {
 	cleanup(json_decrefp) json_t *rows = json_array();
 	cleanup(freep) struct rdma_port *ports = NULL;
@@ -149,8 +148,30 @@ void rdma_answer_doctor(struct client *c)
 	size_t n;
 	int r;
 
-	r = find_ports(c->tracer, &ports, &n, why);
-	client_answer(c, status_json("ports", r, why));
+	r = find_ports(q->collector->sysfs, &ports, &n, why);
+	a->add(a, status_json("ports", r, why));
 	r = nldev_read(nldev_open, rows, why);
-	client_answer(c, status_json("qps", r, why));
+	a->add(a, status_json("qps", r, why));
 }
+
+static struct question *rdma_open(struct collector *c, const char *off)
+{
+	struct question *q = calloc(1, sizeof(*q));
+
+	(void)off;
+	if (q)
+		*q = (struct question){.kind = &question_rdma, .collector = c};
+	return q;
+}
+
+static void rdma_close(struct question *q)
+{
+	free(q);
+}
+
+const struct question_kind question_rdma = {
+	.open = rdma_open,
+	.close = rdma_close,
+	.answer = rdma_answer,
+	.doctor = rdma_doctor,
+};

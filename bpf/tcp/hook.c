@@ -5,7 +5,6 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
-#include <bpf/tcp/meter.skel.h>
 #include <errno.h>
 #include <string.h>
 
@@ -14,6 +13,8 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+
+#include <bpf/tcp/meter.skel.h>
 
 #define SHARE 10 /* of the time that looks may take, one in so many */
 

@@ -9,7 +9,6 @@
 #include <assert.h>
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
-#include <bpf/tcp/meter.skel.h>
 #include <errno.h>
 #include <linux/capability.h>
 #include <stdio.h>
@@ -27,6 +26,8 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/list.h"
 #include "ipc/base/num.h"
+
+#include <bpf/tcp/meter.skel.h>
 
 #define SAMPLES 256 /* read at once */
 

@@ -1,0 +1,11 @@
+/*
+ * A client's rows: made for its requests, and freed with all that is counted in them
+ */
+#pragma once
+
+#include "bpf/request.h"
+
+/* The row of the label that the request gives, which may be new. 0, or negative errno and why. */
+int client_row_take(struct request *q, struct row **ret);
+/* What it has as of the last mark is in the totals of its peer then. */
+void client_row_free(struct client *c, struct row *row);

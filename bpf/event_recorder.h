@@ -1,0 +1,14 @@
+/*
+ * The recorder: events that questions emit go to observers, and are kept for clients that ask later
+ */
+#pragma once
+
+#include "bpf/request.h"
+
+#define EVENTS_MAX 4096 /* that are kept */
+
+/* For tracer::collector. */
+extern const struct collector_ops event_recorder_ops;
+
+/* Answers with the events that are kept, the oldest first; their kind is "acted". */
+int event_recorder_op(struct request *q);
