@@ -71,7 +71,7 @@ void client_free(struct client *c)
  * One packet, and all descriptors that came with it: for what there is no room the kernel closes at once, and all
  * clients would wait for that. 0 at the end.
  */
-static ssize_t receive(int fd, char text[PACKET_MAX], struct closing *ret)
+static ssize_t client_receive(int fd, char text[PACKET_MAX], struct closing *ret)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(ret->fds))];
 	struct iovec iov = {.iov_base = text, .iov_len = PACKET_MAX};
@@ -92,7 +92,7 @@ static ssize_t receive(int fd, char text[PACKET_MAX], struct closing *ret)
 	return n < 0 ? -errno : n;
 }
 
-static void on_closed(struct closing *closing)
+static void on_request_closed(struct closing *closing)
 {
 	struct client *c = container_of(closing, struct client, closing);
 
@@ -103,21 +103,21 @@ static void on_closed(struct closing *closing)
 		packets_answer_end(c, take_ptr(c->end));
 }
 
-static void serve(struct client *c, const char *text, size_t size)
+static void client_serve(struct client *c, const char *text, size_t size)
 {
 	struct closing *closing = &c->closing;
 
 	c->end = request_serve(c, text, size, closing->n == 1 ? closing->fds[0] : -1);
 	c->is_closing = true;
 	if (closing->n == 0) {
-		on_closed(closing);
+		on_request_closed(closing);
 		return;
 	}
 	packets_wait(c);
-	closer_close(c->tracer->closer, closing, c->uid, on_closed);
+	closer_close(c->tracer->closer, closing, c->uid, on_request_closed);
 }
 
-static void on_ready(struct waiter *w, uint32_t events)
+static void on_client_ready(struct waiter *w, uint32_t events)
 {
 	struct client *c = container_of(w, struct client, waiter);
 	char text[PACKET_MAX];
@@ -129,11 +129,11 @@ static void on_ready(struct waiter *w, uint32_t events)
 			follow_catch_up(c);
 		return;
 	}
-	n = c->is_closing ? 0 : receive(w->fd, text, &c->closing);
+	n = c->is_closing ? 0 : client_receive(w->fd, text, &c->closing);
 	if (n == -EAGAIN)
 		return;
 	if (n > 0 || n == -EBADMSG)
-		serve(c, text, n > 0 ? (size_t)n : 0);
+		client_serve(c, text, n > 0 ? (size_t)n : 0);
 	else
 		client_free(c);
 }
@@ -182,7 +182,7 @@ static void on_refused_closed(struct closing *closing)
 }
 
 /* Takes `fd`. */
-static void send_away(struct tracer *t, int fd, uid_t uid, unsigned limit, const char *whose)
+static void connection_refuse(struct tracer *t, int fd, uid_t uid, unsigned limit, const char *whose)
 {
 	struct closing *closing = calloc(1, sizeof(*closing));
 	char text[256];
@@ -216,17 +216,17 @@ int client_add(struct tracer *t, int fd)
 	}
 	drop_those_left(t);
 	if (t->n_clients == CLIENTS_MAX) {
-		send_away(t, fd, peer.uid, CLIENTS_MAX, "");
+		connection_refuse(t, fd, peer.uid, CLIENTS_MAX, "");
 		return 0;
 	}
 	if (has_too_many(t, peer.uid)) {
-		send_away(t, fd, peer.uid, CLIENTS_PER_USER_MAX, " of this user");
+		connection_refuse(t, fd, peer.uid, CLIENTS_PER_USER_MAX, " of this user");
 		return 0;
 	}
 	c = calloc(1, sizeof(*c));
 	r = -ENOMEM;
 	if (c) {
-		c->waiter = (struct waiter){.fd = fd, .ready = on_ready};
+		c->waiter = (struct waiter){.fd = fd, .ready = on_client_ready};
 		r = loop_add(t->collector.loop_fd, &c->waiter);
 	}
 	if (r < 0) {

@@ -69,7 +69,7 @@ static void join_qp(const struct client *c, json_t *event)
 #define OF_SUM OF_COMM, {"peer", NUMBER}, {"way", TEXT}, {"bytes", NUMBER}, {"events", NUMBER}, {"since_ns", TIME}
 
 static const struct word words[] = {
-	/* bpf/nccl/act.c writes these. */
+	/* bpf/nccl/report.c writes these. */
 	{"nccl", "nccl_comm", {OF_COMM, {"n_ranks", NUMBER}, {"n_nodes", NUMBER}, {"api", NUMBER}, {"state", TEXT},
 			       {"colls", NUMBER}, {"p2ps", NUMBER}, {"untold", NUMBER}},
 	 NULL},
@@ -123,7 +123,8 @@ static const char *word_of(const char *source)
 	return word->word;
 }
 
-static int check(struct request *q, const char *source, const json_t *event, uint64_t now_ns)
+static int client_event_check(struct request *q, const char *source, const json_t *event,
+			      uint64_t now_ns)
 {
 	const struct word *word = find_word(source, event);
 	size_t n = 0;
@@ -156,7 +157,7 @@ static int check(struct request *q, const char *source, const json_t *event, uin
 	return 0;
 }
 
-static int charge(struct request *q, size_t n, uint64_t now_ns)
+static int client_event_charge(struct request *q, size_t n, uint64_t now_ns)
 {
 	struct client *c = q->client;
 
@@ -175,7 +176,7 @@ static int charge(struct request *q, size_t n, uint64_t now_ns)
 }
 
 /* What else it says of itself it cannot have said: no word has these. */
-static void emit(const struct client *c, json_t *event, const char *source)
+static void client_event_emit(const struct client *c, json_t *event, const char *source)
 {
 	const struct word *word = find_word(source, event);
 	json_t *o = json_copy(event);
@@ -207,10 +208,10 @@ int client_event_op(struct request *q)
 		return -EINVAL;
 	}
 	for (size_t i = 0; i < json_array_size(events) && r == 0; i++)
-		r = check(q, source, json_array_get(events, i), now_ns);
+		r = client_event_check(q, source, json_array_get(events, i), now_ns);
 	if (r == 0)
-		r = charge(q, json_array_size(events), now_ns);
+		r = client_event_charge(q, json_array_size(events), now_ns);
 	for (size_t i = 0; i < json_array_size(events) && r == 0; i++)
-		emit(q->client, json_array_get(events, i), source);
+		client_event_emit(q->client, json_array_get(events, i), source);
 	return r;
 }

@@ -18,7 +18,7 @@ static const json_t *owner_of(const json_t *event)
 	return json_object_get(weightd ? weightd : event, "uid");
 }
 
-static void emit(struct collector *c, json_t *event)
+static void recorder_emit(struct collector *c, json_t *event)
 {
 	struct tracer *t = tracer_of(c);
 
@@ -29,21 +29,21 @@ static void emit(struct collector *c, json_t *event)
 	rows_look_soon(t); /* clients that were too slow for it learn that */
 }
 
-static void count_lost(struct collector *c, uint64_t n, enum event_source source)
+static void recorder_count_lost(struct collector *c, uint64_t n, enum event_source source)
 {
 	follow_count_lost(tracer_of(c), n, source);
 }
 
-static void report_unseen(struct collector *c, const char *path, uint64_t since_ns,
-			  enum event_source source)
+static void recorder_report_unseen(struct collector *c, const char *path, uint64_t since_ns,
+				   enum event_source source)
 {
 	follow_send_unseen(tracer_of(c), path, since_ns, source);
 }
 
 const struct collector_ops event_recorder_ops = {
-	.emit = emit,
-	.count_lost = count_lost,
-	.report_unseen = report_unseen,
+	.emit = recorder_emit,
+	.count_lost = recorder_count_lost,
+	.report_unseen = recorder_report_unseen,
 };
 
 int event_recorder_op(struct request *q)

@@ -25,7 +25,7 @@ static void send_to(struct client *c, json_t *json)
 	packets_send(c, json, FOLLOWED_MAX);
 }
 
-static bool observes(const struct client *c, const struct client *owner)
+static bool is_observer(const struct client *c, const struct client *owner)
 {
 	(void)owner;
 	return c->observes;
@@ -93,7 +93,7 @@ static void send_gap(struct client *c, uint64_t *lost, const char *source)
 }
 
 /* What the row has now. Events of it that were lost are so for all that hear of it. */
-static bool look(struct client *owner, struct row *row, struct reading *ret)
+static bool follow_look(struct client *owner, struct row *row, struct reading *ret)
 {
 	struct client *c;
 
@@ -112,7 +112,7 @@ static void send_rows(struct client *c, struct client *owner)
 	struct row *row;
 
 	list_for_each(row, &owner->rows, link) {
-		if (!look(owner, row, &now))
+		if (!follow_look(owner, row, &now))
 			continue;
 		send_gap(c, &c->lost_in_ring, "ring");
 		if (rows_find_span(owner, row->label.sync))
@@ -165,24 +165,20 @@ static bool does_anyone_follow(const struct tracer *t)
 	return false;
 }
 
-static void send_tcp_event(struct tracer *t, const struct tcp_event *e)
+static void on_tcp_event(const struct tcp_event *e, void *context)
 {
 	static const char *const kinds[N_TCP_EVENTS] = {
 		[TCP_EVENT_OPEN] = "open",
 		[TCP_EVENT_CLOSE] = "close",
 		[TCP_EVENT_RETRANSMIT] = "retransmit",
 	};
+	const struct tracer *t = context;
 	struct client *owner;
 	const struct row *row = does_anyone_follow(t) ? rows_find(t, e->sample.row, &owner) : NULL;
 
 	if (row && e->kind < N_TCP_EVENTS && has_receiver(owner, is_receiver))
 		send_to_all(owner, is_receiver,
 			    with_owner(row_sample_json(row, kinds[e->kind], &e->sample), owner));
-}
-
-static void on_tcp_event(const struct tcp_event *e, void *context)
-{
-	send_tcp_event(context, e);
 }
 
 /* There may have been more of them than there was room for, which is looked for soon. */
@@ -242,14 +238,15 @@ void follow_begin(struct client *c, bool *flag)
 
 	list_for_each(owner, &c->tracer->clients, link)
 		list_for_each(row, &owner->rows, link)
-			(void)look(owner, row, &now);
+			(void)follow_look(owner, row, &now);
 	*flag = true;
 }
 
 void follow_span_begins(struct client *owner, const struct span *span)
 {
-	if (has_receiver(owner, observes))
-		send_to_all(owner, observes, follow_span_json(owner, span, "begin", span->began_ns));
+	if (has_receiver(owner, is_observer))
+		send_to_all(owner, is_observer,
+			    follow_span_json(owner, span, "begin", span->began_ns));
 }
 
 void follow_span_ends(struct client *owner, const struct span *span)
@@ -259,12 +256,12 @@ void follow_span_ends(struct client *owner, const struct span *span)
 	json_t *total;
 
 	list_for_each(row, &owner->rows, link) {
-		if (strcmp(row->label.sync, span->sync) != 0 || !look(owner, row, &now))
+		if (strcmp(row->label.sync, span->sync) != 0 || !follow_look(owner, row, &now))
 			continue;
 		total = follow_row_json(owner, row, "total", &now);
 		event_log_add(&owner->tracer->ended_rows,
 			      json_object_get(json_object_get(total, "client"), "uid"), total);
-		send_to_all(owner, observes, total);
+		send_to_all(owner, is_observer, total);
 	}
-	send_to_all(owner, observes, follow_span_json(owner, span, "end", num_now_ns()));
+	send_to_all(owner, is_observer, follow_span_json(owner, span, "end", num_now_ns()));
 }

@@ -54,7 +54,7 @@ static const struct option options[] = {
 	{0},
 };
 
-static _Noreturn void refuse(const char *what, const char *value, const char *wanted)
+static _Noreturn void option_refuse(const char *what, const char *value, const char *wanted)
 {
 	(void)fprintf(stderr, "weightd-trace: %s cannot be '%s': %s\n", what, value, wanted);
 	exit(EXIT_USAGE);
@@ -66,7 +66,7 @@ static uint32_t ring_size(const char *text)
 
 	if (num_parse_size(text, &size) < 0 || size < (uint64_t)sysconf(_SC_PAGESIZE) ||
 	    size > GIB || !num_is_power_of_two(size))
-		refuse("--ring", text, "it takes a power of two between a page and 1G");
+		option_refuse("--ring", text, "it takes a power of two between a page and 1G");
 	return (uint32_t)size;
 }
 
@@ -76,17 +76,17 @@ static const struct meter_kind *meter_named(const char *name)
 		return &meter_bpf;
 	if (!strcmp(name, meter_diag.name))
 		return &meter_diag;
-	refuse("--meter", name, "it takes bpf or diag");
+	option_refuse("--meter", name, "it takes bpf or diag");
 }
 
 static enum probes_wanted probes_wanted(const char *text)
 {
 	if (strcmp(text, "on") != 0 && strcmp(text, "off") != 0)
-		refuse("--probes", text, "it takes on or off");
+		option_refuse("--probes", text, "it takes on or off");
 	return !strcmp(text, "on") ? PROBES_ON : PROBES_OFF;
 }
 
-static struct tracer_options parse(int argc, char **argv)
+static struct tracer_options options_parse(int argc, char **argv)
 {
 	const char *socket = getenv("WEIGHTD_TRACE_SOCKET");
 	struct tracer_options o = {.socket = socket && *socket ? socket : SOCKET,
@@ -116,14 +116,14 @@ static struct tracer_options parse(int argc, char **argv)
 		}
 	}
 	if (optind < argc)
-		refuse("an argument", argv[optind],
-		       "there are only options; see weightd-trace --help");
+		option_refuse("an argument", argv[optind],
+			      "there are only options; see weightd-trace --help");
 	return o;
 }
 
 int main(int argc, char **argv)
 {
-	const struct tracer_options o = parse(argc, argv);
+	const struct tracer_options o = options_parse(argc, argv);
 
 	/* A service has it made; what else is wrong with it is told of the socket. */
 	if (!strcmp(o.socket, SOCKET))

@@ -89,7 +89,7 @@ void messages_free(struct messages *m)
 	free(m);
 }
 
-static void on_end(struct waiter *w, uint32_t events)
+static void on_messages_end(struct waiter *w, uint32_t events)
 {
 	(void)events;
 	messages_free(container_of(w, struct messages, timer.waiter));
@@ -118,7 +118,7 @@ static int begin_rows(const struct messages *m)
 	return has_row ? 0 : -ENOENT;
 }
 
-static bool has_room(const struct client *c)
+static bool messages_has_room(const struct client *c)
 {
 	return c->n_messages < MESSAGES_MAX || c->uid == 0 || c->uid == geteuid();
 }
@@ -131,12 +131,12 @@ int messages_begin(struct client *c, const char *sync, bool of_all, unsigned sec
 
 	if (!m)
 		return -ENOMEM;
-	if (!has_room(c) && !messages_find(c, sync, of_all))
+	if (!messages_has_room(c) && !messages_find(c, sync, of_all))
 		return -EDQUOT;
 	m->client = c;
 	m->of_all = of_all;
 	(void)strcpy(m->sync, sync);
-	m->timer = TIMER(on_end);
+	m->timer = TIMER(on_messages_end);
 	r = timer_open(&m->timer, c->tracer->collector.loop_fd);
 	if (r < 0)
 		return r;

@@ -126,8 +126,8 @@ static json_t *samples_for(const struct metrics_answer *a, const struct family *
 }
 
 /* Takes `labels`. A sample of seconds is told in nanoseconds. */
-static void append(const struct metrics_answer *a, const struct family *f, json_t *labels,
-		   uint64_t value)
+static void sample_append(const struct metrics_answer *a, const struct family *f, json_t *labels,
+			  uint64_t value)
 {
 	const char *key = f->unit && !strcmp(f->unit, "seconds") ? "value_ns" : "value";
 
@@ -139,25 +139,26 @@ static void append_one(struct metrics_answer *a, const struct family *f)
 {
 	const char *at = (const char *)&a->tracer->metrics + f->offset;
 
-	append(a, f, json_object(), *(const uint64_t *)at);
+	sample_append(a, f, json_object(), *(const uint64_t *)at);
 }
 
 static void append_meter(struct metrics_answer *a, const struct family *f)
 {
-	append(a, f, json_pack("{ss}", "meter", a->tracer->collector.meter->kind->name), 1);
+	sample_append(a, f, json_pack("{ss}", "meter", a->tracer->collector.meter->kind->name), 1);
 }
 
 static void append_hooks(struct metrics_answer *a, const struct family *f)
 {
 	for (size_t i = 0; i < N_HOOKS; i++)
-		append(a, f,
-		       json_pack("{ss ss}", "hook", hooks[i].name, "program", hooks[i].program),
-		       hook_is_on(a->tracer->collector.meter, &hooks[i]));
+		sample_append(a, f,
+			      json_pack("{ss ss}", "hook", hooks[i].name, "program",
+					hooks[i].program),
+			      hook_is_on(a->tracer->collector.meter, &hooks[i]));
 }
 
 static void append_clients(struct metrics_answer *a, const struct family *f)
 {
-	append(a, f, json_object(), a->tracer->n_clients);
+	sample_append(a, f, json_object(), a->tracer->n_clients);
 }
 
 static void append_rows(struct metrics_answer *a, const struct family *f)
@@ -165,12 +166,12 @@ static void append_rows(struct metrics_answer *a, const struct family *f)
 	static const char *const names[] = {"absent", "sampled", "exact"};
 
 	for (unsigned i = 0; i < ARRAY_LEN(a->n_rows); i++)
-		append(a, f, json_pack("{ss}", "quality", names[i]), a->n_rows[i]);
+		sample_append(a, f, json_pack("{ss}", "quality", names[i]), a->n_rows[i]);
 }
 
 static void append_spans(struct metrics_answer *a, const struct family *f)
 {
-	append(a, f, json_object(), a->tracer->n_spans);
+	sample_append(a, f, json_object(), a->tracer->n_spans);
 }
 
 /* Each account that has something to tell, from NULL to NULL; the others are last. */
@@ -197,7 +198,7 @@ static json_t *labels_of(const struct peer_totals *sums)
 			 sums->is_payload ? "payload" : "control");
 }
 
-static const uint64_t *at(const struct peer_totals *sums, const struct family *f)
+static const uint64_t *counter_at(const struct peer_totals *sums, const struct family *f)
 {
 	return (const uint64_t *)((const char *)sums + f->offset);
 }
@@ -205,7 +206,7 @@ static const uint64_t *at(const struct peer_totals *sums, const struct family *f
 static void append_peers(struct metrics_answer *a, const struct family *f)
 {
 	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
-		append(a, f, labels_of(sums), *at(sums, f));
+		sample_append(a, f, labels_of(sums), *counter_at(sums, f));
 }
 
 /* What a connection carried before it ended is not always known to this meter. */
@@ -223,7 +224,7 @@ static void append_counters(struct metrics_answer *a, const struct family *f)
 			continue;
 		labels = labels_of(sums);
 		(void)json_object_set_new(labels, "quality", json_string(quality(a->tracer)));
-		append(a, f, labels, *at(sums, f));
+		sample_append(a, f, labels, *counter_at(sums, f));
 	}
 }
 
@@ -236,14 +237,14 @@ static void append_limits(struct metrics_answer *a, const struct family *f)
 			labels = labels_of(sums);
 			(void)json_object_set_new(labels, "limit", json_string(limit_names[i]));
 			(void)json_object_set_new(labels, "quality", json_string("sampled"));
-			append(a, f, labels, at(sums, f)[i]);
+			sample_append(a, f, labels, counter_at(sums, f)[i]);
 		}
 }
 
 static void append_open(struct metrics_answer *a, const struct family *f)
 {
 	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
-		append(a, f, labels_of(sums), sums->opened - sums->closed);
+		sample_append(a, f, labels_of(sums), sums->opened - sums->closed);
 }
 
 static const enum question_number sources[N_EVENT_SOURCES] = {
@@ -260,12 +261,12 @@ static void append_lost(struct metrics_answer *a, const struct family *f)
 	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
 		n += sums->lost;
 	if (t->tcp_events.fd >= 0)
-		append(a, f, json_pack("{ss}", "source", "ring"), n);
-	append(a, f, json_pack("{ss}", "source", "client"), t->metrics.lost_packets);
+		sample_append(a, f, json_pack("{ss}", "source", "ring"), n);
+	sample_append(a, f, json_pack("{ss}", "source", "client"), t->metrics.lost_packets);
 	for (int i = 0; i < N_EVENT_SOURCES; i++)
 		if (!*t->questions[sources[i]]->why)
-			append(a, f, json_pack("{ss}", "source", event_source_names[i]),
-			       t->metrics.lost_events[i]);
+			sample_append(a, f, json_pack("{ss}", "source", event_source_names[i]),
+				      t->metrics.lost_events[i]);
 }
 
 static void append_events(struct metrics_answer *a, const struct family *f)
@@ -273,9 +274,9 @@ static void append_events(struct metrics_answer *a, const struct family *f)
 	const struct metrics *m = &a->tracer->metrics;
 
 	for (unsigned i = 0; i < m->n_words; i++)
-		append(a, f, json_pack("{ss}", "act", m->events[i].word), m->events[i].n);
+		sample_append(a, f, json_pack("{ss}", "act", m->events[i].word), m->events[i].n);
 	if (m->other_events)
-		append(a, f, json_pack("{ss}", "act", PEER_OTHER), m->other_events);
+		sample_append(a, f, json_pack("{ss}", "act", PEER_OTHER), m->other_events);
 }
 
 static json_t *labels_of_port(const struct rdma_port *p)
@@ -287,15 +288,15 @@ static void append_port_up(struct metrics_answer *a, const struct family *f)
 {
 	for (size_t i = 0; i < a->n_ports; i++)
 		if (*a->ports[i].state)
-			append(a, f, labels_of_port(&a->ports[i]),
-			       !strcmp(a->ports[i].state, "active"));
+			sample_append(a, f, labels_of_port(&a->ports[i]),
+				      !strcmp(a->ports[i].state, "active"));
 }
 
 static void append_port_rate(struct metrics_answer *a, const struct family *f)
 {
 	for (size_t i = 0; i < a->n_ports; i++)
 		if (a->ports[i].rate_bits != RDMA_PORT_UNKNOWN)
-			append(a, f, labels_of_port(&a->ports[i]), a->ports[i].rate_bits / 8);
+			sample_append(a, f, labels_of_port(&a->ports[i]), a->ports[i].rate_bits / 8);
 }
 
 /* Of traffic there are bytes, and packets. */
@@ -322,22 +323,23 @@ static void append_ports(struct metrics_answer *a, const struct family *f)
 	for (const struct rdma_port *p = a->ports; p < a->ports + a->n_ports; p++)
 		for (int i = 0; rdma_port_counts[i].key; i++)
 			if (is_of(&rdma_port_counts[i], f) && p->counts[i] != RDMA_PORT_UNKNOWN)
-				append(a, f, labels_of_count(p, &rdma_port_counts[i]), p->counts[i]);
+				sample_append(a, f, labels_of_count(p, &rdma_port_counts[i]),
+					      p->counts[i]);
 }
 
 static void append_programs(struct metrics_answer *a, const struct family *f)
 {
 	for (const struct program *p = a->programs; a->has_runs && p < a->programs + a->n_programs;
 	     p++)
-		append(a, f, json_pack("{ss}", "program", p->name),
-		       *(const uint64_t *)((const char *)p + f->offset));
+		sample_append(a, f, json_pack("{ss}", "program", p->name),
+			      *(const uint64_t *)((const char *)p + f->offset));
 }
 
 static void append_misses(struct metrics_answer *a, const struct family *f)
 {
 	for (const struct program *p = a->programs; p < a->programs + a->n_programs; p++)
 		if (p->misses != MISSES_UNKNOWN)
-			append(a, f, json_pack("{ss}", "program", p->name), p->misses);
+			sample_append(a, f, json_pack("{ss}", "program", p->name), p->misses);
 }
 
 /* clang-format off */
@@ -401,7 +403,7 @@ static size_t read_programs(const struct tracer *t, struct program ret[PROGRAMS_
 }
 
 /* Brings all rows up to now, for which a program runs: where none has run more than before, nobody counts that. */
-static int mark(struct tracer *t, struct metrics_answer *a)
+static int metrics_mark(struct tracer *t, struct metrics_answer *a)
 {
 	struct program before[PROGRAMS_MAX];
 	size_t n = read_programs(t, before);
@@ -439,7 +441,7 @@ int metrics_op(struct request *q)
 	struct metrics_answer a = {.tracer = c->tracer, .packets = packets};
 	json_t *packet;
 	size_t i;
-	int r = mark(c->tracer, &a);
+	int r = metrics_mark(c->tracer, &a);
 
 	if (r == 0)
 		r = count_rows(c->tracer, &a);

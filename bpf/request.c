@@ -302,7 +302,7 @@ static int op_doctor(struct request *q)
 	return 0;
 }
 
-static int ask(struct request *q, enum question_number number)
+static int question_ask(struct request *q, enum question_number number)
 {
 	struct question *question = q->client->tracer->questions[number];
 
@@ -311,12 +311,12 @@ static int ask(struct request *q, enum question_number number)
 
 static int op_rdma(struct request *q)
 {
-	return ask(q, QUESTION_RDMA);
+	return question_ask(q, QUESTION_RDMA);
 }
 
 static int op_attached(struct request *q)
 {
-	return ask(q, QUESTION_PROBES);
+	return question_ask(q, QUESTION_PROBES);
 }
 
 static const struct operation {

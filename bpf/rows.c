@@ -53,7 +53,7 @@ void rows_count_spans(struct tracer *t, int change)
 		timer_begin(&t->timer, ROWS_PERIOD_NS);
 }
 
-static void take_sample(const struct sample *s, void *context)
+static void sample_take(const struct sample *s, void *context)
 {
 	struct client *owner;
 	struct row *row = rows_find(context, s->row, &owner);
@@ -91,14 +91,14 @@ int rows_mark(struct tracer *t)
 			row->rtt_us = 0;
 			socket_census_begin(&row->census);
 		}
-	r = t->collector.meter->kind->mark(t->collector.meter, take_sample, t);
+	r = t->collector.meter->kind->mark(t->collector.meter, sample_take, t);
 	t->n_misses = meter_misses(t->collector.meter);
 	if (r == 0 && t->collector.meter->kind->is_told_of_ends)
 		end_census(t);
 	return r;
 }
 
-static void doubt(enum quality *q)
+static void quality_doubt(enum quality *q)
 {
 	if (*q == QUALITY_EXACT)
 		*q = QUALITY_SAMPLED;
@@ -114,9 +114,9 @@ int rows_read(struct tracer *t, const struct row *row, struct reading *ret)
 	if (!socket_census_is_short(&row->census) && row->n_misses == t->n_misses)
 		return 0;
 	for (int i = 0; i < N_COUNTERS; i++)
-		doubt(&ret->quality[i]);
-	doubt(&ret->opened);
-	doubt(&ret->ended);
+		quality_doubt(&ret->quality[i]);
+	quality_doubt(&ret->opened);
+	quality_doubt(&ret->ended);
 	return 0;
 }
 

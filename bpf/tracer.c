@@ -31,7 +31,7 @@
 #define SHARE 10 /* of the time that a look may take, one in so many */
 #define BACKLOG CLIENTS_MAX
 
-static int complain(const char *what, int r)
+static int log_error(const char *what, int r)
 {
 	(void)fprintf(stderr, "weightd-trace: %s: %s\n", what, strerror(-r));
 	return r;
@@ -43,7 +43,7 @@ static void on_tcp_events(struct waiter *w, uint32_t events)
 	follow_take_tcp_events(container_of(w, struct tracer, tcp_events), false);
 }
 
-static void on_timer(struct waiter *w, uint32_t events)
+static void on_period(struct waiter *w, uint32_t events)
 {
 	struct tracer *t = container_of(w, struct tracer, timer.waiter);
 	uint64_t began = num_now_ns(), took;
@@ -83,7 +83,7 @@ static void on_connect(struct waiter *w, uint32_t events)
 		return; /* or it went away again */
 	r = client_add(t, fd);
 	if (r < 0)
-		(void)complain("a client was sent away", r);
+		(void)log_error("a client was sent away", r);
 }
 
 static void on_signal(struct waiter *w, uint32_t events)
@@ -189,7 +189,7 @@ static void close_questions(struct tracer *t)
 			t->questions[i]->kind->close(t->questions[i]);
 }
 
-static int open_all(struct tracer *t, const struct tracer_options *o)
+static int tracer_open(struct tracer *t, const struct tracer_options *o)
 {
 	sigset_t signals;
 	int r;
@@ -214,20 +214,20 @@ static int open_all(struct tracer *t, const struct tracer_options *o)
 	if (r == 0 && t->tcp_events.fd >= 0)
 		r = loop_add(t->collector.loop_fd, &t->tcp_events);
 	if (r < 0)
-		return complain("cannot wait for events", r);
+		return log_error("cannot wait for events", r);
 	r = open_questions(t, o);
 	if (r < 0)
-		return complain("cannot begin", r);
+		return log_error("cannot begin", r);
 	r = listen_on(o->socket, &t->listener.fd);
 	if (r == 0)
 		r = loop_add(t->collector.loop_fd, &t->listener);
 	if (r < 0)
-		return complain(o->socket, r);
+		return log_error(o->socket, r);
 	r = ready_notify();
-	return r < 0 ? complain("cannot tell systemd that it serves", r) : 0;
+	return r < 0 ? log_error("cannot tell systemd that it serves", r) : 0;
 }
 
-static void close_all(struct tracer *t, const char *path)
+static void tracer_close(struct tracer *t, const char *path)
 {
 	struct client *c, *next;
 
@@ -259,7 +259,7 @@ int tracer_run(const struct tracer_options *o)
 			      .sysfs = o->sysfs,
 			      .is_forced = o->probes == PROBES_ON},
 		.listener = {.fd = -1, .ready = on_connect},
-		.timer = TIMER(on_timer),
+		.timer = TIMER(on_period),
 		.tcp_events = {.fd = -1, .ready = on_tcp_events},
 		.signals = {.fd = -1, .ready = on_signal},
 	};
@@ -271,7 +271,7 @@ int tracer_run(const struct tracer_options *o)
 	event_log_init(&t.events, EVENTS_MAX);
 	metrics_init(&t.metrics);
 	t.sent_ns = num_now_ns();
-	r = open_all(&t, o);
+	r = tracer_open(&t, o);
 	if (r == 0) {
 		(void)printf("weightd-trace: counts by %s on %s\n", t.collector.meter->kind->name,
 			     o->socket);
@@ -279,6 +279,6 @@ int tracer_run(const struct tracer_options *o)
 	}
 	while (r == 0 && !t.stops)
 		r = loop_turn(t.collector.loop_fd);
-	close_all(&t, o->socket);
+	tracer_close(&t, o->socket);
 	return r;
 }

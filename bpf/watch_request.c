@@ -33,7 +33,7 @@ static bool may_watch(const struct request *q, const struct stat *st)
 }
 
 /* `what` is another's, or nobody knows whose. */
-static int refuse(struct request *q, const struct stat *st, const char *what)
+static int watch_refuse(struct request *q, const struct stat *st, const char *what)
 {
 	if (st->st_uid == OVERFLOW_UID)
 		(void)snprintf(q->why, sizeof(q->why),
@@ -62,7 +62,7 @@ static int open_process(struct request *q, pid_t pid, int *ret_fd)
 		char text[32];
 
 		(void)snprintf(text, sizeof(text), "process %d", pid);
-		return refuse(q, &st, text);
+		return watch_refuse(q, &st, text);
 	}
 	*ret_fd = take_fd(fd);
 	return 0;
@@ -88,7 +88,7 @@ static int find_cgroup(struct request *q, const char *path, uint64_t *ret, char 
 	if (r == 0 && fstat(fd, &st) < 0)
 		r = -errno;
 	if (r == 0 && !may_watch(q, &st))
-		return refuse(q, &st, "that control group");
+		return watch_refuse(q, &st, "that control group");
 	if (r < 0) {
 		name_group(path, name);
 		(void)snprintf(q->why, sizeof(q->why), "there is no %s of version 2 here: %s",
@@ -99,7 +99,7 @@ static int find_cgroup(struct request *q, const char *path, uint64_t *ret, char 
 	return 0;
 }
 
-static int begin(struct request *q, struct watch *w)
+static int watch_begin(struct request *q, struct watch *w)
 {
 	struct meter *m = q->client->tracer->collector.meter;
 	struct row *row;
@@ -129,7 +129,7 @@ static int watch_process(struct request *q, struct watch *w)
 	w->pid = q->pid = (pid_t)pid;
 	r = open_process(q, w->pid, &w->waiter.fd);
 	if (r == 0)
-		r = begin(q, w);
+		r = watch_begin(q, w);
 	if (r < 0)
 		return r;
 	r = loop_add(t->collector.loop_fd, &w->waiter);
@@ -152,7 +152,7 @@ static int watch_cgroup(struct request *q, struct watch *w)
 	}
 	r = find_cgroup(q, given, &w->cgroup, &path);
 	q->cgroup = path;
-	return r < 0 ? r : begin(q, w);
+	return r < 0 ? r : watch_begin(q, w);
 }
 
 int watch_request_op(struct request *q)

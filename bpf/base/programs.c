@@ -34,6 +34,11 @@ struct bpf_link *program_attach_to_process(const struct bpf_program *program, pi
 	return bpf_program__attach_iter(program, &options);
 }
 
+void program_link_freep(struct bpf_link **link)
+{
+	(void)bpf_link__destroy(*link);
+}
+
 int program_iterate(const struct bpf_link *link)
 {
 	int fd = bpf_iter_create(bpf_link__fd(link));

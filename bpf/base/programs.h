@@ -27,6 +27,7 @@ void program_choose(struct bpf_object *object, const char *name);
 /* Iterators: over what is in a map, and over one process alone (Linux 6.1). NULL, and errno. */
 struct bpf_link *program_attach_to_map(const struct bpf_program *program, const struct bpf_map *map);
 struct bpf_link *program_attach_to_process(const struct bpf_program *program, pid_t pid);
+void program_link_freep(struct bpf_link **link);
 /* A descriptor to read an iterator from, or negative errno. */
 int program_iterate(const struct bpf_link *link);
 

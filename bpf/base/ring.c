@@ -10,7 +10,7 @@
 
 #define HEAD_SIZE 8u /* of each record, which begins at a multiple of that */
 
-static int take_one(void *context, void *data, size_t size)
+static int record_take(void *context, void *data, size_t size)
 {
 	struct ring *r = context;
 	size_t in_ring = HEAD_SIZE + (size + HEAD_SIZE - 1) / HEAD_SIZE * HEAD_SIZE;
@@ -26,7 +26,7 @@ int ring_open(struct ring *r, const struct bpf_map *map,
 	      void (*take)(void *context, const void *data, size_t size), void *context)
 {
 	*r = (struct ring){.take = take, .context = context, .size = bpf_map__max_entries(map)};
-	r->buffer = ring_buffer__new(bpf_map__fd(map), take_one, r, NULL);
+	r->buffer = ring_buffer__new(bpf_map__fd(map), record_take, r, NULL);
 	return r->buffer ? 0 : -errno;
 }
 
@@ -41,7 +41,7 @@ int ring_fd(const struct ring *r)
 	return ring_buffer__epoll_fd(r->buffer);
 }
 
-static void take(struct ring *r, size_t n)
+static void ring_consume(struct ring *r, size_t n)
 {
 	r->n_left = n;
 	r->size_left = r->size;
@@ -50,11 +50,11 @@ static void take(struct ring *r, size_t n)
 
 void ring_take(struct ring *r)
 {
-	take(r, RING_TURN);
+	ring_consume(r, RING_TURN);
 }
 
 /* No more than fills it was there. */
 void ring_take_all(struct ring *r)
 {
-	take(r, SIZE_MAX);
+	ring_consume(r, SIZE_MAX);
 }

@@ -68,7 +68,7 @@ static struct owner *take_owner(struct event_log *log, json_int_t uid)
 	return o;
 }
 
-static void make_room(struct event_log *log)
+static void event_log_make_room(struct event_log *log)
 {
 	struct owner *o, *most = list_first(&log->owners, struct owner, link);
 
@@ -87,7 +87,7 @@ void event_log_add(struct event_log *log, const json_t *uid, const json_t *o)
 	if (!text || !line)
 		return;
 	if (log->n == log->n_max)
-		make_room(log);
+		event_log_make_room(log);
 	owner = take_owner(log, json_is_integer(uid) ? json_integer_value(uid) : -1);
 	if (!owner)
 		return;

@@ -71,7 +71,7 @@ static json_t *bytes_json(const struct passed_fd *p)
 	return p->memory == MEMORY_NVIDIA ? json_null() : json_integer((json_int_t)p->bytes);
 }
 
-static void take_one(void *context, const void *data, size_t size)
+static void passed_fd_take(void *context, const void *data, size_t size)
 {
 	const struct passed_fd *p = data;
 	const struct fd_passing *passing = context;
@@ -102,14 +102,14 @@ static uint64_t count_misses(const struct fd_passing *p)
 	return sum;
 }
 
-static struct fd_passing *self(struct question *q)
+static struct fd_passing *fd_passing_of(struct question *q)
 {
 	return container_of(q, struct fd_passing, question);
 }
 
 static void fd_passing_count_missed(struct question *q)
 {
-	struct fd_passing *p = self(q);
+	struct fd_passing *p = fd_passing_of(q);
 	uint64_t n = p->bpf->bss->untold.ring + p->bpf->bss->untold.limited + count_misses(p);
 
 	if (n != p->n_missed)
@@ -119,7 +119,7 @@ static void fd_passing_count_missed(struct question *q)
 
 static void fd_passing_take(struct question *q)
 {
-	ring_take_all(&self(q)->ring);
+	ring_take_all(&fd_passing_of(q)->ring);
 	fd_passing_count_missed(q);
 }
 
@@ -155,7 +155,7 @@ static void explain_missing(const struct fd_passing_bpf *bpf, char ret_why[WHY_S
 	}
 }
 
-static int load(struct fd_passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
+static int fd_passing_load(struct fd_passing *p, uint32_t ring_size, char ret_why[WHY_SIZE])
 {
 	bool is_old = is_function(RECEIVE_OF_OLD);
 	int r;
@@ -177,21 +177,21 @@ static int load(struct fd_passing *p, uint32_t ring_size, char ret_why[WHY_SIZE]
 	return r;
 }
 
-static int open_all(struct fd_passing *p, char ret_why[WHY_SIZE])
+static int fd_passing_begin(struct fd_passing *p, char ret_why[WHY_SIZE])
 {
 	struct collector *c = p->question.collector;
-	int r = load(p, c->ring_size, ret_why);
+	int r = fd_passing_load(p, c->ring_size, ret_why);
 
 	if (r < 0)
 		return r;
-	r = ring_open(&p->ring, p->bpf->maps.events, take_one, p);
+	r = ring_open(&p->ring, p->bpf->maps.events, passed_fd_take, p);
 	if (r < 0)
 		return r;
 	p->waiter.fd = ring_fd(&p->ring);
 	return loop_add(c->loop_fd, &p->waiter);
 }
 
-static void close_all(struct fd_passing *p)
+static void fd_passing_release(struct fd_passing *p)
 {
 	loop_remove(p->question.collector->loop_fd, &p->waiter); /* the loop may go on without it */
 	ring_close(&p->ring);
@@ -210,12 +210,12 @@ static struct question *fd_passing_open(struct collector *c, const char *off)
 	*q = (struct question){.kind = &question_fd_passing, .collector = c};
 	p->waiter = (struct waiter){.fd = -1, .ready = on_passed};
 	(void)strcpy(q->why, off);
-	r = *off ? 0 : open_all(p, q->why);
+	r = *off ? 0 : fd_passing_begin(p, q->why);
 	if (r < 0) {
 		if (!*q->why)
 			support_explain(r, BPF_SINCE, q->why);
 		q->is_refused = true;
-		close_all(p);
+		fd_passing_release(p);
 		*p = (struct fd_passing){.question = *q, .waiter.fd = -1};
 	}
 	return q;
@@ -223,8 +223,8 @@ static struct question *fd_passing_open(struct collector *c, const char *off)
 
 static void fd_passing_close(struct question *q)
 {
-	close_all(self(q));
-	free(self(q));
+	fd_passing_release(fd_passing_of(q));
+	free(fd_passing_of(q));
 }
 
 static size_t fd_passing_metrics(const struct question *q, struct program ret[PROGRAMS_MAX],

@@ -49,7 +49,7 @@ static void get_ready(void)
 	is_ready = true;
 }
 
-static int init(const struct comm_facts *f, void **ret_context, int *ret_mask, log_fn log)
+static int plugin_init(const struct comm_facts *f, void **ret_context, int *ret_mask, log_fn log)
 {
 	struct comm *c;
 
@@ -69,7 +69,7 @@ static int init(const struct comm_facts *f, void **ret_context, int *ret_mask, l
 	return ABI_OK;
 }
 
-static int finalize(void *context)
+static int plugin_finalize(void *context)
 {
 	struct comm *c;
 
@@ -103,7 +103,7 @@ static int init_of(int api, void **ret_context, uint64_t hash, int *ret_mask, co
 				     .n_nodes = n_nodes,
 				     .api = api};
 
-	return init(&f, ret_context, ret_mask, log);
+	return plugin_init(&f, ret_context, ret_mask, log);
 }
 
 static int start_of(int api, void *context, void **ret_handle, const struct descr *d)
@@ -140,8 +140,8 @@ static int start_v4(void *context, void **ret_handle, struct descr *d)
 }
 
 extern const struct api_v4 ncclProfiler_v4;
-const struct api_v4 ncclProfiler_v4 = {NAME,    init_v4, start_v4, stop_event, record_event_state,
-				       finalize};
+const struct api_v4 ncclProfiler_v4 = {
+	NAME, init_v4, start_v4, stop_event, record_event_state, plugin_finalize};
 
 #define TABLE(version)                                                                             \
 	static int init_v##version(void **ret_context, uint64_t hash, int *ret_mask,               \
@@ -157,8 +157,9 @@ const struct api_v4 ncclProfiler_v4 = {NAME,    init_v4, start_v4, stop_event, r
 	}                                                                                          \
 	extern const struct api ncclProfiler_v##version;                                           \
 	const struct api ncclProfiler_v##version = {                                               \
-		NAME,     init_v##version, start_v##version, stop_event, record_event_state,       \
-		finalize, {NULL}}
+		NAME,       init_v##version,    start_v##version,                                  \
+		stop_event, record_event_state, plugin_finalize,                                   \
+		{NULL}}
 
 TABLE(5);
 TABLE(6);

@@ -17,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bpf/nccl/act.h"
 #include "bpf/nccl/link.h"
+#include "bpf/nccl/report.h"
 #include "bpf/nccl/ring.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
@@ -171,7 +171,7 @@ static void discard_ring(void)
 
 /* --- What is told -------------------------------------------------------------------------------- */
 
-static bool append(struct text *t, const struct text *act)
+static bool sender_append(struct text *t, const struct text *act)
 {
 	if (act->is_full || t->n + act->n > BATCH_SIZE)
 		return false;
@@ -219,8 +219,8 @@ static bool tell_comms(struct sender *t, struct text *text)
 		if (!has_comm_to_tell(t, i))
 			continue;
 		is_closed = c->opened == t->link.number && c->is_closing;
-		act_of_comm(&act, &comms[i], &c->sums, is_closed, t->now_ns);
-		if (!append(text, &act))
+		report_of_comm(&act, &comms[i], &c->sums, is_closed, t->now_ns);
+		if (!sender_append(text, &act))
 			return false;
 		b->comms[b->n_comms].place = i;
 		b->comms[b->n_comms].is_closed = is_closed;
@@ -249,8 +249,8 @@ static bool tell_tasks(struct sender *t, struct text *text)
 		struct slot *task = t->tasks[i];
 
 		if (has_room && is_over(t, task)) {
-			act_of_task(&act, &comms[slot_get(task->comm)], task);
-			has_room = append(text, &act);
+			report_of_task(&act, &comms[slot_get(task->comm)], task);
+			has_room = sender_append(text, &act);
 			if (has_room) {
 				slot_free(task);
 				t->batch.n_tasks++;
@@ -271,8 +271,8 @@ static bool tell_sums_of(struct sender *t, struct text *text, int comm, uint64_t
 	struct text act;
 
 	while (b->n_sums < BATCH_MAX && (sum = sums_next_untold(&t->sums, from, comm, told_ns))) {
-		act_of_sum(&act, &comms[sum->comm], sum);
-		if (!append(text, &act))
+		report_of_sum(&act, &comms[sum->comm], sum);
+		if (!sender_append(text, &act))
 			return false;
 		b->sums[b->n_sums].i = (unsigned)(sum - t->sums.of);
 		b->sums[b->n_sums++].n = sum->n;
@@ -298,21 +298,21 @@ static bool tell_gap(struct sender *t, struct text *text)
 
 	if (t->lost == t->lost_told)
 		return true;
-	act_of_gap(&act, t->lost - t->lost_told, t->lost_told_ns, t->now_ns);
-	if (!append(text, &act))
+	report_of_gap(&act, t->lost - t->lost_told, t->lost_told_ns, t->now_ns);
+	if (!sender_append(text, &act))
 		return false;
 	t->batch.lost = t->lost;
 	return true;
 }
 
-static bool ask(struct sender *t, enum request request, const struct text *text, int fd)
+static bool sender_ask(struct sender *t, enum request request, const struct text *text, int fd)
 {
 	t->asked = request;
 	return link_ask(&t->link, text, fd);
 }
 
 /* False: there is nothing, or it could not be asked. */
-static bool tell(struct sender *t)
+static bool sender_report(struct sender *t)
 {
 	struct text text;
 	size_t empty;
@@ -337,7 +337,7 @@ static bool tell(struct sender *t)
 	if (text.n == empty)
 		return false;
 	text_add(&text, "]}");
-	return ask(t, REQUEST_TELL, &text, -1);
+	return sender_ask(t, REQUEST_TELL, &text, -1);
 }
 
 static void take_answer_to_tell(struct sender *t, bool is_taken)
@@ -391,7 +391,7 @@ static int open_socket(const struct sum *sum)
 	return take_fd(fd);
 }
 
-static bool tag(struct sender *t, const struct sum *sum)
+static bool sender_tag(struct sender *t, const struct sum *sum)
 {
 	const struct comm *c = &comms[sum->comm];
 	cleanup(fd_closep) int fd = open_socket(sum);
@@ -410,14 +410,14 @@ static bool tag(struct sender *t, const struct sum *sum)
 	text_add(&text,
 		 ",\"version\":0,\"peer\":\"%s\",\"role\":\"payload\",\"transport\":\"nccl\",\"dialled\":%s}",
 		 peer, sum->is_send ? "true" : "false");
-	return ask(t, REQUEST_TAG, &text, fd);
+	return sender_ask(t, REQUEST_TAG, &text, fd);
 }
 
 /*
  * All sockets of this process, where somebody wants that: NCCL is built without events of its network as a rule, and
  * says of none of its sockets then which they are.
  */
-static bool watch(struct sender *t)
+static bool sender_watch(struct sender *t)
 {
 	struct text text;
 
@@ -427,7 +427,7 @@ static bool watch(struct sender *t)
 	say(&text, "watch", "nccl");
 	text_add(&text, ",\"version\":0,\"peer\":\"any rank\",\"role\":\"payload\",\"pid\":%d}",
 		 (int)getpid());
-	return ask(t, REQUEST_WATCH, &text, -1);
+	return sender_ask(t, REQUEST_WATCH, &text, -1);
 }
 
 static bool tag_next(struct sender *t)
@@ -438,13 +438,13 @@ static bool tag_next(struct sender *t)
 	while (t->link.fd >= 0 && (sum = sums_next_untagged(&t->sums, t->link.number))) {
 		t->asked_comm = sum->comm;
 		if (t->comms[sum->comm].begun == t->link.number) {
-			if (tag(t, sum))
+			if (sender_tag(t, sum))
 				return true;
 			continue;
 		}
 		say(&text, "begin", comms[sum->comm].label);
 		text_add(&text, "}");
-		return ask(t, REQUEST_BEGIN, &text, -1);
+		return sender_ask(t, REQUEST_BEGIN, &text, -1);
 	}
 	return false;
 }
@@ -494,7 +494,8 @@ static bool part_next(struct sender *t)
 		t->asked_comm = i;
 		say(&text, c->ended == t->link.number ? "forget" : "end", comms[i].label);
 		text_add(&text, "}");
-		return ask(t, c->ended == t->link.number ? REQUEST_FORGET : REQUEST_END, &text, -1);
+		return sender_ask(t, c->ended == t->link.number ? REQUEST_FORGET : REQUEST_END,
+				  &text, -1);
 	}
 	return false;
 }
@@ -534,7 +535,7 @@ static void drop_tasks(struct sender *t)
 	t->n_tasks = 0;
 }
 
-static void hear(struct sender *t, int timeout_ms)
+static void sender_receive(struct sender *t, int timeout_ms)
 {
 	enum answer answer = link_hear(&t->link, timeout_ms);
 
@@ -545,7 +546,7 @@ static void hear(struct sender *t, int timeout_ms)
 }
 
 /* True: something is asked, or was done. */
-static bool turn(struct sender *t)
+static bool sender_turn(struct sender *t)
 {
 	t->now_ns = num_now_ns();
 	link_open(&t->link, t->now_ns);
@@ -555,7 +556,7 @@ static bool turn(struct sender *t)
 		drop_tasks(t);
 	else if (t->link.asked_ns)
 		return true;
-	else if (watch(t) || tag_next(t) || tell(t))
+	else if (sender_watch(t) || tag_next(t) || sender_report(t))
 		return true;
 	return part_next(t);
 }
@@ -585,7 +586,7 @@ static bool is_to_stop(void)
 	return is;
 }
 
-static void run(struct sender *t)
+static void sender_run(struct sender *t)
 {
 	uint64_t leave_ns = 0;
 
@@ -594,8 +595,8 @@ static void run(struct sender *t)
 			t->is_leaving = true;
 			leave_ns = num_now_ns() + FAREWELL_NS;
 		}
-		if (turn(t))
-			hear(t, t->link.asked_ns ? (int)(LOOK_NS / MS) : 0);
+		if (sender_turn(t))
+			sender_receive(t, t->link.asked_ns ? (int)(LOOK_NS / MS) : 0);
 		else if (t->is_leaving)
 			return;
 		else
@@ -610,7 +611,7 @@ static void *main_of_thread(void *arg)
 	(void)pthread_setname_np(pthread_self(), "weightd-nccl");
 	t->now_ns = t->lost_told_ns = num_now_ns();
 	t->lost_told = ring_lost() + slot_lost();
-	run(t);
+	sender_run(t);
 	drop_tasks(t);
 	discard_ring();
 	link_close(&t->link);

@@ -62,7 +62,7 @@ struct slot *slot_take(void **ret_handle)
 	return NULL;
 }
 
-static struct slot *find(const void *handle, uint64_t *ret_word)
+static struct slot *slot_find_at(const void *handle, uint64_t *ret_word)
 {
 	uint32_t turn, place;
 
@@ -78,13 +78,13 @@ struct slot *slot_find(const void *handle)
 {
 	uint64_t word;
 
-	return find(handle, &word);
+	return slot_find_at(handle, &word);
 }
 
 struct slot *slot_stop(const void *handle, enum slot_state state)
 {
 	uint64_t word;
-	struct slot *s = find(handle, &word);
+	struct slot *s = slot_find_at(handle, &word);
 	uint32_t turn = s ? TURN(word) : 0;
 
 	/* Children come and go meanwhile. */
@@ -129,7 +129,7 @@ void slot_free_of(uint32_t comm)
 struct slot *slot_hold(const void *handle)
 {
 	uint64_t word;
-	struct slot *s = find(handle, &word);
+	struct slot *s = slot_find_at(handle, &word);
 	uint32_t turn = s ? TURN(word) : 0;
 
 	while (s && TURN(word) == turn && STATE(word) != SLOT_FREE && CHILDREN(word) < CHILDREN_MAX)

@@ -66,7 +66,7 @@ void attached_each(struct attached *a, void (*fn)(void *context, const struct at
 				fn(context, one);
 }
 
-static void sweep(struct attached *a, uint64_t now_ns)
+static void attached_sweep(struct attached *a, uint64_t now_ns)
 {
 	if (now_ns - a->swept_ns < SWEEP_NS)
 		return;
@@ -74,7 +74,7 @@ static void sweep(struct attached *a, uint64_t now_ns)
 	a->swept_ns = now_ns;
 }
 
-static bool has_room(const struct attached *a, uint32_t uid)
+static bool attached_has_room(const struct attached *a, uint32_t uid)
 {
 	const struct attachment *one;
 	unsigned n = 0;
@@ -91,9 +91,9 @@ void attached_add(struct attached *a, const struct attachment *one)
 {
 	struct attachment *copy;
 
-	if (!has_room(a, one->weightd_uid))
-		sweep(a, one->ns);
-	copy = has_room(a, one->weightd_uid) ? malloc(sizeof(*copy)) : NULL;
+	if (!attached_has_room(a, one->weightd_uid))
+		attached_sweep(a, one->ns);
+	copy = attached_has_room(a, one->weightd_uid) ? malloc(sizeof(*copy)) : NULL;
 	if (!copy) {
 		a->n_lost++;
 		return;

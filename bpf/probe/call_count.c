@@ -18,7 +18,7 @@ void call_counts_init(struct call_counts *t, int map_fd)
 	t->map_fd = map_fd;
 }
 
-static void drop(struct taken_count *taken)
+static void taken_count_drop(struct taken_count *taken)
 {
 	list_remove(&taken->link);
 	free(taken);
@@ -29,7 +29,7 @@ void call_counts_deinit(struct call_counts *t)
 	struct taken_count *taken, *next;
 
 	list_for_each_safe(taken, next, &t->taken, link)
-		drop(taken);
+		taken_count_drop(taken);
 }
 
 /* NULL where memory ran out: then it is told later. */
@@ -48,7 +48,8 @@ static struct taken_count *taken_count_of(struct call_counts *t, const struct ca
 	return taken;
 }
 
-static struct call_count difference(const struct call_count *now, const struct call_count *before)
+static struct call_count call_count_since(const struct call_count *now,
+					  const struct call_count *before)
 {
 	struct call_count d = *now;
 
@@ -59,22 +60,22 @@ static struct call_count difference(const struct call_count *now, const struct c
 	return d;
 }
 
-static void take(struct call_counts *t, const struct call_count_key *key,
-		 void (*fn)(void *context, const struct call_count_key *key,
-			    const struct call_count *since),
-		 void *context)
+static void call_count_take(struct call_counts *t, const struct call_count_key *key,
+			    void (*fn)(void *context, const struct call_count_key *key,
+				       const struct call_count *since),
+			    void *context)
 {
 	struct taken_count *taken = taken_count_of(t, key);
 	struct call_count now, since;
 
 	if (!taken || bpf_map_lookup_elem(t->map_fd, key, &now) < 0)
 		return;
-	since = difference(&now, &taken->count);
+	since = call_count_since(&now, &taken->count);
 	taken->count = now;
 	if (since.calls > 0) {
 		fn(context, key, &since);
 	} else if (kill((pid_t)key->tgid, 0) < 0 && errno == ESRCH) {
-		drop(taken);
+		taken_count_drop(taken);
 		(void)bpf_map_delete_elem(t->map_fd, key); /* is there */
 	}
 }
@@ -90,6 +91,6 @@ void call_counts_take(struct call_counts *t,
 	while (has) {
 		key = next;
 		has = bpf_map_get_next_key(t->map_fd, &key, &next) == 0;
-		take(t, &key, fn, context);
+		call_count_take(t, &key, fn, context);
 	}
 }

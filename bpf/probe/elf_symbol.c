@@ -68,7 +68,7 @@ static bool symbol_is(const struct library *l, uint64_t i, const char *function)
 	       memcmp((const char *)l->names.bytes + symbol->st_name, function, size) == 0;
 }
 
-static int find(const struct library *l, const char *function, uint64_t *ret_offset)
+static int symbol_find(const struct library *l, const char *function, uint64_t *ret_offset)
 {
 	for (uint64_t i = 0; i < l->symbols.n; i++)
 		if (symbol_is(l, i, function))
@@ -89,7 +89,7 @@ int elf_symbol_find_all(int fd, const char *const functions[], size_t n, uint64_
 	if (r < 0)
 		return r;
 	for (size_t k = 0; k < n; k++) {
-		r = find(&l, functions[k], &ret_offsets[k]);
+		r = symbol_find(&l, functions[k], &ret_offsets[k]);
 		if (r == -ENOENT)
 			ret_offsets[k] = ELF_SYMBOL_NONE;
 		else if (r < 0)

@@ -9,7 +9,7 @@ void gpu_handles_init(struct gpu_handles *e)
 	e->n = 0;
 }
 
-static void drop(struct gpu_handles *e, struct gpu_handle *handle)
+static void handle_drop(struct gpu_handles *e, struct gpu_handle *handle)
 {
 	list_remove(&handle->link);
 	e->n--;
@@ -21,10 +21,10 @@ void gpu_handles_deinit(struct gpu_handles *e)
 	struct gpu_handle *handle, *next;
 
 	list_for_each_safe(handle, next, &e->all, link)
-		drop(e, handle);
+		handle_drop(e, handle);
 }
 
-static struct gpu_handle *find(const struct gpu_handles *e, const struct gpu_handle_key *key)
+static struct gpu_handle *handle_find(const struct gpu_handles *e, const struct gpu_handle_key *key)
 {
 	struct gpu_handle *handle;
 
@@ -37,19 +37,19 @@ static struct gpu_handle *find(const struct gpu_handles *e, const struct gpu_han
 const struct gpu_handle *gpu_handles_find(const struct gpu_handles *e,
 					  const struct gpu_handle_key *key)
 {
-	return find(e, key);
+	return handle_find(e, key);
 }
 
 void gpu_handles_remove(struct gpu_handles *e, const struct gpu_handle_key *key)
 {
-	struct gpu_handle *handle = find(e, key);
+	struct gpu_handle *handle = handle_find(e, key);
 
 	if (handle)
-		drop(e, handle);
+		handle_drop(e, handle);
 }
 
 /* The oldest of that user where he has as many as he may, else the oldest of all where there is no room. */
-static void make_room(struct gpu_handles *e, uid_t uid)
+static void handles_make_room(struct gpu_handles *e, uid_t uid)
 {
 	struct gpu_handle *handle, *oldest_of_user = NULL;
 	unsigned n_of_user = 0;
@@ -58,9 +58,9 @@ static void make_room(struct gpu_handles *e, uid_t uid)
 		if (handle->uid == uid && n_of_user++ == 0)
 			oldest_of_user = handle;
 	if (n_of_user >= GPU_HANDLES_PER_USER_MAX)
-		drop(e, oldest_of_user);
+		handle_drop(e, oldest_of_user);
 	else if (e->n >= GPU_HANDLES_MAX)
-		drop(e, list_first(&e->all, struct gpu_handle, link));
+		handle_drop(e, list_first(&e->all, struct gpu_handle, link));
 }
 
 void gpu_handles_add(struct gpu_handles *e, const struct gpu_handle *handle)
@@ -70,7 +70,7 @@ void gpu_handles_add(struct gpu_handles *e, const struct gpu_handle *handle)
 	if (!copy)
 		return;
 	gpu_handles_remove(e, &handle->key);
-	make_room(e, handle->uid);
+	handles_make_room(e, handle->uid);
 	*copy = *handle;
 	list_append(&e->all, &copy->link);
 	e->n++;

@@ -67,7 +67,7 @@ static const struct gpu_handle *set_from(struct site_state *s, json_t *event,
 	return exported;
 }
 
-static bool export_memory(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool memory_export(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	struct gpu_handle exported = export_of(s, c, key_of_handle(KIND_MEMORY, c));
 
@@ -78,7 +78,7 @@ static bool export_memory(struct site_state *s, const struct probe_call *c, json
 	return true;
 }
 
-static bool open_memory(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool memory_open(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	const struct gpu_handle_key key = key_of_handle(KIND_MEMORY, c);
 
@@ -88,14 +88,14 @@ static bool open_memory(struct site_state *s, const struct probe_call *c, json_t
 	return true;
 }
 
-static bool close_memory(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool memory_close(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
 	event_set_number(event, "address", c->args[0]);
 	return true;
 }
 
-static bool export_event(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool event_export(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	struct gpu_handle exported = export_of(s, c, key_of_handle(KIND_EVENT, c));
 
@@ -105,7 +105,7 @@ static bool export_event(struct site_state *s, const struct probe_call *c, json_
 	return true;
 }
 
-static bool open_event(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool event_open(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	const struct gpu_handle_key key = key_of_handle(KIND_EVENT, c);
 
@@ -115,8 +115,8 @@ static bool open_event(struct site_state *s, const struct probe_call *c, json_t 
 }
 
 /* A handle is a number of its process: what it stood for before is gone. */
-static void note_size(struct site_state *s, const struct probe_call *c, uint64_t handle,
-		      uint64_t size)
+static void allocation_note_size(struct site_state *s, const struct probe_call *c, uint64_t handle,
+				 uint64_t size)
 {
 	struct gpu_handle allocation = export_of(s, c,
 						 key_of_numbers(KIND_ALLOCATION, c->tgid, handle));
@@ -125,11 +125,11 @@ static void note_size(struct site_state *s, const struct probe_call *c, uint64_t
 	gpu_handles_add(&s->allocations, &allocation);
 }
 
-static bool create_allocation(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool allocation_create(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)event;
 	if (c->has_out && !(int)c->result)
-		note_size(s, c, c->out, c->args[1]);
+		allocation_note_size(s, c, c->out, c->args[1]);
 	return false;
 }
 
@@ -152,7 +152,7 @@ static bool is_known(const struct probe_call *c, int type)
 	return type == TYPE_FABRIC ? c->has_data : type == TYPE_DESCRIPTOR && c->file;
 }
 
-static bool export_shareable(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool shareable_export(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	const struct gpu_handle_key allocation = key_of_numbers(KIND_ALLOCATION, c->tgid,
 								c->args[1]);
@@ -170,7 +170,7 @@ static bool export_shareable(struct site_state *s, const struct probe_call *c, j
 	return true;
 }
 
-static bool import_shareable(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool shareable_import(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	int type = (int)c->args[2];
 	const struct gpu_handle_key key = key_of_shareable(c, type);
@@ -182,7 +182,7 @@ static bool import_shareable(struct site_state *s, const struct probe_call *c, j
 		(void)json_object_set_new(event, "fd", json_integer((int)c->args[1]));
 	exported = set_from(s, event, is_known(c, type) ? &key : &unknown);
 	if (c->has_out && !(int)c->result)
-		note_size(s, c, c->out, exported ? exported->size : UINT64_MAX);
+		allocation_note_size(s, c, c->out, exported ? exported->size : UINT64_MAX);
 	return true;
 }
 
@@ -197,18 +197,18 @@ static bool import_shareable(struct site_state *s, const struct probe_call *c, j
 
 /* clang-format off */
 static const struct site sites[] = {
-	{"cuIpcGetMemHandle", "cuda_ipc_export", HANDLE_OUT, .fill = export_memory},
-	{"cuIpcOpenMemHandle", "cuda_ipc_open", HANDLE_IN, .fill = open_memory},
-	{"cuIpcOpenMemHandle_v2", "cuda_ipc_open", HANDLE_IN, .fill = open_memory},
-	{"cuIpcCloseMemHandle", "cuda_ipc_close", {}, .fill = close_memory},
-	{"cuIpcGetEventHandle", "cuda_event_export", HANDLE_OUT, .fill = export_event},
-	{"cuIpcOpenEventHandle", "cuda_event_open", HANDLE_IN, .fill = open_event},
-	{"cuMemCreate", NULL, {.out = 8}, .fill = create_allocation},
+	{"cuIpcGetMemHandle", "cuda_ipc_export", HANDLE_OUT, .fill = memory_export},
+	{"cuIpcOpenMemHandle", "cuda_ipc_open", HANDLE_IN, .fill = memory_open},
+	{"cuIpcOpenMemHandle_v2", "cuda_ipc_open", HANDLE_IN, .fill = memory_open},
+	{"cuIpcCloseMemHandle", "cuda_ipc_close", {}, .fill = memory_close},
+	{"cuIpcGetEventHandle", "cuda_event_export", HANDLE_OUT, .fill = event_export},
+	{"cuIpcOpenEventHandle", "cuda_event_open", HANDLE_IN, .fill = event_open},
+	{"cuMemCreate", NULL, {.out = 8}, .fill = allocation_create},
 	{"cuMemExportToShareableHandle", "cuda_vmm_export",
-	 {.take = TAKE_AT_RETURN, .take_size = HANDLE_SIZE, .file = FILE_OUT, .out = 4}, .fill = export_shareable},
+	 {.take = TAKE_AT_RETURN, .take_size = HANDLE_SIZE, .file = FILE_OUT, .out = 4}, .fill = shareable_export},
 	{"cuMemImportFromShareableHandle", "cuda_vmm_import",
 	 {.take = TAKE_AT_CALL, .take_arg = 1, .take_size = HANDLE_SIZE, .file = FILE_IN, .file_arg = 1, .out = 8},
-	 .fill = import_shareable},
+	 .fill = shareable_import},
 };
 /* clang-format on */
 

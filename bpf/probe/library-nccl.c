@@ -34,7 +34,7 @@ static void set_id(json_t *event, const uint8_t *id)
 	(void)json_object_set_new(event, "id", json_string(text));
 }
 
-static bool begin(const struct probe_call *c, json_t *event, int rank)
+static bool comm_begin(const struct probe_call *c, json_t *event, int rank)
 {
 	event_set_number(event, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
 	event_set_number(event, "rank", (uint64_t)(int64_t)rank);
@@ -45,27 +45,27 @@ static bool begin(const struct probe_call *c, json_t *event, int rank)
 	return true;
 }
 
-static bool begin_rank(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool comm_begin_rank(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
-	return begin(c, event, (int)c->args[RANK_ARG]);
+	return comm_begin(c, event, (int)c->args[RANK_ARG]);
 }
 
-static bool begin_scalable(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool comm_begin_scalable(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
-	return begin(c, event, (int)c->args[2]);
+	return comm_begin(c, event, (int)c->args[2]);
 }
 
 /* All of its ranks are in this process. */
-static bool begin_all(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool comm_begin_all(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
 	event_set_number(event, "ranks", (uint64_t)(int64_t)(int)c->args[1]);
 	return true;
 }
 
-static bool split(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool comm_split(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
 	event_set_number(event, "parent", c->args[0]);
@@ -74,19 +74,19 @@ static bool split(struct site_state *s, const struct probe_call *c, json_t *even
 	return true;
 }
 
-static bool shrink(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool comm_shrink(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	event_set_number(event, "excluded", (uint64_t)(int64_t)(int)c->args[2]);
-	return split(s, c, event);
+	return comm_split(s, c, event);
 }
 
 /* Those that were in it already have no rank to say, and all but one of them no id. */
-static bool grow(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool comm_grow(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	int rank = (int)c->args[3];
 
 	(void)s;
-	(void)begin(c, event, rank);
+	(void)comm_begin(c, event, rank);
 	if (rank < 0)
 		(void)json_object_del(event, "rank");
 	if (c->args[0])
@@ -94,14 +94,14 @@ static bool grow(struct site_state *s, const struct probe_call *c, json_t *event
 	return true;
 }
 
-static bool end(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool comm_end(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
 	event_set_number(event, "communicator", c->args[0]);
 	return true;
 }
 
-static bool allocate(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool memory_allocate(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
 	if (c->has_out)
@@ -110,26 +110,26 @@ static bool allocate(struct site_state *s, const struct probe_call *c, json_t *e
 	return true;
 }
 
-static bool free_memory(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool memory_free(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
 	event_set_number(event, "address", c->args[0]);
 	return true;
 }
 
-static bool register_memory(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool memory_register(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	event_set_number(event, "address", c->args[1]);
 	event_set_number(event, "bytes", c->args[2]);
 	if (c->has_out)
 		event_set_number(event, "registration", c->out);
-	return end(s, c, event);
+	return comm_end(s, c, event);
 }
 
-static bool deregister(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool memory_deregister(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	event_set_number(event, "registration", c->args[1]);
-	return end(s, c, event);
+	return comm_end(s, c, event);
 }
 
 #define BEGIN                                                                                      \
@@ -145,28 +145,28 @@ static bool deregister(struct site_state *s, const struct probe_call *c, json_t 
 
 /* clang-format off */
 static const struct site sites[] = {
-	{"ncclCommInitRank", "nccl_init", BEGIN, .fill = begin_rank},
-	{"ncclCommInitRankConfig", "nccl_init", BEGIN, .fill = begin_rank},
+	{"ncclCommInitRank", "nccl_init", BEGIN, .fill = comm_begin_rank},
+	{"ncclCommInitRankConfig", "nccl_init", BEGIN, .fill = comm_begin_rank},
 	{"ncclCommInitRankScalable", "nccl_init",
 	 {.take = TAKE_AT_CALL, .take_arg = 4, .take_size = ID_SIZE, .out = 8, .also_done = IN_PROGRESS},
-	 .fill = begin_scalable},
-	{"ncclCommInitAll", "nccl_init", {}, .fill = begin_all},
-	{"ncclCommSplit", "nccl_split", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .fill = split},
-	{"ncclCommShrink", "nccl_shrink", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .fill = shrink},
+	 .fill = comm_begin_scalable},
+	{"ncclCommInitAll", "nccl_init", {}, .fill = comm_begin_all},
+	{"ncclCommSplit", "nccl_split", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .fill = comm_split},
+	{"ncclCommShrink", "nccl_shrink", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS}, .fill = comm_shrink},
 	{"ncclCommGrow", "nccl_grow",
 	 {.take = TAKE_AT_CALL, .take_arg = 2, .take_size = ID_SIZE, .out = 8, .out_arg = 4, .also_done = IN_PROGRESS},
-	 .fill = grow},
-	{"ncclCommRevoke", "nccl_revoke", {.also_done = IN_PROGRESS}, .fill = end},
-	{"ncclCommFinalize", "nccl_finalize", {.also_done = IN_PROGRESS}, .fill = end},
-	{"ncclCommAbort", "nccl_abort", {.also_done = IN_PROGRESS}, .fill = end},
-	{"ncclCommDestroy", "nccl_destroy", {.also_done = IN_PROGRESS}, .fill = end},
-	{"ncclMemAlloc", "nccl_alloc", {.out = 8}, .fill = allocate},
-	{"ncclMemFree", "nccl_free", {}, .fill = free_memory},
-	{"ncclCommRegister", "nccl_register", {.out = 8, .out_arg = 3}, .fill = register_memory},
+	 .fill = comm_grow},
+	{"ncclCommRevoke", "nccl_revoke", {.also_done = IN_PROGRESS}, .fill = comm_end},
+	{"ncclCommFinalize", "nccl_finalize", {.also_done = IN_PROGRESS}, .fill = comm_end},
+	{"ncclCommAbort", "nccl_abort", {.also_done = IN_PROGRESS}, .fill = comm_end},
+	{"ncclCommDestroy", "nccl_destroy", {.also_done = IN_PROGRESS}, .fill = comm_end},
+	{"ncclMemAlloc", "nccl_alloc", {.out = 8}, .fill = memory_allocate},
+	{"ncclMemFree", "nccl_free", {}, .fill = memory_free},
+	{"ncclCommRegister", "nccl_register", {.out = 8, .out_arg = 3}, .fill = memory_register},
 	{"ncclCommWindowRegister", "nccl_register", {.out = 8, .out_arg = 3, .also_done = IN_PROGRESS},
-	 .fill = register_memory},
-	{"ncclCommDeregister", "nccl_deregister", {}, .fill = deregister},
-	{"ncclCommWindowDeregister", "nccl_deregister", {.also_done = IN_PROGRESS}, .fill = deregister},
+	 .fill = memory_register},
+	{"ncclCommDeregister", "nccl_deregister", {}, .fill = memory_deregister},
+	{"ncclCommWindowDeregister", "nccl_deregister", {.also_done = IN_PROGRESS}, .fill = memory_deregister},
 	{"ncclAllReduce", "nccl_calls", COUNTED(2, 3), .fill = NULL},
 	{"ncclBroadcast", "nccl_calls", COUNTED(2, 3), .fill = NULL},
 	{"ncclReduce", "nccl_calls", COUNTED(2, 3), .fill = NULL},

@@ -45,14 +45,14 @@ static void set_device(json_t *event, const struct probe_call *c)
 	(void)json_object_set_new(event, "device", chars_or_null(c->name, sizeof(c->name)));
 }
 
-static bool open_device(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool device_open(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
 	set_device(event, c);
 	return true;
 }
 
-static struct qp_name name_of(const struct probe_call *c, uint32_t number)
+static struct qp_name qp_name_of(const struct probe_call *c, uint32_t number)
 {
 	struct qp_name name = {.pid = (pid_t)c->tgid,
 			       .began_ticks = process_ticks(c->began_ns),
@@ -66,12 +66,12 @@ static struct qp_name name_of(const struct probe_call *c, uint32_t number)
 /* As of the act that is told now. */
 static struct qp qp_of(const struct site_state *s, const struct probe_call *c, uint32_t number)
 {
-	return (struct qp){.name = name_of(c, number),
+	return (struct qp){.name = qp_name_of(c, number),
 			   .uid = c->uid,
 			   .cause = event_cause_of(s->event, c->ns, (pid_t)c->tgid, c->comm)};
 }
 
-static bool create(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool qp_create(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	uint32_t number, type;
 	struct qp qp;
@@ -105,7 +105,7 @@ static struct qp_peer peer_of(const struct attr *attr, uint64_t mask)
 }
 
 /* One that is ready to receive knows from whom. Of other states only a failure is told. */
-static bool modify(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool qp_modify(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	bool has_failed = (int)c->result != 0;
 	uint64_t mask = c->args[2];
@@ -130,7 +130,7 @@ static bool modify(struct site_state *s, const struct probe_call *c, json_t *eve
 	return true;
 }
 
-static bool destroy(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool qp_destroy(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	struct qp_name name;
 	uint32_t number;
@@ -140,13 +140,13 @@ static bool destroy(struct site_state *s, const struct probe_call *c, json_t *ev
 		return true;
 	memcpy(&number, c->data, sizeof(number));
 	event_set_number(event, "qp", number);
-	name = name_of(c, number);
+	name = qp_name_of(c, number);
 	if ((int)c->result == 0)
 		qps_destroy(&s->qps, &name, c->ns - c->took_ns, c->ns);
 	return true;
 }
 
-static bool register_memory(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool mr_register(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
 	event_set_number(event, "address", c->args[1]);
@@ -154,7 +154,7 @@ static bool register_memory(struct site_state *s, const struct probe_call *c, js
 	return true;
 }
 
-static bool register_dmabuf(struct site_state *s, const struct probe_call *c, json_t *event)
+static bool mr_register_dmabuf(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	(void)s;
 	event_set_number(event, "bytes", c->args[2]);
@@ -167,18 +167,18 @@ static bool register_dmabuf(struct site_state *s, const struct probe_call *c, js
 
 /* clang-format off */
 static const struct site sites[] = {
-	{"ibv_open_device", "rdma_open", {.is_named = 1, .name_from = DEVICE_NAME}, RESULT_POINTER, .fill = open_device},
+	{"ibv_open_device", "rdma_open", {.is_named = 1, .name_from = DEVICE_NAME}, RESULT_POINTER, .fill = device_open},
 	{"ibv_create_qp", "qp_create", {.take = TAKE_RESULT, .take_size = 12, .take_from = QP_NUM, NAMED},
-	 RESULT_POINTER, .fill = create},
+	 RESULT_POINTER, .fill = qp_create},
 	{"ibv_modify_qp", "qp_connect",
 	 {.take = TAKE_AT_CALL, .take_arg = 1, .take_size = ATTR_SIZE, .out = 4, .out_from = QP_NUM, NAMED},
-	 .fill = modify},
+	 .fill = qp_modify},
 	{"ibv_destroy_qp", "qp_destroy", {.take = TAKE_AT_CALL, .take_size = 4, .take_from = QP_NUM, NAMED},
-	 .fill = destroy},
-	{"ibv_reg_mr", "rdma_register", {}, RESULT_POINTER, .fill = register_memory},
-	{"ibv_reg_mr_iova", "rdma_register", {}, RESULT_POINTER, .fill = register_memory},
-	{"ibv_reg_mr_iova2", "rdma_register", {}, RESULT_POINTER, .fill = register_memory},
-	{"ibv_reg_dmabuf_mr", "rdma_register", {}, RESULT_POINTER, .fill = register_dmabuf},
+	 .fill = qp_destroy},
+	{"ibv_reg_mr", "rdma_register", {}, RESULT_POINTER, .fill = mr_register},
+	{"ibv_reg_mr_iova", "rdma_register", {}, RESULT_POINTER, .fill = mr_register},
+	{"ibv_reg_mr_iova2", "rdma_register", {}, RESULT_POINTER, .fill = mr_register},
+	{"ibv_reg_dmabuf_mr", "rdma_register", {}, RESULT_POINTER, .fill = mr_register_dmabuf},
 };
 /* clang-format on */
 

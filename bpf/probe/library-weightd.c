@@ -4,7 +4,7 @@
 #include "bpf/probe/site.h"
 #include "bpf/probe/usdt.h"
 
-static int attach(struct site_state *s, int fd, int *ret_link_fd, char ret_why[WHY_SIZE])
+static int weightd_attach(struct site_state *s, int fd, int *ret_link_fd, char ret_why[WHY_SIZE])
 {
 	return usdt_attach(s->usdt, fd, ret_link_fd, ret_why);
 }
@@ -12,5 +12,5 @@ static int attach(struct site_state *s, int fd, int *ret_link_fd, char ret_why[W
 const struct library library_weightd = {
 	.name = "weightd",
 	.is_whole = true,
-	.attach = attach,
+	.attach = weightd_attach,
 };

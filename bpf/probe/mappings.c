@@ -9,16 +9,12 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
-static void link_freep(struct bpf_link **link)
-{
-	(void)bpf_link__destroy(*link);
-}
-
 int mappings_look(const struct mappings *m, pid_t pid,
 		  void (*fn)(void *context, const struct mapping *mapping), void *context)
 {
-	cleanup(link_freep) struct bpf_link *link = pid ? program_attach_to_process(m->program, pid)
-							: bpf_program__attach_iter(m->program, NULL);
+	cleanup(program_link_freep) struct bpf_link *link =
+		pid ? program_attach_to_process(m->program, pid)
+		    : bpf_program__attach_iter(m->program, NULL);
 	cleanup(fd_closep) int fd = link ? program_iterate(link) : -errno;
 	struct mapping mapping;
 	size_t n = 0;

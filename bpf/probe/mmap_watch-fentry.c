@@ -27,21 +27,21 @@ struct mmap_watch_of_fentry {
 	int n_taken;
 };
 
-static struct mmap_watch_of_fentry *self(const struct mmap_watch *a)
+static struct mmap_watch_of_fentry *fentry_of(const struct mmap_watch *a)
 {
 	return container_of(a, struct mmap_watch_of_fentry, mmap_watch);
 }
 
 static void fentry_close(struct mmap_watch *a)
 {
-	struct mmap_watch_of_fentry *f = self(a);
+	struct mmap_watch_of_fentry *f = fentry_of(a);
 
 	ring_close(&f->ring);
 	mmap_watch_bpf__destroy(f->bpf);
 	free(f);
 }
 
-static void take_one(void *context, const void *data, size_t size)
+static void mmap_event_take(void *context, const void *data, size_t size)
 {
 	struct mmap_watch_of_fentry *f = context;
 	const struct mmap_event *a = data;
@@ -52,12 +52,12 @@ static void take_one(void *context, const void *data, size_t size)
 }
 
 /* Also those for which it was not run: the thread had taken the processor from another one, in which it ran. */
-static uint64_t missed(const struct mmap_watch_of_fentry *f)
+static uint64_t fentry_missed(const struct mmap_watch_of_fentry *f)
 {
 	return f->bpf->bss->n_missed + program_misses(f->bpf->progs.on_map);
 }
 
-static int open_all(struct mmap_watch_of_fentry *f)
+static int fentry_load(struct mmap_watch_of_fentry *f)
 {
 	int r;
 
@@ -67,8 +67,8 @@ static int open_all(struct mmap_watch_of_fentry *f)
 	r = mmap_watch_bpf__attach(f->bpf);
 	if (r < 0)
 		return r;
-	f->n_missed = missed(f);
-	return ring_open(&f->ring, f->bpf->maps.ring, take_one, f);
+	f->n_missed = fentry_missed(f);
+	return ring_open(&f->ring, f->bpf->maps.ring, mmap_event_take, f);
 }
 
 static int fentry_open(struct mmap_watch **ret, char ret_why[WHY_SIZE])
@@ -79,7 +79,7 @@ static int fentry_open(struct mmap_watch **ret, char ret_why[WHY_SIZE])
 	if (!f)
 		return -ENOMEM;
 	f->mmap_watch.kind = &mmap_watch_fentry;
-	r = open_all(f);
+	r = fentry_load(f);
 	if (r == -ESRCH)
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel has no function perf_event_mmap");
 	else if (r < 0)
@@ -94,25 +94,25 @@ static int fentry_open(struct mmap_watch **ret, char ret_why[WHY_SIZE])
 
 static int fentry_fd(const struct mmap_watch *a)
 {
-	return ring_fd(&self(a)->ring);
+	return ring_fd(&fentry_of(a)->ring);
 }
 
 static int fentry_take(struct mmap_watch *a, mmap_watch_fn fn, void *context)
 {
-	struct mmap_watch_of_fentry *f = self(a);
+	struct mmap_watch_of_fentry *f = fentry_of(a);
 	uint64_t before = f->n_missed;
 
 	f->fn = fn;
 	f->context = context;
 	f->n_taken = 0;
 	ring_take_all(&f->ring);
-	f->n_missed = missed(f);
+	f->n_missed = fentry_missed(f);
 	return f->n_missed == before ? f->n_taken : -ENOBUFS;
 }
 
 const struct bpf_object *mmap_watch_object(const struct mmap_watch *a)
 {
-	return a->kind == &mmap_watch_fentry ? self(a)->bpf->obj : NULL;
+	return a->kind == &mmap_watch_fentry ? fentry_of(a)->bpf->obj : NULL;
 }
 
 const struct mmap_watch_kind mmap_watch_fentry = {

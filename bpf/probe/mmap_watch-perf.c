@@ -101,7 +101,7 @@ static int ring_open(struct mmap_watch_of_perf *p, int processor)
 	return 0;
 }
 
-static int open_all(struct mmap_watch_of_perf *p)
+static int perf_open_rings(struct mmap_watch_of_perf *p)
 {
 	int n = get_nprocs_conf(), r;
 
@@ -129,7 +129,7 @@ static int perf_open(struct mmap_watch **ret, char ret_why[WHY_SIZE])
 	if (!p)
 		return -ENOMEM;
 	p->mmap_watch.kind = &mmap_watch_perf;
-	r = open_all(p);
+	r = perf_open_rings(p);
 	if (r < 0) {
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s%s", strerror(-r),
 			       r == -EACCES ? HOW_TO_BE_TOLD : "");
@@ -146,8 +146,8 @@ static int perf_fd(const struct mmap_watch *a)
 }
 
 /* From anywhere in the ring, whose end is followed by its beginning. */
-static void copy(const struct mmap_watch_of_perf *p, const struct ring *ring, uint64_t at, void *to,
-		 size_t n)
+static void ring_copy(const struct mmap_watch_of_perf *p, const struct ring *ring, uint64_t at,
+		      void *to, size_t n)
 {
 	const uint8_t *bytes = (const uint8_t *)ring->page + p->page_size;
 	size_t begin = (size_t)(at % p->ring_size), first = p->ring_size - begin;
@@ -179,8 +179,8 @@ static int ring_take(struct mmap_watch_of_perf *p, struct ring *ring, mmap_watch
 	for (; tail < head; n++) {
 		struct perf_event_header header;
 
-		copy(p, ring, tail, &header, sizeof(header));
-		copy(p, ring, tail, p->record, header.size);
+		ring_copy(p, ring, tail, &header, sizeof(header));
+		ring_copy(p, ring, tail, p->record, header.size);
 		if (header.type == PERF_RECORD_MMAP2 && header.size > sizeof(*m))
 			fn(context, (pid_t)m->pid, name_of(m->path, header.size - sizeof(*m)));
 		is_all &= header.type != PERF_RECORD_LOST;

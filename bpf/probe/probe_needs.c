@@ -14,11 +14,6 @@
 
 #include <bpf/probe/probes.skel.h>
 
-static void link_freep(struct bpf_link **link)
-{
-	(void)bpf_link__destroy(*link);
-}
-
 const struct probe_need probe_needs[N_PROBE_NEEDS] = {
 	{"on_call", "uprobe_multi", UPROBE_MULTI_SINCE,
 	 "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
@@ -37,7 +32,7 @@ static void probes_destroyp(struct probes_bpf **bpf)
 static int need_try(const struct probe_need *need)
 {
 	cleanup(probes_destroyp) struct probes_bpf *bpf = probes_bpf__open();
-	cleanup(link_freep) struct bpf_link *link = NULL;
+	cleanup(program_link_freep) struct bpf_link *link = NULL;
 	cleanup(fd_closep) int fd = -1;
 	int r;
 

@@ -21,7 +21,7 @@ struct probe_question {
 	struct probe_findings needs; /* as of the start */
 };
 
-static struct probe_question *self(const struct question *q)
+static struct probe_question *probe_question_of(const struct question *q)
 {
 	return container_of(q, struct probe_question, question);
 }
@@ -61,18 +61,18 @@ static struct question *probe_open(struct collector *c, const char *off)
 
 static void probe_close(struct question *q)
 {
-	probes_close(self(q)->probes);
-	free(self(q));
+	probes_close(probe_question_of(q)->probes);
+	free(probe_question_of(q));
 }
 
 static int probe_answer(struct question *q, struct answer *a)
 {
-	if (!self(q)->probes) {
+	if (!probe_question_of(q)->probes) {
 		(void)snprintf(a->why, a->why_size, "weightd's probes are not looked at: %s",
 			       q->why);
 		return -EOPNOTSUPP;
 	}
-	usdt_answer(probes_usdt(self(q)->probes), a);
+	usdt_answer(probes_usdt(probe_question_of(q)->probes), a);
 	return 0;
 }
 
@@ -106,7 +106,7 @@ static void add_files(struct answer *a, const struct probed_files *files)
 
 static void probe_doctor(struct question *q, struct answer *a)
 {
-	struct probe_question *p = self(q);
+	struct probe_question *p = probe_question_of(q);
 	const char *name;
 
 	for (size_t i = 0; i < N_PROBE_NEEDS; i++) {
@@ -124,23 +124,23 @@ static void probe_doctor(struct question *q, struct answer *a)
 
 static size_t probe_metrics(const struct question *q, struct program ret[PROGRAMS_MAX], size_t n)
 {
-	return probes_metrics(self(q)->probes, ret, n);
+	return probes_metrics(probe_question_of(q)->probes, ret, n);
 }
 
 static void probe_take(struct question *q)
 {
-	probes_take(self(q)->probes);
+	probes_take(probe_question_of(q)->probes);
 }
 
 static void probe_count_missed(struct question *q)
 {
-	probes_count_missed(self(q)->probes);
+	probes_count_missed(probe_question_of(q)->probes);
 }
 
 const struct qp *probe_question_find_qp(struct question *q, const struct qp_name *name,
 					uint64_t since_ns, uint64_t until_ns)
 {
-	struct probes *p = self(q)->probes;
+	struct probes *p = probe_question_of(q)->probes;
 
 	if (!p)
 		return NULL;

@@ -47,7 +47,7 @@ static void probed_file_freep(struct probed_file **file)
 		probed_file_free(*file);
 }
 
-static void drop(struct probed_file *file)
+static void probed_file_drop(struct probed_file *file)
 {
 	list_remove(&file->link);
 	probed_file_free(file);
@@ -58,7 +58,7 @@ void probed_files_deinit(struct probed_files *f)
 	struct probed_file *file, *next;
 
 	list_for_each_safe(file, next, &f->all, link)
-		drop(file);
+		probed_file_drop(file);
 }
 
 struct search {
@@ -67,7 +67,7 @@ struct search {
 	bool is_found;
 };
 
-static void compare(void *context, const struct mapping *m)
+static void mapping_compare(void *context, const struct mapping *m)
 {
 	struct search *s = context;
 
@@ -78,7 +78,7 @@ static void compare(void *context, const struct mapping *m)
  * Whether the kernel has the file mapped of that inode, when we map it: what fstat() says of a file is another thing on
  * file systems that are made of others.
  */
-static bool is_it(struct probed_files *f, const struct probed_file *file, int fd)
+static bool is_same_file(struct probed_files *f, const struct probed_file *file, int fd)
 {
 	struct search s = {.inode = file->inode, .ino = file->ino, .dev = file->dev};
 	size_t size = (size_t)sysconf(_SC_PAGESIZE);
@@ -86,7 +86,7 @@ static bool is_it(struct probed_files *f, const struct probed_file *file, int fd
 
 	if (page == MAP_FAILED)
 		return false;
-	(void)mappings_look(f->mappings, getpid(), compare, &s);
+	(void)mappings_look(f->mappings, getpid(), mapping_compare, &s);
 	(void)munmap(page, size);
 	return s.is_found;
 }
@@ -111,7 +111,7 @@ static int open_at(const char *root, const char *path, int *ret_fd, struct stat 
 }
 
 /* The very file, by its path here or by the path in the root of a process that has it. 0, or negative errno and why. */
-static int open_it(struct probed_files *f, struct probed_file *file, pid_t pid, int *ret_fd)
+static int open_same_file(struct probed_files *f, struct probed_file *file, pid_t pid, int *ret_fd)
 {
 	char root[ROOT_SIZE];
 	const char *const roots[] = {"", root};
@@ -123,7 +123,7 @@ static int open_it(struct probed_files *f, struct probed_file *file, pid_t pid, 
 		struct stat st;
 
 		r[i] = open_at(roots[i], file->path, &fd, &st);
-		if (r[i] == 0 && is_it(f, file, fd)) {
+		if (r[i] == 0 && is_same_file(f, file, fd)) {
 			file->uid = st.st_uid;
 			*ret_fd = take_fd(fd);
 			return 0;
@@ -158,7 +158,8 @@ static uint64_t behind_mark(int fd, uint64_t offset)
 	return offset + sizeof(mark);
 }
 
-static int attach(struct probed_files *f, struct probed_file *file, int fd, const uint64_t *offsets)
+static int probed_file_attach(struct probed_files *f, struct probed_file *file, int fd,
+			      const uint64_t *offsets)
 {
 	uint64_t found[SITES_MAX], cookies[SITES_MAX];
 	char path[PATH_OF_FD_SIZE];
@@ -193,7 +194,7 @@ static int attach(struct probed_files *f, struct probed_file *file, int fd, cons
 	return 0;
 }
 
-static void probe(struct probed_files *f, struct probed_file *file, int fd)
+static void probed_file_probe(struct probed_files *f, struct probed_file *file, int fd)
 {
 	const char *functions[SITES_MAX];
 	uint64_t offsets[SITES_MAX];
@@ -210,10 +211,10 @@ static void probe(struct probed_files *f, struct probed_file *file, int fd)
 	if (r < 0)
 		(void)snprintf(file->why, sizeof(file->why), "it is no library: %s", strerror(-r));
 	else
-		(void)attach(f, file, fd, offsets); /* it has said why not */
+		(void)probed_file_attach(f, file, fd, offsets); /* it has said why not */
 }
 
-static struct probed_file *find(const struct probed_files *f, const struct mapping *m)
+static struct probed_file *probed_file_find(const struct probed_files *f, const struct mapping *m)
 {
 	struct probed_file *file;
 
@@ -223,7 +224,7 @@ static struct probed_file *find(const struct probed_files *f, const struct mappi
 	return NULL;
 }
 
-static bool has_room(const struct probed_files *f, uid_t uid)
+static bool has_room_for(const struct probed_files *f, uid_t uid)
 {
 	const struct probed_file *file;
 	unsigned n = 0, n_of_user = 0;
@@ -257,8 +258,8 @@ static const struct library *library_of(const char *path)
 }
 
 /* One that cannot be opened is anybody's, of whom nobody knows who he is. */
-static bool add(struct probed_files *f, const struct library *library, const struct mapping *m,
-		uint64_t since_ns)
+static bool probed_file_add(struct probed_files *f, const struct library *library,
+			    const struct mapping *m, uint64_t since_ns)
 {
 	cleanup(probed_file_freep) struct probed_file *file = calloc(1, sizeof(*file));
 	cleanup(fd_closep) int fd = -1;
@@ -276,11 +277,11 @@ static bool add(struct probed_files *f, const struct library *library, const str
 	file->path = strdup(m->path);
 	if (!file->path)
 		return false;
-	(void)open_it(f, file, (pid_t)m->tgid, &fd); /* it has said why not */
-	if (!has_room(f, file->uid))
+	(void)open_same_file(f, file, (pid_t)m->tgid, &fd); /* it has said why not */
+	if (!has_room_for(f, file->uid))
 		return false;
 	if (fd >= 0)
-		probe(f, file, fd);
+		probed_file_probe(f, file, fd);
 	if (*file->why)
 		file->since_ns = since_ns ? since_ns : num_now_ns();
 	else if (since_ns)
@@ -291,7 +292,7 @@ static bool add(struct probed_files *f, const struct library *library, const str
 }
 
 /* It may be in use from then on, and nobody knows by then which it was. */
-static void refuse(struct probed_files *f, uint64_t since_ns)
+static void probed_file_refuse(struct probed_files *f, uint64_t since_ns)
 {
 	if (!since_ns)
 		since_ns = num_now_ns();
@@ -303,12 +304,12 @@ static void refuse(struct probed_files *f, uint64_t since_ns)
 bool probed_files_add(struct probed_files *f, const struct mapping *m, uint64_t since_ns)
 {
 	const struct library *library = library_of(m->path);
-	struct probed_file *known = find(f, m);
+	struct probed_file *known = probed_file_find(f, m);
 	bool has;
 
 	if (known && known->is_due) {
 		since_ns = known->since_ns;
-		drop(known);
+		probed_file_drop(known);
 		known = NULL;
 	}
 	if (known)
@@ -317,9 +318,9 @@ bool probed_files_add(struct probed_files *f, const struct mapping *m, uint64_t 
 		return true;
 	if (f->refused_since_ns && f->refused_since_ns < since_ns)
 		since_ns = f->refused_since_ns;
-	has = add(f, library, m, since_ns);
+	has = probed_file_add(f, library, m, since_ns);
 	if (!has)
-		refuse(f, since_ns);
+		probed_file_refuse(f, since_ns);
 	return has;
 }
 
@@ -341,7 +342,7 @@ void probed_files_end_sweep(struct probed_files *f)
 
 	list_for_each_safe(file, next, &f->all, link)
 		if (file->n_processes == 0)
-			drop(file);
+			probed_file_drop(file);
 	if (f->n_refused == 0)
 		f->refused_since_ns = 0;
 }

@@ -93,7 +93,7 @@ size_t probes_metrics(const struct probes *p, struct program ret[PROGRAMS_MAX], 
 
 /* --- what is called --- */
 
-static json_t *event_json(const struct probe_call *c, const struct site *site)
+static json_t *call_json(const struct probe_call *c, const struct site *site)
 {
 	return json_pack("{ss ss sI sI sI sI sI so ss so sb}", "kind", "act", "act", site->word,
 			 "ns", (json_int_t)c->ns, "took_ns", (json_int_t)c->took_ns, "pid",
@@ -118,7 +118,7 @@ static bool is_emitted(struct probes *p, const struct probe_call *c, const struc
 	return is_same;
 }
 
-static void take_call_count(void *context, const struct call_count_key *key,
+static void call_count_emit(void *context, const struct call_count_key *key,
 			    const struct call_count *since)
 {
 	const struct site *site = site_numbered(key->site);
@@ -140,7 +140,7 @@ static void take_call_count(void *context, const struct call_count_key *key,
 static void take_call_counts(struct probes *p)
 {
 	p->bpf->bss->epoch++; /* what is counted from here on is told anew */
-	call_counts_take(&p->call_counts, take_call_count, p);
+	call_counts_take(&p->call_counts, call_count_emit, p);
 }
 
 static void on_count_timer(struct waiter *w, uint32_t events)
@@ -158,7 +158,7 @@ static void await_call_counts(struct probes *p)
 	timer_begin(&p->count_timer, COUNT_NS);
 }
 
-static void take_call(void *context, const void *data, size_t size)
+static void call_take(void *context, const void *data, size_t size)
 {
 	const struct probe_call *c = data;
 	struct probes *p = context;
@@ -169,7 +169,7 @@ static void take_call(void *context, const void *data, size_t size)
 		await_call_counts(p);
 	if (!site || site->plan.is_counted || (site->word && is_emitted(p, c, site)))
 		return;
-	event = site->word ? event_json(c, site) : NULL;
+	event = site->word ? call_json(c, site) : NULL;
 	p->state.event = p->collector->last_event + 1;
 	if ((site->fill && !site->fill(&p->state, c, event)) || !site->word)
 		json_decref(event);
@@ -219,7 +219,7 @@ static void on_calls(struct waiter *w, uint32_t events)
 
 /* --- what is mapped --- */
 
-static void add_mapping(void *context, const struct mapping *m)
+static void mapping_add(void *context, const struct mapping *m)
 {
 	struct probes *p = context;
 
@@ -227,7 +227,7 @@ static void add_mapping(void *context, const struct mapping *m)
 		p->is_sweep_due = true;
 }
 
-static void report_unseen(void *context, const struct probed_file *file)
+static void report_unseen_file(void *context, const struct probed_file *file)
 {
 	const struct probes *p = context;
 
@@ -235,13 +235,13 @@ static void report_unseen(void *context, const struct probed_file *file)
 			    file->library->attach ? EVENTS_OF_WEIGHTD : EVENTS_OF_PROBES);
 }
 
-static int sweep(struct probes *p)
+static int sweep_processes(struct probes *p)
 {
 	int r;
 
 	p->n_noted = 0;
 	probed_files_begin_sweep(&p->files);
-	r = mappings_look(&p->mappings, 0, add_mapping, p);
+	r = mappings_look(&p->mappings, 0, mapping_add, p);
 	if (r == 0)
 		probed_files_end_sweep(&p->files);
 	p->is_sweep_due = r < 0;
@@ -249,7 +249,7 @@ static int sweep(struct probes *p)
 	return r;
 }
 
-static void note(void *context, pid_t pid, const char *name)
+static void note_process(void *context, pid_t pid, const char *name)
 {
 	struct probes *p = context;
 
@@ -270,9 +270,9 @@ static int look_at_noted(struct probes *p)
 	int r = 0;
 
 	for (size_t i = 0; i < p->n_noted && !p->is_sweep_due; i++)
-		p->is_sweep_due |= mappings_look(&p->mappings, p->noted[i], add_mapping, p) < 0;
+		p->is_sweep_due |= mappings_look(&p->mappings, p->noted[i], mapping_add, p) < 0;
 	if (p->is_sweep_due)
-		r = sweep(p);
+		r = sweep_processes(p);
 	p->n_noted = 0;
 	return r;
 }
@@ -281,7 +281,7 @@ static int look_at_noted(struct probes *p)
 static void take_mmaps(struct probes *p)
 {
 	uint64_t began = num_now_ns(), pause_ns;
-	int n = mmap_watch_take(p->mmap_watch, note, p);
+	int n = mmap_watch_take(p->mmap_watch, note_process, p);
 
 	p->is_sweep_due |= n < 0;
 	if (look_at_noted(p) == 0)
@@ -301,7 +301,7 @@ static void on_mmap(struct waiter *w, uint32_t events)
 	take_mmaps(container_of(w, struct probes, mapped));
 }
 
-static void on_timer(struct waiter *w, uint32_t events)
+static void on_pause_over(struct waiter *w, uint32_t events)
 {
 	struct probes *p = container_of(w, struct probes, timer.waiter);
 
@@ -333,7 +333,7 @@ static void expect_multi(struct probes_bpf *bpf)
 	(void)bpf_program__set_expected_attach_type(bpf->progs.on_return, UPROBE_MULTI_ATTACH_TYPE);
 }
 
-static int load(struct probes *p)
+static int probes_load(struct probes *p)
 {
 	const struct site *site;
 	int r;
@@ -356,7 +356,7 @@ static int load(struct probes *p)
 		r = probes_bpf__load(p->bpf);
 	if (r < 0)
 		return r;
-	return ring_open(&p->ring, p->bpf->maps.calls, take_call, p);
+	return ring_open(&p->ring, p->bpf->maps.calls, call_take, p);
 }
 
 static int wait_for_all(struct probes *p)
@@ -377,15 +377,15 @@ static int wait_for_all(struct probes *p)
 static int look_first(struct probes *p)
 {
 	uint64_t began = num_now_ns();
-	int r = sweep(p);
+	int r = sweep_processes(p);
 
 	p->heard_ns = began;
 	return r;
 }
 
-static int open_all(struct probes *p, char ret_why[WHY_SIZE])
+static int probes_begin(struct probes *p, char ret_why[WHY_SIZE])
 {
-	int r = load(p);
+	int r = probes_load(p);
 
 	if (r == 0)
 		r = usdt_open(p->collector, &p->state.usdt);
@@ -422,14 +422,14 @@ int probes_open(struct collector *c, struct probes **ret, char ret_why[WHY_SIZE]
 	p->collector = c;
 	p->calls = (struct waiter){.fd = -1, .ready = on_calls};
 	p->mapped = (struct waiter){.fd = -1, .ready = on_mmap};
-	p->timer = TIMER(on_timer);
+	p->timer = TIMER(on_pause_over);
 	p->count_timer = TIMER(on_count_timer);
 	gpu_handles_init(&p->state.exports);
 	gpu_handles_init(&p->state.allocations);
 	qps_init(&p->state.qps);
-	probed_files_init(&p->files, &p->mappings, &p->state, report_unseen, p);
+	probed_files_init(&p->files, &p->mappings, &p->state, report_unseen_file, p);
 	call_counts_init(&p->call_counts, -1);
-	r = open_all(p, ret_why);
+	r = probes_begin(p, ret_why);
 	if (r < 0) {
 		probes_close(p);
 		return r;
@@ -461,7 +461,7 @@ void probes_close(struct probes *p)
 
 const struct probed_files *probes_sweep(struct probes *p)
 {
-	(void)sweep(p); /* what fails is as it was */
+	(void)sweep_processes(p); /* what fails is as it was */
 	return &p->files;
 }
 

@@ -75,7 +75,7 @@ static void set_actor(json_t *event, const struct actor *actor)
 	(void)json_object_set_new(event, "comm", text_or_null(actor->comm));
 }
 
-static json_t *event_json(const struct usdt_event *s, const char *word)
+static json_t *usdt_event_json(const struct usdt_event *s, const char *word)
 {
 	return json_pack("{ss ss sI sn sn sn sn so so s{sI sI}}", "kind", "act", "act", word, "ns",
 			 (json_int_t)s->ns, "took_ns", "pid", "uid", "comm", "buffer",
@@ -167,7 +167,7 @@ static const struct {
 	[USDT_QUIESCE] = {"quiesce", 6, take_quiesce},
 };
 
-static void take(void *context, const void *data, size_t size)
+static void usdt_event_take(void *context, const void *data, size_t size)
 {
 	const struct usdt_event *s = data;
 	struct usdt *u = context;
@@ -175,7 +175,7 @@ static void take(void *context, const void *data, size_t size)
 
 	if (size < sizeof(*s) || s->kind >= N_USDT_EVENTS)
 		return;
-	event = event_json(s, probes[s->kind].name);
+	event = usdt_event_json(s, probes[s->kind].name);
 	probes[s->kind].take(u, s, event);
 	event_emit(u->collector, event);
 }
@@ -260,7 +260,7 @@ int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]
 
 /* --- its life --- */
 
-static int open_all(struct usdt *u)
+static int usdt_load(struct usdt *u)
 {
 	struct stat st;
 	int r;
@@ -278,7 +278,7 @@ static int open_all(struct usdt *u)
 		r = usdt_bpf__load(u->bpf);
 	if (r < 0)
 		return r;
-	r = ring_open(&u->ring, u->bpf->maps.events, take, u);
+	r = ring_open(&u->ring, u->bpf->maps.events, usdt_event_take, u);
 	if (r < 0)
 		return r;
 	u->waiter.fd = ring_fd(&u->ring);
@@ -296,7 +296,7 @@ int usdt_open(struct collector *c, struct usdt **ret)
 	u->began_ns = num_now_ns();
 	u->waiter = (struct waiter){.fd = -1, .ready = on_usdt_events};
 	attached_init(&u->attached);
-	r = open_all(u);
+	r = usdt_load(u);
 	if (r < 0) {
 		usdt_close(u);
 		return r;

@@ -352,7 +352,7 @@ struct question {
 	} attributes[2]; /* of a device; of what its counters are to be of */
 };
 
-static int ask(int fd, unsigned op, uint32_t device)
+static int nldev_ask(int fd, unsigned op, uint32_t device)
 {
 	struct question q = {
 		.head = {.nlmsg_type = (uint16_t)RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, op),
@@ -375,7 +375,7 @@ static int read_all(int fd, unsigned op, uint32_t device, json_t *rows)
 {
 	cleanup(freep) char *packet = malloc(PACKET_SIZE);
 	ssize_t n;
-	int r = packet ? ask(fd, op, device) : -ENOMEM;
+	int r = packet ? nldev_ask(fd, op, device) : -ENOMEM;
 
 	for (unsigned i = 0; r == 0 && i < PACKETS_MAX; i++) {
 		n = recv(fd, packet, PACKET_SIZE, MSG_TRUNC);

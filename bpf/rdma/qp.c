@@ -26,7 +26,7 @@ void qps_init(struct qps *s)
 }
 
 /* A user who has none is none. */
-static void drop(struct qps *s, struct qp *qp)
+static void qp_drop(struct qps *s, struct qp *qp)
 {
 	struct qp_user *user = qp->user;
 
@@ -46,7 +46,7 @@ void qps_deinit(struct qps *s)
 
 	for (unsigned i = 0; i < QP_BUCKETS; i++)
 		list_for_each_safe(qp, next, &s->buckets[i], in_bucket)
-			drop(s, qp);
+			qp_drop(s, qp);
 }
 
 static struct list *bucket_of(const struct qps *s, const struct qp_name *name)
@@ -88,7 +88,7 @@ static struct qp *find_there(const struct qps *s, const struct qp_name *name)
 	return NULL;
 }
 
-static void end(struct qp *qp, uint64_t ns)
+static void qp_end(struct qp *qp, uint64_t ns)
 {
 	qp->ended_ns = ns;
 	list_remove(&qp->link);
@@ -114,11 +114,12 @@ static struct qp_user *user_of(struct qps *s, uid_t uid)
 
 static void drop_oldest_of(struct qps *s, struct qp_user *user)
 {
-	drop(s, list_first(list_empty(&user->over) ? &user->there : &user->over, struct qp, link));
+	qp_drop(s,
+		list_first(list_empty(&user->over) ? &user->there : &user->over, struct qp, link));
 }
 
 /* In its bucket, of its user, and of all. The new one is the newest of each, and stays. */
-static void make_room(struct qps *s, const struct qp *new)
+static void qps_make_room(struct qps *s, const struct qp *new)
 {
 	struct qp_user *user, *largest = list_first(&s->users, struct qp_user, link);
 	struct qp *qp, *oldest = NULL;
@@ -132,7 +133,7 @@ static void make_room(struct qps *s, const struct qp *new)
 			oldest = qp;
 	}
 	if (n > QPS_OF_BUCKET_MAX)
-		drop(s, oldest);
+		qp_drop(s, oldest);
 	if (new->user->n > QPS_OF_USER_MAX)
 		drop_oldest_of(s, new->user);
 	if (s->n <= QPS_MAX)
@@ -149,7 +150,7 @@ void qps_make(struct qps *s, const struct qp *qp)
 	struct qp_user *user;
 
 	if (before) /* nobody saw its end */
-		end(before, qp->cause.ns);
+		qp_end(before, qp->cause.ns);
 	user = copy ? user_of(s, qp->uid) : NULL;
 	if (!user) {
 		free(copy);
@@ -163,7 +164,7 @@ void qps_make(struct qps *s, const struct qp *qp)
 	list_append(bucket_of(s, &copy->name), &copy->in_bucket);
 	user->n++;
 	s->n++;
-	make_room(s, copy);
+	qps_make_room(s, copy);
 }
 
 static bool is_connected(const struct qp_peer *peer)
@@ -196,7 +197,7 @@ void qps_destroy(struct qps *s, const struct qp_name *name, uint64_t called_ns, 
 
 	list_for_each(qp, bucket_of(s, name), in_bucket)
 		if (is_there(qp) && may_be_equal(&qp->name, name) && qp->began_ns <= called_ns)
-			end(qp, ns);
+			qp_end(qp, ns);
 }
 
 const struct qp *qps_find(const struct qps *s, const struct qp_name *name, uint64_t since_ns,

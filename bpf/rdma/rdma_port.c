@@ -150,7 +150,7 @@ struct found {
 	const char *device; /* whose ports are looked at */
 };
 
-static int compare(const void *left, const void *right)
+static int port_compare(const void *left, const void *right)
 {
 	const struct rdma_port *a = left, *b = right;
 	int r = strverscmp(a->device, b->device);
@@ -213,7 +213,7 @@ int rdma_ports_read(const char *sysfs, struct rdma_port **ret, size_t *ret_n)
 		return -ENOMEM;
 	}
 	for_each(folder_fd, take_device, &f);
-	qsort(f.ports, f.n, sizeof(*f.ports), compare);
+	qsort(f.ports, f.n, sizeof(*f.ports), port_compare);
 	*ret = f.ports;
 	*ret_n = f.n;
 	return 0;

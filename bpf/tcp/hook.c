@@ -43,16 +43,11 @@ static void meter_bpf_destroyp(struct meter_bpf **bpf)
 	meter_bpf__destroy(*bpf);
 }
 
-static void link_destroyp(struct bpf_link **link)
-{
-	(void)bpf_link__destroy(*link);
-}
-
 /* 0, or negative errno and why. */
 static int hook_try(const struct hook *hook, char ret_why[WHY_SIZE])
 {
 	cleanup(meter_bpf_destroyp) struct meter_bpf *bpf = meter_bpf__open();
-	cleanup(link_destroyp) struct bpf_link *link = NULL;
+	cleanup(program_link_freep) struct bpf_link *link = NULL;
 	cleanup(fd_closep) int fd = -1;
 	struct bpf_program *program;
 	int r = bpf ? 0 : -errno;

@@ -53,7 +53,7 @@ struct meter_of_bpf {
 	void *context;
 };
 
-static struct meter_of_bpf *self(struct meter *m)
+static struct meter_of_bpf *bpf_of(struct meter *m)
 {
 	return container_of(m, struct meter_of_bpf, meter);
 }
@@ -91,11 +91,6 @@ static void take_event(void *context, const void *data, size_t size)
 		m->event_fn(data, m->context);
 }
 
-static void link_destroyp(struct bpf_link **link)
-{
-	(void)bpf_link__destroy(*link);
-}
-
 static void detach_calls(struct meter_of_bpf *b)
 {
 	(void)bpf_link__destroy(b->send);
@@ -105,7 +100,7 @@ static void detach_calls(struct meter_of_bpf *b)
 
 static void bpf_close(struct meter *m)
 {
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 
 	detach_calls(b);
 	ring_close(&b->ring);
@@ -138,24 +133,25 @@ static void choose_all(struct meter_bpf *bpf)
 	(void)bpf_program__set_autoload(bpf->progs.mark_file, false);
 }
 
-static bool has(const struct findings *f, enum hook_number hook)
+static bool hook_works(const struct findings *f, enum hook_number hook)
 {
 	return !*f->why_not[hook];
 }
 
 static bool is_enough(const struct findings *f)
 {
-	return has(f, HOOK_STATE) &&
-	       (has(f, HOOK_MARK) || (has(f, HOOK_MARK_TCP) && has(f, HOOK_FILES)));
+	return hook_works(f, HOOK_STATE) &&
+	       (hook_works(f, HOOK_MARK) ||
+		(hook_works(f, HOOK_MARK_TCP) && hook_works(f, HOOK_FILES)));
 }
 
 static void choose_found(struct meter_bpf *bpf, const struct findings *f)
 {
 	for (size_t i = 0; i < N_HOOKS; i++)
-		if (!has(f, i))
+		if (!hook_works(f, i))
 			(void)bpf_program__set_autoload(
 				bpf_object__find_program_by_name(bpf->obj, hooks[i].program), false);
-	if (has(f, HOOK_MARK))
+	if (hook_works(f, HOOK_MARK))
 		return;
 	bpf->rodata->by_namespace = true;
 	(void)bpf_program__set_autoload(bpf->progs.mark_tcp, true);
@@ -171,7 +167,7 @@ static void explain_refusal(const struct findings *f, char ret_why[WHY_SIZE])
 
 	for (size_t j = 0; j < N_HOOKS; j++)
 		are_alike &= !strcmp(f->why_not[j], f->why_not[HOOK_STATE]);
-	while (i + 1 < ARRAY_LEN(needed) && has(f, needed[i]))
+	while (i + 1 < ARRAY_LEN(needed) && hook_works(f, needed[i]))
 		i++;
 	(void)snprintf(ret_why, WHY_SIZE, "%.*s%s%.*s", are_alike ? 0 : WHY_SIZE / 4,
 		       hooks[needed[i]].name, are_alike ? "" : ": ", WHY_SIZE / 2,
@@ -200,7 +196,7 @@ static int check_iterators(const struct meter_of_bpf *b)
 	return 0;
 }
 
-static int attach(struct meter_of_bpf *b)
+static int meter_attach(struct meter_of_bpf *b)
 {
 	int r = meter_bpf__attach(b->bpf);
 
@@ -218,7 +214,7 @@ static int attach(struct meter_of_bpf *b)
 }
 
 /* `f`: not all of it can be had; NULL: it may be. */
-static int load(struct meter_of_bpf *b, uint32_t ring_size, const struct findings *f)
+static int meter_load(struct meter_of_bpf *b, uint32_t ring_size, const struct findings *f)
 {
 	int r;
 
@@ -241,7 +237,7 @@ static int load(struct meter_of_bpf *b, uint32_t ring_size, const struct finding
 	if (r == 0)
 		r = meter_bpf__load(b->bpf);
 	if (r == 0)
-		r = attach(b);
+		r = meter_attach(b);
 	if (r == 0 && !b->mark)
 		r = netns_list_open(&b->netns);
 	return r < 0 ? r : ring_open(&b->ring, b->bpf->maps.events, take_event, b);
@@ -278,7 +274,7 @@ static int try_open(uint32_t ring_size, const struct findings *f, struct meter_o
 
 	if (!b)
 		return -ENOMEM;
-	r = load(b, ring_size, f);
+	r = meter_load(b, ring_size, f);
 	if (r < 0) {
 		bpf_close(&b->meter);
 		return r;
@@ -314,7 +310,7 @@ static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZ
 static int bpf_add_row(struct meter *m, uint32_t row)
 {
 	const struct totals none = {};
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 
 	if (bpf_map_update_elem(bpf_map__fd(b->bpf->maps.totals), &row, &none, BPF_NOEXIST) < 0)
 		return -errno;
@@ -352,7 +348,7 @@ static void part_free(struct part *part)
 
 static void bpf_remove_row(struct meter *m, uint32_t row)
 {
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 
 	(void)bpf_map_delete_elem(bpf_map__fd(b->bpf->maps.totals), &row); /* it is there */
 	part_free(find_part(b, row));
@@ -361,7 +357,7 @@ static void bpf_remove_row(struct meter *m, uint32_t row)
 }
 
 /* Runs an iterator to its end. Takes `fd`, which may be negative errno. */
-static int run(int iterator_fd, meter_sample_fn fn, void *context)
+static int iterator_run(int iterator_fd, meter_sample_fn fn, void *context)
 {
 	cleanup(fd_closep) int fd = iterator_fd;
 	struct sample samples[SAMPLES];
@@ -394,7 +390,7 @@ static int look_into(struct meter_of_bpf *b, struct netns *one, meter_sample_fn 
 		return 0;
 	fd = program_iterate(b->mark_tcp);
 	netns_leave(&b->netns);
-	return run(fd, fn, context);
+	return iterator_run(fd, fn, context);
 }
 
 /* The files of all processes have the sockets that TCP has in no table any more, and those of closed namespaces. */
@@ -406,7 +402,7 @@ static int look_by_namespace(struct meter_of_bpf *b, meter_sample_fn fn, void *c
 
 	bpf->bss->look++;
 	if (r == 0)
-		r = run(program_iterate(b->mark_tcp), fn, context);
+		r = iterator_run(program_iterate(b->mark_tcp), fn, context);
 	if (r < 0)
 		return r;
 	list_for_each(one, &b->netns.all, link) {
@@ -416,35 +412,35 @@ static int look_by_namespace(struct meter_of_bpf *b, meter_sample_fn fn, void *c
 	}
 	if (bpf->bss->n_over == 0 && b->netns.n_closed == 0 && !b->netns.is_full)
 		return 0;
-	return run(program_iterate(b->mark_file), fn, context);
+	return iterator_run(program_iterate(b->mark_file), fn, context);
 }
 
 static int bpf_mark(struct meter *m, meter_sample_fn fn, void *context)
 {
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 
 	if (!b->mark)
 		return look_by_namespace(b, fn, context);
 	b->bpf->bss->look++;
-	return run(program_iterate(b->mark), fn, context);
+	return iterator_run(program_iterate(b->mark), fn, context);
 }
 
 /* This process has the socket of a tag open, too. */
 static int find_among_ours(struct meter_of_bpf *b, int fd)
 {
-	cleanup(link_destroyp) struct bpf_link *link = NULL;
+	cleanup(program_link_freep) struct bpf_link *link = NULL;
 	int r = netns_list_add_socket(&b->netns, fd);
 
 	if (r < 0)
 		return r;
 	link = program_attach_to_process(b->bpf->progs.mark_file, getpid());
-	return link ? run(program_iterate(link), NULL, NULL) : -errno;
+	return link ? iterator_run(program_iterate(link), NULL, NULL) : -errno;
 }
 
 /* The storage is made here, its base where the socket can be read. */
 static int bpf_tag(struct meter *m, int fd, uint32_t row, enum since since)
 {
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 	struct meter_bpf *bpf = b->bpf;
 	struct flow flow = {};
 	int r;
@@ -465,27 +461,27 @@ static int bpf_tag(struct meter *m, int fd, uint32_t row, enum since since)
 	return r;
 }
 
-static int adopt(struct meter_of_bpf *b, uint32_t row)
+static int adopt_sockets(struct meter_of_bpf *b, uint32_t row)
 {
-	return b->adopt ? run(program_iterate(b->adopt), NULL, NULL) : add_part(b, row);
+	return b->adopt ? iterator_run(program_iterate(b->adopt), NULL, NULL) : add_part(b, row);
 }
 
 static void bpf_unwatch(struct meter *m, pid_t pid)
 {
 	uint32_t tgid = (uint32_t)pid;
 
-	(void)bpf_map_delete_elem(bpf_map__fd(self(m)->bpf->maps.watched), &tgid);
+	(void)bpf_map_delete_elem(bpf_map__fd(bpf_of(m)->bpf->maps.watched), &tgid);
 }
 
 static int bpf_watch(struct meter *m, pid_t pid, uint32_t row)
 {
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 	uint32_t tgid = (uint32_t)pid;
 	int r;
 
 	if (bpf_map_update_elem(bpf_map__fd(b->bpf->maps.watched), &tgid, &row, BPF_NOEXIST) < 0)
 		return -errno;
-	r = adopt(b, row);
+	r = adopt_sockets(b, row);
 	if (r < 0)
 		bpf_unwatch(m, pid);
 	return r;
@@ -493,7 +489,7 @@ static int bpf_watch(struct meter *m, pid_t pid, uint32_t row)
 
 static void bpf_unwatch_cgroup(struct meter *m, uint64_t cgroup)
 {
-	struct meter_bpf *bpf = self(m)->bpf;
+	struct meter_bpf *bpf = bpf_of(m)->bpf;
 
 	if (bpf_map_delete_elem(bpf_map__fd(bpf->maps.watched_cgroups), &cgroup) == 0)
 		bpf->bss->n_cgroups--;
@@ -501,14 +497,14 @@ static void bpf_unwatch_cgroup(struct meter *m, uint64_t cgroup)
 
 static int bpf_watch_cgroup(struct meter *m, uint64_t cgroup, uint32_t row)
 {
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 	int r;
 
 	if (bpf_map_update_elem(bpf_map__fd(b->bpf->maps.watched_cgroups), &cgroup, &row,
 				BPF_NOEXIST) < 0)
 		return -errno;
 	b->bpf->bss->n_cgroups++;
-	r = adopt(b, row);
+	r = adopt_sockets(b, row);
 	if (r < 0)
 		bpf_unwatch_cgroup(m, cgroup);
 	return r;
@@ -531,7 +527,7 @@ static int attach_calls(struct meter_of_bpf *b)
 
 static int bpf_begin_calls(struct meter *m, uint32_t row)
 {
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 	const struct calls none = {};
 	int r = b->n_calls ? 0 : attach_calls(b);
 
@@ -547,12 +543,12 @@ static int bpf_begin_calls(struct meter *m, uint32_t row)
 
 static int bpf_read_calls(struct meter *m, uint32_t row, struct calls *ret)
 {
-	return bpf_map_lookup_elem(bpf_map__fd(self(m)->bpf->maps.calls), &row, ret);
+	return bpf_map_lookup_elem(bpf_map__fd(bpf_of(m)->bpf->maps.calls), &row, ret);
 }
 
 static void bpf_end_calls(struct meter *m, uint32_t row)
 {
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 
 	(void)bpf_map_delete_elem(bpf_map__fd(b->bpf->maps.calls), &row); /* is there */
 	if (--b->n_calls == 0)
@@ -561,7 +557,7 @@ static void bpf_end_calls(struct meter *m, uint32_t row)
 
 static int bpf_read(struct meter *m, uint32_t row, struct reading *ret)
 {
-	const struct meter_of_bpf *b = self(m);
+	const struct meter_of_bpf *b = bpf_of(m);
 	enum quality quality = find_part(b, row) ? QUALITY_SAMPLED : QUALITY_EXACT;
 
 	if (bpf_map_lookup_elem(bpf_map__fd(b->bpf->maps.totals), &row, &ret->totals) < 0)
@@ -576,12 +572,12 @@ static int bpf_read(struct meter *m, uint32_t row, struct reading *ret)
 
 static int bpf_events_fd(struct meter *m)
 {
-	return ring_fd(&self(m)->ring);
+	return ring_fd(&bpf_of(m)->ring);
 }
 
 static void bpf_take_events(struct meter *m, bool all, meter_event_fn fn, void *context)
 {
-	struct meter_of_bpf *b = self(m);
+	struct meter_of_bpf *b = bpf_of(m);
 
 	b->event_fn = fn;
 	b->context = context;

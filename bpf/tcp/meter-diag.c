@@ -68,7 +68,7 @@ struct answer {
 	uint32_t memory[SK_MEMINFO_VARS];
 };
 
-static struct meter_of_diag *self(struct meter *m)
+static struct meter_of_diag *diag_of(struct meter *m)
 {
 	return container_of(m, struct meter_of_diag, meter);
 }
@@ -107,7 +107,7 @@ static void remove_socket(struct diag_socket *s)
 
 static void diag_close(struct meter *m)
 {
-	struct meter_of_diag *d = self(m);
+	struct meter_of_diag *d = diag_of(m);
 	struct diag_socket *s, *next_socket;
 	struct diag_row *row, *next_row;
 
@@ -136,18 +136,18 @@ static int diag_add_row(struct meter *m, uint32_t number)
 	if (!row)
 		return -ENOMEM;
 	row->row = number;
-	list_append(&self(m)->rows, &row->link);
+	list_append(&diag_of(m)->rows, &row->link);
 	return 0;
 }
 
 static void diag_remove_row(struct meter *m, uint32_t number)
 {
-	struct diag_row *row = find_row(self(m), number);
+	struct diag_row *row = find_row(diag_of(m), number);
 	struct diag_socket *s, *next;
 
 	if (!row)
 		return;
-	list_for_each_safe(s, next, &self(m)->sockets, link)
+	list_for_each_safe(s, next, &diag_of(m)->sockets, link)
 		if (s->row == row)
 			remove_socket(s);
 	list_remove(&row->link);
@@ -155,7 +155,7 @@ static void diag_remove_row(struct meter *m, uint32_t number)
 }
 
 /* As much of an attribute as there is room for; how much that was. */
-static size_t copy(void *to, size_t room, const struct nlattr *a)
+static size_t attr_copy(void *to, size_t room, const struct nlattr *a)
 {
 	size_t n = a->nla_len - sizeof(*a);
 
@@ -165,7 +165,7 @@ static size_t copy(void *to, size_t room, const struct nlattr *a)
 }
 
 /* -ENOENT: there is no such socket any more. */
-static int parse(const struct nlmsghdr *h, size_t n, struct answer *ret)
+static int answer_parse(const struct nlmsghdr *h, size_t n, struct answer *ret)
 {
 	const struct nlattr *a;
 	size_t at = NLMSG_HDRLEN + NLMSG_ALIGN(sizeof(ret->message));
@@ -187,10 +187,10 @@ static int parse(const struct nlmsghdr *h, size_t n, struct answer *ret)
 			return -EBADMSG;
 		/* An older kernel tells less of it; bytes_sent and bytes_retrans are of 4.19. */
 		if (a->nla_type == INET_DIAG_INFO)
-			has_info = copy(&ret->info, sizeof(ret->info), a) >=
+			has_info = attr_copy(&ret->info, sizeof(ret->info), a) >=
 				   offsetof(struct tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t);
 		else if (a->nla_type == INET_DIAG_SKMEMINFO)
-			(void)copy(ret->memory, sizeof(ret->memory), a);
+			(void)attr_copy(ret->memory, sizeof(ret->memory), a);
 	}
 	if (has_info)
 		return 0;
@@ -203,8 +203,8 @@ union packet {
 };
 
 /* How much came, into `ret`. */
-static ssize_t exchange(struct meter_of_diag *d, const struct inet_diag_req_v2 *request,
-			uint16_t flags, union packet *ret)
+static ssize_t diag_exchange(struct meter_of_diag *d, const struct inet_diag_req_v2 *request,
+			     uint16_t flags, union packet *ret)
 {
 	struct {
 		struct nlmsghdr header;
@@ -223,12 +223,13 @@ static ssize_t exchange(struct meter_of_diag *d, const struct inet_diag_req_v2 *
 	return n < 0 ? -errno : n;
 }
 
-static int ask(struct meter_of_diag *d, const struct inet_diag_req_v2 *request, struct answer *ret)
+static int diag_ask(struct meter_of_diag *d, const struct inet_diag_req_v2 *request,
+		    struct answer *ret)
 {
 	union packet packet;
-	ssize_t n = exchange(d, request, 0, &packet);
+	ssize_t n = diag_exchange(d, request, 0, &packet);
 
-	return n < 0 ? (int)n : parse(&packet.header, (size_t)n, ret);
+	return n < 0 ? (int)n : answer_parse(&packet.header, (size_t)n, ret);
 }
 
 /*
@@ -240,7 +241,7 @@ static int diag_check(struct meter *m, char ret_why[WHY_SIZE])
 	const struct inet_diag_req_v2 request = {.sdiag_family = AF_INET,
 						 .sdiag_protocol = IPPROTO_TCP};
 	union packet packet;
-	ssize_t n = exchange(self(m), &request, NLM_F_DUMP, &packet);
+	ssize_t n = diag_exchange(diag_of(m), &request, NLM_F_DUMP, &packet);
 	int r = n < 0 ? (int)n : -EBADMSG;
 
 	/* The end of a list and an error both begin with what went wrong. */
@@ -328,7 +329,7 @@ static void count_time(struct diag_socket *s, const struct answer *a)
 	count_wait(s, &a->info, now_ns, grown);
 }
 
-static void count(struct diag_socket *s, const struct answer *a)
+static void socket_count(struct diag_socket *s, const struct answer *a)
 {
 	uint64_t c[N_COUNTERS];
 
@@ -368,14 +369,14 @@ static void sample_of(const struct meter_of_diag *d, const struct diag_socket *s
 
 static int diag_mark(struct meter *m, meter_sample_fn fn, void *context)
 {
-	struct meter_of_diag *d = self(m);
+	struct meter_of_diag *d = diag_of(m);
 	struct diag_socket *s, *next;
 	struct sample sample;
 	struct answer a;
 	int r;
 
 	list_for_each_safe(s, next, &d->sockets, link) {
-		r = ask(d, &s->request, &a);
+		r = diag_ask(d, &s->request, &a);
 		if (r == -ENOENT) {
 			s->row->totals.closed++;
 			s->row->sampled = true;
@@ -384,7 +385,7 @@ static int diag_mark(struct meter *m, meter_sample_fn fn, void *context)
 		}
 		if (r < 0)
 			return r;
-		count(s, &a);
+		socket_count(s, &a);
 		if (!fn)
 			continue;
 		sample_of(d, s, &a, &sample);
@@ -438,7 +439,7 @@ static int request_of(int fd, uint64_t cookie, struct inet_diag_req_v2 *ret)
 
 static int diag_tag(struct meter *m, int fd, uint32_t number, enum since since)
 {
-	struct meter_of_diag *d = self(m);
+	struct meter_of_diag *d = diag_of(m);
 	struct diag_row *row = find_row(d, number);
 	cleanup(freep) struct diag_socket *s = calloc(1, sizeof(*s));
 	struct diag_socket *old, *next;
@@ -462,7 +463,7 @@ static int diag_tag(struct meter *m, int fd, uint32_t number, enum since since)
 		remove_socket(old);
 		since = SINCE_NOW; /* what it carried is in that row */
 	}
-	r = ask(d, &s->request, &a);
+	r = diag_ask(d, &s->request, &a);
 	if (r < 0 && r != -ENOENT)
 		return r;
 	row->totals.sockets++;
@@ -479,7 +480,7 @@ static int diag_tag(struct meter *m, int fd, uint32_t number, enum since since)
 	} else {
 		/* A SYN was acknowledged, which is no byte of anybody's. */
 		s->base[COUNTER_SUBMITTED] = s->base[COUNTER_DELIVERED] = since == SINCE_DIALLED;
-		count(s, &a);
+		socket_count(s, &a);
 	}
 	list_append(&d->sockets, &s->link);
 	(void)take_ptr(s);
@@ -488,7 +489,7 @@ static int diag_tag(struct meter *m, int fd, uint32_t number, enum since since)
 
 static int diag_read(struct meter *m, uint32_t number, struct reading *ret)
 {
-	const struct diag_row *row = find_row(self(m), number);
+	const struct diag_row *row = find_row(diag_of(m), number);
 	enum quality quality = QUALITY_EXACT;
 
 	if (!row)

@@ -63,7 +63,7 @@ static void netns_free(struct netns_list *n, struct netns *one)
 	free(one);
 }
 
-static struct netns *find(const struct netns_list *n, uint32_t inode)
+static struct netns *netns_find(const struct netns_list *n, uint32_t inode)
 {
 	struct netns *one;
 
@@ -74,7 +74,7 @@ static struct netns *find(const struct netns_list *n, uint32_t inode)
 }
 
 /* Takes `fd`; -1: closed. */
-static int add(struct netns_list *n, uint32_t inode, int fd)
+static int netns_add(struct netns_list *n, uint32_t inode, int fd)
 {
 	struct netns *one = malloc(sizeof(*one));
 
@@ -130,18 +130,18 @@ int netns_list_add_socket(struct netns_list *n, int fd)
 	/* Without CAP_NET_ADMIN there, netns_list_update() looks for it. */
 	if (namespace_fd < 0 || fstat(namespace_fd, &st) < 0 || st.st_ino == n->own)
 		return 0;
-	one = find(n, (uint32_t)st.st_ino);
+	one = netns_find(n, (uint32_t)st.st_ino);
 	if (one && one->fd >= 0)
 		return 0;
 	if (one)
 		netns_free(n, one);
-	r = add(n, (uint32_t)st.st_ino, namespace_fd);
+	r = netns_add(n, (uint32_t)st.st_ino, namespace_fd);
 	namespace_fd = -1;
 	return r;
 }
 
 /* Deletes it, unless a connection was noted there meanwhile. */
-static bool forget(int map_fd, uint32_t inode, uint32_t last)
+static bool netns_forget(int map_fd, uint32_t inode, uint32_t last)
 {
 	uint32_t look;
 
@@ -172,9 +172,9 @@ int netns_list_update(struct netns_list *n, int map_fd, uint32_t last)
 		uint32_t inode = inodes[i];
 		int fd;
 
-		one = find(n, inode);
+		one = netns_find(n, inode);
 		if (bpf_map_lookup_elem(map_fd, &inode, &look) == 0 && look < last &&
-		    forget(map_fd, inode, last)) {
+		    netns_forget(map_fd, inode, last)) {
 			if (one)
 				netns_free(n, one);
 			continue;
@@ -182,7 +182,7 @@ int netns_list_update(struct netns_list *n, int map_fd, uint32_t last)
 		if (one || inode == n->own)
 			continue;
 		fd = find_in(n, NAMED, "", inode);
-		r = add(n, inode, fd >= 0 ? fd : find_in(n, "/proc", "/ns/net", inode));
+		r = netns_add(n, inode, fd >= 0 ? fd : find_in(n, "/proc", "/ns/net", inode));
 	}
 	return r;
 }

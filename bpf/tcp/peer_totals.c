@@ -41,7 +41,7 @@ static bool can_be_shown(const char *name)
 	return strcmp(name, PEER_OTHER) != 0;
 }
 
-static struct peer_totals *find(struct peer_totals_list *a, const struct label *label)
+static struct peer_totals *peer_totals_find(struct peer_totals_list *a, const struct label *label)
 {
 	struct peer_totals *sums;
 
@@ -51,9 +51,9 @@ static struct peer_totals *find(struct peer_totals_list *a, const struct label *
 	return NULL;
 }
 
-static struct peer_totals *get(struct peer_totals_list *a, const struct label *label)
+static struct peer_totals *peer_totals_get(struct peer_totals_list *a, const struct label *label)
 {
-	struct peer_totals *sums = find(a, label);
+	struct peer_totals *sums = peer_totals_find(a, label);
 
 	if (sums)
 		return sums;
@@ -70,11 +70,11 @@ static struct peer_totals *get(struct peer_totals_list *a, const struct label *l
 
 void peer_totals_join(struct peer_totals_list *a, struct row *row)
 {
-	row->peer_totals = get(a, &row->label);
+	row->peer_totals = peer_totals_get(a, &row->label);
 	row->peer_totals->n_rows++;
 }
 
-static void grow(uint64_t *sum, __u64 *counted, __u64 now)
+static void sum_grow(uint64_t *sum, __u64 *counted, __u64 now)
 {
 	if (now <= *counted) /* by the byte of a FIN, say, which is found to be none */
 		return;
@@ -88,14 +88,14 @@ void peer_totals_take(struct row *row, const struct reading *now)
 	const struct totals *t = &now->totals;
 	struct division d;
 
-	grow(&sums->opened, &row->counted.sockets, t->sockets);
-	grow(&sums->closed, &row->counted.closed, t->closed);
-	grow(&sums->lost, &row->counted.lost, t->lost);
+	sum_grow(&sums->opened, &row->counted.sockets, t->sockets);
+	sum_grow(&sums->closed, &row->counted.closed, t->closed);
+	sum_grow(&sums->lost, &row->counted.lost, t->lost);
 	if (now->quality[COUNTER_SUBMITTED] == QUALITY_ABSENT)
 		return;
 	sums->is_known = true;
 	for (int i = 0; i < N_COUNTERS; i++)
-		grow(&sums->counter[i], &row->counted.counter[i], t->counter[i]);
+		sum_grow(&sums->counter[i], &row->counted.counter[i], t->counter[i]);
 	if (!division_since(&row->divided, t, &d))
 		return;
 	division_rest(&d, row->rest.ns - row->rest_divided);

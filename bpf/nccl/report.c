@@ -1,4 +1,4 @@
-#include "bpf/nccl/act.h"
+#include "bpf/nccl/report.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "bpf/nccl/abi.h"
 
-static void begin(struct text *t, const char *word, uint64_t ns)
+static void report_begin(struct text *t, const char *word, uint64_t ns)
 {
 	text_begin(t);
 	text_add(t, "{\"act\":\"%s\"", word);
@@ -21,10 +21,10 @@ static void add_comm(struct text *t, const struct comm *c)
 	text_number_if(t, "rank", c->rank >= 0, (uint64_t)c->rank);
 }
 
-void act_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums, bool is_closed,
-		 uint64_t now_ns)
+void report_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums,
+		    bool is_closed, uint64_t now_ns)
 {
-	begin(t, "nccl_comm", now_ns);
+	report_begin(t, "nccl_comm", now_ns);
 	add_comm(t, c);
 	text_number_if(t, "n_ranks", c->n_ranks >= 0, (uint64_t)c->n_ranks);
 	text_number_if(t, "n_nodes", c->n_nodes >= 0, (uint64_t)c->n_nodes);
@@ -53,7 +53,7 @@ static uint64_t end_of(const struct slot *task)
 }
 
 /* What was carried within a node is not seen: without an operation of the proxy it is not known, and not 0. */
-void act_of_task(struct text *t, const struct comm *c, const struct slot *task)
+void report_of_task(struct text *t, const struct comm *c, const struct slot *task)
 {
 	uint32_t n_ops = slot_get(task->n_ops);
 	bool is_p2p = slot_get(task->type) == EVENT_P2P;
@@ -61,7 +61,7 @@ void act_of_task(struct text *t, const struct comm *c, const struct slot *task)
 	bool knows_bytes = size_of(task->datatype, &size) &&
 			   !__builtin_mul_overflow(size, task->count, &bytes);
 
-	begin(t, is_p2p ? "nccl_p2p" : "nccl_coll", ns);
+	report_begin(t, is_p2p ? "nccl_p2p" : "nccl_coll", ns);
 	text_number(t, "took_ns", (int64_t)(ns - slot_get(task->began_ns)));
 	add_comm(t, c);
 	text_string(t, "func", task->func);
@@ -81,13 +81,13 @@ void act_of_task(struct text *t, const struct comm *c, const struct slot *task)
 	text_add(t, "}");
 }
 
-void act_of_sum(struct text *t, const struct comm *c, const struct sum *sum)
+void report_of_sum(struct text *t, const struct comm *c, const struct sum *sum)
 {
-	begin(t,
-	      sum->kind == RECORD_OP   ? "nccl_peer"
-	      : sum->kind == RECORD_QP ? "nccl_qp"
-				       : "nccl_socket",
-	      sum->last_ns);
+	report_begin(t,
+		     sum->kind == RECORD_OP   ? "nccl_peer"
+		     : sum->kind == RECORD_QP ? "nccl_qp"
+					      : "nccl_socket",
+		     sum->last_ns);
 	add_comm(t, c);
 	text_number_if(t, "peer", sum->peer >= 0, (uint64_t)sum->peer);
 	text_string(t, "way", sum->is_send ? "send" : "receive");
@@ -105,9 +105,9 @@ void act_of_sum(struct text *t, const struct comm *c, const struct sum *sum)
 	text_add(t, "}");
 }
 
-void act_of_gap(struct text *t, uint64_t lost, uint64_t from_ns, uint64_t now_ns)
+void report_of_gap(struct text *t, uint64_t lost, uint64_t from_ns, uint64_t now_ns)
 {
-	begin(t, "nccl_gap", now_ns);
+	report_begin(t, "nccl_gap", now_ns);
 	text_number_if(t, "lost", true, lost);
 	text_number(t, "from_ns", (int64_t)from_ns);
 	text_add(t, "}");

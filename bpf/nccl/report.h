@@ -16,9 +16,9 @@ struct comm_sums {
 	uint64_t untold; /* of these, one by one */
 };
 
-void act_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums, bool is_closed,
-		 uint64_t now_ns);
-void act_of_task(struct text *t, const struct comm *c, const struct slot *task);
-void act_of_sum(struct text *t, const struct comm *c, const struct sum *sum);
+void report_of_comm(struct text *t, const struct comm *c, const struct comm_sums *sums,
+		    bool is_closed, uint64_t now_ns);
+void report_of_task(struct text *t, const struct comm *c, const struct slot *task);
+void report_of_sum(struct text *t, const struct comm *c, const struct sum *sum);
 /* What is missing in all others. */
-void act_of_gap(struct text *t, uint64_t lost, uint64_t from_ns, uint64_t now_ns);
+void report_of_gap(struct text *t, uint64_t lost, uint64_t from_ns, uint64_t now_ns);
