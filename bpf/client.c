@@ -35,7 +35,7 @@ static void on_connection_closed(struct closing *closing)
 /* What nobody read is still in it, and goes with it. */
 static void close_connection(struct client *c)
 {
-	c->closing.fds[0] = c->waiter.fd;
+	c->closing.fds[0] = c->source.fd;
 	c->closing.n = 1;
 	closer_close(c->tracer->closer, &c->closing, c->uid, on_connection_closed);
 }
@@ -59,7 +59,7 @@ void client_free(struct client *c)
 		client_row_free(c, row);
 	packets_clear(c);
 	json_decref(c->end);
-	loop_remove(c->tracer->collector.loop_fd, &c->waiter);
+	loop_remove(&c->source);
 	list_remove(&c->link);
 	list_append(&c->tracer->leaving, &c->link);
 	c->is_gone = true;
@@ -117,19 +117,21 @@ static void client_serve(struct client *c, const char *text, size_t size)
 	closer_close(c->tracer->closer, closing, c->uid, on_request_closed);
 }
 
-static void on_client_ready(struct waiter *w, uint32_t events)
+static void on_client_ready(struct source *s, uint32_t events)
 {
-	struct client *c = container_of(w, struct client, waiter);
+	struct client *c = container_of(s, struct client, source);
 	char text[PACKET_MAX];
 	ssize_t n;
 
+	if (!(events & (s->events | EPOLLHUP | EPOLLERR)))
+		return; /* another source's callback has changed what it waits for */
 	if (events & EPOLLOUT && !(events & (EPOLLHUP | EPOLLERR))) {
 		packets_flush(c);
 		if (c->is_behind)
 			follow_catch_up(c);
 		return;
 	}
-	n = c->is_closing ? 0 : client_receive(w->fd, text, &c->closing);
+	n = c->is_closing ? 0 : client_receive(s->fd, text, &c->closing);
 	if (n == -EAGAIN)
 		return;
 	if (n > 0 || n == -EBADMSG)
@@ -226,8 +228,7 @@ int client_add(struct tracer *t, int fd)
 	c = calloc(1, sizeof(*c));
 	r = -ENOMEM;
 	if (c) {
-		c->waiter = (struct waiter){.fd = fd, .ready = on_client_ready};
-		r = loop_add(t->collector.loop_fd, &c->waiter);
+		r = loop_add(t->collector.loop, &c->source, fd, EPOLLIN, on_client_ready);
 	}
 	if (r < 0) {
 		(void)fd_close(fd);

@@ -4,11 +4,11 @@
 #pragma once
 
 #include "bpf/base/collector.h"
-#include "bpf/base/loop.h"
 #include "bpf/base/process.h"
 #include "bpf/closer.h"
 #include "bpf/tcp/row.h"
 #include "ipc/base/list.h"
+#include "server/base/loop.h"
 
 #define CLIENTS_MAX 256
 #define CLIENTS_PER_USER_MAX                                                                       \
@@ -28,7 +28,7 @@ struct span {
 struct client {
 	struct list link; /* tracer::clients; tracer::leaving */
 	struct tracer *tracer;
-	struct waiter waiter;
+	struct source source;
 	uint64_t number;
 	uid_t uid;
 	pid_t pid; /* 0: not known here */

@@ -14,8 +14,7 @@
 #define END_MS 100 /* for what is about to be done at the end */
 
 struct closer {
-	struct waiter waiter; /* of what is finished */
-	int loop_fd;
+	struct source source; /* of what is finished */
 	pthread_mutex_t lock; /* protects running and finished */
 	struct list running, finished;
 	struct list waiting; /* for a thread; the loop's */
@@ -46,7 +45,7 @@ static void *work(void *context)
 	(void)pthread_mutex_lock(&c->lock);
 	list_remove(&closing->link);
 	list_append(&c->finished, &closing->link);
-	(void)eventfd_write(c->waiter.fd, 1); /* it is never full */
+	(void)eventfd_write(c->source.fd, 1); /* it is never full */
 	(void)pthread_mutex_unlock(&c->lock);
 	return NULL;
 }
@@ -101,32 +100,30 @@ static struct closing *take_finished(struct closer *c)
 	return closing;
 }
 
-static void on_finished(struct waiter *w, uint32_t events)
+static void on_finished(struct source *s, uint32_t events)
 {
-	struct closer *c = container_of(w, struct closer, waiter);
+	struct closer *c = container_of(s, struct closer, source);
 	struct closing *closing;
 	eventfd_t n;
 
 	(void)events;
-	(void)eventfd_read(w->fd, &n); /* whatever it says, all of them are taken */
+	(void)eventfd_read(s->fd, &n); /* whatever it says, all of them are taken */
 	while ((closing = take_finished(c)))
 		closing->done(closing);
 	start_those_that_wait(c);
 }
 
-int closer_new(int loop_fd, struct closer **ret)
+int closer_new(struct loop *l, struct closer **ret)
 {
 	struct closer *c = calloc(1, sizeof(*c));
-	int r;
+	int fd, r;
 
 	if (!c)
 		return -ENOMEM;
-	c->loop_fd = loop_fd;
-	c->waiter = (struct waiter){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
-				    .ready = on_finished};
-	r = c->waiter.fd < 0 ? -errno : loop_add(loop_fd, &c->waiter);
+	fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r = fd < 0 ? -errno : loop_add(l, &c->source, fd, EPOLLIN, on_finished);
 	if (r < 0) {
-		(void)fd_close(c->waiter.fd);
+		(void)fd_close(fd);
 		free(c);
 		return r;
 	}
@@ -169,7 +166,7 @@ static bool is_running(struct closer *c)
 
 void closer_free(struct closer *c)
 {
-	struct pollfd p = {.fd = c ? c->waiter.fd : -1, .events = POLLIN};
+	struct pollfd p = {.fd = c ? c->source.fd : -1, .events = POLLIN};
 	struct closing *closing, *next;
 
 	if (!c)
@@ -179,13 +176,13 @@ void closer_free(struct closer *c)
 		closing->done(closing);
 	}
 	do
-		on_finished(&c->waiter, POLLIN);
+		on_finished(&c->source, POLLIN);
 	while (is_running(c) && poll(&p, 1, END_MS) > 0);
 	if (is_running(c))
 		return;
-	on_finished(&c->waiter, POLLIN);
-	loop_remove(c->loop_fd, &c->waiter);
-	(void)fd_close(c->waiter.fd);
+	on_finished(&c->source, POLLIN);
+	loop_remove(&c->source);
+	(void)fd_close(c->source.fd);
 	(void)pthread_mutex_destroy(&c->lock);
 	free(c);
 }

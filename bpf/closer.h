@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "bpf/base/loop.h"
 #include "ipc/base/list.h"
+#include "server/base/loop.h"
 
 #define DESCRIPTORS_MAX 253 /* that can come with one packet: SCM_MAX_FD of the kernel */
 
@@ -29,7 +29,7 @@ struct closing {
 };
 
 /* 0, or negative errno. */
-int closer_new(int loop_fd, struct closer **ret);
+int closer_new(struct loop *l, struct closer **ret);
 /* From now on nothing is closed any more: what is open goes with the process, which does not linger. */
 void closer_end(struct closer *c);
 /* After the end. What is stuck goes with the process, too. Takes NULL. */

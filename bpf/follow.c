@@ -184,7 +184,7 @@ static void on_tcp_event(const struct tcp_event *e, void *context)
 /* There may have been more of them than there was room for, which is looked for soon. */
 void follow_take_tcp_events(struct tracer *t, bool all)
 {
-	if (t->tcp_events.fd < 0)
+	if (!t->tcp_events.loop)
 		return;
 	t->collector.meter->kind->take_events(t->collector.meter, all, on_tcp_event, t);
 	rows_look_soon(t);

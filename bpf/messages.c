@@ -85,14 +85,13 @@ void messages_free(struct messages *m)
 	list_for_each(c, &m->client->tracer->clients, link)
 		if (m->of_all || c == m->client)
 			end_rows(m, c);
-	timer_close(&m->timer, m->client->tracer->collector.loop_fd);
+	timer_stop(&m->timer);
 	free(m);
 }
 
-static void on_messages_end(struct waiter *w, uint32_t events)
+static void on_messages_end(struct timer *timer)
 {
-	(void)events;
-	messages_free(container_of(w, struct messages, timer.waiter));
+	messages_free(container_of(timer, struct messages, timer));
 }
 
 static int begin_rows(const struct messages *m)
@@ -136,10 +135,7 @@ int messages_begin(struct client *c, const char *sync, bool of_all, unsigned sec
 	m->client = c;
 	m->of_all = of_all;
 	(void)strcpy(m->sync, sync);
-	m->timer = TIMER(on_messages_end);
-	r = timer_open(&m->timer, c->tracer->collector.loop_fd);
-	if (r < 0)
-		return r;
+	timer_init(&m->timer, on_messages_end);
 	messages_free(messages_find(c, sync, of_all));
 	list_append(&c->messages, &take_ptr(owned)->link);
 	c->n_messages++;
@@ -148,7 +144,8 @@ int messages_begin(struct client *c, const char *sync, bool of_all, unsigned sec
 	if (r < 0)
 		messages_free(m);
 	else
-		timer_begin(&m->timer, seconds * SECOND_NS); /* no less: all rows have begun */
+		timer_start(c->tracer->collector.loop, &m->timer,
+			    num_now_ns() + seconds * SECOND_NS); /* no less: all rows have begun */
 	return r;
 }
 

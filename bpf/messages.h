@@ -3,13 +3,13 @@
  */
 #pragma once
 
-#include "bpf/base/timer.h"
 #include "bpf/client.h"
 #include "bpf/tcp/row.h"
 #include "ipc/base/list.h"
+#include "server/base/loop.h"
 
 #define MESSAGES_SECONDS_MAX 3600
-/* Of one client, but of root's and the tracer's own: each takes a descriptor. */
+/* Of one client, but of root's and the tracer's own. */
 #define MESSAGES_MAX 128
 
 struct messages {

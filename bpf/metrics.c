@@ -260,7 +260,7 @@ static void append_lost(struct metrics_answer *a, const struct family *f)
 
 	for (const struct peer_totals *sums = NULL; (sums = next_peer(a, sums));)
 		n += sums->lost;
-	if (t->tcp_events.fd >= 0)
+	if (t->tcp_events.loop)
 		sample_append(a, f, json_pack("{ss}", "source", "ring"), n);
 	sample_append(a, f, json_pack("{ss}", "source", "client"), t->metrics.lost_packets);
 	for (int i = 0; i < N_EVENT_SOURCES; i++)

@@ -30,8 +30,7 @@ void packets_wait(struct client *c)
 {
 	uint32_t events = c->is_closing ? EPOLLET : EPOLLIN;
 
-	loop_modify(c->tracer->collector.loop_fd, &c->waiter,
-		    list_empty(&c->queue) ? events : EPOLLOUT);
+	loop_modify(&c->source, list_empty(&c->queue) ? events : EPOLLOUT);
 }
 
 /* What is broken ends with the next event of its descriptor, when nobody is in the middle of it. */
@@ -40,7 +39,7 @@ void packets_flush(struct client *c)
 	struct packet *p, *next;
 
 	list_for_each_safe(p, next, &c->queue, link) {
-		if (send(c->waiter.fd, p->text, strlen(p->text), MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
+		if (send(c->source.fd, p->text, strlen(p->text), MSG_DONTWAIT | MSG_NOSIGNAL) < 0 &&
 		    errno == EAGAIN)
 			break;
 		packet_free(c, p);

@@ -43,14 +43,14 @@ struct span *rows_find_span(const struct client *c, const char *sync)
 
 void rows_look_soon(struct tracer *t)
 {
-	timer_begin(&t->timer, ROWS_PERIOD_NS);
+	timer_start_once(t->collector.loop, &t->timer, ROWS_PERIOD_NS);
 }
 
 void rows_count_spans(struct tracer *t, int change)
 {
 	t->n_spans += (unsigned)change;
 	if (t->n_spans > 0)
-		timer_begin(&t->timer, ROWS_PERIOD_NS);
+		timer_start_once(t->collector.loop, &t->timer, ROWS_PERIOD_NS);
 }
 
 static void sample_take(const struct sample *s, void *context)

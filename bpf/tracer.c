@@ -37,21 +37,18 @@ static int log_error(const char *what, int r)
 	return r;
 }
 
-static void on_tcp_events(struct waiter *w, uint32_t events)
+static void on_tcp_events(struct source *s, uint32_t events)
 {
 	(void)events;
-	follow_take_tcp_events(container_of(w, struct tracer, tcp_events), false);
+	follow_take_tcp_events(container_of(s, struct tracer, tcp_events), false);
 }
 
-static void on_period(struct waiter *w, uint32_t events)
+static void on_period(struct timer *timer)
 {
-	struct tracer *t = container_of(w, struct tracer, timer.waiter);
+	struct tracer *t = container_of(timer, struct tracer, timer);
 	uint64_t began = num_now_ns(), took;
 
-	(void)events;
-	if (!timer_end(&t->timer))
-		return;
-	loop_modify(t->collector.loop_fd, &t->listener, EPOLLIN);
+	loop_modify(&t->listener, EPOLLIN);
 	if (t->n_spans > 0) {
 		(void)rows_mark(t); /* who asks is told why it fails */
 		metrics_look(t);
@@ -63,21 +60,21 @@ static void on_period(struct waiter *w, uint32_t events)
 			t->questions[i]->kind->count_missed(t->questions[i]);
 	took = t->sent_ns - began;
 	if (t->n_spans > 0)
-		timer_begin(&t->timer,
-			    took * SHARE > ROWS_PERIOD_NS ? took * SHARE : ROWS_PERIOD_NS);
+		timer_start_once(&t->loop, &t->timer,
+				 took * SHARE > ROWS_PERIOD_NS ? took * SHARE : ROWS_PERIOD_NS);
 }
 
-static void on_connect(struct waiter *w, uint32_t events)
+static void on_connect(struct source *s, uint32_t events)
 {
-	struct tracer *t = container_of(w, struct tracer, listener);
+	struct tracer *t = container_of(s, struct tracer, listener);
 	int fd, r;
 
 	(void)events;
-	fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC);
+	fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC);
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
 		/* It waits, and would be told of again and again. */
-		loop_modify(t->collector.loop_fd, &t->listener, 0);
-		timer_begin(&t->timer, ROWS_PERIOD_NS);
+		loop_modify(&t->listener, 0);
+		timer_start_once(&t->loop, &t->timer, ROWS_PERIOD_NS);
 	}
 	if (fd < 0)
 		return; /* or it went away again */
@@ -86,10 +83,10 @@ static void on_connect(struct waiter *w, uint32_t events)
 		(void)log_error("a client was sent away", r);
 }
 
-static void on_signal(struct waiter *w, uint32_t events)
+static void on_signal(struct source *s, uint32_t events)
 {
 	(void)events;
-	container_of(w, struct tracer, signals)->stops = true;
+	loop_quit(&container_of(s, struct tracer, signals)->loop);
 }
 
 static bool is_no_socket(const char *path)
@@ -192,7 +189,7 @@ static void close_questions(struct tracer *t)
 static int tracer_open(struct tracer *t, const struct tracer_options *o)
 {
 	sigset_t signals;
-	int r;
+	int fd, r;
 
 	(void)fd_raise_limit(); /* each process that is watched takes one */
 	r = open_meter(t, o);
@@ -202,25 +199,26 @@ static int tracer_open(struct tracer *t, const struct tracer_options *o)
 	(void)sigaddset(&signals, SIGTERM);
 	(void)sigaddset(&signals, SIGINT);
 	(void)sigprocmask(SIG_BLOCK, &signals, NULL);
-	t->signals.fd = signalfd(-1, &signals, SFD_CLOEXEC);
-	t->tcp_events.fd = t->collector.meter->kind->events_fd(t->collector.meter);
-	r = t->signals.fd < 0 ? -errno : loop_open(&t->collector.loop_fd);
+	r = loop_init(&t->loop);
 	if (r == 0)
-		r = closer_new(t->collector.loop_fd, &t->closer);
-	if (r == 0)
-		r = loop_add(t->collector.loop_fd, &t->signals);
-	if (r == 0)
-		r = timer_open(&t->timer, t->collector.loop_fd);
-	if (r == 0 && t->tcp_events.fd >= 0)
-		r = loop_add(t->collector.loop_fd, &t->tcp_events);
+		r = closer_new(&t->loop, &t->closer);
+	if (r == 0) {
+		t->signals_fd = signalfd(-1, &signals, SFD_CLOEXEC);
+		r = t->signals_fd < 0
+			    ? -errno
+			    : loop_add(&t->loop, &t->signals, t->signals_fd, EPOLLIN, on_signal);
+	}
+	fd = t->collector.meter->kind->events_fd(t->collector.meter);
+	if (r == 0 && fd >= 0)
+		r = loop_add(&t->loop, &t->tcp_events, fd, EPOLLIN, on_tcp_events);
 	if (r < 0)
 		return log_error("cannot wait for events", r);
 	r = open_questions(t, o);
 	if (r < 0)
 		return log_error("cannot begin", r);
-	r = listen_on(o->socket, &t->listener.fd);
+	r = listen_on(o->socket, &t->listener_fd);
 	if (r == 0)
-		r = loop_add(t->collector.loop_fd, &t->listener);
+		r = loop_add(&t->loop, &t->listener, t->listener_fd, EPOLLIN, on_connect);
 	if (r < 0)
 		return log_error(o->socket, r);
 	r = ready_notify();
@@ -240,12 +238,12 @@ static void tracer_close(struct tracer *t, const char *path)
 	event_log_deinit(&t->ended_rows);
 	event_log_deinit(&t->events);
 	metrics_deinit(&t->metrics);
-	if (t->listener.fd >= 0)
+	if (t->listener_fd >= 0)
 		(void)unlink(
 			path); /* it is closed with the process, and with it whom nobody accepted */
-	timer_close(&t->timer, t->collector.loop_fd);
-	(void)fd_close(t->signals.fd);
-	(void)fd_close(t->collector.loop_fd);
+	timer_stop(&t->timer);
+	(void)fd_close(t->signals_fd);
+	loop_deinit(&t->loop);
 	if (t->collector.meter)
 		t->collector.meter->kind->close(t->collector.meter);
 }
@@ -254,17 +252,18 @@ int tracer_run(const struct tracer_options *o)
 {
 	struct tracer t = {
 		.collector = {.ops = &event_recorder_ops,
-			      .loop_fd = -1,
+			      .loop = &t.loop,
 			      .ring_size = o->ring_size,
 			      .sysfs = o->sysfs,
 			      .is_forced = o->probes == PROBES_ON},
-		.listener = {.fd = -1, .ready = on_connect},
-		.timer = TIMER(on_period),
-		.tcp_events = {.fd = -1, .ready = on_tcp_events},
-		.signals = {.fd = -1, .ready = on_signal},
+		.loop = {.epoll_fd = -1},
+		.listener_fd = -1,
+		.signals_fd = -1,
 	};
 	int r;
 
+	timer_init(&t.timer, on_period);
+	list_init(&t.loop.timers);
 	list_init(&t.clients);
 	list_init(&t.leaving);
 	event_log_init(&t.ended_rows, ENDED_ROWS_MAX);
@@ -277,8 +276,8 @@ int tracer_run(const struct tracer_options *o)
 			     o->socket);
 		(void)fflush(stdout);
 	}
-	while (r == 0 && !t.stops)
-		r = loop_turn(t.collector.loop_fd);
+	if (r == 0)
+		r = loop_run(&t.loop);
 	tracer_close(&t, o->socket);
 	return r;
 }

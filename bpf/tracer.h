@@ -4,14 +4,13 @@
 #pragma once
 
 #include "bpf/base/collector.h"
-#include "bpf/base/loop.h"
 #include "bpf/base/question.h"
-#include "bpf/base/timer.h"
 #include "bpf/client.h"
 #include "bpf/event/event_log.h"
 #include "bpf/metrics.h"
 #include "bpf/tcp/meter.h"
 #include "ipc/base/list.h"
+#include "server/base/loop.h"
 
 enum question_number {
 	QUESTION_HOOKS,
@@ -24,7 +23,9 @@ enum question_number {
 
 struct tracer {
 	struct collector collector; /* what questions see of it */
-	struct waiter listener, tcp_events, signals;
+	struct loop loop;
+	struct source listener, tcp_events, signals;
+	int listener_fd, signals_fd;
 	struct timer timer;
 	struct list clients; /* struct client */
 	struct list leaving; /* likewise, whose connections are not closed yet */
@@ -39,7 +40,6 @@ struct tracer {
 	uint32_t last_row;
 	uint64_t last_client;
 	uint64_t sent_ns; /* when those who follow were told last */
-	bool stops;
 };
 
 enum probes_wanted {

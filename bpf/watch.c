@@ -18,9 +18,8 @@ void watch_end(struct watch *w)
 void watch_free(struct watch *w)
 {
 	watch_end(w);
-	if (w->waiter.fd >= 0)
-		loop_remove(w->client->tracer->collector.loop_fd, &w->waiter);
-	(void)fd_close(w->waiter.fd);
+	loop_remove(&w->source);
+	(void)fd_close(w->source.fd);
 	list_remove(&w->link);
 	w->client->n_watches--;
 	free(w);

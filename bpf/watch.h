@@ -4,9 +4,9 @@
  */
 #pragma once
 
-#include "bpf/base/loop.h"
 #include "bpf/client.h"
 #include "ipc/base/list.h"
+#include "server/base/loop.h"
 
 /* Of one client, but of root's and the tracer's own: those of a user leave room in the meter for all others'. */
 #define WATCHES_MAX 128
@@ -14,7 +14,7 @@
 struct watch {
 	struct list link; /* client::watches */
 	struct client *client;
-	struct waiter waiter; /* of its end; fd -1: of a group, which is one for ever */
+	struct source source; /* of its end; fd -1: of a group, which is one for ever */
 	pid_t pid; /* 0: a group is watched */
 	uint64_t cgroup; /* the kernel's number of it */
 	uint32_t row;

@@ -19,10 +19,10 @@
 #define GROUP_NAME_SIZE (GROUP_PATH_SHOWN_MAX + 32)
 
 /* The process is gone, and its number is another's soon. */
-static void on_exit_of_watched(struct waiter *w, uint32_t events)
+static void on_exit_of_watched(struct source *s, uint32_t events)
 {
 	(void)events;
-	watch_free(container_of(w, struct watch, waiter));
+	watch_free(container_of(s, struct watch, source));
 }
 
 static bool may_watch(const struct request *q, const struct stat *st)
@@ -127,12 +127,12 @@ static int watch_process(struct request *q, struct watch *w)
 		return -EINVAL;
 	}
 	w->pid = q->pid = (pid_t)pid;
-	r = open_process(q, w->pid, &w->waiter.fd);
+	r = open_process(q, w->pid, &w->source.fd);
 	if (r == 0)
 		r = watch_begin(q, w);
 	if (r < 0)
 		return r;
-	r = loop_add(t->collector.loop_fd, &w->waiter);
+	r = loop_add(t->collector.loop, &w->source, w->source.fd, EPOLLIN, on_exit_of_watched);
 	if (r < 0)
 		watch_end(w);
 	return r;
@@ -178,10 +178,10 @@ int watch_request_op(struct request *q)
 		return -EDQUOT;
 	}
 	w->client = q->client;
-	w->waiter = (struct waiter){.fd = -1, .ready = on_exit_of_watched};
+	w->source.fd = -1;
 	r = json_object_get(q->json, "cgroup") ? watch_cgroup(q, w) : watch_process(q, w);
 	if (r < 0) {
-		(void)fd_close(w->waiter.fd);
+		(void)fd_close(w->source.fd);
 		return r;
 	}
 	list_append(&q->client->watches, &w->link);

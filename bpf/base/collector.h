@@ -19,6 +19,7 @@ enum event_source {
 };
 
 struct collector;
+struct loop;
 struct meter;
 
 /* For bpf/event/event.c alone, which has a function for each. */
@@ -31,7 +32,7 @@ struct collector_ops {
 
 struct collector {
 	const struct collector_ops *ops;
-	int loop_fd;
+	struct loop *loop;
 	uint32_t ring_size; /* of each ring of events, in bytes */
 	const char *sysfs; /* where the kernel lists devices */
 	bool is_forced; /* probes were asked for, whatever the kernel's release */

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "bpf/base/json_null.h"
-#include "bpf/base/loop.h"
 #include "bpf/base/programs.h"
 #include "bpf/base/ring.h"
 #include "bpf/base/support.h"
@@ -19,6 +18,7 @@
 #include "bpf/event/fd_passing.bpf.h"
 #include "ipc/base/list.h"
 #include "ipc/base/num.h"
+#include "server/base/loop.h"
 
 #include <bpf/event/fd_passing.skel.h>
 
@@ -40,7 +40,7 @@ struct fd_passing {
 	struct question question;
 	struct fd_passing_bpf *bpf;
 	struct ring ring;
-	struct waiter waiter;
+	struct source source;
 	uint64_t n_missed; /* counted already */
 };
 
@@ -123,9 +123,9 @@ static void fd_passing_take(struct question *q)
 	fd_passing_count_missed(q);
 }
 
-static void on_passed(struct waiter *w, uint32_t events)
+static void on_passed(struct source *s, uint32_t events)
 {
-	struct fd_passing *p = container_of(w, struct fd_passing, waiter);
+	struct fd_passing *p = container_of(s, struct fd_passing, source);
 
 	(void)events;
 	ring_take(&p->ring);
@@ -187,13 +187,12 @@ static int fd_passing_begin(struct fd_passing *p, char ret_why[WHY_SIZE])
 	r = ring_open(&p->ring, p->bpf->maps.events, passed_fd_take, p);
 	if (r < 0)
 		return r;
-	p->waiter.fd = ring_fd(&p->ring);
-	return loop_add(c->loop_fd, &p->waiter);
+	return loop_add(c->loop, &p->source, ring_fd(&p->ring), EPOLLIN, on_passed);
 }
 
 static void fd_passing_release(struct fd_passing *p)
 {
-	loop_remove(p->question.collector->loop_fd, &p->waiter); /* the loop may go on without it */
+	loop_remove(&p->source); /* the loop may go on without it */
 	ring_close(&p->ring);
 	fd_passing_bpf__destroy(p->bpf);
 }
@@ -208,7 +207,6 @@ static struct question *fd_passing_open(struct collector *c, const char *off)
 		return NULL;
 	q = &p->question;
 	*q = (struct question){.kind = &question_fd_passing, .collector = c};
-	p->waiter = (struct waiter){.fd = -1, .ready = on_passed};
 	(void)strcpy(q->why, off);
 	r = *off ? 0 : fd_passing_begin(p, q->why);
 	if (r < 0) {
@@ -216,7 +214,7 @@ static struct question *fd_passing_open(struct collector *c, const char *off)
 			support_explain(r, BPF_SINCE, q->why);
 		q->is_refused = true;
 		fd_passing_release(p);
-		*p = (struct fd_passing){.question = *q, .waiter.fd = -1};
+		*p = (struct fd_passing){.question = *q};
 	}
 	return q;
 }

@@ -18,11 +18,9 @@
 #include <unistd.h>
 
 #include "bpf/base/json_null.h"
-#include "bpf/base/loop.h"
 #include "bpf/base/programs.h"
 #include "bpf/base/ring.h"
 #include "bpf/base/support.h"
-#include "bpf/base/timer.h"
 #include "bpf/event/event.h"
 #include "bpf/probe/call_count.h"
 #include "bpf/probe/mappings.h"
@@ -35,6 +33,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
+#include "server/base/loop.h"
 
 #include <bpf/probe/probes.skel.h>
 
@@ -58,7 +57,7 @@ struct probes {
 	struct ring ring;
 	struct mmap_watch *mmap_watch;
 	char why_no_mmap_watch[N_MMAP_WATCH_KINDS][WHY_SIZE]; /* of each kind, up to that in use */
-	struct waiter calls, mapped;
+	struct source calls, mapped;
 	struct timer timer; /* until arrivals are listened to again */
 	struct timer count_timer; /* while something is counted */
 	struct call_counts call_counts;
@@ -143,19 +142,15 @@ static void take_call_counts(struct probes *p)
 	call_counts_take(&p->call_counts, call_count_emit, p);
 }
 
-static void on_count_timer(struct waiter *w, uint32_t events)
+static void on_count_timer(struct timer *timer)
 {
-	struct probes *p = container_of(w, struct probes, count_timer.waiter);
-
-	(void)events;
-	if (timer_end(&p->count_timer))
-		take_call_counts(p);
+	take_call_counts(container_of(timer, struct probes, count_timer));
 }
 
 /* Not at once: then there will be more of it. */
 static void await_call_counts(struct probes *p)
 {
-	timer_begin(&p->count_timer, COUNT_NS);
+	timer_start_once(p->collector->loop, &p->count_timer, COUNT_NS);
 }
 
 static void call_take(void *context, const void *data, size_t size)
@@ -198,7 +193,7 @@ void probes_count_missed(struct probes *p)
 void probes_take(struct probes *p)
 {
 	probes_take_calls(p);
-	if (p->count_timer.runs)
+	if (timer_runs(&p->count_timer))
 		take_call_counts(p);
 }
 
@@ -208,9 +203,9 @@ void probes_take_calls(struct probes *p)
 	count_missed(p);
 }
 
-static void on_calls(struct waiter *w, uint32_t events)
+static void on_calls(struct source *s, uint32_t events)
 {
-	struct probes *p = container_of(w, struct probes, calls);
+	struct probes *p = container_of(s, struct probes, calls);
 
 	(void)events;
 	ring_take(&p->ring);
@@ -291,24 +286,21 @@ static void take_mmaps(struct probes *p)
 	pause_ns = (num_now_ns() - began) * SHARE;
 	if (pause_ns < PERIOD_NS)
 		pause_ns = PERIOD_NS;
-	loop_modify(p->collector->loop_fd, &p->mapped, 0);
-	timer_begin(&p->timer, pause_ns);
+	loop_modify(&p->mapped, 0);
+	timer_start_once(p->collector->loop, &p->timer, pause_ns);
 }
 
-static void on_mmap(struct waiter *w, uint32_t events)
+static void on_mmap(struct source *s, uint32_t events)
 {
 	(void)events;
-	take_mmaps(container_of(w, struct probes, mapped));
+	take_mmaps(container_of(s, struct probes, mapped));
 }
 
-static void on_pause_over(struct waiter *w, uint32_t events)
+static void on_pause_over(struct timer *timer)
 {
-	struct probes *p = container_of(w, struct probes, timer.waiter);
+	struct probes *p = container_of(timer, struct probes, timer);
 
-	(void)events;
-	if (!timer_end(&p->timer))
-		return;
-	loop_modify(p->collector->loop_fd, &p->mapped, EPOLLIN);
+	loop_modify(&p->mapped, EPOLLIN);
 	take_mmaps(p); /* what came meanwhile wakes nobody any more */
 }
 
@@ -361,16 +353,10 @@ static int probes_load(struct probes *p)
 
 static int wait_for_all(struct probes *p)
 {
-	int loop_fd = p->collector->loop_fd, r;
+	struct loop *l = p->collector->loop;
+	int r = loop_add(l, &p->calls, ring_fd(&p->ring), EPOLLIN, on_calls);
 
-	p->calls.fd = ring_fd(&p->ring);
-	p->mapped.fd = mmap_watch_fd(p->mmap_watch);
-	r = loop_add(loop_fd, &p->calls);
-	if (r == 0)
-		r = loop_add(loop_fd, &p->mapped);
-	if (r == 0)
-		r = timer_open(&p->timer, loop_fd);
-	return r < 0 ? r : timer_open(&p->count_timer, loop_fd);
+	return r < 0 ? r : loop_add(l, &p->mapped, mmap_watch_fd(p->mmap_watch), EPOLLIN, on_mmap);
 }
 
 /* What is mapped already is not in use since we began. */
@@ -420,10 +406,8 @@ int probes_open(struct collector *c, struct probes **ret, char ret_why[WHY_SIZE]
 	if (!p)
 		return -ENOMEM;
 	p->collector = c;
-	p->calls = (struct waiter){.fd = -1, .ready = on_calls};
-	p->mapped = (struct waiter){.fd = -1, .ready = on_mmap};
-	p->timer = TIMER(on_pause_over);
-	p->count_timer = TIMER(on_count_timer);
+	timer_init(&p->timer, on_pause_over);
+	timer_init(&p->count_timer, on_count_timer);
 	gpu_handles_init(&p->state.exports);
 	gpu_handles_init(&p->state.allocations);
 	qps_init(&p->state.qps);
@@ -443,10 +427,10 @@ void probes_close(struct probes *p)
 	if (!p)
 		return;
 	/* The loop may go on without them. */
-	loop_remove(p->collector->loop_fd, &p->calls);
-	loop_remove(p->collector->loop_fd, &p->mapped);
-	timer_close(&p->timer, p->collector->loop_fd);
-	timer_close(&p->count_timer, p->collector->loop_fd);
+	loop_remove(&p->calls);
+	loop_remove(&p->mapped);
+	timer_stop(&p->timer);
+	timer_stop(&p->count_timer);
 	probed_files_deinit(&p->files);
 	call_counts_deinit(&p->call_counts);
 	usdt_close(p->state.usdt);

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "bpf/base/json_null.h"
-#include "bpf/base/loop.h"
 #include "bpf/base/process.h"
 #include "bpf/base/ring.h"
 #include "bpf/event/event.h"
@@ -26,6 +25,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/list.h"
 #include "ipc/base/num.h"
+#include "server/base/loop.h"
 
 #include <bpf/probe/usdt.skel.h>
 
@@ -42,7 +42,7 @@ struct usdt {
 	struct collector *collector;
 	struct usdt_bpf *bpf;
 	struct ring ring;
-	struct waiter waiter;
+	struct source source;
 	struct attached attached;
 	uint64_t pid_namespace; /* ours */
 	uint64_t n_missed; /* counted already */
@@ -191,9 +191,9 @@ void usdt_count_missed(struct usdt *u)
 	u->n_missed = n;
 }
 
-static void on_usdt_events(struct waiter *w, uint32_t events)
+static void on_usdt_events(struct source *s, uint32_t events)
 {
-	struct usdt *u = container_of(w, struct usdt, waiter);
+	struct usdt *u = container_of(s, struct usdt, source);
 
 	(void)events;
 	ring_take(&u->ring);
@@ -281,8 +281,7 @@ static int usdt_load(struct usdt *u)
 	r = ring_open(&u->ring, u->bpf->maps.events, usdt_event_take, u);
 	if (r < 0)
 		return r;
-	u->waiter.fd = ring_fd(&u->ring);
-	return loop_add(u->collector->loop_fd, &u->waiter);
+	return loop_add(u->collector->loop, &u->source, ring_fd(&u->ring), EPOLLIN, on_usdt_events);
 }
 
 int usdt_open(struct collector *c, struct usdt **ret)
@@ -294,7 +293,6 @@ int usdt_open(struct collector *c, struct usdt **ret)
 		return -ENOMEM;
 	u->collector = c;
 	u->began_ns = num_now_ns();
-	u->waiter = (struct waiter){.fd = -1, .ready = on_usdt_events};
 	attached_init(&u->attached);
 	r = usdt_load(u);
 	if (r < 0) {
@@ -309,7 +307,7 @@ void usdt_close(struct usdt *u)
 {
 	if (!u)
 		return;
-	loop_remove(u->collector->loop_fd, &u->waiter); /* the loop may go on without it */
+	loop_remove(&u->source); /* the loop may go on without it */
 	ring_close(&u->ring);
 	usdt_bpf__destroy(u->bpf);
 	attached_deinit(&u->attached);

@@ -77,6 +77,17 @@ void timer_start(struct loop *l, struct timer *t, uint64_t deadline_ns)
 	list_append(&before->link, &t->link);
 }
 
+bool timer_runs(const struct timer *t)
+{
+	return !list_empty(&t->link);
+}
+
+void timer_start_once(struct loop *l, struct timer *t, uint64_t ns)
+{
+	if (!timer_runs(t))
+		timer_start(l, t, num_now_ns() + ns);
+}
+
 void timer_stop(struct timer *t)
 {
 	list_remove(&t->link);

@@ -49,6 +49,9 @@ void loop_remove(struct source *s);
 
 void timer_init(struct timer *t, void (*fn)(struct timer *));
 void timer_start(struct loop *l, struct timer *t, uint64_t deadline_ns);
+/* The same, so long from now; one that runs goes on as it is. */
+void timer_start_once(struct loop *l, struct timer *t, uint64_t ns);
+bool timer_runs(const struct timer *t);
 void timer_stop(struct timer *t);
 
 /* Dispatches until loop_quit(). 0 or a negative errno of epoll itself. */
