@@ -21,7 +21,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 
-#define LEFT_NS 1000000000u /* it had so long to read */
+#define LEFT_NS 1000000000u /* a client had this long to read */
 
 static void on_connection_closed(struct closing *closing)
 {
@@ -32,7 +32,7 @@ static void on_connection_closed(struct closing *closing)
 	free(c);
 }
 
-/* What nobody read is still in it, and goes with it. */
+/* Unread packets are still in the connection, and are freed with it. */
 static void close_connection(struct client *c)
 {
 	c->closing.fds[0] = c->source.fd;
@@ -68,8 +68,8 @@ void client_free(struct client *c)
 }
 
 /*
- * One packet, and all descriptors that came with it: for what there is no room the kernel closes at once, and all
- * clients would wait for that. 0 at the end.
+ * Receives one packet and all descriptors that are in it. The kernel would close at once those that there is no room
+ * for, and all clients would wait for that. Returns 0 at the end.
  */
 static ssize_t client_receive(int fd, char text[PACKET_MAX], struct closing *ret)
 {
@@ -140,7 +140,9 @@ static void on_client_ready(struct source *s, uint32_t events)
 		client_free(c);
 }
 
-/* It ended a while ago, and whoever has its connection does not read it. */
+/*
+ * True for a client that ended a while ago, while another process holds its connection and does not read it.
+ */
 static bool is_left(const struct client *c, uint64_t now_ns)
 {
 	return !list_empty(&c->queue) && now_ns - c->read_ns > LEFT_NS && c->pid &&
@@ -148,8 +150,8 @@ static bool is_left(const struct client *c, uint64_t now_ns)
 }
 
 /*
- * Who sends its own connection with a request, and reads no answers, keeps that open beyond its own end: the request has
- * it, and is not read before they are.
+ * Frees clients that hold their own connection open beyond their end. A client does so that sends its connection with
+ * a request and reads no answers: the request is not read before they are.
  */
 static void drop_those_left(struct tracer *t)
 {
@@ -193,7 +195,8 @@ static void connection_refuse(struct tracer *t, int fd, uid_t uid, unsigned limi
 		"{\"end\":true,\"error\":\"weightd-trace has %u clients%s, and serves no more\"}",
 		limit, whose);
 
-	(void)send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL); /* it has room, or is gone */
+	(void)send(fd, text, (size_t)n,
+		   MSG_DONTWAIT | MSG_NOSIGNAL); /* there is room, or the client has closed it */
 	if (!closing) {
 		(void)fd_close(fd);
 		return;

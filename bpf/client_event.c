@@ -1,5 +1,6 @@
 /*
- * All acts of a request are checked before the first is told: an act has the members of its word, and no others.
+ * All events of a request are checked before the first is emitted: an event has the members of its word, and no
+ * others.
  */
 #include "bpf/client_event.h"
 
@@ -19,20 +20,20 @@
 #define MEMBERS_MAX 24
 
 enum kind_of_member {
-	NUMBER, /* or null, which is not known; likewise the others */
+	NUMBER, /* or null, which means unknown; the others too */
 	TEXT,
 	FLAG,
 	TIME, /* a number, in the past */
 };
 
 struct word {
-	const char *source; /* who has it */
+	const char *source; /* the source that has it */
 	const char *word;
 	struct {
 		const char *name;
 		enum kind_of_member kind;
 	} members[MEMBERS_MAX]; /* up to one without a name */
-	/* What is known here of what it tells of, or NULL. */
+	/* Adds the tracer's own data about the object of the event; NULL: there is none. */
 	void (*join)(const struct client *c, json_t *event);
 };
 
@@ -175,7 +176,7 @@ static int client_event_charge(struct request *q, size_t n, uint64_t now_ns)
 	return 0;
 }
 
-/* What else it says of itself it cannot have said: no word has these. */
+/* Adds the client's identity. The client cannot have set these members: no word has them. */
 static void client_event_emit(const struct client *c, json_t *event, const char *source)
 {
 	const struct word *word = find_word(source, event);

@@ -7,5 +7,5 @@
 
 /* The row of the label that the request gives, which may be new. 0, or negative errno and why. */
 int client_row_take(struct request *q, struct row **ret);
-/* What it has as of the last mark is in the totals of its peer then. */
+/* Adds what the row has as of the last mark to the totals of its peer. */
 void client_row_free(struct client *c, struct row *row);

@@ -9,12 +9,12 @@
 
 #include "ipc/base/fd.h"
 
-#define THREADS_MAX 32 /* of one user */
+#define THREADS_MAX 32 /* per user */
 #define UNREAD_MAX 16 /* packets */
 #define END_MS 100 /* for what is about to be done at the end */
 
 struct closer {
-	struct source source; /* of what is finished */
+	struct source source; /* of the finished closings */
 	pthread_mutex_t lock; /* protects running and finished */
 	struct list running, finished;
 	struct list waiting; /* for a thread; the loop's */
@@ -22,8 +22,8 @@ struct closer {
 };
 
 /*
- * Whose request was not read is told that the connection was reset, and not why it is refused. What comes with
- * the request nobody has room for: the kernel closes it, here.
+ * Reads what a refused client has sent. A client whose request is unread when its connection closes sees a reset, and
+ * not why it is refused. Descriptors in the request have no room: the kernel closes them, here.
  */
 static void read_refused(int fd)
 {
@@ -107,7 +107,7 @@ static void on_finished(struct source *s, uint32_t events)
 	eventfd_t n;
 
 	(void)events;
-	(void)eventfd_read(s->fd, &n); /* whatever it says, all of them are taken */
+	(void)eventfd_read(s->fd, &n); /* the number does not matter: all of them are taken */
 	while ((closing = take_finished(c)))
 		closing->done(closing);
 	start_those_that_wait(c);
@@ -127,7 +127,7 @@ int closer_new(struct loop *l, struct closer **ret)
 		free(c);
 		return r;
 	}
-	(void)pthread_mutex_init(&c->lock, NULL); /* which never fails */
+	(void)pthread_mutex_init(&c->lock, NULL); /* never fails */
 	list_init(&c->running);
 	list_init(&c->finished);
 	list_init(&c->waiting);

@@ -1,5 +1,5 @@
 /*
- * Rows whose span has ended: the last of them, of all clients, so that who asks later hears of them, too
+ * Rows whose span has ended: the last of them, of all clients, for clients that ask later
  */
 #pragma once
 

@@ -10,7 +10,10 @@ static struct tracer *tracer_of(struct collector *c)
 	return container_of(c, struct tracer, collector);
 }
 
-/* Events that a weightd reported are that user's, whoever they are about: it may claim that root attached. */
+/*
+ * The owner of an event that a weightd reported is that weightd's user, whatever uid is in it: a weightd may claim
+ * that root attached.
+ */
 static const json_t *owner_of(const json_t *event)
 {
 	const json_t *weightd = json_object_get(event, "weightd");

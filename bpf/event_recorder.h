@@ -1,5 +1,5 @@
 /*
- * The recorder: events that questions emit go to observers, and are kept for clients that ask later
+ * The recorder: sends the events of questions to observers, and keeps them for clients that ask later
  */
 #pragma once
 

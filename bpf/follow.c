@@ -1,5 +1,5 @@
 /*
- * Who reads too slowly what it is told loses some, is told how many, and holds up nobody.
+ * A client that reads too slowly loses packets, receives the number of lost packets, and holds up no other client.
  */
 #include "bpf/follow.h"
 
@@ -13,7 +13,7 @@
 #include "ipc/base/num.h"
 
 #define FOLLOWED_MAX 512 /* packets that wait for one to read them */
-#define EVENTS_WAITING_MAX 128 /* likewise of acts: they leave room for what syncs carry */
+#define EVENTS_WAITING_MAX 128 /* for events: they leave room for what syncs carry */
 
 static bool is_receiver(const struct client *c, const struct client *owner)
 {
@@ -92,7 +92,7 @@ static void send_gap(struct client *c, uint64_t *lost, const char *source)
 			     (json_int_t)num_now_ns()));
 }
 
-/* What the row has now. Events of it that were lost are so for all that hear of it. */
+/* Reads what the row has now. Lost events of the row count as lost for all its receivers. */
 static bool follow_look(struct client *owner, struct row *row, struct reading *ret)
 {
 	struct client *c;
@@ -226,10 +226,10 @@ void follow_send_unseen(struct tracer *t, const char *path, uint64_t since_ns,
 		if (c->observes)
 			send_to(c, json_incref(gap));
 	json_decref(gap);
-	rows_look_soon(t); /* who was too slow for it is told so */
+	rows_look_soon(t); /* clients that were too slow for it learn that */
 }
 
-/* Of what was lost before, it is not told. */
+/* Losses before this are not reported to the client. */
 void follow_begin(struct client *c, bool *flag)
 {
 	struct client *owner;

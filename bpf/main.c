@@ -1,5 +1,5 @@
 /*
- * weightd-trace: what the sockets of syncs carried, as the kernel counted it
+ * weightd-trace: counts in the kernel what the sockets of syncs carry
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -105,7 +105,7 @@ static struct tracer_options options_parse(int argc, char **argv)
 			o.sysfs = optarg;
 		else if (code == OPTION_PROBES)
 			o.probes = probes_wanted(optarg);
-		else if (code == '?') /* getopt has said what is wrong */
+		else if (code == '?') /* getopt has printed the error */
 			exit(EXIT_USAGE);
 		else {
 			if (code == OPTION_VERSION)
@@ -125,7 +125,7 @@ int main(int argc, char **argv)
 {
 	const struct tracer_options o = options_parse(argc, argv);
 
-	/* A service has it made; what else is wrong with it is told of the socket. */
+	/* A service has it made; another error shows when the socket is made. */
 	if (!strcmp(o.socket, SOCKET))
 		(void)mkdir(FOLDER, 0750);
 	return tracer_run(&o) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;

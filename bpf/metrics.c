@@ -1,8 +1,8 @@
 /*
- * A family of samples is a row of FAMILIES: a function appends what there is of it. What is not known has no
- * sample. Packets are bounded, so that a long family comes in several, each with its head.
+ * Each row of FAMILIES is a family of samples with a function that appends them. An unknown value has no sample.
+ * Packets are bounded, so that a long family has several, each with its head.
  *
- * All are counters, or gauges, as those of weightd-sync are: whoever reads the text of OpenMetrics knows these two.
+ * All families are counters or gauges, as those of weightd-sync are: every reader of OpenMetrics text has these two.
  */
 #include "bpf/metrics.h"
 
@@ -47,7 +47,7 @@ void metrics_on_span_end(struct metrics *m, const struct span *span)
 	m->span_ns += num_now_ns() - span->began_ns;
 }
 
-/* As we write them ourselves. */
+/* True for a word as our own code writes them. */
 static bool is_word(const char *s)
 {
 	size_t n = s ? strlen(s) : 0;
@@ -82,14 +82,16 @@ void metrics_look(struct tracer *t)
 	list_for_each(c, &t->clients, link)
 		list_for_each(row, &c->rows, link)
 			if (rows_find_span(c, row->label.sync))
-				(void)rows_look(c, row, &now); /* who asks is told why it fails */
+				(void)rows_look(c, row, &now); /* a client that asks gets the error */
 }
 
-/* --- Telling ------------------------------------------------------------------------------------ */
+/*
+ * --- Answering ----------------------------------------------------------------------------------
+ */
 
 struct metrics_answer {
 	const struct tracer *tracer;
-	unsigned n_rows[QUALITY_EXACT + 1]; /* of that quality */
+	unsigned n_rows[QUALITY_EXACT + 1]; /* rows of that quality */
 	struct rdma_port *ports;
 	size_t n_ports;
 	struct program programs[PROGRAMS_MAX];
@@ -101,11 +103,11 @@ struct metrics_answer {
 struct family {
 	const char *name;
 	const char *type;
-	const char *unit; /* what the name ends with; NULL: none */
+	const char *unit; /* end of the name; NULL: none */
 	const char *help;
 	void (*append)(struct metrics_answer *a, const struct family *f);
-	size_t offset; /* in struct metrics, account or program, where `append` wants one */
-	int rdma_port_counts; /* of these, that kind */
+	size_t offset; /* in struct metrics, peer_totals or program, where `append` wants one */
+	int rdma_port_counts; /* this kind of rdma_port_counts */
 };
 
 /* The samples of the last packet, if it is of this family and has room. */
@@ -125,7 +127,7 @@ static json_t *samples_for(const struct metrics_answer *a, const struct family *
 	return samples;
 }
 
-/* Takes `labels`. A sample of seconds is told in nanoseconds. */
+/* Takes `labels`. A sample in seconds is sent in nanoseconds. */
 static void sample_append(const struct metrics_answer *a, const struct family *f, json_t *labels,
 			  uint64_t value)
 {
@@ -174,7 +176,7 @@ static void append_spans(struct metrics_answer *a, const struct family *f)
 	sample_append(a, f, json_object(), a->tracer->n_spans);
 }
 
-/* Each account that has something to tell, from NULL to NULL; the others are last. */
+/* Returns the peers that have samples, from NULL to NULL; the others are last. */
 static const struct peer_totals *next_peer(const struct metrics_answer *a,
 					   const struct peer_totals *sums)
 {
@@ -209,7 +211,7 @@ static void append_peers(struct metrics_answer *a, const struct family *f)
 		sample_append(a, f, labels_of(sums), *counter_at(sums, f));
 }
 
-/* What a connection carried before it ended is not always known to this meter. */
+/* This meter does not always see what a connection carried before it ended. */
 static const char *quality(const struct tracer *t)
 {
 	return t->collector.meter->kind == &meter_bpf ? "exact" : "sampled";
@@ -299,7 +301,7 @@ static void append_port_rate(struct metrics_answer *a, const struct family *f)
 			sample_append(a, f, labels_of_port(&a->ports[i]), a->ports[i].rate_bits / 8);
 }
 
-/* Of traffic there are bytes, and packets. */
+/* True for a count of that family: traffic has bytes, and packets. */
 static bool is_of(const struct rdma_port_count *c, const struct family *f)
 {
 	return (int)c->kind == f->rdma_port_counts &&
@@ -402,7 +404,10 @@ static size_t read_programs(const struct tracer *t, struct program ret[PROGRAMS_
 	return n;
 }
 
-/* Brings all rows up to now, for which a program runs: where none has run more than before, nobody counts that. */
+/*
+ * Updates all rows, for which a program runs. If no program has run more often than before, the kernel does
+ * not count runs.
+ */
 static int metrics_mark(struct tracer *t, struct metrics_answer *a)
 {
 	struct program before[PROGRAMS_MAX];
@@ -415,7 +420,7 @@ static int metrics_mark(struct tracer *t, struct metrics_answer *a)
 	return r;
 }
 
-/* What rows have is in their accounts. */
+/* Adds what rows have to the totals of their peers. */
 static int count_rows(struct tracer *t, struct metrics_answer *a)
 {
 	struct reading now;

@@ -33,7 +33,9 @@ void packets_wait(struct client *c)
 	loop_modify(&c->source, list_empty(&c->queue) ? events : EPOLLOUT);
 }
 
-/* What is broken ends with the next event of its descriptor, when nobody is in the middle of it. */
+/*
+ * A broken client is freed at the next event of its descriptor, when no function is working on it.
+ */
 void packets_flush(struct client *c)
 {
 	struct packet *p, *next;

@@ -1,7 +1,7 @@
 /*
- * Tells systemd that the tracer serves
+ * Notifies systemd that the tracer serves
  */
 #pragma once
 
-/* Where nobody wants to know, it does nothing. 0, or negative errno. */
+/* Does nothing without $NOTIFY_SOCKET. Returns 0, or negative errno. */
 int ready_notify(void);

@@ -1,6 +1,6 @@
 /*
- * Requests come one at a time from each client and are answered with rows and a last packet that
- * has "end". What follow.c tells comes between answers, too.
+ * Each client has one request at a time. Its answer is rows and a last packet with "end". Unsolicited packets
+ * (follow.c) may stand between answers, too.
  */
 #include "bpf/request.h"
 
@@ -54,7 +54,7 @@ static int op_tag(struct request *q)
 	return r;
 }
 
-/* What all rows of a sync have now. */
+/* Answers with what all rows of a sync have now. */
 static int read_rows(struct client *c, const char *sync)
 {
 	struct meter *m = c->tracer->collector.meter;
@@ -144,7 +144,7 @@ static int op_end(struct request *q)
 		(void)snprintf(q->why, sizeof(q->why), "'%s' has not begun", sync);
 		return -ENOENT;
 	}
-	follow_take_tcp_events(q->client->tracer, true); /* which were before its end */
+	follow_take_tcp_events(q->client->tracer, true); /* events before its end */
 	r = op_read(q);
 	if (r == 0)
 		span_free(q->client, span);
@@ -255,7 +255,7 @@ int request_may_observe(struct request *q)
 	return -EPERM;
 }
 
-/* Of all clients. */
+/* Answers with the rows of all clients. */
 static int op_rows(struct request *q)
 {
 	struct client *c = q->client, *owner;
@@ -335,7 +335,9 @@ static const struct operation {
 	{"rdma", op_rdma, false},         {"attached", op_attached, true},
 };
 
-/* Nothing is counted in them: they would say 0 of what nobody knows. */
+/*
+ * Frees rows that a failed request made: they have no counts, and would show 0 for unknown bytes.
+ */
 static void drop_rows_since(struct client *c, uint32_t last)
 {
 	struct row *row, *next;

@@ -1,5 +1,5 @@
 /*
- * What a client asks, and what answers it
+ * Requests of clients, and their answers
  */
 #pragma once
 
@@ -8,28 +8,31 @@
 #include "bpf/base/question.h"
 #include "bpf/client.h"
 
-#define PACKET_MAX 4096 /* of a request */
-#define OVERFLOW_UID 65534u /* of any user whom this namespace does not know */
+#define PACKET_MAX 4096 /* bytes of a request */
+#define OVERFLOW_UID 65534u /* stands for all users that this namespace does not map */
 
 struct request {
-	struct answer answer; /* for questions, which do not know clients */
+	struct answer answer; /* for questions, which have no access to clients */
 	struct client *client;
 	const json_t *json;
-	int fd; /* that came with it, or -1 */
-	pid_t pid; /* whose sockets it is about; 0: its client's */
-	const char *cgroup; /* likewise a whole group's; NULL: none */
+	int fd; /* the descriptor of the request, or -1 */
+	pid_t pid; /* of the process whose sockets are counted; 0: the client */
+	const char *cgroup; /* a whole group instead; NULL: none */
 	char why[2 * WHY_SIZE]; /* of a refusal */
 };
 
 /*
- * Answers but for the last packet, which it returns: the descriptor is closed before that is told. Who has the answer
- * finds that it is not kept. NULL where memory ran out.
+ * Answers, except for the last packet, which it returns: the caller sends it after it has closed the descriptor.
+ * NULL: memory ran out.
  */
 json_t *request_serve(struct client *c, const char *text, size_t size, int fd);
 
-/* Of operations; these return 0 or negative errno, with why in the request. */
+/* For operations. They return 0, or negative errno with why in the request. */
 
-/* What it gives as "sync"; NULL: that is none. */
+/* Returns the request's "sync"; NULL: it has none that is valid. */
 const char *request_sync(struct request *q);
-/* What others have counted is for root, and for whom the tracer runs as, who could read it out of its memory. */
+/*
+ * Only root may see what other users have counted, and the user of the tracer, which could read it out of the
+ * tracer's memory. Returns 0, or -EPERM.
+ */
 int request_may_observe(struct request *q);

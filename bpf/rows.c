@@ -65,7 +65,7 @@ static void sample_take(const struct sample *s, void *context)
 		row->rtt_us = s->srtt_us;
 }
 
-/* Of all rows, in a look that has ended. */
+/* Ends the census of all rows after a look. */
 static void end_census(struct tracer *t)
 {
 	uint64_t now_ns = num_now_ns();

@@ -1,5 +1,5 @@
 /*
- * Rows of all clients: found by number, brought up to now by a mark of the meter, and read as of that
+ * Rows of all clients: found by number, updated by a mark of the meter, and read as of that
  */
 #pragma once
 
@@ -13,13 +13,13 @@ struct row *rows_own(const struct client *c, uint32_t number);
 struct row *rows_find(const struct tracer *t, uint32_t number, struct client **ret_owner);
 struct span *rows_find_span(const struct client *c, const char *sync);
 
-/* Brings all rows up to now. 0, or negative errno. */
+/* Updates all rows. 0, or negative errno. */
 int rows_mark(struct tracer *t);
-/* What a row has, as of then or later. 0, or negative errno. */
+/* Reads what a row has, as of then or later. 0, or negative errno. */
 int rows_read(struct tracer *t, const struct row *row, struct reading *ret);
 /*
- * What a row has as of the last mark, and, where its sync has begun, what it stalls on: before it is sent. 0, or negative
- * errno.
+ * Reads what a row has as of the last mark and, if its sync has begun, looks for stalls: call it before the row is
+ * sent. 0, or negative errno.
  */
 int rows_look(const struct client *c, struct row *row, struct reading *ret);
 

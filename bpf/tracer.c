@@ -1,6 +1,6 @@
 /*
- * One thread. Nothing is polled while no span is open; while one is, each look takes at most a tenth of the
- * time: with very many connections it is less often than every 100 ms.
+ * One thread. No row is polled while no span is open; while one is, each look takes at most a tenth of the time: with
+ * very many connections looks are less often than every 100 ms.
  */
 #include "bpf/tracer.h"
 
@@ -28,7 +28,7 @@
 #include "ipc/base/fd.h"
 #include "ipc/base/num.h"
 
-#define SHARE 10 /* of the time that a look may take, one in so many */
+#define SHARE 10 /* a look may take one part in so many of the time */
 #define BACKLOG CLIENTS_MAX
 
 static int log_error(const char *what, int r)
@@ -50,7 +50,7 @@ static void on_period(struct timer *timer)
 
 	loop_modify(&t->listener, EPOLLIN);
 	if (t->n_spans > 0) {
-		(void)rows_mark(t); /* who asks is told why it fails */
+		(void)rows_mark(t); /* a client that asks gets the error */
 		metrics_look(t);
 	}
 	follow_send_all(t);
@@ -72,12 +72,12 @@ static void on_connect(struct source *s, uint32_t events)
 	(void)events;
 	fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC);
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-		/* It waits, and would be told of again and again. */
+		/* The connection waits, and epoll would report it again and again. */
 		loop_modify(&t->listener, 0);
 		timer_start_once(&t->loop, &t->timer, ROWS_PERIOD_NS);
 	}
 	if (fd < 0)
-		return; /* or it went away again */
+		return; /* or the client has closed it */
 	r = client_add(t, fd);
 	if (r < 0)
 		(void)log_error("a client was sent away", r);
@@ -103,14 +103,14 @@ static int listen_on(const char *path, int *ret_fd)
 
 	if (strlen(path) >= sizeof(address.sun_path))
 		return -ENAMETOOLONG;
-	/* To connect() a file is a socket that nobody listens on. */
+	/* connect() to a file that is no socket fails as with a socket without a listener. */
 	if (is_no_socket(path))
 		return -EEXIST;
 	(void)strcpy(address.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	/* One that nobody listens on is of a process that was killed. */
+	/* A socket without a listener is left over from a process that was killed. */
 	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
 		r = -EADDRINUSE;
 	else
@@ -160,7 +160,7 @@ static const struct question_kind *const question_kinds[N_QUESTIONS] = {
 	[QUESTION_RDMA] = &question_rdma,
 };
 
-/* Those that the kernel refuses are missed by nobody else: all the others go on. */
+/* A question that the kernel refuses holds up none of the others. */
 static int open_questions(struct tracer *t, const struct tracer_options *o)
 {
 	const char *off = o->probes == PROBES_OFF  ? "weightd-trace was started with --probes=off"
@@ -240,7 +240,7 @@ static void tracer_close(struct tracer *t, const char *path)
 	metrics_deinit(&t->metrics);
 	if (t->listener_fd >= 0)
 		(void)unlink(
-			path); /* it is closed with the process, and with it whom nobody accepted */
+			path); /* exit closes the listener, and the connections that were not accepted */
 	timer_stop(&t->timer);
 	(void)fd_close(t->signals_fd);
 	loop_deinit(&t->loop);

@@ -22,14 +22,14 @@ enum question_number {
 };
 
 struct tracer {
-	struct collector collector; /* what questions see of it */
+	struct collector collector; /* the part that questions see */
 	struct loop loop;
 	struct source listener, tcp_events, signals;
 	int listener_fd, signals_fd;
 	struct timer timer;
 	struct list clients; /* struct client */
-	struct list leaving; /* likewise, whose connections are not closed yet */
-	unsigned n_clients; /* of both */
+	struct list leaving; /* struct client, whose connections are not closed yet */
+	unsigned n_clients; /* in both lists */
 	struct closer *closer;
 	struct event_log ended_rows; /* totals of rows */
 	struct event_log events;
@@ -39,7 +39,7 @@ struct tracer {
 	unsigned n_spans; /* open, of all clients */
 	uint32_t last_row;
 	uint64_t last_client;
-	uint64_t sent_ns; /* when those who follow were told last */
+	uint64_t sent_ns; /* when followers received rows last */
 };
 
 enum probes_wanted {
@@ -56,5 +56,5 @@ struct tracer_options {
 	enum probes_wanted probes;
 };
 
-/* Serves until SIGTERM or SIGINT. 0, or negative errno; it has said why. */
+/* Serves until SIGTERM or SIGINT. 0, or negative errno, which it has logged. */
 int tracer_run(const struct tracer_options *o);

@@ -1,6 +1,6 @@
 /*
- * Processes all of whose sockets are counted, or control groups all of whose processes' are, until they are gone or
- * their client is
+ * Watches: all sockets of a process, or of all processes of a control group, are counted until it ends or its client
+ * does
  */
 #pragma once
 
@@ -8,13 +8,15 @@
 #include "ipc/base/list.h"
 #include "server/base/loop.h"
 
-/* Of one client, but of root's and the tracer's own: those of a user leave room in the meter for all others'. */
+/*
+ * per client, not for root and the tracer's own user: one user leaves room in the meter for the others
+ */
 #define WATCHES_MAX 128
 
 struct watch {
 	struct list link; /* client::watches */
 	struct client *client;
-	struct source source; /* of its end; fd -1: of a group, which is one for ever */
+	struct source source; /* ends it; fd -1: a group, whose watch never ends */
 	pid_t pid; /* 0: a group is watched */
 	uint64_t cgroup; /* the kernel's number of it */
 	uint32_t row;

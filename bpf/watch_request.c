@@ -18,7 +18,7 @@
 #define GROUP_PATH_SHOWN_MAX 128
 #define GROUP_NAME_SIZE (GROUP_PATH_SHOWN_MAX + 32)
 
-/* The process is gone, and its number is another's soon. */
+/* The process has ended, and the kernel may reuse its number. */
 static void on_exit_of_watched(struct source *s, uint32_t events)
 {
 	(void)events;
@@ -32,7 +32,7 @@ static bool may_watch(const struct request *q, const struct stat *st)
 	return uid == 0 || (uid == st->st_uid && uid != OVERFLOW_UID);
 }
 
-/* `what` is another's, or nobody knows whose. */
+/* Refuses to watch `what`, which belongs to another user, or to an unmapped one. */
 static int watch_refuse(struct request *q, const struct stat *st, const char *what)
 {
 	if (st->st_uid == OVERFLOW_UID)
@@ -46,7 +46,7 @@ static int watch_refuse(struct request *q, const struct stat *st, const char *wh
 	return -EPERM;
 }
 
-/* Its number cannot become another's while `ret_fd` says that it lives. */
+/* The kernel cannot reuse the number of the process while `ret_fd` shows that it lives. */
 static int open_process(struct request *q, pid_t pid, int *ret_fd)
 {
 	cleanup(fd_closep) int fd = pidfd_open(pid, 0);

@@ -1,8 +1,8 @@
 /*
- * How much of a user is told: anybody may call a library of his own by one of the names that are looked for, or run a
- * program that is called so, as often as he can
+ * An allowance of events for each user: any user may call a library of its own by one of the names that are looked
+ * for, or run a program of that name, as often as it can
  *
- * For programs of BPF, each of which has its own.
+ * For BPF programs, each of which has a map of its own.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 #define ALLOWANCE_USERS_MAX 1024
 #define ALLOWANCE_NS 1000000000
 
-/* How much of him was told, in the second that began then. */
+/* Events of a user in the second that began then. */
 struct allowance {
 	__u64 since_ns;
 	__u64 n;

@@ -62,7 +62,7 @@ bool cgroup_container(const char *path, char ret[CONTAINER_SIZE])
 {
 	size_t end = strlen(path), begin;
 
-	/* What runs in a container may have groups of its own there. */
+	/* A container may have groups of its own there. */
 	for (; end > 0; end = begin > 0 ? begin - 1 : 0) {
 		for (begin = end; begin > 0 && path[begin - 1] != '/'; begin--)
 			;
@@ -72,7 +72,9 @@ bool cgroup_container(const char *path, char ret[CONTAINER_SIZE])
 	return false;
 }
 
-/* More says more: that of a container, then that of version 2, then the longest. */
+/*
+ * A path of a container is better than one of version 2, and a longer one better than a shorter one.
+ */
 static size_t rank_of(const char *path, bool is_v2)
 {
 	char container[CONTAINER_SIZE];
@@ -136,7 +138,7 @@ static int open_root(const char **ret_mount, int *ret_fd)
 	return -ENOTSUP;
 }
 
-/* Of a descriptor in the hierarchy, without links and dots. */
+/* Returns the path of a descriptor in the hierarchy, without links and dots. */
 static int path_of(int fd, const char *mount, char **ret)
 {
 	char link[32], path[PATH_MAX];

@@ -1,5 +1,5 @@
 /*
- * Control groups: in which one a process is, and which container that is of
+ * Control groups: the group of a process, and the container of a group
  */
 #pragma once
 
@@ -8,9 +8,11 @@
 
 #define CONTAINER_SIZE 65 /* with the NUL */
 
-/* Of what /proc/PID/cgroup says, which it changes: the path that tells most. NULL: none. */
+/*
+ * Returns the path in the text of /proc/PID/cgroup, which it changes, that shows most. NULL: none.
+ */
 const char *cgroup_parse(char *text);
-/* The same of a process; the caller frees it. NULL where that is not known. */
+/* The same of a process; the caller frees it. NULL: unknown. */
 char *cgroup_of(pid_t pid);
 
 /* The number of a container that runs in a group of this path, 12 to 64 hexadecimal digits; false: it is none. */

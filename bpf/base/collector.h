@@ -33,7 +33,7 @@ struct collector_ops {
 struct collector {
 	const struct collector_ops *ops;
 	struct loop *loop;
-	uint32_t ring_size; /* of each ring of events, in bytes */
+	uint32_t ring_size; /* bytes of each ring of events */
 	const char *sysfs; /* where the kernel lists devices */
 	bool is_forced; /* probes were asked for, whatever the kernel's release */
 	struct meter *meter;

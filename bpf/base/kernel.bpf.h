@@ -1,10 +1,10 @@
 /*
- * The few members of the kernel's structs that programs of functions read, as bpf/tcp/kernel.bpf.h has those of sockets
+ * The few members of the kernel's structs that programs at functions read; bpf/tcp/kernel.bpf.h has those of sockets
  */
 #pragma once
 
 #include <linux/bpf.h>
-/* Of a task, as it was interrupted. */
+/* The registers of a task as it was interrupted. */
 #include <linux/ptrace.h>
 
 #define VM_EXEC 0x4

@@ -11,7 +11,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"
 
-#define STAT_SIZE 512 /* of which the rest is not read */
+#define STAT_SIZE 512 /* the rest of the file is not read */
 #define STAT_STATE 3 /* the first field behind the name, which may have anything in it */
 #define STAT_BEGAN 22
 #define SECOND_NS 1000000000u

@@ -1,5 +1,5 @@
 /*
- * A process as it was when somebody looked: it may be gone by now
+ * A process as it was when it was looked at: it may have ended since
  */
 #pragma once
 
@@ -10,25 +10,25 @@
 #define COMM_SIZE 16 /* with the NUL */
 
 struct process {
-	pid_t pid; /* 0: not known, or a whole group's */
-	char comm[COMM_SIZE]; /* "": not known */
-	char *cgroup; /* its path, NULL likewise */
+	pid_t pid; /* 0: unknown, or a whole group */
+	char comm[COMM_SIZE]; /* "": unknown */
+	char *cgroup; /* its path; NULL: unknown */
 };
 
-/* What it is called: "" where that cannot be known. Everybody may ask, as long as it is there. */
+/* Reads its name: "" if unknown. Any process may ask while it lives. */
 void process_read_comm(pid_t pid, char ret[COMM_SIZE]);
 
 /*
- * When it began, in ticks of the clock since the machine did: of two that had one number after each other, which is
- * which. 0: that cannot be known.
+ * Returns when it began, in clock ticks since boot, which distinguishes processes that had one pid after each other. 0:
+ * unknown.
  */
 uint64_t process_read_began(pid_t pid);
-/* That of a time of CLOCK_BOOTTIME. */
+/* Converts a time of CLOCK_BOOTTIME. */
 uint64_t process_ticks(uint64_t ns);
 
-/* All of it, as far as that can be known. */
+/* Reads all of it, as far as possible. */
 void process_init(struct process *p, pid_t pid);
 void process_deinit(struct process *p);
 
-/* What is not known of it, or cannot be held by JSON, is null. */
+/* Unknown values are null, and text that JSON cannot hold. */
 json_t *process_json(const struct process *p);

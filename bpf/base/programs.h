@@ -16,7 +16,7 @@ struct bpf_program;
 
 struct program {
 	const char *name;
-	/* Only what ran while the kernel counted; it does not say when that was. */
+	/* Only runs while the kernel counted runs; it does not show when that was. */
 	uint64_t runs;
 	uint64_t ns; /* from their begin to their end: getting there is not in it */
 	uint64_t misses; /* see below */
@@ -34,8 +34,8 @@ int program_iterate(const struct bpf_link *link);
 #define MISSES_UNKNOWN UINT64_MAX
 
 /*
- * How often the kernel did not run it, as it had interrupted itself on that processor. MISSES_UNKNOWN where it does not say
- * (before 5.12), or has not loaded it.
+ * Returns how often the kernel left the program out because it would have interrupted itself on that processor.
+ * MISSES_UNKNOWN: the kernel does not count that (before 5.12), or has not loaded the program.
  */
 uint64_t program_misses(const struct bpf_program *program);
 /* Adds those of an object that are loaded; NULL has none. Returns how many there are then. */

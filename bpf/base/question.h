@@ -1,7 +1,7 @@
 /*
- * Questions: what the collector can be asked about, one kind for each thing that it observes
+ * Questions: one kind for each thing that the collector observes
  *
- * A kind is a const table in its room and a row in tracer.c. What a kind does not have is NULL.
+ * A kind is a const table in its room and a row in tracer.c. An operation that a kind lacks is NULL.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "bpf/base/programs.h"
 #include "bpf/base/support.h"
 
-/* What a client gets for its request. */
+/* The answer to a client's request. */
 struct answer {
 	const json_t *request;
 	bool may_observe; /* the client may see what others did */
@@ -30,10 +30,10 @@ struct question {
 };
 
 struct question_kind {
-	const char *unseen; /* what nobody sees while it is refused, for the log */
+	const char *unseen; /* for the log: the part that stays unseen while the question is refused */
 	/*
-	 * Returns a question in any case, unless memory runs out: one that is not open says why. `off` is "", or why it is not
-	 * to be opened.
+	 * Returns a question in any case, unless memory runs out: one that is not open has the
+	 * reason in `why`. `off` is "", or the reason why it must not be opened.
 	 */
 	struct question *(*open)(struct collector *c, const char *off);
 	void (*close)(struct question *q);

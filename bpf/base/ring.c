@@ -1,6 +1,6 @@
 /*
- * libbpf 1.1 goes on while there is something, unless it is told that a record could not be taken: it is taken then
- * nevertheless, and the next one is where it goes on.
+ * libbpf 1.1 reads on while there are records, unless the callback fails: libbpf has consumed that record
+ * nevertheless, and continues with the next one later.
  */
 #include "bpf/base/ring.h"
 
@@ -8,7 +8,7 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 
-#define HEAD_SIZE 8u /* of each record, which begins at a multiple of that */
+#define HEAD_SIZE 8u /* bytes before each record, which begins at a multiple of that */
 
 static int record_take(void *context, void *data, size_t size)
 {

@@ -1,7 +1,7 @@
 /*
- * A ring in which programs of BPF tell what they see
+ * A ring of records from BPF programs
  *
- * Users who make them tell more and more would be taken from without an end: the loop takes some, and serves others before
+ * A user can make the programs write more and more. So the loop takes some records, and serves other sources before
  * it takes more.
  */
 #pragma once
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RING_TURN 64 /* records: a millisecond, of those that take 15 us each to be told */
+#define RING_TURN 64 /* records: a millisecond, if one takes 15 us */
 
 struct bpf_map;
 struct ring_buffer;
@@ -23,10 +23,10 @@ struct ring {
 	size_t n_left, size_left; /* until the one that is taken now is the last */
 };
 
-/* Each record goes to `take`, which may not close it. 0, or negative errno. */
+/* Each record is passed to `take`, which must not close the ring. 0, or negative errno. */
 int ring_open(struct ring *r, const struct bpf_map *map,
 	      void (*take)(void *context, const void *data, size_t size), void *context);
-/* Also one that is all zero, or was not opened. */
+/* Takes a ring that is all zero or was not opened, too. */
 void ring_close(struct ring *r);
 
 /* Readable while there is something. */
@@ -34,5 +34,5 @@ int ring_fd(const struct ring *r);
 
 /* Takes some. Where there are more, its descriptor is readable as before. */
 void ring_take(struct ring *r);
-/* Takes all that are there, and those alone that come until then. */
+/* Takes all records that are there, and those that arrive until then. */
 void ring_take_all(struct ring *r);

@@ -1,13 +1,15 @@
 /*
- * What this kernel, and the rights of this process, allow of BPF
+ * Support for BPF: what this kernel, and the rights of this process, allow
  */
 #pragma once
 
 #include <stdbool.h>
 
-#define WHY_SIZE 256 /* of a sentence that says why something cannot be had */
+#define WHY_SIZE 256 /* of a sentence that explains why something is not available */
 
-/* The first Linux that has what all of BPF here takes: operations that are atomic, and sockets known by a cookie. */
+/*
+ * The first Linux with all that BPF programs need here: atomic operations, and sockets found by a cookie.
+ */
 #define BPF_SINCE "5.12"
 
 bool support_has_capability(unsigned capability);

@@ -8,7 +8,7 @@
 struct owner {
 	struct list link; /* event_log::owners */
 	struct list lines; /* struct line */
-	json_int_t uid; /* -1: not known */
+	json_int_t uid; /* -1: unknown */
 	unsigned n;
 };
 

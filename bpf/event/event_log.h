@@ -1,7 +1,8 @@
 /*
- * What was told, for who asks later: the last of it, the oldest first
+ * A log of what was sent, for clients that ask later: the last lines, the oldest first
  *
- * Whoever has most of it makes room, so that nobody's is pushed out by another who tells more.
+ * The user that has most lines loses its oldest one when the log is full, so that no user pushes out the lines of
+ * another.
  */
 #pragma once
 
@@ -19,9 +20,9 @@ struct event_log {
 void event_log_init(struct event_log *log, unsigned n_max);
 void event_log_deinit(struct event_log *log);
 /*
- * A copy, for which the oldest goes of the user who has most once there are too many. `uid` is whose it is; null or
- * none: nobody knows, and all of these are one user's. Without memory there is none.
+ * Adds a copy. If the log is full, the user that has most lines loses its oldest one. `uid` is the owner; null or
+ * none means unknown, and counts as one user. Adds nothing if memory runs out.
  */
 void event_log_add(struct event_log *log, const json_t *uid, const json_t *o);
-/* Adds all of it to the answer, with "kind" `kind`: what clients receive unasked comes between. */
+/* Adds all lines to the answer, with "kind" `kind`, which distinguishes them from unsolicited packets. */
 void event_log_answer(const struct event_log *log, struct answer *a, const char *kind);

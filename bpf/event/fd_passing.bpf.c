@@ -1,13 +1,12 @@
 /*
- * Descriptors of memory, where one process hands them to another
+ * Descriptors of memory that one process passes to another
  *
- * The programs are at functions of the kernel that run where a descriptor is handed over, and nowhere else: a message
- * that carries none, on whatever socket, runs none of them. They change nothing.
+ * The programs are at functions of the kernel that run when a descriptor is passed, and nowhere else: a message
+ * without one, on whatever socket, runs none of them. They change nothing.
  *
- * Whose message it was that brought a descriptor is known by the list that the kernel makes of the descriptors of each
- * message. It goes with the message to the receiver, or a copy of it does, as in older kernels and to one that only
- * looks (MSG_PEEK). What one process sends again and another one does at the same time is hence never mixed up, though
- * it is the same open file.
+ * The sender of a descriptor is found by the list that the kernel makes of the descriptors of each message. The
+ * receiver gets that list or a copy of it, as in older kernels and when it only peeks (MSG_PEEK). So descriptors of
+ * one file that one process sends again while another sends it, too, are never mixed up.
  */
 #include "bpf/event/fd_passing.bpf.h"
 
@@ -36,14 +35,18 @@ struct socket;
 
 struct untold untold;
 
-/* What was sent. Who has its place in memory after it has the same address, but mostly not the same in it. */
+/*
+ * A message that was sent. The next one at its place in memory has the same address, but mostly not the same files.
+ */
 struct sent {
 	struct giver from;
 	__u64 first; /* of its files */
 	__u64 n;
 };
 
-/* By their addresses. Those of messages that nobody receives are here until others need the room. */
+/*
+ * Found by their addresses. Those of messages that are never received stay until others need the room.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, LISTS_MAX);
@@ -51,7 +54,7 @@ struct {
 	__type(value, struct sent);
 } lists SEC(".maps");
 
-/* What a thread is about to receive. */
+/* The message that a thread is about to receive. */
 struct coming {
 	struct giver from;
 	__u64 file; /* that alone; 0: all of a message */
@@ -98,7 +101,7 @@ static __always_inline int read_list(const struct scm_fp_list *list, struct sent
 	return bpf_core_read(&s->first, sizeof(s->first), &list->fp[0]);
 }
 
-/* NULL: who sent it was not seen. */
+/* NULL: the sender was not seen. */
 static __always_inline const struct sent *find(const struct scm_fp_list *list)
 {
 	__u64 key = (__u64)list;
@@ -111,8 +114,8 @@ static __always_inline const struct sent *find(const struct scm_fp_list *list)
 }
 
 /*
- * The first to be attached, and thus to know of every copy of a list that is known. What the kernel sends in place of the
- * list that it made first is such a copy, and so is what is received of a message that stays where it is.
+ * Attached first, so that it sees every copy of a list that was seen. The kernel sends such a copy in place of the
+ * list that it made first, and delivers one of a message that stays in its queue.
  */
 SEC("fexit/scm_fp_dup")
 int BPF_PROG(on_fds_copy, struct scm_fp_list *list, struct scm_fp_list *copy)
@@ -178,7 +181,7 @@ int BPF_PROG(on_fds_came, struct msghdr *message, struct scm_cookie *scm)
 	return 0;
 }
 
-/* What pidfd_getfd() takes out of a process. */
+/* The descriptor that pidfd_getfd() takes from a process. */
 SEC("fexit/fget_task")
 int BPF_PROG(on_fd_take, struct task_struct *task, unsigned fd, struct file *file)
 {
@@ -267,7 +270,10 @@ int BPF_PROG(on_fd_receive, struct file *file, int *to, unsigned flags, int fd)
 	return 0;
 }
 
-/* What pidfd_getfd() calls before Linux 6.8. The compiler may have put the other one into it, which is not called then. */
+/*
+ * The function under pidfd_getfd() before Linux 6.8. The compiler may have inlined the other one into it, which is
+ * not called then.
+ */
 SEC("fexit/receive_fd")
 int BPF_PROG(on_fd_taken, struct file *file, unsigned flags, int fd)
 {

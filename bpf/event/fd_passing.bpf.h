@@ -1,5 +1,5 @@
 /*
- * What fd_passing.bpf.c and the collector tell each other
+ * Types that fd_passing.bpf.c and the collector share
  */
 #pragma once
 
@@ -7,9 +7,10 @@
 
 #define PASSED_COMM_SIZE 16
 #define PASSED_NAME_SIZE 256 /* NAME_MAX, with the NUL */
-#define PASSED_OF_USER_MAX 4096 /* a second that are told, of those that any user receives */
+#define PASSED_OF_USER_MAX                                                                         \
+	4096 /* a second that are reported for each user, of those that it receives */
 
-/* What a descriptor stands for. */
+/* The kind of memory behind a descriptor. */
 enum memory {
 	MEMORY_NONE,
 	MEMORY_MEMFD,
@@ -20,7 +21,7 @@ enum memory {
 	N_MEMORIES,
 };
 
-/* How it came. */
+/* The way in which it was passed. */
 enum by {
 	BY_OTHER,
 	BY_MESSAGE, /* SCM_RIGHTS */
@@ -28,7 +29,7 @@ enum by {
 	N_BYS,
 };
 
-/* Who had it before. */
+/* The process that had it before. */
 struct giver {
 	__u64 ns; /* CLOCK_MONOTONIC, when it was sent */
 	__u32 tgid, uid;
@@ -50,8 +51,8 @@ struct passed_fd {
 	char name[PASSED_NAME_SIZE]; /* "": could not be read */
 };
 
-/* What was received and is not told. */
+/* Descriptors that were received and are not reported. */
 struct untold {
 	__u64 ring; /* it had no room */
-	__u64 limited; /* its user had as many as he may */
+	__u64 limited; /* its user had as many as it may */
 };

@@ -1,5 +1,5 @@
 /*
- * The programs in fd_passing.bpf.c, and what they tell
+ * Loads the programs in fd_passing.bpf.c, and emits what they report.
  */
 #include "bpf/event/fd_passing.h"
 
@@ -44,7 +44,7 @@ struct fd_passing {
 	uint64_t n_missed; /* counted already */
 };
 
-/* --- what is told --- */
+/* --- events --- */
 
 static json_t *from_json(const struct giver *from)
 {
@@ -65,7 +65,7 @@ static json_t *name_json(const struct passed_fd *p)
 	return chars_or_null(p->name, sizeof(p->name));
 }
 
-/* How much the driver has behind its device no inode says. */
+/* No inode shows how much memory the driver has behind its device. */
 static json_t *bytes_json(const struct passed_fd *p)
 {
 	return p->memory == MEMORY_NVIDIA ? json_null() : json_integer((json_int_t)p->bytes);
@@ -139,7 +139,7 @@ static bool is_function(const char *name)
 	return libbpf_find_vmlinux_btf_id(name, BPF_TRACE_FEXIT) > 0;
 }
 
-/* Which of them the kernel has under no such name, of those that programs are at. */
+/* Names the function that the kernel lacks, of those that programs are attached to. */
 static void explain_missing(const struct fd_passing_bpf *bpf, char ret_why[WHY_SIZE])
 {
 	struct bpf_program *program;

@@ -1,12 +1,12 @@
 /*
- * What NCCL and a plug-in of its profiler say to each other, as NCCL's src/include/plugin/profiler declares it
+ * The interface between NCCL and a plug-in of its profiler, as NCCL's src/include/plugin/profiler declares it
  *
- * profiler_v4.h came with NCCL 2.27, _v5 with 2.28, _v6 with 2.29; 2.31 has _v7.
- * A newer descriptor only adds members behind those of an older one and larger ones to the union: one declaration, the
- * newest, reads all of them, as far as they go. Two things differ. In v4 the type is one byte, and the seven behind it
- * hold anything; and a collective's parent is its group there, which is `group` since v5. What a state carries is 8 bytes
- * in each. The asserts at the end have the offsets; tests/lint/test_profiler_header.py compares with NCCL's headers where
- * these are.
+ * NCCL 2.27 introduced profiler_v4.h, 2.28 _v5 and 2.29 _v6; 2.31 has _v7. A newer descriptor only adds members
+ * behind those of an older one, and larger ones to the union: one declaration, the newest, reads all of them, as far
+ * as they reach. Two things differ. In v4 the type is one byte, and the seven behind it may hold anything; and a
+ * collective's parent is its group there, which is `group` since v5. The arguments of a state are 8 bytes in each.
+ * The asserts at the end have the offsets; tests/lint/test_profiler_header.py compares with NCCL's headers if these
+ * are there.
  */
 #pragma once
 
@@ -45,12 +45,12 @@ enum {
 	EVENT_KERNEL_PHASE = 1 << 15,
 };
 
-/* Of those of a step, the ones that come once it is known how much is carried. */
+/* States of a step from which on its size is set. */
 enum {
 	STATE_SEND_WAIT = 9,
 	STATE_RECV_FLUSH_WAIT = 11,
 	STATE_RECV_GPU_WAIT = 12,
-	STATE_LAST_V4 = 22, /* what v4 knows ends here, v5 has two more */
+	STATE_LAST_V4 = 22, /* v4 ends here, v5 has two more */
 	STATE_LAST_V5 = 24,
 	STATE_LAST_V6 = 30,
 };
@@ -91,7 +91,7 @@ struct descr {
 			uint64_t tag; /* since v7 */
 		} p2p;
 		struct {
-			int pid; /* of another process, whose context and parent these are then */
+			int pid; /* of another process, which owns the context and the parent then */
 			uint8_t channel;
 			int peer;
 			int n_steps;
@@ -121,7 +121,7 @@ struct descr {
 	};
 };
 
-/* Of a descriptor, by its version. */
+/* The size of a descriptor, by its version. */
 #define DESCR_SIZE_V4 104
 #define DESCR_SIZE_V5 112
 #define DESCR_SIZE_V6 112
@@ -132,7 +132,7 @@ union state_args {
 	uint64_t timer;
 };
 
-/* What net.id says: whose event it is, and in which version of his declaration. */
+/* net.id: the transport of the event, and the version of its declaration. */
 #define NET_VERSION_MASK 0xffff
 #define NET_TYPE_IB (1 << 16)
 #define NET_TYPE_SOCKET (2 << 16)
@@ -140,7 +140,9 @@ union state_args {
 
 #define NET_EVENT 1 /* net_qp::type and net_socket::type */
 
-/* net_ib_v1.h, of which all but the type is in a union, and aligned; what a receive will bring is not known yet. */
+/*
+ * net_ib_v1.h, whose members but the type are in a union, and aligned; the size of a receive is not set yet.
+ */
 struct net_qp {
 	uint8_t type;
 	_Alignas(8) int device;
@@ -167,7 +169,7 @@ typedef void (*log_fn)(int level, unsigned long flags, const char *file, int lin
 #define LOG_WARN 2
 #define LOG_INIT 1
 
-/* Of v5 and those that followed. */
+/* v5 and later. */
 struct api {
 	const char *name;
 	int (*init)(void **context, uint64_t hash, int *mask, const char *comm_name, int n_nodes,

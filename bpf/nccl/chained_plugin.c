@@ -112,7 +112,7 @@ void chained_plugin_finalize(struct comm *c)
 		(void)chained_plugin.api->finalize(context);
 }
 
-/* Whether NCCL would tell it, in that version, had it asked NCCL itself. */
+/* True if NCCL itself would report the event to a plug-in of that version. */
 static bool wants(uint64_t type)
 {
 	return type <= (uint64_t)event_known_by(chained_plugin.version) &&

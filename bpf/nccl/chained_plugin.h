@@ -1,8 +1,8 @@
 /*
- * The next plug-in: NCCL loads one, and who has another one names it in WEIGHTD_NCCL_PROFILER_NEXT
+ * The chained plug-in: NCCL loads one plug-in, and WEIGHTD_NCCL_PROFILER_NEXT names another one
  *
- * It hears what it would have heard from NCCL itself: by the newest of its tables that is none newer than NCCL's, of the
- * events that its mask asks for, with its own contexts and handles. What it does is its own.
+ * It gets the calls that it would have from NCCL itself: through the newest of its tables that is not newer than
+ * NCCL's, for the events in its mask, with its own contexts and handles.
  */
 #pragma once
 
@@ -10,8 +10,8 @@
 #include "bpf/nccl/comm.h"
 
 /*
- * A communicator of it, with the lock of plugin.c; opens the plug-in for the first. Adds to `mask` what it asks for. If
- * it cannot be had, `log` is told of that, once.
+ * Opens a communicator of it, with the lock of plugin.c, and the plug-in before the first. Adds to `mask` the events
+ * that it wants. If it cannot be loaded, `log` gets the reason, once.
  */
 void chained_plugin_init(struct comm *c, const struct comm_facts *f, int *mask, log_fn log);
 void chained_plugin_finalize(struct comm *c);

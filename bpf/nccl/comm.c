@@ -40,7 +40,10 @@ static bool is_label_taken(const struct comm *but, const char *label)
 	return false;
 }
 
-/* Its name, or its number; two ranks of this process in one, or two of one name, are told apart by more. */
+/*
+ * Its name, or its number; two ranks of this process in one communicator, or two communicators of one name, get a
+ * suffix.
+ */
 static void set_label(struct comm *c)
 {
 	char who[COMM_NAME_SIZE];

@@ -1,8 +1,7 @@
 /*
  * Communicators of this process
  *
- * One is opened and closed by NCCL's threads, with the lock of plugin.c, and freed by sender once it has told that it is
- * closed.
+ * NCCL's threads open and close one, with the lock of plugin.c. The sender frees it after it has reported the close.
  */
 #pragma once
 
@@ -12,7 +11,7 @@
 
 #define N_COMMS 1024
 #define COMM_NAME_SIZE 64
-#define COMM_LABEL_SIZE 128 /* what a sync of weightd-trace may be called */
+#define COMM_LABEL_SIZE 128 /* the longest name of a sync in weightd-trace */
 #define COMM_NONE UINT32_MAX
 
 enum comm_state {
@@ -34,7 +33,7 @@ struct comm {
 
 extern struct comm comms[N_COMMS];
 
-/* What NCCL says of it. */
+/* NCCL's description of it. */
 struct comm_facts {
 	const char *name; /* or NULL */
 	uint64_t hash;
@@ -44,7 +43,7 @@ struct comm_facts {
 
 /* NULL: there are too many. With the lock. */
 struct comm *comm_open(const struct comm_facts *f, void **ret_context);
-/* Whose context it is, if it is open, else NULL; then with the lock. */
+/* Returns the communicator of a context if it is open, else NULL; with the lock. */
 struct comm *comm_close(const void *context);
 void comm_forget_all(void);
 unsigned comm_n_open(void);

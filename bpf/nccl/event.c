@@ -60,8 +60,8 @@ void event_set_mask(int mask)
 }
 
 /*
- * What is not of ours is here for the next plug-in alone. Of a group nothing is told; but to NCCL 2.27, one without a
- * handle is one whose collectives nobody wants.
+ * Events that we do not record are here for the chained plug-in alone. Groups are not reported; but NCCL 2.27 drops
+ * the collectives of a group without a handle.
  */
 static bool is_ours(uint64_t type)
 {
@@ -70,7 +70,7 @@ static bool is_ours(uint64_t type)
 	       (event_implied_by(type) & atomic_load_explicit(&asked, memory_order_relaxed));
 }
 
-/* As it is: who tells it cleans it. */
+/* Left as it is: the reader cleans it. */
 static void copy(char ret[SLOT_TEXT_SIZE], const char *s)
 {
 	size_t n = s ? strnlen(s, SLOT_TEXT_SIZE - 1) : 0;
@@ -95,7 +95,7 @@ static void set_task(struct slot *s, uint64_t type, const struct descr *d)
 		s->algo[0] = s->proto[0] = '\0';
 		return;
 	}
-	/* What both have is at the same place. */
+	/* Both versions have these members at the same place. */
 	s->seq = d->coll.seq;
 	s->count = d->coll.count;
 	s->root = d->coll.root;
@@ -111,7 +111,7 @@ static void set_task(struct slot *s, uint64_t type, const struct descr *d)
 	}
 }
 
-/* Of the proxy of another process neither is good, and it is not known whose communicator it is. */
+/* In the proxy of another process neither is valid, and the communicator is unknown. */
 static void set_op(struct slot *s, const struct descr *d)
 {
 	struct slot *task = slot_hold(d->parent);
@@ -156,7 +156,7 @@ static void start_qp(struct record *r, const struct net_qp *n)
 	(void)ring_write(r);
 }
 
-/* Its parent may be gone: helper threads of NCCL's sockets name that of the first request that they had. */
+/* Its parent may be freed: helper threads of NCCL's sockets name that of their first request. */
 static void start_net(uint32_t comm, const struct descr *d)
 {
 	const struct slot *step = find_type(d->parent, EVENT_PROXY_STEP);
@@ -179,8 +179,8 @@ static void start_net(uint32_t comm, const struct descr *d)
 }
 
 /*
- * Whose it is: of a step, whose its operation is. The context may be another process's, whose proxy this one is: then
- * it is nobody's.
+ * Returns the task of an event: for a step that of its operation. The context may be another process's, whose proxy
+ * this one is: then there is none.
  */
 static uint32_t comm_of(uint64_t type, const void *context, const struct descr *d)
 {
@@ -271,7 +271,7 @@ static void stop_step(struct slot *s)
 					  memory_order_relaxed);
 }
 
-/* Whoever stops it first has it. */
+/* The first thread that stops it owns it. */
 void event_stop(void *handle)
 {
 	struct slot *s = slot_stop(handle, SLOT_STOPPED);

@@ -1,23 +1,23 @@
 /*
- * Events: what NCCL's callbacks come down to
+ * Events of NCCL's profiler, as its callbacks record them
  *
- * They run in NCCL's threads, of which some move its data: they take no lock and make no call of the system but those
- * that read the clock and a socket's number.
+ * Callbacks run in NCCL's threads, some of which move its data: they take no lock, and make no system call except
+ * those that read the clock and a socket's number.
  */
 #pragma once
 
 #include "bpf/nccl/abi.h"
 
-/* What is asked for. Neither kernels nor control of the proxy: those cost NCCL more. */
+/* The events that we want. Neither kernels nor control of the proxy: those cost NCCL more. */
 #define EVENTS_ASKED (EVENT_COLL | EVENT_P2P | EVENT_NET | EVENT_CE_COLL)
 
 /* The types that a version has, and their bits. */
 int event_known_by(int api);
 
-/* Which bits of a mask make NCCL tell of events of this type: it tells of what is above, too. */
+/* The bits of a mask that make NCCL report events of this type: it reports those above it, too. */
 int event_implied_by(uint64_t type);
 
-/* Of those asked for; before any event. */
+/* Sets the events that are wanted; before any event. */
 void event_set_mask(int mask);
 
 void event_start(int api, void *context, void **ret_handle, const struct descr *d);

@@ -1,8 +1,8 @@
 /*
- * Handles: what NCCL is given for a communicator or an event, and gives back
+ * Handles that NCCL gets for a communicator or an event, and passes back
  *
- * No address, so that one that is stale, of another process (of a proxy that works for it), or of nobody is told from
- * one that is good: a number that this process drew, how often the place was taken, and the place.
+ * A handle is no address, so that a valid one differs from a stale one, one of another process (whose proxy this is),
+ * and garbage: it has a number that this process drew, how often the place was taken, and the place.
  */
 #pragma once
 

@@ -127,7 +127,7 @@ bool link_ask(struct link *l, const struct text *t, int fd)
 	return false;
 }
 
-/* The last packet of an answer begins with this; what comes before it is not looked at. */
+/* The last packet of an answer begins with this; the packets before it are ignored. */
 static enum answer read_answer(const char *s)
 {
 	static const char end[] = "{\"end\":true";
@@ -146,7 +146,7 @@ enum answer link_hear(struct link *l, int timeout_ms)
 
 	(void)poll(&p, 1, timeout_ms);
 	while (answer == ANSWER_NONE) {
-		n = recv(l->fd, s, sizeof(s) - 1, MSG_DONTWAIT); /* the rest of a packet goes */
+		n = recv(l->fd, s, sizeof(s) - 1, MSG_DONTWAIT); /* the rest of a packet is dropped */
 		if (n < 0 && errno == EAGAIN && num_now_ns() - l->asked_ns < PATIENCE_NS)
 			return ANSWER_NONE;
 		if (n <= 0) {

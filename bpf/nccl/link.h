@@ -1,5 +1,5 @@
 /*
- * The connection to weightd-trace: one request at a time, and nothing that blocks
+ * The connection to weightd-trace: one request at a time, and no call that blocks
  */
 #pragma once
 
@@ -19,7 +19,7 @@ struct link {
 	char path[108]; /* of the socket; "": it is too long */
 	bool is_verbose;
 	int fd; /* -1: there is none */
-	uint64_t number; /* how many there were: each tracer has to be told all anew */
+	uint64_t number; /* number of connections: each tracer needs a report of all communicators */
 	uint64_t asked_ns; /* 0: nothing is asked */
 	uint64_t try_ns; /* not before */
 	uint64_t pause_ns;

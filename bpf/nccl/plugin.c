@@ -1,8 +1,8 @@
 /*
- * libnccl-profiler-weightd.so, as NCCL finds it: a table for each version of its interface
+ * libnccl-profiler-weightd.so, as NCCL loads it: a table for each version of its interface
  *
- * NCCL takes the newest that it knows. It is a guest in somebody's trainer: it never ends it, holds it up, or prints;
- * nothing that NCCL or another plug-in hands in is believed further than it has to be.
+ * NCCL takes the newest that it supports. The plug-in is a guest in another program's trainer: it never ends it,
+ * holds it up, or prints, and it trusts the arguments of NCCL and of another plug-in no further than it has to.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 #define NAME "weightd"
 
-/* Of communicators coming and going, and of the thread that tells. */
+/* Protects the list of communicators, and the start and end of the sender. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_ready;
 
@@ -29,7 +29,7 @@ static void on_fork_in_child(void)
 	slot_forget_all();
 }
 
-/* What others of its kind read as well: a mask. Whatever else is in it is not ours to ask for. */
+/* A mask that other plug-ins read as well. Its other bits are theirs. */
 static int mask_asked(void)
 {
 	const char *mask = getenv("NCCL_PROFILE_EVENT_MASK");
@@ -44,7 +44,7 @@ static void get_ready(void)
 		return;
 	slot_forget_all();
 	(void)pthread_atfork(NULL, NULL,
-			     on_fork_in_child); /* without: a child has a plug-in that tells nothing */
+			     on_fork_in_child); /* without it the plug-in reports nothing in a child */
 	event_set_mask(mask_asked());
 	is_ready = true;
 }
@@ -62,7 +62,7 @@ static int plugin_init(const struct comm_facts *f, void **ret_context, int *ret_
 	if (c) {
 		*ret_mask = mask_asked() & event_known_by(f->api);
 		chained_plugin_init(c, f, ret_mask, log);
-		(void)sender_start(); /* without: callbacks write, and what nobody reads is lost */
+		(void)sender_start(); /* without it callbacks write records that are never read, and lost */
 		sender_wake();
 	}
 	(void)pthread_mutex_unlock(&lock);

@@ -52,7 +52,9 @@ static uint64_t end_of(const struct slot *task)
 	return ended_ns > task->stopped_ns ? ended_ns : task->stopped_ns;
 }
 
-/* What was carried within a node is not seen: without an operation of the proxy it is not known, and not 0. */
+/*
+ * Bytes within a node are not seen: without an operation of the proxy the number is unknown, and not 0.
+ */
 void report_of_task(struct text *t, const struct comm *c, const struct slot *task)
 {
 	uint32_t n_ops = slot_get(task->n_ops);

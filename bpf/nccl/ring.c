@@ -1,6 +1,6 @@
 /*
- * A ring whose places each say whose turn it is (Vyukov's bounded queue): a writer takes the place that is free at his
- * position, and the reader the one that was written at his. Zero is a ring that is empty.
+ * A ring whose places each have a turn (Vyukov's bounded queue): a writer takes the place that is free at its
+ * position, and the reader the one that is written at its position. All zero is an empty ring.
  */
 #include "bpf/nccl/ring.h"
 

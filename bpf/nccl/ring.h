@@ -1,5 +1,5 @@
 /*
- * What callbacks write down, and sender reads: fixed in number and size
+ * Records that callbacks write, and the sender reads: fixed in number and size
  */
 #pragma once
 
@@ -10,14 +10,14 @@ enum record_kind {
 	RECORD_TASK, /* a collective or a p2p call has stopped: `task`, a struct slot, is the reader's now */
 	RECORD_OP, /* the proxy carried `bytes` */
 	RECORD_SOCKET, /* `bytes` go over `fd`, which is the socket `number` */
-	RECORD_QP, /* likewise over queue pair `number` of `device`; what is received is not known */
+	RECORD_QP, /* the same for queue pair `number` of `device`; received bytes are unknown */
 };
 
 struct record {
 	enum record_kind kind;
 	uint16_t comm;
 	bool is_send;
-	int32_t peer; /* its rank; -1: not known */
+	int32_t peer; /* its rank; -1: unknown */
 	int32_t fd, device;
 	uint64_t number;
 	uint64_t bytes;

@@ -1,7 +1,7 @@
 /*
- * Ten times a second it reads what callbacks wrote, while they write, and once a second otherwise. weightd-trace is
- * asked one thing at a time, and what there is to be said is found when it has answered: nothing queues but calls of
- * NCCL, of which a hundred a second are told one by one.
+ * Reads the records of callbacks ten times a second while there are any, and once a second otherwise. weightd-trace
+ * gets one request at a time, and the next report is made after the answer: only calls of NCCL wait, of which a
+ * hundred a second are reported one by one.
  */
 #include "bpf/nccl/sender.h"
 
@@ -27,15 +27,15 @@
 #define MS ((uint64_t)1000000)
 #define LOOK_NS (100 * MS)
 #define IDLE_NS (1000 * MS)
-#define SUMS_NS (1000 * MS) /* between what is told of sums */
-#define QUIET_NS (500 * MS) /* a call is over when nothing of the network came so long */
+#define SUMS_NS (1000 * MS) /* between two reports of sums */
+#define QUIET_NS (500 * MS) /* a call is over if the network reported nothing for so long */
 #define FAREWELL_NS (500 * MS)
-#define REFUSED_NS (5000 * MS) /* nothing is told so long after a refusal */
+#define REFUSED_NS (5000 * MS) /* after a refusal no report is sent for so long */
 #define STACK_SIZE (256 * 1024)
 
 #define TASKS_A_SECOND 100
-#define N_TASKS 512 /* that wait to be told */
-#define BATCH_SIZE 3900 /* of the packet of a request, which weightd-trace bounds */
+#define N_TASKS 512 /* that wait for a report */
+#define BATCH_SIZE 3900 /* of a request's packet, which weightd-trace bounds */
 #define BATCH_MAX 16 /* sums and communicators in one */
 
 enum request {
@@ -50,7 +50,7 @@ enum request {
 struct told_comm {
 	struct comm_sums sums, told;
 	uint64_t told_ns;
-	uint64_t opened; /* connections by which it was told of, and its span begun */
+	uint64_t opened; /* connections on which it was reported, and its span begun */
 	uint64_t begun;
 	uint64_t ended;
 	bool is_closing; /* closed before the ring was read */
@@ -73,8 +73,8 @@ struct batch {
 
 struct sender {
 	struct link link;
-	uint64_t link_told; /* its number, when something was told by it first */
-	uint64_t link_watched; /* likewise, when it was asked to watch */
+	uint64_t link_told; /* number of the connection on which it was first used for a report */
+	uint64_t link_watched; /* the same of the connection on which it was watched */
 	bool watches;
 	struct sums sums;
 	struct told_comm comms[N_COMMS];
@@ -86,14 +86,15 @@ struct sender {
 	struct batch batch;
 	uint64_t now_ns;
 	uint64_t read_ns; /* when something was in the ring last */
-	uint64_t round_ns; /* sums that were told before are told again */
+	uint64_t round_ns; /* sums that were reported before this are due again */
 	uint64_t tell_ns; /* not before */
-	uint64_t tokens_ns; /* of calls that may be told one by one */
-	uint64_t lost, lost_told, lost_told_ns; /* what callbacks could not write is not in it */
+	uint64_t tokens_ns; /* calls that may be reported one by one */
+	uint64_t lost, lost_told,
+		lost_told_ns; /* records that callbacks had no room for are not in it */
 	bool is_leaving;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of `stops` */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects `stops` */
 static pthread_cond_t wakes = PTHREAD_COND_INITIALIZER;
 static pthread_t thread;
 static bool runs, stops;
@@ -111,7 +112,9 @@ void sender_wake_if_idle(void)
 		sender_wake();
 }
 
-/* --- What callbacks wrote ------------------------------------------------------------------------ */
+/*
+ * --- Records of callbacks ------------------------------------------------------------------------
+ */
 
 static void drop_task(struct sender *t, struct slot *task)
 {
@@ -159,7 +162,7 @@ static void read_ring(struct sender *t)
 	t->lost = ring_lost() + slot_lost() + t->sums.lost;
 }
 
-/* Of one that ended, or that never was anybody's. */
+/* Drops the records of a sender that ended, or of a time without one. */
 static void discard_ring(void)
 {
 	struct record r;
@@ -169,7 +172,9 @@ static void discard_ring(void)
 			slot_free(r.task);
 }
 
-/* --- What is told -------------------------------------------------------------------------------- */
+/*
+ * --- Reports ------------------------------------------------------------------------------------
+ */
 
 static bool sender_append(struct text *t, const struct text *act)
 {
@@ -192,7 +197,7 @@ static bool has_tasks_of(const struct sender *t, unsigned place)
 	return false;
 }
 
-/* One that is closing is told of when all of it was. */
+/* A communicator that is closing is reported after all its calls. */
 static bool has_comm_to_tell(struct sender *t, unsigned place)
 {
 	const struct told_comm *c = &t->comms[place];
@@ -281,7 +286,7 @@ static bool tell_sums_of(struct sender *t, struct text *text, int comm, uint64_t
 	return true;
 }
 
-/* Of those that are closing, now; of all others, once a round. */
+/* Communicators that are closing, now; all others, once a round. */
 static bool tell_sums(struct sender *t, struct text *text)
 {
 	for (unsigned i = 0; i < comm_limit() && t->batch.n_sums == 0; i++)
@@ -369,7 +374,9 @@ static void take_answer_to_tell(struct sender *t, bool is_taken)
 	}
 }
 
-/* --- What is counted ----------------------------------------------------------------------------- */
+/*
+ * --- Tags and watches ---------------------------------------------------------------------------
+ */
 
 static void say(struct text *text, const char *op, const char *sync)
 {
@@ -406,7 +413,7 @@ static bool sender_tag(struct sender *t, const struct sum *sum)
 	if (sum->peer >= 0)
 		(void)snprintf(peer, sizeof(peer), "rank %d", sum->peer);
 	say(&text, "tag", c->label);
-	/* Of NCCL's sockets, the end that sends is the one that called. */
+	/* The sending end of NCCL's sockets dialled. */
 	text_add(&text,
 		 ",\"version\":0,\"peer\":\"%s\",\"role\":\"payload\",\"transport\":\"nccl\",\"dialled\":%s}",
 		 peer, sum->is_send ? "true" : "false");
@@ -414,8 +421,8 @@ static bool sender_tag(struct sender *t, const struct sum *sum)
 }
 
 /*
- * All sockets of this process, where somebody wants that: NCCL is built without events of its network as a rule, and
- * says of none of its sockets then which they are.
+ * All sockets of this process, if the user wants that: NCCL is usually built without events of its network, and
+ * reports none of its sockets then.
  */
 static bool sender_watch(struct sender *t)
 {
@@ -449,7 +456,9 @@ static bool tag_next(struct sender *t)
 	return false;
 }
 
-/* --- What is over -------------------------------------------------------------------------------- */
+/*
+ * --- Ends ---------------------------------------------------------------------------------------
+ */
 
 static void free_comm(struct sender *t, unsigned place)
 {
@@ -527,7 +536,7 @@ static void take_answer(struct sender *t, bool is_taken)
 
 /* --- The thread ---------------------------------------------------------------------------------- */
 
-/* Nobody is there to be told. */
+/* There is no tracer. */
 static void drop_tasks(struct sender *t)
 {
 	for (unsigned i = 0; i < t->n_tasks; i++)
@@ -648,7 +657,7 @@ int sender_start(void)
 	memset(&sender, 0, sizeof(sender));
 	link_init(&sender.link);
 	sender.watches = watches && !strcmp(watches, "1");
-	discard_ring(); /* of communicators that are gone */
+	discard_ring(); /* of communicators that are freed */
 	stops = false;
 	r = start_thread(&sender);
 	runs = r == 0;
@@ -672,7 +681,7 @@ void sender_stop(void)
 		}
 }
 
-/* What the thread had is lost, as it is itself. */
+/* A child loses the records of the thread, as it lost the thread. */
 void sender_forget(void)
 {
 	link_forget();

@@ -1,5 +1,5 @@
 /*
- * Taken and stopped by any thread, without a lock; freed by sender where that was told of it.
+ * Any thread takes and stops slots, without a lock; the sender frees those that were passed to it.
  */
 #include "bpf/nccl/slot.h"
 
@@ -42,7 +42,7 @@ struct slot *slot_take(void **ret_handle)
 		struct slot *s = &slots[place];
 		uint64_t word = atomic_load_explicit(&s->word, memory_order_relaxed);
 
-		/* What was freed may have children that are to be released still. */
+		/* A freed slot may have children that are not released yet. */
 		if (STATE(word) != SLOT_FREE || CHILDREN(word) > 0 ||
 		    !atomic_compare_exchange_strong_explicit(&s->word, &word,
 							     WORD(TURN(word) + 1, SLOT_LIVE),
@@ -87,7 +87,7 @@ struct slot *slot_stop(const void *handle, enum slot_state state)
 	struct slot *s = slot_find_at(handle, &word);
 	uint32_t turn = s ? TURN(word) : 0;
 
-	/* Children come and go meanwhile. */
+	/* Children may start and end meanwhile. */
 	while (s && TURN(word) == turn && STATE(word) == SLOT_LIVE)
 		if (atomic_compare_exchange_weak_explicit(&s->word, &word,
 							  (word & ~(uint64_t)3) | state,

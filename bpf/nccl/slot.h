@@ -1,9 +1,9 @@
 /*
  * Events that have started
  *
- * NCCL names an event as the parent of others after it has stopped it: a collective is stopped when it was handed to the
- * GPU, and the operations of the network that belong to it may start then. A slot keeps what is in it until it is taken
- * again, which is as late as can be, as they are taken in turn.
+ * NCCL names an event as the parent of others after it has stopped it: a collective is stopped when it was handed to
+ * the GPU, and its network operations may start then. A slot keeps its content until it is taken again, which is as
+ * late as possible, as slots are taken in turn.
  */
 #pragma once
 
@@ -23,8 +23,8 @@ struct slot {
 	_Atomic uint64_t word; /* turn, children that are live, state */
 	_Atomic(void *) chained; /* its handle in the next plug-in */
 	_Atomic(void *) parent; /* as NCCL named it */
-	_Atomic(struct slot *) held; /* whose child it is until it stops; NULL of one that is free */
-	/* Whoever has a stale handle may read these while another event begins here, too. */
+	_Atomic(struct slot *) held; /* the event that it is a child of until it stops; NULL: it is free */
+	/* A thread with a stale handle may read these while another event begins here, too. */
 	_Atomic uint32_t type;
 	_Atomic uint32_t comm;
 	_Atomic int32_t peer;
@@ -32,7 +32,7 @@ struct slot {
 	_Atomic uint64_t began_ns, ended_ns; /* that of the last child */
 	_Atomic uint64_t sent, received; /* by its children; of a step, the one that it is */
 	_Atomic uint32_t n_ops;
-	/* Written by who starts it, read by sender. */
+	/* Written by the thread that starts it, read by the sender. */
 	uint64_t stopped_ns;
 	uint64_t seq;
 	uint64_t count;
@@ -45,7 +45,7 @@ struct slot {
 	char proto[SLOT_TEXT_SIZE];
 };
 
-/* Of members that others may read, too: nothing else is ordered by them. */
+/* For members that other threads may read, too: they order nothing else. */
 #define slot_get(member) atomic_load_explicit(&(member), memory_order_relaxed)
 #define slot_set(member, value) atomic_store_explicit(&(member), value, memory_order_relaxed)
 
@@ -61,9 +61,9 @@ struct slot *slot_find(const void *handle);
 /* The same of a live one, which is in that state then; for one caller only. */
 struct slot *slot_stop(const void *handle, enum slot_state state);
 void slot_free(struct slot *s);
-/* What it held, which is to be released, or NULL: before it is freed. */
+/* Returns the slot that it held, which the caller releases, or NULL: before it is freed. */
 struct slot *slot_take_held(struct slot *s);
-/* All that were never stopped, of a communicator that is gone. */
+/* Frees all slots of a freed communicator that were never stopped. */
 void slot_free_of(uint32_t comm);
 
 /* A child of it starts, and stops. NULL where the slot is free. */

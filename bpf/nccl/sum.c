@@ -1,5 +1,5 @@
 /*
- * Read and written by sender alone. Found by open addressing.
+ * The sender alone reads and writes them. Found by open addressing.
  */
 #include "bpf/nccl/sum.h"
 

@@ -1,5 +1,5 @@
 /*
- * Sums: what a socket, a queue pair, or the proxy to a peer carried one way, of a communicator
+ * Sums: bytes of a communicator that a socket, a queue pair, or the proxy to a peer carried one way
  */
 #pragma once
 
@@ -30,7 +30,7 @@ struct sum {
 struct sums {
 	struct sum of[SUMS_MAX];
 	unsigned n;
-	uint16_t buckets[SUM_BUCKETS]; /* which it is, from 1 on; 0: none */
+	uint16_t buckets[SUM_BUCKETS]; /* number of the sum, from 1 on; 0: none */
 	uint64_t lost; /* records for which there was no room */
 };
 
@@ -38,11 +38,13 @@ void sums_add(struct sums *s, const struct record *r);
 /* Those of a communicator go; the others move up. */
 void sums_drop(struct sums *s, uint16_t comm);
 
-/* From this one on: the first with something to be told that was not since `told_ns`, or NULL. `comm` < 0: of any. */
+/*
+ * From this one on: the first with bytes that were not reported since `told_ns`, or NULL. `comm` < 0: of any.
+ */
 struct sum *sums_next_untold(struct sums *s, unsigned from, int comm, uint64_t told_ns);
 /* A socket that was not tagged by this connection. */
 struct sum *sums_next_untagged(struct sums *s, uint64_t connection);
 /* Sockets that carry both ways, or to two peers, have several sums. */
 void sums_set_tagged(struct sums *s, uint64_t cookie, uint64_t connection, bool is_refused);
-/* To who is told now, nothing was. */
+/* A new tracer has had no report. */
 void sums_forget_told(struct sums *s);

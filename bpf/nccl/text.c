@@ -9,7 +9,7 @@
 
 #define STRING_SIZE 128 /* weightd-trace takes none that is longer */
 
-/* What a text of JSON may hold as it is. */
+/* Characters that a JSON text holds unescaped. */
 static bool is_plain(uint32_t c)
 {
 	return c >= 0x20 && c != 0x7f;

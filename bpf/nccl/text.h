@@ -1,5 +1,5 @@
 /*
- * JSON, written into room that is there
+ * JSON, written into a buffer of the caller
  */
 #pragma once
 
@@ -23,5 +23,5 @@ void text_add(struct text *t, const char *format, ...) __attribute__((format(pri
 /* `, "key": ` and what it is; a text that is NULL or "" is null. */
 void text_string(struct text *t, const char *key, const char *value);
 void text_number(struct text *t, const char *key, int64_t value);
-/* Null where it is not known. */
+/* Null if it is unknown. */
 void text_number_if(struct text *t, const char *key, bool is_known, uint64_t value);

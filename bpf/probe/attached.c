@@ -46,7 +46,9 @@ void attached_remove(struct attached *a, struct attachment *one)
 	free(one);
 }
 
-/* Where a weightd ends its readers are not told to let go: they wait for the next, which says it anew. */
+/*
+ * When a weightd ends, its readers do not detach: they wait for the next weightd, which reports them anew.
+ */
 static bool is_over(const struct attachment *one)
 {
 	return (kill((pid_t)one->weightd, 0) < 0 && errno == ESRCH) ||

@@ -1,5 +1,5 @@
 /*
- * Who has what attached now, as far as it was seen: of what was attached before we looked weightd alone knows
+ * Current attachments of processes, as far as they were seen: only weightd has the earlier ones
  */
 #pragma once
 
@@ -12,17 +12,17 @@
 #include "bpf/probe/usdt.bpf.h"
 #include "ipc/base/list.h"
 
-#define ATTACHED_MAX 8192 /* what a client can be told at once */
-#define ATTACHED_OF_USER_MAX 4096 /* of the weightds of any user but root */
+#define ATTACHED_MAX 8192 /* the most that one answer holds */
+#define ATTACHED_OF_USER_MAX 4096 /* for the weightds of any user but root */
 #define ATTACHED_BUCKETS 1024
 
 struct attachment {
 	struct list link; /* attached::buckets */
 	uint64_t lease; /* is one of that weightd */
 	uint32_t weightd, weightd_uid;
-	pid_t pid; /* 0: not known here */
+	pid_t pid; /* 0: unknown here */
 	uid_t uid;
-	char comm[COMM_SIZE]; /* "": not known */
+	char comm[COMM_SIZE]; /* "": unknown */
 	char name[USDT_NAME_SIZE], device[USDT_DEVICE_SIZE];
 	uint64_t version, bytes;
 	uint64_t ns; /* since then */
@@ -31,7 +31,7 @@ struct attachment {
 struct attached {
 	struct list buckets[ATTACHED_BUCKETS];
 	unsigned n;
-	uint64_t swept_ns; /* when it was full, and those that are over went */
+	uint64_t swept_ns; /* when it was full, and ended attachments were dropped */
 	uint64_t n_lost; /* there was no room for, or they were not seen to begin or to end */
 };
 
@@ -42,6 +42,8 @@ void attached_add(struct attached *a, const struct attachment *one);
 /* NULL: it was not seen to begin. */
 struct attachment *attached_find(const struct attached *a, uint32_t weightd, uint64_t lease);
 void attached_remove(struct attached *a, struct attachment *one);
-/* Calls for each that may still be, unless `fn` is NULL; those of processes that are gone go. */
+/*
+ * Calls for each that may still be, unless `fn` is NULL; drops those of processes that have ended.
+ */
 void attached_each(struct attached *a, void (*fn)(void *context, const struct attachment *one),
 		   void *context);

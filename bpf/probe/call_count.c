@@ -32,7 +32,7 @@ void call_counts_deinit(struct call_counts *t)
 		taken_count_drop(taken);
 }
 
-/* NULL where memory ran out: then it is told later. */
+/* NULL: memory ran out, and the count is taken later. */
 static struct taken_count *taken_count_of(struct call_counts *t, const struct call_count_key *key)
 {
 	struct taken_count *taken;

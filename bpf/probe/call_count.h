@@ -1,7 +1,7 @@
 /*
- * Tallies: calls that are counted, as there are too many to tell each
+ * Counts of calls that are too many to report each
  *
- * The kernel counts them by process and function and drops nothing of it; here is what was told of that already.
+ * The kernel counts them by process and function and drops none; here is the part that was taken already.
  */
 #pragma once
 
@@ -15,7 +15,9 @@ struct call_counts {
 
 void call_counts_init(struct call_counts *t, int map_fd);
 void call_counts_deinit(struct call_counts *t);
-/* Tells what was counted since it was told last. What is of processes that are gone is dropped. */
+/*
+ * Calls for each count that grew since it was taken last. Drops counts of processes that have ended.
+ */
 void call_counts_take(struct call_counts *t,
 		      void (*fn)(void *context, const struct call_count_key *key,
 				 const struct call_count *since),

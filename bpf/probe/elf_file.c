@@ -8,7 +8,7 @@
 
 #include "ipc/base/num.h"
 
-#define TABLE_SIZE_MAX (4 * MIB) /* of what is read at once: libraries have a tenth of it */
+#define TABLE_SIZE_MAX (4 * MIB) /* read at once: libraries have a tenth of it */
 
 void elf_file_deinit(struct elf_file *elf)
 {

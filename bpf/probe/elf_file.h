@@ -1,8 +1,8 @@
 /*
- * The file of a library or a program, and where in it lies what is at an address
+ * The file of a library or a program, which translates addresses into offsets
  *
- * The file is anybody's: it is read and never mapped, as one that is cut meanwhile would kill who looks at its
- * mapping, and nothing that it says is believed before it was compared with its size.
+ * The file may belong to any user: it is read and never mapped, as truncating it would kill a process that reads its
+ * mapping, and each number in it is compared with its size before use.
  */
 #pragma once
 

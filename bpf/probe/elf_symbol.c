@@ -1,5 +1,5 @@
 /*
- * Where in the file of a library a function begins. libbpf 1.1 takes no function that has more than one
+ * Finds where in the file of a library a function begins. libbpf 1.1 refuses functions that have more than one
  * version.
  */
 #include "bpf/probe/elf_symbol.h"

@@ -48,7 +48,9 @@ void gpu_handles_remove(struct gpu_handles *e, const struct gpu_handle_key *key)
 		handle_drop(e, handle);
 }
 
-/* The oldest of that user where he has as many as he may, else the oldest of all where there is no room. */
+/*
+ * Drops the oldest of that user if it has as many as it may, else the oldest of all if there is no room.
+ */
 static void handles_make_room(struct gpu_handles *e, uid_t uid)
 {
 	struct gpu_handle *handle, *oldest_of_user = NULL;

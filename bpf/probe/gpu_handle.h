@@ -1,8 +1,8 @@
 /*
- * Exports: handles that processes made, for others to open
+ * Handles that processes exported, for others to open
  *
- * Who made a handle is found by its key, whatever bytes make it one: what a process exported last under it. There is a
- * limit, and one of each user, beyond which the oldest goes.
+ * A key, whatever bytes it is made of, finds the handle that was exported last under it. There is a limit, and one
+ * for each user, beyond which the oldest is dropped.
  */
 #pragma once
 
@@ -26,7 +26,7 @@ struct gpu_handle {
 	struct list link; /* gpu_handles::all */
 	struct gpu_handle_key key;
 	struct event_cause cause;
-	uint64_t size; /* UINT64_MAX: not known */
+	uint64_t size; /* UINT64_MAX: unknown */
 	uid_t uid;
 };
 

@@ -1,9 +1,9 @@
 /*
- * libcuda: handles of memory and events, by which a process gives another one what it has on a GPU
+ * libcuda: handles of memory and events, by which a process shares what it has on a GPU
  *
- * The runtime finds these functions by itself (cuGetProcAddress) and calls the same ones. A handle of the older kind is
- * 64 bytes and found by them again; one of the newer kind is a descriptor, found by the open file that it
- * stands for, however it came from one process to the other.
+ * The runtime finds these functions by itself (cuGetProcAddress) and calls the same ones. A handle of the older kind
+ * is 64 bytes and found by them; one of the newer kind is a descriptor, found by its open file, however it was passed
+ * to the other process.
  */
 #include <string.h>
 
@@ -22,7 +22,7 @@ enum kind {
 	KIND_EVENT,
 	KIND_FABRIC,
 	KIND_FILE,
-	KIND_ALLOCATION, /* of a process: how large it is */
+	KIND_ALLOCATION, /* of a process: its size */
 };
 
 static struct gpu_handle_key key_of_handle(enum kind kind, const struct probe_call *c)
@@ -56,7 +56,7 @@ static json_t *size_json(uint64_t size)
 	return size == UINT64_MAX ? json_null() : json_integer((json_int_t)size);
 }
 
-/* Which export it was that is opened. */
+/* Adds the export that is opened here. */
 static const struct gpu_handle *set_from(struct site_state *s, json_t *event,
 					 const struct gpu_handle_key *key)
 {
@@ -114,7 +114,7 @@ static bool event_open(struct site_state *s, const struct probe_call *c, json_t 
 	return true;
 }
 
-/* A handle is a number of its process: what it stood for before is gone. */
+/* A handle is a number of its process, which may have stood for another allocation before. */
 static void allocation_note_size(struct site_state *s, const struct probe_call *c, uint64_t handle,
 				 uint64_t size)
 {

@@ -1,10 +1,11 @@
 /*
- * libnccl: communicators, from their beginning to their end, and how much is asked of them
+ * libnccl: communicators, from their beginning to their end, and how much they are used
  *
- * A trainer asks for thousands of operations a second: they are counted. ncclBcast() calls ncclBroadcast(), where it is.
+ * A trainer calls thousands of operations a second: they are counted. ncclBcast() calls ncclBroadcast(), which is
+ * counted.
  *
- * A communicator is told by an address of its process and, as far as its beginning was seen, by a number that all of its
- * ranks have: made of its id, which is not told.
+ * A communicator has an address in its process and, if its beginning was seen, a number that all its ranks share: a
+ * hash of its id, which stays secret.
  */
 #include <stdio.h>
 
@@ -80,7 +81,7 @@ static bool comm_shrink(struct site_state *s, const struct probe_call *c, json_t
 	return comm_split(s, c, event);
 }
 
-/* Those that were in it already have no rank to say, and all but one of them no id. */
+/* Old ranks have no rank in the arguments, and all but one of them no id. */
 static bool comm_grow(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	int rank = (int)c->args[3];

@@ -1,10 +1,9 @@
 /*
- * libibverbs: who talks to whom by RDMA, and of which memory
+ * libibverbs: the peers of RDMA, and the memory that it uses
  *
- * What is sent is in no function that has a name. Where a queue pair is connected, which is done by hand, its peer is
- * known: the number of the queue pair there and where it is. Of functions that there are two versions of, the old one
- * calls the new one, which is the one that is probed. What is at which offset is in the interface for good
- * (infiniband/verbs.h).
+ * Sending is an inline function, which no probe can find. But connecting a queue pair by hand shows its peer: the
+ * number of the queue pair there and its address. Of a function with two versions the old one calls the new one,
+ * which is probed. The offsets are part of the interface for good (infiniband/verbs.h).
  */
 #include <string.h>
 
@@ -63,7 +62,7 @@ static struct qp_name qp_name_of(const struct probe_call *c, uint32_t number)
 	return name;
 }
 
-/* As of the act that is told now. */
+/* A queue pair as of the event that is filled now. */
 static struct qp qp_of(const struct site_state *s, const struct probe_call *c, uint32_t number)
 {
 	return (struct qp){.name = qp_name_of(c, number),
@@ -104,7 +103,9 @@ static struct qp_peer peer_of(const struct attr *attr, uint64_t mask)
 	return peer;
 }
 
-/* One that is ready to receive knows from whom. Of other states only a failure is told. */
+/*
+ * A queue pair that is ready to receive has its peer. Of other states only failures are reported.
+ */
 static bool qp_modify(struct site_state *s, const struct probe_call *c, json_t *event)
 {
 	bool has_failed = (int)c->result != 0;
@@ -162,7 +163,9 @@ static bool mr_register_dmabuf(struct site_state *s, const struct probe_call *c,
 	return true;
 }
 
-/* What is first in an ibv_pd and in an ibv_qp is its ibv_context, and in that its ibv_device. */
+/*
+ * The first member of an ibv_pd and of an ibv_qp is its ibv_context, whose first member is its ibv_device.
+ */
 #define NAMED .is_named = 1, .name_hops = 2, .name_from = DEVICE_NAME
 
 /* clang-format off */

@@ -1,5 +1,5 @@
 /*
- * weightd itself, which has probes of its own: in whatever folder, whoever runs it
+ * weightd itself, which has probes of its own: in any folder, of any user
  */
 #include "bpf/probe/site.h"
 #include "bpf/probe/usdt.h"

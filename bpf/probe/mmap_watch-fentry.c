@@ -1,7 +1,7 @@
 /*
- * Arrivals as the program in mmap_watch.bpf.c tells of them, in one ring, where perf is refused
+ * Mappings that the program in mmap_watch.bpf.c reports, in one ring, for kernels that refuse perf
  *
- * It runs at each mapping on the machine, and nowhere else; what is not to be executed it leaves at once.
+ * It runs at each mapping on the machine, and nowhere else; for a mapping that is not executable it returns at once.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -21,7 +21,7 @@ struct mmap_watch_of_fentry {
 	struct mmap_watch mmap_watch;
 	struct mmap_watch_bpf *bpf;
 	struct ring ring;
-	uint64_t n_missed; /* told already */
+	uint64_t n_missed; /* reported already */
 	mmap_watch_fn fn; /* while they are taken */
 	void *context;
 	int n_taken;

@@ -1,6 +1,6 @@
 /*
- * Arrivals as perf(1) has them: one ring of the kernel's for each processor. It tells of threads that begin and end, too,
- * which cannot be had without. Processors that are switched on later have none.
+ * Mappings as perf(1) gets them: one ring of the kernel for each processor. The kernel reports threads that begin and
+ * end, too, which cannot be switched off. Processors that are switched on later have no ring.
  */
 #include <errno.h>
 #include <linux/perf_event.h>
@@ -20,7 +20,7 @@
 #include "ipc/base/list.h"
 
 #define PAGES 16 /* of each ring, a power of two */
-#define RECORD_MAX 65536 /* what its size can say */
+#define RECORD_MAX 65536 /* the most that its size field can hold */
 /* Debian's kernel has this level, and asks for CAP_SYS_ADMIN then. */
 #define HOW_TO_BE_TOLD                                                                             \
 	"; 'sysctl kernel.perf_event_paranoid=2' lets who has CAP_PERFMON see it where that is 3"
@@ -38,7 +38,7 @@ struct mmap_watch_of_perf {
 	_Alignas(8) uint8_t record[RECORD_MAX]; /* one, in one piece */
 };
 
-/* What the kernel writes of a mapping: PERF_RECORD_MMAP2. */
+/* The kernel's record of a mapping: PERF_RECORD_MMAP2. */
 struct mapped {
 	struct perf_event_header header;
 	uint32_t pid, tid;
@@ -145,7 +145,7 @@ static int perf_fd(const struct mmap_watch *a)
 	return container_of(a, const struct mmap_watch_of_perf, mmap_watch)->epoll_fd;
 }
 
-/* From anywhere in the ring, whose end is followed by its beginning. */
+/* Copies from anywhere in the ring, whose end is followed by its beginning. */
 static void ring_copy(const struct mmap_watch_of_perf *p, const struct ring *ring, uint64_t at,
 		      void *to, size_t n)
 {

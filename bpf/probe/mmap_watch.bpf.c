@@ -1,9 +1,9 @@
 /*
- * Files that processes map to execute what is in them
+ * Files that processes map to execute them
  *
- * The program is where the kernel tells perf(1) of mappings, and hence sees the same: what is mapped, and what may be
- * executed from now on (mprotect()). The function is one of its own, with this argument, in all kernels that were looked
- * at, 4.4 to 6.18.
+ * The program is at the kernel function that reports mappings to perf(1), and hence sees the same: new mappings, and
+ * those that become executable (mprotect()). The function is not inlined, and has this argument, in all kernels that
+ * were checked, 4.4 to 6.18.
  */
 #include "bpf/probe/mmap_watch.bpf.h"
 

@@ -1,5 +1,5 @@
 /*
- * What mmap_watch.bpf.c and the collector tell each other
+ * Types that mmap_watch.bpf.c and the collector share
  */
 #pragma once
 

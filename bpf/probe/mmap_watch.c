@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Perf tells of threads that begin and end, too, in vain; but with it no program of ours runs. */
+/* Perf reports threads that begin and end, too, in vain; but with it no program of ours runs. */
 const struct mmap_watch_kind *const mmap_watch_kinds[N_MMAP_WATCH_KINDS] = {&mmap_watch_perf,
 									    &mmap_watch_fentry};
 
@@ -23,7 +23,7 @@ int mmap_watch_open(struct mmap_watch **ret, char ret_why[N_MMAP_WATCH_KINDS][WH
 	return r;
 }
 
-/* The best last, as it says what can be done. */
+/* The best kind is last, as its reason names the way out. */
 void mmap_watch_explain(const char why[N_MMAP_WATCH_KINDS][WHY_SIZE], char ret_why[WHY_SIZE])
 {
 	int n = 0;

@@ -1,9 +1,9 @@
 /*
- * Arrivals: processes that begin to map a file of which they may execute what is in it
+ * A watch of mappings: processes that begin to map an executable file
  *
- * The kernel tells of every such mapping on the machine: when a program starts, and when a library is loaded by one that
- * runs. It does so in more than one way, and says the same in each; of processes, too, in the first namespace of these:
- * perf has their numbers in ours, fentry those in the first. All need CAP_PERFMON, and change nothing in any process.
+ * The kernel reports every such mapping on the machine: when a program starts, and when a running one loads a
+ * library. There is more than one way to get these reports, and all have the same content, except for pid namespaces:
+ * perf has pids of ours, fentry those of the first. All need CAP_PERFMON, and change nothing in any process.
  */
 #pragma once
 
@@ -44,8 +44,8 @@ void mmap_watch_close(struct mmap_watch *a);
  */
 int mmap_watch_fd(const struct mmap_watch *a);
 /*
- * All that there are: the process, and the file's name without its folders. How many times the kernel told of anything;
- * -ENOBUFS: it had no room for some, of which nobody knows.
+ * Calls for all that are there, with the process and the file's name without its folders. Returns the number of
+ * reports, of any kind; -ENOBUFS: the kernel had no room for some, which are lost.
  */
 int mmap_watch_take(struct mmap_watch *a, mmap_watch_fn fn, void *context);
 

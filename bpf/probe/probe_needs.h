@@ -1,5 +1,5 @@
 /*
- * What probes need of the kernel, each tried alone
+ * Features of the kernel that probes need, each tried alone
  */
 #pragma once
 

@@ -34,7 +34,7 @@ void probed_files_init(struct probed_files *f, const struct mappings *mappings,
 
 static void probed_file_free(struct probed_file *file)
 {
-	/* Its functions first: what returns meanwhile is still told. */
+	/* Its functions first: calls that return meanwhile are still reported. */
 	(void)fd_close(file->call_fd);
 	(void)fd_close(file->return_fd);
 	free(file->path);
@@ -75,8 +75,8 @@ static void mapping_compare(void *context, const struct mapping *m)
 }
 
 /*
- * Whether the kernel has the file mapped of that inode, when we map it: what fstat() says of a file is another thing on
- * file systems that are made of others.
+ * True if the kernel shows that inode when we map the file: fstat() shows another one on file systems that are made
+ * of others.
  */
 static bool is_same_file(struct probed_files *f, const struct probed_file *file, int fd)
 {
@@ -91,7 +91,7 @@ static bool is_same_file(struct probed_files *f, const struct probed_file *file,
 	return s.is_found;
 }
 
-/* Whatever it is, opening it waits for nobody. */
+/* Opening never waits, whatever the file is. */
 static int open_at(const char *root, const char *path, int *ret_fd, struct stat *ret)
 {
 	cleanup(freep) char *whole = NULL;
@@ -143,9 +143,9 @@ static int open_same_file(struct probed_files *f, struct probed_file *file, pid_
 }
 
 /*
- * Behind the mark for jumps that a function may begin with (endbr64): the kernel has to step through it, which costs 1
- * microsecond, and 20 in some virtual machines, while it does by itself what mostly comes next. Nothing has moved yet
- * there, the return address included.
+ * Returns the offset behind the mark for jump targets that a function may begin with (endbr64): the kernel has to
+ * single-step it, which costs 1 microsecond, and 20 in some virtual machines, but emulates the usual next
+ * instruction. Nothing has moved yet there, the return address included.
  */
 static uint64_t behind_mark(int fd, uint64_t offset)
 {
@@ -211,7 +211,7 @@ static void probed_file_probe(struct probed_files *f, struct probed_file *file, 
 	if (r < 0)
 		(void)snprintf(file->why, sizeof(file->why), "it is no library: %s", strerror(-r));
 	else
-		(void)probed_file_attach(f, file, fd, offsets); /* it has said why not */
+		(void)probed_file_attach(f, file, fd, offsets); /* it has set `why` */
 }
 
 static struct probed_file *probed_file_find(const struct probed_files *f, const struct mapping *m)
@@ -243,7 +243,7 @@ static void count_process(struct probed_file *file, const struct mapping *m)
 	file->last_tgid = m->tgid;
 }
 
-/* The kernel says behind the path of a file that it is gone. */
+/* The kernel appends " (deleted)" to the path of a file that is deleted. */
 static const struct library *library_of(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -257,7 +257,7 @@ static const struct library *library_of(const char *path)
 	return library_named(name);
 }
 
-/* One that cannot be opened is anybody's, of whom nobody knows who he is. */
+/* Adds a file; one that cannot be opened has an unknown owner. */
 static bool probed_file_add(struct probed_files *f, const struct library *library,
 			    const struct mapping *m, uint64_t since_ns)
 {
@@ -277,7 +277,7 @@ static bool probed_file_add(struct probed_files *f, const struct library *librar
 	file->path = strdup(m->path);
 	if (!file->path)
 		return false;
-	(void)open_same_file(f, file, (pid_t)m->tgid, &fd); /* it has said why not */
+	(void)open_same_file(f, file, (pid_t)m->tgid, &fd); /* it has set `why` */
 	if (!has_room_for(f, file->uid))
 		return false;
 	if (fd >= 0)
@@ -291,7 +291,7 @@ static bool probed_file_add(struct probed_files *f, const struct library *librar
 	return true;
 }
 
-/* It may be in use from then on, and nobody knows by then which it was. */
+/* A refused file may be in use from then on, and there is no record of which file it was. */
 static void probed_file_refuse(struct probed_files *f, uint64_t since_ns)
 {
 	if (!since_ns)
@@ -324,7 +324,7 @@ bool probed_files_add(struct probed_files *f, const struct mapping *m, uint64_t 
 	return has;
 }
 
-/* What could not be probed is tried again. */
+/* Files that could not be probed are tried again. */
 void probed_files_begin_sweep(struct probed_files *f)
 {
 	struct probed_file *file;

@@ -1,9 +1,9 @@
 /*
- * Files that are probed, and those that are not, with why
+ * Files that are probed, and those that are not, with the reason
  *
- * A file is known by its inode, whatever its path: one that took another's place on the disk is another, and so is a
- * copy in a container. It is opened by the path that a process has it mapped by, and probed only where that leads to the
- * very file. Who owns many has room for no more than his share.
+ * A file is found by its inode, not its path: a file that replaced another one is another file, and so is a copy in a
+ * container. It is opened by the path of a mapping, and probed only if that path leads to the same file. A user that
+ * owns many files has room for no more than a share.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ struct probed_file {
 	const struct library *library;
 	uint64_t inode, ino;
 	uint32_t dev;
-	uid_t uid; /* who owns it */
+	uid_t uid; /* its owner */
 	char *path;
 	int call_fd, return_fd; /* links, or -1 */
 	unsigned n_sites; /* that are probed */
@@ -53,10 +53,12 @@ void probed_files_init(struct probed_files *f, const struct mappings *mappings,
 void probed_files_deinit(struct probed_files *f);
 
 /*
- * Probes it, if it is not probed yet. Nobody had it mapped before `since_ns`, unless it was refused then; 0 where nobody
- * knows. False: there was no room.
+ * Probes the file, if it is not probed yet. No process had it mapped before `since_ns`, unless it was refused then;
+ * 0: unknown. False: there was no room.
  */
 bool probed_files_add(struct probed_files *f, const struct mapping *m, uint64_t since_ns);
-/* Between these two all mappings of all processes are added: what nobody maps any more goes. */
+/*
+ * Between these two all mappings of all processes are added: files without a mapping are dropped.
+ */
 void probed_files_begin_sweep(struct probed_files *f);
 void probed_files_end_sweep(struct probed_files *f);

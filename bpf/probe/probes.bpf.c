@@ -1,9 +1,9 @@
 /*
- * What processes ask of libraries
+ * Calls of processes into libraries
  *
- * Two programs for every function that is probed: what was asked is kept when it is called, and told when it
- * has returned. They run in the thread that calls, which waits for them; they read of its memory what
- * the function's plan says, and change nothing. A call that never returns is never told.
+ * Each probed function has two programs: one keeps the arguments at the call, one reports them at the return. They
+ * run in the calling thread, which waits for them; they read the memory that the function's plan names, and change
+ * nothing. A call that never returns is never reported.
  */
 #include "bpf/probe/probes.bpf.h"
 
@@ -42,7 +42,9 @@ struct {
 	__u32 n;
 } at;
 
-/* A function may end by going on as another one, whose call then is at the same place of the stack. */
+/*
+ * A function may end by jumping to another one, whose call then is at the same place of the stack.
+ */
 struct pending {
 	__u64 thread;
 	__u64 sp;
@@ -69,7 +71,7 @@ struct {
 	__uint(max_entries, 1 << 20);
 } calls SEC(".maps");
 
-/* A copy of it: who reads several of its members sees them checked against one cookie. */
+/* Returns a copy: the verifier then sees all members checked against one cookie. */
 static __always_inline struct plan plan_of(__u64 site)
 {
 	const volatile struct plan *p = &plans[site & (SITES_MAX - 1)];
@@ -127,7 +129,7 @@ static __always_inline void take_name(struct probe_call *c, struct plan plan)
 	bpf_probe_read_user(c->name, sizeof(c->name), (void *)(address + plan.name_from));
 }
 
-/* Of the thread that runs. */
+/* Reads the open file of the running thread. */
 static __always_inline void take_file(struct probe_call *c, __u32 fd)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
@@ -211,7 +213,7 @@ static __always_inline struct call_count *call_count_of(__u32 tgid, __u32 site)
 	return bpf_map_lookup_elem(&call_counts, &key);
 }
 
-/* That there is something new is told once until it is read. */
+/* Announces new counts once until they are read. */
 static __always_inline void announce(struct call_count *t, __u32 site)
 {
 	__u32 now = *(volatile __u32 *)&epoch;
@@ -220,7 +222,7 @@ static __always_inline void announce(struct call_count *t, __u32 site)
 	if (t->epoch == now)
 		return;
 	told = bpf_ringbuf_reserve(&calls, sizeof(*told), 0);
-	if (!told) /* the next one tells it */
+	if (!told) /* the next call announces it */
 		return;
 	t->epoch = now;
 	__builtin_memset(told, 0, sizeof(*told));
@@ -318,7 +320,9 @@ static __always_inline int has_a_name(const struct file *file)
 	return is_so;
 }
 
-/* Each file takes time to look at, and anybody may map as many of these names as he has room for. */
+/*
+ * Each file takes time to look at, and any process may map as many of these names as it has room for.
+ */
 static __always_inline int is_beyond(__u32 tgid)
 {
 	if (tgid == collector)
@@ -330,7 +334,7 @@ static __always_inline int is_beyond(__u32 tgid)
 	return at.n++ >= MAPPINGS_OF_PROCESS_MAX;
 }
 
-/* Tells of each mapping of a file that has one of the names, and is to be executed. */
+/* Reports each executable mapping of a file that has one of the names. */
 SEC("iter/task_vma")
 int look(struct bpf_iter__task_vma *ctx)
 {

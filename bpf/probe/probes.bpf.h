@@ -1,25 +1,26 @@
 /*
- * What probes.bpf.c and the collector tell each other
+ * Types that probes.bpf.c and the collector share
  */
 #pragma once
 
 #include <linux/types.h>
 
 #define CALL_ARGS 6 /* those in registers, on every machine */
-#define CALL_DATA_SIZE                                                                             \
-	128 /* what is read of the caller's memory; all of NCCL's id of a communicator */
+#define CALL_DATA_SIZE 128 /* bytes of the caller's memory; all of NCCL's id of a communicator */
 #define CALL_COMM_SIZE 16
-#define CALL_NAME_SIZE 64 /* of a device, as libibverbs and the kernel have it */
+#define CALL_NAME_SIZE 64 /* of a device, as in libibverbs and the kernel */
 #define CALLS_OF_USER_MAX                                                                          \
-	4096 /* a second that are told; of those that are counted there is no limit */
-#define SITES_MAX 64 /* functions that are known; a power of two */
-#define TYPES_MAX 16 /* of elements that are counted */
+	4096 /* a second that are reported; calls that are counted have no limit */
+#define SITES_MAX 64 /* functions; a power of two */
+#define TYPES_MAX 16 /* of counted elements */
 #define NAMES_MAX 8 /* of files that are looked for */
-#define NAME_SIZE 16 /* of which so much at the most is compared */
+#define NAME_SIZE 16 /* the most that is compared */
 #define MAPPING_PATH_SIZE 4096
-#define MAPPINGS_OF_PROCESS_MAX 64 /* that are told of */
+#define MAPPINGS_OF_PROCESS_MAX 64 /* that are reported */
 
-/* What of the caller's memory is read, beside the arguments. Of what is read at the return, the function wrote it. */
+/*
+ * Memory of the caller that is read, beside the arguments. At the return it is what the function wrote.
+ */
 enum take {
 	TAKE_NOTHING,
 	TAKE_AT_CALL, /* behind the pointer in an argument */
@@ -28,14 +29,14 @@ enum take {
 	TAKE_RESULT, /* behind the pointer that was returned */
 };
 
-/* Which open file is meant. */
+/* The open file that a call is about. */
 enum file_of {
 	FILE_NONE,
 	FILE_IN, /* of the descriptor in an argument */
 	FILE_OUT, /* of the descriptor that the function wrote behind the pointer in an argument */
 };
 
-/* What is read of a call. */
+/* The parts of a call that are read. */
 struct plan {
 	__u8 take; /* enum take */
 	__u8 take_arg; /* from 0; of TAKE_VALUE where the pointer to it is, on machines that pass one */
@@ -46,9 +47,9 @@ struct plan {
 	__u8 out; /* bytes behind the pointer in `out_arg` at the return, up to 8, which become probe_call::out */
 	__u8 out_arg;
 	__u8 out_from; /* so many bytes behind it */
-	__u8 also_done; /* what it returns that is no failure either, beside 0 */
-	__u8 is_counted; /* it is counted, and not told */
-	__u8 counts; /* it has elements: as many as `count_arg` says, of the type in `type_arg` */
+	__u8 also_done; /* a result that is no failure either, beside 0 */
+	__u8 is_counted; /* it is counted, and not reported */
+	__u8 counts; /* it has elements: as many as `count_arg` has, of the type in `type_arg` */
 	__u8 count_arg;
 	__u8 type_arg;
 	__u8 is_named; /* the first argument leads to a name, which is read at the call */
@@ -65,25 +66,24 @@ struct call_count_key {
 /* From its first call on. */
 struct call_count {
 	__u64 calls;
-	__u64 errors; /* of these, that failed */
+	__u64 errors; /* of these, the failed ones */
 	__u64 bytes;
 	__u64 calling_ns; /* all together */
-	__u64 ns; /* of the last */
+	__u64 ns; /* time of the last */
 	__u32 uid;
-	__u32 epoch; /* in which it was told that there is something new */
+	__u32 epoch; /* the epoch in which new counts were announced */
 	char comm[CALL_COMM_SIZE];
 };
 
 /* One that has returned. */
 struct probe_call {
 	__u64 ns; /* CLOCK_MONOTONIC, of its return */
-	__u64 took_ns; /* of its call, until then */
-	__u64 sp; /* of its caller, which tells calls of one thread apart */
+	__u64 took_ns; /* duration of its call */
+	__u64 sp; /* of its caller, which distinguishes calls of one thread */
 	__u64 args[CALL_ARGS];
 	__u64 result;
 	__u64 out;
-	__u64 file,
-		inode; /* addresses in the kernel: names of what is open, 0 where nothing is known */
+	__u64 file, inode; /* addresses in the kernel: names of what is open, 0 if unknown */
 	__u64 began_ns; /* CLOCK_BOOTTIME, of its process */
 	__u32 tgid, tid, uid;
 	__u16 site;
@@ -93,11 +93,11 @@ struct probe_call {
 	__u8 data[CALL_DATA_SIZE];
 };
 
-/* What did not become a call that is told. */
+/* Calls that were not reported. */
 struct missed {
 	__u64 ring; /* it had no room */
-	__u64 limited; /* its user had as many as he may */
-	__u64 pending; /* there were too many at the same time: of this one nobody knows how it began */
+	__u64 limited; /* its user had as many as it may */
+	__u64 pending; /* there were too many at the same time: the arguments of this one are lost */
 };
 
 /* A name that files are looked for by: of all of it, or of how it begins. */
@@ -111,5 +111,5 @@ struct mapping {
 	__u64 inode; /* its address in the kernel */
 	__u64 ino;
 	__u32 dev, tgid;
-	char path[MAPPING_PATH_SIZE]; /* "": it is not known */
+	char path[MAPPING_PATH_SIZE]; /* "": unknown */
 };

@@ -1,10 +1,10 @@
 /*
- * The programs in probes.bpf.c, and what they tell
+ * Loads the programs in probes.bpf.c, and emits what they report.
  *
- * Where a process begins to map a library that is known, that process is looked at, by the kernel's own list of its
- * mappings: nobody's /proc has to be open to us. Each look is followed by ten times as long without one, and more
- * processes than can be noted meanwhile by one at all of them. What nobody maps any more is dropped when all are looked
- * at. Nothing is pinned.
+ * When a process begins to map a library that is looked for, the collector looks at the kernel's list of its mappings, which needs
+ * no access to /proc. After each look it pauses for ten times as long. If more processes have mapped a library
+ * meanwhile than it can note, it looks at all processes, and drops files that no process maps any more. Nothing is
+ * pinned.
  */
 #include "bpf/probe/probes.h"
 
@@ -38,13 +38,13 @@
 #include <bpf/probe/probes.skel.h>
 
 #define PERIOD_NS 10000000u /* between two looks, at least */
-#define SHARE 10 /* of the time that looks may take, one in so many */
+#define SHARE 10 /* looks may take one part in so many of the time */
 #define SWEEP_NS 10000000000u /* between two looks at all processes because files had no room */
 #define COUNT_NS 1000000000u /* between two looks at what is counted */
 #define NOTED_MAX 64
 #define THREADS_MAX 256
 
-/* The last act of a thread. */
+/* The last event of a thread. */
 struct thread_event {
 	uint32_t tid;
 	const char *word;
@@ -56,7 +56,7 @@ struct probes {
 	struct probes_bpf *bpf;
 	struct ring ring;
 	struct mmap_watch *mmap_watch;
-	char why_no_mmap_watch[N_MMAP_WATCH_KINDS][WHY_SIZE]; /* of each kind, up to that in use */
+	char why_no_mmap_watch[N_MMAP_WATCH_KINDS][WHY_SIZE]; /* of each kind better than the one in use */
 	struct source calls, mapped;
 	struct timer timer; /* until arrivals are listened to again */
 	struct timer count_timer; /* while something is counted */
@@ -69,7 +69,7 @@ struct probes {
 	size_t n_noted;
 	bool is_sweep_due;
 	uint64_t swept_ns;
-	uint64_t heard_ns; /* what was mapped before is looked at; 0: nothing is yet */
+	uint64_t heard_ns; /* when the last look at mappings began; 0: there was none */
 	uint64_t n_missed; /* counted already */
 };
 
@@ -90,7 +90,7 @@ size_t probes_metrics(const struct probes *p, struct program ret[PROGRAMS_MAX], 
 	return programs_add(mmap_watch_object(p->mmap_watch), ret, n);
 }
 
-/* --- what is called --- */
+/* --- calls --- */
 
 static json_t *call_json(const struct probe_call *c, const struct site *site)
 {
@@ -104,8 +104,7 @@ static json_t *call_json(const struct probe_call *c, const struct site *site)
 }
 
 /*
- * A function that calls another one for the same, as old versions do and those that are made of others: what it was for
- * is told already.
+ * True if a function calls another one for the same purpose, as old versions do, whose event was emitted already.
  */
 static bool is_emitted(struct probes *p, const struct probe_call *c, const struct site *site)
 {
@@ -138,7 +137,7 @@ static void call_count_emit(void *context, const struct call_count_key *key,
 
 static void take_call_counts(struct probes *p)
 {
-	p->bpf->bss->epoch++; /* what is counted from here on is told anew */
+	p->bpf->bss->epoch++; /* calls from here on are announced anew */
 	call_counts_take(&p->call_counts, call_count_emit, p);
 }
 
@@ -178,7 +177,7 @@ static void count_missed(struct probes *p)
 	uint64_t n = missed->ring + missed->limited + missed->pending;
 
 	if (n != p->n_missed)
-		await_call_counts(p); /* of processes that are gone, which take room */
+		await_call_counts(p); /* of processes that have ended, which take room */
 	if (n != p->n_missed)
 		event_count_lost(p->collector, n - p->n_missed, EVENTS_OF_PROBES);
 	p->n_missed = n;
@@ -212,7 +211,7 @@ static void on_calls(struct source *s, uint32_t events)
 	count_missed(p);
 }
 
-/* --- what is mapped --- */
+/* --- mappings --- */
 
 static void mapping_add(void *context, const struct mapping *m)
 {
@@ -259,7 +258,9 @@ static void note_process(void *context, pid_t pid, const char *name)
 		p->is_sweep_due = true;
 }
 
-/* One that is gone has nothing mapped. 0, or negative errno: nobody knows what is mapped since. */
+/*
+ * A process that has ended has no mappings. 0, or negative errno: mappings since then are unknown.
+ */
 static int look_at_noted(struct probes *p)
 {
 	int r = 0;
@@ -301,7 +302,7 @@ static void on_pause_over(struct timer *timer)
 	struct probes *p = container_of(timer, struct probes, timer);
 
 	loop_modify(&p->mapped, EPOLLIN);
-	take_mmaps(p); /* what came meanwhile wakes nobody any more */
+	take_mmaps(p); /* new mappings cause no event any more */
 }
 
 /* --- its life --- */
@@ -359,7 +360,7 @@ static int wait_for_all(struct probes *p)
 	return r < 0 ? r : loop_add(l, &p->mapped, mmap_watch_fd(p->mmap_watch), EPOLLIN, on_mmap);
 }
 
-/* What is mapped already is not in use since we began. */
+/* Existing mappings are not in use since we began. */
 static int look_first(struct probes *p)
 {
 	uint64_t began = num_now_ns();
@@ -445,7 +446,7 @@ void probes_close(struct probes *p)
 
 const struct probed_files *probes_sweep(struct probes *p)
 {
-	(void)sweep_processes(p); /* what fails is as it was */
+	(void)sweep_processes(p); /* after a failure the files are as before */
 	return &p->files;
 }
 

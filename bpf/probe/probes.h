@@ -30,7 +30,7 @@ void probes_take(struct probes *p);
 /* The same but for calls that are counted, which are emitted no sooner for that. */
 void probes_take_calls(struct probes *p);
 
-/* Which queue pairs there are. */
+/* The queue pairs that probes saw. */
 struct qps *probes_qps(struct probes *p);
 /* Weightd's own probes. */
 struct usdt *probes_usdt(struct probes *p);

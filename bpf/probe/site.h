@@ -1,8 +1,8 @@
 /*
- * Sites: the functions of a library that are probed, and what is told of a call
+ * Sites: probed functions of a library, and what is reported of a call
  *
- * A library is one file, library-NAME.c, and a row in site.c. A program that is no library is one as well: it
- * is looked for by all of its name.
+ * A library is one file, library-NAME.c, and a row in site.c. So is a program that is no library: it is found by its
+ * whole name.
  */
 #pragma once
 
@@ -18,7 +18,7 @@
 
 struct usdt;
 
-/* What calls leave behind for later ones, whose events follow from theirs. */
+/* State that calls leave for later calls, whose events follow from theirs. */
 struct site_state {
 	struct gpu_handles exports; /* handles that processes made */
 	struct gpu_handles allocations; /* how large each is */
@@ -28,7 +28,7 @@ struct site_state {
 };
 
 enum result {
-	RESULT_NUMBER, /* 0 where it went well */
+	RESULT_NUMBER, /* 0: success */
 	RESULT_POINTER, /* NULL where it did not */
 };
 
@@ -37,7 +37,10 @@ struct site {
 	const char *word; /* the word for it */
 	struct plan plan;
 	enum result result;
-	/* What is told beside who it was and when; NULL: nothing. False: this call is told to nobody. */
+	/*
+	 * Fills in the event, beside its process and time; NULL: nothing to add. False: the call is
+	 * not reported.
+	 */
 	bool (*fill)(struct site_state *s, const struct probe_call *c, json_t *event);
 };
 
@@ -46,7 +49,10 @@ struct library {
 	bool is_whole; /* the name: otherwise a file's begins with it */
 	const struct site *sites;
 	size_t n_sites;
-	/* Of a program that has probes of its own, instead: how many those are, and a link; or negative errno and why. */
+	/*
+	 * For a program that has probes of its own, instead: returns how many it has, and a link;
+	 * or negative errno and why.
+	 */
 	int (*attach)(struct site_state *s, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]);
 };
 
@@ -57,11 +63,11 @@ extern const uint8_t nccl_type_sizes[TYPES_MAX];
 extern const struct library *const libraries[];
 extern const size_t n_libraries;
 
-/* That whose files are called so, or NULL. */
+/* The library whose files have that name, or NULL. */
 const struct library *library_named(const char *name);
-/* Of all sites of all libraries. */
+/* Numbers go through all sites of all libraries. */
 uint16_t site_number(const struct library *library, size_t i);
 /* NULL: there is none. */
 const struct site *site_numbered(size_t number);
-/* Whether the call went well. */
+/* True if the call succeeded. */
 bool site_is_done(const struct site *site, const struct probe_call *c);

@@ -1,6 +1,6 @@
 /*
- * One link for many functions of one file, which CAP_BPF and CAP_PERFMON suffice for, where a uprobe of
- * perf_event_open() needs more. libbpf 1.1 and the headers of the kernels before 6.6 do not know it.
+ * One link for many functions of one file. CAP_BPF and CAP_PERFMON suffice for it, while a uprobe of
+ * perf_event_open() needs more. libbpf 1.1 and kernel headers before 6.6 lack it.
  */
 #include "bpf/probe/uprobe_multi.h"
 #include "ipc/base/fd.h"

@@ -1,8 +1,8 @@
 /*
- * What weightd says by its probes
+ * Events that weightd reports by its probes
  *
  * One program for all of them. It runs in the thread of weightd, which waits for it; it reads two texts and changes
- * nothing. The arguments are where those of a call are: the notes say so, or nothing is attached.
+ * nothing. The arguments are in the registers of a call: the notes confirm that, or the program is not attached.
  */
 #include "bpf/probe/usdt.bpf.h"
 
@@ -16,7 +16,7 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-__u64 missed; /* there was no room, or its user had said as much as he may */
+__u64 missed; /* there was no room, or its user had as many as it may */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

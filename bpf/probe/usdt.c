@@ -1,6 +1,6 @@
 /*
- * The program in usdt.bpf.c, and what it tells. What weightd says is its word alone, and anybody may run a program that
- * calls itself so: each act has whose word it is.
+ * Loads the program in usdt.bpf.c, and emits what weightd reports. The kernel vouches for none of it, and any user
+ * may run a program of that name: each event names the weightd that reported it.
  */
 #include "bpf/probe/usdt.h"
 
@@ -49,11 +49,11 @@ struct usdt {
 	uint64_t began_ns;
 };
 
-/* Who did it, as weightd says. */
+/* The process that acted, as weightd reports it. */
 struct actor {
 	pid_t pid; /* 0: it is of a namespace that we do not see into */
 	uid_t uid;
-	char comm[COMM_SIZE]; /* "": not known */
+	char comm[COMM_SIZE]; /* "": unknown */
 };
 
 static struct actor actor_of(const struct usdt *u, const struct usdt_event *s, uint64_t word)
@@ -109,7 +109,7 @@ static void take_attach(struct usdt *u, const struct usdt_event *s, json_t *even
 	event_set_number(event, "bytes", s->args[3]);
 }
 
-/* The process may be gone: it is what it was called when it attached. */
+/* The process may have ended: its name is the one that it had when it attached. */
 static void take_detach(struct usdt *u, const struct usdt_event *s, json_t *event)
 {
 	struct attachment *one = attached_find(&u->attached, s->tgid, s->args[1]);
@@ -200,7 +200,7 @@ static void on_usdt_events(struct source *s, uint32_t events)
 	usdt_count_missed(u);
 }
 
-/* --- which program --- */
+/* --- programs --- */
 
 static bool arguments_are(const char *arguments, unsigned n)
 {
@@ -319,7 +319,7 @@ const struct bpf_object *usdt_object(const struct usdt *u)
 	return u->bpf->obj;
 }
 
-/* --- what is attached --- */
+/* --- attachments --- */
 
 static void add_attachment(void *context, const struct attachment *one)
 {

@@ -1,5 +1,5 @@
 /*
- * What weightd says by its own probes, told as acts: attach, detach, publish, flip, quiesce
+ * Events that weightd reports by its own probes: attach, detach, publish, flip, quiesce
  */
 #pragma once
 
@@ -20,7 +20,7 @@ void usdt_close(struct usdt *u);
  */
 int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]);
 
-/* Also where nothing is told, as there is no room for all of it. */
+/* Counts lost events also while none is emitted, as there is no room for any. */
 void usdt_count_missed(struct usdt *u);
 
 /* Its program. */

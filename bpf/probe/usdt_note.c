@@ -1,7 +1,7 @@
 /*
- * The notes that <sys/sdt.h> makes: owner "stapsdt", three addresses, three texts. The addresses are of the time when
- * it was linked; who moves a program afterwards (prelink) moves one section with it, of which each note says where
- * it was.
+ * The notes that <sys/sdt.h> makes: owner "stapsdt", three addresses, three texts. The addresses are those at link
+ * time. A tool that moves a program afterwards (prelink) moves one section with it, whose old address is in each
+ * note.
  */
 #include "bpf/probe/usdt_note.h"
 
@@ -160,7 +160,9 @@ int usdt_note_find(int fd, const char *provider, struct usdt_note notes[], unsig
 
 		if (sections[i].sh_type != SHT_NOTE)
 			continue;
-		/* Many sections may be of the same bytes: nobody is to be kept busy by that. */
+		/*
+		 * Many sections may have the same bytes, which must not cost time again and again.
+		 */
 		if (sections[i].sh_size > left)
 			return -EBADMSG;
 		left -= sections[i].sh_size;

@@ -1,5 +1,5 @@
 /*
- * The probes that a program's own notes tell of (USDT)
+ * USDT probes, which a program lists in its own notes
  */
 #pragma once
 
@@ -11,12 +11,12 @@ struct usdt_note {
 	char name[USDT_NOTE_TEXT_SIZE];
 	char arguments[2 * USDT_NOTE_TEXT_SIZE]; /* "8@%rdi 8@%rsi"; "": it has none */
 	uint64_t offset; /* within the file, of what is probed */
-	uint64_t counter; /* likewise, of the uint16_t which says that somebody looks; 0: there is none */
+	uint64_t counter; /* the same of the uint16_t that counts its observers; 0: there is none */
 };
 
 /*
- * Those of the provider, in the file's order; those whose texts are longer than that are left out. How many, of
- * which the first `n` are written; -ENOEXEC: not a 64-bit ELF file; -EBADMSG: it contradicts itself, or its end is
- * missing.
+ * Finds the probes of the provider, in the file's order, without those whose texts are too long. Returns how many
+ * there are, and writes the first `n`; -ENOEXEC: not a 64-bit ELF file; -EBADMSG: it contradicts itself, or its end
+ * is missing.
  */
 int usdt_note_find(int fd, const char *provider, struct usdt_note notes[], unsigned n);

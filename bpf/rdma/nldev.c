@@ -1,6 +1,6 @@
 /*
- * Who asks names the device by its number, so that the devices are asked for first. One that goes away meanwhile has
- * no queue pairs.
+ * A request names its device by number, so that the list of devices is requested first. A device that is removed
+ * meanwhile has no queue pairs.
  */
 #include "bpf/rdma/nldev.h"
 
@@ -19,8 +19,8 @@
 #include "ipc/base/num.h"
 
 #define PACKET_SIZE 65536
-#define PACKETS_MAX 4096 /* of one answer */
-#define QPS_MAX 1024 /* that are told of one counter */
+#define PACKETS_MAX 4096 /* in one answer */
+#define QPS_MAX 1024 /* of one counter; further ones are left out */
 #define ANSWER_S 1
 
 /* --- Attributes --------------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static int next(struct attribute *within, struct attribute *ret)
 	size_t step;
 
 	if (within->size < sizeof(head))
-		return 0; /* what pads it */
+		return 0; /* padding */
 	memcpy(&head, within->data, sizeof(head));
 	if (head.nla_len < sizeof(head) || head.nla_len > within->size)
 		return -EBADMSG;
@@ -55,7 +55,7 @@ static int next(struct attribute *within, struct attribute *ret)
 /* UINT64_MAX where it is not of `size` bytes, or too large for JSON. */
 static uint64_t number(const struct attribute *a, size_t size)
 {
-	uint64_t n = 0; /* of this machine, which is no matter where all are as long */
+	uint64_t n = 0; /* in native byte order, in which all sizes are alike */
 	uint32_t n32;
 	uint8_t n8;
 
@@ -87,7 +87,7 @@ static void set_number(json_t *o, const char *key, const struct attribute *a, si
 		(void)json_object_set_new(o, key, json_integer((json_int_t)n));
 }
 
-/* What has no word is not told. */
+/* A value without a word is left out. */
 static void set_word(json_t *o, const char *key, const char *const *words, size_t n_words,
 		     uint64_t n)
 {
@@ -104,7 +104,9 @@ static void set_text(json_t *o, const char *key, const struct attribute *a)
 		(void)json_object_set_new(o, key, value);
 }
 
-/* --- What the kernel tells ---------------------------------------------------------------------- */
+/*
+ * --- Answers of the kernel ----------------------------------------------------------------------
+ */
 
 /* By their numbers in the kernel. */
 static const char *const types[] = {"smi", "gsi", "rc",         "uc",      "ud",     NULL,
@@ -112,12 +114,12 @@ static const char *const types[] = {"smi", "gsi", "rc",         "uc",      "ud",
 static const char *const states[] = {"reset", "init", "rtr", "rts", "sqd", "sqe", "err"};
 static const char *const modes[] = {"none", "auto", "manual"};
 
-/* What becomes a member of the row that it is of. */
+/* Attributes that become a member of the row. */
 static const struct member {
 	unsigned type;
 	const char *key;
-	size_t size; /* of a number; 0: it is a text */
-	const char *const *words; /* for that; NULL: it is told itself */
+	size_t size; /* of a number; 0: a text */
+	const char *const *words; /* for its values; NULL: the number itself */
 	size_t n_words;
 } members[] = {
 	{RDMA_NLDEV_ATTR_DEV_INDEX, "index", .size = 4},
@@ -133,7 +135,7 @@ static const struct member {
 	{RDMA_NLDEV_ATTR_STAT_MODE, "mode", 4, modes, ARRAY_LEN(modes)},
 };
 
-/* Of those that a row like this one has. */
+/* Sets a member that this kind of row has. */
 static void set_member(json_t *o, const struct attribute *a)
 {
 	const struct member *m = members;
@@ -175,7 +177,7 @@ static int fill_number_of_qp(json_t *qps, struct attribute within)
 	return r;
 }
 
-/* Of each entry. */
+/* Fills in each entry. */
 static int fill_all(json_t *into, struct attribute within,
 		    int (*fill)(json_t *into, struct attribute within))
 {
@@ -226,7 +228,7 @@ static int fill_counter(json_t *o, struct attribute within)
 	return r;
 }
 
-/* What is not told of it is null. */
+/* Members that the kernel leaves out are null. */
 static json_t *qp_new(void)
 {
 	return json_pack("{ss sn sn sn sn sn sn sn sn sn}", "kind", "qp", "device", "port", "lqpn",
@@ -239,21 +241,21 @@ static json_t *counter_new(void)
 			 "counter", "mode", "pid", "comm", "qps", "values");
 }
 
-struct elf_table {
-	unsigned op; /* whose answer it is in */
+struct nldev_table {
+	unsigned op; /* the request that it answers */
 	unsigned type, entry_type;
 	json_t *(*new)(void);
 	int (*fill)(json_t *o, struct attribute within);
 };
 
-static const struct elf_table tables[] = {
+static const struct nldev_table tables[] = {
 	{RDMA_NLDEV_CMD_RES_QP_GET, RDMA_NLDEV_ATTR_RES_QP, RDMA_NLDEV_ATTR_RES_QP_ENTRY, qp_new,
 	 fill_members},
 	{RDMA_NLDEV_CMD_STAT_GET, RDMA_NLDEV_ATTR_STAT_COUNTER, RDMA_NLDEV_ATTR_STAT_COUNTER_ENTRY,
 	 counter_new, fill_counter},
 };
 
-static int take_table(const struct elf_table *t, const struct attribute *device,
+static int take_table(const struct nldev_table *t, const struct attribute *device,
 		      struct attribute within, json_t *rows)
 {
 	struct attribute entry;
@@ -300,7 +302,7 @@ static int take_tables(unsigned op, struct attribute within, json_t *rows)
 	return r;
 }
 
-/* What it ends an answer with: an error, if that is one. */
+/* Returns the status at the end of an answer: an error, or 0. */
 static int status_of(const char *data, size_t size)
 {
 	int error = 0;
@@ -344,17 +346,17 @@ int nldev_parse(const void *packet, size_t size, json_t *rows)
 
 /* --- Asking ------------------------------------------------------------------------------------- */
 
-struct question {
+struct nldev_request {
 	struct nlmsghdr head;
 	struct {
 		struct nlattr head;
 		uint32_t value;
-	} attributes[2]; /* of a device; of what its counters are to be of */
+	} attributes[2]; /* the device, and for counters what they count */
 };
 
 static int nldev_ask(int fd, unsigned op, uint32_t device)
 {
-	struct question q = {
+	struct nldev_request q = {
 		.head = {.nlmsg_type = (uint16_t)RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, op),
 			 .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
 		.attributes = {{{sizeof(q.attributes[0]), RDMA_NLDEV_ATTR_DEV_INDEX}, device},
@@ -411,7 +413,7 @@ static void key_of(const json_t *o, json_int_t lqpn, char *ret, size_t size)
 	(void)snprintf(ret, size, "%s/%lld", device ? device : "", (long long)lqpn);
 }
 
-/* What each queue pair is bound to. */
+/* Sets the counter that each queue pair is bound to. */
 static void join(const json_t *rows)
 {
 	cleanup(json_decrefp) json_t *counter_of = json_object();
@@ -450,7 +452,9 @@ int nldev_read(int (*open)(void), json_t *rows, char ret_why[WHY_SIZE])
 	{
 		uint32_t index = (uint32_t)json_integer_value(json_object_get(device, "index"));
 
-		/* It went away, or the kernel is older than its counters: there are none. */
+		/*
+		 * The device was removed, or the kernel is older than its counters: there are none.
+		 */
 		(void)ask_alone(open, RDMA_NLDEV_CMD_RES_QP_GET, index, rows);
 		(void)ask_alone(open, RDMA_NLDEV_CMD_STAT_GET, index, rows);
 	}

@@ -1,9 +1,9 @@
 /*
- * Queue pairs of RDMA devices, and the hardware counters that some of them are bound to, as the kernel tells
- * anybody by netlink
+ * Queue pairs of RDMA devices, and the hardware counters that some of them are bound to, which the kernel shows any
+ * process by netlink
  *
- * Nothing is set: whether queue pairs are bound to counters by their process is the device's for all who use it
- * (`rdma statistic qp set link DEVICE auto pid on`).
+ * The collector changes nothing: binding queue pairs to counters by their process is a setting of the device for all
+ * its users (`rdma statistic qp set link DEVICE auto pid on`).
  */
 #pragma once
 
@@ -11,11 +11,11 @@
 
 #include "bpf/base/support.h"
 
-#define NLDEV_ROWS_MAX 4096 /* what is more is left out */
+#define NLDEV_ROWS_MAX 4096 /* further rows are left out */
 
 /*
- * What a packet of the kernel says, each an object with its "kind": "device", "qp" and "counter". 0: more comes; 1:
- * it was the last; -EBADMSG, or what the kernel refused with.
+ * Parses a packet of the kernel into objects with a "kind": "device", "qp" and "counter". 0: more follow; 1: it was
+ * the last; -EBADMSG, or the error of the kernel.
  */
 int nldev_parse(const void *packet, size_t size, json_t *rows);
 

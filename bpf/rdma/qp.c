@@ -12,7 +12,7 @@ struct qp_user {
 	struct list link; /* qps::users */
 	uid_t uid;
 	struct list there, over; /* struct qp, the oldest first */
-	unsigned n; /* of both */
+	unsigned n; /* of both lists */
 };
 
 void qps_init(struct qps *s)
@@ -25,7 +25,7 @@ void qps_init(struct qps *s)
 		list_init(&s->buckets[i]);
 }
 
-/* A user who has none is none. */
+/* A user without queue pairs is freed, too. */
 static void qp_drop(struct qps *s, struct qp *qp)
 {
 	struct qp_user *user = qp->user;
@@ -149,7 +149,7 @@ void qps_make(struct qps *s, const struct qp *qp)
 	struct qp *before = find_there(s, &qp->name), *copy = malloc(sizeof(*copy));
 	struct qp_user *user;
 
-	if (before) /* nobody saw its end */
+	if (before) /* its end was not seen */
 		qp_end(before, qp->cause.ns);
 	user = copy ? user_of(s, qp->uid) : NULL;
 	if (!user) {

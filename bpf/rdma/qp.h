@@ -1,9 +1,9 @@
 /*
- * Queue pairs of processes, as probes saw them made, connected and destroyed
+ * Queue pairs of processes that probes saw made, connected and destroyed
  *
- * A number is one of its device, and two devices of a process may give the same. Who says a number and no device, as NCCL
- * does, and when it was used, is told of the only one that can be meant, or of none. One that was destroyed is kept for
- * what is said of it later, and goes first where there is no room.
+ * A number belongs to its device, and two devices of a process may give the same. A client that has a number and a
+ * time, but no device, as NCCL, gets the only queue pair that can be meant, or none. A destroyed one is kept for
+ * later queries, and is dropped first when there is no room.
  */
 #pragma once
 
@@ -17,7 +17,7 @@
 
 #define QPS_MAX 16384
 #define QPS_OF_USER_MAX 8192 /* no user takes the room of all others */
-#define QPS_OF_BUCKET_MAX 64 /* of one user, whatever numbers he makes up */
+#define QPS_OF_BUCKET_MAX 64 /* of one user, whatever numbers it makes up */
 #define QP_BUCKETS 4096
 #define QP_KEY_SIZE 192
 #define QP_DEVICE_SIZE 64
@@ -26,14 +26,14 @@ struct qp_name {
 	pid_t pid;
 	uint64_t began_ticks; /* of the process, see process.h */
 	uint64_t number;
-	char device[QP_DEVICE_SIZE]; /* "": not known, it may be any; without a NUL where it fills it */
+	char device[QP_DEVICE_SIZE]; /* "": unknown, it may be any; without a NUL if it fills the array */
 };
 
-/* Where the other end is. All zero: it is not known. */
+/* The other end. All zero: unknown. */
 struct qp_peer {
 	uint32_t qp;
 	uint16_t lid;
-	uint8_t port; /* of this end */
+	uint8_t port; /* of our end */
 	uint8_t gid[16];
 	bool has_qp, has_path, has_gid;
 };
@@ -45,7 +45,7 @@ struct qp {
 	struct qp_name name;
 	uid_t uid;
 	uint64_t began_ns, ended_ns; /* UINT64_MAX: it is there */
-	struct event_cause cause; /* the act that connected it last, or else made it */
+	struct event_cause cause; /* the event that connected it last, or else made it */
 	struct qp_peer peer;
 };
 
@@ -59,11 +59,13 @@ struct qps {
 void qps_init(struct qps *s);
 void qps_deinit(struct qps *s);
 
-/* Of these, name, uid and cause are given, which says when that was. Without memory nothing is remembered. */
+/*
+ * `qp` has name, uid and cause, and the time is that of the cause. Adds nothing if memory runs out.
+ */
 void qps_make(struct qps *s, const struct qp *qp);
 /*
- * Likewise, and its peer. It may have been made before anybody looked. With another peer than before it is another one:
- * what went to the first is not told of the second.
+ * The same with its peer. The queue pair may be older than the probes. With another peer than before it becomes
+ * another one: bytes for the first peer are not the second's.
  */
 void qps_connect(struct qps *s, const struct qp *qp);
 /* Before it returns, another one may have the number already. */
@@ -73,5 +75,5 @@ void qps_destroy(struct qps *s, const struct qp_name *name, uint64_t called_ns, 
 const struct qp *qps_find(const struct qps *s, const struct qp_name *name, uint64_t since_ns,
 			  uint64_t until_ns);
 
-/* What is known of it. */
+/* Sets the members that the peer has. */
 void qp_peer_set(json_t *event, const struct qp_peer *peer);

@@ -86,7 +86,9 @@ void rdma_add_ports(const char *sysfs, struct answer *a)
 
 /* --- Queue pairs -------------------------------------------------------------------------------- */
 
-/* Of a process, as it is now; of the kernel's own queue pairs the kernel says it itself. */
+/*
+ * Adds the current name of the process; the kernel itself names the owner of its own queue pairs.
+ */
 static void name_process(json_t *row)
 {
 	json_int_t pid = json_integer_value(json_object_get(row, "pid"));

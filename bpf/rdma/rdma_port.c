@@ -1,6 +1,6 @@
 /*
- * A file that is missing, or is not what it should be, is a number that nobody knows: devices differ in what they
- * count, and one may go away while it is read.
+ * A file that is missing or malformed is an unknown number: devices differ in what they count, and one may be removed
+ * while it is read.
  */
 #include "bpf/rdma/rdma_port.h"
 
@@ -53,7 +53,7 @@ const struct rdma_port_count rdma_port_counts[RDMA_PORT_COUNTS_MAX + 1] = {
 };
 /* clang-format on */
 
-/* What this process says in messages and labels. */
+/* As messages and labels of this process name them. */
 static bool is_name(const char *s)
 {
 	size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
@@ -61,7 +61,7 @@ static bool is_name(const char *s)
 	return n > 0 && !s[n] && n < sizeof(((struct rdma_port *)NULL)->device);
 }
 
-/* What does not fit into an integer of JSON is not known. */
+/* A number that JSON cannot hold is unknown. */
 static uint64_t read_count(int fd, const char *path, unsigned unit)
 {
 	char line[LINE_SIZE];
@@ -147,7 +147,7 @@ static void read_port(int fd, const char *device, unsigned number, struct rdma_p
 struct found {
 	struct rdma_port *ports;
 	size_t n;
-	const char *device; /* whose ports are looked at */
+	const char *device; /* the device whose ports are read */
 };
 
 static int port_compare(const void *left, const void *right)

@@ -1,7 +1,8 @@
 /*
- * Ports of RDMA devices, as sysfs has them
+ * Ports of RDMA devices, as sysfs shows them
  *
- * What they carried their hardware counts, whoever had it carried: no program of ours, nor the kernel, sees it.
+ * The hardware counts what a port carried, for all processes: neither the kernel nor a program of ours sees those
+ * bytes.
  */
 #pragma once
 
@@ -16,7 +17,7 @@
 
 /* One of what is counted; the table of all of them ends with NULL. */
 struct rdma_port_count {
-	const char *key; /* what we call it */
+	const char *key; /* our name for it */
 	const char *path; /* in the folder of the port */
 	unsigned unit; /* in bytes, or 1 */
 	enum {
@@ -30,7 +31,7 @@ struct rdma_port_count {
 struct rdma_port {
 	char device[64];
 	unsigned number;
-	/* "" where it is not known, likewise. */
+	/* "" if unknown, as the next ones. */
 	char link_layer[32]; /* "InfiniBand", "Ethernet" */
 	char state[32]; /* "active", "down" */
 	char rate[64]; /* "100 Gb/sec (4X EDR)" */

@@ -16,7 +16,7 @@
 
 #include <bpf/tcp/meter.skel.h>
 
-#define SHARE 10 /* of the time that looks may take, one in so many */
+#define SHARE 10 /* looks may take one part in so many of the time */
 
 const struct hook hooks[N_HOOKS] = {
 	[HOOK_STATE] = {"on_state", "tp_btf/inet_sock_set_state", BPF_SINCE,

@@ -36,7 +36,7 @@ struct findings {
 };
 
 /*
- * Loads a program of each hook and attaches it for a moment, or does nothing where that was done just now: it takes a
- * tenth of a second, in which nobody is served.
+ * Loads a program of each hook and attaches it for a moment, or does nothing if that was done just now: it takes a
+ * tenth of a second, during which no client is served.
  */
 void hooks_look(struct findings *f);

@@ -1,16 +1,16 @@
 /*
  * The few members of the kernel's structs that meter.bpf.c reads
  *
- * Where they are in the running kernel libbpf finds out when it loads (CO-RE): their order and what stands
- * between them means nothing here, their names and types do.
+ * libbpf finds their places in the running kernel when it loads the programs (CO-RE): names and types matter here,
+ * order and gaps do not.
  */
 #pragma once
 
 #include <linux/bpf.h>
 
-#define SOCK_DONE 1 /* bit of sock_common::skc_flags: the peer's FIN came */
+#define SOCK_DONE 1 /* bit of sock_common::skc_flags: the peer's FIN has arrived */
 
-enum tcp_chrono { /* what tcp_sock::chrono_type says; chrono_stat begins with the first that is any */
+enum tcp_chrono { /* value of tcp_sock::chrono_type; chrono_stat begins with the first that is any */
 	TCP_CHRONO_UNSPEC,
 	TCP_CHRONO_BUSY,
 	TCP_CHRONO_RWND_LIMITED,

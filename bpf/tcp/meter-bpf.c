@@ -1,8 +1,8 @@
 /*
- * The meter that is made of the programs in meter.bpf.c. Exact, for sockets in all namespaces.
+ * The meter made of the programs in meter.bpf.c. Exact, for sockets in all namespaces.
  *
- * A kernel may refuse some of these programs, and the others count on: hook.c has the price of each. Nothing is pinned:
- * what is in the kernel goes with this process, however it ends.
+ * A kernel may refuse some of these programs, and the others count on: hook.c lists the price of each. No object is
+ * pinned: the kernel frees all of them with this process, however it ends.
  */
 #include "bpf/tcp/meter-bpf.h"
 
@@ -31,7 +31,7 @@
 
 #define SAMPLES 256 /* read at once */
 
-/* A row of processes whose older sockets are not in it: there is no `adopt`. */
+/* A row of processes that lacks their older sockets, as there is no `adopt`. */
 struct part {
 	struct list link; /* meter_of_bpf::parts */
 	uint32_t row;
@@ -48,7 +48,7 @@ struct meter_of_bpf {
 	unsigned n_rows;
 	struct ring ring;
 	struct bpf_link *send, *receive; /* while calls are counted */
-	unsigned n_calls; /* rows whose calls are */
+	unsigned n_calls; /* rows whose calls are counted */
 	meter_event_fn event_fn; /* while events are taken */
 	void *context;
 };
@@ -63,7 +63,7 @@ const struct bpf_object *meter_object(const struct meter *m)
 	return m->kind == &meter_bpf ? container_of(m, struct meter_of_bpf, meter)->bpf->obj : NULL;
 }
 
-/* Of those at a change of state there are two, of which one runs where the other does not. */
+/* Two programs are at a change of state: one of them runs when the other does not. */
 uint64_t meter_misses(const struct meter *m)
 {
 	const struct meter_of_bpf *b = container_of(m, struct meter_of_bpf, meter);
@@ -291,7 +291,7 @@ static int bpf_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZ
 	struct meter_of_bpf *b;
 	int r;
 
-	(void)libbpf_set_print(NULL); /* why it does not load the doctor says */
+	(void)libbpf_set_print(NULL); /* the doctor explains why it does not load */
 	r = try_open(ring_size, NULL, &b);
 	if (r < 0)
 		r = try_open(ring_size, &without_mark, &b);

@@ -1,5 +1,5 @@
 /*
- * Properties of the meter that is made of BPF programs
+ * Properties of the meter made of BPF programs
  */
 #pragma once
 
@@ -9,12 +9,14 @@
 #include "bpf/tcp/hook.h"
 #include "bpf/tcp/meter.h"
 
-/* Whether it is in use, or as on_send and on_receive ready to be. Of the other meter none is. */
+/*
+ * True if the hook is in use or, for on_send and on_receive, ready to be. False for the other meter.
+ */
 bool hook_is_on(const struct meter *m, const struct hook *hook);
 
 /*
- * How often no program ran at the end of a connection, because that had interrupted another one: whether all that it carried
- * is in its row nobody knows then.
+ * Returns how often no program ran at the end of a connection because it had interrupted another one. The row may
+ * lack bytes of such a connection.
  */
 uint64_t meter_misses(const struct meter *m);
 

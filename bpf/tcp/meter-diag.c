@@ -1,8 +1,7 @@
 /*
- * The meter for who has no rights: sock_diag, which tells anybody the counters of the sockets in his
- * own network namespace. What a connection carried between the last look at it and its end nobody
- * knows then: its row is sampled, no longer exact. The descriptor of a socket is not kept, which would
- * keep it open.
+ * The meter without rights: sock_diag, which shows any process the counters of the sockets in its network namespace.
+ * It cannot see what a connection carried between the last look and its end: such a row is sampled, no longer exact.
+ * The meter does not keep the descriptor of a socket, which would keep it open.
  */
 #include <errno.h>
 #include <linux/inet_diag.h>
@@ -50,7 +49,7 @@ struct diag_socket {
 	uint64_t cookie;
 	struct diag_row *row;
 	uint64_t base[N_COUNTERS];
-	uint64_t spent[N_LIMITS_OF_TCP]; /* likewise, in ns */
+	uint64_t spent[N_LIMITS_OF_TCP]; /* the same, in ns */
 	uint64_t waited_ns; /* until when it waited in vain, as far as that is in the totals */
 };
 
@@ -61,7 +60,7 @@ struct meter_of_diag {
 	struct list rows, sockets;
 };
 
-/* What the kernel says of one socket. */
+/* The kernel's data of one socket. */
 struct answer {
 	struct inet_diag_msg message;
 	struct tcp_info info;
@@ -185,7 +184,7 @@ static int answer_parse(const struct nlmsghdr *h, size_t n, struct answer *ret)
 		a = (const void *)((const char *)h + at);
 		if (a->nla_len < sizeof(*a) || at + a->nla_len > h->nlmsg_len)
 			return -EBADMSG;
-		/* An older kernel tells less of it; bytes_sent and bytes_retrans are of 4.19. */
+		/* An older kernel sends less of it; bytes_sent and bytes_retrans are of 4.19. */
 		if (a->nla_type == INET_DIAG_INFO)
 			has_info = attr_copy(&ret->info, sizeof(ret->info), a) >=
 				   offsetof(struct tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t);
@@ -194,7 +193,7 @@ static int answer_parse(const struct nlmsghdr *h, size_t n, struct answer *ret)
 	}
 	if (has_info)
 		return 0;
-	return -ENOENT; /* what is left of it, in TIME_WAIT, has counted nothing */
+	return -ENOENT; /* a socket in TIME_WAIT has no counters any more */
 }
 
 union packet {
@@ -202,7 +201,7 @@ union packet {
 	char bytes[8192];
 };
 
-/* How much came, into `ret`. */
+/* Reads the answer into `ret`. Returns its size. */
 static ssize_t diag_exchange(struct meter_of_diag *d, const struct inet_diag_req_v2 *request,
 			     uint16_t flags, union packet *ret)
 {
@@ -233,8 +232,8 @@ static int diag_ask(struct meter_of_diag *d, const struct inet_diag_req_v2 *requ
 }
 
 /*
- * What answers of TCP is a module of its own, mostly. Of one socket the kernel says without it what it says of one
- * that is gone; hence it is asked for all that are in no state, which are none.
+ * TCP's part of sock_diag is mostly a module. Without it the kernel's answer for one socket is that of a socket which
+ * does not exist; hence the request is for all sockets in no state, which are none.
  */
 static int diag_check(struct meter *m, char ret_why[WHY_SIZE])
 {
@@ -244,7 +243,7 @@ static int diag_check(struct meter *m, char ret_why[WHY_SIZE])
 	ssize_t n = diag_exchange(diag_of(m), &request, NLM_F_DUMP, &packet);
 	int r = n < 0 ? (int)n : -EBADMSG;
 
-	/* The end of a list and an error both begin with what went wrong. */
+	/* The end of a list and an error both begin with an error number. */
 	if (n >= (ssize_t)(NLMSG_HDRLEN + sizeof(r)))
 		memcpy(&r, NLMSG_DATA(&packet.header), sizeof(r));
 	if (r < 0)
@@ -282,7 +281,7 @@ static void spent_of(const struct answer *a, uint64_t now_ns, uint64_t *spent)
 	spent[LIMIT_PRODUCER] = now_ns - i->tcpi_busy_time * 1000;
 }
 
-/* As in meter.bpf.c, of what a look finds; `grown` is what TCP says that it did since the last one. */
+/* As in meter.bpf.c, for one look; `grown` is how TCP accounts the time since the last one. */
 static void count_wait(struct diag_socket *s, const struct tcp_info *i, uint64_t now_ns,
 		       const uint64_t *grown)
 {
@@ -394,7 +393,7 @@ static int diag_mark(struct meter *m, meter_sample_fn fn, void *context)
 	return 0;
 }
 
-/* Of an end of the connection, as sock_diag wants it. */
+/* Fills in one end of the connection, as sock_diag wants it. */
 static int set_end(const struct sockaddr_storage *address, __be16 *port, __be32 ip[4],
 		   uint8_t *family)
 {
@@ -461,7 +460,7 @@ static int diag_tag(struct meter *m, int fd, uint32_t number, enum since since)
 			continue;
 		old->row->totals.closed++;
 		remove_socket(old);
-		since = SINCE_NOW; /* what it carried is in that row */
+		since = SINCE_NOW; /* the other row has what it carried */
 	}
 	r = diag_ask(d, &s->request, &a);
 	if (r < 0 && r != -ENOENT)

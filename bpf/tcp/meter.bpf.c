@@ -1,11 +1,10 @@
 /*
- * What TCP carried, counted by TCP
+ * Bytes of TCP connections, counted by TCP
  *
- * No program here runs when bytes are sent or received, but the two at the end, which are attached only while
- * somebody wants to know of calls. The kernel counts the bytes; `mark`, an iterator that the
- * collector runs when it wants to know, adds to the totals what each followed socket carried since the last
- * time, and a socket that goes away adds the rest itself. Both may do so at once: who finds the base changed
- * under its reading adds nothing, and the socket tries again.
+ * No program here runs when bytes are sent or received, except the two at the end, which are attached only while
+ * calls are counted. The kernel counts the bytes. `mark`, an iterator that the collector runs, adds to the totals
+ * what each followed socket carried since the last time, and a socket that is destroyed adds the rest itself. Both
+ * may do so at once: the iterator adds nothing if the base changed under its reading, and the socket tries again.
  *
  * `mark` visits the sockets that have storage, of all network namespaces. Some kernels refuse that iterator.
  * `mark_tcp` then visits all sockets of one namespace, and `mark_file` those that any process has open.
@@ -35,7 +34,7 @@ const volatile __u64 jiffy_ns; /* how long one is */
 const volatile __u8 by_namespace; /* the kernel refuses `mark` */
 
 __u32 look; /* the number of the current mark, or of the last */
-/* Sockets that are over with bytes that nobody took yet. They are in no table of TCP any more. */
+/* Sockets that are over with unread bytes. They are in no table of TCP any more. */
 __u32 n_over;
 
 /* One socket's row is changed by the next mark, which sets the cookie to 0. */
@@ -47,7 +46,7 @@ __u32 n_cgroups; /* that are watched */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	/* What a listener accepts is followed as it is. */
+	/* Connections that a listener accepts are followed as it is. */
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
 	__type(key, int);
 	__type(value, struct flow);
@@ -55,13 +54,14 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC); /* as are the others: most have room that nobody uses */
+	__uint(map_flags,
+	       BPF_F_NO_PREALLOC); /* as are the others: most have room that is never used */
 	__uint(max_entries, 262144);
 	__type(key, __u32); /* row */
 	__type(value, struct totals);
 } totals SEC(".maps");
 
-/* Processes all of whose sockets are followed. */
+/* Processes whose sockets are all followed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -138,14 +138,14 @@ static __always_inline void read_counters(struct tcp_sock *tp, struct flow *f, _
 	c[COUNTER_SUBMITTED] = acked + unacked - f->fin;
 	c[COUNTER_DELIVERED] = acked - (f->fin && !unacked);
 	c[COUNTER_RECEIVED] = tp->bytes_received - peer_fin;
-	/* A FIN that nobody took yet is among the unread. */
+	/* An unread FIN is among the unread bytes. */
 	c[COUNTER_CONSUMED] = tp->bytes_received - unread - (unread ? 0 : peer_fin);
 	c[COUNTER_WIRE] = tp->bytes_sent;
 	c[COUNTER_RETRANS_BYTES] = tp->bytes_retrans;
 	c[COUNTER_RETRANS_SEGMENTS] = tp->total_retrans;
 }
 
-/* Of tcp_sock::chrono_type. */
+/* Value of tcp_sock::chrono_type. */
 static __always_inline enum limit limit_of(__u8 chrono)
 {
 	switch (chrono) {
@@ -167,7 +167,7 @@ static __always_inline void read_spent(const struct tcp_sock *tp, __u64 *spent)
 	__u32 start;
 	__u8 chrono;
 
-	/* What runs is not in what TCP has added up yet, and is added while we look. */
+	/* TCP has not added up the running period yet; it is added for this look. */
 	for (int i = 0; i < READS_MAX; i++) {
 		start = tp->chrono_start;
 		chrono = BPF_CORE_READ_BITFIELD(tp, chrono_type);
@@ -233,8 +233,8 @@ static __always_inline void flush_spent(const struct tcp_sock *tp, struct flow *
 }
 
 /*
- * A timer of the connection ran out: it has waited in vain since the last acknowledgement, whatever TCP
- * says that it did then. The timer is told by a retransmission, or seen by a mark.
+ * A timer of the connection ran out: it has waited in vain since the last acknowledgement, whatever TCP accounts for
+ * that time. A retransmission or a mark shows the timer.
  */
 static __always_inline void count_wait(const struct tcp_sock *tp, struct flow *f, struct totals *t)
 {
@@ -265,7 +265,9 @@ static __always_inline void settle_time(const struct tcp_sock *tp, struct flow *
 	flush_spent(tp, f, t);
 }
 
-/* Adds what is not in the totals yet. False where somebody else did meanwhile, who may know newer numbers. */
+/*
+ * Adds what is not in the totals yet. False if another context did so meanwhile, perhaps with newer numbers.
+ */
 static __always_inline int flush(struct tcp_sock *tp, struct flow *f, struct totals *t)
 {
 	__u64 base[N_COUNTERS], c[N_COUNTERS];
@@ -278,7 +280,7 @@ static __always_inline int flush(struct tcp_sock *tp, struct flow *f, struct tot
 	barrier();
 	read_counters(tp, f, c);
 	barrier();
-	/* Counters of a socket that was disconnected meanwhile, or before, say nothing. */
+	/* Counters of a socket that was disconnected meanwhile, or before, mean nothing. */
 	if (*(volatile __u8 *)&f->life != life)
 		return 0;
 	if (life == LIFE_OVER && c[COUNTER_RECEIVED] < base[COUNTER_RECEIVED])
@@ -357,7 +359,7 @@ static __always_inline struct totals *totals_of(const struct flow *f)
 	return bpf_map_lookup_elem(&totals, &row);
 }
 
-/* Of the nearest group that is watched. */
+/* Returns the row of the nearest group that is watched. */
 static __always_inline __u32 *row_of_cgroup(const struct task_struct *task)
 {
 	const struct cgroup *cgroup;
@@ -408,14 +410,16 @@ static __always_inline void begin(const struct tcp_sock *tp, struct flow *f)
 	f->life = LIFE_OPEN;
 }
 
-/* Into its row, whose totals are `t`. A connection that is older than our knowing it counts from there on. */
+/*
+ * Adds the socket to its row, whose totals are `t`. A connection that is older than that counts from now on.
+ */
 static __always_inline void join(struct tcp_sock *tp, struct flow *f, struct totals *t, __u8 since)
 {
 	struct sock *sk = (struct sock *)tp;
 	__u8 state = sk->__sk_common.skc_state;
 	int is_whole = 0;
 
-	if (state == BPF_TCP_SYN_SENT) /* which we did not see it do */
+	if (state == BPF_TCP_SYN_SENT) /* which the programs did not see */
 		f->syn = 1;
 	if (state == BPF_TCP_CLOSE || state == BPF_TCP_LISTEN || state == BPF_TCP_SYN_SENT ||
 	    state == BPF_TCP_SYN_RECV)
@@ -472,14 +476,14 @@ static __always_inline void on_over(struct sock *sk, struct flow *f)
 	emit(tp, f, t, TCP_EVENT_CLOSE, BPF_TCP_CLOSE);
 }
 
-/* Told twice of each change, the second time to no effect. */
+/* Called twice for each change, the second time to no effect. */
 static __always_inline void see_state(struct sock *sk, int before, int state)
 {
 	struct flow *f;
 
 	if (sk->sk_protocol != IPPROTO_TCP)
 		return;
-	/* These two come from the process itself, all others from anywhere. */
+	/* The process itself causes these two changes; all others may have any context. */
 	if (state == BPF_TCP_SYN_SENT || state == BPF_TCP_LISTEN)
 		f = follow(sk, (const struct task_struct *)bpf_get_current_task());
 	else
@@ -561,15 +565,15 @@ int BPF_PROG(on_retransmit, struct sock *sk)
 }
 
 /*
- * Brings the totals up to now, and writes a sample of each connection: once in a look, however many iterators visit it
- * and however often one repeats it, as the kernel does for want of room.
+ * Updates the totals, and writes a sample of each connection: once in a look, however many iterators visit
+ * it and however often one repeats it, as the kernel does when its buffer is full.
  */
 static __always_inline void visit(struct seq_file *seq, struct tcp_sock *tp, struct flow *f)
 {
 	struct totals *t = totals_of(f);
 	struct sample s;
 
-	if (!t) /* nobody asks any more */
+	if (!t) /* no collector waits for it any more */
 		f->life = LIFE_NONE;
 	else
 		(void)flush(tp, f, t);
@@ -698,7 +702,7 @@ int BPF_PROG(on_send, struct sock *sk, int n, int flags)
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(on_receive, struct sock *sk, int n, int flags)
 {
-	if (!(flags & (MSG_PEEK | MSG_ERRQUEUE))) /* which take nothing */
+	if (!(flags & (MSG_PEEK | MSG_ERRQUEUE))) /* which take no bytes */
 		count_call(sk, CALL_RECEIVE, n);
 	return 0;
 }

@@ -1,7 +1,7 @@
 /*
- * What meter.bpf.c and the collector tell each other
+ * Types that meter.bpf.c and the collector share
  *
- * Bytes are an application's own: neither SYN nor FIN is one, whatever the kernel's counters say.
+ * Bytes are an application's own: neither SYN nor FIN is one, whatever the kernel's counters hold.
  */
 #pragma once
 
@@ -13,32 +13,34 @@
 enum counter {
 	COUNTER_SUBMITTED, /* bytes handed to the kernel to send */
 	COUNTER_DELIVERED, /* of these, acknowledged by the other end */
-	COUNTER_RECEIVED, /* bytes that came in, each once */
-	COUNTER_CONSUMED, /* of these, taken by the application */
+	COUNTER_RECEIVED, /* bytes received, each once */
+	COUNTER_CONSUMED, /* of these, read by the application */
 	COUNTER_WIRE, /* bytes sent, those sent again included */
 	COUNTER_RETRANS_BYTES,
 	COUNTER_RETRANS_SEGMENTS,
 	N_COUNTERS,
 };
 
-/* Timers that ran out in a row, after which nobody is there: what the first one sent may have been lost. */
+/*
+ * After so many timers in a row the other end is silent: the first packet that was sent again may have been lost.
+ */
 #define UNANSWERED 2
-#define CLOCK_US 10000 /* how exactly the kernel knows when somebody answered */
+#define CLOCK_US 10000 /* resolution of the kernel's time of the last acknowledgement */
 
-/* What holds a connection up: at every moment one of these. */
+/* A connection is held up by one of these at every moment. */
 enum limit {
 	LIMIT_BUSY, /* nothing does: bytes are on their way, as many as the path takes */
 	LIMIT_RECEIVE_WINDOW, /* the other end has no room: its program does not read */
 	LIMIT_SEND_BUFFER, /* ours has none, and all that is in it is on its way */
 	LIMIT_PRODUCER, /* there is nothing to send */
-	N_LIMITS_OF_TCP, /* which measures these itself; the others are found among them */
+	N_LIMITS_OF_TCP, /* TCP measures these itself; the others are found among them */
 	LIMIT_PACING = N_LIMITS_OF_TCP, /* SO_MAX_PACING_RATE does: no more a second is to be sent */
 	LIMIT_LOSS, /* a timer ran out before anything was sent again */
 	LIMIT_SILENT, /* that was not answered either */
 	N_LIMITS,
 };
 
-/* What a connection sends that is busy, as TCP has it. */
+/* A busy sender, as TCP sees it. */
 struct sender {
 	__u32 buffer, queued; /* SO_SNDBUF, and what is in it */
 	__u32 notsent, mss;
@@ -48,26 +50,27 @@ struct sender {
 };
 
 /*
- * All that there is is on its way, though more could be; what is less than a packet may wait for an acknowledgement. TCP
- * itself says then that it is busy: it looks where it sends, which it does no more (see tcp_rate_check_app_limited()).
+ * True if all bytes are on their way and the window has room for more; less than a packet may wait for an
+ * acknowledgement. TCP counts that time as busy: it looks only when it sends, which it does no more (see
+ * tcp_rate_check_app_limited()).
  */
 static inline int is_all_on_its_way(const struct sender *s)
 {
 	return s->notsent < s->mss && s->n_packets && s->n_packets < s->cwnd &&
-	       /* What is acknowledged later than this is not on its way, but lost. */
+	       /* A packet whose acknowledgement is later than this is not on its way, but lost. */
 	       s->since_ack_us <= 2 * s->srtt_us + CLOCK_US;
 }
 
-/* What that is the kernel says in sk_stream_is_writeable(). */
+/* As sk_stream_is_writeable() of the kernel defines it. */
 static inline int is_buffer_full(const struct sender *s)
 {
 	return (__s32)(s->buffer - s->queued) < (__s32)(s->queued / 2);
 }
 
 /*
- * TCP paces a fifth faster than its window is good for, at the least, or at SO_MAX_PACING_RATE where that is less (see
- * tcp_update_pacing_rate(); BBR likewise), which is ~0 where nobody has set it. Where it is that, there is more to send
- * and the window has room, nothing but that rate keeps it back.
+ * TCP paces a fifth faster than its window allows, at the least, or at SO_MAX_PACING_RATE if that is less (see
+ * tcp_update_pacing_rate(); BBR does so too). The rate is ~0 if it was never set. If TCP paces at that rate, has more
+ * to send and room in the window, only that rate holds it back.
  */
 static inline int is_paced(const struct sender *s)
 {
@@ -75,7 +78,7 @@ static inline int is_paced(const struct sender *s)
 	       s->n_packets < s->cwnd;
 }
 
-/* What TCP calls busy. */
+/* Splits the time that TCP calls busy. */
 static inline enum limit limit_of_busy(const struct sender *s)
 {
 	if (is_all_on_its_way(s))
@@ -96,13 +99,13 @@ enum since {
 	SINCE_ACCEPTED, /* the same: it was called */
 };
 
-/* In the storage of a socket, whence it goes with it. */
+/* The storage of a socket, freed with it. */
 struct flow {
-	__u64 cookie; /* of another socket: a copy of the listener's, which the kernel made */
-	__u64 base[N_COUNTERS]; /* what is in the totals */
-	__u64 spent[N_LIMITS_OF_TCP]; /* likewise, in ns */
+	__u64 cookie; /* of another socket if it is a copy of a listener's, made by the kernel */
+	__u64 base[N_COUNTERS]; /* the part in the totals */
+	__u64 spent[N_LIMITS_OF_TCP]; /* the same for times, in ns */
 	__u64 waited; /* until when it waited in vain, as far as that is in the totals; in jiffies */
-	__u64 retrans_ns; /* of the last event of a retransmission */
+	__u64 retrans_ns; /* time of the last retransmission event */
 	__u32 row;
 	__u16 port; /* the kernel forgets it before the socket is destroyed */
 	__u8 life; /* enum life */
@@ -113,13 +116,13 @@ struct flow {
 	__u32 is_awaited; /* over, and somebody may still read what it received */
 };
 
-/* Of all sockets of a row, those that are gone included. */
+/* All sockets of a row, those that were closed included. */
 struct totals {
 	__u64 counter[N_COUNTERS];
 	__u64 limit_ns[N_LIMITS]; /* of all their time; some may be below 0, see stall.c */
 	__u64 sockets; /* connections that were ever counted */
-	__u64 adopted; /* of these, that had carried bytes before */
-	__u64 closed; /* of these, that are counted here no more */
+	__u64 adopted; /* of these, connections that had carried bytes before */
+	__u64 closed; /* of these, connections that are counted no more */
 	__u64 lost; /* events for which the ring had no room */
 };
 
@@ -147,7 +150,7 @@ struct sample {
 	__u16 family, local_port, peer_port;
 	__u8 state;
 	__u8 unused;
-	__u8 local[16], peer[16]; /* of IPv4 the first four */
+	__u8 local[16], peer[16]; /* IPv4 fills the first four */
 };
 
 enum tcp_event_kind {

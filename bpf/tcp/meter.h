@@ -1,8 +1,8 @@
 /*
- * Meters: what reads the kernel's counters of sockets
+ * Meters: readers of the kernel's counters of sockets
  *
- * A row is whatever its owner adds up under one number, never 0. The numbers mean the same whichever
- * meter they come from; how good they are the meter says.
+ * A row is all that its owner adds up under one number, never 0. The numbers mean the same in every meter; each meter
+ * has its quality.
  */
 #pragma once
 
@@ -14,8 +14,8 @@
 #include "bpf/tcp/meter.bpf.h"
 
 enum quality {
-	QUALITY_ABSENT, /* not known: the number means nothing */
-	QUALITY_SAMPLED, /* what was there when last looked */
+	QUALITY_ABSENT, /* unknown: the number means nothing */
+	QUALITY_SAMPLED, /* as of the last look */
 	QUALITY_EXACT,
 };
 
@@ -27,7 +27,7 @@ struct reading {
 
 struct meter {
 	const struct meter_kind *kind;
-	char limits[WHY_SIZE]; /* of what it sees, though it is the best kind; "": none */
+	char limits[WHY_SIZE]; /* of the best kind of meter: what it cannot see; "": none */
 };
 
 typedef void (*meter_sample_fn)(const struct sample *s, void *context);
@@ -37,10 +37,10 @@ typedef void (*meter_event_fn)(const struct tcp_event *e, void *context);
 struct meter_kind {
 	const char *name;
 	bool is_told_of_ends; /* and may miss one; else it looks for what has ended */
-	/* `ring_size` of its events in bytes. A failure is told in `ret_why`. */
+	/* `ring_size`: bytes for its events. A failure is explained in `ret_why`. */
 	int (*open)(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZE]);
 	void (*close)(struct meter *m);
-	/* Whether it can count anything as of now, or why not in `ret_why`; NULL: it can. */
+	/* Checks that it can count now, or explains in `ret_why` why not; NULL: it always can. */
 	int (*check)(struct meter *m, char ret_why[WHY_SIZE]);
 	int (*add_row)(struct meter *m, uint32_t row);
 	void (*remove_row)(struct meter *m, uint32_t row);
@@ -53,13 +53,15 @@ struct meter_kind {
 	int (*watch_cgroup)(struct meter *m, uint64_t cgroup, uint32_t row);
 	void (*unwatch_cgroup)(struct meter *m, uint64_t cgroup);
 	/*
-	 * Counts the calls on the sockets of a row, from 0; NULL where it cannot. Nothing of it is left behind
-	 * end_calls(), which has to come before the row is removed.
+	 * Counts the calls on the sockets of a row, from 0; NULL: it cannot. end_calls() frees all
+	 * of that, and must precede remove_row().
 	 */
 	int (*begin_calls)(struct meter *m, uint32_t row);
 	int (*read_calls)(struct meter *m, uint32_t row, struct calls *ret);
 	void (*end_calls)(struct meter *m, uint32_t row);
-	/* Brings all rows up to now; tells of each connection that is there. `fn` may be NULL. */
+	/*
+	 * Updates all rows, and calls `fn`, which may be NULL, for each open connection.
+	 */
 	int (*mark)(struct meter *m, meter_sample_fn fn, void *context);
 	/* As of the last mark, or later. */
 	int (*read)(struct meter *m, uint32_t row, struct reading *ret);

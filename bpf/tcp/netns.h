@@ -29,7 +29,7 @@ struct netns {
 };
 
 void netns_list_init(struct netns_list *n);
-/* 0, or negative errno: our own is not known. */
+/* 0, or negative errno: our own is unknown. */
 int netns_list_open(struct netns_list *n);
 void netns_list_deinit(struct netns_list *n);
 /* Nothing is followed any more. */

@@ -1,6 +1,6 @@
 /*
- * A row holds its account: one that has a row stays. One that nothing was ever counted in goes with its last
- * row, so that names alone do not fill the list.
+ * A row holds the totals of its peer, which stay while there is one. Totals that are all zero are freed with their
+ * last row, so that names alone do not fill the list.
  */
 #include "bpf/tcp/peer_totals.h"
 
@@ -32,7 +32,10 @@ void peer_totals_list_deinit(struct peer_totals_list *a)
 		peer_totals_free(a, sums);
 }
 
-/* Who shows it need not change it, so that no two look the same: it has no control characters of ASCII or ISO 8859. */
+/*
+ * True for a name without control characters of ASCII or ISO 8859. No program has to escape it to show it, so that no
+ * two names look the same.
+ */
 static bool can_be_shown(const char *name)
 {
 	for (const unsigned char *s = (const unsigned char *)name; *s; s++)
@@ -76,7 +79,7 @@ void peer_totals_join(struct peer_totals_list *a, struct row *row)
 
 static void sum_grow(uint64_t *sum, __u64 *counted, __u64 now)
 {
-	if (now <= *counted) /* by the byte of a FIN, say, which is found to be none */
+	if (now <= *counted) /* smaller: the byte of a FIN, for example, which turned out to be none */
 		return;
 	*sum += now - *counted;
 	*counted = now;

@@ -1,8 +1,7 @@
 /*
- * Accounts: what rows with the same peer and role had together, those that are gone included
+ * Totals of a peer: the sum of all rows with the same peer and role, freed ones included
  *
- * An account only grows: whatever becomes of spans, rows and clients, nothing in it is taken back, and nothing
- * is in it twice.
+ * Totals only grow: whatever happens to spans, rows and clients, nothing is taken back, and nothing is added twice.
  */
 #pragma once
 
@@ -16,7 +15,7 @@ struct peer_totals {
 	struct list link; /* peer_totals_list::list */
 	char peer[ROW_TEXT_SIZE];
 	bool is_payload;
-	bool is_known; /* the meter knows what some of its rows carried */
+	bool is_known; /* the meter sees what some of its rows carried */
 	bool has_sent; /* so that something may have held that up */
 	unsigned n_rows;
 	uint64_t counter[N_COUNTERS];
@@ -35,9 +34,9 @@ struct peer_totals_list {
 void peer_totals_list_init(struct peer_totals_list *a);
 void peer_totals_list_deinit(struct peer_totals_list *a);
 
-/* Of a row that is new. */
+/* For a new row. */
 void peer_totals_join(struct peer_totals_list *a, struct row *row);
-/* What the row has more than at the last time. */
+/* Adds what the row has carried since the last time. */
 void peer_totals_take(struct row *row, const struct reading *now);
-/* Before the row goes. */
+/* Before the row is freed. */
 void peer_totals_leave(struct peer_totals_list *a, struct row *row);

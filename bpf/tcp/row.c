@@ -8,7 +8,9 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 
-/* What TLS 1.3 adds to each of its records, with any cipher that is in common use, and what one holds at the most. */
+/*
+ * Bytes that TLS 1.3 adds to each of its records, with any cipher in common use, and the most that one record holds.
+ */
 #define TLS_RECORD_ADDS 22u
 #define TLS_RECORD_HOLDS 16384u
 
@@ -112,7 +114,7 @@ static bool is_absent(const struct reading *now)
 	return now->quality[COUNTER_SUBMITTED] == QUALITY_ABSENT;
 }
 
-/* Both are null of what did not send, or cannot be known. */
+/* Both are null for a row that did not send, or is unknown. */
 static json_t *limits_json(const struct row *row, const struct reading *now)
 {
 	struct division d;
@@ -130,7 +132,7 @@ static json_t *limits_json(const struct row *row, const struct reading *now)
 	return json_pack("{ss so}", "limited_by", limit_names[d.by], "limits", limits);
 }
 
-/* With TLS at the least: smaller records and what comes before the first one take more, and are not known here. */
+/* The least that TLS needs: smaller records and the handshake take more, which is unknown here. */
 static uint64_t bytes_of_all(const struct row *row)
 {
 	uint64_t n = (uint64_t)row->expected;
@@ -277,7 +279,7 @@ static json_t *quality_text(enum quality q)
 	return json_string(quality_names[q]);
 }
 
-/* What is null is absent. */
+/* A value that is null is absent. */
 static enum quality quality_of_looks(const json_t *o, const char *key)
 {
 	return json_is_null(json_object_get(o, key)) ? QUALITY_ABSENT : QUALITY_SAMPLED;
@@ -285,7 +287,10 @@ static enum quality quality_of_looks(const json_t *o, const char *key)
 
 static json_t *quality_json(const struct row *row, const struct reading *now, const json_t *o)
 {
-	/* What TCP does not measure itself, or nobody told of, is as somebody found it who looked. */
+	/*
+	 * TCP does not measure these, or reports no event for them: they are as the last look found
+	 * them.
+	 */
 	static const char *const looked_for[] = {"limits", "rtt_us", "moved_ns", "stalls"};
 	json_t *q = json_object();
 

@@ -1,12 +1,13 @@
 /*
- * Whatever begins or ends during a look makes it find too many, never too few, with one exception: the kernel's iterator
- * may leave one out when another ends that it has just passed. So some looks are needed, over some time.
+ * A connection that begins or ends during a look makes the look find too many, never too few, with one exception: the
+ * kernel's iterator may leave a connection out when another one ends that it has just passed. So several looks are
+ * needed, over some time.
  */
 #include "bpf/tcp/socket_census.h"
 
 #define LOOKS 5
 #define LOOKS_NS 500000000u
-#define LOOKS_DOUBTED 2 /* not certain, but nobody should take it for exact */
+#define LOOKS_DOUBTED 2 /* not certain, but the row must not count as exact */
 
 void socket_census_begin(struct socket_census *c)
 {

@@ -1,8 +1,8 @@
 /*
- * A census of the connections of a row: how many are there, against how many should be
+ * A census of the connections of a row: how many there are, and how many there should be
  *
- * The kernel was seen not to run any program at the end of a connection. A look then finds fewer connections than were
- * counted and did not end since the look before: what these carried in the end nobody knows.
+ * Sometimes the kernel runs no program at the end of a connection. A look then finds fewer connections than were
+ * counted and did not end since the look before: their last bytes are unknown.
  */
 #pragma once
 
@@ -15,9 +15,9 @@ struct socket_census {
 	uint64_t open, closed; /* at the last look: by the totals, which have them since before it */
 	uint64_t seen; /* by this look */
 	uint64_t missing; /* by all of the last looks in a row, the least */
-	uint64_t since_ns; /* of these */
-	unsigned n_looks; /* likewise */
-	uint64_t lost; /* that are given up: they are closed, and nobody was told */
+	uint64_t since_ns; /* of the first of these looks */
+	unsigned n_looks; /* number of these looks */
+	uint64_t lost; /* given up: they are closed, and no event was reported */
 };
 
 void socket_census_begin(struct socket_census *c);

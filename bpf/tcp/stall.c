@@ -1,13 +1,15 @@
 /*
- * The kernel measures how long a connection had nothing to send, no room at either end, or nobody who
- * answered; all other time it is busy. That is as it should be, unless so much is lost that TCP dares to
- * keep but a few segments on their way: then the losses take that time.
+ * The kernel measures how long a connection had nothing to send, no room at either end, or no answer; all other time
+ * it is busy. That is as it should be, unless so much is lost that TCP keeps only a few segments on their way: then
+ * the losses take that time.
  */
 #include "bpf/tcp/stall.h"
 
 #include <string.h>
 
-/* Of 200 bytes one: TCP then keeps no more than 1.2 / sqrt(1 / 200) = 17 segments on their way (RFC 3649). */
+/*
+ * One byte of 200: TCP then keeps no more than 1.2 / sqrt(1 / 200) = 17 segments on their way (RFC 3649).
+ */
 #define LOSSY 200
 /* Nothing arrives for so long, and that is no pause between two acknowledgements. */
 #define STALL_NS 200000000u

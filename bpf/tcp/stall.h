@@ -1,5 +1,5 @@
 /*
- * What held up the bytes of a row, and for how long
+ * Stalls: what held up the bytes of a row, and for how long
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 
 /* None of its bytes gets to the other end. */
 struct stall {
-	uint64_t since_ns; /* when one did last, as far as looks told; 0: nobody has looked */
+	uint64_t since_ns; /* when the last byte was delivered, as far as looks show; 0: there was no look */
 	struct totals since;
 };
 
@@ -30,14 +30,14 @@ struct stalls {
 
 struct division {
 	uint64_t ns[N_LIMITS]; /* of the time of all its connections together */
-	enum limit by; /* what had most of it */
+	enum limit by; /* the largest */
 };
 
-/* A row that has all its bytes: that nobody has more of them is no trouble. */
+/* The rest of a row that has all its bytes: that there are no more to send is no stall. */
 struct rest {
 	bool is_on; /* at the last look */
-	uint64_t producer_ns; /* what the row had of that then */
-	uint64_t ns; /* of that, all that was rest */
+	uint64_t producer_ns; /* the row's share of that limit then */
+	uint64_t ns; /* of that, the time of the rest */
 };
 
 extern const char *const limit_names[N_LIMITS];
@@ -53,7 +53,9 @@ void stalls_take(struct stalls *s, const struct stalled *found);
 
 void rest_look(struct rest *r, const struct totals *now, bool has_all);
 
-/* What was between two readings of a row. False: it did not send, so that nothing held that up. */
+/*
+ * Divides the time between two readings of a row. False: the row did not send, so that nothing held it up.
+ */
 bool division_of(const struct totals *before, const struct totals *now, struct division *ret);
 /* The same of a part of its time, in which a row that sends may have been held up so that nothing was sent. */
 bool division_since(const struct totals *since, const struct totals *now, struct division *ret);
