@@ -1,3 +1,7 @@
+/*
+ * The life of a client, from accept() to the close of its connection. The tracer owns it. Its rows, spans, watches
+ * and unread packets are freed at once, while the closer may hold its connection for longer.
+ */
 #include "bpf/client.h"
 
 #include <errno.h>

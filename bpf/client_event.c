@@ -131,28 +131,26 @@ static int client_event_check(struct request *q, const char *source, const json_
 	size_t n = 0;
 
 	if (!word) {
-		(void)snprintf(q->why, sizeof(q->why),
-			       "'act' has to be a word that source %s has, as %s", source,
-			       word_of(source));
+		(void)snprintf(q->why, sizeof(q->why), "unknown 'act' for source '%s' (try '%s')",
+			       source, word_of(source));
 		return -EINVAL;
 	}
 	for (; word->members[n].name; n++)
 		if (!is_of_kind(json_object_get(event, word->members[n].name),
 				word->members[n].kind, now_ns)) {
 			(void)snprintf(q->why, sizeof(q->why),
-				       "'%s' of %s is missing, or not what it has to be",
+				       "'%s' of %s is missing, or not of its type",
 				       word->members[n].name, word->word);
 			return -EINVAL;
 		}
 	if (!is_of_kind(json_object_get(event, "ns"), TIME, now_ns)) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "'ns' of %s has to be a time of CLOCK_MONOTONIC that is past",
+			       "'ns' of %s must be a time of CLOCK_MONOTONIC in the past",
 			       word->word);
 		return -EINVAL;
 	}
 	if (json_object_size(event) != n + 2) { /* "act", "ns" */
-		(void)snprintf(q->why, sizeof(q->why), "%s has a member that it may not have",
-			       word->word);
+		(void)snprintf(q->why, sizeof(q->why), "%s has an unknown member", word->word);
 		return -EINVAL;
 	}
 	return 0;
@@ -168,8 +166,7 @@ static int client_event_charge(struct request *q, size_t n, uint64_t now_ns)
 	}
 	if (n > CLIENT_EVENTS_MAX - c->n_events) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "no client may tell of more than %u acts in a second",
-			       CLIENT_EVENTS_MAX);
+			       "a client may report at most %u acts in a second", CLIENT_EVENTS_MAX);
 		return -EAGAIN;
 	}
 	c->n_events += (unsigned)n;
@@ -201,11 +198,11 @@ int client_event_op(struct request *q)
 	int r = 0;
 
 	if (!source || (strcmp(source, "nccl") != 0 && strcmp(source, "sync") != 0)) {
-		(void)snprintf(q->why, sizeof(q->why), "'source' has to be \"nccl\" or \"sync\"");
+		(void)snprintf(q->why, sizeof(q->why), "'source' must be \"nccl\" or \"sync\"");
 		return -EINVAL;
 	}
 	if (!json_is_array(events) || json_array_size(events) == 0) {
-		(void)snprintf(q->why, sizeof(q->why), "'acts' has to be an array of objects");
+		(void)snprintf(q->why, sizeof(q->why), "'acts' must be an array of objects");
 		return -EINVAL;
 	}
 	for (size_t i = 0; i < json_array_size(events) && r == 0; i++)

@@ -1,3 +1,7 @@
+/*
+ * A row is the client's, and the meter counts under its number. It joins the totals of its peer when it is made, and
+ * leaves them when it is freed, so that no byte is lost or counted twice.
+ */
 #include "bpf/client_row.h"
 
 #include <errno.h>
@@ -52,7 +56,7 @@ int client_row_take(struct request *q, struct row **ret)
 		}
 	if (c->n_rows == ROWS_MAX) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "no client may have more than %u rows; 'forget' a sync that is over",
+			       "a client may have at most %u rows; 'forget' a sync that has ended",
 			       ROWS_MAX);
 		return -EDQUOT;
 	}

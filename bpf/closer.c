@@ -1,3 +1,7 @@
+/*
+ * The loop's thread starts closings and takes finished ones; a detached thread closes. Only the two lists under the
+ * lock are shared.
+ */
 #include "bpf/closer.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/*
+ * follow.c adds the rows when a span ends.
+ */
 #include "bpf/ended_rows.h"
 
 #include "bpf/tracer.h"

@@ -1,3 +1,7 @@
+/*
+ * Implements what bpf/base/collector.h promises to questions. An event is numbered already; it is kept even if it has
+ * no observer.
+ */
 #include "bpf/event_recorder.h"
 
 #include "bpf/follow.h"

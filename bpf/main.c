@@ -20,16 +20,16 @@
 
 static const char usage[] =
 	"Usage: weightd-trace [OPTIONS]\n"
-	"Count what TCP sockets carry for each sync, in the kernel, and tell it.\n"
+	"Count in the kernel what TCP sockets carry for each sync.\n"
 	"\n"
-	"  --socket PATH   where it is asked (default: $WEIGHTD_TRACE_SOCKET,\n"
+	"  --socket PATH   socket for clients (default: $WEIGHTD_TRACE_SOCKET,\n"
 	"                  else " SOCKET ")\n"
 	"  --meter KIND    bpf or diag; default: bpf if possible, else diag\n"
 	"  --ring SIZE     memory for events, a power of two of 4K or more (1M)\n"
-	"  --sysfs DIR     where the kernel tells of RDMA devices (/sys)\n"
-	"  --probes WHICH  on or off: what processes ask of CUDA, NCCL and verbs, what\n"
-	"                  weightd says, and who hands memory to whom (on, where that\n"
-	"                  works and harms nobody)\n"
+	"  --sysfs DIR     where the kernel lists RDMA devices (/sys)\n"
+	"  --probes WHICH  on or off: observe calls of CUDA, NCCL and verbs, events of\n"
+	"                  weightd, and memory that processes pass to each other (on,\n"
+	"                  if the kernel supports that safely)\n"
 	"  --version       print the release and exit\n"
 	"  --help          print this and exit\n";
 

@@ -85,9 +85,7 @@ void metrics_look(struct tracer *t)
 				(void)rows_look(c, row, &now); /* a client that asks gets the error */
 }
 
-/*
- * --- Answering ----------------------------------------------------------------------------------
- */
+/* --- Answering -------------------------------------------------------------------------------- */
 
 struct metrics_answer {
 	const struct tracer *tracer;
@@ -355,42 +353,42 @@ static void append_misses(struct metrics_answer *a, const struct family *f)
 #define OF_COUNTER(i) .offset = offsetof(struct peer_totals, counter) + (i) * sizeof(uint64_t)
 
 static const struct family FAMILIES[] = {
-	GAUGE("start_time_seconds", "seconds", "When weightd-trace began, since 1970.", append_one, OF_METRICS(started_ns)),
-	GAUGE("meter_info", NULL, "Which meter counts.", append_meter),
-	GAUGE("hook_on", NULL, "Whether a program is attached there, or may be.", append_hooks),
+	GAUGE("start_time_seconds", "seconds", "Start time of weightd-trace, since 1970.", append_one, OF_METRICS(started_ns)),
+	GAUGE("meter_info", NULL, "The meter in use.", append_meter),
+	GAUGE("hook_on", NULL, "1 if a program is attached there, or may be.", append_hooks),
 	COUNTER("program_runs", NULL, "Runs of programs, while the kernel counted them.", append_programs, OF_PROGRAM(runs)),
-	COUNTER("program_run_seconds", "seconds", "Time of these, without what it takes to get there.", append_programs, OF_PROGRAM(ns)),
+	COUNTER("program_run_seconds", "seconds", "Time of these, without the way into the program.", append_programs, OF_PROGRAM(ns)),
 	COUNTER("program_misses", NULL, "Runs that the kernel left out, as the program had interrupted itself.", append_misses),
 	GAUGE("clients", NULL, "Clients that are connected.", append_clients),
-	GAUGE("rows", NULL, "Rows of all clients, by how well their bytes are known.", append_rows),
+	GAUGE("rows", NULL, "Rows of all clients, by the quality of their bytes.", append_rows),
 	GAUGE("open_spans", NULL, "Spans that have begun and not ended.", append_spans),
 	COUNTER("begun_spans", NULL, "Spans that began.", append_one, OF_METRICS(begun_spans)),
 	COUNTER("ended_spans", NULL, "Spans that ended.", append_one, OF_METRICS(ended_spans)),
-	COUNTER("span_seconds", "seconds", "Time that those took that ended.", append_one, OF_METRICS(span_ns)),
-	GAUGE("open_connections", NULL, "Connections that are counted now.", append_open),
+	COUNTER("span_seconds", "seconds", "Duration of the ended spans.", append_one, OF_METRICS(span_ns)),
+	GAUGE("open_connections", NULL, "Connections that are open and counted.", append_open),
 	COUNTER("opened_connections", NULL, "Connections that were counted.", append_peers, OF_PEER(opened)),
-	COUNTER("closed_connections", NULL, "Of these, those that are not any more.", append_peers, OF_PEER(closed)),
+	COUNTER("closed_connections", NULL, "Of these, those that are counted no more.", append_peers, OF_PEER(closed)),
 	COUNTER("submitted_bytes", "bytes", "Bytes handed to the kernel for a peer.", append_counters, OF_COUNTER(COUNTER_SUBMITTED)),
 	COUNTER("delivered_bytes", "bytes", "Of these, acknowledged by it.", append_counters, OF_COUNTER(COUNTER_DELIVERED)),
-	COUNTER("received_bytes", "bytes", "Bytes that came from a peer, each once.", append_counters, OF_COUNTER(COUNTER_RECEIVED)),
-	COUNTER("consumed_bytes", "bytes", "Of these, taken by the program.", append_counters, OF_COUNTER(COUNTER_CONSUMED)),
+	COUNTER("received_bytes", "bytes", "Bytes received from a peer, each once.", append_counters, OF_COUNTER(COUNTER_RECEIVED)),
+	COUNTER("consumed_bytes", "bytes", "Of these, read by the program.", append_counters, OF_COUNTER(COUNTER_CONSUMED)),
 	COUNTER("wire_bytes", "bytes", "Bytes that were sent, those sent again included.", append_counters, OF_COUNTER(COUNTER_WIRE)),
 	COUNTER("retransmitted_bytes", "bytes", "Bytes that were sent again.", append_counters, OF_COUNTER(COUNTER_RETRANS_BYTES)),
 	COUNTER("retransmitted_segments", NULL, "The segments that they were in.", append_counters,
 		OF_COUNTER(COUNTER_RETRANS_SEGMENTS)),
-	COUNTER("limited_seconds", "seconds", "Time of connections that send, by what held them up.", append_limits, OF_PEER(limit_ns)),
-	COUNTER("stalled_seconds", "seconds", "Time that nothing of a row in a span was delivered, by what had most of it.", append_limits,
+	COUNTER("limited_seconds", "seconds", "Time of connections that send, by limit.", append_limits, OF_PEER(limit_ns)),
+	COUNTER("stalled_seconds", "seconds", "Time in which no byte of a row in a span was delivered, by its largest limit.", append_limits,
 		OF_PEER(stalled_ns)),
-	COUNTER("lost_events", NULL, "Events that were not told.", append_lost),
-	COUNTER("late_probes", NULL, "Files that a process could use before they were probed: what it asked of them is not known.",
+	COUNTER("lost_events", NULL, "Events that were lost.", append_lost),
+	COUNTER("late_probes", NULL, "Files that a process could use before they were probed: its calls until then are unknown.",
 		append_one, OF_METRICS(late_probes)),
 	COUNTER("acts", NULL, "Acts of processes of this node that were seen.", append_events),
-	GAUGE("rdma_port_up", NULL, "Whether a port of an RDMA device is active.", append_port_up),
-	GAUGE("rdma_port_rate_bytes", "bytes", "Bytes a second that it can carry.", append_port_rate),
-	COUNTER("rdma_port_bytes", "bytes", "Bytes that it carried, by its own count.", append_ports, .rdma_port_counts = RDMA_PORT_TRAFFIC),
-	COUNTER("rdma_port_packets", NULL, "The packets that they were in.", append_ports, .rdma_port_counts = RDMA_PORT_TRAFFIC),
-	COUNTER("rdma_port_congestion_events", NULL, "What it counted of congestion.", append_ports, .rdma_port_counts = RDMA_PORT_CONGESTION),
-	COUNTER("rdma_port_errors", NULL, "What it counted of errors.", append_ports, .rdma_port_counts = RDMA_PORT_ERROR),
+	GAUGE("rdma_port_up", NULL, "1 if a port of an RDMA device is active.", append_port_up),
+	GAUGE("rdma_port_rate_bytes", "bytes", "Bytes a second that the port can carry.", append_port_rate),
+	COUNTER("rdma_port_bytes", "bytes", "Bytes that the port carried, by its own count.", append_ports, .rdma_port_counts = RDMA_PORT_TRAFFIC),
+	COUNTER("rdma_port_packets", NULL, "Packets that the port carried.", append_ports, .rdma_port_counts = RDMA_PORT_TRAFFIC),
+	COUNTER("rdma_port_congestion_events", NULL, "Congestion that the port counted.", append_ports, .rdma_port_counts = RDMA_PORT_CONGESTION),
+	COUNTER("rdma_port_errors", NULL, "Errors that the port counted.", append_ports, .rdma_port_counts = RDMA_PORT_ERROR),
 };
 /* clang-format on */
 

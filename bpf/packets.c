@@ -1,3 +1,7 @@
+/*
+ * The client owns its queue. Sending never blocks and never frees the client: a broken connection ends with the next
+ * event of its descriptor.
+ */
 #include "bpf/packets.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/*
+ * sd_notify() without libsystemd: one datagram.
+ */
 #include "bpf/ready.h"
 
 #include <errno.h>

@@ -36,11 +36,11 @@ static int op_tag(struct request *q)
 
 	if (q->fd < 0) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "the descriptor of the socket has to come with the request");
+			       "the request must carry the descriptor of the socket");
 		return -EINVAL;
 	}
 	if (dialled && !json_is_boolean(dialled)) {
-		(void)snprintf(q->why, sizeof(q->why), "'dialled' has to be true or false");
+		(void)snprintf(q->why, sizeof(q->why), "'dialled' must be true or false");
 		return -EINVAL;
 	}
 	r = client_row_take(q, &row);
@@ -50,7 +50,7 @@ static int op_tag(struct request *q)
 		since = json_is_true(dialled) ? SINCE_DIALLED : SINCE_ACCEPTED;
 	r = m->kind->tag(m, q->fd, row->number, since);
 	if (r == -ENOTSOCK)
-		(void)snprintf(q->why, sizeof(q->why), "the descriptor is none of a TCP socket");
+		(void)snprintf(q->why, sizeof(q->why), "the descriptor is no TCP socket");
 	return r;
 }
 
@@ -79,7 +79,7 @@ const char *request_sync(struct request *q)
 
 	if (sync && *sync && strlen(sync) < ROW_TEXT_SIZE)
 		return sync;
-	(void)snprintf(q->why, sizeof(q->why), "'sync' has to be a text of 1 to %d bytes",
+	(void)snprintf(q->why, sizeof(q->why), "'sync' must be a text of 1 to %d bytes",
 		       ROW_TEXT_SIZE - 1);
 	return NULL;
 }
@@ -96,12 +96,12 @@ static int op_begin(struct request *q)
 	if (!sync)
 		return -EINVAL;
 	if (rows_find_span(c, sync)) {
-		(void)snprintf(q->why, sizeof(q->why), "'%s' has begun already", sync);
+		(void)snprintf(q->why, sizeof(q->why), "'%s' has already begun", sync);
 		return -EEXIST;
 	}
 	if (c->n_spans == SPANS_MAX) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "no client may have more than %u syncs that have begun; 'end' one",
+			       "a client may have at most %u syncs that have begun; 'end' one",
 			       SPANS_MAX);
 		return -EDQUOT;
 	}
@@ -163,7 +163,7 @@ static int op_forget(struct request *q)
 		return -EINVAL;
 	span = rows_find_span(c, sync);
 	follow_take_tcp_events(c->tracer, true);
-	(void)rows_mark(c->tracer); /* without it, less than there was is in the accounts */
+	(void)rows_mark(c->tracer); /* without it, the totals of peers would lack bytes */
 	if (span)
 		span_free(c, span);
 	messages_free(messages_find(c, sync, false));
@@ -184,36 +184,35 @@ static int op_messages(struct request *q)
 	if (!sync)
 		return -EINVAL;
 	if (all && !json_is_boolean(all)) {
-		(void)snprintf(q->why, sizeof(q->why), "'all' has to be true or false");
+		(void)snprintf(q->why, sizeof(q->why), "'all' must be true or false");
 		return -EINVAL;
 	}
 	if (json_is_true(all) && request_may_observe(q) < 0)
 		return -EPERM;
 	if (seconds < 1 || seconds > MESSAGES_SECONDS_MAX) {
-		(void)snprintf(q->why, sizeof(q->why), "'seconds' has to be a number from 1 to %d",
+		(void)snprintf(q->why, sizeof(q->why), "'seconds' must be a number from 1 to %d",
 			       MESSAGES_SECONDS_MAX);
 		return -EINVAL;
 	}
 	if (!t->collector.meter->kind->begin_calls) {
-		(void)snprintf(q->why, sizeof(q->why), "calls are counted by BPF alone: %s",
+		(void)snprintf(q->why, sizeof(q->why), "only BPF can count calls: %s",
 			       t->collector.why_not_bpf);
 		return -EOPNOTSUPP;
 	}
 	r = messages_begin(q->client, sync, json_is_true(all), (unsigned)seconds);
 	if (r == -ENOENT && json_is_true(all))
-		(void)snprintf(q->why, sizeof(q->why), "nobody has a row of '%s' now", sync);
+		(void)snprintf(q->why, sizeof(q->why), "no client has a row of '%s' now", sync);
 	else if (r == -ENOENT)
 		(void)snprintf(q->why, sizeof(q->why),
-			       "'%s' has no row; 'tag' or 'watch' what is to be counted first",
-			       sync);
+			       "'%s' has no row; 'tag' a socket or 'watch' a process first", sync);
 	else if (r == -EDQUOT)
 		(void)snprintf(q->why, sizeof(q->why),
-			       "no client but root's may have the calls of more than %u syncs counted; "
+			       "a client that is not root's may count the calls of at most %u syncs; "
 			       "wait for one to end, or 'forget' it",
 			       MESSAGES_MAX);
 	else if (r == -EOPNOTSUPP)
 		(void)snprintf(q->why, sizeof(q->why),
-			       "this kernel does not tell of calls; Linux 6.3 was the first to");
+			       "this kernel has no tracepoints of calls, which need Linux 6.3");
 	return r;
 }
 
@@ -248,10 +247,9 @@ int request_may_observe(struct request *q)
 	if (uid == 0 || (uid == ours && uid != OVERFLOW_UID))
 		return 0;
 	if (ours != 0 && ours != OVERFLOW_UID)
-		(void)snprintf(also, sizeof(also), " and to user %u, who runs weightd-trace", ours);
+		(void)snprintf(also, sizeof(also), " and user %u, which runs weightd-trace,", ours);
 	(void)snprintf(q->why, sizeof(q->why),
-		       "what others have counted, or did, is shown to root%s: try it with sudo",
-		       also);
+		       "only root%s may see what other users count or do: try it with sudo", also);
 	return -EPERM;
 }
 
@@ -349,7 +347,7 @@ static void drop_rows_since(struct client *c, uint32_t last)
 
 static void list_operations(char *why, size_t size)
 {
-	size_t n = (size_t)snprintf(why, size, "'op' has to be one of ");
+	size_t n = (size_t)snprintf(why, size, "'op' must be one of ");
 
 	for (size_t i = 0; i < ARRAY_LEN(operations) && n < size; i++)
 		n += (size_t)snprintf(why + n, size - n, "%s%s", i ? ", " : "", operations[i].name);
@@ -396,11 +394,10 @@ json_t *request_serve(struct client *c, const char *text, size_t size, int fd)
 	if (json_is_object(json))
 		r = perform(&q);
 	else
-		(void)snprintf(
-			q.why, sizeof(q.why),
-			"a request has to be an object of JSON of less than %d bytes, with one descriptor "
-			"at most",
-			PACKET_MAX);
+		(void)snprintf(q.why, sizeof(q.why),
+			       "a request must be an object of JSON of less than %d bytes, with at "
+			       "most one descriptor",
+			       PACKET_MAX);
 	if (r < 0)
 		return json_pack("{sb ss}", "end", 1, "error", *q.why ? q.why : strerror(-r));
 	if (c->cut > 0)

@@ -1,3 +1,7 @@
+/*
+ * A mark costs a run of a BPF program, or a request for each socket: functions that read rows do without one, and the
+ * caller decides when to mark.
+ */
 #include "bpf/rows.h"
 
 #include <string.h>
@@ -93,7 +97,7 @@ int rows_mark(struct tracer *t)
 		}
 	r = t->collector.meter->kind->mark(t->collector.meter, sample_take, t);
 	t->n_misses = meter_misses(t->collector.meter);
-	if (r == 0 && t->collector.meter->kind->is_told_of_ends)
+	if (r == 0 && t->collector.meter->kind->sees_ends)
 		end_census(t);
 	return r;
 }

@@ -1,3 +1,6 @@
+/*
+ * A client owns its spans. While one is open in any client, the tracer's timer runs.
+ */
 #include "bpf/span.h"
 
 #include <stdlib.h>

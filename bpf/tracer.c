@@ -80,7 +80,7 @@ static void on_connect(struct source *s, uint32_t events)
 		return; /* or the client has closed it */
 	r = client_add(t, fd);
 	if (r < 0)
-		(void)log_error("a client was sent away", r);
+		(void)log_error("a client was refused", r);
 }
 
 static void on_signal(struct source *s, uint32_t events)
@@ -135,11 +135,11 @@ static int open_meter(struct tracer *t, const struct tracer_options *o)
 
 	if (r < 0 && !o->kind) {
 		(void)strcpy(t->collector.why_not_bpf, why);
-		(void)fprintf(
-			stderr,
-			"weightd-trace: without BPF: %s; sockets of this network namespace alone are counted, and "
-			"not to their last byte where they end (weightctl trace doctor)\n",
-			why);
+		(void)fprintf(stderr,
+			      "weightd-trace: without BPF: %s; only sockets of this network "
+			      "namespace are counted, and the last bytes of those that end may be "
+			      "missing (weightctl trace doctor)\n",
+			      why);
 		r = meter_diag.open(o->ring_size, &t->collector.meter, why);
 	} else if (o->kind == &meter_diag) {
 		(void)strcpy(t->collector.why_not_bpf,
@@ -222,7 +222,7 @@ static int tracer_open(struct tracer *t, const struct tracer_options *o)
 	if (r < 0)
 		return log_error(o->socket, r);
 	r = ready_notify();
-	return r < 0 ? log_error("cannot tell systemd that it serves", r) : 0;
+	return r < 0 ? log_error("cannot notify systemd", r) : 0;
 }
 
 static void tracer_close(struct tracer *t, const char *path)

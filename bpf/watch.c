@@ -1,3 +1,6 @@
+/*
+ * A client owns its watches. That of a process ends with the process, by its pidfd.
+ */
 #include "bpf/watch.h"
 
 #include <stdlib.h>

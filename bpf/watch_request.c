@@ -1,3 +1,6 @@
+/*
+ * Parses the request and checks the rights: a client may watch processes and groups of its own user.
+ */
 #include "bpf/watch_request.h"
 
 #include <errno.h>
@@ -37,12 +40,12 @@ static int watch_refuse(struct request *q, const struct stat *st, const char *wh
 {
 	if (st->st_uid == OVERFLOW_UID)
 		(void)snprintf(q->why, sizeof(q->why),
-			       "%s may be anybody's, as all that are unknown here are user %u: only "
-			       "root may watch it then",
+			       "%s may belong to any user, as all that are not mapped here are user "
+			       "%u: only root may watch it",
 			       what, OVERFLOW_UID);
 	else
 		(void)snprintf(q->why, sizeof(q->why),
-			       "%s is another user's: only root may watch it", what);
+			       "%s belongs to another user: only root may watch it", what);
 	return -EPERM;
 }
 
@@ -110,9 +113,9 @@ static int watch_begin(struct request *q, struct watch *w)
 	w->row = row->number;
 	r = w->pid ? m->kind->watch(m, w->pid, w->row) : m->kind->watch_cgroup(m, w->cgroup, w->row);
 	if (r == -EEXIST && w->pid)
-		(void)snprintf(q->why, sizeof(q->why), "process %d is watched already", w->pid);
+		(void)snprintf(q->why, sizeof(q->why), "process %d is already watched", w->pid);
 	else if (r == -EEXIST)
-		(void)snprintf(q->why, sizeof(q->why), "that control group is watched already");
+		(void)snprintf(q->why, sizeof(q->why), "that control group is already watched");
 	return r;
 }
 
@@ -123,7 +126,7 @@ static int watch_process(struct request *q, struct watch *w)
 	int r;
 
 	if (pid <= 0 || pid > INT32_MAX) {
-		(void)snprintf(q->why, sizeof(q->why), "'pid' has to be the number of a process");
+		(void)snprintf(q->why, sizeof(q->why), "'pid' must be the number of a process");
 		return -EINVAL;
 	}
 	w->pid = q->pid = (pid_t)pid;
@@ -146,8 +149,8 @@ static int watch_cgroup(struct request *q, struct watch *w)
 
 	if (!given || *given != '/' || json_object_get(q->json, "pid")) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "'cgroup' has to be a path that begins with '/', and there is no "
-			       "'pid' beside it");
+			       "'cgroup' must be a path that begins with '/', without a 'pid' beside "
+			       "it");
 		return -EINVAL;
 	}
 	r = find_cgroup(q, given, &w->cgroup, &path);
@@ -165,15 +168,15 @@ int watch_request_op(struct request *q)
 		return -ENOMEM;
 	if (!t->collector.meter->kind->watch) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "sockets of processes are followed by BPF alone: %s",
+			       "only BPF can follow the sockets of processes: %s",
 			       t->collector.why_not_bpf);
 		return -EOPNOTSUPP;
 	}
 	if (q->client->n_watches >= WATCHES_MAX && q->client->uid != 0 &&
 	    q->client->uid != geteuid()) {
 		(void)snprintf(q->why, sizeof(q->why),
-			       "no client but root's may watch more than %u processes and control "
-			       "groups; 'forget' a sync that is over",
+			       "a client that is not root's may watch at most %u processes and "
+			       "control groups; 'forget' a sync that has ended",
 			       WATCHES_MAX);
 		return -EDQUOT;
 	}

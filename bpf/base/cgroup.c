@@ -1,3 +1,6 @@
+/*
+ * Reads /proc/PID/cgroup, and names the container by the path alone.
+ */
 #include "bpf/base/cgroup.h"
 
 #include <ctype.h>

@@ -1,3 +1,6 @@
+/*
+ * Reads /proc. A process may end at any time, which is no error.
+ */
 #include "bpf/base/process.h"
 
 #include <fcntl.h>

@@ -1,3 +1,6 @@
+/*
+ * Refusals of the kernel are explained by the first thing that is missing: rights, BTF, the release.
+ */
 #include "bpf/base/support.h"
 
 #include <errno.h>
@@ -37,7 +40,7 @@ void support_explain(int r, const char *since, char ret_why[WHY_SIZE])
 			       "weightd-trace lacks CAP_PERFMON, which its unit and root have");
 	else if (!support_has_btf())
 		(void)snprintf(ret_why, WHY_SIZE,
-			       "the kernel does not describe itself in /sys/kernel/btf/vmlinux: %s",
+			       "the kernel has no BTF in /sys/kernel/btf/vmlinux: %s",
 			       strerror(errno));
 	else if (uname(&kernel) == 0 && strverscmp(kernel.release, since) < 0)
 		(void)snprintf(ret_why, WHY_SIZE, "it needs Linux %s, and this is %s", since,

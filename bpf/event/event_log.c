@@ -1,3 +1,6 @@
+/*
+ * Lines are kept as text, in one list by age and one for each user.
+ */
 #include "bpf/event/event_log.h"
 
 #include <stdlib.h>

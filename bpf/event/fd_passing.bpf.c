@@ -33,7 +33,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 struct msghdr;
 struct socket;
 
-struct untold untold;
+struct unreported unreported;
 
 /*
  * A message that was sent. The next one at its place in memory has the same address, but mostly not the same files.
@@ -227,20 +227,20 @@ static __always_inline void fill(struct passed_fd *p, const struct file *file,
 		p->name[0] = 0;
 }
 
-static __always_inline void tell(const struct file *file, enum memory memory, int fd,
-				 const struct coming *c)
+static __always_inline void report(const struct file *file, enum memory memory, int fd,
+				   const struct coming *c)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 uid = (__u32)bpf_get_current_uid_gid();
 	struct passed_fd *p;
 
 	if (!allowance_take(uid, now, PASSED_OF_USER_MAX)) {
-		__sync_fetch_and_add(&untold.limited, 1);
+		__sync_fetch_and_add(&unreported.limited, 1);
 		return;
 	}
 	p = bpf_ringbuf_reserve(&events, sizeof(*p), 0);
 	if (!p) {
-		__sync_fetch_and_add(&untold.ring, 1);
+		__sync_fetch_and_add(&unreported.ring, 1);
 		return;
 	}
 	p->ns = now;
@@ -264,7 +264,7 @@ int BPF_PROG(on_fd_receive, struct file *file, int *to, unsigned flags, int fd)
 	if (c && c->file && c->file != (__u64)file)
 		c = 0;
 	if (fd >= 0)
-		tell(file, memory, fd, c);
+		report(file, memory, fd, c);
 	if (c && c->file)
 		bpf_task_storage_delete(&comings, bpf_get_current_task_btf());
 	return 0;
@@ -282,7 +282,7 @@ int BPF_PROG(on_fd_taken, struct file *file, unsigned flags, int fd)
 	if (!c || c->file != (__u64)file)
 		return 0;
 	if (fd >= 0)
-		tell(file, memory_of(file), fd, c);
+		report(file, memory_of(file), fd, c);
 	bpf_task_storage_delete(&comings, bpf_get_current_task_btf());
 	return 0;
 }

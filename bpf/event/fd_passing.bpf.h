@@ -52,7 +52,7 @@ struct passed_fd {
 };
 
 /* Descriptors that were received and are not reported. */
-struct untold {
+struct unreported {
 	__u64 ring; /* it had no room */
 	__u64 limited; /* its user had as many as it may */
 };

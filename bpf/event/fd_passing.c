@@ -110,7 +110,8 @@ static struct fd_passing *fd_passing_of(struct question *q)
 static void fd_passing_count_missed(struct question *q)
 {
 	struct fd_passing *p = fd_passing_of(q);
-	uint64_t n = p->bpf->bss->untold.ring + p->bpf->bss->untold.limited + count_misses(p);
+	uint64_t n = p->bpf->bss->unreported.ring + p->bpf->bss->unreported.limited +
+		     count_misses(p);
 
 	if (n != p->n_missed)
 		event_count_lost(q->collector, n - p->n_missed, EVENTS_OF_DESCRIPTORS);
@@ -234,11 +235,11 @@ static size_t fd_passing_metrics(const struct question *q, struct program ret[PR
 static void fd_passing_doctor(struct question *q, struct answer *a)
 {
 	a->add(a, question_hook_json("fexit/" RECEIVE, q->why,
-				     "which process got memory by a descriptor, and from which"));
+				     "memory that a process gets by a descriptor, and its sender"));
 }
 
 const struct question_kind question_fd_passing = {
-	.unseen = "which process hands memory to which is not seen",
+	.unseen = "memory that processes pass to each other is not seen",
 	.open = fd_passing_open,
 	.close = fd_passing_close,
 	.doctor = fd_passing_doctor,

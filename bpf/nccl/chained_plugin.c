@@ -1,3 +1,6 @@
+/*
+ * Opened once, and loaded until the process ends: an event may be on its way into it.
+ */
 #include "bpf/nccl/chained_plugin.h"
 
 #include <dlfcn.h>
@@ -24,7 +27,8 @@ static void complain(log_fn log, const char *name, const char *why)
 {
 	if (log)
 		log(LOG_WARN, LOG_INIT, __FILE__, __LINE__,
-		    "weightd: the profiler plug-in '%s' (WEIGHTD_NCCL_PROFILER_NEXT) cannot be had: %s",
+		    "weightd: the profiler plug-in '%s' (WEIGHTD_NCCL_PROFILER_NEXT) "
+		    "cannot be loaded: %s",
 		    name, why);
 }
 

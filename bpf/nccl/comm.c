@@ -1,3 +1,6 @@
+/*
+ * A fixed table: a communicator beyond it is not recorded.
+ */
 #include "bpf/nccl/comm.h"
 
 #include <inttypes.h>

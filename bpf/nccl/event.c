@@ -1,3 +1,6 @@
+/*
+ * Callbacks only write slots and rings. The sender reads them.
+ */
 #include "bpf/nccl/event.h"
 
 #include <stddef.h>

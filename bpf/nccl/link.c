@@ -1,3 +1,6 @@
+/*
+ * Never blocks. After a failure the next attempt waits for a pause, which grows up to 16 s.
+ */
 #include "bpf/nccl/link.h"
 
 #include <errno.h>
@@ -60,7 +63,8 @@ static void complain(struct link *l, int r)
 		return;
 	l->has_complained = true;
 	n = snprintf(line, sizeof(line),
-		     "libnccl-profiler-weightd: no weightd-trace on %s (%s); nothing is told\n",
+		     "libnccl-profiler-weightd: no weightd-trace on %s (%s); nothing is "
+		     "reported\n",
 		     l->path, strerror(-r));
 	if (n > 0 &&
 	    write(STDERR_FILENO, line, n < (int)sizeof(line) ? (size_t)n : sizeof(line) - 1) < 0)

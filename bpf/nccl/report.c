@@ -1,3 +1,6 @@
+/*
+ * Writes JSON by hand, as the plug-in has no library.
+ */
 #include "bpf/nccl/report.h"
 
 #include <inttypes.h>
@@ -32,7 +35,7 @@ void report_of_comm(struct text *t, const struct comm *c, const struct comm_sums
 	text_string(t, "state", is_closed ? "closed" : "open");
 	text_number(t, "colls", (int64_t)sums->colls);
 	text_number(t, "p2ps", (int64_t)sums->p2ps);
-	text_number(t, "untold", (int64_t)sums->untold);
+	text_number(t, "untold", (int64_t)sums->unreported);
 	text_add(t, "}");
 }
 

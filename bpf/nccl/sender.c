@@ -42,19 +42,19 @@ enum request {
 	REQUEST_WATCH,
 	REQUEST_BEGIN,
 	REQUEST_TAG,
-	REQUEST_TELL,
+	REQUEST_REPORT,
 	REQUEST_END,
 	REQUEST_FORGET,
 };
 
 struct told_comm {
-	struct comm_sums sums, told;
-	uint64_t told_ns;
+	struct comm_sums sums, reported;
+	uint64_t reported_ns;
 	uint64_t opened; /* connections on which it was reported, and its span begun */
 	uint64_t begun;
 	uint64_t ended;
 	bool is_closing; /* closed before the ring was read */
-	bool is_told_closed;
+	bool is_closed_reported;
 };
 
 struct batch {
@@ -73,7 +73,7 @@ struct batch {
 
 struct sender {
 	struct link link;
-	uint64_t link_told; /* number of the connection on which it was first used for a report */
+	uint64_t link_reported; /* number of the connection on which it was first used for a report */
 	uint64_t link_watched; /* the same of the connection on which it was watched */
 	bool watches;
 	struct sums sums;
@@ -87,10 +87,10 @@ struct sender {
 	uint64_t now_ns;
 	uint64_t read_ns; /* when something was in the ring last */
 	uint64_t round_ns; /* sums that were reported before this are due again */
-	uint64_t tell_ns; /* not before */
+	uint64_t report_ns; /* not before */
 	uint64_t tokens_ns; /* calls that may be reported one by one */
-	uint64_t lost, lost_told,
-		lost_told_ns; /* records that callbacks had no room for are not in it */
+	uint64_t lost, lost_reported,
+		lost_reported_ns; /* records that callbacks had no room for are not in it */
 	bool is_leaving;
 };
 
@@ -112,17 +112,15 @@ void sender_wake_if_idle(void)
 		sender_wake();
 }
 
-/*
- * --- Records of callbacks ------------------------------------------------------------------------
- */
+/* --- Records of callbacks --------------------------------------------------------------------- */
 
 static void drop_task(struct sender *t, struct slot *task)
 {
-	t->comms[slot_get(task->comm)].sums.untold++;
+	t->comms[slot_get(task->comm)].sums.unreported++;
 	slot_free(task);
 }
 
-static bool may_tell_one(struct sender *t)
+static bool may_report_one(struct sender *t)
 {
 	uint64_t each_ns = 1000 * MS / TASKS_A_SECOND, floor_ns = t->now_ns - 1000 * MS;
 
@@ -142,7 +140,7 @@ static void take_task(struct sender *t, struct slot *task)
 		c->sums.colls++;
 	else
 		c->sums.p2ps++;
-	if (t->link.fd < 0 || t->n_tasks == N_TASKS || !may_tell_one(t))
+	if (t->link.fd < 0 || t->n_tasks == N_TASKS || !may_report_one(t))
 		drop_task(t, task);
 	else
 		t->tasks[t->n_tasks++] = task;
@@ -172,21 +170,19 @@ static void discard_ring(void)
 			slot_free(r.task);
 }
 
-/*
- * --- Reports ------------------------------------------------------------------------------------
- */
+/* --- Reports ---------------------------------------------------------------------------------- */
 
-static bool sender_append(struct text *t, const struct text *act)
+static bool sender_append(struct text *t, const struct text *report)
 {
-	if (act->is_full || t->n + act->n > BATCH_SIZE)
+	if (report->is_full || t->n + report->n > BATCH_SIZE)
 		return false;
-	text_add(t, "%s%s", t->s[t->n - 1] == '[' ? "" : ",", act->s);
+	text_add(t, "%s%s", t->s[t->n - 1] == '[' ? "" : ",", report->s);
 	return true;
 }
 
 static bool are_equal(const struct comm_sums *a, const struct comm_sums *b)
 {
-	return a->colls == b->colls && a->p2ps == b->p2ps && a->untold == b->untold;
+	return a->colls == b->colls && a->p2ps == b->p2ps && a->unreported == b->unreported;
 }
 
 static bool has_tasks_of(const struct sender *t, unsigned place)
@@ -198,7 +194,7 @@ static bool has_tasks_of(const struct sender *t, unsigned place)
 }
 
 /* A communicator that is closing is reported after all its calls. */
-static bool has_comm_to_tell(struct sender *t, unsigned place)
+static bool has_comm_to_report(struct sender *t, unsigned place)
 {
 	const struct told_comm *c = &t->comms[place];
 
@@ -207,25 +203,25 @@ static bool has_comm_to_tell(struct sender *t, unsigned place)
 	if (c->opened != t->link.number)
 		return true;
 	if (c->is_closing)
-		return !c->is_told_closed && !has_tasks_of(t, place) &&
-		       !sums_next_untold(&t->sums, 0, (int)place, UINT64_MAX);
-	return c->told_ns < t->round_ns && !are_equal(&c->sums, &c->told);
+		return !c->is_closed_reported && !has_tasks_of(t, place) &&
+		       !sums_next_unreported(&t->sums, 0, (int)place, UINT64_MAX);
+	return c->reported_ns < t->round_ns && !are_equal(&c->sums, &c->reported);
 }
 
-static bool tell_comms(struct sender *t, struct text *text)
+static bool report_comms(struct sender *t, struct text *text)
 {
 	struct batch *b = &t->batch;
-	struct text act;
+	struct text report;
 	bool is_closed;
 
 	for (unsigned i = 0; i < comm_limit() && b->n_comms < BATCH_MAX; i++) {
 		struct told_comm *c = &t->comms[i];
 
-		if (!has_comm_to_tell(t, i))
+		if (!has_comm_to_report(t, i))
 			continue;
 		is_closed = c->opened == t->link.number && c->is_closing;
-		report_of_comm(&act, &comms[i], &c->sums, is_closed, t->now_ns);
-		if (!sender_append(text, &act))
+		report_of_comm(&report, &comms[i], &c->sums, is_closed, t->now_ns);
+		if (!sender_append(text, &report))
 			return false;
 		b->comms[b->n_comms].place = i;
 		b->comms[b->n_comms].is_closed = is_closed;
@@ -244,18 +240,18 @@ static bool is_over(const struct sender *t, const struct slot *task)
 	       (!slot_is_held(task) && t->now_ns > last_ns + QUIET_NS);
 }
 
-static bool tell_tasks(struct sender *t, struct text *text)
+static bool report_tasks(struct sender *t, struct text *text)
 {
 	unsigned n_left = 0;
 	bool has_room = true;
-	struct text act;
+	struct text report;
 
 	for (unsigned i = 0; i < t->n_tasks; i++) {
 		struct slot *task = t->tasks[i];
 
 		if (has_room && is_over(t, task)) {
-			report_of_task(&act, &comms[slot_get(task->comm)], task);
-			has_room = sender_append(text, &act);
+			report_of_task(&report, &comms[slot_get(task->comm)], task);
+			has_room = sender_append(text, &report);
 			if (has_room) {
 				slot_free(task);
 				t->batch.n_tasks++;
@@ -268,16 +264,17 @@ static bool tell_tasks(struct sender *t, struct text *text)
 	return has_room;
 }
 
-static bool tell_sums_of(struct sender *t, struct text *text, int comm, uint64_t told_ns)
+static bool report_sums_of(struct sender *t, struct text *text, int comm, uint64_t reported_ns)
 {
 	struct batch *b = &t->batch;
 	unsigned from = 0;
 	struct sum *sum;
-	struct text act;
+	struct text report;
 
-	while (b->n_sums < BATCH_MAX && (sum = sums_next_untold(&t->sums, from, comm, told_ns))) {
-		report_of_sum(&act, &comms[sum->comm], sum);
-		if (!sender_append(text, &act))
+	while (b->n_sums < BATCH_MAX &&
+	       (sum = sums_next_unreported(&t->sums, from, comm, reported_ns))) {
+		report_of_sum(&report, &comms[sum->comm], sum);
+		if (!sender_append(text, &report))
 			return false;
 		b->sums[b->n_sums].i = (unsigned)(sum - t->sums.of);
 		b->sums[b->n_sums++].n = sum->n;
@@ -287,24 +284,24 @@ static bool tell_sums_of(struct sender *t, struct text *text, int comm, uint64_t
 }
 
 /* Communicators that are closing, now; all others, once a round. */
-static bool tell_sums(struct sender *t, struct text *text)
+static bool report_sums(struct sender *t, struct text *text)
 {
 	for (unsigned i = 0; i < comm_limit() && t->batch.n_sums == 0; i++)
-		if (t->comms[i].is_closing && !tell_sums_of(t, text, (int)i, UINT64_MAX))
+		if (t->comms[i].is_closing && !report_sums_of(t, text, (int)i, UINT64_MAX))
 			return false;
 	if (t->batch.n_sums > 0)
 		return true;
-	return tell_sums_of(t, text, -1, t->is_leaving ? UINT64_MAX : t->round_ns);
+	return report_sums_of(t, text, -1, t->is_leaving ? UINT64_MAX : t->round_ns);
 }
 
-static bool tell_gap(struct sender *t, struct text *text)
+static bool report_gap(struct sender *t, struct text *text)
 {
-	struct text act;
+	struct text report;
 
-	if (t->lost == t->lost_told)
+	if (t->lost == t->lost_reported)
 		return true;
-	report_of_gap(&act, t->lost - t->lost_told, t->lost_told_ns, t->now_ns);
-	if (!sender_append(text, &act))
+	report_of_gap(&report, t->lost - t->lost_reported, t->lost_reported_ns, t->now_ns);
+	if (!sender_append(text, &report))
 		return false;
 	t->batch.lost = t->lost;
 	return true;
@@ -322,63 +319,61 @@ static bool sender_report(struct sender *t)
 	struct text text;
 	size_t empty;
 
-	if (t->link_told != t->link.number) {
-		t->link_told = t->link.number;
-		t->tell_ns = 0;
-		sums_forget_told(&t->sums);
+	if (t->link_reported != t->link.number) {
+		t->link_reported = t->link.number;
+		t->report_ns = 0;
+		sums_forget_reported(&t->sums);
 		for (unsigned i = 0; i < comm_limit(); i++)
-			t->comms[i].is_told_closed = false;
+			t->comms[i].is_closed_reported = false;
 	}
-	if (t->now_ns < t->tell_ns)
+	if (t->now_ns < t->report_ns)
 		return false;
 	if (t->now_ns >= t->round_ns + SUMS_NS)
 		t->round_ns = t->now_ns;
-	t->batch = (struct batch){.lost = t->lost_told};
+	t->batch = (struct batch){.lost = t->lost_reported};
 	text_begin(&text);
 	text_add(&text, "{\"op\":\"tell\",\"source\":\"nccl\",\"acts\":[");
 	empty = text.n;
-	(void)(tell_gap(t, &text) && tell_tasks(t, &text) && tell_comms(t, &text) &&
-	       tell_sums(t, &text));
+	(void)(report_gap(t, &text) && report_tasks(t, &text) && report_comms(t, &text) &&
+	       report_sums(t, &text));
 	if (text.n == empty)
 		return false;
 	text_add(&text, "]}");
-	return sender_ask(t, REQUEST_TELL, &text, -1);
+	return sender_ask(t, REQUEST_REPORT, &text, -1);
 }
 
-static void take_answer_to_tell(struct sender *t, bool is_taken)
+static void take_answer_to_report(struct sender *t, bool is_taken)
 {
 	const struct batch *b = &t->batch;
 
 	if (!is_taken) {
-		t->tell_ns = t->now_ns + REFUSED_NS;
+		t->report_ns = t->now_ns + REFUSED_NS;
 		t->sums.lost += b->n_tasks;
 		return;
 	}
-	if (b->lost != t->lost_told) {
-		t->lost_told = b->lost;
-		t->lost_told_ns = t->now_ns;
+	if (b->lost != t->lost_reported) {
+		t->lost_reported = b->lost;
+		t->lost_reported_ns = t->now_ns;
 	}
 	for (unsigned i = 0; i < b->n_sums; i++) {
 		struct sum *sum = &t->sums.of[b->sums[i].i];
 
-		sum->n_told = b->sums[i].n;
-		sum->told_ns = t->now_ns;
+		sum->n_reported = b->sums[i].n;
+		sum->reported_ns = t->now_ns;
 	}
 	for (unsigned i = 0; i < b->n_comms; i++) {
 		struct told_comm *c = &t->comms[b->comms[i].place];
 
 		c->opened = t->link.number;
-		c->told = b->comms[i].sums;
-		c->told_ns = t->now_ns;
-		c->is_told_closed = b->comms[i].is_closed;
+		c->reported = b->comms[i].sums;
+		c->reported_ns = t->now_ns;
+		c->is_closed_reported = b->comms[i].is_closed;
 	}
 }
 
-/*
- * --- Tags and watches ---------------------------------------------------------------------------
- */
+/* --- Tags and watches ------------------------------------------------------------------------- */
 
-static void say(struct text *text, const char *op, const char *sync)
+static void request_begin(struct text *text, const char *op, const char *sync)
 {
 	text_begin(text);
 	text_add(text, "{\"op\":\"%s\"", op);
@@ -412,7 +407,7 @@ static bool sender_tag(struct sender *t, const struct sum *sum)
 	}
 	if (sum->peer >= 0)
 		(void)snprintf(peer, sizeof(peer), "rank %d", sum->peer);
-	say(&text, "tag", c->label);
+	request_begin(&text, "tag", c->label);
 	/* The sending end of NCCL's sockets dialled. */
 	text_add(&text,
 		 ",\"version\":0,\"peer\":\"%s\",\"role\":\"payload\",\"transport\":\"nccl\",\"dialled\":%s}",
@@ -431,7 +426,7 @@ static bool sender_watch(struct sender *t)
 	if (!t->watches || t->link_watched == t->link.number)
 		return false;
 	t->link_watched = t->link.number;
-	say(&text, "watch", "nccl");
+	request_begin(&text, "watch", "nccl");
 	text_add(&text, ",\"version\":0,\"peer\":\"any rank\",\"role\":\"payload\",\"pid\":%d}",
 		 (int)getpid());
 	return sender_ask(t, REQUEST_WATCH, &text, -1);
@@ -449,16 +444,14 @@ static bool tag_next(struct sender *t)
 				return true;
 			continue;
 		}
-		say(&text, "begin", comms[sum->comm].label);
+		request_begin(&text, "begin", comms[sum->comm].label);
 		text_add(&text, "}");
 		return sender_ask(t, REQUEST_BEGIN, &text, -1);
 	}
 	return false;
 }
 
-/*
- * --- Ends ---------------------------------------------------------------------------------------
- */
+/* --- Ends ------------------------------------------------------------------------------------- */
 
 static void free_comm(struct sender *t, unsigned place)
 {
@@ -501,7 +494,7 @@ static bool part_next(struct sender *t)
 			continue;
 		}
 		t->asked_comm = i;
-		say(&text, c->ended == t->link.number ? "forget" : "end", comms[i].label);
+		request_begin(&text, c->ended == t->link.number ? "forget" : "end", comms[i].label);
 		text_add(&text, "}");
 		return sender_ask(t, c->ended == t->link.number ? REQUEST_FORGET : REQUEST_END,
 				  &text, -1);
@@ -522,8 +515,8 @@ static void take_answer(struct sender *t, bool is_taken)
 	case REQUEST_TAG:
 		sums_set_tagged(&t->sums, t->asked_cookie, t->link.number, !is_taken);
 		break;
-	case REQUEST_TELL:
-		take_answer_to_tell(t, is_taken);
+	case REQUEST_REPORT:
+		take_answer_to_report(t, is_taken);
 		break;
 	case REQUEST_END:
 		c->ended = t->link.number;
@@ -548,7 +541,7 @@ static void sender_receive(struct sender *t, int timeout_ms)
 {
 	enum answer answer = link_hear(&t->link, timeout_ms);
 
-	if (answer == ANSWER_LOST && t->asked == REQUEST_TELL)
+	if (answer == ANSWER_LOST && t->asked == REQUEST_REPORT)
 		t->sums.lost += t->batch.n_tasks;
 	if (answer == ANSWER_DONE || answer == ANSWER_REFUSED)
 		take_answer(t, answer == ANSWER_DONE);
@@ -618,8 +611,8 @@ static void *main_of_thread(void *arg)
 	struct sender *t = arg;
 
 	(void)pthread_setname_np(pthread_self(), "weightd-nccl");
-	t->now_ns = t->lost_told_ns = num_now_ns();
-	t->lost_told = ring_lost() + slot_lost();
+	t->now_ns = t->lost_reported_ns = num_now_ns();
+	t->lost_reported = ring_lost() + slot_lost();
 	sender_run(t);
 	drop_tasks(t);
 	discard_ring();

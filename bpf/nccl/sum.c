@@ -77,10 +77,11 @@ void sums_drop(struct sums *s, uint16_t comm)
 	}
 }
 
-struct sum *sums_next_untold(struct sums *s, unsigned from, int comm, uint64_t told_ns)
+struct sum *sums_next_unreported(struct sums *s, unsigned from, int comm, uint64_t reported_ns)
 {
 	for (struct sum *sum = s->of + from; sum < s->of + s->n; sum++)
-		if (sum->n > sum->n_told && sum->told_ns < told_ns && (comm < 0 || sum->comm == comm))
+		if (sum->n > sum->n_reported && sum->reported_ns < reported_ns &&
+		    (comm < 0 || sum->comm == comm))
 			return sum;
 	return NULL;
 }
@@ -102,8 +103,8 @@ void sums_set_tagged(struct sums *s, uint64_t cookie, uint64_t connection, bool 
 		}
 }
 
-void sums_forget_told(struct sums *s)
+void sums_forget_reported(struct sums *s)
 {
 	for (struct sum *sum = s->of; sum < s->of + s->n; sum++)
-		sum->n_told = sum->told_ns = 0;
+		sum->n_reported = sum->reported_ns = 0;
 }

@@ -17,8 +17,8 @@ struct sum {
 	int32_t fd, device;
 	uint64_t number;
 	uint64_t bytes, n;
-	uint64_t n_told;
-	uint64_t told_ns; /* the last time */
+	uint64_t n_reported;
+	uint64_t reported_ns; /* the last time */
 	uint64_t first_ns, last_ns;
 	uint64_t tagged; /* the connection to the tracer by which it was */
 };
@@ -39,12 +39,12 @@ void sums_add(struct sums *s, const struct record *r);
 void sums_drop(struct sums *s, uint16_t comm);
 
 /*
- * From this one on: the first with bytes that were not reported since `told_ns`, or NULL. `comm` < 0: of any.
+ * From this one on: the first with bytes that were not reported since `reported_ns`, or NULL. `comm` < 0: of any.
  */
-struct sum *sums_next_untold(struct sums *s, unsigned from, int comm, uint64_t told_ns);
+struct sum *sums_next_unreported(struct sums *s, unsigned from, int comm, uint64_t reported_ns);
 /* A socket that was not tagged by this connection. */
 struct sum *sums_next_untagged(struct sums *s, uint64_t connection);
 /* Sockets that carry both ways, or to two peers, have several sums. */
 void sums_set_tagged(struct sums *s, uint64_t cookie, uint64_t connection, bool is_refused);
 /* A new tracer has had no report. */
-void sums_forget_told(struct sums *s);
+void sums_forget_reported(struct sums *s);

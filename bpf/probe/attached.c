@@ -1,3 +1,7 @@
+/*
+ * A hash table by lease, bounded for each user. An attachment without its detach is dropped when its process has
+ * ended.
+ */
 #include "bpf/probe/attached.h"
 
 #include <errno.h>

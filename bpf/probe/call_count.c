@@ -1,3 +1,6 @@
+/*
+ * The kernel's counts only grow; the difference to the last take is reported.
+ */
 #include "bpf/probe/call_count.h"
 
 #include <bpf/bpf.h>

@@ -1,3 +1,6 @@
+/*
+ * Every offset and size is checked against the size of the file before it is read.
+ */
 #include "bpf/probe/elf_file.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/*
+ * Runs the iterator iter/task_vma to its end.
+ */
 #include "bpf/probe/mappings.h"
 
 #include <bpf/bpf.h>

@@ -22,8 +22,9 @@
 #define PAGES 16 /* of each ring, a power of two */
 #define RECORD_MAX 65536 /* the most that its size field can hold */
 /* Debian's kernel has this level, and asks for CAP_SYS_ADMIN then. */
-#define HOW_TO_BE_TOLD                                                                             \
-	"; 'sysctl kernel.perf_event_paranoid=2' lets who has CAP_PERFMON see it where that is 3"
+#define PARANOID_HINT                                                                              \
+	"; if it is 3, 'sysctl kernel.perf_event_paranoid=2' allows it with "                      \
+	"CAP_PERFMON"
 
 struct ring {
 	int fd;
@@ -132,7 +133,7 @@ static int perf_open(struct mmap_watch **ret, char ret_why[WHY_SIZE])
 	r = perf_open_rings(p);
 	if (r < 0) {
 		(void)snprintf(ret_why, WHY_SIZE, "the kernel refuses it: %s%s", strerror(-r),
-			       r == -EACCES ? HOW_TO_BE_TOLD : "");
+			       r == -EACCES ? PARANOID_HINT : "");
 		perf_close(&p->mmap_watch);
 		return r;
 	}

@@ -1,3 +1,6 @@
+/*
+ * Chooses the first kind that the kernel allows.
+ */
 #include "bpf/probe/mmap_watch.h"
 
 #include <errno.h>

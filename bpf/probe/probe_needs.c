@@ -1,3 +1,6 @@
+/*
+ * Loads each program alone, attaches it for a moment, and frees it.
+ */
 #include "bpf/probe/probe_needs.h"
 
 #include <bpf/bpf.h>
@@ -16,11 +19,12 @@
 
 const struct probe_need probe_needs[N_PROBE_NEEDS] = {
 	{"on_call", "uprobe_multi", UPROBE_MULTI_SINCE,
-	 "what processes ask of CUDA, NCCL and verbs, and what weightd says"},
+	 "calls of CUDA, NCCL and verbs, and events of weightd"},
 	{"look", "iter/task_vma", BPF_SINCE,
-	 "which processes have a library or weightd, and with that all that probes see"},
+	 "processes that have a library or weightd, and with that all that "
+	 "probes see"},
 	{NULL, "perf/mmap", BPF_SINCE,
-	 "when another process loads one, and with that all that probes see"},
+	 "processes that load one later, and with that all that probes see"},
 };
 
 static void probes_destroyp(struct probes_bpf **bpf)

@@ -1,3 +1,6 @@
+/*
+ * Owns the probes, if they are open, and answers for them.
+ */
 #include "bpf/probe/probe_question.h"
 
 #include <errno.h>
@@ -48,7 +51,7 @@ static struct question *probe_open(struct collector *c, const char *off)
 		(void)strcpy(
 			q->why,
 			"before 6.12.14, 6.13.3 and 6.14 a kernel since 6.11 lets seccomp kill "
-			"processes that return to a probe; --probes=on says that this one does not");
+			"processes that return to a probe; use --probes=on if this one does not");
 	else
 		q->is_refused = probes_open(c, &p->probes, q->why) < 0;
 	if (q->is_refused)
@@ -68,8 +71,7 @@ static void probe_close(struct question *q)
 static int probe_answer(struct question *q, struct answer *a)
 {
 	if (!probe_question_of(q)->probes) {
-		(void)snprintf(a->why, a->why_size, "weightd's probes are not looked at: %s",
-			       q->why);
+		(void)snprintf(a->why, a->why_size, "weightd's probes are not observed: %s", q->why);
 		return -EOPNOTSUPP;
 	}
 	usdt_answer(probes_usdt(probe_question_of(q)->probes), a);
@@ -149,7 +151,7 @@ const struct qp *probe_question_find_qp(struct question *q, const struct qp_name
 }
 
 const struct question_kind question_probes = {
-	.unseen = "what processes ask of CUDA, NCCL and verbs, and what weightd says, is not seen",
+	.unseen = "calls of CUDA, NCCL and verbs, and events of weightd, are not seen",
 	.open = probe_open,
 	.close = probe_close,
 	.answer = probe_answer,

@@ -1,3 +1,6 @@
+/*
+ * A file is probed as long as any process has it mapped, as the last sweep over all processes found.
+ */
 #include "bpf/probe/probed_file.h"
 
 #include <errno.h>

@@ -217,17 +217,17 @@ static __always_inline struct call_count *call_count_of(__u32 tgid, __u32 site)
 static __always_inline void announce(struct call_count *t, __u32 site)
 {
 	__u32 now = *(volatile __u32 *)&epoch;
-	struct probe_call *told;
+	struct probe_call *report;
 
 	if (t->epoch == now)
 		return;
-	told = bpf_ringbuf_reserve(&calls, sizeof(*told), 0);
-	if (!told) /* the next call announces it */
+	report = bpf_ringbuf_reserve(&calls, sizeof(*report), 0);
+	if (!report) /* the next call announces it */
 		return;
 	t->epoch = now;
-	__builtin_memset(told, 0, sizeof(*told));
-	told->site = site;
-	bpf_ringbuf_submit(told, 0);
+	__builtin_memset(report, 0, sizeof(*report));
+	report->site = site;
+	bpf_ringbuf_submit(report, 0);
 }
 
 static __always_inline void count(const struct probe_call *c, struct plan plan, __u32 tgid,
@@ -258,7 +258,7 @@ int on_return(struct pt_regs *ctx)
 	struct pending key = {.thread = bpf_get_current_pid_tgid(),
 			      .sp = PT_REGS_SP(ctx) - RETURN_ADDRESS_SIZE,
 			      .site = site};
-	struct probe_call *c = bpf_map_lookup_elem(&pending, &key), *told;
+	struct probe_call *c = bpf_map_lookup_elem(&pending, &key), *report;
 	const struct task_struct *task = (void *)bpf_get_current_task();
 	struct plan plan = plan_of(site);
 
@@ -276,29 +276,29 @@ int on_return(struct pt_regs *ctx)
 		bpf_map_delete_elem(&pending, &key);
 		return 0;
 	}
-	told = bpf_ringbuf_reserve(&calls, sizeof(*told), 0);
-	if (!told) {
+	report = bpf_ringbuf_reserve(&calls, sizeof(*report), 0);
+	if (!report) {
 		__sync_fetch_and_add(&missed.ring, 1);
 		bpf_map_delete_elem(&pending, &key);
 		return 0;
 	}
-	__builtin_memcpy(told, c, sizeof(*told));
+	__builtin_memcpy(report, c, sizeof(*report));
 	bpf_map_delete_elem(&pending, &key);
 	/* Others may have taken its room in the map while we looked, or it is of a call that never returned. */
-	if (told->tid != (__u32)key.thread || told->sp != key.sp || told->site != site) {
+	if (report->tid != (__u32)key.thread || report->sp != key.sp || report->site != site) {
 		__sync_fetch_and_add(&missed.pending, 1);
-		bpf_ringbuf_discard(told, 0);
+		bpf_ringbuf_discard(report, 0);
 		return 0;
 	}
-	told->took_ns = now - told->ns;
-	told->ns = now;
-	told->result = PT_REGS_RC(ctx);
-	told->began_ns = BPF_CORE_READ(task, group_leader, start_boottime);
-	told->tgid = key.thread >> 32;
-	told->uid = (__u32)bpf_get_current_uid_gid();
-	bpf_get_current_comm(told->comm, sizeof(told->comm));
-	take_at_return(told, plan);
-	bpf_ringbuf_submit(told, 0);
+	report->took_ns = now - report->ns;
+	report->ns = now;
+	report->result = PT_REGS_RC(ctx);
+	report->began_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	report->tgid = key.thread >> 32;
+	report->uid = (__u32)bpf_get_current_uid_gid();
+	bpf_get_current_comm(report->comm, sizeof(report->comm));
+	take_at_return(report, plan);
+	bpf_ringbuf_submit(report, 0);
 	return 0;
 }
 

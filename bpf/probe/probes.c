@@ -58,7 +58,7 @@ struct probes {
 	struct mmap_watch *mmap_watch;
 	char why_no_mmap_watch[N_MMAP_WATCH_KINDS][WHY_SIZE]; /* of each kind better than the one in use */
 	struct source calls, mapped;
-	struct timer timer; /* until arrivals are listened to again */
+	struct timer timer; /* until mappings are watched again */
 	struct timer count_timer; /* while something is counted */
 	struct call_counts call_counts;
 	struct probed_files files;
@@ -394,7 +394,7 @@ static int probes_begin(struct probes *p, char ret_why[WHY_SIZE])
 	if (r == 0)
 		r = look_first(p);
 	if (r < 0)
-		(void)snprintf(ret_why, WHY_SIZE, "the kernel does not tell what is mapped: %s",
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel does not list mappings: %s",
 			       strerror(-r));
 	return r;
 }

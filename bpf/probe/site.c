@@ -1,3 +1,6 @@
+/*
+ * A site's number is its place in all tables together: the cookie of its probes.
+ */
 #include "bpf/probe/site.h"
 
 #include <string.h>

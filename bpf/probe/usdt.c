@@ -248,7 +248,7 @@ int usdt_attach(struct usdt *u, int fd, int *ret_link_fd, char ret_why[WHY_SIZE]
 			       n < 0    ? "it is damaged"
 			       : n == 0 ? "it has no probes: it is older than these, or was built "
 					  "without <sys/sdt.h>"
-					: "its probes are others than this weightd-trace knows");
+					: "this weightd-trace does not support its probes");
 		return n < 0 ? n : -ENOENT;
 	}
 	(void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);

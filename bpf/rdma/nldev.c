@@ -104,9 +104,7 @@ static void set_text(json_t *o, const char *key, const struct attribute *a)
 		(void)json_object_set_new(o, key, value);
 }
 
-/*
- * --- Answers of the kernel ----------------------------------------------------------------------
- */
+/* --- Answers of the kernel -------------------------------------------------------------------- */
 
 /* By their numbers in the kernel. */
 static const char *const types[] = {"smi", "gsi", "rc",         "uc",      "ud",     NULL,
@@ -444,7 +442,7 @@ int nldev_read(int (*open)(void), json_t *rows, char ret_why[WHY_SIZE])
 	int r = ask_alone(open, RDMA_NLDEV_CMD_GET, 0, devices);
 
 	if (r < 0) {
-		(void)snprintf(ret_why, WHY_SIZE, "the kernel tells of none by netlink: %s",
+		(void)snprintf(ret_why, WHY_SIZE, "the kernel lists none by netlink: %s",
 			       strerror(-r));
 		return r;
 	}

@@ -1,3 +1,6 @@
+/*
+ * Hashed with a secret key: a user that chooses numbers cannot put all of them into one bucket.
+ */
 #include "bpf/rdma/qp.h"
 
 #include <arpa/inet.h>

@@ -1,3 +1,6 @@
+/*
+ * Nothing is kept: each answer reads sysfs and netlink anew.
+ */
 #include "bpf/rdma/rdma.h"
 
 #include <errno.h>

@@ -20,11 +20,11 @@
 
 const struct hook hooks[N_HOOKS] = {
 	[HOOK_STATE] = {"on_state", "tp_btf/inet_sock_set_state", BPF_SINCE,
-			"every count that is exact: then sock_diag counts"},
+			"all exact counts: sock_diag counts instead"},
 	[HOOK_DESTROY] = {"on_destroy", "tp_btf/tcp_destroy_sock", BPF_SINCE,
-			  "what is taken from a connection that is over"},
+			  "bytes that are read from a connection after its end"},
 	[HOOK_RETRANSMIT] = {"on_retransmit", "tp_btf/tcp_retransmit_skb", BPF_SINCE,
-			     "the time of each retransmission; not how many there were"},
+			     "the time of each retransmission; not their number"},
 	[HOOK_MARK] = {"mark", "iter/bpf_sk_storage_map", BPF_SINCE,
 		       "time, as iter/tcp and iter/task_file visit all sockets and files at each look; "
 		       "without these, all that BPF counts"},
@@ -32,10 +32,9 @@ const struct hook hooks[N_HOOKS] = {
 			   "nothing while iter/bpf_sk_storage_map is on"},
 	[HOOK_FILES] = {"adopt", "iter/task_file", BPF_SINCE,
 			"sockets that a process had before it was watched"},
-	[HOOK_SEND] = {"on_send", "tp_btf/sock_send_length", "6.3",
-		       "how large the calls are that send"},
+	[HOOK_SEND] = {"on_send", "tp_btf/sock_send_length", "6.3", "the sizes of calls that send"},
 	[HOOK_RECEIVE] = {"on_receive", "tp_btf/sock_recv_length", "6.3",
-			  "how large the calls are that receive"},
+			  "the sizes of calls that receive"},
 };
 
 static void meter_bpf_destroyp(struct meter_bpf **bpf)

@@ -260,7 +260,7 @@ static void set_limits(struct meter_of_bpf *b)
 	const char *limits = "";
 
 	if (!b->adopt || !bpf_program__autoload(b->bpf->progs.on_destroy))
-		limits = "a row that may lack something is sampled";
+		limits = "a row that may lack bytes is sampled";
 	else if (!b->mark && !support_has_capability(CAP_SYS_ADMIN))
 		limits = "in other network namespaces, connections that no process has open any "
 			 "more are not seen before they end, as weightd-trace lacks CAP_SYS_ADMIN";
@@ -590,7 +590,7 @@ static void bpf_take_events(struct meter *m, bool all, meter_event_fn fn, void *
 
 const struct meter_kind meter_bpf = {
 	.name = "bpf",
-	.is_told_of_ends = true,
+	.sees_ends = true,
 	.open = bpf_open,
 	.close = bpf_close,
 	.add_row = bpf_add_row,

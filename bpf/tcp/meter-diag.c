@@ -89,8 +89,7 @@ static int diag_open(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SI
 	d->fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
 	if (d->fd < 0) {
 		r = -errno;
-		(void)snprintf(ret_why, WHY_SIZE, "cannot ask the kernel by sock_diag: %s",
-			       strerror(-r));
+		(void)snprintf(ret_why, WHY_SIZE, "cannot open sock_diag: %s", strerror(-r));
 		free(d);
 		return r;
 	}
@@ -248,8 +247,8 @@ static int diag_check(struct meter *m, char ret_why[WHY_SIZE])
 		memcpy(&r, NLMSG_DATA(&packet.header), sizeof(r));
 	if (r < 0)
 		(void)snprintf(ret_why, WHY_SIZE,
-			       "the kernel answers of no TCP socket by sock_diag, for which it may "
-			       "have a module (modprobe tcp_diag): %s",
+			       "the kernel shows no TCP socket by sock_diag, for which it may have a "
+			       "module (modprobe tcp_diag): %s",
 			       strerror(-r));
 	return r;
 }

@@ -36,7 +36,7 @@ typedef void (*meter_event_fn)(const struct tcp_event *e, void *context);
 /* Functions return 0, or negative errno. */
 struct meter_kind {
 	const char *name;
-	bool is_told_of_ends; /* and may miss one; else it looks for what has ended */
+	bool sees_ends; /* and may miss one; else it looks for what has ended */
 	/* `ring_size`: bytes for its events. A failure is explained in `ret_why`. */
 	int (*open)(uint32_t ring_size, struct meter **ret, char ret_why[WHY_SIZE]);
 	void (*close)(struct meter *m);

@@ -1,3 +1,6 @@
+/*
+ * A descriptor keeps a namespace alive, so that it is closed as soon as no connection was seen there.
+ */
 #include "bpf/tcp/netns.h"
 
 #include <assert.h>

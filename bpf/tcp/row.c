@@ -1,3 +1,6 @@
+/*
+ * Rows as JSON. Members and their order are those of weightd-trace(8).
+ */
 #include "bpf/tcp/row.h"
 
 #include <arpa/inet.h>
@@ -54,13 +57,13 @@ bool label_parse(const json_t *request, struct label *ret, const char **ret_why)
 
 	*ret_why = NULL;
 	if (!take_text(request, "sync", label.sync))
-		*ret_why = "'sync' has to be a text of 1 to 127 bytes";
+		*ret_why = "'sync' must be a text of 1 to 127 bytes";
 	else if (!take_text(request, "peer", label.peer))
-		*ret_why = "'peer' has to be a text of 1 to 127 bytes: the name of the other node";
+		*ret_why = "'peer' must be a text of 1 to 127 bytes: the name of the other node";
 	else if (!json_is_integer(version) || label.version < 0)
-		*ret_why = "'version' has to be a number";
+		*ret_why = "'version' must be a number";
 	else if (!role || (strcmp(role, "payload") != 0 && strcmp(role, "control") != 0))
-		*ret_why = "'role' has to be \"payload\" or \"control\"";
+		*ret_why = "'role' must be \"payload\" or \"control\"";
 	if (*ret_why)
 		return false;
 	label.is_payload = !strcmp(role, "payload");
@@ -74,7 +77,7 @@ bool row_parse_expected(const json_t *request, json_int_t *ret, const char **ret
 	json_int_t bytes = expected ? json_integer_value(expected) : -1;
 
 	if (expected && (!json_is_integer(expected) || bytes < 0)) {
-		*ret_why = "'expected' has to be a number of bytes";
+		*ret_why = "'expected' must be a number of bytes";
 		return false;
 	}
 	*ret = bytes;
@@ -87,7 +90,7 @@ bool row_parse_transport(const json_t *request, const char **ret, const char **r
 	const char *text = json_string_value(transport);
 
 	if (transport && (!text || !*text || strlen(text) >= TRANSPORT_SIZE)) {
-		*ret_why = "'transport' has to be a text of 1 to 15 bytes";
+		*ret_why = "'transport' must be a text of 1 to 15 bytes";
 		return false;
 	}
 	*ret = text;

@@ -1,3 +1,6 @@
+/*
+ * The collector owns the meter: these questions read it.
+ */
 #include "bpf/tcp/tcp_question.h"
 
 #include <stdlib.h>

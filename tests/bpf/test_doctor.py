@@ -76,7 +76,7 @@ def test_what_is_off_is_explained(powerless):
     done = ctl("trace", "doctor", env=powerless.env)
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.partition("\n\n")[0].splitlines())) <= 80
-    assert f"\n\ntp_btf/inet_sock_set_state: {why}\n  lost: every count that is exact" in done.stdout
+    assert f"\n\ntp_btf/inet_sock_set_state: {why}\n  lost: all exact counts" in done.stdout
     assert "\niter/task_file: likewise\n  lost: sockets that a process had before it was watched\n" in done.stdout
     assert done.stdout.endswith(f"sampled where they end.\nNo BPF: {why}\n")
     told = json.loads(ctl("trace", "doctor", "--json", env=powerless.env).stdout)

@@ -87,7 +87,7 @@ def test_a_guest_has_another_kernel_and_changes_nothing_here():
     status, wrote = run(f"uname -r; cd {ROOT}; ls; echo written >{name}; cat {name}\n{DOCTOR}doctor --meter=diag; exit 7")
     assert status == 7 and "README.md" in wrote and "written" in wrote and os.uname().release not in wrote.split(), wrote
     assert not (ROOT / name).exists()
-    why = "the kernel answers of no TCP socket by sock_diag, for which it may have a module (modprobe tcp_diag): " \
+    why = "the kernel shows no TCP socket by sock_diag, for which it may have a module (modprobe tcp_diag): " \
         "No such file or directory\n"
     assert f"\nweightd-trace: {why}" in wrote and f"\nCounts nothing: {why}No BPF: " in wrote and "Counts by" not in wrote, wrote
 

@@ -151,7 +151,7 @@ def test_a_kernel_that_does_not_describe_itself_is_done_without():
     """As one without BTF: here it is hidden."""
     features.require("bpf")
     hide = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /sys/kernel/btf && exec "$@"', "sh"]
-    why = "the kernel does not describe itself in /sys/kernel/btf/vmlinux: No such file or directory"
+    why = "the kernel has no BTF in /sys/kernel/btf/vmlinux: No such file or directory"
     with Tracer(prefix=hide, probes=True) as tracer, tracing.pair() as (a, b):
         assert f"counts by diag on {tracer.socket}" in tracer.greeting and why in tracer.log
         client = tracer.client()
@@ -197,7 +197,7 @@ def test_without_bpf_what_is_elsewhere_is_absent(without_bpf, connect):
 
 
 def test_without_bpf_no_process_is_watched(without_bpf):
-    with pytest.raises(Refused, match="BPF alone: weightd-trace was started with --meter=diag"):
+    with pytest.raises(Refused, match="only BPF can follow the sockets of processes: weightd-trace was started with --meter=diag"):
         without_bpf.client().watch(os.getpid())
 
 

@@ -235,10 +235,10 @@ def test_none_is_left_of_many(tracer, connect):
 
 
 @pytest.mark.parametrize("request_, why", [
-    ({}, "'sync' has to be"), ({"sync": "s"}, "'seconds' has to be a number from 1 to 3600"),
+    ({}, "'sync' must be"), ({"sync": "s"}, "'seconds' must be a number from 1 to 3600"),
     ({"sync": "s", "seconds": 0}, "'seconds'"), ({"sync": "s", "seconds": 3601}, "'seconds'"),
     ({"sync": "s", "seconds": "1"}, "'seconds'"), ({"sync": "s", "seconds": -1}, "'seconds'"),
-    ({"sync": "none", "seconds": 1}, "'none' has no row; 'tag' or 'watch'"),
+    ({"sync": "none", "seconds": 1}, "'none' has no row; 'tag' a socket or 'watch' a process"),
 ])
 def test_a_wrong_request_is_refused_with_a_reason(tracer, traced, request_, why):
     client, a, b = traced
@@ -288,11 +288,11 @@ def test_calls_of_all_clients_are_not_for_everybody(tracer, traced):
         somebody = tracer.client()
     finally:
         os.seteuid(0)
-    with pytest.raises(Refused, match="what others have counted, or did, is shown to root"):
+    with pytest.raises(Refused, match="only root may see what other users count or do"):
         somebody.ask("messages", sync="s", seconds=1, all=True)
-    with pytest.raises(Refused, match="nobody has a row of 'none' now"):
+    with pytest.raises(Refused, match="no client has a row of 'none' now"):
         traced[0].ask("messages", sync="none", seconds=1, all=True)
-    with pytest.raises(Refused, match="'all' has to be true or false"):
+    with pytest.raises(Refused, match="'all' must be true or false"):
         traced[0].ask("messages", sync="s", seconds=1, all=1)
     assert attached(tracer) == set()
 
@@ -312,7 +312,7 @@ def test_how_many_syncs_a_client_may_have_counted_has_a_limit_but_for_root(trace
             listen(client, str(i))
         listen(client, "0")  # anew
     listen(client, "128")
-    with pytest.raises(Refused, match="the calls of more than 128 syncs counted; wait for one to end, or 'forget' it"):
+    with pytest.raises(Refused, match="the calls of at most 128 syncs; wait for one to end, or 'forget' it"):
         listen(somebody, "128")
     somebody.ask("forget", sync="5")
     listen(somebody, "128")
@@ -401,7 +401,7 @@ def test_the_beginning_of_a_name_will_do(tracer, traced):
 
 @pytest.mark.parametrize("args, status, why", [
     ([], 2, "takes the name of a sync"), (["s", "t"], 2, "takes the name of a sync"), (["--seconds=0", "s"], 2, "--seconds"),
-    (["none"], 1, "nobody has a row of 'none' now"),
+    (["none"], 1, "no client has a row of 'none' now"),
 ])
 def test_weightctl_says_what_is_wrong(tracer, args, status, why):
     with weightctl(tracer, *args) as told:
@@ -414,6 +414,6 @@ def test_without_bpf_it_is_refused():
     with Tracer("--meter=diag") as tracer, Client(tracer.socket) as client, \
             socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as a:
         client.tag(a)
-        with pytest.raises(Refused, match="calls are counted by BPF alone: weightd-trace was started with --meter=diag"):
+        with pytest.raises(Refused, match="only BPF can count calls: weightd-trace was started with --meter=diag"):
             listen(client)
         assert client.row()["messages"] is None

@@ -360,7 +360,7 @@ def test_it_says_where_it_is_asked_to_that_there_is_no_tracer(verbose):
     host.say("finalize", 0)
     said = host.end()
     assert said == ("libnccl-profiler-weightd: no weightd-trace on /nonexistent/trace.sock (No such file or directory); "
-                    "nothing is told\n" if verbose == "1" else "")
+                    "nothing is reported\n" if verbose == "1" else "")
 
 
 @pytest.mark.threads
@@ -600,7 +600,7 @@ def test_a_next_plugin_that_cannot_be_had_is_told_of_once_and_gone_without(trace
     with Host(tracer, WEIGHTD_NCCL_PROFILER_NEXT=name) as host:
         assert host.init() == MASK
         said = host.say("log")
-        assert f"'{name}'" in said and "cannot be had" in said
+        assert f"'{name}'" in said and "cannot be loaded" in said
         host.init(1, "two")
         assert host.say("log") == "-"
         play(host)

@@ -323,7 +323,7 @@ def test_files_of_others_are_not_for_everybody(tracer, client, start):
     try:
         stranger = tracer.client()
         assert "library" not in [row["kind"] for row in stranger.ask("doctor")]
-        with pytest.raises(tracing.Refused, match="shown to root"):
+        with pytest.raises(tracing.Refused, match="only root may see"):
             stranger.ask("acts")
     finally:
         os.seteuid(0)
@@ -333,7 +333,7 @@ PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}.get(os.uname().machine)
 WITHOUT_PERF = [sys.executable, "-c", SECCOMP.format(call=PERF_EVENT_OPEN, answer=FAIL | errno.EACCES) +
                 "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]  # as with kernel.perf_event_paranoid=3 of Debian
 REFUSED = "the kernel refuses it: Permission denied; " \
-    "'sysctl kernel.perf_event_paranoid=2' lets who has CAP_PERFMON see it where that is 3"
+    "if it is 3, 'sysctl kernel.perf_event_paranoid=2' allows it with CAP_PERFMON"
 
 
 def hooks(client):

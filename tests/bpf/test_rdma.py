@@ -286,5 +286,5 @@ def test_this_kernel_says_whether_it_has_any(tracer):
     *_, told = tracer.client().ask("rdma", qps=True)
     assert (told["kind"], told["what"], told["cut"]) == ("rdma", "qps", False)
     if not told["on"]:
-        assert told["why"] == "the kernel tells of none by netlink: Protocol not supported"
+        assert told["why"] == "the kernel lists none by netlink: Protocol not supported"
         assert ctl(tracer, "trace", "rdma", "--qps") == f"No queue pairs: {told['why']}\n"

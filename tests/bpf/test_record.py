@@ -378,7 +378,7 @@ def test_ports_are_looked_at_again_where_there_are_any():
 
 
 def test_a_tracer_that_knows_no_ports_is_asked_for_them_once():
-    tracer = FakeAgent(observe=[END], rdma=[row("progress", 5), END | {"error": "'op' has to be one of tag, watch"}])
+    tracer = FakeAgent(observe=[END], rdma=[row("progress", 5), END | {"error": "'op' must be one of tag, watch"}])
     recorder = Recorder(tracer.path)
     recorder.until('"kind":"progress"')
     assert [line["kind"] for line in lines(recorder.end())] == ["clock", "progress", "clock"]

@@ -51,7 +51,7 @@ def test_what_is_refused_costs_no_more_than_it_is_for(program):
         said = meter_of(told)
         assert said["meter"] == meter and f"counts by {meter} on" in tracer.greeting
         assert said["why"] == (None if meter == "bpf" else f"{hook}: {WHY}")
-        assert said["limits"] == ("a row that may lack something is sampled" if program in ("on_destroy", "adopt") else None)
+        assert said["limits"] == ("a row that may lack bytes is sampled" if program in ("on_destroy", "adopt") else None)
         client.tag(a)
         carry(a, b, 1_234_567, 1)
         row = client.until(is_acknowledged)

@@ -266,7 +266,7 @@ def test_a_stall_that_a_tracer_sees_is_shown_while_it_is_one(connect):
 
 
 def test_a_refusal_is_told():
-    why = "what others have counted, or did, is shown to root"
+    why = "only root may see what other users count or do"
     tracer = FakeAgent(rows=[END | {"error": why}])
     done = run(tracer.path)
     tracer.close()

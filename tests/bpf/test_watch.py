@@ -178,7 +178,7 @@ def test_a_group_is_watched_once_and_after_it_was_forgotten_again(tracer, group,
     client = tracer.client()
     watch(client, group)
     for path in str(group.path) + "/", path_of(group), path_of(group) + "/../" + group.path.name, f"/../..{path_of(group)}":
-        with pytest.raises(Refused, match="that control group is watched already"):
+        with pytest.raises(Refused, match="that control group is already watched"):
             client.ask("watch", cgroup=path, sync="s", version=1, peer="c", role="payload")
     client.ask("forget", sync="s")
     watch(client, group, peer="c")
@@ -187,7 +187,7 @@ def test_a_group_is_watched_once_and_after_it_was_forgotten_again(tracer, group,
     carry(one, other, 4321)
     assert carried(client.until(is_acknowledged, "c")) == both_ways(4321, 0)
     with tracer.client() as second:
-        with pytest.raises(Refused, match="watched already"):
+        with pytest.raises(Refused, match="already watched"):
             watch(second, group)
 
 
@@ -209,7 +209,7 @@ def client_as(tracer, uid):
 
 def test_a_group_is_for_its_owner(tracer, group):
     os.chown(group.path, SOMEBODY, -1)
-    with pytest.raises(Refused, match="that control group is another user's: only root may watch it"):
+    with pytest.raises(Refused, match="that control group belongs to another user: only root may watch it"):
         watch(client_as(tracer, ANOTHER), group)
     watch(client_as(tracer, SOMEBODY), group)
 
@@ -221,7 +221,7 @@ def test_what_a_client_watches_has_a_limit_but_for_root(tracer, group):
     client = client_as(tracer, SOMEBODY)
     for i, g in enumerate(below[:128]):
         watch(client, g, sync=str(i // 64))
-    with pytest.raises(Refused, match="more than 128 processes and control groups; 'forget' a sync that is over"):
+    with pytest.raises(Refused, match="at most 128 processes and control groups; 'forget' a sync that has ended"):
         watch(client, below[128])
     client.ask("forget", sync="1")
     watch(client, below[128])
@@ -234,7 +234,7 @@ def test_what_a_client_watches_has_a_limit_but_for_root(tracer, group):
 
 
 @pytest.mark.parametrize("path, why", [
-    ("relative", "'cgroup' has to be a path that begins with '/'"), ("", "'cgroup' has to be"), (7, "'cgroup' has to be"),
+    ("relative", "'cgroup' must be a path that begins with '/'"), ("", "'cgroup' must be"), (7, "'cgroup' must be"),
     ("/no/such", "there is no control group '/no/such' of version 2 here: No such file"),
     ("/" + "x" * 127, f"there is no control group '/{'x' * 127}' of version 2 here: No such file or directory$"),
     ("/" + "x" * 199, "there is no such control group of version 2 here: No such file or directory$"),
@@ -252,14 +252,14 @@ def test_what_is_no_group_is_refused(tracer, path, why):
 
 
 def test_a_group_or_a_process_but_not_both(tracer, group):
-    with pytest.raises(Refused, match="there is no 'pid' beside it"):
+    with pytest.raises(Refused, match="without a 'pid' beside it"):
         tracer.client().ask("watch", cgroup=str(group.path), pid=os.getpid(), sync="s", version=1, peer="b", role="payload")
 
 
 def test_without_bpf_no_group_is_watched(group):
     features.require("trace")
     with Tracer("--meter=diag") as tracer:
-        with pytest.raises(Refused, match="BPF alone: weightd-trace was started with --meter=diag"):
+        with pytest.raises(Refused, match="only BPF can follow the sockets of processes: weightd-trace was started with --meter=diag"):
             watch(tracer.client(), group)
 
 
@@ -371,7 +371,7 @@ def test_a_command_is_told_of_a_signal(tracer):
 
 @pytest.mark.parametrize("args, status, why", [
     (["--pid", "2147483647"], 1, "2147483647: No such"), (["--cgroup=/no/such"], 1, "there is no control group '/no/such'"),
-    (["--sync=" + "x" * 128, "true"], 1, "'sync' has to be"),
+    (["--sync=" + "x" * 128, "true"], 1, "'sync' must be"),
     ([], 2, "wants a --pid, a --cgroup or a command"), (["--cgroup", "a.slice"], 2, "a path that begins with '/', not 'a.slice'"),
 ])
 def test_weightctl_says_what_is_wrong(tracer, args, status, why):
@@ -392,7 +392,7 @@ def test_a_command_that_cannot_be_watched_is_not_run(tmp_path):
     features.require("trace")
     with Tracer("--meter=diag") as tracer, weightctl(tracer, "touch", tmp_path / "ran") as told:
         _, error = told.communicate()
-    assert told.returncode == 1 and "followed by BPF alone" in error
+    assert told.returncode == 1 and "only BPF can follow the sockets of processes" in error
     assert not (tmp_path / "ran").exists()
 
 

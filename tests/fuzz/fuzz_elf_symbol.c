@@ -1,5 +1,5 @@
 /*
- * Any bytes as the file of a library. Where a function is found, it lies within the file.
+ * Any bytes as the file of a library. A function that is found lies within the file.
  */
 #include <sys/mman.h>
 #include <unistd.h>

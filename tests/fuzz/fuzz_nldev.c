@@ -1,5 +1,5 @@
 /*
- * Any bytes as a packet of the kernel about RDMA devices. What is understood of it can be told.
+ * Any bytes as a packet of the kernel about RDMA devices. Parsed rows can be written as JSON.
  */
 #include <jansson.h>
 

@@ -1,5 +1,5 @@
 /*
- * Any bytes as the file of a program. What its notes lead to lies within the file.
+ * Any bytes as the file of a program. The addresses in its notes lie within the file.
  */
 #include <sys/mman.h>
 #include <unistd.h>

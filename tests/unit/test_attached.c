@@ -1,5 +1,5 @@
 /*
- * What is attached is found until it is let go, and what does not fit is counted.
+ * Attachments are found until they are detached, and those without room are counted.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,7 +75,7 @@ static void test_what_ended_with_its_process_is_not_told(void **state)
 	(void)state;
 	attached_init(&a);
 	add(&a, getpid(), 1, getpid(), 1);
-	add(&a, getpid(), 2, 0, 1); /* whose process is not known here */
+	add(&a, getpid(), 2, 0, 1); /* in another pid namespace */
 	add(&a, getpid(), 3, dead(), 1);
 	add(&a, dead(), 4, getpid(), 1);
 	assert_int_equal(n_told(&a), 2);

@@ -1,5 +1,5 @@
 /*
- * What the path of a control group says of a container, and which of several paths says most.
+ * The container in the path of a control group, and the best of several paths.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * A function is found where it lies in its file, and a damaged file is refused.
+ * Functions are found at their place in the file, and damaged files are refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>

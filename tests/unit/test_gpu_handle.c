@@ -1,5 +1,5 @@
 /*
- * What was exported last under a key is found, until there is no room for it.
+ * The handle that was exported last under a key is found, until there is no room for it.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * In whichever way the kernel tells of arrivals, it says the same, and says so where it had no room.
+ * All ways to watch mappings report the same, and report when they had no room.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,7 +29,7 @@
 #define ATTEMPTS 100
 #define PATIENCE_MS 10000
 
-/* What was told of one process. */
+/* The reports of one process. */
 struct heard {
 	pid_t pid;
 	size_t n;
@@ -60,7 +60,7 @@ static struct mmap_watch *open_kind(const struct mmap_watch_kind *kind)
 	return a;
 }
 
-/* Of memory that has no file perf tells, too. */
+/* Perf reports mappings of memory without a file, too. */
 static bool is_of_a_file(const char *name)
 {
 	return *name != '[' && strcmp(name, "anon") != 0;
@@ -88,7 +88,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(a, b);
 }
 
-/* In no order: a process may go on at another processor, whose ring is another. */
+/* In any order: a process may continue on another processor, which has another ring. */
 static void take(struct mmap_watch *a, struct heard *h)
 {
 	struct pollfd readable = {.fd = mmap_watch_fd(a), .events = POLLIN};
@@ -174,7 +174,7 @@ static void test_each_kind_says_the_same(void **state)
 	mmap_watch_close(perf);
 }
 
-/* Perf says so with what it has room for next. */
+/* Perf reports the loss with its next record. */
 static void test_where_there_was_no_room_is_told(void **state)
 {
 	struct mmap_watch *a = open_kind(*state);
@@ -227,7 +227,7 @@ static bool is_refused_perf(void)
 	return end_of(pid) != EXIT_SUCCESS;
 }
 
-/* As the service has. Gone with the process is what it opened. */
+/* As the service has. The descriptors are closed with the process. */
 static void open_with_two_capabilities(void)
 {
 	char why[N_MMAP_WATCH_KINDS][WHY_SIZE] = {};
@@ -273,9 +273,9 @@ static void test_who_may_have_perf_has_it(void **state)
 static void test_why_there_is_none_fits_in_a_sentence(void **state)
 {
 	static const char why[N_MMAP_WATCH_KINDS][WHY_SIZE] = {
-		"the kernel refuses it: Permission denied; 'sysctl kernel.perf_event_paranoid=2' "
-		"lets who has CAP_PERFMON see it where that is 3",
-		"the kernel does not describe itself in /sys/kernel/btf/vmlinux: No such file or "
+		"the kernel refuses it: Permission denied; if it is 3, "
+		"'sysctl kernel.perf_event_paranoid=2' allows it with CAP_PERFMON",
+		"the kernel has no BTF in /sys/kernel/btf/vmlinux: No such file or "
 		"directory",
 	};
 	char all[WHY_SIZE];

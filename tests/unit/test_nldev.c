@@ -1,7 +1,8 @@
 /*
- * What the kernel says of queue pairs and their counters is understood, and what it would never say harms nobody.
+ * The parser of the kernel's queue pairs and counters accepts its packets, and survives all others.
  *
- * The packets are made here, as drivers/infiniband/core/nldev.c makes them: no machine of these tests has such a device.
+ * The packets are made here, as drivers/infiniband/core/nldev.c makes them: no machine of these tests has such a
+ * device.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -251,7 +252,7 @@ static void test_an_answer_ends(void **state)
 	(void)state;
 	put_qps(&p);
 	put_done(&p, NLMSG_DONE, 0);
-	put_qps(&p); /* which is not of it */
+	put_qps(&p); /* of another device */
 	assert_int_equal(n_rows(&p, 1), 2);
 	p.size = 0;
 	put_done(&p, NLMSG_ERROR, -EINVAL);
@@ -299,7 +300,7 @@ static void test_damaged_packets_harm_nobody(void **state)
 	put_qps(&whole);
 	put_counters(&whole);
 	for (size_t size = 0; size < whole.size; size++) {
-		char *cut = malloc(size + 1); /* so that who reads behind it is seen */
+		char *cut = malloc(size + 1); /* so that a read beyond its end is seen */
 
 		rows = json_array();
 		memcpy(cut, whole.bytes, size);
@@ -410,7 +411,7 @@ static void test_why_it_cannot_be_asked(void **state)
 
 	(void)state;
 	assert_int_equal(nldev_read(open_none, rows, why), -EPROTONOSUPPORT);
-	assert_string_equal(why, "the kernel tells of none by netlink: Protocol not supported");
+	assert_string_equal(why, "the kernel lists none by netlink: Protocol not supported");
 	assert_int_equal(json_array_size(rows), 0);
 	json_decref(rows);
 }

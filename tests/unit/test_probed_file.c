@@ -1,4 +1,7 @@
-/* Files for which there is no room: since when they may have been in use. None can be opened; the probes are ours. */
+/*
+ * Files without room: since when they may have been in use. None of them can be opened; the list of mappings is a
+ * stub.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -86,7 +89,7 @@ static void test_what_was_refused_may_be_in_use_since_then(void **state)
 	assert_true(add(100, 5000));
 	probed_files_end_sweep(&files);
 	assert_int_equal(since_of(100), 2000);
-	assert_true(add(103, 6000)); /* nobody was refused */
+	assert_true(add(103, 6000)); /* no file was refused */
 	assert_int_equal(since_of(103), 6000);
 }
 

@@ -1,6 +1,6 @@
 /*
- * A queue pair is found by its process and number where one of its devices can be meant, for as long as it was there,
- * until there is no room for it.
+ * Queue pairs are found by process and number if only one of its devices can be meant, for as long as they were
+ * there, until there is no room for them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,7 +63,7 @@ static void destroy(struct qps *s, const char *device, uint64_t number, uint64_t
 	qps_destroy(s, &qp.name, ns, ns);
 }
 
-/* The act that it comes from, or 0. */
+/* Returns the event that it follows from, or 0. */
 static uint64_t found(const struct qps *s, uint64_t number, uint64_t since_ns, uint64_t until_ns)
 {
 	const struct qp wanted = qp_of("", number, 0, 0);
@@ -292,7 +292,7 @@ static void test_who_makes_up_devices_has_no_more_room_for_one_number(void **sta
 	tear_down(s);
 }
 
-/* The next number from `n` on that fell into the first bucket with a hash that everybody knows. */
+/* Returns the next number from `n` on that is in the first bucket with a hash without a key. */
 static uint64_t chosen(pid_t pid, uint64_t n)
 {
 	while (((n ^ (uint64_t)pid << 32) * 0x9e3779b97f4a7c15u >> 32) % QP_BUCKETS != 0)

@@ -1,4 +1,6 @@
-/* Rings: how much is taken at once, from one that others fill without an end. The libbpf is ours. */
+/*
+ * Rings: how much is taken at once from one that is filled without an end. The test has a libbpf of its own.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /*
- * A connection whose end nobody saw is given up, and none that is only about to end, or was left out once.
+ * A connection whose end was not seen is given up, but none that is about to end, or was left out once.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +48,7 @@ static void test_what_begins_or_ends_meanwhile_is_not_missing(void **state)
 
 	(void)state;
 	for (int i = 0; i < 100; i++) {
-		s.totals.sockets += 7; /* of which a look that came too early found none */
+		s.totals.sockets += 7; /* an early look found none of them */
 		s.totals.closed += i % 2 ? 9 : 5;
 		look(&s, i % 2 ? 0 : 1);
 	}

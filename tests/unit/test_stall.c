@@ -1,5 +1,5 @@
 /*
- * What is said of a row, from what the kernel counted of rows whose cause was known.
+ * The cause of a stall, from counters that the kernel had for a known cause.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -165,7 +165,7 @@ static void test_a_stall_is_a_while_in_which_nothing_is_delivered(void **state)
 	enum limit cause;
 
 	(void)state;
-	assert_false(stall_cause(&s, &now, 900 * MS, 0, &cause)); /* nobody looked */
+	assert_false(stall_cause(&s, &now, 900 * MS, 0, &cause)); /* there was no look */
 	now.limit_ns[LIMIT_BUSY] = 5000 * MS;
 	stall_look(&s, &now, 1000 * MS);
 	now.limit_ns[LIMIT_RECEIVE_WINDOW] = 190 * MS;
@@ -218,7 +218,7 @@ static void test_who_does_not_send_does_not_stall(void **state)
 	(void)state;
 	stall_look(&s, &now, 1000 * MS);
 	assert_false(stall_cause(&s, &now, 9000 * MS, 0, &cause));
-	now.counter[COUNTER_SUBMITTED] = 64; /* which nobody acknowledges */
+	now.counter[COUNTER_SUBMITTED] = 64; /* which is not acknowledged */
 	assert_true(stall_cause(&s, &now, 9000 * MS, 0, &cause));
 	now.counter[COUNTER_RECEIVED] = 65;
 	assert_false(stall_cause(&s, &now, 9000 * MS, 0, &cause));
@@ -341,7 +341,7 @@ static void test_who_could_send_more_is_paced_by_the_rate_that_was_set(void **st
 	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* TCP paces by itself */
 	s = paced;
 	s.pacing_rate = s.max_pacing_rate = UINT64_MAX;
-	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* nobody has set one */
+	assert_int_equal(limit_of_busy(&s), LIMIT_BUSY); /* it was never set */
 }
 
 int main(void)

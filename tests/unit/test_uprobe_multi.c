@@ -1,5 +1,5 @@
 /*
- * A link counts what is called, says to its uint16_t that it looks, and leaves nothing behind.
+ * A link counts calls, increments its uint16_t, and leaves no trace behind.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * The probes of weightd, which are in this program as well, are found where they lie, and a damaged file is refused.
+ * The probes of weightd, which this program has as well, are found at their place, and damaged files are refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,9 @@
 /*
- * The first process of a guest: has the host's root, and what is written there in memory, runs one command, and switches
- * the guest off
+ * The first process of a guest: mounts the host's root with writes in memory, runs one command, and switches the
+ * guest off
  *
- * The command is /command of the initial file system, for sh. What it ends with is the last line on the console. Modules
- * are those in /modules, in the order of their names.
+ * The command is /command of the initial file system, for sh. Its exit status is the last line on the console.
+ * Modules are those in /modules, in the order of their names.
  */
 #include <dirent.h>
 #include <errno.h>

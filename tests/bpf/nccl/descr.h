@@ -1,8 +1,8 @@
 /*
- * Descriptors of events, as NCCL hands them to a plug-in of its profiler in each version
+ * Descriptors of events, as NCCL passes them to a plug-in of its profiler in each version
  *
- * They are laid out by the declarations of that version, written down here once more after NCCL's own; each is just as
- * large as it is there, in a block of its own, which the caller frees, and what NCCL does not set is no zero. The version
+ * Each has the layout that its version declares, written once more here after NCCL's own declarations, and exactly
+ * that size, in a block of its own, which the caller frees. Members that NCCL does not set are not zero. The version
  * is one from 4 to 7.
  */
 #pragma once
@@ -22,7 +22,7 @@ enum {
 	CE_COLL = 4096
 };
 
-/* What descr_net() has as `data`: of a socket, or of a queue pair. */
+/* The `data` of descr_net(), for a socket or a queue pair. */
 struct net_socket {
 	uint8_t type;
 	union {

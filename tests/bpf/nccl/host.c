@@ -1,6 +1,6 @@
 /*
- * NCCL, as a plug-in of its profiler sees it: loads one and does with it what the lines of its standard input say, each
- * of which it answers with one. test_nccl_plugin.py has the words, descr.c what is handed over.
+ * NCCL, as a plug-in of its profiler sees it: loads a plug-in and calls it as the lines of its standard input ask,
+ * and answers each line with one. test_nccl_plugin.py has the words, descr.c the descriptors.
  */
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -29,7 +29,7 @@
 #define MASK_STATE 0x1
 #define MASK_PEER 0x100000
 
-/* What an event of a network is of, and in which version of that. */
+/* The transport of a network event, and its version. */
 #define OF_QP (1 << 16 | 1)
 #define OF_SOCKET (2 << 16 | 1)
 
@@ -149,7 +149,7 @@ static void set_state(void *handle, int state, size_t size)
 	check(table->state(handle, state, &args));
 }
 
-/* --- What bytes a network carries ---------------------------------------------------------------- */
+/* --- Bytes on a network ----------------------------------------------------------------------- */
 
 static void carry(int from, int to, size_t size)
 {
@@ -499,7 +499,7 @@ static void do_close(char **w)
 	(void)puts("ok");
 }
 
-/* carry A B SIZE, of which nobody is told */
+/* carry A B SIZE, without an event */
 static void do_carry(char **w)
 {
 	carry(fds[number(w[1])], fds[number(w[2])], strtoull(w[3], NULL, 0));

@@ -1,6 +1,6 @@
 /*
- * Another plug-in of NCCL's profiler, of versions up to NEWEST: it writes down what it is told, a line each, into the
- * file $NEXT_LOG, and ends the process where it is handed what it never gave.
+ * Another plug-in of NCCL's profiler, of versions up to NEWEST: it writes each of its calls as a line into the file
+ * $NEXT_LOG, and ends the process if an argument is not one that it returned before.
  *
  * Its mask is $NEXT_MASK. $NEXT_FAILS: it cannot be initialized.
  */
