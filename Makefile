@@ -99,6 +99,8 @@ CUDA := $(call objects,$(wildcard ipc/cuda/*.c))
 CHOSEN := server/base/ini-% server/buffers/probe-% server/base/fault.c
 # Both ends of what weightd and weightd-cuda say to each other.
 PROTOCOL := $(call objects,server/cuda/protocol.c)
+# For programs that have jansson, which weightd has not.
+JSON_BASE := $(call objects,$(wildcard server/base/json/*.c))
 BASE_OBJECTS := $(call objects,$(filter-out $(CHOSEN),$(wildcard server/base/*.c)) $(INI))
 SERVER_ROOMS := server server/backend server/buffers server/memory server/requests server/restart server/state
 SERVER := $(call objects,$(filter-out $(CHOSEN),$(wildcard $(SERVER_ROOMS:%=%/*.c))) $(PROBE)) $(BASE_OBJECTS) $(PROTOCOL)
@@ -119,7 +121,7 @@ SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
 SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
 	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc)) $(RESHARD)
 SYNC_NCCL := $(call objects,$(wildcard server/sync/nccl/*.c))
-TRACE := $(call objects,$(filter-out %.bpf.c,$(wildcard bpf/*.c $(addprefix bpf/,$(addsuffix /*.c,base tcp event rdma probe)) ipc/base/*.c)) server/base/loop.c)
+TRACE := $(call objects,$(filter-out %.bpf.c,$(wildcard bpf/*.c $(addprefix bpf/,$(addsuffix /*.c,base tcp event rdma probe)) ipc/base/*.c)) server/base/loop.c) $(JSON_BASE)
 # A guest in trainers' processes: nothing but the C library.
 NCCL_PLUGIN_OBJECTS := $(call objects,$(wildcard bpf/nccl/*.c) $(addprefix ipc/base/,fd.c num.c utf8.c))
 NCCL_PLUGIN_MAP := bpf/nccl/libnccl-profiler-weightd.map

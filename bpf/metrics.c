@@ -21,8 +21,7 @@
 #include "bpf/tracer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
-
-#define SAMPLES_MAX 24 /* in a packet: each may have the name of a peer, escaped */
+#include "server/base/json/metric.h"
 
 /* --- Counting ----------------------------------------------------------------------------------- */
 
@@ -99,40 +98,16 @@ struct metrics_answer {
 };
 
 struct family {
-	const char *name;
-	const char *type;
-	const char *unit; /* end of the name; NULL: none */
-	const char *help;
+	struct metric metric;
 	void (*append)(struct metrics_answer *a, const struct family *f);
 	size_t offset; /* in struct metrics, peer_totals or program, where `append` wants one */
 	int rdma_port_counts; /* this kind of rdma_port_counts */
 };
 
-/* The samples of the last packet, if it is of this family and has room. */
-static json_t *samples_for(const struct metrics_answer *a, const struct family *f)
-{
-	const json_t *last = json_array_get(a->packets, json_array_size(a->packets) - 1);
-	const char *name = json_string_value(json_object_get(last, "metric"));
-	json_t *samples = json_object_get(last, "samples");
-
-	if (name && !strcmp(name, f->name) && json_array_size(samples) < SAMPLES_MAX)
-		return samples;
-	samples = json_array();
-	(void)json_array_append_new(a->packets,
-				    json_pack("{ss ss ss ss? ss so}", "kind", "metric", "metric",
-					      f->name, "type", f->type, "unit", f->unit, "help",
-					      f->help, "samples", samples));
-	return samples;
-}
-
-/* Takes `labels`. A sample in seconds is sent in nanoseconds. */
 static void sample_append(const struct metrics_answer *a, const struct family *f, json_t *labels,
 			  uint64_t value)
 {
-	const char *key = f->unit && !strcmp(f->unit, "seconds") ? "value_ns" : "value";
-
-	(void)json_array_append_new(samples_for(a, f),
-				    json_pack("{so sI}", "labels", labels, key, (json_int_t)value));
+	metric_append(a->packets, &f->metric, labels, value);
 }
 
 static void append_one(struct metrics_answer *a, const struct family *f)
@@ -303,7 +278,7 @@ static void append_port_rate(struct metrics_answer *a, const struct family *f)
 static bool is_of(const struct rdma_port_count *c, const struct family *f)
 {
 	return (int)c->kind == f->rdma_port_counts &&
-	       (c->kind != RDMA_PORT_TRAFFIC || (c->unit > 1) == (f->unit != NULL));
+	       (c->kind != RDMA_PORT_TRAFFIC || (c->unit > 1) == (f->metric.unit != NULL));
 }
 
 static json_t *labels_of_count(const struct rdma_port *p, const struct rdma_port_count *c)
@@ -344,9 +319,9 @@ static void append_misses(struct metrics_answer *a, const struct family *f)
 
 /* clang-format off */
 #define COUNTER(name_, unit_, help_, append_, ...) \
-	{.name = "weightd_trace_" name_, .type = "counter", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
+	{.metric = {"weightd_trace_" name_, "counter", (unit_), (help_)}, .append = (append_), __VA_ARGS__}
 #define GAUGE(name_, unit_, help_, append_, ...) \
-	{.name = "weightd_trace_" name_, .type = "gauge", .unit = (unit_), .help = (help_), .append = (append_), __VA_ARGS__}
+	{.metric = {"weightd_trace_" name_, "gauge", (unit_), (help_)}, .append = (append_), __VA_ARGS__}
 #define OF_METRICS(member) .offset = offsetof(struct metrics, member)
 #define OF_PEER(member) .offset = offsetof(struct peer_totals, member)
 #define OF_PROGRAM(member) .offset = offsetof(struct program, member)
@@ -442,7 +417,7 @@ int metrics_op(struct request *q)
 	struct client *c = q->client;
 	cleanup(json_decrefp) json_t *packets = json_array();
 	struct metrics_answer a = {.tracer = c->tracer, .packets = packets};
-	json_t *packet;
+	json_t *packet, *row;
 	size_t i;
 	int r = metrics_mark(c->tracer, &a);
 
@@ -457,7 +432,9 @@ int metrics_op(struct request *q)
 	free(a.ports);
 	json_array_foreach(packets, i, packet)
 	{
-		packets_answer(c, json_incref(packet));
+		row = json_pack("{ss}", "kind", "metric");
+		(void)json_object_update(row, packet);
+		packets_answer(c, row);
 	}
 	return 0;
 }

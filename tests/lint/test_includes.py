@@ -13,6 +13,7 @@ MAY_INCLUDE = {
     "ipc/cuda": ["ipc", "ipc/base"],
     "ipc/reshard": ["ipc/base", "libclient/include"],
     "server/base": ["ipc", "ipc/base"],
+    "server/base/json": ["server/base", "ipc/base"],
     # weightd. Each room may include those above it here.
     "server/restart": ["ipc", "ipc/base", "server/base"],
     "server/state": ["ipc", "ipc/base", "server/base", "server/restart"],
@@ -34,7 +35,7 @@ MAY_INCLUDE = {
     "libclient/include": [],
     "libclient": ["libclient/include", "ipc", "ipc/base", "ipc/cuda"],
     "libclient/weightctl": ["libclient/include", "ipc/base", "ipc/reshard"],
-    "bpf": ["bpf/probe", "bpf/rdma", "bpf/event", "bpf/tcp", "bpf/base", "server/base", "ipc/base"],
+    "bpf": ["bpf/probe", "bpf/rdma", "bpf/event", "bpf/tcp", "bpf/base", "server/base", "server/base/json", "ipc/base"],
     "bpf/base": ["server/base", "ipc/base"],
     "bpf/tcp": ["bpf/base", "server/base", "ipc/base"],
     "bpf/event": ["bpf/base", "server/base", "ipc/base"],
@@ -55,7 +56,7 @@ MAY_INCLUDE = {
 # Headers of other projects, and the only places that may include them.
 THIRD_PARTY = {
     r"xxhash\.h": ["ipc/hash.c", "bpf/rdma/qp.c"],
-    r"jansson\.h": ["ipc/reshard/split.c", "libclient/load/", "libclient/weightctl/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
+    r"jansson\.h": ["ipc/reshard/split.c", "libclient/load/", "libclient/weightctl/", "server/base/json/", "server/sync/", "bpf/", "tests/unit/", "tests/fuzz/"],
     r"openssl/.*": ["libclient/weightctl/pki-openssl.c", "server/sync/", "tests/unit/", "tests/fake/ktls/"],
     r"gloo/.*": ["server/sync/gloo/link.cc", "tests/bench/peers/"],
     r"libsmartcols(/.*)?\.h": ["libclient/weightctl/"],
