@@ -477,6 +477,21 @@ static void a_timer_started_again_has_only_its_new_deadline(void **state)
 	assert_string_equal(fired, "ba");
 }
 
+static void a_timer_started_once_keeps_its_deadline_while_it_runs(void **state)
+{
+	struct timer *t = &alarms[1].timer;
+
+	(void)state;
+	assert_false(timer_runs(t));
+	timer_start_once(&loop, t, 0);
+	assert_true(timer_runs(t));
+	timer_start_once(&loop, t, 1000 * MS);
+	start(0, num_now_ns() + MS);
+	run();
+	assert_string_equal(fired, "ba");
+	assert_false(timer_runs(t));
+}
+
 static void a_stopped_timer_does_not_fire(void **state)
 {
 	(void)state;
@@ -614,6 +629,7 @@ int main(void)
 		TIMER_TEST(a_timer_never_fires_early),
 		TIMER_TEST(a_timer_in_the_past_fires_at_once_and_once),
 		TIMER_TEST(a_timer_started_again_has_only_its_new_deadline),
+		TIMER_TEST(a_timer_started_once_keeps_its_deadline_while_it_runs),
 		TIMER_TEST(a_stopped_timer_does_not_fire),
 		TIMER_TEST(a_timer_may_stop_one_that_is_due),
 		TIMER_TEST(a_timer_may_start_itself),
