@@ -121,7 +121,7 @@ SYNC_TCP := $(call objects,$(wildcard server/sync/tcp/*.c))
 SYNC_GLOO := $(call objects,$(wildcard server/sync/gloo/*.c)) \
 	$(patsubst %.cc,$(B)/obj/%.o,$(wildcard server/sync/gloo/*.cc)) $(RESHARD)
 SYNC_NCCL := $(call objects,$(wildcard server/sync/nccl/*.c))
-TRACE := $(call objects,$(filter-out %.bpf.c,$(wildcard bpf/*.c $(addprefix bpf/,$(addsuffix /*.c,base tcp event rdma probe)) ipc/base/*.c)) server/base/loop.c) $(JSON_BASE)
+TRACE := $(call objects,$(filter-out %.bpf.c,$(wildcard bpf/*.c $(addprefix bpf/,$(addsuffix /*.c,base elf tcp event rdma probe)) ipc/base/*.c)) server/base/loop.c) $(JSON_BASE)
 # A guest in trainers' processes: nothing but the C library.
 NCCL_PLUGIN_OBJECTS := $(call objects,$(wildcard bpf/nccl/*.c) $(addprefix ipc/base/,fd.c num.c utf8.c))
 NCCL_PLUGIN_MAP := bpf/nccl/libnccl-profiler-weightd.map
@@ -392,7 +392,7 @@ FORECAST := $(call objects,libclient/weightctl/forecast.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
 	$(FORECAST) $(RESHARD) $(call objects,bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
 	$(addprefix bpf/rdma/,nldev.c qp.c rdma_port.c sysfs_line.c) \
-	$(addprefix bpf/probe/,attached.c elf_file.c elf_symbol.c gpu_handle.c uprobe_multi.c usdt_note.c))
+	$(addprefix bpf/probe/,attached.c gpu_handle.c uprobe_multi.c) $(wildcard bpf/elf/*.c))
 TEST_LIBS = $(call libs,jansson) $(SERVER_LIBS) -lm
 # Two daemons do not go into one program: tests of weightd-sync, test_sync_*, are linked with its parts.
 UNDER_SYNC_TEST := $(filter-out $(B)/obj/server/sync/main.o,$(SYNC)) $(SYNC_BASE) $(BASE_OBJECTS) $(IPC) $(FORECAST) \

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bpf/probe/elf_symbol.h"
+#include "bpf/elf/elf_symbol.h"
 #include "bpf/probe/uprobe_multi.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/fd.h"

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bpf/probe/usdt_note.h"
+#include "bpf/elf/usdt_note.h"
 #include "tests/fuzz/fuzz.h"
 
 #define N 4

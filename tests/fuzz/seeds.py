@@ -382,7 +382,7 @@ ORDERS = {
     "place": order(0, rank=1, n_ranks=2, hello="00" * 128), "no-place": order(0, rank=2, n_ranks=2, hello="00" * 128),
 }
 
-# --- note: bpf/probe/usdt_note.h ---
+# --- note: bpf/elf/usdt_note.h ---
 
 BASE_NAME = b"\0.stapsdt.base\0"
 

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bpf/probe/elf_symbol.h"
+#include "bpf/elf/elf_symbol.h"
 
 #define CODE_SIZE 32
 

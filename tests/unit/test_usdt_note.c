@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bpf/probe/usdt_note.h"
+#include "bpf/elf/usdt_note.h"
 #include "server/buffers/probe.h"
 
 #define N 5

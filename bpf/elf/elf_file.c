@@ -1,7 +1,7 @@
 /*
  * Every offset and size is checked against the size of the file before it is read.
  */
-#include "bpf/probe/elf_file.h"
+#include "bpf/elf/elf_file.h"
 
 #include <errno.h>
 #include <stdlib.h>

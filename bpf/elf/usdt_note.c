@@ -3,7 +3,7 @@
  * time. A tool that moves a program afterwards (prelink) moves one section with it, whose old address is in each
  * note.
  */
-#include "bpf/probe/usdt_note.h"
+#include "bpf/elf/usdt_note.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bpf/probe/elf_file.h"
+#include "bpf/elf/elf_file.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/num.h"
 

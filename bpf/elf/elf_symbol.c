@@ -2,14 +2,14 @@
  * Finds where in the file of a library a function begins. libbpf 1.1 refuses functions that have more than one
  * version.
  */
-#include "bpf/probe/elf_symbol.h"
+#include "bpf/elf/elf_symbol.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bpf/probe/elf_file.h"
+#include "bpf/elf/elf_file.h"
 #include "ipc/base/cleanup.h"
 
 #define VERSION_HIDDEN 0x8000 /* not the default one */
