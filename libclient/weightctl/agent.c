@@ -15,6 +15,7 @@
 
 #include "ipc/base/permission.h"
 #include "libclient/weightctl/clock.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/table.h"
 
@@ -188,9 +189,9 @@ int agent_take(struct agent *a, json_t **ret)
 		json_decref(packet);
 		return is_strange(a, "what is no object of JSON");
 	}
-	if (agent_is_end(packet) && agent_number(packet, "cut", 0) > 0)
+	if (agent_is_end(packet) && json_field_number(packet, "cut", 0) > 0)
 		(void)cli_error("%s left %" PRIu64 " rows out: its answer has no room for more",
-				a->service->name, agent_number(packet, "cut", 0));
+				a->service->name, json_field_number(packet, "cut", 0));
 	*ret = packet;
 	return 0;
 }
@@ -227,7 +228,7 @@ bool agent_is_end(const json_t *packet)
 
 const char *agent_error(const json_t *packet)
 {
-	return agent_text(packet, "error");
+	return json_field_text(packet, "error");
 }
 
 /* All of the rows before `deadline_ns`, and no more than fit: a row a second for ever is no answer, either. */
@@ -257,7 +258,7 @@ static int read_rows(struct agent *a, uint64_t deadline_ns, json_t *rows)
 
 int agent_ask_rows(struct agent *a, json_t *request, json_t **ret)
 {
-	cleanup(agent_decrefp) json_t *rows = json_array();
+	cleanup(json_decrefp) json_t *rows = json_array();
 
 	if (!rows)
 		cli_out_of_memory();
@@ -281,54 +282,13 @@ int agent_rows(const struct cli *cli, json_t *request, json_t **ret)
 int agent_show(const struct cli *cli, int argc, json_t *request,
 	       int (*print)(const struct cli *cli, struct table *table, const json_t *rows))
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	cleanup(table_deinit) struct table table = {};
 
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
-	table_init(&table, cli, cli->verb->columns);
+	table_init(&table, &cli->format, cli->verb->columns);
 	if (agent_rows(cli, request, &rows))
 		return EXIT_FAILED;
 	return print(cli, &table, rows);
-}
-
-bool agent_is_kind(const json_t *o, const char *kind)
-{
-	const char *its = agent_text(o, "kind");
-
-	return its && !strcmp(its, kind);
-}
-
-const char *agent_text(const json_t *o, const char *key)
-{
-	const char *text = json_string_value(json_object_get(o, key));
-
-	return text && *text ? text : NULL;
-}
-
-uint64_t agent_number(const json_t *o, const char *key, uint64_t otherwise)
-{
-	const json_t *n = json_object_get(o, key);
-
-	return json_is_integer(n) && json_integer_value(n) >= 0 ? (uint64_t)json_integer_value(n)
-								: otherwise;
-}
-
-bool agent_bool(const json_t *o, const char *key)
-{
-	return json_is_true(json_object_get(o, key));
-}
-
-uint32_t agent_id(const json_t *o, const char *key)
-{
-	uint64_t id = agent_number(o, key, UINT32_MAX);
-
-	return id < UINT32_MAX ? (uint32_t)id : UINT32_MAX;
-}
-
-uint64_t agent_moment(const json_t *o, const char *key)
-{
-	uint64_t ns = agent_number(o, key, 0), now_ns = clock_ns(CLOCK_MONOTONIC);
-
-	return ns && ns <= now_ns ? clock_ns(CLOCK_REALTIME) - (now_ns - ns) : 0;
 }

@@ -59,19 +59,3 @@ void agent_deinit(struct agent *a);
 bool agent_is_end(const json_t *packet);
 /* The sentence of a refusal or a failure in it, or NULL. */
 const char *agent_error(const json_t *packet);
-
-/* Whether its "kind" is that. */
-bool agent_is_kind(const json_t *o, const char *kind);
-/* NULL: none. */
-const char *agent_text(const json_t *o, const char *key);
-uint64_t agent_number(const json_t *o, const char *key, uint64_t otherwise);
-bool agent_bool(const json_t *o, const char *key);
-/* UINT32_MAX: none. */
-uint32_t agent_id(const json_t *o, const char *key);
-/* What is of CLOCK_MONOTONIC there, of CLOCK_REALTIME; 0: none, or it is to come. */
-uint64_t agent_moment(const json_t *o, const char *key);
-
-static inline void agent_decrefp(json_t **p)
-{
-	json_decref(*p);
-}

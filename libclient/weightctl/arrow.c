@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/cli_error.h"
+#include "libclient/weightctl/json_field.h"
 
 #define TEXT_MAX 127 /* bytes of a name, as of weightd-trace's */
 #define KEY_MAX 640 /* four of them */
@@ -52,7 +53,7 @@ static json_int_t get(const json_t *map, const char *key)
 
 static const char *text(const json_t *packet, const char *key)
 {
-	const char *s = agent_text(packet, key);
+	const char *s = json_field_text(packet, key);
 
 	return s && strlen(s) <= TEXT_MAX && !strchr(s, '\n') ? s : NULL; /* lines of keys */
 }
@@ -61,7 +62,7 @@ static const char *text(const json_t *packet, const char *key)
 static void name_key(const json_t *row, const char *node, const char *peer, char ret[KEY_MAX])
 {
 	(void)snprintf(ret, KEY_MAX, "%s\n%" PRIu64 "\n%s\n%s\n%s", text(row, "sync"),
-		       agent_number(row, "version", 0), text(row, "role"), node, peer);
+		       json_field_number(row, "version", 0), text(row, "role"), node, peer);
 }
 
 /* An index that two have is that of none. */
@@ -75,7 +76,7 @@ static void claim(json_t *map, const char *key, json_int_t end)
 /* The row that the packet is of, or NONE if it is of none that can be told. */
 static json_int_t end_of(struct arrows *a, const json_t *packet)
 {
-	uint64_t number = agent_number(packet, "row", UINT64_MAX);
+	uint64_t number = json_field_number(packet, "row", UINT64_MAX);
 	json_int_t end = (json_int_t)a->n_ends;
 	char key[KEY_MAX];
 
@@ -118,8 +119,8 @@ void arrows_note(struct arrows *a, const json_t *row, const struct chrome_slice 
 	end->pieces = cli_grown(end->pieces, end->n_pieces, sizeof(*end->pieces));
 	end->pieces[end->n_pieces++] = (struct piece){
 		.slice = *slice,
-		.sent = agent_number(row, "delivered", UINT64_MAX),
-		.received = agent_number(row, "received", UINT64_MAX),
+		.sent = json_field_number(row, "delivered", UINT64_MAX),
+		.received = json_field_number(row, "received", UINT64_MAX),
 	};
 }
 

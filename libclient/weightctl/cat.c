@@ -6,6 +6,7 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
 #define CHUNK (16u << 20) /* of what is copied from a GPU */
@@ -73,7 +74,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_COMMON,
 		{},
 	};
-	cleanup(cli_detachp) struct weightd_buffer *b = NULL;
+	cleanup(server_detachp) struct weightd_buffer *b = NULL;
 	struct target target;
 	bool force = false;
 
@@ -85,7 +86,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (!force && isatty(STDOUT_FILENO))
 		return cli_error("raw bytes would disturb the terminal; send them to a file or a "
 				 "pipe, or use --force");
-	if (cli_connect(cli) || cli_attach(cli, &target, &b))
+	if (server_connect(cli) || server_attach(cli, &target, &b))
 		return EXIT_FAILED;
 	if (weightd_buffer_is_mutable(b))
 		return print_mutable(cli, b, argv[optind + 1]);

@@ -3,6 +3,7 @@
  */
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
 static int run(struct cli *cli, int argc, char *argv[])
@@ -17,7 +18,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	mode = (uint32_t)cli_number(cli, "MODE", argv[optind], 8, 0, 0777);
 	for (int i = optind + 1; i < argc; i++)
 		(void)cli_name(cli, argv[i]);
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	for (int i = optind + 1; i < argc; i++) {
 		r = weightd_set_access(cli->w, argv[i], cli->device, mode, -1, -1);

@@ -6,6 +6,7 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
 
@@ -50,7 +51,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	owner = parse(cli, argv[optind]);
 	for (int i = optind + 1; i < argc; i++)
 		(void)cli_name(cli, argv[i]);
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	for (int i = optind + 1; i < argc; i++) {
 		r = weightd_set_access(cli->w, argv[i], cli->device, -1, owner.uid, owner.gid);

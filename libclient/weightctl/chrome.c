@@ -8,7 +8,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/cli_error.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/ports.h"
 #include "libclient/weightctl/size.h"
 
@@ -35,7 +36,7 @@ static void set(json_t *o, const char *key, json_t *value)
 
 static const char *text_or(const json_t *packet, const char *key, const char *otherwise)
 {
-	const char *text = agent_text(packet, key);
+	const char *text = json_field_text(packet, key);
 
 	return text && strlen(text) <= TEXT_MAX ? text : otherwise;
 }
@@ -47,7 +48,7 @@ static json_t *text_json(const json_t *packet, const char *key)
 
 static uint64_t number(const json_t *packet, const char *key)
 {
-	return agent_number(packet, key, 0);
+	return json_field_number(packet, key, 0);
 }
 
 /* On the timeline. */
@@ -222,7 +223,7 @@ static void take_stall(struct chrome *c, const json_t *packet, const char *key)
 	json_t *stalls = json_object_get(c->stalls, key), *last;
 	uint64_t since_ns = number(stall, "since_ns"), now_ns = number(packet, "now_ns");
 
-	if (since_ns > now_ns || !agent_text(stall, "cause"))
+	if (since_ns > now_ns || !json_field_text(stall, "cause"))
 		return;
 	if (!stalls) {
 		stalls = json_array();
@@ -411,7 +412,8 @@ static const json_t *giver_of(const json_t *packet)
 {
 	const json_t *from = json_object_get(packet, "from");
 
-	return agent_number(from, "ns", UINT64_MAX) != UINT64_MAX && !json_object_get(from, "number")
+	return json_field_number(from, "ns", UINT64_MAX) != UINT64_MAX &&
+			       !json_object_get(from, "number")
 		       ? from
 		       : NULL;
 }
@@ -477,7 +479,7 @@ static void note_act(struct chrome *c, const json_t *packet, const struct chrome
 {
 	char key[KEY_MAX];
 
-	if (!number(packet, "number") || agent_text(packet, "source") ||
+	if (!number(packet, "number") || json_field_text(packet, "source") ||
 	    !strcmp(text_or(packet, "act", ""), RECEIVES))
 		return;
 	act_key(c, packet, key);
@@ -487,7 +489,7 @@ static void note_act(struct chrome *c, const json_t *packet, const struct chrome
 static void add_act(struct chrome *c, json_t *packet)
 {
 	uint64_t end_ns = number(packet, "ns");
-	uint64_t took_ns = agent_number(packet, "took_ns", UINT64_MAX);
+	uint64_t took_ns = json_field_number(packet, "took_ns", UINT64_MAX);
 	uint64_t begin_ns = took_ns <= end_ns ? end_ns - took_ns : end_ns;
 	struct chrome_slice at = {.process = process_of_act(c, packet),
 				  .begin_ns = shifted(c, begin_ns),
@@ -520,7 +522,7 @@ static void set_port_rate(json_t *rates, const char *name, uint64_t rate)
 /* All that was in it since the look before, whoever had it carried. */
 static void add_port(struct chrome *c, json_t *packet)
 {
-	cleanup(agent_decrefp) json_t *rates = made(json_object());
+	cleanup(json_decrefp) json_t *rates = made(json_object());
 	char key[KEY_MAX], name[KEY_MAX];
 	const json_t *before;
 
@@ -552,7 +554,7 @@ static const struct kind {
 
 static const struct kind *kind_of(const json_t *packet)
 {
-	const char *name = agent_text(packet, "kind");
+	const char *name = json_field_text(packet, "kind");
 
 	for (size_t i = 0; name && i < sizeof(kinds) / sizeof(*kinds); i++)
 		if (!strcmp(kinds[i].name, name))
@@ -562,7 +564,7 @@ static const struct kind *kind_of(const json_t *packet)
 
 static int earlier_ns(const json_t *packet, const char *key, uint64_t *ret)
 {
-	uint64_t ns = agent_number(packet, key, UINT64_MAX);
+	uint64_t ns = json_field_number(packet, key, UINT64_MAX);
 
 	if (ns > CHROME_NS_MAX)
 		return -EINVAL;
@@ -579,8 +581,8 @@ int chrome_first_ns(const json_t *packet, uint64_t *ret)
 
 	if (kind && kind->add == add_row && r == 0)
 		r = earlier_ns(packet, "began_ns", &ns);
-	if (kind && kind->add == add_act && r == 0 && agent_number(packet, "took_ns", 0) <= ns)
-		ns -= agent_number(packet, "took_ns", 0);
+	if (kind && kind->add == add_act && r == 0 && json_field_number(packet, "took_ns", 0) <= ns)
+		ns -= json_field_number(packet, "took_ns", 0);
 	if (kind && kind->add == add_act && r == 0 && giver_of(packet))
 		r = earlier_ns(giver_of(packet), "ns", &ns);
 	if (r == 0)

@@ -9,45 +9,13 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <poll.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/column.h"
-#include "libclient/weightctl/device.h"
-#include "libclient/weightctl/escape.h"
-#include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/user.h"
-
-#define RETRY_MS 10
-
-static void tell(const char *fmt, va_list args)
-{
-	char *text;
-
-	if (vasprintf(&text, fmt, args) < 0)
-		cli_out_of_memory();
-	(void)fflush(stdout); /* so that both come in order on a terminal */
-	(void)fputs("weightctl: ", stderr);
-	escape_text(stderr, text);
-	(void)fputc('\n', stderr);
-	free(text);
-}
-
-int cli_error(const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	tell(fmt, args);
-	va_end(args);
-	return EXIT_FAILED;
-}
 
 int cli_fail(const struct cli *cli, int r)
 {
@@ -62,11 +30,7 @@ void cli_usage(const struct cli *cli, const char *fmt, ...)
 	va_list args;
 
 	va_start(args, fmt);
-	tell(fmt, args);
-	va_end(args);
-	(void)fprintf(stderr, "Try 'weightctl %s%s--help'.\n", cli->verb ? cli->verb->name : "",
-		      cli->verb ? " " : "");
-	exit(EXIT_USAGE);
+	cli_usage_verror(cli->verb ? cli->verb->name : "", fmt, args);
 }
 
 /* Not left to getopt, which would write the argument as it stands. */
@@ -76,22 +40,6 @@ void cli_wrong_option(const struct cli *cli, int option, char *argv[])
 	const char *name = optopt > 0 && optopt <= CHAR_MAX ? letter : argv[optind - 1];
 
 	cli_usage(cli, option == ':' ? "option '%s' wants an argument" : "wrong option '%s'", name);
-}
-
-void cli_out_of_memory(void)
-{
-	(void)fputs("weightctl: out of memory\n", stderr);
-	exit(EXIT_FAILED);
-}
-
-void *cli_grown(void *list, size_t n, size_t size)
-{
-	if (n & (n - 1))
-		return list;
-	list = reallocarray(list, n ? 2 * n : 1, size);
-	if (!list)
-		cli_out_of_memory();
-	return list;
 }
 
 static void help_columns(const struct column *columns)
@@ -144,16 +92,16 @@ int cli_option(struct cli *cli, int argc, char *argv[], const char *letters,
 			cli->device = optarg;
 			break;
 		case 'J':
-			cli->json = true;
+			cli->format.json = true;
 			break;
 		case 'o':
-			cli->columns = optarg;
+			cli->format.columns = optarg;
 			break;
 		case 'n':
-			cli->noheadings = true;
+			cli->format.noheadings = true;
 			break;
 		case 'b':
-			cli->bytes = true;
+			cli->format.bytes = true;
 			break;
 		case 'h':
 			cli_help(cli->verb);
@@ -230,34 +178,6 @@ const char *cli_device(const struct cli *cli)
 	return cli->device ? cli->device : "host";
 }
 
-/* The failures to connect that pass once a server has started. */
-static bool nobody_there(int r)
-{
-	return r == -ENOENT || r == -ECONNREFUSED;
-}
-
-int cli_connect(struct cli *cli)
-{
-	return cli_connect_within(cli, 0);
-}
-
-int cli_connect_within(struct cli *cli, int timeout_ms)
-{
-	uint64_t deadline_ns = progress_now_ns() + (uint64_t)timeout_ms * 1000000;
-	int r;
-
-	r = weightd_new(&cli->w);
-	if (r < 0)
-		return cli_error("%s", strerror(-r));
-	/* No event announces that a socket has a listener: inotify reports its file, which comes before. */
-	while (nobody_there(r = weightd_connect(cli->w, cli->socket)) &&
-	       progress_now_ns() < deadline_ns)
-		(void)poll(NULL, 0, RETRY_MS);
-	if (r >= 0)
-		return device_resolve(cli);
-	return cli_fail(cli, r);
-}
-
 struct target cli_target(const struct cli *cli, char *arg)
 {
 	struct target target = {.name = arg};
@@ -294,56 +214,4 @@ const char *cli_name(const struct cli *cli, const char *arg)
 		cli_usage(cli, "'%s' takes the name of a buffer without a version, not '%s'",
 			  cli->verb->name, arg);
 	return arg;
-}
-
-int cli_say_version(struct cli *cli, const char *name, uint64_t version)
-{
-	struct said {
-		const char *name;
-		const char *device;
-		uint64_t version;
-	} said = {name, cli_device(cli), version};
-	static const struct column columns[] = {
-		COLUMN("NAME", COLUMN_TEXT, offsetof(struct said, name)),
-		COLUMN("DEVICE", COLUMN_TEXT, offsetof(struct said, device)),
-		COLUMN("VERSION", COLUMN_U64, offsetof(struct said, version)),
-		{},
-	};
-
-	if (cli->json)
-		column_json_object(columns, &said);
-	else
-		(void)printf("%s@%" PRIu64 " on %s\n", said.name, said.version,
-			     device_short(cli, said.device));
-	return 0;
-}
-
-int cli_write(const char *data, uint64_t size)
-{
-	while (size) {
-		ssize_t n = write(STDOUT_FILENO, data, size); /* the kernel cuts it at 2 GiB */
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 && errno == EPIPE) /* only seen where SIGPIPE is ignored */
-			return EXIT_FAILED;
-		if (n < 0)
-			return cli_error("cannot write to standard output: %s", strerror(errno));
-		data += n;
-		size -= (uint64_t)n;
-	}
-	return 0;
-}
-
-int cli_attach(struct cli *cli, const struct target *target, struct weightd_buffer **ret)
-{
-	const struct weightd_attach_options options = {
-		.size = sizeof(options),
-		.device = cli->device,
-		.version = target->version,
-	};
-	int r;
-
-	r = weightd_attach(cli->w, target->name, &options, ret);
-	return r < 0 ? absent_buffer(cli, target->name, r) : 0;
 }

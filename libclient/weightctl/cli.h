@@ -7,17 +7,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 
+#include "libclient/weightctl/cli_error.h"
+#include "libclient/weightctl/table.h"
 #include "weightd.h"
-
-#define cleanup(fn) __attribute__((cleanup(fn)))
-
-enum {
-	EXIT_FAILED = 1, /* refused or failed */
-	EXIT_USAGE = 2,
-	EXIT_SIGNAL = 128, /* plus the number of the signal */
-};
 
 struct column;
 struct cli;
@@ -52,10 +45,7 @@ struct cli {
 	const char *device; /* NULL: not given; once connected as the server calls it */
 	struct weightd_list *devices; /* NULL: not asked for yet; see device.h */
 	bool without_devices; /* it was, and failed */
-	const char *columns; /* -o, NULL: not given */
-	bool json;
-	bool noheadings;
-	bool bytes;
+	struct table_format format;
 };
 
 /* Long options without a letter; those of a verb count from OPTION_OWN. */
@@ -124,21 +114,10 @@ _Noreturn void cli_wrong_option(const struct cli *cli, int option, char *argv[])
 /* Ends the program with EXIT_USAGE. */
 _Noreturn __attribute__((format(printf, 2, 3))) void cli_usage(const struct cli *cli,
 							       const char *fmt, ...);
-/* Tells a person what went wrong. Returns EXIT_FAILED: return cli_error(...). */
-__attribute__((format(printf, 1, 2))) int cli_error(const char *fmt, ...);
 /* The same with the sentence of the connection, for the failure `r`. */
 int cli_fail(const struct cli *cli, int r);
-_Noreturn void cli_out_of_memory(void);
-/* A list of `n` that has room for one more: it grows at powers of two. */
-void *cli_grown(void *list, size_t n, size_t size);
-
 /* The device asked for. */
 const char *cli_device(const struct cli *cli);
-
-/* 0, or EXIT_FAILED after telling how to start a server, or that it has no such device. */
-int cli_connect(struct cli *cli);
-/* The same, but waits as long for a server whose socket is missing, or has no listener. */
-int cli_connect_within(struct cli *cli, int timeout_ms);
 
 /* NAME or NAME@VERSION. */
 struct target {
@@ -156,31 +135,9 @@ struct target *cli_targets(const struct cli *cli, int argc, char *argv[], size_t
 /* `arg` as a name that cannot carry a version. */
 const char *cli_name(const struct cli *cli, const char *arg);
 
-/* Tells which version of the buffer it is now, as a line or as JSON. Returns 0. */
-int cli_say_version(struct cli *cli, const char *name, uint64_t version);
-
-/*
- * Writes to standard output past stdio: what a reader has to see at once. 0, or EXIT_FAILED after telling
- * why; without a word where the reader of a pipe went away.
- */
-int cli_write(const char *data, uint64_t size);
-
-/* Attaches the target on the device asked for. 0, or EXIT_FAILED after telling why. */
-int cli_attach(struct cli *cli, const struct target *target, struct weightd_buffer **ret);
-
-static inline void cli_detachp(struct weightd_buffer **b)
-{
-	weightd_detach(*b);
-}
-
 static inline void cli_list_freep(struct weightd_list **l)
 {
 	weightd_list_free(*l);
-}
-
-static inline void cli_freep(void *p)
-{
-	free(*(void **)p);
 }
 
 /* The help of one verb, to standard output. */

@@ -11,6 +11,7 @@
 
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
 
@@ -139,23 +140,24 @@ static int print(struct cli *cli, struct table *table, const struct weightd_list
 	const struct weightd_device_info *info;
 	int r;
 
-	if (cli->json)
+	if (cli->format.json)
 		json_open(&json, NULL, '{');
 	table_begin(table, &json, "devices");
 	for (size_t i = 0; (info = weightd_list_device(list, i)); i++) {
 		const struct device row = {
 			.info = *info,
-			.shown = cli->json ? info->device : device_short(cli, info->device),
+			.shown = cli->format.json ? info->device : device_short(cli, info->device),
 			.index = strchr(info->device, ':') ? info->index : UINT32_MAX,
 		};
 
-		if (cli->json || strcmp(info->device, "cuda")) /* which is none: only a reason */
+		if (cli->format.json ||
+		    strcmp(info->device, "cuda")) /* which is none: only a reason */
 			table_row(table, &row);
 	}
 	r = table_end(table);
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
-	else if (!r && !cli->columns && !cli->noheadings)
+	else if (!r && !cli->format.columns && !cli->format.noheadings)
 		print_sentences(cli, list);
 	return r;
 }
@@ -170,8 +172,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
 	if (argc - optind > 0)
 		cli_usage(cli, "'devices' takes no arguments");
-	table_init(&table, cli, columns);
-	if (cli_connect(cli))
+	table_init(&table, &cli->format, columns);
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	r = device_list(cli, true, &list);
 	return r < 0 ? cli_fail(cli, r) : print(cli, &table, list);

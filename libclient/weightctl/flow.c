@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/user.h"
 
@@ -66,7 +66,7 @@ const struct column flow_columns[] = {
 
 static uint64_t known(const json_t *row, const char *key)
 {
-	return agent_number(row, key, UINT64_MAX);
+	return json_field_number(row, key, UINT64_MAX);
 }
 
 static uint64_t done_of(const json_t *row)
@@ -116,21 +116,21 @@ struct flow flow_of(const json_t *row, const json_t *before)
 	const json_t *stall = json_object_get(row, "stall");
 	uint64_t rtt_us = known(row, "rtt_us");
 	uint64_t now_ns = known(row, "now_ns");
-	uint32_t sockets = agent_id(row, "sockets"), closed = agent_id(row, "closed");
+	uint32_t sockets = json_field_id(row, "sockets"), closed = json_field_id(row, "closed");
 	struct flow f = {
-		.sync = agent_text(row, "sync"),
-		.peer = agent_text(row, "peer"),
-		.role = agent_text(row, "role"),
-		.limited_by = agent_text(row, "limited_by"),
-		.stall = agent_text(stall, "cause"),
-		.process = agent_text(process, "comm"),
-		.cgroup = agent_text(process, "cgroup"),
-		.container = agent_text(process, "container"),
-		.transport = agent_text(row, "transport"),
-		.quality = agent_text(json_object_get(row, "quality"), "delivered"),
-		.source = agent_text(row, "source"),
+		.sync = json_field_text(row, "sync"),
+		.peer = json_field_text(row, "peer"),
+		.role = json_field_text(row, "role"),
+		.limited_by = json_field_text(row, "limited_by"),
+		.stall = json_field_text(stall, "cause"),
+		.process = json_field_text(process, "comm"),
+		.cgroup = json_field_text(process, "cgroup"),
+		.container = json_field_text(process, "container"),
+		.transport = json_field_text(row, "transport"),
+		.quality = json_field_text(json_object_get(row, "quality"), "delivered"),
+		.source = json_field_text(row, "source"),
 		.number = known(row, "row"),
-		.version = agent_number(row, "version", 0),
+		.version = json_field_number(row, "version", 0),
 		.delivered = known(row, "delivered"),
 		.received = known(row, "received"),
 		.done = done_of(row),
@@ -145,9 +145,9 @@ struct flow flow_of(const json_t *row, const json_t *before)
 		.stalled_ns = time_since(known(stall, "since_ns"), now_ns),
 		.rtt_ns = rtt_us < UINT64_MAX / 1000 ? rtt_us * 1000 : UINT64_MAX,
 		.sockets = closed <= sockets ? sockets - closed : UINT32_MAX,
-		.pid = agent_id(process, "pid"),
-		.uid = agent_id(client, "uid"),
-		.partial = agent_bool(row, "partial"),
+		.pid = json_field_id(process, "pid"),
+		.uid = json_field_id(client, "uid"),
+		.partial = json_field_bool(row, "partial"),
 	};
 
 	f.left_ns = left_ns(&f);

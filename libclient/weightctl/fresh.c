@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/cli_error.h"
 
 static int write_all(int fd, const char *text)
 {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "libclient/weightctl/absent.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
@@ -59,7 +60,7 @@ static int print(const struct cli *cli, struct table *table, const char *name,
 	const struct weightd_version_info *version;
 	int r;
 
-	if (cli->json) {
+	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		json_put_string(&json, "name", name);
 		json_put_string(&json, "device", cli_device(cli));
@@ -68,7 +69,7 @@ static int print(const struct cli *cli, struct table *table, const char *name,
 	for (size_t i = 0; (version = weightd_list_version(list, i)); i++)
 		table_row(table, version);
 	r = table_end(table);
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
 	return r;
 }
@@ -84,9 +85,9 @@ static int run(struct cli *cli, int argc, char *argv[])
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
 	if (argc - optind != 1)
 		cli_usage(cli, "'history' wants one name");
-	table_init(&table, cli, columns);
+	table_init(&table, &cli->format, columns);
 	name = cli_name(cli, argv[optind]);
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	r = weightd_list_history(cli->w, name, cli->device, &list);
 	if (r < 0)

@@ -14,6 +14,7 @@
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/verb.h"
 
@@ -123,7 +124,7 @@ static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
 	struct progress progress;
 	int r;
 
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	create.device = cli->device; /* resolved now */
 	options.create = &create;
@@ -138,7 +139,7 @@ static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
 	progress_finish(&progress);
 	if (r < 0)
 		return load_fail(cli, r);
-	if (cli->json)
+	if (cli->format.json)
 		column_json_object(columns, &loaded);
 	else if (!quiet)
 		print_result(cli, &loaded);

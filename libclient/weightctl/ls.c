@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "libclient/weightctl/device.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
@@ -137,7 +138,7 @@ static int print(struct cli *cli, struct table *table, const struct weightd_list
 	size_t n_rows = 0;
 	int r;
 
-	if (cli->json)
+	if (cli->format.json)
 		json_open(&json, NULL, '{');
 	table_begin(table, &json, "buffers");
 	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++) {
@@ -145,15 +146,15 @@ static int print(struct cli *cli, struct table *table, const struct weightd_list
 
 		if (cli->device && strcmp(info->device, cli->device))
 			continue;
-		if (!cli->json)
+		if (!cli->format.json)
 			row.device = device_short(cli, info->device);
 		table_row(table, &row);
 		n_rows++;
 	}
 	r = table_end(table);
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
-	if (!r && !cli->json && n_rows == 0 && isatty(STDOUT_FILENO))
+	if (!r && !cli->format.json && n_rows == 0 && isatty(STDOUT_FILENO))
 		r = explain_nothing(cli, weightd_list_count(list));
 	return r;
 }
@@ -168,8 +169,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
 	if (argc - optind > 0)
 		cli_usage(cli, "'ls' takes no arguments; one buffer is shown by 'show'");
-	table_init(&table, cli, ls_columns);
-	if (cli_connect(cli))
+	table_init(&table, &cli->format, ls_columns);
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	r = weightd_list(cli->w, NULL, &list);
 	if (r < 0)

@@ -329,6 +329,7 @@ int main(int argc, char *argv[])
 	if (optind >= argc)
 		cli_usage(&cli, "no verb was given");
 	cli.verb = find(&cli, argv + optind, &words);
+	cli.format.verb = cli.verb->name;
 
 	optind += words - 1;
 	argc -= optind; /* the verb takes the place of the program's name */

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/cli_error.h"
 
 void names_init(struct names *n, const char *prefix)
 {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/sync.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
@@ -71,14 +72,14 @@ static const struct column heads[] = {
 
 static struct node node_of(const json_t *row)
 {
-	uint64_t rtt_us = agent_number(row, "rtt_us", UINT64_MAX);
+	uint64_t rtt_us = json_field_number(row, "rtt_us", UINT64_MAX);
 
 	return (struct node){
-		.name = agent_text(row, "node"),
-		.address = agent_text(row, "address"),
-		.state = agent_text(row, "state"),
-		.why = agent_text(row, "why"),
-		.since_ns = agent_number(row, "since_ns", 0),
+		.name = json_field_text(row, "node"),
+		.address = json_field_text(row, "address"),
+		.state = json_field_text(row, "state"),
+		.why = json_field_text(row, "why"),
+		.since_ns = json_field_number(row, "since_ns", 0),
 		.rtt_ns = rtt_us && rtt_us < UINT64_MAX / 1000 ? rtt_us * 1000 : UINT64_MAX,
 	};
 }
@@ -87,12 +88,12 @@ static struct head head_of(const char *node, const json_t *row)
 {
 	return (struct head){
 		.node = node,
-		.buffer = agent_text(row, "buffer"),
-		.group = agent_text(row, "group"),
+		.buffer = json_field_text(row, "buffer"),
+		.group = json_field_text(row, "group"),
 		.version = sync_version_of(row),
-		.local = agent_number(row, "version", 0),
-		.state = agent_text(row, "state"),
-		.root = agent_text(row, "root"),
+		.local = json_field_number(row, "version", 0),
+		.state = json_field_text(row, "state"),
+		.root = json_field_text(row, "root"),
 	};
 }
 
@@ -117,7 +118,8 @@ static void print_sentences(const json_t *rows)
 
 static int print_heads(struct cli *cli, struct json *json, const json_t *rows)
 {
-	const struct cli all_columns = {.json = cli->json, .noheadings = cli->noheadings};
+	const struct table_format all_columns = {.json = cli->format.json,
+						 .noheadings = cli->format.noheadings};
 	cleanup(table_deinit) struct table table = {};
 	const json_t *row, *head;
 	size_t i, k;
@@ -128,7 +130,7 @@ static int print_heads(struct cli *cli, struct json *json, const json_t *rows)
 	{
 		json_array_foreach(json_object_get(row, "heads"), k, head)
 		{
-			const struct head h = head_of(agent_text(row, "node"), head);
+			const struct head h = head_of(json_field_text(row, "node"), head);
 
 			table_row(&table, &h);
 		}
@@ -153,7 +155,7 @@ static int print(struct cli *cli, struct table *table, const json_t *rows, bool 
 	size_t i;
 	int r;
 
-	if (cli->json)
+	if (cli->format.json)
 		json_open(&json, NULL, '{');
 	table_begin(table, &json, "nodes");
 	json_array_foreach(rows, i, row)
@@ -163,14 +165,14 @@ static int print(struct cli *cli, struct table *table, const json_t *rows, bool 
 		table_row(table, &node);
 	}
 	r = table_end(table);
-	if (!r && !cli->json && !cli->columns && !cli->noheadings)
+	if (!r && !cli->format.json && !cli->format.columns && !cli->format.noheadings)
 		print_sentences(rows);
 	if (!r && with_buffers) {
-		if (!cli->json && any_heads(rows))
+		if (!cli->format.json && any_heads(rows))
 			(void)fputc('\n', stdout);
 		r = print_heads(cli, &json, rows);
 	}
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
 	return r;
 }
@@ -184,7 +186,7 @@ static int add_heads(const struct cli *cli, json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		if (!agent_number(row, "n_heads", 0))
+		if (!json_field_number(row, "n_heads", 0))
 			continue;
 		r = agent_rows(cli,
 			       json_pack("{s:s, s:O*}", "op", "heads", "node",
@@ -206,7 +208,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_AGENT,
 		{},
 	};
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	cleanup(table_deinit) struct table table = {};
 	bool with_buffers = false;
 
@@ -214,10 +216,10 @@ static int run(struct cli *cli, int argc, char *argv[])
 		with_buffers = true;
 	if (argc - optind > 0)
 		cli_usage(cli, "'nodes' takes no arguments");
-	table_init(&table, cli, columns);
+	table_init(&table, &cli->format, columns);
 	if (agent_rows(cli, json_pack("{s:s}", "op", "nodes"), &rows))
 		return EXIT_FAILED;
-	with_buffers |= cli->json;
+	with_buffers |= cli->format.json;
 	if (with_buffers && add_heads(cli, rows))
 		return EXIT_FAILED;
 	return print(cli, &table, rows, with_buffers);

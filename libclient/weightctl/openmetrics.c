@@ -11,6 +11,7 @@
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/fresh.h"
+#include "libclient/weightctl/json_field.h"
 
 /* A colon is for rules of the reader's own. */
 static bool is_name(const char *s)
@@ -60,8 +61,8 @@ static void put_labels(FILE *f, json_t *labels)
 
 static void put_sample(FILE *f, const char *name, bool is_counter, const json_t *sample)
 {
-	uint64_t value = agent_number(sample, "value", UINT64_MAX);
-	uint64_t ns = agent_number(sample, "value_ns", UINT64_MAX);
+	uint64_t value = json_field_number(sample, "value", UINT64_MAX);
+	uint64_t ns = json_field_number(sample, "value_ns", UINT64_MAX);
 
 	if (value == UINT64_MAX && ns == UINT64_MAX)
 		return;
@@ -75,7 +76,7 @@ static void put_sample(FILE *f, const char *name, bool is_counter, const json_t 
 
 static void put_head(FILE *f, const char *name, bool is_counter, const json_t *row)
 {
-	const char *unit = agent_text(row, "unit"), *help = agent_text(row, "help");
+	const char *unit = json_field_text(row, "unit"), *help = json_field_text(row, "help");
 
 	(void)fprintf(f, "# TYPE %s %s\n", name, is_counter ? "counter" : "gauge");
 	if (is_name(unit))
@@ -95,7 +96,8 @@ static void put_all(FILE *f, const json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		const char *name = agent_text(row, "metric"), *type = agent_text(row, "type");
+		const char *name = json_field_text(row, "metric"),
+			   *type = json_field_text(row, "type");
 		bool is_counter = type && !strcmp(type, "counter");
 
 		if (!is_name(name) || (!is_counter && (!type || strcmp(type, "gauge") != 0)))
@@ -130,7 +132,7 @@ static int write_all(const json_t *rows, const char *path)
 
 int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option *longs)
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	const char *path = NULL;
 
 	while (cli_option(cli, argc, argv, LETTERS_COMMON, longs) >= 0)

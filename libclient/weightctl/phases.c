@@ -7,8 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/cli_error.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/size.h"
 
 #define PERCENT_MIN 1 /* of the time: what took less is not told */
@@ -47,7 +48,7 @@ static const struct word {
 
 static bool copy(const json_t *packet, const char *key, char ret[TEXT_SIZE])
 {
-	const char *text = agent_text(packet, key);
+	const char *text = json_field_text(packet, key);
 
 	if (!text || strlen(text) >= TEXT_SIZE)
 		return false;
@@ -57,10 +58,10 @@ static bool copy(const json_t *packet, const char *key, char ret[TEXT_SIZE])
 
 static bool read_stay(const json_t *packet, struct stay *ret)
 {
-	const char *act = agent_text(packet, "act");
+	const char *act = json_field_text(packet, "act");
 
-	*ret = (struct stay){.pid = agent_number(packet, "pid", 0),
-			     .took_ns = agent_number(packet, "took_ns", UINT64_MAX)};
+	*ret = (struct stay){.pid = json_field_number(packet, "pid", 0),
+			     .took_ns = json_field_number(packet, "took_ns", UINT64_MAX)};
 	if (!copy(packet, "comm", ret->comm))
 		(void)strcpy(ret->comm, "-");
 	return act && !strcmp(act, "sync_phase") && ret->took_ns < UINT64_MAX &&

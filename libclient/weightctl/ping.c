@@ -8,6 +8,7 @@
 #include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/verb.h"
 
@@ -97,7 +98,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind > 0)
 		cli_usage(cli, "'ping' takes no arguments");
-	if (cli_connect_within(cli, wait_ms))
+	if (server_connect_within(cli, wait_ms))
 		return EXIT_FAILED;
 	times = calloc(pong.count, sizeof(*times));
 	if (!times)
@@ -106,7 +107,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	free(times);
 	if (r)
 		return r;
-	if (cli->json)
+	if (cli->format.json)
 		column_json_object(columns, &pong);
 	else
 		column_text_all(columns, &pong, false, stdout);

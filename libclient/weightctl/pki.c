@@ -457,7 +457,7 @@ static int print(const struct cli *cli, const struct shown *shown)
 	struct json json = {.file = stdout};
 	bool wrong = false;
 
-	if (cli->json) {
+	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		json_open(&json, "certificates", '[');
 	}
@@ -465,14 +465,14 @@ static int print(const struct cli *cli, const struct shown *shown)
 		const struct pki_certificate *c = &shown->certificates[i];
 
 		wrong |= c->n_wrong > 0;
-		if (cli->json)
+		if (cli->format.json)
 			print_json(&json, c);
 		else if (i && fputc('\n', stdout) != EOF)
 			print_text(c);
 		else
 			print_text(c);
 	}
-	if (cli->json) {
+	if (cli->format.json) {
 		json_close(&json, ']');
 		json_close(&json, '}');
 	}

@@ -3,8 +3,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/cli_error.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/size.h"
 
 #define KEY_MAX 128 /* a name of a device, and a number */
@@ -18,9 +19,9 @@ void ports_deinit(struct ports *p)
 
 static void key_of(const json_t *port, char ret[KEY_MAX])
 {
-	const char *device = agent_text(port, "device");
+	const char *device = json_field_text(port, "device");
 
-	(void)snprintf(ret, KEY_MAX, "%" PRIu64 " %s", agent_number(port, "port", 0),
+	(void)snprintf(ret, KEY_MAX, "%" PRIu64 " %s", json_field_number(port, "port", 0),
 		       device ? device : "");
 }
 
@@ -33,7 +34,7 @@ static json_t *made(json_t *o)
 
 void ports_look(struct ports *p, json_t *rows)
 {
-	cleanup(agent_decrefp) json_t *others = made(json_array());
+	cleanup(json_decrefp) json_t *others = made(json_array());
 	char key[KEY_MAX];
 	json_t *row;
 	size_t i;
@@ -50,7 +51,7 @@ void ports_look(struct ports *p, json_t *rows)
 	p->now = made(json_array());
 	json_array_foreach(rows, i, row)
 	{
-		if (json_array_append(agent_is_kind(row, "port") ? p->now : others, row) < 0)
+		if (json_array_append(json_field_is_kind(row, "port") ? p->now : others, row) < 0)
 			cli_out_of_memory();
 	}
 	if (json_array_clear(rows) < 0 || json_array_extend(rows, others) < 0)
@@ -59,9 +60,10 @@ void ports_look(struct ports *p, json_t *rows)
 
 uint64_t ports_rate(const json_t *before, const json_t *now, const char *key)
 {
-	uint64_t bytes = agent_number(now, key, UINT64_MAX), ns = agent_number(now, "ns", 0);
-	uint64_t old_bytes = agent_number(before, key, UINT64_MAX);
-	uint64_t old_ns = agent_number(before, "ns", 0);
+	uint64_t bytes = json_field_number(now, key, UINT64_MAX),
+		 ns = json_field_number(now, "ns", 0);
+	uint64_t old_bytes = json_field_number(before, key, UINT64_MAX);
+	uint64_t old_ns = json_field_number(before, "ns", 0);
 
 	if (bytes == UINT64_MAX || old_bytes > bytes || old_ns >= ns)
 		return UINT64_MAX;
@@ -85,10 +87,10 @@ static void print_rate(FILE *f, uint64_t rate, const char *word)
 
 static void print_one(const struct ports *p, const json_t *port, FILE *f)
 {
-	const char *device = agent_text(port, "device"), *rate = agent_text(port, "rate");
+	const char *device = json_field_text(port, "device"), *rate = json_field_text(port, "rate");
 
 	escape_text(f, device ? device : "-");
-	(void)fprintf(f, "/%" PRIu64 ": ", agent_number(port, "port", 0));
+	(void)fprintf(f, "/%" PRIu64 ": ", json_field_number(port, "port", 0));
 	print_rate(f, rate_of(p, port, "xmit_bytes"), "out, ");
 	print_rate(f, rate_of(p, port, "recv_bytes"), "in, of ");
 	escape_text(f, rate ? rate : "-");
@@ -103,7 +105,7 @@ void ports_print(const struct ports *p, FILE *f)
 
 	json_array_foreach(p->now, i, port)
 	{
-		const char *state = agent_text(port, "state");
+		const char *state = json_field_text(port, "state");
 
 		if (!state || strcmp(state, "active") != 0)
 			continue;
@@ -130,11 +132,12 @@ void ports_json(const struct ports *p, struct json *j)
 	json_open(j, "ports", '[');
 	json_array_foreach(p->now, i, port)
 	{
-		const char *device = agent_text(port, "device"), *state = agent_text(port, "state");
+		const char *device = json_field_text(port, "device"),
+			   *state = json_field_text(port, "state");
 
 		json_open(j, NULL, '{');
 		json_put_string(j, "device", device ? device : "");
-		json_put_number(j, "port", agent_number(port, "port", 0));
+		json_put_number(j, "port", json_field_number(port, "port", 0));
 		json_put_string(j, "state", state);
 		put_rate(j, "out", rate_of(p, port, "xmit_bytes"));
 		put_rate(j, "in", rate_of(p, port, "recv_bytes"));

@@ -41,7 +41,7 @@ static int ask(struct pulse *p)
 int pulse_look(struct pulse *p)
 {
 	bool is_late = progress_now_ns() - p->since_ns >= PATIENCE_NS;
-	cleanup(agent_decrefp) json_t *packet = NULL;
+	cleanup(json_decrefp) json_t *packet = NULL;
 	int r;
 
 	if (p->agent.fd < 0)

@@ -10,6 +10,7 @@
 
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/json.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/sync.h"
 #include "libclient/weightctl/table.h"
@@ -70,7 +71,7 @@ void push_plan_take(struct push_plan *p, json_t *event)
 	json_t *links = json_object_get(event, "links");
 
 	if (!p->sums ||
-	    json_array_size(p->links) >= agent_number(p->sums, "n_links", 0)) { /* a new one */
+	    json_array_size(p->links) >= json_field_number(p->sums, "n_links", 0)) { /* a new one */
 		push_plan_deinit(p);
 		p->sums = json_incref(event);
 		p->links = json_array();
@@ -83,24 +84,24 @@ void push_plan_take(struct push_plan *p, json_t *event)
 static struct sums sums_of(const struct push_plan *p)
 {
 	return (struct sums){
-		.schedule = agent_text(p->sums, "schedule"),
-		.by = agent_text(p->sums, "by"),
-		.size = agent_number(p->sums, "size", 0),
-		.changed = agent_number(p->sums, "changed", 0),
-		.total = agent_number(p->sums, "total", 0),
-		.planned = agent_number(p->sums, "planned", UINT64_MAX),
-		.takes_ns = agent_number(p->sums, "takes_ns", UINT64_MAX),
+		.schedule = json_field_text(p->sums, "schedule"),
+		.by = json_field_text(p->sums, "by"),
+		.size = json_field_number(p->sums, "size", 0),
+		.changed = json_field_number(p->sums, "changed", 0),
+		.total = json_field_number(p->sums, "total", 0),
+		.planned = json_field_number(p->sums, "planned", UINT64_MAX),
+		.takes_ns = json_field_number(p->sums, "takes_ns", UINT64_MAX),
 	};
 }
 
 static struct link link_of(const json_t *row)
 {
 	return (struct link){
-		.from = agent_text(row, "from"),
-		.to = agent_text(row, "to"),
-		.stripes = agent_number(row, "stripes", 1),
-		.bytes = agent_number(row, "bytes", 0),
-		.planned = agent_number(row, "planned", UINT64_MAX),
+		.from = json_field_text(row, "from"),
+		.to = json_field_text(row, "to"),
+		.stripes = json_field_number(row, "stripes", 1),
+		.bytes = json_field_number(row, "bytes", 0),
+		.planned = json_field_number(row, "planned", UINT64_MAX),
 	};
 }
 
@@ -197,7 +198,7 @@ int push_plan_print(const struct push_plan *p, const struct cli *cli, const char
 	memcpy(shown, columns, sizeof(columns));
 	shown[COLUMN_STRIPES].shown = is_striped(p);
 	if (json_array_size(p->links)) {
-		table_init(&table, cli, shown);
+		table_init(&table, &cli->format, shown);
 		table_begin(&table, NULL, NULL);
 		put_links(p, &table);
 		r = table_end(&table);

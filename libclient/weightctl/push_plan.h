@@ -3,7 +3,9 @@
  */
 #pragma once
 
-#include "libclient/weightctl/agent.h"
+#include <jansson.h>
+
+#include "libclient/weightctl/cli.h"
 #include "libclient/weightctl/json.h"
 
 struct push_plan {

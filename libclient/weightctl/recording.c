@@ -12,8 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/chrome.h"
+#include "libclient/weightctl/cli_error.h"
+#include "libclient/weightctl/json_field.h"
 
 #define LINE_MAX_BYTES                                                                             \
 	(1 << 20) /* weightd-trace says 64 KiB at most, of which ASCII makes up to three times as much */
@@ -57,7 +58,7 @@ static json_t *next(struct recording *r, uint64_t number, int *ret)
 	if (n <= 0)
 		return NULL;
 	packet = json_loadb(r->line, (size_t)n, JSON_REJECT_DUPLICATES, &error);
-	if (json_is_object(packet) && agent_text(packet, "kind"))
+	if (json_is_object(packet) && json_field_text(packet, "kind"))
 		return packet;
 	if (number == 1 && r->line[0] == '[')
 		*ret = is_wrong(r, number,
@@ -81,8 +82,8 @@ struct check {
 
 static int check_clock(struct check *c, const json_t *packet)
 {
-	uint64_t monotonic = agent_number(packet, "monotonic_ns", UINT64_MAX);
-	uint64_t realtime = agent_number(packet, "realtime_ns", UINT64_MAX);
+	uint64_t monotonic = json_field_number(packet, "monotonic_ns", UINT64_MAX);
+	uint64_t realtime = json_field_number(packet, "realtime_ns", UINT64_MAX);
 
 	if (monotonic > realtime || realtime > CHROME_NS_MAX)
 		return is_wrong(c->r, c->line, "'monotonic_ns' and 'realtime_ns' are no moment");
@@ -97,7 +98,7 @@ static int check_packet(struct check *c, const json_t *packet)
 {
 	uint64_t ns;
 
-	if (!strcmp(agent_text(packet, "kind"), "clock"))
+	if (!strcmp(json_field_text(packet, "kind"), "clock"))
 		return check_clock(c, packet);
 	if (chrome_first_ns(packet, &ns) < 0)
 		return is_wrong(c->r, c->line, "it does not say when that was, in nanoseconds");
@@ -111,7 +112,7 @@ static int check_lines(struct check *c)
 	int r;
 
 	for (c->line = 1;; c->line++) {
-		cleanup(agent_decrefp) json_t *packet = next(c->r, c->line, &r);
+		cleanup(json_decrefp) json_t *packet = next(c->r, c->line, &r);
 
 		if (!packet)
 			return r;
@@ -183,7 +184,7 @@ int recording_read(struct recording *r, void (*tell)(void *context, json_t *pack
 
 	rewind(r->f);
 	for (uint64_t line = 1; line <= r->n_lines; line++) {
-		cleanup(agent_decrefp) json_t *packet = next(r, line, &result);
+		cleanup(json_decrefp) json_t *packet = next(r, line, &result);
 		uint64_t ns;
 
 		if (result)

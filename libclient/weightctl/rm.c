@@ -3,6 +3,7 @@
  */
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
 static int run(struct cli *cli, int argc, char *argv[])
@@ -14,7 +15,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 
 	(void)cli_option(cli, argc, argv, LETTERS_COMMON, longs);
 	targets = cli_targets(cli, argc, argv, &n_targets);
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	for (size_t i = 0; i < n_targets; i++) {
 		r = weightd_drop(cli->w, targets[i].name, cli->device, targets[i].version);

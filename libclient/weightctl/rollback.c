@@ -5,6 +5,7 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
 /* NAME@VERSION or NAME VERSION; without either the library's choice. */
@@ -32,11 +33,11 @@ static int run(struct cli *cli, int argc, char *argv[])
 
 	(void)cli_option(cli, argc, argv, LETTERS_JSON, longs);
 	target = parse(cli, argc, argv);
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	r = weightd_rollback(cli->w, target.name, cli->device, target.version, &current);
 	return r < 0 ? absent_buffer(cli, target.name, r)
-		     : cli_say_version(cli, target.name, current);
+		     : server_print_version(cli, target.name, current);
 }
 
 const struct verb verb_rollback = {

@@ -10,7 +10,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/cli_error.h"
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/width.h"
 

@@ -8,6 +8,7 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/device.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
@@ -49,12 +50,12 @@ static int print(struct cli *cli, struct table *table, const struct weightd_buff
 	const struct weightd_version_info *version;
 	int r;
 
-	if (cli->json) {
+	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		column_json_all(ls_columns, info, &json);
 	} else {
 		row.device = device_short(cli, info->device);
-		column_text_all(ls_columns, &row, cli->bytes, stdout);
+		column_text_all(ls_columns, &row, cli->format.bytes, stdout);
 		if (weightd_list_count(versions))
 			(void)fputc('\n', stdout);
 	}
@@ -62,7 +63,7 @@ static int print(struct cli *cli, struct table *table, const struct weightd_buff
 	for (size_t i = 0; (version = weightd_list_version(versions, i)); i++)
 		table_row(table, version);
 	r = table_end(table);
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
 	return r;
 }
@@ -84,7 +85,7 @@ static int show(struct cli *cli, struct table *table, const char *name)
 	const struct weightd_buffer_info *info;
 	int r;
 
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	r = weightd_list(cli->w, name, &buffers);
 	if (r < 0)
@@ -105,7 +106,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
 	if (argc - optind != 1)
 		cli_usage(cli, "'show' wants one name");
-	table_init(&table, cli, columns);
+	table_init(&table, &cli->format, columns);
 	return show(cli, &table, cli_name(cli, argv[optind]));
 }
 

@@ -10,6 +10,7 @@
 
 #include "libclient/weightctl/absent.h"
 #include "libclient/weightctl/device.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
@@ -148,7 +149,7 @@ static int print_slots(struct cli *cli, struct table *table, struct json *json,
 	for (size_t i = 0; (info = weightd_list_slot(list, i)); i++) {
 		struct slot slot = {.info = *info, .huge = {info->huge_bytes, info->n_bytes}};
 
-		if (!cli->json)
+		if (!cli->format.json)
 			slot.info.device = device_short(cli, info->device);
 		if (strcmp(info->device, "host") != 0)
 			slot.huge[0] = UINT64_MAX;
@@ -162,7 +163,7 @@ static int print_users(const struct cli *cli, struct json *json, const struct we
 {
 	cleanup(table_deinit) struct table table = {};
 	const struct weightd_user_info *info;
-	struct cli usual = *cli;
+	struct table_format usual = cli->format;
 
 	usual.columns = NULL;
 	table_init(&table, &usual, users);
@@ -177,21 +178,21 @@ static int print(struct cli *cli, struct table *table, const struct memory *m)
 	struct json json = {.file = stdout};
 	int r;
 
-	if (cli->json) {
+	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		column_json_all(totals, &m->total, &json);
 	} else {
-		column_text_all(totals, &m->total, cli->bytes, stdout);
+		column_text_all(totals, &m->total, cli->format.bytes, stdout);
 		if (weightd_list_count(m->slots))
 			(void)fputc('\n', stdout);
 	}
 	r = print_slots(cli, table, &json, m->slots);
 	if (!r && m->with_users) {
-		if (!cli->json)
+		if (!cli->format.json)
 			(void)fputc('\n', stdout);
 		r = print_users(cli, &json, m->users);
 	}
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
 	return r;
 }
@@ -213,9 +214,9 @@ static int run(struct cli *cli, int argc, char *argv[])
 		cli_usage(cli, "'stat' wants one name at most");
 	if (argc - optind == 1)
 		m.name = cli_name(cli, argv[optind]);
-	m.with_users |= cli->json;
-	table_init(&table, cli, slots);
-	if (cli_connect(cli) || ask(cli, &m))
+	m.with_users |= cli->format.json;
+	table_init(&table, &cli->format, slots);
+	if (server_connect(cli) || ask(cli, &m))
 		return EXIT_FAILED;
 	return print(cli, &table, &m);
 }

@@ -7,13 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/json_field.h"
 
 struct sync_version sync_version_of(const json_t *o)
 {
 	return (struct sync_version){
-		.term = agent_number(o, "term", 0),
-		.number = agent_number(o, "number", 0),
+		.term = json_field_number(o, "term", 0),
+		.number = json_field_number(o, "number", 0),
 	};
 }
 
@@ -30,10 +32,10 @@ const char *sync_version_text(struct sync_version v)
 struct sync_share sync_share_of(const json_t *o)
 {
 	struct sync_share s = {
-		.size = agent_number(o, "size", UINT64_MAX),
-		.changed = agent_number(o, "changed", UINT64_MAX),
-		.patch = agent_number(o, "patch", UINT64_MAX),
-		.differ = agent_number(o, "differ", UINT64_MAX),
+		.size = json_field_number(o, "size", UINT64_MAX),
+		.changed = json_field_number(o, "changed", UINT64_MAX),
+		.patch = json_field_number(o, "patch", UINT64_MAX),
+		.differ = json_field_number(o, "differ", UINT64_MAX),
 	};
 
 	s.travelled[0] = s.patch != UINT64_MAX ? s.patch : s.changed;
@@ -51,7 +53,7 @@ static int find_among(const json_t *rows, const char *arg, char ret[SYNC_ID_MAX]
 
 	json_array_foreach(rows, i, row)
 	{
-		const char *id = agent_text(row, "sync");
+		const char *id = json_field_text(row, "sync");
 
 		if (!id || strlen(id) != SYNC_ID_MAX - 1 || strncmp(id, arg, strlen(arg)) != 0)
 			continue;
@@ -71,7 +73,7 @@ static int find_among(const json_t *rows, const char *arg, char ret[SYNC_ID_MAX]
 
 int sync_find(const struct cli *cli, const char *arg, char ret[SYNC_ID_MAX])
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	size_t n = strspn(arg, "0123456789abcdef");
 
 	if (!n || arg[n] || n >= SYNC_ID_MAX)

@@ -3,7 +3,10 @@
  */
 #pragma once
 
-#include "libclient/weightctl/agent.h"
+#include <jansson.h>
+#include <stdio.h>
+
+#include "libclient/weightctl/cli.h"
 
 #define SYNC_ID_MAX 17 /* 16 hexadecimal digits and a NUL */
 

@@ -3,13 +3,14 @@
  */
 #include <stdio.h>
 
+#include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/sync.h"
 #include "libclient/weightctl/verb.h"
 
 static int run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_AGENT, {}};
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	char sync[SYNC_ID_MAX];
 
 	(void)cli_option(cli, argc, argv, LETTERS_COMMON, longs);

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/sync.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
@@ -88,32 +90,32 @@ static uint64_t count_of(const json_t *o, const char *key)
 {
 	const json_t *list = json_object_get(o, key);
 
-	return json_is_array(list) ? json_array_size(list) : agent_number(o, key, 0);
+	return json_is_array(list) ? json_array_size(list) : json_field_number(o, key, 0);
 }
 
 static struct past past_of(const json_t *row)
 {
 	struct past p = {
-		.sync = agent_text(row, "sync"),
-		.kind = agent_text(row, "kind"),
-		.buffer = agent_text(row, "buffer"),
-		.group = agent_text(row, "group"),
-		.state = agent_text(row, "state"),
-		.phase = agent_text(row, "phase"),
-		.why = agent_text(row, "why"),
+		.sync = json_field_text(row, "sync"),
+		.kind = json_field_text(row, "kind"),
+		.buffer = json_field_text(row, "buffer"),
+		.group = json_field_text(row, "group"),
+		.state = json_field_text(row, "state"),
+		.phase = json_field_text(row, "phase"),
+		.why = json_field_text(row, "why"),
 		.version = sync_version_of(row),
 		.share = sync_share_of(row),
-		.by = agent_text(row, "by"),
+		.by = json_field_text(row, "by"),
 		.n_nodes = count_of(row, "nodes"),
-		.planned = agent_number(row, "planned", UINT64_MAX),
-		.payload = agent_number(row, "payload", UINT64_MAX),
-		.bytes = agent_number(row, "bytes", UINT64_MAX),
-		.kernel = agent_number(row, "kernel", UINT64_MAX),
-		.traced = agent_number(row, "traced", UINT64_MAX),
-		.n_untraced = agent_number(row, "untraced", 0),
-		.n_broken = agent_number(row, "broken", 0),
-		.started_ns = agent_number(row, "started_ns", 0),
-		.ended_ns = agent_number(row, "ended_ns", 0),
+		.planned = json_field_number(row, "planned", UINT64_MAX),
+		.payload = json_field_number(row, "payload", UINT64_MAX),
+		.bytes = json_field_number(row, "bytes", UINT64_MAX),
+		.kernel = json_field_number(row, "kernel", UINT64_MAX),
+		.traced = json_field_number(row, "traced", UINT64_MAX),
+		.n_untraced = json_field_number(row, "untraced", 0),
+		.n_broken = json_field_number(row, "broken", 0),
+		.started_ns = json_field_number(row, "started_ns", 0),
+		.ended_ns = json_field_number(row, "ended_ns", 0),
 		.took_ns = UINT64_MAX,
 	};
 
@@ -130,7 +132,7 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	size_t i;
 	int r;
 
-	if (cli->json)
+	if (cli->format.json)
 		json_open(&json, NULL, '{');
 	table_begin(table, &json, "syncs");
 	json_array_foreach(rows, i, row)
@@ -140,17 +142,17 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 		table_row(table, &p);
 	}
 	r = table_end(table);
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
-	if (r || cli->json || cli->columns || cli->noheadings)
+	if (r || cli->format.json || cli->format.columns || cli->format.noheadings)
 		return r;
 	json_array_foreach(rows, i, row)
 	{
-		if (!agent_text(row, "why"))
+		if (!json_field_text(row, "why"))
 			continue;
 		if (!any)
 			any = fputc('\n', stdout) != EOF;
-		sync_say(stdout, agent_text(row, "sync"), agent_text(row, "why"));
+		sync_say(stdout, json_field_text(row, "sync"), json_field_text(row, "why"));
 	}
 	return 0;
 }

@@ -287,7 +287,7 @@ static int print(const struct cli *cli, struct table *table, const struct plan *
 	struct json json = {.file = stdout};
 	int r;
 
-	if (cli->json) {
+	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		put_given(&json, p);
 	}
@@ -301,9 +301,9 @@ static int print(const struct cli *cli, struct table *table, const struct plan *
 		table_row(table, &row);
 	}
 	r = table_end(table);
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
-	else if (!r && !cli->columns && !cli->noheadings)
+	else if (!r && !cli->format.columns && !cli->format.noheadings)
 		print_given(p);
 	return r;
 }
@@ -343,7 +343,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
 	check(&p, cli);
 	p.cluster.rate = p.nic / 8 * p.efficiency / 100;
-	table_init(&table, cli, columns);
+	table_init(&table, &cli->format, columns);
 	return print(cli, &table, &p);
 }
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/pulse.h"
 #include "libclient/weightctl/push_plan.h"
@@ -111,14 +112,14 @@ static void show(struct push *p)
 
 	json_object_foreach(p->nodes, name, node)
 	{
-		size_t s = step_of(agent_text(node, "phase"));
+		size_t s = step_of(json_field_text(node, "phase"));
 
 		if (s == N_STEPS)
 			continue;
 		step = s < step ? s : step;
 		n++;
-		done += (double)agent_number(node, "done", 0);
-		expected += (double)agent_number(node, "expected", 0);
+		done += (double)json_field_number(node, "done", 0);
+		expected += (double)json_field_number(node, "expected", 0);
 	}
 	if (step == N_STEPS)
 		return;
@@ -135,14 +136,14 @@ static void show(struct push *p)
 
 static void on_phase(struct push *p, json_t *event)
 {
-	const char *node = agent_text(event, "node"), *phase = agent_text(event, "phase");
-	const char *why = agent_text(event, "why");
+	const char *node = json_field_text(event, "node"), *phase = json_field_text(event, "phase");
+	const char *why = json_field_text(event, "why");
 	json_t *before;
 
 	if (!node || (json_object_size(p->nodes) >= NODES_MAX && !json_object_get(p->nodes, node)))
 		return;
 	before = json_object_get(p->nodes, node);
-	if (is_lost(phase) && !is_lost(agent_text(before, "phase")) && !p->options.quiet) {
+	if (is_lost(phase) && !is_lost(json_field_text(before, "phase")) && !p->options.quiet) {
 		progress_finish(&p->progress);
 		if (why && sync_begins_with(why, node))
 			(void)cli_error("%s", why);
@@ -168,13 +169,14 @@ static void take_reached(struct push *p, const json_t *packet)
 /* The packet is the caller's. 0: there is more to come; AGENT_END; or EXIT_FAILED. */
 static int on_packet(struct push *p, json_t *packet)
 {
-	const char *sync = agent_text(packet, "sync"), *event = agent_text(packet, "event");
+	const char *sync = json_field_text(packet, "sync"),
+		   *event = json_field_text(packet, "event");
 
 	if (sync && !*p->sync) {
 		(void)snprintf(p->sync, sizeof(p->sync), "%s", sync);
 		p->started_ns = progress_now_ns();
 	}
-	if (agent_text(packet, "state") &&
+	if (json_field_text(packet, "state") &&
 	    (agent_is_end(packet) || (event && !strcmp(event, "end")))) {
 		json_decref(p->outcome);
 		p->outcome = json_incref(packet);
@@ -212,7 +214,7 @@ static int leave(struct push *p, int signal)
 /* 0, AGENT_END, or EXIT_FAILED. */
 static int take(struct push *p, struct pulse *pulse)
 {
-	cleanup(agent_decrefp) json_t *packet = NULL;
+	cleanup(json_decrefp) json_t *packet = NULL;
 	int r = agent_take(&p->agent, &packet);
 
 	if (r == 0) {
@@ -285,7 +287,7 @@ static int begin(struct push *p)
 	if (agent_open(p->cli, &p->agent) || agent_ask(&p->agent, request_of(p)))
 		return EXIT_FAILED;
 	while (r == 0 && !*p->sync && !p->queued) {
-		cleanup(agent_decrefp) json_t *packet = NULL;
+		cleanup(json_decrefp) json_t *packet = NULL;
 
 		r = agent_next(&p->agent, &packet);
 		if (r == 0)
@@ -373,10 +375,10 @@ static const struct column node_columns[] = {
 static struct reached reached_of(const json_t *node)
 {
 	return (struct reached){
-		.node = agent_text(node, "node"),
-		.state = agent_text(node, "state"),
-		.why = agent_text(node, "why"),
-		.version = agent_number(node, "version", 0),
+		.node = json_field_text(node, "node"),
+		.state = json_field_text(node, "state"),
+		.why = json_field_text(node, "why"),
+		.version = json_field_number(node, "version", 0),
 	};
 }
 
@@ -429,7 +431,7 @@ static void print_text(const struct push *p, const struct pushed *pushed, const 
 	size_t i, n = 0;
 	const json_t *node;
 
-	json_array_foreach(nodes, i, node) n += is_committed(agent_text(node, "state"));
+	json_array_foreach(nodes, i, node) n += is_committed(json_field_text(node, "state"));
 	escape_name(stdout, pushed->buffer);
 	if (v)
 		(void)printf(" %s", v);
@@ -462,17 +464,17 @@ static int finish(struct push *p)
 {
 	const struct pushed pushed = {
 		.sync = p->sync,
-		.state = agent_text(p->outcome, "state"),
+		.state = json_field_text(p->outcome, "state"),
 		.buffer = p->target.name,
-		.group = agent_text(p->outcome, "group"),
+		.group = json_field_text(p->outcome, "group"),
 		.version = sync_version_of(p->outcome),
 		.share = sync_share_of(p->outcome),
-		.by = agent_text(p->outcome, "by"),
-		.planned = agent_number(p->outcome, "planned", UINT64_MAX),
-		.payload = agent_number(p->outcome, "payload", UINT64_MAX),
-		.bytes = agent_number(p->outcome, "bytes", UINT64_MAX),
-		.kernel = agent_number(p->outcome, "kernel", UINT64_MAX),
-		.n_broken = agent_number(p->outcome, "broken", 0),
+		.by = json_field_text(p->outcome, "by"),
+		.planned = json_field_number(p->outcome, "planned", UINT64_MAX),
+		.payload = json_field_number(p->outcome, "payload", UINT64_MAX),
+		.bytes = json_field_number(p->outcome, "bytes", UINT64_MAX),
+		.kernel = json_field_number(p->outcome, "kernel", UINT64_MAX),
+		.n_broken = json_field_number(p->outcome, "broken", 0),
 		.elapsed_ns = progress_now_ns() - p->started_ns,
 	};
 	const json_t *nodes = p->reached;
@@ -483,7 +485,7 @@ static int finish(struct push *p)
 		return error ? cli_error("%s", error)
 			     : cli_error("the %s failed, and weightd-sync does not say why",
 					 p->kind->what);
-	if (p->cli->json)
+	if (p->cli->format.json)
 		print_json(p, &pushed, nodes);
 	else if (p->options.is_dry)
 		return push_plan_print(&p->plan, p->cli, p->target.name);
@@ -497,7 +499,7 @@ static int say_begun(const struct push *p)
 {
 	struct json json = {.file = stdout};
 
-	if (p->cli->json) {
+	if (p->cli->format.json) {
 		json_open(&json, NULL, '{');
 		json_put_string(&json, "sync", p->sync);
 		json_close(&json, '}');
@@ -510,7 +512,7 @@ static int say_begun(const struct push *p)
 
 static void tell_queued(const struct push *p)
 {
-	const char *why = agent_text(p->queued, "why");
+	const char *why = json_field_text(p->queued, "why");
 
 	(void)cli_error("waiting: %s", why ? why : "another sync is under way");
 }

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 #include <unistd.h>
 
 #include "ipc/reshard/tensor.h"
-#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/sync_push.h"
 #include "libclient/weightctl/table.h"
@@ -219,10 +220,10 @@ static int take_layouts(struct plan *p, struct cli *cli, const struct target *ta
 {
 	char why[RESHARD_WHY_SIZE];
 
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	for (size_t i = 0; i < n; i++) {
-		if (cli_attach(cli, &targets[i], &p->buffers[i]))
+		if (server_attach(cli, &targets[i], &p->buffers[i]))
 			return EXIT_FAILED;
 		p->n_buffers++;
 		p->layouts[i] = layout_of(p->buffers[i]);
@@ -345,7 +346,7 @@ static int put_links(const struct plan *p, struct table *table, struct json *jso
 
 static int put_nodes(const struct plan *p, const struct cli *cli, struct json *json)
 {
-	struct cli all_columns = *cli;
+	struct table_format all_columns = cli->format;
 	cleanup(table_deinit) struct table table = {};
 
 	all_columns.columns = NULL; /* -o chooses among those of links */
@@ -374,11 +375,11 @@ static void print_sums(const struct plan *p)
 
 static int print(const struct plan *p, const struct cli *cli, struct table *table)
 {
-	bool all = cli->json || (!cli->columns && !cli->noheadings);
+	bool all = cli->format.json || (!cli->format.columns && !cli->format.noheadings);
 	struct json json = {.file = stdout};
 	int r;
 
-	if (cli->json) {
+	if (cli->format.json) {
 		const struct sums s = sums_of(p);
 
 		json_open(&json, NULL, '{');
@@ -386,11 +387,11 @@ static int print(const struct plan *p, const struct cli *cli, struct table *tabl
 	}
 	r = put_links(p, table, &json);
 	if (!r && all) {
-		if (!cli->json)
+		if (!cli->format.json)
 			(void)putchar('\n');
 		r = put_nodes(p, cli, &json);
 	}
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
 	else if (!r && all)
 		print_sums(p);
@@ -486,7 +487,8 @@ static void check(const struct asked *a, const struct cli *cli, struct plan *p, 
 		cli_usage(cli,
 			  "'%s' wants the name of the buffer to make, such as --into tp2; or --dry-run",
 			  cli->verb->name);
-	if (a->into && (cli->device || cli->columns || cli->noheadings || cli->bytes))
+	if (a->into &&
+	    (cli->device || cli->format.columns || cli->format.noheadings || cli->format.bytes))
 		cli_usage(cli,
 			  "--device and what tables show go with --dry-run without --into, which "
 			  "asks the local weightd alone");
@@ -511,7 +513,7 @@ static int plan_alone(struct cli *cli, struct plan *p, const struct target *targ
 	cleanup(table_deinit) struct table table = {};
 	char why[RESHARD_WHY_SIZE];
 
-	table_init(&table, cli, columns);
+	table_init(&table, &cli->format, columns);
 	if (take_layouts(p, cli, targets, n))
 		return EXIT_FAILED;
 	if (reshard_init(&p->reshard, &p->split, p->layouts, p->sources.n, p->targets.n, why) < 0 ||
@@ -566,7 +568,7 @@ static int run_kind(struct cli *cli, int argc, char *argv[], const struct kind *
 	};
 	cleanup(plan_deinit) struct plan p = {};
 	cleanup(cli_freep) struct target *targets = NULL;
-	cleanup(agent_decrefp) json_t *split = NULL;
+	cleanup(json_decrefp) json_t *split = NULL;
 	struct asked a = {.kind = kind};
 	size_t n;
 	int option;

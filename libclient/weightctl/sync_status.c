@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/screen.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/sync.h"
@@ -82,24 +84,24 @@ static const struct column columns[] = {
 static struct part part_of(const json_t *row)
 {
 	struct part p = {
-		.sync = agent_text(row, "sync"),
-		.kind = agent_text(row, "kind"),
-		.buffer = agent_text(row, "buffer"),
-		.group = agent_text(row, "group"),
-		.role = agent_text(row, "role"),
-		.node = agent_text(row, "node"),
-		.phase = agent_text(row, "phase"),
-		.from = agent_text(row, "from"),
-		.why = agent_text(row, "why"),
+		.sync = json_field_text(row, "sync"),
+		.kind = json_field_text(row, "kind"),
+		.buffer = json_field_text(row, "buffer"),
+		.group = json_field_text(row, "group"),
+		.role = json_field_text(row, "role"),
+		.node = json_field_text(row, "node"),
+		.phase = json_field_text(row, "phase"),
+		.from = json_field_text(row, "from"),
+		.why = json_field_text(row, "why"),
 		.version = sync_version_of(row),
 		.share = sync_share_of(row),
-		.by = agent_text(row, "by"),
-		.done = agent_number(row, "done", 0),
-		.expected = agent_number(row, "expected", 0),
-		.rate = agent_number(row, "rate", 0),
+		.by = json_field_text(row, "by"),
+		.done = json_field_number(row, "done", 0),
+		.expected = json_field_number(row, "expected", 0),
+		.rate = json_field_number(row, "rate", 0),
 		.left_ns = UINT64_MAX,
-		.epoch = agent_number(row, "epoch", 0),
-		.slow = agent_bool(row, "slow"),
+		.epoch = json_field_number(row, "epoch", 0),
+		.slow = json_field_bool(row, "slow"),
 	};
 	double left;
 
@@ -157,7 +159,7 @@ static void choose(json_t *rows, json_t *shown)
 	if (last && !json_object_size(shown) && json_object_set_new(shown, last, json_true()) < 0)
 		cli_out_of_memory();
 	for (i = json_array_size(rows); i > 0; i--) {
-		const char *sync = agent_text(json_array_get(rows, i - 1), "sync");
+		const char *sync = json_field_text(json_array_get(rows, i - 1), "sync");
 
 		if (sync && !json_object_get(shown, sync))
 			(void)json_array_remove(rows, i - 1);
@@ -217,10 +219,10 @@ static int print(const struct cli *cli, FILE *f, const json_t *rows)
 	size_t i;
 	int r;
 
-	table_init(&table, cli, columns);
+	table_init(&table, &cli->format, columns);
 	table.out = f;
 	table.is_redrawn = f != stdout;
-	if (cli->json)
+	if (cli->format.json)
 		json_open(&json, NULL, '{');
 	table_begin(&table, &json, "syncs");
 	json_array_foreach(rows, i, row)
@@ -230,9 +232,9 @@ static int print(const struct cli *cli, FILE *f, const json_t *rows)
 		table_row(&table, &p);
 	}
 	r = table_end(&table);
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
-	else if (!r && !cli->columns && !cli->noheadings)
+	else if (!r && !cli->format.columns && !cli->format.noheadings)
 		print_sentences(f, rows);
 	return r;
 }
@@ -276,8 +278,8 @@ static int ask(const struct cli *cli, const char *sync, json_t *shown, json_t **
 static int follow(const struct cli *cli, const char *sync, int signal_fd)
 {
 	struct pollfd p = {.fd = signal_fd, .events = POLLIN};
-	cleanup(agent_decrefp) json_t *shown = json_object();
-	const bool can_draw = screen_is_there() && !cli->json;
+	cleanup(json_decrefp) json_t *shown = json_object();
+	const bool can_draw = screen_is_there() && !cli->format.json;
 	struct screen screen = {};
 	bool over = false;
 	int r;
@@ -285,7 +287,7 @@ static int follow(const struct cli *cli, const char *sync, int signal_fd)
 	if (!shown)
 		cli_out_of_memory();
 	do {
-		cleanup(agent_decrefp) json_t *rows = NULL;
+		cleanup(json_decrefp) json_t *rows = NULL;
 
 		r = ask(cli, sync, shown, &rows);
 		if (r)
@@ -312,8 +314,8 @@ static int watch(const struct cli *cli, const char *sync)
 
 static int show(const struct cli *cli, const char *sync)
 {
-	cleanup(agent_decrefp) json_t *shown = json_object();
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *shown = json_object();
+	cleanup(json_decrefp) json_t *rows = NULL;
 
 	if (!shown)
 		cli_out_of_memory();
@@ -336,7 +338,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		watching = true;
 	if (argc - optind > 1)
 		cli_usage(cli, "'%s' wants one sync at most", cli->verb->name);
-	table_init(&table, cli, columns); /* a wrong -o is found before anything is asked */
+	table_init(&table, &cli->format, columns); /* a wrong -o is found before anything is asked */
 	if (argc - optind == 1 && sync_find(cli, argv[optind], sync))
 		return EXIT_FAILED;
 	if (watching)

@@ -15,6 +15,7 @@
 #include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/pulse.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/size.h"
@@ -41,12 +42,12 @@ static void put(FILE *f, const char *before, const char *text)
 static void put_bytes(FILE *f, const json_t *event)
 {
 	char a[SIZE_TEXT_MAX], b[SIZE_TEXT_MAX];
-	uint64_t expected = agent_number(event, "expected", 0);
-	uint64_t rate = agent_number(event, "rate", 0);
+	uint64_t expected = json_field_number(event, "expected", 0);
+	uint64_t rate = json_field_number(event, "rate", 0);
 
 	if (!expected)
 		return;
-	(void)fprintf(f, ", %s of %s", size_text(a, agent_number(event, "done", 0)),
+	(void)fprintf(f, ", %s of %s", size_text(a, json_field_number(event, "done", 0)),
 		      size_text(b, expected));
 	if (rate)
 		(void)fprintf(f, ", %s", size_rate(a, rate, 1000000000));
@@ -71,10 +72,11 @@ static void put_links(FILE *f, const json_t *event)
 	if (!json_is_array(links))
 		return;
 	(void)fprintf(f, "  plan, %s over each of %zu links",
-		      size_text(text, agent_number(event, "changed", 0)), json_array_size(links));
+		      size_text(text, json_field_number(event, "changed", 0)),
+		      json_array_size(links));
 	json_array_foreach(links, i, link)
 	{
-		n = agent_number(link, "stripes", 1);
+		n = json_field_number(link, "stripes", 1);
 		n_stripes = n > n_stripes ? n : n_stripes;
 	}
 	if (n_stripes > 1)
@@ -84,20 +86,20 @@ static void put_links(FILE *f, const json_t *event)
 /* "2026-11-21T06:35:37Z  5f3a9c0011223344  llama 1.7  b: bytes, 312.0 MB of 1.0 GB, 118.0 MB/s" */
 static void line_text(FILE *f, const json_t *event)
 {
-	const char *text = agent_text(event, "text"), *phase = agent_text(event, "phase");
-	const char *why = agent_text(event, "why");
+	const char *text = json_field_text(event, "text"), *phase = json_field_text(event, "phase");
+	const char *why = json_field_text(event, "why");
 
 	put_time(f);
 	if (text) {
-		put(f, "  ", agent_text(event, "level"));
+		put(f, "  ", json_field_text(event, "level"));
 		put(f, ": ", text);
 	} else {
-		put(f, "  ", agent_text(event, "sync"));
-		put(f, "  ", agent_text(event, "buffer"));
+		put(f, "  ", json_field_text(event, "sync"));
+		put(f, "  ", json_field_text(event, "buffer"));
 		put(f, " ", sync_version_text(sync_version_of(event)));
-		put(f, "  ", agent_text(event, "node"));
-		put(f, agent_text(event, "node") ? ": " : "  ",
-		    phase ? phase : agent_text(event, "state"));
+		put(f, "  ", json_field_text(event, "node"));
+		put(f, json_field_text(event, "node") ? ": " : "  ",
+		    phase ? phase : json_field_text(event, "state"));
 		put_links(f, event);
 		put_bytes(f, event);
 		put(f, ": ",
@@ -116,7 +118,7 @@ static void line_json(FILE *f, const json_t *event)
 static int print(struct sync_watch *w, const json_t *event)
 {
 	rewind(w->line);
-	if (w->cli->json)
+	if (w->cli->format.json)
 		line_json(w->line, event);
 	else
 		line_text(w->line, event);
@@ -128,7 +130,7 @@ static int print(struct sync_watch *w, const json_t *event)
 /* A refusal is the last packet; so is anything else that says so. */
 static int on_packet(struct sync_watch *w, const json_t *packet)
 {
-	const char *event = agent_text(packet, "event");
+	const char *event = json_field_text(packet, "event");
 
 	if (agent_is_end(packet) && agent_error(packet))
 		return cli_error("%s", agent_error(packet));
@@ -148,7 +150,7 @@ static int stream(struct sync_watch *w, int signal_fd)
 
 	pulse_init(&pulse, w->cli);
 	while (r == 0) {
-		cleanup(agent_decrefp) json_t *packet = NULL;
+		cleanup(json_decrefp) json_t *packet = NULL;
 		struct pollfd fds[] = {
 			{.fd = w->agent.fd, .events = POLLIN},
 			{.fd = signal_fd, .events = POLLIN},

@@ -29,7 +29,7 @@ static void choose(struct table *t, const struct column *c)
 static void choose_usual(struct table *t, const struct column *columns)
 {
 	for (const struct column *c = columns; c->name; c++)
-		if (c->shown || t->cli->json)
+		if (c->shown || t->format->json)
 			choose(t, c);
 }
 
@@ -56,15 +56,16 @@ static void choose_by_name(struct table *t, const struct column *columns, const 
 	}
 	nearest = nearest_column(columns, name, len);
 	if (nearest)
-		cli_usage(t->cli, "there is no column '%.*s'; is it '%s'?", (int)len, name, nearest);
-	cli_usage(t->cli, "there is no column '%.*s'", (int)len, name);
+		cli_usage_error(t->format->verb, "there is no column '%.*s'; is it '%s'?", (int)len,
+				name, nearest);
+	cli_usage_error(t->format->verb, "there is no column '%.*s'", (int)len, name);
 }
 
-void table_init(struct table *t, const struct cli *cli, const struct column *columns)
+void table_init(struct table *t, const struct table_format *format, const struct column *columns)
 {
-	const char *at = cli->columns;
+	const char *at = format->columns;
 
-	*t = (struct table){.cli = cli};
+	*t = (struct table){.format = format};
 	if (!at || *at == '+')
 		choose_usual(t, columns);
 	if (!at)
@@ -98,7 +99,7 @@ static void add_column(struct table *t, const struct column *c)
 
 void table_begin(struct table *t, struct json *j, const char *key)
 {
-	if (t->cli->json) {
+	if (t->format->json) {
 		t->json = j;
 		json_open(j, key, '[');
 		return;
@@ -108,7 +109,7 @@ void table_begin(struct table *t, struct json *j, const char *key)
 	if (!t->rows || !t->cell)
 		cli_out_of_memory();
 	(void)scols_table_enable_noencoding(t->rows, 1);
-	(void)scols_table_enable_noheadings(t->rows, t->cli->noheadings);
+	(void)scols_table_enable_noheadings(t->rows, t->format->noheadings);
 	for (size_t i = 0; i < t->n_columns; i++)
 		add_column(t, t->columns[i]);
 }
@@ -125,7 +126,7 @@ static void row_json(struct table *t, const void *row)
 static const char *cell(struct table *t, const struct column *c, const void *row)
 {
 	rewind(t->cell);
-	column_text(c, row, t->cli->bytes, t->cell);
+	column_text(c, row, t->format->bytes, t->cell);
 	(void)fputc('\0', t->cell);
 	if (fflush(t->cell) < 0)
 		cli_out_of_memory();
@@ -246,7 +247,7 @@ static bool fit(struct table *t)
 	size_t widths[TABLE_COLUMNS_MAX], least[TABLE_COLUMNS_MAX];
 
 	measure(t, terminal, widths, least);
-	if (sum(least, t->n_columns) > terminal && !t->cli->noheadings && !t->is_redrawn)
+	if (sum(least, t->n_columns) > terminal && !t->format->noheadings && !t->is_redrawn)
 		return false;
 	shrink(widths, least, t->n_columns, terminal);
 	for (size_t i = 0; i < t->n_columns; i++) {

@@ -3,14 +3,26 @@
  */
 #pragma once
 
-#include "libclient/weightctl/cli.h"
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "libclient/weightctl/cli_error.h"
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/json.h"
 
 #define TABLE_COLUMNS_MAX 32
 
+/* How a verb prints its rows. */
+struct table_format {
+	const char *verb; /* named by the error for a wrong column */
+	const char *columns; /* -o, NULL: not given */
+	bool json;
+	bool noheadings;
+	bool bytes;
+};
+
 struct table {
-	const struct cli *cli;
+	const struct table_format *format;
 	const struct column *columns[TABLE_COLUMNS_MAX];
 	size_t n_columns;
 	struct libscols_table *rows; /* NULL for JSON, whose rows are written at once */
@@ -23,7 +35,7 @@ struct table {
 };
 
 /* Chooses the columns; a wrong -o ends the program. Before anything is done, so that it can. */
-void table_init(struct table *t, const struct cli *cli, const struct column *columns);
+void table_init(struct table *t, const struct table_format *format, const struct column *columns);
 void table_deinit(struct table *t);
 
 /* With --json the rows become the list `key` of the object open in `j`, else `j` may be NULL. */

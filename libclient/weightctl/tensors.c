@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
 
@@ -50,7 +51,7 @@ static int print(const struct cli *cli, struct table *table, const struct weight
 	struct json json = {.file = stdout};
 	int r;
 
-	if (cli->json) {
+	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		json_put_string(&json, "name", weightd_buffer_name(b));
 		json_put_string(&json, "device", weightd_buffer_device(b));
@@ -60,7 +61,7 @@ static int print(const struct cli *cli, struct table *table, const struct weight
 	for (uint32_t i = 0; weightd_buffer_tensor(b, i, &tensor) >= 0; i++)
 		table_row(table, &tensor);
 	r = table_end(table);
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
 	return r;
 }
@@ -68,16 +69,16 @@ static int print(const struct cli *cli, struct table *table, const struct weight
 static int run(struct cli *cli, int argc, char *argv[])
 {
 	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
-	cleanup(cli_detachp) struct weightd_buffer *b = NULL;
+	cleanup(server_detachp) struct weightd_buffer *b = NULL;
 	cleanup(table_deinit) struct table table = {};
 	struct target target;
 
 	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
 	if (argc - optind != 1)
 		cli_usage(cli, "'tensors' wants one name");
-	table_init(&table, cli, columns);
+	table_init(&table, &cli->format, columns);
 	target = cli_target(cli, argv[optind]);
-	if (cli_connect(cli) || cli_attach(cli, &target, &b))
+	if (server_connect(cli) || server_attach(cli, &target, &b))
 		return EXIT_FAILED;
 	return print(cli, &table, b);
 }

@@ -16,6 +16,7 @@
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/clock.h"
 #include "libclient/weightctl/flow.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/ports.h"
 #include "libclient/weightctl/screen.h"
 #include "libclient/weightctl/signals.h"
@@ -50,7 +51,7 @@ struct top {
 /* Of a frame: a text for want of other keys in JSON. */
 static void key_of(const json_t *row, char ret[32])
 {
-	(void)snprintf(ret, 32, "%" PRIu64, agent_number(row, "row", UINT64_MAX));
+	(void)snprintf(ret, 32, "%" PRIu64, json_field_number(row, "row", UINT64_MAX));
 }
 
 static struct flow flow_in(const struct top *top, const json_t *row)
@@ -168,7 +169,7 @@ static struct flow *take_flows(const struct top *top, const json_t *rows, size_t
 
 static bool draws(const struct top *top)
 {
-	return !top->cli->json && !top->once && screen_is_there();
+	return !top->cli->format.json && !top->once && screen_is_there();
 }
 
 static int print(const struct top *top, FILE *f, const json_t *rows)
@@ -181,10 +182,10 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 	cleanup(cli_freep) struct flow *flows = take_flows(top, rows, &n);
 	int r;
 
-	table_init(&table, top->cli, flow_columns);
+	table_init(&table, &top->cli->format, flow_columns);
 	table.out = f;
 	table.is_redrawn = draws(top);
-	if (top->cli->json) {
+	if (top->cli->format.json) {
 		json_open(&json, NULL, '{');
 		column_json(&time_column, &now_ns, &json);
 	}
@@ -192,7 +193,7 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 	for (size_t i = 0; i < n; i++)
 		table_row(&table, &flows[i]);
 	r = table_end(&table);
-	if (top->cli->json) {
+	if (top->cli->format.json) {
 		ports_json(&top->ports, &json);
 		json_close(&json, '}');
 		return r;
@@ -200,7 +201,7 @@ static int print(const struct top *top, FILE *f, const json_t *rows)
 	if (!n)
 		(void)fprintf(f, "nothing %sis counted now\n",
 			      json_array_size(rows) ? "of that kind " : "");
-	if (!top->cli->columns && !top->cli->noheadings)
+	if (!top->cli->format.columns && !top->cli->format.noheadings)
 		ports_print(&top->ports, f);
 	return r;
 }
@@ -214,7 +215,7 @@ static int show(struct top *top, const json_t *rows)
 
 	if (!f)
 		cli_out_of_memory();
-	if (top->has_printed && !draws(top) && !top->cli->json)
+	if (top->has_printed && !draws(top) && !top->cli->format.json)
 		(void)fputc('\n', f); /* between frames */
 	r = print(top, f, rows);
 	if (fclose(f) == EOF)
@@ -252,7 +253,7 @@ static int show_all(struct top *top, int signal_fd)
 	int r;
 
 	do {
-		cleanup(agent_decrefp) json_t *rows = NULL;
+		cleanup(json_decrefp) json_t *rows = NULL;
 
 		r = agent_rows(top->cli, json_pack("{s:s, s:b}", "op", "rows", "ports", 1), &rows);
 		if (!r)
@@ -346,7 +347,8 @@ static int run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
-	table_init(&table, cli, flow_columns); /* a wrong -o is found before anything is asked */
+	table_init(&table, &cli->format,
+		   flow_columns); /* a wrong -o is found before anything is asked */
 	return run_top(&top);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
@@ -50,16 +51,16 @@ static const struct column columns[] = {
 static struct attachment attachment_of(const json_t *row)
 {
 	return (struct attachment){
-		.buffer = agent_text(row, "buffer"),
-		.device = agent_text(row, "device"),
-		.comm = agent_text(row, "comm"),
-		.version = agent_number(row, "version", 0),
-		.bytes = agent_number(row, "bytes", UINT64_MAX),
-		.lease = agent_number(row, "lease", 0),
-		.realtime_ns = agent_moment(row, "ns"),
-		.pid = agent_id(row, "pid"),
-		.uid = agent_id(row, "uid"),
-		.weightd = agent_id(json_object_get(row, "weightd"), "pid"),
+		.buffer = json_field_text(row, "buffer"),
+		.device = json_field_text(row, "device"),
+		.comm = json_field_text(row, "comm"),
+		.version = json_field_number(row, "version", 0),
+		.bytes = json_field_number(row, "bytes", UINT64_MAX),
+		.lease = json_field_number(row, "lease", 0),
+		.realtime_ns = json_field_moment(row, "ns"),
+		.pid = json_field_id(row, "pid"),
+		.uid = json_field_id(row, "uid"),
+		.weightd = json_field_id(json_object_get(row, "weightd"), "pid"),
 	};
 }
 
@@ -71,22 +72,22 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	size_t i;
 	int r;
 
-	if (cli->json)
+	if (cli->format.json)
 		json_open(&json, NULL, '{');
 	table_begin(table, &json, "attached");
 	json_array_foreach(rows, i, row)
 	{
 		const struct attachment one = attachment_of(row);
 
-		if (agent_is_kind(row, "attached")) {
+		if (json_field_is_kind(row, "attached")) {
 			table_row(table, &one);
 			n++;
-		} else if (agent_is_kind(row, "gap")) {
-			n_lost = agent_number(row, "lost", 0);
+		} else if (json_field_is_kind(row, "gap")) {
+			n_lost = json_field_number(row, "lost", 0);
 		}
 	}
 	r = table_end(table);
-	if (cli->json) {
+	if (cli->format.json) {
 		json_put_number(&json, "lost", n_lost);
 		json_close(&json, '}');
 	} else if (n_lost) {

@@ -8,6 +8,7 @@
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/sync.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
@@ -39,10 +40,10 @@ static const struct column columns[] = {
 static struct hook hook_of(const json_t *row)
 {
 	return (struct hook){
-		.name = agent_text(row, "hook"),
-		.state = agent_bool(row, "on") ? "on" : "off",
-		.why = agent_text(row, "why"),
-		.lost = agent_text(row, "lost"),
+		.name = json_field_text(row, "hook"),
+		.state = json_field_bool(row, "on") ? "on" : "off",
+		.why = json_field_text(row, "why"),
+		.lost = json_field_text(row, "lost"),
 	};
 }
 
@@ -54,10 +55,10 @@ static void print_libraries(const json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		const char *path = agent_text(row, "path"), *why = agent_text(row, "why");
-		uint64_t n = agent_number(row, "processes", 0);
+		const char *path = json_field_text(row, "path"), *why = json_field_text(row, "why");
+		uint64_t n = json_field_number(row, "processes", 0);
 
-		if (!agent_is_kind(row, "library"))
+		if (!json_field_is_kind(row, "library"))
 			continue;
 		(void)fputs(why ? "Not probed: " : "Probed: ", stdout);
 		escape_name(stdout, path ? path : "-");
@@ -75,9 +76,9 @@ static void print_rdma(const json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		const char *what = agent_text(row, "what"), *why = agent_text(row, "why");
+		const char *what = json_field_text(row, "what"), *why = json_field_text(row, "why");
 
-		if (agent_is_kind(row, "rdma") && what && why)
+		if (json_field_is_kind(row, "rdma") && what && why)
 			sync_say(stdout,
 				 !strcmp(what, "ports") ? "No RDMA ports" : "No RDMA queue pairs",
 				 why);
@@ -92,12 +93,12 @@ static void put_rdma(const json_t *rows, struct json *json)
 	json_open(json, "rdma", '[');
 	json_array_foreach(rows, i, row)
 	{
-		if (!agent_is_kind(row, "rdma"))
+		if (!json_field_is_kind(row, "rdma"))
 			continue;
 		json_open(json, NULL, '{');
-		json_put_string(json, "what", agent_text(row, "what"));
-		json_put_bool(json, "on", agent_bool(row, "on"));
-		json_put_string(json, "why", agent_text(row, "why"));
+		json_put_string(json, "what", json_field_text(row, "what"));
+		json_put_bool(json, "on", json_field_bool(row, "on"));
+		json_put_string(json, "why", json_field_text(row, "why"));
 		json_close(json, '}');
 	}
 	json_close(json, ']');
@@ -130,7 +131,7 @@ static void print_sentences(const json_t *rows, const struct meter *meter)
 	{
 		const struct hook hook = hook_of(row);
 
-		if (!agent_is_kind(row, "hook") || !hook.why)
+		if (!json_field_is_kind(row, "hook") || !hook.why)
 			continue;
 		sync_say(stdout, hook.name,
 			 before && !strcmp(before, hook.why) ? "likewise" : hook.why);
@@ -151,14 +152,14 @@ static void put_libraries(struct json *json, const json_t *rows)
 	json_open(json, "libraries", '[');
 	json_array_foreach(rows, i, row)
 	{
-		if (!agent_is_kind(row, "library"))
+		if (!json_field_is_kind(row, "library"))
 			continue;
 		json_open(json, NULL, '{');
-		json_put_string(json, "path", agent_text(row, "path"));
-		json_put_string(json, "state", agent_bool(row, "on") ? "on" : "off");
-		json_put_string(json, "why", agent_text(row, "why"));
-		json_put_number(json, "functions", agent_number(row, "functions", 0));
-		json_put_number(json, "processes", agent_number(row, "processes", 0));
+		json_put_string(json, "path", json_field_text(row, "path"));
+		json_put_string(json, "state", json_field_bool(row, "on") ? "on" : "off");
+		json_put_string(json, "why", json_field_text(row, "why"));
+		json_put_number(json, "functions", json_field_number(row, "functions", 0));
+		json_put_number(json, "processes", json_field_number(row, "processes", 0));
 		json_close(json, '}');
 	}
 	json_close(json, ']');
@@ -174,14 +175,14 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 
 	json_array_foreach(rows, i, row)
 	{
-		if (!agent_is_kind(row, "meter"))
+		if (!json_field_is_kind(row, "meter"))
 			continue;
-		meter.name = agent_text(row, "meter");
-		meter.why = agent_text(row, "why");
-		meter.limits = agent_text(row, "limits");
-		meter.blind = agent_text(row, "blind");
+		meter.name = json_field_text(row, "meter");
+		meter.why = json_field_text(row, "why");
+		meter.limits = json_field_text(row, "limits");
+		meter.blind = json_field_text(row, "blind");
 	}
-	if (cli->json) {
+	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		json_put_string(&json, "meter", meter.name);
 		json_put_string(&json, "why", meter.why);
@@ -193,16 +194,16 @@ static int print(const struct cli *cli, struct table *table, const json_t *rows)
 	{
 		const struct hook hook = hook_of(row);
 
-		if (agent_is_kind(row, "hook"))
+		if (json_field_is_kind(row, "hook"))
 			table_row(table, &hook);
 	}
 	r = table_end(table);
-	if (cli->json) {
+	if (cli->format.json) {
 		put_rdma(rows, &json);
 		put_libraries(&json, rows);
 		json_close(&json, '}');
 	}
-	if (!r && !cli->json && !cli->columns && !cli->noheadings)
+	if (!r && !cli->format.json && !cli->format.columns && !cli->format.noheadings)
 		print_sentences(rows, &meter);
 	return r;
 }

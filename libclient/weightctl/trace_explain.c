@@ -10,6 +10,7 @@
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/names.h"
 #include "libclient/weightctl/phases.h"
 #include "libclient/weightctl/recording.h"
@@ -66,12 +67,12 @@ struct explanation {
 
 static uint64_t number(const json_t *row, const char *key)
 {
-	return agent_number(row, key, UINT64_MAX);
+	return json_field_number(row, key, UINT64_MAX);
 }
 
 static bool is_payload(const struct link *l)
 {
-	const char *role = agent_text(l->row, "role");
+	const char *role = json_field_text(l->row, "role");
 
 	return role && !strcmp(role, "payload");
 }
@@ -79,17 +80,17 @@ static bool is_payload(const struct link *l)
 /* What it answers to what comes in is little. */
 static bool is_sent(const struct link *l)
 {
-	return agent_number(l->row, "delivered", 0) > agent_number(l->row, "received", 0);
+	return json_field_number(l->row, "delivered", 0) > json_field_number(l->row, "received", 0);
 }
 
 /* What came in was all there before its span ended, which waits for others to have it, too. */
 static uint64_t took_ns(const struct link *l)
 {
-	uint64_t began = agent_number(l->row, "began_ns", 0),
-		 end = agent_number(l->row, "now_ns", 0);
+	uint64_t began = json_field_number(l->row, "began_ns", 0),
+		 end = json_field_number(l->row, "now_ns", 0);
 
 	if (l->is_over && !is_sent(l))
-		end = agent_number(l->row, "moved_ns", end);
+		end = json_field_number(l->row, "moved_ns", end);
 	return end > began ? end - began : 0;
 }
 
@@ -103,14 +104,14 @@ static uint64_t done(const struct link *l)
 
 static bool is_sampled(const struct link *l, const char *key)
 {
-	const char *quality = agent_text(json_object_get(l->row, "quality"), key);
+	const char *quality = json_field_text(json_object_get(l->row, "quality"), key);
 
 	return quality && !strcmp(quality, "sampled");
 }
 
 static const char *peer_of(const struct link *l)
 {
-	const char *peer = agent_text(l->row, "peer");
+	const char *peer = json_field_text(l->row, "peer");
 
 	return peer ? peer : "-";
 }
@@ -141,9 +142,9 @@ static const struct limit *limit_named(const char *name)
 static void take_stall(struct link *l, const json_t *told, uint64_t now_ns)
 {
 	struct stall s = {
-		.since_ns = agent_number(told, "since_ns", UINT64_MAX),
-		.until_ns = agent_number(told, "until_ns", now_ns), /* older ones do not say */
-		.cause = limit_named(agent_text(told, "cause")),
+		.since_ns = json_field_number(told, "since_ns", UINT64_MAX),
+		.until_ns = json_field_number(told, "until_ns", now_ns), /* older ones do not say */
+		.cause = limit_named(json_field_text(told, "cause")),
 	};
 	size_t at = l->n_stalls;
 
@@ -162,7 +163,7 @@ static void take_stall(struct link *l, const json_t *told, uint64_t now_ns)
 
 static void take_stalls(struct link *l, const json_t *row)
 {
-	uint64_t now_ns = agent_number(row, "now_ns", 0);
+	uint64_t now_ns = json_field_number(row, "now_ns", 0);
 	const json_t *stall;
 	size_t i;
 
@@ -182,22 +183,22 @@ static bool is_row(const char *kind)
 /* A sync that moved no bytes has these alone. */
 static bool is_phase(const json_t *packet)
 {
-	const char *act = agent_text(packet, "act");
+	const char *act = json_field_text(packet, "act");
 
-	return (agent_is_kind(packet, "act") || agent_is_kind(packet, "acted")) && act &&
+	return (json_field_is_kind(packet, "act") || json_field_is_kind(packet, "acted")) && act &&
 	       !strcmp(act, "sync_phase");
 }
 
 static void take(void *context, json_t *packet)
 {
 	struct explanation *e = context;
-	const char *kind = agent_text(packet, "kind"), *sync = agent_text(packet, "sync");
+	const char *kind = json_field_text(packet, "kind"), *sync = json_field_text(packet, "sync");
 	uint64_t began_ns;
 	struct link *l;
 	bool fits;
 
 	if (kind && !strcmp(kind, "gap"))
-		e->lost += agent_number(packet, "lost", 0);
+		e->lost += json_field_number(packet, "lost", 0);
 	if (!kind || !sync || (!is_row(kind) && !is_phase(packet)))
 		return;
 	fits = names_add(&e->names, sync);
@@ -206,10 +207,10 @@ static void take(void *context, json_t *packet)
 	if (!fits || !is_row(kind))
 		return;
 	l = link_of(e, packet);
-	began_ns = agent_number(packet, "began_ns", 0);
-	if (l->row && began_ns < agent_number(l->row, "began_ns", 0))
+	began_ns = json_field_number(packet, "began_ns", 0);
+	if (l->row && began_ns < json_field_number(l->row, "began_ns", 0))
 		return; /* its span before this one */
-	if (l->row && began_ns > agent_number(l->row, "began_ns", 0))
+	if (l->row && began_ns > json_field_number(l->row, "began_ns", 0))
 		l->n_stalls = 0;
 	json_decref(l->row);
 	l->row = json_deep_copy(packet);
@@ -242,14 +243,14 @@ static double share_of(const struct link *l, const struct limit *limit)
 	double all = 0;
 
 	for (size_t i = 0; i < N_LIMITS; i++)
-		all += (double)agent_number(ns, limits[i].key, 0);
-	return all > 0 ? 100 * (double)agent_number(ns, limit->key, 0) / all : 0;
+		all += (double)json_field_number(ns, limits[i].key, 0);
+	return all > 0 ? 100 * (double)json_field_number(ns, limit->key, 0) / all : 0;
 }
 
 /* The one that took the most time. NULL: it sent nothing, or that is not known. */
 static const struct limit *worst_of(const struct link *l)
 {
-	return limit_named(agent_text(l->row, "limited_by"));
+	return limit_named(json_field_text(l->row, "limited_by"));
 }
 
 static void put_bytes(const struct link *l)
@@ -272,7 +273,7 @@ static void put_bytes(const struct link *l)
 
 static void put_stalls(const struct link *l)
 {
-	uint64_t began_ns = agent_number(l->row, "began_ns", 0);
+	uint64_t began_ns = json_field_number(l->row, "began_ns", 0);
 	char after[SIZE_TEXT_MAX], took[SIZE_TEXT_MAX];
 
 	for (size_t i = 0; i < l->n_stalls; i++) {
@@ -313,9 +314,9 @@ static void put_link(const struct link *l)
 					  : "from ",
 		    stdout);
 	escape_text(stdout, peer_of(l));
-	if (agent_text(client, "comm")) {
+	if (json_field_text(client, "comm")) {
 		(void)fputs(", ", stdout);
-		escape_text(stdout, agent_text(client, "comm"));
+		escape_text(stdout, json_field_text(client, "comm"));
 	}
 	if (number(client, "pid") != UINT64_MAX)
 		(void)printf(" %" PRIu64, number(client, "pid"));
@@ -331,7 +332,7 @@ static void put_link(const struct link *l)
 		(void)puts("  nobody knows how much was sent again");
 	else if (sent_again)
 		(void)printf("  %s sent again\n", size_text(text, sent_again));
-	if (agent_bool(l->row, "partial"))
+	if (json_field_bool(l->row, "partial"))
 		(void)puts("  without what its connections carried before they were counted");
 }
 
@@ -436,7 +437,7 @@ static bool is_over(const struct explanation *e)
 
 static void put_all(const struct explanation *e)
 {
-	uint64_t version = e->n_links ? agent_number(e->links[0].row, "version", 0) : 0;
+	uint64_t version = e->n_links ? json_field_number(e->links[0].row, "version", 0) : 0;
 
 	(void)fputs("Sync ", stdout);
 	escape_text(stdout, e->name);
@@ -483,7 +484,7 @@ static int print_json(const struct explanation *e)
 {
 	const struct link *l = slowest(e);
 	json_t *rows = json_array();
-	cleanup(agent_decrefp) json_t *o = json_pack(
+	cleanup(json_decrefp) json_t *o = json_pack(
 		"{ss sO? so sI so so}", "sync", e->name, "version",
 		e->n_links ? json_object_get(e->links[0].row, "version") : NULL, "slowest",
 		l ? json_string(peer_of(l)) : json_null(), "lost", (json_int_t)e->lost, "phases",
@@ -518,7 +519,7 @@ static void drop_others(struct explanation *e)
 	size_t n = 0;
 
 	for (size_t i = 0; i < e->n_links; i++) {
-		if (strcmp(agent_text(e->links[i].row, "sync"), e->name) != 0)
+		if (strcmp(json_field_text(e->links[i].row, "sync"), e->name) != 0)
 			link_deinit(&e->links[i]);
 		else
 			e->links[n++] = e->links[i];
@@ -558,7 +559,7 @@ static int read_recording(const char *path, struct explanation *e)
 
 static int hear(const struct cli *cli, const char *op, struct explanation *e)
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	json_t *row;
 	size_t i;
 	int r = agent_rows(cli, json_pack("{s:s}", "op", op), &rows);
@@ -583,7 +584,7 @@ static int explain(const struct cli *cli, struct explanation *e, const char *pat
 		return EXIT_FAILED;
 	if (find(e, path))
 		return EXIT_FAILED;
-	if (cli->json)
+	if (cli->format.json)
 		return print_json(e);
 	put_all(e);
 	return 0;

@@ -14,6 +14,7 @@
 
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/escape.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/table.h"
@@ -248,16 +249,16 @@ static char *result_of(const json_t *act)
 static struct act act_of(json_t *json)
 {
 	return (struct act){
-		.number = agent_number(json, "number", 0),
-		.realtime_ns = agent_moment(json, "ns"),
-		.pid = agent_id(json, "pid"),
-		.uid = agent_id(json, "uid"),
-		.comm = agent_text(json, "comm"),
-		.act = agent_text(json, "act"),
-		.function = agent_text(json, "function"),
+		.number = json_field_number(json, "number", 0),
+		.realtime_ns = json_field_moment(json, "ns"),
+		.pid = json_field_id(json, "pid"),
+		.uid = json_field_id(json, "uid"),
+		.comm = json_field_text(json, "comm"),
+		.act = json_field_text(json, "act"),
+		.function = json_field_text(json, "function"),
 		.what = what_of(json),
 		.result = result_of(json),
-		.took_ns = agent_number(json, "took_ns", UINT64_MAX),
+		.took_ns = json_field_number(json, "took_ns", UINT64_MAX),
 	};
 }
 
@@ -269,16 +270,16 @@ static void act_deinit(struct act *act)
 
 static bool is_act(const json_t *packet)
 {
-	return agent_is_kind(packet, "act") || agent_is_kind(packet, "acted");
+	return json_field_is_kind(packet, "act") || json_field_is_kind(packet, "acted");
 }
 
 static bool is_wanted(const struct log *l, const json_t *act)
 {
-	const char *word = agent_text(act, "act");
+	const char *word = json_field_text(act, "act");
 
 	if (!word || !is_act(act))
 		return false;
-	if (l->pid != UINT64_MAX && agent_number(act, "pid", UINT64_MAX) != l->pid)
+	if (l->pid != UINT64_MAX && json_field_number(act, "pid", UINT64_MAX) != l->pid)
 		return false;
 	return !l->act || !strncmp(word, l->act, strlen(l->act));
 }
@@ -312,7 +313,7 @@ static void line_text(FILE *f, json_t *json)
 	put_part(f, act.pid != UINT32_MAX ? " " : "  ", act.comm);
 	put_part(f, "  ", act.act);
 	put_part(f, ": ", act.what);
-	if (agent_bool(json, "failed"))
+	if (json_field_bool(json, "failed"))
 		put_part(f, ": ", act.result);
 	if (act.took_ns != UINT64_MAX)
 		(void)fprintf(f, ", %s", size_duration(took, act.took_ns));
@@ -324,7 +325,7 @@ static int print_line(struct log *l, json_t *act)
 	if (!is_wanted(l, act))
 		return 0;
 	rewind(l->line);
-	if (l->cli->json)
+	if (l->cli->format.json)
 		line_json(l->line, act);
 	else
 		line_text(l->line, act);
@@ -377,25 +378,26 @@ static int print_table(const struct log *l, struct table *table, const json_t *r
 /* Once. */
 static int print(struct log *l)
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	cleanup(table_deinit) struct table table = {};
 
-	table_init(&table, l->cli, columns);
+	table_init(&table, &l->cli->format, columns);
 	if (agent_rows(l->cli, json_pack("{s:s}", "op", "acts"), &rows))
 		return EXIT_FAILED;
-	return l->cli->json ? print_lines(l, rows) : print_table(l, &table, rows);
+	return l->cli->format.json ? print_lines(l, rows) : print_table(l, &table, rows);
 }
 
 /* How many were lost; of what a file was asked before it was probed nobody knows that. */
 static void say_gap(json_t *gap)
 {
-	uint64_t from_ns = agent_number(gap, "from_ns", 0), to_ns = agent_number(gap, "to_ns", 0);
-	const char *path = agent_text(gap, "path");
+	uint64_t from_ns = json_field_number(gap, "from_ns", 0),
+		 to_ns = json_field_number(gap, "to_ns", 0);
+	const char *path = json_field_text(gap, "path");
 	char took[SIZE_TEXT_MAX];
 
 	if (!path) {
 		(void)fprintf(stderr, "weightctl: %" PRIu64 " events were lost\n",
-			      agent_number(gap, "lost", 0));
+			      json_field_number(gap, "lost", 0));
 		return;
 	}
 	put_part(stderr, "weightctl: what was asked of ", path);
@@ -406,9 +408,9 @@ static void say_gap(json_t *gap)
 /* Of those that were told already nothing is said again: some are while what there was is asked for. */
 static int take(struct log *l, json_t *packet)
 {
-	uint64_t number = agent_number(packet, "number", 0);
+	uint64_t number = json_field_number(packet, "number", 0);
 
-	if (agent_is_kind(packet, "gap"))
+	if (json_field_is_kind(packet, "gap"))
 		say_gap(packet);
 	if (!is_act(packet) || (number && number <= l->last))
 		return 0;
@@ -423,7 +425,7 @@ static int hear_answer(struct log *l, const char *op, bool tells)
 	if (agent_ask(&l->agent, json_pack("{s:s}", "op", op)))
 		return EXIT_FAILED;
 	for (;;) {
-		cleanup(agent_decrefp) json_t *packet = NULL;
+		cleanup(json_decrefp) json_t *packet = NULL;
 
 		if (agent_next(&l->agent, &packet))
 			return EXIT_FAILED;
@@ -432,7 +434,7 @@ static int hear_answer(struct log *l, const char *op, bool tells)
 		if (agent_is_end(packet))
 			return 0;
 		/* What is new is among what there was, or comes after it. */
-		if (tells && agent_is_kind(packet, "acted") && take(l, packet))
+		if (tells && json_field_is_kind(packet, "acted") && take(l, packet))
 			return EXIT_FAILED;
 	}
 }
@@ -440,7 +442,7 @@ static int hear_answer(struct log *l, const char *op, bool tells)
 static int follow(struct log *l, int signal_fd)
 {
 	for (;;) {
-		cleanup(agent_decrefp) json_t *packet = NULL;
+		cleanup(json_decrefp) json_t *packet = NULL;
 		struct pollfd fds[] = {
 			{.fd = l->agent.fd, .events = POLLIN},
 			{.fd = signal_fd, .events = POLLIN},
@@ -504,7 +506,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
-	if (l.follows && cli->columns)
+	if (l.follows && cli->format.columns)
 		cli_usage(cli, "--follow writes lines, which have no columns for --output");
 	l.line = open_memstream(&l.text, &l.size);
 	if (!l.line)

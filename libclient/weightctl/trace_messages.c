@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/names.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/signals.h"
@@ -66,14 +67,14 @@ static const struct column columns[] = {
 
 static bool is_of_sync(const struct messages *m, const json_t *row)
 {
-	const char *sync = agent_text(row, "sync");
+	const char *sync = json_field_text(row, "sync");
 
 	return sync && !strcmp(sync, m->sync);
 }
 
 static uint64_t began_ns(const json_t *row)
 {
-	return agent_number(json_object_get(row, "messages"), "began_ns", 0);
+	return json_field_number(json_object_get(row, "messages"), "began_ns", 0);
 }
 
 /* Of the sync, those whose calls were counted since this began; how many rows it has is returned. */
@@ -89,7 +90,7 @@ static unsigned keep(struct messages *m, const json_t *rows)
 		if (!is_of_sync(m, row))
 			continue;
 		n++;
-		(void)snprintf(key, sizeof(key), "%" PRIu64, agent_number(row, "row", 0));
+		(void)snprintf(key, sizeof(key), "%" PRIu64, json_field_number(row, "row", 0));
 		if (began_ns(row) >= m->began_ns && json_object_set(m->rows, key, row) < 0)
 			cli_out_of_memory();
 	}
@@ -99,7 +100,7 @@ static unsigned keep(struct messages *m, const json_t *rows)
 /* What there is now, or was. 0, or EXIT_FAILED after telling why. */
 static int look(struct messages *m, const char *op)
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	int r = agent_rows(m->cli, json_pack("{s:s}", "op", op), &rows);
 
 	if (!r && keep(m, rows) == 0)
@@ -110,7 +111,7 @@ static int look(struct messages *m, const char *op)
 /* Of the one that begins so, if its whole name was not given. Of one that nobody has, weightd-trace says so. */
 static int find_name(struct messages *m)
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	const char *name, *sync;
 	const json_t *row;
 	size_t i;
@@ -119,7 +120,7 @@ static int find_name(struct messages *m)
 		return EXIT_FAILED;
 	json_array_foreach(rows, i, row)
 	{
-		sync = agent_text(row, "sync");
+		sync = json_field_text(row, "sync");
 		if (sync)
 			(void)names_add(&m->names, sync);
 	}
@@ -132,7 +133,7 @@ static int find_name(struct messages *m)
 
 static int begin(struct messages *m)
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 
 	if (find_name(m))
 		return EXIT_FAILED;
@@ -168,13 +169,13 @@ static void print_calls(struct table *table, const json_t *row, const char *key,
 	const json_t *process = json_object_get(row, "process");
 	const json_t *sizes = json_object_get(calls, "sizes");
 	struct line line = {
-		.peer = agent_text(row, "peer"),
-		.role = agent_text(row, "role"),
-		.process = agent_text(process, "comm"),
+		.peer = json_field_text(row, "peer"),
+		.role = json_field_text(row, "role"),
+		.process = json_field_text(process, "comm"),
 		.call = call,
-		.count = agent_number(calls, "calls", 0),
-		.bytes = agent_number(calls, "bytes", UINT64_MAX),
-		.pid = agent_id(process, "pid"),
+		.count = json_field_number(calls, "calls", 0),
+		.bytes = json_field_number(calls, "bytes", UINT64_MAX),
+		.pid = json_field_id(process, "pid"),
 	};
 	char size[16];
 
@@ -185,7 +186,7 @@ static void print_calls(struct table *table, const json_t *row, const char *key,
 	for (int i = 0; i < SIZES; i++) {
 		line.size = UINT64_C(1) << i;
 		(void)snprintf(size, sizeof(size), "%" PRIu64, line.size);
-		line.count = agent_number(sizes, size, 0);
+		line.count = json_field_number(sizes, size, 0);
 		if (line.count)
 			table_row(table, &line);
 	}
@@ -198,7 +199,7 @@ static int print(const struct messages *m, struct table *table)
 	json_t *row;
 	int r;
 
-	if (m->cli->json) {
+	if (m->cli->format.json) {
 		json_open(&json, NULL, '{');
 		json_put_string(&json, "sync", m->sync);
 	}
@@ -209,7 +210,7 @@ static int print(const struct messages *m, struct table *table)
 		print_calls(table, row, "received", "receive");
 	}
 	r = table_end(table);
-	if (m->cli->json)
+	if (m->cli->format.json)
 		json_close(&json, '}');
 	return r;
 }
@@ -251,7 +252,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		cli_usage(cli, "'%s' takes the name of a sync", cli->verb->name);
 	m.sync = argv[optind];
 	names_init(&m.names, m.sync);
-	table_init(&table, cli, columns);
+	table_init(&table, &cli->format, columns);
 	m.rows = json_object();
 	if (!m.rows)
 		cli_out_of_memory();

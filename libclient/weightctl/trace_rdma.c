@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libclient/weightctl/agent.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/sync.h"
 #include "libclient/weightctl/table.h"
 #include "libclient/weightctl/verb.h"
@@ -75,7 +76,7 @@ static const struct column ports[] = {
 
 static uint64_t known(const json_t *row, const char *key)
 {
-	return agent_number(row, key, UINT64_MAX);
+	return json_field_number(row, key, UINT64_MAX);
 }
 
 static uint64_t sum_of(const json_t *errors)
@@ -105,21 +106,21 @@ static void take_counts(const json_t *row, uint64_t *counts)
 		for (size_t i = 0; i <= n; i++)
 			key[i] = (char)tolower((unsigned char)c->name[i]);
 		*(uint64_t *)(void *)((char *)counts + (c->offset - PORT(counts))) =
-			agent_number(row, key, known(json_object_get(row, "errors"), key));
+			json_field_number(row, key, known(json_object_get(row, "errors"), key));
 	}
 }
 
 static void add_port(struct table *table, const json_t *row)
 {
 	struct port p = {
-		.device = agent_text(row, "device"),
-		.link_layer = agent_text(row, "link_layer"),
-		.state = agent_text(row, "state"),
-		.link = agent_text(row, "rate"),
-		.netdev = agent_text(row, "netdev"),
+		.device = json_field_text(row, "device"),
+		.link_layer = json_field_text(row, "link_layer"),
+		.state = json_field_text(row, "state"),
+		.link = json_field_text(row, "rate"),
+		.netdev = json_field_text(row, "netdev"),
 		.gid = json_string_value(json_array_get(json_object_get(row, "gids"), 0)),
-		.number = agent_id(row, "port"),
-		.speed = agent_number(row, "rate_bits", 0) / 8,
+		.number = json_field_id(row, "port"),
+		.speed = json_field_number(row, "rate_bits", 0) / 8,
 		.sent = known(row, "xmit_bytes"),
 		.received = known(row, "recv_bytes"),
 		.errors = sum_of(json_object_get(row, "errors")),
@@ -154,15 +155,15 @@ static const struct column qps[] = {
 static void add_qp(struct table *table, const json_t *row)
 {
 	const struct qp qp = {
-		.device = agent_text(row, "device"),
-		.type = agent_text(row, "type"),
-		.state = agent_text(row, "state"),
-		.process = agent_text(row, "comm"),
-		.port = agent_id(row, "port"),
-		.lqpn = agent_id(row, "lqpn"),
-		.rqpn = agent_id(row, "rqpn"),
-		.pid = agent_id(row, "pid"),
-		.counter = agent_id(row, "counter"),
+		.device = json_field_text(row, "device"),
+		.type = json_field_text(row, "type"),
+		.state = json_field_text(row, "state"),
+		.process = json_field_text(row, "comm"),
+		.port = json_field_id(row, "port"),
+		.lqpn = json_field_id(row, "lqpn"),
+		.rqpn = json_field_id(row, "rqpn"),
+		.pid = json_field_id(row, "pid"),
+		.counter = json_field_id(row, "counter"),
 	};
 
 	table_row(table, &qp);
@@ -193,12 +194,12 @@ static const struct column values[] = {
 static void add_counter(struct table *table, const json_t *row)
 {
 	struct value v = {
-		.device = agent_text(row, "device"),
-		.mode = agent_text(row, "mode"),
-		.process = agent_text(row, "comm"),
-		.port = agent_id(row, "port"),
-		.counter = agent_id(row, "counter"),
-		.pid = agent_id(row, "pid"),
+		.device = json_field_text(row, "device"),
+		.mode = json_field_text(row, "mode"),
+		.process = json_field_text(row, "comm"),
+		.port = json_field_id(row, "port"),
+		.counter = json_field_id(row, "counter"),
+		.pid = json_field_id(row, "pid"),
 		.n_qps = (uint32_t)json_array_size(json_object_get(row, "qps")),
 	};
 	json_t *all = json_object_get(row, "values"), *value;
@@ -233,10 +234,10 @@ static const char *why_not(const json_t *rows, const struct kind *kind)
 
 	json_array_foreach(rows, i, row)
 	{
-		const char *what = agent_text(row, "what");
+		const char *what = json_field_text(row, "what");
 
-		if (agent_is_kind(row, "rdma") && what && !strcmp(what, kind->what))
-			return agent_text(row, "why");
+		if (json_field_is_kind(row, "rdma") && what && !strcmp(what, kind->what))
+			return json_field_text(row, "why");
 	}
 	return NULL;
 }
@@ -250,23 +251,23 @@ static int print(const struct cli *cli, struct table *table, const struct kind *
 	size_t i, n = 0;
 	int r;
 
-	json_array_foreach(rows, i, row) n += agent_is_kind(row, kind->kind);
-	if (!n && !cli->json) {
+	json_array_foreach(rows, i, row) n += json_field_is_kind(row, kind->kind);
+	if (!n && !cli->format.json) {
 		sync_say(stdout, kind->none, why ? why : "there are none now");
 		return 0;
 	}
-	if (cli->json) {
+	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		json_put_string(&json, "why", why);
 	}
 	table_begin(table, &json, kind->list);
 	json_array_foreach(rows, i, row)
 	{
-		if (agent_is_kind(row, kind->kind))
+		if (json_field_is_kind(row, kind->kind))
 			kind->add(table, row);
 	}
 	r = table_end(table);
-	if (cli->json)
+	if (cli->format.json)
 		json_close(&json, '}');
 	return r;
 }
@@ -280,7 +281,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 		OPTIONS_TRACER,
 		{},
 	};
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	cleanup(table_deinit) struct table table = {};
 	const struct kind *kind = &PORTS;
 	int option;
@@ -292,7 +293,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	}
 	if (argc - optind > 0)
 		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
-	table_init(&table, cli, kind->columns);
+	table_init(&table, &cli->format, kind->columns);
 	if (agent_rows(cli, json_pack("{s:s, s:b}", "op", "rdma", "qps", kind != &PORTS), &rows))
 		return EXIT_FAILED;
 	return print(cli, &table, kind, rows);

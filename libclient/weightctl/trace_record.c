@@ -15,6 +15,7 @@
 #include "libclient/weightctl/agent.h"
 #include "libclient/weightctl/chrome.h"
 #include "libclient/weightctl/clock.h"
+#include "libclient/weightctl/json_field.h"
 #include "libclient/weightctl/progress.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/verb.h"
@@ -69,7 +70,7 @@ static void jsonl_add(struct record *r, json_t *packet)
 static void jsonl_clock(struct record *r)
 {
 	json_int_t monotonic_ns = 0, realtime_ns = 0, least_ns = INT64_MAX;
-	cleanup(agent_decrefp) json_t *clock = NULL;
+	cleanup(json_decrefp) json_t *clock = NULL;
 
 	for (int i = 0; i < CLOCK_TRIES; i++) {
 		json_int_t before_ns = (json_int_t)clock_ns(CLOCK_MONOTONIC);
@@ -142,7 +143,7 @@ static int flush(struct record *r)
 static int hear_answer(struct record *r)
 {
 	for (;;) {
-		cleanup(agent_decrefp) json_t *packet = NULL;
+		cleanup(json_decrefp) json_t *packet = NULL;
 
 		if (agent_next(&r->agent, &packet))
 			return EXIT_FAILED;
@@ -177,8 +178,8 @@ static int ask_for_ports(struct record *r)
 /* What is told, or what was asked about ports. */
 static void take(struct record *r, json_t *packet)
 {
-	if (agent_is_kind(packet, "rdma"))
-		r->has_ports = agent_bool(packet, "on");
+	if (json_field_is_kind(packet, "rdma"))
+		r->has_ports = json_field_bool(packet, "on");
 	else if (!agent_is_end(packet))
 		r->format->add(r, packet);
 	else if (r->has_ports)
@@ -191,7 +192,7 @@ static int hear(struct record *r)
 	int result = 0;
 
 	for (int i = 0; i < BATCH_MAX && result == 0; i++) {
-		cleanup(agent_decrefp) json_t *packet = NULL;
+		cleanup(json_decrefp) json_t *packet = NULL;
 
 		result = agent_take(&r->agent, &packet);
 		if (result == 0)

@@ -92,7 +92,7 @@ static int ask_of_sync(struct watch *w, const char *op, json_t **ret)
 
 static int watch_target(struct watch *w, const struct watched *t)
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 
 	return agent_ask_rows(&w->agent,
 			      json_pack("{s:s, s:s, s:i, s:s, s:s, s:o}", "op", "watch", "sync",
@@ -189,7 +189,7 @@ static int open_targets(struct watch *w)
 
 static int begin(struct watch *w)
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 
 	if (agent_open(w->cli, &w->agent) || (w->command && start_command(w)) || open_targets(w))
 		return EXIT_FAILED;
@@ -285,7 +285,7 @@ static int settle(struct watch *w)
 	struct pollfd p = {.fd = w->signal_fd, .events = POLLIN};
 
 	for (;;) {
-		cleanup(agent_decrefp) json_t *rows = NULL;
+		cleanup(json_decrefp) json_t *rows = NULL;
 
 		if (ask_of_sync(w, "read", &rows))
 			return EXIT_FAILED;
@@ -304,7 +304,7 @@ static int print(const struct watch *w, struct table *table, const json_t *rows)
 	int r;
 
 	table->out = f;
-	if (w->cli->json) {
+	if (w->cli->format.json) {
 		json_open(&json, NULL, '{');
 		json_put_string(&json, "sync", w->sync);
 	}
@@ -316,14 +316,14 @@ static int print(const struct watch *w, struct table *table, const json_t *rows)
 		table_row(table, &flow);
 	}
 	r = table_end(table);
-	if (w->cli->json)
+	if (w->cli->format.json)
 		json_close(&json, '}');
 	return r;
 }
 
 static int count(struct watch *w, struct table *table)
 {
-	cleanup(agent_decrefp) json_t *rows = NULL;
+	cleanup(json_decrefp) json_t *rows = NULL;
 	cleanup(cli_freep) struct pollfd *fds = calloc(w->n_targets + 3, sizeof(*fds));
 
 	if (!fds)
@@ -373,7 +373,7 @@ static int run_watch(struct watch *w, struct table *table)
 /* What JSON can hold. */
 static bool is_text(const char *s)
 {
-	cleanup(agent_decrefp) json_t *json = json_string(s);
+	cleanup(json_decrefp) json_t *json = json_string(s);
 
 	return json != NULL;
 }
@@ -446,7 +446,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	check(&w);
 	if (!w.sync)
 		w.sync = name_of(&w, name);
-	table_init(&table, cli, columns);
+	table_init(&table, &cli->format, columns);
 	r = run_watch(&w, &table);
 	free(w.targets);
 	return r;

@@ -15,7 +15,8 @@
 #include <string.h>
 
 #include "ipc/base/permission.h"
-#include "libclient/weightctl/cli.h"
+
+#include "libclient/weightctl/cli_error.h"
 
 #define ID_MAX (UINT32_MAX - 1) /* the last number is the kernel's word for none */
 

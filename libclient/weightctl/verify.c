@@ -11,6 +11,7 @@
 #include "libclient/weightctl/column.h"
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/size.h"
 #include "libclient/weightctl/verb.h"
 
@@ -48,13 +49,13 @@ static void print(struct cli *cli, const struct verified *v)
 
 static int verify(struct cli *cli, const struct target *target, struct json *json)
 {
-	cleanup(cli_detachp) struct weightd_buffer *b = NULL;
+	cleanup(server_detachp) struct weightd_buffer *b = NULL;
 	struct verified v = {};
 	const uint8_t *digest;
 	uint64_t start, ticket = 0;
 	int r;
 
-	if (cli_attach(cli, target, &b))
+	if (server_attach(cli, target, &b))
 		return EXIT_FAILED;
 	v.name = weightd_buffer_name(b);
 	v.device = weightd_buffer_device(b);
@@ -72,7 +73,7 @@ static int verify(struct cli *cli, const struct target *target, struct json *jso
 		return cli_error("'%s' on %s was updated in place meanwhile; verify it again",
 				 v.name, device_short(cli, v.device));
 	v.equal = r >= 0;
-	if (cli->json && (!r || r == -EILSEQ)) {
+	if (cli->format.json && (!r || r == -EILSEQ)) {
 		json_open(json, NULL, '{');
 		column_json_all(columns, &v, json);
 		json_close(json, '}');
@@ -92,16 +93,16 @@ static int run(struct cli *cli, int argc, char *argv[])
 
 	(void)cli_option(cli, argc, argv, LETTERS_JSON, longs);
 	targets = cli_targets(cli, argc, argv, &n_targets);
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
-	if (cli->json) {
+	if (cli->format.json) {
 		json_open(&json, NULL, '{');
 		json_open(&json, "verified", '[');
 	}
 	for (size_t i = 0; i < n_targets; i++)
 		if (verify(cli, &targets[i], &json))
 			status = EXIT_FAILED;
-	if (cli->json) {
+	if (cli->format.json) {
 		json_close(&json, ']');
 		json_close(&json, '}');
 	}

@@ -51,7 +51,7 @@ static int run(struct cli *cli, int argc, char *argv[])
 	if (weightd_new(&cli->w) < 0)
 		cli_out_of_memory();
 	answered = weightd_connect(cli->w, cli->socket) >= 0 && weightd_ping(cli->w, &server) >= 0;
-	(cli->json ? print_json : print)(cli->w, answered ? &server : NULL);
+	(cli->format.json ? print_json : print)(cli->w, answered ? &server : NULL);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/verb.h"
 
 enum {
@@ -35,11 +36,11 @@ static int run(struct cli *cli, int argc, char *argv[])
 	target = cli_target(cli, argv[optind]);
 	if (target.version && version)
 		cli_usage(cli, "a version is given by NAME@VERSION or by --version, not by both");
-	if (cli_connect(cli))
+	if (server_connect(cli))
 		return EXIT_FAILED;
 	r = weightd_wait(cli->w, target.name, cli->device, target.version | version, timeout,
 			 &found);
-	return r < 0 ? cli_fail(cli, r) : cli_say_version(cli, target.name, found);
+	return r < 0 ? cli_fail(cli, r) : server_print_version(cli, target.name, found);
 }
 
 const struct verb verb_wait = {

@@ -20,6 +20,7 @@
 #include "libclient/weightctl/device.h"
 #include "libclient/weightctl/escape.h"
 #include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/server.h"
 #include "libclient/weightctl/signals.h"
 #include "libclient/weightctl/user.h"
 #include "libclient/weightctl/verb.h"
@@ -124,7 +125,7 @@ static void line_json(FILE *f, const struct weightd_event *event)
 static int print(struct watch *watch, const struct weightd_event *event)
 {
 	rewind(watch->line);
-	if (watch->cli->json)
+	if (watch->cli->format.json)
 		line_json(watch->line, event);
 	else
 		line_text(watch->cli, watch->line, event);
@@ -206,7 +207,7 @@ static int connect_and_stream(struct watch *watch, bool quiet)
 	struct weightd_watch *source;
 	int r;
 
-	if (cli_connect(watch->cli))
+	if (server_connect(watch->cli))
 		return EXIT_FAILED;
 	r = weightd_watch_new(watch->cli->w, &source);
 	if (r < 0)

@@ -1,0 +1,80 @@
+/*
+ * The connection to weightd. It is made once the arguments are understood, so that a wrong one costs no connection.
+ */
+#include "libclient/weightctl/server.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/absent.h"
+#include "libclient/weightctl/column.h"
+#include "libclient/weightctl/device.h"
+#include "libclient/weightctl/progress.h"
+
+#define RETRY_MS 10
+
+/* The failures to connect that pass once a server has started. */
+static bool nobody_there(int r)
+{
+	return r == -ENOENT || r == -ECONNREFUSED;
+}
+
+int server_connect(struct cli *cli)
+{
+	return server_connect_within(cli, 0);
+}
+
+int server_connect_within(struct cli *cli, int timeout_ms)
+{
+	uint64_t deadline_ns = progress_now_ns() + (uint64_t)timeout_ms * 1000000;
+	int r;
+
+	r = weightd_new(&cli->w);
+	if (r < 0)
+		return cli_error("%s", strerror(-r));
+	/* No event announces that a socket has a listener: inotify reports its file, which comes before. */
+	while (nobody_there(r = weightd_connect(cli->w, cli->socket)) &&
+	       progress_now_ns() < deadline_ns)
+		(void)poll(NULL, 0, RETRY_MS);
+	if (r >= 0)
+		return device_resolve(cli);
+	return cli_fail(cli, r);
+}
+
+int server_print_version(struct cli *cli, const char *name, uint64_t version)
+{
+	struct said {
+		const char *name;
+		const char *device;
+		uint64_t version;
+	} said = {name, cli_device(cli), version};
+	static const struct column columns[] = {
+		COLUMN("NAME", COLUMN_TEXT, offsetof(struct said, name)),
+		COLUMN("DEVICE", COLUMN_TEXT, offsetof(struct said, device)),
+		COLUMN("VERSION", COLUMN_U64, offsetof(struct said, version)),
+		{},
+	};
+
+	if (cli->format.json)
+		column_json_object(columns, &said);
+	else
+		(void)printf("%s@%" PRIu64 " on %s\n", said.name, said.version,
+			     device_short(cli, said.device));
+	return 0;
+}
+
+int server_attach(struct cli *cli, const struct target *target, struct weightd_buffer **ret)
+{
+	const struct weightd_attach_options options = {
+		.size = sizeof(options),
+		.device = cli->device,
+		.version = target->version,
+	};
+	int r;
+
+	r = weightd_attach(cli->w, target->name, &options, ret);
+	return r < 0 ? absent_buffer(cli, target->name, r) : 0;
+}
