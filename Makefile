@@ -109,8 +109,8 @@ FAULTY := $(patsubst %.c,$(B)-faults/obj/%.o,$(shell grep -l '"server/base/fault
 SERVER_FAULTY := $(FAULTY) $(filter-out $(FAULTY:$(B)-faults/%=$(B)/%),$(SERVER))
 ALLOCATOR := $(call objects,$(wildcard server/cuda/*.c))
 CLIENT := $(call objects,$(wildcard libclient/*.c libclient/cuda/*.c libclient/load/*.c))
-WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/pki-%,$(wildcard libclient/weightctl/*.c)) \
-	$(wildcard libclient/weightctl/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
+WEIGHTCTL := $(call objects,$(filter-out libclient/weightctl/verbs/pki-%,$(wildcard libclient/weightctl/*.c libclient/weightctl/*/*.c)) \
+	$(wildcard libclient/weightctl/verbs/pki-$(if $(HAVE_OPENSSL),openssl,none).c)) $(RESHARD) \
 	$(call objects,ipc/base/permission.c ipc/base/suggestion.c)
 # What the agent and the processes that work for it share.
 SYNC_BASE := $(call objects,$(wildcard server/sync/base/*.c))
@@ -388,7 +388,7 @@ digest-kernel: libclient/cuda/digest.cu
 .PHONY: check check-san check-all flaky lint format demo bench matrix soak fuzz deps model torch2 perfetto guest
 
 # What is tested of weightctl by itself, and against weightd-sync.
-FORECAST := $(call objects,libclient/weightctl/forecast.c)
+FORECAST := $(call objects,libclient/weightctl/verbs/forecast.c)
 UNDER_TEST := $(IPC) $(CUDA) $(CLIENT) $(filter-out $(B)/obj/server/main.o,$(SERVER)) \
 	$(FORECAST) $(RESHARD) $(call objects,bpf/base/cgroup.c bpf/tcp/socket_census.c bpf/tcp/stall.c \
 	$(addprefix bpf/rdma/,nldev.c qp.c rdma_port.c sysfs_line.c) \

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libclient/weightctl/column.h"
-#include "libclient/weightctl/user.h"
+#include "libclient/weightctl/output/column.h"
+#include "libclient/weightctl/output/user.h"
 
 int cli_fail(const struct cli *cli, int r)
 {

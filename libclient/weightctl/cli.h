@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "libclient/weightctl/cli_error.h"
-#include "libclient/weightctl/table.h"
+#include "libclient/weightctl/output/cli_error.h"
+#include "libclient/weightctl/output/table.h"
 #include "weightd.h"
 
 struct column;

@@ -10,9 +10,9 @@
 #include <string.h>
 
 #include "libclient/weightctl/absent.h"
-#include "libclient/weightctl/column.h"
 #include "libclient/weightctl/device.h"
-#include "libclient/weightctl/progress.h"
+#include "libclient/weightctl/output/column.h"
+#include "libclient/weightctl/output/progress.h"
 
 #define RETRY_MS 10
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "libclient/weightctl/cli.h"
-#include "libclient/weightctl/column.h"
+#include "libclient/weightctl/output/column.h"
 
 extern const struct verb verb_cat;
 extern const struct verb verb_chmod;

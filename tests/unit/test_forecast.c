@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libclient/weightctl/forecast.h"
+#include "libclient/weightctl/verbs/forecast.h"
 
 #define MIB ((uint64_t)1 << 20)
 

@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "libclient/weightctl/forecast.h"
+#include "libclient/weightctl/verbs/forecast.h"
 #include "sim.h"
 
 #define S SIM_SECOND

@@ -1,0 +1,294 @@
+/*
+ * The agent of this node. Nothing is waited for without an end: an agent that hangs is one more thing that
+ * a person wants to be told.
+ */
+#include "libclient/weightctl/control/agent.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "ipc/base/permission.h"
+#include "libclient/weightctl/output/clock.h"
+#include "libclient/weightctl/output/json_field.h"
+#include "libclient/weightctl/output/progress.h"
+#include "libclient/weightctl/output/table.h"
+
+#define PACKET_MAX 65536
+#define ROWS_BYTES_MAX (64 << 20) /* of one answer */
+
+struct service {
+	const char *name;
+	const char *start; /* by hand */
+	const char *option, *variable; /* that say where it is */
+	const char *path; /* where it is if they do not */
+};
+
+static const struct service services[] = {
+	[PEER_AGENT] = {.name = "weightd-sync",
+			.start = "weightd-sync --config FILE",
+			.option = "--sync-socket",
+			.variable = "WEIGHTD_SYNC_SOCKET",
+			.path = "/run/weightd-sync/sync.sock"},
+	[PEER_TRACER] = {.name = "weightd-trace",
+			 .start = "weightd-trace",
+			 .option = "--trace-socket",
+			 .variable = "WEIGHTD_TRACE_SOCKET",
+			 .path = "/run/weightd-trace/trace.sock"},
+};
+
+static const char *path_of(const struct cli *cli, const struct service *s)
+{
+	const char *path = s == &services[PEER_AGENT] ? cli->sync_socket : cli->trace_socket;
+
+	if (!path)
+		path = getenv(s->variable);
+	return path && *path ? path : s->path;
+}
+
+static int cannot_connect(const struct agent *a, int r)
+{
+	const struct service *s = a->service;
+	char why[PERMISSION_TEXT_MAX];
+
+	if (r == -ENOENT || r == -ECONNREFUSED)
+		return cli_error("no %s answers at %s (%s); start it with 'systemctl start %s' or "
+				 "'%s', or say where it is with %s or %s",
+				 s->name, a->path, strerror(-r), s->name, s->start, s->option,
+				 s->variable);
+	if (r == -EACCES) {
+		permission_explain(a->path, why);
+		return cli_error("this user may not connect to %s at %s: %s", s->name, a->path, why);
+	}
+	if (r == -EPROTOTYPE)
+		return cli_error("%s is a socket of something else than %s", a->path, s->name);
+	if (r == -EAGAIN)
+		return cli_error("%s on %s takes no connection for %d s; is it stopped? "
+				 "'systemctl status %s' and its journal say more",
+				 s->name, a->path, AGENT_ANSWER_S, s->name);
+	return cli_error("cannot connect to %s on %s: %s", s->name, a->path, strerror(-r));
+}
+
+/* Blocking, but connect() and send() give up in time. */
+static int connect_to(const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const struct timeval patience = {.tv_sec = AGENT_ANSWER_S};
+	int fd, r;
+
+	if (strlen(path) >= sizeof(address.sun_path))
+		return -ENAMETOOLONG;
+	(void)strcpy(address.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0 ||
+	    connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0) {
+		r = -errno;
+		(void)close(fd);
+		return r;
+	}
+	return fd;
+}
+
+int agent_open(const struct cli *cli, struct agent *ret)
+{
+	const struct service *service = &services[cli->verb->peer];
+	struct agent a = {
+		.service = service,
+		.path = path_of(cli, service),
+		.patience_s = cli->verb->patience_s ? cli->verb->patience_s : AGENT_ANSWER_S,
+	};
+
+	a.fd = connect_to(a.path);
+	if (a.fd < 0)
+		return cannot_connect(&a, a.fd);
+	a.packet = malloc(PACKET_MAX);
+	if (!a.packet)
+		cli_out_of_memory();
+	*ret = a;
+	return 0;
+}
+
+void agent_deinit(struct agent *a)
+{
+	if (a->fd >= 0)
+		(void)close(a->fd);
+	free(a->packet);
+	*a = (struct agent){.fd = -1};
+}
+
+int agent_is_silent(const struct agent *a)
+{
+	return cli_error("%s on %s did not answer within %u s; 'systemctl status %s' and its "
+			 "journal say what it does",
+			 a->service->name, a->path, a->patience_s, a->service->name);
+}
+
+static int is_gone(const struct agent *a)
+{
+	return cli_error("%s on %s hung up before its answer was complete; its journal says why",
+			 a->service->name, a->path);
+}
+
+static int is_strange(const struct agent *a, const char *what)
+{
+	return cli_error("%s on %s says %s; is it of another release?", a->service->name, a->path,
+			 what);
+}
+
+int agent_ask(struct agent *a, json_t *request)
+{
+	char *text;
+	ssize_t n;
+
+	if (!request) /* JSON can say any other */
+		return cli_error("%s cannot be asked about a name that is not UTF-8",
+				 a->service->name);
+	text = json_dumps(request, JSON_COMPACT);
+	json_decref(request);
+	if (!text)
+		cli_out_of_memory();
+	do
+		n = send(a->fd, text, strlen(text), MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	free(text);
+	if (n >= 0 || errno == EPIPE || errno == ECONNRESET) /* its last words may be there */
+		return 0;
+	return errno == EAGAIN ? agent_is_silent(a)
+			       : cli_error("cannot ask %s on %s: %s", a->service->name, a->path,
+					   strerror(errno));
+}
+
+int agent_take(struct agent *a, json_t **ret)
+{
+	json_t *packet;
+	ssize_t n;
+
+	/* One that went without reading what it was asked is told of first, once, before what it said. */
+	do
+		n = recv(a->fd, a->packet, PACKET_MAX, MSG_DONTWAIT | MSG_TRUNC);
+	while (n < 0 && (errno == EINTR || errno == ECONNRESET));
+	if (n < 0 && errno == EAGAIN)
+		return -EAGAIN;
+	if (n < 0)
+		return cli_error("cannot hear %s on %s: %s", a->service->name, a->path,
+				 strerror(errno));
+	if (n <= 0)
+		return is_gone(a);
+	if (n > PACKET_MAX)
+		return is_strange(a, "more in one packet than it should");
+	a->n_bytes += (uint64_t)n;
+	packet = json_loadb(a->packet, (size_t)n, JSON_REJECT_DUPLICATES, NULL);
+	if (!json_is_object(packet)) {
+		json_decref(packet);
+		return is_strange(a, "what is no object of JSON");
+	}
+	if (agent_is_end(packet) && json_field_number(packet, "cut", 0) > 0)
+		(void)cli_error("%s left %" PRIu64 " rows out: its answer has no room for more",
+				a->service->name, json_field_number(packet, "cut", 0));
+	*ret = packet;
+	return 0;
+}
+
+static int next_before(struct agent *a, uint64_t deadline_ns, json_t **ret)
+{
+	struct pollfd p = {.fd = a->fd, .events = POLLIN};
+	int r;
+
+	while ((r = agent_take(a, ret)) == -EAGAIN) {
+		uint64_t now = progress_now_ns();
+
+		if (now >= deadline_ns)
+			return agent_is_silent(a);
+		(void)poll(&p, 1, (int)((deadline_ns - now) / 1000000) + 1);
+	}
+	return r;
+}
+
+static uint64_t deadline(const struct agent *a)
+{
+	return progress_now_ns() + (uint64_t)a->patience_s * 1000000000;
+}
+
+int agent_next(struct agent *a, json_t **ret)
+{
+	return next_before(a, deadline(a), ret);
+}
+
+bool agent_is_end(const json_t *packet)
+{
+	return json_is_true(json_object_get(packet, "end"));
+}
+
+const char *agent_error(const json_t *packet)
+{
+	return json_field_text(packet, "error");
+}
+
+/* All of the rows before `deadline_ns`, and no more than fit: a row a second for ever is no answer, either. */
+static int read_rows(struct agent *a, uint64_t deadline_ns, json_t *rows)
+{
+	uint64_t before = a->n_bytes;
+
+	for (;;) {
+		json_t *packet;
+		int r;
+
+		r = next_before(a, deadline_ns, &packet);
+		if (r)
+			return r;
+		if (agent_error(packet))
+			r = cli_error("%s", agent_error(packet));
+		else if (a->n_bytes - before > ROWS_BYTES_MAX)
+			r = is_strange(a, "more rows than anybody could read");
+		if (r || agent_is_end(packet)) {
+			json_decref(packet);
+			return r;
+		}
+		if (json_array_append_new(rows, packet) < 0)
+			cli_out_of_memory();
+	}
+}
+
+int agent_ask_rows(struct agent *a, json_t *request, json_t **ret)
+{
+	cleanup(json_decrefp) json_t *rows = json_array();
+
+	if (!rows)
+		cli_out_of_memory();
+	if (agent_ask(a, request) || read_rows(a, deadline(a), rows))
+		return EXIT_FAILED;
+	*ret = json_incref(rows);
+	return 0;
+}
+
+int agent_rows(const struct cli *cli, json_t *request, json_t **ret)
+{
+	cleanup(agent_deinit) struct agent a = {.fd = -1};
+
+	if (agent_open(cli, &a)) {
+		json_decref(request);
+		return EXIT_FAILED;
+	}
+	return agent_ask_rows(&a, request, ret);
+}
+
+int agent_show(const struct cli *cli, int argc, json_t *request,
+	       int (*print)(const struct cli *cli, struct table *table, const json_t *rows))
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+	cleanup(table_deinit) struct table table = {};
+
+	if (argc - optind > 0)
+		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
+	table_init(&table, &cli->format, cli->verb->columns);
+	if (agent_rows(cli, request, &rows))
+		return EXIT_FAILED;
+	return print(cli, &table, rows);
+}

@@ -1,0 +1,40 @@
+/*
+ * A row of weightd-trace as it is shown
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "libclient/weightctl/output/column.h"
+
+/* UINT64_MAX, or NULL: not known. Its texts are those of the row. */
+struct flow {
+	const char *sync, *peer, *role;
+	const char *limited_by, *stall; /* most, since it began; and now */
+	char marked[24]; /* a stall, as tables have it */
+	const char *process, *cgroup, *container, *transport;
+	const char *quality;
+	const char *source;
+	uint64_t number;
+	uint64_t version;
+	uint64_t delivered, received, done, expected;
+	uint64_t submitted, consumed, wire, retrans;
+	uint64_t rate; /* 0: nothing moves */
+	uint64_t left_ns, elapsed_ns, rtt_ns, stalled_ns;
+	uint32_t sockets; /* open; UINT32_MAX: not known, likewise */
+	uint32_t connections; /* that were counted */
+	uint32_t pid, uid;
+	bool partial;
+};
+
+/* For a table of them. */
+#define FLOW(member) offsetof(struct flow, member)
+
+extern const struct column flow_columns[];
+
+/*
+ * `before` is the same row as it was, or NULL: its rate is what came since then, or since it began.
+ */
+struct flow flow_of(const json_t *row, const json_t *before);

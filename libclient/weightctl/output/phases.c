@@ -1,0 +1,167 @@
+/*
+ * What weightd-sync calls its phases, in words. One that has none here is of another release, and is called as it is.
+ */
+#include "libclient/weightctl/output/phases.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/output/cli_error.h"
+#include "libclient/weightctl/output/escape.h"
+#include "libclient/weightctl/output/json_field.h"
+#include "libclient/weightctl/output/size.h"
+
+#define PERCENT_MIN 1 /* of the time: what took less is not told */
+#define TEXT_SIZE 128 /* weightd-trace has no text that is longer */
+#define STAYS_MAX 4096
+
+struct stay {
+	char sync[TEXT_SIZE], role[TEXT_SIZE], phase[TEXT_SIZE], comm[TEXT_SIZE];
+	uint64_t pid;
+	uint64_t took_ns; /* in all epochs */
+};
+
+static const struct word {
+	const char *role, *phase, *text;
+} words[] = {
+	{"publisher", "attach", "borrowing the version"},
+	{"publisher", "digest", "digesting it"},
+	{"publisher", "prepare", "members preparing"},
+	{"publisher", "compose", "composing a patch"},
+	{"publisher", "open", "opening links"},
+	{"publisher", "bytes", "moving bytes"},
+	{"publisher", "stop", "ending what had broken"},
+	{"publisher", "verify", "members verifying"},
+	{"publisher", "commit", "members committing"},
+	{"member", "want", "waiting for what the memory is for"},
+	{"member", "create", "making memory"},
+	{"member", "ready", "waiting for its turn"},
+	{"member", "opening", "opening links"},
+	{"member", "open", "waiting for the others' links"},
+	{"member", "bytes", "moving bytes"},
+	{"member", "verify", "verifying"},
+	{"member", "verified", "waiting for the decision"},
+	{"member", "record", "recording"},
+	{"member", "commit", "publishing"},
+};
+
+static bool copy(const json_t *packet, const char *key, char ret[TEXT_SIZE])
+{
+	const char *text = json_field_text(packet, key);
+
+	if (!text || strlen(text) >= TEXT_SIZE)
+		return false;
+	(void)strcpy(ret, text);
+	return true;
+}
+
+static bool read_stay(const json_t *packet, struct stay *ret)
+{
+	const char *act = json_field_text(packet, "act");
+
+	*ret = (struct stay){.pid = json_field_number(packet, "pid", 0),
+			     .took_ns = json_field_number(packet, "took_ns", UINT64_MAX)};
+	if (!copy(packet, "comm", ret->comm))
+		(void)strcpy(ret->comm, "-");
+	return act && !strcmp(act, "sync_phase") && ret->took_ns < UINT64_MAX &&
+	       copy(packet, "sync", ret->sync) && copy(packet, "role", ret->role) &&
+	       copy(packet, "phase", ret->phase);
+}
+
+/* Of the same program in the same part. */
+static bool is_of_same(const struct stay *a, const struct stay *b)
+{
+	return a->pid == b->pid && !strcmp(a->sync, b->sync) && !strcmp(a->role, b->role);
+}
+
+static struct stay *find(const struct phases *p, const struct stay *stay)
+{
+	for (size_t i = 0; i < p->n_stays; i++)
+		if (is_of_same(&p->stays[i], stay) && !strcmp(p->stays[i].phase, stay->phase))
+			return &p->stays[i];
+	return NULL;
+}
+
+/* No more than JSON can hold, whatever is told. */
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+	return a < INT64_MAX - b ? a + b : INT64_MAX;
+}
+
+void phases_take(struct phases *p, const json_t *packet)
+{
+	struct stay stay, *known;
+
+	if (!read_stay(packet, &stay) || p->n_stays == STAYS_MAX)
+		return;
+	known = find(p, &stay);
+	if (known) {
+		known->took_ns = sum(known->took_ns, stay.took_ns);
+		return;
+	}
+	p->stays = cli_grown(p->stays, p->n_stays, sizeof(*p->stays));
+	p->stays[p->n_stays++] = stay;
+}
+
+static const char *word_for(const struct stay *stay)
+{
+	for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
+		if (!strcmp(words[i].role, stay->role) && !strcmp(words[i].phase, stay->phase))
+			return words[i].text;
+	return stay->phase;
+}
+
+/* All that the program of this one did. */
+static void put_one(const struct phases *p, const struct stay *first, bool is_over)
+{
+	char text[SIZE_TEXT_MAX];
+	uint64_t all_ns = 0;
+	double share;
+
+	for (const struct stay *s = first; s < p->stays + p->n_stays; s++)
+		all_ns = sum(all_ns, is_of_same(s, first) ? s->took_ns : 0);
+	escape_text(stdout, first->comm);
+	(void)printf(" %" PRIu64 ", ", first->pid);
+	escape_text(stdout, first->role);
+	(void)printf(": %s", size_duration(text, all_ns));
+	for (const struct stay *s = first; s < p->stays + p->n_stays; s++) {
+		share = all_ns ? 100 * (double)s->took_ns / (double)all_ns : 0;
+		if (!is_of_same(s, first) || share < PERCENT_MIN)
+			continue;
+		(void)printf(", %.0f %% ", share);
+		escape_text(stdout, word_for(s));
+	}
+	(void)puts(is_over ? "" : "; not over yet");
+}
+
+void phases_put(const struct phases *p, const char *sync, bool is_over)
+{
+	const struct stay *s, *before;
+
+	for (s = p->stays; s < p->stays + p->n_stays; s++) {
+		for (before = p->stays; before < s && !is_of_same(before, s);)
+			before++;
+		if (before == s && !strcmp(s->sync, sync))
+			put_one(p, s, is_over);
+	}
+}
+
+json_t *phases_json(const struct phases *p, const char *sync)
+{
+	json_t *list = json_array();
+
+	for (const struct stay *s = p->stays; s < p->stays + p->n_stays; s++)
+		if (!strcmp(s->sync, sync) &&
+		    json_array_append_new(list, json_pack("{sI ss ss ss sI}", "pid",
+							  (json_int_t)s->pid, "comm", s->comm,
+							  "role", s->role, "phase", s->phase,
+							  "took_ns", (json_int_t)s->took_ns)) < 0)
+			cli_out_of_memory();
+	return list;
+}
+
+void phases_deinit(struct phases *p)
+{
+	free(p->stays);
+}

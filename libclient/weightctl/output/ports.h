@@ -1,0 +1,30 @@
+/*
+ * Ports of RDMA devices, looked at again and again: what is in them since the look before
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "libclient/weightctl/output/json.h"
+
+/* All zero is none. */
+struct ports {
+	json_t *now; /* an array of what weightd-trace says of each; NULL: nobody looked yet */
+	json_t *before; /* likewise, of the look before it, an object by their names */
+};
+
+/*
+ * What went out ("xmit_bytes") of a port or came in ("recv_bytes") a second, between two looks at it; UINT64_MAX: not
+ * known. One that counts anew has no rate until the next look.
+ */
+uint64_t ports_rate(const json_t *before, const json_t *now, const char *key);
+
+/* Takes those out of the rows, which have more in them. */
+void ports_look(struct ports *p, json_t *rows);
+void ports_deinit(struct ports *p);
+
+/* A line for each that is active, an empty one before the first. */
+void ports_print(const struct ports *p, FILE *f);
+/* All of them as the list "ports" of the object that is open. */
+void ports_json(const struct ports *p, struct json *j);

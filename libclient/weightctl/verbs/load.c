@@ -1,0 +1,280 @@
+/*
+ * weightctl load: files into the next version of a buffer.
+ *
+ * A signal only raises a flag; the next call of the progress function asks the library to stop, which
+ * leaves nothing behind. A second signal kills, and weightd cleans up after us.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/cli.h"
+#include "libclient/weightctl/device.h"
+#include "libclient/weightctl/output/column.h"
+#include "libclient/weightctl/output/progress.h"
+#include "libclient/weightctl/output/size.h"
+#include "libclient/weightctl/server.h"
+#include "libclient/weightctl/verb.h"
+
+enum {
+	OPTION_MODE = OPTION_OWN,
+	OPTION_KEEP,
+	OPTION_THREADS,
+	OPTION_NEW_LAYOUT,
+	OPTION_EXCLUSIVE,
+	OPTION_REUSABLE,
+	OPTION_REPLACE,
+	OPTION_POLICY,
+	OPTION_PAUSE_TIMEOUT,
+	OPTION_HANDLE,
+};
+
+struct loaded {
+	const char *name;
+	const char *device;
+	struct weightd_load_result result;
+};
+
+#define RESULT(member) offsetof(struct loaded, result.member)
+
+static const struct column columns[] = {
+	COLUMN("NAME", COLUMN_TEXT, offsetof(struct loaded, name)),
+	COLUMN("DEVICE", COLUMN_TEXT, offsetof(struct loaded, device)),
+	COLUMN("VERSION", COLUMN_U64, RESULT(version)),
+	COLUMN("TENSORS", COLUMN_U64, RESULT(n_tensors)),
+	COLUMN("FILES", COLUMN_U64, RESULT(n_files)),
+	COLUMN("SIZE", COLUMN_SIZE, RESULT(n_bytes)),
+	COLUMN("ELAPSED", COLUMN_DURATION, RESULT(elapsed_ns)),
+	COLUMN("MEMORY", COLUMN_DURATION, RESULT(memory_ns)),
+	COLUMN("READ", COLUMN_DURATION, RESULT(read_ns)),
+	COLUMN("DIGEST", COLUMN_DIGEST, RESULT(digest)),
+	{},
+};
+
+/* The signal that asked us to stop. The handler writes it, load_progress() reads it. */
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int signal)
+{
+	stop_signal = signal;
+}
+
+static void catch_signals(void)
+{
+	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+	const struct sigaction action = {
+		.sa_handler = on_signal,
+		.sa_flags = SA_RESTART | (int)SA_RESETHAND,
+	};
+	struct sigaction old;
+
+	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
+		(void)sigaction(signals[i], NULL, &old); /* cannot fail for these */
+		if (old.sa_handler != SIG_IGN) /* nohup */
+			(void)sigaction(signals[i], &action, NULL);
+	}
+}
+
+static int load_progress(void *userdata, const char *phase, uint64_t done, uint64_t total)
+{
+	progress_update(userdata, phase, done, total);
+	return stop_signal;
+}
+
+/* Before the first line of progress: nothing has to be redrawn. */
+static void load_note(void *userdata, const char *text)
+{
+	(void)userdata;
+	(void)cli_error("%s", text);
+}
+
+static void print_result(struct cli *cli, const struct loaded *l)
+{
+	char size[SIZE_TEXT_MAX], time[SIZE_TEXT_MAX], rate[SIZE_TEXT_MAX];
+	char digest[COLUMN_DIGEST_MAX];
+	const struct weightd_load_result *r = &l->result;
+
+	(void)printf("%s@%" PRIu64 " on %s: %" PRIu64 " tensor%s, %s in %s (%s), digest %s\n",
+		     l->name, r->version, device_short(cli, l->device), r->n_tensors,
+		     r->n_tensors == 1 ? "" : "s", size_text(size, r->n_bytes),
+		     size_duration(time, r->elapsed_ns), size_rate(rate, r->n_bytes, r->elapsed_ns),
+		     column_digest(digest, r->digest));
+}
+
+static int load_fail(const struct cli *cli, int r)
+{
+	if (r == -ECANCELED && stop_signal) {
+		(void)cli_error("interrupted; nothing was published");
+		return EXIT_SIGNAL + stop_signal;
+	}
+	return cli_fail(cli, r);
+}
+
+static int load(struct cli *cli, const char *name, char *paths[], int n_paths,
+		const struct weightd_load_options *given, bool quiet)
+{
+	struct weightd_load_options options = *given;
+	struct weightd_create_options create = *given->create;
+	struct loaded loaded = {
+		.name = name,
+		.result = {.size = sizeof(loaded.result)},
+	};
+	struct progress progress;
+	int r;
+
+	if (server_connect(cli))
+		return EXIT_FAILED;
+	create.device = cli->device; /* resolved now */
+	options.create = &create;
+	loaded.device = cli_device(cli);
+	options.progress = load_progress;
+	options.userdata = &progress;
+	options.note = load_note;
+	progress_init(&progress, name, quiet);
+	catch_signals();
+	r = weightd_load(cli->w, name, (const char *const *)paths, (size_t)n_paths, &options,
+			 &loaded.result);
+	progress_finish(&progress);
+	if (r < 0)
+		return load_fail(cli, r);
+	if (cli->format.json)
+		column_json_object(columns, &loaded);
+	else if (!quiet)
+		print_result(cli, &loaded);
+	return 0;
+}
+
+/* 0 would be the library's word for "not given". */
+static uint32_t option_u32(const struct cli *cli, const char *name, int base, uint32_t max)
+{
+	return (uint32_t)cli_number(cli, name, optarg, base, 1, max);
+}
+
+static enum weightd_policy option_policy(const struct cli *cli)
+{
+	static const struct {
+		const char *name;
+		enum weightd_policy policy;
+	} policies[] = {{"wait", WEIGHTD_WAIT}, {"evict", WEIGHTD_EVICT}, {"kill", WEIGHTD_KILL}};
+
+	for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++)
+		if (!strcmp(policies[i].name, optarg))
+			return policies[i].policy;
+	cli_usage(cli, "--policy wants wait, evict or kill, not '%s'", optarg);
+}
+
+static enum weightd_handle option_handle(const struct cli *cli)
+{
+	if (!strcmp(optarg, "vmm"))
+		return WEIGHTD_HANDLE_VMM;
+	if (!strcmp(optarg, "ipc"))
+		return WEIGHTD_HANDLE_IPC;
+	cli_usage(cli, "--handle wants vmm or ipc, not '%s'", optarg);
+}
+
+/* 0 would be the library's word for "not given". */
+static int option_pause_timeout(const struct cli *cli)
+{
+	int ms;
+
+	if (!strcmp(optarg, "forever"))
+		return -1;
+	ms = cli_seconds(cli, "--pause-timeout", optarg);
+	return ms ? ms : 1;
+}
+
+/* What a buffer is made as, and what goes with which. */
+static void option_kind(const struct cli *cli, int option, struct weightd_create_options *create)
+{
+	create->exclusive |= option == OPTION_EXCLUSIVE;
+	create->reusable |= option == OPTION_REUSABLE;
+	create->replace |= option == OPTION_REPLACE;
+	if (create->exclusive + create->reusable + create->replace > 1)
+		cli_usage(cli, "of --exclusive, --reusable and --replace only one makes sense");
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"mode", required_argument, NULL, OPTION_MODE},
+		{"keep", required_argument, NULL, OPTION_KEEP},
+		{"threads", required_argument, NULL, OPTION_THREADS},
+		{"new-layout", no_argument, NULL, OPTION_NEW_LAYOUT},
+		{"exclusive", no_argument, NULL, OPTION_EXCLUSIVE},
+		{"reusable", no_argument, NULL, OPTION_REUSABLE},
+		{"replace", no_argument, NULL, OPTION_REPLACE},
+		{"policy", required_argument, NULL, OPTION_POLICY},
+		{"pause-timeout", required_argument, NULL, OPTION_PAUSE_TIMEOUT},
+		{"handle", required_argument, NULL, OPTION_HANDLE},
+		{"quiet", no_argument, NULL, 'q'},
+		OPTIONS_DEVICE,
+		OPTIONS_JSON,
+		OPTIONS_COMMON,
+		{},
+	};
+	struct weightd_create_options create = {.size = sizeof(create)};
+	struct weightd_load_options options = {
+		.size = sizeof(options),
+		.create = &create,
+	};
+	bool quiet = false;
+	int option;
+
+	while ((option = cli_option(cli, argc, argv, LETTERS_JSON "q", longs)) >= 0) {
+		switch (option) {
+		case OPTION_MODE:
+			create.mode = option_u32(cli, "--mode", 8, 0777);
+			break;
+		case OPTION_KEEP:
+			create.keep = option_u32(cli, "--keep", 10, UINT32_MAX);
+			break;
+		case OPTION_THREADS:
+			options.n_threads = option_u32(cli, "--threads", 10, 64);
+			break;
+		case OPTION_NEW_LAYOUT:
+			create.new_layout = true;
+			break;
+		case OPTION_POLICY:
+			create.policy = option_policy(cli);
+			break;
+		case OPTION_PAUSE_TIMEOUT:
+			create.pause_timeout_ms = option_pause_timeout(cli);
+			break;
+		case OPTION_HANDLE:
+			create.handle = option_handle(cli);
+			break;
+		case 'q':
+			quiet = true;
+			break;
+		default:
+			option_kind(cli, option, &create);
+		}
+	}
+	if (argc - optind < 2)
+		cli_usage(cli, "'load' wants a name and at least one path");
+	return load(cli, cli_name(cli, argv[optind]), argv + optind + 1, argc - optind - 1,
+		    &options, quiet);
+}
+
+const struct verb verb_load = {
+	.name = "load",
+	.args = "NAME PATH...",
+	.summary = "Load safetensors files as the next version of a buffer",
+	.options = "     --mode MODE        permissions of a new buffer, octal (0640)\n"
+		   "     --keep N           versions to keep, the newest included (2 at first)\n"
+		   "     --threads N        threads that read (one a core, 4 at most, 8 to a GPU)\n"
+		   "     --new-layout       keep the order of the files, and allow other tensors\n"
+		   "     --exclusive        new buffer: updated in place, if two do not fit\n"
+		   "     --reusable         new buffer: its memory is used again, not sealed\n"
+		   "     --replace          free the current version first; readers let go of it\n"
+		   "     --policy POLICY    of readers that do not pause: wait (and give up), evict\n"
+		   "                        or kill\n"
+		   "     --pause-timeout SECONDS\n"
+		   "                        time that readers have to pause, or 'forever' (10)\n"
+		   "     --handle HANDLE    new buffer on a GPU: vmm, or ipc for consumers that can\n"
+		   "                        open a cudaIpcMemHandle_t only\n"
+		   " -q, --quiet            no progress and no closing line\n" HELP_JSON HELP_DEVICE,
+	.run = run,
+};

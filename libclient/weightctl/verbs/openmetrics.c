@@ -1,0 +1,145 @@
+/*
+ * What there is to count, the service knows: new metrics need no new weightctl. A name that is none, or a value that is no
+ * number, is left out, as it would spoil the whole text for whoever reads it.
+ */
+#include "libclient/weightctl/verbs/openmetrics.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/output/fresh.h"
+#include "libclient/weightctl/output/json_field.h"
+
+/* A colon is for rules of the reader's own. */
+static bool is_name(const char *s)
+{
+	if (!s || !*s || isdigit((unsigned char)*s))
+		return false;
+	for (; *s; s++)
+		if (!isalnum((unsigned char)*s) && *s != '_')
+			return false;
+	return true;
+}
+
+/* In a label's value or a help. What would move the cursor of a terminal is not told. */
+static void put_escaped(FILE *f, const char *s)
+{
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s;
+
+		if (c == '\n')
+			(void)fputs("\\n", f);
+		else if (c == '"' || c == '\\')
+			(void)fprintf(f, "\\%c", c);
+		else if (c == 0xc2 && (unsigned char)s[1] >= 0x80 && (unsigned char)s[1] < 0xa0)
+			(void)fputc('?', f), s++;
+		else
+			(void)fputc(c < 0x20 || c == 0x7f ? '?' : c, f);
+	}
+}
+
+static void put_labels(FILE *f, json_t *labels)
+{
+	const char *key, *before = "{";
+	json_t *value;
+
+	json_object_foreach(labels, key, value)
+	{
+		if (!is_name(key) || !json_is_string(value))
+			continue;
+		(void)fprintf(f, "%s%s=\"", before, key);
+		put_escaped(f, json_string_value(value));
+		(void)fputc('"', f);
+		before = ",";
+	}
+	if (*before == ',')
+		(void)fputc('}', f);
+}
+
+static void put_sample(FILE *f, const char *name, bool is_counter, const json_t *sample)
+{
+	uint64_t value = json_field_number(sample, "value", UINT64_MAX);
+	uint64_t ns = json_field_number(sample, "value_ns", UINT64_MAX);
+
+	if (value == UINT64_MAX && ns == UINT64_MAX)
+		return;
+	(void)fprintf(f, "%s%s", name, is_counter ? "_total" : "");
+	put_labels(f, json_object_get(sample, "labels"));
+	if (value < UINT64_MAX)
+		(void)fprintf(f, " %" PRIu64 "\n", value);
+	else
+		(void)fprintf(f, " %" PRIu64 ".%09" PRIu64 "\n", ns / 1000000000, ns % 1000000000);
+}
+
+static void put_head(FILE *f, const char *name, bool is_counter, const json_t *row)
+{
+	const char *unit = json_field_text(row, "unit"), *help = json_field_text(row, "help");
+
+	(void)fprintf(f, "# TYPE %s %s\n", name, is_counter ? "counter" : "gauge");
+	if (is_name(unit))
+		(void)fprintf(f, "# UNIT %s %s\n", name, unit);
+	if (!help)
+		return;
+	(void)fprintf(f, "# HELP %s ", name);
+	put_escaped(f, help);
+	(void)fputc('\n', f);
+}
+
+static void put_all(FILE *f, const json_t *rows)
+{
+	const char *before = "";
+	const json_t *row, *sample;
+	size_t i, k;
+
+	json_array_foreach(rows, i, row)
+	{
+		const char *name = json_field_text(row, "metric"),
+			   *type = json_field_text(row, "type");
+		bool is_counter = type && !strcmp(type, "counter");
+
+		if (!is_name(name) || (!is_counter && (!type || strcmp(type, "gauge") != 0)))
+			continue;
+		if (strcmp(name, before) != 0)
+			put_head(f, name, is_counter, row);
+		before = name;
+		json_array_foreach(json_object_get(row, "samples"), k, sample)
+			put_sample(f, name, is_counter, sample);
+	}
+	(void)fputs("# EOF\n", f);
+}
+
+/* For `path`, or standard output where that is NULL. */
+static int write_all(const json_t *rows, const char *path)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f;
+	int r;
+
+	f = open_memstream(&text, &size);
+	if (!f)
+		cli_out_of_memory();
+	put_all(f, rows);
+	if (fclose(f) == EOF)
+		cli_out_of_memory();
+	r = path ? fresh_output(path, text) : cli_write(text, size);
+	free(text);
+	return r;
+}
+
+int openmetrics_run(struct cli *cli, int argc, char *argv[], const struct option *longs)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+	const char *path = NULL;
+
+	while (cli_option(cli, argc, argv, LETTERS_COMMON, longs) >= 0)
+		path = optarg;
+	if (argc - optind > 0)
+		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
+	if (agent_rows(cli, json_pack("{s:s}", "op", "metrics"), &rows))
+		return EXIT_FAILED;
+	return write_all(rows, path);
+}

@@ -1,0 +1,120 @@
+/*
+ * weightctl show: all that is known about one buffer, and its versions.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libclient/weightctl/absent.h"
+#include "libclient/weightctl/device.h"
+#include "libclient/weightctl/output/table.h"
+#include "libclient/weightctl/output/user.h"
+#include "libclient/weightctl/server.h"
+#include "libclient/weightctl/verb.h"
+
+#define INFO(member) offsetof(struct weightd_version_info, member)
+
+static const char *user(const void *row, bool json)
+{
+	const struct weightd_version_info *info = row;
+
+	(void)json;
+	return user_name(info->uid);
+}
+
+static const struct column columns[] = {
+	{"VERSION", COLUMN_VERSION, INFO(version), .help = "number of the version", .shown = true},
+	{"CURRENT", COLUMN_BOOL, INFO(current), .help = "it is the one that attach returns",
+	 .shown = true},
+	{"TENSORS", COLUMN_U64, INFO(n_tensors), .help = "number of tensors", .shown = true},
+	{"SIZE", COLUMN_SIZE, INFO(n_bytes), .help = "size of its flat range", .shown = true},
+	{"READERS", COLUMN_U32, INFO(n_readers), .help = "attachments", .shown = true},
+	{"AGE", COLUMN_AGE, INFO(published_ns), .help = "time since it was published", .shown = true},
+	{"PUBLISHED", COLUMN_TIME, INFO(published_ns), .help = "when that was (UTC)"},
+	{"MEMORY", COLUMN_SIZE, INFO(slot_bytes), .help = "memory it takes", .shown = true},
+	{"HUGE", COLUMN_SIZE, INFO(huge_bytes), .help = "of it, in huge pages", .shown = true},
+	{"USER", COLUMN_WORD, .word = user, .help = "who published it", .shown = true, .cut = true,
+	 .width = 0.1},
+	{"UID", COLUMN_U32, INFO(uid), .help = "the same as a number"},
+	{"LAYOUT", COLUMN_HASH, INFO(layout_hash), .help = "hash of its layout"},
+	{"DIGEST", COLUMN_DIGEST, INFO(digest), .help = "digest of its bytes"},
+	{},
+};
+
+static int print(struct cli *cli, struct table *table, const struct weightd_buffer_info *info,
+		 const struct weightd_list *versions)
+{
+	struct weightd_buffer_info row = *info;
+	struct json json = {.file = stdout};
+	const struct weightd_version_info *version;
+	int r;
+
+	if (cli->format.json) {
+		json_open(&json, NULL, '{');
+		column_json_all(ls_columns, info, &json);
+	} else {
+		row.device = device_short(cli, info->device);
+		column_text_all(ls_columns, &row, cli->format.bytes, stdout);
+		if (weightd_list_count(versions))
+			(void)fputc('\n', stdout);
+	}
+	table_begin(table, &json, "versions");
+	for (size_t i = 0; (version = weightd_list_version(versions, i)); i++)
+		table_row(table, version);
+	r = table_end(table);
+	if (cli->format.json)
+		json_close(&json, '}');
+	return r;
+}
+
+/* The buffer on the device asked for. */
+static const struct weightd_buffer_info *find(const struct weightd_list *list, const char *device)
+{
+	const struct weightd_buffer_info *info;
+
+	for (size_t i = 0; (info = weightd_list_buffer(list, i)); i++)
+		if (!strcmp(info->device, device))
+			return info;
+	return NULL;
+}
+
+static int show(struct cli *cli, struct table *table, const char *name)
+{
+	cleanup(cli_list_freep) struct weightd_list *buffers = NULL, *versions = NULL;
+	const struct weightd_buffer_info *info;
+	int r;
+
+	if (server_connect(cli))
+		return EXIT_FAILED;
+	r = weightd_list(cli->w, name, &buffers);
+	if (r < 0)
+		return cli_fail(cli, r);
+	info = find(buffers, cli_device(cli));
+	r = weightd_list_versions(cli->w, name, cli->device, &versions);
+	if (r >= 0 && info)
+		return print(cli, table, info, versions);
+	/* The list leaves out what may not be read, and what was removed after it was there. */
+	return absent_buffer(cli, name, r < 0 ? r : -ENOENT);
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {OPTIONS_DEVICE, OPTIONS_TABLE, OPTIONS_COMMON, {}};
+	cleanup(table_deinit) struct table table = {};
+
+	(void)cli_option(cli, argc, argv, LETTERS_TABLE, longs);
+	if (argc - optind != 1)
+		cli_usage(cli, "'show' wants one name");
+	table_init(&table, &cli->format, columns);
+	return show(cli, &table, cli_name(cli, argv[optind]));
+}
+
+const struct verb verb_show = {
+	.name = "show",
+	.args = "NAME",
+	.summary = "Show a buffer and its versions",
+	.options = HELP_TABLE HELP_DEVICE,
+	.columns = columns,
+	.run = run,
+};

@@ -1,0 +1,25 @@
+/*
+ * weightctl sync metrics: what the agent counted, as OpenMetrics text.
+ */
+#include "libclient/weightctl/verb.h"
+#include "libclient/weightctl/verbs/openmetrics.h"
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"output", required_argument, NULL, 'O'},
+		OPTIONS_AGENT,
+		{},
+	};
+
+	return openmetrics_run(cli, argc, argv, longs);
+}
+
+const struct verb verb_sync_metrics = {
+	.name = "sync metrics",
+	.args = "",
+	.summary = "Write what was counted here, as OpenMetrics",
+	.options = "     --output FILE      replace this file, whole, instead of printing\n",
+	.peer = PEER_AGENT,
+	.run = run,
+};

@@ -1,0 +1,373 @@
+/*
+ * weightctl top: what the sockets of each sync carry now, as the kernel counts it.
+ *
+ * A rate is what came since the frame before; in the first frame of a row, since it began.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/output/clock.h"
+#include "libclient/weightctl/output/flow.h"
+#include "libclient/weightctl/output/json_field.h"
+#include "libclient/weightctl/output/ports.h"
+#include "libclient/weightctl/output/screen.h"
+#include "libclient/weightctl/output/table.h"
+#include "libclient/weightctl/signals.h"
+#include "libclient/weightctl/verb.h"
+
+enum option_of_top {
+	OPTION_DELAY = OPTION_OWN,
+	OPTION_ONCE,
+	OPTION_SORT,
+	OPTION_SYNC,
+	OPTION_PEER,
+	OPTION_ROLE,
+	OPTION_TRANSPORT,
+	OPTION_PROCESS,
+	OPTION_CONTAINER,
+	OPTION_CGROUP,
+};
+
+struct top {
+	const struct cli *cli;
+	const struct column *sort;
+	const char *sync, *peer, *role, *transport, *process, *container, *cgroup; /* NULL: any */
+	int delay_ms;
+	bool once;
+	struct ports ports;
+	json_t *before; /* rows of the last frame, by their numbers; NULL: this is the first */
+	bool has_printed;
+	struct screen screen;
+};
+
+/* Of a frame: a text for want of other keys in JSON. */
+static void key_of(const json_t *row, char ret[32])
+{
+	(void)snprintf(ret, 32, "%" PRIu64, json_field_number(row, "row", UINT64_MAX));
+}
+
+static struct flow flow_in(const struct top *top, const json_t *row)
+{
+	char key[32];
+
+	key_of(row, key);
+	return flow_of(row, json_object_get(top->before, key));
+}
+
+static int compare_texts(const char *a, const char *b)
+{
+	if (!a || !b)
+		return !a - !b;
+	return strcmp(a, b);
+}
+
+/* The greatest first, what is not known last. */
+static int compare_numbers(uint64_t a, uint64_t b)
+{
+	a += 1; /* UINT64_MAX is the least */
+	b += 1;
+	return (a < b) - (a > b);
+}
+
+static bool is_text(const struct column *c)
+{
+	return c->kind == COLUMN_TEXT || c->kind == COLUMN_WORD;
+}
+
+static const char *text_at(const struct flow *f, const struct column *c)
+{
+	if (c->kind == COLUMN_WORD)
+		return c->word(f, false);
+	return *(const char *const *)(const void *)((const char *)f + c->offset);
+}
+
+static uint64_t number_at(const struct flow *f, const struct column *c)
+{
+	const void *v = (const char *)f + c->offset;
+	uint32_t index;
+
+	if (c->kind == COLUMN_BOOL)
+		return *(const bool *)v;
+	if (c->kind != COLUMN_INDEX)
+		return *(const uint64_t *)v;
+	index = *(const uint32_t *)v;
+	return index < UINT32_MAX ? index : UINT64_MAX;
+}
+
+static int compare(const void *left, const void *right, void *sort)
+{
+	const struct flow *a = left, *b = right;
+	const struct column *c = sort;
+	int r = is_text(c) ? compare_texts(text_at(a, c), text_at(b, c))
+			   : compare_numbers(number_at(a, c), number_at(b, c));
+
+	return r ? r : compare_numbers(b->number, a->number);
+}
+
+static bool equals(const char *text, const char *wanted)
+{
+	return !wanted || (text && !strcmp(text, wanted));
+}
+
+static bool begins(const char *text, const char *wanted)
+{
+	return !wanted || (text && !strncmp(text, wanted, strlen(wanted)));
+}
+
+/* A group, or one below it. */
+static bool is_below(const char *path, const char *wanted)
+{
+	size_t n = wanted ? strlen(wanted) : 0;
+
+	while (n > 0 && wanted[n - 1] == '/')
+		n--;
+	return !wanted || (path && !strncmp(path, wanted, n) && (!path[n] || path[n] == '/'));
+}
+
+static bool is_process(const struct flow *f, const char *wanted)
+{
+	char pid[16];
+
+	(void)snprintf(pid, sizeof(pid), "%" PRIu32, f->pid);
+	return equals(f->process, wanted) || (f->pid != UINT32_MAX && !strcmp(pid, wanted));
+}
+
+static bool is_wanted(const struct top *top, const struct flow *f)
+{
+	return begins(f->sync, top->sync) && equals(f->peer, top->peer) &&
+	       equals(f->role, top->role) && equals(f->transport, top->transport) &&
+	       is_process(f, top->process) && begins(f->container, top->container) &&
+	       is_below(f->cgroup, top->cgroup);
+}
+
+/* Those that are wanted, sorted; the caller frees them. Their texts are those of `rows`. */
+static struct flow *take_flows(const struct top *top, const json_t *rows, size_t *ret_n)
+{
+	struct flow *flows = calloc(json_array_size(rows) + 1, sizeof(*flows));
+	const json_t *row;
+	size_t i, n = 0;
+
+	if (!flows)
+		cli_out_of_memory();
+	json_array_foreach(rows, i, row)
+	{
+		flows[n] = flow_in(top, row);
+		n += is_wanted(top, &flows[n]);
+	}
+	qsort_r(flows, n, sizeof(*flows), compare, (void *)top->sort);
+	*ret_n = n;
+	return flows;
+}
+
+static bool draws(const struct top *top)
+{
+	return !top->cli->format.json && !top->once && screen_is_there();
+}
+
+static int print(const struct top *top, FILE *f, const json_t *rows)
+{
+	static const struct column time_column = COLUMN("TIME", COLUMN_TIME, 0);
+	cleanup(table_deinit) struct table table = {};
+	struct json json = {.file = f, .is_line = true};
+	uint64_t now_ns = clock_ns(CLOCK_REALTIME);
+	size_t n;
+	cleanup(cli_freep) struct flow *flows = take_flows(top, rows, &n);
+	int r;
+
+	table_init(&table, &top->cli->format, flow_columns);
+	table.out = f;
+	table.is_redrawn = draws(top);
+	if (top->cli->format.json) {
+		json_open(&json, NULL, '{');
+		column_json(&time_column, &now_ns, &json);
+	}
+	table_begin(&table, &json, "rows");
+	for (size_t i = 0; i < n; i++)
+		table_row(&table, &flows[i]);
+	r = table_end(&table);
+	if (top->cli->format.json) {
+		ports_json(&top->ports, &json);
+		json_close(&json, '}');
+		return r;
+	}
+	if (!n)
+		(void)fprintf(f, "nothing %sis counted now\n",
+			      json_array_size(rows) ? "of that kind " : "");
+	if (!top->cli->format.columns && !top->cli->format.noheadings)
+		ports_print(&top->ports, f);
+	return r;
+}
+
+static int show(struct top *top, const json_t *rows)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	int r;
+
+	if (!f)
+		cli_out_of_memory();
+	if (top->has_printed && !draws(top) && !top->cli->format.json)
+		(void)fputc('\n', f); /* between frames */
+	r = print(top, f, rows);
+	if (fclose(f) == EOF)
+		cli_out_of_memory();
+	if (!r)
+		r = draws(top) ? screen_draw(&top->screen, text) : cli_write(text, size);
+	top->has_printed = true;
+	free(text);
+	return r;
+}
+
+static void remember(struct top *top, const json_t *rows)
+{
+	json_t *row;
+	char key[32];
+	size_t i;
+
+	json_decref(top->before);
+	top->before = json_object();
+	json_array_foreach(rows, i, row)
+	{
+		key_of(row, key);
+		if (json_object_set(top->before, key, row) < 0)
+			cli_out_of_memory();
+	}
+}
+
+/* Until a signal comes. */
+static int show_all(struct top *top, int signal_fd)
+{
+	struct pollfd fds[] = {
+		{.fd = signal_fd, .events = POLLIN},
+		{.fd = STDOUT_FILENO}, /* POLLERR comes unasked */
+	};
+	int r;
+
+	do {
+		cleanup(json_decrefp) json_t *rows = NULL;
+
+		r = agent_rows(top->cli, json_pack("{s:s, s:b}", "op", "rows", "ports", 1), &rows);
+		if (!r)
+			ports_look(&top->ports, rows);
+		if (!r)
+			r = show(top, rows);
+		if (!r)
+			remember(top, rows);
+	} while (!r && !top->once && poll(fds, 2, top->delay_ms) == 0);
+	if (fds[1].revents & POLLERR) /* as a write would end it */
+		(void)raise(SIGPIPE);
+	return r;
+}
+
+static int run_top(struct top *top)
+{
+	int fd = signals_open(), r;
+
+	if (fd < 0)
+		return cli_error("cannot watch for signals: %s", strerror(-fd));
+	r = show_all(top, fd);
+	(void)close(fd);
+	ports_deinit(&top->ports);
+	json_decref(top->before);
+	return r;
+}
+
+static const struct column *column_named(const struct cli *cli, const char *name)
+{
+	for (const struct column *c = flow_columns; c->name; c++)
+		if (!strcasecmp(c->name, name))
+			return c;
+	cli_usage(cli, "there is no column '%s'", name);
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"delay", required_argument, NULL, OPTION_DELAY},
+		{"once", no_argument, NULL, OPTION_ONCE},
+		{"sort", required_argument, NULL, OPTION_SORT},
+		{"sync", required_argument, NULL, OPTION_SYNC},
+		{"peer", required_argument, NULL, OPTION_PEER},
+		{"role", required_argument, NULL, OPTION_ROLE},
+		{"transport", required_argument, NULL, OPTION_TRANSPORT},
+		{"process", required_argument, NULL, OPTION_PROCESS},
+		{"container", required_argument, NULL, OPTION_CONTAINER},
+		{"cgroup", required_argument, NULL, OPTION_CGROUP},
+		OPTIONS_TABLE,
+		OPTIONS_TRACER,
+		{},
+	};
+	cleanup(table_deinit) struct table table = {};
+	struct top top = {.cli = cli, .sort = column_named(cli, "RATE"), .delay_ms = 1000};
+	int option;
+
+	while ((option = cli_option(cli, argc, argv, LETTERS_TABLE, longs)) >= 0) {
+		switch (option) {
+		case OPTION_DELAY:
+			top.delay_ms = cli_seconds(cli, "--delay", optarg);
+			break;
+		case OPTION_ONCE:
+			top.once = true;
+			break;
+		case OPTION_SORT:
+			top.sort = column_named(cli, optarg);
+			break;
+		case OPTION_SYNC:
+			top.sync = optarg;
+			break;
+		case OPTION_PEER:
+			top.peer = optarg;
+			break;
+		case OPTION_ROLE:
+			if (strcmp(optarg, "payload") != 0 && strcmp(optarg, "control") != 0)
+				cli_usage(cli, "--role takes payload or control, not '%s'", optarg);
+			top.role = optarg;
+			break;
+		case OPTION_TRANSPORT:
+			top.transport = optarg;
+			break;
+		case OPTION_PROCESS:
+			top.process = optarg;
+			break;
+		case OPTION_CONTAINER:
+			top.container = optarg;
+			break;
+		default:
+			top.cgroup = optarg;
+		}
+	}
+	if (argc - optind > 0)
+		cli_usage(cli, "'%s' takes no arguments", cli->verb->name);
+	table_init(&table, &cli->format,
+		   flow_columns); /* a wrong -o is found before anything is asked */
+	return run_top(&top);
+}
+
+const struct verb verb_top = {
+	.name = "top",
+	.args = "",
+	.summary = "Show what each sync carries now, as the kernel counts it",
+	.options =
+		"     --delay SECONDS    between frames (1)\n"
+		"     --once             show one frame\n"
+		"     --sort COLUMN      by which rows are sorted, the greatest first (RATE)\n"
+		"     --sync SYNC        only of this sync, or those that begin so\n"
+		"     --peer NODE        only what goes to and comes from this node\n"
+		"     --role ROLE        only payload, or only control\n"
+		"     --transport WORD   only what this carries: tcp, tls, gloo or nccl\n"
+		"     --process PROCESS  only of this process, by its name or number\n"
+		"     --container ID     only of this container, or those that begin so\n"
+		"     --cgroup PATH      only of this control group and those below it\n" HELP_TABLE,
+	.columns = flow_columns,
+	.peer = PEER_TRACER,
+	.run = run,
+};

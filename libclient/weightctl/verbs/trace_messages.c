@@ -1,0 +1,274 @@
+/*
+ * weightctl trace messages: how large the calls are that send and receive what a sync carries.
+ *
+ * They are counted while this runs, and no longer: whoever ends it ends that. What a row had when it went is among what
+ * is past.
+ */
+#include <inttypes.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/control/names.h"
+#include "libclient/weightctl/output/json_field.h"
+#include "libclient/weightctl/output/progress.h"
+#include "libclient/weightctl/output/table.h"
+#include "libclient/weightctl/signals.h"
+#include "libclient/weightctl/verb.h"
+
+#define SECONDS 10
+#define SECONDS_MAX 3600
+#define LOOK_MS 1000 /* whether it is over */
+#define SIZES 32
+
+enum option_of_messages {
+	OPTION_SECONDS = OPTION_OWN,
+};
+
+/* Calls of one kind on the sockets of a row: all of them, or those of a size. */
+struct line {
+	const char *peer, *role, *process, *call;
+	uint64_t size; /* 0: all */
+	uint64_t count, bytes; /* UINT64_MAX: not known */
+	uint32_t pid; /* UINT32_MAX: likewise */
+};
+
+struct messages {
+	const struct cli *cli;
+	struct names names; /* of all syncs that have rows */
+	const char *sync; /* of these, that of the calls, or what was given */
+	uint64_t seconds;
+	uint64_t began_ns;
+	struct agent agent; /* for as long as it is there, calls are counted */
+	json_t *rows; /* as they were last, by their numbers */
+	bool is_over;
+};
+
+#define LINE(member) offsetof(struct line, member)
+
+static const struct column columns[] = {
+	{"PEER", COLUMN_TEXT, LINE(peer), .help = "the other node", .shown = true, .cut = true,
+	 .width = 8},
+	{"ROLE", COLUMN_TEXT, LINE(role), .help = "payload or control", .shown = true},
+	{"PROCESS", COLUMN_TEXT, LINE(process), .help = "whose calls they are", .shown = true,
+	 .cut = true, .width = 7},
+	{"PID", COLUMN_INDEX, LINE(pid), .help = "of that process"},
+	{"CALL", COLUMN_TEXT, LINE(call), .help = "send or receive", .shown = true},
+	{"SIZE", COLUMN_VERSION, LINE(size),
+	 .help = "bytes of a call, or more but not twice as many; none: all", .shown = true},
+	{"COUNT", COLUMN_U64, LINE(count), .help = "how many", .shown = true},
+	{"BYTES", COLUMN_COUNTED, LINE(bytes), .help = "of all of them", .shown = true},
+	{},
+};
+
+static bool is_of_sync(const struct messages *m, const json_t *row)
+{
+	const char *sync = json_field_text(row, "sync");
+
+	return sync && !strcmp(sync, m->sync);
+}
+
+static uint64_t began_ns(const json_t *row)
+{
+	return json_field_number(json_object_get(row, "messages"), "began_ns", 0);
+}
+
+/* Of the sync, those whose calls were counted since this began; how many rows it has is returned. */
+static unsigned keep(struct messages *m, const json_t *rows)
+{
+	unsigned n = 0;
+	char key[32];
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		if (!is_of_sync(m, row))
+			continue;
+		n++;
+		(void)snprintf(key, sizeof(key), "%" PRIu64, json_field_number(row, "row", 0));
+		if (began_ns(row) >= m->began_ns && json_object_set(m->rows, key, row) < 0)
+			cli_out_of_memory();
+	}
+	return n;
+}
+
+/* What there is now, or was. 0, or EXIT_FAILED after telling why. */
+static int look(struct messages *m, const char *op)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+	int r = agent_rows(m->cli, json_pack("{s:s}", "op", op), &rows);
+
+	if (!r && keep(m, rows) == 0)
+		m->is_over = true;
+	return r;
+}
+
+/* Of the one that begins so, if its whole name was not given. Of one that nobody has, weightd-trace says so. */
+static int find_name(struct messages *m)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+	const char *name, *sync;
+	const json_t *row;
+	size_t i;
+
+	if (agent_rows(m->cli, json_pack("{s:s}", "op", "rows"), &rows))
+		return EXIT_FAILED;
+	json_array_foreach(rows, i, row)
+	{
+		sync = json_field_text(row, "sync");
+		if (sync)
+			(void)names_add(&m->names, sync);
+	}
+	if (names_find(&m->names, &name))
+		return EXIT_FAILED;
+	if (name)
+		m->sync = name;
+	return 0;
+}
+
+static int begin(struct messages *m)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+
+	if (find_name(m))
+		return EXIT_FAILED;
+	m->began_ns = progress_now_ns();
+	if (agent_open(m->cli, &m->agent))
+		return EXIT_FAILED;
+	return agent_ask_rows(&m->agent,
+			      json_pack("{s:s, s:s, s:I, s:b}", "op", "messages", "sync", m->sync,
+					"seconds", (json_int_t)m->seconds, "all", 1),
+			      &rows);
+}
+
+/* Until the time is over, a signal comes or the sync has no row any more. */
+static int wait_for_end(struct messages *m, int signal_fd)
+{
+	uint64_t end_ns = m->began_ns + m->seconds * 1000000000, now_ns = m->began_ns;
+	struct pollfd p = {.fd = signal_fd, .events = POLLIN};
+	int r = 0, ms;
+
+	while (!r && !m->is_over && now_ns < end_ns) {
+		ms = (int)((end_ns - now_ns) / 1000000) + 1;
+		if (poll(&p, 1, ms < LOOK_MS ? ms : LOOK_MS) > 0)
+			break;
+		r = look(m, "rows");
+		now_ns = progress_now_ns();
+	}
+	return r;
+}
+
+static void print_calls(struct table *table, const json_t *row, const char *key, const char *call)
+{
+	const json_t *calls = json_object_get(json_object_get(row, "messages"), key);
+	const json_t *process = json_object_get(row, "process");
+	const json_t *sizes = json_object_get(calls, "sizes");
+	struct line line = {
+		.peer = json_field_text(row, "peer"),
+		.role = json_field_text(row, "role"),
+		.process = json_field_text(process, "comm"),
+		.call = call,
+		.count = json_field_number(calls, "calls", 0),
+		.bytes = json_field_number(calls, "bytes", UINT64_MAX),
+		.pid = json_field_id(process, "pid"),
+	};
+	char size[16];
+
+	if (!line.count)
+		return;
+	table_row(table, &line);
+	line.bytes = UINT64_MAX;
+	for (int i = 0; i < SIZES; i++) {
+		line.size = UINT64_C(1) << i;
+		(void)snprintf(size, sizeof(size), "%" PRIu64, line.size);
+		line.count = json_field_number(sizes, size, 0);
+		if (line.count)
+			table_row(table, &line);
+	}
+}
+
+static int print(const struct messages *m, struct table *table)
+{
+	struct json json = {.file = stdout};
+	const char *key;
+	json_t *row;
+	int r;
+
+	if (m->cli->format.json) {
+		json_open(&json, NULL, '{');
+		json_put_string(&json, "sync", m->sync);
+	}
+	table_begin(table, &json, "calls");
+	json_object_foreach(m->rows, key, row)
+	{
+		print_calls(table, row, "sent", "send");
+		print_calls(table, row, "received", "receive");
+	}
+	r = table_end(table);
+	if (m->cli->format.json)
+		json_close(&json, '}');
+	return r;
+}
+
+static int count(struct messages *m, struct table *table)
+{
+	int fd = signals_open(), r;
+
+	if (fd < 0)
+		return cli_error("cannot watch for signals: %s", strerror(-fd));
+	r = begin(m);
+	if (!r)
+		r = wait_for_end(m, fd);
+	if (!r)
+		r = look(m, "past");
+	if (!r)
+		r = look(m, "rows");
+	if (!r)
+		r = print(m, table);
+	(void)close(fd);
+	return r;
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"seconds", required_argument, NULL, OPTION_SECONDS},
+		OPTIONS_TABLE,
+		OPTIONS_TRACER,
+		{},
+	};
+	cleanup(table_deinit) struct table table = {};
+	struct messages m = {.cli = cli, .seconds = SECONDS, .agent.fd = -1};
+	int r;
+
+	while (cli_option(cli, argc, argv, LETTERS_TABLE, longs) >= 0)
+		m.seconds = cli_number(cli, "--seconds", optarg, 10, 1, SECONDS_MAX);
+	if (argc - optind != 1)
+		cli_usage(cli, "'%s' takes the name of a sync", cli->verb->name);
+	m.sync = argv[optind];
+	names_init(&m.names, m.sync);
+	table_init(&table, &cli->format, columns);
+	m.rows = json_object();
+	if (!m.rows)
+		cli_out_of_memory();
+	r = count(&m, &table);
+	agent_deinit(&m.agent);
+	json_decref(m.rows);
+	names_deinit(&m.names);
+	return r;
+}
+
+const struct verb verb_trace_messages = {
+	.name = "trace messages",
+	.args = "SYNC",
+	.summary = "Count the calls that send and receive what a sync carries",
+	.options = "     --seconds SECONDS  for so long, or until a signal comes (10)\n" HELP_TABLE,
+	.columns = columns,
+	.peer = PEER_TRACER,
+	.run = run,
+};

@@ -1,0 +1,25 @@
+/*
+ * weightctl trace metrics: what weightd-trace counted, as OpenMetrics text.
+ */
+#include "libclient/weightctl/verb.h"
+#include "libclient/weightctl/verbs/openmetrics.h"
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"output", required_argument, NULL, 'O'},
+		OPTIONS_TRACER,
+		{},
+	};
+
+	return openmetrics_run(cli, argc, argv, longs);
+}
+
+const struct verb verb_trace_metrics = {
+	.name = "trace metrics",
+	.args = "",
+	.summary = "Write what weightd-trace counted, as OpenMetrics",
+	.options = "     --output FILE      replace this file, whole, instead of printing\n",
+	.peer = PEER_TRACER,
+	.run = run,
+};

@@ -1,0 +1,468 @@
+/*
+ * weightctl trace watch: what a program carries that nobody tagged, counted by hand.
+ *
+ * It counts for as long as this runs: the connection to weightd-trace is what keeps it. A command is started here, and
+ * does nothing before it is watched, so that its first byte is counted, too.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "libclient/weightctl/control/agent.h"
+#include "libclient/weightctl/output/flow.h"
+#include "libclient/weightctl/output/progress.h"
+#include "libclient/weightctl/output/table.h"
+#include "libclient/weightctl/signals.h"
+#include "libclient/weightctl/verb.h"
+
+#define NAME_MAX_SYNC 127 /* as weightd-trace takes them */
+#define SETTLE_MS 1000 /* for what a program left to the kernel to send */
+#define LOOK_MS 50
+#define NAME_OF_PROCESS 16 /* with the NUL */
+#define CANNOT_RUN 127 /* as of a shell */
+
+enum option_of_watch {
+	OPTION_PID = OPTION_OWN,
+	OPTION_CGROUP,
+	OPTION_SYNC,
+	OPTION_PEER,
+	OPTION_SECONDS,
+};
+
+/* A process or a control group. */
+struct watched {
+	pid_t pid; /* 0: it is a group */
+	const char *cgroup;
+	int fd; /* of the process, -1 once it is gone */
+};
+
+struct watch {
+	const struct cli *cli;
+	const char *sync, *peer;
+	struct watched *targets;
+	size_t n_targets;
+	uint64_t end_ns; /* UINT64_MAX: when a signal comes, or all that is watched is gone */
+	char **command; /* NULL: none */
+	pid_t child; /* that runs it, the last of the targets */
+	int go_fd; /* it waits for a byte of this, and sends one where it could not run */
+	int signal_fd;
+	sigset_t signals; /* as they were, for the command */
+	struct agent agent;
+};
+
+static const struct column columns[] = {
+	{"PROCESS", COLUMN_TEXT, FLOW(process), .help = "that was watched", .shown = true,
+	 .cut = true, .width = 7},
+	{"PID", COLUMN_INDEX, FLOW(pid), .help = "its number"},
+	{"CONTAINER", COLUMN_TEXT, FLOW(container), .help = "in which it is", .cut = true,
+	 .width = 12},
+	{"CGROUP", COLUMN_TEXT, FLOW(cgroup),
+	 .help = "its control group, or that which was watched", .cut = true, .width = 12},
+	{"CONNECTIONS", COLUMN_INDEX, FLOW(connections), .help = "that were counted", .shown = true},
+	{"SUBMITTED", COLUMN_COUNTED, FLOW(submitted), .help = "bytes handed to the kernel",
+	 .shown = true},
+	{"DELIVERED", COLUMN_COUNTED, FLOW(delivered), .help = "of them, acknowledged",
+	 .shown = true},
+	{"RECEIVED", COLUMN_COUNTED, FLOW(received), .help = "bytes that came in", .shown = true},
+	{"CONSUMED", COLUMN_COUNTED, FLOW(consumed), .help = "of them, taken by the program"},
+	{"WIRE", COLUMN_COUNTED, FLOW(wire), .help = "bytes sent, those sent again included"},
+	{"RETRANS", COLUMN_COUNTED, FLOW(retrans), .help = "bytes that were sent again",
+	 .shown = true},
+	{"LIMITED", COLUMN_TEXT, FLOW(limited_by), .help = "what it waited for most"},
+	{"ELAPSED", COLUMN_DURATION, FLOW(elapsed_ns), .help = "since it was watched", .shown = true},
+	{"RATE", COLUMN_RATE, FLOW(rate), .help = "bytes a second, of all that time"},
+	{"PARTIAL", COLUMN_BOOL, FLOW(partial), .help = "some bytes went before they were counted"},
+	{"QUALITY", COLUMN_TEXT, FLOW(quality), .help = "exact, sampled or absent", .shown = true},
+	{},
+};
+
+static int ask_of_sync(struct watch *w, const char *op, json_t **ret)
+{
+	return agent_ask_rows(&w->agent, json_pack("{s:s, s:s}", "op", op, "sync", w->sync), ret);
+}
+
+static int watch_target(struct watch *w, const struct watched *t)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+
+	return agent_ask_rows(&w->agent,
+			      json_pack("{s:s, s:s, s:i, s:s, s:s, s:o}", "op", "watch", "sync",
+					w->sync, "version", 0, "peer", w->peer, "role", "payload",
+					t->pid ? "pid" : "cgroup",
+					t->pid ? json_integer(t->pid) : json_string(t->cgroup)),
+			      &rows);
+}
+
+static void add_target(struct watch *w, pid_t pid, const char *cgroup)
+{
+	w->targets = cli_grown(w->targets, w->n_targets, sizeof(*w->targets));
+	w->targets[w->n_targets++] = (struct watched){.pid = pid, .cgroup = cgroup, .fd = -1};
+}
+
+static const char *last_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash && slash[1] ? slash + 1 : path;
+}
+
+/*
+ * In the child: waits until it is watched. Where it is not, nobody writes, and the other end is closed. Where it cannot be
+ * run, it says so there as well; else the program has no such descriptor.
+ */
+_Noreturn static void run_command(const struct watch *w, int fd)
+{
+	char byte;
+
+	(void)pthread_sigmask(SIG_SETMASK, &w->signals, NULL);
+	if (read(fd, &byte, 1) != 1)
+		_exit(CANNOT_RUN);
+	(void)execvp(w->command[0], w->command);
+	(void)cli_error("cannot run '%s': %s", w->command[0], strerror(errno));
+	(void)send(fd, "", 1, MSG_NOSIGNAL); /* or who would hear it is gone */
+	_exit(CANNOT_RUN);
+}
+
+/* One that is over has said so before; of one that goes on nobody knows, and nobody waits. */
+static bool could_not_run(const struct watch *w)
+{
+	char byte;
+
+	return w->command && recv(w->go_fd, &byte, 1, MSG_DONTWAIT) == 1;
+}
+
+/* It has the command's name before it runs it: that is what it is watched by. */
+static pid_t fork_as(const char *name)
+{
+	char mine[NAME_OF_PROCESS] = "";
+	pid_t pid;
+
+	(void)prctl(PR_GET_NAME, mine); /* neither can fail */
+	(void)prctl(PR_SET_NAME, name);
+	pid = fork();
+	if (pid != 0)
+		(void)prctl(PR_SET_NAME, mine);
+	return pid;
+}
+
+static int start_command(struct watch *w)
+{
+	int fds[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) < 0)
+		return cli_error("cannot start a command: %s", strerror(errno));
+	w->child = fork_as(last_of(w->command[0]));
+	if (w->child == 0) {
+		(void)close(fds[1]);
+		run_command(w, fds[0]);
+	}
+	(void)close(fds[0]);
+	w->go_fd = fds[1];
+	if (w->child < 0)
+		return cli_error("cannot start a command: %s", strerror(errno));
+	add_target(w, w->child, NULL);
+	return 0;
+}
+
+/* Its number is another's soon once it is gone, but for that of the child, which is waited for. */
+static int open_targets(struct watch *w)
+{
+	for (size_t i = 0; i < w->n_targets; i++) {
+		struct watched *t = &w->targets[i];
+
+		if (t->pid)
+			t->fd = pidfd_open(t->pid, 0);
+		if (t->pid && t->fd < 0)
+			return cli_error("cannot watch process %d: %s", t->pid, strerror(errno));
+	}
+	return 0;
+}
+
+static int begin(struct watch *w)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+
+	if (agent_open(w->cli, &w->agent) || (w->command && start_command(w)) || open_targets(w))
+		return EXIT_FAILED;
+	for (size_t i = 0; i < w->n_targets; i++)
+		if (watch_target(w, &w->targets[i]))
+			return EXIT_FAILED;
+	if (ask_of_sync(w, "begin", &rows))
+		return EXIT_FAILED;
+	if (w->command && write(w->go_fd, "", 1) != 1)
+		return cli_error("cannot start a command: %s", strerror(errno));
+	return 0;
+}
+
+/* The command is the last. A group is there for ever. */
+static bool is_gone(const struct watch *w)
+{
+	if (w->command)
+		return w->targets[w->n_targets - 1].fd < 0;
+	for (size_t i = 0; i < w->n_targets; i++)
+		if (!w->targets[i].pid || w->targets[i].fd >= 0)
+			return false;
+	return true;
+}
+
+static int timeout_ms(const struct watch *w)
+{
+	uint64_t now_ns = progress_now_ns();
+
+	if (w->end_ns == UINT64_MAX)
+		return -1;
+	return now_ns >= w->end_ns ? 0 : (int)((w->end_ns - now_ns) / 1000000) + 1;
+}
+
+/* A terminal tells the command itself of SIGINT. */
+static void pass_on(const struct watch *w)
+{
+	int number = signals_take(w->signal_fd);
+
+	if (number && number != SIGINT)
+		(void)kill(w->child, number);
+}
+
+/* Until the command is over, or all that is watched is gone, a signal comes or the time is over. */
+static int wait_for_end(struct watch *w, struct pollfd *fds)
+{
+	int n;
+
+	while (!is_gone(w)) {
+		fds[0] = (struct pollfd){.fd = w->signal_fd, .events = POLLIN};
+		fds[1] = (struct pollfd){.fd = w->agent.fd, .events = POLLIN};
+		for (size_t i = 0; i < w->n_targets; i++)
+			fds[2 + i] = (struct pollfd){.fd = w->targets[i].fd, .events = POLLIN};
+		n = poll(fds, 2 + w->n_targets, timeout_ms(w));
+		if (n < 0) /* it was stopped meanwhile */
+			continue;
+		if (n == 0)
+			break;
+		if (fds[1].revents)
+			return cli_error("weightd-trace is gone, and with it what it counted");
+		for (size_t i = 0; i < w->n_targets; i++)
+			if (fds[2 + i].revents) {
+				(void)close(w->targets[i].fd);
+				w->targets[i].fd = -1;
+			}
+		if (!fds[0].revents)
+			continue;
+		if (!w->command)
+			break;
+		pass_on(w);
+	}
+	return 0;
+}
+
+static bool is_settled(const json_t *rows)
+{
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach(rows, i, row)
+	{
+		const struct flow f = flow_of(row, NULL);
+
+		if (f.sockets != 0 && f.sockets != UINT32_MAX)
+			return false;
+	}
+	return true;
+}
+
+/* What is gone may have left bytes behind that the kernel still sends. */
+static int settle(struct watch *w)
+{
+	uint64_t end_ns = progress_now_ns() + SETTLE_MS * UINT64_C(1000000);
+	struct pollfd p = {.fd = w->signal_fd, .events = POLLIN};
+
+	for (;;) {
+		cleanup(json_decrefp) json_t *rows = NULL;
+
+		if (ask_of_sync(w, "read", &rows))
+			return EXIT_FAILED;
+		if (is_settled(rows) || progress_now_ns() >= end_ns || poll(&p, 1, LOOK_MS) > 0)
+			return 0;
+	}
+}
+
+/* What the command writes is its own: this goes elsewhere then. */
+static int print(const struct watch *w, struct table *table, const json_t *rows)
+{
+	FILE *f = w->command ? stderr : stdout;
+	struct json json = {.file = f};
+	const json_t *row;
+	size_t i;
+	int r;
+
+	table->out = f;
+	if (w->cli->format.json) {
+		json_open(&json, NULL, '{');
+		json_put_string(&json, "sync", w->sync);
+	}
+	table_begin(table, &json, "rows");
+	json_array_foreach(rows, i, row)
+	{
+		const struct flow flow = flow_of(row, NULL);
+
+		table_row(table, &flow);
+	}
+	r = table_end(table);
+	if (w->cli->format.json)
+		json_close(&json, '}');
+	return r;
+}
+
+static int count(struct watch *w, struct table *table)
+{
+	cleanup(json_decrefp) json_t *rows = NULL;
+	cleanup(cli_freep) struct pollfd *fds = calloc(w->n_targets + 3, sizeof(*fds));
+
+	if (!fds)
+		cli_out_of_memory();
+	if (begin(w) || wait_for_end(w, fds) || (is_gone(w) && settle(w)) ||
+	    ask_of_sync(w, "end", &rows))
+		return EXIT_FAILED;
+	if (could_not_run(w))
+		return CANNOT_RUN;
+	return print(w, table, rows);
+}
+
+/* What the command ended with, as a shell says it. Where this failed before, it has not begun or goes on. */
+static int end_command(struct watch *w, int result)
+{
+	int status;
+
+	if (w->go_fd >= 0)
+		(void)close(w->go_fd);
+	if (w->child <= 0)
+		return result;
+	(void)pthread_sigmask(SIG_SETMASK, &w->signals, NULL);
+	while (waitpid(w->child, &status, 0) < 0 && errno == EINTR)
+		;
+	if (result)
+		return result;
+	return WIFSIGNALED(status) ? EXIT_SIGNAL + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static int run_watch(struct watch *w, struct table *table)
+{
+	int r;
+
+	(void)pthread_sigmask(SIG_BLOCK, NULL, &w->signals);
+	w->signal_fd = signals_open();
+	if (w->signal_fd < 0)
+		return cli_error("cannot watch for signals: %s", strerror(-w->signal_fd));
+	r = end_command(w, count(w, table));
+	for (size_t i = 0; i < w->n_targets; i++)
+		if (w->targets[i].fd >= 0)
+			(void)close(w->targets[i].fd);
+	(void)close(w->signal_fd);
+	agent_deinit(&w->agent);
+	return r;
+}
+
+/* What JSON can hold. */
+static bool is_text(const char *s)
+{
+	cleanup(json_decrefp) json_t *json = json_string(s);
+
+	return json != NULL;
+}
+
+/* Of the command, or of what is watched first. */
+static const char *name_of(const struct watch *w, char pid[32])
+{
+	const char *name = pid;
+
+	(void)snprintf(pid, 32, "process-%d", w->n_targets ? w->targets[0].pid : 0);
+	if (w->command)
+		name = last_of(w->command[0]);
+	else if (!w->targets[0].pid)
+		name = last_of(w->targets[0].cgroup);
+	return strlen(name) <= NAME_MAX_SYNC && is_text(name) ? name : "watch";
+}
+
+static void check(const struct watch *w)
+{
+	if (!w->command && !w->n_targets)
+		cli_usage(w->cli, "'%s' wants a --pid, a --cgroup or a command", w->cli->verb->name);
+	if (w->command && w->end_ns != UINT64_MAX)
+		cli_usage(w->cli, "a command ends by itself, without --seconds");
+}
+
+static int run(struct cli *cli, int argc, char *argv[])
+{
+	static const struct option longs[] = {
+		{"pid", required_argument, NULL, OPTION_PID},
+		{"cgroup", required_argument, NULL, OPTION_CGROUP},
+		{"sync", required_argument, NULL, OPTION_SYNC},
+		{"peer", required_argument, NULL, OPTION_PEER},
+		{"seconds", required_argument, NULL, OPTION_SECONDS},
+		OPTIONS_TABLE,
+		OPTIONS_TRACER,
+		{},
+	};
+	cleanup(table_deinit) struct table table = {};
+	struct watch w = {.cli = cli, .peer = "*", .end_ns = UINT64_MAX, .go_fd = -1, .agent.fd = -1};
+	char name[32];
+	int option, ms, r;
+
+	/* '+': what stands behind the command's name is the command's */
+	while ((option = cli_option(cli, argc, argv, "+" LETTERS_TABLE, longs)) >= 0) {
+		switch (option) {
+		case OPTION_PID:
+			add_target(&w, (pid_t)cli_number(cli, "--pid", optarg, 10, 1, INT32_MAX),
+				   NULL);
+			break;
+		case OPTION_CGROUP:
+			if (*optarg != '/')
+				cli_usage(cli,
+					  "--cgroup wants a path that begins with '/', not '%s'",
+					  optarg);
+			add_target(&w, 0, optarg);
+			break;
+		case OPTION_SYNC:
+			w.sync = optarg;
+			break;
+		case OPTION_PEER:
+			w.peer = optarg;
+			break;
+		default:
+			ms = cli_seconds(cli, "--seconds", optarg);
+			w.end_ns = progress_now_ns() + (uint64_t)ms * 1000000;
+		}
+	}
+	if (argc - optind > 0)
+		w.command = argv + optind;
+	check(&w);
+	if (!w.sync)
+		w.sync = name_of(&w, name);
+	table_init(&table, &cli->format, columns);
+	r = run_watch(&w, &table);
+	free(w.targets);
+	return r;
+}
+
+const struct verb verb_trace_watch = {
+	.name = "trace watch",
+	.args = "[COMMAND...]",
+	.summary = "Count what a program carries, whoever wrote it",
+	.options =
+		"     --pid PID          all sockets of this process; again for more\n"
+		"     --cgroup PATH      those of this control group of version 2, likewise\n"
+		"     --sync NAME        what it is called in 'weightctl top' (COMMAND)\n"
+		"     --peer NAME        likewise the other node (*)\n"
+		"     --seconds SECONDS  end then; else with what is watched, or a signal\n" HELP_TABLE,
+	.columns = columns,
+	.peer = PEER_TRACER,
+	.run = run,
+};
